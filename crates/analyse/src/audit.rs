@@ -1,15 +1,16 @@
 //! Settings, and what a run measured -> what costs time, and what would change it.
 //!
-//! `rules` is the one table: a row for each thing to look at, with what is wanted and why, and for each check
-//! in it the causes of the ledger that it changes. A check looks at [`vmtax_events::setting`] and gives one of
-//! four verdicts with its evidence; with a run `gain` adds what the cause cost there and how much of it the
-//! setting could remove at most.
+//! `rules` is the one table: a row for each thing to look at, and for each check in it the causes of the ledger
+//! that it changes. A check looks at [`vmtax_events::setting`] and gives one of four verdicts with its evidence;
+//! with a run `gain` adds what the cause cost there and how much of it the setting could remove at most. All
+//! results are values; their words are in `vmtax-report`.
 //!
 //! Left out on purpose: reading anything, and guessing. What is not known is [`Verdict::Unknown`], a gain that
 //! no exit shows has no number.
 
 mod counters;
 mod devices;
+mod found;
 mod gain;
 mod idle;
 mod interrupts;
@@ -23,32 +24,18 @@ mod versions;
 mod view;
 mod vmm;
 
-use vmtax_events::setting::{Fact, Kvm, Settings, VmProcess};
-use vmtax_events::{Cause, ExitKey, Isa, words};
+use vmtax_events::setting::{Kvm, Settings, VmProcess};
+use vmtax_events::{Cause, ExitKey, Isa};
 
 use crate::Ledger;
-use crate::remedy::{self, Applies, Context, Setting, VmKind};
+use crate::remedy::{self, Applies, Context, VmKind};
 
+pub use found::{Advice, Fix, Found, Inhibit, Refused, Seen, Start, Vendor, Verdict, What};
 pub use gain::{CauseMeasured, Gain, Measured, at_most};
-pub use rules::RULES;
-pub use view::size;
+pub use rules::{RULES, RuleId};
 pub use vmm::kind;
 
 use view::View;
-
-words! {
-    /// What a check says of a setting.
-    pub enum Verdict {
-        /// It costs time, or may.
-        Costs = "costs you",
-        /// It is unknown.
-        Unknown = "unknown",
-        /// It is as wanted.
-        Ok = "ok",
-        /// It does not matter here.
-        NotApplicable = "not applicable",
-    }
-}
 
 /// What a finding is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,129 +46,6 @@ pub enum Subject {
     Vm(u32),
     /// The guest that was named.
     Guest,
-}
-
-/// How to change a setting. Every text in it is of this program, but for paths and numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fix {
-    /// Write a value into a file, now.
-    Write {
-        /// The file.
-        path: String,
-        /// What to write.
-        value: &'static str,
-    },
-    /// Write a value into each file of a pattern of [`vmtax_events::setting::files`], now.
-    WriteEach {
-        /// The pattern.
-        pattern: &'static str,
-        /// What to write.
-        value: &'static str,
-    },
-    /// An option of a kernel module, from when it is loaded next.
-    Module {
-        /// The module.
-        module: &'static str,
-        /// The option.
-        option: &'static str,
-    },
-    /// Words for the kernel's command line, from the next boot.
-    Kernel(String),
-    /// How the VM is to be started, in QEMU's words.
-    Vmm(&'static str),
-    /// Give each of these threads a CPU of its own.
-    Pin(Vec<u32>),
-    /// Something else to do.
-    Advice(&'static str),
-}
-
-impl Fix {
-    /// The setting of this row of the table of remedies.
-    fn of_remedy(id: &str) -> Option<Fix> {
-        remedy::find(id).and_then(|row| row.setting).map(Fix::of_setting)
-    }
-
-    fn of_setting(setting: Setting) -> Fix {
-        match setting {
-            Setting::File { path, value } => Fix::Write { path: path.to_owned(), value },
-            Setting::Module { module, option } => Fix::Module { module, option },
-            Setting::Kernel(word) => Fix::Kernel(word.to_owned()),
-            Setting::Qemu { words, .. } => Fix::Vmm(words),
-        }
-    }
-
-    /// The option of a module that is built in belongs on the kernel's command line.
-    fn for_kernel(self, kvm: &Kvm) -> Fix {
-        match self {
-            Fix::Module { module, option }
-                if kvm.module(module).is_some_and(|module| module.built_in) =>
-            {
-                Fix::Kernel(format!("{module}.{option}"))
-            }
-            fix => fix,
-        }
-    }
-}
-
-/// What a check found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The verdict.
-    pub verdict: Verdict,
-    /// Why, in one sentence without its full stop; may hold hostile text.
-    pub what: String,
-    /// The settings that it rests on; hostile text.
-    pub evidence: Vec<Fact<String>>,
-    /// How to change it.
-    pub fix: Option<Fix>,
-}
-
-impl Found {
-    fn new(verdict: Verdict, what: impl Into<String>) -> Found {
-        Found { verdict, what: what.into(), evidence: Vec::new(), fix: None }
-    }
-
-    fn ok(what: impl Into<String>) -> Found {
-        Found::new(Verdict::Ok, what)
-    }
-
-    fn costs(what: impl Into<String>) -> Found {
-        Found::new(Verdict::Costs, what)
-    }
-
-    fn unknown(what: impl Into<String>) -> Found {
-        Found::new(Verdict::Unknown, what)
-    }
-
-    fn not_applicable(what: impl Into<String>) -> Found {
-        Found::new(Verdict::NotApplicable, what)
-    }
-
-    fn seen(mut self, fact: Fact<String>) -> Found {
-        self.evidence.push(fact);
-        self
-    }
-
-    fn remedy(mut self, id: &str) -> Found {
-        self.fix = Fix::of_remedy(id);
-        self
-    }
-
-    fn fix(mut self, fix: Fix) -> Found {
-        self.fix = Some(fix);
-        self
-    }
-
-    /// A setting could not be read.
-    fn unread(fact: Fact<String>) -> Found {
-        let why = fact.value.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        Found::unknown(format!("the setting could not be read: {why}")).seen(fact)
-    }
-
-    /// A setting says something that it should not.
-    fn strange(fact: Fact<String>) -> Found {
-        Found::unknown("the setting has an unknown value").seen(fact)
-    }
 }
 
 /// What a setting can remove of a run.
@@ -205,16 +69,8 @@ enum Judge {
 
 /// A row of the table: something to look at.
 pub struct Rule {
-    /// Its word. These words never change.
-    pub id: &'static str,
-    /// What is looked at.
-    pub title: &'static str,
-    /// What is wanted.
-    pub wanted: &'static str,
-    /// Why, and how much it was measured to matter.
-    pub why: &'static str,
-    /// Who measured it.
-    pub source: Option<&'static str>,
+    /// Which.
+    pub id: RuleId,
     /// The settings that it consists of.
     pub checks: &'static [Check],
 }
@@ -325,15 +181,13 @@ fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, v
         && vm.arguments.value.is_ok()
         && !vmm::is_qemu(vm)
     {
-        found.fix = None;
-        found.what += "; the option is known for QEMU alone, and this is another VMM";
-        return;
+        return found.refuse(Refused::OtherVmm);
     }
     let context = Context {
         kind: vm.map_or(VmKind::Unknown, vmm::kind),
         vendor: match view.vendor {
-            Some(view::Vendor::Intel) => Isa::Vmx,
-            Some(view::Vendor::Amd) => Isa::Svm,
+            Some(Vendor::Intel) => Isa::Vmx,
+            Some(Vendor::Amd) => Isa::Svm,
             None => Isa::Unknown,
         },
         has_virtual_apic: false,
@@ -348,7 +202,6 @@ fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, v
     if let Some(remedy) = remedy::of_check(check.id)
         && let Applies::No(why) = remedy.applies_to(&context)
     {
-        found.fix = None;
-        found.what += &format!("; {why}");
+        found.refuse(Refused::Remedy(why));
     }
 }

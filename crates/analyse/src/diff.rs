@@ -369,7 +369,7 @@ fn setup(base: &Side<'_>, other: &Side<'_>, per: Per) -> Vec<Difference> {
     fact("vCPUs", &|side| shown(vcpus(side).len() as u64));
     fact("mapped in pages of 4 KiB", &|side| {
         mapped(side.ledger).map_or_else(String::new, |(small, all)| {
-            format!("{:.0} % of {}", small / all * 100.0, crate::audit::size(all as u64))
+            format!("{:.0} % of {}", small / all * 100.0, vmtax_events::size(all as u64))
         })
     });
     fact("complete", &|side| if side.ledger.complete { "yes" } else { "no" }.to_owned());

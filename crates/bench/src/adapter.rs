@@ -23,6 +23,7 @@ use std::fmt;
 use vmtax_events::Better;
 
 pub use own::{Extract, Own};
+pub(crate) use table::words;
 pub use table::{ADAPTERS, Adapter};
 
 /// Units of readings. The parsers convert all units to these.

@@ -8,11 +8,11 @@
 mod need;
 mod parts;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use vmtax_machine::{Descriptor, Options};
 
-use crate::facts::Facts;
 use crate::link::{ALONE, End, Link, Netdev, QUEUES};
 use crate::target::{Accel, Target};
 
@@ -22,6 +22,9 @@ use parts::{MULTI_QUEUE, NESTED, THP};
 pub use need::Need;
 pub(crate) use need::{processors, tap_missing};
 pub use parts::{Disk, KINDS, PARTS, Part};
+
+/// What a system says of itself, by name.
+pub type Facts = BTreeMap<String, String>;
 
 /// A category of a matrix.
 #[derive(Clone, Debug)]

@@ -1,11 +1,8 @@
 //! What a system says of itself, and the parity check: categories differ by what they mean to change, and by nothing else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use crate::category::Category;
-
-/// Facts by name.
-pub type Facts = BTreeMap<String, String>;
+use crate::category::{Category, Facts};
 
 /// What may differ between any two boots.
 const VARIES: [&str; 1] = ["bounce buffer used at most"];

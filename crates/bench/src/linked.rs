@@ -9,8 +9,8 @@ use vmtax_machine::network::{Namespace, is_served};
 
 use crate::Error;
 use crate::category::Category;
+use crate::category::Facts;
 use crate::error::at;
-use crate::facts::Facts;
 use crate::link::{Link, Network, Route, Side};
 use crate::place::{Here, There};
 use crate::vm::{Vm, Vms};

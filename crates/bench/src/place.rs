@@ -14,8 +14,8 @@ use vmtax_machine::ssh::{self, Address, SshError};
 use vmtax_machine::{Limits, Stop, Tool};
 
 use crate::Error;
+use crate::category::Facts;
 use crate::error::at;
-use crate::facts::Facts;
 use crate::vm::{Vm, time_of};
 
 /// Most bytes of an answer.

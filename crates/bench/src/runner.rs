@@ -13,10 +13,10 @@ use vmtax_guest::job::{Busy, Job, Outcome};
 use vmtax_machine::Stop;
 
 use crate::adapter::{ROUNDS, Reading, UTILISATION, unit};
-use crate::category::Category;
+use crate::category::{Category, Facts};
 use crate::describe;
 use crate::error::fault;
-use crate::facts::{Facts, changed, unexplained};
+use crate::facts::{changed, unexplained};
 use crate::launch::Launcher;
 use crate::link::Link;
 use crate::matrix::{BYTES_MOST, Matrix, Where};

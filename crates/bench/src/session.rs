@@ -26,8 +26,8 @@ use vmtax_runs::{create_options, read_fault, write_fault};
 use vmtax_store::{Error, MANIFEST, Run, Writer};
 
 use crate::adapter::Reading;
+use crate::category::Facts;
 use crate::describe;
-use crate::facts::Facts;
 use crate::matrix::Matrix;
 use crate::recorded::Recorded;
 use crate::request::Request;

@@ -7,8 +7,8 @@ use vmtax_runs::lab::fault as lab_fault;
 use vmtax_runs::record;
 
 use crate::category::Category;
+use crate::category::Facts;
 use crate::error::fault;
-use crate::facts::Facts;
 use crate::link::in_one_system;
 use crate::linked::Linked;
 use crate::matrix::{Matrix, Where};

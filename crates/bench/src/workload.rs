@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use vmtax_guest::job::{Job, Outcome};
 
-use crate::adapter::{Adapter, Output, Own, Reading};
+use crate::adapter::{Adapter, Output, Own, Reading, words};
 use crate::link::Link;
 use crate::target::Accel;
 
@@ -51,13 +51,17 @@ impl Workload {
                     .iter()
                     .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
                     .collect(),
-                adapter.server.iter().map(|word| self.filled(adapter, word)).collect(),
-                adapter.client.iter().map(|word| self.filled(adapter, word)).collect(),
+                self.command(adapter, adapter.server),
+                self.command(adapter, adapter.client),
             ),
         };
         let server_anew = matches!(&self.kind, Kind::Adapter(adapter) if adapter.one_client);
         let warmups = if warmup { vec![client.clone()] } else { Vec::new() };
         Job { files, server, server_anew, warmups, client, limit_ms, counters, ..Job::default() }
+    }
+
+    fn command(&self, adapter: &Adapter, command: &str) -> Vec<String> {
+        words(command).into_iter().map(|word| self.filled(adapter, word)).collect()
     }
 
     fn filled(&self, adapter: &Adapter, word: &str) -> String {
@@ -75,7 +79,7 @@ impl Workload {
         match &self.kind {
             Kind::Own { command, .. } => command.first().cloned().into_iter().collect(),
             Kind::Adapter(adapter) if adapter.programs.is_empty() && !adapter.is_builtin() => {
-                adapter.client.first().map(|word| self.filled(adapter, word)).into_iter().collect()
+                self.command(adapter, adapter.client).into_iter().take(1).collect()
             }
             Kind::Adapter(adapter) => {
                 adapter.programs.iter().map(|name| (*name).to_owned()).collect()
@@ -110,7 +114,7 @@ impl Workload {
     pub fn version(&self) -> Option<Vec<String>> {
         match &self.kind {
             Kind::Adapter(adapter) if !adapter.version.is_empty() => {
-                Some(adapter.version.iter().map(|word| (*word).to_owned()).collect())
+                Some(words(adapter.version).into_iter().map(str::to_owned).collect())
             }
             _ => None,
         }

@@ -21,8 +21,8 @@ use vmtax_analyse::{Arranged, CallTree, Ledger, Profiled};
 use vmtax_events::{CallKind, Level};
 
 use crate::names::printable;
+use crate::numbers::instructions;
 use crate::numbers::percent;
-use crate::operations::instructions;
 use crate::table::{Cell, Column, Table};
 
 /// What a report shows of call trees.

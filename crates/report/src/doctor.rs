@@ -4,6 +4,7 @@ mod audit;
 mod json;
 mod script;
 mod text;
+pub mod words;
 
 use std::io;
 
@@ -15,7 +16,7 @@ pub(crate) use audit::{hidden, vm_name};
 pub use json::SCHEMA;
 pub(crate) use json::{Vm as ShapedVm, vm as shaped_vm};
 
-use self::audit::fix_line;
+use self::words::fix_line;
 use crate::explain::sentence;
 use crate::html::{TablePage, TableSection};
 use crate::numbers;
@@ -85,7 +86,8 @@ impl Audit<'_> {
         }];
         let named = costly.iter().take(NAMED);
         said.extend(named.map(|finding| {
-            format!("{}: {}. {}.", finding.check.id, finding.found.what, sentence(finding.rule.why))
+            let why = sentence(words::rule(finding.rule.id).why);
+            format!("{}: {}. {why}.", finding.check.id, words::found(&finding.found))
         }));
         let unknown = with(Verdict::Unknown).count() as u64;
         if unknown > 0 {
@@ -109,17 +111,18 @@ impl Audit<'_> {
         ]);
         for finding in self.findings {
             let found = &finding.found;
+            let why = words::rule(finding.rule.id).why;
             let seen: Vec<String> = found.evidence.iter().map(text::evidence).collect();
             let gain = finding.measured.as_ref().and_then(|measured| measured.gain.share());
             table.row(vec![
                 Cell::Word(found.verdict.name()),
-                Cell::Word(finding.check.id).titled(finding.rule.why.to_owned()),
+                Cell::Word(finding.check.id).titled(why.to_owned()),
                 Cell::Name(self.subject(finding.subject)),
-                Cell::Name(found.what.clone()),
+                Cell::Name(words::found(found)),
                 Cell::Name(seen.join("; ")),
                 gain.map_or(Cell::Empty, Cell::Share),
                 found.fix.as_ref().map_or(Cell::Empty, |fix| Cell::Name(fix_line(fix))),
-                Cell::Word(finding.rule.why),
+                Cell::Word(why),
             ]);
         }
         table

@@ -1,7 +1,9 @@
 //! How numbers are written for people: one spelling for every renderer.
 
-pub use vmtax_analyse::audit::size;
+use vmtax_analyse::Ratio;
+
 pub use vmtax_analyse::grouped::count;
+pub use vmtax_events::size;
 
 /// A number with as many digits after the point, and thousands separators: `1,036.40`.
 pub fn fixed(value: f64, digits: usize) -> String {
@@ -23,6 +25,31 @@ pub fn whole(value: f64) -> String {
 /// A number that is mostly whole: `2`, and `1.97` with its two digits where it is not.
 pub fn plain(value: f64) -> String {
     fixed(value, if value.fract() == 0.0 { 0 } else { 2 })
+}
+
+/// A quotient of counts: `1`, `1.50`, `<0.01`, `-` when there is nothing to divide by. What only rounds to a
+/// whole number has a digit more: `1.005`.
+pub fn ratio(ratio: Ratio) -> String {
+    match (ratio.exact(), ratio.value()) {
+        (Some(whole), _) => count(whole),
+        (None, Some(value)) if value < 0.005 => "<0.01".to_owned(),
+        (None, Some(value)) if value < 1000.0 => match format!("{value:.2}") {
+            whole if whole.ends_with(".00") => format!("{value:.3}"),
+            text => text,
+        },
+        (None, Some(value)) => count(value.round() as u64),
+        (None, None) => "-".to_owned(),
+    }
+}
+
+/// A path length in instructions: `1,036`, or `1,036.4` where a median is no whole number.
+pub fn instructions(n: f64) -> String {
+    let tenths = (n * 10.0).round() / 10.0;
+    if tenths.fract() == 0.0 || tenths >= 1e15 {
+        count(tenths as u64)
+    } else {
+        format!("{}.{:.0}", count(tenths.trunc() as u64), tenths.fract() * 10.0)
+    }
 }
 
 /// A duration in ns with three significant digits and the unit that suits it: `987 ns`, `12.3 µs`,
@@ -103,6 +130,38 @@ pub fn counted(n: u64, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exact_ratios_are_integers() {
+        for (part, whole, expected) in [
+            (200, 200, "1"),
+            (1_000, 200, "5"),
+            (0, 200, "0"),
+            (301, 200, "1.50"),
+            (201, 200, "1.005"),
+            (10_001, 10_000, "1.000"),
+            (1, 2_000, "<0.01"),
+            (u64::MAX, 2, "9,223,372,036,854,775,808"),
+            (u64::MAX, 1, "18,446,744,073,709,551,615"),
+            (7, 0, "-"),
+        ] {
+            assert_eq!(ratio(Ratio { part, whole }), expected);
+        }
+    }
+
+    #[test]
+    fn path_lengths_have_at_most_one_decimal() {
+        for (n, expected) in [
+            (0.0, "0"),
+            (1_036.0, "1,036"),
+            (1_036.04, "1,036"),
+            (1_036.44, "1,036.4"),
+            (999.96, "1,000"),
+            (1e300, "18,446,744,073,709,551,615"),
+        ] {
+            assert_eq!(instructions(n), expected);
+        }
+    }
 
     #[test]
     fn decimals_have_separators_before_the_point() {

@@ -3,11 +3,11 @@
 pub mod compared;
 pub(crate) mod described;
 
-use vmtax_analyse::{Ledger, OperationExit, OperationRow, Path, Ratio};
+use vmtax_analyse::{Ledger, OperationExit, OperationRow, Path};
 use vmtax_events::{Detail, DetailKind, Level, Reason, Sample};
 
 use crate::names;
-use crate::numbers::count;
+use crate::numbers::{count, instructions, ratio};
 use crate::table::{Cell, sort_key};
 
 /// Kinds of exit with a smaller share of an operation than this are added up in the list of a row.
@@ -28,31 +28,6 @@ pub fn emulated(ledger: &Ledger) -> Option<String> {
     } else {
         format!("Recorded on an emulated host ({which}): times do not reflect hardware, counts do.")
     })
-}
-
-/// A quotient of counts: `1`, `1.50`, `<0.01`, `-` when there is nothing to divide by. What only rounds to a
-/// whole number has a digit more: `1.005`.
-pub fn ratio(ratio: Ratio) -> String {
-    match (ratio.exact(), ratio.value()) {
-        (Some(whole), _) => count(whole),
-        (None, Some(value)) if value < 0.005 => "<0.01".to_owned(),
-        (None, Some(value)) if value < 1000.0 => match format!("{value:.2}") {
-            whole if whole.ends_with(".00") => format!("{value:.3}"),
-            text => text,
-        },
-        (None, Some(value)) => count(value.round() as u64),
-        (None, None) => "-".to_owned(),
-    }
-}
-
-/// A path length in instructions: `1,036`, or `1,036.4` where a median is no whole number.
-pub fn instructions(n: f64) -> String {
-    let tenths = (n * 10.0).round() / 10.0;
-    if tenths.fract() == 0.0 || tenths >= 1e15 {
-        count(tenths as u64)
-    } else {
-        format!("{}.{:.0}", count(tenths.trunc() as u64), tenths.fract() * 10.0)
-    }
 }
 
 /// A path, with its tolerance where that is larger than half a percent: `1,368 ±2.7 %`. Every output for people writes a path this way.
@@ -233,38 +208,6 @@ mod tests {
     use vmtax_events::{Isa, TimeRow, svm, vmx};
 
     use super::*;
-
-    #[test]
-    fn exact_ratios_are_integers() {
-        for (part, whole, expected) in [
-            (200, 200, "1"),
-            (1_000, 200, "5"),
-            (0, 200, "0"),
-            (301, 200, "1.50"),
-            (201, 200, "1.005"),
-            (10_001, 10_000, "1.000"),
-            (1, 2_000, "<0.01"),
-            (u64::MAX, 2, "9,223,372,036,854,775,808"),
-            (u64::MAX, 1, "18,446,744,073,709,551,615"),
-            (7, 0, "-"),
-        ] {
-            assert_eq!(ratio(Ratio { part, whole }), expected);
-        }
-    }
-
-    #[test]
-    fn path_lengths_have_at_most_one_decimal() {
-        for (n, expected) in [
-            (0.0, "0"),
-            (1_036.0, "1,036"),
-            (1_036.04, "1,036"),
-            (1_036.44, "1,036.4"),
-            (999.96, "1,000"),
-            (1e300, "18,446,744,073,709,551,615"),
-        ] {
-            assert_eq!(instructions(n), expected);
-        }
-    }
 
     #[test]
     fn exits_are_named_by_what_they_are_about() {

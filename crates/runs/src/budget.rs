@@ -17,7 +17,7 @@ use vmtax_lab::budget::{Allowance, Budget, RACE_TOLERANCE, TOLERANCE};
 use vmtax_report::calls::difference::sentence;
 use vmtax_report::calls::folded;
 use vmtax_report::numbers::counted;
-use vmtax_report::operations::instructions;
+use vmtax_report::numbers::instructions;
 
 use crate::lab::fault;
 

@@ -21,7 +21,7 @@ use crate::flags::{OutputArgs, ReadingArgs};
 /// upper bound of the gain. All settings: docs/doctor-settings.md.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  vmtax doctor                                   this host and its VMs; as root more is readable
+  vmtax doctor                                   this host and its VMs; run it as root to read more
   vmtax doctor --guest ssh:root@vm -p 4711 run   one VM with its guest, beside what a run measured
   vmtax doctor --guest-root /                    inside a guest: what it can change itself
   vmtax doctor --root unpacked/ --format json    an archive of another host's /proc and /sys

@@ -45,7 +45,7 @@ pub(crate) struct ExportArgs {
     allow_host: Vec<String>,
 
     /// Write the metrics to this file at each interval, for the textfile collector of node_exporter, and serve nothing. Its
-    /// name ends in .prom; readers see it whole.
+    /// name ends in .prom; it is replaced atomically.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["listen", "allow_host"], value_parser = prom)]
     textfile: Option<PathBuf>,
 

@@ -61,7 +61,7 @@ pub(crate) struct RecordArgs {
     output: PathBuf,
 
     /// Record for months: one run after another, as TREE/host=H/date=D/TIME, where `vmtax query` reads each as soon as it is
-    /// closed. Runs that a power failure left open are closed at the start. A full disk is waited for.
+    /// closed. Runs that a power failure left open are closed at the start. While the disk is full, recording waits.
     #[arg(long, value_name = "TREE", value_hint = ValueHint::DirPath, conflicts_with_all = ["output", "command"])]
     tree: Option<PathBuf>,
 
@@ -73,7 +73,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size, requires = "tree")]
     rotate_size: u64,
 
-    /// With --tree: remove closed runs that are this old: 30d, ... [default: keep them until the disk share is used]
+    /// With --tree: remove closed runs older than this: 30d, ... [default: keep them until --disk-share is reached]
     #[arg(long, value_name = "TIME", value_parser = duration, requires = "tree")]
     keep: Option<Duration>,
 

@@ -5,8 +5,7 @@ use vmtax_events::setting::{Settings, Unknown, VmProcess, files};
 
 use super::view::View;
 use super::vmm::{is_off, options, property};
-use super::{Fix, Found};
-use crate::grouped::count;
+use super::{Fix, Found, Start, What};
 use crate::table::cause_of;
 
 pub(super) fn enable_pmu(view: &View) -> Found {
@@ -15,55 +14,40 @@ pub(super) fn enable_pmu(view: &View) -> Found {
         Err(found) => return found,
     };
     if !on {
-        return Found::ok("guests have no performance counters").seen(fact);
+        return Found::ok(What::NoCounters).seen(fact);
     }
     let off = |vm: &VmProcess| {
         options(vm, "cpu").iter().any(|value| property(value, "pmu").is_some_and(is_off))
     };
     if view.all_vms(off) {
-        return Found::ok("all VMs are started without performance counters (pmu=off)").seen(fact);
+        return Found::ok(What::CountersOffInAllVms).seen(fact);
     }
     let Some(ledger) = view.ledger else {
-        let what = "guests have performance counters; a run shows whether they use them";
-        return Found::unknown(what).seen(fact);
+        return Found::unknown(What::CountersPerhapsUsed).seen(fact);
     };
     let uses = ledger.exits.iter().filter(|(key, _)| cause_of(key) == Cause::Pmu);
     let uses = uses.fold(0u64, |sum, (_, tally)| sum.saturating_add(tally.count));
     if uses > 0 {
-        return Found::ok(format!(
-            "guests use their performance counters: {} exits in the run",
-            count(uses)
-        ))
-        .seen(fact);
+        return Found::ok(What::CountersUsed(uses)).seen(fact);
     }
-    Found::costs("guests have performance counters and did not touch them in the run: KVM switches them at each entry")
-        .seen(fact)
-        .fix(Fix::Vmm("-cpu ...,pmu=off"))
+    Found::costs(What::CountersUnused).seen(fact).fix(Fix::Vmm(Start::With("-cpu ...,pmu=off")))
 }
 
-fn watchdog(settings: &Settings, costs: &str) -> Found {
+fn watchdog(settings: &Settings, costs: What) -> Found {
     let fact = settings.fact(files::NMI_WATCHDOG);
     match fact.value.as_deref() {
-        Ok("0") => Found::ok("no watchdog occupies a counter").seen(fact),
+        Ok("0") => Found::ok(What::NoWatchdog).seen(fact),
         Ok("1") => Found::costs(costs).seen(fact).remedy("guest-nmi-watchdog"),
         Ok(_) => Found::strange(fact),
-        Err(Unknown::Missing) => {
-            Found::not_applicable("the kernel has no such watchdog").seen(fact)
-        }
+        Err(Unknown::Missing) => Found::not_applicable(What::NoSuchWatchdog).seen(fact),
         Err(_) => Found::unread(fact),
     }
 }
 
 pub(super) fn nmi_watchdog(view: &View) -> Found {
-    watchdog(
-        view.host,
-        "the watchdog occupies one counter of each CPU, and interrupts guests with NMIs",
-    )
+    watchdog(view.host, What::HostWatchdog)
 }
 
 pub(super) fn guest_nmi_watchdog(_: &View, guest: &Settings) -> Found {
-    watchdog(
-        guest,
-        "the guest's watchdog keeps a counter of each vCPU busy: exits to arm it, and counters that KVM must switch",
-    )
+    watchdog(guest, What::GuestWatchdog)
 }

@@ -2,9 +2,9 @@
 
 use vmtax_events::setting::{Fact, Settings, Unknown, VmProcess, files};
 
-use super::view::{View, percent};
+use super::view::View;
 use super::vmm::{is_off, is_on, is_qemu, object_type, options, property, said};
-use super::{Fix, Found};
+use super::{Advice, Fix, Found, Seen, Start, What};
 
 /// Devices of a command line whose type starts with one of these.
 fn devices<'v>(vm: &'v VmProcess, starts: &[&str]) -> Vec<&'v str> {
@@ -15,11 +15,10 @@ fn devices<'v>(vm: &'v VmProcess, starts: &[&str]) -> Vec<&'v str> {
 /// Why nothing can be said of a VM's devices.
 fn unknown(vm: &VmProcess) -> Option<Found> {
     match &vm.arguments.value {
-        Err(_) => Some(Found::unread(said(vm, ""))),
-        Ok(_) if !is_qemu(vm) => Some(
-            Found::unknown("devices are read from QEMU's command line, and this is another VMM")
-                .seen(said(vm, "not QEMU")),
-        ),
+        Err(_) => Some(Found::unread(said(vm, String::new()))),
+        Ok(_) if !is_qemu(vm) => {
+            Some(Found::unknown(What::DevicesOfOtherVmm).seen(said(vm, Seen::NotQemu)))
+        }
         Ok(_) => None,
     }
 }
@@ -29,30 +28,26 @@ pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
         return found;
     }
     if devices(vm, &["virtio-net"]).is_empty() {
-        return Found::not_applicable("the VM has no virtio-net device");
+        return Found::not_applicable(What::NoVirtioNet);
     }
-    let open = Fact::new(
-        format!("/proc/{}/fd", vm.pid),
-        Ok(format!("/dev/vhost-net {}", if vm.vhost_net { "open" } else { "not open" })),
-    );
+    let open = Fact::new(format!("/proc/{}/fd", vm.pid), Ok(Seen::VhostNet(vm.vhost_net)));
     let backends = options(vm, "netdev");
     let types: Vec<&str> = backends
         .iter()
         .map(|value| property(value, "type").unwrap_or_else(|| object_type(value)))
         .collect();
     if vm.vhost_net || (!types.is_empty() && types.iter().all(|word| word.starts_with("vhost"))) {
-        return Found::ok("the network's data path is not in the VMM").seen(open);
+        return Found::ok(What::NetworkOutsideVmm).seen(open);
     }
     // QEMU serves the queues itself, with a warning, if it cannot open the device.
     let asks = |value: &&str| property(value, "vhost").is_some_and(is_on);
     if !backends.is_empty() && backends.iter().all(asks) {
-        let what = "vhost=on, and yet the VMM moves every packet of the network: QEMU could not open /dev/vhost-net";
-        return Found::costs(what)
+        return Found::costs(What::VhostNotOpened)
             .seen(open)
-            .seen(said(vm, "vhost=on"))
-            .fix(Fix::Advice("modprobe vhost_net, and let the VMM open /dev/vhost-net"));
+            .seen(said(vm, "vhost=on".to_owned()))
+            .fix(Fix::Advice(Advice::OpenVhost));
     }
-    Found::costs("the VMM moves every packet of the network: each notification is an exit to it")
+    Found::costs(What::NetworkInVmm)
         .seen(open)
         .seen(said(vm, format!("-netdev {}", types.join(", "))))
         .remedy("vhost")
@@ -64,19 +59,18 @@ pub(super) fn ioeventfd(_: &View, vm: &VmProcess) -> Found {
     }
     let virtio = devices(vm, &["virtio-"]);
     if virtio.is_empty() {
-        return Found::not_applicable("the VM has no virtio device");
+        return Found::not_applicable(What::NoVirtio);
     }
-    let off: Vec<&str> = virtio
+    let off: Vec<String> = virtio
         .iter()
         .filter(|value| property(value, "ioeventfd").is_some_and(is_off))
-        .map(|value| object_type(value))
+        .map(|value| object_type(value).to_owned())
         .collect();
     if off.is_empty() {
-        return Found::ok("notifications of virtio devices wake a thread (the default)")
-            .seen(said(vm, "no ioeventfd=off"));
+        return Found::ok(What::Ioeventfd).seen(said(vm, Seen::Without("ioeventfd=off")));
     }
-    Found::costs("every notification of the device waits for the VMM in the vCPU's thread")
-        .seen(said(vm, format!("ioeventfd=off: {}", off.join(", "))))
+    Found::costs(What::NoIoeventfd)
+        .seen(said(vm, Seen::Devices { option: "ioeventfd=off", without: false, types: off }))
         .remedy("ioeventfd")
 }
 
@@ -86,19 +80,21 @@ pub(super) fn iothread(_: &View, vm: &VmProcess) -> Found {
     }
     let disks = devices(vm, &["virtio-blk", "virtio-scsi"]);
     if disks.is_empty() {
-        return Found::not_applicable("the VM has no virtio disk");
+        return Found::not_applicable(What::NoVirtioDisk);
     }
     let has = |value: &&&str| {
         property(value, "iothread").is_some() || property(value, "iothread-vq-mapping").is_some()
     };
-    let without: Vec<&str> =
-        disks.iter().filter(|value| !has(value)).map(|value| object_type(value)).collect();
-    if without.is_empty() {
-        return Found::ok("disks have their own thread").seen(said(vm, "iothread=..."));
+    let without = disks.iter().filter(|value| !has(value));
+    let types: Vec<String> = without.map(|value| object_type(value).to_owned()).collect();
+    if types.is_empty() {
+        return Found::ok(What::DisksWithThread).seen(said(vm, "iothread=...".to_owned()));
     }
-    Found::costs("disks share the VMM's main thread with everything else")
-        .seen(said(vm, format!("no iothread: {}", without.join(", "))))
-        .fix(Fix::Vmm("-object iothread,id=io0 -device virtio-blk-pci,...,iothread=io0"))
+    Found::costs(What::DisksWithoutThread)
+        .seen(said(vm, Seen::Devices { option: "iothread", without: true, types }))
+        .fix(Fix::Vmm(Start::With(
+            "-object iothread,id=io0 -device virtio-blk-pci,...,iothread=io0",
+        )))
 }
 
 pub(super) fn swiotlb(_: &View, guest: &Settings) -> Found {
@@ -106,14 +102,11 @@ pub(super) fn swiotlb(_: &View, guest: &Settings) -> Found {
     match (&slots.value, &high.value) {
         // If debugfs is readable, the folder exists if there is a buffer.
         (Err(Unknown::Missing), _) => {
-            return Found::unknown("the guest has no bounce buffer, or its debugfs is not mounted")
-                .seen(slots);
+            return Found::unknown(What::NoBounceBufferSeen).seen(slots);
         }
         (Err(_), _) => return Found::unread(slots),
         (_, Err(Unknown::Missing)) => {
-            return Found::unknown("peak use is unknown: the guest's kernel is older than 6.4")
-                .seen(slots)
-                .seen(high);
+            return Found::unknown(What::BouncePeakUnknown).seen(slots).seen(high);
         }
         (_, Err(_)) => return Found::unread(high),
         _ => {}
@@ -124,15 +117,15 @@ pub(super) fn swiotlb(_: &View, guest: &Settings) -> Found {
     let (Some(size), Some(most)) =
         (number(&slots), number(&high).filter(|n| *n <= i64::MAX as u64))
     else {
-        return Found::unknown("the counters have impossible values").seen(slots).seen(high);
+        return Found::unknown(What::BounceCountersImpossible).seen(slots).seen(high);
     };
     let found = if size == 0 {
-        Found::ok("the guest has no bounce buffer")
+        Found::ok(What::NoBounceBuffer)
     } else if most >= size {
-        Found::costs("the bounce buffer was full: I/O waited or failed")
+        Found::costs(What::BounceBufferFull)
             .fix(Fix::Kernel(format!("swiotlb={}", size.saturating_mul(2))))
     } else {
-        Found::ok(format!("at most {} of the bounce buffer was in use", percent(most, size)))
+        Found::ok(What::BounceBufferUsed { most, size })
     };
     found.seen(slots).seen(high)
 }

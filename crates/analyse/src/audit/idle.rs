@@ -4,8 +4,7 @@ use vmtax_events::setting::{Fact, Settings, Unknown, files};
 use vmtax_events::{HIST_BUCKETS, Outcome, Tally};
 
 use super::view::{View, argument, argument_fact, has_flag};
-use super::{Fix, Found, placement};
-use crate::grouped::count;
+use super::{Advice, Fix, Found, Seen, What, placement};
 
 /// KVM's default of `halt_poll_ns` on x86.
 const DEFAULT_POLL_NS: u64 = 200_000;
@@ -13,7 +12,7 @@ const DEFAULT_POLL_NS: u64 = 200_000;
 /// How a guest waits.
 pub(super) enum Waits {
     /// It polls; the settings that say so.
-    Polls(Fact<String>),
+    Polls(Fact<Seen>),
     /// It halts.
     Halts,
     /// It is not known; the setting that could not be read.
@@ -31,7 +30,7 @@ pub(super) fn waits(guest: &Settings) -> Waits {
     let driver = guest.fact(files::IDLE_DRIVER);
     match (driver.value.as_deref(), guest.text(files::GUEST_HALT_POLL)) {
         (Ok("haltpoll"), Ok("0")) => Waits::Halts,
-        (Ok("haltpoll"), _) => Waits::Polls(driver),
+        (Ok("haltpoll"), _) => Waits::Polls(driver.map(Seen::Text)),
         (Ok(_) | Err(Unknown::Missing), _) => Waits::Halts,
         (Err(_), _) => Waits::Unknown(driver),
     }
@@ -64,19 +63,16 @@ pub(super) fn halt_poll(view: &View) -> Found {
     let guest = view.guest.map(waits);
     match guest {
         Some(Waits::Polls(polls)) if ns > 0 => {
-            let what = "the guest polls by itself; KVM's polling adds host CPU time, unless the guest has switched it off";
-            return Found::costs(what)
+            return Found::costs(What::GuestAndKvmPoll)
                 .seen(fact)
                 .seen(polls)
                 .fix(Fix::Write { path: files::HALT_POLL.to_owned(), value: "0" });
         }
         Some(Waits::Unknown(unread)) => {
-            return Found::unknown("it is unknown whether the guest polls by itself")
-                .seen(fact)
-                .seen(unread);
+            return Found::unknown(What::GuestPollingUnknown).seen(fact).seen(unread);
         }
         Some(Waits::Polls(polls)) => {
-            return Found::ok("off, as the guest polls by itself").seen(fact).seen(polls);
+            return Found::ok(What::OnlyGuestPolls).seen(fact).seen(polls);
         }
         _ => {}
     }
@@ -85,27 +81,11 @@ pub(super) fn halt_poll(view: &View) -> Found {
     }
     match (short_halts(view), guest) {
         (Some((short, all)), _) if short * 2 > all => {
-            let what = format!(
-                "off, and {} of {} halts of the run were shorter than KVM's usual polling time",
-                count(short),
-                count(all)
-            );
-            Found::costs(what).seen(fact).remedy("halt-poll")
+            Found::costs(What::ShortHalts { short, all }).seen(fact).remedy("halt-poll")
         }
-        (Some((short, all)), _) => Found::ok(format!(
-            "off, and only {} of {} halts of the run were short",
-            count(short),
-            count(all)
-        ))
-        .seen(fact),
-        (None, Some(_)) => Found::unknown(
-            "off, and the guest does not poll; a run with halts shows whether polling would help",
-        )
-        .seen(fact),
-        (None, None) => {
-            Found::unknown("off; correct if the guest polls by itself; --guest checks this")
-                .seen(fact)
-        }
+        (Some((short, all)), _) => Found::ok(What::FewShortHalts { short, all }).seen(fact),
+        (None, Some(_)) => Found::unknown(What::NobodyPolls).seen(fact),
+        (None, None) => Found::unknown(What::KvmPollingOff).seen(fact),
     }
 }
 
@@ -119,33 +99,20 @@ fn polling(view: &View, fact: Fact<String>, ns: u64) -> Found {
     let path = "/sys/kernel/debug/kvm/*/halt_poll_{success,fail}_ns";
     match (sum("halt_poll_success_ns"), sum("halt_poll_fail_ns")) {
         (Ok(hit), Ok(missed)) if hit > 0 || missed > 0 => {
-            let counters = Fact::new(
-                path,
-                Ok(format!("{} ns successful, {} ns wasted", count(hit), count(missed))),
-            );
+            let counters = Fact::new(path, Ok(Seen::Polled(hit, missed)));
             if missed > hit {
-                let what = "KVM polls before a vCPU sleeps, and most of that time was wasted: host CPU time, not the guest's";
-                Found::costs(what)
+                Found::costs(What::PollingWasted)
                     .seen(fact)
                     .seen(counters)
                     .fix(Fix::Write { path: files::HALT_POLL.to_owned(), value: "50000" })
             } else {
-                Found::ok("KVM polls before a vCPU sleeps, mostly successfully")
-                    .seen(fact)
-                    .seen(counters)
+                Found::ok(What::PollingSuccessful).seen(fact).seen(counters)
             }
         }
-        (Ok(_), Ok(_)) => Found::ok(format!(
-            "KVM polls up to {} ns before a vCPU sleeps; none has yet",
-            count(ns)
-        ))
-        .seen(fact),
+        (Ok(_), Ok(_)) => Found::ok(What::NotYetPolled(ns)).seen(fact),
         (Err(why), _) | (_, Err(why)) => {
-            let what = format!(
-                "KVM polls up to {} ns before a vCPU sleeps; its success is unknown",
-                count(ns)
-            );
-            Found::unknown(what).seen(fact).seen(Fact::new(path, Err(why)))
+            let counters: Fact<Seen> = Fact::new(path, Err(why));
+            Found::unknown(What::PollingUnknown(ns)).seen(fact).seen(counters)
         }
     }
 }
@@ -157,29 +124,24 @@ pub(super) fn guest_haltpoll(_: &View, guest: &Settings) -> Found {
     match waits(guest) {
         Waits::Unknown(unread) => return Found::unread(unread),
         Waits::Polls(fact) if fact.path == files::CMDLINE => {
-            return Found::not_applicable("the guest has idle=poll").seen(fact);
+            return Found::not_applicable(What::GuestHasIdlePoll).seen(fact);
         }
         Waits::Polls(_) => {
-            return Found::ok("the guest polls before it halts").seen(driver).seen(governor);
+            return Found::ok(What::GuestPolls).seen(driver).seen(governor);
         }
         Waits::Halts => {}
     }
     if driver.value.as_deref() == Ok("haltpoll") {
-        let what = "haltpoll is in use, and its polling time is 0: it never polls";
-        return Found::costs(what)
+        return Found::costs(What::HaltpollOfZero)
             .seen(driver)
             .seen(poll_ns)
             .fix(Fix::Write { path: files::GUEST_HALT_POLL.to_owned(), value: "200000" });
     }
     match is_confidential(guest) {
         Ok(true) => {
-            let what = "a confidential guest that halts at once: each halt costs an expensive exit and a late wake-up";
-            Found::costs(what).seen(driver).remedy("guest-haltpoll")
+            Found::costs(What::ConfidentialGuestHalts).seen(driver).remedy("guest-haltpoll")
         }
-        Ok(false) => {
-            let what = "the guest halts at once; polling helps if it waits for wake-ups, which a run shows";
-            Found::unknown(what).seen(driver).remedy("guest-haltpoll")
-        }
+        Ok(false) => Found::unknown(What::GuestHalts).seen(driver).remedy("guest-haltpoll"),
         Err(_) => Found::unread(guest.fact(files::CPUINFO)),
     }
 }
@@ -202,23 +164,18 @@ pub(super) fn guest_idle_poll(view: &View, guest: &Settings) -> Found {
     match guest.text(files::CMDLINE) {
         Err(_) => Found::unread(fact),
         Ok(cmdline) if argument(cmdline, "idle") != Some("poll") => {
-            Found::ok("the guest has no idle=poll").seen(fact)
+            Found::ok(What::NoIdlePoll).seen(fact)
         }
         Ok(_) => {
             let [vm] = view.vms else {
-                let what = "idle=poll, which needs a dedicated CPU for each vCPU; select its VM with -p to check that";
-                return Found::unknown(what).seen(fact);
+                return Found::unknown(What::IdlePollOfSomeVm).seen(fact);
             };
             match placement::pinning(vm) {
-                Ok(pinned) if pinned.is_one_to_one() => {
-                    Found::ok("idle=poll, and each vCPU has its own CPU").seen(fact)
-                }
-                Ok(_) => Found::costs(
-                    "idle=poll on shared CPUs: polling vCPUs take time from the other threads there",
-                )
-                .seen(fact)
-                .fix(Fix::Advice("pin the vCPUs to their own CPUs, or use haltpoll instead of idle=poll")),
-                Err(unread) => Found::unknown("idle=poll; it is unknown whether its vCPUs are pinned").seen(fact).seen(unread),
+                Ok(pinned) if pinned.is_one_to_one() => Found::ok(What::IdlePollPinned).seen(fact),
+                Ok(_) => Found::costs(What::IdlePollShared)
+                    .seen(fact)
+                    .fix(Fix::Advice(Advice::PinOrHaltpoll)),
+                Err(unread) => Found::unknown(What::IdlePollUnknown).seen(fact).seen(unread),
             }
         }
     }

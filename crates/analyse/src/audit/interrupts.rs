@@ -2,17 +2,15 @@
 
 use vmtax_events::setting::{Fact, Settings, VmProcess, files};
 
-use super::view::{Vendor, View, flag_fact, has_flag};
+use super::view::{View, flag_fact, has_flag};
 use super::vmm::{self, is_off, is_on, options, property, said};
-use super::{Fix, Found, Verdict};
+use super::{Advice, Fix, Found, Inhibit, Seen, Start, Vendor, Verdict, What};
 
 pub(super) fn x2apic(_: &View, guest: &Settings) -> Found {
     let fact = flag_fact(guest, "x2apic");
     match has_flag(guest, "flags", "x2apic") {
-        Ok(true) => Found::ok("the guest has the x2APIC").seen(fact),
-        Ok(false) => Found::costs("the guest reaches its APIC through memory: each access that is not virtualized is decoded")
-            .seen(fact)
-            .remedy("x2apic"),
+        Ok(true) => Found::ok(What::X2apic).seen(fact),
+        Ok(false) => Found::costs(What::Xapic).seen(fact).remedy("x2apic"),
         Err(_) => Found::unread(fact),
     }
 }
@@ -23,7 +21,7 @@ struct Feature {
     /// The line of `/proc/cpuinfo` that has the feature, and its word there.
     flag: [&'static str; 2],
     /// What it means that it is on, and that it is off.
-    says: [&'static str; 2],
+    says: [What; 2],
     /// Row of the table of remedies.
     remedy: &'static str,
 }
@@ -40,11 +38,10 @@ impl Feature {
         }
         match has_flag(view.host, list, flag) {
             Ok(true) => Found::costs(costs).seen(fact).remedy(self.remedy),
-            Ok(false) => Found::not_applicable("the processor does not support it").seen(fact),
+            Ok(false) => Found::not_applicable(What::NoFeature).seen(fact),
             Err(_) => {
-                let info = view.host.fact(files::CPUINFO).map(|_| format!("no {list}"));
-                let what = "off; it is unknown whether the processor supports it";
-                Found::unknown(what).seen(fact).seen(info)
+                let info = view.host.fact(files::CPUINFO).map(|_| Seen::Without(list));
+                Found::unknown(What::OffFeatureUnknown).seen(fact).seen(info)
             }
         }
     }
@@ -62,12 +59,9 @@ fn apic_of_vmm(view: &View) -> Option<Found> {
             })
     };
     let vm = view.vms.iter().find(in_vmm)?;
-    let what = format!(
-        "the APICs of VM {} are emulated by the VMM: each interrupt, EOI and access to an APIC goes to it",
-        vm.name
-    );
-    let found = Found::costs(what).seen(said(vm, "kernel-irqchip=off"));
-    Some(found.fix(Fix::Vmm("-machine ...,kernel-irqchip=on (the default)")))
+    let found = Found::costs(What::ApicOfVmm(vm.name.clone()))
+        .seen(said(vm, "kernel-irqchip=off".to_owned()));
+    Some(found.fix(Fix::Vmm(Start::KernelIrqchip)))
 }
 
 pub(super) fn apicv(view: &View) -> Found {
@@ -79,10 +73,7 @@ pub(super) fn apicv(view: &View) -> Found {
     let feature = Feature {
         path: files::APICV,
         flag: ["vmx flags", "apicv"],
-        says: [
-            "interrupts reach vCPUs without exits",
-            "each interrupt, EOI and access to the APIC is an exit",
-        ],
+        says: [What::ApicVirtual, What::ApicExits],
         remedy: "apicv",
     };
     feature.judge(view)
@@ -90,12 +81,12 @@ pub(super) fn apicv(view: &View) -> Found {
 
 pub(super) fn ipiv(view: &View) -> Found {
     if view.all_tds() {
-        return Found::not_applicable("TDs cannot use it").seen(view.host.fact(files::IPIV));
+        return Found::not_applicable(What::NotForTds).seen(view.host.fact(files::IPIV));
     }
     let feature = Feature {
         path: files::IPIV,
         flag: ["vmx flags", "ipi_virt"],
-        says: ["IPIs between vCPUs take no exit", "each IPI between vCPUs is an exit"],
+        says: [What::IpisVirtual, What::IpiExits],
         remedy: "ipiv",
     };
     feature.judge(view)
@@ -104,7 +95,7 @@ pub(super) fn ipiv(view: &View) -> Found {
 pub(super) fn avic(view: &View) -> Found {
     let sev = view.all_vms(|vm| vmm::kind(vm).is_encrypted());
     if sev && view.vendor == Some(Vendor::Amd) {
-        return Found::not_applicable("SEV guests inhibit it").seen(view.host.fact(files::AVIC));
+        return Found::not_applicable(What::InhibitedBySev).seen(view.host.fact(files::AVIC));
     }
     if view.vendor == Some(Vendor::Amd)
         && let Some(found) = apic_of_vmm(view)
@@ -114,10 +105,7 @@ pub(super) fn avic(view: &View) -> Found {
     let feature = Feature {
         path: files::AVIC,
         flag: ["flags", "avic"],
-        says: [
-            "interrupts reach vCPUs without exits, unless a VM inhibits it (avic-inhibit)",
-            "each interrupt, EOI and IPI is an exit",
-        ],
+        says: [What::Avic, What::NoAvic],
         remedy: "avic",
     };
     feature.judge(view)
@@ -126,23 +114,22 @@ pub(super) fn avic(view: &View) -> Found {
 pub(super) fn avic_inhibit(view: &View, vm: &VmProcess) -> Found {
     match view.switch(files::AVIC) {
         Ok((true, _)) => {}
-        Ok((false, fact)) => return Found::not_applicable("AVIC is off; see avic").seen(fact),
+        Ok((false, fact)) => return Found::not_applicable(What::AvicOff).seen(fact),
         Err(found) => return found,
     }
     if !vmm::is_qemu(vm) {
-        let what = "the VMM's settings determine whether AVIC is inhibited, and only QEMU's are known; record kvm:kvm_apicv_inhibit_changed";
-        return Found::unknown(what).seen(said(vm, "not QEMU"));
+        return Found::unknown(What::AvicOfOtherVmm).seen(said(vm, Seen::NotQemu));
     }
     let mut inhibits = Vec::new();
     if vmm::kind(vm).is_encrypted() {
-        inhibits.push("SEV");
+        inhibits.push(Inhibit::Sev);
     }
     let on = |value: &&str| {
         property(value, "hv-synic").or(property(value, "hv_synic")).is_some_and(is_on)
             || value.split(',').any(|word| matches!(word, "hv-synic" | "hv_synic" | "+hv-synic"))
     };
     if options(vm, "cpu").iter().any(on) {
-        inhibits.push("Hyper-V's SynIC");
+        inhibits.push(Inhibit::SynIc);
     }
     let pit_off = options(vm, "machine")
         .iter()
@@ -151,36 +138,29 @@ pub(super) fn avic_inhibit(view: &View, vm: &VmProcess) -> Found {
     let discards =
         options(vm, "global").iter().any(|v| v.contains("kvm-pit.lost_tick_policy=discard"));
     if !pit_off && !discards {
-        inhibits.push("the PIT's reinjection");
+        inhibits.push(Inhibit::PitReinjection);
     }
-    let fact =
-        said(vm, if inhibits.is_empty() { "no inhibit".to_owned() } else { inhibits.join(", ") });
+    let fact = said(vm, Seen::Inhibits(inhibits.clone()));
     if inhibits.is_empty() {
-        return Found::ok("nothing on the command line inhibits AVIC").seen(fact);
+        return Found::ok(What::AvicNotInhibited).seen(fact);
     }
-    let found = Found::costs(format!("inhibits AVIC: {}", inhibits.join(", "))).seen(fact);
-    if inhibits == ["SEV"] {
-        found
-    } else {
-        found.fix(Fix::Vmm("-machine pit=off (or -global kvm-pit.lost_tick_policy=discard), and -cpu without hv-synic"))
-    }
+    let is_sev_alone = inhibits == [Inhibit::Sev];
+    let found = Found::costs(What::AvicInhibited(inhibits)).seen(fact);
+    if is_sev_alone { found } else { found.fix(Fix::Vmm(Start::WithoutInhibits)) }
 }
 
 pub(super) fn pv_ipi(view: &View, vm: &VmProcess) -> Found {
     if !vmm::kind(vm).is_private() {
         match view.switch(files::IPIV) {
             Ok((true, fact)) => {
-                return Found::not_applicable("the processor virtualizes IPIs").seen(fact);
+                return Found::not_applicable(What::IpisOfProcessor).seen(fact);
             }
             Err(found) if found.verdict == Verdict::Unknown => return found,
             _ => {}
         }
     }
     if !vmm::is_qemu(vm) {
-        return Found::unknown(
-            "paravirtual IPIs are a setting of the VMM, and only QEMU's are known",
-        )
-        .seen(said(vm, "not QEMU"));
+        return Found::unknown(What::PvIpisOfOtherVmm).seen(said(vm, Seen::NotQemu));
     }
     let cpu = options(vm, "cpu");
     let off = |value: &&str| {
@@ -189,13 +169,10 @@ pub(super) fn pv_ipi(view: &View, vm: &VmProcess) -> Found {
             || value.split(',').any(|word| word == "-kvm-pv-ipi")
     };
     match cpu.iter().find(|value| off(value)) {
-        Some(value) => Found::costs("the guest cannot send many IPIs with one hypercall")
+        Some(value) => Found::costs(What::NoPvIpis)
             .seen(said(vm, format!("-cpu {value}")))
-            .fix(Fix::Vmm("-cpu ...,kvm=on,kvm-pv-ipi=on")),
-        None => {
-            Found::ok("offered to the guest (QEMU's default); no file shows whether it is used")
-                .seen(said(vm, "no kvm-pv-ipi=off"))
-        }
+            .fix(Fix::Vmm(Start::With("-cpu ...,kvm=on,kvm-pv-ipi=on"))),
+        None => Found::ok(What::PvIpisOffered).seen(said(vm, Seen::Without("kvm-pv-ipi=off"))),
     }
 }
 
@@ -217,15 +194,13 @@ pub(super) fn ple(view: &View) -> Found {
     let is_number =
         facts.iter().all(|f| f.value.as_deref().is_ok_and(|v| v.parse::<u64>().is_ok()));
     let found = match has_flag(view.host, list, flag) {
-        _ if !is_number => Found::unknown("the setting has an unknown value"),
-        _ if is_default => Found::ok("spinning vCPUs yield, by the kernel's defaults"),
-        Ok(false) => Found::not_applicable("the processor cannot detect a spinning vCPU"),
+        _ if !is_number => Found::unknown(What::Strange),
+        _ if is_default => Found::ok(What::SpinningYields),
+        Ok(false) => Found::not_applicable(What::SpinningNotDetected),
         _ if facts.iter().any(|fact| fact.value.as_deref() == Ok("0")) => {
-            let what = "spinning vCPUs do not yield: correct only if each has its own CPU";
-            Found::costs(what).fix(Fix::Advice("take ple_gap, ple_window, pause_filter_thresh and pause_filter_count out of modprobe.d"))
+            Found::costs(What::SpinningNeverYields).fix(Fix::Advice(Advice::DefaultSpinning))
         }
-        _ => Found::costs("spinning vCPUs do not yield by the kernel's defaults")
-            .fix(Fix::Advice("take ple_gap, ple_window, pause_filter_thresh and pause_filter_count out of modprobe.d")),
+        _ => Found::costs(What::SpinningChanged).fix(Fix::Advice(Advice::DefaultSpinning)),
     };
     facts.into_iter().fold(found, Found::seen)
 }

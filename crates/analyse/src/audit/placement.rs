@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::setting::{Fact, Known, Settings, Thread, Unknown, VmProcess, files};
 
-use super::view::{View, argument, argument_fact, cpus, list, percent, size};
-use super::{Fix, Found};
+use super::view::{View, argument, argument_fact, cpus, list};
+use super::{Advice, Fix, Found, Seen, What};
 
 /// Less than this share of memory on another node is libraries and chance.
 const FAR_PERCENT: u64 = 5;
@@ -27,13 +27,9 @@ impl Pinning {
         self.cpus.iter().all(|cpus| cpus.len() == 1) && self.all().len() == self.cpus.len()
     }
 
-    fn fact(&self, vm: &VmProcess) -> Fact<String> {
-        let lists: Vec<String> = self.cpus.iter().take(16).map(list).collect();
-        let more = if self.cpus.len() > 16 { " ..." } else { "" };
-        Fact::new(
-            vm.threads.path.clone(),
-            Ok(format!("vCPUs may run on {}{more}", lists.join(" | "))),
-        )
+    fn fact(&self, vm: &VmProcess) -> Fact<Seen> {
+        let lists = self.cpus.iter().map(list).collect();
+        Fact::new(vm.threads.path.clone(), Ok(Seen::VcpusOn(lists)))
     }
 }
 
@@ -48,7 +44,7 @@ fn is_iothread(name: &str) -> bool {
 }
 
 /// Where a VM's vCPUs may run; the fact that says why that is not known.
-pub(super) fn pinning(vm: &VmProcess) -> Result<Pinning, Fact<String>> {
+pub(super) fn pinning(vm: &VmProcess) -> Result<Pinning, Fact<Seen>> {
     let path = vm.threads.path.clone();
     let threads = match &vm.threads.value {
         Ok(threads) => threads,
@@ -57,7 +53,7 @@ pub(super) fn pinning(vm: &VmProcess) -> Result<Pinning, Fact<String>> {
     let vcpus: Vec<&Thread> = threads.iter().filter(|thread| is_vcpu(&thread.name)).collect();
     if vcpus.is_empty() {
         // QEMU names its threads with -name ...,debug-threads=on.
-        return Err(Fact::new(path, Ok("no thread is named as a vCPU".to_owned())));
+        return Err(Fact::new(path, Ok(Seen::NoVcpuThread)));
     }
     let cpus: Option<Vec<BTreeSet<u32>>> =
         vcpus.iter().map(|thread| cpus(&thread.allowed)).collect();
@@ -65,12 +61,11 @@ pub(super) fn pinning(vm: &VmProcess) -> Result<Pinning, Fact<String>> {
     Ok(Pinning { tids: vcpus.iter().map(|thread| thread.tid).collect(), cpus })
 }
 
-fn unknown(fact: Fact<String>) -> Found {
+fn unknown(fact: Fact<Seen>) -> Found {
     if fact.value.is_err() {
         return Found::unread(fact);
     }
-    Found::unknown("the vCPU threads cannot be identified (QEMU: -name NAME,debug-threads=on)")
-        .seen(fact)
+    Found::unknown(What::VcpusUnnamed).seen(fact)
 }
 
 pub(super) fn vcpu_pinning(_: &View, vm: &VmProcess) -> Found {
@@ -80,9 +75,9 @@ pub(super) fn vcpu_pinning(_: &View, vm: &VmProcess) -> Found {
     };
     let fact = pinning.fact(vm);
     if pinning.is_one_to_one() {
-        return Found::ok("each vCPU has its own CPU").seen(fact);
+        return Found::ok(What::VcpusPinned).seen(fact);
     }
-    Found::costs("vCPUs share CPUs or may move between them").seen(fact).fix(Fix::Pin(pinning.tids))
+    Found::costs(What::VcpusMove).seen(fact).fix(Fix::Pin(pinning.tids))
 }
 
 pub(super) fn iothread_pinning(_: &View, vm: &VmProcess) -> Found {
@@ -93,10 +88,10 @@ pub(super) fn iothread_pinning(_: &View, vm: &VmProcess) -> Found {
     let threads = vm.threads.value.as_deref().unwrap_or_default();
     let io: Vec<&Thread> = threads.iter().filter(|thread| is_iothread(&thread.name)).collect();
     if io.is_empty() {
-        return Found::not_applicable("the VM has no iothread");
+        return Found::not_applicable(What::NoIothread);
     }
     if !pinning.is_one_to_one() {
-        return Found::not_applicable("the vCPUs are not pinned; see vcpu-pinning");
+        return Found::not_applicable(What::VcpusNotPinned);
     }
     let vcpus = pinning.all();
     let shared: BTreeSet<u32> = io
@@ -105,18 +100,15 @@ pub(super) fn iothread_pinning(_: &View, vm: &VmProcess) -> Found {
         .flatten()
         .filter(|cpu| vcpus.contains(cpu))
         .collect();
-    let lists: Vec<&str> = io.iter().map(|thread| thread.allowed.as_str()).collect();
-    let fact = Fact::new(
-        vm.threads.path.clone(),
-        Ok(format!("iothreads may run on {}", lists.join(" | "))),
-    );
+    let lists = io.iter().map(|thread| thread.allowed.clone()).collect();
+    let fact = Fact::new(vm.threads.path.clone(), Ok(Seen::IothreadsOn(lists)));
     if io.iter().any(|thread| cpus(&thread.allowed).is_none()) {
         return Found::strange(fact);
     }
     if shared.is_empty() {
-        Found::ok("iothreads do not run on the vCPUs' CPUs").seen(fact)
+        Found::ok(What::IothreadsApart).seen(fact)
     } else {
-        Found::costs(format!("iothreads may run on CPUs {} of vCPUs", list(&shared)))
+        Found::costs(What::IothreadsShare(list(&shared)))
             .seen(fact)
             .fix(Fix::Pin(io.iter().map(|thread| thread.tid).collect()))
     }
@@ -137,23 +129,21 @@ pub(super) fn numa(view: &View, vm: &VmProcess) -> Found {
     let Some(nodes) = nodes(view) else {
         return match first {
             Some(fact) if fact.value == Err(Unknown::Missing) => {
-                Found::not_applicable("the host has no NUMA nodes").seen(fact)
+                Found::not_applicable(What::NoNuma).seen(fact)
             }
             Some(fact) => Found::unread(fact),
-            None => Found::unknown("the host's NUMA nodes cannot be read"),
+            None => Found::unknown(What::NumaUnknown),
         };
     };
     if nodes.len() < 2 {
-        return Found::not_applicable("the host has one NUMA node");
+        return Found::not_applicable(What::OneNode);
     }
     let pinning = match pinning(vm) {
         Ok(pinning) => pinning,
         Err(fact) => return unknown(fact),
     };
-    let memory = match &vm.nodes.value {
-        Ok(memory) => memory,
-        Err(why) => return Found::unread(Fact::new(vm.nodes.path.clone(), Err(why.clone()))),
-    };
+    let fact = vm.nodes.clone().map(Seen::Nodes);
+    let Ok(memory) = &vm.nodes.value else { return Found::unread(fact) };
     let allowed = pinning.all();
     let near: BTreeSet<u32> =
         nodes.iter().filter(|(_, cpus)| !cpus.is_disjoint(&allowed)).map(|(id, _)| *id).collect();
@@ -162,22 +152,14 @@ pub(super) fn numa(view: &View, vm: &VmProcess) -> Found {
         .iter()
         .filter(|(id, _)| !near.contains(id))
         .fold(0u64, |sum, (_, b)| sum.saturating_add(*b));
-    let each: Vec<String> =
-        memory.iter().map(|(id, bytes)| format!("node {id} {}", size(*bytes))).collect();
-    let fact = Fact::new(vm.nodes.path.clone(), Ok(each.join(", ")));
     let found = if near.len() > 1 {
-        Found::costs(format!("vCPUs may run on nodes {}", list(&near)))
-            .fix(Fix::Advice("pin the VM's vCPUs to the CPUs of one node, and bind its memory to it (numactl, virsh numatune)"))
+        Found::costs(What::ManyNodes(list(&near))).fix(Fix::Advice(Advice::PlaceOnOneNode))
     } else if total > 0 && far / (total / 100).max(1) >= FAR_PERCENT {
-        let what =
-            format!("{} of the memory is on another node than the vCPUs", percent(far, total));
-        Found::costs(what).fix(Fix::Advice(
-            "move the memory to the vCPUs' node: migratepages PID FROM TO, or virsh numatune",
-        ))
+        Found::costs(What::FarMemory { far, all: total }).fix(Fix::Advice(Advice::MoveMemory))
     } else if total == 0 {
-        Found::unknown("the VM has touched no memory yet")
+        Found::unknown(What::NoMemoryTouched)
     } else {
-        Found::ok(format!("vCPUs and memory are on node {}", list(&near)))
+        Found::ok(What::OnNode(list(&near)))
     };
     found.seen(fact).seen(pinning.fact(vm))
 }
@@ -187,9 +169,9 @@ struct Wanted<'a> {
     /// The list.
     lists: Known<String>,
     /// What is shown of where it was read.
-    seen: Fact<String>,
-    /// What it means that they are in it, and that they are not.
-    says: [&'a str; 2],
+    seen: Fact<Seen>,
+    /// What it means that they are in it, and that these are not.
+    says: (What, fn(String) -> What),
     /// The word of the kernel's command line that makes the list.
     argument: &'a str,
 }
@@ -201,8 +183,7 @@ impl Wanted<'_> {
             Err(fact) => return unknown(fact),
         };
         if !pinning.is_one_to_one() {
-            return Found::not_applicable("the vCPUs are not pinned; see vcpu-pinning")
-                .seen(self.seen);
+            return Found::not_applicable(What::VcpusNotPinned).seen(self.seen);
         }
         let listed = match &self.lists {
             Ok(text) => match cpus(text) {
@@ -213,14 +194,14 @@ impl Wanted<'_> {
             Err(Unknown::Missing) => BTreeSet::new(),
             Err(_) => return Found::unread(self.seen),
         };
-        let [ok, costs] = self.says;
+        let (ok, costs) = self.says;
         let vcpus = pinning.all();
         let missing: BTreeSet<u32> = vcpus.difference(&listed).copied().collect();
         let found = if missing.is_empty() {
             Found::ok(ok)
         } else {
             let all = listed.union(&vcpus).copied().collect();
-            Found::costs(format!("{costs}: CPUs {}", list(&missing))).fix(Fix::Kernel(format!(
+            Found::costs(costs(list(&missing))).fix(Fix::Kernel(format!(
                 "{}={}",
                 self.argument,
                 list(&all)
@@ -232,41 +213,39 @@ impl Wanted<'_> {
 
 pub(super) fn nohz_full(view: &View, vm: &VmProcess) -> Found {
     let seen = view.host.fact(files::NOHZ_FULL);
-    let says =
-        ["the vCPUs' CPUs have no tick while one task runs", "the host's tick interrupts vCPUs"];
-    Wanted { lists: seen.value.clone(), seen, says, argument: "nohz_full" }.judge(vm)
+    Wanted {
+        lists: seen.value.clone(),
+        seen: seen.map(Seen::Text),
+        says: (What::HostNohz, What::HostTick),
+        argument: "nohz_full",
+    }
+    .judge(vm)
 }
 
 /// The guest's own tick: it is gone only where one task runs, which no file says.
 pub(super) fn guest_nohz_full(_: &View, guest: &Settings) -> Found {
     let fact = guest.fact(files::NOHZ_FULL);
     match fact.value.as_deref().map(cpus) {
-        Ok(Some(listed)) if listed.is_empty() => Found::unknown(
-            "the guest's tick interrupts its busy CPUs; nohz_full= on its command line stops it on CPUs with one task",
-        )
-        .seen(fact),
-        Ok(Some(_)) => Found::ok("the guest has CPUs without a tick").seen(fact),
+        Ok(Some(listed)) if listed.is_empty() => Found::unknown(What::GuestTick).seen(fact),
+        Ok(Some(_)) => Found::ok(What::GuestNohz).seen(fact),
         Ok(None) => Found::strange(fact),
-        Err(Unknown::Missing) => {
-            Found::not_applicable("the guest's kernel cannot stop its tick (CONFIG_NO_HZ_FULL)").seen(fact)
-        }
+        Err(Unknown::Missing) => Found::not_applicable(What::GuestWithoutNohz).seen(fact),
         Err(_) => Found::unread(fact),
     }
 }
 
 pub(super) fn isolcpus(view: &View, vm: &VmProcess) -> Found {
     let seen = view.host.fact(files::ISOLATED);
-    let says = [
-        "the scheduler puts nothing else on the vCPUs' CPUs",
-        "the scheduler may put other tasks on vCPUs' CPUs",
-    ];
-    let mut found =
-        Wanted { lists: seen.value.clone(), seen, says, argument: "isolcpus" }.judge(vm);
+    let mut found = Wanted {
+        lists: seen.value.clone(),
+        seen: seen.map(Seen::Text),
+        says: (What::Isolated, What::NotIsolated),
+        argument: "isolcpus",
+    }
+    .judge(vm);
     // isolcpus= is deprecated (Linux Documentation/admin-guide/kernel-parameters.txt): cpusets take its place.
     if found.fix.is_some() {
-        found.fix = Some(Fix::Advice(
-            "put the vCPUs' CPUs into an isolated partition: cgroup v2, cpuset.cpus.partition = isolated",
-        ));
+        found.fix = Some(Fix::Advice(Advice::IsolatedPartition));
     }
     found
 }
@@ -281,6 +260,6 @@ pub(super) fn rcu_nocbs(view: &View, vm: &VmProcess) -> Found {
         other => other.unwrap_or_default().to_owned(),
     });
     let seen = argument_fact(view.host, name);
-    let says = ["RCU's callbacks run elsewhere", "RCU's callbacks interrupt vCPUs"];
-    Wanted { lists, seen, says, argument: "rcu_nocbs" }.judge(vm)
+    Wanted { lists, seen, says: (What::RcuElsewhere, What::RcuInterrupts), argument: "rcu_nocbs" }
+        .judge(vm)
 }

@@ -1,22 +1,14 @@
-//! The table: what is looked at, what is wanted, why, and what each setting changes.
+//! The table: what is looked at, and what each setting changes.
 //!
-//! `docs/doctor-settings.md` shows it; a test holds the two together. Figures are those of the source that is named;
-//! none was measured by this project.
+//! `docs/doctor-settings.md` shows it with the words of `vmtax-report`; a test holds the two together.
 
-use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Outcome, svm, vmx};
+use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Outcome, svm, vmx, words};
 
 use super::{
     Check, Judge, Removes, Rule, counters, devices, idle, interrupts, memory, nested, placement,
     power, timers, versions,
 };
 use crate::table::cause_of;
-
-const ONEDNN: &str = "performance tuning for oneDNN on TDX (Linux 6.8-rc5)";
-const VPMU_AND_ONEDNN: &str = "performance tuning for oneDNN on TDX (Linux 6.8-rc5); of the watchdog: Intel vPMU (LKML, Linux 5.0)";
-const CVM: &str = "performance analysis of confidential VMs (TU Munich, 2024)";
-const CVM_NETWORK: &str =
-    "CVM_eval, network results of April 2025 (TU Munich; EPYC 7713P, Linux 6.8-rc5)";
-const NESTED: &str = "profiling nested KVM (KVM Forum 2017)";
 
 const fn check(id: &'static str, files: &'static str, judge: Judge) -> Check {
     Check { id, files, causes: &[], removes: Removes::Nothing, confidential: false, judge }
@@ -118,14 +110,37 @@ fn is(key: &ExitKey, on_vmx: u32, on_svm: u32) -> bool {
     }
 }
 
+words! {
+    /// A row of the table.
+    pub enum RuleId {
+        Thp = "thp",
+        MappedPages = "mapped-pages",
+        PrivatePages = "private-pages",
+        NxHugePages = "nx-huge-pages",
+        HaltPoll = "halt-poll",
+        GuestHaltpoll = "guest-haltpoll",
+        GuestIdlePoll = "guest-idle-poll",
+        Isolation = "isolation",
+        Power = "power",
+        Placement = "placement",
+        PreemptionTimer = "preemption-timer",
+        TscDeadline = "tsc-deadline",
+        VirtualApic = "virtual-apic",
+        IpiAndSpinning = "ipi-and-spinning",
+        Virtio = "virtio",
+        Swiotlb = "swiotlb",
+        Clocksource = "clocksource",
+        Pmu = "pmu",
+        KsmAndMitigations = "ksm-and-mitigations",
+        Nesting = "nesting",
+        Versions = "versions",
+    }
+}
+
 /// Every row.
 pub const RULES: &[Rule] = &[
     Rule {
-        id: "thp",
-        title: "transparent huge pages",
-        wanted: "madvise or always; for shared memory (memfd) shmem_enabled too",
-        why: "pages of 2M save page walks: with a kernel that maps private memory at 2M they closed the gap between a TDX guest and a plain VM; TLB misses are not exits, so their cost is not part of the gain shown here",
-        source: Some(ONEDNN),
+        id: RuleId::Thp,
         checks: &[
             check("thp-enabled", "/sys/kernel/mm/transparent_hugepage/enabled", Judge::Host(memory::thp_enabled))
                 .causes(&[Cause::MemoryFault])
@@ -142,21 +157,13 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: "mapped-pages",
-        title: "size of mapped pages",
-        wanted: "2M and 1G dominate in EPT or NPT",
-        why: "a cargo build in an L2 guest took 12 minutes with pages of 4K and 84 s with 2M; TLB misses are not exits, so their cost is not part of the gain shown here",
-        source: None,
+        id: RuleId::MappedPages,
         checks: &[check("mapped-pages", "debugfs kvm/PID-FD/pages_{4k,2m,1g}", Judge::Vm(memory::mapped_pages))
             .causes(&[Cause::MemoryFault])
             .removes(memory_faults)],
     },
     Rule {
-        id: "private-pages",
-        title: "pages of private memory (TDX, SEV-SNP)",
-        wanted: "2M; mainline Linux up to 7.3 maps TDX and guest_memfd at 4K",
-        why: "the change that closed the gap of a TDX guest is not in mainline Linux, so THP does not help",
-        source: Some(ONEDNN),
+        id: RuleId::PrivatePages,
         checks: &[check(
             "private-pages",
             "/proc/sys/kernel/osrelease, debugfs kvm/PID-FD/pages_{4k,2m,1g}",
@@ -166,31 +173,18 @@ pub const RULES: &[Rule] = &[
         .confidential()],
     },
     Rule {
-        id: "nx-huge-pages",
-        title: "splitting of executable huge pages",
-        wanted: "off where the processor is not affected by iTLB multihit",
-        why: "pages that a guest executes are mapped at 4K, with one exit per page",
-        source: None,
+        id: RuleId::NxHugePages,
         checks: &[check("nx-huge-pages", "/sys/module/kvm/parameters/nx_huge_pages", Judge::Host(memory::nx_huge_pages))
             .causes(&[Cause::MemoryFault])
             .removes(memory_faults)],
     },
     Rule {
-        id: "halt-poll",
-        title: "KVM's halt polling",
-        wanted: "0 if the guest polls; otherwise depending on the length of halts",
-        why: "polling removes most of the overhead of confidential VMs: UDP 0.591 Gb/s to 3.05 with halt polling \
-              on SEV-SNP (one run each); polling avoids late wake-ups, which exits do not show",
-        source: Some(CVM_NETWORK),
+        id: RuleId::HaltPoll,
         checks: &[check("halt-poll", "/sys/module/kvm/parameters/halt_poll_ns", Judge::Host(idle::halt_poll))
             .causes(&[Cause::Idle])],
     },
     Rule {
-        id: "guest-haltpoll",
-        title: "the guest's polling before it halts",
-        wanted: "on for guests that wait for wake-ups, and for confidential ones",
-        why: "a ping-pong between two guest threads reached 95.7 % of the host's speed",
-        source: None,
+        id: RuleId::GuestHaltpoll,
         checks: &[check(
             "guest-haltpoll",
             "/sys/devices/system/cpu/cpuidle/current_driver",
@@ -200,20 +194,12 @@ pub const RULES: &[Rule] = &[
         .removes(halts)],
     },
     Rule {
-        id: "guest-idle-poll",
-        title: "idle=poll in the guest",
-        wanted: "on dedicated CPUs only",
-        why: "it removes all halts (UDP on SEV-SNP 0.591 Gb/s to 3.25, one run each) and uses each CPU fully",
-        source: Some(CVM_NETWORK),
+        id: RuleId::GuestIdlePoll,
         checks: &[check("guest-idle-poll", "/proc/cmdline", Judge::Guest(idle::guest_idle_poll))
             .causes(&[Cause::Idle])],
     },
     Rule {
-        id: "isolation",
-        title: "the host's tick and tasks on vCPUs' CPUs",
-        wanted: "nohz_full, isolcpus and rcu_nocbs on the CPUs of pinned vCPUs",
-        why: "nohz_full removed most timer exits",
-        source: Some(ONEDNN),
+        id: RuleId::Isolation,
         checks: &[
             check("nohz-full", "/sys/devices/system/cpu/nohz_full", Judge::Vm(placement::nohz_full))
                 .causes(&[Cause::TimerTick])
@@ -234,11 +220,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: "power",
-        title: "frequency and idle states of the host",
-        wanted: "governor performance; turbo and idle states are recorded for comparisons",
-        why: "the published measurements fix them: governor performance, turbo off, states deeper than C1 off",
-        source: Some(ONEDNN),
+        id: RuleId::Power,
         checks: &[
             check("governor", "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor", Judge::Host(power::governor)),
             check("turbo", "/sys/devices/system/cpu/intel_pstate/no_turbo, cpufreq/boost", Judge::Host(power::turbo)),
@@ -247,11 +229,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: "placement",
-        title: "placement of vCPUs, iothreads and memory",
-        wanted: "each vCPU on its own CPU, iothreads on other CPUs, all on one NUMA node",
-        why: "a vCPU that waits for its CPU loses time; cache misses to another node's memory are slow",
-        source: None,
+        id: RuleId::Placement,
         checks: &[
             Check {
                 removes: Removes::Preemption,
@@ -265,11 +243,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: "preemption-timer",
-        title: "VMX's preemption timer",
-        wanted: "on; TDs cannot use it",
-        why: "a plain VM took 142,929 cheap preemption timer exits in 10 s; a TD took external interrupts instead, and each arming was a TDCALL and a host timer",
-        source: Some(ONEDNN),
+        id: RuleId::PreemptionTimer,
         checks: &[check(
             "preemption-timer",
             "/sys/module/kvm_intel/parameters/preemption_timer",
@@ -279,21 +253,13 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: "tsc-deadline",
-        title: "the guest's TSC deadline timer",
-        wanted: "present; QEMU masks it for SEV-SNP",
-        why: "without it a TDX guest takes nearly twice the exits",
-        source: Some(CVM),
+        id: RuleId::TscDeadline,
         checks: &[check("tsc-deadline", "/proc/cpuinfo", Judge::Guest(timers::tsc_deadline))
             .causes(&[Cause::TimerArm])
             .removes(timer_arms)],
     },
     Rule {
-        id: "virtual-apic",
-        title: "x2APIC, APICv, IPI virtualization, AVIC",
-        wanted: "on, and not inhibited (by PIT reinjection, Hyper-V's SynIC, nesting, SEV)",
-        why: "cycles of an IPI fell by 16 to 22 %",
-        source: None,
+        id: RuleId::VirtualApic,
         checks: &[
             check("x2apic", "/proc/cpuinfo", Judge::Guest(interrupts::x2apic))
                 .causes(&[Cause::Apic, Cause::Ipi])
@@ -313,11 +279,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: "ipi-and-spinning",
-        title: "paravirtual IPIs, exits of spinning vCPUs",
-        wanted: "paravirtual IPIs if there is no IPI virtualization; the kernel's defaults for spinning vCPUs",
-        why: "one hypercall sends an IPI to many vCPUs; a vCPU that spins while the lock holder is preempted yields",
-        source: None,
+        id: RuleId::IpiAndSpinning,
         checks: &[
             check("pv-ipi", "/proc/PID/cmdline", Judge::Vm(interrupts::pv_ipi)).causes(&[Cause::Ipi]).removes(ipis),
             check(
@@ -330,11 +292,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: "virtio",
-        title: "vhost, ioeventfd, iothreads",
-        wanted: "on",
-        why: "many exits to the VMM on one address mean that one of them is missing",
-        source: None,
+        id: RuleId::Virtio,
         checks: &[
             check("vhost", "/proc/PID/fd, /proc/PID/cmdline", Judge::Vm(devices::vhost))
                 .causes(&[Cause::DeviceMmio, Cause::DevicePio])
@@ -347,20 +305,12 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: "swiotlb",
-        title: "the guest's bounce buffer",
-        wanted: "its peak use is below its size",
-        why: "up to 80 % of throughput is lost if it is too small; its copies take guest time",
-        source: None,
+        id: RuleId::Swiotlb,
         checks: &[check("swiotlb", "debugfs swiotlb/io_tlb_{nslabs,used_hiwater}", Judge::Guest(devices::swiotlb))
             .confidential()],
     },
     Rule {
-        id: "clocksource",
-        title: "clocks",
-        wanted: "tsc, in a guest tsc or kvm-clock",
-        why: "other clocks are device registers: each read in a guest is an exit",
-        source: None,
+        id: RuleId::Clocksource,
         checks: &[
             check(
                 "host-clocksource",
@@ -377,11 +327,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: "pmu",
-        title: "performance counters and the NMI watchdog",
-        wanted: "off when unused, in the guest too",
-        why: "switching MSRs at each entry (add_atomic_switch_msr) took 10 % of the host's profile; a watchdog occupies a counter",
-        source: Some(VPMU_AND_ONEDNN),
+        id: RuleId::Pmu,
         checks: &[
             check("enable-pmu", "/sys/module/kvm/parameters/enable_pmu", Judge::Host(counters::enable_pmu))
                 .causes(&[Cause::Pmu])
@@ -393,11 +339,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: "ksm-and-mitigations",
-        title: "page merging, mitigations",
-        wanted: "reported",
-        why: "writes to merged pages fault; mitigations have a cost, and comparisons need the same ones",
-        source: None,
+        id: RuleId::KsmAndMitigations,
         checks: &[
             check("ksm", "/sys/kernel/mm/ksm/run", Judge::Host(memory::ksm))
                 .causes(&[Cause::MemoryFault])
@@ -406,11 +348,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: "nesting",
-        title: "features that make nesting cheaper",
-        wanted: "on if a guest runs guests",
-        why: "one exit of L2 took six exits of L1, three of them VMREAD and VMWRITE",
-        source: Some(NESTED),
+        id: RuleId::Nesting,
         checks: &[
             check("nested", "/sys/module/kvm_{intel,amd}/parameters/nested", Judge::Host(nested::nested)),
             check(
@@ -432,11 +370,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: "versions",
-        title: "kernel, microcode, firmware",
-        wanted: "recent",
-        why: "a TD that was 14 times slower had old firmware",
-        source: None,
+        id: RuleId::Versions,
         checks: &[
             check("kernel", "/proc/sys/kernel/osrelease", Judge::Host(versions::kernel)),
             check(

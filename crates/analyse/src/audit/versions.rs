@@ -6,7 +6,7 @@ use vmtax_events::setting::{Fact, Unknown, files};
 
 use super::view::View;
 use super::vmm;
-use super::{Fix, Found};
+use super::{Advice, Fix, Found, Seen, What};
 use crate::remedy::VmKind;
 
 /// Mainline's first kernel that runs TDs, and SEV-SNP guests.
@@ -21,27 +21,17 @@ pub(super) fn kernel(view: &View) -> Found {
     };
     let kinds = view.vms.iter().map(vmm::kind);
     let needed = kinds.filter_map(|kind| match kind {
-        VmKind::Tdx => Some((FIRST_TDX, "TDX")),
-        VmKind::Snp => Some((FIRST_SNP, "SEV-SNP")),
+        VmKind::Tdx => Some((FIRST_TDX, kind)),
+        VmKind::Snp => Some((FIRST_SNP, kind)),
         _ => None,
     });
     match needed.max() {
-        Some((first, name)) if kernel < first => {
-            let what = format!(
-                "{name} came to mainline Linux with {}.{}: this kernel has a backport, to which these checks may not apply",
-                first.0, first.1
-            );
-            Found::unknown(what).seen(fact)
+        Some((first, kind)) if kernel < first => {
+            Found::unknown(What::Backport { kind, first }).seen(fact)
         }
-        Some((_, name)) => Found::ok(format!("has {name} as mainline Linux does")).seen(fact),
-        None if !view.complete => Found::unknown(
-            "it is unknown whether a VM needs a certain kernel: some could not be read",
-        )
-        .seen(fact),
-        None => Found::not_applicable(
-            "no running VM needs a certain kernel; no file shows whether there is a better one",
-        )
-        .seen(fact),
+        Some((_, kind)) => Found::ok(What::KernelRuns(kind)).seen(fact),
+        None if !view.complete => Found::unknown(What::KernelNeedUnknown).seen(fact),
+        None => Found::not_applicable(What::NoKernelNeeded).seen(fact),
     }
 }
 
@@ -59,36 +49,23 @@ pub(super) fn microcode(view: &View) -> Found {
             info.lines().filter_map(of).collect()
         })
         .map_err(Clone::clone);
-    let words: Vec<String> = revisions.iter().flatten().cloned().collect();
-    let fact =
-        Fact::new(files::CPUINFO, revisions.map(|_| format!("microcode {}", words.join(", "))));
-    let update =
-        Fix::Advice("install the distribution's microcode package, or a newer firmware, and boot");
-    if words.len() > 1 {
-        return Found::costs(
-            "processors have different microcode: an update was applied to some of them",
-        )
-        .seen(fact)
-        .fix(update);
+    let is_mixed = revisions.as_ref().is_ok_and(|revisions| revisions.len() > 1);
+    let seen = |revisions: BTreeSet<String>| Seen::Microcode(revisions.into_iter().collect());
+    let fact = Fact::new(files::CPUINFO, revisions.map(seen));
+    let update = Fix::Advice(Advice::UpdateMicrocode);
+    if is_mixed {
+        return Found::costs(What::MicrocodeDiffers).seen(fact).fix(update);
     }
     match old.value.as_deref() {
-        Ok("Not affected") => {
-            Found::ok("not older than the version known to the kernel").seen(old).seen(fact)
-        }
+        Ok("Not affected") => Found::ok(What::MicrocodeCurrent).seen(old).seen(fact),
         Ok(text) if text.starts_with("Vulnerable") => {
-            Found::costs("older than the version known to the kernel")
-                .seen(old)
-                .seen(fact)
-                .fix(update)
+            Found::costs(What::MicrocodeOld).seen(old).seen(fact).fix(update)
         }
         Ok(text) if text.starts_with("Unknown") => {
-            Found::not_applicable("the host is a VM itself: its microcode is its host's").seen(old)
+            Found::not_applicable(What::MicrocodeOfHost).seen(old)
         }
         Ok(_) => Found::strange(old),
-        Err(Unknown::Missing) => Found::unknown(
-            "this kernel does not show whether there is a newer one (Linux 6.16 does)",
-        )
-        .seen(fact),
+        Err(Unknown::Missing) => Found::unknown(What::MicrocodeUnknown).seen(fact),
         Err(_) => Found::unread(old),
     }
 }
@@ -97,37 +74,25 @@ pub(super) fn tdx_module(view: &View) -> Found {
     // The module has the parameter where it was built for TDs: CONFIG_KVM_INTEL_TDX, which needs CONFIG_INTEL_TDX_HOST.
     let fact = view.host.fact(files::TDX);
     if fact.value == Err(Unknown::Missing) && view.host.text(files::PREEMPTION_TIMER).is_ok() {
-        return Found::not_applicable(
-            "this kernel cannot run TDs: it was built without CONFIG_INTEL_TDX_HOST or CONFIG_KVM_INTEL_TDX",
-        )
-        .seen(fact);
+        return Found::not_applicable(What::KernelWithoutTdx).seen(fact);
     }
     match view.switch(files::TDX) {
         Ok((true, _)) => {}
-        Ok((false, fact)) => return Found::not_applicable("this host runs no TDs").seen(fact),
+        Ok((false, fact)) => return Found::not_applicable(What::NoTds).seen(fact),
         Err(found) => return found,
     }
     let fact = view.host.fact(files::TDX_MODULE);
     match fact.value {
-        Ok(_) => Found::unknown(
-            "compare it with Intel's releases of the TDX module: no file shows the latest version",
-        )
-        .seen(fact),
-        Err(Unknown::Missing) => Found::unknown(
-            "this kernel does not show its version; dmesg | grep -i 'tdx module' may",
-        )
-        .seen(fact),
+        Ok(_) => Found::unknown(What::TdxModule).seen(fact),
+        Err(Unknown::Missing) => Found::unknown(What::TdxModuleUnknown).seen(fact),
         Err(_) => Found::unread(fact),
     }
 }
 
 pub(super) fn snp_firmware(view: &View) -> Found {
     match view.switch(files::SEV_SNP) {
-        Ok((true, fact)) => Found::unknown(
-            "no file shows its version; snphost ok, or dmesg | grep -i 'sev api', does",
-        )
-        .seen(fact),
-        Ok((false, fact)) => Found::not_applicable("this host runs no SEV-SNP guests").seen(fact),
+        Ok((true, fact)) => Found::unknown(What::SnpFirmware).seen(fact),
+        Ok((false, fact)) => Found::not_applicable(What::NoSnp).seen(fact),
         Err(found) => found,
     }
 }
@@ -140,13 +105,11 @@ pub(super) fn mitigations(view: &View) -> Found {
         match &fact.value {
             Ok(text) => mitigated += usize::from(text.contains("Mitigation")),
             Err(Unknown::Missing) => {
-                return Found::unknown("this kernel does not list the processor's vulnerabilities")
-                    .seen(fact.clone());
+                return Found::unknown(What::NoVulnerabilities).seen(fact.clone());
             }
             Err(_) => return Found::unread(fact.clone()),
         }
     }
-    let fact =
-        Fact::new(files::VULNERABILITIES, Ok(format!("{mitigated} of {} mitigated", facts.len())));
-    Found::ok("recorded, because they must be equal in comparisons").seen(fact)
+    let fact = Fact::new(files::VULNERABILITIES, Ok(Seen::Mitigated(mitigated, facts.len())));
+    Found::ok(What::Mitigations).seen(fact)
 }

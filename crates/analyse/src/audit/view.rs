@@ -4,19 +4,10 @@ use std::collections::BTreeSet;
 
 use vmtax_events::setting::cpuinfo::field;
 use vmtax_events::setting::{Fact, Known, Kvm, KvmServer, Settings, Unknown, VmProcess, files};
-pub use vmtax_events::size;
 
-use super::vmm;
-use super::{Found, Input};
+use super::{Found, Input, Seen, Vendor, What, vmm};
 use crate::Ledger;
 use crate::remedy::VmKind;
-
-/// Whose processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Vendor {
-    Intel,
-    Amd,
-}
 
 pub(super) struct View<'a> {
     pub(super) host: &'a Settings,
@@ -38,6 +29,7 @@ impl<'a> View<'a> {
     }
 
     /// A parameter of a module of KVM, or why there is nothing to judge.
+    #[expect(clippy::result_large_err, reason = "the early end of a check, once for each")]
     pub(super) fn parameter(&self, path: &str) -> Result<Fact<String>, Found> {
         let fact = self.host.fact(path);
         let (module, witness, vendor) = if path.contains("/kvm_intel/") {
@@ -49,42 +41,41 @@ impl<'a> View<'a> {
         };
         match &fact.value {
             Ok(_) => Ok(fact),
-            Err(Unknown::Missing) => {
-                Err(if vendor.is_some() && self.vendor.is_some() && vendor != self.vendor {
-                    let other = if vendor == Some(Vendor::Intel) { "Intel's" } else { "AMD's" };
-                    Found::not_applicable(format!("the processor is not {other}"))
+            Err(Unknown::Missing) => Err(
+                if let Some(vendor) =
+                    vendor.filter(|vendor| self.vendor.is_some_and(|here| here != *vendor))
+                {
+                    Found::not_applicable(What::OtherVendor(vendor))
                 } else if self.host.text(witness) == Err(Unknown::Missing) {
                     self.not_loaded(module).seen(fact)
                 } else if self.host.text(witness).is_ok() {
-                    Found::not_applicable(format!("this kernel's {module} has no such parameter"))
-                        .seen(fact)
+                    Found::not_applicable(What::NoParameter(module)).seen(fact)
                 } else {
                     Found::unread(fact)
-                })
-            }
+                },
+            ),
             Err(_) => Err(Found::unread(fact)),
         }
     }
 
     /// That a module of KVM is not there, and which is in its place.
-    fn not_loaded(&self, module: &str) -> Found {
+    fn not_loaded(&self, module: &'static str) -> Found {
         Found::not_applicable(match self.kvm.server() {
             KvmServer::Other(other) if other.name != module => {
-                format!("KVM is served by {}, not by {module}", other.name)
+                What::ServedByOther { other: other.name.clone(), module }
             }
             _ if self.kvm.module(module).is_some_and(|module| module.built_in) => {
-                format!("{module} is built into the kernel, and the processor cannot run it")
+                What::BuiltInUnused(module)
             }
             _ if self.kvm.module(module).is_some() => {
-                return Found::unknown(format!(
-                    "{module} is loaded, and its parameters are not among these files"
-                ));
+                return Found::unknown(What::ParametersElsewhere(module));
             }
-            _ => format!("the module {module} is not loaded"),
+            _ => What::NotLoaded(module),
         })
     }
 
     /// The same for one that is on or off.
+    #[expect(clippy::result_large_err, reason = "the early end of a check, once for each")]
     pub(super) fn switch(&self, path: &str) -> Result<(bool, Fact<String>), Found> {
         let fact = self.parameter(path)?;
         match fact.value.as_deref() {
@@ -143,10 +134,9 @@ pub(super) fn has_flag(settings: &Settings, list: &str, flag: &str) -> Known<boo
 }
 
 /// A flag as evidence.
-pub(super) fn flag_fact(settings: &Settings, flag: &str) -> Fact<String> {
+pub(super) fn flag_fact(settings: &Settings, flag: &'static str) -> Fact<Seen> {
     let value = has_flag(settings, "flags", flag);
-    let say = |has| format!("flags {} {flag}", if has { "with" } else { "without" });
-    Fact::new(files::CPUINFO, value.map(say))
+    Fact::new(files::CPUINFO, value.map(|has| Seen::Flag(flag, has)))
 }
 
 /// The word that is chosen: `always [madvise] never`.
@@ -193,17 +183,12 @@ pub(super) fn argument<'t>(cmdline: &'t str, name: &str) -> Option<&'t str> {
 }
 
 /// Only that word of a command line, as evidence: the rest is private.
-pub(super) fn argument_fact(settings: &Settings, name: &str) -> Fact<String> {
+pub(super) fn argument_fact(settings: &Settings, name: &'static str) -> Fact<Seen> {
     let value = settings.text(files::CMDLINE).map(|cmdline| match argument(cmdline, name) {
-        Some(value) => format!("{name}={value}"),
-        None => format!("no {name}"),
+        Some(value) => Seen::Text(format!("{name}={value}")),
+        None => Seen::Without(name),
     });
     Fact::new(files::CMDLINE, value)
-}
-
-/// A share for people; `whole` is not 0.
-pub(super) fn percent(part: u64, whole: u64) -> String {
-    format!("{:.0} %", part as f64 * 100.0 / whole as f64)
 }
 
 #[cfg(test)]

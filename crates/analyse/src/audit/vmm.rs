@@ -2,6 +2,7 @@
 
 use vmtax_events::setting::{Fact, VmProcess};
 
+use super::Seen;
 use crate::remedy::VmKind;
 
 /// What kind of VM a process runs, by its command line.
@@ -76,7 +77,7 @@ pub(super) fn is_off(value: &str) -> bool {
 }
 
 /// What of the command line a verdict rests on.
-pub(super) fn said(vm: &VmProcess, what: impl Into<String>) -> Fact<String> {
+pub(super) fn said(vm: &VmProcess, what: impl Into<Seen>) -> Fact<Seen> {
     Fact::new(
         vm.arguments.path.clone(),
         vm.arguments.value.as_ref().map(|_| what.into()).map_err(Clone::clone),

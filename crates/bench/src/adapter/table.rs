@@ -1,7 +1,8 @@
 //! The table of workloads.
 //!
-//! In commands and files `{dir}` is the job's folder, `{bind}` and `{port}` are address and port of the server, `{server}` is the address under
-//! which its clients reach it, `{agent}` is the agent, `{disk}` the VM's disk, and a parameter's name in braces is its value.
+//! The words of a command are separated by spaces; a word in single quotes may have spaces. In commands and files `{dir}` is the job's
+//! folder, `{bind}` and `{port}` are address and port of the server, `{server}` is the address under which its clients reach it, `{agent}` is
+//! the agent, `{disk}` the VM's disk, and a parameter's name in braces is its value.
 
 use super::{
     Output, Reading, Refusal, builtin, dnn, fio, iperf, npb, ping, redis, sched, sysbench, time,
@@ -16,7 +17,7 @@ pub struct Adapter {
     /// Description.
     pub about: &'static str,
     /// The program whose version is recorded, and its arguments for that; none for the agent's workloads.
-    pub version: &'static [&'static str],
+    pub version: &'static str,
     /// Programs needed on the system under test.
     pub programs: &'static [&'static str],
     /// Parameters with default values.
@@ -24,11 +25,11 @@ pub struct Adapter {
     /// Files for the job's folder.
     pub files: &'static [(&'static str, &'static str)],
     /// The server, if it has one. It listens on `{bind}`.
-    pub server: &'static [&'static str],
+    pub server: &'static str,
     /// Whether the server refuses a client until it has finished with the previous one; then each client gets a new server.
     pub one_client: bool,
     /// The client.
-    pub client: &'static [&'static str],
+    pub client: &'static str,
     /// Parser of the client's output; call [`Adapter::readings`], which also checks the result.
     pub(crate) parse: fn(&Output<'_>) -> Result<Vec<Reading>, Refusal>,
     /// The metric shown in short tables.
@@ -44,13 +45,13 @@ pub struct Adapter {
 const NONE: Adapter = Adapter {
     name: "",
     about: "",
-    version: &[],
+    version: "",
     programs: &[],
     parameters: &[],
     files: &[],
-    server: &[],
+    server: "",
     one_client: false,
-    client: &[],
+    client: "",
     parse: builtin::parse,
     headline: "time",
     cpus: 1,
@@ -76,40 +77,16 @@ http {
 }
 ";
 
-const REDIS: &[&str] = &[
-    "redis-server",
-    "--bind",
-    "{bind}",
-    "--protected-mode",
-    "no",
-    "--port",
-    "{port}",
-    "--save",
-    "",
-    "--appendonly",
-    "no",
-    "--dir",
-    "{dir}",
-];
+const REDIS: &str = "redis-server --bind {bind} --protected-mode no --port {port} --save '' --appendonly no --dir {dir}";
 
 /// memtier_benchmark against a server of this protocol.
 macro_rules! memtier {
     ($protocol:literal) => {
-        &[
-            "memtier_benchmark",
-            "-s",
-            "{server}",
-            "-p",
-            "{port}",
-            concat!("--protocol=", $protocol),
-            "--test-time={seconds}",
-            "-c",
-            "{clients}",
-            "-t",
-            "{threads}",
-            "--hide-histogram",
-            "--json-out-file=/dev/stdout",
-        ]
+        concat!(
+            "memtier_benchmark -s {server} -p {port} --protocol=",
+            $protocol,
+            " --test-time={seconds} -c {clients} -t {threads} --hide-histogram --json-out-file=/dev/stdout"
+        )
     };
 }
 
@@ -122,10 +99,10 @@ pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "ping",
         about: "ICMP round trips (iputils)",
-        version: &["ping", "-V"],
+        version: "ping -V",
         programs: &["ping"],
         parameters: &[("count", "200"), ("interval", "0.01"), ("address", "{server}")],
-        client: &["ping", "-n", "-q", "-c", "{count}", "-i", "{interval}", "{address}"],
+        client: "ping -n -q -c {count} -i {interval} {address}",
         parse: ping::parse,
         headline: "latency",
         ..NONE
@@ -153,23 +130,12 @@ pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "iperf-tcp",
         about: "TCP throughput at the receiver (iperf3)",
-        version: &["iperf3", "--version"],
+        version: "iperf3 --version",
         programs: &["iperf3"],
         parameters: &[("seconds", "2"), ("length", "128K")],
-        server: &["iperf3", "-s", "-B", "{bind}", "-p", "{port}"],
+        server: "iperf3 -s -B {bind} -p {port}",
         one_client: true,
-        client: &[
-            "iperf3",
-            "-J",
-            "-c",
-            "{server}",
-            "-p",
-            "{port}",
-            "-t",
-            "{seconds}",
-            "-l",
-            "{length}",
-        ],
+        client: "iperf3 -J -c {server} -p {port} -t {seconds} -l {length}",
         parse: iperf::tcp,
         headline: "throughput",
         ..NONE
@@ -177,26 +143,12 @@ pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "iperf-udp",
         about: "UDP throughput at the receiver (iperf3)",
-        version: &["iperf3", "--version"],
+        version: "iperf3 --version",
         programs: &["iperf3"],
         parameters: &[("seconds", "2"), ("length", "1460"), ("rate", "0")],
-        server: &["iperf3", "-s", "-B", "{bind}", "-p", "{port}"],
+        server: "iperf3 -s -B {bind} -p {port}",
         one_client: true,
-        client: &[
-            "iperf3",
-            "-J",
-            "-u",
-            "-b",
-            "{rate}",
-            "-c",
-            "{server}",
-            "-p",
-            "{port}",
-            "-t",
-            "{seconds}",
-            "-l",
-            "{length}",
-        ],
+        client: "iperf3 -J -u -b {rate} -c {server} -p {port} -t {seconds} -l {length}",
         parse: iperf::udp,
         headline: "throughput",
         ..NONE
@@ -204,24 +156,11 @@ pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "redis",
         about: "redis under redis-benchmark",
-        version: &["redis-server", "--version"],
+        version: "redis-server --version",
         programs: &["redis-server", "redis-benchmark"],
         parameters: &[("requests", "20000"), ("clients", "10"), ("tests", "set,get")],
         server: REDIS,
-        client: &[
-            "redis-benchmark",
-            "-h",
-            "{server}",
-            "-p",
-            "{port}",
-            "-n",
-            "{requests}",
-            "-c",
-            "{clients}",
-            "-t",
-            "{tests}",
-            "--csv",
-        ],
+        client: "redis-benchmark -h {server} -p {port} -n {requests} -c {clients} -t {tests} --csv",
         parse: redis::parse,
         headline: "set-rate",
         ..NONE
@@ -229,7 +168,7 @@ pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "redis-memtier",
         about: "redis under memtier_benchmark",
-        version: &["memtier_benchmark", "--version"],
+        version: "memtier_benchmark --version",
         programs: &["redis-server", "memtier_benchmark"],
         parameters: &[("seconds", "10"), ("clients", "10"), ("threads", "2")],
         server: REDIS,
@@ -241,10 +180,10 @@ pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "memcached",
         about: "memcached under memtier_benchmark",
-        version: &["memcached", "--version"],
+        version: "memcached --version",
         programs: &["memcached", "memtier_benchmark"],
         parameters: &[("seconds", "10"), ("clients", "10"), ("threads", "2")],
-        server: &["memcached", "-u", "root", "-l", "{bind}", "-p", "{port}"],
+        server: "memcached -u root -l {bind} -p {port}",
         client: memtier!("memcache_text"),
         parse: redis::memtier,
         headline: "rate",
@@ -253,22 +192,12 @@ pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "nginx",
         about: "nginx under wrk",
-        version: &["nginx", "-v"],
+        version: "nginx -v",
         programs: &["nginx", "wrk"],
         parameters: &[("seconds", "2"), ("threads", "1"), ("connections", "10")],
         files: &[("nginx.conf", NGINX)],
-        server: &["nginx", "-e", "stderr", "-c", "{dir}/nginx.conf"],
-        client: &[
-            "wrk",
-            "-t",
-            "{threads}",
-            "-c",
-            "{connections}",
-            "-d",
-            "{seconds}s",
-            "--latency",
-            "http://{server}:{port}/",
-        ],
+        server: "nginx -e stderr -c {dir}/nginx.conf",
+        client: "wrk -t {threads} -c {connections} -d {seconds}s --latency http://{server}:{port}/",
         parse: wrk::parse,
         headline: "rate",
         ..NONE
@@ -278,7 +207,7 @@ pub const ADAPTERS: &[Adapter] = &[
         about: "a program of the NAS parallel benchmarks, given by its path",
         programs: &[],
         parameters: &[("program", "ua.A.x")],
-        client: &["{program}"],
+        client: "{program}",
         parse: npb::parse,
         headline: "speed",
         ..NONE
@@ -291,15 +220,7 @@ pub const ADAPTERS: &[Adapter] = &[
             ("problem", "1024x4096:4096x1000_n\"Alexnet_train:FWD,ip3*1\""),
             ("driver", "matmul"),
         ],
-        client: &[
-            "benchdnn",
-            "--{driver}",
-            "--mode=P",
-            "--stag=ab",
-            "--wtag=ab",
-            "--dtag=ab",
-            "{problem}",
-        ],
+        client: "benchdnn --{driver} --mode=P --stag=ab --wtag=ab --dtag=ab {problem}",
         parse: dnn::parse,
         headline: "time",
         ..NONE
@@ -309,7 +230,7 @@ pub const ADAPTERS: &[Adapter] = &[
         about: "schbench: wake-up latencies",
         programs: &["schbench"],
         parameters: &[("seconds", "10"), ("messengers", "2"), ("threads", "2")],
-        client: &["schbench", "-m", "{messengers}", "-t", "{threads}", "-r", "{seconds}"],
+        client: "schbench -m {messengers} -t {threads} -r {seconds}",
         parse: sched::schbench,
         headline: "wakeup-latency-p99.0",
         ..NONE
@@ -319,27 +240,27 @@ pub const ADAPTERS: &[Adapter] = &[
         about: "hackbench of rt-tests: messages between processes",
         programs: &["hackbench"],
         parameters: &[("groups", "1"), ("loops", "100")],
-        client: &["hackbench", "-g", "{groups}", "-l", "{loops}"],
+        client: "hackbench -g {groups} -l {loops}",
         parse: sched::hackbench,
         ..NONE
     },
     Adapter {
         name: "perf-messaging",
         about: "perf bench sched messaging",
-        version: &["perf", "--version"],
+        version: "perf --version",
         programs: &["perf"],
         parameters: &[("groups", "1"), ("loops", "100")],
-        client: &["perf", "bench", "sched", "messaging", "-g", "{groups}", "-l", "{loops}"],
+        client: "perf bench sched messaging -g {groups} -l {loops}",
         parse: sched::perf_bench,
         ..NONE
     },
     Adapter {
         name: "sysbench-cpu",
         about: "sysbench cpu: prime numbers",
-        version: &["sysbench", "--version"],
+        version: "sysbench --version",
         programs: &["sysbench"],
         parameters: &[("seconds", "2"), ("threads", "1")],
-        client: &["sysbench", "cpu", "--time={seconds}", "--threads={threads}", "run"],
+        client: "sysbench cpu --time={seconds} --threads={threads} run",
         parse: sysbench::parse,
         headline: "rate",
         ..NONE
@@ -347,21 +268,10 @@ pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "fio",
         about: "fio: random reads of a file in the job's folder",
-        version: &["fio", "--version"],
+        version: "fio --version",
         programs: &["fio"],
         parameters: &[("seconds", "2"), ("size", "16m"), ("pattern", "randread"), ("block", "4k")],
-        client: &[
-            "fio",
-            "--name=vmtax",
-            "--ioengine=psync",
-            "--rw={pattern}",
-            "--bs={block}",
-            "--size={size}",
-            "--runtime={seconds}",
-            "--time_based",
-            "--filename={dir}/fio.data",
-            "--output-format=json",
-        ],
+        client: "fio --name=vmtax --ioengine=psync --rw={pattern} --bs={block} --size={size} --runtime={seconds} --time_based --filename={dir}/fio.data --output-format=json",
         parse: fio::parse,
         headline: "read-rate",
         ..NONE
@@ -369,7 +279,7 @@ pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "fio-disk",
         about: "fio: random reads of the VM's virtio disk (64 MiB, a file in the run's folder)",
-        version: &["fio", "--version"],
+        version: "fio --version",
         programs: &["fio"],
         parameters: &[
             ("seconds", "2"),
@@ -378,20 +288,7 @@ pub const ADAPTERS: &[Adapter] = &[
             ("engine", "psync"),
             ("depth", "1"),
         ],
-        client: &[
-            "fio",
-            "--name=vmtax",
-            "--ioengine={engine}",
-            "--iodepth={depth}",
-            "--direct=1",
-            "--rw={pattern}",
-            "--bs={block}",
-            "--size=64m",
-            "--runtime={seconds}",
-            "--time_based",
-            "--filename={disk}",
-            "--output-format=json",
-        ],
+        client: "fio --name=vmtax --ioengine={engine} --iodepth={depth} --direct=1 --rw={pattern} --bs={block} --size=64m --runtime={seconds} --time_based --filename={disk} --output-format=json",
         parse: fio::parse,
         headline: "read-rate",
         disk: true,
@@ -400,18 +297,11 @@ pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "compile",
         about: "make and gcc on a copy of a source tree, under GNU time; `tree` is the path of the source",
-        version: &["gcc", "--version"],
+        version: "gcc --version",
         programs: &["sh", "cp", "rm", "time", "make", "gcc"],
         parameters: &[("tree", "/usr/src/tree"), ("jobs", "2"), ("target", "all")],
         // A VM has its tree in memory, and each run compiles all of it.
-        client: &[
-            "sh",
-            "-c",
-            "cp -r \"$0\" tree && command time -v make -C tree -j \"$1\" -s CC=gcc \"$2\" >/dev/null && rm -r tree",
-            "{tree}",
-            "{jobs}",
-            "{target}",
-        ],
+        client: "sh -c 'cp -r \"$0\" tree && command time -v make -C tree -j \"$1\" -s CC=gcc \"$2\" >/dev/null && rm -r tree' {tree} {jobs} {target}",
         parse: time::parse,
         brings: &["tree"],
         ..NONE
@@ -419,12 +309,10 @@ pub const ADAPTERS: &[Adapter] = &[
     Adapter {
         name: "build",
         about: "a kernel build under GNU time; `tree` is the configured source",
-        version: &["time", "--version"],
+        version: "time --version",
         programs: &["time", "make"],
         parameters: &[("tree", "/usr/src/linux"), ("jobs", "2"), ("target", "bzImage")],
-        client: &[
-            "time", "-v", "make", "-C", "{tree}", "O={dir}", "-j", "{jobs}", "-s", "{target}",
-        ],
+        client: "time -v make -C {tree} O={dir} -j {jobs} -s {target}",
         parse: time::parse,
         ..NONE
     },
@@ -454,8 +342,8 @@ const fn net(
         name,
         about,
         parameters,
-        server: &["{agent}", "serve", "{bind}", "{port}"],
-        client: &["{agent}", "client", "{name}", "{server}", "{port}", "{seconds}", "{size}"],
+        server: "{agent} serve {bind} {port}",
+        client: "{agent} client {name} {server} {port} {seconds} {size}",
         parse: builtin::latency,
         ..NONE
     }
@@ -467,9 +355,18 @@ const fn own(name: &'static str, about: &'static str) -> Adapter {
         name,
         about,
         parameters: &[("seconds", "1")],
-        client: &["{agent}", "builtin", "{name}", "{seconds}"],
+        client: "{agent} builtin {name} {seconds}",
         ..NONE
     }
+}
+
+/// The words of a command of the table.
+pub(crate) fn words(command: &str) -> Vec<&str> {
+    let quoted = command.split('\'').enumerate().flat_map(|(i, part)| match i % 2 {
+        0 => part.split_whitespace().collect(),
+        _ => vec![part],
+    });
+    quoted.collect()
 }
 
 impl Adapter {
@@ -510,12 +407,24 @@ impl Adapter {
 
     /// Whether it has a client and a server, which may be on different systems.
     pub fn has_ends(&self) -> bool {
-        let words = self.client.iter().chain(self.parameters.iter().map(|(_, value)| value));
-        words.into_iter().any(|word| word.contains("{server}"))
+        let has = |text: &str| text.contains("{server}");
+        has(self.client) || self.parameters.iter().any(|(_, value)| has(value))
     }
 
     /// Whether the agent is all it needs.
     pub fn is_builtin(&self) -> bool {
-        self.client.first() == Some(&"{agent}")
+        self.client.starts_with("{agent} ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quoted_word_may_be_empty_or_have_spaces() {
+        assert_eq!(words("sh -c 'a \"$0\" && b' {tree}"), ["sh", "-c", "a \"$0\" && b", "{tree}"]);
+        assert_eq!(words("redis --save '' --dir x"), ["redis", "--save", "", "--dir", "x"]);
+        assert!(ADAPTERS.iter().all(|one| one.client.matches('\'').count() % 2 == 0));
     }
 }

@@ -83,8 +83,8 @@ pub fn import_folder<F: Feed>(
     if parts.is_empty() {
         return refuse("its files of events (data.0, data.1 ...) are missing".to_owned());
     }
-    if parts.len() > parts::MAX_PARTS {
-        return refuse(format!("holds more than {} files of events", parts::MAX_PARTS));
+    if parts.len() > session::MAX_PARTS {
+        return refuse(format!("holds more than {} files of events", session::MAX_PARTS));
     }
     feed.described(&session.recording)?;
     records::with_reader(0, &mut session, feed, |reader| {
@@ -99,7 +99,7 @@ pub fn import_folder<F: Feed>(
 /// perf numbers the parts from 0, one of each ring that it read.
 fn note_missing_parts(parts: &[Part<'_>], session: &mut session::Session) {
     let highest = parts.iter().map(|part| part.number as usize + 1).max().unwrap_or(0);
-    let expected = session.rings.len().max(highest.min(parts::MAX_PARTS));
+    let expected = session.rings.len().max(highest.min(session::MAX_PARTS));
     let has = |number: usize| parts.iter().any(|part| part.number as usize == number);
     let missing: Vec<String> =
         (0..expected).filter(|n| !has(*n)).map(|n| format!("data.{n}")).take(8).collect();

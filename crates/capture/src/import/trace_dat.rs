@@ -15,6 +15,7 @@
 
 mod chunk;
 mod contents;
+mod damage;
 mod header;
 mod options;
 mod page;

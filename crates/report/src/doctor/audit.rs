@@ -62,31 +62,6 @@ pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// A fix in one line, as a command where it is one. Printable.
-pub(super) fn fix_line(fix: &Fix) -> String {
-    let line = match fix {
-        Fix::Write { path, value } => format!("echo {value} > {path}"),
-        Fix::WriteEach { pattern, value } => {
-            format!("for f in {}; do echo {value} > \"$f\"; done", shell_pattern(pattern))
-        }
-        Fix::Module { module, option } => {
-            format!(
-                "echo 'options {module} {option}' > {}; load the module again",
-                module_file(module, option)
-            )
-        }
-        Fix::Kernel(words) => format!("add to the kernel's command line: {words}"),
-        Fix::Vmm(words) => format!("start the VM with: {words}"),
-        Fix::Pin(tids) => {
-            let shown: Vec<String> = tids.iter().take(16).map(u32::to_string).collect();
-            let more = if tids.len() > 16 { " ..." } else { "" };
-            format!("taskset -pc CPU TID, for the threads {}{more}", shown.join(" "))
-        }
-        Fix::Advice(advice) => (*advice).to_owned(),
-    };
-    printable(&line)
-}
-
 /// The word for a kind of fix. These words never change.
 pub(super) fn fix_kind(fix: &Fix) -> &'static str {
     match fix {

@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use vmtax_analyse::audit::{self, CauseMeasured, Finding, Gain, Subject};
+use vmtax_analyse::audit::{self, CauseMeasured, Finding, Gain, Seen, Subject};
 use vmtax_events::setting::{Fact, VmProcess, files};
 
-use super::audit::{Audit, fix_kind, fix_line};
+use super::audit::{Audit, fix_kind};
+use super::words::{self, Words, fix_line};
 
 /// Name and version of the shape.
 pub const SCHEMA: &str = "vmtax-doctor-1";
@@ -46,7 +47,7 @@ struct Shaped<'a> {
     subject: &'static str,
     pid: Option<u32>,
     verdict: &'static str,
-    what: &'a str,
+    what: String,
     evidence: Vec<Evidence<'a>>,
     fix: Option<ShapedFix>,
     causes: Vec<&'static str>,
@@ -60,7 +61,7 @@ struct Shaped<'a> {
 #[derive(Serialize)]
 struct Evidence<'a> {
     path: &'a str,
-    value: Option<&'a str>,
+    value: Option<String>,
     unknown: Option<String>,
 }
 
@@ -122,13 +123,14 @@ fn finding(finding: &Finding) -> Shaped<'_> {
         Subject::Guest => ("guest", None),
     };
     let found = &finding.found;
+    let Words { wanted, why, source, .. } = words::rule(finding.rule.id);
     Shaped {
-        rule: finding.rule.id,
+        rule: finding.rule.id.name(),
         check: finding.check.id,
         subject,
         pid,
         verdict: found.verdict.name(),
-        what: &found.what,
+        what: words::found(found),
         evidence: found.evidence.iter().map(evidence).collect(),
         fix: found.fix.as_ref().map(|fix| ShapedFix { kind: fix_kind(fix), text: fix_line(fix) }),
         causes: finding.check.causes.iter().map(|cause| cause.name()).collect(),
@@ -137,17 +139,17 @@ fn finding(finding: &Finding) -> Shaped<'_> {
             causes: measured.causes.iter().map(cause).collect(),
             gain: gain(&measured.gain),
         }),
-        wanted: finding.rule.wanted,
-        why: finding.rule.why,
-        source: finding.rule.source,
+        wanted,
+        why,
+        source,
         confidential: finding.check.confidential,
     }
 }
 
-fn evidence(fact: &Fact<String>) -> Evidence<'_> {
+fn evidence(fact: &Fact<Seen>) -> Evidence<'_> {
     Evidence {
         path: &fact.path,
-        value: fact.value.as_deref().ok(),
+        value: fact.value.as_ref().ok().map(words::seen),
         unknown: fact.value.as_ref().err().map(ToString::to_string),
     }
 }

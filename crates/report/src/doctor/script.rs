@@ -9,7 +9,8 @@ use std::io::{self, Write};
 use vmtax_analyse::audit::{Finding, Fix, Subject, Verdict};
 use vmtax_events::setting::files;
 
-use super::audit::{Audit, fix_line, module_file, quoted, shell_pattern};
+use super::audit::{Audit, module_file, quoted, shell_pattern};
+use super::words::{self, fix_line};
 use crate::names::printable;
 
 pub(super) fn write(audit: &Audit, out: &mut dyn Write) -> io::Result<()> {
@@ -36,19 +37,23 @@ pub(super) fn write(audit: &Audit, out: &mut dyn Write) -> io::Result<()> {
                 "{} ({}): {}",
                 finding.check.id,
                 audit.subject(finding.subject),
-                finding.found.what
+                words::found(&finding.found)
             ),
         )?;
         for fact in &finding.found.evidence {
             match &fact.value {
                 Ok(value) => comment(
                     out,
-                    &format!("  {}: {}", fact.path, value.lines().next().unwrap_or_default()),
+                    &format!(
+                        "  {}: {}",
+                        fact.path,
+                        words::seen(value).lines().next().unwrap_or_default()
+                    ),
                 )?,
                 Err(why) => comment(out, &format!("  {}: {why}", fact.path))?,
             }
         }
-        comment(out, &format!("  {}", finding.rule.why))?;
+        comment(out, &format!("  {}", words::rule(finding.rule.id).why))?;
         command(out, finding, fix)?;
     }
     if none {

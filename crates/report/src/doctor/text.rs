@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
-use vmtax_analyse::audit::{self, Finding, Gain, Measured, Verdict};
+use vmtax_analyse::audit::{self, Finding, Gain, Measured, Seen, Verdict};
 use vmtax_events::setting::{Fact, cpuinfo, files};
 
-use super::audit::{Audit, fix_line, vm_name};
+use super::audit::{Audit, vm_name};
+use super::words::{self, fix_line};
 use crate::names::printable;
 use crate::numbers::{count, counted, duration, percent};
 use crate::text::Text;
@@ -147,7 +148,7 @@ fn detailed(page: &mut Page, audit: &Audit, finding: &Finding) -> io::Result<()>
         "{}, {}: {}",
         finding.check.id,
         audit.subject(finding.subject),
-        printable(&found.what)
+        printable(&words::found(found))
     );
     page.paragraph(Style::Plain, "- ", &title)?;
     for fact in &found.evidence {
@@ -167,17 +168,18 @@ fn detailed(page: &mut Page, audit: &Audit, finding: &Finding) -> io::Result<()>
         page.paragraph(Style::Plain, "    fix   ", &line)?;
     }
     if found.verdict == Verdict::Costs {
-        let source = finding.rule.source.map(|source| format!(" [{source}]")).unwrap_or_default();
-        page.paragraph(Style::Faint, "    why   ", &format!("{}{source}", finding.rule.why))?;
+        let rule = words::rule(finding.rule.id);
+        let source = rule.source.map(|source| format!(" [{source}]")).unwrap_or_default();
+        page.paragraph(Style::Faint, "    why   ", &format!("{}{source}", rule.why))?;
     }
     Ok(())
 }
 
 /// A setting as it was read. Printable.
-pub(super) fn evidence(fact: &Fact<String>) -> String {
+pub(super) fn evidence(fact: &Fact<Seen>) -> String {
     match &fact.value {
         Ok(value) => {
-            let value = short(&value.replace('\n', " | "));
+            let value = short(&words::seen(value).replace('\n', " | "));
             printable(&format!("{} = {value}", fact.path))
         }
         Err(why) => printable(&format!("{}: {why}", fact.path)),
@@ -243,7 +245,7 @@ fn gain_text(gain: &Gain) -> String {
 fn listed(page: &mut Page, audit: &Audit, findings: &[&Finding]) -> io::Result<()> {
     let mut grid = Grid::new(vec![Column::words("check"), Column::words("of"), Column::key("why")]);
     for finding in findings {
-        let what = printable(&finding.found.what);
+        let what = printable(&words::found(&finding.found));
         let cells = [finding.check.id.to_owned(), audit.subject(finding.subject), what];
         grid.row(Style::Plain, cells.into());
     }

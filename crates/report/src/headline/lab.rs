@@ -3,8 +3,8 @@
 use vmtax_analyse::{OperationRow, Operations, Path};
 use vmtax_events::Level;
 
-use crate::numbers::counted;
-use crate::operations::{self, are_recorded, factor, name, ratio};
+use crate::numbers::{counted, ratio};
+use crate::operations::{self, are_recorded, factor, name};
 
 /// Operations that a level's sentence names.
 const COSTLIEST: usize = 3;

@@ -5,7 +5,7 @@ use vmtax_analyse::{Nested, NestedRow, Ratio};
 
 use super::described::{self, TableSection};
 use super::published;
-use crate::{Document, names, numbers, operations};
+use crate::{Document, names, numbers};
 
 /// L2 reasons that get a list of their own.
 const MAX_LISTS: usize = 40;
@@ -57,7 +57,7 @@ fn list(row: &NestedRow, number: usize) -> Markup {
             summary {
                 b { (name) } ": "
                 @if row.to_l1 > 0 {
-                    (operations::ratio(Ratio { part: count, whole: row.to_l1 })) " ancillary exits per exit forwarded to L1"
+                    (numbers::ratio(Ratio { part: count, whole: row.to_l1 })) " ancillary exits per exit forwarded to L1"
                 } @else { (numbers::counted(count, "ancillary exit")) }
             }
             (described::cut(&table, MAX_LINES, "--event nested --format json"))

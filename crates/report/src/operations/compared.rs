@@ -7,10 +7,9 @@ use vmtax_analyse::calls::profiled;
 use vmtax_analyse::operations::{OperationRow, Operations, Path, Ratio};
 use vmtax_analyse::{Ledger, Profiled};
 
-use super::ratio;
 use crate::calls::difference::{self, Compared};
 use crate::html::{TablePage, TableSection};
-use crate::numbers::{count, counted, plain};
+use crate::numbers::{count, counted, plain, ratio};
 use crate::table::{Cell, Column, Table, sort_key};
 use crate::tables::Formats;
 use crate::text::Text;

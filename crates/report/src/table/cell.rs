@@ -5,7 +5,7 @@ use vmtax_analyse::Ratio;
 
 use super::record::guarded;
 use crate::names::printable;
-use crate::{numbers, operations};
+use crate::numbers;
 
 /// A typed cell.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,7 +134,7 @@ impl Cell {
             Cell::Unknown(word) | Cell::Word(word) | Cell::Described(word, _) => (*word).to_owned(),
             Cell::Count(n) => numbers::count(*n),
             Cell::Number(n) => numbers::significant(*n),
-            Cell::Instructions(n) => operations::instructions(*n),
+            Cell::Instructions(n) => numbers::instructions(*n),
             Cell::Share(share) => numbers::percent(*share),
             Cell::Percent(share) => numbers::percent_digits(*share),
             Cell::Signed(n) => numbers::signed(*n),
@@ -143,7 +143,7 @@ impl Cell {
                 format!("{} to {}", numbers::signed(*low), numbers::signed(*high))
             }
             Cell::Quotient(n) => format!("{n:.2}"),
-            Cell::Ratio(ratio) => operations::ratio(*ratio),
+            Cell::Ratio(ratio) => numbers::ratio(*ratio),
             Cell::Mean(ns) | Cell::Nanoseconds(ns) => numbers::duration(*ns),
             Cell::Time(ns) | Cell::Quantile(_, ns) => numbers::duration(*ns as f64),
             Cell::Hex(n) => format!("{n:#x}"),

@@ -59,8 +59,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "suite", value_hint = ValueHint::FilePath)]
     pub(crate) operation_file: Option<PathBuf>,
 
-    /// Run this multiboot program as a guest in place of operations, such as a .flat file of kvm-unit-tests: its exits are recorded, its
-    /// output and verdict are printed, and kept with -o. A failed test gives exit code 6.
+    /// Run this multiboot program, such as a .flat file of kvm-unit-tests, as a guest instead of operations. Its exits are recorded; its
+    /// output and verdict are printed, and with -o kept. A failed test gives exit code 6.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
         conflicts_with_all = ["suite", "operation", "operation_file", "nested", "batches", "profile", "observe", "budget"])]
     pub(crate) flat: Option<PathBuf>,
@@ -83,7 +83,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) modules: Vec<PathBuf>,
 
-    /// A parameter of a KVM module, such as kvm_amd.npt=0, or mitigations=VALUE, randomize_kstack_offset=VALUE of the kernels; repeatable.
+    /// A parameter of a KVM module (kvm_amd.npt=0), mitigations=VALUE or randomize_kstack_offset=VALUE; repeatable.
     #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
     pub(crate) option: Vec<String>,
 
@@ -214,7 +214,7 @@ pub(crate) struct SeriesArgs {
     #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
     pub(crate) option: Vec<String>,
 
-    /// A parameter with each of these values; with several of them, each combination.
+    /// Measure with each of these values of a parameter; with several --vary, with each combination.
     #[arg(long, value_name = "NAME=VALUE,...", value_parser = varied)]
     pub(crate) vary: Vec<(String, Vec<String>)>,
 

@@ -76,7 +76,7 @@ pub(crate) struct ScanArgs {
 /// The VM is paused during the save and resumed afterwards; a VM that was stopped before stays stopped. With --live it
 /// runs while most of its memory is saved. The file appears when it is complete and synced. If another client resumes or
 /// resets the VM during the pause, nothing is written (exit code 7). If vmtax is killed (SIGKILL) during the pause, a process that it
-/// started resumes the VM; if it is stopped (SIGSTOP, Ctrl-Z) for 10 s during the pause, it is continued.
+/// started resumes the VM; if vmtax is stopped (SIGSTOP, Ctrl-Z) for 10 s, that process continues it.
 ///
 /// A checkpoint does not contain disks. To keep the state of writable disks at the same moment, use --snapshot-disks.
 #[derive(Debug, Args)]

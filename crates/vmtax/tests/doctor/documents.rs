@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use vmtax_analyse::audit::RULES;
+use vmtax_report::doctor::words;
 
 use crate::captures::unpack;
 use crate::check::stdout;
@@ -19,11 +20,12 @@ fn table() -> String {
     let mut text =
         String::from("| rule, check | of | read from | causes | wanted |\n|---|---|---|---|---|\n");
     for rule in RULES {
-        let source = rule.source.map(|source| format!(" *{source}*")).unwrap_or_default();
+        let words = words::rule(rule.id);
+        let source = words.source.map(|source| format!(" *{source}*")).unwrap_or_default();
         writeln!(
             text,
             "| **{}** | | {} | | {}. {}.{source} |",
-            rule.id, rule.title, rule.wanted, rule.why
+            rule.id, words.title, words.wanted, words.why
         )
         .unwrap();
         for check in rule.checks {
@@ -123,7 +125,7 @@ fn ids_are_plain_and_stand_once() {
     assert_eq!(ids.len(), all);
     let plain =
         |id: &&str| id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-    assert!(ids.iter().all(plain) && RULES.iter().all(|rule| plain(&rule.id)));
+    assert!(ids.iter().all(plain) && RULES.iter().all(|rule| plain(&rule.id.name())));
     // One row for each row of the list that the table was made from.
     assert_eq!(RULES.len(), 21);
 }

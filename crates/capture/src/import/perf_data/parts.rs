@@ -15,8 +15,6 @@ use super::records::{BLOCK, Reader, Zip};
 use crate::source::ReadAt;
 use crate::{Error, Feed};
 
-/// More processors than a kernel has.
-pub(super) const MAX_PARTS: usize = 1 << 13;
 /// An event that was interrupted is stored behind the one that interrupted it, although it began before.
 const SLACK_NS: u64 = 1_000_000;
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use vmtax_events::{Losses, Recording};
 
 use super::layout::{Bytes, Layout};
-use super::parts::MAX_PARTS;
 use super::plan::{Attr, Plan};
 use super::samples::Decoded;
 use crate::Error;
@@ -17,6 +16,9 @@ use crate::import::{Imported, architecture};
 const TYPE_SOFTWARE: u32 = 1;
 const TYPE_TRACEPOINT: u32 = 2;
 const SW_DUMMY: u64 = 9;
+
+/// More processors than a kernel has, and so more rings and files of a folder.
+pub(super) const MAX_PARTS: usize = 1 << 13;
 
 /// More events, ids of events and sentences about formats than a recording has. A stream can go on for
 /// ever, so all of them have to be bounded.

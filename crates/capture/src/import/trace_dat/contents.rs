@@ -19,18 +19,6 @@ pub(super) struct CpuData {
     pub(super) page_size: usize,
 }
 
-/// More sentences about damage than anyone reads.
-const MAX_SENTENCES: usize = 100;
-
-/// Adds a sentence about unreadable data; their number is limited, because a hostile file could cause millions.
-pub(super) fn say(sentences: &mut Vec<String>, sentence: impl FnOnce() -> String) {
-    match sentences.len() {
-        n if n < MAX_SENTENCES => sentences.push(sentence()),
-        MAX_SENTENCES => sentences.push("there is more of these kinds".to_owned()),
-        _ => {}
-    }
-}
-
 /// A file whose metadata has been read.
 pub(super) struct Contents {
     pub(super) layout: PageLayout,

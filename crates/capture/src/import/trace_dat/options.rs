@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use vmtax_events::{Losses, Recording};
 
-use super::contents::say;
+use super::damage::say;
 use super::header::tgids;
 use crate::Error;
 use crate::import::cursor::{Cursor, text};

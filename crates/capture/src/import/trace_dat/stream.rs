@@ -15,7 +15,8 @@ use std::collections::{BinaryHeap, HashSet, VecDeque};
 use vmtax_events::{Losses, NO_PID};
 
 use super::chunk::{Codec, MAX_CHUNK};
-use super::contents::{CpuData, say};
+use super::contents::CpuData;
+use super::damage::say;
 use super::options::MAX_CPUS;
 use super::page::{Decoded, PageDecoder};
 use crate::import::cursor::Cursor;

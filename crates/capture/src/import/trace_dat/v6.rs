@@ -1,7 +1,8 @@
 //! Version 6: the parts follow one another in a fixed order, trace data is never compressed.
 
 use super::chunk::Codec;
-use super::contents::{Contents, CpuData, say};
+use super::contents::{Contents, CpuData};
+use super::damage::say;
 use super::header::{self, Initial};
 use super::options::{MAX_CPUS, MAX_DATA, Options, id, selected_clock};
 use crate::import::cursor::{Cursor, text};

@@ -8,7 +8,8 @@
 //! ```
 
 use super::chunk::{Codec, MAX_CHUNK};
-use super::contents::{Contents, CpuData, say};
+use super::contents::{Contents, CpuData};
+use super::damage::say;
 use super::header::{self, Initial, MAX_PAGE, MIN_PAGE, PageLayout};
 use super::options::{BufferOption, MAX_CPUS, Options, id};
 use crate::import::cursor::Cursor;

@@ -1,0 +1,461 @@
+//! What a check found: values. Their words are `vmtax-report`'s.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::setting::{Backing, Fact, Kvm, Mapped, Unknown};
+use vmtax_events::words;
+
+use crate::remedy::{self, Setting, VmKind};
+
+words! {
+    /// What a check says of a setting.
+    pub enum Verdict {
+        /// It costs time, or may.
+        Costs = "costs you",
+        /// It is unknown.
+        Unknown = "unknown",
+        /// It is as wanted.
+        Ok = "ok",
+        /// It does not matter here.
+        NotApplicable = "not applicable",
+    }
+}
+
+/// Whose processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vendor {
+    /// Intel's.
+    Intel,
+    /// AMD's, or Hygon's.
+    Amd,
+}
+
+/// What was found. Texts in it are hostile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the words of each, in `vmtax-report`, say what it is")]
+pub enum What {
+    // What several checks find.
+    Unread(Option<Unknown>),
+    Strange,
+    NoMemoryTouched,
+    // KVM's modules.
+    OtherVendor(Vendor),
+    NoParameter(&'static str),
+    ServedByOther { other: String, module: &'static str },
+    BuiltInUnused(&'static str),
+    ParametersElsewhere(&'static str),
+    NotLoaded(&'static str),
+    // Performance counters.
+    CountersUsed(u64),
+    NoCounters,
+    CountersOffInAllVms,
+    CountersPerhapsUsed,
+    CountersUnused,
+    NoWatchdog,
+    NoSuchWatchdog,
+    HostWatchdog,
+    GuestWatchdog,
+    // Devices.
+    BounceBufferUsed { most: u64, size: u64 },
+    DevicesOfOtherVmm,
+    NoVirtioNet,
+    NetworkOutsideVmm,
+    VhostNotOpened,
+    NetworkInVmm,
+    NoVirtio,
+    Ioeventfd,
+    NoIoeventfd,
+    NoVirtioDisk,
+    DisksWithThread,
+    DisksWithoutThread,
+    NoBounceBufferSeen,
+    BouncePeakUnknown,
+    BounceCountersImpossible,
+    NoBounceBuffer,
+    BounceBufferFull,
+    // Waiting.
+    ShortHalts { short: u64, all: u64 },
+    FewShortHalts { short: u64, all: u64 },
+    NotYetPolled(u64),
+    PollingUnknown(u64),
+    GuestAndKvmPoll,
+    GuestPollingUnknown,
+    OnlyGuestPolls,
+    NobodyPolls,
+    KvmPollingOff,
+    PollingWasted,
+    PollingSuccessful,
+    GuestHasIdlePoll,
+    GuestPolls,
+    HaltpollOfZero,
+    ConfidentialGuestHalts,
+    GuestHalts,
+    NoIdlePoll,
+    IdlePollOfSomeVm,
+    IdlePollPinned,
+    IdlePollShared,
+    IdlePollUnknown,
+    // Interrupt controllers, IPIs, spinning.
+    ApicOfVmm(String),
+    AvicInhibited(Vec<Inhibit>),
+    X2apic,
+    Xapic,
+    NoFeature,
+    OffFeatureUnknown,
+    ApicVirtual,
+    ApicExits,
+    NotForTds,
+    IpisVirtual,
+    IpiExits,
+    InhibitedBySev,
+    Avic,
+    NoAvic,
+    AvicOff,
+    AvicOfOtherVmm,
+    AvicNotInhibited,
+    IpisOfProcessor,
+    PvIpisOfOtherVmm,
+    NoPvIpis,
+    PvIpisOffered,
+    SpinningYields,
+    SpinningNotDetected,
+    SpinningNeverYields,
+    SpinningChanged,
+    // Pages.
+    Thp(String),
+    ThpDefrag(String),
+    ThpShmem(String),
+    PrivateBacking(VmKind),
+    HugePages(Backing),
+    FewHugePages(Backing),
+    SeePrivatePages(VmKind),
+    MappedLarge(Mapped),
+    MappedSmall(Mapped),
+    PrivateLarge(VmKind),
+    PrivateSmall(VmKind),
+    PrivateSmallByKernel(VmKind),
+    PrivateUnknown(VmKind),
+    NoThp,
+    AllPrivate,
+    AllOnHugetlbfs,
+    ThpNever,
+    ThpDefragNever,
+    SharedMemoryUnknown,
+    NoSharedMemory,
+    ThpShmemNever,
+    DebugfsDenied,
+    DebugfsMissing,
+    NothingMapped,
+    PrivacyUnknown,
+    NoPrivateMemory,
+    NxOff,
+    NxNeedless,
+    NxNeeded,
+    NxNeedUnknown,
+    KsmOff,
+    Ksm,
+    NoKsm,
+    // Nesting.
+    Nesting,
+    NestingOff,
+    NobodyNests,
+    OffNestingUnknown,
+    ShadowVmcs,
+    NoShadowVmcs,
+    Vls,
+    NoVls,
+    Vgif,
+    NoVgif,
+    Vnmi,
+    NoVnmi,
+    // Placement.
+    IothreadsShare(String),
+    ManyNodes(String),
+    FarMemory { far: u64, all: u64 },
+    OnNode(String),
+    HostTick(String),
+    NotIsolated(String),
+    RcuInterrupts(String),
+    VcpusUnnamed,
+    VcpusPinned,
+    VcpusMove,
+    NoIothread,
+    VcpusNotPinned,
+    IothreadsApart,
+    NoNuma,
+    NumaUnknown,
+    OneNode,
+    GuestTick,
+    GuestNohz,
+    GuestWithoutNohz,
+    HostNohz,
+    Isolated,
+    RcuElsewhere,
+    // Frequency and idle states.
+    Turbo(bool),
+    NoFrequencies,
+    HighestFrequency,
+    FrequencyOfLoad,
+    NoTurboSwitch,
+    NoIdleStates,
+    IdleStates,
+    // Timers and clocks.
+    Clock(String),
+    TdTimer,
+    PreemptionTimer,
+    NoPreemptionTimer,
+    HostTimers,
+    TscDeadline,
+    MaskedTscDeadline,
+    NoTscDeadline,
+    DeviceClock,
+    OneClock,
+    // Versions.
+    Backport { kind: VmKind, first: (u32, u32) },
+    KernelRuns(VmKind),
+    KernelNeedUnknown,
+    NoKernelNeeded,
+    MicrocodeDiffers,
+    MicrocodeCurrent,
+    MicrocodeOld,
+    MicrocodeOfHost,
+    MicrocodeUnknown,
+    KernelWithoutTdx,
+    NoTds,
+    TdxModule,
+    TdxModuleUnknown,
+    SnpFirmware,
+    NoSnp,
+    NoVulnerabilities,
+    Mitigations,
+}
+
+/// Why KVM does not use AVIC for a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "names of features")]
+pub enum Inhibit {
+    Sev,
+    SynIc,
+    PitReinjection,
+}
+
+/// A setting that a verdict rests on. Texts in it are hostile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// As it was read.
+    Text(String),
+    /// A list of words does not have this one.
+    Without(&'static str),
+    /// The processor's flags have this one, or not.
+    Flag(&'static str, bool),
+    /// Devices of these types have an option, or lack it.
+    Devices {
+        /// The option.
+        option: &'static str,
+        /// They lack it.
+        without: bool,
+        /// Their types.
+        types: Vec<String>,
+    },
+    /// The command line of another VMM than QEMU.
+    NotQemu,
+    /// What on the command line inhibits AVIC.
+    Inhibits(Vec<Inhibit>),
+    /// The VMM has `/dev/vhost-net` open, or not.
+    VhostNet(bool),
+    /// No thread has the name of a vCPU's.
+    NoVcpuThread,
+    /// The CPUs that each vCPU may run on.
+    VcpusOn(Vec<String>),
+    /// The CPUs that each iothread may run on.
+    IothreadsOn(Vec<String>),
+    /// Memory by node, bytes.
+    Nodes(BTreeMap<u32, u64>),
+    /// Number of CPUs by their governor.
+    Governors(BTreeMap<String, usize>),
+    /// Idle states, and whether each is off.
+    IdleStates(Vec<(String, bool)>),
+    /// Kinds of a VM's memory.
+    Backing(Backing),
+    /// Sizes of the pages that KVM mapped.
+    Mapped(Mapped),
+    /// Time that KVM polled successfully, and in vain, ns.
+    Polled(u64, u64),
+    /// Exits of L2 are in the run.
+    NestedExits,
+    /// Entries of L2 that KVM counted.
+    NestedEntries(u64),
+    /// Versions of microcode.
+    Microcode(Vec<String>),
+    /// Vulnerabilities that are mitigated, of all.
+    Mitigated(usize, usize),
+}
+
+impl From<String> for Seen {
+    fn from(text: String) -> Seen {
+        Seen::Text(text)
+    }
+}
+
+/// How to change a setting. Every text in it is of this program, but for paths and numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fix {
+    /// Write a value into a file, now.
+    Write {
+        /// The file.
+        path: String,
+        /// What to write.
+        value: &'static str,
+    },
+    /// Write a value into each file of a pattern of [`vmtax_events::setting::files`], now.
+    WriteEach {
+        /// The pattern.
+        pattern: &'static str,
+        /// What to write.
+        value: &'static str,
+    },
+    /// An option of a kernel module, from when it is loaded next.
+    Module {
+        /// The module.
+        module: &'static str,
+        /// The option.
+        option: &'static str,
+    },
+    /// Words for the kernel's command line, from the next boot.
+    Kernel(String),
+    /// How the VM is to be started.
+    Vmm(Start),
+    /// Give each of these threads a CPU of its own.
+    Pin(Vec<u32>),
+    /// Something else to do.
+    Advice(Advice),
+}
+
+/// How QEMU is to be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With these words.
+    With(&'static str),
+    /// With its memory in reserved huge pages.
+    OnHugetlbfs,
+    /// Without the options that inhibit AVIC.
+    WithoutInhibits,
+    /// With KVM's interrupt controllers.
+    KernelIrqchip,
+}
+
+/// What to do by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the words of each, in `vmtax-report`, say what it is")]
+pub enum Advice {
+    OpenVhost,
+    PinOrHaltpoll,
+    DefaultSpinning,
+    PlaceOnOneNode,
+    MoveMemory,
+    IsolatedPartition,
+    UpdateMicrocode,
+}
+
+impl Fix {
+    /// The setting of this row of the table of remedies.
+    pub(super) fn of_remedy(id: &str) -> Option<Fix> {
+        remedy::find(id).and_then(|row| row.setting).map(Fix::of_setting)
+    }
+
+    fn of_setting(setting: Setting) -> Fix {
+        match setting {
+            Setting::File { path, value } => Fix::Write { path: path.to_owned(), value },
+            Setting::Module { module, option } => Fix::Module { module, option },
+            Setting::Kernel(word) => Fix::Kernel(word.to_owned()),
+            Setting::Qemu { words, .. } => Fix::Vmm(Start::With(words)),
+        }
+    }
+
+    /// The option of a module that is built in belongs on the kernel's command line.
+    pub(super) fn for_kernel(self, kvm: &Kvm) -> Fix {
+        match self {
+            Fix::Module { module, option }
+                if kvm.module(module).is_some_and(|module| module.built_in) =>
+            {
+                Fix::Kernel(format!("{module}.{option}"))
+            }
+            fix => fix,
+        }
+    }
+}
+
+/// Why a fix is not offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The option is QEMU's, and the VMM is another.
+    OtherVmm,
+    /// The table of remedies rules it out, with this reason.
+    Remedy(&'static str),
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Why.
+    pub what: What,
+    /// The settings that it rests on.
+    pub evidence: Vec<Fact<Seen>>,
+    /// How to change it.
+    pub fix: Option<Fix>,
+    /// Why there is no fix, though one is known.
+    pub refused: Option<Refused>,
+}
+
+impl Found {
+    fn new(verdict: Verdict, what: What) -> Found {
+        Found { verdict, what, evidence: Vec::new(), fix: None, refused: None }
+    }
+
+    pub(super) fn ok(what: What) -> Found {
+        Found::new(Verdict::Ok, what)
+    }
+
+    pub(super) fn costs(what: What) -> Found {
+        Found::new(Verdict::Costs, what)
+    }
+
+    pub(super) fn unknown(what: What) -> Found {
+        Found::new(Verdict::Unknown, what)
+    }
+
+    pub(super) fn not_applicable(what: What) -> Found {
+        Found::new(Verdict::NotApplicable, what)
+    }
+
+    pub(super) fn seen(mut self, fact: Fact<impl Into<Seen>>) -> Found {
+        self.evidence.push(fact.map(Into::into));
+        self
+    }
+
+    pub(super) fn remedy(mut self, id: &str) -> Found {
+        self.fix = Fix::of_remedy(id);
+        self
+    }
+
+    pub(super) fn fix(mut self, fix: Fix) -> Found {
+        self.fix = Some(fix);
+        self
+    }
+
+    pub(super) fn refuse(&mut self, why: Refused) {
+        (self.fix, self.refused) = (None, Some(why));
+    }
+
+    /// A setting could not be read.
+    pub(super) fn unread(fact: Fact<impl Into<Seen>>) -> Found {
+        Found::unknown(What::Unread(fact.value.as_ref().err().cloned())).seen(fact)
+    }
+
+    /// A setting says something that it should not.
+    pub(super) fn strange(fact: Fact<impl Into<Seen>>) -> Found {
+        Found::unknown(What::Strange).seen(fact)
+    }
+}

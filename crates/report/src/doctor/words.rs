@@ -1,0 +1,353 @@
+//! What a check found, in words: one match for each type, so that a finding without words does not compile.
+
+mod rules;
+
+use vmtax_analyse::audit::{Advice, Fix, Found, Inhibit, Refused, Seen, Start, Vendor, What};
+use vmtax_events::setting::Backing;
+
+use super::audit::{module_file, shell_pattern};
+use crate::names::printable;
+use crate::numbers::{count, size};
+
+pub use rules::{Words, rule};
+
+/// What was found, in one sentence without its full stop. Hostile text.
+pub fn found(found: &Found) -> String {
+    let what = what(&found.what);
+    match found.refused {
+        None => what,
+        Some(Refused::OtherVmm) => {
+            format!("{what}; the option is known for QEMU alone, and this is another VMM")
+        }
+        Some(Refused::Remedy(why)) => format!("{what}; {why}"),
+    }
+}
+
+fn what(what: &What) -> String {
+    match what {
+        What::Unread(None) => "the setting could not be read: ".into(),
+        What::Unread(Some(why)) => format!("the setting could not be read: {why}"),
+        What::Strange => "the setting has an unknown value".into(),
+        What::NoMemoryTouched => "the VM has touched no memory yet".into(),
+        What::OtherVendor(Vendor::Intel) => "the processor is not Intel's".into(),
+        What::OtherVendor(Vendor::Amd) => "the processor is not AMD's".into(),
+        What::NoParameter(module) => format!("this kernel's {module} has no such parameter"),
+        What::ServedByOther { other, module } => format!("KVM is served by {other}, not by {module}"),
+        What::BuiltInUnused(module) => format!("{module} is built into the kernel, and the processor cannot run it"),
+        What::ParametersElsewhere(module) => format!("{module} is loaded, and its parameters are not among these files"),
+        What::NotLoaded(module) => format!("the module {module} is not loaded"),
+        What::CountersUsed(exits) => format!("guests use their performance counters: {} exits in the run", count(*exits)),
+        What::NoCounters => "guests have no performance counters".into(),
+        What::CountersOffInAllVms => "all VMs are started without performance counters (pmu=off)".into(),
+        What::CountersPerhapsUsed => "guests have performance counters; a run shows whether they use them".into(),
+        What::CountersUnused => "guests have performance counters and did not touch them in the run: KVM switches them at each entry".into(),
+        What::NoWatchdog => "no watchdog occupies a counter".into(),
+        What::NoSuchWatchdog => "the kernel has no such watchdog".into(),
+        What::HostWatchdog => "the watchdog occupies one counter of each CPU, and interrupts guests with NMIs".into(),
+        What::GuestWatchdog => "the guest's watchdog keeps a counter of each vCPU busy: exits to arm it, and counters that KVM must switch".into(),
+        What::BounceBufferUsed { most, size } => format!("at most {} of the bounce buffer was in use", share(*most, *size)),
+        What::DevicesOfOtherVmm => "devices are read from QEMU's command line, and this is another VMM".into(),
+        What::NoVirtioNet => "the VM has no virtio-net device".into(),
+        What::NetworkOutsideVmm => "the network's data path is not in the VMM".into(),
+        What::VhostNotOpened => "vhost=on, and yet the VMM moves every packet of the network: QEMU could not open /dev/vhost-net".into(),
+        What::NetworkInVmm => "the VMM moves every packet of the network: each notification is an exit to it".into(),
+        What::NoVirtio => "the VM has no virtio device".into(),
+        What::Ioeventfd => "notifications of virtio devices wake a thread (the default)".into(),
+        What::NoIoeventfd => "every notification of the device waits for the VMM in the vCPU's thread".into(),
+        What::NoVirtioDisk => "the VM has no virtio disk".into(),
+        What::DisksWithThread => "disks have their own thread".into(),
+        What::DisksWithoutThread => "disks share the VMM's main thread with everything else".into(),
+        What::NoBounceBufferSeen => "the guest has no bounce buffer, or its debugfs is not mounted".into(),
+        What::BouncePeakUnknown => "peak use is unknown: the guest's kernel is older than 6.4".into(),
+        What::BounceCountersImpossible => "the counters have impossible values".into(),
+        What::NoBounceBuffer => "the guest has no bounce buffer".into(),
+        What::BounceBufferFull => "the bounce buffer was full: I/O waited or failed".into(),
+        What::ShortHalts { short, all } => format!("off, and {} of {} halts of the run were shorter than KVM's usual polling time", count(*short), count(*all)),
+        What::FewShortHalts { short, all } => format!("off, and only {} of {} halts of the run were short", count(*short), count(*all)),
+        What::NotYetPolled(ns) => format!("KVM polls up to {} ns before a vCPU sleeps; none has yet", count(*ns)),
+        What::PollingUnknown(ns) => format!("KVM polls up to {} ns before a vCPU sleeps; its success is unknown", count(*ns)),
+        What::GuestAndKvmPoll => "the guest polls by itself; KVM's polling adds host CPU time, unless the guest has switched it off".into(),
+        What::GuestPollingUnknown => "it is unknown whether the guest polls by itself".into(),
+        What::OnlyGuestPolls => "off, as the guest polls by itself".into(),
+        What::NobodyPolls => "off, and the guest does not poll; a run with halts shows whether polling would help".into(),
+        What::KvmPollingOff => "off; correct if the guest polls by itself; --guest checks this".into(),
+        What::PollingWasted => "KVM polls before a vCPU sleeps, and most of that time was wasted: host CPU time, not the guest's".into(),
+        What::PollingSuccessful => "KVM polls before a vCPU sleeps, mostly successfully".into(),
+        What::GuestHasIdlePoll => "the guest has idle=poll".into(),
+        What::GuestPolls => "the guest polls before it halts".into(),
+        What::HaltpollOfZero => "haltpoll is in use, and its polling time is 0: it never polls".into(),
+        What::ConfidentialGuestHalts => "a confidential guest that halts at once: each halt costs an expensive exit and a late wake-up".into(),
+        What::GuestHalts => "the guest halts at once; polling helps if it waits for wake-ups, which a run shows".into(),
+        What::NoIdlePoll => "the guest has no idle=poll".into(),
+        What::IdlePollOfSomeVm => "idle=poll, which needs a dedicated CPU for each vCPU; select its VM with -p to check that".into(),
+        What::IdlePollPinned => "idle=poll, and each vCPU has its own CPU".into(),
+        What::IdlePollShared => "idle=poll on shared CPUs: polling vCPUs take time from the other threads there".into(),
+        What::IdlePollUnknown => "idle=poll; it is unknown whether its vCPUs are pinned".into(),
+        What::ApicOfVmm(vm) => format!("the APICs of VM {vm} are emulated by the VMM: each interrupt, EOI and access to an APIC goes to it"),
+        What::AvicInhibited(all) => format!("inhibits AVIC: {}", inhibits(all)),
+        What::X2apic => "the guest has the x2APIC".into(),
+        What::Xapic => "the guest reaches its APIC through memory: each access that is not virtualized is decoded".into(),
+        What::NoFeature => "the processor does not support it".into(),
+        What::OffFeatureUnknown => "off; it is unknown whether the processor supports it".into(),
+        What::ApicVirtual => "interrupts reach vCPUs without exits".into(),
+        What::ApicExits => "each interrupt, EOI and access to the APIC is an exit".into(),
+        What::NotForTds => "TDs cannot use it".into(),
+        What::IpisVirtual => "IPIs between vCPUs take no exit".into(),
+        What::IpiExits => "each IPI between vCPUs is an exit".into(),
+        What::InhibitedBySev => "SEV guests inhibit it".into(),
+        What::Avic => "interrupts reach vCPUs without exits, unless a VM inhibits it (avic-inhibit)".into(),
+        What::NoAvic => "each interrupt, EOI and IPI is an exit".into(),
+        What::AvicOff => "AVIC is off; see avic".into(),
+        What::AvicOfOtherVmm => "the VMM's settings determine whether AVIC is inhibited, and only QEMU's are known; record kvm:kvm_apicv_inhibit_changed".into(),
+        What::AvicNotInhibited => "nothing on the command line inhibits AVIC".into(),
+        What::IpisOfProcessor => "the processor virtualizes IPIs".into(),
+        What::PvIpisOfOtherVmm => "paravirtual IPIs are a setting of the VMM, and only QEMU's are known".into(),
+        What::NoPvIpis => "the guest cannot send many IPIs with one hypercall".into(),
+        What::PvIpisOffered => "offered to the guest (QEMU's default); no file shows whether it is used".into(),
+        What::SpinningYields => "spinning vCPUs yield, by the kernel's defaults".into(),
+        What::SpinningNotDetected => "the processor cannot detect a spinning vCPU".into(),
+        What::SpinningNeverYields => "spinning vCPUs do not yield: correct only if each has its own CPU".into(),
+        What::SpinningChanged => "spinning vCPUs do not yield by the kernel's defaults".into(),
+        What::Thp(word) => format!("transparent huge pages: {word}"),
+        What::ThpDefrag(word) => format!("memory is compacted for huge pages: {word}"),
+        What::ThpShmem(word) => format!("transparent huge pages of shared memory: {word}"),
+        What::PrivateBacking(kind) => format!("private memory ({kind}) comes from guest_memfd"),
+        What::HugePages(backing) => format!("{} of the memory is in huge pages", share(backing.large(), backing.resident)),
+        What::FewHugePages(backing) => few_huge_pages(backing),
+        What::SeePrivatePages(kind) => format!("private memory ({kind}): see private-pages"),
+        What::MappedLarge(mapped) => format!("{} is mapped in pages of 2M and 1G", share(mapped.large(), mapped.total())),
+        What::MappedSmall(mapped) => format!("only {} is mapped in pages of 2M and 1G, the rest in 4K", share(mapped.large(), mapped.total())),
+        What::PrivateLarge(kind) => format!("{kind}: most of it is mapped in pages of 2M and 1G"),
+        What::PrivateSmall(kind) => format!("{kind}: most of it is mapped in 4K; no setting changes that (mainline Linux up to 7.3 maps private memory so), and THP does not"),
+        What::PrivateSmallByKernel(kind) => format!("{kind}: mainline Linux up to 7.3 maps private memory at 4K; no setting changes that, and THP does not"),
+        What::PrivateUnknown(kind) => format!("{kind}: how this kernel maps private memory is not known (known: up to 7.3)"),
+        What::NoThp => "this kernel has no transparent huge pages; hugetlbfs gives large ones".into(),
+        What::AllPrivate => "all VMs have private memory, which comes from guest_memfd and never uses these pages".into(),
+        What::AllOnHugetlbfs => "the memory of all VMs is on hugetlbfs, already in large pages".into(),
+        What::ThpNever => "guest memory gets no transparent huge pages".into(),
+        What::ThpDefragNever => "a fault gets a huge page only if one is free".into(),
+        What::SharedMemoryUnknown => "whether a VM has shared memory (memfd) is not known: some could not be read".into(),
+        What::NoSharedMemory => "no running VM has shared memory (memfd)".into(),
+        What::ThpShmemNever => "a VM's shared memory (memfd) gets no transparent huge pages".into(),
+        What::DebugfsDenied => "KVM's counters are in debugfs, which only root may read".into(),
+        What::DebugfsMissing => "KVM's counters are missing: debugfs is not mounted, or the kernel is older than 5.15".into(),
+        What::NothingMapped => "nothing is mapped, or KVM uses shadow paging".into(),
+        What::PrivacyUnknown => "whether the VM has private memory is in its command line, which cannot be read".into(),
+        What::NoPrivateMemory => "the VM has no private memory (TDX, SEV-SNP)".into(),
+        What::NxOff => "executable huge pages stay whole".into(),
+        What::NxNeedless => "KVM splits huge pages that guests execute, to mitigate an erratum that this processor does not have".into(),
+        What::NxNeeded => "KVM splits huge pages that guests execute, as this processor needs".into(),
+        What::NxNeedUnknown => "it is unknown whether the processor needs it".into(),
+        What::KsmOff => "same pages are not merged".into(),
+        What::Ksm => "KSM merges pages of VMs: it splits huge pages, and a write to a merged page faults".into(),
+        What::NoKsm => "this kernel cannot merge pages".into(),
+        What::Nesting => "guests may run guests".into(),
+        What::NestingOff => "nesting is disabled".into(),
+        What::NobodyNests => "no VM runs guests of its own".into(),
+        What::OffNestingUnknown => "off; this only matters if a guest runs guests, which is unknown".into(),
+        What::ShadowVmcs => "most VMREADs and VMWRITEs of L1 take no exit".into(),
+        What::NoShadowVmcs => "each VMREAD and VMWRITE of L1 is an exit".into(),
+        What::Vls => "VMLOAD and VMSAVE of L1 take no exit".into(),
+        What::NoVls => "each VMLOAD and VMSAVE of L1 is an exit".into(),
+        What::Vgif => "STGI and CLGI of L1 take no exit".into(),
+        What::NoVgif => "each STGI and CLGI of L1 is an exit".into(),
+        What::Vnmi => "NMIs need no single steps".into(),
+        What::NoVnmi => "each NMI of a guest takes exits to detect when it can be delivered".into(),
+        What::IothreadsShare(cpus) => format!("iothreads may run on CPUs {cpus} of vCPUs"),
+        What::ManyNodes(nodes) => format!("vCPUs may run on nodes {nodes}"),
+        What::FarMemory { far, all } => format!("{} of the memory is on another node than the vCPUs", share(*far, *all)),
+        What::OnNode(node) => format!("vCPUs and memory are on node {node}"),
+        What::HostTick(cpus) => format!("the host's tick interrupts vCPUs: CPUs {cpus}"),
+        What::NotIsolated(cpus) => format!("the scheduler may put other tasks on vCPUs' CPUs: CPUs {cpus}"),
+        What::RcuInterrupts(cpus) => format!("RCU's callbacks interrupt vCPUs: CPUs {cpus}"),
+        What::VcpusUnnamed => "the vCPU threads cannot be identified (QEMU: -name NAME,debug-threads=on)".into(),
+        What::VcpusPinned => "each vCPU has its own CPU".into(),
+        What::VcpusMove => "vCPUs share CPUs or may move between them".into(),
+        What::NoIothread => "the VM has no iothread".into(),
+        What::VcpusNotPinned => "the vCPUs are not pinned; see vcpu-pinning".into(),
+        What::IothreadsApart => "iothreads do not run on the vCPUs' CPUs".into(),
+        What::NoNuma => "the host has no NUMA nodes".into(),
+        What::NumaUnknown => "the host's NUMA nodes cannot be read".into(),
+        What::OneNode => "the host has one NUMA node".into(),
+        What::GuestTick => "the guest's tick interrupts its busy CPUs; nohz_full= on its command line stops it on CPUs with one task".into(),
+        What::GuestNohz => "the guest has CPUs without a tick".into(),
+        What::GuestWithoutNohz => "the guest's kernel cannot stop its tick (CONFIG_NO_HZ_FULL)".into(),
+        What::HostNohz => "the vCPUs' CPUs have no tick while one task runs".into(),
+        What::Isolated => "the scheduler puts nothing else on the vCPUs' CPUs".into(),
+        What::RcuElsewhere => "RCU's callbacks run elsewhere".into(),
+        What::Turbo(true) => "turbo is on (recorded, because it must be equal in comparisons)".into(),
+ What::Turbo(false) => "turbo is off (recorded, because it must be equal in comparisons)".into(),
+        What::NoFrequencies => "the host does not set its processors' frequency".into(),
+        What::HighestFrequency => "processors run at their highest frequency".into(),
+        What::FrequencyOfLoad => "the processors' frequency follows the load, which idle vCPUs hide".into(),
+        What::NoTurboSwitch => "the host has no switch for turbo".into(),
+        What::NoIdleStates => "the host does not control its processors' idle states".into(),
+        What::IdleStates => "idle states (recorded, because they must be equal in comparisons)".into(),
+        What::Clock(name) => format!("the clock is {name}"),
+        What::TdTimer => "TDs cannot use it: each arming of their timer is a TDCALL and a host timer".into(),
+        What::PreemptionTimer => "guests' timers run on VMX's preemption timer".into(),
+        What::NoPreemptionTimer => "the processor has none".into(),
+        What::HostTimers => "guests' timers are timers of the host: each expiry is an interrupt of the host".into(),
+        What::TscDeadline => "the guest arms its timer with one MSR".into(),
+        What::MaskedTscDeadline => "the guest arms its timer through APIC registers; QEMU masks the TSC deadline for SEV-SNP, so polling (guest-haltpoll) helps instead".into(),
+        What::NoTscDeadline => "the guest arms its timer through APIC registers, with more and costlier exits".into(),
+        What::DeviceClock => "every read of the clock is a device access".into(),
+        What::OneClock => "the kernel has one clock".into(),
+        What::Backport { kind, first: (major, minor) } => format!("{kind} came to mainline Linux with {major}.{minor}: this kernel has a backport, to which these checks may not apply"),
+        What::KernelRuns(kind) => format!("has {kind} as mainline Linux does"),
+        What::KernelNeedUnknown => "it is unknown whether a VM needs a certain kernel: some could not be read".into(),
+        What::NoKernelNeeded => "no running VM needs a certain kernel; no file shows whether there is a better one".into(),
+        What::MicrocodeDiffers => "processors have different microcode: an update was applied to some of them".into(),
+        What::MicrocodeCurrent => "not older than the version known to the kernel".into(),
+        What::MicrocodeOld => "older than the version known to the kernel".into(),
+        What::MicrocodeOfHost => "the host is a VM itself: its microcode is its host's".into(),
+        What::MicrocodeUnknown => "this kernel does not show whether there is a newer one (Linux 6.16 does)".into(),
+        What::KernelWithoutTdx => "this kernel cannot run TDs: it was built without CONFIG_INTEL_TDX_HOST or CONFIG_KVM_INTEL_TDX".into(),
+        What::NoTds => "this host runs no TDs".into(),
+        What::TdxModule => "compare it with Intel's releases of the TDX module: no file shows the latest version".into(),
+        What::TdxModuleUnknown => "this kernel does not show its version; dmesg | grep -i 'tdx module' may".into(),
+        What::SnpFirmware => "no file shows its version; snphost ok, or dmesg | grep -i 'sev api', does".into(),
+        What::NoSnp => "this host runs no SEV-SNP guests".into(),
+        What::NoVulnerabilities => "this kernel does not list the processor's vulnerabilities".into(),
+        What::Mitigations => "recorded, because they must be equal in comparisons".into(),
+    }
+}
+
+fn few_huge_pages(backing: &Backing) -> String {
+    let half = backing.resident / 2;
+    let why = match (backing.not_eligible > half, backing.shared > half) {
+        (true, true) => "; the kernel does not allow them for most of it (shared memory)",
+        (true, false) => "; the kernel does not allow them for most of it",
+        _ => "",
+    };
+    let share = share(backing.large(), backing.resident);
+    format!("only {share} of the memory is in huge pages{why}")
+}
+
+fn inhibits(all: &[Inhibit]) -> String {
+    let name = |inhibit: &Inhibit| match inhibit {
+        Inhibit::Sev => "SEV",
+        Inhibit::SynIc => "Hyper-V's SynIC",
+        Inhibit::PitReinjection => "the PIT's reinjection",
+    };
+    all.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// `whole` is not 0.
+fn share(part: u64, whole: u64) -> String {
+    format!("{:.0} %", part as f64 * 100.0 / whole as f64)
+}
+
+/// A setting as it was seen. Hostile text.
+pub(super) fn seen(seen: &Seen) -> String {
+    let listed = |all: &[String]| all.join(" | ");
+    match seen {
+        Seen::Text(text) => text.clone(),
+        Seen::Without(word) => format!("no {word}"),
+        Seen::Flag(flag, true) => format!("flags with {flag}"),
+        Seen::Flag(flag, false) => format!("flags without {flag}"),
+        Seen::Devices { option, without, types } => {
+            format!("{}{option}: {}", if *without { "no " } else { "" }, types.join(", "))
+        }
+        Seen::NotQemu => "not QEMU".to_owned(),
+        Seen::Inhibits(all) if all.is_empty() => "no inhibit".to_owned(),
+        Seen::Inhibits(all) => inhibits(all),
+        Seen::VhostNet(true) => "/dev/vhost-net open".to_owned(),
+        Seen::VhostNet(false) => "/dev/vhost-net not open".to_owned(),
+        Seen::NoVcpuThread => "no thread is named as a vCPU".to_owned(),
+        Seen::VcpusOn(all) => {
+            let more = if all.len() > 16 { " ..." } else { "" };
+            format!("vCPUs may run on {}{more}", listed(&all[..all.len().min(16)]))
+        }
+        Seen::IothreadsOn(all) => format!("iothreads may run on {}", listed(all)),
+        Seen::Nodes(nodes) => joined(nodes, |(id, bytes)| format!("node {id} {}", size(*bytes))),
+        Seen::Governors(cpus) => joined(cpus, |(name, n)| format!("{name} on {n} CPUs")),
+        Seen::IdleStates(states) => {
+            joined(states, |(name, off)| format!("{name}{}", if *off { " (off)" } else { "" }))
+        }
+        Seen::Backing(backing) => format!(
+            "AnonHugePages {}, ShmemPmdMapped {}, hugetlbfs {}, resident {}",
+            size(backing.anon_thp),
+            size(backing.shmem_thp),
+            size(backing.hugetlb),
+            size(backing.resident),
+        ),
+        Seen::Mapped(mapped) => {
+            let [k4, m2, g1] = mapped.bytes().map(size);
+            format!("4K {k4}, 2M {m2}, 1G {g1}")
+        }
+        Seen::Polled(successful, wasted) => {
+            format!("{} ns successful, {} ns wasted", count(*successful), count(*wasted))
+        }
+        Seen::NestedExits => "has exits of L2".to_owned(),
+        Seen::NestedEntries(entries) => format!("{} entries of L2", count(*entries)),
+        Seen::Microcode(versions) => format!("microcode {}", versions.join(", ")),
+        Seen::Mitigated(some, all) => format!("{some} of {all} mitigated"),
+    }
+}
+
+fn joined<T>(all: impl IntoIterator<Item = T>, words: impl Fn(T) -> String) -> String {
+    all.into_iter().map(words).collect::<Vec<_>>().join(", ")
+}
+
+/// A fix in one line, as a command where it is one. Printable.
+pub fn fix_line(fix: &Fix) -> String {
+    let line = match fix {
+        Fix::Write { path, value } => format!("echo {value} > {path}"),
+        Fix::WriteEach { pattern, value } => {
+            format!("for f in {}; do echo {value} > \"$f\"; done", shell_pattern(pattern))
+        }
+        Fix::Module { module, option } => {
+            format!(
+                "echo 'options {module} {option}' > {}; load the module again",
+                module_file(module, option)
+            )
+        }
+        Fix::Kernel(words) => format!("add to the kernel's command line: {words}"),
+        Fix::Vmm(how) => format!("start the VM with: {}", start(*how)),
+        Fix::Pin(tids) => {
+            let shown: Vec<String> = tids.iter().take(16).map(u32::to_string).collect();
+            let more = if tids.len() > 16 { " ..." } else { "" };
+            format!("taskset -pc CPU TID, for the threads {}{more}", shown.join(" "))
+        }
+        Fix::Advice(advice) => self::advice(*advice).to_owned(),
+    };
+    printable(&line)
+}
+
+fn start(how: Start) -> &'static str {
+    match how {
+        Start::With(words) => words,
+        Start::OnHugetlbfs => {
+            "pages reserved on the host first (sysctl vm.nr_hugepages = its memory / 2 MiB), then -object memory-backend-file,id=mem,size=...,mem-path=/dev/hugepages,share=on -machine memory-backend=mem"
+        }
+        Start::WithoutInhibits => {
+            "-machine pit=off (or -global kvm-pit.lost_tick_policy=discard), and -cpu without hv-synic"
+        }
+        Start::KernelIrqchip => "-machine ...,kernel-irqchip=on (the default)",
+    }
+}
+
+fn advice(advice: Advice) -> &'static str {
+    match advice {
+        Advice::OpenVhost => "modprobe vhost_net, and let the VMM open /dev/vhost-net",
+        Advice::PinOrHaltpoll => {
+            "pin the vCPUs to their own CPUs, or use haltpoll instead of idle=poll"
+        }
+        Advice::DefaultSpinning => {
+            "take ple_gap, ple_window, pause_filter_thresh and pause_filter_count out of modprobe.d"
+        }
+        Advice::PlaceOnOneNode => {
+            "pin the VM's vCPUs to the CPUs of one node, and bind its memory to it (numactl, virsh numatune)"
+        }
+        Advice::MoveMemory => {
+            "move the memory to the vCPUs' node: migratepages PID FROM TO, or virsh numatune"
+        }
+        Advice::IsolatedPartition => {
+            "put the vCPUs' CPUs into an isolated partition: cgroup v2, cpuset.cpus.partition = isolated"
+        }
+        Advice::UpdateMicrocode => {
+            "install the distribution's microcode package, or a newer firmware, and boot"
+        }
+    }
+}

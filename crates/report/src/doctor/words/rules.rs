@@ -1,0 +1,156 @@
+//! The table of rules in words: what is looked at, what is wanted, and why. Figures are those of the source that is
+//! named; none was measured by this project.
+
+use vmtax_analyse::audit::RuleId;
+
+const ONEDNN: &str = "performance tuning for oneDNN on TDX (Linux 6.8-rc5)";
+const VPMU_AND_ONEDNN: &str = "performance tuning for oneDNN on TDX (Linux 6.8-rc5); of the watchdog: Intel vPMU (LKML, Linux 5.0)";
+const CVM: &str = "performance analysis of confidential VMs (TU Munich, 2024)";
+const CVM_NETWORK: &str =
+    "CVM_eval, network results of April 2025 (TU Munich; EPYC 7713P, Linux 6.8-rc5)";
+const NESTED: &str = "profiling nested KVM (KVM Forum 2017)";
+
+/// A rule in words.
+pub struct Words {
+    /// What is looked at.
+    pub title: &'static str,
+    /// What is wanted.
+    pub wanted: &'static str,
+    /// Why, and how much it was measured to matter.
+    pub why: &'static str,
+    /// Who measured it.
+    pub source: Option<&'static str>,
+}
+
+/// The words of a rule.
+pub fn rule(rule: RuleId) -> Words {
+    match rule {
+        RuleId::Thp => Words {
+            title: "transparent huge pages",
+            wanted: "madvise or always; for shared memory (memfd) shmem_enabled too",
+            why: "pages of 2M save page walks: with a kernel that maps private memory at 2M they closed the gap between a TDX guest and a plain VM; TLB misses are not exits, so their cost is not part of the gain shown here",
+            source: Some(ONEDNN),
+        },
+        RuleId::MappedPages => Words {
+            title: "size of mapped pages",
+            wanted: "2M and 1G dominate in EPT or NPT",
+            why: "a cargo build in an L2 guest took 12 minutes with pages of 4K and 84 s with 2M; TLB misses are not exits, so their cost is not part of the gain shown here",
+            source: None,
+        },
+        RuleId::PrivatePages => Words {
+            title: "pages of private memory (TDX, SEV-SNP)",
+            wanted: "2M; mainline Linux up to 7.3 maps TDX and guest_memfd at 4K",
+            why: "the change that closed the gap of a TDX guest is not in mainline Linux, so THP does not help",
+            source: Some(ONEDNN),
+        },
+        RuleId::NxHugePages => Words {
+            title: "splitting of executable huge pages",
+            wanted: "off where the processor is not affected by iTLB multihit",
+            why: "pages that a guest executes are mapped at 4K, with one exit per page",
+            source: None,
+        },
+        RuleId::HaltPoll => Words {
+            title: "KVM's halt polling",
+            wanted: "0 if the guest polls; otherwise depending on the length of halts",
+            why: "polling removes most of the overhead of confidential VMs: UDP 0.591 Gb/s to 3.05 with halt polling \
+              on SEV-SNP (one run each); polling avoids late wake-ups, which exits do not show",
+            source: Some(CVM_NETWORK),
+        },
+        RuleId::GuestHaltpoll => Words {
+            title: "the guest's polling before it halts",
+            wanted: "on for guests that wait for wake-ups, and for confidential ones",
+            why: "a ping-pong between two guest threads reached 95.7 % of the host's speed",
+            source: None,
+        },
+        RuleId::GuestIdlePoll => Words {
+            title: "idle=poll in the guest",
+            wanted: "on dedicated CPUs only",
+            why: "it removes all halts (UDP on SEV-SNP 0.591 Gb/s to 3.25, one run each) and uses each CPU fully",
+            source: Some(CVM_NETWORK),
+        },
+        RuleId::Isolation => Words {
+            title: "the host's tick and tasks on vCPUs' CPUs",
+            wanted: "nohz_full, isolcpus and rcu_nocbs on the CPUs of pinned vCPUs",
+            why: "nohz_full removed most timer exits",
+            source: Some(ONEDNN),
+        },
+        RuleId::Power => Words {
+            title: "frequency and idle states of the host",
+            wanted: "governor performance; turbo and idle states are recorded for comparisons",
+            why: "the published measurements fix them: governor performance, turbo off, states deeper than C1 off",
+            source: Some(ONEDNN),
+        },
+        RuleId::Placement => Words {
+            title: "placement of vCPUs, iothreads and memory",
+            wanted: "each vCPU on its own CPU, iothreads on other CPUs, all on one NUMA node",
+            why: "a vCPU that waits for its CPU loses time; cache misses to another node's memory are slow",
+            source: None,
+        },
+        RuleId::PreemptionTimer => Words {
+            title: "VMX's preemption timer",
+            wanted: "on; TDs cannot use it",
+            why: "a plain VM took 142,929 cheap preemption timer exits in 10 s; a TD took external interrupts instead, and each arming was a TDCALL and a host timer",
+            source: Some(ONEDNN),
+        },
+        RuleId::TscDeadline => Words {
+            title: "the guest's TSC deadline timer",
+            wanted: "present; QEMU masks it for SEV-SNP",
+            why: "without it a TDX guest takes nearly twice the exits",
+            source: Some(CVM),
+        },
+        RuleId::VirtualApic => Words {
+            title: "x2APIC, APICv, IPI virtualization, AVIC",
+            wanted: "on, and not inhibited (by PIT reinjection, Hyper-V's SynIC, nesting, SEV)",
+            why: "cycles of an IPI fell by 16 to 22 %",
+            source: None,
+        },
+        RuleId::IpiAndSpinning => Words {
+            title: "paravirtual IPIs, exits of spinning vCPUs",
+            wanted: "paravirtual IPIs if there is no IPI virtualization; the kernel's defaults for spinning vCPUs",
+            why: "one hypercall sends an IPI to many vCPUs; a vCPU that spins while the lock holder is preempted yields",
+            source: None,
+        },
+        RuleId::Virtio => Words {
+            title: "vhost, ioeventfd, iothreads",
+            wanted: "on",
+            why: "many exits to the VMM on one address mean that one of them is missing",
+            source: None,
+        },
+        RuleId::Swiotlb => Words {
+            title: "the guest's bounce buffer",
+            wanted: "its peak use is below its size",
+            why: "up to 80 % of throughput is lost if it is too small; its copies take guest time",
+            source: None,
+        },
+        RuleId::Clocksource => Words {
+            title: "clocks",
+            wanted: "tsc, in a guest tsc or kvm-clock",
+            why: "other clocks are device registers: each read in a guest is an exit",
+            source: None,
+        },
+        RuleId::Pmu => Words {
+            title: "performance counters and the NMI watchdog",
+            wanted: "off when unused, in the guest too",
+            why: "switching MSRs at each entry (add_atomic_switch_msr) took 10 % of the host's profile; a watchdog occupies a counter",
+            source: Some(VPMU_AND_ONEDNN),
+        },
+        RuleId::KsmAndMitigations => Words {
+            title: "page merging, mitigations",
+            wanted: "reported",
+            why: "writes to merged pages fault; mitigations have a cost, and comparisons need the same ones",
+            source: None,
+        },
+        RuleId::Nesting => Words {
+            title: "features that make nesting cheaper",
+            wanted: "on if a guest runs guests",
+            why: "one exit of L2 took six exits of L1, three of them VMREAD and VMWRITE",
+            source: Some(NESTED),
+        },
+        RuleId::Versions => Words {
+            title: "kernel, microcode, firmware",
+            wanted: "recent",
+            why: "a TD that was 14 times slower had old firmware",
+            source: None,
+        },
+    }
+}
