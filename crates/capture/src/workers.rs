@@ -15,7 +15,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// Jobs of one thread that are under way.
-const DEPTH: usize = 2;
+const DEPTH: usize = 4;
 
 /// The end that hands out jobs and takes results.
 pub(crate) struct Workers<'w, J, D> {
