@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the pictures of the documentation from real runs: ./x pictures [IMAGE MODULES]
+# Makes the pictures of the documentation from real runs: ./x pictures [KERNEL [MODULES]]
 #
 #   report.png           the page of a shipped recording (a VM that nests, on an emulated AMD host)
 #   timeline.svg         what exit tax and contention are: two vCPUs on one processor (captures/amd-sched)
@@ -9,9 +9,9 @@
 #   published-td.png     the same of the published recordings of a TDX guest and a plain VM (captures/published)
 #   network.png          exits of a request and a sleep by cause, VMs of `vmtax lab network` (captures/lab-network/polling)
 #   bounce.svg           I/O through a bounce buffer and on converted pages (captures/lab-memory/amd-6.12-bounce)
-#   two-kernels.svg      the same on a second kernel (IMAGE and its MODULES), coloured by the difference
+#   two-kernels.svg      the same on a second kernel, coloured by the difference
 #
-# Without IMAGE, two-kernels.svg is left as it is.
+# KERNEL is the second kernel as `vmtax lab run --kernel` takes it (debian:6.12, from Debian's archive), and MODULES the modules of an image.
 set -eu
 vmtax=$(realpath "$1") screen=$(realpath "$2")
 shift 2
@@ -38,10 +38,15 @@ flame() {
     -e 's/fill="url([^)]*)"/fill="#ececec"/' -e "s|\(<text id=\"[^\"]*-title\"\)\([^>]*\)>|\1 text-anchor=\"middle\"\2>$3|"
 }
 
-# The chart of bounce buffers and conversions as a file of its own, in the page's light colours.
+# The chart of bounce buffers and conversions as a file of its own, in the page's light colours. The page names the lines in a table beside it, the file at its top:
+# the titles of the lines, two in a row.
 chart() {
-  awk -v RS='</svg>' '{ at = index($0, "<svg class=\"crossing\""); if (at) { print substr($0, at) "</svg>"; exit } }' "$1" |
-    sed -e 's|<svg class="crossing"|<svg xmlns="http://www.w3.org/2000/svg"|' -e '0,/>/s|>|><style>text { fill: #56606c; font: 12px sans-serif } .grid { stroke: #c4cad1 } polyline { fill: none; stroke-width: 2.5 } .line-s0 { stroke: #0072b2 } .line-s1 { stroke: #e69f00; stroke-dasharray: 7 3 } .line-s2 { stroke: #009e73; stroke-dasharray: 3 3 } .line-s3 { stroke: #cc79a7; stroke-dasharray: 10 3 2 3 }</style>|'
+  awk -v RS='</svg>' '{ at = index($0, "<svg class=\"crossing\""); if (at) { print substr($0, at); exit } }' "$1" |
+    sed -e 's|<svg class="crossing"|<svg xmlns="http://www.w3.org/2000/svg"|' -e '0,/>/s|>|><style>text { fill: #56606c; font: 12px sans-serif } .grid { stroke: #c4cad1 } polyline { fill: none; stroke-width: 2.5 } .line-s0 { stroke: #0072b2 } .line-s1 { stroke: #e69f00; stroke-dasharray: 7 3 } .line-s2 { stroke: #009e73; stroke-dasharray: 3 3 } .line-s3 { stroke: #cc79a7; stroke-dasharray: 10 3 2 3 }</style>|' |
+    awk -v RS='</polyline>' '{ if (NR > 1) printf "</polyline>"; printf "%s", $0 } match($0, /<title>[^<]*/) {
+      name = substr($0, RSTART + 7, RLENGTH - 7); x = 84 + lines % 2 * 200; y = 28 + int(lines / 2) * 18
+      key = key sprintf("<polyline class=\"line-s%d\" points=\"%d,%d %d,%d\"/><text x=\"%d\" y=\"%d\">%s</text>", lines++, x, y, x + 30, y, x + 38, y + 4, name)
+    } END { print key "</svg>" }'
 }
 
 # The kernel of a run.
@@ -90,15 +95,15 @@ say 'traffic with VMs of QEMU on an emulated host'
 awk -v RS='<section ' 'NR == 1 { sub(/<header.*/, ""); printf "%s", $0 } /^id="traffic"/ { printf "<section %s", $0 }' \
   "$work/network.html" > "$work/traffic.html"
 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/browser" \
-  --window-size=1000,440 --screenshot="$here/network.png" "file://$work/traffic.html" 2> /dev/null
+  --window-size=1000,424 --screenshot="$here/network.png" "file://$work/traffic.html" 2> /dev/null
 
 say 'one CPUID of a nested guest on an emulated AMD host'
 "$vmtax" lab run --nested --profile --operation cpuid -o "$work/first" > "$work/first.txt"
 "$vmtax" report "$work/first" --vm cpuid@L2 --format html -o "$work/first.html"
 flame "$work/first.html" 1 "One CPUID in L2 on an emulated AMD host, Linux $(kernel first): instructions by function and level" > "$here/exit.svg"
 
-[ $# -gt 0 ] || exit 0
-say "the same on $1"
-"$vmtax" lab run --nested --profile --operation cpuid --kernel "$1" --modules "$2" -o "$work/second" > "$work/second.txt"
+second=${1:-debian:6.12}
+say "the same on $second"
+"$vmtax" lab run --nested --profile --operation cpuid --kernel "$second" ${2:+--modules "$2"} -o "$work/second" > "$work/second.txt"
 "$vmtax" lab compare "$work/first" "$work/second" --format html -o "$work/compare.html"
 flame "$work/compare.html" 2 "One CPUID in L2: Linux $(kernel second) (width) and $(kernel first); red: more instructions, blue: fewer" > "$here/two-kernels.svg"

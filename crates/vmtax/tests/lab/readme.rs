@@ -93,6 +93,14 @@ fn the_readme_shows_what_its_commands_print() {
     }
 }
 
+/// It names the oldest Rust that Cargo.toml allows.
+#[test]
+fn the_readme_names_the_oldest_rust() {
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let named = format!("Rust {} or newer", env!("CARGO_PKG_RUST_VERSION"));
+    assert!(readme.contains(&named), "the README does not say {named:?}");
+}
+
 /// The documents of a folder.
 fn documents(folder: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(repository().join(folder)).unwrap();
