@@ -9,7 +9,7 @@ use super::lines::{LINE, Scale, line, part};
 use super::{figures, series};
 use crate::numbers::significant;
 use crate::table::Table;
-use crate::traffic::{CAUSES, NOTE, TITLE, others};
+use crate::traffic::{CAUSES, NOTE, TITLE, others, vm_name};
 
 /// A chart for each workload, and the table.
 pub(super) fn section(ledger: &Ledger, table: &Table) -> Markup {
@@ -53,11 +53,11 @@ fn chart(workload: &str, rows: &[&TrafficRow]) -> Markup {
                 @let bar = html! {
                     @for (at, from, count) in stacked(row) {
                         rect class=(series::class(at)) x=(part(scale.x(from))) y="5" width=(part(scale.x(count))) height=(LINE - 10.0) {
-                            title { (figures::text(&row.category)) ": " (CAUSES.get(at).map_or("other", |cause| cause.2)) " " (significant(count)) }
+                            title { (figures::text(&vm_name(row))) ": " (CAUSES.get(at).map_or("other", |cause| cause.2)) " " (significant(count)) }
                         }
                     }
                 };
-                (line(&scale, &figures::text(&row.category), &bar, &significant(all(row))))
+                (line(&scale, &figures::text(&vm_name(row)), &bar, &significant(all(row))))
             }
             (scale.axis())
         }

@@ -38,6 +38,9 @@ fn unknown_names_are_refused_before_the_host_boots() {
             2,
             "the workloads are request, paced, receive, send, timer, short-timer, read, write",
         ),
+        (vec!["--vm", "plain+vhost+nested"], 2, "put it after +nested"),
+        (vec!["--client", "remote"], 2, "the places are host, peer"),
+        (vec!["--client", "peer", "--workload", "request,timer"], 2, "timer has no client"),
         (vec!["--show", "/nonexistent"], 3, "/nonexistent"),
         (vec!["--kernel", "/nonexistent/bzImage"], 3, "/nonexistent/bzImage"),
     ] {
