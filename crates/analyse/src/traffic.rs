@@ -163,11 +163,13 @@ pub fn levels(ledgers: &[Ledger]) -> Vec<LevelsRow> {
 type Kinds = BTreeMap<(Reason, Detail), f64>;
 
 fn levels_of(ledger: &Ledger, passage: &Passage, all: &[(&Ledger, Passage)]) -> Vec<LevelsRow> {
-    let alone_of = passage.category.split_once(NESTED).map(|(_, own)| format!("plain{own}"));
-    let alone = all.iter().find(|(_, other)| {
-        other.workload == passage.workload && Some(&other.category) == alone_of.as_ref()
-    });
-    let alone = alone.map(|(ledger, other)| kinds(ledger, other, |_| true));
+    let same = same_at_l1(&passage.category);
+    let of_same = |(_, other): &&(&Ledger, Passage)| {
+        other.workload == passage.workload && same.contains(&other.category)
+    };
+    let found: Vec<Kinds> =
+        all.iter().filter(of_same).map(|(ledger, other)| kinds(ledger, other, |_| true)).collect();
+    let alone = (!same.is_empty() && found.len() == same.len()).then(|| sum(found));
     let [l2, l1] =
         [true, false].map(|is_l2| kinds(ledger, passage, |key| (key.level == Level::L2) == is_l2));
     let of = |kinds: &Kinds, kind: &(Reason, Detail)| kinds.get(kind).copied().unwrap_or(0.0);
@@ -182,6 +184,24 @@ fn levels_of(ledger: &Ledger, passage: &Passage, all: &[(&Ledger, Passage)]) -> 
         l1: of(&l1, kind),
     };
     sorted(names.iter().map(row).collect())
+}
+
+/// The category of the VM that is not nested. Of one with a peer it is two: both VMs are in the same L1, whose exits are those of both.
+fn same_at_l1(category: &str) -> Vec<String> {
+    let Some((_, own)) = category.split_once(NESTED) else { return Vec::new() };
+    let vm = format!("plain{own}");
+    match vm.strip_suffix(Sample::WITH_PEER) {
+        Some(alone) => vec![format!("{}{alone}", Sample::PEER_OF), vm],
+        None => vec![vm],
+    }
+}
+
+fn sum(all: Vec<Kinds>) -> Kinds {
+    let mut sum = Kinds::new();
+    for (kind, each) in all.into_iter().flatten() {
+        *sum.entry(kind).or_default() += each;
+    }
+    sum
 }
 
 /// Most frequent first, and rare ones as one row at the end.
@@ -215,4 +235,32 @@ fn kinds(ledger: &Ledger, passage: &Passage, wanted: impl Fn(&ExitKey) -> bool) 
         *kinds.entry((key.reason, detail)).or_default() += each;
     }
     kinds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nested_vm_has_the_same_vm_at_l1() {
+        let same = |category: &str| same_at_l1(category).join(", ");
+        assert_eq!(same("plain-x2apic+nested+vhost"), "plain+vhost");
+        assert_eq!(same("plain+nested with peer"), "peer of plain, plain with peer");
+        assert_eq!(same("plain"), "");
+    }
+
+    #[test]
+    fn rare_kinds_are_one_row() {
+        let row = |code, l1| LevelsRow {
+            workload: "request".to_owned(),
+            category: "plain+nested".to_owned(),
+            exit: Some((Reason::from_trace(vmtax_events::Isa::Svm, code), Detail::NONE)),
+            alone: Some(0.0),
+            l2: 0.0,
+            l1,
+        };
+        let rows = sorted(vec![row(1, 0.004), row(2, 2.0), row(3, 0.003)]);
+        let shown: Vec<_> = rows.iter().map(|row| (row.exit.is_some(), row.l1)).collect();
+        assert_eq!(shown, [(true, 2.0), (false, 0.007)]);
+    }
 }

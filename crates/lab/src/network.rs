@@ -19,7 +19,7 @@ mod site;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use vmtax_events::{Event, Kind as EventKind};
+use vmtax_events::{Event, Kind as EventKind, Sample};
 use vmtax_guest::order::{decode, encode};
 use vmtax_guest::traffic::{Cell, Kind, Outcome, Role, Thread, Traffic};
 use vmtax_machine::Machine;
@@ -152,11 +152,12 @@ pub struct NetworkSetup {
 
 impl NetworkPlan {
     /// All of its VMs.
-    fn cells(&self) -> impl Iterator<Item = (&Category, Client, &'static Workload)> {
+    fn cells(&self) -> impl Iterator<Item = PlannedCell<'_>> {
         self.categories.iter().flat_map(move |category| {
             let clients = self.clients.iter();
             clients.flat_map(move |client| {
-                self.workloads.iter().map(move |workload| (category, *client, *workload))
+                let cell = move |workload| PlannedCell { category, client: *client, workload };
+                self.workloads.iter().copied().map(cell)
             })
         })
     }
@@ -232,18 +233,8 @@ impl Passage {
 pub fn name(workload: &str, category: &str, client: Client) -> String {
     match client {
         Client::Host => format!("{workload} {category}"),
-        Client::Peer => format!("{workload} {category} with peer"),
+        Client::Peer => format!("{workload} {category}{}", Sample::WITH_PEER),
     }
-}
-
-/// VMs of the run: the one under test, and its peer, unless both are in one L1, whose exits are those of both.
-fn vms(category: &Category, client: Client, workload: &str, first: u32) -> Vec<PassageVm> {
-    let vm = |id, name, is_peer| PassageVm { id, name, is_peer };
-    let mut vms = vec![vm(first, name(workload, &category.name, client), false)];
-    if client == Client::Peer && !category.is_nested() {
-        vms.push(vm(first + 1, format!("{workload} peer of {}", category.name), true));
-    }
-    vms
 }
 
 /// How often threads that serve virtio queues got a processor. (QEMU's worker threads, which read and write the disk's file, are not counted.)
@@ -291,46 +282,100 @@ pub fn run_network(
     };
     let say = |doing: &str| progress(&format!("{doing} the host"));
     let ready = booting.start((&archive, &|| Ok(archive.clone())), &say)?;
-    let Ready { mut machine, mut conversation, start, .. } = ready;
-    let mut passages = Passages {
-        done: Vec::new(),
-        failures: Vec::new(),
-        start,
-        vmm: files::version().unwrap_or_default(),
-    };
-    for (category, client, workload) in plan.cells() {
-        let name = name(workload.name, &category.name, client);
-        progress(&format!("running {name}"));
-        // A VM for each workload: what a VM did before changes when the host's scheduler lets it run, and so how often it is idle.
-        let cell = Cell { site: site::of(category, client), traffic: vec![workload.traffic] };
-        let mut ask = || {
-            machine.allow(setup.limit);
-            ask(&mut machine, &mut conversation, &cell)
-        };
-        let mut answer = ask()?;
+    let Ready { machine, conversation, start, .. } = ready;
+    let vmm = files::version().unwrap_or_default();
+    let passages = Passages { done: Vec::new(), failures: Vec::new(), start, vmm };
+    let mut run = Run { setup, machine, conversation, passages };
+    for cell in plan.cells() {
+        progress(&format!("running {}", cell.name()));
+        run.carry_out(&cell)?;
+    }
+    Ok(run.passages)
+}
+
+/// A VM with its traffic.
+struct PlannedCell<'a> {
+    category: &'a Category,
+    client: Client,
+    workload: &'static Workload,
+}
+
+impl PlannedCell<'_> {
+    fn name(&self) -> String {
+        name(self.workload.name, &self.category.name, self.client)
+    }
+
+    /// A VM for each workload: what a VM did before changes when the host's scheduler lets it run, and so how often it is idle.
+    fn order(&self) -> Cell {
+        Cell { site: site::of(self.category, self.client), traffic: vec![self.workload.traffic] }
+    }
+
+    /// VMs of the run: the one under test, and its peer, unless both are in one L1, whose exits are those of both.
+    fn vms(&self, first: u32) -> Vec<PassageVm> {
+        let vm = |id, name, is_peer| PassageVm { id, name, is_peer };
+        let mut vms = vec![vm(first, self.name(), false)];
+        if self.client == Client::Peer && !self.category.is_nested() {
+            let category = format!("{}{}", Sample::PEER_OF, self.category.name);
+            vms.push(vm(first + 1, name(self.workload.name, &category, Client::Host), true));
+        }
+        vms
+    }
+}
+
+/// A running host.
+struct Run<'a> {
+    setup: &'a NetworkSetup,
+    machine: Machine,
+    conversation: Conversation,
+    passages: Passages,
+}
+
+impl Run<'_> {
+    fn carry_out(&mut self, cell: &PlannedCell<'_>) -> Result<(), Error> {
+        let order = cell.order();
+        let mut answer = self.ask(&order)?;
         if !answer.0.problem.is_empty() {
-            let note = format!("{name}: {}; tried again", told(&answer.0));
-            passages.start.notes.push(note);
-            answer = ask()?;
+            let note = format!("{}: {}; tried again", cell.name(), told(&answer.0));
+            self.passages.start.notes.push(note);
+            answer = self.ask(&order)?;
         }
         let (outcome, files) = answer;
-        if let Some(problem) = problem(&outcome, category) {
-            passages.failures.push(format!("{name}: {problem}"));
-            continue;
+        match problem(&outcome, cell.category) {
+            Some(problem) => {
+                self.passages.failures.push(format!("{}: {problem}", cell.name()));
+                Ok(())
+            }
+            None => self.keep(cell, outcome, &of_passage(&files, 0)),
         }
-        let files = of_passage(&files, 0);
-        let first = passages.done.iter().flat_map(|passage| &passage.vms).count() as u32 + 1;
-        passages.done.push(Passage {
-            vms: vms(category, client, workload.name, first),
-            workload,
-            is_nested: category.is_nested(),
+    }
+
+    fn ask(&mut self, cell: &Cell) -> Result<(Outcome, Named), Error> {
+        self.machine.allow(self.setup.limit);
+        let bytes = self.conversation.ask(&mut self.machine, &encode(cell))?;
+        let outcome: Outcome = decode(&bytes).ok_or_else(strange)?;
+        let files = self.conversation.files(bytes.len(), &outcome.files)?;
+        Ok((outcome, files))
+    }
+
+    fn keep(
+        &mut self,
+        cell: &PlannedCell<'_>,
+        outcome: Outcome,
+        files: &Named,
+    ) -> Result<(), Error> {
+        let done = &mut self.passages.done;
+        let first = done.iter().flat_map(|passage| &passage.vms).count() as u32 + 1;
+        done.push(Passage {
+            vms: cell.vms(first),
+            workload: cell.workload,
+            is_nested: cell.category.is_nested(),
             elapsed_ns: outcome.elapsed_ns.first().copied().unwrap_or_default(),
-            lost: trace_dat::lost(&files),
-            trace: trace_dat::assemble(&files, &setup.kernel.release)?,
+            lost: trace_dat::lost(files),
+            trace: trace_dat::assemble(files, &self.setup.kernel.release)?,
             threads: outcome.vms.into_iter().next().unwrap_or_default().threads,
         });
+        Ok(())
     }
-    Ok(passages)
 }
 
 /// Why the cell was not measured, if it was not.
@@ -354,17 +399,6 @@ fn told(outcome: &Outcome) -> String {
 
 /// Files by name.
 type Named = Vec<(String, Vec<u8>)>;
-
-fn ask(
-    machine: &mut Machine,
-    conversation: &mut Conversation,
-    cell: &Cell,
-) -> Result<(Outcome, Named), Error> {
-    let bytes = conversation.ask(machine, &encode(cell))?;
-    let outcome: Outcome = decode(&bytes).ok_or_else(strange)?;
-    let files = conversation.files(bytes.len(), &outcome.files)?;
-    Ok((outcome, files))
-}
 
 /// The files of one traffic: `2/trace/cpu0` of number 2 is `trace/cpu0`.
 fn of_passage(files: &[(String, Vec<u8>)], number: usize) -> Vec<(String, Vec<u8>)> {
@@ -398,7 +432,8 @@ mod tests {
     #[test]
     fn a_vm_and_its_peer_have_exits_of_their_own() {
         let category = Category::read("plain").expect("a category");
-        let vms = vms(&category, Client::Peer, "request", 3);
+        let of = |category| PlannedCell { category, client: Client::Peer, workload: &WORKLOADS[0] };
+        let vms = of(&category).vms(3);
         let names: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
         assert_eq!(names, ["request plain with peer", "request peer of plain"]);
         let thread = |tid, of_peer| Thread { tid, role: Role::Vcpu, of_peer };
@@ -412,12 +447,12 @@ mod tests {
             threads: vec![thread(5, false), thread(6, true)],
         };
         let event = |tid, kind| Event { time_ns: 0, pid: 0, tid, cpu: 0, vcpu: 0, kind };
-        let of = |event: Event| [0, 1].map(|at| passage.is_of(&passage.vms[at], &event));
-        assert_eq!(of(event(5, EventKind::Entry)), [true, false]);
-        assert_eq!(of(event(6, EventKind::Entry)), [false, true]);
+        let is_of = |event: Event| [0, 1].map(|at| passage.is_of(&passage.vms[at], &event));
+        assert_eq!(is_of(event(5, EventKind::Entry)), [true, false]);
+        assert_eq!(is_of(event(6, EventKind::Entry)), [false, true]);
         let switch = EventKind::Switch { next_tid: 6, preempted: false };
-        assert_eq!(of(event(5, switch)), [true, true]);
+        assert_eq!(is_of(event(5, switch)), [true, true]);
         let nested = Category::read("plain+nested").expect("a category");
-        assert_eq!(super::vms(&nested, Client::Peer, "request", 1).len(), 1);
+        assert_eq!(of(&nested).vms(1).len(), 1);
     }
 }

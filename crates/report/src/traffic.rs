@@ -21,7 +21,7 @@ pub(crate) const NOTE: &str = "`vmtax lab network --show RUN` says what an opera
 pub const LEVELS_TITLE: &str = "Nested VMs: exits of one operation by level";
 
 /// Said with them.
-pub const LEVELS_NOTE: &str = "at L1: of the same VM as a guest of the host. L2: of the guest's guest. its L1: of the VM that it runs in, for one operation of the guest's guest.";
+pub const LEVELS_NOTE: &str = "at L1: of the same VM as a guest of the host; with a peer, of both VMs together, as in the other columns. L2: of the guest's guest. its L1: of the VM that it runs in, for one operation of the guest's guest. KVM names no MSR where L1 handles the exit.";
 
 /// Causes with a column of their own, their keys and titles; all others are one column.
 pub(crate) const CAUSES: [(Cause, &str, &str); 8] = [
