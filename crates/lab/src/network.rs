@@ -133,6 +133,8 @@ pub struct NetworkPlan {
     pub clients: Vec<Client>,
     /// The traffic with each. Each traffic has a VM of its own.
     pub workloads: Vec<&'static Workload>,
+    /// Operations in each recording, if not the workload's own number; a tenth of it is the warm-up.
+    pub operations: Option<u32>,
 }
 
 /// Configuration of the host.
@@ -156,7 +158,9 @@ impl NetworkPlan {
         self.categories.iter().flat_map(move |category| {
             let clients = self.clients.iter();
             clients.flat_map(move |client| {
-                let cell = move |workload| PlannedCell { category, client: *client, workload };
+                let operations = self.operations;
+                let cell =
+                    move |workload| PlannedCell { category, client: *client, workload, operations };
                 self.workloads.iter().copied().map(cell)
             })
         })
@@ -166,8 +170,8 @@ impl NetworkPlan {
 /// One workload with one VM, and its peer if it has one.
 #[derive(Debug)]
 pub struct Passage {
-    /// The workload.
-    pub workload: &'static Workload,
+    /// Operations in the recording.
+    pub count: u32,
     /// The VM under test is a guest's guest.
     pub is_nested: bool,
     /// VMs of the run: the one under test, then its peer.
@@ -209,11 +213,6 @@ impl Passage {
     /// The name of the VM under test.
     pub fn name(&self) -> &str {
         self.vms.first().map_or("", |vm| &vm.name)
-    }
-
-    /// Operations in the recording.
-    pub fn count(&self) -> u32 {
-        self.workload.traffic.count
     }
 
     /// Whether an event can be one of this VM: of VM and peer each has exits of its own, and all threads take turns.
@@ -298,16 +297,25 @@ struct PlannedCell<'a> {
     category: &'a Category,
     client: Client,
     workload: &'static Workload,
+    operations: Option<u32>,
 }
 
 impl PlannedCell<'_> {
+    fn traffic(&self) -> Traffic {
+        let own = self.workload.traffic;
+        match self.operations {
+            Some(count) => Traffic { warm_up: (count / 10).max(1), count, ..own },
+            None => own,
+        }
+    }
+
     fn name(&self) -> String {
         name(self.workload.name, &self.category.name, self.client)
     }
 
     /// A VM for each workload: what a VM did before changes when the host's scheduler lets it run, and so how often it is idle.
     fn order(&self) -> Cell {
-        Cell { site: site::of(self.category, self.client), traffic: vec![self.workload.traffic] }
+        Cell { site: site::of(self.category, self.client), traffic: vec![self.traffic()] }
     }
 
     /// VMs of the run: the one under test, and its peer, unless both are in one L1, whose exits are those of both.
@@ -367,7 +375,7 @@ impl Run<'_> {
         let first = done.iter().flat_map(|passage| &passage.vms).count() as u32 + 1;
         done.push(Passage {
             vms: cell.vms(first),
-            workload: cell.workload,
+            count: cell.traffic().count,
             is_nested: cell.category.is_nested(),
             elapsed_ns: outcome.elapsed_ns.first().copied().unwrap_or_default(),
             lost: trace_dat::lost(files),
@@ -432,13 +440,18 @@ mod tests {
     #[test]
     fn a_vm_and_its_peer_have_exits_of_their_own() {
         let category = Category::read("plain").expect("a category");
-        let of = |category| PlannedCell { category, client: Client::Peer, workload: &WORKLOADS[0] };
+        let of = |category| PlannedCell {
+            category,
+            client: Client::Peer,
+            workload: &WORKLOADS[0],
+            operations: Some(5),
+        };
         let vms = of(&category).vms(3);
         let names: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
         assert_eq!(names, ["request plain with peer", "request peer of plain"]);
         let thread = |tid, of_peer| Thread { tid, role: Role::Vcpu, of_peer };
         let passage = Passage {
-            workload: &WORKLOADS[0],
+            count: 1,
             is_nested: false,
             vms,
             elapsed_ns: 0,

@@ -108,8 +108,8 @@ pub fn answer(ledgers: &[Ledger]) -> Vec<String> {
 fn columns(has_nested: bool) -> Vec<Column> {
     let mut columns = vec![
         Column::data("workload"),
-        Column::short("vm", "VM"),
-        Column::short("level", "level").shown_if(has_nested),
+        Column::data("vm"),
+        Column::short("", "VM").only(PEOPLE),
         Column::data("operations"),
         Column::number("exits", "exits").help("exits for each operation"),
     ];
@@ -129,6 +129,7 @@ fn columns(has_nested: bool) -> Vec<Column> {
             "how often QEMU's thread for the disk's queue got a processor, for each operation",
         ),
     ]);
+    columns.push(Column::data("level"));
     columns
 }
 
@@ -138,7 +139,7 @@ fn cells(row: &TrafficRow) -> Vec<Cell> {
     let mut cells = vec![
         Cell::Name(row.workload.clone()),
         Cell::Name(row.category.clone()),
-        Cell::Word(row.level.name()),
+        Cell::Name(vm_name(row)),
         Cell::Count(row.count),
         each(row.exits() as f64),
     ];
@@ -149,6 +150,7 @@ fn cells(row: &TrafficRow) -> Vec<Cell> {
         maybe(row.vmm_turns),
         maybe(row.vhost_turns),
         maybe(row.io_turns),
+        Cell::Word(row.level.name()),
     ]);
     cells
 }

@@ -133,7 +133,7 @@ fn samples(passage: &Passage, vm: &PassageVm, turns: Turns) -> Vec<Sample> {
         better: Better::Neither,
     };
     vec![
-        sample(Sample::OPERATIONS, "count", f64::from(passage.count())),
+        sample(Sample::OPERATIONS, "count", f64::from(passage.count)),
         sample(Sample::VMM_TURNS, "count", turns.vmm as f64),
         sample(Sample::VHOST_TURNS, "count", turns.vhost as f64),
         sample(Sample::IO_TURNS, "count", turns.io as f64),

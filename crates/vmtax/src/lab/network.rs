@@ -49,6 +49,11 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "PLACES", value_delimiter = ',', value_parser = client, default_value = "host")]
     client: Vec<Client>,
 
+    /// Operations that are recorded with each VM, in place of the workload's own number (100 to 4096); a tenth of it is the warm-up. For VMs that are slow in
+    /// the emulator, as those with +smp+poll.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    operations: Option<u32>,
+
     /// The kernel of host and VMs, as for `vmtax lab run`.
     #[arg(long, value_name = "IMAGE", default_value = "distribution", value_hint = ValueHint::FilePath)]
     kernel: PathBuf,
@@ -70,7 +75,7 @@ pub(crate) struct NetworkArgs {
     output: Option<PathBuf>,
 
     /// Show a run that was kept with -o, and measure nothing. Repeatable: the rows of several runs are one table.
-    #[arg(long, value_name = "RUN", value_hint = ValueHint::DirPath, conflicts_with_all = ["vm", "workload", "client", "kernel", "modules", "fresh"])]
+    #[arg(long, value_name = "RUN", value_hint = ValueHint::DirPath, conflicts_with_all = ["vm", "workload", "client", "operations", "kernel", "modules", "fresh"])]
     show: Vec<PathBuf>,
 
     /// Output format.
@@ -123,6 +128,7 @@ fn plan(args: &NetworkArgs) -> anyhow::Result<NetworkPlan> {
         categories: args.vm.clone(),
         clients: args.client.clone(),
         workloads: args.workload.clone(),
+        operations: args.operations,
     })
 }
 
@@ -183,7 +189,6 @@ const NOTES: [&str; 2] = [
 const EMULATED: &str = "Counted on an emulated AMD host. Counts are those of the real KVM, QEMU and Linux; rates and times are the emulator's and are not shown.";
 
 fn show(args: &NetworkArgs, ledgers: &[Ledger]) -> anyhow::Result<()> {
-    let about = |name: &str| Workload::named(name).map(|workload| workload.operation);
     let mut facts: Vec<(&'static str, String)> = Vec::new();
     for Ledger { recording, losses, .. } in ledgers {
         let emulator = recording.emulated.clone().unwrap_or_default();
@@ -201,23 +206,29 @@ fn show(args: &NetworkArgs, ledgers: &[Ledger]) -> anyhow::Result<()> {
         facts,
         answer: traffic::answer(ledgers),
         emulation: Some(EMULATED.to_owned()),
-        sections: vec![
-            Section {
-                id: "traffic",
-                title: "Exits by cause".to_owned(),
-                notes: NOTES.map(str::to_owned).to_vec(),
-                table: traffic::table(ledgers, about),
-            },
-            Section {
-                id: "levels",
-                title: traffic::LEVELS_TITLE.to_owned(),
-                notes: vec![traffic::LEVELS_NOTE.to_owned()],
-                table: traffic::levels_table(ledgers),
-            },
-        ],
+        sections: sections(ledgers),
         json: Value::default(),
     };
     let file = args.output.clone().filter(|_| !args.show.is_empty());
     let to = OutputArgs { format: args.format, output: file };
     to.write(&tables.with_rows_as_json("vmtax-lab-network-1")?)
+}
+
+/// The table, and if a VM is nested, that of both levels.
+fn sections(ledgers: &[Ledger]) -> Vec<Section> {
+    let about = |name: &str| Workload::named(name).map(|workload| workload.operation);
+    let levels = traffic::levels_table(ledgers);
+    let mut sections = vec![Section {
+        id: "traffic",
+        title: "Exits by cause".to_owned(),
+        notes: NOTES.map(str::to_owned).to_vec(),
+        table: traffic::table(ledgers, about),
+    }];
+    sections.extend((!levels.rows.is_empty()).then(|| Section {
+        id: "levels",
+        title: traffic::LEVELS_TITLE.to_owned(),
+        notes: vec![traffic::LEVELS_NOTE.to_owned()],
+        table: levels,
+    }));
+    sections
 }
