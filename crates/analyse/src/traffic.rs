@@ -224,17 +224,18 @@ fn sorted(mut rows: Vec<LevelsRow>) -> Vec<LevelsRow> {
 
 /// Exits of one operation by reason, and by MSR.
 fn kinds(ledger: &Ledger, passage: &Passage, wanted: impl Fn(&ExitKey) -> bool) -> Kinds {
-    let mut kinds = Kinds::new();
+    let mut counts: BTreeMap<(Reason, Detail), u64> = BTreeMap::new();
     let of_vm = |key: &ExitKey| key.vm == passage.vm && wanted(key);
     for (key, tally) in ledger.exits.iter().filter(|(key, _)| of_vm(key)) {
         let detail = match key.detail.kind {
             DetailKind::MsrRead | DetailKind::MsrWrite => key.detail,
             _ => Detail::NONE,
         };
-        let each = tally.count as f64 / passage.operation.count as f64;
-        *kinds.entry((key.reason, detail)).or_default() += each;
+        let count = counts.entry((key.reason, detail)).or_default();
+        *count = count.saturating_add(tally.count);
     }
-    kinds
+    let operations = passage.operation.count as f64;
+    counts.into_iter().map(|(kind, count)| (kind, count as f64 / operations)).collect()
 }
 
 #[cfg(test)]
@@ -260,7 +261,8 @@ mod tests {
             l1,
         };
         let rows = sorted(vec![row(1, 0.004), row(2, 2.0), row(3, 0.003)]);
-        let shown: Vec<_> = rows.iter().map(|row| (row.exit.is_some(), row.l1)).collect();
-        assert_eq!(shown, [(true, 2.0), (false, 0.007)]);
+        let shown: Vec<_> =
+            rows.iter().map(|row| (row.exit.is_some(), (row.l1 * 1000.0).round())).collect();
+        assert_eq!(shown, [(true, 2000.0), (false, 7.0)]);
     }
 }
