@@ -154,6 +154,14 @@ fn a_bounce_buffer_under_streams_and_requests() {
     assert!((0.95..1.05).contains(&ratio("paced")), "{}", ratio("paced"));
 }
 
+/// The kept run of two vCPUs that poll: a request takes neither an IPI nor a HLT.
+#[test]
+fn polling_vcpus_need_no_ipi() {
+    let run = Traffic::of(&json(&["lab", "network", "--show", &capture("smp-poll")]));
+    let of = |vm: &str| ["idle", "ipi", "exits"].map(|column| run.each("request", vm, column));
+    assert_eq!([of("plain+smp"), of("plain+smp+poll")], [[2.45, 0.9, 8.65], [0.0, 0.0, 17.6]]);
+}
+
 /// The kept run of nested VMs: a request takes the same exits at L2 as at L1, and each of them makes L1 take 5 more: VMRUN, a read of DEBUGCTL,
 /// two VMLOAD and one VMSAVE, or more where L1 runs another thread.
 #[test]
