@@ -8,6 +8,7 @@ use crate::relay::Relay;
 use crate::vmm::backing::Backing;
 use crate::vmm::linux;
 use crate::{Result, system, trace};
+use vmtax_guest::job::Address;
 use vmtax_guest::order::Pmu;
 
 /// The role of this program.
@@ -25,8 +26,10 @@ pub(crate) enum Start {
         /// KiB of trace buffer.
         buffer_kib: u32,
     },
-    /// That VM.
-    Server,
+    /// That VM, with its address.
+    Server(Address),
+    /// A VM of that QEMU that carries out its host's commands.
+    Driver(Address),
 }
 
 /// A host, or a guest that takes its orders from one.
@@ -58,8 +61,10 @@ pub(crate) fn start() -> Result<Start> {
     system::all_ports()?;
     system::leave_console()?;
     let role = value(&words, "vmtax.role=").unwrap_or("host");
-    if role == "server" {
-        return Ok(Start::Server);
+    match role {
+        "server" => return Ok(Start::Server(own_address(&words)?)),
+        "driver" => return Ok(Start::Driver(own_address(&words)?)),
+        _ => {}
     }
     let channel = match role == "guest" || words.contains(&"vmtax.port") {
         true if words.contains(&"vmtax.private") => Channel::Port(Io::Registers),
@@ -123,6 +128,14 @@ fn parameters(module: &Path, words: &[&str]) -> String {
         })
         .collect();
     mine.join(" ")
+}
+
+/// The address that the command line gives this VM.
+fn own_address(words: &[&str]) -> Result<Address> {
+    let word = value(words, "vmtax.address=").ok_or("vmtax.address= is not on the command line")?;
+    let address: std::net::Ipv4Addr =
+        word.parse().map_err(|_| format!("vmtax.address={word}: is no IPv4 address"))?;
+    Ok(Address { address: address.octets(), prefix: 24 })
 }
 
 fn value<'a>(words: &[&'a str], key: &str) -> Option<&'a str> {

@@ -12,6 +12,8 @@
 //! | `vmtax.role=relay` | boot `/l1/vmlinux` (an agent or another relay) and forward jobs to it |
 //! | `vmtax.role=network` | the host of `vmtax lab network`, which starts QEMU |
 //! | `vmtax.role=server` | a VM of that QEMU: no orders, it serves traffic |
+//! | `vmtax.role=driver` | a VM of that QEMU that its host commands: a peer, or an L1 with VMs of its own |
+//! | `vmtax.address=IPV4` | the address of such a VM |
 //! | `vmtax.port` | an agent or a relay: its jobs come through the port |
 //! | `vmtax.private` | an agent: KVM cannot access its memory, so the port is accessed through registers |
 //! | `vmtax.memory=MIB` | a relay: memory of its guest |
@@ -37,6 +39,7 @@ mod ata;
 mod builtin;
 mod channel;
 mod counters;
+mod driver;
 mod execute;
 mod init;
 mod kallsyms;
@@ -47,9 +50,11 @@ mod ports;
 mod relay;
 mod serve;
 mod server;
+mod site;
 mod system;
 mod tap;
 mod trace;
+mod traffic_client;
 mod traffic_host;
 mod vmm;
 
@@ -65,7 +70,8 @@ fn main() {
         init::Start::Agent(channel) => agent::serve(&channel),
         init::Start::Relay(relay) => relay.run(),
         init::Start::Network { channel, buffer_kib } => traffic_host::serve(&channel, buffer_kib),
-        init::Start::Server => server::serve(),
+        init::Start::Server(address) => server::serve(address),
+        init::Start::Driver(address) => driver::serve(address),
     }) {
         Ok(()) => "done".to_owned(),
         Err(problem) => format!("failed: {problem}"),

@@ -1,42 +1,29 @@
-//! The first process of a VM of `vmtax lab network`: serves the traffic that the host sends.
+//! The first process of a VM of `vmtax lab network`: serves the traffic that the client sends.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use vmtax_guest::job::Address;
 use vmtax_guest::order::encode;
-use vmtax_guest::traffic::{HEADER, Kind, PORT, Traffic, VM};
+use vmtax_guest::traffic::{HEADER, Kind, PORT, Traffic};
 
-use crate::traffic_host::{CHUNK_KIB, pieces};
-use crate::{Result, agent, system};
+use crate::traffic_client::{CHUNK_KIB, pieces, say};
+use crate::{Result, agent, network, system};
 
-/// The VM's network card.
-const CARD: &str = "eth0";
 /// The VM's disk.
 const DISK: &str = "/dev/vda";
 /// Alignment of what is read and written past the page cache.
 const BLOCK: usize = 4096;
-/// Time for the kernel to find it.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// Serves one connection after the other until the machine ends.
-pub(crate) fn serve() -> Result<()> {
+pub(crate) fn serve(own: Address) -> Result<()> {
     // For the facts about the bounce buffer; without it they are missing.
     let _ = system::mount("debugfs", "/sys/kernel/debug");
-    let started = Instant::now();
-    while !Path::new("/sys/class/net").join(CARD).exists() {
-        if started.elapsed() > LIMIT {
-            return Err(format!("there is no {CARD}: the kernel found no virtio network card"));
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
     system::loopback_up()?;
-    let card = system::Interface::new(CARD)?;
-    card.address(VM, 24)?;
-    card.up()?;
+    network::configure(own)?;
     spread()?;
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT));
     let listener = listener.map_err(|e| format!("port {PORT}: {e}"))?;
@@ -84,9 +71,7 @@ fn disk(write: bool, bytes: usize, count: u32) -> std::io::Result<()> {
 
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
-    let facts = encode(&agent::facts());
-    stream.write_all(&(facts.len() as u32).to_le_bytes())?;
-    stream.write_all(&facts)?;
+    say(&mut stream, &encode(&agent::facts()))?;
     let mut header = [0; HEADER];
     let mut buffer = vec![0; CHUNK_KIB as usize * 1024];
     while stream.read_exact(&mut header).is_ok() {

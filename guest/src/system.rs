@@ -272,6 +272,30 @@ impl Interface {
         Ok(())
     }
 
+    /// Makes it, a bridge.
+    pub(crate) fn make_bridge(&self) -> Result<()> {
+        let name = self.request().ifr_name;
+        // SAFETY: the call reads a name that ends with a zero.
+        let made =
+            unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCBRADDBR as _, &raw const name) };
+        self.done(made, "making the bridge")
+    }
+
+    /// Makes another one a port of it, a bridge.
+    pub(crate) fn add_port(&self, port: &Interface) -> Result<()> {
+        let mut request = port.request();
+        // SAFETY: the call reads a name and writes a number, both in the request.
+        let found = unsafe {
+            libc::ioctl(self.socket.as_raw_fd(), libc::SIOCGIFINDEX as _, &raw mut request)
+        };
+        port.done(found, "finding it")?;
+        // SAFETY: the call above wrote the number.
+        let index = unsafe { request.ifr_ifru.ifru_ifindex };
+        let mut request = self.request();
+        request.ifr_ifru.ifru_ifindex = index;
+        self.set(SIOCBRADDIF as _, request, "adding a port")
+    }
+
     /// A request about it, in which the rest is zero.
     pub(crate) fn request(&self) -> libc::ifreq {
         // SAFETY: an interface request of zeroes is valid.
@@ -286,16 +310,22 @@ impl Interface {
 
     fn set(&self, order: libc::Ioctl, mut request: libc::ifreq, what: &str) -> Result<()> {
         // SAFETY: the request is of the form that these orders read.
-        if unsafe { libc::ioctl(self.socket.as_raw_fd(), order, &raw mut request) } < 0 {
-            return Err(format!(
-                "network interface {}: {what}: {}",
-                self.name,
-                Error::last_os_error()
-            ));
+        let answer = unsafe { libc::ioctl(self.socket.as_raw_fd(), order, &raw mut request) };
+        self.done(answer, what)
+    }
+
+    fn done(&self, answer: libc::c_int, what: &str) -> Result<()> {
+        if answer < 0 {
+            let error = Error::last_os_error();
+            return Err(format!("network interface {}: {what}: {error}", self.name));
         }
         Ok(())
     }
 }
+
+/// Orders of linux/sockios.h: make a bridge, add a port to one.
+const SIOCBRADDBR: u32 = 0x89a0;
+const SIOCBRADDIF: u32 = 0x89a2;
 
 /// Calls `last` and ends when the parent dies, or on a request to end.
 pub(crate) fn end_with_parent(last: fn()) -> Result<()> {

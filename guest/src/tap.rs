@@ -1,4 +1,4 @@
-//! A tap: a network interface whose other end is a program.
+//! A tap: a network interface whose other end is a program; and a bridge of taps.
 
 use std::fs::File;
 use std::io::Error;
@@ -7,8 +7,8 @@ use std::os::fd::AsRawFd;
 use crate::Result;
 use crate::system::Interface;
 
-/// Makes a tap that stays when nobody has it open, with an address in a network of 256.
-pub(crate) fn make(name: &str, own: [u8; 4]) -> Result<()> {
+/// Makes a tap that stays when nobody has it open.
+pub(crate) fn make(name: &str) -> Result<Interface> {
     let path = "/dev/net/tun";
     let file = File::options().read(true).write(true).open(path);
     let file = file.map_err(|e| format!("{path}: {e}"))?;
@@ -23,6 +23,17 @@ pub(crate) fn make(name: &str, own: [u8; 4]) -> Result<()> {
     if !made {
         return Err(format!("the tap {name}: {}", Error::last_os_error()));
     }
-    interface.address(own, 24)?;
-    interface.up()
+    Ok(interface)
+}
+
+/// Makes a bridge of new taps. Its ports forward at once: it has no spanning tree.
+pub(crate) fn bridge(name: &str, taps: &[&str]) -> Result<Interface> {
+    let bridge = Interface::new(name)?;
+    bridge.make_bridge()?;
+    for tap in taps {
+        let tap = make(tap)?;
+        bridge.add_port(&tap)?;
+        tap.up()?;
+    }
+    Ok(bridge)
 }

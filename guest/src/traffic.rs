@@ -1,22 +1,25 @@
-//! Traffic between an emulated host and a VM of QEMU on it: what vmtax orders, and what comes back.
+//! Traffic between an emulated host and VMs of QEMU on it: what vmtax orders, and what comes back.
 //!
 //! ```text
 //!   vmtax ──mailbox──> host (client, tap0) ──virtio-net──> VM of QEMU (server)
+//!
+//!   vmtax ──mailbox──> host ──TCP──> peer (client) ──bridge of two taps──> VM (server)
+//!
+//!   vmtax ──mailbox──> host ──TCP──> L1, a VM of QEMU: the same with a VM of its own (L2)
 //! ```
-//! A [`Cell`] is one VM and the traffic to send to it. Its disk is a file on the host; requests to it are traffic too. The same header that starts traffic in the VM is [`Traffic::header`].
+//! A [`Cell`] is the VMs of a host ([`Site`]) and the traffic to send. The VM's disk is a file on its host; requests to it are traffic too. The same header that starts
+//! traffic in the VM is [`Traffic::header`]. A peer and an L1 are commanded: [`Command`].
 
 use serde::{Deserialize, Serialize};
 
 use crate::order::File;
 
-/// Address of the host's tap.
-pub const HOST: [u8; 4] = [10, 0, 2, 1];
-/// Address of the VM.
-pub const VM: [u8; 4] = [10, 0, 2, 2];
-/// TCP port of the server in the VM.
+/// TCP port of the server in a VM, and of a VM that is commanded.
 pub const PORT: u16 = 7;
-/// The host's tap.
+/// The tap of a host that is the client, or that commands an L1.
 pub const TAP: &str = "tap0";
+/// The taps of a VM and of its peer.
+pub const TAPS: [&str; 2] = ["tap1", "tap2"];
 /// Bytes of the header that starts traffic.
 pub const HEADER: usize = 16;
 /// The file on the host that is the VM's disk.
@@ -24,19 +27,88 @@ pub const DISK: &str = "/tmp/disk";
 /// Most bytes of a request.
 pub const REQUEST_MOST: u32 = 64 << 10;
 
-/// A VM, and the traffic with it.
+/// VMs, and the traffic with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
-    /// QEMU with its arguments.
-    pub qemu: Vec<String>,
-    /// Files of the host to write before it starts: path and content.
-    pub settings: Vec<(String, String)>,
-    /// Bytes of the VM's disk, a file without content.
-    pub disk: u64,
+    /// The VMs.
+    pub site: Site,
     /// What to send, in order. Each is recorded on its own.
     pub traffic: Vec<Traffic>,
+}
+
+/// A host and its VMs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Site {
+    /// Number of its network: `10.0.NUMBER.0/24`.
+    pub network: u8,
+    /// Files of the host to write before it starts: path and content.
+    pub settings: Vec<(String, String)>,
+    /// QEMU with its arguments: the VM under test, or the one with it inside.
+    pub qemu: Vec<String>,
+    /// Bytes of the VM's disk, a file without content.
+    pub disk: u64,
+    /// Where the client is.
+    pub client: Client,
     /// Timeout of the start and of each traffic, in ms of the host's time.
     pub limit_ms: u64,
+}
+
+/// Where the client is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Client {
+    /// On this host.
+    Host,
+    /// In a second VM, which QEMU starts with these arguments.
+    Peer(Vec<String>),
+    /// The VM is a host (L1), and this is its site.
+    Inside(Box<Site>),
+}
+
+/// An address in the network of a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The host.
+    Host = 1,
+    /// Its VM.
+    Vm = 2,
+    /// The VM's peer.
+    Peer = 3,
+}
+
+impl Place {
+    /// The IPv4 address in this network.
+    pub fn address(self, network: u8) -> [u8; 4] {
+        [10, 0, network, self as u8]
+    }
+}
+
+/// What a host has its VM do: a peer, or an L1. Each is answered with a [`Reply`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// Connect to the server at this address, within this many ms.
+    Connect([u8; 4], u64),
+    /// Start these VMs.
+    Start(Box<Site>),
+    /// So many operations of this traffic.
+    Send(Traffic, u32),
+}
+
+/// The answer to a command.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// Why it failed; empty if it did not.
+    pub problem: String,
+    /// Of starting: this VM and those in it; of connecting: the server.
+    pub vms: Vec<Seen>,
+}
+
+/// A VM as its host sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Its facts: name and value.
+    pub facts: Vec<(String, String)>,
+    /// Threads of its host that take part, those of a peer too.
+    pub threads: Vec<Thread>,
 }
 
 /// Traffic of one kind.
@@ -88,10 +160,8 @@ pub struct Outcome {
     pub problem: String,
     /// The end of what QEMU and the VM's kernel printed.
     pub console: String,
-    /// Facts of the VM: name and value.
-    pub facts: Vec<(String, String)>,
-    /// Threads of the host that take part.
-    pub threads: Vec<Thread>,
+    /// The VM, and if that is an L1, the VM in it.
+    pub vms: Vec<Seen>,
     /// Time of each traffic, in the order of the cell.
     pub elapsed_ns: Vec<u64>,
     /// Files that follow, in this order: the recordings, `NUMBER/trace/...`.
@@ -105,6 +175,8 @@ pub struct Thread {
     pub tid: u32,
     /// What it does.
     pub role: Role,
+    /// It is one of the peer's.
+    pub of_peer: bool,
 }
 
 /// What a thread does.

@@ -68,6 +68,10 @@ impl Sample {
     pub const VHOST_TURNS: &'static str = "vhost-turns";
     /// Metric: the same of a VMM's thread for a disk's queue; unit `count`.
     pub const IO_TURNS: &'static str = "io-thread-turns";
+    /// The end of the name of a VM of `vmtax lab network` whose client is in a second VM.
+    pub const WITH_PEER: &'static str = " with peer";
+    /// And how the category of that second VM begins.
+    pub const PEER_OF: &'static str = "peer of ";
     /// Metric: how long the traffic took by the host's clock; unit `ns`.
     pub const ELAPSED: &'static str = "elapsed";
 }

@@ -1,63 +1,34 @@
-//! QEMU on an emulated host, with a small Linux VM, and traffic between the host and that VM.
+//! QEMU on an emulated host, with a small Linux VM, and traffic between that VM and its host or a second VM.
 //!
 //! ```text
 //!   vmtax ──mailbox──> emulated host (L0): client, tap ──virtio-net──> VM of QEMU (L1): server
 //!                      records KVM's tracepoints and the scheduler's
 //! ```
+//! With a peer the client is in a second VM, and the host has a bridge of two taps. With `+nested` a VM of QEMU takes the place of the host, which still records: client,
+//! tap and QEMU with the server's VM (L2) are in it.
+//!
 //! The VMM is this computer's QEMU, copied into the host with its libraries and firmware. The host has one processor, as every host whose
 //! instructions are counted: vCPUs, VMM, vhost and client take turns on it.
 //!
 //! Left out: what the exits mean (`vmtax-analyse`), storing and printing.
 
 mod category;
+mod files;
+mod site;
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use vmtax_events::{Event, Kind as EventKind};
+use vmtax_events::{Event, Kind as EventKind, Sample};
 use vmtax_guest::order::{decode, encode};
-use vmtax_guest::traffic::{Cell, DISK, Kind, Outcome, Role, Thread, Traffic};
-use vmtax_machine::cpio::{self, Entry};
+use vmtax_guest::traffic::{Cell, Kind, Outcome, Role, Thread, Traffic};
+use vmtax_machine::Machine;
 use vmtax_machine::kernel::Kernel;
-use vmtax_machine::programs::{self, Files};
-use vmtax_machine::{Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop};
 
 pub use self::category::{Category, PARTS, PLAIN, Part};
 use crate::conversation::{Conversation, strange};
-use crate::host::{Booting, Host, Ready, Start, base, modules};
-use crate::{Error, elf, trace_dat};
-
-/// The VMM's program.
-const QEMU: &str = "qemu-system-x86_64";
-/// Where it finds its firmware in the host.
-const FIRMWARE: &str = "usr/share/qemu";
-/// Folders of this computer with QEMU's firmware.
-const FIRMWARE_FOLDERS: [&str; 3] = ["/usr/share/qemu", "/usr/share/seabios", "/usr/lib/ipxe/qemu"];
-/// The firmware that a microvm needs.
-const FIRMWARE_FILES: [&str; 4] =
-    ["bios-microvm.bin", "pvh.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
-/// Modules of the host beside KVM's.
-const HOST_MODULES: [&str; 2] = ["tun", "vhost_net"];
-/// Modules of every VM.
-const VM_MODULES: [&str; 3] = ["virtio_pci", "virtio_net", "virtio_blk"];
-/// Memory of the VM, MiB.
-const VM_MIB: u32 = 256;
-/// Memory of the host, without that of its VM and of unpacked files, MiB.
-const HOST_MIB: u32 = 256;
-/// Bytes of the VM's disk.
-const DISK_BYTES: u64 = 8 << 20;
-/// Size of the trace buffer, KiB; what it holds of all traffic of a cell must fit in the mailbox.
-const BUFFER_KIB: u32 = 32 << 10;
-/// Timeout of a VM's start and of each traffic, in the host's time.
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// A word for both kernels: IPv6 sends packets that nobody asked for.
-const QUIET: &str = "ipv6.disable=1";
-
-/// A word for the VM's kernel, which would wait a second for the real-time clock that it does not have.
-const NO_CLOCK: &str = "initcall_blacklist=cmos_init";
+use crate::host::{Booting, Ready, Start};
+use crate::{Error, trace_dat};
 
 /// Traffic by its name.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +97,31 @@ impl Workload {
     pub fn named(name: &str) -> Option<&'static Workload> {
         WORKLOADS.iter().find(|workload| workload.name == name)
     }
+
+    /// Whether a client takes part, which can be elsewhere. (In the others the VM is only told to begin.)
+    pub fn has_client(&self) -> bool {
+        matches!(self.traffic.kind, Kind::Request { .. } | Kind::Receive | Kind::Send)
+    }
+}
+
+/// Where the client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// On the VM's host.
+    Host,
+    /// In a second, plain VM of that host.
+    Peer,
+}
+
+impl Client {
+    /// The client of this name.
+    pub fn named(name: &str) -> Option<Client> {
+        match name {
+            "host" => Some(Client::Host),
+            "peer" => Some(Client::Peer),
+            _ => None,
+        }
+    }
 }
 
 /// What is to be measured.
@@ -133,8 +129,12 @@ impl Workload {
 pub struct NetworkPlan {
     /// The VMs.
     pub categories: Vec<Category>,
+    /// Where the clients of each are.
+    pub clients: Vec<Client>,
     /// The traffic with each. Each traffic has a VM of its own.
     pub workloads: Vec<&'static Workload>,
+    /// Operations in each recording, if not the workload's own number; a tenth of it is the warm-up.
+    pub operations: Option<u32>,
 }
 
 /// Configuration of the host.
@@ -152,15 +152,30 @@ pub struct NetworkSetup {
     pub limit: Duration,
 }
 
-/// One workload with one VM.
+impl NetworkPlan {
+    /// All of its VMs.
+    fn cells(&self) -> impl Iterator<Item = PlannedCell<'_>> {
+        self.categories.iter().flat_map(move |category| {
+            let clients = self.clients.iter();
+            clients.flat_map(move |client| {
+                let operations = self.operations;
+                let cell =
+                    move |workload| PlannedCell { category, client: *client, workload, operations };
+                self.workloads.iter().copied().map(cell)
+            })
+        })
+    }
+}
+
+/// One workload with one VM, and its peer if it has one.
 #[derive(Debug)]
 pub struct Passage {
-    /// Id of the VM in the run: from 1 on.
-    pub vm: u32,
-    /// The workload.
-    pub workload: &'static Workload,
-    /// Name of the category.
-    pub category: String,
+    /// Operations in the recording.
+    pub count: u32,
+    /// The VM under test is a guest's guest.
+    pub is_nested: bool,
+    /// VMs of the run: the one under test, then its peer.
+    pub vms: Vec<PassageVm>,
     /// Run time by the host's clock.
     pub elapsed_ns: u64,
     /// The recording, a `trace.dat`.
@@ -168,7 +183,17 @@ pub struct Passage {
     /// Events lost in its buffers.
     pub lost: u64,
     /// Threads of the host that take part.
-    pub threads: Vec<Thread>,
+    threads: Vec<Thread>,
+}
+
+/// A VM of the run.
+#[derive(Debug)]
+pub struct PassageVm {
+    /// Its id: from 1 on.
+    pub id: u32,
+    /// Its name in tables: `request plain+vhost`.
+    pub name: String,
+    is_peer: bool,
 }
 
 /// What came of a run.
@@ -185,20 +210,30 @@ pub struct Passages {
 }
 
 impl Passage {
-    /// Its name in tables: `request plain+vhost`.
-    pub fn name(&self) -> String {
-        name(self.workload.name, &self.category)
+    /// The name of the VM under test.
+    pub fn name(&self) -> &str {
+        self.vms.first().map_or("", |vm| &vm.name)
     }
 
-    /// Operations in the recording.
-    pub fn count(&self) -> u32 {
-        self.workload.traffic.count
+    /// Whether an event can be one of this VM: of VM and peer each has exits of its own, and all threads take turns.
+    pub fn is_of(&self, vm: &PassageVm, event: &Event) -> bool {
+        let is_other = |thread: &Thread| thread.tid == event.tid && thread.of_peer != vm.is_peer;
+        matches!(event.kind, EventKind::Switch { .. }) || !self.threads.iter().any(is_other)
+    }
+
+    /// Threads of the host that take part for this VM.
+    pub fn threads(&self, vm: &PassageVm) -> Vec<Thread> {
+        let threads = self.threads.iter().filter(|thread| thread.of_peer == vm.is_peer);
+        threads.copied().collect()
     }
 }
 
 /// The name of a passage.
-pub fn name(workload: &str, category: &str) -> String {
-    format!("{workload} {category}")
+pub fn name(workload: &str, category: &str, client: Client) -> String {
+    match client {
+        Client::Host => format!("{workload} {category}"),
+        Client::Peer => format!("{workload} {category}{}", Sample::WITH_PEER),
+    }
 }
 
 /// How often threads that serve virtio queues got a processor. (QEMU's worker threads, which read and write the disk's file, are not counted.)
@@ -235,7 +270,7 @@ pub fn run_network(
     plan: &NetworkPlan,
     progress: &dyn Fn(&str),
 ) -> Result<Passages, Error> {
-    let (spec, archive) = setup.spec()?;
+    let (spec, archive) = files::spec(setup, plan)?;
     let booting = Booting {
         spec: &spec,
         cache: &setup.cache,
@@ -246,46 +281,109 @@ pub fn run_network(
     };
     let say = |doing: &str| progress(&format!("{doing} the host"));
     let ready = booting.start((&archive, &|| Ok(archive.clone())), &say)?;
-    let Ready { mut machine, mut conversation, start, .. } = ready;
-    let mut passages = Passages {
-        done: Vec::new(),
-        failures: Vec::new(),
-        start,
-        vmm: version().unwrap_or_default(),
-    };
-    for category in &plan.categories {
-        for workload in &plan.workloads {
-            let name = name(workload.name, &category.name);
-            progress(&format!("running {name}"));
-            let cell = cell(category, workload);
-            let mut ask = || {
-                machine.allow(setup.limit);
-                ask(&mut machine, &mut conversation, &cell)
-            };
-            let mut answer = ask()?;
-            if !answer.0.problem.is_empty() {
-                let note = format!("{name}: {}; tried again", told(&answer.0));
-                passages.start.notes.push(note);
-                answer = ask()?;
-            }
-            let (outcome, files) = answer;
-            if let Some(problem) = problem(&outcome, category) {
-                passages.failures.push(format!("{name}: {problem}"));
-                continue;
-            }
-            let files = of_passage(&files, 0);
-            passages.done.push(Passage {
-                vm: passages.done.len() as u32 + 1,
-                workload,
-                category: category.name.clone(),
-                elapsed_ns: outcome.elapsed_ns.first().copied().unwrap_or_default(),
-                lost: trace_dat::lost(&files),
-                trace: trace_dat::assemble(&files, &setup.kernel.release)?,
-                threads: outcome.threads,
-            });
+    let Ready { machine, conversation, start, .. } = ready;
+    let vmm = files::version().unwrap_or_default();
+    let passages = Passages { done: Vec::new(), failures: Vec::new(), start, vmm };
+    let mut run = Run { setup, machine, conversation, passages };
+    for cell in plan.cells() {
+        progress(&format!("running {}", cell.name()));
+        run.carry_out(&cell)?;
+    }
+    Ok(run.passages)
+}
+
+/// A VM with its traffic.
+struct PlannedCell<'a> {
+    category: &'a Category,
+    client: Client,
+    workload: &'static Workload,
+    operations: Option<u32>,
+}
+
+impl PlannedCell<'_> {
+    fn traffic(&self) -> Traffic {
+        let own = self.workload.traffic;
+        match self.operations {
+            Some(count) => Traffic { warm_up: (count / 10).max(1), count, ..own },
+            None => own,
         }
     }
-    Ok(passages)
+
+    fn name(&self) -> String {
+        name(self.workload.name, &self.category.name, self.client)
+    }
+
+    /// A VM for each workload: what a VM did before changes when the host's scheduler lets it run, and so how often it is idle.
+    fn order(&self) -> Cell {
+        Cell { site: site::of(self.category, self.client), traffic: vec![self.traffic()] }
+    }
+
+    /// VMs of the run: the one under test, and its peer, unless both are in one L1, whose exits are those of both.
+    fn vms(&self, first: u32) -> Vec<PassageVm> {
+        let vm = |id, name, is_peer| PassageVm { id, name, is_peer };
+        let mut vms = vec![vm(first, self.name(), false)];
+        if self.client == Client::Peer && !self.category.is_nested() {
+            let category = format!("{}{}", Sample::PEER_OF, self.category.name);
+            vms.push(vm(first + 1, name(self.workload.name, &category, Client::Host), true));
+        }
+        vms
+    }
+}
+
+/// A running host.
+struct Run<'a> {
+    setup: &'a NetworkSetup,
+    machine: Machine,
+    conversation: Conversation,
+    passages: Passages,
+}
+
+impl Run<'_> {
+    fn carry_out(&mut self, cell: &PlannedCell<'_>) -> Result<(), Error> {
+        let order = cell.order();
+        let mut answer = self.ask(&order)?;
+        if !answer.0.problem.is_empty() {
+            let note = format!("{}: {}; tried again", cell.name(), told(&answer.0));
+            self.passages.start.notes.push(note);
+            answer = self.ask(&order)?;
+        }
+        let (outcome, files) = answer;
+        match problem(&outcome, cell.category) {
+            Some(problem) => {
+                self.passages.failures.push(format!("{}: {problem}", cell.name()));
+                Ok(())
+            }
+            None => self.keep(cell, outcome, &of_passage(&files, 0)),
+        }
+    }
+
+    fn ask(&mut self, cell: &Cell) -> Result<(Outcome, Named), Error> {
+        self.machine.allow(self.setup.limit);
+        let bytes = self.conversation.ask(&mut self.machine, &encode(cell))?;
+        let outcome: Outcome = decode(&bytes).ok_or_else(strange)?;
+        let files = self.conversation.files(bytes.len(), &outcome.files)?;
+        Ok((outcome, files))
+    }
+
+    fn keep(
+        &mut self,
+        cell: &PlannedCell<'_>,
+        outcome: Outcome,
+        files: &Named,
+    ) -> Result<(), Error> {
+        let done = &mut self.passages.done;
+        let first = done.iter().flat_map(|passage| &passage.vms).count() as u32 + 1;
+        done.push(Passage {
+            vms: cell.vms(first),
+            count: cell.traffic().count,
+            is_nested: cell.category.is_nested(),
+            elapsed_ns: outcome.elapsed_ns.first().copied().unwrap_or_default(),
+            lost: trace_dat::lost(files),
+            trace: trace_dat::assemble(files, &self.setup.kernel.release)?,
+            threads: outcome.vms.into_iter().next().unwrap_or_default().threads,
+        });
+        Ok(())
+    }
 }
 
 /// Why the cell was not measured, if it was not.
@@ -296,7 +394,7 @@ fn problem(outcome: &Outcome, category: &Category) -> Option<String> {
     if outcome.elapsed_ns.len() != 1 {
         return Some("the host did not carry out the traffic".to_owned());
     }
-    category.missing(&outcome.facts, &outcome.threads)
+    category.missing(&outcome.vms)
 }
 
 /// A cell's problem, with the last line of the VM's console.
@@ -310,17 +408,6 @@ fn told(outcome: &Outcome) -> String {
 /// Files by name.
 type Named = Vec<(String, Vec<u8>)>;
 
-fn ask(
-    machine: &mut Machine,
-    conversation: &mut Conversation,
-    cell: &Cell,
-) -> Result<(Outcome, Named), Error> {
-    let bytes = conversation.ask(machine, &encode(cell))?;
-    let outcome: Outcome = decode(&bytes).ok_or_else(strange)?;
-    let files = conversation.files(bytes.len(), &outcome.files)?;
-    Ok((outcome, files))
-}
-
 /// The files of one traffic: `2/trace/cpu0` of number 2 is `trace/cpu0`.
 fn of_passage(files: &[(String, Vec<u8>)], number: usize) -> Vec<(String, Vec<u8>)> {
     let own = format!("{number}/");
@@ -330,156 +417,6 @@ fn of_passage(files: &[(String, Vec<u8>)], number: usize) -> Vec<(String, Vec<u8
     mine.collect()
 }
 
-/// A VM for each workload: what a VM did before changes when the host's scheduler lets it run, and so how often it is idle.
-fn cell(category: &Category, workload: &Workload) -> Cell {
-    Cell {
-        qemu: qemu(category),
-        settings: vec![(
-            "/sys/module/kvm/parameters/halt_poll_ns".to_owned(),
-            category.halt_poll_ns().to_owned(),
-        )],
-        disk: DISK_BYTES,
-        traffic: vec![workload.traffic],
-        limit_ms: LIMIT.as_millis() as u64,
-    }
-}
-
-/// The VMM's command line.
-fn qemu(category: &Category) -> Vec<String> {
-    let [netdev, card] = category.network();
-    let command_line = Host::Amd.vm_command_line(&format!("{QUIET} {NO_CLOCK} vmtax.role=server"))
-        + &category.words();
-    let fixed = [
-        "-no-user-config",
-        "-nodefaults",
-        "-display",
-        "none",
-        "-no-reboot",
-        "-accel",
-        "kvm",
-        // PCI for interrupts by message (MSI-X); none of the devices of a PC that would take exits of their own.
-        "-machine",
-        "microvm,pcie=on,pit=off,pic=off,rtc=off",
-        "-chardev",
-        "file,id=console,path=/dev/stdout,append=on",
-        "-serial",
-        "chardev:console",
-        "-kernel",
-        "/vm/vmlinux",
-    ];
-    let mut words = vec![format!("/usr/bin/{QEMU}")];
-    words.extend(fixed.map(str::to_owned));
-    words.extend([
-        "-L".to_owned(),
-        format!("/{FIRMWARE}"),
-        "-name".to_owned(),
-        "vm,debug-threads=on".to_owned(),
-        "-cpu".to_owned(),
-        category.cpu(),
-        "-smp".to_owned(),
-        category.vcpus().to_string(),
-        "-m".to_owned(),
-        format!("{VM_MIB}M"),
-        "-initrd".to_owned(),
-        format!("/{}", initramfs(&modules_of(&category.parts))),
-        "-append".to_owned(),
-        command_line,
-        "-netdev".to_owned(),
-        netdev,
-        "-device".to_owned(),
-        card,
-        "-blockdev".to_owned(),
-        format!("driver=file,filename={DISK},node-name=disk0"),
-        "-device".to_owned(),
-        category.disk(),
-    ]);
-    words.extend(category.arguments());
-    words
-}
-
-/// Modules of a VM beside those of every VM.
-fn modules_of(parts: &[&'static Part]) -> BTreeSet<&'static str> {
-    parts.iter().flat_map(|part| part.modules).copied().collect()
-}
-
-/// The file in the host with the initramfs of VMs that load these modules too.
-fn initramfs(modules: &BTreeSet<&str>) -> String {
-    let suffix = modules.iter().map(|module| format!("-{module}")).collect::<String>();
-    format!("vm/initramfs{suffix}")
-}
-
-impl NetworkSetup {
-    /// The spec of the machine, and its initramfs. It has the files of all categories, so that one saved state is for all plans.
-    fn spec(&self) -> Result<(Spec, Vec<u8>), Error> {
-        let mut files = Files::new();
-        pack(&mut files)?;
-        files.insert("vm/vmlinux".to_owned(), elf::trimmed_for_qemu(&self.kernel.vmlinux()?)?);
-        let sets =
-            std::iter::once(BTreeSet::new()).chain(PARTS.iter().map(|part| modules_of(&[part])));
-        for set in sets.collect::<BTreeSet<_>>() {
-            let names: Vec<&str> = VM_MODULES.iter().chain(&set).copied().collect();
-            let modules = modules(&self.kernel, &names)?;
-            files.insert(initramfs(&set), below_tables(cpio::archive(&base(&modules))?));
-        }
-        let names: Vec<&str> = HOST_MODULES.into_iter().chain([Host::Amd.module()]).collect();
-        let modules = modules(&self.kernel, &names)?;
-        let mut entries: Vec<Entry<'_>> = base(&modules);
-        entries.extend([Entry::folder("tmp"), Entry::folder("dev/net")]);
-        entries.extend(programs::entries(&files));
-        let archive = cpio::archive(&entries)?;
-        let spec = Spec {
-            emulator: Host::Amd.emulator(),
-            kernel: self.kernel.clone(),
-            command_line: format!(
-                "console=ttyS0,115200 {QUICK_BOOT} panic=-1 tsc=reliable {QUIET} vmtax.role=network vmtax.buffer={BUFFER_KIB}"
-            ),
-            memory_mib: HOST_MIB + VM_MIB + (BUFFER_KIB >> 10) + programs::memory_mib(&files),
-            initramfs: Initramfs::Bytes(Arc::default()),
-            cpus: 1,
-            mailbox: Mailbox::new()?,
-            console: self.console.clone(),
-            limit: self.limit,
-            stop: Stop::default(),
-            options: Options::default(),
-        };
-        Ok((spec, archive))
-    }
-}
-
-/// The archive with zeros after it, which Linux skips. QEMU 7.2 loads a microvm's initramfs to the last page that leaves room for it, over the ACPI
-/// tables, which are the last 3 KiB of memory; with this size it ends 4095 bytes before the end.
-fn below_tables(mut archive: Vec<u8>) -> Vec<u8> {
-    const PAGE: usize = 4096;
-    archive.resize(archive.len().next_multiple_of(PAGE) + 1, 0);
-    archive
-}
-
-/// QEMU, its libraries and its firmware.
-fn pack(files: &mut Files) -> Result<(), Error> {
-    let problem = |problem: String| Error::Observer { program: QEMU.to_owned(), problem };
-    let path = programs::find(QEMU).ok_or_else(|| {
-        let how = "it is not installed here; apt-get install --no-install-recommends qemu-system-x86 seabios";
-        problem(how.to_owned())
-    })?;
-    programs::add(files, QEMU, &path, &Path::new("/usr/bin").join(QEMU))?;
-    for name in FIRMWARE_FILES {
-        let mut places = FIRMWARE_FOLDERS.iter().map(|folder| Path::new(folder).join(name));
-        let found = places.find_map(|path| std::fs::read(path).ok()).ok_or_else(|| {
-            problem(format!(
-                "its firmware {name} is in none of {}; apt-get install qemu-system-data seabios",
-                FIRMWARE_FOLDERS.join(", ")
-            ))
-        })?;
-        files.insert(format!("{FIRMWARE}/{name}"), found);
-    }
-    Ok(())
-}
-
-/// The version of the VMM, which is that of the emulator.
-fn version() -> Option<String> {
-    vmtax_machine::version(Host::Amd.emulator())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -487,10 +424,10 @@ mod tests {
     #[test]
     fn turns_are_those_of_the_threads_that_serve_queues() {
         let threads = [
-            Thread { tid: 5, role: Role::Vmm },
-            Thread { tid: 6, role: Role::Vcpu },
-            Thread { tid: 7, role: Role::Vhost },
-            Thread { tid: 9, role: Role::Io },
+            Thread { tid: 5, role: Role::Vmm, of_peer: false },
+            Thread { tid: 6, role: Role::Vcpu, of_peer: false },
+            Thread { tid: 7, role: Role::Vhost, of_peer: false },
+            Thread { tid: 9, role: Role::Io, of_peer: false },
         ];
         let mut turns = Turns::default();
         for next_tid in [5, 6, 7, 7, 8, 9] {
@@ -501,20 +438,34 @@ mod tests {
     }
 
     #[test]
-    fn a_part_changes_the_vmm_alone_where_it_says_so() {
-        let line = |name: &str| qemu(&Category::read(name).expect("a category")).join(" ");
-        let plain = line("plain");
-        assert!(!plain.contains("vhost") && !plain.contains("swiotlb"), "{plain}");
-        for (name, word) in [
-            ("plain+vhost", "downscript=no,vhost=on"),
-            ("plain+swiotlb", "drive=disk0,disable-legacy=on,iommu_platform=on"),
-            ("plain+iothread", "disable-legacy=on,iothread=io0 -object iothread,id=io0"),
-            ("plain-ioeventfd", "drive=disk0,disable-legacy=on,ioeventfd=off"),
-            ("plain+poll", " idle=poll"),
-            ("plain+haltpoll", "-initrd /vm/initramfs-cpuidle_haltpoll"),
-            ("plain-x2apic", "-kvm-pv-eoi,-x2apic"),
-        ] {
-            assert!(line(name).contains(word) && !plain.contains(word), "{}", line(name));
-        }
+    fn a_vm_and_its_peer_have_exits_of_their_own() {
+        let category = Category::read("plain").expect("a category");
+        let of = |category| PlannedCell {
+            category,
+            client: Client::Peer,
+            workload: &WORKLOADS[0],
+            operations: Some(5),
+        };
+        let vms = of(&category).vms(3);
+        let names: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
+        assert_eq!(names, ["request plain with peer", "request peer of plain"]);
+        let thread = |tid, of_peer| Thread { tid, role: Role::Vcpu, of_peer };
+        let passage = Passage {
+            count: 1,
+            is_nested: false,
+            vms,
+            elapsed_ns: 0,
+            trace: Vec::new(),
+            lost: 0,
+            threads: vec![thread(5, false), thread(6, true)],
+        };
+        let event = |tid, kind| Event { time_ns: 0, pid: 0, tid, cpu: 0, vcpu: 0, kind };
+        let is_of = |event: Event| [0, 1].map(|at| passage.is_of(&passage.vms[at], &event));
+        assert_eq!(is_of(event(5, EventKind::Entry)), [true, false]);
+        assert_eq!(is_of(event(6, EventKind::Entry)), [false, true]);
+        let switch = EventKind::Switch { next_tid: 6, preempted: false };
+        assert_eq!(is_of(event(5, switch)), [true, true]);
+        let nested = Category::read("plain+nested").expect("a category");
+        assert_eq!(of(&nested).vms(1).len(), 1);
     }
 }

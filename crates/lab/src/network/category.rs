@@ -1,6 +1,8 @@
 //! Categories of VMs of `vmtax lab network`: a plain VM, and parts that each change one property of it.
 
-use vmtax_guest::traffic::{Role, TAP, Thread};
+use std::collections::BTreeSet;
+
+use vmtax_guest::traffic::{Role, Seen};
 
 /// A part of a category.
 #[derive(Clone, Copy, Debug)]
@@ -24,11 +26,13 @@ pub struct Part {
     /// vCPUs, if not one.
     vcpus: Option<u32>,
     /// Modules that the VM loads beside those of every VM.
-    pub(super) modules: &'static [&'static str],
+    modules: &'static [&'static str],
     /// `kvm.halt_poll_ns` of the host.
     halt_poll_ns: Option<&'static str>,
     /// What shows that the VM has it.
     shows: Shows,
+    /// It can be before `+nested`: it is not about card and disk, which no workload uses in L1.
+    before_nested: bool,
 }
 
 /// What shows in a VM's facts, or on the host, that it has a part.
@@ -56,7 +60,11 @@ const NONE: Part = Part {
     modules: &[],
     halt_poll_ns: None,
     shows: Shows::Nothing,
+    before_nested: false,
 };
+
+/// The part that makes the VM a guest of L1. It divides a category: parts before it are L1's, parts after it the VM's.
+const NESTED: &str = "+nested";
 
 /// The kind of VM to which parts are added.
 pub const PLAIN: &str = "plain";
@@ -84,6 +92,7 @@ pub const PARTS: &[Part] = &[
         about: "an idle vCPU polls and never halts (idle=poll)",
         words: "idle=poll",
         shows: Shows::Word("command line", "idle=poll"),
+        before_nested: true,
         ..NONE
     },
     Part {
@@ -99,6 +108,7 @@ pub const PARTS: &[Part] = &[
         name: "+hpoll",
         about: "the host polls for up to 200 us before the thread of a halted vCPU sleeps",
         halt_poll_ns: Some("200000"),
+        before_nested: true,
         ..NONE
     },
     Part {
@@ -127,6 +137,7 @@ pub const PARTS: &[Part] = &[
         about: "the APIC's timer counts down from an initial count; there is no TSC deadline",
         cpu: ",-tsc-deadline",
         shows: Shows::NoWord("processor flags", "tsc_deadline_timer"),
+        before_nested: true,
         ..NONE
     },
     Part {
@@ -134,6 +145,12 @@ pub const PARTS: &[Part] = &[
         about: "the APIC's registers are in memory (MMIO), and not MSRs",
         cpu: ",-x2apic",
         shows: Shows::NoWord("processor flags", "x2apic"),
+        before_nested: true,
+        ..NONE
+    },
+    Part {
+        name: NESTED,
+        about: "the VM is a guest's guest (L2): QEMU with it runs in a VM of the host (L1), and so does its client. Parts before it are L1's, parts after it the VM's",
         ..NONE
     },
 ];
@@ -143,37 +160,89 @@ pub const PARTS: &[Part] = &[
 pub struct Category {
     /// `plain+vhost`
     pub name: String,
-    pub(super) parts: Vec<&'static Part>,
+    /// L1, if the VM is a guest of one.
+    pub(super) outer: Option<Parts>,
+    /// The VM under test.
+    pub(super) vm: Parts,
 }
+
+/// Sets of modules that a VM can load beside those of every VM.
+pub(super) fn module_sets() -> BTreeSet<BTreeSet<&'static str>> {
+    let sets = PARTS.iter().map(|part| part.modules.iter().copied().collect());
+    sets.chain([BTreeSet::new()]).collect()
+}
+
+/// Parts of one VM.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Parts(Vec<&'static Part>);
 
 impl Category {
     /// Reads `plain+vhost-x2apic`; the error lists what is known.
     ///
     /// # Errors
-    /// When it does not start with `plain`, or has an unknown part or one twice.
+    /// When it does not start with `plain`, has an unknown part, one twice, or one before `+nested` that L1 cannot have.
     pub fn read(name: &str) -> Result<Category, String> {
         let known = || PARTS.iter().map(|part| part.name).collect::<Vec<_>>().join(", ");
         let mut rest = name
             .strip_prefix(PLAIN)
             .ok_or_else(|| format!("starts with `plain`, and then has parts: {}", known()))?;
-        let mut parts: Vec<&'static Part> = Vec::new();
+        let mut category = Category { name: name.to_owned(), outer: None, vm: Parts::default() };
         while !rest.is_empty() {
             // The longest name: one can start as another does.
             let found = PARTS.iter().filter(|part| rest.starts_with(part.name));
             let Some(part) = found.max_by_key(|part| part.name.len()) else {
                 return Err(format!("{rest:?} is not one of {}", known()));
             };
-            if parts.iter().any(|other| other.name == part.name) {
-                return Err(format!("{:?} is there twice", part.name));
-            }
-            parts.push(part);
+            category.add(part)?;
             rest = rest.get(part.name.len()..).unwrap_or_default();
         }
-        Ok(Category { name: name.to_owned(), parts })
+        Ok(category)
+    }
+
+    fn add(&mut self, part: &'static Part) -> Result<(), String> {
+        let is_nested = part.name == NESTED;
+        if self.vm.has(part) || is_nested && self.outer.is_some() {
+            return Err(format!("{:?} is there twice", part.name));
+        }
+        if !is_nested {
+            self.vm.0.push(part);
+            return Ok(());
+        }
+        if let Some(other) = self.vm.0.iter().find(|part| !part.before_nested) {
+            let can = PARTS.iter().filter(|part| part.before_nested).map(|part| part.name);
+            return Err(format!(
+                "{:?} is about card, disk or server, which L1 does not use: put it after {NESTED}; before it can be {}",
+                other.name,
+                can.collect::<Vec<_>>().join(", ")
+            ));
+        }
+        self.outer = Some(std::mem::take(&mut self.vm));
+        Ok(())
+    }
+
+    /// Whether the VM is a guest's guest.
+    pub fn is_nested(&self) -> bool {
+        self.outer.is_some()
+    }
+
+    /// Why these VMs, from the outermost on, are not those of this category, if so.
+    pub(super) fn missing(&self, vms: &[Seen]) -> Option<String> {
+        let expected = self.outer.iter().map(|outer| ("L1", outer)).chain([("the VM", &self.vm)]);
+        let mut seen = vms.iter();
+        expected.into_iter().find_map(|(name, parts)| match seen.next() {
+            Some(seen) => parts.missing(name, seen),
+            None => Some(format!("the host did not say what {name} is")),
+        })
+    }
+}
+
+impl Parts {
+    fn has(&self, part: &Part) -> bool {
+        self.0.iter().any(|other| other.name == part.name)
     }
 
     fn all(&self, of: impl Fn(&Part) -> &'static str) -> String {
-        self.parts.iter().map(|part| of(part)).collect()
+        self.0.iter().map(|part| of(part)).collect()
     }
 
     /// The model of its processors. PV EOI is off for the reason that docs/lab-method.md states of all Linux guests.
@@ -181,12 +250,12 @@ impl Category {
         format!("host,-kvm-pv-eoi{}", self.all(|part| part.cpu))
     }
 
-    /// QEMU's netdev and device.
-    pub(super) fn network(&self) -> [String; 2] {
+    /// QEMU's netdev and device, on this tap.
+    pub(super) fn network(&self, tap: &str) -> [String; 2] {
         let netdev = self.all(|part| part.netdev);
         let device = self.all(|part| part.device);
         [
-            format!("tap,id=net0,ifname={TAP},script=no,downscript=no{netdev}"),
+            format!("tap,id=net0,ifname={tap},script=no,downscript=no{netdev}"),
             format!("virtio-net-pci,netdev=net0,romfile=,disable-legacy=on{device}"),
         ]
     }
@@ -199,54 +268,58 @@ impl Category {
 
     /// Further arguments of QEMU.
     pub(super) fn arguments(&self) -> impl Iterator<Item = String> {
-        self.parts.iter().flat_map(|part| part.arguments).map(|word| (*word).to_owned())
+        self.0.iter().flat_map(|part| part.arguments).map(|word| (*word).to_owned())
     }
 
     /// vCPUs.
     pub(super) fn vcpus(&self) -> u32 {
-        self.parts.iter().find_map(|part| part.vcpus).unwrap_or(1)
+        self.0.iter().find_map(|part| part.vcpus).unwrap_or(1)
     }
 
     /// Words on the kernel's command line.
     pub(super) fn words(&self) -> String {
-        let words = self.parts.iter().map(|part| part.words).filter(|words| !words.is_empty());
+        let words = self.0.iter().map(|part| part.words).filter(|words| !words.is_empty());
         words.map(|words| format!(" {words}")).collect()
+    }
+
+    /// Modules that the VM loads beside those of every VM.
+    pub(super) fn modules(&self) -> BTreeSet<&'static str> {
+        self.0.iter().flat_map(|part| part.modules).copied().collect()
     }
 
     /// `kvm.halt_poll_ns` of the host. No polling unless a part wants it: it replaces waking a thread by using the processor.
     pub(super) fn halt_poll_ns(&self) -> &'static str {
-        self.parts.iter().find_map(|part| part.halt_poll_ns).unwrap_or("0")
+        self.0.iter().find_map(|part| part.halt_poll_ns).unwrap_or("0")
     }
 
-    /// Why these facts and threads are not those of a VM of this category, if so.
-    pub(super) fn missing(&self, facts: &[(String, String)], threads: &[Thread]) -> Option<String> {
-        let has = |fact: &str, word: &str| {
-            let found = facts.iter().find(|(name, _)| name == fact);
-            found.is_some_and(|(_, value)| value.split_whitespace().any(|one| one == word))
-        };
+    /// Why this VM does not have them, if so.
+    fn missing(&self, name: &str, seen: &Seen) -> Option<String> {
         let value = |fact: &str| {
-            let found = facts.iter().find(|(name, _)| name == fact);
+            let found = seen.facts.iter().find(|(name, _)| name == fact);
             found.map_or("", |(_, value)| value.as_str())
         };
-        self.parts.iter().find_map(|part| {
+        let has = |fact: &str, word: &str| value(fact).split_whitespace().any(|one| one == word);
+        let is_there =
+            |role: Role| seen.threads.iter().any(|thread| thread.role == role && !thread.of_peer);
+        self.0.iter().find_map(|part| {
             let problem = match part.shows {
                 Shows::Nothing => return None,
                 Shows::Word(fact, word) if !has(fact, word) => {
                     format!("its {fact} is \"{}\", without {word}", value(fact))
                 }
                 Shows::NoWord(fact, word) if has(fact, word) => format!("its {fact} has {word}"),
-                Shows::Thread(role, name) if threads.iter().all(|thread| thread.role != role) => {
-                    format!("there is no {name}")
-                }
+                Shows::Thread(role, thread) if !is_there(role) => format!("there is no {thread}"),
                 _ => return None,
             };
-            Some(format!("the VM is not {}: {problem}", part.name))
+            Some(format!("{name} is not {}: {problem}", part.name))
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use vmtax_guest::traffic::Thread;
+
     use super::*;
 
     #[test]
@@ -254,14 +327,21 @@ mod tests {
         for name in ["plain", "plain+vhost", "plain+vhost+swiotlb-tsc-deadline-x2apic"] {
             let category = Category::read(name).expect("a category");
             assert_eq!(category.name, name);
-            assert_eq!(PLAIN.to_owned() + &category.all(|part| part.name), name);
+            assert_eq!(PLAIN.to_owned() + &category.vm.all(|part| part.name), name);
         }
+        let nested = Category::read("plain-x2apic+nested+vhost-x2apic").expect("a category");
+        let outer = nested.outer.as_ref().map(|outer| outer.all(|part| part.name));
+        assert_eq!(outer.as_deref(), Some("-x2apic"));
+        assert_eq!(nested.vm.all(|part| part.name), "+vhost-x2apic");
         for (name, problem) in [
             ("", "starts with `plain`"),
             ("snp", "starts with `plain`"),
             ("plain+", "\"+\" is not one of +vhost"),
             ("plain+vhos", "is not one of"),
             ("plain+vhost+vhost", "twice"),
+            ("plain+nested+nested", "twice"),
+            ("plain+vhost+nested", "\"+vhost\" is about card, disk or server"),
+            ("plain+smp+nested", "before it can be +poll, +hpoll, -tsc-deadline, -x2apic"),
         ] {
             let error = Category::read(name).expect_err(name);
             assert!(error.contains(problem), "{name}: {error}");
@@ -272,8 +352,11 @@ mod tests {
     fn a_vm_without_a_required_feature_is_reported() {
         let fact = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
         let missing = |category: &str, facts: &[(String, String)], threads: &[Thread]| {
-            Category::read(category).expect("a category").missing(facts, threads)
+            let seen = Seen { facts: facts.to_vec(), threads: threads.to_vec() };
+            Category::read(category).expect("a category").missing(&[seen])
         };
+        let thread = |role| [Thread { tid: 7, role, of_peer: false }];
+        let of_peer = [Thread { tid: 7, role: Role::Vhost, of_peer: true }];
         assert_eq!(missing("plain", &[], &[]), None);
         let flags = fact("processor flags", "fpu x2apic tsc_deadline_timer");
         assert!(missing("plain-x2apic", &flags, &[]).is_some());
@@ -284,9 +367,11 @@ mod tests {
         let said = "the VM is not +haltpoll: its idle governor is \"menu\", without haltpoll";
         assert_eq!(menu.as_deref(), Some(said));
         assert_eq!(missing("plain+haltpoll", &fact("idle governor", "haltpoll"), &[]), None);
-        assert!(missing("plain+vhost", &[], &[Thread { tid: 7, role: Role::Vmm }]).is_some());
-        assert_eq!(missing("plain+vhost", &[], &[Thread { tid: 7, role: Role::Vhost }]), None);
-        assert!(missing("plain+iothread", &[], &[Thread { tid: 7, role: Role::Vmm }]).is_some());
-        assert_eq!(missing("plain+iothread", &[], &[Thread { tid: 7, role: Role::Io }]), None);
+        assert!(missing("plain+vhost", &[], &thread(Role::Vmm)).is_some());
+        assert_eq!(missing("plain+vhost", &[], &thread(Role::Vhost)), None);
+        assert!(missing("plain+vhost", &[], &of_peer).is_some());
+        assert!(missing("plain+nested", &[], &[]).is_some_and(|said| said.contains("the VM")));
+        assert!(missing("plain+iothread", &[], &thread(Role::Vmm)).is_some());
+        assert_eq!(missing("plain+iothread", &[], &thread(Role::Io)), None);
     }
 }

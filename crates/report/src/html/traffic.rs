@@ -3,13 +3,14 @@
 use maud::{Markup, html};
 use vmtax_analyse::Ledger;
 use vmtax_analyse::traffic::{TrafficRow, traffic};
+use vmtax_events::Cause;
 
 use super::described::{self, TableSection};
 use super::lines::{LINE, Scale, line, part};
 use super::{figures, series};
 use crate::numbers::significant;
 use crate::table::Table;
-use crate::traffic::{CAUSES, NOTE, TITLE, others};
+use crate::traffic::{CAUSES, NOTE, TITLE, others, vm_name};
 
 /// A chart for each workload, and the table.
 pub(super) fn section(ledger: &Ledger, table: &Table) -> Markup {
@@ -17,7 +18,7 @@ pub(super) fn section(ledger: &Ledger, table: &Table) -> Markup {
     let mut workloads: Vec<&str> = rows.iter().map(|row| row.workload.as_str()).collect();
     workloads.sort_unstable();
     workloads.dedup();
-    let names = CAUSES.iter().map(|(.., title)| *title).chain(["other"]);
+    let names = charted().map(|(.., title)| title).chain(["other"]);
     let shown = |at: usize| rows.iter().any(|row| parts(row).get(at).is_some_and(|one| *one > 0.0));
     html! {
         h2 #traffic-title { (TITLE) }
@@ -37,10 +38,16 @@ pub(super) fn section(ledger: &Ledger, table: &Table) -> Markup {
     }
 }
 
-/// Exits of one operation by cause, in the order of the columns; the last are those of all other causes.
+/// Causes that a chart tells apart: as many as there are patterns.
+fn charted() -> impl Iterator<Item = (Cause, &'static str, &'static str)> {
+    CAUSES.into_iter().take(series::MAX_SERIES)
+}
+
+/// Exits of one operation by cause, in the order of the columns; the last are those of all other causes, entries of L2 among them.
 fn parts(row: &TrafficRow) -> Vec<f64> {
-    let known = CAUSES.iter().map(|(cause, ..)| row.cause(*cause));
-    known.chain([others(row)]).collect()
+    let known = charted().map(|(cause, ..)| row.cause(cause));
+    let further = CAUSES.iter().skip(series::MAX_SERIES).map(|(cause, ..)| row.cause(*cause));
+    known.chain([others(row) + further.sum::<f64>()]).collect()
 }
 
 fn chart(workload: &str, rows: &[&TrafficRow]) -> Markup {
@@ -53,11 +60,11 @@ fn chart(workload: &str, rows: &[&TrafficRow]) -> Markup {
                 @let bar = html! {
                     @for (at, from, count) in stacked(row) {
                         rect class=(series::class(at)) x=(part(scale.x(from))) y="5" width=(part(scale.x(count))) height=(LINE - 10.0) {
-                            title { (figures::text(&row.category)) ": " (CAUSES.get(at).map_or("other", |cause| cause.2)) " " (significant(count)) }
+                            title { (figures::text(&vm_name(row))) ": " (charted().nth(at).map_or("other", |cause| cause.2)) " " (significant(count)) }
                         }
                     }
                 };
-                (line(&scale, &figures::text(&row.category), &bar, &significant(all(row))))
+                (line(&scale, &figures::text(&vm_name(row)), &bar, &significant(all(row))))
             }
             (scale.axis())
         }

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_cli::progress::{Progress, ReadingProgress};
 use vmtax_events::{Better, Losses, Recording as Facts, RowSink, Sample, Vm};
-use vmtax_lab::network::{NetworkPlan, NetworkSetup, Passage, Passages, Turns, run_network};
+use vmtax_lab::network::{
+    NetworkPlan, NetworkSetup, Passage, PassageVm, Passages, Turns, run_network,
+};
 use vmtax_lab::{Host, Window};
 use vmtax_store::{Claim, Writer};
 
@@ -98,19 +100,19 @@ fn into_rows<R: RowSink>(
         passages.failures.iter().map(|failure| format!("not measured: {}", sentence(failure))),
     );
     let mut vms: Vec<Vm> = Vec::new();
-    for passage in &passages.done {
+    for (passage, vm) in passages.done.iter().flat_map(|p| p.vms.iter().map(move |vm| (p, vm))) {
         let mut turns = Turns::default();
-        let mut window = Window::new(passage.vm, false);
-        let names = [(passage.vm, passage.name())];
+        let mut window = Window::new(vm.id, false);
+        let (names, threads) = ([(vm.id, vm.name.clone())], passage.threads(vm));
         let assign = &mut |event: &_| {
-            turns.count(&passage.threads, event);
-            window.place(event)
+            turns.count(&threads, event);
+            window.place(event).filter(|_| passage.is_of(vm, event))
         };
-        let recording = open_trace(&passage.trace, format!("the recording of {}", passage.name()))?;
+        let recording = open_trace(&passage.trace, format!("the recording of {}", vm.name))?;
         let assignment = Assignment { names: &names, assign };
         let read = convert::run_assigned(recording, &Reading::default(), assignment, rows)?;
         rows = read.rows;
-        samples(passage, turns).iter().for_each(|sample| rows.sample(sample));
+        samples(passage, vm, turns).iter().for_each(|sample| rows.sample(sample));
         losses.merge(&read.losses);
         losses.recorder_lost += passage.lost;
         vms.extend(read.facts.vms.iter().cloned());
@@ -120,10 +122,10 @@ fn into_rows<R: RowSink>(
     Ok((facts(setup, passages, facts_of_all), losses, rows))
 }
 
-fn samples(passage: &Passage, turns: Turns) -> Vec<Sample> {
+fn samples(passage: &Passage, vm: &PassageVm, turns: Turns) -> Vec<Sample> {
     let sample = |metric: &str, unit: &str, value: f64| Sample {
-        workload: passage.name(),
-        category: "L1".to_owned(),
+        workload: vm.name.clone(),
+        category: if passage.is_nested { "L2" } else { "L1" }.to_owned(),
         repeat: 0,
         metric: metric.to_owned(),
         unit: unit.to_owned(),
@@ -131,7 +133,7 @@ fn samples(passage: &Passage, turns: Turns) -> Vec<Sample> {
         better: Better::Neither,
     };
     vec![
-        sample(Sample::OPERATIONS, "count", f64::from(passage.count())),
+        sample(Sample::OPERATIONS, "count", f64::from(passage.count)),
         sample(Sample::VMM_TURNS, "count", turns.vmm as f64),
         sample(Sample::VHOST_TURNS, "count", turns.vhost as f64),
         sample(Sample::IO_TURNS, "count", turns.io as f64),

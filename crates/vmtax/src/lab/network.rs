@@ -8,7 +8,9 @@ use serde_json::Value;
 use vmtax_analyse::Ledger;
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
-use vmtax_lab::network::{Category, NetworkPlan, NetworkSetup, PARTS, PLAIN, WORKLOADS, Workload};
+use vmtax_lab::network::{
+    Category, Client, NetworkPlan, NetworkSetup, PARTS, PLAIN, WORKLOADS, Workload,
+};
 use vmtax_report::tables::{Section, Tables};
 use vmtax_report::traffic;
 use vmtax_runs::lab::{Done, measure_network};
@@ -20,13 +22,15 @@ use crate::flags::{OutputArgs, TableFormat};
 /// Count the exits of each request, KiB, sleep and disk access of VMs of QEMU on an emulated host, by cause.
 ///
 /// This computer's QEMU is copied into the emulated AMD host and runs a small Linux VM there with a virtio network card on a tap and a virtio disk. The host is
-/// the client, the VM the server; KVM's tracepoints are recorded meanwhile. Counts are those of the real KVM, QEMU and Linux; times are the
+/// the client, the VM the server; with `--client peer` a second VM is the client. KVM's tracepoints are recorded meanwhile. Counts are those of the real KVM, QEMU and Linux; times are the
 /// emulator's and do not reflect hardware.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax lab network                                       five VMs, requests and timers
   vmtax lab network --vm plain,plain+vhost --workload send
   vmtax lab network --vm plain,plain+iothread,plain-ioeventfd --workload read,write
+  vmtax lab network --vm plain,plain+nested               a guest's guest beside a guest
+  vmtax lab network --client peer --vm plain --workload request,send,receive
   vmtax lab network -o run && vmtax report run            every exit, with its MSR or address
   vmtax lab network --show run")]
 pub(crate) struct NetworkArgs {
@@ -39,6 +43,15 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = workload, long_help = workloads(),
           default_value = "request,timer")]
     workload: Vec<&'static Workload>,
+
+    /// Where the clients of the VMs are, separated by commas: `host`, on the VM's host; `peer`, in a second, plain VM of that host, over a bridge of two taps.
+    #[arg(long, value_name = "PLACES", value_delimiter = ',', value_parser = client, default_value = "host")]
+    client: Vec<Client>,
+
+    /// Operations that are recorded with each VM, in place of the workload's own number (100 to 4096); a tenth of it is the warm-up. For VMs that are slow in
+    /// the emulator, as those with +smp+poll.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    operations: Option<u32>,
 
     /// The kernel of host and VMs, as for `vmtax lab run`.
     #[arg(long, value_name = "IMAGE", default_value = "distribution", value_hint = ValueHint::FilePath)]
@@ -61,7 +74,7 @@ pub(crate) struct NetworkArgs {
     output: Option<PathBuf>,
 
     /// Show a run that was kept with -o, and measure nothing. Repeatable: the rows of several runs are one table.
-    #[arg(long, value_name = "RUN", value_hint = ValueHint::DirPath, conflicts_with_all = ["vm", "workload", "kernel", "modules", "fresh"])]
+    #[arg(long, value_name = "RUN", value_hint = ValueHint::DirPath, conflicts_with_all = ["vm", "workload", "client", "operations", "kernel", "modules", "fresh"])]
     show: Vec<PathBuf>,
 
     /// Output format.
@@ -92,6 +105,32 @@ fn workload(name: &str) -> Result<&'static Workload, String> {
     Workload::named(name).ok_or_else(|| format!("the workloads are {known}"))
 }
 
+fn client(name: &str) -> Result<Client, String> {
+    Client::named(name).ok_or_else(|| "the places are host, peer".to_owned())
+}
+
+/// The VMs and traffic that the arguments ask for.
+fn plan(args: &NetworkArgs) -> anyhow::Result<NetworkPlan> {
+    let without = args.workload.iter().find(|workload| !workload.has_client());
+    if let Some(workload) = without.filter(|_| args.client.contains(&Client::Peer)) {
+        let can: Vec<&str> =
+            WORKLOADS.iter().filter(|one| one.has_client()).map(|one| one.name).collect();
+        let (name, can) = (workload.name, can.join(", "));
+        return fail(
+            Code::Usage,
+            format!(
+                "--client peer: the workload {name} has no client; the workloads with one are {can}"
+            ),
+        );
+    }
+    Ok(NetworkPlan {
+        categories: args.vm.clone(),
+        clients: args.client.clone(),
+        workloads: args.workload.clone(),
+        operations: args.operations,
+    })
+}
+
 pub(super) fn run(args: &NetworkArgs) -> anyhow::Result<()> {
     if !args.show.is_empty() {
         let runs: Vec<&Path> = args.show.iter().map(PathBuf::as_path).collect();
@@ -100,9 +139,9 @@ pub(super) fn run(args: &NetworkArgs) -> anyhow::Result<()> {
             args.show.iter().map(|folder| kept(folder)).collect::<anyhow::Result<Vec<_>>>()?;
         return show(args, &kept);
     }
+    let plan = plan(args)?;
     let claim = args.output.as_deref().map(Claim::new).transpose().map_err(write_fault)?;
     let kernel = kernels::named(&args.kernel, &mut args.modules.iter())?;
-    let plan = NetworkPlan { categories: args.vm.clone(), workloads: args.workload.clone() };
     let (fresh, limit) = (args.fresh, args.limit);
     let setup = |cache, console| NetworkSetup { kernel, cache, fresh, console, limit };
     let Done { ledger, failures, .. } = measure_network(setup, &plan, claim)?;
@@ -113,7 +152,7 @@ pub(super) fn run(args: &NetworkArgs) -> anyhow::Result<()> {
             Code::Machine,
             format!(
                 "{count} of {} VMs were not measured:",
-                plan.categories.len() * plan.workloads.len()
+                plan.categories.len() * plan.clients.len() * plan.workloads.len()
             ),
         )
         .detailed(failures)
@@ -149,7 +188,6 @@ const NOTES: [&str; 2] = [
 const EMULATED: &str = "Counted on an emulated AMD host. Counts are those of the real KVM, QEMU and Linux; rates and times are the emulator's and are not shown.";
 
 fn show(args: &NetworkArgs, ledgers: &[Ledger]) -> anyhow::Result<()> {
-    let about = |name: &str| Workload::named(name).map(|workload| workload.operation);
     let mut facts: Vec<(&'static str, String)> = Vec::new();
     for Ledger { recording, losses, .. } in ledgers {
         let emulator = recording.emulated.clone().unwrap_or_default();
@@ -167,15 +205,29 @@ fn show(args: &NetworkArgs, ledgers: &[Ledger]) -> anyhow::Result<()> {
         facts,
         answer: traffic::answer(ledgers),
         emulation: Some(EMULATED.to_owned()),
-        sections: vec![Section {
-            id: "traffic",
-            title: "Exits by cause".to_owned(),
-            notes: NOTES.map(str::to_owned).to_vec(),
-            table: traffic::table(ledgers, about),
-        }],
+        sections: sections(ledgers),
         json: Value::default(),
     };
     let file = args.output.clone().filter(|_| !args.show.is_empty());
     let to = OutputArgs { format: args.format, output: file };
     to.write(&tables.with_rows_as_json("vmtax-lab-network-1")?)
+}
+
+/// The table, and if a VM is nested, that of both levels.
+fn sections(ledgers: &[Ledger]) -> Vec<Section> {
+    let about = |name: &str| Workload::named(name).map(|workload| workload.operation);
+    let levels = traffic::levels_table(ledgers);
+    let mut sections = vec![Section {
+        id: "traffic",
+        title: "Exits by cause".to_owned(),
+        notes: NOTES.map(str::to_owned).to_vec(),
+        table: traffic::table(ledgers, about),
+    }];
+    sections.extend((!levels.rows.is_empty()).then(|| Section {
+        id: "levels",
+        title: traffic::LEVELS_TITLE.to_owned(),
+        notes: vec![traffic::LEVELS_NOTE.to_owned()],
+        table: levels,
+    }));
+    sections
 }

@@ -1,0 +1,144 @@
+//! The files of the host of `vmtax lab network`: QEMU, what its VMs boot, and the same once more for an L1.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use vmtax_machine::cpio::{self, Entry};
+use vmtax_machine::programs::{self, Files};
+use vmtax_machine::{Initramfs, Mailbox, Options, QUICK_BOOT, Spec, Stop};
+
+use super::category::module_sets;
+use super::site::{FIRMWARE, L1, L1_MIB, QEMU, QUIET, VM_MIB, VMLINUX, initramfs};
+use super::{Category, Client, NetworkPlan, NetworkSetup};
+use crate::host::{Host, base, modules};
+use crate::{Error, elf};
+
+/// Folders of this computer with QEMU's firmware.
+const FIRMWARE_FOLDERS: [&str; 3] = ["/usr/share/qemu", "/usr/share/seabios", "/usr/lib/ipxe/qemu"];
+/// The firmware that a microvm needs.
+const FIRMWARE_FILES: [&str; 4] =
+    ["bios-microvm.bin", "pvh.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
+/// Modules of a host beside KVM's.
+const HOST_MODULES: [&str; 2] = ["tun", "vhost_net"];
+/// And of one with a peer.
+const PEER_MODULE: &str = "bridge";
+/// Modules of every VM.
+const VM_MODULES: [&str; 3] = ["virtio_pci", "virtio_net", "virtio_blk"];
+/// Memory of the host, without that of its VMs and of unpacked files, MiB.
+const HOST_MIB: u32 = 256;
+/// Size of the trace buffer, KiB; what it holds of all traffic of a cell must fit in the mailbox.
+const BUFFER_KIB: u32 = 32 << 10;
+
+/// What a plan needs beyond QEMU and the files of all categories. Plans with the same needs have one saved state.
+#[derive(Clone, Copy)]
+struct Needs {
+    l1: bool,
+    peer: bool,
+}
+
+impl Needs {
+    fn of(plan: &NetworkPlan) -> Needs {
+        Needs {
+            l1: plan.categories.iter().any(Category::is_nested),
+            peer: plan.clients.contains(&Client::Peer),
+        }
+    }
+
+    /// Modules of a host, and those of a host that is an L1.
+    fn modules(self, is_l1: bool) -> Vec<&'static str> {
+        let mut names: Vec<&str> = HOST_MODULES.into_iter().chain([Host::Amd.module()]).collect();
+        names.extend(self.peer.then_some(PEER_MODULE));
+        names.extend(VM_MODULES.iter().filter(|_| is_l1));
+        names
+    }
+
+    /// Memory of the VMs of a host, MiB.
+    fn vms_mib(self) -> u32 {
+        VM_MIB * if self.peer { 2 } else { 1 }
+    }
+}
+
+/// The spec of the machine, and its initramfs.
+pub(super) fn spec(setup: &NetworkSetup, plan: &NetworkPlan) -> Result<(Spec, Vec<u8>), Error> {
+    let needs = Needs::of(plan);
+    let mut files = vm_files(setup)?;
+    let mut vms_mib = needs.vms_mib();
+    if needs.l1 {
+        let archive = below_tables(archive(setup, &files, &needs.modules(true))?);
+        files.insert(L1.to_owned(), archive);
+        vms_mib = vms_mib.max(L1_MIB);
+    }
+    let archive = archive(setup, &files, &needs.modules(false))?;
+    let spec = Spec {
+        emulator: Host::Amd.emulator(),
+        kernel: setup.kernel.clone(),
+        command_line: format!(
+            "console=ttyS0,115200 {QUICK_BOOT} panic=-1 tsc=reliable {QUIET} vmtax.role=network vmtax.buffer={BUFFER_KIB}"
+        ),
+        memory_mib: HOST_MIB + vms_mib + (BUFFER_KIB >> 10) + programs::memory_mib(&files),
+        initramfs: Initramfs::Bytes(Arc::default()),
+        cpus: 1,
+        mailbox: Mailbox::new()?,
+        console: setup.console.clone(),
+        limit: setup.limit,
+        stop: Stop::default(),
+        options: Options::default(),
+    };
+    Ok((spec, archive))
+}
+
+/// QEMU, and what its VMs boot: of all categories, so that one saved state is for all of them.
+fn vm_files(setup: &NetworkSetup) -> Result<Files, Error> {
+    let mut files = Files::new();
+    pack(&mut files)?;
+    files.insert(VMLINUX.to_owned(), elf::trimmed_for_qemu(&setup.kernel.vmlinux()?)?);
+    for set in module_sets() {
+        let names: Vec<&str> = VM_MODULES.iter().chain(&set).copied().collect();
+        let modules = modules(&setup.kernel, &names)?;
+        files.insert(initramfs(&set), below_tables(cpio::archive(&base(&modules))?));
+    }
+    Ok(files)
+}
+
+/// The initramfs of a host with these files and modules.
+fn archive(setup: &NetworkSetup, files: &Files, names: &[&str]) -> Result<Vec<u8>, Error> {
+    let modules = modules(&setup.kernel, names)?;
+    let mut entries: Vec<Entry<'_>> = base(&modules);
+    entries.extend([Entry::folder("tmp"), Entry::folder("dev/net")]);
+    entries.extend(programs::entries(files));
+    Ok(cpio::archive(&entries)?)
+}
+
+/// The archive with zeros after it, which Linux skips. QEMU 7.2 loads a microvm's initramfs to the last page that leaves room for it, over the ACPI
+/// tables, which are the last 3 KiB of memory; with this size it ends 4095 bytes before the end.
+fn below_tables(mut archive: Vec<u8>) -> Vec<u8> {
+    const PAGE: usize = 4096;
+    archive.resize(archive.len().next_multiple_of(PAGE) + 1, 0);
+    archive
+}
+
+/// QEMU, its libraries and its firmware.
+fn pack(files: &mut Files) -> Result<(), Error> {
+    let problem = |problem: String| Error::Observer { program: QEMU.to_owned(), problem };
+    let path = programs::find(QEMU).ok_or_else(|| {
+        let how = "it is not installed here; apt-get install --no-install-recommends qemu-system-x86 seabios";
+        problem(how.to_owned())
+    })?;
+    programs::add(files, QEMU, &path, &Path::new("/usr/bin").join(QEMU))?;
+    for name in FIRMWARE_FILES {
+        let mut places = FIRMWARE_FOLDERS.iter().map(|folder| Path::new(folder).join(name));
+        let found = places.find_map(|path| std::fs::read(path).ok()).ok_or_else(|| {
+            problem(format!(
+                "its firmware {name} is in none of {}; apt-get install qemu-system-data seabios",
+                FIRMWARE_FOLDERS.join(", ")
+            ))
+        })?;
+        files.insert(format!("{FIRMWARE}/{name}"), found);
+    }
+    Ok(())
+}
+
+/// The version of the VMM, which is that of the emulator.
+pub(super) fn version() -> Option<String> {
+    vmtax_machine::version(Host::Amd.emulator())
+}

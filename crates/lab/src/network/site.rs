@@ -1,0 +1,219 @@
+//! VMs as the host starts them: QEMU's command lines.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use vmtax_guest::traffic::{self, DISK, Place, Site, TAP, TAPS};
+
+use super::category::Parts;
+use super::{Category, Client};
+use crate::host::Host;
+
+/// The VMM's program.
+pub(super) const QEMU: &str = "qemu-system-x86_64";
+/// Where it finds its firmware in the host.
+pub(super) const FIRMWARE: &str = "usr/share/qemu";
+/// The kernel of VMs, in the host.
+pub(super) const VMLINUX: &str = "vm/vmlinux";
+/// The initramfs of an L1.
+pub(super) const L1: &str = "vm/l1";
+/// Memory of a VM, MiB.
+pub(super) const VM_MIB: u32 = 256;
+/// Memory of an L1: that of two VMs, and of QEMU and its files, which are also in its initramfs while it unpacks it.
+pub(super) const L1_MIB: u32 = 1024;
+/// Bytes of the VM's disk.
+const DISK_BYTES: u64 = 8 << 20;
+/// Timeout of a VM's start and of each traffic, in its host's time.
+const LIMIT: Duration = Duration::from_secs(60);
+/// And of one that is a guest's guest, for which each exit is a multiple of a guest's.
+const NESTED_LIMIT: Duration = Duration::from_secs(300);
+
+/// A word for all kernels: IPv6 sends packets that nobody asked for.
+pub(super) const QUIET: &str = "ipv6.disable=1";
+/// A word for the VM's kernel, which would wait a second for the real-time clock that it does not have.
+const NO_CLOCK: &str = "initcall_blacklist=cmos_init";
+/// Networks of the host and of L1: of a client on it, and of a peer.
+const NETWORKS: [[u8; 2]; 2] = [[2, 3], [4, 5]];
+
+/// The VMs of a category.
+pub(super) fn of(category: &Category, client: Client) -> Site {
+    let [outside, inside] = NETWORKS;
+    let Some(outer) = &category.outer else { return vms(&category.vm, client, outside, LIMIT) };
+    let [network, _] = outside;
+    let client = traffic::Client::Inside(Box::new(vms(&category.vm, client, inside, NESTED_LIMIT)));
+    site(outer, &Vm::l1(outer, Place::Vm.address(network)), network, client, NESTED_LIMIT)
+}
+
+fn vms(parts: &Parts, client: Client, networks: [u8; 2], limit: Duration) -> Site {
+    let [of_host, of_peer] = networks;
+    let [tap, peers_tap] = TAPS;
+    match client {
+        Client::Host => {
+            let vm = Vm::server(parts, Place::Vm.address(of_host), TAP);
+            site(parts, &vm, of_host, traffic::Client::Host, limit)
+        }
+        Client::Peer => {
+            let plain = Parts::default();
+            let peer = Vm::peer(&plain, Place::Peer.address(of_peer), peers_tap);
+            let vm = Vm::server(parts, Place::Vm.address(of_peer), tap);
+            site(parts, &vm, of_peer, traffic::Client::Peer(peer.qemu()), limit)
+        }
+    }
+}
+
+fn site(parts: &Parts, vm: &Vm<'_>, network: u8, client: traffic::Client, limit: Duration) -> Site {
+    let polling = "/sys/module/kvm/parameters/halt_poll_ns".to_owned();
+    Site {
+        network,
+        settings: vec![(polling, parts.halt_poll_ns().to_owned())],
+        qemu: vm.qemu(),
+        disk: DISK_BYTES,
+        client,
+        limit_ms: limit.as_millis() as u64,
+    }
+}
+
+/// The file in the host with the initramfs of VMs that load these modules too.
+pub(super) fn initramfs(modules: &BTreeSet<&str>) -> String {
+    let suffix = modules.iter().map(|module| format!("-{module}")).collect::<String>();
+    format!("vm/initramfs{suffix}")
+}
+
+/// One VM of QEMU.
+struct Vm<'a> {
+    parts: &'a Parts,
+    role: &'static str,
+    address: [u8; 4],
+    tap: &'static str,
+    /// The end of its card's MAC address.
+    card: &'static str,
+    initramfs: String,
+    memory_mib: u32,
+}
+
+impl Vm<'_> {
+    fn server<'a>(parts: &'a Parts, address: [u8; 4], tap: &'static str) -> Vm<'a> {
+        let (role, card) = ("server", "56");
+        let initramfs = initramfs(&parts.modules());
+        Vm { parts, role, address, tap, card, initramfs, memory_mib: VM_MIB }
+    }
+
+    fn peer<'a>(parts: &'a Parts, address: [u8; 4], tap: &'static str) -> Vm<'a> {
+        Vm { role: "driver", card: "57", ..Vm::server(parts, address, tap) }
+    }
+
+    fn l1<'a>(parts: &'a Parts, address: [u8; 4]) -> Vm<'a> {
+        let (initramfs, memory_mib) = (L1.to_owned(), L1_MIB);
+        Vm { role: "driver", initramfs, memory_mib, ..Vm::server(parts, address, TAP) }
+    }
+
+    fn command_line(&self) -> String {
+        let (role, address) = (self.role, Ipv4Addr::from(self.address));
+        let own = format!("{QUIET} {NO_CLOCK} vmtax.role={role} vmtax.address={address}");
+        Host::Amd.vm_command_line(&own) + &self.parts.words()
+    }
+
+    /// The VMM's command line.
+    fn qemu(&self) -> Vec<String> {
+        let parts = self.parts;
+        let [netdev, card] = parts.network(self.tap);
+        let fixed = [
+            "-no-user-config",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-accel",
+            "kvm",
+            // PCI for interrupts by message (MSI-X); none of the devices of a PC that would take exits of their own.
+            "-machine",
+            "microvm,pcie=on,pit=off,pic=off,rtc=off",
+            "-chardev",
+            "file,id=console,path=/dev/stdout,append=on",
+            "-serial",
+            "chardev:console",
+        ];
+        let own = [
+            ("-kernel", format!("/{VMLINUX}")),
+            ("-L", format!("/{FIRMWARE}")),
+            ("-name", "vm,debug-threads=on".to_owned()),
+            ("-cpu", parts.cpu()),
+            ("-smp", parts.vcpus().to_string()),
+            ("-m", format!("{}M", self.memory_mib)),
+            ("-initrd", format!("/{}", self.initramfs)),
+            ("-append", self.command_line()),
+            ("-netdev", netdev),
+            ("-device", format!("{card},mac=52:54:00:12:34:{}", self.card)),
+        ];
+        let mut words = vec![format!("/usr/bin/{QEMU}")];
+        words.extend(fixed.map(str::to_owned));
+        words.extend(own.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
+        words.extend(self.disk());
+        words.extend(parts.arguments());
+        words
+    }
+
+    /// The disk is that of the VM under test.
+    fn disk(&self) -> Vec<String> {
+        if self.role != "server" {
+            return Vec::new();
+        }
+        let file = format!("driver=file,filename={DISK},node-name=disk0");
+        vec!["-blockdev".to_owned(), file, "-device".to_owned(), self.parts.disk()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str, client: Client) -> String {
+        of(&Category::read(name).expect("a category"), client).qemu.join(" ")
+    }
+
+    #[test]
+    fn a_part_changes_the_vmm_alone_where_it_says_so() {
+        let line = |name: &str| line(name, Client::Host);
+        let plain = line("plain");
+        assert!(!plain.contains("vhost") && !plain.contains("swiotlb"), "{plain}");
+        for (name, word) in [
+            ("plain+vhost", "downscript=no,vhost=on"),
+            ("plain+swiotlb", "drive=disk0,disable-legacy=on,iommu_platform=on"),
+            ("plain+iothread", "disable-legacy=on,iothread=io0 -object iothread,id=io0"),
+            ("plain-ioeventfd", "drive=disk0,disable-legacy=on,ioeventfd=off"),
+            ("plain+poll", " idle=poll"),
+            ("plain+haltpoll", "-initrd /vm/initramfs-cpuidle_haltpoll"),
+            ("plain-x2apic", "-kvm-pv-eoi,-x2apic"),
+        ] {
+            assert!(line(name).contains(word) && !plain.contains(word), "{}", line(name));
+        }
+    }
+
+    #[test]
+    fn parts_before_nested_are_those_of_l1() {
+        let site =
+            of(&Category::read("plain-x2apic+nested+vhost").expect("a category"), Client::Host);
+        let l1 = site.qemu.join(" ");
+        assert!(l1.contains(",-x2apic") && l1.contains("vmtax.role=driver"), "{l1}");
+        assert!(!l1.contains("vhost=on") && !l1.contains(DISK), "{l1}");
+        let traffic::Client::Inside(inner) = site.client else { panic!("no site in L1") };
+        let vm = inner.qemu.join(" ");
+        assert!(vm.contains("vhost=on") && !vm.contains(",-x2apic") && vm.contains(DISK), "{vm}");
+        assert!(site.network != inner.network, "both hosts would have the same addresses");
+    }
+
+    #[test]
+    fn a_peer_is_plain_and_has_a_card_of_its_own() {
+        let category = Category::read("plain+vhost").expect("a category");
+        let site = of(&category, Client::Peer);
+        let traffic::Client::Peer(peer) = &site.client else { panic!("no peer") };
+        let (vm, peer) = (site.qemu.join(" "), peer.join(" "));
+        for (line, tap, mac, address) in
+            [(&vm, "tap1", "34:56", "10.0.3.2"), (&peer, "tap2", "34:57", "10.0.3.3")]
+        {
+            assert!(line.contains(tap) && line.contains(mac) && line.contains(address), "{line}");
+        }
+        assert!(vm.contains("vhost=on") && !peer.contains("vhost=on"), "{peer}");
+    }
+}

@@ -1,0 +1,91 @@
+//! The first process of a VM that its host commands: a peer, which is the client of another VM, or an L1, which starts VMs of its own and is
+//! their client.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use vmtax_guest::job::Address;
+use vmtax_guest::order::{decode, encode};
+use vmtax_guest::traffic::{Command, PORT, Reply, Seen, Traffic};
+
+use crate::site::{Vms, broken, connect, console};
+use crate::traffic_client::{facts, message, say, send};
+use crate::{Result, agent, network};
+
+/// Has a VM carry out a command.
+pub(crate) fn ask(stream: &mut TcpStream, command: &Command) -> Result<Vec<Seen>> {
+    say(stream, &encode(command)).map_err(broken)?;
+    let answer = message(stream).map_err(broken)?;
+    let reply: Reply = decode(&answer).ok_or("the VM's reply cannot be read")?;
+    if reply.problem.is_empty() { Ok(reply.vms) } else { Err(reply.problem) }
+}
+
+/// What this VM sends traffic to.
+enum Target {
+    Server(TcpStream),
+    Inside(Box<Vms>),
+}
+
+/// Carries out the commands of one connection after the other until the machine ends.
+pub(crate) fn serve(own: Address) -> Result<()> {
+    network::configure(own)?;
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT));
+    let listener = listener.map_err(|e| format!("port {PORT}: {e}"))?;
+    loop {
+        let (mut stream, _) = listener.accept().map_err(|e| format!("port {PORT}: {e}"))?;
+        stream.set_nodelay(true).map_err(|e| format!("port {PORT}: {e}"))?;
+        let mut target = None;
+        while let Some(command) = message(&mut stream).ok().and_then(|bytes| decode(&bytes)) {
+            let done = carry_out(&command, &mut target);
+            let (vms, problem) = match done {
+                Ok(vms) => (vms, String::new()),
+                Err(problem) => (Vec::new(), problem),
+            };
+            if say(&mut stream, &encode(&Reply { problem, vms })).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+fn carry_out(command: &Command, target: &mut Option<Target>) -> Result<Vec<Seen>> {
+    match command {
+        Command::Connect(address, limit_ms) => {
+            let limit = Duration::from_millis(*limit_ms);
+            let mut stream = connect(*address, limit, || Ok(()))?;
+            let facts = facts(&mut stream).map_err(broken)?;
+            *target = Some(Target::Server(stream));
+            Ok(vec![Seen { facts, threads: Vec::new() }])
+        }
+        Command::Start(site) => {
+            let vms = Vms::start(site).map_err(inside)?;
+            let own = Seen { facts: agent::facts(), threads: Vec::new() };
+            let seen = std::iter::once(own).chain(vms.seen.iter().cloned()).collect();
+            *target = Some(Target::Inside(Box::new(vms)));
+            Ok(seen)
+        }
+        Command::Send(traffic, count) => {
+            let target = target.as_mut().ok_or("this VM has no server to send to")?;
+            target.send(*traffic, *count).map(|()| Vec::new())
+        }
+    }
+}
+
+impl Target {
+    fn send(&mut self, traffic: Traffic, count: u32) -> Result<()> {
+        match self {
+            Target::Server(stream) => send(stream, traffic, count).map_err(broken),
+            Target::Inside(vms) => {
+                vms.send(traffic, count).and_then(|()| vms.check()).map_err(inside)
+            }
+        }
+    }
+}
+
+/// A problem of L1's VM, with the last line of that VM's console.
+fn inside(problem: String) -> String {
+    match console().lines().map(str::trim).rfind(|line| !line.is_empty()) {
+        Some(line) => format!("in L1: {problem}; the console of its VM ends: {line}"),
+        None => format!("in L1: {problem}"),
+    }
+}

@@ -1,0 +1,215 @@
+//! VMs of QEMU on this host, an emulated one or L1 in it, and the client of their traffic.
+//!
+//! Left out on purpose: the meaning of QEMU's arguments, which vmtax chooses, and recording ([`crate::traffic_host`]).
+
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command as Program, Stdio};
+use std::time::{Duration, Instant};
+
+use vmtax_guest::traffic::{
+    Client, Command, DISK, PORT, Place, Role, Seen, Site, TAP, TAPS, Thread, Traffic,
+};
+
+use crate::driver::ask;
+use crate::{Result, system, tap, traffic_client};
+
+/// Console of QEMU and of its VM.
+const CONSOLE: &str = "/tmp/qemu.txt";
+/// That of the peer.
+const PEER_CONSOLE: &str = "/tmp/peer.txt";
+/// Most bytes of it that are sent.
+const CONSOLE_MOST: usize = 4 << 10;
+/// The bridge of a VM and its peer.
+const BRIDGE: &str = "br0";
+/// Timeout of one attempt to connect.
+const ATTEMPT: Duration = Duration::from_millis(500);
+/// Time between attempts.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// QEMU, which ends with this value.
+struct Qemu(Child);
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        system::kill_group(self.0.id());
+        let _ = self.0.wait();
+    }
+}
+
+impl Qemu {
+    fn start(words: &[String], console: &str) -> Result<Qemu> {
+        let (program, rest) = words.split_first().ok_or("a cell without a VMM was ordered")?;
+        let out = File::create(console).map_err(|e| format!("{console}: {e}"))?;
+        let errors = out.try_clone().map_err(|e| format!("{console}: {e}"))?;
+        let mut command = Program::new(program);
+        command.args(rest).env_clear().env("LC_ALL", "C").current_dir("/tmp");
+        command.stdin(Stdio::null()).stdout(out).stderr(errors);
+        system::bind_to_parent(&mut command);
+        command.spawn().map(Qemu).map_err(|e| format!("{program} does not start: {e}"))
+    }
+
+    /// Fails if it has ended.
+    fn check(&mut self) -> Result<()> {
+        match self.0.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(format!("QEMU ended ({status})")),
+            Err(e) => Err(format!("waiting for QEMU: {e}")),
+        }
+    }
+
+    /// Waits until its VM, which has this address, accepts a connection.
+    fn connect(&mut self, address: [u8; 4], limit: Duration) -> Result<TcpStream> {
+        connect(address, limit, || self.check())
+    }
+
+    /// Its threads, and those that the kernel has for it.
+    fn threads(&self, of_peer: bool) -> Vec<Thread> {
+        let pid = self.0.id();
+        let worker = format!("vhost-{pid}");
+        let mut threads = Vec::new();
+        for folder in [format!("/proc/{pid}/task"), "/proc".to_owned()] {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                let tid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+                let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+                let role = match name.trim() {
+                    name if name == worker => Role::Vhost,
+                    // QEMU names them so with debug-threads=on.
+                    name if name.starts_with("CPU ") => Role::Vcpu,
+                    name if name.starts_with("IO ") => Role::Io,
+                    _ if tid == Some(pid) => Role::Vmm,
+                    _ => continue,
+                };
+                threads.extend(tid.map(|tid| Thread { tid, role, of_peer }));
+            }
+        }
+        threads.sort_unstable_by_key(|thread| thread.tid);
+        threads.dedup();
+        threads
+    }
+}
+
+/// Waits until the VM at this address accepts a connection, or until `check` fails.
+pub(crate) fn connect(
+    address: [u8; 4],
+    limit: Duration,
+    mut check: impl FnMut() -> Result<()>,
+) -> Result<TcpStream> {
+    let (to, deadline) = (SocketAddr::from((address, PORT)), Instant::now() + limit);
+    let stream = loop {
+        check()?;
+        match TcpStream::connect_timeout(&to, ATTEMPT) {
+            Ok(stream) => break stream,
+            Err(e) if Instant::now() > deadline => {
+                return Err(format!("the VM does not answer within the limit: {e}"));
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    };
+    let ready = stream
+        .set_nodelay(true)
+        .and_then(|()| stream.set_read_timeout(Some(limit)))
+        .and_then(|()| stream.set_write_timeout(Some(limit)));
+    ready.map_err(broken)?;
+    Ok(stream)
+}
+
+/// The sentence of a connection that failed.
+pub(crate) fn broken(error: std::io::Error) -> String {
+    format!("the connection to the VM: {error}")
+}
+
+/// Who sends the traffic.
+enum Sender {
+    /// This program, over its connection to the server.
+    Here(TcpStream),
+    /// The VM that is commanded through this connection.
+    There(TcpStream),
+}
+
+/// Running VMs.
+pub(crate) struct Vms {
+    vm: Qemu,
+    peer: Option<Qemu>,
+    sender: Sender,
+    /// The VM, and if that is an L1, the VM in it.
+    pub(crate) seen: Vec<Seen>,
+}
+
+impl Vms {
+    /// Starts them, and waits until the client has its connection to the server.
+    pub(crate) fn start(site: &Site) -> Result<Vms> {
+        network(site)?;
+        for (path, content) in &site.settings {
+            fs::write(path, content).map_err(|e| format!("{path}: writing {content:?}: {e}"))?;
+        }
+        // Anew for each VM: what the one before wrote is gone.
+        let disk = File::create(DISK).and_then(|file| file.set_len(site.disk));
+        disk.map_err(|e| format!("{DISK}: {e}"))?;
+        let limit = Duration::from_millis(site.limit_ms);
+        let address = Place::Vm.address(site.network);
+        let mut vm = Qemu::start(&site.qemu, CONSOLE)?;
+        let mut peer = None;
+        let (sender, mut seen) = match &site.client {
+            Client::Host => {
+                let mut stream = vm.connect(address, limit)?;
+                let facts = traffic_client::facts(&mut stream).map_err(broken)?;
+                (Sender::Here(stream), vec![Seen { facts, threads: Vec::new() }])
+            }
+            Client::Inside(inner) => {
+                let mut stream = vm.connect(address, limit)?;
+                let seen = ask(&mut stream, &Command::Start(inner.clone()))?;
+                (Sender::There(stream), seen)
+            }
+            Client::Peer(words) => {
+                let peer = peer.insert(Qemu::start(words, PEER_CONSOLE)?);
+                let mut stream = peer.connect(Place::Peer.address(site.network), limit)?;
+                let seen = ask(&mut stream, &Command::Connect(address, site.limit_ms))?;
+                (Sender::There(stream), seen)
+            }
+        };
+        if let Some(outermost) = seen.first_mut() {
+            outermost.threads = vm.threads(false);
+            outermost.threads.extend(peer.iter().flat_map(|peer| peer.threads(true)));
+        }
+        Ok(Vms { vm, peer, sender, seen })
+    }
+
+    /// So many operations.
+    pub(crate) fn send(&mut self, traffic: Traffic, count: u32) -> Result<()> {
+        match &mut self.sender {
+            Sender::Here(stream) => traffic_client::send(stream, traffic, count).map_err(broken),
+            Sender::There(stream) => ask(stream, &Command::Send(traffic, count)).map(drop),
+        }
+    }
+
+    /// Fails if a QEMU has ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.vm.check()?;
+        self.peer.as_mut().map_or(Ok(()), Qemu::check)
+    }
+}
+
+/// Makes the taps of the site, if they are not there from a VM before.
+fn network(site: &Site) -> Result<()> {
+    let own = match site.client {
+        Client::Peer(_) if exists(BRIDGE) => return Ok(()),
+        Client::Peer(_) => tap::bridge(BRIDGE, &TAPS)?,
+        _ if exists(TAP) => return Ok(()),
+        _ => tap::make(TAP)?,
+    };
+    own.address(Place::Host.address(site.network), 24)?;
+    own.up()
+}
+
+fn exists(interface: &str) -> bool {
+    Path::new("/sys/class/net").join(interface).exists()
+}
+
+/// The last of what QEMU and its VM printed.
+pub(crate) fn console() -> String {
+    let bytes = fs::read(CONSOLE).unwrap_or_default();
+    let tail = bytes.get(bytes.len().saturating_sub(CONSOLE_MOST)..).unwrap_or_default();
+    String::from_utf8_lossy(tail).into_owned()
+}

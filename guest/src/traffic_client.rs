@@ -1,0 +1,71 @@
+//! The client of traffic: it sends to the server in a VM ([`crate::server`]).
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use vmtax_guest::order::decode;
+use vmtax_guest::traffic::{Kind, Traffic};
+
+/// KiB of a stream that are written at once.
+pub(crate) const CHUNK_KIB: u32 = 16;
+
+/// The facts that the server sends first: a length, and the encoded list.
+pub(crate) fn facts(stream: &mut TcpStream) -> std::io::Result<Vec<(String, String)>> {
+    Ok(decode(&message(stream)?).unwrap_or_default())
+}
+
+/// Most bytes of a message.
+const MESSAGE_MOST: usize = 1 << 20;
+
+/// Bytes after their length.
+pub(crate) fn message(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let mut bytes = vec![0; (u32::from_le_bytes(length) as usize).min(MESSAGE_MOST)];
+    stream.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The inverse, in one write.
+pub(crate) fn say(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
+    let length = (bytes.len() as u32).to_le_bytes();
+    stream.write_all(&[&length, bytes].concat())
+}
+
+/// So many operations.
+pub(crate) fn send(stream: &mut TcpStream, traffic: Traffic, count: u32) -> std::io::Result<()> {
+    stream.write_all(&traffic.header(count))?;
+    let mut chunk = vec![7; CHUNK_KIB as usize * 1024];
+    match traffic.kind {
+        Kind::Request { bytes, pause_us } => {
+            let pause = Duration::from_micros(u64::from(pause_us));
+            let buffer = chunk.get_mut(..bytes as usize).unwrap_or_default();
+            for _ in 0..count {
+                stream.write_all(buffer)?;
+                stream.read_exact(buffer)?;
+                if !pause.is_zero() {
+                    std::thread::sleep(pause);
+                }
+            }
+            return Ok(());
+        }
+        Kind::Receive => pieces(count, |bytes| stream.write_all(&chunk[..bytes]))?,
+        Kind::Send => return pieces(count, |bytes| stream.read_exact(&mut chunk[..bytes])),
+        Kind::Sleep { .. } | Kind::Read { .. } | Kind::Write { .. } => {}
+    }
+    stream.read_exact(&mut [0])
+}
+
+/// So many KiB in pieces of at most a chunk.
+pub(crate) fn pieces(
+    mut kib: u32,
+    mut one: impl FnMut(usize) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    while kib > 0 {
+        let now = kib.min(CHUNK_KIB);
+        one(now as usize * 1024)?;
+        kib -= now;
+    }
+    Ok(())
+}
