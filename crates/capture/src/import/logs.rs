@@ -218,11 +218,17 @@ fn iperf(text: &str) -> Result<f64, &'static str> {
     number(words[at - 1]).map(|value| value * scale).ok_or(missing)
 }
 
+/// What the receiver got. Without `sum_received` (UDP of older versions) `sum` counts what was sent, and how much of it was lost.
 fn iperf_json(text: &str) -> Result<f64, &'static str> {
     let document: Value = serde_json::from_str(text).map_err(|_| "its JSON is cut")?;
-    let rate = ["sum_received", "sum"]
-        .iter()
-        .find_map(|sum| document.pointer(&format!("/end/{sum}/bits_per_second"))?.as_f64());
+    let field = |name: &str| document.pointer(&format!("/end/{name}"))?.as_f64();
+    let of_sum = || {
+        let (packets, lost) = (field("sum/packets")?, field("sum/lost_packets")?);
+        let is_believable = packets > 0.0 && (0.0..=packets).contains(&lost);
+        let rate = field("sum/bits_per_second").filter(|_| is_believable)?;
+        Some(rate * (packets - lost) / packets)
+    };
+    let rate = field("sum_received/bits_per_second").or_else(of_sum);
     rate.and_then(sane).ok_or("end.sum_received.bits_per_second is missing: iperf3 failed")
 }
 
@@ -296,6 +302,21 @@ mod tests {
             let [reading] = &readings[..] else { panic!("{text}") };
             assert_eq!((reading.program, reading.value), (program, value), "{text}");
         }
+    }
+
+    #[test]
+    fn iperf_counts_what_was_received() {
+        let json =
+            |end: &str| format!(r#"{{"start":{{"test_start":{{}}}},"intervals":[],"end":{end}}}"#);
+        let value = |end: &str| read(&json(end)).unwrap().map(|readings| readings[0].value);
+        let sum = r#""sum":{"bits_per_second":800,"packets":10,"lost_packets":4}"#;
+        assert_eq!(value(&format!("{{{sum}}}")), Ok(480.0));
+        assert_eq!(
+            value(&format!(r#"{{{sum},"sum_received":{{"bits_per_second":470}}}}"#)),
+            Ok(470.0)
+        );
+        assert!(value(r#"{"sum":{"bits_per_second":800}}"#).is_err());
+        assert!(value(r#"{"sum":{"bits_per_second":800,"packets":4,"lost_packets":9}}"#).is_err());
     }
 
     #[test]
