@@ -8,17 +8,9 @@ use vmtax_guest::job::Address;
 use vmtax_guest::order::{decode, encode};
 use vmtax_guest::traffic::{Command, PORT, Reply, Seen, Traffic};
 
-use crate::site::{Vms, broken, connect, console};
-use crate::traffic_client::{facts, message, say, send};
+use crate::site::{Vms, connect, console};
+use crate::traffic_client::{broken, facts, message, say, send};
 use crate::{Result, agent, network};
-
-/// Has a VM carry out a command.
-pub(crate) fn ask(stream: &mut TcpStream, command: &Command) -> Result<Vec<Seen>> {
-    say(stream, &encode(command)).map_err(broken)?;
-    let answer = message(stream).map_err(broken)?;
-    let reply: Reply = decode(&answer).ok_or("the VM's reply cannot be read")?;
-    if reply.problem.is_empty() { Ok(reply.vms) } else { Err(reply.problem) }
-}
 
 /// What this VM sends traffic to.
 enum Target {

@@ -12,7 +12,7 @@ use vmtax_guest::traffic::{
     Client, Command, DISK, PORT, Place, Role, Seen, Site, TAP, TAPS, Thread, Traffic,
 };
 
-use crate::driver::ask;
+use crate::traffic_client::{ask, broken};
 use crate::{Result, system, tap, traffic_client};
 
 /// Console of QEMU and of its VM.
@@ -113,11 +113,6 @@ pub(crate) fn connect(
         .and_then(|()| stream.set_write_timeout(Some(limit)));
     ready.map_err(broken)?;
     Ok(stream)
-}
-
-/// The sentence of a connection that failed.
-pub(crate) fn broken(error: std::io::Error) -> String {
-    format!("the connection to the VM: {error}")
 }
 
 /// Who sends the traffic.

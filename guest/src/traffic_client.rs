@@ -4,8 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use vmtax_guest::order::decode;
-use vmtax_guest::traffic::{Kind, Traffic};
+use vmtax_guest::order::{decode, encode};
+use vmtax_guest::traffic::{Command, Kind, Reply, Seen, Traffic};
+
+use crate::Result;
 
 /// KiB of a stream that are written at once.
 pub(crate) const CHUNK_KIB: u32 = 16;
@@ -68,4 +70,17 @@ pub(crate) fn pieces(
         kib -= now;
     }
     Ok(())
+}
+
+/// Has a VM carry out a command.
+pub(crate) fn ask(stream: &mut TcpStream, command: &Command) -> Result<Vec<Seen>> {
+    say(stream, &encode(command)).map_err(broken)?;
+    let answer = message(stream).map_err(broken)?;
+    let reply: Reply = decode(&answer).ok_or("the VM's reply cannot be read")?;
+    if reply.problem.is_empty() { Ok(reply.vms) } else { Err(reply.problem) }
+}
+
+/// The sentence of a connection that failed.
+pub(crate) fn broken(error: std::io::Error) -> String {
+    format!("the connection to the VM: {error}")
 }
