@@ -387,7 +387,8 @@ impl Writer {
         let mut next = self.manifest.clone();
         next.complete = complete;
         // Dropped on every error, and with them the files.
-        let segments = each(self.claim.folder(), pending, |segment| self.write_segment(segment))?;
+        let segments =
+            each(self.claim.folder(), complete, pending, |segment| self.write_segment(segment))?;
         let (mut written, entries): (Vec<Written>, Vec<Segment>) = segments.into_iter().unzip();
         next.segments.extend(entries);
         if complete {
@@ -397,7 +398,7 @@ impl Writer {
                 next.profiles.push(entry);
             }
         }
-        let published = each(self.claim.folder(), written, |(path, file)| {
+        let published = each(self.claim.folder(), complete, written, |(path, file)| {
             let file = file.publish_revocably().map_err(Error::io(&path, "finish the file"))?;
             file.sync_folder().map_err(Error::io(self.claim.folder(), "sync the folders of"))?;
             Ok(file)
@@ -443,12 +444,17 @@ impl Writer {
     }
 }
 
-/// Calls `work` for each item on a thread of its own: most of it waits for the disk. Results in order, or the first error.
+/// Calls `work` for each item, `at_once` on a thread of its own: most of it waits for the disk. Results in order, or the first error.
+/// What is written again and again is written in turn, since the heaps of threads would make a recorder's memory three times as large.
 fn each<T: Send, R: Send>(
     run: &Path,
+    at_once: bool,
     items: Vec<T>,
     work: impl Fn(T) -> Result<R, Error> + Sync,
 ) -> Result<Vec<R>, Error> {
+    if !at_once {
+        return items.into_iter().map(work).collect();
+    }
     let work = &work;
     thread::scope(|scope| {
         let start = |item| {

@@ -46,6 +46,11 @@ pub(super) fn files(folder: &Path) -> Vec<(PathBuf, u64)> {
     files
 }
 
+/// Whether a save that was held said one thing, without what its guard says if that took long.
+fn is_one_sentence(said: &str) -> bool {
+    said.lines().filter(|line| !line.contains("the save was stopped for 10s")).count() == 1
+}
+
 /// Puts a checkpoint into a new QEMU, whose guest must find no bad word in two whole passes.
 pub(super) fn holds_one_moment(folder: &Path, checkpoint: &Path) {
     ok(&["verify", name(checkpoint)]);
@@ -118,7 +123,7 @@ fn refused(guest: &Guest, folder: &Path, save: &[&str], meddling: Meddling) {
         }
         let word = if meddling == Meddling::Reset { "was reset" } else { "was resumed" };
         assert_eq!(code, 7, "{meddling:?} {save:?}: {said}");
-        assert!(said.contains(word) && said.lines().count() == 1, "{said}");
+        assert!(is_one_sentence(&said) && said.contains(word), "{said}");
         assert_eq!(files(folder), before, "{meddling:?} {save:?}");
         // The other client has decided whether it runs.
         let status = monitor.status();
@@ -243,29 +248,33 @@ fn a_vm_that_somebody_stopped_is_saved_and_stays_stopped() {
     holds_one_moment(dir.path(), &checkpoint);
 }
 
+/// QEMU is killed, not told to quit: it answers nothing while it sends the state of its devices to a program that is stopped.
 #[test]
 fn a_qemu_killed_during_a_save_leaves_no_checkpoint() {
+    const TRIES: usize = 20;
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = dir.path().join("x.ckpt");
-    for _ in 0..5 {
-        let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    for _ in 0..TRIES {
+        let mut guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
         guest.passed(1);
         let mut monitor = guest.monitor();
         let child = start(&["save", "--qmp", name(&guest.qmp), "-o", name(&output)]);
         monitor.wait("STOP");
-        let in_time = freeze(&child) && files(dir.path()).is_empty();
-        monitor.run("quit", json!({}));
+        freeze(&child);
+        guest.kill();
+        // It has ended if it was faster than the signal.
         signal(&child, Signal::CONT);
         let (code, said) = ended(child);
-        if in_time {
-            assert_eq!(code, 3, "{said}");
-            assert!(said.contains("did it end?") && said.lines().count() == 1, "{said}");
-            assert_eq!(files(dir.path()), []);
-            return;
+        if code == 0 {
+            ok(&["verify", name(&output)]);
+            fs::remove_file(&output).unwrap();
+            continue;
         }
-        fs::remove_file(&output).unwrap();
+        assert!(code == 3 && is_one_sentence(&said) && said.contains("did it end?"), "{said}");
+        assert_eq!(files(dir.path()), []);
+        return;
     }
-    panic!("5 saves were over before QEMU could be ended");
+    panic!("{TRIES} saves were over before QEMU could be killed");
 }
 
 /// Another client uses a QEMU during a restore: the VM continues correctly, or the restore fails.
