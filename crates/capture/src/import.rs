@@ -213,9 +213,9 @@ fn stream(
 ) -> Result<Imported, Error> {
     match format {
         Format::PerfPipe => perf_data::import_pipe(input, options.threads, feed),
-        Format::FtraceText => text::ftrace_text::import(input, feed),
-        Format::PerfScript => text::perf_script::import(input, feed),
-        Format::TraceCmdReport => text::trace_cmd_report::import(input, feed),
+        Format::FtraceText => text::ftrace_text::import(input, options.threads, feed),
+        Format::PerfScript => text::perf_script::import(input, options.threads, feed),
+        Format::TraceCmdReport => text::trace_cmd_report::import(input, options.threads, feed),
         Format::Results => results::import(input, feed),
         Format::Counts => counts::import(input, options.isa, feed),
         _ => bpftrace::import(input, options.isa, feed),

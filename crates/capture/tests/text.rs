@@ -56,15 +56,15 @@ impl Feed for Kept {
 type Import = fn(&mut dyn Read, &mut Kept) -> Result<Imported, Error>;
 
 fn ftrace(input: &mut dyn Read, feed: &mut Kept) -> Result<Imported, Error> {
-    ftrace_text::import(input, feed)
+    ftrace_text::import(input, 0, feed)
 }
 
 fn perf(input: &mut dyn Read, feed: &mut Kept) -> Result<Imported, Error> {
-    perf_script::import(input, feed)
+    perf_script::import(input, 0, feed)
 }
 
 fn trace_cmd(input: &mut dyn Read, feed: &mut Kept) -> Result<Imported, Error> {
-    trace_cmd_report::import(input, feed)
+    trace_cmd_report::import(input, 0, feed)
 }
 
 fn import(import: Import, text: &str) -> (Kept, Imported) {

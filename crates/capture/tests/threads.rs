@@ -193,6 +193,33 @@ fn blocks_that_begin_in_what_looks_like_records() {
     }
 }
 
+/// Bare numbers of reasons in one block of a text are of the vendor that the names in another one tell.
+#[test]
+fn numbers_of_reasons_far_from_the_names() {
+    let mut text = String::from("# tracer: nop\n");
+    let mut line = |reason: &str| {
+        let time = text.len();
+        text += &format!(
+            " vmm-7  [000] d..1 1.{time:09}: kvm_exit: vcpu 0 reason {reason} rip 0x1 info1 0x0 info2 0x0\n"
+        );
+    };
+    let mut many = |reason| (0..5_000).for_each(|_| line(reason));
+    ["UNKNOWN (74)", "CPUID", "UNKNOWN (74)", "npf", "0x72"].into_iter().for_each(&mut many);
+    let (log, end) = read(text.as_bytes(), 0).unwrap();
+    let mut vendors = Vec::new();
+    for given in &log.0 {
+        let Given::Events(events) = given else { continue };
+        for event in events {
+            let vmtax_events::Kind::Exit { reason, .. } = event.kind else { panic!("{event:?}") };
+            vendors.push(reason.isa);
+        }
+    }
+    let expected = [Isa::Unknown, Isa::Vmx, Isa::Vmx, Isa::Svm, Isa::Svm];
+    assert_eq!(vendors, expected.map(|isa| [isa; 5_000]).concat());
+    assert!(end.contains("were read as SVM reasons"), "{end}");
+    check("numbers", text.as_bytes(), &[1, 2, 3, 8]);
+}
+
 /// `./x bench threads` asks for more.
 fn cases() -> u32 {
     let asked = std::env::var("VMTAX_MUTATIONS").ok().and_then(|n| n.parse().ok());

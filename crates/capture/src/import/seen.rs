@@ -32,6 +32,11 @@ impl Seen {
         }
     }
 
+    /// Counts those of a part of the recording.
+    pub(crate) fn add_all(&mut self, part: &Seen) {
+        part.counts.iter().for_each(|(name, n)| self.add(name, *n));
+    }
+
     /// How often an event occurs.
     pub fn of(&self, name: &str) -> u64 {
         self.counts.get(name).copied().unwrap_or(0)

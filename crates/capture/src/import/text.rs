@@ -5,13 +5,16 @@
 //! microsecond. It is what people have in bug reports all the same.
 //!
 //! ```text
-//! bytes ──> lines::Lines ──> line::Line ──> payload::read ──> session ──Feed──>
-//!           bounded lines    who and when   what            names, losses
+//! bytes ──> blocks::Blocks ──┬─> decode: line::Line ──> payload::read ──┬──> session ──Feed──>
+//!           whole lines      │           who and when   what            │    names, losses
+//!                            └─> decode: ...  (on other threads)      ──┘
 //! ```
 //!
 //! Left out on purpose: call chains below an event, events of no interest to the analysis, texts of
 //! counters (`perf kvm stat report`).
 
+pub(crate) mod blocks;
+pub(crate) mod decode;
 pub mod ftrace_text;
 pub(crate) mod line;
 pub(crate) mod lines;

@@ -24,9 +24,13 @@ pub fn recognise(head: &[u8]) -> bool {
     votes.are_ftrace() && !super::trace_cmd_report::recognise(head)
 }
 
-/// Reads the whole text.
-pub fn import(input: &mut dyn Read, feed: &mut impl Feed) -> Result<Imported, Error> {
-    session::import(FtraceText::default(), input, feed)
+/// Reads the whole text; `threads` decode, beside the one that reads.
+pub fn import(
+    input: &mut dyn Read,
+    threads: usize,
+    feed: &mut impl Feed,
+) -> Result<Imported, Error> {
+    session::import(FtraceText::default(), input, threads, feed)
 }
 
 #[derive(Default)]

@@ -111,7 +111,7 @@ impl<'r> Lines<'r> {
 }
 
 /// Position of the first line end. Whole blocks are compared without a branch per byte.
-fn newline(text: &[u8]) -> Option<usize> {
+pub(crate) fn newline(text: &[u8]) -> Option<usize> {
     let (blocks, _) = text.as_chunks::<32>();
     let mut from = 0;
     for block in blocks {

@@ -26,9 +26,13 @@ pub fn recognise(head: &[u8]) -> bool {
     perf_header || Votes::count(head).are_perf()
 }
 
-/// Reads the whole text.
-pub fn import(input: &mut dyn Read, feed: &mut impl Feed) -> Result<Imported, Error> {
-    session::import(PerfScript::default(), input, feed)
+/// Reads the whole text; `threads` decode, beside the one that reads.
+pub fn import(
+    input: &mut dyn Read,
+    threads: usize,
+    feed: &mut impl Feed,
+) -> Result<Imported, Error> {
+    session::import(PerfScript::default(), input, threads, feed)
 }
 
 #[derive(Default)]
@@ -82,7 +86,7 @@ impl Format for PerfScript {
         Ok(Other::Skip)
     }
 
-    fn record(&mut self, line: &Line<'_>) -> Option<Kind> {
+    fn record(line: &Line<'_>) -> Option<Kind> {
         match line.event {
             b"PERF_RECORD_LOST" | b"PERF_RECORD_LOST_SAMPLES" => {
                 let mut words = Words::new(line.payload);

@@ -137,22 +137,52 @@ struct Known {
     reason: Reason,
 }
 
-/// Reads the reasons of one text, and remembers whose they are.
+/// Reads the reasons of one block of a text, and remembers whose they are.
 pub(crate) struct Reasons {
     isa: Isa,
+    /// A reason of this block told the vendor.
+    is_own: bool,
+    /// A bare number was read before.
+    used_given: bool,
     numbers_assumed: bool,
     known: Box<[Option<Known>; CACHE]>,
 }
 
+impl Default for Reasons {
+    fn default() -> Reasons {
+        Reasons {
+            isa: Isa::Unknown,
+            is_own: false,
+            used_given: false,
+            numbers_assumed: false,
+            known: Box::new([None; CACHE]),
+        }
+    }
+}
+
 impl Reasons {
-    /// Nothing is known of the vendor.
-    pub(crate) fn new() -> Reasons {
-        Reasons { isa: Isa::Unknown, numbers_assumed: false, known: Box::new([None; CACHE]) }
+    /// Begins a block; the reasons before it are of this vendor.
+    pub(crate) fn begin(&mut self, isa: Isa) {
+        (self.isa, self.is_own, self.used_given, self.numbers_assumed) = (isa, false, false, false);
     }
 
-    /// The vendor that a bare number was given because of the names around it, if one was.
-    pub(crate) fn assumed(&self) -> Option<Isa> {
-        self.numbers_assumed.then_some(self.isa)
+    /// The vendor of the last reason of the block that tells it.
+    pub(crate) fn own(&self) -> Option<Isa> {
+        self.is_own.then_some(self.isa)
+    }
+
+    /// Whether the block was read otherwise if another vendor had been given.
+    pub(crate) fn used_given(&self) -> bool {
+        self.used_given
+    }
+
+    /// Whether a bare number was given a vendor because of the names around it.
+    pub(crate) fn assumed(&self) -> bool {
+        self.numbers_assumed
+    }
+
+    fn set(&mut self, isa: Isa) {
+        (self.isa, self.is_own) = (isa, true);
     }
 
     /// A reason as the kernel or trace-cmd writes it: a name, or `0x` and a number.
@@ -164,11 +194,11 @@ impl Reasons {
             word.iter().fold(word.len(), |h, &b| h.wrapping_mul(31) ^ usize::from(b)) % CACHE;
         let cached = self.known.get(slot).copied().flatten();
         if let Some(known) = cached.filter(|k| k.name.get(..usize::from(k.len)) == Some(word)) {
-            self.isa = known.reason.isa;
+            self.set(known.reason.isa);
             return Some(known.reason);
         }
         let reason = by_name(std::str::from_utf8(word).ok()?)?;
-        self.isa = reason.isa;
+        self.set(reason.isa);
         let mut name = [0; LONGEST_NAME];
         if let (Some(to), Some(slot)) = (name.get_mut(..word.len()), self.known.get_mut(slot)) {
             to.copy_from_slice(word);
@@ -179,13 +209,14 @@ impl Reasons {
 
     /// A reason given as the number that the trace holds.
     pub(crate) fn number(&mut self, raw: u32) -> Reason {
+        self.used_given |= !self.is_own;
         self.numbers_assumed |= self.isa != Isa::Unknown;
         Reason::from_trace(self.isa, raw)
     }
 
     /// A reason given as a number, with the trace's `isa` field.
     pub(crate) fn number_of(&mut self, isa: Isa, raw: u32) -> Reason {
-        self.isa = isa;
+        self.set(isa);
         Reason::from_trace(isa, raw)
     }
 }

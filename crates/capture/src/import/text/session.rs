@@ -5,12 +5,14 @@ use std::io::Read;
 
 use vmtax_events::{Coverage, Event, Isa, Kind, NO_PID, NO_VCPU, Recording};
 
-use super::line::{Dialect, Line, Time};
-use super::lines::{LONGEST_LINE, Lines};
+use super::blocks::Blocks;
+use super::decode::{Block, Item, decode};
+use super::line::{Dialect, Line};
+use super::lines::LONGEST_LINE;
 use super::payload;
-use super::reason::Reasons;
 use super::{UNTERMINATED, words};
-use crate::import::{Imported, Seen, architecture};
+use crate::import::{Imported, Seen};
+use crate::workers::with_workers;
 use crate::{Error, Feed};
 
 /// Events between two calls of [`Feed::release`].
@@ -41,7 +43,7 @@ pub(crate) trait Format {
     fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<Other, Error>;
 
     /// An event that is not a tracepoint (perf's own records).
-    fn record(&mut self, _line: &Line<'_>) -> Option<Kind> {
+    fn record(_line: &Line<'_>) -> Option<Kind> {
         None
     }
 
@@ -49,83 +51,63 @@ pub(crate) trait Format {
     fn finish(&mut self, _counted: u64, _about: &mut Imported) {}
 }
 
-/// Reads a whole text.
+/// Reads a whole text; `threads` decode, beside the one that reads.
 pub(crate) fn import<F: Format>(
     mut format: F,
     input: &mut dyn Read,
+    threads: usize,
     feed: &mut impl Feed,
 ) -> Result<Imported, Error> {
-    let mut lines = Lines::new(input);
+    let mut blocks = Blocks::new(input);
     let mut session = Session::new(feed);
     let mut about = Imported {
         recording: Recording { format: F::NAME.to_owned(), ..Recording::default() },
         ..Imported::default()
     };
-    // A text of this format, and something else that is not.
-    let (mut known, mut unknown) = (false, false);
-    loop {
-        let offset = lines.offset();
-        let Some(text) = lines.next()? else { break };
-        let line = if text.first() == Some(&b'#') { None } else { Line::read(text, F::DIALECT) };
-        match line {
-            Some(Line { time: Time::Count, .. }) => {
-                return Err(Error::Unsupported {
-                    offset,
-                    item: "time stamp",
-                    problem:
-                        "it has no decimal point, so it is a count of a clock of unknown speed; \
-                              record with a trace clock in nanoseconds (local, global, mono, boot)"
-                            .to_owned(),
-                });
-            }
-            Some(line) => {
-                known = true;
-                session.event(&mut format, &line, offset)?;
-            }
-            None => match format.other(text, &mut about)? {
-                Other::Skip if words::trim(text).is_empty() => {}
-                Other::Skip => {
-                    unknown = true;
-                    let comment = text.first() == Some(&b'#');
-                    session.undecodable += u64::from(!comment && names_tracepoint(text));
+    with_workers(threads, decode::<F>, |workers| {
+        let mut spare = Vec::new();
+        let mut failed = None;
+        loop {
+            let mut is_over = failed.is_some();
+            while !is_over && !workers.is_full() {
+                let mut block = spare.pop().unwrap_or_else(Block::empty);
+                block.isa = session.isa;
+                match blocks.next(&mut block.bytes) {
+                    Ok(Some(offset)) => {
+                        block.offset = offset;
+                        workers.push(block);
+                    }
+                    Ok(None) => is_over = true,
+                    Err(error) => {
+                        // What was read before comes before it.
+                        failed = Some(error);
+                        is_over = true;
+                    }
                 }
-                Other::Lost { cpu, count } => {
-                    known = true;
-                    session.lost(cpu, count)?;
-                }
-                Other::Header => known = true,
-            },
+            }
+            match workers.pop() {
+                Some(block) => spare.push(session.block(block, &mut format, &mut about)?),
+                None => return failed.map_or(Ok(()), Err),
+            }
         }
-    }
-    if unknown && !known {
+    })?;
+    if session.is_unknown && !session.is_known {
         let problem = format!("no line reads as an event of {}", F::NAME);
         return Err(Error::malformed(0, "text", problem));
     }
-    let (cut, unterminated) = (lines.cut, lines.unterminated);
     session.finish(&mut format, &mut about)?;
-    about.losses.undecodable += cut;
-    if cut > 0 {
-        about.losses.notes.push(format!("{cut} lines longer than {LONGEST_LINE} bytes were cut"));
-    }
-    if unterminated {
+    if blocks.is_unterminated {
         about.losses.truncated.push(UNTERMINATED.to_owned());
     }
     Ok(about)
 }
 
-/// Whether a line that does not read as an event's speaks of one that is wanted.
-fn names_tracepoint(line: &[u8]) -> bool {
-    words::Words::new(line).any(|word| {
-        let Some(name) = word.strip_suffix(b":") else { return false };
-        let name = name.rsplit(|&b| b == b':').next().unwrap_or(name);
-        payload::tracepoint(name).is_some()
-    })
-}
-
 /// Facts from the lines so far.
 struct Session<'f, F: Feed> {
     feed: &'f mut F,
-    reasons: Reasons,
+    /// The vendor of the last reason that tells it, and whether bare numbers were read as its.
+    isa: Isa,
+    numbers_assumed: bool,
     /// Names of threads by tid, with their process.
     names: HashMap<u32, (u32, Box<[u8]>)>,
     /// The thread of the line before, whose name was just looked at.
@@ -138,8 +120,12 @@ struct Session<'f, F: Feed> {
     counts: [u64; payload::COUNT],
     /// Events of KVM that are not wanted.
     others: Seen,
+    /// A text of this format, and something else that is not.
+    is_known: bool,
+    is_unknown: bool,
     rounded: bool,
     undecodable: u64,
+    cut: u64,
     lost: u64,
     gaps: u64,
 }
@@ -148,7 +134,8 @@ impl<'f, F: Feed> Session<'f, F> {
     fn new(feed: &'f mut F) -> Self {
         Session {
             feed,
-            reasons: Reasons::new(),
+            isa: Isa::Unknown,
+            numbers_assumed: false,
             names: HashMap::new(),
             last: (0, NO_PID, Vec::new()),
             pending: Vec::new(),
@@ -156,61 +143,62 @@ impl<'f, F: Feed> Session<'f, F> {
             unreleased: 0,
             counts: [0; payload::COUNT],
             others: Seen::default(),
+            is_known: false,
+            is_unknown: false,
             rounded: false,
             undecodable: 0,
+            cut: 0,
             lost: 0,
             gaps: 0,
         }
     }
 
-    /// `offset` is the line's position.
-    fn event<T: Format>(
+    /// Does what a block says, and gives it back to be filled again.
+    fn block<T: Format>(
         &mut self,
+        mut block: Block,
         format: &mut T,
-        line: &Line<'_>,
-        offset: u64,
-    ) -> Result<(), Error> {
-        let Time::Ns(time_ns, digits) = line.time else { return Ok(()) };
-        let tracepoint = payload::tracepoint(line.event);
-        let said = match tracepoint {
-            Some(index) => {
-                self.counts[index] += 1;
-                let said = payload::read(index, line.payload, &mut self.reasons);
-                if said.is_none() {
-                    self.undecodable += 1;
-                    if line.event == b"kvm_exit"
-                        && let Some(name) = architecture::of_exit_text(line.payload)
-                    {
-                        return Err(architecture::refuse(name, offset));
-                    }
+        about: &mut Imported,
+    ) -> Result<Block, Error> {
+        if block.said.reasons.used_given() && block.isa != self.isa {
+            block.isa = self.isa;
+            block = decode::<T>(block);
+        }
+        let mut items = std::mem::take(&mut block.said.items);
+        let said = &block.said;
+        for item in items.drain(..) {
+            match item {
+                Item::Event(event) => self.event(event)?,
+                Item::Time(time_ns) => self.flush_lost(time_ns)?,
+                Item::Name { pid, tid, name } => self.name(pid, tid, said.name(name))?,
+                Item::NameOfNext { tid, name } => self.name_of_next(tid, said.name(name))?,
+                Item::Other { line, names_tracepoint } => {
+                    let line = block.line(line);
+                    self.other(format.other(line, about)?, line, names_tracepoint)?;
                 }
-                said
+                Item::Fail(error) => return Err(*error),
             }
-            None => {
-                if let Some(name) = architecture::of_event(line.event) {
-                    return Err(architecture::refuse(name, offset));
-                }
-                if line.event.starts_with(b"kvm_") {
-                    self.others.add(&String::from_utf8_lossy(line.event), 1);
-                }
-                format.record(line).map(|kind| (NO_VCPU, kind))
-            }
-        };
-        self.flush_lost(time_ns)?;
-        self.name(line)?;
-        let Some((vcpu, kind)) = said else { return Ok(()) };
-        self.rounded |= digits == 6;
-        self.time_ns = self.time_ns.max(time_ns);
-        if let Kind::Lost { count } = kind {
+        }
+        self.isa = said.reasons.own().unwrap_or(self.isa);
+        self.numbers_assumed |= said.reasons.assumed();
+        for (sum, more) in self.counts.iter_mut().zip(said.counts) {
+            *sum += more;
+        }
+        self.others.add_all(&said.others);
+        self.is_known |= said.has_event;
+        self.rounded |= said.is_rounded;
+        self.undecodable += said.undecodable;
+        self.cut += said.cut;
+        block.said.items = items;
+        Ok(block)
+    }
+
+    fn event(&mut self, event: Event) -> Result<(), Error> {
+        self.time_ns = self.time_ns.max(event.time_ns);
+        if let Kind::Lost { count } = event.kind {
             self.count_lost(count);
         }
-        if let Kind::Switch { .. } = kind
-            && let Some((tid, name)) = payload::next_of_switch(line.payload)
-        {
-            self.name_of_next(tid, name)?;
-        }
-        let &Line { pid, tid, cpu, .. } = line;
-        self.feed.event(Event { time_ns, pid, tid, cpu, vcpu, kind })?;
+        self.feed.event(event)?;
         self.unreleased += 1;
         if self.unreleased >= RELEASE_EVERY {
             self.unreleased = 0;
@@ -222,25 +210,40 @@ impl<'f, F: Feed> Session<'f, F> {
         Ok(())
     }
 
+    fn other(&mut self, other: Other, line: &[u8], names_tracepoint: bool) -> Result<(), Error> {
+        match other {
+            Other::Skip if words::trim(line).is_empty() => {}
+            Other::Skip => {
+                self.is_unknown = true;
+                self.undecodable += u64::from(names_tracepoint);
+            }
+            Other::Lost { cpu, count } => {
+                self.is_known = true;
+                self.lost(cpu, count)?;
+            }
+            Other::Header => self.is_known = true,
+        }
+        Ok(())
+    }
+
     /// Hands on the name of a thread when it is new or has changed.
-    fn name(&mut self, line: &Line<'_>) -> Result<(), Error> {
-        let (tid, pid, comm) = &self.last;
-        if line.comm.is_empty() || (*tid == line.tid && *pid == line.pid && comm == line.comm) {
+    fn name(&mut self, pid: u32, tid: u32, comm: &[u8]) -> Result<(), Error> {
+        let last = &mut self.last;
+        if last.0 == tid && last.1 == pid && last.2 == comm {
             return Ok(());
         }
-        self.last.0 = line.tid;
-        self.last.1 = line.pid;
-        self.last.2.clear();
-        self.last.2.extend_from_slice(line.comm);
-        let known = self.names.get(&line.tid);
-        if known.is_some_and(|(pid, comm)| *pid == line.pid && **comm == *line.comm) {
+        (last.0, last.1) = (tid, pid);
+        last.2.clear();
+        last.2.extend_from_slice(comm);
+        let known = self.names.get(&tid);
+        if known.is_some_and(|(of, name)| *of == pid && **name == *comm) {
             return Ok(());
         }
         if self.names.len() >= MOST_THREADS {
             self.names.clear();
         }
-        self.names.insert(line.tid, (line.pid, line.comm.into()));
-        self.feed.thread_name(line.pid, line.tid, &String::from_utf8_lossy(line.comm))
+        self.names.insert(tid, (pid, comm.into()));
+        self.feed.thread_name(pid, tid, &String::from_utf8_lossy(comm))
     }
 
     /// The same for a thread that gets a CPU, which may have no other line.
@@ -280,11 +283,11 @@ impl<'f, F: Feed> Session<'f, F> {
         let losses = &mut about.losses;
         losses.recorder_lost = losses.recorder_lost.saturating_add(self.lost);
         losses.recorder_gaps += self.gaps;
-        losses.undecodable += self.undecodable;
+        losses.undecodable += self.undecodable + self.cut;
         if self.rounded {
             losses.notes.push("times in this text are rounded to 1 µs".to_owned());
         }
-        let vendor = match self.reasons.assumed() {
+        let vendor = match self.numbers_assumed.then_some(self.isa) {
             Some(Isa::Vmx) => Some("VMX"),
             Some(Isa::Svm) => Some("SVM"),
             _ => None,
@@ -305,6 +308,10 @@ impl<'f, F: Feed> Session<'f, F> {
         }
         about.recording.coverage = coverage;
         format.finish(self.lost, about);
+        if self.cut > 0 {
+            let note = format!("{} lines longer than {LONGEST_LINE} bytes were cut", self.cut);
+            about.losses.notes.push(note);
+        }
         Ok(())
     }
 }

@@ -23,9 +23,13 @@ pub fn recognise(head: &[u8]) -> bool {
     votes.are_ftrace() && votes.are_aligned()
 }
 
-/// Reads the whole text.
-pub fn import(input: &mut dyn Read, feed: &mut impl Feed) -> Result<Imported, Error> {
-    session::import(TraceCmdReport, input, feed)
+/// Reads the whole text; `threads` decode, beside the one that reads.
+pub fn import(
+    input: &mut dyn Read,
+    threads: usize,
+    feed: &mut impl Feed,
+) -> Result<Imported, Error> {
+    session::import(TraceCmdReport, input, threads, feed)
 }
 
 /// `cpus=2`, the first line.
