@@ -17,6 +17,8 @@ use crate::vm::{Vm, Vms};
 
 /// Time between two looks for the server's port.
 const LOOK: Duration = Duration::from_millis(5);
+/// Times that a remote system is asked, for two seconds each, whether a server has ended there.
+const ASKED: u32 = 15;
 
 /// Both ends of a link.
 #[derive(Debug)]
@@ -173,14 +175,15 @@ impl At<'_> {
         }
     }
 
-    /// After a server was ended. One of this computer has ended when its agent has.
+    /// After a server was ended. One of this computer has ended when its agent has; a busy other system takes longer.
     fn until_free(self, port: u16) -> Result<(), Error> {
-        match self {
-            At::There(there) if !there.listens(port, false)? => {
-                Err(at("remote", format!("the server on port {port} does not end there")))
+        let At::There(there) = self else { return Ok(()) };
+        for _ in 0..ASKED {
+            if there.listens(port, false)? {
+                return Ok(());
             }
-            _ => Ok(()),
         }
+        Err(at("remote", format!("the server on port {port} does not end there")))
     }
 }
 

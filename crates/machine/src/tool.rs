@@ -240,7 +240,7 @@ mod tests {
     }
 
     /// Generous: a limit that a test does not mean to hit.
-    const LIMITS: Limits = Limits { time: Duration::from_secs(120), output: 1 << 20 };
+    const LIMITS: Limits = Limits { time: Duration::from_secs(600), output: 1 << 20 };
 
     #[test]
     fn input_goes_in_and_all_output_comes_out() {

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -105,8 +104,12 @@ fn processes_with_the_same_empty_cache_all_get_the_kernel() {
     fs::create_dir(&bin).unwrap();
     let script = "#!/bin/sh\necho \"$@\" >> \"$VMTAX_TEST_CACHE/downloads\"\n\
                   PATH=${PATH#*:}\nexec apt-get \"$@\"\n";
-    fs::write(bin.join("apt-get"), script).unwrap();
-    fs::set_permissions(bin.join("apt-get"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(bin.join("text"), script).unwrap();
+    // By another process: a program that is open for writing cannot be started, and children that other tests start meanwhile would hold
+    // our descriptor.
+    let mut install = Command::new("install");
+    install.args(["-m", "755"]).args([bin.join("text"), bin.join("apt-get")]);
+    assert!(install.status().unwrap().success());
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let others: Vec<_> = (0..4)
         .map(|_| {

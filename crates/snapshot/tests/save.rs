@@ -32,8 +32,9 @@ fn start(socket: &Path) -> Qemu {
     qemu.arg(format!("unix:{},server=on,wait=off", socket.display()));
     let qemu = Qemu(qemu.stdout(Stdio::null()).spawn().unwrap());
     let start = Instant::now();
-    while !socket.exists() {
-        assert!(start.elapsed() < Duration::from_secs(120), "QEMU has no monitor");
+    // Bound is not yet listening: nobody may connect then.
+    while std::os::unix::net::UnixStream::connect(socket).is_err() {
+        assert!(start.elapsed() < Duration::from_secs(600), "QEMU has no monitor");
         std::thread::sleep(Duration::from_millis(20));
     }
     qemu

@@ -110,35 +110,51 @@ fn page_faults_are_those_that_the_kernel_knows_of() {
 
 #[test]
 fn the_threads_time_overflows_and_interrupts() {
+    // The kernel can count the moment in which a period is set twice: 20 periods added up to 40 us to 10 ms in 700 runs. So it is tried again
+    // if that comes to more than a twentieth of the time.
     for policy in BOTH {
-        let Some(mut pmu) = pmu(policy, Options::default()) else { return };
-        // A second event of the same kind measures how long the thread ran, by the clock that the kernel counts with.
-        let mut whole = PerfEventHost::this_thread(Options::default())
-            .with_source(Event::Cycles, Source::Software(Software::TaskClock));
-        let programme = Programme { event: Event::Cycles, user: true, kernel: true };
-        let request = Request { counter: Counter::General(0), programme, left: 0 };
-        let id = whole.create(&request).unwrap();
-        let period = 1_000_000;
-        pmu.write(0x4c1, WIDTH - period).unwrap();
-        let begin = Instant::now();
-        pmu.write(0x186, CLOCK).unwrap();
-        let mut samples = 0;
-        while samples < 10 && begin.elapsed() < Duration::from_secs(20) {
-            busy(Duration::from_micros(100));
-            if pmu.deliver(false) {
-                assert_eq!(pmu.read(0x38e), Ok(1));
-                pmu.write(0x390, 1).unwrap();
-                pmu.write(0x4c1, WIDTH - period).unwrap();
-                samples += 1;
+        let mut differences = Vec::new();
+        while differences.len() < 10 {
+            match overflows(policy) {
+                Some(Ok(())) => break,
+                Some(Err(difference)) => differences.push(difference),
+                None => return,
             }
         }
-        let ran = whole.read(id).unwrap().count;
-        assert_eq!(samples, 10, "{policy:?}");
-        let activity = pmu.activity();
-        assert_eq!(activity.interrupts, activity.delivered + activity.merged + activity.dropped);
-        // The kernel can count the moment in which a period is set twice: 20 periods added up to 40 us to 10 ms in 700 runs.
-        assert!((10 * period..=ran + ran / 20).contains(&activity.counted), "{activity:?} {ran}");
+        assert!(differences.len() < 10, "{policy:?}: {differences:#?}");
     }
+}
+
+/// Ten overflows of the thread's time: what was counted if it is more than that time. `None` where no event can be opened.
+fn overflows(policy: Policy) -> Option<Result<(), String>> {
+    let mut pmu = pmu(policy, Options::default())?;
+    // A second event of the same kind measures how long the thread ran, by the clock that the kernel counts with.
+    let mut whole = PerfEventHost::this_thread(Options::default())
+        .with_source(Event::Cycles, Source::Software(Software::TaskClock));
+    let programme = Programme { event: Event::Cycles, user: true, kernel: true };
+    let request = Request { counter: Counter::General(0), programme, left: 0 };
+    let id = whole.create(&request).unwrap();
+    let period = 1_000_000;
+    pmu.write(0x4c1, WIDTH - period).unwrap();
+    let begin = Instant::now();
+    pmu.write(0x186, CLOCK).unwrap();
+    let mut samples = 0;
+    while samples < 10 && begin.elapsed() < Duration::from_secs(300) {
+        busy(Duration::from_micros(100));
+        if pmu.deliver(false) {
+            assert_eq!(pmu.read(0x38e), Ok(1));
+            pmu.write(0x390, 1).unwrap();
+            pmu.write(0x4c1, WIDTH - period).unwrap();
+            samples += 1;
+        }
+    }
+    let ran = whole.read(id).unwrap().count;
+    assert_eq!(samples, 10, "{policy:?}");
+    let activity = pmu.activity();
+    assert_eq!(activity.interrupts, activity.delivered + activity.merged + activity.dropped);
+    assert!(activity.counted >= 10 * period, "{policy:?}: {activity:?}");
+    let is_more = activity.counted > ran + ran / 20;
+    Some(if is_more { Err(format!("{activity:?} {ran}")) } else { Ok(()) })
 }
 
 #[test]

@@ -187,13 +187,19 @@ fn filters_on_the_date_decide_about_whole_days() {
 
 #[test]
 fn it_can_be_killed_at_any_moment() {
+    // The first kill may come too late where the computer stood still.
+    assert!((0..10).any(|_| killed_until_it_ends() > 0), "it was never killed");
+}
+
+/// Kills until it has come to its end by itself.
+fn killed_until_it_ends() -> u32 {
     let folder = tempfile::tempdir().unwrap();
     fleet(folder.path(), "6", "2");
     let before = rounded(&[
         rows(folder.path(), &[SUMS[0], "tree"]),
         rows(folder.path(), &[SUMS[1], "tree"]),
     ]);
-    let (mut wait, mut kills) = (Duration::from_millis(15), 0);
+    let (mut wait, mut kills) = (Duration::from_millis(15), 0u32);
     loop {
         let mut child = program(folder.path())
             .args(["compact", "tree", "--remove"])
@@ -226,7 +232,6 @@ fn it_can_be_killed_at_any_moment() {
         // On a slow machine the first steps take longer: it is given more time each time.
         wait = wait * 5 / 4;
     }
-    assert!(kills > 0, "it was never killed");
     assert_eq!(
         fs::read_dir(folder.path().join("tree/compacted"))
             .unwrap()
@@ -234,6 +239,7 @@ fn it_can_be_killed_at_any_moment() {
             .count(),
         0
     );
+    kills
 }
 
 #[test]

@@ -101,6 +101,12 @@ fn the_model_gives_every_status_of_the_device() {
 
 #[test]
 fn a_full_shared_queue_returns_its_status() {
+    // Unless the computer stood still for as long as the first descriptor takes.
+    assert!((0..50).any(|_| is_full_for_a_third()), "a queue for two took three");
+}
+
+/// Whether a queue for two, which took the first two, refused a third.
+fn is_full_for_a_third() -> bool {
     let model = Model::new(model::Config {
         depth: 2,
         shared: true,
@@ -114,15 +120,13 @@ fn a_full_shared_queue_returns_its_status() {
         .iter()
         .map(|r| unsafe { portal.submit(&Descriptor::new(opcode::NOOP, r)) })
         .collect();
-    assert!(
-        matches!(submitted[..], [Submit::Accepted, Submit::Accepted, Submit::Busy]),
-        "{submitted:?}"
-    );
+    assert!(matches!(submitted[..2], [Submit::Accepted, Submit::Accepted]), "{submitted:?}");
     portal.close();
     // SAFETY: refused.
     let late = unsafe { portal.submit(&Descriptor::new(opcode::NOOP, &records[2])) };
     assert!(matches!(late, Submit::Refused(_)));
     drop(model);
+    matches!(submitted[2], Submit::Busy)
 }
 
 /// Deltas: what the specification does not allow is refused, as DML refuses it before hardware would.

@@ -32,7 +32,7 @@ fn statuses(portal: &mut dyn Portal) -> Vec<(String, Status)> {
         assert!(matches!(unsafe { portal.submit(&d) }, Submit::Accepted), "{name}");
         let start = Instant::now();
         while done.read().is_none() {
-            assert!(start.elapsed() < Duration::from_secs(30), "{name}: no completion");
+            assert!(start.elapsed() < Duration::from_secs(600), "{name}: no completion");
             std::thread::yield_now();
         }
         found.push((name.to_owned(), done.read().unwrap().status));

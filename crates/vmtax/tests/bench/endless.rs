@@ -9,7 +9,7 @@ const MATRIX: &str = r#"
 repeats = 1
 warmup = false
 exits = false
-limit_seconds = 20
+limit_seconds = 600
 categories = ["host"]
 [[workload]]
 name = "output"

@@ -1,5 +1,6 @@
 //! A matrix that is killed again and again is gone on with until it is whole, and leaves nothing running.
 
+use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -26,19 +27,26 @@ fn a_run_that_is_killed_ten_times_becomes_whole() {
     let run = folder.path().join("run");
     let words = ["run", name(&matrix), "-o", name(&run), "--resume"];
     for after in KILLS {
-        let mut vmtax = Command::new(env!("CARGO_BIN_EXE_vmtax"))
-            .arg("bench")
-            .args(words)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(Duration::from_millis(after));
-        let ended = vmtax.try_wait().unwrap();
-        vmtax.kill().unwrap();
-        let error = vmtax.wait_with_output().unwrap().stderr;
-        let error = String::from_utf8_lossy(&error);
-        assert_eq!(ended, None, "it ended before it was killed: {error}");
+        let mut late = 0;
+        loop {
+            let mut vmtax = Command::new(env!("CARGO_BIN_EXE_vmtax"))
+                .arg("bench")
+                .args(words)
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(after));
+            let ended = vmtax.try_wait().unwrap();
+            vmtax.kill().unwrap();
+            let error = vmtax.wait_with_output().unwrap().stderr;
+            let Some(status) = ended else { break };
+            // This computer slept for longer than all of it takes: once more, from its start.
+            late += 1;
+            let error = String::from_utf8_lossy(&error);
+            assert!(status.success() && late < 5, "it ended before it was killed: {error}");
+            fs::remove_dir_all(&run).unwrap();
+        }
         // Nothing outlives it for long.
         for _ in 0..3000 {
             if !runs(&mark) {

@@ -67,6 +67,32 @@ fn runs(mark: &str) -> bool {
     })
 }
 
+/// Runs a matrix, again while cells of it fail: where the computer stood still for the second that a program measures there is nothing to
+/// read. What the last run prints.
+fn measured(folder: &Path, text: &str, run: &Path) -> String {
+    let path = matrix(folder, text);
+    let mut shown = String::new();
+    for _ in 0..5 {
+        // Nothing is there the first time.
+        let _ = fs::remove_dir_all(run);
+        shown = ok(&["run", name(&path), "-o", name(run)]);
+        if !shown.contains("failed (") {
+            break;
+        }
+    }
+    shown
+}
+
+/// Writes a program. By another process: one that is open for writing cannot be started, and children that other tests start meanwhile would
+/// hold our descriptor.
+fn program(path: &Path, text: &str) {
+    let source = path.with_extension("text");
+    fs::write(&source, text).unwrap();
+    let installed = Command::new("install").args(["-m", "755"]).arg(&source).arg(path).status();
+    assert!(installed.unwrap().success());
+    fs::remove_file(source).unwrap();
+}
+
 /// A matrix file in a folder.
 fn matrix(folder: &Path, text: &str) -> PathBuf {
     let path = folder.join("matrix.toml");

@@ -6,16 +6,16 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{matrix, name, ok, refused, row, rows};
+use crate::{matrix, measured, name, ok, refused, row, rows};
 
 /// Time for a VM to boot on a busy machine.
-const BOOT: Duration = Duration::from_secs(300);
+const BOOT: Duration = Duration::from_secs(600);
 
 const HEAD: &str = r#"
 name = "network"
 repeats = 1
 warmup = false
-limit_seconds = 120
+limit_seconds = 600
 [vm]
 accel = "tcg"
 cpus = 2
@@ -40,7 +40,7 @@ fn a_client_on_the_host_reaches_servers_in_vms_of_two_categories() {
         ["tcp-latency", "udp-latency", "tcp-stream", "udp-stream", "iperf-tcp", "redis"];
     let categories = "[\"plain\", \"plain+swiotlb\"]";
     let text = of(categories, "", &workloads, "client = \"host\"");
-    let shown = ok(&["run", name(&matrix(folder.path(), &text)), "-o", name(&run)]);
+    let shown = measured(folder.path(), &text, &run);
     assert!(!shown.contains("failed ("), "{shown}");
     let found = rows(&run);
     for (workload, metric) in [
@@ -82,7 +82,7 @@ fn servers_are_on_the_host_and_clients_in_a_peer() {
         let run = folder.path().join("run");
         let workloads = ["tcp-latency", "udp-latency", "iperf-tcp"];
         let text = of("[\"plain\"]", "", &workloads, place);
-        let shown = ok(&["run", name(&matrix(folder.path(), &text)), "-o", name(&run)]);
+        let shown = measured(folder.path(), &text, &run);
         assert!(!shown.contains("failed ("), "{shown}");
         let found = rows(&run);
         for (workload, metric) in
@@ -165,7 +165,7 @@ fn a_kill_leaves_no_tap_and_no_namespace() {
     vmtax.kill().unwrap();
     vmtax.wait().unwrap();
     wait_until("the machines end", || users(&canonical).is_empty());
-    assert!(namespaces().is_disjoint(&own), "a namespace is left: {own:?}");
+    wait_until("its namespace is gone", || namespaces().is_disjoint(&own));
     for tap in ["vm", "peer", "bridge"] {
         assert!(!Path::new("/sys/class/net").join(tap).exists(), "{tap} is left");
     }
@@ -186,7 +186,7 @@ fn a_card_has_several_queues() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let text = of("[\"plain+mq\"]", "network = \"tap\"", &["tcp-stream"], "client = \"host\"");
-    let shown = ok(&["run", name(&matrix(folder.path(), &text)), "-o", name(&run)]);
+    let shown = measured(folder.path(), &text, &run);
     assert!(!shown.contains("failed ("), "{shown}");
     let found = rows(&run);
     assert_eq!(row(&found, "tcp-stream", "throughput", "plain+mq")["path"], "host > tap > vm");

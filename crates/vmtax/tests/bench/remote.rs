@@ -1,18 +1,17 @@
 //! A client or a server on another system: ssh to a server of the test's own, on the loopback interface.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{matrix, name, refused, row, rows};
+use crate::{matrix, name, program, refused, row, rows};
 
 const MATRIX: &str = r#"
 repeats = 1
 warmup = false
 counters = true
-limit_seconds = 120
+limit_seconds = 600
 categories = ["plain"]
 [vm]
 accel = "tcg"
@@ -62,12 +61,8 @@ impl Sshd {
         fs::write(folder.join("ssh_config"), client).unwrap();
         let bin = folder.join("bin");
         fs::create_dir(&bin).unwrap();
-        fs::write(
-            bin.join("ssh"),
-            format!("#!/bin/sh\nexec /usr/bin/ssh -F '{path}/ssh_config' \"$@\"\n"),
-        )
-        .unwrap();
-        fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+        let script = format!("#!/bin/sh\nexec /usr/bin/ssh -F '{path}/ssh_config' \"$@\"\n");
+        program(&bin.join("ssh"), &script);
         let serve = format!("exec /usr/sbin/sshd -D -f '{path}/sshd_config' -E '{path}/log'");
         let mut command = if rustix::process::geteuid().is_root() {
             // As root it wants an empty folder in /run; that of a mount namespace of its own leaves nothing behind.
@@ -91,7 +86,7 @@ impl Sshd {
 
     /// Waits until it admits this user; else why it does not.
     fn admits(&self) -> Result<(), String> {
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_secs(300);
         loop {
             let mut command = Command::new(self.folder.join("bin/ssh"));
             let output = command.args(["-o", "BatchMode=yes", "there", "true"]).output().unwrap();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::{matrix, name, ok, rows};
 
 /// How long Slurm may take for anything, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 const MATRIX: &str = r#"
 name = "slurm"
@@ -48,10 +48,12 @@ fn said(program: &str, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// Ports that are free now.
+/// Ports that are free. Below those that Linux gives to connections and to who asks for any: the daemons take them later.
 fn ports() -> [u16; 2] {
-    let listeners = [(), ()].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
+    let first = 20_000 + (std::process::id() % 12_000) as u16;
+    let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let mut ports = (first..32_768).chain(20_000..first).filter(free);
+    [(), ()].map(|()| ports.next().unwrap())
 }
 
 impl Cluster {
@@ -73,6 +75,7 @@ impl Cluster {
              SlurmctldPidFile={place}/slurmctld.pid\nSlurmdPidFile={place}/slurmd.pid\nProctrackType=proctrack/linuxproc\n\
              TaskPlugin=task/none\nMpiDefault=none\nReturnToService=2\nSelectType=select/cons_tres\n\
              SelectTypeParameters=CR_CPU\nJobAcctGatherType=jobacct_gather/none\n\
+             MessageTimeout=100\nTCPTimeout=60\nBatchStartTimeout=300\n\
              NodeName={host} NodeAddr=127.0.0.1 CPUs=1 State=UNKNOWN\n\
              PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP\n"
         );
@@ -92,7 +95,11 @@ impl Cluster {
             .chain(["--foreground".to_owned()])
             .collect();
         cluster.daemon("munged", &words);
-        cluster.until("munged does not answer", || folder.join("munge.sock").exists());
+        cluster.until("munged does not answer", || {
+            let mut munge = Command::new("munge");
+            munge.arg("--no-input").arg(format!("--socket={place}/munge.sock"));
+            munge.output().unwrap().status.success()
+        });
         for daemon in ["slurmctld", "slurmd"] {
             cluster.daemon(daemon, &["-D".to_owned(), "-c".to_owned()]);
         }

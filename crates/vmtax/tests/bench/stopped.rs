@@ -65,8 +65,8 @@ fn a_stop_ends_a_cell_on_the_host_and_in_a_vm() {
             error, "vmtax: stopped; the same command with --resume continues the run\n",
             "{place}"
         );
-        // Less than a second on an idle machine.
-        assert!(time < Duration::from_secs(60), "{place}: {time:?}");
+        // Less than a second on an idle machine; the cell would take 600.
+        assert!(time < Duration::from_secs(240), "{place}: {time:?}");
         assert!(children(pid).is_empty(), "{place}");
         assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0, "{place}");
         // It was not recorded as a failed cell.

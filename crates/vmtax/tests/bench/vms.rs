@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use crate::{matrix, name, ok, row, rows, vmtax};
+use crate::{measured, name, ok, row, rows, vmtax};
 
 const MATRIX: &str = r#"
 name = "vms"
 repeats = 1
 warmup = false
-limit_seconds = 120
+limit_seconds = 600
 categories = ["plain", "plain+poll+swiotlb"]
 [vm]
 accel = "tcg"
@@ -41,7 +41,7 @@ set = { seconds = 0.05 }
 fn programs_run_in_vms_of_two_categories() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
-    let text = ok(&["run", name(&matrix(folder.path(), MATRIX)), "-o", name(&run)]);
+    let text = measured(folder.path(), MATRIX, &run);
     assert!(text.contains("Emulated (QEMU TCG)"), "{text}");
     assert!(!text.contains("failed ("), "{text}");
     let found = rows(&run);

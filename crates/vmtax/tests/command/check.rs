@@ -49,6 +49,15 @@ impl Program {
     }
 }
 
+/// Writes a program. By another process, for the reason above.
+pub(crate) fn executable(path: &Path, text: &str) {
+    let source = path.with_extension("text");
+    fs::write(&source, text).unwrap();
+    let installed = Command::new("install").args(["-m", "755"]).arg(&source).arg(path).status();
+    assert!(installed.unwrap().success());
+    fs::remove_file(source).unwrap();
+}
+
 /// Runs a command line in a folder.
 pub(crate) fn vmtax(folder: &Path, words: &str) -> Output {
     Program::new().command(folder, words).output().unwrap()

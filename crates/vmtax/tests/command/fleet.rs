@@ -1,9 +1,10 @@
 //! `vmtax query` and `vmtax fleet` become another program, which need not be there.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
+
+use crate::check::executable;
 
 /// A copy of vmtax in a folder of its own, with nothing in PATH.
 fn alone(folder: &Path, words: &[&str]) -> Output {
@@ -23,8 +24,7 @@ fn alone(folder: &Path, words: &[&str]) -> Output {
 
 fn program(path: &Path) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, "#!/bin/sh\nprintf '%s|' \"$0\" \"$@\"\nexit 6\n").unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(path, "#!/bin/sh\nprintf '%s|' \"$0\" \"$@\"\nexit 6\n");
 }
 
 #[test]

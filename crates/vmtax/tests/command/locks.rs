@@ -25,7 +25,7 @@ const MATRIX: &str = r#"
 name = "locks"
 repeats = 5
 warmup = false
-limit_seconds = 60
+limit_seconds = 600
 categories = ["host"]
 [[workload]]
 name = "waits"
@@ -63,7 +63,7 @@ impl Holder {
     }
 
     fn wait_for(&mut self, what: &str, is_there: impl Fn(&Path) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(120);
+        let deadline = Instant::now() + Duration::from_secs(600);
         while !is_there(self.folder.path()) {
             assert!(self.child.try_wait().unwrap().is_none(), "{}: ended by itself", self.words);
             assert!(Instant::now() < deadline, "{}: there is no {what}", self.words);

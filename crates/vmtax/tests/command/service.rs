@@ -1,12 +1,11 @@
 //! `vmtax record --tree` as a service, as far as no KVM is needed: its flags, the units of examples/, and the upload of closed runs.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::captures::unpack;
-use crate::check::{Program, check, stdout, vmtax};
+use crate::check::{Program, check, executable, stdout, vmtax};
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)
@@ -91,8 +90,7 @@ fn closed_runs_are_uploaded_once_and_their_manifest_last() {
     let manifest = fs::read_to_string(&open).unwrap();
     fs::write(&open, manifest.replace("\"complete\": true", "\"complete\": false")).unwrap();
     fs::create_dir(path("bin")).unwrap();
-    fs::write(path("bin/rclone"), RCLONE).unwrap();
-    fs::set_permissions(path("bin/rclone"), fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&path("bin/rclone"), RCLONE);
     let upload = || {
         let mut command = Command::new("sh");
         command.arg(example("record/vmtax-upload")).args(["tree/", "store/fleet/"]);

@@ -14,6 +14,9 @@ use crate::captures::json;
 use crate::check::{Program, stdout};
 use crate::damage::assert_incomplete;
 
+/// Rows are stored that often, at least, whatever the interval; so what a busy computer reads for longer is stored in part.
+const COMMIT_EVERY: Duration = Duration::from_secs(2);
+
 /// A process that does not outlive the test.
 struct Importer(Child);
 
@@ -52,7 +55,7 @@ fn start(folder: &Path, flags: &str, text: &str) -> Importer {
 
 /// Waits until the run lists this many segments.
 fn wait_for(importer: &mut Importer, run: &Path, segments: usize) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(600);
     loop {
         // The manifest is replaced as a whole, so it is never seen half-written.
         if let Ok(manifest) = fs::read(run.join("run.json")) {
@@ -80,6 +83,7 @@ fn a_stopped_import_leaves_what_was_stored() {
             let what = format!("{signal} {flags}");
             let folder = tempfile::tempdir().unwrap();
             let run = folder.path().join("run");
+            let began = Instant::now();
             let mut importer = start(folder.path(), flags, &text);
             wait_for(&mut importer, &run, segments);
             let pid = importer.0.id().to_string();
@@ -91,13 +95,16 @@ fn a_stopped_import_leaves_what_was_stored() {
                     .success()
             );
             assert_eq!(importer.0.wait().unwrap().signal(), Some(number), "{what}");
+            let is_in_time = began.elapsed() < COMMIT_EVERY;
             assert_incomplete(&run);
-            check_report(&run, segments > 0, &what);
+            let rows = check_report(&run, &what);
+            assert!(rows == (segments > 0) || (rows && !is_in_time), "{what}: {rows}");
         }
     }
 }
 
-fn check_report(run: &Path, has_rows: bool, what: &str) {
+/// Whether a report of it has rows; they are right.
+fn check_report(run: &Path, what: &str) -> bool {
     let folder = run.parent().unwrap();
     for format in ["text", "csv", "html"] {
         let report = stdout(folder, &format!("report run --format {format}"));
@@ -106,13 +113,14 @@ fn check_report(run: &Path, has_rows: bool, what: &str) {
     }
     let report = json(run, &["--event", "vmexit", "--by", "reason"]);
     let rows = report["tables"][0]["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), usize::from(has_rows), "{what}");
-    if has_rows {
+    assert!(rows.len() <= 1, "{what}");
+    if !rows.is_empty() {
         let count = rows[0]["count"].as_u64().unwrap();
         assert_eq!(rows[0]["reason"], "cpuid", "{what}");
         assert!((1000..50_000).contains(&count), "{what}: {count}");
         assert_eq!(rows[0]["time_ns"].as_u64(), Some(count * 10_000), "{what}");
     }
+    !rows.is_empty()
 }
 
 /// The same text, without an interruption.

@@ -47,14 +47,14 @@ fn start(size: (u16, u16), folder: &Path) -> Terminal {
 fn is_given_back(terminal: &Terminal, code: i32) {
     let screen = terminal.wait_for("icanon");
     assert!(screen.contains(&format!("ended {code}\n icanon")), "{screen}");
-    assert_eq!(terminal.ask("#{alternate_on} #{cursor_flag}"), "0 1");
+    terminal.says("#{alternate_on} #{cursor_flag}", "0 1");
 }
 
 #[test]
 fn the_screen_is_as_it_should_be() {
     let folder = tempfile::tempdir().unwrap();
     let terminal = start((80, 24), folder.path());
-    assert_eq!(terminal.ask("#{alternate_on} #{cursor_flag}"), "1 0");
+    terminal.says("#{alternate_on} #{cursor_flag}", "1 0");
     terminal.expect(include_str!("screens/all.txt"));
     terminal.press("Right Right Right");
     terminal.expect(include_str!("screens/third.txt"));
@@ -150,14 +150,14 @@ fn a_program_that_is_stopped_gives_the_terminal_back_meanwhile() {
     for _ in 0..2 {
         terminal.press("C-z");
         terminal.wait("a stopped program", |_| state() == Some('T'));
-        assert_eq!(terminal.ask("#{alternate_on} #{cursor_flag}"), "0 1");
+        terminal.says("#{alternate_on} #{cursor_flag}", "0 1");
         kill_process(process(&terminal), Signal::CONT).unwrap();
         terminal.expect(include_str!("screens/all.txt"));
-        assert_eq!(terminal.ask("#{alternate_on} #{cursor_flag}"), "1 0");
+        terminal.says("#{alternate_on} #{cursor_flag}", "1 0");
     }
     kill_process(process(&terminal), Signal::TSTP).unwrap();
     terminal.wait("a stopped program", |_| state() == Some('T'));
-    assert_eq!(terminal.ask("#{alternate_on} #{cursor_flag}"), "0 1");
+    terminal.says("#{alternate_on} #{cursor_flag}", "0 1");
     kill_process(process(&terminal), Signal::CONT).unwrap();
     terminal.expect(include_str!("screens/all.txt"));
     terminal.press("q");

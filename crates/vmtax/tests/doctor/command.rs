@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::check::{Program, check, stdout, succeed};
+use crate::check::{Program, check, executable, stdout, succeed};
 use crate::root::{PID, Root};
 
 fn made(root: &Root) -> tempfile::TempDir {
@@ -385,8 +385,7 @@ fn hostile_texts_reach_neither_the_terminal_nor_the_script() {
 fn with_ssh(folder: &Path, script: &str, words: &str) -> std::process::Output {
     let bin = folder.join("bin");
     fs::create_dir_all(&bin).unwrap();
-    fs::write(bin.join("ssh"), format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&bin.join("ssh"), &format!("#!/bin/sh\n{script}\n"));
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     Program::new().command(folder, words).env("PATH", path).output().unwrap()
 }

@@ -46,8 +46,11 @@ pub(super) fn files(folder: &Path) -> Vec<(PathBuf, u64)> {
     files
 }
 
+/// Tries of what is to happen at a moment of a save or restore, which on a busy computer is over in most of them.
+pub(super) const TRIES: usize = 200;
+
 /// Whether a save that was held said one thing, without what its guard says if that took long.
-fn is_one_sentence(said: &str) -> bool {
+pub(super) fn is_one_sentence(said: &str) -> bool {
     said.lines().filter(|line| !line.contains("the save was stopped for 10s")).count() == 1
 }
 
@@ -90,8 +93,9 @@ impl Meddling {
 /// Interferes with a save, which must fail and leave an existing file unchanged.
 fn refused(guest: &Guest, folder: &Path, save: &[&str], meddling: Meddling) {
     let mut monitor = guest.monitor();
-    let before = files(folder);
-    for _ in 0..20 {
+    for _ in 0..TRIES {
+        // Not of the first try: a save that was over has replaced its file.
+        let before = files(folder);
         monitor.forget();
         let child = start(save);
         monitor.wait("STOP");
@@ -111,16 +115,15 @@ fn refused(guest: &Guest, folder: &Path, save: &[&str], meddling: Meddling) {
             signal(&child, Signal::CONT);
         }
         let (code, said) = ended(child);
-        // A live save may have had all it needs, and was about to resume the VM itself.
-        if !in_time || (code == 0 && save.contains(&"--live")) {
-            assert_eq!(code, 0, "{said}");
+        // It may have had all it needs, and was about to resume the VM itself; or its guard continued it before anybody meddled.
+        if code == 0 {
             if in_time {
                 holds_one_moment(folder, Path::new(save[4]));
-                monitor.run("cont", json!({}));
-                return refused(guest, folder, save, meddling);
+                monitor.resume();
             }
             continue;
         }
+        assert!(in_time, "{said}");
         let word = if meddling == Meddling::Reset { "was reset" } else { "was resumed" };
         assert_eq!(code, 7, "{meddling:?} {save:?}: {said}");
         assert!(is_one_sentence(&said) && said.contains(word), "{said}");
@@ -133,10 +136,10 @@ fn refused(guest: &Guest, folder: &Path, save: &[&str], meddling: Meddling) {
             Meddling::Reset => &["prelaunch", "paused", "postmigrate"],
         };
         assert!(expected.contains(&status.as_str()), "{meddling:?}: {status}");
-        monitor.run("cont", json!({}));
+        monitor.resume();
         return;
     }
-    panic!("20 saves were over before anybody could meddle");
+    panic!("{TRIES} saves were over before anybody could meddle");
 }
 
 #[test]
@@ -222,7 +225,7 @@ fn a_checkpoint_is_of_one_moment_whenever_somebody_resumes() {
             }
             _ => panic!("round {round}, {args:?}: {code} {said}"),
         }
-        monitor.run("cont", json!({}));
+        monitor.resume();
         guest.passed(1);
     }
     println!("{rounds} saves with a resume: {taken} of one moment, {refused} refused, 0 bad words");
@@ -251,7 +254,6 @@ fn a_vm_that_somebody_stopped_is_saved_and_stays_stopped() {
 /// QEMU is killed, not told to quit: it answers nothing while it sends the state of its devices to a program that is stopped.
 #[test]
 fn a_qemu_killed_during_a_save_leaves_no_checkpoint() {
-    const TRIES: usize = 20;
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = dir.path().join("x.ckpt");
     for _ in 0..TRIES {
@@ -262,10 +264,11 @@ fn a_qemu_killed_during_a_save_leaves_no_checkpoint() {
         monitor.wait("STOP");
         freeze(&child);
         guest.kill();
-        // It has ended if it was faster than the signal.
         signal(&child, Signal::CONT);
         let (code, said) = ended(child);
-        if code == 0 {
+        // It has ended if it was faster than the signal, and was about to resume the VM if it was nearly so.
+        let is_written = code == 7 && said.contains("is written, but the VM may still be stopped");
+        if code == 0 || is_written {
             ok(&["verify", name(&output)]);
             fs::remove_file(&output).unwrap();
             continue;
@@ -290,7 +293,7 @@ fn a_restore_that_is_disturbed_is_right_or_fails() {
         let mut tries = 0;
         loop {
             tries += 1;
-            assert!(tries < 20, "20 restores were over before anybody could meddle");
+            assert!(tries < TRIES, "{TRIES} restores were over before anybody could meddle");
             let guest = Guest::start(dir.path(), "again", MEMORY, "", true);
             let memory = guest.memory();
             let mut monitor = guest.monitor();
@@ -315,6 +318,13 @@ fn a_restore_that_is_disturbed_is_right_or_fails() {
             let (code, said) = ended(child);
             if !in_time {
                 assert_eq!(code, 0, "{said}");
+                continue;
+            }
+            // It had put all of the memory there, and was loading the state of the devices.
+            let is_late = said.contains("QEMU did not load the device state")
+                || (stopped && said.contains("another client resumed it"));
+            if code == 7 && is_late {
+                assert_eq!(said.lines().count(), 1, "{said}");
                 continue;
             }
             if command == "quit" {

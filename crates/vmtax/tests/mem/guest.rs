@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel;
 
-/// How long a guest may take to boot, or to count on. TCG on a busy machine is slow.
-pub(super) const PATIENCE: Duration = Duration::from_secs(240);
+/// How long a guest may take to boot, or to count on. TCG on a busy machine is slow, and may stand still.
+pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Kernel and initramfs, made once.
 struct Boot {
@@ -96,8 +96,11 @@ impl Guest {
             let _ = fs::remove_file(old);
         }
         let backend = format!("memory-backend-memfd,id=mem,size={memory},share=on");
-        // On a busy computer the emulated timer may not tick in time for the kernel's check of it, which panics.
-        let append = format!("console=ttyS0 quiet panic=-1 no_timer_check {more}");
+        // On a busy computer the emulated timer may not tick in time for the kernel's check of it, which panics. Where it stood still the
+        // kernel complains of itself, in the middle of a line of the guest; a panic is printed all the same.
+        let append = format!(
+            "console=ttyS0 loglevel=1 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 panic=-1 no_timer_check {more}"
+        );
         let mut command = Command::new("qemu-system-x86_64");
         command
             .args([
@@ -336,6 +339,15 @@ impl Monitor {
     pub(super) fn attempt(&mut self, command: &str) -> bool {
         let line = json!({ "execute": command }).to_string();
         self.send(&line).unwrap().get("error").is_none()
+    }
+
+    /// Resumes the VM, as soon as QEMU does that: a migration that was cancelled may still be ending.
+    pub(super) fn resume(&mut self) {
+        let start = Instant::now();
+        while !self.attempt("cont") {
+            assert!(start.elapsed() < PATIENCE, "QEMU does not resume the VM");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// What has happened until now is not waited for.

@@ -16,10 +16,12 @@ fn a_vm_is_saved_killed_restored_and_goes_on() {
     let (base, child, last) = (path("base.ckpt"), path("child.ckpt"), path("last.ckpt"));
     let socket = guest.qmp.clone();
     let socket = name(&socket);
+    // Whole lines before and after a save: in between lies its moment.
+    let before_base = guest.counts().len();
     ok(&["save", "--qmp", socket, "-o", name(&base)]);
-    let at_base = guest.counts().len();
+    let after_base = guest.counts().len();
     // It goes on by itself.
-    guest.counted(at_base + 3);
+    guest.counted(after_base + 3);
     ok(&["save", "--qmp", socket, "-o", name(&child), "--parent", name(&base)]);
     let at_child = guest.counts().len();
     guest.counted(at_child + 3);
@@ -49,7 +51,9 @@ fn a_vm_is_saved_killed_restored_and_goes_on() {
     assert!(size(&child) * 10 < size(&base), "{} after {}", size(&child), size(&base));
     ok(&["verify", name(&last)]);
 
-    for (name_of, checkpoint, before) in [("again", &last, at_last), ("older", &base, at_base)] {
+    for (name_of, checkpoint, moment) in
+        [("again", &last, at_last..=at_last), ("older", &base, before_base..=after_base)]
+    {
         let mut guest = Guest::start(dir.path(), name_of, "192M", "", true);
         ok(&["restore", name(checkpoint), "--qmp", name(&guest.qmp)]);
         let counts = guest.counted(4);
@@ -57,8 +61,8 @@ fn a_vm_is_saved_killed_restored_and_goes_on() {
         // From where it was saved: the line under way, or the next.
         let first = counts[0].count as usize;
         assert!(
-            (before..=before + 2).contains(&first),
-            "went on with {first}, was saved at {before}"
+            (*moment.start()..=moment.end() + 2).contains(&first),
+            "went on with {first}, was saved at {moment:?}"
         );
         guest.kill();
     }

@@ -83,8 +83,12 @@ fn a_vm_is_scanned_while_it_runs_and_no_memory_is_allocated() {
     assert_eq!(found["dirty"]["pages_per_second"], 0.0);
     (&stream).write_all(b"{\"execute\":\"cont\"}\n").unwrap();
     while !lines.next().unwrap().unwrap().contains("RESUME") {}
-    let found = scan(&[&pid, "--dirty", "1s"]);
-    assert!(found["dirty"]["pages_per_second"].as_f64().unwrap() > 1.0, "{found}");
+    // It may stand still for as long as a scan looks at it.
+    let mut rates = (0..60).map(|_| {
+        let found = scan(&[&pid, "--dirty", "1s"]);
+        found["dirty"]["pages_per_second"].as_f64().unwrap()
+    });
+    assert!(rates.any(|rate| rate > 1.0), "it runs and writes nothing");
 }
 
 /// Private memory of a process is read where it is populated and nowhere else.

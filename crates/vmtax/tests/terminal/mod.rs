@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A screen is waited for so long: machines are slow and busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// One terminal with a program in it.
 pub(crate) struct Terminal {
@@ -59,6 +59,17 @@ impl Terminal {
     pub(crate) fn ask(&self, format: &str) -> String {
         let answer = self.command(&["display-message", "-p", format]);
         String::from_utf8(answer.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Waits until tmux, which may not yet have read what a program wrote, says this of a format.
+    pub(crate) fn says(&self, format: &str, expected: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.ask(format) != expected {
+            if Instant::now() > deadline {
+                assert_eq!(self.ask(format), expected, "{format}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// All lines without the blanks at their ends.
