@@ -92,7 +92,6 @@ impl<'r> Blocks<'r> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test that cannot read its own text has failed")]
 mod tests {
     use super::*;
 
@@ -115,8 +114,10 @@ mod tests {
         }
     }
 
+    type Placed = Vec<(u64, Vec<u8>)>;
+
     /// The blocks with their places, and whether the last line is not whole; or the place of an error.
-    fn blocks(text: &[u8], step: usize, fails: bool) -> (Vec<(u64, Vec<u8>)>, Result<bool, u64>) {
+    fn blocks(text: &[u8], step: usize, fails: bool) -> (Placed, Result<bool, u64>) {
         let mut input = Dribble { text, step, fails };
         let mut blocks = Blocks::new(&mut input);
         let (mut all, mut block) = (Vec::new(), Vec::new());
