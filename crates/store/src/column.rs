@@ -38,6 +38,15 @@ pub(crate) trait Stored {
     fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error>;
     /// The value of a row of the batch.
     fn get(columns: &Self::Columns<'_>, index: usize) -> Result<Self::Value, Error>;
+    /// Puts the value of a row of the batch into its place. A large value is moved there piece by piece, not whole several times.
+    fn fill(
+        columns: &Self::Columns<'_>,
+        index: usize,
+        place: &mut Self::Value,
+    ) -> Result<(), Error> {
+        *place = Self::get(columns, index)?;
+        Ok(())
+    }
 }
 
 /// A type whose rows are a table.
@@ -56,8 +65,13 @@ pub(crate) fn fields<R: TableRow>() -> Vec<Field> {
 /// Passes the rows of a batch on.
 pub(crate) fn read<R: TableRow>(batch: Columns<'_>, each: &mut dyn FnMut(&R)) -> Result<(), Error> {
     let columns = R::open(batch, "")?;
+    let mut row = None;
     (0..batch.batch.num_rows()).try_for_each(|index| {
-        each(&R::get(&columns, index)?);
+        match &mut row {
+            Some(row) => R::fill(&columns, index, row)?,
+            None => row = Some(R::get(&columns, index)?),
+        }
+        row.iter().for_each(&mut *each);
         Ok(())
     })
 }
@@ -96,8 +110,12 @@ macro_rules! stored {
                 fn get(columns: &Open<'_>, index: usize) -> Result<$type, Error> {
                     let blank: fn() -> $type = || $blank;
                     let mut value = blank();
-                    $(value.$($place).+ = <$kind>::get(&columns.$column, index)?;)+
+                    Self::fill(columns, index, &mut value)?;
                     Ok(value)
+                }
+                fn fill(columns: &Open<'_>, index: usize, place: &mut $type) -> Result<(), Error> {
+                    $(<$kind>::fill(&columns.$column, index, &mut place.$($place).+)?;)+
+                    Ok(())
                 }
             }
 

@@ -329,20 +329,26 @@ impl Stored for Histogram {
         })?;
         Ok((batch, name, lists, buckets))
     }
-    fn get(
+    fn get(columns: &Self::Columns<'_>, index: usize) -> Result<[u64; HIST_BUCKETS], Error> {
+        let mut hist = [0; HIST_BUCKETS];
+        Self::fill(columns, index, &mut hist)?;
+        Ok(hist)
+    }
+    fn fill(
         (batch, name, lists, buckets): &Self::Columns<'_>,
         index: usize,
-    ) -> Result<[u64; HIST_BUCKETS], Error> {
+        hist: &mut [u64; HIST_BUCKETS],
+    ) -> Result<(), Error> {
         // The list's own slice would allocate for every row.
         let offsets = lists.value_offsets();
         let used = &buckets.values()[offsets[index] as usize..offsets[index + 1] as usize];
-        let mut hist = [0; HIST_BUCKETS];
-        let Some(filled) = hist.get_mut(..used.len()) else {
+        let Some((filled, empty)) = hist.split_at_mut_checked(used.len()) else {
             let problem = format!("{} buckets, {HIST_BUCKETS} at most are known", used.len());
             return Err(batch.bad(index, name, problem));
         };
         filled.copy_from_slice(used);
-        Ok(hist)
+        empty.fill(0);
+        Ok(())
     }
 }
 

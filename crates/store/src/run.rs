@@ -3,15 +3,23 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::thread::{self, available_parallelism};
 
+use arrow_array::RecordBatch;
 use vmtax_events::{Event, Losses, RowSink};
 
 use crate::column::{self, Columns};
 use crate::manifest::{MANIFEST, Manifest, Segment};
-use crate::segment::{self, EachBatch, Stop};
+use crate::segment;
 use crate::{Error, Table, event_table, profile_path, stacks};
 
+/// A table of so many bytes is decoded on a thread of its own, beside the one that takes its rows.
+const LARGE: u64 = 1 << 20;
+/// Batches that wait for the one that takes their rows.
+const AHEAD: usize = 2;
 /// Unlisted files that a note names; the others are counted.
 const NAMED_FILES: usize = 3;
 
@@ -26,6 +34,21 @@ pub struct ReadReport {
     pub damaged: u64,
     /// What is missing from the delivered rows, one sentence per damaged segment in `truncated`.
     pub losses: Losses,
+}
+
+/// What the decoder of a table hands on.
+enum Decoded<'s> {
+    Batch {
+        listed: &'s Segment,
+        batch: RecordBatch,
+        first_row: u64,
+    },
+    /// Of a segment: rows that were handed on, and how it is damaged.
+    End {
+        listed: &'s Segment,
+        rows: u64,
+        damage: Option<String>,
+    },
 }
 
 /// A run folder that can be read.
@@ -165,36 +188,72 @@ impl Run {
         report: &mut ReadReport,
         each: &mut dyn FnMut(Columns<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        for listed in self.manifest.segments_of(table) {
-            let path = self.folder.join(&listed.path);
-            let mut batch = |batch: &_, first_row| each(Columns { path: &path, batch, first_row });
-            self.read_segment(listed, report, &mut batch)?;
-            watch(listed.bytes);
+        let mut refused = Ok(());
+        let mut take = |decoded: Decoded<'_>| match decoded {
+            Decoded::Batch { listed, batch, first_row } => {
+                let path = self.folder.join(&listed.path);
+                refused = each(Columns { path: &path, batch: &batch, first_row });
+                if refused.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            }
+            Decoded::End { listed, rows, damage } => {
+                self.note_end(listed, rows, damage, report);
+                watch(listed.bytes);
+                ControlFlow::Continue(())
+            }
+        };
+        if self.bytes_of(table) < LARGE || available_parallelism().is_ok_and(|n| n.get() == 1) {
+            self.decode(table, &mut take);
+        } else {
+            thread::scope(|scope| {
+                let (to, from) = sync_channel(AHEAD);
+                let mut send = move |decoded| match to.send(decoded) {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(_) => ControlFlow::Break(()),
+                };
+                let decode = move || self.decode(table, &mut send);
+                match thread::Builder::new().spawn_scoped(scope, decode) {
+                    Ok(_) => drop(from.into_iter().try_for_each(&mut take)),
+                    Err(_) => self.decode(table, &mut take),
+                }
+            });
         }
+        refused?;
         self.note_unlisted(table, report);
         Ok(())
     }
 
-    fn read_segment(
-        &self,
-        listed: &Segment,
-        report: &mut ReadReport,
-        each: &mut EachBatch<'_>,
-    ) -> Result<(), Error> {
-        let path = self.folder.join(&listed.path);
-        let (rows, stop) = segment::read(&path, listed, each);
-        report.rows = report.rows.saturating_add(rows);
-        match stop {
-            None => report.segments += 1,
-            Some(Stop::Refused(error)) => return Err(error),
-            Some(Stop::Damaged(how)) => {
-                report.damaged += 1;
-                let missing = listed.rows.saturating_sub(rows);
-                let sentence = format!("{} {how}; {missing} rows are missing", path.display());
-                report.losses.truncated.push(sentence);
+    /// Hands on the batches and the end of each segment of a table until no more is wanted.
+    fn decode<'s>(&'s self, table: Table, hand_on: &mut dyn FnMut(Decoded<'s>) -> ControlFlow<()>) {
+        for listed in self.manifest.segments_of(table) {
+            let mut flow = ControlFlow::Continue(());
+            let path = self.folder.join(&listed.path);
+            let (rows, damage) = segment::read(&path, listed, &mut |batch, first_row| {
+                flow = hand_on(Decoded::Batch { listed, batch, first_row });
+                flow
+            });
+            if flow.is_break() || hand_on(Decoded::End { listed, rows, damage }).is_break() {
+                return;
             }
         }
-        Ok(())
+    }
+
+    fn note_end(
+        &self,
+        listed: &Segment,
+        rows: u64,
+        damage: Option<String>,
+        report: &mut ReadReport,
+    ) {
+        report.rows = report.rows.saturating_add(rows);
+        let Some(how) = damage else {
+            report.segments += 1;
+            return;
+        };
+        report.damaged += 1;
+        let missing = listed.rows.saturating_sub(rows);
+        let path = self.folder.join(&listed.path);
+        let sentence = format!("{} {how}; {missing} rows are missing", path.display());
+        report.losses.truncated.push(sentence);
     }
 
     fn note_incomplete(&self, report: &mut ReadReport) {

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::ops::ControlFlow;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
@@ -43,23 +44,19 @@ pub(crate) fn encode(table: Table, columns: Vec<ArrayRef>) -> ParquetResult<Vec<
     writer.into_inner()
 }
 
-/// Why reading a segment ended before its end.
-pub(crate) enum Stop {
-    /// The file is damaged or missing; the sentence says how. The rows before it were delivered.
-    Damaged(String),
-    /// The consumer of the batches refused one.
-    Refused(Error),
-}
+/// A consumer of batches, each with the number of its first row. It may want no more.
+pub(crate) type EachBatch<'a> = dyn FnMut(RecordBatch, u64) -> ControlFlow<()> + 'a;
 
-/// A consumer of batches, each with the number of its first row.
-pub(crate) type EachBatch<'a> = dyn FnMut(&RecordBatch, u64) -> Result<(), Error> + 'a;
-
-/// Passes on the batches of the listed segment at `path`. Returns how many rows were delivered, and
-/// why it stopped if it did not reach the end.
-pub(crate) fn read(path: &Path, listed: &Segment, each: &mut EachBatch<'_>) -> (u64, Option<Stop>) {
+/// Passes on the batches of the listed segment at `path`. Returns how many rows were delivered, and how the file is damaged or
+/// missing if it is.
+pub(crate) fn read(
+    path: &Path,
+    listed: &Segment,
+    each: &mut EachBatch<'_>,
+) -> (u64, Option<String>) {
     let mut rows = 0;
-    let stop = read_counting(path, listed, &mut rows, each).err();
-    (rows, stop)
+    let damage = read_counting(path, listed, &mut rows, each).err();
+    (rows, damage)
 }
 
 fn read_counting(
@@ -67,17 +64,20 @@ fn read_counting(
     listed: &Segment,
     rows: &mut u64,
     each: &mut EachBatch<'_>,
-) -> Result<(), Stop> {
-    let file = open_verified(path, listed).map_err(Stop::Damaged)?;
+) -> Result<(), String> {
+    let file = open_verified(path, listed)?;
     let mut batches = guarded(|| open_batches(file))?;
     while let Some(batch) = guarded(|| batches.next().transpose())? {
-        each(&batch, *rows).map_err(Stop::Refused)?;
+        let first_row = *rows;
         *rows += batch.num_rows() as u64;
+        if each(batch, first_row).is_break() {
+            return Ok(());
+        }
     }
     if *rows == listed.rows {
         Ok(())
     } else {
-        Err(Stop::Damaged(format!("holds {rows} rows where run.json says {}", listed.rows)))
+        Err(format!("holds {rows} rows where run.json says {}", listed.rows))
     }
 }
 
@@ -129,13 +129,13 @@ type DecodeError = Box<dyn std::error::Error>;
 /// Its input has the checksum that `run.json` lists, so it is what its writer intended. Against
 /// a file made to break readers there is this net: parquet 60.1 panics on some contradictions
 /// (`ColumnChunkMetaData::byte_range` on a negative offset, a dictionary page that is not there).
-fn guarded<T, E: Into<DecodeError>>(part: impl FnOnce() -> Result<T, E>) -> Result<T, Stop> {
+fn guarded<T, E: Into<DecodeError>>(part: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     let problem = match panic::catch_unwind(AssertUnwindSafe(part)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(error)) => error.into().to_string(),
         Err(panic) => panic_message(&*panic),
     };
-    Err(Stop::Damaged(format!("has the listed checksum but is not valid Parquet: {problem}")))
+    Err(format!("has the listed checksum but is not valid Parquet: {problem}"))
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {
