@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use vmtax_events::Losses;
-use vmtax_store::{Error, Run};
+use vmtax_store::{Error, Run, Table};
 
 use crate::samples::{
     self, Rows, edit_manifest, first_rows, list_again, read_events, read_rows, write_run,
@@ -257,4 +257,25 @@ fn tables_of_a_later_version() {
     };
     assert_eq!(report.losses, expected);
     assert_eq!(samples::read_events(&folder).1.losses, Losses::default());
+}
+
+/// A table that is large is decoded on a thread of its own.
+#[test]
+fn a_damaged_segment_of_a_large_table() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path().join("run");
+    write_run(&folder, 60_000, 1_000);
+    let bytes = Run::open(&folder).unwrap().bytes_of(Table::Exits);
+    assert!(bytes > 1 << 20, "{bytes} bytes are not large");
+    let path = folder.join(DAMAGED);
+    let mut segment = fs::read(&path).unwrap();
+    segment[100] ^= 1;
+    fs::write(&path, &segment).unwrap();
+    let (rows, report) = read_rows(&folder);
+    let mut all = first_rows(60_000);
+    all.exits.drain(1_000..2_000);
+    assert!(rows == all, "other rows");
+    assert_eq!((report.rows, report.segments, report.damaged), (299_000, 299, 1));
+    let [sentence] = report.losses.truncated.as_slice() else { panic!("{report:?}") };
+    assert!(sentence.ends_with("; 1000 rows are missing"), "{sentence}");
 }

@@ -9,7 +9,7 @@ use arrow_array::builder::{ListBuilder, UInt64Builder};
 use arrow_array::{ArrayRef, Decimal128Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use vmtax_store::Run;
+use vmtax_store::{Run, Table};
 
 use crate::samples::{Rows, first_rows, list_again, read_rows, write_run};
 
@@ -112,6 +112,21 @@ fn unknown_words_in_columns_are_rejected_by_name() {
         assert!(error.contains(place) && error.contains(problem), "{column}: {error}");
         assert!(error.contains("newer vmtax"), "{error}");
     }
+}
+
+/// A table that is large is decoded on a thread of its own, which ends when its rows are refused.
+#[test]
+fn an_unknown_word_in_a_large_table() {
+    const SEGMENT: &str = "exits/000003.parquet";
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path().join("run");
+    write_run(&folder, 60_000, 1_000);
+    let words = StringArray::from(vec!["L3"; 1_000]);
+    replace(&folder, SEGMENT, "level", Some(Arc::new(words)));
+    assert!(Run::open(&folder).unwrap().bytes_of(Table::Exits) > 1 << 20);
+    let error = read_error(&folder);
+    assert!(error.starts_with(folder.join(SEGMENT).to_str().unwrap()), "{error}");
+    assert!(error.contains("row 0") && error.contains("\"L3\""), "{error}");
 }
 
 #[test]
