@@ -3,7 +3,7 @@
 use super::Refusal;
 
 /// The number, if the word is one.
-pub(super) fn number(what: &str, word: &str) -> Result<f64, Refusal> {
+pub fn number(what: &str, word: &str) -> Result<f64, Refusal> {
     let word = word.trim();
     let refused = || Refusal::Number { what: what.to_owned(), found: brief(word) };
     let plain = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | 'e' | 'E');
