@@ -22,6 +22,7 @@ use std::fmt;
 
 use vmtax_events::Better;
 
+pub(crate) use text::after;
 pub use text::number;
 
 /// Units of readings. The parsers convert all units to these.

@@ -43,7 +43,7 @@ pub(super) const TIME: &[(&str, f64)] =
     &[("ns", 1e-3), ("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6), ("h", 3600e6)];
 
 /// The rest of the first line that begins with this key.
-pub(super) fn after<'a>(text: &'a str, key: &str) -> Result<&'a str, Refusal> {
+pub(crate) fn after<'a>(text: &'a str, key: &str) -> Result<&'a str, Refusal> {
     text.lines()
         .find_map(|line| line.trim().strip_prefix(key))
         .map(str::trim)
