@@ -1,7 +1,8 @@
 //! Bytes as the output of a benchmark program: whatever it is, a value that is taken is a number that can be.
 #![no_main]
 
-use vmtax_bench::adapter::{ADAPTERS, Output};
+use vmtax_bench::adapter::ADAPTERS;
+use vmtax_capture::program::Output;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Some((&which, rest)) = data.split_first() else { return };

@@ -4,8 +4,8 @@
 use vmtax_capture::Format;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    if let Some(Ok(readings)) = vmtax_capture::import::logs::read(&String::from_utf8_lossy(data)) {
-        for reading in readings {
+    if let Some(Ok(log)) = vmtax_capture::import::logs::read(&String::from_utf8_lossy(data)) {
+        for (_, reading) in log.readings {
             assert!(reading.value.is_finite() && reading.value >= 0.0, "{reading:?}");
         }
     }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
+use vmtax_capture::program::builtin::ROUNDS;
+use vmtax_capture::program::{Reading, unit};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::cannot_read;
 use vmtax_cli::progress::Progress;
@@ -12,7 +14,7 @@ use vmtax_events::Better;
 use vmtax_guest::job::{Busy, Job, Outcome};
 use vmtax_machine::Stop;
 
-use crate::adapter::{ROUNDS, Reading, UTILISATION, unit};
+use crate::adapter::UTILISATION;
 use crate::category::{Category, Facts};
 use crate::describe;
 use crate::error::fault;

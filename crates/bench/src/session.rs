@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use vmtax_analyse::bench::{FAILED, FAULTS, FAULTS_OF_OPERATION, NETWORK_PATH};
 use vmtax_analyse::reasons::vm_name;
+use vmtax_capture::program::Reading;
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::cannot_write;
 use vmtax_durable::Access;
@@ -25,7 +26,6 @@ use vmtax_guest::order::Counters;
 use vmtax_runs::{create_options, read_fault, write_fault};
 use vmtax_store::{Error, MANIFEST, Run, Writer};
 
-use crate::adapter::Reading;
 use crate::category::Facts;
 use crate::describe;
 use crate::matrix::Matrix;

@@ -5,11 +5,10 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 
+use vmtax_capture::program::{Reading, unit};
 use vmtax_events::Better;
 use vmtax_guest::job::{Counter, EVENTS};
 use vmtax_perf_event::{Attributes, Of, open};
-
-use crate::adapter::{Reading, unit};
 
 /// The metric of the processor time of the VM's process, in user and kernel mode, vCPUs included.
 const TIME: &str = "vmm-cpu-time";

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use vmtax_capture::program::{Output, Reading};
 use vmtax_guest::job::{Job, Outcome};
 
-use crate::adapter::{Adapter, Output, Own, Reading, words};
+use crate::adapter::{Adapter, Own, words};
 use crate::link::Link;
 use crate::target::Accel;
 

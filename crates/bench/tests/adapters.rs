@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use vmtax_bench::adapter::{ADAPTERS, Adapter, Output, Reading, Refusal};
+use vmtax_bench::adapter::{ADAPTERS, Adapter};
+use vmtax_capture::program::{Output, Reading, Refusal};
 
 fn output(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/outputs").join(file);

@@ -8,7 +8,8 @@
 //!                 decode thread                                analysis thread
 //! ```
 //!
-//! [`profile`] and [`stats`] read profiles and counters, which a run can contain in addition to a recording.
+//! [`profile`] and [`stats`] read profiles and counters, which a run can contain in addition to a recording; [`program`] reads what
+//! benchmark programs print.
 
 pub mod error;
 pub mod feed;
@@ -16,6 +17,7 @@ pub mod import;
 pub mod order;
 pub mod pipeline;
 pub mod profile;
+pub mod program;
 pub mod source;
 pub mod stats;
 mod workers;

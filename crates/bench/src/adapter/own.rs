@@ -2,10 +2,8 @@
 
 use regex_lite::Regex;
 use serde_json::Value;
+use vmtax_capture::program::{Output, Reading, Refusal, number, sane};
 use vmtax_events::Better;
-
-use super::text::number;
-use super::{Output, Reading, Refusal, sane};
 
 /// Where to find the value.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 //! folder, `{bind}` and `{port}` are address and port of the server, `{server}` is the address under which its clients reach it, `{agent}` is
 //! the agent, `{disk}` the VM's disk, and a parameter's name in braces is its value.
 
-use super::{
+use vmtax_capture::program::{
     Output, Reading, Refusal, builtin, dnn, fio, iperf, npb, ping, redis, sched, sysbench, time,
     wrk,
 };

@@ -11,7 +11,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use vmtax_analyse::explain::is_category;
-use vmtax_capture::import::logs::{Reading, read};
+use vmtax_capture::import::logs::{Log, read};
+use vmtax_capture::program::Reading;
 use vmtax_capture::source::{RandomFile, ReadAt};
 
 use vmtax_cli::exit::{Code, Fault, say};
@@ -49,8 +50,8 @@ pub(super) fn of_stream(
 
 /// A table of the results of one log; its category is what its path says, else its name. `None` if it is no log that is known.
 fn of_text(text: &[u8], name: &str) -> Option<Result<String, Fault>> {
-    let readings = match read(&String::from_utf8_lossy(text)) {
-        Some(Ok(readings)) if readings.iter().all(|one| !one.program.is_empty()) => readings,
+    let log = match read(&String::from_utf8_lossy(text)) {
+        Some(Ok(log)) if !log.program.is_empty() => log,
         Some(Err(problem)) => {
             let text = format!("{name}: this log cannot be used: {problem}");
             return Some(Err(Fault::new(Code::Data, text)));
@@ -64,12 +65,10 @@ fn of_text(text: &[u8], name: &str) -> Option<Result<String, Fault>> {
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         place.category = stem.unwrap_or_default();
     }
+    // Two logs are compared whatever folders they lie in.
+    log.program.clone_into(&mut place.workload);
     let mut table = Table::default();
-    for reading in readings {
-        // Two logs are compared whatever folders they lie in.
-        reading.program.clone_into(&mut place.workload);
-        table.add(place.clone(), reading);
-    }
+    table.add(&place, log);
     Some(Ok(table.csv()))
 }
 
@@ -97,9 +96,7 @@ pub(super) fn of_folder(folder: &Path) -> Result<Option<String>, Fault> {
             .collect();
         let place = Place::of(&parts);
         match read(&text) {
-            Some(Ok(readings)) if !place.category.is_empty() => {
-                readings.into_iter().for_each(|reading| table.add(place.clone(), reading));
-            }
+            Some(Ok(log)) if !place.category.is_empty() => table.add(&place, log),
             Some(Err(problem)) => damaged.push(format!("{name} ({problem})")),
             _ => others.push(name),
         }
@@ -211,12 +208,15 @@ struct Table {
 }
 
 impl Table {
-    fn add(&mut self, mut place: Place, reading: Reading) {
-        if !reading.part.is_empty() {
-            let between = if place.workload.is_empty() { "" } else { "-" };
-            place.workload = format!("{}{between}{}", place.workload, reading.part);
+    fn add(&mut self, place: &Place, log: Log) {
+        for (part, reading) in log.readings {
+            let mut place = place.clone();
+            if !part.is_empty() {
+                let between = if place.workload.is_empty() { "" } else { "-" };
+                place.workload = format!("{}{between}{part}", place.workload);
+            }
+            self.rows.push((place, reading));
         }
-        self.rows.push((place, reading));
     }
 
     /// Drops the folders that the names of all workloads begin with.
@@ -268,9 +268,8 @@ mod tests {
         let shortened = |paths: &[&str]| {
             let mut table = Table::default();
             for path in paths {
-                for reading in read("Time: 7.30 seconds\n").unwrap().unwrap() {
-                    table.add(Place::of(&path.split('/').collect::<Vec<_>>()), reading);
-                }
+                let log = read("Time: 7.30 seconds\n").unwrap().unwrap();
+                table.add(&Place::of(&path.split('/').collect::<Vec<_>>()), log);
             }
             table.shorten();
             table.rows.into_iter().map(|(place, _)| place.workload).collect::<Vec<_>>()

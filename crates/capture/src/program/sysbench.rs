@@ -3,7 +3,8 @@
 use super::text::{after, brief, number, word};
 use super::{Output, Reading, Refusal, sane, unit};
 
-pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+/// All that is compared.
+pub fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let text = output.stdout;
     if let Some(line) = text.lines().find(|line| line.starts_with("FATAL:")) {
         return Err(Refusal::Failed(brief(line)));

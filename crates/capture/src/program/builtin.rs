@@ -1,8 +1,11 @@
 //! Workloads that are part of the agent.
 
 use super::text::{after, number};
-use super::{Output, ROUNDS, Reading, Refusal, sane, unit};
+use super::{Output, Reading, Refusal, sane, unit};
 use vmtax_events::Better;
+
+/// The metric with the number of operations done.
+pub const ROUNDS: &str = "rounds";
 
 /// Percentiles of a latency, as printed and as metrics. In an output there are all of them or none.
 const PERCENTILES: [(&str, &str); 5] = [
@@ -14,7 +17,7 @@ const PERCENTILES: [(&str, &str); 5] = [
 ];
 
 /// A workload whose time for an operation is a latency.
-pub(super) fn latency(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+pub fn latency(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let mut readings = parse(output)?;
     if !readings.iter().any(|reading| reading.metric == PERCENTILES[0].1) {
         return Err(Refusal::missing(PERCENTILES[0].0));
@@ -24,7 +27,7 @@ pub(super) fn latency(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
 }
 
 /// A workload that sends as much as it can.
-pub(super) fn stream(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+pub fn stream(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let bits = number("bits_per_second", after(output.stdout, "bits_per_second")?)?;
     let mut readings = sane(vec![Reading::higher("throughput", unit::BITS, bits)])?;
     readings.extend(parse(output)?);
@@ -40,7 +43,8 @@ fn lost(output: &Output<'_>) -> Result<Option<Reading>, Refusal> {
     }
 }
 
-pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+/// Any workload.
+pub fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     after(output.stdout, "vmtax-builtin")?;
     let operations = number("operations", after(output.stdout, "operations")?)?;
     if operations < 1.0 {

@@ -5,7 +5,8 @@ use super::{Output, Reading, Refusal, sane, unit};
 
 const ELAPSED: &str = "Elapsed (wall clock) time (h:mm:ss or m:ss):";
 
-pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+/// All that is compared.
+pub fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let text = output.stderr;
     let status = number("Exit status", after(text, "Exit status:")?)?;
     if status != 0.0 {

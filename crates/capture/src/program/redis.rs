@@ -14,7 +14,8 @@ const COLUMNS: [(&str, &str); 5] = [
     ("max_latency_ms", "latency-max"),
 ];
 
-pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+/// All that redis-benchmark says.
+pub fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let mut lines = output.stdout.lines().map(str::trim).filter(|line| !line.is_empty()).peekable();
     let first = lines.peek().ok_or_else(|| Refusal::missing("every line"))?;
     if let Some(line) =
@@ -61,7 +62,7 @@ fn cells(line: &str) -> Vec<String> {
 }
 
 /// memtier_benchmark with `--json-out-file /dev/stdout`, or its text.
-pub(super) fn memtier(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+pub fn memtier(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     match output.stdout.find("{\n").or_else(|| output.stdout.find('{')) {
         Some(start) => memtier_json(&output.stdout[start..]),
         None => memtier_text(output.stdout),
@@ -112,25 +113,13 @@ fn memtier_json(text: &str) -> Result<Vec<Reading>, Refusal> {
     sane(readings)
 }
 
-/// The table under `ALL STATS`: `Type Ops/sec Hits/sec Misses/sec Avg. Latency p50 Latency ... KB/sec`; `---` is no value.
 fn memtier_text(text: &str) -> Result<Vec<Reading>, Refusal> {
     let table = text.split_once("ALL STATS").map(|(_, table)| table);
-    let table = table.ok_or_else(|| Refusal::missing("ALL STATS"))?;
-    let head = table.lines().find(|line| line.trim_start().starts_with("Type"));
-    let head = head.ok_or_else(|| Refusal::missing("the head of the table"))?;
-    let columns = columns(head);
-    let line = table.lines().find(|line| line.trim_start().starts_with("Totals"));
-    let line = line.ok_or_else(|| Refusal::missing("Totals"))?;
-    let row: Vec<&str> = line.split_whitespace().collect();
-    if row.len() != columns.len() {
+    let totals = Totals::of(table.ok_or_else(|| Refusal::missing("ALL STATS"))?)?;
+    if totals.cells.len() != totals.columns.len() {
         return Err(Refusal::missing("a column of Totals"));
     }
-    let value = |column: &str| {
-        let at = columns.iter().position(|name| name == column)?;
-        row.get(at).copied().filter(|cell| *cell != "---")
-    };
-    let rate = value("Ops/sec").ok_or_else(|| Refusal::missing("Ops/sec"))?;
-    let mut readings = vec![Reading::higher("rate", unit::PER_SECOND, number("Ops/sec", rate)?)];
+    let mut readings = vec![totals.rate()?];
     let times = [
         ("Avg. Latency", "latency"),
         ("Latency", "latency"),
@@ -139,11 +128,45 @@ fn memtier_text(text: &str) -> Result<Vec<Reading>, Refusal> {
         ("p99.9 Latency", "latency-p99.9"),
     ];
     for (column, metric) in times {
-        if let Some(ms) = value(column) {
+        if let Some(ms) = totals.value(column) {
             readings.push(Reading::lower(metric, unit::MICROSECONDS, number(column, ms)? * 1e3));
         }
     }
     sane(readings)
+}
+
+/// The rate alone, of memtier_benchmark's text.
+pub fn memtier_rate(text: &str) -> Result<Reading, Refusal> {
+    Totals::of(text)?.rate()
+}
+
+/// Totals of the last table, as each of several runs has one: `Type Ops/sec Hits/sec Misses/sec Avg. Latency p50 Latency ... KB/sec`.
+struct Totals<'a> {
+    columns: Vec<String>,
+    cells: Vec<&'a str>,
+}
+
+impl<'a> Totals<'a> {
+    fn of(text: &'a str) -> Result<Totals<'a>, Refusal> {
+        let is_head =
+            |line: &&str| line.trim_start().starts_with("Type") && line.contains("Ops/sec");
+        let head = text.lines().find(is_head);
+        let columns = columns(head.ok_or_else(|| Refusal::missing("the head of the table"))?);
+        let line = text.lines().rev().find(|line| line.trim_start().starts_with("Totals"));
+        let line = line.ok_or_else(|| Refusal::missing("Totals"))?;
+        Ok(Totals { columns, cells: line.split_whitespace().collect() })
+    }
+
+    /// The cell of a column; `---` is no value.
+    fn value(&self, column: &str) -> Option<&'a str> {
+        let at = self.columns.iter().position(|name| name == column)?;
+        self.cells.get(at).copied().filter(|cell| *cell != "---")
+    }
+
+    fn rate(&self) -> Result<Reading, Refusal> {
+        let rate = self.value("Ops/sec").ok_or_else(|| Refusal::missing("Ops/sec"))?;
+        Ok(Reading::higher("rate", unit::PER_SECOND, number("Ops/sec", rate)?))
+    }
 }
 
 /// `Avg. Latency` and `p50 Latency` are one column each.

@@ -3,7 +3,8 @@
 use super::text::{after, brief, number};
 use super::{Output, Reading, Refusal, sane, unit};
 
-pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+/// All that is compared.
+pub fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let text = output.stdout;
     let template = after(text, "Output template:")?;
     let columns: Vec<&str> = template.split(',').map(str::trim).collect();

@@ -20,11 +20,12 @@ const RATES: &[(&str, f64)] = &[
     ("GBytes/sec", 8_589_934_592.0),
 ];
 
-pub(super) fn tcp(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
-    if !output.stdout.trim_start().starts_with('{') {
+/// All that it says of TCP.
+pub fn tcp(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+    if !is_json(output.stdout) {
         return text(output.stdout);
     }
-    let end = document(output.stdout)?;
+    let end = end(output.stdout)?;
     let mut readings = vec![received(&end)?];
     if let Some(count) = end.pointer("/sum_sent/retransmits").and_then(Value::as_f64) {
         readings.push(Reading::lower("retransmits", unit::COUNT, count));
@@ -33,32 +34,51 @@ pub(super) fn tcp(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     sane(readings)
 }
 
-pub(super) fn udp(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
-    if !output.stdout.trim_start().starts_with('{') {
+/// All that it says of UDP.
+pub fn udp(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+    if !is_json(output.stdout) {
         return text(output.stdout);
     }
-    let end = document(output.stdout)?;
-    let sum = |field: &str| {
-        let value = end.pointer(&format!("/sum_received/{field}"));
-        let value = value.or_else(|| end.pointer(&format!("/sum/{field}")));
-        value.and_then(Value::as_f64).ok_or_else(|| Refusal::missing(format!("end.sum.{field}")))
-    };
+    let end = end(output.stdout)?;
     let mut readings = vec![
-        udp_received(&end, &sum)?,
-        Reading::lower("jitter", unit::MICROSECONDS, sum("jitter_ms")? * 1e3),
-        Reading::lower("loss", unit::PERCENT, sum("lost_percent")?),
+        udp_received(&end)?,
+        Reading::lower("jitter", unit::MICROSECONDS, sum(&end, "jitter_ms")? * 1e3),
+        Reading::lower("loss", unit::PERCENT, sum(&end, "lost_percent")?),
     ];
     readings.extend(cpu(&end));
     sane(readings)
 }
 
+/// What the receiver got alone, of a text.
+pub fn text_throughput(text: &str) -> Result<Reading, Refusal> {
+    Ok(receiver(text)?.0)
+}
+
+/// What the receiver got alone, by TCP or UDP, of JSON. The run may have ended with an error after that.
+pub fn json_throughput(text: &str) -> Result<Reading, Refusal> {
+    let document = document(text)?;
+    udp_received(document.get("end").unwrap_or(&Value::Null))
+        .map_err(|missing| failure(&document).unwrap_or(missing))
+}
+
+fn is_json(text: &str) -> bool {
+    text.trim_start().starts_with('{')
+}
+
 fn document(text: &str) -> Result<Value, Refusal> {
-    let document: Value = serde_json::from_str(text)
-        .map_err(|e| Refusal::missing(format!("the end of the JSON ({e})")))?;
-    if let Some(error) = document.get("error").and_then(Value::as_str) {
-        return Err(Refusal::Failed(brief(error)));
+    serde_json::from_str(text).map_err(|e| Refusal::missing(format!("the end of the JSON ({e})")))
+}
+
+fn failure(document: &Value) -> Option<Refusal> {
+    document.get("error").and_then(Value::as_str).map(|error| Refusal::Failed(brief(error)))
+}
+
+fn end(text: &str) -> Result<Value, Refusal> {
+    let document = document(text)?;
+    match failure(&document) {
+        Some(failure) => Err(failure),
+        None => document.get("end").cloned().ok_or_else(|| Refusal::missing("end")),
     }
-    document.get("end").cloned().ok_or_else(|| Refusal::missing("end"))
 }
 
 fn received(end: &Value) -> Result<Reading, Refusal> {
@@ -68,20 +88,23 @@ fn received(end: &Value) -> Result<Reading, Refusal> {
 }
 
 /// Older versions have no `sum_received` for UDP; their `sum` counts what was sent, and says how much of it was lost.
-fn udp_received(
-    end: &Value,
-    sum: &dyn Fn(&str) -> Result<f64, Refusal>,
-) -> Result<Reading, Refusal> {
+fn udp_received(end: &Value) -> Result<Reading, Refusal> {
     if end.get("sum_received").is_some() {
         return received(end);
     }
-    let (packets, lost) = (sum("packets")?, sum("lost_packets")?);
+    let (packets, lost) = (sum(end, "packets")?, sum(end, "lost_packets")?);
     if !(packets > 0.0 && (0.0..=packets).contains(&lost)) {
         let value = format!("{lost} of {packets}");
         return Err(Refusal::Unbelievable { what: "lost_packets".to_owned(), value });
     }
-    let sent = sum("bits_per_second")?;
+    let sent = sum(end, "bits_per_second")?;
     Ok(Reading::higher("throughput", unit::BITS, sent * (packets - lost) / packets))
+}
+
+fn sum(end: &Value, field: &str) -> Result<f64, Refusal> {
+    let value = end.pointer(&format!("/sum_received/{field}"));
+    let value = value.or_else(|| end.pointer(&format!("/sum/{field}")));
+    value.and_then(Value::as_f64).ok_or_else(|| Refusal::missing(format!("end.sum.{field}")))
 }
 
 fn cpu(end: &Value) -> Vec<Reading> {
@@ -95,27 +118,14 @@ fn cpu(end: &Value) -> Vec<Reading> {
         .collect()
 }
 
-/// The text form: the receiver's line, that of the sum where there are several streams.
+/// The text form.
 fn text(text: &str) -> Result<Vec<Reading>, Refusal> {
     if let Some(line) = text.lines().find(|line| line.starts_with("iperf3: error")) {
         return Err(Refusal::Failed(brief(line)));
     }
-    let lines: Vec<&str> =
-        text.lines().filter(|line| line.trim_end().ends_with("receiver")).collect();
-    let line = lines
-        .iter()
-        .find(|line| line.trim_start().starts_with("[SUM]"))
-        .or_else(|| lines.first().filter(|_| lines.len() == 1))
-        .ok_or_else(|| Refusal::missing("the receiver's line"))?;
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let at = words
-        .iter()
-        .position(|word| word.ends_with("/sec"))
-        .filter(|at| *at > 0)
-        .ok_or_else(|| Refusal::missing("the receiver's rate"))?;
-    let rate = scaled("throughput", number("throughput", words[at - 1])?, words[at], RATES)?;
-    let mut readings = vec![Reading::higher("throughput", unit::BITS, rate)];
-    if let [jitter, "ms", counts, ..] = words[at + 1..] {
+    let (throughput, rest) = receiver(text)?;
+    let mut readings = vec![throughput];
+    if let [jitter, "ms", counts, ..] = rest[..] {
         let (lost, packets) =
             counts.split_once('/').ok_or_else(|| Refusal::missing("lost/packets"))?;
         let (lost, packets) = (number("lost packets", lost)?, number("packets", packets)?);
@@ -127,4 +137,25 @@ fn text(text: &str) -> Result<Vec<Reading>, Refusal> {
         readings.push(Reading::lower("loss", unit::PERCENT, lost / packets.max(1.0) * 100.0));
     }
     sane(readings)
+}
+
+/// The rate of the receiver's line, and its words after that: the line of the sum where there are several streams.
+fn receiver(text: &str) -> Result<(Reading, Vec<&str>), Refusal> {
+    let lines: Vec<&str> =
+        text.lines().filter(|line| line.trim_end().ends_with("receiver")).collect();
+    // A text of several streams that was cut before their sum still has a stream's line.
+    let is_single = lines.len() == 1 && !text.contains("[SUM]");
+    let line = lines
+        .iter()
+        .find(|line| line.trim_start().starts_with("[SUM]"))
+        .or_else(|| lines.first().filter(|_| is_single))
+        .ok_or_else(|| Refusal::missing("the receiver's line"))?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let at = words
+        .iter()
+        .position(|word| word.ends_with("/sec"))
+        .filter(|at| *at > 0)
+        .ok_or_else(|| Refusal::missing("the receiver's rate"))?;
+    let rate = scaled("throughput", number("throughput", words[at - 1])?, words[at], RATES)?;
+    Ok((Reading::higher("throughput", unit::BITS, rate), words[at + 1..].to_vec()))
 }

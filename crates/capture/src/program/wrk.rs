@@ -12,14 +12,15 @@ const SIZES: &[(&str, f64)] = &[
     ("TB", 1_099_511_627_776.0),
 ];
 
-pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+/// All that it says. A run with errors is refused: what it measured is also the speed of errors.
+pub fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let text = output.stdout;
     for bad in ["Socket errors:", "Non-2xx or 3xx responses:"] {
         if let Ok(what) = after(text, bad) {
             return Err(Refusal::Failed(format!("{bad} {}", brief(what))));
         }
     }
-    let rate = number("Requests/sec", after(text, "Requests/sec:")?)?;
+    let rate = rate(text)?;
     let transfer = in_unit("Transfer/sec", after(text, "Transfer/sec:")?, SIZES)?;
     // The line of the distribution begins with the same word.
     let line = text
@@ -30,7 +31,7 @@ pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [mean, _, most, _] = words[..] else { return Err(Refusal::missing("a column of Latency")) };
     let mut readings = vec![
-        Reading::higher("rate", unit::PER_SECOND, rate),
+        rate,
         Reading::higher("transfer", unit::BYTES, transfer),
         Reading::lower("latency", unit::MICROSECONDS, in_unit("Latency", mean, TIME)?),
         Reading::lower("latency-max", unit::MICROSECONDS, in_unit("Latency", most, TIME)?),
@@ -45,4 +46,10 @@ pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
         }
     }
     sane(readings)
+}
+
+/// The rate alone.
+pub fn rate(text: &str) -> Result<Reading, Refusal> {
+    let rate = number("Requests/sec", after(text, "Requests/sec:")?)?;
+    Ok(Reading::higher("rate", unit::PER_SECOND, rate))
 }

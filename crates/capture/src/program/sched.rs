@@ -4,7 +4,7 @@ use super::text::{after, brief, number, scaled, word};
 use super::{Output, Reading, Refusal, sane, unit};
 
 /// `Time: 0.225`, in seconds.
-pub(super) fn hackbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+pub fn hackbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     sane(vec![Reading::lower(
         "time",
         unit::SECONDS,
@@ -13,7 +13,7 @@ pub(super) fn hackbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
 }
 
 /// `Total time: 1.476 [sec]`.
-pub(super) fn perf_bench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+pub fn perf_bench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let line = after(output.stdout, "Total time:")?;
     let (value, times) =
         line.split_once(' ').ok_or_else(|| Refusal::missing("the unit of Total time"))?;
@@ -23,7 +23,7 @@ pub(super) fn perf_bench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
 }
 
 /// The last block of each kind is used; earlier blocks are intermediate results.
-pub(super) fn schbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+pub fn schbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     // It reports on standard error.
     let text = if output.stderr.contains("percentiles") { output.stderr } else { output.stdout };
     let mut readings = Vec::new();

@@ -3,7 +3,7 @@
 use super::Refusal;
 
 /// The number, if the word is one.
-pub(super) fn number(what: &str, word: &str) -> Result<f64, Refusal> {
+pub fn number(what: &str, word: &str) -> Result<f64, Refusal> {
     let word = word.trim();
     let refused = || Refusal::Number { what: what.to_owned(), found: brief(word) };
     let plain = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | 'e' | 'E');
@@ -43,7 +43,7 @@ pub(super) const TIME: &[(&str, f64)] =
     &[("ns", 1e-3), ("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6), ("h", 3600e6)];
 
 /// The rest of the first line that begins with this key.
-pub(super) fn after<'a>(text: &'a str, key: &str) -> Result<&'a str, Refusal> {
+pub(crate) fn after<'a>(text: &'a str, key: &str) -> Result<&'a str, Refusal> {
     text.lines()
         .find_map(|line| line.trim().strip_prefix(key))
         .map(str::trim)

@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::{Output, Reading, Refusal, sane, unit};
 
-pub(super) fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+/// All that is compared, of a single job.
+pub fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     let start = output.stdout.find('{').ok_or_else(|| Refusal::missing("the JSON document"))?;
     let document: Value = serde_json::from_str(&output.stdout[start..])
         .map_err(|e| Refusal::missing(format!("the end of the JSON ({e})")))?;
