@@ -6,6 +6,8 @@
 
 #[path = "../../../crates/capture/tests/trace_dat/build.rs"]
 mod build;
+#[path = "../../../crates/capture/tests/bytes/mod.rs"]
+mod bytes;
 #[path = "../../../crates/capture/tests/damage/shrink.rs"]
 mod shrink;
 
@@ -13,7 +15,8 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use build::{Buffer, Bytes, Codec, Page, Spec};
+use build::{Buffer, Codec, Page, Spec};
+use bytes::Bytes;
 use shrink::Perf;
 use vmtax_guest::job::{Answer, Counter, Job, Outcome, Request};
 use vmtax_guest::order::{File, encode};
