@@ -91,6 +91,11 @@ impl<S: Sink> Sorter<S> {
         }
     }
 
+    /// The sink, without what waits to be sorted.
+    pub(crate) fn into_sink(self) -> S {
+        self.sink
+    }
+
     /// Passes on the rest. Returns the sink, and the number of events that were too late to be sorted.
     pub fn finish(mut self) -> Result<(S, u64), Error> {
         self.seal();

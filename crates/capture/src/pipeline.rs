@@ -57,7 +57,15 @@ pub fn run<S: Sink>(
         let importer = scope.spawn(move || {
             let batches = Batches { batch: Vec::with_capacity(BATCH), sender, spare };
             let mut sorter = Sorter::new(batches);
-            let mut imported = import(format, source, options, &mut sorter)?;
+            let imported = import(format, source, options, &mut sorter);
+            let mut imported = match imported {
+                Ok(imported) => imported,
+                Err(error) => {
+                    // What was put in order before is analysed, as without threads. An analysis that has stopped takes nothing.
+                    let _ = sorter.into_sink().flush();
+                    return Err(error);
+                }
+            };
             let (mut batches, out_of_order) = sorter.finish()?;
             batches.flush()?;
             imported.losses.out_of_order += out_of_order;

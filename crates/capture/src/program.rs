@@ -65,7 +65,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// A reading in a unit of [`unit`], or of the user's.
+    /// A reading in a unit of [`mod@unit`], or of the user's.
     pub fn new(metric: impl Into<String>, unit: &str, value: f64, better: Better) -> Reading {
         Reading { metric: metric.into(), unit: unit.to_owned(), value, better }
     }
