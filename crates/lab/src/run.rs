@@ -202,7 +202,8 @@ fn measured(
                 let why = failure().unwrap_or_else(|| "no batch came back".to_owned());
                 Error::Report { problem: format!("the empty loop was not measured: {why}") }
             };
-            empty = median(cycles).filter(|_| failure().is_none()).ok_or_else(not_measured)?;
+            empty =
+                upper_median(cycles).filter(|_| failure().is_none()).ok_or_else(not_measured)?;
             continue;
         }
         let count = f64::from(operation.count);
@@ -239,7 +240,8 @@ fn measured(
     Ok(measured)
 }
 
-fn median(values: &[u64]) -> Option<u64> {
+/// A count that occurred, which the mean of two would not be.
+fn upper_median(values: &[u64]) -> Option<u64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
     sorted.get(sorted.len() / 2).copied()
