@@ -18,9 +18,12 @@ pub fn has_umwait() -> bool {
 
 /// Feature bits of leaf 7.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
+#[expect(unsafe_code, reason = "CPUID is unsafe to call in older Rust")]
+#[expect(unused_unsafe, reason = "safe to call in newer Rust; Cargo.toml takes older ones")]
 pub(crate) fn cpuid7_ecx() -> u32 {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
-    if __cpuid(0).eax < 7 { 0 } else { __cpuid_count(7, 0).ecx }
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe { if __cpuid(0).eax < 7 { 0 } else { __cpuid_count(7, 0).ecx } }
 }
 
 /// What to do between two polls.
