@@ -215,7 +215,7 @@ impl Passage {
         self.vms.first().map_or("", |vm| &vm.name)
     }
 
-    /// Whether an event can be one of this VM: of VM and peer each has exits of its own, and all threads take turns.
+    /// Whether an event belongs to this VM. VM and peer have different exits; other threads belong to both.
     pub fn is_of(&self, vm: &PassageVm, event: &Event) -> bool {
         let is_other = |thread: &Thread| thread.tid == event.tid && thread.of_peer != vm.is_peer;
         matches!(event.kind, EventKind::Switch { .. }) || !self.threads.iter().any(is_other)

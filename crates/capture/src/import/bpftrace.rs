@@ -49,7 +49,7 @@ pub fn import(input: &mut dyn Read, isa: Isa, feed: &mut impl Feed) -> Result<Im
         let Some(line) = lines.next()? else { break };
         dump.line(line, offset)?;
     }
-    let (cut, unterminated) = (lines.cut, lines.unterminated);
+    let (cut, unterminated) = (lines.cut, lines.is_unterminated());
     let mut about = Imported {
         recording: Recording {
             format: "bpftrace".to_owned(),

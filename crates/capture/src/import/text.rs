@@ -15,6 +15,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod decode;
+pub(crate) mod format;
 pub mod ftrace_text;
 pub(crate) mod line;
 pub(crate) mod lines;

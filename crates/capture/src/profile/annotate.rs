@@ -93,7 +93,7 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
         numbered.finish(sum);
     }
     sum.losses.undecodable += lines.cut;
-    if lines.unterminated && heads <= 1 {
+    if lines.is_unterminated() && heads <= 1 {
         sum.losses.truncated.push(UNTERMINATED.to_owned());
     }
     if heads > 1 {

@@ -30,7 +30,7 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
         }
     }
     sum.losses.undecodable += lines.cut;
-    if lines.unterminated {
+    if lines.is_unterminated() {
         sum.losses.truncated.push(UNTERMINATED.to_owned());
     }
     Ok(())

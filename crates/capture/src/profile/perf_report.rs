@@ -64,7 +64,7 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
         sum.add(&super::one_frame(name), share);
     }
     sum.losses.undecodable += lines.cut;
-    if lines.unterminated && events <= 1 {
+    if lines.is_unterminated() && events <= 1 {
         sum.losses.truncated.push(UNTERMINATED.to_owned());
     }
     Ok(())

@@ -81,7 +81,7 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
     }
     sample.into_iter().for_each(|sample| sample.add(sum));
     sum.losses.undecodable += lines.cut;
-    if lines.unterminated {
+    if lines.is_unterminated() {
         sum.losses.truncated.push(UNTERMINATED.to_owned());
     }
     if let (Some(event), 1..) = (event, others) {

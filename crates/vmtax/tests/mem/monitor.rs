@@ -131,6 +131,34 @@ fn a_socket_without_qmp_is_named() {
     }
 }
 
+/// A save from this monitor into `out.ckpt` gets SIGTERM, says `words` in one sentence, and writes nothing. It ends soon in one of the tries.
+fn ends_soon(
+    folder: &Path,
+    serve: impl FnMut(UnixStream, Sender<()>) + Clone + Send + 'static,
+    case: &str,
+    words: &str,
+) {
+    let out = folder.join("out.ckpt");
+    let mut times = (0..TRIES).map(|_| {
+        let (socket, here) = server(folder, serve.clone());
+        let child = start(&["save", "--qmp", name(&socket), "-o", name(&out)]);
+        // An error if the save began so late that the monitor had given up.
+        let _ = here.recv();
+        let began = Instant::now();
+        signal(&child, Signal::TERM);
+        let (code, said) = ended(child);
+        let time = began.elapsed();
+        assert!(!out.exists());
+        if code == 3 && said.contains(LATE) {
+            return Duration::MAX;
+        }
+        assert_eq!(code, 1, "{case}{said}");
+        assert!(said.contains(words) && said.lines().count() == 1, "{case}{said}");
+        time
+    });
+    assert!(times.any(|time| time < SOON), "{case}not soon");
+}
+
 #[test]
 fn a_signal_is_obeyed_whatever_the_monitor_does() {
     let cases: [(&str, Serve); 7] = [
@@ -168,45 +196,33 @@ fn a_signal_is_obeyed_whatever_the_monitor_does() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.ckpt");
     for (case, serve) in cases {
-        let mut times = (0..TRIES).map(|_| {
-            let (socket, here) = server(dir.path(), serve);
-            let child = start(&["save", "--qmp", name(&socket), "-o", name(&out)]);
-            // An error if it came so late that nobody was there any more.
-            let _ = here.recv();
-            let began = Instant::now();
-            signal(&child, Signal::TERM);
-            let (code, said) = ended(child);
-            let time = began.elapsed();
-            assert!(!out.exists());
-            if code == 3 && said.contains(LATE) {
-                return Duration::MAX;
-            }
-            assert_eq!(code, 1, "{case}: {said}");
-            assert!(said.contains("interrupted") && said.lines().count() == 1, "{case}: {said}");
-            time
-        });
-        assert!(times.any(|time| time < SOON), "{case}: not soon");
+        ends_soon(dir.path(), serve, &format!("{case}: "), "interrupted");
     }
     // A restore has nothing to undo: the signal ends it.
     let image = dir.path().join("image");
     std::fs::write(&image, super::image(8, 1)).unwrap();
     super::ok(&["save", "--image", name(&image), "-o", name(&out)]);
-    let mut ends = (0..TRIES).map(|_| {
+    let mut times = (0..TRIES).map(|_| {
         let (socket, here) = server(dir.path(), |stream, here| answering(stream, &here, |_| None));
-        let mut child = start(&["restore", name(&out), "--qmp", name(&socket)]);
+        let child = start(&["restore", name(&out), "--qmp", name(&socket)]);
         let _ = here.recv();
         let began = Instant::now();
         signal(&child, Signal::TERM);
-        (child.wait().unwrap().signal(), began.elapsed())
+        let end = child.wait_with_output().unwrap();
+        let said = String::from_utf8(end.stderr).unwrap();
+        if end.status.code() == Some(3) && said.contains(LATE) {
+            return Duration::MAX;
+        }
+        assert_eq!((end.status.signal(), said.as_str()), (Some(15), ""));
+        began.elapsed()
     });
-    assert!(ends.any(|(signal, time)| signal == Some(15) && time < SOON));
+    assert!(times.any(|time| time < SOON), "a restore does not end soon");
 }
 
 /// A QEMU with a VM that has stopped, and hangs: the message says that the VM may still be stopped.
 #[test]
 fn a_vm_that_may_be_left_stopped_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("out.ckpt");
     let memory = tempfile::NamedTempFile::new().unwrap();
     memory.as_file().set_len(1 << 20).unwrap();
     let path = memory.path().to_str().unwrap().to_owned();
@@ -229,22 +245,5 @@ fn a_vm_that_may_be_left_stopped_is_named() {
             Some(OK.replace("{}", &value))
         });
     };
-    let mut times = (0..TRIES).map(|_| {
-        let (socket, here) = server(dir.path(), hangs.clone());
-        let child = start(&["save", "--qmp", name(&socket), "-o", name(&out)]);
-        let _ = here.recv();
-        let began = Instant::now();
-        signal(&child, Signal::TERM);
-        let (code, said) = ended(child);
-        let time = began.elapsed();
-        assert!(!out.exists());
-        if code == 3 && said.contains(LATE) {
-            return Duration::MAX;
-        }
-        assert_eq!(code, 1, "{said}");
-        assert!(said.contains("the VM may still be stopped, give it `cont`"), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
-        time
-    });
-    assert!(times.any(|time| time < SOON), "not soon");
+    ends_soon(dir.path(), hangs, "", "the VM may still be stopped, give it `cont`");
 }

@@ -1,25 +1,26 @@
-//! A stream of bytes -> blocks of whole lines, which can be decoded on several threads.
+//! A stream of bytes -> blocks of whole lines, which several threads can decode.
 
 use std::io::{self, Read};
 
-use super::lines::{LONGEST_LINE, newline};
 use crate::Error;
 
+/// Longer lines are cut: no event's line comes near it.
+pub(crate) const LONGEST_LINE: usize = 64 << 10;
 /// Bytes that are read at a time; more than [`LONGEST_LINE`].
 const BLOCK: usize = 128 << 10;
 
-/// Cuts the input behind the last line end of each block.
+/// Reads blocks, each up to its last line end.
 pub(super) struct Blocks<'r> {
     input: &'r mut dyn Read,
-    /// The beginning of a line whose end is in the next block.
+    /// Start of a line that ends in the next block.
     part: Vec<u8>,
-    /// Place in the input of the first byte that no block had.
-    offset: u64,
+    /// Offset in the input of the next block.
+    pub(super) offset: u64,
     at_end: bool,
     failed: Option<io::Error>,
-    /// The rest of a line that was cut is left out.
+    /// The rest of a cut line is being skipped.
     is_skipping: bool,
-    /// The last line had no line end: it may be a part of a line.
+    /// The input does not end with a line end: its last line may be incomplete.
     pub(super) is_unterminated: bool,
 }
 
@@ -37,8 +38,8 @@ impl<'r> Blocks<'r> {
         }
     }
 
-    /// Fills `block` with whole lines and gives their place in the input, or `None` at the end. A line that does not fit into a block
-    /// is a block of its own, long enough that it is cut.
+    /// Fills `block` with whole lines and returns its offset in the input, or `None` at the end. A line longer than a block
+    /// becomes one block that is truncated, but still longer than [`LONGEST_LINE`].
     pub(super) fn next(&mut self, block: &mut Vec<u8>) -> Result<Option<u64>, Error> {
         block.clear();
         block.append(&mut self.part);
@@ -59,7 +60,7 @@ impl<'r> Blocks<'r> {
             block.truncate(LONGEST_LINE + 1);
             return Ok(Some(offset));
         }
-        // What is before an error is read first.
+        // Lines before a read error are returned first.
         if let Some(source) = self.failed.take_if(|_| whole == 0) {
             return Err(Error::Io { offset: self.offset + block.len() as u64, source });
         }
@@ -91,6 +92,39 @@ impl<'r> Blocks<'r> {
     }
 }
 
+/// The first line of a block, or of the rest of one.
+pub(super) struct First<'t> {
+    /// Without its line end, and not longer than [`LONGEST_LINE`].
+    pub(super) line: &'t [u8],
+    /// Offset of the next line.
+    pub(super) len: usize,
+    pub(super) is_cut: bool,
+}
+
+impl First<'_> {
+    pub(super) fn of(lines: &[u8]) -> First<'_> {
+        let len = newline(lines).unwrap_or(lines.len());
+        let whole = lines.get(..len).unwrap_or_default();
+        let line = whole.get(..LONGEST_LINE).unwrap_or(whole);
+        let is_cut = line.len() < whole.len();
+        First { line: line.strip_suffix(b"\r").unwrap_or(line), len: len + 1, is_cut }
+    }
+}
+
+/// Position of the first line end. Whole blocks are compared without a branch per byte.
+fn newline(text: &[u8]) -> Option<usize> {
+    let (blocks, _) = text.as_chunks::<32>();
+    let mut from = 0;
+    for block in blocks {
+        if block.iter().fold(false, |found, &b| found | (b == b'\n')) {
+            break;
+        }
+        from += block.len();
+    }
+    let rest = text.get(from..)?;
+    rest.iter().position(|&b| b == b'\n').map(|at| from + at)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,7 +150,7 @@ mod tests {
 
     type Placed = Vec<(u64, Vec<u8>)>;
 
-    /// The blocks with their places, and whether the last line is not whole; or the place of an error.
+    /// The blocks with their offsets, and whether the last line is incomplete; or the offset of an error.
     fn blocks(text: &[u8], step: usize, fails: bool) -> (Placed, Result<bool, u64>) {
         let mut input = Dribble { text, step, fails };
         let mut blocks = Blocks::new(&mut input);
@@ -166,7 +200,7 @@ mod tests {
             let long = all.iter().find(|(offset, _)| *offset == 2).unwrap();
             assert!(long.1.len() > LONGEST_LINE && long.1.starts_with(&[b'x'; LONGEST_LINE + 1]));
         }
-        // Without an end, nothing comes behind it.
+        // Without a line end, nothing follows it.
         let (all, end) = blocks(&vec![b'x'; 2 * BLOCK], 5000, false);
         assert_eq!((all.len(), end), (1, Ok(false)));
     }

@@ -1,73 +1,73 @@
-//! A block of lines -> what the session is to do, in their order. Nothing here depends on other blocks, so that it can be done on several
-//! threads, but for the vendor of bare numbers of reasons: a block says if it used what it was given.
+//! A block of lines -> items for the session, in the order of the lines. Blocks are independent, so several threads can decode them. The one
+//! exception is the vendor of exit reasons that are bare numbers: a block records whether it used the vendor that it was given.
 
 use vmtax_events::{Event, Isa, Kind, NO_VCPU};
 
+use super::blocks::First;
+use super::format::Format;
 use super::line::{Line, Time};
-use super::lines::{LONGEST_LINE, newline};
 use super::payload;
 use super::reason::Reasons;
-use super::session::Format;
 use super::words::Words;
 use crate::Error;
 use crate::import::{Seen, architecture};
 
-/// Whole lines, and what they say.
+/// Whole lines, and the items decoded from them.
 pub(super) struct Block {
     pub(super) bytes: Vec<u8>,
-    /// Its place in the input.
+    /// Offset in the input.
     pub(super) offset: u64,
-    /// The vendor of the reasons before it, as far as is known.
+    /// Vendor of the exit reasons before this block, as far as known when decoding began.
     pub(super) isa: Isa,
-    pub(super) said: Said,
+    pub(super) decoded: Decoded,
 }
 
-/// What a block says.
+/// The contents of a block.
 #[derive(Default)]
-pub(super) struct Said {
+pub(super) struct Decoded {
     pub(super) items: Vec<Item>,
-    /// Names of threads, one behind the other.
+    /// Concatenated names of threads.
     names: Vec<u8>,
     pub(super) reasons: Reasons,
-    /// Events of each wanted tracepoint.
+    /// Events per tracepoint that the analysis uses.
     pub(super) counts: [u64; payload::COUNT],
-    /// Events of KVM that are not wanted.
+    /// KVM events that the analysis does not use.
     pub(super) others: Seen,
-    /// A line is an event's.
+    /// At least one line is an event.
     pub(super) has_event: bool,
-    /// Times of events have six digits behind the point.
+    /// At least one event's time has six decimals only.
     pub(super) is_rounded: bool,
     pub(super) undecodable: u64,
-    /// Lines that were longer than [`LONGEST_LINE`].
+    /// Lines that were longer than [`super::blocks::LONGEST_LINE`].
     pub(super) cut: u64,
 }
 
-/// What lines say, in their order.
+/// A step for the session.
 pub(super) enum Item {
     Event(Event),
-    /// The time of the first event's line behind a line that is none.
+    /// Time of the first event after a line that is no event.
     Time(u64),
-    /// The name of a line's thread, if it is not that of the event before.
+    /// Name of an event's thread, unless the event before had the same thread and name.
     Name {
         pid: u32,
         tid: u32,
         name: Text,
     },
-    /// The name of the thread that gets the CPU.
+    /// Name of the thread that a context switch switches to.
     NameOfNext {
         tid: u32,
         name: Text,
     },
-    /// A line that is not an event's: it is in the block. Whether it speaks of an event that is wanted.
+    /// A line of the block that is no event, and whether it names a tracepoint that the analysis uses.
     Other {
         line: Text,
         names_tracepoint: bool,
     },
-    /// Nothing behind this can be read.
+    /// The import fails here.
     Fail(Box<Error>),
 }
 
-/// A part of a block, or of its names.
+/// A range of a block's bytes, or of its names.
 #[derive(Clone, Copy)]
 pub(super) struct Text {
     from: u32,
@@ -82,7 +82,7 @@ impl Text {
 
 impl Block {
     pub(super) fn empty() -> Block {
-        Block { bytes: Vec::new(), offset: 0, isa: Isa::Unknown, said: Said::default() }
+        Block { bytes: Vec::new(), offset: 0, isa: Isa::Unknown, decoded: Decoded::default() }
     }
 
     pub(super) fn line(&self, line: Text) -> &[u8] {
@@ -90,7 +90,7 @@ impl Block {
     }
 }
 
-impl Said {
+impl Decoded {
     pub(super) fn name(&self, name: Text) -> &[u8] {
         name.of(&self.names)
     }
@@ -104,37 +104,33 @@ impl Said {
 
 /// Reads the lines of a block.
 pub(super) fn decode<F: Format>(mut block: Block) -> Block {
-    let Block { bytes, offset, isa, said } = &mut block;
-    said.clear(*isa);
-    let mut lines = Decoder { said, last: None, is_behind_other: true };
+    let Block { bytes, offset, isa, decoded } = &mut block;
+    decoded.clear(*isa);
+    let mut lines = Decoder { decoded, last: None, is_behind_other: true };
     let mut from = 0;
     while from < bytes.len() {
-        let rest = bytes.get(from..).unwrap_or_default();
-        let len = newline(rest).unwrap_or(rest.len());
-        let whole = rest.get(..len).unwrap_or_default();
-        let line = whole.get(..LONGEST_LINE).unwrap_or(whole);
-        lines.said.cut += u64::from(line.len() < whole.len());
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let First { line, len, is_cut } = First::of(bytes.get(from..).unwrap_or_default());
+        lines.decoded.cut += u64::from(is_cut);
         let at = Text { from: from as u32, to: (from + line.len()) as u32 };
         if let Err(error) = lines.line::<F>(line, at, *offset + from as u64) {
-            lines.said.items.push(Item::Fail(Box::new(error)));
+            lines.decoded.items.push(Item::Fail(Box::new(error)));
             break;
         }
-        from += len + 1;
+        from += len;
     }
     block
 }
 
 struct Decoder<'b> {
-    said: &'b mut Said,
+    decoded: &'b mut Decoded,
     /// Process, thread and name of the event before.
     last: Option<(u32, u32, Text)>,
-    /// The line before, which may be in another block, may be no event's.
+    /// The line before is no event, or is in another block.
     is_behind_other: bool,
 }
 
 impl Decoder<'_> {
-    /// `offset` is its place in the input.
+    /// `offset` is the line's offset in the input.
     fn line<F: Format>(&mut self, text: &[u8], at: Text, offset: u64) -> Result<(), Error> {
         let is_comment = text.first() == Some(&b'#');
         let line = if is_comment { None } else { Line::read(text, F::DIALECT) };
@@ -147,7 +143,7 @@ impl Decoder<'_> {
                     .to_owned(),
             }),
             Some(line @ Line { time: Time::Ns(time_ns, digits), .. }) => {
-                self.said.has_event = true;
+                self.decoded.has_event = true;
                 let kind = self.kind::<F>(&line, offset)?;
                 self.event(&line, kind, time_ns, digits);
                 Ok(())
@@ -155,34 +151,34 @@ impl Decoder<'_> {
             None => {
                 self.is_behind_other = true;
                 let names_tracepoint = !is_comment && names_tracepoint(text);
-                self.said.items.push(Item::Other { line: at, names_tracepoint });
+                self.decoded.items.push(Item::Other { line: at, names_tracepoint });
                 Ok(())
             }
         }
     }
 
-    /// The vCPU and the kind of an event that is wanted.
+    /// vCPU and kind of an event that the analysis uses.
     fn kind<F: Format>(
         &mut self,
         line: &Line<'_>,
         offset: u64,
     ) -> Result<Option<(u32, Kind)>, Error> {
-        let said = &mut *self.said;
+        let decoded = &mut *self.decoded;
         let Some(index) = payload::tracepoint(line.event) else {
             if let Some(name) = architecture::of_event(line.event) {
                 return Err(architecture::refuse(name, offset));
             }
             if line.event.starts_with(b"kvm_") {
-                said.others.add(&String::from_utf8_lossy(line.event), 1);
+                decoded.others.add(&String::from_utf8_lossy(line.event), 1);
             }
             return Ok(F::record(line).map(|kind| (NO_VCPU, kind)));
         };
-        if let Some(count) = said.counts.get_mut(index) {
+        if let Some(count) = decoded.counts.get_mut(index) {
             *count += 1;
         }
-        let kind = payload::read(index, line.payload, &mut said.reasons);
+        let kind = payload::read(index, line.payload, &mut decoded.reasons);
         if kind.is_none() {
-            said.undecodable += 1;
+            decoded.undecodable += 1;
             if line.event == b"kvm_exit"
                 && let Some(name) = architecture::of_exit_text(line.payload)
             {
@@ -194,32 +190,32 @@ impl Decoder<'_> {
 
     fn event(&mut self, line: &Line<'_>, kind: Option<(u32, Kind)>, time_ns: u64, digits: usize) {
         if std::mem::take(&mut self.is_behind_other) {
-            self.said.items.push(Item::Time(time_ns));
+            self.decoded.items.push(Item::Time(time_ns));
         }
         let &Line { comm, pid, tid, cpu, .. } = line;
         let is_last = |&(last_pid, last_tid, name): &(u32, u32, Text)| {
-            last_pid == pid && last_tid == tid && self.said.name(name) == comm
+            last_pid == pid && last_tid == tid && self.decoded.name(name) == comm
         };
         if !comm.is_empty() && !self.last.as_ref().is_some_and(is_last) {
-            let name = self.said.keep(comm);
+            let name = self.decoded.keep(comm);
             self.last = Some((pid, tid, name));
-            self.said.items.push(Item::Name { pid, tid, name });
+            self.decoded.items.push(Item::Name { pid, tid, name });
         }
         let Some((vcpu, kind)) = kind else { return };
-        self.said.is_rounded |= digits == 6;
+        self.decoded.is_rounded |= digits == 6;
         if let Kind::Switch { .. } = kind
             && let Some((tid, name)) = payload::next_of_switch(line.payload)
         {
-            let name = self.said.keep(name);
-            self.said.items.push(Item::NameOfNext { tid, name });
+            let name = self.decoded.keep(name);
+            self.decoded.items.push(Item::NameOfNext { tid, name });
         }
-        self.said.items.push(Item::Event(Event { time_ns, pid, tid, cpu, vcpu, kind }));
+        self.decoded.items.push(Item::Event(Event { time_ns, pid, tid, cpu, vcpu, kind }));
     }
 }
 
-impl Said {
+impl Decoded {
     fn clear(&mut self, isa: Isa) {
-        let Said { items, names, reasons, counts, others, .. } = self;
+        let Decoded { items, names, reasons, counts, others, .. } = self;
         items.clear();
         names.clear();
         reasons.begin(isa);
@@ -229,7 +225,7 @@ impl Said {
     }
 }
 
-/// Whether a line that does not read as an event's speaks of one that is wanted.
+/// Whether a line that is no event names a tracepoint that the analysis uses.
 fn names_tracepoint(line: &[u8]) -> bool {
     Words::new(line).any(|word| {
         let Some(name) = word.strip_suffix(b":") else { return false };

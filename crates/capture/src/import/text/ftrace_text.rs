@@ -5,8 +5,9 @@
 
 use std::io::Read;
 
+use super::format::{Format, Other};
 use super::line::Dialect;
-use super::session::{self, Format, Other};
+use super::session;
 use super::words::{Words, decimal, decimal_u32, find, split_once, trim};
 use super::{Votes, head_lines, is_text, loss_line};
 use crate::import::Imported;
@@ -24,7 +25,7 @@ pub fn recognise(head: &[u8]) -> bool {
     votes.are_ftrace() && !super::trace_cmd_report::recognise(head)
 }
 
-/// Reads the whole text; `threads` decode, beside the one that reads.
+/// Imports a text. `threads` additional threads decode.
 pub fn import(
     input: &mut dyn Read,
     threads: usize,

@@ -8,8 +8,9 @@ use std::io::Read;
 
 use vmtax_events::{Kind, Recording};
 
+use super::format::{Format, Other};
 use super::line::{Dialect, Line};
-use super::session::{self, Format, Other};
+use super::session;
 use super::words::{Words, decimal, decimal_u32, split_once, trim};
 use super::{Votes, head_lines, is_text};
 use crate::import::Imported;
@@ -26,7 +27,7 @@ pub fn recognise(head: &[u8]) -> bool {
     perf_header || Votes::count(head).are_perf()
 }
 
-/// Reads the whole text; `threads` decode, beside the one that reads.
+/// Imports a text. `threads` additional threads decode.
 pub fn import(
     input: &mut dyn Read,
     threads: usize,

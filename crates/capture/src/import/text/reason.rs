@@ -137,13 +137,13 @@ struct Known {
     reason: Reason,
 }
 
-/// Reads the reasons of one block of a text, and remembers whose they are.
+/// Reads the exit reasons of one block of a text, and remembers their vendor.
 pub(crate) struct Reasons {
     isa: Isa,
-    /// A reason of this block told the vendor.
+    /// A reason of this block identified the vendor.
     is_own: bool,
-    /// A bare number was read before.
-    used_given: bool,
+    /// A bare number was read before that.
+    used_given_isa: bool,
     numbers_assumed: bool,
     known: Box<[Option<Known>; CACHE]>,
 }
@@ -153,7 +153,7 @@ impl Default for Reasons {
         Reasons {
             isa: Isa::Unknown,
             is_own: false,
-            used_given: false,
+            used_given_isa: false,
             numbers_assumed: false,
             known: Box::new([None; CACHE]),
         }
@@ -161,23 +161,24 @@ impl Default for Reasons {
 }
 
 impl Reasons {
-    /// Begins a block; the reasons before it are of this vendor.
+    /// Begins a block. `isa` is the vendor of the reasons before it.
     pub(crate) fn begin(&mut self, isa: Isa) {
-        (self.isa, self.is_own, self.used_given, self.numbers_assumed) = (isa, false, false, false);
+        (self.isa, self.is_own, self.used_given_isa, self.numbers_assumed) =
+            (isa, false, false, false);
     }
 
-    /// The vendor of the last reason of the block that tells it.
-    pub(crate) fn own(&self) -> Option<Isa> {
+    /// Vendor of the block's last reason that identifies one.
+    pub(crate) fn last_isa(&self) -> Option<Isa> {
         self.is_own.then_some(self.isa)
     }
 
-    /// Whether the block was read otherwise if another vendor had been given.
-    pub(crate) fn used_given(&self) -> bool {
-        self.used_given
+    /// Whether the result depends on the vendor given to [`Reasons::begin`].
+    pub(crate) fn used_given_isa(&self) -> bool {
+        self.used_given_isa
     }
 
-    /// Whether a bare number was given a vendor because of the names around it.
-    pub(crate) fn assumed(&self) -> bool {
+    /// Whether a bare number was read as a reason of a known vendor.
+    pub(crate) fn assumed_numbers(&self) -> bool {
         self.numbers_assumed
     }
 
@@ -209,7 +210,7 @@ impl Reasons {
 
     /// A reason given as the number that the trace holds.
     pub(crate) fn number(&mut self, raw: u32) -> Reason {
-        self.used_given |= !self.is_own;
+        self.used_given_isa |= !self.is_own;
         self.numbers_assumed |= self.isa != Isa::Unknown;
         Reason::from_trace(self.isa, raw)
     }

@@ -5,10 +5,9 @@ use std::io::Read;
 
 use vmtax_events::{Coverage, Event, Isa, Kind, NO_PID, NO_VCPU, Recording};
 
-use super::blocks::Blocks;
+use super::blocks::{Blocks, LONGEST_LINE};
 use super::decode::{Block, Item, decode};
-use super::line::{Dialect, Line};
-use super::lines::LONGEST_LINE;
+use super::format::{Format, Other};
 use super::payload;
 use super::{UNTERMINATED, words};
 use crate::import::{Imported, Seen};
@@ -22,36 +21,7 @@ const MOST_PENDING: usize = 1024;
 /// Limit of remembered thread names. Names beyond it are passed on repeatedly, which is harmless.
 const MOST_THREADS: usize = 1 << 16;
 
-/// A line that is not an event.
-pub(crate) enum Other {
-    /// Nothing that matters: a comment, a call chain, an empty line.
-    Skip,
-    /// The recorder lost events of this CPU, 0 if it does not say how many.
-    Lost { cpu: u32, count: u64 },
-    /// The text identifies its writer, so it is of this format even if no event follows.
-    Header,
-}
-
-/// Differences between the formats.
-pub(crate) trait Format {
-    /// `ftrace text`, ...
-    const NAME: &'static str;
-    /// How threads are written.
-    const DIALECT: Dialect;
-
-    /// A line that starts with `#`, or is not an event.
-    fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<Other, Error>;
-
-    /// An event that is not a tracepoint (perf's own records).
-    fn record(_line: &Line<'_>) -> Option<Kind> {
-        None
-    }
-
-    /// After the last line; `counted` is how many events the loss lines gave.
-    fn finish(&mut self, _counted: u64, _about: &mut Imported) {}
-}
-
-/// Reads a whole text; `threads` decode, beside the one that reads.
+/// Imports a text. `threads` additional threads decode.
 pub(crate) fn import<F: Format>(
     mut format: F,
     input: &mut dyn Read,
@@ -79,7 +49,7 @@ pub(crate) fn import<F: Format>(
                     }
                     Ok(None) => is_over = true,
                     Err(error) => {
-                        // What was read before comes before it.
+                        // The blocks before it are processed first.
                         failed = Some(error);
                         is_over = true;
                     }
@@ -105,7 +75,7 @@ pub(crate) fn import<F: Format>(
 /// Facts from the lines so far.
 struct Session<'f, F: Feed> {
     feed: &'f mut F,
-    /// The vendor of the last reason that tells it, and whether bare numbers were read as its.
+    /// Vendor of the last exit reason that identifies one; whether bare numbers were read as its reasons.
     isa: Isa,
     numbers_assumed: bool,
     /// Names of threads by tid, with their process.
@@ -120,7 +90,7 @@ struct Session<'f, F: Feed> {
     counts: [u64; payload::COUNT],
     /// Events of KVM that are not wanted.
     others: Seen,
-    /// A text of this format, and something else that is not.
+    /// There are lines of this format; there are others.
     is_known: bool,
     is_unknown: bool,
     rounded: bool,
@@ -153,25 +123,25 @@ impl<'f, F: Feed> Session<'f, F> {
         }
     }
 
-    /// Does what a block says, and gives it back to be filled again.
+    /// Processes the items of a block and returns it for reuse.
     fn block<T: Format>(
         &mut self,
         mut block: Block,
         format: &mut T,
         about: &mut Imported,
     ) -> Result<Block, Error> {
-        if block.said.reasons.used_given() && block.isa != self.isa {
+        if block.decoded.reasons.used_given_isa() && block.isa != self.isa {
             block.isa = self.isa;
             block = decode::<T>(block);
         }
-        let mut items = std::mem::take(&mut block.said.items);
-        let said = &block.said;
+        let mut items = std::mem::take(&mut block.decoded.items);
+        let decoded = &block.decoded;
         for item in items.drain(..) {
             match item {
                 Item::Event(event) => self.event(event)?,
                 Item::Time(time_ns) => self.flush_lost(time_ns)?,
-                Item::Name { pid, tid, name } => self.name(pid, tid, said.name(name))?,
-                Item::NameOfNext { tid, name } => self.name_of_next(tid, said.name(name))?,
+                Item::Name { pid, tid, name } => self.name(pid, tid, decoded.name(name))?,
+                Item::NameOfNext { tid, name } => self.name_of_next(tid, decoded.name(name))?,
                 Item::Other { line, names_tracepoint } => {
                     let line = block.line(line);
                     self.other(format.other(line, about)?, line, names_tracepoint)?;
@@ -179,17 +149,17 @@ impl<'f, F: Feed> Session<'f, F> {
                 Item::Fail(error) => return Err(*error),
             }
         }
-        self.isa = said.reasons.own().unwrap_or(self.isa);
-        self.numbers_assumed |= said.reasons.assumed();
-        for (sum, more) in self.counts.iter_mut().zip(said.counts) {
+        self.isa = decoded.reasons.last_isa().unwrap_or(self.isa);
+        self.numbers_assumed |= decoded.reasons.assumed_numbers();
+        for (sum, more) in self.counts.iter_mut().zip(decoded.counts) {
             *sum += more;
         }
-        self.others.add_all(&said.others);
-        self.is_known |= said.has_event;
-        self.rounded |= said.is_rounded;
-        self.undecodable += said.undecodable;
-        self.cut += said.cut;
-        block.said.items = items;
+        self.others.add_all(&decoded.others);
+        self.is_known |= decoded.has_event;
+        self.rounded |= decoded.is_rounded;
+        self.undecodable += decoded.undecodable;
+        self.cut += decoded.cut;
+        block.decoded.items = items;
         Ok(block)
     }
 
@@ -309,7 +279,7 @@ impl<'f, F: Feed> Session<'f, F> {
         about.recording.coverage = coverage;
         format.finish(self.lost, about);
         if self.cut > 0 {
-            let note = format!("{} lines longer than {LONGEST_LINE} bytes were cut", self.cut);
+            let note = format!("lines cut at {LONGEST_LINE} bytes: {}", self.cut);
             about.losses.notes.push(note);
         }
         Ok(())

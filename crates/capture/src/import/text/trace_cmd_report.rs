@@ -4,8 +4,9 @@
 
 use std::io::Read;
 
+use super::format::{Format, Other};
 use super::line::Dialect;
-use super::session::{self, Format, Other};
+use super::session;
 use super::words::{decimal, decimal_u32, find};
 use super::{Votes, head_lines, is_text, loss_line};
 use crate::import::Imported;
@@ -23,7 +24,7 @@ pub fn recognise(head: &[u8]) -> bool {
     votes.are_ftrace() && votes.are_aligned()
 }
 
-/// Reads the whole text; `threads` decode, beside the one that reads.
+/// Imports a text. `threads` additional threads decode.
 pub fn import(
     input: &mut dyn Read,
     threads: usize,
