@@ -215,7 +215,7 @@ impl Passage {
         self.vms.first().map_or("", |vm| &vm.name)
     }
 
-    /// Whether an event belongs to this VM. VM and peer have different exits; other threads belong to both.
+    /// Whether an event belongs to this VM. Context switches belong to VM and peer, other events to one of them by their thread.
     pub fn is_of(&self, vm: &PassageVm, event: &Event) -> bool {
         let is_other = |thread: &Thread| thread.tid == event.tid && thread.of_peer != vm.is_peer;
         matches!(event.kind, EventKind::Switch { .. }) || !self.threads.iter().any(is_other)
