@@ -297,7 +297,7 @@ impl Writer {
             return Ok(());
         }
         let events = self.events.take();
-        self.commit(events.into_iter().collect(), false)
+        self.commit(events.into_iter().collect(), Commit::Full)
     }
 
     /// Writes what is buffered as segments now. A live recording calls this at the end of an
@@ -306,7 +306,7 @@ impl Writer {
         self.check()?;
         let mut pending = self.take_rows();
         pending.extend(self.events.take());
-        if pending.is_empty() { Ok(()) } else { self.commit(pending, false) }
+        if pending.is_empty() { Ok(()) } else { self.commit(pending, Commit::Interval) }
     }
 
     /// Says what is known so far of the recording and its losses, so that a run that is never
@@ -335,7 +335,7 @@ impl Writer {
         self.describe(recording, losses);
         let mut pending = self.take_rows();
         pending.extend(self.events.take());
-        self.commit(pending, true)
+        self.commit(pending, Commit::Last)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -364,7 +364,7 @@ impl Writer {
             return Ok(());
         }
         let pending = self.take_rows();
-        self.commit(pending, false)
+        self.commit(pending, Commit::Full)
     }
 
     fn take_rows(&mut self) -> Vec<Pending> {
@@ -381,14 +381,15 @@ impl Writer {
     }
 
     /// Makes the segments part of the run, all or none.
-    fn commit(&mut self, pending: Vec<Pending>, complete: bool) -> Result<(), Error> {
+    fn commit(&mut self, pending: Vec<Pending>, commit: Commit) -> Result<(), Error> {
+        let (complete, at_once) = (commit == Commit::Last, commit != Commit::Interval);
         // Cleared again on success only: whatever fails below, the rows are gone from the buffers.
         self.failed = true;
         let mut next = self.manifest.clone();
         next.complete = complete;
         // Dropped on every error, and with them the files.
         let segments =
-            each(self.claim.folder(), complete, pending, |segment| self.write_segment(segment))?;
+            each(self.claim.folder(), at_once, pending, |segment| self.write_segment(segment))?;
         let (mut written, entries): (Vec<Written>, Vec<Segment>) = segments.into_iter().unzip();
         next.segments.extend(entries);
         if complete {
@@ -398,7 +399,7 @@ impl Writer {
                 next.profiles.push(entry);
             }
         }
-        let published = each(self.claim.folder(), complete, written, |(path, file)| {
+        let published = each(self.claim.folder(), at_once, written, |(path, file)| {
             let file = file.publish_revocably().map_err(Error::io(&path, "finish the file"))?;
             file.sync_folder().map_err(Error::io(self.claim.folder(), "sync the folders of"))?;
             Ok(file)
@@ -444,8 +445,20 @@ impl Writer {
     }
 }
 
-/// Calls `work` for each item, `at_once` on a thread of its own: most of it waits for the disk. Results in order, or the first error.
-/// What is written again and again is written in turn, since the heaps of threads would make a recorder's memory three times as large.
+/// Why segments are written.
+#[derive(Clone, Copy, PartialEq)]
+enum Commit {
+    /// An interval of a live recording ends.
+    Interval,
+    /// The buffer is full.
+    Full,
+    /// The run is complete.
+    Last,
+}
+
+/// Calls `work` for each item, one after the other or `at_once` on a thread per item. Results in order, or the first error.
+///
+/// A recording's intervals are not written `at_once`: the heaps of these threads would triple a recorder's memory.
 fn each<T: Send, R: Send>(
     run: &Path,
     at_once: bool,
