@@ -29,7 +29,7 @@ limit_seconds = 600
 categories = ["host"]
 [[workload]]
 name = "waits"
-command = ["sh", "-c", "touch FOLDER/started; until test -e FOLDER/go; do sleep 0.05; done; echo value 1"]
+command = ["sh", "-c", ": >> FOLDER/started; until test -e FOLDER/go; do sleep 0.05; done; echo value 1"]
 pattern = 'value (\d+)'
 metric = "value"
 unit = "count"
@@ -101,11 +101,11 @@ fn a_run_that_is_imported() {
         let mut holder = Holder::start("import - -o run", |command| {
             command.stdin(Stdio::piped());
         });
-        let text = fs::read(holder.path().join("capture")).unwrap();
         let mut input = holder.child.stdin.take().unwrap();
-        input.write_all(&text).unwrap();
         holder.wait_for("run", |folder| folder.join("run/run.json").exists());
+        // It has no rows yet: while it reads, it may store some at any time.
         holder.keeps_others_out();
+        input.write_all(&fs::read(holder.path().join("capture")).unwrap()).unwrap();
         if killed {
             holder.kill();
             // It has no writer any more; stored data is not overwritten.
