@@ -102,10 +102,14 @@ fn a_run_that_is_imported() {
             command.stdin(Stdio::piped());
         });
         let mut input = holder.child.stdin.take().unwrap();
+        let text = fs::read_to_string(holder.path().join("capture")).unwrap();
+        // More than is read before the run is made, and all of one moment: rows are stored when an interval is over.
+        let begin = text.split_inclusive('\n').next().unwrap().repeat(1000);
+        fs::write(holder.path().join("whole"), format!("{begin}{text}")).unwrap();
+        input.write_all(begin.as_bytes()).unwrap();
         holder.wait_for("run", |folder| folder.join("run/run.json").exists());
-        // It has no rows yet: while it reads, it may store some at any time.
         holder.keeps_others_out();
-        input.write_all(&fs::read(holder.path().join("capture")).unwrap()).unwrap();
+        input.write_all(text.as_bytes()).unwrap();
         if killed {
             holder.kill();
             // It has no writer any more; stored data is not overwritten.
@@ -117,7 +121,7 @@ fn a_run_that_is_imported() {
             assert!(holder.child.wait().unwrap().success());
             let report =
                 |input: &str| stdout(holder.path(), &format!("report {input} --format csv"));
-            assert_eq!(report("run"), report("capture"));
+            assert_eq!(report("run"), report("whole"));
         }
     }
 }
