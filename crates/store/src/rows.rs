@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow_array::builder::{Decimal128Builder, ListBuilder, UInt64Builder};
+use arrow_array::builder::{Decimal128Builder, UInt64Builder};
 use arrow_array::{Array, ArrayRef, Decimal128Array, ListArray, UInt64Array};
+use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, FieldRef};
 use vmtax_events::{
     AccessKey, AccessRow, Better, CallKind, CallRow, Detail, DetailKind, ExitKey, ExitRow,
@@ -297,11 +298,16 @@ impl Histogram {
     }
 }
 
-struct HistogramBuilder(ListBuilder<UInt64Builder>);
+/// Not a builder of Arrow's: its buffers are copied whenever they grow, and these are the largest.
+struct HistogramBuilder {
+    buckets: Vec<u64>,
+    /// Where each row's buckets end, after a zero.
+    ends: Vec<i32>,
+}
 
 impl Default for HistogramBuilder {
     fn default() -> HistogramBuilder {
-        HistogramBuilder(ListBuilder::new(UInt64Builder::new()).with_field(Histogram::bucket()))
+        HistogramBuilder { buckets: Vec::new(), ends: vec![0] }
     }
 }
 
@@ -315,11 +321,15 @@ impl Stored for Histogram {
     }
     fn append(builder: &mut HistogramBuilder, hist: &[u64; HIST_BUCKETS]) {
         let used = hist.iter().rposition(|&n| n != 0).map_or(0, |last| last + 1);
-        builder.0.values().append_slice(&hist[..used]);
-        builder.0.append(true);
+        builder.buckets.extend_from_slice(&hist[..used]);
+        let end = i32::try_from(builder.buckets.len());
+        builder.ends.push(end.expect("a segment is far shorter"));
     }
     fn finish(builder: &mut HistogramBuilder, columns: &mut Vec<ArrayRef>) {
-        columns.push(Arc::new(builder.0.finish()));
+        let HistogramBuilder { buckets, ends } = std::mem::take(builder);
+        let ends = OffsetBuffer::new(ends.into());
+        let buckets = Arc::new(UInt64Array::from(buckets));
+        columns.push(Arc::new(ListArray::new(Histogram::bucket(), ends, buckets, None)));
     }
     fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error> {
         let lists: &ListArray = batch.required(name)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 
 use arrow_array::ArrayRef;
@@ -21,7 +21,7 @@ use crate::manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, 
 use crate::{Error, Table, created, profile_path, segment, stacks};
 
 /// Buffered exits, accesses, time rows, samples and counters together are written when there are this many.
-pub const SEGMENT_ROWS: usize = 64 << 10;
+pub const SEGMENT_ROWS: usize = 32 << 10;
 
 /// Buffered events are written when there are this many.
 pub const SEGMENT_EVENTS: usize = 256 << 10;
@@ -56,12 +56,17 @@ pub struct CreateOptions {
 ///                   +----------- run.json -----+                      replaced: now they belong to the run
 /// ```
 ///
+/// A full buffer is written on a thread of its own while the next one fills, one at a time; its error comes with a later call.
+///
 /// Exits, accesses, time rows, samples and counters always enter the run together, so an unfinished run
 /// holds all of them up to the same row. Profiles are kept until the run is finished, and enter it then. Dropping a writer
 /// without [`Writer::finish`] leaves an incomplete run that reads. The folder is locked as long as the writer lives. After an error the writer refuses more rows: its run has lost the buffered ones and
 /// must not be finished as if it had not.
 pub struct Writer {
+    /// Before the claim, which it needs: fields are dropped in order.
+    under_way: UnderWay,
     claim: Claim,
+    /// What is known of the run, with the segments that belong to it.
     manifest: Manifest,
     raw_events: bool,
     exits: Buffer<ExitRow>,
@@ -191,6 +196,7 @@ impl Writer {
 
     fn over(claim: Claim, manifest: Manifest, raw_events: bool) -> Writer {
         Writer {
+            under_way: UnderWay(None),
             claim,
             manifest,
             raw_events,
@@ -297,7 +303,7 @@ impl Writer {
             return Ok(());
         }
         let events = self.events.take();
-        self.commit(events.into_iter().collect(), Commit::Full)
+        self.commit_beside(events.into_iter().collect())
     }
 
     /// Writes what is buffered as segments now. A live recording calls this at the end of an
@@ -306,7 +312,7 @@ impl Writer {
         self.check()?;
         let mut pending = self.take_rows();
         pending.extend(self.events.take());
-        if pending.is_empty() { Ok(()) } else { self.commit(pending, Commit::Interval) }
+        if pending.is_empty() { self.wait() } else { self.commit(pending, false) }
     }
 
     /// Says what is known so far of the recording and its losses, so that a run that is never
@@ -324,7 +330,7 @@ impl Writer {
         self.manifest.span = Some(Span { start_ns, end_ns });
     }
 
-    /// The current manifest: what was written so far.
+    /// The current manifest, without a full buffer that is being written.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -335,7 +341,7 @@ impl Writer {
         self.describe(recording, losses);
         let mut pending = self.take_rows();
         pending.extend(self.events.take());
-        self.commit(pending, Commit::Last)
+        self.commit(pending, true)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -364,7 +370,7 @@ impl Writer {
             return Ok(());
         }
         let pending = self.take_rows();
-        self.commit(pending, Commit::Full)
+        self.commit_beside(pending)
     }
 
     fn take_rows(&mut self) -> Vec<Pending> {
@@ -380,85 +386,128 @@ impl Writer {
         rows.into_iter().flatten().collect()
     }
 
-    /// Makes the segments part of the run, all or none.
-    fn commit(&mut self, pending: Vec<Pending>, commit: Commit) -> Result<(), Error> {
-        let (complete, at_once) = (commit == Commit::Last, commit != Commit::Interval);
+    /// Makes the segments part of the run, all or none. With the last ones the run is complete.
+    fn commit(&mut self, pending: Vec<Pending>, last: bool) -> Result<(), Error> {
+        self.wait()?;
         // Cleared again on success only: whatever fails below, the rows are gone from the buffers.
         self.failed = true;
-        let mut next = self.manifest.clone();
-        next.complete = complete;
-        // Dropped on every error, and with them the files.
-        let segments =
-            each(self.claim.folder(), at_once, pending, |segment| self.write_segment(segment))?;
-        let (mut written, entries): (Vec<Written>, Vec<Segment>) = segments.into_iter().unzip();
-        next.segments.extend(entries);
-        if complete {
-            for profile in self.profiles.values() {
-                let (file, entry) = self.write_profile(profile)?;
-                written.push(file);
-                next.profiles.push(entry);
-            }
-        }
-        let published = each(self.claim.folder(), at_once, written, |(path, file)| {
-            let file = file.publish_revocably().map_err(Error::io(&path, "finish the file"))?;
-            file.sync_folder().map_err(Error::io(self.claim.folder(), "sync the folders of"))?;
-            Ok(file)
-        })?;
-        next.replace(self.claim.folder())?;
-        // The manifest lists them now; from here on an error must not remove them.
-        published.into_iter().for_each(Published::keep);
-        self.manifest = next;
+        let next = Manifest { complete: last, ..self.manifest.clone() };
+        let profiles = if last { std::mem::take(&mut self.profiles) } else { BTreeMap::new() };
+        self.manifest = publish(self.claim.folder(), next, pending, &profiles, last)?;
         self.failed = false;
         Ok(())
     }
 
-    fn write_segment(&self, pending: Pending) -> Result<(Written, Segment), Error> {
-        let Pending { table, number, rows, columns } = pending;
-        let name = table.segment_path(number);
-        let path = self.claim.folder().join(&name);
-        let bytes = segment::encode(table, columns).map_err(segment::encode_error(&path))?;
-        if number == 1 {
-            self.create_folder(table.name())?;
-        }
-        let file = write(&path, &bytes, "write the segment")?;
-        Ok(((path, file), segment::entry(name, rows, &bytes)))
+    /// The same on a thread of its own, after the one before.
+    fn commit_beside(&mut self, pending: Vec<Pending>) -> Result<(), Error> {
+        self.wait()?;
+        self.failed = true;
+        let (folder, next) = (self.claim.folder().to_owned(), self.manifest.clone());
+        let work = move || publish(&folder, next, pending, &BTreeMap::new(), false);
+        let thread = thread::Builder::new().spawn(work);
+        let thread = thread.map_err(Error::io(self.claim.folder(), "start a thread for"))?;
+        self.under_way = UnderWay(Some(thread));
+        self.failed = false;
+        Ok(())
     }
 
-    fn write_profile(&self, profile: &Profile) -> Result<(Written, Segment), Error> {
-        self.create_folder(profile_path::FOLDER)?;
-        let name = profile_path::path(profile.place);
-        let path = self.claim.folder().join(&name);
-        let bytes = stacks::encode(profile);
-        let file = write(&path, &bytes, "write the profile")?;
-        Ok(((path, file), segment::entry(name, profile.stacks.len() as u64, &bytes)))
-    }
-
-    /// Makes a folder of the run, unless a resumed run has it already.
-    fn create_folder(&self, name: &str) -> Result<(), Error> {
-        let folder = self.claim.folder().join(name);
-        match vmtax_durable::create_private_folder(&folder) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made.map_err(Error::io(&folder, "create the folder"))?,
+    /// Waits for the full buffer that is being written.
+    fn wait(&mut self) -> Result<(), Error> {
+        match self.under_way.join() {
+            None => Ok(()),
+            Some(Ok(Ok(written))) => {
+                // What else is known may be newer here.
+                self.manifest.segments = written.segments;
+                Ok(())
+            }
+            Some(Ok(Err(error))) => {
+                self.failed = true;
+                Err(error)
+            }
+            Some(Err(panic)) => resume_unwind(panic),
         }
-        let above = self.claim.folder();
-        vmtax_durable::sync_folder(above).map_err(Error::io(above, "sync the folder"))
     }
 }
 
-/// Why segments are written.
-#[derive(Clone, Copy, PartialEq)]
-enum Commit {
-    /// An interval of a live recording ends.
-    Interval,
-    /// The buffer is full.
-    Full,
-    /// The run is complete.
-    Last,
+/// Segments that are being made part of the run. Dropping it waits: the folder must not be given up before.
+struct UnderWay(Option<JoinHandle<Result<Manifest, Error>>>);
+
+impl UnderWay {
+    fn join(&mut self) -> Option<thread::Result<Result<Manifest, Error>>> {
+        self.0.take().map(JoinHandle::join)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        // Nobody is left to tell.
+        let _ = self.join();
+    }
+}
+
+/// Makes segments and profiles part of the run that is `next` without them, all or none. Returns what it is with them.
+fn publish(
+    folder: &Path,
+    mut next: Manifest,
+    pending: Vec<Pending>,
+    profiles: &BTreeMap<Place, Profile>,
+    at_once: bool,
+) -> Result<Manifest, Error> {
+    // Dropped on every error, and with them the files.
+    let segments = each(folder, at_once, pending, |segment| write_segment(folder, segment))?;
+    let (mut written, entries): (Vec<Written>, Vec<Segment>) = segments.into_iter().unzip();
+    next.segments.extend(entries);
+    for profile in profiles.values() {
+        let (file, entry) = write_profile(folder, profile)?;
+        written.push(file);
+        next.profiles.push(entry);
+    }
+    let published = each(folder, at_once, written, |(path, file)| {
+        let file = file.publish_revocably().map_err(Error::io(&path, "finish the file"))?;
+        file.sync_folder().map_err(Error::io(folder, "sync the folders of"))?;
+        Ok(file)
+    })?;
+    next.replace(folder)?;
+    // The manifest lists them now; from here on an error must not remove them.
+    published.into_iter().for_each(Published::keep);
+    Ok(next)
+}
+
+fn write_segment(folder: &Path, pending: Pending) -> Result<(Written, Segment), Error> {
+    let Pending { table, number, rows, columns } = pending;
+    let name = table.segment_path(number);
+    let path = folder.join(&name);
+    let bytes = segment::encode(table, columns).map_err(segment::encode_error(&path))?;
+    if number == 1 {
+        create_folder(folder, table.name())?;
+    }
+    let file = write(&path, &bytes, "write the segment")?;
+    Ok(((path, file), segment::entry(name, rows, &bytes)))
+}
+
+fn write_profile(folder: &Path, profile: &Profile) -> Result<(Written, Segment), Error> {
+    create_folder(folder, profile_path::FOLDER)?;
+    let name = profile_path::path(profile.place);
+    let path = folder.join(&name);
+    let bytes = stacks::encode(profile);
+    let file = write(&path, &bytes, "write the profile")?;
+    Ok(((path, file), segment::entry(name, profile.stacks.len() as u64, &bytes)))
+}
+
+/// Makes a folder of the run, unless a resumed run has it already.
+fn create_folder(above: &Path, name: &str) -> Result<(), Error> {
+    let folder = above.join(name);
+    match vmtax_durable::create_private_folder(&folder) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        made => made.map_err(Error::io(&folder, "create the folder"))?,
+    }
+    vmtax_durable::sync_folder(above).map_err(Error::io(above, "sync the folder"))
 }
 
 /// Calls `work` for each item, one after the other or `at_once` on a thread per item. Results in order, or the first error.
 ///
-/// A recording's intervals are not written `at_once`: the heaps of these threads would triple a recorder's memory.
+/// Only the last segments are written `at_once`: before, one thread is enough beside those that read, and the heaps of more would
+/// triple a recorder's memory.
 fn each<T: Send, R: Send>(
     run: &Path,
     at_once: bool,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use vmtax_events::{Losses, Recording};
-use vmtax_store::{Error, Run, Writer};
+use vmtax_store::{Error, Run, SEGMENT_ROWS, Writer};
 
 use crate::samples::{self, first_rows, options, read_events, read_rows};
 
@@ -37,6 +37,9 @@ fn child() {
     }
     assert!(most_rows > 2 * ROWS_PER_SEGMENT, "the disk was full before there was anything");
     println!("disk full: up to {most_rows} rows stored");
+    let segments = [0, 1, 3, 10, DISK_PAGES - 20].map(|free| fill_buffers(&disk, free));
+    assert_eq!(segments[0], 0);
+    assert!(segments[4] > 0, "the disk was full before there was anything");
 }
 
 #[test]
@@ -99,6 +102,29 @@ fn fill(folder: &Path) -> u64 {
     let finish = writer.finish(&Recording::default(), &Losses::default());
     assert!(matches!(finish, Err(Error::Failed { .. })));
     check(folder)
+}
+
+/// Full buffers are written on another thread, and their error comes with a later row. Returns how many were stored.
+fn fill_buffers(disk: &Path, free_pages: u64) -> usize {
+    let folder = disk.join("run");
+    leave_free(disk, DISK_PAGES / 2);
+    let mut writer = Writer::create(&folder, &options()).unwrap();
+    leave_free(disk, free_pages);
+    let error = (0..).find_map(|n| writer.exit(&samples::exit(n)).err()).unwrap();
+    assert_full(&error);
+    assert!(matches!(writer.exit(&samples::exit(0)), Err(Error::Failed { .. })));
+    let finish = writer.finish(&Recording::default(), &Losses::default());
+    assert!(matches!(finish, Err(Error::Failed { .. })));
+    let run = Run::open(&folder).unwrap();
+    assert!(!run.is_complete());
+    let segments = run.manifest().segments.len();
+    let files = samples::tree(&folder).iter().filter(|name| name.ends_with(".parquet")).count();
+    assert_eq!(files, segments, "{:?}", samples::tree(&folder));
+    let rows = read_rows(&folder).0.exits;
+    assert_eq!(rows.len(), segments * SEGMENT_ROWS);
+    assert!(rows.iter().zip(0..).all(|(row, n)| *row == samples::exit(n)));
+    fs::remove_dir_all(&folder).unwrap();
+    segments
 }
 
 fn finish_on_full_disk(disk: &Path, free_pages: u64) {

@@ -295,21 +295,22 @@ fn full_buffers_become_segments() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
     let mut writer = Writer::create(&folder, &options()).unwrap();
-    let n = SEGMENT_ROWS as u64 / 4 + 10;
-    for i in 0..n {
+    // Two buffers and a half; one is written while the next fills.
+    for i in 0..SEGMENT_ROWS as u64 * 5 / 8 {
         writer.exit(&samples::exit(i)).unwrap();
         writer.access(&samples::access(i)).unwrap();
         writer.time(&samples::time(i)).unwrap();
         writer.sample(&samples::sample(i)).unwrap();
     }
-    // One row of the group filled the buffer, and all four tables went out together.
-    assert_eq!(writer.manifest().segments.len(), 4);
+    drop(writer);
     let unfinished = Run::open(&folder).unwrap();
     assert!(!unfinished.is_complete());
-    drop(writer);
+    // One row of the group filled the buffer, and all four tables went out together.
+    assert_eq!(unfinished.manifest().segments.len(), 2 * 4);
     let (rows, report) = read_rows(&folder);
     let written = rows.exits.len() + rows.accesses.len() + rows.times.len() + rows.samples.len();
-    assert_eq!(written, SEGMENT_ROWS);
+    assert_eq!(written, 2 * SEGMENT_ROWS);
+    assert!(rows.exits.iter().zip(0..).all(|(row, i)| *row == samples::exit(i)));
     assert_eq!(report.losses.truncated.len(), 1, "{:?}", report.losses);
     assert!(report.losses.truncated[0].contains("never finished"));
 }
