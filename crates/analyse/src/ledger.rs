@@ -298,8 +298,9 @@ impl Ledger {
 pub struct LedgerBuilder {
     filter: Filter,
     interval_ns: u64,
-    exits: FxHashMap<ExitKey, Tally>,
-    accesses: FxHashMap<AccessKey, Tally>,
+    /// Boxed: half of a hash table's places may be free, and tallies are large.
+    exits: FxHashMap<ExitKey, Box<Tally>>,
+    accesses: FxHashMap<AccessKey, Box<Tally>>,
     time: BTreeMap<(u32, u32), VcpuTime>,
     preempted: BTreeMap<ExitKey, u64>,
     taken_by: BTreeMap<(u32, u32, Taker), Taken>,
