@@ -1,7 +1,7 @@
 //! Operations of a lab run: what one CPUID, one hypercall, one page touched costs in exits and in
 //! instructions.
 //!
-//! A lab run executes each operation N times in a traced window, as a VM of its own, and measures the path
+//! A lab run executes each operation N times in a traced window, as a separate VM, and measures the path
 //! length in batches outside of it. The samples say N and the path lengths; the exits and the time of the
 //! window are those of the VM that has the workload's name. `cpuid@L2` is the operation `cpuid`, executed by
 //! the guest's guest.

@@ -323,7 +323,7 @@ impl Stored for Histogram {
         let used = hist.iter().rposition(|&n| n != 0).map_or(0, |last| last + 1);
         builder.buckets.extend_from_slice(&hist[..used]);
         let end = i32::try_from(builder.buckets.len());
-        builder.ends.push(end.expect("a segment is far shorter"));
+        builder.ends.push(end.expect("a segment has fewer than 2^31 buckets"));
     }
     fn finish(builder: &mut HistogramBuilder, columns: &mut Vec<ArrayRef>) {
         let HistogramBuilder { buckets, ends } = std::mem::take(builder);

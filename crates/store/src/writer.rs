@@ -56,7 +56,7 @@ pub struct CreateOptions {
 ///                   +----------- run.json -----+                      replaced: now they belong to the run
 /// ```
 ///
-/// A full buffer is written on a thread of its own while the next one fills, one at a time; its error comes with a later call.
+/// A full buffer is written on another thread while the next one fills, one at a time. A later call returns its error.
 ///
 /// Exits, accesses, time rows, samples and counters always enter the run together, so an unfinished run
 /// holds all of them up to the same row. Profiles are kept until the run is finished, and enter it then. Dropping a writer
@@ -398,7 +398,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The same on a thread of its own, after the one before.
+    /// The same on another thread, after the previous commit.
     fn commit_beside(&mut self, pending: Vec<Pending>) -> Result<(), Error> {
         self.wait()?;
         self.failed = true;
@@ -411,7 +411,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits for the full buffer that is being written.
+    /// Waits for the commit that is under way, and returns its error.
     fn wait(&mut self) -> Result<(), Error> {
         match self.under_way.join() {
             None => Ok(()),

@@ -187,7 +187,7 @@ fn the_list_of_commands_is_complete() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .map(|name| name.trim_end_matches(".1").to_owned())
         .collect();
-    // A command with subcommands has a page of its own, and no row.
+    // A command with subcommands has its own page, and no row.
     let groups = names
         .iter()
         .filter(|name| names.iter().any(|other| other.starts_with(&format!("{name}-"))));
