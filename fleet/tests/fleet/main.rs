@@ -15,5 +15,5 @@ mod readonly;
 mod recorded;
 #[cfg(feature = "stores")]
 mod stores;
-#[path = "../../../store/examples/synth/make.rs"]
+#[path = "../../../crates/store/examples/synth/make.rs"]
 mod synth;

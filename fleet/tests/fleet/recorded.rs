@@ -78,7 +78,7 @@ pub(crate) struct Counted {
 /// Imports a recording into a run that says this of itself.
 pub(crate) fn import(recording: &str, run: &Path, said: Said<'_>) -> Counted {
     std::fs::create_dir_all(run.parent().unwrap()).unwrap();
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures").join(recording);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../captures").join(recording);
     let file = RandomFile::new(File::open(path).unwrap()).unwrap();
     let interval_ns = 1_000_000;
     let labels = said.labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
