@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -41,18 +41,25 @@ fn spec(folder: &Path) -> Spec {
     }
 }
 
-/// A saved machine that waits for an order; made once for all tests of a run.
+/// A saved machine that waits for an order. Tests are processes of their own: the first makes it and the others restore it, which
+/// fails if it was made by another emulator, of another kernel or initramfs.
 fn state() -> PathBuf {
     static STATE: OnceLock<PathBuf> = OnceLock::new();
+    // Below the build's folder, because it is not removed after the last test.
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let make = || {
-        // Below the build's folder, because it is not removed after the last test.
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let spec = spec(folder);
+        let lock = File::create(folder.join("machine-state.lock")).expect("a file can be made");
+        lock.lock().expect("a file can be locked");
+        let state = folder.join("state, with = and spaces");
+        let console = tempfile::tempdir().expect("a folder can be made");
+        let spec = spec(console.path());
+        if Machine::restore(&spec, &state).is_ok() {
+            return state;
+        }
         let mut machine = Machine::boot(&spec).expect("QEMU starts");
         machine
             .wait(|| spec.mailbox.read(0, 5).ok().filter(|text| text == b"READY"))
             .expect("the machine gets ready");
-        let state = folder.join("state, with = and spaces");
         machine.save(&state).expect("there is space");
         assert!(emulators(&spec.console).is_empty());
         state

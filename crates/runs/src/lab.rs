@@ -1,5 +1,6 @@
 //! An emulated host's measurements -> a run folder and a ledger.
 
+mod attempts;
 mod network;
 
 use std::fs;
@@ -80,12 +81,15 @@ pub fn measure(
     let console = consoles.0.join(format!("{host}.txt"));
     let setup = setup(cache, console);
     let spinner = Progress::spinner();
-    let outcomes = work.run(&setup, &|what| spinner.say(what));
+    let (outcomes, lost) =
+        attempts::run(&setup.console, || work.run(&setup, &|what| spinner.say(what)));
     drop(spinner);
     let mut outcomes = match outcomes {
         Ok(outcomes) => outcomes,
         Err(error) => return Err(keep_console(error, claim, &setup.console)),
     };
+    outcomes.start.notes.extend(lost.iter().map(attempts::Lost::note));
+    outcomes.files.extend(lost.into_iter().map(attempts::Lost::into_file));
     let Some(claim) = claim else {
         consoles.remove();
         let builder = LedgerBuilder::new(Filter::default(), Reading::default().interval_ns());
@@ -117,20 +121,22 @@ pub fn suite(host: Host, plan: &Plan) -> anyhow::Result<Outcomes> {
     let console = consoles.0.join(format!("{host}.txt"));
     let setup = Setup::plain(host, kernel, cache, console);
     let spinner = Progress::spinner();
-    let outcomes = vmtax_lab::run(&setup, plan, &|what| spinner.say(what));
+    let (outcomes, lost) =
+        attempts::run(&setup.console, || vmtax_lab::run(&setup, plan, &|what| spinner.say(what)));
     drop(spinner);
-    let outcomes = outcomes.map_err(|error| keep_console(error, None, &setup.console))?;
+    let mut outcomes = outcomes.map_err(|error| keep_console(error, None, &setup.console))?;
+    outcomes.start.notes.extend(lost.iter().map(attempts::Lost::note));
     consoles.remove();
     Ok(outcomes)
 }
 
 /// Sends a request to a Linux guest on an emulated host, with the distribution's kernel. `setup` makes it of the kernel, the cache and
-/// the file for the console.
+/// the file for the console. Returns the answer, and a note on each attempt that was lost before it.
 pub fn guest(
     host: Host,
     setup: impl FnOnce(Kernel, PathBuf, PathBuf) -> VmSetup,
     request: &Request,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<(Answer, Vec<String>)> {
     vmtax_machine::check(host.emulator()).map_err(|e| fault(e.into(), None))?;
     let cache = cache_folder()?;
     let kernel = kernel::distribution(&cache).map_err(|e| fault(e.into(), None))?;
@@ -138,14 +144,15 @@ pub fn guest(
     let console = consoles.0.join(format!("{host}.txt"));
     let setup = setup(kernel, cache, console.clone());
     let spinner = Progress::spinner();
-    let answered = setup.start(&|what| spinner.say(what)).and_then(|mut vm| {
+    let (answered, lost) = attempts::run(&console, || {
+        let mut vm = setup.start(&|what| spinner.say(what))?;
         spinner.say("running the command");
         vm.ask(request)
     });
     drop(spinner);
     let answered = answered.map_err(|error| keep_console(error, None, &console))?;
     consoles.remove();
-    Ok(answered.answer)
+    Ok((answered.answer, lost.iter().map(attempts::Lost::note).collect()))
 }
 
 /// The folder for the consoles of this run's machines. One that failed stays until the next run.

@@ -64,7 +64,7 @@ fn run(words: impl Iterator<Item = OsString>) -> anyhow::Result<()> {
         }
     }
     let why = match error.kind() {
-        io::ErrorKind::NotFound => "is neither beside vmtax nor in PATH; install the package vmtax-fleet, or build it with: cargo build --profile fleet -p vmtax-fleet".to_owned(),
+        io::ErrorKind::NotFound => "is neither beside vmtax nor in PATH; install the package vmtax-fleet, or build it with: cargo build --release --manifest-path fleet/Cargo.toml".to_owned(),
         _ => format!("cannot be started: {error}"),
     };
     Err(Fault::new(Code::Input, format!("{PROGRAM} {why}")).into())

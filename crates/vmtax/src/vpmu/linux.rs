@@ -35,7 +35,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         );
     }
     let files = files(args)?;
-    let outcome = guest(
+    let (outcome, notes) = guest(
         host,
         |kernel, cache, console| VmSetup {
             plan: VmPlan {
@@ -68,6 +68,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
             ..Job::default()
         }),
     )?;
+    for note in notes {
+        writeln!(std::io::stderr(), "vmtax: {note}")?;
+    }
     match outcome {
         Answer::Done(outcome) => show(args.policy.policy(), &outcome),
         Answer::Facts(_) => {

@@ -8,7 +8,7 @@ use vmtax_events::{Event, ExitRow, Isa};
 use vmtax_lab::{Extent, Host, Outcomes, Plan, Setup, Windows, suite};
 use vmtax_machine::kernel;
 
-use crate::run::{cache, json, one_at_a_time, output, refused, text};
+use crate::run::{cache, json, output, refused, text};
 
 /// Hands events to windows.
 struct ToWindows(Windows);
@@ -62,7 +62,7 @@ fn measured(names: &[&str], buffer_kib: u32) -> Outcomes {
         only: names.iter().map(|name| suite::operation(name).unwrap()).collect(),
         batches: 5,
     };
-    one_at_a_time(|| vmtax_lab::run(&setup, &plan, &|_| {}).unwrap())
+    vmtax_lab::run(&setup, &plan, &|_| {}).unwrap()
 }
 
 /// The failures that a recording makes of outcomes that had none.

@@ -96,14 +96,7 @@ fn in_guest(host: &str, policy: &str, files: &[&Path], script: &str) -> (String,
         _ => unreachable!("a program, and maybe the module"),
     }
     arguments.extend(["--bring", "perf", "--", "sh", "-c", script]);
-    // QEMU 7.2 may deliver an interrupt a second time in a handler's first instructions (docs/lab-method.md), which few guests survive
-    // that are there on the entry stack. One in hundreds of guests ended so; the same defect twice in a row is another one.
-    let mut output = output(&arguments);
-    if String::from_utf8_lossy(&output.stderr).contains("ENTRY_TRAMPOLINE stack guard page was hit")
-    {
-        eprintln!("{host}, {policy}: {}", String::from_utf8_lossy(&output.stderr));
-        output = crate::run::output(&arguments);
-    }
+    let output = output(&arguments);
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{errors}");
     (String::from_utf8(output.stdout).unwrap(), errors)

@@ -52,7 +52,7 @@ pub(crate) fn printed(commands: &str, folder: &Path) -> String {
     shell.args(["-e", "-c", &format!("exec 2>&1\n{commands}")]).current_dir(folder);
     shell.env("PATH", format!("{}:{path}", program.display()));
     shell.env("XDG_CACHE_HOME", run::cache());
-    let output = run::one_at_a_time(|| shell.output().unwrap());
+    let output = shell.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{commands}\n{text}");
     text

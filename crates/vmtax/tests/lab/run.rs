@@ -3,13 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use serde_json::Value;
-
-/// One emulator at a time: two would only take turns.
-static TURN: Mutex<()> = Mutex::new(());
 
 /// Where kernels and booted hosts are kept between tests.
 pub(crate) fn cache() -> PathBuf {
@@ -23,16 +19,10 @@ pub(crate) fn vmtax(arguments: &[&str]) -> Command {
     command
 }
 
-/// Does this while no other emulator runs.
-pub(crate) fn one_at_a_time<T>(work: impl FnOnce() -> T) -> T {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    work()
-}
-
 /// Runs it to its end.
 pub(crate) fn output(arguments: &[&str]) -> Output {
     let started = Instant::now();
-    let output = one_at_a_time(|| vmtax(arguments).output().unwrap());
+    let output = vmtax(arguments).output().unwrap();
     eprintln!("{:6.1} s: vmtax {}", started.elapsed().as_secs_f64(), arguments.join(" "));
     output
 }

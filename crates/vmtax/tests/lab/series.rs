@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::run::{cache, one_at_a_time, output, refused, text};
+use crate::run::{cache, output, refused, text};
 
 /// One operation with and without nested paging: the kernel that was made slower on purpose.
 fn series(folder: &str, more: &[&str]) -> Vec<String> {
@@ -152,14 +152,12 @@ fn git_bisect_finds_the_commit() {
         cache().display(),
         env!("CARGO_BIN_EXE_vmtax")
     );
-    let said = one_at_a_time(|| {
-        let done = Command::new("git")
-            .args(["bisect", "run", "sh", "-c", &step])
-            .current_dir(tree)
-            .output()
-            .unwrap();
-        String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
-    });
+    let done = Command::new("git")
+        .args(["bisect", "run", "sh", "-c", &step])
+        .current_dir(tree)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
     // The commit that cannot be measured lies beside the one that is sought, so git names both.
     assert!(said.contains("touch-4k L1: path 8249.6: bad (good 6177, bad 8250)"), "{said}");
     let found = said.contains("is the first bad commit")

@@ -15,7 +15,7 @@ use vmtax_machine::kernel;
 /// How long a guest may take to boot, or to count on. TCG on a busy machine is slow, and may stand still.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Kernel and initramfs, made once.
+/// Kernel and initramfs, made once in a process.
 struct Boot {
     kernel: PathBuf,
     initramfs: PathBuf,
@@ -27,19 +27,23 @@ fn boot() -> &'static Boot {
         let kernel =
             kernel::distribution(&kernel::cache_folder()).expect("the distribution's kernel").image;
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let init = folder.join("counter");
+        // Other tests, which are processes of their own, make the same: each appears whole.
+        let init = folder.join(format!("counter-{}", std::process::id()));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mem/counter.c");
         let gcc =
             Command::new("gcc").args(["-O2", "-static", "-o"]).arg(&init).arg(&source).status();
         assert!(gcc.expect("gcc").success(), "counter.c does not compile");
-        let init = fs::read(init).unwrap();
+        let program = fs::read(&init).unwrap();
+        fs::remove_file(init).unwrap();
         let entries = [
             Entry::folder("dev"),
             Entry::device("dev/console", 5, 1),
-            Entry::file("init", 0o755, &init),
+            Entry::file("init", 0o755, &program),
         ];
         let initramfs = folder.join("counter.cpio");
-        fs::write(&initramfs, cpio::archive(&entries).unwrap()).unwrap();
+        let part = folder.join(format!("counter-{}.cpio", std::process::id()));
+        fs::write(&part, cpio::archive(&entries).unwrap()).unwrap();
+        fs::rename(part, &initramfs).unwrap();
         Boot { kernel, initramfs }
     })
 }
