@@ -4,7 +4,7 @@
 //! All chains are repeated in turn, so that a change of frequency or a neighbour touches all of them; the smallest time of
 //! each counts. [`Loads`] is the machine: the real one ([`memory`]), and in tests a model of one.
 //!
-//! Left out on purpose: judging. What is measured does not depend on what is found, but that regions are sorted by their times.
+//! Left out on purpose: judging. What is measured does not depend on what is found, but that regions of like times are measured together.
 
 mod chain;
 mod memory;
@@ -124,9 +124,67 @@ fn repeated(loads: &mut impl Loads, chains: &[Chain], repeats: usize) -> Vec<Tim
     times.into_iter().map(Timing::of).collect()
 }
 
-/// Groups of regions, sorted by their times. What is left over is in no group.
+/// Groups of regions that are alike: of each side of the largest gap in their times. Those of a group are in different sets of a
+/// TLB, as far as the numbers of regions decide on that.
 fn alike(fine: &[Timing]) -> Vec<Vec<usize>> {
     let mut sorted: Vec<usize> = (0..fine.len()).collect();
     sorted.sort_by(|a, b| fine[*a].min.total_cmp(&fine[*b].min));
-    sorted.chunks_exact(GROUP).map(<[usize]>::to_vec).collect()
+    let gap = |at: &usize| fine[sorted[*at]].min - fine[sorted[at - 1]].min;
+    let widest = (1..sorted.len()).max_by(|a, b| gap(a).total_cmp(&gap(b))).unwrap_or(0);
+    let (quick, slow) = sorted.split_at(widest);
+    if quick.len() < GROUP || slow.len() < GROUP {
+        return groups(&sorted);
+    }
+    [groups(quick), groups(slow)].concat()
+}
+
+/// All regions in groups; the last group is filled up with members of the one before.
+fn groups(regions: &[usize]) -> Vec<Vec<usize>> {
+    let mut by_set = [const { Vec::new() }; GROUP];
+    regions.iter().for_each(|region| by_set[region % GROUP].push(*region));
+    let longest = by_set.iter().map(Vec::len).max().unwrap_or(0);
+    let dealt: Vec<usize> =
+        (0..longest).flat_map(|at| by_set.iter().filter_map(move |set| set.get(at).copied())).collect();
+    let last = dealt.len().saturating_sub(GROUP);
+    (0..dealt.len())
+        .step_by(GROUP)
+        .map(|start| start.min(last))
+        .filter(|start| start + GROUP <= dealt.len())
+        .map(|start| dealt[start..start + GROUP].to_vec())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timings(times: &[f64]) -> Vec<Timing> {
+        times.iter().map(|time| Timing { min: *time, ..Timing::default() }).collect()
+    }
+
+    #[test]
+    fn groups_are_of_regions_that_are_alike() {
+        let equal = alike(&timings(&[1.0; 20]));
+        let expected: [Vec<usize>; 3] =
+            [(0..8).collect(), (8..16).collect(), (12..20).collect()];
+        assert_eq!(equal, expected);
+        let halves: Vec<f64> = (0..32).map(|at| if at % 2 == 0 { 3.0 } else { 1.0 }).collect();
+        for group in alike(&timings(&halves)) {
+            assert!(group.iter().all(|at| at % 2 == group[0] % 2), "{group:?}");
+        }
+        let mut one = [1.0; 16];
+        one[3] = 2.0;
+        assert_eq!(alike(&timings(&one)).len(), 2);
+        assert!(alike(&timings(&[1.0; 7])).is_empty() && alike(&[]).is_empty());
+    }
+
+    /// A TLB of 8 sets would keep all regions of a group in different ones.
+    #[test]
+    fn members_of_a_group_are_in_different_sets() {
+        for group in groups(&(0..64).rev().collect::<Vec<_>>()) {
+            let mut sets: Vec<usize> = group.iter().map(|region| region % 8).collect();
+            sets.sort_unstable();
+            assert_eq!(sets, [0, 1, 2, 3, 4, 5, 6, 7]);
+        }
+    }
 }

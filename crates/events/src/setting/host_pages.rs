@@ -146,7 +146,7 @@ pub struct Measured {
     pub curve: Vec<Point>,
     /// A fine chain through each region.
     pub regions: Vec<Timing>,
-    /// Coarse chains, of regions that are alike in their fine chains: fastest first.
+    /// Coarse chains, of regions that are alike in their fine chains.
     pub groups: Vec<Group>,
     /// Loads all over the regions, [`Measured::wide_lines`] of them, as of a program with much data.
     pub wide: Timing,

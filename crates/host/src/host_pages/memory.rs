@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
+use rustix::time::{ClockId, clock_gettime};
 use vmtax_events::setting::files;
 use vmtax_events::setting::host_pages::{NotMeasured, REGION, Source};
 use vmtax_events::setting::{Known, Unknown};
@@ -24,11 +25,13 @@ const REGIONS: usize = 128;
 const FEWEST: usize = 8;
 /// Most pages of the guest's smallest size.
 const SMALL_PAGES: usize = 8192;
-/// Memory that is too fragmented for huge pages makes the kernel compact it at each one: no more are asked for after this time.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// Memory that is too fragmented for huge pages makes the kernel compact it at each one: no more are asked for after this CPU time.
+const PATIENCE: Duration = Duration::from_millis(150);
 
 const HUGE_SIZE: &str = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
 const HUGETLB_FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+/// Between two huge pages, in huge pages.
+const DISTANCE: usize = 3;
 /// Bytes of a page of hugetlbfs that is asked for.
 const HUGETLB: usize = 2 << 20;
 
@@ -120,13 +123,13 @@ fn transparent(asked: usize, room: usize) -> Result<(Regions, usize), NotMeasure
     let size = fs::read_to_string(HUGE_SIZE).ok().and_then(|text| text.trim().parse().ok());
     let huge = size.filter(|size: &usize| *size >= REGION && *size % REGION == 0).unwrap_or(REGION);
     let pages = (asked * REGION).div_ceil(huge).min(room / huge);
-    // Every second one is left out, so that each is a mapping of its own in smaps.
-    let large = Mapping::new((2 * pages + 1) * huge, MapFlags::empty())?;
+    // Two are left out after each, so that each is a mapping of its own in smaps; an odd distance uses all sets of a TLB.
+    let large = Mapping::new((DISTANCE * pages + 1) * huge, MapFlags::empty())?;
     let first = large.address().next_multiple_of(huge) - large.address();
-    let starts = (0..pages).map(|at| first + 2 * at * huge);
-    let start = Instant::now();
+    let starts = (0..pages).map(|at| first + DISTANCE * at * huge);
+    let start = cpu_time();
     let touched: Vec<usize> = starts
-        .take_while(|_| start.elapsed() < PATIENCE)
+        .take_while(|_| cpu_time().saturating_sub(start) < PATIENCE)
         .filter(|from| large.advise(*from, huge, Advice::LinuxHugepage).is_ok())
         .filter(|from| populate(&large, *from, huge).is_ok())
         .collect();
@@ -137,6 +140,12 @@ fn transparent(asked: usize, room: usize) -> Result<(Regions, usize), NotMeasure
     let regions = regions.flat_map(|from| (from..from + huge).step_by(REGION)).take(REGIONS);
     let regions = regions.collect();
     Ok(((large, regions), huge))
+}
+
+/// CPU time of this thread: other threads and VMs do not shorten what it can do.
+fn cpu_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(now).unwrap_or_default()
 }
 
 /// Reserved huge pages, if there are enough.
