@@ -3,7 +3,8 @@
 //! A region of 2 MiB in the guest's huge pages is small if its chain takes as long as one through as many small pages of the guest,
 //! and large if it takes as long as one of lines side by side. Both are measured on the same machine at the same time, so no size
 //! of a TLB and no frequency is assumed. A second kind of chain, through several regions, confirms both: it needs many TLB entries
-//! also where the processor joins neighbouring small pages, or the host's pages are of 16 or 64 KiB.
+//! also where the processor joins neighbouring small pages, or the host's pages are of 16 or 64 KiB. Where a fine chain cannot show
+//! these, there is no verdict.
 //!
 //! In doubt there is no verdict. Between "all" and "some" there is a gap ([`SOME`]), so that another sample of the same
 //! VM does not give the opposite verdict.
@@ -17,7 +18,7 @@ use vmtax_events::words;
 use crate::remedy::VmKind;
 
 /// Up to this part of the way from packed to spread a chain is quick.
-const QUICK: f64 = 0.25;
+const QUICK: f64 = 0.15;
 /// From this part on it is slow.
 const SLOW: f64 = 0.6;
 /// A spread chain takes at least this much longer, as a part of the packed one. A miss of the first TLB costs 6 of 4 cycles
@@ -53,7 +54,7 @@ words! {
 }
 
 /// Why there is no verdict.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// Chains that need many TLB entries take no longer than others.
     NoContrast,
@@ -61,6 +62,9 @@ pub enum Doubt {
     Reach,
     /// Regions whose chains are neither quick nor slow.
     Unclear,
+    /// Fine chains are quick, and coarse ones are not: several lines of a fine one share a TLB entry of 16 to 64 KiB. Whether all
+    /// of the host's pages are so does not show.
+    Grain,
     /// There are too few regions.
     FewRegions,
     /// Regions of the rarer kind: more than none, too few for a share.
@@ -97,6 +101,8 @@ pub struct Regions {
 pub struct Paging {
     /// Regions by kind.
     pub regions: Regions,
+    /// There are regions whose TLB entries are larger than 4 KiB, and smaller than a huge page.
+    pub has_grain: bool,
     /// The first data TLB, in the guest's smallest pages.
     pub first: Reach,
     /// The second.
@@ -105,6 +111,10 @@ pub struct Paging {
     pub hit: Timing,
     /// A load that misses the first TLB alone.
     pub first_miss: Timing,
+    /// A load of a program with much data: all over the regions.
+    pub wide: Timing,
+    /// A load of as much data side by side.
+    pub wide_packed: Timing,
 }
 
 /// The verdict.
@@ -118,6 +128,8 @@ pub struct Judged {
     pub missing: Option<NotMeasured>,
     /// What was measured.
     pub paging: Option<Paging>,
+    /// Whether it is a VM, and by which file.
+    pub machine: Machine,
     /// The kind of VM, as far as it shows.
     pub kind: VmKind,
 }
@@ -125,7 +137,14 @@ pub struct Judged {
 /// Judges what was measured.
 pub fn judge(pages: &HostPages) -> Judged {
     let kind = kind(pages.confidential);
-    let judged = |verdict| Judged { verdict, doubt: None, missing: None, paging: None, kind };
+    let judged = |verdict| Judged {
+        verdict,
+        doubt: None,
+        missing: None,
+        paging: None,
+        machine: pages.machine.clone(),
+        kind,
+    };
     match (&pages.machine, &pages.measured) {
         (Machine::Bare(_), _) | (_, None) => judged(Verdict::NoVm),
         (_, Some(Err(missing))) => {
@@ -160,6 +179,9 @@ fn decide(measured: &Measured, paging: &Paging) -> Result<Verdict, Doubt> {
     }
     if contrast(measured, GROUP_LINES).is_none() {
         return Err(Doubt::Reach);
+    }
+    if paging.has_grain {
+        return Err(Doubt::Grain);
     }
     let all = small + large + unclear;
     if unclear as f64 > all as f64 * UNCLEAR {
@@ -206,18 +228,20 @@ fn paging(measured: &Measured) -> Paging {
     let point = measured.curve.iter().find(|point| point.lines == LINES);
     let (hit, first_miss) = point.map(|p| (p.packed, p.spread)).unwrap_or_default();
     let (first, second) = reaches(&measured.curve);
-    Paging { regions: regions(measured), first, second, hit, first_miss }
+    let (wide, wide_packed) = (measured.wide, measured.wide_packed);
+    let (regions, has_grain) = regions(measured);
+    Paging { regions, has_grain, first, second, hit, first_miss, wide, wide_packed }
 }
 
-/// Regions by their fine chains, as the coarse ones confirm or correct them.
-fn regions(measured: &Measured) -> Regions {
+/// Regions by their fine chains, as the coarse ones confirm or correct them; and whether these contradict them.
+fn regions(measured: &Measured) -> (Regions, bool) {
     let scales = (contrast(measured, LINES), contrast(measured, GROUP_LINES));
     let (Some(fine), Some(coarse)) = scales else {
-        return counted(&vec![Speed::Unclear; measured.regions.len()]);
+        return (counted(&vec![Speed::Unclear; measured.regions.len()]), false);
     };
     let mut speeds: Vec<Speed> = measured.regions.iter().map(|t| speed(t, fine)).collect();
     let by_fine = speeds.clone();
-    let mut is_confirmed = false;
+    let (mut is_confirmed, mut has_grain) = (false, false);
     for group in &measured.groups {
         let all = |are: fn(Speed) -> bool| {
             group.regions.iter().all(|at| by_fine.get(*at).is_some_and(|speed| are(*speed)))
@@ -228,8 +252,12 @@ fn regions(measured: &Measured) -> Regions {
                 is_confirmed = true;
                 continue;
             }
+            Speed::Slow if quick => {
+                has_grain = true;
+                Speed::Unclear
+            }
             // Entries of at most 64 KiB, of which a fine chain may need few.
-            Speed::Slow if quick || none_quick => Speed::Slow,
+            Speed::Slow if none_quick => Speed::Slow,
             _ if quick || none_quick => Speed::Unclear,
             // Of regions of both kinds, which confirms nothing.
             _ => continue,
@@ -239,7 +267,7 @@ fn regions(measured: &Measured) -> Regions {
     if !is_confirmed {
         speeds.iter_mut().filter(|s| **s == Speed::Quick).for_each(|s| *s = Speed::Unclear);
     }
-    counted(&speeds)
+    (counted(&speeds), has_grain)
 }
 
 fn counted(speeds: &[Speed]) -> Regions {
@@ -330,7 +358,7 @@ mod tests {
             (&[(32, 3.0)], &[(4, 3.0)], Verdict::Small, None),
             (&[(32, 1.1)], &[(4, 1.1)], Verdict::Large, None),
             // The host's pages are of 64 KiB, or the processor joins small ones.
-            (&[(32, 1.1)], &[(4, 3.0)], Verdict::Small, None),
+            (&[(32, 1.1)], &[(4, 3.0)], Verdict::Undecided, Some(Doubt::Grain)),
             (&[(16, 1.0), (16, 3.0)], &[(2, 1.0), (2, 3.0)], Verdict::Mixed, None),
             (&[(12, 1.0), (20, 3.0)], &[(1, 1.0), (3, 3.0)], Verdict::Mixed, None),
             // Nothing confirms that few quick ones are large.

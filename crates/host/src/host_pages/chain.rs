@@ -34,13 +34,13 @@ pub struct Chain {
 impl Chain {
     /// Lines side by side, in pages of `page` bytes.
     pub(super) fn packed(page: usize, lines: usize) -> Chain {
-        let place = |i: usize| i / IN_PAGE * page * APART + i % IN_PAGE * LINE;
+        let place = |i: usize| small(page, i / IN_PAGE) + i % IN_PAGE * LINE;
         Chain::shuffled(Area::Small, (0..lines).map(place))
     }
 
     /// Lines, each in another page of `page` bytes.
     pub(super) fn spread(page: usize, lines: usize) -> Chain {
-        Chain::shuffled(Area::Small, (0..lines).map(|i| i * page * APART + i % IN_PAGE * LINE))
+        Chain::shuffled(Area::Small, (0..lines).map(|i| small(page, i) + i % IN_PAGE * LINE))
     }
 
     /// Lines in the first parts of 4 KiB of a region.
@@ -81,6 +81,14 @@ impl Chain {
         }
         Chain { area, places }
     }
+}
+
+/// Where 4 KiB begin of a small page of the guest. Of larger ones the host may map each part by itself: another part of each is
+/// taken, so that all sets are used of a TLB that has 16 of them, or 128.
+fn small(page: usize, at: usize) -> usize {
+    let parts = (page / FINE).max(1);
+    let every = |sets: usize| at / (sets / parts).max(1);
+    at * page * APART + (every(16) + every(128)) % parts * FINE
 }
 
 #[cfg(test)]
@@ -125,5 +133,19 @@ mod tests {
             assert_eq!(sets(chain), [7; 64]);
         }
         assert_eq!(sets(Chain::coarse(&[0; 8])), [4; 64]);
+    }
+
+    /// Also where a TLB's entries are parts of the guest's pages.
+    #[test]
+    fn spread_chains_use_all_sets_of_a_tlb() {
+        for page in [4096, 16384, 65536] {
+            for sets in [16, 128] {
+                let mut entries = vec![0; sets];
+                let chain = Chain::spread(page, 384);
+                chain.places.iter().for_each(|place| entries[place / FINE % sets] += 1);
+                let most = 384 / sets + 384 / sets / 3;
+                assert!(entries.iter().all(|n| *n > 0 && *n <= most), "{page} {entries:?}");
+            }
+        }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Processor {
     pub(crate) first: Size,
     pub(crate) first_large: Option<Size>,
     pub(crate) second: Size,
-    /// Neighbouring small pages of the host that one entry covers.
+    /// Bytes of neighbouring small pages of the host that one entry covers.
     pub(crate) joins: usize,
     /// A load that hits everywhere, what a miss of the first TLB adds, and a walk.
     pub(crate) times: [f64; 3],
@@ -200,8 +200,8 @@ impl Vm {
             Area::Huge => (self.huge, self.host[self.region(place)]),
         };
         // Pages of the guest's smallest size are not neighbours in the host.
-        let joins = if area == Area::Huge && host < MIB { self.processor.joins } else { 1 };
-        let bytes = guest.min(host) * joins;
+        let joined = if area == Area::Huge { self.processor.joins.max(host) } else { host };
+        let bytes = guest.min(joined);
         (bytes, place / bytes + if area == Area::Huge { 1 << 40 } else { 0 })
     }
 
