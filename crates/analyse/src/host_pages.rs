@@ -202,10 +202,13 @@ fn decide(measured: &Measured, paging: &Paging) -> Result<Verdict, Doubt> {
 /// told apart at this length and all longer ones up to [`LINES`]: a single disturbance is no contrast.
 fn contrast(measured: &Measured, lines: usize) -> Option<(f64, f64)> {
     let mut points = measured.curve.iter().filter(|point| (lines..=LINES).contains(&point.lines));
-    let longer = |point: &Point| point.spread.min - point.packed.min;
     let first = points.clone().find(|point| point.lines == lines)?;
-    let are_apart = points.all(|point| longer(point) >= CONTRAST * point.packed.min);
-    are_apart.then(|| (first.packed.min, longer(first)))
+    if points.all(|point| scale(point).is_some()) { scale(first) } else { None }
+}
+
+fn scale(point: &Point) -> Option<(f64, f64)> {
+    let longer = point.spread.min - point.packed.min;
+    (longer >= CONTRAST * point.packed.min).then_some((point.packed.min, longer))
 }
 
 /// How fast a chain is, beside others of its length.
@@ -235,7 +238,7 @@ fn paging(measured: &Measured) -> Paging {
 
 /// Regions by their fine chains, as the coarse ones confirm or correct them; and whether these contradict them.
 fn regions(measured: &Measured) -> (Regions, bool) {
-    let scales = (contrast(measured, LINES), contrast(measured, GROUP_LINES));
+    let scales = (contrast(measured, LINES), scale(&measured.beside_groups));
     let (Some(fine), Some(coarse)) = scales else {
         return (counted(&vec![Speed::Unclear; measured.regions.len()]), false);
     };
@@ -336,6 +339,7 @@ mod tests {
             curve: lines.map(point).into(),
             regions: regions.iter().copied().map(timing).collect(),
             groups: groups.collect(),
+            beside_groups: point(GROUP_LINES),
             wide: timing(20.0),
             wide_packed: timing(5.0),
             wide_lines: 4096,

@@ -48,7 +48,7 @@ pub trait Loads {
     /// Where regions begin in [`Area::Huge`], bytes.
     fn regions(&self) -> Vec<usize>;
 
-    /// Most pages of [`Area::Small`] that a chain may use.
+    /// Most pages of [`Area::Small`] that a chain may use; [`LINES`] at least.
     fn small_pages(&self) -> usize;
 
     /// Lays a chain out, follows it once, and then `times` times. Returns the time of a load, ns.
@@ -70,10 +70,10 @@ fn measure() -> Result<Measured, NotMeasured> {
 
 /// Measures all chains.
 pub fn probe(loads: &mut impl Loads) -> Measured {
-    let (page, regions) = (loads.page(), loads.regions());
+    let (page, small_pages, regions) = (loads.page(), loads.small_pages(), loads.regions());
     let curve = |lines: &[usize]| -> Vec<Chain> {
         let both = |lines: &usize| [Chain::packed(page, *lines), Chain::spread(page, *lines)];
-        lines.iter().filter(|lines| **lines <= loads.small_pages()).flat_map(both).collect()
+        lines.iter().filter(|lines| **lines <= small_pages).flat_map(both).collect()
     };
     let (short, mut long) = (curve(&SHORT), curve(&LONG));
     let fine = regions.iter().map(|region| Chain::fine(*region, LINES)).collect::<Vec<_>>();
@@ -87,7 +87,9 @@ pub fn probe(loads: &mut impl Loads) -> Measured {
     let group = |members: &Vec<usize>| {
         Chain::coarse(&members.iter().map(|at| regions[*at]).collect::<Vec<_>>())
     };
-    let coarse = repeated(loads, &members.iter().map(group).collect::<Vec<_>>(), REPEATS);
+    let mut coarse = curve(&[GROUP_LINES]);
+    coarse.extend(members.iter().map(group));
+    let coarse = repeated(loads, &coarse, REPEATS);
     let mut second = repeated(loads, &long, LONG_REPEATS);
     let wide = second.split_off(second.len() - 2);
 
@@ -104,9 +106,10 @@ pub fn probe(loads: &mut impl Loads) -> Measured {
         regions: fine,
         groups: members
             .into_iter()
-            .zip(coarse)
+            .zip(coarse[2..].iter().copied())
             .map(|(regions, timing)| Group { regions, timing })
             .collect(),
+        beside_groups: Point { lines: GROUP_LINES, packed: coarse[0], spread: coarse[1] },
         wide: wide[0],
         wide_packed: wide[1],
         wide_lines,

@@ -154,6 +154,11 @@ fn all_times(measured: &Measured) -> Value {
             "regions": group.regions,
             "spread": times(&group.timing),
         })).collect::<Vec<_>>(),
+        "beside_groups": {
+            "lines": measured.beside_groups.lines,
+            "packed": times(&measured.beside_groups.packed),
+            "spread": times(&measured.beside_groups.spread),
+        },
         "wide": {
             "lines": measured.wide_lines,
             "packed": times(&measured.wide_packed),

@@ -148,6 +148,8 @@ pub struct Measured {
     pub regions: Vec<Timing>,
     /// Coarse chains, of regions that are alike in their fine chains.
     pub groups: Vec<Group>,
+    /// Chains of as many loads in the guest's smallest pages, repeated together with the coarse ones.
+    pub beside_groups: Point,
     /// Loads all over the regions, [`Measured::wide_lines`] of them, as of a program with much data.
     pub wide: Timing,
     /// As many, side by side.

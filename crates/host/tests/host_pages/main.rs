@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod simulated;
+mod soak;
 
 use vmtax_analyse::host_pages::{Doubt, Judged, Verdict, judge};
 use vmtax_events::setting::host_pages::{Confidential, HostPages, Machine};
@@ -116,7 +117,7 @@ fn every_processor_and_page_gives_the_right_verdict() {
 #[test]
 fn larger_small_pages_are_never_large() {
     for processor in processors() {
-        for guest in GUESTS {
+        for guest in [GUESTS[0], GUESTS[2]] {
             for host in [16 * KIB, 64 * KIB] {
                 for small in [64, 115, 128] {
                     let judged = of_vm(Vm::new(processor, BUSY, guest, (128, small, host), 7));
@@ -155,17 +156,17 @@ fn the_reach_of_both_tlbs_is_found() {
 #[test]
 fn noise_leads_to_no_wrong_verdict() {
     let mut decided = 0;
-    for seed in 0..300 {
+    for seed in 0..150 {
         let processor = processors()[seed as usize % processors().len()];
         let (small, expected) = SHARES[seed as usize % SHARES.len()];
-        let part = 0.2 + 0.002 * seed as f64;
+        let part = 0.2 + 0.004 * seed as f64;
         let noise = Noise { interrupted: part, disturbed: part, clock: 0.5 };
         let vm = Vm::new(processor, noise, GUESTS[0], (128, small, 4 * KIB), seed);
         let verdict = of_vm(vm).verdict;
         assert!([expected, Verdict::Undecided].contains(&verdict), "{processor:?} {small} {verdict}");
         decided += usize::from(verdict == expected);
     }
-    assert!((50..300).contains(&decided), "{decided}");
+    assert!((25..150).contains(&decided), "{decided}");
 }
 
 /// An emulator has TLBs of its own or none, and no steps in time that are those of hardware.
