@@ -134,6 +134,14 @@ pub struct Judged {
     pub kind: VmKind,
 }
 
+impl Judged {
+    /// It is undecided for a reason that another measurement may not have.
+    pub fn is_noisy(&self) -> bool {
+        let noisy = [Doubt::NoContrast, Doubt::Reach, Doubt::Unclear, Doubt::Grain];
+        self.doubt.as_ref().is_some_and(|doubt| noisy.contains(doubt))
+    }
+}
+
 /// Judges what was measured.
 pub fn judge(pages: &HostPages) -> Judged {
     let kind = kind(pages.confidential);
@@ -299,10 +307,7 @@ fn reaches(curve: &[Point]) -> (Reach, Reach) {
         let exceeds = curve.iter().position(|point| longer(point) > exceeded * miss);
         let before = &curve[..exceeds.unwrap_or(curve.len())];
         let fits = before.iter().rfind(|point| longer(point) < fits * miss);
-        Reach {
-            fits: fits.map(|point| point.lines),
-            exceeds: exceeds.map(|at| curve[at].lines),
-        }
+        Reach { fits: fits.map(|point| point.lines), exceeds: exceeds.map(|at| curve[at].lines) }
     };
     (reach(QUICK, SLOW), reach(SECOND_FITS, SECOND_EXCEEDED))
 }
@@ -328,10 +333,10 @@ mod tests {
         let point = |lines| Point { lines, packed: timing(1.0), spread: timing(spread(lines)) };
         let mut order: Vec<usize> = (0..regions.len()).collect();
         order.sort_by(|a, b| regions[*a].total_cmp(&regions[*b]));
-        let groups = order.chunks_exact(GROUP).zip(groups).map(|(regions, time)| Group {
-            regions: regions.to_vec(),
-            timing: timing(*time),
-        });
+        let groups = order
+            .chunks_exact(GROUP)
+            .zip(groups)
+            .map(|(regions, time)| Group { regions: regions.to_vec(), timing: timing(*time) });
         let measured = Measured {
             page: 4096,
             huge: 2 << 20,
@@ -367,7 +372,12 @@ mod tests {
             (&[(12, 1.0), (20, 3.0)], &[(1, 1.0), (3, 3.0)], Verdict::Mixed, None),
             // Nothing confirms that few quick ones are large.
             (&[(6, 1.0), (26, 3.0)], &[(4, 3.0)], Verdict::Undecided, Some(Doubt::Unclear)),
-            (&[(27, 1.0), (5, 3.0)], &[(3, 1.0), (1, 3.0)], Verdict::Undecided, Some(Doubt::Rare(5))),
+            (
+                &[(27, 1.0), (5, 3.0)],
+                &[(3, 1.0), (1, 3.0)],
+                Verdict::Undecided,
+                Some(Doubt::Rare(5)),
+            ),
             (&[(32, 1.8)], &[(4, 1.8)], Verdict::Undecided, Some(Doubt::Unclear)),
             (&[(32, 1.8)], &[(4, 3.0)], Verdict::Small, None),
             (&[(32, 3.0)], &[(4, 1.0)], Verdict::Undecided, Some(Doubt::Unclear)),
@@ -378,12 +388,19 @@ mod tests {
         ];
         for (regions, groups, verdict, doubt) in table {
             let judged = judge(&measured(&of(regions), &of(groups)));
-            assert_eq!((judged.verdict, &judged.doubt), (*verdict, doubt), "{regions:?} {groups:?}");
+            assert_eq!(
+                (judged.verdict, &judged.doubt),
+                (*verdict, doubt),
+                "{regions:?} {groups:?}"
+            );
         }
     }
 
     /// Changes what was measured of a VM that is large or small.
-    fn changed(regions: f64, change: impl Fn(&mut HostPages, fn(&mut HostPages) -> &mut Measured)) -> Judged {
+    fn changed(
+        regions: f64,
+        change: impl Fn(&mut HostPages, fn(&mut HostPages) -> &mut Measured),
+    ) -> Judged {
         let mut pages = measured(&[regions; 32], &[regions; 4]);
         change(&mut pages, |pages| match &mut pages.measured {
             Some(Ok(measured)) => measured,
@@ -402,9 +419,15 @@ mod tests {
         let disturbed = changed(1.0, |pages, measured| {
             let curve = &mut measured(pages).curve;
             curve.iter_mut().for_each(|point| point.spread = timing(1.0));
-            curve.iter_mut().filter(|p| p.lines == GROUP_LINES).for_each(|p| p.spread = timing(3.0));
+            curve
+                .iter_mut()
+                .filter(|p| p.lines == GROUP_LINES)
+                .for_each(|p| p.spread = timing(3.0));
         });
-        assert_eq!((disturbed.verdict, disturbed.doubt), (Verdict::Undecided, Some(Doubt::NoContrast)));
+        assert_eq!(
+            (disturbed.verdict, disturbed.doubt),
+            (Verdict::Undecided, Some(Doubt::NoContrast))
+        );
         let far = changed(1.0, |pages, measured| {
             let curve = &mut measured(pages).curve;
             let short = curve.iter_mut().filter(|point| point.lines < LINES);

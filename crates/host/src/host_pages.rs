@@ -23,7 +23,7 @@ pub use chain::{Area, Chain};
 /// Repeats of each chain of a TLB's first level.
 const REPEATS: usize = 15;
 /// Repeats of each longer one.
-const LONG_REPEATS: usize = 7;
+const LONG_REPEATS: usize = 5;
 /// Loads that are timed at once at least: some microseconds, so that most repeats run without an interruption.
 const TIMED: usize = 1792;
 /// Lengths of chains up to [`LINES`]: those of first-level TLBs and between them.
@@ -146,8 +146,9 @@ fn groups(regions: &[usize]) -> Vec<Vec<usize>> {
     let mut by_set = [const { Vec::new() }; GROUP];
     regions.iter().for_each(|region| by_set[region % GROUP].push(*region));
     let longest = by_set.iter().map(Vec::len).max().unwrap_or(0);
-    let dealt: Vec<usize> =
-        (0..longest).flat_map(|at| by_set.iter().filter_map(move |set| set.get(at).copied())).collect();
+    let dealt: Vec<usize> = (0..longest)
+        .flat_map(|at| by_set.iter().filter_map(move |set| set.get(at).copied()))
+        .collect();
     let last = dealt.len().saturating_sub(GROUP);
     (0..dealt.len())
         .step_by(GROUP)
@@ -168,8 +169,7 @@ mod tests {
     #[test]
     fn groups_are_of_regions_that_are_alike() {
         let equal = alike(&timings(&[1.0; 20]));
-        let expected: [Vec<usize>; 3] =
-            [(0..8).collect(), (8..16).collect(), (12..20).collect()];
+        let expected: [Vec<usize>; 3] = [(0..8).collect(), (8..16).collect(), (12..20).collect()];
         assert_eq!(equal, expected);
         let halves: Vec<f64> = (0..32).map(|at| if at % 2 == 0 { 3.0 } else { 1.0 }).collect();
         for group in alike(&timings(&halves)) {

@@ -40,7 +40,10 @@ fn facts(pages: &HostPages, judged: &Judged, says: &Found) -> Vec<(&'static str,
     facts.extend(says.fix.iter().map(|fix| ("fix", fix_line(fix))));
     if let Some(Ok(measured)) = &pages.measured {
         let (page, huge) = (size(measured.page as u64), size(measured.huge as u64));
-        facts.push(("guest", format!("pages of {page}, huge pages of {huge} ({})", source(measured))));
+        facts.push((
+            "guest",
+            format!("pages of {page}, huge pages of {huge} ({})", source(measured)),
+        ));
     }
     facts.push(("took", duration(pages.took_ns as f64)));
     facts
@@ -55,8 +58,10 @@ fn source(measured: &Measured) -> &'static str {
 
 fn sections(measured: &Measured, judged: &Judged) -> Vec<Section> {
     let notes = vec![NOTE.to_owned()];
-    let section = |id, title: &str, notes, table| Section { id, title: title.to_owned(), notes, table };
-    let regions = regions(judged).map(|table| section("regions", "Regions of 2 MiB", Vec::new(), table));
+    let section =
+        |id, title: &str, notes, table| Section { id, title: title.to_owned(), notes, table };
+    let regions =
+        regions(judged).map(|table| section("regions", "Regions of 2 MiB", Vec::new(), table));
     let loads = section("loads", "Times of loads", notes, loads(measured));
     regions.into_iter().chain([loads]).collect()
 }

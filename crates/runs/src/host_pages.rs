@@ -1,6 +1,6 @@
 //! Measures inside a VM in what pages its host maps it, and judges.
 
-use vmtax_analyse::host_pages::{Doubt, Judged, judge};
+use vmtax_analyse::host_pages::{Judged, judge};
 use vmtax_events::setting::host_pages::HostPages;
 
 /// Measurements at most.
@@ -10,7 +10,7 @@ const ATTEMPTS: usize = 3;
 pub fn of_this_system() -> (HostPages, Judged) {
     let mut found = once();
     for _ in 1..ATTEMPTS {
-        if !is_noisy(&found.1) {
+        if !found.1.is_noisy() {
             break;
         }
         let took_ns = found.0.took_ns;
@@ -24,9 +24,4 @@ fn once() -> (HostPages, Judged) {
     let pages = vmtax_host::host_pages::this_system();
     let judged = judge(&pages);
     (pages, judged)
-}
-
-fn is_noisy(judged: &Judged) -> bool {
-    let noisy = [Doubt::NoContrast, Doubt::Reach, Doubt::Unclear, Doubt::Grain];
-    judged.doubt.as_ref().is_some_and(|doubt| noisy.contains(doubt))
 }

@@ -1,8 +1,8 @@
 //! The pages in which the host maps a guest, as the guest measured them itself.
 
+use vmtax_events::Isa;
 use vmtax_events::setting::host_pages::{Machine, NotMeasured};
 use vmtax_events::setting::{Fact, files};
-use vmtax_events::Isa;
 
 use super::view::View;
 use super::{Fix, Found, Refused, Seen, Start, What};
@@ -73,7 +73,9 @@ pub fn found(judged: &Judged) -> Found {
         Machine::Unknown => found,
     };
     match &judged.paging {
-        Some(paging) => found.seen(Fact::new("loads in this guest", Ok(Seen::HostPages(seen(paging))))),
+        Some(paging) => {
+            found.seen(Fact::new("loads in this guest", Ok(Seen::HostPages(seen(paging)))))
+        }
         None => found,
     }
 }
@@ -201,7 +203,8 @@ mod tests {
     fn thp_that_is_off_can_be_switched_on() {
         let off = |thp| {
             let missing = Some(NotMeasured::Off { thp, hugetlb: Ok(0) });
-            let none = Judged { missing, paging: None, ..judged(Verdict::NotMeasured, VmKind::Unknown) };
+            let none =
+                Judged { missing, paging: None, ..judged(Verdict::NotMeasured, VmKind::Unknown) };
             let found = found(&none);
             assert_eq!(found.verdict, Says::Unknown);
             found.fix

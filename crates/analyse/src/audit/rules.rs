@@ -5,8 +5,8 @@
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Outcome, svm, vmx, words};
 
 use super::{
-    Check, Judge, Removes, Rule, counters, devices, host_pages, idle, interrupts, memory, nested, placement,
-    power, timers, versions,
+    Check, Judge, Removes, Rule, counters, devices, host_pages, idle, interrupts, memory, nested,
+    placement, power, timers, versions,
 };
 use crate::table::cause_of;
 

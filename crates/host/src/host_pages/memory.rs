@@ -48,8 +48,7 @@ impl Mapping {
         // SAFETY: a new mapping, at a place that the kernel chooses.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) };
         let refused = |errno: Errno| io::Error::from(errno).to_string();
-        let start =
-            start.map_err(|errno| NotMeasured::Refused(Unknown::Failed(refused(errno))))?;
+        let start = start.map_err(|errno| NotMeasured::Refused(Unknown::Failed(refused(errno))))?;
         Ok(Mapping { start, bytes })
     }
 
@@ -179,7 +178,11 @@ fn why_not(got: usize, asked: usize) -> NotMeasured {
     let thp = fs::read_to_string(files::THP).map_err(|_| Unknown::Missing);
     let thp = thp.map(|text| text.trim().to_owned());
     let is_on = thp.as_ref().is_ok_and(|text| !text.contains("[never]"));
-    if is_on { NotMeasured::Few { got, asked } } else { NotMeasured::Off { thp, hugetlb: hugetlb_free() } }
+    if is_on {
+        NotMeasured::Few { got, asked }
+    } else {
+        NotMeasured::Off { thp, hugetlb: hugetlb_free() }
+    }
 }
 
 /// Where mappings begin that are of transparent huge pages alone.
@@ -188,7 +191,8 @@ fn whole_mappings(smaps: &str) -> Vec<usize> {
     let (mut start, mut bytes) = (0, 0);
     for line in smaps.lines() {
         let Some((key, rest)) = line.split_once(':') else { continue };
-        let kib = || rest.trim().strip_suffix(" kB").and_then(|kib| kib.trim().parse::<usize>().ok());
+        let kib =
+            || rest.trim().strip_suffix(" kB").and_then(|kib| kib.trim().parse::<usize>().ok());
         match key {
             "AnonHugePages" if bytes > 0 && kib() == Some(bytes / 1024) => whole.push(start),
             // `7f00-7f01 rw-p 00000000 00:00 0`

@@ -75,8 +75,7 @@ mod tests {
         let x86 = |flags: &str| format!("processor\t: 0\nflags\t\t: fpu {flags}\n");
         let arm = "processor\t: 0\nFeatures\t: fp asimd evtstrm\n".to_owned();
         let none = [(PRODUCT, String::new()), (VENDOR, "Ampere(R)\n".to_owned())];
-        let qemu =
-            [(PRODUCT, "KVM Virtual Machine\n".to_owned()), (VENDOR, "QEMU\n".to_owned())];
+        let qemu = [(PRODUCT, "KVM Virtual Machine\n".to_owned()), (VENDOR, "QEMU\n".to_owned())];
         let metal = [(PRODUCT, "c7g.metal\n".to_owned()), (VENDOR, "Amazon EC2\n".to_owned())];
         for (cpuinfo, has_node, dmi, expected) in [
             (x86("hypervisor"), false, &none, Machine::Vm(files::CPUINFO)),

@@ -65,13 +65,17 @@ const BUSY: Noise = Noise { interrupted: 0.25, disturbed: 0.25, clock: 0.3 };
 const GUESTS: [(usize, usize); 3] =
     [(4 * KIB, 2 * MIB), (16 * KIB, 32 * MIB), (64 * KIB, 512 * MIB)];
 
+/// What is too noisy is measured again, as by the program.
 fn judged(mut vm: Vm, machine: Machine) -> Judged {
-    judge(&HostPages {
-        machine,
-        measured: Some(Ok(probe(&mut vm))),
-        confidential: Confidential::default(),
-        took_ns: 0,
-    })
+    let mut once = || {
+        judge(&HostPages {
+            machine: machine.clone(),
+            measured: Some(Ok(probe(&mut vm))),
+            confidential: Confidential::default(),
+            took_ns: 0,
+        })
+    };
+    (0..2).map(|_| once()).find(|judged| !judged.is_noisy()).unwrap_or_else(&mut once)
 }
 
 fn of_vm(vm: Vm) -> Judged {
@@ -101,7 +105,11 @@ fn every_processor_and_page_gives_the_right_verdict() {
                 }
                 let regions = judged.paging.as_ref().unwrap().regions;
                 assert_eq!(judged.verdict, expected, "{processor:?} {guest:?} {small} {judged:?}");
-                assert_eq!((regions.small, regions.large), (small, 128 - small), "{processor:?} {guest:?}");
+                assert_eq!(
+                    (regions.small, regions.large),
+                    (small, 128 - small),
+                    "{processor:?} {guest:?}"
+                );
                 decided += 1;
                 let (low, high) = regions.share;
                 let share = small as f64 / 128.0;
@@ -140,12 +148,20 @@ fn the_reach_of_both_tlbs_is_found() {
         (ZEN_4, (64, 80), (2048, 4096)),
         (ZEN_5, (96, 128), (3072, 6144)),
         (Processor { first: (48, 48, Lru), ..NEOVERSE }, (48, 56), (1536, 3072)),
-        (processor("64 of 4 ways, LRU", (64, 4, Lru), (1536, 12, Lru), [1.3, 2.3, 8.0]), (64, 80), (1024, 2048)),
+        (
+            processor("64 of 4 ways, LRU", (64, 4, Lru), (1536, 12, Lru), [1.3, 2.3, 8.0]),
+            (64, 80),
+            (1024, 2048),
+        ),
     ] {
         for small in [0, 128] {
             let vm = Vm::new(processor, QUIET, GUESTS[0], (128, small, 4 * KIB), 3);
             let paging = of_vm(vm).paging.unwrap();
-            assert_eq!((paging.first.fits, paging.first.exceeds), (Some(first.0), Some(first.1)), "{processor:?}");
+            assert_eq!(
+                (paging.first.fits, paging.first.exceeds),
+                (Some(first.0), Some(first.1)),
+                "{processor:?}"
+            );
             let (fits, exceeds) = (paging.second.fits.unwrap(), paging.second.exceeds.unwrap());
             assert!(fits >= second.0 && exceeds <= second.1, "{processor:?} {:?}", paging.second);
         }
@@ -156,17 +172,20 @@ fn the_reach_of_both_tlbs_is_found() {
 #[test]
 fn noise_leads_to_no_wrong_verdict() {
     let mut decided = 0;
-    for seed in 0..150 {
+    for seed in 0..100 {
         let processor = processors()[seed as usize % processors().len()];
         let (small, expected) = SHARES[seed as usize % SHARES.len()];
-        let part = 0.2 + 0.004 * seed as f64;
+        let part = 0.2 + 0.006 * seed as f64;
         let noise = Noise { interrupted: part, disturbed: part, clock: 0.5 };
         let vm = Vm::new(processor, noise, GUESTS[0], (128, small, 4 * KIB), seed);
         let verdict = of_vm(vm).verdict;
-        assert!([expected, Verdict::Undecided].contains(&verdict), "{processor:?} {small} {verdict}");
+        assert!(
+            [expected, Verdict::Undecided].contains(&verdict),
+            "{processor:?} {small} {verdict}"
+        );
         decided += usize::from(verdict == expected);
     }
-    assert!((25..150).contains(&decided), "{decided}");
+    assert!((25..100).contains(&decided), "{decided}");
 }
 
 /// An emulator has TLBs of its own or none, and no steps in time that are those of hardware.

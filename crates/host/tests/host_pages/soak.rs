@@ -53,7 +53,10 @@ fn probe() {
     found.took_ns.sort_unstable();
     found.regions.sort_unstable();
     println!("{runs} runs beside {LOOPS} busy loops: {:?}, {:?}", found.verdicts, found.doubts);
-    println!("ns of a load that hits, and that misses the first TLB, from smallest to largest: {:?}", found.times);
+    println!(
+        "ns of a load that hits, and that misses the first TLB, from smallest to largest: {:?}",
+        found.times
+    );
     println!("regions: {:?} to {:?}", found.regions.first(), found.regions.last());
     let took = |at: usize| found.took_ns.get(at).map_or(0, |ns| ns / 1_000_000);
     println!("took, ms: median {}, longest {}", took(runs / 2), took(runs - 1));

@@ -91,7 +91,9 @@ pub(super) fn seen(seen: &PagesSeen) -> String {
 /// Between which lengths a TLB is full.
 pub(crate) fn full(reach: Reach) -> String {
     match (reach.fits, reach.exceeds) {
-        (Some(fits), Some(exceeds)) => format!("at {} to {} pages", count(fits as u64), count(exceeds as u64)),
+        (Some(fits), Some(exceeds)) => {
+            format!("at {} to {} pages", count(fits as u64), count(exceeds as u64))
+        }
         (Some(fits), None) => format!("above {} pages", count(fits as u64)),
         (None, Some(exceeds)) => format!("below {} pages", count(exceeds as u64)),
         (None, None) => "at an unknown number of pages".to_owned(),
