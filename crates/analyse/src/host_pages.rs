@@ -111,10 +111,8 @@ pub struct Paging {
     pub hit: Timing,
     /// A load that misses the first TLB alone.
     pub first_miss: Timing,
-    /// A load of a program with much data: all over the regions.
-    pub wide: Timing,
-    /// A load of as much data side by side.
-    pub wide_packed: Timing,
+    /// A load of a program with much data: side by side, and all over the regions.
+    pub wide: Point,
 }
 
 /// The verdict.
@@ -239,9 +237,8 @@ fn paging(measured: &Measured) -> Paging {
     let point = measured.curve.iter().find(|point| point.lines == LINES);
     let (hit, first_miss) = point.map(|p| (p.packed, p.spread)).unwrap_or_default();
     let (first, second) = reaches(&measured.curve);
-    let (wide, wide_packed) = (measured.wide, measured.wide_packed);
     let (regions, has_grain) = regions(measured);
-    Paging { regions, has_grain, first, second, hit, first_miss, wide, wide_packed }
+    Paging { regions, has_grain, first, second, hit, first_miss, wide: measured.wide }
 }
 
 /// Regions by their fine chains, as the coarse ones confirm or correct them; and whether these contradict them.
@@ -345,9 +342,7 @@ mod tests {
             regions: regions.iter().copied().map(timing).collect(),
             groups: groups.collect(),
             beside_groups: point(GROUP_LINES),
-            wide: timing(20.0),
-            wide_packed: timing(5.0),
-            wide_lines: 4096,
+            wide: Point { lines: 4096, packed: timing(5.0), spread: timing(20.0) },
         };
         HostPages {
             machine: Machine::Vm("/proc/cpuinfo"),

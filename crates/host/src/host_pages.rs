@@ -14,8 +14,8 @@ mod system;
 use std::time::Instant;
 
 use vmtax_events::setting::host_pages::{
-    GROUP, GROUP_LINES, Group, HostPages, LINES, Machine, Measured, NotMeasured, Point, Source,
-    Timing,
+    FINE, GROUP, GROUP_LINES, Group, HostPages, LINES, Machine, Measured, NotMeasured, Point,
+    REGION, Source, Timing,
 };
 
 pub use chain::{Area, Chain};
@@ -45,7 +45,7 @@ pub trait Loads {
     /// Where its huge pages come from.
     fn source(&self) -> Source;
 
-    /// Where regions begin in [`Area::Huge`], bytes.
+    /// Where regions begin in [`Area::Huge`], bytes; one at least.
     fn regions(&self) -> Vec<usize>;
 
     /// Most pages of [`Area::Small`] that a chain may use; [`LINES`] at least.
@@ -70,50 +70,72 @@ fn measure() -> Result<Measured, NotMeasured> {
 
 /// Measures all chains.
 pub fn probe(loads: &mut impl Loads) -> Measured {
-    let (page, small_pages, regions) = (loads.page(), loads.small_pages(), loads.regions());
-    let curve = |lines: &[usize]| -> Vec<Chain> {
-        let both = |lines: &usize| [Chain::packed(page, *lines), Chain::spread(page, *lines)];
-        lines.iter().filter(|lines| **lines <= small_pages).flat_map(both).collect()
-    };
-    let (short, mut long) = (curve(&SHORT), curve(&LONG));
-    let fine = regions.iter().map(|region| Chain::fine(*region, LINES)).collect::<Vec<_>>();
-    let wide_lines = WIDE.min(regions.len() * vmtax_events::setting::host_pages::REGION / 4096);
-    long.push(Chain::wide(&regions, wide_lines));
-    long.push(Chain::wide_packed(&regions, wide_lines));
-
-    let mut first = repeated(loads, &[short, fine].concat(), REPEATS);
-    let fine = first.split_off(first.len() - regions.len());
-    let members = alike(&fine);
-    let group = |members: &Vec<usize>| {
-        Chain::coarse(&members.iter().map(|at| regions[*at]).collect::<Vec<_>>())
-    };
-    let mut coarse = curve(&[GROUP_LINES]);
-    coarse.extend(members.iter().map(group));
-    let coarse = repeated(loads, &coarse, REPEATS);
-    let mut second = repeated(loads, &long, LONG_REPEATS);
-    let wide = second.split_off(second.len() - 2);
-
-    let lengths = SHORT.iter().chain(&LONG).copied();
-    let pairs = [first, second].concat();
+    let (curve, fine) = first_level(loads);
+    let (beside_groups, groups) = coarse(loads, &fine);
+    let (longer, wide) = second_level(loads);
     Measured {
-        page,
+        page: loads.page(),
         huge: loads.huge(),
         source: loads.source(),
-        curve: lengths
-            .zip(pairs.chunks(2))
-            .map(|(lines, pair)| Point { lines, packed: pair[0], spread: pair[1] })
-            .collect(),
+        curve: [curve, longer].concat(),
         regions: fine,
-        groups: members
-            .into_iter()
-            .zip(coarse[2..].iter().copied())
-            .map(|(regions, timing)| Group { regions, timing })
-            .collect(),
-        beside_groups: Point { lines: GROUP_LINES, packed: coarse[0], spread: coarse[1] },
-        wide: wide[0],
-        wide_packed: wide[1],
-        wide_lines,
+        groups,
+        beside_groups,
+        wide,
     }
+}
+
+/// Chains of each of these lengths in small pages, and others, repeated together.
+fn with_curve(
+    loads: &mut impl Loads,
+    lines: &[usize],
+    others: Vec<Chain>,
+    repeats: usize,
+) -> (Vec<Point>, Vec<Timing>) {
+    let (page, most) = (loads.page(), loads.small_pages());
+    let lines: Vec<usize> = lines.iter().copied().filter(|lines| *lines <= most).collect();
+    let both = |lines: &usize| [Chain::packed(page, *lines), Chain::spread(page, *lines)];
+    let chains: Vec<Chain> = lines.iter().flat_map(both).chain(others).collect();
+    let mut times = repeated(loads, &chains, repeats);
+    let others = times.split_off(2 * lines.len());
+    (points(&lines, &times), others)
+}
+
+/// Pairs of packed and spread chains.
+fn points(lines: &[usize], times: &[Timing]) -> Vec<Point> {
+    let point = |(lines, pair): (&usize, &[Timing])| Point {
+        lines: *lines,
+        packed: pair[0],
+        spread: pair[1],
+    };
+    lines.iter().zip(times.chunks_exact(2)).map(point).collect()
+}
+
+/// Chains that fit a second TLB, and a fine chain through each region.
+fn first_level(loads: &mut impl Loads) -> (Vec<Point>, Vec<Timing>) {
+    let fine = loads.regions().into_iter().map(|region| Chain::fine(region, LINES)).collect();
+    with_curve(loads, &SHORT, fine, REPEATS)
+}
+
+/// Coarse chains, and those of their length in small pages.
+fn coarse(loads: &mut impl Loads, fine: &[Timing]) -> (Point, Vec<Group>) {
+    let (regions, members) = (loads.regions(), alike(fine));
+    let chain = |members: &Vec<usize>| {
+        Chain::coarse(&members.iter().map(|at| regions[*at]).collect::<Vec<_>>())
+    };
+    let chains = members.iter().map(chain).collect();
+    let (beside, times) = with_curve(loads, &[GROUP_LINES], chains, REPEATS);
+    let groups = members.into_iter().zip(times);
+    (beside[0], groups.map(|(regions, timing)| Group { regions, timing }).collect())
+}
+
+/// Chains beyond a second TLB: in small pages, and all over the regions.
+fn second_level(loads: &mut impl Loads) -> (Vec<Point>, Point) {
+    let regions = loads.regions();
+    let lines = WIDE.min(regions.len() * REGION / FINE);
+    let wide = vec![Chain::wide_packed(&regions, lines), Chain::wide(&regions, lines)];
+    let (longer, times) = with_curve(loads, &LONG, wide, LONG_REPEATS);
+    (longer, points(&[lines], &times)[0])
 }
 
 /// Times of chains, in their order.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use vmtax_analyse::audit::{Found, found_of_pages};
 use vmtax_analyse::host_pages::{Judged, Reach};
-use vmtax_events::setting::host_pages::{HostPages, Machine, Measured, Source, Timing};
+use vmtax_events::setting::host_pages::{HostPages, Machine, Measured, Point, Source, Timing};
 
 use crate::doctor::evidence;
 use crate::doctor::words::{fix_line, found};
@@ -106,7 +106,8 @@ fn loads(measured: &Measured) -> Table {
     for point in &measured.curve {
         row("smallest pages", point.lines, point.packed, point.spread);
     }
-    row("huge pages", measured.wide_lines, measured.wide_packed, measured.wide);
+    let wide = measured.wide;
+    row("huge pages", wide.lines, wide.packed, wide.spread);
     table
 }
 
@@ -143,33 +144,24 @@ fn reach(reach: Reach) -> Value {
 }
 
 fn all_times(measured: &Measured) -> Value {
-    let curve = measured.curve.iter();
     let groups = measured.groups.iter();
     json!({
         "page": measured.page,
         "huge_page": measured.huge,
         "source": source(measured),
-        "curve": curve.map(|point| json!({
-            "lines": point.lines,
-            "packed": times(&point.packed),
-            "spread": times(&point.spread),
-        })).collect::<Vec<_>>(),
+        "curve": measured.curve.iter().map(pair).collect::<Vec<_>>(),
         "regions": measured.regions.iter().map(times).collect::<Vec<_>>(),
         "groups": groups.map(|group| json!({
             "regions": group.regions,
             "spread": times(&group.timing),
         })).collect::<Vec<_>>(),
-        "beside_groups": {
-            "lines": measured.beside_groups.lines,
-            "packed": times(&measured.beside_groups.packed),
-            "spread": times(&measured.beside_groups.spread),
-        },
-        "wide": {
-            "lines": measured.wide_lines,
-            "packed": times(&measured.wide_packed),
-            "spread": times(&measured.wide),
-        },
+        "beside_groups": pair(&measured.beside_groups),
+        "wide": pair(&measured.wide),
     })
+}
+
+fn pair(point: &Point) -> Value {
+    json!({ "lines": point.lines, "packed": times(&point.packed), "spread": times(&point.spread) })
 }
 
 fn times(timing: &Timing) -> Value {

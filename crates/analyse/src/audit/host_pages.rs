@@ -100,7 +100,7 @@ fn pages_found(judged: &Judged) -> PagesFound {
 
 fn seen(paging: &Paging) -> PagesSeen {
     let regions = paging.regions;
-    let times = [paging.hit, paging.first_miss, paging.wide, paging.wide_packed];
+    let times = [paging.hit, paging.first_miss, paging.wide.spread, paging.wide.packed];
     PagesSeen {
         regions: [regions.small, regions.large, regions.unclear],
         first: paging.first,
@@ -147,6 +147,7 @@ fn with_thp(found: Found, judged: &Judged) -> Found {
 #[cfg(test)]
 mod tests {
     use vmtax_events::setting::Unknown;
+    use vmtax_events::setting::host_pages::Point;
 
     use super::*;
     use crate::audit::Verdict as Says;
@@ -161,8 +162,7 @@ mod tests {
             second: Reach::default(),
             hit: Default::default(),
             first_miss: Default::default(),
-            wide: Default::default(),
-            wide_packed: Default::default(),
+            wide: Point { lines: 1, packed: Default::default(), spread: Default::default() },
         };
         let machine = Machine::Vm(files::CPUINFO);
         Judged { verdict, doubt: None, missing: None, paging: Some(paging), machine, kind }

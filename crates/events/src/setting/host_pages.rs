@@ -150,10 +150,6 @@ pub struct Measured {
     pub groups: Vec<Group>,
     /// Chains of as many loads in the guest's smallest pages, repeated together with the coarse ones.
     pub beside_groups: Point,
-    /// Loads all over the regions, [`Measured::wide_lines`] of them, as of a program with much data.
-    pub wide: Timing,
-    /// As many, side by side.
-    pub wide_packed: Timing,
-    /// Their number.
-    pub wide_lines: usize,
+    /// Loads in all regions, as of a program with much data: side by side, and all over.
+    pub wide: Point,
 }

@@ -122,6 +122,9 @@ fn transparent(asked: usize, room: usize) -> Result<(Regions, usize), NotMeasure
     let size = fs::read_to_string(HUGE_SIZE).ok().and_then(|text| text.trim().parse().ok());
     let huge = size.filter(|size: &usize| *size >= REGION && *size % REGION == 0).unwrap_or(REGION);
     let pages = (asked * REGION).div_ceil(huge).min(room / huge);
+    if is_off() {
+        return Ok(((Mapping::new(huge, MapFlags::empty())?, Vec::new()), huge));
+    }
     // Two are left out after each, so that each is a mapping of its own in smaps; an odd distance uses all sets of a TLB.
     let large = Mapping::new((DISTANCE * pages + 1) * huge, MapFlags::empty())?;
     let first = large.address().next_multiple_of(huge) - large.address();
@@ -139,6 +142,14 @@ fn transparent(asked: usize, room: usize) -> Result<(Regions, usize), NotMeasure
     let regions = regions.flat_map(|from| (from..from + huge).step_by(REGION)).take(REGIONS);
     let regions = regions.collect();
     Ok(((large, regions), huge))
+}
+
+/// Transparent huge pages are off: for all sizes, and for 2 MiB alone, in kernels that tell sizes apart.
+fn is_off() -> bool {
+    let text = |path| fs::read_to_string(path).unwrap_or_default();
+    let of_2m = text(files::THP_2M);
+    let is_left_to_all = of_2m.is_empty() || of_2m.contains("[inherit]");
+    of_2m.contains("[never]") || is_left_to_all && text(files::THP).contains("[never]")
 }
 
 /// CPU time of this thread: other threads and VMs do not shorten what it can do.

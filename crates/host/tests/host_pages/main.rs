@@ -49,7 +49,6 @@ fn processors() -> Vec<Processor> {
         Processor { first: (72, 72, Random), ..ZEN_4 },
         ZEN_5,
         joining(ZEN_5, 16 * KIB),
-        joining(ZEN_5, 64 * KIB),
         NEOVERSE,
         Processor { first: (48, 48, Lru), ..NEOVERSE },
         processor("32", (32, 32, Tree), (1024, 4, Lru), [1.6, 2.2, 12.0]),
@@ -104,7 +103,11 @@ fn every_processor_and_page_gives_the_right_verdict() {
                     continue;
                 }
                 let regions = judged.paging.as_ref().unwrap().regions;
-                assert_eq!(judged.verdict, expected, "{processor:?} {guest:?} {small} {judged:?}");
+                let name = processor.name;
+                assert_eq!(
+                    judged.verdict, expected,
+                    "{name} {processor:?} {guest:?} {small} {judged:?}"
+                );
                 assert_eq!(
                     (regions.small, regions.large),
                     (small, 128 - small),
@@ -118,7 +121,7 @@ fn every_processor_and_page_gives_the_right_verdict() {
         }
     }
     let all = processors().len() * GUESTS.len() * SHARES.len();
-    assert!(decided >= all - 30, "{decided} of {all}");
+    assert!(decided >= all - 2 * GUESTS.len() * SHARES.len(), "{decided} of {all}");
 }
 
 /// Hosts with pages of 16 and 64 KiB, which no fine chain of every processor shows: small, or undecided between small and mixed.
@@ -138,6 +141,20 @@ fn larger_small_pages_are_never_large() {
                 }
             }
         }
+    }
+}
+
+/// What docs/host-pages.md says of such entries: a first TLB that holds those of one region beside seven huge pages shows nothing.
+#[test]
+fn a_tenth_in_entries_of_64_kib_is_missed() {
+    let joining = joining(ZEN_5, 64 * KIB);
+    for (small, verdict, doubt) in [
+        (13, Verdict::Large, None),
+        (64, Verdict::Undecided, Some(Doubt::Grain)),
+        (128, Verdict::Undecided, Some(Doubt::Grain)),
+    ] {
+        let judged = of_vm(Vm::new(joining, QUIET, GUESTS[0], (128, small, 4 * KIB), 13));
+        assert_eq!((judged.verdict, judged.doubt), (verdict, doubt), "{small}");
     }
 }
 
