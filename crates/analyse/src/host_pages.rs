@@ -378,7 +378,8 @@ mod tests {
             (&[(32, 3.0)], &[(4, 1.0)], Verdict::Undecided, Some(Doubt::Unclear)),
             (&[(7, 3.0)], &[], Verdict::Undecided, Some(Doubt::FewRegions)),
             (&[], &[], Verdict::Undecided, Some(Doubt::FewRegions)),
-            (&[(99, 3.0), (1, 1.8)], &[(12, 3.0)], Verdict::Undecided, Some(Doubt::Unclear)),
+            // A slow group decides on what is unclear in it.
+            (&[(99, 3.0), (1, 1.8)], &[(13, 3.0)], Verdict::Small, None),
             (&[(49, 3.0), (1, 1.8), (50, 1.0)], &[(6, 1.0), (6, 3.0)], Verdict::Mixed, None),
         ];
         for (regions, groups, verdict, doubt) in table {
