@@ -144,12 +144,13 @@ fn transparent(asked: usize, room: usize) -> Result<(Regions, usize), NotMeasure
     Ok(((large, regions), huge))
 }
 
-/// Transparent huge pages are off: for all sizes, and for 2 MiB alone, in kernels that tell sizes apart.
+/// Transparent huge pages are off: for this process, for 2 MiB alone in kernels that tell sizes apart, or for all sizes.
 fn is_off() -> bool {
     let text = |path| fs::read_to_string(path).unwrap_or_default();
     let of_2m = text(files::THP_2M);
     let is_left_to_all = of_2m.is_empty() || of_2m.contains("[inherit]");
-    of_2m.contains("[never]") || is_left_to_all && text(files::THP).contains("[never]")
+    let is_barred = text("/proc/self/status").contains("THP_enabled:\t0");
+    is_barred || of_2m.contains("[never]") || is_left_to_all && text(files::THP).contains("[never]")
 }
 
 /// CPU time of this thread: other threads and VMs do not shorten what it can do.
