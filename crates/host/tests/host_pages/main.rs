@@ -108,10 +108,13 @@ fn every_processor_and_page_gives_the_right_verdict() {
                     judged.verdict, expected,
                     "{name} {processor:?} {guest:?} {small} {judged:?}"
                 );
-                assert_eq!(
-                    (regions.small, regions.large),
-                    (small, 128 - small),
-                    "{processor:?} {guest:?}"
+                // Noise may leave some unclear, and takes none for the other kind.
+                assert!(
+                    regions.small <= small
+                        && regions.large <= 128 - small
+                        && regions.unclear <= 6
+                        && regions.small + regions.large + regions.unclear == 128,
+                    "{processor:?} {guest:?} {regions:?}"
                 );
                 decided += 1;
                 let (low, high) = regions.share;
