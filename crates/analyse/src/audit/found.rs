@@ -282,7 +282,7 @@ pub enum Seen {
     /// Sizes of the pages that KVM mapped.
     Mapped(Mapped),
     /// Times of loads in a guest.
-    HostPages(PagesSeen),
+    HostPages(Box<PagesSeen>),
     /// The file is there, or names a VM.
     SignOfVm,
     /// Time that KVM polled successfully, and in vain, ns.

@@ -73,9 +73,8 @@ pub fn found(judged: &Judged) -> Found {
         Machine::Unknown => found,
     };
     match &judged.paging {
-        Some(paging) => {
-            found.seen(Fact::new("loads in this guest", Ok(Seen::HostPages(seen(paging)))))
-        }
+        Some(paging) => found
+            .seen(Fact::new("loads in this guest", Ok(Seen::HostPages(Box::new(seen(paging)))))),
         None => found,
     }
 }

@@ -120,7 +120,9 @@ type Regions = (Mapping, Vec<usize>);
 /// Transparent huge pages, and their size.
 fn transparent(asked: usize, room: usize) -> Result<(Regions, usize), NotMeasured> {
     let size = fs::read_to_string(HUGE_SIZE).ok().and_then(|text| text.trim().parse().ok());
-    let huge = size.filter(|size: &usize| *size >= REGION && *size % REGION == 0).unwrap_or(REGION);
+    let huge = size
+        .filter(|size: &usize| *size >= REGION && size.is_multiple_of(REGION))
+        .unwrap_or(REGION);
     let pages = (asked * REGION).div_ceil(huge).min(room / huge);
     if is_off() {
         return Ok(((Mapping::new(huge, MapFlags::empty())?, Vec::new()), huge));
