@@ -1,7 +1,5 @@
 //! The probe's chains and the judgement, on simulated processors and page sizes; and on this machine.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 mod simulated;
 mod soak;
 

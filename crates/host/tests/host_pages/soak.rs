@@ -1,6 +1,7 @@
 //! The probe on this machine, many times under load: `./x soak probe [N]`.
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -45,7 +46,12 @@ fn probe() {
     let (stop, mut found) = (AtomicBool::new(false), Found::default());
     thread::scope(|scope| {
         for _ in 0..LOOPS {
-            scope.spawn(|| while !stop.load(Ordering::Relaxed) {});
+            // No hint of a spin loop: it would leave the core to a sibling.
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    black_box(0);
+                }
+            });
         }
         (0..runs).for_each(|_| found.add());
         stop.store(true, Ordering::Relaxed);
