@@ -12,6 +12,7 @@ mod counters;
 mod devices;
 mod found;
 mod gain;
+mod host_pages;
 mod idle;
 mod interrupts;
 mod memory;
@@ -28,10 +29,12 @@ use vmtax_events::setting::{Kvm, Settings, VmProcess};
 use vmtax_events::{Cause, ExitKey, Isa};
 
 use crate::Ledger;
+use crate::host_pages::Judged;
 use crate::remedy::{self, Applies, Context, VmKind};
 
 pub use found::{Advice, Fix, Found, Inhibit, Refused, Seen, Start, Vendor, Verdict, What};
 pub use gain::{CauseMeasured, Gain, Measured, at_most};
+pub use host_pages::{PagesFound, PagesSeen, found as found_of_pages};
 pub use rules::{RULES, RuleId};
 pub use vmm::kind;
 
@@ -65,6 +68,8 @@ enum Judge {
     Host(fn(&View) -> Found),
     Vm(fn(&View, &VmProcess) -> Found),
     Guest(fn(&View, &Settings) -> Found),
+    /// What a guest measures itself.
+    Inside(fn(&View) -> Option<Found>),
 }
 
 /// A row of the table: something to look at.
@@ -96,7 +101,7 @@ impl Check {
         match self.judge {
             Judge::Host(_) => "host",
             Judge::Vm(_) => "VM",
-            Judge::Guest(_) => "guest",
+            Judge::Guest(_) | Judge::Inside(_) => "guest",
         }
     }
 }
@@ -114,6 +119,8 @@ pub struct Input<'a> {
     pub complete: bool,
     /// A guest, when one was named.
     pub guest: Option<&'a Settings>,
+    /// What this system measured of itself, if it was asked.
+    pub inside: Option<&'a Judged>,
     /// A run on this host, when one was named.
     pub ledger: Option<&'a Ledger>,
 }
@@ -146,6 +153,9 @@ pub fn audit(input: Input<'_>) -> Vec<Finding> {
                 }
                 Judge::Guest(judge) => {
                     input.guest.iter().map(|guest| (Subject::Guest, judge(&view, guest))).collect()
+                }
+                Judge::Inside(judge) => {
+                    judge(&view).map(|found| (Subject::Guest, found)).into_iter().collect()
                 }
             };
             for (subject, mut found) in found {

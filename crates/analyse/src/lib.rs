@@ -24,6 +24,7 @@ pub mod explain;
 pub mod faults;
 pub mod frames;
 pub mod grouped;
+pub mod host_pages;
 pub mod ledger;
 pub mod nested;
 pub mod operations;

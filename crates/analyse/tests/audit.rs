@@ -102,7 +102,7 @@ fn audited(
     guest: Option<&Settings>,
     ledger: Option<&Ledger>,
 ) -> Vec<Finding> {
-    audit(Input { host, kvm: &Kvm::default(), vms, complete: true, guest, ledger })
+    audit(Input { host, kvm: &Kvm::default(), vms, complete: true, guest, inside: None, ledger })
 }
 
 fn find<'f>(findings: &'f [Finding], id: &str) -> &'f Finding {

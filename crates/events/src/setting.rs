@@ -8,6 +8,7 @@
 
 pub mod cpuinfo;
 pub mod files;
+pub mod host_pages;
 mod kvm;
 
 use std::collections::BTreeMap;

@@ -15,6 +15,7 @@ pub use audit::Audit;
 pub(crate) use audit::{hidden, vm_name};
 pub use json::SCHEMA;
 pub(crate) use json::{Vm as ShapedVm, vm as shaped_vm};
+pub(crate) use text::evidence;
 
 use self::words::fix_line;
 use crate::explain::sentence;

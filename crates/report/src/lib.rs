@@ -12,6 +12,7 @@ mod document;
 mod exits;
 pub mod explain;
 pub mod headline;
+pub mod host_pages;
 pub mod html;
 pub mod json;
 pub mod kernels;

@@ -12,6 +12,7 @@
 pub mod budget;
 pub mod convert;
 pub mod frames;
+pub mod host_pages;
 pub mod import;
 pub mod input;
 pub mod kernels;

@@ -11,7 +11,7 @@ use vmtax_host::remote;
 use vmtax_machine::ssh::Address;
 use vmtax_report::doctor::Audit;
 use vmtax_report::pages::Pages;
-use vmtax_runs::ledger;
+use vmtax_runs::{host_pages, ledger};
 
 use crate::flags::{OutputArgs, ReadingArgs};
 
@@ -60,12 +60,18 @@ pub(crate) struct DoctorArgs {
 
 /// Show the sizes of the pages that KVM mapped for each running VM, and the kind of its memory.
 ///
-/// Mapped pages come from KVM's counters in debugfs, which only root may read.
+/// Mapped pages come from KVM's counters in debugfs, which only root may read. Inside a VM, --inside measures in what pages its
+/// host maps it, as any user.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax pages
-  vmtax pages -p $(pidof qemu-system-x86_64) --format json")]
+  vmtax pages -p $(pidof qemu-system-x86_64) --format json
+  vmtax pages --inside                             in a VM, without root")]
 pub(crate) struct PagesArgs {
+    /// Measure inside this VM whether its host maps it in small or large pages, by times of loads: docs/host-pages.md.
+    #[arg(long, conflicts_with_all = ["root", "pid"])]
+    inside: bool,
+
     /// Read /proc and /sys below this folder.
     #[arg(long, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
     root: PathBuf,
@@ -95,12 +101,14 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
     let (guest_name, guest) = guest_settings(args)?.unzip();
     let read = |run| ledger::of_path(run, &reading, Default::default());
     let ledger = args.run.as_deref().map(read).transpose()?;
+    let inside = is_of_this_system(args).then(host_pages::of_this_system);
     let findings = audit::audit(Input {
         host: &system.settings,
         kvm: &system.kvm,
         vms,
         complete: args.pid.is_some() || system.knows_all_vms(),
         guest: guest.as_ref(),
+        inside: inside.as_ref().map(|(_, judged)| judged),
         ledger: ledger.as_ref(),
     });
     let run_name = args.run.as_ref().map(|run| run.display().to_string());
@@ -119,7 +127,18 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
     args.to.write(&audit)
 }
 
+/// What is measured is of the system that vmtax runs on.
+fn is_of_this_system(args: &DoctorArgs) -> bool {
+    let is_here = |root: &Path| root == Path::new("/");
+    let is_guest = args.guest.is_none() && args.guest_root.as_deref().is_none_or(is_here);
+    is_here(&args.root) && is_guest && args.pid.is_none()
+}
+
 pub(crate) fn pages(args: &PagesArgs) -> anyhow::Result<()> {
+    if args.inside {
+        let (pages, judged) = host_pages::of_this_system();
+        return args.to.write(&vmtax_report::host_pages::tables(VERSION, &pages, &judged));
+    }
     let system = system(&args.root)?;
     let pages = Pages {
         tool_version: VERSION,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use vmtax_events::setting::{Backing, Fact, Kvm, Mapped, Unknown};
 use vmtax_events::words;
 
+use super::host_pages::{PagesFound, PagesSeen};
 use crate::remedy::{self, Setting, VmKind};
 
 words! {
@@ -135,6 +136,7 @@ pub enum What {
     PrivateSmall(VmKind),
     PrivateSmallByKernel(VmKind),
     PrivateUnknown(VmKind),
+    HostPages(PagesFound),
     NoThp,
     AllPrivate,
     AllOnHugetlbfs,
@@ -279,6 +281,10 @@ pub enum Seen {
     Backing(Backing),
     /// Sizes of the pages that KVM mapped.
     Mapped(Mapped),
+    /// Times of loads in a guest.
+    HostPages(Box<PagesSeen>),
+    /// The file is there, or names a VM.
+    SignOfVm,
     /// Time that KVM polled successfully, and in vain, ns.
     Polled(u64, u64),
     /// Exits of L2 are in the run.
@@ -338,6 +344,10 @@ pub enum Start {
     With(&'static str),
     /// With its memory in reserved huge pages.
     OnHugetlbfs,
+    /// With its memory in huge pages of any kind; which VMM starts it is not known.
+    InHugePages,
+    /// The same, if it is no SEV-SNP guest.
+    InHugePagesUnlessSnp,
     /// Without the options that inhibit AVIC.
     WithoutInhibits,
     /// With KVM's interrupt controllers.

@@ -5,8 +5,8 @@
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Outcome, svm, vmx, words};
 
 use super::{
-    Check, Judge, Removes, Rule, counters, devices, idle, interrupts, memory, nested, placement,
-    power, timers, versions,
+    Check, Judge, Removes, Rule, counters, devices, host_pages, idle, interrupts, memory, nested,
+    placement, power, timers, versions,
 };
 use crate::table::cause_of;
 
@@ -116,6 +116,7 @@ words! {
         Thp = "thp",
         MappedPages = "mapped-pages",
         PrivatePages = "private-pages",
+        HostPages = "host-pages",
         NxHugePages = "nx-huge-pages",
         HaltPoll = "halt-poll",
         GuestHaltpoll = "guest-haltpoll",
@@ -171,6 +172,10 @@ pub const RULES: &[Rule] = &[
         )
         .causes(&[Cause::MemoryFault])
         .confidential()],
+    },
+    Rule {
+        id: RuleId::HostPages,
+        checks: &[check("host-pages", "times of loads in the guest", Judge::Inside(host_pages::check))],
     },
     Rule {
         id: RuleId::NxHugePages,

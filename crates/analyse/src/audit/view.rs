@@ -7,6 +7,7 @@ use vmtax_events::setting::{Fact, Known, Kvm, KvmServer, Settings, Unknown, VmPr
 
 use super::{Found, Input, Seen, Vendor, What, vmm};
 use crate::Ledger;
+use crate::host_pages::Judged;
 use crate::remedy::VmKind;
 
 pub(super) struct View<'a> {
@@ -15,6 +16,7 @@ pub(super) struct View<'a> {
     pub(super) vms: &'a [VmProcess],
     pub(super) complete: bool,
     pub(super) guest: Option<&'a Settings>,
+    pub(super) inside: Option<&'a Judged>,
     pub(super) ledger: Option<&'a Ledger>,
     pub(super) vendor: Option<Vendor>,
 }
@@ -24,8 +26,8 @@ const CPUS: u32 = 1 << 16;
 
 impl<'a> View<'a> {
     pub(super) fn new(input: Input<'a>) -> View<'a> {
-        let Input { host, kvm, vms, complete, guest, ledger } = input;
-        View { host, kvm, vms, complete, guest, ledger, vendor: vendor(host) }
+        let Input { host, kvm, vms, complete, guest, inside, ledger } = input;
+        View { host, kvm, vms, complete, guest, inside, ledger, vendor: vendor(host) }
     }
 
     /// A parameter of a module of KVM, or why there is nothing to judge.

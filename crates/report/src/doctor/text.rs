@@ -176,7 +176,7 @@ fn detailed(page: &mut Page, audit: &Audit, finding: &Finding) -> io::Result<()>
 }
 
 /// A setting as it was read. Printable.
-pub(super) fn evidence(fact: &Fact<Seen>) -> String {
+pub(crate) fn evidence(fact: &Fact<Seen>) -> String {
     match &fact.value {
         Ok(value) => {
             let value = short(&words::seen(value).replace('\n', " | "));

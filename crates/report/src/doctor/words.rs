@@ -1,5 +1,6 @@
 //! What a check found, in words: one match for each type, so that a finding without words does not compile.
 
+mod host_pages;
 mod rules;
 
 use vmtax_analyse::audit::{Advice, Fix, Found, Inhibit, Refused, Seen, Start, Vendor, What};
@@ -121,6 +122,7 @@ fn what(what: &What) -> String {
         What::PrivateSmall(kind) => format!("{kind}: most of it is mapped in 4K; no setting changes that (mainline Linux up to 7.3 maps private memory so), and THP does not"),
         What::PrivateSmallByKernel(kind) => format!("{kind}: mainline Linux up to 7.3 maps private memory at 4K; no setting changes that, and THP does not"),
         What::PrivateUnknown(kind) => format!("{kind}: how this kernel maps private memory is not known (known: up to 7.3)"),
+        What::HostPages(found) => host_pages::found(found),
         What::NoThp => "this kernel has no transparent huge pages; hugetlbfs gives large ones".into(),
         What::AllPrivate => "all VMs have private memory, which comes from guest_memfd and never uses these pages".into(),
         What::AllOnHugetlbfs => "the memory of all VMs is on hugetlbfs, already in large pages".into(),
@@ -276,6 +278,8 @@ pub(super) fn seen(seen: &Seen) -> String {
             let [k4, m2, g1] = mapped.bytes().map(size);
             format!("4K {k4}, 2M {m2}, 1G {g1}")
         }
+        Seen::HostPages(seen) => host_pages::seen(seen),
+        Seen::SignOfVm => "a sign of a VM".to_owned(),
         Seen::Polled(successful, wasted) => {
             format!("{} ns successful, {} ns wasted", count(*successful), count(*wasted))
         }
@@ -321,6 +325,8 @@ fn start(how: Start) -> &'static str {
         Start::OnHugetlbfs => {
             "pages reserved on the host first (sysctl vm.nr_hugepages = its memory / 2 MiB), then -object memory-backend-file,id=mem,size=...,mem-path=/dev/hugepages,share=on -machine memory-backend=mem"
         }
+        Start::InHugePages => host_pages::REMEDY,
+        Start::InHugePagesUnlessSnp => host_pages::REMEDY_UNLESS_SNP,
         Start::WithoutInhibits => {
             "-machine pit=off (or -global kvm-pit.lost_tick_policy=discard), and -cpu without hv-synic"
         }

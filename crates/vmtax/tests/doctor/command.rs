@@ -42,6 +42,9 @@ fn this_machine_can_be_looked_at() {
         "doctor --format html",
         "pages --format csv",
         "pages --format html",
+        "pages --inside",
+        "pages --inside --format csv",
+        "pages --inside --format html",
     ] {
         let out = stdout(folder.path(), words);
         assert!(!out.is_empty(), "{words}");

@@ -239,6 +239,7 @@ pub(crate) fn findings(system: &System, guest: Option<&Path>) -> Vec<Finding> {
         vms: &system.vms,
         complete: system.knows_all_vms(),
         guest: guest.as_ref(),
+        inside: None,
         ledger: None,
     })
 }

@@ -20,6 +20,7 @@ fn good_systems_have_nothing_to_change() {
     let intel = [
         ("avic", N),
         ("avic-inhibit", N),
+        ("host-pages", U),
         ("kernel", N),
         ("pv-ipi", N),
         ("private-pages", N),
@@ -32,6 +33,7 @@ fn good_systems_have_nothing_to_change() {
     ];
     let amd = [
         ("apicv", N),
+        ("host-pages", U),
         ("ipiv", N),
         ("kernel", N),
         ("preemption-timer", N),

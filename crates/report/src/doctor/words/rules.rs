@@ -43,6 +43,12 @@ pub fn rule(rule: RuleId) -> Words {
             why: "the change that closed the gap of a TDX guest is not in mainline Linux, so THP does not help",
             source: Some(ONEDNN),
         },
+        RuleId::HostPages => Words {
+            title: "pages in which the host maps this guest, measured inside it",
+            wanted: "as large as the guest's huge pages",
+            why: "a TLB entry covers at most the smaller of the guest's and the host's page: with small pages on the host, huge pages of the guest do not reduce TLB misses; they are not exits, so no gain is shown here",
+            source: None,
+        },
         RuleId::NxHugePages => Words {
             title: "splitting of executable huge pages",
             wanted: "off where the processor is not affected by iTLB multihit",

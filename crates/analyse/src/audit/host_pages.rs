@@ -1,0 +1,215 @@
+//! The pages in which the host maps a guest, as the guest measured them itself.
+
+use vmtax_events::Isa;
+use vmtax_events::setting::host_pages::{Machine, NotMeasured};
+use vmtax_events::setting::{Fact, files};
+
+use super::view::View;
+use super::{Fix, Found, Refused, Seen, Start, What};
+use crate::host_pages::{Doubt, Judged, Paging, Reach, Verdict};
+use crate::remedy::{self, Applies, Context, VmKind};
+
+/// What the guest's measurement says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PagesFound {
+    /// It was not made: settings of a guest alone do not show it.
+    NotTried,
+    /// This is no VM.
+    NoVm,
+    /// The guest has no huge pages to measure with.
+    NotMeasured(NotMeasured),
+    /// It is undecided.
+    Undecided(Doubt),
+    /// Small, large or mixed.
+    Decided {
+        /// Which.
+        verdict: Verdict,
+        /// Sampled regions of 2 MiB in small pages.
+        small: usize,
+        /// In large ones.
+        large: usize,
+        /// Ends of the 95 % confidence interval of the share of small ones, in thousandths; rounded to the outside.
+        share: (u32, u32),
+    },
+}
+
+/// The figures behind it. Times are of one load, ps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PagesSeen {
+    /// Sampled regions of 2 MiB: small, large, unclear.
+    pub regions: [usize; 3],
+    /// The first data TLB, in the guest's smallest pages.
+    pub first: Reach,
+    /// The second.
+    pub second: Reach,
+    /// A load that hits, one that misses the first TLB, one of a program with much data, and one of as much data side by side.
+    pub times: [u64; 4],
+}
+
+/// The check of `doctor`: nothing where neither a guest was named nor anything measured.
+pub(super) fn check(view: &View) -> Option<Found> {
+    match view.inside {
+        Some(judged) => Some(found(judged)),
+        None => view.guest.map(|_| Found::unknown(What::HostPages(PagesFound::NotTried))),
+    }
+}
+
+/// What a judgement means for the user, with its evidence and what can be changed.
+pub fn found(judged: &Judged) -> Found {
+    let what = What::HostPages(pages_found(judged));
+    let found = match judged.verdict {
+        Verdict::Small | Verdict::Mixed => advised(Found::costs(what), judged.kind),
+        Verdict::Large => Found::ok(what),
+        Verdict::NoVm => Found::not_applicable(what),
+        Verdict::Undecided => Found::unknown(what),
+        Verdict::NotMeasured => with_thp(Found::unknown(what), judged),
+    };
+    let found = match judged.machine {
+        Machine::Vm(files::CPUINFO) => {
+            found.seen(Fact::new(files::CPUINFO, Ok(Seen::Flag("hypervisor", true))))
+        }
+        Machine::Bare(path) => found.seen(Fact::new(path, Ok(Seen::Flag("hypervisor", false)))),
+        Machine::Vm(path) => found.seen(Fact::new(path, Ok(Seen::SignOfVm))),
+        Machine::Unknown => found,
+    };
+    match &judged.paging {
+        Some(paging) => found
+            .seen(Fact::new("loads in this guest", Ok(Seen::HostPages(Box::new(seen(paging)))))),
+        None => found,
+    }
+}
+
+fn pages_found(judged: &Judged) -> PagesFound {
+    match (judged.verdict, &judged.doubt, &judged.missing, &judged.paging) {
+        (Verdict::NoVm, ..) => PagesFound::NoVm,
+        (_, Some(doubt), ..) => PagesFound::Undecided(doubt.clone()),
+        (_, _, Some(missing), _) => PagesFound::NotMeasured(missing.clone()),
+        (verdict, _, _, Some(paging)) => {
+            let (low, high) = paging.regions.share;
+            PagesFound::Decided {
+                verdict,
+                small: paging.regions.small,
+                large: paging.regions.large,
+                share: ((low * 1000.0).floor() as u32, (high * 1000.0).ceil() as u32),
+            }
+        }
+        _ => PagesFound::NotTried,
+    }
+}
+
+fn seen(paging: &Paging) -> PagesSeen {
+    let regions = paging.regions;
+    let times = [paging.hit, paging.first_miss, paging.wide.spread, paging.wide.packed];
+    PagesSeen {
+        regions: [regions.small, regions.large, regions.unclear],
+        first: paging.first,
+        second: paging.second,
+        times: times.map(|timing| (timing.min * 1000.0).round() as u64),
+    }
+}
+
+/// With what the table of remedies allows for this kind of VM.
+fn advised(mut found: Found, kind: VmKind) -> Found {
+    let context = Context {
+        kind,
+        vendor: Isa::Unknown,
+        has_virtual_apic: false,
+        is_contended: false,
+        polls: false,
+        guest_memfd: false,
+        logs_writes: false,
+        converts: false,
+        may_shadow: false,
+        is_windows: false,
+    };
+    match remedy::find("huge-pages").map(|row| row.applies_to(&context)) {
+        Some(Applies::Yes) => found.fix(Fix::Vmm(Start::InHugePages)),
+        Some(Applies::If(_)) => found.fix(Fix::Vmm(Start::InHugePagesUnlessSnp)),
+        Some(Applies::No(why)) => {
+            found.refuse(Refused::Remedy(why));
+            found
+        }
+        None => found,
+    }
+}
+
+/// With transparent huge pages switched on, if they are off.
+fn with_thp(found: Found, judged: &Judged) -> Found {
+    let Some(NotMeasured::Off { thp, .. }) = &judged.missing else { return found };
+    let found = found.seen(Fact::new(files::THP, thp.clone()));
+    match thp {
+        Ok(_) => found.fix(Fix::Write { path: files::THP.to_owned(), value: "madvise" }),
+        Err(_) => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vmtax_events::setting::Unknown;
+    use vmtax_events::setting::host_pages::Point;
+
+    use super::*;
+    use crate::audit::Verdict as Says;
+    use crate::host_pages::Regions;
+
+    fn judged(verdict: Verdict, kind: VmKind) -> Judged {
+        let regions = Regions { small: 128, large: 0, unclear: 0, share: (0.97159, 1.0) };
+        let paging = Paging {
+            regions,
+            has_grain: false,
+            first: Reach::default(),
+            second: Reach::default(),
+            hit: Default::default(),
+            first_miss: Default::default(),
+            wide: Point { lines: 1, packed: Default::default(), spread: Default::default() },
+        };
+        let machine = Machine::Vm(files::CPUINFO);
+        Judged { verdict, doubt: None, missing: None, paging: Some(paging), machine, kind }
+    }
+
+    /// A remedy that does not help a kind of VM is the worst that can be said.
+    #[test]
+    fn remedies_are_those_that_the_kind_of_vm_allows() {
+        for (kind, fix) in [
+            (VmKind::Unknown, Some(Start::InHugePages)),
+            (VmKind::Encrypted, Some(Start::InHugePagesUnlessSnp)),
+            (VmKind::Tdx, None),
+            (VmKind::Snp, None),
+            (VmKind::Protected, None),
+        ] {
+            for verdict in [Verdict::Small, Verdict::Mixed] {
+                let found = found(&judged(verdict, kind));
+                assert_eq!(found.verdict, Says::Costs);
+                assert_eq!(found.fix, fix.map(Fix::Vmm), "{kind}");
+                assert_eq!(found.refused.is_some(), fix.is_none(), "{kind}");
+            }
+            let large = found(&judged(Verdict::Large, kind));
+            assert_eq!((large.verdict, large.fix), (Says::Ok, None));
+        }
+    }
+
+    #[test]
+    fn shares_are_rounded_to_the_outside() {
+        let What::HostPages(PagesFound::Decided { share, .. }) =
+            found(&judged(Verdict::Small, VmKind::Unknown)).what
+        else {
+            unreachable!("it is decided")
+        };
+        assert_eq!(share, (971, 1000));
+    }
+
+    #[test]
+    fn thp_that_is_off_can_be_switched_on() {
+        let off = |thp| {
+            let missing = Some(NotMeasured::Off { thp, hugetlb: Ok(0) });
+            let none =
+                Judged { missing, paging: None, ..judged(Verdict::NotMeasured, VmKind::Unknown) };
+            let found = found(&none);
+            assert_eq!(found.verdict, Says::Unknown);
+            found.fix
+        };
+        let fix = Fix::Write { path: files::THP.to_owned(), value: "madvise" };
+        assert_eq!(off(Ok("always madvise [never]".to_owned())), Some(fix));
+        assert_eq!(off(Err(Unknown::Missing)), None);
+    }
+}

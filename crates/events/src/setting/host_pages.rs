@@ -1,0 +1,155 @@
+//! What a program inside a VM measured of the pages in which the host maps it: times of chains of dependent loads.
+//!
+//! A TLB entry covers at most the smaller of the guest's and the host's page. So 448 lines in 448 parts of 4 KiB of one
+//! huge page of the guest need one entry if the host's page is as large, and 448 if it is of 4 KiB.
+//! The room `host` measures, `analyse::audit` judges.
+
+use super::{Known, Unknown};
+
+/// Bytes of the part of a huge page that is measured by itself. Huge pages of some arm64 kernels have several.
+pub const REGION: usize = 2 << 20;
+/// Bytes between two loads of a fine chain.
+pub const FINE: usize = 4 << 10;
+/// Bytes between two loads of a coarse chain: the largest page of a host that is not a huge page, and the most that processors
+/// are known to join into one TLB entry.
+pub const COARSE: usize = 64 << 10;
+/// Loads of a fine chain: 7 lines for each of 64 sets of a first-level cache.
+pub const LINES: usize = 448;
+/// Regions of a coarse chain.
+pub const GROUP: usize = 8;
+/// Loads of a coarse chain.
+pub const GROUP_LINES: usize = GROUP * REGION / COARSE;
+
+/// Whether a system is a VM, as far as it shows that to every user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// It is, by this file.
+    Vm(&'static str),
+    /// The processor would say that it is virtual, and does not.
+    Bare(&'static str),
+    /// Nothing says so; an arm64 processor would not.
+    Unknown,
+}
+
+/// A system looked at from inside. Texts in it are hostile.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostPages {
+    /// Whether it is a VM.
+    pub machine: Machine,
+    /// What was measured, unless there is no VM.
+    pub measured: Option<Result<Measured, NotMeasured>>,
+    /// What kind of VM it is, as far as it shows.
+    pub confidential: Confidential,
+    /// From the start to the end, ns.
+    pub took_ns: u64,
+}
+
+/// What a guest shows of its confidentiality.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Confidential {
+    /// `/proc/cpuinfo` has the flag `tdx_guest`.
+    pub tdx: bool,
+    /// The kernel has a device for the SEV-SNP guest, or a file with its privilege level.
+    pub snp: bool,
+    /// `/proc/cpuinfo` has a flag of SEV, which does not tell whether it is used.
+    pub sev_flag: bool,
+}
+
+/// Why nothing was measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotMeasured {
+    /// Transparent huge pages are off, and hugetlbfs has none.
+    Off {
+        /// What `/sys/kernel/mm/transparent_hugepage/enabled` holds.
+        thp: Known<String>,
+        /// Free pages of hugetlbfs of 2 MiB.
+        hugetlb: Known<u64>,
+    },
+    /// The kernel gave fewer huge pages than were asked for.
+    Few {
+        /// Regions in huge pages.
+        got: usize,
+        /// Regions asked for.
+        asked: usize,
+    },
+    /// Too little memory is free, or a control group allows too little.
+    Memory {
+        /// Bytes that the probe may take.
+        room: u64,
+    },
+    /// The kernel refused memory.
+    Refused(Unknown),
+}
+
+/// Where huge pages came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Transparent huge pages.
+    Thp,
+    /// Pages of hugetlbfs.
+    Hugetlb,
+}
+
+/// Repeated measurements of a chain, ns for each load.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timing {
+    /// The smallest.
+    pub min: f64,
+    /// The median.
+    pub median: f64,
+    /// The 90th percentile.
+    pub p90: f64,
+}
+
+impl Timing {
+    /// Of all repeats; zero of none.
+    pub fn of(mut repeats: Vec<f64>) -> Timing {
+        repeats.sort_by(f64::total_cmp);
+        let at = |part: f64| {
+            let last = repeats.len().saturating_sub(1) as f64;
+            repeats.get((last * part).round() as usize).copied().unwrap_or_default()
+        };
+        Timing { min: at(0.0), median: at(0.5), p90: at(0.9) }
+    }
+}
+
+/// Chains of one length through pages of the guest's smallest size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Loads.
+    pub lines: usize,
+    /// Side by side.
+    pub packed: Timing,
+    /// Each in another page.
+    pub spread: Timing,
+}
+
+/// A coarse chain: one line in each part of 64 KiB of several regions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// The regions, by their place in [`Measured::regions`].
+    pub regions: Vec<usize>,
+    /// The chain.
+    pub timing: Timing,
+}
+
+/// Chains that were measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Bytes of the guest's smallest page.
+    pub page: usize,
+    /// Bytes of its huge page.
+    pub huge: usize,
+    /// Where the huge pages came from.
+    pub source: Source,
+    /// Times by length, in the guest's smallest pages; [`GROUP_LINES`] and [`LINES`] are among the lengths.
+    pub curve: Vec<Point>,
+    /// A fine chain through each region.
+    pub regions: Vec<Timing>,
+    /// Coarse chains, of regions that are alike in their fine chains.
+    pub groups: Vec<Group>,
+    /// Chains of as many loads in the guest's smallest pages, repeated together with the coarse ones.
+    pub beside_groups: Point,
+    /// Loads in all regions, as of a program with much data: side by side, and all over.
+    pub wide: Point,
+}

@@ -1,0 +1,92 @@
+//! Whether this system is a VM, and of what kind, by files that every user can read.
+
+use std::fs;
+use std::path::Path;
+
+use vmtax_events::setting::cpuinfo::has_flag;
+use vmtax_events::setting::files;
+use vmtax_events::setting::host_pages::{Confidential, Machine};
+
+const DEVICE_TREE: &str = "/proc/device-tree/hypervisor";
+const PRODUCT: &str = "/sys/class/dmi/id/product_name";
+const VENDOR: &str = "/sys/class/dmi/id/sys_vendor";
+
+/// Beginnings of products and vendors in DMI that are VMs. Source: `dmi_vendor_table` of systemd's src/basic/virt.c. Amazon's and
+/// Google's computers without a hypervisor have the same vendor, and are left out.
+const VIRTUAL: [&str; 10] = [
+    "KVM",
+    "OpenStack",
+    "KubeVirt",
+    "QEMU",
+    "VMware",
+    "VirtualBox",
+    "Xen",
+    "Parallels",
+    "Apple Virtualization",
+    "Google Compute Engine",
+];
+
+/// A file of a confidential guest, to Linux 6.10 and since.
+const SNP: [&str; 2] = ["/sys/devices/platform/sev-guest", "/sys/devices/system/cpu/sev/vmpl"];
+
+/// Whether this system is a VM.
+pub(super) fn machine() -> Machine {
+    let info = fs::read_to_string(files::CPUINFO).unwrap_or_default();
+    let dmi = [PRODUCT, VENDOR].map(|path| (path, fs::read_to_string(path).unwrap_or_default()));
+    of_texts(&info, Path::new(DEVICE_TREE).exists(), &dmi)
+}
+
+fn of_texts(cpuinfo: &str, has_node: bool, dmi: &[(&'static str, String)]) -> Machine {
+    if has_flag(cpuinfo, "hypervisor") {
+        return Machine::Vm(files::CPUINFO);
+    }
+    // x86 alone has flags, and the bit is in CPUID since there are VMs.
+    if has_flag(cpuinfo, "fpu") {
+        return Machine::Bare(files::CPUINFO);
+    }
+    if has_node {
+        return Machine::Vm(DEVICE_TREE);
+    }
+    let is_virtual =
+        |text: &str| VIRTUAL.iter().any(|beginning| text.trim().starts_with(beginning));
+    match dmi.iter().find(|(_, text)| is_virtual(text)) {
+        Some((path, _)) => Machine::Vm(path),
+        None => Machine::Unknown,
+    }
+}
+
+/// What the guest shows of its confidentiality.
+pub(super) fn confidential() -> Confidential {
+    let info = fs::read_to_string(files::CPUINFO).unwrap_or_default();
+    let flag = |flag: &str| has_flag(&info, flag);
+    Confidential {
+        tdx: flag("tdx_guest"),
+        snp: SNP.iter().any(|path| Path::new(path).exists()),
+        sev_flag: flag("sev") || flag("sev_es") || flag("sev_snp"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_shows_in_flags_device_tree_or_dmi() {
+        let x86 = |flags: &str| format!("processor\t: 0\nflags\t\t: fpu {flags}\n");
+        let arm = "processor\t: 0\nFeatures\t: fp asimd evtstrm\n".to_owned();
+        let none = [(PRODUCT, String::new()), (VENDOR, "Ampere(R)\n".to_owned())];
+        let qemu = [(PRODUCT, "KVM Virtual Machine\n".to_owned()), (VENDOR, "QEMU\n".to_owned())];
+        let metal = [(PRODUCT, "c7g.metal\n".to_owned()), (VENDOR, "Amazon EC2\n".to_owned())];
+        for (cpuinfo, has_node, dmi, expected) in [
+            (x86("hypervisor"), false, &none, Machine::Vm(files::CPUINFO)),
+            (x86("vmx"), false, &none, Machine::Bare(files::CPUINFO)),
+            (arm.clone(), true, &none, Machine::Vm(DEVICE_TREE)),
+            (arm.clone(), false, &qemu, Machine::Vm(PRODUCT)),
+            (arm.clone(), false, &metal, Machine::Unknown),
+            (arm, false, &none, Machine::Unknown),
+            (String::new(), false, &none, Machine::Unknown),
+        ] {
+            assert_eq!(of_texts(&cpuinfo, has_node, dmi), expected, "{cpuinfo} {dmi:?}");
+        }
+    }
+}

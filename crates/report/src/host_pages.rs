@@ -1,0 +1,169 @@
+//! What `vmtax pages --inside` shows: the verdict, its evidence, and times of loads.
+
+use serde_json::{Value, json};
+use vmtax_analyse::audit::{Found, found_of_pages};
+use vmtax_analyse::host_pages::{Judged, Reach};
+use vmtax_events::setting::host_pages::{HostPages, Machine, Measured, Point, Source, Timing};
+
+use crate::doctor::evidence;
+use crate::doctor::words::{fix_line, found};
+use crate::numbers::{duration, size};
+use crate::table::{Cell, Column, Table};
+use crate::tables::{Section, Tables};
+
+/// Name and version of the JSON's shape, in `docs/host-pages.schema.json`.
+pub const SCHEMA: &str = "vmtax-host-pages-1";
+
+/// Above the times.
+const NOTE: &str = "Each load needs the one before; ns for each. Of all repeats the smallest counts: interruptions and neighbours only add. Packed: lines side by side; spread: each in another \
+                    of the guest's smallest pages.";
+
+/// Everything, described once.
+pub fn tables(tool_version: &'static str, pages: &HostPages, judged: &Judged) -> Tables {
+    let says = found_of_pages(judged);
+    let measured = pages.measured.as_ref().and_then(|measured| measured.as_ref().ok());
+    let sections = measured.map(|measured| sections(measured, judged)).unwrap_or_default();
+    Tables {
+        command: "pages --inside",
+        tool_version,
+        facts: facts(pages, judged, &says),
+        answer: vec![format!("{}.", crate::explain::sentence(&found(&says)))],
+        emulation: None,
+        sections,
+        json: document(tool_version, pages, judged, &says),
+    }
+}
+
+fn facts(pages: &HostPages, judged: &Judged, says: &Found) -> Vec<(&'static str, String)> {
+    let mut facts = vec![("verdict", judged.verdict.name().to_owned()), ("found", found(says))];
+    facts.extend(says.evidence.iter().map(|fact| ("seen", evidence(fact))));
+    facts.extend(says.fix.iter().map(|fix| ("fix", fix_line(fix))));
+    if let Some(Ok(measured)) = &pages.measured {
+        let (page, huge) = (size(measured.page as u64), size(measured.huge as u64));
+        facts.push((
+            "guest",
+            format!("pages of {page}, huge pages of {huge} ({})", source(measured)),
+        ));
+    }
+    facts.push(("took", duration(pages.took_ns as f64)));
+    facts
+}
+
+fn source(measured: &Measured) -> &'static str {
+    match measured.source {
+        Source::Thp => "transparent",
+        Source::Hugetlb => "hugetlbfs",
+    }
+}
+
+fn sections(measured: &Measured, judged: &Judged) -> Vec<Section> {
+    let notes = vec![NOTE.to_owned()];
+    let section =
+        |id, title: &str, notes, table| Section { id, title: title.to_owned(), notes, table };
+    let regions =
+        regions(judged).map(|table| section("regions", "Regions of 2 MiB", Vec::new(), table));
+    let loads = section("loads", "Times of loads", notes, loads(measured));
+    regions.into_iter().chain([loads]).collect()
+}
+
+fn regions(judged: &Judged) -> Option<Table> {
+    let regions = judged.paging.as_ref()?.regions;
+    let (low, high) = regions.share;
+    let mut table = Table::new(vec![
+        Column::short("pages", "pages of the host"),
+        Column::number("regions", "regions"),
+        Column::number("low", "share from").help("95 % confidence interval"),
+        Column::number("high", "to"),
+    ]);
+    for (pages, n, share) in [
+        ("small", regions.small, Some((low, high))),
+        ("large", regions.large, Some((1.0 - high, 1.0 - low))),
+        ("unclear", regions.unclear, None),
+    ] {
+        let share = share.filter(|_| regions.small + regions.large > 0);
+        let end = |of: fn((f64, f64)) -> f64| Cell::of(share.map(of), Cell::Share);
+        table.row(vec![Cell::Word(pages), Cell::Count(n as u64), end(|s| s.0), end(|s| s.1)]);
+    }
+    Some(table)
+}
+
+fn loads(measured: &Measured) -> Table {
+    let mut table = Table::new(vec![
+        Column::words("where", "where"),
+        Column::number("lines", "lines"),
+        Column::number("packed_min_ns", "packed min"),
+        Column::minor("packed_median_ns", "median", 2).named("packed median"),
+        Column::minor("packed_p90_ns", "p90", 3).named("packed p90"),
+        Column::number("spread_min_ns", "spread min"),
+        Column::minor("spread_median_ns", "median", 2).named("spread median"),
+        Column::minor("spread_p90_ns", "p90", 3).named("spread p90"),
+    ]);
+    let cells = |timing: Timing| [timing.min, timing.median, timing.p90].map(Cell::Number);
+    let mut row = |place, lines: usize, packed: Timing, spread: Timing| {
+        let first = [Cell::Word(place), Cell::Count(lines as u64)];
+        table.row([&first[..], &cells(packed), &cells(spread)].concat());
+    };
+    for point in &measured.curve {
+        row("smallest pages", point.lines, point.packed, point.spread);
+    }
+    let wide = measured.wide;
+    row("huge pages", wide.lines, wide.packed, wide.spread);
+    table
+}
+
+fn document(version: &str, pages: &HostPages, judged: &Judged, says: &Found) -> Value {
+    let (is_vm, file) = match pages.machine {
+        Machine::Vm(path) => (Some(true), Some(path)),
+        Machine::Bare(path) => (Some(false), Some(path)),
+        Machine::Unknown => (None, None),
+    };
+    json!({
+        "schema": SCHEMA,
+        "tool": { "name": "vmtax", "version": version },
+        "machine": { "is_vm": is_vm, "path": file, "kind": judged.kind.name() },
+        "verdict": judged.verdict.name(),
+        "what": found(says),
+        "fix": says.fix.as_ref().map(fix_line),
+        "regions": judged.paging.as_ref().map(|paging| json!({
+            "small": paging.regions.small,
+            "large": paging.regions.large,
+            "unclear": paging.regions.unclear,
+            "small_share": { "low": paging.regions.share.0, "high": paging.regions.share.1 },
+        })),
+        "tlb": judged.paging.as_ref().map(|paging| json!({
+            "first": reach(paging.first),
+            "second": reach(paging.second),
+        })),
+        "measured": pages.measured.as_ref().and_then(|all| all.as_ref().ok()).map(all_times),
+        "took_ns": pages.took_ns,
+    })
+}
+
+fn reach(reach: Reach) -> Value {
+    json!({ "fits": reach.fits, "exceeds": reach.exceeds })
+}
+
+fn all_times(measured: &Measured) -> Value {
+    let groups = measured.groups.iter();
+    json!({
+        "page": measured.page,
+        "huge_page": measured.huge,
+        "source": source(measured),
+        "curve": measured.curve.iter().map(pair).collect::<Vec<_>>(),
+        "regions": measured.regions.iter().map(times).collect::<Vec<_>>(),
+        "groups": groups.map(|group| json!({
+            "regions": group.regions,
+            "spread": times(&group.timing),
+        })).collect::<Vec<_>>(),
+        "beside_groups": pair(&measured.beside_groups),
+        "wide": pair(&measured.wide),
+    })
+}
+
+fn pair(point: &Point) -> Value {
+    json!({ "lines": point.lines, "packed": times(&point.packed), "spread": times(&point.spread) })
+}
+
+fn times(timing: &Timing) -> Value {
+    json!({ "min_ns": timing.min, "median_ns": timing.median, "p90_ns": timing.p90 })
+}
