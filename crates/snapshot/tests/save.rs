@@ -27,7 +27,7 @@ impl Drop for Qemu {
 fn start(socket: &Path) -> Qemu {
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-m", "64M"]);
-    qemu.args(["-object", "memory-backend-memfd,id=mem,size=64M,share=on"]);
+    qemu.args(["-object", "memory-backend-file,id=mem,size=64M,mem-path=/dev/shm,share=on"]);
     qemu.args(["-machine", "q35,memory-backend=mem", "-qmp"]);
     qemu.arg(format!("unix:{},server=on,wait=off", socket.display()));
     let qemu = Qemu(qemu.stdout(Stdio::null()).spawn().unwrap());

@@ -95,7 +95,9 @@ impl Guest {
         for old in [&qmp, &other, &serial] {
             let _ = fs::remove_file(old);
         }
-        let backend = format!("memory-backend-memfd,id=mem,size={memory},share=on");
+        // As the documents recommend, for any version of QEMU.
+        let backend =
+            format!("memory-backend-file,id=mem,size={memory},mem-path=/dev/shm,share=on");
         // On a busy computer the emulated timer may not tick in time for the kernel's check of it, which panics. Where it stood still the
         // kernel complains of itself, in the middle of a line of the guest; a panic is printed all the same.
         let append = format!(
@@ -144,7 +146,7 @@ impl Guest {
         let open = fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().flatten();
         let is_memory = |path: &PathBuf| {
             let link = fs::read_link(path);
-            link.is_ok_and(|l| l.to_string_lossy().starts_with("/memfd:memory-backend"))
+            link.is_ok_and(|l| l.to_string_lossy().starts_with("/dev/shm/qemu_back_mem."))
         };
         open.map(|e| e.path()).find(is_memory).unwrap()
     }
@@ -284,7 +286,7 @@ pub(super) fn check(counts: &[Count]) {
 }
 
 /// Whether a socket accepts connections. The check does not connect.
-fn listens(socket: &Path) -> bool {
+pub(super) fn listens(socket: &Path) -> bool {
     const ACCEPTS: &str = "00010000";
     let sockets = fs::read_to_string("/proc/net/unix").unwrap();
     sockets.lines().any(|line| {
@@ -318,7 +320,7 @@ pub(super) struct Monitor {
 }
 
 impl Monitor {
-    fn connect(socket: &Path) -> io::Result<Monitor> {
+    pub(super) fn connect(socket: &Path) -> io::Result<Monitor> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut monitor = Monitor { reader: BufReader::new(stream), events: Vec::new() };
