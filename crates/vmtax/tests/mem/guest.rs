@@ -174,14 +174,6 @@ impl Guest {
         self.child.id()
     }
 
-    /// Whether a migration is under way. Its QEMU needs `-name vm,debug-threads=on`.
-    pub(super) fn is_migrating(&self) -> bool {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().flatten();
-        let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
-        // Named mig/src/main since QEMU 9.1.
-        threads.map(name).any(|n| n.is_ok_and(|n| n.contains("migration") || n.starts_with("mig/")))
-    }
-
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.serial).unwrap_or_default()).into_owned()
     }
@@ -255,6 +247,14 @@ impl Drop for Guest {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether the QEMU of this process, which has `-name vm,debug-threads=on`, has a migration under way.
+pub(super) fn is_migrating(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
+    // Named mig/src/main since QEMU 9.1.
+    threads.map(name).any(|n| n.is_ok_and(|n| n.contains("migration") || n.starts_with("mig/")))
 }
 
 /// What counter.c prints for counts from 1 on.
