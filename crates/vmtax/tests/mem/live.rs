@@ -132,7 +132,8 @@ fn a_live_save_of_a_stopped_vm_leaves_it_stopped() {
 /// is set up (its thread holds the list of memory blocks and waits for a vCPU, which waits for the main lock that `object-add` holds).
 #[test]
 fn memory_hotplug_during_a_save_leaves_no_checkpoint() {
-    let composition = Composition::of(&[(Kind::Nameless, Place::Node), (Kind::Nameless, Place::Spare)]);
+    let composition =
+        Composition::of(&[(Kind::Nameless, Place::Node), (Kind::Nameless, Place::Spare)]);
     for more in [&["--live"][..], &[]] {
         let mut tries = 0;
         loop {

@@ -247,7 +247,12 @@ fn noise(mib: u64, seed: u64) -> Vec<u8> {
 
 impl Vm {
     /// Starts one, stopped, or waiting for a state. Its files are called `NAME.*`.
-    pub(super) fn start(composition: &Composition, folder: &Path, name_of: &str, incoming: bool) -> Vm {
+    pub(super) fn start(
+        composition: &Composition,
+        folder: &Path,
+        name_of: &str,
+        incoming: bool,
+    ) -> Vm {
         let path = |what: &str| folder.join(format!("{name_of}.{what}"));
         let (qmp, other, said) = (path("qmp"), path("other"), path("said"));
         let firmware = path("rom");
@@ -264,7 +269,17 @@ impl Vm {
             }
         }
         let memory = format!("{}M,slots=4,maxmem=4G", composition.nodes_mib());
-        command.args(["-name", "vm,debug-threads=on", "-nodefaults", "-display", "none", "-machine", &machine, "-m", &memory]);
+        command.args([
+            "-name",
+            "vm,debug-threads=on",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-machine",
+            &machine,
+            "-m",
+            &memory,
+        ]);
         command.args(["-smp", composition.processors, "-bios", name(&firmware)]);
         command.args(["-debugcon", &format!("file:{}", said.display())]);
         for block in &composition.blocks {
@@ -301,11 +316,16 @@ impl Vm {
                 command.arg(format!("pc-dimm,memdev={id},id=dimm-{id},addr={address:#x}"));
             }
         }
-        for (number, _) in composition.disks.iter().enumerate() {
+        for (number, removed) in composition.disks.iter().enumerate() {
             let disk = path(&format!("disk{number}"));
             let content = noise(composition.nodes_mib(), 3 + number as u64);
             fs::write(&disk, &content).unwrap();
-            let drive = format!("if=none,id=disk{number},format=raw,file={}", disk.display());
+            // QEMU opens a writable disk again, by its name, when the VM is saved.
+            let access = if *removed { "on" } else { "off" };
+            let drive = format!(
+                "if=none,id=disk{number},format=raw,readonly={access},file={}",
+                disk.display()
+            );
             let device = format!("virtio-blk-pci,drive=disk{number},id=blk{number}");
             command.args(["-drive", &drive, "-device", &device]);
             others.push((disk, content));
@@ -508,6 +528,9 @@ fn memory_that_qemu_does_not_skip_is_refused() {
     let output = dir.path().join("x.ckpt");
     let (code, said) = refused(&["save", "--qmp", name(&vm.qmp), "-o", name(&output)]);
     assert_eq!(code, 3, "{said}");
-    assert!(said.contains("is a memory-backend-memfd, and QEMU ") && said.contains("mem-path=/dev/shm"), "{said}");
+    assert!(
+        said.contains("is a memory-backend-memfd, and QEMU ") && said.contains("mem-path=/dev/shm"),
+        "{said}"
+    );
     assert!(!output.exists());
 }
