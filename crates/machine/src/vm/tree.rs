@@ -29,7 +29,7 @@ impl Vm {
         let parts = parts(&self.human("info mtree -f -o")?);
         if parts.is_empty() {
             return Err(self.unfit(
-                "none of its memory is a memory backend's; start QEMU with -object memory-backend-file,...",
+                "QEMU shows no memory backend in the guest's memory (info mtree -f -o), so where that is cannot be told",
             ));
         }
         Ok(parts)
