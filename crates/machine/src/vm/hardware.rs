@@ -215,8 +215,8 @@ impl Vm {
             memory_bytes: bytes("base-memory") + bytes("plugged-memory"),
             memory: self.backends()?,
             cpu: self.cpu_model()?,
-            processors: self.values("/machine", "smp", "cpus")?,
-            slots: self.values("/machine", "memory", "size")?,
+            processors: self.processors()?,
+            slots: self.slots()?,
             blocks: self.blocks()?,
             vcpus: self.vcpus()?,
             devices: self.devices()?,
@@ -237,7 +237,7 @@ impl Vm {
     }
 
     /// As [`crate::qmp::Qmp::run`], of something that an older QEMU may not know: null.
-    fn ask(&mut self, command: &'static str, arguments: Value) -> Result<Value, VmError> {
+    pub(super) fn ask(&mut self, command: &'static str, arguments: Value) -> Result<Value, VmError> {
         Ok(self.qmp.run_all(&[(command, arguments)])?.pop().flatten().unwrap_or_default())
     }
 
@@ -340,18 +340,6 @@ impl Vm {
     pub(super) fn property(&mut self, path: &str, name: &str) -> Result<String, VmError> {
         let value = self.ask("qom-get", json!({ "path": path, "property": name }))?;
         Ok(value.as_str().unwrap_or_default().to_owned())
-    }
-
-    /// The values of a property that is a structure, but for one of them; none where there is no such property.
-    fn values(
-        &mut self,
-        path: &str,
-        name: &str,
-        but: &str,
-    ) -> Result<BTreeMap<String, Value>, VmError> {
-        let value = self.ask("qom-get", json!({ "path": path, "property": name }))?;
-        let values = value.as_object().into_iter().flatten().filter(|(name, _)| *name != but);
-        Ok(values.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 
     /// The properties of an object that are wanted, can be read and compared.

@@ -1,4 +1,4 @@
-//! The memory tree: which guest-physical addresses are memory of which backend, and where QEMU has it mapped.
+//! The memory tree: which guest-physical addresses are memory of which backend, and where QEMU has it mapped; and what else of a machine is no device.
 //!
 //! QEMU says so in its human monitor only. The forms read here are those of QEMU 7.2 to 11.1.
 
@@ -63,6 +63,29 @@ impl Vm {
         let is_it =
             |value: &Option<Value>| value.as_ref().and_then(|v| v.as_str()) == Some(&object);
         Ok(answers.iter().position(is_it).map(|at| paths.swap_remove(at)))
+    }
+
+    /// Places for vCPUs. How many were there at the start does not matter.
+    pub(super) fn processors(&mut self) -> Result<BTreeMap<String, Value>, VmError> {
+        let mut places = self.structure("smp")?;
+        places.remove("cpus");
+        Ok(places)
+    }
+
+    /// Places for memory: `slots` and `max-size`, which QEMU does not name if there are none.
+    pub(super) fn slots(&mut self) -> Result<BTreeMap<String, Value>, VmError> {
+        let mut places = self.structure("memory")?;
+        if let Some(size) = places.remove("size") {
+            places.entry("slots".to_owned()).or_insert(0.into());
+            places.entry("max-size".to_owned()).or_insert(size);
+        }
+        Ok(places)
+    }
+
+    /// A property of the machine that is a structure; empty in a QEMU that has none.
+    fn structure(&mut self, name: &str) -> Result<BTreeMap<String, Value>, VmError> {
+        let value = self.ask("qom-get", json!({ "path": "/machine", "property": name }))?;
+        Ok(value.as_object().cloned().unwrap_or_default().into_iter().collect())
     }
 
     /// Memory of devices and firmware, and its length: another QEMU must have the same.
