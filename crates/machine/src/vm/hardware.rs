@@ -237,7 +237,11 @@ impl Vm {
     }
 
     /// As [`crate::qmp::Qmp::run`], of something that an older QEMU may not know: null.
-    pub(super) fn ask(&mut self, command: &'static str, arguments: Value) -> Result<Value, VmError> {
+    pub(super) fn ask(
+        &mut self,
+        command: &'static str,
+        arguments: Value,
+    ) -> Result<Value, VmError> {
         Ok(self.qmp.run_all(&[(command, arguments)])?.pop().flatten().unwrap_or_default())
     }
 
