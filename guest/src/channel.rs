@@ -121,6 +121,14 @@ impl Channel {
             Channel::Port(_) => self.fail(0, what),
         }
     }
+
+    /// Reports that this kernel does not know an option, or refuses its value.
+    pub(crate) fn misused(&self, problem: &str) {
+        match self {
+            Channel::Mailbox(disk) => drop(status(disk, 0, State::Misused, &[], problem)),
+            Channel::Port(_) => self.fail(0, problem),
+        }
+    }
 }
 
 /// Waits for an order with a higher number.

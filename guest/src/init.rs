@@ -7,7 +7,7 @@ use crate::channel::{Channel, Io};
 use crate::relay::Relay;
 use crate::vmm::backing::Backing;
 use crate::vmm::linux;
-use crate::{Result, system, trace};
+use crate::{Result, options, system, trace};
 use vmtax_guest::job::Address;
 use vmtax_guest::order::Pmu;
 
@@ -54,9 +54,7 @@ pub(crate) fn start() -> Result<Start> {
     let line =
         std::fs::read_to_string("/proc/cmdline").map_err(|e| format!("/proc/cmdline: {e}"))?;
     let words: Vec<&str> = line.split_whitespace().collect();
-    for module in modules()? {
-        system::load_module(&module, &parameters(&module, &words))?;
-    }
+    let refused = options::load(&modules()?, &words)?;
     huge_pages();
     system::all_ports()?;
     system::leave_console()?;
@@ -71,6 +69,10 @@ pub(crate) fn start() -> Result<Start> {
         true => Channel::Port(Io::Strings),
         false => Channel::Mailbox(Disk::open()?),
     };
+    if let Some(problem) = refused.or_else(|| options::unknown(&words)) {
+        channel.misused(&problem);
+        return Err(problem);
+    }
     if role == "agent" {
         return Ok(Start::Agent(channel));
     }
@@ -114,20 +116,6 @@ fn modules() -> Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> = folder.filter_map(|entry| entry.ok().map(|e| e.path())).collect();
     paths.sort();
     Ok(paths)
-}
-
-/// The parameters of a module on the command line: `kvm_intel.nested=1` becomes `nested=1`.
-fn parameters(module: &Path, words: &[&str]) -> String {
-    let stem = module.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
-    let name = stem.split_once('-').map_or(stem, |(_, name)| name).replace('-', "_");
-    let mine: Vec<&str> = words
-        .iter()
-        .filter_map(|word| {
-            let (before, parameter) = word.split_once('.')?;
-            (before.replace('-', "_") == name).then_some(parameter)
-        })
-        .collect();
-    mine.join(" ")
 }
 
 /// The address that the command line gives this VM.

@@ -35,7 +35,7 @@ pub struct Header {
     pub length: u32,
     /// CRC-32 of these bytes.
     pub crc: u32,
-    /// The error message, if the state is failed or lacking.
+    /// The error message, if the state is failed, lacking or misused.
     pub message: String,
 }
 
@@ -55,6 +55,8 @@ pub enum State {
     Failed = 5,
     /// Guest: its kernel lacks what was asked for; the message names it.
     Lacking = 6,
+    /// Guest: its kernel does not know an option of its command line, or refuses the value; the message names it.
+    Misused = 7,
 }
 
 impl Header {
@@ -92,6 +94,7 @@ impl Header {
             4 => State::Done,
             5 => State::Failed,
             6 => State::Lacking,
+            7 => State::Misused,
             _ => return None,
         };
         let message = sector.get(28..28 + word(4)? as usize)?;

@@ -46,6 +46,7 @@ mod kallsyms;
 mod latency;
 mod network;
 mod observer;
+mod options;
 mod ports;
 mod relay;
 mod serve;

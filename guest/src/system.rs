@@ -27,17 +27,20 @@ pub(crate) fn mount(kind: &str, target: &str) -> Result<()> {
     Err(format!("mounting {kind} on {target}: {}", Error::last_os_error()))
 }
 
-/// Loads a kernel module with its parameters. Already there is fine.
-pub(crate) fn load_module(path: &Path, parameters: &str) -> Result<()> {
+/// Loads a kernel module with its parameters; false if the kernel refuses their values. Already there is fine.
+pub(crate) fn load_module(path: &Path, parameters: &str) -> Result<bool> {
     let file = std::fs::File::open(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let parameters = text(parameters)?;
     // SAFETY: the descriptor is open and the string lives over the call.
     let answer =
         unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), parameters.as_ptr(), 0) };
     if answer == 0 || Error::last_os_error().raw_os_error() == Some(libc::EEXIST) {
-        return Ok(());
+        return Ok(true);
     }
     let error = Error::last_os_error();
+    if error.raw_os_error() == Some(libc::EINVAL) && !parameters.is_empty() {
+        return Ok(false);
+    }
     Err(match error.raw_os_error() {
         Some(libc::ENOEXEC) => format!("loading {}: {}", path.display(), refused_module(path)),
         _ => format!("loading {}: {error}", path.display()),

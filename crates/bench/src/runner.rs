@@ -1,7 +1,6 @@
 //! Runs the cells of a matrix.
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 
 use vmtax_capture::program::builtin::ROUNDS;
@@ -87,23 +86,13 @@ impl Request {
 /// Reads a matrix file.
 fn read(path: &Path) -> anyhow::Result<(String, Matrix)> {
     let name = path.display().to_string();
-    let mut text = String::new();
-    let file = File::open(path).map_err(|e| cannot_read(&name, &e))?;
-    match file.take(BYTES_MOST + 1).read_to_string(&mut text) {
-        Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
-            return fail(
-                Code::Data,
-                format!("{name}: is not a text file; docs/bench.md describes a matrix"),
-            );
-        }
-        read => read.map_err(|e| cannot_read(&name, &e))?,
-    };
-    if text.len() as u64 > BYTES_MOST {
-        return fail(
+    let text = vmtax_durable::read_small_text(path, BYTES_MOST).map_err(|e| match e.kind() {
+        std::io::ErrorKind::InvalidData | std::io::ErrorKind::FileTooLarge => Fault::new(
             Code::Data,
-            format!("{name}: is too large for a matrix; docs/bench.md describes one"),
-        );
-    }
+            format!("{name}: is no matrix: {e}; docs/bench.md describes one"),
+        ),
+        _ => cannot_read(&name, &e),
+    })?;
     let matrix = Matrix::read(&text)
         .map_err(|problem| Fault::new(Code::Data, format!("{name}: {problem}")))?;
     Ok((text, matrix))

@@ -34,6 +34,8 @@ use crate::request::Request;
 
 const MATRIX: &str = "matrix.toml";
 const FACTS: &str = "facts";
+/// Most bytes of a run's copy of its matrix, or of the facts of a category.
+const MOST: u64 = 16 << 20;
 const CELLS: &str = "cells";
 
 /// Results of a cell.
@@ -130,7 +132,7 @@ impl Session {
     /// Facts of a category.
     pub(crate) fn facts(&self, name: &str) -> anyhow::Result<Option<Facts>> {
         let path = self.folder.join(FACTS).join(format!("{}.json", file_name(name)));
-        match fs::read(&path) {
+        match vmtax_durable::read_small(&path, MOST) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(vmtax_cli::output::cannot_read(&path.display().to_string(), &e).into()),
             Ok(bytes) => match serde_json::from_slice(&bytes) {
@@ -272,7 +274,7 @@ fn mapped(
 /// Checks that a continued run has the same matrix.
 fn check_matrix(folder: &Path, what: &str) -> anyhow::Result<()> {
     let path = folder.join(MATRIX);
-    match fs::read_to_string(&path) {
+    match vmtax_durable::read_small_text(&path, MOST) {
         Ok(before) if before == what => Ok(()),
         Ok(_) => {
             let name = folder.display();

@@ -189,5 +189,9 @@ pub fn cannot_read(name: &str, source: &io::Error) -> Fault {
         }
         _ => "",
     };
-    Fault::new(Code::Input, format!("{name}: cannot be read: {source}{advice}"))
+    let code = match source.kind() {
+        io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidData => Code::Data,
+        _ => Code::Input,
+    };
+    Fault::new(code, format!("{name}: cannot be read: {source}{advice}"))
 }

@@ -11,15 +11,19 @@
 //!
 //! The only implementation in this workspace: run folders, reports, checkpoints, caches and compacted days all use it.
 //! The content of the files is not interpreted.
+//!
+//! Small files that others wrote are read within a limit ([`read_small`]).
 
 mod advice;
 mod file;
 mod folder;
 mod lock;
+mod small;
 mod temporary;
 
 pub use advice::advice;
 pub use file::{Access, NewFile, Published, write};
 pub use folder::{NewFolder, create_private_folder, remove_folder, sync_folder};
 pub use lock::{Holder, Lock, LockError};
+pub use small::{read_small, read_small_text};
 pub use temporary::remove_temporaries;

@@ -6,16 +6,18 @@ pub mod survey;
 
 use std::fs::{self, File};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use rustix::fs::OFlags;
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output::cannot_read;
+use vmtax_machine::maps::Mapping;
 use vmtax_pageops::PAGE;
 use vmtax_pageops::memory::{self, Pagemap};
 
-use mappings::{Mapping, Taken};
+use mappings::Taken;
 
 /// Where memory is read from.
 pub struct Source {
@@ -29,6 +31,8 @@ struct Part {
     bytes: u64,
     /// `None`: the private memory of the process.
     file: Option<File>,
+    /// Where in the file it begins.
+    offset: u64,
     /// Where the process has it mapped.
     mapped: Option<Range<u64>>,
     /// Its place, and why it is assumed to be the VM's memory.
@@ -53,7 +57,10 @@ impl Source {
     }
 
     fn of_image(path: &str) -> anyhow::Result<Source> {
-        let file = match File::open(path) {
+        // A pipe without a writer is opened at once, and refused.
+        let mut options = File::options();
+        options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
+        let file = match options.open(path) {
             Ok(file) => file,
             Err(error) => return Err(cannot_read(path, &error).into()),
         };
@@ -68,12 +75,13 @@ impl Source {
             let what = format!("{path}: has {} bytes, which is no number of pages", metadata.len());
             return fail(Code::Data, what);
         }
-        let part = Part { bytes: metadata.len(), file: Some(file), mapped: None, why: None };
+        let bytes = metadata.len();
+        let part = Part { bytes, file: Some(file), offset: 0, mapped: None, why: None };
         Ok(Source { name: path.to_owned(), parts: vec![part], process: None })
     }
 
     fn of_process(pid: u32) -> anyhow::Result<Source> {
-        let maps = match fs::read_to_string(format!("/proc/{pid}/maps")) {
+        let maps = match Mapping::of_process(pid) {
             Ok(maps) => maps,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return fail(Code::Input, format!("{pid}: there is no such process or file"));
@@ -85,19 +93,14 @@ impl Source {
         };
         let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let name = format!("process {pid} ({})", command.trim());
-        let taken = take(pid, &name, &Mapping::all(&maps))?;
+        let taken = take(pid, &name, &maps)?;
         let mut parts = Vec::new();
         for Taken { mapping, why } in taken {
             let why = Some(format!("{}: {why}", place(&mapping)));
             let mapped = Some(mapping.range.clone());
-            parts.push(match mapping.shared {
-                true => {
-                    let file = open_mapped(pid, &mapping)?;
-                    let bytes = file.metadata()?.len() & !(PAGE as u64 - 1);
-                    Part { bytes, file: Some(file), mapped, why }
-                }
-                false => Part { bytes: mapping.bytes(), file: None, mapped, why },
-            });
+            let file = mapping.shared.then(|| open_mapped(pid, &mapping)).transpose()?;
+            let (bytes, offset) = (mapping.bytes(), mapping.offset);
+            parts.push(Part { bytes, file, offset, mapped, why });
         }
         let pagemap = Pagemap::open(pid).with_context(|| format!("/proc/{pid}/pagemap"))?;
         Ok(Source { name, parts, process: Some(Process { pid, pagemap }) })
@@ -130,8 +133,9 @@ impl Source {
         for part in &self.parts {
             match (&part.file, &part.mapped, &self.process) {
                 (Some(file), _, _) => {
-                    let extents = memory::extents(file, part.bytes)?;
-                    all.extend(extents.into_iter().map(|e| base + e.start..base + e.end));
+                    let extents = memory::extents(file, part.offset..part.offset + part.bytes)?;
+                    let moved = |at: u64| base + at - part.offset;
+                    all.extend(extents.into_iter().map(|e| moved(e.start)..moved(e.end)));
                 }
                 (None, Some(mapped), Some(process)) => {
                     let populated =
@@ -218,7 +222,7 @@ const PAGEMAP_SCAN: &str = "the kernel does not answer PAGEMAP_SCAN, which needs
 impl Part {
     fn read(&self, at: u64, buffer: &mut [u8], process: Option<&Process>) -> anyhow::Result<()> {
         match (&self.file, &self.mapped, process) {
-            (Some(file), _, _) => Ok(file.read_exact_at(buffer, at)?),
+            (Some(file), _, _) => Ok(file.read_exact_at(buffer, self.offset + at)?),
             (None, Some(mapped), Some(process)) => {
                 let read =
                     memory::read_process(process.pid, mapped.start + at, buffer).unwrap_or(0);
@@ -230,21 +234,15 @@ impl Part {
     }
 }
 
-/// Opens what a process has mapped: by the mapping itself, or by a file that it holds open.
+/// Opens what a process has mapped.
 fn open_mapped(pid: u32, mapping: &Mapping) -> anyhow::Result<File> {
-    let Range { start, end } = mapping.range;
-    if let Ok(file) = File::open(format!("/proc/{pid}/map_files/{start:x}-{end:x}")) {
-        return Ok(file);
-    }
-    for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
-        if entry.path().metadata().is_ok_and(|m| m.ino() == mapping.inode && m.is_file()) {
-            return Ok(File::open(entry.path())?);
+    match mapping.open(pid, false) {
+        Ok(file) => Ok(file),
+        Err(error) => {
+            let what = format!("process {pid}: {} cannot be opened: {error}", mapping.path);
+            fail(Code::Input, format!("{what}; run vmtax as root"))
         }
     }
-    fail(
-        Code::Input,
-        format!("process {pid}: {} cannot be opened; run vmtax as root", mapping.path),
-    )
 }
 
 /// The mappings that are a VM's memory.

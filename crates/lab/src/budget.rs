@@ -27,9 +27,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use vmtax_durable::read_small_text;
 
 use crate::Error;
 
+/// Most bytes of a file: a thousand times as many operations as there are. What is made of it takes a hundred times as much memory.
+const MOST_BYTES: u64 = 1 << 20;
 /// How much a path may be longer when a budget does not say.
 pub const TOLERANCE: f64 = 0.005;
 /// How much exits of an operation whose vCPUs race may differ: a twentieth of their number.
@@ -118,7 +121,7 @@ impl Budget {
     /// # Errors
     /// When it cannot be read or is no budget.
     pub fn read(path: &Path) -> Result<Budget, Error> {
-        let text = std::fs::read_to_string(path).map_err(Error::io(path, "read the budget"))?;
+        let text = read_small_text(path, MOST_BYTES).map_err(Error::io(path, "read the budget"))?;
         let budget: Budget = toml::from_str(&text).map_err(|error| Error::Budget {
             path: path.to_owned(),
             problem: format!("is no budget: {}", toml_problem(&text, &error)),

@@ -155,12 +155,13 @@ impl Conversation {
         let header = machine.wait(|| {
             self.mailbox.read_into(STATUS * BYTES, &mut sector).ok()?;
             let header = Header::from_sector(&sector)?;
-            let is_over = matches!(header.state, State::Failed | State::Lacking);
+            let is_over = matches!(header.state, State::Failed | State::Lacking | State::Misused);
             (is_over || (header.number == number && is_wanted(&header))).then_some(header)
         })?;
         match header.state {
             State::Failed => Err(Error::Guest { message: header.message }),
             State::Lacking => Err(Error::Lacking { what: header.message }),
+            State::Misused => Err(Error::Option { problem: header.message }),
             _ => Ok(header),
         }
     }

@@ -30,6 +30,12 @@ pub enum Error {
         /// A sentence.
         what: String,
     },
+    /// The host's kernel does not know an option, or refuses its value.
+    #[error("--option: {problem}")]
+    Option {
+        /// The option, and the kernel's answer.
+        problem: String,
+    },
     /// The host's report is invalid.
     #[error("the report of the emulated host cannot be read: {problem}")]
     Report {

@@ -10,6 +10,7 @@ mod multiboot;
 
 use std::path::Path;
 
+use vmtax_durable::read_small;
 use vmtax_events::{Event, Kind};
 use vmtax_guest::order::{Order, Program};
 
@@ -43,11 +44,7 @@ impl Image {
     /// When it cannot be read, is not a multiboot image, or cannot be loaded.
     pub fn read(path: &Path, arguments: &str) -> Result<Image, Error> {
         let problem = |problem: String| Error::Program { path: path.to_owned(), problem };
-        let length = std::fs::metadata(path).map_err(Error::io(path, "read the program"))?.len();
-        if length > MOST_FILE {
-            return Err(problem(format!("has {length} bytes, and a program at most {MOST_FILE}")));
-        }
-        let bytes = std::fs::read(path).map_err(Error::io(path, "read the program"))?;
+        let bytes = read_small(path, MOST_FILE).map_err(Error::io(path, "read the program"))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         loaded(name, &bytes, arguments).map(Image).map_err(problem)
     }

@@ -46,6 +46,7 @@ pub mod kernel;
 mod lock;
 mod machine;
 mod mailbox;
+pub mod maps;
 pub mod network;
 mod process;
 pub mod programs;

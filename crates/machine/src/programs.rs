@@ -6,11 +6,16 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use vmtax_durable::read_small;
+
 use crate::cpio::Entry;
 use crate::{Error, Limits, Tool};
 
 /// Limits of ldd, which prints a line for each library.
 const LIMITS: Limits = Limits { time: Duration::from_secs(60), output: 1 << 20 };
+
+/// Most bytes of a program or a library: all of them are in the memory of a machine.
+const LARGEST: u64 = 1 << 30;
 
 /// Files by the path they must have, without the leading slash.
 pub type Files = BTreeMap<String, Vec<u8>>;
@@ -21,12 +26,12 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 /// The dynamic loader lists them; the program is not executed.
 pub fn add(files: &mut Files, name: &str, path: &Path, inside: &Path) -> Result<bool, Error> {
     let problem = |problem: String| Error::Program { program: name.to_owned(), problem };
-    let bytes = std::fs::read(path).map_err(|e| problem(format!("cannot be read: {e}")))?;
+    let bytes = read_small(path, LARGEST).map_err(|e| problem(format!("cannot be read: {e}")))?;
     let is_program = bytes.starts_with(b"\x7fELF");
     files.insert(relative(inside), bytes);
     if is_program {
         for library in libraries(path).map_err(problem)? {
-            let bytes = std::fs::read(&library).map_err(|e| {
+            let bytes = read_small(&library, LARGEST).map_err(|e| {
                 problem(format!("needs {}, which cannot be read: {e}", library.display()))
             })?;
             files.insert(relative(&library), bytes);

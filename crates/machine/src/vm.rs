@@ -8,9 +8,11 @@ mod hardware;
 mod memory;
 mod orders;
 mod pause;
+mod sample;
 mod state;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 pub use disks::{Disk, DiskCheck, Image};
 pub use guard::{Guarded, STOPPED, guard};

@@ -12,16 +12,19 @@ use std::ptr::NonNull;
 
 use crate::PAGE;
 
-/// Ranges of a file with data, in whole pages, ascending; the rest reads as zeros. File systems without holes report all as data.
-pub fn extents(file: &File, len: u64) -> io::Result<Vec<Range<u64>>> {
+/// Parts of `range` of a file with data, in whole pages, ascending; the rest reads as zeros. File systems without holes report all as data.
+/// The range begins and ends with a page.
+pub fn extents(file: &File, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
     let page = PAGE as u64;
     let mut extents: Vec<Range<u64>> = Vec::new();
-    let mut at = 0;
-    while at < len {
-        let Some(start) = seek(file, at, libc::SEEK_DATA)? else { break };
-        let end = seek(file, start, libc::SEEK_HOLE)?.unwrap_or(len);
+    let mut at = range.start;
+    while at < range.end {
+        let Some(start) = seek(file, at, libc::SEEK_DATA)?.filter(|at| *at < range.end) else {
+            break;
+        };
+        let end = seek(file, start, libc::SEEK_HOLE)?.unwrap_or(range.end);
         let start = start - start % page;
-        let end = end.next_multiple_of(page).min(len.next_multiple_of(page));
+        let end = end.next_multiple_of(page).min(range.end);
         if end <= at {
             break;
         }
@@ -129,12 +132,15 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Maps `len` bytes from the beginning. `len` is above 0.
-    pub fn new(file: &File, len: usize) -> io::Result<Map> {
+    /// Maps these bytes of a file. They are more than none, and begin with a page.
+    pub fn new(file: &File, bytes: Range<u64>) -> io::Result<Map> {
+        let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
+        let offset = libc::off_t::try_from(bytes.start).map_err(invalid)?;
+        let len = usize::try_from(bytes.end.saturating_sub(bytes.start)).map_err(invalid)?;
         let (kind, flags) = (libc::PROT_READ, libc::MAP_SHARED | libc::MAP_NORESERVE);
         // SAFETY: a new mapping at a place of the kernel's choice.
         let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), len, kind, flags, file.as_raw_fd(), 0) };
+            unsafe { libc::mmap(std::ptr::null_mut(), len, kind, flags, file.as_raw_fd(), offset) };
         match NonNull::new(start.cast::<u8>()) {
             Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Map { start, len }),
             _ => Err(io::Error::last_os_error()),
@@ -382,7 +388,7 @@ mod tests {
             );
             return vmtax_skipped::system("no huge page is free");
         }
-        let map = Map::new(&file, 2 * HUGE as usize).unwrap();
+        let map = Map::new(&file, 0..2 * HUGE).unwrap();
         let start = at as usize;
         map.with(0..2 * HUGE as usize, |found| {
             assert!(found[start..start + bytes.len()] == bytes);

@@ -423,7 +423,7 @@ fn memory_that_changes_gives_a_checkpoint_that_verifies() {
     for (zstd, child) in [(None, false), (Some(1), false), (None, true), (Some(3), true)] {
         let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile()).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0).unwrap();
-        let map = Map::new(&file, bytes.len()).unwrap();
+        let map = Map::new(&file, 0..bytes.len() as u64).unwrap();
         let mut meddler = Meddler { memory: &file, pages: bytes.len() / PAGE, age: 0 };
         let parent = child.then(|| Checkpoint::open(&base).unwrap());
         let path = dir.path().join("x.ckpt");

@@ -345,8 +345,10 @@ pub fn fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyhow::Error {
         | Lab::DebugInfo { .. } => Code::Data,
         Lab::Io { source, .. } | Lab::Machine(Machine::Io { source, .. }) => match source.kind() {
             io::ErrorKind::NotFound => Code::Input,
+            io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidData => Code::Data,
             _ => Code::Output,
         },
+        Lab::Option { .. } => Code::Usage,
         Lab::Observer { .. } => Code::Input,
         _ => Code::Machine,
     };

@@ -75,6 +75,8 @@ struct Block<'a> {
     name: &'a str,
     bytes: u64,
     file: &'a File,
+    /// Where in the file it begins.
+    offset: u64,
     map: Map,
 }
 
@@ -91,8 +93,9 @@ impl<'a> Memory<'a> {
     /// The memory of a VM or an image named `from`; `live`: the VM keeps running.
     pub(crate) fn new(from: &'a Path, ram: &'a [Ram], live: bool) -> anyhow::Result<Memory<'a>> {
         let block = |ram: &'a Ram| -> io::Result<Block<'a>> {
-            let map = Map::new(&ram.file, ram.bytes as usize)?;
-            Ok(Block { name: &ram.name, bytes: ram.bytes, file: &ram.file, map })
+            let (bytes, offset) = (ram.bytes, ram.offset);
+            let map = Map::new(&ram.file, offset..offset + bytes)?;
+            Ok(Block { name: &ram.name, bytes, file: &ram.file, offset, map })
         };
         let blocks = ram.iter().map(block).collect::<io::Result<_>>()?;
         Ok(Memory { from, blocks, keep: live, spare: Mutex::default() })
@@ -444,7 +447,8 @@ impl Block<'_> {
     fn layout(&self) -> io::Result<Layout> {
         let page = PAGE as u64;
         let (mut pieces, mut holes, mut data, mut last) = (Vec::new(), Vec::new(), 0, 0);
-        for extent in memory::extents(self.file, self.bytes)? {
+        for extent in memory::extents(self.file, self.offset..self.offset + self.bytes)? {
+            let extent = extent.start - self.offset..extent.end - self.offset;
             if last < extent.start {
                 holes.push(last / page..extent.start / page);
             }
@@ -487,7 +491,7 @@ mod tests {
                 bytes[..8].copy_from_slice(&at.to_le_bytes());
                 file.write_all_at(&bytes, at * PAGE as u64).unwrap();
             }
-            Ram { name: name.to_owned(), bytes: PAGES * PAGE as u64, file }
+            Ram::image(name, PAGES * PAGE as u64, file)
         });
         let memory = Memory::new(dir.path(), &ram, true).unwrap();
         let mut cpu = Cpu::best();
@@ -532,7 +536,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[7; 4 * PAGE], 0).unwrap();
-        let ram = [Ram { name: "a".to_owned(), bytes: 4 * PAGE as u64, file }];
+        let ram = [Ram::image("a", 4 * PAGE as u64, file)];
         let memory = Memory::new(dir.path(), &ram, true).unwrap();
         let mut cpu = Cpu::best();
         let options = Options { live: true, ..Options::default() };
@@ -561,7 +565,7 @@ mod tests {
             };
             put(1);
             let copy = file.try_clone().unwrap();
-            let ram = [Ram { name: "a".to_owned(), bytes: PAGES * PAGE as u64, file: copy }];
+            let ram = [Ram::image("a", PAGES * PAGE as u64, copy)];
             let memory = Memory::new(dir.path(), &ram, true).unwrap();
             let mut cpu = Cpu::best();
             let path = dir.path().join("x.ckpt");

@@ -58,6 +58,7 @@ impl Restore<'_> {
         let mut memory = Blocks { blocks: &ram };
         fill(checkpoint, &mut memory, &format!("memory of the VM at {}", socket.display()))?;
         vm.still_waits().map_err(vm_fault)?;
+        vm.check_content(&ram).map_err(vm_fault)?;
         vm.load_state(&mut checkpoint.state()).map_err(vm_fault)?;
         if self.stopped {
             return vm.stands().map_err(vm_fault);
@@ -163,11 +164,13 @@ struct Blocks<'a> {
 
 impl Target for Blocks<'_> {
     fn clear(&mut self, region: usize, bytes: u64) -> io::Result<()> {
-        memory::punch(&self.blocks[region].file, 0..bytes)
+        let block = &self.blocks[region];
+        memory::punch(&block.file, block.offset..block.offset + bytes)
     }
 
     fn write(&mut self, region: usize, at: u64, bytes: &[u8]) -> io::Result<()> {
-        memory::write(&self.blocks[region].file, at, bytes)
+        let block = &self.blocks[region];
+        memory::write(&block.file, block.offset + at, bytes)
     }
 }
 

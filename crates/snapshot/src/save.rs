@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::{cannot_read, is_same_file};
 use vmtax_machine::Stop;
@@ -79,6 +80,7 @@ impl Save {
         let mut vm = Vm::connect(socket, stop.clone()).map_err(vm_fault)?;
         // Slow or fallible steps come before the pause if possible.
         let ram = vm.ram(false).map_err(vm_fault)?;
+        vm.check_skips(&ram).map_err(vm_fault)?;
         check_memory(self, &ram)?;
         let hardware = vm.hardware().map_err(vm_fault)?;
         let devices = vm.device_names().map_err(vm_fault)?;
@@ -186,7 +188,10 @@ fn check_memory(args: &Save, ram: &[Ram]) -> anyhow::Result<()> {
 
 fn open_image(path: &Path) -> anyhow::Result<Ram> {
     let name = path.display();
-    let file = match File::open(path) {
+    // A pipe without a writer is opened at once, and refused.
+    let mut options = File::options();
+    options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
+    let file = match options.open(path) {
         Ok(file) => file,
         Err(error) => return Err(cannot_read(&name.to_string(), &error).into()),
     };
@@ -198,7 +203,7 @@ fn open_image(path: &Path) -> anyhow::Result<Ram> {
         let what = format!("{name}: has {} bytes, which is no number of pages", metadata.len());
         return fail(Code::Data, what);
     }
-    Ok(Ram { name: "image".to_owned(), bytes: metadata.len(), file })
+    Ok(Ram::image("image", metadata.len(), file))
 }
 
 /// An error if the pause would be longer than allowed.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use vmtax_machine::Stop;
-use vmtax_machine::vm::Vm;
+use vmtax_machine::vm::{Pause, Vm};
 use vmtax_pageops::checkpoint::Checkpoint;
 use vmtax_pageops::{Cpu, PAGE};
 use vmtax_snapshot::Save;
@@ -27,7 +27,7 @@ impl Drop for Qemu {
 fn start(socket: &Path) -> Qemu {
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-m", "64M"]);
-    qemu.args(["-object", "memory-backend-memfd,id=mem,size=64M,share=on"]);
+    qemu.args(["-object", "memory-backend-file,id=mem,size=64M,mem-path=/dev/shm,share=on"]);
     qemu.args(["-machine", "q35,memory-backend=mem", "-qmp"]);
     qemu.arg(format!("unix:{},server=on,wait=off", socket.display()));
     let qemu = Qemu(qemu.stdout(Stdio::null()).spawn().unwrap());
@@ -86,4 +86,34 @@ fn an_image_is_saved_and_does_not_become_its_own_checkpoint() {
     let stopped = Save { output: dir.path().join("y.ckpt"), ..Save::default() };
     let error = stopped.of_image(&image, &mut Cpu::best(), &stop).unwrap_err().to_string();
     assert!(error.contains("interrupted") && !stopped.output.exists(), "{error}");
+}
+
+/// A page that is in QEMU and not in the file is found, though the file has the right length.
+#[test]
+fn a_file_that_is_not_the_memory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("qmp");
+    let _qemu = start(&socket);
+    let mut vm = Vm::connect(&socket, Stop::default()).unwrap();
+    let (ours, mut other) = (vm.ram(false).unwrap(), vm.ram(false).unwrap());
+    let zeros = tempfile::tempfile().unwrap();
+    zeros.set_len(MEMORY).unwrap();
+    other[0].file = zeros;
+    let began = Instant::now();
+    // Until the firmware has written something.
+    let error = loop {
+        assert!(began.elapsed() < Duration::from_secs(600), "zeros were taken for its memory");
+        let mut pause = Pause::begin(&mut vm, false).unwrap();
+        pause.vm().check_ram(&ours).unwrap();
+        let checked = pause.vm().check_content(&other);
+        pause.end().unwrap();
+        match checked {
+            Ok(()) => std::thread::sleep(Duration::from_millis(20)),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(
+        error.contains("is not in the file that was found for the memory backend \"mem\""),
+        "{error}"
+    );
 }

@@ -65,7 +65,6 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const NEVER: Duration = Duration::from_secs(3600);
 
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
-    let stop = Signals::new()?;
     let mut sink = match &args.textfile {
         Some(path) => Sink::File(path),
         None => Sink::Server(Box::new(
@@ -75,6 +74,7 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
     };
     let mut watch = match &args.replay {
         Some(path) => {
+            // A pipe without a writer is waited for, and a signal ends that.
             sink.put(&ledger::of_path(path, &args.reading.reading(), Default::default())?)?;
             None
         }
@@ -95,6 +95,7 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
         (None, Sink::File(_)) => return Ok(()),
         (None, Sink::Server(_)) => NEVER,
     };
+    let stop = Signals::new()?;
     let mut next = Instant::now();
     loop {
         next = (next + every).max(Instant::now());

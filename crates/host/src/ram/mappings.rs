@@ -1,26 +1,14 @@
 //! Which mappings of a process are a VM's memory.
 
 use std::collections::HashSet;
-use std::ops::Range;
 
 use vmtax_events::size;
+use vmtax_machine::maps::Mapping;
 
 use super::given::Given;
 
 /// Where nothing says how large a VM's memory is, a smaller mapping is none of it.
 const LEAST: u64 = 16 << 20;
-
-/// A line of /proc/PID/maps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mapping {
-    pub(super) range: Range<u64>,
-    pub(super) shared: bool,
-    pub(super) writable: bool,
-    pub(super) executable: bool,
-    pub(super) offset: u64,
-    pub(super) inode: u64,
-    pub(super) path: String,
-}
 
 /// A mapping that is assumed to be a VM's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,51 +18,26 @@ pub(super) struct Taken {
     pub(super) why: String,
 }
 
-impl Mapping {
-    /// The mappings that /proc/PID/maps lists.
-    pub(super) fn all(maps: &str) -> Vec<Mapping> {
-        maps.lines().filter_map(Mapping::of_line).collect()
-    }
+/// Shared memory that can be a VM's: a memfd, a file, or anonymous memory of a process and its children. Of devices only those
+/// that are file systems of memory.
+fn is_shared_memory(mapping: &Mapping) -> bool {
+    let path = mapping.path.as_str();
+    let is_device = path.starts_with("/dev/")
+        && !["/dev/shm/", "/dev/hugepages", "/dev/zero (deleted)"]
+            .iter()
+            .any(|name| path.starts_with(name));
+    let is_buffer = path.starts_with("/dmabuf") || path.starts_with("/drm ");
+    mapping.shared
+        && mapping.writable
+        && mapping.inode != 0
+        && path.starts_with('/')
+        && !is_device
+        && !is_buffer
+}
 
-    fn of_line(line: &str) -> Option<Mapping> {
-        let mut words = line.split_ascii_whitespace();
-        let (start, end) = words.next()?.split_once('-')?;
-        let access = words.next()?;
-        let offset = u64::from_str_radix(words.next()?, 16).ok()?;
-        let _device = words.next()?;
-        let inode = words.next()?.parse().ok()?;
-        let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
-        let path = words.collect::<Vec<_>>().join(" ");
-        let has = |letter| access.contains(letter);
-        let (shared, writable, executable) = (has('s'), has('w'), has('x'));
-        Some(Mapping { range, shared, writable, executable, offset, inode, path })
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.range.end.saturating_sub(self.range.start)
-    }
-
-    /// Shared memory that can be a VM's: a memfd, a file, or anonymous memory of a process and its children. Of devices only those
-    /// that are file systems of memory.
-    fn is_shared_memory(&self) -> bool {
-        let is_device = self.path.starts_with("/dev/")
-            && !["/dev/shm/", "/dev/hugepages", "/dev/zero (deleted)"]
-                .iter()
-                .any(|name| self.path.starts_with(name));
-        let is_buffer = self.path.starts_with("/dmabuf") || self.path.starts_with("/drm ");
-        self.shared
-            && self.writable
-            && self.offset == 0
-            && self.inode != 0
-            && self.path.starts_with('/')
-            && !is_device
-            && !is_buffer
-    }
-
-    /// Private memory: anonymous, or a private mapping of a file (`share=off`).
-    fn is_private_memory(&self) -> bool {
-        !self.shared && self.writable && !self.path.starts_with('[')
-    }
+/// Private memory: anonymous, or a private mapping of a file (`share=off`).
+fn is_private_memory(mapping: &Mapping) -> bool {
+    !mapping.shared && mapping.writable && !mapping.path.starts_with('[')
 }
 
 /// Mappings that can be a VM's memory: nothing that is executed there or elsewhere, as an emulator's translations are.
@@ -84,8 +47,9 @@ fn candidates(all: &[Mapping]) -> Vec<Mapping> {
     let is_data = |m: &&Mapping| !m.executable && !executed.contains(&m.inode);
     let data: Vec<&Mapping> = all.iter().filter(is_data).collect();
     let mut seen = HashSet::new();
-    let shared = data.iter().filter(|m| m.is_shared_memory() && seen.insert(m.inode));
-    let private = data.iter().filter(|m| m.is_private_memory());
+    let shared =
+        data.iter().filter(|m| is_shared_memory(m) && seen.insert((m.device, m.inode, m.offset)));
+    let private = data.iter().filter(|m| is_private_memory(m));
     shared.chain(private).map(|m| (*m).clone()).collect()
 }
 

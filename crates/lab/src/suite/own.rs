@@ -22,6 +22,7 @@ use std::sync::OnceLock;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 use object::{Object, ObjectSection};
 use serde::Deserialize;
+use vmtax_durable::read_small_text;
 use vmtax_events::{Isa, svm, vmx};
 
 use super::definition::{Code, Definition, Kind, Own, line, nothing};
@@ -89,11 +90,7 @@ pub(super) fn operations() -> &'static [Definition] {
 /// When the file cannot be read, or has something that cannot run: the sentence names the operation.
 pub fn read(path: &Path) -> Result<&'static Suite, Error> {
     let problem = |problem: String| Error::Operation { path: path.to_owned(), problem };
-    let length = std::fs::metadata(path).map_err(Error::io(path, "read the operations"))?.len();
-    if length > MOST_TEXT {
-        return Err(problem("is larger than any file of operations".to_owned()));
-    }
-    let text = std::fs::read_to_string(path).map_err(Error::io(path, "read the operations"))?;
+    let text = read_small_text(path, MOST_TEXT).map_err(Error::io(path, "read the operations"))?;
     let definitions = definitions(&text).map_err(problem)?;
     let suite = Suite {
         name: "own",

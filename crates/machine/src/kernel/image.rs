@@ -41,7 +41,11 @@ impl Image {
     pub(crate) fn read(path: &Path) -> Result<Image, Error> {
         let problem = |problem: String| Error::Kernel { path: path.to_owned(), problem };
         let mut file = File::open(path).map_err(Error::io(path, "open the kernel"))?;
-        let size = file.metadata().map_err(Error::io(path, "read the kernel"))?.len();
+        let metadata = file.metadata().map_err(Error::io(path, "read the kernel"))?;
+        if !metadata.is_file() {
+            return Err(problem("is not a file; give a bzImage".to_owned()));
+        }
+        let size = metadata.len();
         if size > LARGEST_ELF {
             return Err(problem(format!("{size} bytes: too small or too large for a kernel")));
         }

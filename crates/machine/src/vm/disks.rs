@@ -152,7 +152,12 @@ impl Vm {
             let first = disk.images.last().map(|image| Path::new(&image.file));
             let stem =
                 first.and_then(Path::file_stem).unwrap_or(disk.name.as_ref()).to_string_lossy();
-            let overlay = into.join(format!("{stem}.{name}.qcow2"));
+            let mut overlay = into.join(format!("{stem}.{name}.qcow2"));
+            if taken.contains(&overlay) {
+                // disk.img and disk.qcow2, or files of one name in several folders: the disk's own name tells them apart.
+                let own = disk.name.replace('/', "_");
+                overlay = into.join(format!("{stem}-{own}.{name}.qcow2"));
+            }
             if overlay.symlink_metadata().is_ok() || taken.contains(&overlay) {
                 return Err(self.unfit(format!(
                     "{what}: its overlay would be {}, which exists already; name another checkpoint, or another folder: \

@@ -29,6 +29,12 @@ pub struct Hardware {
     pub memory: Vec<Backend>,
     /// The first vCPU; all are alike.
     pub cpu: CpuModel,
+    /// Places for vCPUs, plugged or not: `maxcpus`, `sockets`, `cores`, ... of `-smp`.
+    pub processors: BTreeMap<String, Value>,
+    /// Places for memory, plugged or not: `slots` and `max-size` of `-m`.
+    pub slots: BTreeMap<String, Value>,
+    /// Memory of devices and firmware, such as `pc.bios`, and its length.
+    pub blocks: BTreeMap<String, Value>,
     /// Place of each vCPU: socket-id, core-id, thread-id, ...
     pub vcpus: Vec<BTreeMap<String, u64>>,
     /// Devices that were asked for, in the order of their names.
@@ -178,8 +184,8 @@ fn is_plain(kind: &str) -> bool {
 }
 
 /// A child in QEMU's tree of objects, or a property: its name, and its type.
-struct Entry {
-    name: String,
+pub(super) struct Entry {
+    pub(super) name: String,
     kind: String,
 }
 
@@ -209,6 +215,9 @@ impl Vm {
             memory_bytes: bytes("base-memory") + bytes("plugged-memory"),
             memory: self.backends()?,
             cpu: self.cpu_model()?,
+            processors: self.processors()?,
+            slots: self.slots()?,
+            blocks: self.blocks()?,
             vcpus: self.vcpus()?,
             devices: self.devices()?,
             onboard: self.onboard()?,
@@ -228,7 +237,11 @@ impl Vm {
     }
 
     /// As [`crate::qmp::Qmp::run`], of something that an older QEMU may not know: null.
-    fn ask(&mut self, command: &'static str, arguments: Value) -> Result<Value, VmError> {
+    pub(super) fn ask(
+        &mut self,
+        command: &'static str,
+        arguments: Value,
+    ) -> Result<Value, VmError> {
         Ok(self.qmp.run_all(&[(command, arguments)])?.pop().flatten().unwrap_or_default())
     }
 
@@ -320,7 +333,7 @@ impl Vm {
         Ok(onboard)
     }
 
-    fn children(&mut self, path: &str) -> Result<Vec<Entry>, VmError> {
+    pub(super) fn children(&mut self, path: &str) -> Result<Vec<Entry>, VmError> {
         let answer = self.ask("qom-list", json!({ "path": path }))?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let of = |e: &Value| Entry { name: text(&e["name"]), kind: text(&e["type"]) };
@@ -328,7 +341,7 @@ impl Vm {
     }
 
     /// A property that is a text; empty where there is none.
-    fn property(&mut self, path: &str, name: &str) -> Result<String, VmError> {
+    pub(super) fn property(&mut self, path: &str, name: &str) -> Result<String, VmError> {
         let value = self.ask("qom-get", json!({ "path": path, "property": name }))?;
         Ok(value.as_str().unwrap_or_default().to_owned())
     }
@@ -352,8 +365,8 @@ impl Vm {
     }
 }
 
-const PERIPHERAL: &str = "/machine/peripheral";
-const ANONYMOUS: &str = "/machine/peripheral-anon";
+pub(super) const PERIPHERAL: &str = "/machine/peripheral";
+pub(super) const ANONYMOUS: &str = "/machine/peripheral-anon";
 const UNATTACHED: &str = "/machine/unattached";
 
 fn array(value: &Value) -> &[Value] {
@@ -373,12 +386,15 @@ impl Hardware {
         } else if self.vcpus != here.vcpus {
             let (a, b) = (topology(&self.vcpus), topology(&here.vcpus));
             changed(&mut found, "vCPU topology", &a, &b);
+        } else {
+            compare_values(&mut found, "vCPU", &self.processors, &here.processors);
         }
         // Another type of machine, or KVM's own interrupt controllers, is one difference and not twenty.
         let same_board = self.machine == here.machine && self.accelerator == here.accelerator;
         if same_board {
             compare_values(&mut found, "machine option", &self.options, &here.options);
             self.compare_onboard(here, &mut found);
+            compare_values(&mut found, "length of", &self.blocks, &here.blocks);
         }
         compare_devices(&self.devices, &here.devices, same_board, &mut found);
         found
@@ -388,6 +404,8 @@ impl Hardware {
         let known = self.memory_bytes != 0 && here.memory_bytes != 0;
         if known && self.memory_bytes != here.memory_bytes {
             changed(found, "memory", &mib(self.memory_bytes), &mib(here.memory_bytes));
+        } else {
+            compare_values(found, "memory", &self.slots, &here.slots);
         }
         for ours in &self.memory {
             let what = format!("memory backend {}", ours.id);

@@ -1,13 +1,16 @@
 //! The files of a VM's memory that other processes can open.
+//!
+//! A file is found by the mapping alone: QEMU says which addresses of the guest are a backend's and where it has them mapped, and the
+//! kernel says which file that is. Names and lengths say nothing: a path may be another file by now, and two files may be of one length.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 
 use serde_json::json;
 
+use super::tree::Part;
 use super::{Vm, VmError};
+use crate::maps::Mapping;
 
 /// A block of memory that is a shared file.
 #[derive(Debug)]
@@ -16,141 +19,169 @@ pub struct Ram {
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// The file, from its beginning.
+    /// The file.
     pub file: File,
+    /// Where in the file the memory begins.
+    pub offset: u64,
+    /// Where QEMU has it mapped; nothing for an image.
+    pub(super) mapped: Option<Mapping>,
 }
 
-/// A memory backend, as query-memdev has it.
+impl Ram {
+    /// An image of memory: a file from its beginning.
+    pub fn image(name: &str, bytes: u64, file: File) -> Ram {
+        Ram { name: name.to_owned(), bytes, file, offset: 0, mapped: None }
+    }
+}
+
+/// A shared memory backend that the guest has.
+#[derive(Debug)]
 struct Backend {
     id: String,
     bytes: u64,
+    /// A part of the guest's memory that is it.
+    part: Part,
 }
 
+/// QEMU's type of a backend that is a file with a name, or a nameless one in a named folder.
+const NAMED_FILE: &str = "memory-backend-file";
+/// From this version on QEMU leaves only [`NAMED_FILE`] out of a migration with `x-ignore-shared`; before, all shared memory.
+const ONLY_NAMED_FILES: (u64, u64) = (8, 1);
+/// How to start a VM whose memory can be saved, with any version of QEMU.
+const START: &str = "start it with -object memory-backend-file,id=mem,size=...,mem-path=/dev/shm,share=on -machine memory-backend=mem";
+
 impl Vm {
-    /// Its memory in shared files, in the order of its objects; an error if there is none. All other memory
-    /// is part of the device state.
+    /// Its memory in shared files, sorted by name, to be read, or to be written too. All other memory is part of the device state.
+    ///
+    /// # Errors
+    /// When there is none, or a file cannot be found or opened.
     pub fn ram(&mut self, write: bool) -> Result<Vec<Ram>, VmError> {
-        let shared = self.shared_backends()?;
-        let memfds = self.memfds()?;
+        let backends = self.shared_backends()?;
+        if backends.is_empty() {
+            return Err(self.unfit(format!("the VM's memory is private to QEMU; {START}")));
+        }
+        let mappings = self.mappings(&backends)?;
         let mut found = Vec::new();
-        for backend in &shared {
-            let path = match self.mem_path(&backend.id)? {
-                Some(path) => path,
-                None => self.memfd_of(backend, &shared, &memfds)?,
-            };
-            found.push(self.open(backend, path, write)?);
+        for (backend, mapping) in backends.into_iter().zip(mappings) {
+            let file = mapping.open(self.pid, write);
+            let file = file.map_err(|error| self.not_opened(&backend.id, &mapping, &error))?;
+            let Backend { id: name, bytes, .. } = backend;
+            found.push(Ram { name, bytes, file, offset: mapping.offset, mapped: Some(mapping) });
         }
-        if found.is_empty() {
-            return Err(self.unfit(
-                "the VM's memory is private to QEMU; start it with \
-                 -object memory-backend-memfd,id=mem,size=...,share=on -machine memory-backend=mem",
-            ));
-        }
-        found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
     }
 
-    /// An error unless its memory still has the blocks that [`Vm::ram`] returned: memory can be hotplugged.
-    pub fn check_ram(&mut self, ram: &[Ram]) -> Result<(), VmError> {
-        let mut now = self.shared_backends()?;
-        now.sort_by(|a, b| a.id.cmp(&b.id));
-        if now.iter().map(|b| (&b.id, b.bytes)).eq(ram.iter().map(|r| (&r.name, r.bytes))) {
+    /// An error if QEMU puts shared memory into the device state: then each save would hold all of it, twice.
+    pub fn check_skips(&mut self, ram: &[Ram]) -> Result<(), VmError> {
+        let version = self.qmp.run("query-version", json!({}))?;
+        let part = |name: &str| version["qemu"][name].as_u64().unwrap_or(0);
+        let version = (part("major"), part("minor"));
+        if version < ONLY_NAMED_FILES {
             return Ok(());
         }
-        Err(self.disturbed(
-            "memory was plugged in or out while the VM was saved; save again while nobody else controls it",
-        ))
+        for block in ram {
+            let name = &block.name;
+            let kind = self.property(&format!("/objects/{name}"), "type")?;
+            if kind != NAMED_FILE {
+                let (major, minor) = version;
+                return Err(self.unfit(format!(
+                    "the memory backend {name:?} is a {kind}, and QEMU {major}.{minor} puts all memory but that of \
+                     {NAMED_FILE} into the state of the devices; {START}"
+                )));
+            }
+        }
+        Ok(())
     }
 
-    /// Memory in shared files.
+    /// An error unless its memory is still what [`Vm::ram`] returned, and what QEMU reads of it is what is in the files: memory can be
+    /// hotplugged. The VM is stopped.
+    pub fn check_ram(&mut self, ram: &[Ram]) -> Result<(), VmError> {
+        let now = self.shared_backends()?;
+        let mappings = self.mappings(&now)?;
+        let now = now.iter().zip(&mappings).map(|(b, mapping)| (&b.id, b.bytes, Some(mapping)));
+        if !now.eq(ram.iter().map(|r| (&r.name, r.bytes, r.mapped.as_ref()))) {
+            return Err(self.disturbed(
+                "memory was plugged in or out while the VM was saved; save again while nobody else controls it",
+            ));
+        }
+        self.check_content(ram)
+    }
+
+    /// Shared memory of the guest, sorted by name. Backends that nothing uses are none of it.
     fn shared_backends(&mut self) -> Result<Vec<Backend>, VmError> {
         let answer = self.qmp.run("query-memdev", json!({}))?;
-        let backends = answer.as_array().map(Vec::as_slice).unwrap_or_default().iter();
-        let shared = backends.filter(|b| b["share"] == true).filter_map(|b| {
-            Some(Backend { id: b["id"].as_str()?.to_owned(), bytes: b["size"].as_u64()? })
-        });
-        Ok(shared.collect())
-    }
-
-    /// The file of a backend that has one.
-    fn mem_path(&mut self, id: &str) -> Result<Option<PathBuf>, VmError> {
-        let path = format!("/objects/{id}");
-        let request = ("qom-get", json!({ "path": path, "property": "mem-path" }));
-        let answer = self.qmp.run_all(&[request])?.pop().flatten();
-        let path = answer.and_then(|value| value.as_str().map(PathBuf::from));
-        // A folder is where QEMU made a nameless file; that is found as a memfd is.
-        Ok(path.filter(|path| path.is_file()))
-    }
-
-    /// The nameless file of a backend: the one of its length, if there is no other backend of that length.
-    fn memfd_of(
-        &self,
-        backend: &Backend,
-        shared: &[Backend],
-        memfds: &[(PathBuf, u64)],
-    ) -> Result<PathBuf, VmError> {
-        let bytes = backend.bytes;
-        let Some((path, _)) = memfds.iter().find(|(_, len)| *len == bytes) else {
-            let what = format!("the memfd of the memory backend {:?} was not found", backend.id);
-            return Err(self.unfit(what));
-        };
-        if shared.iter().filter(|other| other.bytes == bytes).count() > 1 {
-            return Err(self.unfit(format!(
-                "several memory backends have {bytes} bytes, so it is unknown which memfd is whose; \
-                 use memory-backend-file, or different sizes"
-            )));
+        let tree = self.memory_tree()?;
+        let mut found = Vec::new();
+        for backend in answer.as_array().map(Vec::as_slice).unwrap_or_default() {
+            let (Some(id), Some(bytes)) = (backend["id"].as_str(), backend["size"].as_u64()) else {
+                continue;
+            };
+            if backend["share"] != true {
+                continue;
+            }
+            // The largest part: small ones are remapped by a guest that boots.
+            let parts = tree.iter().filter(|part| part.backend == id);
+            match parts.max_by_key(|part| part.bytes) {
+                Some(part) => {
+                    found.push(Backend { id: id.to_owned(), bytes, part: part.clone() });
+                }
+                None => self.check_unused(id)?,
+            }
         }
-        Ok(path.clone())
+        found.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(found)
     }
 
-    fn open(&self, backend: &Backend, path: PathBuf, write: bool) -> Result<Ram, VmError> {
-        let opened = File::options().read(true).write(write).open(&path);
-        let length = opened.and_then(|file| Ok((file.metadata()?.len(), file)));
-        match length {
-            Ok((length, file)) if length >= backend.bytes => {
-                Ok(Ram { name: backend.id.clone(), bytes: backend.bytes, file })
-            }
-            Ok(_) => {
-                Err(self.unfit(format!("{} is shorter than the memory in it", path.display())))
-            }
-            Err(error) => Err(self.unfit(format!(
-                "{}: the memory of QEMU (process {}) cannot be opened: {}{}",
-                path.display(),
-                self.pid,
-                error,
-                hint(&error),
+    /// An error if a device has this backend, which is nowhere in the guest's memory.
+    fn check_unused(&mut self, id: &str) -> Result<(), VmError> {
+        match self.user_of(id)? {
+            None => Ok(()),
+            Some(device) => Err(self.unfit(format!(
+                "the memory backend {id:?} is that of {device}, which the guest has not mapped, so where it is cannot be told; \
+                 try again when the guest's driver uses it"
             ))),
         }
     }
 
-    /// Deleted files that QEMU holds open: (path that opens it, length). Its memory is among them.
-    fn memfds(&self) -> Result<Vec<(PathBuf, u64)>, VmError> {
-        let folder = format!("/proc/{}/fd", self.pid);
-        let entries = match fs::read_dir(&folder) {
-            Ok(entries) => entries,
-            Err(error) => {
-                return Err(
-                    self.unfit(format!("{folder}: cannot be listed: {error}{}", hint(&error)))
-                );
-            }
-        };
-        let mut found = Vec::new();
-        let mut inodes = Vec::new();
-        for entry in entries.flatten() {
-            let path = entry.path();
-            let Ok(link) = fs::read_link(&path) else { continue };
-            let link = link.to_string_lossy().into_owned();
-            if !link.starts_with("/memfd:") && !link.ends_with(" (deleted)") {
-                continue;
-            }
-            let Ok(metadata) = path.metadata() else { continue };
-            if metadata.is_file() && !inodes.contains(&(metadata.dev(), metadata.ino())) {
-                inodes.push((metadata.dev(), metadata.ino()));
-                found.push((path, metadata.len()));
-            }
+    /// Where QEMU has each backend mapped: addresses, file and offset of its bytes.
+    fn mappings(&mut self, backends: &[Backend]) -> Result<Vec<Mapping>, VmError> {
+        let mut addresses = Vec::new();
+        for backend in backends {
+            addresses.push(self.host_address(&backend.part)?);
         }
-        found.sort();
-        Ok(found)
+        let maps = Mapping::of_process(self.pid).map_err(|error| {
+            let what = format!("/proc/{}/maps: cannot be read: {error}", self.pid);
+            self.unfit(what + hint(&error))
+        })?;
+        let all = backends.iter().zip(addresses);
+        all.map(|(backend, address)| self.mapping(backend, address, &maps)).collect()
+    }
+
+    /// The mapping of these bytes at this address.
+    fn mapping(&self, backend: &Backend, at: u64, maps: &[Mapping]) -> Result<Mapping, VmError> {
+        let id = &backend.id;
+        let end = at.saturating_add(backend.bytes);
+        let found = maps.iter().find(|m| m.range.start <= at && end <= m.range.end);
+        let Some(found) = found.filter(|m| m.shared && m.inode != 0) else {
+            return Err(self.unfit(format!(
+                "the memory backend {id:?} is no shared file in the process {}; {START}",
+                self.pid
+            )));
+        };
+        if !found.writable {
+            let what = format!("the memory backend {id:?} is read-only, which cannot be saved");
+            return Err(self.unfit(what));
+        }
+        let offset = found.offset + (at - found.range.start);
+        Ok(Mapping { range: at..end, offset, ..found.clone() })
+    }
+
+    fn not_opened(&self, id: &str, mapping: &Mapping, error: &io::Error) -> VmError {
+        let (pid, path) = (self.pid, &mapping.path);
+        let what = format!(
+            "the memory backend {id:?} ({path} of the process {pid}) cannot be opened: {error}"
+        );
+        self.unfit(what + hint(error))
     }
 }
 

@@ -259,6 +259,9 @@ fn hardware() -> Hardware {
                 ("vendor", "AuthenticAMD".into()),
             ]),
         },
+        processors: properties(&[("maxcpus", 2.into()), ("cores", 2.into())]),
+        slots: properties(&[("slots", 0.into()), ("max-size", (1 << 30).into())]),
+        blocks: properties(&[("pc.bios", (256 << 10).into())]),
         vcpus: (0..2).map(|i| [("core-id".to_owned(), i)].into()).collect(),
         devices: vec![device("vb", "virtio-blk-pci", 8), device("", "virtio-net-pci", 16)],
         onboard: [("hpet".to_owned(), 1), ("ich9-ahci".to_owned(), 1)].into(),
@@ -297,7 +300,7 @@ fn each_difference_is_a_sentence() {
         change(&mut here);
         hardware().differences(&here)
     };
-    let cases: [(Change<'_>, &[&str]); 12] = [
+    let cases: [(Change<'_>, &[&str]); 15] = [
         (
             &|h| {
                 h.machine = "pc-i440fx-7.2".into();
@@ -340,7 +343,25 @@ fn each_difference_is_a_sentence() {
                 "CPU property level: saved with 13, this QEMU has 16",
             ],
         ),
-        (&|h| h.vcpus.truncate(1), &["vCPUs: saved with 2, this QEMU has 1"]),
+        (
+            &|h| {
+                h.vcpus.truncate(1);
+                h.processors.insert("cores".into(), 1.into());
+            },
+            &["vCPUs: saved with 2, this QEMU has 1"],
+        ),
+        (
+            &|h| drop(h.processors.insert("maxcpus".into(), 4.into())),
+            &["vCPU maxcpus: saved with 2, this QEMU has 4"],
+        ),
+        (
+            &|h| drop(h.slots.insert("slots".into(), 2.into())),
+            &["memory slots: saved with 0, this QEMU has 2"],
+        ),
+        (
+            &|h| drop(h.blocks.insert("pc.bios".into(), (128 << 10).into())),
+            &["length of pc.bios: saved with 262144, this QEMU has 131072"],
+        ),
         (
             &|h| h.vcpus[1] = [("core-id".to_owned(), 5)].into(),
             &["vCPU topology: saved with core-id 0, 1, this QEMU has core-id 0, 5"],

@@ -114,11 +114,9 @@ impl Stored {
 
 fn read(path: &PathBuf) -> anyhow::Result<Stored> {
     let name = path.display().to_string();
-    let too_large = std::fs::metadata(path).is_ok_and(|file| file.len() > MOST);
-    let text = std::fs::read(path).map_err(|e| output::cannot_read(&name, &e))?;
+    let text = vmtax_durable::read_small(path, MOST).map_err(|e| output::cannot_read(&name, &e))?;
     let stored: Stored = match serde_json::from_slice(&text) {
-        Ok(stored) if !too_large => stored,
-        Ok(_) => return fail(Code::Data, format!("{name}: is larger than the plan of any series")),
+        Ok(stored) => stored,
         Err(error) => {
             return fail(
                 Code::Data,

@@ -190,7 +190,8 @@ fn same_host(
     (path, bench): (&Path, &Ledger),
     (lab, measured): (&Path, &Ledger),
 ) -> anyhow::Result<()> {
-    let facts = std::fs::read(path.join("facts/plain.json")).unwrap_or_default();
+    let facts =
+        vmtax_durable::read_small(&path.join("facts/plain.json"), 1 << 20).unwrap_or_default();
     let facts: BTreeMap<String, String> = serde_json::from_slice(&facts).unwrap_or_default();
     let kernel = facts.get("kernel").map_or("an unknown kernel", String::as_str);
     let emulator = |ledger: &Ledger| ledger.recording.emulated.clone().unwrap_or_default();

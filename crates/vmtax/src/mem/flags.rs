@@ -18,7 +18,7 @@ use crate::flags::OutputArgs;
   vmtax mem restore monday.ckpt --qmp /run/new.qmp      the new QEMU runs with -incoming defer
   vmtax mem bench
 
-The VM needs shared memory that is a file: -object memory-backend-memfd,id=mem,size=1G,share=on
+The VM needs shared memory that is a file: -object memory-backend-file,id=mem,size=1G,mem-path=/dev/shm,share=on
 -machine memory-backend=mem. docs/checkpoint-format.md describes the format of checkpoints.")]
 pub(crate) struct MemArgs {
     #[command(subcommand)]

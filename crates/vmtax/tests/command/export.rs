@@ -282,3 +282,41 @@ fn mistakes_are_errors() {
         ],
     );
 }
+
+/// A pipe without a writer is waited for until a signal comes.
+#[test]
+fn a_signal_ends_the_wait_for_a_pipe() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_vmtax"))
+        .args(["export", "--listen", "127.0.0.1:0", "--replay"])
+        .arg(&pipe)
+        .spawn()
+        .unwrap();
+    // It listens before it opens what it is to serve.
+    let folder = format!("/proc/{}/fd", child.id());
+    let listens = || {
+        let open = std::fs::read_dir(&folder).unwrap().flatten();
+        let mut links = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        links.any(|link| link.to_string_lossy().starts_with("socket:"))
+    };
+    while !listens() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    let began = Instant::now();
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if began.elapsed() > Duration::from_secs(60) => {
+                child.kill().unwrap();
+                panic!("SIGTERM is ignored");
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    assert!(!status.success());
+}

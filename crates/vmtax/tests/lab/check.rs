@@ -140,3 +140,28 @@ fn an_operation_that_cannot_run_is_named() {
     let (code, _) = refused(&[&arguments[..], &blessed].concat());
     assert_eq!((code, budget.exists()), (7, false));
 }
+
+/// Linux starts with a parameter or a value that it does not know as if it were not there.
+#[test]
+fn an_option_that_the_kernel_does_not_know_is_refused() {
+    let run = ["lab", "run", "--operation", "cpuid", "--option"];
+    for (option, words) in [
+        ("kvm_amd.nptt=0", "kvm_amd.nptt: the kernel knows no such parameter"),
+        ("kvm_amd.npt=maybe", "the kernel refuses kvm_amd with npt=maybe"),
+        ("kvm_intel.ept=0", "kvm_intel.ept: this host has no module kvm_intel"),
+        ("mitigations=perhaps", "the kernel says: Unsupported mitigations=perhaps"),
+    ] {
+        let (code, said) = refused(&[&run[..], &[option]].concat());
+        assert_eq!(code, 2, "{option}: {said}");
+        assert!(said.contains(words), "{option}: {said}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let series = folder.path().join("series");
+    let series = series.to_str().unwrap();
+    let vary =
+        ["lab", "series", "--kernel", "distribution", "--host", "amd", "--operation", "cpuid"];
+    let (code, said) =
+        refused(&[&vary[..], &["--vary", "kvm_amd.bogus=1,2", "-o", series]].concat());
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("kvm_amd.bogus: the kernel knows no such parameter"), "{said}");
+}

@@ -270,3 +270,22 @@ fn a_snapshot_that_fails_leaves_all_as_it_was() {
     check(&guest.counted(running + 1));
     ok(&["scan", &guest.pid().to_string()]);
 }
+
+/// disk.img and disk.qcow2 in one folder get overlays of their own.
+#[test]
+fn disks_of_one_stem_are_both_kept() {
+    let disks = Disks::new();
+    let path = |file: &str| disks.dir.path().join(file);
+    let (raw, qcow2, kept) = (path("disk.img"), path("disk.qcow2"), path("kept.ckpt"));
+    fs::rename(&disks.raw, &raw).unwrap();
+    fs::rename(&disks.qcow2, &qcow2).unwrap();
+    let guest = guest(disks.dir.path(), "vm", &arguments(&raw, &qcow2, &disks.cd), false);
+    write(&mut guest.monitor(), 0x51);
+    ok(&["save", "--qmp", name(&guest.qmp), "-o", name(&kept), "--snapshot-disks"]);
+    write(&mut guest.monitor(), 0x52);
+    assert!(path("disk.kept.qcow2").exists() && path("disk-two.kept.qcow2").exists());
+    let mut byte = [0];
+    File::open(&raw).unwrap().read_exact_at(&mut byte, 0).unwrap();
+    assert_eq!(byte, [0x51], "the VM wrote to what was to be kept");
+    assert!(finds(guest, 0x52));
+}

@@ -99,7 +99,9 @@ impl Guest {
         for old in [&qmp, &other, &serial] {
             let _ = fs::remove_file(old);
         }
-        let backend = format!("memory-backend-memfd,id=mem,size={memory},share=on");
+        // As the documents recommend, for any version of QEMU.
+        let backend =
+            format!("memory-backend-file,id=mem,size={memory},mem-path=/dev/shm,share=on");
         // On a busy computer the emulated timer may not tick in time for the kernel's check of it, which panics. Where it stood still the
         // kernel complains of itself, in the middle of a line of the guest; a panic is printed all the same.
         let append = format!(
@@ -148,7 +150,7 @@ impl Guest {
         let open = fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().flatten();
         let is_memory = |path: &PathBuf| {
             let link = fs::read_link(path);
-            link.is_ok_and(|l| l.to_string_lossy().starts_with("/memfd:memory-backend"))
+            link.is_ok_and(|l| l.to_string_lossy().starts_with("/dev/shm/qemu_back_mem."))
         };
         open.map(|e| e.path()).find(is_memory).unwrap()
     }
@@ -174,14 +176,6 @@ impl Guest {
 
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
-    }
-
-    /// Whether a migration is under way. Its QEMU needs `-name vm,debug-threads=on`.
-    pub(super) fn is_migrating(&self) -> bool {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().flatten();
-        let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
-        // Named mig/src/main since QEMU 9.1.
-        threads.map(name).any(|n| n.is_ok_and(|n| n.contains("migration") || n.starts_with("mig/")))
     }
 
     pub(super) fn text(&self) -> String {
@@ -259,6 +253,14 @@ impl Drop for Guest {
     }
 }
 
+/// Whether the QEMU of this process, which has `-name vm,debug-threads=on`, has a migration under way.
+pub(super) fn is_migrating(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
+    // Named mig/src/main since QEMU 9.1.
+    threads.map(name).any(|n| n.is_ok_and(|n| n.contains("migration") || n.starts_with("mig/")))
+}
+
 /// What counter.c prints for counts from 1 on.
 pub(super) fn expected(last: u64) -> Vec<Count> {
     const PAGES: usize = 1024;
@@ -288,7 +290,7 @@ pub(super) fn check(counts: &[Count]) {
 }
 
 /// Whether a socket accepts connections. The check does not connect.
-fn listens(socket: &Path) -> bool {
+pub(super) fn listens(socket: &Path) -> bool {
     const ACCEPTS: &str = "00010000";
     let sockets = fs::read_to_string("/proc/net/unix").unwrap();
     sockets.lines().any(|line| {
@@ -322,7 +324,7 @@ pub(super) struct Monitor {
 }
 
 impl Monitor {
-    fn connect(socket: &Path) -> io::Result<Monitor> {
+    pub(super) fn connect(socket: &Path) -> io::Result<Monitor> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut monitor = Monitor { reader: BufReader::new(stream), events: Vec::new() };

@@ -294,3 +294,22 @@ fn a_full_disk_leaves_the_old_checkpoint_and_nothing_half() {
     assert!(sentences[0].contains("x.ckpt: cannot be written: No space left"), "{said}");
     assert!(sentences[1].contains("y.img: cannot be written: No space left"), "{said}");
 }
+
+/// Opening a pipe would wait for its writer, and a signal is not noticed meanwhile.
+#[test]
+fn a_pipe_in_place_of_an_image_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pipe, output) = (dir.path().join("pipe"), dir.path().join("x.ckpt"));
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let (pipe, output) = (name(&pipe), name(&output));
+    for args in [
+        &["save", "--image", pipe, "-o", output][..],
+        &["save", "--image", "/dev/zero", "-o", output],
+        &["save", "--image", "/dev/zero", "-o", output, "--parent", pipe],
+        &["scan", pipe],
+    ] {
+        let (code, sentence) = refused(args);
+        assert!(matches!(code, 3 | 4) && sentence.contains("is not a"), "{args:?}: {sentence}");
+    }
+}

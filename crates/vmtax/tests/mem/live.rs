@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use vmtax_pageops::checkpoint::Checkpoint;
 
 use super::clients::{CHECK, MEMORY, TRIES, files, freeze, holds_one_moment, is_one_sentence};
-use super::guest::{Guest, check};
+use super::guest::{Guest, check, is_migrating};
+use super::soak::{Composition, Kind, Place, Vm};
 use super::{ended, name, ok, refused, signal, start};
 
 /// Saves that are restored: a few, or as many as `./x bench live` asks for.
@@ -131,49 +132,46 @@ fn a_live_save_of_a_stopped_vm_leaves_it_stopped() {
 /// is set up (its thread holds the list of memory blocks and waits for a vCPU, which waits for the main lock that `object-add` holds).
 #[test]
 fn memory_hotplug_during_a_save_leaves_no_checkpoint() {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let output = dir.path().join("x.ckpt");
-    let names = ["-name", "vm,debug-threads=on"];
-    let guest = Guest::with(dir.path(), "vm", MEMORY, CHECK, &names);
-    guest.passed(1);
-    let mut monitor = guest.monitor();
+    let composition =
+        Composition::of(&[(Kind::Nameless, Place::Node), (Kind::Nameless, Place::Spare)]);
     for more in [&["--live"][..], &[]] {
         let mut tries = 0;
         loop {
             tries += 1;
             assert!(tries < TRIES, "{TRIES} saves were over before memory could be plugged in");
-            monitor.forget();
-            let args = ["save", "--qmp", name(&guest.qmp), "-o", name(&output)];
+            let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            let output = dir.path().join("x.ckpt");
+            let mut vm = Vm::start(&composition, dir.path(), "vm", false);
+            vm.fill(&composition);
+            vm.monitor.forget();
+            let args = ["save", "--qmp", name(&vm.qmp), "-o", name(&output)];
             let child = start(&[&args[..], more].concat());
-            monitor.wait("STOP");
-            let in_time = freeze(&child) && !guest.is_migrating() && {
+            vm.monitor.wait("STOP");
+            let pid = vm.child.id();
+            let in_time = freeze(&child) && !is_migrating(pid) && {
                 // A `migrate` that was sent before is executed before this is answered twice.
-                monitor.status();
-                monitor.status();
-                !guest.is_migrating()
+                vm.monitor.status();
+                vm.monitor.status();
+                !is_migrating(pid)
             };
             if in_time {
-                let backend = json!({ "qom-type": "memory-backend-memfd", "id": "more", "size": 33554432, "share": true });
-                monitor.run("object-add", backend);
+                let dimm = json!({ "driver": "pc-dimm", "memdev": composition.blocks[1].id });
+                vm.monitor.run("device_add", dimm);
             }
             signal(&child, Signal::CONT);
             let (code, said) = ended(child);
-            if in_time {
-                monitor.run("object-del", json!({ "id": "more" }));
-            }
             if in_time && code == 7 {
                 assert!(
                     said.contains("memory was plugged in or out") && is_one_sentence(&said),
                     "{said}"
                 );
-                assert_eq!(files(dir.path()), []);
-                assert_eq!(monitor.status(), "running");
+                assert!(!output.exists());
+                assert_eq!(vm.monitor.status(), "running");
                 break;
             }
             assert_eq!(code, 0, "{said}");
             // The blocks were compared before: the checkpoint is of the memory without it.
             assert_eq!(Checkpoint::open(&output).unwrap().regions().count(), 1);
-            std::fs::remove_file(&output).unwrap();
         }
     }
 }

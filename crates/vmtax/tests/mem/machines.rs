@@ -27,7 +27,7 @@ fn a_checkpoint_goes_into_its_own_machine_only() {
     guest.counted(3);
     ok(&["save", "--qmp", name(&guest.qmp), "-o", name(&checkpoint)]);
     drop(guest);
-    let cases: [(&[&str], &[&str]); 7] = [
+    let cases: [(&[&str], &[&str]); 10] = [
         (
             &["-cpu", "max"],
             &[
@@ -49,6 +49,15 @@ fn a_checkpoint_goes_into_its_own_machine_only() {
             &["device more (virtio-balloon-pci at 02.0): the saved VM did not have it"],
         ),
         (&["-smp", "1"], &["vCPUs: saved with 2, this QEMU has 1"]),
+        (&["-smp", "2,maxcpus=4"], &["vCPU maxcpus: saved with 2, this QEMU has 4"]),
+        (
+            &["-m", "128M,slots=2,maxmem=1G"],
+            &[
+                "memory max-size: saved with 134217728, this QEMU has 1073741824",
+                "memory slots: saved with 0, this QEMU has 2",
+            ],
+        ),
+        (&["-bios", "bios.bin"], &["length of pc.bios: saved with 262144, this QEMU has 131072"]),
         (
             &[
                 "-m",
@@ -58,7 +67,7 @@ fn a_checkpoint_goes_into_its_own_machine_only() {
                 "-machine",
                 "memory-backend=big",
             ],
-            &["memory: saved with mem of 128 MiB, this QEMU has big of 192 MiB, mem of 128 MiB"],
+            &["memory: saved with mem of 128 MiB, this QEMU has big of 192 MiB"],
         ),
         (&["-machine", "hpet=off"], &["machine option hpet: saved with on, this QEMU has off"]),
     ];

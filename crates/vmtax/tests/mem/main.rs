@@ -15,6 +15,7 @@ mod machines;
 mod monitor;
 mod qemu;
 mod scan;
+mod soak;
 mod streams;
 
 use std::path::Path;

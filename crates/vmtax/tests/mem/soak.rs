@@ -1,0 +1,536 @@
+//! Randomly composed VMs, saved and restored; QEMU's own copies of their memory (pmemsave) are compared bit by bit.
+//!
+//! Their memory is of every backend, in NUMA nodes and DIMMs, beside files that are none of it: spare backends and disks of the same length,
+//! and a file that took the path of the memory since.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::guest::{Monitor, PATIENCE, listens};
+use super::{image, mem, name, refused};
+
+const MIB: u64 = 1 << 20;
+/// Where in its file a block begins that does not begin with it.
+const OFFSET: u64 = 16 * MIB;
+/// The guest-physical address of the first DIMM, and the distance to the next.
+const DIMMS: u64 = 4 << 30;
+const BETWEEN: u64 = 128 * MIB;
+/// The version from which on a memory-backend-file may begin anywhere in its file, and from which on QEMU puts memfds into the state of the
+/// devices.
+const NEWER: (u32, u32) = (8, 1);
+
+/// Numbers at random, of a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ word >> 31) % limit
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+
+    fn is_one_in(&mut self, limit: u64) -> bool {
+        self.below(limit) == 0
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kind {
+    /// A nameless file in /dev/shm.
+    Nameless,
+    /// A file of this name, whose path is made anew once QEMU has it.
+    Named,
+    /// A file of this name, from [`OFFSET`] on.
+    At,
+    /// A memfd.
+    Memfd { share: bool },
+    /// Anonymous memory.
+    Ram { share: bool },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Place {
+    /// A NUMA node; the only one is the machine's memory.
+    Node,
+    Dimm {
+        hotplugged: bool,
+    },
+    /// Nothing uses it.
+    Spare,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    pub(super) id: String,
+    kind: Kind,
+    place: Place,
+    mib: u64,
+}
+
+/// What a VM is made of.
+#[derive(Debug)]
+pub(super) struct Composition {
+    seed: u64,
+    machine: &'static str,
+    processors: &'static str,
+    pub(super) blocks: Vec<Block>,
+    /// Disks of the length of its memory; of each, whether its name is removed once QEMU has it.
+    disks: Vec<bool>,
+    /// Flags of each save. The last one leaves the VM stopped; each has the one before as parent if it says so.
+    saves: Vec<Vec<&'static str>>,
+}
+
+impl Composition {
+    /// Of these blocks, each of 16 MiB, without disks, and saved once.
+    pub(super) fn of(blocks: &[(Kind, Place)]) -> Composition {
+        let block = |(number, (kind, place)): (usize, &(Kind, Place))| {
+            let id = format!("b{number}");
+            Block { id, kind: *kind, place: *place, mib: 16 }
+        };
+        Composition {
+            seed: 1,
+            machine: "q35",
+            processors: "1",
+            blocks: blocks.iter().enumerate().map(block).collect(),
+            disks: Vec::new(),
+            saves: vec![Vec::new()],
+        }
+    }
+
+    /// At random.
+    fn new(seed: u64) -> Composition {
+        let random = &mut Random(seed);
+        let is_newer = version() >= NEWER;
+        let saved = if is_newer {
+            vec![Kind::Nameless, Kind::Named, Kind::At]
+        } else {
+            // Shared memory without a file can be opened by root alone.
+            let ram = Kind::Ram { share: rustix::process::geteuid().is_root() };
+            vec![Kind::Nameless, Kind::Named, Kind::Memfd { share: true }, ram]
+        };
+        let private = [Kind::Memfd { share: false }, Kind::Ram { share: false }];
+        let any = [&saved[..], &private].concat();
+        // Often of one length, which tells nothing apart.
+        let common = random.one_of(&[8, 16, 24]);
+        let mut blocks = Vec::new();
+        let mut add = |random: &mut Random, place: Place, kinds: &[Kind]| {
+            let mib = if random.is_one_in(4) { 8 * (1 + random.below(4)) } else { common };
+            // Not in the order in which QEMU makes them.
+            let id = format!("{}{}", random.one_of(&["a", "m", "z"]), blocks.len());
+            blocks.push(Block { id, kind: random.one_of(kinds), place, mib });
+        };
+        add(random, Place::Node, &saved);
+        for _ in 0..random.below(3) {
+            add(random, Place::Node, &any);
+        }
+        for _ in 0..random.below(3) {
+            let hotplugged = random.is_one_in(2);
+            add(random, Place::Dimm { hotplugged }, &any);
+        }
+        for _ in 0..random.below(3) {
+            add(random, Place::Spare, &any);
+        }
+        let disks = (0..random.below(3)).map(|_| random.is_one_in(2)).collect();
+        let save = |random: &mut Random| {
+            let all = ["--live", "--zstd", "--parent"];
+            all.into_iter().filter(|_| random.is_one_in(2)).collect()
+        };
+        let saves = (0..=random.below(3)).map(|_| save(random)).collect();
+        Composition {
+            seed,
+            machine: random.one_of(&["q35", "pc"]),
+            processors: random.one_of(&["1", "2", "1,maxcpus=3"]),
+            blocks,
+            disks,
+            saves,
+        }
+    }
+
+    fn of_place(&self, wanted: impl Fn(Place) -> bool) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().filter(move |block| wanted(block.place))
+    }
+
+    /// Memory of the nodes, MiB.
+    fn nodes_mib(&self) -> u64 {
+        self.of_place(|place| place == Place::Node).map(|block| block.mib).sum()
+    }
+
+    /// DIMMs and their addresses.
+    fn dimms(&self) -> impl Iterator<Item = (&Block, u64)> {
+        let all = self.of_place(|place| matches!(place, Place::Dimm { .. }));
+        all.zip((DIMMS..).step_by(BETWEEN as usize))
+    }
+
+    /// Guest-physical memory: addresses and bytes.
+    fn ranges(&self) -> Vec<(u64, u64)> {
+        let mut ranges = vec![(0, self.nodes_mib() * MIB)];
+        ranges.extend(self.dimms().map(|(block, address)| (address, block.mib * MIB)));
+        ranges
+    }
+
+    /// The firmware, which fills all memory but that below 1 MiB, where it is itself.
+    fn firmware(&self) -> Vec<u8> {
+        const TABLE: usize = 0x8000;
+        let mut firmware = filler().to_vec();
+        let mut ranges = self.ranges();
+        ranges[0] = (MIB, ranges[0].1 - MIB);
+        let mut words = vec![self.seed.wrapping_mul(2) | 1, ranges.len() as u64];
+        words.extend(ranges.iter().flat_map(|(start, bytes)| [*start, *bytes]));
+        let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        firmware[TABLE..][..bytes.len()].copy_from_slice(&bytes);
+        firmware
+    }
+}
+
+/// The version of QEMU.
+fn version() -> (u32, u32) {
+    static VERSION: OnceLock<(u32, u32)> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let output = Command::new("qemu-system-x86_64").arg("--version").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let number = text.split_ascii_whitespace().nth(3).unwrap();
+        let mut parts = number.split('.').map(|part| part.parse().unwrap());
+        (parts.next().unwrap(), parts.next().unwrap())
+    })
+}
+
+/// filler.S, assembled.
+fn filler() -> &'static [u8] {
+    static FILLER: OnceLock<Vec<u8>> = OnceLock::new();
+    FILLER.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let (object, rom) = (folder.path().join("filler.o"), folder.path().join("filler.rom"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mem/filler.S");
+        let run = |command: &mut Command| assert!(command.status().unwrap().success());
+        run(Command::new("gcc").args(["-c", "-x", "assembler", "-o"]).arg(&object).arg(source));
+        let flags = ["-Ttext", "0xf0000", "-e", "0xf0000", "--oformat", "binary", "-o"];
+        run(Command::new("ld").args(flags).arg(&rom).arg(&object));
+        fs::read(rom).unwrap()
+    })
+}
+
+/// A running QEMU.
+pub(super) struct Vm {
+    pub(super) child: Child,
+    pub(super) qmp: PathBuf,
+    pub(super) monitor: Monitor,
+    /// What the firmware says.
+    said: PathBuf,
+    /// Files that it must not touch, and their content.
+    others: Vec<(PathBuf, Vec<u8>)>,
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Noise of this length.
+fn noise(mib: u64, seed: u64) -> Vec<u8> {
+    image((mib * MIB / 4096) as usize, seed)
+}
+
+impl Vm {
+    /// Starts one, stopped, or waiting for a state. Its files are called `NAME.*`.
+    pub(super) fn start(
+        composition: &Composition,
+        folder: &Path,
+        name_of: &str,
+        incoming: bool,
+    ) -> Vm {
+        let path = |what: &str| folder.join(format!("{name_of}.{what}"));
+        let (qmp, other, said) = (path("qmp"), path("other"), path("said"));
+        let firmware = path("rom");
+        fs::write(&firmware, composition.firmware()).unwrap();
+        let mut others = Vec::new();
+        let nodes: Vec<&Block> = composition.of_place(|place| place == Place::Node).collect();
+        let mut command = Command::new("qemu-system-x86_64");
+        let mut machine = format!("{},accel=tcg", composition.machine);
+        if let [only] = nodes[..] {
+            machine += &format!(",memory-backend={}", only.id);
+        } else {
+            for node in &nodes {
+                command.args(["-numa", &format!("node,memdev={}", node.id)]);
+            }
+        }
+        let memory = format!("{}M,slots=4,maxmem=4G", composition.nodes_mib());
+        command.args([
+            "-name",
+            "vm,debug-threads=on",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-machine",
+            &machine,
+            "-m",
+            &memory,
+        ]);
+        command.args(["-smp", composition.processors, "-bios", name(&firmware)]);
+        command.args(["-debugcon", &format!("file:{}", said.display())]);
+        for block in &composition.blocks {
+            let (kind, path) = (block.kind, path(&block.id));
+            let share = matches!(
+                kind,
+                Kind::Nameless
+                    | Kind::Named
+                    | Kind::At
+                    | Kind::Memfd { share: true }
+                    | Kind::Ram { share: true }
+            );
+            let backend = match kind {
+                Kind::Nameless => "file,mem-path=/dev/shm".to_owned(),
+                Kind::Named => format!("file,mem-path={}", path.display()),
+                Kind::At => {
+                    // Around the memory there is something else.
+                    fs::write(&path, noise(block.mib + 2 * (OFFSET / MIB), 9)).unwrap();
+                    format!("file,mem-path={},offset={OFFSET}", path.display())
+                }
+                Kind::Memfd { .. } => "memfd".to_owned(),
+                Kind::Ram { .. } => "ram".to_owned(),
+            };
+            let share = if share { "on" } else { "off" };
+            let Block { id, mib, .. } = block;
+            command.arg("-object");
+            command.arg(format!("memory-backend-{backend},id={id},size={mib}M,share={share}"));
+        }
+        for (block, address) in composition.dimms() {
+            // A DIMM that was hotplugged is there from the beginning when its memory comes back.
+            if incoming || block.place == (Place::Dimm { hotplugged: false }) {
+                let id = &block.id;
+                command.arg("-device");
+                command.arg(format!("pc-dimm,memdev={id},id=dimm-{id},addr={address:#x}"));
+            }
+        }
+        for (number, removed) in composition.disks.iter().enumerate() {
+            let disk = path(&format!("disk{number}"));
+            let content = noise(composition.nodes_mib(), 3 + number as u64);
+            fs::write(&disk, &content).unwrap();
+            // QEMU opens a writable disk again, by its name, when the VM is saved.
+            let access = if *removed { "on" } else { "off" };
+            let drive = format!(
+                "if=none,id=disk{number},format=raw,readonly={access},file={}",
+                disk.display()
+            );
+            let device = format!("virtio-blk-pci,drive=disk{number},id=blk{number}");
+            command.args(["-drive", &drive, "-device", &device]);
+            others.push((disk, content));
+        }
+        command.args(if incoming { &["-incoming", "defer"][..] } else { &["-S"] });
+        for socket in [&qmp, &other] {
+            command.args(["-qmp", &format!("unix:{},server=on,wait=off", socket.display())]);
+        }
+        let mut child = command.stdin(Stdio::null()).spawn().unwrap();
+        wait(|| {
+            assert!(child.try_wait().unwrap().is_none(), "QEMU does not start: {command:?}");
+            listens(&qmp) && listens(&other)
+        });
+        let monitor = Monitor::connect(&other).unwrap();
+        let mut vm = Vm { child, qmp, monitor, said, others };
+        // QEMU listens before it has memory, and answers when it has.
+        vm.monitor.status();
+        vm.mislead(composition, &path);
+        vm
+    }
+
+    /// Makes other files of what its memory and its disks were called.
+    fn mislead(&mut self, composition: &Composition, path: &dyn Fn(&str) -> PathBuf) {
+        let named = composition.blocks.iter().filter(|block| block.kind == Kind::Named);
+        for (number, block) in named.enumerate() {
+            let (old, new) = (path(&block.id), path(&format!("{}.new", block.id)));
+            let content = noise(block.mib, 77);
+            fs::write(&new, &content).unwrap();
+            fs::remove_file(&old).unwrap();
+            if (composition.seed + number as u64).is_multiple_of(2) {
+                symlink(&new, &old).unwrap();
+                self.others.push((new, content));
+            } else {
+                fs::rename(&new, &old).unwrap();
+                self.others.push((old, content));
+            }
+        }
+        for (number, removed) in composition.disks.iter().enumerate() {
+            if *removed {
+                let disk = path(&format!("disk{number}"));
+                fs::remove_file(&disk).unwrap();
+                self.others.retain(|(other, _)| *other != disk);
+            }
+        }
+    }
+
+    /// Plugs in what is hotplugged, and runs the firmware until it has filled all memory.
+    pub(super) fn fill(&mut self, composition: &Composition) {
+        for (block, address) in composition.dimms() {
+            if block.place == (Place::Dimm { hotplugged: true }) {
+                let id = &block.id;
+                let dimm = json!({ "driver": "pc-dimm", "memdev": id, "id": format!("dimm-{id}"), "addr": address });
+                self.monitor.run("device_add", dimm);
+            }
+        }
+        self.monitor.run("cont", json!({}));
+        wait(|| fs::read(&self.said).is_ok_and(|said| said == b"F"));
+    }
+
+    /// Its memory, as QEMU reads it.
+    fn memory(&mut self, composition: &Composition, folder: &Path) -> Vec<Vec<u8>> {
+        let file = folder.join("pmemsave");
+        let mut read = |(address, bytes): (u64, u64)| {
+            let arguments = json!({ "val": address, "size": bytes, "filename": name(&file) });
+            self.monitor.run("pmemsave", arguments);
+            fs::read(&file).unwrap()
+        };
+        composition.ranges().into_iter().map(&mut read).collect()
+    }
+
+    /// The other files are as they were, and so is what is around a block that does not begin with its file.
+    fn check_others(&self, composition: &Composition, folder: &Path, name_of: &str) {
+        for (path, content) in &self.others {
+            assert!(fs::read(path).unwrap() == *content, "{} was written", path.display());
+        }
+        for block in composition.blocks.iter().filter(|block| block.kind == Kind::At) {
+            let file = File::open(folder.join(format!("{name_of}.{}", block.id))).unwrap();
+            let content = noise(block.mib + 2 * (OFFSET / MIB), 9);
+            for at in [0, OFFSET + block.mib * MIB] {
+                let mut found = vec![0; OFFSET as usize];
+                file.read_exact_at(&mut found, at).unwrap();
+                assert!(found == content[at as usize..][..OFFSET as usize], "written at {at:#x}");
+            }
+        }
+    }
+}
+
+fn wait(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "nothing goes on");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn vmtax(args: &[&str]) {
+    let output = mem(args);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "vmtax mem {args:?}: {:?} {said}", output.status);
+}
+
+/// Saves a VM as its composition says, and restores it.
+fn save_and_restore(composition: &Composition) {
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let folder = dir.path();
+    let checkpoint = |number: usize| folder.join(format!("{number}.ckpt"));
+    let mut vm = Vm::start(composition, folder, "saved", false);
+    vm.fill(composition);
+    let last = composition.saves.len() - 1;
+    for (number, flags) in composition.saves.iter().enumerate() {
+        let (output, parent) = (checkpoint(number), checkpoint(number.saturating_sub(1)));
+        let mut args = vec!["save", "--qmp", name(&vm.qmp), "-o", name(&output)];
+        args.extend(flags.iter().filter(|flag| **flag != "--parent"));
+        if flags.contains(&"--parent") && number > 0 {
+            args.extend(["--parent", name(&parent)]);
+        }
+        args.extend((number == last).then_some("--stopped"));
+        vmtax(&args);
+    }
+    let memory = vm.memory(composition, folder);
+    vm.check_others(composition, folder, "saved");
+    drop(vm);
+    // The firmware of this seed has written: most of it is not zero.
+    let count = |of: &[Vec<u8>]| of.iter().flatten().filter(|byte| **byte != 0).count();
+    assert!(count(&memory) * 2 > memory.iter().map(Vec::len).sum::<usize>());
+
+    let mut vm = Vm::start(composition, folder, "restored", true);
+    vmtax(&["restore", name(&checkpoint(last)), "--qmp", name(&vm.qmp), "--stopped"]);
+    let restored = vm.memory(composition, folder);
+    for ((range, saved), restored) in composition.ranges().iter().zip(&memory).zip(&restored) {
+        let pages = saved.chunks(4096).zip(restored.chunks(4096));
+        let differing = pages.filter(|(saved, restored)| saved != restored).count();
+        assert_eq!(differing, 0, "pages of {range:x?} are not what they were");
+    }
+    vm.check_others(composition, folder, "restored");
+    // It goes on writing.
+    vm.monitor.run("cont", json!({}));
+}
+
+#[expect(clippy::print_stdout, reason = "what is needed to repeat a failure, and what was done")]
+fn soak(first: u64, count: u64) {
+    let (mut saves, started) = (0, Instant::now());
+    for seed in first..first + count {
+        let composition = Composition::new(seed);
+        let done = std::panic::catch_unwind(|| save_and_restore(&composition));
+        assert!(done.is_ok(), "seed {seed}: {composition:#?}");
+        saves += composition.saves.len();
+        if (seed - first + 1).is_multiple_of(100) {
+            println!("{} VMs in {:?}", seed - first + 1, started.elapsed());
+        }
+    }
+    println!("{count} VMs from seed {first} on: {saves} saves; all memory was restored bit by bit");
+}
+
+#[test]
+fn vms_of_all_sorts_are_restored_bit_by_bit() {
+    soak(1, 4);
+}
+
+/// `./x soak checkpoints [N]`; with VMTAX_SOAK_SEED of other seeds.
+#[test]
+#[ignore = "long: ./x soak checkpoints"]
+fn many_vms_of_all_sorts_are_restored_bit_by_bit() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
+    soak(number("VMTAX_SOAK_SEED").unwrap_or(1000), number("VMTAX_SOAK").unwrap_or(100));
+}
+
+/// Files that are not the memory, though their name or their length is its.
+#[test]
+fn memory_is_found_by_its_mapping() {
+    let private = Kind::Memfd { share: false };
+    let shared = if version() < NEWER { Kind::Memfd { share: true } } else { Kind::Nameless };
+    let (node, spare) = (Place::Node, Place::Spare);
+    let mut all = vec![
+        // Files of equal length: of another node, and of backends that nothing uses.
+        Composition::of(&[(shared, node), (private, node), (private, spare)]),
+        Composition::of(&[(private, node), (shared, node), (shared, spare)]),
+        Composition::of(&[(shared, Place::Dimm { hotplugged: true }), (private, node)]),
+        // A path that was made anew: a file of seed 1, and a symbolic link of seed 2.
+        Composition::of(&[(Kind::Named, node)]),
+        Composition { seed: 2, ..Composition::of(&[(Kind::Named, node)]) },
+        // A disk of the same length without a name.
+        Composition { disks: vec![true], ..Composition::of(&[(shared, node)]) },
+    ];
+    if version() >= NEWER {
+        all.push(Composition::of(&[(Kind::At, node)]));
+    }
+    all.iter().for_each(save_and_restore);
+}
+
+/// QEMU from 8.1 on would put a memfd into the state of the devices: each increment would hold all memory.
+#[test]
+fn memory_that_qemu_does_not_skip_is_refused() {
+    let composition = Composition::of(&[(Kind::Memfd { share: true }, Place::Node)]);
+    if version() < NEWER {
+        return vmtax_skipped::system("QEMU before 8.1 skips all shared memory");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let vm = Vm::start(&composition, dir.path(), "vm", false);
+    let output = dir.path().join("x.ckpt");
+    let (code, said) = refused(&["save", "--qmp", name(&vm.qmp), "-o", name(&output)]);
+    assert_eq!(code, 3, "{said}");
+    assert!(
+        said.contains("is a memory-backend-memfd, and QEMU ") && said.contains("mem-path=/dev/shm"),
+        "{said}"
+    );
+    assert!(!output.exists());
+}
