@@ -9,11 +9,12 @@
 //! ```
 //!
 //! The level of an exit, its detail and its outcome are known only when it ends, so it is counted then,
-//! in the interval of its end.
+//! in the interval of its end. Its time is that from `kvm_exit` to `kvm_entry`, less the time that the scheduler took.
 
 mod counts;
 mod gaps;
 mod thread;
+mod unentered;
 mod waiting;
 mod within;
 
@@ -29,6 +30,7 @@ use crate::vms::Vms;
 use counts::{Counts, coarser_accesses, coarser_exits};
 use gaps::Gaps;
 use thread::{OpenExit, Thread};
+use unentered::Unentered;
 use waiting::Waiting;
 
 /// Places of [`Accountant::by_cpu`]; a power of two.
@@ -73,7 +75,10 @@ pub struct Accountant<R> {
     exits: Counts<ExitKey>,
     accesses: Counts<AccessKey>,
     waiting: Waiting,
+    /// What waits for the recording's first entry; `None` behind it.
+    unentered: Option<Box<Unentered>>,
     saw_wakeup: bool,
+    entries: u64,
     losses: Losses,
 }
 
@@ -97,7 +102,9 @@ impl<R: RowSink> Accountant<R> {
             exits: Counts::new(),
             accesses: Counts::new(),
             waiting: Waiting::new(),
+            unentered: Some(Box::default()),
             saw_wakeup: false,
+            entries: 0,
             losses: Losses::default(),
         }
     }
@@ -127,6 +134,7 @@ impl<R: RowSink> Accountant<R> {
             Kind::Switch { next_tid, preempted } => self.switch(event, next_tid, preempted),
             Kind::Lost { count } => self.lost(event.cpu, count),
             Kind::ThreadEnd => self.thread_end(event.tid),
+            Kind::Sampled { count } => self.sampled(event, count),
             _ => self.within_exit(event),
         }
     }
@@ -143,9 +151,11 @@ impl<R: RowSink> Accountant<R> {
 
     /// Ends the last interval. Returns the sink, the VMs seen, and what could not be used.
     pub fn finish(mut self) -> (R, Vec<Vm>, Losses) {
-        for thread in &self.threads {
-            self.losses.unpaired_exits += u64::from(thread.open.is_some());
+        for index in 0..self.threads.len() {
+            self.abandon(index);
         }
+        self.without_entries();
+        self.without_exits();
         self.end_interval();
         let vms = self.vms.list();
         (self.sink, vms, self.losses)
@@ -250,12 +260,13 @@ impl<R: RowSink> Accountant<R> {
 
     #[cold]
     fn settle_gaps(&mut self, index: usize) {
-        let thread = &mut self.threads[index];
+        let thread = &self.threads[index];
         if self.gaps.since(thread.gaps_seen, thread.cpu) {
             // What is open cannot be trusted.
-            self.losses.unpaired_exits += u64::from(thread.forget());
+            self.abandon(index);
+            self.threads[index].forget();
         }
-        thread.gaps_seen = self.gaps.last();
+        self.threads[index].gaps_seen = self.gaps.last();
     }
 
     /// Notes that a thread has time to hand out at the end of the interval.
@@ -271,6 +282,10 @@ impl<R: RowSink> Accountant<R> {
     fn kvm_exit(&mut self, event: &Event, open: OpenExit) {
         self.advance(event.time_ns);
         let Some(index) = self.thread(event) else { return };
+        if self.threads[index].stands_for > 0 {
+            self.sampled_exit(index, &open);
+            return;
+        }
         match &self.threads[index].open {
             None => {}
             Some(before) if before.is_fast_path() => {
@@ -278,7 +293,7 @@ impl<R: RowSink> Accountant<R> {
                 self.count_exit(index, None);
                 self.accesses_end(index, None);
             }
-            Some(_) => self.losses.unpaired_exits += 1,
+            Some(_) => self.abandon(index),
         }
         // What still waits for an entry has missed it.
         self.threads[index].accesses.clear();
@@ -290,10 +305,15 @@ impl<R: RowSink> Accountant<R> {
     fn kvm_entry(&mut self, event: &Event) {
         self.advance(event.time_ns);
         let Some(index) = self.thread(event) else { return };
+        if self.unentered.is_some() {
+            self.first_entry();
+        }
+        self.entries += 1;
+        // The exit knows how much of its accesses' time the scheduler took.
+        self.accesses_end(index, Some(event.time_ns));
         if !self.count_exit(index, Some(event.time_ns)) {
             self.losses.unpaired_entries += u64::from(self.threads[index].expects_exit());
         }
-        self.accesses_end(index, Some(event.time_ns));
         self.count_prefaulted(index);
         self.threads[index].enter_guest(event.time_ns);
         self.activate(index);
@@ -306,23 +326,14 @@ impl<R: RowSink> Accountant<R> {
         let Some(thread) = threads.get_mut(index) else { return false };
         let Some(open) = &thread.open else { return false };
         losses.vms_merged += u64::from(thread.is_merged);
-        let detail = open.detail();
-        let outcome = open.outcome(detail);
-        let key = ExitKey {
-            vm: thread.vm_id(),
-            vcpu: thread.vcpu,
-            level: if open.nested { Level::L2 } else { Level::L1 },
-            reason: open.reason,
-            detail,
-            outcome,
-            ancillary_of: if open.nested { None } else { open.ancillary_of },
-        };
+        let key = thread.key(open);
         let end_ns = end_ns.filter(|_| !open.is_late);
         let (start_ns, user_start_ns) = (open.start_ns, open.user_start_ns);
-        let duration = end_ns.and_then(|end| end.checked_sub(start_ns));
-        if let (Some(duration), Some(end_ns)) = (duration, end_ns) {
-            let split = open.split(duration, end_ns, outcome, self.saw_wakeup);
+        let mut duration = end_ns.and_then(|end| end.checked_sub(start_ns));
+        if let (Some(whole), Some(end_ns)) = (duration, end_ns) {
+            let split = open.split(whole, end_ns, key.outcome, self.saw_wakeup);
             thread.add_split(&split);
+            duration = Some(whole - split.preempted_ns);
             sink.ended(&Exit {
                 key,
                 tid: thread.tid,
@@ -355,8 +366,11 @@ impl<R: RowSink> Accountant<R> {
 
     fn count_accesses(&mut self, index: usize, end_ns: Option<u64>) {
         let mut pending = std::mem::take(&mut self.threads[index].accesses);
+        let away_ns = self.threads[index].away_ns();
         for access in pending.drain(..) {
             let duration = end_ns.and_then(|end| end.checked_sub(access.start_ns));
+            let duration =
+                duration.map(|ns| ns.saturating_sub(away_ns.saturating_sub(access.away_ns)));
             self.count_access(index, access.detail, access.nested, duration);
         }
         self.threads[index].accesses = pending;
@@ -370,13 +384,17 @@ impl<R: RowSink> Accountant<R> {
     }
 
     fn switch(&mut self, event: &Event, next_tid: u32, preempted: bool) {
-        self.waiting.switched(event.cpu, event.time_ns, next_tid, &mut self.threads);
+        // Without the processor, who has it while others wait is not known.
+        let has_cpu = event.cpu != u32::MAX;
+        if has_cpu {
+            self.waiting.switched(event.cpu, event.time_ns, next_tid, &mut self.threads);
+        }
         if let Some(&index) = self.by_tid.get(&event.tid) {
             self.settle(index);
             let thread = &mut self.threads[index];
             thread.cpu = event.cpu;
             thread.switched_out = Some((event.time_ns, preempted));
-            if preempted && thread.open.is_some() {
+            if has_cpu && preempted && thread.open.is_some() {
                 self.waiting.add(event.cpu, event.time_ns, next_tid, index, event.tid);
             }
         }
@@ -400,7 +418,8 @@ impl<R: RowSink> Accountant<R> {
     fn thread_end(&mut self, tid: u32) {
         let Some(index) = self.by_tid.remove(&tid) else { return };
         let vm = self.threads[index].vm_id();
-        self.losses.unpaired_exits += u64::from(self.threads[index].forget());
+        self.abandon(index);
+        self.threads[index].forget();
         self.vms.leave(vm, tid);
         // No event finds the slot any more; it is free once the thread's time is handed out.
         self.ended.push(index);
@@ -442,9 +461,10 @@ impl<R: RowSink> Accountant<R> {
             self.sink.access(&AccessRow { interval_start_ns, key, tally });
         }
         self.take_waiting(interval_start_ns);
-        // In the order in which they appeared.
+        // In the order in which they appeared. Without entries there is no time to hand out.
         self.active.sort_unstable();
-        for index in self.active.drain(..) {
+        let has_entries = self.unentered.is_none();
+        for index in self.active.drain(..).filter(|_| has_entries) {
             let thread = &mut self.threads[index];
             thread.is_active = false;
             let row = thread.take_time(interval_start_ns);
@@ -452,6 +472,8 @@ impl<R: RowSink> Accountant<R> {
                 self.sink.time(&row);
             }
         }
-        self.free.append(&mut self.ended);
+        if has_entries {
+            self.free.append(&mut self.ended);
+        }
     }
 }

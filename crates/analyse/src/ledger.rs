@@ -11,6 +11,7 @@ use vmtax_events::{
 
 use crate::calls::CallTree;
 use crate::cause::cause_of;
+use crate::emulation::by_speed;
 use crate::timeline::Timeline;
 
 /// Which VMs and vCPUs to look at. Empty lists mean all.
@@ -62,6 +63,11 @@ fn of_running(part_ns: u64, t: &TimeRow) -> Option<f64> {
 /// The exit tax, what being a VM costs: (exit-kernel + exit-user) / (wall - halted). `None` without running time.
 pub fn tax(t: &TimeRow) -> Option<f64> {
     of_running(t.exit_kernel_ns.saturating_add(t.exit_user_ns), t)
+}
+
+/// Time in exits without preempted time, ns: the sum of the times of exits.
+pub fn handled_ns(t: &TimeRow) -> u64 {
+    t.exit_kernel_ns.saturating_add(t.exit_user_ns).saturating_add(t.halted_ns)
 }
 
 /// Contention, what sharing the processor costs: preempted / (wall - halted). It is never added to the exit tax. `None`
@@ -408,6 +414,18 @@ impl LedgerBuilder {
         }
     }
 
+    /// Whether times of exits include the time that their vCPU was preempted, as those of older runs do.
+    fn has_gross_times(&self) -> bool {
+        let time = self.time.values().fold(TimeRow::default(), |mut sum, time| {
+            sum.add(&time.sum);
+            sum
+        });
+        let exits = self.exits.values().fold(0u64, |sum, tally| sum.saturating_add(tally.time_ns));
+        let net = handled_ns(&time);
+        let gross = net.saturating_add(time.preempted_ns);
+        exits.abs_diff(gross) < exits.abs_diff(net)
+    }
+
     fn extend_span(&mut self, start: u64) {
         let end = start.saturating_add(self.interval_ns);
         self.span = Some(match self.span {
@@ -418,7 +436,7 @@ impl LedgerBuilder {
 
     /// The ledger. What the recording could not see is turned into "unknown" here, for files and
     /// runs alike.
-    pub fn finish(self, recording: Recording, losses: Losses, complete: bool) -> Ledger {
+    pub fn finish(self, mut recording: Recording, losses: Losses, complete: bool) -> Ledger {
         let nesting_vms: BTreeSet<u32> =
             self.exits.keys().filter(|k| enters_guest(k)).map(|k| k.vm).collect();
         let coverage = recording.coverage;
@@ -433,9 +451,15 @@ impl LedgerBuilder {
             }
             key
         };
+        let is_gross = self.has_gross_times();
         let mut exits: BTreeMap<ExitKey, Tally> = BTreeMap::new();
-        for (key, tally) in self.exits {
+        for (key, mut tally) in self.exits {
+            let away = self.preempted.get(&key).filter(|_| is_gross);
+            tally.time_ns = tally.time_ns.saturating_sub(away.copied().unwrap_or(0));
             exits.entry(known(key)).or_default().merge(&tally);
+        }
+        if recording.emulated.is_none() {
+            recording.emulated = by_speed(&exits);
         }
         let mut preempted: BTreeMap<ExitKey, u64> = BTreeMap::new();
         for (key, time_ns) in self.preempted {

@@ -20,6 +20,7 @@ pub mod conclusions;
 pub mod confidence;
 mod detail;
 pub mod diff;
+mod emulation;
 pub mod explain;
 pub mod faults;
 pub mod frames;

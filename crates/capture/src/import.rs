@@ -12,6 +12,7 @@ mod formats;
 pub mod logs;
 pub mod perf_data;
 pub mod results;
+mod sampling;
 mod seen;
 mod spelling;
 pub mod text;

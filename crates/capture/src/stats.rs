@@ -16,7 +16,7 @@ use serde::Deserialize;
 use vmtax_events::{Losses, Stat};
 
 use crate::Error;
-use crate::import::counts::{counters, is_kvm_stat};
+use crate::import::counts::{Counters, counters, is_kvm_stat};
 use perf_stat::{Counter, Row};
 
 /// Most bytes of an input.
@@ -58,6 +58,12 @@ pub fn read(input: &mut dyn Read) -> Result<(Vec<Stat>, Losses), Error> {
         let names = list.not_counted.join(", ");
         losses.notes.push(format!("counters: perf stat could not count {names}"));
     }
+    if list.cut > 0 {
+        losses.truncated.push(format!(
+            "counters: {} lines of kvm_stat have not a number for each name: not counted",
+            list.cut
+        ));
+    }
     if list.has_lines && !text.ends_with('\n') {
         losses.notes.push(
             "counters: the last line has no end: if the file was cut there, its value is wrong"
@@ -74,6 +80,8 @@ struct List {
     not_counted: Vec<String>,
     /// It is a list of lines, of which the last may be cut.
     has_lines: bool,
+    /// Lines of kvm_stat that lack a number.
+    cut: u64,
 }
 
 impl List {
@@ -157,14 +165,14 @@ fn of_pages(text: &str) -> Result<Vec<Stat>, Error> {
 
 /// Counters of kvm_stat; its log has a line each second, which are summed.
 fn of_kvm_stat(text: &str) -> Result<List, Error> {
-    let (counters, _) = counters(text);
+    let Counters { sums: counters, cut, .. } = counters(text);
     let each = |(name, count): (&str, u64)| {
         let unit =
             if Stat::PAGES.iter().any(|(known, _)| *known == name) { "pages" } else { "count" };
         stat(name, unit, count as f64).map_err(|problem| Error::malformed(0, "kvm_stat", problem))
     };
     let stats = counters.into_iter().map(each).collect::<Result<_, _>>()?;
-    Ok(List { stats, has_lines: true, ..List::default() })
+    Ok(List { stats, has_lines: true, cut, ..List::default() })
 }
 
 fn of_lines(text: &str) -> Result<List, Error> {

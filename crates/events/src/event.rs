@@ -209,6 +209,11 @@ pub enum Kind {
     },
     /// The thread ended (its id may be used again).
     ThreadEnd,
+    /// The thread's next event was sampled: it stands for this many, of which the others are in no recording.
+    Sampled {
+        /// How many, itself among them.
+        count: u64,
+    },
 }
 
 /// The direction of `kvm_mmio` (its `type` field).
@@ -253,6 +258,14 @@ macro_rules! coverage {
             pub fn add(&mut self, tracepoint: &str) {
                 match tracepoint {
                     $($tracepoint => self.$field = true,)+
+                    _ => {}
+                }
+            }
+
+            /// A tracepoint of this name was recorded in a way that tells nothing.
+            pub fn remove(&mut self, tracepoint: &str) {
+                match tracepoint {
+                    $($tracepoint => self.$field = false,)+
                     _ => {}
                 }
             }

@@ -103,6 +103,10 @@ losses! {
         "events are out of order: durations near them may be wrong";
     /// Records that could not be decoded.
     undecodable: "record could not be decoded", "records could not be decoded";
+    /// Samples that stand for several events each (a recorder that samples tracepoints). They are counted with the events
+    /// that they stand for, and have no times.
+    sampled: "sample was counted with the events that it stands for: counts are estimates, without times",
+        "samples were counted with the events that they stand for: counts are estimates, without times";
     /// Exits whose detail was dropped because the table of exits was full.
     details_dropped: "exit has no detail: too many different details",
         "exits have no detail: too many different details";
@@ -136,8 +140,8 @@ mod tests {
     #[test]
     fn every_counter_is_added_and_keeps_its_name() {
         let names: Vec<_> = Losses::default().counts().map(|(name, _)| name).collect();
-        assert_eq!(names.len(), 10);
-        assert_eq!((names[0], names[9]), ("recorder_lost", "vms_merged"));
+        assert_eq!(names.len(), 11);
+        assert_eq!((names[0], names[10]), ("recorder_lost", "vms_merged"));
         let one = Losses { unpaired_exits: u64::MAX, notes: vec!["a".into()], ..Losses::default() };
         let mut sum = Losses { unpaired_exits: 1, vms_merged: 2, ..Losses::default() };
         sum.merge(&one);

@@ -94,8 +94,8 @@ INLINE u32 from_information(struct thread *thread, u64 *value)
 	return type > 1 ? NONE : type ? APIC_WRITE : APIC_READ;
 }
 
-// Distributes the time of an exit that the kernel did not handle alone.
-INLINE void split(struct thread *thread, struct spans *spans, u64 duration, u64 now, u32 outcome)
+// Distributes the time of an exit that the kernel did not handle alone. Returns the part in which its thread was preempted.
+INLINE u64 split(struct thread *thread, struct spans *spans, u64 duration, u64 now, u32 outcome)
 {
 	u64 user = 0, kernel, halted = 0, away_user = 0, away_kernel = 0;
 
@@ -123,6 +123,13 @@ INLINE void split(struct thread *thread, struct spans *spans, u64 duration, u64 
 	spans->user += user;
 	spans->halted += halted;
 	spans->preempted += away_user + away_kernel;
+	return away_user + away_kernel;
+}
+
+// How long the thread was preempted in the open exit.
+INLINE u64 away_in_exit(struct thread *thread)
+{
+	return thread->flags & PREEMPTED ? thread->preempted_user + thread->preempted_kernel : 0;
 }
 
 // Counts the open exit. Without `timed` its entry is missing. Returns whether its time was attributed to
@@ -131,7 +138,7 @@ APART int close_any(struct thread *thread, u64 now, int timed)
 {
 	u32 flags, kind, which = totals.half & 1, outcome = OUTCOME_KERNEL;
 	u32 what, ancillary = 0, cell;
-	u64 duration, value;
+	u64 duration, value, away = 0;
 
 	if (!thread)
 		return 0;
@@ -160,9 +167,9 @@ APART int close_any(struct thread *thread, u64 now, int timed)
 	}
 	timed = timed && !(flags & LATE) && now >= thread->start;
 	if (timed)
-		split(thread, &thread->spans[which], duration, now, outcome);
+		away = split(thread, &thread->spans[which], duration, now, outcome);
 	cell = cell_of(thread, thread->reason, what, ancillary, value);
-	count(cell, which, duration, timed);
+	count(cell, which, duration - away, timed);
 	if (flags & PREEMPTED && cell)
 		count_takers(thread, which ? cell + config.cells : cell, duration);
 	return timed;
@@ -172,16 +179,19 @@ APART int close_any(struct thread *thread, u64 now, int timed)
 APART int accesses_end(struct thread *thread, u64 now, int timed)
 {
 	u32 i, which = totals.half & 1;
+	u64 away;
 
 	if (!thread)
 		return 0;
+	away = away_in_exit(thread);
 	for (i = 0; i < ACCESSES; i++) {
 		struct access *access = &thread->access[i];
+		u64 duration = now - access->start;
 
 		if (i >= thread->accesses)
 			break;
-		count(cell_of(thread, 0, access->kind | access->flags << 8, 0, access->value), which, now - access->start,
-		      timed && now >= access->start);
+		count(cell_of(thread, 0, access->kind | access->flags << 8, 0, access->value), which,
+		      duration - least(away - access->away, duration), timed && now >= access->start);
 	}
 	thread->accesses = 0;
 	return 0;
@@ -270,6 +280,9 @@ APART int enter_somehow(struct thread *thread, u64 now)
 	if (!thread)
 		return 0;
 	state = thread->state;
+	// The exit knows how long its accesses were preempted.
+	if (thread->accesses)
+		accesses_end(thread, now, 1);
 	if (thread->flags & OPEN)
 		told = close_any(thread, now, 1);
 	else if (state & SEEN)
@@ -282,8 +295,6 @@ APART int enter_somehow(struct thread *thread, u64 now)
 		thread->chosen = 0;
 	}
 	thread->flags = 0;
-	if (thread->accesses)
-		accesses_end(thread, now, 1);
 	if (!told && state & SEEN && now > thread->since)
 		thread->spans[totals.half & 1].unknown += now - thread->since;
 	// The exit began where the time before it ended, unless the event was late.

@@ -75,6 +75,7 @@ APART int further_access(struct thread *thread, u32 kind, u64 value)
 	}
 	access = &thread->access[at];
 	access->start = bpf_ktime_get_ns();
+	access->away = away_in_exit(thread);
 	access->value = value;
 	access->kind = kind;
 	access->flags = access_flags(thread);
@@ -105,7 +106,7 @@ INLINE int access(u32 kind, u64 value)
 INLINE int mmio_read(u64 address)
 {
 	struct thread *thread = current_thread();
-	u64 now;
+	u64 now, duration;
 
 	if (!thread)
 		thread = thread_at(new_thread());
@@ -113,7 +114,9 @@ INLINE int mmio_read(u64 address)
 		return 0;
 	learn(thread, WEIGHT_ACCESS, MMIO_READ, address);
 	now = bpf_ktime_get_ns();
-	count_access(thread, MMIO_READ, address, now - thread->start, thread->flags & OPEN && now >= thread->start);
+	duration = now - thread->start;
+	duration -= least(away_in_exit(thread), duration);
+	count_access(thread, MMIO_READ, address, duration, thread->flags & OPEN && now >= thread->start);
 	return 0;
 }
 

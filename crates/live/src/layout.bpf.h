@@ -179,6 +179,8 @@ struct spans {
 // An access that ends with the entry.
 struct access {
 	u64 start;
+	// How long its exit had been preempted before.
+	u64 away;
 	u64 value;
 	u32 kind;
 	u32 flags;

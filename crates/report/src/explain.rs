@@ -277,10 +277,7 @@ impl Explained<'_> {
         let explanation = self.explanation;
         let mut rows = vec![(Style::Heading, String::new(), format!("{}.", self.verdict()))];
         if let Some(which) = self.run.emulated() {
-            let text = format!(
-                "Recorded under {}: counts are exact, times do not reflect hardware.",
-                printable(which)
-            );
+            let text = recorded_under(self.run.ledger, &printable(which));
             rows.push((Style::Warning, String::new(), text));
         }
         if let Some(shares) = shares(self.run.ledger) {
@@ -616,4 +613,16 @@ fn shaped(finding: &Finding) -> Shaped {
         disproof: words.disproof,
         next: words.next,
     }
+}
+
+/// What the numbers of an emulated host are worth. Counts of samples, or with losses, are not exact.
+pub(crate) fn recorded_under(ledger: &Ledger, which: &str) -> String {
+    let losses = &ledger.losses;
+    let mut counters = losses.counters();
+    let is_exact = losses.sampled == 0
+        && losses.missing.is_empty()
+        && losses.truncated.is_empty()
+        && counters.all(|(loss, n)| n == 0 || !loss.lowers_counts);
+    let counts = if is_exact { "counts are exact, " } else { "" };
+    format!("Recorded under {which}: {counts}times do not reflect hardware.")
 }

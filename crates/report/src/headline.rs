@@ -42,7 +42,8 @@ pub fn findings(doc: &Document) -> Vec<String> {
     if total.count == 0 {
         return vec!["The recording holds no VM exits.".to_owned()];
     }
-    let mut said = Vec::new();
+    // What the recording lacks decides what its counts mean.
+    let mut said = missing(ledger);
     said.extend(tax(ledger, &total));
     said.extend(others(ledger, &total));
     said.extend(contention(ledger, &total));
@@ -56,12 +57,16 @@ pub fn findings(doc: &Document) -> Vec<String> {
 /// How to read the numbers: what was assumed, what the recording could not see, what is missing.
 pub fn notes(doc: &Document) -> Vec<String> {
     let ledger = &doc.ledger;
-    let mut said: Vec<String> =
-        ledger.losses.missing.iter().map(|sentence| names::printable(sentence)).collect();
-    said.extend(limits(ledger, &ledger.total()));
+    let total = ledger.total();
+    let mut said = if total.count == 0 { missing(ledger) } else { Vec::new() };
+    said.extend(limits(ledger, &total));
     said.extend(ledger.losses.notes.iter().map(|note| names::printable(note)));
     said.extend(too_low(doc));
     said
+}
+
+fn missing(ledger: &Ledger) -> Vec<String> {
+    ledger.losses.missing.iter().map(|sentence| names::printable(sentence)).collect()
 }
 
 /// How long was recorded, ns; 0 when nothing says.

@@ -73,7 +73,7 @@ pub fn write(
         "vmtax_exit_time_seconds",
         "counter",
         Some("seconds"),
-        "Time in those exits that are timed",
+        "Time in those exits that are timed, without preempted time",
     )?;
     for (series, tally) in exits.iter().filter(|(_, tally)| tally.timed > 0) {
         page.sample("vmtax_exit_time_seconds_total", &series.labels(), seconds(tally.time_ns))?;

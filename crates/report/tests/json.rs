@@ -221,7 +221,7 @@ fn the_run_shows_the_time_split_and_missing_events() {
         report["losses"],
         json!({
             "recorder_lost": 47, "recorder_gaps": 0, "unpaired_exits": 1, "unpaired_entries": 0,
-            "out_of_order": 0, "undecodable": 0, "details_dropped": 0, "accesses_dropped": 0,
+            "out_of_order": 0, "undecodable": 0, "sampled": 0, "details_dropped": 0, "accesses_dropped": 0,
             "threads_dropped": 0, "vms_merged": 0, "missing": [],
             "truncated": ["trace.dat ends inside the record at offset 4096."],
             "notes": ["The importer skipped 3 host events."],

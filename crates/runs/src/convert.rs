@@ -19,7 +19,8 @@ pub fn run<R: RowSink>(
     reading: &Reading,
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
-    run_with(recording, reading, Accounting { accountant: accountant(reading, rows), assign: None })
+    let accountant = accountant(reading, rows);
+    run_with(recording, reading, Accounting { accountant, assign: None, span: None })
 }
 
 /// Assigns events to VMs other than those of the recording threads.
@@ -47,7 +48,8 @@ pub fn run_assigned<R: RowSink>(
     for (vm, name) in assignment.names {
         accountant.thread_name(*vm, name);
     }
-    run_with(recording, reading, Accounting { accountant, assign: Some(assignment.assign) })
+    let assign = Some(assignment.assign);
+    run_with(recording, reading, Accounting { accountant, assign, span: None })
 }
 
 /// Recounts the single events of a run.
@@ -67,7 +69,9 @@ pub fn of_events<R: RowSink>(
     for vm in &manifest.recording.vms {
         accountant.thread_name(vm.id, &vm.name);
     }
+    let mut span = None;
     let each = &mut |events: &[Event]| {
+        extend(&mut span, events);
         accountant.sink_mut().events(events);
         accountant.events(events);
     };
@@ -84,7 +88,7 @@ pub fn of_events<R: RowSink>(
         format!("recounted from the single events {which}: other exits are missing from all tables, and the time split is unknown")
     }));
     let facts = Facts { vms, ..manifest.recording.clone() };
-    Ok(Converted { rows, facts, losses })
+    Ok(Converted { rows, facts, losses, span })
 }
 
 fn accountant<R: RowSink>(reading: &Reading, rows: R) -> Accountant<R> {
@@ -129,13 +133,14 @@ fn run_with<R: RowSink>(
             return Err(Fault::new(code, format!("{name}: {error}")).into());
         }
     };
+    let span = accounting.span;
     let (rows, vms, unused) = accounting.accountant.finish();
     losses.merge(&unused);
     facts.vms = vms;
     if let Some(emulator) = &reading.emulated {
         facts.emulated = Some(emulator.clone());
     }
-    Ok(Converted { rows, facts, losses })
+    Ok(Converted { rows, facts, losses, span })
 }
 
 /// Threads that decode, so that as many threads run as there are processors ([`pipeline`]).
@@ -159,6 +164,14 @@ pub struct Converted<R> {
     pub facts: Facts,
     /// Losses.
     pub losses: Losses,
+    /// Time of its first event and its last, ns on its clock.
+    pub span: Option<(u64, u64)>,
+}
+
+fn extend(span: &mut Option<(u64, u64)>, events: &[Event]) {
+    let (Some(first), Some(last)) = (events.first(), events.last()) else { return };
+    let (from, to) = span.unwrap_or((first.time_ns, last.time_ns));
+    *span = Some((from.min(first.time_ns), to.max(last.time_ns)));
 }
 
 /// The accounting as the sink of an import.
@@ -166,6 +179,7 @@ struct Accounting<'a, R> {
     accountant: Accountant<R>,
     /// Assignment of events to VMs, if any.
     assign: Option<&'a mut Assign<'a>>,
+    span: Option<(u64, u64)>,
 }
 
 impl<R: RowSink> Accounting<'_, R> {
@@ -176,6 +190,7 @@ impl<R: RowSink> Accounting<'_, R> {
 
 impl<R: RowSink> Sink for &mut Accounting<'_, R> {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
+        extend(&mut self.span, events);
         self.accountant.sink_mut().events(events);
         match &mut self.assign {
             None => self.accountant.events(events),

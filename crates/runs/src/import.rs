@@ -142,3 +142,32 @@ pub fn merge(first: &mut Facts, other: Facts, name: &str) -> anyhow::Result<()> 
     }
     Ok(())
 }
+
+/// A recording's name, and the times of its first event and its last.
+pub type Span = (String, (u64, u64));
+
+/// Refuses a recording of the same time as one before it: its events would be counted twice.
+///
+/// Recordings that follow one another may overlap a little: perf empties the rings of one processor after the other.
+///
+/// # Errors
+/// With both spans.
+pub fn check_overlap(before: &[Span], (name, (from, to)): &Span) -> anyhow::Result<()> {
+    let overlaps = |(_, (first, last)): &&Span| {
+        let common = last.min(to).saturating_sub(*first.max(from));
+        let shorter = (last - first).min(to - from);
+        common > shorter / 10 || (common == 0 && shorter == 0 && first == from)
+    };
+    let Some((other, (first, last))) = before.iter().find(overlaps) else { return Ok(()) };
+    let seconds = |ns: &u64| *ns as f64 / 1e9;
+    fail(
+        Code::Data,
+        format!(
+            "{name}: is of the time from {:.6} to {:.6} s, and {other} of that from {:.6} to {:.6} s: events of the same time would be counted twice; import each into a run of its own",
+            seconds(from),
+            seconds(to),
+            seconds(first),
+            seconds(last)
+        ),
+    )
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use vmtax_analyse::ledger::handled_ns;
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::progress::ReadingProgress;
@@ -97,7 +98,32 @@ pub fn of_run(run: &Run, filter: Filter, progress: &ReadingProgress) -> anyhow::
     let read = run.read_watched(&mut rows, &|bytes| share.advance(bytes));
     let read = read.map_err(|e| read_fault(&e))?;
     let complete = run.is_complete() && read.losses.truncated.is_empty();
-    Ok(rows.0.finish(manifest.recording.clone(), read.losses, complete))
+    let ledger = rows.0.finish(manifest.recording.clone(), read.losses, complete);
+    if complete {
+        check_sums(run, &ledger)?;
+    }
+    Ok(ledger)
+}
+
+/// Refuses a run whose exits took another time than its vCPUs spent in exits: rows of one of the two tables are missing.
+fn check_sums(run: &Run, ledger: &Ledger) -> anyhow::Result<()> {
+    let time = ledger.time_total();
+    let (spent, took) = (handled_ns(&time), ledger.total().time_ns);
+    let agree = |spent: u64| took.abs_diff(spent) <= spent.max(took) / 100;
+    // A table of counts has no times of vCPUs; of older runs, preempted time is in those of exits.
+    if ledger.time.is_empty() || agree(spent) || agree(spent.saturating_add(time.preempted_ns)) {
+        return Ok(());
+    }
+    let folder = run.folder().display();
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    fail(
+        Code::Data,
+        format!(
+            "{folder}: its exits took {:.6} s, and its vCPUs spent {:.6} s in exits: a part of the run is missing (segments in run.json?); copy the run again, or import again",
+            seconds(took),
+            seconds(spent)
+        ),
+    )
 }
 
 /// The ledger of a run whose counts are compared exactly.

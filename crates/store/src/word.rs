@@ -42,6 +42,7 @@ macro_rules! kinds {
             "switch-preempted" Switch (preempted: true) next_tid: a;
             "lost" Lost () count: a;
             "thread-end" ThreadEnd ();
+            "sampled" Sampled () count: a;
         }
     };
 }

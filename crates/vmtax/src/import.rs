@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::flags::label;
 use vmtax_events::Recording;
-use vmtax_runs::import::{ToRun, merge};
+use vmtax_runs::import::{Span, ToRun, check_overlap, merge};
 use vmtax_runs::profiles::{Files, Profiles};
 use vmtax_runs::{Input, Reading, convert, create_options, input, ledger, write_fault};
 use vmtax_store::{CreateOptions, Table, Writer, remove_empty_run};
@@ -108,6 +108,7 @@ fn import_all(
     let reading: Reading = args.reading.reading();
     let mut rows = ToRun::new(writer);
     let mut facts: Option<Recording> = None;
+    let mut spans: Vec<Span> = Vec::new();
     let mut losses = profiles.losses.clone();
     rows.profiles(profiles);
     let sizes = inputs.iter().map(|input| match input {
@@ -127,6 +128,11 @@ fn import_all(
         rows = converted.rows;
         rows.check()?;
         losses.merge(&converted.losses);
+        if let Some(span) = converted.span {
+            let span = (name.clone(), span);
+            check_overlap(&spans, &span)?;
+            spans.push(span);
+        }
         match &mut facts {
             None => facts = Some(converted.facts),
             Some(first) => merge(first, converted.facts, &name)?,

@@ -83,6 +83,17 @@ impl<K: Copy + Eq + Hash + Spread> Counts<K> {
         }
     }
 
+    /// Counts several without a time.
+    pub(super) fn add_many(
+        &mut self,
+        key: &K,
+        coarser: fn(&K) -> [K; 2],
+        count: u64,
+        dropped: &mut u64,
+    ) {
+        self.find(key, coarser, dropped).add_untimed(count);
+    }
+
     /// Looks a key up that was not counted lately.
     #[inline(never)]
     fn find(&mut self, key: &K, coarser: fn(&K) -> [K; 2], dropped: &mut u64) -> &mut Tally {

@@ -1,7 +1,9 @@
 //! The state of one vCPU thread, and of the exit that it has open.
 
 use vmtax_events::detail::{HALT_BLOCKED, HALT_POLLED, UNKNOWN_REGION};
-use vmtax_events::{Detail, DetailKind, Isa, NO_VCPU, Outcome, Reason, TimeRow, svm, vmx};
+use vmtax_events::{
+    Detail, DetailKind, ExitKey, Isa, Level, NO_VCPU, Outcome, Reason, TimeRow, svm, vmx,
+};
 
 use crate::detail::{from_information, is_halt};
 
@@ -25,6 +27,8 @@ pub(super) struct OpenAccess {
     pub(super) detail: Detail,
     pub(super) start_ns: u64,
     pub(super) nested: bool,
+    /// How long the scheduler had taken the vCPU's CPU in the exit before.
+    pub(super) away_ns: u64,
 }
 
 #[derive(Debug)]
@@ -43,6 +47,8 @@ pub(super) struct Thread {
     pub(super) ancillary_of: Option<Reason>,
     /// When the scheduler took the CPU away, and whether the thread could have run on.
     pub(super) switched_out: Option<(u64, bool)>,
+    /// How many events the next one stands for; 0: it was not sampled.
+    pub(super) stands_for: u64,
     /// Threads that ran while this one waited for its CPU in the open exit: how often, and how long (ns).
     pub(super) taken: Vec<Taken>,
     /// The last loss of events that the thread has learnt of.
@@ -72,6 +78,7 @@ impl Thread {
             prefaulted: [0; 3],
             ancillary_of: None,
             switched_out: None,
+            stands_for: 0,
             taken: Vec::new(),
             gaps_seen,
             is_active: false,
@@ -184,8 +191,8 @@ impl Thread {
         if self.accesses.len() >= MAX_ACCESSES {
             return false;
         }
-        let nested = self.in_nested_exit();
-        self.accesses.push(OpenAccess { detail, start_ns, nested });
+        let (nested, away_ns) = (self.in_nested_exit(), self.away_ns());
+        self.accesses.push(OpenAccess { detail, start_ns, nested, away_ns });
         true
     }
 
@@ -193,15 +200,35 @@ impl Thread {
         self.open.is_some_and(|open| open.nested)
     }
 
-    /// Events are missing: nothing that is open can be trusted. Whether an exit was.
-    pub(super) fn forget(&mut self) -> bool {
+    /// How long the scheduler has taken the vCPU's CPU in the open exit, ns.
+    pub(super) fn away_ns(&self) -> u64 {
+        self.open.map_or(0, |open| open.away_ns())
+    }
+
+    /// What an exit of it is counted under.
+    #[inline]
+    pub(super) fn key(&self, exit: &OpenExit) -> ExitKey {
+        let detail = exit.detail();
+        ExitKey {
+            vm: self.vm_id(),
+            vcpu: self.vcpu,
+            level: if exit.nested { Level::L2 } else { Level::L1 },
+            reason: exit.reason,
+            detail,
+            outcome: exit.outcome(detail),
+            ancillary_of: if exit.nested { None } else { exit.ancillary_of },
+        }
+    }
+
+    /// Events are missing: nothing of what is open can be trusted.
+    pub(super) fn forget(&mut self) {
         self.in_guest = false;
         self.switched_out = None;
         self.taken.clear();
         self.ancillary_of = None;
         self.after_loss = true;
         self.accesses.clear();
-        self.open.take().is_some()
+        self.open = None;
     }
 
     /// The time since the last call, if any passed.
@@ -343,6 +370,11 @@ impl OpenExit {
         } else {
             self.preempted_kernel_ns = self.preempted_kernel_ns.saturating_add(away_ns);
         }
+    }
+
+    /// How long the scheduler has taken the vCPU's CPU, ns.
+    pub(super) fn away_ns(&self) -> u64 {
+        self.preempted_kernel_ns.saturating_add(self.preempted_user_ns)
     }
 
     /// Splits the exit's duration. `wakeups_known`: the recording has `kvm_vcpu_wakeup`, so a halt without

@@ -95,7 +95,8 @@ impl<R: RowSink> Accountant<R> {
             | Kind::Entry
             | Kind::Switch { .. }
             | Kind::Lost { .. }
-            | Kind::ThreadEnd => {}
+            | Kind::ThreadEnd
+            | Kind::Sampled { .. } => {}
         }
     }
 
@@ -114,6 +115,10 @@ impl<R: RowSink> Accountant<R> {
     fn access(&mut self, event: &Event, detail: Detail) {
         let Some(index) = self.thread(event) else { return };
         let thread = &mut self.threads[index];
+        if thread.stands_for > 0 {
+            self.sampled_access(index, detail);
+            return;
+        }
         if let Some(open) = &mut thread.open {
             open.learn(detail);
         }
@@ -129,10 +134,15 @@ impl<R: RowSink> Accountant<R> {
         self.advance(event.time_ns);
         let Some(index) = self.thread(event) else { return };
         let detail = Detail::new(DetailKind::MmioRead, gpa);
+        if self.threads[index].stands_for > 0 {
+            self.sampled_access(index, detail);
+            return;
+        }
         let mut duration = None;
         if let Some(open) = &mut self.threads[index].open {
             open.learn(detail);
             duration = event.time_ns.checked_sub(open.start_ns);
+            duration = duration.map(|ns| ns.saturating_sub(open.away_ns()));
         }
         let nested = self.threads[index].in_nested_exit();
         self.count_access(index, detail, nested, duration);

@@ -116,15 +116,12 @@ impl<'a> Scope<'a> {
 
     /// Count of the exits that are wanted, and their time that was not halted.
     fn sum(&self, wanted: impl Fn(&ExitKey) -> bool) -> (u64, u64) {
-        let (mut all, mut halting, mut preempted) = (Tally::default(), 0u64, 0u64);
+        let (mut all, mut halting) = (Tally::default(), 0u64);
         for (key, tally) in &self.ledger.exits {
             if self.vm.is_some_and(|vm| vm != key.vm) || !wanted(key) {
                 continue;
             }
             all.merge(tally);
-            // Contention is no exit's cost.
-            let waited = self.ledger.preempted.get(key).copied().unwrap_or(0);
-            preempted = preempted.saturating_add(waited);
             if key.outcome == Outcome::Halted {
                 halting = halting.saturating_add(tally.time_ns);
             }
@@ -138,7 +135,7 @@ impl<'a> Scope<'a> {
                 u64::try_from(part).unwrap_or(u64::MAX).min(halting)
             }
         };
-        (all.count, all.time_ns.saturating_sub(halted).saturating_sub(preempted))
+        (all.count, all.time_ns.saturating_sub(halted))
     }
 
     fn cause(&self, cause: Cause) -> CauseMeasured {

@@ -24,7 +24,7 @@ pub(super) fn too_few(ledger: &Ledger, sums: &Sums) -> Option<(u64, u64)> {
 
 fn unknown_part(ledger: &Ledger) -> f64 {
     let time = ledger.time_total();
-    time.unknown_ns as f64 / time.wall_ns.max(1) as f64
+    if time.wall_ns == 0 { 1.0 } else { time.unknown_ns as f64 / time.wall_ns as f64 }
 }
 
 /// Is handling exits the bottleneck?

@@ -117,7 +117,7 @@ impl Sums {
             let sum = sums.entry(word).or_default();
             total = total.saturating_add(tally.count);
             sum.count = sum.count.saturating_add(tally.count);
-            sum.high_ns = sum.high_ns.saturating_add(net_ns(ledger, key, tally, &time, halting));
+            sum.high_ns = sum.high_ns.saturating_add(net_ns(key, tally, &time, halting));
             sum.tally.merge(tally);
             add(sum.reasons.entry(key.reason).or_default(), tally.count);
             if !matches!(key.detail.kind, DetailKind::None | DetailKind::Halt) {
@@ -216,27 +216,22 @@ impl Sums {
     }
 }
 
-/// Exits without entries: most of the time between them is unknown.
+/// Exits without entries: most of the time between them is unknown, or all of it, of single exits that have VMs.
 pub(super) fn lacks_entries(ledger: &Ledger) -> bool {
     let time = ledger.time_total();
-    time.unknown_ns > time.wall_ns / 2
+    let has_exits = !ledger.recording.vms.is_empty() && !ledger.exits.is_empty();
+    time.unknown_ns > time.wall_ns / 2 || has_exits && ledger.total().timed == 0
 }
 
-/// Time of a key's exits in which their vCPU was neither halted nor preempted.
-fn net_ns(
-    ledger: &Ledger,
-    key: &ExitKey,
-    tally: &Tally,
-    time: &vmtax_events::TimeRow,
-    halting: u64,
-) -> u64 {
+/// Time of a key's exits in which their vCPU was not halted.
+fn net_ns(key: &ExitKey, tally: &Tally, time: &vmtax_events::TimeRow, halting: u64) -> u64 {
     let mut ns = tally.time_ns;
     if key.outcome == Outcome::Halted && halting > 0 {
         // Halted time is known by vCPU and not by exit: these exits have their part of it.
         let part = u128::from(time.halted_ns) * u128::from(tally.time_ns) / u128::from(halting);
         ns = ns.saturating_sub(u64::try_from(part).unwrap_or(u64::MAX));
     }
-    ns.saturating_sub(ledger.preempted.get(key).copied().unwrap_or(0))
+    ns
 }
 
 fn is_halt(reason: Reason) -> bool {

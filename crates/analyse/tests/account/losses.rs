@@ -70,7 +70,7 @@ fn an_exit_without_an_entry_is_in_no_row() {
         "exit npf page-fault=0 kernel : 10
          lost exits=1",
     );
-    check("the recording ended", "10 exit npf; 11 t102 exit hlt", "lost exits=2");
+    check("the recording ended", "9 t201 entry; 10 exit npf; 11 t102 exit hlt", "lost exits=2");
     check("the thread ended", "10 exit npf; 20 end; 30 entry", "lost exits=1");
 }
 
@@ -139,4 +139,60 @@ fn thread_ids_are_used_again() {
          lost exits=1",
     );
     check("the end of a thread nobody knows", "10 t7 end", "");
+}
+
+#[test]
+fn a_recording_without_entries_counts_exits_without_times() {
+    let rows = run(
+        1_000_000,
+        &script(
+            "10 exit cpuid; 20 exit npf; 25 fault 0x200000; 30 t102 exit MSR_WRITE; 35 t102 wrmsr 0x6e0; 40 exit cpuid;
+             50 lost 3; 60 t102 exit hlt; 1500000 end; 1500001 exit npf",
+        ),
+    );
+    let expected = super::script::rows(
+        "exit @1000000 cpuid kernel : - -
+         exit @1000000 npf page-fault=0x200000 kernel : -
+         exit @1000000 100/1 MSR_WRITE msr-write=0x6e0 kernel : -
+         exit @1000000 100/1 hlt halted : -
+         exit @1000000 npf page-fault=0 kernel : -
+         access @1000000 100/1 msr-write=0x6e0 : -",
+    );
+    assert_eq!(rows.exits, expected.exits);
+    assert_eq!(rows.accesses, expected.accesses);
+    assert_eq!((rows.times.len(), rows.losses.unpaired_exits), (0, 0));
+    assert!(rows.losses.missing[0].starts_with("The recording has no kvm_entry"));
+    // With one entry they have missed theirs.
+    check(
+        "the first entry comes late",
+        "10 exit cpuid; 20 exit npf; 30 t102 entry",
+        "lost exits=2",
+    );
+}
+
+#[test]
+fn entries_without_exits_are_said_when_they_are_many() {
+    let entries = |n: u64| (0..n).map(|at| format!("{at} entry;")).collect::<String>();
+    assert_eq!(run(1000, &script(&entries(20))).losses.missing, [""; 0]);
+    let said = run(1000, &script(&entries(21))).losses.missing;
+    assert!(said[0].starts_with("20 of 21 kvm_entry have no kvm_exit before them"), "{said:?}");
+}
+
+#[test]
+fn samples_count_for_others_and_have_no_times() {
+    let rows = run(
+        1_000_000,
+        &script(
+            "10 sampled 10; 10 exit cpuid; 20 sampled 7; 20 exit hlt; 30 sampled 3; 30 wrmsr 0x10; 40 sampled 2; 40 exit cpuid",
+        ),
+    );
+    let many = |n: usize| " -".repeat(n);
+    let expected = super::script::rows(&format!(
+        "exit cpuid unknown :{}\nexit hlt halted :{}\naccess msr-write=0x10 :{}",
+        many(12),
+        many(7),
+        many(3)
+    ));
+    assert_eq!((rows.exits, rows.accesses), (expected.exits, expected.accesses));
+    assert_eq!((rows.times.len(), rows.losses.sampled, rows.losses.missing.len()), (0, 4, 0));
 }

@@ -239,7 +239,8 @@ impl Model<'_> {
         let of = if nested { None } else { self.handling(at) };
         let (vm, vcpu) = self.vcpu(end);
         let outcome = self.outcome(at, end, reason, detail.1);
-        let duration = timed.then(|| self.0[end].time_ns - self.0[at].time_ns);
+        let away = self.away(at, end).map(|(_, ns)| ns).sum::<u64>();
+        let duration = timed.then(|| self.0[end].time_ns - self.0[at].time_ns - away);
         let id = (vm, vcpu, level, reason, outcome, detail.1, of);
         totals.exits.entry(id).or_default().push(duration);
     }
@@ -273,10 +274,16 @@ impl Model<'_> {
         let level = if nested { Level::L2 } else { Level::L1 };
         let now = self.0[at].time_ns;
         let (known_at, duration) = if detail.kind == DetailKind::MmioRead {
-            (at, open.map(|exit| now - self.0[exit].time_ns))
+            let away = |exit| self.away(exit, at).map(|(_, ns)| ns).sum::<u64>();
+            (at, open.map(|exit| now - self.0[exit].time_ns - away(exit)))
         } else {
             match self.end(at) {
-                End::Entry(end) => (end, Some(self.0[end].time_ns - now)),
+                End::Entry(end) => {
+                    let away = open.map_or(0, |exit| {
+                        self.away(exit, end).filter(|(out, _)| *out > at).map(|(_, ns)| ns).sum()
+                    });
+                    (end, Some(self.0[end].time_ns - now - away))
+                }
                 End::NextExit(end) if open.is_some_and(|exit| self.is_fast_path(exit)) => {
                     (end, None)
                 }
@@ -316,20 +323,15 @@ impl Model<'_> {
         }
     }
 
-    fn split(&self, exit: usize, entry: usize, reason: Reason, time: &mut TimeRow) {
+    /// Where an exit's thread was preempted, and for how long.
+    fn away(&self, exit: usize, end: usize) -> impl Iterator<Item = (usize, u64)> {
         let tid = self.0[exit].tid;
-        let user = self
-            .within(exit, entry)
-            .find(|&i| matches!(self.0[i].kind, Kind::UserspaceExit { .. }));
-        let end_ns = self.0[entry].time_ns;
-        let user_from = user.map_or(end_ns, |i| self.0[i].time_ns);
-        let (mut kernel, mut in_user) = (user_from - self.0[exit].time_ns, end_ns - user_from);
-        for out in self.within(exit, entry) {
+        self.within(exit, end).filter_map(move |out| {
             if !matches!(self.0[out].kind, Kind::Switch { preempted: true, .. }) {
-                continue;
+                return None;
             }
             // It is back when it is given a CPU, or, where that is not recorded, when it does something.
-            let back = (out + 1..=entry).find(|&i| match self.0[i].kind {
+            let back = (out + 1..=end).find(|&i| match self.0[i].kind {
                 Kind::Switch { next_tid, .. } => next_tid == tid || self.0[i].tid == tid,
                 Kind::Lost { .. } | Kind::ThreadEnd => false,
                 _ => self.0[i].tid == tid,
@@ -338,8 +340,19 @@ impl Model<'_> {
                 Kind::Switch { next_tid, .. } => next_tid == tid,
                 _ => true,
             };
-            let Some(back) = back.filter(came_back) else { continue };
-            let away = self.0[back].time_ns - self.0[out].time_ns;
+            let back = back.filter(came_back)?;
+            Some((out, self.0[back].time_ns - self.0[out].time_ns))
+        })
+    }
+
+    fn split(&self, exit: usize, entry: usize, reason: Reason, time: &mut TimeRow) {
+        let user = self
+            .within(exit, entry)
+            .find(|&i| matches!(self.0[i].kind, Kind::UserspaceExit { .. }));
+        let end_ns = self.0[entry].time_ns;
+        let user_from = user.map_or(end_ns, |i| self.0[i].time_ns);
+        let (mut kernel, mut in_user) = (user_from - self.0[exit].time_ns, end_ns - user_from);
+        for (out, away) in self.away(exit, entry) {
             time.preempted_ns += away;
             if user.is_some_and(|user| user < out) {
                 in_user -= away;

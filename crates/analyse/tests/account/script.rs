@@ -209,6 +209,7 @@ fn kind(words: &[&str]) -> Kind {
         "block" => Kind::Switch { next_tid: arg32(1), preempted: false },
         "lost" => Kind::Lost { count: arg(1) },
         "end" => Kind::ThreadEnd,
+        "sampled" => Kind::Sampled { count: arg(1) },
         other => panic!("no event: {other}"),
     }
 }
@@ -257,9 +258,7 @@ fn detail(word: &str) -> Option<Detail> {
 }
 
 fn outcome(word: &str) -> Option<Outcome> {
-    [Outcome::Kernel, Outcome::User, Outcome::Halted, Outcome::L1]
-        .into_iter()
-        .find(|o| o.name() == word)
+    Outcome::ALL.into_iter().find(|o| o.name() == word)
 }
 
 fn exit_row<'a>(words: impl Iterator<Item = &'a str>, tally: Tally) -> ExitRow {

@@ -93,19 +93,19 @@ fn preemption() {
         (
             "in the kernel",
             "10 exit npf; 20 preempt 7; 50 t7 preempt 101; 60 entry",
-            "exit npf page-fault=0 kernel : 50
+            "exit npf page-fault=0 kernel : 20
              time kernel=20 preempted=30",
         ),
         (
             "in the VMM",
             "10 exit io; 20 user 2; 30 preempt 7; 50 t7 block 101; 60 entry",
-            "exit io port-out=0 user : 50
+            "exit io port-out=0 user : 30
              time kernel=10 user=20 preempted=20",
         ),
         (
             "in both",
             "10 exit io; 11 preempt 7; 15 t7 block 101; 20 user 2; 30 preempt 7; 50 t7 block 101; 60 entry",
-            "exit io port-out=0 user : 50
+            "exit io port-out=0 user : 26
              time kernel=6 user=20 preempted=24",
         ),
         (
@@ -117,20 +117,20 @@ fn preemption() {
         (
             "halted, then preempted, then woken",
             "10 exit hlt; 15 block 7; 50 t7 block 101; 52 preempt 7; 56 t7 block 101; 58 wakeup 42; 60 entry",
-            "exit hlt halt=1 halted : 50
+            "exit hlt halt=1 halted : 46
              time halted=42 kernel=4 preempted=4",
         ),
         (
             "at the very moment that the VMM takes over",
             "10 exit io; 20 user 2; 20 preempt 7; 50 t7 block 101; 60 entry",
-            "exit io port-out=0 user : 50
+            "exit io port-out=0 user : 20
              time kernel=10 user=10 preempted=30",
         ),
         (
             "for longer than there is time",
             "10 exit npf; 0 preempt 7; 0xffffffffffffffff t7 preempt 101;
              0 preempt 7; 0xffffffffffffffff t7 preempt 101; 60 entry",
-            "exit npf page-fault=0 kernel : 50
+            "exit npf page-fault=0 kernel : 0
              time preempted=50",
         ),
         (

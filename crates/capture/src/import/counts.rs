@@ -28,7 +28,7 @@ use super::spelling::{Spelled, vendor};
 use super::text::{UNTERMINATED, is_text};
 use crate::{Error, Feed};
 
-pub(crate) use kvm_stat::{counters, is_kvm_stat};
+pub(crate) use kvm_stat::{Counters, counters, is_kvm_stat};
 
 /// Larger texts are no tables of exits.
 const MOST_BYTES: u64 = 64 << 20;

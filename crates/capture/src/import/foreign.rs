@@ -135,6 +135,10 @@ const TOOLS: &[(&[&str], &str)] = &[
         &["# Children", "Self", "Symbol"],
         "perf report's text, which has no exits: give it to `vmtax import --host-profile` or `--guest-profile`, beside a recording",
     ),
+    (
+        &["kvm:kvm_exit: "],
+        "perf script's text without threads or times: print it with perf script -F comm,pid,tid,cpu,time,event,trace",
+    ),
     (&["[fentry:", "]:"], concat!("bpftrace's counts of functions, which are no exits", exits!())),
 ];
 

@@ -13,7 +13,7 @@ use crate::import::seen::Seen;
 use crate::import::tracepoint::{self, Decoder, Endian};
 
 /// 17 08 44 and "tracing".
-pub(in crate::import) const MAGIC: &[u8] = b"\x17\x08\x44tracing";
+pub(in crate::import) const MAGIC: [u8; 10] = *b"\x17\x08\x44tracing";
 
 /// Bounds of counts, far above what a kernel has.
 const MAX_SYSTEMS: u32 = 4096;
@@ -168,7 +168,7 @@ pub(in crate::import) fn event_formats(
 /// The formats in the TRACING_DATA of a `perf.data`, at byte `offset` of the input.
 pub(in crate::import) fn of_tracing_data(payload: &[u8], offset: u64) -> Result<Formats, Error> {
     let mut c = Cursor::embedded(&payload, offset, Endian::Little);
-    c.expect(MAGIC, "magic of the tracing data")?;
+    c.expect(&MAGIC, "magic of the tracing data")?;
     c.string("version of the tracing data")?;
     c.endian = if c.u8("byte order")? == 0 { Endian::Little } else { Endian::Big };
     c.u8("long size")?;

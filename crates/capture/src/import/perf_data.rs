@@ -8,6 +8,7 @@
 //! - `layout`: positions of time, thread, CPU and raw data in a sample;
 //! - `plan`: how samples are decoded, from attributes and formats;
 //! - `records`: the loop over records, compressed or not;
+//! - `sampled`: events that were sampled, and tracepoints that several events record;
 //! - `samples`: a span of records -> events, on several threads;
 //! - `parts`: the folder of `perf record --threads`, a file for each ring;
 //! - `profile`: what only a profile needs: samples of other events, call chains, memory maps.
@@ -19,6 +20,7 @@ mod plan;
 mod profile;
 mod record;
 mod records;
+mod sampled;
 mod samples;
 mod session;
 

@@ -14,6 +14,7 @@
 //! counters (`perf kvm stat report`).
 
 pub(crate) mod blocks;
+pub(crate) mod checks;
 pub(crate) mod decode;
 pub(crate) mod format;
 pub mod ftrace_text;
@@ -23,6 +24,7 @@ pub(crate) mod payload;
 pub mod perf_script;
 pub(crate) mod reason;
 pub(crate) mod session;
+mod streams;
 pub mod trace_cmd_report;
 pub(crate) mod words;
 

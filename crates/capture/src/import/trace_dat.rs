@@ -5,8 +5,7 @@
 //!           headers, options        one piece at a time                zstd, zlib    records
 //! ```
 //!
-//! The top-level buffer and those of instances are imported alike: an event that was enabled in two of
-//! them comes twice, as it was recorded.
+//! The top-level buffer and those of instances are imported alike, but for what an instance records once more (`instances`).
 //!
 //! Left out on purpose: the text of latency tracers, ftrace's own records, and the merging of host and
 //! guest recordings (a note says so where a file asks for it). The facts of the format are those of
@@ -17,6 +16,7 @@ mod chunk;
 mod contents;
 mod damage;
 mod header;
+mod instances;
 mod options;
 mod page;
 mod stream;
@@ -25,14 +25,14 @@ mod v7;
 
 use vmtax_events::{NO_PID, Recording};
 
-use super::{Imported, architecture};
+use super::{HEAD, Imported, architecture, formats};
 use crate::{Error, Feed, source::ReadAt};
-use contents::Contents;
+use contents::{Contents, CpuData};
 use page::PageDecoder;
 
 /// Whether these first bytes are those of a `trace.dat`.
 pub fn recognise(head: &[u8]) -> bool {
-    head.starts_with(crate::import::formats::MAGIC)
+    head.starts_with(&formats::MAGIC)
 }
 
 /// Reads a recording of `trace-cmd record`: the names of threads, then the events of all CPUs.
@@ -55,7 +55,8 @@ pub fn import(
         6 => v6::read(source, &initial)?,
         _ => v7::read(source, &initial)?,
     };
-    let Contents { layout, formats, options, codec, names, data, mut truncated } = contents;
+    let Contents { layout, formats, options, codec, names, data, end, mut truncated } = contents;
+    truncated.extend(another(source, end, &data)?);
     if data.is_empty() && options.text_buffers != 0 {
         return Err(Error::Unsupported {
             offset: 0,
@@ -94,10 +95,12 @@ pub fn import(
     let input = stream::Input { source, decoder: &decoder };
     let named = names.iter().filter(|(_, name)| *name != "<...>").map(|(tid, _)| *tid).collect();
     let mut sum = stream::Sum::new(&formats, named);
+    let (data, left_out) = instances::once(input, &codec, data)?;
     truncated.extend(stream::run(input, (&codec, threads), data, &mut sum, feed)?);
 
     let stream::Sum { seen, counts, mut losses, .. } = sum;
     losses.truncated = truncated;
+    losses.notes.extend(left_out.map(|left_out| left_out.sentence(&options)));
     options.remark(&recording, &mut losses);
     if empty {
         losses.notes.push("the file holds no trace data".to_owned());
@@ -109,4 +112,25 @@ pub fn import(
         recording.coverage.add(&decoder.name);
     }
     Ok(Imported { recording, losses, seen: formats.seen(&counts) })
+}
+
+/// Another recording behind this one, as two files that were joined have it.
+fn another(source: &dyn ReadAt, end: u64, data: &[CpuData]) -> Result<Option<String>, Error> {
+    let ends = data.iter().map(|data| {
+        let uncounted = if data.chunked { stream::COUNT_LEN } else { 0 };
+        data.at.saturating_add(data.len).saturating_add(uncounted)
+    });
+    let end = ends.fold(end, u64::max);
+    let mut rest =
+        vec![0; usize::try_from(source.len().saturating_sub(end)).unwrap_or(0).min(HEAD)];
+    let got = source.read_at(end, &mut rest).map_err(|source| Error::Io { offset: end, source })?;
+    let rest = rest.get(..got).unwrap_or_default();
+    let found = rest.windows(formats::MAGIC.len()).position(|bytes| bytes == formats::MAGIC);
+    if let Some(at) = found {
+        let at = end + at as u64;
+        return Ok(Some(format!(
+            "another recording follows at byte {at}, which is not read: give each in a file of its own"
+        )));
+    }
+    Ok(None)
 }

@@ -37,9 +37,10 @@ pub(super) fn page(explained: &Explained<'_>) -> Markup {
     }
     command += " --format html";
     let others = html! { code { "--format json" } };
-    let emulated = explained.run.emulated().map(|which| {
-        format!("Recorded under {}: counts are exact, times do not reflect hardware.", which)
-    });
+    let emulated = explained
+        .run
+        .emulated()
+        .map(|which| crate::explain::recorded_under(explained.run.ledger, which));
     let frame = Frame {
         title: format!("vmtax explain – {}", figures::text(explained.run.source)),
         tool_version: explained.tool_version,

@@ -44,6 +44,7 @@ fn losses() -> Losses {
         unpaired_entries: 3,
         out_of_order: 4,
         undecodable: 5,
+        sampled: 10,
         details_dropped: 6,
         accesses_dropped: 9,
         threads_dropped: 7,

@@ -37,4 +37,5 @@ mod tables;
 mod terminal;
 mod texts;
 mod top;
+mod unusual;
 mod without_exits;

@@ -94,17 +94,16 @@ pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
         }
         let Some(columns) = &columns else { continue };
         let cells: Vec<&str> = line.trim().trim_end_matches(',').split(',').collect();
-        let Some(cells) =
-            cells.iter().map(|cell| cell.parse::<u64>().ok()).collect::<Option<Vec<_>>>()
-        else {
+        let numbers: Vec<u64> = cells.iter().filter_map(|cell| cell.parse().ok()).collect();
+        if numbers.is_empty() {
             continue;
-        };
-        if cells.len() != columns.len() {
-            let problem = format!("has {} numbers below {} names", cells.len(), columns.len());
+        }
+        if (cells.len(), numbers.len()) != (columns.len(), columns.len()) {
+            let problem = format!("has {} numbers below {} names", numbers.len(), columns.len());
             return Err(at_line(number, &problem));
         }
         intervals += 1;
-        for (column, count) in columns.iter().zip(cells) {
+        for (column, count) in columns.iter().zip(numbers) {
             match column {
                 Some((name, detail)) => table.count(*name, *detail, count),
                 None if count > 0 => {

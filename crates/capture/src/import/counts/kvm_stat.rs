@@ -72,10 +72,20 @@ pub(crate) fn is_kvm_stat(text: &str) -> bool {
             })
 }
 
-/// Every counter by its name, summed over seconds where each has a line.
-pub(crate) fn counters(text: &str) -> (BTreeMap<&str, u64>, u64) {
-    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut seconds = 0;
+/// What a text of kvm_stat counts.
+#[derive(Default)]
+pub(crate) struct Counters<'t> {
+    /// Every counter by its name, summed over seconds where each has a line.
+    pub(crate) sums: BTreeMap<&'t str, u64>,
+    /// Lines of counts.
+    pub(crate) seconds: u64,
+    /// Lines that lack a count or more, which are in no sum.
+    pub(crate) cut: u64,
+}
+
+/// Reads all counters.
+pub(crate) fn counters(text: &str) -> Counters<'_> {
+    let Counters { mut sums, mut seconds, mut cut } = Counters::default();
     let mut columns: Option<(bool, Vec<&str>)> = None;
     for text in text.lines() {
         if let Some(found) = head(text) {
@@ -95,14 +105,17 @@ pub(crate) fn counters(text: &str) -> (BTreeMap<&str, u64>, u64) {
         // Newer versions print the time before the counts: a date and a time.
         let cells = cells.get(cells.len().saturating_sub(names.len())..).unwrap_or_default();
         let counts: Option<Vec<u64>> = cells.iter().map(|cell| cell.parse().ok()).collect();
-        let Some(counts) = counts.filter(|counts| counts.len() == names.len()) else { continue };
+        let Some(counts) = counts.filter(|counts| counts.len() == names.len()) else {
+            cut += u64::from(cells.iter().any(|cell| cell.parse::<u64>().is_ok()));
+            continue;
+        };
         seconds += 1;
         for (name, count) in names.iter().copied().zip(counts) {
             let sum = sums.entry(name).or_default();
             *sum = sum.saturating_add(count);
         }
     }
-    (sums, seconds)
+    Counters { sums, seconds, cut }
 }
 
 pub(super) fn recognise(text: &str) -> bool {
@@ -110,7 +123,11 @@ pub(super) fn recognise(text: &str) -> bool {
 }
 
 pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
-    let (counters, seconds) = counters(text);
+    let Counters { sums: counters, seconds, cut } = counters(text);
+    if cut > 0 {
+        let what = if cut == 1 { "line has" } else { "lines have" };
+        table.truncated.push(format!("{cut} {what} not a number for each name: not counted"));
+    }
     let mut of_reasons = 0u64;
     for (name, count) in &counters {
         let Some(reason) = name.strip_prefix("kvm_exit(").and_then(|rest| rest.strip_suffix(')'))

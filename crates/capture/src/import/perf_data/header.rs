@@ -15,6 +15,9 @@ const FILE_HEADER_SIZE: usize = 104;
 /// Nothing in a header is larger than this; a larger claim is a damaged file.
 const MAX_SECTION: u64 = 64 << 20;
 
+/// What is said of a recording that follows another in one file.
+pub(super) const ANOTHER: &str = "which is not read: give each in a file of its own";
+
 /// The first 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Magic {
@@ -108,6 +111,7 @@ impl File {
         self.load_attrs(source, session)?;
         let bytes = Bytes(self.endian);
         let mut at = self.data_offset.saturating_add(self.data_size);
+        let mut end = at;
         for feature in 0..256u64 {
             let set = self.features[(feature / 64) as usize] >> (feature % 64) & 1 == 1;
             if !set {
@@ -138,6 +142,7 @@ impl File {
                 size: bytes.u64(&entry, 8).unwrap_or(0),
             };
             at += 16;
+            end = end.max(at).max(section.offset.saturating_add(section.size));
             let is_cut = section.offset.saturating_add(section.size) > source.len();
             if is_cut && !session.wants_feature(feature) {
                 let len = source.len();
@@ -148,7 +153,7 @@ impl File {
                 self.load_feature(source, feature, section, session)?;
             }
         }
-        Ok(())
+        another(source, end, session)
     }
 
     fn load_feature(
@@ -195,6 +200,19 @@ impl File {
         }
         Ok(())
     }
+}
+
+/// Says that another recording follows this one, as two files that were joined have it.
+fn another(source: &dyn ReadAt, end: u64, session: &mut Session) -> Result<(), Error> {
+    let mut head = [0; 16];
+    if end >= source.len() {
+        return Ok(());
+    }
+    let got = source.read_at(end, &mut head).map_err(|source| Error::Io { offset: end, source })?;
+    if Magic::of(&head[..got]).is_some() {
+        session.truncated(format!("another recording follows at byte {end}, {ANOTHER}"));
+    }
+    Ok(())
 }
 
 fn read_section(

@@ -155,6 +155,16 @@ impl Layout {
         self.id
     }
 
+    /// Whether samples say how many events they stand for.
+    pub(super) fn has_period(&self) -> bool {
+        self.period.is_some()
+    }
+
+    /// How many events a sample stands for, as it says itself.
+    pub(super) fn period(&self, record: &[u8], bytes: Bytes) -> Option<u64> {
+        bytes.u64(record, self.period?)
+    }
+
     /// The fields of a sample record (its header included). `None` if it is too short.
     #[inline(always)]
     pub(super) fn sample<'a>(&self, record: &'a [u8], bytes: Bytes) -> Option<Sample<'a>> {

@@ -6,13 +6,27 @@ use std::collections::HashMap;
 
 use super::layout::{Bytes, Layout};
 use crate::import::formats::Formats;
+use crate::import::sampling::Weight;
 use crate::import::tracepoint::Decoder;
 
 /// What to do with a sample of one event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attr {
     pub(super) layout: Layout,
-    pub(super) is_tracepoint: bool,
+    pub(super) kind: AttrKind,
+}
+
+/// The kinds of events that perf records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AttrKind {
+    /// A tracepoint of this id, each of its events.
+    Tracepoint(u64),
+    /// A tracepoint of this id of which some events are samples.
+    Sampled(u64, Weight),
+    /// A tracepoint of this id that an event before it records too.
+    Again(u64),
+    /// Another event.
+    Other,
 }
 
 /// What the attributes say of a sample.
@@ -20,6 +34,10 @@ pub(super) struct Attr {
 pub(super) enum SampleLayout<'a> {
     /// A tracepoint's, laid out so.
     Tracepoint(&'a Layout),
+    /// A tracepoint's that stands for others too.
+    Sampled(&'a Layout, Weight),
+    /// Of a tracepoint that another event records.
+    Again(&'a Layout),
     /// Of another kind of event, laid out so.
     Other(&'a Layout),
     /// Of an event that is not listed.
@@ -62,10 +80,12 @@ impl Plan {
             }
             _ => None,
         };
-        match attr {
-            Some(attr) if attr.is_tracepoint => SampleLayout::Tracepoint(&attr.layout),
-            Some(attr) => SampleLayout::Other(&attr.layout),
-            None => SampleLayout::Unlisted,
+        let Some(Attr { layout, kind }) = attr else { return SampleLayout::Unlisted };
+        match kind {
+            AttrKind::Tracepoint(_) => SampleLayout::Tracepoint(layout),
+            AttrKind::Sampled(_, weight) => SampleLayout::Sampled(layout, *weight),
+            AttrKind::Again(_) => SampleLayout::Again(layout),
+            AttrKind::Other => SampleLayout::Other(layout),
         }
     }
 

@@ -18,12 +18,20 @@ pub(super) mod kind {
     pub(in super::super) const HEADER_FEATURE: u32 = 80;
     pub(in super::super) const COMPRESSED: u32 = 81;
     pub(in super::super) const COMPRESSED2: u32 = 83;
+    /// "PERF": the header of another stream.
+    pub(in super::super) const HEADER: u32 = u32::from_le_bytes(*b"PERF");
 
     /// A record of this type changes how others are read, or holds others.
     pub(in super::super) fn is_structural(kind: u32) -> bool {
         matches!(
             kind,
-            COMPRESSED | COMPRESSED2 | HEADER_FEATURE | HEADER_ATTR | TRACING_DATA | AUXTRACE
+            COMPRESSED
+                | COMPRESSED2
+                | HEADER_FEATURE
+                | HEADER_ATTR
+                | TRACING_DATA
+                | AUXTRACE
+                | HEADER
         )
     }
 

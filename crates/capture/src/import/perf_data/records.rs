@@ -17,6 +17,7 @@ mod input;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::header;
 use super::layout::Bytes;
 use super::record::{After, HEADER, kind, next_record, record_type};
 use super::samples::{self, Decoded, Span};
@@ -462,6 +463,14 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
         let bytes = self.session.bytes;
         match record_type(record, bytes) {
             kind::COMPRESSED | kind::COMPRESSED2 => return self.compressed(record, offset),
+            kind::HEADER => {
+                self.drain()?;
+                self.session.truncated(format!(
+                    "another recording follows at byte {offset}, {}",
+                    header::ANOTHER
+                ));
+                return Ok(Step::Stop);
+            }
             kind::HEADER_FEATURE => {
                 self.drain()?;
                 let feature = bytes.u64(record, HEADER).unwrap_or(u64::MAX);

@@ -10,7 +10,7 @@
 //! becomes a mark. Blocks are of equal length, so a record may begin in one and end in the next: where the first whole record
 //! of a block begins is guessed from its bytes, and checked when the block before is applied.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use vmtax_events::{Event, Kind, NO_PID};
 use super::layout::Bytes;
 use super::plan::{Plan, SampleLayout};
 use super::record::{After, MAX_RECORD, are_records, kind, next_record, record_type};
+use crate::import::sampling::stands_for_others;
 use crate::import::tracepoint::Endian;
 use crate::source::ReadAt;
 
@@ -57,6 +58,8 @@ pub(super) struct Decoded {
     pub(super) undecodable: u64,
     /// Samples of an event that is not listed.
     pub(super) unlisted: u64,
+    /// Samples of tracepoints that are recorded twice, by `common_type`.
+    pub(super) again: BTreeMap<u16, u64>,
     /// Samples by `common_type`.
     pub(super) counts: Vec<u32>,
     /// A round ends in it.
@@ -101,6 +104,7 @@ impl Decoded {
         self.marks.clear();
         self.named.clear();
         self.counts.fill(0);
+        self.again.clear();
         (self.latest, self.undecodable, self.unlisted) = (0, 0, 0);
         (self.ends_round, self.in_round) = (false, false);
     }
@@ -211,6 +215,14 @@ impl Decoded {
     }
 
     #[inline(always)]
+    fn push(&mut self, event: Event) {
+        if self.near.len() == NEAR {
+            self.flush();
+        }
+        self.near.push(event);
+    }
+
+    #[inline(always)]
     fn sample(
         &mut self,
         plan: &Plan,
@@ -219,8 +231,20 @@ impl Decoded {
         bytes: Bytes,
         is_profile: bool,
     ) {
+        let mut weight = None;
         let layout = match plan.layout(record) {
             SampleLayout::Tracepoint(layout) => layout,
+            SampleLayout::Sampled(layout, of) => {
+                weight = Some(of.count(layout.period(record, bytes)));
+                layout
+            }
+            SampleLayout::Again(layout) => {
+                let sample = layout.sample(record, bytes);
+                if let Some(id) = sample.and_then(|sample| bytes.u16(sample.raw, 0)) {
+                    *self.again.entry(id).or_default() += 1;
+                }
+                return;
+            }
             SampleLayout::Other(_) => {
                 if is_profile {
                     self.mark(What::Record(place));
@@ -252,6 +276,14 @@ impl Decoded {
         };
         let (time_ns, cpu) = (sample.time, sample.cpu.unwrap_or(u32::MAX));
         let is_event = decoder.give(sample.raw, bytes.0, |vcpu, kind| {
+            if let Some(count) = weight {
+                if stands_for_others(&kind) {
+                    let sampled = Kind::Sampled { count };
+                    self.push(Event { time_ns, pid, tid, cpu, vcpu, kind: sampled });
+                    self.push(Event { time_ns, pid, tid, cpu, vcpu, kind });
+                }
+                return;
+            }
             if let Kind::Switch { next_tid, .. } = kind
                 && let Some(name) = decoder.next_name(sample.raw)
                 && self.named.insert(next_tid)
@@ -260,10 +292,7 @@ impl Decoded {
                 let start = place.start + (name.as_ptr().addr() - record.as_ptr().addr());
                 self.mark(What::Name(next_tid, start..start + name.len()));
             }
-            if self.near.len() == NEAR {
-                self.flush();
-            }
-            self.near.push(Event { time_ns, pid, tid, cpu, vcpu, kind });
+            self.push(Event { time_ns, pid, tid, cpu, vcpu, kind });
         });
         self.undecodable += u64::from(!is_event);
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use vmtax_events::{Losses, Recording};
 
 use super::layout::{Bytes, Layout};
-use super::plan::{Attr, Plan};
+use super::plan::{Attr, AttrKind, Plan};
+use super::sampled::{Again, kind_of};
 use super::samples::Decoded;
 use crate::Error;
 use crate::import::formats;
@@ -51,6 +52,8 @@ pub(super) struct Session {
     lost_samples: u64,
     lost_reads: HashMap<u64, u64>,
     without_attr: u64,
+    /// Tracepoints that several events record.
+    again: Again,
     /// Samples by `common_type`, once the formats are known.
     counts: Vec<u64>,
     /// Threads that have a name.
@@ -84,6 +87,7 @@ impl Session {
             lost_samples: 0,
             lost_reads: HashMap::new(),
             without_attr: 0,
+            again: Again::default(),
             counts: Vec::new(),
             named: HashSet::new(),
             foreign: None,
@@ -102,6 +106,7 @@ impl Session {
     pub(super) fn add(&mut self, decoded: &Decoded) {
         self.losses.undecodable = self.losses.undecodable.saturating_add(decoded.undecodable);
         self.without_attr = self.without_attr.saturating_add(decoded.unlisted);
+        self.again.add(&decoded.again);
         for (sum, count) in self.counts.iter_mut().zip(&decoded.counts) {
             *sum += u64::from(*count);
         }
@@ -110,9 +115,12 @@ impl Session {
     /// A `perf_event_attr` and its event ids.
     pub(super) fn attr(&mut self, attr: &[u8], ids: &[u8]) {
         let b = self.bytes;
-        let (Some(event_type), Some(config), Some(sample_type), Some(read_format), Some(flags)) =
-            (b.u32(attr, 0), b.u64(attr, 8), b.u64(attr, 24), b.u64(attr, 32), b.u64(attr, 40))
-        else {
+        let words = (b.u64(attr, 8), b.u64(attr, 16), b.u64(attr, 24), b.u64(attr, 32));
+        let (Some(config), Some(period), Some(sample_type), Some(read_format)) = words else {
+            self.losses.undecodable += 1;
+            return;
+        };
+        let (Some(event_type), Some(flags)) = (b.u32(attr, 0), b.u64(attr, 40)) else {
             self.losses.undecodable += 1;
             return;
         };
@@ -125,20 +133,25 @@ impl Session {
             Endian::Little => flags >> at & 1 == 1,
             Endian::Big => flags >> (63 - at) & 1 == 1,
         };
-        let (sample_id_all, use_clockid) = (flag(18), flag(25));
+        let (is_frequency, sample_id_all, use_clockid) = (flag(10), flag(18), flag(25));
         let layout = Layout::new(sample_type, read_format, sample_id_all);
         if let Some(clock) = b.u32(attr, 92).filter(|_| use_clockid) {
             self.recording.clock = clock_name(clock);
         }
-        let is_tracepoint = event_type == TYPE_TRACEPOINT;
+        let kind = match event_type {
+            TYPE_TRACEPOINT if self.again.is_recorded(config, period) => AttrKind::Again(config),
+            TYPE_TRACEPOINT => kind_of(config, period, is_frequency, &layout),
+            _ => AttrKind::Other,
+        };
+        let is_plain = matches!(kind, AttrKind::Tracepoint(_));
         let is_silent = event_type == TYPE_SOFTWARE && config == SW_DUMMY;
         let plan = Arc::make_mut(&mut self.plan);
         plan.uniform = match plan.uniform {
-            None if plan.attrs.is_empty() && is_tracepoint => Some(layout),
-            Some(same) if (is_tracepoint && same == layout) || is_silent => Some(same),
+            None if plan.attrs.is_empty() && is_plain => Some(layout),
+            Some(same) if (is_plain && same == layout) || is_silent => Some(same),
             _ => None,
         };
-        if is_tracepoint && !layout.is_usable() {
+        if kind != AttrKind::Other && !layout.is_usable() {
             let note = "an event was recorded without time stamps or raw data; it is left out (record with -R -T)";
             if !self.losses.notes.iter().any(|n| n == note) {
                 self.losses.notes.push(note.to_owned());
@@ -150,7 +163,7 @@ impl Session {
                 plan.by_id.insert(id, plan.attrs.len());
             }
         }
-        plan.attrs.push(Attr { layout, is_tracepoint });
+        plan.attrs.push(Attr { layout, kind });
     }
 
     pub(super) fn wants_feature(&self, id: u64) -> bool {
@@ -208,6 +221,7 @@ impl Session {
         self.counts = vec![0; formats.index.len()];
         self.foreign = self.foreign.or(formats.architecture.map(|name| (name, offset)));
         Arc::make_mut(&mut self.plan).formats = Some(formats);
+        self.plan.limit(&mut self.recording.coverage);
         Ok(())
     }
 
@@ -260,7 +274,12 @@ impl Session {
                 .notes
                 .push(format!("{n} samples belong to an event that the file does not list"));
         }
+        self.plan.limit(&mut self.recording.coverage);
+        self.plan.note_sampling(&mut self.losses);
         let formats = self.plan.formats.as_ref();
+        if let Some(formats) = formats {
+            self.again.note(formats, &self.counts, &mut self.losses);
+        }
         let seen = formats.map(|formats| formats.seen(&self.counts)).unwrap_or_default();
         Imported { recording: self.recording, losses: self.losses, seen }
     }

@@ -5,11 +5,12 @@ use vmtax_events::{Event, Isa, Kind, NO_VCPU};
 
 use super::blocks::First;
 use super::format::Format;
-use super::line::{Line, Time};
+use super::line::{Dialect, Line, Time};
 use super::payload;
 use super::reason::Reasons;
 use super::words::Words;
 use crate::Error;
+use crate::import::sampling::{Weight, stands_for_others};
 use crate::import::{Seen, architecture};
 
 /// Whole lines, and the items decoded from them.
@@ -19,6 +20,9 @@ pub(super) struct Block {
     pub(super) offset: u64,
     /// Vendor of the exit reasons before this block, as far as known when decoding began.
     pub(super) isa: Isa,
+    /// How threads are written, and how the events were sampled.
+    pub(super) dialect: Dialect,
+    pub(super) sampling: Option<Weight>,
     pub(super) decoded: Decoded,
 }
 
@@ -33,6 +37,11 @@ pub(super) struct Decoded {
     pub(super) counts: [u64; payload::COUNT],
     /// KVM events that the analysis does not use.
     pub(super) others: Seen,
+    /// Context switches, and those of another thread than the line is of.
+    pub(super) switches: u64,
+    pub(super) foreign_switches: u64,
+    /// An event stands for others, although the first lines' do not.
+    pub(super) is_sampled_late: bool,
     /// At least one line is an event.
     pub(super) has_event: bool,
     /// At least one event's time has six decimals only.
@@ -45,6 +54,8 @@ pub(super) struct Decoded {
 /// A step for the session.
 pub(super) enum Item {
     Event(Event),
+    /// The events from here on are of this file or instance.
+    Stream(Text),
     /// Time of the first event after a line that is no event.
     Time(u64),
     /// Name of an event's thread, unless the event before had the same thread and name.
@@ -82,7 +93,9 @@ impl Text {
 
 impl Block {
     pub(super) fn empty() -> Block {
-        Block { bytes: Vec::new(), offset: 0, isa: Isa::Unknown, decoded: Decoded::default() }
+        let (dialect, sampling) = (Dialect::PerfScript, None);
+        let (bytes, decoded) = (Vec::new(), Decoded::default());
+        Block { bytes, offset: 0, isa: Isa::Unknown, dialect, sampling, decoded }
     }
 
     pub(super) fn line(&self, line: Text) -> &[u8] {
@@ -104,9 +117,11 @@ impl Decoded {
 
 /// Reads the lines of a block.
 pub(super) fn decode<F: Format>(mut block: Block) -> Block {
-    let Block { bytes, offset, isa, decoded } = &mut block;
+    let Block { bytes, offset, isa, dialect, sampling, decoded } = &mut block;
     decoded.clear(*isa);
-    let mut lines = Decoder { decoded, last: None, is_behind_other: true };
+    let (dialect, sampling) = (*dialect, *sampling);
+    let mut lines =
+        Decoder { decoded, dialect, sampling, stream: None, last: None, is_behind_other: true };
     let mut from = 0;
     while from < bytes.len() {
         let First { line, len, is_cut } = First::of(bytes.get(from..).unwrap_or_default());
@@ -123,6 +138,10 @@ pub(super) fn decode<F: Format>(mut block: Block) -> Block {
 
 struct Decoder<'b> {
     decoded: &'b mut Decoded,
+    dialect: Dialect,
+    sampling: Option<Weight>,
+    /// The stream of the event before.
+    stream: Option<Text>,
     /// Process, thread and name of the event before.
     last: Option<(u32, u32, Text)>,
     /// The line before is no event, or is in another block.
@@ -133,7 +152,7 @@ impl Decoder<'_> {
     /// `offset` is the line's offset in the input.
     fn line<F: Format>(&mut self, text: &[u8], at: Text, offset: u64) -> Result<(), Error> {
         let is_comment = text.first() == Some(&b'#');
-        let line = if is_comment { None } else { Line::read(text, F::DIALECT) };
+        let line = if is_comment { None } else { Line::read(text, self.dialect) };
         match line {
             Some(Line { time: Time::Count, .. }) => Err(Error::Unsupported {
                 offset,
@@ -192,7 +211,12 @@ impl Decoder<'_> {
         if std::mem::take(&mut self.is_behind_other) {
             self.decoded.items.push(Item::Time(time_ns));
         }
-        let &Line { comm, pid, tid, cpu, .. } = line;
+        let &Line { comm, pid, tid, cpu, period, stream, .. } = line;
+        if self.stream.is_none_or(|last| self.decoded.name(last) != stream) {
+            let stream = self.decoded.keep(stream);
+            self.stream = Some(stream);
+            self.decoded.items.push(Item::Stream(stream));
+        }
         let is_last = |&(last_pid, last_tid, name): &(u32, u32, Text)| {
             last_pid == pid && last_tid == tid && self.decoded.name(name) == comm
         };
@@ -203,13 +227,27 @@ impl Decoder<'_> {
         }
         let Some((vcpu, kind)) = kind else { return };
         self.decoded.is_rounded |= digits == 6;
-        if let Kind::Switch { .. } = kind
-            && let Some((tid, name)) = payload::next_of_switch(line.payload)
-        {
-            let name = self.decoded.keep(name);
-            self.decoded.items.push(Item::NameOfNext { tid, name });
+        if let Kind::Switch { .. } = kind {
+            // The last switch of a thread that has ended has no thread.
+            let previous = payload::previous_of_switch(line.payload).filter(|_| tid != 0);
+            self.decoded.switches += 1;
+            self.decoded.foreign_switches += u64::from(previous.is_some_and(|of| of != tid));
+            if let Some((tid, name)) = payload::next_of_switch(line.payload) {
+                let name = self.decoded.keep(name);
+                self.decoded.items.push(Item::NameOfNext { tid, name });
+            }
         }
-        self.decoded.items.push(Item::Event(Event { time_ns, pid, tid, cpu, vcpu, kind }));
+        let event = Event { time_ns, pid, tid, cpu, vcpu, kind };
+        let Some(weight) = self.sampling else {
+            self.decoded.is_sampled_late |= period.is_some_and(|period| period > 1);
+            self.decoded.items.push(Item::Event(event));
+            return;
+        };
+        if stands_for_others(&kind) {
+            let kind = Kind::Sampled { count: weight.count(period) };
+            self.decoded.items.push(Item::Event(Event { kind, ..event }));
+            self.decoded.items.push(Item::Event(event));
+        }
     }
 }
 
@@ -222,6 +260,7 @@ impl Decoded {
         *counts = [0; payload::COUNT];
         *others = Seen::default();
         (self.has_event, self.is_rounded, self.undecodable, self.cut) = (false, false, 0, 0);
+        (self.switches, self.foreign_switches, self.is_sampled_late) = (0, 0, false);
     }
 }
 

@@ -5,6 +5,7 @@ use vmtax_events::Kind;
 use super::line::{Dialect, Line};
 use crate::Error;
 use crate::import::Imported;
+use crate::import::sampling::Weight;
 
 /// A line that is not an event.
 pub(crate) enum Other {
@@ -14,17 +15,24 @@ pub(crate) enum Other {
     Lost { cpu: u32, count: u64 },
     /// The text identifies its writer, so it is of this format even if no event follows.
     Header,
+    /// The text is of several files, of which this is one.
+    File,
 }
 
 /// Differences between the formats.
 pub(crate) trait Format {
     /// `ftrace text`, ...
     const NAME: &'static str;
-    /// How threads are written.
-    const DIALECT: Dialect;
+    /// How threads are written, by the text's first lines.
+    fn dialect(head: &[u8]) -> Dialect;
 
     /// A line that starts with `#`, or is not an event.
     fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<Other, Error>;
+
+    /// How the events were sampled, by the text's first lines.
+    fn sampling(_head: &[u8]) -> Result<Option<Weight>, Error> {
+        Ok(None)
+    }
 
     /// An event that is not a tracepoint (perf's own records).
     fn record(_line: &Line<'_>) -> Option<Kind> {

@@ -42,7 +42,10 @@ struct FtraceText {
 
 impl Format for FtraceText {
     const NAME: &'static str = "ftrace text";
-    const DIALECT: Dialect = Dialect::Ftrace;
+
+    fn dialect(_head: &[u8]) -> Dialect {
+        Dialect::Ftrace
+    }
 
     fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<Other, Error> {
         if let Some((cpu, count)) = loss_line(line) {

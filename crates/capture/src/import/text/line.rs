@@ -16,11 +16,16 @@ use super::words::{
     self, Words, decimal, decimal_u32, split_decimal, split_digits, trim, trim_end, trim_start,
 };
 
+/// The text does not say on which processor an event was recorded.
+pub(crate) const NO_CPU: u32 = u32::MAX;
+
 /// How threads are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// `COMM TID` or `COMM PID/TID`; events are `system:name:`.
     PerfScript,
+    /// The same with the CPU behind the thread, without brackets (`perf script -L`).
+    PerfLatency,
     /// `COMM-TID`, perhaps `(PID)`; events are `name:`.
     Ftrace,
 }
@@ -33,8 +38,13 @@ pub(crate) struct Line<'a> {
     /// Process, or [`NO_PID`].
     pub(crate) pid: u32,
     pub(crate) tid: u32,
+    /// Processor, or [`NO_CPU`].
     pub(crate) cpu: u32,
     pub(crate) time: Time,
+    /// How many events a sample of perf stands for, where the text has it.
+    pub(crate) period: Option<u64>,
+    /// The file or instance that trace-cmd writes before the thread, or empty.
+    pub(crate) stream: &'a [u8],
     /// Name of the event without its system.
     pub(crate) event: &'a [u8],
     /// The text after the event's name, including spaces.
@@ -49,6 +59,10 @@ pub(crate) enum Time {
     /// No decimal point: a count of a clock that is not in nanoseconds.
     Count,
 }
+
+/// Columns of a thread's name in trace-cmd's text (libtraceevent `tep_print_event`), and in latency formats.
+const NAME: usize = 16;
+const LATENCY_NAME: usize = 8;
 
 /// Where a thread's name and the fields after it must have ended.
 const LONGEST_FRONT: usize = 128;
@@ -76,7 +90,7 @@ impl<'a> Line<'a> {
         let cpu = decimal_u32(cpu)?;
         let (pid, rest) = flags_and_group(rest)?;
         let (time, rest) = time(rest)?;
-        let mut thread = thread(before, dialect)?;
+        let mut thread = thread(before, dialect, NAME)?;
         if pid != NO_PID {
             thread.pid = pid;
         }
@@ -98,7 +112,12 @@ impl<'a> Line<'a> {
             let Some((time, rest)) = time(line.get(start..)?) else { continue };
             let before = trim_end(line.get(..start)?);
             let (before, cpu) = match dialect {
-                Dialect::PerfScript => (before, 0),
+                Dialect::PerfScript => (before, NO_CPU),
+                Dialect::PerfLatency => {
+                    let cut = before.iter().rposition(|&b| words::is_space(b))?;
+                    let Some(cpu) = decimal_u32(before.get(cut + 1..)?) else { continue };
+                    (before.get(..cut)?, cpu)
+                }
                 Dialect::Ftrace => {
                     let cut = before.iter().rposition(|&b| words::is_space(b))?;
                     let (cpu, flags) = split_digits(before.get(cut + 1..)?);
@@ -109,17 +128,18 @@ impl<'a> Line<'a> {
                     (before.get(..cut)?, cpu)
                 }
             };
-            if let Some(thread) = thread(before, dialect) {
+            if let Some(thread) = thread(before, dialect, LATENCY_NAME) {
                 return Line::finish(thread, cpu, time, rest);
             }
         }
     }
 
-    /// `[PERIOD] EVENT: payload`.
+    /// `[PERIOD] EVENT: payload`, or `[(+DIFFERENCE)] EVENT: payload`.
     fn finish(thread: Thread<'a>, cpu: u32, time: Time, rest: &'a [u8]) -> Option<Line<'a>> {
         let mut words = Words::new(rest);
         let mut name = words.next()?;
-        if name.first().is_some_and(u8::is_ascii_digit) && decimal(name).is_some() {
+        let period = decimal(name);
+        if period.is_some() || name.starts_with(b"(+") && name.ends_with(b")") {
             name = words.next()?;
         }
         let name = name.strip_suffix(b":").unwrap_or(name);
@@ -130,23 +150,26 @@ impl<'a> Line<'a> {
             Some(event) if !first.starts_with(b"PERF_RECORD") => event,
             _ => first,
         };
-        let Thread { comm, pid, tid } = thread;
-        Some(Line { comm, pid, tid, cpu, time, event, payload: words.rest() })
+        let Thread { stream, comm, pid, tid } = thread;
+        let payload = words.rest();
+        Some(Line { comm, pid, tid, cpu, time, period, stream, event, payload })
     }
 }
 
 /// A thread at the front of a line.
 struct Thread<'a> {
+    stream: &'a [u8],
     comm: &'a [u8],
     pid: u32,
     tid: u32,
 }
 
-fn thread(text: &[u8], dialect: Dialect) -> Option<Thread<'_>> {
+/// `width`: columns of the thread's name as trace-cmd writes it.
+fn thread(text: &[u8], dialect: Dialect, width: usize) -> Option<Thread<'_>> {
     let mut text = trim_end(text);
     let mut pid = NO_PID;
     let start = match dialect {
-        Dialect::PerfScript => {
+        Dialect::PerfScript | Dialect::PerfLatency => {
             text.iter().rposition(|&b| words::is_space(b)).map_or(0, |at| at + 1)
         }
         Dialect::Ftrace => {
@@ -161,7 +184,7 @@ fn thread(text: &[u8], dialect: Dialect) -> Option<Thread<'_>> {
     let (comm, number) = text.split_at_checked(start)?;
     let (comm, tid) = match dialect {
         Dialect::Ftrace => (comm.strip_suffix(b"-")?, number),
-        Dialect::PerfScript => match words::split_once(number, b"/") {
+        Dialect::PerfScript | Dialect::PerfLatency => match words::split_once(number, b"/") {
             Some((process, tid)) => {
                 // A process that perf does not know is -1.
                 pid = decimal_u32(process).unwrap_or(NO_PID);
@@ -170,11 +193,29 @@ fn thread(text: &[u8], dialect: Dialect) -> Option<Thread<'_>> {
             None => (comm, number),
         },
     };
+    let (stream, comm) = match dialect {
+        Dialect::Ftrace => split_stream(comm, width),
+        _ => (&[][..], comm),
+    };
     let comm = trim(comm);
+    if dialect == Dialect::PerfLatency && comm.len() > LATENCY_NAME {
+        return None;
+    }
     // Written by recorders for threads without a known name.
     let unknown = comm == b"<...>" || comm.strip_prefix(b":") == Some(tid);
     let tid = if tid == b"-1" { 0 } else { decimal_u32(tid)? };
-    Some(Thread { comm: if unknown { &[] } else { comm }, pid, tid })
+    Some(Thread { stream, comm: if unknown { &[] } else { comm }, pid, tid })
+}
+
+/// The stream and the name of `host.dat:        CPU 0/KVM`: trace-cmd aligns both. A stream is longer than a name can be.
+fn split_stream(text: &[u8], width: usize) -> (&[u8], &[u8]) {
+    let at = text.len().checked_sub(width).and_then(|at| text.split_at_checked(at));
+    match at {
+        Some((stream, name)) if stream.ends_with(b": ") && stream.len() > 2 => {
+            (trim(stream.strip_suffix(b": ").unwrap_or(stream)), name)
+        }
+        _ => (&[], text),
+    }
 }
 
 /// The process in `(  105)`; `(-------)` when ftrace does not know it.
@@ -261,7 +302,7 @@ mod tests {
             ),
             (
                 "vmm   121 43.107971: PERF_RECORD_LOST lost 8",
-                ("vmm", 0, 121, 0, 43_107_971_000, "PERF_RECORD_LOST", "lost 8"),
+                ("vmm", 0, 121, NO_CPU, 43_107_971_000, "PERF_RECORD_LOST", "lost 8"),
             ),
             (
                 ":109   109 [000]    1.000000: kvm:kvm_entry:H: vcpu 3",
@@ -270,6 +311,45 @@ mod tests {
         ];
         for (line, expected) in cases {
             check(Dialect::PerfScript, line, expected);
+        }
+    }
+
+    #[test]
+    fn perf_script_with_the_latency_columns() {
+        check(
+            Dialect::PerfLatency,
+            "CPU 0/KV   131   1     9.444213:  kvm:kvm_entry: vcpu 0",
+            ("CPU 0/KV", 0, 131, 1, 9_444_213_000, "kvm_entry", "vcpu 0"),
+        );
+        // Without the CPU's column: -F comm,tid,time,event,trace.
+        let line = "rcu_preempt    15     8.404523: sched:sched_switch: x";
+        assert_eq!(read(line, Dialect::PerfLatency), None);
+    }
+
+    #[test]
+    fn streams_of_trace_cmd() {
+        for (line, stream, comm) in [
+            (
+                "w.dat:        CPU 0/KVM-129   [000]    39.889703: (+31)    kvm_entry:   vcpu 0",
+                "w.dat",
+                "CPU 0/KVM",
+            ),
+            (
+                "              CPU 0/KVM-129   [000]    39.889703: kvm_entry:   vcpu 0",
+                "",
+                "CPU 0/KVM",
+            ),
+            (
+                "i.dat: CPU 0/KV-129     0d..1.    39.889703: kvm_entry:   vcpu 0",
+                "i.dat",
+                "CPU 0/KV",
+            ),
+            // A thread's name may look like a stream.
+            ("    a: bcdefghij-129   [000]    39.889703: kvm_entry:   vcpu 0", "", "a: bcdefghij"),
+        ] {
+            let read = Line::read(line.as_bytes(), Dialect::Ftrace).unwrap();
+            assert_eq!((read.stream, read.comm), (stream.as_bytes(), comm.as_bytes()), "{line}");
+            assert_eq!(read.event, b"kvm_entry", "{line}");
         }
     }
 

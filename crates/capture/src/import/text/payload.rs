@@ -544,6 +544,19 @@ pub(super) fn next_of_switch(text: &[u8]) -> Option<(u32, &[u8])> {
     (!name.is_empty() && name.len() <= LONGEST_NAME).then_some((tid, name))
 }
 
+/// The thread that leaves the CPU.
+pub(super) fn previous_of_switch(text: &[u8]) -> Option<u32> {
+    let tid = match words::split_once(text, b" prev_pid=") {
+        Some((_, rest)) => split_digits(words::trim_start(rest)).0,
+        None => {
+            let (before, _) = words::rsplit_once(text, b" ==> ")?;
+            let (before, _) = words::rsplit_once(before, b" [")?;
+            words::rsplit_once(before, b":")?.1
+        }
+    };
+    decimal_u32(tid)
+}
+
 /// Whether `prev_state` says that the thread could have run on. Names of threads are hostile (at most
 /// 15 bytes, and any of them): the fields after `prev_comm` are those that follow each other rightly.
 fn left_runnable(mut text: &[u8]) -> Option<bool> {

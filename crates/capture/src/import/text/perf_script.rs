@@ -1,19 +1,21 @@
-//! The text of `perf script`, with any fields as long as time, event and trace are among them.
+//! The text of `perf script`, with any fields as long as thread, time, event and trace are among them, and with `-L`.
 //!
 //! `perf script` shows lost events and ended threads only when asked to (`--show-lost-events`,
-//! `--show-task-events`). Times of `--deltatime` look like others: such a text gives
-//! nonsense.
+//! `--show-task-events`). Texts whose columns contradict their events are refused (`checks`).
 
+use std::collections::HashSet;
 use std::io::Read;
 
 use vmtax_events::{Kind, Recording};
 
+use super::checks::twice;
 use super::format::{Format, Other};
 use super::line::{Dialect, Line};
 use super::session;
 use super::words::{Words, decimal, decimal_u32, split_once, trim};
 use super::{Votes, head_lines, is_text};
 use crate::import::Imported;
+use crate::import::sampling::Weight;
 use crate::{Error, Feed};
 
 /// Whether a file that begins with these bytes is such a text. The beginning may be missing.
@@ -74,7 +76,45 @@ impl PerfScript {
 
 impl Format for PerfScript {
     const NAME: &'static str = "perf script";
-    const DIALECT: Dialect = Dialect::PerfScript;
+
+    fn dialect(head: &[u8]) -> Dialect {
+        let reads = |dialect| move |line: &&[u8]| Line::read(line, dialect).is_some();
+        let lines = || head_lines(head).filter(|line| line.first() != Some(&b'#'));
+        let events = lines().filter(reads(Dialect::PerfScript)).count();
+        let latency = lines().filter(reads(Dialect::PerfLatency));
+        // With the CPU in brackets a line reads the same in both.
+        let unlike = |line: &&[u8]| {
+            let read = |dialect| Line::read(line, dialect).map(|read| (read.tid, read.cpu));
+            read(Dialect::PerfLatency) != read(Dialect::PerfScript)
+        };
+        let latency = latency.filter(unlike).count();
+        if latency * 10 > events * 9 { Dialect::PerfLatency } else { Dialect::PerfScript }
+    }
+
+    fn sampling(head: &[u8]) -> Result<Option<Weight>, Error> {
+        let mut names = HashSet::new();
+        let mut weight = None;
+        for line in head_lines(head) {
+            if let Some(event) = line.strip_prefix(b"# event : name = ") {
+                let Some((name, rest)) = split_once(event, b",") else { continue };
+                if !names.insert(name) && name.starts_with(b"kvm:") {
+                    return Err(twice(&String::from_utf8_lossy(name)));
+                }
+                if name == b"kvm:kvm_exit" {
+                    weight = of_header(rest);
+                }
+            } else if let Some(line) = Line::read(line, Dialect::PerfScript)
+                && line.period.is_some_and(|period| period > 1)
+            {
+                return Ok(Some(Weight::InSample));
+            }
+        }
+        // The text may lack the periods that the recording has.
+        Ok(weight.map(|weight| match weight {
+            Weight::InSample if !has_periods(head) => Weight::Unknown,
+            other => other,
+        }))
+    }
 
     fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<Other, Error> {
         if Self::header(line, &mut about.recording).is_some() {
@@ -110,4 +150,22 @@ impl Format for PerfScript {
                 .to_owned(),
         );
     }
+}
+
+/// `..., { sample_period, sample_freq } = 10, sample_type = IP|TID|..., ..., freq = 1, ...`.
+fn of_header(event: &[u8]) -> Option<Weight> {
+    let after = |label: &[u8]| {
+        let (_, rest) = split_once(event, label)?;
+        split_once(rest, b",").map(|(value, _)| value)
+    };
+    let period = decimal(after(b"{ sample_period, sample_freq } = ")?)?;
+    let notes_period = split_once(after(b"sample_type = ")?, b"PERIOD").is_some();
+    let is_frequency = split_once(event, b" freq = 1").is_some();
+    Weight::of_attribute(period, is_frequency, notes_period)
+}
+
+/// Whether lines have the period of their sample.
+fn has_periods(head: &[u8]) -> bool {
+    let mut lines = head_lines(head).filter_map(|line| Line::read(line, Dialect::PerfScript));
+    lines.any(|line| line.period.is_some())
 }

@@ -6,10 +6,13 @@ use std::io::Read;
 use vmtax_events::{Coverage, Event, Isa, Kind, NO_PID, NO_VCPU, Recording};
 
 use super::blocks::{Blocks, LONGEST_LINE};
+use super::checks::Checks;
 use super::decode::{Block, Item, decode};
 use super::format::{Format, Other};
 use super::payload;
+use super::streams::Streams;
 use super::{UNTERMINATED, words};
+use crate::import::sampling::{Weight, limited};
 use crate::import::{Imported, Seen};
 use crate::workers::with_workers;
 use crate::{Error, Feed};
@@ -37,6 +40,7 @@ pub(crate) fn import<F: Format>(
     with_workers(threads, decode::<F>, |workers| {
         let mut spare = Vec::new();
         let mut failed = None;
+        let mut written = None;
         loop {
             let mut is_over = failed.is_some();
             while !is_over && !workers.is_full() {
@@ -45,6 +49,13 @@ pub(crate) fn import<F: Format>(
                 match blocks.next(&mut block.bytes) {
                     Ok(Some(offset)) => {
                         block.offset = offset;
+                        let (dialect, sampling) = match written {
+                            Some(written) => written,
+                            None => (F::dialect(&block.bytes), F::sampling(&block.bytes)?),
+                        };
+                        written = Some((dialect, sampling));
+                        session.sampling = sampling;
+                        (block.dialect, block.sampling) = (dialect, sampling);
                         workers.push(block);
                     }
                     Ok(None) => is_over = true,
@@ -98,6 +109,9 @@ struct Session<'f, F: Feed> {
     cut: u64,
     lost: u64,
     gaps: u64,
+    checks: Checks,
+    streams: Streams,
+    sampling: Option<Weight>,
 }
 
 impl<'f, F: Feed> Session<'f, F> {
@@ -120,6 +134,9 @@ impl<'f, F: Feed> Session<'f, F> {
             cut: 0,
             lost: 0,
             gaps: 0,
+            checks: Checks::default(),
+            streams: Streams::default(),
+            sampling: None,
         }
     }
 
@@ -139,6 +156,7 @@ impl<'f, F: Feed> Session<'f, F> {
         for item in items.drain(..) {
             match item {
                 Item::Event(event) => self.event(event)?,
+                Item::Stream(name) => self.streams.enter(decoded.name(name)),
                 Item::Time(time_ns) => self.flush_lost(time_ns)?,
                 Item::Name { pid, tid, name } => self.name(pid, tid, decoded.name(name))?,
                 Item::NameOfNext { tid, name } => self.name_of_next(tid, decoded.name(name))?,
@@ -159,11 +177,16 @@ impl<'f, F: Feed> Session<'f, F> {
         self.rounded |= decoded.is_rounded;
         self.undecodable += decoded.undecodable;
         self.cut += decoded.cut;
+        self.checks.block(decoded);
         block.decoded.items = items;
         Ok(block)
     }
 
     fn event(&mut self, event: Event) -> Result<(), Error> {
+        if !self.streams.takes(&event) {
+            return Ok(());
+        }
+        self.checks.event(&event);
         self.time_ns = self.time_ns.max(event.time_ns);
         if let Kind::Lost { count } = event.kind {
             self.count_lost(count);
@@ -192,12 +215,19 @@ impl<'f, F: Feed> Session<'f, F> {
                 self.lost(cpu, count)?;
             }
             Other::Header => self.is_known = true,
+            Other::File => {
+                self.is_known = true;
+                self.streams.are_files();
+            }
         }
         Ok(())
     }
 
     /// Hands on the name of a thread when it is new or has changed.
     fn name(&mut self, pid: u32, tid: u32, comm: &[u8]) -> Result<(), Error> {
+        if self.streams.is_guest() {
+            return Ok(());
+        }
         let last = &mut self.last;
         if last.0 == tid && last.1 == pid && last.2 == comm {
             return Ok(());
@@ -218,7 +248,9 @@ impl<'f, F: Feed> Session<'f, F> {
 
     /// The same for a thread that gets a CPU, which may have no other line.
     fn name_of_next(&mut self, tid: u32, name: &[u8]) -> Result<(), Error> {
-        if tid == 0 || self.names.contains_key(&tid) || self.names.len() >= MOST_THREADS {
+        let is_guest = self.streams.is_guest();
+        if is_guest || tid == 0 || self.names.contains_key(&tid) || self.names.len() >= MOST_THREADS
+        {
             return Ok(());
         }
         self.names.insert(tid, (NO_PID, name.into()));
@@ -277,6 +309,12 @@ impl<'f, F: Feed> Session<'f, F> {
             }
         }
         about.recording.coverage = coverage;
+        self.streams.finish(about)?;
+        self.checks.finish()?;
+        if let Some(weight) = self.sampling {
+            about.recording.coverage = limited(about.recording.coverage);
+            weight.note(&mut about.losses);
+        }
         format.finish(self.lost, about);
         if self.cut > 0 {
             let note = format!("lines cut at {LONGEST_LINE} bytes: {}", self.cut);

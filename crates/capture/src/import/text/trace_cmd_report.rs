@@ -1,13 +1,11 @@
-//! The text of `trace-cmd report`: plain, with `-t`, `-l`, `-N` or `-R`.
-//!
-//! Of a report of several files or buffers the names of threads keep the file's name before them.
+//! The text of `trace-cmd report`: plain, with `-t`, `-l`, `-N`, `-R` or `--ts-diff`, of one file or of several.
 
 use std::io::Read;
 
 use super::format::{Format, Other};
 use super::line::Dialect;
 use super::session;
-use super::words::{decimal, decimal_u32, find};
+use super::words::{decimal, decimal_u32, find, split_once};
 use super::{Votes, head_lines, is_text, loss_line};
 use crate::import::Imported;
 use crate::{Error, Feed};
@@ -17,7 +15,8 @@ pub fn recognise(head: &[u8]) -> bool {
     if !is_text(head) || head_lines(head).take(64).any(|l| l.starts_with(b"# tracer:")) {
         return false;
     }
-    if head_lines(head).take(64).any(|l| cpus(l).is_some()) {
+    let of_file = |l: &[u8]| split_once(l, b": ").is_some_and(|(_, l)| cpus(l).is_some());
+    if head_lines(head).take(64).any(|l| cpus(l).is_some() || of_file(l)) {
         return true;
     }
     let votes = Votes::count(head);
@@ -42,14 +41,24 @@ struct TraceCmdReport;
 
 impl Format for TraceCmdReport {
     const NAME: &'static str = "trace-cmd report";
-    const DIALECT: Dialect = Dialect::Ftrace;
+
+    fn dialect(_head: &[u8]) -> Dialect {
+        Dialect::Ftrace
+    }
 
     fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<Other, Error> {
         if let Some((cpu, count)) = loss_line(line) {
             return Ok(Other::Lost { cpu, count });
         }
+        let (file, line) = match split_once(line, b": ") {
+            Some((file, line)) if cpus(line).is_some() => (Some(file), line),
+            _ => (None, line),
+        };
         if let Some(cpus) = cpus(line) {
             about.recording.tool = "trace-cmd".to_owned();
+            if file.is_some() {
+                return Ok(Other::File);
+            }
             about.recording.cpus = cpus;
             return Ok(Other::Header);
         }

@@ -9,6 +9,8 @@ use crate::import::formats::Formats;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CpuData {
     pub(super) cpu: u32,
+    /// Number of the buffer: the top-level one, then those of instances.
+    pub(super) buffer: usize,
     /// Where it starts in the file.
     pub(super) at: u64,
     /// Its bytes in the file.
@@ -28,6 +30,8 @@ pub(super) struct Contents {
     /// Thread id and name.
     pub(super) names: Vec<(u32, String)>,
     pub(super) data: Vec<CpuData>,
+    /// Where what precedes the trace data ends, and in version 7 what follows it.
+    pub(super) end: u64,
     /// Unreadable data, one sentence each.
     pub(super) truncated: Vec<String>,
 }

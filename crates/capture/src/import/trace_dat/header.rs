@@ -32,7 +32,7 @@ pub(super) struct Initial {
 /// Reads magic, version, byte order, long size and page size.
 pub(super) fn initial(source: &dyn ReadAt) -> Result<Initial, Error> {
     let mut c = Cursor::file(source, 0, Endian::Little);
-    c.expect(MAGIC, "magic of trace.dat")?;
+    c.expect(&MAGIC, "magic of trace.dat")?;
     let at = c.at;
     let version = c.string("file version")?;
     let version: u32 = version

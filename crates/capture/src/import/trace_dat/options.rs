@@ -169,6 +169,14 @@ impl Options {
         Ok(())
     }
 
+    /// The name of a buffer, by its number among those with data; empty for the top-level one.
+    pub(super) fn name_of(&self, number: usize) -> &str {
+        // Version 6 lists instances alone.
+        let is_listed = self.buffers.first().is_some_and(|first| first.name.is_empty());
+        let at = if is_listed { Some(number) } else { number.checked_sub(1) };
+        at.and_then(|at| self.buffers.get(at)).map_or("", |buffer| &buffer.name)
+    }
+
     /// CPUs that the option says, 0 if it is missing.
     pub(super) fn cpus(&self) -> u32 {
         self.cpus

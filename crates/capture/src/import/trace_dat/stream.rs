@@ -32,7 +32,7 @@ const LARGE: u64 = 256 << 10;
 const AHEAD: usize = 4;
 
 /// Size of the count of chunks, which precedes them.
-const COUNT_LEN: u64 = 4;
+pub(super) const COUNT_LEN: u64 = 4;
 
 /// Pieces between two releases, at least.
 const MIN_ROUND: usize = 4;

@@ -29,12 +29,13 @@ pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, E
     let mut options = Options::default();
     let mut truncated = Vec::new();
     tag(&mut c, &mut options, &mut truncated)?;
-    let mut data = table(&mut c, cpus, layout.size)?;
+    let mut data = table(&mut c, (0, cpus), layout.size)?;
     if options.clock.is_empty() {
         // Older recorders put the clocks behind the table and leave the option empty.
         options.clock = trailing_clock(&mut c).unwrap_or_default();
     }
-    for buffer in options.buffers.iter().filter(|b| b.offset != 0) {
+    let instances = options.buffers.iter().filter(|b| b.offset != 0);
+    for (number, buffer) in (1..).zip(instances) {
         if data.len() > MAX_DATA {
             say(&mut truncated, || format!("instance {:?}: too many CPUs before it", buffer.name));
             break;
@@ -42,12 +43,12 @@ pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, E
         let mut c = Cursor::file(source, buffer.offset, initial.endian);
         let cpus = buffer.cpus.unwrap_or(cpus).min(MAX_CPUS);
         let read = c.expect(FLYRECORD, "kind of trace data");
-        match read.and_then(|()| table(&mut c, cpus, layout.size)) {
+        match read.and_then(|()| table(&mut c, (number, cpus), layout.size)) {
             Ok(more) => data.extend(more),
             Err(e) => say(&mut truncated, || format!("instance {:?}: {e}", buffer.name)),
         }
     }
-    Ok(Contents { layout, formats, options, codec: Codec::None, names, data, truncated })
+    Ok(Contents { layout, formats, options, codec: Codec::None, names, data, end: c.at, truncated })
 }
 
 fn cpu_count(c: &mut Cursor<'_>) -> Result<u32, Error> {
@@ -110,12 +111,16 @@ fn read_options(
     }
 }
 
-fn table(c: &mut Cursor<'_>, cpus: u32, page_size: usize) -> Result<Vec<CpuData>, Error> {
+fn table(
+    c: &mut Cursor<'_>,
+    (buffer, cpus): (usize, u32),
+    page_size: usize,
+) -> Result<Vec<CpuData>, Error> {
     let mut data = Vec::new();
     for cpu in 0..cpus {
         let at = c.u64("offset of a CPU's data")?;
         let len = c.u64("size of a CPU's data")?;
-        data.push(CpuData { cpu, at, len, chunked: false, page_size });
+        data.push(CpuData { cpu, buffer, at, len, chunked: false, page_size });
     }
     Ok(data)
 }

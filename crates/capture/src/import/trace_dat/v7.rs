@@ -67,8 +67,8 @@ pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, E
     }
 
     let mut data = Vec::new();
-    for buffer in &options.buffers {
-        match file.buffer(buffer, layout) {
+    for (number, buffer) in options.buffers.iter().enumerate() {
+        match file.buffer((number, buffer), layout) {
             Ok(more) => data.extend(more),
             Err(e) => say(&mut truncated, || format!("buffer {:?}: {e}", buffer.name)),
         }
@@ -83,7 +83,7 @@ pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, E
             );
         }
     }
-    Ok(Contents { layout, formats, options, codec: file.codec, names, data, truncated })
+    Ok(Contents { layout, formats, options, codec: file.codec, names, data, end, truncated })
 }
 
 fn distinct(offsets: &[u64]) -> Vec<u64> {
@@ -177,7 +177,11 @@ impl File<'_> {
     }
 
     /// Where the data of the CPUs of a buffer is.
-    fn buffer(&self, buffer: &BufferOption, layout: PageLayout) -> Result<Vec<CpuData>, Error> {
+    fn buffer(
+        &self,
+        (number, buffer): (usize, &BufferOption),
+        layout: PageLayout,
+    ) -> Result<Vec<CpuData>, Error> {
         let head = self.head(buffer.offset)?;
         if head.id != SECTION_BUFFER {
             let problem = format!("section {} is no trace data", head.id);
@@ -189,6 +193,7 @@ impl File<'_> {
         let page_size = if possible { own } else { layout.size };
         let data = buffer.data.iter().map(|&(cpu, at, len)| CpuData {
             cpu,
+            buffer: number,
             at,
             len,
             chunked: head.compressed,
@@ -213,7 +218,8 @@ impl File<'_> {
             let Some(start) = at.checked_next_multiple_of(page) else { break };
             let Some(end) = self.chunks_end(start) else { break };
             let len = end - start;
-            data.push(CpuData { cpu, at: start, len, chunked: true, page_size: layout.size });
+            let page_size = layout.size;
+            data.push(CpuData { cpu, buffer: 0, at: start, len, chunked: true, page_size });
             at = end;
         }
         data

@@ -1,0 +1,84 @@
+//! Whether a host was emulated, where its recording has no name of a processor that says so.
+//!
+//! Exits that the kernel answers by itself take 1 to 3 us on hardware, tracing included, and 15 us or more under QEMU's TCG or
+//! Bochs (captures/amd-*, captures/intel-*).
+
+use std::collections::BTreeMap;
+
+use vmtax_events::{Cause, ExitKey, Outcome, Tally};
+
+use crate::cause::cause_of;
+
+/// Fewer exits may be slow by chance.
+const ENOUGH: u64 = 50;
+/// Buckets of durations below 16.4 us.
+const FAST: usize = 14;
+/// At most this part of an emulated host's exits is fast.
+const FAST_PART: u64 = 20;
+
+/// What is said of a host whose exits are too slow for hardware.
+const SLOW: &str = "unknown emulator, by the speed of its exits";
+
+/// Exits that KVM answers without waiting for anything.
+fn is_cheap(key: &ExitKey) -> bool {
+    let by_kernel = matches!(key.outcome, Outcome::Kernel | Outcome::Unknown);
+    by_kernel
+        && matches!(
+            cause_of(key),
+            Cause::Cpuid
+                | Cause::Msr
+                | Cause::TimerArm
+                | Cause::Apic
+                | Cause::Ipi
+                | Cause::IrqWindow
+        )
+}
+
+/// The emulator that the speed of exits shows.
+pub(crate) fn by_speed(exits: &BTreeMap<ExitKey, Tally>) -> Option<String> {
+    let (mut all, mut fast) = (0u64, 0u64);
+    for (_, tally) in exits.iter().filter(|(key, _)| is_cheap(key)) {
+        let timed = tally.hist.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
+        all = all.saturating_add(timed);
+        let below = tally.hist.iter().take(FAST + 1);
+        fast = below.fold(fast, |sum, n| sum.saturating_add(*n));
+    }
+    (all >= ENOUGH && fast <= all / FAST_PART).then(|| SLOW.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use vmtax_events::{Detail, Isa, Level, Reason, svm};
+
+    use super::*;
+
+    fn exits(code: u32, durations: &[u64]) -> BTreeMap<ExitKey, Tally> {
+        let key = ExitKey {
+            vm: 1,
+            vcpu: 0,
+            level: Level::L1,
+            reason: Reason { isa: Isa::Svm, code, flags: 0 },
+            detail: Detail::NONE,
+            outcome: Outcome::Kernel,
+            ancillary_of: None,
+        };
+        let mut tally = Tally::default();
+        durations.iter().for_each(|ns| tally.add(*ns));
+        BTreeMap::from([(key, tally)])
+    }
+
+    #[test]
+    fn only_many_slow_exits_that_should_be_fast_show_an_emulator() {
+        assert_eq!(by_speed(&exits(svm::CPUID, &[17_000; 50])).as_deref(), Some(SLOW));
+        for (code, durations) in [
+            (svm::CPUID, vec![17_000; 49]),
+            (svm::CPUID, vec![16_000; 100]),
+            (svm::CPUID, [vec![2_000; 10], vec![40_000; 90]].concat()),
+            // Pages are cleared, and devices are slow.
+            (svm::NPF, vec![150_000; 100]),
+            (svm::IOIO, vec![20_000; 100]),
+        ] {
+            assert_eq!(by_speed(&exits(code, &durations)), None, "{code:#x}");
+        }
+    }
+}

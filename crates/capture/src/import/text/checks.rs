@@ -1,0 +1,163 @@
+//! Whether the columns of a text are what they are read as: contradictions with its own events show that they are not.
+//!
+//! | text | shows by |
+//! |---|---|
+//! | processes in the column of threads (`perf script -F pid`) | `prev_pid` of sched_switch; threads that are several vCPUs in turn |
+//! | differences in the column of times (`perf script --deltatime`) | times that go back again and again |
+//! | a tracepoint that was recorded twice | pairs of equal events, one right behind the other |
+//! | samples that begin behind the first lines | a period above 1 |
+
+use std::collections::{BTreeMap, HashMap};
+
+use vmtax_events::{Event, Kind, NO_VCPU};
+
+use super::decode::Decoded;
+use crate::Error;
+
+/// Fewer contradictions may be damage.
+const FEW: u64 = 8;
+/// Threads that are followed.
+const MOST_THREADS: usize = 1 << 16;
+
+/// What `perf script` has to print.
+const COLUMNS: &str = "print it with perf script -F comm,pid,tid,cpu,time,event,trace";
+
+/// Counts of contradictions.
+#[derive(Default)]
+pub(super) struct Checks {
+    switches: u64,
+    foreign_switches: u64,
+    is_sampled_late: bool,
+    /// Times, and those that are earlier than the one before.
+    times: u64,
+    steps_back: u64,
+    last_ns: u64,
+    /// Events that name their vCPU, and those of another vCPU than their thread's before.
+    vcpus: u64,
+    other_vcpus: u64,
+    threads: HashMap<u32, Thread>,
+    /// Events by tracepoint, and those that equal the one before of their thread.
+    kinds: BTreeMap<&'static str, (u64, u64)>,
+}
+
+/// A thread's last event, and its last vCPU.
+struct Thread {
+    last: Kind,
+    vcpu: u32,
+}
+
+impl Checks {
+    /// Adds what a block counts.
+    pub(super) fn block(&mut self, decoded: &Decoded) {
+        self.switches += decoded.switches;
+        self.foreign_switches += decoded.foreign_switches;
+        self.is_sampled_late |= decoded.is_sampled_late;
+    }
+
+    /// The next event.
+    pub(super) fn event(&mut self, event: &Event) {
+        if event.time_ns > 0 {
+            self.times += 1;
+            self.steps_back += u64::from(event.time_ns < self.last_ns);
+            self.last_ns = event.time_ns;
+        }
+        self.vcpus += u64::from(event.vcpu != NO_VCPU);
+        let mut is_again = false;
+        if let Some(thread) = self.threads.get_mut(&event.tid) {
+            is_again = thread.last == event.kind;
+            thread.last = event.kind;
+            if event.vcpu != NO_VCPU {
+                let before = std::mem::replace(&mut thread.vcpu, event.vcpu);
+                self.other_vcpus += u64::from(before != NO_VCPU && before != event.vcpu);
+            }
+        } else if self.threads.len() < MOST_THREADS {
+            let thread = Thread { last: event.kind, vcpu: event.vcpu };
+            self.threads.insert(event.tid, thread);
+        }
+        if let Some(name) = tracepoint(&event.kind) {
+            let sum = self.kinds.entry(name).or_default();
+            *sum = (sum.0 + 1, sum.1 + u64::from(is_again));
+        }
+    }
+
+    /// The first contradiction that is no damage.
+    pub(super) fn finish(&self) -> Result<(), Error> {
+        if self.is_sampled_late {
+            return refuse(
+                "columns of perf script",
+                "some events stand for several (their period is above 1), and the first do not: give the recording (perf.data) itself".to_owned(),
+            );
+        }
+        if self.foreign_switches >= 2 && self.foreign_switches > self.switches / 50 {
+            return refuse(
+                "columns",
+                format!(
+                    "the column that is read as the thread is not: {} of {} sched_switch have another prev_pid (perf script -F pid prints the process); {COLUMNS}",
+                    self.foreign_switches, self.switches
+                ),
+            );
+        }
+        if self.other_vcpus >= FEW && self.other_vcpus > self.vcpus / 10 {
+            return refuse(
+                "columns",
+                format!(
+                    "the column that is read as the thread is not: {} of {} events are of another vCPU than the one before of the same thread (perf script -F pid prints the process); {COLUMNS}",
+                    self.other_vcpus, self.vcpus
+                ),
+            );
+        }
+        if self.steps_back >= FEW && self.steps_back > self.times / 10 {
+            return refuse(
+                "times",
+                format!(
+                    "{} of {} events are earlier than the event before: the times are differences (perf script --deltatime); print it without",
+                    self.steps_back, self.times
+                ),
+            );
+        }
+        self.pairs()
+    }
+
+    /// With exits and entries between them, an event does not equal the one right before it.
+    fn pairs(&self) -> Result<(), Error> {
+        if !self.kinds.contains_key(EXIT) || !self.kinds.contains_key(ENTRY) {
+            return Ok(());
+        }
+        let is_twice = |(all, again): (u64, u64)| again >= FEW && again * 2 >= all - all / 20;
+        match self.kinds.iter().find(|(_, counts)| is_twice(**counts)) {
+            Some((name, _)) => Err(twice(name)),
+            None => Ok(()),
+        }
+    }
+}
+
+const EXIT: &str = "kvm_exit";
+const ENTRY: &str = "kvm_entry";
+
+/// The tracepoint of an event that an exit or an entry separates from the next of its kind.
+pub(super) fn tracepoint(kind: &Kind) -> Option<&'static str> {
+    match kind {
+        Kind::Exit { .. } => Some(EXIT),
+        Kind::Entry => Some(ENTRY),
+        Kind::Msr { .. } => Some("kvm_msr"),
+        Kind::Cpuid { .. } => Some("kvm_cpuid"),
+        Kind::Hypercall { .. } => Some("kvm_hypercall"),
+        _ => None,
+    }
+}
+
+/// A tracepoint was recorded twice, and a text does not tell the two apart.
+pub(super) fn twice(name: &str) -> Error {
+    let name = name.strip_prefix("kvm:").unwrap_or(name);
+    Error::Unsupported {
+        offset: 0,
+        item: "events",
+        problem: format!(
+            "{name} was recorded twice (as with -e 'kvm:*' -e kvm:{name}), and a text does not tell its two events apart: give the recording itself"
+        ),
+    }
+}
+
+fn refuse(item: &'static str, problem: String) -> Result<(), Error> {
+    Err(Error::Unsupported { offset: 0, item, problem })
+}
