@@ -14,6 +14,7 @@ use vmtax_events::{
 use crate::calls::CallTree;
 use crate::cause::cause_of;
 use crate::timeline::Timeline;
+pub use counted::ACCESSES_ALONE;
 
 /// Which VMs and vCPUs to look at. Empty lists mean all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -20,6 +20,9 @@ use vmtax_events::{
 /// Accesses above the count of their exits that still are of the same recording: some exits make two.
 const ABOVE: u64 = 50;
 
+/// Said of tables of accesses without one of exits.
+pub const ACCESSES_ALONE: &str = "The tables count accesses and no exits by reason: add the text of `perf kvm stat report --event=vmexit` of the same recording, in the same file or as another file of `vmtax import`.";
+
 /// What kinds of access exits of a reason make. (Linux `arch/x86/kvm/{vmx/vmx,svm/svm}.c`: tables of exit handlers.)
 const REASONS: [(Isa, u32, &[DetailKind]); 7] = [
     (Isa::Vmx, vmx::IO_INSTRUCTION, &[DetailKind::PortIn, DetailKind::PortOut]),
@@ -41,10 +44,7 @@ pub(super) fn split(
         return;
     }
     if exits.is_empty() {
-        losses.missing.push(
-            "The tables count accesses and no exits by reason: add the text of `perf kvm stat report --event=vmexit` of the same recording, in the same file or as another file of `vmtax import`."
-                .to_owned(),
-        );
+        losses.missing.push(ACCESSES_ALONE.to_owned());
         return;
     }
     for (isa, code, kinds) in REASONS {

@@ -49,7 +49,7 @@ struct Kind {
 
 const KINDS: [Kind; 8] = [
     Kind { tool: "perf kvm stat", recognise: perf_kvm::recognise, read: perf_kvm::read },
-    Kind { tool: "perf top", recognise: shares::recognise, read: shares::read },
+    Kind { tool: "perf report", recognise: shares::recognise, read: shares::read },
     Kind {
         tool: "perf-prof",
         recognise: scripts::recognise_perf_prof,

@@ -25,11 +25,16 @@ const BASE64: &str = "content-transfer-encoding: base64";
 
 /// UTF-16 with its byte order mark, as PowerShell and editors write it, or of plain ASCII without one.
 pub(super) fn is_utf16(head: &[u8]) -> bool {
-    let is_ascii = |unit: &[u8]| match unit {
-        [low, 0] => low.is_ascii_graphic() || low.is_ascii_whitespace(),
-        _ => false,
+    has_mark(head) || is_ascii_of(head, 0) || is_ascii_of(head, 1)
+}
+
+/// Whether each unit has a character of ASCII in one byte, and nothing in the other.
+fn is_ascii_of(head: &[u8], at: usize) -> bool {
+    let is_ascii = |unit: &[u8]| {
+        let byte = unit.get(at).copied().unwrap_or(0);
+        (byte.is_ascii_graphic() || byte.is_ascii_whitespace()) && unit.get(1 - at) == Some(&0)
     };
-    has_mark(head) || head.len() > 2 && head.chunks_exact(2).take(64).all(is_ascii)
+    head.len() > 2 && head.chunks_exact(2).take(64).all(is_ascii)
 }
 
 fn has_mark(bytes: &[u8]) -> bool {
@@ -70,7 +75,7 @@ pub(super) fn restored(bytes: &[u8]) -> Result<String, String> {
 }
 
 fn of_utf16(bytes: &[u8]) -> Cow<'_, str> {
-    let is_little = !bytes.starts_with(b"\xfe\xff");
+    let is_little = !bytes.starts_with(b"\xfe\xff") && bytes.first() != Some(&0);
     let from = if has_mark(bytes) { 2 } else { 0 };
     let units = bytes.get(from..).unwrap_or_default().chunks_exact(2).filter_map(|pair| {
         let pair = <[u8; 2]>::try_from(pair).ok()?;
@@ -243,6 +248,9 @@ mod tests {
         let little = "\u{feff}hlt 39\r\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         let big = "\u{feff}hlt 39\r\n".encode_utf16().flat_map(u16::to_be_bytes).collect();
         assert_eq!((of(little), of(big)), ("hlt 39\n".to_owned(), "hlt 39\n".to_owned()));
+        let without_mark: Vec<u8> = "hlt 39\n".encode_utf16().flat_map(u16::to_be_bytes).collect();
+        assert!(is_utf16(&without_mark) && !is_utf16(b"PERFILE2\0\0\0\0"));
+        assert_eq!(of(without_mark), "hlt 39\n");
         assert_eq!(plain("\u{feff}hlt\n"), "hlt\n");
         assert_eq!(plain("a\u{a0}1\nb\u{a0}2\n"), "a 1\nb 2\n");
         assert_eq!(plain("\u{1b}[1;31mhlt\u{1b}[0m 39\u{1b}]0;title\u{7}\u{1b}(B\n"), "hlt 39\n");

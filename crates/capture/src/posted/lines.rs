@@ -46,14 +46,23 @@ fn each<'a>(text: &'a str, change: impl Fn(&'a str) -> &'a str) -> String {
 /// `> `, `>> `: `>` in the first column. (A thread's name in the text of perf stands behind spaces, or is 16 characters long.)
 fn is_quoted(text: &str) -> bool {
     text.lines().filter(|line| line.starts_with('>')).take(ENOUGH).count() == ENOUGH
+        || is_quoted_by_bars(text)
+}
+
+/// Some programs quote with `| `: most lines, without a bar at their end.
+fn is_quoted_by_bars(text: &str) -> bool {
+    let lines = || text.lines().filter(|line| !line.trim().is_empty());
+    let is_marked = |line: &&str| line.starts_with('|') && !is_bordered(line) && !is_frame(line);
+    let marked = lines().filter(is_marked).count();
+    marked > ENOUGH && marked * 2 > lines().count()
 }
 
 fn unquoted(line: &str) -> &str {
     let mut rest = line;
-    while let Some(behind) = rest.strip_prefix('>') {
+    while let Some(behind) = rest.strip_prefix(['>', '|']) {
         // One space belongs to the mark; more are the text's.
         rest = match behind.strip_prefix(' ') {
-            Some(deeper) if deeper.starts_with('>') => deeper,
+            Some(deeper) if deeper.starts_with(['>', '|']) => deeper,
             _ => behind,
         };
     }
@@ -166,6 +175,7 @@ mod tests {
     fn quotes_of_mail() {
         assert_eq!(plain("x\n> > a b\n> >\n>>c\n> >   d\n"), "x\na b\n\nc\n  d\n");
         assert_eq!(plain("> a\n>\n> b"), "a\n\nb");
+        assert_eq!(plain("so:\n| a\n|\n|  b\n| c\n"), "so:\na\n\n b\nc\n");
         assert!(!is_marked("> a\nb\n"));
     }
 

@@ -32,6 +32,8 @@ const TEXTS: [(&str, &str); 7] = [
     ("mmio read ", "kvm_mmio"),
     ("mmio write ", "kvm_mmio"),
 ];
+/// Everything, in hundredths of a percent.
+const WHOLE: u64 = 100 * 100;
 /// Shares that lack less than this are rounded, percent.
 const ROUNDED: f64 = 1.0;
 
@@ -114,6 +116,22 @@ pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
 }
 
 impl Section {
+    /// How exact its counts are.
+    fn note(&self) -> Option<String> {
+        let is_of_exits = self.rows.keys().any(|what| matches!(what, What::Exit(_)));
+        let note = match self.events {
+            _ if self.is_counted => return None,
+            // A share of two decimals then has one count.
+            Some(events) if events <= WHOLE => return None,
+            Some(_) => "counts are shares of the events, rounded to a hundredth of a percent",
+            None if is_of_exits => {
+                "the text has shares and no counts: an exit stands for a hundredth of a percent of the exits seen"
+            }
+            None => "shares of accesses without their number are left out",
+        };
+        Some(note.to_owned())
+    }
+
     fn deliver(&self, table: &mut Table) {
         if self.rows.is_empty() {
             return;
@@ -124,16 +142,13 @@ impl Section {
                 "the rows are {shown:.1} % of the events: the rest is not in the text"
             ));
         }
-        let is_of_exits = self.rows.keys().any(|what| matches!(what, What::Exit(_)));
-        if !self.is_counted {
-            table.notes.push(match (self.events, is_of_exits) {
-                (Some(events), _) => format!("counts are shares of {events} events, which are rounded to a hundredth of a percent"),
-                (None, true) => "the text has shares and no counts: an exit stands for a hundredth of a percent of the exits seen".to_owned(),
-                (None, false) => "shares of accesses without their number are left out".to_owned(),
-            });
+        if let Some(note) = self.note()
+            && !table.notes.contains(&note)
+        {
+            table.notes.push(note);
         }
         for (what, (share, count)) in &self.rows {
-            let events = self.events.unwrap_or(100 * 100);
+            let events = self.events.unwrap_or(WHOLE);
             let count = if self.is_counted {
                 *count
             } else {

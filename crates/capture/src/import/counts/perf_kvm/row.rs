@@ -21,7 +21,8 @@ impl Row {
     /// `NAME SAMPLES SAMPLES% TIME% MIN MAX AVG ( +- ERROR% )`, or `NAME SAMPLES SAMPLE% TIME TIME% MAX MIN MEAN` in ns. `None` for any
     /// other line.
     pub(super) fn read(line: &str) -> Option<Row> {
-        let words: Vec<&str> = line.split_whitespace().collect();
+        let words = with_units(line);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let is_count = |at: &usize| {
             words.get(at + 1).is_some_and(|word| percent(word).is_some())
                 && words.get(*at).is_some_and(|word| count(word).is_some())
@@ -55,6 +56,18 @@ impl Row {
             _ => return None,
         })
     }
+}
+
+/// The words of a line, units joined to their numbers: `0.92 us`.
+fn with_units(line: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in line.split_whitespace() {
+        match words.last_mut() {
+            Some(last) if matches!(word, "us" | "µs" | "%") => last.push_str(word),
+            _ => words.push(word.to_owned()),
+        }
+    }
+    words
 }
 
 /// The object of an access.
@@ -252,6 +265,10 @@ mod tests {
         // As a mail cuts it.
         assert_eq!(
             of(" hlt  39  0.09%  2.63%  18.39us 12998.04us 3227.76us ( +-  12.79%"),
+            hlt(125_882_640, 12_998_040, false)
+        );
+        assert_eq!(
+            of("hlt 39 0.09 % 2.63 % 18.39 us 12998.04 us 3227.76 us ( +- 12.79 % )"),
             hlt(125_882_640, 12_998_040, false)
         );
         assert_eq!(of("hlt 39 0.09% 2.63% 18.39us"), hlt(0, 0, true));
