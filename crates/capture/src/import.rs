@@ -110,6 +110,9 @@ fn describe(head: &[u8]) -> String {
     if is_text && let Some(what) = foreign::tool(&String::from_utf8_lossy(head)) {
         return format!("this is {what}");
     }
+    if is_text && crate::profile::annotate::recognise(head) {
+        return "this is perf annotate's text: give it to `vmtax import --guest-instructions`, beside a recording".to_owned();
+    }
     if is_text && crate::profile::perf_report::recognise(head) {
         return "this is perf report's text, which has no exits: give it to `vmtax import --host-profile` or `--guest-profile`, beside a recording".to_owned();
     }

@@ -412,6 +412,30 @@ fn profiles_keep_their_shares() {
     assert_eq!((host.stacks["rtl8169_poll"], host.total()), (1110, 10_000));
 }
 
+/// The shares that were published of the hot function, as the screen of perf annotate shows them.
+#[test]
+fn annotations_copied_from_the_screen() {
+    let bytes = sample("s0-plain-screen.annotate");
+    for bytes in [bytes.clone(), String::from_utf8(bytes).unwrap().replace('│', "|").into_bytes()]
+    {
+        let format = profile::Format::recognise(&bytes).unwrap();
+        let mut input = bytes.as_slice();
+        let source = Source::Stream(&mut input);
+        let place = Place::Instructions;
+        let profile = profile::import(format, place, source, &mut NoSymbols).unwrap().profile;
+        assert_eq!(
+            profile.stacks.into_iter().collect::<Vec<_>>(),
+            [
+                ("compute_ref_matmul;0 movss (%rsi,%rax,4),%xmm1".to_owned(), 2000),
+                ("compute_ref_matmul;1 pxor %xmm0,%xmm0".to_owned(), 0),
+                ("compute_ref_matmul;2 mulss %xmm2,%xmm1".to_owned(), 3800),
+                ("compute_ref_matmul;3 addss (%rdx),%xmm1".to_owned(), 4200),
+            ]
+        );
+        assert!(read(&bytes).unwrap_err().contains("`vmtax import --guest-instructions`"));
+    }
+}
+
 #[test]
 fn texts_without_exits_say_what_to_give() {
     for (name, words) in [

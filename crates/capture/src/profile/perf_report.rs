@@ -42,10 +42,11 @@ pub fn recognise(head: &[u8]) -> bool {
 
 /// A line of titles: which of a row's shares counts, and whether symbols are in it.
 fn heading(line: &str) -> Option<(usize, bool)> {
-    let titles = match line.trim_start().strip_prefix('#') {
+    let line = line.trim_start();
+    let titles = match line.strip_prefix('#') {
         Some(titles) => titles,
         // Of a screen: not any line that begins with these words.
-        None if line.contains("Symbol") => line,
+        None if line.starts_with(['O', 'C']) && line.contains("Symbol") => line,
         None => return None,
     };
     let mut words = titles.split_whitespace();
@@ -99,6 +100,9 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
 /// at their start.
 fn row(line: &str, which: Option<usize>) -> Option<(u64, &str)> {
     let line = line.trim_start_matches([' ', '\t', '+', '-']);
+    if !line.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
     let shares = || line.split_whitespace().map_while(|word| word.strip_suffix('%'));
     let which = which.unwrap_or_else(|| shares().count().saturating_sub(1).min(1));
     let share: f64 = shares().nth(which)?.replace(',', ".").parse().ok()?;

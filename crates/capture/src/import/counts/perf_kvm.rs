@@ -159,7 +159,9 @@ impl Reader {
         is_cut: bool,
         table: &mut Table,
     ) -> Result<(), Error> {
-        let text = line.trim();
+        // Copies may have tabs.
+        let text = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = text.as_str();
         if let Some(heading) = head(line) {
             self.begin(heading, number);
         } else if let Some(about) = text.strip_prefix("Analyze events for ") {
