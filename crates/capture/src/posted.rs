@@ -16,13 +16,15 @@ mod encoding;
 mod lines;
 mod wrap;
 
+use crate::import::text::is_text;
+
 /// Larger texts are no posts.
 pub const MOST_BYTES: u64 = 64 << 20;
 
 /// Whether these first bytes show a text that [`restore`] would change.
 pub fn is_posted(head: &[u8]) -> bool {
     encoding::is_utf16(head)
-        || is_text(head) && {
+        || !head.is_empty() && is_text(head) && {
             let text = String::from_utf8_lossy(head);
             encoding::is_encoded(&text) || lines::is_marked(&text) || wrap::is_wrapped(&text)
         }
@@ -35,9 +37,4 @@ pub fn is_posted(head: &[u8]) -> bool {
 pub fn restore(bytes: &[u8]) -> Result<String, String> {
     let text = encoding::restored(bytes)?;
     Ok(wrap::restored(&lines::restored(&text)))
-}
-
-/// Whether these bytes can be text: no NUL.
-fn is_text(head: &[u8]) -> bool {
-    !head.is_empty() && !head.contains(&0)
 }

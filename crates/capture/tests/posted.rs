@@ -509,6 +509,28 @@ fn recordings_as_printed_are_not_posts() {
     }
 }
 
+/// Nothing takes longer than a pass over the text, or more memory than a few times its size.
+#[test]
+fn hostile_posts_end() {
+    let texts = [
+        ("> ".to_owned() + &"<p".repeat(1 << 19)) + "\n&gt; a\n</pre>",
+        "> ".repeat(1 << 19) + "\n> x\n",
+        "x 1 [000] 1.5: kvm_exit:\n".to_owned() + &"0x1\n".repeat(1 << 18),
+        "hlt 1 1.00%\n".to_owned() + &"2us\n".repeat(1 << 18),
+        "> a b ".to_owned() + &"1 2% ".repeat(1 << 18) + "\n> b\n",
+        "```\n".repeat(1 << 18),
+        "\u{1b}[".repeat(1 << 18),
+    ];
+    for text in texts {
+        let restored = posted::restore(text.as_bytes()).unwrap();
+        assert!(restored.len() <= text.len() + 16);
+        let _ = read_as(text.as_bytes(), Isa::Vmx);
+    }
+    // A compressed file is none, whatever bytes are in it.
+    let packed = b"\x1f\x8b\x08\x01\x1b\x5b\x03\x02\x1b\x0c\x05> \n> a\n";
+    assert!(!posted::is_posted(packed));
+}
+
 fn all_samples() -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/posted/input");
     let mut paths: Vec<_> =

@@ -20,6 +20,8 @@ const ENTITIES: [(&str, &str); 7] = [
 const FEW: usize = 10;
 /// The longest line of quoted-printable (RFC 2045, 6.7).
 const LONGEST_QUOTED: usize = 76;
+/// Characters of a tag of HTML.
+const LONGEST_TAG: usize = 400;
 const QUOTED: &str = "content-transfer-encoding: quoted-printable";
 const BASE64: &str = "content-transfer-encoding: base64";
 
@@ -118,8 +120,9 @@ fn without_markup(text: &str) -> String {
         let name = behind.trim_start_matches('/');
         let end = name.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(name.len());
         let is_tag = name.get(..end).is_some_and(|name| TAGS.contains(&name));
-        match behind.split_once('>').filter(|_| is_tag) {
-            Some((_, after)) => rest = after,
+        let ends = || behind.char_indices().take(LONGEST_TAG).find(|(_, c)| *c == '>');
+        match is_tag.then(ends).flatten() {
+            Some((at, _)) => rest = behind.get(at + 1..).unwrap_or_default(),
             None => {
                 plain.push('<');
                 rest = behind;

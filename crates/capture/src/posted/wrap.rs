@@ -9,6 +9,10 @@
 
 /// A mail client breaks lines before this column; events that perf prints whole are longer.
 const WIDEST: usize = 84;
+/// Lines that one row or event was broken into, at most.
+const MOST_JOINED: usize = 8;
+/// Longer lines are no rows.
+const LONGEST: usize = 4096;
 /// Events that are broken before the text is taken for wrapped.
 const ENOUGH: usize = 2;
 
@@ -54,6 +58,7 @@ pub(super) fn restored(text: &str) -> String {
             open.push_str(line.trim_start());
         }
         let goes_on = missing(&open)
+            .filter(|_| joined < MOST_JOINED)
             .filter(|what| *what != Missing::Event || with_events)
             .zip(lines.peek())
             .is_some_and(|(what, next)| continues(what, next));
@@ -77,6 +82,9 @@ fn is_narrow(text: &str) -> bool {
 
 /// What a line lacks to be whole.
 fn missing(line: &str) -> Option<Missing> {
+    if line.len() > LONGEST {
+        return None;
+    }
     let words: Vec<&str> = line.split_whitespace().collect();
     let first = words.first()?;
     if words.contains(&"Samples") && !line.contains("Avg time") && !line.contains("Mean Time (ns)")

@@ -21,7 +21,7 @@ use vmtax_events::{Detail, Tally};
 use super::{Table, at_line};
 use crate::Error;
 use crate::import::spelling::{Spelled, spelled};
-use row::{Access, Row};
+use row::{Access, LONGEST_ROW, Row};
 
 /// Headings of tables of exits.
 const EXITS: [&str; 2] = ["VM-EXIT", "Event name"];
@@ -32,6 +32,9 @@ const ENOUGH: usize = 2;
 
 /// The first column of a table's heading.
 fn head(line: &str) -> Option<&str> {
+    if line.len() > LONGEST_ROW {
+        return None;
+    }
     let words: Vec<&str> = line.split_whitespace().collect();
     let at = words.iter().position(|word| *word == "Samples")?;
     let is_head = matches!(words.get(at + 1), Some(&("Samples%" | "Sample%")));

@@ -95,6 +95,9 @@ fn row(line: &str) -> Option<(u32, Tally)> {
     Some((code.trim().parse().ok()?, tally))
 }
 
+/// Longer lines are no rows.
+const LONGEST_ROW: usize = 4096;
+
 /// Where the columns of perf-prof's table are, from the end of a row: their number differs by version and options.
 struct Columns {
     name: usize,
@@ -106,6 +109,9 @@ struct Columns {
 
 impl Columns {
     fn of(line: &str) -> Option<Columns> {
+        if !line.contains("exit_reason") || line.len() > LONGEST_ROW {
+            return None;
+        }
         let words: Vec<&str> = line.split_whitespace().rev().collect();
         let at = |name: &str| words.iter().position(|word| *word == name);
         Some(Columns {
@@ -118,6 +124,9 @@ impl Columns {
     }
 
     fn row<'a>(&self, line: &'a str) -> Option<(&'a str, Tally)> {
+        if line.len() > LONGEST_ROW {
+            return None;
+        }
         let words: Vec<&str> = line.split_whitespace().rev().collect();
         let word = |at: usize| words.get(at).copied();
         let ns = |at: usize| {

@@ -4,6 +4,9 @@
 
 use vmtax_events::{Detail, DetailKind, Tally, msr};
 
+/// Longer lines are no rows.
+pub(super) const LONGEST_ROW: usize = 4096;
+
 /// What a row counts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
@@ -21,6 +24,9 @@ impl Row {
     /// `NAME SAMPLES SAMPLES% TIME% MIN MAX AVG ( +- ERROR% )`, or `NAME SAMPLES SAMPLE% TIME TIME% MAX MIN MEAN` in ns. `None` for any
     /// other line.
     pub(super) fn read(line: &str) -> Option<Row> {
+        if line.len() > LONGEST_ROW {
+            return None;
+        }
         let words = with_units(line);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let is_count = |at: &usize| {
