@@ -116,7 +116,11 @@ fn take(from: &mut Tally, count: u64) -> Tally {
         return std::mem::take(from);
     }
     let timed = count.min(from.timed);
-    let share = |sum: u128, of: u64| sum * u128::from(timed) / u128::from(of.max(1));
+    let share = |sum: u128, of: u64| {
+        let part = sum.checked_mul(u128::from(timed)).map(|all| all / u128::from(of.max(1)));
+        // Sums of squares of hostile tables are as large as can be.
+        part.unwrap_or_else(|| (sum as f64 * timed as f64 / of.max(1) as f64) as u128).min(sum)
+    };
     let mut part = Tally { count, ..Tally::default() };
     if timed > 0 {
         let of = from.timed;
@@ -195,6 +199,15 @@ mod tests {
         split(&mut exits, &accesses, &mut losses);
         assert_eq!(parts(&exits), [(msr, Detail::NONE, 100, 5000)]);
         assert!(losses.notes[0].contains("more than the 100 exits msr"), "{:?}", losses.notes);
+    }
+
+    #[test]
+    fn the_largest_sums_are_split() {
+        let mut all = Tally { sum_sq: u128::MAX, ..tally(1 << 60, u64::MAX) };
+        let part = take(&mut all, 1 << 59);
+        assert_eq!((part.count, all.count), (1 << 59, 1 << 59));
+        assert!(part.time_ns.checked_add(all.time_ns) == Some(u64::MAX));
+        assert!(part.min_ns <= part.max_ns && part.max_ns <= part.time_ns);
     }
 
     #[test]
