@@ -40,6 +40,9 @@ pub fn recognise(head: &[u8]) -> bool {
 
 /// Whether it is a copy of the screen of `perf annotate`.
 fn is_screen(text: &str) -> bool {
+    if !text.contains('│') && !text.contains('|') {
+        return false;
+    }
     let has_share = |line: &&str| screen_line(line).is_some_and(|line| line.share.is_some());
     text.lines().filter(has_share).take(ENOUGH).count() == ENOUGH
 }
