@@ -130,6 +130,11 @@ impl Sink for Analysis {
         Ok(())
     }
 
+    fn accessed(&mut self, row: &AccessRow) -> Result<(), Error> {
+        self.accountant.accessed(row);
+        Ok(())
+    }
+
     fn thread_name(&mut self, _: u32, tid: u32, name: &str) -> Result<(), Error> {
         self.accountant.thread_name(tid, name);
         Ok(())

@@ -144,6 +144,11 @@ impl<R: RowSink> Accountant<R> {
         self.sink.exit(row);
     }
 
+    /// Accesses that the recorder counted already.
+    pub fn accessed(&mut self, row: &AccessRow) {
+        self.sink.access(row);
+    }
+
     /// The name of a thread.
     pub fn thread_name(&mut self, tid: u32, name: &str) {
         self.vms.name(tid, name);

@@ -120,7 +120,6 @@ impl Frames {
 
     /// Adds exits of a recording.
     pub fn exit(&mut self, row: &ExitRow) {
-        self.is_timed |= row.tally.timed > 0;
         self.add(row.interval_start_ns, row.key.vm, |frame| frame.exit(row.key, &row.tally));
     }
 

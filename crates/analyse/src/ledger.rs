@@ -1,5 +1,7 @@
 //! The ledger: everything a report needs, built from rows.
 
+mod counted;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -13,6 +15,7 @@ use crate::calls::CallTree;
 use crate::cause::cause_of;
 use crate::emulation::by_speed;
 use crate::timeline::Timeline;
+pub use counted::ACCESSES_ALONE;
 
 /// Which VMs and vCPUs to look at. Empty lists mean all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -436,7 +439,7 @@ impl LedgerBuilder {
 
     /// The ledger. What the recording could not see is turned into "unknown" here, for files and
     /// runs alike.
-    pub fn finish(self, mut recording: Recording, losses: Losses, complete: bool) -> Ledger {
+    pub fn finish(self, mut recording: Recording, mut losses: Losses, complete: bool) -> Ledger {
         let nesting_vms: BTreeSet<u32> =
             self.exits.keys().filter(|k| enters_guest(k)).map(|k| k.vm).collect();
         let coverage = recording.coverage;
@@ -473,7 +476,13 @@ impl LedgerBuilder {
             }
             accesses.entry(key).or_default().merge(&tally);
         }
-        let (start_ns, end_ns) = self.span.unwrap_or_default();
+        // Of counts that another tool printed nothing says how long they took: the interval of their rows is no length.
+        let is_counted = self.time.is_empty();
+        if is_counted {
+            counted::split(&mut exits, &accesses, &mut losses);
+        }
+        let (start_ns, end_ns) = self.span.filter(|_| !is_counted).unwrap_or_default();
+        let timeline = if is_counted { Timeline::new(self.interval_ns) } else { self.timeline };
         Ledger {
             recording,
             losses,
@@ -485,7 +494,7 @@ impl LedgerBuilder {
             time: self.time,
             preempted,
             taken_by: self.taken_by,
-            timeline: self.timeline,
+            timeline,
             samples: self.samples,
             stats: self.stats,
             profiles: self.profiles,

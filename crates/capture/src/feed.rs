@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use vmtax_events::{Event, ExitRow, Recording, Sample};
+use vmtax_events::{AccessRow, Event, ExitRow, Recording, Sample};
 
 use crate::Error;
 
@@ -27,6 +27,12 @@ pub trait Feed {
 
     /// Exits that the recorder counted already (a bpftrace map).
     fn counted(&mut self, row: ExitRow) -> Result<(), Error>;
+
+    /// Accesses that the recorder counted already (a table of `perf kvm stat report --event=ioport`).
+    fn accessed(&mut self, row: AccessRow) -> Result<(), Error> {
+        let _ = row;
+        Ok(())
+    }
 
     /// A measured value (a table of benchmark results).
     fn sample(&mut self, sample: Sample) -> Result<(), Error> {
@@ -186,6 +192,12 @@ pub trait Sink {
 
     /// Exits that the recorder counted already.
     fn counted(&mut self, row: &ExitRow) -> Result<(), Error>;
+
+    /// Accesses that the recorder counted already.
+    fn accessed(&mut self, row: &AccessRow) -> Result<(), Error> {
+        let _ = row;
+        Ok(())
+    }
 
     /// A measured value.
     fn sample(&mut self, sample: &Sample) -> Result<(), Error> {

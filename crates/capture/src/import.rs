@@ -111,6 +111,15 @@ fn describe(head: &[u8]) -> String {
     if is_text && let Some(what) = foreign::tool(&String::from_utf8_lossy(head)) {
         return format!("this is {what}");
     }
+    if is_text && crate::profile::annotate::recognise(head) {
+        return "this is perf annotate's text: give it to `vmtax import --guest-instructions`, beside a recording".to_owned();
+    }
+    if is_text && crate::profile::perf_report::recognise(head) {
+        return "this is perf report's text, which has no exits: give it to `vmtax import --host-profile` or `--guest-profile`, beside a recording".to_owned();
+    }
+    if is_text && is_kernel_log(head) {
+        return "this is a kernel's log, which has no exits: record `perf kvm stat record -a sleep 10` on the host beside it".to_owned();
+    }
     if is_text {
         let line: String = String::from_utf8_lossy(line).chars().take(60).collect();
         format!("it is text that begins with {line:?}")
@@ -118,6 +127,17 @@ fn describe(head: &[u8]) -> String {
         let bytes: Vec<String> = head.iter().take(8).map(|b| format!("{b:02x}")).collect();
         format!("it begins with the bytes {}", bytes.join(" "))
     }
+}
+
+/// Whether most lines begin as those of dmesg: `[14031.114001] `.
+fn is_kernel_log(head: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(head);
+    let lines = || text.lines().filter(|line| !line.trim().is_empty());
+    let is_of_kernel = |line: &&str| {
+        let time = line.strip_prefix('[').and_then(|line| line.split_once(']'));
+        time.is_some_and(|(time, _)| time.contains('.') && time.trim().parse::<f64>().is_ok())
+    };
+    lines().filter(is_of_kernel).count() * 2 > lines().count()
 }
 
 /// Where an importer reads from.

@@ -8,6 +8,7 @@
 //!                 decode thread                                analysis thread
 //! ```
 //!
+//! [`posted`] restores texts from mail and web pages before a format is recognised.
 //! [`profile`] and [`stats`] read profiles and counters, which a run can contain in addition to a recording; [`program`] reads what
 //! benchmark programs print.
 
@@ -16,6 +17,7 @@ pub mod feed;
 pub mod import;
 pub mod order;
 pub mod pipeline;
+pub mod posted;
 pub mod profile;
 pub mod program;
 pub mod source;

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use vmtax_events::{Event, ExitRow, Recording, Sample};
+use vmtax_events::{AccessRow, Event, ExitRow, Recording, Sample};
 
 use crate::feed::Cut;
 use crate::{Error, Feed, Sink};
@@ -280,6 +280,10 @@ impl<S: Sink> Feed for Sorter<S> {
 
     fn counted(&mut self, row: ExitRow) -> Result<(), Error> {
         self.sink.counted(&row)
+    }
+
+    fn accessed(&mut self, row: AccessRow) -> Result<(), Error> {
+        self.sink.accessed(&row)
     }
 
     fn sample(&mut self, sample: Sample) -> Result<(), Error> {

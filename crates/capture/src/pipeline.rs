@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use vmtax_events::{Event, ExitRow, Recording, Sample};
+use vmtax_events::{AccessRow, Event, ExitRow, Recording, Sample};
 
 use crate::import::{Format, Imported, Options, Source, import};
 use crate::order::Sorter;
@@ -33,6 +33,7 @@ enum Message {
     /// A part of a vector.
     Events(Arc<Vec<Event>>, Range<usize>),
     Counted(Box<ExitRow>),
+    Accessed(Box<AccessRow>),
     Sample(Box<Sample>),
     ThreadName(u32, u32, String),
     Described(Box<Recording>),
@@ -112,6 +113,10 @@ impl<S: Sink> Sink for Near<S> {
         self.0.counted(row)
     }
 
+    fn accessed(&mut self, row: &AccessRow) -> Result<(), Error> {
+        self.0.accessed(row)
+    }
+
     fn sample(&mut self, sample: &Sample) -> Result<(), Error> {
         self.0.sample(sample)
     }
@@ -141,6 +146,7 @@ fn take<S: Sink>(
                 let _ = give_back.try_send(events);
             }
             Message::Counted(row) => sink.counted(&row)?,
+            Message::Accessed(row) => sink.accessed(&row)?,
             Message::Sample(sample) => sink.sample(&sample)?,
             Message::ThreadName(pid, tid, name) => sink.thread_name(pid, tid, &name)?,
             Message::Described(recording) => sink.described(&recording)?,
@@ -207,6 +213,11 @@ impl Sink for Batches {
     fn counted(&mut self, row: &ExitRow) -> Result<(), Error> {
         self.flush()?;
         self.send(Message::Counted(Box::new(row.clone())))
+    }
+
+    fn accessed(&mut self, row: &AccessRow) -> Result<(), Error> {
+        self.flush()?;
+        self.send(Message::Accessed(Box::new(row.clone())))
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<(), Error> {

@@ -254,6 +254,11 @@ macro_rules! coverage {
             /// Every kind could have been held.
             pub const ALL: Coverage = Coverage { $($field: true,)+ };
 
+            /// Adds what another part of the same recording could have held.
+            pub fn join(&mut self, other: Coverage) {
+                $(self.$field |= other.$field;)+
+            }
+
             /// Notes that a tracepoint of this name (without its system) was recorded or seen.
             pub fn add(&mut self, tracepoint: &str) {
                 match tracepoint {

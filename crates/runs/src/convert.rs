@@ -4,7 +4,7 @@ use vmtax_analyse::Accountant;
 use vmtax_capture::import::Options;
 use vmtax_capture::{Error, Sink, Source, pipeline};
 use vmtax_cli::exit::{Code, Fault};
-use vmtax_events::{Event, ExitRow, Losses, Recording as Facts, RowSink, Sample};
+use vmtax_events::{AccessRow, Event, ExitRow, Losses, Recording as Facts, RowSink, Sample};
 use vmtax_store::{Run, Table};
 
 use crate::input::{Bytes, Recording, Watched, WatchedFile};
@@ -205,6 +205,11 @@ impl<R: RowSink> Sink for &mut Accounting<'_, R> {
 
     fn counted(&mut self, row: &ExitRow) -> Result<(), Error> {
         self.accountant.counted(row);
+        self.go_on()
+    }
+
+    fn accessed(&mut self, row: &AccessRow) -> Result<(), Error> {
+        self.accountant.accessed(row);
         self.go_on()
     }
 

@@ -121,6 +121,9 @@ impl RowSink for ToRun {
     }
 }
 
+/// The format of texts that are one table of several of the same recording.
+const TABLES: &str = "perf kvm stat text";
+
 /// Adds the VMs of a further recording of the same host.
 ///
 /// # Errors
@@ -134,6 +137,10 @@ pub fn merge(first: &mut Facts, other: Facts, name: &str) -> anyhow::Result<()> 
                 "{name}: is of another host or kernel than the recordings before it; import it into a separate run"
             ),
         );
+    }
+    if first.format == TABLES && other.format == TABLES {
+        // One file has the exits, another the accesses of the same recording.
+        first.coverage.join(other.coverage);
     }
     for vm in other.vms {
         if !first.vms.iter().any(|known| known.id == vm.id) {

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use vmtax_capture::source::{RandomFile, ReadAt};
-use vmtax_capture::{Format, import::HEAD};
+use vmtax_capture::{Format, import::HEAD, posted};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::cannot_read;
 use vmtax_store::Run;
@@ -116,6 +116,10 @@ pub fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
     if let Some(stream) = unpacked(&head, &file).map_err(|e| cannot_read(&name, &e))? {
         return open_unpacked(stream, name);
     }
+    if posted::is_posted(&head) {
+        let rest = file.try_clone().map_err(|e| cannot_read(&name, &e))?;
+        return open_posted(Box::new(rest), name);
+    }
     let format = match recognise(&head, &name) {
         Ok(format) => format,
         Err(fault) => {
@@ -156,6 +160,9 @@ fn open_standard_input() -> anyhow::Result<Recording> {
 fn open_stream(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result<Recording> {
     let mut head = Vec::new();
     (&mut stream).take(HEAD as u64).read_to_end(&mut head).map_err(|e| cannot_read(&name, &e))?;
+    if posted::is_posted(&head) {
+        return open_posted(Box::new(io::Cursor::new(head).chain(stream)), name);
+    }
     let format = match recognise(&head, &name) {
         Ok(format) => format,
         Err(fault) => {
@@ -203,6 +210,9 @@ fn open_unpacked(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Resu
         let text = format!("{name}: cannot be unpacked ({e}); check it with `zstd -t`");
         Fault::new(Code::Data, text)
     })?;
+    if posted::is_posted(&head) {
+        return open_posted(Box::new(io::Cursor::new(head).chain(stream)), name);
+    }
     let format = recognise(&head, &name)?;
     if format.needs_seeking() {
         let text = format!(
@@ -212,6 +222,34 @@ fn open_unpacked(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Resu
     }
     let whole = io::Cursor::new(head).chain(stream);
     Ok(Recording { name, format, bytes: Bytes::Stream(Box::new(whole)) })
+}
+
+/// A text from a mail or a web page, as the tool printed it.
+fn open_posted(stream: Box<dyn Read + Send>, name: String) -> anyhow::Result<Recording> {
+    let text = restored(stream, &name)?;
+    let head = text.as_bytes().get(..HEAD).unwrap_or(text.as_bytes());
+    let format = match recognise(head, &name) {
+        Ok(format) => format,
+        Err(fault) => {
+            let log = logs::of_text(text.as_bytes(), &name);
+            return Ok(of_table(log.ok_or(fault)??, name));
+        }
+    };
+    let bytes = Bytes::Stream(Box::new(io::Cursor::new(text.into_bytes())));
+    Ok(Recording { name, format, bytes })
+}
+
+/// The whole text of a post, restored.
+pub(crate) fn restored(stream: impl Read, name: &str) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    let read = stream.take(posted::MOST_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|e| cannot_read(name, &e))?;
+    let refuse = |problem: &str| Fault::new(Code::Data, format!("{name}: {problem}"));
+    if bytes.len() as u64 > posted::MOST_BYTES {
+        let problem = "is a text from a mail or a web page of more than 64 MiB: give the text as the tool printed it";
+        return Err(refuse(problem).into());
+    }
+    posted::restore(&bytes).map_err(|problem| refuse(&problem).into())
 }
 
 fn recognise(head: &[u8], name: &str) -> anyhow::Result<Format> {

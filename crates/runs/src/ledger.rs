@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use vmtax_analyse::ledger::handled_ns;
+use vmtax_analyse::ledger::{ACCESSES_ALONE, handled_ns};
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::progress::ReadingProgress;
@@ -70,6 +70,17 @@ pub fn check_isa(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Refuses tables of accesses without one of exits: nothing can be concluded of them alone.
+///
+/// # Errors
+/// When the input is such tables.
+pub fn check_exits(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
+    if !ledger.losses.missing.iter().any(|said| said == ACCESSES_ALONE) {
+        return Ok(());
+    }
+    fail(Code::Data, format!("{}: {ACCESSES_ALONE}", vmtax_events::printable(source)))
 }
 
 /// The ledger of a recording.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use vmtax_capture::Source;
 use vmtax_capture::import::HEAD;
+use vmtax_capture::posted;
 use vmtax_capture::profile::{self, Symbols as Names};
 use vmtax_capture::source::{RandomFile, ReadAt};
 use vmtax_cli::exit::{Code, Fault};
@@ -14,7 +15,7 @@ use vmtax_cli::progress::ReadingProgress;
 use vmtax_events::{Losses, Place, Profile, Stat};
 use vmtax_host::symbols::Symbols;
 
-use crate::input::PerfFolder;
+use crate::input::{PerfFolder, restored};
 
 /// The files that the user names.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +67,17 @@ impl Files {
         for path in &self.stats {
             let name = path.display().to_string();
             let mut file = File::open(path).map_err(|e| cannot_read(&name, &e))?;
-            let (stats, losses) = vmtax_capture::stats::read(&mut file).map_err(fault(&name))?;
+            let mut head = Vec::new();
+            let first = (&mut file).take(HEAD as u64).read_to_end(&mut head);
+            first.map_err(|e| cannot_read(&name, &e))?;
+            let is_posted = posted::is_posted(&head);
+            let mut whole = io::Cursor::new(head).chain(file);
+            let read = if is_posted {
+                vmtax_capture::stats::read(&mut restored(whole, &name)?.as_bytes())
+            } else {
+                vmtax_capture::stats::read(&mut whole)
+            };
+            let (stats, losses) = read.map_err(fault(&name))?;
             profiles.stats.extend(stats);
             profiles.losses.merge(&losses);
         }
@@ -115,6 +126,9 @@ fn read_profile(
     if !file.metadata().map_err(unreadable)?.is_file() {
         let mut head = Vec::new();
         (&mut file).take(HEAD as u64).read_to_end(&mut head).map_err(unreadable)?;
+        if posted::is_posted(&head) {
+            return read_posted(io::Cursor::new(head).chain(file), &name, place, symbols);
+        }
         let format = profile::Format::recognise(&head).map_err(fault(&name))?;
         if format.needs_seeking() {
             let text =
@@ -128,8 +142,25 @@ fn read_profile(
     let file = RandomFile::new(file).map_err(unreadable)?;
     let mut head = vec![0; HEAD];
     let got = file.read_at(0, &mut head).map_err(unreadable)?;
+    if posted::is_posted(&head[..got]) {
+        return read_posted(file.try_clone().map_err(unreadable)?, &name, place, symbols);
+    }
     let format = profile::Format::recognise(&head[..got]).map_err(fault(&name))?;
     profile::import(format, place, Source::Random(&file), symbols).map_err(fault(&name))
+}
+
+/// The text of a profile from a mail or a web page.
+fn read_posted(
+    stream: impl Read,
+    name: &str,
+    place: Place,
+    symbols: &mut ByRoot,
+) -> anyhow::Result<profile::Imported> {
+    let text = restored(stream, name)?;
+    let mut bytes = text.as_bytes();
+    let head = bytes.get(..HEAD).unwrap_or(bytes);
+    let format = profile::Format::recognise(head).map_err(fault(name))?;
+    profile::import(format, place, Source::Stream(&mut bytes), symbols).map_err(fault(name))
 }
 
 fn fault(name: &str) -> impl FnOnce(vmtax_capture::Error) -> anyhow::Error {

@@ -77,6 +77,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
         ledger::both(|| read(&reading, &args.base), || read(&reading, &args.other))?;
     for one in [&base, &other] {
         ledger::check_isa(&one.source, &one.ledger)?;
+        ledger::check_exits(&one.source, &one.ledger)?;
         check_recorded(&one.source, &one.ledger)?;
     }
     let seconds = args.length.map(|length| length.as_secs_f64());

@@ -113,5 +113,6 @@ fn checked(path: &Path, reading: &Reading, filter: Filter) -> anyhow::Result<(St
     ledger::check_filter(&filter, &ledger)?;
     let source = path.display().to_string();
     ledger::check_isa(&source, &ledger)?;
+    ledger::check_exits(&source, &ledger)?;
     Ok((source, ledger))
 }

@@ -38,6 +38,7 @@ fn main() -> Result {
         Seeds::texts,
         Seeds::bpftrace,
         Seeds::tools,
+        Seeds::posted,
         Seeds::run_json,
         Seeds::checkpoints,
         Seeds::profiles,
@@ -131,6 +132,14 @@ impl Seeds<'_> {
             ["qemu", "bochs", "bochs-svm"].iter().zip(vmtax_lab::imagined::samples())
         {
             self.write("record", name, &record)?;
+        }
+        Ok(())
+    }
+
+    /// Texts as people post them.
+    fn posted(&self) -> Result {
+        for (name, text) in self.folder("posted/input")? {
+            self.write("posted", &name, &text)?;
         }
         Ok(())
     }

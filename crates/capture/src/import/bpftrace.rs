@@ -17,7 +17,7 @@ use serde::Deserialize;
 use vmtax_events::{Coverage, Detail, HIST_BUCKETS, Isa, Reason, Recording, Tally};
 
 use choice::{choose, names_other, vendor};
-use line::{Code, Entry, Key};
+use line::{Code, Entry, Key, annotated};
 
 use super::counts::{row, tell_requests};
 use super::spelling::request;
@@ -43,7 +43,8 @@ pub fn recognise(head: &[u8]) -> bool {
 /// Reads a dump. `isa` is the vendor of numeric reasons; names identify their vendor.
 pub fn import(input: &mut dyn Read, isa: Isa, feed: &mut impl Feed) -> Result<Imported, Error> {
     let mut lines = Lines::new(input);
-    let mut dump = Dump { isa, maps: BTreeMap::new(), with_more: false, open: None };
+    let mut dump =
+        Dump { isa, annotated: [false; 2], maps: BTreeMap::new(), with_more: false, open: None };
     loop {
         let offset = lines.offset();
         let Some(line) = lines.next()? else { break };
@@ -145,6 +146,8 @@ impl Map {
 /// The maps of a dump.
 struct Dump {
     isa: Isa,
+    /// Vendors of the names behind numeric reasons: VMX, SVM.
+    annotated: [bool; 2],
     maps: BTreeMap<Vec<u8>, Map>,
     with_more: bool,
     /// Map and key of the histogram that is being read.
@@ -158,7 +161,12 @@ impl Dump {
         }
         let isa = self.isa;
         match Entry::read(line) {
-            Entry::Count { map, key, count, total } => {
+            Entry::Count { map, key, count, total, said } => {
+                match annotated(key, said) {
+                    Some(Isa::Vmx) => self.annotated[0] = true,
+                    Some(Isa::Svm) => self.annotated[1] = true,
+                    _ => {}
+                }
                 let Some(map) = self.map(map, offset)? else { return Ok(()) };
                 self.with_more |= add(map, key, (count, total), offset, isa);
             }
@@ -284,9 +292,11 @@ impl Dump {
         }
         let totals = map.totals();
         let notes = &mut about.losses.notes;
-        let isa = match self.isa {
-            Isa::Unknown => vendor(&totals, notes)?,
-            isa => isa,
+        let isa = match (self.isa, self.annotated) {
+            (Isa::Unknown, [true, false]) => Isa::Vmx,
+            (Isa::Unknown, [false, true]) => Isa::Svm,
+            (Isa::Unknown, _) => vendor(&totals, notes)?,
+            (isa, _) => isa,
         };
         let reason = |code| match code {
             Code::Bare(raw) => Reason::from_trace(isa, raw),

@@ -2,7 +2,9 @@
 //!
 //! | text | holds |
 //! |---|---|
-//! | `perf kvm stat report` | a line for each reason: count, least, longest and mean time |
+//! | `perf kvm stat report` | a line for each reason: count, least, longest and mean time; tables of accesses |
+//! | `perf top -e kvm:kvm_exit`, `perf report -s trace` | shares of exits and accesses |
+//! | perf-prof's `kvm-exit` | a line for each reason, with times |
 //! | `kvm_stat -1`, its screen, `-l`, `-l -c` | `kvm_exit(REASON)`, among other counters |
 //! | `NAME: COUNT` lines | the bpftrace scripts of CVM_eval, as a total or second by second |
 //! | bcc's `kvmexit`, SystemTap's `kvm_service_time.stp` | a line for each reason, the latter with times |
@@ -15,12 +17,15 @@ mod kvm_stat;
 mod named;
 mod perf_kvm;
 mod scripts;
+mod shares;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Read;
 
 use vmtax_events::{
-    Coverage, Detail, ExitKey, ExitRow, Isa, Level, NO_VCPU, Outcome, Reason, Recording, Tally,
+    AccessKey, AccessRow, Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, NO_VCPU,
+    Outcome, Reason, Recording, Tally,
 };
 
 use super::Imported;
@@ -42,8 +47,14 @@ struct Kind {
     read: fn(&str, &mut Table) -> Result<(), Error>,
 }
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 8] = [
     Kind { tool: "perf kvm stat", recognise: perf_kvm::recognise, read: perf_kvm::read },
+    Kind { tool: "perf report", recognise: shares::recognise, read: shares::read },
+    Kind {
+        tool: "perf-prof",
+        recognise: scripts::recognise_perf_prof,
+        read: scripts::read_perf_prof,
+    },
     Kind { tool: "kvm_stat", recognise: kvm_stat::recognise, read: kvm_stat::read },
     Kind { tool: "bcc kvmexit", recognise: scripts::recognise_bcc, read: scripts::read_bcc },
     Kind {
@@ -54,6 +65,24 @@ const KINDS: [Kind; 6] = [
     Kind { tool: "bpftrace", recognise: columns::recognise, read: columns::read },
     Kind { tool: "bpftrace", recognise: named::recognise, read: named::read },
 ];
+
+/// The text without the spaces that all its lines begin with: an indented list has lines below others all the same.
+fn dedented(text: &str) -> Cow<'_, str> {
+    let lines = || text.lines().filter(|line| !line.trim().is_empty());
+    let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
+    match lines().map(indent).min() {
+        None | Some(0) => Cow::Borrowed(text),
+        Some(most) => Cow::Owned(
+            text.split_inclusive('\n')
+                .map(
+                    |line| {
+                        if line.trim().is_empty() { "\n" } else { line.get(most..).unwrap_or("") }
+                    },
+                )
+                .collect(),
+        ),
+    }
+}
 
 fn kind(head: &[u8]) -> Option<Kind> {
     let text = String::from_utf8_lossy(head);
@@ -82,7 +111,7 @@ pub fn import(input: &mut dyn Read, isa: Isa, feed: &mut impl Feed) -> Result<Im
         .ok_or_else(|| Error::malformed(0, "table of exits", "is of no tool that is known"))?;
     let text = String::from_utf8_lossy(&bytes);
     let mut table = Table::default();
-    (kind.read)(&text, &mut table)?;
+    (kind.read)(&dedented(&text), &mut table)?;
     let mut about = Imported {
         recording: Recording {
             format: format!("{} text", kind.tool),
@@ -102,6 +131,8 @@ pub fn import(input: &mut dyn Read, isa: Isa, feed: &mut impl Feed) -> Result<Im
 #[derive(Default)]
 struct Table {
     rows: BTreeMap<(Spelled, Detail), Tally>,
+    /// Accesses, of which an exit can make several or none.
+    accesses: BTreeMap<Detail, Tally>,
     notes: Vec<String>,
     truncated: Vec<String>,
     /// Requests of guests with encrypted registers, which are exits that are counted in [`Table::rows`] already.
@@ -111,6 +142,10 @@ struct Table {
 impl Table {
     fn add(&mut self, name: Spelled, detail: Detail, tally: &Tally) {
         self.rows.entry((name, detail)).or_default().merge(tally);
+    }
+
+    fn access(&mut self, detail: Detail, tally: &Tally) {
+        self.accesses.entry(detail).or_default().merge(tally);
     }
 
     fn count(&mut self, name: Spelled, detail: Detail, count: u64) {
@@ -124,7 +159,12 @@ impl Table {
         *known = known.saturating_add(count);
     }
 
-    fn deliver(self, isa: Isa, feed: &mut impl Feed, about: &mut Imported) -> Result<(), Error> {
+    fn deliver(
+        mut self,
+        isa: Isa,
+        feed: &mut impl Feed,
+        about: &mut Imported,
+    ) -> Result<(), Error> {
         let isa = vendor(self.rows.keys().map(|(name, _)| *name), isa)?;
         let mut rows: BTreeMap<(Reason, Detail), Tally> = BTreeMap::new();
         for ((name, detail), tally) in &self.rows {
@@ -132,17 +172,35 @@ impl Table {
         }
         tell_requests(&mut rows, &self.requests);
         rows.retain(|_, tally| tally.count > 0);
-        if rows.is_empty() {
+        self.accesses.retain(|_, tally| tally.count > 0);
+        if rows.is_empty() && self.accesses.is_empty() {
             return Err(Error::malformed(0, "table of exits", "counts no exit"));
         }
+        about.recording.coverage = coverage(!rows.is_empty(), self.accesses.keys());
         for ((reason, detail), tally) in rows {
             feed.counted(row(reason, detail, tally))?;
         }
+        for (detail, tally) in self.accesses {
+            feed.accessed(access(detail, tally))?;
+        }
         about.losses.notes.extend(self.notes);
         about.losses.truncated.extend(self.truncated);
-        about.recording.coverage = Coverage { exits: true, ..Coverage::default() };
         Ok(())
     }
+}
+
+/// What the tables hold.
+fn coverage<'a>(exits: bool, accesses: impl Iterator<Item = &'a Detail>) -> Coverage {
+    let mut coverage = Coverage { exits, ..Coverage::default() };
+    for detail in accesses {
+        match detail.kind {
+            DetailKind::MsrRead | DetailKind::MsrWrite => coverage.msr = true,
+            DetailKind::PortIn | DetailKind::PortOut => coverage.pio = true,
+            DetailKind::MmioRead | DetailKind::MmioWrite => coverage.mmio = true,
+            _ => {}
+        }
+    }
+    coverage
 }
 
 /// VMGEXIT exits are split by what was requested, as far as requests were counted.
@@ -150,7 +208,7 @@ pub(super) fn tell_requests(
     rows: &mut BTreeMap<(Reason, Detail), Tally>,
     requests: &BTreeMap<u64, u64>,
 ) {
-    use vmtax_events::{DetailKind, svm};
+    use vmtax_events::svm;
     let key = (Reason { isa: Isa::Svm, code: svm::VMGEXIT, flags: 0 }, Detail::NONE);
     let Some(all) = rows.get(&key).map(|tally| tally.count) else { return };
     let told: u64 = requests.values().fold(0, |sum, count| sum.saturating_add(*count));
@@ -177,6 +235,11 @@ pub(super) fn row(reason: Reason, detail: Detail, tally: Tally) -> ExitRow {
         ancillary_of: None,
     };
     ExitRow { interval_start_ns: 0, key, tally }
+}
+
+fn access(detail: Detail, tally: Tally) -> AccessRow {
+    let key = AccessKey { vm: 0, vcpu: NO_VCPU, level: Level::L1, detail };
+    AccessRow { interval_start_ns: 0, key, tally }
 }
 
 /// A problem of a line.

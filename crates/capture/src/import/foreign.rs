@@ -16,6 +16,21 @@ macro_rules! results {
 
 /// What must stand in the text, in this order, and what it then is.
 const TOOLS: &[(&[&str], &str)] = &[
+    (
+        &["split lock detection:", "took a split_lock trap"],
+        concat!(
+            "a kernel's log of split locks, each of which delays the named thread: find the program that accesses memory across cache lines, or boot the host with split_lock_detect=off (the sysctl kernel.split_lock_mitigate=0 ends the delay alone); the log has no exits",
+            exits!()
+        ),
+    ),
+    (
+        &["split lock detection:", "took a bus_lock trap"],
+        concat!("a kernel's log of bus locks, which has no exits", exits!()),
+    ),
+    (
+        &["of event 'kvm:kvm_exit'", "Overhead", "Symbol"],
+        "perf report's text of kvm_exit by function, which has no exit reasons: run `perf report --stdio -s trace` on the same perf.data, or give vmtax the perf.data itself",
+    ),
     (&["CPU", "%usr", "%sys", "%idle"], concat!("mpstat's output, which has no exits", exits!())),
     (
         &["\"sysstat\"", "\"cpu-load\""],

@@ -11,6 +11,8 @@
 //!  20.12  1a:   movss  (%rax),%xmm0                                          --stdio2: no addresses, jumps have labels
 //! ```
 //!
+//! A copy of the screen has neither: a bar is between the shares and the instructions, and names of source lines between these.
+//!
 //! A share becomes a weight in hundredths of a percent, a count is the weight. Without addresses the instructions are
 //! numbered.
 
@@ -23,6 +25,8 @@ use crate::import::text::{UNTERMINATED, is_text};
 
 /// Beginning of a function's header: shares, samples (-n), or counts of the event.
 const HEADS: [&str; 3] = ["Percent", "Samples", "Event count"];
+/// Instructions with a share that make the copy of a screen.
+const ENOUGH: usize = 2;
 /// Most instructions of a function.
 const MOST: usize = 1 << 20;
 
@@ -30,8 +34,24 @@ const MOST: usize = 1 << 20;
 pub fn recognise(head: &[u8]) -> bool {
     is_text(head) && {
         let text = String::from_utf8_lossy(head);
-        text.lines().any(is_head) || is_numbered(&text)
+        text.lines().any(is_head) || is_numbered(&text) || is_screen(&text)
     }
+}
+
+/// Whether it is a copy of the screen of `perf annotate`.
+fn is_screen(text: &str) -> bool {
+    if !text.contains('│') && !text.contains('|') {
+        return false;
+    }
+    let has_share = |line: &&str| screen_line(line).is_some_and(|line| line.share.is_some());
+    text.lines().filter(has_share).take(ENOUGH).count() == ENOUGH
+}
+
+/// `20.00 │      movss  (%rsi,%rax,4),%xmm1`, where the share may be missing.
+fn screen_line(line: &str) -> Option<Line> {
+    let (share, text) = line.split_once(['│', '|'])?;
+    let is_share = share.trim().is_empty() || weight(share.trim()).is_some();
+    is_share.then(|| instruction(&format!("{share} {text}")))?
 }
 
 /// Whether it is the text of `--stdio2`.
@@ -57,6 +77,7 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
     let mut function = String::from("[unknown]");
     let mut heads = 0;
     let mut first: Option<Numbered> = None;
+    let mut screen = Numbered::default();
     while let Some(line) = lines.next()? {
         let line = String::from_utf8_lossy(line);
         if is_head(&line) || line.starts_with("Samples: ") && line.contains(" of event") {
@@ -72,6 +93,11 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
         if let Some(numbered) = &mut first {
             numbered.line(&line);
             continue;
+        }
+        if line.contains("[Percent:") {
+            screen.function = line.split_whitespace().next().map(super::one_frame);
+        } else if screen.lines.len() < MOST {
+            screen.lines.extend(screen_line(&line));
         }
         let Some((share, text)) = line.split_once([':', '|', '│']) else { continue };
         let text = text.trim();
@@ -91,6 +117,8 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
     }
     if let Some(numbered) = first {
         numbered.finish(sum);
+    } else if heads == 0 && sum.profile.stacks.is_empty() {
+        screen.finish(sum);
     }
     sum.losses.undecodable += lines.cut;
     if lines.is_unterminated() && heads <= 1 {
@@ -138,7 +166,7 @@ impl Numbered {
 
     /// The column of instructions, which distinguishes them from source lines: that of lines with a share or a mark.
     fn finish(self, sum: &mut Sum) {
-        let function = self.function.unwrap_or_default();
+        let function = self.function.unwrap_or_else(|| "[unknown]".to_owned());
         let known = |line: &&Line| line.share.is_some() || line.marked;
         let Some(column) = self.lines.iter().filter(known).map(|line| line.column).min() else {
             return;

@@ -7,7 +7,11 @@
 //!     87.10%    48.39%  hot      hot                   [.] compute
 //! ```
 //!
-//! A share becomes a weight in hundredths of a percent. `Self` counts where there is `Children`, else `Overhead`.
+//! A share becomes a weight in hundredths of a percent. `Self` counts where there is `Children`, else `Overhead`. What the text leaves out is a
+//! weight of its own, [`REST`]: shares stay shares of everything that ran.
+//!
+//! Copies of the screens of `perf report` and `perf top` have no `#`, marks of open and closed entries (`+`, `-`), and often no titles: two
+//! shares in a row are `Children` and `Self`.
 
 use std::io::Read;
 
@@ -19,14 +23,33 @@ use crate::import::text::{UNTERMINATED, is_text};
 /// How a symbol is marked: kernel, user, guest kernel, guest user, hypervisor, none.
 const MARKS: [&str; 6] = ["[k] ", "[.] ", "[g] ", "[u] ", "[H] ", "[!] "];
 
+/// The part of the samples that is in no row, where that is more than rounding.
+pub const REST: &str = "[not in the text]";
+/// All shares together, in hundredths of a percent, and what rounding of rows can take of it.
+const WHOLE: u64 = 100 * 100;
+const ROUNDING: u64 = 50;
+/// Rows that make a text without titles.
+const ENOUGH: usize = 3;
+
 /// Whether these first bytes are such a text.
 pub fn recognise(head: &[u8]) -> bool {
-    is_text(head) && String::from_utf8_lossy(head).lines().any(|line| heading(line).is_some())
+    is_text(head) && {
+        let text = String::from_utf8_lossy(head);
+        text.lines().any(|line| heading(line).is_some())
+            || text.lines().filter(|line| row(line, None).is_some()).take(ENOUGH).count() == ENOUGH
+    }
 }
 
 /// A line of titles: which of a row's shares counts, and whether symbols are in it.
 fn heading(line: &str) -> Option<(usize, bool)> {
-    let mut words = line.strip_prefix('#')?.split_whitespace();
+    let line = line.trim_start();
+    let titles = match line.strip_prefix('#') {
+        Some(titles) => titles,
+        // Of a screen: not any line that begins with these words.
+        None if line.starts_with(['O', 'C']) && line.contains("Symbol") => line,
+        None => return None,
+    };
+    let mut words = titles.split_whitespace();
     let shares = match (words.next()?, words.next()?) {
         ("Overhead", next) if next != "sys" => 0,
         ("Children", "Self") => 1,
@@ -37,7 +60,7 @@ fn heading(line: &str) -> Option<(usize, bool)> {
 
 pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
     let mut lines = Lines::new(input);
-    let mut titles = None;
+    let mut titles: Option<usize> = None;
     let mut events = 0;
     loop {
         let offset = lines.offset();
@@ -59,9 +82,12 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
             titles = Some(share);
             continue;
         }
-        let Some(which) = titles.filter(|_| !line.starts_with('#')) else { continue };
-        let Some((share, name)) = row(&line, which) else { continue };
+        let Some((share, name)) = row(&line, titles) else { continue };
         sum.add(&super::one_frame(name), share);
+    }
+    let shown = sum.profile.total();
+    if shown > 0 && shown + ROUNDING < WHOLE {
+        sum.add(REST, WHOLE - shown);
     }
     sum.losses.undecodable += lines.cut;
     if lines.is_unterminated() && events <= 1 {
@@ -70,10 +96,16 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
     Ok(())
 }
 
-/// A row's share and symbol. Lines of call chains have no mark behind a share at their start.
-fn row(line: &str, which: usize) -> Option<(u64, &str)> {
-    let mut shares = line.split_whitespace().map_while(|word| word.strip_suffix('%'));
-    let share: f64 = shares.nth(which)?.parse().ok()?;
+/// A row's share and symbol; without titles the number of shares says which one counts. Lines of call chains have no mark behind a share
+/// at their start.
+fn row(line: &str, which: Option<usize>) -> Option<(u64, &str)> {
+    let line = line.trim_start_matches([' ', '\t', '+', '-']);
+    if !line.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let shares = || line.split_whitespace().map_while(|word| word.strip_suffix('%'));
+    let which = which.unwrap_or_else(|| shares().count().saturating_sub(1).min(1));
+    let share: f64 = shares().nth(which)?.replace(',', ".").parse().ok()?;
     let at = MARKS.iter().filter_map(|mark| Some((line.find(mark)?, mark.len()))).min()?;
     // "foo  -      -" where perf prints more columns behind the symbol.
     let name = line.get(at.0 + at.1..)?.split("  ").next().unwrap_or_default().trim();

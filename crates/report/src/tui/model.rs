@@ -262,12 +262,13 @@ impl Model {
             }
             (Source::Live(_), At::Start(start)) => format!("paused at {}", place(start)),
             (Source::Live(_), At::All) => format!("all since the start, {length} s"),
+            // A table that another tool printed: nothing says how long it took.
+            (Source::Replay, _) if !self.frames.is_timed() => "all".to_owned(),
             (Source::Replay, At::Start(start)) if self.is_playing => {
                 format!("playing {}/s, {}", SPEEDS[self.speed], place(start))
             }
             (Source::Replay, At::Start(start)) => format!("interval {}", place(start)),
-            (Source::Replay, _) if self.frames.is_timed() => format!("all {length} s"),
-            (Source::Replay, _) => "all".to_owned(),
+            (Source::Replay, _) => format!("all {length} s"),
         }
     }
 

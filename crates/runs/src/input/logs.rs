@@ -49,7 +49,7 @@ pub(super) fn of_stream(
 }
 
 /// A table of the results of one log; its category is what its path says, else its name. `None` if it is no log that is known.
-fn of_text(text: &[u8], name: &str) -> Option<Result<String, Fault>> {
+pub(super) fn of_text(text: &[u8], name: &str) -> Option<Result<String, Fault>> {
     let log = match read(&String::from_utf8_lossy(text)) {
         Some(Ok(log)) if !log.program.is_empty() => log,
         Some(Err(problem)) => {

@@ -24,6 +24,7 @@ mod locks;
 mod manuals;
 mod operations;
 mod outputs;
+mod posted;
 mod profiles;
 mod progress;
 mod prometheus;

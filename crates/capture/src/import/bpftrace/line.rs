@@ -4,7 +4,7 @@ use vmtax_events::{Isa, Reason, svm, vmx};
 
 use crate::import::spelling::{Spelled, spelled};
 use crate::import::text::words::{
-    decimal, number, number_u32, rsplit_once, split_once, trim, trim_start,
+    Words, decimal, is_space, number, number_u32, rsplit_once, split_once, trim, trim_start,
 };
 
 /// The largest exit code; larger numbers are threads, addresses or times.
@@ -24,8 +24,8 @@ pub(super) enum Code {
 
 /// A line of a dump.
 pub(super) enum Entry<'a> {
-    /// `@map[key]: count`, or `@map[key]: count N, average A, total T`
-    Count { map: &'a [u8], key: &'a [u8], count: u64, total: Option<u64> },
+    /// `@map[key]: count`, or `@map[key]: count N, average A, total T`; `said` is what stands behind a plain count.
+    Count { map: &'a [u8], key: &'a [u8], count: u64, total: Option<u64>, said: &'a [u8] },
     /// `@map[key]:`, followed by a histogram.
     Head { map: &'a [u8], key: &'a [u8] },
     /// `[1K, 2K)   12 |@@@  |`: the lower bound of a bucket, and its count.
@@ -66,13 +66,18 @@ impl<'a> Entry<'a> {
         if value.is_empty() {
             return Some(Entry::Head { map, key: trim(key) });
         }
-        let value = match value.strip_prefix(b"count ") {
-            Some(rest) => split_once(trim_start(rest), b",").map_or(rest, |(count, _)| count),
+        let (value, said) = match value.strip_prefix(b"count ") {
+            Some(rest) => {
+                (split_once(trim_start(rest), b",").map_or(rest, |(count, _)| count), &[][..])
+            }
             // Annotated listings have the reason's name after the count.
-            None => split_once(value, b" ").map_or(value, |(count, _)| count),
+            None => {
+                let end = value.iter().position(|&b| is_space(b)).unwrap_or(value.len());
+                value.split_at_checked(end)?
+            }
         };
         Some(match decimal(value) {
-            Some(count) => Entry::Count { map, key: trim(key), count, total },
+            Some(count) => Entry::Count { map, key: trim(key), count, total, said },
             None => Entry::Other { map },
         })
     }
@@ -116,6 +121,21 @@ impl Key {
 
 fn named(key: &[u8]) -> Option<Code> {
     spelled(std::str::from_utf8(key).ok()?).map(Code::Named)
+}
+
+/// Whose reason a numeric key is by the name that a listing has behind its count (`@[1]: 5 EXIT_REASON_EXTERNAL_INTERRUPT`).
+pub(super) fn annotated(key: &[u8], said: &[u8]) -> Option<Isa> {
+    let raw = number_u32(key)?;
+    let names = Words::new(said).filter_map(|word| {
+        let word = std::str::from_utf8(word).ok()?;
+        spelled(word.trim_matches(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
+    });
+    names.into_iter().find_map(|name| match name {
+        Spelled::Sure(reason) if reason.code == raw => Some(reason.isa),
+        Spelled::Either(vmx, svm) if vmx == raw && svm != raw => Some(Isa::Vmx),
+        Spelled::Either(vmx, svm) if svm == raw && vmx != raw => Some(Isa::Svm),
+        _ => None,
+    })
 }
 
 /// A number with bpftrace's suffix K, M, G or T.

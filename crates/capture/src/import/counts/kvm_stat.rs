@@ -32,6 +32,8 @@ const KNOWN: [&str; 10] = [
 ];
 /// Names that make a list kvm_stat's.
 const ENOUGH: usize = 2;
+/// The same where other lines are in the text too.
+const ENOUGH_BESIDE_PROSE: usize = 3;
 
 fn is_known(name: &str) -> bool {
     KNOWN.contains(&name) || name.starts_with("kvm_exit(")
@@ -64,9 +66,10 @@ pub(crate) fn is_kvm_stat(text: &str) -> bool {
     if lines().any(|line| line.trim_start().starts_with("kvm statistics")) {
         return true;
     }
+    let known = lines().filter_map(line).filter(|(name, _)| is_known(name)).count();
     lines().take(8).any(|line| head(line).is_some())
-        || lines().filter_map(line).filter(|(name, _)| is_known(name)).take(ENOUGH).count()
-            == ENOUGH
+        || known >= ENOUGH_BESIDE_PROSE
+        || known >= ENOUGH
             && lines().all(|text| {
                 text.trim().is_empty() || line(text).is_some() || text.contains("%Total")
             })
@@ -142,7 +145,10 @@ pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
         table.count(reason, Detail::NONE, *count);
     }
     if of_reasons == 0 {
-        let problem = "counts no exit by its reason: run `kvm_stat -1 -t -f '^kvm_exit'`, or record `perf kvm stat record -a`; beside a recording, `vmtax import --stats` takes its counters";
+        let problem = format!(
+            "counts no exit by its reason{}: run `kvm_stat -1 -t -f '^kvm_exit'`, or record `perf kvm stat record -a`; beside a recording, `vmtax import --stats` takes its counters",
+            largest(&counters)
+        );
         return Err(Error::malformed(0, "kvm_stat", problem));
     }
     if let Some(all) = counters.get("kvm_exit").filter(|all| **all > of_reasons) {
@@ -154,4 +160,33 @@ pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
         ));
     }
     Ok(())
+}
+
+/// Counters of kinds of exits, which are no reasons: each joins several of them. (Linux `arch/x86/kvm/x86.c`, `kvm_vcpu_stats_desc`.)
+const OF_EXITS: [&str; 8] = [
+    "irq_exits",
+    "io_exits",
+    "mmio_exits",
+    "halt_exits",
+    "signal_exits",
+    "irq_window_exits",
+    "nmi_window_exits",
+    "request_irq_exits",
+];
+/// Counters that a refusal names.
+const MOST_NAMED: usize = 3;
+
+/// What the counters say all the same: ` (of 705683003 exits: irq_exits 443033416, io_exits 15393558)`.
+fn largest(counters: &BTreeMap<&str, u64>) -> String {
+    let of = |name: &'static str| Some((name, *counters.get(name)?));
+    let mut known: Vec<(&str, u64)> =
+        OF_EXITS.into_iter().filter_map(of).filter(|(_, count)| *count > 0).collect();
+    known.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+    let named: Vec<String> =
+        known.iter().take(MOST_NAMED).map(|(name, count)| format!("{name} {count}")).collect();
+    match (named.is_empty(), counters.get("exits")) {
+        (true, _) => String::new(),
+        (false, Some(all)) => format!(" (of {all} exits: {})", named.join(", ")),
+        (false, None) => format!(" ({})", named.join(", ")),
+    }
 }

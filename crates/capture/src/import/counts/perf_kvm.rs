@@ -1,4 +1,4 @@
-//! The text of `perf kvm stat report`: a table of exits by reason with counts and times.
+//! The text of `perf kvm stat report`: tables of exits by reason, and of accesses, with counts and times.
 //!
 //! ```text
 //!              VM-EXIT    Samples  Samples%     Time%    Min Time    Max Time         Avg time
@@ -8,18 +8,33 @@
 //! Total Samples:43646, Total events handled time:4788567.41us.
 //! ```
 //!
-//! perf from 6.4 on prints `Event name  Samples  Sample%  Time (ns)  Time%  Max Time (ns)  Min Time (ns)  Mean Time (ns)`.
-//! Tables of ports, MMIO and MSRs (`--event`) are of accesses and not of exits: they are skipped, or refused where there is no
-//! other.
+//! perf from 6.4 on prints `Event name  Samples  Sample%  Time (ns)  Time%  Max Time (ns)  Min Time (ns)  Mean Time (ns)`. With
+//! `--event=ioport|mmio|msr` the rows are accesses (`0x70:POUT`, `0xfee00300:W`), and a text may hold these tables beside that of exits.
+//!
+//! People cut rows out, leave the heading or the line of totals away, and write between the tables: rows are known by their form, a mark of
+//! a cut (`[..]`, `....`) is a loss, and other lines are skipped.
+
+mod row;
 
 use vmtax_events::{Detail, Tally};
 
 use super::{Table, at_line};
 use crate::Error;
-use crate::import::spelling::spelled;
+use crate::import::spelling::{Spelled, spelled};
+use row::{Access, LONGEST_ROW, Row};
 
-/// The first column of a table's header.
+/// Headings of tables of exits.
+const EXITS: [&str; 2] = ["VM-EXIT", "Event name"];
+/// Headings of tables of accesses.
+const ACCESSES: [&str; 3] = ["IO Port Access", "MMIO Access", "MSR Access"];
+/// Rows that make a table without a heading.
+const ENOUGH: usize = 2;
+
+/// The first column of a table's heading.
 fn head(line: &str) -> Option<&str> {
+    if line.len() > LONGEST_ROW {
+        return None;
+    }
     let words: Vec<&str> = line.split_whitespace().collect();
     let at = words.iter().position(|word| *word == "Samples")?;
     let is_head = matches!(words.get(at + 1), Some(&("Samples%" | "Sample%")));
@@ -29,88 +44,294 @@ fn head(line: &str) -> Option<&str> {
     })
 }
 
-/// Heads of tables of exits.
-const EXITS: [&str; 2] = ["VM-EXIT", "Event name"];
-
 pub(super) fn recognise(text: &str) -> bool {
-    text.lines().any(|line| head(line).is_some())
+    let is_row = |line: &&str| {
+        Row::read(line).is_some_and(|row| {
+            !row.is_cut && (spelled(&row.name).is_some() || row.access("").is_some())
+        })
+    };
+    let has_total = || text.lines().any(|line| line.trim().starts_with("Total Samples:"));
+    text.lines().any(|line| head(line).is_some()) || {
+        let rows = text.lines().filter(is_row).take(ENOUGH).count();
+        rows == ENOUGH || rows > 0 && has_total()
+    }
+}
+
+/// A table of the text.
+#[derive(Default)]
+struct Section {
+    /// Whose events: `all VMs, all VCPUs`.
+    about: String,
+    heading: String,
+    /// Its lines, from 1.
+    lines: (usize, usize),
+    exits: Vec<(Spelled, Tally)>,
+    accesses: Vec<(Access, Tally)>,
+    /// Percent of the samples that its rows are.
+    share: f64,
+    /// What the line of totals says.
+    claimed: Option<u64>,
+    /// Rows were cut out.
+    has_gaps: bool,
+    /// Rows that end before their times.
+    cut_rows: usize,
+}
+
+impl Section {
+    fn has_rows(&self) -> bool {
+        !self.exits.is_empty() || !self.accesses.is_empty()
+    }
+
+    /// Neither exits nor accesses: another architecture's.
+    fn is_foreign(&self) -> bool {
+        !self.heading.is_empty()
+            && !EXITS.contains(&self.heading.as_str())
+            && !ACCESSES.contains(&self.heading.as_str())
+    }
+
+    fn counted(&self) -> u64 {
+        let exits = self.exits.iter().map(|(_, tally)| tally.count);
+        let accesses = self.accesses.iter().map(|(_, tally)| tally.count);
+        exits.chain(accesses).fold(0, u64::saturating_add)
+    }
+
+    fn add(&mut self, row: Row, number: usize) -> Result<(), Error> {
+        self.cut_rows += usize::from(row.is_cut);
+        self.share += row.share;
+        self.lines.1 = number + 1;
+        if let Some(access) = row.access(&self.heading) {
+            self.accesses.push((access, row.tally));
+            return Ok(());
+        }
+        let name = spelled(&row.name).ok_or_else(|| {
+            let name = &row.name;
+            at_line(number, &format!("begins with {name:?}, which is no exit reason of x86"))
+        })?;
+        self.exits.push((name, row.tally));
+        Ok(())
+    }
+
+    /// What is missing from it.
+    fn gap(&self) -> Option<String> {
+        let counted = self.counted();
+        match self.claimed {
+            Some(all) if all != counted && self.has_gaps => Some(format!(
+                "rows are cut out of the table: those that are left have {counted} of {all} samples"
+            )),
+            Some(all) if all != counted => {
+                Some(format!("the table's last line says {all} samples, its rows have {counted}"))
+            }
+            Some(_) => None,
+            None if self.has_gaps => Some(format!(
+                "rows are cut out of the table: those that are left are {:.1} % of its samples",
+                self.share.min(100.0)
+            )),
+            // perf from 6.4 on has no such line.
+            None if self.heading != "Event name" => {
+                Some("the table has no line \"Total Samples\": it ends early".to_owned())
+            }
+            None => None,
+        }
+    }
+}
+
+/// The tables of a text, as its lines are read.
+#[derive(Default)]
+struct Reader {
+    sections: Vec<Section>,
+    /// What the line above the next table says.
+    about: String,
+    is_live: bool,
 }
 
 pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
-    let (mut inside, mut tables, mut others) = (false, 0, Vec::new());
-    let mut counted = 0u64;
-    let mut claimed = None;
-    // `perf kvm stat live` prints a table each second, with the time above it, and begins to count anew.
-    let (mut is_live, mut claimed_before) = (false, 0u64);
+    let mut reader = Reader::default();
+    // The last line may be cut anywhere, which is said of the whole text.
+    let last = if text.ends_with('\n') { None } else { text.lines().count().checked_sub(1) };
     for (number, line) in text.lines().enumerate() {
-        if let Some(name) = head(line) {
-            inside = EXITS.contains(&name);
-            tables += usize::from(inside);
-            if !inside {
-                others.push(name.to_owned());
-            } else if tables > 1 && is_live {
-                claimed_before = claimed_before.saturating_add(claimed.take().unwrap_or(0));
-            } else if tables > 1 {
-                return Err(at_line(
-                    number,
-                    "begins a second table of exits: give each in a file of its own",
-                ));
-            }
-            continue;
-        }
-        let line = line.trim();
-        is_live |= is_time(line);
-        if let Some(rest) = line.strip_prefix("Lost events: ") {
+        reader.line(number, line, Some(number) == last, table)?;
+    }
+    reader.deliver(table)
+}
+
+impl Reader {
+    fn line(
+        &mut self,
+        number: usize,
+        line: &str,
+        is_cut: bool,
+        table: &mut Table,
+    ) -> Result<(), Error> {
+        // Copies may have tabs.
+        let text = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = text.as_str();
+        if let Some(heading) = head(line) {
+            self.begin(heading, number);
+        } else if let Some(about) = text.strip_prefix("Analyze events for ") {
+            about.trim_end_matches(':').clone_into(&mut self.about);
+        } else if let Some(rest) = text.strip_prefix("Lost events: ") {
             table.truncated.push(format!("perf lost events ({rest} times): counts are too low"));
+        } else if let Some(rest) = text.strip_prefix("Total Samples:") {
+            // Groups of digits have separators in some locales; a space is behind the comma that ends the number.
+            let digits = rest.split_whitespace().next().unwrap_or_default();
+            self.end(row::count(digits.trim_end_matches(',')));
+        } else if is_time(text) {
+            self.is_live = true;
+        } else if let Some(row) = Row::read(text) {
+            self.row(row, number)?;
+        } else if self.is_inside() {
+            if is_gap(text) {
+                self.sections.last_mut().into_iter().for_each(|section| section.has_gaps = true);
+            } else if looks_like_row(text) && !is_cut {
+                return Err(at_line(number, "is no row of the table: NAME SAMPLES ..."));
+            }
         }
-        if !inside {
-            continue;
-        }
-        if let Some(rest) = line.strip_prefix("Total Samples:") {
-            let digits = rest.split(',').next().unwrap_or_default();
-            claimed = digits.trim().parse::<u64>().ok();
-            inside = false;
-        } else if !line.is_empty() && !line.starts_with('#') {
-            let (name, tally) = row(line)
-                .ok_or_else(|| at_line(number, "is no row of the table: NAME SAMPLES ..."))?;
-            let name = spelled(&name).ok_or_else(|| {
-                at_line(number, &format!("begins with {name:?}, which is no exit reason of x86"))
-            })?;
-            counted = counted.saturating_add(tally.count);
-            table.add(name, Detail::NONE, &tally);
+        Ok(())
+    }
+
+    fn begin(&mut self, heading: &str, number: usize) {
+        let about = std::mem::take(&mut self.about);
+        let lines = (number + 1, number + 1);
+        let heading = heading.to_owned();
+        self.sections.push(Section { about, heading, lines, ..Section::default() });
+    }
+
+    fn end(&mut self, claimed: Option<u64>) {
+        if let Some(section) = self.sections.last_mut().filter(|one| one.claimed.is_none()) {
+            section.claimed = claimed;
         }
     }
-    if is_live && tables > 1 {
-        table.notes.push(format!("{tables} tables of `perf kvm stat live` were added up"));
+
+    /// In a table of exits or accesses whose totals have not come.
+    fn is_inside(&self) -> bool {
+        self.sections.last().is_some_and(|one| one.claimed.is_none() && !one.is_foreign())
     }
-    match claimed.map(|last| last.saturating_add(claimed_before)) {
-        Some(all) if all != counted && tables > 0 => {
-            table
-                .truncated
-                .push(format!("the table's last line says {all} samples, its rows have {counted}"));
+
+    fn row(&mut self, row: Row, number: usize) -> Result<(), Error> {
+        if self.sections.last().is_some_and(Section::is_foreign) {
+            return Ok(());
         }
-        // perf from 6.4 on has no such line.
-        None if tables > 0 && text.contains("VM-EXIT") => {
-            table
-                .truncated
-                .push("the table has no line \"Total Samples\": it ends early".to_owned());
+        if !self.is_inside() {
+            // Without a heading a row must be known by its name: prose has numbers and percents too.
+            if row.is_cut || spelled(&row.name).is_none() && row.access("").is_none() {
+                return Ok(());
+            }
+            self.begin("", number);
         }
-        _ => {}
+        match self.sections.last_mut() {
+            Some(section) => section.add(row, number),
+            None => Ok(()),
+        }
     }
-    match (tables, others.first()) {
-        (0, Some(name)) => Err(Error::malformed(
-            0,
-            "perf kvm stat report",
-            format!(
-                "is a table of accesses ({name}) and not of exits: give the text of `perf kvm stat report --event=vmexit`, or the recording (perf.data.guest) itself, which has both"
-            ),
-        )),
-        (_, Some(_)) => {
-            table.notes.push(format!("tables of accesses are left out: {}", others.join(", ")));
-            Ok(())
+
+    fn deliver(mut self, table: &mut Table) -> Result<(), Error> {
+        let foreign: Vec<&str> = self
+            .sections
+            .iter()
+            .filter(|section| section.is_foreign())
+            .map(|section| section.heading.as_str())
+            .collect();
+        if !foreign.is_empty() {
+            table.notes.push(format!("other tables are left out: {}", foreign.join(", ")));
         }
-        _ => Ok(()),
+        self.sections.retain(Section::has_rows);
+        let (exits, accesses): (Vec<Section>, Vec<Section>) =
+            self.sections.into_iter().partition(|section| !section.exits.is_empty());
+        let frames = exits.len();
+        for section in all_or_one(exits, self.is_live, "exits")? {
+            say_gaps(&section, table);
+            for (name, tally) in &section.exits {
+                table.add(*name, Detail::NONE, tally);
+            }
+        }
+        if self.is_live && frames > 1 {
+            table.notes.push(format!("{frames} tables of `perf kvm stat live` were added up"));
+        }
+        for of_kind in by_kind(accesses) {
+            for section in all_or_one(of_kind, self.is_live, "accesses")? {
+                say_gaps(&section, table);
+                add_accesses(&section, table)?;
+            }
+        }
+        Ok(())
     }
+}
+
+fn say_gaps(section: &Section, table: &mut Table) {
+    table.truncated.extend(section.gap());
+    if section.cut_rows > 0 {
+        let lines = section.lines;
+        table.notes.push(format!(
+            "{} rows of the table in lines {} to {} end before their times",
+            section.cut_rows, lines.0, lines.1
+        ));
+    }
+}
+
+/// The tables of one kind, which are several only where each is of another time, VM or vCPU.
+fn all_or_one(mut all: Vec<Section>, is_live: bool, what: &str) -> Result<Vec<Section>, Error> {
+    let same = |a: &Section, b: &Section| a.exits == b.exits && a.accesses == b.accesses;
+    all.dedup_by(|second, first| !is_live && same(first, second));
+    let are_parts = |all: &[Section]| {
+        let mut abouts: Vec<&str> = all.iter().map(|one| one.about.as_str()).collect();
+        abouts.sort_unstable();
+        abouts.dedup();
+        abouts.len() == all.len() && !abouts.iter().any(|about| is_of_all(about))
+    };
+    match all.as_slice() {
+        [first, second, ..] if !is_live && !are_parts(&all) => {
+            let ((a, b), (c, d)) = (first.lines, second.lines);
+            Err(Error::malformed(
+                0,
+                "perf kvm stat report",
+                format!(
+                    "has tables of {what} in lines {a} to {b} and {c} to {d}: save each in a file of its own (sed -n {a},{b}p FILE > A; sed -n {c},{d}p FILE > B); `vmtax diff A B` compares them"
+                ),
+            ))
+        }
+        _ => Ok(all),
+    }
+}
+
+/// `all VMs, all VCPUs`, or nothing that tells.
+fn is_of_all(about: &str) -> bool {
+    about.is_empty() || about.starts_with("all VMs") && about.ends_with("all VCPUs")
+}
+
+/// Tables of accesses: those of ports, of MSRs, and of addresses.
+fn by_kind(sections: Vec<Section>) -> [Vec<Section>; 3] {
+    let mut kinds: [Vec<Section>; 3] = Default::default();
+    for section in sections {
+        let is_of_ports = section.accesses.iter().all(|(access, _)| access.is_port());
+        let [ports, msrs, addresses] = &mut kinds;
+        let kind = match (is_of_ports, are_msrs(&section)) {
+            (true, _) => ports,
+            (false, true) => msrs,
+            (false, false) => addresses,
+        };
+        kind.push(section);
+    }
+    kinds
+}
+
+/// Whether `0x6e0:W` is an MSR where the heading does not say: all numbers are those of MSRs.
+fn are_msrs(section: &Section) -> bool {
+    section.accesses.iter().all(|(access, _)| access.can_be_msr() || access.is_msr())
+}
+
+fn add_accesses(section: &Section, table: &mut Table) -> Result<(), Error> {
+    let are_msrs = are_msrs(section);
+    if !are_msrs && section.accesses.iter().any(|(access, _)| access.can_be_msr()) {
+        let problem = format!(
+            "the table in lines {} to {} has numbers that can be MSRs or addresses: keep its heading (MSR Access, MMIO Access)",
+            section.lines.0, section.lines.1
+        );
+        return Err(Error::malformed(0, "perf kvm stat report", problem));
+    }
+    for (access, tally) in &section.accesses {
+        table.access(access.detail(are_msrs), tally);
+    }
+    Ok(())
 }
 
 /// `14:02:11.123456`, above a table of `perf kvm stat live`.
@@ -123,63 +344,21 @@ fn is_time(line: &str) -> bool {
             .all(|(c, pattern)| if pattern == '0' { is_digit(c) } else { c == pattern })
 }
 
-/// A row's name, and its count and times.
-fn row(line: &str) -> Option<(String, Tally)> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let is_count = |at: &usize| {
-        let share = words.get(at + 1).is_some_and(|word| word.ends_with('%'));
-        share && words.get(*at).is_some_and(|word| word.bytes().all(|b| b.is_ascii_digit()))
-    };
-    let at = (1..words.len()).find(is_count)?;
-    let name = words.get(..at)?.join(" ");
-    let count: u64 = words.get(at)?.parse().ok()?;
-    let rest = words.get(at + 2..)?;
-    let tally =
-        if rest.first()?.ends_with('%') { by_mean(count, rest)? } else { by_sum(count, rest)? };
-    Some((name, tally))
+/// `[..]`, `....`, `[snip]`: rows were left out here.
+fn is_gap(line: &str) -> bool {
+    let inner = line.trim_matches(|c: char| "[](){}<>*-# ".contains(c)).trim();
+    let is_dots = !inner.is_empty() && inner.chars().all(|c| matches!(c, '.' | '\u{2026}'));
+    let words = ["snip", "snipped", "cut", "trimmed", "omitted", "truncated", "..snip.."];
+    is_dots && (inner.len() > 1) || words.contains(&inner.to_ascii_lowercase().as_str())
 }
 
-/// `12.34us` as ns.
-fn nanoseconds(word: &str) -> Option<u64> {
-    let us: f64 = word.strip_suffix("us")?.parse().ok()?;
-    (0.0..1e15).contains(&us).then(|| (us * 1000.0).round() as u64)
-}
-
-/// `Time%  Min  Max  Avg ( +- error of the mean% )`.
-fn by_mean(count: u64, rest: &[&str]) -> Option<Tally> {
-    let [_, min, max, mean, ..] = *rest else { return None };
-    let (min_ns, max_ns, mean_ns) = (nanoseconds(min)?, nanoseconds(max)?, nanoseconds(mean)?);
-    let relative = rest
-        .iter()
-        .rev()
-        .find_map(|word| word.trim_start_matches("+-").strip_suffix('%')?.parse::<f64>().ok());
-    let time_ns = mean_ns.checked_mul(count)?;
-    timed(count, time_ns, min_ns, max_ns, relative.unwrap_or(0.0) / 100.0)
-}
-
-/// `Time (ns)  Time%  Max (ns)  Min (ns)  Mean (ns)`.
-fn by_sum(count: u64, rest: &[&str]) -> Option<Tally> {
-    let [time, _, max, min, ..] = *rest else { return None };
-    timed(count, time.parse().ok()?, min.parse().ok()?, max.parse().ok()?, 0.0)
-}
-
-fn timed(count: u64, time_ns: u64, min_ns: u64, max_ns: u64, relative_error: f64) -> Option<Tally> {
-    let mut tally = Tally::default();
-    if count == 0 {
-        return Some(tally);
+/// A number behind a name, and two shares or times: no prose.
+fn looks_like_row(line: &str) -> bool {
+    let second = line.split_whitespace().nth(1).unwrap_or_default();
+    if !second.starts_with(|c: char| c.is_ascii_digit()) {
+        return false;
     }
-    if min_ns > max_ns || !(0.0..=1e6).contains(&relative_error) {
-        return None;
-    }
-    let (n, mean) = (count as f64, time_ns as f64 / count as f64);
-    // The error of the mean is the root of the sample variance over n.
-    let variance = (relative_error * mean).powi(2) * n;
-    (tally.count, tally.timed) = (count, count);
-    (tally.time_ns, tally.min_ns) = (time_ns, min_ns.min(mean as u64));
-    tally.max_ns = max_ns.max(mean as u64).min(time_ns);
-    if relative_error > 0.0 || count == 1 {
-        let of_equals = (u128::from(time_ns) * u128::from(time_ns)).div_ceil(u128::from(count));
-        tally.sum_sq = of_equals.saturating_add((variance * (n - 1.0)) as u128);
-    }
-    Some(tally)
+    let is_cell =
+        |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.ends_with(['%', 's']);
+    line.split_whitespace().filter(is_cell).take(2).count() == 2
 }

@@ -1,4 +1,4 @@
-//! Tables of two public scripts: bcc's `kvmexit` and SystemTap's `kvm_service_time.stp`.
+//! Tables of other public tools: bcc's `kvmexit`, SystemTap's `kvm_service_time.stp`, and perf-prof's `kvm-exit`.
 //!
 //! ```text
 //! TGID     TID      KVM_EXIT_REASON                     COUNT
@@ -6,6 +6,10 @@
 //!
 //! reason:    count  sum(us)  min(us)  avg(us)  max(us)
 //!     12:      182 29145513       58   160140   500054
+//!
+//! exit_reason             calls        total(us)   min(us)   avg(us)      max(us)  %gsys
+//! -------------------- -------- ---------------- --------- --------- ------------ ------
+//! HLT                      1208       903477.145     1.061   747.911     4621.338 100.00
 //! ```
 
 use vmtax_events::{Detail, Isa, Reason, Tally};
@@ -89,4 +93,91 @@ fn row(line: &str) -> Option<(u32, Tally)> {
     // Whole microseconds are cut off: a minimum may be above the mean that the sum gives.
     tally.min_ns = tally.min_ns.min(tally.time_ns / count);
     Some((code.trim().parse().ok()?, tally))
+}
+
+/// Longer lines are no rows.
+const LONGEST_ROW: usize = 4096;
+
+/// Where the columns of perf-prof's table are, from the end of a row: their number differs by version and options.
+struct Columns {
+    name: usize,
+    calls: usize,
+    total: usize,
+    min: usize,
+    max: usize,
+}
+
+impl Columns {
+    fn of(line: &str) -> Option<Columns> {
+        if !line.contains("exit_reason") || line.len() > LONGEST_ROW {
+            return None;
+        }
+        let words: Vec<&str> = line.split_whitespace().rev().collect();
+        let at = |name: &str| words.iter().position(|word| *word == name);
+        Some(Columns {
+            name: at("exit_reason")?,
+            calls: at("calls")?,
+            total: at("total(us)")?,
+            min: at("min(us)")?,
+            max: at("max(us)")?,
+        })
+    }
+
+    fn row<'a>(&self, line: &'a str) -> Option<(&'a str, Tally)> {
+        if line.len() > LONGEST_ROW {
+            return None;
+        }
+        let words: Vec<&str> = line.split_whitespace().rev().collect();
+        let word = |at: usize| words.get(at).copied();
+        let ns = |at: usize| {
+            let us: f64 = word(at)?.parse().ok()?;
+            (0.0..1e15).contains(&us).then(|| (us * 1000.0).round() as u64)
+        };
+        let count: u64 = word(self.calls)?.parse().ok()?;
+        let (time_ns, min_ns, max_ns) = (ns(self.total)?, ns(self.min)?, ns(self.max)?);
+        if count == 0 || min_ns > max_ns || time_ns < max_ns || min_ns > time_ns / count {
+            return None;
+        }
+        let time = u128::from(time_ns);
+        let sum_sq = time.checked_mul(time)?.div_ceil(u128::from(count));
+        let tally =
+            Tally { count, timed: count, time_ns, min_ns, max_ns, sum_sq, ..Tally::default() };
+        Some((word(self.name)?, tally))
+    }
+}
+
+pub(super) fn recognise_perf_prof(text: &str) -> bool {
+    text.lines().any(|line| Columns::of(line).is_some())
+}
+
+pub(super) fn read_perf_prof(text: &str, table: &mut Table) -> Result<(), Error> {
+    let mut columns = None;
+    let mut tables = 0u64;
+    for (number, line) in text.lines().enumerate() {
+        if let Some(found) = Columns::of(line) {
+            columns = Some(found);
+            tables += 1;
+            continue;
+        }
+        let Some(known) = &columns else { continue };
+        let Some(first) = line.split_whitespace().next() else { continue };
+        let Some((name, tally)) = known.row(line) else {
+            // A rule, the next interval's time, or prose.
+            if spelled(first).is_some() {
+                return Err(at_line(
+                    number,
+                    "is no row of the table: REASON CALLS TOTAL MIN AVG MAX",
+                ));
+            }
+            continue;
+        };
+        let name = spelled(name).ok_or_else(|| {
+            at_line(number, &format!("has {name:?}, which is no exit reason of x86"))
+        })?;
+        table.add(name, Detail::NONE, &tally);
+    }
+    if tables > 1 {
+        table.notes.push(format!("{tables} tables of perf-prof were added up"));
+    }
+    Ok(())
 }

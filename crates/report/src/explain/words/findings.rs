@@ -131,7 +131,7 @@ const SUBJECTS: &[Row] = &[
         "unnamed-device",
         "the guest accesses devices; the recording does not contain their addresses",
         "they are over when the guest has booted",
-        "kvm:kvm_pio, kvm:kvm_mmio and kvm:kvm_userspace_exit beside the exits (`perf record -a -e 'kvm:*'`), which contain the addresses",
+        "kvm:kvm_pio, kvm:kvm_mmio and kvm:kvm_userspace_exit beside the exits (`perf record -a -e 'kvm:*'`), which contain the addresses; of the recording of a table, the text of `perf kvm stat report --event=ioport` and `--event=mmio` in the same file",
     ),
     row(
         "apic-timer",

@@ -1,0 +1,30 @@
+//! Bytes as a text from a mail or a web page: restored or refused in words, and read as what it then seems to be.
+#![no_main]
+
+use vmtax_capture::import::HEAD;
+use vmtax_capture::profile::perf_data::NoSymbols;
+use vmtax_capture::{Format, Source, posted, profile};
+use vmtax_events::Place;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let is_posted = posted::is_posted(&data[..data.len().min(HEAD)]);
+    let text = match posted::restore(data) {
+        Ok(text) => text,
+        Err(problem) => {
+            assert!(is_posted && !problem.is_empty() && !problem.contains('\n'), "{problem:?}");
+            return;
+        }
+    };
+    let bytes = text.as_bytes();
+    let head = &bytes[..bytes.len().min(HEAD)];
+    if let Ok(format) = Format::recognise(head) {
+        vmtax_fuzz::check(format, bytes);
+    }
+    let mut input = bytes;
+    if profile::Format::recognise(head).is_ok_and(|format| format == profile::Format::PerfReport) {
+        let source = Source::Stream(&mut input);
+        let format = profile::Format::PerfReport;
+        let Ok(imported) = profile::import(format, Place::Host, source, &mut NoSymbols) else { return };
+        assert!(imported.profile.total() > 0);
+    }
+});
