@@ -24,7 +24,7 @@ pub(crate) fn load(modules: &[PathBuf], words: &[&str]) -> Result<Option<String>
     for path in modules {
         let name = name(path);
         let parameters: Vec<&str> =
-            words.iter().filter_map(|word| Some(parameter(word)?.of(&name)?)).collect();
+            words.iter().filter_map(|word| parameter(word)?.of(&name)).collect();
         let parameters = parameters.join(" ");
         if !system::load_module(path, &parameters)? {
             return Ok(Some(format!("the kernel refuses {name} with {parameters}")));

@@ -356,9 +356,12 @@ mod tests {
         parts.iter().flat_map(|(n, time)| vec![*time; *n]).collect()
     }
 
+    /// How many took how long.
+    type Times = &'static [(usize, f64)];
+
     #[test]
     fn verdicts_are_by_regions_and_groups() {
-        let table: &[(&[(usize, f64)], &[(usize, f64)], Verdict, Option<Doubt>)] = &[
+        let table: &[(Times, Times, Verdict, Option<Doubt>)] = &[
             (&[(32, 3.0)], &[(4, 3.0)], Verdict::Small, None),
             (&[(32, 1.1)], &[(4, 1.1)], Verdict::Large, None),
             // The host's pages are of 64 KiB, or the processor joins small ones.

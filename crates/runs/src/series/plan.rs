@@ -1,6 +1,6 @@
 //! `plan.json` of a series: what its runs have in common, and which there are.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use vmtax_cli::exit::{Code, fail};
@@ -112,7 +112,7 @@ impl Stored {
     }
 }
 
-fn read(path: &PathBuf) -> anyhow::Result<Stored> {
+fn read(path: &Path) -> anyhow::Result<Stored> {
     let name = path.display().to_string();
     let text = vmtax_durable::read_small(path, MOST).map_err(|e| output::cannot_read(&name, &e))?;
     let stored: Stored = match serde_json::from_slice(&text) {

@@ -4,7 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod browser;
-#[expect(dead_code, reason = "shared with other tests, which use all of it")]
 #[path = "../captures/mod.rs"]
 mod captures;
 mod check;
