@@ -111,6 +111,7 @@ fn tracepoint(kind: Kind) -> &'static str {
         Kind::Switch { .. } => "sched_switch",
         Kind::Lost { .. } => "lost",
         Kind::ThreadEnd => "sched_process_exit",
+        Kind::Sampled { .. } => panic!("trace.dat has no samples"),
     }
 }
 
