@@ -469,7 +469,8 @@ impl<R: RowSink> Accountant<R> {
         // In the order in which they appeared. Without entries there is no time to hand out.
         self.active.sort_unstable();
         let has_entries = self.unentered.is_none();
-        for index in self.active.drain(..).filter(|_| has_entries) {
+        let due = if has_entries { self.active.len() } else { 0 };
+        for index in self.active.drain(..due) {
             let thread = &mut self.threads[index];
             thread.is_active = false;
             let row = thread.take_time(interval_start_ns);

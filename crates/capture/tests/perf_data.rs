@@ -340,7 +340,7 @@ fn attr_cases() -> Vec<(&'static str, Vec<Attr>, Vec<u32>, u64)> {
         ..usual.clone()
     };
     let usual_dummy = Attr { sample_type: bit::USUAL, ..dummy.clone() };
-    let again = Attr { ids: vec![8], ..usual.clone() };
+    let again = Attr { ids: vec![8], config: 308, ..usual.clone() };
     vec![
         ("one", vec![usual.clone()], vec![0], 0),
         ("one, without identifier", vec![bare.clone()], vec![0], 0),

@@ -44,7 +44,7 @@ fn lost_events_end_what_was_open_on_their_cpu() {
     check(
         "by the scheduler",
         "10 c0 exit npf; 12 c0 preempt 7; 15 t7 c1 preempt 101; 20 c0 lost 5; 30 c1 entry",
-        "exit npf page-fault=0 kernel : 20",
+        "exit npf page-fault=0 kernel : 17",
     );
     check(
         "preemption across a loss is not counted",
@@ -133,7 +133,7 @@ fn thread_ids_are_used_again() {
     );
     check(
         "a thread that ends before its vCPU is known keeps its time",
-        "10 v- exit msr i1=1; 15 v- exit msr i1=1; 20 end",
+        "9 t201 entry; 10 v- exit msr i1=1; 15 v- exit msr i1=1; 20 end",
         "exit 101/- msr kernel : -
          time 101/- unknown=5
          lost exits=1",

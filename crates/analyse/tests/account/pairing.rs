@@ -272,7 +272,7 @@ fn accesses_are_timed_one_by_one() {
     );
     check(
         "the recording ends within an exit",
-        "10 exit msr; 12 wrmsr 0x10; 13 mmio-read 0x1000",
+        "9 t201 entry; 10 exit msr; 12 wrmsr 0x10; 13 mmio-read 0x1000",
         "access mmio-read=0x1000 : 3
          lost exits=1",
     );

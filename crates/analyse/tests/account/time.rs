@@ -150,15 +150,15 @@ fn preemption() {
         (
             "from one vCPU to the next",
             "10 exit npf; 20 t102 exit npf; 30 preempt 102; 40 t102 preempt 101; 50 entry; 60 t7 block 102; 70 t102 entry",
-            "exit npf page-fault=0 kernel : 40
-             exit 100/1 npf page-fault=0 kernel : 50
+            "exit npf page-fault=0 kernel : 30
+             exit 100/1 npf page-fault=0 kernel : 30
              time kernel=30 preempted=10
              time 100/1 kernel=30 preempted=20",
         ),
         (
             "a switch away whose switch back is missing: it is back with its next event",
             "10 exit npf; 20 preempt 7; 60 entry; 70 exit npf; 75 entry",
-            "exit npf page-fault=0 kernel : 50 5
+            "exit npf page-fault=0 kernel : 10 5
              time guest=10 kernel=15 preempted=40",
         ),
         (

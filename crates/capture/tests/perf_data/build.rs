@@ -81,7 +81,8 @@ impl Attr {
     pub(crate) fn tracepoint(sample_type: u64, ids: &[u64]) -> Attr {
         Attr {
             event_type: TYPE_TRACEPOINT,
-            config: 300,
+            // Events of perf with the same config record the same tracepoint.
+            config: 300 + ids.first().copied().unwrap_or(0),
             sample_type,
             read_format: read::ID | read::LOST,
             sample_id_all: true,

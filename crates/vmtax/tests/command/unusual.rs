@@ -29,11 +29,15 @@ fn exits(input: &Path) -> Counts {
 
 fn rows(report: &Value) -> Counts {
     let rows = report["tables"][0]["rows"].as_array().unwrap();
-    let row = |row: &Value| {
-        let key = if row["reason"].is_string() { &row["reason"] } else { &row["detail"] };
-        (key.as_str().unwrap().to_owned(), row["count"].as_u64().unwrap())
+    let key = |row: &Value| match row["reason"].as_str() {
+        Some(reason) => reason.to_owned(),
+        None => row["detail"].to_string(),
     };
-    rows.iter().map(row).collect()
+    let mut counts = Counts::new();
+    for row in rows {
+        *counts.entry(key(row)).or_default() += row["count"].as_u64().unwrap();
+    }
+    counts
 }
 
 fn sampled(file: &str) -> PathBuf {
@@ -46,6 +50,11 @@ fn both(folder: &Path, recording: &Path) -> [PathBuf; 2] {
     let import = format!("import {} -o {}", recording.display(), run.display());
     succeed(&mut Program::new().command(folder, &import));
     [recording.to_owned(), run]
+}
+
+/// A part of the time of all vCPUs, ns.
+fn part(page: &Value, name: &str) -> u64 {
+    page["run"]["vcpus"].as_array().unwrap().iter().map(|vcpu| vcpu[name].as_u64().unwrap()).sum()
 }
 
 /// Every format says so, before it gives a number, and none gives a time.
@@ -182,7 +191,7 @@ fn columns_of_perf_script_are_decided_from_the_text() {
         let by_vcpu = ["--event", "vmexit", "--by", "reason,vcpu"];
         let counts = |input: &Path| rows(&json(input, &by_vcpu));
         assert_eq!(counts(&sampled(file)), counts(&whole), "{file}");
-        let time = |input: &Path| json(input, &[])["time"]["total"]["preempted_ns"].clone();
+        let time = |input: &Path| part(&json(input, &[]), "preempted_ns");
         assert_eq!(time(&sampled(file)), time(&whole), "{file}");
     }
     for (file, sentence) in [
@@ -299,6 +308,16 @@ fn a_line_of_kvm_stat_that_lacks_a_field_is_a_loss() {
     );
 }
 
+/// `cat a.txt a.txt`
+#[test]
+fn two_texts_in_one_file_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = fs::read(unpack("amd-sched", "sched.script.txt.zst")).unwrap();
+    fs::write(folder.path().join("joined.txt"), [&text[..], &text[..]].concat()).unwrap();
+    let sentence = "joined.txt: at byte 0: times: they go back from 10.* to 8.* s: another text begins there; give each in a file of its own";
+    check(&Program::new(), folder.path(), &[("report joined.txt", 4, sentence)]);
+}
+
 /// A run whose list of segments lacks those of exits, or of times.
 #[test]
 fn sums_of_a_run_that_do_not_agree_are_an_error() {
@@ -327,15 +346,16 @@ fn times_of_exits_are_without_preempted_time() {
         let page = json(&input, &["--event", "vmexit", "--by", "reason"]);
         let rows = page["tables"][0]["rows"].as_array().unwrap();
         let time: u64 = rows.iter().map(|row| row["time_ns"].as_u64().unwrap()).sum();
-        let total = &page["time"]["total"];
-        let part = |name: &str| total[name].as_u64().unwrap();
-        let spent = part("exit_kernel_ns") + part("exit_user_ns") + part("halted_ns");
+        let spent = ["exit_kernel_ns", "exit_user_ns", "halted_ns"]
+            .map(|name| part(&page, name))
+            .iter()
+            .sum::<u64>();
         assert_eq!(time, spent);
         // perf: "Total events handled time", of the exits that have an entry.
         let perf = expected("amd-sched", "sched.kvmstat-vmexit.txt");
         let (_, handled) = perf.split_once("handled time:").unwrap();
         let handled: f64 = handled.split("us").next().unwrap().parse().unwrap();
-        let gross = (time + part("preempted_ns")) as f64 / 1e3;
+        let gross = (time + part(&page, "preempted_ns")) as f64 / 1e3;
         assert!((gross - handled).abs() < 1.0, "{gross} {handled}");
         let metrics = report(&input, &["--format", "prometheus"]);
         let of = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();

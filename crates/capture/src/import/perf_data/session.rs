@@ -138,8 +138,12 @@ impl Session {
         if let Some(clock) = b.u32(attr, 92).filter(|_| use_clockid) {
             self.recording.clock = clock_name(clock);
         }
+        // Samples without an id do not say which of the two they are of.
+        let is_again = event_type == TYPE_TRACEPOINT
+            && layout.id().is_some()
+            && self.again.is_recorded(config, period);
         let kind = match event_type {
-            TYPE_TRACEPOINT if self.again.is_recorded(config, period) => AttrKind::Again(config),
+            TYPE_TRACEPOINT if is_again => AttrKind::Again(config),
             TYPE_TRACEPOINT => kind_of(config, period, is_frequency, &layout),
             _ => AttrKind::Other,
         };
@@ -160,7 +164,7 @@ impl Session {
         let room = MAX_IDS.saturating_sub(plan.by_id.len());
         for at in (0..ids.len() / 8).map(|i| i * 8).take(room) {
             if let Some(id) = b.u64(ids, at) {
-                plan.by_id.insert(id, plan.attrs.len());
+                plan.by_id.entry(id).or_insert(plan.attrs.len());
             }
         }
         plan.attrs.push(Attr { layout, kind });

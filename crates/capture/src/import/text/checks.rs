@@ -5,9 +5,10 @@
 //! | processes in the column of threads (`perf script -F pid`) | `prev_pid` of sched_switch; threads that are several vCPUs in turn |
 //! | differences in the column of times (`perf script --deltatime`) | times that go back again and again |
 //! | a tracepoint that was recorded twice | pairs of equal events, one right behind the other |
+//! | two texts in one file (`cat a.txt b.txt`) | a time that goes back by most of the time before it, on the same processor |
 //! | samples that begin behind the first lines | a period above 1 |
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use vmtax_events::{Event, Kind, NO_VCPU};
 
@@ -16,6 +17,8 @@ use crate::Error;
 
 /// Fewer contradictions may be damage.
 const FEW: u64 = 8;
+/// A shorter way back is that of a recorder that empties one ring after the other, ns.
+const FAR_NS: u64 = 100_000_000;
 /// Threads that are followed.
 const MOST_THREADS: usize = 1 << 16;
 
@@ -31,7 +34,11 @@ pub(super) struct Checks {
     /// Times, and those that are earlier than the one before.
     times: u64,
     steps_back: u64,
+    first_ns: u64,
     last_ns: u64,
+    /// Processors, and the first time that went far back on one of them: from and to.
+    cpus: HashSet<u32>,
+    joined: Option<(u64, u64)>,
     /// Events that name their vCPU, and those of another vCPU than their thread's before.
     vcpus: u64,
     other_vcpus: u64,
@@ -58,7 +65,15 @@ impl Checks {
     pub(super) fn event(&mut self, event: &Event) {
         if event.time_ns > 0 {
             self.times += 1;
-            self.steps_back += u64::from(event.time_ns < self.last_ns);
+            if event.time_ns < self.last_ns {
+                self.goes_back(event);
+            }
+            if self.times == 1 {
+                self.first_ns = event.time_ns;
+            }
+            if self.cpus.len() < MOST_THREADS {
+                self.cpus.insert(event.cpu);
+            }
             self.last_ns = event.time_ns;
         }
         self.vcpus += u64::from(event.vcpu != NO_VCPU);
@@ -77,6 +92,16 @@ impl Checks {
         if let Some(name) = tracepoint(&event.kind) {
             let sum = self.kinds.entry(name).or_default();
             *sum = (sum.0 + 1, sum.1 + u64::from(is_again));
+        }
+    }
+
+    fn goes_back(&mut self, event: &Event) {
+        self.steps_back += 1;
+        let back = self.last_ns - event.time_ns;
+        let is_far = back > FAR_NS && back > self.last_ns.saturating_sub(self.first_ns) / 2;
+        // Texts of single processors may stand behind one another.
+        if is_far && self.cpus.contains(&event.cpu) {
+            self.joined.get_or_insert((self.last_ns, event.time_ns));
         }
     }
 
@@ -112,6 +137,17 @@ impl Checks {
                 format!(
                     "{} of {} events are earlier than the event before: the times are differences (perf script --deltatime); print it without",
                     self.steps_back, self.times
+                ),
+            );
+        }
+        if let Some((from, to)) = self.joined {
+            let seconds = |ns: u64| ns as f64 / 1e9;
+            return refuse(
+                "times",
+                format!(
+                    "they go back from {:.6} to {:.6} s: another text begins there; give each in a file of its own",
+                    seconds(from),
+                    seconds(to)
                 ),
             );
         }

@@ -2,7 +2,7 @@
 //!
 //! A file does not list which events were enabled in which buffer, so those of files with several are counted first.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use vmtax_events::{Event, ExitRow};
 
@@ -11,6 +11,9 @@ use super::contents::CpuData;
 use super::options::Options;
 use super::stream::{self, Input, Sum};
 use crate::{Error, Feed};
+
+/// Fewer events of an instance may be of a time of which the buffers before have none.
+const FEW: u64 = 20;
 
 /// Buffers that are left out, by number, and how many of their events another has.
 pub(super) struct LeftOut(BTreeMap<usize, u64>);
@@ -45,14 +48,18 @@ pub(super) fn once(
     if buffers.len() < 2 {
         return Ok((data, None));
     }
-    let mut recorded = BTreeSet::new();
+    let mut recorded: BTreeMap<String, u64> = BTreeMap::new();
     let mut left_out = BTreeMap::new();
     for (number, data) in buffers {
         let counts = wanted(input, codec, data)?;
-        let again: Vec<&String> = counts.keys().filter(|name| recorded.contains(*name)).collect();
-        if again.len() == counts.len() && !counts.is_empty() {
+        let again =
+            |(name, count): &(&String, &u64)| **count >= FEW && recorded.contains_key(*name);
+        let alike = |(name, count): (&String, &u64)| {
+            recorded.get(name).is_some_and(|before| before.abs_diff(*count) <= before / 20)
+        };
+        if counts.values().any(|count| *count >= FEW) && counts.iter().all(alike) {
             left_out.insert(number, counts.values().sum());
-        } else if let Some(name) = again.first() {
+        } else if let Some((name, _)) = counts.iter().find(again) {
             return Err(Error::Unsupported {
                 offset: 0,
                 item: "instances",
@@ -61,7 +68,9 @@ pub(super) fn once(
                 ),
             });
         }
-        recorded.extend(counts.into_keys());
+        for (name, count) in counts {
+            *recorded.entry(name).or_default() += count;
+        }
     }
     let is_kept = |one: &CpuData| !left_out.contains_key(&one.buffer);
     let kept = data.into_iter().filter(is_kept).collect();
