@@ -14,7 +14,7 @@ use crate::{Error, check, probe, trace_dat, window};
 /// What is to be measured.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Suites, in order.
+    /// Suites, in order; that of a user's file is one of them.
     pub suites: Vec<&'static Suite>,
     /// Single operations; when there are any, others of the suites are left out.
     pub only: Vec<&'static Definition>,
@@ -216,6 +216,7 @@ fn measured(
         measured.push(Measured {
             vm: window::vm_of(operation.number),
             name: task.definition.name,
+            definition: task.definition,
             level: operation.level,
             count: operation.count,
             paths: if task.definition.waits() {
