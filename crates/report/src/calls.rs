@@ -1,17 +1,13 @@
-//! Call trees of operations: a table of functions, and the formats of other programs' flame graphs and call graphs.
+//! Call trees of operations: a table of functions, and the formats of other programs' flame graphs.
 //!
 //! | format | opened by | numbers |
 //! |---|---|---|
 //! | folded | flamegraph.pl, inferno, speedscope | instructions of the batch |
-//! | callgrind | KCachegrind, callgrind_annotate, qcachegrind | instructions of the batch |
 //! | pprof | pprof, `go tool pprof` | instructions of the batch, the operation as a label |
-//! | speedscope | speedscope.app | instructions of the batch, a profile for each operation |
 
-pub mod callgrind;
 pub mod difference;
 pub mod folded;
 pub mod pprof;
-pub mod speedscope;
 
 use std::collections::BTreeMap;
 
