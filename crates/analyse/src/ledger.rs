@@ -228,6 +228,23 @@ impl Ledger {
         total
     }
 
+    /// How long was recorded, ns; 0 when nothing says.
+    ///
+    /// The ledger's own span is rounded out to whole intervals. The longest wall time of a vCPU is exact,
+    /// and is used where it fills the span.
+    pub fn duration_ns(&self) -> u64 {
+        let span = self.end_ns.saturating_sub(self.start_ns);
+        let wall = self.time.values().map(|t| t.sum.wall_ns).max().unwrap_or(0);
+        let rounding = self.timeline.step_ns.saturating_mul(2);
+        if wall > 0 && span.saturating_sub(wall) <= rounding { wall } else { span }
+    }
+
+    /// Exits per second; `None` when nothing says how long was recorded.
+    pub fn exits_per_second(&self) -> Option<f64> {
+        let seconds = self.duration_ns() as f64 / 1e9;
+        (seconds > 0.0).then(|| self.total().count as f64 / seconds)
+    }
+
     /// The time split of all vCPUs together.
     pub fn time_total(&self) -> TimeRow {
         let mut sum = TimeRow::default();

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{Detail, Level, Outcome, Reason, Tally};
+use vmtax_events::{Detail, Isa, Level, Outcome, Reason, Tally, svm, vmx};
 
 use crate::Ledger;
 
@@ -98,6 +98,15 @@ impl Nested {
             .collect();
         rows.sort_by(|a, b| b.l2.count.cmp(&a.l2.count).then(a.reason.cmp(&b.reason)));
         Nested { known: ledger.recording.coverage.nested, rows }
+    }
+}
+
+/// Whether it is the exit of CPUID.
+pub(crate) fn is_cpuid(reason: Reason) -> bool {
+    match reason.isa {
+        Isa::Vmx => reason.code == vmx::CPUID,
+        Isa::Svm => reason.code == svm::CPUID,
+        Isa::Unknown => false,
     }
 }
 

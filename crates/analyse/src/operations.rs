@@ -12,10 +12,14 @@ use std::collections::BTreeMap;
 
 use vmtax_events::{Detail, ExitKey, Level, Outcome, Reason, Sample, TimeRow};
 
+use crate::nested::is_cpuid;
 use crate::{Ledger, samples};
 
 /// What a workload's name ends with when the operation ran as L2.
 pub const L2_SUFFIX: &str = "@L2";
+
+/// The operation that executes CPUID.
+pub const CPUID: &str = "cpuid";
 
 /// The largest count that a sample can hold exactly.
 const MAX_EXACT: f64 = (1u64 << 53) as f64;
@@ -195,6 +199,11 @@ impl Path {
 pub const STEADY: f64 = 0.005;
 
 impl OperationRow {
+    /// Exits of L1 for exits of L2 by CPUID.
+    pub fn ancillary_of_cpuid(&self) -> impl Iterator<Item = &OperationExit> {
+        self.exits.iter().filter(|exit| exit.ancillary_of.is_some_and(is_cpuid))
+    }
+
     /// So many of something, for each operation.
     pub fn per_operation(&self, count: u64) -> Ratio {
         Ratio { part: count, whole: self.count }

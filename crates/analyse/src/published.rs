@@ -8,6 +8,8 @@
 
 use vmtax_events::{Detail, DetailKind, Isa, Level, Reason, svm, vmx};
 
+use crate::nested::is_cpuid;
+use crate::operations::CPUID;
 use crate::{NestedRow, Operations, Ratio};
 
 /// Where the figures come from, for people.
@@ -136,7 +138,7 @@ impl Comparison {
         let ratio = operations
             .rows
             .iter()
-            .find(|row| row.name == "cpuid" && row.level == Level::L2)
+            .find(|row| row.name == CPUID && row.level == Level::L2)
             .and_then(|row| row.l2_over_l1);
         Some(Comparison {
             isa,
@@ -144,14 +146,6 @@ impl Comparison {
             total: Ratio { part: total, whole: row.to_l1 },
             instructions_l2_over_l1: ratio,
         })
-    }
-}
-
-fn is_cpuid(reason: Reason) -> bool {
-    match reason.isa {
-        Isa::Vmx => reason.code == vmx::CPUID,
-        Isa::Svm => reason.code == svm::CPUID,
-        Isa::Unknown => false,
     }
 }
 

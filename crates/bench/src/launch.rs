@@ -26,6 +26,14 @@ const BOOT: Duration = Duration::from_secs(30 * 60);
 /// How much longer than its own clock says an emulated host may take.
 const SLOWER: u32 = 20;
 
+/// A system that was to be launched. An error beside it ends the run.
+pub(crate) enum Launch<S> {
+    /// It runs.
+    Ready(S),
+    /// There is none: what the kernel lacks, or what went wrong. The run goes on without its cells.
+    Failed(String),
+}
+
 /// What launches VMs, by what runs them.
 pub(crate) struct Launcher {
     kinds: Vec<(Accel, Kind)>,
@@ -94,12 +102,12 @@ impl Launcher {
         Ok(Launcher { kinds, modules })
     }
 
-    /// Boots a VM of a category, or restores it. The inner error is a sentence: what the kernel lacks for this category.
+    /// Boots a VM of a category, or restores it; fails where the kernel lacks something for this category.
     pub(crate) fn launch(
         &self,
         category: &Category,
         platform: Platform,
-    ) -> anyhow::Result<Result<System, String>> {
+    ) -> anyhow::Result<Launch<System>> {
         match self.kinds.iter().find(|(accel, _)| *accel == platform.accel) {
             Some((_, Kind::Here(vms))) => match platform.link {
                 None => {
@@ -107,21 +115,21 @@ impl Launcher {
                     let end = End::default();
                     let mut vm = vms.boot(category, &end, console).map_err(|e| fault(&e))?;
                     vm.ready(&end).map_err(|e| fault(&e))?;
-                    Ok(Ok(System::Place(Place::Vm(Box::new(vm)))))
+                    Ok(Launch::Ready(System::Place(Place::Vm(Box::new(vm)))))
                 }
                 Some(link) => {
                     let linked = Linked::start(vms, category, link).map_err(|e| fault(&e))?;
-                    Ok(Ok(System::Linked(Box::new(linked))))
+                    Ok(Launch::Ready(System::Linked(Box::new(linked))))
                 }
             },
             Some((_, Kind::Emulated(emulated))) => {
                 let setup = emulated.setup(category, platform.cpus);
                 let vm = match setup.start(&|_| {}) {
                     Ok(vm) => Box::new(vm),
-                    Err(vmtax_lab::Error::Lacking { what }) => return Ok(Err(what)),
+                    Err(vmtax_lab::Error::Lacking { what }) => return Ok(Launch::Failed(what)),
                     Err(error) => return Err(lab_fault(error, None)),
                 };
-                Ok(Ok(System::Emulated { vm, nested: setup.plan.levels.len() > 1 }))
+                Ok(Launch::Ready(System::Emulated { vm, nested: setup.plan.levels.len() > 1 }))
             }
             None => fail(Code::Machine, "no VM can be launched"),
         }

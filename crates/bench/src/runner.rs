@@ -18,7 +18,7 @@ use crate::category::{Category, Facts};
 use crate::describe;
 use crate::error::fault;
 use crate::facts::{changed, unexplained};
-use crate::launch::Launcher;
+use crate::launch::{Launch, Launcher};
 use crate::link::Link;
 use crate::matrix::{BYTES_MOST, Matrix, Where};
 use crate::place::{self, Place, There};
@@ -142,13 +142,24 @@ struct Runner<'a> {
     session: &'a mut Session,
     launcher: Launcher,
     stop: Stop,
-    /// The category, repeat and accelerator of the present system, and that system, or why there is none.
-    present: Option<(Here, Result<Set, String>)>,
+    /// The system of the cells that run now.
+    present: Option<(Here, Launch<Set>)>,
     bar: Progress,
 }
 
-/// A category in a repeat, and the platform of its VM if it is one.
-type Here = (usize, u32, Option<Platform>);
+/// A category of the matrix, and the platform of its VM if it is one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Launched {
+    category: usize,
+    platform: Option<Platform>,
+}
+
+/// A category in a repeat.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Here {
+    launched: Launched,
+    repeat: u32,
+}
 
 /// A system, and the settings of the host changed for it.
 struct Set {
@@ -184,28 +195,25 @@ impl<'a> Runner<'a> {
         });
         // The category needed next comes last and stays up.
         let next_here = next.map(|cell| self.here(cell));
-        let mut pairs: Vec<(usize, Option<Platform>)> = Vec::new();
-        let mut lacking: Vec<(usize, Option<Platform>)> = Vec::new();
+        let mut all: Vec<Launched> = Vec::new();
+        let mut lacking: Vec<Launched> = Vec::new();
         let mut sentences = Vec::new();
-        for cell in cells {
-            let (index, _, platform) = self.here(cell);
-            if !pairs.contains(&(index, platform)) {
-                pairs.push((index, platform));
+        for Here { launched, .. } in cells.iter().map(|cell| self.here(cell)) {
+            if !all.contains(&launched) {
+                all.push(launched);
             }
         }
-        pairs.sort_by_key(|pair| {
-            next_here.is_some_and(|(index, _, platform)| *pair == (index, platform))
-        });
-        for (index, platform) in &pairs {
-            let name = self.name(*index, *platform);
+        all.sort_by_key(|launched| next_here.is_some_and(|here| here.launched == *launched));
+        for launched in &all {
+            let name = self.name(*launched);
             self.bar.say(format!("asking {name} what it is"));
             if self.session.facts(&name)?.is_some() {
                 continue;
             }
-            let (set, facts) = match self.with_facts(*index, *platform)? {
-                Ok(found) => found,
-                Err(what) => {
-                    lacking.push((*index, *platform));
+            let (set, facts) = match self.with_facts(*launched)? {
+                Launch::Ready(found) => found,
+                Launch::Failed(what) => {
+                    lacking.push(*launched);
                     let note = format!("category {name}: skipped: {what}");
                     sentences.push(note.clone());
                     self.session.note(note);
@@ -213,24 +221,21 @@ impl<'a> Runner<'a> {
                 }
             };
             self.session.keep_facts(&name, &facts)?;
-            if let Some(here) = next_here.filter(|here| (here.0, here.2) == (*index, *platform)) {
-                self.present = Some((here, Ok(set)));
+            if let Some(here) = next_here.filter(|here| here.launched == *launched) {
+                self.present = Some((here, Launch::Ready(set)));
             }
         }
         let mut found = Vec::new();
-        for (index, platform) in &pairs {
-            let Where::Vm(category) = &self.matrix.categories[*index] else { continue };
-            let Some((baseline, base)) = self.base(category, *platform)? else { continue };
-            if let Some(facts) = self.session.facts(&self.name(*index, *platform))? {
+        for launched in &all {
+            let Where::Vm(category) = &self.matrix.categories[launched.category] else { continue };
+            let Some((baseline, base)) = self.base(category, launched.platform)? else { continue };
+            if let Some(facts) = self.session.facts(&self.name(*launched))? {
                 found.extend(unexplained((category, &facts), (&baseline, &base)));
             }
         }
         if found.is_empty() {
             let mut left = cells.to_vec();
-            left.retain(|cell| {
-                let (category, _, platform) = self.here(cell);
-                !lacking.contains(&(category, platform))
-            });
+            left.retain(|cell| !lacking.contains(&self.here(cell).launched));
             if left.is_empty() {
                 let message = "this kernel can have no category of the matrix; give another kernel";
                 return Err(Fault::new(Code::Machine, message).detailed(sentences).into());
@@ -241,24 +246,20 @@ impl<'a> Runner<'a> {
         Err(Fault::new(Code::Data, message).detailed(found).into())
     }
 
-    /// A category's system and its facts. The inner error is what the kernel lacks for it.
-    fn with_facts(
-        &self,
-        category: usize,
-        platform: Option<Platform>,
-    ) -> anyhow::Result<Result<(Set, Facts), String>> {
-        let mut set = match self.set_up(category, platform)? {
-            Ok(set) => set,
-            Err(what) => return Ok(Err(what)),
+    /// A category's system and its facts; fails with what the kernel lacks for it.
+    fn with_facts(&self, launched: Launched) -> anyhow::Result<Launch<(Set, Facts)>> {
+        let mut set = match self.set_up(launched)? {
+            Launch::Ready(set) => set,
+            Launch::Failed(what) => return Ok(Launch::Failed(what)),
         };
         let facts = set.system.facts()?;
-        let lack = match &self.matrix.categories[category] {
+        let lack = match &self.matrix.categories[launched.category] {
             Where::Vm(category) => category.lacks(&facts),
             Where::Host | Where::Ssh { .. } => None,
         };
         Ok(match lack {
-            Some(what) => Err(what.to_owned()),
-            None => Ok((set, facts)),
+            Some(what) => Launch::Failed(what.to_owned()),
+            None => Launch::Ready((set, facts)),
         })
     }
 
@@ -266,11 +267,12 @@ impl<'a> Runner<'a> {
     fn here(&self, cell: &Cell) -> Here {
         let is_vm = matches!(self.matrix.categories[cell.category], Where::Vm(_));
         let platform = self.matrix.platform(&self.matrix.workloads[cell.workload]);
-        (cell.category, cell.repeat, is_vm.then_some(platform))
+        let launched = Launched { category: cell.category, platform: is_vm.then_some(platform) };
+        Here { launched, repeat: cell.repeat }
     }
 
     /// The name of a category's facts. One that runs on several platforms has several.
-    fn name(&self, category: usize, platform: Option<Platform>) -> String {
+    fn name(&self, Launched { category, platform }: Launched) -> String {
         let mut name = self.matrix.categories[category].name().to_owned();
         let Some(Platform { accel, cpus, link }) = platform else { return name };
         if accel != self.matrix.target.accel {
@@ -295,8 +297,9 @@ impl<'a> Runner<'a> {
         while let Some(baseline) = next {
             let categories = &self.matrix.categories;
             let there = categories.iter().position(|place| place.name() == baseline.name);
-            if let Some(index) = there
-                && let Some(facts) = self.session.facts(&self.name(index, platform))?
+            if let Some(category) = there
+                && let Some(facts) =
+                    self.session.facts(&self.name(Launched { category, platform }))?
             {
                 return Ok(Some((baseline, facts)));
             }
@@ -318,7 +321,8 @@ impl<'a> Runner<'a> {
                     return fail(Code::Unexpected, "stopped");
                 }
                 let (number, repeat) = (cell.number(matrix), cell.repeat);
-                let path = self.here(cell).2.and_then(|platform| platform.link).map(Link::path);
+                let platform = self.here(cell).launched.platform;
+                let path = platform.and_then(|platform| platform.link).map(Link::path);
                 let named = Named { index, number, workload, category, repeat, path };
                 self.session.save(named, &outcome, readings)?;
             }
@@ -337,15 +341,16 @@ impl<'a> Runner<'a> {
         if self.present.as_ref().is_none_or(|(present, _)| *present != here) {
             // The previous system ends first: two VMs would disturb each other.
             self.present = None;
-            let set = self.prepared(here)?;
+            let set = self.prepared(here.launched)?;
             self.present = Some((here, set));
         }
         let failed = |problem: &str| {
             (Outcome { problem: problem.to_owned(), ..Outcome::default() }, Err(problem.to_owned()))
         };
-        let Some((_, Ok(set))) = &mut self.present else {
-            let problem = self.present.as_ref().and_then(|(_, set)| set.as_ref().err());
-            return Ok(failed(problem.map_or("", String::as_str)));
+        let set = match &mut self.present {
+            Some((_, Launch::Ready(set))) => set,
+            Some((_, Launch::Failed(problem))) => return Ok(failed(problem)),
+            None => return Ok(failed("")),
         };
         let counted = set.system.process().map(|pid| Counted::begin(pid, matrix.counters));
         let outcome = match set.system.execute(&job) {
@@ -374,7 +379,7 @@ impl<'a> Runner<'a> {
 
     /// Records the exits of a cell by running its job once more; a note says if that fails.
     fn recorded(&mut self, cell: &Cell, job: &Job) -> anyhow::Result<Option<Exits>> {
-        let Some((_, Ok(set))) = &mut self.present else { return Ok(None) };
+        let Some((_, Launch::Ready(set))) = &mut self.present else { return Ok(None) };
         let workload = &self.matrix.workloads[cell.workload];
         let problem = match set.system.record(job, cell.number(self.matrix)) {
             Ok((outcome, Ok(recorded))) => match workload.readings(&outcome) {
@@ -393,34 +398,31 @@ impl<'a> Runner<'a> {
         Ok(None)
     }
 
-    /// The system of the next cells. The inner error fails these cells, the outer one ends the run.
-    fn prepared(&mut self, (category, _, platform): Here) -> anyhow::Result<Result<Set, String>> {
-        let mut set = match self.set_up(category, platform) {
-            Ok(Ok(set)) => set,
-            Ok(Err(what)) => return Ok(Err(what)),
-            Err(error) => return Ok(Err(error.to_string())),
+    /// The system of the next cells; where it fails, so do these.
+    fn prepared(&mut self, launched: Launched) -> anyhow::Result<Launch<Set>> {
+        let mut set = match self.set_up(launched) {
+            Ok(Launch::Ready(set)) => set,
+            Ok(failed) => return Ok(failed),
+            Err(error) => return Ok(Launch::Failed(error.to_string())),
         };
-        let name = self.name(category, platform);
+        let name = self.name(launched);
         let before = self.session.facts(&name)?;
         let now = set.system.facts();
         Ok(match (before, now) {
             (Some(before), Ok(now)) => match changed(&name, &before, &now).as_slice() {
-                [] => Ok(set),
-                found => {
-                    Err(format!("it has changed since the first measurement: {}", found.join("; ")))
-                }
+                [] => Launch::Ready(set),
+                found => Launch::Failed(format!(
+                    "it has changed since the first measurement: {}",
+                    found.join("; ")
+                )),
             },
-            (None, Ok(_)) => Ok(set),
-            (_, Err(error)) => Err(error.to_string()),
+            (None, Ok(_)) => Launch::Ready(set),
+            (_, Err(error)) => Launch::Failed(error.to_string()),
         })
     }
 
-    /// Launches the system of a category. The inner error is what the kernel lacks for it.
-    fn set_up(
-        &self,
-        category: usize,
-        platform: Option<Platform>,
-    ) -> anyhow::Result<Result<Set, String>> {
+    /// Launches the system of a category; fails with what the kernel lacks for it.
+    fn set_up(&self, Launched { category, platform }: Launched) -> anyhow::Result<Launch<Set>> {
         let place = &self.matrix.categories[category];
         let Target { accel, cpus, .. } = self.matrix.target;
         let platform = platform.unwrap_or(Platform { accel, cpus, link: None });
@@ -438,13 +440,13 @@ impl<'a> Runner<'a> {
                     settings = Settings::apply(category)?;
                 }
                 match self.launcher.launch(category, platform)? {
-                    Ok(system) => system,
-                    Err(what) => return Ok(Err(what)),
+                    Launch::Ready(system) => system,
+                    Launch::Failed(what) => return Ok(Launch::Failed(what)),
                 }
             }
         };
         let records = why_not(self.matrix, place, platform.accel).is_none();
-        Ok(Ok(Set { system, _settings: settings, records }))
+        Ok(Launch::Ready(Set { system, _settings: settings, records }))
     }
 }
 

@@ -7,7 +7,7 @@ use vmtax_events::Isa;
 use vmtax_guest::order::{Operation, Outcome};
 
 use crate::measured::Measured;
-use crate::suite::{self, Least};
+use crate::suite::Least;
 use crate::window::{Extent, Seen, SeenExits};
 
 /// What a recording lacks of an operation, as the reason why it was not measured.
@@ -47,8 +47,7 @@ pub(crate) fn missing(
         }
         Extent::Whole => {}
     }
-    let least =
-        suite::operation(measured.name)?.least_exits(isa, measured.level, apic_may_be_virtual)?;
+    let least = measured.definition.least_exits(isa, measured.level, apic_may_be_virtual)?;
     too_few(least, exits)
         .map(|found| format!("{found} by its {} executions at {at}", measured.count))
 }
@@ -58,7 +57,7 @@ pub(crate) fn missing(
 pub(crate) fn differs(measured: &Measured, seen: &Seen) -> Option<String> {
     let memory = measured.memory.as_ref()?;
     let came = memory.mapping.hypercalls + memory.mapping.memory_faults;
-    if came < suite::operation(measured.name)?.conversions_at(measured.level) {
+    if came < measured.definition.conversions_at(measured.level) {
         return Some(format!("only {came} conversions came to the VMM"));
     }
     if measured.level > 1 {
@@ -115,6 +114,7 @@ pub(crate) fn incomplete(operation: &Operation, outcome: &Outcome) -> Option<Str
 mod tests {
     use super::*;
     use crate::host::Host;
+    use crate::suite;
 
     const WHOLE: Seen = Seen {
         extent: Extent::Whole,
@@ -128,11 +128,13 @@ mod tests {
 
     /// What is missing of an operation of which so many exits were seen, interrupts among them.
     fn missing_of(name: &'static str, level: u8, exits: (u64, u64), apic: bool) -> Option<String> {
+        let definition = suite::operation(name).expect("in a suite");
         let measured = Measured {
             vm: 1,
             name,
+            definition,
             level,
-            count: suite::operation(name).expect("in a suite").count_at(level),
+            count: definition.count_at(level),
             paths: Vec::new(),
             pmu: None,
             memory: None,
@@ -185,6 +187,7 @@ mod tests {
         let measured = Measured {
             vm: 1,
             name: "rdtsc",
+            definition: suite::operation("rdtsc").expect("in a suite"),
             level: 1,
             count: 20,
             paths: Vec::new(),

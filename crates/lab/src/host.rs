@@ -158,6 +158,9 @@ pub struct Setup {
     pub console: PathBuf,
     /// Wall-clock limit.
     pub limit: Duration,
+    /// Definitions for the kernel's `kprobe_events`, made of the module `kvm_intel`: probes that name the VMCS fields of VMREADs and VMWRITEs.
+    /// Without, the recording does not name them.
+    pub vmcs_probes: Option<fn(&[u8]) -> Result<Vec<String>, String>>,
 }
 
 /// How a host came up.
@@ -207,6 +210,7 @@ impl Setup {
             debug_info: Vec::new(),
             console,
             limit: LIMIT,
+            vmcs_probes: None,
         }
     }
 

@@ -19,7 +19,6 @@ pub mod network;
 mod observer;
 mod outcomes;
 mod payload;
-mod probe;
 mod profile;
 pub mod program;
 mod run;
@@ -32,7 +31,6 @@ pub use error::Error;
 pub use host::{Host, OF_ALL_KERNELS, Setup, Start, guest_program};
 pub use measured::{Measured, Memory};
 pub use outcomes::{Ended, Outcomes, Verdict};
-pub use probe::{FieldPlace, field_places};
 pub use profile::Profile;
 #[cfg(any(test, feature = "fuzz"))]
 pub use profile::imagined;

@@ -4,6 +4,7 @@ use vmtax_events::{Better, Sample};
 use vmtax_guest::order::{Counting, Mapping};
 
 use crate::profile::Profile;
+use crate::suite::Definition;
 
 /// An operation that was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,6 +13,7 @@ pub struct Measured {
     pub vm: u32,
     /// Which operation.
     pub name: &'static str,
+    pub(crate) definition: &'static Definition,
     /// 1 or 2.
     pub level: u8,
     /// Operations in a batch.

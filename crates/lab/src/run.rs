@@ -9,12 +9,12 @@ use crate::measured::{Measured, Memory, workload};
 use crate::outcomes::Outcomes;
 use crate::profile::{Clocked, Measure, Reading, Recorded, Source};
 use crate::suite::{Definition, EMPTY, Ordered, Suite};
-use crate::{Error, check, probe, trace_dat, window};
+use crate::{Error, check, trace_dat, window};
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Suites, in order.
+    /// Suites, in order; that of a user's file is one of them.
     pub suites: Vec<&'static Suite>,
     /// Single operations; when there are any, others of the suites are left out.
     pub only: Vec<&'static Definition>,
@@ -107,12 +107,16 @@ fn read_record(made: host::Recorded, tasks: &[Task], sources: &[Source]) -> Resu
 
 /// Probes for what KVM's tracepoints do not say, or a note why there are none and the recording says less.
 fn probes(setup: &Setup) -> (Vec<String>, Option<String>) {
-    if setup.host.isa() != Isa::Vmx {
+    let Some(define) = setup.vmcs_probes.filter(|_| setup.host.isa() == Isa::Vmx) else {
         return (Vec::new(), None);
-    }
-    let modules =
-        setup.kernel.modules_for(&[setup.host.module()]).map_err(|error| error.to_string());
-    match modules.and_then(|modules| probe::definitions(&modules)) {
+    };
+    let name = setup.host.module();
+    let modules = setup.kernel.modules_for(&[name]).map_err(|error| error.to_string());
+    let module = modules.and_then(|modules| {
+        let built_in = || format!("{name} is built into this kernel, which has no symbols");
+        modules.into_iter().find(|module| module.name == name).ok_or_else(built_in)
+    });
+    match module.and_then(|module| define(&module.bytes)) {
         Ok(probes) => (probes, None),
         Err(problem) => (Vec::new(), Some(format!("VMCS fields are not named: {problem}"))),
     }
@@ -216,6 +220,7 @@ fn measured(
         measured.push(Measured {
             vm: window::vm_of(operation.number),
             name: task.definition.name,
+            definition: task.definition,
             level: operation.level,
             count: operation.count,
             paths: if task.definition.waits() {

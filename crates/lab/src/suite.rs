@@ -94,6 +94,5 @@ pub fn operation(name: &str) -> Option<&'static Definition> {
         .iter()
         .flat_map(|suite| suite.operations)
         .chain([&EMPTY])
-        .chain(own::operations())
         .find(|definition| definition.name == name)
 }

@@ -23,6 +23,7 @@ mod memory;
 mod options;
 mod pmu;
 mod privileges;
+pub mod probe;
 mod raw;
 mod rows;
 mod vmcs;

@@ -1,6 +1,6 @@
 //! Probes that name the VMCS fields which a guest hypervisor reads and writes.
 //!
-//! No tracepoint says them. Where in KVM's code the field's number is in which register the caller knows (vmtax-lab finds
+//! No tracepoint says them. Where in KVM's code the field's number is in which register the caller knows ([`crate::probe`] finds
 //! it in the module's machine code); a kprobe there needs no more than the tracepoints do,
 //! unless the kernel is a distribution's that keeps perf_event_open to CAP_SYS_ADMIN.
 

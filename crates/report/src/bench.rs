@@ -213,103 +213,100 @@ fn text(shown: &Benchmark<'_>, look: Text, out: &mut dyn Write) -> io::Result<()
 
 /// Rows with all columns. In a terminal, the values that a group of rows shares are above the group.
 pub(crate) fn table(shown: &Benchmark<'_>, rows: &[Row]) -> Table {
-    let of_all = |column: Column| column.without(TEXT);
-    let people = |column: Column| column.only(PEOPLE);
+    let of_all = |key, title: &'static str| Column::words(key, title).without(TEXT);
     let interval = |rank, name| Column::minor("", "95 % interval", rank).named(name).only(PEOPLE);
     let path = Column::words("path", "path");
     // The usual table is of workloads that stay in one system.
     let path =
         if rows.iter().any(|row| !row.path.is_empty()) { path } else { path.without(PEOPLE) };
-    let mut table = Table::new(vec![
-        of_all(Column::words("workload", "workload")),
-        of_all(Column::words("metric", "metric")),
-        of_all(Column::words("unit", "unit")),
-        Column::data("better"),
-        Column::words("category", "category"),
-        path,
-        Column::number("n", "n"),
-        Column::number("median", "median"),
-        Column::data("median_low"),
-        Column::data("median_high"),
-        interval(2, "95 % interval of the median"),
-        of_all(Column::words("baseline", "baseline")),
-        Column::data("shift"),
-        Column::data("overhead"),
-        Column::data("overhead_low"),
-        Column::data("overhead_high"),
-        people(Column::number("", "overhead")),
-        interval(3, "95 % interval of the overhead"),
-        people(Column::minor("", "p", 4)),
-        Column::data("p"),
-        Column::data("overhead_to_plain"),
-        Column::data("overhead_to_plain_low"),
-        Column::data("overhead_to_plain_high"),
-        Column::data("p_to_plain"),
-        people(Column::minor("", "to plain", 2)).named("overhead to the plain VM"),
-        Column::data("differs"),
-        Column::data("outliers"),
-        people(Column::short("", "")).named("marks"),
-        Column::data("failed"),
-        Column::data("values"),
-        Column::data("accelerator"),
-    ]);
-    rows.iter().for_each(|row| table.row(cells(shown, row)));
-    table
+    let emulated = shown.ledger.recording.emulated.as_ref();
+    let name = |text: &String| Cell::Name(text.clone());
+    let p = |against: &Option<Against>| against.as_ref().and_then(|against| against.p);
+    let range = |words: [String; 2], low| Cell::Written(words.join(" to "), sort_key(low));
+    let failed = |row: &Row| {
+        let is_of_row =
+            |(w, c, _): &&(String, String, u32)| (w, c) == (&row.workload, &row.category);
+        shown.bench.failed.iter().filter(is_of_row).count() as u64
+    };
+    Table::of(rows)
+        .column(of_all("workload", "workload"), |row| name(&row.workload))
+        .column(of_all("metric", "metric"), |row| name(&row.metric))
+        .column(of_all("unit", "unit"), |row| name(&row.unit))
+        .column(Column::data("better"), |row| Cell::Word(row.better.name()))
+        .column(Column::words("category", "category"), |row| name(&row.category))
+        .column(path, |row| name(&row.path))
+        .column(Column::number("n", "n"), |row| Cell::Count(row.values.len() as u64))
+        .column(Column::number("median", "median"), |row| Cell::Number(row.median.value))
+        .column(Column::data("median_low"), |row| end(Some(row.median), |e| e.low))
+        .column(Column::data("median_high"), |row| end(Some(row.median), |e| e.high))
+        .column(interval(2, "95 % interval of the median"), |row| {
+            let median = Some(row.median).filter(Estimate::is_bounded);
+            Cell::of(median, |e| range([e.low, e.high].map(significant), e.low))
+        })
+        .column(of_all("baseline", "baseline"), |row| {
+            row.against.as_ref().map_or(Cell::Empty, |against| name(&against.baseline))
+        })
+        .column(Column::data("shift"), |row| {
+            row.against.as_ref().map_or(Cell::Empty, |against| Cell::Number(against.shift.value))
+        })
+        .column(Column::data("overhead"), |row| value(worse(&row.against)))
+        .column(Column::data("overhead_low"), |row| end(worse(&row.against), |e| e.low))
+        .column(Column::data("overhead_high"), |row| end(worse(&row.against), |e| e.high))
+        .column(Column::number("", "overhead").only(PEOPLE), |row| in_words(worse(&row.against)))
+        .column(interval(3, "95 % interval of the overhead"), |row| {
+            let worse = worse(&row.against).filter(Estimate::is_bounded);
+            Cell::of(worse, |e| range([e.low, e.high].map(percent), e.low))
+        })
+        .column(Column::minor("", "p", 4).only(PEOPLE), |row| {
+            Cell::of(p(&row.against), |p| Cell::Written(format!("{p:.4}"), sort_key(p)))
+        })
+        .column(Column::data("p"), |row| Cell::of(p(&row.against), Cell::Number))
+        .column(Column::data("overhead_to_plain"), |row| value(worse(&row.against_plain)))
+        .column(Column::data("overhead_to_plain_low"), |row| {
+            end(worse(&row.against_plain), |e| e.low)
+        })
+        .column(Column::data("overhead_to_plain_high"), |row| {
+            end(worse(&row.against_plain), |e| e.high)
+        })
+        .column(Column::data("p_to_plain"), |row| Cell::of(p(&row.against_plain), Cell::Number))
+        .column(
+            Column::minor("", "to plain", 2).only(PEOPLE).named("overhead to the plain VM"),
+            |row| in_words(worse(&row.against_plain)),
+        )
+        .column(Column::data("differs"), |row| {
+            row.against.as_ref().map_or(Cell::Empty, |against| Cell::Flag(against.differs()))
+        })
+        .column(Column::data("outliers"), |row| Cell::Numbers(outliers(row)))
+        .column(Column::short("", "").only(PEOPLE).named("marks"), |row| {
+            Cell::Name(marks(row.against.as_ref(), &outliers(row)))
+        })
+        .column(Column::data("failed"), |row| Cell::Count(failed(row)))
+        .column(Column::data("values"), |row| Cell::Numbers(row.values.clone()))
+        .column(Column::data("accelerator"), |_| {
+            Cell::of(emulated, |which| Cell::Name(format!("emulated:{which}")))
+        })
+        .table()
 }
 
-fn cells(shown: &Benchmark<'_>, row: &Row) -> Vec<Cell> {
-    let emulated = shown.ledger.recording.emulated.as_ref();
-    let against = row.against.as_ref();
-    let worse = against.and_then(|against| against.overhead);
-    let to_plain = row.against_plain.as_ref();
-    let worse_to_plain = to_plain.and_then(|against| against.overhead);
-    let end = |estimate: Option<&Estimate>, part: fn(&Estimate) -> f64| {
-        Cell::of(estimate.filter(|e| e.is_bounded()), |e| Cell::Number(part(e)))
-    };
-    let number = |estimate: Option<&Estimate>| Cell::of(estimate, |e| Cell::Number(e.value));
-    let written = |e: Estimate| Cell::Written(overhead(e.value), sort_key(e.value));
-    let of_against = |cell: &dyn Fn(&Against) -> Cell| against.map_or(Cell::Empty, cell);
-    let of_cell = |(w, c, _): &&(String, String, u32)| (w, c) == (&row.workload, &row.category);
-    let failed = shown.bench.failed.iter().filter(of_cell).count();
-    let name = |text: &String| Cell::Name(text.clone());
-    let outliers: Vec<f64> = row.outliers.iter().map(|at| row.values[*at]).collect();
-    let range = |words: [String; 2], low| Cell::Written(words.join(" to "), sort_key(low));
-    let median = [row.median.low, row.median.high].map(significant);
-    vec![
-        name(&row.workload),
-        name(&row.metric),
-        name(&row.unit),
-        Cell::Word(row.better.name()),
-        name(&row.category),
-        name(&row.path),
-        Cell::Count(row.values.len() as u64),
-        Cell::Number(row.median.value),
-        end(Some(&row.median), |e| e.low),
-        end(Some(&row.median), |e| e.high),
-        Cell::of(Some(row.median).filter(Estimate::is_bounded), |e| range(median.clone(), e.low)),
-        of_against(&|against| name(&against.baseline)),
-        of_against(&|against| Cell::Number(against.shift.value)),
-        number(worse.as_ref()),
-        end(worse.as_ref(), |e| e.low),
-        end(worse.as_ref(), |e| e.high),
-        Cell::of(worse, written),
-        Cell::of(worse.filter(Estimate::is_bounded), |e| {
-            range([e.low, e.high].map(percent), e.low)
-        }),
-        Cell::of(against.and_then(|a| a.p), |p| Cell::Written(format!("{p:.4}"), sort_key(p))),
-        Cell::of(against.and_then(|a| a.p), Cell::Number),
-        number(worse_to_plain.as_ref()),
-        end(worse_to_plain.as_ref(), |e| e.low),
-        end(worse_to_plain.as_ref(), |e| e.high),
-        Cell::of(to_plain.and_then(|a| a.p), Cell::Number),
-        Cell::of(worse_to_plain, written),
-        of_against(&|against| Cell::Flag(against.differs())),
-        Cell::Numbers(outliers.clone()),
-        Cell::Name(marks(against, &outliers)),
-        Cell::Count(failed as u64),
-        Cell::Numbers(row.values.clone()),
-        Cell::of(emulated, |which| Cell::Name(format!("emulated:{which}"))),
-    ]
+fn worse(against: &Option<Against>) -> Option<Estimate> {
+    against.as_ref()?.overhead
+}
+
+fn value(estimate: Option<Estimate>) -> Cell {
+    Cell::of(estimate, |e| Cell::Number(e.value))
+}
+
+/// An end of the interval of an estimate that has one.
+fn end(estimate: Option<Estimate>, part: fn(&Estimate) -> f64) -> Cell {
+    Cell::of(estimate.filter(Estimate::is_bounded), |e| Cell::Number(part(&e)))
+}
+
+fn in_words(estimate: Option<Estimate>) -> Cell {
+    Cell::of(estimate, |e| Cell::Written(overhead(e.value), sort_key(e.value)))
+}
+
+fn outliers(row: &Row) -> Vec<f64> {
+    row.outliers.iter().map(|at| row.values[*at]).collect()
 }
 
 /// The highlight of a row.

@@ -1,17 +1,13 @@
-//! Call trees of operations: a table of functions, and the formats of other programs' flame graphs and call graphs.
+//! Call trees of operations: a table of functions, and the formats of other programs' flame graphs.
 //!
 //! | format | opened by | numbers |
 //! |---|---|---|
 //! | folded | flamegraph.pl, inferno, speedscope | instructions of the batch |
-//! | callgrind | KCachegrind, callgrind_annotate, qcachegrind | instructions of the batch |
 //! | pprof | pprof, `go tool pprof` | instructions of the batch, the operation as a label |
-//! | speedscope | speedscope.app | instructions of the batch, a profile for each operation |
 
-pub mod callgrind;
 pub mod difference;
 pub mod folded;
 pub mod pprof;
-pub mod speedscope;
 
 use std::collections::BTreeMap;
 
@@ -108,38 +104,48 @@ pub(crate) fn frame(label: &Label) -> String {
 
 /// The functions of all operations: instructions of a guest with all that handles them first, then functions by their own instructions.
 pub fn table(ledger: &Ledger, shown: Shown) -> Table {
-    let mut table = Table::new(columns());
-    for one in profiled(ledger).0 {
-        costs(one.tree, shown).iter().for_each(|cost| table.row(cells(&one, cost)));
-    }
-    table
+    table_of(&profiled(ledger).0, shown)
 }
 
-/// The same of one operation.
-pub(crate) fn table_of(one: &Profiled<'_>, shown: Shown) -> Table {
-    let mut table = Table::new(columns());
-    costs(one.tree, shown).iter().for_each(|cost| table.row(cells(one, cost)));
-    table
+/// The same of these operations.
+pub(crate) fn table_of(all: &[Profiled<'_>], shown: Shown) -> Table {
+    let rows =
+        all.iter().flat_map(|one| costs(one.tree, shown).into_iter().map(move |cost| (one, cost)));
+    Table::of(rows)
+        .column(Column::data("operation"), |(one, _)| Cell::Name(one.name.clone()))
+        .column(Column::data("level"), |(one, _)| Cell::Word(one.level.name()))
+        .column(
+            Column::number("self", "self")
+                .help("instructions of one operation in the function itself"),
+            |(one, cost)| Cell::Instructions(one.of_one(cost.own)),
+        )
+        .column(Column::number("total", "total").help("and in what it calls"), |(one, cost)| {
+            Cell::Instructions(one.of_one(cost.total))
+        })
+        .column(Column::number("share", "% of path").help("total over the path"), |(one, cost)| {
+            Cell::Share(cost.total as f64 / one.tree.total().max(1) as f64)
+        })
+        .column(Column::minor("calls", "calls", 1).help("in one operation"), |(one, cost)| {
+            Cell::Instructions(one.of_one(cost.calls))
+        })
+        .column(
+            Column::words("code_level", "level").help("whose code: L0 is the host"),
+            |(_, cost)| {
+                Cell::Word(["L0", "L1", "L2"].get(usize::from(cost.label.level)).unwrap_or(&"?"))
+            },
+        )
+        .column(Column::data("kind"), |(_, cost)| Cell::Word(cost.label.kind.name()))
+        .column(Column::words("function", "function"), |(_, cost)| match cost.label.kind {
+            CallKind::Cause => Cell::Name(format!("[{}]", cost.label.name)),
+            _ => Cell::Name(cost.label.name.clone()),
+        })
+        .column(Column::data("module"), |(_, cost)| Cell::Name(cost.label.module.clone()))
+        .table()
 }
 
 /// The line of one operation above its functions. Printable.
 pub(crate) fn heading(one: &Profiled<'_>, emulator: Option<&str>) -> String {
     format!("{}: {}", printable(&title(one)), summary(one, emulator))
-}
-
-fn columns() -> Vec<Column> {
-    vec![
-        Column::data("operation"),
-        Column::data("level"),
-        Column::number("self", "self").help("instructions of one operation in the function itself"),
-        Column::number("total", "total").help("and in what it calls"),
-        Column::number("share", "% of path").help("total over the path"),
-        Column::minor("calls", "calls", 1).help("in one operation"),
-        Column::words("code_level", "level").help("whose code: L0 is the host"),
-        Column::data("kind"),
-        Column::words("function", "function"),
-        Column::data("module"),
-    ]
 }
 
 /// Causes by total, functions by self, and source lines where they are known; by level the functions and lines of each level.
@@ -163,25 +169,6 @@ fn costs(tree: &CallTree, shown: Shown) -> Vec<FunctionCost> {
             (0..=2).flat_map(of).collect()
         }
     }
-}
-
-fn cells(one: &Profiled<'_>, cost: &FunctionCost) -> Vec<Cell> {
-    let total = one.tree.total().max(1) as f64;
-    vec![
-        Cell::Name(one.name.clone()),
-        Cell::Word(one.level.name()),
-        Cell::Instructions(one.of_one(cost.own)),
-        Cell::Instructions(one.of_one(cost.total)),
-        Cell::Share(cost.total as f64 / total),
-        Cell::Instructions(one.of_one(cost.calls)),
-        Cell::Word(["L0", "L1", "L2"].get(usize::from(cost.label.level)).unwrap_or(&"?")),
-        Cell::Word(cost.label.kind.name()),
-        match cost.label.kind {
-            CallKind::Cause => Cell::Name(format!("[{}]", cost.label.name)),
-            _ => Cell::Name(cost.label.name.clone()),
-        },
-        Cell::Name(cost.label.module.clone()),
-    ]
 }
 
 /// Nodes with instructions of their own, each with its stack.

@@ -4,7 +4,7 @@ use vmtax_analyse::diff::{Confidence, DiffRow, DiffTable, Verdict};
 use vmtax_analyse::{Diff, Per, diff};
 
 use crate::numbers::percent;
-use crate::table::{CSV, Cell, Column, JSON, PEOPLE, Table};
+use crate::table::{CSV, Cell, Column, JSON, PEOPLE, Table, changed};
 use crate::{Comparison, Subject, keys, losses, names};
 
 /// Exits of both sides, a row for each kind.
@@ -15,41 +15,16 @@ pub(crate) fn exits(diff: &Diff, table: &DiffTable) -> Table {
     let timed = diff.times && table.rows.iter().any(is_timed);
     let csv = |key| Column::data(key).only(CSV);
     let json = |key| Column::data(key).only(JSON);
-    let mut columns = vec![csv("table"), csv("key"), csv("per")];
-    columns.extend(keys::columns(&table.by).into_iter().map(|column| column.only(JSON)));
-    let shown = table.by.iter();
-    columns.extend(shown.map(|by| Column::words("", names::heading(*by)).only(PEOPLE)));
-    columns.extend([
-        json("base"),
-        json("other"),
-        Column::number("base", "base").only(PEOPLE | CSV),
-        Column::number("other", "other").only(PEOPLE | CSV),
-        Column::number("ratio", "x").help("other over base"),
-        Column::number("difference", "difference"),
-        Column::data("low"),
-        Column::data("high"),
-        Column::minor("", "at 95 %", 2).only(PEOPLE).shown_if(tested),
-        json("untested"),
-        csv("base_count"),
-        csv("other_count"),
-        Column::minor("base_time_ns", "time, base", 1).only(PEOPLE | CSV).shown_if(timed),
-        Column::minor("other_time_ns", "time, other", 1).only(PEOPLE | CSV).shown_if(timed),
-        Column::short("verdict", "verdict"),
-    ]);
-    let mut described = Table::new(columns);
-    for row in &table.rows {
-        let cells = cells(diff, table, row);
-        match row.verdict() {
-            Verdict::More | Verdict::Fewer => described.strong(cells),
-            _ => described.row(cells),
-        }
-    }
-    described
-}
-
-fn cells(diff: &Diff, table: &DiffTable, row: &DiffRow) -> Vec<Cell> {
+    let number = |key, title: &'static str| Column::number(key, title).only(PEOPLE | CSV);
+    let minor = |key, title| Column::minor(key, title, 1).only(PEOPLE | CSV).shown_if(timed);
     let by: Vec<&str> = table.by.iter().map(|by| by.name()).collect();
-    let key: Vec<String> = row.key.iter().map(|value| names::value(*value)).collect();
+    let words = |row: &DiffRow| -> Vec<String> {
+        row.key.iter().map(|value| names::value(*value)).collect()
+    };
+    let interval = |row: &DiffRow| match row.confidence {
+        Confidence::Interval(interval) => Some(interval),
+        Confidence::None(_) => None,
+    };
     let rate = |rate: f64| match diff.per {
         Per::Recording => Cell::Count(rate as u64),
         _ => Cell::Number(rate),
@@ -62,34 +37,41 @@ fn cells(diff: &Diff, table: &DiffTable, row: &DiffRow) -> Vec<Cell> {
             ("time_ns", time(side)),
         ])
     };
-    let (low, high, between, untested) = match row.confidence {
-        Confidence::Interval(i) => {
-            (Cell::Number(i.low), Cell::Number(i.high), Cell::Between(i.low, i.high), Cell::Absent)
-        }
-        Confidence::None(why) => (Cell::Absent, Cell::Absent, Cell::Absent, Cell::Word(why)),
-    };
-    let mut cells =
-        vec![Cell::Name(by.join("+")), Cell::Name(key.join(" ")), Cell::Word(diff.per.name())];
-    cells.extend(keys::cells(&table.by, &row.key));
-    cells.extend(key.into_iter().map(Cell::Name));
-    cells.extend([
-        object(row.base),
-        object(row.other),
-        rate(row.base.rate),
-        rate(row.other.rate),
-        row.ratio().map_or(Cell::Unknown("new"), Cell::Quotient),
-        Cell::Signed(row.difference()),
-        low,
-        high,
-        between,
-        untested,
-        Cell::Count(row.base.count),
-        Cell::Count(row.other.count),
-        time(row.base),
-        time(row.other),
-        Cell::Word(row.verdict().name()),
-    ]);
-    cells
+    let of_json = changed(keys::columns(&table.by), |column| column.only(JSON));
+    let mut described = Table::of(&table.rows)
+        .strong(|row| matches!(row.verdict(), Verdict::More | Verdict::Fewer))
+        .column(csv("table"), |_| Cell::Name(by.join("+")))
+        .column(csv("key"), |row| Cell::Name(words(row).join(" ")))
+        .column(csv("per"), |_| Cell::Word(diff.per.name()))
+        .columns(of_json, |row| row.key.as_slice());
+    for (at, by) in table.by.iter().enumerate() {
+        let column = Column::words("", names::heading(*by)).only(PEOPLE);
+        described = described.column(column, |row| Cell::Name(names::value(row.key[at])));
+    }
+    described
+        .column(json("base"), |row| object(row.base))
+        .column(json("other"), |row| object(row.other))
+        .column(number("base", "base"), |row| rate(row.base.rate))
+        .column(number("other", "other"), |row| rate(row.other.rate))
+        .column(Column::number("ratio", "x").help("other over base"), |row| {
+            row.ratio().map_or(Cell::Unknown("new"), Cell::Quotient)
+        })
+        .column(Column::number("difference", "difference"), |row| Cell::Signed(row.difference()))
+        .column(Column::data("low"), |row| Cell::of(interval(row), |it| Cell::Number(it.low)))
+        .column(Column::data("high"), |row| Cell::of(interval(row), |it| Cell::Number(it.high)))
+        .column(Column::minor("", "at 95 %", 2).only(PEOPLE).shown_if(tested), |row| {
+            Cell::of(interval(row), |it| Cell::Between(it.low, it.high))
+        })
+        .column(json("untested"), |row| match row.confidence {
+            Confidence::Interval(_) => Cell::Absent,
+            Confidence::None(why) => Cell::Word(why),
+        })
+        .column(csv("base_count"), |row| Cell::Count(row.base.count))
+        .column(csv("other_count"), |row| Cell::Count(row.other.count))
+        .column(minor("base_time_ns", "time, base"), |row| time(row.base))
+        .column(minor("other_time_ns", "time, other"), |row| time(row.other))
+        .column(Column::short("verdict", "verdict"), |row| Cell::Word(row.verdict().name()))
+        .table()
 }
 
 /// Exit tax and contention of a side, in words.
@@ -117,36 +99,33 @@ pub(crate) fn shares(diff: &Diff, side: Subject<'_>) -> String {
 
 /// What differs between the set-ups.
 pub(crate) fn setup(diff: &Diff) -> Table {
-    let mut table = Table::new(vec![
-        Column::data("table").only(CSV),
-        Column::data("key").only(CSV),
-        Column::words("what", "what").only(PEOPLE | JSON),
-        Column::words("base", "base"),
-        Column::words("other", "other"),
-    ]);
-    for one in &diff.setup {
-        let said = |text: &String| match text.is_empty() {
-            true => Cell::Unknown("not said"),
-            false => Cell::Name(text.clone()),
-        };
-        let what = Cell::Name(one.what.clone());
-        table.row(vec![Cell::Word("setup"), what.clone(), what, said(&one.base), said(&one.other)]);
-    }
-    table
+    let said = |text: &String| match text.is_empty() {
+        true => Cell::Unknown("not said"),
+        false => Cell::Name(text.clone()),
+    };
+    Table::of(&diff.setup)
+        .column(Column::data("table").only(CSV), |_| Cell::Word("setup"))
+        .column(Column::data("key").only(CSV), |one| Cell::Name(one.what.clone()))
+        .column(Column::words("what", "what").only(PEOPLE | JSON), |one| {
+            Cell::Name(one.what.clone())
+        })
+        .column(Column::words("base", "base"), |one| said(&one.base))
+        .column(Column::words("other", "other"), |one| said(&one.other))
+        .table()
 }
 
 /// A row for each sentence on what a side lacks, and "yes" where it is of that side.
 pub(crate) fn lacks(comparison: &Comparison<'_>) -> Table {
-    let mut table = Table::new(["table", "key", "base", "other"].map(Column::data).to_vec());
-    let yes = || Cell::Word("yes");
-    let sides = [(comparison.base, [yes(), Cell::Empty]), (comparison.other, [Cell::Empty, yes()])];
-    for (side, [base, other]) in sides {
-        for sentence in losses::all(side.ledger) {
-            let first = [Cell::Word("losses"), Cell::Name(sentence)];
-            table.row(first.into_iter().chain([base.clone(), other.clone()]).collect());
-        }
-    }
-    table
+    let of = |side: Subject<'_>, is_base: bool| {
+        losses::all(side.ledger).into_iter().map(move |sentence| (sentence, is_base))
+    };
+    let yes = |is_so: bool| if is_so { Cell::Word("yes") } else { Cell::Empty };
+    Table::of(of(comparison.base, true).chain(of(comparison.other, false)))
+        .column(Column::data("table"), |_| Cell::Word("losses"))
+        .column(Column::data("key"), |(sentence, _)| Cell::Name(sentence.clone()))
+        .column(Column::data("base"), |(_, is_base)| yes(*is_base))
+        .column(Column::data("other"), |(_, is_base)| yes(!is_base))
+        .table()
 }
 
 /// Why differences were not tested, if they were not.

@@ -4,122 +4,123 @@ use vmtax_analyse::{By, Table as Counted, Value, statistics};
 use vmtax_events::{Level, NO_VCPU, Recording, Tally};
 
 use crate::numbers::share;
-use crate::table::{CSV, Cell, Column, JSON, PAGE, PEOPLE, Table, sort_key};
+use crate::table::{CSV, Carrying, Cell, Column, JSON, PAGE, PEOPLE, Table, changed, sort_key};
 use crate::{keys, names};
 
-/// A table of exits or accesses; its total is there where there are several rows.
+/// What a row counts, and of what it is a part.
+#[derive(Clone, Copy)]
+pub(crate) struct Counts<'a> {
+    pub(crate) tally: &'a Tally,
+    pub(crate) whole: &'a Tally,
+}
+
+/// A table of exits or accesses; its total, a row without a key, is there where there are several rows.
 pub(crate) fn table(recording: &Recording, counted: &Counted) -> Table {
     let in_text = shown_keys(counted);
-    let mut columns = vec![Column::data("table").only(CSV)];
-    columns.extend(keys::columns(&counted.by));
-    columns.push(Column::data("vm_name").only(CSV));
-    let before = columns.len();
-    columns.extend(counted.by.iter().enumerate().map(|(i, by)| {
-        let column = Column::words("", names::heading(*by));
-        let column = if *by == By::Outcome { column.named("handled by") } else { column };
-        let column = if *by == By::Cause { column.class("described") } else { column };
-        column.only(if in_text.contains(&i) { PEOPLE } else { PAGE })
-    }));
     let noun = if counted.kind.is_exits() { "exits" } else { "count" };
     let timed = counted.total.timed > 0;
     let order = if timed { "time_ns" } else { "count" };
-    columns.extend(
-        tally_columns(noun, timed)
-            .into_iter()
-            .map(|column| if column.key == order { column.sorted() } else { column }),
-    );
-    let mut table = Table::new(columns);
-    for row in &counted.rows {
-        let mut cells = vec![Cell::Word(counted.kind.name())];
-        cells.extend(keys::cells(&counted.by, &row.key));
-        let vm = row.key.iter().find_map(|value| match *value {
-            Value::Vm(vm) | Value::Vcpu(vm, _) => names::vm_name(recording, vm),
-            _ => None,
+    let rows = counted.rows.iter().map(|row| (row.key.as_slice(), &row.tally));
+    let total = (counted.rows.len() > 1).then_some((&[][..], &counted.total));
+    let mut table = Table::of(rows)
+        .total(total)
+        .column(Column::data("table").only(CSV), |_| Cell::Word(counted.kind.name()))
+        .columns(keys::columns(&counted.by), |(key, _)| *key)
+        .column(Column::data("vm_name").only(CSV), |(key, _)| {
+            let vm = key.iter().find_map(|value| match *value {
+                Value::Vm(vm) | Value::Vcpu(vm, _) => names::vm_name(recording, vm),
+                _ => None,
+            });
+            Cell::of(vm, |name| Cell::Name(name.to_owned()))
         });
-        cells.push(Cell::of(vm, |name| Cell::Name(name.to_owned())));
-        cells.extend(row.key.iter().map(|value| key_cell(recording, *value)));
-        cells.extend(tally_cells(&row.tally, &counted.total));
-        table.row(cells);
+    for (at, by) in counted.by.iter().enumerate() {
+        let column = Column::words("", names::heading(*by));
+        let column = if *by == By::Outcome { column.named("handled by") } else { column };
+        let column = if *by == By::Cause { column.class("described") } else { column };
+        let column = column.only(if in_text.contains(&at) { PEOPLE } else { PAGE });
+        table = table.column(column, |(key, _)| match key.get(at) {
+            Some(value) => key_cell(recording, *value),
+            // The first is never the one that text leaves out.
+            None if at == 0 => Cell::Word("all"),
+            None => Cell::Empty,
+        });
     }
-    if counted.rows.len() > 1 {
-        let mut cells = vec![Cell::Empty; before + counted.by.len()];
-        // The first is never the one that text leaves out.
-        if let Some(first) = cells.get_mut(before) {
-            *first = Cell::Word("all");
-        }
-        cells.extend(tally_cells(&counted.total, &counted.total));
-        table.total = Some(cells);
-    }
-    table
+    let sorted = |column: Column| if column.key == order { column.sorted() } else { column };
+    let counts = changed(tally_columns(noun, timed), sorted);
+    table.columns(counts, |(_, tally)| Counts { tally, whole: &counted.total }).table()
 }
 
 /// Columns of counts, and of times where there are any.
-pub(crate) fn tally_columns(noun: &'static str, timed: bool) -> Vec<Column> {
+pub(crate) fn tally_columns<'a>(noun: &'static str, timed: bool) -> Vec<Carrying<'a, Counts<'a>>> {
     let times = |column: Column| column.shown_if(timed);
-    let bucket = |column: Column| times(column).help("as the upper bound of its bucket");
+    let people = |column: Column| times(column.only(PEOPLE));
+    let quantile = |key, title, rank, q| {
+        let column =
+            times(Column::minor(key, title, rank)).help("as the upper bound of its bucket");
+        column.of(move |it: &Counts<'a>| {
+            Cell::of(statistics::quantile(it.tally, q), |q| Cell::Quantile(q.low_ns, q.high_ns))
+        })
+    };
     vec![
-        Column::number("count", noun),
-        Column::minor("", "%", 2).named("% of the count").only(PEOPLE).barred(),
-        Column::data("timed"),
-        Column::data("time_ns").only(JSON),
-        times(Column::number("time_ns", "time").only(PEOPLE | CSV)),
-        times(Column::minor("", "%", 1).named("% of the time").only(PEOPLE).barred().class("time")),
-        times(Column::minor("min_ns", "min", 7)),
-        Column::data("max_ns"),
-        times(Column::minor("mean_ns", "mean", 3)).help("arithmetic mean"),
-        times(Column::minor("", "±", 4).only(PEOPLE)).help("standard error in percent of the mean"),
-        Column::data("stderr_ns"),
-        bucket(Column::minor("p50_ns", "p50", 9)),
-        bucket(Column::minor("p90_ns", "p90", 8)),
-        bucket(Column::minor("p99_ns", "p99", 6)),
-        times(Column::minor("", "max", 5).only(PEOPLE)),
-        Column::data("hist").only(JSON),
+        Column::number("count", noun).of(|it: &Counts<'a>| Cell::Count(it.tally.count)),
+        Column::minor("", "%", 2)
+            .named("% of the count")
+            .only(PEOPLE)
+            .barred()
+            .of(|it: &Counts<'a>| Cell::of(share(it.tally.count, it.whole.count), Cell::Percent)),
+        Column::data("timed").of(|it: &Counts<'a>| Cell::Count(it.tally.timed)),
+        Column::data("time_ns").only(JSON).of(|it: &Counts<'a>| Cell::Count(it.tally.time_ns)),
+        times(Column::number("time_ns", "time").only(PEOPLE | CSV))
+            .of(|it: &Counts<'a>| time(it.tally, it.tally.time_ns)),
+        people(Column::minor("", "%", 1)).named("% of the time").barred().class("time").of(
+            |it: &Counts<'a>| {
+                let part = share(it.tally.time_ns, it.whole.time_ns).filter(|_| it.tally.timed > 0);
+                Cell::of(part, Cell::Percent)
+            },
+        ),
+        times(Column::minor("min_ns", "min", 7))
+            .of(|it: &Counts<'a>| time(it.tally, it.tally.min_ns)),
+        Column::data("max_ns").of(|it: &Counts<'a>| time(it.tally, it.tally.max_ns)),
+        times(Column::minor("mean_ns", "mean", 3))
+            .help("arithmetic mean")
+            .of(|it: &Counts<'a>| Cell::of(statistics::mean_ns(it.tally), Cell::Mean)),
+        people(Column::minor("", "±", 4))
+            .help("standard error in percent of the mean")
+            .of(|it: &Counts<'a>| spread(it.tally)),
+        Column::data("stderr_ns")
+            .of(|it: &Counts<'a>| Cell::of(statistics::standard_error_ns(it.tally), Cell::Mean)),
+        quantile("p50_ns", "p50", 9, 0.5),
+        quantile("p90_ns", "p90", 8, 0.9),
+        quantile("p99_ns", "p99", 6, 0.99),
+        people(Column::minor("", "max", 5)).of(|it: &Counts<'a>| time(it.tally, it.tally.max_ns)),
+        Column::data("hist").only(JSON).of(|it: &Counts<'a>| {
+            let filled = it.tally.hist.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
+            Cell::Counts(it.tally.hist[..filled].to_vec())
+        }),
     ]
 }
 
-/// A cell for each of [`tally_columns`].
-pub(crate) fn tally_cells(tally: &Tally, total: &Tally) -> Vec<Cell> {
-    let timed = tally.timed > 0;
-    let time = |ns: u64| if timed { Cell::Time(ns) } else { Cell::Absent };
-    let mean = statistics::mean_ns(tally);
-    let error = statistics::standard_error_ns(tally);
-    let spread = match (mean, error) {
+/// A time of a tally, if any was recorded.
+pub(crate) fn time(tally: &Tally, ns: u64) -> Cell {
+    Cell::of((tally.timed > 0).then_some(ns), Cell::Time)
+}
+
+/// The standard error over the mean.
+fn spread(tally: &Tally) -> Cell {
+    match (statistics::mean_ns(tally), statistics::standard_error_ns(tally)) {
         (Some(mean), Some(error)) if mean > 0.0 => {
             let spread = error / mean;
             Cell::Written(format!("{:.1}%", spread * 100.0), sort_key(spread))
         }
         _ => Cell::Absent,
-    };
-    let quantile =
-        |q: f64| Cell::of(statistics::quantile(tally, q), |q| Cell::Quantile(q.low_ns, q.high_ns));
-    let filled = tally.hist.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
-    vec![
-        Cell::Count(tally.count),
-        Cell::of(share(tally.count, total.count), Cell::Percent),
-        Cell::Count(tally.timed),
-        Cell::Count(tally.time_ns),
-        time(tally.time_ns),
-        Cell::of(share(tally.time_ns, total.time_ns).filter(|_| timed), Cell::Percent),
-        time(tally.min_ns),
-        time(tally.max_ns),
-        Cell::of(mean, Cell::Mean),
-        spread,
-        Cell::of(error, Cell::Mean),
-        quantile(0.5),
-        quantile(0.9),
-        quantile(0.99),
-        time(tally.max_ns),
-        Cell::Counts(tally.hist[..filled].to_vec()),
-    ]
+    }
 }
 
 /// The fields of a tally in JSON.
 pub(crate) fn tally_fields(tally: &Tally) -> Vec<(&'static str, Cell)> {
-    let cells = tally_columns("", true).into_iter().zip(tally_cells(tally, tally));
-    cells
-        .filter(|(column, _)| column.is_on(JSON))
-        .map(|(column, cell)| (column.key, cell))
-        .collect()
+    let counts = Counts { tally, whole: tally };
+    let columns = tally_columns("", true).into_iter().filter(|(column, _)| column.is_on(JSON));
+    columns.map(|(column, cell)| (column.key, cell(&counts))).collect()
 }
 
 /// Which key columns people see: the level is omitted if it was not requested and all exits are of L1.

@@ -69,17 +69,6 @@ fn missing(ledger: &Ledger) -> Vec<String> {
     ledger.losses.missing.iter().map(|sentence| names::printable(sentence)).collect()
 }
 
-/// How long was recorded, ns; 0 when nothing says.
-///
-/// The ledger's own span is rounded out to whole intervals. The longest wall time of a vCPU is exact,
-/// and is used where it fills the span.
-pub fn duration_ns(ledger: &Ledger) -> u64 {
-    let span = ledger.end_ns.saturating_sub(ledger.start_ns);
-    let wall = ledger.time.values().map(|t| t.sum.wall_ns).max().unwrap_or(0);
-    let rounding = ledger.timeline.step_ns.saturating_mul(2);
-    if wall > 0 && span.saturating_sub(wall) <= rounding { wall } else { span }
-}
-
 fn too_low(doc: &Document) -> Option<String> {
     let lost = losses::events(&doc.ledger);
     (!lost.is_empty()).then(|| format!("Counts are too low. {}", lost.join(" ")))
@@ -196,19 +185,15 @@ fn extent(ledger: &Ledger, total: &Tally) -> String {
         n => format!("{} of {vms}", counted(n as u64, "vCPU")),
     };
     let exits = counted(total.count, "exit");
-    let seconds = duration_ns(ledger) as f64 / 1e9;
     if total.timed == 0 {
         // Who took them is not known either when there are counts and nothing else.
         let said =
             if ledger.recording.vms.is_empty() { exits } else { format!("{who} took {exits}") };
         return format!("{said}. The recording holds no times.");
     }
-    if seconds <= 0.0 {
-        return format!("{who} took {exits}.");
-    }
-    let rate = total.count as f64 / seconds;
+    let Some(rate) = ledger.exits_per_second() else { return format!("{who} took {exits}.") };
     let rate = if rate < 10.0 { format!("{rate:.1}") } else { count(rate.round() as u64) };
-    format!("{who} took {exits} in {}: {rate} per second.", duration(seconds * 1e9))
+    format!("{who} took {exits} in {}: {rate} per second.", duration(ledger.duration_ns() as f64))
 }
 
 fn causes(ledger: &Ledger, total: &Tally) -> Vec<String> {

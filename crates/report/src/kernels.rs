@@ -12,8 +12,8 @@ mod changes;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use vmtax_analyse::operations::OperationRow;
-use vmtax_events::{Level, Reason};
+use vmtax_analyse::operations::{CPUID, OperationRow, Path};
+use vmtax_events::Level;
 
 use crate::calls::difference::{self, Compared};
 use crate::html::heat::{Heat, HeatCell, HeatRow};
@@ -270,18 +270,15 @@ impl<'a> Series<'a> {
 
     /// Operations by run: the path.
     fn matrix(&self, group: &[usize]) -> Table {
-        let mut columns = vec![Column::words("", "operation"), Column::short("", "level")];
-        columns.extend(group.iter().map(|at| Column::number("", label(&self.points[*at].point))));
-        let mut table = Table::new(columns);
-        for operation in self.operations(group) {
-            let mut cells = vec![Cell::Name(operation.0.clone()), Cell::Word(operation.1.name())];
-            cells.extend(group.iter().map(|at| {
-                let path = self.path(*at, &operation);
-                path.map_or(Cell::Absent, Cell::Name)
-            }));
-            table.row(cells);
+        let mut table = Table::of(self.operations(group))
+            .column(Column::words("", "operation"), |(name, _)| Cell::Name(name.clone()))
+            .column(Column::short("", "level"), |(_, level)| Cell::Word(level.name()));
+        for at in group {
+            table = table.column(Column::number("", label(&self.points[*at].point)), |operation| {
+                Cell::of(self.path(*at, operation), Cell::Name)
+            });
         }
-        table
+        table.table()
     }
 
     fn heat(&self, group: &[usize]) -> Heat {
@@ -321,192 +318,173 @@ impl<'a> Series<'a> {
     }
 
     fn values(&self) -> Table {
-        let mut table = Table::new(vec![
-            Column::words("kernel", "kernel"),
-            Column::words("host", "host"),
-            Column::words("options", "options"),
-            Column::words("operation", "operation"),
-            Column::words("level", "level"),
-            Column::number("exits_per_operation", "exits").help("of one operation"),
-            Column::number("path", "path").help("of one operation, median of the batches"),
-            Column::number("path_min", "least").help("path of the shortest batch"),
-            Column::number("path_max", "most").help("path of the longest batch"),
-            Column::number("path_tolerance", "±")
-                .help("how far off the path of another run may be, as a part of it"),
-            Column::number("count", "operations").help("of one batch").only(CSV | JSON),
-            Column::words("run", "run").help("folder of the run").only(CSV | JSON),
-        ]);
-        for one in &self.points {
-            for row in &one.rows {
-                let path = |part: fn(&vmtax_analyse::operations::Path) -> f64| {
-                    Cell::of(row.path.as_ref().map(part), Cell::Instructions)
-                };
-                table.row(vec![
-                    Cell::Name(one.point.kernel.clone()),
-                    Cell::Name(one.point.host.clone()),
-                    Cell::Name(one.point.options.clone()),
-                    Cell::Name(row.name.clone()),
-                    Cell::Word(row.level.name()),
-                    if row.recorded {
-                        Cell::Ratio(row.exits_per_operation())
-                    } else {
-                        Cell::Absent
-                    },
-                    path(|path| path.median),
-                    path(|path| path.min),
-                    path(|path| path.max),
-                    Cell::of(row.path, |path| Cell::Share(path.tolerance())),
-                    Cell::Count(row.count),
-                    Cell::Name(one.point.folder.clone()),
-                ]);
-            }
-        }
-        table
+        let path = |row: &OperationRow, part: fn(&Path) -> f64| {
+            Cell::of(row.path.as_ref().map(part), Cell::Instructions)
+        };
+        let rows = self.points.iter().flat_map(|one| one.rows.iter().map(|row| (&one.point, row)));
+        Table::of(rows)
+            .column(Column::words("kernel", "kernel"), |(of, _)| Cell::Name(of.kernel.clone()))
+            .column(Column::words("host", "host"), |(of, _)| Cell::Name(of.host.clone()))
+            .column(Column::words("options", "options"), |(of, _)| Cell::Name(of.options.clone()))
+            .column(Column::words("operation", "operation"), |(_, row)| {
+                Cell::Name(row.name.clone())
+            })
+            .column(Column::words("level", "level"), |(_, row)| Cell::Word(row.level.name()))
+            .column(
+                Column::number("exits_per_operation", "exits").help("of one operation"),
+                |(_, row)| match row.recorded {
+                    true => Cell::Ratio(row.exits_per_operation()),
+                    false => Cell::Absent,
+                },
+            )
+            .column(
+                Column::number("path", "path").help("of one operation, median of the batches"),
+                |(_, row)| path(row, |path| path.median),
+            )
+            .column(
+                Column::number("path_min", "least").help("path of the shortest batch"),
+                |(_, row)| path(row, |path| path.min),
+            )
+            .column(
+                Column::number("path_max", "most").help("path of the longest batch"),
+                |(_, row)| path(row, |path| path.max),
+            )
+            .column(
+                Column::number("path_tolerance", "±")
+                    .help("how far off the path of another run may be, as a part of it"),
+                |(_, row)| Cell::of(row.path, |path| Cell::Share(path.tolerance())),
+            )
+            .column(
+                Column::number("count", "operations").help("of one batch").only(CSV | JSON),
+                |(_, row)| Cell::Count(row.count),
+            )
+            .column(
+                Column::words("run", "run").help("folder of the run").only(CSV | JSON),
+                |(of, _)| Cell::Name(of.folder.clone()),
+            )
+            .table()
     }
 
     fn changes_table(&self) -> Table {
-        let mut table = Table::new(vec![
-            Column::words("host", "host"),
-            Column::words("from", "from"),
-            Column::words("to", "to"),
-            Column::words("operation", "operation"),
-            Column::words("level", "level"),
-            Column::number("path_before", "path before"),
-            Column::number("path", "path"),
-            Column::number("change", "change"),
-            Column::number("spread", "±").help(
-                "of both paths together, as a part of the first; a smaller difference is no change",
-            ),
-            Column::number("exits_before", "exits before"),
-            Column::number("exits", "exits"),
-            Column::words("kinds", "exits that differ").class("described"),
-            Column::words("functions", "functions")
-                .help("instructions by function; their sum is the change")
-                .class("described"),
-        ]);
-        for change in &self.changes {
-            let (before, after) =
-                (&self.points[change.steps.0].point, &self.points[change.steps.1].point);
-            table.row(vec![
-                Cell::Name(after.host.clone()),
-                Cell::Name(label(before)),
-                Cell::Name(label(after)),
-                Cell::Name(change.name.clone()),
-                Cell::Word(change.level.name()),
-                Cell::of(change.paths[0], |path| Cell::Instructions(path.median)),
-                Cell::of(change.paths[1], |path| Cell::Instructions(path.median)),
-                Cell::of(change.ratio().map(|ratio| ratio - 1.0), Cell::Share),
-                Cell::of(change.tolerance(), Cell::Share),
-                Cell::of(change.exits[0], Cell::Number),
-                Cell::of(change.exits[1], Cell::Number),
-                Cell::Name(change.kinds.join(", ")),
-                change.functions.clone().map_or(Cell::Absent, Cell::Name),
-            ]);
-        }
-        table
+        let path = |path: Option<Path>| Cell::of(path, |path| Cell::Instructions(path.median));
+        let point = |at: usize| &self.points[at].point;
+        Table::of(&self.changes)
+            .column(Column::words("host", "host"), |it| Cell::Name(point(it.steps.1).host.clone()))
+            .column(Column::words("from", "from"), |it| Cell::Name(label(point(it.steps.0))))
+            .column(Column::words("to", "to"), |it| Cell::Name(label(point(it.steps.1))))
+            .column(Column::words("operation", "operation"), |it| Cell::Name(it.name.clone()))
+            .column(Column::words("level", "level"), |it| Cell::Word(it.level.name()))
+            .column(Column::number("path_before", "path before"), |it| path(it.paths[0]))
+            .column(Column::number("path", "path"), |it| path(it.paths[1]))
+            .column(Column::number("change", "change"), |it| {
+                Cell::of(it.ratio().map(|ratio| ratio - 1.0), Cell::Share)
+            })
+            .column(
+                Column::number("spread", "±").help(
+                    "of both paths together, as a part of the first; a smaller difference is no change",
+                ),
+                |it| Cell::of(it.tolerance(), Cell::Share),
+            )
+            .column(Column::number("exits_before", "exits before"), |it| {
+                Cell::of(it.exits[0], Cell::Number)
+            })
+            .column(Column::number("exits", "exits"), |it| Cell::of(it.exits[1], Cell::Number))
+            .column(Column::words("kinds", "exits that differ").class("described"), |it| {
+                Cell::Name(it.kinds.join(", "))
+            })
+            .column(
+                Column::words("functions", "functions")
+                    .help("instructions by function; their sum is the change")
+                    .class("described"),
+                |it| Cell::of(it.functions.clone(), Cell::Name),
+            )
+            .table()
     }
 
     /// The largest changes of each step, for a terminal.
     fn short_changes(&self) -> Table {
-        let mut table = Table::new(vec![
-            Column::words("", "operation"),
-            Column::short("", "level"),
-            Column::number("", "change"),
-            Column::list("", "what"),
-        ]);
-        for step in steps(&self.points) {
-            let changes: Vec<&Change> =
-                self.changes.iter().filter(|change| change.steps == step).collect();
-            let (before, after) = (&self.points[step.0].point, &self.points[step.1].point);
-            let others = changes.len().saturating_sub(NAMED);
-            let more = if others == 0 { String::new() } else { format!(", and {others} more") };
-            let group = format!("{}: {} to {}{more}", after.host, label(before), label(after));
-            for (number, change) in changes.into_iter().take(NAMED).enumerate() {
-                let percent =
-                    change.ratio().map(|ratio| format!("{:+.1} %", (ratio - 1.0) * 100.0));
-                let cells = vec![
-                    Cell::Name(change.name.clone()),
-                    Cell::Word(change.level.name()),
-                    percent.map_or(Cell::Absent, Cell::Name),
-                    Cell::Words(
-                        words(change).join("; ").split_whitespace().map(str::to_owned).collect(),
-                    ),
-                ];
-                if number == 0 { table.first_of(group.clone(), cells) } else { table.row(cells) }
-            }
-        }
-        table
+        let named = steps(&self.points).into_iter().flat_map(|step| {
+            let changes = || self.changes.iter().filter(move |change| change.steps == step);
+            let others = changes().count().saturating_sub(NAMED);
+            changes().take(NAMED).map(move |change| (change, others))
+        });
+        Table::of(named)
+            .grouped(|(change, others)| {
+                let (before, after) = change.steps;
+                let (before, after) = (&self.points[before].point, &self.points[after].point);
+                let more =
+                    if *others == 0 { String::new() } else { format!(", and {others} more") };
+                format!("{}: {} to {}{more}", after.host, label(before), label(after))
+            })
+            .column(Column::words("", "operation"), |(change, _)| Cell::Name(change.name.clone()))
+            .column(Column::short("", "level"), |(change, _)| Cell::Word(change.level.name()))
+            .column(Column::number("", "change"), |(change, _)| {
+                Cell::of(change.ratio(), |ratio| {
+                    Cell::Name(format!("{:+.1} %", (ratio - 1.0) * 100.0))
+                })
+            })
+            .column(Column::list("", "what"), |(change, _)| {
+                let words = words(change).join("; ");
+                Cell::Words(words.split_whitespace().map(str::to_owned).collect())
+            })
+            .table()
     }
 
     /// Exits of L1 for one CPUID of L2, a row for each run.
     fn ancillary(&self) -> Table {
-        let mut table = Table::new(vec![
-            Column::words("kernel", "kernel"),
-            Column::words("host", "host"),
-            Column::words("options", "options"),
-            Column::number("ancillary_exits", "exits"),
-            Column::number("l2_over_l1", "L2/L1").help("path at L2 over path at L1"),
-            Column::list("which", "which"),
-        ]);
-        for one in &self.points {
-            let Some(row) =
-                one.rows.iter().find(|row| row.name == "cpuid" && row.level == Level::L2)
-            else {
-                continue;
-            };
+        let rows = self.points.iter().filter_map(|one| {
+            let row = one.row(CPUID, Level::L2)?;
             let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
-            for exit in row.exits.iter().filter(|exit| is_of_cpuid(exit.ancillary_of)) {
+            for exit in row.ancillary_of_cpuid() {
                 *kinds.entry(exit_name(exit.reason, exit.detail)).or_default() += exit.count;
             }
-            let each = |count: u64| count as f64 / row.count.max(1) as f64;
-            let which =
-                kinds.iter().map(|(name, count)| format!("{name} {},", plain(each(*count))));
-            let mut which: Vec<String> = which.collect();
-            if let Some(last) = which.last_mut() {
-                last.pop();
-            }
-            table.row(vec![
-                Cell::Name(one.point.kernel.clone()),
-                Cell::Name(one.point.host.clone()),
-                Cell::Name(one.point.options.clone()),
-                Cell::Number(each(kinds.values().sum())),
-                Cell::of(row.l2_over_l1, Cell::Number),
-                Cell::Words(which),
-            ]);
-        }
-        table
+            Some((&one.point, row, kinds))
+        });
+        let each = |row: &OperationRow, count: u64| count as f64 / row.count.max(1) as f64;
+        Table::of(rows)
+            .column(Column::words("kernel", "kernel"), |(of, ..)| Cell::Name(of.kernel.clone()))
+            .column(Column::words("host", "host"), |(of, ..)| Cell::Name(of.host.clone()))
+            .column(Column::words("options", "options"), |(of, ..)| Cell::Name(of.options.clone()))
+            .column(Column::number("ancillary_exits", "exits"), |(_, row, kinds)| {
+                Cell::Number(each(row, kinds.values().sum()))
+            })
+            .column(
+                Column::number("l2_over_l1", "L2/L1").help("path at L2 over path at L1"),
+                |(_, row, _)| Cell::of(row.l2_over_l1, Cell::Number),
+            )
+            .column(Column::list("which", "which"), |(_, row, kinds)| {
+                let last = kinds.len().saturating_sub(1);
+                let word = |(at, (name, count)): (usize, (&String, &u64))| {
+                    let comma = if at == last { "" } else { "," };
+                    format!("{name} {}{comma}", plain(each(row, *count)))
+                };
+                Cell::Words(kinds.iter().enumerate().map(word).collect())
+            })
+            .table()
     }
 }
 
-fn is_of_cpuid(reason: Option<Reason>) -> bool {
-    reason.is_some_and(|reason| crate::names::reason(reason).eq_ignore_ascii_case("cpuid"))
-}
-
-/// The functions that make the largest differences, and the sum of the others.
+/// A row for each of the functions that make the largest differences, and for the sum of the others.
 fn largest(all: &[Compared<'_>]) -> Table {
-    let mut table = Table::new(vec![
-        Column::words("operation", "operation"),
-        Column::words("level", "level"),
-        Column::words("function", "function").help("an instruction of a guest in brackets"),
-        Column::number("delta", "difference").help("instructions of one operation"),
-    ]);
-    for one in all {
-        let mut row = |function: String, delta: f64| {
-            table.row(vec![
-                Cell::Name(one.after.name.clone()),
-                Cell::Word(one.after.level.name()),
-                Cell::Name(function),
-                Cell::Delta(delta),
-            ]);
-        };
-        let lines = &one.difference.lines;
-        lines.iter().take(LINES).for_each(|line| row(difference::name(line), line.delta));
-        let others = lines.get(LINES..).unwrap_or_default();
-        if !others.is_empty() {
-            row(format!("{} others", others.len()), others.iter().map(|line| line.delta).sum());
-        }
-    }
-    table
+    let rows = all.iter().flat_map(|one| {
+        let (named, others) = one.difference.lines.split_at(LINES.min(one.difference.lines.len()));
+        let sum = others.iter().map(|line| line.delta).sum();
+        let others = (!others.is_empty()).then(|| (format!("{} others", others.len()), sum));
+        let named = named.iter().map(|line| (difference::name(line), line.delta));
+        named.chain(others).map(move |(function, delta)| (one.after, function, delta))
+    });
+    Table::of(rows)
+        .column(Column::words("operation", "operation"), |(of, ..)| Cell::Name(of.name.clone()))
+        .column(Column::words("level", "level"), |(of, ..)| Cell::Word(of.level.name()))
+        .column(
+            Column::words("function", "function").help("an instruction of a guest in brackets"),
+            |(_, function, _)| Cell::Name(function.clone()),
+        )
+        .column(
+            Column::number("delta", "difference").help("instructions of one operation"),
+            |(.., delta)| Cell::Delta(*delta),
+        )
+        .table()
 }
 
 /// What changed, in parts of a sentence.

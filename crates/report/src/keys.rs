@@ -4,102 +4,97 @@ use vmtax_analyse::{By, Value};
 use vmtax_events::{Detail, DetailKind, NO_VCPU, Reason};
 
 use crate::names;
-use crate::table::{CSV, Cell, Column, JSON};
+use crate::table::{CSV, Carrying, Cell, Column, JSON};
 
-/// The columns of a key for programs, in the order of the JSON.
-pub(crate) fn columns(by: &[By]) -> Vec<Column> {
-    let has = |one| by.contains(&one);
-    let mut columns = Vec::new();
-    if has(By::Reason) {
-        columns.extend(reason_columns());
+/// The columns of a key for programs, in the order of the JSON. They are made of the values in the order of `by`; without any they are blank.
+pub(crate) fn columns<'a>(by: &[By]) -> Vec<Carrying<'a, &'a [Value]>> {
+    let at = |one: By| by.iter().position(|by| *by == one);
+    let mut columns: Vec<Carrying<'a, &'a [Value]>> = Vec::new();
+    if let Some(at) = at(By::Reason) {
+        let reason = move |key: &&[Value]| match key.get(at) {
+            Some(Value::Reason(reason)) => Some(*reason),
+            _ => None,
+        };
+        columns.extend(
+            reason_columns().map(|(column, cell)| column.of(move |key| cell(&reason(key)))),
+        );
     }
     for (one, key) in [(By::Level, "level"), (By::Cause, "cause")] {
-        columns.extend(has(one).then(|| Column::data(key)));
+        columns.extend(at(one).map(|at| word_column(key, at)));
     }
-    if has(By::Detail) {
-        columns.extend(detail_columns());
+    if let Some(at) = at(By::Detail) {
+        let detail = move |key: &&[Value]| match key.get(at) {
+            Some(Value::Detail(detail)) => Some(*detail),
+            _ => None,
+        };
+        columns.extend(
+            detail_columns().map(|(column, cell)| column.of(move |key| cell(&detail(key)))),
+        );
     }
-    columns.extend(has(By::Outcome).then(|| Column::data("outcome")));
-    columns.extend((has(By::Vm) || has(By::Vcpu)).then(|| Column::data("vm")));
-    columns.extend(has(By::Vcpu).then(|| Column::data("vcpu")));
+    columns.extend(at(By::Outcome).map(|at| word_column("outcome", at)));
+    if let Some(at) = at(By::Vcpu).or(at(By::Vm)) {
+        columns.push(Column::data("vm").of(move |key: &&[Value]| match key.get(at) {
+            Some(Value::Vm(vm) | Value::Vcpu(vm, _)) => Cell::Count((*vm).into()),
+            _ => Cell::Empty,
+        }));
+    }
+    columns.extend(at(By::Vcpu).map(|at| {
+        Column::data("vcpu").of(move |key: &&[Value]| match key.get(at) {
+            Some(Value::Vcpu(_, vcpu)) if *vcpu != NO_VCPU => Cell::Count((*vcpu).into()),
+            _ => Cell::Absent,
+        })
+    }));
     columns
 }
 
-/// A cell for each of [`columns`].
-pub(crate) fn cells(by: &[By], key: &[Value]) -> Vec<Cell> {
-    let of = |one: By| by.iter().zip(key).find(|(by, _)| **by == one).map(|(_, value)| *value);
-    let mut cells = Vec::new();
-    if let Some(Value::Reason(reason)) = of(By::Reason) {
-        cells.extend(reason_cells(reason));
-    }
-    if let Some(Value::Level(level)) = of(By::Level) {
-        cells.push(Cell::Word(level.name()));
-    }
-    if let Some(Value::Cause(cause)) = of(By::Cause) {
-        cells.push(Cell::Word(cause.name()));
-    }
-    if let Some(Value::Detail(detail)) = of(By::Detail) {
-        cells.extend(detail_cells(detail));
-    }
-    if let Some(Value::Outcome(outcome)) = of(By::Outcome) {
-        cells.push(Cell::Word(outcome.name()));
-    }
-    match (of(By::Vm), of(By::Vcpu)) {
-        (_, Some(Value::Vcpu(vm, vcpu))) => {
-            let vcpu = (vcpu != NO_VCPU).then_some(vcpu);
-            cells.extend([Cell::Count(vm.into()), Cell::of(vcpu, |n| Cell::Count(n.into()))]);
-        }
-        (Some(Value::Vm(vm)), _) => cells.push(Cell::Count(vm.into())),
-        _ => {}
-    }
-    cells
+fn word_column<'a>(key: &'static str, at: usize) -> Carrying<'a, &'a [Value]> {
+    Column::data(key).of(move |values: &&[Value]| match values.get(at) {
+        Some(Value::Level(level)) => Cell::Word(level.name()),
+        Some(Value::Cause(cause)) => Cell::Word(cause.name()),
+        Some(Value::Outcome(outcome)) => Cell::Word(outcome.name()),
+        _ => Cell::Empty,
+    })
 }
 
-/// The columns of a reason for programs.
-pub(crate) fn reason_columns() -> [Column; 4] {
-    let numbers = ["reason_code", "reason_flags", "isa"].map(|key| Column::data(key).only(JSON));
-    let [code, flags, isa] = numbers;
-    [Column::data("reason"), code, flags, isa]
-}
-
-/// A cell for each of [`reason_columns`].
-pub(crate) fn reason_cells(reason: Reason) -> [Cell; 4] {
+/// The columns of a reason for programs; blank where there is none.
+pub(crate) fn reason_columns<'c>() -> [Carrying<'c, Option<Reason>>; 4] {
+    let json = |key| Column::data(key).only(JSON);
     [
-        Cell::Name(names::reason(reason)),
-        Cell::Count(reason.code.into()),
-        Cell::Count(reason.flags.into()),
-        Cell::Word(reason.isa.name()),
+        Column::data("reason")
+            .of(|reason| Cell::of(*reason, |it: Reason| Cell::Name(names::reason(it)))),
+        json("reason_code")
+            .of(|reason| Cell::of(*reason, |it: Reason| Cell::Count(it.code.into()))),
+        json("reason_flags")
+            .of(|reason| Cell::of(*reason, |it: Reason| Cell::Count(it.flags.into()))),
+        json("isa").of(|reason| Cell::of(*reason, |it: Reason| Cell::Word(it.isa.name()))),
     ]
 }
 
 /// A reason as fields of an object.
 pub(crate) fn reason_fields(reason: Reason) -> Vec<(&'static str, Cell)> {
-    let keys = reason_columns().map(|column| column.key);
-    keys.into_iter().zip(reason_cells(reason)).collect()
+    reason_columns().map(|(column, cell)| (column.key, cell(&Some(reason)))).to_vec()
 }
 
-/// The columns of a detail for programs.
-pub(crate) fn detail_columns() -> [Column; 4] {
+/// The columns of a detail for programs; blank where there is none.
+pub(crate) fn detail_columns<'c>() -> [Carrying<'c, Option<Detail>>; 4] {
+    let csv = |key| Column::data(key).only(CSV);
+    let known = |detail: &Option<Detail>| detail.filter(|detail| detail.kind != DetailKind::None);
     [
-        Column::data("detail").only(JSON),
-        Column::data("detail_kind").only(CSV),
-        Column::data("detail").only(CSV),
-        Column::data("detail_name").only(CSV),
+        Column::data("detail").only(JSON).of(|detail| Cell::of(*detail, detail_object)),
+        csv("detail_kind")
+            .of(move |detail| Cell::of(known(detail), |it| Cell::Word(it.kind.name()))),
+        csv("detail").of(move |detail| Cell::of(known(detail), |it| Cell::Hex(it.value))),
+        csv("detail_name")
+            .of(move |detail| Cell::of(known(detail).and_then(names::detail_name), Cell::Name)),
     ]
 }
 
-/// A cell for each of [`detail_columns`].
-pub(crate) fn detail_cells(detail: Detail) -> [Cell; 4] {
-    let name = || Cell::of(names::detail_name(detail), Cell::Name);
-    let kind = Cell::Word(detail.kind.name());
-    let object = Cell::Object(vec![
-        ("kind", kind.clone()),
+/// A detail in JSON.
+pub(crate) fn detail_object(detail: Detail) -> Cell {
+    Cell::Object(vec![
+        ("kind", Cell::Word(detail.kind.name())),
         ("value", Cell::Count(detail.value)),
         ("hex", Cell::Hex(detail.value)),
-        ("name", name()),
-    ]);
-    if detail.kind == DetailKind::None {
-        return [object, Cell::Empty, Cell::Empty, Cell::Empty];
-    }
-    [object, kind, Cell::Hex(detail.value), name()]
+        ("name", Cell::of(names::detail_name(detail), Cell::Name)),
+    ])
 }

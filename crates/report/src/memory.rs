@@ -38,36 +38,35 @@ fn faults(row: &OperationRow, memory: &Memory) -> Option<u64> {
 
 /// For people; `None` for a run without operations about memory.
 pub(crate) fn table(operations: &Operations) -> Option<Table> {
-    let columns = vec![
-        Column::words("operation", "operation"),
-        Column::short("level", "level"),
-        Column::number("faults", "faults"),
-        Column::short("mapped", "mapped"),
-        Column::number("pages_4k", "4K pages"),
-        Column::number("pages_2m", "2M pages"),
-        Column::minor("pages_1g", "1G pages", 2),
-        Column::number("path", "path"),
-        Column::minor("before", "before", 1),
-        Column::minor("conversions", "conversions", 3),
-    ];
-    let mut table = Table::new(columns.into_iter().map(|column| column.only(PEOPLE)).collect());
-    for (row, memory) in about_memory(operations) {
-        let faults = faults(row, memory).and_then(|n| memory.per_region(n).value());
-        let [small, large, largest] =
-            [0, 1, 2].map(|size| Cell::of(memory.pages.map(|pages| pages[size]), Cell::Count));
-        table.row(vec![
-            Cell::Name(row.name.clone()),
-            Cell::Word(row.level.name()),
-            Cell::of(faults, Cell::Number),
-            Cell::of(memory.pages, |pages| Cell::Name(sizes(pages))),
-            small,
-            large,
-            largest,
-            Cell::of(row.path, |path| path_cell(&path)),
-            Cell::Instructions(memory.prepared / memory.small_pages().max(1) as f64),
-            Cell::Count(memory.conversions + memory.memory_faults),
-        ]);
-    }
+    let number = |key, title: &'static str| Column::number(key, title).only(PEOPLE);
+    let minor = |key, title, rank| Column::minor(key, title, rank).only(PEOPLE);
+    let pages =
+        |memory: &Memory, size: usize| Cell::of(memory.pages.map(|pages| pages[size]), Cell::Count);
+    let table = Table::of(about_memory(operations))
+        .column(Column::words("operation", "operation").only(PEOPLE), |(row, _)| {
+            Cell::Name(row.name.clone())
+        })
+        .column(Column::short("level", "level").only(PEOPLE), |(row, _)| {
+            Cell::Word(row.level.name())
+        })
+        .column(number("faults", "faults"), |(row, memory)| {
+            let each = faults(row, memory).and_then(|n| memory.per_region(n).value());
+            Cell::of(each, Cell::Number)
+        })
+        .column(Column::short("mapped", "mapped").only(PEOPLE), |(_, memory)| {
+            Cell::of(memory.pages, |pages| Cell::Name(sizes(pages)))
+        })
+        .column(number("pages_4k", "4K pages"), |(_, memory)| pages(memory, 0))
+        .column(number("pages_2m", "2M pages"), |(_, memory)| pages(memory, 1))
+        .column(minor("pages_1g", "1G pages", 2), |(_, memory)| pages(memory, 2))
+        .column(number("path", "path"), |(row, _)| Cell::of(row.path, |path| path_cell(&path)))
+        .column(minor("before", "before", 1), |(_, memory)| {
+            Cell::Instructions(memory.prepared / memory.small_pages().max(1) as f64)
+        })
+        .column(minor("conversions", "conversions", 3), |(_, memory)| {
+            Cell::Count(memory.conversions + memory.memory_faults)
+        })
+        .table();
     (!table.rows.is_empty()).then_some(table)
 }
 

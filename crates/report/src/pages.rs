@@ -149,71 +149,94 @@ impl Pages<'_> {
     }
 
     fn table(&self, notes: &mut Vec<String>) -> Table {
-        let mut table = Table::new(vec![
-            Column::data("pid"),
-            Column::data("name"),
-            Column::data("kind"),
-            Column::words("what", "VM"),
-            Column::number("all", "all"),
-            Column::number("bytes_4k", "4K"),
-            Column::number("bytes_2m", "2M"),
-            Column::number("bytes_1g", "1G"),
-            Column::number("thp", "THP").help("transparent huge pages"),
-            Column::number("hugetlbfs", "hugetlbfs"),
-            Column::number("large", "large").help("share in pages of 2 MiB and more"),
-        ]);
-        for vm in self.vms {
-            let kind = audit::kind(vm).name();
-            let whose = [Cell::Count(vm.pid.into()), Cell::Name(vm.name.clone()), Cell::Word(kind)];
-            let title = format!("{}, {kind}", vm_name(vm));
-            table.first_of(title, [&whose[..], &mapped_cells(&vm.mapped(), notes)].concat());
-            table.row([&whose[..], &backing_cells(&vm.backing, notes)].concat());
-        }
-        table
+        let lines = self.vms.iter().flat_map(|vm| [mapped_line(vm), backing_line(vm)]);
+        let lines: Vec<Line<'_>> = lines.collect();
+        let unread = lines.iter().filter_map(|line| line.sizes.as_ref().err());
+        notes.extend(unread.map(|(path, why)| note(path, why)));
+        let kind = |line: &Line<'_>| audit::kind(line.vm).name();
+        let size = |line: &Line<'_>, size: fn(&Sizes) -> Option<u64>| match &line.sizes {
+            Ok(sizes) => Cell::of(size(sizes), Cell::Bytes),
+            Err(_) => Cell::Unknown("?"),
+        };
+        Table::of(lines)
+            .grouped(|line| format!("{}, {}", vm_name(line.vm), kind(line)))
+            .column(Column::data("pid"), |line| Cell::Count(line.vm.pid.into()))
+            .column(Column::data("name"), |line| Cell::Name(line.vm.name.clone()))
+            .column(Column::data("kind"), |line| Cell::Word(kind(line)))
+            .column(Column::words("what", "VM"), |line| Cell::Word(line.what))
+            .column(Column::number("all", "all"), |line| size(line, |sizes| Some(sizes.all)))
+            .column(Column::number("bytes_4k", "4K"), |line| size(line, |sizes| Some(sizes.small)))
+            .column(Column::number("bytes_2m", "2M"), |line| size(line, |sizes| sizes.large))
+            .column(Column::number("bytes_1g", "1G"), |line| size(line, |sizes| sizes.largest))
+            .column(Column::number("thp", "THP").help("transparent huge pages"), |line| {
+                size(line, |sizes| sizes.thp)
+            })
+            .column(Column::number("hugetlbfs", "hugetlbfs"), |line| {
+                size(line, |sizes| sizes.hugetlbfs)
+            })
+            .column(
+                Column::number("large", "large").help("share in pages of 2 MiB and more"),
+                |line| match &line.sizes {
+                    Ok(sizes) => Cell::of(sizes.share, Cell::Share),
+                    Err(_) => Cell::Unknown("?"),
+                },
+            )
+            .table()
     }
 }
 
-/// Sizes that are not known.
-const UNREAD: Cell = Cell::Unknown("?");
-
-fn mapped_cells(fact: &Fact<Mapped>, notes: &mut Vec<String>) -> Vec<Cell> {
-    let mut cells = vec![Cell::Word("mapped in EPT/NPT")];
-    match &fact.value {
-        Ok(mapped) => {
-            cells.push(Cell::Bytes(mapped.total()));
-            cells.extend(mapped.bytes().map(Cell::Bytes));
-            cells.extend([Cell::Absent, Cell::Absent]);
-            cells.push(Cell::of(share(mapped.large(), mapped.total()), Cell::Share));
-        }
-        Err(why) => {
-            cells.extend(vec![UNREAD; 7]);
-            note(notes, &fact.path, why);
-        }
-    }
-    cells
+/// A line of the table: where the pages are, and their sizes, or the file that could not be read.
+struct Line<'a> {
+    vm: &'a VmProcess,
+    what: &'static str,
+    sizes: Result<Sizes, (String, Unknown)>,
 }
 
-fn backing_cells(fact: &Fact<Backing>, notes: &mut Vec<String>) -> Vec<Cell> {
-    let mut cells = vec![Cell::Word("memory of the VMM")];
-    match &fact.value {
-        Ok(backing) => {
-            cells.push(Cell::Bytes(backing.resident));
-            cells.push(Cell::Bytes(backing.resident.saturating_sub(backing.large())));
-            cells.extend([Cell::Absent, Cell::Absent]);
-            cells.push(Cell::Bytes(backing.anon_thp.saturating_add(backing.shmem_thp)));
-            cells.push(Cell::Bytes(backing.hugetlb));
-            cells.push(Cell::of(share(backing.large(), backing.resident), Cell::Share));
+/// Bytes by size of page; `None` where the file does not have it.
+struct Sizes {
+    all: u64,
+    small: u64,
+    large: Option<u64>,
+    largest: Option<u64>,
+    thp: Option<u64>,
+    hugetlbfs: Option<u64>,
+    /// In pages of 2 MiB and more, of all.
+    share: Option<f64>,
+}
+
+fn mapped_line(vm: &VmProcess) -> Line<'_> {
+    let sizes = |mapped: Mapped| {
+        let [small, large, largest] = mapped.bytes();
+        Sizes {
+            all: mapped.total(),
+            small,
+            large: Some(large),
+            largest: Some(largest),
+            thp: None,
+            hugetlbfs: None,
+            share: share(mapped.large(), mapped.total()),
         }
-        Err(why) => {
-            cells.extend(vec![UNREAD; 7]);
-            note(notes, &fact.path, why);
-        }
-    }
-    cells
+    };
+    let Fact { path, value } = vm.mapped();
+    Line { vm, what: "mapped in EPT/NPT", sizes: value.map(sizes).map_err(|why| (path, why)) }
+}
+
+fn backing_line(vm: &VmProcess) -> Line<'_> {
+    let sizes = |backing: Backing| Sizes {
+        all: backing.resident,
+        small: backing.resident.saturating_sub(backing.large()),
+        large: None,
+        largest: None,
+        thp: Some(backing.anon_thp.saturating_add(backing.shmem_thp)),
+        hugetlbfs: Some(backing.hugetlb),
+        share: share(backing.large(), backing.resident),
+    };
+    let Fact { path, value } = vm.backing.clone();
+    Line { vm, what: "memory of the VMM", sizes: value.map(sizes).map_err(|why| (path, why)) }
 }
 
 /// Why something is not known, and what to do.
-fn note(notes: &mut Vec<String>, path: &str, why: &Unknown) {
+fn note(path: &str, why: &Unknown) -> String {
     let is_debugfs = path.starts_with("/sys/kernel/debug/");
     let what = match why {
         Unknown::Denied => "run as root".to_owned(),
@@ -223,7 +246,7 @@ fn note(notes: &mut Vec<String>, path: &str, why: &Unknown) {
         }
         _ => "no action needed".to_owned(),
     };
-    notes.push(printable(&format!("{path}: {why}; {what}.")));
+    printable(&format!("{path}: {why}; {what}."))
 }
 
 #[derive(Serialize)]

@@ -7,7 +7,7 @@
 use std::io::{self, Write};
 
 use crate::html::{TablePage, TableSection};
-use crate::table::{Cell, Column, Table, sort_key, sort_key_of_whole};
+use crate::table::{Cell, Column, Described, Table, sort_key, sort_key_of_whole};
 use crate::table::{guarded, write_record};
 use crate::text::layout::{Paint, Style};
 use crate::{names, numbers};
@@ -43,20 +43,18 @@ pub struct Rows {
 impl Rows {
     /// The rows as a table. A number sorts by its value, a whole one exactly.
     fn table(&self) -> Table {
-        let columns = self.columns.iter().map(|column| match column.number {
-            true => Column::number("", column.name.clone()),
-            false => Column::words("", column.name.clone()),
-        });
-        let mut table = Table::new(columns.collect());
-        for row in &self.rows {
-            let cell = |(cell, column): (&Option<String>, &Heading)| match cell {
-                None => Cell::Absent,
-                Some(text) if column.number => Cell::Written(text.clone(), key(text)),
-                Some(text) => Cell::Name(text.clone()),
+        let add = |table: Described<_>, (at, heading): (usize, &Heading)| {
+            let column = match heading.number {
+                true => Column::number("", heading.name.clone()),
+                false => Column::words("", heading.name.clone()),
             };
-            table.row(row.iter().zip(&self.columns).map(cell).collect());
-        }
-        table
+            table.column(column, |row: &&Vec<Option<String>>| match row.get(at) {
+                Some(Some(text)) if heading.number => Cell::Written(text.clone(), key(text)),
+                Some(Some(text)) => Cell::Name(text.clone()),
+                Some(None) | None => Cell::Absent,
+            })
+        };
+        self.columns.iter().enumerate().fold(Table::of(&self.rows), add).table()
     }
 
     /// A table for a terminal of this many columns.

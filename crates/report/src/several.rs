@@ -11,7 +11,6 @@ use std::io::{self, Write};
 use vmtax_analyse::{By, Ledger, Table as Counted, TableKind, Value};
 use vmtax_events::{Level, Tally};
 
-use crate::headline::duration_ns;
 use crate::numbers::{counted, percent, percent_digits, share, significant};
 use crate::table::{Cell, Column, PEOPLE, Table, sort_key};
 use crate::tables::{Formats, Section, Tables};
@@ -137,9 +136,8 @@ impl<'a> Several<'a> {
             return listed("Exit tax", taxes);
         }
         let rate = |named: &'a Named| {
-            let seconds = duration_ns(&named.ledger) as f64 / 1e9;
-            let rate = named.ledger.total().count as f64 / seconds;
-            (seconds > 0.0).then(|| (named.name.as_str(), rate, significant(rate)))
+            let rate = named.ledger.exits_per_second()?;
+            Some((named.name.as_str(), rate, significant(rate)))
         };
         let rates: Vec<(&str, f64, String)> = self.recordings.iter().filter_map(rate).collect();
         if rates.is_empty() {
@@ -158,45 +156,41 @@ impl<'a> Several<'a> {
     /// A row for each recording.
     fn overview(&self) -> Section {
         let is_emulated = self.recordings.iter().any(|n| n.ledger.recording.emulated.is_some());
-        let mut table = Table::new(vec![
-            Column::words("recording", "recording"),
-            Column::words("host", "host"),
-            Column::words("kernel", "kernel"),
-            Column::words("emulated", "emulated").shown_if(is_emulated),
-            Column::number("duration_ns", "duration"),
-            Column::minor("vms", "VMs", 2),
-            Column::number("exits", "exits"),
-            Column::minor("exits_per_second", "per second", 1),
-            Column::number("tax", "exit tax").help("(exit-kernel + exit-user) / (wall - halted)"),
-            Column::number("contention", "contention").help("preempted / (wall - halted)"),
-        ]);
         let timed = self.has_comparable_times();
-        for Named { name, ledger } in self.recordings {
-            let recording = &ledger.recording;
-            let text = |text: &str| match text {
-                "" => Cell::Absent,
-                text => Cell::Name(text.to_owned()),
-            };
-            // A dump of counts says neither how long it took nor of which VMs.
-            let known = |n: u64| (n > 0).then_some(n);
-            let seconds = duration_ns(ledger) as f64 / 1e9;
-            let exits = ledger.total().count;
-            let rate = (seconds > 0.0).then(|| exits as f64 / seconds);
-            let shown = |part: Option<f64>| Cell::of(part.filter(|_| timed), Cell::Share);
-            let contention = ledger.contention().filter(|_| recording.coverage.sched);
-            table.row(vec![
-                Cell::Name(name.clone()),
-                text(&recording.hostname),
-                text(&recording.kernel),
-                text(recording.emulated.as_deref().unwrap_or_default()),
-                Cell::of(known(duration_ns(ledger)), Cell::Time),
-                Cell::of(known(recording.vms.len() as u64), Cell::Count),
-                Cell::Count(exits),
-                Cell::of(rate, Cell::Number),
-                shown(ledger.tax()),
-                shown(contention),
-            ]);
-        }
+        let text = |text: &str| match text {
+            "" => Cell::Absent,
+            text => Cell::Name(text.to_owned()),
+        };
+        // A dump of counts says neither how long it took nor of which VMs.
+        let known = |n: u64| (n > 0).then_some(n);
+        let shown = |part: Option<f64>| Cell::of(part.filter(|_| timed), Cell::Share);
+        let table = Table::of(self.recordings)
+            .column(Column::words("recording", "recording"), |of| Cell::Name(of.name.clone()))
+            .column(Column::words("host", "host"), |of| text(&of.ledger.recording.hostname))
+            .column(Column::words("kernel", "kernel"), |of| text(&of.ledger.recording.kernel))
+            .column(Column::words("emulated", "emulated").shown_if(is_emulated), |of| {
+                text(of.ledger.recording.emulated.as_deref().unwrap_or_default())
+            })
+            .column(Column::number("duration_ns", "duration"), |of| {
+                Cell::of(known(of.ledger.duration_ns()), Cell::Time)
+            })
+            .column(Column::minor("vms", "VMs", 2), |of| {
+                Cell::of(known(of.ledger.recording.vms.len() as u64), Cell::Count)
+            })
+            .column(Column::number("exits", "exits"), |of| Cell::Count(of.ledger.total().count))
+            .column(Column::minor("exits_per_second", "per second", 1), |of| {
+                Cell::of(of.ledger.exits_per_second(), Cell::Number)
+            })
+            .column(
+                Column::number("tax", "exit tax")
+                    .help("(exit-kernel + exit-user) / (wall - halted)"),
+                |of| shown(of.ledger.tax()),
+            )
+            .column(
+                Column::number("contention", "contention").help("preempted / (wall - halted)"),
+                |of| shown(of.ledger.contention()),
+            )
+            .table();
         let (id, title) = ("recordings", "Recordings".to_owned());
         Section { id, title, notes: self.notes(), table }
     }
@@ -228,26 +222,24 @@ impl<'a> Several<'a> {
         }
         let shown = group.by.iter().filter(|by| group.has_levels || **by != By::Level);
         let heads: Vec<&str> = shown.map(|by| names::heading(*by)).collect();
-        let mut all = vec![Column::words("", heads.join(", ")).only(PEOPLE)];
+        let mut table = Table::of(group.rows.iter().map(Some)).total(Some(None)).column(
+            Column::words("", heads.join(", ")).only(PEOPLE),
+            |row| match row {
+                Some(row) => Cell::Name(row.label.clone()),
+                None => Cell::Word("all"),
+            },
+        );
         for &at in columns {
-            all.push(Column::number("", self.recordings[at].name.clone()));
-            all.push(Column::number("", "%").named("share").only(PEOPLE));
+            table = table
+                .column(Column::number("", self.recordings[at].name.clone()), |row| {
+                    written(measure, group.number(*row, at, measure))
+                })
+                .column(Column::number("", "%").named("share").only(PEOPLE), |row| match row {
+                    Some(row) => group.share(row, at, measure),
+                    None => Cell::Empty,
+                });
         }
-        let mut table = Table::new(all);
-        for row in &group.rows {
-            let mut cells = vec![Cell::Name(row.label.clone())];
-            for &at in columns {
-                cells.extend(group.cells(row, at, measure));
-            }
-            table.row(cells);
-        }
-        let mut total = vec![Cell::Word("all")];
-        for &at in columns {
-            let sum = measure.of(&group.counted[at].total);
-            let is_there = group.has(at, measure);
-            total.extend([written(measure, is_there.then_some(sum)), Cell::Empty]);
-        }
-        table.total = Some(total);
+        let table = table.table();
         let what = names::table_words(group.kind).label;
         let title = match measure {
             Measure::Count => format!("{what}: count"),
@@ -273,29 +265,27 @@ impl<'a> Several<'a> {
     fn programs(&self) -> Tables {
         let mut sections = vec![self.overview()];
         for group in &self.groups {
-            let mut columns = vec![Column::data("recording"), Column::data("accelerator")];
-            columns.extend(keys::columns(&group.by));
-            let numbers = ["count", "count_share", "time_ns", "time_share"];
-            columns.extend(numbers.map(Column::data));
-            let mut table = Table::new(columns);
-            for (Named { name, ledger }, counted) in self.recordings.iter().zip(&group.counted) {
-                let (total, timed) = (&counted.total, counted.total.timed > 0);
-                for row in &counted.rows {
-                    let tally = &row.tally;
-                    let time = timed.then_some(tally.time_ns);
-                    let part = |part, whole| Cell::of(share(part, whole), Cell::Share);
-                    let accelerator = names::accelerator(&ledger.recording);
-                    let mut cells = vec![Cell::Name(name.clone()), Cell::Name(accelerator)];
-                    cells.extend(keys::cells(&group.by, &row.key));
-                    cells.extend([
-                        Cell::Count(tally.count),
-                        part(tally.count, total.count),
-                        Cell::of(time, Cell::Time),
-                        part(tally.time_ns, total.time_ns),
-                    ]);
-                    table.row(cells);
-                }
-            }
+            let rows = self.recordings.iter().zip(&group.counted).flat_map(|(named, counted)| {
+                counted.rows.iter().map(move |row| (named, &counted.total, row))
+            });
+            let part = |part, whole| Cell::of(share(part, whole), Cell::Share);
+            let table = Table::of(rows)
+                .column(Column::data("recording"), |(of, ..)| Cell::Name(of.name.clone()))
+                .column(Column::data("accelerator"), |(of, ..)| {
+                    Cell::Name(names::accelerator(&of.ledger.recording))
+                })
+                .columns(keys::columns(&group.by), |(.., row)| row.key.as_slice())
+                .column(Column::data("count"), |(.., row)| Cell::Count(row.tally.count))
+                .column(Column::data("count_share"), |(_, total, row)| {
+                    part(row.tally.count, total.count)
+                })
+                .column(Column::data("time_ns"), |(_, total, row)| {
+                    Cell::of((total.timed > 0).then_some(row.tally.time_ns), Cell::Time)
+                })
+                .column(Column::data("time_share"), |(_, total, row)| {
+                    part(row.tally.time_ns, total.time_ns)
+                })
+                .table();
             let (id, title) = (group.kind.name(), String::new());
             sections.push(Section { id, title, notes: Vec::new(), table });
         }
@@ -386,17 +376,23 @@ impl Group {
         }
     }
 
-    /// The number and the share of a recording in a row.
-    fn cells(&self, row: &Joined, recording: usize, measure: Measure) -> [Cell; 2] {
-        if !self.has(recording, measure) {
-            return [Cell::Absent, Cell::Absent];
-        }
+    /// The number of a recording in a row, or in all of them.
+    fn number(&self, row: Option<&Joined>, recording: usize, measure: Measure) -> Option<u64> {
         let counted = &self.counted[recording];
-        let found = row.at[recording].map(|at| &counted.rows[at].tally);
-        let number = found.map_or(0, |tally| measure.of(tally));
-        let part = share(number, measure.of(&counted.total));
+        let tally = match row {
+            Some(row) => row.at[recording].map(|at| &counted.rows[at].tally),
+            None => Some(&counted.total),
+        };
+        let number = tally.map_or(0, |tally| measure.of(tally));
+        self.has(recording, measure).then_some(number)
+    }
+
+    /// The same as a part of all of the recording.
+    fn share(&self, row: &Joined, recording: usize, measure: Measure) -> Cell {
+        let all = measure.of(&self.counted[recording].total);
+        let number = self.number(Some(row), recording, measure);
         let digits = |part: f64| Cell::Written(percent_digits(part), sort_key(part));
-        [written(measure, Some(number)), Cell::of(part, digits)]
+        Cell::of(number.and_then(|number| share(number, all)), digits)
     }
 }
 

@@ -186,6 +186,11 @@ impl Column {
         self
     }
 
+    /// With its cell of a part of a row, where several tables have the column.
+    pub(crate) fn of<'c, P>(self, cell: impl Fn(&P) -> Cell + 'c) -> Carrying<'c, P> {
+        (self, Box::new(cell))
+    }
+
     /// It holds numbers.
     pub fn is_number(&self) -> bool {
         matches!(self.kind, Kind::Numbers(_))
@@ -194,6 +199,17 @@ impl Column {
     pub(crate) fn is_on(&self, back_end: u8) -> bool {
         self.on & back_end != 0
     }
+}
+
+/// A column and its cell of a part of a row.
+pub(crate) type Carrying<'c, P> = (Column, Box<dyn Fn(&P) -> Cell + 'c>);
+
+/// Columns with the same cells, changed otherwise.
+pub(crate) fn changed<'c, P>(
+    columns: impl IntoIterator<Item = Carrying<'c, P>>,
+    change: impl Fn(Column) -> Column,
+) -> impl Iterator<Item = Carrying<'c, P>> {
+    columns.into_iter().map(move |(column, cell)| (change(column), cell))
 }
 
 /// A row.
@@ -212,6 +228,78 @@ pub struct Row {
 /// A line of a CSV file that holds several tables: cells by key.
 pub(crate) type Line = Vec<(&'static str, Cell)>;
 
+/// A table under construction: each column is added with the cell that it makes of a row.
+#[derive(Debug)]
+pub struct Described<R> {
+    sources: Vec<R>,
+    total: Option<R>,
+    table: Table,
+}
+
+impl<R> Described<R> {
+    /// Adds a column, and its cell of each row.
+    pub fn column(mut self, column: Column, cell: impl Fn(&R) -> Cell) -> Described<R> {
+        self.table.columns.push(column);
+        for (row, source) in self.table.rows.iter_mut().zip(&self.sources) {
+            row.cells.push(cell(source));
+        }
+        if let (Some(cells), Some(source)) = (&mut self.table.total, &self.total) {
+            cells.push(cell(source));
+        }
+        self
+    }
+
+    /// Adds columns whose cells are made of a part of each row.
+    pub(crate) fn columns<'c, P>(
+        self,
+        columns: impl IntoIterator<Item = Carrying<'c, P>>,
+        part: impl Fn(&R) -> P,
+    ) -> Described<R> {
+        let add = |table: Self, (column, cell): Carrying<'c, P>| {
+            table.column(column, |row| cell(&part(row)))
+        };
+        columns.into_iter().fold(self, add)
+    }
+
+    /// Has a sum of the rows, for people; called before columns are added.
+    pub(crate) fn total(mut self, total: Option<R>) -> Described<R> {
+        self.table.total = total.as_ref().map(|_| Vec::new());
+        Described { total, ..self }
+    }
+
+    /// Rows that follow one another and have the same group are below one line with its name. Hostile text.
+    pub fn grouped(mut self, group: impl Fn(&R) -> String) -> Described<R> {
+        let mut last = None;
+        for (row, source) in self.table.rows.iter_mut().zip(&self.sources) {
+            let group = Some(group(source));
+            row.group.clone_from(if group == last { &None } else { &group });
+            last = group;
+        }
+        self
+    }
+
+    /// Highlights rows.
+    pub(crate) fn strong(mut self, is_strong: impl Fn(&R) -> bool) -> Described<R> {
+        for (row, source) in self.table.rows.iter_mut().zip(&self.sources) {
+            row.is_strong = is_strong(source);
+        }
+        self
+    }
+
+    /// Adds lines below rows, in text alone.
+    pub(crate) fn below(mut self, lines: impl Fn(&R) -> Vec<String>) -> Described<R> {
+        for (row, source) in self.table.rows.iter_mut().zip(&self.sources) {
+            row.below = lines(source);
+        }
+        self
+    }
+
+    /// The table.
+    pub fn table(self) -> Table {
+        self.table
+    }
+}
+
 /// Columns and rows.
 #[derive(Clone, Debug)]
 pub struct Table {
@@ -225,33 +313,23 @@ pub struct Table {
 
 impl Table {
     /// Without rows.
-    pub fn new(columns: Vec<Column>) -> Table {
+    pub(crate) fn new(columns: Vec<Column>) -> Table {
         Table { columns, rows: Vec::new(), total: None }
     }
 
     /// Adds a row.
-    pub fn row(&mut self, cells: Vec<Cell>) {
+    pub(crate) fn row(&mut self, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(Row { group: None, is_strong: false, below: Vec::new(), cells });
     }
 
-    /// Adds a highlighted row.
-    pub fn strong(&mut self, cells: Vec<Cell>) {
-        debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(Row { group: None, is_strong: true, below: Vec::new(), cells });
-    }
-
-    /// Adds the first row of a group.
-    pub fn first_of(&mut self, group: String, cells: Vec<Cell>) {
-        debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(Row { group: Some(group), is_strong: false, below: Vec::new(), cells });
-    }
-
-    /// Adds lines below the last row, in text alone.
-    pub fn below(&mut self, lines: Vec<String>) {
-        if let Some(last) = self.rows.last_mut() {
-            last.below = lines;
-        }
+    /// A table of these rows, which has the columns that are added to it.
+    pub fn of<R>(rows: impl IntoIterator<Item = R>) -> Described<R> {
+        let sources: Vec<R> = rows.into_iter().collect();
+        let row =
+            |_: &R| Row { group: None, is_strong: false, below: Vec::new(), cells: Vec::new() };
+        let rows = sources.iter().map(row).collect();
+        Described { sources, total: None, table: Table { columns: Vec::new(), rows, total: None } }
     }
 
     /// For a terminal.
@@ -421,19 +499,17 @@ mod tests {
     use super::*;
 
     fn table() -> Table {
-        let mut table = Table::new(vec![
-            Column::data("vm"),
-            Column::words("name", "who"),
-            Column::number("size", "size").help("bytes"),
-            Column::minor("mean_ns", "mean", 1),
-        ]);
-        let cells = |vm, name: &str, size, mean| {
-            vec![Cell::Count(vm), Cell::Name(name.to_owned()), size, mean]
-        };
-        let first = cells(1, "=a\u{1b}<b>", Cell::Bytes(4096), Cell::Nanoseconds(1500.0));
-        table.first_of("VM 1".to_owned(), first);
-        table.row(cells(1, "b", Cell::Unknown("?"), Cell::Absent));
-        table
+        let rows = [
+            ("=a\u{1b}<b>", Cell::Bytes(4096), Cell::Nanoseconds(1500.0)),
+            ("b", Cell::Unknown("?"), Cell::Absent),
+        ];
+        Table::of(rows)
+            .grouped(|_| "VM 1".to_owned())
+            .column(Column::data("vm"), |_| Cell::Count(1))
+            .column(Column::words("name", "who"), |(name, ..)| Cell::Name((*name).to_owned()))
+            .column(Column::number("size", "size").help("bytes"), |(_, size, _)| size.clone())
+            .column(Column::minor("mean_ns", "mean", 1), |(.., mean)| mean.clone())
+            .table()
     }
 
     fn text(width: Option<usize>) -> String {
@@ -444,10 +520,12 @@ mod tests {
 
     #[test]
     fn lines_below_a_row_take_no_column_and_are_wrapped() {
-        let mut table = Table::new(vec![Column::words("", "who"), Column::number("", "n\u{1b}")]);
-        table.row(vec![Cell::Name("a".to_owned()), Cell::Count(1)]);
-        table.below(vec!["a line much longer \u{7}than the columns".to_owned()]);
-        table.row(vec![Cell::Name("b".to_owned()), Cell::Count(2)]);
+        let line = |n: u64| (n == 1).then(|| "a line much longer \u{7}than the columns".to_owned());
+        let table = Table::of([("a", 1), ("b", 2)])
+            .below(|(_, n)| Vec::from_iter(line(*n)))
+            .column(Column::words("", "who"), |(name, _)| Cell::Word(name))
+            .column(Column::number("", "n\u{1b}"), |(_, n)| Cell::Count(*n))
+            .table();
         let written = |width| {
             let mut out = Vec::new();
             table.terminal(Text { color: false, width }, &mut out).unwrap();

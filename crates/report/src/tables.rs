@@ -142,8 +142,10 @@ mod tests {
     use crate::table::Column;
 
     fn section(id: &'static str, key: &'static str) -> Section {
-        let mut table = Table::new(vec![Column::words("name", "name"), Column::number(key, "n")]);
-        table.row(vec![Cell::Name("a\u{1b}".to_owned()), Cell::Count(1000)]);
+        let table = Table::of([1000])
+            .column(Column::words("name", "name"), |_| Cell::Name("a\u{1b}".to_owned()))
+            .column(Column::number(key, "n"), |n| Cell::Count(*n))
+            .table();
         Section { id, title: format!("Of {id}"), notes: vec!["A note.".to_owned()], table }
     }
 

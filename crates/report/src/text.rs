@@ -175,7 +175,7 @@ impl Page<'_> {
         let emulator = document.ledger.recording.emulated.as_deref();
         for one in &all {
             self.paragraph(Style::Plain, "  ", &calls::heading(one, emulator))?;
-            let table = calls::table_of(one, shown);
+            let table = calls::table_of(std::slice::from_ref(one), shown);
             table.text((self.paint, self.width), self.out)?;
         }
         let mut notes = vec![

@@ -1,7 +1,7 @@
 //! Where the time of each vCPU went, described once.
 
 use vmtax_analyse::{Ledger, ledger};
-use vmtax_events::{NO_VCPU, Part, Recording, TimeRow};
+use vmtax_events::{NO_VCPU, Part, TimeRow};
 
 use crate::numbers::{duration, share};
 use crate::table::{Cell, Column, JSON, PAGE, PEOPLE, Slice, Table};
@@ -21,43 +21,60 @@ pub(crate) fn parts(ledger: &Ledger) -> Vec<&'static Part> {
 
 /// A row for each vCPU: wall time, each part of it as the recording can tell it, and the shares.
 pub(crate) fn table(ledger: &Ledger) -> Table {
-    let total = ledger.time_total();
-    let json = |key: &'static str| Column::data(key).only(JSON);
-    let people = |column: Column| column.only(PEOPLE);
-    let mut columns: Vec<Column> = ["vm", "vcpu", "wall_ns"].map(json).to_vec();
-    columns.extend(TimeRow::PARTS.iter().map(|part| json(part.column)));
-    columns.extend(["tax", "contention"].map(json));
-    columns.extend([
-        people(Column::words("", "VM")),
-        people(Column::number("", "vCPU")),
-        people(Column::number("", "wall")),
-        Column::number("", "where its time went").only(PAGE).class("picture wide"),
-    ]);
-    let rooms = rooms(&total);
-    columns.extend(parts(ledger).into_iter().map(|part| {
-        let room = rooms.iter().find(|(other, _)| *other == part.name).map(|(_, room)| *room);
-        let column = Column::part(part.name, room.unwrap_or(Room::Keep));
-        column.help(part.explain).only(if part.within.is_none() { PEOPLE } else { PAGE })
-    }));
-    columns.push(people(Column::number("", "tax")).strong());
-    let mut table = Table::new(columns);
     let recording = &ledger.recording;
-    for (&(vm, vcpu), time) in &ledger.time {
-        let mut cells = cells_of_json(recording, (vm, vcpu), &time.sum);
-        cells.extend([
-            Cell::Name(exits::vm_text(recording, vm)),
-            Cell::Written(names::vcpu_name(vcpu), exits::vcpu_key(vm, vcpu)),
-        ]);
-        cells.extend(split(ledger, &time.sum));
-        table.row(cells);
+    let coverage = &recording.coverage;
+    let whole = ledger.time_total();
+    let json = |key: &'static str| Column::data(key).only(JSON);
+    let known = |vcpu: u32| (vcpu != NO_VCPU).then_some(vcpu);
+    // All together are no vCPU.
+    let rows = ledger.time.iter().map(|(of, time)| (Some(*of), &time.sum));
+    let mut table = Table::of(rows)
+        .total((ledger.time.len() > 1).then_some((None, &whole)))
+        .column(json("vm"), |(of, _)| Cell::of(*of, |(vm, _)| Cell::Count(vm.into())))
+        .column(json("vcpu"), |(of, _)| {
+            Cell::of(of.and_then(|(_, vcpu)| known(vcpu)), |vcpu| Cell::Count(vcpu.into()))
+        })
+        .column(json("wall_ns"), |(_, time)| Cell::Count(time.wall_ns));
+    for part in TimeRow::PARTS {
+        table = table.column(json(part.column), |(_, time)| {
+            Cell::of(part.told(time, coverage), Cell::Count)
+        });
     }
-    if ledger.time.len() > 1 {
-        let mut cells = vec![Cell::Empty; 5 + TimeRow::PARTS.len()];
-        cells.extend([Cell::Word("all"), Cell::Empty]);
-        cells.extend(split(ledger, &total));
-        table.total = Some(cells);
+    table = table
+        .column(json("tax"), |(_, time)| Cell::of(ledger::tax(time), Cell::Share))
+        .column(json("contention"), |(_, time)| {
+            Cell::of(ledger::contention(time).filter(|_| coverage.sched), Cell::Share)
+        })
+        .column(Column::words("", "VM").only(PEOPLE), |(of, _)| match *of {
+            Some((vm, _)) => Cell::Name(exits::vm_text(recording, vm)),
+            None => Cell::Word("all"),
+        })
+        .column(Column::number("", "vCPU").only(PEOPLE), |(of, _)| match *of {
+            Some((vm, vcpu)) => Cell::Written(names::vcpu_name(vcpu), exits::vcpu_key(vm, vcpu)),
+            None => Cell::Empty,
+        })
+        .column(Column::number("", "wall").only(PEOPLE), |(_, time)| Cell::Time(time.wall_ns))
+        .column(
+            Column::number("", "where its time went").only(PAGE).class("picture wide"),
+            |(_, time)| stack(time),
+        );
+    let rooms = rooms(&whole);
+    for part in parts(ledger) {
+        let room = rooms.iter().find(|(other, _)| *other == part.name).map(|(_, room)| *room);
+        let column = Column::part(part.name, room.unwrap_or(Room::Keep)).help(part.explain);
+        let column = column.only(if part.within.is_none() { PEOPLE } else { PAGE });
+        table = table.column(column, |(_, time)| match part.told(time, coverage) {
+            None => Cell::Absent.titled("not recorded, so counted elsewhere".to_owned()),
+            Some(ns) => {
+                Cell::of(share(ns, time.wall_ns), Cell::Percent).titled(duration(ns as f64))
+            }
+        });
     }
     table
+        .column(Column::number("", "tax").only(PEOPLE).strong(), |(_, time)| {
+            Cell::of(ledger::tax(time), Cell::Percent)
+        })
+        .table()
 }
 
 /// The smallest parts give way first in a narrow terminal; guest mode and the largest of the others stay.
@@ -68,24 +85,8 @@ fn rooms(total: &TimeRow) -> Vec<(&'static str, Room)> {
     dropped.map(|(rank, part)| (part.name, Room::Drop(rank))).collect()
 }
 
-fn cells_of_json(recording: &Recording, (vm, vcpu): (u32, u32), time: &TimeRow) -> Vec<Cell> {
-    let coverage = &recording.coverage;
-    let vcpu = (vcpu != NO_VCPU).then_some(vcpu);
-    let mut cells = vec![
-        Cell::Count(vm.into()),
-        Cell::of(vcpu, |vcpu| Cell::Count(vcpu.into())),
-        Cell::Count(time.wall_ns),
-    ];
-    let parts = TimeRow::PARTS.iter().map(|part| part.told(time, coverage));
-    cells.extend(parts.map(|ns| Cell::of(ns, Cell::Count)));
-    cells.push(Cell::of(ledger::tax(time), Cell::Share));
-    cells.push(Cell::of(ledger::contention(time).filter(|_| coverage.sched), Cell::Share));
-    cells
-}
-
-/// Wall time, the bar, the parts and the tax.
-fn split(ledger: &Ledger, time: &TimeRow) -> Vec<Cell> {
-    let coverage = &ledger.recording.coverage;
+/// The parts of a time as a bar.
+fn stack(time: &TimeRow) -> Cell {
     // Spans are counted where they end, so the parts can exceed the wall time of a recording that was cut.
     let parts_ns = TimeRow::PARTS.iter().fold(0u64, |sum, part| sum.saturating_add(part.own(time)));
     let whole = parts_ns.max(time.wall_ns);
@@ -94,11 +95,5 @@ fn split(ledger: &Ledger, time: &TimeRow) -> Vec<Cell> {
         title: format!("{}: {}", part.name, duration(part.own(time) as f64)),
         share: share(part.own(time), whole).unwrap_or(0.0),
     });
-    let mut cells = vec![Cell::Time(time.wall_ns), Cell::Stack(slices.collect())];
-    cells.extend(parts(ledger).into_iter().map(|part| match part.told(time, coverage) {
-        None => Cell::Absent.titled("not recorded, so counted elsewhere".to_owned()),
-        Some(ns) => Cell::of(share(ns, time.wall_ns), Cell::Percent).titled(duration(ns as f64)),
-    }));
-    cells.push(Cell::of(ledger::tax(time), Cell::Percent));
-    cells
+    Cell::Stack(slices.collect())
 }

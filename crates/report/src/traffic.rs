@@ -5,7 +5,7 @@ use vmtax_analyse::Ledger;
 use vmtax_analyse::traffic::{LevelsRow, TrafficRow, levels, traffic};
 use vmtax_events::Cause;
 
-use crate::keys::{detail_cells, detail_columns, reason_cells, reason_columns};
+use crate::keys::{detail_columns, reason_columns};
 use crate::names;
 use crate::numbers::significant;
 use crate::table::{Cell, Column, PEOPLE, Table};
@@ -71,21 +71,54 @@ pub fn table(ledgers: &[Ledger], about: impl Fn(&str) -> Option<&'static str>) -
         }
     }
     rows.sort_by_key(|row| workloads.iter().position(|workload| *workload == row.workload));
-    let mut table = Table::new(columns(rows.iter().any(|row| row.is_nested)));
-    let mut last = None;
-    for row in &rows {
-        if last == Some(&row.workload) {
-            table.row(cells(row));
-        } else {
-            let group = match about(&row.workload) {
-                Some(about) => format!("{}: for each {about}", row.workload),
-                None => row.workload.clone(),
-            };
-            table.first_of(group, cells(row));
-        }
-        last = Some(&row.workload);
+    let has_nested = rows.iter().any(|row| row.is_nested);
+    let each = |row: &TrafficRow, count: f64| Cell::Number(row.each(count));
+    let maybe = |row: &TrafficRow, count: Option<f64>| Cell::of(count, |count| each(row, count));
+    let mut table = Table::of(&rows)
+        .grouped(|row| match about(&row.workload) {
+            Some(about) => format!("{}: for each {about}", row.workload),
+            None => row.workload.clone(),
+        })
+        .column(Column::data("workload"), |row| Cell::Name(row.workload.clone()))
+        .column(Column::data("vm"), |row| Cell::Name(row.category.clone()))
+        .column(Column::short("", "VM").only(PEOPLE), |row| Cell::Name(vm_name(row)))
+        .column(Column::data("operations"), |row| Cell::Count(row.count))
+        .column(Column::number("exits", "exits").help("exits for each operation"), |row| {
+            each(row, row.exits() as f64)
+        });
+    for (cause, key, title) in CAUSES {
+        let is_shown = has_nested || cause != Cause::NestedEntry;
+        table = table.column(Column::number(key, title).shown_if(is_shown), |row| {
+            Cell::Number(row.cause(cause))
+        });
     }
     table
+        .column(Column::number("other", "other").help("exits of all other causes"), |row| {
+            Cell::Number(others(row))
+        })
+        .column(
+            Column::number("to_vmm", "to VMM").help("exits that the VMM handled, in user space"),
+            |row| each(row, row.to_vmm as f64),
+        )
+        .column(
+            Column::number("vmm_turns", "VMM turns")
+                .help("how often the VMM's main loop got a processor, for each operation"),
+            |row| maybe(row, row.vmm_turns),
+        )
+        .column(
+            Column::number("vhost_turns", "vhost turns").help(
+                "how often vhost's thread of the host's kernel got a processor, for each operation",
+            ),
+            |row| maybe(row, row.vhost_turns),
+        )
+        .column(
+            Column::number("io_turns", "I/O turns").help(
+                "how often QEMU's thread for the disk's queue got a processor, for each operation",
+            ),
+            |row| maybe(row, row.io_turns),
+        )
+        .column(Column::data("level"), |row| Cell::Word(row.level.name()))
+        .table()
 }
 
 /// Exits of one operation in each VM, a sentence for each workload.
@@ -105,106 +138,34 @@ pub fn answer(ledgers: &[Ledger]) -> Vec<String> {
     said.into_iter().map(one).collect()
 }
 
-fn columns(has_nested: bool) -> Vec<Column> {
-    let mut columns = vec![
-        Column::data("workload"),
-        Column::data("vm"),
-        Column::short("", "VM").only(PEOPLE),
-        Column::data("operations"),
-        Column::number("exits", "exits").help("exits for each operation"),
-    ];
-    let is_shown = |cause| has_nested || cause != Cause::NestedEntry;
-    columns.extend(
-        CAUSES.map(|(cause, key, title)| Column::number(key, title).shown_if(is_shown(cause))),
-    );
-    columns.extend([
-        Column::number("other", "other").help("exits of all other causes"),
-        Column::number("to_vmm", "to VMM").help("exits that the VMM handled, in user space"),
-        Column::number("vmm_turns", "VMM turns")
-            .help("how often the VMM's main loop got a processor, for each operation"),
-        Column::number("vhost_turns", "vhost turns").help(
-            "how often vhost's thread of the host's kernel got a processor, for each operation",
-        ),
-        Column::number("io_turns", "I/O turns").help(
-            "how often QEMU's thread for the disk's queue got a processor, for each operation",
-        ),
-    ]);
-    columns.push(Column::data("level"));
-    columns
-}
-
-fn cells(row: &TrafficRow) -> Vec<Cell> {
-    let each = |count: f64| Cell::Number(row.each(count));
-    let maybe = |count: Option<f64>| count.map_or(Cell::Absent, each);
-    let mut cells = vec![
-        Cell::Name(row.workload.clone()),
-        Cell::Name(row.category.clone()),
-        Cell::Name(vm_name(row)),
-        Cell::Count(row.count),
-        each(row.exits() as f64),
-    ];
-    cells.extend(CAUSES.map(|(cause, ..)| Cell::Number(row.cause(cause))));
-    cells.push(Cell::Number(others(row)));
-    cells.extend([
-        each(row.to_vmm as f64),
-        maybe(row.vmm_turns),
-        maybe(row.vhost_turns),
-        maybe(row.io_turns),
-        Cell::Word(row.level.name()),
-    ]);
-    cells
-}
-
 /// Exits of nested VMs by reason at both levels, beside those of the same VMs that are not nested; without rows if there is no nested VM.
 pub fn levels_table(ledgers: &[Ledger]) -> Table {
-    let mut columns = vec![Column::data("workload"), Column::data("vm")];
-    columns.extend(reason_columns());
-    columns.extend(detail_columns());
-    columns.extend([
-        Column::words("", "exit").only(PEOPLE),
-        Column::number("alone", "at L1")
-            .help("exits for each operation of the same VM as a guest of the host"),
-        Column::number("l2", "L2").help("exits of the guest's guest for each operation"),
-        Column::number("l1", "its L1")
-            .help("exits of the VM that the guest's guest runs in, for each operation"),
-    ]);
-    let mut table = Table::new(columns);
-    let mut last = None;
-    for row in levels(ledgers) {
-        let name = format!("{} {}", row.workload, row.category);
-        if last.as_ref() == Some(&name) {
-            table.row(level_cells(&row));
-        } else {
-            table.first_of(name.clone(), level_cells(&row));
-        }
-        last = Some(name);
-    }
-    table
-}
-
-fn level_cells(row: &LevelsRow) -> Vec<Cell> {
-    let mut cells = vec![Cell::Name(row.workload.clone()), Cell::Name(row.category.clone())];
-    match row.exit {
+    let name = |row: &LevelsRow| match row.exit {
         Some((reason, detail)) => {
-            cells.extend(reason_cells(reason));
-            cells.extend(detail_cells(detail));
-        }
-        None => {
-            let count = reason_columns().len() + detail_columns().len();
-            cells.extend(std::iter::repeat_n(Cell::Absent, count));
-        }
-    }
-    let name = row.exit.map_or_else(
-        || "rarer ones".to_owned(),
-        |(reason, detail)| {
             format!("{} {}", names::reason(reason), names::detail(detail)).trim_end().to_owned()
-        },
-    );
-    cells.extend([
-        Cell::Name(name),
-        Cell::of(row.alone, Cell::Number),
-        Cell::Number(row.l2),
-        Cell::Number(row.l1),
-    ]);
-    cells
+        }
+        None => "rarer ones".to_owned(),
+    };
+    Table::of(levels(ledgers))
+        .grouped(|row| format!("{} {}", row.workload, row.category))
+        .column(Column::data("workload"), |row| Cell::Name(row.workload.clone()))
+        .column(Column::data("vm"), |row| Cell::Name(row.category.clone()))
+        .columns(reason_columns(), |row| row.exit.map(|(reason, _)| reason))
+        .columns(detail_columns(), |row| row.exit.map(|(_, detail)| detail))
+        .column(Column::words("", "exit").only(PEOPLE), |row| Cell::Name(name(row)))
+        .column(
+            Column::number("alone", "at L1")
+                .help("exits for each operation of the same VM as a guest of the host"),
+            |row| Cell::of(row.alone, Cell::Number),
+        )
+        .column(
+            Column::number("l2", "L2").help("exits of the guest's guest for each operation"),
+            |row| Cell::Number(row.l2),
+        )
+        .column(
+            Column::number("l1", "its L1")
+                .help("exits of the VM that the guest's guest runs in, for each operation"),
+            |row| Cell::Number(row.l1),
+        )
+        .table()
 }

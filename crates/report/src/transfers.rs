@@ -72,33 +72,21 @@ pub(crate) fn transfers(operations: &Operations) -> Vec<Transfer<'_>> {
 
 /// For people; `None` for a run without both ways.
 pub(crate) fn table(operations: &Operations) -> Option<Table> {
-    let columns = vec![
-        Column::words("size", "I/O"),
-        Column::short("level", "level"),
-        Column::number("copied", "bytes copied"),
-        Column::number("bounced_exits", "exits, bounced"),
-        Column::number("bounced", "path, bounced"),
-        Column::number("converted_exits", "exits, converted"),
-        Column::number("converted", "path, converted"),
-        Column::number("pays_from", "pays from"),
-    ];
-    let mut table = Table::new(columns.into_iter().map(|column| column.only(PEOPLE)).collect());
+    let number = |key, title: &'static str| Column::number(key, title).only(PEOPLE);
     let exits = |row: &OperationRow| {
         let each = row.recorded.then(|| row.exits_per_operation().value()).flatten();
         Cell::of(each, Cell::Number)
     };
     let path = |row: &OperationRow| Cell::of(row.path, |path| path_cell(&path));
-    for transfer in transfers(operations) {
-        table.row(vec![
-            Cell::Word(transfer.size),
-            Cell::Word(transfer.level.name()),
-            Cell::Count(transfer.bytes),
-            exits(transfer.bounced),
-            path(transfer.bounced),
-            exits(transfer.converted),
-            path(transfer.converted),
-            Cell::of(transfer.pays_from(), Cell::Number),
-        ]);
-    }
+    let table = Table::of(transfers(operations))
+        .column(Column::words("size", "I/O").only(PEOPLE), |it| Cell::Word(it.size))
+        .column(Column::short("level", "level").only(PEOPLE), |it| Cell::Word(it.level.name()))
+        .column(number("copied", "bytes copied"), |it| Cell::Count(it.bytes))
+        .column(number("bounced_exits", "exits, bounced"), |it| exits(it.bounced))
+        .column(number("bounced", "path, bounced"), |it| path(it.bounced))
+        .column(number("converted_exits", "exits, converted"), |it| exits(it.converted))
+        .column(number("converted", "path, converted"), |it| path(it.converted))
+        .column(number("pays_from", "pays from"), |it| Cell::of(it.pays_from(), Cell::Number))
+        .table();
     (!table.rows.is_empty()).then_some(table)
 }

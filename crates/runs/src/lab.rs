@@ -79,7 +79,7 @@ pub fn measure(
     let cache = cache_folder()?;
     let consoles = Consoles::new(&cache)?;
     let console = consoles.0.join(format!("{host}.txt"));
-    let setup = setup(cache, console);
+    let setup = with_probes(setup(cache, console));
     let spinner = Progress::spinner();
     let (outcomes, lost) =
         attempts::run(&setup.console, || work.run(&setup, &|what| spinner.say(what)));
@@ -119,7 +119,7 @@ pub fn suite(host: Host, plan: &Plan) -> anyhow::Result<Outcomes> {
     let kernel = kernel::distribution(&cache).map_err(|e| fault(e.into(), None))?;
     let consoles = Consoles::new(&cache)?;
     let console = consoles.0.join(format!("{host}.txt"));
-    let setup = Setup::plain(host, kernel, cache, console);
+    let setup = with_probes(Setup::plain(host, kernel, cache, console));
     let spinner = Progress::spinner();
     let (outcomes, lost) =
         attempts::run(&setup.console, || vmtax_lab::run(&setup, plan, &|what| spinner.say(what)));
@@ -153,6 +153,11 @@ pub fn guest(
     let answered = answered.map_err(|error| keep_console(error, None, &console))?;
     consoles.remove();
     Ok((answered.answer, lost.iter().map(attempts::Lost::note).collect()))
+}
+
+/// With probes that name VMCS fields.
+fn with_probes(setup: Setup) -> Setup {
+    Setup { vmcs_probes: Some(vmtax_live::probe::definitions), ..setup }
 }
 
 /// The folder for the consoles of this run's machines. One that failed stays until the next run.

@@ -87,17 +87,8 @@ fn vmcs_places(root: &Path, isa: Isa) -> Result<Vec<VmcsPlace>, String> {
     let folder = root.join("lib/modules").join(release);
     let module = vmtax_machine::kernel::module(&folder, "kvm_intel")
         .map_err(|error| format!("{}: {error}", folder.display()))?;
-    let modules: Vec<_> = module.into_iter().collect();
-    if modules.is_empty() {
-        return Err(format!("{} has no module kvm_intel", folder.display()));
-    }
-    let place = |place: vmtax_lab::FieldPlace| VmcsPlace {
-        write: place.write,
-        function: place.function,
-        offset: place.offset,
-        register: place.register,
-    };
-    Ok(vmtax_lab::field_places(&modules)?.into_iter().map(place).collect())
+    let module = module.ok_or_else(|| format!("{} has no module kvm_intel", folder.display()))?;
+    vmtax_live::probe::places(&module.bytes)
 }
 
 /// An error of the recorder with its exit code.

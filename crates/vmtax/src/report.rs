@@ -46,7 +46,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
 
 /// Writes a ledger in the format of the flags.
 pub(crate) fn render(args: &ReportArgs, ledger: Ledger) -> anyhow::Result<()> {
-    if let Format::Folded | Format::Callgrind | Format::Pprof | Format::Speedscope = args.format {
+    if let Format::Folded | Format::Pprof = args.format {
         return call_trees(args, &ledger);
     }
     let document = document(args, ledger);
@@ -65,7 +65,6 @@ pub(crate) fn render(args: &ReportArgs, ledger: Ledger) -> anyhow::Result<()> {
 
 /// Call trees in a format of another program.
 fn call_trees(args: &ReportArgs, ledger: &Ledger) -> anyhow::Result<()> {
-    let source = || vmtax_events::printable(&args.input().display().to_string());
     let (all, problems) = profiled(ledger);
     for problem in problems {
         say(&problem);
@@ -80,17 +79,9 @@ fn call_trees(args: &ReportArgs, ledger: &Ledger) -> anyhow::Result<()> {
     if all.is_empty() {
         return fail(
             Code::Data,
-            format!("{}: has no call trees; `vmtax lab run --profile -o RUN` makes them", source()),
-        );
-    }
-    if let (Format::Callgrind, [_, _, ..]) = (args.format, all.as_slice()) {
-        return fail(
-            Code::Usage,
             format!(
-                "--format callgrind: a file has one operation, and {} has {}; select one, such as --vm {}",
-                source(),
-                all.len(),
-                vmtax_events::printable(&all[0].0.name)
+                "{}: has no call trees; `vmtax lab run --profile -o RUN` makes them",
+                vmtax_events::printable(&args.input().display().to_string())
             ),
         );
     }
@@ -101,9 +92,7 @@ fn call_trees(args: &ReportArgs, ledger: &Ledger) -> anyhow::Result<()> {
     };
     place.write(|out| {
         match args.format {
-            Format::Callgrind => calls::callgrind::write(&all[0].0, &all[0].1, out)?,
             Format::Pprof => calls::pprof::write(&all, out)?,
-            Format::Speedscope => calls::speedscope::write(&all, out)?,
             _ => calls::folded::write(&all, out)?,
         }
         Ok(())

@@ -84,32 +84,32 @@ impl Bench {
 }
 
 fn steady(measured: &[Measured]) -> Section {
-    let mut table = Table::new(vec![
-        Column::words("event", "event"),
-        Column::number("rounds", "rounds"),
-        Column::number("creates_legacy", "creates, legacy"),
-        Column::number("creates_reuse", "reuse"),
-        Column::number("round_legacy_ns", "a round, legacy"),
-        Column::number("round_reuse_ns", "reuse"),
-        Column::number("time_ratio", "legacy/reuse"),
-        Column::words("unknown", "unknown"),
-    ]);
-    for (name, result) in measured {
-        let mut cells = vec![Cell::Word(name)];
-        match result {
-            Ok(steady) => {
-                cells.push(Cell::Count(steady.rounds));
-                cells.extend(steady.creates.map(Cell::Count));
-                cells.extend(steady.time.map(|time| Cell::Time(time.as_nanos() as u64)));
-                cells.extend([Cell::Number(time_ratio(steady)), Cell::Empty]);
-            }
-            Err(error) => {
-                cells.extend(vec![Cell::Absent; 6]);
-                cells.push(Cell::Name(error.to_string()));
-            }
-        }
-        table.row(cells);
-    }
+    let of = |result: &Result<Steady, SteadyError>, cell: fn(&Steady) -> Cell| {
+        Cell::of(result.as_ref().ok(), cell)
+    };
+    let table = Table::of(measured)
+        .column(Column::words("event", "event"), |(name, _)| Cell::Word(name))
+        .column(Column::number("rounds", "rounds"), |(_, it)| of(it, |it| Cell::Count(it.rounds)))
+        .column(Column::number("creates_legacy", "creates, legacy"), |(_, it)| {
+            of(it, |it| Cell::Count(it.creates[0]))
+        })
+        .column(Column::number("creates_reuse", "reuse"), |(_, it)| {
+            of(it, |it| Cell::Count(it.creates[1]))
+        })
+        .column(Column::number("round_legacy_ns", "a round, legacy"), |(_, it)| {
+            of(it, |it| Cell::Time(it.time[0].as_nanos() as u64))
+        })
+        .column(Column::number("round_reuse_ns", "reuse"), |(_, it)| {
+            of(it, |it| Cell::Time(it.time[1].as_nanos() as u64))
+        })
+        .column(Column::number("time_ratio", "legacy/reuse"), |(_, it)| {
+            of(it, |it| Cell::Number(time_ratio(it)))
+        })
+        .column(Column::words("unknown", "unknown"), |(_, it)| match it {
+            Ok(_) => Cell::Empty,
+            Err(error) => Cell::Name(error.to_string()),
+        })
+        .table();
     Section {
         id: "steady",
         title: "This kernel's software events under a profiling guest's steady state".to_owned(),

@@ -69,25 +69,17 @@ impl Computed {
 
     fn policies(&self) -> Section {
         let Script { readings, samples, switches, .. } = self.script;
-        let mut table = Table::new(vec![
-            Column::words("guest", "guest"),
-            Column::short("policy", "policy"),
-            Column::number("creates", "creates"),
-            Column::number("exits", "exits"),
-            Column::number("passes", "passes"),
-            Column::number("msr_reads", "MSR reads"),
-            Column::number("msr_writes", "MSR writes"),
-            Column::number("host_ns", "host"),
-            Column::number("blind", "blind"),
-        ]);
-        for c in &self.compared {
-            let a = &c.activity;
-            let mut cells = vec![Cell::Word(c.guest), Cell::Word(c.policy.name())];
-            let counts = [a.creates, a.exits, a.passes, c.accesses.reads, c.accesses.writes];
-            cells.extend(counts.map(Cell::Count));
-            cells.extend([Cell::Time(c.spent), Cell::Share(1.0 - c.seen)]);
-            table.row(cells);
-        }
+        let table = Table::of(&self.compared)
+            .column(Column::words("guest", "guest"), |c| Cell::Word(c.guest))
+            .column(Column::short("policy", "policy"), |c| Cell::Word(c.policy.name()))
+            .column(Column::number("creates", "creates"), |c| Cell::Count(c.activity.creates))
+            .column(Column::number("exits", "exits"), |c| Cell::Count(c.activity.exits))
+            .column(Column::number("passes", "passes"), |c| Cell::Count(c.activity.passes))
+            .column(Column::number("msr_reads", "MSR reads"), |c| Cell::Count(c.accesses.reads))
+            .column(Column::number("msr_writes", "MSR writes"), |c| Cell::Count(c.accesses.writes))
+            .column(Column::number("host_ns", "host"), |c| Cell::Time(c.spent))
+            .column(Column::number("blind", "blind"), |c| Cell::Share(1.0 - c.seen))
+            .table();
         let notes = vec![
             format!(
                 "The same guests: {readings} readings of six counters; {samples} samples; {switches} switches of a thread with six counters. \
@@ -101,37 +93,25 @@ impl Computed {
     }
 
     fn precision(&self) -> Section {
-        let mut table = Table::new(vec![
-            Column::short("basis", "basis"),
-            Column::words("guest", "guest"),
-            Column::number("samples", "samples"),
-            Column::number("error_points", "largest error")
-                .help("of a function's share, in percentage points"),
-        ]);
-        let largest = |errors: &mut dyn Iterator<Item = f64>| {
-            let larger = |a: f64, b: f64| if b.abs() > a.abs() { b } else { a };
-            Cell::Delta(errors.fold(0.0, larger))
-        };
-        for (policy, profile) in &self.profiles {
-            let mut errors =
-                profile.shares.iter().map(|share| 100.0 * (share.sampled - share.known));
-            table.row(vec![
-                Cell::Word("computed"),
-                Cell::Word(policy.name()),
-                Cell::Count(profile.samples),
-                largest(&mut errors),
-            ]);
-        }
         let host = PROFILES[PROFILES.len() - 1].shares;
-        for published in PROFILES {
-            let mut errors = published.shares.iter().zip(host).map(|(share, host)| share - host);
-            table.row(vec![
-                Cell::Word("published"),
-                Cell::Word(published.place),
-                Cell::Count(published.samples),
-                largest(&mut errors),
-            ]);
-        }
+        let computed = self.profiles.iter().map(|(policy, profile)| {
+            let errors = profile.shares.iter().map(|share| 100.0 * (share.sampled - share.known));
+            ("computed", policy.name(), profile.samples, largest(errors))
+        });
+        let published = PROFILES.iter().map(|published| {
+            let errors = published.shares.iter().zip(host).map(|(share, host)| share - host);
+            ("published", published.place, published.samples, largest(errors))
+        });
+        let table = Table::of(computed.chain(published))
+            .column(Column::short("basis", "basis"), |(basis, ..)| Cell::Word(basis))
+            .column(Column::words("guest", "guest"), |(_, guest, ..)| Cell::Word(guest))
+            .column(Column::number("samples", "samples"), |(.., samples, _)| Cell::Count(*samples))
+            .column(
+                Column::number("error_points", "largest error")
+                    .help("of a function's share, in percentage points"),
+                |(.., error)| Cell::Delta(*error),
+            )
+            .table();
         let note = format!(
             "Computed: 5 s at about 4,000 samples a second, where a host that costs nothing takes {}; errors against the program's shares. \
              Published: perf record -e cpu-cycles --all-user ./ftest; errors against its host.",
@@ -144,29 +124,23 @@ impl Computed {
     }
 
     fn contention(&self) -> Section {
-        let mut table = Table::new(vec![
-            Column::words("policy", "policy"),
-            Column::number("held", "host holds"),
-            Column::short("host_events", "host's events"),
-            Column::number("samples", "samples"),
-            Column::number("counted", "counted"),
-            Column::number("blind", "blind"),
-            Column::short("shares", "shares"),
-        ]);
-        for c in &self.contended {
-            let (seen, worked) = c.profile.seen;
-            // Counters are the guest's while it runs.
-            let off = c.policy == Policy::Mediated;
-            table.row(vec![
-                Cell::Word(c.policy.name()),
-                Cell::Count(c.taken as u64),
-                Cell::Word(if off { "off" } else { "on" }),
-                Cell::Count(c.profile.samples),
-                Cell::Share(c.profile.counted),
-                Cell::Share(1.0 - seen as f64 / worked.max(1) as f64),
-                Cell::Word(if c.profile.precise() { "within gates" } else { "off" }),
-            ]);
-        }
+        let table = Table::of(&self.contended)
+            .column(Column::words("policy", "policy"), |c| Cell::Word(c.policy.name()))
+            .column(Column::number("held", "host holds"), |c| Cell::Count(c.taken as u64))
+            .column(Column::short("host_events", "host's events"), |c| {
+                // Counters are the guest's while it runs.
+                Cell::Word(if c.policy == Policy::Mediated { "off" } else { "on" })
+            })
+            .column(Column::number("samples", "samples"), |c| Cell::Count(c.profile.samples))
+            .column(Column::number("counted", "counted"), |c| Cell::Share(c.profile.counted))
+            .column(Column::number("blind", "blind"), |c| {
+                let (seen, worked) = c.profile.seen;
+                Cell::Share(1.0 - seen as f64 / worked.max(1) as f64)
+            })
+            .column(Column::short("shares", "shares"), |c| {
+                Cell::Word(if c.profile.precise() { "within gates" } else { "off" })
+            })
+            .table();
         let notes = vec![
             format!(
                 "Six events of the guest, one of which samples, on {COUNTERS} counters, of which pinned events of the host hold some. \
@@ -180,27 +154,39 @@ impl Computed {
     }
 
     fn published(&self) -> Section {
-        let mut table = Table::new(vec![
-            Column::data("figure"),
-            Column::words("operation", "operation"),
-            Column::number("legacy_ns", "legacy, ns"),
-            Column::number("reuse_ns", "reuse, ns"),
-            Column::number("ratio", "ratio"),
-            Column::number("published_ratio", "published"),
-            Column::short("standing", "rests on"),
-            Column::number("least", "from"),
-            Column::number("most", "to"),
-            Column::words("why", "why"),
-        ]);
-        for figure in Figure::ALL {
-            let rows = self.tables.rows.iter().filter(|row| row.figure == figure);
-            for (at, row) in rows.enumerate() {
-                match at {
-                    0 => table.first_of(figure.name().to_owned(), cells(row)),
-                    _ => table.row(cells(row)),
-                }
-            }
-        }
+        let rows = Figure::ALL
+            .into_iter()
+            .flat_map(|figure| self.tables.rows.iter().filter(move |row| row.figure == figure));
+        let bound = |bound: Option<f64>| bound.map_or(Cell::Empty, Cell::Number);
+        let table = Table::of(rows)
+            .grouped(|row| row.figure.name().to_owned())
+            .column(Column::data("figure"), |row| Cell::Word(short_name(row.figure)))
+            .column(Column::words("operation", "operation"), |row| Cell::Word(row.operation.name()))
+            .column(Column::number("legacy_ns", "legacy, ns"), |row| Cell::Count(row.ns[0]))
+            .column(Column::number("reuse_ns", "reuse, ns"), |row| Cell::Count(row.ns[1]))
+            .column(Column::number("ratio", "ratio"), |row| match row.standing {
+                // Without a basis the ratio is not shown.
+                Standing::Unknowable(_) => Cell::Absent,
+                _ => Cell::of(row.ratio, Cell::Number),
+            })
+            .column(Column::number("published_ratio", "published"), |row| {
+                Cell::Number(row.published)
+            })
+            .column(Column::short("standing", "rests on"), |row| Cell::Word(row.standing.name()))
+            .column(Column::number("least", "from"), |row| match row.standing {
+                Standing::Inferred { least, .. } => bound(least),
+                _ => Cell::Empty,
+            })
+            .column(Column::number("most", "to"), |row| match row.standing {
+                Standing::Inferred { most: None, .. } => Cell::Unknown("unbounded"),
+                Standing::Inferred { most, .. } => bound(most),
+                _ => Cell::Empty,
+            })
+            .column(Column::words("why", "why"), |row| match row.standing {
+                Standing::Unknowable(why) => Cell::Word(why),
+                _ => Cell::Word(""),
+            })
+            .table();
         let notes = vec![
             "RFC v2, Linux 5.0, E5-2699 v4; computed by one script under legacy and reuse."
                 .to_owned(),
@@ -255,63 +241,58 @@ impl Computed {
 
 /// The shares of functions by basis and guest.
 fn shares(profiles: &[(Policy, Profile)]) -> Section {
-    let mut table = Table::new(vec![
-        Column::words("function", "function"),
-        Column::number("known", "program"),
-        Column::number("computed_legacy", "legacy").named("computed, legacy"),
-        Column::number("computed_reuse", "reuse").named("computed, reuse"),
-        Column::number("computed_mediated", "mediated").named("computed, mediated"),
-        Column::number("published_legacy", "published legacy").named("published, guest, legacy"),
-        Column::number("published_version_2", "version 2").named("published, guest, version 2"),
-        Column::number("published_host", "host").named("published, host"),
-    ]);
-    for (at, name) in FUNCTIONS.into_iter().enumerate() {
-        let share = |(_, profile): &(Policy, Profile)| profile.shares.get(at).copied();
-        let known = profiles.first().and_then(share).map(|share| share.known);
-        let mut cells = vec![Cell::Word(name), Cell::of(known, Cell::Share)];
-        cells.extend(
-            profiles.iter().map(|p| Cell::of(share(p), |share| Cell::Share(share.sampled))),
-        );
-        cells.extend(PROFILES.map(|published| Cell::Share(published.shares[at] / 100.0)));
-        table.row(cells);
-    }
+    let share = |at: usize, policy: usize| profiles.get(policy)?.1.shares.get(at);
+    let computed =
+        |at: usize, policy: usize| Cell::of(share(at, policy), |share| Cell::Share(share.sampled));
+    let published = |at: usize, place: usize| Cell::Share(PROFILES[place].shares[at] / 100.0);
+    let table = Table::of(0..FUNCTIONS.len())
+        .column(Column::words("function", "function"), |at| Cell::Word(FUNCTIONS[*at]))
+        .column(Column::number("known", "program"), |at| {
+            Cell::of(share(*at, 0), |share| Cell::Share(share.known))
+        })
+        .column(Column::number("computed_legacy", "legacy").named("computed, legacy"), |at| {
+            computed(*at, 0)
+        })
+        .column(Column::number("computed_reuse", "reuse").named("computed, reuse"), |at| {
+            computed(*at, 1)
+        })
+        .column(Column::number("computed_mediated", "mediated").named("computed, mediated"), |at| {
+            computed(*at, 2)
+        })
+        .column(
+            Column::number("published_legacy", "published legacy")
+                .named("published, guest, legacy"),
+            |at| published(*at, 0),
+        )
+        .column(
+            Column::number("published_version_2", "version 2").named("published, guest, version 2"),
+            |at| published(*at, 1),
+        )
+        .column(Column::number("published_host", "host").named("published, host"), |at| {
+            published(*at, 2)
+        })
+        .table();
     let title = "Shares of functions: of the program, of samples under each policy, and published"
         .to_owned();
     Section { id: "shares", title, notes: Vec::new(), table }
 }
 
-fn cells(row: &Row) -> Vec<Cell> {
-    // Without a basis the ratio is not shown.
-    let (ratio, least, most, why) = match row.standing {
-        Standing::Computed => (row.ratio, None, None, ""),
-        Standing::Inferred { least, most } => (row.ratio, least, most, ""),
-        Standing::Unknowable(why) => (None, None, None, why),
-    };
-    let bound = |bound: Option<f64>| bound.map_or(Cell::Empty, Cell::Number);
-    vec![
-        Cell::Word(match row.figure {
-            Figure::Max => "max",
-            Figure::Total => "total",
-        }),
-        Cell::Word(row.operation.name()),
-        Cell::Count(row.ns[0]),
-        Cell::Count(row.ns[1]),
-        Cell::of(ratio, Cell::Number),
-        Cell::Number(row.published),
-        Cell::Word(row.standing.name()),
-        bound(least),
-        match row.standing {
-            Standing::Inferred { most: None, .. } => Cell::Unknown("unbounded"),
-            _ => bound(most),
-        },
-        Cell::Word(why),
-    ]
+/// The error that is furthest from none.
+fn largest(errors: impl Iterator<Item = f64>) -> f64 {
+    errors.fold(0.0, |a: f64, b: f64| if b.abs() > a.abs() { b } else { a })
+}
+
+fn short_name(figure: Figure) -> &'static str {
+    match figure {
+        Figure::Max => "max",
+        Figure::Total => "total",
+    }
 }
 
 fn row(row: &Row) -> Value {
     let mut value = json!({
         "operation": row.operation.name(),
-        "figure": match row.figure { Figure::Max => "max", Figure::Total => "total" },
+        "figure": short_name(row.figure),
         "legacy_ns": row.ns[0],
         "reuse_ns": row.ns[1],
         "ratio": row.ratio,

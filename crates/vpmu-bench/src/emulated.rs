@@ -7,7 +7,7 @@ use vmtax_lab::suite::Suite;
 use vmtax_lab::suite::pmu::{FAULTS, FUNCTIONS, PERIOD};
 use vmtax_lab::{Host, Measured, Outcomes, Plan};
 use vmtax_report::numbers;
-use vmtax_report::table::{Cell, Column, Table};
+use vmtax_report::table::{Cell, Column, Described, Table};
 use vmtax_report::tables::Section;
 use vmtax_vpmu::host::MsrAccesses;
 use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost};
@@ -179,121 +179,96 @@ impl Recording {
     }
 
     /// A table whose rows are told apart by their host.
-    fn by_host<T>(
-        &self,
-        columns: Vec<Column>,
-        rows: fn(&Emulated) -> &[T],
-        cells: impl Fn(&T) -> Vec<Cell>,
-    ) -> Table {
-        let host = [Column::data("host"), Column::data("accelerator"), Column::data("kernel")];
-        let mut table = Table::new(host.into_iter().chain(columns).collect());
-        for host in &self.hosts {
-            let Emulated { host: name, accelerator, kernel, .. } = host;
-            let emulator = accelerator.trim_start_matches("emulated:");
-            for (at, row) in rows(host).iter().enumerate() {
-                let whose = [name, accelerator, kernel].map(|text| Cell::Name(text.clone()));
-                let cells = whose.into_iter().chain(cells(row)).collect();
-                match at {
-                    0 => table.first_of(
-                        format!("{name}: {emulator}, Linux {kernel}; not hardware"),
-                        cells,
-                    ),
-                    _ => table.row(cells),
-                }
-            }
-        }
-        table
+    fn by_host<T>(&self, rows: fn(&Emulated) -> &[T]) -> Described<(&Emulated, &T)> {
+        let of = move |host| rows(host).iter().map(move |row| (host, row));
+        Table::of(self.hosts.iter().flat_map(of))
+            .grouped(|(of, _)| {
+                let emulator = of.accelerator.trim_start_matches("emulated:");
+                format!("{}: {emulator}, Linux {}; not hardware", of.host, of.kernel)
+            })
+            .column(Column::data("host"), |(of, _)| Cell::Name(of.host.clone()))
+            .column(Column::data("accelerator"), |(of, _)| Cell::Name(of.accelerator.clone()))
+            .column(Column::data("kernel"), |(of, _)| Cell::Name(of.kernel.clone()))
     }
 
     fn operations(&self) -> Table {
-        let columns = vec![
-            Column::words("operation", "one operation"),
-            Column::number("creates_legacy", "events, legacy").named("events created under legacy"),
-            Column::number("creates_reuse", "reuse").named("events created under reuse"),
-            Column::number("creates_mediated", "mediated").named("events created under mediated"),
-            Column::number("path_legacy", "instructions, legacy"),
-            Column::number("path_reuse", "reuse").named("instructions under reuse"),
-            Column::number("path_mediated", "mediated").named("instructions under mediated"),
-            Column::number("path_ratio", "legacy/reuse").help("of the instructions"),
-        ];
-        let each = |each: &Each, cell: fn(f64) -> Cell| {
-            [each.legacy, each.reuse, each.mediated]
-                .map(|value| value.map_or(Cell::Unknown("?"), cell))
-        };
-        let events = |n| Cell::Instructions(n);
-        let path = |n: f64| Cell::Count(n.round() as u64);
-        self.by_host(
-            columns,
-            |host| &host.operations,
-            |row| {
-                let mut cells = vec![Cell::Name(row.operation.clone())];
-                cells.extend(each(&row.creates, events));
-                cells.extend(each(&row.path, path));
-                cells.push(row.path_ratio.map_or(Cell::Unknown("?"), Cell::Quotient));
-                cells
-            },
-        )
+        let events = |n: Option<f64>| n.map_or(Cell::Unknown("?"), Cell::Instructions);
+        let path = |n: Option<f64>| n.map_or(Cell::Unknown("?"), |n| Cell::Count(n.round() as u64));
+        self.by_host(|host| &host.operations)
+            .column(Column::words("operation", "one operation"), |(_, row)| {
+                Cell::Name(row.operation.clone())
+            })
+            .column(
+                Column::number("creates_legacy", "events, legacy")
+                    .named("events created under legacy"),
+                |(_, row)| events(row.creates.legacy),
+            )
+            .column(
+                Column::number("creates_reuse", "reuse").named("events created under reuse"),
+                |(_, row)| events(row.creates.reuse),
+            )
+            .column(
+                Column::number("creates_mediated", "mediated")
+                    .named("events created under mediated"),
+                |(_, row)| events(row.creates.mediated),
+            )
+            .column(Column::number("path_legacy", "instructions, legacy"), |(_, row)| {
+                path(row.path.legacy)
+            })
+            .column(
+                Column::number("path_reuse", "reuse").named("instructions under reuse"),
+                |(_, row)| path(row.path.reuse),
+            )
+            .column(
+                Column::number("path_mediated", "mediated").named("instructions under mediated"),
+                |(_, row)| path(row.path.mediated),
+            )
+            .column(
+                Column::number("path_ratio", "legacy/reuse").help("of the instructions"),
+                |(_, row)| row.path_ratio.map_or(Cell::Unknown("?"), Cell::Quotient),
+            )
+            .table()
     }
 
     fn profiles(&self) -> Table {
-        let columns = vec![
-            Column::words("operation", "operation"),
-            Column::number("creates", "creates"),
-            Column::number("counted", "counted"),
-            Column::number("interrupts", "interrupts"),
-            Column::number("delivered", "delivered"),
-            Column::number("merged", "merged"),
-            Column::number("dropped", "dropped"),
-            Column::list("shares", "shares"),
-        ];
-        self.by_host(
-            columns,
-            |host| &host.profiles,
-            |p| {
-                let counts = [p.creates, p.counted, p.interrupts, p.delivered, p.merged, p.dropped];
-                let percent = numbers::percent;
-                let share = |share: &Share| {
-                    format!(
-                        "{} {} of {}",
-                        share.function,
-                        percent(share.sampled),
-                        percent(share.known)
-                    )
-                };
-                let shares = p.shares.iter().map(share).collect::<Vec<_>>().join(", ");
-                let mut cells = vec![Cell::Name(p.operation.clone())];
-                cells.extend(counts.map(Cell::Count));
-                cells.push(Cell::Words(shares.split(' ').map(str::to_owned).collect()));
-                cells
-            },
-        )
+        let share = |share: &Share| {
+            let [sampled, known] = [share.sampled, share.known].map(numbers::percent);
+            format!("{} {sampled} of {known}", share.function)
+        };
+        self.by_host(|host| &host.profiles)
+            .column(Column::words("operation", "operation"), |(_, it)| {
+                Cell::Name(it.operation.clone())
+            })
+            .column(Column::number("creates", "creates"), |(_, it)| Cell::Count(it.creates))
+            .column(Column::number("counted", "counted"), |(_, it)| Cell::Count(it.counted))
+            .column(Column::number("interrupts", "interrupts"), |(_, it)| {
+                Cell::Count(it.interrupts)
+            })
+            .column(Column::number("delivered", "delivered"), |(_, it)| Cell::Count(it.delivered))
+            .column(Column::number("merged", "merged"), |(_, it)| Cell::Count(it.merged))
+            .column(Column::number("dropped", "dropped"), |(_, it)| Cell::Count(it.dropped))
+            .column(Column::list("shares", "shares"), |(_, it)| {
+                let shares = it.shares.iter().map(share).collect::<Vec<_>>().join(", ");
+                Cell::Words(shares.split(' ').map(str::to_owned).collect())
+            })
+            .table()
     }
 
     fn faults(&self) -> Table {
-        let columns = vec![
-            Column::words("access", "access"),
-            Column::number("faulted", "faulted"),
-            Column::number("tried", "tried"),
-        ];
-        self.by_host(
-            columns,
-            |host| &host.faults,
-            |Faulted { what, faulted, of }| {
-                vec![Cell::Name(what.clone()), Cell::Count(*faulted), Cell::Count(*of)]
-            },
-        )
+        self.by_host(|host| &host.faults)
+            .column(Column::words("access", "access"), |(_, it)| Cell::Name(it.what.clone()))
+            .column(Column::number("faulted", "faulted"), |(_, it)| Cell::Count(it.faulted))
+            .column(Column::number("tried", "tried"), |(_, it)| Cell::Count(it.of))
+            .table()
     }
 
     fn failures(&self) -> Table {
-        let columns =
-            vec![Column::words("operation", "operation"), Column::words("problem", "problem")];
-        self.by_host(
-            columns,
-            |host| &host.failures,
-            |Failure { operation, problem }| {
-                vec![Cell::Name(operation.clone()), Cell::Name(problem.clone())]
-            },
-        )
+        self.by_host(|host| &host.failures)
+            .column(Column::words("operation", "operation"), |(_, it)| {
+                Cell::Name(it.operation.clone())
+            })
+            .column(Column::words("problem", "problem"), |(_, it)| Cell::Name(it.problem.clone()))
+            .table()
     }
 }
 

@@ -88,29 +88,20 @@ pub fn tables(gates: &[Gate]) -> Tables {
 
 /// A row for each gate.
 fn table(gates: &[Gate]) -> Table {
-    let mut table = Table::new(vec![
-        Column::words("gate", "gate"),
-        Column::words("policy", "policy"),
-        Column::number("found", "found"),
-        Column::number("at_least", "at least"),
-        Column::number("at_most", "at most"),
-        Column::short("holds", "holds"),
-    ]);
-    for gate in gates {
-        let (least, most) = match gate.limit {
-            Limit::AtMost(limit) => (Cell::Empty, Cell::Number(limit)),
-            Limit::AtLeast(limit) => (Cell::Number(limit), Cell::Empty),
-        };
-        table.row(vec![
-            Cell::Word(gate.name),
-            Cell::Word(gate.policy.name()),
-            Cell::Number(gate.found),
-            least,
-            most,
-            Cell::Flag(gate.holds()),
-        ]);
-    }
-    table
+    Table::of(gates)
+        .column(Column::words("gate", "gate"), |gate| Cell::Word(gate.name))
+        .column(Column::words("policy", "policy"), |gate| Cell::Word(gate.policy.name()))
+        .column(Column::number("found", "found"), |gate| Cell::Number(gate.found))
+        .column(Column::number("at_least", "at least"), |gate| match gate.limit {
+            Limit::AtLeast(limit) => Cell::Number(limit),
+            Limit::AtMost(_) => Cell::Empty,
+        })
+        .column(Column::number("at_most", "at most"), |gate| match gate.limit {
+            Limit::AtMost(limit) => Cell::Number(limit),
+            Limit::AtLeast(_) => Cell::Empty,
+        })
+        .column(Column::short("holds", "holds"), |gate| Cell::Flag(gate.holds()))
+        .table()
 }
 
 /// A line for each gate that does not hold.

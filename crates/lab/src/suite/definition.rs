@@ -160,6 +160,13 @@ pub(super) const fn waiting(
     Code { waits: true, ..whole(setup, body) }
 }
 
+/// Names are unique.
+impl PartialEq for Definition {
+    fn eq(&self, other: &Definition) -> bool {
+        self.name == other.name
+    }
+}
+
 impl Definition {
     /// Whether it can be executed at a level of this host.
     pub fn is_for(&self, host: Host, level: u8) -> bool {

@@ -17,7 +17,6 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 use object::{Object, ObjectSection};
@@ -29,9 +28,6 @@ use super::definition::{Code, Definition, Kind, Own, line, nothing};
 use super::{EMPTY, SUITES, Suite};
 use crate::Error;
 use crate::budget::toml_problem;
-
-/// The operations that were read; there is one file for each process.
-static READ: OnceLock<Suite> = OnceLock::new();
 
 /// Limits of a file: bytes of it, its operations, bytes of the code of one, letters of a name, and operations in a batch.
 const MOST_TEXT: u64 = 1 << 20;
@@ -74,17 +70,7 @@ struct Exits {
     intel: Option<String>,
 }
 
-/// The suite that was read, if one was.
-pub fn suite() -> Option<&'static Suite> {
-    READ.get()
-}
-
-/// The operations that were read, if any were.
-pub(super) fn operations() -> &'static [Definition] {
-    READ.get().map_or(&[], |suite| suite.operations)
-}
-
-/// Reads a file as a suite. A process reads one file.
+/// Reads a file as a suite, which is kept until the process ends, as those of the table are.
 ///
 /// # Errors
 /// When the file cannot be read, or has something that cannot run: the sentence names the operation.
@@ -92,15 +78,12 @@ pub fn read(path: &Path) -> Result<&'static Suite, Error> {
     let problem = |problem: String| Error::Operation { path: path.to_owned(), problem };
     let text = read_small_text(path, MOST_TEXT).map_err(Error::io(path, "read the operations"))?;
     let definitions = definitions(&text).map_err(problem)?;
-    let suite = Suite {
+    Ok(Box::leak(Box::new(Suite {
         name: "own",
         summary: "operations of the user's file",
         operations: Vec::leak(definitions),
         nests: true,
-    };
-    READ.set(suite)
-        .map_err(|_| problem("another file of operations was read before".to_owned()))?;
-    READ.get().ok_or_else(|| problem("was not kept".to_owned()))
+    })))
 }
 
 fn definitions(text: &str) -> Result<Vec<Definition>, String> {

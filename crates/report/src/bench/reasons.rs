@@ -16,60 +16,44 @@ pub(crate) const NOTE: &str = "Of one operation of built-in workloads, of the wh
 /// The table, with a group for each workload and category.
 pub(crate) fn table(rows: &[ReasonRow]) -> Table {
     let data = |key| Column::data(key).only(CSV | JSON);
-    let mut table = Table::new(vec![
-        data("workload"),
-        data("category"),
-        data("baseline"),
-        data("unit"),
-        Column::words("guest", "exits of"),
-        Column::words("reason", "reason"),
-        Column::number("exits_baseline", "baseline"),
-        Column::number("exits", "category"),
-        Column::number("ratio", "ratio"),
-        Column::number("", "% of all").only(PEOPLE),
-    ]);
     let mut all = 0.0;
-    let mut last = None;
-    for row in rows {
+    // The row of all exits is in front of those that are its parts.
+    let rows = rows.iter().map(|row| {
         if row.guest == Guest::All {
             all = row.own;
         }
-        let cells = cells(row, all);
-        let key = (&row.workload, &row.category);
-        if last == Some(key) {
-            table.row(cells);
-        } else {
-            let unit = if row.of_operation { "for each operation" } else { "in a run" };
-            table.first_of(
-                format!("{} in {}, beside {}, {unit}", row.workload, row.category, row.baseline),
-                cells,
-            );
-        }
-        last = Some(key);
-    }
-    table
-}
-
-fn cells(row: &ReasonRow, all: f64) -> Vec<Cell> {
-    let guest = match row.guest {
-        Guest::All => "all",
-        Guest::Workload => "workload's guest",
-        Guest::Hypervisor => "its hypervisor",
-    };
-    let reason = row.what.map_or("all".to_owned(), |(reason, detail)| {
-        [names::reason(reason), names::detail(detail)].join(" ").trim_end().to_owned()
+        (row, all)
     });
-    let unit = if row.of_operation { "exits an operation" } else { "exits" };
-    vec![
-        Cell::Name(row.workload.clone()),
-        Cell::Name(row.category.clone()),
-        Cell::Name(row.baseline.clone()),
-        Cell::Word(unit),
-        Cell::Word(guest),
-        Cell::Name(reason),
-        Cell::of(row.base, Cell::Number),
-        Cell::Number(row.own),
-        Cell::of(row.ratio(), Cell::Number),
-        Cell::of((all > 0.0).then_some(row.own / all), Cell::Percent),
-    ]
+    Table::of(rows)
+        .grouped(|(row, _)| {
+            let unit = if row.of_operation { "for each operation" } else { "in a run" };
+            format!("{} in {}, beside {}, {unit}", row.workload, row.category, row.baseline)
+        })
+        .column(data("workload"), |(row, _)| Cell::Name(row.workload.clone()))
+        .column(data("category"), |(row, _)| Cell::Name(row.category.clone()))
+        .column(data("baseline"), |(row, _)| Cell::Name(row.baseline.clone()))
+        .column(data("unit"), |(row, _)| {
+            Cell::Word(if row.of_operation { "exits an operation" } else { "exits" })
+        })
+        .column(Column::words("guest", "exits of"), |(row, _)| {
+            Cell::Word(match row.guest {
+                Guest::All => "all",
+                Guest::Workload => "workload's guest",
+                Guest::Hypervisor => "its hypervisor",
+            })
+        })
+        .column(Column::words("reason", "reason"), |(row, _)| {
+            Cell::Name(row.what.map_or("all".to_owned(), |(reason, detail)| {
+                [names::reason(reason), names::detail(detail)].join(" ").trim_end().to_owned()
+            }))
+        })
+        .column(Column::number("exits_baseline", "baseline"), |(row, _)| {
+            Cell::of(row.base, Cell::Number)
+        })
+        .column(Column::number("exits", "category"), |(row, _)| Cell::Number(row.own))
+        .column(Column::number("ratio", "ratio"), |(row, _)| Cell::of(row.ratio(), Cell::Number))
+        .column(Column::number("", "% of all").only(PEOPLE), |(row, all)| {
+            Cell::of((*all > 0.0).then_some(row.own / all), Cell::Percent)
+        })
+        .table()
 }

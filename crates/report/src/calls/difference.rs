@@ -87,35 +87,36 @@ pub(crate) fn name(line: &Line) -> String {
 
 /// A row for each function that makes a difference.
 pub fn table(all: &[&Compared<'_>]) -> Table {
-    let mut table = Table::new(vec![
-        Column::words("operation", "operation"),
-        Column::words("level", "level"),
-        Column::words("run", "run"),
-        Column::words("function", "function").help("an instruction of a guest in brackets"),
-        Column::number("delta", "difference").help("instructions of one operation"),
-        Column::words("was", "was").help("its name in the first run"),
-        Column::words("gone", "without").help("its callees that only the first run has"),
-        Column::words("new", "with").help("its callees that only this run has"),
-    ]);
-    for one in all {
-        for line in &one.difference.lines {
-            let names = |names: &[String]| match names {
-                [] => Cell::Empty,
-                names => Cell::Name(names.join(", ")),
-            };
-            table.row(vec![
-                Cell::Name(one.after.name.clone()),
-                Cell::Word(one.after.level.name()),
-                Cell::Name(one.run.clone()),
-                Cell::Name(name(line)),
-                Cell::Delta(line.delta),
-                line.was.clone().map_or(Cell::Empty, Cell::Name),
-                names(&line.gone),
-                names(&line.new),
-            ]);
-        }
-    }
-    table
+    let names = |names: &[String]| match names {
+        [] => Cell::Empty,
+        names => Cell::Name(names.join(", ")),
+    };
+    Table::of(all.iter().flat_map(|one| one.difference.lines.iter().map(move |line| (one, line))))
+        .column(Column::words("operation", "operation"), |(one, _)| {
+            Cell::Name(one.after.name.clone())
+        })
+        .column(Column::words("level", "level"), |(one, _)| Cell::Word(one.after.level.name()))
+        .column(Column::words("run", "run"), |(one, _)| Cell::Name(one.run.clone()))
+        .column(
+            Column::words("function", "function").help("an instruction of a guest in brackets"),
+            |(_, line)| Cell::Name(name(line)),
+        )
+        .column(
+            Column::number("delta", "difference").help("instructions of one operation"),
+            |(_, line)| Cell::Delta(line.delta),
+        )
+        .column(Column::words("was", "was").help("its name in the first run"), |(_, line)| {
+            line.was.clone().map_or(Cell::Empty, Cell::Name)
+        })
+        .column(
+            Column::words("gone", "without").help("its callees that only the first run has"),
+            |(_, line)| names(&line.gone),
+        )
+        .column(
+            Column::words("new", "with").help("its callees that only this run has"),
+            |(_, line)| names(&line.new),
+        )
+        .table()
 }
 
 /// A differential flame graph of each operation, with its heading.

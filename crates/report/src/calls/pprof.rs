@@ -11,7 +11,6 @@ use vmtax_analyse::calls::Label as Node;
 use vmtax_analyse::{CallTree, Profiled};
 use vmtax_events::CallKind;
 
-use super::callgrind::place;
 use super::{frame, leaves, title};
 use crate::names::printable;
 
@@ -157,6 +156,12 @@ pub fn write(all: &[(Profiled<'_>, CallTree)], out: &mut dyn Write) -> io::Resul
         }
     }
     out.write_all(&growing.profile.encode_to_vec())
+}
+
+/// `arch/x86/kvm/x86.c:123` as file and line.
+fn place(text: &str) -> (String, u64) {
+    let (file, line) = text.rsplit_once(':').unwrap_or((text, ""));
+    (printable(file), line.parse().unwrap_or(0))
 }
 
 #[cfg(test)]

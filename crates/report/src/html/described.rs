@@ -374,8 +374,8 @@ mod tests {
 
     #[test]
     fn notes_for_the_whole_page_appear_once() {
-        let mut table = Table::new(vec![Column::words("name", "name")]);
-        table.row(vec![Cell::Name("<b>".to_owned())]);
+        let column = Column::words("name", "name");
+        let table = Table::of(["<b>"]).column(column, |name| Cell::Word(name)).table();
         let page = written(&table, Some("Emulated (<x>)."));
         assert_eq!(page.matches("Emulated (&lt;x&gt;).").count(), 1);
         assert!(!written(&table, None).contains("class=\"notice emulation\""));
@@ -383,23 +383,24 @@ mod tests {
 
     #[test]
     fn cells_are_typed() {
-        let mut table = Table::new(vec![
-            Column::words("name", "name"),
-            Column::number("share", "share").barred(),
-            Column::number("bar", "bar").class("picture"),
-            Column::minor("delta", "delta", 1).help("more <"),
-            Column::data("hidden"),
-        ]);
         let slice = Slice { class: "s0".to_owned(), title: "<t>".to_owned(), share: 0.25 };
-        table.row(vec![
-            Cell::Described("cause", "what <it> is"),
-            Cell::Percent(0.5),
-            Cell::Stack(vec![slice]),
-            Cell::Delta(-0.5),
-            Cell::Count(7),
-        ]);
-        table.total =
-            Some(vec![Cell::Word("all"), Cell::Empty, Cell::Empty, Cell::Absent, Cell::Empty]);
+        let or = |row: &bool, cell: Cell, total: Cell| if *row { cell } else { total };
+        let table = Table::of([true])
+            .total(Some(false))
+            .column(Column::words("name", "name"), |row| {
+                or(row, Cell::Described("cause", "what <it> is"), Cell::Word("all"))
+            })
+            .column(Column::number("share", "share").barred(), |row| {
+                or(row, Cell::Percent(0.5), Cell::Empty)
+            })
+            .column(Column::number("bar", "bar").class("picture"), |row| {
+                or(row, Cell::Stack(vec![slice.clone()]), Cell::Empty)
+            })
+            .column(Column::minor("delta", "delta", 1).help("more <"), |row| {
+                or(row, Cell::Delta(-0.5), Cell::Absent)
+            })
+            .column(Column::data("hidden"), |_| Cell::Count(7))
+            .table();
         let page = written(&table, None);
         for part in [
             "cause <span class=\"aside\">what &lt;it&gt; is</span></th>",

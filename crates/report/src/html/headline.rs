@@ -101,10 +101,8 @@ fn sums(doc: &Document) -> Markup {
             ("exits", numbers::count(total.count)),
         ]);
     }
-    let span_ns = headline::duration_ns(ledger);
     let mut sums: Vec<(&str, String)> = vec![("exits", numbers::count(total.count))];
-    if span_ns > 0 && total.timed > 0 {
-        let rate = total.count as f64 * 1e9 / span_ns as f64;
+    if let Some(rate) = ledger.exits_per_second().filter(|_| total.timed > 0) {
         sums.push(("exits per second", rate_text(rate)));
     }
     if total.timed > 0 {

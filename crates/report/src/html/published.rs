@@ -34,46 +34,45 @@ pub(super) fn comparison(doc: &Document, nested: &Nested) -> Markup {
     }
 }
 
-/// A row for each reason of an exit of L1.
+/// A row for each reason of an exit of L1; the total is no row of the comparison.
 fn table(comparison: &Comparison) -> Table {
-    let mut table = Table::new(vec![
-        Column::words("", "exit of L1"),
-        Column::number("", "published 2017"),
-        Column::number("", "here").strong(),
-        Column::words("", "about, published").class("described"),
-        Column::words("", "about, here").class("described"),
-    ]);
-    comparison.rows.iter().for_each(|row| table.row(cells(row)));
     let published = ANCILLARY.iter().map(|published| published.count).sum();
-    let total = [Cell::Count(published), Cell::Ratio(comparison.total), Cell::Empty, Cell::Empty];
-    table.total = Some([&[Cell::Word("all")], &total[..]].concat());
-    table
+    Table::of(comparison.rows.iter().map(Some))
+        .total(Some(None))
+        .column(Column::words("", "exit of L1"), |row| match row {
+            Some(row) => Cell::Name(name(row)),
+            None => Cell::Word("all"),
+        })
+        .column(Column::number("", "published 2017"), |row| match row {
+            Some(row) => Cell::of(row.published, |published| Cell::Count(published.count)),
+            None => Cell::Count(published),
+        })
+        .column(Column::number("", "here").strong(), |row| match row {
+            Some(row) if row.reason.is_some() => Cell::Ratio(row.here),
+            Some(_) => Cell::Absent
+                .titled("the VMCB is memory that L1 reads and writes without an exit".to_owned()),
+            None => Cell::Ratio(comparison.total),
+        })
+        .column(Column::words("", "about, published").class("described"), |row| match row {
+            Some(row) => Cell::Word(row.published.map_or("", |published| published.about)),
+            None => Cell::Empty,
+        })
+        .column(Column::words("", "about, here").class("described"), |row| match row {
+            Some(row) if row.reason.is_some() => Cell::Name(details(row)),
+            Some(_) => Cell::Word("SVM has no such exit: the VMCB is memory"),
+            None => Cell::Empty,
+        })
+        .table()
 }
 
-fn cells(row: &ComparisonRow) -> Vec<Cell> {
+/// The published name, with the recording's in brackets where it is another.
+fn name(row: &ComparisonRow) -> String {
     let vmx = row.published.map(|p| Reason { isa: Isa::Vmx, code: p.vmx, flags: 0 });
-    let vmx = vmx.map(names::reason);
-    let here = row.reason.map(names::reason);
-    let name = match (&vmx, &here) {
+    match (vmx.map(names::reason), row.reason.map(names::reason)) {
         (Some(vmx), Some(here)) if vmx != here => format!("{vmx} ({here})"),
-        (Some(name), _) | (None, Some(name)) => name.clone(),
+        (Some(name), _) | (None, Some(name)) => name,
         (None, None) => String::new(),
-    };
-    let (here, about_here) = match row.reason {
-        Some(_) => (Cell::Ratio(row.here), details(row)),
-        None => (
-            Cell::Absent
-                .titled("the VMCB is memory that L1 reads and writes without an exit".to_owned()),
-            "SVM has no such exit: the VMCB is memory".to_owned(),
-        ),
-    };
-    vec![
-        Cell::Name(name),
-        Cell::of(row.published, |published| Cell::Count(published.count)),
-        here,
-        Cell::Word(row.published.map_or("", |published| published.about)),
-        Cell::Name(about_here),
-    ]
+    }
 }
 
 /// What the exits of a row were about.

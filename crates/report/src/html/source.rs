@@ -5,7 +5,7 @@ use vmtax_events::Recording;
 
 use super::figures;
 use super::frame::Fact;
-use crate::{Document, headline, names, numbers};
+use crate::{Document, names, numbers};
 
 /// VMs listed before the rest are only counted.
 const MAX_VMS: usize = 12;
@@ -50,7 +50,7 @@ pub(super) fn badges(doc: &Document) -> Markup {
 
 fn measured(doc: &Document) -> String {
     let ledger = &doc.ledger;
-    let span = headline::duration_ns(ledger);
+    let span = ledger.duration_ns();
     let vcpus = numbers::counted(ledger.time.len() as u64, "vCPU");
     match (span, ledger.time.len()) {
         (0, 0) => "length not known".to_owned(),

@@ -199,25 +199,15 @@ fn text(
     (rows, compared): Parts<'_, '_>,
     look: Text,
 ) -> io::Result<()> {
-    let mut columns = vec![Column::words("", "operation"), Column::short("", "level")];
-    columns.extend(runs.iter().map(|(name, _)| Column::number("", name.clone())));
-    let mut table = Table::new(columns);
-    for (at, row) in rows.iter().enumerate() {
-        let mut cells = vec![Cell::Name(row.name.clone()), Cell::Name(row.level.clone())];
-        cells.extend((0..runs.len()).map(|column| Cell::Name(row.in_words(column))));
-        table.row(cells);
-        let mut below = Vec::new();
-        for (column, (name, _)) in runs.iter().enumerate() {
-            let differences = row.differences(column).into_iter();
-            below.extend(differences.map(|(kind, before, now)| {
-                format!("{name}: {kind}: {}, not {}", plain(now), plain(before))
-            }));
-            let functions = functions(compared, (at, column)).and_then(Compared::sentence);
-            below.extend(functions.map(|functions| format!("{name}: {functions}")));
-        }
-        table.below(below);
+    let mut table = Table::of(rows.iter().enumerate())
+        .below(|(at, row)| below(runs, (*at, row), compared))
+        .column(Column::words("", "operation"), |(_, row)| Cell::Name(row.name.clone()))
+        .column(Column::short("", "level"), |(_, row)| Cell::Name(row.level.clone()));
+    for (column, (name, _)) in runs.iter().enumerate() {
+        table = table
+            .column(Column::number("", name.clone()), |(_, row)| Cell::Name(row.in_words(column)));
     }
-    table.terminal(look, out)?;
+    table.table().terminal(look, out)?;
     let unit = if runs[0].1.recording.emulated.is_some() {
         "Exits of one operation, and its path in instructions (emulated: exact; they do not reflect time)."
     } else {
@@ -236,6 +226,24 @@ fn text(
     Ok(())
 }
 
+/// Lines below an operation: the exits and functions by which each run differs from the first.
+fn below(
+    runs: &[(String, &Ledger)],
+    (at, row): (usize, &Row),
+    compared: &[((usize, usize), Compared<'_>)],
+) -> Vec<String> {
+    let mut below = Vec::new();
+    for (column, (name, _)) in runs.iter().enumerate() {
+        let differences = row.differences(column).into_iter();
+        below.extend(differences.map(|(kind, before, now)| {
+            format!("{name}: {kind}: {}, not {}", plain(now), plain(before))
+        }));
+        let functions = functions(compared, (at, column)).and_then(Compared::sentence);
+        below.extend(functions.map(|functions| format!("{name}: {functions}")));
+    }
+    below
+}
+
 fn functions<'a, 'b>(
     compared: &'a [((usize, usize), Compared<'b>)],
     cell: (usize, usize),
@@ -245,65 +253,66 @@ fn functions<'a, 'b>(
 
 /// A row for each operation and run.
 fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
-    let mut table = Table::new(vec![
-        Column::words("operation", "operation"),
-        Column::words("level", "level"),
-        Column::words("run", "run"),
-        Column::number("exits_per_operation", "exits").help("of one operation"),
-        Column::number("path", "path").help("of one operation, median of the batches"),
-        Column::number("path_ratio", "path ratio").help("path over that of the first run"),
-        Column::number("path_tolerance", "±")
-            .help("how far off the path of another run may be, as a part of it"),
-        Column::words("path_differs", "differs")
-            .help("from the first run's, by more than both tolerances together"),
-    ]);
-    for row in rows {
-        for (column, cell) in row.cells.iter().enumerate() {
-            let Some(cell) = cell else { continue };
-            table.row(vec![
-                Cell::Name(row.name.clone()),
-                Cell::Name(row.level.clone()),
-                Cell::Name(name_of(runs, column)),
-                Cell::Ratio(cell.exits),
-                Cell::of(cell.path, |path| Cell::Instructions(path.median)),
-                Cell::of(row.ratio(column), Cell::Number),
-                Cell::of(cell.path, |path| Cell::Share(path.tolerance())),
-                Cell::of(row.differs(column), Cell::Flag),
-            ]);
-        }
-    }
-    table
+    let measured = rows.iter().flat_map(|row| {
+        let cells = row.cells.iter().enumerate();
+        cells.filter_map(move |(column, cell)| Some((row, column, cell.as_ref()?)))
+    });
+    Table::of(measured)
+        .column(Column::words("operation", "operation"), |(row, ..)| Cell::Name(row.name.clone()))
+        .column(Column::words("level", "level"), |(row, ..)| Cell::Name(row.level.clone()))
+        .column(Column::words("run", "run"), |(_, at, _)| Cell::Name(name_of(runs, *at)))
+        .column(
+            Column::number("exits_per_operation", "exits").help("of one operation"),
+            |(.., cell)| Cell::Ratio(cell.exits),
+        )
+        .column(
+            Column::number("path", "path").help("of one operation, median of the batches"),
+            |(.., cell)| Cell::of(cell.path, |path| Cell::Instructions(path.median)),
+        )
+        .column(
+            Column::number("path_ratio", "path ratio").help("path over that of the first run"),
+            |(row, at, _)| Cell::of(row.ratio(*at), Cell::Number),
+        )
+        .column(
+            Column::number("path_tolerance", "±")
+                .help("how far off the path of another run may be, as a part of it"),
+            |(.., cell)| Cell::of(cell.path, |path| Cell::Share(path.tolerance())),
+        )
+        .column(
+            Column::words("path_differs", "differs")
+                .help("from the first run's, by more than both tolerances together"),
+            |(row, at, _)| Cell::of(row.differs(*at), Cell::Flag),
+        )
+        .table()
 }
 
 /// A row for each operation, the runs side by side.
 fn beside(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
-    let mut columns = vec![Column::words("", "operation"), Column::short("", "level")];
-    for column in 0..runs.len() {
-        let name = name_of(runs, column);
-        columns.push(Column::number("", format!("{name}: exits")).help("of one operation"));
-        columns.push(Column::number("", "path").help("of one operation, median of the batches"));
-        let factor = || {
-            Column::number("", "x")
-                .help("path over that of the first run; same: within the tolerances")
-        };
-        columns.extend((column > 0).then(factor));
-    }
-    let mut table = Table::new(columns);
-    for row in rows {
-        let mut cells = vec![Cell::Name(row.name.clone()), Cell::Name(row.level.clone())];
-        for (column, cell) in row.cells.iter().enumerate() {
-            let exits = cell.as_ref().map_or(Cell::Absent, |cell| Cell::Ratio(cell.exits));
-            let path = cell.as_ref().and_then(|cell| cell.path);
-            cells.extend([exits, Cell::of(path, |path| super::path_cell(&path))]);
-            let factor = row.ratio(column).map(|x| match row.differs(column) {
-                Some(true) => Cell::Written(format!("{x:.3}"), sort_key(x)),
-                _ => Cell::Written("same".to_owned(), sort_key(x)),
+    let mut table = Table::of(rows)
+        .column(Column::words("", "operation"), |row| Cell::Name(row.name.clone()))
+        .column(Column::short("", "level"), |row| Cell::Name(row.level.clone()));
+    for at in 0..runs.len() {
+        let exits = Column::number("", format!("{}: exits", name_of(runs, at)));
+        let path = Column::number("", "path").help("of one operation, median of the batches");
+        table = table
+            .column(exits.help("of one operation"), |row| {
+                Cell::of(row.cells[at].as_ref(), |cell| Cell::Ratio(cell.exits))
+            })
+            .column(path, |row| {
+                let path = row.cells[at].as_ref().and_then(|cell| cell.path);
+                Cell::of(path, |path| super::path_cell(&path))
             });
-            cells.extend((column > 0).then(|| factor.unwrap_or(Cell::Absent)));
+        if at > 0 {
+            let factor = Column::number("", "x")
+                .help("path over that of the first run; same: within the tolerances");
+            table = table.column(factor, |row| {
+                let is_same = row.differs(at) != Some(true);
+                let text = |x: f64| if is_same { "same".to_owned() } else { format!("{x:.3}") };
+                Cell::of(row.ratio(at), |x| Cell::Written(text(x), sort_key(x)))
+            });
         }
-        table.row(cells);
     }
-    table
+    table.table()
 }
 
 /// How many operations differ from the first run, and the largest difference.

@@ -6,7 +6,7 @@ use vmtax_analyse::{OperationExit, OperationRow, Operations, Path};
 use vmtax_events::{Level, Recording};
 
 use super::{exit_list, factor, instructions, no_exits, path_cell, shares};
-use crate::keys::{detail_cells, detail_columns, reason_fields};
+use crate::keys::{detail_columns, detail_object, reason_fields};
 use crate::table::{CSV, Cell, Column, JSON, Line, PAGE, PEOPLE, Slice, TEXT, Table, sort_key};
 use crate::{memory, names};
 
@@ -71,10 +71,8 @@ fn exit_line(recording: &Recording, row: &OperationRow, exit: &OperationExit) ->
         ("l2_reason", Cell::of(exit.ancillary_of, |of| Cell::Name(names::reason(of)))),
         ("reason", Cell::Name(names::reason(exit.reason))),
     ]);
-    let detail = detail_columns().into_iter().zip(detail_cells(exit.detail));
-    line.extend(
-        detail.filter(|(column, _)| column.is_on(CSV)).map(|(column, cell)| (column.key, cell)),
-    );
+    let detail = detail_columns().into_iter().filter(|(column, _)| column.is_on(CSV));
+    line.extend(detail.map(|(column, cell)| (column.key, cell(&Some(exit.detail)))));
     line
 }
 
@@ -97,146 +95,138 @@ pub(crate) const PARTS: [Part; 4] = [
 
 /// A row for each operation. `emulated` is what hardware does not execute, where call trees say so.
 pub(crate) fn table(operations: &Operations, emulated: &Emulated) -> Table {
-    let keys = [
-        "name",
-        "vm",
-        "level",
-        "count",
-        "recorded",
-        "exits",
-        "exits_per_operation",
-        "l2_exits",
-        "to_l1",
-        "ancillary_exits",
-        "ancillary_per_exit",
-        "path",
-        "l2_over_l1",
-        "window",
-    ];
-    let mut columns = keys.map(|key| Column::data(key).only(JSON)).to_vec();
-    let with_memory = operations.rows.iter().any(|row| row.memory.is_some());
-    columns.extend(with_memory.then(|| Column::data("memory").only(JSON)));
-    columns.extend(columns_for_people(operations, emulated));
-    let mut table = Table::new(columns);
-    for row in &operations.rows {
-        let mut cells = cells_of_json(row);
-        cells.extend(with_memory.then(|| Cell::of(row.memory.as_ref(), memory::object)));
-        cells.extend(cells_for_people(row, emulated));
-        table.row(cells);
+    let json = |key| Column::data(key).only(JSON);
+    let mut table = Table::of(&operations.rows)
+        .column(json("name"), |row| Cell::Name(row.name.clone()))
+        .column(json("vm"), |row| Cell::of(row.vm, |vm| Cell::Count(vm.into())))
+        .column(json("level"), |row| Cell::Word(row.level.name()))
+        .column(json("count"), |row| Cell::Count(row.count))
+        .column(json("recorded"), |row| Cell::Flag(row.recorded))
+        .column(json("exits"), |row| {
+            Cell::List(row.exits.iter().map(|exit| exit_object(row, exit)).collect())
+        })
+        .column(json("exits_per_operation"), |row| Cell::Ratio(row.exits_per_operation()))
+        .column(json("l2_exits"), |row| Cell::Count(row.l2_exits()))
+        .column(json("to_l1"), |row| Cell::Count(row.to_l1))
+        .column(json("ancillary_exits"), |row| Cell::Count(row.ancillary()))
+        .column(json("ancillary_per_exit"), |row| Cell::Ratio(row.ancillary_per_exit()))
+        .column(json("path"), |row| Cell::of(row.path.as_ref(), path_object))
+        .column(json("l2_over_l1"), |row| number(row.l2_over_l1))
+        .column(json("window"), window_object);
+    if operations.rows.iter().any(|row| row.memory.is_some()) {
+        table = table.column(json("memory"), |row| Cell::of(row.memory.as_ref(), memory::object));
     }
-    table
-}
-
-fn columns_for_people(operations: &Operations, emulated: &Emulated) -> Vec<Column> {
     let nests = operations.rows.iter().any(|row| row.level != Level::L1);
     let people = |column: Column| column.only(PEOPLE);
-    let mut columns = vec![
-        people(Column::words("", "operation")),
-        people(Column::words("", "level")),
-        people(Column::number("", "exits"))
-            .help("exits of one operation, ancillary ones included")
-            .strong(),
-        Column::words("", "of which").only(PAGE).class("described list"),
-        people(Column::number("", "path"))
-            .help("instructions, median of the batches; ±: how far off the path of another run may be, 0.5 % where none is shown")
-            .strong(),
-        people(Column::number("not_on_hardware", "not on hw"))
-            .help("the part of the path that hardware does not execute, from the call tree")
-            .shown_if(!emulated.is_empty()),
-        people(Column::minor("spread", "spread %", 2)).help("(max - min) / median of the batches"),
-        people(Column::minor("", "L2/L1", 0))
-            .help("path at L2 over path at L1")
-            .strong()
-            .shown_if(nests),
-        Column::minor("shares", "% L0/L1/L2", 1).only(TEXT),
-        Column::number("", "window").only(PAGE).help("share of the traced time").class("picture"),
-    ];
-    columns.extend(PARTS[..3].iter().map(|part| Column::number("", part.name).only(PAGE)));
-    columns.extend([
-        Column::number("", "traced").only(PAGE).help("executions in the traced window"),
-        Column::list("", "of which").only(TEXT),
-    ]);
-    columns
+    table = table
+        .column(people(Column::words("", "operation")), |row| Cell::Name(row.name.clone()))
+        .column(people(Column::words("", "level")), |row| Cell::Word(row.level.name()))
+        .column(
+            people(Column::number("", "exits"))
+                .help("exits of one operation, ancillary ones included")
+                .strong(),
+            |row| Cell::Ratio(row.exits_per_operation()),
+        )
+        .column(Column::words("", "of which").only(PAGE).class("described list"), exits_in_words)
+        .column(
+            people(Column::number("", "path"))
+                .help("instructions, median of the batches; ±: how far off the path of another run may be, 0.5 % where none is shown")
+                .strong(),
+            |row| Cell::of(row.path.as_ref(), path_with_range),
+        )
+        .column(
+            people(Column::number("not_on_hardware", "not on hw"))
+                .help("the part of the path that hardware does not execute, from the call tree")
+                .shown_if(!emulated.is_empty()),
+            |row| {
+                let unreal = emulated.get(&(row.name.clone(), row.level)).copied();
+                unreal.map_or(Cell::Empty, Cell::Instructions)
+            },
+        )
+        .column(
+            people(Column::minor("spread", "spread %", 2)).help("(max - min) / median of the batches"),
+            |row| Cell::of(row.path.as_ref().and_then(Path::spread), Cell::Percent),
+        )
+        .column(
+            people(Column::minor("", "L2/L1", 0))
+                .help("path at L2 over path at L1")
+                .strong()
+                .shown_if(nests),
+            |row| {
+                let written = |times| Cell::Written(factor(times), sort_key(times));
+                row.l2_over_l1.map_or(Cell::Empty, written)
+            },
+        )
+        .column(Column::minor("shares", "% L0/L1/L2", 1).only(TEXT), |row| Cell::Name(shares(row)))
+        .column(
+            Column::number("", "window").only(PAGE).help("share of the traced time").class("picture"),
+            |row| Cell::Stack(PARTS.iter().map(|part| slice(part, row)).collect()),
+        );
+    for part in &PARTS[..3] {
+        table = table.column(Column::number("", part.name).only(PAGE), |row| {
+            (part.share)(row).map_or(Cell::Empty, Cell::Percent)
+        });
+    }
+    table
+        .column(
+            Column::number("", "traced").only(PAGE).help("executions in the traced window"),
+            |row| Cell::Count(row.count),
+        )
+        .column(Column::list("", "of which").only(TEXT), exits_in_words)
+        .table()
 }
 
-fn cells_for_people(row: &OperationRow, emulated: &Emulated) -> Vec<Cell> {
-    let path = row.path.as_ref();
-    let range = |path: &Path| {
-        let range = [path.min, path.max].map(instructions).join(" to ");
-        path_cell(path).titled(format!("{range} instructions in {} batches", path.batches))
-    };
+fn exits_in_words(row: &&OperationRow) -> Cell {
     let mut exits = exit_list(row);
     if exits.is_empty() {
         exits.push(no_exits(row).to_owned());
     }
-    let unreal = emulated.get(&(row.name.clone(), row.level)).copied();
-    let slices = PARTS.iter().map(|part| Slice {
+    Cell::Words(exits)
+}
+
+fn path_with_range(path: &Path) -> Cell {
+    let range = [path.min, path.max].map(instructions).join(" to ");
+    path_cell(path).titled(format!("{range} instructions in {} batches", path.batches))
+}
+
+fn slice(part: &Part, row: &OperationRow) -> Slice {
+    Slice {
         class: part.class.to_owned(),
         title: part.name.to_owned(),
         share: (part.share)(row).unwrap_or(0.0),
-    });
-    let mut cells = vec![
-        Cell::Name(row.name.clone()),
-        Cell::Word(row.level.name()),
-        Cell::Ratio(row.exits_per_operation()),
-        Cell::Words(exits.clone()),
-        Cell::of(path, range),
-        unreal.map_or(Cell::Empty, Cell::Instructions),
-        Cell::of(path.and_then(Path::spread), Cell::Percent),
-        row.l2_over_l1.map_or(Cell::Empty, |times| Cell::Written(factor(times), sort_key(times))),
-        Cell::Name(shares(row)),
-        Cell::Stack(slices.collect()),
-    ];
-    cells
-        .extend(PARTS[..3].iter().map(|part| (part.share)(row).map_or(Cell::Empty, Cell::Percent)));
-    cells.extend([Cell::Count(row.count), Cell::Words(exits)]);
-    cells
+    }
 }
 
-fn cells_of_json(row: &OperationRow) -> Vec<Cell> {
-    let exit = |exit: &OperationExit| {
-        let mut fields = reason_fields(exit.reason);
-        fields.extend([
-            ("level", Cell::Word(exit.level.name())),
-            ("detail", detail_cells(exit.detail)[0].clone()),
-            ("ancillary_of", Cell::of(exit.ancillary_of, |of| Cell::Object(reason_fields(of)))),
-            ("count", Cell::Count(exit.count)),
-            ("per_operation", Cell::Ratio(row.per_operation(exit.count))),
-        ]);
-        Cell::Object(fields)
-    };
-    let path = Cell::of(row.path.as_ref(), |path| {
-        Cell::Object(vec![
-            ("unit", Cell::Word("instructions")),
-            ("median", Cell::Number(path.median)),
-            ("min", Cell::Number(path.min)),
-            ("max", Cell::Number(path.max)),
-            ("spread", number(path.spread())),
-            ("tolerance", Cell::Number(path.tolerance())),
-            ("batches", Cell::Count(path.batches)),
-        ])
-    });
-    let window = Cell::Object(vec![
+fn exit_object(row: &OperationRow, exit: &OperationExit) -> Cell {
+    let mut fields = reason_fields(exit.reason);
+    fields.extend([
+        ("level", Cell::Word(exit.level.name())),
+        ("detail", detail_object(exit.detail)),
+        ("ancillary_of", Cell::of(exit.ancillary_of, |of| Cell::Object(reason_fields(of)))),
+        ("count", Cell::Count(exit.count)),
+        ("per_operation", Cell::Ratio(row.per_operation(exit.count))),
+    ]);
+    Cell::Object(fields)
+}
+
+fn path_object(path: &Path) -> Cell {
+    Cell::Object(vec![
+        ("unit", Cell::Word("instructions")),
+        ("median", Cell::Number(path.median)),
+        ("min", Cell::Number(path.min)),
+        ("max", Cell::Number(path.max)),
+        ("spread", number(path.spread())),
+        ("tolerance", Cell::Number(path.tolerance())),
+        ("batches", Cell::Count(path.batches)),
+    ])
+}
+
+fn window_object(row: &&OperationRow) -> Cell {
+    Cell::Object(vec![
         ("wall_ns", Cell::Count(row.time.wall_ns)),
         ("l0", number(row.share_l0())),
         ("l1", number(row.share_l1())),
         ("l2", number(row.share_l2())),
         ("halted", number(row.share_halted())),
-    ]);
-    vec![
-        Cell::Name(row.name.clone()),
-        Cell::of(row.vm, |vm| Cell::Count(vm.into())),
-        Cell::Word(row.level.name()),
-        Cell::Count(row.count),
-        Cell::Flag(row.recorded),
-        Cell::List(row.exits.iter().map(exit).collect()),
-        Cell::Ratio(row.exits_per_operation()),
-        Cell::Count(row.l2_exits()),
-        Cell::Count(row.to_l1),
-        Cell::Count(row.ancillary()),
-        Cell::Ratio(row.ancillary_per_exit()),
-        path,
-        number(row.l2_over_l1),
-        window,
-    ]
+    ])
 }

@@ -5,7 +5,7 @@ use vmtax_events::{Coverage, TimeRow};
 
 use super::rows::{Sums, View};
 use crate::numbers;
-use crate::table::{Cell, Column, sort_key};
+use crate::table::{Carrying, Cell, Column, sort_key};
 
 /// The key of the first order of rows.
 pub(super) const TAX: &str = "tax";
@@ -25,24 +25,78 @@ pub(super) struct Measure {
     pub(super) coverage: Coverage,
 }
 
+/// A row of a view.
+#[derive(Clone, Copy)]
+pub(super) struct Line<'a> {
+    pub(super) id: &'a str,
+    pub(super) name: &'a str,
+    pub(super) sums: &'a Sums,
+}
+
 /// The columns of a view, in the order of the screen. `time` is that of all rows.
-pub(super) fn columns(view: View, measure: &Measure, time: &TimeRow) -> Vec<Column> {
+pub(super) fn columns<'a>(
+    view: View,
+    measure: Measure,
+    time: &TimeRow,
+) -> Vec<Carrying<'a, Line<'a>>> {
     let rare = if view.has_time() { 110 } else { 0 };
     let exits = if measure.length_ns.is_some() { "EXITS/s" } else { "EXITS" };
-    let mut columns = vec![
-        Column::number(TAX, "TAX%").screen(5, 0),
-        Column::number(EXITS, exits).screen(10, 0),
-        Column::number("mean", "MEAN").screen(7, 0),
-        Column::number("p99", "P99").screen(7, rare),
-        Column::number("max", "MAX").screen(7, rare),
-    ];
+    let mut columns: Vec<Carrying<'a, Line<'a>>> = Vec::new();
     if view.has_time() {
-        columns.insert(0, Column::number(ID, "ID").screen(7, 0));
-        columns.extend(parts(time));
+        let column = Column::number(ID, "ID").screen(7, 0);
+        columns.push(column.of(|line: &Line<'_>| Cell::Name(line.id.to_owned())));
     }
-    columns.extend((view == View::Vms).then(|| Column::number("vcpus", "VCPUS").screen(5, 90)));
-    columns.push(Column::words(NAME, view.name()));
+    columns.extend([
+        Column::number(TAX, "TAX%").screen(5, 0).of(move |line: &Line<'a>| {
+            let row = line.sums;
+            let tax = match view.has_time() {
+                true => ledger::tax(&row.time),
+                false => numbers::share(row.taxed_ns, measure.base_ns).filter(|_| row.has_taxed),
+            };
+            Cell::of(tax, Cell::Percent)
+        }),
+        Column::number(EXITS, exits)
+            .screen(10, 0)
+            .of(move |line: &Line<'a>| exits_cell(line.sums, measure)),
+        Column::number("mean", "MEAN")
+            .screen(7, 0)
+            .of(|line: &Line<'a>| Cell::of(statistics::mean_ns(&line.sums.tally), Cell::Mean)),
+        Column::number("p99", "P99").screen(7, rare).of(|line: &Line<'a>| {
+            let slow = statistics::quantile(&line.sums.tally, 0.99);
+            Cell::of(slow, |within| Cell::Quantile(within.low_ns, within.high_ns))
+        }),
+        Column::number("max", "MAX").screen(7, rare).of(|line: &Line<'a>| {
+            let tally = &line.sums.tally;
+            Cell::of((tally.timed > 0).then_some(tally.max_ns), Cell::Time)
+        }),
+    ]);
+    if view.has_time() {
+        columns.extend(parts(time).zip(TimeRow::PARTS).map(|(column, part)| {
+            column.of(move |line: &Line<'a>| {
+                let ns = part.told(&line.sums.time, &measure.coverage);
+                let share = ns.and_then(|ns| numbers::share(ns, line.sums.time.wall_ns));
+                Cell::of(share, Cell::Percent)
+            })
+        }));
+    }
+    if view == View::Vms {
+        let column = Column::number("vcpus", "VCPUS").screen(5, 90);
+        columns.push(column.of(|line: &Line<'a>| Cell::Count(line.sums.vcpus as u64)));
+    }
+    let name = Column::words(NAME, view.name());
+    columns.push(name.of(|line: &Line<'a>| Cell::Name(line.name.to_owned())));
     columns
+}
+
+/// A count of exits, or their rate.
+fn exits_cell(row: &Sums, measure: Measure) -> Cell {
+    let count = row.tally.count;
+    let per_second = |ns: u64| count as f64 * 1e9 / ns.max(1) as f64;
+    let (number, text) = match measure.length_ns {
+        Some(ns) => (per_second(ns), rate(per_second(ns))),
+        None => (count as f64, fitting_count(count)),
+    };
+    Cell::Written(text, sort_key(number))
 }
 
 /// The parts of time. Of those outside the guest the largest always has room.
@@ -75,44 +129,6 @@ pub(super) fn fitting(columns: &[Column], width: u16) -> (Vec<&Column>, Vec<&Col
     columns.iter().partition(|column| width >= column.screen.from)
 }
 
-/// The cells of a row, one for each of [`columns`].
-pub(super) fn cells(
-    (id, name): (&str, &str),
-    row: &Sums,
-    view: View,
-    measure: &Measure,
-) -> Vec<Cell> {
-    let tax = match view.has_time() {
-        true => ledger::tax(&row.time),
-        false => numbers::share(row.taxed_ns, measure.base_ns).filter(|_| row.has_taxed),
-    };
-    let count = row.tally.count;
-    let per_second = |ns: u64| count as f64 * 1e9 / ns.max(1) as f64;
-    let (number, text) = match measure.length_ns {
-        Some(ns) => (per_second(ns), rate(per_second(ns))),
-        None => (count as f64, fitting_count(count)),
-    };
-    let slow = statistics::quantile(&row.tally, 0.99);
-    let mut cells = vec![
-        Cell::of(tax, Cell::Percent),
-        Cell::Written(text, sort_key(number)),
-        Cell::of(statistics::mean_ns(&row.tally), Cell::Mean),
-        Cell::of(slow, |within| Cell::Quantile(within.low_ns, within.high_ns)),
-        Cell::of((row.tally.timed > 0).then_some(row.tally.max_ns), Cell::Time),
-    ];
-    if view.has_time() {
-        cells.insert(0, Cell::Name(id.to_owned()));
-        cells.extend(TimeRow::PARTS.iter().map(|part| {
-            let ns = part.told(&row.time, &measure.coverage);
-            let share = ns.and_then(|ns| numbers::share(ns, row.time.wall_ns));
-            Cell::of(share, Cell::Percent)
-        }));
-    }
-    cells.extend((view == View::Vms).then_some(Cell::Count(row.vcpus as u64)));
-    cells.push(Cell::Name(name.to_owned()));
-    cells
-}
-
 /// Exits a second.
 pub(super) fn rate(rate: f64) -> String {
     if rate < 9.95 && rate > 0.0 {
@@ -143,7 +159,8 @@ mod tests {
                 *(TimeRow::PARTS[at].of_mut)(&mut time) = if at == largest { 500 } else { 10 * n };
             }
             for (width, view) in (80..200).flat_map(|width| View::ALL.map(|view| (width, view))) {
-                let all = columns(view, &counts, &time);
+                let all = columns(view, counts, &time);
+                let all: Vec<Column> = all.into_iter().map(|(column, _)| column).collect();
                 let (shown, left_out) = fitting(&all, width);
                 let has = |key: &str| shown.iter().any(|column| column.key == key);
                 let part = TimeRow::PARTS[largest].column;
@@ -154,7 +171,6 @@ mod tests {
                 assert!(left_out.iter().all(|column| !has(column.key)));
                 let expected = if view.has_time() { 7 + TimeRow::PARTS.len() } else { 6 };
                 assert_eq!(all.len(), expected + usize::from(view == View::Vms));
-                assert_eq!(cells(("", ""), &Sums::default(), view, &counts).len(), all.len());
             }
         }
     }

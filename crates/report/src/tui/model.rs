@@ -10,12 +10,12 @@ use vmtax_analyse::ledger::Taker;
 use vmtax_analyse::{Frame, Frames, Value, ledger};
 use vmtax_events::{Coverage, Recording};
 
-use super::column::{self, Measure};
+use super::column::{self, Line, Measure};
 use super::rows::{self, Grouped, Sums, View, Within};
 use super::space;
 use crate::names::{self, printable};
 use crate::numbers;
-use crate::table::{Cell, Column};
+use crate::table::{Cell, Column, Table};
 
 /// Where frames come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -286,8 +286,15 @@ impl Model {
             coverage: self.coverage(),
         };
         let whole = grouped.whole.clone();
-        let columns = column::columns(place.view, &measure, &whole.time);
-        let rows = self.rows(grouped, frame, &columns, &measure);
+        let mut rows = self.rows(grouped, frame);
+        let lines = rows.iter().map(|row| Line { id: &row.id, name: &row.name, sums: &row.sums });
+        let described = column::columns(place.view, measure, &whole.time);
+        let Table { columns, rows: cells, .. } =
+            Table::of(lines).columns(described, |line| *line).table();
+        for (row, of_row) in rows.iter_mut().zip(cells) {
+            row.cells = of_row.cells;
+        }
+        self.sort(&mut rows, &columns);
         let index = self.index(&rows);
         let history = rows.get(index).map_or_else(Vec::new, |row| self.history(&row.key));
         let takers = rows.get(index).map_or_else(Vec::new, |row| self.takers(frame, row));
@@ -325,13 +332,7 @@ impl Model {
     }
 
     /// Rows of the place, with those of which there is nothing just now, filtered and sorted.
-    fn rows(
-        &self,
-        grouped: Grouped,
-        frame: &Frame,
-        columns: &[Column],
-        measure: &Measure,
-    ) -> Vec<Row> {
+    fn rows(&self, grouped: Grouped, frame: &Frame) -> Vec<Row> {
         let place = self.place();
         let vms = self.vms(frame);
         let mut groups = grouped.rows;
@@ -347,16 +348,10 @@ impl Model {
                 }
             }
         }
-        let mut rows: Vec<Row> = groups
-            .into_iter()
-            .map(|(key, sums)| self.row(key, sums, &vms, grouped.has_levels))
+        let rows = groups.into_iter();
+        rows.map(|(key, sums)| self.row(key, sums, &vms, grouped.has_levels))
             .filter(|row| matches(row, &place.filter))
-            .collect();
-        for row in &mut rows {
-            row.cells = column::cells((&row.id, &row.name), &row.sums, place.view, measure);
-        }
-        self.sort(&mut rows, columns);
-        rows
+            .collect()
     }
 
     fn row(

@@ -23,18 +23,13 @@ pub(super) fn run(args: &ListArgs) -> anyhow::Result<()> {
 }
 
 fn categories() -> Section {
-    let mut table = Table::new(vec![
-        Column::short("category", "category"),
-        Column::data("is_part"),
-        Column::words("about", "about"),
-    ]);
-    for kind in KINDS {
-        table.row(vec![Cell::Word(kind.name), Cell::Flag(false), Cell::Word(kind.about)]);
-    }
-    for part in PARTS {
-        let name = Cell::Name(format!("+{}", part.name));
-        table.row(vec![name, Cell::Flag(true), Cell::Word(part.about)]);
-    }
+    let kinds = KINDS.iter().map(|kind| (kind.name.to_owned(), false, kind.about));
+    let parts = PARTS.iter().map(|part| (format!("+{}", part.name), true, part.about));
+    let table = Table::of(kinds.chain(parts))
+        .column(Column::short("category", "category"), |(name, ..)| Cell::Name(name.clone()))
+        .column(Column::data("is_part"), |(_, is_part, _)| Cell::Flag(*is_part))
+        .column(Column::words("about", "about"), |(.., about)| Cell::Word(about))
+        .table();
     let note =
         "A kind of VM, and what is added to it: plain+swiotlb+poll. Also host, and names of ssh.";
     let (id, title) = ("categories", "Categories".to_owned());
@@ -42,24 +37,19 @@ fn categories() -> Section {
 }
 
 fn workloads() -> Section {
-    let mut table = Table::new(vec![
-        Column::short("workload", "workload"),
-        Column::words("about", "about"),
-        Column::short("metric", "first metric"),
-        Column::short("missing", "not installed here"),
-        Column::list("parameters", "parameters"),
-    ]);
-    for adapter in ADAPTERS {
-        let missing = adapter.programs.iter().find(|name| programs::find(name).is_none());
-        let parameters = adapter.parameters.iter().map(|(name, value)| format!("{name}={value}"));
-        table.row(vec![
-            Cell::Word(adapter.name),
-            Cell::Word(adapter.about),
-            Cell::Word(adapter.headline),
-            missing.map_or(Cell::Empty, |name| Cell::Word(name)),
-            Cell::Words(parameters.collect()),
-        ]);
-    }
+    let table = Table::of(ADAPTERS)
+        .column(Column::short("workload", "workload"), |it| Cell::Word(it.name))
+        .column(Column::words("about", "about"), |it| Cell::Word(it.about))
+        .column(Column::short("metric", "first metric"), |it| Cell::Word(it.headline))
+        .column(Column::short("missing", "not installed here"), |it| {
+            let missing = it.programs.iter().find(|name| programs::find(name).is_none());
+            missing.map_or(Cell::Empty, |name| Cell::Word(name))
+        })
+        .column(Column::list("parameters", "parameters"), |it| {
+            let parameters = it.parameters.iter().map(|(name, value)| format!("{name}={value}"));
+            Cell::Words(parameters.collect())
+        })
+        .table();
     let note = "A matrix can also have commands of its own (docs/bench.md).";
     let (id, title) = ("workloads", "Workloads".to_owned());
     Section { id, title, notes: vec![note.to_owned()], table }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use vmtax_lab::Host;
-use vmtax_lab::suite::{Definition, SUITES};
+use vmtax_lab::suite::{Definition, SUITES, Suite};
 use vmtax_report::table::{CSV, Cell, Column, JSON, PAGE, Table};
 use vmtax_report::tables::{Section, Tables};
 
@@ -23,48 +23,38 @@ pub(crate) fn run(args: &ListArgs) -> anyhow::Result<()> {
 }
 
 fn operations() -> Table {
-    let mut table = Table::new(vec![
-        Column::words("operation", "operation"),
-        Column::list("summary", "what the guest does"),
-        Column::words("suite", "suite").only(PAGE | CSV | JSON),
-        Column::data("suite_summary"),
-        Column::words("hosts", "hosts").only(PAGE | CSV | JSON),
-        Column::words("levels", "levels").only(PAGE | CSV | JSON),
-        Column::number("count", "in a batch").only(PAGE | CSV | JSON),
-        Column::words("waits", "waits")
-            .help("such an operation has no path")
-            .only(PAGE | CSV | JSON),
-    ]);
-    for suite in &SUITES {
-        for (number, one) in suite.operations.iter().enumerate() {
-            let cells = row(one, (suite.name, suite.summary), suite.nests);
-            let group = format!("{}: {}", suite.name, suite.summary);
-            if number == 0 { table.first_of(group, cells) } else { table.row(cells) }
-        }
-    }
-    table
-}
-
-fn row(one: &Definition, suite: (&'static str, &'static str), nests: bool) -> Vec<Cell> {
-    let hosts = [Host::Amd, Host::AmdBochs, Host::Intel];
-    let at = |level: u8| -> Vec<&'static str> {
-        hosts.iter().filter(|host| one.is_for(**host, level)).map(|host| host.name()).collect()
+    let all = |column: Column| column.only(PAGE | CSV | JSON);
+    let hosts = |one: &Definition, level: u8| -> Vec<&'static str> {
+        let hosts = [Host::Amd, Host::AmdBochs, Host::Intel].into_iter();
+        hosts.filter(|host| one.is_for(*host, level)).map(|host| host.name()).collect()
     };
-    let hosts = at(1);
-    let only = match hosts.as_slice() {
-        ["amd", "amd-bochs"] => " (AMD)",
-        ["intel"] => " (Intel)",
-        _ => "",
-    };
-    let summary = format!("{}{only}", one.summary);
-    vec![
-        Cell::Word(one.name),
-        Cell::Words(summary.split(' ').map(str::to_owned).collect()),
-        Cell::Word(suite.0),
-        Cell::Word(suite.1),
-        Cell::Name(hosts.join(" ")),
-        Cell::Word(if nests && !at(2).is_empty() { "L1 L2" } else { "L1" }),
-        Cell::Count(u64::from(one.count)),
-        Cell::Flag(one.waits()),
-    ]
+    let rows = |suite: &'static Suite| suite.operations.iter().map(move |one| (suite, one));
+    Table::of(SUITES.iter().flat_map(rows))
+        .grouped(|(suite, _)| format!("{}: {}", suite.name, suite.summary))
+        .column(Column::words("operation", "operation"), |(_, one)| Cell::Word(one.name))
+        .column(Column::list("summary", "what the guest does"), |(_, one)| {
+            let only = match hosts(one, 1).as_slice() {
+                ["amd", "amd-bochs"] => " (AMD)",
+                ["intel"] => " (Intel)",
+                _ => "",
+            };
+            let summary = format!("{}{only}", one.summary);
+            Cell::Words(summary.split(' ').map(str::to_owned).collect())
+        })
+        .column(all(Column::words("suite", "suite")), |(suite, _)| Cell::Word(suite.name))
+        .column(Column::data("suite_summary"), |(suite, _)| Cell::Word(suite.summary))
+        .column(all(Column::words("hosts", "hosts")), |(_, one)| {
+            Cell::Name(hosts(one, 1).join(" "))
+        })
+        .column(all(Column::words("levels", "levels")), |(suite, one)| {
+            Cell::Word(if suite.nests && !hosts(one, 2).is_empty() { "L1 L2" } else { "L1" })
+        })
+        .column(all(Column::number("count", "in a batch")), |(_, one)| {
+            Cell::Count(u64::from(one.count))
+        })
+        .column(
+            all(Column::words("waits", "waits")).help("such an operation has no path"),
+            |(_, one)| Cell::Flag(one.waits()),
+        )
+        .table()
 }

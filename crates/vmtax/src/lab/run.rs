@@ -31,6 +31,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     if let Some(own) = own {
         check_levels(args, own)?;
     }
+    let plan = plan(args, own);
     let arguments = args.append.as_deref().unwrap_or_default();
     let image = args.flat.as_deref().map(|path| Image::read(path, arguments));
     let image = image.transpose().map_err(|e| fault(e, None))?;
@@ -41,14 +42,14 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     let kernels = kernels(args)?;
     if let [_, _, ..] = kernels.as_slice() {
-        return several(args, &kernels);
+        return several(args, &plan, &kernels);
     }
     let Some(kernel) = kernels.first() else { return Ok(()) };
     if let Some(image) = &image {
         return flat::run(args, kernel, image, claim);
     }
-    let Done { ledger, failures, .. } = one(args, kernel, claim)?;
-    let verdict = not_measured(&failures).and_then(|()| check_budget(args, kernel, &ledger));
+    let Done { ledger, failures, .. } = one(args, &plan, kernel, claim)?;
+    let verdict = not_measured(&failures).and_then(|()| check_budget(args, &plan, kernel, &ledger));
     let source = args
         .output
         .as_ref()
@@ -57,13 +58,18 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     verdict
 }
 
-fn check_budget(args: &RunArgs, kernel: &Kernel, ledger: &Ledger) -> anyhow::Result<()> {
+fn check_budget(
+    args: &RunArgs,
+    plan: &Plan,
+    kernel: &Kernel,
+    ledger: &Ledger,
+) -> anyhow::Result<()> {
     let host = args.host.host();
     match &args.budget {
         None => Ok(()),
         Some(path) if args.bless => {
             // What a second run does not repeat is no number to hold a kernel to.
-            let again = one(args, kernel, None)?;
+            let again = one(args, plan, kernel, None)?;
             not_measured(&again.failures)?;
             let differing = budget::bless(path, host, ledger, &again.ledger)?;
             if !differing.is_empty() {
@@ -87,7 +93,7 @@ fn not_measured(failures: &[String]) -> anyhow::Result<()> {
 }
 
 /// A run of each kernel, and their comparison.
-fn several(args: &RunArgs, kernels: &[Kernel]) -> anyhow::Result<()> {
+fn several(args: &RunArgs, plan: &Plan, kernels: &[Kernel]) -> anyhow::Result<()> {
     if let Some(folder) = &args.output {
         fs::create_dir_all(folder)
             .map_err(|e| output::cannot_write(&folder.display().to_string(), &e))?;
@@ -101,7 +107,7 @@ fn several(args: &RunArgs, kernels: &[Kernel]) -> anyhow::Result<()> {
             before => format!("{}-{}", kernel.release, before + 1),
         };
         let output = args.output.as_ref().map(|folder| folder.join(&name));
-        let done = one(args, kernel, claim(output.as_deref())?)?;
+        let done = one(args, plan, kernel, claim(output.as_deref())?)?;
         failures.extend(done.failures.iter().map(|failure| format!("{name}: {failure}")));
         runs.push((name, done.ledger));
     }
@@ -187,26 +193,20 @@ fn kernels(args: &RunArgs) -> anyhow::Result<Vec<Kernel>> {
 }
 
 /// Measures one kernel, and writes the run if it has a folder.
-fn one(args: &RunArgs, kernel: &Kernel, claim: Option<Claim>) -> anyhow::Result<Done> {
-    let plan = Plan { suites: suites(args), only: only(args), batches: args.batches };
-    work(args, kernel, Work::Operations(&plan), claim)
+fn one(args: &RunArgs, plan: &Plan, kernel: &Kernel, claim: Option<Claim>) -> anyhow::Result<Done> {
+    work(args, kernel, Work::Operations(plan), claim)
 }
 
-/// The selected suites; with --operation all suites, since names of operations are unique.
-fn suites(args: &RunArgs) -> Vec<&'static Suite> {
-    let all = || suite::SUITES.iter();
-    match suite::own::suite() {
-        Some(own) if args.operation.is_empty() => vec![own],
-        Some(own) => all().chain([own]).collect(),
-        None if args.operation.is_empty() => args.suite.clone(),
-        None => all().collect(),
-    }
-}
-
-/// The selected operations, if not all of the suites.
-fn only(args: &RunArgs) -> Vec<&'static Definition> {
-    let own = suite::own::suite().filter(|_| !args.operation.is_empty());
-    args.operation.iter().copied().chain(own.into_iter().flat_map(|own| own.operations)).collect()
+/// The selected suites and operations; with --operation those of all suites, since names of operations are unique, and of the user's file.
+fn plan(args: &RunArgs, own: Option<&'static Suite>) -> Plan {
+    let suites = match own {
+        own if !args.operation.is_empty() => suite::SUITES.iter().chain(own).collect(),
+        Some(own) => vec![own],
+        None => args.suite.clone(),
+    };
+    let own = own.filter(|_| !args.operation.is_empty());
+    let only = args.operation.iter().copied().chain(own.into_iter().flat_map(|own| own.operations));
+    Plan { suites, only: only.collect(), batches: args.batches }
 }
 
 /// An own operation that this run would leave out without a word is refused.

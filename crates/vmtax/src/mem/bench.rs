@@ -96,14 +96,14 @@ fn row(measured: &Measured, bytes: u64) -> Row {
 }
 
 fn tables(args: &BenchArgs, processor: &str, names: &[&'static str], rows: &[Row]) -> Tables {
-    let mut columns = vec![Column::words("operation", "operation")];
-    columns.extend(names.iter().map(|name| Column::number(name, *name)));
-    let mut table = Table::new(columns);
-    for row in rows {
-        let mut cells = vec![Cell::Word(row.operation)];
-        cells.extend(row.speeds.iter().map(|speed| Cell::of(*speed, Cell::Quotient)));
-        table.row(cells);
+    let mut table = Table::of(rows)
+        .column(Column::words("operation", "operation"), |row| Cell::Word(row.operation));
+    for (at, name) in names.iter().enumerate() {
+        table = table.column(Column::number(name, *name), |row| {
+            Cell::of(row.speeds.get(at).copied().flatten(), Cell::Quotient)
+        });
     }
+    let table = table.table();
     let title = format!("GB/s over {} MiB, median of {}", args.size, args.rounds);
     Tables {
         command: "mem bench",

@@ -49,22 +49,14 @@ fn answer(found: &Survey) -> String {
 
 /// The mappings that were taken, and why.
 fn memory(source: &Source) -> Table {
-    let mut table =
-        Table::new(vec![Column::number("bytes", "size"), Column::words("why", "which, and why")]);
-    for (bytes, why) in source.taken() {
-        table.row(vec![Cell::Bytes(bytes), Cell::Name(why.to_owned())]);
-    }
-    table
+    Table::of(source.taken())
+        .column(Column::number("bytes", "size"), |(bytes, _)| Cell::Bytes(*bytes))
+        .column(Column::words("why", "which, and why"), |(_, why)| Cell::Name((*why).to_owned()))
+        .table()
 }
 
 /// What pages hold.
 fn pages(found: &Survey) -> Table {
-    let mut table = Table::new(vec![
-        Column::short("holds", "pages"),
-        Column::number("pages", "number"),
-        Column::number("bytes", "size"),
-        Column::number("share", "share"),
-    ]);
     let rows = [
         ("all", Some(found.total)),
         ("never touched (holes)", Some(found.total - found.data)),
@@ -76,44 +68,49 @@ fn pages(found: &Survey) -> Table {
         // It is unknown for files.
         ("in huge pages", found.huge),
     ];
-    for (holds, pages) in rows {
-        let mut cells = vec![Cell::Word(holds)];
-        match pages {
-            Some(pages) => {
-                let share = numbers::share(pages, found.total);
-                cells.extend([Cell::Count(pages), Cell::Bytes(pages * PAGE as u64)]);
-                cells.push(Cell::of(share, Cell::Share));
-            }
-            None => cells.extend(vec![Cell::Unknown("unknown"); 3]),
-        }
-        table.row(cells);
-    }
-    table
+    let known =
+        |pages: Option<u64>, cell: fn(u64) -> Cell| pages.map_or(Cell::Unknown("unknown"), cell);
+    Table::of(rows)
+        .column(Column::short("holds", "pages"), |(holds, _)| Cell::Word(holds))
+        .column(Column::number("pages", "number"), |(_, pages)| known(*pages, Cell::Count))
+        .column(Column::number("bytes", "size"), |(_, pages)| {
+            known(*pages, |pages| Cell::Bytes(pages * PAGE as u64))
+        })
+        .column(Column::number("share", "share"), |(_, pages)| match pages {
+            Some(pages) => Cell::of(numbers::share(*pages, found.total), Cell::Share),
+            None => Cell::Unknown("unknown"),
+        })
+        .table()
+}
+
+/// A size or a time that was estimated.
+struct Estimate {
+    what: &'static str,
+    bytes: Cell,
+    time: Cell,
+    about: String,
 }
 
 /// What a checkpoint and a migration would take.
 fn estimates(found: &Survey, gbits: f64) -> Table {
-    let mut table = Table::new(vec![
-        Column::short("estimate", "estimate"),
-        Column::number("bytes", "size"),
-        Column::number("time_ns", "time"),
-        Column::words("about", "about"),
-    ]);
     let e = Estimates::new(found, gbits);
-    let mut row = |what, bytes: Cell, time: Cell, about: String| {
-        table.row(vec![Cell::Word(what), bytes, time, Cell::Name(about)]);
+    let size_of = |what, bytes, about| {
+        let (bytes, time) = (Cell::Bytes(bytes), Cell::Empty);
+        Estimate { what, bytes, time, about }
     };
-    row("checkpoint", Cell::Bytes(e.checkpoint), Cell::Empty, String::new());
     let sample = numbers::share(found.compressed, found.sampled)
         .map_or_else(String::new, |ratio| {
             format!("a sample of {} to {}", size(found.sampled), percent(ratio))
         });
-    row("checkpoint, compressed", Cell::Bytes(e.compressed), Cell::Empty, sample);
-    if let Some(dirty) = &found.dirty {
+    let mut rows = vec![
+        size_of("checkpoint", e.checkpoint, String::new()),
+        size_of("checkpoint, compressed", e.compressed, sample),
+    ];
+    rows.extend(found.dirty.as_ref().map(|dirty| {
         let bytes = (dirty.pages_per_second * PAGE as f64) as u64;
         let about = format!("{} pages/s, by {}", numbers::whole(dirty.pages_per_second), dirty.by);
-        row("dirtied in a second", Cell::Bytes(bytes), Cell::Empty, about);
-    }
+        size_of("dirtied in a second", bytes, about)
+    }));
     let (time, about) = match e.migration {
         Some(seconds) => (Cell::Nanoseconds(seconds * 1e9), format!("at {gbits} Gb/s")),
         None => (
@@ -123,8 +120,13 @@ fn estimates(found: &Survey, gbits: f64) -> Table {
             ),
         ),
     };
-    row("migration", Cell::Empty, time, about);
-    table
+    rows.push(Estimate { what: "migration", bytes: Cell::Empty, time, about });
+    Table::of(rows)
+        .column(Column::short("estimate", "estimate"), |it| Cell::Word(it.what))
+        .column(Column::number("bytes", "size"), |it| it.bytes.clone())
+        .column(Column::number("time_ns", "time"), |it| it.time.clone())
+        .column(Column::words("about", "about"), |it| Cell::Name(it.about.clone()))
+        .table()
 }
 
 fn as_json(source: &Source, found: &Survey, gbits: f64, by: &str) -> serde_json::Value {

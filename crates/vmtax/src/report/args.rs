@@ -130,12 +130,8 @@ pub(crate) enum Format {
     Prometheus,
     /// Call trees of a lab run as folded stacks.
     Folded,
-    /// The call tree of one operation of a lab run, for KCachegrind.
-    Callgrind,
     /// Call trees of a lab run for pprof.
     Pprof,
-    /// Call trees of a lab run for speedscope.app.
-    Speedscope,
 }
 
 impl ReportArgs {

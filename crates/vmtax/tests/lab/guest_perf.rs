@@ -334,36 +334,6 @@ fn example(name: &str) -> PathBuf {
     target.join("debug/examples").join(name)
 }
 
-/// A guest that is single-stepped counts its instructions: 4 and 9. A trap of a step that Bochs saves at an exit is no
-/// step, and is not the guest's.
-fn stepping_counts_exactly(host: Host) {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("counted");
-    run(Command::new("gcc")
-        .args(["-m32", "-nostdlib", "-static", "-no-pie", "-Wl,-Ttext=0x100000,--build-id=none"])
-        .arg("-o")
-        .arg(&image)
-        .arg(here("counted.S")));
-    let vmm = example("multiboot");
-    let programs = [Path::new("sh"), vmm.as_path(), image.as_path()];
-    let outcome = on_host(host, &programs, "multiboot /bin/counted intel");
-    let text = String::from_utf8_lossy(&outcome.stdout);
-    let errors = String::from_utf8_lossy(&outcome.stderr);
-    let letter = char::from(b'A' + 4 + 9);
-    assert_eq!(text, format!("{letter}\nmultiboot: the guest ended with 0\n"), "{errors}");
-}
-
-#[test]
-fn a_stepped_guest_counts_its_instructions() {
-    stepping_counts_exactly(Host::Amd);
-}
-
-#[test]
-#[ignore = "boots an Intel host; ./x soak runs it"]
-fn a_stepped_guest_counts_its_instructions_on_intel() {
-    stepping_counts_exactly(Host::Intel);
-}
-
 #[test]
 fn the_example_vmm_counts_exactly_beside_a_busy_program() {
     let vmm = example("vmm");

@@ -11,6 +11,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
+use std::mem;
 
 use vmtax_events::{Losses, NO_PID};
 
@@ -54,18 +55,35 @@ struct Stream {
     /// Pieces that were handed out and not applied, and those of them that are decoded.
     under_way: usize,
     ahead: VecDeque<Piece>,
-    /// Nothing more can be read; the reason, if the data is damaged.
-    is_over: bool,
-    end_problem: Option<String>,
-    /// The first thing that was wrong, and how many pages or chunks were.
-    problem: Option<String>,
-    damaged: u64,
+    rest: Rest,
+    damage: Damage,
 }
 
-impl Stream {
-    fn problem(&mut self, problem: String) {
-        self.damaged += 1;
-        self.problem.get_or_insert(problem);
+/// What of a CPU's data is not handed out yet.
+enum Rest {
+    Pieces,
+    Nothing,
+    /// No piece can be found in it; what is wrong is reported after the pieces that are under way.
+    Damaged(String),
+}
+
+/// What was wrong with data.
+#[derive(Default)]
+struct Damage {
+    /// The first of it.
+    first: Option<String>,
+    /// Pages and chunks.
+    places: u64,
+}
+
+impl Damage {
+    fn add(&mut self, problem: String) {
+        self.merge(Damage { first: Some(problem), places: 1 });
+    }
+
+    fn merge(&mut self, later: Damage) {
+        self.first = self.first.take().or(later.first);
+        self.places += later.places;
     }
 }
 
@@ -125,9 +143,7 @@ struct Piece {
     room: Room,
     /// What was read of it; fewer bytes only if the file became shorter.
     got: Result<usize, Error>,
-    /// The first thing that was wrong, and how many pages or chunks were.
-    problem: Option<String>,
-    damaged: u64,
+    damage: Damage,
 }
 
 /// Buffers that are used again.
@@ -145,11 +161,6 @@ impl Piece {
         self.chunk.unwrap_or(0).max(self.len as u64) > LARGE
     }
 
-    fn problem(&mut self, problem: String) {
-        self.damaged += 1;
-        self.problem.get_or_insert(problem);
-    }
-
     /// The work of the threads: reads the piece, and decodes it if it is not large.
     fn read(mut self, input: Input<'_>) -> Piece {
         self.room.decoded.clear(input.decoder.formats);
@@ -161,7 +172,7 @@ impl Piece {
             if let Err(problem) = codec.decompress(packed, size, chunk) {
                 chunk.clear();
                 let at = self.at;
-                self.problem(format!("at byte {at}: a chunk cannot be decompressed: {problem}"));
+                self.damage.add(format!("at byte {at}: a chunk cannot be decompressed: {problem}"));
                 input.decoder.gap(self.cpu, &mut self.room.decoded);
             }
         }
@@ -199,7 +210,7 @@ impl Piece {
                     format!("in the chunk at byte {start}, at {offset} of its decompressed bytes")
                 }
             };
-            self.problem(format!("{place}: {}", damage.problem));
+            self.damage.add(format!("{place}: {}", damage.problem));
         }
         *at += page_size;
         true
@@ -226,9 +237,9 @@ pub(super) fn run<F: Feed>(
         Ok::<_, Error>(reader.streams)
     })?;
     for stream in streams {
-        let Some(problem) = stream.problem else { continue };
+        let Damage { first: Some(problem), places } = stream.damage else { continue };
         let cpu = stream.data.cpu;
-        say(&mut sentences, || match stream.damaged {
+        say(&mut sentences, || match places {
             0 | 1 => format!("cpu {cpu}: {problem}"),
             n => format!("cpu {cpu}: {problem}; {n} places of its data are damaged in all"),
         });
@@ -266,7 +277,7 @@ fn streams(mut data: Vec<CpuData>, file_len: u64, sentences: &mut Vec<String>) -
             // trace-cmd does not count the count of chunks itself.
             let uncounted = if data.chunked { COUNT_LEN } else { 0 };
             let end = end.saturating_add(uncounted).min(file_len);
-            let problem = (missing != 0).then(|| {
+            let first = (missing != 0).then(|| {
                 format!("the file ends at byte {file_len}, {missing} bytes of its data are missing")
             });
             streams.push(Stream {
@@ -278,10 +289,8 @@ fn streams(mut data: Vec<CpuData>, file_len: u64, sentences: &mut Vec<String>) -
                 span: 0,
                 under_way: 0,
                 ahead: VecDeque::new(),
-                is_over: false,
-                end_problem: None,
-                problem,
-                damaged: 0,
+                rest: Rest::Pieces,
+                damage: Damage { first, places: 0 },
             });
         }
     }
@@ -306,7 +315,7 @@ impl<F: Feed> Reader<'_, '_, F> {
         let mut behind: BinaryHeap<_> = (0..self.streams.len()).map(|i| Reverse((0, i))).collect();
         let (mut released, mut steps) = (0, 0);
         while let Some(Reverse((_, i))) = behind.pop() {
-            if self.step(i)? {
+            if let Turn::Again = self.step(i)? {
                 let time = self.streams.get(i).map_or(0, |stream| stream.time);
                 behind.push(Reverse((self.input.decoder.ns(time), i)));
             }
@@ -326,25 +335,25 @@ impl<F: Feed> Reader<'_, '_, F> {
         Ok(())
     }
 
-    /// Applies the next piece of a CPU's data. `false`: it was the last.
-    fn step(&mut self, i: usize) -> Result<bool, Error> {
+    /// Applies the next piece of a CPU's data.
+    fn step(&mut self, i: usize) -> Result<Turn, Error> {
         if self.streams.get(i).is_some_and(|stream| stream.under_way == 0) {
             self.hand_out(i, false)?;
         }
         self.look_ahead()?;
         loop {
-            let Some(stream) = self.streams.get_mut(i) else { return Ok(false) };
+            let Some(stream) = self.streams.get_mut(i) else { return Ok(Turn::Last) };
             if let Some(piece) = stream.ahead.pop_front() {
                 return self.apply(piece);
             }
             if stream.under_way == 0 {
-                if let Some(problem) = stream.end_problem.take() {
-                    stream.problem(problem);
+                if let Rest::Damaged(problem) = mem::replace(&mut stream.rest, Rest::Nothing) {
+                    stream.damage.add(problem);
                 }
-                return Ok(false);
+                return Ok(Turn::Last);
             }
             if !self.take() {
-                return Ok(false);
+                return Ok(Turn::Last);
             }
         }
     }
@@ -357,9 +366,10 @@ impl<F: Feed> Reader<'_, '_, F> {
                 let ahead = stream.span.saturating_mul(stream.under_way as u64);
                 (time.saturating_add(ahead), stream.under_way)
             };
-            let streams = self.streams.iter().enumerate().filter(|(_, stream)| !stream.is_over);
+            let streams = self.streams.iter().enumerate();
+            let streams = streams.filter(|(_, stream)| matches!(stream.rest, Rest::Pieces));
             let Some((i, _)) = streams.min_by_key(|(_, stream)| turn(stream)) else { break };
-            if !self.hand_out(i, true)? {
+            if let Handed::Waits = self.hand_out(i, true)? {
                 break;
             }
         }
@@ -375,31 +385,32 @@ impl<F: Feed> Reader<'_, '_, F> {
         true
     }
 
-    /// Hands out the next piece of a CPU's data, or notes that it has none. `false`: the piece waits for its turn.
-    fn hand_out(&mut self, i: usize, is_ahead: bool) -> Result<bool, Error> {
-        let Some(stream) = self.streams.get_mut(i).filter(|stream| !stream.is_over) else {
-            return Ok(true);
+    /// Hands out the next piece of a CPU's data, or notes that it has none.
+    fn hand_out(&mut self, i: usize, is_ahead: bool) -> Result<Handed, Error> {
+        let has_pieces = |stream: &&mut Stream| matches!(stream.rest, Rest::Pieces);
+        let Some(stream) = self.streams.get_mut(i).filter(has_pieces) else {
+            return Ok(Handed::Out);
         };
         let Place { at, len, chunk, chunks } = match stream.next(self.input) {
-            Ok(Ok(place)) => place,
-            Ok(Err(problem)) => {
-                stream.is_over = true;
-                stream.end_problem = Some(problem);
-                return Ok(true);
+            Ok(Next::Piece(place)) => place,
+            Ok(Next::Damaged(problem)) => {
+                stream.rest = Rest::Damaged(problem);
+                return Ok(Handed::Out);
             }
             // It is reported in its turn.
-            Err(_) if is_ahead => return Ok(false),
+            Err(_) if is_ahead => return Ok(Handed::Waits),
             Err(error) => return Err(error),
         };
         if is_ahead && chunk.unwrap_or(0).max(len as u64) > LARGE {
-            return Ok(false);
+            return Ok(Handed::Waits);
         }
         stream.at = at.saturating_add(len as u64);
         stream.chunks = chunks;
-        stream.is_over = match chunks {
+        let is_last = match chunks {
             Some(chunks) => chunks == 0,
             None => stream.at >= stream.end,
         };
+        stream.rest = if is_last { Rest::Nothing } else { Rest::Pieces };
         stream.under_way += 1;
         let CpuData { cpu, page_size, .. } = stream.data;
         let room = match self.rooms.pop() {
@@ -410,19 +421,17 @@ impl<F: Feed> Reader<'_, '_, F> {
             self.take();
         }
         self.under_way += 1;
-        let (got, problem, damaged) = (Ok(0), None, 0);
-        let piece =
-            Piece { stream: i, cpu, page_size, at, len, chunk, room, got, problem, damaged };
-        self.workers.push(piece);
-        Ok(true)
+        let (got, damage) = (Ok(0), Damage::default());
+        self.workers.push(Piece { stream: i, cpu, page_size, at, len, chunk, room, got, damage });
+        Ok(Handed::Out)
     }
 
-    /// Feeds what a piece holds. `false`: nothing of its CPU comes after it.
-    fn apply(&mut self, mut piece: Piece) -> Result<bool, Error> {
+    /// Feeds what a piece holds.
+    fn apply(&mut self, mut piece: Piece) -> Result<Turn, Error> {
         self.under_way -= 1;
         let i = piece.stream;
         let before = self.streams.get(i).map_or(0, |stream| stream.time);
-        let got = std::mem::replace(&mut piece.got, Ok(0))?;
+        let got = mem::replace(&mut piece.got, Ok(0))?;
         piece.got = Ok(got);
         let is_sorted = piece.room.decoded.untimed.is_empty();
         self.feed_decoded(i, &mut piece.room.decoded, is_sorted)?;
@@ -434,22 +443,21 @@ impl<F: Feed> Reader<'_, '_, F> {
                 piece.room.decoded.clear(self.input.decoder.formats);
             }
         }
-        let Some(stream) = self.streams.get_mut(i) else { return Ok(false) };
+        let Some(stream) = self.streams.get_mut(i) else { return Ok(Turn::Last) };
         stream.under_way -= 1;
-        stream.damaged += piece.damaged;
-        stream.problem = stream.problem.take().or(piece.problem.take());
+        stream.damage.merge(mem::take(&mut piece.damage));
         let ns = |raw| self.input.decoder.ns(raw);
         stream.span = ns(stream.time).saturating_sub(ns(before));
         if got < piece.len {
             // The file became shorter.
-            stream.is_over = true;
-            stream.end_problem = None;
-            return Ok(false);
+            stream.rest = Rest::Nothing;
+            return Ok(Turn::Last);
         }
+        let is_last = matches!(stream.rest, Rest::Nothing) && stream.under_way == 0;
         if !piece.is_large() {
             self.rooms.push(piece.room);
         }
-        Ok(!stream.is_over || stream.under_way > 0 || stream.end_problem.is_some())
+        Ok(if is_last { Turn::Last } else { Turn::Again })
     }
 
     fn feed_decoded(
@@ -479,6 +487,27 @@ impl<F: Feed> Reader<'_, '_, F> {
     }
 }
 
+/// Whether a CPU has another turn.
+enum Turn {
+    Again,
+    Last,
+}
+
+/// What became of the next piece of a CPU's data.
+enum Handed {
+    /// It was handed out, or there is none.
+    Out,
+    /// It waits for its turn.
+    Waits,
+}
+
+/// What comes next of a CPU's data.
+enum Next {
+    Piece(Place),
+    /// No piece can be found there.
+    Damaged(String),
+}
+
 /// Where a piece is.
 struct Place {
     at: u64,
@@ -490,14 +519,13 @@ struct Place {
 }
 
 impl Stream {
-    /// The next piece, or what is wrong with its place.
-    fn next(&self, input: Input<'_>) -> Result<Result<Place, String>, Error> {
+    fn next(&self, input: Input<'_>) -> Result<Next, Error> {
         let left = self.end - self.at;
         if !self.data.chunked {
             let page_size = self.data.page_size.max(1);
             let piece = (PIECE / page_size).max(1).saturating_mul(page_size);
             let len = usize::try_from(left).unwrap_or(usize::MAX).min(piece);
-            return Ok(Ok(Place { at: self.at, len, chunk: None, chunks: None }));
+            return Ok(Next::Piece(Place { at: self.at, len, chunk: None, chunks: None }));
         }
         let mut c = Cursor::part(input.source, self.at, left, input.decoder.endian);
         let head = (|| {
@@ -518,16 +546,16 @@ impl Stream {
         let (compressed, size, chunks) = match head {
             Ok(head) => head,
             Err(e @ Error::Io { .. }) => return Err(e),
-            Err(e) => return Ok(Err(e.to_string())),
+            Err(e) => return Ok(Next::Damaged(e.to_string())),
         };
         let (at, left) = (c.at, c.left());
         if u64::from(compressed) > left.min(MAX_CHUNK) {
-            return Ok(Err(format!(
+            return Ok(Next::Damaged(format!(
                 "at byte {at}: a chunk of {compressed} bytes where {left} are left"
             )));
         }
         let len = usize::try_from(compressed).unwrap_or(usize::MAX);
-        Ok(Ok(Place { at, len, chunk: Some(size.into()), chunks: Some(chunks) }))
+        Ok(Next::Piece(Place { at, len, chunk: Some(size.into()), chunks: Some(chunks) }))
     }
 }
 

@@ -11,10 +11,10 @@
 //!                  mov  rbp, [rbx + rbp*8 + 0x128]   vcpu->arch.regs[number]
 //!          probe ─>                                  rbp is the encoding
 //! ```
-//! [`definitions`] finds that place in a module, independent of the compiler, and writes lines for the kernel's `kprobe_events`. It needs the
+//! [`places`] finds that place in a module, independent of the compiler; [`definitions`] writes lines for the kernel's `kprobe_events`. They need the
 //! module's symbols and relocations, but neither debug information nor BTF.
 //!
-//! A probe adds about 1,000 instructions to each of these exits in the recorded batch. Path lengths are measured before, without it.
+//! A probe adds about 1,000 instructions to each of these exits in the lab's recorded batch. Path lengths are measured before, without it.
 //!
 //! Left out: kernels with KVM built in, whose images have no symbols, and an RSP that holds the encoding, which KVM
 //! keeps elsewhere.
@@ -26,7 +26,8 @@ use iced_x86::{
     InstructionInfoOptions, Mnemonic, OpAccess, OpKind, Register,
 };
 use object::{Object, ObjectSection, ObjectSymbol};
-use vmtax_machine::kernel::Module;
+
+use crate::vmcs::VmcsPlace;
 
 /// The module with the handlers.
 const MODULE: &str = "kvm_intel";
@@ -38,37 +39,20 @@ const REGISTER_NUMBER: u64 = 28;
 /// Linux's are about 2 KB.
 const LARGEST_FUNCTION: usize = 64 << 10;
 
-/// Where KVM has the field of a VMREAD or VMWRITE in a register.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldPlace {
-    /// VMWRITE, otherwise VMREAD.
-    pub write: bool,
-    /// The handler, with its module, as probes name it: `kvm_intel:handle_vmread`.
-    pub function: String,
-    /// Offset of the instruction in the function.
-    pub offset: u64,
-    /// Its name in the kernel's `kprobe_events`.
-    pub register: &'static str,
-}
-
 /// Definitions for `kprobe_events`, a line each, of probes in the system `vmtax`; or why there are none.
-pub(crate) fn definitions(modules: &[Module]) -> Result<Vec<String>, String> {
-    let define = |place: &FieldPlace| {
-        let FieldPlace { write, function, offset, register } = place;
+pub fn definitions(module: &[u8]) -> Result<Vec<String>, String> {
+    let define = |place: &VmcsPlace| {
+        let VmcsPlace { write, function, offset, register } = place;
         let event = HANDLERS[usize::from(*write)].1;
         // Several probes of one name make one event.
         format!("p:vmtax/{event} {function}+{offset:#x} field=%{register}:u64")
     };
-    Ok(field_places(modules)?.iter().map(define).collect())
+    Ok(places(module)?.iter().map(define).collect())
 }
 
-/// All such places in the module `kvm_intel`, or why they are unknown.
-pub fn field_places(modules: &[Module]) -> Result<Vec<FieldPlace>, String> {
-    let module = modules.iter().find(|module| module.name == MODULE);
-    let module = module
-        .ok_or_else(|| format!("{MODULE} is built into this kernel, which has no symbols"))?;
-    let file = object::File::parse(module.bytes.as_slice())
-        .map_err(|error| format!("{MODULE}: {error}"))?;
+/// All such places in a file of the module `kvm_intel`, or why they are unknown.
+pub fn places(module: &[u8]) -> Result<Vec<VmcsPlace>, String> {
+    let file = object::File::parse(module).map_err(|error| format!("{MODULE}: {error}"))?;
     let mut found = Vec::new();
     for (index, (symbol, _)) in HANDLERS.into_iter().enumerate() {
         let function = Function::of(&file, symbol)
@@ -79,7 +63,7 @@ pub fn field_places(modules: &[Module]) -> Result<Vec<FieldPlace>, String> {
                 "where {symbol} of {MODULE} has read the field's register was not found"
             ));
         }
-        found.extend(places.into_iter().map(|Place { offset, register }| FieldPlace {
+        found.extend(places.into_iter().map(|Place { offset, register }| VmcsPlace {
             write: index == 1,
             function: format!("{MODULE}:{symbol}"),
             offset,
@@ -473,11 +457,6 @@ mod tests {
 
     #[test]
     fn modules_without_the_handlers_are_reported() {
-        assert_eq!(
-            definitions(&[]),
-            Err("kvm_intel is built into this kernel, which has no symbols".to_owned())
-        );
-        let module = Module { name: "kvm_intel".to_owned(), bytes: b"no ELF".to_vec() };
-        assert!(definitions(&[module]).unwrap_err().starts_with("kvm_intel: "));
+        assert!(definitions(b"no ELF").unwrap_err().starts_with("kvm_intel: "));
     }
 }
