@@ -158,10 +158,12 @@ pub struct Setup {
     pub console: PathBuf,
     /// Wall-clock limit.
     pub limit: Duration,
-    /// Definitions for the kernel's `kprobe_events`, made of the module `kvm_intel`: probes that name the VMCS fields of VMREADs and VMWRITEs.
-    /// Without, the recording does not name them.
-    pub vmcs_probes: Option<fn(&[u8]) -> Result<Vec<String>, String>>,
+    /// Probes that name the VMCS fields of VMREADs and VMWRITEs. Without, the recording does not name them.
+    pub vmcs_probes: Option<VmcsProbes>,
 }
+
+/// Makes definitions for the kernel's `kprobe_events` of the module `kvm_intel`, an ELF file.
+pub type VmcsProbes = fn(&[u8]) -> Result<Vec<String>, String>;
 
 /// How a host came up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
