@@ -494,7 +494,7 @@ impl LedgerBuilder {
             accesses.entry(key).or_default().merge(&tally);
         }
         // Of counts that another tool printed nothing says how long they took: the interval of their rows is no length.
-        let is_counted = self.time.is_empty();
+        let is_counted = self.time.is_empty() && recording.is_table();
         if is_counted {
             counted::split(&mut exits, &accesses, &mut losses);
         }

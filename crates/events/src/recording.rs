@@ -42,6 +42,13 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// Whether it is a table or dump of counts that another tool printed (format `TOOL text`, or a dump of bpftrace): nothing says how
+    /// long it took.
+    pub fn is_table(&self) -> bool {
+        let of_tool = self.format.strip_suffix(" text").is_some_and(|tool| tool == self.tool);
+        self.format == "bpftrace" || (of_tool && !self.tool.is_empty())
+    }
+
     /// That the single events are not those of all exits, if so.
     pub fn note_of_choice(&self) -> Option<String> {
         self.choice.as_ref().map(|which| format!("single events are those {which}"))

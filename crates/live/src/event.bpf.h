@@ -40,6 +40,20 @@ INLINE int hold(struct slot *slot, struct thread *thread, struct event *event)
 	return 0;
 }
 
+// How long the thread was preempted in the open exit.
+INLINE u64 away_in_exit(struct thread *thread)
+{
+	return thread->flags & PREEMPTED ? thread->preempted_user + thread->preempted_kernel : 0;
+}
+
+// How long the open exit was handled until now, without the time in which its thread was preempted.
+INLINE u64 handled(struct thread *thread, u64 now)
+{
+	u64 gross = now - thread->start;
+
+	return gross - least(away_in_exit(thread), gross);
+}
+
 // The open exit has taken this time, or already takes it. Later events of it are sent at once.
 APART int release(struct thread *thread, u64 duration)
 {
@@ -67,10 +81,10 @@ APART int release(struct thread *thread, u64 duration)
 // needed for the events that follow.
 INLINE void hold_or_put(struct slot *slot, struct thread *thread, struct event *event)
 {
-	u64 now = event->time, start = thread->start;
+	u64 now = event->time;
 
-	if (now >= start && now - start >= config.slower_ns) {
-		release(thread, now - start);
+	if (now >= thread->start && handled(thread, now) >= config.slower_ns) {
+		release(thread, handled(thread, now));
 		put(slot, event);
 	} else {
 		hold(slot, thread, event);

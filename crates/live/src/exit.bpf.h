@@ -126,12 +126,6 @@ INLINE u64 split(struct thread *thread, struct spans *spans, u64 duration, u64 n
 	return away_user + away_kernel;
 }
 
-// How long the thread was preempted in the open exit.
-INLINE u64 away_in_exit(struct thread *thread)
-{
-	return thread->flags & PREEMPTED ? thread->preempted_user + thread->preempted_kernel : 0;
-}
-
 // Counts the open exit. Without `timed` its entry is missing. Returns whether its time was attributed to
 // a part.
 APART int close_any(struct thread *thread, u64 now, int timed)
@@ -289,7 +283,7 @@ APART int enter_somehow(struct thread *thread, u64 now)
 		add_one(&totals.unpaired_entries);
 	if (config.raw) {
 		if (config.slower_ns)
-			release(thread, thread->flags & OPEN ? now - thread->start : 0);
+			release(thread, thread->flags & OPEN ? handled(thread, now) : 0);
 		thread->flags = 0;
 		tell(ENTRY, now, 0, 0, 0);
 		thread->chosen = 0;

@@ -410,7 +410,7 @@ fn a_guest_is_read_through_ssh() {
         guest.map(|finding| (finding["check"].clone(), finding["verdict"].clone())).collect()
     };
     assert_eq!(of_guest(&remote), of_guest(&local));
-    assert_eq!(of_guest(&remote).len(), 8);
+    assert_eq!(of_guest(&remote).len(), 9);
     assert_eq!(remote["guest"], "ssh:root@guest.example");
     let called = fs::read_to_string(folder.path().join("called")).unwrap();
     let called: Vec<&str> = called.lines().collect();
