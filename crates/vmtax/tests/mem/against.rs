@@ -98,12 +98,11 @@ fn by_copy(guest: &Guest, output: &Path) -> Cost {
     Cost { processor, wall, bytes: fs::metadata(output).unwrap().len() as f64 }
 }
 
-/// The memfd in which a guest has its memory.
+/// The file in which a guest has its memory.
 fn memory_file(pid: u32) -> PathBuf {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().map(|e| e.path());
-    let is_memory = |path: &PathBuf| {
-        fs::read_link(path).is_ok_and(|link| link.to_string_lossy().starts_with("/memfd:"))
-    };
+    let is_memory =
+        |path: &PathBuf| fs::read_link(path).is_ok_and(|link| link.starts_with("/dev/shm"));
     open.filter(is_memory).max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap()
 }
 

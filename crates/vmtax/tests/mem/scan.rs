@@ -65,18 +65,16 @@ fn a_vm_is_scanned_while_it_runs_and_no_memory_is_allocated() {
     (&stream).write_all(b"{\"execute\":\"qmp_capabilities\"}{\"execute\":\"stop\"}\n").unwrap();
     while !lines.next().unwrap().unwrap().contains("STOP") {}
     let pid = guest.pid().to_string();
-    let memfd = fs::read_dir(format!("/proc/{pid}/fd"))
+    let memory = fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()
         .flatten()
         .map(|e| e.path())
-        .find(|p| {
-            fs::read_link(p).is_ok_and(|l| l.to_string_lossy().starts_with("/memfd:memory-backend"))
-        })
+        .find(|fd| fs::read_link(fd).is_ok_and(|to| to.starts_with("/dev/shm")))
         .unwrap();
-    let before = fs::metadata(&memfd).unwrap().blocks();
+    let before = fs::metadata(&memory).unwrap().blocks();
     assert!(before * 512 < 250 << 20, "the guest has touched everything already");
     let found = scan(&[&pid, "--dirty", "300ms"]);
-    assert_eq!(fs::metadata(&memfd).unwrap().blocks(), before, "the scan allocated memory");
+    assert_eq!(fs::metadata(&memory).unwrap().blocks(), before, "the scan allocated memory");
     assert_eq!(found["pages"]["all"], 65536);
     assert_eq!(found["pages"]["touched"], before / 8);
     assert!(found["pages"]["zero"].as_u64().unwrap() > 0);
