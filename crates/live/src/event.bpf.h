@@ -49,9 +49,12 @@ INLINE u64 away_in_exit(struct thread *thread)
 // How long the open exit was handled until now, without the time in which its thread was preempted.
 INLINE u64 handled(struct thread *thread, u64 now)
 {
-	u64 gross = now - thread->start;
+	u64 gross = now - thread->start, away = away_in_exit(thread);
 
-	return gross - least(away_in_exit(thread), gross);
+	// It goes on now: the wait that ends with this switch is not yet added.
+	if ((thread->state & (OUT | OUT_PREEMPTED)) == (OUT | OUT_PREEMPTED) && now >= thread->out)
+		away += now - thread->out;
+	return gross - least(away, gross);
 }
 
 // The open exit has taken this time, or already takes it. Later events of it are sent at once.
