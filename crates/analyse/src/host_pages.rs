@@ -6,7 +6,7 @@
 //! also where the processor joins neighbouring small pages, or the host's pages are of 16 or 64 KiB. Where a fine chain cannot show
 //! these, there is no verdict.
 //!
-//! In doubt there is no verdict. Between "all" and "some" there is a gap ([`SOME`]), so that another sample of the same
+//! In doubt there is no verdict. Between "all" and "some" there is a gap (`SOME`), so that another sample of the same
 //! VM does not give the opposite verdict.
 
 use statrs::distribution::{Beta, ContinuousCDF};

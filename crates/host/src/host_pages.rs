@@ -2,7 +2,7 @@
 //! ([`vmtax_events::setting::host_pages`]).
 //!
 //! All chains are repeated in turn, so that a change of frequency or a neighbour touches all of them; the smallest time of
-//! each counts. [`Loads`] is the machine: the real one ([`memory`]), and in tests a model of one.
+//! each counts. [`Loads`] is the machine: the real one (`memory`), and in tests a model of one.
 //!
 //! Left out on purpose: judging. What is measured does not depend on what is found, but that regions of like times are measured together.
 
