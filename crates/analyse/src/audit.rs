@@ -32,7 +32,7 @@ use crate::remedy::{self, Applies, Context, VmKind};
 
 pub use found::{Advice, Fix, Found, Inhibit, Refused, Seen, Start, Vendor, Verdict, What};
 pub use gain::{CauseMeasured, Gain, Measured, at_most};
-pub use rules::{RULES, RuleId};
+pub use rules::{CheckId, RULES, RuleId};
 pub use vmm::kind;
 
 use view::View;
@@ -77,8 +77,8 @@ pub struct Rule {
 
 /// One setting of a rule.
 pub struct Check {
-    /// Its word. These words never change.
-    pub id: &'static str,
+    /// Which.
+    pub id: CheckId,
     /// The files that it is read from.
     pub files: &'static str,
     /// The causes of exits that it changes.

@@ -93,7 +93,7 @@ proptest! {
             .flat_map(|finding| finding.remedies.iter().map(|advice| advice.remedy.id))
             .collect();
         for (at, one) in advised.iter().enumerate() {
-            let opposite = advised[at..].iter().find(|other| are_opposites(one, other));
+            let opposite = advised[at..].iter().find(|other| are_opposites(*one, **other));
             prop_assert!(opposite.is_none(), "{one} and {opposite:?}");
         }
         let mut low = 0u64;

@@ -77,18 +77,13 @@ pub(crate) fn cost(cost: &Cost) -> String {
     }
 }
 
-/// The answer to a question: only one that begins with a verb is answered by yes.
+/// The answer to a question: only a polar one is answered by yes.
 pub(crate) fn answer(step: &explain::Step) -> String {
     let says = printable(&words::says(&step.says));
-    if step.answer == Answer::Yes && !is_of_yes_or_no(step) {
+    if step.answer == Answer::Yes && !step.question.is_polar() {
         return says;
     }
     format!("{}: {says}", step.answer.name())
-}
-
-/// `Is ...?`, `Does ...?`, not `Which ...?`.
-pub(crate) fn is_of_yes_or_no(step: &explain::Step) -> bool {
-    !words::question(step.question).starts_with('W')
 }
 
 /// A remedy as one line: where, what, and under which condition.
@@ -606,13 +601,17 @@ fn shaped(finding: &Finding) -> Shaped {
             .remedies
             .iter()
             .map(|one| RemedyShape {
-                id: one.remedy.id,
+                id: one.remedy.id.name(),
                 place: one.remedy.place.name(),
                 action: one.remedy.action,
                 condition: one.condition,
             })
             .collect(),
-        refused: finding.refused.iter().map(|(id, why)| RefusedShape { id, why }).collect(),
+        refused: finding
+            .refused
+            .iter()
+            .map(|(id, why)| RefusedShape { id: id.name(), why })
+            .collect(),
         disproof: words.disproof,
         next: words.next,
     }

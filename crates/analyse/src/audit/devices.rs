@@ -5,6 +5,7 @@ use vmtax_events::setting::{Fact, Settings, Unknown, VmProcess, files};
 use super::view::View;
 use super::vmm::{is_off, is_on, is_qemu, object_type, options, property, said};
 use super::{Advice, Fix, Found, Seen, Start, What};
+use crate::remedy::RemedyId;
 
 /// Devices of a command line whose type starts with one of these.
 fn devices<'v>(vm: &'v VmProcess, starts: &[&str]) -> Vec<&'v str> {
@@ -50,7 +51,7 @@ pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
     Found::costs(What::NetworkInVmm)
         .seen(open)
         .seen(said(vm, format!("-netdev {}", types.join(", "))))
-        .remedy("vhost")
+        .remedy(RemedyId::Vhost)
 }
 
 pub(super) fn ioeventfd(_: &View, vm: &VmProcess) -> Found {
@@ -71,7 +72,7 @@ pub(super) fn ioeventfd(_: &View, vm: &VmProcess) -> Found {
     }
     Found::costs(What::NoIoeventfd)
         .seen(said(vm, Seen::Devices { option: "ioeventfd=off", without: false, types: off }))
-        .remedy("ioeventfd")
+        .remedy(RemedyId::Ioeventfd)
 }
 
 pub(super) fn iothread(_: &View, vm: &VmProcess) -> Found {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use vmtax_events::setting::{Backing, Fact, Kvm, Mapped, Unknown};
 use vmtax_events::words;
 
-use crate::remedy::{self, Setting, VmKind};
+use crate::remedy::{RemedyId, Setting, VmKind};
 
 words! {
     /// What a check says of a setting.
@@ -359,8 +359,8 @@ pub enum Advice {
 
 impl Fix {
     /// The setting of this row of the table of remedies.
-    pub(super) fn of_remedy(id: &str) -> Option<Fix> {
-        remedy::find(id).and_then(|row| row.setting).map(Fix::of_setting)
+    pub(super) fn of_remedy(id: RemedyId) -> Option<Fix> {
+        id.row().setting.map(Fix::of_setting)
     }
 
     fn of_setting(setting: Setting) -> Fix {
@@ -435,7 +435,7 @@ impl Found {
         self
     }
 
-    pub(super) fn remedy(mut self, id: &str) -> Found {
+    pub(super) fn remedy(mut self, id: RemedyId) -> Found {
         self.fix = Fix::of_remedy(id);
         self
     }

@@ -5,6 +5,7 @@ use vmtax_events::{HIST_BUCKETS, Outcome, Tally};
 
 use super::view::{View, argument, argument_fact, has_flag};
 use super::{Advice, Fix, Found, Seen, What, placement};
+use crate::remedy::RemedyId;
 
 /// KVM's default of `halt_poll_ns` on x86.
 const DEFAULT_POLL_NS: u64 = 200_000;
@@ -81,7 +82,7 @@ pub(super) fn halt_poll(view: &View) -> Found {
     }
     match (short_halts(view), guest) {
         (Some((short, all)), _) if short * 2 > all => {
-            Found::costs(What::ShortHalts { short, all }).seen(fact).remedy("halt-poll")
+            Found::costs(What::ShortHalts { short, all }).seen(fact).remedy(RemedyId::HaltPoll)
         }
         (Some((short, all)), _) => Found::ok(What::FewShortHalts { short, all }).seen(fact),
         (None, Some(_)) => Found::unknown(What::NobodyPolls).seen(fact),
@@ -139,9 +140,9 @@ pub(super) fn guest_haltpoll(_: &View, guest: &Settings) -> Found {
     }
     match is_confidential(guest) {
         Ok(true) => {
-            Found::costs(What::ConfidentialGuestHalts).seen(driver).remedy("guest-haltpoll")
+            Found::costs(What::ConfidentialGuestHalts).seen(driver).remedy(RemedyId::GuestHaltpoll)
         }
-        Ok(false) => Found::unknown(What::GuestHalts).seen(driver).remedy("guest-haltpoll"),
+        Ok(false) => Found::unknown(What::GuestHalts).seen(driver).remedy(RemedyId::GuestHaltpoll),
         Err(_) => Found::unread(guest.fact(files::CPUINFO)),
     }
 }

@@ -5,7 +5,7 @@ use vmtax_events::setting::{Fact, Unknown, VmProcess, files};
 use super::view::{View, chosen};
 use super::vmm;
 use super::{Fix, Found, Seen, Start, What};
-use crate::remedy::VmKind;
+use crate::remedy::{RemedyId, VmKind};
 
 /// The last kernel of which it is known that it maps guest_memfd, and a TD's memory, at 4 KiB.
 const LAST_AT_4K: (u32, u32) = (7, 3);
@@ -216,7 +216,7 @@ pub(super) fn ksm(view: &View) -> Found {
     let sharing = view.host.fact(files::KSM_SHARING);
     match fact.value.as_deref() {
         Ok("0" | "2") => Found::ok(What::KsmOff).seen(fact),
-        Ok("1") => Found::costs(What::Ksm).seen(fact).seen(sharing).remedy("ksm-off"),
+        Ok("1") => Found::costs(What::Ksm).seen(fact).seen(sharing).remedy(RemedyId::KsmOff),
         Ok(_) => Found::strange(fact),
         Err(Unknown::Missing) => Found::not_applicable(What::NoKsm).seen(fact),
         Err(_) => Found::unread(fact),

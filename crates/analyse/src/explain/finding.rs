@@ -6,9 +6,10 @@ use std::sync::Arc;
 use vmtax_events::{Cause, Detail, Reason};
 
 use super::certainty::Certainty;
+use super::subject::Subject;
 use super::workload::Workload;
 use crate::diff;
-use crate::remedy::{self, Applies, Context, Remedy, VmKind};
+use crate::remedy::{Applies, Context, Remedy, RemedyId, VmKind};
 
 /// What something costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,8 +66,8 @@ pub struct Advice {
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Found {
-    /// Exits of this subject, a word of [`super::subject::SUBJECTS`].
-    Exits(&'static str),
+    /// Exits of this subject.
+    Exits(Subject),
     /// Exits without a subject, by reason.
     OtherExits(Most<Reason>),
     /// Page faults wait for content that the host must fetch.
@@ -113,9 +114,9 @@ impl Found {
     /// Its word. These words never change.
     pub fn id(&self) -> &'static str {
         match self {
-            Found::Exits(subject) => subject,
-            Found::OtherExits(_) => "other",
-            Found::FaultsWait => "memory-faults",
+            Found::Exits(subject) => subject.name(),
+            Found::OtherExits(_) => Subject::Other.name(),
+            Found::FaultsWait => Subject::MemoryFaults.name(),
             Found::Xapic => "xapic",
             Found::Contention(_) => "contention",
             Found::GuestPolls => "guest-polls",
@@ -420,7 +421,7 @@ pub struct Finding {
     /// What may help.
     pub remedies: Vec<Advice>,
     /// What does not help here, and why: remedies that others would name.
-    pub refused: Vec<(&'static str, &'static str)>,
+    pub refused: Vec<(RemedyId, &'static str)>,
     /// What it is ranked by.
     pub(super) weight: f64,
 }
@@ -444,8 +445,8 @@ impl Finding {
     }
 
     /// Adds remedies as their conditions allow.
-    pub(super) fn advise(&mut self, ids: &[&'static str], context: &Context) {
-        for remedy in ids.iter().filter_map(|id| remedy::find(id)) {
+    pub(super) fn advise(&mut self, ids: &[RemedyId], context: &Context) {
+        for remedy in ids.iter().map(|id| id.row()) {
             match remedy.applies_to(context) {
                 Applies::Yes => self.remedies.push(Advice { remedy, condition: None }),
                 Applies::If(condition) => {

@@ -2,6 +2,7 @@
 
 use vmtax_events::{DetailKind, Isa, Outcome, Sample, svm, vmx};
 
+use super::subject::{Subject, subject_of};
 use crate::Ledger;
 use crate::remedy::Context;
 use crate::vm_facts::{kind, vendor};
@@ -30,11 +31,11 @@ pub(super) fn context(ledger: &Ledger) -> Context {
             .is_some_and(|share| share >= super::sums::TAX_MATTERS),
         polls,
         guest_memfd: is_guest_memfd(ledger),
-        converts: keys().any(|key| super::subject::of(key) == "conversions"),
+        converts: keys().any(|key| subject_of(key) == Subject::Conversions),
         logs_writes: keys()
             .any(|key| key.reason.isa == Isa::Vmx && key.reason.code == vmx::PML_FULL),
         may_shadow: super::mapping::is_small(ledger).is_none()
-            && keys().any(|key| super::subject::of(key) == "nesting"),
+            && keys().any(|key| subject_of(key) == Subject::Nesting),
         is_windows: keys().any(|key| match key.detail.kind {
             DetailKind::HypervHypercall => true,
             DetailKind::MsrRead | DetailKind::MsrWrite => HYPERV_MSRS.contains(&key.detail.value),

@@ -75,6 +75,20 @@ words! {
     }
 }
 
+impl Question {
+    /// It is answered by yes or no.
+    pub fn is_polar(self) -> bool {
+        match self {
+            Question::Exits | Question::Instructions | Question::Memory => true,
+            Question::Causes
+            | Question::Host
+            | Question::Guest
+            | Question::Nesting
+            | Question::Results => false,
+        }
+    }
+}
+
 /// What an answer says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Says {

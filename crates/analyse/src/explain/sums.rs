@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use vmtax_events::{Detail, DetailKind, ExitKey, Outcome, Reason, Tally};
 
 use super::finding::Cost;
-use super::subject;
+use super::subject::{Subject, subject_of};
 use crate::Ledger;
 use crate::ledger::running_ns;
 
@@ -77,7 +77,7 @@ impl Sum {
 
 /// Everything that the findings are made of.
 pub(super) struct Sums {
-    pub(super) by_subject: BTreeMap<&'static str, Sum>,
+    pub(super) by_subject: BTreeMap<Subject, Sum>,
     pub(super) base_ns: u64,
     pub(super) wall_ns: u64,
     /// Time preempted whose exits are not known.
@@ -102,16 +102,16 @@ impl Sums {
             .fold(0, |sum, (_, tally)| sum + u128::from(tally.time_ns))
             .try_into()
             .unwrap_or(u64::MAX);
-        let mut sums: BTreeMap<&'static str, Sum> = BTreeMap::new();
+        let mut sums: BTreeMap<Subject, Sum> = BTreeMap::new();
         let deadline = ledger
             .exits
             .keys()
             .any(|key| key.detail.kind == DetailKind::MsrWrite && key.detail.value == 0x6e0);
         let mut total = 0u64;
         for (key, tally) in &ledger.exits {
-            let word = match subject::of(key) {
+            let word = match subject_of(key) {
                 // Who arms by both arms by choice.
-                "apic-timer" if deadline => "guest-timer",
+                Subject::ApicTimer if deadline => Subject::GuestTimer,
                 word => word,
             };
             let sum = sums.entry(word).or_default();
@@ -135,7 +135,7 @@ impl Sums {
         let all = ledger.total();
         let has_times = ledger.recording.emulated.is_none()
             && u128::from(all.timed) * 10 >= u128::from(all.count) * 9;
-        let not_halting = sums.iter().filter(|(word, _)| **word != "halts");
+        let not_halting = sums.iter().filter(|(word, _)| **word != Subject::Halts);
         let spent_ns: u64 =
             not_halting.map(|(_, sum)| sum.tally.time_ns).fold(0, u64::saturating_add);
         let placed: u64 = ledger.preempted.values().fold(0, |sum, ns| sum.saturating_add(*ns));
@@ -153,8 +153,8 @@ impl Sums {
     /// What an interrupt of the host takes on average where that is no time to handle one in, and who ran meanwhile was not
     /// recorded. Only if these interrupts matter beside the other exits.
     pub(super) fn interrupts_wait(&self, ledger: &Ledger) -> Option<u64> {
-        let sum = self.by_subject.get("host-interrupts")?;
-        let all = self.by_subject.iter().filter(|(word, _)| **word != "halts");
+        let sum = self.by_subject.get(&Subject::HostInterrupts)?;
+        let all = self.by_subject.iter().filter(|(word, _)| **word != Subject::Halts);
         let all = all.fold(0u64, |all, (_, sum)| all.saturating_add(sum.high_ns));
         let waits = !ledger.recording.coverage.sched
             && (self.timed || self.spent_ns.is_some())
@@ -245,23 +245,23 @@ fn is_halt(reason: Reason) -> bool {
 }
 
 /// Writes that are over before a VMM could have been asked end in the kernel, also where kvm_userspace_exit was not recorded.
-fn handled_by_the_kernel(sums: &mut BTreeMap<&'static str, Sum>) {
+fn handled_by_the_kernel(sums: &mut BTreeMap<Subject, Sum>) {
     let is_short = |sum: &Sum| {
         let only_written = sum.details.keys().all(|detail| detail.is_write() == Some(true));
         sum.count >= FEW && sum.user == 0 && only_written && mean_ns(sum) < WITHOUT_VMM_NS
     };
-    for word in ["queue-notifications", "device-registers"] {
-        if sums.get(word).is_some_and(is_short)
-            && let Some(sum) = sums.remove(word)
+    for word in [Subject::QueueNotifications, Subject::DeviceRegisters] {
+        if sums.get(&word).is_some_and(is_short)
+            && let Some(sum) = sums.remove(&word)
         {
-            sums.entry("notifications").or_default().merge(sum);
+            sums.entry(Subject::Notifications).or_default().merge(sum);
         }
     }
 }
 
 /// Registers of one page that are written and never read, several of them, are queues' notifications.
-fn several_queues(sums: &mut BTreeMap<&'static str, Sum>) {
-    let Some(sum) = sums.get("device-registers") else { return };
+fn several_queues(sums: &mut BTreeMap<Subject, Sum>) {
+    let Some(sum) = sums.get(&Subject::DeviceRegisters) else { return };
     let only_written = sum.details.keys().all(|detail| detail.is_write() == Some(true));
     let pages: BTreeSet<u64> = sum.details.keys().map(|detail| detail.value >> 12).collect();
     let handled = sum.user == sum.count;
@@ -269,36 +269,36 @@ fn several_queues(sums: &mut BTreeMap<&'static str, Sum>) {
         && sum.details.len() > 1
         && pages.len() == 1
         && handled
-        && let Some(sum) = sums.remove("device-registers")
+        && let Some(sum) = sums.remove(&Subject::DeviceRegisters)
     {
-        sums.insert("notifications-to-vmm", sum);
+        sums.insert(Subject::NotificationsToVmm, sum);
     }
 }
 
 /// A port that looks like legacy virtio's QUEUE_NOTIFY among other registers of its device is one of them: while virtio runs, only
 /// its interrupt status is read (offset 19).
-fn no_legacy_queue(sums: &mut BTreeMap<&'static str, Sum>) {
+fn no_legacy_queue(sums: &mut BTreeMap<Subject, Sum>) {
     const BLOCK: u64 = 0x40;
     const STATUS: u64 = 0x13;
     let is_port = |detail: &Detail| matches!(detail.kind, DetailKind::PortIn | DetailKind::PortOut);
-    let Some(registers) = sums.get("device-registers") else { return };
+    let Some(registers) = sums.get(&Subject::DeviceRegisters) else { return };
     let mut by_block: BTreeMap<u64, u64> = BTreeMap::new();
     for (detail, count) in &registers.details {
         if is_port(detail) && detail.value % 0x20 != STATUS {
             add(by_block.entry(detail.value / BLOCK).or_default(), *count);
         }
     }
-    for word in ["notifications-to-vmm", "queue-notifications"] {
+    for word in [Subject::NotificationsToVmm, Subject::QueueNotifications] {
         let is_register = |sum: &Sum| {
             let in_block = |(detail, count): (&Detail, &u64)| {
                 is_port(detail) && by_block.get(&(detail.value / BLOCK)) >= Some(count)
             };
             sum.details.iter().all(in_block) && !sum.details.is_empty()
         };
-        if sums.get(word).is_some_and(is_register)
-            && let Some(sum) = sums.remove(word)
+        if sums.get(&word).is_some_and(is_register)
+            && let Some(sum) = sums.remove(&word)
         {
-            sums.entry("device-registers").or_default().merge(sum);
+            sums.entry(Subject::DeviceRegisters).or_default().merge(sum);
         }
     }
 }
@@ -328,7 +328,7 @@ pub(super) fn halts(ledger: &Ledger) -> Tally {
 /// Faults take longer than mapping and clearing memory does: the host gets the memory back from somewhere.
 pub(super) fn faults_wait(ledger: &Ledger, sums: &Sums) -> bool {
     let has_times = sums.timed || sums.spent_ns.is_some();
-    let faults = sums.by_subject.get("memory-faults");
+    let faults = sums.by_subject.get(&Subject::MemoryFaults);
     ledger.recording.emulated.is_none()
         && has_times
         && faults.is_some_and(|sum| sum.count >= FEW && mean_ns(sum) >= WAITS_NS)

@@ -12,6 +12,7 @@ use super::finding::{Cost, Evidence, Finding, Found};
 use super::findings::{is_throttled, lasting_contention};
 use super::mapping;
 use super::step::{Answer, Question, Says, Step};
+use super::subject::Subject;
 use super::sums::{POLL_NS, Sums, TAX_MATTERS, is_half, is_most, short_halts};
 use super::workload::Workload;
 use crate::Ledger;
@@ -131,16 +132,24 @@ impl Verdict {
         }
     }
 
-    /// Findings that it rests on.
-    pub(super) fn rests_on(&self) -> &'static [&'static str] {
-        match self.id() {
-            "contention" => &["contention"],
-            "polling" => &["guest-polls"],
-            "wake-ups" => &["halts"],
-            "memory" => &["small-pages", "tlb-misses", "remote-memory"],
-            "bounce-buffer" => &["bounce-buffer"],
-            "branch-misses" => &["branch-misses"],
-            _ => &[],
+    /// Whether it rests on a finding.
+    pub(super) fn rests_on(&self, found: &Found) -> bool {
+        match self {
+            Verdict::Contention { .. } => matches!(found, Found::Contention(_)),
+            Verdict::Polling(_) => *found == Found::GuestPolls,
+            Verdict::WakeUps { .. } => *found == Found::Exits(Subject::Halts),
+            Verdict::BounceBuffer(_) => *found == Found::BounceBuffer,
+            Verdict::Finding(Found::Exits(_), _) => false,
+            Verdict::Finding(Found::BranchMisses, _) => *found == Found::BranchMisses,
+            Verdict::Finding(..) | Verdict::Memory { .. } => {
+                matches!(found, Found::SmallPages { .. } | Found::TlbMisses | Found::RemoteMemory)
+            }
+            Verdict::Exits { .. }
+            | Verdict::Results(_)
+            | Verdict::NotExits(_)
+            | Verdict::Idle { .. }
+            | Verdict::Undecided { .. }
+            | Verdict::NothingToCompare { .. } => false,
         }
     }
 }
@@ -154,28 +163,30 @@ pub(super) fn judge(
     sums: &Sums,
     workloads: &[Arc<Workload>],
 ) -> Verdict {
-    let finding = |id: &str| all.iter().find(|finding| finding.id() == id);
-    if let Some(polls) = finding("guest-polls").filter(|polls| polls.weight >= 0.5) {
+    let finding = |found: Found| all.iter().find(move |finding| finding.found == found);
+    if let Some(polls) = finding(Found::GuestPolls).filter(|polls| polls.weight >= 0.5) {
         return Verdict::Polling(polls.weight);
     }
-    let top = all
-        .iter()
-        .find(|finding| !matches!(finding.cost, Cost::Unknown) && finding.id() != "contention");
+    let top = all.iter().find(|finding| {
+        !matches!(finding.cost, Cost::Unknown) && !matches!(finding.found, Found::Contention(_))
+    });
     if let Some(found) = of_times(ledger, sums, top) {
         return found;
     }
-    if let Some(found) = finding("bounce-buffer").filter(|found| found.weight >= 0.10) {
+    if let Some(found) = finding(Found::BounceBuffer).filter(|found| found.weight >= 0.10) {
         return Verdict::BounceBuffer(found.weight);
     }
-    if let Some(found) = finding("clock-reads").filter(|found| found.weight >= 0.05) {
+    if let Some(found) =
+        finding(Found::Exits(Subject::ClockReads)).filter(|found| found.weight >= 0.05)
+    {
         return Verdict::Finding(found.found.clone(), found.evidence.clone());
     }
     if let Some(found) = of_memory(steps, all, context, ledger) {
         return found;
     }
-    let tlb = finding("tlb-misses").filter(|found| found.certainty == Certainty::Likely);
-    let remote = || finding("remote-memory");
-    if let Some(found) = tlb.or_else(remote).or_else(|| finding("branch-misses")) {
+    let tlb = finding(Found::TlbMisses).filter(|found| found.certainty == Certainty::Likely);
+    let remote = || finding(Found::RemoteMemory);
+    if let Some(found) = tlb.or_else(remote).or_else(|| finding(Found::BranchMisses)) {
         let first = found.evidence.iter().take(1).cloned().collect();
         return Verdict::Finding(found.found.clone(), first);
     }
@@ -256,7 +267,7 @@ fn idle(ledger: &Ledger, sums: &Sums, contention: f64) -> Option<Verdict> {
 fn wake_ups(ledger: &Ledger, sums: &Sums) -> Option<Verdict> {
     let (short, all) = short_halts(ledger)?;
     let rate = sums.rate(all)?;
-    let of_halts = sums.by_subject.get("halts").map_or(0, |sum| sum.high_ns);
+    let of_halts = sums.by_subject.get(&Subject::Halts).map_or(0, |sum| sum.high_ns);
     let most = sums.by_subject.values().map(|sum| sum.high_ns).max().unwrap_or(0);
     (rate >= OFTEN && is_most(short, all) && is_half(of_halts, most)).then_some(Verdict::WakeUps {
         rate,
@@ -273,7 +284,7 @@ fn of_memory(
     context: &Context,
     ledger: &Ledger,
 ) -> Option<Verdict> {
-    let small = all.iter().find(|finding| finding.id() == "small-pages")?;
+    let small = all.iter().find(|finding| matches!(finding.found, Found::SmallPages { .. }))?;
     let step = |question| steps.iter().find(|step| step.question == question);
     let waits = step(Question::Memory).is_some_and(|step| step.misses_more);
     let known = mapping::is_small(ledger).is_some() || context.kind == VmKind::Tdx;

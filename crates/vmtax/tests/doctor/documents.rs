@@ -34,7 +34,7 @@ fn table() -> String {
             writeln!(
                 text,
                 "| `{}`{mark} | {} | {} | {} | |",
-                check.id,
+                check.id.name(),
                 check.place(),
                 check.files,
                 causes.join(", ")
@@ -118,7 +118,7 @@ fn the_json_fits_its_schemas() {
 #[test]
 fn ids_are_plain_and_stand_once() {
     let mut ids: Vec<&str> =
-        RULES.iter().flat_map(|rule| rule.checks).map(|check| check.id).collect();
+        RULES.iter().flat_map(|rule| rule.checks).map(|check| check.id.name()).collect();
     let all = ids.len();
     ids.sort_unstable();
     ids.dedup();

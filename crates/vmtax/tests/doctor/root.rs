@@ -253,5 +253,5 @@ pub(crate) fn verdicts(host: &Root, guest: Option<&Root>) -> BTreeMap<&'static s
     }
     let system = vmtax_host::system(&at_host).unwrap();
     let found = findings(&system, guest.map(|_| at_guest.as_path()));
-    found.iter().map(|finding| (finding.check.id, finding.found.verdict)).collect()
+    found.iter().map(|finding| (finding.check.id.name(), finding.found.verdict)).collect()
 }

@@ -48,7 +48,7 @@ fn good_systems_have_nothing_to_change() {
         let host = host.with("/sys/module/kvm/parameters/halt_poll_ns", "0\n");
         let found = verdicts(&host, Some(&Root::guest()));
         let all: BTreeSet<&str> =
-            RULES.iter().flat_map(|rule| rule.checks).map(|check| check.id).collect();
+            RULES.iter().flat_map(|rule| rule.checks).map(|check| check.id.name()).collect();
         assert_eq!(found.keys().copied().collect::<BTreeSet<_>>(), all, "{name}");
         let mut expected: BTreeMap<&str, Verdict> = all.into_iter().map(|id| (id, O)).collect();
         expected.extend(others.iter().copied());
@@ -501,7 +501,7 @@ fn fixes_are_those_of_this_vm() {
         host.write(folder.path());
         let system = vmtax_host::system(folder.path()).unwrap();
         let found = crate::root::findings(&system, None);
-        let one = found.into_iter().find(|finding| finding.check.id == check).unwrap();
+        let one = found.into_iter().find(|finding| finding.check.id.name() == check).unwrap();
         {
             let what = words::found(&one.found);
             (one.found.fix, what)

@@ -7,13 +7,13 @@ use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Reason, Tally};
 use super::super::certainty::Certainty;
 use super::super::finding::{Evidence, Finding, Found, Most};
 use super::super::mapping;
-use super::super::subject::{self, Subject};
+use super::super::subject::{Subject, register_in_memory};
 use super::super::sums::{
     FEW, POLL_NS, Sum, Sums, WORTH, add, faults_wait, halts, is_half, is_most, mean_ns, short_halts,
 };
 use super::memory::{only_if_mapping, refaults, small_by_faults};
 use crate::Ledger;
-use crate::remedy::{Context, VmKind};
+use crate::remedy::{Context, RemedyId, VmKind};
 use crate::table::cause_of;
 
 /// Addresses and reasons that are named.
@@ -32,17 +32,16 @@ pub(in crate::explain) fn of_exits(
     sums: &Sums,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (word, sum) in &sums.by_subject {
+    for (&subject, sum) in &sums.by_subject {
         if !sums.matters(sum) {
             continue;
         }
-        let subject = subject::find(word);
-        let what = match *word {
-            "other" => Found::OtherExits(reasons(sum)),
-            "memory-faults" if faults_wait(ledger, sums) => Found::FaultsWait,
-            _ => Found::Exits(subject.id),
+        let what = match subject {
+            Subject::Other => Found::OtherExits(reasons(sum)),
+            Subject::MemoryFaults if faults_wait(ledger, sums) => Found::FaultsWait,
+            _ => Found::Exits(subject),
         };
-        let mut finding = Finding::new(what, certainty(word, sum));
+        let mut finding = Finding::new(what, certainty(subject, sum));
         finding.weight = sums.weight(sum);
         finding.cost = sums.cost(sum);
         finding.evidence.push(Evidence::Exits {
@@ -55,7 +54,7 @@ pub(in crate::explain) fn of_exits(
         finding.evidence.extend(details(sum));
         let remedies = fitting(ledger, context, subject, sum, sums, &mut finding.evidence);
         finding.advise(&remedies, context);
-        if *word == "memory-faults" && mapping::is_small(ledger).is_none() {
+        if subject == Subject::MemoryFaults && mapping::is_small(ledger).is_none() {
             only_if_mapping(&mut finding);
         }
         found.push(finding);
@@ -64,10 +63,14 @@ pub(in crate::explain) fn of_exits(
     found
 }
 
-fn certainty(word: &str, sum: &Sum) -> Certainty {
-    match word {
-        "device-registers" | "host-interrupts" | "counters" => Certainty::Possible,
-        "notifications-to-vmm" | "halts" | "spinning" | "guest-timer" => Certainty::Likely,
+fn certainty(subject: Subject, sum: &Sum) -> Certainty {
+    match subject {
+        Subject::DeviceRegisters | Subject::HostInterrupts | Subject::Counters => {
+            Certainty::Possible
+        }
+        Subject::NotificationsToVmm | Subject::Halts | Subject::Spinning | Subject::GuestTimer => {
+            Certainty::Likely
+        }
         _ if sum.details.is_empty() && sum.tally.timed == 0 => Certainty::Likely,
         _ => Certainty::Certain,
     }
@@ -93,14 +96,14 @@ fn details(sum: &Sum) -> Option<Evidence> {
 fn fitting(
     ledger: &Ledger,
     context: &Context,
-    subject: &Subject,
+    subject: Subject,
     sum: &Sum,
     sums: &Sums,
     evidence: &mut Vec<Evidence>,
-) -> Vec<&'static str> {
-    let mut ids = subject.remedies.to_vec();
-    match subject.id {
-        "guest-timer" => {
+) -> Vec<RemedyId> {
+    let mut ids = subject.remedies().to_vec();
+    match subject {
+        Subject::GuestTimer => {
             let arms = arms(ledger);
             let of_tick = sums.rate(arms).is_some_and(|rate| TICK.contains(&rate));
             let busy = sums.base_ns as f64 >= sums.wall_ns as f64 * 0.5;
@@ -108,8 +111,8 @@ fn fitting(
                 ids.clear();
             }
         }
-        "host-interrupts" => of_interrupts(ledger, context, (sum, sums), &mut ids, evidence),
-        "halts" => match short_halts(ledger) {
+        Subject::HostInterrupts => of_interrupts(ledger, context, (sum, sums), &mut ids, evidence),
+        Subject::Halts => match short_halts(ledger) {
             Some((short, all)) if sums.timed && is_most(short, all) => {
                 let polling = polling_ns(ledger) as f64 / sums.wall_ns.max(1) as f64;
                 let within_ns = POLL_NS;
@@ -117,30 +120,30 @@ fn fitting(
             }
             _ => ids.clear(),
         },
-        "notifications" if sums.timed && !ledger.recording.coverage.userspace => {
+        Subject::Notifications if sums.timed && !ledger.recording.coverage.userspace => {
             evidence.push(Evidence::ShortNotifications(mean_ns(sum)));
         }
         // A register that is read is no queue's notification.
-        "device-registers" if sum.details.keys().any(|one| one.is_write() != Some(true)) => {
-            ids.retain(|id| *id != "ioeventfd");
+        Subject::DeviceRegisters if sum.details.keys().any(|one| one.is_write() != Some(true)) => {
+            ids.retain(|id| *id != RemedyId::Ioeventfd);
         }
-        "memory-faults" => of_faults(ledger, (sum, sums), &mut ids, evidence),
-        "counters" if rotated(ledger) => {
+        Subject::MemoryFaults => of_faults(ledger, (sum, sums), &mut ids, evidence),
+        Subject::Counters if rotated(ledger) => {
             evidence.push(Evidence::RotatedCounters);
-            ids.retain(|id| *id == "fewer-events");
+            ids.retain(|id| *id == RemedyId::FewerEvents);
         }
         // A lock whose owner runs, or an idle guest that polls: no vCPU waits for a processor.
-        "spinning" if ledger.contention().is_some_and(|share| share < WORTH) => {
+        Subject::Spinning if ledger.contention().is_some_and(|share| share < WORTH) => {
             evidence.push(Evidence::NoPreemption);
             ids.clear();
         }
-        "vmcs-accesses" => {
+        Subject::VmcsAccesses => {
             if let Some(each) = accesses_per_entry(ledger).filter(|each| *each < WITHOUT_SHADOW) {
                 evidence.push(Evidence::ShadowedVmcs(each));
                 ids.clear();
             }
         }
-        "no-virtual-apic" | "ipi" if context.vendor == Isa::Unknown => ids.clear(),
+        Subject::NoVirtualApic | Subject::Ipi if context.vendor == Isa::Unknown => ids.clear(),
         _ => {}
     }
     if sum.count < FEW && !ids.is_empty() {
@@ -155,7 +158,7 @@ fn of_interrupts(
     ledger: &Ledger,
     context: &Context,
     (sum, sums): (&Sum, &Sums),
-    ids: &mut Vec<&'static str>,
+    ids: &mut Vec<RemedyId>,
     evidence: &mut Vec<Evidence>,
 ) {
     if sums.interrupts_wait(ledger).is_some() {
@@ -172,15 +175,15 @@ fn of_interrupts(
     }
     match sums.rate(others) {
         Some(rate) if rate < *TICK.start() => ids.clear(),
-        Some(rate) if TICK.contains(&rate) => ids.retain(|id| *id == "host-nohz-full"),
+        Some(rate) if TICK.contains(&rate) => ids.retain(|id| *id == RemedyId::HostNohzFull),
         Some(rate) => {
-            let injected = sums.by_subject.get("no-virtual-apic").map_or(0, |sum| sum.count);
+            let injected = sums.by_subject.get(&Subject::NoVirtualApic).map_or(0, |sum| sum.count);
             if is_half(injected, others) {
                 evidence.push(Evidence::InjectedInterrupts(injected));
                 ids.clear();
             } else {
                 evidence.push(Evidence::InterruptRate(rate));
-                ids.retain(|id| *id == "irq-affinity");
+                ids.retain(|id| *id == RemedyId::IrqAffinity);
             }
         }
         None => ids.clear(),
@@ -191,12 +194,12 @@ fn of_interrupts(
 fn of_faults(
     ledger: &Ledger,
     (sum, sums): (&Sum, &Sums),
-    ids: &mut Vec<&'static str>,
+    ids: &mut Vec<RemedyId>,
     evidence: &mut Vec<Evidence>,
 ) {
     if faults_wait(ledger, sums) {
         evidence.push(Evidence::LongFaults(mean_ns(sum)));
-        *ids = vec!["resident-memory"];
+        *ids = vec![RemedyId::ResidentMemory];
     } else if let Some(again) = refaults(ledger) {
         evidence.extend([again, Evidence::PagesTaken]);
         ids.clear();
@@ -258,9 +261,9 @@ fn xapic(ledger: &Ledger, context: &Context) -> Option<Finding> {
         exits.fold(0u64, |sum, (_, tally)| sum.saturating_add(tally.count))
     };
     let in_memory = sum(&|key| {
-        subject::register_in_memory(key.detail).is_some()
+        register_in_memory(key.detail).is_some()
             && matches!(key.detail.kind, DetailKind::MmioRead | DetailKind::MmioWrite)
-            || subject::register_in_memory(key.detail).is_some() && !context.has_virtual_apic
+            || register_in_memory(key.detail).is_some() && !context.has_virtual_apic
     });
     let by_msr = sum(&|key| {
         matches!(key.detail.kind, DetailKind::MsrRead | DetailKind::MsrWrite)
@@ -269,7 +272,7 @@ fn xapic(ledger: &Ledger, context: &Context) -> Option<Finding> {
     (in_memory >= FEW && by_msr == 0).then(|| {
         let mut finding = Finding::new(Found::Xapic, Certainty::Certain);
         finding.evidence.push(Evidence::ApicInMemory(in_memory));
-        finding.advise(&["x2apic"], context);
+        finding.advise(&[RemedyId::X2apic], context);
         finding
     })
 }
