@@ -58,7 +58,10 @@ pub(crate) const ALL: [Tracepoint; TRACEPOINTS] = [
     kvm("kvm_pio", &["rw", "port", "size", "count"]),
     kvm("kvm_msr", &["write", "ecx", "data"]),
     Tracepoint { needed: true, ..kvm("kvm_entry", &["vcpu_id"]) },
-    Tracepoint { needed: true, ..kvm("kvm_exit", &["vcpu_id", "exit_reason", "info1", "info2"]) },
+    Tracepoint {
+        needed: true,
+        ..kvm("kvm_exit", &["vcpu_id", "exit_reason", "info1", "info2", "intr_info"])
+    },
 ];
 
 /// Where tracefs is; the second is its place until Linux 4.1.
@@ -85,7 +88,7 @@ fn fields(path: &Path, text: &str, of: &Tracepoint) -> Result<[Field; FIELDS], E
     for (slot, name) in fields.iter_mut().zip(of.fields) {
         let found = text.lines().find_map(|line| field(line, name));
         // Records of older kernels lack the vCPU or other fields; a record without a reason is not used.
-        if found.is_none() && of.needed && *name != "vcpu_id" && !name.starts_with("info") {
+        if found.is_none() && of.needed && *name != "vcpu_id" && !name.contains("info") {
             let problem = format!("has no field {name} that can be read");
             return Err(Error::Types { path: PathBuf::from(path), problem });
         }
