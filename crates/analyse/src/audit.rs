@@ -10,6 +10,7 @@
 
 mod counters;
 mod devices;
+mod features;
 mod found;
 mod gain;
 mod idle;
@@ -23,6 +24,7 @@ mod timers;
 mod versions;
 mod view;
 mod vmm;
+mod windows;
 
 use vmtax_events::setting::{Kvm, Settings, VmProcess};
 use vmtax_events::{Cause, ExitKey, Isa};
@@ -197,7 +199,8 @@ fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, v
         converts: false,
         logs_writes: false,
         may_shadow: false,
-        is_windows: false,
+        is_windows: vm.is_some_and(vmm::is_windows),
+        has_hyperv_timer: false,
     };
     if let Some(remedy) = remedy::of_check(check.id)
         && let Applies::No(why) = remedy.applies_to(&context)

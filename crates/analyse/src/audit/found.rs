@@ -168,7 +168,36 @@ pub enum What {
     NoVgif,
     Vnmi,
     NoVnmi,
+    NestedPaging,
+    NoNestedPaging,
+    Vpid,
+    NoVpid,
+    TdpMmu,
+    NoTdpMmu,
+    MediatedPmu,
+    MediatedPmuOff,
+    CountersEmulated,
+    Mbec,
+    NoMbec,
+    // Windows.
+    WindowsOfOtherVmm,
+    PerhapsWindows,
+    NotWindows,
+    WindowsTimers,
+    SynicBesideApic(&'static str),
+    WindowsIpis,
+    Enlightened,
+    NamedModel,
+    NothingToMitigate,
+    WindowsMitigates,
     // Placement.
+    CpusShared { cpus: String, names: Vec<String> },
+    NotSwapped,
+    Swapped(u64),
+    EmulatedDevices,
+    NoEmulatedDevices,
+    TickWhileIdle,
+    TickStops,
     IothreadsShare(String),
     ManyNodes(String),
     FarMemory { far: u64, all: u64 },
@@ -257,6 +286,8 @@ pub enum Seen {
         /// Their types.
         types: Vec<String>,
     },
+    /// The VM lacks these words of its processor.
+    Lacks(Vec<&'static str>),
     /// The command line of another VMM than QEMU.
     NotQemu,
     /// What on the command line inhibits AVIC.
@@ -355,6 +386,10 @@ pub enum Advice {
     MoveMemory,
     IsolatedPartition,
     UpdateMicrocode,
+    PinApart,
+    LessMemory,
+    UseVirtio,
+    StopTick,
 }
 
 impl Fix {

@@ -160,6 +160,26 @@ pub(super) fn is_confidential(guest: &Settings) -> Result<bool, Unknown> {
     Ok(false)
 }
 
+/// A tick that never stops wakes idle CPUs.
+pub(super) fn guest_tick(_: &View, guest: &Settings) -> Found {
+    let off = |name| {
+        let fact = argument_fact(guest, name);
+        guest
+            .text(files::CMDLINE)
+            .ok()
+            .and_then(|line| argument(line, name))
+            .is_some_and(|v| v == "off")
+            .then_some(fact)
+    };
+    match (guest.text(files::CMDLINE), off("nohz").or_else(|| off("highres"))) {
+        (Err(_), _) => Found::unread(guest.fact(files::CMDLINE)),
+        (Ok(_), Some(fact)) => {
+            Found::costs(What::TickWhileIdle).seen(fact).fix(Fix::Advice(Advice::StopTick))
+        }
+        (Ok(_), None) => Found::ok(What::TickStops).seen(argument_fact(guest, "nohz")),
+    }
+}
+
 pub(super) fn guest_idle_poll(view: &View, guest: &Settings) -> Found {
     let fact = argument_fact(guest, "idle");
     match guest.text(files::CMDLINE) {

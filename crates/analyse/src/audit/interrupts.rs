@@ -129,7 +129,14 @@ pub(super) fn avic_inhibit(view: &View, vm: &VmProcess) -> Found {
         property(value, "hv-synic").or(property(value, "hv_synic")).is_some_and(is_on)
             || value.split(',').any(|word| matches!(word, "hv-synic" | "hv_synic" | "+hv-synic"))
     };
-    if options(vm, "cpu").iter().any(on) {
+    // hv-avic keeps it: QEMU docs/system/i386/hyperv.rst.
+    let keeps = |value: &&str| {
+        ["hv-avic", "hv_avic", "hv-apicv", "hv_apicv"].iter().any(|name| {
+            property(value, name).is_some_and(is_on) || value.split(',').any(|word| word == *name)
+        })
+    };
+    let cpus = options(vm, "cpu");
+    if cpus.iter().any(on) && !cpus.iter().any(keeps) {
         inhibits.push(Inhibit::SynIc);
     }
     let pit_off = options(vm, "machine")

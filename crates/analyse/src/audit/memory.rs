@@ -4,7 +4,7 @@ use vmtax_events::setting::{Fact, Unknown, VmProcess, files};
 
 use super::view::{View, chosen};
 use super::vmm;
-use super::{Fix, Found, Seen, Start, What};
+use super::{Advice, Fix, Found, Seen, Start, What};
 use crate::remedy::{RemedyId, VmKind};
 
 /// The last kernel of which it is known that it maps guest_memfd, and a TD's memory, at 4 KiB.
@@ -133,7 +133,20 @@ pub(super) fn thp_backing(_: &View, vm: &VmProcess) -> Found {
     if backing.large() >= backing.resident / 2 {
         return Found::ok(What::HugePages(backing)).seen(fact);
     }
-    Found::costs(What::FewHugePages(backing)).seen(fact).fix(Fix::Vmm(Start::OnHugetlbfs))
+    let found = Found::costs(What::FewHugePages(backing)).seen(fact);
+    // Reserved pages need more memory than a host has that swaps its guests.
+    if backing.swapped > 0 { found } else { found.fix(Fix::Vmm(Start::OnHugetlbfs)) }
+}
+
+/// Guest memory in the host's swap: each access of it waits for a disk.
+pub(super) fn swapped(_: &View, vm: &VmProcess) -> Found {
+    let fact = vm.backing.clone().map(Seen::Backing);
+    let Ok(backing) = vm.backing.value else { return Found::unread(fact) };
+    match backing.swapped {
+        0 => Found::ok(What::NotSwapped).seen(fact),
+        bytes if bytes < backing.resident / 100 => Found::ok(What::NotSwapped).seen(fact),
+        bytes => Found::costs(What::Swapped(bytes)).seen(fact).fix(Fix::Advice(Advice::LessMemory)),
+    }
 }
 
 pub(super) fn mapped_pages(_: &View, vm: &VmProcess) -> Found {

@@ -72,6 +72,14 @@ pub(super) fn vgif(view: &View) -> Found {
     helps(view, files::VGIF, What::Vgif, What::NoVgif, Fix::of_remedy(RemedyId::Vgif))
 }
 
+pub(super) fn mbec(view: &View) -> Found {
+    let (path, module, option) = match view.vendor {
+        Some(Vendor::Amd) => (files::GMET, "kvm_amd", "gmet=1"),
+        _ => (files::MBEC, "kvm_intel", "mbec=1"),
+    };
+    helps(view, path, What::Mbec, What::NoMbec, Some(Fix::Module { module, option }))
+}
+
 pub(super) fn vnmi(view: &View) -> Found {
     let fix = Fix::Module { module: "kvm_amd", option: "vnmi=1" };
     helps(view, files::VNMI, What::Vnmi, What::NoVnmi, Some(fix))

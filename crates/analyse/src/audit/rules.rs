@@ -5,8 +5,8 @@
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Outcome, svm, vmx, words};
 
 use super::{
-    Check, Judge, Removes, Rule, counters, devices, idle, interrupts, memory, nested, placement,
-    power, timers, versions,
+    Check, Judge, Removes, Rule, counters, devices, features, idle, interrupts, memory, nested,
+    placement, power, timers, versions, windows,
 };
 use crate::table::cause_of;
 
@@ -133,6 +133,8 @@ words! {
         Pmu = "pmu",
         KsmAndMitigations = "ksm-and-mitigations",
         Nesting = "nesting",
+        NestedPaging = "nested-paging",
+        Windows = "windows",
         Versions = "versions",
     }
 }
@@ -189,6 +191,16 @@ words! {
         Microcode = "microcode",
         TdxModule = "tdx-module",
         SnpFirmware = "snp-firmware",
+        NestedPaging = "nested-paging",
+        Vpid = "vpid",
+        TdpMmu = "tdp-mmu",
+        HvEnlightenments = "hv-enlightenments",
+        WindowsCpu = "windows-cpu",
+        Mbec = "mbec",
+        MediatedPmu = "mediated-pmu",
+        EmulatedDevices = "emulated-devices",
+        GuestTick = "guest-tick",
+        Swapped = "swapped",
     }
 }
 
@@ -257,7 +269,7 @@ pub const RULES: &[Rule] = &[
         id: RuleId::Isolation,
         checks: &[
             check(CheckId::NohzFull, "/sys/devices/system/cpu/nohz_full", Judge::Vm(placement::nohz_full))
-                .causes(&[Cause::TimerTick])
+                .causes(&[Cause::HostTick, Cause::HostInterrupt])
                 .removes(host_interrupts),
             Check {
                 removes: Removes::Preemption,
@@ -269,8 +281,10 @@ pub const RULES: &[Rule] = &[
                 Judge::Guest(placement::guest_nohz_full),
             )
             .causes(&[Cause::TimerArm, Cause::TimerTick]),
+            check(CheckId::GuestTick, "/proc/cmdline", Judge::Guest(idle::guest_tick))
+                .causes(&[Cause::TimerArm, Cause::TimerTick, Cause::Idle]),
             check(CheckId::RcuNocbs, "/proc/cmdline", Judge::Vm(placement::rcu_nocbs))
-                .causes(&[Cause::TimerTick])
+                .causes(&[Cause::HostTick, Cause::HostInterrupt])
                 .removes(host_interrupts),
         ],
     },
@@ -349,6 +363,9 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: RuleId::Virtio,
         checks: &[
+            check(CheckId::EmulatedDevices, "/proc/PID/cmdline", Judge::Vm(devices::emulated))
+                .causes(&[Cause::DeviceMmio, Cause::DevicePio])
+                .removes(to_the_vmm),
             check(CheckId::Vhost, "/proc/PID/fd, /proc/PID/cmdline", Judge::Vm(devices::vhost))
                 .causes(&[Cause::DeviceMmio, Cause::DevicePio])
                 .removes(to_the_vmm),
@@ -384,6 +401,12 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: RuleId::Pmu,
         checks: &[
+            check(
+                CheckId::MediatedPmu,
+                "/sys/module/kvm_{intel,amd}/parameters/enable_mediated_pmu",
+                Judge::Host(features::mediated_pmu),
+            )
+            .causes(&[Cause::Pmu]),
             check(CheckId::EnablePmu, "/sys/module/kvm/parameters/enable_pmu", Judge::Host(counters::enable_pmu))
                 .causes(&[Cause::Pmu])
                 .removes(pmu_work),
@@ -396,6 +419,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: RuleId::KsmAndMitigations,
         checks: &[
+            check(CheckId::Swapped, "/proc/PID/smaps", Judge::Vm(memory::swapped)).causes(&[Cause::MemoryFault]),
             check(CheckId::Ksm, "/sys/kernel/mm/ksm/run", Judge::Host(memory::ksm))
                 .causes(&[Cause::MemoryFault])
                 .removes(memory_faults),
@@ -422,6 +446,31 @@ pub const RULES: &[Rule] = &[
             check(CheckId::Vnmi, "/sys/module/kvm_amd/parameters/vnmi", Judge::Host(nested::vnmi))
                 .causes(&[Cause::IrqWindow])
                 .removes(nmi_windows),
+        ],
+    },
+    Rule {
+        id: RuleId::NestedPaging,
+        checks: &[
+            check(
+                CheckId::NestedPaging,
+                "/sys/module/kvm_intel/parameters/ept, kvm_amd/parameters/npt",
+                Judge::Host(features::nested_paging),
+            ),
+            check(CheckId::Vpid, "/sys/module/kvm_intel/parameters/vpid", Judge::Host(features::vpid)),
+            check(CheckId::TdpMmu, "/sys/module/kvm/parameters/tdp_mmu", Judge::Host(features::tdp_mmu)),
+        ],
+    },
+    Rule {
+        id: RuleId::Windows,
+        checks: &[
+            check(CheckId::HvEnlightenments, "/proc/PID/cmdline", Judge::Vm(windows::enlightenments)).causes(&[
+                Cause::DevicePio,
+                Cause::DeviceMmio,
+                Cause::Apic,
+                Cause::Ipi,
+            ]),
+            check(CheckId::WindowsCpu, "/proc/PID/cmdline, /proc/cpuinfo", Judge::Vm(windows::windows_cpu)),
+            check(CheckId::Mbec, "/sys/module/kvm_intel/parameters/mbec, kvm_amd/parameters/gmet", Judge::Host(nested::mbec)),
         ],
     },
     Rule {
