@@ -14,6 +14,7 @@
 //! Left out on purpose: every guess: where the run does not say, the answer is "unknown" and what to record next. And
 //! sentences: an explanation is values, of which `vmtax-report` makes words.
 
+mod burst;
 mod category;
 mod certainty;
 mod exits;
@@ -38,6 +39,7 @@ use crate::remedy::{CONTRADICTED, RemedyId, VmKind};
 
 use sums::Sums;
 
+pub use burst::Burst;
 pub use category::is_category;
 pub use certainty::Certainty;
 pub use finding::{Access, Advice, Cost, Evidence, Finding, Found, Holder, Most, PerWork, Share};

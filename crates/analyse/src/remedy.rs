@@ -53,6 +53,7 @@ pub fn of_check(check: CheckId) -> Option<&'static Remedy> {
         | CheckId::MappedPages => RemedyId::HugePages,
         CheckId::NohzFull => RemedyId::HostNohzFull,
         CheckId::Isolcpus => RemedyId::CpuIsolation,
+        CheckId::HvEnlightenments => RemedyId::HvStimer,
         other => RemedyId::from_name(other.name())?,
     };
     Some(id.row())
@@ -89,6 +90,7 @@ mod tests {
                         logs_writes: bit(4),
                         converts: bit(5),
                         is_windows: bit(6),
+                        has_hyperv_timer: false,
                         may_shadow: bit(7),
                     });
                 }

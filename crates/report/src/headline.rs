@@ -53,7 +53,7 @@ pub fn findings(doc: &Document) -> Vec<String> {
     said
 }
 
-/// How to read the numbers: what was assumed, what the recording could not see, what is missing.
+/// How to read the numbers: what the recording could not see, what is missing.
 pub fn notes(doc: &Document) -> Vec<String> {
     let ledger = &doc.ledger;
     let mut said: Vec<String> =
@@ -65,14 +65,8 @@ pub fn notes(doc: &Document) -> Vec<String> {
 }
 
 /// How long was recorded, ns; 0 when nothing says.
-///
-/// The ledger's own span is rounded out to whole intervals. The longest wall time of a vCPU is exact,
-/// and is used where it fills the span.
 pub fn duration_ns(ledger: &Ledger) -> u64 {
-    let span = ledger.end_ns.saturating_sub(ledger.start_ns);
-    let wall = ledger.time.values().map(|t| t.sum.wall_ns).max().unwrap_or(0);
-    let rounding = ledger.timeline.step_ns.saturating_mul(2);
-    if wall > 0 && span.saturating_sub(wall) <= rounding { wall } else { span }
+    ledger.length_ns().unwrap_or(0)
 }
 
 fn too_low(doc: &Document) -> Option<String> {
@@ -366,7 +360,7 @@ fn limits(ledger: &Ledger, total: &Tally) -> Vec<String> {
             counted(total.count, "exit")
         ));
     }
-    said.extend(assumptions(ledger, total));
+    said.extend(missing(ledger, total));
     let seen = vms(ledger);
     let inferred: Vec<String> = recording
         .vms
@@ -384,21 +378,20 @@ fn limits(ledger: &Ledger, total: &Tally) -> Vec<String> {
     said
 }
 
-/// Guesses on which the causes rest, where they matter.
-pub(crate) fn assumptions(ledger: &Ledger, total: &Tally) -> Vec<String> {
-    let mut resting: BTreeMap<&str, u64> = BTreeMap::new();
+/// What the recording lacks to say more of exits, where that matters.
+pub(crate) fn missing(ledger: &Ledger, total: &Tally) -> Vec<String> {
+    let mut lacking: BTreeMap<&str, u64> = BTreeMap::new();
     for (key, tally) in &ledger.exits {
-        let why = table::assumption_of(key);
-        if let Some(why) = why {
-            let sum = resting.entry(why).or_default();
+        if let Some(what) = table::missing_of(key) {
+            let sum = lacking.entry(what).or_default();
             *sum = sum.saturating_add(tally.count);
         }
     }
     let matters = |n: u64| share(n, total.count).is_some_and(|share| share >= WORTH_A_SENTENCE);
-    resting
+    lacking
         .into_iter()
         .filter(|(_, n)| matters(*n))
-        .map(|(why, n)| format!("Assumed for {}: {why}.", counted(n, "exit")))
+        .map(|(what, n)| format!("Not known of {}: {what}.", counted(n, "exit")))
         .collect()
 }
 

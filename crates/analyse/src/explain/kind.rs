@@ -10,6 +10,9 @@ use crate::vm_facts::{kind, vendor};
 /// Synthetic MSRs of Hyper-V's interface (Hyper-V TLFS, "Synthetic MSRs").
 const HYPERV_MSRS: std::ops::Range<u64> = 0x4000_0000..0x4000_0200;
 
+/// HV_X64_MSR_STIMER0_CONFIG to HV_X64_MSR_STIMER3_COUNT.
+const HYPERV_TIMERS: std::ops::RangeInclusive<u64> = 0x4000_00b0..=0x4000_00b7;
+
 /// What is known of the VM.
 pub(super) fn context(ledger: &Ledger) -> Context {
     let keys = || ledger.exits.keys();
@@ -40,6 +43,9 @@ pub(super) fn context(ledger: &Ledger) -> Context {
             DetailKind::HypervHypercall => true,
             DetailKind::MsrRead | DetailKind::MsrWrite => HYPERV_MSRS.contains(&key.detail.value),
             _ => false,
+        }),
+        has_hyperv_timer: keys().any(|key| {
+            key.detail.kind == DetailKind::MsrWrite && HYPERV_TIMERS.contains(&key.detail.value)
         }),
     }
 }

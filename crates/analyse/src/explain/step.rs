@@ -102,8 +102,13 @@ pub enum Says {
     Tax(f64),
     /// The exit tax, which does not.
     SmallTax(f64),
-    /// Time in exits, ns; the running time is unknown.
-    NoRunningTime(u64),
+    /// The running time is unknown.
+    NoRunningTime {
+        /// Time in exits that do not halt, ns.
+        spent_ns: u64,
+        /// Time in all exits, ns.
+        all_ns: u64,
+    },
     /// There are no exits.
     NoExits,
     /// There are no times.

@@ -42,8 +42,16 @@ vmtax_events::words! {
         GuestTimer = "guest-timer",
         /// Halts.
         Halts = "halts",
-        /// Interrupts of the host.
+        /// Interrupts of the host by devices.
+        HostDevices = "host-devices",
+        /// Interrupts of the host whose vectors are not known.
         HostInterrupts = "host-interrupts",
+        /// Interrupts of the host by its other CPUs.
+        HostIpis = "host-ipis",
+        /// Interrupts of the host by its timer.
+        HostTick = "host-tick",
+        /// Hyper-V's MSRs for EOI, ICR and TPR.
+        HypervApic = "hyperv-apic",
         /// Other hypercalls.
         Hypercalls = "hypercalls",
         /// Registers of an IDE disk.
@@ -66,6 +74,8 @@ vmtax_events::words! {
         MappedFetches = "mapped-fetches",
         /// Faults on memory that is not mapped.
         MemoryFaults = "memory-faults",
+        /// Nested page faults whose addresses are not known.
+        MemoryOrDevice = "memory-or-device",
         /// Other MSRs.
         Msr = "msr",
         /// Other work of a nested hypervisor.
@@ -98,6 +108,8 @@ vmtax_events::words! {
         Spinning = "spinning",
         /// Device accesses without an address.
         UnnamedDevice = "unnamed-device",
+        /// MSRs without their numbers.
+        UnnamedMsr = "unnamed-msr",
         /// VMREAD and VMWRITE of L1.
         VmcsAccesses = "vmcs-accesses",
         /// VMLOAD and VMSAVE of L1.
@@ -126,7 +138,11 @@ impl Subject {
             Subject::DeviceRegisters => &[RemedyId::ParavirtualDevice, RemedyId::Ioeventfd],
             Subject::ApicTimer => &[RemedyId::TscDeadline],
             Subject::GuestTimer => &[RemedyId::GuestNohzFull],
+            Subject::HostDevices => &[RemedyId::IrqAffinity],
+            Subject::HostTick => &[RemedyId::HostNohzFull],
             Subject::HostInterrupts => &[RemedyId::HostNohzFull, RemedyId::IrqAffinity],
+            Subject::Rtc => &[RemedyId::HvStimer],
+            Subject::HypervApic => &[RemedyId::HvApicv, RemedyId::NoHvVapic],
             Subject::Ipi => &[RemedyId::Ipiv, RemedyId::Avic],
             Subject::NoVirtualApic => &[RemedyId::Apicv, RemedyId::Avic],
             Subject::Halts => &[RemedyId::HaltPoll, RemedyId::GuestHaltpoll],
@@ -138,8 +154,7 @@ impl Subject {
             Subject::VmcsAccesses => &[RemedyId::ShadowVmcs],
             Subject::VmloadVmsave => &[RemedyId::Vls],
             Subject::Gif => &[RemedyId::Vgif],
-            Subject::Rtc
-            | Subject::PciConfig
+            Subject::PciConfig
             | Subject::FirmwareConfig
             | Subject::Acpi
             | Subject::LegacyDevice
@@ -152,6 +167,9 @@ impl Subject {
             | Subject::Cpuid
             | Subject::Msr
             | Subject::Hypercalls
+            | Subject::HostIpis
+            | Subject::MemoryOrDevice
+            | Subject::UnnamedMsr
             | Subject::Conversions
             | Subject::Requests
             | Subject::Nesting
@@ -175,6 +193,10 @@ const NONE: u32 = u32::MAX - 1;
 /// (0x10) by RDMSR: RDTSC needs no exit.
 const CLOCK_MSRS: [u64; 1] = [0x4000_0020];
 
+/// HV_X64_MSR_EOI, _ICR and _TPR (Hyper-V TLFS, "Virtual interrupts"): MSRs of Hyper-V's interface, for which KVM always needs an
+/// exit (Linux arch/x86/kvm/hyperv.c, `kvm_hv_set_msr`). APICv and AVIC virtualize the APIC's own registers alone.
+const HYPERV_APIC: std::ops::RangeInclusive<u64> = 0x4000_0070..=0x4000_0072;
+
 /// An exit's subject.
 pub(super) fn subject_of(key: &ExitKey) -> Subject {
     if key.ancillary_of.is_some() || key.level == Level::L2 && key.outcome == Outcome::L1 {
@@ -186,20 +208,31 @@ pub(super) fn subject_of(key: &ExitKey) -> Subject {
     if let Some(word) = of_reason(key) {
         return word;
     }
-    if key.detail.kind == DetailKind::MsrRead && CLOCK_MSRS.contains(&key.detail.value) {
-        return Subject::ClockReads;
+    match key.detail.kind {
+        DetailKind::MsrRead if CLOCK_MSRS.contains(&key.detail.value) => {
+            return Subject::ClockReads;
+        }
+        DetailKind::MsrRead | DetailKind::MsrWrite if HYPERV_APIC.contains(&key.detail.value) => {
+            return Subject::HypervApic;
+        }
+        _ => {}
     }
     match cause_of(key) {
         Cause::TimerArm if arms_by_counter(key) => Subject::ApicTimer,
         Cause::TimerArm => Subject::GuestTimer,
-        Cause::TimerTick if is(key, vmx::PREEMPTION_TIMER, NONE) => Subject::GuestTimer,
-        Cause::TimerTick => Subject::HostInterrupts,
+        Cause::TimerTick => Subject::GuestTimer,
+        Cause::HostTick => Subject::HostTick,
+        Cause::HostIpi => Subject::HostIpis,
+        Cause::HostDevice => Subject::HostDevices,
+        Cause::HostInterrupt => Subject::HostInterrupts,
+        Cause::MemoryOrDevice => Subject::MemoryOrDevice,
         Cause::Ipi => Subject::Ipi,
         Cause::Idle => Subject::Halts,
         Cause::MemoryFault if key.detail.is_conversion() => Subject::Conversions,
         Cause::MemoryFault => of_fault(key.detail.kind),
         Cause::DeviceMmio | Cause::DevicePio => of_unknown_device(key),
         Cause::Apic | Cause::IrqWindow => Subject::NoVirtualApic,
+        Cause::Msr if key.detail.kind == DetailKind::None => Subject::UnnamedMsr,
         Cause::Msr => Subject::Msr,
         Cause::Cpuid => Subject::Cpuid,
         Cause::Pmu => Subject::Counters,

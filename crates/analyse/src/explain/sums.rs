@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::{Detail, DetailKind, ExitKey, Outcome, Reason, Tally};
 
-use super::finding::Cost;
+use super::finding::{Cost, Evidence};
 use super::subject::{Subject, subject_of};
 use crate::Ledger;
 use crate::ledger::running_ns;
@@ -55,7 +55,8 @@ pub(super) struct Sum {
     pub(super) count: u64,
     pub(super) high_ns: u64,
     pub(super) tally: Tally,
-    pub(super) details: BTreeMap<Detail, u64>,
+    /// How often, and for how long, ns.
+    pub(super) details: BTreeMap<Detail, (u64, u64)>,
     pub(super) reasons: BTreeMap<Reason, u64>,
     user: u64,
 }
@@ -66,8 +67,10 @@ impl Sum {
         self.high_ns = self.high_ns.saturating_add(other.high_ns);
         self.user = self.user.saturating_add(other.user);
         self.tally.merge(&other.tally);
-        for (detail, count) in other.details {
-            add(self.details.entry(detail).or_default(), count);
+        for (detail, (count, ns)) in other.details {
+            let sum = self.details.entry(detail).or_default();
+            add(&mut sum.0, count);
+            add(&mut sum.1, ns);
         }
         for (reason, count) in other.reasons {
             add(self.reasons.entry(reason).or_default(), count);
@@ -117,11 +120,14 @@ impl Sums {
             let sum = sums.entry(word).or_default();
             total = total.saturating_add(tally.count);
             sum.count = sum.count.saturating_add(tally.count);
-            sum.high_ns = sum.high_ns.saturating_add(net_ns(ledger, key, tally, &time, halting));
+            let ns = net_ns(ledger, key, tally, &time, halting);
+            add(&mut sum.high_ns, ns);
             sum.tally.merge(tally);
             add(sum.reasons.entry(key.reason).or_default(), tally.count);
             if !matches!(key.detail.kind, DetailKind::None | DetailKind::Halt) {
-                add(sum.details.entry(key.detail).or_default(), tally.count);
+                let detail = sum.details.entry(key.detail).or_default();
+                add(&mut detail.0, tally.count);
+                add(&mut detail.1, ns);
             }
             if key.outcome == Outcome::User {
                 add(&mut sum.user, tally.count);
@@ -285,13 +291,13 @@ fn no_legacy_queue(sums: &mut BTreeMap<Subject, Sum>) {
     let mut by_block: BTreeMap<u64, u64> = BTreeMap::new();
     for (detail, count) in &registers.details {
         if is_port(detail) && detail.value % 0x20 != STATUS {
-            add(by_block.entry(detail.value / BLOCK).or_default(), *count);
+            add(by_block.entry(detail.value / BLOCK).or_default(), count.0);
         }
     }
     for word in [Subject::NotificationsToVmm, Subject::QueueNotifications] {
         let is_register = |sum: &Sum| {
-            let in_block = |(detail, count): (&Detail, &u64)| {
-                is_port(detail) && by_block.get(&(detail.value / BLOCK)) >= Some(count)
+            let in_block = |(detail, count): (&Detail, &(u64, u64))| {
+                is_port(detail) && by_block.get(&(detail.value / BLOCK)) >= Some(&count.0)
             };
             sum.details.iter().all(in_block) && !sum.details.is_empty()
         };
@@ -302,6 +308,62 @@ fn no_legacy_queue(sums: &mut BTreeMap<Subject, Sum>) {
         }
     }
 }
+
+/// A halt that ends in less did not wait: to sleep and to be woken alone takes some microseconds.
+const AT_ONCE_NS: u64 = 4_000;
+/// Halts a second and vCPU that no wait explains, and halts of a table.
+const HALTS_AT_ONCE: f64 = 10_000.0;
+const MANY_HALTS: u64 = 10_000;
+/// In a table, halts are known by their mean, of which few long ones are most; the shortest then takes less than this, ns.
+const MEAN_AT_ONCE_NS: u64 = 50_000;
+const SHORTEST_AT_ONCE_NS: u64 = 1_000;
+
+/// Halts that return at once: nothing is waited for. By their lengths; in a table, because nothing else happens that a guest could
+/// wait for.
+pub(super) fn halts_return(ledger: &Ledger, sums: &Sums) -> Option<Evidence> {
+    let sum = sums.by_subject.get(&Subject::Halts)?;
+    // A table does not say how exits ended.
+    let halts = if sums.timed { halts(ledger) } else { sum.tally.clone() };
+    let others = sums.total.saturating_sub(sum.count);
+    let woken: u64 = {
+        let woken = |key: &&ExitKey| key.detail.kind == DetailKind::Halt;
+        total(ledger.exits.iter().filter(|(key, _)| woken(key)).map(|(_, tally)| tally.count))
+    };
+    let (mean_ns, min_ns) = (halts.time_ns / halts.timed.max(1), halts.min_ns);
+    let at_once = if sums.timed {
+        let is_short =
+            |bucket: &usize| Tally::bucket_bounds(*bucket).1.is_some_and(|end| end <= AT_ONCE_NS);
+        let short = total((0..vmtax_events::HIST_BUCKETS).filter(is_short).map(|b| halts.hist[b]));
+        sums.rate(sum.count)? >= HALTS_AT_ONCE
+            && is_most(short, halts.timed)
+            && !is_half(woken, sum.count)
+    } else {
+        let alone = u128::from(others) * 100 <= u128::from(sum.count);
+        sums.spent_ns.is_some()
+            && sum.count >= MANY_HALTS
+            && alone
+            && mean_ns < MEAN_AT_ONCE_NS
+            && min_ns < SHORTEST_AT_ONCE_NS
+    };
+    at_once.then_some(Evidence::HaltsAtOnce { count: sum.count, mean_ns, min_ns, others })
+}
+
+/// Part of the halts whose lengths must be alike: in two neighbouring buckets of the histogram.
+const ALIKE: f64 = 0.8;
+
+/// Wake-ups a second and vCPU at the rate of a tick and of lengths that are alike, and how often the guest arms its timers.
+pub(super) fn periodic_wake_ups(ledger: &Ledger, sums: &Sums, arms: u64) -> Option<(f64, f64)> {
+    let halts = halts(ledger);
+    let rate = sums.rate(halts.timed).filter(|rate| TICK.contains(rate))?;
+    let pairs = halts.hist.windows(2).map(|pair| pair[0].saturating_add(pair[1]));
+    let most = pairs.max().unwrap_or(0);
+    let is_alike = most as f64 >= halts.timed as f64 * ALIKE && halts.timed >= HUNDRED;
+    is_alike.then_some((rate, sums.rate(arms)?))
+}
+
+const HUNDRED: u64 = 100;
+/// Rates of a kernel's tick, a second and vCPU: CONFIG_HZ is 100 to 1000.
+pub(super) const TICK: std::ops::RangeInclusive<f64> = 80.0..=1100.0;
 
 /// A fault's own time on average, ns.
 pub(super) fn mean_ns(sum: &Sum) -> u64 {

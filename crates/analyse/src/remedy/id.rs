@@ -53,5 +53,15 @@ vmtax_events::words! {
         NoForcedBounce = "no-forced-bounce",
         BounceSize = "bounce-size",
         SpinPinning = "spin-pinning",
+        HvApicv = "hv-apicv",
+        NoHvVapic = "no-hv-vapic",
+        HvStimer = "hv-stimer",
+        HvTime = "hv-time",
+        HvTlbflush = "hv-tlbflush",
+        HvIpi = "hv-ipi",
+        HvEvmcs = "hv-evmcs",
+        NestedMbec = "nested-mbec",
+        NoKvmapf = "no-kvmapf",
+        PvIpi = "pv-ipi",
     }
 }

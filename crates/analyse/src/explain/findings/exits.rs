@@ -9,7 +9,8 @@ use super::super::finding::{Evidence, Finding, Found, Most};
 use super::super::mapping;
 use super::super::subject::{Subject, register_in_memory};
 use super::super::sums::{
-    FEW, POLL_NS, Sum, Sums, WORTH, add, faults_wait, halts, is_half, is_most, mean_ns, short_halts,
+    FEW, POLL_NS, Sum, Sums, TICK, WORTH, add, faults_wait, halts, halts_return, is_half, is_most,
+    mean_ns, periodic_wake_ups, short_halts,
 };
 use super::memory::{only_if_mapping, refaults, small_by_faults};
 use crate::Ledger;
@@ -18,8 +19,6 @@ use crate::table::cause_of;
 
 /// Addresses and reasons that are named.
 const NAMED: usize = 4;
-/// Rates of a kernel's tick, a second and vCPU: CONFIG_HZ is 100 to 1000.
-const TICK: std::ops::RangeInclusive<f64> = 80.0..=1100.0;
 /// Part of the host interrupts that expired guest timers must leave over for it to be more than their variation.
 const OTHERS: f64 = 0.1;
 /// Accesses of the VMCS for an entry of L2 that a hypervisor has at least without shadowing. With it some fields remain (3 in
@@ -32,6 +31,7 @@ pub(in crate::explain) fn of_exits(
     sums: &Sums,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
+    let at_once = halts_return(ledger, sums);
     for (&subject, sum) in &sums.by_subject {
         if !sums.matters(sum) {
             continue;
@@ -39,6 +39,7 @@ pub(in crate::explain) fn of_exits(
         let what = match subject {
             Subject::Other => Found::OtherExits(reasons(sum)),
             Subject::MemoryFaults if faults_wait(ledger, sums) => Found::FaultsWait,
+            Subject::Halts if at_once.is_some() => Found::HaltsReturn,
             _ => Found::Exits(subject),
         };
         let mut finding = Finding::new(what, certainty(subject, sum));
@@ -51,7 +52,10 @@ pub(in crate::explain) fn of_exits(
             rate: sums.rate(sum.count),
             spent_ns: sums.spent_ns(sum),
         });
-        finding.evidence.extend(details(sum));
+        finding.evidence.extend(details(sum, sums.timed));
+        if subject == Subject::Halts {
+            finding.evidence.extend(at_once.clone());
+        }
         let remedies = fitting(ledger, context, subject, sum, sums, &mut finding.evidence);
         finding.advise(&remedies, context);
         if subject == Subject::MemoryFaults && mapping::is_small(ledger).is_none() {
@@ -60,7 +64,63 @@ pub(in crate::explain) fn of_exits(
         found.push(finding);
     }
     found.extend(xapic(ledger, context));
+    found.extend(periodic(ledger, sums));
+    found.extend(slow(sums));
     found
+}
+
+/// Ticks of kernels (CONFIG_HZ), a second.
+const HZ: [f64; 4] = [100.0, 250.0, 300.0, 1000.0];
+/// How far from that a rate may be, and the part of the time that an idle guest is halted.
+const NEAR: f64 = 0.03;
+const IDLE: f64 = 0.9;
+
+/// A timer wakes an idle guest at a fixed rate: one that runs by itself, or the guest's tick. No rate proves which.
+fn periodic(ledger: &Ledger, sums: &Sums) -> Option<Finding> {
+    let (rate, armed) = periodic_wake_ups(ledger, sums, arms(ledger))?;
+    let is_tick = HZ.iter().any(|hz| (rate - hz).abs() <= hz * NEAR);
+    let is_idle = ledger.time_total().halted_ns as f64 >= sums.wall_ns as f64 * IDLE;
+    let found = if armed < rate * OTHERS {
+        Found::PeriodicTimer { armed: false }
+    } else if armed > rate * (1.0 - OTHERS) && is_tick && is_idle {
+        Found::PeriodicTimer { armed: true }
+    } else {
+        return None;
+    };
+    let mut finding = Finding::new(found, Certainty::Possible);
+    finding.evidence.push(Evidence::PeriodicWakeUps(rate, armed));
+    finding.weight = 0.001;
+    Some(finding)
+}
+
+/// An access that takes the VMM as long on average is slow: others take some microseconds, with QEMU's main lock some tens.
+const SLOW_NS: u64 = 200_000;
+
+/// Registers that take the VMM far longer than registers do.
+fn slow(sums: &Sums) -> Option<Finding> {
+    let is_device = |detail: &Detail| {
+        use DetailKind as K;
+        matches!(detail.kind, K::PortIn | K::PortOut | K::MmioRead | K::MmioWrite)
+    };
+    let details = sums.by_subject.values().flat_map(|sum| &sum.details);
+    let mut slow: Vec<(Detail, u64, u64)> = details
+        .filter(|(detail, (count, ns))| {
+            sums.timed && is_device(detail) && *count >= FEW && ns / (*count).max(1) >= SLOW_NS
+        })
+        .map(|(detail, (count, ns))| (*detail, *ns, ns / (*count).max(1)))
+        .collect();
+    slow.sort_by_key(|(detail, ns, _)| (std::cmp::Reverse(*ns), *detail));
+    let all: u64 = slow.iter().fold(0, |sum, (_, ns, _)| sum.saturating_add(*ns));
+    let matters = all as f64 >= sums.base_ns as f64 * WORTH;
+    (matters && !slow.is_empty()).then(|| {
+        let mut finding = Finding::new(Found::SlowRegisters, Certainty::Certain);
+        let lines = slow.iter().take(NAMED);
+        finding
+            .evidence
+            .extend(lines.map(|(detail, _, each)| Evidence::SlowAccess(*detail, *each)));
+        finding.weight = 0.001;
+        finding
+    })
 }
 
 fn certainty(subject: Subject, sum: &Sum) -> Certainty {
@@ -83,12 +143,17 @@ fn reasons(sum: &Sum) -> Most<Reason> {
     Most::of(all.into_iter().map(|(reason, _)| *reason).collect(), NAMED)
 }
 
-/// What the exits accessed, most first; `None` where no detail is known.
-fn details(sum: &Sum) -> Option<Evidence> {
-    let mut all: Vec<(Detail, u64)> = sum.details.iter().map(|(d, count)| (*d, *count)).collect();
-    all.sort_by_key(|(detail, count)| (std::cmp::Reverse(*count), *detail));
-    let mut most = Most::of(all, NAMED);
-    most.named.retain(|(detail, _)| detail.kind != DetailKind::Overflow);
+/// What the exits accessed, what takes most first; `None` where no detail is known.
+fn details(sum: &Sum, timed: bool) -> Option<Evidence> {
+    let of_time = |ns: u64| if timed { ns } else { 0 };
+    let mut all: Vec<(Detail, u64, u64)> =
+        sum.details.iter().map(|(d, (count, ns))| (*d, *count, of_time(*ns))).collect();
+    all.sort_by_key(|(detail, count, ns)| {
+        (std::cmp::Reverse(*ns), std::cmp::Reverse(*count), *detail)
+    });
+    let each = |(detail, count, ns)| (detail, count, timed.then(|| ns / u64::max(count, 1)));
+    let mut most = Most::of(all.into_iter().map(each).collect(), NAMED);
+    most.named.retain(|(detail, ..)| detail.kind != DetailKind::Overflow);
     (!most.named.is_empty()).then_some(Evidence::Details(most))
 }
 
@@ -111,7 +176,10 @@ fn fitting(
                 ids.clear();
             }
         }
-        Subject::HostInterrupts => of_interrupts(ledger, context, (sum, sums), &mut ids, evidence),
+        Subject::Halts if is_at_once(evidence) => ids = vec![RemedyId::NoKvmapf],
+        Subject::HostInterrupts | Subject::HostTick => {
+            of_interrupts(ledger, context, (sum, sums), &mut ids, evidence)
+        }
         Subject::Halts => match short_halts(ledger) {
             Some((short, all)) if sums.timed && is_most(short, all) => {
                 let polling = polling_ns(ledger) as f64 / sums.wall_ns.max(1) as f64;
@@ -144,6 +212,18 @@ fn fitting(
             }
         }
         Subject::NoVirtualApic | Subject::Ipi if context.vendor == Isa::Unknown => ids.clear(),
+        Subject::Ipi if context.kind.is_confidential() => {
+            ids.extend([RemedyId::PvIpi, RemedyId::GuestHaltpoll]);
+        }
+        Subject::Ipi if context.is_windows => ids.extend([RemedyId::HvIpi, RemedyId::HvTlbflush]),
+        Subject::Rtc => {
+            if sums.timed && sums.rate(sum.count).is_some_and(|rate| rate < *TICK.start()) {
+                ids.clear();
+            }
+        }
+        Subject::Nesting if context.is_windows => {
+            ids.extend([RemedyId::HvEvmcs, RemedyId::NestedMbec])
+        }
         _ => {}
     }
     if sum.count < FEW && !ids.is_empty() {
@@ -151,6 +231,10 @@ fn fitting(
         ids.clear();
     }
     ids
+}
+
+fn is_at_once(evidence: &[Evidence]) -> bool {
+    evidence.iter().any(|line| matches!(line, Evidence::HaltsAtOnce { .. }))
 }
 
 /// Interrupts of the host: a tick, devices, or time in which others ran.

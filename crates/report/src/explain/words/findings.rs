@@ -94,7 +94,7 @@ fn of_subject(subject: Subject) -> Words {
         Subject::UnnamedDevice => (
             "the guest accesses devices; the recording does not contain their addresses",
             "they are over when the guest has booted",
-            "kvm:kvm_pio, kvm:kvm_mmio and kvm:kvm_userspace_exit beside the exits (`perf record -a -e 'kvm:*'`), which contain the addresses",
+            "kvm:kvm_pio, kvm:kvm_mmio and kvm:kvm_userspace_exit beside the exits (`perf record -a -e 'kvm:*'`), which contain the addresses: 0x70 and 0x71 are the RTC, which Windows uses without hv-stimer, 0x608 and 0xb008 the PM timer",
         ),
         Subject::ApicTimer => (
             "the guest arms its timer through the APIC's counter and not by the TSC deadline",
@@ -110,6 +110,36 @@ fn of_subject(subject: Subject) -> Words {
             "host interrupts while the guest runs: the host's tick, devices, IPIs, expired guest timers",
             "the host's /proc/interrupts does not count up on these processors",
             "which: perf record -e irq_vectors:*,irq:irq_handler_entry on the vCPUs' processors",
+        ),
+        Subject::HostTick => (
+            "the host's timer interrupts the guest: the host's tick, or timers of the guest that KVM runs on it",
+            "the rate is not that of a tick (100 to 1,000 a second and vCPU)",
+            "LOC in the host's /proc/interrupts on the vCPUs' processors; what runs there beside the vCPU",
+        ),
+        Subject::HostIpis => (
+            "other CPUs of the host interrupt the guest: to kick the vCPU (an iothread or vhost delivers an interrupt, which posted interrupts do without an exit), or to wake threads that run there",
+            "RES and CAL in the host's /proc/interrupts stand still on the vCPUs' processors",
+            "who sends them: `perf record -a -g -e ipi:ipi_send_cpu -e sched:sched_waking` (Linux 6.4 or later)",
+        ),
+        Subject::HostDevices => (
+            "devices of the host interrupt the guest: their interrupts go to the vCPUs' processors",
+            "the host's /proc/interrupts does not count up on these processors",
+            "which: the vectors in /sys/kernel/debug/irq/irqs/*, or `perf record -a -e irq:irq_handler_entry`",
+        ),
+        Subject::HypervApic => (
+            "Windows ends interrupts by Hyper-V's own MSRs (0x40000070 to 0x40000072), which no virtual APIC of the processor takes over",
+            "the exits stay without hv-vapic, or with hv-apicv",
+            "the VM's -cpu options; kvm:kvm_apicv_inhibit_changed; /sys/module/kvm_*/parameters",
+        ),
+        Subject::MemoryOrDevice => (
+            "the guest touches memory that the host has not mapped, or registers of devices; the recording does not contain the addresses",
+            SAME,
+            "kvm:kvm_page_fault and kvm:kvm_mmio beside the exits (`perf record -a -e 'kvm:*'`), which tell the two apart",
+        ),
+        Subject::UnnamedMsr => (
+            "the guest accesses MSRs; the recording does not contain their numbers",
+            SAME,
+            "kvm:kvm_msr beside the exits (`perf record -a -e 'kvm:*'`): 0x6e0 and 0x838 arm timers, 0x830 sends IPIs, 0x80b ends interrupts; 0x40000070 is the EOI of Windows with hv-vapic, which hv-apicv avoids",
         ),
         Subject::Ipi => (
             "vCPUs interrupt each other",
@@ -223,6 +253,26 @@ pub(crate) fn finding(found: &Found) -> Words {
             "the guest touches memory whose content the host must fetch first: from swap, a migration's source, a file",
             "the VMM's major faults (/proc/PID/stat) stand still, and it uses no userfaultfd",
             "VmSwap in /proc/PID/status of the VMM; `vmstat 1` (si, so); QEMU's `info migrate`",
+        ),
+        Found::HaltsReturn => words(
+            "halts return at once: an event is pending that the guest does not take, so the vCPU never sleeps",
+            "kvm:kvm_vcpu_wakeup shows that the vCPU sleeps",
+            "what is pending: kvm:kvm_apic_accept_irq, kvm:kvm_async_pf_ready; the guest's /proc/interrupts (asynchronous page faults of KVM are one such event)",
+        ),
+        Found::PeriodicTimer { armed: false } => words(
+            "a timer in periodic mode wakes the guest: nobody arms it for each wake-up",
+            "kvm:kvm_set_irq shows interrupts of a device at that rate",
+            "which: kvm:kvm_set_irq (gsi 0 is the PIT, whose thread is kvm-pit/PID, and gsi 8 the RTC), kvm:kvm_apic_accept_irq (the APIC's timer)",
+        ),
+        Found::PeriodicTimer { armed: true } => words(
+            "the guest takes a tick while it is idle: it arms a timer for each wake-up",
+            "its command line has neither nohz=off nor highres=off: then a program sleeps at that rate",
+            "the guest's command line; `perf record -e timer:hrtimer_start` in it",
+        ),
+        Found::SlowRegisters => words(
+            "the VMM takes long for a register access, far longer than for others",
+            "it takes as long with another VMM, or other registers of the device do too",
+            "what the VMM does there: `perf record -g -t TID` or `strace -T -p TID` of the vCPU's thread",
         ),
         Found::Xapic => words(
             "the guest uses its APIC through memory (xAPIC): each access that exits is decoded",
