@@ -308,6 +308,8 @@ pub enum Seen {
     IdleStates(Vec<(String, bool)>),
     /// Kinds of a VM's memory.
     Backing(Backing),
+    /// Memory in the host's swap, bytes.
+    Swap(u64),
     /// Sizes of the pages that KVM mapped.
     Mapped(Mapped),
     /// Time that KVM polled successfully, and in vain, ns.

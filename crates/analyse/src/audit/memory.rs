@@ -140,7 +140,7 @@ pub(super) fn thp_backing(_: &View, vm: &VmProcess) -> Found {
 
 /// Guest memory in the host's swap: each access of it waits for a disk.
 pub(super) fn swapped(_: &View, vm: &VmProcess) -> Found {
-    let fact = vm.backing.clone().map(Seen::Backing);
+    let fact = vm.backing.clone().map(|backing| Seen::Swap(backing.swapped));
     let Ok(backing) = vm.backing.value else { return Found::unread(fact) };
     match backing.swapped {
         0 => Found::ok(What::NotSwapped).seen(fact),

@@ -301,6 +301,7 @@ pub(super) fn seen(seen: &Seen) -> String {
             size(backing.hugetlb),
             size(backing.resident),
         ),
+        Seen::Swap(bytes) => format!("Swap {}", size(*bytes)),
         Seen::Mapped(mapped) => {
             let [k4, m2, g1] = mapped.bytes().map(size);
             format!("4K {k4}, 2M {m2}, 1G {g1}")
