@@ -283,7 +283,8 @@ fn what_is_not_known_is_named() {
 #[test]
 fn total() {
     let mut seen = BTreeSet::new();
-    let values = [0, 8, 10, 0x40, 0x186, 0x300, 0x380, 0x6e0, 0xfee0_0380, 1 << 40, u64::MAX];
+    let values =
+        [0, 8, 10, 0x40, 0xec, 0xfd, 0x186, 0x300, 0x380, 0x6e0, 0xfee0_0380, 1 << 40, u64::MAX];
     for isa in [Isa::Vmx, Isa::Svm, Isa::Unknown] {
         for code in (0..0x500).chain([0x8000_0001, u32::MAX]) {
             for kind in (0..=u8::MAX).map_while(K::from_u8) {
