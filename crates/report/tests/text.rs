@@ -270,9 +270,9 @@ fn counts_without_times_claim_no_times() {
 
 286,411 exits. The recording holds no times.
 - device-pio (accessing an I/O port): 143,258 exits (50.0 % of all).
-- timer-tick (taking a timer tick): 143,007 exits (49.9 % of all).
+- host-interrupt (interrupted by the host; the recording does not say by what): 143,007 exits (49.9 % of all).
 - idle: 146 exits (0.1 % of all).
-- Assumed for 143,007 exits: host interrupts are assumed to be timer ticks, because the recording has no vectors.
+- Not known of 143,007 exits: what interrupted the guest, which AMD's exits never say: `perf record -a -e irq_vectors:*,irq:irq_handler_entry` does.
 
 VM exits by reason and level
   reason       exits      %

@@ -35,10 +35,12 @@ fn write_run(folder: &Path) {
         let tally = tally.clone();
         writer.exit(&ExitRow { interval_start_ns: 0, key, tally }).unwrap();
     }
-    for (vm, guest_ns, l2_ns) in [(1, 100_000, 0), (2, 300_000, 100_000)] {
-        let wall_ns = guest_ns + 100_000;
+    for (vm, guest_ns, l2_ns, exit_kernel_ns) in
+        [(1, 100_000, 0, 100_000), (2, 300_000, 100_000, 200_000)]
+    {
+        let wall_ns = guest_ns + exit_kernel_ns;
         let row = TimeRow { vm, wall_ns, guest_ns, l2_ns, ..TimeRow::default() };
-        writer.time(&TimeRow { exit_kernel_ns: 100_000, ..row }).unwrap();
+        writer.time(&TimeRow { exit_kernel_ns, ..row }).unwrap();
     }
     for (workload, category, path) in [("cpuid", "L1", 1_000.0), ("cpuid@L2", "L2", 12_000.0)] {
         for (metric, value) in [(Sample::OPERATIONS, 100.0), (Sample::PATH, path)] {
