@@ -30,7 +30,7 @@ fn counts_of_a_td_beside_a_plain_vm_decide_nothing() {
     assert!(says.starts_with("counts decide nothing: 98.7 % of the exits"), "{says}");
     assert_eq!(
         report["steps"][0]["evidence"][0],
-        "host-interrupt and timer-tick: 271,561 here, 285,936 in the base: about equal, not tested"
+        "timer-tick and host-interrupt: 271,561 here, 285,936 in the base: about equal, not tested"
     );
     // The same kind of VM with the same exits: they are not what differs.
     let report = explained(folder.path(), "plain --against plain --isa vmx --length 10s");
