@@ -10,7 +10,6 @@
 
 mod counters;
 mod devices;
-mod features;
 mod found;
 mod gain;
 mod host_pages;
@@ -25,7 +24,6 @@ mod timers;
 mod versions;
 mod view;
 mod vmm;
-mod windows;
 
 use vmtax_events::setting::{Kvm, Settings, VmProcess};
 use vmtax_events::{Cause, ExitKey, Isa};
@@ -37,7 +35,7 @@ use crate::remedy::{self, Applies, Context, VmKind};
 pub use found::{Advice, Fix, Found, Inhibit, Refused, Seen, Start, Vendor, Verdict, What};
 pub use gain::{CauseMeasured, Gain, Measured, at_most};
 pub use host_pages::{PagesFound, PagesSeen, found as found_of_pages};
-pub use rules::{CheckId, RULES, RuleId};
+pub use rules::{RULES, RuleId};
 pub use vmm::kind;
 
 use view::View;
@@ -84,8 +82,8 @@ pub struct Rule {
 
 /// One setting of a rule.
 pub struct Check {
-    /// Which.
-    pub id: CheckId,
+    /// Its word. These words never change.
+    pub id: &'static str,
     /// The files that it is read from.
     pub files: &'static str,
     /// The causes of exits that it changes.
@@ -209,8 +207,7 @@ fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, v
         converts: false,
         logs_writes: false,
         may_shadow: false,
-        is_windows: vm.is_some_and(vmm::is_windows),
-        has_hyperv_timer: false,
+        is_windows: false,
     };
     if let Some(remedy) = remedy::of_check(check.id)
         && let Applies::No(why) = remedy.applies_to(&context)

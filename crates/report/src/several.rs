@@ -183,12 +183,11 @@ impl<'a> Several<'a> {
             })
             .column(
                 Column::number("tax", "exit tax")
-                    .help("(exit-kernel + exit-user) / (wall - halted - unknown)"),
+                    .help("(exit-kernel + exit-user) / (wall - halted)"),
                 |of| shown(of.ledger.tax()),
             )
             .column(
-                Column::number("contention", "contention")
-                    .help("preempted / (wall - halted - unknown)"),
+                Column::number("contention", "contention").help("preempted / (wall - halted)"),
                 |of| shown(of.ledger.contention()),
             )
             .table();

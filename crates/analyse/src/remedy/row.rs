@@ -3,7 +3,6 @@
 use vmtax_events::{ExitKey, words};
 
 use super::context::{Applies, Context};
-use super::id::RemedyId;
 
 words! {
     /// Where a remedy is carried out.
@@ -48,8 +47,8 @@ pub enum Setting {
 
 /// A row of the table.
 pub struct Remedy {
-    /// Which.
-    pub id: RemedyId,
+    /// Its word. These words never change.
+    pub id: &'static str,
     /// Where it is carried out.
     pub place: Place,
     /// What to do.
@@ -65,7 +64,7 @@ pub struct Remedy {
 }
 
 pub(super) const fn row(
-    id: RemedyId,
+    id: &'static str,
     place: Place,
     action: &'static str,
     applies: fn(&Context) -> Applies,

@@ -5,7 +5,7 @@ use super::super::finding::{Cost, Evidence, Finding, Found, Holder};
 use super::super::sums::{TAX_MATTERS, WORTH, total};
 use crate::Ledger;
 use crate::ledger::{Taken, Taker, running_ns};
-use crate::remedy::{Context, RemedyId};
+use crate::remedy::Context;
 
 /// Part of the taken time from which on a class of threads counts, and from which on it is most of it.
 const PART: f64 = 0.2;
@@ -64,39 +64,39 @@ pub(in crate::explain) fn is_throttled(takers: &[(&Taker, Taken)]) -> bool {
 }
 
 /// What classes of threads take processors.
-fn remedies_of_takers(ledger: &Ledger, takers: &[(&Taker, Taken)]) -> Vec<RemedyId> {
+fn remedies_of_takers(ledger: &Ledger, takers: &[(&Taker, Taken)]) -> Vec<&'static str> {
     if is_throttled(takers) {
-        return vec![RemedyId::CpuQuota];
+        return vec!["cpu-quota"];
     }
     let takes = |is: fn(&Taker) -> bool| part(takers, is) >= PART;
-    let mut ids = vec![RemedyId::VcpuPinning];
+    let mut ids = vec!["vcpu-pinning"];
     if takes(is_vcpu) {
-        ids.push(RemedyId::FewerVcpus);
+        ids.push("fewer-vcpus");
     }
     if takes(is_io) {
-        ids.push(RemedyId::IothreadPinning);
+        ids.push("iothread-pinning");
     }
     if takes(is_ksm) {
-        ids.push(RemedyId::KsmOff);
+        ids.push("ksm-off");
     }
     // Softirqs beside other threads are mostly work of those.
     if part(takers, is_irq) >= HALF {
-        ids.push(RemedyId::IrqThreads);
+        ids.push("irq-threads");
     }
     // Isolation keeps other tasks away: no vCPU, and nothing that is placed by a remedy of its own.
     if takers.is_empty() || takes(|taker| !is_vcpu(taker) && !is_idle_task(taker)) {
-        ids.push(RemedyId::CpuIsolation);
+        ids.push("cpu-isolation");
     }
     if takes(is_idle_task) {
-        ids.push(RemedyId::CpuQuota);
+        ids.push("cpu-quota");
     }
     // What takes most comes first. With more vCPUs than processors no pinning parts them.
     let crowded = takes(is_vcpu) && has_too_many_vcpus(ledger);
     let first = [
-        (part(takers, is_io) >= HALF, RemedyId::IothreadPinning),
-        (part(takers, is_ksm) >= HALF, RemedyId::KsmOff),
-        (part(takers, is_irq) >= HALF, RemedyId::IrqThreads),
-        (crowded, RemedyId::FewerVcpus),
+        (part(takers, is_io) >= HALF, "iothread-pinning"),
+        (part(takers, is_ksm) >= HALF, "ksm-off"),
+        (part(takers, is_irq) >= HALF, "irq-threads"),
+        (crowded, "fewer-vcpus"),
     ];
     if let Some((_, id)) = first.iter().find(|(is_first, _)| *is_first) {
         ids.sort_by_key(|one| one != id);
