@@ -260,8 +260,9 @@ fn without_sched(input: &Path) -> PathBuf {
     }
     let name = format!("no-sched-{}", input.file_name().unwrap().to_string_lossy());
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    // Tests run at the same time, each as a process: each writes a file of its own, and it appears whole.
-    let part = path.with_extension(std::process::id().to_string());
+    // Tests run at the same time, as processes or as threads: each writes a file of its own, and it appears whole.
+    let part =
+        path.with_extension(format!("{}-{:?}", std::process::id(), std::thread::current().id()));
     std::fs::write(&part, bytes).unwrap();
     std::fs::rename(part, &path).unwrap();
     path
