@@ -189,7 +189,7 @@ fn extent(ledger: &Ledger, total: &Tally) -> String {
         // Who took them is not known either when there are counts and nothing else.
         let said =
             if ledger.recording.vms.is_empty() { exits } else { format!("{who} took {exits}") };
-        return format!("{said}. The recording holds no times.");
+        return format!("{said}. Exits have no durations.");
     }
     let Some(rate) = ledger.exits_per_second() else { return format!("{who} took {exits}.") };
     let rate = if rate < 10.0 { format!("{rate:.1}") } else { count(rate.round() as u64) };

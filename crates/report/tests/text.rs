@@ -268,7 +268,7 @@ fn counts_without_times_claim_no_times() {
         r#"vmtax 0.1.0: trace.dat
   recorded  bpftrace text
 
-286,411 exits. The recording holds no times.
+286,411 exits. Exits have no durations.
 - device-pio (accessing an I/O port): 143,258 exits (50.0 % of all).
 - timer-tick (taking a timer tick): 143,007 exits (49.9 % of all).
 - idle: 146 exits (0.1 % of all).
