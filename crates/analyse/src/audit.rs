@@ -10,6 +10,7 @@
 
 mod counters;
 mod devices;
+mod features;
 mod found;
 mod gain;
 mod host_pages;
@@ -24,6 +25,7 @@ mod timers;
 mod versions;
 mod view;
 mod vmm;
+mod windows;
 
 use vmtax_events::setting::{Kvm, Settings, VmProcess};
 use vmtax_events::{Cause, ExitKey, Isa};
@@ -35,7 +37,7 @@ use crate::remedy::{self, Applies, Context, VmKind};
 pub use found::{Advice, Fix, Found, Inhibit, Refused, Seen, Start, Vendor, Verdict, What};
 pub use gain::{CauseMeasured, Gain, Measured, at_most};
 pub use host_pages::{PagesFound, PagesSeen, found as found_of_pages};
-pub use rules::{RULES, RuleId};
+pub use rules::{CheckId, RULES, RuleId};
 pub use vmm::kind;
 
 use view::View;
@@ -82,8 +84,8 @@ pub struct Rule {
 
 /// One setting of a rule.
 pub struct Check {
-    /// Its word. These words never change.
-    pub id: &'static str,
+    /// Which.
+    pub id: CheckId,
     /// The files that it is read from.
     pub files: &'static str,
     /// The causes of exits that it changes.
@@ -207,7 +209,8 @@ fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, v
         converts: false,
         logs_writes: false,
         may_shadow: false,
-        is_windows: false,
+        is_windows: vm.is_some_and(vmm::is_windows),
+        has_hyperv_timer: false,
     };
     if let Some(remedy) = remedy::of_check(check.id)
         && let Applies::No(why) = remedy.applies_to(&context)

@@ -1,7 +1,7 @@
 //! What an exit was about, from the exit's own information words when no other tracepoint tells.
 
 use vmtax_events::detail::PAGE_REGION;
-use vmtax_events::{Detail, DetailKind, Isa, Reason, svm, vmx};
+use vmtax_events::{Detail, DetailKind, Isa, Reason, interrupt, svm, vmx};
 
 /// From the VMX exit qualification (`info1`) or SVM's `exit_info_1` and `exit_info_2`.
 ///
@@ -15,6 +15,16 @@ pub(crate) fn from_information(reason: Reason, info1: u64, info2: u64) -> Detail
     match (reason.isa, reason.code) {
         (Isa::Vmx, vmx::IO_INSTRUCTION) => port(info1 & 1 << 3 != 0),
         (Isa::Svm, svm::IOIO) => port(info1 & 1 != 0),
+        (Isa::Vmx, vmx::EXTERNAL_INTERRUPT) => match interrupt::vector(info2) {
+            Some(vector) => Detail::new(DetailKind::Interrupt, vector),
+            None => Detail::NONE,
+        },
+        (Isa::Svm, svm::NPF) if is_of_device(reason, info1) => {
+            let write = info1 & NPF_WRITE != 0;
+            Detail::new(if write { DetailKind::MmioWrite } else { DetailKind::MmioRead }, info2)
+        }
+        // Without information the recording has no such fields.
+        (Isa::Svm, svm::NPF) if (info1, info2) == (0, 0) => Detail::NONE,
         (Isa::Svm, svm::NPF) => fault(reason, info2, info1),
         (Isa::Vmx, vmx::CR_ACCESS) => match info1 >> 4 & 3 {
             0 => Detail::new(DetailKind::CrWrite, info1 & 0xf),
@@ -49,6 +59,12 @@ pub(crate) fn fault(reason: Reason, gpa: u64, error_code: u64) -> Detail {
     Detail::new(kind, gpa & !(PAGE_REGION - 1))
 }
 
+/// A nested page fault on an entry that KVM marked as a device's register (Linux arch/x86/kvm/mmu/spte.c, `make_mmio_spte`).
+pub(crate) fn is_of_device(reason: Reason, error_code: u64) -> bool {
+    let is_npf = reason.isa == Isa::Svm && reason.code == svm::NPF;
+    is_npf && error_code & (NPF_RESERVED | NPF_RMP) == NPF_RESERVED
+}
+
 // Bits of the exit qualification: Intel SDM volume 3, "Exit qualification for EPT violations".
 const EPT_FETCH: u64 = 1 << 2;
 /// The page may be read, written or executed.
@@ -56,6 +72,7 @@ const EPT_MAPPED: u64 = 7 << 3;
 // Bits of a nested page fault's error code: AMD APM volume 2, "Nested versus guest page faults, fault ordering", and for the reverse
 // map table "Page faults" of SEV-SNP. KVM marks the registers of devices by a reserved bit.
 const NPF_PRESENT: u64 = 1;
+const NPF_WRITE: u64 = 1 << 1;
 const NPF_RESERVED: u64 = 1 << 3;
 const NPF_FETCH: u64 = 1 << 4;
 const NPF_RMP: u64 = 1 << 31;
@@ -88,6 +105,17 @@ mod tests {
             (vmx(vmx::IO_INSTRUCTION), 0x3f8 << 16, 0, Detail::new(DetailKind::PortOut, 0x3f8)),
             (svm(svm::NPF), 4, 0x1234_5678, Detail::new(DetailKind::PageFault, 0x1220_0000)),
             (svm(svm::NPF), 7, 0x1234_5678, Detail::new(DetailKind::MappedFault, 0x1220_0000)),
+            (svm(svm::NPF), 0xd, 0xfe00_3000, Detail::new(DetailKind::MmioRead, 0xfe00_3000)),
+            (svm(svm::NPF), 0xf, 0xfe00_3000, Detail::new(DetailKind::MmioWrite, 0xfe00_3000)),
+            (svm(svm::NPF), 0, 0, Detail::NONE),
+            (
+                vmx(vmx::EXTERNAL_INTERRUPT),
+                0,
+                0x8000_00ec,
+                Detail::new(DetailKind::Interrupt, 0xec),
+            ),
+            (vmx(vmx::EXTERNAL_INTERRUPT), 0, 0x8000_0b0e, Detail::NONE),
+            (vmx(vmx::EXTERNAL_INTERRUPT), 0, 0, Detail::NONE),
             (vmx(vmx::CR_ACCESS), 0x04, 0, Detail::new(DetailKind::CrWrite, 4)),
             (vmx(vmx::CR_ACCESS), 0x13, 0, Detail::new(DetailKind::CrRead, 3)),
             (vmx(vmx::CR_ACCESS), 0x20, 0, Detail::new(DetailKind::CrWrite, 0)),

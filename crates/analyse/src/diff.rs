@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vmtax_events::{Isa, Level, Tally, words};
+use vmtax_events::{Cause, Detail, DetailKind, Isa, Level, Tally, words};
 
 use crate::confidence::{self, Interval, MIN_INTERVALS};
 use crate::grouped::count;
@@ -23,6 +23,10 @@ use crate::{By, Ledger, Operations, Table, TableKind, Value};
 pub const ABOUT_EQUAL: f64 = 0.10;
 /// Lengths this much apart are a difference of the set-ups.
 const SAME_LENGTH: f64 = 0.10;
+/// Times this many times as long are longer, whatever the counts.
+pub const LONGER: f64 = 1.5;
+/// Fewer exits than this have no time that says anything.
+const FEW: u64 = 20;
 
 words! {
     /// What counts are put over.
@@ -55,9 +59,10 @@ impl Side<'_> {
     /// Length of the recording, as far as it is known.
     pub fn seconds(&self) -> Option<f64> {
         let of_vcpus = self.ledger.time.values().map(|time| time.sum.wall_ns).max();
-        let span = self.ledger.end_ns.saturating_sub(self.ledger.start_ns);
-        let ns = of_vcpus.filter(|ns| *ns > 0).unwrap_or(span);
-        if ns > 0 { Some(ns as f64 / 1e9) } else { self.seconds }
+        match of_vcpus.filter(|ns| *ns > 0) {
+            Some(ns) => Some(ns as f64 / 1e9),
+            None => self.seconds,
+        }
     }
 
     /// How many units it holds.
@@ -96,6 +101,26 @@ pub struct Diff {
     pub times: bool,
     /// The tables: by cause, by reason, or as asked for.
     pub tables: Vec<DiffTable>,
+    /// What the difference comes to.
+    pub conclusion: Option<Conclusion>,
+}
+
+/// What a difference comes to. Halts are left out: they are waiting.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Conclusion {
+    /// Every cause changed by about this factor: the load did.
+    Load(f64),
+    /// One cause accounts for most of it.
+    Cause {
+        /// The cause.
+        cause: Cause,
+        /// In the base, of one unit.
+        base: Cell,
+        /// In the other.
+        other: Cell,
+        /// What most of that is about, if one kind of access is.
+        detail: Option<Detail>,
+    },
 }
 
 /// A fact of the set-up that is not the same in both.
@@ -109,12 +134,12 @@ pub struct Difference {
     pub other: String,
 }
 
-/// Rows with the same key columns.
+/// Rows with the same key columns, largest difference first: of time where both sides have times, else of counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiffTable {
     /// Those words.
     pub by: Vec<By>,
-    /// The rows, largest difference first.
+    /// The rows.
     pub rows: Vec<DiffRow>,
 }
 
@@ -168,6 +193,10 @@ words! {
         MoreUntested = "more, not tested",
         /// Further apart than [`ABOUT_EQUAL`], less often; chance was not tested.
         FewerUntested = "fewer, not tested",
+        /// Not more often, and at least [`LONGER`] times the time.
+        Longer = "longer",
+        /// Not less often, and that much less time.
+        Shorter = "shorter",
     }
 }
 
@@ -177,13 +206,37 @@ impl DiffRow {
         self.other.rate - self.base.rate
     }
 
+    /// Time, other minus base, ns.
+    pub fn time_difference(&self) -> f64 {
+        self.other.time_ns.unwrap_or(0.0) - self.base.time_ns.unwrap_or(0.0)
+    }
+
     /// Other over base.
     pub fn ratio(&self) -> Option<f64> {
         (self.base.rate > 0.0).then(|| self.other.rate / self.base.rate)
     }
 
-    /// The result.
+    /// The result: time comes first where it changed and the counts do not say so.
     pub fn verdict(&self) -> Verdict {
+        let of_counts = self.verdict_of_counts();
+        let is_idle = self.key.contains(&Value::Cause(Cause::Idle));
+        let is_few = self.base.count.min(self.other.count) < FEW;
+        let (Some(base), Some(other)) = (self.base.time_ns, self.other.time_ns) else {
+            return of_counts;
+        };
+        match of_counts {
+            _ if is_idle || is_few => of_counts,
+            Verdict::More | Verdict::MoreUntested if other * LONGER <= base => Verdict::Shorter,
+            Verdict::More | Verdict::MoreUntested => of_counts,
+            _ if other >= base * LONGER => Verdict::Longer,
+            Verdict::Fewer | Verdict::FewerUntested => of_counts,
+            _ if other * LONGER <= base => Verdict::Shorter,
+            _ => of_counts,
+        }
+    }
+
+    /// The result by counts alone.
+    pub(crate) fn verdict_of_counts(&self) -> Verdict {
         let difference = self.difference();
         match self.confidence {
             Confidence::Interval(interval) if interval.differs() && difference > 0.0 => {
@@ -218,7 +271,7 @@ impl Diff {
     ) -> Result<Diff, &'a str> {
         let base_units = base.units(per).ok_or(base.source)?;
         let other_units = other.units(per).ok_or(other.source)?;
-        let times = base.ledger.recording.emulated == other.ledger.recording.emulated;
+        let times = has_times(base, other);
         let wanted: Vec<Vec<By>> = match by {
             [] => vec![vec![By::Cause], vec![By::Cause, By::Reason]],
             by => vec![by.to_vec()],
@@ -235,8 +288,14 @@ impl Diff {
             unsaid: unsaid(base, other),
             times,
             tables,
+            conclusion: conclusion(base, other, per, (base_units, other_units)),
         })
     }
+}
+
+/// Times of the two can stand side by side.
+fn has_times(base: &Side<'_>, other: &Side<'_>) -> bool {
+    base.ledger.recording.emulated == other.ledger.recording.emulated
 }
 
 /// The unit that suits both: operations of lab runs, else seconds where both know their length.
@@ -253,11 +312,12 @@ fn table(base: &Side<'_>, other: &Side<'_>, per: Per, units: (f64, f64), by: Vec
     let (before, now) = (group(base), group(other));
     let keys: BTreeSet<&Vec<Value>> = before.keys().chain(now.keys()).collect();
     let count = keys.len();
+    let times = has_times(base, other);
     let cell = |tally: Option<&Tally>, units: f64| {
         tally.map_or_else(Cell::default, |tally| Cell {
             count: tally.count,
             rate: tally.count as f64 / units,
-            time_ns: (tally.timed > 0).then(|| tally.time_ns as f64 / units),
+            time_ns: (tally.timed > 0 && times).then(|| tally.time_ns as f64 / units),
         })
     };
     let mut rows: Vec<DiffRow> = keys
@@ -269,9 +329,9 @@ fn table(base: &Side<'_>, other: &Side<'_>, per: Per, units: (f64, f64), by: Vec
             confidence: confidence_of(base, other, per, key, count),
         })
         .collect();
-    rows.sort_by(|a, b| {
-        b.difference().abs().total_cmp(&a.difference().abs()).then_with(|| a.key.cmp(&b.key))
-    });
+    let timed = rows.iter().any(|row| row.base.time_ns.is_some() && row.other.time_ns.is_some());
+    let size = |row: &DiffRow| if timed { row.time_difference() } else { row.difference() }.abs();
+    rows.sort_by(|a, b| size(b).total_cmp(&size(a)).then_with(|| a.key.cmp(&b.key)));
     DiffTable { by, rows }
 }
 
@@ -324,6 +384,89 @@ fn is_of(kind: &Kind, key: &[Value]) -> bool {
         Value::Reason(reason) => kind.reason == *reason,
         Value::Detail(detail) => kind.detail == *detail,
         _ => false,
+    })
+}
+
+/// A cause's part of all, on either side, from which on it must follow the load.
+const PART: f64 = 0.05;
+/// How far a cause's ratio may be from that of all.
+const AS_ALL: f64 = 1.25;
+
+/// What is compared of a row: its time where both sides have times, else its rate.
+fn measures(row: &DiffRow, timed: bool) -> (f64, f64) {
+    let of = |cell: &Cell| if timed { cell.time_ns.unwrap_or(0.0) } else { cell.rate };
+    (of(&row.base), of(&row.other))
+}
+
+/// What the difference comes to; `None` where nothing differs by more than [`ABOUT_EQUAL`].
+fn conclusion(
+    base: &Side<'_>,
+    other: &Side<'_>,
+    per: Per,
+    units: (f64, f64),
+) -> Option<Conclusion> {
+    let is_busy = |row: &&DiffRow| !row.key.contains(&Value::Cause(Cause::Idle));
+    let by_cause = table(base, other, per, units, vec![By::Cause]);
+    let rows: Vec<&DiffRow> = by_cause.rows.iter().filter(is_busy).collect();
+    let is_timed = |side: &Side<'_>| {
+        let total = side.ledger.total();
+        u128::from(total.timed) * 10 >= u128::from(total.count) * 9 && total.count > 0
+    };
+    let timed = has_times(base, other)
+        && base.ledger.recording.emulated.is_none()
+        && is_timed(base)
+        && is_timed(other);
+    let pairs: Vec<(f64, f64)> = rows.iter().map(|row| measures(row, timed)).collect();
+    let (before, now) = pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
+    if before <= 0.0 || now <= 0.0 {
+        return None;
+    }
+    let all = now / before;
+    let follows = |(a, b): &(f64, f64)| {
+        let matters = *a >= before * PART || *b >= now * PART;
+        let as_all = *a > 0.0 && (1.0 / AS_ALL..=AS_ALL).contains(&(b / a / all));
+        !matters || as_all
+    };
+    let is_equal = (1.0 - ABOUT_EQUAL..=1.0 + ABOUT_EQUAL).contains(&all);
+    if pairs.iter().all(follows) {
+        return (!is_equal).then_some(Conclusion::Load(all));
+    }
+    let change = |row: &DiffRow| {
+        let (a, b) = measures(row, timed);
+        (b - a).abs()
+    };
+    let changed = rows.iter().filter(|row| {
+        !matches!(row.verdict(), Verdict::Equal | Verdict::AboutEqual | Verdict::NoDifference)
+    });
+    let most = changed.max_by(|a, b| change(a).total_cmp(&change(b)))?;
+    let (a, b) = measures(most, timed);
+    let Some(Value::Cause(cause)) = most.key.first().copied() else { return None };
+    Some(Conclusion::Cause {
+        cause,
+        base: most.base,
+        other: most.other,
+        detail: detail_of(base, other, (per, units), (cause, b - a, timed)),
+    })
+}
+
+/// The access that has most of the difference of a cause.
+fn detail_of(
+    base: &Side<'_>,
+    other: &Side<'_>,
+    (per, units): (Per, (f64, f64)),
+    (cause, difference, timed): (Cause, f64, bool),
+) -> Option<Detail> {
+    let rows = table(base, other, per, units, vec![By::Cause, By::Detail]).rows;
+    let of_cause = rows.iter().filter(|row| row.key.contains(&Value::Cause(cause)));
+    of_cause.into_iter().find_map(|row| {
+        let detail = row.key.iter().find_map(|value| match value {
+            Value::Detail(detail) => Some(*detail),
+            _ => None,
+        })?;
+        let (a, b) = measures(row, timed);
+        let is_most = (b - a) * difference.signum() >= difference.abs() / 2.0;
+        let is_named = !matches!(detail.kind, DetailKind::None | DetailKind::Overflow);
+        (is_most && is_named).then_some(detail)
     })
 }
 

@@ -14,6 +14,7 @@
 //! Left out on purpose: every guess: where the run does not say, the answer is "unknown" and what to record next. And
 //! sentences: an explanation is values, of which `vmtax-report` makes words.
 
+mod burst;
 mod category;
 mod certainty;
 mod exits;
@@ -25,7 +26,7 @@ mod memory;
 mod profiles;
 mod results;
 mod step;
-pub mod subject;
+mod subject;
 mod sums;
 mod verdict;
 mod workload;
@@ -34,14 +35,16 @@ use std::sync::Arc;
 
 use crate::Ledger;
 use crate::diff::Side;
-use crate::remedy::{CONTRADICTED, VmKind};
+use crate::remedy::{CONTRADICTED, RemedyId, VmKind};
 
 use sums::Sums;
 
+pub use burst::Burst;
 pub use category::is_category;
 pub use certainty::Certainty;
 pub use finding::{Access, Advice, Cost, Evidence, Finding, Found, Holder, Most, PerWork, Share};
 pub use step::{Answer, Compared, Gain, Question, Record, Says, Step};
+pub use subject::Subject;
 pub use sums::TAX_MATTERS;
 pub use verdict::{Costliest, Verdict};
 pub use workload::{Beside, ENOUGH, LOSS, MOST, Recovered, Row, Workload};
@@ -90,8 +93,9 @@ impl Explanation {
         all.extend(findings::contention(ledger, &context));
         all.extend(findings::of_profiles(ledger, &context));
         let exits = findings::of_exits(ledger, &context, &sums);
-        let clock_known = all.iter().any(|finding| finding.id() == "clock-reads");
-        all.extend(exits.into_iter().filter(|one| one.id() != "clock-reads" || !clock_known));
+        let is_clock = |one: &Finding| one.found == Found::Exits(Subject::ClockReads);
+        let clock_known = all.iter().any(is_clock);
+        all.extend(exits.into_iter().filter(|one| !is_clock(one) || !clock_known));
         all.extend(findings::of_counters(ledger, base_ledger, &context));
         all.extend(findings::shattered(ledger, &context, &sums));
         all.extend(base_ledger.and_then(|base| findings::of_tlb(ledger, base, &context)));
@@ -107,7 +111,7 @@ impl Explanation {
             all.retain(|finding| finding.cost == Cost::Unknown);
         }
         // What the verdict rests on comes first.
-        all.sort_by_key(|finding| !verdict.rests_on().contains(&finding.id()));
+        all.sort_by_key(|finding| !verdict.rests_on(&finding.found));
         without_contradictions(&mut all);
         Explanation { verdict, kind: context.kind, findings: all, steps, workloads }
     }
@@ -121,10 +125,10 @@ fn base_is_as_small(ledger: &Ledger, base: Option<&Ledger>) -> bool {
 
 /// Of two remedies that contradict each other the one of the finding that matters more is advised.
 fn without_contradictions(all: &mut [Finding]) {
-    let mut advised: Vec<&'static str> = Vec::new();
+    let mut advised: Vec<RemedyId> = Vec::new();
     for finding in all {
         let opposite =
-            |id: &str| advised.iter().any(|known| crate::remedy::are_opposites(known, id));
+            |id: RemedyId| advised.iter().any(|known| crate::remedy::are_opposites(*known, id));
         let refused = finding.remedies.extract_if(.., |advice| opposite(advice.remedy.id));
         let refused: Vec<_> = refused.map(|advice| (advice.remedy.id, CONTRADICTED)).collect();
         finding.refused.extend(refused);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use vmtax_events::{
-    AccessKey, AccessRow, CallRow, Cause, DetailKind, ExitKey, ExitRow, Level, Losses, NO_VCPU,
-    Outcome, Place, PreemptedRow, Profile, Recording, Sample, Stat, Tally, TimeRow,
+    AccessKey, AccessRow, CallRow, Cause, DetailKind, ExitKey, ExitRow, Isa, Level, Losses,
+    NO_VCPU, Outcome, Place, PreemptedRow, Profile, Recording, Sample, Stat, Tally, TimeRow,
 };
 
 use crate::calls::CallTree;
@@ -53,9 +53,19 @@ impl VcpuTime {
     }
 }
 
-/// Wall time less halted time, ns: what shares of running time are shares of.
+/// Wall time less halted and unknown time, ns: what shares of running time are shares of. What happened in the unknown time (events
+/// were lost) is no part of either.
 pub fn running_ns(t: &TimeRow) -> u64 {
-    t.wall_ns.saturating_sub(t.halted_ns)
+    t.wall_ns.saturating_sub(t.halted_ns).saturating_sub(t.unknown_ns)
+}
+
+/// The exit tax if the unknown time held no exits, and if it held nothing else. `None` without unknown time.
+pub fn tax_range(t: &TimeRow) -> Option<[f64; 2]> {
+    let exits = t.exit_kernel_ns.saturating_add(t.exit_user_ns);
+    let running = running_ns(t);
+    let all = running.saturating_add(t.unknown_ns) as f64;
+    let most = exits.saturating_add(t.unknown_ns) as f64;
+    (t.unknown_ns > 0 && running > 0).then(|| [exits as f64 / all, most / all])
 }
 
 fn of_running(part_ns: u64, t: &TimeRow) -> Option<f64> {
@@ -63,7 +73,8 @@ fn of_running(part_ns: u64, t: &TimeRow) -> Option<f64> {
     (base > 0).then(|| part_ns as f64 / base as f64)
 }
 
-/// The exit tax, what being a VM costs: (exit-kernel + exit-user) / (wall - halted). `None` without running time.
+/// The exit tax, what being a VM costs: (exit-kernel + exit-user) / (wall - halted - unknown). `None` without
+/// running time.
 pub fn tax(t: &TimeRow) -> Option<f64> {
     of_running(t.exit_kernel_ns.saturating_add(t.exit_user_ns), t)
 }
@@ -73,7 +84,7 @@ pub fn handled_ns(t: &TimeRow) -> u64 {
     t.exit_kernel_ns.saturating_add(t.exit_user_ns).saturating_add(t.halted_ns)
 }
 
-/// Contention, what sharing the processor costs: preempted / (wall - halted). It is never added to the exit tax. `None`
+/// Contention, what sharing the processor costs: preempted / (wall - halted - unknown). It is never added to the exit tax. `None`
 /// without running time.
 pub fn contention(t: &TimeRow) -> Option<f64> {
     of_running(t.preempted_ns, t)
@@ -243,6 +254,11 @@ impl Ledger {
     pub fn exits_per_second(&self) -> Option<f64> {
         let seconds = self.duration_ns() as f64 / 1e9;
         (seconds > 0.0).then(|| self.total().count as f64 / seconds)
+    }
+
+    /// How long was recorded, ns; `None` where nothing says: a dump of counts has exits and no length.
+    pub fn length_ns(&self) -> Option<u64> {
+        Some(self.duration_ns()).filter(|ns| *ns > 0)
     }
 
     /// The time split of all vCPUs together.
@@ -464,8 +480,11 @@ impl LedgerBuilder {
             if !coverage.nested && nesting_vms.contains(&key.vm) {
                 key.level = Level::Unknown;
             }
-            // Without kvm_mmio an address is known from kvm_fast_mmio alone: an ioeventfd of the kernel took the write.
-            let by_fast_mmio = !coverage.mmio && key.detail.kind == DetailKind::MmioWrite;
+            // Without kvm_mmio an address is known from kvm_fast_mmio alone: an ioeventfd of the kernel took the write. Nested page
+            // faults have it themselves.
+            let by_fast_mmio = !coverage.mmio
+                && key.detail.kind == DetailKind::MmioWrite
+                && key.reason.isa != Isa::Svm;
             if !coverage.userspace && key.outcome == Outcome::Kernel && !by_fast_mmio {
                 key.outcome = Outcome::Unknown;
             }

@@ -5,13 +5,17 @@
 
 mod conditions;
 mod context;
+mod id;
 mod row;
 mod table;
+
+use crate::audit::CheckId;
 
 use table::{OF_LINUX, OPPOSITES};
 
 pub(crate) use conditions::{CONTRADICTED, COSTS_MORE, IF_MAPPED_SMALL, IF_NOT_LOGGED};
 pub use context::{Applies, Context, VmKind};
+pub use id::RemedyId;
 pub use row::{Place, Remedy, Setting};
 pub use table::REMEDIES;
 
@@ -28,26 +32,31 @@ impl Remedy {
 }
 
 /// Whether two remedies contradict each other.
-pub fn are_opposites(a: &str, b: &str) -> bool {
-    OPPOSITES.iter().any(|(x, y)| (*x, *y) == (a, b) || (*x, *y) == (b, a))
+pub fn are_opposites(a: RemedyId, b: RemedyId) -> bool {
+    OPPOSITES.contains(&(a, b)) || OPPOSITES.contains(&(b, a))
 }
 
-/// The remedy of this word.
-pub fn find(id: &str) -> Option<&'static Remedy> {
-    REMEDIES.iter().find(|remedy| remedy.id == id)
+impl RemedyId {
+    /// Its row of the table.
+    pub fn row(self) -> &'static Remedy {
+        &REMEDIES[self as usize]
+    }
 }
 
 /// The remedy behind a check of `doctor`, where it has one in the table.
-pub fn of_check(check: &str) -> Option<&'static Remedy> {
+pub fn of_check(check: CheckId) -> Option<&'static Remedy> {
     let id = match check {
-        "thp-enabled" | "thp-defrag" | "thp-shmem" | "thp-backing" | "mapped-pages" => "huge-pages",
-        "nohz-full" => "host-nohz-full",
-        "isolcpus" => "cpu-isolation",
-        "guest-clocksource" => "guest-clocksource",
-        "shadow-vmcs" => "shadow-vmcs",
-        other => other,
+        CheckId::ThpEnabled
+        | CheckId::ThpDefrag
+        | CheckId::ThpShmem
+        | CheckId::ThpBacking
+        | CheckId::MappedPages => RemedyId::HugePages,
+        CheckId::NohzFull => RemedyId::HostNohzFull,
+        CheckId::Isolcpus => RemedyId::CpuIsolation,
+        CheckId::HvEnlightenments => RemedyId::HvStimer,
+        other => RemedyId::from_name(other.name())?,
     };
-    find(id)
+    Some(id.row())
 }
 
 #[cfg(test)]
@@ -81,18 +90,13 @@ mod tests {
                         logs_writes: bit(4),
                         converts: bit(5),
                         is_windows: bit(6),
+                        has_hyperv_timer: false,
                         may_shadow: bit(7),
                     });
                 }
             }
         }
         all
-    }
-
-    #[test]
-    fn words_are_unique() {
-        let ids: std::collections::BTreeSet<&str> = REMEDIES.iter().map(|row| row.id).collect();
-        assert_eq!(ids.len(), REMEDIES.len());
     }
 
     /// The setting that doctor gives as a fix is the one that the action names.
@@ -121,53 +125,66 @@ mod tests {
     }
 
     #[test]
-    fn opposites_are_remedies() {
-        for id in OF_LINUX {
-            assert!(find(id).is_some(), "{id}");
-        }
-        for (a, b) in OPPOSITES {
-            assert!(find(a).is_some() && find(b).is_some() && a != b, "{a} {b}");
-        }
-        assert!(are_opposites("no-idle-poll", "halt-poll") && !are_opposites("vhost", "ioeventfd"));
+    fn opposites_differ() {
+        assert!(OPPOSITES.iter().all(|(a, b)| a != b));
+        assert!(
+            are_opposites(RemedyId::NoIdlePoll, RemedyId::HaltPoll)
+                && !are_opposites(RemedyId::Vhost, RemedyId::Ioeventfd)
+        );
     }
 
     /// What is known to be false is ruled out, whatever else holds.
     #[test]
     fn false_remedies_cannot_be_had() {
-        let no = |id: &str, context: &Context| {
-            matches!(find(id).unwrap().applies_to(context), Applies::No(_))
+        let no = |id: RemedyId, context: &Context| {
+            matches!(id.row().applies_to(context), Applies::No(_))
         };
         for context in &contexts() {
             match context.kind {
                 VmKind::Snp => {
-                    assert!(no("tsc-deadline", context) && no("huge-pages", context));
-                    assert!(no("avic", context));
+                    assert!(no(RemedyId::TscDeadline, context) && no(RemedyId::HugePages, context));
+                    assert!(no(RemedyId::Avic, context));
                 }
-                VmKind::Protected => assert!(no("huge-pages", context)),
+                VmKind::Protected => assert!(no(RemedyId::HugePages, context)),
                 VmKind::Tdx => {
-                    assert!(no("huge-pages", context) && no("preemption-timer", context));
-                    assert!(no("ipiv", context));
+                    assert!(
+                        no(RemedyId::HugePages, context) && no(RemedyId::PreemptionTimer, context)
+                    );
+                    assert!(no(RemedyId::Ipiv, context));
                 }
                 _ => {}
             }
             if context.is_windows {
-                assert!(OF_LINUX.iter().all(|id| no(id, context)) && no("tsc-deadline", context));
+                assert!(
+                    OF_LINUX.iter().all(|id| no(*id, context))
+                        && no(RemedyId::TscDeadline, context)
+                );
             }
             if context.guest_memfd {
-                assert!(no("huge-pages", context));
+                assert!(no(RemedyId::HugePages, context));
             }
             if context.is_contended {
-                assert!(no("halt-poll", context) && no("guest-idle-poll", context));
-                assert!(no("host-nohz-full", context) && no("guest-nohz-full", context));
+                assert!(no(RemedyId::HaltPoll, context) && no(RemedyId::GuestIdlePoll, context));
+                assert!(
+                    no(RemedyId::HostNohzFull, context) && no(RemedyId::GuestNohzFull, context)
+                );
             }
             if context.vendor == Isa::Svm {
-                assert!(no("apicv", context) && no("ept", context) && no("ipiv", context));
+                assert!(
+                    no(RemedyId::Apicv, context)
+                        && no(RemedyId::Ept, context)
+                        && no(RemedyId::Ipiv, context)
+                );
             }
             if context.vendor == Isa::Vmx {
-                assert!(no("avic", context) && no("npt", context) && no("vls", context));
+                assert!(
+                    no(RemedyId::Avic, context)
+                        && no(RemedyId::Npt, context)
+                        && no(RemedyId::Vls, context)
+                );
             }
             if context.kind.is_confidential() {
-                assert!(no("no-forced-bounce", context));
+                assert!(no(RemedyId::NoForcedBounce, context));
             }
         }
     }

@@ -7,7 +7,7 @@ use vmtax_events::{
 };
 
 use crate::Ledger;
-pub use crate::cause::{assumption_of, cause_of};
+pub use crate::cause::{cause_of, missing_of};
 
 words! {
     /// The tables that `--event` names. (`nested` is [`crate::Nested`].)
@@ -206,32 +206,4 @@ fn requests(ledger: &Ledger) -> impl Iterator<Item = (AccessKey, &Tally)> {
         let ExitKey { vm, vcpu, level, detail, .. } = *key;
         (AccessKey { vm, vcpu, level, detail }, tally)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use vmtax_events::{Isa, vmx};
-
-    use super::*;
-
-    #[test]
-    fn an_msr_that_the_vmm_answers_is_not_the_timers() {
-        let key = |outcome, kind, value| ExitKey {
-            vm: 1,
-            vcpu: 0,
-            level: Level::L1,
-            reason: Reason { isa: Isa::Vmx, code: vmx::MSR_WRITE, flags: 0 },
-            detail: Detail { kind, value },
-            outcome,
-            ancillary_of: None,
-        };
-        let bare = key(Outcome::Kernel, DetailKind::None, 0);
-        assert_eq!(cause_of(&bare), Cause::TimerArm);
-        assert!(assumption_of(&bare).is_some());
-        let filtered = key(Outcome::User, DetailKind::None, 0);
-        assert_eq!((cause_of(&filtered), assumption_of(&filtered)), (Cause::Msr, None));
-        // A number says more.
-        let counter = key(Outcome::User, DetailKind::MsrWrite, 0x38f);
-        assert_eq!(cause_of(&counter), Cause::Pmu);
-    }
 }

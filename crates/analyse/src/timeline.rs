@@ -116,6 +116,13 @@ impl Timeline {
             .collect()
     }
 
+    /// The most frequent kind of a slot, of those that are wanted.
+    pub fn most_frequent(&self, slot: &Slot, wanted: impl Fn(&Kind) -> bool) -> Option<Kind> {
+        let count = |number: usize| slot.by_kind.get(number).copied().unwrap_or(0);
+        let kinds = self.kinds.iter().filter(|(kind, number)| wanted(kind) && count(**number) > 0);
+        kinds.max_by_key(|(_, number)| count(**number)).map(|(kind, _)| *kind)
+    }
+
     /// Exits of the kinds that are wanted, as [`Timeline::series`].
     pub fn series_of_kinds(&self, wanted: impl Fn(&Kind) -> bool) -> Vec<f64> {
         let numbers: Vec<usize> =

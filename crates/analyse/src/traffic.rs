@@ -99,7 +99,7 @@ fn of_levels(ledger: &Ledger, passage: &Passage) -> Vec<TrafficRow> {
         };
         // What L1 does for its guest is told apart as what a guest does is.
         let own = ExitKey { ancillary_of: None, ..*key };
-        let count = row.causes.entry(cause_of(&own)).or_default();
+        let count = row.causes.entry(column(cause_of(&own))).or_default();
         *count = count.saturating_add(tally.count);
         if key.outcome == Outcome::User {
             row.to_vmm = row.to_vmm.saturating_add(tally.count);
@@ -236,6 +236,14 @@ fn kinds(ledger: &Ledger, passage: &Passage, wanted: impl Fn(&ExitKey) -> bool) 
     }
     let operations = passage.operation.count as f64;
     counts.into_iter().map(|(kind, count)| (kind, count as f64 / operations)).collect()
+}
+
+/// Interrupts of the host are one column, whoever sends them.
+fn column(cause: Cause) -> Cause {
+    match cause {
+        Cause::HostTick | Cause::HostIpi | Cause::HostDevice => Cause::HostInterrupt,
+        other => other,
+    }
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ fn audited(
 }
 
 fn find<'f>(findings: &'f [Finding], id: &str) -> &'f Finding {
-    findings.iter().find(|finding| finding.check.id == id).unwrap()
+    findings.iter().find(|finding| finding.check.id.name() == id).unwrap()
 }
 
 fn gain(findings: &[Finding], id: &str) -> Gain {
@@ -161,7 +161,7 @@ fn the_most_expensive_comes_first() {
     let order = |ledger| -> Vec<&str> {
         let findings = audited(&host, &[], None, ledger);
         let costs = findings.iter().filter(|finding| finding.found.verdict == Verdict::Costs);
-        costs.map(|finding| finding.check.id).collect()
+        costs.map(|finding| finding.check.id.name()).collect()
     };
     assert_eq!(order(None), ["thp-enabled", "preemption-timer", "apicv", "ipiv", "nmi-watchdog"]);
     // The PMU was not used in the run, which makes it a cost. Ties are in the table's order.

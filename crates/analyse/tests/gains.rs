@@ -87,14 +87,14 @@ proptest! {
         let labels = BTreeMap::new();
         let side = Side { source: "x", ledger: &ledger, labels: &labels, seconds: None };
         let explanation = Explanation::new(&side, None);
-        let advised: Vec<&str> = explanation
+        let advised: Vec<_> = explanation
             .findings
             .iter()
             .flat_map(|finding| finding.remedies.iter().map(|advice| advice.remedy.id))
             .collect();
         for (at, one) in advised.iter().enumerate() {
-            let opposite = advised[at..].iter().find(|other| are_opposites(one, other));
-            prop_assert!(opposite.is_none(), "{one} and {opposite:?}");
+            let opposite = advised[at..].iter().find(|other| are_opposites(*one, **other));
+            prop_assert!(opposite.is_none(), "{one:?} and {opposite:?}");
         }
         let mut low = 0u64;
         for finding in &explanation.findings {

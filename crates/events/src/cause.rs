@@ -5,29 +5,38 @@
 //! Causes can ("Performance tuning for oneDNN on TDX": compare by cause, not by reason).
 //!
 //! `RULES` below is the one place where an exit gets its cause. An exit's detail decides where it says
-//! anything; the rule of its reason decides otherwise. Where a choice is a guess the rule says so,
-//! and [`Cause::assumption`] passes that on: reports must not show a guess as a fact.
+//! anything; the rule of its reason decides otherwise. Nothing is guessed: an MSR without its number is an MSR, an
+//! interrupt without its vector an interrupt of the host. [`Cause::missing`] says what the recording lacks.
 //!
-//! Left out on purpose: anything that needs more than the one exit, such as the vector of the
-//! interrupt that ended it.
+//! Left out on purpose: anything that needs more than the one exit.
 
 use crate::detail::{hypercall, table};
 use crate::words::words;
-use crate::{Detail, DetailKind, Isa, Reason, apic, ghcb, msr, svm, tdx, vmx};
+use crate::{Detail, DetailKind, Isa, Reason, apic, ghcb, interrupt, msr, svm, tdx, vmx};
 
 words! {
     /// What the guest was doing.
     pub enum Cause {
         /// Arming its timer.
         TimerArm = "timer-arm",
-        /// Taking a timer tick, its own or the host's.
+        /// Its own timer expired, which KVM runs on VMX's preemption timer.
         TimerTick = "timer-tick",
+        /// The host's timer interrupted it: the host's tick, or a timer of the guest that KVM runs on it.
+        HostTick = "host-tick",
+        /// Another CPU of the host interrupted it.
+        HostIpi = "host-ipi",
+        /// A device of the host interrupted it.
+        HostDevice = "host-device",
+        /// The host interrupted it; the vector is not known.
+        HostInterrupt = "host-interrupt",
         /// Sending an interrupt between vCPUs.
         Ipi = "ipi",
         /// Going idle or spinning.
         Idle = "idle",
         /// Touching memory that the host had not mapped.
         MemoryFault = "memory-fault",
+        /// Touching memory that the host had not mapped, or a device register: which is not known.
+        MemoryOrDevice = "memory-or-device",
         /// Reading or writing a device register in memory.
         DeviceMmio = "device-mmio",
         /// Reading or writing an I/O port.
@@ -59,9 +68,16 @@ impl Cause {
         match self {
             Cause::TimerArm => "arming its timer",
             Cause::TimerTick => "taking a timer tick",
+            Cause::HostTick => "interrupted by the host's timer",
+            Cause::HostIpi => "interrupted by another CPU of the host",
+            Cause::HostDevice => "interrupted by a device of the host",
+            Cause::HostInterrupt => "interrupted by the host; the recording does not say by what",
             Cause::Ipi => "sending an interrupt between vCPUs",
             Cause::Idle => "going idle",
             Cause::MemoryFault => "touching memory that the host had not mapped",
+            Cause::MemoryOrDevice => {
+                "touching memory that the host had not mapped, or a device register"
+            }
             Cause::DeviceMmio => "accessing a device register in memory",
             Cause::DevicePio => "accessing an I/O port",
             Cause::Apic => "using its interrupt controller",
@@ -81,17 +97,24 @@ impl Cause {
     /// `ancillary`: the exit is one that L1 took between being handed an exit of L2 and entering L2
     /// again. All such exits are nested work, whatever their reason.
     pub fn of(reason: Reason, detail: Detail, ancillary: bool) -> Cause {
-        decide(reason, detail, ancillary).0
+        let rule = rule_of(reason.isa, reason.code);
+        if ancillary {
+            let entry = rule.is_some_and(|r| r.cause == Cause::NestedEntry);
+            return if entry { Cause::NestedEntry } else { Cause::NestedAncillary };
+        }
+        match rule {
+            None => of_detail(detail).unwrap_or(Cause::Other),
+            Some(rule) if rule.final_ => rule.cause,
+            Some(rule) => of_detail(detail).unwrap_or(rule.cause),
+        }
     }
 
-    /// Why [`Cause::of`] is a guess for this exit, in one sentence; `None` where it is not.
-    pub fn assumption(reason: Reason, detail: Detail, ancillary: bool) -> Option<&'static str> {
-        decide(reason, detail, ancillary).1
+    /// What the recording lacks to say more of this exit, and what to record for it; `None` where it lacks nothing.
+    pub fn missing(reason: Reason, detail: Detail) -> Option<&'static str> {
+        let is_bare = detail.kind == DetailKind::None;
+        rule_of(reason.isa, reason.code).filter(|_| is_bare).and_then(|rule| rule.missing)
     }
 }
-
-/// A cause, and the assumption behind it if it is a guess.
-type Verdict = (Cause, Option<&'static str>);
 
 /// The cause by an exit's reason.
 struct Rule {
@@ -101,15 +124,13 @@ struct Rule {
     cause: Cause,
     /// The reason alone decides, whatever the detail.
     final_: bool,
-    /// `cause` is a guess.
-    guess: Option<&'static str>,
-    /// When no detail was recorded at all: a better guess than `cause`.
-    bare: Option<(Cause, &'static str)>,
+    /// What is not known without a detail.
+    missing: Option<&'static str>,
 }
 
 impl Rule {
     const fn new(isa: Isa, code: u32, cause: Cause) -> Rule {
-        Rule { isa, code, cause, final_: false, guess: None, bare: None }
+        Rule { isa, code, cause, final_: false, missing: None }
     }
 
     /// The detail plays no part.
@@ -118,13 +139,8 @@ impl Rule {
         self
     }
 
-    const fn guess(mut self, why: &'static str) -> Rule {
-        self.guess = Some(why);
-        self
-    }
-
-    const fn bare(mut self, cause: Cause, why: &'static str) -> Rule {
-        self.bare = Some((cause, why));
+    const fn missing(mut self, what: &'static str) -> Rule {
+        self.missing = Some(what);
         self
     }
 }
@@ -137,22 +153,20 @@ const fn amd(code: u32, cause: Cause) -> Rule {
     Rule::new(Isa::Svm, code, cause)
 }
 
-/// The oneDNN-on-TDX report counts all external interrupts as ticks (143,007 beside 142,929 of the preemption timer).
-const INTERRUPTS_ARE_TICKS: &str =
-    "host interrupts are assumed to be timer ticks, because the recording has no vectors";
-/// The oneDNN-on-TDX report counts all MSR writes of the plain VM as timer arms (143,258 against 142,929 expiries).
-const WRITES_ARE_ARMS: &str =
-    "MSR writes are assumed to arm the timer, because the recording does not contain the MSR";
-/// The oneDNN-on-TDX report counts all TDCALLs as timer arms (137,299 against 143,258 on the plain VM). Kernels before the
-/// remap of TDVMCALLs give one reason for all leaves.
-const TDCALLS_ARE_ARMS: &str =
-    "TDCALLs are assumed to arm the timer, because the recording does not contain the leaf";
+const VECTORS: &str =
+    "what interrupted the guest: intr_info (older kernels: info2) of kvm:kvm_exit has the vector";
+/// SVM has no "acknowledge interrupt on exit": AMD APM volume 2, "External interrupts".
+const VECTORS_OF_AMD: &str = "what interrupted the guest, which AMD's exits never say: `perf record -a -e irq_vectors:*,irq:irq_handler_entry` does";
+const MSR_NUMBERS: &str =
+    "which MSR, of a timer, an IPI, an EOI or another: kvm:kvm_msr has the number";
+const LEAVES: &str = "what the guest requests by TDCALL: kvm:kvm_msr, kvm:kvm_pio, kvm:kvm_mmio and the like have it";
+const ADDRESSES: &str = "which of the nested page faults are accesses of devices: kvm:kvm_page_fault and kvm:kvm_mmio have the addresses";
 
 /// The rules, by vendor and code. Others are [`Cause::Other`] unless the detail decides:
 /// exceptions, CR and DR accesses, descriptor tables, cache and TLB instructions, XSETBV, RDTSC,
 /// shutdown, failed entries.
 const RULES: &[Rule] = &[
-    intel(vmx::EXTERNAL_INTERRUPT, Cause::TimerTick).only().guess(INTERRUPTS_ARE_TICKS),
+    intel(vmx::EXTERNAL_INTERRUPT, Cause::HostInterrupt).missing(VECTORS),
     intel(vmx::INTERRUPT_WINDOW, Cause::IrqWindow).only(),
     intel(vmx::NMI_WINDOW, Cause::IrqWindow).only(),
     intel(vmx::CPUID, Cause::Cpuid).only(),
@@ -169,8 +183,8 @@ const RULES: &[Rule] = &[
     intel(vmx::VMOFF, Cause::NestedAncillary).only(),
     intel(vmx::VMON, Cause::NestedAncillary).only(),
     intel(vmx::IO_INSTRUCTION, Cause::DevicePio),
-    intel(vmx::MSR_READ, Cause::Msr),
-    intel(vmx::MSR_WRITE, Cause::Msr).bare(Cause::TimerArm, WRITES_ARE_ARMS),
+    intel(vmx::MSR_READ, Cause::Msr).missing(MSR_NUMBERS),
+    intel(vmx::MSR_WRITE, Cause::Msr).missing(MSR_NUMBERS),
     intel(vmx::MWAIT_INSTRUCTION, Cause::Idle).only(),
     // MONITOR is the first half of an MWAIT.
     intel(vmx::MONITOR_INSTRUCTION, Cause::Idle).only(),
@@ -191,17 +205,17 @@ const RULES: &[Rule] = &[
     intel(vmx::APIC_WRITE, Cause::Apic),
     intel(vmx::UMWAIT, Cause::Idle).only(),
     intel(vmx::TPAUSE, Cause::Idle).only(),
-    intel(vmx::TDCALL, Cause::Hypercall).bare(Cause::TimerArm, TDCALLS_ARE_ARMS),
+    intel(vmx::TDCALL, Cause::Hypercall).missing(LEAVES),
     intel(vmx::RDMSRLIST, Cause::Msr),
     intel(vmx::WRMSRLIST, Cause::Msr),
     intel(vmx::URDMSR, Cause::Msr),
     intel(vmx::UWRMSR, Cause::Msr),
-    intel(vmx::MSR_READ_IMM, Cause::Msr),
-    intel(vmx::MSR_WRITE_IMM, Cause::Msr).bare(Cause::TimerArm, WRITES_ARE_ARMS),
+    intel(vmx::MSR_READ_IMM, Cause::Msr).missing(MSR_NUMBERS),
+    intel(vmx::MSR_WRITE_IMM, Cause::Msr).missing(MSR_NUMBERS),
     // CR8 is the task priority register.
     amd(svm::READ_CR8, Cause::Apic).only(),
     amd(svm::WRITE_CR8, Cause::Apic).only(),
-    amd(svm::INTR, Cause::TimerTick).only().guess(INTERRUPTS_ARE_TICKS),
+    amd(svm::INTR, Cause::HostInterrupt).missing(VECTORS_OF_AMD),
     amd(svm::VINTR, Cause::IrqWindow).only(),
     amd(svm::RDPMC, Cause::Pmu).only(),
     amd(svm::CPUID, Cause::Cpuid).only(),
@@ -211,8 +225,7 @@ const RULES: &[Rule] = &[
     amd(svm::HLT, Cause::Idle).only(),
     amd(svm::INVLPGA, Cause::NestedAncillary).only(),
     amd(svm::IOIO, Cause::DevicePio),
-    // Unlike VMX's reasons the code does not tell reads from writes, so there is no guess at timers.
-    amd(svm::MSR, Cause::Msr),
+    amd(svm::MSR, Cause::Msr).missing(MSR_NUMBERS),
     amd(svm::VMRUN, Cause::NestedEntry).only(),
     amd(svm::VMMCALL, Cause::Hypercall),
     amd(svm::VMLOAD, Cause::NestedAncillary).only(),
@@ -224,7 +237,8 @@ const RULES: &[Rule] = &[
     amd(svm::MWAIT_COND, Cause::Idle).only(),
     amd(svm::CR8_WRITE_TRAP, Cause::Apic).only(),
     amd(svm::IDLE_HLT, Cause::Idle).only(),
-    amd(svm::NPF, Cause::MemoryFault),
+    // A device's register faults like memory (mmio caching in the MMU marks its entry by a reserved bit).
+    amd(svm::NPF, Cause::MemoryOrDevice).missing(ADDRESSES),
     amd(svm::AVIC_INCOMPLETE_IPI, Cause::Ipi).only(),
     amd(svm::AVIC_UNACCELERATED_ACCESS, Cause::Apic),
     amd(svm::VMGEXIT, Cause::Hypercall),
@@ -251,34 +265,13 @@ const PIT: std::ops::RangeInclusive<u64> = 0x40..=0x43;
 /// The control register that is the task priority register.
 const CR8: u64 = 8;
 
-fn decide(reason: Reason, detail: Detail, ancillary: bool) -> Verdict {
-    let rule = rule_of(reason.isa, reason.code);
-    if ancillary {
-        let entry = rule.is_some_and(|r| r.cause == Cause::NestedEntry);
-        return (if entry { Cause::NestedEntry } else { Cause::NestedAncillary }, None);
-    }
-    let Some(rule) = rule else {
-        return of_detail(detail).unwrap_or((Cause::Other, None));
-    };
-    if rule.final_ {
-        return (rule.cause, rule.guess);
-    }
-    if let Some(verdict) = of_detail(detail) {
-        return verdict;
-    }
-    match rule.bare {
-        Some((cause, why)) if detail.kind == DetailKind::None => (cause, Some(why)),
-        _ => (rule.cause, rule.guess),
-    }
-}
-
 fn rule_of(isa: Isa, code: u32) -> Option<&'static Rule> {
     let at = RULES.binary_search_by_key(&(isa, code), |r| (r.isa, r.code)).ok()?;
     RULES.get(at)
 }
 
 /// The cause by an exit's detail, if it decides.
-fn of_detail(detail: Detail) -> Option<Verdict> {
+fn of_detail(detail: Detail) -> Option<Cause> {
     let value = detail.value;
     let write = detail.is_write() == Some(true);
     let cause = match detail.kind {
@@ -321,10 +314,19 @@ fn of_detail(detail: Detail) -> Option<Verdict> {
             ghcb::AP_RESET_HOLD_REQ => Cause::Idle,
             _ => Cause::Hypercall,
         },
-        DetailKind::Tdvmcall => return Some(of_tdvmcall(value)),
+        DetailKind::Tdvmcall => of_tdvmcall(value),
+        DetailKind::Interrupt => of_interrupt(value),
         DetailKind::VmcsField => Cause::NestedAncillary,
     };
-    Some((cause, None))
+    Some(cause)
+}
+
+fn of_interrupt(vector: u64) -> Cause {
+    match interrupt::sender(vector) {
+        interrupt::Sender::Timer => Cause::HostTick,
+        interrupt::Sender::Cpu => Cause::HostIpi,
+        interrupt::Sender::Device => Cause::HostDevice,
+    }
 }
 
 fn of_msr(index: u64, write: bool) -> Cause {
@@ -366,16 +368,15 @@ fn of_ghcb(code: u64) -> Cause {
 }
 
 /// A leaf without a more precise detail (of `kvm_msr` and similar events).
-fn of_tdvmcall(leaf: u64) -> Verdict {
+fn of_tdvmcall(leaf: u64) -> Cause {
     match leaf {
-        tdx::LEAF_CPUID => (Cause::Cpuid, None),
-        tdx::LEAF_HLT => (Cause::Idle, None),
-        tdx::LEAF_IO => (Cause::DevicePio, None),
-        tdx::LEAF_RDMSR => (Cause::Msr, None),
-        tdx::LEAF_WRMSR => (Cause::TimerArm, Some(WRITES_ARE_ARMS)),
-        tdx::LEAF_MMIO => (Cause::DeviceMmio, None),
-        tdx::LEAF_WBINVD | tdx::LEAF_PCONFIG => (Cause::Other, None),
-        _ => (Cause::Hypercall, None),
+        tdx::LEAF_CPUID => Cause::Cpuid,
+        tdx::LEAF_HLT => Cause::Idle,
+        tdx::LEAF_IO => Cause::DevicePio,
+        tdx::LEAF_RDMSR | tdx::LEAF_WRMSR => Cause::Msr,
+        tdx::LEAF_MMIO => Cause::DeviceMmio,
+        tdx::LEAF_WBINVD | tdx::LEAF_PCONFIG => Cause::Other,
+        _ => Cause::Hypercall,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::words::words;
-use crate::{apic, ghcb, msr, port, svm, tdx, vmcs};
+use crate::{apic, ghcb, interrupt, msr, port, svm, tdx, vmcs};
 
 pub(crate) mod hypercall;
 pub(crate) mod table;
@@ -70,6 +70,8 @@ words! {
         MappedFault = "mapped-fault",
         /// The same for an instruction fetch.
         MappedFetch = "mapped-fetch",
+        /// Interrupt of the host; value: vector.
+        Interrupt = "interrupt",
     }
 }
 
@@ -183,6 +185,7 @@ impl Detail {
             DetailKind::Ghcb => hex(value, ghcb::code_name(value)),
             DetailKind::GhcbMsr => hex(value, ghcb::msr_protocol_name(value)),
             DetailKind::Tdvmcall => hex(value, tdx::leaf_name(value)),
+            DetailKind::Interrupt => hex(value, interrupt::name(value)),
             DetailKind::Halt => match value {
                 HALT_POLLED => "polled".to_owned(),
                 HALT_BLOCKED => "blocked".to_owned(),
@@ -237,6 +240,7 @@ impl Detail {
             | DetailKind::ToPrivate
             | DetailKind::ToShared
             | DetailKind::PreFault
+            | DetailKind::Interrupt
             | DetailKind::Overflow => None,
         }
     }
@@ -277,7 +281,7 @@ mod tests {
             assert_eq!(DetailKind::from_u8(number), Some(kind));
             assert_eq!(DetailKind::from_name(kind.name()), Some(kind));
         }
-        assert_eq!(DetailKind::from_u8(DetailKind::MappedFetch as u8 + 1), None);
+        assert_eq!(DetailKind::from_u8(DetailKind::Interrupt as u8 + 1), None);
         assert_eq!(DetailKind::from_name("msr"), None);
     }
 
@@ -322,6 +326,8 @@ mod tests {
             (K::MemoryFault, 0x4000_0000, "0x40000000 (2 MiB)"),
             (K::ToPrivate, 4096, "4096 bytes"),
             (K::PreFault, 2 << 20, "2097152 bytes"),
+            (K::Interrupt, 0xfd, "0xfd reschedule"),
+            (K::Interrupt, 0x21, "0x21"),
         ] {
             assert_eq!(Detail::new(kind, value).label(), label, "{kind:?} {value:#x}");
         }

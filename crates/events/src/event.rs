@@ -33,8 +33,8 @@ pub struct Event {
 /// Anything else that a recording holds is skipped by the importers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `kvm_exit`. `info1` is the VMX exit qualification or SVM `exit_info_1`, `info2` the VMX
-    /// IDT-vectoring information or SVM `exit_info_2`.
+    /// `kvm_exit`. `info1` is the VMX exit qualification or SVM `exit_info_1`, `info2` SVM `exit_info_2`, the VMX
+    /// IDT-vectoring information or, of EXTERNAL_INTERRUPT, the VM-exit interruption information.
     Exit {
         /// Vendor, reason and flags.
         reason: Reason,

@@ -16,6 +16,7 @@ pub mod device;
 pub mod event;
 pub mod exit;
 pub mod ghcb;
+pub mod interrupt;
 pub mod isa;
 pub mod losses;
 pub mod msr;

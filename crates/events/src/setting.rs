@@ -170,6 +170,8 @@ pub struct Backing {
     pub hugetlb: u64,
     /// Resident bytes of shared memory and files, hugetlbfs apart.
     pub shared: u64,
+    /// Bytes in the host's swap.
+    pub swapped: u64,
     /// Resident bytes that the kernel says may not become transparent huge pages.
     pub not_eligible: u64,
 }

@@ -24,6 +24,7 @@ struct Mapping {
     anon_thp: u64,
     shmem_thp: u64,
     hugetlb: u64,
+    swapped: u64,
     eligible: Option<bool>,
 }
 
@@ -52,6 +53,7 @@ impl Smaps {
             "Shared_Hugetlb" | "Private_Hugetlb" => {
                 mapping.hugetlb = mapping.hugetlb.saturating_add(bytes);
             }
+            "Swap" => mapping.swapped = bytes,
             "THPeligible" => mapping.eligible = Some(number != 0),
             _ => {}
         }
@@ -75,6 +77,7 @@ impl Smaps {
         add(&mut total.anon_thp, mapping.anon_thp);
         add(&mut total.shmem_thp, mapping.shmem_thp);
         add(&mut total.hugetlb, mapping.hugetlb);
+        add(&mut total.swapped, mapping.swapped);
         add(&mut total.shared, mapping.resident.saturating_sub(mapping.anonymous));
         if mapping.eligible == Some(false) {
             add(&mut total.not_eligible, mapping.resident);
@@ -149,6 +152,7 @@ Anonymous:          1024 kB
             shmem_thp: kib(2048),
             hugetlb: kib(1_048_576),
             shared: kib(200_000),
+            swapped: 0,
             not_eligible: kib(200_000),
         };
         assert_eq!(smaps.finish(), Some(expected));

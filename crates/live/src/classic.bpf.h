@@ -68,6 +68,9 @@ CLASSIC_TRACEPOINT(kvm_exit)
 	thread->reason = NUMBER(kvm_exit, 1);
 	thread->info1 = NUMBER(kvm_exit, 2);
 	thread->info2 = NUMBER(kvm_exit, 3);
+	// Kernels that have intr_info have an interrupt's vector there.
+	if (ISA == VMX && basic(thread->reason) == 1 && config.fields[T_kvm_exit][4].size)
+		thread->info2 = NUMBER(kvm_exit, 4);
 	return exit_known(thread);
 }
 

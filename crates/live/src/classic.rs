@@ -58,7 +58,10 @@ pub(crate) const ALL: [Tracepoint; TRACEPOINTS] = [
     kvm("kvm_pio", &["rw", "port", "size", "count"]),
     kvm("kvm_msr", &["write", "ecx", "data"]),
     Tracepoint { needed: true, ..kvm("kvm_entry", &["vcpu_id"]) },
-    Tracepoint { needed: true, ..kvm("kvm_exit", &["vcpu_id", "exit_reason", "info1", "info2"]) },
+    Tracepoint {
+        needed: true,
+        ..kvm("kvm_exit", &["vcpu_id", "exit_reason", "info1", "info2", "intr_info"])
+    },
 ];
 
 /// Where tracefs is; the second is its place until Linux 4.1.
@@ -85,7 +88,7 @@ fn fields(path: &Path, text: &str, of: &Tracepoint) -> Result<[Field; FIELDS], E
     for (slot, name) in fields.iter_mut().zip(of.fields) {
         let found = text.lines().find_map(|line| field(line, name));
         // Records of older kernels lack the vCPU or other fields; a record without a reason is not used.
-        if found.is_none() && of.needed && *name != "vcpu_id" && !name.starts_with("info") {
+        if found.is_none() && of.needed && *name != "vcpu_id" && !name.contains("info") {
             let problem = format!("has no field {name} that can be read");
             return Err(Error::Types { path: PathBuf::from(path), problem });
         }
@@ -121,6 +124,7 @@ mod tests {
         \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\n\
         \tfield:unsigned int exit_reason;\toffset:8;\tsize:4;\tsigned:0;\n\
         \tfield:u64 info1;\toffset:32;\tsize:8;\tsigned:0;\n\
+        \tfield:u32 intr_info;\toffset:48;\tsize:4;\tsigned:0;\n\
         \tfield:unsigned int vcpu_id;\toffset:56;\tsize:4;\tsigned:0;\n\n\
         print fmt: \"x\"\n";
 
@@ -128,7 +132,7 @@ mod tests {
     fn numbers_are_found_by_name() {
         let found = fields(Path::new("format"), EXIT, &ALL[TRACEPOINTS - 1]).unwrap();
         let at = |offset, size| Field { offset, size };
-        assert_eq!(found, [at(56, 4), at(8, 4), at(32, 8), Field::default()]);
+        assert_eq!(found, [at(56, 4), at(8, 4), at(32, 8), Field::default(), at(48, 4)]);
         let damaged = EXIT.replace("size:4", "size:3");
         let error = fields(Path::new("format"), &damaged, &ALL[TRACEPOINTS - 1]).unwrap_err();
         assert!(error.to_string().contains("has no field exit_reason"), "{error}");

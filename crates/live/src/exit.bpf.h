@@ -33,6 +33,20 @@ INLINE u64 qualification(struct thread *thread)
 	return value;
 }
 
+// The interruption information of the exit; KVM reads it to handle an interrupt.
+INLINE u64 interruption(struct thread *thread)
+{
+	u64 value = thread->info2;
+
+	if (config.vmx_interruption) {
+		u32 read = 0;
+
+		bpf_probe_read_kernel(&read, sizeof(read), (void *)(thread->vcpu_at + config.vmx_interruption));
+		value = read;
+	}
+	return value;
+}
+
 // The kind of a fault on guest memory, as in crates/analyse/src/detail.rs.
 INLINE u32 fault_kind(u32 reason, u64 error)
 {
@@ -51,6 +65,12 @@ INLINE u32 fault_kind(u32 reason, u64 error)
 	return fetch ? MAPPED_FETCH : MAPPED_FAULT;
 }
 
+// A nested page fault on an entry that KVM marked as a device's register.
+INLINE int is_of_device(u32 reason, u64 error)
+{
+	return ISA == SVM && reason == 0x400 && (error & 0x80000008) == 8;
+}
+
 INLINE int is_fault(u32 kind)
 {
 	return kind == PAGE_FAULT || kind == MAPPED_FAULT || kind == MAPPED_FETCH;
@@ -64,13 +84,25 @@ INLINE u32 from_information(struct thread *thread, u64 *value)
 
 	if (ISA == SVM) {
 		if (reason == 0x400) {
+			if (is_of_device(reason, thread->info1)) {
+				*value = thread->info2;
+				return thread->info1 & 2 ? MMIO_WRITE : MMIO_READ;
+			}
 			*value = thread->info2 & ~0x1fffffULL;
-			return fault_kind(reason, thread->info1);
+			return thread->info1 | thread->info2 ? fault_kind(reason, thread->info1) : NONE;
 		}
 		if (reason != 0x7b)
 			return NONE;
 		*value = thread->info1 >> 16 & 0xffff;
 		return thread->info1 & 1 ? PORT_IN : PORT_OUT;
+	}
+	if (reason == 1) {
+		info = thread->info2 = interruption(thread);
+		// Valid, and an external interrupt.
+		if ((info & 0x80000700) != 0x80000000)
+			return NONE;
+		*value = info & 0xff;
+		return INTERRUPT;
 	}
 	if (reason != 28 && reason != 30 && reason != 44 && reason != 56)
 		return NONE;
@@ -144,7 +176,7 @@ APART int close_any(struct thread *thread, u64 now, int timed)
 		kind = from_information(thread, &value);
 		// At kvm_exit KVM had not read it yet.
 		if (ISA == VMX && kind != NONE)
-			tell(INFORMATION, now, thread->info1, 0, 0);
+			tell(INFORMATION, now, thread->info1, thread->info2, 0);
 	}
 	if ((flags & (INJECTED | NESTED)) == (INJECTED | NESTED))
 		outcome = OUTCOME_L1;

@@ -99,6 +99,9 @@ fn fill(isa: Isa, described: &[Types<'_>]) -> Result<Config, String> {
         config.vmx_exit_reason = offset("vcpu_vmx", &["exit_reason", "vt.exit_reason"])?;
         config.vmx_qualification =
             offset("vcpu_vmx", &["exit_qualification", "vt.exit_qualification"])?;
+        // Without it interrupts have no vectors.
+        config.vmx_interruption =
+            offset("vcpu_vmx", &["exit_intr_info", "vt.exit_intr_info"]).unwrap_or_default();
     }
     Ok(config)
 }

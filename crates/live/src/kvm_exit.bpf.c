@@ -341,7 +341,8 @@ INLINE int page_fault(u64 address, u64 error)
 {
 	struct thread *thread = current_thread();
 
-	if (thread)
+	// The exit's own information has a device's register.
+	if (thread && !is_of_device(thread->reason, error))
 		learn(thread, WEIGHT_FAULT, fault_kind(thread->reason, error), address & ~0x1fffffULL);
 	return tell_now(FAULT, address, error, 0);
 }

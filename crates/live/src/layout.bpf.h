@@ -53,7 +53,7 @@ struct field {
 };
 // In the order of classic.rs.
 #define TRACEPOINTS 25
-#define FIELDS 4
+#define FIELDS 5
 
 // Properties of this kernel, and what to record; written before the programs are loaded.
 struct config {
@@ -87,10 +87,11 @@ struct config {
 	// Offsets in struct kvm_page_fault, 0 if BTF lacks it.
 	u32 fault_level;
 	u32 fault_gfn;
-	u32 unused;
+	u32 vmx_interruption;
 	u64 slower_ns;
 	// Fields of classic tracepoints in place of raw arguments; size 0: the tracepoint lacks it.
 	struct field fields[TRACEPOINTS][FIELDS];
+	u32 unused;
 };
 const volatile struct config config SEC(".rodata");
 
@@ -148,6 +149,7 @@ enum kind {
 	PRE_FAULT = 25,
 	MAPPED_FAULT = 26,
 	MAPPED_FETCH = 27,
+	INTERRUPT = 28,
 };
 
 #define BUCKETS 40

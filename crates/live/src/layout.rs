@@ -20,7 +20,7 @@ pub(crate) use skeleton::types::{
 pub(crate) const VMCS_PROBES: usize = 4;
 
 /// Numbers of a classic tracepoint's record that are read.
-pub(crate) const FIELDS: usize = 4;
+pub(crate) const FIELDS: usize = 5;
 
 /// Tracepoints that programs attach to.
 pub(crate) const TRACEPOINTS: usize = 25;

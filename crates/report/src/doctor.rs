@@ -88,7 +88,7 @@ impl Audit<'_> {
         let named = costly.iter().take(NAMED);
         said.extend(named.map(|finding| {
             let why = sentence(words::rule(finding.rule.id).why);
-            format!("{}: {}. {why}.", finding.check.id, words::found(&finding.found))
+            format!("{}: {}. {why}.", finding.check.id.name(), words::found(&finding.found))
         }));
         let unknown = with(Verdict::Unknown).count() as u64;
         if unknown > 0 {
@@ -117,7 +117,7 @@ impl Audit<'_> {
             let gain = finding.measured.as_ref().and_then(|measured| measured.gain.share());
             table.row(vec![
                 Cell::Word(found.verdict.name()),
-                Cell::Word(finding.check.id).titled(why.to_owned()),
+                Cell::Word(finding.check.id.name()).titled(why.to_owned()),
                 Cell::Name(self.subject(finding.subject)),
                 Cell::Name(words::found(found)),
                 Cell::Name(seen.join("; ")),

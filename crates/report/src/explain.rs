@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use vmtax_analyse::explain::{
-    Advice, Answer, Beside, Cost, Explanation, Finding, Verdict, Workload,
+    Advice, Answer, Beside, Cost, Evidence, Explanation, Finding, Verdict, Workload,
 };
 use vmtax_analyse::ledger::VmLoss;
 use vmtax_analyse::{Ledger, explain, ledger};
@@ -77,18 +77,13 @@ pub(crate) fn cost(cost: &Cost) -> String {
     }
 }
 
-/// The answer to a question: only one that begins with a verb is answered by yes.
+/// The answer to a question: only a polar one is answered by yes.
 pub(crate) fn answer(step: &explain::Step) -> String {
     let says = printable(&words::says(&step.says));
-    if step.answer == Answer::Yes && !is_of_yes_or_no(step) {
+    if step.answer == Answer::Yes && !step.question.is_polar() {
         return says;
     }
     format!("{}: {says}", step.answer.name())
-}
-
-/// `Is ...?`, `Does ...?`, not `Which ...?`.
-pub(crate) fn is_of_yes_or_no(step: &explain::Step) -> bool {
-    !words::question(step.question).starts_with('W')
 }
 
 /// A remedy as one line: where, what, and under which condition.
@@ -135,8 +130,18 @@ pub(crate) fn shares(ledger: &Ledger) -> Option<String> {
         Some(share) => percent(share),
         None => "not recorded (sched_switch)".to_owned(),
     };
-    Some(format!("exit tax {}, contention {contention}", percent(tax)))
+    // A little time is always unknown: before a thread's first event.
+    let time = ledger.time_total();
+    let is_much = time.unknown_ns as f64 >= ledger::running_ns(&time) as f64 * MUCH_UNKNOWN;
+    let range = ledger::tax_range(&time).filter(|_| is_much).map(|[low, high]| {
+        format!(" of the known time ({} to {} with the unknown)", percent(low), percent(high))
+    });
+    let range = range.unwrap_or_default();
+    Some(format!("exit tax {}{range}, contention {contention}", percent(tax)))
 }
+
+/// Unknown time beside the running time that gives the tax a range.
+const MUCH_UNKNOWN: f64 = 0.01;
 
 /// The categories of a workload and what each loses.
 pub(crate) fn workload_table(workload: &Workload) -> Table {
@@ -295,7 +300,10 @@ impl Explained<'_> {
             }
         }
         for finding in explanation.findings.iter().take(FINDINGS) {
-            let evidence = finding.evidence.first().map(words::evidence).unwrap_or_default();
+            let first = finding.evidence.iter().take(1);
+            let details = finding.evidence.get(1).filter(|one| matches!(one, Evidence::Details(_)));
+            let evidence: Vec<String> = first.chain(details).map(words::evidence).collect();
+            let evidence = evidence.join("; ");
             let means = words::finding(&finding.found).means;
             let text = format!("{}: {}", printable(&means), printable(&evidence));
             rows.push((Style::Plain, "- ".to_owned(), text));
@@ -603,13 +611,17 @@ fn shaped(finding: &Finding) -> Shaped {
             .remedies
             .iter()
             .map(|one| RemedyShape {
-                id: one.remedy.id,
+                id: one.remedy.id.name(),
                 place: one.remedy.place.name(),
                 action: one.remedy.action,
                 condition: one.condition,
             })
             .collect(),
-        refused: finding.refused.iter().map(|(id, why)| RefusedShape { id, why }).collect(),
+        refused: finding
+            .refused
+            .iter()
+            .map(|(id, why)| RefusedShape { id: id.name(), why })
+            .collect(),
         disproof: words.disproof,
         next: words.next,
     }

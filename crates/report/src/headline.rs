@@ -43,7 +43,7 @@ pub fn findings(doc: &Document) -> Vec<String> {
         return vec!["The recording holds no VM exits.".to_owned()];
     }
     // What the recording lacks decides what its counts mean.
-    let mut said = missing(ledger);
+    let mut said = not_recorded(ledger);
     said.extend(tax(ledger, &total));
     said.extend(others(ledger, &total));
     said.extend(contention(ledger, &total));
@@ -54,18 +54,19 @@ pub fn findings(doc: &Document) -> Vec<String> {
     said
 }
 
-/// How to read the numbers: what was assumed, what the recording could not see, what is missing.
+/// How to read the numbers: what the recording could not see, what is missing.
 pub fn notes(doc: &Document) -> Vec<String> {
     let ledger = &doc.ledger;
     let total = ledger.total();
-    let mut said = if total.count == 0 { missing(ledger) } else { Vec::new() };
+    let mut said = if total.count == 0 { not_recorded(ledger) } else { Vec::new() };
     said.extend(limits(ledger, &total));
     said.extend(ledger.losses.notes.iter().map(|note| names::printable(note)));
     said.extend(too_low(doc));
     said
 }
 
-fn missing(ledger: &Ledger) -> Vec<String> {
+/// What the recording is missing, as its importer says.
+fn not_recorded(ledger: &Ledger) -> Vec<String> {
     ledger.losses.missing.iter().map(|sentence| names::printable(sentence)).collect()
 }
 
@@ -356,7 +357,7 @@ fn limits(ledger: &Ledger, total: &Tally) -> Vec<String> {
             counted(total.count, "exit")
         ));
     }
-    said.extend(assumptions(ledger, total));
+    said.extend(missing(ledger, total));
     let seen = vms(ledger);
     let inferred: Vec<String> = recording
         .vms
@@ -374,21 +375,20 @@ fn limits(ledger: &Ledger, total: &Tally) -> Vec<String> {
     said
 }
 
-/// Guesses on which the causes rest, where they matter.
-pub(crate) fn assumptions(ledger: &Ledger, total: &Tally) -> Vec<String> {
-    let mut resting: BTreeMap<&str, u64> = BTreeMap::new();
+/// What the recording lacks to say more of exits, where that matters.
+pub(crate) fn missing(ledger: &Ledger, total: &Tally) -> Vec<String> {
+    let mut lacking: BTreeMap<&str, u64> = BTreeMap::new();
     for (key, tally) in &ledger.exits {
-        let why = table::assumption_of(key);
-        if let Some(why) = why {
-            let sum = resting.entry(why).or_default();
+        if let Some(what) = table::missing_of(key) {
+            let sum = lacking.entry(what).or_default();
             *sum = sum.saturating_add(tally.count);
         }
     }
     let matters = |n: u64| share(n, total.count).is_some_and(|share| share >= WORTH_A_SENTENCE);
-    resting
+    lacking
         .into_iter()
         .filter(|(_, n)| matters(*n))
-        .map(|(why, n)| format!("Assumed for {}: {why}.", counted(n, "exit")))
+        .map(|(what, n)| format!("Not known of {}: {what}.", counted(n, "exit")))
         .collect()
 }
 

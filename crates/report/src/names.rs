@@ -55,6 +55,7 @@ pub fn detail(detail: Detail) -> String {
         K::GhcbMsr => "GHCB MSR",
         K::Tdvmcall => "TDVMCALL",
         K::VmcsField => "VMCS field",
+        K::Interrupt => "interrupt",
         K::Halt => return detail.label(),
         K::MemoryFault if detail.value == UNKNOWN_REGION => return "memory fault".to_owned(),
         K::MemoryFault => "memory fault",

@@ -288,7 +288,7 @@ fn time(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()>
         "vmtax_tax_ratio",
         "gauge",
         Some("ratio"),
-        "Exit tax: time in exits, kernel and VMM, of the time not halted",
+        "Exit tax: time in exits, kernel and VMM, of the known time not halted",
     )?;
     for (vm, time) in &times {
         if let Some(tax) = ledger::tax(time) {
@@ -302,7 +302,7 @@ fn time(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()>
         "vmtax_contention_ratio",
         "gauge",
         Some("ratio"),
-        "Time that vCPUs were preempted in exits, of the time not halted",
+        "Time that vCPUs were preempted in exits, of the known time not halted",
     )?;
     for (vm, time) in &times {
         if let Some(contention) = ledger::contention(time) {

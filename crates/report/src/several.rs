@@ -183,11 +183,12 @@ impl<'a> Several<'a> {
             })
             .column(
                 Column::number("tax", "exit tax")
-                    .help("(exit-kernel + exit-user) / (wall - halted)"),
+                    .help("(exit-kernel + exit-user) / (wall - halted - unknown)"),
                 |of| shown(of.ledger.tax()),
             )
             .column(
-                Column::number("contention", "contention").help("preempted / (wall - halted)"),
+                Column::number("contention", "contention")
+                    .help("preempted / (wall - halted - unknown)"),
                 |of| shown(of.ledger.contention()),
             )
             .table();

@@ -113,7 +113,7 @@ impl Page<'_> {
         self.paragraph(
             Style::Faint,
             "  ",
-            "tax: time in exits, without preempted time, in % of the time not halted.",
+            "tax: time in exits, without preempted time, in % of known time not halted.",
         )
     }
 

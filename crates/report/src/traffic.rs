@@ -31,7 +31,7 @@ pub(crate) const CAUSES: [(Cause, &str, &str); 8] = [
     (Cause::Apic, "apic", "EOI, APIC"),
     (Cause::DeviceMmio, "device_mmio", "notify"),
     (Cause::IrqWindow, "irq_window", "window"),
-    (Cause::TimerTick, "host_interrupt", "host intr"),
+    (Cause::HostInterrupt, "host_interrupt", "host intr"),
     (Cause::NestedEntry, "nested_entry", "enter L2"),
 ];
 

@@ -118,7 +118,8 @@ fn counts_without_times_have_no_time_columns() {
     assert!(page.contains(">143,258<"));
     assert!(page.contains("The source counts without timing"));
     assert!(!page.contains("p99 ≤"), "there is nothing to take a quantile of");
-    assert!(!page.contains("NaN") && !page.contains("inf"));
+    let mut words = page.split(|c: char| !c.is_alphanumeric() && c != '_');
+    assert!(words.all(|word| word != "NaN" && word != "inf"));
 }
 
 #[test]

@@ -315,6 +315,10 @@ impl OpenExit {
 
     /// It is a fault on guest memory.
     pub(super) fn faulted(&mut self, gpa: u64, error_code: u64) {
+        // The exit's own information has the register.
+        if crate::detail::is_of_device(self.reason, error_code) {
+            return;
+        }
         self.learn(crate::detail::fault(self.reason, gpa, error_code));
     }
 

@@ -6,6 +6,7 @@ use vmtax_events::setting::{Settings, Unknown, VmProcess, files};
 use super::view::View;
 use super::vmm::{is_off, options, property};
 use super::{Fix, Found, Start, What};
+use crate::remedy::RemedyId;
 use crate::table::cause_of;
 
 pub(super) fn enable_pmu(view: &View) -> Found {
@@ -37,7 +38,7 @@ fn watchdog(settings: &Settings, costs: What) -> Found {
     let fact = settings.fact(files::NMI_WATCHDOG);
     match fact.value.as_deref() {
         Ok("0") => Found::ok(What::NoWatchdog).seen(fact),
-        Ok("1") => Found::costs(costs).seen(fact).remedy("guest-nmi-watchdog"),
+        Ok("1") => Found::costs(costs).seen(fact).remedy(RemedyId::GuestNmiWatchdog),
         Ok(_) => Found::strange(fact),
         Err(Unknown::Missing) => Found::not_applicable(What::NoSuchWatchdog).seen(fact),
         Err(_) => Found::unread(fact),

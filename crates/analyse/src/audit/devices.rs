@@ -5,6 +5,7 @@ use vmtax_events::setting::{Fact, Settings, Unknown, VmProcess, files};
 use super::view::View;
 use super::vmm::{is_off, is_on, is_qemu, object_type, options, property, said};
 use super::{Advice, Fix, Found, Seen, Start, What};
+use crate::remedy::RemedyId;
 
 /// Devices of a command line whose type starts with one of these.
 fn devices<'v>(vm: &'v VmProcess, starts: &[&str]) -> Vec<&'v str> {
@@ -21,6 +22,36 @@ fn unknown(vm: &VmProcess) -> Option<Found> {
         }
         Ok(_) => None,
     }
+}
+
+/// Models whose registers are exits to the VMM: disks and network cards of real hardware, and a tablet that the guest's UHCI
+/// controller polls. Tried on an emulated host: IDE 29 exits per read, virtio-blk 3.9; e1000 14.7 per packet, virtio-net 5.3.
+const EMULATED: [&str; 8] =
+    ["ide-", "e1000", "rtl8139", "pcnet", "ne2k", "lsi53c", "am53c974", "usb-tablet"];
+
+pub(super) fn emulated(_: &View, vm: &VmProcess) -> Found {
+    if let Some(found) = unknown(vm) {
+        return found;
+    }
+    let is_cd =
+        |value: &str| object_type(value) == "ide-cd" || property(value, "media") == Some("cdrom");
+    let mut types: Vec<String> = devices(vm, &EMULATED)
+        .into_iter()
+        .filter(|value| !is_cd(value))
+        .map(|value| object_type(value).to_owned())
+        .collect();
+    // A drive without an interface is an IDE disk.
+    let is_ide = |value: &&str| {
+        !is_cd(value) && property(value, "if").is_none_or(|interface| interface == "ide")
+    };
+    types.extend(options(vm, "drive").into_iter().filter(is_ide).map(|_| "ide-hd".to_owned()));
+    types.sort();
+    types.dedup();
+    if types.is_empty() {
+        return Found::ok(What::NoEmulatedDevices);
+    }
+    let seen = Seen::Devices { option: "emulated", without: false, types };
+    Found::costs(What::EmulatedDevices).seen(said(vm, seen)).fix(Fix::Advice(Advice::UseVirtio))
 }
 
 pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
@@ -50,7 +81,7 @@ pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
     Found::costs(What::NetworkInVmm)
         .seen(open)
         .seen(said(vm, format!("-netdev {}", types.join(", "))))
-        .remedy("vhost")
+        .remedy(RemedyId::Vhost)
 }
 
 pub(super) fn ioeventfd(_: &View, vm: &VmProcess) -> Found {
@@ -71,7 +102,7 @@ pub(super) fn ioeventfd(_: &View, vm: &VmProcess) -> Found {
     }
     Found::costs(What::NoIoeventfd)
         .seen(said(vm, Seen::Devices { option: "ioeventfd=off", without: false, types: off }))
-        .remedy("ioeventfd")
+        .remedy(RemedyId::Ioeventfd)
 }
 
 pub(super) fn iothread(_: &View, vm: &VmProcess) -> Found {

@@ -6,7 +6,7 @@ use vmtax_events::setting::{Backing, Fact, Kvm, Mapped, Unknown};
 use vmtax_events::words;
 
 use super::host_pages::{PagesFound, PagesSeen};
-use crate::remedy::{self, Setting, VmKind};
+use crate::remedy::{RemedyId, Setting, VmKind};
 
 words! {
     /// What a check says of a setting.
@@ -170,7 +170,36 @@ pub enum What {
     NoVgif,
     Vnmi,
     NoVnmi,
+    NestedPaging,
+    NoNestedPaging,
+    Vpid,
+    NoVpid,
+    TdpMmu,
+    NoTdpMmu,
+    MediatedPmu,
+    MediatedPmuOff,
+    CountersEmulated,
+    Mbec,
+    NoMbec,
+    // Windows.
+    WindowsOfOtherVmm,
+    PerhapsWindows,
+    NotWindows,
+    WindowsTimers,
+    SynicBesideApic(&'static str),
+    WindowsIpis,
+    Enlightened,
+    NamedModel,
+    NothingToMitigate,
+    WindowsMitigates,
     // Placement.
+    CpusShared { cpus: String, names: Vec<String> },
+    NotSwapped,
+    Swapped(u64),
+    EmulatedDevices,
+    NoEmulatedDevices,
+    TickWhileIdle,
+    TickStops,
     IothreadsShare(String),
     ManyNodes(String),
     FarMemory { far: u64, all: u64 },
@@ -259,6 +288,8 @@ pub enum Seen {
         /// Their types.
         types: Vec<String>,
     },
+    /// The VM lacks these words of its processor.
+    Lacks(Vec<&'static str>),
     /// The command line of another VMM than QEMU.
     NotQemu,
     /// What on the command line inhibits AVIC.
@@ -279,6 +310,8 @@ pub enum Seen {
     IdleStates(Vec<(String, bool)>),
     /// Kinds of a VM's memory.
     Backing(Backing),
+    /// Memory in the host's swap, bytes.
+    Swap(u64),
     /// Sizes of the pages that KVM mapped.
     Mapped(Mapped),
     /// Times of loads in a guest.
@@ -365,12 +398,16 @@ pub enum Advice {
     MoveMemory,
     IsolatedPartition,
     UpdateMicrocode,
+    PinApart,
+    LessMemory,
+    UseVirtio,
+    StopTick,
 }
 
 impl Fix {
     /// The setting of this row of the table of remedies.
-    pub(super) fn of_remedy(id: &str) -> Option<Fix> {
-        remedy::find(id).and_then(|row| row.setting).map(Fix::of_setting)
+    pub(super) fn of_remedy(id: RemedyId) -> Option<Fix> {
+        id.row().setting.map(Fix::of_setting)
     }
 
     fn of_setting(setting: Setting) -> Fix {
@@ -445,7 +482,7 @@ impl Found {
         self
     }
 
-    pub(super) fn remedy(mut self, id: &str) -> Found {
+    pub(super) fn remedy(mut self, id: RemedyId) -> Found {
         self.fix = Fix::of_remedy(id);
         self
     }

@@ -9,6 +9,7 @@ use vmtax_events::{Cause, ExitKey, Outcome, Tally, TimeRow};
 
 use super::{Check, Removes, Subject};
 use crate::Ledger;
+use crate::ledger::running_ns;
 use crate::table::cause_of;
 
 /// What a run says of a finding.
@@ -102,7 +103,7 @@ impl<'a> Scope<'a> {
     }
 
     fn base_ns(&self) -> u64 {
-        self.time.wall_ns.saturating_sub(self.time.halted_ns)
+        running_ns(&self.time)
     }
 
     /// Its times are those of hardware, as far as the recording shows.
@@ -111,7 +112,7 @@ impl<'a> Scope<'a> {
     }
 
     fn seconds(&self) -> f64 {
-        self.ledger.end_ns.saturating_sub(self.ledger.start_ns) as f64 / 1e9
+        self.ledger.length_ns().map_or(0.0, |ns| ns as f64 / 1e9)
     }
 
     /// Count of the exits that are wanted, and their time that was not halted.

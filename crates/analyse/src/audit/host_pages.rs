@@ -7,7 +7,7 @@ use vmtax_events::setting::{Fact, files};
 use super::view::View;
 use super::{Fix, Found, Refused, Seen, Start, What};
 use crate::host_pages::{Doubt, Judged, Paging, Reach, Verdict};
-use crate::remedy::{self, Applies, Context, VmKind};
+use crate::remedy::{Applies, Context, RemedyId, VmKind};
 
 /// What the guest's measurement says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,15 +121,15 @@ fn advised(mut found: Found, kind: VmKind) -> Found {
         converts: false,
         may_shadow: false,
         is_windows: false,
+        has_hyperv_timer: false,
     };
-    match remedy::find("huge-pages").map(|row| row.applies_to(&context)) {
-        Some(Applies::Yes) => found.fix(Fix::Vmm(Start::InHugePages)),
-        Some(Applies::If(_)) => found.fix(Fix::Vmm(Start::InHugePagesUnlessSnp)),
-        Some(Applies::No(why)) => {
+    match RemedyId::HugePages.row().applies_to(&context) {
+        Applies::Yes => found.fix(Fix::Vmm(Start::InHugePages)),
+        Applies::If(_) => found.fix(Fix::Vmm(Start::InHugePagesUnlessSnp)),
+        Applies::No(why) => {
             found.refuse(Refused::Remedy(why));
             found
         }
-        None => found,
     }
 }
 

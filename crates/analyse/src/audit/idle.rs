@@ -5,6 +5,7 @@ use vmtax_events::{HIST_BUCKETS, Outcome, Tally};
 
 use super::view::{View, argument, argument_fact, has_flag};
 use super::{Advice, Fix, Found, Seen, What, placement};
+use crate::remedy::RemedyId;
 
 /// KVM's default of `halt_poll_ns` on x86.
 const DEFAULT_POLL_NS: u64 = 200_000;
@@ -81,7 +82,7 @@ pub(super) fn halt_poll(view: &View) -> Found {
     }
     match (short_halts(view), guest) {
         (Some((short, all)), _) if short * 2 > all => {
-            Found::costs(What::ShortHalts { short, all }).seen(fact).remedy("halt-poll")
+            Found::costs(What::ShortHalts { short, all }).seen(fact).remedy(RemedyId::HaltPoll)
         }
         (Some((short, all)), _) => Found::ok(What::FewShortHalts { short, all }).seen(fact),
         (None, Some(_)) => Found::unknown(What::NobodyPolls).seen(fact),
@@ -139,9 +140,9 @@ pub(super) fn guest_haltpoll(_: &View, guest: &Settings) -> Found {
     }
     match is_confidential(guest) {
         Ok(true) => {
-            Found::costs(What::ConfidentialGuestHalts).seen(driver).remedy("guest-haltpoll")
+            Found::costs(What::ConfidentialGuestHalts).seen(driver).remedy(RemedyId::GuestHaltpoll)
         }
-        Ok(false) => Found::unknown(What::GuestHalts).seen(driver).remedy("guest-haltpoll"),
+        Ok(false) => Found::unknown(What::GuestHalts).seen(driver).remedy(RemedyId::GuestHaltpoll),
         Err(_) => Found::unread(guest.fact(files::CPUINFO)),
     }
 }
@@ -157,6 +158,26 @@ pub(super) fn is_confidential(guest: &Settings) -> Result<bool, Unknown> {
         }
     }
     Ok(false)
+}
+
+/// A tick that never stops wakes idle CPUs.
+pub(super) fn guest_tick(_: &View, guest: &Settings) -> Found {
+    let off = |name| {
+        let fact = argument_fact(guest, name);
+        guest
+            .text(files::CMDLINE)
+            .ok()
+            .and_then(|line| argument(line, name))
+            .is_some_and(|v| v == "off")
+            .then_some(fact)
+    };
+    match (guest.text(files::CMDLINE), off("nohz").or_else(|| off("highres"))) {
+        (Err(_), _) => Found::unread(guest.fact(files::CMDLINE)),
+        (Ok(_), Some(fact)) => {
+            Found::costs(What::TickWhileIdle).seen(fact).fix(Fix::Advice(Advice::StopTick))
+        }
+        (Ok(_), None) => Found::ok(What::TickStops).seen(argument_fact(guest, "nohz")),
+    }
 }
 
 pub(super) fn guest_idle_poll(view: &View, guest: &Settings) -> Found {

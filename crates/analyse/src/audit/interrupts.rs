@@ -5,12 +5,13 @@ use vmtax_events::setting::{Fact, Settings, VmProcess, files};
 use super::view::{View, flag_fact, has_flag};
 use super::vmm::{self, is_off, is_on, options, property, said};
 use super::{Advice, Fix, Found, Inhibit, Seen, Start, Vendor, Verdict, What};
+use crate::remedy::RemedyId;
 
 pub(super) fn x2apic(_: &View, guest: &Settings) -> Found {
     let fact = flag_fact(guest, "x2apic");
     match has_flag(guest, "flags", "x2apic") {
         Ok(true) => Found::ok(What::X2apic).seen(fact),
-        Ok(false) => Found::costs(What::Xapic).seen(fact).remedy("x2apic"),
+        Ok(false) => Found::costs(What::Xapic).seen(fact).remedy(RemedyId::X2apic),
         Err(_) => Found::unread(fact),
     }
 }
@@ -23,7 +24,7 @@ struct Feature {
     /// What it means that it is on, and that it is off.
     says: [What; 2],
     /// Row of the table of remedies.
-    remedy: &'static str,
+    remedy: RemedyId,
 }
 
 impl Feature {
@@ -74,7 +75,7 @@ pub(super) fn apicv(view: &View) -> Found {
         path: files::APICV,
         flag: ["vmx flags", "apicv"],
         says: [What::ApicVirtual, What::ApicExits],
-        remedy: "apicv",
+        remedy: RemedyId::Apicv,
     };
     feature.judge(view)
 }
@@ -87,7 +88,7 @@ pub(super) fn ipiv(view: &View) -> Found {
         path: files::IPIV,
         flag: ["vmx flags", "ipi_virt"],
         says: [What::IpisVirtual, What::IpiExits],
-        remedy: "ipiv",
+        remedy: RemedyId::Ipiv,
     };
     feature.judge(view)
 }
@@ -106,7 +107,7 @@ pub(super) fn avic(view: &View) -> Found {
         path: files::AVIC,
         flag: ["flags", "avic"],
         says: [What::Avic, What::NoAvic],
-        remedy: "avic",
+        remedy: RemedyId::Avic,
     };
     feature.judge(view)
 }
@@ -128,7 +129,14 @@ pub(super) fn avic_inhibit(view: &View, vm: &VmProcess) -> Found {
         property(value, "hv-synic").or(property(value, "hv_synic")).is_some_and(is_on)
             || value.split(',').any(|word| matches!(word, "hv-synic" | "hv_synic" | "+hv-synic"))
     };
-    if options(vm, "cpu").iter().any(on) {
+    // hv-avic keeps it: QEMU docs/system/i386/hyperv.rst.
+    let keeps = |value: &&str| {
+        ["hv-avic", "hv_avic", "hv-apicv", "hv_apicv"].iter().any(|name| {
+            property(value, name).is_some_and(is_on) || value.split(',').any(|word| word == *name)
+        })
+    };
+    let cpus = options(vm, "cpu");
+    if cpus.iter().any(on) && !cpus.iter().any(keeps) {
         inhibits.push(Inhibit::SynIc);
     }
     let pit_off = options(vm, "machine")

@@ -4,8 +4,8 @@ use vmtax_events::setting::{Fact, Unknown, VmProcess, files};
 
 use super::view::{View, chosen};
 use super::vmm;
-use super::{Fix, Found, Seen, Start, What};
-use crate::remedy::VmKind;
+use super::{Advice, Fix, Found, Seen, Start, What};
+use crate::remedy::{RemedyId, VmKind};
 
 /// The last kernel of which it is known that it maps guest_memfd, and a TD's memory, at 4 KiB.
 const LAST_AT_4K: (u32, u32) = (7, 3);
@@ -133,7 +133,20 @@ pub(super) fn thp_backing(_: &View, vm: &VmProcess) -> Found {
     if backing.large() >= backing.resident / 2 {
         return Found::ok(What::HugePages(backing)).seen(fact);
     }
-    Found::costs(What::FewHugePages(backing)).seen(fact).fix(Fix::Vmm(Start::OnHugetlbfs))
+    let found = Found::costs(What::FewHugePages(backing)).seen(fact);
+    // Reserved pages need more memory than a host has that swaps its guests.
+    if backing.swapped > 0 { found } else { found.fix(Fix::Vmm(Start::OnHugetlbfs)) }
+}
+
+/// Guest memory in the host's swap: each access of it waits for a disk.
+pub(super) fn swapped(_: &View, vm: &VmProcess) -> Found {
+    let fact = vm.backing.clone().map(|backing| Seen::Swap(backing.swapped));
+    let Ok(backing) = vm.backing.value else { return Found::unread(fact) };
+    match backing.swapped {
+        0 => Found::ok(What::NotSwapped).seen(fact),
+        bytes if bytes < backing.resident / 100 => Found::ok(What::NotSwapped).seen(fact),
+        bytes => Found::costs(What::Swapped(bytes)).seen(fact).fix(Fix::Advice(Advice::LessMemory)),
+    }
 }
 
 pub(super) fn mapped_pages(_: &View, vm: &VmProcess) -> Found {
@@ -216,7 +229,7 @@ pub(super) fn ksm(view: &View) -> Found {
     let sharing = view.host.fact(files::KSM_SHARING);
     match fact.value.as_deref() {
         Ok("0" | "2") => Found::ok(What::KsmOff).seen(fact),
-        Ok("1") => Found::costs(What::Ksm).seen(fact).seen(sharing).remedy("ksm-off"),
+        Ok("1") => Found::costs(What::Ksm).seen(fact).seen(sharing).remedy(RemedyId::KsmOff),
         Ok(_) => Found::strange(fact),
         Err(Unknown::Missing) => Found::not_applicable(What::NoKsm).seen(fact),
         Err(_) => Found::unread(fact),

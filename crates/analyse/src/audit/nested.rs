@@ -4,6 +4,7 @@ use vmtax_events::setting::{Fact, files};
 
 use super::view::View;
 use super::{Fix, Found, Seen, Vendor, What};
+use crate::remedy::RemedyId;
 
 /// Whether some guest runs guests, and what says so.
 enum Nesting {
@@ -59,16 +60,24 @@ pub(super) fn shadow_vmcs(view: &View) -> Found {
         files::SHADOW_VMCS,
         What::ShadowVmcs,
         What::NoShadowVmcs,
-        Fix::of_remedy("shadow-vmcs"),
+        Fix::of_remedy(RemedyId::ShadowVmcs),
     )
 }
 
 pub(super) fn vls(view: &View) -> Found {
-    helps(view, files::VLS, What::Vls, What::NoVls, Fix::of_remedy("vls"))
+    helps(view, files::VLS, What::Vls, What::NoVls, Fix::of_remedy(RemedyId::Vls))
 }
 
 pub(super) fn vgif(view: &View) -> Found {
-    helps(view, files::VGIF, What::Vgif, What::NoVgif, Fix::of_remedy("vgif"))
+    helps(view, files::VGIF, What::Vgif, What::NoVgif, Fix::of_remedy(RemedyId::Vgif))
+}
+
+pub(super) fn mbec(view: &View) -> Found {
+    let (path, module, option) = match view.vendor {
+        Some(Vendor::Amd) => (files::GMET, "kvm_amd", "gmet=1"),
+        _ => (files::MBEC, "kvm_intel", "mbec=1"),
+    };
+    helps(view, path, What::Mbec, What::NoMbec, Some(Fix::Module { module, option }))
 }
 
 pub(super) fn vnmi(view: &View) -> Found {

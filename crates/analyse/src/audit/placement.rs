@@ -68,13 +68,37 @@ fn unknown(fact: Fact<Seen>) -> Found {
     Found::unknown(What::VcpusUnnamed).seen(fact)
 }
 
-pub(super) fn vcpu_pinning(_: &View, vm: &VmProcess) -> Found {
+/// Threads of other VMs that may run on nothing but CPUs of this VM's vCPUs (vCPUs, iothreads, vhost's and the VMM's own): the VMs'
+/// names, and the CPUs.
+fn intruders(view: &View, vm: &VmProcess, mine: &BTreeSet<u32>) -> (Vec<String>, BTreeSet<u32>) {
+    let mut shared = BTreeSet::new();
+    let mut names = Vec::new();
+    for other in view.vms.iter().filter(|other| other.pid != vm.pid) {
+        let threads = other.threads.value.as_deref().unwrap_or_default();
+        let allowed = threads.iter().filter_map(|thread| cpus(&thread.allowed));
+        let on_mine: Vec<BTreeSet<u32>> =
+            allowed.filter(|allowed| !allowed.is_empty() && allowed.is_subset(mine)).collect();
+        if !on_mine.is_empty() {
+            names.push(other.name.clone());
+        }
+        shared.extend(on_mine.into_iter().flatten());
+    }
+    (names, shared)
+}
+
+pub(super) fn vcpu_pinning(view: &View, vm: &VmProcess) -> Found {
     let pinning = match pinning(vm) {
         Ok(pinning) => pinning,
         Err(fact) => return unknown(fact),
     };
     let fact = pinning.fact(vm);
     if pinning.is_one_to_one() {
+        let (names, shared) = intruders(view, vm, &pinning.all());
+        if !shared.is_empty() {
+            return Found::costs(What::CpusShared { cpus: list(&shared), names })
+                .seen(fact)
+                .fix(Fix::Advice(Advice::PinApart));
+        }
         return Found::ok(What::VcpusPinned).seen(fact);
     }
     Found::costs(What::VcpusMove).seen(fact).fix(Fix::Pin(pinning.tids))

@@ -5,12 +5,12 @@
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Outcome, svm, vmx, words};
 
 use super::{
-    Check, Judge, Removes, Rule, counters, devices, host_pages, idle, interrupts, memory, nested,
-    placement, power, timers, versions,
+    Check, Judge, Removes, Rule, counters, devices, features, host_pages, idle, interrupts, memory,
+    nested, placement, power, timers, versions, windows,
 };
 use crate::table::cause_of;
 
-const fn check(id: &'static str, files: &'static str, judge: Judge) -> Check {
+const fn check(id: CheckId, files: &'static str, judge: Judge) -> Check {
     Check { id, files, causes: &[], removes: Removes::Nothing, confidential: false, judge }
 }
 
@@ -134,7 +134,75 @@ words! {
         Pmu = "pmu",
         KsmAndMitigations = "ksm-and-mitigations",
         Nesting = "nesting",
+        NestedPaging = "nested-paging",
+        Windows = "windows",
         Versions = "versions",
+    }
+}
+
+words! {
+    /// A check of a rule.
+    pub enum CheckId {
+        ThpEnabled = "thp-enabled",
+        ThpDefrag = "thp-defrag",
+        ThpShmem = "thp-shmem",
+        ThpBacking = "thp-backing",
+        MappedPages = "mapped-pages",
+        PrivatePages = "private-pages",
+        HostPages = "host-pages",
+        NxHugePages = "nx-huge-pages",
+        HaltPoll = "halt-poll",
+        GuestHaltpoll = "guest-haltpoll",
+        GuestIdlePoll = "guest-idle-poll",
+        NohzFull = "nohz-full",
+        Isolcpus = "isolcpus",
+        GuestNohzFull = "guest-nohz-full",
+        RcuNocbs = "rcu-nocbs",
+        Governor = "governor",
+        Turbo = "turbo",
+        IdleStates = "idle-states",
+        VcpuPinning = "vcpu-pinning",
+        IothreadPinning = "iothread-pinning",
+        Numa = "numa",
+        PreemptionTimer = "preemption-timer",
+        TscDeadline = "tsc-deadline",
+        X2apic = "x2apic",
+        Apicv = "apicv",
+        Ipiv = "ipiv",
+        Avic = "avic",
+        AvicInhibit = "avic-inhibit",
+        PvIpi = "pv-ipi",
+        Ple = "ple",
+        Vhost = "vhost",
+        Ioeventfd = "ioeventfd",
+        Iothread = "iothread",
+        Swiotlb = "swiotlb",
+        HostClocksource = "host-clocksource",
+        GuestClocksource = "guest-clocksource",
+        EnablePmu = "enable-pmu",
+        NmiWatchdog = "nmi-watchdog",
+        GuestNmiWatchdog = "guest-nmi-watchdog",
+        Ksm = "ksm",
+        Mitigations = "mitigations",
+        Nested = "nested",
+        ShadowVmcs = "shadow-vmcs",
+        Vls = "vls",
+        Vgif = "vgif",
+        Vnmi = "vnmi",
+        Kernel = "kernel",
+        Microcode = "microcode",
+        TdxModule = "tdx-module",
+        SnpFirmware = "snp-firmware",
+        NestedPaging = "nested-paging",
+        Vpid = "vpid",
+        TdpMmu = "tdp-mmu",
+        HvEnlightenments = "hv-enlightenments",
+        WindowsCpu = "windows-cpu",
+        Mbec = "mbec",
+        MediatedPmu = "mediated-pmu",
+        EmulatedDevices = "emulated-devices",
+        GuestTick = "guest-tick",
+        Swapped = "swapped",
     }
 }
 
@@ -143,30 +211,30 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: RuleId::Thp,
         checks: &[
-            check("thp-enabled", "/sys/kernel/mm/transparent_hugepage/enabled", Judge::Host(memory::thp_enabled))
+            check(CheckId::ThpEnabled, "/sys/kernel/mm/transparent_hugepage/enabled", Judge::Host(memory::thp_enabled))
                 .causes(&[Cause::MemoryFault])
                 .removes(memory_faults),
-            check("thp-defrag", "/sys/kernel/mm/transparent_hugepage/defrag", Judge::Host(memory::thp_defrag))
+            check(CheckId::ThpDefrag, "/sys/kernel/mm/transparent_hugepage/defrag", Judge::Host(memory::thp_defrag))
                 .causes(&[Cause::MemoryFault])
                 .removes(memory_faults),
-            check("thp-shmem", "/sys/kernel/mm/transparent_hugepage/shmem_enabled", Judge::Host(memory::thp_shmem))
+            check(CheckId::ThpShmem, "/sys/kernel/mm/transparent_hugepage/shmem_enabled", Judge::Host(memory::thp_shmem))
                 .causes(&[Cause::MemoryFault])
                 .removes(memory_faults),
-            check("thp-backing", "/proc/PID/smaps", Judge::Vm(memory::thp_backing))
+            check(CheckId::ThpBacking, "/proc/PID/smaps", Judge::Vm(memory::thp_backing))
                 .causes(&[Cause::MemoryFault])
                 .removes(memory_faults),
         ],
     },
     Rule {
         id: RuleId::MappedPages,
-        checks: &[check("mapped-pages", "debugfs kvm/PID-FD/pages_{4k,2m,1g}", Judge::Vm(memory::mapped_pages))
+        checks: &[check(CheckId::MappedPages, "debugfs kvm/PID-FD/pages_{4k,2m,1g}", Judge::Vm(memory::mapped_pages))
             .causes(&[Cause::MemoryFault])
             .removes(memory_faults)],
     },
     Rule {
         id: RuleId::PrivatePages,
         checks: &[check(
-            "private-pages",
+            CheckId::PrivatePages,
             "/proc/sys/kernel/osrelease, debugfs kvm/PID-FD/pages_{4k,2m,1g}",
             Judge::Vm(memory::private_pages),
         )
@@ -175,23 +243,23 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         id: RuleId::HostPages,
-        checks: &[check("host-pages", "times of loads in the guest", Judge::Inside(host_pages::check))],
+        checks: &[check(CheckId::HostPages, "times of loads in the guest", Judge::Inside(host_pages::check))],
     },
     Rule {
         id: RuleId::NxHugePages,
-        checks: &[check("nx-huge-pages", "/sys/module/kvm/parameters/nx_huge_pages", Judge::Host(memory::nx_huge_pages))
+        checks: &[check(CheckId::NxHugePages, "/sys/module/kvm/parameters/nx_huge_pages", Judge::Host(memory::nx_huge_pages))
             .causes(&[Cause::MemoryFault])
             .removes(memory_faults)],
     },
     Rule {
         id: RuleId::HaltPoll,
-        checks: &[check("halt-poll", "/sys/module/kvm/parameters/halt_poll_ns", Judge::Host(idle::halt_poll))
+        checks: &[check(CheckId::HaltPoll, "/sys/module/kvm/parameters/halt_poll_ns", Judge::Host(idle::halt_poll))
             .causes(&[Cause::Idle])],
     },
     Rule {
         id: RuleId::GuestHaltpoll,
         checks: &[check(
-            "guest-haltpoll",
+            CheckId::GuestHaltpoll,
             "/sys/devices/system/cpu/cpuidle/current_driver",
             Judge::Guest(idle::guest_haltpoll),
         )
@@ -200,36 +268,38 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         id: RuleId::GuestIdlePoll,
-        checks: &[check("guest-idle-poll", "/proc/cmdline", Judge::Guest(idle::guest_idle_poll))
+        checks: &[check(CheckId::GuestIdlePoll, "/proc/cmdline", Judge::Guest(idle::guest_idle_poll))
             .causes(&[Cause::Idle])],
     },
     Rule {
         id: RuleId::Isolation,
         checks: &[
-            check("nohz-full", "/sys/devices/system/cpu/nohz_full", Judge::Vm(placement::nohz_full))
-                .causes(&[Cause::TimerTick])
+            check(CheckId::NohzFull, "/sys/devices/system/cpu/nohz_full", Judge::Vm(placement::nohz_full))
+                .causes(&[Cause::HostTick, Cause::HostInterrupt])
                 .removes(host_interrupts),
             Check {
                 removes: Removes::Preemption,
-                ..check("isolcpus", "/sys/devices/system/cpu/isolated", Judge::Vm(placement::isolcpus))
+                ..check(CheckId::Isolcpus, "/sys/devices/system/cpu/isolated", Judge::Vm(placement::isolcpus))
             },
             check(
-                "guest-nohz-full",
+                CheckId::GuestNohzFull,
                 "/sys/devices/system/cpu/nohz_full",
                 Judge::Guest(placement::guest_nohz_full),
             )
             .causes(&[Cause::TimerArm, Cause::TimerTick]),
-            check("rcu-nocbs", "/proc/cmdline", Judge::Vm(placement::rcu_nocbs))
-                .causes(&[Cause::TimerTick])
+            check(CheckId::GuestTick, "/proc/cmdline", Judge::Guest(idle::guest_tick))
+                .causes(&[Cause::TimerArm, Cause::TimerTick, Cause::Idle]),
+            check(CheckId::RcuNocbs, "/proc/cmdline", Judge::Vm(placement::rcu_nocbs))
+                .causes(&[Cause::HostTick, Cause::HostInterrupt])
                 .removes(host_interrupts),
         ],
     },
     Rule {
         id: RuleId::Power,
         checks: &[
-            check("governor", "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor", Judge::Host(power::governor)),
-            check("turbo", "/sys/devices/system/cpu/intel_pstate/no_turbo, cpufreq/boost", Judge::Host(power::turbo)),
-            check("idle-states", "/sys/devices/system/cpu/cpu0/cpuidle/state*", Judge::Host(power::idle_states))
+            check(CheckId::Governor, "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor", Judge::Host(power::governor)),
+            check(CheckId::Turbo, "/sys/devices/system/cpu/intel_pstate/no_turbo, cpufreq/boost", Judge::Host(power::turbo)),
+            check(CheckId::IdleStates, "/sys/devices/system/cpu/cpu0/cpuidle/state*", Judge::Host(power::idle_states))
                 .causes(&[Cause::Idle]),
         ],
     },
@@ -238,19 +308,19 @@ pub const RULES: &[Rule] = &[
         checks: &[
             Check {
                 removes: Removes::Preemption,
-                ..check("vcpu-pinning", "/proc/PID/task/TID/status", Judge::Vm(placement::vcpu_pinning))
+                ..check(CheckId::VcpuPinning, "/proc/PID/task/TID/status", Judge::Vm(placement::vcpu_pinning))
             },
             Check {
                 removes: Removes::Preemption,
-                ..check("iothread-pinning", "/proc/PID/task/TID/status", Judge::Vm(placement::iothread_pinning))
+                ..check(CheckId::IothreadPinning, "/proc/PID/task/TID/status", Judge::Vm(placement::iothread_pinning))
             },
-            check("numa", "/proc/PID/numa_maps, /sys/devices/system/node/node*/cpulist", Judge::Vm(placement::numa)),
+            check(CheckId::Numa, "/proc/PID/numa_maps, /sys/devices/system/node/node*/cpulist", Judge::Vm(placement::numa)),
         ],
     },
     Rule {
         id: RuleId::PreemptionTimer,
         checks: &[check(
-            "preemption-timer",
+            CheckId::PreemptionTimer,
             "/sys/module/kvm_intel/parameters/preemption_timer",
             Judge::Host(timers::preemption_timer),
         )
@@ -259,26 +329,26 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         id: RuleId::TscDeadline,
-        checks: &[check("tsc-deadline", "/proc/cpuinfo", Judge::Guest(timers::tsc_deadline))
+        checks: &[check(CheckId::TscDeadline, "/proc/cpuinfo", Judge::Guest(timers::tsc_deadline))
             .causes(&[Cause::TimerArm])
             .removes(timer_arms)],
     },
     Rule {
         id: RuleId::VirtualApic,
         checks: &[
-            check("x2apic", "/proc/cpuinfo", Judge::Guest(interrupts::x2apic))
+            check(CheckId::X2apic, "/proc/cpuinfo", Judge::Guest(interrupts::x2apic))
                 .causes(&[Cause::Apic, Cause::Ipi])
                 .removes(apic_accesses),
-            check("apicv", "/sys/module/kvm_intel/parameters/enable_apicv", Judge::Host(interrupts::apicv))
+            check(CheckId::Apicv, "/sys/module/kvm_intel/parameters/enable_apicv", Judge::Host(interrupts::apicv))
                 .causes(&[Cause::Apic, Cause::Ipi, Cause::IrqWindow])
                 .removes(apic_work),
-            check("ipiv", "/sys/module/kvm_intel/parameters/enable_ipiv", Judge::Host(interrupts::ipiv))
+            check(CheckId::Ipiv, "/sys/module/kvm_intel/parameters/enable_ipiv", Judge::Host(interrupts::ipiv))
                 .causes(&[Cause::Ipi])
                 .removes(ipis),
-            check("avic", "/sys/module/kvm_amd/parameters/avic", Judge::Host(interrupts::avic))
+            check(CheckId::Avic, "/sys/module/kvm_amd/parameters/avic", Judge::Host(interrupts::avic))
                 .causes(&[Cause::Apic, Cause::Ipi, Cause::IrqWindow])
                 .removes(apic_work),
-            check("avic-inhibit", "/proc/PID/cmdline", Judge::Vm(interrupts::avic_inhibit))
+            check(CheckId::AvicInhibit, "/proc/PID/cmdline", Judge::Vm(interrupts::avic_inhibit))
                 .causes(&[Cause::Apic, Cause::Ipi, Cause::IrqWindow])
                 .removes(apic_work),
         ],
@@ -286,9 +356,9 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: RuleId::IpiAndSpinning,
         checks: &[
-            check("pv-ipi", "/proc/PID/cmdline", Judge::Vm(interrupts::pv_ipi)).causes(&[Cause::Ipi]).removes(ipis),
+            check(CheckId::PvIpi, "/proc/PID/cmdline", Judge::Vm(interrupts::pv_ipi)).causes(&[Cause::Ipi]).removes(ipis),
             check(
-                "ple",
+                CheckId::Ple,
                 "/sys/module/kvm_intel/parameters/ple_{gap,window}, kvm_amd pause_filter_{thresh,count}",
                 Judge::Host(interrupts::ple),
             )
@@ -299,31 +369,34 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: RuleId::Virtio,
         checks: &[
-            check("vhost", "/proc/PID/fd, /proc/PID/cmdline", Judge::Vm(devices::vhost))
+            check(CheckId::EmulatedDevices, "/proc/PID/cmdline", Judge::Vm(devices::emulated))
                 .causes(&[Cause::DeviceMmio, Cause::DevicePio])
                 .removes(to_the_vmm),
-            check("ioeventfd", "/proc/PID/cmdline", Judge::Vm(devices::ioeventfd))
+            check(CheckId::Vhost, "/proc/PID/fd, /proc/PID/cmdline", Judge::Vm(devices::vhost))
                 .causes(&[Cause::DeviceMmio, Cause::DevicePio])
                 .removes(to_the_vmm),
-            check("iothread", "/proc/PID/cmdline", Judge::Vm(devices::iothread))
+            check(CheckId::Ioeventfd, "/proc/PID/cmdline", Judge::Vm(devices::ioeventfd))
+                .causes(&[Cause::DeviceMmio, Cause::DevicePio])
+                .removes(to_the_vmm),
+            check(CheckId::Iothread, "/proc/PID/cmdline", Judge::Vm(devices::iothread))
                 .causes(&[Cause::DeviceMmio, Cause::DevicePio]),
         ],
     },
     Rule {
         id: RuleId::Swiotlb,
-        checks: &[check("swiotlb", "debugfs swiotlb/io_tlb_{nslabs,used_hiwater}", Judge::Guest(devices::swiotlb))
+        checks: &[check(CheckId::Swiotlb, "debugfs swiotlb/io_tlb_{nslabs,used_hiwater}", Judge::Guest(devices::swiotlb))
             .confidential()],
     },
     Rule {
         id: RuleId::Clocksource,
         checks: &[
             check(
-                "host-clocksource",
+                CheckId::HostClocksource,
                 "/sys/devices/system/clocksource/clocksource0/current_clocksource",
                 Judge::Host(timers::host_clocksource),
             ),
             check(
-                "guest-clocksource",
+                CheckId::GuestClocksource,
                 "/sys/devices/system/clocksource/clocksource0/current_clocksource",
                 Judge::Guest(timers::guest_clocksource),
             )
@@ -334,11 +407,17 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: RuleId::Pmu,
         checks: &[
-            check("enable-pmu", "/sys/module/kvm/parameters/enable_pmu", Judge::Host(counters::enable_pmu))
+            check(
+                CheckId::MediatedPmu,
+                "/sys/module/kvm_{intel,amd}/parameters/enable_mediated_pmu",
+                Judge::Host(features::mediated_pmu),
+            )
+            .causes(&[Cause::Pmu]),
+            check(CheckId::EnablePmu, "/sys/module/kvm/parameters/enable_pmu", Judge::Host(counters::enable_pmu))
                 .causes(&[Cause::Pmu])
                 .removes(pmu_work),
-            check("nmi-watchdog", "/proc/sys/kernel/nmi_watchdog", Judge::Host(counters::nmi_watchdog)),
-            check("guest-nmi-watchdog", "/proc/sys/kernel/nmi_watchdog", Judge::Guest(counters::guest_nmi_watchdog))
+            check(CheckId::NmiWatchdog, "/proc/sys/kernel/nmi_watchdog", Judge::Host(counters::nmi_watchdog)),
+            check(CheckId::GuestNmiWatchdog, "/proc/sys/kernel/nmi_watchdog", Judge::Guest(counters::guest_nmi_watchdog))
                 .causes(&[Cause::Pmu])
                 .removes(pmu_work),
         ],
@@ -346,45 +425,71 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: RuleId::KsmAndMitigations,
         checks: &[
-            check("ksm", "/sys/kernel/mm/ksm/run", Judge::Host(memory::ksm))
+            check(CheckId::Swapped, "/proc/PID/smaps", Judge::Vm(memory::swapped)).causes(&[Cause::MemoryFault]),
+            check(CheckId::Ksm, "/sys/kernel/mm/ksm/run", Judge::Host(memory::ksm))
                 .causes(&[Cause::MemoryFault])
                 .removes(memory_faults),
-            check("mitigations", "/sys/devices/system/cpu/vulnerabilities/*", Judge::Host(versions::mitigations)),
+            check(CheckId::Mitigations, "/sys/devices/system/cpu/vulnerabilities/*", Judge::Host(versions::mitigations)),
         ],
     },
     Rule {
         id: RuleId::Nesting,
         checks: &[
-            check("nested", "/sys/module/kvm_{intel,amd}/parameters/nested", Judge::Host(nested::nested)),
+            check(CheckId::Nested, "/sys/module/kvm_{intel,amd}/parameters/nested", Judge::Host(nested::nested)),
             check(
-                "shadow-vmcs",
+                CheckId::ShadowVmcs,
                 "/sys/module/kvm_intel/parameters/enable_shadow_vmcs",
                 Judge::Host(nested::shadow_vmcs),
             )
             .causes(&[Cause::NestedAncillary])
             .removes(vmcs_accesses),
-            check("vls", "/sys/module/kvm_amd/parameters/vls", Judge::Host(nested::vls))
+            check(CheckId::Vls, "/sys/module/kvm_amd/parameters/vls", Judge::Host(nested::vls))
                 .causes(&[Cause::NestedAncillary])
                 .removes(vmload_vmsave),
-            check("vgif", "/sys/module/kvm_amd/parameters/vgif", Judge::Host(nested::vgif))
+            check(CheckId::Vgif, "/sys/module/kvm_amd/parameters/vgif", Judge::Host(nested::vgif))
                 .causes(&[Cause::NestedAncillary])
                 .removes(gif_changes),
-            check("vnmi", "/sys/module/kvm_amd/parameters/vnmi", Judge::Host(nested::vnmi))
+            check(CheckId::Vnmi, "/sys/module/kvm_amd/parameters/vnmi", Judge::Host(nested::vnmi))
                 .causes(&[Cause::IrqWindow])
                 .removes(nmi_windows),
         ],
     },
     Rule {
+        id: RuleId::NestedPaging,
+        checks: &[
+            check(
+                CheckId::NestedPaging,
+                "/sys/module/kvm_intel/parameters/ept, kvm_amd/parameters/npt",
+                Judge::Host(features::nested_paging),
+            ),
+            check(CheckId::Vpid, "/sys/module/kvm_intel/parameters/vpid", Judge::Host(features::vpid)),
+            check(CheckId::TdpMmu, "/sys/module/kvm/parameters/tdp_mmu", Judge::Host(features::tdp_mmu)),
+        ],
+    },
+    Rule {
+        id: RuleId::Windows,
+        checks: &[
+            check(CheckId::HvEnlightenments, "/proc/PID/cmdline", Judge::Vm(windows::enlightenments)).causes(&[
+                Cause::DevicePio,
+                Cause::DeviceMmio,
+                Cause::Apic,
+                Cause::Ipi,
+            ]),
+            check(CheckId::WindowsCpu, "/proc/PID/cmdline, /proc/cpuinfo", Judge::Vm(windows::windows_cpu)),
+            check(CheckId::Mbec, "/sys/module/kvm_intel/parameters/mbec, kvm_amd/parameters/gmet", Judge::Host(nested::mbec)),
+        ],
+    },
+    Rule {
         id: RuleId::Versions,
         checks: &[
-            check("kernel", "/proc/sys/kernel/osrelease", Judge::Host(versions::kernel)),
+            check(CheckId::Kernel, "/proc/sys/kernel/osrelease", Judge::Host(versions::kernel)),
             check(
-                "microcode",
+                CheckId::Microcode,
                 "/proc/cpuinfo, /sys/devices/system/cpu/vulnerabilities/old_microcode",
                 Judge::Host(versions::microcode),
             ),
-            check("tdx-module", "/sys/devices/faux/tdx_host/version", Judge::Host(versions::tdx_module)).confidential(),
-            check("snp-firmware", "/sys/module/kvm_amd/parameters/sev_snp", Judge::Host(versions::snp_firmware))
+            check(CheckId::TdxModule, "/sys/devices/faux/tdx_host/version", Judge::Host(versions::tdx_module)).confidential(),
+            check(CheckId::SnpFirmware, "/sys/module/kvm_amd/parameters/sev_snp", Judge::Host(versions::snp_firmware))
                 .confidential(),
         ],
     },

@@ -4,6 +4,7 @@ use vmtax_events::setting::{Settings, Unknown, files};
 
 use super::view::{View, flag_fact, has_flag};
 use super::{Fix, Found, What, idle};
+use crate::remedy::RemedyId;
 
 pub(super) fn preemption_timer(view: &View) -> Found {
     let (on, fact) = match view.switch(files::PREEMPTION_TIMER) {
@@ -18,7 +19,7 @@ pub(super) fn preemption_timer(view: &View) -> Found {
     }
     match has_flag(view.host, "vmx flags", "preemption_timer") {
         Ok(false) => Found::not_applicable(What::NoPreemptionTimer).seen(fact),
-        _ => Found::costs(What::HostTimers).seen(fact).remedy("preemption-timer"),
+        _ => Found::costs(What::HostTimers).seen(fact).remedy(RemedyId::PreemptionTimer),
     }
 }
 
@@ -29,7 +30,7 @@ pub(super) fn tsc_deadline(_: &View, guest: &Settings) -> Found {
         Ok(false) if idle::is_confidential(guest) == Ok(true) => {
             Found::costs(What::MaskedTscDeadline).seen(fact)
         }
-        Ok(false) => Found::costs(What::NoTscDeadline).seen(fact).remedy("tsc-deadline"),
+        Ok(false) => Found::costs(What::NoTscDeadline).seen(fact).remedy(RemedyId::TscDeadline),
         Err(_) => Found::unread(fact),
     }
 }

@@ -67,6 +67,14 @@ fn json<'t>(value: &'t str, name: &str) -> Option<&'t str> {
     }
 }
 
+/// Words of QEMU's command line that only Windows guests are given: Hyper-V's enlightenments, and its clock.
+pub(super) fn is_windows(vm: &VmProcess) -> bool {
+    let is_enlightened = |value: &&str| {
+        value.split(',').any(|word| word.starts_with("hv-") || word.starts_with("hv_"))
+    };
+    options(vm, "cpu").iter().any(is_enlightened)
+}
+
 /// A switch as QEMU takes it.
 pub(super) fn is_on(value: &str) -> bool {
     matches!(value, "on" | "yes" | "true" | "y" | "1")

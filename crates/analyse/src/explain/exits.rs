@@ -1,12 +1,15 @@
 //! The questions about exits: whether they are the bottleneck, which cause leads, what nesting costs.
 
-use vmtax_events::{Level, Reason};
+use std::collections::BTreeMap;
 
+use vmtax_events::{Cause, Level, Reason};
+
+use super::burst::burst;
 use super::finding::Evidence;
 use super::step::{Answer, Question, Record, Says, Step};
 use super::sums::{NAMED, Sums, TAX_MATTERS, add, lacks_entries, total};
-use crate::diff::{Diff, DiffRow, Per, Side, Verdict, suitable};
-use crate::ledger::running_ns;
+use crate::diff::{ABOUT_EQUAL, Diff, DiffRow, Per, Side, Verdict, suitable};
+use crate::ledger::{running_ns, tax_range};
 use crate::vm_facts::kind;
 use crate::{By, Ledger, Nested};
 
@@ -46,7 +49,9 @@ pub(super) fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>, sums: &Sums) 
         let time = ledger.time_total();
         let exits_ns = time.exit_kernel_ns.saturating_add(time.exit_user_ns);
         let running_ns = running_ns(&time);
-        let evidence = vec![Evidence::ExitTax { tax, exits_ns, running_ns }];
+        let mut evidence = vec![Evidence::ExitTax { tax, exits_ns, running_ns }];
+        evidence.extend(tax_range(&time).map(|[low, high]| Evidence::TaxRange(low, high)));
+        evidence.extend(burst(ledger).map(Evidence::Burst));
         return if tax >= TAX_MATTERS {
             step(Answer::Yes, Says::Tax(tax)).evidence(evidence)
         } else {
@@ -55,11 +60,78 @@ pub(super) fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>, sums: &Sums) 
         };
     }
     match (base, sums.spent_ns) {
-        (None, Some(spent_ns)) => unknown(Says::NoRunningTime(spent_ns), Record::Recording),
+        (None, Some(spent_ns)) => {
+            let all_ns = ledger.total().time_ns;
+            unknown(Says::NoRunningTime { spent_ns, all_ns }, Record::Recording)
+        }
         (None, None) if ledger.exits.is_empty() => unknown(Says::NoExits, Record::Times),
         (None, None) => unknown(Says::OnlyCounts { emulated }, Record::Times),
         (Some(base), _) => against(side, base),
     }
+}
+
+/// Exits that two kinds of VM take for the same purpose, where a recording has no more than reasons: an interrupt is the host's timer
+/// or the preemption timer, a request is an MSR write or a TDCALL ("Performance tuning for oneDNN on TDX").
+fn class(cause: Cause) -> Cause {
+    match cause {
+        Cause::TimerTick | Cause::HostTick | Cause::HostIpi | Cause::HostDevice => {
+            Cause::HostInterrupt
+        }
+        Cause::TimerArm | Cause::Msr => Cause::Hypercall,
+        other => other,
+    }
+}
+
+/// Exits of one class in both.
+struct Class {
+    causes: Vec<Cause>,
+    /// Rate and count.
+    base: (f64, u64),
+    other: (f64, u64),
+    verdict: Verdict,
+}
+
+impl Class {
+    fn most(&self) -> f64 {
+        self.base.0.max(self.other.0)
+    }
+
+    fn is_same(&self) -> bool {
+        matches!(self.verdict, Verdict::Equal | Verdict::AboutEqual | Verdict::NoDifference)
+    }
+
+    /// Adds a row: of several, their sums are compared.
+    fn add(&mut self, row: &DiffRow, cause: Cause) {
+        self.causes.push(cause);
+        self.base = (self.base.0 + row.base.rate, self.base.1.saturating_add(row.base.count));
+        self.other = (self.other.0 + row.other.rate, self.other.1.saturating_add(row.other.count));
+        let (base, other) = (self.base.0, self.other.0);
+        self.verdict = match self.causes.len() {
+            1 => row.verdict_of_counts(),
+            _ if base == other => Verdict::Equal,
+            _ if (base - other).abs() <= self.most() * ABOUT_EQUAL => Verdict::AboutEqual,
+            _ if other > base => Verdict::MoreUntested,
+            _ => Verdict::FewerUntested,
+        };
+    }
+}
+
+/// Rows by class, most exits first.
+fn by_class(rows: &[DiffRow]) -> Vec<Class> {
+    let mut classes: BTreeMap<Cause, Class> = BTreeMap::new();
+    for row in rows {
+        let Some(crate::Value::Cause(cause)) = row.key.first().copied() else { continue };
+        let empty = || Class {
+            causes: Vec::new(),
+            base: (0.0, 0),
+            other: (0.0, 0),
+            verdict: Verdict::Equal,
+        };
+        classes.entry(class(cause)).or_insert_with(empty).add(row, cause);
+    }
+    let mut classes: Vec<Class> = classes.into_values().collect();
+    classes.sort_by(|a, b| b.most().total_cmp(&a.most()));
+    classes
 }
 
 /// Both take the same exits, and the base is fast: then it is not the exits.
@@ -73,23 +145,16 @@ fn against(side: &Side<'_>, base: &Side<'_>) -> Step {
         return step(Answer::Unknown, Says::NotComparable);
     };
     let rows = &diff.tables[0].rows;
-    let same = |row: &&DiffRow| {
-        matches!(row.verdict(), Verdict::Equal | Verdict::AboutEqual | Verdict::NoDifference)
+    let classes = by_class(rows);
+    let all: f64 = classes.iter().map(Class::most).sum();
+    let alike: f64 = classes.iter().filter(|class| class.is_same()).map(Class::most).sum();
+    let line = |class: &Class| Evidence::CausesCompared {
+        causes: class.causes.clone(),
+        here: class.other.1,
+        base: class.base.1,
+        verdict: class.verdict,
     };
-    let all: f64 = rows.iter().map(|row| row.base.rate.max(row.other.rate)).sum();
-    let alike: f64 = rows.iter().filter(same).map(|row| row.base.rate.max(row.other.rate)).sum();
-    let mut shown: Vec<&DiffRow> = rows.iter().collect();
-    shown.sort_by(|a, b| b.base.rate.max(b.other.rate).total_cmp(&a.base.rate.max(a.other.rate)));
-    let line = |row: &&DiffRow| Evidence::CauseCompared {
-        cause: match row.key.first() {
-            Some(crate::Value::Cause(cause)) => Some(*cause),
-            _ => None,
-        },
-        here: row.other.count,
-        base: row.base.count,
-        verdict: row.verdict(),
-    };
-    let evidence = shown.iter().take(NAMED).map(line).collect();
+    let evidence = classes.iter().take(NAMED).map(line).collect();
     let (here, there) = (kind(side.ledger), kind(base.ledger));
     let confidential = here.is_confidential() || there.is_confidential();
     let share = if all > 0.0 { alike / all } else { 0.0 };
@@ -105,9 +170,15 @@ fn against(side: &Side<'_>, base: &Side<'_>) -> Step {
 
 /// Which cause leads?
 pub(super) fn causes(ledger: &Ledger) -> Step {
-    let causes = ledger.causes();
+    let mut causes = ledger.causes();
     let total = ledger.total();
     let timed = ledger.recording.emulated.is_none() && total.time_ns > 0;
+    // By the measure of the verdict: time that is not waited, else counts.
+    if timed {
+        causes.sort_by_key(|(cause, _)| *cause == Cause::Idle);
+    } else {
+        causes.sort_by_key(|(_, tally)| std::cmp::Reverse(tally.count));
+    }
     let line = |(cause, tally): &(_, vmtax_events::Tally)| Evidence::CauseCount {
         cause: *cause,
         count: tally.count,

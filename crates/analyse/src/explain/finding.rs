@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use vmtax_events::{Cause, Detail, Reason};
 
+use super::burst::Burst;
 use super::certainty::Certainty;
+use super::subject::Subject;
 use super::workload::Workload;
 use crate::diff;
-use crate::remedy::{self, Applies, Context, Remedy, VmKind};
+use crate::remedy::{Applies, Context, Remedy, RemedyId, VmKind};
 
 /// What something costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,12 +67,21 @@ pub struct Advice {
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Found {
-    /// Exits of this subject, a word of [`super::subject::SUBJECTS`].
-    Exits(&'static str),
+    /// Exits of this subject.
+    Exits(Subject),
     /// Exits without a subject, by reason.
     OtherExits(Most<Reason>),
     /// Page faults wait for content that the host must fetch.
     FaultsWait,
+    /// Halts return at once.
+    HaltsReturn,
+    /// A timer that the guest does not arm each time wakes it, or its tick does.
+    PeriodicTimer {
+        /// The guest arms it each time.
+        armed: bool,
+    },
+    /// A register access takes the VMM far longer than others do.
+    SlowRegisters,
     /// The guest uses its APIC through memory.
     Xapic,
     /// vCPUs wait for processors.
@@ -113,9 +124,12 @@ impl Found {
     /// Its word. These words never change.
     pub fn id(&self) -> &'static str {
         match self {
-            Found::Exits(subject) => subject,
-            Found::OtherExits(_) => "other",
-            Found::FaultsWait => "memory-faults",
+            Found::Exits(subject) => subject.name(),
+            Found::OtherExits(_) => Subject::Other.name(),
+            Found::FaultsWait => Subject::MemoryFaults.name(),
+            Found::HaltsReturn => "halts-return",
+            Found::PeriodicTimer { .. } => "periodic-timer",
+            Found::SlowRegisters => "slow-registers",
             Found::Xapic => "xapic",
             Found::Contention(_) => "contention",
             Found::GuestPolls => "guest-polls",
@@ -184,8 +198,8 @@ pub enum Evidence {
         /// Their time and that of all exits that do not halt, ns, where the running time is unknown.
         spent_ns: Option<(u64, u64)>,
     },
-    /// What exits accessed, and how often, most frequent first.
-    Details(Most<(Detail, u64)>),
+    /// What exits accessed, how often, and how long on average where that is known, ns: what takes most first.
+    Details(Most<(Detail, u64, Option<u64>)>),
     /// Host interrupts take this long on average, and the scheduler was not recorded, ns.
     LongInterrupts(u64),
     /// Interrupts of the guest's own that are injected by exits.
@@ -323,10 +337,29 @@ pub enum Evidence {
         /// Not halted, ns.
         running_ns: u64,
     },
-    /// Exits of a cause beside the base's.
-    CauseCompared {
-        /// The cause.
-        cause: Option<Cause>,
+    /// The exit tax if the unknown time held no exits, and if it held nothing else.
+    TaxRange(f64, f64),
+    /// A stretch in which exits take most of the time.
+    Burst(Burst),
+    /// An access that takes the VMM this long on average, ns.
+    SlowAccess(Detail, u64),
+    /// Halts, their mean time and the shortest, ns, and all other exits.
+    HaltsAtOnce {
+        /// Halts.
+        count: u64,
+        /// Their mean, ns.
+        mean_ns: u64,
+        /// The shortest, ns.
+        min_ns: u64,
+        /// Exits that do not halt.
+        others: u64,
+    },
+    /// Wake-ups a second and vCPU, and how often the guest arms its timers, at intervals that are alike.
+    PeriodicWakeUps(f64, f64),
+    /// Exits of causes that are compared together, beside the base's.
+    CausesCompared {
+        /// The causes.
+        causes: Vec<Cause>,
         /// In the recording.
         here: u64,
         /// In the base.
@@ -420,7 +453,7 @@ pub struct Finding {
     /// What may help.
     pub remedies: Vec<Advice>,
     /// What does not help here, and why: remedies that others would name.
-    pub refused: Vec<(&'static str, &'static str)>,
+    pub refused: Vec<(RemedyId, &'static str)>,
     /// What it is ranked by.
     pub(super) weight: f64,
 }
@@ -444,8 +477,8 @@ impl Finding {
     }
 
     /// Adds remedies as their conditions allow.
-    pub(super) fn advise(&mut self, ids: &[&'static str], context: &Context) {
-        for remedy in ids.iter().filter_map(|id| remedy::find(id)) {
+    pub(super) fn advise(&mut self, ids: &[RemedyId], context: &Context) {
+        for remedy in ids.iter().map(|id| id.row()) {
             match remedy.applies_to(context) {
                 Applies::Yes => self.remedies.push(Advice { remedy, condition: None }),
                 Applies::If(condition) => {

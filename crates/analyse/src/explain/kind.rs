@@ -2,12 +2,16 @@
 
 use vmtax_events::{DetailKind, Isa, Outcome, Sample, svm, vmx};
 
+use super::subject::{Subject, subject_of};
 use crate::Ledger;
 use crate::remedy::Context;
 use crate::vm_facts::{kind, vendor};
 
 /// Synthetic MSRs of Hyper-V's interface (Hyper-V TLFS, "Synthetic MSRs").
 const HYPERV_MSRS: std::ops::Range<u64> = 0x4000_0000..0x4000_0200;
+
+/// HV_X64_MSR_STIMER0_CONFIG to HV_X64_MSR_STIMER3_COUNT.
+const HYPERV_TIMERS: std::ops::RangeInclusive<u64> = 0x4000_00b0..=0x4000_00b7;
 
 /// What is known of the VM.
 pub(super) fn context(ledger: &Ledger) -> Context {
@@ -30,15 +34,18 @@ pub(super) fn context(ledger: &Ledger) -> Context {
             .is_some_and(|share| share >= super::sums::TAX_MATTERS),
         polls,
         guest_memfd: is_guest_memfd(ledger),
-        converts: keys().any(|key| super::subject::of(key) == "conversions"),
+        converts: keys().any(|key| subject_of(key) == Subject::Conversions),
         logs_writes: keys()
             .any(|key| key.reason.isa == Isa::Vmx && key.reason.code == vmx::PML_FULL),
         may_shadow: super::mapping::is_small(ledger).is_none()
-            && keys().any(|key| super::subject::of(key) == "nesting"),
+            && keys().any(|key| subject_of(key) == Subject::Nesting),
         is_windows: keys().any(|key| match key.detail.kind {
             DetailKind::HypervHypercall => true,
             DetailKind::MsrRead | DetailKind::MsrWrite => HYPERV_MSRS.contains(&key.detail.value),
             _ => false,
+        }),
+        has_hyperv_timer: keys().any(|key| {
+            key.detail.kind == DetailKind::MsrWrite && HYPERV_TIMERS.contains(&key.detail.value)
         }),
     }
 }

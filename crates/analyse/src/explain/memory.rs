@@ -41,9 +41,9 @@ pub(super) fn step(ledger: &Ledger, base: Option<&Ledger>) -> Step {
     let faults = ledger.exits.iter().filter(|(key, _)| cause_of(key) == Cause::MemoryFault);
     let faults = total(faults.map(|(_, tally)| tally.count));
     if faults > 0 {
-        let seconds = ledger.end_ns.saturating_sub(ledger.start_ns) as f64 / 1e9;
-        let is_timed = ledger.recording.emulated.is_none() && seconds > 0.0;
-        evidence.push(Evidence::Faults(faults, is_timed.then(|| faults as f64 / seconds)));
+        let length = ledger.length_ns().filter(|_| ledger.recording.emulated.is_none());
+        let rate = length.map(|ns| faults as f64 * 1e9 / ns as f64);
+        evidence.push(Evidence::Faults(faults, rate));
     }
     let (answer, says, next) = match (is_small(ledger), small_by_faults(ledger)) {
         (Some(true), _) => (Answer::Yes, Says::SmallPages { by_faults: false }, None),

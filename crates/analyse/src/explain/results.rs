@@ -12,7 +12,7 @@ use super::finding::{Evidence, Finding, Found};
 use super::step::{Answer, Question, Record, Says, Step};
 use super::workload::{Beside, ENOUGH, LOSS, MOST, Recovered, Row, Workload};
 use crate::bench::compare;
-use crate::remedy::{COSTS_MORE, Context, VmKind};
+use crate::remedy::{COSTS_MORE, Context, RemedyId, VmKind};
 use crate::samples;
 
 /// No VM at all, as `vmtax bench` calls it.
@@ -38,13 +38,13 @@ const UNITS: &[(&[&str], &str, f64)] = &[
 ];
 
 /// Options that may get a loss back, and their remedies.
-const OPTIONS: &[(&str, &str)] = &[
-    ("poll", "guest-idle-poll"),
-    ("haltpoll", "guest-haltpoll"),
-    ("hpoll", "halt-poll"),
-    ("vhost", "vhost"),
-    ("pinned", "vcpu-pinning"),
-    ("hugepages", "huge-pages"),
+const OPTIONS: &[(&str, RemedyId)] = &[
+    ("poll", RemedyId::GuestIdlePoll),
+    ("haltpoll", RemedyId::GuestHaltpoll),
+    ("hpoll", RemedyId::HaltPoll),
+    ("vhost", RemedyId::Vhost),
+    ("pinned", RemedyId::VcpuPinning),
+    ("hugepages", RemedyId::HugePages),
 ];
 
 /// What a confidential VM cannot do without and a plain one can be made to do.
@@ -225,7 +225,7 @@ fn recover(table: &Table<'_>, category: &Category, loss: &Beside) -> Vec<Recover
         Some(plain) => table.values.get(plain),
         None => Some(&table.host),
     };
-    let each = |(option, _): &(&str, &str)| {
+    let each = |(option, _): &(&str, RemedyId)| {
         let (_, values) = table.at(&category.with(option))?;
         let (_, without) = table.at(category)?;
         let remains = table.beside(&loss.category, there?, values)?.loss;
@@ -273,15 +273,15 @@ pub(super) fn step(workloads: &[Arc<Workload>]) -> Option<Step> {
 
 /// What got losses back, as findings.
 pub(super) fn findings(workloads: &[Arc<Workload>], context: &Context) -> Vec<Finding> {
-    let mut found: BTreeMap<&'static str, Finding> = BTreeMap::new();
+    let mut found: BTreeMap<RemedyId, Finding> = BTreeMap::new();
     for workload in workloads {
         for one in &workload.recovered {
             let Some((_, remedy)) = OPTIONS.iter().find(|(name, _)| *name == one.option) else {
                 continue;
             };
-            let finding = found.entry(remedy).or_insert_with(|| {
+            let finding = found.entry(*remedy).or_insert_with(|| {
                 let mut finding = Finding::new(Found::Recovery(one.option.clone()), one.certainty);
-                finding.advise(&[remedy], &Context { kind: one.kind, ..*context });
+                finding.advise(&[*remedy], &Context { kind: one.kind, ..*context });
                 finding
             });
             finding.certainty = finding.certainty.max(one.certainty);
@@ -300,7 +300,7 @@ pub(super) fn findings(workloads: &[Arc<Workload>], context: &Context) -> Vec<Fi
         finding.evidence.push(harm);
         if loss >= finding.weight {
             finding.remedies.clear();
-            finding.refused.push((remedy, COSTS_MORE));
+            finding.refused.push((*remedy, COSTS_MORE));
         }
     }
     found.into_values().collect()

@@ -75,6 +75,20 @@ words! {
     }
 }
 
+impl Question {
+    /// It is answered by yes or no.
+    pub fn is_polar(self) -> bool {
+        match self {
+            Question::Exits | Question::Instructions | Question::Memory => true,
+            Question::Causes
+            | Question::Host
+            | Question::Guest
+            | Question::Nesting
+            | Question::Results => false,
+        }
+    }
+}
+
 /// What an answer says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Says {
@@ -88,8 +102,13 @@ pub enum Says {
     Tax(f64),
     /// The exit tax, which does not.
     SmallTax(f64),
-    /// Time in exits, ns; the running time is unknown.
-    NoRunningTime(u64),
+    /// The running time is unknown.
+    NoRunningTime {
+        /// Time in exits that do not halt, ns.
+        spent_ns: u64,
+        /// Time in all exits, ns.
+        all_ns: u64,
+    },
     /// There are no exits.
     NoExits,
     /// There are no times.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::{Detail, DetailKind, ExitKey, Outcome, Reason, Tally};
 
-use super::finding::Cost;
-use super::subject;
+use super::finding::{Cost, Evidence};
+use super::subject::{Subject, subject_of};
 use crate::Ledger;
 use crate::ledger::running_ns;
 
@@ -55,7 +55,8 @@ pub(super) struct Sum {
     pub(super) count: u64,
     pub(super) high_ns: u64,
     pub(super) tally: Tally,
-    pub(super) details: BTreeMap<Detail, u64>,
+    /// How often, and for how long, ns.
+    pub(super) details: BTreeMap<Detail, (u64, u64)>,
     pub(super) reasons: BTreeMap<Reason, u64>,
     user: u64,
 }
@@ -66,8 +67,10 @@ impl Sum {
         self.high_ns = self.high_ns.saturating_add(other.high_ns);
         self.user = self.user.saturating_add(other.user);
         self.tally.merge(&other.tally);
-        for (detail, count) in other.details {
-            add(self.details.entry(detail).or_default(), count);
+        for (detail, (count, ns)) in other.details {
+            let sum = self.details.entry(detail).or_default();
+            add(&mut sum.0, count);
+            add(&mut sum.1, ns);
         }
         for (reason, count) in other.reasons {
             add(self.reasons.entry(reason).or_default(), count);
@@ -77,7 +80,7 @@ impl Sum {
 
 /// Everything that the findings are made of.
 pub(super) struct Sums {
-    pub(super) by_subject: BTreeMap<&'static str, Sum>,
+    pub(super) by_subject: BTreeMap<Subject, Sum>,
     pub(super) base_ns: u64,
     pub(super) wall_ns: u64,
     /// Time preempted whose exits are not known.
@@ -102,26 +105,29 @@ impl Sums {
             .fold(0, |sum, (_, tally)| sum + u128::from(tally.time_ns))
             .try_into()
             .unwrap_or(u64::MAX);
-        let mut sums: BTreeMap<&'static str, Sum> = BTreeMap::new();
+        let mut sums: BTreeMap<Subject, Sum> = BTreeMap::new();
         let deadline = ledger
             .exits
             .keys()
             .any(|key| key.detail.kind == DetailKind::MsrWrite && key.detail.value == 0x6e0);
         let mut total = 0u64;
         for (key, tally) in &ledger.exits {
-            let word = match subject::of(key) {
+            let word = match subject_of(key) {
                 // Who arms by both arms by choice.
-                "apic-timer" if deadline => "guest-timer",
+                Subject::ApicTimer if deadline => Subject::GuestTimer,
                 word => word,
             };
             let sum = sums.entry(word).or_default();
             total = total.saturating_add(tally.count);
             sum.count = sum.count.saturating_add(tally.count);
-            sum.high_ns = sum.high_ns.saturating_add(net_ns(key, tally, &time, halting));
+            let ns = net_ns(key, tally, &time, halting);
+            add(&mut sum.high_ns, ns);
             sum.tally.merge(tally);
             add(sum.reasons.entry(key.reason).or_default(), tally.count);
             if !matches!(key.detail.kind, DetailKind::None | DetailKind::Halt) {
-                add(sum.details.entry(key.detail).or_default(), tally.count);
+                let detail = sum.details.entry(key.detail).or_default();
+                add(&mut detail.0, tally.count);
+                add(&mut detail.1, ns);
             }
             if key.outcome == Outcome::User {
                 add(&mut sum.user, tally.count);
@@ -135,7 +141,7 @@ impl Sums {
         let all = ledger.total();
         let has_times = ledger.recording.emulated.is_none()
             && u128::from(all.timed) * 10 >= u128::from(all.count) * 9;
-        let not_halting = sums.iter().filter(|(word, _)| **word != "halts");
+        let not_halting = sums.iter().filter(|(word, _)| **word != Subject::Halts);
         let spent_ns: u64 =
             not_halting.map(|(_, sum)| sum.tally.time_ns).fold(0, u64::saturating_add);
         let placed: u64 = ledger.preempted.values().fold(0, |sum, ns| sum.saturating_add(*ns));
@@ -153,8 +159,8 @@ impl Sums {
     /// What an interrupt of the host takes on average where that is no time to handle one in, and who ran meanwhile was not
     /// recorded. Only if these interrupts matter beside the other exits.
     pub(super) fn interrupts_wait(&self, ledger: &Ledger) -> Option<u64> {
-        let sum = self.by_subject.get("host-interrupts")?;
-        let all = self.by_subject.iter().filter(|(word, _)| **word != "halts");
+        let sum = self.by_subject.get(&Subject::HostInterrupts)?;
+        let all = self.by_subject.iter().filter(|(word, _)| **word != Subject::Halts);
         let all = all.fold(0u64, |all, (_, sum)| all.saturating_add(sum.high_ns));
         let waits = !ledger.recording.coverage.sched
             && (self.timed || self.spent_ns.is_some())
@@ -240,23 +246,23 @@ fn is_halt(reason: Reason) -> bool {
 }
 
 /// Writes that are over before a VMM could have been asked end in the kernel, also where kvm_userspace_exit was not recorded.
-fn handled_by_the_kernel(sums: &mut BTreeMap<&'static str, Sum>) {
+fn handled_by_the_kernel(sums: &mut BTreeMap<Subject, Sum>) {
     let is_short = |sum: &Sum| {
         let only_written = sum.details.keys().all(|detail| detail.is_write() == Some(true));
         sum.count >= FEW && sum.user == 0 && only_written && mean_ns(sum) < WITHOUT_VMM_NS
     };
-    for word in ["queue-notifications", "device-registers"] {
-        if sums.get(word).is_some_and(is_short)
-            && let Some(sum) = sums.remove(word)
+    for word in [Subject::QueueNotifications, Subject::DeviceRegisters] {
+        if sums.get(&word).is_some_and(is_short)
+            && let Some(sum) = sums.remove(&word)
         {
-            sums.entry("notifications").or_default().merge(sum);
+            sums.entry(Subject::Notifications).or_default().merge(sum);
         }
     }
 }
 
 /// Registers of one page that are written and never read, several of them, are queues' notifications.
-fn several_queues(sums: &mut BTreeMap<&'static str, Sum>) {
-    let Some(sum) = sums.get("device-registers") else { return };
+fn several_queues(sums: &mut BTreeMap<Subject, Sum>) {
+    let Some(sum) = sums.get(&Subject::DeviceRegisters) else { return };
     let only_written = sum.details.keys().all(|detail| detail.is_write() == Some(true));
     let pages: BTreeSet<u64> = sum.details.keys().map(|detail| detail.value >> 12).collect();
     let handled = sum.user == sum.count;
@@ -264,39 +270,95 @@ fn several_queues(sums: &mut BTreeMap<&'static str, Sum>) {
         && sum.details.len() > 1
         && pages.len() == 1
         && handled
-        && let Some(sum) = sums.remove("device-registers")
+        && let Some(sum) = sums.remove(&Subject::DeviceRegisters)
     {
-        sums.insert("notifications-to-vmm", sum);
+        sums.insert(Subject::NotificationsToVmm, sum);
     }
 }
 
 /// A port that looks like legacy virtio's QUEUE_NOTIFY among other registers of its device is one of them: while virtio runs, only
 /// its interrupt status is read (offset 19).
-fn no_legacy_queue(sums: &mut BTreeMap<&'static str, Sum>) {
+fn no_legacy_queue(sums: &mut BTreeMap<Subject, Sum>) {
     const BLOCK: u64 = 0x40;
     const STATUS: u64 = 0x13;
     let is_port = |detail: &Detail| matches!(detail.kind, DetailKind::PortIn | DetailKind::PortOut);
-    let Some(registers) = sums.get("device-registers") else { return };
+    let Some(registers) = sums.get(&Subject::DeviceRegisters) else { return };
     let mut by_block: BTreeMap<u64, u64> = BTreeMap::new();
     for (detail, count) in &registers.details {
         if is_port(detail) && detail.value % 0x20 != STATUS {
-            add(by_block.entry(detail.value / BLOCK).or_default(), *count);
+            add(by_block.entry(detail.value / BLOCK).or_default(), count.0);
         }
     }
-    for word in ["notifications-to-vmm", "queue-notifications"] {
+    for word in [Subject::NotificationsToVmm, Subject::QueueNotifications] {
         let is_register = |sum: &Sum| {
-            let in_block = |(detail, count): (&Detail, &u64)| {
-                is_port(detail) && by_block.get(&(detail.value / BLOCK)) >= Some(count)
+            let in_block = |(detail, count): (&Detail, &(u64, u64))| {
+                is_port(detail) && by_block.get(&(detail.value / BLOCK)) >= Some(&count.0)
             };
             sum.details.iter().all(in_block) && !sum.details.is_empty()
         };
-        if sums.get(word).is_some_and(is_register)
-            && let Some(sum) = sums.remove(word)
+        if sums.get(&word).is_some_and(is_register)
+            && let Some(sum) = sums.remove(&word)
         {
-            sums.entry("device-registers").or_default().merge(sum);
+            sums.entry(Subject::DeviceRegisters).or_default().merge(sum);
         }
     }
 }
+
+/// A halt that ends in less did not wait: to sleep and to be woken alone takes some microseconds.
+const AT_ONCE_NS: u64 = 4_000;
+/// Halts a second and vCPU that no wait explains, and halts of a table.
+const HALTS_AT_ONCE: f64 = 10_000.0;
+const MANY_HALTS: u64 = 10_000;
+/// In a table, halts are known by their mean, of which few long ones are most; the shortest then takes less than this, ns.
+const MEAN_AT_ONCE_NS: u64 = 50_000;
+const SHORTEST_AT_ONCE_NS: u64 = 1_000;
+
+/// Halts that return at once: nothing is waited for. By their lengths; in a table, because nothing else happens that a guest could
+/// wait for.
+pub(super) fn halts_return(ledger: &Ledger, sums: &Sums) -> Option<Evidence> {
+    let sum = sums.by_subject.get(&Subject::Halts)?;
+    // A table does not say how exits ended.
+    let halts = if sums.timed { halts(ledger) } else { sum.tally.clone() };
+    let others = sums.total.saturating_sub(sum.count);
+    let woken: u64 = {
+        let woken = |key: &&ExitKey| key.detail.kind == DetailKind::Halt;
+        total(ledger.exits.iter().filter(|(key, _)| woken(key)).map(|(_, tally)| tally.count))
+    };
+    let (mean_ns, min_ns) = (halts.time_ns / halts.timed.max(1), halts.min_ns);
+    let at_once = if sums.timed {
+        let is_short =
+            |bucket: &usize| Tally::bucket_bounds(*bucket).1.is_some_and(|end| end <= AT_ONCE_NS);
+        let short = total((0..vmtax_events::HIST_BUCKETS).filter(is_short).map(|b| halts.hist[b]));
+        sums.rate(sum.count)? >= HALTS_AT_ONCE
+            && is_most(short, halts.timed)
+            && !is_half(woken, sum.count)
+    } else {
+        let alone = u128::from(others) * 100 <= u128::from(sum.count);
+        sums.spent_ns.is_some()
+            && sum.count >= MANY_HALTS
+            && alone
+            && mean_ns < MEAN_AT_ONCE_NS
+            && min_ns < SHORTEST_AT_ONCE_NS
+    };
+    at_once.then_some(Evidence::HaltsAtOnce { count: sum.count, mean_ns, min_ns, others })
+}
+
+/// Part of the halts whose lengths must be alike: in two neighbouring buckets of the histogram.
+const ALIKE: f64 = 0.8;
+
+/// Wake-ups a second and vCPU at the rate of a tick and of lengths that are alike, and how often the guest arms its timers.
+pub(super) fn periodic_wake_ups(ledger: &Ledger, sums: &Sums, arms: u64) -> Option<(f64, f64)> {
+    let halts = halts(ledger);
+    let rate = sums.rate(halts.timed).filter(|rate| TICK.contains(rate))?;
+    let pairs = halts.hist.windows(2).map(|pair| pair[0].saturating_add(pair[1]));
+    let most = pairs.max().unwrap_or(0);
+    let is_alike = most as f64 >= halts.timed as f64 * ALIKE && halts.timed >= HUNDRED;
+    is_alike.then_some((rate, sums.rate(arms)?))
+}
+
+const HUNDRED: u64 = 100;
+/// Rates of a kernel's tick, a second and vCPU: CONFIG_HZ is 100 to 1000.
+pub(super) const TICK: std::ops::RangeInclusive<f64> = 80.0..=1100.0;
 
 /// A fault's own time on average, ns.
 pub(super) fn mean_ns(sum: &Sum) -> u64 {
@@ -323,7 +385,7 @@ pub(super) fn halts(ledger: &Ledger) -> Tally {
 /// Faults take longer than mapping and clearing memory does: the host gets the memory back from somewhere.
 pub(super) fn faults_wait(ledger: &Ledger, sums: &Sums) -> bool {
     let has_times = sums.timed || sums.spent_ns.is_some();
-    let faults = sums.by_subject.get("memory-faults");
+    let faults = sums.by_subject.get(&Subject::MemoryFaults);
     ledger.recording.emulated.is_none()
         && has_times
         && faults.is_some_and(|sum| sum.count >= FEW && mean_ns(sum) >= WAITS_NS)

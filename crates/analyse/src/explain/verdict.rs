@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use vmtax_events::Sample;
 
+use super::burst::{Burst, burst};
 use super::category::is_category;
 use super::certainty::Certainty;
 use super::exits::too_few;
-use super::finding::{Cost, Evidence, Finding, Found};
+use super::finding::{Cost, Finding, Found};
 use super::findings::{is_throttled, lasting_contention};
 use super::mapping;
 use super::step::{Answer, Question, Says, Step};
+use super::subject::Subject;
 use super::sums::{POLL_NS, Sums, TAX_MATTERS, is_half, is_most, short_halts};
 use super::workload::Workload;
 use crate::Ledger;
@@ -62,13 +64,13 @@ pub enum Verdict {
     /// The guest copies data through a bounce buffer, for this share of its samples.
     BounceBuffer(f64),
     /// One finding is the answer: exits, misses of the TLB or of branches.
-    Finding(Found, Vec<Evidence>),
+    Finding(Found),
+    /// Exits take most of the time for a while.
+    Burst(Burst),
     /// The guest waits for memory.
     Memory {
         /// Exits are known not to be the bottleneck.
         exits_excluded: bool,
-        /// What the hot function shows.
-        shown: Option<Says>,
         /// How the memory is mapped.
         pages: Found,
     },
@@ -80,17 +82,13 @@ pub enum Verdict {
     Idle {
         /// The share in which the busiest vCPU is not halted.
         busiest: f64,
-        /// All vCPUs, ns.
-        running_ns: u64,
-        /// All vCPUs, ns.
-        wall_ns: u64,
     },
     /// Nothing was decided.
     Undecided {
         /// What the question about exits says.
         says: Option<Says>,
         /// The exits that occur most.
-        most: Option<(Found, Vec<Evidence>)>,
+        most: Option<Found>,
     },
     /// Results of benchmarks cannot be compared.
     NothingToCompare {
@@ -106,8 +104,6 @@ pub enum Verdict {
 pub struct Costliest {
     /// What they are.
     pub found: Found,
-    /// What they access, or what else is shown of them.
-    pub shown: Option<Evidence>,
     /// Their share of the running time.
     pub share: f64,
 }
@@ -118,12 +114,12 @@ impl Verdict {
         match self {
             Verdict::Polling(_) => "polling",
             Verdict::Contention { .. } => "contention",
-            Verdict::Exits { .. } => "exits",
+            Verdict::Exits { .. } | Verdict::Burst(_) => "exits",
             Verdict::WakeUps { .. } => "wake-ups",
             Verdict::BounceBuffer(_) => "bounce-buffer",
-            Verdict::Finding(Found::Exits(_), _) => "exits",
-            Verdict::Finding(Found::BranchMisses, _) => "branch-misses",
-            Verdict::Finding(..) | Verdict::Memory { .. } => "memory",
+            Verdict::Finding(Found::Exits(_) | Found::HaltsReturn) => "exits",
+            Verdict::Finding(Found::BranchMisses) => "branch-misses",
+            Verdict::Finding(_) | Verdict::Memory { .. } => "memory",
             Verdict::Results(_) => "results",
             Verdict::NotExits(_) => "not-exits",
             Verdict::Idle { .. } => "idle",
@@ -131,16 +127,25 @@ impl Verdict {
         }
     }
 
-    /// Findings that it rests on.
-    pub(super) fn rests_on(&self) -> &'static [&'static str] {
-        match self.id() {
-            "contention" => &["contention"],
-            "polling" => &["guest-polls"],
-            "wake-ups" => &["halts"],
-            "memory" => &["small-pages", "tlb-misses", "remote-memory"],
-            "bounce-buffer" => &["bounce-buffer"],
-            "branch-misses" => &["branch-misses"],
-            _ => &[],
+    /// Whether it rests on a finding.
+    pub(super) fn rests_on(&self, found: &Found) -> bool {
+        match self {
+            Verdict::Contention { .. } => matches!(found, Found::Contention(_)),
+            Verdict::Polling(_) => *found == Found::GuestPolls,
+            Verdict::WakeUps { .. } => *found == Found::Exits(Subject::Halts),
+            Verdict::BounceBuffer(_) => *found == Found::BounceBuffer,
+            Verdict::Finding(Found::Exits(_)) | Verdict::Burst(_) => false,
+            Verdict::Finding(Found::HaltsReturn) => *found == Found::HaltsReturn,
+            Verdict::Finding(Found::BranchMisses) => *found == Found::BranchMisses,
+            Verdict::Finding(_) | Verdict::Memory { .. } => {
+                matches!(found, Found::SmallPages { .. } | Found::TlbMisses | Found::RemoteMemory)
+            }
+            Verdict::Exits { .. }
+            | Verdict::Results(_)
+            | Verdict::NotExits(_)
+            | Verdict::Idle { .. }
+            | Verdict::Undecided { .. }
+            | Verdict::NothingToCompare { .. } => false,
         }
     }
 }
@@ -154,30 +159,34 @@ pub(super) fn judge(
     sums: &Sums,
     workloads: &[Arc<Workload>],
 ) -> Verdict {
-    let finding = |id: &str| all.iter().find(|finding| finding.id() == id);
-    if let Some(polls) = finding("guest-polls").filter(|polls| polls.weight >= 0.5) {
+    let finding = |found: Found| all.iter().find(move |finding| finding.found == found);
+    if let Some(polls) = finding(Found::GuestPolls).filter(|polls| polls.weight >= 0.5) {
         return Verdict::Polling(polls.weight);
     }
-    let top = all
-        .iter()
-        .find(|finding| !matches!(finding.cost, Cost::Unknown) && finding.id() != "contention");
+    if finding(Found::HaltsReturn).is_some() {
+        return Verdict::Finding(Found::HaltsReturn);
+    }
+    let top = all.iter().find(|finding| {
+        !matches!(finding.cost, Cost::Unknown) && !matches!(finding.found, Found::Contention(_))
+    });
     if let Some(found) = of_times(ledger, sums, top) {
         return found;
     }
-    if let Some(found) = finding("bounce-buffer").filter(|found| found.weight >= 0.10) {
+    if let Some(found) = finding(Found::BounceBuffer).filter(|found| found.weight >= 0.10) {
         return Verdict::BounceBuffer(found.weight);
     }
-    if let Some(found) = finding("clock-reads").filter(|found| found.weight >= 0.05) {
-        return Verdict::Finding(found.found.clone(), found.evidence.clone());
+    if let Some(found) =
+        finding(Found::Exits(Subject::ClockReads)).filter(|found| found.weight >= 0.05)
+    {
+        return Verdict::Finding(found.found.clone());
     }
     if let Some(found) = of_memory(steps, all, context, ledger) {
         return found;
     }
-    let tlb = finding("tlb-misses").filter(|found| found.certainty == Certainty::Likely);
-    let remote = || finding("remote-memory");
-    if let Some(found) = tlb.or_else(remote).or_else(|| finding("branch-misses")) {
-        let first = found.evidence.iter().take(1).cloned().collect();
-        return Verdict::Finding(found.found.clone(), first);
+    let tlb = finding(Found::TlbMisses).filter(|found| found.certainty == Certainty::Likely);
+    let remote = || finding(Found::RemoteMemory);
+    if let Some(found) = tlb.or_else(remote).or_else(|| finding(Found::BranchMisses)) {
+        return Verdict::Finding(found.found.clone());
     }
     if !workloads.is_empty() && ledger.exits.is_empty() {
         return Verdict::Results(workloads.to_vec());
@@ -188,10 +197,13 @@ pub(super) fn judge(
         return found;
     }
     match steps.iter().find(|step| step.question == Question::Exits) {
-        Some(step) if step.answer == Answer::No => Verdict::NotExits(step.says.clone()),
+        Some(step) if step.answer == Answer::No => match burst(ledger) {
+            Some(burst) => Verdict::Burst(burst),
+            None => Verdict::NotExits(step.says.clone()),
+        },
         Some(step) => Verdict::Undecided {
             says: Some(step.says.clone()),
-            most: top.map(|top| (top.found.clone(), top.evidence.clone())),
+            most: top.map(|top| top.found.clone()),
         },
         None => Verdict::Undecided { says: None, most: None },
     }
@@ -221,11 +233,7 @@ fn of_times(ledger: &Ledger, sums: &Sums, top: Option<&Finding>) -> Option<Verdi
         return Some(found);
     }
     let tax = tax.filter(|tax| *tax >= TAX_MATTERS)?;
-    let most = top.map(|top| Costliest {
-        found: top.found.clone(),
-        shown: top.evidence.get(1).cloned(),
-        share: top.weight,
-    });
+    let most = top.map(|top| Costliest { found: top.found.clone(), share: top.weight });
     let contention = (contention >= TAX_MATTERS).then_some(contention);
     Some(Verdict::Exits { tax, most, contention })
 }
@@ -249,14 +257,14 @@ fn idle(ledger: &Ledger, sums: &Sums, contention: f64) -> Option<Verdict> {
     if contention * running_ns(&time) as f64 >= BUSY * time.wall_ns as f64 {
         return None;
     }
-    Some(Verdict::Idle { busiest, running_ns: running_ns(&time), wall_ns: time.wall_ns })
+    Some(Verdict::Idle { busiest })
 }
 
 /// A guest with many short halts.
 fn wake_ups(ledger: &Ledger, sums: &Sums) -> Option<Verdict> {
     let (short, all) = short_halts(ledger)?;
     let rate = sums.rate(all)?;
-    let of_halts = sums.by_subject.get("halts").map_or(0, |sum| sum.high_ns);
+    let of_halts = sums.by_subject.get(&Subject::Halts).map_or(0, |sum| sum.high_ns);
     let most = sums.by_subject.values().map(|sum| sum.high_ns).max().unwrap_or(0);
     (rate >= OFTEN && is_most(short, all) && is_half(of_halts, most)).then_some(Verdict::WakeUps {
         rate,
@@ -273,7 +281,7 @@ fn of_memory(
     context: &Context,
     ledger: &Ledger,
 ) -> Option<Verdict> {
-    let small = all.iter().find(|finding| finding.id() == "small-pages")?;
+    let small = all.iter().find(|finding| matches!(finding.found, Found::SmallPages { .. }))?;
     let step = |question| steps.iter().find(|step| step.question == question);
     let waits = step(Question::Memory).is_some_and(|step| step.misses_more);
     let known = mapping::is_small(ledger).is_some() || context.kind == VmKind::Tdx;
@@ -283,7 +291,7 @@ fn of_memory(
     }
     let exits_excluded = step(Question::Exits).is_some_and(|step| step.answer == Answer::No);
     let pages = small.found.clone();
-    Some(Verdict::Memory { exits_excluded, shown: shown.map(|step| step.says.clone()), pages })
+    Some(Verdict::Memory { exits_excluded, pages })
 }
 
 /// Why results alone allow no comparison.

@@ -164,3 +164,49 @@ pub(super) fn plain_bounce(context: &Context) -> Applies {
         Applies::If("the VM is not confidential and swiotlb=force is on the guest's command line")
     }
 }
+
+/// QEMU docs/system/i386/hyperv.rst, recommendations: not without APICv or AVIC.
+pub(super) fn beside_virtual_apic(context: &Context) -> Applies {
+    match (context.vendor, context.kind) {
+        (Isa::Svm, VmKind::Sev | VmKind::Encrypted | VmKind::Snp) => {
+            Applies::No("SEV guests inhibit AVIC, without which it may harm")
+        }
+        (Isa::Svm, _) => Applies::If(
+            "AVIC is on and nothing else inhibits it (kvm_amd.avic, PIT reinjection): without AVIC it may harm",
+        ),
+        _ => Applies::If("APICv is on (kvm_intel.enable_apicv): without it this may harm"),
+    }
+}
+
+pub(super) fn of_windows(context: &Context) -> Applies {
+    if context.is_windows {
+        Applies::If("the VM does not have it yet")
+    } else {
+        Applies::If("the guest is Windows, and the VM does not have it yet")
+    }
+}
+
+pub(super) fn windows_timers(context: &Context) -> Applies {
+    if context.has_hyperv_timer {
+        return Applies::No("the guest uses Hyper-V's timers already");
+    }
+    of_windows(context)
+}
+
+pub(super) fn ipis_of_windows(context: &Context) -> Applies {
+    if context.is_windows {
+        Applies::If("the IPIs go to many vCPUs at once: one target costs as much by hypercall")
+    } else {
+        Applies::No("the guest does not use Hyper-V's interface")
+    }
+}
+
+pub(super) fn windows_on_intel(context: &Context) -> Applies {
+    match (context.vendor, context.is_windows) {
+        (Isa::Svm, _) => Applies::No("the processor is AMD's"),
+        (_, false) => Applies::No("the guest does not use Hyper-V's interface"),
+        _ => Applies::If(
+            "Hyper-V runs in the guest (HVCI, VBS, WSL2); it takes posted interrupts away: measure both",
+        ),
+    }
+}

@@ -63,6 +63,8 @@ pub struct Context {
     pub may_shadow: bool,
     /// The guest uses Hyper-V's interface, as Windows does and Linux on KVM does not.
     pub is_windows: bool,
+    /// The guest arms Hyper-V's synthetic timers.
+    pub has_hyperv_timer: bool,
 }
 
 /// Whether a remedy helps.

@@ -3,6 +3,7 @@
 use vmtax_events::{ExitKey, words};
 
 use super::context::{Applies, Context};
+use super::id::RemedyId;
 
 words! {
     /// Where a remedy is carried out.
@@ -47,8 +48,8 @@ pub enum Setting {
 
 /// A row of the table.
 pub struct Remedy {
-    /// Its word. These words never change.
-    pub id: &'static str,
+    /// Which.
+    pub id: RemedyId,
     /// Where it is carried out.
     pub place: Place,
     /// What to do.
@@ -64,7 +65,7 @@ pub struct Remedy {
 }
 
 pub(super) const fn row(
-    id: &'static str,
+    id: RemedyId,
     place: Place,
     action: &'static str,
     applies: fn(&Context) -> Applies,

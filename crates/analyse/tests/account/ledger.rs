@@ -81,10 +81,10 @@ fn rows_of_a_key_add_up_over_intervals() {
         ..TimeRow::default()
     };
     assert_eq!(ledger.time[&(100, 0)].sum, want);
-    assert_eq!(ledger.time[&(100, 0)].tax(), Some(40.0 / 230.0));
-    assert_eq!(ledger.time[&(100, 0)].contention(), Some(20.0 / 230.0));
+    assert_eq!(ledger.time[&(100, 0)].tax(), Some(40.0 / 220.0));
+    assert_eq!(ledger.time[&(100, 0)].contention(), Some(20.0 / 220.0));
     assert_eq!(ledger.time[&(200, 0)].tax(), None);
-    assert_eq!(ledger.tax(), Some(90.0 / 330.0));
+    assert_eq!(ledger.tax(), Some(90.0 / 320.0));
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn lost_events_end_what_was_open_on_their_cpu() {
     check(
         "one CPU of two",
         "10 c0 exit npf; 11 t102 c1 exit npf; 20 c0 lost 5; 30 c0 entry; 31 t102 c1 entry",
-        "exit 100/1 npf page-fault=0 kernel : 20
+        "exit 100/1 npf kernel : 20
          time unknown=20
          time 100/1 kernel=20
          lost exits=1",
@@ -33,7 +33,7 @@ fn lost_events_end_what_was_open_on_their_cpu() {
     check(
         "a thread is where it was seen last: by its exit",
         "10 c0 exit npf; 20 c0 entry; 30 c1 exit npf; 35 c0 lost 5; 40 c1 entry",
-        "exit npf page-fault=0 kernel : 10 10",
+        "exit npf kernel : 10 10",
     );
     check(
         "by an event within the exit",
@@ -44,12 +44,12 @@ fn lost_events_end_what_was_open_on_their_cpu() {
     check(
         "by the scheduler",
         "10 c0 exit npf; 12 c0 preempt 7; 15 t7 c1 preempt 101; 20 c0 lost 5; 30 c1 entry",
-        "exit npf page-fault=0 kernel : 17",
+        "exit npf kernel : 17",
     );
     check(
         "preemption across a loss is not counted",
         "10 exit npf; 12 preempt 7; 13 lost 1; 15 exit npf; 20 t7 preempt 101; 30 entry",
-        "exit npf page-fault=0 kernel : 15
+        "exit npf kernel : 15
          lost exits=1",
     );
 }
@@ -67,7 +67,7 @@ fn an_exit_without_an_entry_is_in_no_row() {
     check(
         "another exit came first",
         "10 exit npf; 20 exit npf; 30 entry",
-        "exit npf page-fault=0 kernel : 10
+        "exit npf kernel : 10
          lost exits=1",
     );
     check("the recording ended", "9 t201 entry; 10 exit npf; 11 t102 exit hlt", "lost exits=2");
@@ -109,8 +109,8 @@ fn thread_ids_are_used_again() {
     check(
         "by a vCPU of another VM",
         "10 exit npf; 20 entry; 25 end; 30 p200 v3 exit npf; 45 p200 v3 entry",
-        "exit npf page-fault=0 kernel : 10
-         exit 200/3 npf page-fault=0 kernel : 15
+        "exit npf kernel : 10
+         exit 200/3 npf kernel : 15
          time kernel=10
          time 200/3 kernel=15",
     );
@@ -120,7 +120,7 @@ fn thread_ids_are_used_again() {
     check(
         "by the vCPU's own successor: the same VM",
         "10 exit npf; 20 entry; 25 end; 30 t109 v0 exit npf; 45 t109 v0 entry",
-        "exit npf page-fault=0 kernel : 10 15
+        "exit npf kernel : 10 15
          time kernel=10
          time kernel=15",
     );
@@ -128,8 +128,8 @@ fn thread_ids_are_used_again() {
     check(
         "a thread that perf could not name any more (-1) is not the one that ended",
         "10 exit npf; 20 entry; 25 end; 30 t4294967295 p200 v1 exit npf; 45 t4294967295 p200 v1 entry",
-        "exit npf page-fault=0 kernel : 10
-         exit 200/1 npf page-fault=0 kernel : 15",
+        "exit npf kernel : 10
+         exit 200/1 npf kernel : 15",
     );
     check(
         "a thread that ends before its vCPU is known keeps its time",
@@ -155,7 +155,7 @@ fn a_recording_without_entries_counts_exits_without_times() {
          exit @1000000 npf page-fault=0x200000 kernel : -
          exit @1000000 100/1 MSR_WRITE msr-write=0x6e0 kernel : -
          exit @1000000 100/1 hlt halted : -
-         exit @1000000 npf page-fault=0 kernel : -
+         exit @1000000 npf kernel : -
          access @1000000 100/1 msr-write=0x6e0 : -",
     );
     assert_eq!(rows.exits, expected.exits);

@@ -230,9 +230,10 @@ impl Model<'_> {
                 detail = said;
             }
         }
-        if reason.code == svm::NPF && detail.0 == 0 {
-            let Kind::Exit { info1, .. } = self.0[at].kind else { unreachable!() };
-            detail.1 = Detail::new(fault(reason, info1), 0);
+        // An exit without any information has no fault to tell of.
+        let Kind::Exit { info1, info2, .. } = self.0[at].kind else { unreachable!() };
+        if reason.code == svm::NPF && detail.0 == 0 && (info1, info2) != (0, 0) {
+            detail.1 = Detail::new(fault(reason, info1), info2);
         }
         let nested = self.nested(at, end);
         let level = if nested { Level::L2 } else { Level::L1 };

@@ -7,8 +7,8 @@ fn exits_of_l2_are_told_by_the_event_after_them() {
     check(
         "handled by the host",
         "10 exit npf; 11 nexit npf; 20 entry; 30 exit npf; 35 entry",
-        "exit L2 npf page-fault=0 kernel : 10
-         exit npf page-fault=0 kernel : 5",
+        "exit L2 npf kernel : 10
+         exit npf kernel : 5",
     );
     check(
         "an access of L2",
@@ -20,7 +20,7 @@ fn exits_of_l2_are_told_by_the_event_after_them() {
         "a fast-path re-entry of L2",
         "10 exit msr i1=1; 11 nexit msr; 12 wrmsr 0x10; 20 exit npf; 30 entry",
         "exit L2 msr msr-write=0x10 kernel : -
-         exit npf page-fault=0 kernel : 10
+         exit npf kernel : 10
          access L2 msr-write=0x10 : -",
     );
 }
@@ -39,7 +39,7 @@ fn exits_of_l1_until_it_resumes_l2_are_ancillary() {
          exit msr msr-read=0x10 kernel of:cpuid : 4
          exit msr msr-write=0x10 kernel of:cpuid : 3
          exit vmrun kernel of:cpuid : 10
-         exit L2 npf page-fault=0 kernel : 10
+         exit L2 npf kernel : 10
          exit hlt halted : 5
          access msr-read=0x10 : 3
          access msr-write=0x10 : 2
@@ -69,7 +69,7 @@ fn exits_of_l1_until_it_resumes_l2_are_ancillary() {
         "10 exit cpuid; 11 nexit cpuid; 12 inject cpuid; 20 entry;
          30 exit npf; 31 nexit npf; 34 entry; 40 exit msr; 44 entry",
         "exit L2 cpuid l1 : 10
-         exit L2 npf page-fault=0 kernel : 4
+         exit L2 npf kernel : 4
          exit msr kernel of:cpuid : 4",
     );
 }
@@ -80,35 +80,35 @@ fn guest_time_is_l2s_when_its_exit_is() {
         "what the exit ended, not what follows it",
         "10 exit cpuid; 20 entry; 50 exit npf; 51 nexit npf; 60 entry; 67 exit npf; 70 entry",
         "exit cpuid kernel : 10
-         exit L2 npf page-fault=0 kernel : 10
-         exit npf page-fault=0 kernel : 3
+         exit L2 npf kernel : 10
+         exit npf kernel : 3
          time guest=37 l2=30 kernel=23",
     );
     check(
         "said twice, it counts once",
         "10 exit npf; 20 entry; 50 exit npf; 51 nexit npf; 52 nexit npf; 60 entry",
-        "exit npf page-fault=0 kernel : 10
-         exit L2 npf page-fault=0 kernel : 10
+        "exit npf kernel : 10
+         exit L2 npf kernel : 10
          time guest=30 l2=30 kernel=20",
     );
     check(
         "time before an exit without an entry is nobody's",
         "10 exit npf; 20 exit npf; 21 nexit npf; 30 entry",
-        "exit L2 npf page-fault=0 kernel : 10
+        "exit L2 npf kernel : 10
          time unknown=10 kernel=10
          lost exits=1",
     );
     check(
         "nothing is known of what was lost",
         "10 exit npf; 20 entry; 30 lost 1; 40 exit npf; 41 nexit npf; 50 entry",
-        "exit npf page-fault=0 kernel : 10
-         exit L2 npf page-fault=0 kernel : 10
+        "exit npf kernel : 10
+         exit L2 npf kernel : 10
          time unknown=20 kernel=20",
     );
     check(
         "the guest time stays L2's when its exit never ends",
         "10 exit npf; 20 entry; 40 exit npf; 41 nexit npf",
-        "exit npf page-fault=0 kernel : 10
+        "exit npf kernel : 10
          time guest=20 l2=20 kernel=10
          lost exits=1",
     );
@@ -120,8 +120,8 @@ fn an_interval_may_end_between_an_exit_and_the_word_that_it_was_of_l2() {
         "each part in the interval in which it is known",
         100,
         "10 exit npf; 20 entry; 90 exit npf; 99 t102 entry; 105 t102 exit npf; 110 nexit npf; 120 t102 entry",
-        "exit @0 npf page-fault=0 kernel : 10
-         exit @100 100/1 npf page-fault=0 kernel : 15
+        "exit @0 npf kernel : 10
+         exit @100 100/1 npf kernel : 15
          time @0 guest=70 kernel=10
          time @100 100/0 l2=70
          time @100 100/1 guest=6 kernel=15

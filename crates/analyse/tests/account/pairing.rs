@@ -16,7 +16,7 @@ fn exits_are_paired_with_the_next_entry_of_their_thread() {
     check(
         "interleaved threads",
         "10 t101 exit cpuid; 11 t102 exit npf; 14 t102 entry; 20 t101 entry",
-        "exit 100/1 npf page-fault=0 kernel : 3
+        "exit 100/1 npf kernel : 3
          exit cpuid kernel : 10",
     );
     check("a thread that migrates", "10 c0 exit cpuid; 30 c3 entry", "exit cpuid kernel : 20");
@@ -87,14 +87,14 @@ fn the_entry_alone_can_name_the_vcpu() {
         "an old kernel",
         "10 t102 v- exit msr; 12 t102 wrmsr 0x6e0; 20 t102 entry; 30 t102 v- exit npf; 35 t102 entry",
         "exit 100/1 msr msr-write=0x6e0 kernel : 10
-         exit 100/1 npf page-fault=0 kernel : 5
+         exit 100/1 npf kernel : 5
          access 100/1 msr-write=0x6e0 : 8
          time 100/1 kernel=15 guest=10",
     );
     check(
         "never named: the thread stands for the VM",
         "10 t102 v- exit npf; 20 t102 v- entry",
-        "exit 102/- npf page-fault=0 kernel : 10
+        "exit 102/- npf kernel : 10
          time 102/- kernel=10",
     );
     assert_eq!(script("10 v- entry")[0].vcpu, NO_VCPU);
@@ -250,7 +250,7 @@ fn accesses_are_timed_one_by_one() {
     check(
         "an MMIO read without an exit has no time",
         "10 entry; 15 mmio-read 0x1000; 20 exit npf; 30 entry",
-        "exit npf page-fault=0 kernel : 10
+        "exit npf kernel : 10
          access mmio-read=0x1000 : -",
     );
     check(
@@ -267,7 +267,7 @@ fn accesses_are_timed_one_by_one() {
         "the exit's entry is missing",
         "10 exit msr i1=1; 12 wrmsr 0x10; 20 exit npf; 30 entry",
         "exit msr msr-write=0x10 kernel : -
-         exit npf page-fault=0 kernel : 10
+         exit npf kernel : 10
          access msr-write=0x10 : -",
     );
     check(
@@ -321,7 +321,7 @@ fn an_exit_belongs_to_the_interval_of_its_end() {
         100,
         "110 exit cpuid; 120 entry; 80 t102 exit npf; 90 t102 entry; 130 exit cpuid; 140 entry",
         "exit @100 cpuid kernel : 10 10
-         exit @100 100/1 npf page-fault=0 kernel : 10
+         exit @100 100/1 npf kernel : 10
          time @100 guest=10 kernel=20
          time @100 100/1 kernel=10",
     );

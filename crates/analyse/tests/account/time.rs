@@ -93,7 +93,7 @@ fn preemption() {
         (
             "in the kernel",
             "10 exit npf; 20 preempt 7; 50 t7 preempt 101; 60 entry",
-            "exit npf page-fault=0 kernel : 20
+            "exit npf kernel : 20
              time kernel=20 preempted=30",
         ),
         (
@@ -130,19 +130,19 @@ fn preemption() {
             "for longer than there is time",
             "10 exit npf; 0 preempt 7; 0xffffffffffffffff t7 preempt 101;
              0 preempt 7; 0xffffffffffffffff t7 preempt 101; 60 entry",
-            "exit npf page-fault=0 kernel : 0
+            "exit npf kernel : 0
              time preempted=50",
         ),
         (
             "other threads",
             "10 exit npf; 20 t7 preempt 8; 50 t8 preempt 7; 60 entry",
-            "exit npf page-fault=0 kernel : 50
+            "exit npf kernel : 50
              time kernel=50",
         ),
         (
             "another vCPU",
             "5 t102 entry; 10 exit npf; 20 t102 preempt 7; 50 t7 preempt 102; 60 entry; 70 t102 exit npf",
-            "exit npf page-fault=0 kernel : 50
+            "exit npf kernel : 50
              time 100/1 guest=65
              time kernel=50
              lost exits=1",
@@ -150,21 +150,21 @@ fn preemption() {
         (
             "from one vCPU to the next",
             "10 exit npf; 20 t102 exit npf; 30 preempt 102; 40 t102 preempt 101; 50 entry; 60 t7 block 102; 70 t102 entry",
-            "exit npf page-fault=0 kernel : 30
-             exit 100/1 npf page-fault=0 kernel : 30
+            "exit npf kernel : 30
+             exit 100/1 npf kernel : 30
              time kernel=30 preempted=10
              time 100/1 kernel=30 preempted=20",
         ),
         (
             "a switch away whose switch back is missing: it is back with its next event",
             "10 exit npf; 20 preempt 7; 60 entry; 70 exit npf; 75 entry",
-            "exit npf page-fault=0 kernel : 10 5
+            "exit npf kernel : 10 5
              time guest=10 kernel=15 preempted=40",
         ),
         (
             "a switch back whose switch away is lost",
             "10 exit npf; 50 t7 preempt 101; 60 entry",
-            "exit npf page-fault=0 kernel : 50
+            "exit npf kernel : 50
              time kernel=50",
         ),
     ] {
@@ -186,27 +186,27 @@ fn ambiguous_time_is_unknown() {
         (
             "an exit is missing",
             "10 exit npf; 30 entry; 60 entry; 70 exit npf; 75 entry",
-            "exit npf page-fault=0 kernel : 20 5
+            "exit npf kernel : 20 5
              time kernel=25 unknown=30 guest=10
              lost entries=1",
         ),
         (
             "events were lost in the guest",
             "10 exit npf; 30 entry; 40 lost 1; 60 exit npf; 75 entry",
-            "exit npf page-fault=0 kernel : 20 15
+            "exit npf kernel : 20 15
              time kernel=35 unknown=30",
         ),
         (
             "time goes backwards: the exit counts, its time does not",
             "10 exit npf; 30 entry; 50 exit cpuid; 45 entry; 60 exit npf; 70 entry",
-            "exit npf page-fault=0 kernel : 20 10
+            "exit npf kernel : 20 10
              exit cpuid kernel : -
              time kernel=30 guest=30",
         ),
         (
             "an exit comes too late: it counts, its time was given to others already",
             "10 exit npf; 30 entry; 20 exit cpuid; 45 entry; 60 exit npf; 70 entry",
-            "exit npf page-fault=0 kernel : 20 10
+            "exit npf kernel : 20 10
              exit cpuid kernel : -
              time kernel=30 unknown=15 guest=15",
         ),

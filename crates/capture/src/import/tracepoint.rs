@@ -7,7 +7,7 @@
 //! Left out on purpose: the print formats, which are not needed to decode.
 
 use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{Isa, Kind, NO_VCPU, Reason};
+use vmtax_events::{Isa, Kind, NO_VCPU, Reason, vmx};
 
 /// Byte order of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Endian {
 }
 
 /// Most fields of an event.
-const MAX_FIELDS: usize = 4;
+const MAX_FIELDS: usize = 5;
 
 /// How one tracepoint becomes an event.
 struct Tracepoint {
@@ -49,7 +49,7 @@ static TRACEPOINTS: &[Tracepoint] = &[
     Tracepoint {
         name: "kvm_exit",
         required: &["exit_reason"],
-        optional: &["isa", "info1", "info2"],
+        optional: &["isa", "info1", "info2", "intr_info"],
         make: Make::Exit,
     },
     Tracepoint { name: "kvm_entry", required: &[], optional: &[], make: Make::Entry },
@@ -427,7 +427,12 @@ impl Decoder {
             Make::Entry => give(vcpu, Kind::Entry),
             Make::Exit => {
                 let reason = reason(value(1)?, value(0)?);
-                give(vcpu, Kind::Exit { reason, info1: value(2)?, info2: value(3)? });
+                let is_interrupt = self.fields[4].mask != 0
+                    && reason.isa == Isa::Vmx
+                    && reason.code == vmx::EXTERNAL_INTERRUPT;
+                // Kernels that have `intr_info` have an interrupt's vector there.
+                let info2 = value(if is_interrupt { 4 } else { 3 })?;
+                give(vcpu, Kind::Exit { reason, info1: value(2)?, info2 });
             }
             Make::Pio => {
                 let (write, port) = (value(0)? != 0, value(1)? as u16);
@@ -556,6 +561,28 @@ mod tests {
             panic!("not an exit")
         };
         assert_eq!((reason.isa, info1, info2), (Isa::Unknown, 0, 0x1234_5678_9abc));
+    }
+
+    #[test]
+    fn an_interrupt_has_its_vector() {
+        let format = EXIT.replace(
+            "\tfield:unsigned int vcpu_id",
+            "\tfield:u64 info2;\toffset:40;\tsize:8;\tsigned:0;\n\
+             \tfield:u32 intr_info;\toffset:48;\tsize:4;\tsigned:0;\n\
+             \tfield:unsigned int vcpu_id",
+        );
+        let decoder = Decoder::parse(&format, Endian::Little).unwrap();
+        let mut raw = record(Endian::Little);
+        raw[40..48].copy_from_slice(&5_u64.to_le_bytes());
+        raw[48..52].copy_from_slice(&0x8000_00ec_u32.to_le_bytes());
+        let info2 = |raw: &[u8]| match decoder.decode(raw).unwrap().kind {
+            Kind::Exit { info2, .. } => info2,
+            other => panic!("{other:?}"),
+        };
+        // Of another exit it is an exception's, or old.
+        assert_eq!(info2(&raw), 5);
+        raw[8..12].copy_from_slice(&vmx::EXTERNAL_INTERRUPT.to_le_bytes());
+        assert_eq!(info2(&raw), 0x8000_00ec);
     }
 
     #[test]

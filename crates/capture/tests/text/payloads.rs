@@ -83,6 +83,24 @@ fn exits() {
             0,
             exit(Reason { flags: vmx::ENCLAVE_MODE, ..vmx(1) }, 0, 0),
         ),
+        // The vector of an interrupt, before and since intr_info.
+        (
+            "kvm_exit: reason EXTERNAL_INTERRUPT rip 0x1 info 0 800000fd",
+            NO_VCPU,
+            exit(vmx(1), 0, 0x8000_00fd),
+        ),
+        (
+            "kvm_exit: vcpu 0 reason EXTERNAL_INTERRUPT rip 0x0 info1 0x0 info2 0x0 intr_info 0x800000ec \
+             error_code 0x0",
+            0,
+            exit(vmx(1), 0, 0x8000_00ec),
+        ),
+        (
+            "kvm_exit: exit_reason=1 guest_rip=0xfff0 isa=1 info1=0x0 info2=0x0 intr_info=0x80000021 \
+             error_code=0x0 vcpu_id=4",
+            4,
+            exit(vmx(1), 0, 0x8000_0021),
+        ),
         // A reason that the kernel has no name for, and nothing that tells whose it is.
         (
             "kvm_exit: vcpu 0 reason 0x4d rip 0x0 info1 0x0 info2 0x0",

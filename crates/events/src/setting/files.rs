@@ -49,6 +49,22 @@ files! {
     PLE_GAP = "/sys/module/kvm_intel/parameters/ple_gap";
     /// Pause-loop exiting: cycles of a loop.
     PLE_WINDOW = "/sys/module/kvm_intel/parameters/ple_window";
+    /// EPT.
+    EPT = "/sys/module/kvm_intel/parameters/ept";
+    /// Tags of TLB entries by VMX.
+    VPID = "/sys/module/kvm_intel/parameters/vpid";
+    /// NPT.
+    NPT = "/sys/module/kvm_amd/parameters/npt";
+    /// The MMU of KVM that handles faults of several vCPUs at once.
+    TDP_MMU = "/sys/module/kvm/parameters/tdp_mmu";
+    /// Mode-based execute control for guests, Intel.
+    MBEC = "/sys/module/kvm_intel/parameters/mbec";
+    /// The same of AMD.
+    GMET = "/sys/module/kvm_amd/parameters/gmet";
+    /// Guests have counters of the processor to themselves, Intel.
+    MEDIATED_PMU_INTEL = "/sys/module/kvm_intel/parameters/enable_mediated_pmu";
+    /// The same of AMD.
+    MEDIATED_PMU_AMD = "/sys/module/kvm_amd/parameters/enable_mediated_pmu";
     /// Nesting on Intel.
     NESTED_INTEL = "/sys/module/kvm_intel/parameters/nested";
     /// VMREAD and VMWRITE of L1 without exits.

@@ -126,7 +126,7 @@ fn finding(finding: &Finding) -> Shaped<'_> {
     let Words { wanted, why, source, .. } = words::rule(finding.rule.id);
     Shaped {
         rule: finding.rule.id.name(),
-        check: finding.check.id,
+        check: finding.check.id.name(),
         subject,
         pid,
         verdict: found.verdict.name(),

@@ -35,7 +35,7 @@ pub(super) fn write(audit: &Audit, out: &mut dyn Write) -> io::Result<()> {
             out,
             &format!(
                 "{} ({}): {}",
-                finding.check.id,
+                finding.check.id.name(),
                 audit.subject(finding.subject),
                 words::found(&finding.found)
             ),

@@ -146,7 +146,7 @@ fn detailed(page: &mut Page, audit: &Audit, finding: &Finding) -> io::Result<()>
     let found = &finding.found;
     let title = format!(
         "{}, {}: {}",
-        finding.check.id,
+        finding.check.id.name(),
         audit.subject(finding.subject),
         printable(&words::found(found))
     );
@@ -246,7 +246,7 @@ fn listed(page: &mut Page, audit: &Audit, findings: &[&Finding]) -> io::Result<(
     let mut grid = Grid::new(vec![Column::words("check"), Column::words("of"), Column::key("why")]);
     for finding in findings {
         let what = printable(&words::found(&finding.found));
-        let cells = [finding.check.id.to_owned(), audit.subject(finding.subject), what];
+        let cells = [finding.check.id.name().to_owned(), audit.subject(finding.subject), what];
         grid.row(Style::Plain, cells.into());
     }
     grid.write(page.out, page.paint, page.width)?;

@@ -5,18 +5,17 @@ mod findings;
 mod phrases;
 mod results;
 
-use vmtax_analyse::explain::{Compared, Costliest, Evidence, Question, Record, Says, Verdict};
+use vmtax_analyse::explain::{Compared, Costliest, Found, Question, Record, Says, Verdict};
 
-use crate::numbers::{count, counted, duration, fixed, percent, whole};
+use crate::numbers::{counted, duration, fixed, percent, whole};
 use phrases::SMALL_PAGES;
 
 pub(crate) use evidence::evidence;
 pub(crate) use findings::finding;
 pub(crate) use results::{figures, workload};
 
-fn joined(lines: &[Evidence]) -> String {
-    lines.iter().map(evidence).collect::<Vec<_>>().join("; ")
-}
+/// A part of the time that is nothing to gain.
+const LITTLE: f64 = 0.01;
 
 /// The verdict. Hostile text.
 pub(crate) fn verdict(verdict: &Verdict) -> String {
@@ -26,80 +25,114 @@ pub(crate) fn verdict(verdict: &Verdict) -> String {
             percent(*share)
         ),
         Verdict::Contention { share, tax, takers: None } => format!(
-            "vCPUs are held back {} of their running time while their processors are idle, as by a CPU quota (cpu.max); exits take {}",
+            "vCPUs are held back {} of their running time while their processors are idle, as by a CPU quota; exits take {}",
             percent(*share),
             percent(*tax)
         ),
         Verdict::Contention { share, tax, takers: Some(takers) } => {
-            let most = format!(", most of all for {}", takers.join(", "));
-            format!(
-                "vCPUs wait for a processor {} of their running time{}; exits take {}",
-                percent(*share),
-                if takers.is_empty() { "" } else { &most },
-                percent(*tax)
-            )
+            let says = |most: &str| {
+                format!(
+                    "vCPUs wait for a processor {} of their running time{most}; exits take {}",
+                    percent(*share),
+                    percent(*tax)
+                )
+            };
+            // Names are of any length.
+            let who = takers.first().map(|who| who.split(" (").next().unwrap_or(who));
+            let named = says(&who.map_or_else(String::new, |who| format!(", most of all for {who}")));
+            if words_of(&named) <= MOST_WORDS { named } else { says("") }
         }
         Verdict::Exits { tax, most, contention } => {
             let beside = contention
-                .map(|share| format!("; waiting for a processor takes {} more", percent(share)));
+                .map(|share| format!("; waiting for a processor {} more", percent(share)));
             format!(
-                "handling exits takes {} of the running time{}{}",
+                "exits take {} of the running time{}{}",
                 percent(*tax),
                 most.as_ref().map(costliest).unwrap_or_default(),
                 beside.unwrap_or_default()
             )
         }
-        Verdict::WakeUps { rate, short, all, within_ns } => format!(
-            "the guest waits in short halts: {} a second and vCPU, {} of {} within {}; each sleep and wake-up costs more than its exit shows",
+        Verdict::Burst(burst) => format!(
+            "exits take {} of the time for {}, and {} over all: most are {}",
+            percent(burst.worst),
+            duration(burst.length_ns as f64),
+            percent(burst.mean),
+            evidence::kind(&burst.kind)
+        ),
+        Verdict::WakeUps { rate, within_ns, .. } => format!(
+            "the guest waits in short halts: {} a second and vCPU, most within {}; each wake-up costs more than its exit shows",
             whole(*rate),
-            count(*short),
-            count(*all),
             duration(*within_ns as f64)
         ),
         Verdict::BounceBuffer(share) => {
             format!("the guest spends {} in its bounce buffer", percent(*share))
         }
-        Verdict::Finding(found, evidence) => {
-            format!("{}: {}", finding(found).means, joined(evidence))
-        }
-        Verdict::Memory { exits_excluded, shown, pages } => {
+        Verdict::Finding(found) => gist(found),
+        Verdict::Memory { exits_excluded, pages } => {
             let exits = if *exits_excluded { "exits are not the bottleneck; " } else { "" };
-            let shown = shown.as_ref().map(|shown| format!(" ({})", conclusion(shown)));
-            let shown = shown.unwrap_or_default();
-            format!("{exits}the guest waits for memory{shown}: {}", finding(pages).means)
+            format!("{exits}the guest waits for memory: {}", gist(pages))
         }
         Verdict::Results(workloads) => results::verdict(workloads),
         Verdict::NotExits(what) => says(what),
-        Verdict::Idle { busiest, running_ns, wall_ns } => format!(
-            "the VM is idle: its busiest vCPU is not halted {} of the time ({} of {} in all); fewer exits would gain nothing",
-            percent(*busiest),
-            duration(*running_ns as f64),
-            duration(*wall_ns as f64)
+        Verdict::Idle { busiest, .. } => format!(
+            "the VM is idle: its busiest vCPU is not halted {} of the time; fewer exits would gain nothing",
+            percent(*busiest)
         ),
         Verdict::Undecided { says: None, .. } => {
             "undecided: the recording does not show where time goes".to_owned()
         }
         Verdict::Undecided { says: Some(what), most } => {
-            let most = most.as_ref().map(|(found, evidence)| {
-                format!("; most exits: {} ({})", finding(found).means, joined(evidence))
-            });
-            format!("undecided: {}{}", says(what), most.unwrap_or_default())
+            let what = undecided(what);
+            let most = most.as_ref().map(|found| format!("most exits: {}; ", gist(found)));
+            let both = format!("{}{what}", most.unwrap_or_default());
+            if words_of(&both) <= MOST_WORDS { both } else { what }
         }
-        Verdict::NothingToCompare { has_kinds: true, categories } => format!(
-            "undecided: no workload has results of two kinds of VM in one unit ({}): add those of the plain VM",
-            categories.join(", ")
+        Verdict::NothingToCompare { has_kinds: true, .. } => {
+            "undecided: no workload has results of two kinds of VM in one unit: add those of the plain VM".to_owned()
+        }
+        Verdict::NothingToCompare { has_kinds: false, .. } => {
+            "undecided: no category names a kind of VM: use plain, snp, tdx, and options as plain+vhost".to_owned()
+        }
+    }
+}
+
+/// A verdict has at most so many words.
+pub(crate) const MOST_WORDS: usize = 25;
+
+/// Words of a sentence.
+pub(crate) fn words_of(sentence: &str) -> usize {
+    sentence.split_whitespace().filter(|word| word.chars().any(char::is_alphanumeric)).count()
+}
+
+/// What a finding means, without what follows from it.
+fn gist(found: &Found) -> String {
+    let means = finding(found).means;
+    let end = [", ", ": ", "; ", " ("].iter().filter_map(|end| means.find(end)).min();
+    means[..end.unwrap_or(means.len())].to_owned()
+}
+
+/// What is known, where a cost is not.
+fn undecided(what: &Says) -> String {
+    match what {
+        Says::NoEntries(share) => format!(
+            "the cost of exits is unknown: the recording lacks kvm_entry around {} of the time",
+            percent(*share)
         ),
-        Verdict::NothingToCompare { has_kinds: false, categories } => format!(
-            "undecided: no category names a kind of VM ({}): use plain, snp, tdx, and options as plain+vhost",
-            categories.join(", ")
+        Says::LongInterrupts(each_ns) => format!(
+            "host interrupts take {} each: the vCPUs were probably preempted, which only sched_switch shows",
+            duration(*each_ns as f64)
         ),
+        Says::OtherKind(_, here, base) => format!(
+            "counts decide nothing: one is a {} and the other a {} VM, and what an exit costs in each is unknown",
+            here.name(),
+            base.name()
+        ),
+        other => says(other),
     }
 }
 
 fn costliest(most: &Costliest) -> String {
-    let shown = most.shown.as_ref().map(|shown| format!(" ({})", evidence(shown)));
-    let means = finding(&most.found).means;
-    format!("; most of it: {means}{}, {}", shown.unwrap_or_default(), percent(most.share))
+    format!("; most for: {}, {}", gist(&most.found), percent(most.share))
 }
 
 /// The question of a step.
@@ -136,10 +169,19 @@ pub(crate) fn says(says: &Says) -> String {
         ),
         Says::Tax(tax) => gain_at_most(*tax),
         Says::SmallTax(tax) => format!("exits are not the bottleneck: {}", gain_at_most(*tax)),
-        Says::NoRunningTime(ns) => format!(
-            "exits that do not halt took {}; the table does not contain the running time",
-            duration(*ns as f64)
-        ),
+        Says::NoRunningTime { spent_ns, all_ns } => {
+            let known = format!(
+                "exits that do not halt took {} of {} in exits",
+                duration(*spent_ns as f64),
+                duration(*all_ns as f64)
+            );
+            // The vCPUs' time is at least that in exits.
+            if *spent_ns as f64 <= *all_ns as f64 * LITTLE {
+                format!("{known}: fewer of them would gain nothing")
+            } else {
+                format!("{known}; the table does not contain the running time")
+            }
+        }
         Says::NoExits => "the recording contains no exits".to_owned(),
         Says::OnlyCounts { emulated } => {
             let times = "times under an emulator do not reflect hardware, and ";

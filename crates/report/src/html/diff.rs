@@ -85,7 +85,7 @@ fn cost(diff: &Diff, label: &str, side: Subject<'_>) -> Markup {
                 }
                 None => p { (figures::text(&crate::diff::shares(diff, side))) "." },
             }
-            @for note in crate::headline::assumptions(side.ledger, &side.ledger.total()) {
+            @for note in crate::headline::missing(side.ledger, &side.ledger.total()) {
                 p.note { (figures::text(&note)) }
             }
         }

@@ -7,7 +7,7 @@ use vmtax_analyse::ledger;
 use super::frame::{Fact, Frame, Section, closing, framed, shell_word};
 use super::headline::big_percent;
 use super::{described, figures, flame, losses};
-use crate::explain::{Explained, advice, cost, is_of_yes_or_no, sentence, words, workload_table};
+use crate::explain::{Explained, advice, cost, sentence, words, workload_table};
 use crate::names::printable;
 
 /// The whole page.
@@ -95,7 +95,7 @@ fn steps(explained: &Explained<'_>) -> Markup {
                 li id={ "step-" (step.question.name()) } {
                     h3 {
                         (words::question(step.question))
-                        @if is_of_yes_or_no(step) || step.answer != Answer::Yes {
+                        @if step.question.is_polar() || step.answer != Answer::Yes {
                             " " span class={ "badge " (tone(step.answer)) } { (step.answer.name()) }
                         }
                     }
@@ -125,7 +125,7 @@ fn findings(explained: &Explained<'_>) -> Markup {
                         ul { @for line in &finding.evidence { li { (marked(&printable(&words::evidence(line)))) } } }
                         p { strong { "Cost: " } (cost(&finding.cost)) "." }
                         @for one in &finding.remedies { p { strong { "Do: " } (marked(&advice(one))) "." } }
-                        @for (id, why) in &finding.refused { p.note { "Not " (id) ": " (marked(why)) "." } }
+                        @for (id, why) in &finding.refused { p.note { "Not " (id.name()) ": " (marked(why)) "." } }
                         p.note { "Disproved if " (marked(said.disproof)) ". Next: " (marked(said.next)) "." }
                     }
                 }

@@ -2,14 +2,14 @@
 
 use std::io::{self, Write};
 
-use vmtax_analyse::diff::DiffTable;
+use vmtax_analyse::diff::{Conclusion, DiffTable};
 use vmtax_analyse::explain::TAX_MATTERS;
 use vmtax_analyse::vm_facts::kind;
 use vmtax_analyse::{Diff, Ledger, Per};
 
 use super::layout::{Paint, Style};
 use super::{Page, Text};
-use crate::numbers::percent;
+use crate::numbers::{duration, percent, significant};
 use crate::{Compares, Comparison, diff as described, losses, names};
 
 impl Compares for Text {
@@ -29,7 +29,7 @@ impl Compares for Text {
         for (label, side) in sides {
             let text = crate::diff::shares(&comparison.diff, side);
             page.paragraph(Style::Plain, &format!("  {label:<9} "), &text)?;
-            for note in crate::headline::assumptions(side.ledger, &side.ledger.total()) {
+            for note in crate::headline::missing(side.ledger, &side.ledger.total()) {
                 page.paragraph(Style::Faint, "            ", &note)?;
             }
         }
@@ -69,7 +69,45 @@ pub(crate) fn verdict(comparison: &Comparison<'_>) -> String {
     } else {
         format!("The other takes {ratio:.2} times the exits of the base")
     };
-    format!("{words} ({}){cost}.", unit(comparison.diff.per))
+    let conclusion = comparison.diff.conclusion.as_ref();
+    let conclusion = conclusion.map(|one| format!(" {}.", concluded(one, comparison.diff.per)));
+    format!("{words} ({}){cost}.{}", unit(comparison.diff.per), conclusion.unwrap_or_default())
+}
+
+/// What the difference comes to, in one sentence.
+fn concluded(conclusion: &Conclusion, per: Per) -> String {
+    match conclusion {
+        Conclusion::Load(times) => {
+            let load = if *times > 1.0 { "more" } else { "less" };
+            format!(
+                "All causes changed alike, by {times:.2} times: {load} load, and no cause of its own"
+            )
+        }
+        Conclusion::Cause { cause, base, other, detail } => {
+            let times = match (base.time_ns, other.time_ns) {
+                (Some(a), Some(b)) => format!(
+                    "{} {} in place of {}, by {} exits in place of {}",
+                    duration(b),
+                    unit(per),
+                    duration(a),
+                    significant(other.rate),
+                    significant(base.rate)
+                ),
+                _ => format!(
+                    "{} exits {} in place of {}",
+                    significant(other.rate),
+                    unit(per),
+                    significant(base.rate)
+                ),
+            };
+            let what = detail.map(|detail| format!(", most of it {}", names::detail(detail)));
+            format!(
+                "Most of the difference is {}: {times}{}",
+                cause.name(),
+                what.unwrap_or_default()
+            )
+        }
+    }
 }
 
 /// Whose vCPUs were preempted, where that is more than the noise of a busy host.

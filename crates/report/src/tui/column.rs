@@ -20,7 +20,7 @@ pub(super) const NAME: &str = "name";
 pub(super) struct Measure {
     /// Rates are over it; `None` shows counts.
     pub(super) length_ns: Option<u64>,
-    /// Time not halted of all vCPUs.
+    /// Known time not halted of all vCPUs.
     pub(super) base_ns: u64,
     pub(super) coverage: Coverage,
 }

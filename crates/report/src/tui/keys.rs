@@ -68,7 +68,7 @@ pub(super) const HELP: [(&str, &str); 17] = [
     ("l", "all losses"),
     ("h ? F1", "this help"),
     ("q F10 Ctrl-C", "end"),
-    ("TAX%", "time in exits, of the time that is not halted"),
+    ("TAX%", "time in exits, of the known time not halted"),
     ("KERN% USER% HALT% PREE%", "in the kernel, in the VMM, halted, preempted"),
     ("P99", "99th percentile (upper bound, within 2x)"),
 ];

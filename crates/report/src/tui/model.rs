@@ -282,7 +282,7 @@ impl Model {
         let time = &grouped.whole.time;
         let measure = Measure {
             length_ns: is_rate.then_some(frame.length_ns),
-            base_ns: time.wall_ns.saturating_sub(time.halted_ns),
+            base_ns: ledger::running_ns(time),
             coverage: self.coverage(),
         };
         let whole = grouped.whole.clone();

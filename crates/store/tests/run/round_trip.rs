@@ -287,7 +287,7 @@ fn stored_words_do_not_change() {
     let expected = "none msr-read msr-write port-in port-out mmio-read mmio-write page-fault \
                     hypercall hyperv-hypercall xen-hypercall cpuid cr-read cr-write apic-read \
                     apic-write ghcb ghcb-msr tdvmcall vmcs-field overflow halt memory-fault to-private to-shared pre-fault \
-                    mapped-fault mapped-fetch";
+                    mapped-fault mapped-fetch interrupt";
     assert_eq!(kinds.join(" "), expected);
 }
 

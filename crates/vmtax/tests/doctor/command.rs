@@ -238,7 +238,7 @@ fn costs_come_first_and_lines_fit_80_columns() {
     let text = stdout(folder.path(), "doctor --root host");
     let text = String::from_utf8(text).unwrap();
     for part in [
-        "Of 41 checks: 2 cost you, 0 unknown,",
+        "Of 50 checks: 2 cost you, 0 unknown,",
         "- thp-enabled, host: guest memory gets no transparent huge pages\n",
         "    seen  /sys/kernel/mm/transparent_hugepage/enabled = always madvise [never]\n",
         "    fix   echo madvise > /sys/kernel/mm/transparent_hugepage/enabled\n",
@@ -410,7 +410,7 @@ fn a_guest_is_read_through_ssh() {
         guest.map(|finding| (finding["check"].clone(), finding["verdict"].clone())).collect()
     };
     assert_eq!(of_guest(&remote), of_guest(&local));
-    assert_eq!(of_guest(&remote).len(), 9);
+    assert_eq!(of_guest(&remote).len(), 10);
     assert_eq!(remote["guest"], "ssh:root@guest.example");
     let called = fs::read_to_string(folder.path().join("called")).unwrap();
     let called: Vec<&str> = called.lines().collect();

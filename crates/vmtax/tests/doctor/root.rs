@@ -38,6 +38,7 @@ const COMMON: &[(&str, &str)] = &[
     ("/sys/module/kvm/parameters/nx_huge_pages", "N\n"),
     ("/sys/module/kvm/parameters/halt_poll_ns", "200000\n"),
     ("/sys/module/kvm/parameters/enable_pmu", "N\n"),
+    ("/sys/module/kvm/parameters/tdp_mmu", "Y\n"),
     ("/sys/devices/system/cpu/online", "0-7\n"),
     ("/sys/devices/system/cpu/nohz_full", "4-5\n"),
     ("/sys/devices/system/cpu/isolated", "4-5\n"),
@@ -68,6 +69,8 @@ const INTEL: &[(&str, &str)] = &[
     ),
     ("/sys/module/kvm_intel/initstate", "live\n"),
     ("/sys/module/kvm_intel/parameters/preemption_timer", "Y\n"),
+    ("/sys/module/kvm_intel/parameters/ept", "Y\n"),
+    ("/sys/module/kvm_intel/parameters/vpid", "Y\n"),
     ("/sys/module/kvm_intel/parameters/enable_apicv", "Y\n"),
     ("/sys/module/kvm_intel/parameters/enable_ipiv", "Y\n"),
     ("/sys/module/kvm_intel/parameters/ple_gap", "128\n"),
@@ -84,6 +87,7 @@ const AMD: &[(&str, &str)] = &[
          flags\t\t: fpu svm tsc avic vgif vnmi pausefilter pfthreshold\n",
     ),
     ("/sys/module/kvm_amd/initstate", "live\n"),
+    ("/sys/module/kvm_amd/parameters/npt", "Y\n"),
     ("/sys/module/kvm_amd/parameters/avic", "Y\n"),
     ("/sys/module/kvm_amd/parameters/pause_filter_thresh", "128\n"),
     ("/sys/module/kvm_amd/parameters/pause_filter_count", "3000\n"),
@@ -254,5 +258,5 @@ pub(crate) fn verdicts(host: &Root, guest: Option<&Root>) -> BTreeMap<&'static s
     }
     let system = vmtax_host::system(&at_host).unwrap();
     let found = findings(&system, guest.map(|_| at_guest.as_path()));
-    found.iter().map(|finding| (finding.check.id, finding.found.verdict)).collect()
+    found.iter().map(|finding| (finding.check.id.name(), finding.found.verdict)).collect()
 }

@@ -21,7 +21,10 @@ fn good_systems_have_nothing_to_change() {
         ("avic", N),
         ("avic-inhibit", N),
         ("host-pages", U),
+        ("hv-enlightenments", N),
         ("kernel", N),
+        ("mbec", N),
+        ("mediated-pmu", N),
         ("pv-ipi", N),
         ("private-pages", N),
         ("snp-firmware", N),
@@ -30,18 +33,24 @@ fn good_systems_have_nothing_to_change() {
         ("vgif", N),
         ("vls", N),
         ("vnmi", N),
+        ("windows-cpu", N),
     ];
     let amd = [
         ("apicv", N),
         ("host-pages", U),
+        ("hv-enlightenments", N),
         ("ipiv", N),
         ("kernel", N),
+        ("mbec", N),
+        ("mediated-pmu", N),
         ("preemption-timer", N),
         ("private-pages", N),
         ("shadow-vmcs", N),
         ("snp-firmware", N),
         ("tdx-module", N),
         ("thp-shmem", N),
+        ("vpid", N),
+        ("windows-cpu", N),
     ];
     for (name, host, others) in
         [("intel", Root::intel(), &intel[..]), ("amd", Root::amd(), &amd[..])]
@@ -50,7 +59,7 @@ fn good_systems_have_nothing_to_change() {
         let host = host.with("/sys/module/kvm/parameters/halt_poll_ns", "0\n");
         let found = verdicts(&host, Some(&Root::guest()));
         let all: BTreeSet<&str> =
-            RULES.iter().flat_map(|rule| rule.checks).map(|check| check.id).collect();
+            RULES.iter().flat_map(|rule| rule.checks).map(|check| check.id.name()).collect();
         assert_eq!(found.keys().copied().collect::<BTreeSet<_>>(), all, "{name}");
         let mut expected: BTreeMap<&str, Verdict> = all.into_iter().map(|id| (id, O)).collect();
         expected.extend(others.iter().copied());
@@ -398,6 +407,117 @@ fn devices_counters_nesting_and_versions() {
     );
 }
 
+const WINDOWS: &str = "qemu-system-x86_64 -smp 4 -cpu Skylake-Server,hv_relaxed,hv_vpindex,hv_time";
+
+#[test]
+fn windows_guests_and_device_models() {
+    const STIMER: &str =
+        "qemu-system-x86_64 -cpu host,hv_vpindex,hv_time,hv_synic,hv-stimer=on,hv-tlbflush,hv-ipi";
+    const APICV: &str = "qemu-system-x86_64 -cpu host,-md-clear,hv_vpindex,hv_time,hv_synic,hv_stimer,hv-apicv,hv-tlbflush,hv-ipi";
+    const NO_IPIS: &str =
+        "qemu-system-x86_64 -cpu host,hv_vpindex,hv_time,hv_synic,hv_stimer,hv-apicv";
+    const MITIGATED: &str =
+        "vendor_id\t: GenuineIntel\nflags\t\t: fpu vmx md_clear\nvmx flags\t: vnmi apicv\n";
+    check(
+        &[
+            ("hv-enlightenments", I, &[("vm cmdline", WINDOWS)], C),
+            // SynIC beside APICv.
+            ("hv-enlightenments", I, &[("vm cmdline", STIMER)], C),
+            ("hv-enlightenments", I, &[("vm cmdline", STIMER), ("intel enable_apicv", "N\n")], O),
+            ("hv-enlightenments", I, &[("vm cmdline", APICV)], O),
+            ("hv-enlightenments", I, &[("vm cmdline", NO_IPIS)], C),
+            (
+                "hv-enlightenments",
+                I,
+                &[("vm cmdline", "qemu-system-x86_64 -cpu host,hv-passthrough")],
+                O,
+            ),
+            (
+                "hv-enlightenments",
+                I,
+                &[("vm cmdline", "qemu-system-x86_64 -cpu host -rtc base=localtime")],
+                U,
+            ),
+            ("hv-enlightenments", I, &[("vm cmdline", "cloud-hypervisor --cpus boot=2")], U),
+            ("windows-cpu", I, &[("vm cmdline", WINDOWS), ("/proc/cpuinfo", MITIGATED)], O),
+            ("windows-cpu", I, &[("vm cmdline", STIMER), ("/proc/cpuinfo", MITIGATED)], C),
+            ("windows-cpu", I, &[("vm cmdline", APICV), ("/proc/cpuinfo", MITIGATED)], O),
+            ("windows-cpu", I, &[("vm cmdline", STIMER)], O),
+            ("windows-cpu", I, &[("vm cmdline", STIMER), ("/proc/cpuinfo", "-")], U),
+            ("emulated-devices", I, &[("vm cmdline", "qemu-system-x86_64 -device e1000")], C),
+            (
+                "emulated-devices",
+                I,
+                &[("vm cmdline", "qemu-system-x86_64 -drive file=disk,format=raw")],
+                C,
+            ),
+            (
+                "emulated-devices",
+                I,
+                &[(
+                    "vm cmdline",
+                    "qemu-system-x86_64 -drive file=disk,if=none,id=d0 -device ide-cd",
+                )],
+                O,
+            ),
+            ("emulated-devices", I, &[("vm cmdline", "firecracker")], U),
+            ("nested-paging", I, &[("intel ept", "N\n")], C),
+            ("nested-paging", A, &[("amd npt", "0\n")], C),
+            ("vpid", I, &[("intel vpid", "N\n")], C),
+            ("tdp-mmu", I, &[("kvm tdp_mmu", "N\n")], C),
+            ("tdp-mmu", I, &[("kvm tdp_mmu", "-")], N),
+            ("mbec", I, &[("intel mbec", "Y\n")], O),
+            ("mbec", I, &[("intel mbec", "N\n"), ("count nested_run", "9\n")], C),
+            ("mbec", A, &[("amd gmet", "N\n")], N),
+            ("mediated-pmu", I, &[("intel enable_mediated_pmu", "Y\n")], O),
+            ("mediated-pmu", I, &[("intel enable_mediated_pmu", "N\n")], N),
+            (
+                "swapped",
+                I,
+                &[(
+                    "vm smaps",
+                    "7f00-7f01 rw-p 0 00:00 0\nSize: 1048576 kB\nRss: 524288 kB\nSwap: 524288 kB\n",
+                )],
+                C,
+            ),
+            ("swapped", I, &[("vm smaps", "-")], U),
+        ],
+        |host| verdicts(host, None),
+    );
+}
+
+/// Another VM whose vCPUs are pinned to the same CPUs shares them; one that may run anywhere does not by that.
+#[test]
+fn cpus_of_several_vms_are_one_map() {
+    let other = |cpus: &str| {
+        let status = format!("Name:\tCPU 0/KVM\nCpus_allowed_list:\t{cpus}\n");
+        Root::intel()
+            .with("/proc/4800/cmdline", "qemu-system-x86_64\0-name\0guest=db,debug-threads=on\0")
+            .with("/proc/4800/comm", "qemu-system-x86\n")
+            .with("/proc/4800/task/4801/status", &status)
+            .link("/proc/4800/fd/9", "/dev/kvm")
+            .link("/proc/4800/fd/11", "anon_inode:kvm-vm")
+            .link("/proc/4800/fd/12", "anon_inode:kvm-vcpu:0")
+    };
+    let of_first = |host: &Root| {
+        let folder = tempfile::tempdir().unwrap();
+        host.write(folder.path());
+        let system = vmtax_host::system(folder.path()).unwrap();
+        let found = crate::root::findings(&system, None);
+        let is_first = |finding: &vmtax_analyse::audit::Finding| {
+            finding.check.id.name() == "vcpu-pinning"
+                && finding.subject == vmtax_analyse::audit::Subject::Vm(4711)
+        };
+        found.into_iter().find(is_first).unwrap().found
+    };
+    let shared = of_first(&other("4"));
+    assert_eq!(shared.verdict, C);
+    assert_eq!(words::found(&shared), "CPUs 4 of its vCPUs serve threads of other VMs too: db");
+    for cpus in ["0-7", "2", "4-6"] {
+        assert_eq!(of_first(&other(cpus)).verdict, O, "{cpus}");
+    }
+}
+
 /// What is changed of the good guest; the host is a good one.
 #[test]
 fn guests() {
@@ -428,6 +548,10 @@ fn guests() {
             ("guest-idle-poll", G, &[("/proc/cmdline", "idle=poll\n")], O),
             ("guest-idle-poll", G, &[("/proc/cmdline", "idle=halt\n")], O),
             ("guest-idle-poll", G, &[("/proc/cmdline", "-")], U),
+            ("guest-tick", G, &[("/proc/cmdline", "nohz=off\n")], C),
+            ("guest-tick", G, &[("/proc/cmdline", "highres=off quiet\n")], C),
+            ("guest-tick", G, &[("/proc/cmdline", "nohz=on\n")], O),
+            ("guest-tick", G, &[("/proc/cmdline", "-")], U),
             ("tsc-deadline", G, &[("/proc/cpuinfo", PLAIN)], C),
             ("tsc-deadline", G, &[("/proc/cpuinfo", FLAGS)], C),
             ("tsc-deadline", G, &[("/proc/cpuinfo", "nothing\n")], U),
@@ -503,7 +627,7 @@ fn fixes_are_those_of_this_vm() {
         host.write(folder.path());
         let system = vmtax_host::system(folder.path()).unwrap();
         let found = crate::root::findings(&system, None);
-        let one = found.into_iter().find(|finding| finding.check.id == check).unwrap();
+        let one = found.into_iter().find(|finding| finding.check.id.name() == check).unwrap();
         {
             let what = words::found(&one.found);
             (one.found.fix, what)

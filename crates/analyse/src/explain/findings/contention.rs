@@ -5,7 +5,7 @@ use super::super::finding::{Cost, Evidence, Finding, Found, Holder};
 use super::super::sums::{TAX_MATTERS, WORTH, total};
 use crate::Ledger;
 use crate::ledger::{Taken, Taker, running_ns};
-use crate::remedy::Context;
+use crate::remedy::{Context, RemedyId};
 
 /// Part of the taken time from which on a class of threads counts, and from which on it is most of it.
 const PART: f64 = 0.2;
@@ -64,39 +64,39 @@ pub(in crate::explain) fn is_throttled(takers: &[(&Taker, Taken)]) -> bool {
 }
 
 /// What classes of threads take processors.
-fn remedies_of_takers(ledger: &Ledger, takers: &[(&Taker, Taken)]) -> Vec<&'static str> {
+fn remedies_of_takers(ledger: &Ledger, takers: &[(&Taker, Taken)]) -> Vec<RemedyId> {
     if is_throttled(takers) {
-        return vec!["cpu-quota"];
+        return vec![RemedyId::CpuQuota];
     }
     let takes = |is: fn(&Taker) -> bool| part(takers, is) >= PART;
-    let mut ids = vec!["vcpu-pinning"];
+    let mut ids = vec![RemedyId::VcpuPinning];
     if takes(is_vcpu) {
-        ids.push("fewer-vcpus");
+        ids.push(RemedyId::FewerVcpus);
     }
     if takes(is_io) {
-        ids.push("iothread-pinning");
+        ids.push(RemedyId::IothreadPinning);
     }
     if takes(is_ksm) {
-        ids.push("ksm-off");
+        ids.push(RemedyId::KsmOff);
     }
     // Softirqs beside other threads are mostly work of those.
     if part(takers, is_irq) >= HALF {
-        ids.push("irq-threads");
+        ids.push(RemedyId::IrqThreads);
     }
     // Isolation keeps other tasks away: no vCPU, and nothing that is placed by a remedy of its own.
     if takers.is_empty() || takes(|taker| !is_vcpu(taker) && !is_idle_task(taker)) {
-        ids.push("cpu-isolation");
+        ids.push(RemedyId::CpuIsolation);
     }
     if takes(is_idle_task) {
-        ids.push("cpu-quota");
+        ids.push(RemedyId::CpuQuota);
     }
     // What takes most comes first. With more vCPUs than processors no pinning parts them.
     let crowded = takes(is_vcpu) && has_too_many_vcpus(ledger);
     let first = [
-        (part(takers, is_io) >= HALF, "iothread-pinning"),
-        (part(takers, is_ksm) >= HALF, "ksm-off"),
-        (part(takers, is_irq) >= HALF, "irq-threads"),
-        (crowded, "fewer-vcpus"),
+        (part(takers, is_io) >= HALF, RemedyId::IothreadPinning),
+        (part(takers, is_ksm) >= HALF, RemedyId::KsmOff),
+        (part(takers, is_irq) >= HALF, RemedyId::IrqThreads),
+        (crowded, RemedyId::FewerVcpus),
     ];
     if let Some((_, id)) = first.iter().find(|(is_first, _)| *is_first) {
         ids.sort_by_key(|one| one != id);

@@ -5,7 +5,7 @@ use vmtax_events::Stat;
 use super::super::certainty::Certainty;
 use super::super::finding::{Evidence, Finding, Found};
 use crate::Ledger;
-use crate::remedy::Context;
+use crate::remedy::{Context, RemedyId};
 
 /// How much more a counter must count than in the base.
 const MORE: f64 = 1.5;
@@ -66,7 +66,7 @@ pub(in crate::explain) fn of_counters(
         let mut finding = Finding::new(Found::RemoteMemory, Certainty::Likely);
         finding.evidence = evidence(ledger, base, &[name, "node-loads", "instructions"]);
         finding.weight = 0.02;
-        finding.advise(&["numa-node"], context);
+        finding.advise(&[RemedyId::NumaNode], context);
         found.push(finding);
     }
     found

@@ -7,19 +7,18 @@ use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Reason, Tally};
 use super::super::certainty::Certainty;
 use super::super::finding::{Evidence, Finding, Found, Most};
 use super::super::mapping;
-use super::super::subject::{self, Subject};
+use super::super::subject::{Subject, register_in_memory};
 use super::super::sums::{
-    FEW, POLL_NS, Sum, Sums, WORTH, add, faults_wait, halts, is_half, is_most, mean_ns, short_halts,
+    FEW, POLL_NS, Sum, Sums, TICK, WORTH, add, faults_wait, halts, halts_return, is_half, is_most,
+    mean_ns, periodic_wake_ups, short_halts,
 };
 use super::memory::{only_if_mapping, refaults, small_by_faults};
 use crate::Ledger;
-use crate::remedy::{Context, VmKind};
+use crate::remedy::{Context, RemedyId, VmKind};
 use crate::table::cause_of;
 
 /// Addresses and reasons that are named.
 const NAMED: usize = 4;
-/// Rates of a kernel's tick, a second and vCPU: CONFIG_HZ is 100 to 1000.
-const TICK: std::ops::RangeInclusive<f64> = 80.0..=1100.0;
 /// Part of the host interrupts that expired guest timers must leave over for it to be more than their variation.
 const OTHERS: f64 = 0.1;
 /// Accesses of the VMCS for an entry of L2 that a hypervisor has at least without shadowing. With it some fields remain (3 in
@@ -32,17 +31,18 @@ pub(in crate::explain) fn of_exits(
     sums: &Sums,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (word, sum) in &sums.by_subject {
+    let at_once = halts_return(ledger, sums);
+    for (&subject, sum) in &sums.by_subject {
         if !sums.matters(sum) {
             continue;
         }
-        let subject = subject::find(word);
-        let what = match *word {
-            "other" => Found::OtherExits(reasons(sum)),
-            "memory-faults" if faults_wait(ledger, sums) => Found::FaultsWait,
-            _ => Found::Exits(subject.id),
+        let what = match subject {
+            Subject::Other => Found::OtherExits(reasons(sum)),
+            Subject::MemoryFaults if faults_wait(ledger, sums) => Found::FaultsWait,
+            Subject::Halts if at_once.is_some() => Found::HaltsReturn,
+            _ => Found::Exits(subject),
         };
-        let mut finding = Finding::new(what, certainty(word, sum));
+        let mut finding = Finding::new(what, certainty(subject, sum));
         finding.weight = sums.weight(sum);
         finding.cost = sums.cost(sum);
         finding.evidence.push(Evidence::Exits {
@@ -52,22 +52,85 @@ pub(in crate::explain) fn of_exits(
             rate: sums.rate(sum.count),
             spent_ns: sums.spent_ns(sum),
         });
-        finding.evidence.extend(details(sum));
+        finding.evidence.extend(details(sum, sums.timed));
+        if subject == Subject::Halts {
+            finding.evidence.extend(at_once.clone());
+        }
         let remedies = fitting(ledger, context, subject, sum, sums, &mut finding.evidence);
         finding.advise(&remedies, context);
-        if *word == "memory-faults" && mapping::is_small(ledger).is_none() {
+        if subject == Subject::MemoryFaults && mapping::is_small(ledger).is_none() {
             only_if_mapping(&mut finding);
         }
         found.push(finding);
     }
     found.extend(xapic(ledger, context));
+    found.extend(periodic(ledger, sums));
+    found.extend(slow(sums));
     found
 }
 
-fn certainty(word: &str, sum: &Sum) -> Certainty {
-    match word {
-        "device-registers" | "host-interrupts" | "counters" => Certainty::Possible,
-        "notifications-to-vmm" | "halts" | "spinning" | "guest-timer" => Certainty::Likely,
+/// Ticks of kernels (CONFIG_HZ), a second.
+const HZ: [f64; 4] = [100.0, 250.0, 300.0, 1000.0];
+/// How far from that a rate may be, and the part of the time that an idle guest is halted.
+const NEAR: f64 = 0.03;
+const IDLE: f64 = 0.9;
+
+/// A timer wakes an idle guest at a fixed rate: one that runs by itself, or the guest's tick. No rate proves which.
+fn periodic(ledger: &Ledger, sums: &Sums) -> Option<Finding> {
+    let (rate, armed) = periodic_wake_ups(ledger, sums, arms(ledger))?;
+    let is_tick = HZ.iter().any(|hz| (rate - hz).abs() <= hz * NEAR);
+    let is_idle = ledger.time_total().halted_ns as f64 >= sums.wall_ns as f64 * IDLE;
+    let found = if armed < rate * OTHERS {
+        Found::PeriodicTimer { armed: false }
+    } else if armed > rate * (1.0 - OTHERS) && is_tick && is_idle {
+        Found::PeriodicTimer { armed: true }
+    } else {
+        return None;
+    };
+    let mut finding = Finding::new(found, Certainty::Possible);
+    finding.evidence.push(Evidence::PeriodicWakeUps(rate, armed));
+    finding.weight = 0.001;
+    Some(finding)
+}
+
+/// An access that takes the VMM as long on average is slow: others take some microseconds, with QEMU's main lock some tens.
+const SLOW_NS: u64 = 200_000;
+
+/// Registers that take the VMM far longer than registers do.
+fn slow(sums: &Sums) -> Option<Finding> {
+    let is_device = |detail: &Detail| {
+        use DetailKind as K;
+        matches!(detail.kind, K::PortIn | K::PortOut | K::MmioRead | K::MmioWrite)
+    };
+    let details = sums.by_subject.values().flat_map(|sum| &sum.details);
+    let mut slow: Vec<(Detail, u64, u64)> = details
+        .filter(|(detail, (count, ns))| {
+            sums.timed && is_device(detail) && *count >= FEW && ns / (*count).max(1) >= SLOW_NS
+        })
+        .map(|(detail, (count, ns))| (*detail, *ns, ns / (*count).max(1)))
+        .collect();
+    slow.sort_by_key(|(detail, ns, _)| (std::cmp::Reverse(*ns), *detail));
+    let all: u64 = slow.iter().fold(0, |sum, (_, ns, _)| sum.saturating_add(*ns));
+    let matters = all as f64 >= sums.base_ns as f64 * WORTH;
+    (matters && !slow.is_empty()).then(|| {
+        let mut finding = Finding::new(Found::SlowRegisters, Certainty::Certain);
+        let lines = slow.iter().take(NAMED);
+        finding
+            .evidence
+            .extend(lines.map(|(detail, _, each)| Evidence::SlowAccess(*detail, *each)));
+        finding.weight = 0.001;
+        finding
+    })
+}
+
+fn certainty(subject: Subject, sum: &Sum) -> Certainty {
+    match subject {
+        Subject::DeviceRegisters | Subject::HostInterrupts | Subject::Counters => {
+            Certainty::Possible
+        }
+        Subject::NotificationsToVmm | Subject::Halts | Subject::Spinning | Subject::GuestTimer => {
+            Certainty::Likely
+        }
         _ if sum.details.is_empty() && sum.tally.timed == 0 => Certainty::Likely,
         _ => Certainty::Certain,
     }
@@ -80,12 +143,17 @@ fn reasons(sum: &Sum) -> Most<Reason> {
     Most::of(all.into_iter().map(|(reason, _)| *reason).collect(), NAMED)
 }
 
-/// What the exits accessed, most first; `None` where no detail is known.
-fn details(sum: &Sum) -> Option<Evidence> {
-    let mut all: Vec<(Detail, u64)> = sum.details.iter().map(|(d, count)| (*d, *count)).collect();
-    all.sort_by_key(|(detail, count)| (std::cmp::Reverse(*count), *detail));
-    let mut most = Most::of(all, NAMED);
-    most.named.retain(|(detail, _)| detail.kind != DetailKind::Overflow);
+/// What the exits accessed, what takes most first; `None` where no detail is known.
+fn details(sum: &Sum, timed: bool) -> Option<Evidence> {
+    let of_time = |ns: u64| if timed { ns } else { 0 };
+    let mut all: Vec<(Detail, u64, u64)> =
+        sum.details.iter().map(|(d, (count, ns))| (*d, *count, of_time(*ns))).collect();
+    all.sort_by_key(|(detail, count, ns)| {
+        (std::cmp::Reverse(*ns), std::cmp::Reverse(*count), *detail)
+    });
+    let each = |(detail, count, ns)| (detail, count, timed.then(|| ns / u64::max(count, 1)));
+    let mut most = Most::of(all.into_iter().map(each).collect(), NAMED);
+    most.named.retain(|(detail, ..)| detail.kind != DetailKind::Overflow);
     (!most.named.is_empty()).then_some(Evidence::Details(most))
 }
 
@@ -93,14 +161,14 @@ fn details(sum: &Sum) -> Option<Evidence> {
 fn fitting(
     ledger: &Ledger,
     context: &Context,
-    subject: &Subject,
+    subject: Subject,
     sum: &Sum,
     sums: &Sums,
     evidence: &mut Vec<Evidence>,
-) -> Vec<&'static str> {
-    let mut ids = subject.remedies.to_vec();
-    match subject.id {
-        "guest-timer" => {
+) -> Vec<RemedyId> {
+    let mut ids = subject.remedies().to_vec();
+    match subject {
+        Subject::GuestTimer => {
             let arms = arms(ledger);
             let of_tick = sums.rate(arms).is_some_and(|rate| TICK.contains(&rate));
             let busy = sums.base_ns as f64 >= sums.wall_ns as f64 * 0.5;
@@ -108,8 +176,11 @@ fn fitting(
                 ids.clear();
             }
         }
-        "host-interrupts" => of_interrupts(ledger, context, (sum, sums), &mut ids, evidence),
-        "halts" => match short_halts(ledger) {
+        Subject::Halts if is_at_once(evidence) => ids = vec![RemedyId::NoKvmapf],
+        Subject::HostInterrupts | Subject::HostTick => {
+            of_interrupts(ledger, context, (sum, sums), &mut ids, evidence)
+        }
+        Subject::Halts => match short_halts(ledger) {
             Some((short, all)) if sums.timed && is_most(short, all) => {
                 let polling = polling_ns(ledger) as f64 / sums.wall_ns.max(1) as f64;
                 let within_ns = POLL_NS;
@@ -117,30 +188,42 @@ fn fitting(
             }
             _ => ids.clear(),
         },
-        "notifications" if sums.timed && !ledger.recording.coverage.userspace => {
+        Subject::Notifications if sums.timed && !ledger.recording.coverage.userspace => {
             evidence.push(Evidence::ShortNotifications(mean_ns(sum)));
         }
         // A register that is read is no queue's notification.
-        "device-registers" if sum.details.keys().any(|one| one.is_write() != Some(true)) => {
-            ids.retain(|id| *id != "ioeventfd");
+        Subject::DeviceRegisters if sum.details.keys().any(|one| one.is_write() != Some(true)) => {
+            ids.retain(|id| *id != RemedyId::Ioeventfd);
         }
-        "memory-faults" => of_faults(ledger, (sum, sums), &mut ids, evidence),
-        "counters" if rotated(ledger) => {
+        Subject::MemoryFaults => of_faults(ledger, (sum, sums), &mut ids, evidence),
+        Subject::Counters if rotated(ledger) => {
             evidence.push(Evidence::RotatedCounters);
-            ids.retain(|id| *id == "fewer-events");
+            ids.retain(|id| *id == RemedyId::FewerEvents);
         }
         // A lock whose owner runs, or an idle guest that polls: no vCPU waits for a processor.
-        "spinning" if ledger.contention().is_some_and(|share| share < WORTH) => {
+        Subject::Spinning if ledger.contention().is_some_and(|share| share < WORTH) => {
             evidence.push(Evidence::NoPreemption);
             ids.clear();
         }
-        "vmcs-accesses" => {
+        Subject::VmcsAccesses => {
             if let Some(each) = accesses_per_entry(ledger).filter(|each| *each < WITHOUT_SHADOW) {
                 evidence.push(Evidence::ShadowedVmcs(each));
                 ids.clear();
             }
         }
-        "no-virtual-apic" | "ipi" if context.vendor == Isa::Unknown => ids.clear(),
+        Subject::NoVirtualApic | Subject::Ipi if context.vendor == Isa::Unknown => ids.clear(),
+        Subject::Ipi if context.kind.is_confidential() => {
+            ids.extend([RemedyId::PvIpi, RemedyId::GuestHaltpoll]);
+        }
+        Subject::Ipi if context.is_windows => ids.extend([RemedyId::HvIpi, RemedyId::HvTlbflush]),
+        Subject::Rtc
+            if sums.timed && sums.rate(sum.count).is_some_and(|rate| rate < *TICK.start()) =>
+        {
+            ids.clear();
+        }
+        Subject::Nesting if context.is_windows => {
+            ids.extend([RemedyId::HvEvmcs, RemedyId::NestedMbec])
+        }
         _ => {}
     }
     if sum.count < FEW && !ids.is_empty() {
@@ -150,12 +233,16 @@ fn fitting(
     ids
 }
 
+fn is_at_once(evidence: &[Evidence]) -> bool {
+    evidence.iter().any(|line| matches!(line, Evidence::HaltsAtOnce { .. }))
+}
+
 /// Interrupts of the host: a tick, devices, or time in which others ran.
 fn of_interrupts(
     ledger: &Ledger,
     context: &Context,
     (sum, sums): (&Sum, &Sums),
-    ids: &mut Vec<&'static str>,
+    ids: &mut Vec<RemedyId>,
     evidence: &mut Vec<Evidence>,
 ) {
     if sums.interrupts_wait(ledger).is_some() {
@@ -172,15 +259,15 @@ fn of_interrupts(
     }
     match sums.rate(others) {
         Some(rate) if rate < *TICK.start() => ids.clear(),
-        Some(rate) if TICK.contains(&rate) => ids.retain(|id| *id == "host-nohz-full"),
+        Some(rate) if TICK.contains(&rate) => ids.retain(|id| *id == RemedyId::HostNohzFull),
         Some(rate) => {
-            let injected = sums.by_subject.get("no-virtual-apic").map_or(0, |sum| sum.count);
+            let injected = sums.by_subject.get(&Subject::NoVirtualApic).map_or(0, |sum| sum.count);
             if is_half(injected, others) {
                 evidence.push(Evidence::InjectedInterrupts(injected));
                 ids.clear();
             } else {
                 evidence.push(Evidence::InterruptRate(rate));
-                ids.retain(|id| *id == "irq-affinity");
+                ids.retain(|id| *id == RemedyId::IrqAffinity);
             }
         }
         None => ids.clear(),
@@ -191,12 +278,12 @@ fn of_interrupts(
 fn of_faults(
     ledger: &Ledger,
     (sum, sums): (&Sum, &Sums),
-    ids: &mut Vec<&'static str>,
+    ids: &mut Vec<RemedyId>,
     evidence: &mut Vec<Evidence>,
 ) {
     if faults_wait(ledger, sums) {
         evidence.push(Evidence::LongFaults(mean_ns(sum)));
-        *ids = vec!["resident-memory"];
+        *ids = vec![RemedyId::ResidentMemory];
     } else if let Some(again) = refaults(ledger) {
         evidence.extend([again, Evidence::PagesTaken]);
         ids.clear();
@@ -258,9 +345,9 @@ fn xapic(ledger: &Ledger, context: &Context) -> Option<Finding> {
         exits.fold(0u64, |sum, (_, tally)| sum.saturating_add(tally.count))
     };
     let in_memory = sum(&|key| {
-        subject::register_in_memory(key.detail).is_some()
+        register_in_memory(key.detail).is_some()
             && matches!(key.detail.kind, DetailKind::MmioRead | DetailKind::MmioWrite)
-            || subject::register_in_memory(key.detail).is_some() && !context.has_virtual_apic
+            || register_in_memory(key.detail).is_some() && !context.has_virtual_apic
     });
     let by_msr = sum(&|key| {
         matches!(key.detail.kind, DetailKind::MsrRead | DetailKind::MsrWrite)
@@ -269,7 +356,7 @@ fn xapic(ledger: &Ledger, context: &Context) -> Option<Finding> {
     (in_memory >= FEW && by_msr == 0).then(|| {
         let mut finding = Finding::new(Found::Xapic, Certainty::Certain);
         finding.evidence.push(Evidence::ApicInMemory(in_memory));
-        finding.advise(&["x2apic"], context);
+        finding.advise(&[RemedyId::X2apic], context);
         finding
     })
 }

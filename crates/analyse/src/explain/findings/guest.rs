@@ -4,8 +4,9 @@ use vmtax_events::{Place, Profile};
 
 use super::super::certainty::Certainty;
 use super::super::finding::{Evidence, Finding, Found};
+use super::super::subject::Subject;
 use crate::Ledger;
-use crate::remedy::Context;
+use crate::remedy::{Context, RemedyId};
 
 /// Functions in which a guest waits without halting. Linux kernel/sched/idle.c, drivers/cpuidle.
 const POLLS: [&str; 4] =
@@ -39,7 +40,7 @@ fn most(profile: &Profile, fits: impl Fn(&str) -> bool) -> Vec<(String, f64)> {
 pub(in crate::explain) fn of_profiles(ledger: &Ledger, context: &Context) -> Vec<Finding> {
     let Some(profile) = ledger.profiles.get(&Place::Guest) else { return Vec::new() };
     let forced = profile.functions().contains_key("cpu_idle_poll");
-    let no_poll: &[&'static str] = if forced { &["no-idle-poll"] } else { &[] };
+    let no_poll: &[RemedyId] = if forced { &[RemedyId::NoIdlePoll] } else { &[] };
     let polls = |name: &str| POLLS.contains(&name);
     let bounces = |name: &str| name.starts_with("swiotlb_");
     let clocks = |name: &str| CLOCKS.contains(&name);
@@ -53,7 +54,7 @@ pub(in crate::explain) fn of_profiles(ledger: &Ledger, context: &Context) -> Vec
             finding
         })
     };
-    let clock = Found::Exits("clock-reads");
+    let clock = Found::Exits(Subject::ClockReads);
     let all = [
         finding(Found::GuestPolls, Certainty::Likely, 0.3, &polls, no_poll),
         finding(
@@ -61,9 +62,9 @@ pub(in crate::explain) fn of_profiles(ledger: &Ledger, context: &Context) -> Vec
             Certainty::Likely,
             0.03,
             &bounces,
-            &["no-forced-bounce", "bounce-size"],
+            &[RemedyId::NoForcedBounce, RemedyId::BounceSize],
         ),
-        finding(clock, Certainty::Certain, 0.02, &clocks, &["guest-clocksource"]),
+        finding(clock, Certainty::Certain, 0.02, &clocks, &[RemedyId::GuestClocksource]),
     ];
     all.into_iter().flatten().collect()
 }

@@ -7,9 +7,10 @@ use vmtax_events::{Detail, DetailKind};
 use super::super::certainty::Certainty;
 use super::super::finding::{Evidence, Finding, Found, PerWork};
 use super::super::mapping;
+use super::super::subject::Subject;
 use super::super::sums::{Sums, add, faults_wait, is_most, total};
 use crate::Ledger;
-use crate::remedy::{Context, IF_MAPPED_SMALL, IF_NOT_LOGGED, VmKind};
+use crate::remedy::{Context, IF_MAPPED_SMALL, IF_NOT_LOGGED, RemedyId, VmKind};
 use crate::vm_facts::mapped;
 
 /// Faults in one region of 2 MiB from which on it is mapped in 4 KiB pages.
@@ -41,7 +42,7 @@ pub(in crate::explain) fn shattered(
     context: &Context,
     sums: &Sums,
 ) -> Option<Finding> {
-    let conversions = sums.by_subject.get("conversions").map_or(0, |sum| sum.count);
+    let conversions = sums.by_subject.get(&Subject::Conversions).map_or(0, |sum| sum.count);
     if conversions == 0 || mapping::is_small(ledger) == Some(false) {
         return None;
     }
@@ -60,7 +61,7 @@ pub(in crate::explain) fn shattered(
         each: FAULTS_OF_A_SHATTERED_REGION,
     });
     finding.weight = 0.015;
-    finding.advise(&["convert-regions"], context);
+    finding.advise(&[RemedyId::ConvertRegions], context);
     Some(finding)
 }
 
@@ -103,7 +104,8 @@ pub(in crate::explain) fn of_memory(
     let private = matches!(context.kind, VmKind::Tdx | VmKind::Snp);
     if small == Some(false) || small.is_none() && !private {
         // A few faults are the host's own doing (reclaim, balancing), whatever they show.
-        let matters = sums.by_subject.get("memory-faults").is_some_and(|sum| sums.matters(sum));
+        let matters =
+            sums.by_subject.get(&Subject::MemoryFaults).is_some_and(|sum| sums.matters(sum));
         let only_waits = faults_wait(ledger, sums);
         let faults =
             small_by_faults(ledger).filter(|_| small.is_none() && matters && !only_waits)?;
@@ -164,7 +166,7 @@ pub(in crate::explain) fn of_tlb(
         per: *per,
     }));
     finding.weight = 0.02;
-    finding.advise(&["huge-pages"], context);
+    finding.advise(&[RemedyId::HugePages], context);
     for advice in &mut finding.remedies {
         advice.condition = Some(IF_MAPPED_SMALL);
     }
@@ -183,9 +185,9 @@ fn finish_memory(mut finding: Finding, context: &Context) -> Finding {
     if context.guest_memfd && !matches!(context.kind, VmKind::Tdx | VmKind::Snp) {
         finding.evidence.push(Evidence::GuestMemfd);
     }
-    finding.advise(&["huge-pages"], context);
+    finding.advise(&[RemedyId::HugePages], context);
     if context.guest_memfd {
-        finding.advise(&["pre-fault"], context);
+        finding.advise(&[RemedyId::PreFault], context);
     }
     finding
 }

@@ -9,7 +9,7 @@
 //! PARSE]` before them in all, a number without `0x` is decimal.
 
 use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{Isa, Kind, NO_VCPU, Reason, apic, userspace};
+use vmtax_events::{Isa, Kind, NO_VCPU, Reason, apic, userspace, vmx};
 
 use super::reason::{Reasons, vmx_flag};
 use super::words::{
@@ -201,6 +201,15 @@ fn spelled_reason<'a>(text: &'a [u8], reasons: &mut Reasons) -> Option<(u32, Rea
     Some((vcpu, reason, words))
 }
 
+fn is_interrupt(reason: Reason) -> bool {
+    reason.isa == Isa::Vmx && reason.code == vmx::EXTERNAL_INTERRUPT
+}
+
+/// The second word of an exit: kernels that have `intr_info` have an interrupt's vector there.
+fn interrupted(reason: Reason, info2: u64, intr_info: Option<u64>) -> u64 {
+    intr_info.filter(|_| is_interrupt(reason)).unwrap_or(info2)
+}
+
 fn exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
     if payload.fields {
         // arm64 had this field until Linux 4.2, for other reasons.
@@ -210,10 +219,11 @@ fn exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
         let reason = payload.reason(b"exit_reason", reasons)?;
         let info1 = payload.hex(b"info1").unwrap_or(0);
         let info2 = payload.hex(b"info2").unwrap_or(0);
+        let info2 = interrupted(reason, info2, payload.hex(b"intr_info"));
         return Some((payload.vcpu(), Kind::Exit { reason, info1, info2 }));
     }
     let (mut vcpu, reason, mut tail) = spelled_reason(payload.text, reasons)?;
-    let (mut info1, mut info2) = (0, 0);
+    let (mut info1, mut info2, mut intr_info) = (0, 0, None);
     while let Some(word) = tail.next() {
         match word {
             b"info" => {
@@ -222,14 +232,16 @@ fn exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
             }
             b"info1" => info1 = hex(tail.next()?)?,
             b"info2" => info2 = hex(tail.next()?)?,
+            b"intr_info" => intr_info = Some(hex(tail.next()?)?),
             b"vcpu" => vcpu = decimal_u32(tail.next()?)?,
             _ => continue,
         }
-        if word == b"info2" && vcpu != NO_VCPU {
+        // Only interrupts have more to say.
+        if word == b"info2" && vcpu != NO_VCPU && !is_interrupt(reason) {
             break;
         }
     }
-    Some((vcpu, Kind::Exit { reason, info1, info2 }))
+    Some((vcpu, Kind::Exit { reason, info1, info2: interrupted(reason, info2, intr_info) }))
 }
 
 fn entry(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {

@@ -1,10 +1,12 @@
 //! A line of evidence in words.
 
 use vmtax_analyse::explain::{Access, Evidence, Most, PerWork, Share};
-use vmtax_events::{Detail, Device, Reason};
+use vmtax_analyse::timeline::Kind;
+use vmtax_events::{Detail, DetailKind, Device, Reason};
 
 use super::phrases::{part, reasons};
 use super::results;
+use crate::names;
 use crate::numbers::{self, duration, fixed, percent, whole};
 
 /// The line, without its full stop. Hostile text.
@@ -119,13 +121,47 @@ pub(crate) fn evidence(line: &Evidence) -> String {
             duration(*exits_ns as f64),
             duration(*running_ns as f64)
         ),
-        Evidence::CauseCompared { cause, here, base, verdict } => format!(
-            "{}: {} here, {} in the base: {}",
-            cause.map_or("", vmtax_events::Cause::name),
-            numbers::count(*here),
-            numbers::count(*base),
-            verdict.name()
+        Evidence::TaxRange(low, high) => format!(
+            "of all time, the unknown included, {} to {}: events were lost",
+            percent(*low),
+            percent(*high)
         ),
+        Evidence::Burst(burst) => format!(
+            "the worst {} is {} after the beginning: {} of the vCPUs' time in exits, for {} at a stretch; the mean is {}; most frequent: {}",
+            duration(burst.step_ns as f64),
+            duration(burst.at_ns as f64),
+            percent(burst.worst),
+            duration(burst.length_ns as f64),
+            percent(burst.mean),
+            kind(&burst.kind)
+        ),
+        Evidence::SlowAccess(detail, each_ns) => format!(
+            "{} takes {} on average: the VMM works or waits there",
+            name(*detail),
+            duration(*each_ns as f64)
+        ),
+        Evidence::HaltsAtOnce { count, mean_ns, min_ns, others } => format!(
+            "{} halts of {} on average, the shortest {}, and {} other exits: nothing that a halt could wait for",
+            numbers::count(*count),
+            duration(*mean_ns as f64),
+            duration(*min_ns as f64),
+            numbers::count(*others)
+        ),
+        Evidence::PeriodicWakeUps(rate, arms) => format!(
+            "{} halts a second and vCPU, of lengths that are alike; the guest arms a timer {} times a second",
+            whole(*rate),
+            whole(*arms)
+        ),
+        Evidence::CausesCompared { causes, here, base, verdict } => {
+            let causes: Vec<&str> = causes.iter().map(|cause| cause.name()).collect();
+            format!(
+                "{}: {} here, {} in the base: {}",
+                causes.join(" and "),
+                numbers::count(*here),
+                numbers::count(*base),
+                verdict.name()
+            )
+        }
         Evidence::CauseCount { cause, count, share } => {
             let time = share.map(percent).map(|share| format!(", {share} of the time in exits, halts included"));
             let count = numbers::count(*count);
@@ -199,11 +235,27 @@ fn exits(
     }
 }
 
-fn details(most: &Most<(Detail, u64)>) -> String {
+/// The kind of exits: what they access, else their reason.
+pub(crate) fn kind(kind: &Kind) -> String {
+    match kind.detail.kind {
+        DetailKind::None | DetailKind::Overflow => names::reason(kind.reason),
+        fault if fault.is_fault() => names::reason(kind.reason),
+        _ => name(kind.detail),
+    }
+}
+
+/// Means that are shown: less is what a register takes.
+const NOTABLE_NS: u64 = 100_000;
+
+fn details(most: &Most<(Detail, u64, Option<u64>)>) -> String {
     let named: Vec<String> = most
         .named
         .iter()
-        .map(|(detail, count)| format!("{} x {}", name(*detail), numbers::count(*count)))
+        .map(|(detail, count, each_ns)| {
+            let each = each_ns.filter(|ns| *ns >= NOTABLE_NS);
+            let each = each.map(|ns| format!(" of {} each", duration(ns as f64)));
+            format!("{} x {}{}", name(*detail), numbers::count(*count), each.unwrap_or_default())
+        })
         .collect();
     let more = if most.more > 0 { format!(" and {} more", most.more) } else { String::new() };
     format!("{}{more}", named.join(", "))

@@ -1,6 +1,6 @@
 //! What a finding means, what would disprove it, and what to record next.
 
-use vmtax_analyse::explain::{Found, Holder};
+use vmtax_analyse::explain::{Found, Holder, Subject};
 
 use super::phrases::{REPETITIONS_OF_EACH, SMALL_PAGES, reasons};
 
@@ -14,269 +14,265 @@ pub(crate) struct Words {
     pub(crate) next: &'static str,
 }
 
-/// The words of a subject of exits.
-struct Row {
-    /// Of [`vmtax_analyse::explain::subject::SUBJECTS`].
-    subject: &'static str,
-    means: &'static str,
-    disproof: &'static str,
-    next: &'static str,
-}
-
-const fn row(
-    subject: &'static str,
-    means: &'static str,
-    disproof: &'static str,
-    next: &'static str,
-) -> Row {
-    Row { subject, means, disproof, next }
-}
-
 const WHO: &str = "who does it: `perf record -e kvm:kvm_exit -g` on the host names the guest's rip; a profile of the guest names the program";
 const WHOSE: &str = "whose register it is: `lspci -v` in the guest, or QEMU's `info mtree`";
 const SAME: &str = "the same workload without these accesses is as slow";
 
-const SUBJECTS: &[Row] = &[
-    row(
-        "clock-reads",
-        "the guest reads its clock from a device, and each reading is an exit",
-        "the guest's current_clocksource is tsc or kvm-clock: then a program reads the device",
-        WHO,
-    ),
-    row(
-        "rtc",
-        "the guest reads or programs its real-time clock",
-        "the guest does not open /dev/rtc",
-        WHO,
-    ),
-    row(
-        "pit-timer",
-        "the guest runs its timer on the PIT",
-        "the guest's current clock event device is lapic",
-        WHO,
-    ),
-    row("serial-console", "the guest writes to a serial port, byte by byte", SAME, WHO),
-    row(
-        "debug-console",
-        "firmware or a guest writes to a debug port",
-        "the firmware is a release build",
-        WHO,
-    ),
-    row("io-delay", "the guest waits by writing to port 0x80", SAME, WHO),
-    row(
-        "ide-disk",
-        "the guest drives an emulated IDE disk by its registers",
-        "the guest's disk is not on IDE",
-        WHO,
-    ),
-    row("display", "the guest draws through an emulated VGA", "nothing is drawn", WHO),
-    row(
-        "keyboard",
-        "the guest polls an emulated keyboard or mouse controller",
-        "the guest has no i8042 driver",
-        WHO,
-    ),
-    row(
-        "pci-config",
-        "the guest keeps reading PCI configuration space",
-        "it ends with the boot",
-        WHO,
-    ),
-    row(
-        "firmware-config",
-        "the guest reads QEMU's firmware configuration",
-        "it ends with the boot",
-        WHO,
-    ),
-    row("acpi", "the guest uses ACPI registers", SAME, WHO),
-    row(
-        "legacy-pic",
-        "the guest uses the 8259 interrupt controllers",
-        "the guest's interrupts go by the I/O APIC or MSI",
-        WHO,
-    ),
-    row("vmware-port", "the guest uses VMware's backdoor port", SAME, WHO),
-    row("legacy-device", "the guest uses an old device of the PC", SAME, WHO),
-    row(
-        "level-interrupts",
-        "devices use level-triggered interrupts of the I/O APIC",
-        "/proc/interrupts in the guest shows no IO-APIC-fasteoi that counts up",
-        WHO,
-    ),
-    row(
-        "notifications-to-vmm",
-        "notifications of virtio queues go to the VMM, which handles them in the vCPU's thread",
-        "the addresses are no virtio device's",
-        WHOSE,
-    ),
-    row(
-        "notifications",
-        "queue notifications that the kernel handles (ioeventfd, kvm_fast_mmio): the VMM is not involved, and only fewer notifications would cost less",
-        "the addresses are no device's queue",
-        WHOSE,
-    ),
-    row(
-        "queue-notifications",
-        "the guest notifies queues of devices; without kvm_userspace_exit the recording does not show whether the kernel (ioeventfd) or the VMM handles that",
-        "the addresses are no device's queue",
-        "kvm:kvm_userspace_exit beside the exits",
-    ),
-    row(
-        "device-registers",
-        "the VMM emulates a device: each register access is an exit",
-        "the addresses are not an emulated device's",
-        WHOSE,
-    ),
-    row(
-        "unnamed-device",
-        "the guest accesses devices; the recording does not contain their addresses",
-        "they are over when the guest has booted",
-        "kvm:kvm_pio, kvm:kvm_mmio and kvm:kvm_userspace_exit beside the exits (`perf record -a -e 'kvm:*'`), which contain the addresses; of the recording of a table, the text of `perf kvm stat report --event=ioport` and `--event=mmio` in the same file",
-    ),
-    row(
-        "apic-timer",
-        "the guest arms its timer through the APIC's counter and not by the TSC deadline",
-        "tsc_deadline_timer is in the guest's /proc/cpuinfo, and it arms by choice",
-        "/proc/cpuinfo in the guest",
-    ),
-    row(
-        "guest-timer",
-        "the guest arms its timers, and they expire",
-        "the rate is not that of a tick (100 to 1,000 a second and vCPU): then programs arm timers",
-        "which timers: perf record -e timer:hrtimer_start in the guest",
-    ),
-    row(
-        "host-interrupts",
-        "host interrupts while the guest runs: the host's tick, devices, IPIs, expired guest timers",
-        "the host's /proc/interrupts does not count up on these processors",
-        "which: perf record -e irq_vectors:*,irq:irq_handler_entry on the vCPUs' processors",
-    ),
-    row(
-        "ipi",
-        "vCPUs interrupt each other",
-        SAME,
-        "why: a profile of the guest (TLB shootdowns, wake-ups)",
-    ),
-    row(
-        "no-virtual-apic",
-        "the APIC is not virtualized: EOI writes, task priority and interrupt windows are exits",
-        "enable_apicv or avic is on and nothing inhibits it",
-        "kvm:kvm_apicv_inhibit_changed; /sys/module/kvm_*/parameters",
-    ),
-    row(
-        "halts",
-        "the guest halts, and handling the halt costs time beside the wait",
-        "halts are longer than any polling",
-        "kvm:kvm_vcpu_wakeup, kvm:kvm_halt_poll_ns",
-    ),
-    row(
-        "spinning",
-        "vCPUs spin on PAUSE: on a lock whose owner does not run, or by idle=poll",
-        "no vCPU is preempted, and the guest has no idle=poll",
-        "sched:sched_switch of all processors; the guest's command line",
-    ),
-    row(
-        "memory-faults",
-        "the guest touches memory that the host has not mapped",
-        "each region of 2 MiB faults once: then it is first use",
-        "`vmtax pages` on the host; kvm:kvm_page_fault",
-    ),
-    row(
-        "mapped-faults",
-        "the guest accesses pages that are mapped, but not for that: most often it writes pages that KVM or the host write-protects (a migration or a checkpoint tracks writes, KSM shares pages, the VMM was forked)",
-        "no migration or checkpoint runs, and the host shares no page of the VM",
-        "QEMU's `info migrate`; /sys/kernel/mm/ksm/pages_sharing",
-    ),
-    row(
-        "mapped-fetches",
-        "the guest executes code in pages that are mapped without execution: kvm.nx_huge_pages splits each huge page that is executed",
-        "kvm.nx_huge_pages is off",
-        "/sys/module/kvm/parameters/nx_huge_pages, and how nx_lpage_splits grows in KVM's debugfs",
-    ),
-    row(
-        "dirty-logging",
-        "KVM logs written pages: a migration or a checkpoint runs",
-        "no migration runs",
-        "QEMU's `info migrate`",
-    ),
-    row(
-        "shadow-paging",
-        "KVM keeps shadow page tables: the processor's nested paging is not used",
-        "kvm_intel.ept or kvm_amd.npt is on",
-        "/sys/module/kvm_*/parameters",
-    ),
-    row("cpuid", "a program in the guest keeps executing CPUID", SAME, WHO),
-    row("msr", "the guest reads or writes MSRs that KVM intercepts", SAME, WHO),
-    row(
-        "hypercalls",
-        "the guest calls the hypervisor",
-        SAME,
-        "which calls: kvm:kvm_hypercall, kvm:kvm_hv_hypercall",
-    ),
-    row(
-        "spinlock-kicks",
-        "vCPUs wake each other for contended locks (KVM_HC_KICK_CPU, HvCallNotifyLongSpinWait)",
-        "no lock is contended in the guest's profile",
-        "a profile of the guest",
-    ),
-    row(
-        "conversions",
-        "the guest converts memory between private and shared",
-        SAME,
-        "which: kvm:kvm_hypercall (12), kvm_vmgexit_enter, kvm_userspace_exit (39); `vmtax report --event conversion`",
-    ),
-    row(
-        "requests",
-        "requests of a confidential guest whose kind was not recorded",
-        SAME,
-        "kvm:kvm_vmgexit_enter, kvm_msr, kvm_pio, kvm_mmio, kvm_cpuid",
-    ),
-    row(
-        "counters",
-        "the guest uses performance counters",
-        "perf does not run in the guest, and its watchdog is off",
-        "ps and sysctl kernel.nmi_watchdog in the guest",
-    ),
-    row(
-        "vmcs-accesses",
-        "VMREAD and VMWRITE of L1 exit to L0",
-        "enable_shadow_vmcs is on",
-        "which fields: `vmtax record` names them",
-    ),
-    row(
-        "vmload-vmsave",
-        "VMLOAD and VMSAVE of L1 exit to L0",
-        "kvm_amd.vls is on",
-        "/sys/module/kvm_amd/parameters",
-    ),
-    row(
-        "gif",
-        "STGI and CLGI of L1 exit to L0",
-        "kvm_amd.vgif is on",
-        "/sys/module/kvm_amd/parameters",
-    ),
-    row(
-        "nesting",
-        "the guest runs nested guests: entries of L2, and the exits of L1 that each exit of L2 causes",
-        SAME,
-        "kvm:kvm_nested_vmexit",
-    ),
-    row("other", "other exits", SAME, "kvm:* (perf record -e 'kvm:*'), which shows their subject"),
-];
+/// What exits of a subject mean, what disproves it, what to record next.
+fn of_subject(subject: Subject) -> Words {
+    let (means, disproof, next) = match subject {
+        Subject::ClockReads => (
+            "the guest reads its clock from a device, and each reading is an exit",
+            "the guest's current_clocksource is tsc or kvm-clock: then a program reads the device",
+            WHO,
+        ),
+        Subject::Rtc => (
+            "the guest reads or programs its real-time clock",
+            "the guest does not open /dev/rtc",
+            WHO,
+        ),
+        Subject::PitTimer => (
+            "the guest runs its timer on the PIT",
+            "the guest's current clock event device is lapic",
+            WHO,
+        ),
+        Subject::SerialConsole => ("the guest writes to a serial port, byte by byte", SAME, WHO),
+        Subject::DebugConsole => {
+            ("firmware or a guest writes to a debug port", "the firmware is a release build", WHO)
+        }
+        Subject::IoDelay => ("the guest waits by writing to port 0x80", SAME, WHO),
+        Subject::IdeDisk => (
+            "the guest drives an emulated IDE disk by its registers",
+            "the guest's disk is not on IDE",
+            WHO,
+        ),
+        Subject::Display => ("the guest draws through an emulated VGA", "nothing is drawn", WHO),
+        Subject::Keyboard => (
+            "the guest polls an emulated keyboard or mouse controller",
+            "the guest has no i8042 driver",
+            WHO,
+        ),
+        Subject::PciConfig => {
+            ("the guest keeps reading PCI configuration space", "it ends with the boot", WHO)
+        }
+        Subject::FirmwareConfig => {
+            ("the guest reads QEMU's firmware configuration", "it ends with the boot", WHO)
+        }
+        Subject::Acpi => ("the guest uses ACPI registers", SAME, WHO),
+        Subject::LegacyPic => (
+            "the guest uses the 8259 interrupt controllers",
+            "the guest's interrupts go by the I/O APIC or MSI",
+            WHO,
+        ),
+        Subject::VmwarePort => ("the guest uses VMware's backdoor port", SAME, WHO),
+        Subject::LegacyDevice => ("the guest uses an old device of the PC", SAME, WHO),
+        Subject::LevelInterrupts => (
+            "devices use level-triggered interrupts of the I/O APIC",
+            "/proc/interrupts in the guest shows no IO-APIC-fasteoi that counts up",
+            WHO,
+        ),
+        Subject::NotificationsToVmm => (
+            "notifications of virtio queues go to the VMM, which handles them in the vCPU's thread",
+            "the addresses are no virtio device's",
+            WHOSE,
+        ),
+        Subject::Notifications => (
+            "queue notifications that the kernel handles (ioeventfd, kvm_fast_mmio): the VMM is not involved, and only fewer notifications would cost less",
+            "the addresses are no device's queue",
+            WHOSE,
+        ),
+        Subject::QueueNotifications => (
+            "the guest notifies queues of devices; without kvm_userspace_exit the recording does not show whether the kernel (ioeventfd) or the VMM handles that",
+            "the addresses are no device's queue",
+            "kvm:kvm_userspace_exit beside the exits",
+        ),
+        Subject::DeviceRegisters => (
+            "the VMM emulates a device: each register access is an exit",
+            "the addresses are not an emulated device's",
+            WHOSE,
+        ),
+        Subject::UnnamedDevice => (
+            "the guest accesses devices; the recording does not contain their addresses",
+            "they are over when the guest has booted",
+            "kvm:kvm_pio, kvm:kvm_mmio and kvm:kvm_userspace_exit beside the exits (`perf record -a -e 'kvm:*'`), which contain the addresses: 0x70 and 0x71 are the RTC, which Windows uses without hv-stimer, 0x608 and 0xb008 the PM timer",
+        ),
+        Subject::ApicTimer => (
+            "the guest arms its timer through the APIC's counter and not by the TSC deadline",
+            "tsc_deadline_timer is in the guest's /proc/cpuinfo, and it arms by choice",
+            "/proc/cpuinfo in the guest",
+        ),
+        Subject::GuestTimer => (
+            "the guest arms its timers, and they expire",
+            "the rate is not that of a tick (100 to 1,000 a second and vCPU): then programs arm timers",
+            "which timers: perf record -e timer:hrtimer_start in the guest",
+        ),
+        Subject::HostInterrupts => (
+            "host interrupts while the guest runs: the host's tick, devices, IPIs, expired guest timers",
+            "the host's /proc/interrupts does not count up on these processors",
+            "which: perf record -e irq_vectors:*,irq:irq_handler_entry on the vCPUs' processors",
+        ),
+        Subject::HostTick => (
+            "the host's timer interrupts the guest: the host's tick, or timers of the guest that KVM runs on it",
+            "the rate is not that of a tick (100 to 1,000 a second and vCPU)",
+            "LOC in the host's /proc/interrupts on the vCPUs' processors; what runs there beside the vCPU",
+        ),
+        Subject::HostIpis => (
+            "other CPUs of the host interrupt the guest: to kick the vCPU (an iothread or vhost delivers an interrupt, which posted interrupts do without an exit), or to wake threads that run there",
+            "RES and CAL in the host's /proc/interrupts stand still on the vCPUs' processors",
+            "who sends them: `perf record -a -g -e ipi:ipi_send_cpu -e sched:sched_waking` (Linux 6.4 or later)",
+        ),
+        Subject::HostDevices => (
+            "devices of the host interrupt the guest: their interrupts go to the vCPUs' processors",
+            "the host's /proc/interrupts does not count up on these processors",
+            "which: the vectors in /sys/kernel/debug/irq/irqs/*, or `perf record -a -e irq:irq_handler_entry`",
+        ),
+        Subject::HypervApic => (
+            "Windows ends interrupts by Hyper-V's own MSRs (0x40000070 to 0x40000072), which no virtual APIC of the processor takes over",
+            "the exits stay without hv-vapic, or with hv-apicv",
+            "the VM's -cpu options; kvm:kvm_apicv_inhibit_changed; /sys/module/kvm_*/parameters",
+        ),
+        Subject::MemoryOrDevice => (
+            "the guest touches memory that the host has not mapped, or registers of devices; the recording does not contain the addresses",
+            SAME,
+            "kvm:kvm_page_fault and kvm:kvm_mmio beside the exits (`perf record -a -e 'kvm:*'`), which tell the two apart",
+        ),
+        Subject::UnnamedMsr => (
+            "the guest accesses MSRs; the recording does not contain their numbers",
+            SAME,
+            "kvm:kvm_msr beside the exits (`perf record -a -e 'kvm:*'`): 0x6e0 and 0x838 arm timers, 0x830 sends IPIs, 0x80b ends interrupts; 0x40000070 is the EOI of Windows with hv-vapic, which hv-apicv avoids",
+        ),
+        Subject::Ipi => (
+            "vCPUs interrupt each other",
+            SAME,
+            "why: a profile of the guest (TLB shootdowns, wake-ups)",
+        ),
+        Subject::NoVirtualApic => (
+            "the APIC is not virtualized: EOI writes, task priority and interrupt windows are exits",
+            "enable_apicv or avic is on and nothing inhibits it",
+            "kvm:kvm_apicv_inhibit_changed; /sys/module/kvm_*/parameters",
+        ),
+        Subject::Halts => (
+            "the guest halts, and handling the halt costs time beside the wait",
+            "halts are longer than any polling",
+            "kvm:kvm_vcpu_wakeup, kvm:kvm_halt_poll_ns",
+        ),
+        Subject::Spinning => (
+            "vCPUs spin on PAUSE: on a lock whose owner does not run, or by idle=poll",
+            "no vCPU is preempted, and the guest has no idle=poll",
+            "sched:sched_switch of all processors; the guest's command line",
+        ),
+        Subject::MemoryFaults => (
+            "the guest touches memory that the host has not mapped",
+            "each region of 2 MiB faults once: then it is first use",
+            "`vmtax pages` on the host; kvm:kvm_page_fault",
+        ),
+        Subject::MappedFaults => (
+            "the guest accesses pages that are mapped, but not for that: most often it writes pages that KVM or the host write-protects (a migration or a checkpoint tracks writes, KSM shares pages, the VMM was forked)",
+            "no migration or checkpoint runs, and the host shares no page of the VM",
+            "QEMU's `info migrate`; /sys/kernel/mm/ksm/pages_sharing",
+        ),
+        Subject::MappedFetches => (
+            "the guest executes code in pages that are mapped without execution: kvm.nx_huge_pages splits each huge page that is executed",
+            "kvm.nx_huge_pages is off",
+            "/sys/module/kvm/parameters/nx_huge_pages, and how nx_lpage_splits grows in KVM's debugfs",
+        ),
+        Subject::DirtyLogging => (
+            "KVM logs written pages: a migration or a checkpoint runs",
+            "no migration runs",
+            "QEMU's `info migrate`",
+        ),
+        Subject::ShadowPaging => (
+            "KVM keeps shadow page tables: the processor's nested paging is not used",
+            "kvm_intel.ept or kvm_amd.npt is on",
+            "/sys/module/kvm_*/parameters",
+        ),
+        Subject::Cpuid => ("a program in the guest keeps executing CPUID", SAME, WHO),
+        Subject::Msr => ("the guest reads or writes MSRs that KVM intercepts", SAME, WHO),
+        Subject::Hypercalls => (
+            "the guest calls the hypervisor",
+            SAME,
+            "which calls: kvm:kvm_hypercall, kvm:kvm_hv_hypercall",
+        ),
+        Subject::SpinlockKicks => (
+            "vCPUs wake each other for contended locks (KVM_HC_KICK_CPU, HvCallNotifyLongSpinWait)",
+            "no lock is contended in the guest's profile",
+            "a profile of the guest",
+        ),
+        Subject::Conversions => (
+            "the guest converts memory between private and shared",
+            SAME,
+            "which: kvm:kvm_hypercall (12), kvm_vmgexit_enter, kvm_userspace_exit (39); `vmtax report --event conversion`",
+        ),
+        Subject::Requests => (
+            "requests of a confidential guest whose kind was not recorded",
+            SAME,
+            "kvm:kvm_vmgexit_enter, kvm_msr, kvm_pio, kvm_mmio, kvm_cpuid",
+        ),
+        Subject::Counters => (
+            "the guest uses performance counters",
+            "perf does not run in the guest, and its watchdog is off",
+            "ps and sysctl kernel.nmi_watchdog in the guest",
+        ),
+        Subject::VmcsAccesses => (
+            "VMREAD and VMWRITE of L1 exit to L0",
+            "enable_shadow_vmcs is on",
+            "which fields: `vmtax record` names them",
+        ),
+        Subject::VmloadVmsave => (
+            "VMLOAD and VMSAVE of L1 exit to L0",
+            "kvm_amd.vls is on",
+            "/sys/module/kvm_amd/parameters",
+        ),
+        Subject::Gif => (
+            "STGI and CLGI of L1 exit to L0",
+            "kvm_amd.vgif is on",
+            "/sys/module/kvm_amd/parameters",
+        ),
+        Subject::Nesting => (
+            "the guest runs nested guests: entries of L2, and the exits of L1 that each exit of L2 causes",
+            SAME,
+            "kvm:kvm_nested_vmexit",
+        ),
+        Subject::Other => {
+            ("other exits", SAME, "kvm:* (perf record -e 'kvm:*'), which shows their subject")
+        }
+    };
+    Words { means: means.to_owned(), disproof, next }
+}
 
 /// The words of a finding.
 pub(crate) fn finding(found: &Found) -> Words {
     let words = |means: &str, disproof, next| Words { means: means.to_owned(), disproof, next };
     match found {
-        Found::Exits(subject) => of_subject(subject),
+        Found::Exits(subject) => of_subject(*subject),
         Found::OtherExits(most) => {
             let means = format!("exits without a rule: {}", reasons(most));
-            Words { means, ..of_subject("other") }
+            Words { means, ..of_subject(Subject::Other) }
         }
         Found::FaultsWait => words(
             "the guest touches memory whose content the host must fetch first: from swap, a migration's source, a file",
             "the VMM's major faults (/proc/PID/stat) stand still, and it uses no userfaultfd",
             "VmSwap in /proc/PID/status of the VMM; `vmstat 1` (si, so); QEMU's `info migrate`",
+        ),
+        Found::HaltsReturn => words(
+            "halts return at once: an event is pending that the guest does not take, so the vCPU never sleeps",
+            "kvm:kvm_vcpu_wakeup shows that the vCPU sleeps",
+            "what is pending: kvm:kvm_apic_accept_irq, kvm:kvm_async_pf_ready; the guest's /proc/interrupts (asynchronous page faults of KVM are one such event)",
+        ),
+        Found::PeriodicTimer { armed: false } => words(
+            "a timer in periodic mode wakes the guest: nobody arms it for each wake-up",
+            "kvm:kvm_set_irq shows interrupts of a device at that rate",
+            "which: kvm:kvm_set_irq (gsi 0 is the PIT, whose thread is kvm-pit/PID, and gsi 8 the RTC), kvm:kvm_apic_accept_irq (the APIC's timer)",
+        ),
+        Found::PeriodicTimer { armed: true } => words(
+            "the guest takes a tick while it is idle: it arms a timer for each wake-up",
+            "its command line has neither nohz=off nor highres=off: then a program sleeps at that rate",
+            "the guest's command line; `perf record -e timer:hrtimer_start` in it",
+        ),
+        Found::SlowRegisters => words(
+            "the VMM takes long for a register access, far longer than for others",
+            "it takes as long with another VMM, or other registers of the device do too",
+            "what the VMM does there: `perf record -g -t TID` or `strace -T -p TID` of the vCPU's thread",
         ),
         Found::Xapic => words(
             "the guest uses its APIC through memory (xAPIC): each access that exits is decoded",
@@ -331,13 +327,6 @@ pub(crate) fn finding(found: &Found) -> Words {
     }
 }
 
-fn of_subject(subject: &str) -> Words {
-    let row = SUBJECTS.iter().find(|row| row.subject == subject);
-    let (means, disproof, next) =
-        row.map_or((subject, "", ""), |row| (row.means, row.disproof, row.next));
-    Words { means: means.to_owned(), disproof, next }
-}
-
 fn contention(holder: Holder) -> Words {
     let means = match holder {
         Holder::Quota => {
@@ -361,18 +350,4 @@ fn contention(holder: Holder) -> Words {
     };
     let disproof = "the vCPU threads' nonvoluntary_ctxt_switches stand still";
     Words { means: means.to_owned(), disproof, next }
-}
-
-#[cfg(test)]
-mod tests {
-    use vmtax_analyse::explain::subject;
-
-    use super::*;
-
-    #[test]
-    fn each_subject_has_words() {
-        let subjects: Vec<&str> = subject::SUBJECTS.iter().map(|subject| subject.id).collect();
-        let rows: Vec<&str> = SUBJECTS.iter().map(|row| row.subject).collect();
-        assert_eq!(rows, subjects);
-    }
 }

@@ -5,9 +5,6 @@ use vmtax_analyse::explain::{ENOUGH, LOSS, MOST, Row, Workload};
 use super::phrases::part;
 use crate::numbers::{fixed, percent};
 
-/// More workloads than this are a table.
-const SENTENCES: usize = 2;
-
 /// A workload's verdict, a sentence without its full stop. Hostile text.
 pub(crate) fn workload(workload: &Workload) -> String {
     let Some(worst) = &workload.worst else { return without_loss(workload) };
@@ -81,21 +78,29 @@ fn runs(n: usize) -> String {
     }
 }
 
-/// The verdict: a sentence for each of a few workloads, else how many lose and the worst. Hostile text.
+/// The verdict: how many workloads lose, the worst, and what got its loss back; figures are in the table. Hostile text.
 pub(super) fn verdict<W: AsRef<Workload>>(workloads: &[W]) -> String {
-    if workloads.len() <= SENTENCES {
-        let says: Vec<String> = workloads.iter().map(|one| workload(one.as_ref())).collect();
-        return says.join(". ");
-    }
     let lose = workloads.iter().filter(|workload| workload.as_ref().loss() >= LOSS).count();
     let worst = workloads.first().map(AsRef::as_ref);
-    match (lose, worst.and_then(|one| Some((one, one.worst.as_ref()?)))) {
-        (1.., Some((workload, worst))) => format!(
-            "{lose} of {} workloads lose 5 % and more. Worst: {}",
-            workloads.len(),
-            // The rest is in the table.
-            loss(workload, worst)
-        ),
+    match (worst, worst.and_then(|one| one.worst.as_ref())) {
+        (Some(workload), Some(worst)) if lose > 0 => {
+            let plain = worst.plain.as_ref().map_or("", |plain| plain.category.as_str());
+            let back = workload.recovered.iter().find(|one| one.category == worst.category);
+            let back =
+                back.map(|one| format!("; {} gets back {} of it", one.option, part(one.part)));
+            let many = match workloads.len() {
+                1 => String::new(),
+                all => format!("{lose} of {all} workloads lose; worst is "),
+            };
+            format!(
+                "{many}{}: {} loses {} of {plain}{}",
+                workload.name,
+                worst.category,
+                percent(workload.loss()),
+                back.unwrap_or_default()
+            )
+        }
+        (Some(workload), _) if workloads.len() == 1 => without_loss(workload),
         _ => format!("no kind of VM loses 5 % and more in any of {} workloads", workloads.len()),
     }
 }

@@ -1,0 +1,60 @@
+//! Features of the processor and of KVM that are on by default.
+
+use vmtax_events::Cause;
+use vmtax_events::setting::files;
+
+use super::view::View;
+use super::{Fix, Found, Vendor, What};
+use crate::remedy::RemedyId;
+use crate::table::cause_of;
+
+/// A parameter that should be on.
+fn wanted(view: &View, path: &str, says: [What; 2], fix: Option<Fix>) -> Found {
+    let [ok, costs] = says;
+    match view.switch(path) {
+        Ok((true, fact)) => Found::ok(ok).seen(fact),
+        Ok((false, fact)) => Found { fix, ..Found::costs(costs).seen(fact) },
+        Err(found) => found,
+    }
+}
+
+pub(super) fn nested_paging(view: &View) -> Found {
+    let (path, remedy) = match view.vendor {
+        Some(Vendor::Amd) => (files::NPT, RemedyId::Npt),
+        _ => (files::EPT, RemedyId::Ept),
+    };
+    wanted(view, path, [What::NestedPaging, What::NoNestedPaging], Fix::of_remedy(remedy))
+}
+
+pub(super) fn vpid(view: &View) -> Found {
+    let fix = Fix::Module { module: "kvm_intel", option: "vpid=1" };
+    wanted(view, files::VPID, [What::Vpid, What::NoVpid], Some(fix))
+}
+
+pub(super) fn tdp_mmu(view: &View) -> Found {
+    let fix = Fix::Module { module: "kvm", option: "tdp_mmu=1" };
+    wanted(view, files::TDP_MMU, [What::TdpMmu, What::NoTdpMmu], Some(fix))
+}
+
+/// Off by default: it makes entries and exits dearer, and guests that count cheaper.
+pub(super) fn mediated_pmu(view: &View) -> Found {
+    let (path, module) = match view.vendor {
+        Some(Vendor::Amd) => (files::MEDIATED_PMU_AMD, "kvm_amd"),
+        _ => (files::MEDIATED_PMU_INTEL, "kvm_intel"),
+    };
+    let (on, fact) = match view.switch(path) {
+        Ok(found) => found,
+        Err(found) => return found,
+    };
+    if on {
+        return Found::ok(What::MediatedPmu).seen(fact);
+    }
+    let Some(ledger) = view.ledger else {
+        return Found::not_applicable(What::MediatedPmuOff).seen(fact);
+    };
+    if ledger.exits.keys().any(|key| cause_of(key) == Cause::Pmu) {
+        let fix = Fix::Module { module, option: "enable_mediated_pmu=1" };
+        return Found::costs(What::CountersEmulated).seen(fact).fix(fix);
+    }
+    Found::not_applicable(What::MediatedPmuOff).seen(fact)
+}

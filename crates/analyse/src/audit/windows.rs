@@ -1,0 +1,113 @@
+//! Windows guests, by QEMU's command line: Hyper-V's enlightenments (QEMU docs/system/i386/hyperv.rst) and the processor model.
+
+use vmtax_events::setting::{Unknown, VmProcess, files};
+
+use super::view::{View, flag_fact, has_flag};
+use super::vmm::{is_off, is_qemu, is_windows, options, property, said};
+use super::{Found, Seen, Start, Vendor, What};
+use crate::remedy::RemedyId;
+
+/// What Windows needs for its timers: without them it uses the HPET or the RTC.
+const OF_TIMERS: [&str; 4] = ["hv-vpindex", "hv-synic", "hv-time", "hv-stimer"];
+/// What QEMU's document recommends for every guest of several vCPUs besides.
+const OF_IPIS: [&str; 2] = ["hv-tlbflush", "hv-ipi"];
+
+/// Whether a VM has an enlightenment, in either spelling.
+fn has(vm: &VmProcess, name: &str) -> bool {
+    let other = name.replace('-', "_");
+    let on = |value: &&str| {
+        let named = [name, other.as_str()];
+        let switch = named.iter().find_map(|name| property(value, name));
+        let bare = value.split(',').any(|word| named.contains(&word.trim_start_matches('+')));
+        bare || switch.is_some_and(|switch| !is_off(switch))
+    };
+    options(vm, "cpu").iter().any(on)
+}
+
+/// Why nothing can be said of a guest; that it is not Windows.
+fn other_guest(vm: &VmProcess) -> Option<Found> {
+    match &vm.arguments.value {
+        Err(_) => Some(Found::unread(said(vm, String::new()))),
+        Ok(_) if !is_qemu(vm) => {
+            Some(Found::unknown(What::WindowsOfOtherVmm).seen(said(vm, Seen::NotQemu)))
+        }
+        Ok(_) if is_windows(vm) => None,
+        // Windows keeps its clock in local time; others may be told to.
+        Ok(_) if options(vm, "rtc").iter().any(|v| property(v, "base") == Some("localtime")) => {
+            let fact = said(vm, "-rtc base=localtime".to_owned());
+            Some(Found::unknown(What::PerhapsWindows).seen(fact).remedy(RemedyId::HvStimer))
+        }
+        Ok(_) => Some(Found::not_applicable(What::NotWindows)),
+    }
+}
+
+pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {
+    if let Some(found) = other_guest(vm) {
+        return found;
+    }
+    let lacks = |names: &[&'static str]| -> Vec<&'static str> {
+        names.iter().copied().filter(|name| !has(vm, name)).collect()
+    };
+    let all = has(vm, "hv-passthrough");
+    let timers = lacks(&OF_TIMERS);
+    if !all && !timers.is_empty() {
+        let fact = said(vm, Seen::Lacks(timers));
+        return Found::costs(What::WindowsTimers).seen(fact).remedy(RemedyId::HvStimer);
+    }
+    let beside_apic = has(vm, "hv-synic") || has(vm, "hv-vapic");
+    let (path, apic) = match view.vendor {
+        Some(Vendor::Amd) => (files::AVIC, "avic"),
+        _ => (files::APICV, "apicv"),
+    };
+    let virtual_apic = view.switch(path).is_ok_and(|(on, _)| on);
+    let deprecates = all || has(vm, "hv-apicv") || has(vm, "hv-avic");
+    if beside_apic && virtual_apic && !deprecates {
+        let fact = said(vm, Seen::Lacks(vec!["hv-apicv"]));
+        return Found::costs(What::SynicBesideApic(apic))
+            .seen(fact)
+            .seen(view.host.fact(path))
+            .remedy(RemedyId::HvApicv);
+    }
+    let ipis = lacks(&OF_IPIS);
+    if !all && vm.vcpus > 1 && !ipis.is_empty() {
+        let fact = said(vm, Seen::Lacks(ipis));
+        return Found::costs(What::WindowsIpis).seen(fact).remedy(RemedyId::HvTlbflush);
+    }
+    Found::ok(What::Enlightened)
+}
+
+/// With `-cpu host` Windows sees flags by which it takes the processor for vulnerable, and mitigates that itself
+/// (rebjak.com, "Why host CPU type on Proxmox is slower for Windows VMs"; forum.proxmox.com, thread 136059).
+pub(super) fn windows_cpu(view: &View, vm: &VmProcess) -> Found {
+    if let Some(found) = other_guest(vm) {
+        return found;
+    }
+    let is_host = |value: &&&str| matches!(value.split(',').next(), Some("host" | "max"));
+    let cpus = options(vm, "cpu");
+    let Some(model) = cpus.iter().find(is_host) else {
+        return Found::ok(What::NamedModel).seen(said(vm, "-cpu of a named model".to_owned()));
+    };
+    let hides = |flag: &str| {
+        let minus = format!("-{flag}");
+        property(model, flag).is_some_and(is_off) || model.split(',').any(|word| word == minus)
+    };
+    let shown: Result<Vec<(&str, &str)>, Unknown> =
+        [("md_clear", "md-clear"), ("flush_l1d", "flush-l1d")]
+            .into_iter()
+            .map(|(flag, name)| Ok((has_flag(view.host, "flags", flag)?, flag, name)))
+            .filter(|one| one.as_ref().map_or(true, |(has, _, name)| *has && !hides(name)))
+            .map(|one| one.map(|(_, flag, name)| (flag, name)))
+            .collect();
+    match shown {
+        Err(_) => Found::unread(view.host.fact(files::CPUINFO)),
+        Ok(shown) if shown.is_empty() => {
+            Found::ok(What::NothingToMitigate).seen(flag_fact(view.host, "md_clear"))
+        }
+        Ok(_) => Found::costs(What::WindowsMitigates)
+            .seen(said(vm, "-cpu host".to_owned()))
+            .seen(flag_fact(view.host, "md_clear"))
+            .fix(super::Fix::Vmm(Start::With(
+                "-cpu host,-md-clear,-flush-l1d, or a named model as x86-64-v3",
+            ))),
+    }
+}
