@@ -1,15 +1,15 @@
 -- title: Hosts whose tax rose since a day
--- unit: tax in percent of the time that vCPUs did not halt; rises in points of percent
+-- unit: tax in percent of the known time that vCPUs did not halt; rises in points of percent
 -- about: Each run of a host is one sample of its tax. Welch's test compares the mean of the runs from the day on with the mean of those before: a host is listed if its rise is larger than the quantile of Student's t (99 percent, one-sided, degrees of freedom by Welch and Satterthwaite, rounded down to the table in the query) times its standard error. So one in a hundred unchanged hosts is listed by chance, and more if the runs of a host are not independent. at_least_points is the lower end of that interval. A host needs two runs on either side.
 -- param since date = 2026-01-01: first day of the later period
 -- param limit count = 100: maximum number of rows
 WITH sample AS (
   SELECT host, emulated, date >= $since AS later,
     CAST(sum(exit_kernel_ns) + sum(exit_user_ns) AS DOUBLE)
-      / CAST(sum(wall_ns) - sum(halted_ns) AS DOUBLE) AS tax
+      / CAST(sum(wall_ns) - sum(halted_ns) - sum(unknown_ns) AS DOUBLE) AS tax
   FROM "time"
   GROUP BY host, emulated, date, run
-  HAVING sum(wall_ns) > sum(halted_ns)
+  HAVING sum(wall_ns) > sum(halted_ns) + sum(unknown_ns)
 ), sides AS (
   SELECT host, emulated,
     CAST(sum(CASE WHEN later THEN 0 ELSE 1 END) AS DOUBLE) AS n0,

@@ -1,6 +1,6 @@
 -- title: vCPUs with the highest tax
--- unit: tax and contention in percent of the time that the vCPU did not halt; exits for each second of it; time in ms
--- about: Tax is the exit tax of vmtax report: time of exits in the kernel and in the VMM as a share of the time not halted. Contention is the time preempted during exits as a share of the same.
+-- unit: tax and contention in percent of the known time that the vCPU did not halt; exits for each second of it; time in ms
+-- about: Tax is the exit tax of vmtax report: time of exits in the kernel and in the VMM as a share of the time that is known and not halted. Contention is the time preempted during exits as a share of the same.
 -- param since date = 0000-01-01: first day to include
 -- param least number = 0.001: minimum time not halted, s
 -- param limit count = 50: maximum number of rows
@@ -13,11 +13,11 @@ WITH counted AS (
   SELECT host, date, run, vm, coalesce(vcpu, 4294967295) AS vcpu, emulated,
     CAST(sum(exit_kernel_ns) + sum(exit_user_ns) AS DOUBLE) AS spent,
     CAST(sum(preempted_ns) AS DOUBLE) AS preempted,
-    CAST(sum(wall_ns) - sum(halted_ns) AS DOUBLE) AS awake
+    CAST(sum(wall_ns) - sum(halted_ns) - sum(unknown_ns) AS DOUBLE) AS awake
   FROM "time"
   WHERE date >= $since
   GROUP BY host, date, run, vm, coalesce(vcpu, 4294967295), emulated
-  HAVING sum(wall_ns) > sum(halted_ns)
+  HAVING sum(wall_ns) > sum(halted_ns) + sum(unknown_ns)
 )
 SELECT s.host, s.date, s.run, s.vm, nullif(s.vcpu, 4294967295) AS vcpu, s.emulated,
   100 * s.spent / s.awake AS tax, 100 * s.preempted / s.awake AS contention, 1e9 * coalesce(c.exits, 0) / s.awake AS exits_per_second,

@@ -27,7 +27,7 @@ const SVM_HIGH: u32 = 0x8000_0000;
 const SILENT: Detail = Detail { kind: DetailKind::Overflow, value: 0 };
 
 /// Kinds of detail whose value can decide the cause, and the values that can.
-const BY_VALUE: [(DetailKind, &[(u64, u64)]); 12] = [
+const BY_VALUE: [(DetailKind, &[(u64, u64)]); 13] = [
     (DetailKind::MsrRead, MSRS),
     (DetailKind::MsrWrite, MSRS),
     (DetailKind::PortOut, &[(0, 0xfff)]),
@@ -40,6 +40,7 @@ const BY_VALUE: [(DetailKind, &[(u64, u64)]); 12] = [
     (DetailKind::ApicRead, &[(0, 0xfff)]),
     (DetailKind::ApicWrite, &[(0, 0xfff)]),
     (DetailKind::GhcbMsr, &[(0, 0xfff)]),
+    (DetailKind::Interrupt, &[(0, 0xff)]),
 ];
 const MSRS: &[(u64, u64)] = &[
     (0, 0x1fff),

@@ -96,6 +96,9 @@ fn causes_of_all_reasons_and_details_are_those_of_the_reports() {
         0x400,
         0x8000_0001,
         0x8000_0004,
+        0x21,
+        0xec,
+        0xfd,
         10,
         12,
         30,
@@ -111,7 +114,7 @@ fn causes_of_all_reasons_and_details_are_those_of_the_reports() {
         for code in (0..0x500).filter(|c| *c < 0x90 || *c >= 0x3f0) {
             for (i, kind) in DetailKind::ALL.into_iter().enumerate() {
                 for (j, &value) in values.iter().enumerate().filter(|(j, _)| {
-                    code < 0x90 && (code as usize + i + j).is_multiple_of(7) || code == 0x1f
+                    code < 0x90 && (code as usize + i + j).is_multiple_of(7) || matches!(code, 1 | 0x1f)
                 }) {
                     let mut row = exit(1);
                     row.key.reason = Reason { isa, code, flags: 0 };

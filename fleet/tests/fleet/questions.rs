@@ -188,6 +188,7 @@ fn nested_exits_and_worst_vcpus_of_a_recording() {
     }) {
         sum.wall_ns += row.wall_ns;
         sum.halted_ns += row.halted_ns;
+        sum.unknown_ns += row.unknown_ns;
         sum.exit_kernel_ns += row.exit_kernel_ns;
         sum.exit_user_ns += row.exit_user_ns;
         sum.preempted_ns += row.preempted_ns;
