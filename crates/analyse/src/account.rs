@@ -158,6 +158,10 @@ impl<R: RowSink> Accountant<R> {
     pub fn finish(mut self) -> (R, Vec<Vm>, Losses) {
         for index in 0..self.threads.len() {
             self.abandon(index);
+            // Of a recording without exits and entries accesses are all there is.
+            if self.entries == 0 {
+                self.accesses_end(index, None);
+            }
         }
         self.without_entries();
         self.without_exits();

@@ -21,6 +21,7 @@ mod nested;
 mod placement;
 mod power;
 mod rules;
+mod start;
 mod timers;
 mod versions;
 mod view;

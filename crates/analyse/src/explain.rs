@@ -91,11 +91,21 @@ impl Explanation {
         steps.extend(results::step(&workloads));
         let mut all = Vec::new();
         all.extend(findings::contention(ledger, &context));
-        all.extend(findings::of_profiles(ledger, &context));
-        let exits = findings::of_exits(ledger, &context, &sums);
+        let mut exits = findings::of_exits(ledger, &context, &sums);
         let is_clock = |one: &Finding| one.found == Found::Exits(Subject::ClockReads);
-        let clock_known = all.iter().any(is_clock);
-        all.extend(exits.into_iter().filter(|one| !is_clock(one) || !clock_known));
+        for shown in findings::of_profiles(ledger, &context) {
+            // A profile shows more of a clock's cost than its exits do; else exits are counted exactly.
+            if is_clock(&shown) {
+                exits.retain(|one| !is_clock(one));
+            }
+            if !exits.iter().any(|one| one.found == shown.found) {
+                all.push(shown);
+            }
+        }
+        all.extend(exits);
+        if ledger.exits.is_empty() {
+            all.extend(findings::of_kvm_counters(ledger, &context));
+        }
         all.extend(findings::of_counters(ledger, base_ledger, &context));
         all.extend(findings::shattered(ledger, &context, &sums));
         all.extend(base_ledger.and_then(|base| findings::of_tlb(ledger, base, &context)));

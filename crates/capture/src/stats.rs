@@ -73,6 +73,11 @@ pub fn read(input: &mut dyn Read) -> Result<(Vec<Stat>, Losses), Error> {
     Ok((list.stats, losses))
 }
 
+/// Whether a text is kvm_stat's, and counts no exit by its reason: then it is counters alone.
+pub fn are_kvm_counters(text: &str) -> bool {
+    is_kvm_stat(text) && !text.contains("kvm_exit(")
+}
+
 /// The counters read.
 #[derive(Default)]
 struct List {

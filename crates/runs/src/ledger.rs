@@ -1,6 +1,6 @@
 //! The ledger of a run or a recording, and filters of VMs and vCPUs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use vmtax_analyse::ledger::{ACCESSES_ALONE, handled_ns};
@@ -8,7 +8,8 @@ use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::progress::ReadingProgress;
 use vmtax_events::{
-    AccessRow, CallRow, ExitRow, Isa, PreemptedRow, Profile, RowSink, Sample, Stat, TimeRow, Vm,
+    AccessRow, CallRow, Detail, Device, ExitRow, Isa, PreemptedRow, Profile, RowSink, Sample, Stat,
+    TimeRow, Vm,
 };
 use vmtax_store::Run;
 
@@ -72,15 +73,33 @@ pub fn check_isa(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses tables of accesses without one of exits: nothing can be concluded of them alone.
+/// The same of a recording.
+const EVENTS_ALONE: &str = "The recording has accesses and no exits: record kvm:kvm_exit and kvm:kvm_entry too (`perf record -a -e 'kvm:*'`).";
+/// Accesses that are named.
+const NAMED: usize = 3;
+
+/// Refuses accesses without exits: nothing can be concluded of them alone. What is accessed most is said.
 ///
 /// # Errors
-/// When the input is such tables.
+/// When the input holds such accesses.
 pub fn check_exits(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
-    if !ledger.losses.missing.iter().any(|said| said == ACCESSES_ALONE) {
+    if !ledger.exits.is_empty() || ledger.accesses.is_empty() {
         return Ok(());
     }
-    fail(Code::Data, format!("{}: {ACCESSES_ALONE}", vmtax_events::printable(source)))
+    let alone = if ledger.recording.is_table() { ACCESSES_ALONE } else { EVENTS_ALONE };
+    let mut counts: BTreeMap<Detail, u64> = BTreeMap::new();
+    for (key, tally) in &ledger.accesses {
+        *counts.entry(key.detail).or_default() += tally.count;
+    }
+    let mut counts: Vec<(Detail, u64)> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let most = counts.iter().take(NAMED).map(|(detail, count)| {
+        let device = Device::of(*detail).map(|device| format!(" ({})", device.name()));
+        format!("{}{} x {count}", vmtax_report::names::detail(*detail), device.unwrap_or_default())
+    });
+    let most = most.collect::<Vec<_>>().join(", ");
+    let source = vmtax_events::printable(source);
+    fail(Code::Data, format!("{source}: {alone} Most are: {most}"))
 }
 
 /// The ledger of a recording.

@@ -11,6 +11,7 @@
 
 pub mod budget;
 pub mod convert;
+pub mod evidence;
 pub mod frames;
 pub mod host_pages;
 pub mod import;

@@ -163,7 +163,7 @@ fn read_posted(
     profile::import(format, place, Source::Stream(&mut bytes), symbols).map_err(fault(name))
 }
 
-fn fault(name: &str) -> impl FnOnce(vmtax_capture::Error) -> anyhow::Error {
+pub(crate) fn fault(name: &str) -> impl FnOnce(vmtax_capture::Error) -> anyhow::Error {
     move |error| {
         let is_io = matches!(error, vmtax_capture::Error::Io { .. });
         let code = if is_io { Code::Input } else { Code::Data };

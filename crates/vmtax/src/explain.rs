@@ -11,13 +11,13 @@ use vmtax_cli::output;
 use vmtax_report::Subject;
 use vmtax_report::explain::Explained;
 use vmtax_report::html::Html;
-use vmtax_runs::{Reading, input, ledger};
+use vmtax_runs::{Reading, evidence, input, ledger};
 
 use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 
 /// Explain why a VM is slow: a verdict, the findings behind it, and what to change under which conditions.
 ///
-/// A recording contains exits only. A run may also contain profiles, counters and page sizes (`vmtax import --help`). A
+/// A recording contains exits only. The text of `perf report` or `perf top`, and counters of kvm_stat, are read alone too. A run may also contain profiles, counters and page sizes (`vmtax import --help`). A
 /// table of benchmark results (CSV) is explained by kind of VM and option. `vmtax doctor` checks the settings.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -109,6 +109,12 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
 
 /// A ledger that can be explained, with the name of its input.
 fn checked(path: &Path, reading: &Reading, filter: Filter) -> anyhow::Result<(String, Ledger)> {
+    // A profile or counters alone hold no exits.
+    if filter == Filter::default()
+        && let Some(ledger) = evidence::of_path(path)?
+    {
+        return Ok((path.display().to_string(), ledger));
+    }
     let ledger = ledger::of_path(path, reading, filter.clone())?;
     ledger::check_filter(&filter, &ledger)?;
     let source = path.display().to_string();

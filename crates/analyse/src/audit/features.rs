@@ -18,11 +18,15 @@ fn wanted(view: &View, path: &str, says: [What; 2], fix: Option<Fix>) -> Found {
     }
 }
 
-pub(super) fn nested_paging(view: &View) -> Found {
-    let (path, remedy) = match view.vendor {
+fn of_nested_paging(view: &View) -> (&'static str, RemedyId) {
+    match view.vendor {
         Some(Vendor::Amd) => (files::NPT, RemedyId::Npt),
         _ => (files::EPT, RemedyId::Ept),
-    };
+    }
+}
+
+pub(super) fn nested_paging(view: &View) -> Found {
+    let (path, remedy) = of_nested_paging(view);
     wanted(view, path, [What::NestedPaging, What::NoNestedPaging], Fix::of_remedy(remedy))
 }
 
@@ -31,7 +35,15 @@ pub(super) fn vpid(view: &View) -> Found {
     wanted(view, files::VPID, [What::Vpid, What::NoVpid], Some(fix))
 }
 
+/// KVM turns it off itself without nested paging (Linux arch/x86/kvm/mmu/tdp_mmu.c), and then it changes nothing.
 pub(super) fn tdp_mmu(view: &View) -> Found {
+    match view.switch(of_nested_paging(view).0) {
+        Ok((true, _)) => {}
+        Ok((false, fact)) => {
+            return Found::not_applicable(What::TdpMmuNeedsNestedPaging).seen(fact);
+        }
+        Err(found) => return found,
+    }
     let fix = Fix::Module { module: "kvm", option: "tdp_mmu=1" };
     wanted(view, files::TDP_MMU, [What::TdpMmu, What::NoTdpMmu], Some(fix))
 }

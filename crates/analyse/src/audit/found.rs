@@ -176,6 +176,7 @@ pub enum What {
     NoVpid,
     TdpMmu,
     NoTdpMmu,
+    TdpMmuNeedsNestedPaging,
     MediatedPmu,
     MediatedPmuOff,
     CountersEmulated,
@@ -201,6 +202,8 @@ pub enum What {
     TickWhileIdle,
     TickStops,
     IothreadsShare(String),
+    DeviceInterrupts(String),
+    FewDeviceInterrupts,
     ManyNodes(String),
     FarMemory { far: u64, all: u64 },
     OnNode(String),
@@ -259,6 +262,12 @@ pub enum What {
     NoSnp,
     NoVulnerabilities,
     Mitigations,
+    // Starting VMs.
+    CgroupMovesWait,
+    CgroupMovesQuick,
+    CgroupOne,
+    StartsWithoutMove,
+    StartsUnknown,
 }
 
 /// Why KVM does not use AVIC for a VM.
@@ -302,6 +311,17 @@ pub enum Seen {
     VcpusOn(Vec<String>),
     /// The CPUs that each iothread may run on.
     IothreadsOn(Vec<String>),
+    /// Interrupts of these devices at a CPU, a second.
+    Interrupts {
+        /// Their names.
+        devices: String,
+        /// The CPU.
+        cpu: u32,
+        /// How many a second since the boot.
+        rate: u64,
+    },
+    /// How cgroup2 is mounted: with favordynmods, or without.
+    Favordynmods(bool),
     /// Memory by node, bytes.
     Nodes(BTreeMap<u32, u64>),
     /// Number of CPUs by their governor.
@@ -399,6 +419,8 @@ pub enum Advice {
     IsolatedPartition,
     UpdateMicrocode,
     PinApart,
+    MoveInterrupts,
+    FavorDynmods,
     LessMemory,
     UseVirtio,
     StopTick,

@@ -138,6 +138,58 @@ pub(super) fn iothread_pinning(_: &View, vm: &VmProcess) -> Found {
     }
 }
 
+/// Device interrupts a second from which on a CPU is not a vCPU's alone: as many as a tick that is slow.
+const OFTEN: f64 = 100.0;
+
+/// Interrupts of devices that go to CPUs of pinned vCPUs, by their mean rate since the boot.
+pub(super) fn device_interrupts(view: &View, vm: &VmProcess) -> Found {
+    let pinning = match pinning(vm) {
+        Ok(pinning) => pinning,
+        Err(fact) => return unknown(fact),
+    };
+    if !pinning.is_one_to_one() {
+        return Found::not_applicable(What::VcpusNotPinned);
+    }
+    let counts = view.host.matching(files::IRQ_COUNTS);
+    let uptime = view.host.fact(files::UPTIME);
+    let seconds =
+        match uptime.value.as_deref().map(|text| text.split(' ').next()?.parse::<f64>().ok()) {
+            Ok(Some(seconds)) if seconds > 0.0 => seconds,
+            Ok(_) => return Found::strange(uptime),
+            Err(_) => return Found::unread(uptime),
+        };
+    let mine = pinning.all();
+    let mut often: Vec<(f64, Fact<Seen>)> = Vec::new();
+    let mut busy = BTreeSet::new();
+    for fact in counts {
+        let Ok(text) = &fact.value else { return Found::unread(fact) };
+        let beside = |name| view.host.text(&fact.path.replace("per_cpu_count", name)).ok();
+        let Some(devices) = beside("actions").filter(|devices| !devices.is_empty()) else {
+            continue;
+        };
+        let goes_to = files::irq_cpus(&fact.path).and_then(|path| view.host.text(&path).ok());
+        let Some(goes_to) = goes_to.and_then(cpus) else { continue };
+        let on_mine =
+            text.split(',').zip(0..).filter(|(_, cpu)| mine.contains(cpu) && goes_to.contains(cpu));
+        for (count, cpu) in on_mine {
+            let Ok(count) = count.parse::<u64>() else { return Found::strange(fact) };
+            let rate = count as f64 / seconds;
+            if rate >= OFTEN {
+                busy.insert(cpu);
+                let seen = Seen::Interrupts { devices: devices.to_owned(), cpu, rate: rate as u64 };
+                often.push((rate, Fact::new(fact.path.clone(), Ok(seen))));
+            }
+        }
+    }
+    if busy.is_empty() {
+        return Found::ok(What::FewDeviceInterrupts).seen(pinning.fact(vm));
+    }
+    often.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    let found = Found::costs(What::DeviceInterrupts(list(&busy))).seen(pinning.fact(vm));
+    let named = often.into_iter().take(4).map(|(_, fact)| fact);
+    named.fold(found, Found::seen).fix(Fix::Advice(Advice::MoveInterrupts))
+}
+
 /// The CPUs of each node; `None` when they cannot be read.
 fn nodes(view: &View) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
     let mut nodes = BTreeMap::new();

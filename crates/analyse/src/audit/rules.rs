@@ -6,7 +6,7 @@ use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Outcome, svm, vmx, w
 
 use super::{
     Check, Judge, Removes, Rule, counters, devices, features, host_pages, idle, interrupts, memory,
-    nested, placement, power, timers, versions, windows,
+    nested, placement, power, start, timers, versions, windows,
 };
 use crate::table::cause_of;
 
@@ -48,6 +48,11 @@ fn pauses(key: &ExitKey) -> bool {
 /// The host's tick, and what else interrupts it: a timer that KVM runs on VMX's stays.
 fn host_interrupts(key: &ExitKey) -> bool {
     is(key, vmx::EXTERNAL_INTERRUPT, svm::INTR)
+}
+
+/// AMD's exits have no vectors: no share of theirs is known.
+fn device_interrupts(key: &ExitKey) -> bool {
+    cause_of(key) == Cause::HostDevice
 }
 
 fn timer_arms(key: &ExitKey) -> bool {
@@ -137,6 +142,7 @@ words! {
         NestedPaging = "nested-paging",
         Windows = "windows",
         Versions = "versions",
+        Start = "start",
     }
 }
 
@@ -163,6 +169,7 @@ words! {
         IdleStates = "idle-states",
         VcpuPinning = "vcpu-pinning",
         IothreadPinning = "iothread-pinning",
+        DeviceInterrupts = "device-interrupts",
         Numa = "numa",
         PreemptionTimer = "preemption-timer",
         TscDeadline = "tsc-deadline",
@@ -198,6 +205,7 @@ words! {
         TdpMmu = "tdp-mmu",
         HvEnlightenments = "hv-enlightenments",
         WindowsCpu = "windows-cpu",
+        CgroupMoves = "cgroup-moves",
         Mbec = "mbec",
         MediatedPmu = "mediated-pmu",
         EmulatedDevices = "emulated-devices",
@@ -314,6 +322,13 @@ pub const RULES: &[Rule] = &[
                 removes: Removes::Preemption,
                 ..check(CheckId::IothreadPinning, "/proc/PID/task/TID/status", Judge::Vm(placement::iothread_pinning))
             },
+            check(
+                CheckId::DeviceInterrupts,
+                "/sys/kernel/irq/*/{actions,per_cpu_count}, /proc/irq/*/effective_affinity_list, /proc/uptime",
+                Judge::Vm(placement::device_interrupts),
+            )
+            .causes(&[Cause::HostDevice, Cause::HostInterrupt])
+            .removes(device_interrupts),
             check(CheckId::Numa, "/proc/PID/numa_maps, /sys/devices/system/node/node*/cpulist", Judge::Vm(placement::numa)),
         ],
     },
@@ -478,6 +493,14 @@ pub const RULES: &[Rule] = &[
             check(CheckId::WindowsCpu, "/proc/PID/cmdline, /proc/cpuinfo", Judge::Vm(windows::windows_cpu)),
             check(CheckId::Mbec, "/sys/module/kvm_intel/parameters/mbec, kvm_amd/parameters/gmet", Judge::Host(nested::mbec)),
         ],
+    },
+    Rule {
+        id: RuleId::Start,
+        checks: &[check(
+            CheckId::CgroupMoves,
+            "/proc/mounts, /proc/sys/kernel/osrelease, /sys/module/kvm/parameters/nx_huge_pages",
+            Judge::Host(start::cgroup_moves),
+        )],
     },
     Rule {
         id: RuleId::Versions,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use vmtax_events::{Cause, Detail, Reason};
+use vmtax_events::{Cause, Detail, Place, Reason};
 
 use super::burst::Burst;
 use super::certainty::Certainty;
@@ -82,6 +82,14 @@ pub enum Found {
     },
     /// A register access takes the VMM far longer than others do.
     SlowRegisters,
+    /// The host moves pages to make huge ones for the guest.
+    Compaction,
+    /// The host looks for pages of equal content.
+    PageMerging,
+    /// The host's mitigation of VMSCAPE makes each exit to the VMM dear.
+    VmscapeBarrier,
+    /// KVM polls for vCPUs that are halted.
+    HostPolls,
     /// The guest uses its APIC through memory.
     Xapic,
     /// vCPUs wait for processors.
@@ -130,6 +138,10 @@ impl Found {
             Found::HaltsReturn => "halts-return",
             Found::PeriodicTimer { .. } => "periodic-timer",
             Found::SlowRegisters => "slow-registers",
+            Found::Compaction => "compaction",
+            Found::PageMerging => "page-merging",
+            Found::VmscapeBarrier => "vmscape-barrier",
+            Found::HostPolls => "host-polls",
             Found::Xapic => "xapic",
             Found::Contention(_) => "contention",
             Found::GuestPolls => "guest-polls",
@@ -269,8 +281,15 @@ pub enum Evidence {
         /// In the base.
         base: f64,
     },
-    /// A part of the guest's samples, and its functions with their own shares. Hostile text.
-    GuestSamples(f64, Vec<(String, f64)>),
+    /// A part of a profile's samples, and its functions with their own shares. Hostile text.
+    Samples(Place, f64, Vec<(String, f64)>),
+    /// Counters of KVM, beside its exits.
+    KvmCounters {
+        /// All exits.
+        exits: f64,
+        /// The counters.
+        counters: Vec<(&'static str, f64)>,
+    },
     /// Page faults that follow conversions.
     ConversionFaults {
         /// Conversions.

@@ -3,11 +3,13 @@
 mod contention;
 mod counters;
 mod exits;
-mod guest;
+mod kvm_stat;
 mod memory;
+mod samples;
 
 pub(super) use contention::{contention, is_throttled, lasting_contention};
 pub(super) use counters::of_counters;
 pub(super) use exits::of_exits;
-pub(super) use guest::of_profiles;
+pub(super) use kvm_stat::of_kvm_counters;
 pub(super) use memory::{of_memory, of_tlb, shattered, small_by_faults};
+pub(super) use samples::of_profiles;

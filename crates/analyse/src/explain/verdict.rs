@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use vmtax_events::Sample;
+use vmtax_events::{Place, Sample};
 
 use super::burst::{Burst, burst};
 use super::category::is_category;
@@ -117,7 +117,10 @@ impl Verdict {
             Verdict::Exits { .. } | Verdict::Burst(_) => "exits",
             Verdict::WakeUps { .. } => "wake-ups",
             Verdict::BounceBuffer(_) => "bounce-buffer",
-            Verdict::Finding(Found::Exits(_) | Found::HaltsReturn) => "exits",
+            Verdict::Finding(Found::Exits(_) | Found::HaltsReturn | Found::VmscapeBarrier) => {
+                "exits"
+            }
+            Verdict::Finding(Found::HostPolls) => "polling",
             Verdict::Finding(Found::BranchMisses) => "branch-misses",
             Verdict::Finding(_) | Verdict::Memory { .. } => "memory",
             Verdict::Results(_) => "results",
@@ -136,7 +139,14 @@ impl Verdict {
             Verdict::BounceBuffer(_) => *found == Found::BounceBuffer,
             Verdict::Finding(Found::Exits(_)) | Verdict::Burst(_) => false,
             Verdict::Finding(Found::HaltsReturn) => *found == Found::HaltsReturn,
-            Verdict::Finding(Found::BranchMisses) => *found == Found::BranchMisses,
+            Verdict::Finding(
+                shown @ (Found::BranchMisses
+                | Found::Compaction
+                | Found::PageMerging
+                | Found::FaultsWait
+                | Found::VmscapeBarrier
+                | Found::HostPolls),
+            ) => found == shown,
             Verdict::Finding(_) | Verdict::Memory { .. } => {
                 matches!(found, Found::SmallPages { .. } | Found::TlbMisses | Found::RemoteMemory)
             }
@@ -196,6 +206,11 @@ pub(super) fn judge(
     {
         return found;
     }
+    if ledger.exits.is_empty()
+        && let Some(found) = without_exits(steps, all, ledger)
+    {
+        return found;
+    }
     match steps.iter().find(|step| step.question == Question::Exits) {
         Some(step) if step.answer == Answer::No => match burst(ledger) {
             Some(burst) => Verdict::Burst(burst),
@@ -207,6 +222,20 @@ pub(super) fn judge(
         },
         None => Verdict::Undecided { says: None, most: None },
     }
+}
+
+/// The verdict of a profile, or of counters, without a recording of exits.
+fn without_exits(steps: &[Step], all: &[Finding], ledger: &Ledger) -> Option<Verdict> {
+    let shown = all.first().map(|finding| finding.found.clone());
+    if [Place::Host, Place::Guest].iter().any(|place| ledger.profiles.contains_key(place)) {
+        let asks = |step: &&Step| matches!(step.question, Question::Host | Question::Guest);
+        let says = || steps.iter().filter(asks).find(|step| step.answer == Answer::Yes);
+        let nothing = || Some(Verdict::Undecided { says: Some(says()?.says.clone()), most: None });
+        return shown.map(Verdict::Finding).or_else(nothing);
+    }
+    let says = Some(Says::OnlyCounts { emulated: false });
+    let has_counts = shown.is_some() || !ledger.stats.is_empty();
+    has_counts.then_some(Verdict::Undecided { says, most: shown })
 }
 
 /// The verdict that the times of exits and waiting allow.

@@ -63,5 +63,8 @@ vmtax_events::words! {
         NestedMbec = "nested-mbec",
         NoKvmapf = "no-kvmapf",
         PvIpi = "pv-ipi",
+        ThpDefer = "thp-defer",
+        HugetlbMemory = "hugetlb-memory",
+        NoHaltPoll = "no-halt-poll",
     }
 }

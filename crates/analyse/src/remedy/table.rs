@@ -161,6 +161,15 @@ pub const REMEDIES: &[Remedy] = &[
         }
         Applies::If("the IPIs go to many vCPUs at once: one target costs as much by hypercall")
     }).qemu("-cpu ...,kvm-pv-ipi=on", "kvm-pv-ipi=on"),
+    // Linux Documentation/admin-guide/mm/transhuge.rst, "defrag". linux-mm, September 2012, on slow starts of VMs: "compaction is now definitely top".
+    row(RemedyId::ThpDefer, Place::Host, "let khugepaged make huge pages, not the faults of the VM: echo defer > /sys/kernel/mm/transparent_hugepage/defrag", ordinary_memory)
+        .file(files::THP_DEFRAG, "defer"),
+    // The same, and Documentation/admin-guide/mm/hugetlbpage.rst.
+    row(RemedyId::HugetlbMemory, Place::Host, "reserve huge pages before memory is fragmented (vm.nr_hugepages at boot), and back the memory with them (hugetlbfs)", ordinary_memory),
+    // Linux Documentation/virt/kvm/halt-polling.rst, "Further Notes": a CPU that polls is seen as busy.
+    row(RemedyId::NoHaltPoll, Place::Host, "let halted vCPUs sleep at once: echo 0 > /sys/module/kvm/parameters/halt_poll_ns", |_| {
+        Applies::If("the host's processor time matters more than how soon the guest wakes up")
+    }).file(files::HALT_POLL, "0"),
 ];
 
 // Each remedy has its row.
@@ -195,6 +204,7 @@ pub(super) const OPPOSITES: &[(RemedyId, RemedyId)] = &[
     (RemedyId::GuestIdlePoll, RemedyId::NoIdlePoll),
     (RemedyId::GuestHaltpoll, RemedyId::NoIdlePoll),
     (RemedyId::HaltPoll, RemedyId::NoIdlePoll),
+    (RemedyId::HaltPoll, RemedyId::NoHaltPoll),
     // A guest with the hint that its vCPUs are never preempted spins where it should yield.
     (RemedyId::PvSpinHint, RemedyId::FewerVcpus),
     (RemedyId::PvSpinHint, RemedyId::CpuQuota),

@@ -48,6 +48,27 @@ const TOOLS: &[(&[&str], &str)] = &[
     (&["----total-", "usage----"], concat!("dstat's output, which has no exits", exits!())),
     (&["MemTotal:", "MemFree:"], concat!("/proc/meminfo, which has no exits", exits!())),
     (&["cpu ", "intr ", "ctxt ", "btime "], concat!("/proc/stat, which has no exits", exits!())),
+    (
+        &["Marking TSC unstable"],
+        concat!(
+            "a kernel's log in which the TSC is marked unstable: the guest has another clock, and if that is hpet or acpi_pm each reading is an exit: look at /sys/devices/system/clocksource/clocksource0/current_clocksource in it, and run `vmtax doctor` there; the log has no exits",
+            exits!()
+        ),
+    ),
+    (
+        &["Switched to clocksource acpi_pm"],
+        concat!(
+            "a kernel's log of a guest whose clock is the ACPI PM timer: each reading is an exit, and kvm-clock or tsc needs none (`vmtax doctor` in the guest says more); the log has no exits",
+            exits!()
+        ),
+    ),
+    (
+        &["Switched to clocksource hpet"],
+        concat!(
+            "a kernel's log of a guest whose clock is the HPET: each reading is an exit, and kvm-clock or tsc needs none (`vmtax doctor` in the guest says more); the log has no exits",
+            exits!()
+        ),
+    ),
     (&["Linux version", "Command line:"], concat!("a kernel's log, which has no exits", exits!())),
     (&["%user", "%system", "%idle"], concat!("sar's output, which has no exits", exits!())),
     (&["CPU", "intr/s"], concat!("mpstat's output, which has no exits", exits!())),
@@ -201,6 +222,14 @@ mod tests {
                 "perf sched",
             ),
             ("% time     seconds  usecs/call     calls    errors syscall\n", "strace"),
+            (
+                "[    1.69] clocksource: Switched to clocksource acpi_pm\n",
+                "a kernel's log of a guest whose clock is the ACPI PM timer",
+            ),
+            (
+                "[    0.00] Linux version 3.10\n[    0.00] Command line: x\n[    0.35] tsc: Marking TSC unstable due to TSCs unsynchronized\n",
+                "a kernel's log in which the TSC is marked unstable",
+            ),
         ] {
             assert!(tool(text).is_some_and(|what| what.starts_with(name)), "{text}");
         }

@@ -27,6 +27,8 @@ enum Missing {
     Symbol,
     /// The end of an event.
     Event,
+    /// All of an event behind its name.
+    Payload,
 }
 
 pub(super) fn is_wrapped(text: &str) -> bool {
@@ -36,7 +38,8 @@ pub(super) fn is_wrapped(text: &str) -> bool {
         let [line, next] = pair else { continue };
         match missing(line) {
             Some(Missing::Event) if continues(Missing::Event, next) => events += 1,
-            Some(Missing::Event) | None => {}
+            Some(Missing::Payload) if continues(Missing::Payload, next) => events += 1,
+            Some(Missing::Event | Missing::Payload) | None => {}
             Some(what) if continues(what, next) => return true,
             Some(_) => {}
         }
@@ -59,7 +62,7 @@ pub(super) fn restored(text: &str) -> String {
         }
         let goes_on = missing(&open)
             .filter(|_| joined < MOST_JOINED)
-            .filter(|what| *what != Missing::Event || with_events)
+            .filter(|what| !matches!(what, Missing::Event | Missing::Payload) || with_events)
             .zip(lines.peek())
             .is_some_and(|(what, next)| continues(what, next));
         if goes_on {
@@ -107,7 +110,8 @@ fn missing(line: &str) -> Option<Missing> {
         let is_whole = is_whole || times == 0 && words.len() >= 8;
         return (!is_whole).then_some(Missing::Times);
     }
-    is_event(line).then_some(Missing::Event)
+    let is_bare = line.trim_end().ends_with(':');
+    is_event(line).then_some(if is_bare { Missing::Payload } else { Missing::Event })
 }
 
 /// Whether a line can be the rest of what is missing.
@@ -130,6 +134,7 @@ fn continues(what: Missing, line: &str) -> bool {
                 || first.parse::<u64>().is_ok()
         }
         Missing::Symbol => matches!(first, "[k]" | "[.]" | "[g]" | "[u]" | "[H]"),
+        Missing::Payload => !line.starts_with([' ', '\t', '#']) && !is_event(line),
         // The rest of an event begins with a word in the first column: call chains and further events do not.
         Missing::Event => !line.starts_with([' ', '\t', '#']) && !is_event(line) && is_rest(first),
     }
@@ -234,6 +239,17 @@ mod tests {
         assert_eq!(
             restored(text),
             "  qemu-system-x86-5665  [000] .... 1907374.500029: kvm_exit: reason EXTERNAL_INTERRUPT rip 0xffffffff81c01f58 info 0 800000fd\n\n  qemu-system-x86-5665  [000] d..1 1907374.500032: kvm_entry: vcpu 0, rip 0xffffffff81c01f58\n\n"
+        );
+    }
+
+    /// kernel Bugzilla 220549, decoded from quoted-printable: broken behind each name.
+    #[test]
+    fn events_without_their_payload_are_joined() {
+        let text = "      CPU 0/KVM  655470 [011] 17156.779269:    kvm:kvm_entry:\nvcpu 0, rip 0xfffff80653e4142c\n      CPU 0/KVM  655470 [011] 17156.779272:    kvm:kvm_apic:\napic_write APIC_EOI = 0x0\n";
+        assert!(is_wrapped(text));
+        assert_eq!(
+            restored(text),
+            "      CPU 0/KVM  655470 [011] 17156.779269:    kvm:kvm_entry: vcpu 0, rip 0xfffff80653e4142c\n\n      CPU 0/KVM  655470 [011] 17156.779272:    kvm:kvm_apic: apic_write APIC_EOI = 0x0\n\n"
         );
     }
 

@@ -113,6 +113,16 @@ files! {
     VULNERABILITIES = "/sys/devices/system/cpu/vulnerabilities/*";
     /// CPUs of each NUMA node.
     NODE_CPUS = "/sys/devices/system/node/node#/cpulist";
+    /// The devices of each interrupt.
+    IRQ_ACTIONS = "/sys/kernel/irq/#/actions";
+    /// Interrupts since the boot, by CPU.
+    IRQ_COUNTS = "/sys/kernel/irq/#/per_cpu_count";
+    /// The CPUs to which it goes.
+    IRQ_CPUS = "/proc/irq/#/effective_affinity_list";
+    /// Seconds since the boot.
+    UPTIME = "/proc/uptime";
+    /// What is mounted, and how.
+    MOUNTS = "/proc/mounts";
     /// The clock.
     CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     /// Slots of the bounce buffer.
@@ -127,6 +137,12 @@ files! {
 pub const ITLB_MULTIHIT: &str = "/sys/devices/system/cpu/vulnerabilities/itlb_multihit";
 /// One of [`VULNERABILITIES`]: the microcode is older than the kernel knows of.
 pub const OLD_MICROCODE: &str = "/sys/devices/system/cpu/vulnerabilities/old_microcode";
+
+/// The [`IRQ_CPUS`] of the interrupt of one of [`IRQ_COUNTS`].
+pub fn irq_cpus(counts: &str) -> Option<String> {
+    let number = counts.strip_prefix("/sys/kernel/irq/")?.split('/').next()?;
+    Some(IRQ_CPUS.replace('#', number))
+}
 
 /// Most characters of a name that a pattern matches.
 const LONGEST: usize = 64;

@@ -161,6 +161,7 @@ fn what(what: &What) -> String {
         What::NoVpid => "each exit and entry flushes the TLB".into(),
         What::TdpMmu => "faults of several vCPUs are handled at once".into(),
         What::NoTdpMmu => "faults of a VM's vCPUs wait for one lock".into(),
+        What::TdpMmuNeedsNestedPaging => "KVM has nested paging off, or does not have it here".into(),
         What::MediatedPmu => "guests have the processor's counters to themselves while they run".into(),
         What::MediatedPmuOff => "off, the default; on, it makes sampling in guests cheaper and each entry and exit dearer".into(),
         What::CountersEmulated => "guests count by events of the host's perf: sampling in a guest cost 33.62 %, and 6.21 % with the mediated PMU (Linux commit bf2c3138ae36)".into(),
@@ -184,6 +185,8 @@ fn what(what: &What) -> String {
         What::TickWhileIdle => "the guest's tick does not stop in idle CPUs".into(),
         What::TickStops => "the guest's tick stops in idle CPUs, unless its kernel cannot".into(),
         What::IothreadsShare(cpus) => format!("iothreads may run on CPUs {cpus} of vCPUs"),
+        What::DeviceInterrupts(cpus) => format!("devices of the host interrupt the vCPUs on CPUs {cpus}"),
+        What::FewDeviceInterrupts => "hardly any device interrupts go to the vCPUs' CPUs".into(),
         What::ManyNodes(nodes) => format!("vCPUs may run on nodes {nodes}"),
         What::FarMemory { far, all } => format!("{} of the memory is on another node than the vCPUs", share(*far, *all)),
         What::OnNode(node) => format!("vCPUs and memory are on node {node}"),
@@ -239,6 +242,11 @@ fn what(what: &What) -> String {
         What::SnpFirmware => "no file shows its version; snphost ok, or dmesg | grep -i 'sev api', does".into(),
         What::NoSnp => "this host runs no SEV-SNP guests".into(),
         What::NoVulnerabilities => "this kernel does not list the processor's vulnerabilities".into(),
+        What::CgroupMovesWait => "KVM_CREATE_VM waits for a grace period of RCU each time, 10 to 70 ms: a kernel thread joins the VMM's cgroup".into(),
+        What::CgroupMovesQuick => "KVM_CREATE_VM does not wait for a move between cgroups".into(),
+        What::CgroupOne => "no cgroup2 is mounted".into(),
+        What::StartsWithoutMove => "starting a VM moves no thread between cgroups on this kernel, or nothing makes that quicker".into(),
+        What::StartsUnknown => "whether this kernel waits for a move between cgroups when a VM starts depends on its patch level".into(),
         What::Mitigations => "recorded, because they must be equal in comparisons".into(),
     }
 }
@@ -291,6 +299,11 @@ pub(super) fn seen(seen: &Seen) -> String {
             format!("vCPUs may run on {}{more}", listed(&all[..all.len().min(16)]))
         }
         Seen::IothreadsOn(all) => format!("iothreads may run on {}", listed(all)),
+        Seen::Interrupts { devices, cpu, rate } => {
+            format!("{devices}: {} a second on CPU {cpu} since the boot", count(*rate))
+        }
+        Seen::Favordynmods(true) => "cgroup2 is mounted with favordynmods".to_owned(),
+        Seen::Favordynmods(false) => "cgroup2 is mounted without favordynmods".to_owned(),
         Seen::Nodes(nodes) => joined(nodes, |(id, bytes)| format!("node {id} {}", size(*bytes))),
         Seen::Governors(cpus) => joined(cpus, |(name, n)| format!("{name} on {n} CPUs")),
         Seen::IdleStates(states) => {
@@ -385,6 +398,10 @@ fn advice(advice: Advice) -> &'static str {
         Advice::PinApart => {
             "give the VMs' vCPUs CPUs of their own, or leave their placement to the scheduler (LXD: limits.cpu.pin_strategy=none)"
         }
+        Advice::MoveInterrupts => {
+            "move them to other CPUs: echo CPUS > /proc/irq/IRQ/smp_affinity_list, irqbalance --banirq=IRQ (the kernel refuses it of interrupts that it manages itself, such as those of NVMe's queues)"
+        }
+        Advice::FavorDynmods => "mount -o remount,favordynmods /sys/fs/cgroup",
         Advice::LessMemory => {
             "free memory: fewer or smaller VMs, or have guests give back what they do not use (QEMU: -device virtio-balloon,free-page-reporting=on)"
         }

@@ -127,6 +127,13 @@ fn undecided(what: &Says) -> String {
             here.name(),
             base.name()
         ),
+        Says::MostIn(name) => {
+            format!("the profile shows no cost of a VM that is known; most of it is in {name}")
+        }
+        Says::EntersGuest(share, _) => format!(
+            "the profile shows no cost of a VM that is known; {} of it is the guest, its entries and its exits",
+            percent(*share)
+        ),
         other => says(other),
     }
 }

@@ -204,7 +204,7 @@ fn the_tax_decides_where_times_are_known() {
     assert_eq!(answers(&report)[0], ["exits", "unknown"]);
     // The answer fits a screen, whatever there is to say.
     let text = String::from_utf8(stdout(folder.path(), "explain busy")).unwrap();
-    assert!(text.starts_with("Handling exits takes 40.0 % of the running time"), "{text}");
+    assert!(text.starts_with("Exits take 40.0 % of the running time"), "{text}");
     assert!(text.lines().count() <= 10, "{text}");
 }
 

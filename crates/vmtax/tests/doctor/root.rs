@@ -21,6 +21,10 @@ pub(crate) struct Root {
 const COMMON: &[(&str, &str)] = &[
     ("/proc/cmdline", "root=/dev/sda1 rcu_nocbs=4-5\n"),
     ("/proc/sys/kernel/osrelease", "6.18.1\n"),
+    ("/proc/uptime", "5000.00 39000.00\n"),
+    ("/sys/kernel/irq/24/actions", "eth0-rx-0\n"),
+    ("/sys/kernel/irq/24/per_cpu_count", "900000,0,0,0,0,0,0,0\n"),
+    ("/proc/irq/24/effective_affinity_list", "0\n"),
     ("/proc/sys/kernel/nmi_watchdog", "0\n"),
     ("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
     (

@@ -4,7 +4,7 @@ mod memory;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vmtax_analyse::audit::{RULES, Verdict};
+use vmtax_analyse::audit::{RULES, Seen, Verdict};
 use vmtax_report::doctor::words;
 
 use crate::root::{QEMU, Root, verdicts};
@@ -13,6 +13,10 @@ const C: Verdict = Verdict::Costs;
 const U: Verdict = Verdict::Unknown;
 const O: Verdict = Verdict::Ok;
 const N: Verdict = Verdict::NotApplicable;
+const RELEASE: &str = "/proc/sys/kernel/osrelease";
+const CGROUP: &str =
+    "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nsdelegate 0 0\n";
+const FAVOURED: &str = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,favordynmods 0 0\n";
 
 /// On the good hosts nothing costs anything, and what is unknown is unknown everywhere.
 #[test]
@@ -20,6 +24,7 @@ fn good_systems_have_nothing_to_change() {
     let intel = [
         ("avic", N),
         ("avic-inhibit", N),
+        ("cgroup-moves", N),
         ("host-pages", U),
         ("hv-enlightenments", N),
         ("kernel", N),
@@ -37,6 +42,7 @@ fn good_systems_have_nothing_to_change() {
     ];
     let amd = [
         ("apicv", N),
+        ("cgroup-moves", N),
         ("host-pages", U),
         ("hv-enlightenments", N),
         ("ipiv", N),
@@ -466,6 +472,8 @@ fn windows_guests_and_device_models() {
             ("vpid", I, &[("intel vpid", "N\n")], C),
             ("tdp-mmu", I, &[("kvm tdp_mmu", "N\n")], C),
             ("tdp-mmu", I, &[("kvm tdp_mmu", "-")], N),
+            ("tdp-mmu", I, &[("kvm tdp_mmu", "N\n"), ("intel ept", "N\n")], N),
+            ("tdp-mmu", A, &[("kvm tdp_mmu", "N\n"), ("amd npt", "0\n")], N),
             ("mbec", I, &[("intel mbec", "Y\n")], O),
             ("mbec", I, &[("intel mbec", "N\n"), ("count nested_run", "9\n")], C),
             ("mbec", A, &[("amd gmet", "N\n")], N),
@@ -481,9 +489,68 @@ fn windows_guests_and_device_models() {
                 C,
             ),
             ("swapped", I, &[("vm smaps", "-")], U),
+            ("cgroup-moves", I, &[(RELEASE, "6.1.0-9-amd64\n"), ("/proc/mounts", CGROUP)], C),
+            ("cgroup-moves", I, &[(RELEASE, "6.1.0-9-amd64\n"), ("/proc/mounts", FAVOURED)], O),
+            (
+                "cgroup-moves",
+                I,
+                &[(RELEASE, "6.1.0-9-amd64\n"), ("/proc/mounts", "x / ext4 rw 0 0\n")],
+                N,
+            ),
+            ("cgroup-moves", I, &[(RELEASE, "6.1.0-9-amd64\n"), ("/proc/mounts", "-")], U),
+            (
+                "cgroup-moves",
+                I,
+                &[(RELEASE, "6.8.0\n"), ("/proc/mounts", CGROUP), ("kvm nx_huge_pages", "never\n")],
+                O,
+            ),
+            ("cgroup-moves", I, &[(RELEASE, "6.12.9\n"), ("/proc/mounts", CGROUP)], U),
+            ("cgroup-moves", I, &[(RELEASE, "6.13.0\n"), ("/proc/mounts", CGROUP)], N),
+            ("cgroup-moves", I, &[(RELEASE, "5.10.0\n"), ("/proc/mounts", CGROUP)], N),
         ],
         |host| verdicts(host, None),
     );
+}
+
+/// The interrupts of a network card go to CPU 4, where a vCPU is pinned, or to CPU 1.
+#[test]
+fn device_interrupts_are_part_of_the_map() {
+    let host = |counts: &str, goes_to: &str| {
+        Root::intel()
+            .with("/proc/uptime", "100.00 700.00\n")
+            .with("/sys/kernel/irq/24/actions", "eth0-rx-0\n")
+            .with("/sys/kernel/irq/24/per_cpu_count", counts)
+            .with("/proc/irq/24/effective_affinity_list", goes_to)
+            // Nobody uses this one.
+            .with("/sys/kernel/irq/25/actions", "\n")
+            .with("/sys/kernel/irq/25/per_cpu_count", "9,9,9,9,90000,9,9,9\n")
+            .with("/proc/irq/25/effective_affinity_list", "4\n")
+    };
+    let often = "0,0,0,0,10000,0,0,0\n";
+    for (root, expected) in [
+        (host(often, "4\n"), C),
+        (host(often, "0-7\n"), C),
+        // It went there, and goes elsewhere now.
+        (host(often, "1\n"), O),
+        (host("0,0,0,0,9999,0,0,0\n", "4\n"), O),
+        (host("0,0,0,0,many,0,0,0\n", "4\n"), U),
+        (host(often, "4\n").without("/proc/uptime"), U),
+        (
+            host(often, "4\n")
+                .with("/proc/4711/task/4712/status", "Name:\tCPU 0/KVM\nCpus_allowed_list:\t0-7\n"),
+            N,
+        ),
+    ] {
+        assert_eq!(verdicts(&root, None)["device-interrupts"], expected);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    host(often, "4\n").write(folder.path());
+    let system = vmtax_host::system(folder.path()).unwrap();
+    let found = crate::root::findings(&system, None);
+    let found = found.into_iter().find(|f| f.check.id.name() == "device-interrupts").unwrap().found;
+    assert_eq!(words::found(&found), "devices of the host interrupt the vCPUs on CPUs 4");
+    let seen = Seen::Interrupts { devices: "eth0-rx-0".to_owned(), cpu: 4, rate: 100 };
+    assert_eq!(found.evidence[1].value, Ok(seen));
 }
 
 /// Another VM whose vCPUs are pinned to the same CPUs shares them; one that may run anywhere does not by that.

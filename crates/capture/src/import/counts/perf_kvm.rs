@@ -16,7 +16,7 @@
 
 mod row;
 
-use vmtax_events::{Detail, Tally};
+use vmtax_events::{Detail, Isa, Tally};
 
 use super::{Table, at_line};
 use crate::Error;
@@ -107,6 +107,11 @@ impl Section {
             let name = &row.name;
             at_line(number, &format!("begins with {name:?}, which is no exit reason of x86"))
         })?;
+        // perf has the kernel's own spelling: VMX in capitals.
+        let name = match name {
+            Spelled::Either(..) => Spelled::Sure(name.reason(Isa::Vmx)),
+            sure => sure,
+        };
         self.exits.push((name, row.tally));
         Ok(())
     }

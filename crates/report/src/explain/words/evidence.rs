@@ -83,8 +83,13 @@ pub(crate) fn evidence(line: &Evidence) -> String {
             whole(*base),
             here / base
         ),
-        Evidence::GuestSamples(share, functions) => {
-            format!("{} of the guest's samples: {}", percent(*share), with_shares(functions))
+        Evidence::Samples(place, share, functions) => {
+            format!("{} of the {place}'s samples: {}", percent(*share), with_shares(functions))
+        }
+        Evidence::KvmCounters { exits, counters } => {
+            let listed: Vec<String> =
+                counters.iter().map(|(name, value)| format!("{name} {}", whole(*value))).collect();
+            format!("of {} exits: {}", whole(*exits), listed.join(", "))
         }
         Evidence::ConversionFaults { conversions, faults, regions, each } => format!(
             "{} conversions, and {} faults in {} regions of 2 MiB, {} and more in each",

@@ -274,6 +274,26 @@ pub(crate) fn finding(found: &Found) -> Words {
             "it takes as long with another VMM, or other registers of the device do too",
             "what the VMM does there: `perf record -g -t TID` or `strace -T -p TID` of the vCPU's thread",
         ),
+        Found::Compaction => words(
+            "the host moves pages to make huge ones when the guest first touches its memory",
+            "compact_stall in the host's /proc/vmstat stands still",
+            "compact_* and thp_fault_* in the host's /proc/vmstat while it is slow; /sys/kernel/mm/transparent_hugepage/defrag",
+        ),
+        Found::PageMerging => words(
+            "the host's ksmd compares pages, to merge equal ones",
+            "/sys/kernel/mm/ksm/run is 0",
+            "/sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs,pages_sharing}",
+        ),
+        Found::VmscapeBarrier => words(
+            "exits to the VMM are dear: a barrier of the host's mitigation of VMSCAPE before each return to user space",
+            "/sys/devices/system/cpu/vulnerabilities/vmscape says that the processor is not affected",
+            "kvm:kvm_userspace_exit beside the exits, which shows what goes to the VMM",
+        ),
+        Found::HostPolls => words(
+            "KVM polls for halted vCPUs: their threads are busy on the host while the guest is idle",
+            "halt_poll_success_ns and halt_poll_fail_ns in KVM's debugfs stand still",
+            "halt_poll_success_ns and halt_poll_fail_ns in /sys/kernel/debug/kvm; kvm:kvm_halt_poll_ns",
+        ),
         Found::Xapic => words(
             "the guest uses its APIC through memory (xAPIC): each access that exits is decoded",
             "the guest's /proc/cpuinfo has x2apic",

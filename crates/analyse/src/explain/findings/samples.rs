@@ -1,0 +1,229 @@
+//! What a profile's functions show: of the guest, polling, a bounce buffer, emulated devices; of the host, what it does for the guest
+//! beside running it.
+
+use vmtax_events::{Place, Profile};
+
+use super::super::certainty::Certainty;
+use super::super::finding::{Advice, Evidence, Finding, Found};
+use super::super::subject::Subject;
+use crate::Ledger;
+use crate::remedy::{Context, RemedyId};
+
+/// Functions that show something.
+struct Sign {
+    place: Place,
+    found: Found,
+    certainty: Certainty,
+    /// The part of the samples from which on it does.
+    least: f64,
+    /// Names, or their beginnings where they end in `*`.
+    functions: &'static [&'static str],
+    remedies: &'static [RemedyId],
+    /// What must hold for the remedies, beside their own conditions.
+    condition: Option<&'static str>,
+}
+
+impl Sign {
+    const fn new(
+        place: Place,
+        found: Found,
+        least: f64,
+        functions: &'static [&'static str],
+    ) -> Sign {
+        let certainty = Certainty::Likely;
+        Sign { place, found, certainty, least, functions, remedies: &[], condition: None }
+    }
+
+    const fn certain(mut self) -> Sign {
+        self.certainty = Certainty::Certain;
+        self
+    }
+
+    const fn remedies(mut self, remedies: &'static [RemedyId]) -> Sign {
+        self.remedies = remedies;
+        self
+    }
+
+    const fn only_if(mut self, condition: &'static str) -> Sign {
+        self.condition = Some(condition);
+        self
+    }
+
+    fn fits(&self, function: &str) -> bool {
+        // A compiler marks parts and copies: compact_zone.isra.0.
+        let function = function.split('.').next().unwrap_or_default();
+        self.functions.iter().any(|known| match known.strip_suffix('*') {
+            Some(start) => function.starts_with(start),
+            None => function == *known,
+        })
+    }
+}
+
+/// Every sign.
+const SIGNS: &[Sign] = &[
+    // Linux kernel/sched/idle.c, drivers/cpuidle.
+    Sign::new(
+        Place::Guest,
+        Found::GuestPolls,
+        0.3,
+        &["cpu_idle_poll", "poll_idle", "haltpoll_enter_idle", "default_enter_idle"],
+    )
+    .remedies(&[RemedyId::NoIdlePoll]),
+    // Linux kernel/dma/swiotlb.c.
+    Sign::new(Place::Guest, Found::BounceBuffer, 0.03, &["swiotlb_*"])
+        .remedies(&[RemedyId::NoForcedBounce, RemedyId::BounceSize]),
+    // Linux arch/x86/kernel/hpet.c, drivers/clocksource/acpi_pm.c, i8253.c.
+    Sign::new(
+        Place::Guest,
+        Found::Exits(Subject::ClockReads),
+        0.02,
+        &["read_hpet", "acpi_pm_read", "acpi_pm_read_verified", "i8253_read", "pit_read"],
+    )
+    .certain()
+    .remedies(&[RemedyId::GuestClocksource]),
+    // Linux drivers/net/ethernet/intel/e1000, e1000e, realtek/8139cp.c, 8139too.c: a register access in each of them is an exit.
+    Sign::new(
+        Place::Guest,
+        Found::Exits(Subject::DeviceRegisters),
+        0.05,
+        &["e1000_*", "e1000e_*", "rtl8139_*", "cp_start_xmit", "cp_rx_poll"],
+    )
+    .remedies(&[RemedyId::ParavirtualDevice])
+    .only_if("the network card is the VMM's, and not passed through"),
+    // Linux drivers/ata/libata-sff.c.
+    Sign::new(Place::Guest, Found::Exits(Subject::IdeDisk), 0.05, &["ata_sff_*", "ata_bmdma_*"])
+        .remedies(&[RemedyId::VirtioDisk]),
+    // Linux drivers/tty/serial/8250.
+    Sign::new(
+        Place::Guest,
+        Found::Exits(Subject::SerialConsole),
+        0.05,
+        &["io_serial_in", "io_serial_out", "serial8250_*"],
+    )
+    .remedies(&[RemedyId::SerialConsole]),
+    // Linux arch/x86/kvm/mmu/mmu.c and paging_tmpl.h, without the walks that nested paging needs too.
+    Sign::new(
+        Place::Host,
+        Found::Exits(Subject::ShadowPaging),
+        0.05,
+        &[
+            "paging64_page_fault",
+            "paging64_fetch",
+            "paging32_page_fault",
+            "paging32_fetch",
+            "mmu_page_zap_pte",
+            "__kvm_mmu_prepare_zap_page",
+            "kvm_mmu_get_page",
+            "kvm_mmu_get_shadow_page",
+            "kvm_mmu_pte_write",
+            "kvm_mmu_track_write",
+            "mmu_sync_children",
+            "pte_list_*",
+        ],
+    )
+    .remedies(&[RemedyId::Ept, RemedyId::Npt])
+    .only_if("the processor has nested paging, and the parameter is off; not if the guest runs guests of its own"),
+    // Linux mm/compaction.c.
+    Sign::new(
+        Place::Host,
+        Found::Compaction,
+        0.05,
+        &[
+            "compact_zone",
+            "compaction_alloc",
+            "isolate_freepages*",
+            "isolate_migratepages*",
+            "fast_isolate_freepages",
+            "try_to_compact_pages",
+        ],
+    )
+    .remedies(&[RemedyId::ThpDefer, RemedyId::HugetlbMemory]),
+    // Linux mm/memory.c, mm/page_io.c, mm/swap_state.c.
+    Sign::new(
+        Place::Host,
+        Found::FaultsWait,
+        0.03,
+        &["do_swap_page", "swap_readpage", "swap_read_folio", "swapin_readahead", "swap_cluster_readahead"],
+    )
+    .remedies(&[RemedyId::ResidentMemory]),
+    // Linux mm/ksm.c.
+    Sign::new(
+        Place::Host,
+        Found::PageMerging,
+        0.05,
+        &["ksm_do_scan", "ksm_scan_thread", "cmp_and_merge_page", "stable_tree_search", "unstable_tree_search_insert"],
+    )
+    .remedies(&[RemedyId::KsmOff]),
+    // Linux virt/kvm/kvm_main.c.
+    Sign::new(
+        Place::Host,
+        Found::Exits(Subject::Spinning),
+        0.05,
+        &["kvm_vcpu_on_spin", "kvm_vcpu_yield_to", "yield_to"],
+    )
+    .remedies(&[RemedyId::SpinPinning]),
+    // Linux Documentation/admin-guide/hw-vuln/vmscape.rst: a barrier before each exit to user space. arch/x86/include/asm/entry-common.h.
+    Sign::new(
+        Place::Host,
+        Found::VmscapeBarrier,
+        0.10,
+        &["arch_exit_to_user_mode_prepare", "entry_ibpb", "write_ibpb"],
+    )
+    .remedies(&[RemedyId::Ioeventfd, RemedyId::Vhost]),
+    // Linux virt/kvm/kvm_main.c: what the loop of halt polling calls.
+    Sign::new(
+        Place::Host,
+        Found::HostPolls,
+        0.20,
+        &["kvm_vcpu_check_block", "kvm_vcpu_halt", "kvm_vcpu_block", "kvm_arch_vcpu_runnable", "kvm_vcpu_has_events"],
+    )
+    .remedies(&[RemedyId::NoHaltPoll]),
+];
+
+/// Functions that are named.
+const NAMED: usize = 3;
+
+/// The part of a profile's samples whose stack has a function that fits.
+fn part_of(profile: &Profile, fits: impl Fn(&str) -> bool) -> f64 {
+    let all = profile.total().max(1) as f64;
+    let with = profile.stacks.iter().filter(|(stack, _)| stack.split(Profile::BETWEEN).any(&fits));
+    with.map(|(_, weight)| *weight).fold(0, u64::saturating_add) as f64 / all
+}
+
+/// The functions that fit, with their own shares, largest first.
+fn most(profile: &Profile, fits: impl Fn(&str) -> bool) -> Vec<(String, f64)> {
+    let functions = profile.functions();
+    let mut named: Vec<(&str, u64)> =
+        functions.iter().filter(|(name, _)| fits(name)).map(|(name, w)| (*name, w.own)).collect();
+    named.sort_by_key(|(_, own)| std::cmp::Reverse(*own));
+    let all = profile.total().max(1) as f64;
+    let share = |(name, own): &(&str, u64)| ((*name).to_owned(), *own as f64 / all);
+    named.iter().take(NAMED).map(share).collect()
+}
+
+/// What the profiles show.
+pub(in crate::explain) fn of_profiles(ledger: &Ledger, context: &Context) -> Vec<Finding> {
+    SIGNS.iter().filter_map(|sign| finding(sign, ledger, context)).collect()
+}
+
+fn finding(sign: &Sign, ledger: &Ledger, context: &Context) -> Option<Finding> {
+    let profile = ledger.profiles.get(&sign.place)?;
+    let fits = |name: &str| sign.fits(name);
+    let share = part_of(profile, fits);
+    if share < sign.least {
+        return None;
+    }
+    let mut finding = Finding::new(sign.found.clone(), sign.certainty);
+    finding.evidence.push(Evidence::Samples(sign.place, share, most(profile, fits)));
+    finding.weight = share;
+    // idle=poll shows by this function alone.
+    let is_forced = profile.functions().contains_key("cpu_idle_poll");
+    if sign.found != Found::GuestPolls || is_forced {
+        finding.advise(sign.remedies, context);
+    }
+    if let Some(condition) = sign.condition {
+        let and = |advice: Advice| Advice { condition: Some(condition), ..advice };
+        finding.remedies = finding.remedies.drain(..).map(and).collect();
+    }
+    Some(finding)
+}
