@@ -10,6 +10,7 @@
 //!
 //! Left out on purpose: judging settings, and changing them.
 
+pub mod configuration;
 pub mod host_pages;
 mod kvm;
 pub mod memory;

@@ -8,7 +8,7 @@ use vmtax_events::setting::{Backing, COUNTERS, Fact, Known, Thread, Unknown, VmP
 
 use crate::memory::{Smaps, numa_line};
 use crate::root::Root;
-use name::name;
+pub(crate) use name::name;
 
 /// Most VMs examined; a hostile root may have any number.
 const VMS: usize = 4096;

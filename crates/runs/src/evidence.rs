@@ -40,7 +40,7 @@ const OF_VMM: [&str; 6] = ["qemu-kvm", "qemu-system", "/KVM", "[kvm]", "[kvm_int
 /// When it is one and cannot be read.
 pub fn of_path(path: &Path) -> anyhow::Result<Option<Ledger>> {
     let name = path.display().to_string();
-    let Some(text) = text(path, &name)? else { return Ok(None) };
+    let Some(text) = text(path)? else { return Ok(None) };
     let head = text.as_bytes().get(..HEAD).unwrap_or(text.as_bytes());
     let mut ledger = LedgerBuilder::new(Filter::default(), 1);
     let finish = |ledger: LedgerBuilder, format: &str, losses| {
@@ -78,8 +78,12 @@ pub fn of_path(path: &Path) -> anyhow::Result<Option<Ledger>> {
     finish(ledger, "perf report text", losses)
 }
 
-/// A text file, as the tool printed it.
-fn text(path: &Path, name: &str) -> anyhow::Result<Option<String>> {
+/// A text file, as the tool printed it; `None` for other files, longer ones, and those that cannot be opened.
+///
+/// # Errors
+/// When it cannot be read, or is a text from a mail that cannot be restored.
+pub fn text(path: &Path) -> anyhow::Result<Option<String>> {
+    let name = &path.display().to_string();
     let unreadable = |e| cannot_read(name, &e);
     // What cannot be opened is refused where it is read.
     let Ok(file) = File::open(path) else { return Ok(None) };

@@ -3,31 +3,33 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
-use vmtax_analyse::audit::{self, Input};
+use vmtax_analyse::audit::{self, Input, What};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
 use vmtax_events::setting::{Settings, System, VmProcess};
-use vmtax_host::remote;
+use vmtax_host::{configuration, remote};
 use vmtax_machine::ssh::Address;
 use vmtax_report::doctor::Audit;
 use vmtax_report::pages::Pages;
-use vmtax_runs::{host_pages, ledger};
+use vmtax_runs::{evidence, host_pages, ledger};
 
 use crate::flags::{OutputArgs, ReadingArgs};
 
 /// Find settings of this host, its VMs and a guest that cost time, with evidence and fix.
 ///
 /// Nothing is changed. With RUN, a run or recording of this host, each finding shows what its cause cost there and an
-/// upper bound of the gain. All settings: docs/doctor-settings.md.
+/// upper bound of the gain. Of a FILE with QEMU's command line or libvirt's XML that VM alone is checked. All settings:
+/// docs/doctor-settings.md.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax doctor                                   this host and its VMs; run it as root to read more
   vmtax doctor --guest ssh:root@vm -p 4711 run   one VM with its guest, beside what a run measured
   vmtax doctor --guest-root /                    inside a guest: what it can change itself
+  vmtax doctor win10.xml                         a VM by its XML (virsh dumpxml), on any machine
   vmtax doctor --root unpacked/ --format json    an archive of another host's /proc and /sys
   vmtax doctor --fix-script > fix.sh             to review; vmtax does not run it")]
 pub(crate) struct DoctorArgs {
-    /// A run or recording of this host.
+    /// A run or recording of this host; or a VM's configuration: QEMU's command line, or XML of libvirt.
     #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
     run: Option<PathBuf>,
 
@@ -92,6 +94,11 @@ fn guest(text: &str) -> Result<Address, String> {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
+    if let Some(path) = &args.run
+        && let Some(vm) = configuration(path)?
+    {
+        return of_configuration(args, path, vm);
+    }
     let reading = args.reading.reading();
     if let (None, Some(flag)) = (&args.run, reading.given()) {
         return fail(Code::Usage, format!("{flag}: is for recordings; name one"));
@@ -119,6 +126,48 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
         run: run_name.as_deref().zip(ledger.as_ref()),
         system: &system,
         vms,
+        findings: &findings,
+    };
+    if args.fix_script {
+        return output::write(args.to.output.as_deref(), |out| Ok(audit.script(out)?));
+    }
+    args.to.write(&audit)
+}
+
+/// The VM of a file that is a configuration.
+fn configuration(path: &Path) -> anyhow::Result<Option<VmProcess>> {
+    let name = path.display().to_string();
+    let Some(text) = evidence::text(path)? else { return Ok(None) };
+    match configuration::vm(&text, &name) {
+        None => Ok(None),
+        Some(Ok(vm)) => Ok(Some(vm)),
+        Some(Err(problem)) => fail(Code::Data, format!("{name}: {problem}")),
+    }
+}
+
+/// The checks that a configuration alone decides.
+fn of_configuration(args: &DoctorArgs, path: &Path, vm: VmProcess) -> anyhow::Result<()> {
+    let system = System { vms: vec![vm], listed: true, more: false, ..System::default() };
+    let mut findings = audit::audit(Input {
+        host: &system.settings,
+        kvm: &system.kvm,
+        vms: &system.vms,
+        complete: false,
+        guest: None,
+        inside: None,
+        ledger: None,
+    });
+    findings.retain(|finding| {
+        let is_known = !matches!(finding.found.what, What::Unread(_));
+        finding.check.place() == "VM" && is_known
+    });
+    let audit = Audit {
+        tool_version: VERSION,
+        root: &path.display().to_string(),
+        guest: None,
+        run: None,
+        system: &system,
+        vms: &system.vms,
         findings: &findings,
     };
     if args.fix_script {

@@ -50,19 +50,38 @@ impl Feature {
 
 /// A VM whose APICs are emulated by the VMM: no virtual APIC of the processor serves it.
 fn apic_of_vmm(view: &View) -> Option<Found> {
-    let in_vmm = |vm: &&VmProcess| {
-        let machines = options(vm, "machine").into_iter().chain(options(vm, "M"));
-        let accels = options(vm, "accel");
-        vmm::is_qemu(vm)
-            && machines.chain(accels).any(|value| {
-                let chip = property(value, "kernel-irqchip").or(property(value, "kernel_irqchip"));
-                chip.is_some_and(is_off)
-            })
-    };
+    let in_vmm = |vm: &&VmProcess| vmm::is_qemu(vm) && irqchip(vm).is_some_and(is_off);
     let vm = view.vms.iter().find(in_vmm)?;
     let found = Found::costs(What::ApicOfVmm(vm.name.clone()))
         .seen(said(vm, "kernel-irqchip=off".to_owned()));
     Some(found.fix(Fix::Vmm(Start::KernelIrqchip)))
+}
+
+/// The value of kernel-irqchip that is in force.
+fn irqchip(vm: &VmProcess) -> Option<&str> {
+    let machines =
+        options(vm, "machine").into_iter().chain(options(vm, "M")).chain(options(vm, "accel"));
+    let of = |value| property(value, "kernel-irqchip").or(property(value, "kernel_irqchip"));
+    machines.filter_map(of).next_back()
+}
+
+/// Linux Documentation/virt/kvm/api.rst, KVM_CAP_SPLIT_IRQCHIP: the I/O APIC is the VMM's, so an EOI of a level-triggered interrupt is an
+/// exit to it (KVM_EXIT_IOAPIC_EOI). An IOMMU that remaps interrupts needs it (QEMU docs: intel-iommu, intremap=on).
+pub(super) fn split_irqchip(_: &View, vm: &VmProcess) -> Found {
+    if vm.arguments.value.is_err() {
+        return Found::unread(said(vm, String::new()));
+    }
+    if !vmm::is_qemu(vm) {
+        return Found::unknown(What::IrqchipOfOtherVmm).seen(said(vm, Seen::NotQemu));
+    }
+    if irqchip(vm) != Some("split") {
+        return Found::ok(What::IrqchipInKernel);
+    }
+    let fact = said(vm, "kernel-irqchip=split".to_owned());
+    if options(vm, "device").iter().any(|value| vmm::object_type(value).contains("iommu")) {
+        return Found::ok(What::SplitIrqchipForIommu).seen(fact);
+    }
+    Found::costs(What::SplitIrqchip).seen(fact).fix(Fix::Vmm(Start::KernelIrqchip))
 }
 
 pub(super) fn apicv(view: &View) -> Found {

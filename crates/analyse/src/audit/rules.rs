@@ -178,6 +178,7 @@ words! {
         Ipiv = "ipiv",
         Avic = "avic",
         AvicInhibit = "avic-inhibit",
+        SplitIrqchip = "split-irqchip",
         PvIpi = "pv-ipi",
         Ple = "ple",
         Vhost = "vhost",
@@ -363,6 +364,7 @@ pub const RULES: &[Rule] = &[
             check(CheckId::Avic, "/sys/module/kvm_amd/parameters/avic", Judge::Host(interrupts::avic))
                 .causes(&[Cause::Apic, Cause::Ipi, Cause::IrqWindow])
                 .removes(apic_work),
+            check(CheckId::SplitIrqchip, "/proc/PID/cmdline", Judge::Vm(interrupts::split_irqchip)).causes(&[Cause::Apic]),
             check(CheckId::AvicInhibit, "/proc/PID/cmdline", Judge::Vm(interrupts::avic_inhibit))
                 .causes(&[Cause::Apic, Cause::Ipi, Cause::IrqWindow])
                 .removes(apic_work),

@@ -21,7 +21,12 @@ fn has(vm: &VmProcess, name: &str) -> bool {
         let bare = value.split(',').any(|word| named.contains(&word.trim_start_matches('+')));
         bare || switch.is_some_and(|switch| !is_off(switch))
     };
-    options(vm, "cpu").iter().any(on)
+    cpus(vm).iter().any(on)
+}
+
+/// The value of `-cpu` that is in force: the last, as of each option of QEMU that is no list.
+fn cpus(vm: &VmProcess) -> Vec<&str> {
+    options(vm, "cpu").pop().into_iter().collect()
 }
 
 /// Why nothing can be said of a guest; that it is not Windows.
@@ -44,6 +49,13 @@ fn other_guest(vm: &VmProcess) -> Option<Found> {
 pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {
     if let Some(found) = other_guest(vm) {
         return found;
+    }
+    let is_enlightened = |value: &&str| value.contains("hv-") || value.contains("hv_");
+    if !cpus(vm).iter().any(is_enlightened) {
+        let fact = said(vm, "several -cpu".to_owned());
+        return Found::costs(What::CpuOverridden)
+            .seen(fact)
+            .fix(super::Fix::Advice(super::Advice::OneCpuOption));
     }
     let lacks = |names: &[&'static str]| -> Vec<&'static str> {
         names.iter().copied().filter(|name| !has(vm, name)).collect()
@@ -83,7 +95,10 @@ pub(super) fn windows_cpu(view: &View, vm: &VmProcess) -> Found {
         return found;
     }
     let is_host = |value: &&&str| matches!(value.split(',').next(), Some("host" | "max"));
-    let cpus = options(vm, "cpu");
+    let cpus = cpus(vm);
+    if cpus.iter().any(|value| value.starts_with(',')) {
+        return Found::unknown(What::ModelNotSaid);
+    }
     let Some(model) = cpus.iter().find(is_host) else {
         return Found::ok(What::NamedModel).seen(said(vm, "-cpu of a named model".to_owned()));
     };

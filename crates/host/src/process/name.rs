@@ -15,7 +15,7 @@ const LIBVIRT: [&str; 2] = ["-event-monitor-fifo", "-socket"];
 const OF_VMM: [&str; 6] = ["api", "ch", "ch-api", "clh", "clh-api", "cloud-hypervisor"];
 
 /// The name, if there is one.
-pub(super) fn name(words: &[String]) -> Option<String> {
+pub(crate) fn name(words: &[String]) -> Option<String> {
     let flagged = words.iter().position(|w| matches!(w.as_str(), "-name" | "--name" | "--id"));
     if let Some(at) = flagged {
         return of_flag(words.get(at + 1)?);

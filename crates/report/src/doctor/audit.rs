@@ -48,6 +48,10 @@ pub(crate) fn vm_name(vm: &VmProcess) -> String {
     let name = printable(&vm.name);
     let short: String = name.chars().take(40).collect();
     let cut = if short.len() < name.len() { "…" } else { "" };
+    // One of a configuration runs in no process.
+    if vm.pid == 0 {
+        return format!("{short}{cut}");
+    }
     format!("{short}{cut} ({})", vm.pid)
 }
 

@@ -68,8 +68,14 @@ fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
     if !model.is_empty() {
         host += &format!(", {}", printable(&short(model)));
     }
-    page.paragraph(Style::Faint, "  host   ", &host)?;
-    page.paragraph(Style::Faint, "  KVM    ", &crate::kvm::line(&audit.system.kvm))?;
+    let is_known = settings.iter().next().is_some();
+    if is_known {
+        page.paragraph(Style::Faint, "  host   ", &host)?;
+        page.paragraph(Style::Faint, "  KVM    ", &crate::kvm::line(&audit.system.kvm))?;
+    } else {
+        let host = "not checked: this is a VM's configuration alone; run `vmtax doctor` on its host for the rest";
+        page.paragraph(Style::Faint, "  host   ", host)?;
+    }
     let vms: Vec<String> = audit
         .vms
         .iter()

@@ -173,6 +173,12 @@ fn what(what: &What) -> String {
         What::WindowsTimers => "without Hyper-V's timers Windows uses the HPET or the RTC, whose accesses are exits to the VMM, also while it is idle".into(),
         What::SynicBesideApic(apic) => format!("SynIC and the virtual APIC page keep Windows from {apic}: it ends interrupts by MSRs that exit"),
         What::WindowsIpis => "Windows flushes TLBs and wakes vCPUs by one IPI for each".into(),
+        What::CpuOverridden => "of several -cpu the last is in force, and it has no enlightenment: what the others ask for is lost".into(),
+        What::ModelNotSaid => "the configuration does not say which processor the guest has".into(),
+        What::SplitIrqchip => "the I/O APIC is the VMM's: each EOI of a level-triggered interrupt is an exit to it".into(),
+        What::SplitIrqchipForIommu => "the I/O APIC is the VMM's, which an IOMMU that remaps interrupts needs".into(),
+        What::IrqchipInKernel => "the I/O APIC is KVM's".into(),
+        What::IrqchipOfOtherVmm => "whose the I/O APIC is cannot be told of this VMM".into(),
         What::Enlightened => "Windows has Hyper-V's timers, clock and hypercalls".into(),
         What::NamedModel => "the processor model hides the host's flags".into(),
         What::NothingToMitigate => "Windows sees no flag of a processor that needs mitigations".into(),
@@ -401,6 +407,7 @@ fn advice(advice: Advice) -> &'static str {
         Advice::MoveInterrupts => {
             "move them to other CPUs: echo CPUS > /proc/irq/IRQ/smp_affinity_list, irqbalance --banirq=IRQ (the kernel refuses it of interrupts that it manages itself, such as those of NVMe's queues)"
         }
+        Advice::OneCpuOption => "put the model and all hv- words into one -cpu option",
         Advice::FavorDynmods => "mount -o remount,favordynmods /sys/fs/cgroup",
         Advice::LessMemory => {
             "free memory: fewer or smaller VMs, or have guests give back what they do not use (QEMU: -device virtio-balloon,free-page-reporting=on)"

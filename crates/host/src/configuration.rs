@@ -1,0 +1,56 @@
+//! A VM as its configuration has it, without its host: QEMU's command line, or libvirt's XML, as people post them.
+//!
+//! libvirt's elements become QEMU's words, by the names that both documents give (libvirt's `formatdomain`, QEMU's `qemu-options.hx` and
+//! `docs/system/i386/hyperv.rst`), so that the checks know one language. What is not there is not known: it is unread.
+
+mod domain;
+mod words;
+
+use std::collections::BTreeMap;
+
+use vmtax_events::setting::{Fact, Thread, Unknown, VmProcess};
+
+use crate::process::name;
+
+/// Longer texts are no configuration.
+pub const MOST_BYTES: usize = 1 << 20;
+
+/// The VM of a text; `None` if the text is neither.
+///
+/// # Errors
+/// A sentence, when the XML cannot be read.
+pub fn vm(text: &str, path: &str) -> Option<Result<VmProcess, String>> {
+    if text.len() > MOST_BYTES {
+        return None;
+    }
+    if domain::is_domain(text) {
+        return Some(domain::read(text).map(|(words, threads)| process(words, threads, path)));
+    }
+    words::command(text).map(|words| Ok(process(words, None, path)))
+}
+
+fn process(words: Vec<String>, threads: Option<Vec<Thread>>, path: &str) -> VmProcess {
+    let values = |option: &str| -> Vec<&str> {
+        let pairs = words.windows(2).filter(|pair| pair[0].trim_start_matches('-') == option);
+        pairs.map(|pair| pair[1].as_str()).collect()
+    };
+    // Whether the kernel's vhost could be opened is not known: what is asked for is taken to be so.
+    let backends = values("netdev");
+    let vhost_net = !backends.is_empty() && backends.iter().all(|value| value.contains("vhost=on"));
+    let vcpus = values("smp").first().and_then(|value| {
+        let first = value.split(',').next()?;
+        first.strip_prefix("cpus=").unwrap_or(first).parse().ok()
+    });
+    VmProcess {
+        pid: 0,
+        name: name(&words).unwrap_or_else(|| "VM".to_owned()),
+        vcpus: vcpus.unwrap_or(1),
+        vhost_net,
+        guest_memfd: false,
+        threads: Fact::new(path, threads.ok_or(Unknown::NotRead)),
+        backing: Fact::new(path, Err(Unknown::NotRead)),
+        nodes: Fact::new(path, Err(Unknown::NotRead)),
+        counters: BTreeMap::new(),
+        arguments: Fact::new(path, Ok(words)),
+    }
+}

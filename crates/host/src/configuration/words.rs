@@ -1,0 +1,76 @@
+//! A command line in a text: the words behind a program that is QEMU.
+
+/// Options of which one must follow.
+const OPTIONS: [&str; 8] =
+    ["-machine", "-M", "-cpu", "-smp", "-m", "-drive", "-device", "-enable-kvm"];
+
+/// The words of the first command line of QEMU in a text.
+pub(super) fn command(text: &str) -> Option<Vec<String>> {
+    let all = split(text);
+    let is_qemu = |word: &String| {
+        let name = word.rsplit('/').next().unwrap_or_default();
+        name.starts_with("qemu-system") || matches!(name, "qemu-kvm" | "kvm")
+    };
+    let at = all.iter().position(is_qemu)?;
+    let words = all.into_iter().skip(at).collect::<Vec<_>>();
+    let has_options =
+        words.iter().any(|word| OPTIONS.contains(&word.replacen("--", "-", 1).as_str()));
+    has_options.then_some(words)
+}
+
+/// Words as a shell splits them; a line that ends in a backslash, or is wrapped, goes on.
+fn split(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let (mut open, mut quote) = (false, None);
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match (letter, quote) {
+            (_, Some(mark)) if letter == mark => quote = None,
+            ('\\', None | Some('"')) => match letters.next() {
+                Some('\n') | None => {}
+                Some(next) => word.push(next),
+            },
+            (_, Some(_)) => word.push(letter),
+            ('\'' | '"', None) => (open, quote) = (true, Some(letter)),
+            (space, None) if space.is_whitespace() || space == '\0' => {
+                if open || !word.is_empty() {
+                    words.push(std::mem::take(&mut word));
+                }
+                open = false;
+            }
+            _ => word.push(letter),
+        }
+    }
+    if open || !word.is_empty() {
+        words.push(word);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_are_found() {
+        for (text, expected) in [
+            ("qemu-system-x86_64 -m 4G -cpu host\n", Some("qemu-system-x86_64|-m|4G|-cpu|host")),
+            (
+                "$ sudo /usr/bin/kvm \\\n  -smp 2 \\\n  -name 'a b'\n",
+                Some("/usr/bin/kvm|-smp|2|-name|a b"),
+            ),
+            (
+                "root 1 99 /usr/libexec/qemu-kvm -cpu\nhost,+vmx\n",
+                Some("/usr/libexec/qemu-kvm|-cpu|host,+vmx"),
+            ),
+            ("qemu-kvm\0-machine\0q35\0-name\0\"x\"\0", Some("qemu-kvm|-machine|q35|-name|x")),
+            ("qemu-system-x86_64 --version\n", None),
+            ("kvm is slow: use qemu\n", None),
+            ("", None),
+        ] {
+            let found = command(text).map(|words| words.join("|"));
+            assert_eq!(found.as_deref(), expected, "{text:?}");
+        }
+    }
+}
