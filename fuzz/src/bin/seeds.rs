@@ -43,6 +43,7 @@ fn main() -> Result {
         Seeds::checkpoints,
         Seeds::profiles,
         Seeds::stats,
+        Seeds::configurations,
         Seeds::folders,
         Seeds::outputs,
         Seeds::matrices,
@@ -159,6 +160,18 @@ impl Seeds<'_> {
         let whole =
             [&length.to_le_bytes()[..], &file("data")?, &part, &part, &part, &part].concat();
         self.write_one("perf_folder", "threads", &whole)
+    }
+
+    fn configurations(&self) -> Result {
+        for name in [
+            "p60-split-irqchip/cmdline",
+            "p61-windows-without-stimer/cmdline",
+            "p63-windows-clock-fragment/domain.xml",
+        ] {
+            let bytes = fs::read(self.captures.join("cases").join(name))?;
+            self.write("configuration", &name.replace('/', "-"), &bytes)?;
+        }
+        Ok(())
     }
 
     fn stats(&self) -> Result {
