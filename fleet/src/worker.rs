@@ -6,18 +6,21 @@
 //!         reads its standard error             <── messages, forwarded if it exits normally
 //! ```
 //!
-//! `--memory` limits operators only. Functions can create texts and lists of any length, a plan can overflow the stack, and the engine
-//! panics on some input. Then the child ends, and the parent reports it in one sentence. The folder is removed however the query ends; if
-//! both processes are killed at once, the next query removes it.
+//! `--memory` limits operators only. Functions can create texts and lists of any length, a plan can overflow the stack, the engine
+//! panics on some input, and a join can run for years. Then the child ends, by itself or by the parent, which reports it in one sentence. The folder is
+//! removed however the query ends; if both processes are killed at once, the next query removes it.
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::process::{
@@ -34,7 +37,7 @@ use vmtax_fleet_flags::QueryArgs;
 const SPILL: &str = "VMTAX_QUERY_SPILL";
 /// Stack for planning, which recurses over the plan.
 const STACK: usize = 256 << 20;
-/// Memory of the child in addition to 2 x --memory: the program, files being decoded, rows being written.
+/// Memory of the child in addition to --memory: the program, files being decoded, rows being written.
 const BESIDE: u64 = 512 << 20;
 /// Bytes kept of the child's messages.
 const MESSAGES: u64 = 1 << 20;
@@ -66,19 +69,27 @@ pub(crate) fn supervise(args: &QueryArgs) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("{}: cannot be started", program.display()))?;
     let signal = Arc::new(AtomicI32::new(0));
     let handle = signals.handle();
+    let process = rustix::process::Pid::from_child(&child);
+    let process =
+        Arc::new(pidfd_open(process, PidfdFlags::empty()).context("the query's process")?);
     let killer = {
-        let signal = Arc::clone(&signal);
-        let process = rustix::process::Pid::from_child(&child);
-        let process = pidfd_open(process, PidfdFlags::empty()).context("the query's process")?;
+        let (signal, process) = (Arc::clone(&signal), Arc::clone(&process));
         std::thread::spawn(move || {
             if let Some(number) = signals.forever().next() {
                 signal.store(number, Ordering::SeqCst);
                 // The child may have ended.
-                let _ = pidfd_send_signal(&process, Signal::KILL);
+                let _ = pidfd_send_signal(&*process, Signal::KILL);
             }
         })
     };
-    let ended = end(&mut child);
+    let (tell_end, has_ended) = mpsc::channel::<()>();
+    let id = child.id();
+    let (ended, limit) = std::thread::scope(|scope| {
+        let watcher = scope.spawn(move || watch(args, id, &has_ended, &process));
+        let ended = end(&mut child);
+        drop(tell_end);
+        (ended, watcher.join().unwrap_or_default())
+    });
     handle.close();
     // The thread only panics if the library does.
     let _ = killer.join();
@@ -89,6 +100,9 @@ pub(crate) fn supervise(args: &QueryArgs) -> anyhow::Result<ExitCode> {
         signal_hook::low_level::emulate_default_handler(number).context("signals")?;
     }
     let (status, said) = ended.context("the query's process")?;
+    if let Some(limit) = limit.filter(|_| status.signal() == Some(9)) {
+        return Err(Fault::new(Code::Unexpected, exceeded(limit, args)).into());
+    }
     match status.code().and_then(|code| u8::try_from(code).ok()) {
         Some(code) if code <= Code::Machine as u8 => {
             // Standard error may be closed.
@@ -97,6 +111,65 @@ pub(crate) fn supervise(args: &QueryArgs) -> anyhow::Result<ExitCode> {
         }
         _ => Err(died(status, &String::from_utf8_lossy(&said), args).into()),
     }
+}
+
+/// How often a terminal is told that a query still runs.
+const STILL_RUNS: Duration = Duration::from_secs(5);
+/// How often the child's memory is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Why the parent ended the child.
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    Time,
+    Memory,
+}
+
+/// Waits until the child has ended, or ends it at a limit. A terminal is told how long it runs.
+fn watch(
+    args: &QueryArgs,
+    child: u32,
+    has_ended: &Receiver<()>,
+    process: &OwnedFd,
+) -> Option<Limit> {
+    let (timeout, most) = (args.timeout, args.limits.memory as u64 + BESIDE);
+    let shown = |time: Duration| vmtax_report::numbers::duration(time.as_nanos() as f64);
+    let began = Instant::now();
+    let mut told = Duration::ZERO;
+    loop {
+        let left = timeout.saturating_sub(began.elapsed());
+        match has_ended.recv_timeout(left.min(LOOK)) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return None,
+        }
+        let runs = began.elapsed();
+        let limit = if runs >= timeout {
+            Limit::Time
+        } else if resident(child).is_some_and(|bytes| bytes > most) {
+            Limit::Memory
+        } else {
+            if runs >= told + STILL_RUNS && io::stderr().is_terminal() {
+                told = Duration::from_secs(runs.as_secs());
+                let sentence = format!(
+                    "the query runs for {}; --timeout ends it after {}",
+                    shown(told),
+                    shown(timeout)
+                );
+                exit::say(&sentence);
+            }
+            continue;
+        };
+        // The child may have ended.
+        let _ = pidfd_send_signal(process, Signal::KILL);
+        return Some(limit);
+    }
+}
+
+/// Resident memory of a process, bytes: the second number of statm, in pages.
+fn resident(pid: u32) -> Option<u64> {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    Some(pages.saturating_mul(rustix::param::page_size() as u64))
 }
 
 /// Reads a child's messages until it ends.
@@ -111,6 +184,20 @@ fn end(child: &mut Child) -> io::Result<(ExitStatus, Vec<u8>)> {
     let status = child.wait()?;
     drop(input);
     Ok((status, said))
+}
+
+/// What a query exceeded.
+fn exceeded(limit: Limit, args: &QueryArgs) -> String {
+    match limit {
+        Limit::Time => format!(
+            "the query did not end within {}; give it more time with --timeout, or ask for less",
+            vmtax_report::numbers::duration(args.timeout.as_nanos() as f64)
+        ),
+        Limit::Memory => format!(
+            "the query needs more memory than --memory {} allows; give it more with --memory, or ask for less",
+            vmtax_report::numbers::size(args.limits.memory as u64)
+        ),
+    }
 }
 
 /// The error of a child that did not exit normally.
@@ -187,7 +274,7 @@ fn limit_memory(args: &QueryArgs) {
     let limits = query::limits(&args.limits);
     let threads = std::thread::available_parallelism().map_or(1, usize::from) + crate::BLOCKING;
     let stacks = (STACK + threads * crate::STACK) as u64;
-    let wall = 2 * limits.memory as u64 + BESIDE + stacks;
+    let wall = limits.memory as u64 + BESIDE + stacks;
     let lower = |resource: Resource, to: u64| {
         let Rlimit { current, maximum } = getrlimit(resource);
         let to = [Some(to), current, maximum].into_iter().flatten().min();

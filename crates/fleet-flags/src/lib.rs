@@ -3,6 +3,7 @@
 //! Left out: anything that a query does.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Command as Described, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 
@@ -123,6 +124,10 @@ pub struct QueryArgs {
     /// Memory and threads.
     #[command(flatten)]
     pub limits: LimitArgs,
+
+    /// End the query after this time: 30s, 10min, 2h, ...
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = vmtax_cli::flags::duration)]
+    pub timeout: Duration,
 
     /// Run the query on this Ballista scheduler: df://HOST:PORT.
     #[cfg(feature = "cluster")]

@@ -37,6 +37,33 @@ impl Place {
     }
 }
 
+/// A join of five tables that would run for years ends at its deadline, and leaves nothing behind.
+#[test]
+fn a_query_ends_at_its_deadline() {
+    let place = Place::new();
+    let tables = ["exits a", "exits b", "exits c", "exits d", "exits e"].join(", ");
+    let sql = format!("SELECT sum(a.count * b.count * c.count * d.count * e.count) FROM {tables}");
+    let mut command = place.query(&sql, "1G");
+    let output = command.args(["--timeout", "2s"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("did not end within 2.00 s") && said.contains("--timeout"), "{said}");
+    assert_eq!(place.left(), Vec::<PathBuf>::new());
+}
+
+/// The limit holds for what is resident: a value that fits into the room for stacks, which are reserved and not used, is too large too.
+#[test]
+fn resident_memory_is_limited() {
+    let place = Place::new();
+    for sql in ["SELECT length(repeat('x', 2000000000))", "SELECT length(repeat('x', 1300000000))"]
+    {
+        let output = place.query(sql, "512M").output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{sql}: {said}");
+        assert!(said.contains("needs more memory than --memory 512"), "{sql}: {said}");
+    }
+}
+
 #[test]
 fn impossible_orders_are_errors() {
     let place = Place::new();
