@@ -5,9 +5,11 @@ mod counters;
 mod exits;
 mod guest;
 mod memory;
+mod td_timer;
 
 pub(super) use contention::{contention, is_throttled, lasting_contention};
 pub(super) use counters::of_counters;
 pub(super) use exits::of_exits;
 pub(super) use guest::of_profiles;
-pub(super) use memory::{of_memory, of_tlb, shattered, small_by_faults};
+pub(super) use memory::{advise_private, of_memory, of_tlb, shattered, small_by_faults};
+pub(super) use td_timer::infer_timer;
