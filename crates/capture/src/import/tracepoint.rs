@@ -2,7 +2,7 @@
 //!
 //! Layouts differ between kernels, so nothing is read at a fixed offset: [`Decoder::parse`] turns a
 //! format file (`events/kvm/kvm_exit/format`) into a plan once, and [`Decoder::decode`] follows it.
-//! Which fields of which tracepoint make which event is one [`table`], of texts too.
+//! Which fields of which tracepoint make which event is one table, of texts too: `table`.
 //!
 //! Left out on purpose: the print formats, which are not needed to decode.
 
