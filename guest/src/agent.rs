@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use vmtax_guest::job::{Answer, Outcome, Request};
 use vmtax_guest::order::{decode, encode};
@@ -115,8 +116,27 @@ fn from_input(parent: &str) -> Result<()> {
     std::io::stdout().write_all(&answer).map_err(|e| format!("standard output: {e}"))
 }
 
+/// The clock source of a kernel that still calibrates the TSC: it is `tsc` a second later (Linux arch/x86/kernel/tsc.c).
+const EARLY: &str = "tsc-early";
+/// How long to wait for that.
+const CALIBRATION: Duration = Duration::from_secs(10);
+
+/// The clock source stays what it is from here on.
+fn wait_for_clocksource() {
+    let end = Instant::now() + CALIBRATION;
+    let is_early = || {
+        let file = FILES.iter().find(|(name, _)| *name == "clocksource").map(|(_, file)| file);
+        let text = file.and_then(|file| std::fs::read_to_string(file).ok());
+        text.is_some_and(|text| text.trim() == EARLY)
+    };
+    while is_early() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// The facts of this system: name and value.
 pub(crate) fn facts() -> Vec<(String, String)> {
+    wait_for_clocksource();
     let mut facts = Vec::new();
     let mut add = |name: &str, value: String| facts.push((name.to_owned(), value));
     for (name, file) in FILES {

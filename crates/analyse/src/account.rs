@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use vmtax_events::{
     AccessKey, AccessRow, Detail, Event, Exit, ExitKey, ExitRow, Kind, Level, Losses, MAX_THREADS,
-    NO_VCPU, RowSink, Vm,
+    NO_VCPU, Rips, RowSink, Vm,
 };
 
 use crate::vms::Vms;
@@ -152,6 +152,11 @@ impl<R: RowSink> Accountant<R> {
     /// The name of a thread.
     pub fn thread_name(&mut self, tid: u32, name: &str) {
         self.vms.name(tid, name);
+    }
+
+    /// The guest's instruction pointers of all entries and exits of a thread that had events before.
+    pub fn rips(&mut self, tid: u32, rips: Rips) {
+        self.vms.rips(tid, rips);
     }
 
     /// Ends the last interval. Returns the sink, the VMs seen, and what could not be used.

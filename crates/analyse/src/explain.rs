@@ -114,8 +114,14 @@ impl Explanation {
                 .filter(|_| !base_is_as_small(ledger, base_ledger)),
         );
         all.extend(results::findings(&workloads, &context));
+        if let Some(base) = base {
+            findings::infer_timer(&mut all, (side, base), &context);
+        }
         all.sort_by(|a, b| b.weight.total_cmp(&a.weight));
         let verdict = verdict::judge(&steps, &all, &context, ledger, &sums, &workloads);
+        if matches!(verdict, Verdict::Memory { .. }) {
+            findings::advise_private(&mut all, &context);
+        }
         if matches!(verdict, Verdict::Idle { .. }) || exits::too_few(ledger, &sums).is_some() {
             // What an idle VM's exits cost of its little running time is nothing to change, nor are a few exits.
             all.retain(|finding| finding.cost == Cost::Unknown);

@@ -209,7 +209,7 @@ mod tests {
         ledger.samples = vec![sample("plain", 2.0), sample("plain+nested", 12.0)];
         for (id, category) in [(1, "plain"), (2, "plain+nested")] {
             let name = vm_name("ping", category, 0);
-            ledger.recording.vms.push(Vm { id, name, inferred: false });
+            ledger.recording.vms.push(Vm { id, name, inferred: false, ..Vm::default() });
         }
         let msr = Detail { kind: DetailKind::MsrWrite, value: 0x6e0 };
         for (vm, level, code, detail, count) in [

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{DetailKind, Isa, Place, Profile, Stat, svm, vmx};
+use vmtax_events::{DetailKind, ExitKey, Isa, Place, Profile, Stat, svm, vmx};
 
 use crate::Ledger;
 use crate::remedy::VmKind;
@@ -18,7 +18,31 @@ pub(crate) fn vendor(ledger: &Ledger) -> Isa {
     known.unwrap_or(Isa::Unknown)
 }
 
-/// The kind of VM, from exit reasons, details and the host's profile.
+/// No VM that is encrypted takes these by itself. A TD has no preemption timer of KVM's, no CR exits and no virtual APIC of its own;
+/// what a guest with encrypted registers wants of SVM's others it has to ask for.
+fn is_of_plain(key: &ExitKey) -> bool {
+    match key.reason.isa {
+        Isa::Vmx => {
+            matches!(key.reason.code, vmx::PREEMPTION_TIMER | vmx::CR_ACCESS | vmx::APIC_WRITE)
+        }
+        Isa::Svm => {
+            matches!(key.reason.code, svm::CPUID | svm::MSR | svm::IOIO | svm::VMMCALL)
+        }
+        Isa::Unknown => false,
+    }
+}
+
+/// Whether a VM's registers are encrypted, by the instruction pointer 0 of all of its entries and exits. Exits that such a VM does
+/// not take contradict: then the text was made anonymous.
+pub fn is_encrypted_by_rip(ledger: &Ledger) -> bool {
+    let encrypted = ledger.recording.vms.iter().filter(|vm| vm.rips.are_encrypted());
+    encrypted.map(|vm| vm.id).any(|id| {
+        let mut own = ledger.exits.keys().filter(|key| key.vm == id).peekable();
+        own.peek().is_some() && !own.any(is_of_plain)
+    })
+}
+
+/// The kind of VM, from exit reasons, details, instruction pointers and the host's profile.
 pub fn kind(ledger: &Ledger) -> VmKind {
     let runs = |names: &[&str]| {
         ledger.profiles.get(&Place::Host).is_some_and(|profile| {
@@ -41,25 +65,20 @@ pub fn kind(ledger: &Ledger) -> VmKind {
             }
             (_, DetailKind::Ghcb | DetailKind::GhcbMsr) => found = VmKind::Encrypted,
             (Isa::Svm, _) if code == svm::VMGEXIT => found = VmKind::Encrypted,
-            // No TD has VMX's preemption timer, CR exits or its own EPT misconfigurations beside it.
-            (Isa::Vmx, _)
-                if matches!(code, vmx::PREEMPTION_TIMER | vmx::CR_ACCESS | vmx::APIC_WRITE)
-                    && found == VmKind::Unknown =>
-            {
-                found = VmKind::Plain;
-            }
-            // Guests with encrypted registers cannot take these without asking.
-            (Isa::Svm, _)
-                if matches!(code, svm::CPUID | svm::MSR | svm::IOIO | svm::VMMCALL)
-                    && found == VmKind::Unknown =>
-            {
-                found = VmKind::Plain;
-            }
+            _ if is_of_plain(key) && found == VmKind::Unknown => found = VmKind::Plain,
             _ => {}
         }
     }
     if runs(&["__seamcall", "tdx_vcpu_run"]) {
         return VmKind::Tdx;
+    }
+    if is_encrypted_by_rip(ledger) {
+        match vendor(ledger) {
+            // VMX has no other VM whose registers KVM cannot read.
+            Isa::Vmx => return VmKind::Tdx,
+            Isa::Svm => return VmKind::Encrypted,
+            Isa::Unknown => {}
+        }
     }
     if found == VmKind::Unknown && runs(&["__svm_sev_es_vcpu_run"]) {
         return VmKind::Encrypted;

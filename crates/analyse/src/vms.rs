@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use vmtax_events::{MAX_VMS, NO_PID, NO_VCPU, Vm};
+use vmtax_events::{MAX_VMS, NO_PID, NO_VCPU, Rips, Vm};
 
 /// Most names that are kept.
 const MAX_NAMES: usize = 65_536;
@@ -24,6 +24,7 @@ struct Group {
     tid: u32,
     /// (vCPU, thread) of the live vCPU threads.
     vcpus: Vec<(u32, u32)>,
+    rips: Rips,
 }
 
 /// The VM that a thread belongs to.
@@ -44,6 +45,8 @@ pub(crate) struct Vms {
     by_pid: HashMap<u32, Vec<usize>>,
     by_id: HashMap<u32, usize>,
     names: HashMap<u32, String>,
+    /// The VM of each thread that ran a vCPU, `None` where it was of several.
+    of_threads: HashMap<u32, Option<u32>>,
     /// Different names of QEMU processes, at most two of them.
     qemus: Vec<String>,
 }
@@ -51,6 +54,24 @@ pub(crate) struct Vms {
 impl Vms {
     /// The VM of a thread that runs this vCPU.
     pub(crate) fn join(&mut self, pid: u32, tid: u32, vcpu: u32) -> Joined {
+        let joined = self.group_of(pid, tid, vcpu);
+        if self.of_threads.len() < MAX_NAMES || self.of_threads.contains_key(&tid) {
+            let of = self.of_threads.entry(tid).or_insert(Some(joined.vm));
+            *of = of.filter(|vm| *vm == joined.vm);
+        }
+        joined
+    }
+
+    /// The guest's instruction pointers of a thread's entries and exits.
+    pub(crate) fn rips(&mut self, tid: u32, rips: Rips) {
+        let vm = self.of_threads.get(&tid).copied().flatten();
+        let group = vm.and_then(|vm| self.groups.get_mut(*self.by_id.get(&vm)?));
+        if let Some(group) = group {
+            group.rips.merge(rips);
+        }
+    }
+
+    fn group_of(&mut self, pid: u32, tid: u32, vcpu: u32) -> Joined {
         let of_process = self.by_pid.entry(pid).or_default();
         let free = of_process.iter().copied().filter(|&at| {
             self.groups.get(at).is_some_and(|g| {
@@ -79,7 +100,14 @@ impl Vms {
         }
         of_process.push(self.groups.len());
         self.by_id.insert(id, self.groups.len());
-        self.groups.push(Group { id, pid, inferred, tid, vcpus: vec![(vcpu, tid)] });
+        self.groups.push(Group {
+            id,
+            pid,
+            inferred,
+            tid,
+            vcpus: vec![(vcpu, tid)],
+            rips: Rips::default(),
+        });
         Joined { vm: id, is_new: true, is_merged: false }
     }
 
@@ -125,7 +153,8 @@ impl Vms {
                 _ => Some(thread),
             }
         });
-        Vm { id: group.id, name: name.cloned().unwrap_or_default(), inferred: group.inferred }
+        let name = name.cloned().unwrap_or_default();
+        Vm { id: group.id, name, inferred: group.inferred, rips: group.rips }
     }
 
     /// All VMs, by id.

@@ -70,6 +70,7 @@ impl Request {
         // Before this, a signal has nothing to undo.
         signals::catch(stop.flag())?;
         let result = runner.parity(&cells).and_then(|cells| runner.all(&cells));
+        let nothing = runner.first_problem.take().filter(|_| !runner.has_measured);
         // Restores the settings of this host and others.
         drop(runner);
         if stop.is_requested() && result.is_err() {
@@ -79,7 +80,14 @@ impl Request {
             );
         }
         result?;
-        session.finish()
+        session.finish()?;
+        match nothing {
+            Some(problem) => fail(
+                Code::Machine,
+                format!("no cell was measured; the first failed because {problem}"),
+            ),
+            None => Ok(()),
+        }
     }
 }
 
@@ -144,6 +152,9 @@ struct Runner<'a> {
     stop: Stop,
     /// The system of the cells that run now.
     present: Option<(Here, Launch<Set>)>,
+    /// A cell was measured, and why the first that was not failed.
+    has_measured: bool,
+    first_problem: Option<String>,
     bar: Progress,
 }
 
@@ -181,7 +192,17 @@ impl<'a> Runner<'a> {
             session.note(format!("modules: {label}"));
         }
         let bar = Progress::count(cells.len() as u64, "cells");
-        Ok(Runner { matrix, session, launcher, stop, present: None, bar })
+        let (has_measured, first_problem) = (false, None);
+        Ok(Runner {
+            matrix,
+            session,
+            launcher,
+            stop,
+            present: None,
+            has_measured,
+            first_problem,
+            bar,
+        })
     }
 
     /// Reads the facts of each category and compares them with its baseline, before the first measurement. Returns the cells
@@ -319,6 +340,10 @@ impl<'a> Runner<'a> {
                 if self.stop.is_requested() {
                     // Its output may be truncated.
                     return fail(Code::Unexpected, "stopped");
+                }
+                match &readings {
+                    Ok(_) => self.has_measured = true,
+                    Err(problem) => _ = self.first_problem.get_or_insert_with(|| problem.clone()),
                 }
                 let (number, repeat) = (cell.number(matrix), cell.repeat);
                 let platform = self.here(cell).launched.platform;

@@ -188,7 +188,7 @@ impl Session {
                     let name = (workload, category, repeat);
                     samples.extend(recorded.sample(name, operations, elapsed_ns));
                     let name = vm_name(workload, category, repeat);
-                    self.keep(recorded, Vm { id: number, name, inferred: false })?;
+                    self.keep(recorded, Vm { id: number, name, inferred: false, ..Vm::default() })?;
                 }
                 if let Some((counters, operations)) = readings.mapped {
                     samples.extend(mapped(counters, operations, &sample));

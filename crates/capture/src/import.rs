@@ -12,6 +12,7 @@ mod formats;
 pub mod logs;
 pub mod perf_data;
 pub mod results;
+mod rips;
 mod sampling;
 mod seen;
 mod spelling;
@@ -25,6 +26,7 @@ use vmtax_events::{Isa, Losses, Recording};
 
 use crate::source::ReadAt;
 use crate::{Error, Feed};
+pub use rips::Rips;
 pub use seen::Seen;
 
 /// How many bytes [`Format::recognise`] wants to see. It makes do with fewer.
@@ -176,6 +178,8 @@ pub struct Imported {
     pub losses: Losses,
     /// How often each event of KVM occurs. Recordings of single events have it.
     pub seen: Seen,
+    /// The guest's instruction pointers of each thread's entries and exits.
+    pub rips: Rips,
 }
 
 /// Imports a source of a recognised format.

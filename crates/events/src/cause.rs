@@ -159,7 +159,7 @@ const VECTORS: &str =
 const VECTORS_OF_AMD: &str = "what interrupted the guest, which AMD's exits never say: `perf record -a -e irq_vectors:*,irq:irq_handler_entry` does";
 const MSR_NUMBERS: &str =
     "which MSR, of a timer, an IPI, an EOI or another: kvm:kvm_msr has the number";
-const LEAVES: &str = "what the guest requests by TDCALL: kvm:kvm_msr, kvm:kvm_pio, kvm:kvm_mmio and the like have it";
+const LEAVES: &str = "what the guest requests by TDCALL: kvm:kvm_vm_set_mem_attributes tells MapGPA; before Linux 6.16 kvm:kvm_msr, kvm:kvm_pio, kvm:kvm_mmio and the like tell the rest";
 const ADDRESSES: &str = "which of the nested page faults are accesses of devices: kvm:kvm_page_fault and kvm:kvm_mmio have the addresses";
 
 /// The rules, by vendor and code. Others are [`Cause::Other`] unless the detail decides:

@@ -5,7 +5,7 @@
 //! (the exit that a plain guest would have had) or 0x8000_00xx; both are in [`crate::svm`].
 
 use crate::detail::table::{self, named_codes};
-use crate::svm;
+use crate::{Detail, DetailKind, svm};
 
 named_codes! {
     /// The GHCB MSR protocol: low 12 bits of MSR 0xc001_0130, with Linux's `GHCB_MSR_*` names.
@@ -32,6 +32,22 @@ named_codes! {
 
 /// What the kernel puts before the names of the requests that have no exit code of their own.
 const PREFIX: &str = "vmgexit_";
+
+/// What a request through the GHCB is about. Registers in memory and ports are in the first information word (AMD 56421, table of
+/// NAE events: MMIO has the guest-physical address, IOIO what EXITINFO1 of the exit would have).
+pub fn request(code: u64, info1: u64) -> Detail {
+    let is = |one: u32| code == u64::from(one);
+    if is(svm::VMGEXIT_MMIO_READ) {
+        Detail::new(DetailKind::MmioRead, info1)
+    } else if is(svm::VMGEXIT_MMIO_WRITE) {
+        Detail::new(DetailKind::MmioWrite, info1)
+    } else if is(svm::IOIO) {
+        let kind = if info1 & 1 != 0 { DetailKind::PortIn } else { DetailKind::PortOut };
+        Detail::new(kind, info1 >> 16 & 0xffff)
+    } else {
+        Detail::new(DetailKind::Ghcb, code)
+    }
+}
 
 /// The name of a GHCB exit code: `mmio_write`, `page_state_change`, or that of the SVM exit (`msr`).
 pub fn code_name(code: u64) -> Option<&'static str> {
@@ -67,5 +83,19 @@ mod tests {
         assert_eq!(code_name(1 << 32 | 0x78), None);
         assert_eq!(msr_protocol_name(0x014), Some("PSC_REQ"));
         assert_eq!(msr_protocol_name(0), None);
+    }
+
+    #[test]
+    fn information_words_have_registers_and_ports() {
+        for (code, info1, kind, value) in [
+            (0x8000_0002, 0xfee0_0380, DetailKind::MmioWrite, 0xfee0_0380),
+            (0x8000_0001, 0xfee0_0390, DetailKind::MmioRead, 0xfee0_0390),
+            (0x7b, 0x3f8 << 16 | 0x10, DetailKind::PortOut, 0x3f8),
+            (0x7b, 0x71 << 16 | 0x11, DetailKind::PortIn, 0x71),
+            (0x7c, 1, DetailKind::Ghcb, 0x7c),
+            (0x8000_0010, 0, DetailKind::Ghcb, 0x8000_0010),
+        ] {
+            assert_eq!(request(code, info1), Detail::new(kind, value), "{code:#x}");
+        }
     }
 }

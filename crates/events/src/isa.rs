@@ -23,4 +23,13 @@ impl Isa {
             _ => Isa::Unknown,
         }
     }
+
+    /// The number of [`Isa::from_trace`], 0 for neither.
+    pub fn as_trace(self) -> u32 {
+        match self {
+            Isa::Vmx => 1,
+            Isa::Svm => 2,
+            Isa::Unknown => 0,
+        }
+    }
 }

@@ -51,7 +51,8 @@ pub use profile::{Place, Profile};
 pub use reason::Reason;
 pub use recording::Recording;
 pub use row::{
-    AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, PreemptedRow, Tally, Vm,
+    AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, PreemptedRow, Rips,
+    Tally, Vm,
 };
 pub use sample::{Better, Sample};
 pub use sink::{KeptRows, RowSink};

@@ -11,8 +11,50 @@ use crate::{Detail, Reason};
 /// Number of log2 buckets of a [`Tally`]'s histogram.
 pub const HIST_BUCKETS: usize = 40;
 
+/// The guest's instruction pointers that entries and exits have: how many are 0.
+///
+/// KVM gives 0 for a guest whose registers it cannot read: a TD, an SEV-ES or SEV-SNP guest (Linux 6.16 and later,
+/// arch/x86/kvm/trace.h, `tracing_kvm_rip_read`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rips {
+    /// Entries and exits with 0.
+    pub zero: u64,
+    /// Those with another value.
+    pub other: u64,
+}
+
+impl Rips {
+    /// So many have to be 0, and none another: a guest that runs at address 0 for once does not stay there.
+    const ENOUGH: u64 = 32;
+
+    /// Counts one.
+    #[inline]
+    pub fn add(&mut self, rip: u64) {
+        if rip == 0 {
+            self.zero += 1;
+        } else {
+            self.other += 1;
+        }
+    }
+
+    /// Adds those of another thread, or part of the recording.
+    pub fn merge(&mut self, more: Rips) {
+        self.zero = self.zero.saturating_add(more.zero);
+        self.other = self.other.saturating_add(more.other);
+    }
+
+    /// The guest's registers are encrypted: there are enough, and all are 0.
+    pub fn are_encrypted(self) -> bool {
+        self.zero >= Rips::ENOUGH && self.other == 0
+    }
+
+    fn is_none(&self) -> bool {
+        *self == Rips::default()
+    }
+}
+
 /// A virtual machine seen in a recording.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
     /// The id that rows carry: the host process where it is known, else the VM's first thread.
     pub id: u32,
@@ -23,6 +65,9 @@ pub struct Vm {
     /// from thread numbers and vCPU ids.
     #[serde(default)]
     pub inferred: bool,
+    /// Of its entries and exits.
+    #[serde(default, skip_serializing_if = "Rips::is_none")]
+    pub rips: Rips,
 }
 
 words! {
@@ -205,4 +250,22 @@ pub struct PreemptedRow {
     pub count: u64,
     /// Time, ns.
     pub time_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_is_encrypted_by_enough_zeros_and_nothing_else() {
+        for (zero, other, expected) in
+            [(32, 0, true), (31, 0, false), (1_000_000, 1, false), (0, 1000, false), (0, 0, false)]
+        {
+            assert_eq!(Rips { zero, other }.are_encrypted(), expected, "{zero} {other}");
+        }
+        let mut rips = Rips::default();
+        [0, 0, 7].iter().for_each(|rip| rips.add(*rip));
+        rips.merge(Rips { zero: 1, other: u64::MAX });
+        assert_eq!(rips, Rips { zero: 3, other: u64::MAX });
+    }
 }

@@ -367,7 +367,13 @@ INLINE int apic(u32 write, u32 at, u64 value)
 
 INLINE int ghcb(u64 code, u64 first, u64 second)
 {
-	detail(WEIGHT_GHCB, GHCB, code);
+	// ghcb::request of crates/events: MMIO_READ, MMIO_WRITE, IOIO.
+	if (code == 0x80000001 || code == 0x80000002)
+		detail(WEIGHT_ACCESS, code == 0x80000001 ? MMIO_READ : MMIO_WRITE, first);
+	else if (code == 0x7b)
+		detail(WEIGHT_ACCESS, first & 1 ? PORT_IN : PORT_OUT, first >> 16 & 0xffff);
+	else
+		detail(WEIGHT_GHCB, GHCB, code);
 	return tell_now(GHCB_ENTER, code, first, second);
 }
 

@@ -10,6 +10,7 @@ use vmtax_analyse::explain::{
     Advice, Answer, Beside, Cost, Evidence, Explanation, Finding, Verdict, Workload,
 };
 use vmtax_analyse::ledger::VmLoss;
+use vmtax_analyse::vm_facts::is_encrypted_by_rip;
 use vmtax_analyse::{Ledger, explain, ledger};
 use vmtax_events::Losses;
 
@@ -348,7 +349,15 @@ impl Explained<'_> {
             out,
             Style::Faint,
             "",
-            &format!("Kind of VM, detected from the recording: {}.", explanation.kind.name()),
+            &format!(
+                "Kind of VM, detected from the recording: {}{}.",
+                explanation.kind.name(),
+                if is_encrypted_by_rip(self.run.ledger) {
+                    " (encrypted guest, by rip 0)"
+                } else {
+                    ""
+                }
+            ),
         )?;
         for (number, finding) in (1..).zip(&explanation.findings) {
             paint.line(out, Style::Plain, "")?;
@@ -468,6 +477,7 @@ impl Explained<'_> {
                 says: words::verdict(&explanation.verdict),
             },
             kind: explanation.kind.name(),
+            encrypted_by_rip: is_encrypted_by_rip(self.run.ledger),
             vms: self.vms.iter().map(|vm| self.vm(vm)).collect(),
             tax: self.run.ledger.tax().filter(|_| self.run.emulated().is_none()),
             contention: self.run.ledger.contention().filter(|_| self.run.emulated().is_none()),
@@ -511,6 +521,8 @@ struct Object<'a> {
     emulated: Option<&'a str>,
     verdict: VerdictShape,
     kind: &'static str,
+    /// The instruction pointer of all entries and exits of a VM is 0.
+    encrypted_by_rip: bool,
     vms: Vec<VmShape<'a>>,
     tax: Option<f64>,
     contention: Option<f64>,

@@ -8,7 +8,7 @@ mod lab;
 use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_analyse::ledger::VmLoss;
-use vmtax_analyse::{Ledger, ledger, table};
+use vmtax_analyse::{Ledger, ledger, table, vm_facts};
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Level, NO_VCPU, Reason, Tally};
 
 use crate::numbers::{count, counted, duration, percent, share};
@@ -48,6 +48,7 @@ pub fn findings(doc: &Document) -> Vec<String> {
     said.extend(others(ledger, &total));
     said.extend(contention(ledger, &total));
     said.push(extent(ledger, &total));
+    said.extend(encrypted(ledger));
     said.extend(causes(ledger, &total));
     said.extend(idle(ledger, &total));
     said.extend(nested(doc));
@@ -174,6 +175,16 @@ fn contention(ledger: &Ledger, total: &Tally) -> Option<String> {
 
 fn are_capped(ledger: &Ledger) -> bool {
     ledger.losses.threads_dropped > 0 || ledger.losses.vms_merged > 0
+}
+
+/// That the guest's registers are closed to the host.
+fn encrypted(ledger: &Ledger) -> Option<String> {
+    vm_facts::is_encrypted_by_rip(ledger).then(|| {
+        format!(
+            "Encrypted guest, by rip 0 of all its entries and exits: {}.",
+            vm_facts::kind(ledger).name()
+        )
+    })
 }
 
 fn extent(ledger: &Ledger, total: &Tally) -> String {

@@ -29,7 +29,8 @@ fn labels_are_bounded() {
             builder.exit(&ExitRow { interval_start_ns: 0, key, tally: tally.clone() });
         }
     }
-    let named = |id| Vm { id, name: "one\"\\\n\u{202e}two".to_owned(), inferred: false };
+    let named =
+        |id| Vm { id, name: "one\"\\\n\u{202e}two".to_owned(), inferred: false, ..Vm::default() };
     let recording = Recording { vms: (0..vms).map(named).collect(), ..Recording::default() };
     let ledger = builder.finish(recording, Losses::default(), true);
     let mut out = Vec::new();

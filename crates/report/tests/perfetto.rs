@@ -148,7 +148,7 @@ fn exit(code: u32, level: Level, start_ns: u64, end_ns: u64) -> Exit {
 
 fn write(exits: &[Exit]) -> Vec<u8> {
     let mut writer = PerfettoWriter::new(Vec::new(), "trace.dat").unwrap();
-    let vm = Vm { id: 1234, name: "qemu\u{1b}".into(), inferred: false };
+    let vm = Vm { id: 1234, name: "qemu\u{1b}".into(), inferred: false, ..Vm::default() };
     writer.vm(&vm).unwrap();
     for exit in exits {
         writer.exit(exit).unwrap();

@@ -66,7 +66,12 @@ fn busy(frame: &mut Frame, vm: u32, vcpu: u32, (exits, kernel_ms, halted_ms): (u
 }
 
 fn facts(vms: &[(u32, &str)]) -> Facts {
-    let vm = |(id, name): &(u32, &str)| Vm { id: *id, name: (*name).to_owned(), inferred: false };
+    let vm = |(id, name): &(u32, &str)| Vm {
+        id: *id,
+        name: (*name).to_owned(),
+        inferred: false,
+        ..Vm::default()
+    };
     Facts {
         recording: Recording {
             hostname: "host1".to_owned(),

@@ -122,7 +122,14 @@ fn run_with<R: RowSink>(
         }
     };
     let (mut facts, mut losses) = match result {
-        Ok(imported) => (imported.recording, imported.losses),
+        Ok(imported) => {
+            // Without their threads, events have no VM to add to.
+            if accounting.assign.is_none() {
+                let threads = imported.rips.threads();
+                threads.for_each(|(tid, rips)| accounting.accountant.rips(tid, rips));
+            }
+            (imported.recording, imported.losses)
+        }
         Err(Error::Stopped) => (Facts::default(), Losses::default()),
         Err(error) => {
             let code = match error {

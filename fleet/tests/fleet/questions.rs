@@ -93,8 +93,8 @@ fn kernels_that_added_exits() {
     let folder = tempfile::tempdir().unwrap();
     for (day, kernel, exits) in [(1, "6.1", 100u64), (2, "6.9", 150), (3, "6.12", 100)] {
         let vms = vec![
-            Vm { id: 1, name: "cpuid".to_owned(), inferred: false },
-            Vm { id: 2, name: "hlt".to_owned(), inferred: false },
+            Vm { id: 1, name: "cpuid".to_owned(), inferred: false, ..Vm::default() },
+            Vm { id: 2, name: "hlt".to_owned(), inferred: false, ..Vm::default() },
         ];
         let recording =
             Recording { vms, emulated: Some("QEMU TCG".to_owned()), ..of("lab", kernel) };

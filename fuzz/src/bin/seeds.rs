@@ -309,7 +309,7 @@ impl Seeds<'_> {
         let mut writer = Writer::create(&folder, &options)?;
         writer.time(&vmtax_events::TimeRow { wall_ns: 7, guest_ns: 7, ..Default::default() })?;
         let mut recording = vmtax_events::Recording::default();
-        recording.vms.push(vmtax_events::Vm { id: 1, name: "vm".to_owned(), inferred: true });
+        recording.vms.push(vmtax_events::Vm { id: 1, name: "vm".to_owned(), inferred: true, ..Default::default() });
         let mut losses = vmtax_events::Losses::default();
         losses.truncated.push("the input ends at byte 4".to_owned());
         writer.finish(&recording, &losses)?;

@@ -1,7 +1,9 @@
 //! The events between an exit and its entry: what the exit was about, and the accesses in it.
 
 use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{Detail, DetailKind, Event, Kind, NO_VCPU, Reason, RowSink, userspace};
+use vmtax_events::{
+    Detail, DetailKind, Event, Isa, Kind, NO_VCPU, Reason, RowSink, ghcb, tdx, userspace, vmx,
+};
 
 use super::Accountant;
 use super::thread::OpenExit;
@@ -55,7 +57,7 @@ impl<R: RowSink> Accountant<R> {
                 let kind = pick(write, K::ApicWrite, K::ApicRead);
                 self.detail(event, Detail::new(kind, register.into()));
             }
-            Kind::GhcbEnter { code, .. } => self.detail(event, Detail::new(K::Ghcb, code)),
+            Kind::GhcbEnter { code, info1, .. } => self.detail(event, ghcb::request(code, info1)),
             Kind::GhcbMsr { value } => self.detail(event, Detail::new(K::GhcbMsr, value & 0xfff)),
             Kind::Tdvmcall { leaf } => self.detail(event, Detail::new(K::Tdvmcall, leaf)),
             Kind::VmcsField { field, .. } => {
@@ -168,6 +170,12 @@ impl<R: RowSink> Accountant<R> {
             DetailKind::ToPrivate
         };
         let bytes = end.saturating_sub(start).saturating_mul(PAGE);
+        // KVM hands MapGPA to the VMM, which answers it by this.
+        if let Some(open) = &mut self.threads[index].open
+            && (open.reason.isa, open.reason.code) == (Isa::Vmx, vmx::TDCALL)
+        {
+            open.learn(Detail::new(DetailKind::Tdvmcall, tdx::LEAF_MAP_GPA));
+        }
         let nested = self.threads[index].in_nested_exit();
         self.count_access(index, Detail::new(kind, bytes), nested, None);
     }

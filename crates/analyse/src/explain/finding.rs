@@ -323,6 +323,24 @@ pub enum Evidence {
         /// What they are over.
         per: PerWork,
     },
+    /// What TDCALL is of, by the host's kernel; `None`: which way it reports is not known.
+    Tdcalls(Option<&'static vmtax_events::tdx::Reporting>),
+    /// The plain VM's timer ticks and interrupts of the host, a second, which together are as many as the TD's interrupts.
+    TicksOfBase {
+        /// Interrupts of the TD.
+        here: f64,
+        /// Exits of the plain VM's timer.
+        ticks: f64,
+        /// Interrupts of the plain VM.
+        interrupts: f64,
+    },
+    /// The TD's requests and the plain VM's MSR writes, a second: as many.
+    ArmsOfBase {
+        /// TDCALLs.
+        here: f64,
+        /// MSR writes of the plain VM.
+        base: f64,
+    },
     /// The memory comes from guest_memfd.
     GuestMemfd,
     /// A part of a benchmark's loss that was got back. Hostile text.

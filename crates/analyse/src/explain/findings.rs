@@ -6,10 +6,12 @@ mod exits;
 mod kvm_stat;
 mod memory;
 mod samples;
+mod td_timer;
 
 pub(super) use contention::{contention, is_throttled, lasting_contention};
 pub(super) use counters::of_counters;
 pub(super) use exits::of_exits;
 pub(super) use kvm_stat::of_kvm_counters;
-pub(super) use memory::{of_memory, of_tlb, shattered, small_by_faults};
+pub(super) use memory::{advise_private, of_memory, of_tlb, shattered, small_by_faults};
 pub(super) use samples::of_profiles;
+pub(super) use td_timer::infer_timer;

@@ -21,16 +21,29 @@ pub(crate) const CONTRADICTED: &str = "it contradicts the remedy of a more impor
 /// Why an option is refused that benchmarks show to cost more.
 pub(crate) const COSTS_MORE: &str = "it costs more in one workload than it recovers in another";
 
-/// Memory that pre-faulting maps for good. TDX and SEV-SNP guests build their memory before they run.
+/// Memory that pre-faulting maps for good. Of a TD and of SEV-SNP only the first image is built before it runs; KVM takes the ioctl
+/// behind that (`pre_fault_allowed`: set by `tdx_td_finalize`, vmx/tdx.c, and by `snp_launch_finish`, svm/sev.c).
 pub(super) fn memory_to_map_first(context: &Context) -> Applies {
     match context.kind {
-        VmKind::Tdx | VmKind::Snp => Applies::No("its private memory is built before it runs"),
+        VmKind::Tdx => Applies::If(
+            "the kernel is Linux 6.16 or later, and the VMM calls it once the TD is finalized",
+        ),
+        VmKind::Snp => Applies::If(
+            "the kernel is Linux 6.11 or later, and the VMM calls it once the launch is finished",
+        ),
         _ if context.guest_memfd || context.kind == VmKind::Protected => {
             Applies::If("the kernel is Linux 6.11 or later, and the VMM calls it")
         }
         _ => Applies::No(
             "ordinary memory that its host has not touched is mapped as the zero page, and faults again at the first write",
         ),
+    }
+}
+
+pub(super) fn private_in_large_pages(context: &Context) -> Applies {
+    match context.kind {
+        VmKind::Tdx => Applies::If("you build the host's kernel with the series"),
+        _ => Applies::No("the series is for TDs"),
     }
 }
 

@@ -39,6 +39,7 @@ vmtax_events::words! {
         PvSpinHint = "pv-spin-hint",
         HugePages = "huge-pages",
         PreFault = "pre-fault",
+        PrivateHugePages = "private-huge-pages",
         ConvertRegions = "convert-regions",
         ResidentMemory = "resident-memory",
         NumaNode = "numa-node",

@@ -6,8 +6,8 @@ use vmtax_events::{ExitKey, Isa, svm, vmx};
 use super::conditions::{
     always, amd_virtual_apic, beside_virtual_apic, intel_ipi, intel_virtual_apic, ipis_of_windows,
     kvm_polling, memory_to_map_first, not_where_contended, of_windows, on_amd, on_intel, one_task,
-    ordinary_memory, plain_bounce, plain_x2apic, preemption_timer, tsc_deadline, virtual_gif,
-    virtual_vmload, windows_on_intel, windows_timers,
+    ordinary_memory, plain_bounce, plain_x2apic, preemption_timer, private_in_large_pages,
+    tsc_deadline, virtual_gif, virtual_vmload, windows_on_intel, windows_timers,
 };
 use super::context::Applies;
 use super::id::RemedyId;
@@ -89,6 +89,8 @@ pub const REMEDIES: &[Remedy] = &[
     }),
     row(RemedyId::HugePages, Place::Host, "back the memory with huge pages: THP (madvise or always), or hugetlbfs with pages reserved first (vm.nr_hugepages)", ordinary_memory),
     row(RemedyId::PreFault, Place::Vmm, "map the memory before the guest runs: KVM_PRE_FAULT_MEMORY moves its faults to the start; the pages stay 4 KiB", memory_to_map_first),
+    // lore.kernel.org/kvm, "[PATCH v3 00/24] KVM: TDX huge page support for private memory", 6 January 2026; guest_memfd.c of Linux 7.3.
+    row(RemedyId::PrivateHugePages, Place::Host, "run a kernel that maps a TD's private memory in 2 MiB: no released one does; the series \"KVM: TDX huge page support for private memory\" (v3, 24 patches, 6 January 2026) is not merged in Linux 7.3", private_in_large_pages),
     row(RemedyId::ConvertRegions, Place::Guest, "convert whole regions of 2 MiB, and keep what is shared (swiotlb, rings) in regions of its own", always),
     row(RemedyId::ResidentMemory, Place::Host, "keep the guest's memory in the host's: more memory, fewer VMs, or lock it (QEMU: -overcommit mem-lock=on)", |_| {
         Applies::If("VmSwap of the VMM's process (/proc/PID/status) is not 0, or its major faults count up")

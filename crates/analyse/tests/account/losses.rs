@@ -115,7 +115,7 @@ fn thread_ids_are_used_again() {
          time 200/3 kernel=15",
     );
     let rows = run(1000, &script("10 exit npf; 12 end; 20 p200 v3 entry"));
-    let vm = |id| Vm { id, name: String::new(), inferred: false };
+    let vm = |id| Vm { id, name: String::new(), inferred: false, ..Vm::default() };
     assert_eq!(rows.vms, [vm(100), vm(200)]);
     check(
         "by the vCPU's own successor: the same VM",

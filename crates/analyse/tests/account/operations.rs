@@ -54,7 +54,10 @@ fn samples() -> Vec<Sample> {
 }
 
 fn vms(names: &[(u32, &str)]) -> Vec<Vm> {
-    names.iter().map(|&(id, name)| Vm { id, name: name.to_owned(), inferred: false }).collect()
+    names
+        .iter()
+        .map(|&(id, name)| Vm { id, name: name.to_owned(), inferred: false, ..Vm::default() })
+        .collect()
 }
 
 fn ledger(filter: Filter, samples: &[Sample], vms: Vec<Vm>) -> Ledger {

@@ -34,7 +34,7 @@ fn vcpus_of_two_processes_are_apart() {
          time 200/0 kernel=3",
     );
     let rows = run(1000, &script("10 t201 exit cpuid; 11 t101 exit cpuid; 12 t101 entry"));
-    let vm = |id| Vm { id, name: String::new(), inferred: false };
+    let vm = |id| Vm { id, name: String::new(), inferred: false, ..Vm::default() };
     assert_eq!(rows.vms, [vm(100), vm(200)]);
     assert_eq!(rows.appeared, [200, 100]);
 }
@@ -48,7 +48,7 @@ fn a_vm_is_named_after_its_process_and_counted_rows_pass_through() {
     let row = &rows("exit @5 300/0 npf kernel : - -").exits[0];
     accountant.counted(row);
     let (rows, vms, losses) = accountant.finish();
-    assert_eq!(vms, [Vm { id: 100, name: "qemu".to_owned(), inferred: false }]);
+    assert_eq!(vms, [Vm { id: 100, name: "qemu".to_owned(), inferred: false, ..Vm::default() }]);
     assert_eq!(rows.exits, std::slice::from_ref(row));
     assert!(losses.is_empty());
 }
@@ -131,7 +131,10 @@ fn events_between_exit_and_entry_tell_the_detail() {
         ("wrcr 0", "cr-write=0"),
         ("rdapic 0x20", "apic-read=0x20"),
         ("wrapic 0x300", "apic-write=0x300"),
-        ("ghcb 0x80000001", "ghcb=0x80000001"),
+        ("ghcb 0x80000011", "ghcb=0x80000011"),
+        ("ghcb 0x80000001 0xfee00390", "mmio-read=0xfee00390"),
+        ("ghcb 0x80000002 0xfee00380", "mmio-write=0xfee00380"),
+        ("ghcb 0x7b 0x3f80010", "port-out=0x3f8"),
         ("ghcb-msr 0x12345014", "ghcb-msr=0x14"),
         ("tdvmcall 0x10002", "tdvmcall=0x10002"),
         ("vmread 0x4402", "vmcs-field=0x4402"),

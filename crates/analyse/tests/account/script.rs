@@ -192,7 +192,10 @@ fn kind(words: &[&str]) -> Kind {
         "rdapic" | "wrapic" => {
             Kind::Apic { write: words[0] == "wrapic", register: arg32(1), value: 0 }
         }
-        "ghcb" => Kind::GhcbEnter { code: arg(1), info1: 0, info2: 0 },
+        "ghcb" => {
+            let info1 = if words.len() > 2 { arg(2) } else { 0 };
+            Kind::GhcbEnter { code: arg(1), info1, info2: 0 }
+        }
         "ghcb-msr" => Kind::GhcbMsr { value: arg(1) },
         "tdvmcall" => Kind::Tdvmcall { leaf: arg(1) },
         "vmread" | "vmwrite" => Kind::VmcsField { write: words[0] == "vmwrite", field: arg32(1) },

@@ -62,7 +62,7 @@ impl Seen {
 
 /// Says why a recording of events has no exits.
 pub(super) fn check(imported: &mut Imported) {
-    let Imported { recording, losses, seen } = imported;
+    let Imported { recording, losses, seen, .. } = imported;
     if seen.of("kvm_exit") > 0 {
         return;
     }

@@ -98,7 +98,7 @@ pub fn import(
     let (data, left_out) = instances::once(input, &codec, data)?;
     truncated.extend(stream::run(input, (&codec, threads), data, &mut sum, feed)?);
 
-    let stream::Sum { seen, counts, mut losses, .. } = sum;
+    let stream::Sum { seen, counts, mut losses, rips, .. } = sum;
     losses.truncated = truncated;
     losses.notes.extend(left_out.map(|left_out| left_out.sentence(&options)));
     options.remark(&recording, &mut losses);
@@ -111,7 +111,7 @@ pub fn import(
     for (decoder, _) in formats.decoders.iter().zip(seen).filter(|(_, seen)| *seen) {
         recording.coverage.add(&decoder.name);
     }
-    Ok(Imported { recording, losses, seen: formats.seen(&counts) })
+    Ok(Imported { recording, losses, seen: formats.seen(&counts), rips })
 }
 
 /// Another recording behind this one, as two files that were joined have it.

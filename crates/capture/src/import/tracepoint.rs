@@ -2,12 +2,16 @@
 //!
 //! Layouts differ between kernels, so nothing is read at a fixed offset: [`Decoder::parse`] turns a
 //! format file (`events/kvm/kvm_exit/format`) into a plan once, and [`Decoder::decode`] follows it.
-//! Which fields of which tracepoint make which event is one table, `TRACEPOINTS`.
+//! Which fields of which tracepoint make which event is one table, of texts too: `table`.
 //!
 //! Left out on purpose: the print formats, which are not needed to decode.
 
-use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{Isa, Kind, NO_VCPU, Reason, vmx};
+pub(crate) mod table;
+
+use vmtax_events::{Isa, Kind, NO_VCPU, vmx};
+
+use crate::import::text::payload::MAX_FIELDS;
+use table::{Make, TRACEPOINTS, VCPU, reason};
 
 /// Byte order of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,219 +20,6 @@ pub enum Endian {
     Little,
     /// s390, older ppc.
     Big,
-}
-
-/// Most fields of an event.
-const MAX_FIELDS: usize = 5;
-
-/// How one tracepoint becomes an event.
-struct Tracepoint {
-    name: &'static str,
-    /// Fields without which the record means nothing, then those that read as 0 when a kernel lacks them.
-    required: &'static [&'static str],
-    optional: &'static [&'static str],
-    make: Make,
-}
-
-/// From the values of `required` then `optional`.
-#[derive(Clone, Copy)]
-enum Make {
-    /// `None`: this record is not an event.
-    Each(fn(&[u64; MAX_FIELDS]) -> Option<Kind>),
-    /// Most records are of these, which [`Decoder::give`] makes without a call: a [`Kind`] that a function returns is copied in
-    /// larger words than it was written in, and the processor waits for that.
-    Exit,
-    Entry,
-    Pio,
-}
-
-/// Every tracepoint that the analysis understands. Field names as in Linux `arch/x86/kvm/trace.h`,
-/// `include/trace/events/kvm.h` and `include/trace/events/sched.h`, 3.10 to 7.2; those of the probes
-/// `vmcs_read` and `vmcs_write` as in `crates/lab/src/probe.rs`.
-static TRACEPOINTS: &[Tracepoint] = &[
-    Tracepoint {
-        name: "kvm_exit",
-        required: &["exit_reason"],
-        optional: &["isa", "info1", "info2", "intr_info"],
-        make: Make::Exit,
-    },
-    Tracepoint { name: "kvm_entry", required: &[], optional: &[], make: Make::Entry },
-    Tracepoint {
-        name: "kvm_msr",
-        required: &["write", "ecx"],
-        optional: &["data"],
-        make: Make::Each(|v| Some(Kind::Msr { write: v[0] != 0, index: v[1] as u32, data: v[2] })),
-    },
-    Tracepoint {
-        name: "kvm_pio",
-        required: &["rw", "port"],
-        optional: &["size", "count"],
-        make: Make::Pio,
-    },
-    Tracepoint {
-        name: "kvm_mmio",
-        required: &["type", "gpa"],
-        optional: &["len"],
-        make: Make::Each(|v| {
-            let access = match v[0] {
-                0 => MmioAccess::UnsatisfiedRead,
-                1 => MmioAccess::Read,
-                2 => MmioAccess::Write,
-                _ => return None,
-            };
-            Some(Kind::Mmio { access, gpa: v[1], len: v[2] as u32 })
-        }),
-    },
-    Tracepoint {
-        name: "kvm_fast_mmio",
-        required: &["gpa"],
-        optional: &[],
-        make: Make::Each(|v| Some(Kind::FastMmio { gpa: v[0] })),
-    },
-    Tracepoint {
-        name: "kvm_hypercall",
-        required: &["nr"],
-        optional: &[],
-        make: Make::Each(|v| {
-            Some(Kind::Hypercall { interface: HypercallInterface::Kvm, number: v[0] })
-        }),
-    },
-    Tracepoint {
-        name: "kvm_hv_hypercall",
-        required: &["code"],
-        optional: &[],
-        make: Make::Each(|v| {
-            Some(Kind::Hypercall { interface: HypercallInterface::HyperV, number: v[0] })
-        }),
-    },
-    Tracepoint {
-        name: "kvm_xen_hypercall",
-        required: &["nr"],
-        optional: &[],
-        make: Make::Each(|v| {
-            Some(Kind::Hypercall { interface: HypercallInterface::Xen, number: v[0] })
-        }),
-    },
-    Tracepoint {
-        name: "kvm_page_fault",
-        required: &["fault_address"],
-        optional: &["error_code"],
-        make: Make::Each(|v| Some(Kind::PageFault { gpa: v[0], error_code: v[1] })),
-    },
-    Tracepoint {
-        name: "kvm_mmu_spte_requested",
-        required: &["gfn", "level"],
-        optional: &[],
-        make: Make::Each(|v| Some(Kind::MapRequest { gfn: v[0], level: u8::try_from(v[1]).ok()? })),
-    },
-    Tracepoint {
-        name: "kvm_vm_set_mem_attributes",
-        required: &["start", "end", "attr"],
-        optional: &[],
-        make: Make::Each(|v| {
-            Some(Kind::SetAttributes { start: v[0], end: v[1], attributes: v[2] })
-        }),
-    },
-    Tracepoint {
-        name: "kvm_cpuid",
-        required: &["function"],
-        optional: &["index"],
-        make: Make::Each(|v| Some(Kind::Cpuid { function: v[0] as u32, index: v[1] as u32 })),
-    },
-    Tracepoint {
-        name: "kvm_cr",
-        required: &["rw", "cr"],
-        optional: &["val"],
-        make: Make::Each(|v| Some(Kind::Cr { write: v[0] != 0, number: v[1] as u8, value: v[2] })),
-    },
-    Tracepoint {
-        name: "kvm_apic",
-        required: &["rw", "reg"],
-        optional: &["val"],
-        make: Make::Each(|v| {
-            Some(Kind::Apic { write: v[0] != 0, register: v[1] as u32, value: v[2] })
-        }),
-    },
-    Tracepoint {
-        name: "kvm_vmgexit_enter",
-        required: &["exit_reason"],
-        optional: &["info1", "info2"],
-        make: Make::Each(|v| Some(Kind::GhcbEnter { code: v[0], info1: v[1], info2: v[2] })),
-    },
-    Tracepoint {
-        name: "kvm_vmgexit_msr_protocol_enter",
-        required: &["ghcb_gpa"],
-        optional: &[],
-        make: Make::Each(|v| Some(Kind::GhcbMsr { value: v[0] })),
-    },
-    Tracepoint {
-        name: "vmcs_read",
-        required: &["field"],
-        optional: &[],
-        make: Make::Each(|v| vmcs_field(false, v[0])),
-    },
-    Tracepoint {
-        name: "vmcs_write",
-        required: &["field"],
-        optional: &[],
-        make: Make::Each(|v| vmcs_field(true, v[0])),
-    },
-    Tracepoint {
-        name: "kvm_userspace_exit",
-        required: &["reason"],
-        optional: &["errno"],
-        make: Make::Each(|v| Some(Kind::UserspaceExit { reason: v[0] as u32, errno: v[1] as i32 })),
-    },
-    Tracepoint {
-        name: "kvm_nested_vmexit",
-        required: &["exit_reason"],
-        optional: &["isa"],
-        make: Make::Each(|v| Some(Kind::NestedExit { reason: reason(v[1], v[0]) })),
-    },
-    Tracepoint {
-        name: "kvm_nested_vmexit_inject",
-        required: &["exit_code"],
-        optional: &["isa"],
-        make: Make::Each(|v| Some(Kind::NestedInject { reason: reason(v[1], v[0]) })),
-    },
-    Tracepoint {
-        name: "kvm_nested_vmenter",
-        required: &[],
-        optional: &[],
-        make: Make::Each(|_| Some(Kind::NestedEnter)),
-    },
-    // The name until Linux 6.0.
-    Tracepoint {
-        name: "kvm_nested_vmrun",
-        required: &[],
-        optional: &[],
-        make: Make::Each(|_| Some(Kind::NestedEnter)),
-    },
-    Tracepoint {
-        name: "kvm_vcpu_wakeup",
-        required: &["ns"],
-        optional: &["waited"],
-        make: Make::Each(|v| Some(Kind::Wakeup { ns: v[0], polled: v[1] == 0 })),
-    },
-    Tracepoint {
-        name: "sched_switch",
-        required: &["prev_state", "next_pid"],
-        optional: &[],
-        // The low 8 bits are the states a task sleeps or dies in (TASK_REPORT and TASK_REPORT_IDLE);
-        // a task that leaves the CPU without any could have run on. The bit above says so in words ("R+").
-        make: Make::Each(|v| {
-            Some(Kind::Switch { preempted: v[0] & 0xff == 0, next_tid: v[1] as u32 })
-        }),
-    },
-];
-
-fn reason(isa: u64, code: u64) -> Reason {
-    Reason::from_trace(Isa::from_trace(isa as u32), code as u32)
-}
-
-/// No encoding has more than 32 bits; a guest that names such a field gets an error.
-fn vmcs_field(write: bool, field: u64) -> Option<Kind> {
-    Some(Kind::VmcsField { write, field: u32::try_from(field).ok()? })
 }
 
 /// Place of a number in a record, from the format.
@@ -296,6 +87,8 @@ pub struct Decoder {
     min_len: usize,
     common_pid: Field,
     vcpu: Field,
+    /// The guest's instruction pointer, of entries and exits.
+    rip: Field,
     fields: [Field; MAX_FIELDS],
     make: Option<Make>,
     /// Where sched_switch has the name of the thread that gets the CPU: offset and bytes.
@@ -323,8 +116,8 @@ pub struct Decoded {
 }
 
 impl Decoder {
-    /// Parses a format file. `None` if it has no name or ID, or if a field that its tracepoint needs is
-    /// missing or not a number.
+    /// Parses a format file. `None` if it has no name or ID, if a field that its tracepoint needs is
+    /// missing, or if one that is used is not a number.
     pub fn parse(format: &str, endian: Endian) -> Option<Decoder> {
         let mut name = None;
         let mut id = None;
@@ -352,6 +145,7 @@ impl Decoder {
             min_len: 8,
             common_pid: Field::ABSENT,
             vcpu: Field::ABSENT,
+            rip: Field::ABSENT,
             fields: [Field::ABSENT; MAX_FIELDS],
             make: None,
             next_comm,
@@ -359,14 +153,23 @@ impl Decoder {
         let Some(tracepoint) = TRACEPOINTS.iter().find(|t| t.name == name) else {
             return Some(decoder);
         };
-        let names = tracepoint.required.iter().chain(tracepoint.optional);
-        let wanted: Vec<Option<Place>> = names.map(|name| find(name)).collect();
-        if wanted[..tracepoint.required.len()].iter().any(Option::is_none) {
-            return None;
+        let mut wanted: Vec<Option<Place>> = Vec::new();
+        for (n, field) in tracepoint.fields().enumerate() {
+            let place = field.names.iter().find_map(|name| find(name));
+            // `info1[8]` is an array of that name.
+            let is_there = || {
+                let mut names = field_names(format).filter_map(|name| name.split('[').next());
+                names.any(|name| field.names.contains(&name))
+            };
+            if place.is_none() && (n < tracepoint.required.len() || is_there()) {
+                return None;
+            }
+            wanted.push(place);
         }
         let common_pid = find("common_pid");
-        let vcpu = find("vcpu_id").or_else(|| find("vcpu")).filter(|p| p.size <= 4);
-        let used = wanted.iter().chain([&common_pid, &vcpu]).flatten();
+        let vcpu = VCPU.names.iter().find_map(|name| find(name)).filter(|p| p.size <= 4);
+        let rip = tracepoint.rip.and_then(find);
+        let used = wanted.iter().chain([&common_pid, &vcpu, &rip]).flatten();
         decoder.min_len = used.map(|p| p.end()).max().unwrap_or(0).max(8);
         let field = |place| Field::new(place, decoder.min_len, endian);
         for (slot, &place) in decoder.fields.iter_mut().zip(&wanted) {
@@ -374,6 +177,7 @@ impl Decoder {
         }
         decoder.common_pid = field(common_pid);
         decoder.vcpu = field(vcpu);
+        decoder.rip = field(rip);
         decoder.make = Some(tracepoint.make);
         Some(decoder)
     }
@@ -403,6 +207,15 @@ impl Decoder {
     #[inline(always)]
     pub(super) fn thread(&self, raw: &[u8], endian: Endian) -> Option<u32> {
         Some(self.common_pid.read(raw, endian)? as u32)
+    }
+
+    /// The guest's instruction pointer of a record, if its tracepoint is an entry or exit and this kernel's has it.
+    #[inline(always)]
+    pub(super) fn rip(&self, raw: &[u8], endian: Endian) -> Option<u64> {
+        if self.rip.mask == 0 || raw.len() < self.min_len {
+            return None;
+        }
+        self.rip.read(raw, endian)
     }
 
     /// [`Decoder::decode`] for a recorder that gives the thread itself: gives vCPU and what happened. The byte order is
@@ -439,6 +252,7 @@ impl Decoder {
                 let (size, count) = (value(2)? as u8, value(3)? as u32);
                 give(vcpu, Kind::Pio { write, size, port, count });
             }
+            Make::OfReason(make) => give(vcpu, make(reason(value(1)?, value(0)?))),
             Make::Each(make) => {
                 let mut values = [0; MAX_FIELDS];
                 for (n, slot) in values.iter_mut().enumerate() {
@@ -499,6 +313,8 @@ fn parse_field(text: &str) -> Option<(&str, Place)> {
 
 #[cfg(test)]
 mod tests {
+    use vmtax_events::Reason;
+
     use super::*;
 
     const EXIT: &str = "name: kvm_exit\nID: 1419\nformat:\n\
@@ -612,10 +428,30 @@ mod tests {
         assert_eq!(read.decode(&record(0x4402)), Some(Decoded { vcpu: NO_VCPU, tid: 77, kind }));
     }
 
+    /// A field that is there and is no number is none of the blanks of older kernels.
     #[test]
-    fn every_tracepoint_fits_the_plan() {
-        for t in TRACEPOINTS {
-            assert!(t.required.len() + t.optional.len() <= MAX_FIELDS, "{}", t.name);
-        }
+    fn a_used_field_that_cannot_be_read_refuses_the_format() {
+        let odd = EXIT.replace("u64 info1;\toffset:32;\tsize:8", "u64 info1;\toffset:32;\tsize:3");
+        assert!(Decoder::parse(&odd, Endian::Little).is_none());
+        let old = EXIT.replace("kvm_exit", "kvm_nested_vmexit").replace("exit_reason", "exit_code");
+        let decoder = Decoder::parse(&old, Endian::Little).unwrap();
+        let reason = Reason { isa: Isa::Vmx, code: 0x21, flags: 0x8000_0000 };
+        let kind = decoder.decode(&record(Endian::Little)).unwrap().kind;
+        assert_eq!(kind, Kind::NestedExit { reason });
+    }
+
+    #[test]
+    fn entries_and_exits_have_the_instruction_pointer() {
+        let format = EXIT.replace("u32 other", "u32 isa").replace(
+            "\tfield:u32 isa",
+            "\tfield:unsigned long guest_rip;\toffset:16;\tsize:8;\tsigned:0;\n\tfield:u32 isa",
+        );
+        let decoder = Decoder::parse(&format, Endian::Little).unwrap();
+        let mut raw = record(Endian::Little);
+        assert_eq!(decoder.rip(&raw, Endian::Little), Some(0));
+        raw[16] = 7;
+        assert_eq!(decoder.rip(&raw, Endian::Little), Some(7));
+        let without = Decoder::parse(EXIT, Endian::Little).unwrap();
+        assert_eq!(without.rip(&raw, Endian::Little), None);
     }
 }

@@ -302,6 +302,23 @@ fn hypercalls_and_confidential_guests() {
             Kind::GhcbMsr { value: 2 },
         ),
         ("kvm_tdvmcall: rip: 12 reason: CPUID p1: 0 p2: 0", NO_VCPU, Kind::Tdvmcall { leaf: 10 }),
+        ("kvm_tdvmcall: rip: 0 reason: MAP_GPA p1: 0", NO_VCPU, Kind::Tdvmcall { leaf: 0x10001 }),
+        ("kvm_tdvmcall: rip=0x0 exit_reason=32 p1=0x6e0", NO_VCPU, Kind::Tdvmcall { leaf: 32 }),
+        (
+            "kvm_rmp_fault: vcpu 2 gpa 0000000100003000 pfn 0x1b2c03 error_code 0x580000007 rmp_level 2 psmash_ret 0",
+            2,
+            Kind::PageFault { gpa: 0x1_0000_3000, error_code: 0x5_8000_0007 },
+        ),
+        (
+            "vmcs_read: (handle_vmread+0x1a/0x20 [kvm_intel]) field=17410",
+            NO_VCPU,
+            Kind::VmcsField { write: false, field: 0x4402 },
+        ),
+        (
+            "vmcs_write: (ffffffffc0aa041a) field=26654",
+            NO_VCPU,
+            Kind::VmcsField { write: true, field: 0x681e },
+        ),
         ("kvm_tdvmcall: rip: 12 reason: 0x10001 p1: 0", NO_VCPU, Kind::Tdvmcall { leaf: 0x10001 }),
         ("kvm_userspace_exit: reason KVM_EXIT_IO (2)", NO_VCPU, userspace(2, 0)),
         ("kvm_userspace_exit: reason 0x28 (40)", NO_VCPU, userspace(40, 0)),
@@ -465,6 +482,13 @@ fn lines_that_cannot_be_decoded_are_counted() {
         "kvm_vm_set_mem_attributes: 0x1 -- 0x2",
         "kvm_mmu_spte_requested: gfn 40000 pfn 1 level 300",
         "kvm_vcpu_wakeup: wait time 99999999999999999999 ns",
+        // Fields that are there and cannot be read are none of the blanks of older kernels.
+        "kvm_exit: exit_reason=1 isa=1 info1=zz info2=0x0",
+        "kvm_exit: exit_reason=1 isa=vmx info1=0x0",
+        "kvm_msr: write=1 ecx=0x1ffffffff data=0x0",
+        "kvm_userspace_exit: reason=2 errno=?",
+        "vmcs_read: (ffffffffc0aa041a) field=4294967296",
+        "kvm_tdvmcall: rip: 0 reason: UNHEARD_OF p1: 0",
         "sched_switch: nonsense",
     ] {
         let line = format!(" qemu-12 [003] 7.000001: {payload}\n");

@@ -150,8 +150,8 @@ pub(crate) fn hostile() -> Document {
         choice: Some(hostile()),
         coverage: Coverage::ALL,
         vms: vec![
-            Vm { id: 4242, name: hostile(), inferred: true },
-            Vm { id: 7, name: hostile(), inferred: false },
+            Vm { id: 4242, name: hostile(), inferred: true, ..Vm::default() },
+            Vm { id: 7, name: hostile(), inferred: false, ..Vm::default() },
         ],
     };
     let losses = Losses {
@@ -189,7 +189,12 @@ pub(crate) fn large() -> Document {
     }
     let recording = Recording {
         coverage: Coverage::ALL,
-        vms: vec![Vm { id: 4242, name: "qemu-system-x86".to_owned(), inferred: false }],
+        vms: vec![Vm {
+            id: 4242,
+            name: "qemu-system-x86".to_owned(),
+            inferred: false,
+            ..Vm::default()
+        }],
         ..Recording::default()
     };
     let mut doc = finish(builder, recording, Losses::default(), true);
@@ -324,7 +329,12 @@ pub(crate) fn demo() -> Document {
         emulated: Some("QEMU TCG".to_owned()),
         choice: None,
         coverage: Coverage { hypercall: false, ..Coverage::ALL },
-        vms: vec![Vm { id: 4242, name: "qemu-system-x86".to_owned(), inferred: false }],
+        vms: vec![Vm {
+            id: 4242,
+            name: "qemu-system-x86".to_owned(),
+            inferred: false,
+            ..Vm::default()
+        }],
     };
     let losses = Losses {
         recorder_lost: 1_204,

@@ -100,7 +100,7 @@ fn run(name: &dyn Fn(&str) -> String, emulator: &str) -> Document {
             }
             add(&mut builder, vm, level, operation);
             samples(&mut builder, &workload, level, operation);
-            vms.push(Vm { id: vm, name: workload, inferred: false });
+            vms.push(Vm { id: vm, name: workload, inferred: false, ..Vm::default() });
         }
     }
     let recording = Recording {

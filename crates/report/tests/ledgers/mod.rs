@@ -76,7 +76,12 @@ fn recording() -> Recording {
         emulated: None,
         choice: None,
         coverage,
-        vms: vec![Vm { id: 1234, name: "qemu-system-x86".into(), inferred: false }],
+        vms: vec![Vm {
+            id: 1234,
+            name: "qemu-system-x86".into(),
+            inferred: false,
+            ..Vm::default()
+        }],
     }
 }
 
@@ -226,7 +231,12 @@ fn lab_run(vms: &[(u32, &str); 5], recording: Recording) -> Document {
             rows.0.sample(&sample);
         }
     }
-    let vm = |&(id, name): &(u32, &str)| Vm { id, name: name.to_owned(), inferred: false };
+    let vm = |&(id, name): &(u32, &str)| Vm {
+        id,
+        name: name.to_owned(),
+        inferred: false,
+        ..Vm::default()
+    };
     let recording =
         Recording { clock: "x86-tsc".into(), vms: vms.iter().map(vm).collect(), ..recording };
     let mut document = rows.document(recording, Losses::default(), true, &[]);
@@ -274,7 +284,7 @@ pub(crate) fn called() -> Document {
             instructions,
         });
     }
-    let vms = vec![Vm { id: 1, name: "cpuid".to_owned(), inferred: false }];
+    let vms = vec![Vm { id: 1, name: "cpuid".to_owned(), inferred: false, ..Vm::default() }];
     let recording =
         Recording { emulated: Some("QEMU TCG 7.2.22 (icount)".into()), vms, ..recording() };
     let mut document = rows.document(recording, Losses::default(), true, &[]);
@@ -316,7 +326,7 @@ pub(crate) fn hostile() -> Document {
         cpu: evil.clone(),
         clock: evil.clone(),
         emulated: Some(format!("=cmd|{evil}")),
-        vms: vec![Vm { id: 1234, name: format!("=1+1{evil}"), inferred: true }],
+        vms: vec![Vm { id: 1234, name: format!("=1+1{evil}"), inferred: true, ..Vm::default() }],
         ..recording()
     };
     let losses =

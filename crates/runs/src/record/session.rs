@@ -305,7 +305,7 @@ pub(super) fn name(facts: &mut Facts, rows: &Rows) {
         if is_new && facts.vms.len() < MOST_VMS {
             // A process that is gone leaves its VM without a name.
             let name = vmtax_host::vm_name(Path::new(ROOT), vcpu.pid).unwrap_or_default();
-            facts.vms.push(Vm { id: vcpu.vm, name, inferred: false });
+            facts.vms.push(Vm { id: vcpu.vm, name, inferred: false, ..Vm::default() });
         }
     }
 }

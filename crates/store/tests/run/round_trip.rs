@@ -30,8 +30,8 @@ fn recording() -> Recording {
         choice: Some("of one exit in 10".to_owned()),
         coverage: Coverage { exits: true, sched: true, page_fault: true, ..Coverage::default() },
         vms: vec![
-            Vm { id: 1, name: "qemu".to_owned(), inferred: false },
-            Vm { id: u32::MAX, name: String::new(), inferred: true },
+            Vm { id: 1, name: "qemu".to_owned(), inferred: false, ..Vm::default() },
+            Vm { id: u32::MAX, name: String::new(), inferred: true, ..Vm::default() },
         ],
     }
 }

@@ -47,9 +47,10 @@ fn problem(run: &std::path::Path, workload: &str) -> String {
 
 #[test]
 fn programs_without_end_cost_their_own_cells() {
-    for (text, expected) in [
+    for (text, code, expected) in [
         (
             MATRIX,
+            0,
             &[
                 ("output", "it wrote more than 16 MiB of output, and was ended"),
                 ("errors", "it wrote more than 16 MiB of output, and was ended"),
@@ -57,7 +58,8 @@ fn programs_without_end_cost_their_own_cells() {
                 ("fine", "none"),
             ][..],
         ),
-        (SILENT, &[("silent", "it took longer than its limit, and was ended")]),
+        // No cell was measured.
+        (SILENT, 7, &[("silent", "it took longer than its limit, and was ended")]),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let (run, temporary) = (folder.path().join("run"), folder.path().join("temporary"));
@@ -68,7 +70,8 @@ fn programs_without_end_cost_their_own_cells() {
             .output()
             .unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: {error}", output.status);
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        assert_eq!(error.contains("no cell was measured"), code == 7, "{error}");
         let found = rows(&run);
         for (workload, says) in expected {
             assert_eq!(problem(&run, workload), *says, "{workload}");

@@ -75,7 +75,14 @@ fn measured(folder: &Path, text: &str, run: &Path) -> String {
     for _ in 0..5 {
         // Nothing is there the first time.
         let _ = fs::remove_dir_all(run);
-        shown = ok(&["run", name(&path), "-o", name(run)]);
+        let output = bench(&["run", name(&path), "-o", name(run)]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        // No cell was measured: the computer stood still for all of them.
+        if output.status.code() == Some(7) && error.contains("no cell was measured") {
+            continue;
+        }
+        assert!(output.status.success(), "{:?} {error}", output.status);
+        shown = String::from_utf8(output.stdout).unwrap();
         if !shown.contains("failed (") {
             break;
         }

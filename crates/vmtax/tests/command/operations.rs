@@ -56,7 +56,7 @@ fn write_run(folder: &Path) {
             writer.sample(&sample).unwrap();
         }
     }
-    let vm = |id, name: &str| Vm { id, name: name.to_owned(), inferred: false };
+    let vm = |id, name: &str| Vm { id, name: name.to_owned(), inferred: false, ..Vm::default() };
     let recording = Recording {
         emulated: Some("QEMU TCG (icount)".to_owned()),
         coverage: Coverage { exits: true, nested: true, ..Coverage::default() },

@@ -22,6 +22,9 @@ pub(crate) struct Spec {
     thread: String,
     #[serde(default = "pid")]
     pid: u32,
+    /// Its registers are encrypted: KVM prints 0 for the instruction pointer.
+    #[serde(default)]
+    encrypted: bool,
     /// Number of the first vCPU.
     #[serde(default)]
     first: u32,
@@ -201,7 +204,8 @@ fn vcpu_lines(spec: &Spec, mut random: Random, vcpu: u32, lines: &mut Vec<(u64, 
     let end = now + spec.seconds;
     let mut next: Vec<f64> = spec.exit.iter().map(|e| now + random.gap(e.rate)).collect();
     next.extend(spec.preempt.iter().map(|p| now + random.gap(p.rate)));
-    put(now, &me, tid, &format!("kvm:kvm_entry: vcpu {vcpu}, rip 0x1000"));
+    let [at_exit, at_entry] = if spec.encrypted { ["0x0"; 2] } else { ["0x1000", "0x1002"] };
+    put(now, &me, tid, &format!("kvm:kvm_entry: vcpu {vcpu}, rip {at_exit}"));
     while let Some((at, &when)) = next.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1)) {
         if when >= end {
             break;
@@ -209,7 +213,7 @@ fn vcpu_lines(spec: &Spec, mut random: Random, vcpu: u32, lines: &mut Vec<(u64, 
         now = now.max(when) + 2e-7;
         let exit = |reason: &str| {
             format!(
-                "kvm:kvm_exit: vcpu {vcpu} reason {reason} rip 0x1000 info1 0x0 info2 0x0 intr_info 0x0 error_code 0x0"
+                "kvm:kvm_exit: vcpu {vcpu} reason {reason} rip {at_exit} info1 0x0 info2 0x0 intr_info 0x0 error_code 0x0"
             )
         };
         if let Some(kind) = spec.exit.get(at) {
@@ -266,6 +270,6 @@ fn vcpu_lines(spec: &Spec, mut random: Random, vcpu: u32, lines: &mut Vec<(u64, 
             now += 2e-6 + away;
             next[at] = now + random.gap(kind.rate);
         }
-        put(now, &me, tid, &format!("kvm:kvm_entry: vcpu {vcpu}, rip 0x1002"));
+        put(now, &me, tid, &format!("kvm:kvm_entry: vcpu {vcpu}, rip {at_entry}"));
     }
 }

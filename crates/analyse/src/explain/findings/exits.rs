@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use vmtax_events::tdx::{self, Reporting};
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Reason, Tally};
 
 use super::super::certainty::Certainty;
@@ -195,7 +196,15 @@ fn fitting(
         Subject::DeviceRegisters if sum.details.keys().any(|one| one.is_write() != Some(true)) => {
             ids.retain(|id| *id != RemedyId::Ioeventfd);
         }
-        Subject::MemoryFaults => of_faults(ledger, (sum, sums), &mut ids, evidence),
+        Subject::MemoryFaults => {
+            of_faults(ledger, (sum, sums), &mut ids, evidence);
+            if context.kind.is_private() && ids.contains(&RemedyId::HugePages) {
+                ids.push(RemedyId::PreFault);
+            }
+        }
+        Subject::Requests if context.kind == VmKind::Tdx => {
+            evidence.push(Evidence::Tdcalls(reporting(ledger)));
+        }
         Subject::Counters if rotated(ledger) => {
             evidence.push(Evidence::RotatedCounters);
             ids.retain(|id| *id == RemedyId::FewerEvents);
@@ -231,6 +240,12 @@ fn fitting(
         ids.clear();
     }
     ids
+}
+
+/// How the host's kernel reports what a TD asks for.
+fn reporting(ledger: &Ledger) -> Option<&'static Reporting> {
+    let is_native = |key: &ExitKey| key.reason.isa == Isa::Vmx && tdx::is_native(key.reason.code);
+    tdx::reporting(&ledger.recording.kernel, ledger.exits.keys().any(is_native))
 }
 
 fn is_at_once(evidence: &[Evidence]) -> bool {

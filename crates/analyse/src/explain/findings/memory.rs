@@ -191,3 +191,16 @@ fn finish_memory(mut finding: Finding, context: &Context) -> Finding {
     }
     finding
 }
+
+/// What helps a confidential VM that waits for its private memory. One that does not has nothing of it.
+pub(in crate::explain) fn advise_private(all: &mut [Finding], context: &Context) {
+    let ids: &[RemedyId] = match context.kind {
+        VmKind::Tdx => &[RemedyId::PreFault, RemedyId::PrivateHugePages],
+        VmKind::Snp => &[RemedyId::PreFault],
+        _ => return,
+    };
+    let small = all.iter_mut().find(|one| matches!(one.found, Found::SmallPages { .. }));
+    if let Some(finding) = small {
+        finding.advise(ids, context);
+    }
+}

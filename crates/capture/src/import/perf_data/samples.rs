@@ -20,6 +20,7 @@ use vmtax_events::{Event, Kind, NO_PID};
 use super::layout::Bytes;
 use super::plan::{Plan, SampleLayout};
 use super::record::{After, MAX_RECORD, are_records, kind, next_record, record_type};
+use crate::import::Rips;
 use crate::import::sampling::stands_for_others;
 use crate::import::tracepoint::Endian;
 use crate::source::ReadAt;
@@ -62,6 +63,8 @@ pub(super) struct Decoded {
     pub(super) again: BTreeMap<u16, u64>,
     /// Samples by `common_type`.
     pub(super) counts: Vec<u32>,
+    /// The guest's instruction pointers of entries and exits.
+    pub(super) rips: Rips,
     /// A round ends in it.
     pub(super) ends_round: bool,
     /// There is an event behind the last end of a round.
@@ -105,6 +108,7 @@ impl Decoded {
         self.named.clear();
         self.counts.fill(0);
         self.again.clear();
+        self.rips.clear();
         (self.latest, self.undecodable, self.unlisted) = (0, 0, 0);
         (self.ends_round, self.in_round) = (false, false);
     }
@@ -295,5 +299,8 @@ impl Decoded {
             self.push(Event { time_ns, pid, tid, cpu, vcpu, kind });
         });
         self.undecodable += u64::from(!is_event);
+        if let Some(rip) = decoder.rip(sample.raw, bytes.0) {
+            self.rips.add(tid, rip);
+        }
     }
 }

@@ -12,7 +12,7 @@ use super::samples::Decoded;
 use crate::Error;
 use crate::import::formats;
 use crate::import::tracepoint::Endian;
-use crate::import::{Imported, architecture};
+use crate::import::{Imported, Rips, architecture};
 
 const TYPE_SOFTWARE: u32 = 1;
 const TYPE_TRACEPOINT: u32 = 2;
@@ -54,6 +54,7 @@ pub(super) struct Session {
     without_attr: u64,
     /// Tracepoints that several events record.
     again: Again,
+    rips: Rips,
     /// Samples by `common_type`, once the formats are known.
     counts: Vec<u64>,
     /// Threads that have a name.
@@ -88,6 +89,7 @@ impl Session {
             lost_reads: HashMap::new(),
             without_attr: 0,
             again: Again::default(),
+            rips: Rips::default(),
             counts: Vec::new(),
             named: HashSet::new(),
             foreign: None,
@@ -107,6 +109,7 @@ impl Session {
         self.losses.undecodable = self.losses.undecodable.saturating_add(decoded.undecodable);
         self.without_attr = self.without_attr.saturating_add(decoded.unlisted);
         self.again.add(&decoded.again);
+        self.rips.add_all(&decoded.rips);
         for (sum, count) in self.counts.iter_mut().zip(&decoded.counts) {
             *sum += u64::from(*count);
         }
@@ -285,7 +288,7 @@ impl Session {
             self.again.note(formats, &self.counts, &mut self.losses);
         }
         let seen = formats.map(|formats| formats.seen(&self.counts)).unwrap_or_default();
-        Imported { recording: self.recording, losses: self.losses, seen }
+        Imported { recording: self.recording, losses: self.losses, seen, rips: self.rips }
     }
 
     fn string(&self, payload: &[u8]) -> String {

@@ -11,7 +11,8 @@ use super::reason::Reasons;
 use super::words::Words;
 use crate::Error;
 use crate::import::sampling::{Weight, stands_for_others};
-use crate::import::{Seen, architecture};
+use crate::import::tracepoint::table;
+use crate::import::{Rips, Seen, architecture};
 
 /// Whole lines, and the items decoded from them.
 pub(super) struct Block {
@@ -34,9 +35,11 @@ pub(super) struct Decoded {
     names: Vec<u8>,
     pub(super) reasons: Reasons,
     /// Events per tracepoint that the analysis uses.
-    pub(super) counts: [u64; payload::COUNT],
+    pub(super) counts: [u64; table::COUNT],
     /// KVM events that the analysis does not use.
     pub(super) others: Seen,
+    /// The guest's instruction pointers of entries and exits.
+    pub(super) rips: Rips,
     /// Context switches, and those of another thread than the line is of.
     pub(super) switches: u64,
     pub(super) foreign_switches: u64,
@@ -183,7 +186,7 @@ impl Decoder<'_> {
         offset: u64,
     ) -> Result<Option<(u32, Kind)>, Error> {
         let decoded = &mut *self.decoded;
-        let Some(index) = payload::tracepoint(line.event) else {
+        let Some(index) = table::find(line.event) else {
             if let Some(name) = architecture::of_event(line.event) {
                 return Err(architecture::refuse(name, offset));
             }
@@ -195,8 +198,11 @@ impl Decoder<'_> {
         if let Some(count) = decoded.counts.get_mut(index) {
             *count += 1;
         }
-        let kind = payload::read(index, line.payload, &mut decoded.reasons);
-        if kind.is_none() {
+        let read = table::read(index, line.payload, &mut decoded.reasons);
+        if let Some(rip) = read.and_then(|read| read.rip) {
+            decoded.rips.add(line.tid, rip);
+        }
+        if read.is_none() {
             decoded.undecodable += 1;
             if line.event == b"kvm_exit"
                 && let Some(name) = architecture::of_exit_text(line.payload)
@@ -204,7 +210,7 @@ impl Decoder<'_> {
                 return Err(architecture::refuse(name, offset));
             }
         }
-        Ok(kind)
+        Ok(read.map(|read| (read.vcpu, read.kind)))
     }
 
     fn event(&mut self, line: &Line<'_>, kind: Option<(u32, Kind)>, time_ns: u64, digits: usize) {
@@ -253,12 +259,13 @@ impl Decoder<'_> {
 
 impl Decoded {
     fn clear(&mut self, isa: Isa) {
-        let Decoded { items, names, reasons, counts, others, .. } = self;
+        let Decoded { items, names, reasons, counts, others, rips, .. } = self;
         items.clear();
         names.clear();
         reasons.begin(isa);
-        *counts = [0; payload::COUNT];
+        *counts = [0; table::COUNT];
         *others = Seen::default();
+        rips.clear();
         (self.has_event, self.is_rounded, self.undecodable, self.cut) = (false, false, 0, 0);
         (self.switches, self.foreign_switches, self.is_sampled_late) = (0, 0, false);
     }
@@ -269,6 +276,6 @@ fn names_tracepoint(line: &[u8]) -> bool {
     Words::new(line).any(|word| {
         let Some(name) = word.strip_suffix(b":") else { return false };
         let name = name.rsplit(|&b| b == b':').next().unwrap_or(name);
-        payload::tracepoint(name).is_some()
+        table::find(name).is_some()
     })
 }

@@ -1,90 +1,71 @@
-//! The text of one event -> [`Kind`].
+//! The printed text of one event -> the values of its fields.
 //!
 //! A tracepoint has many spellings: each kernel prints by its `TP_printk`, trace-cmd's
 //! plugins print their own, and where a print format cannot be followed the fields come as
-//! `key=value`. All of them are read here, by the words before the numbers.
+//! `key=value`. Here are the printed ones, by the words before the numbers; which field is what is said by
+//! the one table of tracepoints, [`crate::import::tracepoint::table`].
 //!
 //! Numbers of the `key=value` form follow the print format's base in newer versions of libtraceevent
 //! (`ecx=4b564d01` is hexadecimal because the kernel prints `%x`). In older ones, and with `[FAILED TO
 //! PARSE]` before them in all, a number without `0x` is decimal.
 
-use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{Isa, Kind, NO_VCPU, Reason, apic, userspace, vmx};
+use vmtax_events::{Isa, NO_VCPU, Reason, apic, tdx, userspace, vmx};
 
 use super::reason::{Reasons, vmx_flag};
 use super::words::{
     self, Words, decimal, decimal_u32, find, hex, number, number_u32, split_digits, split_once,
 };
 
-/// An event's vCPU (or [`NO_VCPU`]) and kind.
-type Said = (u32, Kind);
+/// Most fields of an event.
+pub(crate) const MAX_FIELDS: usize = 5;
 
-/// Reads the payload of one tracepoint. `None` if it has no spelling that is known.
-type Reader = fn(Payload<'_>, &mut Reasons) -> Option<Said>;
+/// The values of a tracepoint's fields, in the order of its row in the table. What a kernel lacks is 0.
+pub(crate) type Values = [u64; MAX_FIELDS];
+
+/// What a text says of one event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Said {
+    /// The vCPU, or [`NO_VCPU`].
+    pub(crate) vcpu: u32,
+    pub(crate) values: Values,
+    /// The guest's instruction pointer.
+    pub(crate) rip: Option<u64>,
+}
+
+impl Said {
+    /// Fills the rest with zeros.
+    fn new<const N: usize>(vcpu: u32, of: [u64; N]) -> Said {
+        let mut values = [0; MAX_FIELDS];
+        for (slot, value) in values.iter_mut().zip(of) {
+            *slot = value;
+        }
+        Said { vcpu, values, rip: None }
+    }
+}
+
+/// Reads the printed payload of one tracepoint. `None` if it has no spelling that is known.
+pub(crate) type Reader = fn(Payload<'_>, &mut Reasons) -> Option<Said>;
 
 /// Linux `include/uapi/asm-generic/errno-base.h`.
 const EFAULT: i32 = 14;
 
-/// The tracepoints that the analysis wants.
-const TRACEPOINTS: &[(&str, Reader)] = &[
-    ("kvm_exit", exit),
-    ("kvm_entry", entry),
-    ("kvm_msr", msr),
-    ("kvm_pio", pio),
-    ("kvm_mmio", mmio),
-    ("kvm_fast_mmio", fast_mmio),
-    ("kvm_hypercall", hypercall),
-    ("kvm_hv_hypercall", hv_hypercall),
-    ("kvm_xen_hypercall", xen_hypercall),
-    ("kvm_page_fault", page_fault),
-    ("kvm_mmu_spte_requested", map_request),
-    ("kvm_vm_set_mem_attributes", set_attributes),
-    ("kvm_cpuid", cpuid),
-    ("kvm_cr", cr),
-    ("kvm_apic", apic),
-    ("kvm_vmgexit_enter", vmgexit_enter),
-    ("kvm_vmgexit_msr_protocol_enter", vmgexit_msr_protocol_enter),
-    ("kvm_tdvmcall", tdvmcall),
-    ("kvm_userspace_exit", userspace_exit),
-    ("kvm_nested_vmexit", nested_vmexit),
-    ("kvm_nested_vmexit_inject", nested_vmexit_inject),
-    ("kvm_nested_vmenter", nested_vmenter),
-    ("kvm_nested_vmrun", nested_vmenter),
-    ("kvm_vcpu_wakeup", vcpu_wakeup),
-    ("sched_switch", sched_switch),
-];
-
-/// How many they are.
-pub(crate) const COUNT: usize = TRACEPOINTS.len();
-
-/// Which of [`TRACEPOINTS`] this is.
-pub(crate) fn tracepoint(name: &[u8]) -> Option<usize> {
-    TRACEPOINTS.iter().position(|(known, _)| known.as_bytes() == name)
-}
-
-/// The names of the tracepoints that the analysis wants; [`tracepoint`] counts in this order.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    TRACEPOINTS.iter().map(|&(name, _)| name)
-}
-
-/// Reads the payload of a tracepoint. `None` if it cannot be decoded.
-pub(crate) fn read(tracepoint: usize, text: &[u8], reasons: &mut Reasons) -> Option<Said> {
-    let (_, reader) = TRACEPOINTS.get(tracepoint)?;
-    reader(Payload::new(text), reasons)
+/// A reason as the two fields of a record: `exit_reason` and `isa`.
+pub(crate) fn as_recorded(reason: Reason) -> [u64; 2] {
+    [u64::from(reason.code | reason.flags), u64::from(reason.isa.as_trace())]
 }
 
 /// The text after an event's name.
 #[derive(Clone, Copy)]
-struct Payload<'a> {
+pub(crate) struct Payload<'a> {
     text: &'a [u8],
     /// `key=value` pairs.
-    fields: bool,
+    pub(crate) fields: bool,
     /// Numbers without `0x` are decimal whatever the print format says.
     decimal: bool,
 }
 
 impl<'a> Payload<'a> {
-    fn new(text: &'a [u8]) -> Payload<'a> {
+    pub(crate) fn new(text: &'a [u8]) -> Payload<'a> {
         let text = words::trim_start(text);
         let (text, decimal) = match text.strip_prefix(b"[FAILED TO PARSE]") {
             Some(rest) => (rest, true),
@@ -111,43 +92,25 @@ impl<'a> Payload<'a> {
     }
 
     /// The value of `key=value`, or of `key= value` (a narrow number is padded).
-    fn field(self, key: &[u8]) -> Option<&'a [u8]> {
+    pub(crate) fn field(self, key: &str) -> Option<&'a [u8]> {
         let mut words = self.words();
         while let Some(word) = words.next() {
-            if let Some(value) = word.strip_prefix(key).and_then(|w| w.strip_prefix(b"=")) {
+            let value = word.strip_prefix(key.as_bytes()).and_then(|word| word.strip_prefix(b"="));
+            if let Some(value) = value {
                 return if value.is_empty() { words.next() } else { Some(value) };
             }
         }
         None
     }
 
-    /// A field whose print format is decimal or symbolic.
-    fn number(self, key: &[u8]) -> Option<u64> {
-        number(self.field(key)?)
+    /// The same, with numbers in decimal if so.
+    pub(crate) fn in_decimal(self, is_decimal: bool) -> Payload<'a> {
+        Payload { decimal: self.decimal || is_decimal, ..self }
     }
 
-    /// A field whose print format is hexadecimal.
-    fn hex(self, key: &[u8]) -> Option<u64> {
-        let value = self.field(key)?;
+    /// A number whose print format is hexadecimal.
+    pub(crate) fn hex(self, value: &[u8]) -> Option<u64> {
         if self.decimal { number(value) } else { hex(value) }
-    }
-
-    fn u32(self, key: &[u8]) -> Option<u32> {
-        number_u32(self.field(key)?)
-    }
-
-    /// The vCPU of a `key=value` text. Not every tracepoint has it.
-    fn vcpu(self) -> u32 {
-        self.u32(b"vcpu_id").unwrap_or(NO_VCPU)
-    }
-
-    /// The reason of a `key=value` text, with its vendor where it says.
-    fn reason(self, key: &[u8], reasons: &mut Reasons) -> Option<Reason> {
-        let raw = self.u32(key)?;
-        match self.u32(b"isa").map(Isa::from_trace) {
-            Some(isa) if isa != Isa::Unknown => Some(reasons.number_of(isa, raw)),
-            _ => Some(reasons.number(raw)),
-        }
     }
 
     /// Which of the two directions the first word gives: `msr_write` or `msr_read`.
@@ -206,26 +169,19 @@ fn is_interrupt(reason: Reason) -> bool {
 }
 
 /// The second word of an exit: kernels that have `intr_info` have an interrupt's vector there.
-fn interrupted(reason: Reason, info2: u64, intr_info: Option<u64>) -> u64 {
+pub(crate) fn interrupted(reason: Reason, info2: u64, intr_info: Option<u64>) -> u64 {
     intr_info.filter(|_| is_interrupt(reason)).unwrap_or(info2)
 }
 
-fn exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
-    if payload.fields {
-        // arm64 had this field until Linux 4.2, for other reasons.
-        if payload.field(b"vcpu_pc").is_some() {
-            return None;
-        }
-        let reason = payload.reason(b"exit_reason", reasons)?;
-        let info1 = payload.hex(b"info1").unwrap_or(0);
-        let info2 = payload.hex(b"info2").unwrap_or(0);
-        let info2 = interrupted(reason, info2, payload.hex(b"intr_info"));
-        return Some((payload.vcpu(), Kind::Exit { reason, info1, info2 }));
-    }
+pub(crate) fn exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
     let (mut vcpu, reason, mut tail) = spelled_reason(payload.text, reasons)?;
-    let (mut info1, mut info2, mut intr_info) = (0, 0, None);
+    let (mut info1, mut info2, mut intr_info, mut rip) = (0, 0, None, None);
     while let Some(word) = tail.next() {
         match word {
+            b"rip" => {
+                rip = tail.next().and_then(hex);
+                continue;
+            }
             b"info" => {
                 info1 = hex(tail.next()?)?;
                 info2 = hex(tail.next()?)?;
@@ -241,232 +197,146 @@ fn exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
             break;
         }
     }
-    Some((vcpu, Kind::Exit { reason, info1, info2: interrupted(reason, info2, intr_info) }))
+    let [raw, isa] = as_recorded(reason);
+    let said = Said::new(vcpu, [raw, isa, info1, interrupted(reason, info2, intr_info)]);
+    Some(Said { rip, ..said })
 }
 
-fn entry(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    if payload.fields {
-        return Some((payload.u32(b"vcpu_id")?, Kind::Entry));
-    }
+pub(crate) fn entry(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
     let mut words = payload.words();
     let vcpu = words.next().filter(|w| *w == b"vcpu").and_then(|_| words.next())?;
-    Some((decimal_u32(vcpu.strip_suffix(b",").unwrap_or(vcpu))?, Kind::Entry))
+    let vcpu = decimal_u32(vcpu.strip_suffix(b",").unwrap_or(vcpu))?;
+    let rip = words.next().filter(|word| *word == b"rip").and_then(|_| words.next());
+    // `0xfff0[immediate exit]`
+    let rip = rip.and_then(|rip| hex(rip.split(|b| *b == b'[').next()?));
+    Some(Said { rip, ..Said::new(vcpu, []) })
 }
 
-fn msr(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    let (write, index, data) = if payload.fields {
-        // An older libtraceevent prints both numbers in decimal.
-        let old = !payload.field(b"data")?.starts_with(b"0x");
-        let payload = Payload { decimal: payload.decimal || old, ..payload };
-        (payload.number(b"write")? != 0, payload.hex(b"ecx")?, payload.hex(b"data")?)
-    } else {
-        let (write, mut words) = payload.direction(b"msr_")?;
-        let index = hex(words.next()?)?;
-        words.next().filter(|w| *w == b"=")?;
-        (write, index, hex(words.next()?)?)
+pub(crate) fn msr(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (write, mut words) = payload.direction(b"msr_")?;
+    let index = u32::try_from(hex(words.next()?)?).ok()?;
+    words.next().filter(|w| *w == b"=")?;
+    Some(Said::new(NO_VCPU, [write.into(), index.into(), hex(words.next()?)?]))
+}
+
+pub(crate) fn pio(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (write, _) = payload.direction(b"pio_")?;
+    let port = u16::try_from(hex(payload.after(b"at")?)?).ok()?;
+    let size = u8::try_from(decimal(payload.after(b"size")?)?).ok()?;
+    let count = decimal_u32(payload.after(b"count")?)?;
+    Some(Said::new(NO_VCPU, [write.into(), port.into(), size.into(), count.into()]))
+}
+
+pub(crate) fn mmio(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let mut words = payload.words();
+    words.next().filter(|w| *w == b"mmio")?;
+    let access = match words.next()? {
+        b"unsatisfied-read" => 0,
+        b"read" => 1,
+        b"write" => 2,
+        _ => return None,
     };
-    Some((NO_VCPU, Kind::Msr { write, index: u32::try_from(index).ok()?, data }))
+    let (len, gpa) = (decimal_u32(payload.after(b"len")?)?, hex(payload.after(b"gpa")?)?);
+    Some(Said::new(NO_VCPU, [access, gpa, len.into()]))
 }
 
-fn pio(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    let (write, port, size, count) = if payload.fields {
-        (
-            payload.number(b"rw")? != 0,
-            payload.hex(b"port")?,
-            payload.number(b"size")?,
-            payload.u32(b"count")?,
-        )
-    } else {
-        let (write, _) = payload.direction(b"pio_")?;
-        (
-            write,
-            hex(payload.after(b"at")?)?,
-            decimal(payload.after(b"size")?)?,
-            decimal_u32(payload.after(b"count")?)?,
-        )
-    };
-    let (port, size) = (u16::try_from(port).ok()?, u8::try_from(size).ok()?);
-    Some((NO_VCPU, Kind::Pio { write, size, port, count }))
+pub(crate) fn fast_mmio(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    Some(Said::new(NO_VCPU, [hex(payload.after(b"gpa")?)?]))
 }
 
-fn mmio(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    let (access, len, gpa) = if payload.fields {
-        let access = match payload.number(b"type")? {
-            0 => MmioAccess::UnsatisfiedRead,
-            1 => MmioAccess::Read,
-            2 => MmioAccess::Write,
-            _ => return None,
-        };
-        (access, payload.u32(b"len")?, payload.hex(b"gpa")?)
-    } else {
-        let mut words = payload.words();
-        words.next().filter(|w| *w == b"mmio")?;
-        let access = match words.next()? {
-            b"unsatisfied-read" => MmioAccess::UnsatisfiedRead,
-            b"read" => MmioAccess::Read,
-            b"write" => MmioAccess::Write,
-            _ => return None,
-        };
-        (access, decimal_u32(payload.after(b"len")?)?, hex(payload.after(b"gpa")?)?)
-    };
-    Some((NO_VCPU, Kind::Mmio { access, len, gpa }))
+pub(crate) fn hypercall(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    Some(Said::new(NO_VCPU, [hex(payload.after(b"nr")?)?]))
 }
 
-fn fast_mmio(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    let gpa = if payload.fields { payload.hex(b"gpa")? } else { hex(payload.after(b"gpa")?)? };
-    Some((NO_VCPU, Kind::FastMmio { gpa }))
+pub(crate) fn hv_hypercall(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    Some(Said::new(NO_VCPU, [hex(payload.after(b"code")?)?]))
 }
 
-fn any_hypercall(
-    payload: Payload<'_>,
-    label: &[u8],
-    interface: HypercallInterface,
-) -> Option<Said> {
-    let number = if payload.fields { payload.hex(label)? } else { hex(payload.after(label)?)? };
-    Some((NO_VCPU, Kind::Hypercall { interface, number }))
+pub(crate) fn page_fault(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let vcpu = payload.after(b"vcpu").map_or(Some(NO_VCPU), decimal_u32)?;
+    let (gpa, error) = (payload.after(b"address")?, payload.after(b"error_code")?);
+    Some(Said::new(vcpu, [hex(gpa)?, hex(error)?]))
 }
 
-fn hypercall(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    any_hypercall(payload, b"nr", HypercallInterface::Kvm)
+pub(crate) fn cpuid(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let function = u32::try_from(hex(payload.after(b"func")?)?).ok()?;
+    // Kernels before 5.7 do not print the sub-leaf.
+    let index = u32::try_from(payload.after(b"idx").map_or(Some(0), hex)?).ok()?;
+    Some(Said::new(NO_VCPU, [function.into(), index.into()]))
 }
 
-fn hv_hypercall(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    any_hypercall(payload, b"code", HypercallInterface::HyperV)
+pub(crate) fn cr(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (write, mut words) = payload.direction(b"cr_")?;
+    let number = u8::try_from(hex(words.next()?)?).ok()?;
+    words.next().filter(|w| *w == b"=")?;
+    Some(Said::new(NO_VCPU, [write.into(), number.into(), hex(words.next()?)?]))
 }
 
-fn xen_hypercall(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    any_hypercall(payload, b"nr", HypercallInterface::Xen)
+pub(crate) fn apic(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (write, mut words) = payload.direction(b"apic_")?;
+    let name = words.next()?;
+    let known = std::str::from_utf8(name).ok().and_then(apic::register_of_kvm_name);
+    let number = || number_u32(name).filter(|_| name.starts_with(b"0x"));
+    let register = known.or_else(number)?;
+    words.next().filter(|w| *w == b"=")?;
+    Some(Said::new(NO_VCPU, [write.into(), register.into(), hex(words.next()?)?]))
 }
 
-fn page_fault(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    let (vcpu, gpa, error_code) = if payload.fields {
-        (payload.vcpu(), payload.hex(b"fault_address")?, payload.hex(b"error_code")?)
-    } else {
-        let vcpu = payload.after(b"vcpu").map_or(Some(NO_VCPU), decimal_u32)?;
-        (vcpu, hex(payload.after(b"address")?)?, hex(payload.after(b"error_code")?)?)
-    };
-    Some((vcpu, Kind::PageFault { gpa, error_code }))
+pub(crate) fn vmgexit(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let vcpu = decimal_u32(payload.after(b"vcpu")?)?;
+    let value = |label: &[u8]| hex(payload.after(label)?);
+    let values = [value(b"exit_reason")?, value(b"exit_info1")?, value(b"exit_info2")?];
+    Some(Said::new(vcpu, values))
 }
 
-fn cpuid(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    let (function, index) = if payload.fields {
-        // An older libtraceevent prints a long with 0x and an int in decimal.
-        let old = payload.field(b"rax")?.starts_with(b"0x");
-        let payload = Payload { decimal: payload.decimal || old, ..payload };
-        (payload.hex(b"function")?, payload.hex(b"index").unwrap_or(0))
-    } else {
-        // Kernels before 5.7 do not print the sub-leaf.
-        (hex(payload.after(b"func")?)?, payload.after(b"idx").map_or(Some(0), hex)?)
-    };
-    let (function, index) = (u32::try_from(function).ok()?, u32::try_from(index).ok()?);
-    Some((NO_VCPU, Kind::Cpuid { function, index }))
+pub(crate) fn vmgexit_msr_protocol_enter(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let vcpu = decimal_u32(payload.after(b"vcpu")?)?;
+    Some(Said::new(vcpu, [hex(payload.after(b"ghcb_gpa")?)?]))
 }
 
-fn cr(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    let (write, number, value) = if payload.fields {
-        (payload.number(b"rw")? != 0, payload.hex(b"cr")?, payload.hex(b"val")?)
-    } else {
-        let (write, mut words) = payload.direction(b"cr_")?;
-        let number = hex(words.next()?)?;
-        words.next().filter(|w| *w == b"=")?;
-        (write, number, hex(words.next()?)?)
-    };
-    Some((NO_VCPU, Kind::Cr { write, number: u8::try_from(number).ok()?, value }))
-}
-
-fn apic(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    let (write, register, value) = if payload.fields {
-        (payload.number(b"rw")? != 0, payload.u32(b"reg")?, payload.hex(b"val")?)
-    } else {
-        let (write, mut words) = payload.direction(b"apic_")?;
-        let name = words.next()?;
-        let known = std::str::from_utf8(name).ok().and_then(apic::register_of_kvm_name);
-        let number = || number_u32(name).filter(|_| name.starts_with(b"0x"));
-        let register = known.or_else(number)?;
-        words.next().filter(|w| *w == b"=")?;
-        (write, register, hex(words.next()?)?)
-    };
-    Some((NO_VCPU, Kind::Apic { write, register, value }))
-}
-
-fn vmgexit_enter(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    let (vcpu, code, info1, info2) = if payload.fields {
-        (
-            payload.vcpu(),
-            payload.hex(b"exit_reason")?,
-            payload.hex(b"info1")?,
-            payload.hex(b"info2")?,
-        )
-    } else {
-        (
-            decimal_u32(payload.after(b"vcpu")?)?,
-            hex(payload.after(b"exit_reason")?)?,
-            hex(payload.after(b"exit_info1")?)?,
-            hex(payload.after(b"exit_info2")?)?,
-        )
-    };
-    Some((vcpu, Kind::GhcbEnter { code, info1, info2 }))
-}
-
-fn vmgexit_msr_protocol_enter(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    let (vcpu, value) = if payload.fields {
-        (payload.vcpu(), payload.hex(b"ghcb_gpa")?)
-    } else {
-        (decimal_u32(payload.after(b"vcpu")?)?, hex(payload.after(b"ghcb_gpa")?)?)
-    };
-    Some((vcpu, Kind::GhcbMsr { value }))
+/// `vcpu 0 gpa 0000000100000000 pfn 0x1b2c00 error_code 0x500000007 rmp_level 2 psmash_ret 0`
+pub(crate) fn rmp_fault(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let vcpu = payload.after(b"vcpu").map_or(Some(NO_VCPU), decimal_u32)?;
+    let (gpa, error) = (payload.after(b"gpa")?, payload.after(b"error_code")?);
+    Some(Said::new(vcpu, [hex(gpa)?, hex(error)?]))
 }
 
 /// Intel's own trees only. The leaf is printed as the VMX reason of the same number (CPUID is 10 in
 /// both), or as a number.
-fn tdvmcall(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
-    let leaf = if payload.fields {
-        payload.number(b"exit_reason")?
-    } else {
-        let (_, after) = split_once(payload.text, b"reason")?;
-        let name = Words::new(after.strip_prefix(b":").unwrap_or(after)).next()?;
-        match name.strip_prefix(b"0x") {
-            Some(digits) => hex(digits)?,
-            None => u64::from(reasons.read(name).filter(|r| r.isa == Isa::Vmx)?.code),
-        }
+pub(crate) fn tdvmcall(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (_, after) = split_once(payload.text, b"reason")?;
+    let name = Words::new(after.strip_prefix(b":").unwrap_or(after)).next()?;
+    let leaf = match name.strip_prefix(b"0x") {
+        Some(digits) => hex(digits)?,
+        None => tdx::leaf_of_series(std::str::from_utf8(name).ok()?)?,
     };
-    Some((payload.vcpu(), Kind::Tdvmcall { leaf }))
+    Some(Said::new(NO_VCPU, [leaf]))
+}
+
+/// `(ffffffffc0aa041a) field=26654`: a probe has no other form.
+pub(crate) fn vmcs_field(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    Some(Said::new(NO_VCPU, [number(payload.field("field")?)?]))
 }
 
 /// `gfn 40000 pfn 1c400 level 2 access 7`.
-fn map_request(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    let (gfn, level) = if payload.fields {
-        (payload.number(b"gfn")?, payload.number(b"level")?)
-    } else {
-        let (_, gfn) = split_once(payload.text, b"gfn ")?;
-        let (_, level) = split_once(payload.text, b"level ")?;
-        (hex(Words::new(gfn).next()?)?, decimal(Words::new(level).next()?)?)
-    };
-    Some((NO_VCPU, Kind::MapRequest { gfn, level: u8::try_from(level).ok()? }))
+pub(crate) fn map_request(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (_, gfn) = split_once(payload.text, b"gfn ")?;
+    let (_, level) = split_once(payload.text, b"level ")?;
+    let level = decimal(Words::new(level).next()?)?;
+    Some(Said::new(NO_VCPU, [hex(Words::new(gfn).next()?)?, level]))
 }
 
 /// `0x00000000040000 -- 0x00000000040200 [0x8]`.
-fn set_attributes(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    let [start, end, attributes] = if payload.fields {
-        [payload.number(b"start")?, payload.number(b"end")?, payload.number(b"attr")?]
-    } else {
-        let mut words = payload.words();
-        let start = words.next()?;
-        words.next().filter(|word| *word == b"--")?;
-        let end = words.next()?;
-        let attributes = words.next()?.strip_prefix(b"[")?.strip_suffix(b"]")?;
-        // No prefix before a zero: %#lx.
-        let number = |word: &[u8]| hex(word.strip_prefix(b"0x").unwrap_or(word));
-        [number(start)?, number(end)?, number(attributes)?]
-    };
-    Some((NO_VCPU, Kind::SetAttributes { start, end, attributes }))
+pub(crate) fn set_attributes(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let mut words = payload.words();
+    let start = words.next()?;
+    words.next().filter(|word| *word == b"--")?;
+    let end = words.next()?;
+    let attributes = words.next()?.strip_prefix(b"[")?.strip_suffix(b"]")?;
+    Some(Said::new(NO_VCPU, [hex(start)?, hex(end)?, hex(attributes)?]))
 }
 
-fn userspace_exit(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    if payload.fields {
-        let errno = payload.u32(b"errno")?.cast_signed();
-        return Some((NO_VCPU, Kind::UserspaceExit { reason: payload.u32(b"reason")?, errno }));
-    }
+pub(crate) fn userspace_exit(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
     let mut words = payload.words();
     words.next().filter(|w| *w == b"reason")?;
     let name = words.next()?;
@@ -479,54 +349,34 @@ fn userspace_exit(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
         b"restart" | b"error" => (0, -value),
         _ => (value.cast_unsigned(), 0),
     };
-    Some((NO_VCPU, Kind::UserspaceExit { reason, errno }))
+    Some(Said::new(NO_VCPU, [reason.into(), errno.cast_unsigned().into()]))
 }
 
-/// Both tracepoints of a nested exit: the newer has the layout of `kvm_exit`, the older has
-/// `exit_code`.
-fn nested_reason(payload: Payload<'_>, reasons: &mut Reasons) -> Option<(u32, Reason)> {
-    if payload.fields {
-        let key: &[u8] =
-            if payload.field(b"exit_code").is_some() { b"exit_code" } else { b"exit_reason" };
-        return Some((payload.vcpu(), payload.reason(key, reasons)?));
-    }
+/// Both tracepoints of a nested exit.
+pub(crate) fn nested_exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
     let (vcpu, reason, _) = spelled_reason(payload.text, reasons)?;
-    Some((vcpu, reason))
+    Some(Said::new(vcpu, as_recorded(reason)))
 }
 
-fn nested_vmexit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
-    let (vcpu, reason) = nested_reason(payload, reasons)?;
-    Some((vcpu, Kind::NestedExit { reason }))
-}
-
-fn nested_vmexit_inject(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
-    let (vcpu, reason) = nested_reason(payload, reasons)?;
-    Some((vcpu, Kind::NestedInject { reason }))
-}
-
-fn nested_vmenter(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn nested_vmenter(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
     // Its fields are not needed, but a truncated line is detected.
-    payload.words().next()?.starts_with(b"rip").then_some((NO_VCPU, Kind::NestedEnter))
+    payload.words().next()?.starts_with(b"rip").then(|| Said::new(NO_VCPU, []))
 }
 
-fn vcpu_wakeup(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    let (ns, polled) = if payload.fields {
-        (payload.number(b"ns")?, payload.number(b"waited")? == 0)
-    } else {
-        let polled = match payload.words().next()? {
-            b"wait" => false,
-            b"poll" => true,
-            _ => return None,
-        };
-        (decimal(payload.after(b"time")?)?, polled)
+pub(crate) fn vcpu_wakeup(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let waited = match payload.words().next()? {
+        b"wait" => 1,
+        b"poll" => 0,
+        _ => return None,
     };
-    Some((NO_VCPU, Kind::Wakeup { ns, polled }))
+    Some(Said::new(NO_VCPU, [decimal(payload.after(b"time")?)?, waited]))
 }
 
 /// Names of threads are shorter (TASK_COMM_LEN of Linux `include/linux/sched.h`).
 const LONGEST_NAME: usize = 16;
 
-fn sched_switch(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+/// Of the state only whether the thread could have run on is known of every spelling.
+pub(crate) fn sched_switch(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
     let text = payload.text;
     let (next_tid, preempted) = match words::rsplit_once(text, b" next_pid=") {
         Some((front, next)) => {
@@ -535,7 +385,7 @@ fn sched_switch(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
         }
         None => switch_of_plugin(text)?,
     };
-    Some((NO_VCPU, Kind::Switch { next_tid, preempted }))
+    Some(Said::new(NO_VCPU, [u64::from(!preempted), next_tid.into()]))
 }
 
 /// The thread that gets the CPU, and its name.

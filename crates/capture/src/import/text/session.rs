@@ -9,11 +9,11 @@ use super::blocks::{Blocks, LONGEST_LINE};
 use super::checks::Checks;
 use super::decode::{Block, Item, decode};
 use super::format::{Format, Other};
-use super::payload;
 use super::streams::Streams;
 use super::{UNTERMINATED, words};
 use crate::import::sampling::{Weight, limited};
-use crate::import::{Imported, Seen};
+use crate::import::tracepoint::table;
+use crate::import::{Imported, Rips, Seen};
 use crate::workers::with_workers;
 use crate::{Error, Feed};
 
@@ -98,9 +98,10 @@ struct Session<'f, F: Feed> {
     time_ns: u64,
     unreleased: u32,
     /// Events of each wanted tracepoint.
-    counts: [u64; payload::COUNT],
+    counts: [u64; table::COUNT],
     /// Events of KVM that are not wanted.
     others: Seen,
+    rips: Rips,
     /// There are lines of this format; there are others.
     is_known: bool,
     is_unknown: bool,
@@ -125,8 +126,9 @@ impl<'f, F: Feed> Session<'f, F> {
             pending: Vec::new(),
             time_ns: 0,
             unreleased: 0,
-            counts: [0; payload::COUNT],
+            counts: [0; table::COUNT],
             others: Seen::default(),
+            rips: Rips::default(),
             is_known: false,
             is_unknown: false,
             rounded: false,
@@ -173,6 +175,7 @@ impl<'f, F: Feed> Session<'f, F> {
             *sum += more;
         }
         self.others.add_all(&decoded.others);
+        self.rips.add_all(&decoded.rips);
         self.is_known |= decoded.has_event;
         self.rounded |= decoded.is_rounded;
         self.undecodable += decoded.undecodable;
@@ -302,7 +305,8 @@ impl<'f, F: Feed> Session<'f, F> {
         }
         let mut coverage = Coverage::default();
         about.seen = self.others;
-        for (name, count) in payload::names().zip(self.counts).filter(|(_, count)| *count > 0) {
+        about.rips = self.rips;
+        for (name, count) in table::names().zip(self.counts).filter(|(_, count)| *count > 0) {
             coverage.add(name);
             if name.starts_with("kvm_") {
                 about.seen.add(name, count);

@@ -18,6 +18,7 @@ use vmtax_events::{Event, Kind, NO_PID, NO_VCPU};
 
 use super::header::PageLayout;
 use super::options::Tsc2Nsec;
+use crate::import::Rips;
 use crate::import::formats::Formats;
 use crate::import::tracepoint::Endian;
 
@@ -55,6 +56,8 @@ pub(super) struct Decoded {
     pub(super) gaps: u64,
     pub(super) lost: u64,
     pub(super) undecodable: u64,
+    /// The guest's instruction pointers of entries and exits.
+    pub(super) rips: Rips,
     /// Raw time of the last record, if there was one.
     pub(super) time: Option<u64>,
 }
@@ -66,6 +69,7 @@ impl Decoded {
         self.untimed.clear();
         self.names.clear();
         self.named.clear();
+        self.rips.clear();
         self.seen.clear();
         self.seen.resize(formats.decoders.len(), false);
         self.counts.clear();
@@ -237,6 +241,9 @@ impl PageDecoder<'_> {
                 Some(tsc) => tsc.apply(now),
             };
             let tid = decoded.tid;
+            if let Some(rip) = decoder.rip(record, self.endian) {
+                out.rips.add(tid, rip);
+            }
             if !self.tgids.is_empty() && last_tgid.0 != tid {
                 last_tgid = (tid, self.tgids.get(&tid).copied().unwrap_or(NO_PID));
             }

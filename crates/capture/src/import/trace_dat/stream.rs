@@ -20,6 +20,7 @@ use super::contents::CpuData;
 use super::damage::say;
 use super::options::MAX_CPUS;
 use super::page::{Decoded, PageDecoder};
+use crate::import::Rips;
 use crate::import::cursor::Cursor;
 use crate::import::formats::Formats;
 use crate::workers::{Workers, with_workers};
@@ -103,6 +104,7 @@ pub(super) struct Sum {
     /// Records by `common_type`.
     pub(super) counts: Vec<u64>,
     pub(super) losses: Losses,
+    pub(super) rips: Rips,
 }
 
 impl Sum {
@@ -112,6 +114,7 @@ impl Sum {
             seen: vec![false; formats.decoders.len()],
             counts: vec![0; formats.index.len()],
             losses: Losses::default(),
+            rips: Rips::default(),
         }
     }
 
@@ -120,6 +123,7 @@ impl Sum {
         losses.recorder_gaps += decoded.gaps;
         losses.recorder_lost = losses.recorder_lost.saturating_add(decoded.lost);
         losses.undecodable += decoded.undecodable;
+        self.rips.add_all(&decoded.rips);
         for (sum, count) in self.counts.iter_mut().zip(&decoded.counts) {
             *sum += u64::from(*count);
         }

@@ -103,8 +103,29 @@ pub(crate) fn evidence(line: &Evidence) -> String {
             format!("{}, by KVM's counters{}", mapped(*share, *all), base.unwrap_or_default())
         }
         Evidence::PrivateMemory(kind) => format!(
-            "it is a {} guest: Linux up to 7.3 maps guest_memfd in pages of 4 KiB",
+            "inferred from its kind: it is a {} guest, and Linux up to 7.3 maps guest_memfd in pages of 4 KiB",
             kind.name()
+        ),
+        Evidence::Tdcalls(Some(how)) => {
+            format!("{}, TDCALL is {} ({})", how.kernels, how.tdcall, how.source)
+        }
+        Evidence::Tdcalls(None) => {
+            let [old, new] = &vmtax_events::tdx::REPORTING;
+            format!(
+                "which kernel it is was not recorded: {}, TDCALL is {}; {}, {}",
+                old.kernels, old.tdcall, new.kernels, new.tdcall
+            )
+        }
+        Evidence::TicksOfBase { here, ticks, interrupts } => format!(
+            "inferred from the base: its timer expired {} times a second (PREEMPTION_TIMER) beside {} interrupts of its host, together as many as the {} here; a TD has no preemption timer, so its own timer's ticks are among them",
+            whole(*ticks),
+            whole(*interrupts),
+            whole(*here)
+        ),
+        Evidence::ArmsOfBase { here, base } => format!(
+            "inferred from the base: as many as its MSR writes ({} a second here, {} there), of which a guest's timer takes most: arming the timer",
+            whole(*here),
+            whole(*base)
         ),
         Evidence::MoreMisses { name, here, base, per } => {
             let [here, base] = [here, base].map(|n| fixed(*n, 2));

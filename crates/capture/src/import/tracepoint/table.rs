@@ -1,0 +1,430 @@
+//! The one table of tracepoints that the analysis understands: which fields make which event, for binary records
+//! and for texts alike.
+//!
+//! A record's fields are found by the names of its format file, a text's by the same names where it gives
+//! `key=value`, and else by the printed form, for which each row has a reader. All three give the values of one
+//! row, from which one function makes the event. A field that a kernel lacks is 0; one that is there and cannot be
+//! read is a loss.
+
+use vmtax_events::event::{HypercallInterface, MmioAccess};
+use vmtax_events::{Isa, Kind, NO_VCPU, Reason};
+
+use crate::import::text::payload::{self, MAX_FIELDS, Payload, Reader, Said, Values};
+use crate::import::text::reason::Reasons;
+use crate::import::text::words::number;
+
+/// How a tracepoint becomes an event.
+pub(crate) struct Tracepoint {
+    pub(crate) name: &'static str,
+    /// Fields without which the record means nothing.
+    pub(crate) required: &'static [Field],
+    /// Those that read as 0 when a kernel lacks them.
+    pub(crate) optional: &'static [Field],
+    pub(crate) make: Make,
+    /// Reads the printed form.
+    printed: Reader,
+    /// The field that has the guest's instruction pointer.
+    pub(crate) rip: Option<&'static str>,
+    /// Marks `key=value` texts of an older libtraceevent, which prints all numbers without `0x` in decimal.
+    is_decimal: fn(Payload<'_>) -> bool,
+    /// Its printed form is one of `key=value` that has to be read with care.
+    prints_fields: bool,
+}
+
+/// A field: its names, the newest first, its width, and the base in which the kernel prints it.
+#[derive(Clone, Copy)]
+pub(crate) struct Field {
+    pub(crate) names: &'static [&'static str],
+    bits: u32,
+    is_hex: bool,
+}
+
+/// Printed in hexadecimal.
+const fn hex(bits: u32, names: &'static [&'static str]) -> Field {
+    Field { names, bits, is_hex: true }
+}
+
+/// Printed in decimal, or as a word.
+const fn decimal(bits: u32, names: &'static [&'static str]) -> Field {
+    Field { names, bits, is_hex: false }
+}
+
+impl Field {
+    fn fits(self, value: u64) -> bool {
+        let above = value >> (self.bits - 1) >> 1;
+        // A negative number is one of two's complement in any width.
+        above == 0
+            || (self.bits == 32
+                && value.cast_signed() >= i32::MIN.into()
+                && value.cast_signed() < 0)
+    }
+
+    fn read(self, payload: Payload<'_>) -> Option<Option<u64>> {
+        let Some(word) = self.names.iter().find_map(|name| payload.field(name)) else {
+            return Some(None);
+        };
+        let value = if self.is_hex { payload.hex(word) } else { number(word) }?;
+        let mask = u64::MAX >> (64 - self.bits);
+        self.fits(value).then_some(Some(value & mask))
+    }
+}
+
+/// From the values of `required` then `optional`.
+#[derive(Clone, Copy)]
+pub(crate) enum Make {
+    /// `None`: this record is not an event.
+    Each(fn(&Values) -> Option<Kind>),
+    /// The first two are `exit_reason` and `isa`.
+    OfReason(fn(Reason) -> Kind),
+    /// Most records are of these, which the decoder of records makes without a call: a [`Kind`] that a function returns is
+    /// copied in larger words than it was written in, and the processor waits for that. The last value of an exit is
+    /// `intr_info`, which only the decoder of records still has to put in the place of `info2`.
+    Exit,
+    Entry,
+    Pio,
+}
+
+impl Make {
+    fn kind(self, v: &Values) -> Option<Kind> {
+        match self {
+            Make::Each(make) => make(v),
+            Make::OfReason(make) => Some(make(reason(v[1], v[0]))),
+            Make::Exit => Some(Kind::Exit { reason: reason(v[1], v[0]), info1: v[2], info2: v[3] }),
+            Make::Entry => Some(Kind::Entry),
+            Make::Pio => Some(Kind::Pio {
+                write: v[0] != 0,
+                port: v[1] as u16,
+                size: v[2] as u8,
+                count: v[3] as u32,
+            }),
+        }
+    }
+
+    fn has_reason(self) -> bool {
+        matches!(self, Make::Exit | Make::OfReason(_))
+    }
+}
+
+pub(crate) fn reason(isa: u64, code: u64) -> Reason {
+    Reason::from_trace(Isa::from_trace(isa as u32), code as u32)
+}
+
+impl Tracepoint {
+    const fn new(name: &'static str, printed: Reader, make: Make) -> Tracepoint {
+        let is_decimal = |_: Payload<'_>| false;
+        let (required, optional, rip, prints_fields): (&[Field], &[Field], _, _) =
+            (&[], &[], None, false);
+        Tracepoint { name, required, optional, make, printed, rip, is_decimal, prints_fields }
+    }
+
+    const fn needs(self, required: &'static [Field]) -> Tracepoint {
+        Tracepoint { required, ..self }
+    }
+
+    const fn may_have(self, optional: &'static [Field]) -> Tracepoint {
+        Tracepoint { optional, ..self }
+    }
+
+    const fn rip(self, name: &'static str) -> Tracepoint {
+        Tracepoint { rip: Some(name), ..self }
+    }
+
+    const fn prints_fields(self) -> Tracepoint {
+        Tracepoint { prints_fields: true, ..self }
+    }
+
+    const fn decimal_if(self, is_decimal: fn(Payload<'_>) -> bool) -> Tracepoint {
+        Tracepoint { is_decimal, ..self }
+    }
+
+    /// All fields, in the order of the values.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = Field> {
+        self.required.iter().chain(self.optional).copied()
+    }
+
+    /// The values of a text of the form `key=value`.
+    fn key_values(&self, payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
+        // arm64 had this field of kvm_exit until Linux 4.2, for other reasons.
+        if payload.field("vcpu_pc").is_some() {
+            return None;
+        }
+        let payload = payload.in_decimal((self.is_decimal)(payload));
+        let mut values = [0; MAX_FIELDS];
+        let mut has = [false; MAX_FIELDS];
+        for (n, field) in self.fields().enumerate() {
+            let value = field.read(payload)?;
+            if value.is_none() && n < self.required.len() {
+                return None;
+            }
+            (values[n], has[n]) = (value.unwrap_or(0), value.is_some());
+        }
+        if self.make.has_reason() {
+            let raw = values[0] as u32;
+            let reason = match Isa::from_trace(values[1] as u32) {
+                Isa::Unknown => reasons.number(raw),
+                isa => reasons.number_of(isa, raw),
+            };
+            [values[0], values[1]] = payload::as_recorded(reason);
+            if matches!(self.make, Make::Exit) {
+                let intr_info = has[INTR_INFO].then_some(values[INTR_INFO]);
+                values[INFO2] = payload::interrupted(reason, values[INFO2], intr_info);
+            }
+        }
+        let vcpu = VCPU.read(payload)?.map_or(NO_VCPU, |vcpu| vcpu as u32);
+        if matches!(self.make, Make::Entry) && vcpu == NO_VCPU {
+            return None;
+        }
+        let rip = self.rip.and_then(|name| payload.hex(payload.field(name)?));
+        Some(Said { vcpu, values, rip })
+    }
+}
+
+/// The vCPU, where a tracepoint has it.
+pub(crate) const VCPU: Field = decimal(32, &["vcpu_id", "vcpu"]);
+/// Places of `kvm_exit`'s values.
+const INFO2: usize = 3;
+const INTR_INFO: usize = 4;
+
+const EXIT_REASON: Field = decimal(32, &["exit_reason", "exit_code"]);
+const ISA: Field = decimal(32, &["isa"]);
+const INFORMATION: &[Field] =
+    &[ISA, hex(64, &["info1"]), hex(64, &["info2"]), hex(64, &["intr_info"])];
+
+/// Every tracepoint that the analysis understands. Field names as in Linux `arch/x86/kvm/trace.h`,
+/// `include/trace/events/kvm.h` and `include/trace/events/sched.h`, 3.10 to 7.3; those of the probes
+/// `vmcs_read` and `vmcs_write` as in `crates/lab/src/probe.rs`; of `kvm_tdvmcall` as in the TDX series that were
+/// not merged (`arch/x86/kvm/trace.h` and `vmx/tdx_trace.h` there).
+pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
+    Tracepoint::new("kvm_exit", payload::exit, Make::Exit)
+        .needs(&[EXIT_REASON])
+        .may_have(INFORMATION)
+        .rip("guest_rip"),
+    Tracepoint::new("kvm_entry", payload::entry, Make::Entry).rip("rip"),
+    Tracepoint::new(
+        "kvm_msr",
+        payload::msr,
+        Make::Each(|v| Some(Kind::Msr { write: v[0] != 0, index: v[1] as u32, data: v[2] })),
+    )
+    .needs(&[decimal(32, &["write"]), hex(32, &["ecx"])])
+    .may_have(&[hex(64, &["data"])])
+    // It prints both numbers in decimal.
+    .decimal_if(|payload| payload.field("data").is_some_and(|data| !data.starts_with(b"0x"))),
+    Tracepoint::new("kvm_pio", payload::pio, Make::Pio)
+        .needs(&[decimal(32, &["rw"]), hex(16, &["port"])])
+        .may_have(&[decimal(8, &["size"]), decimal(32, &["count"])]),
+    Tracepoint::new(
+        "kvm_mmio",
+        payload::mmio,
+        Make::Each(|v| {
+            let access = match v[0] {
+                0 => MmioAccess::UnsatisfiedRead,
+                1 => MmioAccess::Read,
+                2 => MmioAccess::Write,
+                _ => return None,
+            };
+            Some(Kind::Mmio { access, gpa: v[1], len: v[2] as u32 })
+        }),
+    )
+    .needs(&[decimal(32, &["type"]), hex(64, &["gpa"])])
+    .may_have(&[decimal(32, &["len"])]),
+    Tracepoint::new(
+        "kvm_fast_mmio",
+        payload::fast_mmio,
+        Make::Each(|v| Some(Kind::FastMmio { gpa: v[0] })),
+    )
+    .needs(&[hex(64, &["gpa"])]),
+    Tracepoint::new(
+        "kvm_hypercall",
+        payload::hypercall,
+        Make::Each(|v| Some(Kind::Hypercall { interface: HypercallInterface::Kvm, number: v[0] })),
+    )
+    .needs(&[hex(64, &["nr"])]),
+    Tracepoint::new(
+        "kvm_hv_hypercall",
+        payload::hv_hypercall,
+        Make::Each(|v| {
+            Some(Kind::Hypercall { interface: HypercallInterface::HyperV, number: v[0] })
+        }),
+    )
+    .needs(&[hex(64, &["code"])]),
+    Tracepoint::new(
+        "kvm_xen_hypercall",
+        payload::hypercall,
+        Make::Each(|v| Some(Kind::Hypercall { interface: HypercallInterface::Xen, number: v[0] })),
+    )
+    .needs(&[hex(64, &["nr"])]),
+    Tracepoint::new(
+        "kvm_page_fault",
+        payload::page_fault,
+        Make::Each(|v| Some(Kind::PageFault { gpa: v[0], error_code: v[1] })),
+    )
+    .needs(&[hex(64, &["fault_address"])])
+    .may_have(&[hex(64, &["error_code"])]),
+    // A fault of the reverse map table: the same fault, with an address where no kvm_page_fault was recorded.
+    Tracepoint::new(
+        "kvm_rmp_fault",
+        payload::rmp_fault,
+        Make::Each(|v| Some(Kind::PageFault { gpa: v[0], error_code: v[1] })),
+    )
+    .needs(&[hex(64, &["gpa"]), hex(64, &["error_code"])]),
+    Tracepoint::new(
+        "kvm_mmu_spte_requested",
+        payload::map_request,
+        Make::Each(|v| Some(Kind::MapRequest { gfn: v[0], level: u8::try_from(v[1]).ok()? })),
+    )
+    .needs(&[decimal(64, &["gfn"]), decimal(32, &["level"])]),
+    Tracepoint::new(
+        "kvm_vm_set_mem_attributes",
+        payload::set_attributes,
+        Make::Each(|v| Some(Kind::SetAttributes { start: v[0], end: v[1], attributes: v[2] })),
+    )
+    .needs(&[decimal(64, &["start"]), decimal(64, &["end"]), decimal(64, &["attr"])]),
+    Tracepoint::new(
+        "kvm_cpuid",
+        payload::cpuid,
+        Make::Each(|v| Some(Kind::Cpuid { function: v[0] as u32, index: v[1] as u32 })),
+    )
+    .needs(&[hex(32, &["function"])])
+    .may_have(&[hex(32, &["index"])])
+    // It prints a long with 0x and an int in decimal.
+    .decimal_if(|payload| payload.field("rax").is_some_and(|rax| rax.starts_with(b"0x"))),
+    Tracepoint::new(
+        "kvm_cr",
+        payload::cr,
+        Make::Each(|v| Some(Kind::Cr { write: v[0] != 0, number: v[1] as u8, value: v[2] })),
+    )
+    .needs(&[decimal(32, &["rw"]), hex(8, &["cr"])])
+    .may_have(&[hex(64, &["val"])]),
+    Tracepoint::new(
+        "kvm_apic",
+        payload::apic,
+        Make::Each(|v| Some(Kind::Apic { write: v[0] != 0, register: v[1] as u32, value: v[2] })),
+    )
+    .needs(&[decimal(32, &["rw"]), decimal(32, &["reg"])])
+    .may_have(&[hex(64, &["val"])]),
+    Tracepoint::new(
+        "kvm_vmgexit_enter",
+        payload::vmgexit,
+        Make::Each(|v| Some(Kind::GhcbEnter { code: v[0], info1: v[1], info2: v[2] })),
+    )
+    .needs(&[hex(64, &["exit_reason"])])
+    .may_have(&[hex(64, &["info1"]), hex(64, &["info2"])]),
+    Tracepoint::new(
+        "kvm_vmgexit_msr_protocol_enter",
+        payload::vmgexit_msr_protocol_enter,
+        Make::Each(|v| Some(Kind::GhcbMsr { value: v[0] })),
+    )
+    .needs(&[hex(64, &["ghcb_gpa"])]),
+    Tracepoint::new(
+        "kvm_tdvmcall",
+        payload::tdvmcall,
+        Make::Each(|v| Some(Kind::Tdvmcall { leaf: v[0] })),
+    )
+    .needs(&[decimal(64, &["exit_reason"])]),
+    Tracepoint::new("vmcs_read", payload::vmcs_field, Make::Each(|v| vmcs_field(false, v[0])))
+        .needs(&[decimal(64, &["field"])]),
+    Tracepoint::new("vmcs_write", payload::vmcs_field, Make::Each(|v| vmcs_field(true, v[0])))
+        .needs(&[decimal(64, &["field"])]),
+    Tracepoint::new(
+        "kvm_userspace_exit",
+        payload::userspace_exit,
+        Make::Each(|v| Some(Kind::UserspaceExit { reason: v[0] as u32, errno: v[1] as i32 })),
+    )
+    .needs(&[decimal(32, &["reason"])])
+    .may_have(&[decimal(32, &["errno"])]),
+    Tracepoint::new(
+        "kvm_nested_vmexit",
+        payload::nested_exit,
+        Make::OfReason(|reason| Kind::NestedExit { reason }),
+    )
+    .needs(&[EXIT_REASON])
+    .may_have(&[ISA]),
+    Tracepoint::new(
+        "kvm_nested_vmexit_inject",
+        payload::nested_exit,
+        Make::OfReason(|reason| Kind::NestedInject { reason }),
+    )
+    .needs(&[EXIT_REASON])
+    .may_have(&[ISA]),
+    Tracepoint::new(
+        "kvm_nested_vmenter",
+        payload::nested_vmenter,
+        Make::Each(|_| Some(Kind::NestedEnter)),
+    ),
+    // The name until Linux 6.0.
+    Tracepoint::new(
+        "kvm_nested_vmrun",
+        payload::nested_vmenter,
+        Make::Each(|_| Some(Kind::NestedEnter)),
+    ),
+    Tracepoint::new(
+        "kvm_vcpu_wakeup",
+        payload::vcpu_wakeup,
+        Make::Each(|v| Some(Kind::Wakeup { ns: v[0], polled: v[1] == 0 })),
+    )
+    .needs(&[decimal(64, &["ns"])])
+    .may_have(&[decimal(32, &["waited"])]),
+    Tracepoint::new(
+        "sched_switch",
+        payload::sched_switch,
+        // The low 8 bits are the states a task sleeps or dies in (TASK_REPORT and TASK_REPORT_IDLE);
+        // a task that leaves the CPU without any could have run on. The bit above says so in words ("R+").
+        Make::Each(|v| Some(Kind::Switch { preempted: v[0] & 0xff == 0, next_tid: v[1] as u32 })),
+    )
+    .needs(&[decimal(64, &["prev_state"]), decimal(32, &["next_pid"])])
+    .prints_fields(),
+];
+
+/// How many they are: [`TRACEPOINTS`] has a constant length.
+pub(crate) const COUNT: usize = 28;
+
+/// No encoding has more than 32 bits; a guest that names such a field gets an error.
+fn vmcs_field(write: bool, field: u64) -> Option<Kind> {
+    Some(Kind::VmcsField { write, field: u32::try_from(field).ok()? })
+}
+
+/// The row of a tracepoint, and its place.
+pub(crate) fn find(name: &[u8]) -> Option<usize> {
+    TRACEPOINTS.iter().position(|tracepoint| tracepoint.name.as_bytes() == name)
+}
+
+/// Names of the tracepoints; [`find`] counts in this order.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    TRACEPOINTS.iter().map(|tracepoint| tracepoint.name)
+}
+
+/// What the text of an event says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text {
+    /// The vCPU, or [`NO_VCPU`].
+    pub(crate) vcpu: u32,
+    pub(crate) kind: Kind,
+    /// The guest's instruction pointer, of entries and exits.
+    pub(crate) rip: Option<u64>,
+}
+
+/// Reads the text behind an event's name. `None` if it cannot be decoded.
+pub(crate) fn read(tracepoint: usize, text: &[u8], reasons: &mut Reasons) -> Option<Text> {
+    let row = TRACEPOINTS.get(tracepoint)?;
+    let payload = Payload::new(text);
+    let said = if payload.fields && !row.prints_fields {
+        row.key_values(payload, reasons)?
+    } else {
+        (row.printed)(payload, reasons)?
+    };
+    Some(Text { vcpu: said.vcpu, kind: row.make.kind(&said.values)?, rip: said.rip })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_fits() {
+        assert_eq!(TRACEPOINTS.len(), COUNT);
+        for (n, row) in TRACEPOINTS.iter().enumerate() {
+            assert!(row.fields().count() <= MAX_FIELDS, "{}", row.name);
+            assert_eq!(find(row.name.as_bytes()), Some(n), "{} is there twice", row.name);
+        }
+    }
+}
