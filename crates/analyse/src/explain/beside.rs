@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use vmtax_events::device::looks_like_notification;
+use vmtax_events::device::{looks_like_doorbell, looks_like_notification};
 use vmtax_events::{Detail, DetailKind, ExitKey};
 
 use super::subject::{Subject, subject_of};
@@ -23,7 +23,13 @@ pub(super) struct Beside {
     hpet_timer: bool,
     /// Interrupt status of virtio devices: at a fixed place before the notifications that they have.
     status: BTreeSet<Detail>,
+    /// Regions of 16 KiB in which other registers than an NVMe controller's doorbells are accessed: a running one has its doorbells alone. A
+    /// USB controller (xHCI) has registers at these places, too, and others beside them.
+    mixed: BTreeSet<u64>,
 }
+
+/// The length of an NVMe controller's BAR.
+const NVME_BAR: u64 = 0x4000;
 
 impl Beside {
     pub(super) fn new(ledger: &Ledger) -> Beside {
@@ -44,6 +50,10 @@ impl Beside {
             // Two and a half, where some are read for another purpose.
             hpet_timer: reads.saturating_mul(2) <= programmed.saturating_mul(5),
             status: keys().filter_map(|key| status_of(key.detail)).collect(),
+            mixed: keys()
+                .filter(|key| is_mmio(key.detail) && !looks_like_doorbell(key.detail))
+                .map(|key| key.detail.value / NVME_BAR)
+                .collect(),
         }
     }
 
@@ -53,12 +63,19 @@ impl Beside {
             // Who arms by both arms by choice.
             Subject::ApicTimer if self.deadline => Subject::GuestTimer,
             Subject::ClockReads if self.hpet_timer && reads_hpet(key.detail) => Subject::HpetTimer,
+            Subject::NvmeDoorbells if self.mixed.contains(&(key.detail.value / NVME_BAR)) => {
+                Subject::DeviceRegisters
+            }
             Subject::DeviceRegisters if self.status.contains(&key.detail) => {
                 Subject::LevelInterrupts
             }
             subject => subject,
         }
     }
+}
+
+fn is_mmio(detail: Detail) -> bool {
+    matches!(detail.kind, DetailKind::MmioRead | DetailKind::MmioWrite)
 }
 
 fn reads_hpet(detail: Detail) -> bool {
