@@ -4,7 +4,8 @@ use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use vmtax_guest::job::Address;
 use vmtax_guest::order::encode;
@@ -13,8 +14,14 @@ use vmtax_guest::traffic::{HEADER, Kind, PORT, Traffic};
 use crate::traffic_client::{CHUNK_KIB, pieces, say};
 use crate::{Result, agent, network, system};
 
-/// The VM's disk.
-const DISK: &str = "/dev/vda";
+/// The VM's disk: on virtio, IDE or NVMe.
+const DISKS: [&str; 3] = ["/dev/vda", "/dev/sda", "/dev/nvme0n1"];
+/// A disk that is not virtio's appears some time after its driver.
+const DISK_ATTEMPTS: u32 = 100;
+const DISK_PAUSE: Duration = Duration::from_millis(50);
+/// A page, and a MiB.
+const PAGE: usize = 4096;
+const MIB: usize = 1 << 20;
 /// Alignment of what is read and written past the page cache.
 const BLOCK: usize = 4096;
 
@@ -50,11 +57,32 @@ fn spread() -> Result<()> {
     system::stay_on(second)
 }
 
+/// The VM's disk, as soon as there is one.
+fn disk_path() -> std::io::Result<&'static str> {
+    for _ in 0..DISK_ATTEMPTS {
+        if let Some(path) = DISKS.into_iter().find(|path| Path::new(path).exists()) {
+            return Ok(path);
+        }
+        std::thread::sleep(DISK_PAUSE);
+    }
+    Err(std::io::Error::other("there is no disk"))
+}
+
+/// Touches so many MiB of memory that the program has not had before, page by page.
+fn touch(mib: u32) {
+    let mut memory = vec![0u8; mib as usize * MIB];
+    for page in memory.chunks_mut(PAGE) {
+        if let Some(first) = page.first_mut() {
+            *std::hint::black_box(first) = 1;
+        }
+    }
+}
+
 /// So many requests to the disk, one after the other, at increasing places; after the end from the start again.
 fn disk(write: bool, bytes: usize, count: u32) -> std::io::Result<()> {
     let mut options = OpenOptions::new();
     options.read(true).write(write).custom_flags(libc::O_DIRECT);
-    let mut file = options.open(DISK)?;
+    let mut file = options.open(disk_path()?)?;
     let places = (file.seek(SeekFrom::End(0))? / bytes as u64).max(1);
     let mut memory = vec![7; bytes + BLOCK];
     let start = memory.as_ptr().align_offset(BLOCK);
@@ -97,8 +125,14 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
             }
             Kind::Read { bytes } | Kind::Write { bytes } => {
                 disk(matches!(kind, Kind::Write { .. }), bytes as usize, count)
-                    .map_err(|e| std::io::Error::other(format!("{DISK}: {e}")))?;
+                    .map_err(|e| std::io::Error::other(format!("the VM's disk: {e}")))?;
             }
+            Kind::Clock => {
+                for _ in 0..count {
+                    std::hint::black_box(Instant::now());
+                }
+            }
+            Kind::Touch => touch(count),
         }
         stream.write_all(&[1])?;
     }

@@ -151,6 +151,10 @@ pub enum Kind {
         /// Bytes of a request.
         bytes: u32,
     },
+    /// A program in the VM reads the clock.
+    Clock,
+    /// A program in the VM touches a MiB of new memory, page by page.
+    Touch,
 }
 
 /// What came of a cell.
@@ -202,6 +206,8 @@ impl Traffic {
             Kind::Sleep { us } => (3, us),
             Kind::Read { bytes } => (4, bytes),
             Kind::Write { bytes } => (5, bytes),
+            Kind::Clock => (6, 0),
+            Kind::Touch => (7, 0),
         };
         let mut header = [0; HEADER];
         for (place, word) in header.chunks_exact_mut(4).zip([MAGIC, kind, value, count]) {
@@ -227,6 +233,8 @@ impl Traffic {
             3 => Kind::Sleep { us: value },
             4 if (1..=REQUEST_MOST).contains(&value) => Kind::Read { bytes: value },
             5 if (1..=REQUEST_MOST).contains(&value) => Kind::Write { bytes: value },
+            6 => Kind::Clock,
+            7 => Kind::Touch,
             _ => return None,
         };
         Some((kind, word(3)?))
@@ -249,6 +257,8 @@ mod tests {
             Kind::Sleep { us: 200 },
             Kind::Read { bytes: 4096 },
             Kind::Write { bytes: 4096 },
+            Kind::Clock,
+            Kind::Touch,
         ];
         for kind in kinds {
             let header = Traffic { kind, warm_up: 1, count: 2 }.header(9);

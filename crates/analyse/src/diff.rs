@@ -66,7 +66,7 @@ impl Side<'_> {
     }
 
     /// How many units it holds.
-    fn units(&self, per: Per) -> Option<f64> {
+    pub(crate) fn units(&self, per: Per) -> Option<f64> {
         match per {
             Per::Second => self.seconds(),
             Per::L2Exit => {

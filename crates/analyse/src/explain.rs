@@ -14,9 +14,11 @@
 //! Left out on purpose: every guess: where the run does not say, the answer is "unknown" and what to record next. And
 //! sentences: an explanation is values, of which `vmtax-report` makes words.
 
+mod beside;
 mod burst;
 mod category;
 mod certainty;
+mod change;
 mod exits;
 mod finding;
 mod findings;
@@ -42,6 +44,7 @@ use sums::Sums;
 pub use burst::Burst;
 pub use category::is_category;
 pub use certainty::Certainty;
+pub use change::{Change, ChangeRow, Fate};
 pub use finding::{Access, Advice, Cost, Evidence, Finding, Found, Holder, Most, PerWork, Share};
 pub use step::{Answer, Compared, Gain, Question, Record, Says, Step};
 pub use subject::Subject;

@@ -144,9 +144,21 @@ impl Taker {
         Taker { name: Arc::from(name), vcpu: None, is_own: self.is_own }
     }
 
-    /// The vCPU that it runs, else its name. Hostile text.
+    /// It is the program that made the recording: what it takes is a cost of recording. (`vmtax`, perf, trace-cmd and bpftrace run under
+    /// their own names.)
+    pub fn is_recorder(&self, recording: &Recording) -> bool {
+        let tools =
+            [("live", "vmtax"), ("perf", "perf"), ("trace", "trace-cmd"), ("bpftrace", "bpftrace")];
+        let name = tools.iter().find(|(format, _)| recording.format.starts_with(format));
+        self.vcpu.is_none() && name.is_some_and(|(_, name)| *self.name == **name)
+    }
+
+    /// The vCPU that it runs, else its name, and whether it is the recorder. Hostile text.
     pub fn who(&self, recording: &Recording) -> String {
-        let Some((vm, vcpu)) = self.vcpu else { return self.name.to_string() };
+        let Some((vm, vcpu)) = self.vcpu else {
+            let recorder = if self.is_recorder(recording) { " (the recorder)" } else { "" };
+            return format!("{}{recorder}", self.name);
+        };
         let vcpu = match vcpu {
             NO_VCPU => "a vCPU".to_owned(),
             vcpu => format!("vCPU {vcpu}"),
@@ -163,7 +175,7 @@ impl Taker {
     pub fn label(&self, recording: &Recording) -> String {
         match self.vcpu {
             Some(_) => format!("{} ({})", self.who(recording), self.name),
-            None => self.name.to_string(),
+            None => self.who(recording),
         }
     }
 }
@@ -314,6 +326,13 @@ impl Ledger {
         let mut takers: Vec<_> = sums.into_iter().collect();
         takers.sort_by_key(|(taker, taken)| (std::cmp::Reverse(taken.time_ns), *taker));
         takers
+    }
+
+    /// Time that vCPUs waited while the recorder had their processors, ns: a part of their contention.
+    pub fn recorder_ns(&self) -> u64 {
+        let own =
+            self.taken_by.iter().filter(|((.., taker), _)| taker.is_recorder(&self.recording));
+        own.fold(0, |sum, (_, taken)| sum.saturating_add(taken.time_ns))
     }
 
     /// Exits by cause, most time first.

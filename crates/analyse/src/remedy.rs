@@ -8,6 +8,7 @@ mod context;
 mod id;
 mod row;
 mod table;
+mod trial;
 
 use crate::audit::CheckId;
 
@@ -18,6 +19,7 @@ pub use context::{Applies, Context, VmKind};
 pub use id::RemedyId;
 pub use row::{Place, Remedy, Setting};
 pub use table::REMEDIES;
+pub use trial::{Effect, Figures, Trial, TrialHost, TrialVmm, Tried, Unit, Untried};
 
 impl Remedy {
     /// Whether it helps, the guest's system considered.
@@ -121,6 +123,43 @@ mod tests {
             for word in words {
                 assert!(row.action.contains(word), "{}: {} lacks {word}", row.id, row.action);
             }
+        }
+    }
+
+    /// What was not tried has a reason, most often hardware.
+    #[test]
+    fn few_remedies_are_untried() {
+        let untried = |wanted: &dyn Fn(Untried) -> bool| {
+            let is = |row: &&Remedy| matches!(row.id.trial(), Trial::Untried(why) if wanted(why));
+            REMEDIES.iter().filter(is).count()
+        };
+        let not_yet = untried(&|why| why == Untried::NotYet);
+        assert_eq!((untried(&|_| true), not_yet), (29, 10));
+    }
+
+    #[test]
+    fn a_trial_says_what_it_did_to_the_count() {
+        for (id, effect) in [
+            (RemedyId::VirtioDisk, Effect::Fewer),
+            (RemedyId::GuestClocksource, Effect::Fewer),
+            (RemedyId::Ioeventfd, Effect::Same),
+            (RemedyId::TscDeadline, Effect::Same),
+            (RemedyId::GuestHaltpoll, Effect::Same),
+            (RemedyId::PreemptionTimer, Effect::Same),
+            (RemedyId::GuestIdlePoll, Effect::More),
+            (RemedyId::NoHvVapic, Effect::More),
+        ] {
+            let Trial::Tried(tried) = id.trial() else { panic!("{id} was not tried") };
+            assert_eq!(tried.effect(), effect, "{id}");
+        }
+        for row in REMEDIES {
+            let Trial::Tried(tried) = row.id.trial() else { continue };
+            for Figures { least, most } in [tried.before, tried.after] {
+                assert!(least <= most, "{}", row.id);
+            }
+            // Exits that a remedy removes did not stay in its trial.
+            let fewer = tried.effect() == Effect::Fewer;
+            assert!(row.removes.is_none() || fewer, "{}", row.id);
         }
     }
 

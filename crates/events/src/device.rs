@@ -162,6 +162,17 @@ pub fn looks_like_notification(detail: Detail) -> bool {
     }
 }
 
+/// Whether a write to this address looks like the doorbell of an NVMe controller's queue: 4 KiB into its BAR of 16 KiB, 8 bytes for each
+/// queue, of which the first is for its administration. Source: NVM Express over PCIe transport 1.0, 3.1.2; QEMU `hw/nvme/ctrl.c`.
+pub fn looks_like_doorbell(detail: Detail) -> bool {
+    let at = detail.value;
+    detail.kind == DetailKind::MmioWrite
+        && apic::register_of_gpa(at).is_none()
+        && Device::of(detail).is_none()
+        && (0x1008..0x1400).contains(&(at & 0x3fff))
+        && at & 3 == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +203,22 @@ mod tests {
             (K::MsrRead, 0x608, None),
         ] {
             assert_eq!(Device::of(Detail::new(kind, value)), device, "{kind:?} {value:#x}");
+        }
+    }
+
+    #[test]
+    fn doorbells_are_written_behind_the_controllers_registers() {
+        use DetailKind as K;
+        for (kind, value, expected) in [
+            (K::MmioWrite, 0xfebf_1008, true),
+            (K::MmioWrite, 0xfebf_100c, true),
+            (K::MmioRead, 0xfebf_1008, false),
+            (K::MmioWrite, 0xfebf_1000, false),
+            (K::MmioWrite, 0xfebf_2008, false),
+            (K::MmioWrite, 0xfebf_100a, false),
+            (K::MmioWrite, 0xfed0_0108, false),
+        ] {
+            assert_eq!(looks_like_doorbell(Detail::new(kind, value)), expected, "{value:#x}");
         }
     }
 

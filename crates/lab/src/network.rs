@@ -41,7 +41,7 @@ pub struct Workload {
 }
 
 /// All workloads.
-pub const WORKLOADS: [Workload; 8] = [
+pub const WORKLOADS: [Workload; 10] = [
     Workload {
         name: "request",
         operation: "request of 64 B and its answer, one after the other",
@@ -90,6 +90,16 @@ pub const WORKLOADS: [Workload; 8] = [
         operation: "write of 4 KiB to the VM's disk, past its page cache",
         traffic: Traffic { kind: Kind::Write { bytes: 4096 }, warm_up: 20, count: 200 },
     },
+    Workload {
+        name: "clock",
+        operation: "reading of the clock by a program in the VM",
+        traffic: Traffic { kind: Kind::Clock, warm_up: 100, count: 1000 },
+    },
+    Workload {
+        name: "touch",
+        operation: "MiB of memory that a program in the VM touches for the first time",
+        traffic: Traffic { kind: Kind::Touch, warm_up: 0, count: 32 },
+    },
 ];
 
 impl Workload {
@@ -124,15 +134,22 @@ impl Client {
     }
 }
 
+/// A VM with its traffic.
+#[derive(Clone, Debug)]
+pub struct PlannedCell {
+    /// The VM.
+    pub category: Category,
+    /// Where its client is.
+    pub client: Client,
+    /// The traffic.
+    pub workload: &'static Workload,
+}
+
 /// What is to be measured.
 #[derive(Clone, Debug)]
 pub struct NetworkPlan {
-    /// The VMs.
-    pub categories: Vec<Category>,
-    /// Where the clients of each are.
-    pub clients: Vec<Client>,
-    /// The traffic with each. Each traffic has a VM of its own.
-    pub workloads: Vec<&'static Workload>,
+    /// The VMs with their traffic, each once.
+    pub cells: Vec<PlannedCell>,
     /// Operations in each recording, if not the workload's own number; a tenth of it is the warm-up.
     pub operations: Option<u32>,
 }
@@ -153,17 +170,24 @@ pub struct NetworkSetup {
 }
 
 impl NetworkPlan {
-    /// All of its VMs.
-    fn cells(&self) -> impl Iterator<Item = PlannedCell<'_>> {
-        self.categories.iter().flat_map(move |category| {
-            let clients = self.clients.iter();
-            clients.flat_map(move |client| {
-                let operations = self.operations;
-                let cell =
-                    move |workload| PlannedCell { category, client: *client, workload, operations };
-                self.workloads.iter().copied().map(cell)
-            })
-        })
+    /// Each workload with each VM, its client in each place.
+    pub fn of_all(
+        categories: &[Category],
+        clients: &[Client],
+        workloads: &[&'static Workload],
+    ) -> NetworkPlan {
+        let mut cells = Vec::new();
+        for category in categories {
+            for client in clients {
+                let cell = |workload: &&'static Workload| PlannedCell {
+                    category: category.clone(),
+                    client: *client,
+                    workload,
+                };
+                cells.extend(workloads.iter().map(cell));
+            }
+        }
+        NetworkPlan { cells, operations: None }
     }
 }
 
@@ -284,38 +308,33 @@ pub fn run_network(
     let Ready { machine, conversation, start, .. } = ready;
     let vmm = files::version().unwrap_or_default();
     let passages = Passages { done: Vec::new(), failures: Vec::new(), start, vmm };
-    let mut run = Run { setup, machine, conversation, passages };
-    for cell in plan.cells() {
+    let operations = plan.operations;
+    let mut run = Run { setup, machine, conversation, passages, operations };
+    for cell in &plan.cells {
         progress(&format!("running {}", cell.name()));
-        run.carry_out(&cell)?;
+        run.carry_out(cell)?;
     }
     Ok(run.passages)
 }
 
-/// A VM with its traffic.
-struct PlannedCell<'a> {
-    category: &'a Category,
-    client: Client,
-    workload: &'static Workload,
-    operations: Option<u32>,
-}
-
-impl PlannedCell<'_> {
-    fn traffic(&self) -> Traffic {
+impl PlannedCell {
+    fn traffic(&self, operations: Option<u32>) -> Traffic {
         let own = self.workload.traffic;
-        match self.operations {
+        match operations {
             Some(count) => Traffic { warm_up: (count / 10).max(1), count, ..own },
             None => own,
         }
     }
 
-    fn name(&self) -> String {
+    /// The name of its VM.
+    pub fn name(&self) -> String {
         name(self.workload.name, &self.category.name, self.client)
     }
 
     /// A VM for each workload: what a VM did before changes when the host's scheduler lets it run, and so how often it is idle.
-    fn order(&self) -> Cell {
-        Cell { site: site::of(self.category, self.client), traffic: vec![self.traffic()] }
+    fn order(&self, operations: Option<u32>) -> Cell {
+        let traffic = vec![self.traffic(operations)];
+        Cell { site: site::of(&self.category, self.client), traffic }
     }
 
     /// VMs of the run: the one under test, and its peer, unless both are in one L1, whose exits are those of both.
@@ -336,11 +355,12 @@ struct Run<'a> {
     machine: Machine,
     conversation: Conversation,
     passages: Passages,
+    operations: Option<u32>,
 }
 
 impl Run<'_> {
-    fn carry_out(&mut self, cell: &PlannedCell<'_>) -> Result<(), Error> {
-        let order = cell.order();
+    fn carry_out(&mut self, cell: &PlannedCell) -> Result<(), Error> {
+        let order = cell.order(self.operations);
         let mut answer = self.ask(&order)?;
         if !answer.0.problem.is_empty() {
             let note = format!("{}: {}; tried again", cell.name(), told(&answer.0));
@@ -348,7 +368,7 @@ impl Run<'_> {
             answer = self.ask(&order)?;
         }
         let (outcome, files) = answer;
-        match problem(&outcome, cell.category) {
+        match problem(&outcome, &cell.category) {
             Some(problem) => {
                 self.passages.failures.push(format!("{}: {problem}", cell.name()));
                 Ok(())
@@ -365,17 +385,12 @@ impl Run<'_> {
         Ok((outcome, files))
     }
 
-    fn keep(
-        &mut self,
-        cell: &PlannedCell<'_>,
-        outcome: Outcome,
-        files: &Named,
-    ) -> Result<(), Error> {
+    fn keep(&mut self, cell: &PlannedCell, outcome: Outcome, files: &Named) -> Result<(), Error> {
         let done = &mut self.passages.done;
         let first = done.iter().flat_map(|passage| &passage.vms).count() as u32 + 1;
         done.push(Passage {
             vms: cell.vms(first),
-            count: cell.traffic().count,
+            count: cell.traffic(self.operations).count,
             is_nested: cell.category.is_nested(),
             elapsed_ns: outcome.elapsed_ns.first().copied().unwrap_or_default(),
             lost: trace_dat::lost(files),
@@ -440,11 +455,10 @@ mod tests {
     #[test]
     fn a_vm_and_its_peer_have_exits_of_their_own() {
         let category = Category::read("plain").expect("a category");
-        let of = |category| PlannedCell {
-            category,
+        let of = |category: &Category| PlannedCell {
+            category: category.clone(),
             client: Client::Peer,
             workload: &WORKLOADS[0],
-            operations: Some(5),
         };
         let vms = of(&category).vms(3);
         let names: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();

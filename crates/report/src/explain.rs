@@ -1,5 +1,6 @@
 //! An explanation -> text or JSON. Its sentences are in `words`.
 
+pub mod change;
 pub(crate) mod words;
 
 use std::io::{self, Write};
@@ -10,6 +11,7 @@ use vmtax_analyse::explain::{
     Advice, Answer, Beside, Cost, Evidence, Explanation, Finding, Verdict, Workload,
 };
 use vmtax_analyse::ledger::VmLoss;
+use vmtax_analyse::remedy::{Figures, Trial};
 use vmtax_analyse::vm_facts::is_encrypted_by_rip;
 use vmtax_analyse::{Ledger, explain, ledger};
 use vmtax_events::Losses;
@@ -20,6 +22,8 @@ use crate::table::{Cell, Column, JSON, PEOPLE, Table, sort_key};
 use crate::text::Page;
 use crate::text::layout::{Paint, Style, wrap};
 use crate::{Subject, losses};
+
+pub use words::whole_trial;
 
 /// Name and version of the JSON's shape.
 pub const SCHEMA: &str = "vmtax-explain-3";
@@ -128,7 +132,7 @@ pub(crate) fn shares(ledger: &Ledger) -> Option<String> {
     }
     let tax = ledger.tax()?;
     let contention = match ledger.contention() {
-        Some(share) => percent(share),
+        Some(share) => percent(share) + &of_recorder(ledger),
         None => "not recorded (sched_switch)".to_owned(),
     };
     // A little time is always unknown: before a thread's first event.
@@ -139,6 +143,16 @@ pub(crate) fn shares(ledger: &Ledger) -> Option<String> {
     });
     let range = range.unwrap_or_default();
     Some(format!("exit tax {}{range}, contention {contention}", percent(tax)))
+}
+
+/// The recorder's own part of the contention, from a percent of the running time on.
+fn of_recorder(ledger: &Ledger) -> String {
+    let running = ledger::running_ns(&ledger.time_total()).max(1);
+    let share = ledger.recorder_ns() as f64 / running as f64;
+    if share < MUCH_UNKNOWN {
+        return String::new();
+    }
+    format!(" ({} the recorder's own)", percent(share))
 }
 
 /// Unknown time beside the running time that gives the tax a range.
@@ -309,7 +323,9 @@ impl Explained<'_> {
             let text = format!("{}: {}", printable(&means), printable(&evidence));
             rows.push((Style::Plain, "- ".to_owned(), text));
             if let Some(first) = finding.remedies.first() {
+                let trial = words::trial(&first.remedy.id.trial());
                 rows.push((Style::Plain, "  do: ".to_owned(), advice(first)));
+                rows.push((Style::Faint, "  ".to_owned(), trial));
             } else if let Some((id, why)) = finding.refused.first() {
                 rows.push((Style::Faint, "  ".to_owned(), format!("not {id}: {why}")));
             }
@@ -378,6 +394,8 @@ impl Explained<'_> {
             say(out, Style::Plain, &format!("{indent}cost: "), &cost(&finding.cost))?;
             for one in &finding.remedies {
                 say(out, Style::Plain, &format!("{indent}do: "), &advice(one))?;
+                let trial = words::whole_trial(&one.remedy.id.trial());
+                say(out, Style::Faint, &format!("{indent}  "), &trial)?;
             }
             for (id, why) in &finding.refused {
                 say(out, Style::Faint, &format!("{indent}not {id}: "), why)?;
@@ -424,6 +442,7 @@ impl Explained<'_> {
             "place",
             "action",
             "condition",
+            "trial",
             "evidence",
             "disproof",
             "next",
@@ -445,6 +464,7 @@ impl Explained<'_> {
                 word(remedy.map(|remedy| remedy.place)),
                 word(remedy.map(|remedy| remedy.action)),
                 word(remedy.and_then(|remedy| remedy.condition)),
+                remedy.map_or(Cell::Empty, |remedy| Cell::Name(remedy.trial.says.clone())),
                 Cell::Name(shaped.evidence.join("; ")),
                 Cell::Word(shaped.disproof),
                 Cell::Word(shaped.next),
@@ -593,6 +613,41 @@ struct RemedyShape {
     place: &'static str,
     action: &'static str,
     condition: Option<&'static str>,
+    trial: TrialShape,
+}
+
+/// What a trial showed; of an untried remedy only `says`.
+#[derive(Default, Serialize)]
+struct TrialShape {
+    says: String,
+    host: Option<&'static str>,
+    kernel: Option<&'static str>,
+    vmm: Option<&'static str>,
+    unit: Option<&'static str>,
+    per: Option<&'static str>,
+    /// The least and the most of repetitions.
+    before: Option<[f64; 2]>,
+    after: Option<[f64; 2]>,
+    effect: Option<&'static str>,
+    note: Option<&'static str>,
+}
+
+fn tried(trial: &Trial) -> TrialShape {
+    let says = words::whole_trial(trial);
+    let Trial::Tried(tried) = trial else { return TrialShape { says, ..TrialShape::default() } };
+    let figures = |figures: Figures| Some([figures.least, figures.most]);
+    TrialShape {
+        says,
+        host: Some(tried.host.name()),
+        kernel: Some(tried.kernel),
+        vmm: Some(tried.vmm.name()),
+        unit: Some(tried.unit.name()),
+        per: Some(tried.per),
+        before: figures(tried.before),
+        after: figures(tried.after),
+        effect: Some(tried.effect().name()),
+        note: tried.note,
+    }
 }
 
 #[derive(Serialize)]
@@ -627,6 +682,7 @@ fn shaped(finding: &Finding) -> Shaped {
                 place: one.remedy.place.name(),
                 action: one.remedy.action,
                 condition: one.condition,
+                trial: tried(&one.remedy.id.trial()),
             })
             .collect(),
         refused: finding

@@ -114,15 +114,21 @@ fn run(document: &Document) -> shape::Run<'_> {
 }
 
 fn takers(ledger: &Ledger) -> Vec<shape::Taker<'_>> {
-    ledger.takers().into_iter().take(TAKERS).map(|(taker, taken)| shaped(taker, taken)).collect()
+    let takers = ledger.takers().into_iter().take(TAKERS);
+    takers.map(|(taker, taken)| shaped(taker, taken, &ledger.recording)).collect()
 }
 
-fn shaped(taker: &ledger::Taker, taken: ledger::Taken) -> shape::Taker<'_> {
+fn shaped<'a>(
+    taker: &'a ledger::Taker,
+    taken: ledger::Taken,
+    recording: &Recording,
+) -> shape::Taker<'a> {
     shape::Taker {
         name: &taker.name,
         vm: taker.vcpu.map(|(vm, _)| vm),
         vcpu: taker.vcpu.map(|(_, vcpu)| vcpu).filter(|vcpu| *vcpu != NO_VCPU),
         own: taker.is_own,
+        recorder: taker.is_recorder(recording),
         count: taken.count,
         time_ns: taken.time_ns,
     }

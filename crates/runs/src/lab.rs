@@ -2,6 +2,7 @@
 
 mod attempts;
 mod network;
+pub mod remedy;
 
 use std::fs;
 use std::io::{self, Seek, Write};

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
-use vmtax_analyse::explain::Explanation;
+use vmtax_analyse::explain::{Change, Explanation};
 use vmtax_analyse::{Filter, Ledger, Side};
 use vmtax_cli::output;
 use vmtax_report::Subject;
-use vmtax_report::explain::Explained;
+use vmtax_report::explain::{Explained, change};
 use vmtax_report::html::Html;
 use vmtax_runs::{Reading, evidence, input, ledger};
 
@@ -25,15 +25,28 @@ use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
   vmtax explain td.txt --against plain.txt --isa intel --length 10s
   vmtax explain run --vm qemu-system-x86 --format json
   vmtax explain td --against plain --format html -o why.html
+  vmtax explain --before ide --after virtio --operations 200     what following an advice changed
   vmtax explain results.csv")]
 pub(crate) struct ExplainArgs {
     /// Run folder or recording of the slow VM.
-    #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
-    run: PathBuf,
+    #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath, required_unless_present = "before")]
+    run: Option<PathBuf>,
 
     /// Run folder or recording of a fast VM, as the baseline.
     #[arg(long, value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
     against: Option<PathBuf>,
+
+    /// Run folder or recording from before a change: what the change removed, what came instead.
+    #[arg(long, value_name = "RUN|FILE", value_hint = ValueHint::AnyPath, requires = "after", conflicts_with_all = ["run", "against", "verbose"])]
+    before: Option<PathBuf>,
+
+    /// Run folder or recording of the same load after the change.
+    #[arg(long, value_name = "RUN|FILE", value_hint = ValueHint::AnyPath, requires = "before")]
+    after: Option<PathBuf>,
+
+    /// With --before: operations (requests, reads, ...) of the load in each of the two. [default: those of a lab run, else seconds]
+    #[arg(long, value_name = "N", requires = "before", value_parser = clap::value_parser!(u64).range(1..))]
+    operations: Option<u64>,
 
     /// Only these VMs, by id or name, separated by commas.
     #[arg(long, value_name = "VM", value_delimiter = ',')]
@@ -55,14 +68,42 @@ pub(crate) struct ExplainArgs {
 }
 
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
-    let mut inputs = vec![args.run.as_path()];
+    match (&args.run, &args.before, &args.after) {
+        (_, Some(before), Some(after)) => change(args, before, after),
+        (Some(run), ..) => explain(args, run),
+        // The parser demands one of the two.
+        (None, ..) => Ok(()),
+    }
+}
+
+/// What changed between two recordings of one load.
+fn change(args: &ExplainArgs, before: &Path, after: &Path) -> anyhow::Result<()> {
+    output::check(&[before, after], args.to.output.as_deref())?;
+    input::check_read_once(&[before, after])?;
+    let reading = args.reading.reading();
+    let read = |path: &Path| {
+        let filter = ledger::filter(path, &args.vm, &[], &reading)?;
+        checked(path, &reading, filter)
+    };
+    let (before, after) = ledger::both(|| read(before), || read(after))?;
+    let (labels, seconds) = (BTreeMap::new(), args.length.map(|length| length.as_secs_f64()));
+    let [old, new] =
+        [&before, &after].map(|(source, ledger)| Side { source, ledger, labels: &labels, seconds });
+
+    let change = Change::new(&old, &new, args.operations);
+    let [old, new] = [&before, &after].map(|(source, ledger)| Subject { source, ledger });
+    args.to.write(&change::tables(&change, old, new)?)
+}
+
+fn explain(args: &ExplainArgs, run: &Path) -> anyhow::Result<()> {
+    let mut inputs = vec![run];
     inputs.extend(args.against.as_deref());
     let output = args.to.output.as_deref();
     output::check(&inputs, output)?;
     input::check_read_once(&inputs)?;
     let reading = args.reading.reading();
-    let filter = ledger::filter(&args.run, &args.vm, &[], &reading)?;
-    let read_run = || checked(&args.run, &reading, filter.clone());
+    let filter = ledger::filter(run, &args.vm, &[], &reading)?;
+    let read_run = || checked(run, &reading, filter.clone());
     let ((source, ledger), base) = match &args.against {
         None => (read_run()?, None),
         Some(path) => {

@@ -7,6 +7,7 @@ mod flat;
 mod list;
 mod measure;
 mod network;
+mod remedy;
 mod run;
 mod series;
 
@@ -19,6 +20,7 @@ pub(crate) fn main(args: &LabArgs) -> anyhow::Result<()> {
         LabVerb::Series(args) => series::run(args),
         LabVerb::BisectStep(args) => bisect::run(args),
         LabVerb::Network(args) => network::run(args),
+        LabVerb::Remedy(args) => remedy::run(args),
         LabVerb::List(args) => list::run(args),
     }
 }

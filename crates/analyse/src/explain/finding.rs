@@ -257,6 +257,8 @@ pub enum Evidence {
     NoPreemption,
     /// Accesses of the VMCS for each entry of L2: so few that a shadow VMCS must be in use.
     ShadowedVmcs(f64),
+    /// So few writes to a debug port as a release build of the firmware does at a boot.
+    FewDebugWrites(u64),
     /// So few exits that nothing is advised.
     TooFewExits(u64),
     /// Accesses of the APIC's page, and none of an x2APIC MSR.
@@ -264,6 +266,13 @@ pub enum Evidence {
     /// Time that vCPUs waited for a processor.
     Preempted {
         /// Waited, ns.
+        ns: u64,
+        /// Not halted, ns.
+        running_ns: u64,
+    },
+    /// Time in which the recorder itself had the processors that vCPUs waited for: no part of the finding.
+    Recorder {
+        /// It ran, ns.
         ns: u64,
         /// Not halted, ns.
         running_ns: u64,

@@ -3,7 +3,7 @@
 //! The subject follows from what an exit IS (its address, port, MSR, hypercall, reason), for every vendor alike; the table
 //! lists for each which remedies there are.
 
-use vmtax_events::device::looks_like_notification;
+use vmtax_events::device::{looks_like_doorbell, looks_like_notification};
 use vmtax_events::{
     Cause, Detail, DetailKind, Device, ExitKey, Isa, Level, Outcome, apic, svm, vmx,
 };
@@ -42,6 +42,8 @@ vmtax_events::words! {
         GuestTimer = "guest-timer",
         /// Halts.
         Halts = "halts",
+        /// Programming of the HPET's event timers.
+        HpetTimer = "hpet-timer",
         /// Interrupts of the host by devices.
         HostDevices = "host-devices",
         /// Interrupts of the host whose vectors are not known.
@@ -66,7 +68,8 @@ vmtax_events::words! {
         LegacyDevice = "legacy-device",
         /// The 8259 interrupt controllers.
         LegacyPic = "legacy-pic",
-        /// The I/O APIC, and EOIs of level-triggered interrupts.
+        /// The I/O APIC, EOIs of level-triggered interrupts, and what their handlers read: the APIC's trigger modes (TMR), a virtio
+        /// device's interrupt status.
         LevelInterrupts = "level-interrupts",
         /// Faults on memory that is mapped.
         MappedFaults = "mapped-faults",
@@ -86,6 +89,8 @@ vmtax_events::words! {
         Notifications = "notifications",
         /// Queue notifications that the VMM handles.
         NotificationsToVmm = "notifications-to-vmm",
+        /// Doorbells of an NVMe controller.
+        NvmeDoorbells = "nvme-doorbells",
         /// Everything else.
         Other = "other",
         /// PCI configuration space.
@@ -124,27 +129,30 @@ impl Subject {
     pub fn remedies(self) -> &'static [RemedyId] {
         match self {
             Subject::ClockReads => &[RemedyId::GuestClocksource],
-            Subject::PitTimer => &[RemedyId::GuestLapicTimer],
+            Subject::PitTimer | Subject::HpetTimer => {
+                &[RemedyId::GuestLapicTimer, RemedyId::HvStimer]
+            }
             Subject::SerialConsole => &[RemedyId::SerialConsole],
             Subject::DebugConsole => &[RemedyId::ReleaseFirmware],
-            Subject::IoDelay => &[RemedyId::IoDelay],
             Subject::IdeDisk => &[RemedyId::VirtioDisk],
             Subject::Display => &[RemedyId::VirtioDisplay],
             Subject::Keyboard => &[RemedyId::NoI8042],
             Subject::LegacyPic => &[RemedyId::GuestApic],
-            Subject::VmwarePort => &[RemedyId::NoVmport],
             Subject::LevelInterrupts => &[RemedyId::Msi],
             Subject::NotificationsToVmm => &[RemedyId::Ioeventfd, RemedyId::Vhost],
+            Subject::NvmeDoorbells => &[RemedyId::ParavirtualDevice],
             Subject::DeviceRegisters => &[RemedyId::ParavirtualDevice, RemedyId::Ioeventfd],
             Subject::ApicTimer => &[RemedyId::TscDeadline],
             Subject::GuestTimer => &[RemedyId::GuestNohzFull],
             Subject::HostDevices => &[RemedyId::IrqAffinity],
             Subject::HostTick => &[RemedyId::HostNohzFull],
             Subject::HostInterrupts => &[RemedyId::HostNohzFull, RemedyId::IrqAffinity],
-            Subject::Rtc => &[RemedyId::HvStimer],
+            Subject::Rtc => &[RemedyId::HvStimer, RemedyId::RtcReads],
             Subject::HypervApic => &[RemedyId::HvApicv, RemedyId::NoHvVapic],
             Subject::Ipi => &[RemedyId::Ipiv, RemedyId::Avic],
-            Subject::NoVirtualApic => &[RemedyId::Apicv, RemedyId::Avic],
+            Subject::NoVirtualApic => {
+                &[RemedyId::Apicv, RemedyId::Avic, RemedyId::PvEoi, RemedyId::HvVapic]
+            }
             Subject::Halts => &[RemedyId::HaltPoll, RemedyId::GuestHaltpoll],
             Subject::Spinning => &[RemedyId::SpinPinning],
             Subject::MemoryFaults => &[RemedyId::HugePages],
@@ -154,7 +162,9 @@ impl Subject {
             Subject::VmcsAccesses => &[RemedyId::ShadowVmcs],
             Subject::VmloadVmsave => &[RemedyId::Vls],
             Subject::Gif => &[RemedyId::Vgif],
-            Subject::PciConfig
+            Subject::IoDelay
+            | Subject::VmwarePort
+            | Subject::PciConfig
             | Subject::FirmwareConfig
             | Subject::Acpi
             | Subject::LegacyDevice
@@ -197,7 +207,16 @@ const CLOCK_MSRS: [u64; 1] = [0x4000_0020];
 /// exit (Linux arch/x86/kvm/hyperv.c, `kvm_hv_set_msr`). APICv and AVIC virtualize the APIC's own registers alone.
 const HYPERV_APIC: std::ops::RangeInclusive<u64> = 0x4000_0070..=0x4000_0072;
 
-/// An exit's subject.
+/// IA32_X2APIC_TMR0 to _TMR7, and the same registers in memory: Linux reads them at the end of a level-triggered interrupt
+/// (arch/x86/kernel/apic/io_apic.c, `ioapic_ack_level`).
+const TMR_MSRS: std::ops::RangeInclusive<u64> = 0x818..=0x81f;
+const TMR: std::ops::RangeInclusive<u64> = 0x180..=0x1ff;
+
+/// Configuration, comparators and routes of the HPET's timers (IA-PC HPET specification 1.0a, 2.3): what is below is the counter
+/// and what concerns all of it.
+const HPET_TIMERS: std::ops::RangeInclusive<u64> = 0xfed0_0100..=0xfed0_03ff;
+
+/// An exit's subject, by itself: [`super::beside`] has what others say of it.
 pub(super) fn subject_of(key: &ExitKey) -> Subject {
     if key.ancillary_of.is_some() || key.level == Level::L2 && key.outcome == Outcome::L1 {
         return of_nesting(key);
@@ -212,8 +231,18 @@ pub(super) fn subject_of(key: &ExitKey) -> Subject {
         DetailKind::MsrRead if CLOCK_MSRS.contains(&key.detail.value) => {
             return Subject::ClockReads;
         }
+        DetailKind::MsrRead if TMR_MSRS.contains(&key.detail.value) => {
+            return Subject::LevelInterrupts;
+        }
         DetailKind::MsrRead | DetailKind::MsrWrite if HYPERV_APIC.contains(&key.detail.value) => {
             return Subject::HypervApic;
+        }
+        // With nested paging no access of CR3 is an exit (Linux arch/x86/kvm/svm/svm.c, `init_vmcb`; vmx.c, `vmx_set_cr0`).
+        DetailKind::CrRead | DetailKind::CrWrite if key.detail.value == 3 => {
+            return Subject::ShadowPaging;
+        }
+        _ if register_in_memory(key.detail).is_some_and(|register| TMR.contains(&register)) => {
+            return Subject::LevelInterrupts;
         }
         _ => {}
     }
@@ -249,7 +278,8 @@ fn of_reason(key: &ExitKey) -> Option<Subject> {
     if is(key, vmx::PML_FULL, NONE) {
         return Some(Subject::DirtyLogging);
     }
-    if is(key, vmx::INVLPG, svm::INVLPG) || is(key, NONE, svm::PF_EXCP) {
+    let cr3 = is(key, NONE, svm::READ_CR3) || is(key, NONE, svm::WRITE_CR3);
+    if is(key, vmx::INVLPG, svm::INVLPG) || is(key, NONE, svm::PF_EXCP) || cr3 {
         return Some(Subject::ShadowPaging);
     }
     if is(key, vmx::EOI_INDUCED, NONE) {
@@ -282,6 +312,7 @@ fn of_nesting(key: &ExitKey) -> Subject {
 fn of_device(device: Device, detail: Detail) -> Subject {
     let reads = detail.is_write() == Some(false);
     match device {
+        Device::Hpet if HPET_TIMERS.contains(&detail.value) => Subject::HpetTimer,
         Device::PmTimer | Device::Hpet => Subject::ClockReads,
         Device::Pit if reads => Subject::ClockReads,
         Device::Pit => Subject::PitTimer,
@@ -315,6 +346,7 @@ fn of_unknown_device(key: &ExitKey) -> Subject {
             Outcome::User => Subject::NotificationsToVmm,
             _ => Subject::QueueNotifications,
         },
+        _ if looks_like_doorbell(key.detail) => Subject::NvmeDoorbells,
         // Without an address there is no device to name, and nothing to change.
         _ if !matches!(
             key.detail.kind,

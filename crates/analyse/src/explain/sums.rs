@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::{Detail, DetailKind, ExitKey, Outcome, Reason, Tally};
 
+use super::beside::Beside;
 use super::finding::{Cost, Evidence};
-use super::subject::{Subject, subject_of};
+use super::subject::Subject;
 use crate::Ledger;
 use crate::ledger::running_ns;
 
@@ -106,18 +107,10 @@ impl Sums {
             .try_into()
             .unwrap_or(u64::MAX);
         let mut sums: BTreeMap<Subject, Sum> = BTreeMap::new();
-        let deadline = ledger
-            .exits
-            .keys()
-            .any(|key| key.detail.kind == DetailKind::MsrWrite && key.detail.value == 0x6e0);
+        let beside = Beside::new(ledger);
         let mut total = 0u64;
         for (key, tally) in &ledger.exits {
-            let word = match subject_of(key) {
-                // Who arms by both arms by choice.
-                Subject::ApicTimer if deadline => Subject::GuestTimer,
-                word => word,
-            };
-            let sum = sums.entry(word).or_default();
+            let sum = sums.entry(beside.subject(key)).or_default();
             total = total.saturating_add(tally.count);
             sum.count = sum.count.saturating_add(tally.count);
             let ns = net_ns(key, tally, &time, halting);

@@ -74,6 +74,16 @@ pub(super) fn not_where_contended(context: &Context) -> Applies {
     Applies::If("the vCPUs have processors of their own: polling keeps them busy")
 }
 
+/// What wakes a vCPU that polls in the guest is an interrupt of its host.
+pub(super) fn guest_polling(context: &Context) -> Applies {
+    match not_where_contended(context) {
+        Applies::If(_) => Applies::If(
+            "the vCPUs have processors of their own: polling keeps them busy, and for each halt that goes an interrupt of the host comes",
+        ),
+        other => other,
+    }
+}
+
 pub(super) fn kvm_polling(context: &Context) -> Applies {
     if context.polls {
         return Applies::No("KVM polls already: halts ended while it did");
@@ -188,6 +198,28 @@ pub(super) fn beside_virtual_apic(context: &Context) -> Applies {
             "AVIC is on and nothing else inhibits it (kvm_amd.avic, PIT reinjection): without AVIC it may harm",
         ),
         _ => Applies::If("APICv is on (kvm_intel.enable_apicv): without it this may harm"),
+    }
+}
+
+/// Linux arch/x86/kvm/lapic.c: KVM lets the guest do so for an interrupt that is edge-triggered and the only one, and where no APICv or
+/// AVIC ends interrupts without an exit anyway.
+pub(super) fn ends_in_memory(context: &Context) -> Applies {
+    match context.kind {
+        _ if context.has_virtual_apic => Applies::No("the processor virtualizes the APIC"),
+        VmKind::Tdx => Applies::No("a TD's interrupts are delivered by the processor"),
+        _ => Applies::If(
+            "the guest is Linux and sees KVM (not kvm=off), and the VM has kvm-pv-eoi off",
+        ),
+    }
+}
+
+pub(super) fn without_virtual_apic(context: &Context) -> Applies {
+    match context.kind {
+        _ if context.has_virtual_apic => Applies::No("the processor virtualizes the APIC"),
+        VmKind::Tdx => Applies::No("a TD's interrupts are delivered by the processor"),
+        _ => Applies::If(
+            "the guest is Windows without hv-vapic, and the host has neither APICv nor AVIC on",
+        ),
     }
 }
 

@@ -20,11 +20,9 @@ vmtax_events::words! {
         GuestClocksource = "guest-clocksource",
         SerialConsole = "serial-console",
         ReleaseFirmware = "release-firmware",
-        IoDelay = "io-delay",
         VirtioDisk = "virtio-disk",
         VirtioDisplay = "virtio-display",
         NoI8042 = "no-i8042",
-        NoVmport = "no-vmport",
         GuestApic = "guest-apic",
         GuestLapicTimer = "guest-lapic-timer",
         Msi = "msi",
@@ -67,5 +65,8 @@ vmtax_events::words! {
         ThpDefer = "thp-defer",
         HugetlbMemory = "hugetlb-memory",
         NoHaltPoll = "no-halt-poll",
+        PvEoi = "pv-eoi",
+        HvVapic = "hv-vapic",
+        RtcReads = "rtc-reads",
     }
 }

@@ -4,10 +4,11 @@ use vmtax_events::setting::files;
 use vmtax_events::{ExitKey, Isa, svm, vmx};
 
 use super::conditions::{
-    always, amd_virtual_apic, beside_virtual_apic, intel_ipi, intel_virtual_apic, ipis_of_windows,
-    kvm_polling, memory_to_map_first, not_where_contended, of_windows, on_amd, on_intel, one_task,
-    ordinary_memory, plain_bounce, plain_x2apic, preemption_timer, private_in_large_pages,
-    tsc_deadline, virtual_gif, virtual_vmload, windows_on_intel, windows_timers,
+    always, amd_virtual_apic, beside_virtual_apic, ends_in_memory, guest_polling, intel_ipi,
+    intel_virtual_apic, ipis_of_windows, kvm_polling, memory_to_map_first, of_windows, on_amd,
+    on_intel, one_task, ordinary_memory, plain_bounce, plain_x2apic, preemption_timer,
+    private_in_large_pages, tsc_deadline, virtual_gif, virtual_vmload, windows_on_intel,
+    windows_timers, without_virtual_apic,
 };
 use super::context::Applies;
 use super::id::RemedyId;
@@ -23,10 +24,6 @@ fn is(key: &ExitKey, on_vmx: u32, on_svm: u32) -> bool {
 
 fn pauses(key: &ExitKey) -> bool {
     is(key, vmx::PAUSE_INSTRUCTION, svm::PAUSE)
-}
-
-fn halts(key: &ExitKey) -> bool {
-    is(key, vmx::HLT, svm::HLT)
 }
 
 /// Every remedy, in the order of [`RemedyId`].
@@ -51,20 +48,19 @@ pub const REMEDIES: &[Remedy] = &[
         Applies::If("/proc/interrupts shows device interrupts there")
     }),
     row(RemedyId::HaltPoll, Place::Host, "let KVM poll before a halted vCPU sleeps: echo 200000 > /sys/module/kvm/parameters/halt_poll_ns", kvm_polling).file(files::HALT_POLL, "200000"),
-    row(RemedyId::GuestHaltpoll, Place::Guest, "let the guest poll before it halts: cpuidle_haltpoll.force=Y on its command line", not_where_contended).kernel("cpuidle_haltpoll.force=Y")
-        .removes(halts),
-    row(RemedyId::GuestIdlePoll, Place::Guest, "let the guest never halt: idle=poll on its command line", not_where_contended).removes(halts),
+    row(RemedyId::GuestHaltpoll, Place::Guest, "let the guest poll before it halts: cpuidle_haltpoll.force=Y on its command line", guest_polling).kernel("cpuidle_haltpoll.force=Y"),
+    row(RemedyId::GuestIdlePoll, Place::Guest, "let the guest never halt: idle=poll on its command line", guest_polling),
     row(RemedyId::NoIdlePoll, Place::Guest, "let idle CPUs halt: take idle=poll off the guest's command line (cpuidle_haltpoll polls for a while, then halts)", always),
     row(RemedyId::GuestClocksource, Place::Guest, "use a clock that is read without an exit: clocksource=kvm-clock, or tsc (Windows: -cpu ...,hv-time)", always),
     row(RemedyId::SerialConsole, Place::Guest, "write less to the serial console (quiet, loglevel=), or use a virtio console (console=hvc0)", always),
-    row(RemedyId::ReleaseFirmware, Place::Vmm, "use a release build of the firmware: a debug build writes to this port", always),
-    row(RemedyId::IoDelay, Place::Guest, "do not wait by writing to port 0x80: io_delay=none or io_delay=udelay on the guest's command line", always),
+    row(RemedyId::ReleaseFirmware, Place::Vmm, "use a release build of the firmware: a debug build writes to this port", |_| {
+        Applies::If("they go on after the boot: a release build, too, writes some hundred times at each")
+    }),
     row(RemedyId::VirtioDisk, Place::Vmm, "give the guest a paravirtual disk in place of IDE: virtio-blk or virtio-scsi", always),
     row(RemedyId::VirtioDisplay, Place::Vmm, "give the guest no emulated VGA: virtio-gpu, or no display at all", always),
     row(RemedyId::NoI8042, Place::Vmm, "take the PS/2 controller away, or use virtio-input (QEMU: -machine i8042=off)", always),
-    row(RemedyId::NoVmport, Place::Vmm, "take VMware's port away (QEMU: -machine vmport=off)", always),
     row(RemedyId::GuestApic, Place::Guest, "let the guest use its APIC: take noapic or nolapic off its command line", always),
-    row(RemedyId::GuestLapicTimer, Place::Guest, "let the guest use its APIC's timer in place of the PIT: take nolapic_timer or noapictimer off its command line", always),
+    row(RemedyId::GuestLapicTimer, Place::Guest, "let the guest use its APIC's timer in place of the PIT or the HPET: take nolapic_timer or noapictimer off its command line", always),
     row(RemedyId::Msi, Place::Guest, "let devices signal by MSI: take pci=nomsi off the guest's command line, or use devices that have MSI-X", always),
     row(RemedyId::Ioeventfd, Place::Vmm, "let notifications wake a thread in place of the VMM's vCPU loop (QEMU: ioeventfd=on, its default; for disks an iothread)", |_| {
         Applies::If("the register is a virtio queue's notification")
@@ -172,6 +168,16 @@ pub const REMEDIES: &[Remedy] = &[
     row(RemedyId::NoHaltPoll, Place::Host, "let halted vCPUs sleep at once: echo 0 > /sys/module/kvm/parameters/halt_poll_ns", |_| {
         Applies::If("the host's processor time matters more than how soon the guest wakes up")
     }).file(files::HALT_POLL, "0"),
+    // Linux arch/x86/kvm/lapic.c, `apic_sync_pv_eoi_to_guest`: the guest clears a bit in its memory in place of a write that exits.
+    row(RemedyId::PvEoi, Place::Vmm, "let the guest end interrupts in its memory (QEMU: -cpu ...,kvm-pv-eoi=on, its default)", ends_in_memory)
+        .qemu("-cpu ...,kvm-pv-eoi=on", "kvm-pv-eoi=on"),
+    // QEMU docs/system/i386/hyperv.rst, "hv-vapic": the guest ends interrupts in a page that it shares with KVM.
+    row(RemedyId::HvVapic, Place::Vmm, "let Windows end interrupts in its memory (QEMU: -cpu ...,hv-vapic)", without_virtual_apic)
+        .qemu("-cpu ...,hv-vapic", "hv-vapic"),
+    // Linux drivers/char/rtc.c, drivers/rtc/rtc-mc146818-lib.c, `mc146818_get_time`: ten registers, some of them twice.
+    row(RemedyId::RtcReads, Place::Guest, "read the system's clock in place of /dev/rtc: `fuser /dev/rtc0` names the program", |_| {
+        Applies::If("a program of a Linux guest keeps reading the time from it")
+    }),
 ];
 
 // Each remedy has its row.
@@ -190,7 +196,6 @@ pub(super) const OF_LINUX: &[RemedyId] = &[
     RemedyId::GuestHaltpoll,
     RemedyId::GuestIdlePoll,
     RemedyId::NoIdlePoll,
-    RemedyId::IoDelay,
     RemedyId::GuestApic,
     RemedyId::GuestLapicTimer,
     RemedyId::Msi,
@@ -199,6 +204,8 @@ pub(super) const OF_LINUX: &[RemedyId] = &[
     RemedyId::NoForcedBounce,
     RemedyId::BounceSize,
     RemedyId::NoKvmapf,
+    RemedyId::PvEoi,
+    RemedyId::RtcReads,
 ];
 
 /// Remedies that undo each other, or of which one is wrong where the other is right.
@@ -219,4 +226,6 @@ pub(super) const OPPOSITES: &[(RemedyId, RemedyId)] = &[
     (RemedyId::HaltPoll, RemedyId::FewerVcpus),
     // Memory that is locked or waits for its content is not what larger pages help.
     (RemedyId::HugePages, RemedyId::ResidentMemory),
+    // Beside a virtual APIC Hyper-V's page costs what it saves without.
+    (RemedyId::HvVapic, RemedyId::NoHvVapic),
 ];

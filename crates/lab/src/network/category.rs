@@ -13,6 +13,14 @@ pub struct Part {
     pub about: &'static str,
     /// Added to `-cpu host`.
     cpu: &'static str,
+    /// It has KVM's PV EOI.
+    pv_eoi: bool,
+    /// The machine, if not [`MICROVM`].
+    machine: Option<&'static str>,
+    /// The card's device, if not virtio's.
+    card_model: Option<&'static str>,
+    /// The disk's device, if not virtio's.
+    disk_model: Option<&'static str>,
     /// Added to the devices, network card and disk.
     device: &'static str,
     /// Added to the disk.
@@ -29,6 +37,8 @@ pub struct Part {
     modules: &'static [&'static str],
     /// `kvm.halt_poll_ns` of the host.
     halt_poll_ns: Option<&'static str>,
+    /// The host's transparent huge pages.
+    huge_pages: Option<&'static str>,
     /// What shows that the VM has it.
     shows: Shows,
     /// It can be before `+nested`: it is not about card and disk, which no workload uses in L1.
@@ -51,6 +61,10 @@ const NONE: Part = Part {
     name: "",
     about: "",
     cpu: "",
+    pv_eoi: false,
+    machine: None,
+    card_model: None,
+    disk_model: None,
     device: "",
     disk: "",
     arguments: &[],
@@ -59,9 +73,13 @@ const NONE: Part = Part {
     vcpus: None,
     modules: &[],
     halt_poll_ns: None,
+    huge_pages: None,
     shows: Shows::Nothing,
     before_nested: false,
 };
+
+/// PCI for interrupts by message (MSI-X); none of the devices of a PC that would take exits of their own.
+const MICROVM: &str = "microvm,pcie=on,pit=off,pic=off,rtc=off";
 
 /// The part that makes the VM a guest of L1. It divides a category: parts before it are L1's, parts after it the VM's.
 const NESTED: &str = "+nested";
@@ -149,6 +167,88 @@ pub const PARTS: &[Part] = &[
         ..NONE
     },
     Part {
+        name: "+pv-eoi",
+        about: "the VM ends interrupts in memory that it shares with KVM (kvm-pv-eoi, which is on by default outside the lab)",
+        pv_eoi: true,
+        ..NONE
+    },
+    Part {
+        name: "-thp",
+        about: "the host backs the VM with pages of 4 KiB (transparent_hugepage=never)",
+        huge_pages: Some("never"),
+        ..NONE
+    },
+    Part {
+        name: "+pc",
+        about: "the machine is a PC, with HPET, PIT, real-time clock and IDE",
+        machine: Some("pc,vmport=off"),
+        // A ROM of kvmvapic makes QEMU write all registers back. The type of the TSS is then one (11, busy) with which TCG's `check_io`
+        // refuses port accesses of the guest's programs, and the first process makes one.
+        arguments: &["-global", "apic-common.vapic=off"],
+        ..NONE
+    },
+    Part {
+        name: "+ide",
+        about: "the disk is on IDE (needs +pc)",
+        disk_model: Some("ide-hd,drive=disk0,bus=ide.0"),
+        modules: &["ata_piix", "sd_mod"],
+        ..NONE
+    },
+    Part {
+        name: "+nvme",
+        about: "the disk is on NVMe",
+        disk_model: Some("nvme,drive=disk0,serial=vmtax"),
+        modules: &["nvme"],
+        ..NONE
+    },
+    Part {
+        name: "+e1000",
+        about: "the card is an e1000 (needs +pc)",
+        card_model: Some("e1000,netdev=net0,romfile="),
+        modules: &["e1000"],
+        ..NONE
+    },
+    Part {
+        name: "+nomsi",
+        about: "devices signal by lines and not by messages (pci=nomsi; needs +pc)",
+        words: "pci=nomsi",
+        shows: Shows::Word("command line", "pci=nomsi"),
+        ..NONE
+    },
+    Part {
+        name: "+acpi-pm",
+        about: "the VM's clock is the ACPI power management timer (needs +pc)",
+        words: "clocksource=acpi_pm",
+        shows: Shows::Word("clocksource", "acpi_pm"),
+        ..NONE
+    },
+    Part {
+        name: "+hpet",
+        about: "the VM's clock is the HPET (needs +pc)",
+        words: "clocksource=hpet",
+        shows: Shows::Word("clocksource", "hpet"),
+        ..NONE
+    },
+    Part {
+        name: "+hpet-timer",
+        about: "the VM's timer is the HPET's and not its APIC's (nolapic_timer; needs +pc)",
+        words: "nolapic_timer",
+        shows: Shows::Word("command line", "nolapic_timer"),
+        ..NONE
+    },
+    Part {
+        name: "+hyperv",
+        about: "the VM sees Hyper-V and not KVM, with Hyper-V's clock (hv-time), as Windows does (needs +pc)",
+        cpu: ",kvm=off,hv-relaxed,hv-vpindex,hv-time",
+        ..NONE
+    },
+    Part {
+        name: "+hv-vapic",
+        about: "and ends interrupts in memory that it shares with KVM (hv-vapic; needs +hyperv)",
+        cpu: ",hv-vapic",
+        ..NONE
+    },
+    Part {
         name: NESTED,
         about: "the VM is a guest's guest (L2): QEMU with it runs in a VM of the host (L1), and so does its client. Parts before it are L1's, parts after it the VM's",
         ..NONE
@@ -166,9 +266,10 @@ pub struct Category {
     pub(super) vm: Parts,
 }
 
-/// Sets of modules that a VM can load beside those of every VM.
+/// Sets of modules that a VM of most categories can load beside those of every VM: one saved state is for all of these.
 pub(super) fn module_sets() -> BTreeSet<BTreeSet<&'static str>> {
-    let sets = PARTS.iter().map(|part| part.modules.iter().copied().collect());
+    let usual = PARTS.iter().filter(|part| part.disk_model.or(part.card_model).is_none());
+    let sets = usual.map(|part| part.modules.iter().copied().collect());
     sets.chain([BTreeSet::new()]).collect()
 }
 
@@ -220,6 +321,16 @@ impl Category {
         Ok(())
     }
 
+    /// Modules of its VMs beside those of every VM, a set for each.
+    pub(super) fn module_sets(&self) -> impl Iterator<Item = BTreeSet<&'static str>> {
+        self.outer.iter().chain([&self.vm]).map(Parts::modules)
+    }
+
+    /// One of its VMs is a PC.
+    pub(super) fn has_pc(&self) -> bool {
+        self.outer.iter().chain([&self.vm]).any(Parts::is_pc)
+    }
+
     /// Whether the VM is a guest's guest.
     pub fn is_nested(&self) -> bool {
         self.outer.is_some()
@@ -247,21 +358,36 @@ impl Parts {
 
     /// The model of its processors. PV EOI is off for the reason that docs/lab-method.md states of all Linux guests.
     pub(super) fn cpu(&self) -> String {
-        format!("host,-kvm-pv-eoi{}", self.all(|part| part.cpu))
+        let pv_eoi = if self.0.iter().any(|part| part.pv_eoi) { "" } else { ",-kvm-pv-eoi" };
+        format!("host{pv_eoi}{}", self.all(|part| part.cpu))
+    }
+
+    /// QEMU's machine.
+    pub(super) fn machine(&self) -> &'static str {
+        self.0.iter().find_map(|part| part.machine).unwrap_or(MICROVM)
+    }
+
+    /// It is not a microvm: its firmware is another.
+    pub(super) fn is_pc(&self) -> bool {
+        self.machine() != MICROVM
     }
 
     /// QEMU's netdev and device, on this tap.
     pub(super) fn network(&self, tap: &str) -> [String; 2] {
         let netdev = self.all(|part| part.netdev);
+        let netdev = format!("tap,id=net0,ifname={tap},script=no,downscript=no{netdev}");
+        if let Some(card) = self.0.iter().find_map(|part| part.card_model) {
+            return [netdev, card.to_owned()];
+        }
         let device = self.all(|part| part.device);
-        [
-            format!("tap,id=net0,ifname={tap},script=no,downscript=no{netdev}"),
-            format!("virtio-net-pci,netdev=net0,romfile=,disable-legacy=on{device}"),
-        ]
+        [netdev, format!("virtio-net-pci,netdev=net0,romfile=,disable-legacy=on{device}")]
     }
 
     /// QEMU's disk.
     pub(super) fn disk(&self) -> String {
+        if let Some(disk) = self.0.iter().find_map(|part| part.disk_model) {
+            return disk.to_owned();
+        }
         let (device, disk) = (self.all(|part| part.device), self.all(|part| part.disk));
         format!("virtio-blk-pci,drive=disk0,disable-legacy=on{device}{disk}")
     }
@@ -290,6 +416,11 @@ impl Parts {
     /// `kvm.halt_poll_ns` of the host. No polling unless a part wants it: it replaces waking a thread by using the processor.
     pub(super) fn halt_poll_ns(&self) -> &'static str {
         self.0.iter().find_map(|part| part.halt_poll_ns).unwrap_or("0")
+    }
+
+    /// The host's transparent huge pages. QEMU asks for them for the VM's memory.
+    pub(super) fn huge_pages(&self) -> &'static str {
+        self.0.iter().find_map(|part| part.huge_pages).unwrap_or("madvise")
     }
 
     /// Why this VM does not have them, if so.

@@ -9,7 +9,7 @@ use vmtax_machine::{Initramfs, Mailbox, Options, QUICK_BOOT, Spec, Stop};
 
 use super::category::module_sets;
 use super::site::{FIRMWARE, L1, L1_MIB, QEMU, QUIET, VM_MIB, VMLINUX, initramfs};
-use super::{Category, Client, NetworkPlan, NetworkSetup};
+use super::{Client, NetworkPlan, NetworkSetup};
 use crate::host::{Host, base, modules};
 use crate::{Error, elf};
 
@@ -18,6 +18,8 @@ const FIRMWARE_FOLDERS: [&str; 3] = ["/usr/share/qemu", "/usr/share/seabios", "/
 /// The firmware that a microvm needs.
 const FIRMWARE_FILES: [&str; 4] =
     ["bios-microvm.bin", "pvh.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
+/// And a PC.
+const PC_FIRMWARE: [&str; 1] = ["bios-256k.bin"];
 /// Modules of a host beside KVM's.
 const HOST_MODULES: [&str; 2] = ["tun", "vhost_net"];
 /// And of one with a peer.
@@ -34,13 +36,15 @@ const BUFFER_KIB: u32 = 32 << 10;
 struct Needs {
     l1: bool,
     peer: bool,
+    pc: bool,
 }
 
 impl Needs {
     fn of(plan: &NetworkPlan) -> Needs {
         Needs {
-            l1: plan.categories.iter().any(Category::is_nested),
-            peer: plan.clients.contains(&Client::Peer),
+            l1: plan.cells.iter().any(|cell| cell.category.is_nested()),
+            peer: plan.cells.iter().any(|cell| cell.client == Client::Peer),
+            pc: plan.cells.iter().any(|cell| cell.category.has_pc()),
         }
     }
 
@@ -61,7 +65,7 @@ impl Needs {
 /// The spec of the machine, and its initramfs.
 pub(super) fn spec(setup: &NetworkSetup, plan: &NetworkPlan) -> Result<(Spec, Vec<u8>), Error> {
     let needs = Needs::of(plan);
-    let mut files = vm_files(setup)?;
+    let mut files = vm_files(setup, plan, needs)?;
     let mut vms_mib = needs.vms_mib();
     if needs.l1 {
         let archive = below_tables(archive(setup, &files, &needs.modules(true))?);
@@ -87,12 +91,14 @@ pub(super) fn spec(setup: &NetworkSetup, plan: &NetworkPlan) -> Result<(Spec, Ve
     Ok((spec, archive))
 }
 
-/// QEMU, and what its VMs boot: of all categories, so that one saved state is for all of them.
-fn vm_files(setup: &NetworkSetup) -> Result<Files, Error> {
+/// QEMU, and what its VMs boot: of most categories, so that one saved state is for all of them.
+fn vm_files(setup: &NetworkSetup, plan: &NetworkPlan, needs: Needs) -> Result<Files, Error> {
     let mut files = Files::new();
-    pack(&mut files)?;
+    pack(&mut files, needs.pc)?;
     files.insert(VMLINUX.to_owned(), elf::trimmed_for_qemu(&setup.kernel.vmlinux()?)?);
-    for set in module_sets() {
+    let mut sets = module_sets();
+    sets.extend(plan.cells.iter().flat_map(|cell| cell.category.module_sets()));
+    for set in sets {
         let names: Vec<&str> = VM_MODULES.iter().chain(&set).copied().collect();
         let modules = modules(&setup.kernel, &names)?;
         files.insert(initramfs(&set), below_tables(cpio::archive(&base(&modules))?));
@@ -118,14 +124,14 @@ fn below_tables(mut archive: Vec<u8>) -> Vec<u8> {
 }
 
 /// QEMU, its libraries and its firmware.
-fn pack(files: &mut Files) -> Result<(), Error> {
+fn pack(files: &mut Files, pc: bool) -> Result<(), Error> {
     let problem = |problem: String| Error::Observer { program: QEMU.to_owned(), problem };
     let path = programs::find(QEMU).ok_or_else(|| {
         let how = "it is not installed here; apt-get install --no-install-recommends qemu-system-x86 seabios";
         problem(how.to_owned())
     })?;
     programs::add(files, QEMU, &path, &Path::new("/usr/bin").join(QEMU))?;
-    for name in FIRMWARE_FILES {
+    for name in FIRMWARE_FILES.into_iter().chain(PC_FIRMWARE.into_iter().filter(|_| pc)) {
         let mut places = FIRMWARE_FOLDERS.iter().map(|folder| Path::new(folder).join(name));
         let found = places.find_map(|path| std::fs::read(path).ok()).ok_or_else(|| {
             problem(format!(

@@ -64,9 +64,13 @@ fn vms(parts: &Parts, client: Client, networks: [u8; 2], limit: Duration) -> Sit
 
 fn site(parts: &Parts, vm: &Vm<'_>, network: u8, client: traffic::Client, limit: Duration) -> Site {
     let polling = "/sys/module/kvm/parameters/halt_poll_ns".to_owned();
+    let huge_pages = "/sys/kernel/mm/transparent_hugepage/enabled".to_owned();
     Site {
         network,
-        settings: vec![(polling, parts.halt_poll_ns().to_owned())],
+        settings: vec![
+            (polling, parts.halt_poll_ns().to_owned()),
+            (huge_pages, parts.huge_pages().to_owned()),
+        ],
         qemu: vm.qemu(),
         disk: DISK_BYTES,
         client,
@@ -126,15 +130,13 @@ impl Vm<'_> {
             "-no-reboot",
             "-accel",
             "kvm",
-            // PCI for interrupts by message (MSI-X); none of the devices of a PC that would take exits of their own.
-            "-machine",
-            "microvm,pcie=on,pit=off,pic=off,rtc=off",
             "-chardev",
             "file,id=console,path=/dev/stdout,append=on",
             "-serial",
             "chardev:console",
         ];
         let own = [
+            ("-machine", parts.machine().to_owned()),
             ("-kernel", format!("/{VMLINUX}")),
             ("-L", format!("/{FIRMWARE}")),
             ("-name", "vm,debug-threads=on".to_owned()),
@@ -185,6 +187,11 @@ mod tests {
             ("plain+poll", " idle=poll"),
             ("plain+haltpoll", "-initrd /vm/initramfs-cpuidle_haltpoll"),
             ("plain-x2apic", "-kvm-pv-eoi,-x2apic"),
+            ("plain+pc+ide", "-machine pc,vmport=off -kernel"),
+            ("plain+pc+ide", "-device ide-hd,drive=disk0,bus=ide.0"),
+            ("plain+pc+ide", "-initrd /vm/initramfs-ata_piix-sd_mod"),
+            ("plain+pc+e1000", "-device e1000,netdev=net0,romfile=,mac=52:54:00:12:34:56"),
+            ("plain+pv-eoi", "-cpu host -smp"),
         ] {
             assert!(line(name).contains(word) && !plain.contains(word), "{}", line(name));
         }

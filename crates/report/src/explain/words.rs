@@ -4,6 +4,7 @@ mod evidence;
 mod findings;
 mod phrases;
 mod results;
+mod trials;
 
 use vmtax_analyse::explain::{Compared, Costliest, Found, Question, Record, Says, Verdict};
 
@@ -13,6 +14,8 @@ use phrases::SMALL_PAGES;
 pub(crate) use evidence::evidence;
 pub(crate) use findings::finding;
 pub(crate) use results::{figures, workload};
+pub(crate) use trials::trial;
+pub use trials::whole_trial;
 
 /// A part of the time that is nothing to gain.
 const LITTLE: f64 = 0.01;

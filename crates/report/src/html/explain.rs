@@ -124,7 +124,10 @@ fn findings(explained: &Explained<'_>) -> Markup {
                         h3 { (printable(&sentence(&said.means))) " " span.badge { (finding.certainty.name()) } }
                         ul { @for line in &finding.evidence { li { (marked(&printable(&words::evidence(line)))) } } }
                         p { strong { "Cost: " } (cost(&finding.cost)) "." }
-                        @for one in &finding.remedies { p { strong { "Do: " } (marked(&advice(one))) "." } }
+                        @for one in &finding.remedies { p {
+                            strong { "Do: " } (marked(&advice(one))) ". "
+                            (marked(&sentence(&words::whole_trial(&one.remedy.id.trial())))) "."
+                        } }
                         @for (id, why) in &finding.refused { p.note { "Not " (id.name()) ": " (marked(why)) "." } }
                         p.note { "Disproved if " (marked(said.disproof)) ". Next: " (marked(said.next)) "." }
                     }

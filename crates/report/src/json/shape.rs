@@ -63,6 +63,7 @@ pub(super) struct Taker<'a> {
     pub(super) vm: Option<u32>,
     pub(super) vcpu: Option<u32>,
     pub(super) own: bool,
+    pub(super) recorder: bool,
     pub(super) count: u64,
     pub(super) time_ns: u64,
 }

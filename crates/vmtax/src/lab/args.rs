@@ -8,6 +8,7 @@ use vmtax_lab::suite::{Definition, SUITES, Suite};
 use vmtax_lab::{Host, OF_ALL_KERNELS};
 
 use super::network::NetworkArgs;
+use super::remedy::RemedyArgs;
 use crate::flags::{OutputArgs, TableFormat};
 use crate::report::Format;
 
@@ -26,6 +27,7 @@ pub(crate) enum LabVerb {
     Series(Box<SeriesArgs>),
     BisectStep(Box<BisectArgs>),
     Network(Box<NetworkArgs>),
+    Remedy(Box<RemedyArgs>),
     List(ListArgs),
 }
 

@@ -123,12 +123,8 @@ fn plan(args: &NetworkArgs) -> anyhow::Result<NetworkPlan> {
             ),
         );
     }
-    Ok(NetworkPlan {
-        categories: args.vm.clone(),
-        clients: args.client.clone(),
-        workloads: args.workload.clone(),
-        operations: args.operations,
-    })
+    let plan = NetworkPlan::of_all(&args.vm, &args.client, &args.workload);
+    Ok(NetworkPlan { operations: args.operations, ..plan })
 }
 
 pub(super) fn run(args: &NetworkArgs) -> anyhow::Result<()> {
@@ -150,10 +146,7 @@ pub(super) fn run(args: &NetworkArgs) -> anyhow::Result<()> {
         0 => Ok(()),
         count => Err(Fault::new(
             Code::Machine,
-            format!(
-                "{count} of {} VMs were not measured:",
-                plan.categories.len() * plan.clients.len() * plan.workloads.len()
-            ),
+            format!("{count} of {} VMs were not measured:", plan.cells.len()),
         )
         .detailed(failures)
         .into()),

@@ -295,3 +295,123 @@ fn folders_of_logs_are_results() {
     let says = report["verdict"]["says"].as_str().unwrap();
     assert!(says.contains("snp-direct-medium loses 82.6 % of amd-direct-medium"), "{says}");
 }
+
+/// A change of recordings of trials: the subjects with what became of each, before and after, for an operation.
+fn changed(
+    before: &str,
+    after: &str,
+    operations: u64,
+) -> (String, Vec<(String, String, f64, f64)>) {
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/cases");
+    let words = format!(
+        "explain --before remedy-{before}/run --after remedy-{after}/run --operations {operations} --format json"
+    );
+    let report: Value = serde_json::from_slice(&stdout(&cases, &words)).unwrap();
+    assert_eq!(report["schema"], "vmtax-change-1");
+    let rows = report["changes"].as_array().unwrap().iter().map(|row| {
+        let word = |key: &str| row[key].as_str().unwrap().to_owned();
+        let rate = |key: &str| row[key].as_f64().unwrap();
+        (word("subject"), word("fate"), rate("before"), rate("after"))
+    });
+    (report["result"].as_str().unwrap().to_owned(), rows.collect())
+}
+
+/// The same 200 reads from an IDE disk and from virtio: its registers go, a notification comes instead.
+#[test]
+fn a_change_of_the_disk_shows_what_went_and_what_came_instead() {
+    let (result, rows) = changed("dev-disk-ide", "dev-disk-virtio", 200);
+    assert_eq!(
+        result,
+        "29.2 -> 3.93 exits per operation, 86.5 % fewer; gone: ide-disk, device-registers; instead: notifications"
+    );
+    let expected = [
+        ("ide-disk", "gone", 16.0, 0.0),
+        ("device-registers", "gone", 10.0, 0.0),
+        ("notifications", "came instead", 0.0, 1.0),
+        ("no-virtual-apic", "fewer", 1.955, 1.165),
+        ("halts", "more", 0.43, 1.055),
+        ("guest-timer", "fewer", 0.21, 0.18),
+        ("cpuid", "same", 0.175, 0.175),
+        ("serial-console", "same", 0.325, 0.325),
+        ("others", "fewer", 0.065, 0.03),
+    ];
+    let expected = expected
+        .map(|(subject, fate, before, after)| (subject.to_owned(), fate.to_owned(), before, after));
+    assert_eq!(rows, expected);
+    // The other way round, what came has gone.
+    let (result, _) = changed("dev-disk-virtio", "dev-disk-ide", 200);
+    assert_eq!(
+        result,
+        "3.93 -> 29.2 exits per operation, 642.0 % more; gone: notifications; instead: ide-disk, device-registers"
+    );
+}
+
+/// MSI in place of lines: two exits of each read go, and nothing comes instead.
+#[test]
+fn a_change_to_msi_takes_two_exits_away() {
+    let (result, rows) = changed("nomsi-read", "base-read", 100);
+    assert_eq!(result, "6.16 -> 4.42 exits per operation, 28.2 % fewer; gone: level-interrupts");
+    assert_eq!(rows[0], ("level-interrupts".to_owned(), "gone".to_owned(), 2.0, 0.0));
+}
+
+/// A recording of so many exits, one each millisecond, each of so many microseconds.
+fn of_exits(count: u64, us: u64, reason: &str, event: &str) -> String {
+    let at = |ns: u64, event: &str| {
+        let (s, frac) = (1 + ns / 1_000_000_000, ns % 1_000_000_000);
+        format!("CPU 0/KVM 4000/4001 [000] {s}.{frac:09}: {event}\n")
+    };
+    let mut text = at(0, "kvm:kvm_entry: vcpu 0, rip 0x1000");
+    for number in 1..=count {
+        let ns = number * 1_000_000;
+        let exit = format!(
+            "kvm:kvm_exit: vcpu 0 reason {reason} rip 0x1000 info1 0x0 info2 0x0 intr_info 0x0 error_code 0x0"
+        );
+        text += &at(ns, &exit);
+        text += &at(ns + 100, event);
+        text += &at(ns + us * 1000, "kvm:kvm_entry: vcpu 0, rip 0x1002");
+    }
+    text
+}
+
+/// On hardware a change has times, and without a number of operations it is over seconds.
+#[test]
+fn a_change_has_times_where_the_recordings_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: String| fs::write(folder.path().join(name), text).unwrap();
+    put(
+        "serial",
+        of_exits(
+            100,
+            20,
+            "IO_INSTRUCTION",
+            "kvm:kvm_pio: pio_write at 0x3f8 size 1 count 1 val 0x41",
+        ),
+    );
+    put("msr", of_exits(50, 2, "MSR_WRITE", "kvm:kvm_msr: msr_write 6e0 = 0x1234"));
+    let report = |words: &str| -> Value {
+        let words = format!("explain --before serial --after msr {words} --format json");
+        serde_json::from_slice(&stdout(folder.path(), &words)).unwrap()
+    };
+    let each = report("--operations 50");
+    assert_eq!(
+        each["result"],
+        "2.00 -> 1.00 exits per operation, 50.0 % fewer; 2.00 \u{b5}s in them in place of 40.0 \u{b5}s; gone: serial-console; instead: guest-timer"
+    );
+    assert_eq!(each["changes"][0]["before_time_ns"], 40_000.0);
+    let seconds = report("");
+    assert_eq!(seconds["per"], "second");
+    let rates = (&seconds["exits"]["before"], &seconds["exits"]["after"]);
+    let whole = |rate: &Value| rate.as_f64().unwrap().round();
+    assert_eq!((whole(rates.0), whole(rates.1)), (1000.0, 1000.0));
+}
+
+/// One of two recordings shows no change.
+#[test]
+fn a_change_needs_both_recordings() {
+    for words in ["explain --before run", "explain --after run", "explain run --before a --after b"]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let output = Program::new().command(folder.path(), words).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words}");
+    }
+}

@@ -9,11 +9,12 @@ use serde_json::Value;
 use crate::check::vmtax;
 
 /// Command lines, and the first key of their CSV.
-const COMMANDS: [(&str, &str); 16] = [
+const COMMANDS: [(&str, &str); 17] = [
     ("report td --isa vmx", "table,accelerator,"),
     ("report plain td --isa vmx", "table,recording,host,kernel,"),
     ("diff plain td --isa vmx --length 10s", "table,key,per,"),
     ("explain td --against plain --isa vmx --length 10s", "id,certainty,means,"),
+    ("explain --before plain --after td --isa vmx --length 10s", "subject,fate,before,"),
     ("bench compare results.csv", "workload,metric,unit,"),
     ("doctor --root root", "verdict,check,subject,"),
     ("pages --root root", "pid,name,kind,"),

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use vmtax_analyse::audit::RULES;
+use vmtax_analyse::remedy::REMEDIES;
 use vmtax_report::doctor::words;
+use vmtax_report::explain::whole_trial;
 
 use crate::captures::unpack;
 use crate::check::stdout;
@@ -45,23 +47,43 @@ fn table() -> String {
     text
 }
 
-#[test]
-fn the_document_has_the_table_of_rules() {
-    let path = docs("doctor-settings.md");
+/// Every remedy with its trial.
+fn remedies() -> String {
+    let mut text = String::from("| remedy | where | what to do | trial |\n|---|---|---|---|\n");
+    for row in REMEDIES {
+        let (trial, action) = (whole_trial(&row.id.trial()), row.action.replace('|', "\\|"));
+        writeln!(text, "| `{}` | {} | {action} | {trial} |", row.id, row.place).unwrap();
+    }
+    text
+}
+
+/// The document has this between its two marks.
+fn holds(name: &str, mark: &str, table: &str) {
+    let path = docs(name);
     let text = fs::read_to_string(&path).unwrap();
-    let (start, end) = ("<!-- rules -->\n", "<!-- end of rules -->");
-    let (before, rest) = text.split_once(start).unwrap();
-    let (table_there, after) = rest.split_once(end).unwrap();
-    if table_there == table() {
+    let (start, end) = (format!("<!-- {mark} -->\n"), format!("<!-- end of {mark} -->"));
+    let (before, rest) = text.split_once(&start).unwrap();
+    let (table_there, after) = rest.split_once(&end).unwrap();
+    if table_there == table {
         return;
     }
     if std::env::var_os("VMTAX_WRITE_DOCS").is_some() {
-        fs::write(&path, format!("{before}{start}{}{end}{after}", table())).unwrap();
+        fs::write(&path, format!("{before}{start}{table}{end}{after}")).unwrap();
         return;
     }
     panic!(
-        "docs/doctor-settings.md is not as the rules are; VMTAX_WRITE_DOCS=1 cargo test -p vmtax --test doctor documents writes it"
+        "docs/{name} is not as the table is; VMTAX_WRITE_DOCS=1 cargo test -p vmtax --test doctor documents writes it"
     );
+}
+
+#[test]
+fn the_document_has_the_table_of_rules() {
+    holds("doctor-settings.md", "rules", &table());
+}
+
+#[test]
+fn the_document_has_every_remedy_with_its_trial() {
+    holds("remedies.md", "remedies", &remedies());
 }
 
 /// A published schema, made to refuse fields that it does not name.

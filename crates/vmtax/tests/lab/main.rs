@@ -23,6 +23,7 @@ mod pmu;
 mod profile;
 mod readme;
 mod record;
+mod remedy;
 mod run;
 mod series;
 mod soak;

@@ -104,27 +104,37 @@ fn remedies_of_takers(ledger: &Ledger, takers: &[(&Taker, Taken)]) -> Vec<Remedy
     ids
 }
 
+/// Time that vCPUs waited while others than the recorder had their processors, ns: the recorder's own is a cost of recording.
+fn waited_ns(ledger: &Ledger) -> u64 {
+    ledger.time_total().preempted_ns.saturating_sub(ledger.recorder_ns())
+}
+
 /// The VM has more vCPUs than the computer has processors.
 fn has_too_many_vcpus(ledger: &Ledger) -> bool {
     let cpus = ledger.recording.cpus as usize;
     cpus > 0 && ledger.time.len() > cpus
 }
 
-/// The part of the running time in which vCPUs wait for processors, if it is more than some turns.
+/// The part of the running time in which vCPUs wait for processors that others than the recorder have, if it is more than some turns.
 pub(in crate::explain) fn lasting_contention(ledger: &Ledger) -> Option<f64> {
-    ledger.contention().filter(|_| ledger.time_total().preempted_ns >= SOME_SLICES_NS)
+    ledger.contention()?;
+    let waited_ns = waited_ns(ledger);
+    let running_ns = running_ns(&ledger.time_total());
+    (waited_ns >= SOME_SLICES_NS).then(|| waited_ns as f64 / running_ns.max(1) as f64)
 }
 
 /// vCPUs wait for processors.
 pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Option<Finding> {
     let share = lasting_contention(ledger)?;
-    // Who runs on an emulated host is real; for how long goes by the emulator's clock, and a little of it is the recorder's.
+    // Who runs on an emulated host is real; for how long goes by the emulator's clock.
     let emulated = ledger.recording.emulated.is_some();
     if share < if emulated { TAX_MATTERS } else { WORTH } {
         return None;
     }
     let time = ledger.time_total();
-    let takers = ledger.takers();
+    let all = ledger.takers();
+    let takers: Vec<(&Taker, Taken)> =
+        all.iter().filter(|(taker, _)| !taker.is_recorder(&ledger.recording)).copied().collect();
     let count = total(takers.iter().map(|(_, taken)| taken.count));
     let holder = if is_throttled(&takers) {
         Holder::Quota
@@ -137,7 +147,7 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
     };
     let certainty = if emulated { Certainty::Likely } else { Certainty::Certain };
     let mut finding = Finding::new(Found::Contention(holder), certainty);
-    let named: Vec<(String, f64)> = takers
+    let named: Vec<(String, f64)> = all
         .iter()
         .take(NAMED)
         .map(|(taker, taken)| {
@@ -145,10 +155,13 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
             (taker.label(&ledger.recording), part)
         })
         .collect();
-    let (time_ns, running_ns) = (time.preempted_ns, running_ns(&time));
+    let (time_ns, running_ns) = (waited_ns(ledger), running_ns(&time));
     finding.evidence.push(Evidence::Preempted { ns: time_ns, running_ns });
     if !named.is_empty() {
         finding.evidence.push(Evidence::Takers(named));
+    }
+    if ledger.recorder_ns() > 0 {
+        finding.evidence.push(Evidence::Recorder { ns: ledger.recorder_ns(), running_ns });
     }
     let worst = ledger.time.iter().filter_map(|((_, vcpu), t)| Some((t.contention()?, vcpu)));
     if let Some((most, vcpu)) = worst.max_by(|a, b| a.0.total_cmp(&b.0))

@@ -75,6 +75,15 @@ pub(crate) fn evidence(line: &Evidence) -> String {
             duration(*ns as f64),
             duration(*running_ns as f64)
         ),
+        Evidence::Recorder { ns, running_ns } => format!(
+            "the recorder itself had them for another {}, {} of the running time: a cost of recording",
+            duration(*ns as f64),
+            percent(*ns as f64 / (*running_ns).max(1) as f64)
+        ),
+        Evidence::FewDebugWrites(count) => format!(
+            "{} writes: a release build of the firmware does some hundred at a boot",
+            numbers::count(*count)
+        ),
         Evidence::Takers(takers) => format!("their processors ran: {}", with_shares(takers)),
         Evidence::WorstVcpu(vcpu, share) => format!("most: vCPU {vcpu}, {}", percent(*share)),
         Evidence::Counter { name, here, base } => format!(

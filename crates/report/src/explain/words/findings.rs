@@ -36,6 +36,11 @@ fn of_subject(subject: Subject) -> Words {
             "the guest's current clock event device is lapic",
             WHO,
         ),
+        Subject::HpetTimer => (
+            "the guest runs its timer on the HPET",
+            "the guest's current clock event device is lapic",
+            "/sys/devices/system/clockevents/clockevent*/current_device and the command line of the guest",
+        ),
         Subject::SerialConsole => ("the guest writes to a serial port, byte by byte", SAME, WHO),
         Subject::DebugConsole => {
             ("firmware or a guest writes to a debug port", "the firmware is a release build", WHO)
@@ -67,7 +72,7 @@ fn of_subject(subject: Subject) -> Words {
         Subject::VmwarePort => ("the guest uses VMware's backdoor port", SAME, WHO),
         Subject::LegacyDevice => ("the guest uses an old device of the PC", SAME, WHO),
         Subject::LevelInterrupts => (
-            "devices use level-triggered interrupts of the I/O APIC",
+            "devices use level-triggered interrupts, whose handlers read the APIC's trigger modes and each device's status",
             "/proc/interrupts in the guest shows no IO-APIC-fasteoi that counts up",
             WHO,
         ),
@@ -85,6 +90,11 @@ fn of_subject(subject: Subject) -> Words {
             "the guest notifies queues of devices; without kvm_userspace_exit the recording does not show whether the kernel (ioeventfd) or the VMM handles that",
             "the addresses are no device's queue",
             "kvm:kvm_userspace_exit beside the exits",
+        ),
+        Subject::NvmeDoorbells => (
+            "the guest writes doorbells of an emulated NVMe disk: two for each request",
+            "the addresses are no NVMe controller's",
+            WHOSE,
         ),
         Subject::DeviceRegisters => (
             "the VMM emulates a device: each register access is an exit",

@@ -1,0 +1,345 @@
+//! What a trial of a remedy showed: counts before and after it, and what came instead; or why there was no trial.
+//!
+//! A trial is run and not argued: the same load in two VMs on an emulated host, one with the symptom and one with the remedy, its exits
+//! counted by the host's kernel. `vmtax lab remedy` repeats those of [`TrialVmm::Qemu`].
+
+use vmtax_events::words;
+
+use super::id::RemedyId;
+
+words! {
+    /// The emulated host of a trial.
+    pub enum TrialHost {
+        /// QEMU TCG.
+        Amd = "AMD",
+        /// Bochs.
+        Intel = "Intel",
+    }
+}
+
+words! {
+    /// What ran the VM of a trial.
+    pub enum TrialVmm {
+        /// QEMU with a Linux guest.
+        Qemu = "QEMU 7.2",
+        /// The lab's own, with a payload for the operation.
+        Lab = "the lab's VMM",
+    }
+}
+
+words! {
+    /// What a trial counts.
+    pub enum Unit {
+        /// Exits.
+        Exits = "exits",
+        /// Accesses of one device, of all exits of a boot.
+        Accesses = "accesses",
+        /// Faults of the nested page tables.
+        Faults = "page faults",
+        /// Instructions of the host, of a step that takes one exit in both.
+        Instructions = "instructions",
+        /// The part of the running time in which a vCPU waits for a processor.
+        Waiting = "% of the running time waited",
+    }
+}
+
+words! {
+    /// What the remedy did to the count.
+    pub enum Effect {
+        /// It fell.
+        Fewer = "fewer",
+        /// It is the same, as far as repetitions of one VM differ.
+        Same = "same",
+        /// It rose.
+        More = "more",
+    }
+}
+
+words! {
+    /// Why a remedy was not tried.
+    pub enum Untried {
+        /// A host whose counts are exact has one.
+        TwoProcessors = "it needs two processors, and an emulated host with exact counts has one",
+        /// AVIC; APICv by Bochs 3.0 ends a Linux guest.
+        VirtualApic = "no open emulator has an APIC virtualization that a Linux guest survives",
+        /// In no emulator.
+        IpiVirtualization = "no open emulator has IPI virtualization",
+        /// In no emulator.
+        VirtualVmload = "no open emulator has virtual VMLOAD and VMSAVE",
+        /// In no emulator of a host with KVM.
+        Counters = "no open emulator of a host with KVM has performance counters",
+        /// In no emulator.
+        NodeDistance = "it changes no exit, and no emulator has the time of a remote access",
+        /// With HVCI, or Hyper-V in it.
+        Windows = "it needs Windows with Hyper-V in the guest",
+        /// No distribution has one.
+        DebugFirmware = "no distribution has a debug build of firmware; SeaBIOS's release build writes 145 to 712 times at a boot",
+        /// A series of patches.
+        NoKernel = "no released kernel has it",
+        /// It could be.
+        NotYet = "not yet",
+    }
+}
+
+/// The least and the most of some repetitions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    /// The least.
+    pub least: f64,
+    /// The most.
+    pub most: f64,
+}
+
+/// A trial.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tried {
+    /// The emulated host.
+    pub host: TrialHost,
+    /// The release of its kernel.
+    pub kernel: &'static str,
+    /// What ran the VM.
+    pub vmm: TrialVmm,
+    /// What was counted.
+    pub unit: Unit,
+    /// For each of what: "read of 4 KiB".
+    pub per: &'static str,
+    /// Without the remedy.
+    pub before: Figures,
+    /// With it.
+    pub after: Figures,
+    /// What else it changed, what came instead, or how the trial differs from the advice.
+    pub note: Option<&'static str>,
+}
+
+/// A trial, or why there was none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Trial {
+    /// What it showed.
+    Tried(Tried),
+    /// Why there was none.
+    Untried(Untried),
+}
+
+/// Repetitions of one VM differ by this part: exits of sleeps by 5 %, of clock readings by 1.5 %, of disks not at all.
+const SPREAD: f64 = 0.05;
+
+impl Effect {
+    /// What these counts show.
+    pub fn of(before: Figures, after: Figures) -> Effect {
+        if after.most < before.least * (1.0 - SPREAD) {
+            Effect::Fewer
+        } else if after.least > before.most * (1.0 + SPREAD) {
+            Effect::More
+        } else {
+            Effect::Same
+        }
+    }
+}
+
+impl Tried {
+    /// What the remedy did to the count.
+    pub fn effect(&self) -> Effect {
+        Effect::of(self.before, self.after)
+    }
+
+    /// On the Intel host, where the lab's VMM runs.
+    const fn on_intel(self) -> Tried {
+        Tried { host: TrialHost::Intel, ..self }
+    }
+
+    const fn by_lab(self) -> Tried {
+        Tried { vmm: TrialVmm::Lab, ..self }
+    }
+
+    const fn with(self, kernel: &'static str) -> Tried {
+        Tried { kernel, ..self }
+    }
+
+    const fn note(self, note: &'static str) -> Tried {
+        Tried { note: Some(note), ..self }
+    }
+
+    const fn done(self) -> Trial {
+        Trial::Tried(self)
+    }
+}
+
+const fn trial(unit: Unit, per: &'static str, before: [f64; 2], after: [f64; 2]) -> Tried {
+    let [before, after] = [
+        Figures { least: before[0], most: before[1] },
+        Figures { least: after[0], most: after[1] },
+    ];
+    let (host, vmm, kernel) = (TrialHost::Amd, TrialVmm::Qemu, "6.12.117");
+    Tried { host, kernel, vmm, unit, per, before, after, note: None }
+}
+
+/// Exits of the AMD host with QEMU, by repetitions.
+const fn exits(per: &'static str, before: [f64; 2], after: [f64; 2]) -> Tried {
+    trial(Unit::Exits, per, before, after)
+}
+
+/// The same, of one run or of some that are equal.
+const fn exact(per: &'static str, before: f64, after: f64) -> Tried {
+    exits(per, [before; 2], [after; 2])
+}
+
+const SLEEP: &str = "sleep of 1 ms";
+const SHORT_SLEEP: &str = "sleep of 50 us";
+const READ: &str = "read of 4 KiB";
+const REQUEST: &str = "request of 64 B";
+const BOOT: &str = "boot";
+
+impl RemedyId {
+    /// Its trial, or why there was none.
+    pub const fn trial(self) -> Trial {
+        use RemedyId as R;
+        use Trial::Untried as No;
+        match self {
+            R::VcpuPinning
+            | R::CpuIsolation
+            | R::IothreadPinning
+            | R::IrqThreads
+            | R::HostNohzFull
+            | R::IrqAffinity
+            | R::PvSpinHint
+            | R::SpinPinning => No(Untried::TwoProcessors),
+            R::Avic | R::HvApicv => No(Untried::VirtualApic),
+            R::Ipiv => No(Untried::IpiVirtualization),
+            R::Vls => No(Untried::VirtualVmload),
+            R::GuestNmiWatchdog | R::FewerEvents => No(Untried::Counters),
+            R::NumaNode => No(Untried::NodeDistance),
+            R::HvEvmcs | R::NestedMbec => No(Untried::Windows),
+            R::ReleaseFirmware => No(Untried::DebugFirmware),
+            R::FewerVcpus
+            | R::KsmOff
+            | R::ResidentMemory
+            | R::BounceSize
+            | R::NoKvmapf
+            | R::HvTlbflush
+            | R::PvIpi
+            | R::ThpDefer
+            | R::HugetlbMemory
+            | R::NoHaltPoll => No(Untried::NotYet),
+            R::PrivateHugePages => No(Untried::NoKernel),
+            R::CpuQuota => trial(Unit::Waiting, "busy loop", [90.0; 2], [14.0; 2])
+                .note("10 % of a processor, then no quota: most of the rest is the recorder's")
+                .done(),
+            R::GuestNohzFull => exits("busy loop", [951.0, 962.0], [1124.0, 1352.0])
+                .note("two vCPUs on one processor, where the tick stays: not what the advice is for")
+                .done(),
+            R::HaltPoll => exits(SHORT_SLEEP, [4.60, 4.71], [4.67; 2])
+                .note("the wait gets shorter, which is no exit")
+                .done(),
+            R::GuestHaltpoll => exits(SHORT_SLEEP, [4.60, 4.71], [4.68; 2])
+                .note("HLT 1.07 -> 0.05, host interrupts 0 -> 1.04, which wake the vCPU that polls")
+                .done(),
+            R::GuestIdlePoll => exits(SHORT_SLEEP, [4.60, 4.71], [5.77, 5.79])
+                .note("HLT 1.07 -> 0, host interrupts 0 -> 1.60, which wake the vCPU that polls")
+                .done(),
+            R::NoIdlePoll => exits(SHORT_SLEEP, [5.77, 5.79], [4.60, 4.71])
+                .note("host interrupts 1.60 -> 0, HLT 0 -> 1.07")
+                .done(),
+            R::GuestClocksource => exits("clock reading", [1.081, 1.096], [0.0; 2])
+                .note("acpi_pm and HPET, then kvm-clock and tsc")
+                .done(),
+            R::SerialConsole => exits("line of 63 B", [91.3, 92.4], [12.9, 13.3])
+                .note("ttyS0, then hvc0; 3 of both are the trial's own")
+                .done(),
+            R::VirtioDisk => exact(READ, 29.0, 3.86)
+                .note("16 accesses of IDE and 10 of bus mastering become a notification")
+                .done(),
+            R::VirtioDisplay => exact("text cell", 1.0, 0.0).note("with no VGA at all").done(),
+            R::NoI8042 => trial(Unit::Accesses, BOOT, [212.0; 2], [33.0; 2])
+                .note("of ports 0x60 and 0x64, with psmouse; the rest probes for a controller")
+                .done(),
+            R::GuestApic => exits(SLEEP, [7.82, 8.92], [6.16, 6.27]).note("noapic").done(),
+            R::GuestLapicTimer => exits(SLEEP, [11.65, 14.28], [6.16, 6.27])
+                .note("nolapic_timer: the HPET; without a HPET too the guest hangs")
+                .done(),
+            R::Msi => exact(READ, 6.72, 4.48)
+                .note("virtio-blk: readings of the APIC's trigger mode 1.0 -> 0, of the interrupt status 1.0 -> 0")
+                .done(),
+            R::Ioeventfd => {
+                exact(READ, 3.83, 3.86).note("shortens each: exits to the VMM 1.0 -> 0").done()
+            }
+            R::Vhost => exits(REQUEST, [4.87, 5.33], [4.36; 2])
+                .note("halts vary; notifications stay, and QEMU's turns go")
+                .done(),
+            R::ParavirtualDevice => exact(REQUEST, 14.7, 5.3)
+                .note("e1000, then virtio-net; NVMe 5.02 per read, virtio-blk 3.86")
+                .done(),
+            R::TscDeadline => exits(SLEEP, [6.16, 6.26], [6.20, 6.27])
+                .note("an arming is one exit either way")
+                .done(),
+            R::X2apic => exits(SLEEP, [6.13, 6.27], [6.20, 6.27])
+                .note("shortens each: an MSR in place of an access that is decoded")
+                .done(),
+            R::Apicv => exact("reading of an APIC register", 1.0, 0.0)
+                .on_intel()
+                .by_lab()
+                .note("Bochs 3.0, whose interrupts end a guest")
+                .done(),
+            R::HugePages => trial(Unit::Faults, "MiB first touched", [142.66; 2], [0.25; 2])
+                .note("THP never, then always")
+                .done(),
+            R::PreFault => trial(Unit::Faults, "2 MiB of guest_memfd", [512.0; 2], [0.0; 2])
+                .by_lab()
+                .with("7.3.4")
+                .done(),
+            R::ConvertRegions => {
+                let each = 14_990.0 * 512.0;
+                trial(Unit::Instructions, "2 MiB made shared", [each; 2], [1_311_088.0; 2])
+                    .by_lab()
+                    .note("512 hypercalls, then one")
+                    .done()
+            }
+            R::Ept => trial(Unit::Instructions, "page first touched", [8_503.0; 2], [6_380.0; 2])
+                .on_intel()
+                .by_lab()
+                .note("one exit either way; without EPT context switches and flushes are exits, too")
+                .done(),
+            R::Npt => exact("context switch", 4.10, 0.62)
+                .note("608 -> 33 faults per MiB touched")
+                .done(),
+            R::ShadowVmcs => exact("CPUID of L2", 11.0, 4.0)
+                .on_intel()
+                .by_lab()
+                .note("24,061 -> 17,099 instructions")
+                .done(),
+            R::Vgif => exact("CPUID of L2", 8.0, 6.0)
+                .by_lab()
+                .note("36,450 -> 30,261 instructions")
+                .done(),
+            R::PreemptionTimer => exact("expiry of a timer", 1.0, 1.0)
+                .on_intel()
+                .by_lab()
+                .note("shortens the arming: 1,723 -> 1,305 instructions")
+                .done(),
+            R::NoForcedBounce => exact("KiB sent", 0.259, 0.126)
+                .with("6.1.0")
+                .note("a read takes more without it, 2.09 -> 2.58: the vCPU halts again")
+                .done(),
+            R::NoHvVapic => exits(SLEEP, [4.75, 5.14], [6.01; 2])
+                .note("without APICv and AVIC, where it is the wrong way: ends of interrupts come back")
+                .done(),
+            R::HvVapic => exits(SLEEP, [6.01; 2], [4.75, 5.14])
+                .note("Linux with kvm=off: ends of interrupts 1.38 -> 0")
+                .done(),
+            R::HvStimer => exits(SLEEP, [4.77, 5.24], [6.00, 6.75])
+                .note("Linux with kvm=off and hv-stimer-direct, in place of the TSC deadline: ends of interrupts come back")
+                .done(),
+            R::HvTime => exact("clock reading", 1.081, 0.0)
+                .note("Linux with kvm=off, acpi_pm, then the reference TSC page")
+                .done(),
+            R::HvIpi => exits("hand-over between two vCPUs", [3.78, 4.36], [4.07, 4.62])
+                .note("Linux with kvm=off, one target: writes of the ICR 1.09 -> hypercalls 1.24")
+                .done(),
+            R::PvEoi => exits(SLEEP, [6.26, 6.66], [4.79, 5.06])
+                .note("ends of interrupts 1.40 -> 0")
+                .done(),
+            R::RtcReads => exact("reading of the time", 22.0, 0.0)
+                .note("RTC_RD_TIME, then the system's clock")
+                .done(),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! `vmtax lab remedy`: remedies tried on an emulated host.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueHint};
+use serde_json::Value;
+use vmtax_analyse::explain::Subject;
+use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_lab::network::NetworkSetup;
+use vmtax_report::table::{CSV, Cell, Column, JSON, PAGE, Table};
+use vmtax_report::tables::{Section, Tables};
+use vmtax_runs::lab::remedy::{ROWS, RemedyRow, Tried, plan};
+use vmtax_runs::lab::{Done, measure_network};
+use vmtax_runs::{kernels, write_fault};
+use vmtax_store::Claim;
+
+use crate::flags::OutputArgs;
+
+/// Try remedies of `vmtax explain` on an emulated host: the same load in a VM with the symptom and in one with the remedy.
+///
+/// The VMs are those of `vmtax lab network`. Of each remedy: whether `explain` finds the symptom and names the remedy, the exits of an operation before and
+/// after, what went and what came instead, and whether that is what the table of remedies (docs/remedies.md) says. Counts are those of the real KVM,
+/// QEMU and Linux; an emulator has no times of hardware.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  vmtax lab remedy virtio-disk guest-clocksource huge-pages
+  vmtax lab remedy --keep run && vmtax report run       the exits of every VM")]
+pub(crate) struct RemedyArgs {
+    /// Remedies to try; without any all of these.
+    #[arg(value_name = "REMEDY", long_help = remedies())]
+    remedies: Vec<String>,
+
+    /// The kernel of host and VMs, as for `vmtax lab run`.
+    #[arg(long, value_name = "IMAGE", default_value = "distribution", value_hint = ValueHint::FilePath)]
+    kernel: PathBuf,
+
+    /// The folder with the modules of a kernel image.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    modules: Option<PathBuf>,
+
+    /// Boot the host again, and replace its saved state.
+    #[arg(long)]
+    fresh: bool,
+
+    /// Wall-clock timeout of the host's start, and of each VM with its load.
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = vmtax_cli::flags::duration)]
+    limit: Duration,
+
+    /// Keep the run in this folder.
+    #[arg(long, value_name = "RUN", value_hint = ValueHint::AnyPath)]
+    keep: Option<PathBuf>,
+
+    #[command(flatten)]
+    to: OutputArgs,
+}
+
+fn remedies() -> String {
+    let mut text = "Remedies to try; without any all of these\n".to_owned();
+    for row in ROWS {
+        let RemedyRow { remedy, workload, symptom, cured, .. } = row;
+        text.push_str(&format!("\n- {remedy}: {workload} with {symptom}, then {cured}"));
+    }
+    text
+}
+
+pub(super) fn run(args: &RemedyArgs) -> anyhow::Result<()> {
+    let rows = match RemedyRow::chosen(&args.remedies) {
+        Ok(rows) => rows,
+        Err(word) => {
+            let known: Vec<&str> = ROWS.iter().map(|row| row.remedy.name()).collect();
+            let known = known.join(", ");
+            return fail(Code::Usage, format!("{word}: is not tried here; what is: {known}"));
+        }
+    };
+    let plan = match plan(&rows) {
+        Ok(plan) => plan,
+        Err(problem) => return fail(Code::Usage, problem),
+    };
+    let claim = args.keep.as_deref().map(Claim::new).transpose().map_err(write_fault)?;
+    let kernel = kernels::named(&args.kernel, &mut args.modules.iter())?;
+    let (fresh, limit) = (args.fresh, args.limit);
+    let setup = |cache, console| NetworkSetup { kernel, cache, fresh, console, limit };
+    let Done { ledger, failures, .. } = measure_network(setup, &plan, claim)?;
+    let tried: Vec<(&RemedyRow, Option<Tried>)> =
+        rows.iter().map(|row| (*row, row.judge(&ledger))).collect();
+    let emulator = ledger.recording.emulated.clone().unwrap_or_default();
+    let host = format!("Linux {} on {emulator}", ledger.recording.kernel);
+    args.to.write(&shown(&tried, host)?)?;
+    let mut problems = failures;
+    for (row, tried) in &tried {
+        let contradicted = tried.iter().flat_map(|tried| row.contradicts(tried));
+        problems.extend(contradicted.map(|what| format!("{}: {what}", row.remedy)));
+    }
+    match problems.len() {
+        0 => Ok(()),
+        count => Err(Fault::new(Code::Machine, format!("{count} contradictions or failures:"))
+            .detailed(problems)
+            .into()),
+    }
+}
+
+const EMULATED: &str =
+    "Counted on an emulated AMD host: exits of an operation. An emulator has no times of hardware.";
+
+fn shown(tried: &[(&RemedyRow, Option<Tried>)], host: String) -> serde_json::Result<Tables> {
+    let (id, title) = ("remedies", "Remedies".to_owned());
+    let tables = Tables {
+        command: "lab remedy",
+        tool_version: env!("CARGO_PKG_VERSION"),
+        facts: vec![("Host", host)],
+        answer: Vec::new(),
+        emulation: Some(EMULATED.to_owned()),
+        sections: vec![Section { id, title, notes: Vec::new(), table: table(tried) }],
+        json: Value::default(),
+    };
+    tables.with_rows_as_json("vmtax-remedy-1")
+}
+
+type Row<'a> = (&'a RemedyRow, Option<Tried>);
+
+fn table(tried: &[Row<'_>]) -> Table {
+    let all = |column: Column| column.only(PAGE | CSV | JSON);
+    let exits = |at: usize| {
+        move |row: &&Row<'_>| Cell::of(row.1.as_ref(), |tried| Cell::Number(tried.exits[at]))
+    };
+    let flag = |of: fn(&Tried) -> bool| {
+        move |row: &&Row<'_>| Cell::of(row.1.as_ref(), |tried| Cell::Flag(of(tried)))
+    };
+    let subjects = |of: fn(&Tried) -> &[(Subject, f64, f64)]| {
+        move |row: &&Row<'_>| {
+            Cell::of(row.1.as_ref(), |tried| {
+                let one = |(subject, before, after): &(Subject, f64, f64)| {
+                    format!("{subject} {before:.2} -> {after:.2}")
+                };
+                Cell::Name(of(tried).iter().map(one).collect::<Vec<_>>().join(", "))
+            })
+        }
+    };
+    Table::of(tried)
+        .column(Column::words("remedy", "remedy"), |row| Cell::Word(row.0.remedy.name()))
+        .column(Column::words("workload", "load"), |row| Cell::Word(row.0.workload))
+        .column(all(Column::words("symptom", "symptom")), |row| Cell::Word(row.0.symptom))
+        .column(all(Column::words("cured", "with it")), |row| Cell::Word(row.0.cured))
+        .column(Column::short("found", "found"), flag(|tried| tried.found))
+        .column(Column::short("named", "named"), flag(|tried| tried.named))
+        .column(Column::number("before", "before"), exits(0))
+        .column(Column::number("after", "after"), exits(1))
+        .column(Column::short("effect", "effect"), |row| {
+            Cell::of(row.1.as_ref(), |tried| Cell::Word(tried.effect.name()))
+        })
+        .column(Column::words("gone", "went"), subjects(|tried| &tried.gone))
+        .column(Column::words("instead", "came"), subjects(|tried| &tried.instead))
+        .table()
+}
