@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
-use vmtax_analyse::audit::{self, Input, What};
+use vmtax_analyse::audit::{self, Advice, Fix, Input, What};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
 use vmtax_events::setting::{Settings, System, VmProcess};
@@ -161,6 +161,12 @@ fn of_configuration(args: &DoctorArgs, path: &Path, vm: VmProcess) -> anyhow::Re
         let is_known = !matches!(finding.found.what, What::Unread(_));
         finding.check.place() == "VM" && is_known
     });
+    for finding in &mut findings {
+        // A configuration has no threads yet.
+        if let Some(Fix::Pin(_)) = finding.found.fix {
+            finding.found.fix = Some(Fix::Advice(Advice::PinInConfiguration));
+        }
+    }
     let audit = Audit {
         tool_version: VERSION,
         root: &path.display().to_string(),
