@@ -8,12 +8,16 @@ mod words;
 
 use std::collections::BTreeMap;
 
-use vmtax_events::setting::{Fact, Thread, Unknown, VmProcess};
+use vmtax_events::setting::{Fact, Settings, Thread, Unknown, VmProcess, files};
 
 use crate::process::name;
 
 /// Longer texts are no configuration.
 pub const MOST_BYTES: usize = 1 << 20;
+
+/// Lines that are looked at for parameters, and parameters that make a list of them.
+const PARAMETERS: usize = 4096;
+const ENOUGH: usize = 3;
 
 /// The VM of a text; `None` if the text is neither.
 ///
@@ -27,6 +31,20 @@ pub fn vm(text: &str, path: &str) -> Option<Result<VmProcess, String>> {
         return Some(domain::read(text).map(|(words, threads)| process(words, threads, path)));
     }
     words::command(text).map(|words| Ok(process(words, None, path)))
+}
+
+/// Parameters of KVM's modules as `grep -H '' /sys/module/kvm*/parameters/*` prints them: `PATH:VALUE`.
+pub fn parameters(text: &str) -> Option<Settings> {
+    let mut settings = Settings::default();
+    let mut known = 0;
+    for line in text.lines().take(PARAMETERS) {
+        let Some((path, value)) = line.trim().split_once(':') else { continue };
+        if path.starts_with("/sys/module/kvm") && path.contains("/parameters/") {
+            settings.insert(path, Ok(value.to_owned()));
+            known += usize::from(files::FILES.contains(&path));
+        }
+    }
+    (known >= ENOUGH).then_some(settings)
 }
 
 fn process(words: Vec<String>, threads: Option<Vec<Thread>>, path: &str) -> VmProcess {
@@ -52,5 +70,21 @@ fn process(words: Vec<String>, threads: Option<Vec<Thread>>, path: &str) -> VmPr
         nodes: Fact::new(path, Err(Unknown::NotRead)),
         counters: BTreeMap::new(),
         arguments: Fact::new(path, Ok(words)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_read_as_grep_prints_them() {
+        let text = "$ grep -H '' /sys/module/kvm_intel/parameters/*\n/sys/module/kvm_intel/parameters/ept:Y\n\
+            /sys/module/kvm_intel/parameters/enable_apicv:N\n/sys/module/kvm_intel/parameters/nested:Y\n";
+        let settings = parameters(text).unwrap();
+        assert_eq!(settings.text(files::APICV), Ok("N"));
+        assert_eq!(settings.text(files::EPT), Ok("Y"));
+        assert!(parameters("/sys/module/kvm_intel/parameters/ept:Y\n").is_none());
+        assert!(parameters("hello: world\n").is_none());
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
-use vmtax_analyse::audit::{self, Input, What};
+use vmtax_analyse::audit::{self, Advice, Fix, Input, What};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
 use vmtax_events::setting::{Settings, System, VmProcess};
@@ -95,9 +95,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.run
-        && let Some(vm) = configuration(path)?
+        && let Some(system) = configuration(path)?
     {
-        return of_configuration(args, path, vm);
+        return of_configuration(args, path, &system);
     }
     let reading = args.reading.reading();
     if let (None, Some(flag)) = (&args.run, reading.given()) {
@@ -134,20 +134,22 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
     args.to.write(&audit)
 }
 
-/// The VM of a file that is a configuration.
-fn configuration(path: &Path) -> anyhow::Result<Option<VmProcess>> {
+/// What a file configures: a VM, or parameters of KVM.
+fn configuration(path: &Path) -> anyhow::Result<Option<System>> {
     let name = path.display().to_string();
     let Some(text) = evidence::text(path)? else { return Ok(None) };
+    if let Some(settings) = configuration::parameters(&text) {
+        return Ok(Some(System { settings, ..System::default() }));
+    }
     match configuration::vm(&text, &name) {
         None => Ok(None),
-        Some(Ok(vm)) => Ok(Some(vm)),
+        Some(Ok(vm)) => Ok(Some(System { vms: vec![vm], listed: true, ..System::default() })),
         Some(Err(problem)) => fail(Code::Data, format!("{name}: {problem}")),
     }
 }
 
 /// The checks that a configuration alone decides.
-fn of_configuration(args: &DoctorArgs, path: &Path, vm: VmProcess) -> anyhow::Result<()> {
-    let system = System { vms: vec![vm], listed: true, more: false, ..System::default() };
+fn of_configuration(args: &DoctorArgs, path: &Path, system: &System) -> anyhow::Result<()> {
     let mut findings = audit::audit(Input {
         host: &system.settings,
         kvm: &system.kvm,
@@ -159,14 +161,21 @@ fn of_configuration(args: &DoctorArgs, path: &Path, vm: VmProcess) -> anyhow::Re
     });
     findings.retain(|finding| {
         let is_known = !matches!(finding.found.what, What::Unread(_));
-        finding.check.place() == "VM" && is_known
+        let wanted = if system.vms.is_empty() { "host" } else { "VM" };
+        finding.check.place() == wanted && is_known
     });
+    for finding in &mut findings {
+        // A configuration has no threads yet.
+        if let Some(Fix::Pin(_)) = finding.found.fix {
+            finding.found.fix = Some(Fix::Advice(Advice::PinInConfiguration));
+        }
+    }
     let audit = Audit {
         tool_version: VERSION,
         root: &path.display().to_string(),
         guest: None,
         run: None,
-        system: &system,
+        system,
         vms: &system.vms,
         findings: &findings,
     };

@@ -54,6 +54,71 @@ pub(super) fn emulated(_: &View, vm: &VmProcess) -> Found {
     Found::costs(What::EmulatedDevices).seen(said(vm, seen)).fix(Fix::Advice(Advice::UseVirtio))
 }
 
+/// The program that a part of a command line is given: what it lacks is not known.
+pub(super) const PART: &str = "qemu-system";
+
+/// Whether a command line is whole: an option that is absent has its default.
+pub(super) fn is_whole(vm: &VmProcess) -> bool {
+    vm.arguments.value.as_ref().is_ok_and(|words| words.first().is_some_and(|word| word != PART))
+}
+
+/// Without KVM QEMU translates each instruction (QEMU docs/system/introduction.rst, "Accelerators"; TCG is the default).
+pub(super) fn acceleration(_: &View, vm: &VmProcess) -> Found {
+    if let Some(found) = unknown(vm) {
+        return found;
+    }
+    let words = vm.arguments.value.as_deref().unwrap_or_default();
+    let name = words.first().map_or("", |word| word.rsplit('/').next().unwrap_or_default());
+    let machines = options(vm, "machine").into_iter().chain(options(vm, "M"));
+    let of_machines = machines.filter_map(|value| property(value, "accel"));
+    let of_options = options(vm, "accel").into_iter().map(object_type);
+    let asked: Vec<&str> = of_machines.chain(of_options).collect();
+    let is_asked = |word: &str| asked.iter().any(|value| value.split(':').any(|one| one == word));
+    // These programs have KVM as their default.
+    let by_default = matches!(name, "kvm" | "qemu-kvm")
+        || words.iter().any(|word| word.trim_start_matches('-') == "enable-kvm");
+    if is_asked("kvm") || by_default && !is_asked("tcg") {
+        return Found::ok(What::Accelerated);
+    }
+    // A process that has a VM of KVM open has it, whatever its command line says.
+    if vm.pid != 0 {
+        return Found::ok(What::Accelerated);
+    }
+    if !is_whole(vm) {
+        return Found::unknown(What::AccelerationNotSaid);
+    }
+    let seen = if asked.is_empty() {
+        Seen::Without("-accel kvm")
+    } else {
+        Seen::Text(format!("accel={}", asked.join(":")))
+    };
+    Found::costs(What::NotAccelerated).seen(said(vm, seen)).fix(Fix::Vmm(Start::With(
+        "-accel kvm (libvirt: <domain type='kvm'>), which needs /dev/kvm",
+    )))
+}
+
+/// Formats that QEMU reads for other hypervisors (QEMU docs/system/images.rst): their drivers are for conversion.
+const FOREIGN: [&str; 6] = ["vmdk", "vdi", "vpc", "vhdx", "parallels", "qed"];
+
+pub(super) fn disk_format(_: &View, vm: &VmProcess) -> Found {
+    if let Some(found) = unknown(vm) {
+        return found;
+    }
+    let drives = options(vm, "drive").into_iter().chain(options(vm, "blockdev"));
+    let format = |value| property(value, "format").or(property(value, "driver"));
+    let mut foreign: Vec<String> = drives
+        .filter_map(format)
+        .filter(|format| FOREIGN.contains(format))
+        .map(str::to_owned)
+        .collect();
+    foreign.dedup();
+    if foreign.is_empty() {
+        return Found::ok(What::OwnDiskFormats);
+    }
+    let seen = Seen::Devices { option: "format", without: false, types: foreign };
+    Found::costs(What::ForeignDiskFormat).seen(said(vm, seen)).fix(Fix::Advice(Advice::ConvertDisk))
+}
+
 pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
     if let Some(found) = unknown(vm) {
         return found;

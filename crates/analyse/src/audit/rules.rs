@@ -206,6 +206,9 @@ words! {
         Mbec = "mbec",
         MediatedPmu = "mediated-pmu",
         EmulatedDevices = "emulated-devices",
+        DiskFormat = "disk-format",
+        Acceleration = "acceleration",
+        Hpet = "hpet",
         GuestTick = "guest-tick",
         Swapped = "swapped",
     }
@@ -382,6 +385,8 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: RuleId::Virtio,
         checks: &[
+            check(CheckId::Acceleration, "/proc/PID/cmdline", Judge::Vm(devices::acceleration)),
+            check(CheckId::DiskFormat, "/proc/PID/cmdline", Judge::Vm(devices::disk_format)),
             check(CheckId::EmulatedDevices, "/proc/PID/cmdline", Judge::Vm(devices::emulated))
                 .causes(&[Cause::DeviceMmio, Cause::DevicePio])
                 .removes(to_the_vmm),
@@ -403,6 +408,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: RuleId::Clocksource,
         checks: &[
+            check(CheckId::Hpet, "/proc/PID/cmdline", Judge::Vm(timers::hpet)),
             check(
                 CheckId::HostClocksource,
                 "/sys/devices/system/clocksource/clocksource0/current_clocksource",

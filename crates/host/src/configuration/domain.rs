@@ -6,8 +6,39 @@ use quick_xml::reader::Reader;
 use vmtax_events::setting::Thread;
 
 /// Elements of which one makes a text a domain's.
-const MARKS: [&str; 8] =
-    ["<domain", "<clock", "<hyperv", "<timer ", "<cputune", "<disk ", "<interface ", "<features>"];
+const MARKS: [&str; 14] = [
+    "<domain",
+    "<clock",
+    "<hyperv",
+    "<timer ",
+    "<cputune",
+    "<vcpupin",
+    "<disk ",
+    "<interface ",
+    "<features>",
+    "<controller ",
+    "<input ",
+    "<relaxed ",
+    "<stimer ",
+    "<driver ",
+];
+/// Elements of <hyperv>, which may be posted without it.
+const ENLIGHTENMENTS: [&str; 14] = [
+    "relaxed",
+    "vapic",
+    "spinlocks",
+    "vpindex",
+    "runtime",
+    "synic",
+    "stimer",
+    "frequencies",
+    "reenlightenment",
+    "tlbflush",
+    "ipi",
+    "evmcs",
+    "avic",
+    "direct",
+];
 /// Pins of vCPUs that are kept.
 const PINS: usize = 4096;
 
@@ -29,6 +60,15 @@ struct Domain {
     /// Elements that are open, outermost first.
     path: Vec<String>,
     text: String,
+    /// Elements that were there, of those whose absence says something.
+    has: Has,
+}
+
+#[derive(Default)]
+struct Has {
+    domain: Option<String>,
+    hyperv: bool,
+    clock: bool,
 }
 
 #[derive(Default)]
@@ -99,7 +139,8 @@ impl Domain {
     fn begin(&mut self, element: &BytesStart<'_>) {
         let name = local(element);
         let of = |wanted: &str| attribute(element, wanted).unwrap_or_default();
-        if self.is_in("hyperv") {
+        if self.is_in("hyperv") || self.path.is_empty() && ENLIGHTENMENTS.contains(&name.as_str()) {
+            self.has.hyperv = true;
             self.enlightenment(&name, element);
             return;
         }
@@ -116,8 +157,15 @@ impl Domain {
                 let is_on = matches!(of("policy").as_str(), "" | "require" | "force");
                 self.cpu.push(format!("{}={}", of("name"), if is_on { "on" } else { "off" }));
             }
+            "domain" => self.has.domain = Some(of("type")),
+            "hyperv" => self.has.hyperv = true,
             "timer" => self.timer(&of("name"), &of("present"), &of("tickpolicy")),
-            "clock" if of("offset") == "localtime" => self.option("-rtc", "base=localtime"),
+            "clock" => {
+                self.has.clock = true;
+                if of("offset") == "localtime" {
+                    self.option("-rtc", "base=localtime");
+                }
+            }
             "ioapic" if of("driver") == "qemu" => {
                 self.machine.push("kernel-irqchip=split".to_owned())
             }
@@ -240,13 +288,26 @@ impl Domain {
     }
 
     fn finish(self) -> (Vec<String>, Option<Vec<Thread>>) {
-        let mut words = vec!["qemu-system-x86_64".to_owned()];
+        let mut cpu = self.cpu;
+        // A part of a domain does not say what the other parts have.
+        let is_part = self.has.domain.is_none();
+        let program = if is_part { super::words::PART } else { "qemu-system-x86_64" };
+        let mut words = vec![program.to_owned()];
+        if is_part && !self.has.hyperv {
+            cpu.retain(|word| !word.starts_with("hv-"));
+        } else if is_part && !self.has.clock {
+            cpu.push("hv-time=on".to_owned());
+        }
+        if let Some(kind) = &self.has.domain {
+            let accel = if kind == "qemu" { "tcg" } else { "kvm" };
+            words.extend(["-accel".to_owned(), accel.to_owned()]);
+        }
         if !self.machine.is_empty() {
             words.extend(["-machine".to_owned(), self.machine.join(",")]);
         }
-        if self.model.is_some() || !self.cpu.is_empty() {
+        if self.model.is_some() || !cpu.is_empty() {
             let model = self.model.unwrap_or_default();
-            words.extend(["-cpu".to_owned(), [vec![model], self.cpu].concat().join(",")]);
+            words.extend(["-cpu".to_owned(), [vec![model], cpu].concat().join(",")]);
         }
         words.extend(self.words);
         (words, (!self.pins.is_empty()).then_some(self.pins))
@@ -277,7 +338,7 @@ mod tests {
         assert!(is_domain(text));
         assert_eq!(
             words(text),
-            "qemu-system-x86_64 -machine kernel-irqchip=split,hpet=off \
+            "qemu-system-x86_64 -accel kvm -machine kernel-irqchip=split,hpet=off \
              -cpu host,hv-relaxed=on,hv-vapic=on,hv-spinlocks=on,hv-synic=on,hv-stimer=on,hv-stimer-direct=on,hypervisor=off,hv-time=on \
              -name guest=win10 -smp 4 -rtc base=localtime -device virtio-blk-pci,iothread=1 -device ide-cd \
              -netdev tap,id=net,vhost=on -device virtio-net-pci -netdev user,id=net -device e1000e -device usb-tablet"
@@ -290,8 +351,13 @@ mod tests {
             words(
                 " <clock offset='localtime'>\n <timer name='hypervclock' present='yes'/>\n </clock>\n"
             ),
-            "qemu-system-x86_64 -cpu ,hv-time=on -rtc base=localtime"
+            "qemu-system -rtc base=localtime"
         );
+        assert_eq!(
+            words("<relaxed state='on'/>\n<stimer state='on'/>\n"),
+            "qemu-system -cpu ,hv-relaxed=on,hv-stimer=on,hv-time=on"
+        );
+        assert_eq!(words("<domain type='qemu'>"), "qemu-system-x86_64 -accel tcg");
         let text = "<cputune><vcpupin vcpu='0' cpuset='2'/><vcpupin vcpu='1' cpuset='3'/>";
         let (_, pins) = read(text).unwrap();
         let pins: Vec<String> =

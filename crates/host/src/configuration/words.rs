@@ -4,6 +4,9 @@
 const OPTIONS: [&str; 8] =
     ["-machine", "-M", "-cpu", "-smp", "-m", "-drive", "-device", "-enable-kvm"];
 
+/// In place of the program of a part of a command line.
+pub(super) const PART: &str = "qemu-system";
+
 /// The words of the first command line of QEMU in a text.
 pub(super) fn command(text: &str) -> Option<Vec<String>> {
     let all = split(text);
@@ -65,6 +68,11 @@ mod tests {
                 Some("/usr/libexec/qemu-kvm|-cpu|host,+vmx"),
             ),
             ("qemu-kvm\0-machine\0q35\0-name\0\"x\"\0", Some("qemu-kvm|-machine|q35|-name|x")),
+            ("sudo $QEMU -cpu host$FLGS -m 2G\n", Some("qemu-system-x86_64|-cpu|host$FLGS|-m|2G")),
+            (
+                "-drive file=a.vmdk,format=vmdk -device x\n",
+                Some("qemu-system|-drive|file=a.vmdk,format=vmdk|-device|x"),
+            ),
             ("qemu-system-x86_64 --version\n", None),
             ("kvm is slow: use qemu\n", None),
             ("", None),

@@ -174,6 +174,14 @@ fn what(what: &What) -> String {
         What::SynicBesideApic(apic) => format!("SynIC and the virtual APIC page keep Windows from {apic}: it ends interrupts by MSRs that exit"),
         What::WindowsIpis => "Windows flushes TLBs and wakes vCPUs by one IPI for each".into(),
         What::CpuOverridden => "of several -cpu the last is in force, and it has no enlightenment: what the others ask for is lost".into(),
+        What::Accelerated => "KVM runs the guest".into(),
+        What::AccelerationNotSaid => "the configuration does not say whether KVM runs the guest".into(),
+        What::NotAccelerated => "no KVM: QEMU translates each instruction of the guest, which takes ten times as long and more".into(),
+        What::OwnDiskFormats => "no disk has a format of another hypervisor".into(),
+        What::ForeignDiskFormat => "a disk has a format of another hypervisor, whose driver in QEMU is made for conversion".into(),
+        What::NoHpet => "QEMU emulates no HPET, or whether it does is not known".into(),
+        What::HpetOn => "QEMU emulates an HPET, and wakes for each of its ticks, also while the guest is idle".into(),
+        What::HpetOfWindows => "a Windows guest: its timers decide whether it uses the HPET".into(),
         What::ModelNotSaid => "the configuration does not say which processor the guest has".into(),
         What::SplitIrqchip => "the I/O APIC is the VMM's: each EOI of a level-triggered interrupt is an exit to it".into(),
         What::SplitIrqchipForIommu => "the I/O APIC is the VMM's, which an IOMMU that remaps interrupts needs".into(),
@@ -406,6 +414,10 @@ fn advice(advice: Advice) -> &'static str {
         }
         Advice::MoveInterrupts => {
             "move them to other CPUs: echo CPUS > /proc/irq/IRQ/smp_affinity_list, irqbalance --banirq=IRQ (the kernel refuses it of interrupts that it manages itself, such as those of NVMe's queues)"
+        }
+        Advice::ConvertDisk => "convert the disk: qemu-img convert -O qcow2 OLD NEW, or to raw",
+        Advice::PinInConfiguration => {
+            "give each vCPU a CPU of its own, apart from iothreads: <cputune> with <vcpupin>, <emulatorpin> and <iothreadpin>"
         }
         Advice::OneCpuOption => "put the model and all hv- words into one -cpu option",
         Advice::FavorDynmods => "mount -o remount,favordynmods /sys/fs/cgroup",

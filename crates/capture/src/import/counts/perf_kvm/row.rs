@@ -185,6 +185,10 @@ fn nanoseconds(word: &str) -> Option<u64> {
 /// `Time%  Min  Max  Avg ( +- error of the mean% )`; `Some(None)` if the row ends before its mean.
 fn by_mean(count: u64, rest: &[&str]) -> Option<Option<Tally>> {
     let [_, min, max, mean, ..] = *rest else { return Some(None) };
+    // The first versions of perf had the mean alone, without which there is no shortest and longest.
+    if nanoseconds(min).is_some() && max == "(" {
+        return Some(None);
+    }
     let (min_ns, max_ns, mean_ns) = (nanoseconds(min)?, nanoseconds(max)?, nanoseconds(mean)?);
     let relative = rest.iter().rev().find_map(|word| percent(word.trim_start_matches("+-")));
     let relative = relative.filter(|_| rest.len() > 4).unwrap_or(0.0);
