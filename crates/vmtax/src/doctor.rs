@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
-use vmtax_analyse::audit::{self, Advice, Fix, Input, What};
+use vmtax_analyse::audit::{self, Advice, Fix, Input, Verdict, What};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
 use vmtax_events::setting::{Settings, System, VmProcess};
@@ -161,8 +161,11 @@ fn of_configuration(args: &DoctorArgs, path: &Path, system: &System) -> anyhow::
     });
     findings.retain(|finding| {
         let is_known = !matches!(finding.found.what, What::Unread(_));
-        let wanted = if system.vms.is_empty() { "host" } else { "VM" };
-        finding.check.place() == wanted && is_known
+        if system.vms.is_empty() {
+            // What other settings and VMs decide is not known of parameters alone.
+            return finding.check.place() == "host" && finding.found.verdict != Verdict::Unknown;
+        }
+        finding.check.place() == "VM" && is_known
     });
     for finding in &mut findings {
         // A configuration has no threads yet.

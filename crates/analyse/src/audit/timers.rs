@@ -87,7 +87,8 @@ pub(super) fn hpet(_: &View, vm: &VmProcess) -> Found {
         return Found::not_applicable(What::HpetOfWindows);
     }
     let seen = said(vm, Seen::Without("hpet=off"));
-    Found::costs(What::HpetOn).seen(seen).fix(Fix::Vmm(Start::With(
+    // Linux stops it after its boot; firmware and other guests may not.
+    Found::unknown(What::HpetOn).seen(seen).fix(Fix::Vmm(Start::With(
         "-machine ...,hpet=off (libvirt: <timer name='hpet' present='no'/>)",
     )))
 }

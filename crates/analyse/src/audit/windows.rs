@@ -2,6 +2,7 @@
 
 use vmtax_events::setting::{Unknown, VmProcess, files};
 
+use super::devices::is_whole;
 use super::view::{View, flag_fact, has_flag};
 use super::vmm::{is_off, is_qemu, is_windows, options, property, said};
 use super::{Found, Seen, Start, Vendor, What};
@@ -37,6 +38,10 @@ fn other_guest(vm: &VmProcess) -> Option<Found> {
             Some(Found::unknown(What::WindowsOfOtherVmm).seen(said(vm, Seen::NotQemu)))
         }
         Ok(_) if is_windows(vm) => None,
+        // macOS wants this device.
+        Ok(_) if options(vm, "device").iter().any(|v| v.starts_with("isa-applesmc")) => {
+            Some(Found::not_applicable(What::NotWindows))
+        }
         // Windows keeps its clock in local time; others may be told to.
         Ok(_) if options(vm, "rtc").iter().any(|v| property(v, "base") == Some("localtime")) => {
             let fact = said(vm, "-rtc base=localtime".to_owned());
@@ -60,11 +65,13 @@ pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {
     let lacks = |names: &[&'static str]| -> Vec<&'static str> {
         names.iter().copied().filter(|name| !has(vm, name)).collect()
     };
+    // What a part of a configuration lacks may be in another part.
+    let costs = |what| if is_whole(vm) { Found::costs(what) } else { Found::unknown(what) };
     let all = has(vm, "hv-passthrough");
     let timers = lacks(&OF_TIMERS);
     if !all && !timers.is_empty() {
         let fact = said(vm, Seen::Lacks(timers));
-        return Found::costs(What::WindowsTimers).seen(fact).remedy(RemedyId::HvStimer);
+        return costs(What::WindowsTimers).seen(fact).remedy(RemedyId::HvStimer);
     }
     let beside_apic = has(vm, "hv-synic") || has(vm, "hv-vapic");
     let (path, apic) = match view.vendor {
@@ -83,7 +90,7 @@ pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {
     let ipis = lacks(&OF_IPIS);
     if !all && vm.vcpus > 1 && !ipis.is_empty() {
         let fact = said(vm, Seen::Lacks(ipis));
-        return Found::costs(What::WindowsIpis).seen(fact).remedy(RemedyId::HvTlbflush);
+        return costs(What::WindowsIpis).seen(fact).remedy(RemedyId::HvTlbflush);
     }
     Found::ok(What::Enlightened)
 }

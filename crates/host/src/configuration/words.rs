@@ -12,13 +12,30 @@ pub(super) fn command(text: &str) -> Option<Vec<String>> {
     let all = split(text);
     let is_qemu = |word: &String| {
         let name = word.rsplit('/').next().unwrap_or_default();
-        name.starts_with("qemu-system") || matches!(name, "qemu-kvm" | "kvm")
+        name.starts_with("qemu-system") || matches!(name, "qemu-kvm" | "kvm") || is_variable(name)
     };
-    let at = all.iter().position(is_qemu)?;
-    let words = all.into_iter().skip(at).collect::<Vec<_>>();
-    let has_options =
-        words.iter().any(|word| OPTIONS.contains(&word.replacen("--", "-", 1).as_str()));
-    has_options.then_some(words)
+    let is_option = |word: &String| OPTIONS.contains(&word.replacen("--", "-", 1).as_str());
+    let words: Vec<String> = match all.iter().position(is_qemu) {
+        Some(at) => {
+            let program = if is_variable(&all[at]) { "qemu-system-x86_64" } else { &all[at] };
+            std::iter::once(program)
+                .chain(all[at + 1..].iter().map(String::as_str))
+                .map(str::to_owned)
+                .collect()
+        }
+        // A part of one.
+        None if all.first().is_some_and(is_option) => {
+            std::iter::once(PART.to_owned()).chain(all).collect()
+        }
+        None => return None,
+    };
+    words.iter().any(is_option).then_some(words)
+}
+
+/// `$QEMU` of a script.
+fn is_variable(word: &str) -> bool {
+    word.strip_prefix('$')
+        .is_some_and(|name| name.trim_matches(['{', '}']).eq_ignore_ascii_case("qemu"))
 }
 
 /// Words as a shell splits them; a line that ends in a backslash, or is wrapped, goes on.

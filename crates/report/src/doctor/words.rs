@@ -180,7 +180,7 @@ fn what(what: &What) -> String {
         What::OwnDiskFormats => "no disk has a format of another hypervisor".into(),
         What::ForeignDiskFormat => "a disk has a format of another hypervisor, whose driver in QEMU is made for conversion".into(),
         What::NoHpet => "QEMU emulates no HPET, or whether it does is not known".into(),
-        What::HpetOn => "QEMU emulates an HPET, and wakes for each of its ticks, also while the guest is idle".into(),
+        What::HpetOn => "QEMU emulates an HPET: if firmware or the guest leaves its timer running, QEMU wakes up to 1,000 times a second for an idle guest".into(),
         What::HpetOfWindows => "a Windows guest: its timers decide whether it uses the HPET".into(),
         What::ModelNotSaid => "the configuration does not say which processor the guest has".into(),
         What::SplitIrqchip => "the I/O APIC is the VMM's: each EOI of a level-triggered interrupt is an exit to it".into(),
