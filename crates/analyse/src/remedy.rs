@@ -11,7 +11,7 @@ mod table;
 
 use crate::audit::CheckId;
 
-use table::{OF_LINUX, OPPOSITES};
+use table::{OF_ANY_ISA, OF_LINUX, OPPOSITES};
 
 pub(crate) use conditions::{CONTRADICTED, COSTS_MORE, IF_MAPPED_SMALL, IF_NOT_LOGGED};
 pub use context::{Applies, Context, VmKind};
@@ -22,6 +22,9 @@ pub use table::REMEDIES;
 impl Remedy {
     /// Whether it helps, the guest's system considered.
     pub fn applies_to(&self, context: &Context) -> Applies {
+        if !context.vendor.facts().is_x86() && !OF_ANY_ISA.contains(&self.id) {
+            return Applies::No("it is not known to help elsewhere than on x86");
+        }
         if context.is_windows && OF_LINUX.contains(&self.id) {
             return Applies::No(
                 "it is a setting of Linux guests, and this one uses Hyper-V's interface as Windows does",
@@ -77,7 +80,7 @@ mod tests {
         ];
         let mut all = Vec::new();
         for kind in kinds {
-            for vendor in [Isa::Vmx, Isa::Svm, Isa::Unknown] {
+            for vendor in Isa::ALL {
                 for bits in 0..256 {
                     let bit = |n: u32| bits >> n & 1 == 1;
                     all.push(Context {
@@ -168,6 +171,13 @@ mod tests {
                 assert!(
                     no(RemedyId::HostNohzFull, context) && no(RemedyId::GuestNohzFull, context)
                 );
+            }
+            if context.vendor == Isa::Arm {
+                use RemedyId as R;
+                for id in [R::Apicv, R::Avic, R::Ipiv, R::X2apic, R::TscDeadline, R::HvStimer] {
+                    assert!(no(id, context), "{id}");
+                }
+                assert!(no(R::GuestIdlePoll, context) && no(R::HugePages, context));
             }
             if context.vendor == Isa::Svm {
                 assert!(

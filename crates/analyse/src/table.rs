@@ -56,12 +56,14 @@ impl TableKind {
         let kind = detail.kind;
         match self {
             TableKind::Vmexit | TableKind::Cause => false,
-            TableKind::Msr => matches!(kind, K::MsrRead | K::MsrWrite),
+            TableKind::Msr => {
+                matches!(kind, K::MsrRead | K::MsrWrite | K::SysregRead | K::SysregWrite)
+            }
             TableKind::Ioport => matches!(kind, K::PortIn | K::PortOut),
             TableKind::Mmio => matches!(kind, K::MmioRead | K::MmioWrite),
             TableKind::Cpuid => matches!(kind, K::Cpuid),
             TableKind::Hypercall => {
-                matches!(kind, K::Hypercall | K::HypervHypercall | K::XenHypercall)
+                matches!(kind, K::Hypercall | K::HypervHypercall | K::XenHypercall | K::Smccc)
             }
             TableKind::Conversion => {
                 matches!(kind, K::MemoryFault | K::ToPrivate | K::ToShared | K::PreFault)

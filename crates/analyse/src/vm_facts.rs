@@ -14,8 +14,7 @@ const SNP_MSR_REQUESTS: [u64; 3] = [0x10, 0x12, 0x14];
 
 /// The vendor of the processor, by the exit reasons.
 pub(crate) fn vendor(ledger: &Ledger) -> Isa {
-    let known = ledger.exits.keys().map(|key| key.reason.isa).find(|isa| *isa != Isa::Unknown);
-    known.unwrap_or(Isa::Unknown)
+    ledger.isa()
 }
 
 /// The kind of VM, from exit reasons, details and the host's profile.

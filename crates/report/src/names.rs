@@ -56,7 +56,10 @@ pub fn detail(detail: Detail) -> String {
         K::Tdvmcall => "TDVMCALL",
         K::VmcsField => "VMCS field",
         K::Interrupt => "interrupt",
-        K::Halt => return detail.label(),
+        K::SysregRead => "sysreg read",
+        K::SysregWrite => "sysreg write",
+        K::Smccc => "hvc",
+        K::Halt | K::Wait => return detail.label(),
         K::MemoryFault if detail.value == UNKNOWN_REGION => return "memory fault".to_owned(),
         K::MemoryFault => "memory fault",
         K::ToPrivate => return format!("made private, by {}", bytes(detail.value)),
@@ -91,7 +94,7 @@ pub fn detail_name(detail: Detail) -> Option<String> {
         | K::ToPrivate
         | K::ToShared
         | K::PreFault => None,
-        K::CrRead | K::CrWrite | K::Halt => Some(label),
+        K::CrRead | K::CrWrite | K::Halt | K::Wait => Some(label),
         K::VmcsField => (!label.starts_with("0x")).then_some(label),
         // The others are labelled with their number, then the name.
         _ => label.split_once(' ').map(|(_, name)| name.to_owned()),

@@ -65,7 +65,7 @@ pub fn check_isa(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
         return fail(
             Code::Usage,
             format!(
-                "{source}: has numeric exit reasons; name the vendor with --isa intel or --isa amd"
+                "{source}: has numeric exit reasons; name whose they are with --isa intel, --isa amd or --isa arm64"
             ),
         );
     }

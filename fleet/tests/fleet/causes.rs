@@ -114,7 +114,8 @@ fn causes_of_all_reasons_and_details_are_those_of_the_reports() {
         for code in (0..0x500).filter(|c| *c < 0x90 || *c >= 0x3f0) {
             for (i, kind) in DetailKind::ALL.into_iter().enumerate() {
                 for (j, &value) in values.iter().enumerate().filter(|(j, _)| {
-                    code < 0x90 && (code as usize + i + j).is_multiple_of(7) || matches!(code, 1 | 0x1f)
+                    code < 0x90 && (code as usize + i + j).is_multiple_of(7)
+                        || matches!(code, 1 | 0x1f)
                 }) {
                     let mut row = exit(1);
                     row.key.reason = Reason { isa, code, flags: 0 };

@@ -106,7 +106,7 @@ fn is(key: &ExitKey, on_vmx: u32, on_svm: u32) -> bool {
     match key.reason.isa {
         Isa::Vmx => key.reason.code == on_vmx,
         Isa::Svm => key.reason.code == on_svm,
-        Isa::Unknown => false,
+        Isa::Arm | Isa::Unknown => false,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use vmtax_events::{Cause, Detail, Reason};
+use vmtax_events::{Cause, Detail, Isa, Reason};
 
 use super::burst::Burst;
 use super::certainty::Certainty;
@@ -199,7 +199,7 @@ pub enum Evidence {
         spent_ns: Option<(u64, u64)>,
     },
     /// What exits accessed, how often, and how long on average where that is known, ns: what takes most first.
-    Details(Most<(Detail, u64, Option<u64>)>),
+    Details(Isa, Most<(Detail, u64, Option<u64>)>),
     /// Host interrupts take this long on average, and the scheduler was not recorded, ns.
     LongInterrupts(u64),
     /// Interrupts of the guest's own that are injected by exits.
@@ -342,7 +342,7 @@ pub enum Evidence {
     /// A stretch in which exits take most of the time.
     Burst(Burst),
     /// An access that takes the VMM this long on average, ns.
-    SlowAccess(Detail, u64),
+    SlowAccess(Isa, Detail, u64),
     /// Halts, their mean time and the shortest, ns, and all other exits.
     HaltsAtOnce {
         /// Halts.

@@ -228,6 +228,8 @@ pub enum Record {
     PageSizes,
     /// kvm:kvm_nested_vmexit.
     NestedExits,
+    /// The same of arm64: kvm:kvm_nested_eret, kvm:kvm_inject_nested_exception.
+    Nested,
     /// More repetitions.
     Repetitions,
 }

@@ -6,6 +6,7 @@
 //!
 //! Left out on purpose: the print formats, which are not needed to decode.
 
+use vmtax_events::arm::{self, registers};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{Isa, Kind, NO_VCPU, Reason, vmx};
 
@@ -19,7 +20,7 @@ pub enum Endian {
 }
 
 /// Most fields of an event.
-const MAX_FIELDS: usize = 5;
+const MAX_FIELDS: usize = 6;
 
 /// How one tracepoint becomes an event.
 struct Tracepoint {
@@ -35,6 +36,8 @@ struct Tracepoint {
 enum Make {
     /// `None`: this record is not an event.
     Each(fn(&[u64; MAX_FIELDS]) -> Option<Kind>),
+    /// `kvm_exit` of arm64.
+    Trap,
     /// Most records are of these, which [`Decoder::give`] makes without a call: a [`Kind`] that a function returns is copied in
     /// larger words than it was written in, and the processor waits for that.
     Exit,
@@ -51,6 +54,65 @@ static TRACEPOINTS: &[Tracepoint] = &[
         required: &["exit_reason"],
         optional: &["isa", "info1", "info2", "intr_info"],
         make: Make::Exit,
+    },
+    // arm64 (`arch/arm64/kvm/trace_arm.h`, `trace_handle_exit.h`, `hyp_trace.h`), as far as it has events of its own.
+    Tracepoint { name: "kvm_exit", required: &["ret", "esr_ec"], optional: &[], make: Make::Trap },
+    Tracepoint {
+        name: "kvm_guest_fault",
+        required: &["ipa", "hsr"],
+        optional: &[],
+        make: Make::Each(|v| Some(Kind::PageFault { gpa: v[0], error_code: v[1] })),
+    },
+    Tracepoint {
+        name: "kvm_handle_sys_reg",
+        required: &["hsr"],
+        optional: &[],
+        make: Make::Each(|v| {
+            let (register, write) = registers::of_syndrome(v[0]);
+            Some(Kind::Sysreg { write, register: register as u32 })
+        }),
+    },
+    Tracepoint {
+        name: "kvm_sys_access",
+        required: &["is_write", "Op0", "Op1", "CRn", "CRm", "Op2"],
+        optional: &[],
+        make: Make::Each(|v| {
+            let register = registers::id(v[1], v[2], v[3], v[4], v[5]) as u32;
+            Some(Kind::Sysreg { write: v[0] != 0, register })
+        }),
+    },
+    Tracepoint {
+        name: "kvm_hvc_arm64",
+        required: &["r0", "imm"],
+        optional: &[],
+        make: Make::Each(|v| {
+            let number = arm::call(v[0], v[1]);
+            Some(Kind::Hypercall { interface: HypercallInterface::Smccc, number })
+        }),
+    },
+    Tracepoint {
+        name: "kvm_wfx_arm64",
+        required: &["is_wfe"],
+        optional: &[],
+        make: Make::Each(|v| Some(Kind::Wait { for_event: v[0] != 0 })),
+    },
+    Tracepoint {
+        name: "kvm_nested_eret",
+        required: &["target_mode", "hcr_el2"],
+        optional: &[],
+        make: Make::Each(|v| Some(nested_eret(v[0], v[1]))),
+    },
+    Tracepoint {
+        name: "kvm_inject_nested_exception",
+        required: &["type", "esr_el2", "source_mode", "hcr_el2"],
+        optional: &[],
+        make: Make::Each(|v| Some(nested_exception(v[0] as u32, v[1], (v[2], v[3])))),
+    },
+    Tracepoint {
+        name: "kvm_get_timer_map",
+        required: &["vcpu_id"],
+        optional: &[],
+        make: Make::Each(|_| Some(Kind::Runs)),
     },
     Tracepoint { name: "kvm_entry", required: &[], optional: &[], make: Make::Entry },
     Tracepoint {
@@ -222,6 +284,20 @@ static TRACEPOINTS: &[Tracepoint] = &[
     },
 ];
 
+/// A hypervisor in the VM enters its guest, or itself.
+pub(super) fn nested_eret(mode: u64, hcr_el2: u64) -> Kind {
+    if arm::is_of_guest(mode, hcr_el2) { Kind::NestedEnter } else { Kind::Runs }
+}
+
+/// An exit is handed to a hypervisor in the VM, or an exception of its own.
+pub(super) fn nested_exception(kind: u32, esr: u64, (mode, hcr_el2): (u64, u64)) -> Kind {
+    if arm::is_of_guest(mode, hcr_el2) {
+        Kind::NestedInject { reason: arm::injected(kind, esr) }
+    } else {
+        Kind::Runs
+    }
+}
+
 fn reason(isa: u64, code: u64) -> Reason {
     Reason::from_trace(Isa::from_trace(isa as u32), code as u32)
 }
@@ -356,16 +432,17 @@ impl Decoder {
             make: None,
             next_comm,
         };
-        let Some(tracepoint) = TRACEPOINTS.iter().find(|t| t.name == name) else {
+        let mut of_name = TRACEPOINTS.iter().filter(|t| t.name == name).peekable();
+        if of_name.peek().is_none() {
             return Some(decoder);
-        };
+        }
+        // Architectures have tracepoints of the same name with other fields.
+        let tracepoint = of_name.find(|t| t.required.iter().all(|name| find(name).is_some()))?;
         let names = tracepoint.required.iter().chain(tracepoint.optional);
         let wanted: Vec<Option<Place>> = names.map(|name| find(name)).collect();
-        if wanted[..tracepoint.required.len()].iter().any(Option::is_none) {
-            return None;
-        }
         let common_pid = find("common_pid");
-        let vcpu = find("vcpu_id").or_else(|| find("vcpu")).filter(|p| p.size <= 4);
+        // On arm64 it is a long, and a field `vcpu` is a pointer.
+        let vcpu = find("vcpu_id").or_else(|| find("vcpu").filter(|p| p.size <= 4));
         let used = wanted.iter().chain([&common_pid, &vcpu]).flatten();
         decoder.min_len = used.map(|p| p.end()).max().unwrap_or(0).max(8);
         let field = |place| Field::new(place, decoder.min_len, endian);
@@ -433,6 +510,10 @@ impl Decoder {
                 // Kernels that have `intr_info` have an interrupt's vector there.
                 let info2 = value(if is_interrupt { 4 } else { 3 })?;
                 give(vcpu, Kind::Exit { reason, info1: value(2)?, info2 });
+            }
+            Make::Trap => {
+                let (ret, class) = (value(0)? as u32, value(1)? as u32);
+                give(vcpu, Kind::Exit { reason: arm::reason(ret, class), info1: 0, info2: 0 });
             }
             Make::Pio => {
                 let (write, port) = (value(0)? != 0, value(1)? as u16);

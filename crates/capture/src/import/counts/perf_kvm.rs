@@ -16,7 +16,7 @@
 
 mod row;
 
-use vmtax_events::{Detail, Tally};
+use vmtax_events::{Detail, Isa, Reason, Tally};
 
 use super::{Table, at_line};
 use crate::Error;
@@ -27,6 +27,25 @@ use row::{Access, LONGEST_ROW, Row};
 const EXITS: [&str; 2] = ["VM-EXIT", "Event name"];
 /// Headings of tables of accesses.
 const ACCESSES: [&str; 3] = ["IO Port Access", "MMIO Access", "MSR Access"];
+/// What perf calls an exit that it has no name for; the line before says its number (`unknown kvm exit code:26 on arm64`).
+const UNNAMED: &str = "UNKNOWN";
+const UNNAMED_LINE: &str = "unknown kvm exit code:";
+
+/// The exit of such a line. perf counts classes and what is no trap by one number, and knows all of the latter.
+fn unnamed(text: &str) -> Option<Reason> {
+    let (code, isa) = text.strip_prefix(UNNAMED_LINE)?.split_once(" on ")?;
+    let isa = match isa {
+        "VMX" => Isa::Vmx,
+        "SVM" => Isa::Svm,
+        "arm64" => Isa::Arm,
+        _ => return None,
+    };
+    Some(Reason { isa, code: code.parse().ok()?, flags: 0 })
+}
+
+/// Said of tables of arm64.
+const OTHER_TIMES: &str = "The times of the table are left out: perf measures from kvm_entry to kvm_exit on arm64, which is the guest's time before each exit and not the exit's. Give the recording itself (perf.data) for times of exits.";
+
 /// Rows that make a table without a heading.
 const ENOUGH: usize = 2;
 
@@ -75,6 +94,8 @@ struct Section {
     has_gaps: bool,
     /// Rows that end before their times.
     cut_rows: usize,
+    /// Exits of the row before it that perf has no name for, by the message that it then writes.
+    unnamed: Option<Reason>,
 }
 
 impl Section {
@@ -103,9 +124,13 @@ impl Section {
             self.accesses.push((access, row.tally));
             return Ok(());
         }
-        let name = spelled(&row.name).ok_or_else(|| {
+        let unnamed = self.unnamed.take().filter(|_| row.name == UNNAMED);
+        let name = unnamed.map(Spelled::Sure).or_else(|| spelled(&row.name)).ok_or_else(|| {
             let name = &row.name;
-            at_line(number, &format!("begins with {name:?}, which is no exit reason of x86"))
+            at_line(
+                number,
+                &format!("begins with {name:?}, which is no exit reason of x86 or arm64"),
+            )
         })?;
         self.exits.push((name, row.tally));
         Ok(())
@@ -175,6 +200,8 @@ impl Reader {
             // Groups of digits have separators in some locales; a space is behind the comma that ends the number.
             let digits = rest.split_whitespace().next().unwrap_or_default();
             self.end(row::count(digits.trim_end_matches(',')));
+        } else if let Some(reason) = unnamed(text) {
+            self.sections.last_mut().into_iter().for_each(|one| one.unnamed = Some(reason));
         } else if is_time(text) {
             self.is_live = true;
         } else if let Some(row) = Row::read(text) {
@@ -238,11 +265,21 @@ impl Reader {
         let (exits, accesses): (Vec<Section>, Vec<Section>) =
             self.sections.into_iter().partition(|section| !section.exits.is_empty());
         let frames = exits.len();
+        let mut has_other_times = false;
         for section in all_or_one(exits, self.is_live, "exits")? {
             say_gaps(&section, table);
             for (name, tally) in &section.exits {
-                table.add(*name, Detail::NONE, tally);
+                match name {
+                    Spelled::Sure(reason) if !reason.isa.facts().perf_times_exits() => {
+                        table.count(*name, Detail::NONE, tally.count);
+                        has_other_times |= tally.timed > 0;
+                    }
+                    _ => table.add(*name, Detail::NONE, tally),
+                }
             }
+        }
+        if has_other_times {
+            table.notes.push(OTHER_TIMES.to_owned());
         }
         if self.is_live && frames > 1 {
             table.notes.push(format!("{frames} tables of `perf kvm stat live` were added up"));

@@ -8,6 +8,8 @@
 //! (`ecx=4b564d01` is hexadecimal because the kernel prints `%x`). In older ones, and with `[FAILED TO
 //! PARSE]` before them in all, a number without `0x` is decimal.
 
+mod arm;
+
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{Isa, Kind, NO_VCPU, Reason, apic, userspace, vmx};
 
@@ -25,7 +27,7 @@ type Reader = fn(Payload<'_>, &mut Reasons) -> Option<Said>;
 /// Linux `include/uapi/asm-generic/errno-base.h`.
 const EFAULT: i32 = 14;
 
-/// The tracepoints that the analysis wants.
+/// The tracepoints that the analysis wants, of x86 and of all architectures; [`arm::TRACEPOINTS`] follow.
 const TRACEPOINTS: &[(&str, Reader)] = &[
     ("kvm_exit", exit),
     ("kvm_entry", entry),
@@ -55,21 +57,28 @@ const TRACEPOINTS: &[(&str, Reader)] = &[
 ];
 
 /// How many they are.
-pub(crate) const COUNT: usize = TRACEPOINTS.len();
+pub(crate) const COUNT: usize = TRACEPOINTS.len() + arm::TRACEPOINTS.len();
 
-/// Which of [`TRACEPOINTS`] this is.
+fn tracepoints() -> impl Iterator<Item = &'static (&'static str, Reader)> {
+    TRACEPOINTS.iter().chain(arm::TRACEPOINTS)
+}
+
+/// Which tracepoint this is.
 pub(crate) fn tracepoint(name: &[u8]) -> Option<usize> {
-    TRACEPOINTS.iter().position(|(known, _)| known.as_bytes() == name)
+    tracepoints().position(|(known, _)| known.as_bytes() == name)
 }
 
 /// The names of the tracepoints that the analysis wants; [`tracepoint`] counts in this order.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    TRACEPOINTS.iter().map(|&(name, _)| name)
+    tracepoints().map(|&(name, _)| name)
 }
 
 /// Reads the payload of a tracepoint. `None` if it cannot be decoded.
 pub(crate) fn read(tracepoint: usize, text: &[u8], reasons: &mut Reasons) -> Option<Said> {
-    let (_, reader) = TRACEPOINTS.get(tracepoint)?;
+    let (_, reader) = match tracepoint.checked_sub(TRACEPOINTS.len()) {
+        None => TRACEPOINTS.get(tracepoint)?,
+        Some(own) => arm::TRACEPOINTS.get(own)?,
+    };
     reader(Payload::new(text), reasons)
 }
 
@@ -83,12 +92,25 @@ struct Payload<'a> {
     decimal: bool,
 }
 
+/// What libtraceevent's plugin for x86 writes before an event of arm64 whose fields it does not find: `<CANT FIND FIELD exit_reason>`,
+/// `CAN'T FIND FIELD "vcpu_id"`.
+fn without_plugin(mut text: &[u8]) -> &[u8] {
+    loop {
+        let field = text.strip_prefix(b"<CANT FIND FIELD ").map(|rest| (rest, &b">"[..]));
+        let vcpu = text.strip_prefix(b"CAN'T FIND FIELD \"").map(|rest| (rest, &b"\""[..]));
+        match field.or(vcpu).and_then(|(rest, end)| split_once(rest, end)) {
+            Some((_, rest)) => text = rest,
+            None => return text,
+        }
+    }
+}
+
 impl<'a> Payload<'a> {
     fn new(text: &'a [u8]) -> Payload<'a> {
         let text = words::trim_start(text);
         let (text, decimal) = match text.strip_prefix(b"[FAILED TO PARSE]") {
             Some(rest) => (rest, true),
-            None => (text, false),
+            None => (without_plugin(text), false),
         };
         let fields = Words::new(text).next().is_some_and(|w| w.contains(&b'='));
         Payload { text, fields, decimal }
@@ -211,8 +233,11 @@ fn interrupted(reason: Reason, info2: u64, intr_info: Option<u64>) -> u64 {
 }
 
 fn exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
+    if let Some(said) = arm::exit(payload, reasons) {
+        return Some(said);
+    }
     if payload.fields {
-        // arm64 had this field until Linux 4.2, for other reasons.
+        // Old kernels' on Arm, for other reasons.
         if payload.field(b"vcpu_pc").is_some() {
             return None;
         }
@@ -246,9 +271,15 @@ fn exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
 
 fn entry(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
     if payload.fields {
-        return Some((payload.u32(b"vcpu_id")?, Kind::Entry));
+        let is_of_arm = payload.field(b"vcpu_pc").is_some();
+        let vcpu = payload.u32(b"vcpu_id").or(is_of_arm.then_some(NO_VCPU));
+        return Some((vcpu?, Kind::Entry));
     }
     let mut words = payload.words();
+    // arm64 says no vCPU.
+    if words.clone().next() == Some(b"PC:") {
+        return words.nth(1).and_then(hex).map(|_| (NO_VCPU, Kind::Entry));
+    }
     let vcpu = words.next().filter(|w| *w == b"vcpu").and_then(|_| words.next())?;
     Some((decimal_u32(vcpu.strip_suffix(b",").unwrap_or(vcpu))?, Kind::Entry))
 }
