@@ -15,8 +15,8 @@ SELECT e.* EXCLUDE (reason, detail, ancillary_of),
        WHEN e.detail_kind IN ('to-private', 'to-shared', 'pre-fault') THEN concat(CAST(e.detail AS VARCHAR), ' bytes')
        WHEN e.detail_kind IN ('page-fault', 'mapped-fault', 'mapped-fetch', 'memory-fault') THEN concat('0x', lower(to_hex(e.detail)), ' (2 MiB)')
        WHEN e.detail_kind IN ('sysreg-read', 'sysreg-write') AND e.detail < 65536 THEN concat(
-         'S', CAST(CAST(e.detail AS BIGINT) >> 14 AS VARCHAR), '_', CAST(CAST(e.detail AS BIGINT) >> 11 & 7 AS VARCHAR),
-         '_C', CAST(CAST(e.detail AS BIGINT) >> 7 & 15 AS VARCHAR), '_C', CAST(CAST(e.detail AS BIGINT) >> 3 & 15 AS VARCHAR),
+         'S', CAST(CAST(e.detail AS BIGINT) >> 14 AS VARCHAR), '_', CAST((CAST(e.detail AS BIGINT) >> 11) & 7 AS VARCHAR),
+         '_C', CAST((CAST(e.detail AS BIGINT) >> 7) & 15 AS VARCHAR), '_C', CAST((CAST(e.detail AS BIGINT) >> 3) & 15 AS VARCHAR),
          '_', CAST(CAST(e.detail AS BIGINT) & 7 AS VARCHAR))
        ELSE concat('0x', lower(to_hex(e.detail)))
   END AS detail,

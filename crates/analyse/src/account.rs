@@ -243,9 +243,13 @@ impl<R: RowSink> Accountant<R> {
         }
     }
 
-    /// Not even its entry says which vCPU the thread is (arm64).
+    /// Its entry does not say which vCPU the thread is: not by chance, where no entry does.
     #[cold]
     fn number(&mut self, index: usize, event: &Event) {
+        let reason = self.threads[index].open.as_ref().map(|open| open.reason);
+        if reason.is_none_or(|reason| reason.isa.facts().names_vcpus()) {
+            return;
+        }
         let vcpu = self.vms.unused(event.pid, event.tid);
         self.numbers_vcpus = true;
         self.has_vcpu(index, &Event { vcpu, ..*event });

@@ -200,7 +200,10 @@ fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, v
         vendor: match view.vendor {
             Some(Vendor::Intel) => Isa::Vmx,
             Some(Vendor::Amd) => Isa::Svm,
-            None => Isa::Unknown,
+            None => match &view.kvm.processor {
+                Ok(Some(isa)) if !isa.facts().is_x86() => *isa,
+                _ => Isa::Unknown,
+            },
         },
         has_virtual_apic: false,
         is_contended: false,

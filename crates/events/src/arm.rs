@@ -214,6 +214,10 @@ impl Facts for Arm {
         code == WFX && !is_wfe || detail.kind == DetailKind::Smccc && smccc::is_idle(detail.value)
     }
 
+    fn names_vcpus(&self) -> bool {
+        false
+    }
+
     fn levels(&self) -> Levels {
         Levels::Delimited
     }

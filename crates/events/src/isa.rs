@@ -140,6 +140,11 @@ pub trait Facts: Sync {
         false
     }
 
+    /// An entry says which vCPU it is of.
+    fn names_vcpus(&self) -> bool {
+        true
+    }
+
     /// How exits of L2 are known.
     fn levels(&self) -> Levels {
         Levels::Said

@@ -234,7 +234,7 @@ fn of_subject(subject: Subject) -> Words {
             "kvm:kvm_nested_vmexit",
         ),
         Subject::DataAborts => (
-            "the guest touches memory that the host has not mapped, or registers of devices; the recording does not contain the addresses",
+            "the guest touches unmapped memory or registers of devices; the recording does not contain the addresses",
             SAME,
             "kvm:kvm_guest_fault and kvm:kvm_mmio beside the exits (`perf record -a -e 'kvm:*'`), which tell the two apart",
         ),
