@@ -459,11 +459,11 @@ fn weight(detail: Detail) -> u8 {
         DetailKind::Halt if detail.value == HALT_POLLED => 2,
         DetailKind::Halt => 3,
         // Every emulated device access begins as a fault.
-        kind if kind.is_fault() => 1,
+        kind if kind.is_fault() => 2,
         // The register is known better by the MSR or the address it was reached by.
-        DetailKind::ApicRead | DetailKind::ApicWrite => 2,
+        DetailKind::ApicRead | DetailKind::ApicWrite => 3,
         // The request of a confidential guest follows its exit.
-        DetailKind::Ghcb | DetailKind::GhcbMsr | DetailKind::Tdvmcall => 3,
-        _ => 4,
+        DetailKind::Ghcb | DetailKind::GhcbMsr | DetailKind::Tdvmcall => 4,
+        _ => 5,
     }
 }
