@@ -100,8 +100,9 @@ impl Analysis {
         Analysis { accountant: Accountant::new(options, rows), time_ns: 0, late: 0, counted: 0 }
     }
 
-    fn finish(self, imported: Imported) {
-        let Imported { mut recording, mut losses, seen: _ } = imported;
+    fn finish(mut self, imported: Imported) {
+        let Imported { mut recording, mut losses, seen: _, rips } = imported;
+        rips.threads().for_each(|(tid, rips)| self.accountant.rips(tid, rips));
         let (rows, vms, lost) = self.accountant.finish();
         losses.merge(&lost);
         losses.out_of_order += self.late;
