@@ -117,7 +117,7 @@ fn describe(head: &[u8]) -> String {
         return "this is perf annotate's text: give it to `vmtax import --guest-instructions`, beside a recording".to_owned();
     }
     if is_text && crate::profile::perf_report::recognise(head) {
-        return "this is perf report's text, which has no exits: give it to `vmtax import --host-profile` or `--guest-profile`, beside a recording".to_owned();
+        return "this is perf report's text, which has no exits: `vmtax explain FILE` reads it alone, `vmtax import --host-profile` or `--guest-profile` beside a recording".to_owned();
     }
     if is_text && is_kernel_log(head) {
         return "this is a kernel's log, which has no exits: record `perf kvm stat record -a sleep 10` on the host beside it".to_owned();

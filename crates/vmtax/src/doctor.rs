@@ -150,6 +150,20 @@ fn configuration(path: &Path) -> anyhow::Result<Option<System>> {
 
 /// The checks that a configuration alone decides.
 fn of_configuration(args: &DoctorArgs, path: &Path, system: &System) -> anyhow::Result<()> {
+    let given = [
+        ("--root", args.root != Path::new("/")),
+        ("--guest", args.guest.is_some()),
+        ("--guest-root", args.guest_root.is_some()),
+        ("--pid", args.pid.is_some()),
+    ];
+    let given = given.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag);
+    if let Some(flag) = given.or(args.reading.reading().given()) {
+        let name = path.display();
+        return fail(
+            Code::Usage,
+            format!("{flag}: {name} is a configuration, which is checked alone"),
+        );
+    }
     let mut findings = audit::audit(Input {
         host: &system.settings,
         kvm: &system.kvm,

@@ -84,7 +84,7 @@ pub(super) fn acceleration(_: &View, vm: &VmProcess) -> Found {
     if vm.pid != 0 {
         return Found::ok(What::Accelerated);
     }
-    if !is_whole(vm) {
+    if asked.is_empty() && !is_whole(vm) {
         return Found::unknown(What::AccelerationNotSaid);
     }
     let seen = if asked.is_empty() {

@@ -139,6 +139,7 @@ words! {
         Windows = "windows",
         Versions = "versions",
         Start = "start",
+        Machine = "machine",
     }
 }
 
@@ -363,7 +364,6 @@ pub const RULES: &[Rule] = &[
             check(CheckId::Avic, "/sys/module/kvm_amd/parameters/avic", Judge::Host(interrupts::avic))
                 .causes(&[Cause::Apic, Cause::Ipi, Cause::IrqWindow])
                 .removes(apic_work),
-            check(CheckId::SplitIrqchip, "/proc/PID/cmdline", Judge::Vm(interrupts::split_irqchip)).causes(&[Cause::Apic]),
             check(CheckId::AvicInhibit, "/proc/PID/cmdline", Judge::Vm(interrupts::avic_inhibit))
                 .causes(&[Cause::Apic, Cause::Ipi, Cause::IrqWindow])
                 .removes(apic_work),
@@ -383,10 +383,17 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: RuleId::Virtio,
+        id: RuleId::Machine,
         checks: &[
             check(CheckId::Acceleration, "/proc/PID/cmdline", Judge::Vm(devices::acceleration)),
+            check(CheckId::SplitIrqchip, "/proc/PID/cmdline", Judge::Vm(interrupts::split_irqchip)).causes(&[Cause::Apic]),
             check(CheckId::DiskFormat, "/proc/PID/cmdline", Judge::Vm(devices::disk_format)),
+            check(CheckId::Hpet, "/proc/PID/cmdline", Judge::Vm(timers::hpet)),
+        ],
+    },
+    Rule {
+        id: RuleId::Virtio,
+        checks: &[
             check(CheckId::EmulatedDevices, "/proc/PID/cmdline", Judge::Vm(devices::emulated))
                 .causes(&[Cause::DeviceMmio, Cause::DevicePio])
                 .removes(to_the_vmm),
@@ -408,7 +415,6 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: RuleId::Clocksource,
         checks: &[
-            check(CheckId::Hpet, "/proc/PID/cmdline", Judge::Vm(timers::hpet)),
             check(
                 CheckId::HostClocksource,
                 "/sys/devices/system/clocksource/clocksource0/current_clocksource",

@@ -48,6 +48,7 @@ const TOOLS: &[(&[&str], &str)] = &[
     (&["----total-", "usage----"], concat!("dstat's output, which has no exits", exits!())),
     (&["MemTotal:", "MemFree:"], concat!("/proc/meminfo, which has no exits", exits!())),
     (&["cpu ", "intr ", "ctxt ", "btime "], concat!("/proc/stat, which has no exits", exits!())),
+    (&["<domain", "type="], "libvirt's XML of a VM: `vmtax doctor FILE` checks it"),
     (
         &["Marking TSC unstable"],
         concat!(
@@ -165,11 +166,11 @@ const TOOLS: &[(&[&str], &str)] = &[
     ),
     (
         &["# Overhead", "Symbol"],
-        "perf report's text, which has no exits: give it to `vmtax import --host-profile` or `--guest-profile`, beside a recording",
+        "perf report's text, which has no exits: `vmtax explain FILE` reads it alone, `vmtax import --host-profile` or `--guest-profile` beside a recording",
     ),
     (
         &["# Children", "Self", "Symbol"],
-        "perf report's text, which has no exits: give it to `vmtax import --host-profile` or `--guest-profile`, beside a recording",
+        "perf report's text, which has no exits: `vmtax explain FILE` reads it alone, `vmtax import --host-profile` or `--guest-profile` beside a recording",
     ),
     (
         &["kvm:kvm_exit: "],

@@ -67,6 +67,8 @@ struct Domain {
 #[derive(Default)]
 struct Has {
     domain: Option<String>,
+    /// The domain's end: it was not cut.
+    end: bool,
     hyperv: bool,
     clock: bool,
 }
@@ -103,6 +105,7 @@ pub(super) fn read(text: &str) -> Result<(Vec<String>, Option<Vec<Thread>>), Str
             Ok(Event::End(element)) => {
                 let name = String::from_utf8_lossy(element.local_name().as_ref()).into_owned();
                 domain.path.pop();
+                domain.has.end |= name == "domain" && domain.has.domain.is_some();
                 domain.end(&name);
             }
             Ok(Event::Text(piece)) => domain.text.push_str(&String::from_utf8_lossy(&piece)),
@@ -290,7 +293,7 @@ impl Domain {
     fn finish(self) -> (Vec<String>, Option<Vec<Thread>>) {
         let mut cpu = self.cpu;
         // A part of a domain does not say what the other parts have.
-        let is_part = self.has.domain.is_none();
+        let is_part = !self.has.end;
         let program = if is_part { super::words::PART } else { "qemu-system-x86_64" };
         let mut words = vec![program.to_owned()];
         if is_part && !self.has.hyperv {
@@ -357,7 +360,7 @@ mod tests {
             words("<relaxed state='on'/>\n<stimer state='on'/>\n"),
             "qemu-system -cpu ,hv-relaxed=on,hv-stimer=on,hv-time=on"
         );
-        assert_eq!(words("<domain type='qemu'>"), "qemu-system-x86_64 -accel tcg");
+        assert_eq!(words("<domain type='qemu'>"), "qemu-system -accel tcg");
         let text = "<cputune><vcpupin vcpu='0' cpuset='2'/><vcpupin vcpu='1' cpuset='3'/>";
         let (_, pins) = read(text).unwrap();
         let pins: Vec<String> =

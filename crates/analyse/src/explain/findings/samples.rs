@@ -21,6 +21,8 @@ struct Sign {
     remedies: &'static [RemedyId],
     /// What must hold for the remedies, beside their own conditions.
     condition: Option<&'static str>,
+    /// Time in what these functions call says nothing.
+    own: bool,
 }
 
 impl Sign {
@@ -31,7 +33,16 @@ impl Sign {
         functions: &'static [&'static str],
     ) -> Sign {
         let certainty = Certainty::Likely;
-        Sign { place, found, certainty, least, functions, remedies: &[], condition: None }
+        Sign {
+            place,
+            found,
+            certainty,
+            least,
+            functions,
+            remedies: &[],
+            condition: None,
+            own: false,
+        }
     }
 
     const fn certain(mut self) -> Sign {
@@ -41,6 +52,11 @@ impl Sign {
 
     const fn remedies(mut self, remedies: &'static [RemedyId]) -> Sign {
         self.remedies = remedies;
+        self
+    }
+
+    const fn own(mut self) -> Sign {
+        self.own = true;
         self
     }
 
@@ -101,24 +117,20 @@ const SIGNS: &[Sign] = &[
         &["io_serial_in", "io_serial_out", "serial8250_*"],
     )
     .remedies(&[RemedyId::SerialConsole]),
-    // Linux arch/x86/kvm/mmu/mmu.c and paging_tmpl.h, without the walks that nested paging needs too.
+    // Linux arch/x86/kvm/mmu/paging_tmpl.h and mmu.c: what walks or follows page tables of a guest. Nested paging without the TDP MMU has the
+    // other functions of shadow pages too (kvm_mmu_get_page, pte_list_*).
     Sign::new(
         Place::Host,
         Found::Exits(Subject::ShadowPaging),
-        0.05,
+        0.01,
         &[
             "paging64_page_fault",
             "paging64_fetch",
             "paging32_page_fault",
             "paging32_fetch",
-            "mmu_page_zap_pte",
-            "__kvm_mmu_prepare_zap_page",
-            "kvm_mmu_get_page",
-            "kvm_mmu_get_shadow_page",
             "kvm_mmu_pte_write",
             "kvm_mmu_track_write",
             "mmu_sync_children",
-            "pte_list_*",
         ],
     )
     .remedies(&[RemedyId::Ept, RemedyId::Npt])
@@ -170,23 +182,28 @@ const SIGNS: &[Sign] = &[
         &["arch_exit_to_user_mode_prepare", "entry_ibpb", "write_ibpb"],
     )
     .remedies(&[RemedyId::Ioeventfd, RemedyId::Vhost]),
-    // Linux virt/kvm/kvm_main.c: what the loop of halt polling calls.
+    // Linux virt/kvm/kvm_main.c: the loop of halt polling, and what it calls. Below kvm_vcpu_halt a vCPU sleeps, too.
     Sign::new(
         Place::Host,
         Found::HostPolls,
         0.20,
         &["kvm_vcpu_check_block", "kvm_vcpu_halt", "kvm_vcpu_block", "kvm_arch_vcpu_runnable", "kvm_vcpu_has_events"],
     )
+    .own()
     .remedies(&[RemedyId::NoHaltPoll]),
 ];
 
 /// Functions that are named.
 const NAMED: usize = 3;
 
-/// The part of a profile's samples whose stack has a function that fits.
-fn part_of(profile: &Profile, fits: impl Fn(&str) -> bool) -> f64 {
+/// The part of a profile's samples whose stack has a function that fits, or ends in one.
+fn part_of(profile: &Profile, own: bool, fits: impl Fn(&str) -> bool) -> f64 {
     let all = profile.total().max(1) as f64;
-    let with = profile.stacks.iter().filter(|(stack, _)| stack.split(Profile::BETWEEN).any(&fits));
+    let has = |stack: &str| {
+        let mut functions = stack.split(Profile::BETWEEN);
+        if own { functions.next_back().is_some_and(&fits) } else { functions.any(&fits) }
+    };
+    let with = profile.stacks.iter().filter(|(stack, _)| has(stack));
     with.map(|(_, weight)| *weight).fold(0, u64::saturating_add) as f64 / all
 }
 
@@ -209,7 +226,7 @@ pub(in crate::explain) fn of_profiles(ledger: &Ledger, context: &Context) -> Vec
 fn finding(sign: &Sign, ledger: &Ledger, context: &Context) -> Option<Finding> {
     let profile = ledger.profiles.get(&sign.place)?;
     let fits = |name: &str| sign.fits(name);
-    let share = part_of(profile, fits);
+    let share = part_of(profile, sign.own, fits);
     if share < sign.least {
         return None;
     }
@@ -226,4 +243,49 @@ fn finding(sign: &Sign, ledger: &Ledger, context: &Context) -> Option<Finding> {
         finding.remedies = finding.remedies.drain(..).map(and).collect();
     }
     Some(finding)
+}
+
+#[cfg(test)]
+mod tests {
+    use vmtax_events::{Losses, Recording};
+
+    use super::*;
+    use crate::{Filter, LedgerBuilder};
+
+    fn found(stacks: &[(&str, u64)]) -> Vec<&'static str> {
+        let mut profile = Profile::new(Place::Host);
+        for (stack, weight) in stacks {
+            profile.stacks.insert(stack.replace(';', &Profile::BETWEEN.to_string()), *weight);
+        }
+        let mut ledger = LedgerBuilder::new(Filter::default(), 1);
+        ledger.profile(profile);
+        let ledger = ledger.finish(Recording::default(), Losses::default(), true);
+        let context = super::super::super::kind::context(&ledger);
+        of_profiles(&ledger, &context)
+            .iter()
+            .map(|finding| match finding.found {
+                Found::Exits(subject) => subject.name(),
+                ref other => other.id(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn functions_of_a_host_show_what_they_are_for_and_no_more() {
+        for (stacks, expected) in [
+            (&[("vmx_vcpu_run", 90), ("paging64_page_fault", 10)][..], &["shadow-paging"][..]),
+            // Nested paging without the TDP MMU.
+            (&[("vmx_vcpu_run", 50), ("kvm_mmu_get_page", 30), ("pte_list_add", 20)], &[]),
+            (&[("vmx_vcpu_run", 50), ("kvm_vcpu_halt;kvm_vcpu_check_block", 50)], &["host-polls"]),
+            // It sleeps.
+            (&[("vmx_vcpu_run", 50), ("kvm_vcpu_halt;schedule", 50)], &[]),
+            (&[("vmx_vcpu_run", 50), ("do_swap_page;io_schedule", 50)], &["memory-faults"]),
+            (
+                &[("vmx_vcpu_run", 50), ("compact_zone.isra.0;isolate_freepages", 50)],
+                &["compaction"],
+            ),
+        ] {
+            assert_eq!(found(stacks), expected, "{stacks:?}");
+        }
+    }
 }

@@ -165,11 +165,17 @@ pub fn rule(rule: RuleId) -> Words {
             why: "with hv-stimer and hv-synic I/O exits of a Windows guest fell by 90.7 %",
             source: Some(WINDOWS),
         },
+        RuleId::Machine => Words {
+            title: "how QEMU is started",
+            wanted: "KVM, interrupt controllers in KVM, disks in QEMU's own formats, no HPET that nobody needs",
+            why: "what the VMM emulates takes an exit to it, or its time while the guest is idle",
+            source: None,
+        },
         RuleId::Start => Words {
             title: "starting a VM",
             wanted: "cgroup2 mounted with favordynmods on Linux 6.0 to 6.11, where many VMs start",
             why: "KVM_CREATE_VM took 0.285 ms with it and 11 ms without (an emulated host, Linux 6.1); 27 to 70 ms were reported on hardware",
-            source: None,
+            source: Some("of hardware: firecracker issue 2129, AMDESE/AMDSEV issue 145"),
         },
         RuleId::Versions => Words {
             title: "kernel, microcode, firmware",

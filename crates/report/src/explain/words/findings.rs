@@ -192,7 +192,7 @@ fn of_subject(subject: Subject) -> Words {
             "QEMU's `info migrate`",
         ),
         Subject::ShadowPaging => (
-            "KVM keeps shadow page tables: the processor's nested paging is not used",
+            "KVM keeps shadow page tables: nested paging is off, or the guest runs guests of its own",
             "kvm_intel.ept or kvm_amd.npt is on",
             "/sys/module/kvm_*/parameters",
         ),
@@ -275,7 +275,7 @@ pub(crate) fn finding(found: &Found) -> Words {
             "which: kvm:kvm_set_irq (gsi 0 is the PIT, whose thread is kvm-pit/PID, and gsi 8 the RTC), kvm:kvm_apic_accept_irq (the APIC's timer)",
         ),
         Found::PeriodicTimer { armed: true } => words(
-            "the guest takes a tick while it is idle: it arms a timer for each wake-up",
+            "a timer that the guest arms each time wakes it: its tick, or programs that sleep",
             "its command line has neither nohz=off nor highres=off: then a program sleeps at that rate",
             "the guest's command line; `perf record -e timer:hrtimer_start` in it",
         ),
@@ -285,7 +285,7 @@ pub(crate) fn finding(found: &Found) -> Words {
             "what the VMM does there: `perf record -g -t TID` or `strace -T -p TID` of the vCPU's thread",
         ),
         Found::Compaction => words(
-            "the host moves pages to make huge ones when the guest first touches its memory",
+            "the host moves pages to make huge ones, as when a guest first touches its memory",
             "compact_stall in the host's /proc/vmstat stands still",
             "compact_* and thp_fault_* in the host's /proc/vmstat while it is slow; /sys/kernel/mm/transparent_hugepage/defrag",
         ),
