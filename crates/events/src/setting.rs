@@ -217,6 +217,9 @@ impl Mapped {
 pub const COUNTERS: [&str; 6] =
     ["pages_4k", "pages_2m", "pages_1g", "halt_poll_success_ns", "halt_poll_fail_ns", "nested_run"];
 
+/// In place of the program, where a command line is a part of one.
+pub const PART: &str = "qemu-system";
+
 /// A process that runs a VM: it holds a VM of KVM open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmProcess {
@@ -243,6 +246,14 @@ pub struct VmProcess {
 }
 
 impl VmProcess {
+    /// What its command line lacks is not known.
+    pub fn is_part(&self) -> bool {
+        self.arguments
+            .value
+            .as_ref()
+            .is_ok_and(|words| words.first().is_some_and(|word| word == PART))
+    }
+
     /// A counter of KVM.
     pub fn counter(&self, name: &str) -> Fact<u64> {
         let missing = || {

@@ -179,7 +179,11 @@ fn of_configuration(args: &DoctorArgs, path: &Path, system: &System) -> anyhow::
             // What other settings and VMs decide is not known of parameters alone.
             return finding.check.place() == "host" && finding.found.verdict != Verdict::Unknown;
         }
-        finding.check.place() == "VM" && is_known
+        // Nor what another part of a configuration has.
+        let is_part = system.vms.iter().any(VmProcess::is_part);
+        let is_said =
+            !is_part || matches!(finding.found.verdict, Verdict::Costs | Verdict::Unknown);
+        finding.check.place() == "VM" && is_known && is_said
     });
     for finding in &mut findings {
         // A configuration has no threads yet.

@@ -54,14 +54,6 @@ pub(super) fn emulated(_: &View, vm: &VmProcess) -> Found {
     Found::costs(What::EmulatedDevices).seen(said(vm, seen)).fix(Fix::Advice(Advice::UseVirtio))
 }
 
-/// The program that a part of a command line is given: what it lacks is not known.
-pub(super) const PART: &str = "qemu-system";
-
-/// Whether a command line is whole: an option that is absent has its default.
-pub(super) fn is_whole(vm: &VmProcess) -> bool {
-    vm.arguments.value.as_ref().is_ok_and(|words| words.first().is_some_and(|word| word != PART))
-}
-
 /// Without KVM QEMU translates each instruction (QEMU docs/system/introduction.rst, "Accelerators"; TCG is the default).
 pub(super) fn acceleration(_: &View, vm: &VmProcess) -> Found {
     if let Some(found) = unknown(vm) {
@@ -84,7 +76,7 @@ pub(super) fn acceleration(_: &View, vm: &VmProcess) -> Found {
     if vm.pid != 0 {
         return Found::ok(What::Accelerated);
     }
-    if asked.is_empty() && !is_whole(vm) {
+    if asked.is_empty() && vm.is_part() {
         return Found::unknown(What::AccelerationNotSaid);
     }
     let seen = if asked.is_empty() {
@@ -126,7 +118,12 @@ pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
     if devices(vm, &["virtio-net"]).is_empty() {
         return Found::not_applicable(What::NoVirtioNet);
     }
-    let open = Fact::new(format!("/proc/{}/fd", vm.pid), Ok(Seen::VhostNet(vm.vhost_net)));
+    // A configuration runs in no process: what it asks for is all that is known.
+    let open = match vm.pid {
+        0 if vm.vhost_net => said(vm, "vhost=on".to_owned()),
+        0 => said(vm, Seen::Without("vhost=on")),
+        pid => Fact::new(format!("/proc/{pid}/fd"), Ok(Seen::VhostNet(vm.vhost_net))),
+    };
     let backends = options(vm, "netdev");
     let types: Vec<&str> = backends
         .iter()

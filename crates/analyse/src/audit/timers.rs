@@ -2,7 +2,6 @@
 
 use vmtax_events::setting::{Settings, Unknown, VmProcess, files};
 
-use super::devices::is_whole;
 use super::view::{View, flag_fact, has_flag};
 use super::vmm::{is_off, is_qemu, is_windows, options, property, said};
 use super::{Fix, Found, Seen, Start, What, idle};
@@ -78,7 +77,7 @@ pub(super) fn hpet(_: &View, vm: &VmProcess) -> Found {
     let is_taken_away = machines().any(|value| property(value, "hpet").is_some_and(is_off))
         || words.iter().any(|word| word.trim_start_matches('-') == "no-hpet");
     let has_pc = machines().any(is_pc);
-    if !is_qemu(vm) || !is_whole(vm) || !has_pc || is_taken_away {
+    if !is_qemu(vm) || vm.is_part() || !has_pc || is_taken_away {
         return Found::not_applicable(What::NoHpet);
     }
     let is_local =

@@ -2,7 +2,6 @@
 
 use vmtax_events::setting::{Unknown, VmProcess, files};
 
-use super::devices::is_whole;
 use super::view::{View, flag_fact, has_flag};
 use super::vmm::{is_off, is_qemu, is_windows, options, property, said};
 use super::{Found, Seen, Start, Vendor, What};
@@ -66,7 +65,7 @@ pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {
         names.iter().copied().filter(|name| !has(vm, name)).collect()
     };
     // What a part of a configuration lacks may be in another part.
-    let costs = |what| if is_whole(vm) { Found::costs(what) } else { Found::unknown(what) };
+    let costs = |what| if vm.is_part() { Found::unknown(what) } else { Found::costs(what) };
     let all = has(vm, "hv-passthrough");
     let timers = lacks(&OF_TIMERS);
     if !all && !timers.is_empty() {

@@ -3,7 +3,7 @@
 use quick_xml::XmlVersion;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::reader::Reader;
-use vmtax_events::setting::Thread;
+use vmtax_events::setting::{PART, Thread};
 
 /// Elements of which one makes a text a domain's.
 const MARKS: [&str; 14] = [
@@ -294,7 +294,7 @@ impl Domain {
         let mut cpu = self.cpu;
         // A part of a domain does not say what the other parts have.
         let is_part = !self.has.end;
-        let program = if is_part { super::words::PART } else { "qemu-system-x86_64" };
+        let program = if is_part { PART } else { "qemu-system-x86_64" };
         let mut words = vec![program.to_owned()];
         if is_part && !self.has.hyperv {
             cpu.retain(|word| !word.starts_with("hv-"));

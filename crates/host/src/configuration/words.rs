@@ -4,8 +4,7 @@
 const OPTIONS: [&str; 8] =
     ["-machine", "-M", "-cpu", "-smp", "-m", "-drive", "-device", "-enable-kvm"];
 
-/// In place of the program of a part of a command line.
-pub(super) const PART: &str = "qemu-system";
+use vmtax_events::setting::PART;
 
 /// The words of the first command line of QEMU in a text.
 pub(super) fn command(text: &str) -> Option<Vec<String>> {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use vmtax_analyse::audit::{self, Finding, Gain, Measured, Seen, Verdict};
-use vmtax_events::setting::{Fact, cpuinfo, files};
+use vmtax_events::setting::{Fact, VmProcess, cpuinfo, files};
 
 use super::audit::{Audit, vm_name};
 use super::words::{self, fix_line};
@@ -73,7 +73,14 @@ fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
         page.paragraph(Style::Faint, "  host   ", &host)?;
         page.paragraph(Style::Faint, "  KVM    ", &crate::kvm::line(&audit.system.kvm))?;
     } else {
-        let host = "not checked: this is a VM's configuration alone; run `vmtax doctor` on its host for the rest";
+        let host = match audit.vms.iter().any(VmProcess::is_part) {
+            true => {
+                "not checked: this is a part of a VM's configuration, or one that was cut; what it lacks is unknown"
+            }
+            false => {
+                "not checked: this is a VM's configuration alone; run `vmtax doctor` on its host for the rest"
+            }
+        };
         page.paragraph(Style::Faint, "  host   ", host)?;
     }
     let vms: Vec<String> = audit
