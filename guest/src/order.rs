@@ -163,7 +163,7 @@ impl Backing {
     }
 }
 
-/// What came of an order.
+/// Result of an order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// One for each operation, in the order's order.
@@ -215,7 +215,7 @@ impl Report {
     }
 }
 
-/// What came of an operation.
+/// Result of an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// [`Operation::number`].

@@ -157,7 +157,7 @@ pub enum Kind {
     Touch,
 }
 
-/// What came of a cell.
+/// Result of a cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Why it failed; empty if it did not.

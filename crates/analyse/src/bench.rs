@@ -31,6 +31,8 @@ pub struct Bench {
     pub rows: Vec<Row>,
     /// Cells that gave no result: workload, category, repeat.
     pub failed: Vec<(String, String, u32)>,
+    /// The VMs are emulated: the host is no baseline of theirs.
+    pub emulated: bool,
 }
 
 impl Bench {
@@ -48,14 +50,20 @@ impl Bench {
         shown
     }
 
+    /// Results of the host stand beside those of emulated VMs.
+    pub fn has_host_beside_emulated(&self) -> bool {
+        let is_host = |row: &Row| row.category == HOST;
+        self.emulated && self.rows.iter().any(is_host) && !self.rows.iter().all(is_host)
+    }
+
     /// Workload, category and path of results that could be compared with their baseline, had they taken the same path.
     pub fn apart(&self) -> Vec<(&str, &str, &str)> {
         let mut found = Vec::new();
         for row in self.rows.iter().filter(|row| row.against.is_none()) {
             let alike =
                 |other: &&Row| (&other.workload, &other.metric) == (&row.workload, &row.metric);
-            let there: BTreeSet<&str> =
-                self.rows.iter().filter(alike).map(|other| &*other.category).collect();
+            let rows = self.rows.iter().filter(alike).map(|other| &*other.category);
+            let there = baselines(rows, self.emulated);
             let Some(base) = baseline(&row.category, &there) else { continue };
             let differs = |other: &Row| other.category == base && other.path != row.path;
             let one = (&*row.workload, &*row.category, &*row.path);
@@ -146,14 +154,19 @@ pub fn baseline<'a>(category: &str, there: &BTreeSet<&'a str>) -> Option<&'a str
     alike.or_else(|| PLAIN.iter().find_map(|plain| there.get(*plain))).copied().or(host)
 }
 
+/// Categories that may be a baseline: of emulated VMs the host is none, as it is no emulated machine.
+fn baselines<'a>(categories: impl Iterator<Item = &'a str>, emulated: bool) -> BTreeSet<&'a str> {
+    categories.filter(|category| !emulated || *category != HOST).collect()
+}
+
 /// Workload, metric, category, unit, path.
 type Key<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
 
-/// Groups the samples of a benchmark run. `None` when there are none.
-pub fn table(samples: &[Sample]) -> Option<Bench> {
+/// Groups the samples of a benchmark run, whose VMs may be emulated. `None` when there are none.
+pub fn table(samples: &[Sample], emulated: bool) -> Option<Bench> {
     let mut order: Vec<Key<'_>> = Vec::new();
     let mut groups: BTreeMap<Key<'_>, Vec<&Sample>> = BTreeMap::new();
-    let mut bench = Bench::default();
+    let mut bench = Bench { emulated, ..Bench::default() };
     let paths: BTreeMap<(&str, &str, u32), &str> = samples
         .iter()
         .filter(|sample| sample.metric == NETWORK_PATH)
@@ -211,12 +224,11 @@ pub fn table(samples: &[Sample]) -> Option<Bench> {
         group.sort_by_key(|sample| sample.repeat);
         let values = numbers(&group);
         let Some(median) = samples::median_interval(&values) else { continue };
-        let there: BTreeSet<&str> = groups
+        // Results over different paths are not of one thing.
+        let alike = groups
             .keys()
-            // Results over different paths are not of one thing.
-            .filter(|(w, m, _, u, path)| (*w, *m, *u, *path) == (key.0, key.1, key.3, key.4))
-            .map(|(_, _, category, ..)| *category)
-            .collect();
+            .filter(|(w, m, _, u, path)| (*w, *m, *u, *path) == (key.0, key.1, key.3, key.4));
+        let there = baselines(alike.map(|(_, _, category, ..)| *category), emulated);
         let beside = |name: &str| {
             let base = numbers(groups.get(&(key.0, key.1, name, key.3, key.4))?);
             compare(name, &base, &values, group[0].better)
@@ -383,6 +395,30 @@ mod tests {
     }
 
     #[test]
+    fn the_host_is_no_baseline_of_emulated_vms() {
+        let samples: Vec<Sample> = (0..5)
+            .flat_map(|i| {
+                [sample("host", i, 2000.0), sample("plain", i, 10.0), sample("plain+poll", i, 9.0)]
+            })
+            .collect();
+        let of = |emulated| {
+            let rows = table(&samples, emulated).unwrap().rows;
+            let base = |row: Row| (row.category, row.against.map(|against| against.baseline));
+            rows.into_iter().map(base).collect::<Vec<_>>()
+        };
+        let name = |word: &str| word.to_owned();
+        let expected = |plain: Option<&str>| {
+            [
+                (name("host"), None),
+                (name("plain"), plain.map(name)),
+                (name("plain+poll"), Some(name("plain"))),
+            ]
+        };
+        assert_eq!(of(false), expected(Some("host")));
+        assert_eq!(of(true), expected(None));
+    }
+
+    #[test]
     fn overhead_is_how_much_worse() {
         let mut samples: Vec<Sample> =
             (0..5).map(|i| sample("plain", i, 100.0 + f64::from(i))).collect();
@@ -392,7 +428,7 @@ mod tests {
             value: 1.0,
             ..sample("plain+poll", 0, 0.0)
         });
-        let bench = table(&samples).unwrap();
+        let bench = table(&samples, false).unwrap();
         assert_eq!(bench.failed, [("w".to_owned(), "plain+poll".to_owned(), 0)]);
         let against = bench.rows[1].against.as_ref().unwrap();
         assert_eq!(against.baseline, "plain");
@@ -401,7 +437,7 @@ mod tests {
         assert!(against.differs());
         assert!(bench.rows[0].against.is_none());
         assert!(!bench.rows[0].is_thin());
-        assert_eq!(table(&[]), None);
+        assert_eq!(table(&[], false), None);
     }
 
     #[test]
@@ -433,7 +469,7 @@ mod tests {
             over("plain+poll", "host > tap > vm"),
         ]
         .concat();
-        let bench = table(&samples).unwrap();
+        let bench = table(&samples, false).unwrap();
         assert_eq!(bench.rows.len(), 4);
         let of = |category: &str| bench.rows.iter().find(|row| row.category == category).unwrap();
         let base = |against: &Option<Against>| against.as_ref().map(|a| a.baseline.clone());
@@ -446,6 +482,6 @@ mod tests {
         assert_eq!(of("plain+poll").path, "host > tap > vm");
         assert_eq!(of("plain+poll").against, None);
         assert_eq!(bench.apart(), [("w", "plain+poll", "host > tap > vm")]);
-        assert!(table(&samples[..4]).unwrap().apart().is_empty());
+        assert!(table(&samples[..4], false).unwrap().apart().is_empty());
     }
 }

@@ -85,7 +85,7 @@ mod tests {
         let plain = [10.0, 11.0, 12.0, 13.0, 14.0];
         let of = |values: &[f64]| {
             let all = [samples("plain", &plain), samples("plain+poll", values)].concat();
-            let bench = table(&all).unwrap();
+            let bench = table(&all, false).unwrap();
             let found = Conclusions::new(&bench.rows);
             (found.differences.len(), found.open, found.thin)
         };
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(of(&[10.5, 11.5, 12.5, 13.5, 14.5]), (0, 1, 0));
         assert_eq!(of(&[20.0, 21.0, 22.0, 23.0, 24.0]), (1, 0, 0));
         let thin = [samples("plain", &plain[..3]), samples("plain+poll", &plain)].concat();
-        let bench = table(&thin).unwrap();
+        let bench = table(&thin, false).unwrap();
         assert_eq!(Conclusions::new(&bench.rows).thin, 1, "a thin baseline proves nothing");
     }
 
@@ -108,7 +108,7 @@ mod tests {
         let once = all.iter().filter(|sample| sample.repeat == 0).cloned();
         let exits: Vec<_> = once.map(|s| Sample { metric: EXITS.to_owned(), ..s }).collect();
         all.extend(exits);
-        let bench = table(&all).unwrap();
+        let bench = table(&all, false).unwrap();
         let found = Conclusions::new(&bench.rows);
         let pairs: Vec<(&str, &str, bool)> = found
             .differences

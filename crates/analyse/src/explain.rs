@@ -74,7 +74,7 @@ impl Explanation {
         let context = kind::context(ledger);
         let mut samples = ledger.samples.clone();
         samples.extend(base_ledger.into_iter().flat_map(|base| base.samples.iter().cloned()));
-        let workloads = results::workloads(&samples);
+        let workloads = results::workloads(&samples, ledger.recording.emulated.is_some());
         let sums = Sums::new(ledger);
         let mut steps = Vec::new();
         // A table of results alone has no exits to ask about.

@@ -177,7 +177,7 @@ mod tests {
             of("private", 9000.0, 1.0),
         ]
         .concat();
-        let bench = table(&samples).unwrap();
+        let bench = table(&samples, false).unwrap();
         let cost = |(category, operation), instructions| Cost { category, operation, instructions };
         let costs = Costs(vec![cost(KINDS[0], 500_000.0), cost(KINDS[1], 7000.0)]);
         let parts = parts(&bench, &costs);

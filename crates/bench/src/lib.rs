@@ -7,7 +7,18 @@
 //! ```
 //! The agent, one static program, carries out each job on the host, behind ssh and in VMs alike.
 //!
-//! [`runner`] runs the cells and keeps their results in a run folder.
+//! The way of a cell, `vmtax bench run matrix.toml -o run`:
+//!
+//! 1. [`matrix`] reads the matrix and [`plan`] orders the cells. [`runner`] runs them; `session` owns the run folder and knows which cells
+//!    it already has.
+//! 2. [`category`] is the table of categories: QEMU's flags, the guest's command line, host settings, requirements, permitted differences.
+//!    [`facts`] compares each VM with its baseline before the first measurement.
+//! 3. `launch` starts VMs: on this computer ([`vm`]) or on an emulated host (`vmtax_lab`'s). `system` is what a cell runs on: this computer,
+//!    ssh ([`place`]), a VM, or a VM whose client or server is on another system ([`link`] makes the network, `linked` starts both ends).
+//!    `vmm` counts what QEMU's process takes.
+//! 4. [`adapter`] names the parser of the output, which is in `vmtax_capture::program`.
+//! 5. To record exits the client runs once more: `recorded` makes rows of the emulated host's trace, or of the running kernel.
+//! 6. `session` commits the cell as a segment; `vmtax-analyse` compares categories.
 //!
 //! Left out on purpose: statistics of the results (`vmtax-analyse`), and how they are shown.
 

@@ -258,12 +258,13 @@ impl<'a> Runner<'a> {
             let mut left = cells.to_vec();
             left.retain(|cell| !lacking.contains(&self.here(cell).launched));
             if left.is_empty() {
-                let message = "this kernel can have no category of the matrix; give another kernel";
+                let message =
+                    "this kernel supports none of the matrix's categories; give another kernel";
                 return Err(Fault::new(Code::Machine, message).detailed(sentences).into());
             }
             return Ok(left);
         }
-        let message = "categories differ in more than their parts change, so nothing was measured; make them equal";
+        let message = "categories differ beyond the parts under test, so nothing was measured; make them equal";
         Err(Fault::new(Code::Data, message).detailed(found).into())
     }
 

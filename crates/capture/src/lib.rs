@@ -8,6 +8,13 @@
 //!                 decode thread                                analysis thread
 //! ```
 //!
+//! A binary importer finds tracepoint fields by name in the formats that the recording carries, once per tracepoint; each record then
+//! follows a plan of offsets. Recordings are decoded on several threads (`workers`): blocks of perf.data, pieces of a CPU's data of
+//! trace.dat, blocks of whole lines of texts; the importer applies the results in their order. A block of perf.data may begin within a
+//! record: each block guesses where its first record starts; the guess is verified when the previous block is applied, and the block
+//! is decoded again if it was wrong. Without threads the same code runs in turn, and a test compares both.
+//! Memory is bounded by the window between two calls of [`Feed::release`].
+//!
 //! [`posted`] restores texts from mail and web pages before a format is recognised.
 //! [`profile`] and [`stats`] read profiles and counters, which a run can contain in addition to a recording; [`program`] reads what
 //! benchmark programs print.

@@ -72,7 +72,8 @@ impl Source {
             );
         }
         if metadata.len() == 0 || !metadata.len().is_multiple_of(PAGE as u64) {
-            let what = format!("{path}: has {} bytes, which is no number of pages", metadata.len());
+            let what =
+                format!("{path}: its size of {} bytes is not a multiple of 4096", metadata.len());
             return fail(Code::Data, what);
         }
         let bytes = metadata.len();

@@ -6,6 +6,22 @@
 //! A run is one [`Plan`] on one host ([`Setup`]). What comes back is a recording that `vmtax-capture` reads, with
 //! [`Windows`] telling whose event is whose, and samples of the path lengths; the binary makes a run folder of both.
 //!
+//! The way of an operation, `vmtax lab run --nested -o run`:
+//!
+//! 1. [`suite`] defines each operation: name, code, required exits. `payload` adds the loop, marks and descriptor tables and assembles it.
+//! 2. `host` builds the initramfs (the guest program, modules, for nesting L1's kernel); `vmtax-machine` boots it, or restores the state
+//!    that was saved when it waited for an order.
+//! 3. `conversation` sends the order through the *mailbox*: a raw disk on the secondary IDE channel, which the guest accesses by programmed
+//!    I/O and which is a memfd here. L1 receives orders through an I/O port of L0's VMM.
+//! 4. The guest program executes each payload: batches for the path length, then one batch recorded by KVM's tracepoints.
+//! 5. `run` checks the report; `trace_dat` makes a `trace.dat` of the pages of the trace buffer.
+//! 6. `vmtax-runs` reads that recording as any other; [`window`](Windows) assigns events to operations by the port writes of the marks.
+//!
+//! Variants: with call trees, `profile` parses the record that a library in the emulator writes (`tcg`, `bochs`) and tracks levels, threads and
+//! calls (`flow`); each batch must equal the guest's clock exactly, or the operation has no tree. Suite `memory` compares KVM's counters with
+//! the recording (`check`). [`program`] loads a multiboot image. [`network`] packs this computer's QEMU into the host, with taps and
+//! servers; each traffic with each VM is a VM of the run.
+//!
 //! Left out: emulators (`vmtax-machine`), what the exits mean (`vmtax-analyse`), storing and printing.
 
 pub mod budget;

@@ -220,7 +220,7 @@ pub struct PassageVm {
     is_peer: bool,
 }
 
-/// What came of a run.
+/// Results of a run.
 #[derive(Debug)]
 pub struct Passages {
     /// In order of categories, then workloads.

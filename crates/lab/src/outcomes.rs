@@ -1,4 +1,4 @@
-//! What came of a run: operations that were measured, or a program that ran in their place, and the recording.
+//! Results of a run: operations that were measured, or a program that ran in their place, and the recording.
 
 use vmtax_events::Reason;
 use vmtax_guest::order::Ran;
@@ -8,7 +8,7 @@ use crate::host::{Host, Start};
 use crate::measured::Measured;
 use crate::window::Windows;
 
-/// What came of a run.
+/// Results of a run.
 #[derive(Debug)]
 pub struct Outcomes {
     /// In order.

@@ -1,4 +1,4 @@
-//! One run: a host, suites, and what came of them.
+//! One run: a host, suites, and their results.
 
 use vmtax_events::Isa;
 use vmtax_guest::order::{Operation, Order, Outcome};

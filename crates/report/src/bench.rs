@@ -108,6 +108,11 @@ impl<'a> Benchmark<'a> {
                 "{workload} in {category} is not compared with its baseline: its path ({path}) is another one."
             )));
         }
+        if self.bench.has_host_beside_emulated() {
+            warnings.push(
+                "The host is hardware and its VMs are emulated: they are not compared.".to_owned(),
+            );
+        }
         let failed = &self.bench.failed;
         if !failed.is_empty() {
             let named: Vec<String> = failed

@@ -1,8 +1,8 @@
 //! The report as metrics for Prometheus: OpenMetrics 1.0, or the older text format that node_exporter's textfile collector reads.
 //!
 //! Labels are bounded: a VM, a level, a cause, a reason, a kind of thread. Details and vCPUs are left out, and what exceeds
-//! [`MOST_VMS`], [`MOST_REASONS`] or [`MOST_TAKERS`] is added up under the name `other`, so that a host with many VMs, or a recording that
-//! was made to harm, makes no more series than a server can bear.
+//! [`MOST_VMS`], [`MOST_REASONS`] or [`MOST_TAKERS`] is added up under the name `other`, so that neither a host with many VMs nor a
+//! hostile recording creates unbounded series.
 //!
 //! Durations are counted by log2 of nanoseconds; a bucket's bound is that power of 2, which itself is in the next.
 
@@ -16,11 +16,11 @@ use vmtax_events::{Cause, ExitKey, HIST_BUCKETS, Tally, TimeRow};
 
 use crate::{Document, Renderer, names};
 
-/// So many VMs, those with the most exits, have series of their own.
+/// VMs with their own series: those with the most exits.
 pub const MOST_VMS: usize = 1000;
-/// So many reasons, the most frequent, have series of their own.
+/// Reasons with their own series: the most frequent.
 pub const MOST_REASONS: usize = 128;
-/// So many kinds of threads that took a VM's processors, those with the most time, have series of their own.
+/// Kinds of threads that took a VM's processors with their own series: those with the most time.
 pub const MOST_TAKERS: usize = 32;
 /// What the rest is added up under.
 const OTHER: &str = "other";

@@ -108,7 +108,7 @@ pub fn measure(
             Ok(Done { ledger, failures: outcomes.failures(), program: outcomes.program })
         }
         Input::Recording(_) => {
-            fail(Code::Input, format!("{}: is no run any more", folder.display()))
+            fail(Code::Input, format!("{}: is no longer a run folder", folder.display()))
         }
     }
 }

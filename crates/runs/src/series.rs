@@ -25,7 +25,7 @@ pub use self::plan::{StoredRun, slug};
 
 /// All of Debian's kernels.
 const ALL: &str = "all";
-/// Attempts at a run: a machine can fail by chance (docs/lab-method.md).
+/// Attempts at a run: a machine can fail by chance (docs/measured/lab-method.md).
 const TRIES: u32 = 2;
 
 /// What is measured, on which kernels and hosts.

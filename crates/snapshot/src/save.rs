@@ -147,10 +147,7 @@ fn check_names(args: &Save, image: Option<&Path>) -> anyhow::Result<()> {
     let name = args.output.display();
     for (flag, input) in [("--parent", args.parent.as_deref()), ("--image", image)] {
         if input.is_some_and(|input| is_same_file(input, &args.output)) {
-            return fail(
-                Code::Usage,
-                format!("{name}: is given as {flag} too; name another output"),
-            );
+            return fail(Code::Usage, format!("{name}: is also {flag}; choose another output"));
         }
     }
     // An output that does not exist, or is not a checkpoint, has no children.
@@ -200,7 +197,8 @@ fn open_image(path: &Path) -> anyhow::Result<Ram> {
         return fail(Code::Input, format!("{name}: is not a file; an image of memory is needed"));
     }
     if metadata.len() == 0 || !metadata.len().is_multiple_of(PAGE as u64) {
-        let what = format!("{name}: has {} bytes, which is no number of pages", metadata.len());
+        let what =
+            format!("{name}: its size of {} bytes is not a multiple of 4096", metadata.len());
         return fail(Code::Data, what);
     }
     Ok(Ram::image("image", metadata.len(), file))

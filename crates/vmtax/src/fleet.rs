@@ -14,7 +14,7 @@ const PROGRAM: &str = "vmtax-fleet";
 
 /// Query the runs of many hosts with SQL, or by a predefined question.
 ///
-/// The flags are those of `vmtax-fleet query`, which is executed. It is searched beside this program, then in PATH.
+/// The flags are those of `vmtax-fleet query`, which is executed. It is looked up in this program's directory, then in PATH.
 #[derive(Debug, Args)]
 #[command(
     disable_help_flag = true,
@@ -30,7 +30,7 @@ pub(crate) struct QueryArgs {
 
 /// Manage the runs of many hosts: compact days, check a cluster.
 ///
-/// The commands are those of `vmtax-fleet`, which is executed. It is searched beside this program, then in PATH.
+/// The commands are those of `vmtax-fleet`, which is executed. It is looked up in this program's directory, then in PATH.
 #[derive(Debug, Args)]
 #[command(
     disable_help_flag = true,

@@ -34,7 +34,7 @@ pub(crate) struct Plan<'a> {
 #[derive(Default)]
 pub(crate) struct Shared(Option<Machine>);
 
-/// What came of the batches.
+/// Results of the batches.
 pub(crate) struct Batches {
     /// Cycles of each.
     pub(crate) cycles: Vec<u64>,

@@ -146,8 +146,8 @@ fn base_unit(unit: &str) -> Option<(&'static str, f64)> {
     row.map(|(_, base, factor)| (*base, *factor))
 }
 
-/// Every workload, worst first.
-pub(super) fn workloads(samples: &[Sample]) -> Vec<Arc<Workload>> {
+/// Every workload, worst first. Of emulated VMs the host is no baseline.
+pub(super) fn workloads(samples: &[Sample], emulated: bool) -> Vec<Arc<Workload>> {
     let mut tables: BTreeMap<(&str, &str, &str), Table<'_>> = BTreeMap::new();
     let mut units: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     for sample in samples {
@@ -155,7 +155,7 @@ pub(super) fn workloads(samples: &[Sample]) -> Vec<Arc<Workload>> {
     }
     for sample in samples.iter().filter(|sample| sample.better != Better::Neither) {
         let category = Category::read(&sample.category);
-        let is_host = sample.category.trim().eq_ignore_ascii_case(HOST);
+        let is_host = !emulated && sample.category.trim().eq_ignore_ascii_case(HOST);
         if category.is_none() && !is_host {
             continue;
         }
@@ -355,9 +355,9 @@ mod tests {
                 ("plain", &[100.0, 101.0, 140.0][..2 + usize::from(!loses)]),
                 ("snp", &values),
             ]);
-            let found = workloads(&all);
+            let found = workloads(&all, false);
             let row = found[0].rows.iter().find(|row| row.category == "snp").unwrap();
-            let shown = bench::table(&all).unwrap();
+            let shown = bench::table(&all, false).unwrap();
             let shown = shown.rows.iter().find(|row| row.category == "snp").unwrap();
             let overhead = shown.against.as_ref().unwrap().overhead.unwrap().value;
             assert_eq!(row.plain.as_ref().unwrap().loss, overhead);
@@ -375,7 +375,7 @@ mod tests {
                 ("snp", &[150.0, 152.0, 160.0]),
                 ("snp+poll", with),
             ]);
-            !workloads(&all)[0].recovered.is_empty()
+            !workloads(&all, false)[0].recovered.is_empty()
         };
         assert!(recovers(&[103.0, 104.0, 105.0]));
         assert!(!recovers(&[103.0, 104.0, 155.0]));
@@ -390,7 +390,7 @@ mod tests {
             ("plain+pinned", &[20.5]),
             ("private", &[31.0]),
         ]);
-        let found = workloads(&all);
+        let found = workloads(&all, false);
         let beside = |category: &str| {
             let row = found[0].rows.iter().find(|row| row.category == category).unwrap();
             row.plain.as_ref().unwrap().category.clone()

@@ -356,7 +356,7 @@ impl Parts {
         self.0.iter().map(|part| of(part)).collect()
     }
 
-    /// The model of its processors. PV EOI is off for the reason that docs/lab-method.md states of all Linux guests.
+    /// The model of its processors. PV EOI is off for the reason that docs/measured/lab-method.md states of all Linux guests.
     pub(super) fn cpu(&self) -> String {
         let pv_eoi = if self.0.iter().any(|part| part.pv_eoi) { "" } else { ",-kvm-pv-eoi" };
         format!("host{pv_eoi}{}", self.all(|part| part.cpu))

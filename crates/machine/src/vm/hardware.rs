@@ -133,7 +133,7 @@ const CPU_PROPERTIES_IGNORED: [&str; 21] = [
     "hotplugged",
     "hotpluggable",
     "start-powered-off",
-    // How the model was asked for; what came of it is in the others.
+    // How the model was requested; the result is in the others.
     "check",
     "enforce",
     "migratable",

@@ -404,7 +404,7 @@ impl Inner {
         overlap.map(|a| a.start.max(start)).min()
     }
 
-    /// Does the first bytes, as all operations do up to a page that is not there; the record has what came of them.
+    /// Does the first bytes, as all operations do up to a page that is not there; the record has their result.
     fn partly(&self, descriptor: &Descriptor, bytes: u32, write: bool) -> Completion {
         let op = descriptor.opcode();
         let bytes = if op == opcode::CR_DELTA { bytes & !7 } else { bytes };

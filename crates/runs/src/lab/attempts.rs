@@ -3,7 +3,7 @@
 //! The defect is of QEMU's TCG, from 7.2 to the newest sources read (11): `helper_vmrun` in `svm_helper.c` delivers an event of type INTR at once,
 //! and leaves its vector in `exception_index`. If the instruction budget of the emulator's main loop ends before the guest's next exit,
 //! `cpu_handle_interrupt` finds that value instead of none, and the vector is delivered once more, whatever the guest's flags are. A Linux guest that is then
-//! on its way into a handler loses its stack. docs/lab-method.md says what the lab does to make that rare.
+//! on its way into a handler loses its stack. docs/measured/lab-method.md says what the lab does to make that rare.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ impl Lost {
     /// For the run's losses.
     pub(super) fn note(&self) -> String {
         format!(
-            "attempt {} was lost to a defect of the emulator, which delivered an interrupt twice (docs/lab-method.md), and was made again: {}",
+            "attempt {} was lost to a defect of the emulator, which delivered an interrupt twice (docs/measured/lab-method.md), and was made again: {}",
             self.number, self.error
         )
     }

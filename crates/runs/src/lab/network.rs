@@ -64,7 +64,7 @@ fn network_of_run(folder: &Path) -> anyhow::Result<Ledger> {
         Input::Run(run) => ledger::of_run(&run, Filter::default(), &ReadingProgress::default()),
         Input::Recording(_) => vmtax_cli::exit::fail(
             vmtax_cli::exit::Code::Input,
-            format!("{}: is no run any more", folder.display()),
+            format!("{}: is no longer a run folder", folder.display()),
         ),
     }
 }

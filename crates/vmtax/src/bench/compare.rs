@@ -130,7 +130,7 @@ fn ledger(path: &Path) -> anyhow::Result<Ledger> {
 fn of(path: &Path, ledger: &Ledger) -> anyhow::Result<Bench> {
     let of_lab = recorded::samples(ledger);
     let samples = if of_lab.is_empty() { &ledger.samples } else { &of_lab };
-    match table(samples) {
+    match table(samples, ledger.recording.emulated.is_some()) {
         Some(bench) => Ok(bench),
         None => fail(
             Code::Data,

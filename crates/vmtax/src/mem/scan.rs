@@ -37,7 +37,7 @@ pub(super) fn run(args: &ScanArgs) -> anyhow::Result<()> {
     })
 }
 
-/// How much of the memory has a content of its own.
+/// Share of unique pages.
 fn answer(found: &Survey) -> String {
     let share =
         numbers::share(found.other(), found.total).map_or_else(|| "none".to_owned(), percent);

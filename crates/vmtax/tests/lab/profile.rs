@@ -142,11 +142,11 @@ fn the_observers_functions_are_in_the_tree() {
     assert!(added > 500.0 && (sum - added).abs() < 1e-6, "{added} {sum}");
 }
 
-/// The tables of the recorder's own instructions, and of programs that do nothing, in docs/record-overhead.md are those of the kept comparison.
+/// The tables of the recorder's own instructions, and of programs that do nothing, in docs/measured/record-overhead.md are those of the kept comparison.
 #[test]
 fn the_recorders_parts_are_computed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = std::fs::read_to_string(root.join("docs/record-overhead.md")).unwrap();
+    let page = std::fs::read_to_string(root.join("docs/measured/record-overhead.md")).unwrap();
     for table in ["--of", "--nothing"] {
         let printed = Command::new("python3")
             .args(["benches/recorder", table, "captures/observer/vmtax-record.json"])

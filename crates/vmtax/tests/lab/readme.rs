@@ -132,6 +132,7 @@ fn places(text: &str) -> HashSet<String> {
 #[test]
 fn links_of_the_documents_lead_somewhere() {
     let mut sources = documents("docs");
+    sources.extend(documents("docs/measured"));
     let names = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"];
     sources.extend(names.map(|name| repository().join(name)));
     let captures = fs::read_dir(repository().join("captures")).unwrap();
@@ -163,9 +164,10 @@ fn each_document_is_a_page_of_the_book() {
     let summary = fs::read_to_string(repository().join("docs/SUMMARY.md")).unwrap();
     let mut pages = links(&summary);
     pages.sort_unstable();
-    let names = documents("docs").into_iter();
-    let mut names: Vec<String> = names
-        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+    let below = repository().join("docs");
+    let paths = documents("docs").into_iter().chain(documents("docs/measured"));
+    let mut names: Vec<String> = paths
+        .map(|path| path.strip_prefix(&below).unwrap().to_str().unwrap().to_owned())
         .filter(|name| name != "SUMMARY.md")
         .collect();
     names.push("../crates/store/FORMAT.md".to_owned());

@@ -210,7 +210,7 @@ fn a_vm_is_not_saved_over_what_it_is_saved_from() {
     let memory = memory.expect("the VM's memory");
     for (output, words) in [
         (&gp, "gp.ckpt, which the new checkpoint would be based on"),
-        (&parent, "is given as --parent too"),
+        (&parent, "is also --parent; choose another output"),
         (&memory, "is the VM's memory (mem)"),
     ] {
         let (code, said) = refused(&[
