@@ -1,7 +1,8 @@
 //! Whether a host was emulated, where its recording has no name of a processor that says so.
 //!
 //! Exits that the kernel answers by itself take 1 to 3 us on hardware, tracing included, and 15 us or more under QEMU's TCG or
-//! Bochs (captures/amd-*, captures/intel-*).
+//! Bochs (captures/amd-*, captures/intel-*). On a host that is a VM itself CPUID may take as long, and where every such exit does,
+//! the two cannot be told apart.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ const FAST: usize = 14;
 const FAST_PART: u64 = 20;
 
 /// What is said of a host whose exits are too slow for hardware.
-const SLOW: &str = "unknown emulator, by the speed of its exits";
+const SLOW: &str = "an emulator or a nested host, by the speed of its exits";
 
 /// Exits that KVM answers without waiting for anything.
 fn is_cheap(key: &ExitKey) -> bool {

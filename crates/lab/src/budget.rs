@@ -20,7 +20,7 @@
 //! faults = 512.0             # for each 2 MiB
 //! pages = { 4K = 2048 }      # mapped by the batch
 //! ```
-//! Exits are exact (those of an operation whose vCPUs race have an `exits-tolerance`, those left to chance a number in `exits-may-differ`): those of one batch, without the host's own interrupts, which belong to its clock and not to the operation.
+//! Less than a budget is no breach, but for a comparison that is to be exact. Exits are exact (those of an operation whose vCPUs race have an `exits-tolerance`, those left to chance a number in `exits-may-differ`): those of one batch, without the host's own interrupts, which belong to its clock and not to the operation.
 //! Left out: where the numbers come from (the binary gives them) and how a breach is printed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +33,8 @@ use crate::Error;
 
 /// Most bytes of a file: a thousand times as many operations as there are. What is made of it takes a hundred times as much memory.
 const MOST_BYTES: u64 = 1 << 20;
+/// The size of small pages in [`Allowance::pages`].
+const SMALL: &str = "4K";
 /// How much a path may be longer when a budget does not say.
 pub const TOLERANCE: f64 = 0.005;
 /// How much exits of an operation whose vCPUs race may differ: a twentieth of their number.
@@ -91,7 +93,37 @@ pub struct Allowance {
     pub exits_may_differ: BTreeMap<String, u64>,
 }
 
-/// A budget violation.
+/// What a number of a budget counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Instructions of one operation.
+    Instructions,
+    /// Exits of the batch.
+    Exits,
+    /// Page faults for each 2 MiB.
+    Faults,
+    /// Pages of 4 KiB that the batch leaves mapped.
+    SmallPages,
+    /// Larger pages that the batch leaves mapped.
+    LargePages,
+    /// Something that must be as it is.
+    Exact,
+}
+
+impl Unit {
+    /// Its word behind a number.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Instructions => "instructions",
+            Unit::Exits => "exits",
+            Unit::Faults => "faults",
+            Unit::SmallPages | Unit::LargePages => "pages",
+            Unit::Exact => "",
+        }
+    }
+}
+
+/// A number that is not the budget's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Breach {
     /// The operation.
@@ -100,10 +132,25 @@ pub struct Breach {
     pub level: String,
     /// `path`, the exit's name, or what is missing.
     pub what: String,
+    /// What the numbers count.
+    pub unit: Unit,
     /// The budget's number.
     pub allowed: f64,
     /// The present number.
     pub found: f64,
+}
+
+impl Breach {
+    /// Whether the present number is good news.
+    pub fn is_better(&self) -> bool {
+        match self.unit {
+            Unit::Exact => false,
+            Unit::LargePages => self.found > self.allowed,
+            Unit::Instructions | Unit::Exits | Unit::Faults | Unit::SmallPages => {
+                self.found < self.allowed
+            }
+        }
+    }
 }
 
 /// A toml error as one sentence with its line, without toml's drawing of the place.
@@ -148,14 +195,14 @@ impl Budget {
         format!("{head}{text}")
     }
 
-    /// Everything that is not as it says. Operations that were not run are breaches too: a budget that is not looked
+    /// Everything that is not as it says, better or worse. Operations that were not run are breaches too: a budget that is not looked
     /// at guards nothing.
     pub fn breaches(&self, found: &[Allowance]) -> Vec<Breach> {
         let mut breaches = Vec::new();
         for allowed in &self.operations {
             match found.iter().find(|one| one.name == allowed.name && one.level == allowed.level) {
                 Some(found) => allowed.compare(found, &mut breaches),
-                None => breaches.push(allowed.breach("was not run", 1.0, 0.0)),
+                None => breaches.push(allowed.breach("was not run", Unit::Exact, 1.0, 0.0)),
             }
         }
         breaches
@@ -163,11 +210,12 @@ impl Budget {
 }
 
 impl Allowance {
-    fn breach(&self, what: impl Into<String>, allowed: f64, found: f64) -> Breach {
+    fn breach(&self, what: impl Into<String>, unit: Unit, allowed: f64, found: f64) -> Breach {
         Breach {
             name: self.name.clone(),
             level: self.level.clone(),
             what: what.into(),
+            unit,
             allowed,
             found,
         }
@@ -185,7 +233,7 @@ impl Allowance {
         &self,
         (allowed, found): (&BTreeMap<String, u64>, &BTreeMap<String, u64>),
         most_apart: impl Fn(&str, f64) -> f64,
-        called: impl Fn(&str) -> String,
+        called: impl Fn(&str) -> (String, Unit),
         breaches: &mut Vec<Breach>,
     ) {
         let names: BTreeSet<&String> = allowed.keys().chain(found.keys()).collect();
@@ -193,7 +241,8 @@ impl Allowance {
             let number = |of: &BTreeMap<String, u64>| of.get(name).copied().unwrap_or(0) as f64;
             let (allowed, found) = (number(allowed), number(found));
             if (allowed - found).abs() > most_apart(name, allowed) {
-                breaches.push(self.breach(called(name), allowed, found));
+                let (what, unit) = called(name);
+                breaches.push(self.breach(what, unit, allowed, found));
             }
         }
     }
@@ -202,14 +251,28 @@ impl Allowance {
         if let Some(allowed) = self.faults {
             match found.faults {
                 Some(now) if now == allowed => {}
-                Some(now) => breaches.push(self.breach("page faults for each 2 MiB", allowed, now)),
-                None => breaches.push(self.breach("page faults were not counted", allowed, 0.0)),
+                Some(now) => breaches.push(self.breach(
+                    "page faults for each 2 MiB",
+                    Unit::Faults,
+                    allowed,
+                    now,
+                )),
+                None => {
+                    let what = "page faults were not counted";
+                    breaches.push(self.breach(what, Unit::Exact, allowed, 0.0));
+                }
             }
         }
         if let Some(allowed) = &self.pages {
-            let none = BTreeMap::new();
-            let now = found.pages.as_ref().unwrap_or(&none);
-            let called = |size: &str| format!("pages of {size} mapped");
+            let Some(now) = &found.pages else {
+                let all = allowed.values().sum::<u64>() as f64;
+                breaches.push(self.breach("pages were not counted", Unit::Exact, all, 0.0));
+                return;
+            };
+            let called = |size: &str| {
+                let unit = if size == SMALL { Unit::SmallPages } else { Unit::LargePages };
+                (format!("pages of {size} mapped"), unit)
+            };
             self.compare_counts((allowed, now), |_, _| 0.0, called, breaches);
         }
     }
@@ -218,6 +281,7 @@ impl Allowance {
         if self.count != found.count {
             breaches.push(self.breach(
                 "operations in a batch",
+                Unit::Exact,
                 self.count as f64,
                 found.count as f64,
             ));
@@ -226,18 +290,22 @@ impl Allowance {
         self.compare_memory(found, breaches);
         if let (Some(exits), None) = (&self.exits, &found.exits) {
             let allowed: u64 = exits.values().sum();
-            breaches.push(self.breach("exits were not recorded", allowed as f64, 0.0));
+            let what = "exits were not recorded";
+            breaches.push(self.breach(what, Unit::Exact, allowed as f64, 0.0));
         }
         if let (Some(exits), Some(now)) = (&self.exits, &found.exits) {
             let most_apart = |exit: &str, allowed| self.most_apart(exit, allowed);
-            self.compare_counts((exits, now), most_apart, str::to_owned, breaches);
+            let called = |exit: &str| (exit.to_owned(), Unit::Exits);
+            self.compare_counts((exits, now), most_apart, called, breaches);
         }
         if let Some(path) = self.path {
             let tolerance = self.tolerance.unwrap_or(TOLERANCE);
             match found.path {
                 Some(now) if (now - path).abs() <= path * tolerance => {}
-                Some(now) => breaches.push(self.breach("path", path, now)),
-                None => breaches.push(self.breach("path was not measured", path, 0.0)),
+                Some(now) => breaches.push(self.breach("path", Unit::Instructions, path, now)),
+                None => {
+                    breaches.push(self.breach("path was not measured", Unit::Exact, path, 0.0));
+                }
             }
         }
     }
@@ -350,9 +418,29 @@ mod tests {
             what(&budget, &[unknown]),
             [
                 ("page faults were not counted".to_owned(), 512.0, 0.0),
-                ("pages of 4K mapped".to_owned(), 2048.0, 0.0),
+                ("pages were not counted".to_owned(), 2048.0, 0.0),
             ]
         );
+    }
+
+    /// Fewer exits, shorter paths and larger pages are better; what was not measured is not.
+    #[test]
+    fn better_is_told_from_worse() {
+        let memory = |path, faults, pages: &[(&str, u64)], exits: &[(&str, u64)]| Allowance {
+            faults: Some(faults),
+            pages: Some(pages.iter().map(|(size, n)| ((*size).to_owned(), *n)).collect()),
+            ..one(path, exits)
+        };
+        let small = memory(1000.0, 512.0, &[("4K", 512)], &[("L1 npf", 512)]);
+        let large = memory(500.0, 1.0, &[("2M", 1)], &[("L1 npf", 1)]);
+        let better = |budget: &Allowance, run: &Allowance| {
+            let all = self::budget(budget.clone()).breaches(std::slice::from_ref(run));
+            all.iter().map(Breach::is_better).collect::<Vec<_>>()
+        };
+        assert_eq!(better(&small, &large), [true; 5]);
+        assert_eq!(better(&large, &small), [false; 5]);
+        let unknown = Allowance { path: None, exits: None, pages: None, ..large.clone() };
+        assert_eq!(better(&large, &unknown), [false; 3]);
     }
 
     #[test]

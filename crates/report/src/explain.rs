@@ -50,6 +50,10 @@ pub struct Explained<'a> {
 
 /// With a capital to begin with.
 pub(crate) fn sentence(text: &str) -> String {
+    // A name is written as it is.
+    if text.starts_with("vCPU") {
+        return text.to_owned();
+    }
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }

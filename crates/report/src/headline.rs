@@ -44,9 +44,14 @@ pub fn findings(doc: &Document) -> Vec<String> {
     }
     // What the recording lacks decides what its counts mean.
     let mut said = not_recorded(ledger);
-    said.extend(tax(ledger, &total));
-    said.extend(others(ledger, &total));
-    said.extend(contention(ledger, &total));
+    // What costs most comes first.
+    let waiting = contention(ledger, &total);
+    let exits = tax(ledger, &total).into_iter().chain(others(ledger, &total));
+    if waiting_leads(ledger) {
+        said.extend(waiting.into_iter().chain(exits));
+    } else {
+        said.extend(exits.chain(waiting));
+    }
     said.push(extent(ledger, &total));
     said.extend(encrypted(ledger));
     said.extend(causes(ledger, &total));
@@ -171,6 +176,13 @@ fn contention(ledger: &Ledger, total: &Tally) -> Option<String> {
         format!("; their processors ran {} of that time", takers.join(", "))
     };
     Some(format!("{who} waited {} of their running time for a processor{by}.", percent(share)))
+}
+
+/// The VM, the one that lost most where there are several, waits for processors longer than it spends in exits.
+pub(crate) fn waiting_leads(ledger: &Ledger) -> bool {
+    let time = worst(ledger).map_or_else(|| ledger.time_total(), |worst| worst.time);
+    let waited = ledger::contention(&time).filter(|_| ledger.recording.coverage.sched);
+    waited.is_some_and(|waited| waited > ledger::tax(&time).unwrap_or(0.0))
 }
 
 fn are_capped(ledger: &Ledger) -> bool {

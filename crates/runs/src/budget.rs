@@ -13,7 +13,7 @@ use vmtax_analyse::{Ledger, Profiled};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_events::{DetailKind, Isa, Level, printable, vmx};
 use vmtax_lab::Host;
-use vmtax_lab::budget::{Allowance, Budget, RACE_TOLERANCE, TOLERANCE};
+use vmtax_lab::budget::{Allowance, Breach, Budget, RACE_TOLERANCE, TOLERANCE, Unit};
 use vmtax_report::calls::difference::sentence;
 use vmtax_report::calls::folded;
 use vmtax_report::numbers::counted;
@@ -122,16 +122,20 @@ fn rounded_up(part: f64) -> f64 {
 /// A path that two runs do not repeat to within this part is no number to hold a kernel to.
 const MOST_APART: f64 = 0.1;
 
-/// Compares a run with the budget at `path`.
+/// Compares a run with the budget at `path`. Numbers that are better are no violation, unless the comparison is exact: a line for
+/// each of them.
 ///
 /// # Errors
 /// When the budget cannot be read, and for violations: a line for each.
-pub fn check(path: &Path, host: Host, ledger: &Ledger) -> anyhow::Result<()> {
+pub fn check(path: &Path, host: Host, ledger: &Ledger, exact: bool) -> anyhow::Result<Vec<String>> {
     let budget = open(path, host)?;
     let found = allowances(ledger);
-    let breaches = budget.breaches(&found);
+    let is_better = |one: &Breach| !exact && one.is_better();
+    let (better, breaches): (Vec<_>, Vec<_>) =
+        budget.breaches(&found).into_iter().partition(is_better);
+    let better: Vec<String> = better.iter().map(line).collect();
     if breaches.is_empty() {
-        return Ok(());
+        return Ok(better);
     }
     let message =
         format!("{}: {}:", path.display(), counted(breaches.len() as u64, "budget violation"));
@@ -139,14 +143,33 @@ pub fn check(path: &Path, host: Host, ledger: &Ledger) -> anyhow::Result<()> {
     let mut lines = Vec::new();
     lines.extend(other_emulator(&budget.emulator, &emulator(ledger)));
     for one in &breaches {
-        let (found, allowed) = (instructions(one.found), instructions(one.allowed));
+        lines.push(line(one));
         let title = format!("{} {}", one.name, one.level);
-        lines.push(format!("{title}: {}: {found}, budget {allowed}", one.what));
-        if let Some(functions) = functions.get(&title).filter(|_| one.what == "path") {
+        let is_path = one.unit == Unit::Instructions;
+        if let Some(functions) = functions.get(&title).filter(|_| is_path) {
             lines.push(format!("  {functions}"));
         }
     }
+    lines.extend(better.into_iter().map(|line| format!("better: {line}")));
     Err(Fault::new(Code::Breach, message).detailed(lines).into())
+}
+
+/// The budget's number and the present one, with their difference.
+fn line(one: &Breach) -> String {
+    let title = format!("{} {}: {}", one.name, one.level, one.what);
+    let (found, allowed) = (instructions(one.found), instructions(one.allowed));
+    if one.unit == Unit::Exact {
+        return format!("{title}: {allowed} -> {found}");
+    }
+    let more = one.found - one.allowed;
+    let sign = if more < 0.0 { '-' } else { '+' };
+    let part = if one.allowed > 0.0 {
+        format!(", {sign}{:.1} %", 100.0 * more.abs() / one.allowed)
+    } else {
+        String::new()
+    };
+    let by = instructions(more.abs());
+    format!("{title}: {allowed} -> {found} {} ({sign}{by}{part})", one.unit.name())
 }
 
 /// What emulated the host, with its version; empty on this computer's KVM.

@@ -8,7 +8,7 @@ mod memory;
 mod samples;
 mod td_timer;
 
-pub(super) use contention::{contention, is_throttled, lasting_contention};
+pub(super) use contention::{contention, is_of_io, is_throttled, lasting_contention};
 pub(super) use counters::of_counters;
 pub(super) use exits::of_exits;
 pub(super) use kvm_stat::of_kvm_counters;

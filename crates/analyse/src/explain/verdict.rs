@@ -10,7 +10,7 @@ use super::category::is_category;
 use super::certainty::Certainty;
 use super::exits::too_few;
 use super::finding::{Cost, Finding, Found};
-use super::findings::{is_throttled, lasting_contention};
+use super::findings::{is_of_io, is_throttled, lasting_contention};
 use super::mapping;
 use super::step::{Answer, Question, Says, Step};
 use super::subject::Subject;
@@ -24,6 +24,8 @@ use crate::remedy::{Context, VmKind};
 const BUSY: f64 = 0.10;
 /// Halts a second and vCPU from which on waking up is what the guest does.
 const OFTEN: f64 = 500.0;
+/// A part of the running time from which on waiting for processors is the verdict where exits have no times.
+const LONG_WAITS: f64 = 0.25;
 /// Threads that are named.
 const NAMED: usize = 3;
 
@@ -36,8 +38,8 @@ pub enum Verdict {
     Contention {
         /// The share of the running time.
         share: f64,
-        /// The exit tax beside it, where it is known.
-        tax: f64,
+        /// The exit tax beside it; `None` where exits have no times.
+        tax: Option<f64>,
         /// Who had the processors; `None`: nobody, vCPUs were held back. Hostile text.
         takers: Option<Vec<String>>,
     },
@@ -179,7 +181,7 @@ pub(super) fn judge(
     let top = all.iter().find(|finding| {
         !matches!(finding.cost, Cost::Unknown) && !matches!(finding.found, Found::Contention(_))
     });
-    if let Some(found) = of_times(ledger, sums, top) {
+    if let Some(found) = of_times(ledger, sums, top).or_else(|| waiting_under_an_emulator(ledger)) {
         return found;
     }
     if let Some(found) = finding(Found::BounceBuffer).filter(|found| found.weight >= 0.10) {
@@ -216,10 +218,15 @@ pub(super) fn judge(
             Some(burst) => Verdict::Burst(burst),
             None => Verdict::NotExits(step.says.clone()),
         },
-        Some(step) => Verdict::Undecided {
-            says: Some(step.says.clone()),
-            most: top.map(|top| top.found.clone()),
-        },
+        Some(step) => {
+            let count = |one: &&Finding| match &one.found {
+                Found::Exits(subject) => sums.by_subject.get(subject).map(|sum| sum.count),
+                _ => None,
+            };
+            let most = all.iter().filter(|one| count(one).is_some()).max_by_key(count);
+            let says = Some(step.says.clone());
+            Verdict::Undecided { says, most: most.map(|most| most.found.clone()) }
+        }
         None => Verdict::Undecided { says: None, most: None },
     }
 }
@@ -249,14 +256,7 @@ fn of_times(ledger: &Ledger, sums: &Sums, top: Option<&Finding>) -> Option<Verdi
     }
     let tax = ledger.tax();
     if contention >= TAX_MATTERS && contention >= tax.unwrap_or(0.0) {
-        let all = ledger.takers();
-        let label = |(taker, _): &(&Taker, _)| taker.label(&ledger.recording);
-        let takers = || all.iter().take(NAMED).map(label).collect();
-        return Some(Verdict::Contention {
-            share: contention,
-            tax: tax.unwrap_or(0.0),
-            takers: (!is_throttled(&all)).then(takers),
-        });
+        return Some(of_contention(ledger, contention, Some(tax.unwrap_or(0.0))));
     }
     if let Some(found) = wake_ups(ledger, sums) {
         return Some(found);
@@ -265,6 +265,25 @@ fn of_times(ledger: &Ledger, sums: &Sums, top: Option<&Finding>) -> Option<Verdi
     let most = top.map(|top| Costliest { found: top.found.clone(), share: top.weight });
     let contention = (contention >= TAX_MATTERS).then_some(contention);
     Some(Verdict::Exits { tax, most, contention })
+}
+
+/// vCPUs wait for processors, and for whom.
+fn of_contention(ledger: &Ledger, share: f64, tax: Option<f64>) -> Verdict {
+    let all = ledger.takers();
+    let label = |(taker, _): &(&Taker, _)| taker.label(&ledger.recording);
+    let takers = || all.iter().take(NAMED).map(label).collect();
+    Verdict::Contention { share, tax, takers: (!is_throttled(&all)).then(takers) }
+}
+
+/// Waiting that decides although exits have no times: who runs on an emulated host is real. Its one processor is no reason to speak of
+/// the VMM's own threads.
+fn waiting_under_an_emulator(ledger: &Ledger) -> Option<Verdict> {
+    ledger.recording.emulated.as_ref()?;
+    let share = lasting_contention(ledger).filter(|share| *share >= LONG_WAITS)?;
+    if is_of_io(&ledger.takers()) {
+        return None;
+    }
+    Some(of_contention(ledger, share, None))
 }
 
 /// A VM that does next to nothing.

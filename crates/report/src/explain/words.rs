@@ -28,16 +28,16 @@ pub(crate) fn verdict(verdict: &Verdict) -> String {
             percent(*share)
         ),
         Verdict::Contention { share, tax, takers: None } => format!(
-            "vCPUs are held back {} of their running time while their processors are idle, as by a CPU quota; exits take {}",
+            "vCPUs are held back {} of their running time while their processors are idle, as by a CPU quota{}",
             percent(*share),
-            percent(*tax)
+            beside_waiting(*tax)
         ),
         Verdict::Contention { share, tax, takers: Some(takers) } => {
             let says = |most: &str| {
                 format!(
-                    "vCPUs wait for a processor {} of their running time{most}; exits take {}",
+                    "vCPUs wait for a processor {} of their running time{most}{}",
                     percent(*share),
-                    percent(*tax)
+                    beside_waiting(*tax)
                 )
             };
             // Names are of any length.
@@ -85,9 +85,11 @@ pub(crate) fn verdict(verdict: &Verdict) -> String {
             "undecided: the recording does not show where time goes".to_owned()
         }
         Verdict::Undecided { says: Some(what), most } => {
+            let only_counts = matches!(what, Says::OnlyCounts { .. });
             let what = undecided(what);
-            let most = most.as_ref().map(|found| format!("most exits: {}; ", gist(found)));
-            let both = format!("{}{what}", most.unwrap_or_default());
+            let Some(most) = most.as_ref().map(gist) else { return what };
+            let cost = if only_counts { "counts alone do not show their cost" } else { &what };
+            let both = format!("most frequent exits: {most}; {cost}");
             if words_of(&both) <= MOST_WORDS { both } else { what }
         }
         Verdict::NothingToCompare { has_kinds: true, .. } => {
@@ -97,6 +99,11 @@ pub(crate) fn verdict(verdict: &Verdict) -> String {
             "undecided: no category names a kind of VM: use plain, snp, tdx, and options as plain+vhost".to_owned()
         }
     }
+}
+
+/// What exits take beside waiting.
+fn beside_waiting(tax: Option<f64>) -> String {
+    tax.map(|tax| format!("; exits take {}", percent(tax))).unwrap_or_default()
 }
 
 /// A verdict has at most so many words.

@@ -23,6 +23,15 @@ pub(super) fn section(doc: &Document) -> Markup {
                     p.label { "operations measured" }
                     p.formula { "exits and instructions are counted per operation" }
                 } @else { @match taxed(&doc.ledger) {
+                    Some(Taxed { of, tax, contention: Some(contention) })
+                        if headline::waiting_leads(&doc.ledger) =>
+                    {
+                        p.figure { (big_percent(contention)) }
+                        p.label { "contention" @if let Some(of) = &of { " of VM " (figures::text(of)) } }
+                        p.formula { "time preempted, of all time not halted" }
+                        p.label { "exit tax: " (numbers::percent(tax)) }
+                        p.formula { "exit-kernel and exit-user time, of the same; without preempted time" }
+                    }
                     Some(Taxed { of, tax, contention }) => {
                         p.figure { (big_percent(tax)) }
                         p.label { "exit tax" @if let Some(of) = &of { " of VM " (figures::text(of)) } }

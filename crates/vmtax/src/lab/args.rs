@@ -123,9 +123,13 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "MIB", hide = true, default_value_t = 0, requires = "observe", value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub(crate) memory: u32,
 
-    /// Check the run against this budget; a violation gives exit code 6.
+    /// Check the run against this budget: what takes more gives exit code 6.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) budget: Option<PathBuf>,
+
+    /// What takes less than the budget gives exit code 6, too.
+    #[arg(long, requires = "budget")]
+    pub(crate) exact: bool,
 
     /// Write the budget from this run.
     #[arg(long, requires = "budget")]

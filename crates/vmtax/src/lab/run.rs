@@ -78,7 +78,17 @@ fn check_budget(
             }
             Ok(())
         }
-        Some(path) => budget::check(path, host, ledger),
+        Some(path) => {
+            let better = budget::check(path, host, ledger, args.exact)?;
+            if !better.is_empty() {
+                say(&format!(
+                    "{}: better than the budget; write it anew with --bless:",
+                    path.display()
+                ));
+                better.iter().for_each(|line| say_more(line));
+            }
+            Ok(())
+        }
     }
 }
 

@@ -27,7 +27,7 @@ fn a_worse_configuration_breaks_the_budget() {
         "kvm_amd.npt=0",
     ]);
     assert_eq!(code, 6, "{said}");
-    assert!(said.contains("\n  invlpg L1: L1 invlpg: 20, budget 0\n"), "{said}");
+    assert!(said.contains("\n  invlpg L1: L1 invlpg: 0 -> 20 exits (+20)\n"), "{said}");
     assert!(!said.contains("was made with"), "{said}");
     another_emulator(budget, operations);
     let (code, said) =
@@ -151,11 +151,15 @@ fn without_shadow_vmcs_the_fields_are_listed() {
         refused(&[&arguments[..], &["--option", "kvm_intel.enable_shadow_vmcs=0"]].concat());
     assert_eq!(code, 6, "{said}");
     assert!(
-        said.contains("\n  vmread-guest-rip L1: L1 VMREAD VMCS field GUEST_RIP: 20, budget 0\n"),
+        said.contains(
+            "\n  vmread-guest-rip L1: L1 VMREAD VMCS field GUEST_RIP: 0 -> 20 exits (+20)\n"
+        ),
         "{said}"
     );
     assert!(
-        said.contains("\n  vmwrite-guest-rip L1: L1 VMWRITE VMCS field GUEST_RIP: 20, budget 0\n"),
+        said.contains(
+            "\n  vmwrite-guest-rip L1: L1 VMWRITE VMCS field GUEST_RIP: 0 -> 20 exits (+20)\n"
+        ),
         "{said}"
     );
 }

@@ -63,6 +63,11 @@ pub(in crate::explain) fn is_throttled(takers: &[(&Taker, Taken)]) -> bool {
     part(takers, is_idle_task) >= MOST
 }
 
+/// Whether threads that do the VMM's I/O are what vCPUs wait for.
+pub(in crate::explain) fn is_of_io(takers: &[(&Taker, Taken)]) -> bool {
+    part(takers, is_io) >= HALF
+}
+
 /// What classes of threads take processors.
 fn remedies_of_takers(ledger: &Ledger, takers: &[(&Taker, Taken)]) -> Vec<RemedyId> {
     if is_throttled(takers) {
@@ -93,7 +98,7 @@ fn remedies_of_takers(ledger: &Ledger, takers: &[(&Taker, Taken)]) -> Vec<Remedy
     // What takes most comes first. With more vCPUs than processors no pinning parts them.
     let crowded = takes(is_vcpu) && has_too_many_vcpus(ledger);
     let first = [
-        (part(takers, is_io) >= HALF, RemedyId::IothreadPinning),
+        (is_of_io(takers), RemedyId::IothreadPinning),
         (part(takers, is_ksm) >= HALF, RemedyId::KsmOff),
         (part(takers, is_irq) >= HALF, RemedyId::IrqThreads),
         (crowded, RemedyId::FewerVcpus),
