@@ -113,7 +113,7 @@ fn the_functions_that_break_a_budget_are_named() {
     let path = lines.next().expect("a path that is longer");
     let number = |word: &str| word.replace(',', "").parse::<f64>().unwrap();
     let words: Vec<&str> = path.split_whitespace().collect();
-    let longer = number(words[3]) - number(words[5]);
+    let longer = number(words[5]) - number(words[3]);
     let functions = lines.next().expect("functions");
     assert!(
         functions.starts_with("    +") && functions.contains("L0 kvm_mmu_page_fault +"),

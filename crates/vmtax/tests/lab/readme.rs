@@ -36,7 +36,7 @@ fn blocks(readme: &str) -> Vec<Block> {
 
 /// Words with every number replaced: paths differ slightly between boots.
 fn without_numbers(text: &str) -> String {
-    let plain = text.replace(['<', ','], "");
+    let plain = text.replace(['<', ',', '(', ')'], "");
     let words = plain.split_whitespace().map(|word| match word.parse::<f64>() {
         Ok(_) => "N",
         Err(_) => word,
