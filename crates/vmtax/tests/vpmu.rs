@@ -31,9 +31,12 @@ fn bench_shows_measured_values_first_with_their_source() {
     let order =
         ["amd: QEMU TCG", "intel: Bochs", "the policies over the same guests", "\nPrecision: "];
     let order = order.map(at);
-    assert!(order.is_sorted() && order[3] < at("The published tables"), "{order:?}");
+    assert!(order.is_sorted() && !text.contains("unknowable"), "{order:?}");
+    for constant in ["create 30,000,000", "stop 2,000,000", "Assumed: ", "take 200 ns"] {
+        assert!(text.contains(constant), "{text}");
+    }
     let report = json(&["bench", "--turns", "0"]);
-    assert_eq!(report["schema"], "vmtax-vpmu-bench-3");
+    assert_eq!(report["schema"], "vmtax-vpmu-bench-4");
     assert_eq!(report["emulated"]["recorded"], true);
     // The text above the table lists the costs that the mediated instructions do not include.
     assert_eq!(
@@ -53,31 +56,6 @@ fn bench_shows_measured_values_first_with_their_source() {
         );
     }
     assert_eq!(report["steady"].as_array().unwrap().len(), 0);
-}
-
-#[test]
-fn every_published_ratio_has_its_source_below_the_assumption() {
-    let text = String::from_utf8(vpmu(&["bench", "--turns", "0"]).stdout).unwrap();
-    let published = &text[text.find("The published tables").unwrap()..];
-    let (assumed, table) = published.split_once("  longest call").unwrap();
-    for constant in ["create 30,000,000", "stop 2,000,000", "Assumed: ", "take 200 ns"] {
-        assert!(assumed.contains(constant), "{assumed}");
-    }
-    // Nothing is shown by what was chosen to fit.
-    assert!(!text.contains("shown"), "{text}");
-    let report = json(&["bench", "--turns", "0"]);
-    let rows = report["computed"]["published"].as_array().unwrap();
-    assert_eq!(rows.len(), 12);
-    for row in rows {
-        let standing = row["standing"].as_str().unwrap();
-        assert!(["computed", "inferred", "unknowable"].contains(&standing), "{row}");
-        assert_eq!(row["range"].is_array(), standing == "inferred", "{row}");
-        assert_eq!(row["why"].is_string(), standing == "unknowable", "{row}");
-        let operation = row["operation"].as_str().unwrap();
-        let line =
-            table.lines().find(|l| l.trim_start().starts_with(operation) && l.contains(standing));
-        assert!(line.is_some(), "{row} in {table}");
-    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The whole of `vmtax vpmu bench`: figures measured on emulated hosts, then computed ones, then this machine's software events.
+//! The whole of `vmtax vpmu bench`: figures measured on emulated hosts and of this machine's software events, then computed ones.
 
 use serde_json::{Value, json};
 use vmtax_report::table::{Cell, Column, Table};
@@ -12,7 +12,7 @@ use crate::emulated::{Recording, mediated_exit};
 use crate::steady::{Steady, SteadyError, measure};
 
 /// Name and version of the JSON's shape.
-const SCHEMA: &str = "vmtax-vpmu-bench-3";
+const SCHEMA: &str = "vmtax-vpmu-bench-4";
 
 const EVENTS: [(&str, Software); 3] = [
     ("task-clock", Software::TaskClock),
@@ -56,8 +56,8 @@ impl Bench {
     /// In every format; docs/json.md.
     pub fn tables(&self) -> Tables {
         let mut sections = self.recording.sections(self.recorded, self.lacks);
-        sections.extend(self.computed.sections());
         sections.extend((!self.steady.is_empty()).then(|| steady(&self.steady)));
+        sections.extend(self.computed.sections());
         Tables {
             command: "vpmu bench",
             tool_version: env!("CARGO_PKG_VERSION"),

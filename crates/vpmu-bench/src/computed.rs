@@ -1,4 +1,4 @@
-//! Figures computed in virtual time: the policies over the same guests, their precision, the published tables.
+//! Figures computed in virtual time: the policies over the same guests, their precision, and published profiles.
 
 use serde_json::{Value, json};
 use vmtax_report::numbers;
@@ -10,13 +10,11 @@ use vmtax_vpmu::{Activity, Policy};
 use crate::Error;
 use crate::compare::{Compared, compare};
 use crate::contention::{Contended, contended};
-use crate::operation::Figure;
 use crate::precision::{COUNTERS, Profile, Sampling, Share};
 use crate::published::{self, ASSUMED, FUNCTIONS, PROFILES};
 use crate::script::{EXITS, Script};
-use crate::tables::{FIVE, Row, Standing, Tables, tables};
 
-/// The policies over the same guests, their precision alone and under contention, and the published tables.
+/// The policies over the same guests, and their precision alone and under contention.
 #[derive(Debug)]
 pub struct Computed {
     script: Script,
@@ -25,7 +23,6 @@ pub struct Computed {
     ideal: u64,
     profiles: Vec<(Policy, Profile)>,
     contended: Vec<Contended>,
-    tables: Tables,
 }
 
 impl Computed {
@@ -42,15 +39,11 @@ impl Computed {
             ideal: sampling.run(Policy::Reuse, Costs::default())?.samples,
             profiles: Policy::ALL.into_iter().map(profile).collect::<Result<_, Error>>()?,
             contended: contended(&sampling)?,
-            tables: tables(&script)?,
         })
     }
 
     pub(crate) fn sections(&self) -> Vec<Section> {
-        let mut sections =
-            vec![self.policies(), self.precision(), shares(&self.profiles), self.contention()];
-        sections.push(self.published());
-        sections
+        vec![self.policies(), self.contention(), self.precision(), shares(&self.profiles)]
     }
 
     /// All published and assumed constants.
@@ -153,52 +146,6 @@ impl Computed {
         Section { id: "contention", title: "Precision under contention".to_owned(), notes, table }
     }
 
-    fn published(&self) -> Section {
-        let rows = Figure::ALL
-            .into_iter()
-            .flat_map(|figure| self.tables.rows.iter().filter(move |row| row.figure == figure));
-        let bound = |bound: Option<f64>| bound.map_or(Cell::Empty, Cell::Number);
-        let table = Table::of(rows)
-            .grouped(|row| row.figure.name().to_owned())
-            .column(Column::data("figure"), |row| Cell::Word(short_name(row.figure)))
-            .column(Column::words("operation", "operation"), |row| Cell::Word(row.operation.name()))
-            .column(Column::number("legacy_ns", "legacy, ns"), |row| Cell::Count(row.ns[0]))
-            .column(Column::number("reuse_ns", "reuse, ns"), |row| Cell::Count(row.ns[1]))
-            .column(Column::number("ratio", "ratio"), |row| match row.standing {
-                // Without a basis the ratio is not shown.
-                Standing::Unknowable(_) => Cell::Absent,
-                _ => Cell::of(row.ratio, Cell::Number),
-            })
-            .column(Column::number("published_ratio", "published"), |row| {
-                Cell::Number(row.published)
-            })
-            .column(Column::short("standing", "rests on"), |row| Cell::Word(row.standing.name()))
-            .column(Column::number("least", "from"), |row| match row.standing {
-                Standing::Inferred { least, .. } => bound(least),
-                _ => Cell::Empty,
-            })
-            .column(Column::number("most", "to"), |row| match row.standing {
-                Standing::Inferred { most: None, .. } => Cell::Unknown("unbounded"),
-                Standing::Inferred { most, .. } => bound(most),
-                _ => Cell::Empty,
-            })
-            .column(Column::words("why", "why"), |row| match row.standing {
-                Standing::Unknowable(why) => Cell::Word(why),
-                _ => Cell::Word(""),
-            })
-            .table();
-        let notes = vec![
-            "RFC v2, Linux 5.0, E5-2699 v4; computed by one script under legacy and reuse."
-                .to_owned(),
-            Computed::constants(),
-            format!(
-                "computed: rests on published costs alone; inferred: on an assumed one too, with the ratios for {FIVE} times that cost and \
-                 for none; unknowable: no published figure determines it."
-            ),
-        ];
-        Section { id: "published", title: "The published tables".to_owned(), notes, table }
-    }
-
     pub(crate) fn json(&self) -> Value {
         let compared = self.compared.iter().map(|c| {
             json!({
@@ -234,7 +181,6 @@ impl Computed {
                 "published": published.collect::<Vec<_>>(),
             },
             "contention": contended.collect::<Vec<_>>(),
-            "published": self.tables.rows.iter().map(row).collect::<Vec<_>>(),
         })
     }
 }
@@ -280,31 +226,6 @@ fn shares(profiles: &[(Policy, Profile)]) -> Section {
 /// The error that is furthest from none.
 fn largest(errors: impl Iterator<Item = f64>) -> f64 {
     errors.fold(0.0, |a: f64, b: f64| if b.abs() > a.abs() { b } else { a })
-}
-
-fn short_name(figure: Figure) -> &'static str {
-    match figure {
-        Figure::Max => "max",
-        Figure::Total => "total",
-    }
-}
-
-fn row(row: &Row) -> Value {
-    let mut value = json!({
-        "operation": row.operation.name(),
-        "figure": short_name(row.figure),
-        "legacy_ns": row.ns[0],
-        "reuse_ns": row.ns[1],
-        "ratio": row.ratio,
-        "published_ratio": row.published,
-        "standing": row.standing.name(),
-    });
-    match row.standing {
-        Standing::Computed => {}
-        Standing::Inferred { least, most } => value["range"] = json!([least, most]),
-        Standing::Unknowable(why) => value["why"] = why.into(),
-    }
-    value
 }
 
 fn with(key: &str, entry: impl Into<Value>, mut value: Value) -> Value {

@@ -3,13 +3,9 @@
 //! The order of accesses is that of Linux 5.0's driver for Intel: global control is cleared around every change, a
 //! counter starts with its value and then its control, and an overflow is acknowledged before it is handled.
 
-use std::collections::BTreeMap;
-
 use vmtax_vpmu::event::select;
 use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost, Work};
 use vmtax_vpmu::{Error, Intel, Model, Pmu, Policy, Privilege};
-
-use crate::operation::{Operation, Timing};
 
 /// An event of the guest's perf, its counter, and its period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +27,17 @@ pub(crate) enum Place {
 pub(crate) const NO_SAMPLES: u64 = WIDTH / 2;
 const WIDTH: u64 = 1 << 48;
 
+/// Registers, by their names in the Intel SDM, volume 4.
+mod msr {
+    pub(super) const PERFEVTSEL0: u32 = 0x186;
+    pub(super) const FIXED_CTR0: u32 = 0x309;
+    pub(super) const FIXED_CTR_CTRL: u32 = 0x38d;
+    pub(super) const PERF_GLOBAL_STATUS: u32 = 0x38e;
+    pub(super) const PERF_GLOBAL_CTRL: u32 = 0x38f;
+    pub(super) const PERF_GLOBAL_OVF_CTRL: u32 = 0x390;
+    pub(super) const A_PMC0: u32 = 0x4c1;
+}
+
 /// Why the guest never faults.
 const OWN: &str = "the guest uses registers of its own model";
 
@@ -38,8 +45,8 @@ impl Place {
     /// Its value register.
     fn value(self) -> u32 {
         match self {
-            Place::General(i, _) => 0x4c1 + u32::from(i),
-            Place::Fixed(i, _) => 0x309 + u32::from(i),
+            Place::General(i, _) => msr::A_PMC0 + u32::from(i),
+            Place::Fixed(i, _) => msr::FIXED_CTR0 + u32::from(i),
         }
     }
 
@@ -73,7 +80,6 @@ pub(crate) struct Ways {
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) pmu: Pmu<VirtualHost>,
-    pub(crate) timings: BTreeMap<Operation, Timing>,
     /// Sum of all values read by RDPMC.
     pub(crate) counted: u64,
     pub(crate) samples: u64,
@@ -95,7 +101,6 @@ impl Guest {
         Ok(Guest {
             all: model.counter_bits(),
             pmu: Pmu::new(model, VirtualHost::new(costs), policy)?,
-            timings: BTreeMap::new(),
             counted: 0,
             samples: 0,
             events: Vec::new(),
@@ -135,27 +140,23 @@ impl Guest {
     /// Switches a thread with these events in.
     pub(crate) fn switch_in(&mut self, events: &[Placed]) {
         self.events = events.to_vec();
-        self.timed(Operation::SwitchIn, |g| {
-            g.set_global(false);
-            for event in events {
-                g.write(event.place.value(), WIDTH - event.period);
-                g.control(event.place, true);
-            }
-            g.set_global(true);
-        });
+        self.set_global(false);
+        for event in events {
+            self.write(event.place.value(), WIDTH - event.period);
+            self.control(event.place, true);
+        }
+        self.set_global(true);
     }
 
     /// Switches it out.
     pub(crate) fn switch_out(&mut self) {
         let events = std::mem::take(&mut self.events);
-        self.timed(Operation::SwitchOut, |g| {
-            g.set_global(false);
-            for event in &events {
-                g.control(event.place, false);
-                g.rdpmc(event.place);
-            }
-            g.set_global(true);
-        });
+        self.set_global(false);
+        for event in &events {
+            self.control(event.place, false);
+            self.rdpmc(event.place);
+        }
+        self.set_global(true);
     }
 
     /// Counts of the running thread since it was switched in.
@@ -176,69 +177,48 @@ impl Guest {
     }
 
     fn handle_interrupt(&mut self) {
-        self.timed(Operation::HandleInterrupt, |g| {
-            g.set_global(false);
-            loop {
-                let status = g.read(0x38e);
-                if status == 0 {
-                    break;
-                }
-                g.write(0x390, status);
-                for i in 0..g.events.len() {
-                    let Placed { place, period } = g.events[i];
-                    if status & place.bit() != 0 {
-                        g.rdpmc(place);
-                        g.write(place.value(), WIDTH - period);
-                        g.samples += 1;
-                    }
+        self.set_global(false);
+        loop {
+            let status = self.read(msr::PERF_GLOBAL_STATUS);
+            if status == 0 {
+                break;
+            }
+            self.write(msr::PERF_GLOBAL_OVF_CTRL, status);
+            for i in 0..self.events.len() {
+                let Placed { place, period } = self.events[i];
+                if status & place.bit() != 0 {
+                    self.rdpmc(place);
+                    self.write(place.value(), WIDTH - period);
+                    self.samples += 1;
                 }
             }
-            g.set_global(true);
-        });
-    }
-
-    /// Does something and records the host's time for it.
-    fn timed(&mut self, operation: Operation, act: impl FnOnce(&mut Guest)) {
-        let (before, creates) = (self.spent(), self.pmu.activity().creates);
-        act(self);
-        let ns = self.spent() - before;
-        let created = self.pmu.activity().creates > creates;
-        self.timings.entry(operation).or_default().add(ns, created);
-    }
-
-    /// Host time of the guest's accesses, ns.
-    fn spent(&self) -> u64 {
-        self.pmu.host().spent()
+        }
+        self.set_global(true);
     }
 
     fn set_global(&mut self, on: bool) {
-        let (operation, value) = match on {
-            true => (Operation::EnableGlobal, self.all),
-            false => (Operation::DisableGlobal, 0),
-        };
-        self.timed(operation, |g| g.write(0x38f, value));
+        let value = if on { self.all } else { 0 };
+        self.write(msr::PERF_GLOBAL_CTRL, value);
     }
 
     /// Switches a counter on or off by its own control.
     fn control(&mut self, place: Place, on: bool) {
         match place {
-            Place::General(i, event) => self.timed(Operation::EventSelect, |g| {
+            Place::General(i, event) => {
                 let enable = if on { select::ENABLE } else { 0 };
-                g.write(0x186 + u32::from(i), event | enable);
-            }),
-            Place::Fixed(i, modes) => self.timed(Operation::FixedControl, |g| {
-                let others = g.read(0x38d) & !(0xf << (4 * i));
+                self.write(msr::PERFEVTSEL0 + u32::from(i), event | enable);
+            }
+            Place::Fixed(i, modes) => {
+                let others = self.read(msr::FIXED_CTR_CTRL) & !(0xf << (4 * i));
                 let bits = if on { modes } else { 0 };
-                g.write(0x38d, others | bits << (4 * i));
-            }),
+                self.write(msr::FIXED_CTR_CTRL, others | bits << (4 * i));
+            }
         }
     }
 
     fn rdpmc(&mut self, place: Place) {
-        self.timed(Operation::Rdpmc, |g| {
-            let privilege = Privilege { cpl: 0, pce: false, protected: true };
-            g.counted += g.pmu.rdpmc(place.index(), privilege).expect(OWN);
-        });
+        let privilege = Privilege { cpl: 0, pce: false, protected: true };
+        self.counted += self.pmu.rdpmc(place.index(), privilege).expect(OWN);
     }
 
     fn read(&mut self, msr: u32) -> u64 {

@@ -1,7 +1,7 @@
 //! The virtual PMU's policies compared.
 //!
 //! Guests run on the PMU in virtual time ([`vmtax_vpmu::host::virtual_time`]), the same guests under each policy. The figures
-//! stand beside published ones ([`tables`], [`precision`]) or alone ([`compare`], [`contention`]); [`gates`] checks their
+//! stand beside published ones ([`precision`]) or alone ([`compare`], [`contention`]); [`gates`] checks their
 //! precision. [`steady`] needs the kernel's software events and takes real time. [`emulated`] makes tables of a guest of a
 //! real KVM, which `vmtax-lab` measures. [`mod@bench`] has all of it as text and JSON.
 //!
@@ -15,12 +15,10 @@ pub mod emulated;
 mod error;
 pub mod gates;
 mod guest;
-pub mod operation;
 pub mod perf;
 pub mod precision;
 pub mod published;
 pub mod script;
 pub mod steady;
-pub mod tables;
 
 pub use error::Error;

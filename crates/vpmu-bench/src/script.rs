@@ -1,13 +1,10 @@
-//! The guest script of the tables: counting with six events, sampling, and switching between a thread that is counted
+//! The guest's script: counting with six events, sampling, and switching between a thread that is counted
 //! and one that is not.
-
-use std::collections::BTreeMap;
 
 use vmtax_vpmu::host::virtual_time::{Costs, Work};
 use vmtax_vpmu::{Activity, Error, Event, Policy};
 
 use crate::guest::{Guest, NO_SAMPLES, Place, Placed, Ways};
-use crate::operation::{Operation, Timing};
 
 /// Sizes of the parts. Times are in microseconds of the guest's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +48,7 @@ pub const EXITS: u64 = 250;
 /// Cycles in a microsecond, of a processor of 2.2 GHz.
 const CYCLES: u64 = 2200;
 
-/// Events in a microsecond of the guest's work. Only cycles matter for the tables.
+/// Events in a microsecond of the guest's work.
 const MICROSECOND: [(Event, u64); 6] = [
     (Event::Cycles, CYCLES),
     (Event::Instructions, 2000),
@@ -74,8 +71,6 @@ const SIX: [Place; 6] = [
 /// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Host time by operation. Operations that are part of others count in both.
-    pub timings: BTreeMap<Operation, Timing>,
     /// Operations of the host.
     pub activity: Activity,
     /// Samples taken.
@@ -114,7 +109,6 @@ impl Script {
             guest.run(&work, self.guest_slice, || {});
         }
         Ok(Outcome {
-            timings: guest.timings,
             activity: guest.pmu.activity(),
             samples: guest.samples,
             spent: guest.pmu.host().spent(),
