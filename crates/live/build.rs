@@ -7,20 +7,15 @@ use std::path::Path;
 use libbpf_cargo::SkeletonBuilder;
 
 const PROGRAMS: &str = "src/kvm_exit.bpf.c";
-/// Name, `ISA`, and the kind of tracepoint they attach to. The structs are the same in all.
-const KINDS: [(&str, u32, &str); 4] = [
-    ("vmx", 1, "-DRAW_TRACEPOINTS"),
-    ("svm", 2, "-DRAW_TRACEPOINTS"),
-    ("vmx.classic", 1, "-DCLASSIC"),
-    ("svm.classic", 2, "-DCLASSIC"),
-];
+/// Name and `ISA`. The structs are the same in both.
+const KINDS: [(&str, u32); 2] = [("vmx", 1), ("svm", 2)];
 
 fn main() {
     println!("cargo::rerun-if-changed=src");
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let folder = var("OUT_DIR").expect("cargo sets OUT_DIR");
-    for (name, isa, tracepoints) in KINDS {
+    for (name, isa) in KINDS {
         let object = Path::new(&folder).join(format!("kvm_exit.{name}.o"));
         let mut builder = SkeletonBuilder::new();
         builder
@@ -28,14 +23,7 @@ fn main() {
             .clang(&clang)
             .obj(&object)
             // v3 has 32-bit instructions; kernels know it since 5.1.
-            .clang_args([
-                "-mcpu=v3",
-                "-Wall",
-                "-Wextra",
-                "-Werror",
-                &format!("-DISA={isa}"),
-                tracepoints,
-            ]);
+            .clang_args(["-mcpu=v3", "-Wall", "-Wextra", "-Werror", &format!("-DISA={isa}")]);
         if let Err(error) = builder.build() {
             panic!(
                 "{clang} could not compile {PROGRAMS}; install clang, or name it in CLANG: {error:#}"

@@ -17,16 +17,6 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
-    /// Neither types nor classic tracepoints can be read.
-    #[error(
-        "{path}: cannot be read ({source}), and the kernel does not describe its types; mount tracefs and run it as root, or record with `perf kvm stat record` and use `vmtax import`"
-    )]
-    NoFormats {
-        /// The format file.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
     /// Its type information is not what it should be.
     #[error("{path}: {problem}; record with `perf kvm stat record` and use `vmtax import`")]
     Types {

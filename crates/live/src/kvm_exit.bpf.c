@@ -12,7 +12,7 @@
 // by a small cache in the state; and the first access is counted with its exit.
 //
 // layout.bpf.h: structs; count.bpf.h: states and cells; event.bpf.h: single events; waiting.bpf.h: threads that ran on the CPU of a
-// preempted vCPU; exit.bpf.h: begin and end of an exit; this file: events between; raw.bpf.h and classic.bpf.h: tracepoints.
+// preempted vCPU; exit.bpf.h: begin and end of an exit; this file: events between; raw.bpf.h: tracepoints.
 
 #include "layout.bpf.h"
 #include "count.bpf.h"
@@ -393,11 +393,7 @@ INLINE int exit_known(struct thread *thread)
 	return tell(EXIT, thread->start, thread->info1, thread->info2, 0);
 }
 
-#ifdef CLASSIC
-#include "classic.bpf.h"
-#else
 #include "raw.bpf.h"
-#endif
 
 #if ISA == VMX
 // KVM has loaded the field's encoding from the guest's register into a register of the host.

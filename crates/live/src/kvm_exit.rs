@@ -21,7 +21,7 @@ use crate::load::{self, Wanted, map, refused};
 use crate::memory::Mapped;
 use crate::rows::{Rows, Taker, Vcpu, exit_key};
 use crate::vmcs;
-use crate::{Error, Options, Raw, classic, kernel, memory, privileges, raw};
+use crate::{Error, Options, Raw, kernel, memory, privileges, raw};
 
 /// Counts exits for as long as it lives.
 pub struct Recorder {
@@ -42,7 +42,6 @@ pub struct Recorder {
     pending: Vec<Event>,
     /// Of those, how many were said to be lost.
     told_lost: u64,
-    notes: Vec<String>,
     /// Which exits the single events are of.
     choice: Option<String>,
     /// Why VMCS fields are not named, if so, and whether there was one.
@@ -75,7 +74,7 @@ impl Recorder {
     /// One sentence on what is missing.
     pub fn new(root: &Path, isa: Isa, options: &Options) -> Result<Recorder, Error> {
         privileges::check()?;
-        let (mut config, why_classic) = tracepoints(root, isa, options)?;
+        let mut config = kernel::config(root, isa)?;
         config.exact = options.most_keys.clamp(1, 1 << 20);
         // Exact keys of exits and of accesses, as many coarse ones as of one of them, the coarsest, and the one place
         // that stands for none.
@@ -93,15 +92,14 @@ impl Recorder {
             Ok(probes) => (probes, None),
             Err(problem) => (vmcs::Planned::default(), Some(problem)),
         };
-        let is_classic = why_classic.is_some();
-        let wanted = Wanted { isa, is_classic, config: &config, probes: &probes, options };
+        let wanted = Wanted { isa, config: &config, probes: &probes, options };
         let object = load::load(&wanted)?;
         // Before the exits that they tell of.
         let mut links = probes.attach(&object).unwrap_or_else(|problem| {
             nameless = Some(problem);
             Vec::new()
         });
-        let (others, coverage) = load::attach(&object, is_classic)?;
+        let (others, coverage) = load::attach(&object)?;
         links.extend(others);
         let totals = Mapped::new(map(&object, ".bss")?.as_fd(), "totals", 1)?;
         let count = config.cells as usize;
@@ -125,7 +123,6 @@ impl Recorder {
             },
             pending: Vec::new(),
             told_lost: 0,
-            notes: why_classic.into_iter().collect(),
             choice: options.raw.as_ref().and_then(Raw::choice),
             nameless,
             had_nameless: false,
@@ -221,7 +218,7 @@ impl Recorder {
     }
 
     fn notes(&self, raw_lost: u64) -> Vec<String> {
-        let mut notes = self.notes.clone();
+        let mut notes = Vec::new();
         if let Some(problem) = self.nameless.as_ref().filter(|_| self.had_nameless) {
             notes.push(format!("VMCS fields are not named: {problem}"));
         }
@@ -398,25 +395,6 @@ impl Recorder {
     fn missed(&self) -> u64 {
         self.object.progs().map(|program| missed(program.as_fd().as_raw_fd())).sum()
     }
-}
-
-/// What the programs need to know, and why they sit on classic tracepoints if they do.
-fn tracepoints(
-    root: &Path,
-    isa: Isa,
-    options: &Options,
-) -> Result<(Config, Option<String>), Error> {
-    let types = if options.classic { None } else { Some(kernel::config(root, isa)) };
-    let why = match types {
-        Some(Ok(config)) => return Ok((config, None)),
-        None => "as was asked for".to_owned(),
-        Some(Err(Error::NoTypes { .. })) => "for the kernel does not describe its types".to_owned(),
-        Some(Err(error)) => return Err(error),
-    };
-    let note = format!(
-        "exits were watched by classic tracepoints, {why}: each costs more, and VMs of one process are taken for one"
-    );
-    Ok((classic::config(root)?, Some(note)))
 }
 
 /// A VMREAD or VMWRITE (Intel SDM volume 3, appendix C) of which nothing more is known.

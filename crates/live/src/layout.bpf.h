@@ -46,15 +46,6 @@ static long (*bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) =
 // Most places in KVM's code that are probed for VMCS fields.
 #define VMCS_PROBES 4
 
-// A number in the record of a classic tracepoint.
-struct field {
-	u16 offset;
-	u16 size;
-};
-// In the order of classic.rs.
-#define TRACEPOINTS 25
-#define FIELDS 5
-
 // Properties of this kernel, and what to record; written before the programs are loaded.
 struct config {
 	// Cells in each half, threads, and keys of a kind (exits, accesses) that are counted exactly.
@@ -89,9 +80,6 @@ struct config {
 	u32 fault_gfn;
 	u32 vmx_interruption;
 	u64 slower_ns;
-	// Fields of classic tracepoints in place of raw arguments; size 0: the tracepoint lacks it.
-	struct field fields[TRACEPOINTS][FIELDS];
-	u32 unused;
 };
 const volatile struct config config SEC(".rodata");
 

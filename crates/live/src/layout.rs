@@ -12,23 +12,16 @@ mod skeleton {
 }
 
 pub(crate) use skeleton::types::{
-    cell as Cell, config as Config, event as Sent, field as Field, key as Key, spans as Spans,
-    taken as Taken, taken_key as TakenKey, thread as Thread, totals as Totals,
+    cell as Cell, config as Config, event as Sent, key as Key, spans as Spans, taken as Taken,
+    taken_key as TakenKey, thread as Thread, totals as Totals,
 };
 
 /// Places in KVM's code that can be watched for VMCS fields.
 pub(crate) const VMCS_PROBES: usize = 4;
 
-/// Numbers of a classic tracepoint's record that are read.
-pub(crate) const FIELDS: usize = 5;
-
-/// Tracepoints that programs attach to.
-pub(crate) const TRACEPOINTS: usize = 25;
-
 // The lengths of arrays are the same on both sides.
 const _: fn(&Cell) -> &[u32; HIST_BUCKETS] = |cell| &cell.histogram;
 const _: fn(&Config) -> &[u32; VMCS_PROBES] = |config| &config.vmcs_register;
-const _: fn(&Config) -> &[[Field; FIELDS]; TRACEPOINTS] = |config| &config.fields;
 
 /// Flags of [`Key`], `KEY_*` of `layout.bpf.h`.
 impl Key {
@@ -79,12 +72,6 @@ impl Sent {
     /// The event that the programs sent; `None` when the record is too short.
     pub(crate) fn read(bytes: &[u8]) -> Option<Sent> {
         crate::memory::read(bytes)
-    }
-}
-
-impl PartialEq for Field {
-    fn eq(&self, other: &Field) -> bool {
-        (self.offset, self.size) == (other.offset, other.size)
     }
 }
 

@@ -13,7 +13,6 @@
 //! Left out on purpose: naming VMs, writing rows anywhere, and printing.
 
 mod btf;
-mod classic;
 mod error;
 mod kernel;
 mod kvm_exit;

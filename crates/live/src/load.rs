@@ -5,15 +5,14 @@ use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{
     ErrorKind, Link, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel,
-    TracepointCategory,
 };
 use vmtax_events::{Coverage, Isa};
 
 use crate::layout::Config;
 use crate::vmcs::Planned;
-use crate::{Error, Options, classic, memory};
+use crate::{Error, Options, memory};
 
-/// The programs, compiled with this crate for each processor and each kind of tracepoint.
+/// The programs, compiled with this crate for each processor.
 macro_rules! programs {
     ($name:literal) => {
         include_bytes!(concat!(env!("OUT_DIR"), "/kvm_exit.", $name, ".o"))
@@ -21,13 +20,42 @@ macro_rules! programs {
 }
 const OF_VMX: &[u8] = programs!("vmx");
 const OF_SVM: &[u8] = programs!("svm");
-const OF_VMX_CLASSIC: &[u8] = programs!("vmx.classic");
-const OF_SVM_CLASSIC: &[u8] = programs!("svm.classic");
+
+/// Raw tracepoints, in the order in which they are attached: what tells of an exit before the exit itself. Names as in Linux
+/// `arch/x86/kvm/trace.h`, `include/trace/events/kvm.h` and `include/trace/events/sched.h`.
+const TRACEPOINTS: [&str; 25] = [
+    "sched_process_exit",
+    "sched_switch",
+    "kvm_nested_vmrun",
+    "kvm_nested_vmenter",
+    "kvm_nested_vmexit",
+    "kvm_nested_vmexit_inject",
+    "kvm_vcpu_wakeup",
+    "kvm_vm_set_mem_attributes",
+    "kvm_mmu_spte_requested",
+    "kvm_userspace_exit",
+    "kvm_vmgexit_enter",
+    "kvm_vmgexit_msr_protocol_enter",
+    "kvm_apic",
+    "kvm_cr",
+    "kvm_cpuid",
+    "kvm_page_fault",
+    "kvm_xen_hypercall",
+    "kvm_hv_hypercall",
+    "kvm_hypercall",
+    "kvm_fast_mmio",
+    "kvm_mmio",
+    "kvm_pio",
+    "kvm_msr",
+    "kvm_entry",
+    "kvm_exit",
+];
+/// Nothing can be counted without these; others may be missing in a kernel.
+const NEEDED: [&str; 3] = ["sched_switch", "kvm_entry", "kvm_exit"];
 
 /// What is loaded.
 pub(crate) struct Wanted<'a> {
     pub(crate) isa: Isa,
-    pub(crate) is_classic: bool,
     pub(crate) config: &'a Config,
     pub(crate) probes: &'a Planned,
     pub(crate) options: &'a Options,
@@ -42,12 +70,7 @@ pub(crate) fn load(wanted: &Wanted<'_>) -> Result<Object, Error> {
         let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
         said.push_str(&line);
     })));
-    let programs = match (wanted.isa == Isa::Svm, wanted.is_classic) {
-        (true, false) => OF_SVM,
-        (true, true) => OF_SVM_CLASSIC,
-        (false, false) => OF_VMX,
-        (false, true) => OF_VMX_CLASSIC,
-    };
+    let programs = if wanted.isa == Isa::Svm { OF_SVM } else { OF_VMX };
     let failed = |source| Error::Load { source, said: said() };
     let mut open = ObjectBuilder::default().open_memory(programs).map_err(failed)?;
     size_maps(&mut open, wanted.config, wanted.options).map_err(failed)?;
@@ -103,26 +126,20 @@ fn said() -> String {
 }
 
 /// Attaches the programs; what they can see.
-pub(crate) fn attach(object: &Object, is_classic: bool) -> Result<(Vec<Link>, Coverage), Error> {
+pub(crate) fn attach(object: &Object) -> Result<(Vec<Link>, Coverage), Error> {
     let (mut links, mut coverage) = (Vec::new(), Coverage::default());
-    for tracepoint in &classic::ALL {
-        let name = format!("on_{}", tracepoint.name);
+    for tracepoint in TRACEPOINTS {
+        let name = format!("on_{tracepoint}");
         let program =
             object.progs_mut().find(|program| program.name().to_str() == Some(name.as_str()));
         let Some(program) = program else { continue };
-        let attached = if is_classic {
-            let system = TracepointCategory::Custom(tracepoint.system.to_owned());
-            program.attach_tracepoint(system, tracepoint.name)
-        } else {
-            program.attach_raw_tracepoint(tracepoint.name)
-        };
-        match attached {
+        match program.attach_raw_tracepoint(tracepoint) {
             Ok(link) => {
-                coverage.add(tracepoint.name);
+                coverage.add(tracepoint);
                 links.push(link);
             }
-            Err(error) if error.kind() == ErrorKind::NotFound && !tracepoint.needed => {}
-            Err(source) => return Err(Error::Attach { tracepoint: tracepoint.name, source }),
+            Err(error) if error.kind() == ErrorKind::NotFound && !NEEDED.contains(&tracepoint) => {}
+            Err(source) => return Err(Error::Attach { tracepoint, source }),
         }
     }
     Ok((links, coverage))

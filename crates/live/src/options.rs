@@ -18,8 +18,6 @@ pub struct Options {
     pub vmcs: Result<Vec<VmcsPlace>, String>,
     /// Single events too.
     pub raw: Option<Raw>,
-    /// Classic tracepoints, even where the kernel describes its types.
-    pub classic: bool,
 }
 
 /// Which single events.
@@ -65,7 +63,6 @@ impl Default for Options {
             most_threads: 4096,
             vmcs: Ok(Vec::new()),
             raw: None,
-            classic: false,
         }
     }
 }

@@ -95,10 +95,9 @@ fn vmcs_places(root: &Path, isa: Isa) -> Result<Vec<VmcsPlace>, String> {
 fn fault(error: &vmtax_live::Error) -> anyhow::Error {
     use vmtax_live::Error;
     match error {
-        Error::NoTypes { .. }
-        | Error::NoFormats { .. }
-        | Error::Types { .. }
-        | Error::Privilege { .. } => Fault::new(Code::Input, error.to_string()).into(),
+        Error::NoTypes { .. } | Error::Types { .. } | Error::Privilege { .. } => {
+            Fault::new(Code::Input, error.to_string()).into()
+        }
         other => anyhow::anyhow!("{other}"),
     }
 }

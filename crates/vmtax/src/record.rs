@@ -94,10 +94,6 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "KIB", hide = true)]
     buffer: Option<u32>,
 
-    /// Use classic tracepoints, as on kernels without BTF; for tests.
-    #[arg(long, hide = true)]
-    classic: bool,
-
     /// Record while this command runs.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -129,7 +125,6 @@ impl RecordArgs {
             most_keys: self.most_keys.unwrap_or(usual.most_keys),
             most_threads: self.most_threads.unwrap_or(usual.most_threads),
             raw: self.raw.then_some(raw),
-            classic: self.classic,
             ..usual
         }
     }

@@ -89,9 +89,8 @@ fn losses(run: &Path) -> Value {
 }
 
 /// Further recorders beside the one that is compared first, by their run folders: what starts each.
-const KINDS: [(&str, &str); 3] = [
+const KINDS: [(&str, &str); 2] = [
     ("raw", "./vmtax record -o raw --raw --most-keys 4000 >raw.said 2>&1 &"),
-    ("classic", "./vmtax record -o classic --classic --most-keys 4000 >classic.said 2>&1 &"),
     // No root, and no capability but the two that recording needs. Debian lets only root place a probe otherwise.
     (
         "bare/run",
@@ -137,10 +136,6 @@ fn same_as_trace(arguments: &[&str], kinds: &[&str], probes: &str) -> BTreeMap<S
     let live = same("live");
     for run in kinds {
         same(run);
-    }
-    if kinds.contains(&"classic") {
-        let notes = losses(&found.join("classic"))["notes"].to_string();
-        assert!(notes.contains("watched by classic tracepoints, as was asked for"), "{notes}");
     }
     if kinds.contains(&"raw") {
         // Single events, counted by the rules for recordings, come to what was counted in the kernel.
@@ -219,7 +214,7 @@ fn counts_on_amd_are_those_of_the_trace() {
 #[test]
 #[ignore = "two minutes"]
 fn counts_on_amd_are_those_of_the_trace_in_every_way() {
-    amd(&["raw", "classic", "bare/run"]);
+    amd(&["raw", "bare/run"]);
 }
 
 fn amd(kinds: &[&str]) {
@@ -249,7 +244,7 @@ fn counts_on_intel_are_those_of_the_trace() {
 #[test]
 #[ignore = "ten minutes"]
 fn counts_on_intel_are_those_of_the_trace_in_every_way() {
-    intel(&["raw", "classic", "bare/run"]);
+    intel(&["raw", "bare/run"]);
 }
 
 fn intel(kinds: &[&str]) {
