@@ -15,6 +15,7 @@ use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::error::Result;
+use vmtax_events::arm::registers;
 use vmtax_events::{Cause, Detail, DetailKind, Isa, Reason};
 
 use crate::schema::Texts;
@@ -27,7 +28,7 @@ const SVM_HIGH: u32 = 0x8000_0000;
 const SILENT: Detail = Detail { kind: DetailKind::Overflow, value: 0 };
 
 /// Kinds of detail whose value can decide the cause, and the values that can.
-const BY_VALUE: [(DetailKind, &[(u64, u64)]); 13] = [
+const BY_VALUE: [(DetailKind, &[(u64, u64)]); 14] = [
     (DetailKind::MsrRead, MSRS),
     (DetailKind::MsrWrite, MSRS),
     (DetailKind::PortOut, &[(0, 0xfff)]),
@@ -41,6 +42,7 @@ const BY_VALUE: [(DetailKind, &[(u64, u64)]); 13] = [
     (DetailKind::ApicWrite, &[(0, 0xfff)]),
     (DetailKind::GhcbMsr, &[(0, 0xfff)]),
     (DetailKind::Interrupt, &[(0, 0xff)]),
+    (DetailKind::Smccc, SMCCC),
 ];
 const MSRS: &[(u64, u64)] = &[
     (0, 0x1fff),
@@ -48,6 +50,18 @@ const MSRS: &[(u64, u64)] = &[
     (0x4b56_4d00, 0x4b56_4dff),
     (0xc000_0000, 0xc000_0fff),
     (0xc001_0000, 0xc001_1fff),
+];
+/// Of the architecture, of PSCI and TRNG (by 32 and 64 bits), of hypervisors.
+const SMCCC: &[(u64, u64)] = &[
+    (0x8000_0000, 0x8000_00ff),
+    (0x8000_3fff, 0x8000_3fff),
+    (0x8000_7fff, 0x8000_8000),
+    (0x8400_0000, 0x8400_00ff),
+    (0x8600_0000, 0x8600_00ff),
+    (0x8600_ff01, 0x8600_ff01),
+    (0xc400_0000, 0xc400_00ff),
+    (0xc500_0000, 0xc500_00ff),
+    (0xc600_0000, 0xc600_00ff),
 ];
 const APIC_PAGE: &[(u64, u64)] = &[(0xfee0_0000, 0xfee0_0fff)];
 /// GHCB exit codes and TDVMCALL leaves.
@@ -61,7 +75,7 @@ const CALLS: [(DetailKind, &[(u64, u64)]); 2] = [
 pub const EXITS_NAMED: &str = include_str!("../views/exits_named.sql");
 
 /// Values that can have a name, in addition to those that can decide a cause.
-const NAMED: [(DetailKind, &[(u64, u64)]); 7] = [
+const NAMED: [(DetailKind, &[(u64, u64)]); 8] = [
     (DetailKind::PortIn, &[(0, 0xffff)]),
     (DetailKind::PortOut, &[(0, 0xffff)]),
     (DetailKind::MmioRead, IO_APIC),
@@ -69,6 +83,7 @@ const NAMED: [(DetailKind, &[(u64, u64)]); 7] = [
     (DetailKind::Tdvmcall, &[(0x1_0000, 0x1_00ff)]),
     (DetailKind::VmcsField, &[(0, 0x7fff)]),
     (DetailKind::Halt, &[(0, 1)]),
+    (DetailKind::Wait, &[(0, 1)]),
 ];
 const IO_APIC: &[(u64, u64)] = &[(0xfec0_0000, 0xfec0_0fff)];
 
@@ -103,6 +118,11 @@ pub fn reasons() -> Result<RecordBatch> {
     };
     let known = codes(Isa::Vmx)
         .chain(codes(Isa::Svm))
+        .chain(Isa::Arm.facts().codes().iter().map(|&(code, _)| Reason {
+            isa: Isa::Arm,
+            code,
+            flags: 0,
+        }))
         .filter(|reason| reason.is_known() || Cause::of(*reason, SILENT, false) != Cause::Other);
     let known: Vec<Reason> = known.collect();
     let cause = |reason: &Reason, detail| Cause::of(*reason, detail, false);
@@ -128,7 +148,7 @@ pub fn reasons() -> Result<RecordBatch> {
 /// The table `detail_kinds`: the cause of each kind of detail (null: undecided), and whether its value matters.
 pub fn detail_kinds() -> Result<RecordBatch> {
     let kinds: Vec<DetailKind> = DetailKind::ALL.to_vec();
-    let by_value = |kind| BY_VALUE.iter().chain(&CALLS).any(|(k, _)| *k == kind);
+    let by_value = decides_by_value;
     batch(vec![
         (
             "detail_kind",
@@ -147,7 +167,15 @@ pub fn detail_kinds() -> Result<RecordBatch> {
 /// The values of a kind that may have an entry, each once.
 fn candidates(kind: DetailKind) -> BTreeSet<u64> {
     let lists = BY_VALUE.iter().chain(&CALLS).chain(&NAMED).filter(|(k, _)| *k == kind);
-    lists.flat_map(|(_, ranges)| ranges.iter()).flat_map(|&(a, b)| a..=b).collect()
+    let listed = lists.flat_map(|(_, ranges)| ranges.iter()).flat_map(|&(a, b)| a..=b);
+    listed.chain(registers::named().filter(|_| SYSREGS.contains(&kind))).collect()
+}
+
+/// Registers of arm64 decide by their names.
+const SYSREGS: [DetailKind; 2] = [DetailKind::SysregRead, DetailKind::SysregWrite];
+
+fn decides_by_value(kind: DetailKind) -> bool {
+    SYSREGS.contains(&kind) || BY_VALUE.iter().chain(&CALLS).any(|(k, _)| *k == kind)
 }
 
 /// The table `details`: values with another cause than their kind's, and those with a name.
@@ -156,7 +184,7 @@ pub fn details() -> Result<RecordBatch> {
     for kind in DetailKind::ALL {
         let usual = of_detail(kind, ORDINARY);
         for value in candidates(kind) {
-            let decides = BY_VALUE.iter().chain(&CALLS).any(|(k, _)| *k == kind);
+            let decides = decides_by_value(kind);
             let cause = of_detail(kind, value).filter(|cause| decides && Some(*cause) != usual);
             let detail = Detail::new(kind, value);
             if cause.is_some() || has_name(detail) {
@@ -181,7 +209,9 @@ fn has_name(detail: Detail) -> bool {
     match detail.kind {
         // The view writes these itself.
         DetailKind::Cpuid => false,
-        DetailKind::Hypercall => label.contains(' '),
+        DetailKind::Hypercall | DetailKind::SysregRead | DetailKind::SysregWrite => {
+            label.contains(' ')
+        }
         DetailKind::CrRead | DetailKind::CrWrite => false,
         _ => label != format!("{:#x}", detail.value),
     }

@@ -32,7 +32,11 @@ use vmtax_events::{
 pub fn check(format: Format, mut bytes: &[u8]) {
     let mut sorter = Sorter::new(Analysis::new(Options::default()));
     // The vendor matters for bpftrace alone, and a dump is short: the last byte decides.
-    let isa = if bytes.last().is_some_and(|b| b & 1 == 1) { Isa::Vmx } else { Isa::Svm };
+    let isa = match bytes.last().map_or(0, |byte| byte & 3) {
+        0 | 2 => Isa::Svm,
+        1 => Isa::Vmx,
+        _ => Isa::Arm,
+    };
     let options = import::Options { isa, ..import::Options::default() };
     let imported = if format.needs_seeking() {
         let source: &&[u8] = &bytes;

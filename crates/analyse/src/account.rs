@@ -36,6 +36,9 @@ use waiting::Waiting;
 /// Places of [`Accountant::by_cpu`]; a power of two.
 const CPUS: usize = 256;
 
+/// Said where the events name no vCPU.
+const NUMBERED: &str = "The events do not say which vCPU a thread is: vCPUs have the number in the name of their thread (CPU 0/KVM), or the order in which they first ran. kvm:kvm_get_timer_map would say it (`perf record -a -e 'kvm:*'`).";
+
 /// Choices of an accounting.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -78,6 +81,8 @@ pub struct Accountant<R> {
     /// What waits for the recording's first entry; `None` behind it.
     unentered: Option<Box<Unentered>>,
     saw_wakeup: bool,
+    /// The recording does not say which vCPUs its threads are.
+    numbers_vcpus: bool,
     entries: u64,
     losses: Losses,
 }
@@ -104,6 +109,7 @@ impl<R: RowSink> Accountant<R> {
             waiting: Waiting::new(),
             unentered: Some(Box::default()),
             saw_wakeup: false,
+            numbers_vcpus: false,
             entries: 0,
             losses: Losses::default(),
         }
@@ -171,6 +177,9 @@ impl<R: RowSink> Accountant<R> {
         self.without_entries();
         self.without_exits();
         self.end_interval();
+        if self.numbers_vcpus {
+            self.losses.notes.push(NUMBERED.to_owned());
+        }
         let vms = self.vms.list();
         (self.sink, vms, self.losses)
     }
@@ -241,6 +250,18 @@ impl<R: RowSink> Accountant<R> {
         if let Some(vm) = self.vms.get(joined.vm).filter(|_| joined.is_new) {
             self.sink.appeared(&vm);
         }
+    }
+
+    /// Its entry does not say which vCPU the thread is: not by chance, where no entry does.
+    #[cold]
+    fn number(&mut self, index: usize, event: &Event) {
+        let reason = self.threads[index].open.as_ref().map(|open| open.reason);
+        if reason.is_none_or(|reason| reason.isa.facts().names_vcpus()) {
+            return;
+        }
+        let vcpu = self.vms.unused(event.pid, event.tid);
+        self.numbers_vcpus = true;
+        self.has_vcpu(index, &Event { vcpu, ..*event });
     }
 
     #[cold]
@@ -319,6 +340,9 @@ impl<R: RowSink> Accountant<R> {
     fn kvm_entry(&mut self, event: &Event) {
         self.advance(event.time_ns);
         let Some(index) = self.thread(event) else { return };
+        if self.threads[index].vcpu == NO_VCPU {
+            self.number(index, event);
+        }
         if self.unentered.is_some() {
             self.first_entry();
         }

@@ -8,6 +8,7 @@
 //! Left out on purpose: reading anything, and guessing. What is not known is [`Verdict::Unknown`], a gain that
 //! no exit shows has no number.
 
+mod arm64;
 mod counters;
 mod devices;
 mod features;
@@ -75,6 +76,28 @@ enum Judge {
     Inside(fn(&View) -> Option<Found>),
 }
 
+/// The ISAs that have a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isas {
+    /// All.
+    Any,
+    /// x86.
+    X86,
+    /// arm64.
+    Arm64,
+}
+
+impl Isas {
+    /// Whether this one is among them. One that is not known is taken for x86.
+    pub fn have(self, isa: Isa) -> bool {
+        match self {
+            Isas::Any => true,
+            Isas::X86 => isa.facts().is_x86(),
+            Isas::Arm64 => isa == Isa::Arm,
+        }
+    }
+}
+
 /// A row of the table: something to look at.
 pub struct Rule {
     /// Which.
@@ -93,6 +116,8 @@ pub struct Check {
     pub causes: &'static [Cause],
     /// What it can remove at most.
     pub removes: Removes,
+    /// The ISAs that have it.
+    pub isas: Isas,
     /// It is about TDX or SEV-SNP, and has never been tried on such hardware.
     pub confidential: bool,
     judge: Judge,
@@ -161,7 +186,8 @@ pub fn audit(input: Input<'_>) -> Vec<Finding> {
                     judge(&view).map(|found| (Subject::Guest, found)).into_iter().collect()
                 }
             };
-            for (subject, mut found) in found {
+            let of_isa = |(subject, _): &(Subject, Found)| check.isas.have(view.isa(*subject));
+            for (subject, mut found) in found.into_iter().filter(of_isa) {
                 found.fix = found.fix.map(|fix| fix.for_kernel(input.kvm));
                 allow(&mut found, check, subject, input, &view);
                 let is_bad = matches!(found.verdict, Verdict::Costs | Verdict::Unknown);
@@ -201,7 +227,9 @@ fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, v
         vendor: match view.vendor {
             Some(Vendor::Intel) => Isa::Vmx,
             Some(Vendor::Amd) => Isa::Svm,
-            None => Isa::Unknown,
+            None => {
+                Some(view.isa(subject)).filter(|isa| !isa.facts().is_x86()).unwrap_or(Isa::Unknown)
+            }
         },
         has_virtual_apic: false,
         is_contended: false,

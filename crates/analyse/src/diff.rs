@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vmtax_events::{Cause, Detail, DetailKind, Isa, Level, Tally, words};
+use vmtax_events::{Cause, Detail, DetailKind, Level, Tally, words};
 
 use crate::confidence::{self, Interval, MIN_INTERVALS};
 use crate::grouped::count;
@@ -494,9 +494,7 @@ fn setup(base: &Side<'_>, other: &Side<'_>, per: Per) -> Vec<Difference> {
     let has_models = [base, other].iter().all(|side| !side.ledger.recording.cpu.is_empty());
     fact("processor", &|side| match vendor(side.ledger) {
         _ if has_models => String::new(),
-        Isa::Vmx => "Intel".to_owned(),
-        Isa::Svm => "AMD".to_owned(),
-        Isa::Unknown => String::new(),
+        isa => isa.facts().vendor().to_owned(),
     });
     fact("CPU model", &|side| side.ledger.recording.cpu.clone());
     fact("CPUs of the host", &|side| shown(u64::from(side.ledger.recording.cpus)));

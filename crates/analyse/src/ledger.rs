@@ -242,6 +242,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    /// Whose exits these are, by the first reason that says it.
+    pub fn isa(&self) -> Isa {
+        let known = self.exits.keys().map(|key| key.reason.isa).find(|isa| *isa != Isa::Unknown);
+        known.unwrap_or(Isa::Unknown)
+    }
+
     /// All exits.
     pub fn total(&self) -> Tally {
         let mut total = Tally::default();

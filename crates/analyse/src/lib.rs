@@ -18,7 +18,6 @@ pub mod calls;
 mod cause;
 pub mod conclusions;
 pub mod confidence;
-mod detail;
 pub mod diff;
 mod emulation;
 pub mod explain;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{Detail, Isa, Level, Outcome, Reason, Tally, svm, vmx};
+use vmtax_events::{Detail, Level, Outcome, Reason, Tally};
 
 use crate::Ledger;
 
@@ -103,11 +103,7 @@ impl Nested {
 
 /// Whether it is the exit of CPUID.
 pub(crate) fn is_cpuid(reason: Reason) -> bool {
-    match reason.isa {
-        Isa::Vmx => reason.code == vmx::CPUID,
-        Isa::Svm => reason.code == svm::CPUID,
-        Isa::Unknown => false,
-    }
+    reason.isa.facts().cpuid() == Some(reason.code)
 }
 
 #[cfg(test)]

@@ -10,9 +10,11 @@ mod row;
 mod table;
 mod trial;
 
+use vmtax_events::Isa;
+
 use crate::audit::CheckId;
 
-use table::{OF_LINUX, OPPOSITES};
+use table::{OF_ANY_ISA, OF_LINUX, OPPOSITES};
 
 pub(crate) use conditions::{CONTRADICTED, COSTS_MORE, IF_MAPPED_SMALL, IF_NOT_LOGGED};
 pub use context::{Applies, Context, VmKind};
@@ -22,8 +24,16 @@ pub use table::REMEDIES;
 pub use trial::{Effect, Figures, Trial, TrialHost, TrialVmm, Tried, Unit, Untried};
 
 impl Remedy {
+    /// Whether it is known on this ISA at all.
+    pub fn is_of(&self, isa: Isa) -> bool {
+        isa.facts().is_x86() || OF_ANY_ISA.contains(&self.id)
+    }
+
     /// Whether it helps, the guest's system considered.
     pub fn applies_to(&self, context: &Context) -> Applies {
+        if !self.is_of(context.vendor) {
+            return Applies::No("nobody has shown that the remedy helps on this architecture");
+        }
         if context.is_windows && OF_LINUX.contains(&self.id) {
             return Applies::No(
                 "it is a setting of Linux guests, and this one uses Hyper-V's interface as Windows does",
@@ -63,8 +73,6 @@ pub fn of_check(check: CheckId) -> Option<&'static Remedy> {
 
 #[cfg(test)]
 mod tests {
-    use vmtax_events::Isa;
-
     use super::*;
 
     fn contexts() -> Vec<Context> {
@@ -79,7 +87,7 @@ mod tests {
         ];
         let mut all = Vec::new();
         for kind in kinds {
-            for vendor in [Isa::Vmx, Isa::Svm, Isa::Unknown] {
+            for vendor in Isa::ALL {
                 for bits in 0..256 {
                     let bit = |n: u32| bits >> n & 1 == 1;
                     all.push(Context {
@@ -207,6 +215,13 @@ mod tests {
                 assert!(
                     no(RemedyId::HostNohzFull, context) && no(RemedyId::GuestNohzFull, context)
                 );
+            }
+            if context.vendor == Isa::Arm {
+                use RemedyId as R;
+                for id in [R::Apicv, R::Avic, R::Ipiv, R::X2apic, R::TscDeadline, R::HvStimer] {
+                    assert!(no(id, context), "{id}");
+                }
+                assert!(no(R::GuestIdlePoll, context) && no(R::HugePages, context));
             }
             if context.vendor == Isa::Svm {
                 assert!(

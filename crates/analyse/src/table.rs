@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vmtax_events::{
-    AccessKey, Cause, Detail, DetailKind, ExitKey, Level, Outcome, Reason, Tally, words,
+    AccessKey, Cause, Detail, DetailKind, ExitKey, Isa, Level, Outcome, Reason, Tally, words,
 };
 
 use crate::Ledger;
@@ -56,12 +56,14 @@ impl TableKind {
         let kind = detail.kind;
         match self {
             TableKind::Vmexit | TableKind::Cause => false,
-            TableKind::Msr => matches!(kind, K::MsrRead | K::MsrWrite),
+            TableKind::Msr => {
+                matches!(kind, K::MsrRead | K::MsrWrite | K::SysregRead | K::SysregWrite)
+            }
             TableKind::Ioport => matches!(kind, K::PortIn | K::PortOut),
             TableKind::Mmio => matches!(kind, K::MmioRead | K::MmioWrite),
             TableKind::Cpuid => matches!(kind, K::Cpuid),
             TableKind::Hypercall => {
-                matches!(kind, K::Hypercall | K::HypervHypercall | K::XenHypercall)
+                matches!(kind, K::Hypercall | K::HypervHypercall | K::XenHypercall | K::Smccc)
             }
             TableKind::Conversion => {
                 matches!(kind, K::MemoryFault | K::ToPrivate | K::ToShared | K::PreFault)
@@ -124,6 +126,8 @@ pub struct TableRow {
 pub struct Table {
     /// Which table.
     pub kind: TableKind,
+    /// Of whose exits.
+    pub isa: Isa,
     /// The key columns of its rows.
     pub by: Vec<By>,
     /// The rows.
@@ -194,7 +198,7 @@ impl Table {
                 .cmp(&(a.tally.time_ns, a.tally.count))
                 .then_with(|| a.key.cmp(&b.key))
         });
-        Table { kind, by: wanted, rows, total }
+        Table { kind, isa: ledger.isa(), by: wanted, rows, total }
     }
 }
 

@@ -14,8 +14,7 @@ const SNP_MSR_REQUESTS: [u64; 3] = [0x10, 0x12, 0x14];
 
 /// The vendor of the processor, by the exit reasons.
 pub(crate) fn vendor(ledger: &Ledger) -> Isa {
-    let known = ledger.exits.keys().map(|key| key.reason.isa).find(|isa| *isa != Isa::Unknown);
-    known.unwrap_or(Isa::Unknown)
+    ledger.isa()
 }
 
 /// No VM that is encrypted takes these by itself. A TD has no preemption timer of KVM's, no CR exits and no virtual APIC of its own;
@@ -28,7 +27,7 @@ fn is_of_plain(key: &ExitKey) -> bool {
         Isa::Svm => {
             matches!(key.reason.code, svm::CPUID | svm::MSR | svm::IOIO | svm::VMMCALL)
         }
-        Isa::Unknown => false,
+        Isa::Arm | Isa::Unknown => false,
     }
 }
 
@@ -77,7 +76,7 @@ pub fn kind(ledger: &Ledger) -> VmKind {
             // VMX has no other VM whose registers KVM cannot read.
             Isa::Vmx => return VmKind::Tdx,
             Isa::Svm => return VmKind::Encrypted,
-            Isa::Unknown => {}
+            Isa::Arm | Isa::Unknown => {}
         }
     }
     if found == VmKind::Unknown && runs(&["__svm_sev_es_vcpu_run"]) {

@@ -111,6 +111,17 @@ impl Vms {
         Joined { vm: id, is_new: true, is_merged: false }
     }
 
+    /// A vCPU number for a thread whose events have none: that in its name, else the lowest that its VM has not.
+    pub(crate) fn unused(&self, pid: u32, tid: u32) -> u32 {
+        if let Some(vcpu) = self.names.get(&tid).and_then(|name| qemu_vcpu(name)) {
+            return vcpu;
+        }
+        let of_process = self.by_pid.get(&pid).into_iter().flatten();
+        let groups = of_process.filter_map(|&at| self.groups.get(at));
+        let used: Vec<u32> = groups.flat_map(|g| g.vcpus.iter().map(|&(vcpu, _)| vcpu)).collect();
+        (0..).find(|vcpu| !used.contains(vcpu)).unwrap_or(NO_VCPU)
+    }
+
     /// The thread is gone: another may take its vCPU.
     pub(crate) fn leave(&mut self, vm: u32, tid: u32) {
         let group = self.by_id.get(&vm).and_then(|&at| self.groups.get_mut(at));
@@ -167,8 +178,12 @@ impl Vms {
 
 /// `CPU 0/KVM`, as QEMU names its vCPU threads (`accel/kvm/kvm-accel-ops.c`); some texts cut names to eight bytes.
 fn is_qemu_vcpu(name: &str) -> bool {
-    let of_cpu = name.strip_prefix("CPU ").and_then(|rest| rest.split_once('/'));
-    of_cpu.is_some_and(|(cpu, kvm)| cpu.parse::<u32>().is_ok() && "KVM".starts_with(kvm))
+    qemu_vcpu(name).is_some()
+}
+
+fn qemu_vcpu(name: &str) -> Option<u32> {
+    let (cpu, kvm) = name.strip_prefix("CPU ")?.split_once('/')?;
+    cpu.parse().ok().filter(|_| "KVM".starts_with(kvm))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub enum Error {
     },
     /// Exit numbers that either vendor has.
     #[error(
-        "has numeric exit reasons, which differ between Intel and AMD; name the vendor with --isa intel or --isa amd"
+        "has numeric exit reasons, which differ between Intel, AMD and arm64; name it with --isa intel, --isa amd or --isa arm64"
     )]
     Vendor,
     /// Reading failed.

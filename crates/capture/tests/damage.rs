@@ -239,6 +239,8 @@ fn small_texts() -> Vec<Whole> {
         Whole::new("trace-cmd", text("amd-same-workload/input/workload.trace-cmd.txt.zst", 200)),
         Whole::new("trace-cmd -R", text("amd-nested/input/trace-cmd-report-R.txt", 100)),
         Whole::new("trace-cmd -l", text("amd-nested/input/trace-cmd-report-l.txt", 100)),
+        Whole::new("arm64, perf script", text("arm64/input/7.3-nested.kvm-all.script.txt.zst", 20)),
+        Whole::new("arm64, trace-cmd", text("arm64/input/7.3-nested.trace.report.txt.zst", 20)),
         Whole::new("bpftrace, numbers", capture("amd-bpftrace/input/reasons.bpftrace.txt")),
         Whole::new("bpftrace, names", capture("amd-bpftrace/input/names.bpftrace.txt")),
     ]

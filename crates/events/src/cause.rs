@@ -4,15 +4,15 @@
 //! leaves for PREEMPTION_TIMER, a TDX guest arms it by TDCALL, an SNP guest by a register in memory.
 //! Causes can ("Performance tuning for oneDNN on TDX": compare by cause, not by reason).
 //!
-//! `RULES` below is the one place where an exit gets its cause. An exit's detail decides where it says
-//! anything; the rule of its reason decides otherwise. Nothing is guessed: an MSR without its number is an MSR, an
+//! An exit's detail decides where it says anything; the rule of its reason, in the module of its ISA, decides otherwise. Nothing is guessed: an MSR without its number is an MSR, an
 //! interrupt without its vector an interrupt of the host. [`Cause::missing`] says what the recording lacks.
 //!
 //! Left out on purpose: anything that needs more than the one exit.
 
+use crate::arm::{registers, smccc};
 use crate::detail::{hypercall, table};
 use crate::words::words;
-use crate::{Detail, DetailKind, Isa, Reason, apic, ghcb, interrupt, msr, svm, tdx, vmx};
+use crate::{Detail, DetailKind, Isa, Reason, apic, ghcb, interrupt, msr, svm, tdx};
 
 words! {
     /// What the guest was doing.
@@ -45,6 +45,8 @@ words! {
         Apic = "apic",
         /// Reading or writing another MSR.
         Msr = "msr",
+        /// Reading or writing another system register of arm64, or executing a system instruction (TLBI, AT, DC).
+        Sysreg = "sysreg",
         /// Executing CPUID.
         Cpuid = "cpuid",
         /// Using its performance counters.
@@ -82,6 +84,7 @@ impl Cause {
             Cause::DevicePio => "accessing an I/O port",
             Cause::Apic => "using its interrupt controller",
             Cause::Msr => "reading or writing an MSR",
+            Cause::Sysreg => "reading or writing a system register",
             Cause::Cpuid => "executing CPUID",
             Cause::Pmu => "using its performance counters",
             Cause::NestedEntry => "entering its own guest",
@@ -116,10 +119,10 @@ impl Cause {
     }
 }
 
-/// The cause by an exit's reason.
-struct Rule {
-    isa: Isa,
-    code: u32,
+/// The cause by an exit's reason, of one ISA.
+#[derive(Debug)]
+pub struct Rule {
+    pub(crate) code: u32,
     /// When the detail does not decide.
     cause: Cause,
     /// The reason alone decides, whatever the detail.
@@ -129,124 +132,25 @@ struct Rule {
 }
 
 impl Rule {
-    const fn new(isa: Isa, code: u32, cause: Cause) -> Rule {
-        Rule { isa, code, cause, final_: false, missing: None }
+    pub(crate) const fn new(code: u32, cause: Cause) -> Rule {
+        Rule { code, cause, final_: false, missing: None }
     }
 
     /// The detail plays no part.
-    const fn only(mut self) -> Rule {
+    pub(crate) const fn only(mut self) -> Rule {
         self.final_ = true;
         self
     }
 
-    const fn missing(mut self, what: &'static str) -> Rule {
+    pub(crate) const fn missing(mut self, what: &'static str) -> Rule {
         self.missing = Some(what);
         self
     }
 }
 
-const fn intel(code: u32, cause: Cause) -> Rule {
-    Rule::new(Isa::Vmx, code, cause)
-}
-
-const fn amd(code: u32, cause: Cause) -> Rule {
-    Rule::new(Isa::Svm, code, cause)
-}
-
-const VECTORS: &str =
-    "what interrupted the guest: intr_info (older kernels: info2) of kvm:kvm_exit has the vector";
-/// SVM has no "acknowledge interrupt on exit": AMD APM volume 2, "External interrupts".
-const VECTORS_OF_AMD: &str = "what interrupted the guest, which AMD's exits never say: `perf record -a -e irq_vectors:*,irq:irq_handler_entry` does";
-const MSR_NUMBERS: &str =
+/// What exits of MSRs lack without a detail.
+pub(crate) const MSR_NUMBERS: &str =
     "which MSR, of a timer, an IPI, an EOI or another: kvm:kvm_msr has the number";
-const LEAVES: &str = "what the guest requests by TDCALL: kvm:kvm_vm_set_mem_attributes tells MapGPA; before Linux 6.16 kvm:kvm_msr, kvm:kvm_pio, kvm:kvm_mmio and the like tell the rest";
-const ADDRESSES: &str = "which of the nested page faults are accesses of devices: kvm:kvm_page_fault and kvm:kvm_mmio have the addresses";
-
-/// The rules, by vendor and code. Others are [`Cause::Other`] unless the detail decides:
-/// exceptions, CR and DR accesses, descriptor tables, cache and TLB instructions, XSETBV, RDTSC,
-/// shutdown, failed entries.
-const RULES: &[Rule] = &[
-    intel(vmx::EXTERNAL_INTERRUPT, Cause::HostInterrupt).missing(VECTORS),
-    intel(vmx::INTERRUPT_WINDOW, Cause::IrqWindow).only(),
-    intel(vmx::NMI_WINDOW, Cause::IrqWindow).only(),
-    intel(vmx::CPUID, Cause::Cpuid).only(),
-    intel(vmx::HLT, Cause::Idle).only(),
-    intel(vmx::RDPMC, Cause::Pmu).only(),
-    intel(vmx::VMCALL, Cause::Hypercall),
-    intel(vmx::VMCLEAR, Cause::NestedAncillary).only(),
-    intel(vmx::VMLAUNCH, Cause::NestedEntry).only(),
-    intel(vmx::VMPTRLD, Cause::NestedAncillary).only(),
-    intel(vmx::VMPTRST, Cause::NestedAncillary).only(),
-    intel(vmx::VMREAD, Cause::NestedAncillary).only(),
-    intel(vmx::VMRESUME, Cause::NestedEntry).only(),
-    intel(vmx::VMWRITE, Cause::NestedAncillary).only(),
-    intel(vmx::VMOFF, Cause::NestedAncillary).only(),
-    intel(vmx::VMON, Cause::NestedAncillary).only(),
-    intel(vmx::IO_INSTRUCTION, Cause::DevicePio),
-    intel(vmx::MSR_READ, Cause::Msr).missing(MSR_NUMBERS),
-    intel(vmx::MSR_WRITE, Cause::Msr).missing(MSR_NUMBERS),
-    intel(vmx::MWAIT_INSTRUCTION, Cause::Idle).only(),
-    // MONITOR is the first half of an MWAIT.
-    intel(vmx::MONITOR_INSTRUCTION, Cause::Idle).only(),
-    // Spinning is idleness: the guest has nothing to do until someone else acts.
-    intel(vmx::PAUSE_INSTRUCTION, Cause::Idle).only(),
-    // The task priority register is the APIC's.
-    intel(vmx::TPR_BELOW_THRESHOLD, Cause::Apic).only(),
-    intel(vmx::APIC_ACCESS, Cause::Apic),
-    intel(vmx::EOI_INDUCED, Cause::Apic).only(),
-    intel(vmx::EPT_VIOLATION, Cause::MemoryFault),
-    // KVM makes entries misconfigured for emulated devices only (mmio caching in the MMU), and
-    // mainline Linux reports TDVMCALL MMIO under this reason.
-    intel(vmx::EPT_MISCONFIG, Cause::DeviceMmio),
-    intel(vmx::INVEPT, Cause::NestedAncillary).only(),
-    // KVM runs the guest's own APIC timer on it.
-    intel(vmx::PREEMPTION_TIMER, Cause::TimerTick).only(),
-    intel(vmx::INVVPID, Cause::NestedAncillary).only(),
-    intel(vmx::APIC_WRITE, Cause::Apic),
-    intel(vmx::UMWAIT, Cause::Idle).only(),
-    intel(vmx::TPAUSE, Cause::Idle).only(),
-    intel(vmx::TDCALL, Cause::Hypercall).missing(LEAVES),
-    intel(vmx::RDMSRLIST, Cause::Msr),
-    intel(vmx::WRMSRLIST, Cause::Msr),
-    intel(vmx::URDMSR, Cause::Msr),
-    intel(vmx::UWRMSR, Cause::Msr),
-    intel(vmx::MSR_READ_IMM, Cause::Msr).missing(MSR_NUMBERS),
-    intel(vmx::MSR_WRITE_IMM, Cause::Msr).missing(MSR_NUMBERS),
-    // CR8 is the task priority register.
-    amd(svm::READ_CR8, Cause::Apic).only(),
-    amd(svm::WRITE_CR8, Cause::Apic).only(),
-    amd(svm::INTR, Cause::HostInterrupt).missing(VECTORS_OF_AMD),
-    amd(svm::VINTR, Cause::IrqWindow).only(),
-    amd(svm::RDPMC, Cause::Pmu).only(),
-    amd(svm::CPUID, Cause::Cpuid).only(),
-    // KVM traps IRET to learn when the next NMI can be delivered: SVM's NMI window.
-    amd(svm::IRET, Cause::IrqWindow).only(),
-    amd(svm::PAUSE, Cause::Idle).only(),
-    amd(svm::HLT, Cause::Idle).only(),
-    amd(svm::INVLPGA, Cause::NestedAncillary).only(),
-    amd(svm::IOIO, Cause::DevicePio),
-    amd(svm::MSR, Cause::Msr).missing(MSR_NUMBERS),
-    amd(svm::VMRUN, Cause::NestedEntry).only(),
-    amd(svm::VMMCALL, Cause::Hypercall),
-    amd(svm::VMLOAD, Cause::NestedAncillary).only(),
-    amd(svm::VMSAVE, Cause::NestedAncillary).only(),
-    amd(svm::STGI, Cause::NestedAncillary).only(),
-    amd(svm::CLGI, Cause::NestedAncillary).only(),
-    amd(svm::MONITOR, Cause::Idle).only(),
-    amd(svm::MWAIT, Cause::Idle).only(),
-    amd(svm::MWAIT_COND, Cause::Idle).only(),
-    amd(svm::CR8_WRITE_TRAP, Cause::Apic).only(),
-    amd(svm::IDLE_HLT, Cause::Idle).only(),
-    // A device's register faults like memory (mmio caching in the MMU marks its entry by a reserved bit).
-    amd(svm::NPF, Cause::MemoryOrDevice).missing(ADDRESSES),
-    amd(svm::AVIC_INCOMPLETE_IPI, Cause::Ipi).only(),
-    amd(svm::AVIC_UNACCELERATED_ACCESS, Cause::Apic),
-    amd(svm::VMGEXIT, Cause::Hypercall),
-    amd(svm::VMGEXIT_MMIO_READ, Cause::DeviceMmio),
-    amd(svm::VMGEXIT_MMIO_WRITE, Cause::DeviceMmio),
-    // A vCPU that the guest has parked until it brings it up again.
-    amd(svm::VMGEXIT_AP_HLT_LOOP, Cause::Idle),
-];
 
 /// MSRs that decide the cause: first, last, cause of (reading, writing). The x2APIC and
 /// the PMU are classified by [`apic`] and [`msr`].
@@ -266,8 +170,8 @@ const PIT: std::ops::RangeInclusive<u64> = 0x40..=0x43;
 const CR8: u64 = 8;
 
 fn rule_of(isa: Isa, code: u32) -> Option<&'static Rule> {
-    let at = RULES.binary_search_by_key(&(isa, code), |r| (r.isa, r.code)).ok()?;
-    RULES.get(at)
+    let rules = isa.facts().rules();
+    rules.get(rules.binary_search_by_key(&code, |rule| rule.code).ok()?)
 }
 
 /// The cause by an exit's detail, if it decides.
@@ -317,6 +221,10 @@ fn of_detail(detail: Detail) -> Option<Cause> {
         DetailKind::Tdvmcall => of_tdvmcall(value),
         DetailKind::Interrupt => of_interrupt(value),
         DetailKind::VmcsField => Cause::NestedAncillary,
+        DetailKind::SysregRead | DetailKind::SysregWrite => registers::cause(value, write),
+        DetailKind::Smccc if smccc::is_idle(value) => Cause::Idle,
+        DetailKind::Smccc => Cause::Hypercall,
+        DetailKind::Wait => Cause::Idle,
     };
     Some(cause)
 }

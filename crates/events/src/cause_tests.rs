@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::vmx;
 use DetailKind as K;
 
 fn reason(isa: Isa, code: u32) -> Reason {
@@ -23,7 +24,7 @@ fn words() {
     assert_eq!(
         words.join(", "),
         "timer-arm, timer-tick, host-tick, host-ipi, host-device, host-interrupt, ipi, idle, memory-fault, memory-or-device, \
-         device-mmio, device-pio, apic, msr, cpuid, pmu, nested-entry, nested-ancillary, irq-window, hypercall, other"
+         device-mmio, device-pio, apic, msr, sysreg, cpuid, pmu, nested-entry, nested-ancillary, irq-window, hypercall, other"
     );
     for (at, cause) in Cause::ALL.into_iter().enumerate() {
         assert_eq!(cause as usize, at);
@@ -35,16 +36,14 @@ fn words() {
 
 #[test]
 fn rules_are_sorted_and_named() {
-    for pair in RULES.windows(2) {
-        assert!((pair[0].isa, pair[0].code) < (pair[1].isa, pair[1].code), "{:#x}", pair[1].code);
-    }
-    for rule in RULES {
-        let named = match rule.isa {
-            Isa::Vmx => vmx::name(rule.code),
-            Isa::Svm => svm::name(rule.code),
-            Isa::Unknown => None,
-        };
-        assert!(named.is_some(), "{:#x}", rule.code);
+    for isa in Isa::ALL {
+        let facts = isa.facts();
+        for pair in facts.rules().windows(2) {
+            assert!(pair[0].code < pair[1].code, "{isa} {:#x}", pair[1].code);
+        }
+        for rule in facts.rules() {
+            assert!(facts.name(rule.code).is_some(), "{isa} {:#x}", rule.code);
+        }
     }
     table::check::ranges(MSRS);
 }

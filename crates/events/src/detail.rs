@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::arm::{self, registers, smccc};
 use crate::words::words;
 use crate::{apic, ghcb, interrupt, msr, port, svm, tdx, vmcs};
 
@@ -72,6 +73,14 @@ words! {
         MappedFetch = "mapped-fetch",
         /// Interrupt of the host; value: vector.
         Interrupt = "interrupt",
+        /// MRS of arm64; value: the register, as [`registers::id`] has it.
+        SysregRead = "sysreg-read",
+        /// MSR or a system instruction of arm64; value: the same.
+        SysregWrite = "sysreg-write",
+        /// HVC of arm64; value: the function's number (SMCCC), above it the immediate where it is not 0.
+        Smccc = "smccc",
+        /// A wait of the guest on arm64; value: [`arm::WFI`] or [`arm::WFE`].
+        Wait = "wait",
     }
 }
 
@@ -126,6 +135,26 @@ impl Detail {
     pub fn cpuid(leaf: u32, ecx: u32) -> Detail {
         let sub_leaf = if LEAVES_WITH_SUB_LEAVES.contains(&leaf) { ecx } else { 0 };
         Detail::new(DetailKind::Cpuid, u64::from(leaf) << 32 | u64::from(sub_leaf))
+    }
+
+    /// An I/O port, where both vendors' information words have it.
+    pub(crate) fn port(is_in: bool, information: u64) -> Detail {
+        let kind = if is_in { DetailKind::PortIn } else { DetailKind::PortOut };
+        Detail::new(kind, information >> 16 & 0xffff)
+    }
+
+    /// A fault on guest memory, by the region of its address.
+    pub fn in_region(kind: DetailKind, gpa: u64) -> Detail {
+        Detail::new(kind, gpa & !(PAGE_REGION - 1))
+    }
+
+    /// A guest with encrypted registers requests what HLT is elsewhere.
+    pub(crate) fn is_halt_request(self) -> bool {
+        match self.kind {
+            DetailKind::Ghcb => self.value == u64::from(svm::HLT),
+            DetailKind::Tdvmcall => self.value == tdx::LEAF_HLT,
+            _ => false,
+        }
     }
 
     /// A detail of this kind.
@@ -186,6 +215,13 @@ impl Detail {
             DetailKind::GhcbMsr => hex(value, ghcb::msr_protocol_name(value)),
             DetailKind::Tdvmcall => hex(value, tdx::leaf_name(value)),
             DetailKind::Interrupt => hex(value, interrupt::name(value)),
+            DetailKind::SysregRead | DetailKind::SysregWrite => registers::label(value),
+            DetailKind::Smccc => hex(value, smccc::name(value)),
+            DetailKind::Wait => match value {
+                arm::WFI => "WFI".to_owned(),
+                arm::WFE => "WFE".to_owned(),
+                other => other.to_string(),
+            },
             DetailKind::Halt => match value {
                 HALT_POLLED => "polled".to_owned(),
                 HALT_BLOCKED => "blocked".to_owned(),
@@ -205,6 +241,7 @@ impl Detail {
             DetailKind::Ghcb => self.value == u64::from(svm::VMGEXIT_PSC),
             DetailKind::GhcbMsr => self.value == ghcb::PSC_REQ,
             DetailKind::Tdvmcall => self.value == tdx::LEAF_MAP_GPA,
+            DetailKind::Smccc => smccc::is_conversion(self.value),
             DetailKind::MemoryFault => true,
             _ => false,
         }
@@ -217,12 +254,14 @@ impl Detail {
             | DetailKind::PortOut
             | DetailKind::MmioWrite
             | DetailKind::CrWrite
-            | DetailKind::ApicWrite => Some(true),
+            | DetailKind::ApicWrite
+            | DetailKind::SysregWrite => Some(true),
             DetailKind::MsrRead
             | DetailKind::PortIn
             | DetailKind::MmioRead
             | DetailKind::CrRead
-            | DetailKind::ApicRead => Some(false),
+            | DetailKind::ApicRead
+            | DetailKind::SysregRead => Some(false),
             DetailKind::None
             | DetailKind::PageFault
             | DetailKind::MappedFault
@@ -241,6 +280,8 @@ impl Detail {
             | DetailKind::ToShared
             | DetailKind::PreFault
             | DetailKind::Interrupt
+            | DetailKind::Smccc
+            | DetailKind::Wait
             | DetailKind::Overflow => None,
         }
     }
@@ -281,7 +322,7 @@ mod tests {
             assert_eq!(DetailKind::from_u8(number), Some(kind));
             assert_eq!(DetailKind::from_name(kind.name()), Some(kind));
         }
-        assert_eq!(DetailKind::from_u8(DetailKind::Interrupt as u8 + 1), None);
+        assert_eq!(DetailKind::from_u8(DetailKind::Wait as u8 + 1), None);
         assert_eq!(DetailKind::from_name("msr"), None);
     }
 
@@ -328,6 +369,11 @@ mod tests {
             (K::PreFault, 2 << 20, "2097152 bytes"),
             (K::Interrupt, 0xfd, "0xfd reschedule"),
             (K::Interrupt, 0x21, "0x21"),
+            (K::SysregWrite, registers::id(3, 3, 14, 3, 2), "S3_3_C14_C3_2 CNTV_CVAL_EL0"),
+            (K::SysregRead, registers::id(3, 0, 15, 2, 0), "S3_0_C15_C2_0"),
+            (K::Smccc, 0x8400_0000, "0x84000000 PSCI_VERSION"),
+            (K::Smccc, 0x7_8400_0000, "0x784000000"),
+            (K::Wait, arm::WFE, "WFE"),
         ] {
             assert_eq!(Detail::new(kind, value).label(), label, "{kind:?} {value:#x}");
         }

@@ -1,11 +1,11 @@
-//! What device an I/O port or a guest-physical address belongs to.
+//! What device an I/O port or a guest-physical address belongs to: those of a PC are here, others in the module of their ISA.
 //!
 //! Sources: the IBM AT's ports, Intel ICH9 data sheet (LPC bridge, HPET, I/O APIC), Intel 440FX/PIIX4 and Q35 defaults for the
 //! ACPI blocks, QEMU `hw/i386/pc.c`, `hw/i386/q35.c` and `docs/specs/` (fw_cfg, pvpanic, debug ports), TCG PC Client
 //! specification (TPM). PCI devices' own addresses are given out at boot: they have no entry here.
 
 use crate::words::words;
-use crate::{Detail, DetailKind, apic};
+use crate::{Detail, DetailKind, Isa, apic};
 
 words! {
     /// A device of a PC.
@@ -54,6 +54,34 @@ words! {
         Flash = "firmware flash",
         /// Another device of the chip set.
         ChipSet = "chip set",
+        /// Interrupt controller of arm64: distributor, CPU interfaces, redistributors.
+        VirtGic = "GIC, where QEMU's virt machine has it",
+        /// Its frame of message-signalled interrupts.
+        VirtGicV2m = "GICv2m, where QEMU's virt machine has it",
+        /// Its interrupt translation service.
+        VirtIts = "GIC ITS, where QEMU's virt machine has it",
+        /// Serial port.
+        VirtUart = "PL011 serial port, where QEMU's virt machine has it",
+        /// Real-time clock.
+        VirtRtc = "PL031 real-time clock, where QEMU's virt machine has it",
+        /// QEMU's firmware configuration.
+        VirtFwCfg = "fw_cfg, where QEMU's virt machine has it",
+        /// General-purpose I/O: the power button.
+        VirtGpio = "PL061 GPIO, where QEMU's virt machine has it",
+        /// IOMMU.
+        VirtSmmu = "SMMUv3, where QEMU's virt machine has it",
+        /// ACPI hotplug and events.
+        VirtAcpi = "ACPI registers, where QEMU's virt machine has them",
+        /// virtio transport.
+        VirtioMmio = "virtio-mmio, where QEMU's virt machine has it",
+        /// Devices that QEMU adds at run time.
+        VirtPlatformBus = "platform bus, where QEMU's virt machine has it",
+        /// Registers of PCIe devices.
+        VirtPciMemory = "PCIe device memory, where QEMU's virt machine has it",
+        /// Ports of PCIe devices.
+        VirtPciPorts = "PCIe I/O ports, where QEMU's virt machine has them",
+        /// PCIe configuration space.
+        VirtPciConfig = "PCIe configuration space, where QEMU's virt machine has it",
     }
 }
 
@@ -112,7 +140,7 @@ const PORTS: &[(u64, u64, Device)] = &[
 
 /// First and last guest-physical address, device; sorted. The local APIC's registers are in [`apic`]. PCI configuration space (ECAM)
 /// is at 0xb0000000 by SeaBIOS and at 0xe0000000 by OVMF (PcdPciExpressBaseAddress), of which bus 0 is here: BARs may be beside it.
-const ADDRESSES: &[(u64, u64, Device)] = &[
+pub(crate) const ADDRESSES: &[(u64, u64, Device)] = &[
     (0x000a_0000, 0x000b_ffff, Device::Vga),
     (0xb000_0000, 0xbfff_ffff, Device::PciConfig),
     (0xe000_0000, 0xe00f_ffff, Device::PciConfig),
@@ -129,11 +157,13 @@ fn find(table: &[(u64, u64, Device)], value: u64) -> Option<Device> {
 }
 
 impl Device {
-    /// The device that a port or an address belongs to, if it has one on every PC.
-    pub fn of(detail: Detail) -> Option<Device> {
+    /// The device that a port or an address belongs to: on every PC, or on arm64 where QEMU has it, which its word says.
+    pub fn of(isa: Isa, detail: Detail) -> Option<Device> {
         match detail.kind {
             DetailKind::PortIn | DetailKind::PortOut => find(PORTS, detail.value),
-            DetailKind::MmioRead | DetailKind::MmioWrite => find(ADDRESSES, detail.value),
+            DetailKind::MmioRead | DetailKind::MmioWrite => {
+                find(isa.facts().devices(), detail.value)
+            }
             _ => None,
         }
     }
@@ -142,21 +172,29 @@ impl Device {
 /// Whether a write to this address looks like the notification of a virtio queue: where QEMU and crosvm (0x3000) and Cloud
 /// Hypervisor (0x6000) have that region of a BAR, legacy virtio's QUEUE_NOTIFY (offset 16 of its ports), or virtio-mmio's
 /// QueueNotify (0x50) in QEMU's microvm and, a page for each device, in other VMMs (Firecracker, kvmtool). Source: virtio 1.2, 4.1.4 and 4.2.2; the VMMs' sources.
-pub fn looks_like_notification(detail: Detail) -> bool {
+pub fn looks_like_notification(isa: Isa, detail: Detail) -> bool {
+    isa.facts().is_notification(detail)
+}
+
+/// The notifications in a BAR of virtio over PCI.
+pub(crate) fn is_in_bar(at: u64) -> bool {
+    at & 0x3ff == at & 0xfff && matches!(at & 0x7000, 0x3000 | 0x6000 | 0x7000)
+}
+
+/// The same on a PC.
+pub(crate) fn is_notification_of_pc(detail: Detail) -> bool {
     let at = detail.value;
     match detail.kind {
         DetailKind::PortOut => at >= 0xc000 && at & 0x1f == 0x10,
         DetailKind::MmioWrite
-            if apic::register_of_gpa(at).is_some() || Device::of(detail).is_some() =>
+            if apic::register_of_gpa(at).is_some() || find(ADDRESSES, at).is_some() =>
         {
             false
         }
         DetailKind::MmioWrite => {
-            let in_bar =
-                at & 0x3ff == at & 0xfff && matches!(at & 0x7000, 0x3000 | 0x6000 | 0x7000);
             let in_microvm = (0xfeb0_0000..0xfeb0_3000).contains(&at) && at & 0x1ff == 0x50;
             let in_page = (0xc000_0000..0xfec0_0000).contains(&at) && at & 0xfff == 0x50;
-            in_bar || in_microvm || in_page
+            is_in_bar(at) || in_microvm || in_page
         }
         _ => false,
     }
@@ -164,11 +202,11 @@ pub fn looks_like_notification(detail: Detail) -> bool {
 
 /// Whether a write to this address looks like the doorbell of an NVMe controller's queue: 4 KiB into its BAR of 16 KiB, 8 bytes for each
 /// queue, of which the first is for its administration. Source: NVM Express over PCIe transport 1.0, 3.1.2; QEMU `hw/nvme/ctrl.c`.
-pub fn looks_like_doorbell(detail: Detail) -> bool {
+pub fn looks_like_doorbell(isa: Isa, detail: Detail) -> bool {
     let at = detail.value;
     detail.kind == DetailKind::MmioWrite
         && apic::register_of_gpa(at).is_none()
-        && Device::of(detail).is_none()
+        && matches!(Device::of(isa, detail), None | Some(Device::VirtPciMemory))
         && (0x1008..0x1400).contains(&(at & 0x3fff))
         && at & 3 == 0
 }
@@ -179,7 +217,7 @@ mod tests {
 
     #[test]
     fn tables_are_sorted_and_do_not_overlap() {
-        for table in [PORTS, ADDRESSES] {
+        for table in [PORTS, ADDRESSES, Isa::Arm.facts().devices()] {
             assert!(table.iter().all(|row| row.0 <= row.1));
             assert!(table.windows(2).all(|pair| pair[0].1 < pair[1].0));
         }
@@ -201,8 +239,23 @@ mod tests {
             (K::MmioWrite, 0xe080_3000, None),
             (K::MmioWrite, 0xfebd_3000, None),
             (K::MsrRead, 0x608, None),
+            (K::MmioWrite, 0x0a00_0050, None),
         ] {
-            assert_eq!(Device::of(Detail::new(kind, value)), device, "{kind:?} {value:#x}");
+            assert_eq!(Device::of(Isa::Svm, Detail::new(kind, value)), device, "{value:#x}");
+        }
+        for (value, device) in [
+            (0x0800_0f00, Some(Device::VirtGic)),
+            (0x080b_0380, Some(Device::VirtGic)),
+            (0x0900_0018, Some(Device::VirtUart)),
+            (0x0a00_0020, Some(Device::VirtioMmio)),
+            (0x0a00_4000, None),
+            (0x1000_0010, Some(Device::VirtPciMemory)),
+            (0x3f00_0010, Some(Device::VirtPciConfig)),
+            (0x4000_0000, None),
+            (0xfed0_00f0, None),
+        ] {
+            let detail = Detail::new(K::MmioWrite, value);
+            assert_eq!(Device::of(Isa::Arm, detail), device, "{value:#x}");
         }
     }
 
@@ -218,7 +271,11 @@ mod tests {
             (K::MmioWrite, 0xfebf_100a, false),
             (K::MmioWrite, 0xfed0_0108, false),
         ] {
-            assert_eq!(looks_like_doorbell(Detail::new(kind, value)), expected, "{value:#x}");
+            assert_eq!(
+                looks_like_doorbell(Isa::Vmx, Detail::new(kind, value)),
+                expected,
+                "{value:#x}"
+            );
         }
     }
 
@@ -238,7 +295,23 @@ mod tests {
             (K::MmioWrite, 0xfe00_1050, true),
             (K::MmioWrite, 0xfe00_1054, false),
         ] {
-            assert_eq!(looks_like_notification(Detail::new(kind, value)), expected, "{value:#x}");
+            let detail = Detail::new(kind, value);
+            assert_eq!(looks_like_notification(Isa::Vmx, detail), expected, "{value:#x}");
+        }
+        for (value, expected) in [
+            (0x0a00_0050, true),
+            (0x0a00_3e50, true),
+            (0x0a00_0060, false),
+            (0xd000_0050, false),
+            // A device of QEMU behind PCIe, in its low and its high window; Firecracker.
+            (0x1000_3000, true),
+            (0x1000_1000, false),
+            (0x80_0000_7004, true),
+            (0x4000_3050, true),
+            (0x4000_3054, false),
+        ] {
+            let detail = Detail::new(K::MmioWrite, value);
+            assert_eq!(looks_like_notification(Isa::Arm, detail), expected, "{value:#x}");
         }
     }
 }

@@ -79,14 +79,28 @@ pub enum Kind {
         /// Guest-physical address.
         gpa: u64,
     },
-    /// `kvm_hypercall`, `kvm_hv_hypercall` or `kvm_xen_hypercall`.
+    /// `kvm_hypercall`, `kvm_hv_hypercall`, `kvm_xen_hypercall` or `kvm_hvc_arm64`.
     Hypercall {
         /// Which interface's number space.
         interface: HypercallInterface,
         /// Hypercall number.
         number: u64,
     },
-    /// `kvm_page_fault`: a fault in the second-level page table.
+    /// `kvm_handle_sys_reg` or `kvm_sys_access`: a system register of arm64, or a system instruction.
+    Sysreg {
+        /// A write, not a read.
+        write: bool,
+        /// See [`registers::id`](crate::arm::registers::id).
+        register: u32,
+    },
+    /// `kvm_wfx_arm64`: the guest waits.
+    Wait {
+        /// WFE, not WFI.
+        for_event: bool,
+    },
+    /// An event that says no more than which vCPU its thread runs (`kvm_get_timer_map`).
+    Runs,
+    /// `kvm_page_fault` or `kvm_guest_fault`: a fault in the second-level page table.
     PageFault {
         /// Guest-physical address (guest-linear with shadow paging).
         gpa: u64,
@@ -181,12 +195,12 @@ pub enum Kind {
         /// The reason again.
         reason: Reason,
     },
-    /// `kvm_nested_vmexit_inject`: the exit was forwarded to L1.
+    /// `kvm_nested_vmexit_inject` or `kvm_inject_nested_exception`: the exit was forwarded to L1.
     NestedInject {
         /// The reason that L1 sees.
         reason: Reason,
     },
-    /// `kvm_nested_vmenter` (older: `kvm_nested_vmrun`): L1 resumed L2.
+    /// `kvm_nested_vmenter` (older: `kvm_nested_vmrun`) or `kvm_nested_eret`: L1 resumed L2.
     NestedEnter,
     /// `kvm_vcpu_wakeup`: a halted vCPU runs again.
     Wakeup {
@@ -236,18 +250,23 @@ pub enum HypercallInterface {
     HyperV,
     /// Xen emulation.
     Xen,
+    /// Arm's SMC calling convention: PSCI and others. The number is that of [`DetailKind::Smccc`](crate::DetailKind::Smccc).
+    Smccc,
 }
 
 /// Declares [`Coverage`]: each field once, with the tracepoint that it is about.
 macro_rules! coverage {
-    ($($(#[$doc:meta])* $field:ident: $tracepoint:literal;)+) => {
+    ($($(#[$doc:meta])* $field:ident: $tracepoint:literal $(or $other:literal)*;)+) => {
         /// Which kinds of event a recording could have held: what its absence means.
         ///
         /// Binary recordings list their tracepoints; text only has those that occurred.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Coverage {
-            $(#[doc = concat!("`", $tracepoint, "`.")] $(#[$doc])* pub $field: bool,)+
+            $(
+                #[doc = concat!("`", $tracepoint, "`" $(, " or `", $other, "`")*, ".")]
+                $(#[$doc])* pub $field: bool,
+            )+
         }
 
         impl Coverage {
@@ -262,7 +281,7 @@ macro_rules! coverage {
             /// Notes that a tracepoint of this name (without its system) was recorded or seen.
             pub fn add(&mut self, tracepoint: &str) {
                 match tracepoint {
-                    $($tracepoint => self.$field = true,)+
+                    $($tracepoint $(| $other)* => self.$field = true,)+
                     _ => {}
                 }
             }
@@ -270,7 +289,7 @@ macro_rules! coverage {
             /// A tracepoint of this name was recorded in a way that tells nothing.
             pub fn remove(&mut self, tracepoint: &str) {
                 match tracepoint {
-                    $($tracepoint => self.$field = false,)+
+                    $($tracepoint $(| $other)* => self.$field = false,)+
                     _ => {}
                 }
             }
@@ -282,17 +301,17 @@ coverage! {
     /// `kvm_entry` comes with it.
     exits: "kvm_exit";
     /// Without it L1 and L2 cannot be distinguished.
-    nested: "kvm_nested_vmexit";
+    nested: "kvm_nested_vmexit" or "kvm_nested_eret";
     /// Without it time in user space counts as kernel time.
     userspace: "kvm_userspace_exit";
     /// Without it preemption is not seen.
     sched: "sched_switch";
     /// Without it the complete duration of a HLT exit counts as halted.
     wakeup: "kvm_vcpu_wakeup";
-    msr: "kvm_msr";
+    msr: "kvm_msr" or "kvm_handle_sys_reg" or "kvm_sys_access";
     pio: "kvm_pio";
     mmio: "kvm_mmio";
     cpuid: "kvm_cpuid";
-    hypercall: "kvm_hypercall";
-    page_fault: "kvm_page_fault";
+    hypercall: "kvm_hypercall" or "kvm_hvc_arm64";
+    page_fault: "kvm_page_fault" or "kvm_guest_fault";
 }

@@ -9,6 +9,7 @@
 //! Left out on purpose: files, threads, formatting for people. This crate does no I/O.
 
 pub mod apic;
+pub mod arm;
 pub mod call;
 pub mod cause;
 pub mod detail;
@@ -45,7 +46,7 @@ pub use detail::{Detail, DetailKind};
 pub use device::Device;
 pub use event::{Coverage, Event, Kind, NO_PID, NO_VCPU};
 pub use exit::Exit;
-pub use isa::Isa;
+pub use isa::{Facts, Isa, Levels};
 pub use losses::{Loss, Losses, MAX_THREADS, MAX_VMS};
 pub use profile::{Place, Profile};
 pub use reason::Reason;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::{Isa, svm, vmx};
+use crate::Isa;
 
 /// Why a vCPU left guest mode. The VMX flags (failed entry, enclave mode) are kept apart from the
 /// reason: `code` is the basic reason alone.
@@ -10,34 +10,27 @@ use crate::{Isa, svm, vmx};
 pub struct Reason {
     /// Whose table `code` indexes.
     pub isa: Isa,
-    /// VMX basic reason (16 bits) or SVM exit code. SVM's `VMEXIT_INVALID` (-1) is `u32::MAX`.
+    /// VMX basic reason (16 bits) or SVM exit code; SVM's `VMEXIT_INVALID` (-1) is `u32::MAX`. arm64: see [`arm`](crate::arm).
     pub code: u32,
-    /// VMX bits 16-31 of the reason, in place: [`vmx::FAILED_ENTRY`], [`vmx::ENCLAVE_MODE`], ...
-    /// Always 0 for SVM.
+    /// VMX bits 16-31 of the reason, in place: [`vmx::FAILED_ENTRY`](crate::vmx::FAILED_ENTRY), ... Always 0 elsewhere.
     pub flags: u32,
 }
 
 impl Reason {
     /// From the raw `exit_reason` of a trace.
     pub fn from_trace(isa: Isa, raw: u32) -> Reason {
-        match isa {
-            Isa::Vmx => Reason { isa, code: raw & 0xffff, flags: raw & !0xffff },
-            _ => Reason { isa, code: raw, flags: 0 },
-        }
+        let facts = isa.facts();
+        Reason { isa, code: facts.code_of_number(raw), flags: raw & facts.flags() }
     }
 
     /// The name as the kernel prints it (`EPT_VIOLATION`, `npf`), or the number where no table
-    /// knows it: decimal for VMX, hexadecimal for SVM and for an unknown vendor as given.
+    /// knows it: decimal for VMX and an unknown ISA, hexadecimal elsewhere.
     pub fn name(self) -> Cow<'static, str> {
-        let known = match self.isa {
-            Isa::Vmx => vmx::name(self.code),
-            Isa::Svm => svm::name(self.code),
-            Isa::Unknown => None,
-        };
-        match (known, self.isa) {
+        let facts = self.isa.facts();
+        match (facts.name(self.code), facts.numbers_are_hex()) {
             (Some(name), _) => Cow::Borrowed(name),
-            (None, Isa::Svm) => Cow::Owned(format!("{:#x}", self.code)),
-            (None, _) => Cow::Owned(self.code.to_string()),
+            (None, true) => Cow::Owned(format!("{:#x}", self.code)),
+            (None, false) => Cow::Owned(self.code.to_string()),
         }
     }
 
@@ -48,11 +41,6 @@ impl Reason {
 
     /// The reason that [`Reason::name`] of this vendor calls `name`.
     pub fn from_name(isa: Isa, name: &str) -> Option<Reason> {
-        let code = match isa {
-            Isa::Vmx => vmx::code(name),
-            Isa::Svm => svm::code(name),
-            Isa::Unknown => None,
-        }?;
-        Some(Reason { isa, code, flags: 0 })
+        Some(Reason { isa, code: isa.facts().code(name)?, flags: 0 })
     }
 }

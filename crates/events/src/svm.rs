@@ -5,7 +5,10 @@
 //! Codes that Linux has no name for carry the AMD APM's (volume 2, appendix C, "SVM Intercept Exit
 //! Codes") or the GHCB specification's (0x8000_00xx) in Linux's spelling.
 
+use crate::cause::{MSR_NUMBERS, Rule};
 use crate::detail::table::{self, named_codes};
+use crate::isa::Facts;
+use crate::{Cause, Detail, DetailKind};
 
 named_codes! {
     /// Every exit code. Constants are named after the kernel's `SVM_EXIT_*` and `SVM_VMGEXIT_*`.
@@ -205,6 +208,146 @@ pub fn code(name: &str) -> Option<u32> {
     table::key_of(TABLE, name)
 }
 
+/// SVM has no "acknowledge interrupt on exit": AMD APM volume 2, "External interrupts".
+const VECTORS: &str = "what interrupted the guest, which AMD's exits never say: `perf record -a -e irq_vectors:*,irq:irq_handler_entry` does";
+const ADDRESSES: &str = "which of the nested page faults are accesses of devices: kvm:kvm_page_fault and kvm:kvm_mmio have the addresses";
+
+const fn rule(code: u32, cause: Cause) -> Rule {
+    Rule::new(code, cause)
+}
+
+/// The rules, by code. Others are [`Cause::Other`] unless the detail decides: exceptions, CR and DR accesses, descriptor tables,
+/// cache and TLB instructions, XSETBV, RDTSC, shutdown.
+const RULES: &[Rule] = &[
+    // CR8 is the task priority register.
+    rule(READ_CR8, Cause::Apic).only(),
+    rule(WRITE_CR8, Cause::Apic).only(),
+    rule(INTR, Cause::HostInterrupt).missing(VECTORS),
+    rule(VINTR, Cause::IrqWindow).only(),
+    rule(RDPMC, Cause::Pmu).only(),
+    rule(CPUID, Cause::Cpuid).only(),
+    // KVM traps IRET to learn when the next NMI can be delivered: SVM's NMI window.
+    rule(IRET, Cause::IrqWindow).only(),
+    rule(PAUSE, Cause::Idle).only(),
+    rule(HLT, Cause::Idle).only(),
+    rule(INVLPGA, Cause::NestedAncillary).only(),
+    rule(IOIO, Cause::DevicePio),
+    rule(MSR, Cause::Msr).missing(MSR_NUMBERS),
+    rule(VMRUN, Cause::NestedEntry).only(),
+    rule(VMMCALL, Cause::Hypercall),
+    rule(VMLOAD, Cause::NestedAncillary).only(),
+    rule(VMSAVE, Cause::NestedAncillary).only(),
+    rule(STGI, Cause::NestedAncillary).only(),
+    rule(CLGI, Cause::NestedAncillary).only(),
+    rule(MONITOR, Cause::Idle).only(),
+    rule(MWAIT, Cause::Idle).only(),
+    rule(MWAIT_COND, Cause::Idle).only(),
+    rule(CR8_WRITE_TRAP, Cause::Apic).only(),
+    rule(IDLE_HLT, Cause::Idle).only(),
+    // A device's register faults like memory (mmio caching in the MMU marks its entry by a reserved bit).
+    rule(NPF, Cause::MemoryOrDevice).missing(ADDRESSES),
+    rule(AVIC_INCOMPLETE_IPI, Cause::Ipi).only(),
+    rule(AVIC_UNACCELERATED_ACCESS, Cause::Apic),
+    rule(VMGEXIT, Cause::Hypercall),
+    rule(VMGEXIT_MMIO_READ, Cause::DeviceMmio),
+    rule(VMGEXIT_MMIO_WRITE, Cause::DeviceMmio),
+    // A vCPU that the guest has parked until it brings it up again.
+    rule(VMGEXIT_AP_HLT_LOOP, Cause::Idle),
+];
+
+/// What kinds of access exits of a code make. (Linux `arch/x86/kvm/svm/svm.c`: `svm_exit_handlers`.)
+const ACCESSES: &[(u32, &[DetailKind])] = &[
+    (IOIO, &[DetailKind::PortIn, DetailKind::PortOut]),
+    (MSR, &[DetailKind::MsrRead, DetailKind::MsrWrite]),
+    (NPF, &[DetailKind::MmioRead, DetailKind::MmioWrite]),
+];
+
+// Bits of a nested page fault's error code: AMD APM volume 2, "Nested versus guest page faults, fault ordering", and for the reverse
+// map table "Page faults" of SEV-SNP. KVM marks the registers of devices by a reserved bit.
+const NPF_PRESENT: u64 = 1;
+const NPF_WRITE: u64 = 1 << 1;
+const NPF_RESERVED: u64 = 1 << 3;
+const NPF_FETCH: u64 = 1 << 4;
+const NPF_RMP: u64 = 1 << 31;
+
+/// SVM's facts.
+#[derive(Debug)]
+pub(crate) struct Svm;
+
+impl Facts for Svm {
+    fn vendor(&self) -> &'static str {
+        "AMD"
+    }
+
+    fn name(&self, code: u32) -> Option<&'static str> {
+        name(code)
+    }
+
+    fn code(&self, name: &str) -> Option<u32> {
+        code(name)
+    }
+
+    fn codes(&self) -> &'static [(u32, &'static str)] {
+        TABLE
+    }
+
+    fn numbers_are_hex(&self) -> bool {
+        true
+    }
+
+    fn rules(&self) -> &'static [Rule] {
+        RULES
+    }
+
+    fn accesses(&self) -> &'static [(u32, &'static [DetailKind])] {
+        ACCESSES
+    }
+
+    /// From `exit_info_1` and `exit_info_2`. AMD APM volume 2, "SVM IOIO intercept", "Nested table page fault".
+    fn information(&self, code: u32, info1: u64, info2: u64) -> Detail {
+        match code {
+            IOIO => Detail::port(info1 & 1 != 0, info1),
+            NPF if self.is_of_device(code, info1) => {
+                let write = info1 & NPF_WRITE != 0;
+                Detail::new(if write { DetailKind::MmioWrite } else { DetailKind::MmioRead }, info2)
+            }
+            // Without information the recording has no such fields.
+            NPF if (info1, info2) == (0, 0) => Detail::NONE,
+            NPF => Detail::in_region(self.fault(code, info1), info2),
+            _ => Detail::NONE,
+        }
+    }
+
+    /// The error code is `exit_info_1` of a nested page fault; of other exits it is the guest's own.
+    fn fault(&self, code: u32, error_code: u64) -> DetailKind {
+        let is = |bits: u64| error_code & bits != 0;
+        let mapped = code == NPF && is(NPF_PRESENT) && !is(NPF_RESERVED | NPF_RMP);
+        match (mapped, is(NPF_FETCH)) {
+            (false, _) => DetailKind::PageFault,
+            (true, false) => DetailKind::MappedFault,
+            (true, true) => DetailKind::MappedFetch,
+        }
+    }
+
+    /// Linux arch/x86/kvm/mmu/spte.c, `make_mmio_spte`.
+    fn is_of_device(&self, code: u32, error_code: u64) -> bool {
+        code == NPF && error_code & (NPF_RESERVED | NPF_RMP) == NPF_RESERVED
+    }
+
+    fn is_halt(&self, code: u32, detail: Detail) -> bool {
+        matches!(code, HLT | IDLE_HLT) || detail.is_halt_request()
+    }
+
+    /// Linux 5.8 to 6.8: `svm_exit_handlers_fastpath`. Writes alone: exit_info_1 is 1.
+    fn is_fast_path(&self, code: u32, info1: u64) -> bool {
+        code == MSR && info1 != 0
+    }
+
+    fn cpuid(&self) -> Option<u32> {
+        Some(CPUID)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,5 +377,40 @@ mod tests {
             assert_eq!(name(number), Some(text), "{number:#x}");
         }
         assert_eq!(name(0x404), None);
+    }
+
+    #[test]
+    fn information_words_are_decoded() {
+        use DetailKind as K;
+        for (code, info1, info2, expected) in [
+            // IN AL from 0x71.
+            (IOIO, 0x71 << 16 | 1 << 4 | 1, 0, Detail::new(K::PortIn, 0x71)),
+            (IOIO, 0xcf8 << 16, 0, Detail::new(K::PortOut, 0xcf8)),
+            (NPF, 4, 0x1234_5678, Detail::new(K::PageFault, 0x1220_0000)),
+            (NPF, 7, 0x1234_5678, Detail::new(K::MappedFault, 0x1220_0000)),
+            (NPF, 0xd, 0xfe00_3000, Detail::new(K::MmioRead, 0xfe00_3000)),
+            (NPF, 0xf, 0xfe00_3000, Detail::new(K::MmioWrite, 0xfe00_3000)),
+            (NPF, 0, 0, Detail::NONE),
+        ] {
+            assert_eq!(Svm.information(code, info1, info2), expected, "{code:#x} {info1:#x}");
+        }
+    }
+
+    #[test]
+    fn faults_on_mapped_pages_are_told_apart() {
+        use DetailKind as K;
+        for (code, error_code, kind) in [
+            (NPF, 0x1_0000_0004, K::PageFault),
+            (NPF, 0x1_0000_0014, K::PageFault),
+            (NPF, 0x1_0000_0007, K::MappedFault),
+            (NPF, 0x1_0000_0015, K::MappedFetch),
+            // A device's register, and a page in another state than the guest believes.
+            (NPF, 0x1_0000_000f, K::PageFault),
+            (NPF, 0x5_8000_0007, K::PageFault),
+            // A fault of the guest's own, with shadow page tables.
+            (PF_EXCP, 7, K::PageFault),
+        ] {
+            assert_eq!(Svm.fault(code, error_code), kind, "{code:#x} {error_code:#x}");
+        }
     }
 }

@@ -6,7 +6,10 @@
 //! 76 and 78 to 81. What the SDM reserves (35, 38, 42, 71, 82, 83) has no name here, so it shows as a
 //! number.
 
+use crate::cause::{MSR_NUMBERS, Rule};
 use crate::detail::table::{self, named_codes};
+use crate::isa::Facts;
+use crate::{Cause, Detail, DetailKind, interrupt};
 
 named_codes! {
     /// Every basic exit reason.
@@ -138,6 +141,159 @@ pub fn flag_names(flags: u32) -> Vec<&'static str> {
     FLAGS.iter().filter(|&&(bit, _)| flags & bit != 0).map(|&(_, name)| name).collect()
 }
 
+const VECTORS: &str =
+    "what interrupted the guest: intr_info (older kernels: info2) of kvm:kvm_exit has the vector";
+const LEAVES: &str = "what the guest requests by TDCALL: kvm:kvm_vm_set_mem_attributes tells MapGPA; before Linux 6.16 kvm:kvm_msr, kvm:kvm_pio, kvm:kvm_mmio and the like tell the rest";
+
+const fn rule(code: u32, cause: Cause) -> Rule {
+    Rule::new(code, cause)
+}
+
+/// The rules, by code. Others are [`Cause::Other`] unless the detail decides: exceptions, CR and DR accesses, descriptor tables,
+/// cache and TLB instructions, XSETBV, RDTSC, failed entries.
+const RULES: &[Rule] = &[
+    rule(EXTERNAL_INTERRUPT, Cause::HostInterrupt).missing(VECTORS),
+    rule(INTERRUPT_WINDOW, Cause::IrqWindow).only(),
+    rule(NMI_WINDOW, Cause::IrqWindow).only(),
+    rule(CPUID, Cause::Cpuid).only(),
+    rule(HLT, Cause::Idle).only(),
+    rule(RDPMC, Cause::Pmu).only(),
+    rule(VMCALL, Cause::Hypercall),
+    rule(VMCLEAR, Cause::NestedAncillary).only(),
+    rule(VMLAUNCH, Cause::NestedEntry).only(),
+    rule(VMPTRLD, Cause::NestedAncillary).only(),
+    rule(VMPTRST, Cause::NestedAncillary).only(),
+    rule(VMREAD, Cause::NestedAncillary).only(),
+    rule(VMRESUME, Cause::NestedEntry).only(),
+    rule(VMWRITE, Cause::NestedAncillary).only(),
+    rule(VMOFF, Cause::NestedAncillary).only(),
+    rule(VMON, Cause::NestedAncillary).only(),
+    rule(IO_INSTRUCTION, Cause::DevicePio),
+    rule(MSR_READ, Cause::Msr).missing(MSR_NUMBERS),
+    rule(MSR_WRITE, Cause::Msr).missing(MSR_NUMBERS),
+    rule(MWAIT_INSTRUCTION, Cause::Idle).only(),
+    // MONITOR is the first half of an MWAIT.
+    rule(MONITOR_INSTRUCTION, Cause::Idle).only(),
+    // Spinning is idleness: the guest has nothing to do until someone else acts.
+    rule(PAUSE_INSTRUCTION, Cause::Idle).only(),
+    // The task priority register is the APIC's.
+    rule(TPR_BELOW_THRESHOLD, Cause::Apic).only(),
+    rule(APIC_ACCESS, Cause::Apic),
+    rule(EOI_INDUCED, Cause::Apic).only(),
+    rule(EPT_VIOLATION, Cause::MemoryFault),
+    // KVM makes entries misconfigured for emulated devices only (mmio caching in the MMU), and
+    // mainline Linux reports TDVMCALL MMIO under this reason.
+    rule(EPT_MISCONFIG, Cause::DeviceMmio),
+    rule(INVEPT, Cause::NestedAncillary).only(),
+    // KVM runs the guest's own APIC timer on it.
+    rule(PREEMPTION_TIMER, Cause::TimerTick).only(),
+    rule(INVVPID, Cause::NestedAncillary).only(),
+    rule(APIC_WRITE, Cause::Apic),
+    rule(UMWAIT, Cause::Idle).only(),
+    rule(TPAUSE, Cause::Idle).only(),
+    rule(TDCALL, Cause::Hypercall).missing(LEAVES),
+    rule(RDMSRLIST, Cause::Msr),
+    rule(WRMSRLIST, Cause::Msr),
+    rule(URDMSR, Cause::Msr),
+    rule(UWRMSR, Cause::Msr),
+    rule(MSR_READ_IMM, Cause::Msr).missing(MSR_NUMBERS),
+    rule(MSR_WRITE_IMM, Cause::Msr).missing(MSR_NUMBERS),
+];
+
+/// What kinds of access exits of a reason make. (Linux `arch/x86/kvm/vmx/vmx.c`: `kvm_vmx_exit_handlers`.)
+const ACCESSES: &[(u32, &[DetailKind])] = &[
+    (IO_INSTRUCTION, &[DetailKind::PortIn, DetailKind::PortOut]),
+    (MSR_READ, &[DetailKind::MsrRead]),
+    (MSR_WRITE, &[DetailKind::MsrWrite]),
+    (EPT_MISCONFIG, &[DetailKind::MmioRead, DetailKind::MmioWrite]),
+];
+
+// Bits of the exit qualification: Intel SDM volume 3, "Exit qualification for EPT violations".
+const EPT_FETCH: u64 = 1 << 2;
+/// The page may be read, written or executed.
+const EPT_MAPPED: u64 = 7 << 3;
+
+/// VMX's facts.
+#[derive(Debug)]
+pub(crate) struct Vmx;
+
+impl Facts for Vmx {
+    fn vendor(&self) -> &'static str {
+        "Intel"
+    }
+
+    fn name(&self, code: u32) -> Option<&'static str> {
+        name(code)
+    }
+
+    fn code(&self, name: &str) -> Option<u32> {
+        code(name)
+    }
+
+    fn codes(&self) -> &'static [(u32, &'static str)] {
+        TABLE
+    }
+
+    fn flags(&self) -> u32 {
+        !0xffff
+    }
+
+    fn rules(&self) -> &'static [Rule] {
+        RULES
+    }
+
+    fn accesses(&self) -> &'static [(u32, &'static [DetailKind])] {
+        ACCESSES
+    }
+
+    /// From the exit qualification. Intel SDM volume 3, "Exit qualification": tables for control registers, I/O, APIC accesses.
+    fn information(&self, code: u32, info1: u64, info2: u64) -> Detail {
+        match code {
+            IO_INSTRUCTION => Detail::port(info1 & 1 << 3 != 0, info1),
+            EXTERNAL_INTERRUPT => match interrupt::vector(info2) {
+                Some(vector) => Detail::new(DetailKind::Interrupt, vector),
+                None => Detail::NONE,
+            },
+            CR_ACCESS => match info1 >> 4 & 3 {
+                0 => Detail::new(DetailKind::CrWrite, info1 & 0xf),
+                1 => Detail::new(DetailKind::CrRead, info1 & 0xf),
+                // CLTS and LMSW write CR0.
+                _ => Detail::new(DetailKind::CrWrite, 0),
+            },
+            APIC_WRITE => Detail::new(DetailKind::ApicWrite, info1 & 0xfff),
+            APIC_ACCESS => match info1 >> 12 & 0xf {
+                0 => Detail::new(DetailKind::ApicRead, info1 & 0xfff),
+                1 => Detail::new(DetailKind::ApicWrite, info1 & 0xfff),
+                _ => Detail::NONE,
+            },
+            _ => Detail::NONE,
+        }
+    }
+
+    /// The error code is the exit qualification of an EPT violation; of other exits it is the guest's own.
+    fn fault(&self, code: u32, error_code: u64) -> DetailKind {
+        let is = |bits: u64| error_code & bits != 0;
+        match (code == EPT_VIOLATION && is(EPT_MAPPED), is(EPT_FETCH)) {
+            (false, _) => DetailKind::PageFault,
+            (true, false) => DetailKind::MappedFault,
+            (true, true) => DetailKind::MappedFetch,
+        }
+    }
+
+    fn is_halt(&self, code: u32, detail: Detail) -> bool {
+        code == HLT || detail.is_halt_request()
+    }
+
+    /// Linux 5.8 to 6.8: `vmx_exit_handlers_fastpath`.
+    fn is_fast_path(&self, code: u32, _: u64) -> bool {
+        matches!(code, MSR_WRITE | PREEMPTION_TIMER)
+    }
+
+    fn cpuid(&self) -> Option<u32> {
+        Some(CPUID)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,5 +329,41 @@ mod tests {
         assert_eq!(flag_names(0), Vec::<&str>::new());
         assert_eq!(flag_names(FAILED_ENTRY | ENCLAVE_MODE), ["FAILED_VMENTRY", "ENCLAVE_MODE"]);
         assert_eq!(flag_names(1 << 16), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn information_words_are_decoded() {
+        use DetailKind as K;
+        for (code, info1, info2, expected) in [
+            (IO_INSTRUCTION, 0x3f8 << 16 | 8, 0, Detail::new(K::PortIn, 0x3f8)),
+            (IO_INSTRUCTION, 0x3f8 << 16, 0, Detail::new(K::PortOut, 0x3f8)),
+            (EXTERNAL_INTERRUPT, 0, 0x8000_00ec, Detail::new(K::Interrupt, 0xec)),
+            (EXTERNAL_INTERRUPT, 0, 0x8000_0b0e, Detail::NONE),
+            (EXTERNAL_INTERRUPT, 0, 0, Detail::NONE),
+            (CR_ACCESS, 0x04, 0, Detail::new(K::CrWrite, 4)),
+            (CR_ACCESS, 0x13, 0, Detail::new(K::CrRead, 3)),
+            (CR_ACCESS, 0x20, 0, Detail::new(K::CrWrite, 0)),
+            (APIC_WRITE, 0x380, 0, Detail::new(K::ApicWrite, 0x380)),
+            (APIC_ACCESS, 0x1300, 0, Detail::new(K::ApicWrite, 0x300)),
+            (CPUID, 7, 7, Detail::NONE),
+        ] {
+            assert_eq!(Vmx.information(code, info1, info2), expected, "{code} {info1:#x}");
+        }
+    }
+
+    /// Read, write and fetch of what is not mapped; write and fetch of what is. Other exits' codes are the guest's own.
+    #[test]
+    fn faults_on_mapped_pages_are_told_apart() {
+        use DetailKind as K;
+        for (code, error_code, kind) in [
+            (EPT_VIOLATION, 0x181, K::PageFault),
+            (EPT_VIOLATION, 0x182, K::PageFault),
+            (EPT_VIOLATION, 0x184, K::PageFault),
+            (EPT_VIOLATION, 0x1aa, K::MappedFault),
+            (EPT_VIOLATION, 0x19c, K::MappedFetch),
+            (EXCEPTION_NMI, 7, K::PageFault),
+        ] {
+            assert_eq!(Vmx.fault(code, error_code), kind, "{code} {error_code:#x}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The KVM of a system.
 
 use vmtax_events::Isa;
+use vmtax_events::setting::cpuinfo;
 use vmtax_events::setting::files::CPUINFO;
 use vmtax_events::setting::{Known, Kvm, KvmModule, Unknown};
 
@@ -34,6 +35,10 @@ fn modules(root: &Root) -> Known<Vec<KvmModule>> {
 
 fn processor(root: &Root) -> Known<Option<Isa>> {
     let info = root.text(CPUINFO, TEXT)?;
+    // arm64 says nothing of virtualization.
+    if cpuinfo::is_arm64(&info) {
+        return Ok(Some(Isa::Arm));
+    }
     let flags = info.lines().find_map(|line| line.strip_prefix("flags")?.split_once(':'));
     let (_, flags) = flags.ok_or(Unknown::NotText)?;
     let isa = |flag| match flag {

@@ -337,7 +337,7 @@ pub fn is_of_the_host(reason: Reason) -> bool {
     match reason.isa {
         Isa::Svm => matches!(reason.code, svm::INTR | svm::NMI | svm::SMI),
         Isa::Vmx => reason.code == vmx::EXTERNAL_INTERRUPT,
-        Isa::Unknown => false,
+        Isa::Arm | Isa::Unknown => false,
     }
 }
 
@@ -346,7 +346,7 @@ pub fn is_window(reason: Reason) -> bool {
     match reason.isa {
         Isa::Svm => reason.code == svm::VINTR,
         Isa::Vmx => reason.code == vmx::INTERRUPT_WINDOW,
-        Isa::Unknown => false,
+        Isa::Arm | Isa::Unknown => false,
     }
 }
 
@@ -355,7 +355,7 @@ fn enters_guest(reason: Reason) -> bool {
     match reason.isa {
         Isa::Svm => reason.code == svm::VMRUN,
         Isa::Vmx => matches!(reason.code, vmx::VMLAUNCH | vmx::VMRESUME),
-        Isa::Unknown => false,
+        Isa::Arm | Isa::Unknown => false,
     }
 }
 
@@ -369,7 +369,7 @@ pub(crate) fn port(reason: Reason, info1: u64) -> Option<u16> {
     let io = match reason.isa {
         Isa::Svm => svm::IOIO,
         Isa::Vmx => vmx::IO_INSTRUCTION,
-        Isa::Unknown => return None,
+        Isa::Arm | Isa::Unknown => return None,
     };
     (reason.code == io).then_some((info1 >> 16) as u16)
 }

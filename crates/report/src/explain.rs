@@ -320,7 +320,8 @@ impl Explained<'_> {
         }
         for finding in explanation.findings.iter().take(FINDINGS) {
             let first = finding.evidence.iter().take(1);
-            let details = finding.evidence.get(1).filter(|one| matches!(one, Evidence::Details(_)));
+            let details =
+                finding.evidence.get(1).filter(|one| matches!(one, Evidence::Details(..)));
             let evidence: Vec<String> = first.chain(details).map(words::evidence).collect();
             let evidence = evidence.join("; ");
             let means = words::finding(&finding.found).means;

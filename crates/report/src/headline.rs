@@ -334,10 +334,10 @@ fn unseen(ledger: &Ledger, total: &Tally) -> Vec<String> {
         return said;
     }
     if !coverage.nested && ledger.exits.keys().any(|key| key.level == Level::Unknown) {
-        said.push(
-            "The VM runs a VM of its own, but kvm_nested_vmexit was not recorded: exits of L1 and L2 cannot be distinguished."
-                .to_owned(),
-        );
+        let tracepoint = ledger.isa().facts().nested_tracepoint();
+        said.push(format!(
+            "The VM runs a VM of its own, but {tracepoint} was not recorded: exits of L1 and L2 cannot be distinguished."
+        ));
     }
     if total.timed > 0 && !coverage.userspace {
         said.push(

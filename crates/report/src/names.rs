@@ -56,7 +56,10 @@ pub fn detail(detail: Detail) -> String {
         K::Tdvmcall => "TDVMCALL",
         K::VmcsField => "VMCS field",
         K::Interrupt => "interrupt",
-        K::Halt => return detail.label(),
+        K::SysregRead => "sysreg read",
+        K::SysregWrite => "sysreg write",
+        K::Smccc => "hvc",
+        K::Halt | K::Wait => return detail.label(),
         K::MemoryFault if detail.value == UNKNOWN_REGION => return "memory fault".to_owned(),
         K::MemoryFault => "memory fault",
         K::ToPrivate => return format!("made private, by {}", bytes(detail.value)),
@@ -91,7 +94,7 @@ pub fn detail_name(detail: Detail) -> Option<String> {
         | K::ToPrivate
         | K::ToShared
         | K::PreFault => None,
-        K::CrRead | K::CrWrite | K::Halt => Some(label),
+        K::CrRead | K::CrWrite | K::Halt | K::Wait => Some(label),
         K::VmcsField => (!label.starts_with("0x")).then_some(label),
         // The others are labelled with their number, then the name.
         _ => label.split_once(' ').map(|(_, name)| name.to_owned()),
@@ -224,9 +227,23 @@ pub fn table_words(kind: TableKind) -> TableWords {
     }
 }
 
+/// The words of a table that is of an ISA's exits.
+pub(crate) fn words_of(table: &Table) -> TableWords {
+    let words = table_words(table.kind);
+    match table.kind {
+        TableKind::Msr if !table.isa.facts().is_x86() => TableWords {
+            rows: "System register accesses",
+            label: "System registers",
+            event: "kvm_handle_sys_reg",
+            ..words
+        },
+        _ => words,
+    }
+}
+
 /// The heading of a table: `VM exits by reason and level`.
 pub fn title(table: &Table) -> String {
-    let what = table_words(table.kind).rows;
+    let what = words_of(table).rows;
     let by: Vec<&str> = table.by.iter().map(|by| heading(*by)).collect();
     match by.split_last() {
         None => what.to_owned(),

@@ -9,7 +9,7 @@ pub(crate) mod layout;
 use std::io::{self, Write};
 
 use vmtax_analyse::{Nested, Operations, Table};
-use vmtax_events::Recording;
+use vmtax_events::{Isa, Recording};
 
 pub use self::layout::Text;
 use self::layout::{Paint, Style, wrap};
@@ -40,7 +40,7 @@ impl Renderer for Text {
         }
         page.tables(document)?;
         if let Some(nested) = &document.nested {
-            page.nested(nested)?;
+            page.nested(document.ledger.isa(), nested)?;
         }
         page.losses("losses", &losses::sentences(&document.ledger))
     }
@@ -220,15 +220,15 @@ impl Page<'_> {
         Ok(shown.iter().any(|key| ["p50_ns", "p90_ns", "p99_ns"].contains(key)))
     }
 
-    fn nested(&mut self, nested: &Nested) -> io::Result<()> {
+    fn nested(&mut self, isa: Isa, nested: &Nested) -> io::Result<()> {
         self.line(Style::Plain, "")?;
         self.line(Style::Heading, "Exits of L2, and the exits of L1 that handle them")?;
         if !nested.known {
-            return self.paragraph(
-                Style::Warning,
-                "  ",
-                "unknown: kvm_nested_vmexit was not recorded, so exits of L1 and L2 cannot be distinguished",
+            let tracepoint = isa.facts().nested_tracepoint();
+            let said = format!(
+                "unknown: {tracepoint} was not recorded, so exits of L1 and L2 cannot be distinguished"
             );
+            return self.paragraph(Style::Warning, "  ", &said);
         }
         if nested.rows.is_empty() {
             return self.line(Style::Plain, "  none");

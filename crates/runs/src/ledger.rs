@@ -66,7 +66,7 @@ pub fn check_isa(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
         return fail(
             Code::Usage,
             format!(
-                "{source}: has numeric exit reasons; name the vendor with --isa intel or --isa amd"
+                "{source}: has numeric exit reasons; name whose they are with --isa intel, --isa amd or --isa arm64"
             ),
         );
     }
@@ -94,7 +94,8 @@ pub fn check_exits(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
     let mut counts: Vec<(Detail, u64)> = counts.into_iter().collect();
     counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let most = counts.iter().take(NAMED).map(|(detail, count)| {
-        let device = Device::of(*detail).map(|device| format!(" ({})", device.name()));
+        let device =
+            Device::of(ledger.isa(), *detail).map(|device| format!(" ({})", device.name()));
         format!("{}{} x {count}", vmtax_report::names::detail(*detail), device.unwrap_or_default())
     });
     let most = most.collect::<Vec<_>>().join(", ");

@@ -71,7 +71,7 @@ fn open(
 ) -> anyhow::Result<Recorder> {
     let kvm = vmtax_host::kvm(root).map_err(|e| cannot_read(&root.display().to_string(), &e))?;
     let isa = match (kvm.server(), vmtax_report::kvm::not_recordable(&kvm)) {
-        (KvmServer::Hardware(isa, _), _) => isa,
+        (KvmServer::Hardware(isa, _), None) => isa,
         (_, why) => return fail(Code::Input, why.unwrap_or_default()),
     };
     let options = Options { processes, vmcs: vmcs_places(root, isa), ..options };

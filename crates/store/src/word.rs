@@ -18,6 +18,12 @@ macro_rules! kinds {
             "hypercall-kvm" Hypercall (interface: HypercallInterface::Kvm) number: a;
             "hypercall-hyperv" Hypercall (interface: HypercallInterface::HyperV) number: a;
             "hypercall-xen" Hypercall (interface: HypercallInterface::Xen) number: a;
+            "hypercall-smccc" Hypercall (interface: HypercallInterface::Smccc) number: a;
+            "sysreg-read" Sysreg (write: false) register: a;
+            "sysreg-write" Sysreg (write: true) register: a;
+            "wait-interrupt" Wait (for_event: false);
+            "wait-event" Wait (for_event: true);
+            "runs" Runs ();
             "page-fault" PageFault () gpa: a, error_code: b;
             "map-request" MapRequest () gfn: a, level: b;
             "set-attributes" SetAttributes () start: a, end: b, attributes: c;

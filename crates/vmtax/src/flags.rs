@@ -21,8 +21,8 @@ pub(crate) struct ReadingArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) interval: Option<Duration>,
 
-    /// Processor vendor of a bpftrace dump with numeric exit reasons.
-    #[arg(long, value_name = "intel|amd", value_parser = isa)]
+    /// Whose numeric exit reasons a bpftrace dump has.
+    #[arg(long, value_name = "intel|amd|arm64", value_parser = isa)]
     pub(crate) isa: Option<Isa>,
 
     /// Mark the recording as made under this emulator: its times do not reflect hardware. QEMU TCG is detected in
@@ -144,7 +144,8 @@ fn isa(word: &str) -> Result<Isa, String> {
     match word {
         "intel" | "vmx" => Ok(Isa::Vmx),
         "amd" | "svm" => Ok(Isa::Svm),
-        _ => Err("use intel (VMX) or amd (SVM)".to_owned()),
+        "arm64" => Ok(Isa::Arm),
+        _ => Err("use intel (VMX), amd (SVM) or arm64".to_owned()),
     }
 }
 

@@ -136,6 +136,199 @@ fn tables_equal_perf_kvm_stat_report() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Recordings of arm64: rows where perf counts another number, with perf's and ours.
+type OfArm = (&'static str, &'static str, &'static [(&'static str, u64, u64)]);
+
+/// perf on arm64 counts an exit when it has seen the entry before it, and we when we have seen the entry behind it: where the recording
+/// begins with an entry and ends with an exit, perf has that last one more. ERET has no name in perf, and is `UNKNOWN` there.
+const ARM: &[OfArm] = &[
+    ("6.1-nvhe.perfkvmstat.perf.data.zst", "6.1-nvhe.perfkvmstat.txt", &[("DABT_LOW", 500, 499)]),
+    (
+        "7.3-protected.perfkvmstat.perf.data.zst",
+        "7.3-protected.perfkvmstat.txt",
+        &[("DABT_LOW", 108, 107)],
+    ),
+    ("7.3-vhe.perfkvmstat.perf.data.zst", "7.3-vhe.perfkvmstat.txt", &[("DABT_LOW", 608, 607)]),
+    (
+        "7.3-nested.perfkvmstat.perf.data.zst",
+        "7.3-nested.perfkvmstat.txt",
+        &[("ERET", 0, 565), ("IRQ", 11, 10), ("UNKNOWN", 565, 0)],
+    ),
+    (
+        "7.3-nested.kvm-all.perf.data.zst",
+        "7.3-nested.kvm-all.txt",
+        &[("ERET", 0, 49), ("SYS64", 928, 927), ("UNKNOWN", 49, 0)],
+    ),
+];
+
+#[test]
+fn counts_of_arm64_equal_perf_kvm_stat_report() {
+    let mut wrong = Vec::new();
+    for &(input, text, differences) in ARM {
+        let report = json(&unpack("arm64", input), &["--event", "vmexit", "--by", "reason"]);
+        let ours = rows(&report);
+        let theirs = parse(&read("arm64", text));
+        let names: std::collections::BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
+        for name in names {
+            let samples = |rows: &Rows| rows.get(name).map_or(0, |row| row.samples);
+            let (perf, us) = (samples(&theirs), samples(&ours));
+            let known = differences.iter().find(|(row, ..)| row == name);
+            let expected = known.map_or((perf, perf), |&(_, perf, us)| (perf, us));
+            if (perf, us) != expected {
+                wrong.push(format!("{input} {name}: perf {perf}, ours {us}"));
+            }
+        }
+        // The last exit, which has no entry behind it.
+        let open = report["losses"]["unpaired_exits"].as_u64().unwrap();
+        let all = |rows: &Rows| rows.values().map(|row| row.samples).sum::<u64>();
+        assert_eq!(all(&ours) + open, all(&theirs), "{input}");
+        // What perf prints as time of exits is the time of the guest before them.
+        let guest: u64 = report["run"]["vcpus"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|vcpu| vcpu["guest_ns"].as_u64().unwrap())
+            .sum();
+        let printed = read("arm64", text);
+        let (_, total) = printed.split_once("Total events handled time:").unwrap();
+        let total = total.split("us").next().unwrap();
+        assert_eq!(format!("{:.2}", guest as f64 / 1000.0), total, "{input}");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What exits were about, against the guest's code: 50 of each operation (PSCI_VERSION by HVC and SMC, reads and writes of a register
+/// that the VMM emulates and of one that KVM emulates, of ID and other registers, an IPI to itself, pages touched first).
+#[test]
+fn details_of_arm64_equal_what_the_guest_did() {
+    let expected = [
+        ("device-mmio", "DABT_LOW", "mmio-read", "0x8000008", "kernel", 50),
+        ("device-mmio", "DABT_LOW", "mmio-read", "0xa000020", "user", 50),
+        ("device-mmio", "DABT_LOW", "mmio-write", "0xa000020", "user", 50),
+        ("hypercall", "HVC64", "smccc", "0x84000000", "kernel", 50),
+        ("hypercall", "SMC64", "none", "0x0", "kernel", 50),
+        ("ipi", "SYS64", "sysreg-write", "0xc65d", "kernel", 50),
+        ("memory-fault", "DABT_LOW", "page-fault", "0x80000000", "kernel", 50),
+        ("sysreg", "SYS64", "sysreg-read", "0xc038", "kernel", 50),
+        ("sysreg", "SYS64", "sysreg-read", "0xc081", "kernel", 50),
+        ("sysreg", "SYS64", "sysreg-write", "0x8084", "kernel", 50),
+    ];
+    for input in ["7.3-vhe.kvm-all.perf.data.zst", "6.1-nvhe.kvm-all.perf.data.zst"] {
+        let by = "cause,reason,detail,outcome";
+        let report = json(&unpack("arm64", input), &["--event", "vmexit", "--by", by]);
+        let rows = report["tables"][0]["rows"].as_array().unwrap();
+        for (cause, reason, kind, value, outcome, count) in expected {
+            let found = rows.iter().find(|row| {
+                row["detail"]["kind"] == kind
+                    && row["detail"]["hex"] == value
+                    && (row["reason"] == reason && row["outcome"] == outcome)
+            });
+            let found = found.unwrap_or_else(|| panic!("{input}: no {reason} {kind} {value}"));
+            assert_eq!(
+                (&found["cause"], &found["count"]),
+                (&cause.into(), &count.into()),
+                "{input} {kind} {value}"
+            );
+        }
+    }
+}
+
+/// Advice is for arm64: nothing of x86's KVM, processors or tracepoints.
+#[test]
+fn explanations_of_arm64_name_nothing_of_x86() {
+    for input in [
+        "7.3-vhe.kvm-all.perf.data.zst",
+        "7.3-vhe.perfkvmstat.perf.data.zst",
+        "7.3-nested.kvm-all.perf.data.zst",
+        "7.3-nested.perfkvmstat.perf.data.zst",
+        "7.3-protected.kvm-all.perf.data.zst",
+        "6.1-nvhe.trace.dat.zst",
+        "6.1-nvhe.trace.report.txt.zst",
+    ] {
+        let input = unpack("arm64", input);
+        let output = Command::new(env!("CARGO_BIN_EXE_vmtax"))
+            .arg("explain")
+            .arg("-v")
+            .arg(&input)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("Exits take"), "{text}");
+        for word in [
+            "APICv",
+            "apicv",
+            "kvm_intel",
+            "kvm_amd",
+            "x2APIC",
+            "irq_vectors",
+            "kvm_page_fault",
+            "kvm_msr",
+            "kvm_pio",
+            "TSC",
+            "HLT",
+            "PAUSE",
+            "idle=poll",
+            "nx_huge_pages",
+            "4 KiB",
+            "kvm_nested_vmexit",
+            "rip",
+            "EPT",
+            "VMCS",
+            "ipiv",
+            "avic",
+            "guest-haltpoll",
+            "tsc-deadline",
+            "nested page table",
+            "vmtax pages",
+            "x86",
+        ] {
+            assert!(!text.contains(word), "{}: {word} in {text}", input.display());
+        }
+    }
+}
+
+/// Exits of L1 and L2, which perf adds up, and what L1 did for each exit of L2. The texts of trace-cmd and its recordings say the same.
+#[test]
+fn levels_of_arm64_are_told_apart() {
+    let levels = |input: &Path| -> Vec<(String, String, u64)> {
+        let report = json(input, &["--event", "vmexit", "--by", "level,reason"]);
+        let text = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
+        let row =
+            |row: &Value| (text(row, "level"), text(row, "reason"), row["count"].as_u64().unwrap());
+        let mut rows: Vec<_> =
+            report["tables"][0]["rows"].as_array().unwrap().iter().map(row).collect();
+        rows.sort();
+        rows
+    };
+    let expected = |rows: &[(&str, &str, u64)]| -> Vec<(String, String, u64)> {
+        rows.iter().map(|(a, b, c)| ((*a).to_owned(), (*b).to_owned(), *c)).collect()
+    };
+    // perf: DABT_LOW 146, SYS64 928, UNKNOWN 49, IRQ 2.
+    let of_perf = [
+        ("L1", "DABT_LOW", 98),
+        ("L1", "ERET", 49),
+        ("L1", "IRQ", 2),
+        ("L1", "SYS64", 927),
+        ("L2", "DABT_LOW", 48),
+    ];
+    for input in ["7.3-nested.kvm-all.perf.data.zst", "7.3-nested.kvm-all.script.txt.zst"] {
+        assert_eq!(levels(&unpack("arm64", input)), expected(&of_perf), "{input}");
+    }
+    // awk '/kvm_nested_eret/ { l = "L2" } /kvm_inject_nested_exception/ { l = "L1" } /kvm_exit:/ { n[l " " $8]++ } END { for (k in n)
+    // print k, n[k] }' counts the same in the text, and one ERET more: the last exit, which has no entry behind it.
+    let of_trace_cmd = [
+        ("L1", "DABT_LOW", 26),
+        ("L1", "ERET", 154),
+        ("L1", "IRQ", 3),
+        ("L1", "SYS64", 819),
+        ("L2", "DABT_LOW", 13),
+        ("L2", "HVC64", 138),
+    ];
+    let input = unpack("arm64", "7.3-nested.trace.report.txt.zst");
+    assert_eq!(levels(&input), expected(&of_trace_cmd));
+}
+
 #[test]
 fn vms_that_perf_merges_stay_apart() {
     // `perf kvm stat report --vcpu 0` adds up vCPU 0 of both VMs: 1,800 CPUIDs. The guests executed 1,200 and
@@ -376,4 +569,44 @@ fn perf(args: &[&str]) -> String {
     [output.stdout, output.stderr]
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .concat()
+}
+
+/// Runs programs of arm64.
+const EMULATOR: &str = "qemu-aarch64-static";
+
+/// Where `./x package arm64` puts it: beside the folder of this build.
+fn program_for_arm64() -> PathBuf {
+    let debug = Path::new(env!("CARGO_BIN_EXE_vmtax")).parent().unwrap();
+    debug.parent().unwrap().join("package-arm64/bin/vmtax")
+}
+
+/// The program for arm64, under an emulator of user programs, says what the program of this machine says.
+#[test]
+fn the_program_for_arm64_reads_what_that_for_x86_reads() {
+    let program = program_for_arm64();
+    if Command::new(EMULATOR).arg("--version").output().is_err() {
+        return vmtax_skipped::system(
+            "qemu-user-static, which `./x package` installs, is not here",
+        );
+    }
+    if !program.exists() {
+        return vmtax_skipped::system("no program for arm64 was built: `./x package arm64` does");
+    }
+    for (capture, input, words) in [
+        ("arm64", "7.3-nested.kvm-all.perf.data.zst", &["report", "--format", "json"][..]),
+        ("arm64", "7.3-vhe.zstd.perf.data.zst", &["report", "--format", "json"]),
+        ("arm64", "6.1-nvhe.trace.dat.zst", &["report", "--format", "json"]),
+        ("arm64", "7.3-nested.trace.report.txt.zst", &["explain", "-v"]),
+        ("amd-nested", "kvmstat.perf.data.zst", &["report", "--format", "json"]),
+    ] {
+        let input = unpack(capture, input);
+        let mut emulated = Command::new(EMULATOR);
+        emulated.arg(&program);
+        let theirs = emulated.args(words).arg(&input).output().unwrap();
+        let mut own = Command::new(env!("CARGO_BIN_EXE_vmtax"));
+        let ours = own.args(words).arg(&input).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(theirs.status.success(), "{}", text(&theirs.stderr));
+        assert_eq!(text(&theirs.stdout), text(&ours.stdout), "{words:?} {}", input.display());
+    }
 }

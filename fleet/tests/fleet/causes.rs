@@ -107,10 +107,17 @@ fn causes_of_all_reasons_and_details_are_those_of_the_reports() {
         48,
         54,
         0x1_0003,
+        // Of arm64: CNTV_CVAL_EL0, ICC_SGI1R_EL1, ICH_MISR_EL2; PSCI_VERSION, CPU_SUSPEND by 32 and 64 bits.
+        0xdf1a,
+        0xc65d,
+        0xe65a,
+        0x8400_0000,
+        0x8400_0001,
+        0xc400_0001,
         u64::MAX,
     ];
     let mut exits = Vec::new();
-    for isa in [Isa::Vmx, Isa::Svm, Isa::Unknown] {
+    for isa in Isa::ALL {
         for code in (0..0x500).filter(|c| *c < 0x90 || *c >= 0x3f0) {
             for (i, kind) in DetailKind::ALL.into_iter().enumerate() {
                 for (j, &value) in values.iter().enumerate().filter(|(j, _)| {

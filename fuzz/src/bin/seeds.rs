@@ -184,6 +184,7 @@ impl Seeds<'_> {
     fn perf(&self) -> Result {
         let recordings = [
             ("midrun", "amd-midrun/input/midrun.perf.data.zst", 0, 60),
+            ("arm64", "arm64/input/7.3-nested.kvm-all.perf.data.zst", 200, 60),
             ("workload", "amd-same-workload/input/workload.perf.data.zst", 3000, 60),
             ("nested", "amd-nested-exact/input/nested-exact.perf.data.zst", 2000, 80),
             ("lost", "amd-cpuid/input/lost.perf.data.zst", 100, 60),
@@ -231,6 +232,8 @@ impl Seeds<'_> {
             ("perf_script", "intel", "intel-cpuid/input/intel.script.txt.zst"),
             ("perf_script", "nested", "amd-nested-exact/input/nested-exact.script.txt.zst"),
             ("perf_script", "lost", "amd-nested/input/perf-script-lost.txt"),
+            ("perf_script", "arm64", "arm64/input/7.3-nested.kvm-all.script.txt.zst"),
+            ("trace_cmd_report", "arm64", "arm64/input/7.3-nested.trace.report.txt.zst"),
             ("trace_cmd_report", "workload", "amd-same-workload/input/workload.trace-cmd.txt.zst"),
             ("trace_cmd_report", "intel", "intel-cpuid/input/intel.trace-cmd.txt.zst"),
             ("trace_cmd_report", "nested", "amd-nested/input/trace-cmd-report.txt"),

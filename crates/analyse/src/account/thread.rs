@@ -1,11 +1,11 @@
 //! The state of one vCPU thread, and of the exit that it has open.
 
 use vmtax_events::detail::{HALT_BLOCKED, HALT_POLLED, UNKNOWN_REGION};
-use vmtax_events::{
-    Detail, DetailKind, ExitKey, Isa, Level, NO_VCPU, Outcome, Reason, TimeRow, svm, vmx,
-};
+use vmtax_events::{Detail, DetailKind, ExitKey, Level, Levels, NO_VCPU, Outcome, Reason, TimeRow};
 
-use crate::detail::{from_information, is_halt};
+fn is_halt(reason: Reason, detail: Detail) -> bool {
+    reason.isa.facts().is_halt(reason.code, detail)
+}
 
 /// Most timed accesses in one exit (string I/O has one per page).
 const MAX_ACCESSES: usize = 256;
@@ -45,6 +45,8 @@ pub(super) struct Thread {
     pub(super) prefaulted: [u32; 3],
     /// The L2 exit that L1 is handling.
     pub(super) ancillary_of: Option<Reason>,
+    /// L1 has entered L2, on an ISA where nothing else says that an exit is L2's.
+    pub(super) runs_l2: bool,
     /// When the scheduler took the CPU away, and whether the thread could have run on.
     pub(super) switched_out: Option<(u64, bool)>,
     /// How many events the next one stands for; 0: it was not sampled.
@@ -77,6 +79,7 @@ impl Thread {
             accesses: Vec::new(),
             prefaulted: [0; 3],
             ancillary_of: None,
+            runs_l2: false,
             switched_out: None,
             stands_for: 0,
             taken: Vec::new(),
@@ -111,6 +114,9 @@ impl Thread {
         open.ancillary_of = self.ancillary_of;
         open.is_late = self.seen && now_ns < self.since_ns;
         self.open = Some(open);
+        if self.runs_l2 {
+            self.was_nested();
+        }
         self.step(now_ns, false);
     }
 
@@ -122,6 +128,25 @@ impl Thread {
         let ended_ns = std::mem::take(&mut open.guest_ns);
         self.time.l2_ns = self.time.l2_ns.saturating_add(ended_ns);
         true
+    }
+
+    /// L1's entry of L2.
+    pub(super) fn enters_l2(&mut self) {
+        self.ancillary_of = None;
+        self.runs_l2 = self.is_delimited();
+    }
+
+    /// An exit of L2 is handed to L1. Where L2 was entered before the recording began, the open exit is the first that is known to
+    /// be its; where an interrupt waits for L1 when it enters L2, the open exit is that of the entry, and L2 has none.
+    pub(super) fn leaves_l2(&mut self) {
+        if !std::mem::take(&mut self.runs_l2) && self.is_delimited() {
+            self.was_nested();
+        }
+    }
+
+    fn is_delimited(&self) -> bool {
+        let isa = self.open.as_ref().map(|open| open.reason.isa);
+        isa.is_some_and(|isa| isa.facts().levels() == Levels::Delimited)
     }
 
     /// `kvm_entry`. The time of an exit that ended here was added by [`Thread::add_split`].
@@ -226,6 +251,7 @@ impl Thread {
         self.switched_out = None;
         self.taken.clear();
         self.ancillary_of = None;
+        self.runs_l2 = false;
         self.after_loss = true;
         self.accesses.clear();
         self.open = None;
@@ -296,14 +322,9 @@ impl OpenExit {
     }
 
     /// KVM may answer such an exit in the run loop itself, from where it enters the guest again without
-    /// passing `kvm_entry` (Linux 5.8 to 6.8: `vmx_exit_handlers_fastpath`, `svm_exit_handlers_fastpath`).
+    /// passing `kvm_entry`.
     pub(super) fn is_fast_path(&self) -> bool {
-        match self.reason.isa {
-            Isa::Vmx => matches!(self.reason.code, vmx::MSR_WRITE | vmx::PREEMPTION_TIMER),
-            // Writes alone: exit_info_1 is 1.
-            Isa::Svm => self.reason.code == svm::MSR && self.info1 != 0,
-            Isa::Unknown => false,
-        }
+        self.reason.isa.facts().is_fast_path(self.reason.code, self.info1)
     }
 
     /// Another event says what the exit is about. The most telling one stays, the first among equals.
@@ -313,13 +334,26 @@ impl OpenExit {
         }
     }
 
+    /// L1 handles it: where an abort is a device's access as well as a fault, only L1 knows which.
+    pub(super) fn is_for_l1(&mut self) {
+        if self.learnt.kind.is_fault() && !self.reason.isa.facts().faults_are_memory() {
+            self.learnt = Detail::NONE;
+        }
+    }
+
+    /// It is known to be about this.
+    pub(super) fn has_learnt(&self, detail: Detail) -> bool {
+        self.learnt == detail
+    }
+
     /// It is a fault on guest memory.
     pub(super) fn faulted(&mut self, gpa: u64, error_code: u64) {
+        let facts = self.reason.isa.facts();
         // The exit's own information has the register.
-        if crate::detail::is_of_device(self.reason, error_code) {
+        if facts.is_of_device(self.reason.code, error_code) {
             return;
         }
-        self.learn(crate::detail::fault(self.reason, gpa, error_code));
+        self.learn(Detail::in_region(facts.fault(self.reason.code, error_code), gpa));
     }
 
     /// The region of guest memory that it faulted in, if it did.
@@ -348,7 +382,8 @@ impl OpenExit {
     #[inline]
     pub(super) fn detail(&self) -> Detail {
         if self.learnt == Detail::NONE {
-            from_information(self.reason, self.info1, self.info2)
+            let facts = self.reason.isa.facts();
+            facts.information(self.reason.code, self.info1, self.info2)
         } else {
             self.learnt
         }
@@ -418,15 +453,17 @@ impl OpenExit {
 fn weight(detail: Detail) -> u8 {
     match detail.kind {
         DetailKind::None => 0,
+        // How the vCPU waited says more than that it did.
+        DetailKind::Wait => 1,
         // One that blocked was no polled one, though KVM polled before.
-        DetailKind::Halt if detail.value == HALT_POLLED => 1,
-        DetailKind::Halt => 2,
+        DetailKind::Halt if detail.value == HALT_POLLED => 2,
+        DetailKind::Halt => 3,
         // Every emulated device access begins as a fault.
-        kind if kind.is_fault() => 1,
+        kind if kind.is_fault() => 2,
         // The register is known better by the MSR or the address it was reached by.
-        DetailKind::ApicRead | DetailKind::ApicWrite => 2,
+        DetailKind::ApicRead | DetailKind::ApicWrite => 3,
         // The request of a confidential guest follows its exit.
-        DetailKind::Ghcb | DetailKind::GhcbMsr | DetailKind::Tdvmcall => 3,
-        _ => 4,
+        DetailKind::Ghcb | DetailKind::GhcbMsr | DetailKind::Tdvmcall => 4,
+        _ => 5,
     }
 }

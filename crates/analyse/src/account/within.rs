@@ -2,7 +2,7 @@
 
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
-    Detail, DetailKind, Event, Isa, Kind, NO_VCPU, Reason, RowSink, ghcb, tdx, userspace, vmx,
+    Detail, DetailKind, Event, Isa, Kind, NO_VCPU, Reason, RowSink, arm, ghcb, tdx, userspace, vmx,
 };
 
 use super::Accountant;
@@ -39,8 +39,20 @@ impl<R: RowSink> Accountant<R> {
                     HypercallInterface::Kvm => K::Hypercall,
                     HypercallInterface::HyperV => K::HypervHypercall,
                     HypercallInterface::Xen => K::XenHypercall,
+                    HypercallInterface::Smccc => K::Smccc,
                 };
                 self.access(event, Detail::new(kind, number));
+            }
+            Kind::Sysreg { write, register } => {
+                let kind = pick(write, K::SysregWrite, K::SysregRead);
+                self.register(event, Detail::new(kind, register.into()));
+            }
+            Kind::Wait { for_event } => {
+                let value = if for_event { arm::WFE } else { arm::WFI };
+                self.detail(event, Detail::new(K::Wait, value));
+            }
+            Kind::Runs => {
+                self.thread(event);
             }
             Kind::Cpuid { function, index } => {
                 self.access(event, Detail::cpuid(function, index));
@@ -90,7 +102,7 @@ impl<R: RowSink> Accountant<R> {
             Kind::NestedInject { reason } => self.nested_inject(event, reason),
             Kind::NestedEnter => {
                 if let Some(index) = self.known_thread(event) {
-                    self.threads[index].ancillary_of = None;
+                    self.threads[index].enters_l2();
                 }
             }
             Kind::Exit { .. }
@@ -128,6 +140,14 @@ impl<R: RowSink> Accountant<R> {
             // Too many in one exit to time them all.
             let nested = self.threads[index].in_nested_exit();
             self.count_access(index, detail, nested, None);
+        }
+    }
+
+    /// An access of a system register, which two tracepoints can tell of.
+    fn register(&mut self, event: &Event, detail: Detail) {
+        let told = self.open(event).is_some_and(|open| open.has_learnt(detail));
+        if !told {
+            self.access(event, detail);
         }
     }
 
@@ -226,8 +246,10 @@ impl<R: RowSink> Accountant<R> {
         let Some(index) = self.known_thread(event) else { return };
         let thread = &mut self.threads[index];
         let mut of = reason;
+        thread.leaves_l2();
         if let Some(open) = &mut thread.open {
             open.injected = true;
+            open.is_for_l1();
             if open.nested {
                 of = open.reason;
             }

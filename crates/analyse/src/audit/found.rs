@@ -282,6 +282,25 @@ pub enum What {
     CgroupOne,
     StartsWithoutMove,
     StartsUnknown,
+    // arm64.
+    KvmAtEl2,
+    KvmNested,
+    HostAtEl1,
+    ProtectedHost,
+    KvmOff,
+    PageSize { page: u64, huge: u64 },
+    WfeByTasks,
+    WfeNeverTraps,
+    WfeAlwaysTraps,
+    GicTraps,
+    NoGicTraps,
+    Gicv4,
+    NoGicv4,
+    NothingPassedThrough,
+    PerhapsPassedThrough,
+    StealTimeOfOtherVmm,
+    NoStealTime,
+    StealTime,
 }
 
 /// Why KVM does not use AVIC for a VM.
@@ -441,6 +460,8 @@ pub enum Advice {
     LessMemory,
     UseVirtio,
     StopTick,
+    /// A word of the host's kernel command line.
+    WithoutWord(&'static str),
 }
 
 impl Fix {

@@ -2,16 +2,24 @@
 //!
 //! `docs/doctor-settings.md` shows it with the words of `vmtax-report`; a test holds the two together.
 
-use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Outcome, svm, vmx, words};
+use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Outcome, arm, svm, vmx, words};
 
 use super::{
-    Check, Judge, Removes, Rule, counters, devices, features, host_pages, idle, interrupts, memory,
-    nested, placement, power, start, timers, versions, windows,
+    Check, Isas, Judge, Removes, Rule, arm64, counters, devices, features, host_pages, idle,
+    interrupts, memory, nested, placement, power, start, timers, versions, windows,
 };
 use crate::table::cause_of;
 
 const fn check(id: CheckId, files: &'static str, judge: Judge) -> Check {
-    Check { id, files, causes: &[], removes: Removes::Nothing, confidential: false, judge }
+    Check {
+        id,
+        files,
+        causes: &[],
+        removes: Removes::Nothing,
+        confidential: false,
+        isas: Isas::Any,
+        judge,
+    }
 }
 
 impl Check {
@@ -22,6 +30,16 @@ impl Check {
 
     const fn removes(mut self, wanted: fn(&ExitKey) -> bool) -> Check {
         self.removes = Removes::Exits(wanted);
+        self
+    }
+
+    const fn x86(mut self) -> Check {
+        self.isas = Isas::X86;
+        self
+    }
+
+    const fn arm64(mut self) -> Check {
+        self.isas = Isas::Arm64;
         self
     }
 
@@ -99,6 +117,11 @@ fn gif_changes(key: &ExitKey) -> bool {
     is(key, u32::MAX, svm::STGI) || is(key, u32::MAX, svm::CLGI)
 }
 
+/// A vCPU that spins in WFE.
+fn wfes(key: &ExitKey) -> bool {
+    key.detail == Detail::new(DetailKind::Wait, arm::WFE)
+}
+
 fn nmi_windows(key: &ExitKey) -> bool {
     is(key, u32::MAX, svm::IRET)
 }
@@ -107,7 +130,7 @@ fn is(key: &ExitKey, on_vmx: u32, on_svm: u32) -> bool {
     match key.reason.isa {
         Isa::Vmx => key.reason.code == on_vmx,
         Isa::Svm => key.reason.code == on_svm,
-        Isa::Unknown => false,
+        Isa::Arm | Isa::Unknown => false,
     }
 }
 
@@ -140,6 +163,7 @@ words! {
         Versions = "versions",
         Start = "start",
         Machine = "machine",
+        Arm64 = "arm64",
     }
 }
 
@@ -212,6 +236,12 @@ words! {
         Hpet = "hpet",
         GuestTick = "guest-tick",
         Swapped = "swapped",
+        KvmArmMode = "kvm-arm-mode",
+        PageSize = "page-size",
+        WfeTraps = "wfe-traps",
+        GicTraps = "gic-traps",
+        Gicv4 = "gicv4",
+        StealTime = "steal-time",
     }
 }
 
@@ -236,7 +266,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         id: RuleId::MappedPages,
-        checks: &[check(CheckId::MappedPages, "debugfs kvm/PID-FD/pages_{4k,2m,1g}", Judge::Vm(memory::mapped_pages))
+        checks: &[check(CheckId::MappedPages, "debugfs kvm/PID-FD/pages_{4k,2m,1g}", Judge::Vm(memory::mapped_pages)).x86()
             .causes(&[Cause::MemoryFault])
             .removes(memory_faults)],
     },
@@ -246,7 +276,7 @@ pub const RULES: &[Rule] = &[
             CheckId::PrivatePages,
             "/proc/sys/kernel/osrelease, debugfs kvm/PID-FD/pages_{4k,2m,1g}",
             Judge::Vm(memory::private_pages),
-        )
+        ).x86()
         .causes(&[Cause::MemoryFault])
         .confidential()],
     },
@@ -256,7 +286,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         id: RuleId::NxHugePages,
-        checks: &[check(CheckId::NxHugePages, "/sys/module/kvm/parameters/nx_huge_pages", Judge::Host(memory::nx_huge_pages))
+        checks: &[check(CheckId::NxHugePages, "/sys/module/kvm/parameters/nx_huge_pages", Judge::Host(memory::nx_huge_pages)).x86()
             .causes(&[Cause::MemoryFault])
             .removes(memory_faults)],
     },
@@ -271,13 +301,13 @@ pub const RULES: &[Rule] = &[
             CheckId::GuestHaltpoll,
             "/sys/devices/system/cpu/cpuidle/current_driver",
             Judge::Guest(idle::guest_haltpoll),
-        )
+        ).x86()
         // The halts go, and as many interrupts of the host come, which wake the vCPU that polls: see the trial of the remedy.
         .causes(&[Cause::Idle])],
     },
     Rule {
         id: RuleId::GuestIdlePoll,
-        checks: &[check(CheckId::GuestIdlePoll, "/proc/cmdline", Judge::Guest(idle::guest_idle_poll))
+        checks: &[check(CheckId::GuestIdlePoll, "/proc/cmdline", Judge::Guest(idle::guest_idle_poll)).x86()
             .causes(&[Cause::Idle])],
     },
     Rule {
@@ -339,32 +369,32 @@ pub const RULES: &[Rule] = &[
             CheckId::PreemptionTimer,
             "/sys/module/kvm_intel/parameters/preemption_timer",
             Judge::Host(timers::preemption_timer),
-        )
+        ).x86()
         .causes(&[Cause::TimerTick])
         ],
     },
     Rule {
         id: RuleId::TscDeadline,
-        checks: &[check(CheckId::TscDeadline, "/proc/cpuinfo", Judge::Guest(timers::tsc_deadline))
+        checks: &[check(CheckId::TscDeadline, "/proc/cpuinfo", Judge::Guest(timers::tsc_deadline)).x86()
             .causes(&[Cause::TimerArm])
             .removes(timer_arms)],
     },
     Rule {
         id: RuleId::VirtualApic,
         checks: &[
-            check(CheckId::X2apic, "/proc/cpuinfo", Judge::Guest(interrupts::x2apic))
+            check(CheckId::X2apic, "/proc/cpuinfo", Judge::Guest(interrupts::x2apic)).x86()
                 .causes(&[Cause::Apic, Cause::Ipi])
                 .removes(apic_accesses),
-            check(CheckId::Apicv, "/sys/module/kvm_intel/parameters/enable_apicv", Judge::Host(interrupts::apicv))
+            check(CheckId::Apicv, "/sys/module/kvm_intel/parameters/enable_apicv", Judge::Host(interrupts::apicv)).x86()
                 .causes(&[Cause::Apic, Cause::Ipi, Cause::IrqWindow])
                 .removes(apic_work),
-            check(CheckId::Ipiv, "/sys/module/kvm_intel/parameters/enable_ipiv", Judge::Host(interrupts::ipiv))
+            check(CheckId::Ipiv, "/sys/module/kvm_intel/parameters/enable_ipiv", Judge::Host(interrupts::ipiv)).x86()
                 .causes(&[Cause::Ipi])
                 .removes(ipis),
-            check(CheckId::Avic, "/sys/module/kvm_amd/parameters/avic", Judge::Host(interrupts::avic))
+            check(CheckId::Avic, "/sys/module/kvm_amd/parameters/avic", Judge::Host(interrupts::avic)).x86()
                 .causes(&[Cause::Apic, Cause::Ipi, Cause::IrqWindow])
                 .removes(apic_work),
-            check(CheckId::AvicInhibit, "/proc/PID/cmdline", Judge::Vm(interrupts::avic_inhibit))
+            check(CheckId::AvicInhibit, "/proc/PID/cmdline", Judge::Vm(interrupts::avic_inhibit)).x86()
                 .causes(&[Cause::Apic, Cause::Ipi, Cause::IrqWindow])
                 .removes(apic_work),
         ],
@@ -372,12 +402,12 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: RuleId::IpiAndSpinning,
         checks: &[
-            check(CheckId::PvIpi, "/proc/PID/cmdline", Judge::Vm(interrupts::pv_ipi)).causes(&[Cause::Ipi]).removes(ipis),
+            check(CheckId::PvIpi, "/proc/PID/cmdline", Judge::Vm(interrupts::pv_ipi)).x86().causes(&[Cause::Ipi]).removes(ipis),
             check(
                 CheckId::Ple,
                 "/sys/module/kvm_intel/parameters/ple_{gap,window}, kvm_amd pause_filter_{thresh,count}",
                 Judge::Host(interrupts::ple),
-            )
+            ).x86()
             .causes(&[Cause::Idle])
             .removes(pauses),
         ],
@@ -386,9 +416,9 @@ pub const RULES: &[Rule] = &[
         id: RuleId::Machine,
         checks: &[
             check(CheckId::Acceleration, "/proc/PID/cmdline", Judge::Vm(devices::acceleration)),
-            check(CheckId::SplitIrqchip, "/proc/PID/cmdline", Judge::Vm(interrupts::split_irqchip)).causes(&[Cause::Apic]),
+            check(CheckId::SplitIrqchip, "/proc/PID/cmdline", Judge::Vm(interrupts::split_irqchip)).x86().causes(&[Cause::Apic]),
             check(CheckId::DiskFormat, "/proc/PID/cmdline", Judge::Vm(devices::disk_format)),
-            check(CheckId::Hpet, "/proc/PID/cmdline", Judge::Vm(timers::hpet)),
+            check(CheckId::Hpet, "/proc/PID/cmdline", Judge::Vm(timers::hpet)).x86(),
         ],
     },
     Rule {
@@ -436,9 +466,9 @@ pub const RULES: &[Rule] = &[
                 CheckId::MediatedPmu,
                 "/sys/module/kvm_{intel,amd}/parameters/enable_mediated_pmu",
                 Judge::Host(features::mediated_pmu),
-            )
+            ).x86()
             .causes(&[Cause::Pmu]),
-            check(CheckId::EnablePmu, "/sys/module/kvm/parameters/enable_pmu", Judge::Host(counters::enable_pmu))
+            check(CheckId::EnablePmu, "/sys/module/kvm/parameters/enable_pmu", Judge::Host(counters::enable_pmu)).x86()
                 .causes(&[Cause::Pmu])
                 .removes(pmu_work),
             check(CheckId::NmiWatchdog, "/proc/sys/kernel/nmi_watchdog", Judge::Host(counters::nmi_watchdog)),
@@ -460,21 +490,21 @@ pub const RULES: &[Rule] = &[
     Rule {
         id: RuleId::Nesting,
         checks: &[
-            check(CheckId::Nested, "/sys/module/kvm_{intel,amd}/parameters/nested", Judge::Host(nested::nested)),
+            check(CheckId::Nested, "/sys/module/kvm_{intel,amd}/parameters/nested", Judge::Host(nested::nested)).x86(),
             check(
                 CheckId::ShadowVmcs,
                 "/sys/module/kvm_intel/parameters/enable_shadow_vmcs",
                 Judge::Host(nested::shadow_vmcs),
-            )
+            ).x86()
             .causes(&[Cause::NestedAncillary])
             .removes(vmcs_accesses),
-            check(CheckId::Vls, "/sys/module/kvm_amd/parameters/vls", Judge::Host(nested::vls))
+            check(CheckId::Vls, "/sys/module/kvm_amd/parameters/vls", Judge::Host(nested::vls)).x86()
                 .causes(&[Cause::NestedAncillary])
                 .removes(vmload_vmsave),
-            check(CheckId::Vgif, "/sys/module/kvm_amd/parameters/vgif", Judge::Host(nested::vgif))
+            check(CheckId::Vgif, "/sys/module/kvm_amd/parameters/vgif", Judge::Host(nested::vgif)).x86()
                 .causes(&[Cause::NestedAncillary])
                 .removes(gif_changes),
-            check(CheckId::Vnmi, "/sys/module/kvm_amd/parameters/vnmi", Judge::Host(nested::vnmi))
+            check(CheckId::Vnmi, "/sys/module/kvm_amd/parameters/vnmi", Judge::Host(nested::vnmi)).x86()
                 .causes(&[Cause::IrqWindow])
                 .removes(nmi_windows),
         ],
@@ -486,22 +516,22 @@ pub const RULES: &[Rule] = &[
                 CheckId::NestedPaging,
                 "/sys/module/kvm_intel/parameters/ept, kvm_amd/parameters/npt",
                 Judge::Host(features::nested_paging),
-            ),
-            check(CheckId::Vpid, "/sys/module/kvm_intel/parameters/vpid", Judge::Host(features::vpid)),
-            check(CheckId::TdpMmu, "/sys/module/kvm/parameters/tdp_mmu", Judge::Host(features::tdp_mmu)),
+            ).x86(),
+            check(CheckId::Vpid, "/sys/module/kvm_intel/parameters/vpid", Judge::Host(features::vpid)).x86(),
+            check(CheckId::TdpMmu, "/sys/module/kvm/parameters/tdp_mmu", Judge::Host(features::tdp_mmu)).x86(),
         ],
     },
     Rule {
         id: RuleId::Windows,
         checks: &[
-            check(CheckId::HvEnlightenments, "/proc/PID/cmdline", Judge::Vm(windows::enlightenments)).causes(&[
+            check(CheckId::HvEnlightenments, "/proc/PID/cmdline", Judge::Vm(windows::enlightenments)).x86().causes(&[
                 Cause::DevicePio,
                 Cause::DeviceMmio,
                 Cause::Apic,
                 Cause::Ipi,
             ]),
-            check(CheckId::WindowsCpu, "/proc/PID/cmdline, /proc/cpuinfo", Judge::Vm(windows::windows_cpu)),
-            check(CheckId::Mbec, "/sys/module/kvm_intel/parameters/mbec, kvm_amd/parameters/gmet", Judge::Host(nested::mbec)),
+            check(CheckId::WindowsCpu, "/proc/PID/cmdline, /proc/cpuinfo", Judge::Vm(windows::windows_cpu)).x86(),
+            check(CheckId::Mbec, "/sys/module/kvm_intel/parameters/mbec, kvm_amd/parameters/gmet", Judge::Host(nested::mbec)).x86(),
         ],
     },
     Rule {
@@ -510,20 +540,36 @@ pub const RULES: &[Rule] = &[
             CheckId::CgroupMoves,
             "/proc/mounts, /proc/sys/kernel/osrelease, /sys/module/kvm/parameters/nx_huge_pages",
             Judge::Host(start::cgroup_moves),
-        )],
+        ).x86()],
     },
     Rule {
         id: RuleId::Versions,
         checks: &[
-            check(CheckId::Kernel, "/proc/sys/kernel/osrelease", Judge::Host(versions::kernel)),
+            check(CheckId::Kernel, "/proc/sys/kernel/osrelease", Judge::Host(versions::kernel)).x86(),
             check(
                 CheckId::Microcode,
                 "/proc/cpuinfo, /sys/devices/system/cpu/vulnerabilities/old_microcode",
                 Judge::Host(versions::microcode),
-            ),
-            check(CheckId::TdxModule, "/sys/devices/faux/tdx_host/version", Judge::Host(versions::tdx_module)).confidential(),
-            check(CheckId::SnpFirmware, "/sys/module/kvm_amd/parameters/sev_snp", Judge::Host(versions::snp_firmware))
+            ).x86(),
+            check(CheckId::TdxModule, "/sys/devices/faux/tdx_host/version", Judge::Host(versions::tdx_module)).x86().confidential(),
+            check(CheckId::SnpFirmware, "/sys/module/kvm_amd/parameters/sev_snp", Judge::Host(versions::snp_firmware)).x86()
                 .confidential(),
+        ],
+    },
+    Rule {
+        id: RuleId::Arm64,
+        checks: &[
+            check(CheckId::KvmArmMode, "/proc/cmdline", Judge::Host(arm64::mode)).arm64(),
+            check(
+                CheckId::PageSize,
+                "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size",
+                Judge::Host(arm64::page_size),
+            )
+            .arm64(),
+            check(CheckId::WfeTraps, "/proc/cmdline", Judge::Host(arm64::wfe_traps)).causes(&[Cause::Idle]).removes(wfes).arm64(),
+            check(CheckId::GicTraps, "/proc/cmdline", Judge::Host(arm64::gic_traps)).causes(&[Cause::Apic, Cause::Ipi]).arm64(),
+            check(CheckId::Gicv4, "/proc/cmdline, /proc/PID/cmdline", Judge::Host(arm64::gicv4)).causes(&[Cause::HostInterrupt]).arm64(),
+            check(CheckId::StealTime, "/proc/PID/cmdline", Judge::Vm(arm64::steal_time)).arm64(),
         ],
     },
 ];

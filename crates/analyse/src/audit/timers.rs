@@ -51,12 +51,13 @@ fn clock(settings: &Settings, cheap: &[&str], fix: Fix) -> Found {
 }
 
 pub(super) fn host_clocksource(view: &View) -> Found {
-    let cheap = ["tsc", "tsc-early", "kvm-clock", "hyperv_clocksource_tsc_page"];
+    let cheap =
+        ["tsc", "tsc-early", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
     clock(view.host, &cheap, Fix::Write { path: files::CLOCKSOURCE.to_owned(), value: "tsc" })
 }
 
 pub(super) fn guest_clocksource(_: &View, guest: &Settings) -> Found {
-    let cheap = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
+    let cheap = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
     clock(guest, &cheap, Fix::Write { path: files::CLOCKSOURCE.to_owned(), value: "kvm-clock" })
 }
 

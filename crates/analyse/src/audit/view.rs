@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use vmtax_events::setting::cpuinfo::field;
+use vmtax_events::Isa;
+use vmtax_events::setting::cpuinfo::{self, field};
 use vmtax_events::setting::{Fact, Known, Kvm, KvmServer, Settings, Unknown, VmProcess, files};
 
-use super::{Found, Input, Seen, Vendor, What, vmm};
+use super::{Found, Input, Seen, Subject, Vendor, What, vmm};
 use crate::Ledger;
 use crate::host_pages::Judged;
 use crate::remedy::VmKind;
@@ -85,6 +86,21 @@ impl<'a> View<'a> {
             Ok("N" | "0") => Ok((false, fact)),
             _ => Err(Found::strange(fact)),
         }
+    }
+
+    /// Whose processor runs it. A VM's is that of the VMM's program, where no host is known; a guest's is its own.
+    pub(super) fn isa(&self, subject: Subject) -> Isa {
+        let of_settings = |settings: &Settings| {
+            let info = settings.text(files::CPUINFO).ok()?;
+            cpuinfo::is_arm64(info).then_some(Isa::Arm)
+        };
+        let of_vm = |pid| self.vms.iter().find(|vm| vm.pid == pid).and_then(vmm::isa);
+        let own = match subject {
+            Subject::Host => None,
+            Subject::Vm(pid) => of_vm(pid),
+            Subject::Guest => self.guest.and_then(of_settings),
+        };
+        own.or_else(|| of_settings(self.host)).unwrap_or(Isa::Unknown)
     }
 
     /// The host kernel's version.

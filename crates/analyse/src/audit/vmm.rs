@@ -1,5 +1,6 @@
 //! What a VMM's command line says of its VM. QEMU's words, and of others what is alike.
 
+use vmtax_events::Isa;
 use vmtax_events::setting::{Fact, VmProcess};
 
 use super::Seen;
@@ -90,6 +91,12 @@ pub(super) fn said(vm: &VmProcess, what: impl Into<Seen>) -> Fact<Seen> {
         vm.arguments.path.clone(),
         vm.arguments.value.as_ref().map(|_| what.into()).map_err(Clone::clone),
     )
+}
+
+/// The ISA of the VM, where the name of the VMM's program says it.
+pub(super) fn isa(vm: &VmProcess) -> Option<Isa> {
+    let words = vm.arguments.value.as_deref().ok()?;
+    words.first()?.ends_with("qemu-system-aarch64").then_some(Isa::Arm)
 }
 
 /// It is QEMU's command line, so an option that is absent has QEMU's default.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use vmtax_events::device::{looks_like_doorbell, looks_like_notification};
-use vmtax_events::{Detail, DetailKind, ExitKey};
+use vmtax_events::{Detail, DetailKind, ExitKey, Isa};
 
 use super::subject::{Subject, subject_of};
 use super::sums::total;
@@ -49,9 +49,11 @@ impl Beside {
                 .any(|key| key.detail.kind == DetailKind::MsrWrite && key.detail.value == 0x6e0),
             // Two and a half, where some are read for another purpose.
             hpet_timer: reads.saturating_mul(2) <= programmed.saturating_mul(5),
-            status: keys().filter_map(|key| status_of(key.detail)).collect(),
+            status: keys().filter_map(|key| status_of(key.reason.isa, key.detail)).collect(),
             mixed: keys()
-                .filter(|key| is_mmio(key.detail) && !looks_like_doorbell(key.detail))
+                .filter(|key| {
+                    is_mmio(key.detail) && !looks_like_doorbell(key.reason.isa, key.detail)
+                })
                 .map(|key| key.detail.value / NVME_BAR)
                 .collect(),
         }
@@ -85,10 +87,10 @@ fn reads_hpet(detail: Detail) -> bool {
 /// Where a virtio device that is notified here has its interrupt status, which nobody reads with MSI-X: QEMU and crosvm have it at
 /// 0x1000 and notifications at 0x3000, Cloud Hypervisor at 0x2000 and 0x6000, legacy virtio at ports 19 and 16 (virtio 1.2, 4.1.4.5; the
 /// VMMs' sources).
-fn status_of(detail: Detail) -> Option<Detail> {
+fn status_of(isa: Isa, detail: Detail) -> Option<Detail> {
     let page = detail.value & !0xfff;
     match (detail.kind, detail.value & 0x7000) {
-        _ if !looks_like_notification(detail) => None,
+        _ if !isa.facts().is_x86() || !looks_like_notification(isa, detail) => None,
         (DetailKind::PortOut, _) => Some(Detail::new(DetailKind::PortIn, detail.value + 3)),
         (_, 0x3000 | 0x7000) => Some(Detail::new(DetailKind::MmioRead, page - 0x2000)),
         (_, 0x6000) => Some(Detail::new(DetailKind::MmioRead, page - 0x4000)),

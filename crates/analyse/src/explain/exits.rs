@@ -221,5 +221,9 @@ pub(super) fn nesting(ledger: &Ledger) -> Step {
     };
     let step = Step::new(Question::Nesting, answer, says).evidence(evidence);
     let l2 = ledger.exits.keys().any(|key| key.level == Level::L2);
-    if l2 { step } else { step.next(Record::NestedExits) }
+    let record = match ledger.isa().facts().is_x86() {
+        true => Record::NestedExits,
+        false => Record::Nested,
+    };
+    if l2 { step } else { step.next(record) }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use vmtax_events::{Cause, Detail, Place, Reason};
+use vmtax_events::{Cause, Detail, Isa, Place, Reason};
 
 use super::burst::Burst;
 use super::certainty::Certainty;
@@ -211,7 +211,7 @@ pub enum Evidence {
         spent_ns: Option<(u64, u64)>,
     },
     /// What exits accessed, how often, and how long on average where that is known, ns: what takes most first.
-    Details(Most<(Detail, u64, Option<u64>)>),
+    Details(Isa, Most<(Detail, u64, Option<u64>)>),
     /// Host interrupts take this long on average, and the scheduler was not recorded, ns.
     LongInterrupts(u64),
     /// Interrupts of the guest's own that are injected by exits.
@@ -388,7 +388,7 @@ pub enum Evidence {
     /// A stretch in which exits take most of the time.
     Burst(Burst),
     /// An access that takes the VMM this long on average, ns.
-    SlowAccess(Detail, u64),
+    SlowAccess(Isa, Detail, u64),
     /// Halts, their mean time and the shortest, ns, and all other exits.
     HaltsAtOnce {
         /// Halts.
@@ -472,7 +472,7 @@ pub enum Evidence {
         all: f64,
     },
     /// Faults in the nested page tables, and how many a second.
-    Faults(u64, Option<f64>),
+    Faults(Isa, u64, Option<f64>),
     /// The results of a workload.
     Workload(Arc<Workload>),
 }
@@ -524,7 +524,8 @@ impl Finding {
 
     /// Adds remedies as their conditions allow.
     pub(super) fn advise(&mut self, ids: &[RemedyId], context: &Context) {
-        for remedy in ids.iter().map(|id| id.row()) {
+        let of_isa = |remedy: &&Remedy| remedy.is_of(context.vendor);
+        for remedy in ids.iter().map(|id| id.row()).filter(of_isa) {
             match remedy.applies_to(context) {
                 Applies::Yes => self.remedies.push(Advice { remedy, condition: None }),
                 Applies::If(condition) => {

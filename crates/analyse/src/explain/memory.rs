@@ -43,7 +43,7 @@ pub(super) fn step(ledger: &Ledger, base: Option<&Ledger>) -> Step {
     if faults > 0 {
         let length = ledger.length_ns().filter(|_| ledger.recording.emulated.is_none());
         let rate = length.map(|ns| faults as f64 * 1e9 / ns as f64);
-        evidence.push(Evidence::Faults(faults, rate));
+        evidence.push(Evidence::Faults(ledger.isa(), faults, rate));
     }
     let (answer, says, next) = match (is_small(ledger), small_by_faults(ledger)) {
         (Some(true), _) => (Answer::Yes, Says::SmallPages { by_faults: false }, None),
@@ -53,7 +53,13 @@ pub(super) fn step(ledger: &Ledger, base: Option<&Ledger>) -> Step {
             (Answer::Yes, Says::SmallPages { by_faults: true }, None)
         }
         // Memory that was touched before the recording began does not fault in it.
-        (None, None) => (Answer::Unknown, Says::UnknownPages, Some(Record::PageSizes)),
+        (None, None) => {
+            let next = match ledger.isa().facts().counts_pages() {
+                true => Record::PageSizes,
+                false => Record::HugePagesOfVmm,
+            };
+            (Answer::Unknown, Says::UnknownPages, Some(next))
+        }
     };
     let misses_more = base.and_then(|base| self::misses_more(ledger, base)) == Some(true);
     Step { question: Question::Memory, answer, says, evidence, next, misses_more }

@@ -226,8 +226,12 @@ pub enum Record {
     HotFunctionOfBase,
     /// The sizes of pages.
     PageSizes,
+    /// Huge pages of the VMM, where KVM has no counts.
+    HugePagesOfVmm,
     /// kvm:kvm_nested_vmexit.
     NestedExits,
+    /// The same of arm64: kvm:kvm_nested_eret, kvm:kvm_inject_nested_exception.
+    Nested,
     /// More repetitions.
     Repetitions,
 }

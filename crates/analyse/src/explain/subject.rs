@@ -5,7 +5,7 @@
 
 use vmtax_events::device::{looks_like_doorbell, looks_like_notification};
 use vmtax_events::{
-    Cause, Detail, DetailKind, Device, ExitKey, Isa, Level, Outcome, apic, svm, vmx,
+    Cause, Detail, DetailKind, Device, ExitKey, Isa, Level, Outcome, apic, arm, svm, vmx,
 };
 
 use crate::remedy::RemedyId;
@@ -26,6 +26,8 @@ vmtax_events::words! {
         Counters = "counters",
         /// CPUID.
         Cpuid = "cpuid",
+        /// Data aborts on arm64 whose addresses are not known.
+        DataAborts = "data-aborts",
         /// Writes to a debug port.
         DebugConsole = "debug-console",
         /// Registers of a device at an address of the guest's choice.
@@ -34,8 +36,12 @@ vmtax_events::words! {
         DirtyLogging = "dirty-logging",
         /// Registers and memory of a VGA.
         Display = "display",
+        /// Instruction fetches that fault on mapped memory on arm64.
+        ExecFaults = "exec-faults",
         /// QEMU's firmware configuration.
         FirmwareConfig = "firmware-config",
+        /// Registers of the interrupt controller of arm64.
+        Gic = "gic",
         /// STGI and CLGI of L1.
         Gif = "gif",
         /// Arming and expiry of the guest's timers.
@@ -50,12 +56,14 @@ vmtax_events::words! {
         HostInterrupts = "host-interrupts",
         /// Interrupts of the host by its other CPUs.
         HostIpis = "host-ipis",
+        /// Interrupts of the host on arm64, of which nothing says more.
+        HostIrqs = "host-irqs",
         /// Interrupts of the host by its timer.
         HostTick = "host-tick",
-        /// Hyper-V's MSRs for EOI, ICR and TPR.
-        HypervApic = "hyperv-apic",
         /// Other hypercalls.
         Hypercalls = "hypercalls",
+        /// Hyper-V's MSRs for EOI, ICR and TPR.
+        HypervApic = "hyperv-apic",
         /// Registers of an IDE disk.
         IdeDisk = "ide-disk",
         /// Writes to port 0x80.
@@ -79,10 +87,14 @@ vmtax_events::words! {
         MemoryFaults = "memory-faults",
         /// Nested page faults whose addresses are not known.
         MemoryOrDevice = "memory-or-device",
+        /// Device registers on arm64 that the kernel handles, or whose handler is not known.
+        Mmio = "mmio",
         /// Other MSRs.
         Msr = "msr",
         /// Other work of a nested hypervisor.
         Nesting = "nesting",
+        /// Work of a nested hypervisor on arm64.
+        NestingEl2 = "nesting-el2",
         /// APIC accesses and interrupt windows.
         NoVirtualApic = "no-virtual-apic",
         /// Queue notifications that the kernel handles.
@@ -107,20 +119,30 @@ vmtax_events::words! {
         SerialConsole = "serial-console",
         /// What nested paging makes superfluous.
         ShadowPaging = "shadow-paging",
+        /// Calls by HVC and SMC.
+        Smccc = "smccc",
         /// Hypercalls of contended locks.
         SpinlockKicks = "spinlock-kicks",
         /// PAUSE.
         Spinning = "spinning",
+        /// Faults on arm64 on memory that is not mapped.
+        Stage2Faults = "stage2-faults",
+        /// Other system registers of arm64.
+        Sysreg = "sysreg",
         /// Device accesses without an address.
         UnnamedDevice = "unnamed-device",
         /// MSRs without their numbers.
         UnnamedMsr = "unnamed-msr",
+        /// System registers whose encoding is not known.
+        UnnamedSysreg = "unnamed-sysreg",
         /// VMREAD and VMWRITE of L1.
         VmcsAccesses = "vmcs-accesses",
         /// VMLOAD and VMSAVE of L1.
         VmloadVmsave = "vmload-vmsave",
         /// VMware's backdoor port.
         VmwarePort = "vmware-port",
+        /// Waits for an event (WFE).
+        Wfe = "wfe",
     }
 }
 
@@ -183,6 +205,17 @@ impl Subject {
             | Subject::Conversions
             | Subject::Requests
             | Subject::Nesting
+            | Subject::DataAborts
+            | Subject::ExecFaults
+            | Subject::Gic
+            | Subject::HostIrqs
+            | Subject::Mmio
+            | Subject::NestingEl2
+            | Subject::Smccc
+            | Subject::Stage2Faults
+            | Subject::Sysreg
+            | Subject::UnnamedSysreg
+            | Subject::Wfe
             | Subject::Other => &[],
         }
     }
@@ -192,7 +225,7 @@ fn is(key: &ExitKey, on_vmx: u32, on_svm: u32) -> bool {
     match key.reason.isa {
         Isa::Vmx => key.reason.code == on_vmx,
         Isa::Svm => key.reason.code == on_svm,
-        Isa::Unknown => false,
+        Isa::Arm | Isa::Unknown => false,
     }
 }
 
@@ -218,11 +251,35 @@ const HPET_TIMERS: std::ops::RangeInclusive<u64> = 0xfed0_0100..=0xfed0_03ff;
 
 /// An exit's subject, by itself: [`super::beside`] has what others say of it.
 pub(super) fn subject_of(key: &ExitKey) -> Subject {
+    let subject = by_rules(key);
+    if key.reason.isa.facts().is_x86() { subject } else { elsewhere(subject, key) }
+}
+
+/// The subject elsewhere than on x86, where that of x86 says what is not so, or names what is not there.
+fn elsewhere(subject: Subject, key: &ExitKey) -> Subject {
+    match subject {
+        Subject::MemoryOrDevice => Subject::DataAborts,
+        Subject::MemoryFaults => Subject::Stage2Faults,
+        Subject::MappedFetches => Subject::ExecFaults,
+        Subject::NoVirtualApic => Subject::Gic,
+        Subject::HostInterrupts => Subject::HostIrqs,
+        Subject::Hypercalls | Subject::Conversions => Subject::Smccc,
+        Subject::Nesting => Subject::NestingEl2,
+        Subject::Notifications | Subject::DeviceRegisters if key.outcome != Outcome::User => {
+            Subject::Mmio
+        }
+        Subject::Halts if key.detail == Detail::new(DetailKind::Wait, arm::WFE) => Subject::Wfe,
+        other => other,
+    }
+}
+
+fn by_rules(key: &ExitKey) -> Subject {
     if key.ancillary_of.is_some() || key.level == Level::L2 && key.outcome == Outcome::L1 {
         return of_nesting(key);
     }
-    if let Some(device) = Device::of(key.detail) {
-        return of_device(device, key.detail);
+    let device = Device::of(key.reason.isa, key.detail);
+    if let Some(subject) = device.and_then(|device| of_device(device, key.detail)) {
+        return subject;
     }
     if let Some(word) = of_reason(key) {
         return word;
@@ -263,6 +320,8 @@ pub(super) fn subject_of(key: &ExitKey) -> Subject {
         Cause::Apic | Cause::IrqWindow => Subject::NoVirtualApic,
         Cause::Msr if key.detail.kind == DetailKind::None => Subject::UnnamedMsr,
         Cause::Msr => Subject::Msr,
+        Cause::Sysreg if key.detail.kind == DetailKind::None => Subject::UnnamedSysreg,
+        Cause::Sysreg => Subject::Sysreg,
         Cause::Cpuid => Subject::Cpuid,
         Cause::Pmu => Subject::Counters,
         Cause::NestedEntry | Cause::NestedAncillary => of_nesting(key),
@@ -309,9 +368,9 @@ fn of_nesting(key: &ExitKey) -> Subject {
     }
 }
 
-fn of_device(device: Device, detail: Detail) -> Subject {
+fn of_device(device: Device, detail: Detail) -> Option<Subject> {
     let reads = detail.is_write() == Some(false);
-    match device {
+    Some(match device {
         Device::Hpet if HPET_TIMERS.contains(&detail.value) => Subject::HpetTimer,
         Device::PmTimer | Device::Hpet => Subject::ClockReads,
         Device::Pit if reads => Subject::ClockReads,
@@ -335,18 +394,31 @@ fn of_device(device: Device, detail: Detail) -> Subject {
         | Device::Tpm
         | Device::Flash
         | Device::ChipSet => Subject::LegacyDevice,
-    }
+        Device::VirtUart => Subject::SerialConsole,
+        Device::VirtPciConfig => Subject::PciConfig,
+        Device::VirtFwCfg => Subject::FirmwareConfig,
+        Device::VirtAcpi => Subject::Acpi,
+        Device::VirtGic | Device::VirtGicV2m | Device::VirtIts => Subject::Gic,
+        Device::VirtRtc => Subject::Rtc,
+        // Who handles the access says more.
+        Device::VirtGpio
+        | Device::VirtSmmu
+        | Device::VirtioMmio
+        | Device::VirtPlatformBus
+        | Device::VirtPciMemory
+        | Device::VirtPciPorts => return None,
+    })
 }
 
 /// Of a device whose address was given out at boot.
 fn of_unknown_device(key: &ExitKey) -> Subject {
     match key.outcome {
         Outcome::Kernel if key.detail.is_write() == Some(true) => Subject::Notifications,
-        _ if looks_like_notification(key.detail) => match key.outcome {
+        _ if looks_like_notification(key.reason.isa, key.detail) => match key.outcome {
             Outcome::User => Subject::NotificationsToVmm,
             _ => Subject::QueueNotifications,
         },
-        _ if looks_like_doorbell(key.detail) => Subject::NvmeDoorbells,
+        _ if looks_like_doorbell(key.reason.isa, key.detail) => Subject::NvmeDoorbells,
         // Without an address there is no device to name, and nothing to change.
         _ if !matches!(
             key.detail.kind,
@@ -398,7 +470,7 @@ mod tests {
         let is_offered = |id: RemedyId, by: &dyn Fn(Subject) -> bool| {
             Subject::ALL.into_iter().any(|subject| by(subject) && subject.remedies().contains(&id))
         };
-        for isa in [Isa::Vmx, Isa::Svm] {
+        for isa in Isa::ALL {
             for code in 0..0x404 {
                 let reason = Reason { isa, code, flags: 0 };
                 let key = ExitKey {

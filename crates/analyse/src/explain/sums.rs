@@ -234,8 +234,7 @@ fn net_ns(key: &ExitKey, tally: &Tally, time: &vmtax_events::TimeRow, halting: u
 }
 
 fn is_halt(reason: Reason) -> bool {
-    use vmtax_events::{Isa, svm, vmx};
-    matches!((reason.isa, reason.code), (Isa::Vmx, vmx::HLT) | (Isa::Svm, svm::HLT | svm::IDLE_HLT))
+    reason.isa.facts().is_halt(reason.code, Detail::NONE)
 }
 
 /// Writes that are over before a VMM could have been asked end in the kernel, also where kvm_userspace_exit was not recorded.

@@ -13,8 +13,7 @@
 use std::collections::BTreeMap;
 
 use vmtax_events::{
-    AccessKey, Detail, DetailKind, ExitKey, Isa, Level, Losses, NO_VCPU, Outcome, Reason, Tally,
-    svm, vmx,
+    AccessKey, Detail, ExitKey, Isa, Level, Losses, NO_VCPU, Outcome, Reason, Tally,
 };
 
 /// Accesses above the count of their exits that still are of the same recording: some exits make two.
@@ -22,17 +21,6 @@ const ABOVE: u64 = 50;
 
 /// Said of tables of accesses without one of exits.
 pub const ACCESSES_ALONE: &str = "The tables count accesses and no exits by reason: add the text of `perf kvm stat report --event=vmexit` of the same recording, in the same file or as another file of `vmtax import`.";
-
-/// What kinds of access exits of a reason make. (Linux `arch/x86/kvm/{vmx/vmx,svm/svm}.c`: tables of exit handlers.)
-const REASONS: [(Isa, u32, &[DetailKind]); 7] = [
-    (Isa::Vmx, vmx::IO_INSTRUCTION, &[DetailKind::PortIn, DetailKind::PortOut]),
-    (Isa::Svm, svm::IOIO, &[DetailKind::PortIn, DetailKind::PortOut]),
-    (Isa::Vmx, vmx::MSR_READ, &[DetailKind::MsrRead]),
-    (Isa::Vmx, vmx::MSR_WRITE, &[DetailKind::MsrWrite]),
-    (Isa::Svm, svm::MSR, &[DetailKind::MsrRead, DetailKind::MsrWrite]),
-    (Isa::Vmx, vmx::EPT_MISCONFIG, &[DetailKind::MmioRead, DetailKind::MmioWrite]),
-    (Isa::Svm, svm::NPF, &[DetailKind::MmioRead, DetailKind::MmioWrite]),
-];
 
 /// Gives exits without a detail the details that tables of accesses count.
 pub(super) fn split(
@@ -47,8 +35,9 @@ pub(super) fn split(
         losses.missing.push(ACCESSES_ALONE.to_owned());
         return;
     }
-    for (isa, code, kinds) in REASONS {
-        let reason = Reason { isa, code, flags: 0 };
+    let kinds_of = |isa: Isa| isa.facts().accesses().iter().map(move |row| (isa, row));
+    for (isa, (code, kinds)) in Isa::ALL.into_iter().flat_map(kinds_of) {
+        let reason = Reason { isa, code: *code, flags: 0 };
         let of_kind = |key: &&AccessKey| kinds.contains(&key.detail.kind);
         let parts: Vec<(Detail, u64)> = accesses
             .iter()
@@ -146,6 +135,8 @@ fn take(from: &mut Tally, count: u64) -> Tally {
 
 #[cfg(test)]
 mod tests {
+    use vmtax_events::{DetailKind, svm, vmx};
+
     use super::*;
 
     fn tally(count: u64, time_ns: u64) -> Tally {

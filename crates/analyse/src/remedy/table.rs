@@ -18,13 +18,35 @@ fn is(key: &ExitKey, on_vmx: u32, on_svm: u32) -> bool {
     match key.reason.isa {
         Isa::Vmx => key.reason.code == on_vmx,
         Isa::Svm => key.reason.code == on_svm,
-        Isa::Unknown => false,
+        Isa::Arm | Isa::Unknown => false,
     }
 }
 
 fn pauses(key: &ExitKey) -> bool {
     is(key, vmx::PAUSE_INSTRUCTION, svm::PAUSE)
 }
+
+/// Remedies that are the same on every ISA: settings of schedulers, VMMs and devices. The others are settings of x86's KVM, CPUs
+/// or Linux, or nobody has shown that they help elsewhere.
+pub(super) const OF_ANY_ISA: &[RemedyId] = &[
+    RemedyId::VcpuPinning,
+    RemedyId::CpuIsolation,
+    RemedyId::IothreadPinning,
+    RemedyId::IrqThreads,
+    RemedyId::FewerVcpus,
+    RemedyId::CpuQuota,
+    RemedyId::KsmOff,
+    RemedyId::HaltPoll,
+    RemedyId::NoHaltPoll,
+    RemedyId::SerialConsole,
+    RemedyId::Ioeventfd,
+    RemedyId::Vhost,
+    RemedyId::ParavirtualDevice,
+    RemedyId::ResidentMemory,
+    RemedyId::NumaNode,
+    RemedyId::ThpDefer,
+    RemedyId::HugetlbMemory,
+];
 
 /// Every remedy, in the order of [`RemedyId`].
 pub const REMEDIES: &[Remedy] = &[

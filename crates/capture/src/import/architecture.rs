@@ -1,4 +1,4 @@
-//! Recordings of KVM on other architectures than x86: recognised, so that they are refused by name.
+//! Recordings of KVM on other architectures than x86 and arm64: recognised, so that they are refused by name.
 //!
 //! A recording says its architecture itself (perf's ARCH, trace-cmd's UNAME) or shows it in the fields and names of
 //! its tracepoints. All but s390 have an event `kvm_exit`, with fields and texts of their own.
@@ -11,29 +11,30 @@ struct Architecture {
     name: &'static str,
     /// How `uname -m` begins there.
     machines: &'static [&'static str],
-    /// Fields of which `kvm_exit` (or `kvm_guest_exit`) has one there, and not on x86.
-    fields: &'static [&'static str],
+    /// Fields that `kvm_exit` (or `kvm_guest_exit`) has there, and neither on x86 nor on arm64: all of one list.
+    fields: &'static [&'static [&'static str]],
     /// Names of tracepoints that KVM has nowhere else; with `_` at its end, how names begin. x86 has `kvm_enter_smm` until 5.13.
     events: &'static [&'static str],
     /// A word of the text of `kvm_exit` there.
     texts: &'static [&'static str],
 }
 
-/// Linux `arch/arm64/kvm/trace_arm.h`, `trace_handle_exit.h` (and `arch/arm/kvm/trace.h` until 5.6),
+/// Linux `arch/arm/kvm/trace.h` (until 5.6),
 /// `arch/riscv/kvm/trace.h`, `arch/s390/kvm/trace.h` and `trace-s390.h`, `arch/powerpc/kvm/trace_{hv,pr,booke}.h`,
 /// `arch/mips/kvm/trace.h`, `arch/loongarch/kvm/trace.h`. Fields and texts of the last two are the same.
 static ARCHITECTURES: &[Architecture] = &[
+    // Linux runs no VMs on 32-bit Arm since 5.7. Fields of `kvm_exit` had these names on arm64 too, once.
     Architecture {
-        name: "arm64",
-        machines: &["aarch64", "arm"],
-        fields: &["vcpu_pc", "esr_ec"],
-        events: &["kvm_arm_", "kvm_wfx_arm64", "kvm_hvc_arm64", "kvm_timer_", "vgic_"],
-        texts: &["HSR_EC:", "vcpu_pc=", "esr_ec="],
+        name: "32-bit Arm (or arm64, by an old kernel)",
+        machines: &["armv"],
+        fields: &[&["exit_reason", "vcpu_pc"]],
+        events: &["kvm_emulate_cp15_imp", "kvm_wfx", "kvm_hvc"],
+        texts: &["vcpu_pc="],
     },
     Architecture {
         name: "RISC-V",
         machines: &["riscv"],
-        fields: &["scause"],
+        fields: &[&["scause"]],
         events: &[],
         texts: &["SCAUSE:", "scause="],
     },
@@ -47,7 +48,7 @@ static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "PowerPC",
         machines: &["ppc", "powerpc"],
-        fields: &["exit_nr", "trap"],
+        fields: &[&["exit_nr"], &["trap"]],
         events: &[
             "kvm_guest_enter",
             "kvm_guest_exit",
@@ -76,13 +77,13 @@ static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "MIPS or LoongArch",
         machines: &[],
-        fields: &["pc", "reason"],
+        fields: &[&["pc"], &["reason"]],
         events: &["kvm_enter", "kvm_reenter", "kvm_out"],
         texts: &["]PC: 0x", "] PC: 0x", "pc="],
     },
 ];
 
-/// By `uname -m`. `None` for x86 and unknown ones.
+/// By `uname -m`. `None` for x86, arm64 and unknown ones.
 pub(super) fn of_machine(machine: &str) -> Option<&'static str> {
     name(|a| a.machines.iter().any(|start| machine.starts_with(start)))
 }
@@ -101,7 +102,8 @@ pub(super) fn of_event(event: &[u8]) -> Option<&'static str> {
 pub(super) fn of_exit_fields<'a>(
     fields: impl Iterator<Item = &'a str> + Clone,
 ) -> Option<&'static str> {
-    name(|a| fields.clone().any(|field| a.fields.contains(&field)))
+    let has = |wanted: &&str| fields.clone().any(|field| field == *wanted);
+    name(|a| a.fields.iter().any(|list| list.iter().all(has)))
 }
 
 /// By the text of `kvm_exit`.
@@ -119,7 +121,7 @@ pub(super) fn refuse(name: &str, offset: u64) -> Error {
         offset,
         item: "architecture",
         problem: format!(
-            "the recording is of KVM on {name}, whose exits are not supported; recordings of x86 (Intel VMX, AMD SVM) are read"
+            "the recording is of KVM on {name}, whose exits are not supported; recordings of x86 (Intel VMX, AMD SVM) and arm64 are read"
         ),
     }
 }
@@ -141,7 +143,6 @@ mod tests {
             ("kvm_booke206_ref_release", "PowerPC"),
             ("kvm_booke_queue_irqprio", "PowerPC"),
             ("kvm_exit_idle", "LoongArch"),
-            ("vgic_update_irq_pending", "arm64"),
         ] {
             assert_eq!(of_event(event.as_bytes()), Some(expected), "{event}");
         }
@@ -153,8 +154,8 @@ mod tests {
             ("x86_64", None),
             ("i686", None),
             ("", None),
-            ("aarch64", Some("arm64")),
-            ("armv7l", Some("arm64")),
+            ("aarch64", None),
+            ("armv7l", Some("32-bit Arm (or arm64, by an old kernel)")),
             ("riscv64", Some("RISC-V")),
             ("s390x", Some("s390")),
             ("ppc64le", Some("PowerPC")),
@@ -169,8 +170,10 @@ mod tests {
     #[test]
     fn texts() {
         for (text, expected) in [
-            (&b"TRAP: HSR_EC: 0x0024 (DABT_LOW), PC: 0x0000ffff8000"[..], Some("arm64")),
-            (b"ret=0 esr_ec=0x24 vcpu_pc=0xffff8000", Some("arm64")),
+            (
+                &b"exit_reason=36 vcpu_pc=0xffff8000"[..],
+                Some("32-bit Arm (or arm64, by an old kernel)"),
+            ),
             (b"SEPC:0x80200000, SCAUSE:0x15, STVAL:0x0, HTVAL:0x0, HTINST:0x0", Some("RISC-V")),
             (
                 b"exit=DATA_STORAGE | pc=0xc000 | msr=0x80 | dar=0x0 | srr1=0x0 | last_inst=0x0",

@@ -97,17 +97,21 @@ pub(crate) fn request(name: &str) -> Option<u64> {
 /// # Errors
 /// [`Error::Vendor`] when no other name tells and `isa` is unknown.
 pub(crate) fn vendor(names: impl Iterator<Item = Spelled>, isa: Isa) -> Result<Isa, Error> {
-    let (mut is_vmx, mut is_svm, mut is_either) = (false, false, false);
+    let (mut is_vmx, mut is_svm, mut is_arm, mut is_either) = (false, false, false, false);
     for name in names {
         match name {
-            Spelled::Sure(reason) if reason.isa == Isa::Vmx => is_vmx = true,
-            Spelled::Sure(_) => is_svm = true,
+            Spelled::Sure(reason) => {
+                is_vmx |= reason.isa == Isa::Vmx;
+                is_svm |= reason.isa == Isa::Svm;
+                is_arm |= reason.isa == Isa::Arm;
+            }
             Spelled::Either(..) => is_either = true,
         }
     }
     match (is_vmx, is_svm, isa) {
         (true, false, _) => Ok(Isa::Vmx),
         (false, true, _) => Ok(Isa::Svm),
+        (false, false, _) if is_arm && !is_either => Ok(Isa::Arm),
         (_, _, Isa::Unknown) if is_either => Err(Error::Vendor),
         (_, _, isa) => Ok(isa),
     }

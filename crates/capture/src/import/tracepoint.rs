@@ -11,7 +11,7 @@ pub(crate) mod table;
 use vmtax_events::{Isa, Kind, NO_VCPU, vmx};
 
 use crate::import::text::payload::MAX_FIELDS;
-use table::{Make, TRACEPOINTS, VCPU, reason};
+use table::{Make, POINTER_OR_VCPU, TRACEPOINTS, VCPU, reason, trap};
 
 /// Byte order of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,24 +150,27 @@ impl Decoder {
             make: None,
             next_comm,
         };
-        let Some(tracepoint) = TRACEPOINTS.iter().find(|t| t.name == name) else {
+        let mut of_name = TRACEPOINTS.iter().filter(|t| t.name == name).peekable();
+        if of_name.peek().is_none() {
             return Some(decoder);
-        };
+        }
+        let tracepoint = of_name.find(|t| t.is_for(|field| find(field).is_some()))?;
         let mut wanted: Vec<Option<Place>> = Vec::new();
-        for (n, field) in tracepoint.fields().enumerate() {
+        for field in tracepoint.fields() {
             let place = field.names.iter().find_map(|name| find(name));
             // `info1[8]` is an array of that name.
             let is_there = || {
                 let mut names = field_names(format).filter_map(|name| name.split('[').next());
                 names.any(|name| field.names.contains(&name))
             };
-            if place.is_none() && (n < tracepoint.required.len() || is_there()) {
+            if place.is_none() && is_there() {
                 return None;
             }
             wanted.push(place);
         }
         let common_pid = find("common_pid");
-        let vcpu = VCPU.names.iter().find_map(|name| find(name)).filter(|p| p.size <= 4);
+        let find_any = |field: table::Field| field.names.iter().find_map(|name| find(name));
+        let vcpu = find_any(VCPU).or_else(|| find_any(POINTER_OR_VCPU).filter(|p| p.size <= 4));
         let rip = tracepoint.rip.and_then(find);
         let used = wanted.iter().chain([&common_pid, &vcpu, &rip]).flatten();
         decoder.min_len = used.map(|p| p.end()).max().unwrap_or(0).max(8);
@@ -253,6 +256,7 @@ impl Decoder {
                 give(vcpu, Kind::Pio { write, size, port, count });
             }
             Make::OfReason(make) => give(vcpu, make(reason(value(1)?, value(0)?))),
+            Make::Trap => give(vcpu, trap(value(0)?, value(1)?)),
             Make::Each(make) => {
                 let mut values = [0; MAX_FIELDS];
                 for (n, slot) in values.iter_mut().enumerate() {

@@ -140,7 +140,7 @@ fn printf(format: &str, arguments: &[Value]) -> String {
         };
         let width: usize = width.trim_end_matches('l').parse().unwrap_or(0);
         match (kind, value) {
-            ("s", Value::Text(text)) => out += text,
+            ("s" | "c", Value::Text(text)) => out += text,
             ("d" | "u", Value::Number(n)) => out += &n.to_string(),
             // No prefix before a zero, as vsnprintf has it.
             ("x", Value::Number(n)) if alternate && *n != 0 => out += &format!("{n:#0width$x}"),
@@ -174,6 +174,10 @@ fn tokens(mut text: &str) -> Vec<Token> {
             let (inside, rest) = rest.split_once('"').unwrap();
             tokens.push(Token::Text(inside.to_owned()));
             text = rest;
+        } else if let Some(rest) = text.strip_prefix('\'') {
+            let (inside, rest) = rest.split_once('\'').unwrap();
+            tokens.push(Token::Text(inside.to_owned()));
+            text = rest;
         } else if first.is_ascii_alphanumeric() || first == '_' {
             let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
             let (word, rest) = text.split_at(end.unwrap_or(text.len()));
@@ -193,6 +197,14 @@ fn tokens(mut text: &str) -> Vec<Token> {
         }
     }
 }
+
+/// Linux arch/arm64/include/asm/ptrace.h, `enum exception_type`.
+const ENUMERATORS: [(&str, i128); 4] = [
+    ("except_type_sync", 0),
+    ("except_type_irq", 0x80),
+    ("except_type_fiq", 0x100),
+    ("except_type_serror", 0x180),
+];
 
 struct Parser<'a> {
     tokens: &'a [Token],
@@ -228,6 +240,11 @@ impl Parser<'_> {
         let condition = self.binary(0);
         if !self.take("?") {
             return condition;
+        }
+        // GNU C's `a ?: b`.
+        if self.take(":") {
+            let otherwise = self.expression();
+            return if condition == Value::Number(0) { otherwise } else { condition };
         }
         let yes = self.expression();
         self.expect(":");
@@ -293,7 +310,10 @@ impl Parser<'_> {
                 self.at += 1;
                 self.values.get(field).cloned().unwrap_or(Value::Number(0))
             }
-            Token::Word(word) => self.call(&word),
+            Token::Word(word) => match ENUMERATORS.iter().find(|(name, _)| *name == word) {
+                Some((_, value)) => Value::Number(*value),
+                None => self.call(&word),
+            },
             Token::Sign(sign) => panic!("{sign} where a value is expected"),
         }
     }
@@ -302,6 +322,11 @@ impl Parser<'_> {
     fn call(&mut self, name: &str) -> Value {
         self.expect("(");
         let value = self.expression().number();
+        // Linux include/linux/string_choices.h.
+        if name == "str_read_write" {
+            self.expect(")");
+            return Value::Text(if value == 0 { "write" } else { "read" }.to_owned());
+        }
         let is_flags = match name {
             "__print_flags" => true,
             "__print_symbolic" => false,

@@ -17,6 +17,26 @@ fn dump(text: &str, isa: Isa) -> Result<(Vec<(Reason, u64)>, Imported), Error> {
     Ok((rows.collect(), imported))
 }
 
+/// Maps by the fields of `kvm_exit` on arm64: `esr_ec`, both numbers, and names.
+#[test]
+fn bpftrace_dumps_of_arm64() {
+    let arm = |code| Reason { isa: Isa::Arm, code, flags: 0 };
+    let (mut rows, imported) =
+        dump("@[36]: 500\n@[24]: 400\n@[0]: 101\n@[26]: 5\n", Isa::Arm).unwrap();
+    rows.sort();
+    let names: Vec<_> = rows.iter().map(|(reason, n)| (reason.name().into_owned(), *n)).collect();
+    let expected = [("SYS64", 400), ("ERET", 5), ("DABT_LOW", 500), ("no class", 101)];
+    assert_eq!(names, expected.map(|(name, n)| (name.to_owned(), n)));
+    assert!(imported.losses.notes.is_empty(), "{:?}", imported.losses.notes);
+    let (mut rows, _) = dump("@[2, 36]: 500\n@[0, 0]: 101\n@[2, 1]: 100\n", Isa::Arm).unwrap();
+    rows.sort();
+    assert_eq!(rows, [(arm(1), 100), (arm(36), 500), (arm(256), 101)]);
+    let (mut rows, _) = dump("@[DABT_LOW]: 3\n@[SYS64]: 2\n@[WFx]: 1\n", Isa::Unknown).unwrap();
+    rows.sort();
+    assert_eq!(rows, [(arm(1), 1), (arm(24), 2), (arm(36), 3)]);
+    assert!(matches!(dump("@[36]: 5\n@[24]: 4\n", Isa::Unknown), Err(Error::Vendor)));
+}
+
 #[test]
 fn bpftrace_dumps() {
     // The plain VM of the oneDNN-on-TDX report.
@@ -104,7 +124,10 @@ fn bare_numbers_of_one_vendor() {
             }
             Err(error) => {
                 assert_eq!(isa, Isa::Unknown, "{text}: {error}");
-                assert!(error.to_string().contains("--isa intel or --isa amd"), "{error}");
+                assert!(
+                    error.to_string().contains("--isa intel, --isa amd or --isa arm64"),
+                    "{error}"
+                );
             }
         }
     }

@@ -23,6 +23,8 @@ files! {
     THP = "/sys/kernel/mm/transparent_hugepage/enabled";
     /// The same for pages of 2 MiB, in kernels that tell sizes apart.
     THP_2M = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled";
+    /// Bytes of a transparent huge page.
+    THP_SIZE = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
     /// Whether a fault waits for a huge page.
     THP_DEFRAG = "/sys/kernel/mm/transparent_hugepage/defrag";
     /// Transparent huge pages of shared memory.

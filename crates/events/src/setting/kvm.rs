@@ -19,7 +19,7 @@ pub struct Kvm {
     pub device: bool,
     /// The module `kvm`, and those with its prefix that drive a kind of virtualization: `kvm_intel`, `kvm_amd`, others.
     pub modules: Known<Vec<Module>>,
-    /// The virtualization that the processor's flags show: none, or unknown.
+    /// The virtualization that the processor's flags (or fields of its own) show: none, or unknown.
     pub processor: Known<Option<Isa>>,
     /// The folder with KVM's tracepoints.
     pub tracepoints: Known<String>,
@@ -28,7 +28,7 @@ pub struct Kvm {
 /// What serves, as far as recording exits goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server<'a> {
-    /// `kvm_intel` or `kvm_amd`: exits by VMX or SVM.
+    /// `kvm_intel` or `kvm_amd`: exits by VMX or SVM. On arm64 `kvm`.
     Hardware(Isa, &'a Module),
     /// Another module, whose exits are not known.
     Other(&'a Module),
@@ -81,6 +81,12 @@ impl Kvm {
         // Where both are built in the processor decides, which may also have neither.
         if self.processor == Ok(Some(Isa::Svm)) {
             vendors.reverse();
+        }
+        // KVM has no other module on arm64.
+        if self.processor == Ok(Some(Isa::Arm))
+            && let Some(module) = self.module(CORE)
+        {
+            return Server::Hardware(Isa::Arm, module);
         }
         let other = modules.iter().find(|module| ![CORE, INTEL, AMD].contains(&&*module.name));
         for (isa, module) in vendors {
@@ -146,6 +152,8 @@ mod tests {
             (&["kvm"], &svm, false, "unnamed"),
             (&[], &none, true, "unnamed"),
             (&[], &svm, false, "nothing"),
+            (&["+kvm"], &Ok(Some(Isa::Arm)), true, "arm64 kvm"),
+            (&[], &Ok(Some(Isa::Arm)), true, "unnamed"),
         ] {
             assert_eq!(server(modules, processor.clone(), device), expected, "{modules:?}");
         }

@@ -71,6 +71,8 @@ struct Has {
     end: bool,
     hyperv: bool,
     clock: bool,
+    /// Of the VM: `x86_64`, `aarch64`.
+    arch: Option<String>,
 }
 
 #[derive(Default)]
@@ -161,6 +163,7 @@ impl Domain {
                 self.cpu.push(format!("{}={}", of("name"), if is_on { "on" } else { "off" }));
             }
             "domain" => self.has.domain = Some(of("type")),
+            "type" if self.is_in("os") => self.has.arch = Some(of("arch")),
             "hyperv" => self.has.hyperv = true,
             "timer" => self.timer(&of("name"), &of("present"), &of("tickpolicy")),
             "clock" => {
@@ -294,7 +297,11 @@ impl Domain {
         let mut cpu = self.cpu;
         // A part of a domain does not say what the other parts have.
         let is_part = !self.has.end;
-        let program = if is_part { PART } else { "qemu-system-x86_64" };
+        let program = match self.has.arch.as_deref() {
+            _ if is_part => PART,
+            Some("aarch64") => "qemu-system-aarch64",
+            _ => "qemu-system-x86_64",
+        };
         let mut words = vec![program.to_owned()];
         if is_part && !self.has.hyperv {
             cpu.retain(|word| !word.starts_with("hv-"));

@@ -66,7 +66,7 @@ fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
     let kernel = settings.text(files::RELEASE).unwrap_or("unknown");
     let mut host = format!("kernel {}", printable(&short(kernel)));
     if !model.is_empty() {
-        host += &format!(", {}", printable(&short(model)));
+        host += &format!(", {}", printable(&short(&model)));
     }
     let is_known = settings.iter().next().is_some();
     if is_known {

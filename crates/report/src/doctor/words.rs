@@ -261,6 +261,24 @@ fn what(what: &What) -> String {
         What::CgroupOne => "no cgroup2 is mounted".into(),
         What::StartsWithoutMove => "starting a VM moves no thread between cgroups on this kernel, or nothing makes that quicker".into(),
         What::StartsUnknown => "whether this kernel waits for a move between cgroups when a VM starts depends on its patch level".into(),
+        What::KvmAtEl2 => "the host runs at EL2 (VHE) where the processor has it, which is the default".into(),
+        What::KvmNested => "the host runs at EL2 (VHE), and VMs may have EL2 of their own".into(),
+        What::HostAtEl1 => "the host runs at EL1: KVM switches from EL2 to it and back at each exit".into(),
+        What::ProtectedHost => "EL2 is kept apart from the host (pKVM): each exit of each VM passes through it".into(),
+        What::KvmOff => "KVM is off".into(),
+        What::PageSize { page, huge } => format!("pages are of {}, so that a transparent huge page has {}", size(*page), size(*huge)),
+        What::WfeByTasks => "WFE is an exit only where other tasks wait for the CPU (the kernel's default)".into(),
+        What::WfeNeverTraps => "WFE is no exit".into(),
+        What::WfeAlwaysTraps => "each WFE of a guest is an exit, also where no other task waits for the CPU".into(),
+        What::GicTraps => "accesses of the GIC's CPU interface are exits".into(),
+        What::NoGicTraps => "no word lets accesses of the GIC's CPU interface be exits (a defect of the processor may: the kernel's log says it)".into(),
+        What::Gicv4 => "KVM may let a GICv4 deliver interrupts of passed-through devices".into(),
+        What::NoGicv4 => "KVM delivers interrupts of passed-through devices itself; whether the GIC could (GICv4) is in the kernel's log alone".into(),
+        What::NothingPassedThrough => "no VM has a passed-through device".into(),
+        What::PerhapsPassedThrough => "it is unknown whether a VM has a passed-through device".into(),
+        What::StealTimeOfOtherVmm => "the option is known for QEMU alone, and this is another VMM".into(),
+        What::NoStealTime => "the guest is not told how long its vCPUs wait for CPUs: it takes that for its own time".into(),
+        What::StealTime => "the guest is told how long its vCPUs wait for CPUs (QEMU's default)".into(),
         What::Mitigations => "recorded, because they must be equal in comparisons".into(),
     }
 }
@@ -371,7 +389,7 @@ pub fn fix_line(fix: &Fix) -> String {
             let more = if tids.len() > 16 { " ..." } else { "" };
             format!("taskset -pc CPU TID, for the threads {}{more}", shown.join(" "))
         }
-        Fix::Advice(advice) => self::advice(*advice).to_owned(),
+        Fix::Advice(advice) => self::advice(*advice),
     };
     printable(&line)
 }
@@ -391,8 +409,8 @@ fn start(how: Start) -> &'static str {
     }
 }
 
-fn advice(advice: Advice) -> &'static str {
-    match advice {
+fn advice(advice: Advice) -> String {
+    let text = match advice {
         Advice::OpenVhost => "modprobe vhost_net, and let the VMM open /dev/vhost-net",
         Advice::PinOrHaltpoll => {
             "pin the vCPUs to their own CPUs, or use haltpoll instead of idle=poll"
@@ -431,5 +449,9 @@ fn advice(advice: Advice) -> &'static str {
         Advice::UpdateMicrocode => {
             "install the distribution's microcode package, or a newer firmware, and boot"
         }
-    }
+        Advice::WithoutWord(word) => {
+            return format!("take {word} off the host's kernel command line");
+        }
+    };
+    text.to_owned()
 }

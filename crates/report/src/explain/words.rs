@@ -330,7 +330,13 @@ pub(crate) fn record(record: Record) -> &'static str {
         Record::PageSizes => {
             "`vmtax pages` on the host while the VM runs, then `vmtax import --stats`"
         }
+        Record::HugePagesOfVmm => {
+            "AnonHugePages in /proc/PID/smaps_rollup of the VMM; KVM has no counts of mapped pages on this architecture"
+        }
         Record::NestedExits => "a recording with kvm:kvm_nested_vmexit (`perf record -e 'kvm:*'`)",
+        Record::Nested => {
+            "a recording with kvm:kvm_nested_eret and kvm:kvm_inject_nested_exception (`perf record -e 'kvm:*'`)"
+        }
         Record::Repetitions => "each setup at least five times: one run has no spread",
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn sections(doc: &Document) -> Vec<Section> {
         .enumerate()
         .map(|(index, table)| {
             let id = format!("table-{index}-{}", table.kind.name());
-            let words = names::table_words(table.kind);
+            let words = names::words_of(table);
             let body = html! {
                 h2 id={ (id) "-title" } { (names::title(table)) }
                 @if table.rows.is_empty() {

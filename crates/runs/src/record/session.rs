@@ -339,5 +339,5 @@ pub(super) fn facts(recorder: &Recorder) -> Facts {
 
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    vmtax_events::setting::cpuinfo::model(&info).to_owned()
+    vmtax_events::setting::cpuinfo::model(&info)
 }

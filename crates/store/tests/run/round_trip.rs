@@ -247,7 +247,7 @@ fn empty_tallies_and_runs_without_rows() {
 fn events_of_every_kind() {
     let kinds = samples::every_kind();
     let variants: HashSet<_> = kinds.iter().map(mem::discriminant).collect();
-    assert_eq!(variants.len(), 25, "samples::every_kind misses a variant");
+    assert_eq!(variants.len(), 28, "samples::every_kind misses a variant");
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
     let mut writer = Writer::create(&folder, &options()).unwrap();
@@ -279,7 +279,7 @@ fn events_only_when_asked_for() {
 #[test]
 fn stored_words_do_not_change() {
     assert_eq!(samples::LEVELS.map(|l| l.name()), ["L1", "L2", "unknown"]);
-    assert_eq!(samples::ISAS.map(|i| i.name()), ["vmx", "svm", "unknown"]);
+    assert_eq!(samples::ISAS.map(|i| i.name()), ["vmx", "svm", "arm64", "unknown"]);
     let outcomes = ["kernel", "user", "halted", "l1", "unknown"];
     assert_eq!(Better::ALL.map(Better::name), ["lower", "higher", "neither"]);
     assert_eq!(samples::OUTCOMES.map(|o| o.name()), outcomes);
@@ -287,7 +287,7 @@ fn stored_words_do_not_change() {
     let expected = "none msr-read msr-write port-in port-out mmio-read mmio-write page-fault \
                     hypercall hyperv-hypercall xen-hypercall cpuid cr-read cr-write apic-read \
                     apic-write ghcb ghcb-msr tdvmcall vmcs-field overflow halt memory-fault to-private to-shared pre-fault \
-                    mapped-fault mapped-fetch interrupt";
+                    mapped-fault mapped-fetch interrupt sysreg-read sysreg-write smccc wait";
     assert_eq!(kinds.join(" "), expected);
 }
 

@@ -13,7 +13,7 @@ use vmtax_store::{CreateOptions, ReadReport, Run, Writer};
 pub(crate) const LEVELS: [Level; 3] = [Level::L1, Level::L2, Level::Unknown];
 pub(crate) const OUTCOMES: [Outcome; 5] =
     [Outcome::Kernel, Outcome::User, Outcome::Halted, Outcome::L1, Outcome::Unknown];
-pub(crate) const ISAS: [Isa; 3] = [Isa::Vmx, Isa::Svm, Isa::Unknown];
+pub(crate) const ISAS: [Isa; 4] = Isa::ALL;
 
 pub(crate) fn options() -> CreateOptions {
     CreateOptions {
@@ -130,7 +130,7 @@ pub(crate) fn event(n: u64) -> Event {
 
 /// Every kind of event with its choices, with the smallest and the largest numbers.
 pub(crate) fn every_kind() -> Vec<Kind> {
-    let mut kinds = vec![Kind::Entry, Kind::NestedEnter, Kind::ThreadEnd];
+    let mut kinds = vec![Kind::Entry, Kind::NestedEnter, Kind::ThreadEnd, Kind::Runs];
     for (i, n) in [0, u64::MAX].into_iter().enumerate() {
         let (n32, n16, n8) = (n as u32, n as u16, n as u8);
         let write = i == 1;
@@ -143,9 +143,12 @@ pub(crate) fn every_kind() -> Vec<Kind> {
         for access in [MmioAccess::UnsatisfiedRead, MmioAccess::Read, MmioAccess::Write] {
             kinds.push(Kind::Mmio { access, len: n32, gpa: n });
         }
-        for interface in
-            [HypercallInterface::Kvm, HypercallInterface::HyperV, HypercallInterface::Xen]
-        {
+        for interface in [
+            HypercallInterface::Kvm,
+            HypercallInterface::HyperV,
+            HypercallInterface::Xen,
+            HypercallInterface::Smccc,
+        ] {
             kinds.push(Kind::Hypercall { interface, number: n });
         }
         for errno in [0, -4, i32::MIN, i32::MAX] {
@@ -165,6 +168,8 @@ pub(crate) fn every_kind() -> Vec<Kind> {
             Kind::GhcbMsr { value: n },
             Kind::Tdvmcall { leaf: n },
             Kind::VmcsField { write, field: n32 },
+            Kind::Sysreg { write, register: n32 },
+            Kind::Wait { for_event: write },
             Kind::Wakeup { ns: n, polled: write },
             Kind::Switch { next_tid: n32, preempted: write },
             Kind::Lost { count: n },

@@ -200,7 +200,7 @@ fn inputs_that_cannot_be_compared() {
             (
                 "diff plain td",
                 2,
-                "plain: has numeric exit reasons, which differ between Intel and AMD; name the vendor with --isa intel or --isa amd",
+                "plain: has numeric exit reasons, which differ between Intel, AMD and arm64; name it with --isa intel, --isa amd or --isa arm64",
             ),
             ("diff plain none --isa vmx", 3, "none: cannot be read: No such file*"),
             (

@@ -50,7 +50,7 @@ fn a_wrong_flag_is_a_usage_error() {
         ("report good --interval 99999999999s", "invalid value '99999999999s' for*: use a*"),
         (
             "report good --isa arm",
-            "invalid value 'arm' for '--isa <intel|amd>': use intel (VMX) or amd (SVM)*",
+            "invalid value 'arm' for '--isa <intel|amd|arm64>': use intel (VMX), amd (SVM) or arm64*",
         ),
         ("import good -o new --label x", "invalid value 'x' for '--label <KEY=VALUE>': use*"),
         ("import good -o new --label =x", "invalid value '=x' for '--label <KEY=VALUE>': use*"),

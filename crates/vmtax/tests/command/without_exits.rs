@@ -107,17 +107,17 @@ fn vms_beyond_those_that_are_followed_are_a_loss_by_name() {
 #[test]
 fn other_architectures_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let line = "            vmm   109 [000]    10.659558: kvm:kvm_exit: TRAP: HSR_EC: 0x0024 (DABT_LOW), PC: 0x0000ffff80001000\n";
-    std::fs::write(folder.path().join("arm.txt"), line).unwrap();
-    let sentence = "arm.txt: at byte 0: architecture: the recording is of KVM on arm64, whose exits are not supported; recordings of x86 (Intel VMX, AMD SVM) are read";
+    let line = "            vmm   109 [000]    10.659558: kvm:kvm_exit: SEPC:0x80200000, SCAUSE:0x15, STVAL:0x0, HTVAL:0x0, HTINST:0x0\n";
+    std::fs::write(folder.path().join("riscv.txt"), line).unwrap();
+    let sentence = "riscv.txt: at byte 0: architecture: the recording is of KVM on RISC-V, whose exits are not supported; recordings of x86 (Intel VMX, AMD SVM) and arm64 are read";
     check(
         &Program::new(),
         folder.path() as &Path,
         &[
-            ("report arm.txt", 4, sentence),
-            ("import arm.txt -o run", 4, sentence),
-            ("explain arm.txt", 4, sentence),
-            ("diff arm.txt arm.txt", 4, sentence),
+            ("report riscv.txt", 4, sentence),
+            ("import riscv.txt -o run", 4, sentence),
+            ("explain riscv.txt", 4, sentence),
+            ("diff riscv.txt riscv.txt", 4, sentence),
         ],
     );
 }

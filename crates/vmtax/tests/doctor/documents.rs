@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
-use vmtax_analyse::audit::RULES;
+use vmtax_analyse::audit::{Isas, RULES};
 use vmtax_analyse::remedy::REMEDIES;
 use vmtax_report::doctor::words;
 use vmtax_report::explain::whole_trial;
@@ -35,9 +35,14 @@ fn table() -> String {
             let mark = if check.confidential { " †" } else { "" };
             writeln!(
                 text,
-                "| `{}`{mark} | {} | {} | {} | |",
+                "| `{}`{mark} | {}{} | {} | {} | |",
                 check.id.name(),
                 check.place(),
+                match check.isas {
+                    Isas::Any => "",
+                    Isas::X86 => ", x86",
+                    Isas::Arm64 => ", arm64",
+                },
                 check.files,
                 causes.join(", ")
             )
@@ -164,6 +169,6 @@ fn ids_are_plain_and_stand_once() {
     let plain =
         |id: &&str| id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
     assert!(ids.iter().all(plain) && RULES.iter().all(|rule| plain(&rule.id.name())));
-    // One row for each row of the list that the table was made from, and two for how VMs are started.
-    assert_eq!(RULES.len(), 26);
+    // One row for each row of the list that the table was made from, two for how VMs are started, and one of arm64.
+    assert_eq!(RULES.len(), 27);
 }

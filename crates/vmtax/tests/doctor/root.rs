@@ -102,6 +102,35 @@ const AMD: &[(&str, &str)] = &[
     ("/sys/module/kvm_amd/parameters/sev_snp", "N\n"),
 ];
 
+/// As Debian's kernel 7.3 for arm64 has it, where KVM is built in and has few parameters.
+const ARM64: &[(&str, &str)] = &[
+    (
+        "/proc/cpuinfo",
+        "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics\n\
+         CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n\n\
+         processor\t: 1\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n",
+    ),
+    ("/sys/module/kvm/parameters/halt_poll_ns", "200000\n"),
+    ("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n"),
+    ("/sys/devices/system/clocksource/clocksource0/current_clocksource", "arch_sys_counter\n"),
+];
+
+/// What its VM is started with.
+const QEMU_ARM64: &str = "/usr/bin/qemu-system-aarch64 -name guest=web,debug-threads=on -machine virt,gic-version=host -accel kvm -cpu host \
+    -netdev tap,id=n0,vhost=on -device virtio-net-pci,netdev=n0 -object iothread,id=io0 \
+    -device virtio-blk-pci,drive=d0,iothread=io0";
+
+const GUEST_ARM64: &[(&str, &str)] = &[
+    ("/proc/cpuinfo", "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"),
+    ("/proc/cmdline", "root=/dev/vda1\n"),
+    ("/proc/sys/kernel/osrelease", "7.3.4\n"),
+    ("/proc/sys/kernel/nmi_watchdog", "0\n"),
+    ("/sys/devices/system/cpu/nohz_full", "1-3\n"),
+    ("/sys/devices/system/clocksource/clocksource0/current_clocksource", "arch_sys_counter\n"),
+    ("/sys/kernel/debug/swiotlb/io_tlb_nslabs", "32768\n"),
+    ("/sys/kernel/debug/swiotlb/io_tlb_used_hiwater", "1200\n"),
+];
+
 const GUEST: &[(&str, &str)] = &[
     (
         "/proc/cpuinfo",
@@ -137,6 +166,24 @@ impl Root {
     /// The same with an AMD processor.
     pub(crate) fn amd() -> Root {
         Root::of(&[COMMON, AMD]).vm()
+    }
+
+    /// A host with arm64 processors.
+    pub(crate) fn arm64() -> Root {
+        let of_x86 = [
+            "/sys/module/kvm/",
+            "/sys/devices/system/cpu/vulnerabilities/",
+            "/sys/kernel/debug/kvm/4711-11/pages",
+        ];
+        let root = of_x86.iter().fold(Root::of(&[COMMON]).vm(), |root, start| root.without(start));
+        let root = ARM64.iter().fold(root, |root, (path, text)| root.with(path, text));
+        root.with("/sys/devices/system/cpu/vulnerabilities/spectre_v2", "Mitigation: CSV2, BHB\n")
+            .qemu(QEMU_ARM64)
+    }
+
+    /// Its guest.
+    pub(crate) fn guest_arm64() -> Root {
+        Root::of(&[GUEST_ARM64])
     }
 
     /// A guest, everything as wanted.

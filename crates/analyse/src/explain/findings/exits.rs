@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vmtax_events::tdx::{self, Reporting};
-use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Reason, Tally, apic};
+use vmtax_events::{Cause, Detail, DetailKind, Device, ExitKey, Isa, Reason, Tally, apic};
 
 use super::super::certainty::Certainty;
 use super::super::finding::{Evidence, Finding, Found, Most};
@@ -116,9 +116,11 @@ fn slow(sums: &Sums) -> Option<Finding> {
     (matters && !slow.is_empty()).then(|| {
         let mut finding = Finding::new(Found::SlowRegisters, Certainty::Certain);
         let lines = slow.iter().take(NAMED);
+        let isa = sums.by_subject.values().map(isa_of).find(|isa| *isa != Isa::Unknown);
+        let isa = isa.unwrap_or(Isa::Unknown);
         finding
             .evidence
-            .extend(lines.map(|(detail, _, each)| Evidence::SlowAccess(*detail, *each)));
+            .extend(lines.map(|(detail, _, each)| Evidence::SlowAccess(isa, *detail, *each)));
         finding.weight = 0.001;
         finding
     })
@@ -145,6 +147,16 @@ fn reasons(sum: &Sum) -> Most<Reason> {
     Most::of(all.into_iter().map(|(reason, _)| *reason).collect(), NAMED)
 }
 
+/// Some of the addresses are those of virtio devices, as far as their place says so.
+fn has_virtio(sum: &Sum) -> bool {
+    let isa = isa_of(sum);
+    sum.details.keys().any(|detail| Device::of(isa, *detail) == Some(Device::VirtioMmio))
+}
+
+fn isa_of(sum: &Sum) -> Isa {
+    sum.reasons.keys().next().map_or(Isa::Unknown, |reason| reason.isa)
+}
+
 /// What the exits accessed, what takes most first; `None` where no detail is known.
 fn details(sum: &Sum, timed: bool) -> Option<Evidence> {
     let of_time = |ns: u64| if timed { ns } else { 0 };
@@ -156,7 +168,7 @@ fn details(sum: &Sum, timed: bool) -> Option<Evidence> {
     let each = |(detail, count, ns)| (detail, count, timed.then(|| ns / u64::max(count, 1)));
     let mut most = Most::of(all.into_iter().map(each).collect(), NAMED);
     most.named.retain(|(detail, ..)| detail.kind != DetailKind::Overflow);
-    (!most.named.is_empty()).then_some(Evidence::Details(most))
+    (!most.named.is_empty()).then_some(Evidence::Details(isa_of(sum), most))
 }
 
 /// Writes to port 0x402 that a release build of firmware does at a boot: Debian's SeaBIOS 1.16.2 wrote 145 to 712 times on an emulated
@@ -202,7 +214,10 @@ fn fitting(
         }
         // A register that is read is no queue's notification.
         Subject::DeviceRegisters if sum.details.keys().any(|one| one.is_write() != Some(true)) => {
-            ids.retain(|id| *id != RemedyId::Ioeventfd);
+            ids.retain(|id| {
+                *id != RemedyId::Ioeventfd
+                    && !(has_virtio(sum) && *id == RemedyId::ParavirtualDevice)
+            });
         }
         Subject::MemoryFaults => {
             of_faults(ledger, (sum, sums), &mut ids, evidence);

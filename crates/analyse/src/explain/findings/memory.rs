@@ -83,7 +83,8 @@ pub(in crate::explain) fn refaults(ledger: &Ledger) -> Option<Evidence> {
 pub(in crate::explain) fn small_by_faults(ledger: &Ledger) -> Option<Evidence> {
     let regions = faults_by_region(ledger);
     let often = regions.values().filter(|count| **count >= FAULTS_OF_4K).count();
-    if refaults(ledger).is_some() {
+    // Other hosts have other pages than of 4 KiB.
+    if refaults(ledger).is_some() || !ledger.isa().facts().is_x86() {
         return None;
     }
     let faults = FAULTS_OF_4K;

@@ -109,7 +109,7 @@ impl Key {
             return Key::Foreign;
         };
         match (number(first).is_some(), number(second).is_some()) {
-            (true, true) => Key::Ambiguous,
+            (true, true) => of_pair(first, second, isa).map_or(Key::Ambiguous, Key::Reason),
             (_, false) if named(second).is_some() => {
                 named(second).map_or(Key::Foreign, Key::WithMore)
             }
@@ -117,6 +117,12 @@ impl Key {
             _ => Key::Foreign,
         }
     }
+}
+
+/// Two numbers, where they are one exit reason together.
+fn of_pair(first: &[u8], second: &[u8], isa: Isa) -> Option<Code> {
+    let code = isa.facts().code_of_pair(number_u32(first)?, number_u32(second)?)?;
+    Some(Code::Named(Spelled::Sure(Reason { isa, code, flags: 0 })))
 }
 
 fn named(key: &[u8]) -> Option<Code> {
@@ -150,6 +156,9 @@ fn scaled(word: &[u8]) -> Option<u64> {
     decimal(digits)?.checked_mul(1 << power)
 }
 
+/// Of exception classes on arm64 (`esr_ec`).
+const HIGHEST_CLASS: u32 = 0x3f;
+
 /// The reason of a key, by name or by number.
 fn code(key: &[u8], isa: Isa) -> Option<Code> {
     let Some(raw) = number_u32(key) else { return named(key) };
@@ -157,6 +166,7 @@ fn code(key: &[u8], isa: Isa) -> Option<Code> {
     let fits = match isa {
         Isa::Vmx => reason.code <= HIGHEST_CODE && reason.flags & !VMX_FLAGS == 0,
         Isa::Unknown if raw & !VMX_FLAGS <= HIGHEST_VMX => true,
+        Isa::Arm => raw <= HIGHEST_CLASS,
         _ => reason.code <= HIGHEST_CODE || svm::name(reason.code).is_some(),
     };
     fits.then_some(Code::Bare(raw))

@@ -16,7 +16,7 @@
 
 mod row;
 
-use vmtax_events::{Detail, Isa, Tally};
+use vmtax_events::{Detail, Isa, Reason, Tally};
 
 use super::{Table, at_line};
 use crate::Error;
@@ -27,6 +27,31 @@ use row::{Access, LONGEST_ROW, Row};
 const EXITS: [&str; 2] = ["VM-EXIT", "Event name"];
 /// Headings of tables of accesses.
 const ACCESSES: [&str; 3] = ["IO Port Access", "MMIO Access", "MSR Access"];
+/// What perf calls an exit that it has no name for; the line before says its number (`unknown kvm exit code:26 on arm64`).
+const UNNAMED: &str = "UNKNOWN";
+const UNNAMED_LINE: &str = "unknown kvm exit code:";
+
+/// The exit of such a line. perf counts classes and what is no trap by one number, and knows all of the latter.
+fn unnamed(text: &str) -> Option<Reason> {
+    let (code, isa) = text.strip_prefix(UNNAMED_LINE)?.split_once(" on ")?;
+    let isa = match isa {
+        "VMX" => Isa::Vmx,
+        "SVM" => Isa::Svm,
+        "arm64" => Isa::Arm,
+        _ => return None,
+    };
+    Some(Reason { isa, code: code.parse().ok()?, flags: 0 })
+}
+
+/// More messages than perf has exits without a name.
+const MOST_UNNAMED: usize = 64;
+/// What such exits of arm64 are taken for: the class of that name.
+const UNKNOWN_CLASS: Reason = Reason { isa: Isa::Arm, code: 0, flags: 0 };
+const OF_NO_NAME: &str = "perf has no name for the exits that it calls UNKNOWN, and its messages, which would say their number, are not in the text. Where the VM runs VMs they are ERET.";
+
+/// Said of tables of arm64.
+const OTHER_TIMES: &str = "The times of the table are left out: perf measures from kvm_entry to kvm_exit on arm64, which is the guest's time before each exit and not the exit's. Give the recording itself (perf.data) for times of exits.";
+
 /// Rows that make a table without a heading.
 const ENOUGH: usize = 2;
 
@@ -75,6 +100,10 @@ struct Section {
     has_gaps: bool,
     /// Rows that end before their times.
     cut_rows: usize,
+    /// Exits of the row before it that perf has no name for, by the message that it then writes.
+    unnamed: Option<Reason>,
+    /// Places of other such exits, and their lines.
+    unknown: Vec<(usize, usize)>,
 }
 
 impl Section {
@@ -103,9 +132,18 @@ impl Section {
             self.accesses.push((access, row.tally));
             return Ok(());
         }
-        let name = spelled(&row.name).ok_or_else(|| {
+        let unnamed = self.unnamed.take().filter(|_| row.name == UNNAMED);
+        if row.name == UNNAMED && unnamed.is_none() {
+            self.unknown.push((self.exits.len(), number));
+            self.exits.push((Spelled::Sure(UNKNOWN_CLASS), row.tally));
+            return Ok(());
+        }
+        let name = unnamed.map(Spelled::Sure).or_else(|| spelled(&row.name)).ok_or_else(|| {
             let name = &row.name;
-            at_line(number, &format!("begins with {name:?}, which is no exit reason of x86"))
+            at_line(
+                number,
+                &format!("begins with {name:?}, which is no exit reason of x86 or arm64"),
+            )
         })?;
         // perf has the kernel's own spelling: VMX in capitals.
         let name = match name {
@@ -114,6 +152,28 @@ impl Section {
         };
         self.exits.push((name, row.tally));
         Ok(())
+    }
+
+    /// Names exits that perf has no name for by what its messages elsewhere in the text say. `true`: nothing says it, and they are of
+    /// arm64.
+    fn resolve(&mut self, said: &[Reason]) -> Result<bool, Error> {
+        let Some(&(_, line)) = self.unknown.first() else { return Ok(false) };
+        if let [reason] = *said {
+            for &(at, _) in &self.unknown {
+                self.exits[at].0 = Spelled::Sure(reason);
+            }
+            return Ok(false);
+        }
+        let is_of_arm64 = |name: &Spelled| matches!(name, Spelled::Sure(reason) if !reason.isa.facts().perf_names_all());
+        if self.exits.len() > self.unknown.len()
+            && self.exits.iter().all(|(name, _)| is_of_arm64(name))
+        {
+            return Ok(true);
+        }
+        Err(at_line(
+            line,
+            &format!("begins with {UNNAMED:?}, which is no exit reason of x86 or arm64"),
+        ))
     }
 
     /// What is missing from it.
@@ -147,6 +207,8 @@ struct Reader {
     /// What the line above the next table says.
     about: String,
     is_live: bool,
+    /// Exits that perf's messages say it has no name for, each once.
+    unnamed: Vec<Reason>,
 }
 
 pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
@@ -180,6 +242,11 @@ impl Reader {
             // Groups of digits have separators in some locales; a space is behind the comma that ends the number.
             let digits = rest.split_whitespace().next().unwrap_or_default();
             self.end(row::count(digits.trim_end_matches(',')));
+        } else if let Some(reason) = unnamed(text) {
+            if !self.unnamed.contains(&reason) && self.unnamed.len() < MOST_UNNAMED {
+                self.unnamed.push(reason);
+            }
+            self.sections.last_mut().into_iter().for_each(|one| one.unnamed = Some(reason));
         } else if is_time(text) {
             self.is_live = true;
         } else if let Some(row) = Row::read(text) {
@@ -242,12 +309,30 @@ impl Reader {
         self.sections.retain(Section::has_rows);
         let (exits, accesses): (Vec<Section>, Vec<Section>) =
             self.sections.into_iter().partition(|section| !section.exits.is_empty());
+        let mut exits = exits;
+        let mut are_unknown = false;
+        for section in &mut exits {
+            are_unknown |= section.resolve(&self.unnamed)?;
+        }
+        if are_unknown {
+            table.notes.push(OF_NO_NAME.to_owned());
+        }
         let frames = exits.len();
+        let mut has_other_times = false;
         for section in all_or_one(exits, self.is_live, "exits")? {
             say_gaps(&section, table);
             for (name, tally) in &section.exits {
-                table.add(*name, Detail::NONE, tally);
+                match name {
+                    Spelled::Sure(reason) if !reason.isa.facts().perf_times_exits() => {
+                        table.count(*name, Detail::NONE, tally.count);
+                        has_other_times |= tally.timed > 0;
+                    }
+                    _ => table.add(*name, Detail::NONE, tally),
+                }
             }
+        }
+        if has_other_times {
+            table.notes.push(OTHER_TIMES.to_owned());
         }
         if self.is_live && frames > 1 {
             table.notes.push(format!("{frames} tables of `perf kvm stat live` were added up"));

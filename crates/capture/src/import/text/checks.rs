@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use vmtax_events::event::HypercallInterface;
 use vmtax_events::{Event, Kind, NO_VCPU};
 
 use super::decode::Decoded;
@@ -177,7 +178,9 @@ pub(super) fn tracepoint(kind: &Kind) -> Option<&'static str> {
         Kind::Entry => Some(ENTRY),
         Kind::Msr { .. } => Some("kvm_msr"),
         Kind::Cpuid { .. } => Some("kvm_cpuid"),
-        Kind::Hypercall { .. } => Some("kvm_hypercall"),
+        Kind::Hypercall { interface, .. } if *interface != HypercallInterface::Smccc => {
+            Some("kvm_hypercall")
+        }
         _ => None,
     }
 }

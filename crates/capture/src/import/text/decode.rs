@@ -35,7 +35,7 @@ pub(super) struct Decoded {
     names: Vec<u8>,
     pub(super) reasons: Reasons,
     /// Events per tracepoint that the analysis uses.
-    pub(super) counts: [u64; table::COUNT],
+    pub(super) counts: Vec<u64>,
     /// KVM events that the analysis does not use.
     pub(super) others: Seen,
     /// The guest's instruction pointers of entries and exits.
@@ -226,7 +226,9 @@ impl Decoder<'_> {
         let is_last = |&(last_pid, last_tid, name): &(u32, u32, Text)| {
             last_pid == pid && last_tid == tid && self.decoded.name(name) == comm
         };
-        if !comm.is_empty() && !self.last.as_ref().is_some_and(is_last) {
+        // perf's name for a thread while it runs a guest (`perf script --guest-code`).
+        let is_named = !comm.is_empty() && !comm.starts_with(b"[guest/");
+        if is_named && !self.last.as_ref().is_some_and(is_last) {
             let name = self.decoded.keep(comm);
             self.last = Some((pid, tid, name));
             self.decoded.items.push(Item::Name { pid, tid, name });
@@ -263,7 +265,8 @@ impl Decoded {
         items.clear();
         names.clear();
         reasons.begin(isa);
-        *counts = [0; table::COUNT];
+        counts.clear();
+        counts.resize(table::COUNT, 0);
         *others = Seen::default();
         rips.clear();
         (self.has_event, self.is_rounded, self.undecodable, self.cut) = (false, false, 0, 0);

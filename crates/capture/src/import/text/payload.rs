@@ -9,6 +9,8 @@
 //! (`ecx=4b564d01` is hexadecimal because the kernel prints `%x`). In older ones, and with `[FAILED TO
 //! PARSE]` before them in all, a number without `0x` is decimal.
 
+pub(crate) mod arm;
+
 use vmtax_events::{Isa, NO_VCPU, Reason, apic, tdx, userspace, vmx};
 
 use super::reason::{Reasons, vmx_flag};
@@ -17,7 +19,7 @@ use super::words::{
 };
 
 /// Most fields of an event.
-pub(crate) const MAX_FIELDS: usize = 5;
+pub(crate) const MAX_FIELDS: usize = 6;
 
 /// The values of a tracepoint's fields, in the order of its row in the table. What a kernel lacks is 0.
 pub(crate) type Values = [u64; MAX_FIELDS];
@@ -64,12 +66,25 @@ pub(crate) struct Payload<'a> {
     decimal: bool,
 }
 
+/// What libtraceevent's plugin for x86 writes before an event of arm64 whose fields it does not find: `<CANT FIND FIELD exit_reason>`,
+/// `CAN'T FIND FIELD "vcpu_id"`.
+fn without_plugin(mut text: &[u8]) -> &[u8] {
+    loop {
+        let field = text.strip_prefix(b"<CANT FIND FIELD ").map(|rest| (rest, &b">"[..]));
+        let vcpu = text.strip_prefix(b"CAN'T FIND FIELD \"").map(|rest| (rest, &b"\""[..]));
+        match field.or(vcpu).and_then(|(rest, end)| split_once(rest, end)) {
+            Some((_, rest)) => text = rest,
+            None => return text,
+        }
+    }
+}
+
 impl<'a> Payload<'a> {
     pub(crate) fn new(text: &'a [u8]) -> Payload<'a> {
         let text = words::trim_start(text);
         let (text, decimal) = match text.strip_prefix(b"[FAILED TO PARSE]") {
             Some(rest) => (rest, true),
-            None => (text, false),
+            None => (without_plugin(text), false),
         };
         let fields = Words::new(text).next().is_some_and(|w| w.contains(&b'='));
         Payload { text, fields, decimal }

@@ -103,15 +103,18 @@ pub(crate) fn svm_macro(name: &str) -> Option<u32> {
     register.or_else(|| SVM_MACROS.iter().find(|(n, _)| *n == name).map(|&(_, code)| code))
 }
 
-/// The reason of this name, in any spelling of either vendor; not for numbers.
+/// The reason of this name, in any spelling of any ISA; not for numbers.
 pub(crate) fn by_name(name: &str) -> Option<Reason> {
     let of_vmx = vmx::code(name.strip_prefix("EXIT_REASON_").unwrap_or(name));
     if let Some(code) = of_vmx {
         return Some(Reason { isa: Isa::Vmx, code, flags: 0 });
     }
     let of_svm = svm::code(name);
-    let code = of_svm.or_else(|| svm_macro(name.strip_prefix("SVM_").unwrap_or(name)))?;
-    Some(Reason { isa: Isa::Svm, code, flags: 0 })
+    if let Some(code) = of_svm.or_else(|| svm_macro(name.strip_prefix("SVM_").unwrap_or(name))) {
+        return Some(Reason { isa: Isa::Svm, code, flags: 0 });
+    }
+    // These two are words of many texts.
+    Reason::from_name(Isa::Arm, name).filter(|_| !matches!(name, "UNKNOWN" | "OTHER"))
 }
 
 /// Name of a flag of a VMX reason, by its bit. A flag without a name is a number.
@@ -213,6 +216,12 @@ impl Reasons {
         self.used_given_isa |= !self.is_own;
         self.numbers_assumed |= self.isa != Isa::Unknown;
         Reason::from_trace(self.isa, raw)
+    }
+
+    /// A reason that says its ISA itself.
+    pub(crate) fn given(&mut self, reason: Reason) -> Reason {
+        self.set(reason.isa);
+        reason
     }
 
     /// A reason given as a number, with the trace's `isa` field.

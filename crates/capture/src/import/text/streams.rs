@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 
+use vmtax_events::event::HypercallInterface;
 use vmtax_events::{Coverage, Event, Kind};
 
 use super::checks::tracepoint;
@@ -127,6 +128,9 @@ fn covered(kind: &Kind) -> &'static str {
         Kind::Pio { .. } => "kvm_pio",
         Kind::Mmio { .. } => "kvm_mmio",
         Kind::PageFault { .. } => "kvm_page_fault",
+        Kind::NestedEnter => "kvm_nested_eret",
+        Kind::Sysreg { .. } => "kvm_handle_sys_reg",
+        Kind::Hypercall { interface: HypercallInterface::Smccc, .. } => "kvm_hvc_arm64",
         other => tracepoint(other).unwrap_or_default(),
     }
 }

@@ -6,6 +6,7 @@
 //! row, from which one function makes the event. A field that a kernel lacks is 0; one that is there and cannot be
 //! read is a loss.
 
+use vmtax_events::arm::{self, registers};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{Isa, Kind, NO_VCPU, Reason};
 
@@ -20,6 +21,8 @@ pub(crate) struct Tracepoint {
     pub(crate) required: &'static [Field],
     /// Those that read as 0 when a kernel lacks them.
     pub(crate) optional: &'static [Field],
+    /// A field that the event of this name has on other architectures.
+    elsewhere: Option<&'static str>,
     pub(crate) make: Make,
     /// Reads the printed form.
     printed: Reader,
@@ -76,6 +79,8 @@ pub(crate) enum Make {
     Each(fn(&Values) -> Option<Kind>),
     /// The first two are `exit_reason` and `isa`.
     OfReason(fn(Reason) -> Kind),
+    /// `kvm_exit` of arm64: `ret` and `esr_ec`.
+    Trap,
     /// Most records are of these, which the decoder of records makes without a call: a [`Kind`] that a function returns is
     /// copied in larger words than it was written in, and the processor waits for that. The last value of an exit is
     /// `intr_info`, which only the decoder of records still has to put in the place of `info2`.
@@ -89,6 +94,7 @@ impl Make {
         match self {
             Make::Each(make) => make(v),
             Make::OfReason(make) => Some(make(reason(v[1], v[0]))),
+            Make::Trap => Some(trap(v[0], v[1])),
             Make::Exit => Some(Kind::Exit { reason: reason(v[1], v[0]), info1: v[2], info2: v[3] }),
             Make::Entry => Some(Kind::Entry),
             Make::Pio => Some(Kind::Pio {
@@ -105,6 +111,28 @@ impl Make {
     }
 }
 
+/// An exit of arm64.
+pub(crate) fn trap(ret: u64, class: u64) -> Kind {
+    Kind::Exit { reason: arm::reason(ret as u32, class as u32), info1: 0, info2: 0 }
+}
+
+/// A hypervisor in the VM enters its guest, or itself.
+fn nested_eret(spsr: u64, hcr_el2: u64) -> Kind {
+    if arm::is_of_guest(spsr & MODE, hcr_el2) { Kind::NestedEnter } else { Kind::Runs }
+}
+
+/// An exit is handed to a hypervisor in the VM, or an exception of its own.
+fn nested_exception(kind: u64, esr: u64, (spsr, hcr_el2): (u64, u64)) -> Kind {
+    if arm::is_of_guest(spsr & MODE, hcr_el2) {
+        Kind::NestedInject { reason: arm::injected(kind as u32, esr) }
+    } else {
+        Kind::Runs
+    }
+}
+
+/// The mode of a PSTATE (Linux `arch/arm64/include/uapi/asm/ptrace.h`, `PSR_MODE_MASK` and `PSR_MODE32_BIT`).
+const MODE: u64 = 0x1f;
+
 pub(crate) fn reason(isa: u64, code: u64) -> Reason {
     Reason::from_trace(Isa::from_trace(isa as u32), code as u32)
 }
@@ -114,7 +142,18 @@ impl Tracepoint {
         let is_decimal = |_: Payload<'_>| false;
         let (required, optional, rip, prints_fields): (&[Field], &[Field], _, _) =
             (&[], &[], None, false);
-        Tracepoint { name, required, optional, make, printed, rip, is_decimal, prints_fields }
+        let elsewhere = None;
+        Tracepoint {
+            name,
+            required,
+            optional,
+            elsewhere,
+            make,
+            printed,
+            rip,
+            is_decimal,
+            prints_fields,
+        }
     }
 
     const fn needs(self, required: &'static [Field]) -> Tracepoint {
@@ -123,6 +162,10 @@ impl Tracepoint {
 
     const fn may_have(self, optional: &'static [Field]) -> Tracepoint {
         Tracepoint { optional, ..self }
+    }
+
+    const fn has_elsewhere(self, name: &'static str) -> Tracepoint {
+        Tracepoint { elsewhere: Some(name), ..self }
     }
 
     const fn rip(self, name: &'static str) -> Tracepoint {
@@ -142,10 +185,28 @@ impl Tracepoint {
         self.required.iter().chain(self.optional).copied()
     }
 
+    /// Whether it is the row for an event of its name that has these fields.
+    pub(crate) fn is_for(&self, has: impl Fn(&str) -> bool) -> bool {
+        let has_any = |field: &Field| field.names.iter().any(|name| has(name));
+        self.required.iter().all(has_any) && !self.elsewhere.is_some_and(has)
+    }
+
+    fn text(&self, payload: Payload<'_>, reasons: &mut Reasons) -> Option<Text> {
+        let said = if payload.fields && !self.prints_fields {
+            self.key_values(payload, reasons)?
+        } else {
+            (self.printed)(payload, reasons)?
+        };
+        let kind = self.make.kind(&said.values)?;
+        if let (Make::Trap, Kind::Exit { reason, .. }) = (self.make, kind) {
+            reasons.given(reason);
+        }
+        Some(Text { vcpu: said.vcpu, kind, rip: said.rip })
+    }
+
     /// The values of a text of the form `key=value`.
     fn key_values(&self, payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
-        // arm64 had this field of kvm_exit until Linux 4.2, for other reasons.
-        if payload.field("vcpu_pc").is_some() {
+        if !self.is_for(|name| payload.field(name).is_some()) {
             return None;
         }
         let payload = payload.in_decimal((self.is_decimal)(payload));
@@ -153,9 +214,6 @@ impl Tracepoint {
         let mut has = [false; MAX_FIELDS];
         for (n, field) in self.fields().enumerate() {
             let value = field.read(payload)?;
-            if value.is_none() && n < self.required.len() {
-                return None;
-            }
             (values[n], has[n]) = (value.unwrap_or(0), value.is_some());
         }
         if self.make.has_reason() {
@@ -170,7 +228,10 @@ impl Tracepoint {
                 values[INFO2] = payload::interrupted(reason, values[INFO2], intr_info);
             }
         }
-        let vcpu = VCPU.read(payload)?.map_or(NO_VCPU, |vcpu| vcpu as u32);
+        let vcpu = match VCPU.read(payload)? {
+            Some(vcpu) => vcpu as u32,
+            None => POINTER_OR_VCPU.read(payload).flatten().map_or(NO_VCPU, |vcpu| vcpu as u32),
+        };
         if matches!(self.make, Make::Entry) && vcpu == NO_VCPU {
             return None;
         }
@@ -180,7 +241,9 @@ impl Tracepoint {
 }
 
 /// The vCPU, where a tracepoint has it.
-pub(crate) const VCPU: Field = decimal(32, &["vcpu_id", "vcpu"]);
+pub(crate) const VCPU: Field = decimal(32, &["vcpu_id"]);
+/// On arm64 a field of this name is a pointer.
+pub(crate) const POINTER_OR_VCPU: Field = decimal(32, &["vcpu"]);
 /// Places of `kvm_exit`'s values.
 const INFO2: usize = 3;
 const INTR_INFO: usize = 4;
@@ -198,8 +261,9 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
     Tracepoint::new("kvm_exit", payload::exit, Make::Exit)
         .needs(&[EXIT_REASON])
         .may_have(INFORMATION)
+        .has_elsewhere("vcpu_pc")
         .rip("guest_rip"),
-    Tracepoint::new("kvm_entry", payload::entry, Make::Entry).rip("rip"),
+    Tracepoint::new("kvm_entry", payload::entry, Make::Entry).has_elsewhere("vcpu_pc").rip("rip"),
     Tracepoint::new(
         "kvm_msr",
         payload::msr,
@@ -373,17 +437,88 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
     )
     .needs(&[decimal(64, &["prev_state"]), decimal(32, &["next_pid"])])
     .prints_fields(),
+    // arm64: `arch/arm64/kvm/trace_arm.h`, `trace_handle_exit.h` and `hyp_trace.h`, 4.2 to 7.3.
+    Tracepoint::new("kvm_exit", payload::arm::exit, Make::Trap)
+        .needs(&[decimal(32, &["ret"]), hex(32, &["esr_ec"])]),
+    Tracepoint::new("kvm_entry", payload::arm::entry, Make::Each(|_| Some(Kind::Entry)))
+        .needs(&[hex(64, &["vcpu_pc"])]),
+    Tracepoint::new(
+        "kvm_guest_fault",
+        payload::arm::guest_fault,
+        Make::Each(|v| Some(Kind::PageFault { gpa: v[0], error_code: v[1] })),
+    )
+    .needs(&[hex(64, &["ipa"]), hex(64, &["hsr"])]),
+    Tracepoint::new(
+        "kvm_handle_sys_reg",
+        payload::arm::handle_sys_reg,
+        Make::Each(|v| {
+            let (register, write) = registers::of_syndrome(v[0]);
+            Some(Kind::Sysreg { write, register: register as u32 })
+        }),
+    )
+    .needs(&[hex(64, &["hsr"])]),
+    Tracepoint::new(
+        "kvm_sys_access",
+        payload::arm::sys_access,
+        Make::Each(|v| {
+            let register = registers::id(v[1], v[2], v[3], v[4], v[5]) as u32;
+            Some(Kind::Sysreg { write: v[0] != 0, register })
+        }),
+    )
+    .needs(&[
+        decimal(8, &["is_write"]),
+        decimal(8, &["Op0"]),
+        decimal(8, &["Op1"]),
+        decimal(8, &["CRn"]),
+        decimal(8, &["CRm"]),
+        decimal(8, &["Op2"]),
+    ]),
+    Tracepoint::new(
+        "kvm_hvc_arm64",
+        payload::arm::hvc,
+        Make::Each(|v| {
+            let number = arm::call(v[0], v[1]);
+            Some(Kind::Hypercall { interface: HypercallInterface::Smccc, number })
+        }),
+    )
+    .needs(&[hex(64, &["r0"]), hex(64, &["imm"])]),
+    Tracepoint::new(
+        "kvm_wfx_arm64",
+        payload::arm::wfx,
+        Make::Each(|v| Some(Kind::Wait { for_event: v[0] != 0 })),
+    )
+    .needs(&[decimal(8, &["is_wfe"])]),
+    Tracepoint::new(
+        "kvm_nested_eret",
+        payload::arm::eret,
+        Make::Each(|v| Some(nested_eret(v[0], v[1]))),
+    )
+    .needs(&[hex(64, &["spsr_el2"]), hex(64, &["hcr_el2"])]),
+    Tracepoint::new(
+        "kvm_inject_nested_exception",
+        payload::arm::inject_exception,
+        Make::Each(|v| Some(nested_exception(v[0], v[1], (v[2], v[3])))),
+    )
+    .needs(&[
+        decimal(32, &["type"]),
+        hex(64, &["esr_el2"]),
+        hex(64, &["spsr_el2"]),
+        hex(64, &["hcr_el2"]),
+    ]),
+    // The vCPU of a thread.
+    Tracepoint::new("kvm_get_timer_map", payload::arm::timer_map, Make::Each(|_| Some(Kind::Runs)))
+        .needs(&[VCPU]),
 ];
 
 /// How many they are: [`TRACEPOINTS`] has a constant length.
-pub(crate) const COUNT: usize = 28;
+pub(crate) const COUNT: usize = 38;
 
 /// No encoding has more than 32 bits; a guest that names such a field gets an error.
 fn vmcs_field(write: bool, field: u64) -> Option<Kind> {
     Some(Kind::VmcsField { write, field: u32::try_from(field).ok()? })
 }
 
-/// The row of a tracepoint, and its place.
+/// The place of the first row of a tracepoint: architectures have tracepoints of the same name with other fields.
 pub(crate) fn find(name: &[u8]) -> Option<usize> {
     TRACEPOINTS.iter().position(|tracepoint| tracepoint.name.as_bytes() == name)
 }
@@ -405,14 +540,13 @@ pub(crate) struct Text {
 
 /// Reads the text behind an event's name. `None` if it cannot be decoded.
 pub(crate) fn read(tracepoint: usize, text: &[u8], reasons: &mut Reasons) -> Option<Text> {
-    let row = TRACEPOINTS.get(tracepoint)?;
+    let first = TRACEPOINTS.get(tracepoint)?;
     let payload = Payload::new(text);
-    let said = if payload.fields && !row.prints_fields {
-        row.key_values(payload, reasons)?
-    } else {
-        (row.printed)(payload, reasons)?
-    };
-    Some(Text { vcpu: said.vcpu, kind: row.make.kind(&said.values)?, rip: said.rip })
+    if let Some(text) = first.text(payload, reasons) {
+        return Some(text);
+    }
+    let rest = TRACEPOINTS.iter().skip(tracepoint + 1);
+    rest.filter(|row| row.name == first.name).find_map(|row| row.text(payload, reasons))
 }
 
 #[cfg(test)]
@@ -422,9 +556,13 @@ mod tests {
     #[test]
     fn every_row_fits() {
         assert_eq!(TRACEPOINTS.len(), COUNT);
-        for (n, row) in TRACEPOINTS.iter().enumerate() {
+        for row in TRACEPOINTS {
             assert!(row.fields().count() <= MAX_FIELDS, "{}", row.name);
-            assert_eq!(find(row.name.as_bytes()), Some(n), "{} is there twice", row.name);
+            // Fields of one row are those of no other of its name.
+            let has = |name: &str| row.required.iter().any(|field| field.names.contains(&name));
+            let rows = TRACEPOINTS.iter().filter(|other| other.name == row.name);
+            let fitting = rows.filter(|other| other.is_for(has)).count();
+            assert_eq!(fitting, 1, "{} is there twice", row.name);
         }
     }
 }

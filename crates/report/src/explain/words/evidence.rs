@@ -2,7 +2,7 @@
 
 use vmtax_analyse::explain::{Access, Evidence, Most, PerWork, Share};
 use vmtax_analyse::timeline::Kind;
-use vmtax_events::{Detail, DetailKind, Device, Reason};
+use vmtax_events::{Detail, DetailKind, Device, Isa, Reason};
 
 use super::phrases::{part, reasons};
 use super::results;
@@ -15,7 +15,7 @@ pub(crate) fn evidence(line: &Evidence) -> String {
         Evidence::Exits { count, total, reasons, rate, spent_ns } => {
             exits((*count, *total), reasons, *rate, *spent_ns)
         }
-        Evidence::Details(most) => details(most),
+        Evidence::Details(isa, most) => details(*isa, most),
         Evidence::LongInterrupts(ns) => format!(
             "{} each on average: without sched:sched_switch, time in which the vCPU was preempted is part of it",
             duration(*ns as f64)
@@ -170,9 +170,9 @@ pub(crate) fn evidence(line: &Evidence) -> String {
             percent(burst.mean),
             kind(&burst.kind)
         ),
-        Evidence::SlowAccess(detail, each_ns) => format!(
+        Evidence::SlowAccess(isa, detail, each_ns) => format!(
             "{} takes {} on average: the VMM works or waits there",
-            name(*detail),
+            name(*isa, *detail),
             duration(*each_ns as f64)
         ),
         Evidence::HaltsAtOnce { count, mean_ns, min_ns, others } => format!(
@@ -204,7 +204,7 @@ pub(crate) fn evidence(line: &Evidence) -> String {
         }
         Evidence::Ancillary { reason, value: 0, each } => format!("{}: {}", reason.name(), fixed(*each, 2)),
         Evidence::Ancillary { reason, value, each } => {
-            format!("{} {value:#x}: {}", reason.name(), fixed(*each, 2))
+            format!("{} {}: {}", reason.name(), object(*reason, *value), fixed(*each, 2))
         }
         Evidence::Function { name, here, base } => function(name, *here, *base),
         Evidence::Instruction { of_base, text, share, access } => {
@@ -221,10 +221,11 @@ pub(crate) fn evidence(line: &Evidence) -> String {
         Evidence::Mapped { of_base, share, all } => {
             format!("{}{}", whose(*of_base), mapped(*share, *all))
         }
-        Evidence::Faults(count, rate) => {
+        Evidence::Faults(isa, count, rate) => {
             let rate = rate.map(|rate| format!(", {} a second", whole(rate)));
             let count = numbers::count(*count);
-            format!("{count} faults in the nested page tables{}", rate.unwrap_or_default())
+            let tables = isa.facts().guest_memory_tables();
+            format!("{count} faults in {tables}{}", rate.unwrap_or_default())
         }
         Evidence::Workload(workload) => results::workload(workload),
     }
@@ -275,31 +276,48 @@ pub(crate) fn kind(kind: &Kind) -> String {
     match kind.detail.kind {
         DetailKind::None | DetailKind::Overflow => names::reason(kind.reason),
         fault if fault.is_fault() => names::reason(kind.reason),
-        _ => name(kind.detail),
+        _ => name(kind.reason.isa, kind.detail),
     }
 }
 
 /// Means that are shown: less is what a register takes.
 const NOTABLE_NS: u64 = 100_000;
 
-fn details(most: &Most<(Detail, u64, Option<u64>)>) -> String {
+fn details(isa: Isa, most: &Most<(Detail, u64, Option<u64>)>) -> String {
     let named: Vec<String> = most
         .named
         .iter()
         .map(|(detail, count, each_ns)| {
             let each = each_ns.filter(|ns| *ns >= NOTABLE_NS);
             let each = each.map(|ns| format!(" of {} each", duration(ns as f64)));
-            format!("{} x {}{}", name(*detail), numbers::count(*count), each.unwrap_or_default())
+            format!(
+                "{} x {}{}",
+                name(isa, *detail),
+                numbers::count(*count),
+                each.unwrap_or_default()
+            )
         })
         .collect();
     let more = if most.more > 0 { format!(" and {} more", most.more) } else { String::new() };
     format!("{}{more}", named.join(", "))
 }
 
+/// The value of a detail, by what exits of the reason are about: system registers have names.
+fn object(reason: Reason, value: u64) -> String {
+    let accesses = reason.isa.facts().accesses();
+    let is_register = |(code, kinds): &(u32, &[DetailKind])| {
+        *code == reason.code && kinds.contains(&DetailKind::SysregRead)
+    };
+    match accesses.iter().any(is_register) {
+        true => Detail::new(DetailKind::SysregRead, value).label(),
+        false => format!("{value:#x}"),
+    }
+}
+
 /// `port in 0x608`, with the device where it has a name.
-fn name(detail: Detail) -> String {
+fn name(isa: Isa, detail: Detail) -> String {
     let what = detail.kind.name().replace('-', " ");
-    match Device::of(detail) {
+    match Device::of(isa, detail) {
         Some(device) => format!("{what} {:#x} ({})", detail.value, device.name()),
         None => format!("{what} {}", detail.label()),
     }

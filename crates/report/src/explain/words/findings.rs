@@ -243,6 +243,61 @@ fn of_subject(subject: Subject) -> Words {
             SAME,
             "kvm:kvm_nested_vmexit",
         ),
+        Subject::DataAborts => (
+            "the guest touches unmapped memory or registers of devices; the recording does not contain the addresses",
+            SAME,
+            "kvm:kvm_guest_fault and kvm:kvm_mmio beside the exits (`perf record -a -e 'kvm:*'`), which tell the two apart",
+        ),
+        Subject::ExecFaults => (
+            "the guest executes code in pages that are mapped without execution: KVM makes them executable at the first fetch",
+            "the same regions fault again and again",
+            "kvm:kvm_guest_fault, which has the addresses",
+        ),
+        Subject::Gic => (
+            "the guest uses registers of its interrupt controller that KVM emulates",
+            "they are over when the guest has booted",
+            "which: kvm:kvm_handle_sys_reg and kvm:kvm_mmio",
+        ),
+        Subject::HostIrqs => (
+            "interrupts while the guest runs: the host's timer, devices, other CPUs, expired timers of the guest; the exits do not say which",
+            "the host's /proc/interrupts does not count up on these processors",
+            "which: `perf record -a -e irq:irq_handler_entry -e ipi:*` on the vCPUs' processors",
+        ),
+        Subject::Mmio => (
+            "the guest accesses device registers: of the GIC or a queue's notification where the kernel handles them, of others where the VMM does",
+            "they are over when the guest has booted",
+            "kvm:kvm_userspace_exit beside the exits shows what the VMM handles",
+        ),
+        Subject::NestingEl2 => (
+            "the guest runs nested guests: returns into L2 (ERET), and the registers of EL2 that L1 uses for each exit of L2",
+            SAME,
+            "kvm:kvm_nested_eret and kvm:kvm_inject_nested_exception, which tell L1 and L2 apart",
+        ),
+        Subject::Smccc => (
+            "the guest calls the hypervisor or firmware (HVC, SMC)",
+            SAME,
+            "which calls: kvm:kvm_hvc_arm64 has the function of an HVC",
+        ),
+        Subject::Stage2Faults => (
+            "the guest touches memory that the host had not mapped",
+            "each region faults once: then it is first use",
+            "kvm:kvm_guest_fault, which has the addresses; the sizes of the host's pages (getconf PAGESIZE, AnonHugePages in the VMM's smaps_rollup)",
+        ),
+        Subject::Sysreg => (
+            "the guest reads or writes system registers that KVM traps",
+            SAME,
+            "who does it: vcpu_pc of kvm:kvm_exit; a profile of the guest names the program",
+        ),
+        Subject::UnnamedSysreg => (
+            "the guest accesses system registers; the recording does not say which",
+            SAME,
+            "kvm:kvm_handle_sys_reg beside the exits (`perf record -a -e 'kvm:*'`), which has the register: of a timer, an IPI, the GIC or another",
+        ),
+        Subject::Wfe => (
+            "vCPUs wait for an event (WFE): for a lock, or for another CPU",
+            SAME,
+            "a profile of the guest; sched:sched_switch of all processors",
+        ),
         Subject::Other => {
             ("other exits", SAME, "kvm:* (perf record -e 'kvm:*'), which shows their subject")
         }
