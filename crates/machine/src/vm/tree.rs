@@ -205,5 +205,18 @@ FlatView #3
         ];
         assert_eq!(parts(TREE), expected);
         assert_eq!(parts(&TREE.replace("(prio", "(p")), []);
+        // An answer that was cut has fewer parts, and no other; one with wrong bytes is read without a panic.
+        for end in 0..TREE.len() {
+            assert!(expected.starts_with(&parts(&TREE[..end])), "{end}");
+        }
+        for at in 0..TREE.len() {
+            for wrong in [b'0', b'-', b' ', b'}', b'\n', 0x7f] {
+                let mut bytes = TREE.as_bytes().to_vec();
+                bytes[at] = wrong;
+                let text = String::from_utf8_lossy(&bytes);
+                parts(&text);
+                blocks(&text);
+            }
+        }
     }
 }
