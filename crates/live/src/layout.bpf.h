@@ -91,7 +91,8 @@ struct config {
 	u64 slower_ns;
 	// Fields of classic tracepoints in place of raw arguments; size 0: the tracepoint lacks it.
 	struct field fields[TRACEPOINTS][FIELDS];
-	u32 unused;
+	// Offset of kvm_vcpu.arch.guest_state_protected, 0 before Linux 5.11.
+	u32 vcpu_protected;
 };
 const volatile struct config config SEC(".rodata");
 
@@ -237,6 +238,10 @@ struct taker {
 // Most preempted vCPUs tracked for each CPU.
 #define WAITERS 4
 
+// Protection of a vCPU; 0: not known.
+#define STATE_OPEN 1
+#define STATE_PROTECTED 2
+
 struct thread {
 	// tgid << 32 | tid, 0 for none: a thread that ended, or a free slot.
 	u64 id;
@@ -275,6 +280,9 @@ struct thread {
 	// Single events: exits so far, and whether the events of this one are sent.
 	u32 exits;
 	u32 chosen;
+	// Of its vCPU: whether KVM can read the guest's registers.
+	u32 protection;
+	u32 unused;
 	struct access access[ACCESSES];
 	struct spans spans[2];
 	struct line lines[LINES];

@@ -138,6 +138,17 @@ fn same_as_trace(arguments: &[&str], kinds: &[&str], probes: &str) -> BTreeMap<S
     for run in kinds {
         same(run);
     }
+    // KVM says of these VMs that it can read their registers; a classic tracepoint says nothing.
+    for run in kinds.iter().chain(&["live"]) {
+        let expected = if *run == "classic" { Value::Null } else { Value::Bool(false) };
+        let manifest = fs::read(found.join(run).join("run.json")).unwrap();
+        let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+        let vms = manifest["recording"]["vms"].as_array().unwrap();
+        assert!(
+            !vms.is_empty() && vms.iter().all(|vm| vm["state_protected"] == expected),
+            "{run}: {vms:?}"
+        );
+    }
     if kinds.contains(&"classic") {
         let notes = losses(&found.join("classic"))["notes"].to_string();
         assert!(notes.contains("watched by classic tracepoints, as was asked for"), "{notes}");
