@@ -16,6 +16,7 @@ pub mod category;
 mod describe;
 mod error;
 pub mod facts;
+pub mod firmware;
 mod launch;
 pub mod link;
 mod linked;
