@@ -199,3 +199,38 @@ fn the_published_matrix_crosses_the_vms_boundary() {
         assert!(text.contains(words), "{words}");
     }
 }
+
+/// The kept run: every workload that one computer has ran to its end in each of three VMs, over a tap where it has a client of its own.
+#[test]
+fn every_workload_ran_to_its_end_once() {
+    let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures/bench-confidential/workloads");
+    let found = crate::rows(Path::new(run));
+    let mut cells = std::collections::BTreeSet::new();
+    for row in found.values() {
+        assert_eq!(
+            (row["failed"].as_str(), row["accelerator"].as_str()),
+            ("0", "emulated:QEMU TCG")
+        );
+        cells.insert((row["workload"].clone(), row["category"].clone()));
+    }
+    let workloads: std::collections::BTreeSet<&String> =
+        cells.iter().map(|(name, _)| name).collect();
+    assert_eq!((cells.len(), workloads.len()), (75, 25));
+    let crossing = found.values().filter(|row| row["path"] == "host > tap > vm");
+    let crossing: std::collections::BTreeSet<&str> =
+        crossing.map(|row| row["workload"].as_str()).collect();
+    let expected = [
+        "iperf-tcp",
+        "iperf-udp",
+        "memcached",
+        "nginx",
+        "ping",
+        "redis",
+        "redis-memtier",
+        "tcp-latency",
+        "tcp-stream",
+        "udp-latency",
+        "udp-stream",
+    ];
+    assert_eq!(crossing.into_iter().collect::<Vec<_>>(), expected);
+}
