@@ -6,7 +6,7 @@ use vmtax_guest::mailbox::{
 };
 use vmtax_guest::order::{Order, Report, decode, encode};
 
-use crate::ata::Disk;
+use crate::disk::Disk;
 use crate::{Result, ports, system};
 
 /// Orders in, reports out.

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::ata::Disk;
 use crate::channel::{Channel, Io};
+use crate::disk::Disk;
 use crate::relay::Relay;
 use crate::vmm::backing::Backing;
 use crate::vmm::linux;
@@ -67,7 +67,7 @@ pub(crate) fn start() -> Result<Start> {
     let channel = match role == "guest" || words.contains(&"vmtax.port") {
         true if words.contains(&"vmtax.private") => Channel::Port(Io::Registers),
         true => Channel::Port(Io::Strings),
-        false => Channel::Mailbox(Disk::open()?),
+        false => Channel::Mailbox(Disk::open(&words)?),
     };
     if let Some(problem) = refused.or_else(|| options::unknown(&words)) {
         channel.misused(&problem);

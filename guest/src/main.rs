@@ -15,6 +15,7 @@
 //! | `vmtax.role=driver` | a VM of that QEMU that its host commands: a peer, or an L1 with VMs of its own |
 //! | `vmtax.address=IPV4` | the address of such a VM |
 //! | `vmtax.port` | an agent or a relay: its jobs come through the port |
+//! | `vmtax.mailbox=virtio` | the mailbox is on a virtio disk and not at IDE's ports: for guests whose programs cannot do port I/O |
 //! | `vmtax.private` | an agent: KVM cannot access its memory, so the port is accessed through registers |
 //! | `vmtax.memory=MIB` | a relay: memory of its guest |
 //! | `vmtax.backing=thp`, `guest-memfd` or `private` | a relay: what its guest's memory is |
@@ -39,6 +40,7 @@ mod ata;
 mod builtin;
 mod channel;
 mod counters;
+mod disk;
 mod driver;
 mod execute;
 mod init;

@@ -16,7 +16,7 @@ use vmtax_events::{Cause, Detail, DetailKind, Level, Tally, words};
 use crate::confidence::{self, Interval, MIN_INTERVALS};
 use crate::grouped::count;
 use crate::timeline::Kind;
-use crate::vm_facts::{is_encrypted_by_rip, kind, mapped, vendor};
+use crate::vm_facts::{EncryptedBy, encrypted_by, kind, mapped, vendor};
 use crate::{By, Ledger, Operations, Table, TableKind, Value};
 
 /// Rates this much apart, in parts of the larger, are called about equal where nothing tells chance from difference.
@@ -485,10 +485,13 @@ fn setup(base: &Side<'_>, other: &Side<'_>, per: Per) -> Vec<Difference> {
     };
     fact("kind of VM", &|side| match kind(side.ledger) {
         crate::remedy::VmKind::Unknown => String::new(),
-        kind if is_encrypted_by_rip(side.ledger) => {
-            format!("{} (encrypted guest, by rip 0)", kind.name())
-        }
-        kind => kind.name().to_owned(),
+        kind => match encrypted_by(side.ledger) {
+            Some(EncryptedBy::Rip) => format!("{} (encrypted guest, by rip 0)", kind.name()),
+            Some(EncryptedBy::State) => {
+                format!("{} (encrypted guest, by guest_state_protected)", kind.name())
+            }
+            None => kind.name().to_owned(),
+        },
     });
     // The models say it where they are recorded.
     let has_models = [base, other].iter().all(|side| !side.ledger.recording.cpu.is_empty());

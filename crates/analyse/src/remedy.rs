@@ -79,6 +79,7 @@ mod tests {
         let kinds = [
             VmKind::Plain,
             VmKind::Sev,
+            VmKind::SevEs,
             VmKind::Encrypted,
             VmKind::Snp,
             VmKind::Tdx,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{DetailKind, ExitKey, Isa, Place, Profile, Stat, svm, vmx};
+use vmtax_events::{DetailKind, ExitKey, Isa, Place, Profile, Stat, Vm, svm, vmx};
 
 use crate::Ledger;
 use crate::remedy::VmKind;
@@ -31,13 +31,28 @@ fn is_of_plain(key: &ExitKey) -> bool {
     }
 }
 
-/// Whether a VM's registers are encrypted, by the instruction pointer 0 of all of its entries and exits. Exits that such a VM does
-/// not take contradict: then the text was made anonymous.
-pub fn is_encrypted_by_rip(ledger: &Ledger) -> bool {
-    let encrypted = ledger.recording.vms.iter().filter(|vm| vm.rips.are_encrypted());
-    encrypted.map(|vm| vm.id).any(|id| {
-        let mut own = ledger.exits.keys().filter(|key| key.vm == id).peekable();
-        own.peek().is_some() && !own.any(is_of_plain)
+/// What shows that a VM's registers are encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncryptedBy {
+    /// KVM's own mark of its vCPUs.
+    State,
+    /// The instruction pointer 0 of all of its entries and exits.
+    Rip,
+}
+
+/// What shows that a VM's registers are encrypted, if anything does. Exits that such a VM does not take contradict the instruction
+/// pointer: then the text was made anonymous.
+pub fn encrypted_by(ledger: &Ledger) -> Option<EncryptedBy> {
+    let by = |vm: &Vm| match vm.state_protected {
+        Some(true) => Some(EncryptedBy::State),
+        None if vm.rips.are_encrypted() => Some(EncryptedBy::Rip),
+        _ => None,
+    };
+    ledger.recording.vms.iter().find_map(|vm| {
+        let by = by(vm)?;
+        let mut own = ledger.exits.keys().filter(|key| key.vm == vm.id).peekable();
+        own.peek()?;
+        (by == EncryptedBy::State || !own.any(is_of_plain)).then_some(by)
     })
 }
 
@@ -71,7 +86,7 @@ pub fn kind(ledger: &Ledger) -> VmKind {
     if runs(&["__seamcall", "tdx_vcpu_run"]) {
         return VmKind::Tdx;
     }
-    if is_encrypted_by_rip(ledger) {
+    if encrypted_by(ledger).is_some() {
         match vendor(ledger) {
             // VMX has no other VM whose registers KVM cannot read.
             Isa::Vmx => return VmKind::Tdx,
@@ -106,4 +121,66 @@ pub(crate) fn mapped(ledger: &Ledger) -> Option<(f64, f64)> {
     let all = bytes(&mut last.iter());
     let small = bytes(&mut last.iter().filter(|((_, size), _)| *size == Stat::PAGES[0].1));
     (all > 0.0).then_some((small, all))
+}
+
+#[cfg(test)]
+mod tests {
+    use vmtax_events::{Detail, ExitRow, Level, Outcome, Reason, Recording, Rips, Tally};
+
+    use super::*;
+    use crate::{Filter, LedgerBuilder};
+
+    fn ledger(isa: Isa, code: u32, vm: Vm) -> Ledger {
+        let mut builder = LedgerBuilder::new(Filter::default(), 1);
+        let key = ExitKey {
+            vm: vm.id,
+            vcpu: 0,
+            level: Level::L1,
+            reason: Reason { isa, code, flags: 0 },
+            detail: Detail::NONE,
+            outcome: Outcome::Kernel,
+            ancillary_of: None,
+        };
+        let mut tally = Tally::default();
+        tally.add(1000);
+        builder.exit(&ExitRow { interval_start_ns: 0, key, tally });
+        builder.finish(
+            Recording { vms: vec![vm], ..Recording::default() },
+            Default::default(),
+            true,
+        )
+    }
+
+    /// A steady state has no exit that only a TD, or an SEV-ES guest, takes.
+    #[test]
+    fn the_kernels_mark_of_a_vcpu_is_its_vms_kind() {
+        let zero = Rips { zero: 64, other: 0 };
+        for (isa, code, state_protected, rips, by, found) in [
+            (
+                Isa::Vmx,
+                vmx::HLT,
+                Some(true),
+                Rips::default(),
+                Some(EncryptedBy::State),
+                VmKind::Tdx,
+            ),
+            (
+                Isa::Svm,
+                0x60,
+                Some(true),
+                Rips::default(),
+                Some(EncryptedBy::State),
+                VmKind::Encrypted,
+            ),
+            (Isa::Vmx, vmx::HLT, Some(false), Rips::default(), None, VmKind::Unknown),
+            (Isa::Vmx, vmx::HLT, None, Rips::default(), None, VmKind::Unknown),
+            (Isa::Vmx, vmx::HLT, None, zero, Some(EncryptedBy::Rip), VmKind::Tdx),
+            // KVM itself says that it can read them.
+            (Isa::Vmx, vmx::HLT, Some(false), zero, None, VmKind::Unknown),
+        ] {
+            let vm = Vm { id: 7, rips, state_protected, ..Vm::default() };
+            let ledger = ledger(isa, code, vm);
+            assert_eq!((encrypted_by(&ledger), kind(&ledger)), (by, found), "{state_protected:?}");
+        }
+    }
 }

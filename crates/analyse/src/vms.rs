@@ -165,7 +165,7 @@ impl Vms {
             }
         });
         let name = name.cloned().unwrap_or_default();
-        Vm { id: group.id, name, inferred: group.inferred, rips: group.rips }
+        Vm { id: group.id, name, inferred: group.inferred, rips: group.rips, state_protected: None }
     }
 
     /// All VMs, by id.

@@ -11,8 +11,10 @@ mod parts;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use vmtax_machine::{Descriptor, Options};
+use vmtax_lab::vm_parts::fill;
+use vmtax_machine::{Descriptor, MailboxDisk, Options};
 
+use crate::firmware::{Firmware, Guest};
 use crate::link::{ALONE, End, Link, Netdev, QUEUES};
 use crate::target::{Accel, Target};
 
@@ -21,7 +23,7 @@ use parts::{MULTI_QUEUE, NESTED, THP};
 
 pub use need::Need;
 pub(crate) use need::{processors, tap_missing};
-pub use parts::{Disk, KINDS, PARTS, Part};
+pub use parts::{Confidential, Disk, KINDS, PARTS, Part};
 
 /// What a system says of itself, by name.
 pub type Facts = BTreeMap<String, String>;
@@ -33,7 +35,15 @@ pub struct Category {
     pub name: String,
     /// The kind, then what was added.
     parts: Vec<&'static Part>,
+    /// Memory of its VM, and the size of a bounce buffer if one is named; MiB.
+    memory_mib: u32,
+    bounce_mib: Option<u32>,
+    /// The VM is as confidential as its parts say. Without that the rest of its machine boots anywhere.
+    is_confidential: bool,
 }
+
+/// The identifier of the object that makes a VM confidential.
+const SUPPORT: &str = "cgs0";
 
 impl Category {
     /// Reads `plain+poll`; the error says what is known.
@@ -83,12 +93,61 @@ impl Category {
                 "category {name:?}: native needs direct; write plain+direct+native"
             ));
         }
-        Ok(Category { name, parts })
+        let is_confidential = parts.iter().any(|part| part.confidential.is_some());
+        if is_confidential && has("swiotlb") {
+            return Err(format!(
+                "category {name:?}: a confidential VM has its bounce buffer without swiotlb; leave the part out"
+            ));
+        }
+        Ok(Category {
+            name,
+            parts,
+            memory_mib: Target::default().memory,
+            bounce_mib: None,
+            is_confidential,
+        })
+    }
+
+    /// In the VMs of this target.
+    pub fn of(mut self, target: &Target) -> Category {
+        (self.memory_mib, self.bounce_mib) = (target.memory, target.swiotlb);
+        self
+    }
+
+    /// The same machine with what needs no hardware: nothing is confidential.
+    pub fn without_hardware(mut self) -> Category {
+        self.is_confidential = false;
+        self
+    }
+
+    /// What makes it confidential.
+    pub fn confidential(&self) -> Option<Confidential> {
+        self.parts.iter().find_map(|part| part.confidential).filter(|_| self.is_confidential)
+    }
+
+    /// Its mailbox is a virtio disk.
+    pub(crate) fn has_virtio_mailbox(&self) -> bool {
+        self.parts.iter().any(|part| part.confidential.is_some())
+    }
+
+    /// The firmware that its machine boots with, if not the default; the error is a sentence without its end.
+    pub fn firmware(&self, target: &Target, root: &Path) -> Result<Option<Firmware>, String> {
+        let confidential = self.parts.iter().find_map(|part| part.confidential);
+        let find = |confidential: Confidential| {
+            Firmware::find(confidential.guest, target.firmware.as_deref(), root)
+        };
+        confidential.map(find).transpose()
     }
 
     /// The VM with default settings.
     pub(crate) fn plain() -> Category {
-        Category { name: KINDS[0].name.to_owned(), parts: vec![&KINDS[0]] }
+        Category {
+            name: KINDS[0].name.to_owned(),
+            parts: vec![&KINDS[0]],
+            memory_mib: Target::default().memory,
+            bounce_mib: None,
+            is_confidential: false,
+        }
     }
 
     /// The category that it is compared with where a matrix names no other; `None` for `plain`.
@@ -96,10 +155,12 @@ impl Category {
         let mut parts = self.parts.clone();
         let last = parts.pop()?;
         if parts.is_empty() {
-            return (last.name != KINDS[0].name).then(Category::plain);
+            let plain = Category { is_confidential: false, ..self.clone() };
+            let (name, parts) = (KINDS[0].name.to_owned(), vec![&KINDS[0]]);
+            return (last.name != KINDS[0].name).then_some(Category { name, parts, ..plain });
         }
         let name = parts.iter().map(|part| part.name).collect::<Vec<_>>().join("+");
-        Some(Category { name, parts })
+        Some(Category { name, parts, ..self.clone() })
     }
 
     /// What the kernel of a VM with these facts lacks for it, if anything; a sentence. The facts are those of the innermost guest.
@@ -117,7 +178,12 @@ impl Category {
     }
 
     /// QEMU's arguments but those that every machine has.
-    pub(crate) fn options(&self, memory_mib: u32, end: &End, disk: Option<&Descriptor>) -> Options {
+    pub(crate) fn options(
+        &self,
+        firmware: Option<&Firmware>,
+        end: &End,
+        disk: Option<&Descriptor>,
+    ) -> Options {
         let mut device = String::new();
         for words in self.parts.iter().map(|part| part.device) {
             // Two parts may want the same.
@@ -130,9 +196,26 @@ impl Category {
             "" => format!("{ALONE},id=net0"),
             netdev => format!("{netdev},id=net0{tap}"),
         };
-        let fill = |word: &&str| word.replace("{memory}", &memory_mib.to_string());
+        let fill = |word: &&str| word.replace("{memory}", &self.memory_mib.to_string());
         let mut arguments: Vec<String> =
             self.parts.iter().flat_map(|part| part.arguments.iter().map(fill)).collect();
+        let mut machine = self.parts.iter().find_map(|part| part.machine).map(str::to_owned);
+        let mut cpu = self.parts.iter().find_map(|part| part.cpu).map(str::to_owned);
+        if let Some(Confidential { object, guest }) = self.confidential() {
+            let takes_hashes = firmware.is_some_and(|firmware| firmware.takes_hashes);
+            // The firmware of a TD measures the kernel by itself.
+            let is_asked = takes_hashes && guest == Guest::Snp;
+            let hashes = if is_asked { ",kernel-hashes=on" } else { "" };
+            arguments.extend(["-object".to_owned(), format!("{object},id={SUPPORT}{hashes}")]);
+            machine =
+                machine.map(|machine| format!("{machine},confidential-guest-support={SUPPORT}"));
+        } else if self.parts.iter().any(|part| part.confidential.is_some()) {
+            cpu = None;
+        }
+        let flags: String = self.parts.iter().map(|part| part.cpu_flags).collect();
+        if !flags.is_empty() {
+            cpu = Some(cpu.unwrap_or_else(|| "host".to_owned()) + &flags);
+        }
         arguments.extend(["-netdev".to_owned(), network]);
         let mac = if end.is_peer { ",mac=52:54:00:76:6d:02" } else { "" };
         // No option ROM: nothing boots from the network, and its package may be missing.
@@ -143,12 +226,13 @@ impl Category {
             arguments.extend(self.disk(descriptors.len(), &device.replace(MULTI_QUEUE, "")));
             descriptors.push(disk.clone());
         }
-        Options {
-            machine: self.parts.iter().find_map(|part| part.machine).map(str::to_owned),
-            cpu: self.parts.iter().find_map(|part| part.cpu).map(str::to_owned),
-            arguments,
-            descriptors,
-        }
+        // Programs of a confidential guest cannot do port I/O.
+        let mailbox = match self.has_virtio_mailbox() {
+            true => MailboxDisk::Virtio(device.replace(MULTI_QUEUE, "")),
+            false => MailboxDisk::Ide,
+        };
+        let firmware = firmware.map(|firmware| firmware.path.clone());
+        Options { machine, cpu, arguments, descriptors, firmware, mailbox }
     }
 
     /// QEMU's arguments for a disk in the file that is this descriptor.
@@ -198,8 +282,8 @@ impl Category {
     }
 
     /// Words on the command line of the guest in which workloads run.
-    pub fn guest_words(&self) -> Vec<&'static str> {
-        self.levels().last().map_or(Vec::new(), |parts| words(parts))
+    pub fn guest_words(&self) -> Vec<String> {
+        self.levels().last().map_or(Vec::new(), |parts| self.words(parts))
     }
 
     /// Modules of that guest, besides those that every guest has.
@@ -208,12 +292,18 @@ impl Category {
     }
 
     /// Words, modules and kind of memory of the VM and, where it is nested, of the guest in it.
-    pub fn guests(&self) -> Vec<(Vec<&'static str>, Vec<&'static str>, &'static str)> {
+    pub fn guests(&self) -> Vec<(Vec<String>, Vec<&'static str>, &'static str)> {
         let backing = |parts: &[&'static Part]| parts.iter().find_map(|part| part.backing);
         self.levels()
             .iter()
-            .map(|parts| (words(parts), modules(parts), backing(parts).unwrap_or(THP)))
+            .map(|parts| (self.words(parts), modules(parts), backing(parts).unwrap_or(THP)))
             .collect()
+    }
+
+    /// Words of these parts on the command line of a guest.
+    fn words(&self, parts: &[&'static Part]) -> Vec<String> {
+        let words = parts.iter().flat_map(|part| part.guest.iter().copied());
+        words.map(|word| fill(word, self.memory_mib, self.bounce_mib).into_owned()).collect()
     }
 
     /// The parts of the VM, then those of the guest in it.
@@ -279,12 +369,11 @@ impl Category {
                 }
             }
         }
+        if let Err(problem) = self.firmware(target, root) {
+            missing.push(format!("{}: {problem}", self.parts[0].name));
+        }
         missing
     }
-}
-
-fn words(parts: &[&'static Part]) -> Vec<&'static str> {
-    parts.iter().flat_map(|part| part.guest.iter().copied()).collect()
 }
 
 fn modules(parts: &[&'static Part]) -> Vec<&'static str> {
@@ -339,7 +428,7 @@ mod tests {
             let category = Category::read(name).unwrap();
             category.missing(Accel::Intel, &Target::default(), std::path::Path::new("/nonexistent"))
         };
-        assert!(missing("plain+haltpoll+nested+poll").is_empty());
+        assert!(missing("plain+hpoll+nested+poll").is_empty());
         for (name, part) in
             [("plain+pinned+poll", "pinned"), ("snp", "snp"), ("plain+vhost", "vhost")]
         {
@@ -351,11 +440,13 @@ mod tests {
 
     #[test]
     fn parts_after_nested_are_those_of_the_inner_guest() {
-        let category = Category::read("plain+poll+nested+swiotlb+haltpoll").unwrap();
+        let words =
+            |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let category = Category::read("plain+poll+nested+swiotlb+hpoll").unwrap();
         let guests = category.guests();
-        assert_eq!(guests[0], (vec!["idle=poll"], vec![], "thp"));
+        assert_eq!(guests[0], (words(&["idle=poll"]), vec![], "thp"));
         let inner =
-            (vec!["swiotlb=32768,force", "cpuidle_haltpoll.force=Y"], vec!["cpuidle_haltpoll"]);
+            (words(&["swiotlb=32768,force", "cpuidle_haltpoll.force=Y"]), vec!["cpuidle_haltpoll"]);
         assert_eq!(guests[1], (inner.0.clone(), inner.1.clone(), "thp"));
         assert_eq!((category.guest_words(), category.modules()), inner);
         assert_eq!(category.baseline().unwrap().name, "plain+poll+nested+swiotlb");
@@ -364,12 +455,61 @@ mod tests {
         // Memory of guest_memfd is that of the VM it is added to.
         let gmem = Category::read("plain+gmem+nested").unwrap();
         let private = Category::read("private+poll").unwrap();
-        let words = vec!["kernelcore=50%", "rootfstype=ramfs", "vmtax.private", "idle=poll"];
-        assert_eq!(private.guests(), [(words, vec![], "private")]);
+        let expected = words(&["kernelcore=50%", "rootfstype=ramfs", "vmtax.private", "idle=poll"]);
+        assert_eq!(private.guests(), [(expected, vec![], "private")]);
         assert_eq!(Category::read("private").unwrap().baseline().unwrap().name, "plain");
         assert!(Category::read("private+gmem").is_err());
         assert_eq!(gmem.guests(), [(vec![], vec![], "guest-memfd"), (vec![], vec![], "thp")]);
         assert_eq!(gmem.baseline().unwrap().name, "plain+gmem");
+    }
+
+    #[test]
+    fn a_confidential_vm_is_an_object_on_a_machine_with_firmware() {
+        let line = |name: &str, takes_hashes, is_confidential| {
+            let target = Target { memory: 2048, swiotlb: Some(16), ..Target::default() };
+            let mut category = Category::read(name).unwrap().of(&target);
+            category.is_confidential &= is_confidential;
+            let firmware = Firmware { path: "/f.fd".into(), takes_hashes };
+            let options = category.options(Some(&firmware), &End::default(), None);
+            let mailbox = options.mailbox.clone();
+            let words =
+                vmtax_machine::qemu_arguments(vmtax_machine::Emulator::Kvm, 2, 2048, &options);
+            (words.join(" "), mailbox)
+        };
+        let (snp, mailbox) = line("snp", true, true);
+        assert_eq!(mailbox, MailboxDisk::Virtio(",iommu_platform=on,disable-legacy=on".to_owned()));
+        for word in [
+            "-machine q35,memory-backend=ram0,confidential-guest-support=cgs0 ",
+            "-cpu EPYC-v4,host-phys-bits=true ",
+            "-bios /f.fd",
+            "memory-backend-memfd,id=ram0,size=2048M,share=true",
+            "-object sev-snp-guest,cbitpos=51,reduced-phys-bits=1,id=cgs0,kernel-hashes=on ",
+        ] {
+            assert!(snp.contains(word), "{word}: {snp}");
+        }
+        assert!(!line("snp", false, true).0.contains("kernel-hashes"));
+        let (tdx, _) = line("tdx+poll", true, true);
+        assert!(tdx.contains("-object tdx-guest,id=cgs0 -netdev"), "{tdx}");
+        assert!(tdx.contains("q35,kernel_irqchip=split,confidential-guest-support=cgs0"), "{tdx}");
+        let (rest, _) = line("tdx", true, false);
+        assert!(
+            !rest.contains("cgs0") && rest.contains("-cpu host -smp") && rest.contains("-bios")
+        );
+        // Its bounce buffer is there without being asked for, and of the guest's choice.
+        let error = Category::read("snp+swiotlb").unwrap_err();
+        assert!(error.contains("has its bounce buffer without swiotlb"), "{error}");
+        let words =
+            |target: &Target| Category::read("plain+swiotlb").unwrap().of(target).guest_words();
+        let of = |memory, swiotlb| words(&Target { memory, swiotlb, ..Target::default() });
+        assert_eq!(of(2048, None), ["swiotlb=62976,force"]);
+        assert_eq!(of(2048, Some(16)), ["swiotlb=8192,force"]);
+        // No polling of the host stands in for the guest's.
+        let settings = |name: &str| Category::read(name).unwrap().host_settings().len();
+        let names = ["plain+poll", "plain+hpoll", "plain+halt_poll_ns"];
+        assert_eq!(names.map(settings), [0, 0, 1]);
+        let words = names.map(|name| Category::read(name).unwrap().guest_words().join(" "));
+        assert_eq!(words, ["idle=poll", "cpuidle_haltpoll.force=Y", ""]);
+        assert!(Category::read("plain+haltpoll").is_err());
     }
 
     /// The driver without its governor never polls, so a VM with it is not one of this category.
@@ -379,9 +519,9 @@ mod tests {
             let facts = Facts::from([("idle governor".to_owned(), governor.to_owned())]);
             Category::read(name).unwrap().lacks(&facts).is_some()
         };
-        assert!(lacks("plain+haltpoll", "menu") && !lacks("plain+haltpoll", "haltpoll"));
+        assert!(lacks("plain+hpoll", "menu") && !lacks("plain+hpoll", "haltpoll"));
         assert!(!lacks("plain+poll", "menu"));
         // Facts are those of the guest inside.
-        assert!(!lacks("plain+haltpoll+nested", "menu") && lacks("plain+nested+haltpoll", "menu"));
+        assert!(!lacks("plain+hpoll+nested", "menu") && lacks("plain+nested+hpoll", "menu"));
     }
 }

@@ -62,6 +62,9 @@ pub(crate) fn dry_run(matrix: &Matrix, cells: &[Cell], out: &mut dyn Write) -> i
     writeln!(out, "\ncommands")?;
     for workload in &matrix.workloads {
         let job = workload.job(matrix.warmup, matrix.counters, matrix.limit_ms);
+        if let Some(link) = workload.link {
+            writeln!(out, "  {} path: {}", printable(&workload.name), link.path())?;
+        }
         for (what, words) in [("server", &job.server), ("client", &job.client)] {
             if !words.is_empty() {
                 writeln!(
@@ -72,6 +75,9 @@ pub(crate) fn dry_run(matrix: &Matrix, cells: &[Cell], out: &mut dyn Write) -> i
                 )?;
             }
         }
+    }
+    for sentence in matrix.left_out() {
+        writeln!(out, "\nleft out: {}", printable(&sentence))?;
     }
     for missing in missing(matrix) {
         writeln!(out, "\nmissing: {}", printable(&missing))?;
@@ -156,7 +162,12 @@ pub(crate) fn missing(matrix: &Matrix) -> Vec<String> {
             if !has_disk(matrix, *accel) && !accel.is_emulated_host() {
                 found.extend(category.missing_disk());
             }
-            found.extend(of_accel.filter_map(|platform| category.missing_link(platform.link)));
+            // A workload that does not use what it changes is left out, if another does.
+            let links: Vec<Option<String>> =
+                of_accel.map(|platform| category.missing_link(platform.link)).collect();
+            if links.iter().all(Option::is_some) {
+                found.extend(links.into_iter().flatten().take(1));
+            }
             let of = if accels.len() > 1 { format!(" on {}", accel.name()) } else { String::new() };
             missing.extend(
                 found
@@ -190,7 +201,7 @@ pub(crate) fn missing(matrix: &Matrix) -> Vec<String> {
 
 /// What this run does not record, each with its reason.
 pub(crate) fn not_captured(matrix: &Matrix) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes = matrix.left_out();
     if !matrix.counters {
         notes.push(format!(
             "{}: not captured: the matrix does not ask for them (counters = true)",

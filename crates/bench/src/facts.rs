@@ -10,6 +10,9 @@ const VARIES: [&str; 1] = ["bounce buffer used at most"];
 /// The fact that a category's words are on.
 const COMMAND_LINE: &str = "command line";
 
+/// A word that UEFI firmware adds to it (EDK II OvmfPkg, X86QemuLoadImageLib), and with which a kernel finds its initramfs.
+const BY_FIRMWARE: &str = "initrd=initrd";
+
 /// Differences between a VM and its baseline that neither category explains; each is a sentence.
 pub fn unexplained(category: (&Category, &Facts), baseline: (&Category, &Facts)) -> Vec<String> {
     let (one, facts) = category;
@@ -29,7 +32,7 @@ pub fn unexplained(category: (&Category, &Facts), baseline: (&Category, &Facts))
             let words = category.guest_words();
             value
                 .split_whitespace()
-                .filter(|word| !words.contains(word))
+                .filter(|word| *word != BY_FIRMWARE && !words.iter().any(|own| own == word))
                 .collect::<Vec<_>>()
                 .join(" ")
         };
@@ -74,6 +77,9 @@ mod tests {
         let found = unexplained((&poll, &polled), (&plain, &base));
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[1].contains("plain+poll has \"y\", plain has \"x\""));
+        let snp = Category::read("snp").unwrap();
+        let booted = facts("quiet vmtax.mailbox=virtio initrd=initrd", "900 kB", "y");
+        assert_eq!(unexplained((&snp, &booted), (&plain, &base)), Vec::<String>::new());
         let other = facts("quiet nosmt idle=poll", "1000 kB", "x");
         assert_eq!(unexplained((&poll, &other), (&plain, &base)).len(), 1);
     }

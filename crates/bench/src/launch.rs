@@ -160,7 +160,7 @@ pub(crate) fn plan(host: Host, target: &Target, category: &Category, cpus: u32) 
         options: module_options(category),
         levels: levels
             .map(|(words, modules, backing)| VmLevel {
-                words: text(words),
+                words,
                 modules: text(modules),
                 backing: Some(backing.to_owned()),
             })

@@ -118,6 +118,7 @@ struct Entry {
     #[serde(default)]
     bring: Vec<PathBuf>,
     accel: Option<Accel>,
+    network: Option<Netdev>,
     #[serde(default)]
     client: Side,
     #[serde(default)]
@@ -144,6 +145,9 @@ impl Matrix {
         between("limit_seconds", file.limit_seconds, 86_400)?;
         between("vm.cpus", file.vm.cpus.into(), 1024)?;
         between("vm.memory", file.vm.memory.into(), 1 << 24)?;
+        if let Some(mib) = file.vm.swiotlb {
+            between("vm.swiotlb", mib.into(), u64::from(file.vm.memory) / 2)?;
+        }
         let mut categories = Vec::new();
         for name in &file.categories {
             let place = match (name.as_str(), file.ssh.get(name)) {
@@ -154,7 +158,7 @@ impl Matrix {
                         .map_err(|e: AddressError| format!("ssh: {address:?}: {e}"))?;
                     Where::Ssh { name: plain(name)?, address }
                 }
-                (_, None) => Where::Vm(Category::read(name)?),
+                (_, None) => Where::Vm(Category::read(name)?.of(&file.vm)),
             };
             if categories.iter().any(|other: &Where| other.name() == place.name()) {
                 return Err(format!("categories: {name:?} is listed twice"));
@@ -244,6 +248,39 @@ impl Matrix {
         Platform { accel, cpus, link: workload.link }
     }
 
+    /// Whether a workload uses what a category changes. A category that no workload uses has them all: it is refused elsewhere.
+    pub(crate) fn fits(&self, place: &Where, workload: &Workload) -> bool {
+        let Where::Vm(category) = place else { return true };
+        let crosses = |workload: &Workload| category.missing_link(workload.link).is_none();
+        crosses(workload) || !self.workloads.iter().any(crosses)
+    }
+
+    /// Cells that a category does not have, and why; a sentence for each category and reason.
+    pub(crate) fn left_out(&self) -> Vec<String> {
+        let mut found: Vec<(&Category, String, Vec<&str>)> = Vec::new();
+        for place in &self.categories {
+            let Where::Vm(category) = place else { continue };
+            for workload in self.workloads.iter().filter(|workload| !self.fits(place, workload)) {
+                let why = category.missing_link(workload.link).unwrap_or_default();
+                let same = found
+                    .iter_mut()
+                    .find(|(other, reason, _)| other.name == category.name && *reason == why);
+                match same {
+                    Some((.., workloads)) => workloads.push(&workload.name),
+                    None => found.push((category, why, vec![&workload.name])),
+                }
+            }
+        }
+        let sentence = |(category, why, workloads): (&Category, String, Vec<&str>)| {
+            format!(
+                "category {} is not measured with {}: {why}",
+                category.name,
+                workloads.join(", ")
+            )
+        };
+        found.into_iter().map(sentence).collect()
+    }
+
     /// What runs its VMs, in the order of its workloads; nothing where it has no VMs.
     pub fn platforms(&self) -> Vec<Platform> {
         let has_vms = self.categories.iter().any(|place| matches!(place, Where::Vm(_)));
@@ -317,8 +354,14 @@ impl Entry {
 
     /// Where client and server are; the error is half a sentence.
     fn link(&self, target: &Target) -> Result<Option<Link>, String> {
-        let Some(link) = Link::new(self.client, self.server, target.network)? else {
-            return Ok(None);
+        let Some(link) = Link::new(self.client, self.server, self.network.or(target.network))?
+        else {
+            return match self.network {
+                None => Ok(None),
+                Some(_) => Err(
+                    "its client and server are in one system, which no network leaves: leave `network` out".to_owned()
+                ),
+            };
         };
         if link.other == Side::Remote {
             let (end, address, whose) = match link.server_there {

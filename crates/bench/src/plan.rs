@@ -71,11 +71,11 @@ pub fn cells(matrix: &Matrix, shard: Shard) -> Vec<Cell> {
     for repeat in 0..matrix.repeats {
         for turn in 0..categories {
             let category = (turn + repeat as usize) % categories;
-            cells.extend(workloads.iter().map(|workload| Cell {
-                category,
-                workload: *workload,
-                repeat,
-            }));
+            let place = &matrix.categories[category];
+            let own = workloads
+                .iter()
+                .filter(|workload| matrix.fits(place, &matrix.workloads[**workload]));
+            cells.extend(own.map(|workload| Cell { category, workload: *workload, repeat }));
         }
     }
     cells

@@ -23,6 +23,10 @@ pub struct Target {
     pub kernel: PathBuf,
     /// The folder with an image's modules.
     pub modules: Option<PathBuf>,
+    /// The firmware of confidential VMs, if not the one that is found.
+    pub firmware: Option<PathBuf>,
+    /// MiB of the bounce buffer of `+swiotlb`, if not what Linux gives a confidential VM of this memory.
+    pub swiotlb: Option<u32>,
     /// What carries packets between the VM and a client or server outside of it.
     pub network: Option<Netdev>,
     /// The system behind ssh on which remote clients and servers run.
@@ -116,6 +120,8 @@ impl Default for Target {
             memory: 1024,
             kernel: "distribution".into(),
             modules: None,
+            firmware: None,
+            swiotlb: None,
             network: None,
             remote: None,
             address: None,

@@ -16,7 +16,7 @@ use vmtax_machine::{
 };
 
 use crate::Error;
-use crate::category::{Category, processors};
+use crate::category::{Category, Facts, processors};
 use crate::error::at;
 use crate::link::End;
 use crate::target::{Accel, Target};
@@ -101,7 +101,36 @@ impl Vms {
         end: &End,
         console: PathBuf,
     ) -> Result<Vm, Error> {
+        let (spec, mailbox) = self.spec(category, end, console)?;
+        let mut machine = Machine::boot(&spec)?;
+        if category.is_pinned() {
+            machine.pin(&processors())?;
+        }
+        Ok(Vm { name: category.name.clone(), machine, mailbox, last: 0 })
+    }
+
+    /// The facts of a VM of a category, which is started whatever this computer lacks: the error is that of QEMU, or of its KVM.
+    pub fn attempt(&self, category: &Category) -> Result<Facts, Error> {
+        let end = End::default();
+        let (spec, mailbox) = self.spec(category, &end, self.console.clone())?;
+        let machine = Machine::offer(&spec)?;
+        let mut vm = Vm { name: category.name.clone(), machine, mailbox, last: 0 };
+        vm.ready(&end)?;
+        match vm.ask(&Request::Facts)? {
+            Answer::Facts(facts) => Ok(facts.into_iter().collect()),
+            Answer::Done(_) => Err(at(&vm.name, "it does not answer the request".to_owned())),
+        }
+    }
+
+    fn spec(
+        &self,
+        category: &Category,
+        end: &End,
+        console: PathBuf,
+    ) -> Result<(Spec, Mailbox), Error> {
         let mailbox = Mailbox::new()?;
+        let firmware = category.firmware(&self.target, Path::new("/"));
+        let firmware = firmware.map_err(|problem| at(&category.name, problem))?;
         let spec = Spec {
             emulator: emulator(self.accel),
             kernel: self.kernel.clone(),
@@ -113,13 +142,9 @@ impl Vms {
             console,
             limit: BOOT,
             stop: self.stop.clone(),
-            options: category.options(self.target.memory, end, self.disk.as_ref()),
+            options: category.options(firmware.as_ref(), end, self.disk.as_ref()),
         };
-        let mut machine = Machine::boot(&spec)?;
-        if category.is_pinned() {
-            machine.pin(&processors())?;
-        }
-        Ok(Vm { name: category.name.clone(), machine, mailbox, last: 0 })
+        Ok((spec, mailbox))
     }
 
     /// What the matrix says of them.
@@ -144,7 +169,10 @@ impl Vms {
 
     fn initramfs(&self, category: &Category) -> Result<Vec<u8>, Error> {
         let disk = self.disk.iter().map(|_| "virtio_blk");
-        let names: Vec<&str> = MODULES.into_iter().chain(disk).chain(category.modules()).collect();
+        let mailbox =
+            category.has_virtio_mailbox().then_some("virtio_blk").filter(|_| self.disk.is_none());
+        let names = MODULES.into_iter().chain(disk).chain(mailbox).chain(category.modules());
+        let names: Vec<&str> = names.collect();
         let mut modules = self.kernel.modules_for(&names)?;
         modules.iter_mut().for_each(vmtax_machine::kernel::Module::strip_signature);
         let paths: Vec<String> = modules
@@ -251,7 +279,7 @@ pub fn command_line(category: &Category) -> String {
     let mut line = format!("console=ttyS0,115200 {QUICK_BOOT} panic=-1 vmtax.role=agent");
     for word in category.guest_words() {
         line.push(' ');
-        line.push_str(word);
+        line.push_str(&word);
     }
     line
 }
@@ -266,7 +294,9 @@ pub(crate) fn arguments(
     // A descriptor of this process stands for the file, which is not made to be shown.
     let disk = std::fs::File::open("/dev/null").ok().filter(|_| disk);
     let disk = disk.map(|file| Descriptor::from(std::os::fd::OwnedFd::from(file)));
-    let options: Options = category.options(target.memory, end, disk.as_ref());
+    // What is missing is said beside it.
+    let firmware = category.firmware(target, Path::new("/")).unwrap_or_default();
+    let options: Options = category.options(firmware.as_ref(), end, disk.as_ref());
     qemu_arguments(emulator(accel), target.cpus, target.memory, &options)
 }
 

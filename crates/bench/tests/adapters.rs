@@ -49,6 +49,11 @@ const CASES: &[(&str, &str, &[Expected])] = &[
     ),
     ("iperf-udp", "iperf.txt", &[("throughput", "bit/s", 64.8e6), ("jitter", "us", 23.0)]),
     (
+        "onnxruntime",
+        "onnxruntime.txt",
+        &[("latency", "us", 14_522.400_799_978_64), ("rate", "1/s", 68.859_137_946_493_72)],
+    ),
+    (
         "redis",
         "redis.csv",
         &[
@@ -59,8 +64,8 @@ const CASES: &[(&str, &str, &[Expected])] = &[
     ),
     (
         "redis-memtier",
-        "memtier.json",
-        &[("rate", "1/s", 9905.5), ("latency", "us", 1210.0), ("get-latency-p99.9", "us", 6900.0)],
+        "memtier-redis.txt",
+        &[("rate", "1/s", 45_238.22), ("latency", "us", 46.13), ("get-latency-p99.9", "us", 999.0)],
     ),
     (
         "memcached",
@@ -78,6 +83,7 @@ const CASES: &[(&str, &str, &[Expected])] = &[
         ],
     ),
     ("npb", "npb.txt", &[("time", "s", 38.71), ("speed", "Mop/s", 185.36)]),
+    ("npb", "npb-ua.txt", &[("time", "s", 1.58), ("speed", "Mop/s", 7.88)]),
     ("benchdnn", "benchdnn.txt", &[("time", "us", 85_900.0), ("speed", "Gflop/s", 97.655)]),
     (
         "schbench",
@@ -191,7 +197,7 @@ const REFUSED: &[(&str, &str, &str, &str, &str)] = &[
     ("redis", "redis.csv", "10256.41", "fast", "not a number"),
     ("redis", "redis.csv", "\"10256.41\"", "\"0\"", "impossible"),
     ("redis", "redis.csv", "\"SET\"", "Error: connection reset", "reports a failure"),
-    ("redis-memtier", "memtier.json", "ALL STATS", "SOME STATS", "ALL STATS"),
+    ("redis-memtier", "memtier-redis.txt", "ALL STATS", "SOME STATS", "ALL STATS"),
     ("memcached", "memtier.txt", "Totals", "Total", "Totals"),
     ("nginx", "wrk.txt", "0.98ms", "0.98parsecs", "unit"),
     (

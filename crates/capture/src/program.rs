@@ -10,6 +10,7 @@ pub mod dnn;
 pub mod fio;
 pub mod iperf;
 pub mod npb;
+pub mod onnx;
 pub mod ping;
 pub mod redis;
 pub mod sched;

@@ -68,6 +68,10 @@ pub struct Vm {
     /// Of its entries and exits.
     #[serde(default, skip_serializing_if = "Rips::is_none")]
     pub rips: Rips,
+    /// KVM's `guest_state_protected` of its vCPUs: their registers are closed to the host (a TD, SEV-ES, SEV-SNP). Recorded by
+    /// `vmtax record` on Linux 5.11 and later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_protected: Option<bool>,
 }
 
 words! {

@@ -41,6 +41,7 @@ mod run;
 pub mod suite;
 mod trace_dat;
 mod vm;
+pub mod vm_parts;
 mod window;
 
 pub use error::Error;

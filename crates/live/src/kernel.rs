@@ -84,6 +84,8 @@ fn fill(isa: Isa, described: &[Types<'_>]) -> Result<Config, String> {
         xen_number: u32::from(arguments("kvm_xen_hypercall") == Some(8)),
         // Since Linux 5.18.
         switch_has_state: u32::from(arguments("sched_switch") == Some(4)),
+        // Since Linux 5.11. Without it nothing is known of the registers.
+        vcpu_protected: offset("kvm_vcpu", &["arch.guest_state_protected"]).unwrap_or_default(),
         // Without it pages that are pre-faulted are not counted.
         fault_level: offset("kvm_page_fault", &["goal_level"]).unwrap_or_default(),
         fault_gfn: offset("kvm_page_fault", &["gfn"]).unwrap_or_default(),

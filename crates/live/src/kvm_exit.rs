@@ -340,7 +340,8 @@ impl Recorder {
         group.threads += 1;
         let vm = group.vm;
         self.seen.insert(index, Seen { id, vm, vcpu, group: (pid, kvm), ended: 0 });
-        rows.appeared.push(Vcpu { vm, pid, tid });
+        let state_protected = thread.state_protected();
+        rows.appeared.push(Vcpu { vm, pid, tid, state_protected });
         vm
     }
 

@@ -80,6 +80,9 @@ struct config {
 	u32 fault_gfn;
 	u32 vmx_interruption;
 	u64 slower_ns;
+	// Offset of kvm_vcpu.arch.guest_state_protected.
+	u32 vcpu_protected;
+	u32 unused;
 };
 const volatile struct config config SEC(".rodata");
 
@@ -225,6 +228,10 @@ struct taker {
 // Most preempted vCPUs tracked for each CPU.
 #define WAITERS 4
 
+// Protection of a vCPU; 0: not known.
+#define STATE_OPEN 1
+#define STATE_PROTECTED 2
+
 struct thread {
 	// tgid << 32 | tid, 0 for none: a thread that ended, or a free slot.
 	u64 id;
@@ -263,6 +270,9 @@ struct thread {
 	// Single events: exits so far, and whether the events of this one are sent.
 	u32 exits;
 	u32 chosen;
+	// Of its vCPU: whether KVM can read the guest's registers.
+	u32 protection;
+	u32 unused;
 	struct access access[ACCESSES];
 	struct spans spans[2];
 	struct line lines[LINES];

@@ -52,6 +52,15 @@ impl Cell {
 impl Thread {
     /// An exit is open: `OPEN` of `layout.bpf.h`.
     pub(crate) const OPEN: u32 = 1;
+
+    /// Whether KVM cannot read the guest's registers: `STATE_PROTECTED` and `STATE_OPEN`.
+    pub(crate) fn state_protected(&self) -> Option<bool> {
+        match self.protection {
+            1 => Some(false),
+            2 => Some(true),
+            _ => None,
+        }
+    }
 }
 
 impl TakenKey {

@@ -15,10 +15,16 @@ INLINE u64 one_of(u32 second, u64 a, u64 b)
 APART int learn_vcpu(struct thread *thread, u64 vcpu)
 {
 	u32 number = 0;
+	u8 closed = 0;
 
 	if (!thread)
 		return 0;
 	thread->vcpu_at = vcpu;
+	// KVM sets it before the vCPU runs: tdx_vcpu_create, and sev_launch_update_vmsa or snp_launch_finish. Before `kvm`, by which
+	// user space tells that the vCPU is known.
+	if (config.vcpu_protected &&
+	    !bpf_probe_read_kernel(&closed, sizeof(closed), (void *)(vcpu + config.vcpu_protected)))
+		thread->protection = closed ? STATE_PROTECTED : STATE_OPEN;
 	bpf_probe_read_kernel(&number, sizeof(number), (void *)(vcpu + config.vcpu_id));
 	bpf_probe_read_kernel(&thread->kvm, sizeof(thread->kvm), (void *)(vcpu + config.vcpu_kvm));
 	set_vcpu(thread, number);

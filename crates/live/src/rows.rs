@@ -33,6 +33,8 @@ pub struct Vcpu {
     pub pid: u32,
     /// The thread.
     pub tid: u32,
+    /// KVM cannot read its registers; `None` where the kernel does not say.
+    pub state_protected: Option<bool>,
 }
 
 /// The detail of a key.

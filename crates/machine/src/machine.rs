@@ -47,13 +47,21 @@ impl Machine {
     /// Starts the machine. Later errors are returned by [`Machine::wait`].
     pub fn boot(spec: &Spec) -> Result<Machine, Error> {
         check::check(spec.emulator)?;
+        Machine::offer(spec)
+    }
+
+    /// As [`Machine::boot`], without asking what this computer has: QEMU and KVM say what they miss.
+    pub fn offer(spec: &Spec) -> Result<Machine, Error> {
         Machine::start(spec, |console| match spec.emulator {
             Emulator::Bochs { .. } => {
                 let (bochs, process) = Bochs::boot(spec, console)?;
                 Ok((Control::Bochs(bochs), process))
             }
             Emulator::Tcg { .. } | Emulator::Kvm => {
-                let image = spec.kernel.bootable()?;
+                let image = match spec.options.firmware {
+                    Some(_) => spec.kernel.image.clone(),
+                    None => spec.kernel.bootable()?,
+                };
                 let (qemu, process) = Qemu::start(spec, Start::Boot(&image), None, console)?;
                 Ok((Control::Qemu(qemu), process))
             }

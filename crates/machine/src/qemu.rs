@@ -17,7 +17,7 @@ use crate::qmp::Qmp;
 use crate::recorder::Recorder;
 use crate::state::NewState;
 use crate::stream::Until;
-use crate::{Emulator, Error, Options, Spec};
+use crate::{Emulator, Error, MailboxDisk, Options, Spec};
 
 /// QEMU's richest processor, as a Zen 3: `max` calls itself a family whose timers Linux takes for unreliable in idle
 /// (erratum 400), and then uses the PIT. Without FSRM, which QEMU has from version 8 on: Linux expects ERMS where there is FSRM, and [`crate::QUICK_BOOT`] takes
@@ -76,9 +76,16 @@ impl Qemu {
             .args(["-chardev", &format!("socket,id=qmp,fd={}", handed.give(theirs))])
             .args(["-mon", "chardev=qmp,mode=control"]);
         let mailbox = handed.give_path(spec.mailbox.file().try_clone().map_err(start_error)?);
-        // The second IDE channel's master. Nothing else opens it, so it needs no lock.
+        // Nothing else opens it, so it needs no lock.
         let drive = format!("media=disk,format=raw,file.locking=off,file={mailbox}");
-        if spec.options.machine.as_deref().is_some_and(|machine| !machine.starts_with("pc")) {
+        if let MailboxDisk::Virtio(properties) = &spec.options.mailbox {
+            let serial = MailboxDisk::SERIAL;
+            command.args(["-drive", &format!("if=none,id=mailbox,{drive}")]).args([
+                "-device",
+                &format!("virtio-blk-pci,drive=mailbox,serial={serial}{properties}"),
+            ]);
+        } else if spec.options.machine.as_deref().is_some_and(|machine| !machine.starts_with("pc"))
+        {
             command
                 .args(["-device", "isa-ide,id=second,iobase=0x170,iobase2=0x376,irq=15"])
                 .args(["-drive", &format!("if=none,id=mailbox,{drive}")])
@@ -216,6 +223,9 @@ pub fn arguments(emulator: Emulator, cpus: u32, memory_mib: u32, options: &Optio
     let size =
         [String::from("-smp"), cpus.to_string(), String::from("-m"), format!("{memory_mib}M")];
     arguments.extend(size);
+    if let Some(firmware) = &options.firmware {
+        arguments.extend(["-bios".to_owned(), firmware.display().to_string()]);
+    }
     arguments.extend(options.arguments.iter().cloned());
     arguments
 }

@@ -101,6 +101,27 @@ pub struct Options {
     pub arguments: Vec<String>,
     /// Descriptors that QEMU gets: sockets, taps.
     pub descriptors: Vec<Descriptor>,
+    /// The firmware that boots the kernel, as `-bios`: UEFI. The kernel's image has to be one that it can start, a bzImage.
+    pub firmware: Option<PathBuf>,
+    /// Where the guest sees the mailbox.
+    pub mailbox: MailboxDisk,
+}
+
+/// The device by which the guest sees the mailbox.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum MailboxDisk {
+    /// The master of the second IDE channel, at its ports: for a guest's program that does port I/O.
+    #[default]
+    Ide,
+    /// A virtio disk with the serial number [`MailboxDisk::SERIAL`] and these further properties, for a guest whose programs cannot do port I/O:
+    /// the kernel of a TD ends a program that does, and that of an SEV-SNP guest one with iopl (Linux arch/x86/coco/tdx/tdx.c,
+    /// `virt_exception_user`; arch/x86/coco/sev, `vc_ioio_check`).
+    Virtio(String),
+}
+
+impl MailboxDisk {
+    /// The serial number of the virtio disk.
+    pub const SERIAL: &str = "vmtax-mailbox";
 }
 
 /// A descriptor for QEMU. Clones are the same descriptor.

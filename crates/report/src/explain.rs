@@ -12,7 +12,7 @@ use vmtax_analyse::explain::{
 };
 use vmtax_analyse::ledger::VmLoss;
 use vmtax_analyse::remedy::{Figures, Trial};
-use vmtax_analyse::vm_facts::is_encrypted_by_rip;
+use vmtax_analyse::vm_facts::{EncryptedBy, encrypted_by};
 use vmtax_analyse::{Ledger, explain, ledger};
 use vmtax_events::Losses;
 
@@ -373,10 +373,10 @@ impl Explained<'_> {
             &format!(
                 "Kind of VM, detected from the recording: {}{}.",
                 explanation.kind.name(),
-                if is_encrypted_by_rip(self.run.ledger) {
-                    " (encrypted guest, by rip 0)"
-                } else {
-                    ""
+                match encrypted_by(self.run.ledger) {
+                    Some(EncryptedBy::Rip) => " (encrypted guest, by rip 0)",
+                    Some(EncryptedBy::State) => " (encrypted guest, by guest_state_protected)",
+                    None => "",
                 }
             ),
         )?;
@@ -502,7 +502,8 @@ impl Explained<'_> {
                 says: words::verdict(&explanation.verdict),
             },
             kind: explanation.kind.name(),
-            encrypted_by_rip: is_encrypted_by_rip(self.run.ledger),
+            encrypted_by_rip: encrypted_by(self.run.ledger) == Some(EncryptedBy::Rip),
+            encrypted_by_state: encrypted_by(self.run.ledger) == Some(EncryptedBy::State),
             vms: self.vms.iter().map(|vm| self.vm(vm)).collect(),
             tax: self.run.ledger.tax().filter(|_| self.run.emulated().is_none()),
             contention: self.run.ledger.contention().filter(|_| self.run.emulated().is_none()),
@@ -548,6 +549,8 @@ struct Object<'a> {
     kind: &'static str,
     /// The instruction pointer of all entries and exits of a VM is 0.
     encrypted_by_rip: bool,
+    /// KVM marks the vCPUs of a VM as closed.
+    encrypted_by_state: bool,
     vms: Vec<VmShape<'a>>,
     tax: Option<f64>,
     contention: Option<f64>,

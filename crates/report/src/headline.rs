@@ -8,6 +8,7 @@ mod lab;
 use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_analyse::ledger::VmLoss;
+use vmtax_analyse::vm_facts::EncryptedBy;
 use vmtax_analyse::{Ledger, ledger, table, vm_facts};
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Level, NO_VCPU, Reason, Tally};
 
@@ -191,12 +192,11 @@ fn are_capped(ledger: &Ledger) -> bool {
 
 /// That the guest's registers are closed to the host.
 fn encrypted(ledger: &Ledger) -> Option<String> {
-    vm_facts::is_encrypted_by_rip(ledger).then(|| {
-        format!(
-            "Encrypted guest, by rip 0 of all its entries and exits: {}.",
-            vm_facts::kind(ledger).name()
-        )
-    })
+    let by = match vm_facts::encrypted_by(ledger)? {
+        EncryptedBy::Rip => "rip 0 of all its entries and exits",
+        EncryptedBy::State => "KVM's guest_state_protected",
+    };
+    Some(format!("Encrypted guest, by {by}: {}.", vm_facts::kind(ledger).name()))
 }
 
 fn extent(ledger: &Ledger, total: &Tally) -> String {

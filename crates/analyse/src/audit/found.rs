@@ -100,6 +100,7 @@ pub enum What {
     ApicOfVmm(String),
     SplitIrqchip,
     SplitIrqchipForIommu,
+    SplitIrqchipOfTd,
     IrqchipInKernel,
     IrqchipOfOtherVmm,
     AvicInhibited(Vec<Inhibit>),

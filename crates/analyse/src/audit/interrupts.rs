@@ -5,7 +5,7 @@ use vmtax_events::setting::{Fact, Settings, VmProcess, files};
 use super::view::{View, flag_fact, has_flag};
 use super::vmm::{self, is_off, is_on, options, property, said};
 use super::{Advice, Fix, Found, Inhibit, Seen, Start, Vendor, Verdict, What};
-use crate::remedy::RemedyId;
+use crate::remedy::{RemedyId, VmKind};
 
 pub(super) fn x2apic(_: &View, guest: &Settings) -> Found {
     let fact = flag_fact(guest, "x2apic");
@@ -73,6 +73,10 @@ pub(super) fn split_irqchip(_: &View, vm: &VmProcess) -> Found {
     }
     if !vmm::is_qemu(vm) {
         return Found::unknown(What::IrqchipOfOtherVmm).seen(said(vm, Seen::NotQemu));
+    }
+    // QEMU docs/system/i386/tdx.rst, "Restrictions"; it is also what a TD gets without being asked.
+    if vmm::kind(vm) == VmKind::Tdx {
+        return Found::not_applicable(What::SplitIrqchipOfTd);
     }
     if irqchip(vm) != Some("split") {
         return Found::ok(What::IrqchipInKernel);

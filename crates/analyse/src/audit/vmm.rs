@@ -15,7 +15,7 @@ pub fn kind(vm: &VmProcess) -> VmKind {
         match object_type(object) {
             "tdx-guest" => return VmKind::Tdx,
             "sev-snp-guest" => return VmKind::Snp,
-            "sev-guest" => return VmKind::Sev,
+            "sev-guest" => return sev(property(object, "policy")),
             _ => {}
         }
     }
@@ -28,6 +28,21 @@ pub fn kind(vm: &VmProcess) -> VmKind {
         }
     }
     VmKind::Plain
+}
+
+/// Bit 2 of the policy asks for encrypted registers (QEMU qapi/qom.json, `SevGuestProperties`; AMD 55766, "Guest policy").
+fn sev(policy: Option<&str>) -> VmKind {
+    const ES: u32 = 1 << 2;
+    let Some(policy) = policy else { return VmKind::Sev };
+    let number = match policy.strip_prefix("0x").or(policy.strip_prefix("0X")) {
+        Some(hexadecimal) => u32::from_str_radix(hexadecimal, 16),
+        None => policy.parse(),
+    };
+    match number {
+        Ok(bits) if bits & ES != 0 => VmKind::SevEs,
+        Ok(_) => VmKind::Sev,
+        Err(_) => VmKind::Unknown,
+    }
 }
 
 /// The values of an option, given as `-NAME VALUE` or `--NAME VALUE`.
@@ -110,6 +125,21 @@ pub(super) fn is_qemu(vm: &VmProcess) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_policy_of_sev_tells_whether_registers_are_encrypted() {
+        for (policy, kind) in [
+            (None, VmKind::Sev),
+            (Some("0x1"), VmKind::Sev),
+            (Some("0x5"), VmKind::SevEs),
+            (Some("7"), VmKind::SevEs),
+            (Some("3"), VmKind::Sev),
+            (Some("0x"), VmKind::Unknown),
+            (Some("-4"), VmKind::Unknown),
+        ] {
+            assert_eq!(sev(policy), kind, "{policy:?}");
+        }
+    }
 
     #[test]
     fn properties_are_read_in_both_spellings() {

@@ -104,7 +104,9 @@ pub(super) fn tsc_deadline(context: &Context) -> Applies {
 
 pub(super) fn plain_x2apic(context: &Context) -> Applies {
     match context.kind {
-        VmKind::Encrypted | VmKind::Snp => Applies::If("the VMM offers x2APIC to SEV guests"),
+        VmKind::SevEs | VmKind::Encrypted | VmKind::Snp => {
+            Applies::If("the VMM offers x2APIC to SEV guests")
+        }
         VmKind::Tdx => Applies::No("a TD always has x2APIC"),
         _ => Applies::Yes,
     }
@@ -121,7 +123,7 @@ pub(super) fn intel_virtual_apic(context: &Context) -> Applies {
 pub(super) fn amd_virtual_apic(context: &Context) -> Applies {
     match (context.vendor, context.kind, context.has_virtual_apic) {
         (Isa::Vmx, ..) => Applies::No("the processor is Intel's"),
-        (_, VmKind::Sev | VmKind::Encrypted | VmKind::Snp, _) => {
+        (_, VmKind::Sev | VmKind::SevEs | VmKind::Encrypted | VmKind::Snp, _) => {
             Applies::No("SEV guests inhibit AVIC")
         }
         (.., true) => Applies::No("AVIC is at work"),
@@ -191,7 +193,7 @@ pub(super) fn plain_bounce(context: &Context) -> Applies {
 /// QEMU docs/system/i386/hyperv.rst, recommendations: not without APICv or AVIC.
 pub(super) fn beside_virtual_apic(context: &Context) -> Applies {
     match (context.vendor, context.kind) {
-        (Isa::Svm, VmKind::Sev | VmKind::Encrypted | VmKind::Snp) => {
+        (Isa::Svm, VmKind::Sev | VmKind::SevEs | VmKind::Encrypted | VmKind::Snp) => {
             Applies::No("SEV guests inhibit AVIC, without which it may harm")
         }
         (Isa::Svm, _) => Applies::If(

@@ -9,6 +9,8 @@ words! {
         Plain = "plain",
         /// SEV: encrypted, mapped like any other.
         Sev = "SEV",
+        /// SEV-ES: its registers are encrypted too.
+        SevEs = "SEV-ES",
         /// SEV-ES or SEV-SNP; which is not known.
         Encrypted = "SEV-ES or SEV-SNP",
         /// SEV-SNP.
@@ -25,7 +27,7 @@ words! {
 impl VmKind {
     /// Its registers are closed to the host, so that its exits are requests.
     pub fn is_confidential(self) -> bool {
-        matches!(self, VmKind::Encrypted | VmKind::Snp | VmKind::Tdx)
+        matches!(self, VmKind::SevEs | VmKind::Encrypted | VmKind::Snp | VmKind::Tdx)
     }
 
     /// Its memory is encrypted.

@@ -5,8 +5,8 @@
 //! the agent, `{disk}` the VM's disk, and a parameter's name in braces is its value.
 
 use vmtax_capture::program::{
-    Output, Reading, Refusal, builtin, dnn, fio, iperf, npb, ping, redis, sched, sysbench, time,
-    wrk,
+    Output, Reading, Refusal, builtin, dnn, fio, iperf, npb, onnx, ping, redis, sched, sysbench,
+    time, wrk,
 };
 
 /// A known workload.
@@ -85,7 +85,7 @@ macro_rules! memtier {
         concat!(
             "memtier_benchmark -s {server} -p {port} --protocol=",
             $protocol,
-            " --test-time={seconds} -c {clients} -t {threads} --hide-histogram --json-out-file=/dev/stdout"
+            " --test-time={seconds} -c {clients} -t {threads} --hide-histogram"
         )
     };
 }
@@ -132,10 +132,10 @@ pub const ADAPTERS: &[Adapter] = &[
         about: "TCP throughput at the receiver (iperf3)",
         version: "iperf3 --version",
         programs: &["iperf3"],
-        parameters: &[("seconds", "2"), ("length", "128K")],
+        parameters: &[("seconds", "2"), ("length", "128K"), ("streams", "1")],
         server: "iperf3 -s -B {bind} -p {port}",
         one_client: true,
-        client: "iperf3 -J -c {server} -p {port} -t {seconds} -l {length}",
+        client: "iperf3 -J -c {server} -p {port} -t {seconds} -l {length} -P {streams}",
         parse: iperf::tcp,
         headline: "throughput",
         ..NONE
@@ -145,10 +145,10 @@ pub const ADAPTERS: &[Adapter] = &[
         about: "UDP throughput at the receiver (iperf3)",
         version: "iperf3 --version",
         programs: &["iperf3"],
-        parameters: &[("seconds", "2"), ("length", "1460"), ("rate", "0")],
+        parameters: &[("seconds", "2"), ("length", "1460"), ("rate", "0"), ("streams", "1")],
         server: "iperf3 -s -B {bind} -p {port}",
         one_client: true,
-        client: "iperf3 -J -u -b {rate} -c {server} -p {port} -t {seconds} -l {length}",
+        client: "iperf3 -J -u -b {rate} -c {server} -p {port} -t {seconds} -l {length} -P {streams}",
         parse: iperf::udp,
         headline: "throughput",
         ..NONE
@@ -223,6 +223,18 @@ pub const ADAPTERS: &[Adapter] = &[
         client: "benchdnn --{driver} --mode=P --stag=ab --wtag=ab --dtag=ab {problem}",
         parse: dnn::parse,
         headline: "time",
+        ..NONE
+    },
+    Adapter {
+        name: "onnxruntime",
+        about: "inferences of a model by ONNX Runtime's onnxruntime_test, on its processors; `model` is the path of an ONNX file",
+        version: "python3 -m pip show onnxruntime",
+        programs: &["python3"],
+        parameters: &[("model", "/usr/share/model.onnx"), ("iterations", "100")],
+        client: "python3 -m onnxruntime.tools.onnxruntime_test {model} {iterations}",
+        parse: onnx::parse,
+        headline: "latency",
+        brings: &["model"],
         ..NONE
     },
     Adapter {

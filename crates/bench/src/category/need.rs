@@ -2,6 +2,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use vmtax_machine::{Limits, Tool};
 
 use crate::target::Accel;
 
@@ -82,7 +86,10 @@ impl Need {
             Need::Tdx => unless(
                 host.is_on("sys/module/kvm_intel/parameters/tdx"),
                 "/sys/module/kvm_intel/parameters/tdx is not Y: the processor, its firmware or the kernel has no TDX",
-            ),
+            )
+            .or_else(|| {
+                unless(qemu_has_object("tdx-guest"), "this QEMU has no object tdx-guest: QEMU 10.1 is the first with it")
+            }),
             Need::Vhost => unless(
                 host.root.join("dev/vhost-net").exists(),
                 "/dev/vhost-net is missing: load vhost_net",
@@ -126,6 +133,15 @@ pub(crate) fn tap_missing(root: &Path) -> Option<String> {
     }
     (!rustix::process::geteuid().is_root())
         .then(|| "a tap and its network namespace need root".to_owned())
+}
+
+/// Whether the QEMU on the PATH knows an object. One that does not answer is reported elsewhere.
+fn qemu_has_object(name: &str) -> bool {
+    let mut command = Command::new("qemu-system-x86_64");
+    command.args(["-object", "help"]);
+    let limits = Limits { time: Duration::from_secs(10), output: 1 << 20 };
+    let Ok(output) = Tool::new(command, limits).run() else { return true };
+    String::from_utf8_lossy(&output.stdout).lines().any(|line| line.trim() == name)
 }
 
 fn huge_pages(host: &HostView<'_>) -> Option<String> {

@@ -1,6 +1,9 @@
 //! The table of kinds of VM and of parts that are added to them.
 
+use vmtax_lab::vm_parts::{HALT_POLL_NS, HPOLL, NO_TSC_DEADLINE, POLL, SWIOTLB, VHOST, VmPart};
+
 use super::need::Need;
+use crate::firmware::Guest;
 
 /// A property of the disk of workloads that use one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +14,15 @@ pub enum Disk {
     Aio(&'static str),
     /// A thread of its own works on the disk's queue.
     Thread,
+}
+
+/// What makes a VM confidential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confidential {
+    /// QEMU's object, without its identifier.
+    pub object: &'static str,
+    /// What its firmware is for.
+    pub guest: Guest,
 }
 
 /// A part of a category.
@@ -24,6 +36,10 @@ pub struct Part {
     pub machine: Option<&'static str>,
     /// `-cpu`, if not the accelerator's default.
     pub cpu: Option<&'static str>,
+    /// Added to it.
+    pub cpu_flags: &'static str,
+    /// The VM is confidential: QEMU's object for it, its firmware.
+    pub confidential: Option<Confidential>,
     /// Further arguments of QEMU; `{memory}` is the VM's memory.
     pub arguments: &'static [&'static str],
     /// Options of each virtio device.
@@ -34,7 +50,7 @@ pub struct Part {
     pub queues: bool,
     /// The property of the disk that it changes.
     pub disk: Option<Disk>,
-    /// Additions to the guest's command line.
+    /// Additions to the guest's command line, [to be filled in](vmtax_lab::vm_parts::fill).
     pub guest: &'static [&'static str],
     /// Modules loaded in the guest.
     pub modules: &'static [&'static str],
@@ -59,6 +75,8 @@ const NONE: Part = Part {
     about: "",
     machine: None,
     cpu: None,
+    cpu_flags: "",
+    confidential: None,
     arguments: &[],
     device: "",
     tap: "",
@@ -74,6 +92,20 @@ const NONE: Part = Part {
     backing: None,
     on_emulated_host: false,
 };
+
+/// A part that `vmtax lab network` has, too.
+const fn common(name: &'static str, part: &VmPart) -> Part {
+    Part {
+        name,
+        about: part.about,
+        cpu_flags: part.cpu,
+        tap: part.netdev,
+        device: part.device,
+        guest: part.guest,
+        modules: part.modules,
+        ..NONE
+    }
+}
 
 /// Two queues in each direction of a network card.
 pub(super) const MULTI_QUEUE: &str = ",mq=on,vectors=6";
@@ -93,6 +125,9 @@ const CONFIDENTIAL: &[&str] = &[
     "idle governor",
 ];
 
+/// For the agent, whose programs cannot do port I/O there.
+const VIRTIO_MAILBOX: &[&str] = &["vmtax.mailbox=virtio"];
+
 /// Kinds of VM. Source of the flags: QEMU's documentation of `sev-snp-guest` and `tdx-guest`; of the kernel's words its
 /// kernel-parameters.txt.
 pub const KINDS: &[Part] = &[
@@ -100,14 +135,14 @@ pub const KINDS: &[Part] = &[
     Part {
         name: "snp",
         about: "a confidential VM: AMD SEV-SNP",
-        machine: Some("q35,memory-encryption=sev0,memory-backend=ram0"),
+        machine: Some("q35,memory-backend=ram0"),
         cpu: Some("EPYC-v4,host-phys-bits=true"),
-        arguments: &[
-            "-object",
-            "sev-snp-guest,id=sev0,cbitpos=51,reduced-phys-bits=1",
-            "-object",
-            "memory-backend-memfd,id=ram0,size={memory}M,share=true",
-        ],
+        confidential: Some(Confidential {
+            object: "sev-snp-guest,cbitpos=51,reduced-phys-bits=1",
+            guest: Guest::Snp,
+        }),
+        guest: VIRTIO_MAILBOX,
+        arguments: &["-object", "memory-backend-memfd,id=ram0,size={memory}M,share=true"],
         device: ",iommu_platform=on,disable-legacy=on",
         needs: &[Need::Kvm, Need::Snp],
         changes: CONFIDENTIAL,
@@ -116,9 +151,10 @@ pub const KINDS: &[Part] = &[
     Part {
         name: "tdx",
         about: "a confidential VM: Intel TDX",
-        machine: Some("q35,kernel_irqchip=split,confidential-guest-support=tdx"),
+        machine: Some("q35,kernel_irqchip=split"),
         cpu: Some("host,pmu=off"),
-        arguments: &["-object", "tdx-guest,id=tdx"],
+        confidential: Some(Confidential { object: "tdx-guest", guest: Guest::Tdx }),
+        guest: VIRTIO_MAILBOX,
         device: ",iommu_platform=on,disable-legacy=on",
         needs: &[Need::Kvm, Need::Tdx],
         changes: CONFIDENTIAL,
@@ -136,18 +172,17 @@ pub const KINDS: &[Part] = &[
     },
 ];
 
+const HALT_POLL: &str = match HALT_POLL_NS.halt_poll_ns {
+    Some(ns) => ns,
+    None => "",
+};
+
 /// The part that separates the VM from the guest inside.
 pub(super) const NESTED: &str = "nested";
 
 /// Parts. Sources: the categories of "Performance analysis of confidential VMs" (TU Munich, 2024), the kernel's documentation of each word.
 pub const PARTS: &[Part] = &[
-    Part {
-        name: "vhost",
-        about: "the network card's queues are worked on in the host's kernel",
-        tap: ",vhost=on",
-        needs: &[Need::Vhost, Need::Tap],
-        ..NONE
-    },
+    Part { needs: &[Need::Vhost, Need::Tap], ..common("vhost", &VHOST) },
     Part {
         name: "vhost-user",
         about: "the network card's queues are worked on by a program of the host, such as DPDK's",
@@ -199,46 +234,36 @@ pub const PARTS: &[Part] = &[
         ..NONE
     },
     Part {
-        name: "swiotlb",
-        about: "all that devices read and write goes through a bounce buffer of 64 MiB, as a confidential VM's does",
-        guest: &["swiotlb=32768,force"],
-        // Without it virtio devices do not use the DMA interface, and bypass the buffer.
-        device: ",iommu_platform=on,disable-legacy=on",
         changes: &["memory", "bounce buffer slots", "devices"],
         on_emulated_host: true,
-        ..NONE
+        ..common("swiotlb", &SWIOTLB)
     },
     Part {
-        name: "poll",
-        about: "an idle vCPU polls and never halts",
-        guest: &["idle=poll"],
         changes: &["idle driver", "idle governor"],
         on_emulated_host: true,
-        ..NONE
+        ..common("poll", &POLL)
     },
     Part {
-        name: "haltpoll",
-        about: "an idle vCPU polls for a while before it halts",
-        guest: &["cpuidle_haltpoll.force=Y"],
-        modules: &["cpuidle_haltpoll"],
         needs: &[Need::Kvm],
         changes: &["idle driver", "idle governor"],
-        // The driver alone polls nothing: with another governor it always halts.
         shows: Some((
             "idle governor",
             "haltpoll",
             "this kernel has the idle driver haltpoll without its governor, and would not poll (CONFIG_CPU_IDLE_GOV_HALTPOLL)",
         )),
         on_emulated_host: true,
-        ..NONE
+        ..common("hpoll", &HPOLL)
     },
     Part {
-        name: "hpoll",
-        about: "the host polls for up to 200 us before a halted vCPU's thread sleeps",
-        host: &[("/sys/module/kvm/parameters/halt_poll_ns", "200000")],
+        host: &[("/sys/module/kvm/parameters/halt_poll_ns", HALT_POLL)],
         needs: &[Need::Kvm, Need::HaltPoll],
         on_emulated_host: true,
-        ..NONE
+        ..common("halt_poll_ns", &HALT_POLL_NS)
+    },
+    Part {
+        needs: &[Need::Kvm],
+        changes: &["processor flags"],
+        ..common("notscdeadline", &NO_TSC_DEADLINE)
     },
     Part {
         name: "hugepages",

@@ -1,7 +1,5 @@
 //! redis-benchmark and memtier_benchmark: operations per second and latencies.
 
-use serde_json::Value;
-
 use super::text::{brief, number};
 use super::{Output, Reading, Refusal, sane, unit};
 
@@ -61,100 +59,67 @@ fn cells(line: &str) -> Vec<String> {
     line.split(',').map(|cell| cell.trim().trim_matches('"').to_owned()).collect()
 }
 
-/// memtier_benchmark with `--json-out-file /dev/stdout`, or its text.
+/// memtier_benchmark's text. Its JSON is no JSON on a pipe, where it cannot go back over its last comma (JSON_handler.cpp,
+/// `close_nesting`).
 pub fn memtier(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
-    match output.stdout.find("{\n").or_else(|| output.stdout.find('{')) {
-        Some(start) => memtier_json(&output.stdout[start..]),
-        None => memtier_text(output.stdout),
+    let text = output.stdout;
+    if !text.contains("ALL STATS") {
+        return Err(Refusal::missing("ALL STATS"));
     }
-}
-
-fn memtier_json(text: &str) -> Result<Vec<Reading>, Refusal> {
-    // Its own progress may follow the document on the same stream.
-    let mut documents = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-    let document = documents
-        .next()
-        .and_then(Result::ok)
-        .ok_or_else(|| Refusal::missing("the end of the JSON"))?;
-    let all = document.get("ALL STATS").ok_or_else(|| Refusal::missing("ALL STATS"))?;
     let mut readings = Vec::new();
-    for (part, prefix) in [("Totals", ""), ("Sets", "set-"), ("Gets", "get-")] {
-        let Some(part_of) = all.get(part) else {
-            if part == "Totals" {
-                return Err(Refusal::missing("Totals"));
-            }
-            continue;
+    for (row, prefix) in [("Totals", ""), ("Sets", "set-"), ("Gets", "get-")] {
+        let found = match Stats::of(text, row) {
+            Ok(found) => found,
+            Err(_) if row != "Totals" => continue,
+            Err(refusal) => return Err(refusal),
         };
-        let value = |field: &str| part_of.get(field).and_then(Value::as_f64);
-        let rate = value("Ops/sec").ok_or_else(|| Refusal::missing(format!("{part}: Ops/sec")))?;
-        if rate == 0.0 && part != "Totals" {
+        if found.cells.len() != found.columns.len() {
+            return Err(Refusal::missing(format!("a column of {row}")));
+        }
+        let rate = found.rate()?;
+        if rate.value == 0.0 && row != "Totals" {
             continue;
         }
-        readings.push(Reading::higher(format!("{prefix}rate"), unit::PER_SECOND, rate));
-        let mean = value("Average Latency").or_else(|| value("Latency"));
-        let percentiles = part_of.get("Percentile Latencies");
-        let percentile = |name: &str| percentiles.and_then(|p| p.get(name)).and_then(Value::as_f64);
-        let times = [
-            ("latency", mean),
-            ("latency-p50", percentile("p50.00")),
-            ("latency-p99", percentile("p99.00")),
-            ("latency-p99.9", percentile("p99.90")),
-        ];
-        for (metric, ms) in times {
-            if let Some(ms) = ms {
-                readings.push(Reading::lower(
-                    format!("{prefix}{metric}"),
-                    unit::MICROSECONDS,
-                    ms * 1e3,
-                ));
+        readings.push(Reading { metric: format!("{prefix}{}", rate.metric), ..rate });
+        for (column, metric) in LATENCIES {
+            if let Some(ms) = found.value(column) {
+                let us = number(column, ms)? * 1e3;
+                readings.push(Reading::lower(format!("{prefix}{metric}"), unit::MICROSECONDS, us));
             }
         }
     }
     sane(readings)
 }
 
-fn memtier_text(text: &str) -> Result<Vec<Reading>, Refusal> {
-    let table = text.split_once("ALL STATS").map(|(_, table)| table);
-    let totals = Totals::of(table.ok_or_else(|| Refusal::missing("ALL STATS"))?)?;
-    if totals.cells.len() != totals.columns.len() {
-        return Err(Refusal::missing("a column of Totals"));
-    }
-    let mut readings = vec![totals.rate()?];
-    let times = [
-        ("Avg. Latency", "latency"),
-        ("Latency", "latency"),
-        ("p50 Latency", "latency-p50"),
-        ("p99 Latency", "latency-p99"),
-        ("p99.9 Latency", "latency-p99.9"),
-    ];
-    for (column, metric) in times {
-        if let Some(ms) = totals.value(column) {
-            readings.push(Reading::lower(metric, unit::MICROSECONDS, number(column, ms)? * 1e3));
-        }
-    }
-    sane(readings)
-}
+/// Columns of the table and their metrics; older versions have the mean alone.
+const LATENCIES: [(&str, &str); 5] = [
+    ("Avg. Latency", "latency"),
+    ("Latency", "latency"),
+    ("p50 Latency", "latency-p50"),
+    ("p99 Latency", "latency-p99"),
+    ("p99.9 Latency", "latency-p99.9"),
+];
 
 /// The rate alone, of memtier_benchmark's text.
 pub fn memtier_rate(text: &str) -> Result<Reading, Refusal> {
-    Totals::of(text)?.rate()
+    Stats::of(text, "Totals")?.rate()
 }
 
-/// Totals of the last table, as each of several runs has one: `Type Ops/sec Hits/sec Misses/sec Avg. Latency p50 Latency ... KB/sec`.
-struct Totals<'a> {
+/// A row of the last table, as each of several runs has one: `Type Ops/sec Hits/sec Misses/sec Avg. Latency p50 Latency ... KB/sec`.
+struct Stats<'a> {
     columns: Vec<String>,
     cells: Vec<&'a str>,
 }
 
-impl<'a> Totals<'a> {
-    fn of(text: &'a str) -> Result<Totals<'a>, Refusal> {
+impl<'a> Stats<'a> {
+    fn of(text: &'a str, row: &str) -> Result<Stats<'a>, Refusal> {
         let is_head =
             |line: &&str| line.trim_start().starts_with("Type") && line.contains("Ops/sec");
         let head = text.lines().find(is_head);
         let columns = columns(head.ok_or_else(|| Refusal::missing("the head of the table"))?);
-        let line = text.lines().rev().find(|line| line.trim_start().starts_with("Totals"));
-        let line = line.ok_or_else(|| Refusal::missing("Totals"))?;
-        Ok(Totals { columns, cells: line.split_whitespace().collect() })
+        let line = text.lines().rev().find(|line| line.trim_start().starts_with(row));
+        let line = line.ok_or_else(|| Refusal::missing(row))?;
+        Ok(Stats { columns, cells: line.split_whitespace().collect() })
     }
 
     /// The cell of a column; `---` is no value.

@@ -6,7 +6,7 @@ use quick_xml::reader::Reader;
 use vmtax_events::setting::{PART, Thread};
 
 /// Elements of which one makes a text a domain's.
-const MARKS: [&str; 14] = [
+const MARKS: [&str; 15] = [
     "<domain",
     "<clock",
     "<hyperv",
@@ -21,6 +21,7 @@ const MARKS: [&str; 14] = [
     "<relaxed ",
     "<stimer ",
     "<driver ",
+    "<launchSecurity",
 ];
 /// Elements of <hyperv>, which may be posted without it.
 const ENLIGHTENMENTS: [&str; 14] = [
@@ -122,6 +123,11 @@ pub(super) fn read(text: &str) -> Result<(Vec<String>, Option<Vec<Thread>>), Str
     Ok(domain.finish())
 }
 
+/// A digit of C's numbers.
+fn is_of_number(byte: u8) -> bool {
+    byte.is_ascii_hexdigit() || byte == b'x'
+}
+
 fn local(element: &BytesStart<'_>) -> String {
     String::from_utf8_lossy(element.local_name().as_ref()).into_owned()
 }
@@ -177,12 +183,13 @@ impl Domain {
             }
             "iommu" => self.option("-device", format!("{}-iommu", of("model"))),
             "launchSecurity" => {
-                let guest = match of("type").as_str() {
-                    "tdx" => "tdx-guest",
-                    "sev-snp" => "sev-snp-guest",
-                    _ => "sev-guest",
-                };
-                self.option("-object", guest);
+                // formatdomain, "Launch Security".
+                match of("type").as_str() {
+                    "tdx" => self.option("-object", "tdx-guest"),
+                    "sev-snp" => self.option("-object", "sev-snp-guest"),
+                    "sev" => self.option("-object", "sev-guest"),
+                    _ => {}
+                }
             }
             "vcpupin" if self.pins.len() < PINS => self.pins.push(Thread {
                 tid: 0,
@@ -260,6 +267,12 @@ impl Domain {
             "vcpu" if !text.is_empty() => self.option("-smp", text),
             "model" if self.path.last().is_some_and(|open| open == "cpu") && !text.is_empty() => {
                 self.model = Some(text);
+            }
+            // Without bit 2 of it SEV has no encrypted registers.
+            "policy" if self.is_in("launchSecurity") && text.bytes().all(is_of_number) => {
+                if let Some(guest) = self.words.last_mut().filter(|word| *word == "sev-guest") {
+                    guest.push_str(&format!(",policy={text}"));
+                }
             }
             "iothreads" if !text.is_empty() => self.option("-object", "iothread,id=iothread1"),
             "disk" | "interface" | "controller" | "input" | "video" => self.device(),
@@ -368,6 +381,22 @@ mod tests {
             "qemu-system -cpu ,hv-relaxed=on,hv-stimer=on,hv-time=on"
         );
         assert_eq!(words("<domain type='qemu'>"), "qemu-system -accel tcg");
+        for (security, expected) in [
+            (
+                "<launchSecurity type='tdx'><policy>0x10000001</policy></launchSecurity>",
+                "tdx-guest",
+            ),
+            ("<launchSecurity type='sev-snp'/>", "sev-snp-guest"),
+            (
+                "<launchSecurity type='sev'>\n <cbitpos>47</cbitpos> <policy> 0x0007 </policy>\n</launchSecurity>",
+                "sev-guest,policy=0x0007",
+            ),
+            ("<launchSecurity type='sev'><policy>1,x=2</policy></launchSecurity>", "sev-guest"),
+        ] {
+            assert!(is_domain(security));
+            assert_eq!(words(security), format!("qemu-system -object {expected}"));
+        }
+        assert_eq!(words("<launchSecurity type='s390-pv'/>"), "qemu-system");
         let text = "<cputune><vcpupin vcpu='0' cpuset='2'/><vcpupin vcpu='1' cpuset='3'/>";
         let (_, pins) = read(text).unwrap();
         let pins: Vec<String> =

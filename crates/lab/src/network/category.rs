@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 
 use vmtax_guest::traffic::{Role, Seen};
 
+use super::site::VM_MIB;
+use crate::vm_parts::{HALT_POLL_NS, HPOLL, NO_TSC_DEADLINE, POLL, SWIOTLB, VHOST, VmPart, fill};
+
 /// A part of a category.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
@@ -30,7 +33,7 @@ pub struct Part {
     /// Added to the tap's netdev.
     netdev: &'static str,
     /// Words on the kernel's command line.
-    words: &'static str,
+    words: &'static [&'static str],
     /// vCPUs, if not one.
     vcpus: Option<u32>,
     /// Modules that the VM loads beside those of every VM.
@@ -69,7 +72,7 @@ const NONE: Part = Part {
     disk: "",
     arguments: &[],
     netdev: "",
-    words: "",
+    words: &[],
     vcpus: None,
     modules: &[],
     halt_poll_ns: None,
@@ -77,6 +80,25 @@ const NONE: Part = Part {
     shows: Shows::Nothing,
     before_nested: false,
 };
+
+/// A part that `vmtax bench` has, too.
+const fn common(name: &'static str, part: &VmPart) -> Part {
+    Part {
+        name,
+        about: part.about,
+        cpu: part.cpu,
+        device: part.device,
+        netdev: part.netdev,
+        words: part.guest,
+        modules: part.modules,
+        halt_poll_ns: part.halt_poll_ns,
+        shows: match part.shows {
+            Some((fact, word)) => Shows::Word(fact, word),
+            None => Shows::Nothing,
+        },
+        ..NONE
+    }
+}
 
 /// PCI for interrupts by message (MSI-X); none of the devices of a PC that would take exits of their own.
 const MICROVM: &str = "microvm,pcie=on,pit=off,pic=off,rtc=off";
@@ -89,46 +111,11 @@ pub const PLAIN: &str = "plain";
 
 /// Parts. Source: the categories of "Performance analysis of confidential VMs" (TU Munich, 2024).
 pub const PARTS: &[Part] = &[
-    Part {
-        name: "+vhost",
-        about: "the host's kernel works on the card's queues (vhost_net)",
-        netdev: ",vhost=on",
-        shows: Shows::Thread(Role::Vhost, "vhost thread"),
-        ..NONE
-    },
-    Part {
-        name: "+swiotlb",
-        about: "all that card and disk read and write goes through a bounce buffer, as in a confidential VM",
-        // Without it virtio devices do not use the DMA interface, and bypass the buffer.
-        device: ",iommu_platform=on",
-        words: "swiotlb=8192,force",
-        shows: Shows::Word("command line", "swiotlb=8192,force"),
-        ..NONE
-    },
-    Part {
-        name: "+poll",
-        about: "an idle vCPU polls and never halts (idle=poll)",
-        words: "idle=poll",
-        shows: Shows::Word("command line", "idle=poll"),
-        before_nested: true,
-        ..NONE
-    },
-    Part {
-        name: "+haltpoll",
-        about: "an idle vCPU polls for a while before it halts (cpuidle_haltpoll; the kernel needs CONFIG_CPU_IDLE_GOV_HALTPOLL, which Debian's 6.1 is without)",
-        words: "cpuidle_haltpoll.force=Y",
-        modules: &["cpuidle_haltpoll"],
-        // The driver alone polls nothing: with another governor it always halts.
-        shows: Shows::Word("idle governor", "haltpoll"),
-        ..NONE
-    },
-    Part {
-        name: "+hpoll",
-        about: "the host polls for up to 200 us before the thread of a halted vCPU sleeps",
-        halt_poll_ns: Some("200000"),
-        before_nested: true,
-        ..NONE
-    },
+    Part { shows: Shows::Thread(Role::Vhost, "vhost thread"), ..common("+vhost", &VHOST) },
+    common("+swiotlb", &SWIOTLB),
+    Part { before_nested: true, ..common("+poll", &POLL) },
+    common("+hpoll", &HPOLL),
+    Part { before_nested: true, ..common("+halt_poll_ns", &HALT_POLL_NS) },
     Part {
         name: "+smp",
         about: "two vCPUs: the card's interrupts are for the first, and the server runs on the second",
@@ -151,12 +138,9 @@ pub const PARTS: &[Part] = &[
         ..NONE
     },
     Part {
-        name: "-tsc-deadline",
-        about: "the APIC's timer counts down from an initial count; there is no TSC deadline",
-        cpu: ",-tsc-deadline",
         shows: Shows::NoWord("processor flags", "tsc_deadline_timer"),
         before_nested: true,
-        ..NONE
+        ..common("-tsc-deadline", &NO_TSC_DEADLINE)
     },
     Part {
         name: "-x2apic",
@@ -211,28 +195,28 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "+nomsi",
         about: "devices signal by lines and not by messages (pci=nomsi; needs +pc)",
-        words: "pci=nomsi",
+        words: &["pci=nomsi"],
         shows: Shows::Word("command line", "pci=nomsi"),
         ..NONE
     },
     Part {
         name: "+acpi-pm",
         about: "the VM's clock is the ACPI power management timer (needs +pc)",
-        words: "clocksource=acpi_pm",
+        words: &["clocksource=acpi_pm"],
         shows: Shows::Word("clocksource", "acpi_pm"),
         ..NONE
     },
     Part {
         name: "+hpet",
         about: "the VM's clock is the HPET (needs +pc)",
-        words: "clocksource=hpet",
+        words: &["clocksource=hpet"],
         shows: Shows::Word("clocksource", "hpet"),
         ..NONE
     },
     Part {
         name: "+hpet-timer",
         about: "the VM's timer is the HPET's and not its APIC's (nolapic_timer; needs +pc)",
-        words: "nolapic_timer",
+        words: &["nolapic_timer"],
         shows: Shows::Word("command line", "nolapic_timer"),
         ..NONE
     },
@@ -404,8 +388,8 @@ impl Parts {
 
     /// Words on the kernel's command line.
     pub(super) fn words(&self) -> String {
-        let words = self.0.iter().map(|part| part.words).filter(|words| !words.is_empty());
-        words.map(|words| format!(" {words}")).collect()
+        let words = self.0.iter().flat_map(|part| part.words);
+        words.map(|word| format!(" {}", fill(word, VM_MIB, None))).collect()
     }
 
     /// Modules that the VM loads beside those of every VM.
@@ -435,7 +419,8 @@ impl Parts {
         self.0.iter().find_map(|part| {
             let problem = match part.shows {
                 Shows::Nothing => return None,
-                Shows::Word(fact, word) if !has(fact, word) => {
+                Shows::Word(fact, word) if !has(fact, &fill(word, VM_MIB, None)) => {
+                    let word = fill(word, VM_MIB, None);
                     format!("its {fact} is \"{}\", without {word}", value(fact))
                 }
                 Shows::NoWord(fact, word) if has(fact, word) => format!("its {fact} has {word}"),
@@ -472,7 +457,7 @@ mod tests {
             ("plain+vhost+vhost", "twice"),
             ("plain+nested+nested", "twice"),
             ("plain+vhost+nested", "\"+vhost\" is about card, disk or server"),
-            ("plain+smp+nested", "before it can be +poll, +hpoll, -tsc-deadline, -x2apic"),
+            ("plain+smp+nested", "before it can be +poll, +halt_poll_ns, -tsc-deadline, -x2apic"),
         ] {
             let error = Category::read(name).expect_err(name);
             assert!(error.contains(problem), "{name}: {error}");
@@ -494,10 +479,10 @@ mod tests {
         assert_eq!(missing("plain-x2apic", &fact("processor flags", "fpu"), &[]), None);
         assert!(missing("plain+poll", &fact("command line", "quiet"), &[]).is_some());
         assert_eq!(missing("plain+poll", &fact("command line", "a idle=poll"), &[]), None);
-        let menu = missing("plain+haltpoll", &fact("idle governor", "menu"), &[]);
-        let said = "the VM is not +haltpoll: its idle governor is \"menu\", without haltpoll";
+        let menu = missing("plain+hpoll", &fact("idle governor", "menu"), &[]);
+        let said = "the VM is not +hpoll: its idle governor is \"menu\", without haltpoll";
         assert_eq!(menu.as_deref(), Some(said));
-        assert_eq!(missing("plain+haltpoll", &fact("idle governor", "haltpoll"), &[]), None);
+        assert_eq!(missing("plain+hpoll", &fact("idle governor", "haltpoll"), &[]), None);
         assert!(missing("plain+vhost", &[], &thread(Role::Vmm)).is_some());
         assert_eq!(missing("plain+vhost", &[], &thread(Role::Vhost)), None);
         assert!(missing("plain+vhost", &[], &of_peer).is_some());

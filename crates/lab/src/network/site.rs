@@ -185,7 +185,7 @@ mod tests {
             ("plain+iothread", "disable-legacy=on,iothread=io0 -object iothread,id=io0"),
             ("plain-ioeventfd", "drive=disk0,disable-legacy=on,ioeventfd=off"),
             ("plain+poll", " idle=poll"),
-            ("plain+haltpoll", "-initrd /vm/initramfs-cpuidle_haltpoll"),
+            ("plain+hpoll", "-initrd /vm/initramfs-cpuidle_haltpoll"),
             ("plain-x2apic", "-kvm-pv-eoi,-x2apic"),
             ("plain+pc+ide", "-machine pc,vmport=off -kernel"),
             ("plain+pc+ide", "-device ide-hd,drive=disk0,bus=ide.0"),

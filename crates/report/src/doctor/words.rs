@@ -184,6 +184,7 @@ fn what(what: &What) -> String {
         What::HpetOfWindows => "a Windows guest: its timers decide whether it uses the HPET".into(),
         What::ModelNotSaid => "the configuration does not say which processor the guest has".into(),
         What::SplitIrqchip => "the I/O APIC is the VMM's: each EOI of a level-triggered interrupt is an exit to it".into(),
+        What::SplitIrqchipOfTd => "a TD has no other: its I/O APIC is the VMM's".into(),
         What::SplitIrqchipForIommu => "the I/O APIC is the VMM's, which an IOMMU that remaps interrupts needs".into(),
         What::IrqchipInKernel => "the I/O APIC is KVM's".into(),
         What::IrqchipOfOtherVmm => "whose the I/O APIC is cannot be told of this VMM".into(),

@@ -60,7 +60,7 @@ pub const ROWS: &[RemedyRow] = &[
     ),
     row(RemedyId::TscDeadline, "timer", ["plain-tsc-deadline", "plain"], "apic-timer"),
     row(RemedyId::X2apic, "timer", ["plain-x2apic", "plain"], "xapic"),
-    unnamed(row(RemedyId::HaltPoll, "short-timer", ["plain", "plain+hpoll"], "halts")),
+    unnamed(row(RemedyId::HaltPoll, "short-timer", ["plain", "plain+halt_poll_ns"], "halts")),
     unnamed(row(RemedyId::GuestIdlePoll, "short-timer", ["plain", "plain+poll"], "halts")),
 ];
 

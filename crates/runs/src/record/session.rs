@@ -301,11 +301,13 @@ fn stolen() -> Option<f64> {
 /// Adds the VMs that were not seen before.
 pub(super) fn name(facts: &mut Facts, rows: &Rows) {
     for vcpu in &rows.appeared {
-        let is_new = facts.vms.iter().all(|vm| vm.id != vcpu.vm);
-        if is_new && facts.vms.len() < MOST_VMS {
+        let (id, state_protected) = (vcpu.vm, vcpu.state_protected);
+        if let Some(vm) = facts.vms.iter_mut().find(|vm| vm.id == id) {
+            vm.state_protected = vm.state_protected.or(state_protected);
+        } else if facts.vms.len() < MOST_VMS {
             // A process that is gone leaves its VM without a name.
             let name = vmtax_host::vm_name(Path::new(ROOT), vcpu.pid).unwrap_or_default();
-            facts.vms.push(Vm { id: vcpu.vm, name, inferred: false, ..Vm::default() });
+            facts.vms.push(Vm { id, name, state_protected, ..Vm::default() });
         }
     }
 }
@@ -340,4 +342,26 @@ pub(super) fn facts(recorder: &Recorder) -> Facts {
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     vmtax_events::setting::cpuinfo::model(&info)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first vCPU that says it decides: one whose kernel does not say changes nothing.
+    #[test]
+    fn a_vm_has_the_protection_of_its_vcpus() {
+        let vcpu =
+            |vm, tid, state_protected| vmtax_live::Vcpu { vm, pid: vm, tid, state_protected };
+        let mut facts = Facts::default();
+        for appeared in [
+            vec![vcpu(1_000_000_007, 1, None), vcpu(1_000_000_008, 2, Some(false))],
+            vec![vcpu(1_000_000_007, 3, Some(true)), vcpu(1_000_000_007, 4, None)],
+            vec![vcpu(1_000_000_009, 5, None)],
+        ] {
+            name(&mut facts, &Rows { appeared, ..Rows::default() });
+        }
+        let states: Vec<Option<bool>> = facts.vms.iter().map(|vm| vm.state_protected).collect();
+        assert_eq!(states, [Some(true), Some(false), None]);
+    }
 }

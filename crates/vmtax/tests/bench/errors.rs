@@ -84,18 +84,18 @@ fn missing_requirements_are_reported_before_the_first_cell() {
         sentence.contains("workload w: no-such-program-here is not installed here"),
         "{sentence}"
     );
-    let text = GOOD.replace("\"host\"", "\"plain+haltpoll\", \"plain+nested\"")
-        + "[vm]\naccel = \"tcg\"\n";
+    let text =
+        GOOD.replace("\"host\"", "\"plain+hpoll\", \"plain+nested\"") + "[vm]\naccel = \"tcg\"\n";
     let path = matrix(folder.path(), &text);
     let (code, sentence) = refused(&["run", name(&path), "-o", name(&run)]);
     assert_eq!(code, 7);
-    assert!(sentence.contains("category plain+haltpoll: haltpoll: needs KVM"), "{sentence}");
+    assert!(sentence.contains("category plain+hpoll: hpoll: needs KVM"), "{sentence}");
     assert!(sentence.contains("category plain+nested: nested: "), "{sentence}");
     assert!(!run.exists());
     // A dry run says the same, and what would run.
     let text = ok(&["run", name(&path), "--dry-run"]);
     for part in [
-        "missing: category plain+haltpoll: haltpoll: needs KVM",
+        "missing: category plain+hpoll: hpoll: needs KVM",
         "cpuidle_haltpoll.force=Y",
         "-accel tcg",
         "EMULATED",

@@ -137,7 +137,7 @@ fn unrecorded_exits_have_a_reason() {
 
 const NESTED: &str = r#"
 name = "nested"
-categories = ["plain", "plain+haltpoll+nested+poll"]
+categories = ["plain", "plain+hpoll+nested+poll"]
 [vm]
 accel = "amd"
 [[workload]]
@@ -161,8 +161,8 @@ fn a_dry_run_shows_nested_command_lines() {
     let (outer, inner) = (line("guest"), line("guest's guest"));
     assert!(outer.contains("vmtax.role=relay") || outer.contains("idle=poll"), "{outer}");
     assert!(inner.contains("vmtax.role=agent") && inner.contains("idle=poll"), "{inner}");
-    assert!(!inner.contains("haltpoll"), "{inner}");
-    assert!(text.contains("baseline: plain+haltpoll+nested"), "{text}");
+    assert!(!inner.contains("cpuidle_haltpoll"), "{inner}");
+    assert!(text.contains("baseline: plain+hpoll+nested"), "{text}");
     // Redis would run in it on QEMU's emulator, where there is none.
     let output = folder.path().join("run");
     let (code, sentence) = refused(&["run", name(&path), "-o", name(&output)]);
@@ -222,10 +222,10 @@ fn unsupported_categories_are_skipped_with_a_note() {
 fn haltpoll_is_measured_where_it_polls() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
-    let text = MATRIX.replace("[\"plain\", \"plain+poll\"]", "[\"plain+haltpoll\"]");
+    let text = MATRIX.replace("[\"plain\", \"plain+poll\"]", "[\"plain+hpoll\"]");
     let output = crate::bench(&["run", name(&matrix(folder.path(), &text)), "-o", name(&run)]);
     let said = String::from_utf8_lossy(&output.stderr);
-    match fs::read_to_string(run.join("facts/plain+haltpoll.json")) {
+    match fs::read_to_string(run.join("facts/plain+hpoll.json")) {
         Ok(facts) => assert!(facts.contains("\"idle governor\": \"haltpoll\""), "{facts}"),
         Err(_) => {
             assert_eq!(output.status.code(), Some(7), "{said}");

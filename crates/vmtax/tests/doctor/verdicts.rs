@@ -498,6 +498,16 @@ fn windows_guests_and_device_models() {
                 &[("vm cmdline", "qemu-system-x86_64 -drive file=a,format=qcow2,if=none")],
                 O,
             ),
+            ("split-irqchip", I, &[("vm cmdline", TD)], N),
+            (
+                "split-irqchip",
+                I,
+                &[(
+                    "vm cmdline",
+                    "qemu-system-x86_64 -object tdx-guest -M q35,kernel-irqchip=split",
+                )],
+                N,
+            ),
             ("split-irqchip", I, &[("vm cmdline", "cloud-hypervisor --cpus boot=2")], U),
             ("split-irqchip", I, &[("vm cmdline", "-")], U),
             ("windows-cpu", I, &[("vm cmdline", WINDOWS), ("/proc/cpuinfo", MITIGATED)], O),

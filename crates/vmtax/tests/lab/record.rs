@@ -137,6 +137,14 @@ fn same_as_trace(arguments: &[&str], kinds: &[&str], probes: &str) -> BTreeMap<S
     for run in kinds {
         same(run);
     }
+    // KVM says of these VMs that it can read their registers.
+    for run in kinds.iter().chain(&["live"]) {
+        let manifest = fs::read(found.join(run).join("run.json")).unwrap();
+        let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+        let vms = manifest["recording"]["vms"].as_array().unwrap();
+        let is_open = |vm: &Value| vm["state_protected"] == Value::Bool(false);
+        assert!(!vms.is_empty() && vms.iter().all(is_open), "{run}: {vms:?}");
+    }
     if kinds.contains(&"raw") {
         // Single events, counted by the rules for recordings, come to what was counted in the kernel.
         let (raw, again) = (found.join("raw"), found.join("again"));
