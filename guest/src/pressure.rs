@@ -132,5 +132,13 @@ pub(crate) fn swap_out(vmm: u32) -> Result<()> {
         .filter_map(range)
         .max_by_key(|(start, end)| end - start)
         .ok_or_else(|| format!("{path}: no mapping that can be written"))?;
-    system::page_out(vmm, start, end - start)
+    system::page_out(vmm, start, end - start)?;
+    let status = fs::read_to_string(format!("/proc/{vmm}/status")).unwrap_or_default();
+    let kib = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    match (kib("VmLck:"), kib("VmSwap:")) {
+        (Some("0 kB"), Some("0 kB")) => {
+            Err(format!("{start:x}-{end:x}: nothing of the VM's memory went to swap"))
+        }
+        _ => Ok(()),
+    }
 }

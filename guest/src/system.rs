@@ -442,6 +442,7 @@ pub(crate) fn page_out(pid: u32, start: usize, bytes: usize) -> Result<()> {
     };
     let error = Error::last_os_error();
     match answer {
+        // Locked memory is refused.
         -1 if error.raw_os_error() != Some(libc::EINVAL) => {
             Err(format!("process_madvise: {error}"))
         }

@@ -183,7 +183,7 @@ pub enum Kind {
     Again,
     /// A program in the VM computes for some milliseconds, its part on each vCPU.
     Compute,
-    /// A program in the VM takes the right to write from a page, while its threads compute on the other vCPUs.
+    /// A program in the VM takes the right to write from a page, while its threads compute on other vCPUs.
     Protect,
     /// The same program has all its threads pass a memory barrier: membarrier(2).
     Barrier,

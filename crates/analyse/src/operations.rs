@@ -54,7 +54,7 @@ pub struct OperationRow {
     pub l2_over_l1: Option<f64>,
     /// What it did with memory; `None` for an operation that is not about memory.
     pub memory: Option<Memory>,
-    /// Where the time of the traced window went. On a lab's clock an instruction is 1 ns, and 2.5 ns on the Intel host.
+    /// Where the time of the traced window went. On a lab's clock 1 ns is 1 instruction.
     pub time: TimeRow,
 }
 

@@ -114,12 +114,12 @@ pub const WORKLOADS: [Workload; 14] = [
     },
     Workload {
         name: "protect",
-        operation: "page whose right to write a program takes away, while its threads compute on the other vCPUs",
+        operation: "page whose right to write a program takes away, while its threads compute on other vCPUs",
         traffic: Traffic { kind: Kind::Protect, warm_up: 2, count: 20 },
     },
     Workload {
         name: "barrier",
-        operation: "memory barrier that a program has its threads pass, which compute on the other vCPUs",
+        operation: "memory barrier that a program has its threads pass, which compute on other vCPUs",
         traffic: Traffic { kind: Kind::Barrier, warm_up: 2, count: 20 },
     },
 ];

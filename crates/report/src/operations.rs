@@ -23,7 +23,7 @@ pub fn emulated(ledger: &Ledger) -> Option<String> {
     let which = names::printable(ledger.recording.emulated.as_ref()?);
     Some(if is_lab(ledger) {
         format!(
-            "Emulated ({which}): counts and path lengths are exact; times count instructions of the emulator and do not reflect hardware."
+            "Emulated ({which}): counts and path lengths are exact; times are instructions of the emulator (1 ns each) and do not reflect hardware."
         )
     } else {
         format!("Recorded on an emulated host ({which}): times do not reflect hardware, counts do.")

@@ -164,7 +164,7 @@ fn a_page_of_an_emulated_run_has_one_banner() {
         (documents::demo(), "times do not reflect hardware, counts do."),
         (
             lab::lab(),
-            "counts and path lengths are exact; times count instructions of the emulator and do not reflect hardware.",
+            "counts and path lengths are exact; times are instructions of the emulator (1 ns each) and do not reflect hardware.",
         ),
     ] {
         let page = render(&doc).replace("&#39;", "'");

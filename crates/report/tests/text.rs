@@ -208,8 +208,8 @@ fn a_lab_run_shows_its_operations_first() {
 - Path at L2 over path at L1: 23.3 (cpuid).
 - nested: 200 exits of L2 were forwarded to L1, which took 1,000 further exits to handle them, 5.00
   each.
-- Emulated (QEMU TCG (icount)): counts and path lengths are exact; times count instructions of
-  the emulator and do not reflect hardware.
+- Emulated (QEMU TCG (icount)): counts and path lengths are exact; times are instructions of the
+  emulator (1 ns each) and do not reflect hardware.
 
 Operations: exits and path length of one execution
   operation  level  exits           path  spread %  L2/L1  % L0/L1/L2  of which

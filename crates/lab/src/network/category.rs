@@ -383,8 +383,8 @@ pub const PARTS: &[Part] = &[
     },
     Part {
         name: "+io-on-0",
-        about: "QEMU's main loop and I/O threads run on the host's processor 0",
-        pins: &[("qemu", 0), ("IO ", 0)],
+        about: "QEMU's main loop runs on the host's processor 0",
+        pins: &[("qemu", 0)],
         ..NONE
     },
     Part {

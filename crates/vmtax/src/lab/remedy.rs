@@ -70,6 +70,9 @@ pub(super) fn run(args: &RemedyArgs) -> anyhow::Result<()> {
     args.to.write(&shown(&tried, host)?)?;
     let mut problems = failures;
     for (row, tried) in &tried {
+        if tried.is_none() && problems.is_empty() {
+            problems.push(format!("{}: one of its VMs took no exits", row.remedy));
+        }
         let contradicted = tried.iter().flat_map(|tried| row.contradicts(tried));
         problems.extend(contradicted.map(|what| format!("{}: {what}", row.remedy)));
     }
