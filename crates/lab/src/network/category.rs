@@ -289,6 +289,12 @@ pub const PARTS: &[Part] = &[
         ..NONE
     },
     Part {
+        name: "+spin-hint",
+        about: "the VM is told that its vCPUs are not preempted (kvm-hint-dedicated=on)",
+        cpu: ",kvm-hint-dedicated=on",
+        ..NONE
+    },
+    Part {
         name: "-kvmapf",
         about: "no asynchronous page faults (no-kvmapf)",
         words: "no-kvmapf",

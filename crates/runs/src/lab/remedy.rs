@@ -89,23 +89,28 @@ pub const ROWS: &[RemedyRow] = &[
     unnamed(row(
         RemedyId::ResidentMemory,
         "again",
-        ["plain+swapped", "plain+locked+swapped"],
+        ["plain-thp+swapped", "plain-thp+locked+swapped"],
         "memory-faults",
     )),
     unnamed(row(
         RemedyId::NoKvmapf,
         "again",
-        ["plain+swapped", "plain-kvmapf+swapped"],
+        ["plain-thp+swapped", "plain-thp-kvmapf+swapped"],
         "memory-faults",
     )),
-    unnamed(row(RemedyId::BounceSize, "send", ["plain+swiotlb-small", "plain+swiotlb"], "halts")),
+    unnamed(row(
+        RemedyId::BounceSize,
+        "send",
+        ["plain+swiotlb-small", "plain+swiotlb"],
+        "notifications",
+    )),
     unnamed(row(
         RemedyId::HvTlbflush,
         "protect",
         ["plain+pc+smp+hyperv", "plain+pc+smp+hyperv+hv-tlbflush"],
-        "ipi",
+        "contention",
     )),
-    unnamed(row(RemedyId::PvIpi, "barrier", ["plain+smp4-pv-ipi", "plain+smp4"], "ipi")),
+    unnamed(row(RemedyId::PvIpi, "barrier", ["plain+smp4-pv-ipi", "plain+smp4"], "contention")),
     in_unit(
         Unit::Instructions,
         unnamed(row(
@@ -148,6 +153,12 @@ pub const ROWS: &[RemedyRow] = &[
             "contention",
         ),
     )),
+    of_two(unnamed(row(
+        RemedyId::PvSpinHint,
+        "barrier",
+        ["plain+smp+vcpus-apart", "plain+smp+vcpus-apart+spin-hint"],
+        "no-virtual-apic",
+    ))),
     of_two(unnamed(row(
         RemedyId::HostNohzFull,
         "compute",

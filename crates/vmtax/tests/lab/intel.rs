@@ -72,11 +72,15 @@ fn features_are_in_use() {
 fn kvm_uses_what_the_host_has() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
-    let script = "cd /sys/module/kvm_intel/parameters && grep -H . ept vpid enable_shadow_vmcs preemption_timer ple_gap enable_apicv > /tmp/uses; cp /tmp/uses uses; sleep 1000";
-    let script = script.replace("cp /tmp/uses uses", "cat /tmp/uses > \"$OLDPWD/uses\"");
+    let script = folder.path().join("uses.sh");
+    let uses = "own=$PWD; cd /sys/module/kvm_intel/parameters\n\
+                grep -H . ept vpid enable_shadow_vmcs preemption_timer ple_gap enable_apicv > $own/uses\n\
+                sleep 1000\n";
+    fs::write(&script, uses).unwrap();
+    let script = script.to_str().unwrap();
+    let observer = format!("sh {script}");
     let arguments = ["lab", "run", "--host", "intel", "--operation", "cpuid"];
-    let observer = format!("sh -c '{script}'");
-    let more = ["--observe", &observer, "--bring", "/bin/grep", "--bring", "/bin/cat"];
+    let more = ["--observe", &observer, "--bring", script, "--bring", "/bin/grep"];
     let more = [&more[..], &["--bring", "/bin/sleep", "-o", run.to_str().unwrap()]].concat();
     let made = output(&[&arguments[..], &more].concat());
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
