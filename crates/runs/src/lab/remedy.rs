@@ -33,6 +33,8 @@ pub struct RemedyRow {
     pub unit: Unit,
     /// Processors of the host.
     pub processors: u32,
+    /// Repetitions differ by this part in each direction, beyond what [`Effect::of`] allows: the turns of vCPUs on processors vary.
+    pub spread: f64,
 }
 
 const fn row(
@@ -41,12 +43,25 @@ const fn row(
     [symptom, cured]: [&'static str; 2],
     finding: &'static str,
 ) -> RemedyRow {
-    let (is_named, unit, processors) = (true, Unit::Exits, 1);
-    RemedyRow { remedy, workload, symptom, cured, finding, is_named, unit, processors }
+    RemedyRow {
+        remedy,
+        workload,
+        symptom,
+        cured,
+        finding,
+        is_named: true,
+        unit: Unit::Exits,
+        processors: 1,
+        spread: 0.0,
+    }
 }
 
 const fn in_unit(unit: Unit, row: RemedyRow) -> RemedyRow {
     RemedyRow { unit, ..row }
+}
+
+const fn varying(row: RemedyRow) -> RemedyRow {
+    RemedyRow { spread: 0.1, ..row }
 }
 
 const fn of_two(row: RemedyRow) -> RemedyRow {
@@ -110,7 +125,12 @@ pub const ROWS: &[RemedyRow] = &[
         ["plain+pc+smp+hyperv", "plain+pc+smp+hyperv+hv-tlbflush"],
         "contention",
     )),
-    unnamed(row(RemedyId::PvIpi, "barrier", ["plain+smp4-pv-ipi", "plain+smp4"], "contention")),
+    varying(unnamed(row(
+        RemedyId::PvIpi,
+        "barrier",
+        ["plain+smp4-pv-ipi", "plain+smp4"],
+        "contention",
+    ))),
     in_unit(
         Unit::Instructions,
         unnamed(row(
@@ -153,12 +173,12 @@ pub const ROWS: &[RemedyRow] = &[
             "contention",
         ),
     )),
-    of_two(unnamed(row(
+    of_two(varying(unnamed(row(
         RemedyId::PvSpinHint,
         "barrier",
         ["plain+smp+vcpus-apart", "plain+smp+vcpus-apart+spin-hint"],
         "no-virtual-apic",
-    ))),
+    )))),
     of_two(unnamed(row(
         RemedyId::HostNohzFull,
         "compute",
@@ -258,7 +278,8 @@ impl RemedyRow {
             Unit::Instructions => instructions,
             Unit::Exits | Unit::Accesses | Unit::Faults => change.total.map(|cell| cell.rate),
         };
-        let figures = |rate: f64| Figures { least: rate, most: rate };
+        let (less, more) = (1.0 - self.spread, 1.0 + self.spread);
+        let figures = |rate: f64| Figures { least: rate * less, most: rate * more };
         let of = |fates: [Fate; 2]| {
             let rows = change.rows.iter().filter(|row| fates.contains(&row.fate()));
             let cell = |row: &vmtax_analyse::explain::ChangeRow| {
