@@ -12,7 +12,7 @@ use vmtax_guest::order::encode;
 use vmtax_guest::traffic::{HEADER, Kind, PORT, Traffic};
 
 use crate::traffic_client::{CHUNK_KIB, pieces, say};
-use crate::{Result, agent, network, system};
+use crate::{Result, agent, computing, network, system};
 
 /// The VM's disk: on virtio, IDE or NVMe.
 const DISKS: [&str; 3] = ["/dev/vda", "/dev/sda", "/dev/nvme0n1"];
@@ -68,9 +68,13 @@ fn disk_path() -> std::io::Result<&'static str> {
     Err(std::io::Error::other("there is no disk"))
 }
 
-/// Touches so many MiB of memory that the program has not had before, page by page.
-fn touch(mib: u32) {
-    let mut memory = vec![0u8; mib as usize * MIB];
+/// So many MiB of memory that the program has not had before.
+fn fresh(mib: u32) -> Vec<u8> {
+    vec![0u8; mib as usize * MIB]
+}
+
+/// Touches it page by page.
+fn touch(memory: &mut [u8]) {
     for page in memory.chunks_mut(PAGE) {
         if let Some(first) = page.first_mut() {
             *std::hint::black_box(first) = 1;
@@ -102,6 +106,7 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     say(&mut stream, &encode(&agent::facts()))?;
     let mut header = [0; HEADER];
     let mut buffer = vec![0; CHUNK_KIB as usize * 1024];
+    let mut kept = Vec::new();
     while stream.read_exact(&mut header).is_ok() {
         let Some((kind, count)) = Traffic::of_header(&header) else { return Ok(()) };
         match kind {
@@ -132,7 +137,16 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
                     std::hint::black_box(Instant::now());
                 }
             }
-            Kind::Touch => touch(count),
+            Kind::Touch => touch(&mut fresh(count)),
+            Kind::Again => {
+                if kept.len() < count as usize * MIB {
+                    kept = fresh(count);
+                }
+                touch(&mut kept);
+            }
+            Kind::Compute => computing::compute(count)?,
+            Kind::Protect => computing::protect(count)?,
+            Kind::Barrier => computing::barrier(count)?,
         }
         stream.write_all(&[1])?;
     }

@@ -12,8 +12,9 @@ use vmtax_guest::traffic::{
     Client, Command, DISK, PORT, Place, Role, Seen, Site, TAP, TAPS, Thread, Traffic,
 };
 
+use crate::pressure::Under;
 use crate::traffic_client::{ask, broken};
-use crate::{Result, system, tap, traffic_client};
+use crate::{Result, pressure, system, tap, traffic_client};
 
 /// Console of QEMU and of its VM.
 const CONSOLE: &str = "/tmp/qemu.txt";
@@ -130,18 +131,46 @@ pub(crate) struct Vms {
     sender: Sender,
     /// The VM, and if that is an L1, the VM in it.
     pub(crate) seen: Vec<Seen>,
+    swaps: bool,
+    _under: Under,
+    _settings: Settings,
+}
+
+/// Settings of the host that a site changed; their former values come back with the end of this value.
+struct Settings(Vec<(String, String)>);
+
+impl Settings {
+    fn change(wanted: &[(String, String)]) -> Result<Settings> {
+        let mut former = Settings(Vec::new());
+        for (path, content) in wanted {
+            let before = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+            // A choice among words: `always [madvise] never`.
+            let chosen = before.split(['[', ']']).nth(1).unwrap_or(before.trim());
+            former.0.push((path.clone(), chosen.to_owned()));
+            fs::write(path, content).map_err(|e| format!("{path}: writing {content:?}: {e}"))?;
+        }
+        Ok(former)
+    }
+}
+
+impl Drop for Settings {
+    fn drop(&mut self) {
+        for (path, content) in self.0.iter().rev() {
+            // If this fails, the next site writes its own.
+            let _ = fs::write(path, content);
+        }
+    }
 }
 
 impl Vms {
     /// Starts them, and waits until the client has its connection to the server.
     pub(crate) fn start(site: &Site) -> Result<Vms> {
         network(site)?;
-        for (path, content) in &site.settings {
-            fs::write(path, content).map_err(|e| format!("{path}: writing {content:?}: {e}"))?;
-        }
+        let settings = Settings::change(&site.settings)?;
         // Anew for each VM: what the one before wrote is gone.
         let disk = File::create(DISK).and_then(|file| file.set_len(site.disk));
         disk.map_err(|e| format!("{DISK}: {e}"))?;
+        let under = Under::begin(&site.pressure)?;
         let limit = Duration::from_millis(site.limit_ms);
         let address = Place::Vm.address(site.network);
         let mut vm = Qemu::start(&site.qemu, CONSOLE)?;
@@ -168,7 +197,14 @@ impl Vms {
             outermost.threads = vm.threads(false);
             outermost.threads.extend(peer.iter().flat_map(|peer| peer.threads(true)));
         }
-        Ok(Vms { vm, peer, sender, seen })
+        pressure::pin(&site.pressure.pins, vm.0.id())?;
+        let swaps = site.pressure.swaps;
+        Ok(Vms { vm, peer, sender, seen, swaps, _under: under, _settings: settings })
+    }
+
+    /// What the host does between warm-up and recording.
+    pub(crate) fn before_recording(&self) -> Result<()> {
+        if self.swaps { pressure::swap_out(self.vm.0.id()) } else { Ok(()) }
     }
 
     /// So many operations.

@@ -401,13 +401,74 @@ pub(crate) fn two_processors() -> Result<[usize; 2]> {
     }
 }
 
+/// Processors of this machine.
+pub(crate) fn processors() -> usize {
+    // SAFETY: reads a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1).max(1)
+}
+
+/// Switches on a swap with a header.
+pub(crate) fn swap_on(path: &str) -> Result<()> {
+    let name = text(path)?;
+    // SAFETY: the string lives over the call.
+    match unsafe { libc::swapon(name.as_ptr(), 0) } {
+        0 => Ok(()),
+        _ => Err(format!("swapon {path}: {}", Error::last_os_error())),
+    }
+}
+
+/// Has the kernel write this memory of a process to swap. What is locked stays, which is no error.
+pub(crate) fn page_out(pid: u32, start: usize, bytes: usize) -> Result<()> {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    // SAFETY: a new descriptor, which is owned from here on, or -1, which is not used.
+    let process = unsafe {
+        match libc::syscall(libc::SYS_pidfd_open, pid, 0) {
+            -1 => return Err(format!("pidfd_open: {}", Error::last_os_error())),
+            fd => OwnedFd::from_raw_fd(fd as i32),
+        }
+    };
+    let range = libc::iovec { iov_base: start as *mut libc::c_void, iov_len: bytes };
+    // SAFETY: reads one iovec; the advice changes no content of that memory.
+    let answer = unsafe {
+        let advice = libc::MADV_PAGEOUT;
+        libc::syscall(
+            libc::SYS_process_madvise,
+            process.as_raw_fd(),
+            &raw const range,
+            1,
+            advice,
+            0,
+        )
+    };
+    let error = Error::last_os_error();
+    match answer {
+        // Locked memory is refused.
+        -1 if error.raw_os_error() != Some(libc::EINVAL) => {
+            Err(format!("process_madvise: {error}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `membarrier(2)`.
+pub(crate) fn membarrier(command: libc::c_int) -> std::io::Result<()> {
+    // SAFETY: no memory is passed.
+    let answer = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    if answer < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Pins the calling thread to a processor.
 pub(crate) fn stay_on(cpu: usize) -> Result<()> {
+    pin(0, cpu)
+}
+
+/// Pins a thread to a processor; 0 is the calling one.
+pub(crate) fn pin(tid: u32, cpu: usize) -> Result<()> {
     // SAFETY: the set is plain memory that lives over the call.
     let answer = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+        libc::sched_setaffinity(tid.cast_signed(), size_of::<libc::cpu_set_t>(), &raw const set)
     };
     if answer == 0 { Ok(()) } else { Err(format!("processor {cpu}: {}", Error::last_os_error())) }
 }
@@ -454,6 +515,32 @@ impl Fresh {
             // SAFETY: within the mapping, which is this value's alone.
             unsafe { self.aligned.add(at).write_volatile(1) };
         }
+    }
+
+    /// Takes the right to write from it, and gives it back.
+    pub(crate) fn protect(&self) -> Result<()> {
+        for rights in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
+            // SAFETY: the range lies within the mapping, which nothing accesses meanwhile.
+            if unsafe { libc::mprotect(self.aligned.cast(), self.bytes, rights) } != 0 {
+                return Err(format!("mprotect: {}", Error::last_os_error()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives all of it back but the first `kept` bytes of each `step`.
+    pub(crate) fn give_back(&self, kept: usize, step: usize) -> Result<()> {
+        for at in (0..self.bytes).step_by(step) {
+            let rest = step.min(self.bytes - at).saturating_sub(kept);
+            // SAFETY: the range lies within the mapping, whose content nobody reads.
+            let answer = unsafe {
+                libc::madvise(self.aligned.add(at + kept).cast(), rest, libc::MADV_DONTNEED)
+            };
+            if answer != 0 {
+                return Err(format!("madvise: {}", Error::last_os_error()));
+            }
+        }
+        Ok(())
     }
 
     /// Whether the kernel uses huge pages for it.

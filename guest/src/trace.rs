@@ -178,9 +178,13 @@ pub(crate) fn collect() -> Result<Vec<Attachment>> {
         }
     }
     add("formats", vmtax_guest::order::encode(&formats));
-    add("cpu0", pages(0)?);
+    let mut stats = Vec::new();
+    for cpu in 0..system::processors() {
+        add(&format!("cpu{cpu}"), pages(cpu)?);
+        stats.extend(read(&format!("per_cpu/cpu{cpu}/stats"))?);
+    }
     add("trace_clock", read("trace_clock")?);
-    add("stats", read("per_cpu/cpu0/stats")?);
+    add("stats", stats);
     Ok(files)
 }
 
@@ -200,7 +204,7 @@ fn read(file: &str) -> Result<Vec<u8>> {
 }
 
 /// The raw pages of a CPU's buffer.
-fn pages(cpu: u32) -> Result<Vec<u8>> {
+fn pages(cpu: usize) -> Result<Vec<u8>> {
     let path = format!("{ROOT}/per_cpu/cpu{cpu}/trace_pipe_raw");
     let mut file = fs::OpenOptions::new()
         .read(true)

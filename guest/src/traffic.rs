@@ -49,8 +49,32 @@ pub struct Site {
     pub disk: u64,
     /// Where the client is.
     pub client: Client,
+    /// What the host does beside running its VMs.
+    pub pressure: Pressure,
     /// Timeout of the start and of each traffic, in ms of the host's time.
     pub limit_ms: u64,
+}
+
+/// What a host does to its VMs beside running them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pressure {
+    /// Its free memory is in pieces of less than 64 KiB.
+    pub fragmented: bool,
+    /// It writes the VM's memory to swap (zram) between warm-up and recording.
+    pub swaps: bool,
+    /// Threads that compute all the time.
+    pub rivals: u32,
+    /// Threads and their only processor.
+    pub pins: Vec<Pin>,
+}
+
+/// Threads of QEMU or rivals, by how their names start (`CPU 0/`), and their only processor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pin {
+    /// How their names start.
+    pub name: String,
+    /// The processor.
+    pub cpu: u32,
 }
 
 /// Where the client is.
@@ -155,6 +179,14 @@ pub enum Kind {
     Clock,
     /// A program in the VM touches a MiB of new memory, page by page.
     Touch,
+    /// A program in the VM touches a MiB of memory that it has touched in the warm-up.
+    Again,
+    /// A program in the VM computes for some milliseconds, its part on each vCPU.
+    Compute,
+    /// A program in the VM takes the right to write from a page, while its threads compute on other vCPUs.
+    Protect,
+    /// The same program has all its threads pass a memory barrier: membarrier(2).
+    Barrier,
 }
 
 /// Result of a cell.
@@ -208,6 +240,10 @@ impl Traffic {
             Kind::Write { bytes } => (5, bytes),
             Kind::Clock => (6, 0),
             Kind::Touch => (7, 0),
+            Kind::Again => (8, 0),
+            Kind::Compute => (9, 0),
+            Kind::Protect => (10, 0),
+            Kind::Barrier => (11, 0),
         };
         let mut header = [0; HEADER];
         for (place, word) in header.chunks_exact_mut(4).zip([MAGIC, kind, value, count]) {
@@ -235,6 +271,10 @@ impl Traffic {
             5 if (1..=REQUEST_MOST).contains(&value) => Kind::Write { bytes: value },
             6 => Kind::Clock,
             7 => Kind::Touch,
+            8 => Kind::Again,
+            9 => Kind::Compute,
+            10 => Kind::Protect,
+            11 => Kind::Barrier,
             _ => return None,
         };
         Some((kind, word(3)?))
@@ -259,6 +299,10 @@ mod tests {
             Kind::Write { bytes: 4096 },
             Kind::Clock,
             Kind::Touch,
+            Kind::Again,
+            Kind::Compute,
+            Kind::Protect,
+            Kind::Barrier,
         ];
         for kind in kinds {
             let header = Traffic { kind, warm_up: 1, count: 2 }.header(9);

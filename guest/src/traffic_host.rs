@@ -43,6 +43,7 @@ fn carry_out(cell: &Cell, outcome: &mut Outcome, files: &mut Vec<Attachment>) ->
         if traffic.warm_up > 0 {
             vms.send(*traffic, traffic.warm_up)?;
         }
+        vms.before_recording()?;
         std::thread::sleep(QUIET);
         trace::clear()?;
         let tracer = Tracer::arm(false, false)?;

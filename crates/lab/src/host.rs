@@ -382,7 +382,7 @@ impl Booting<'_> {
         let boot = Spec {
             initramfs: Initramfs::Bytes(initramfs()?.into()),
             // A separate file, or the console from before the save would be lost.
-            console: spec.console.with_extension("boot.txt"),
+            console: boot_console(&spec.console),
             ..spec.clone()
         };
         let mut machine = Machine::boot(&boot)?;
@@ -441,6 +441,18 @@ impl Booting<'_> {
         vmtax_machine::keep(state, KERNELS, &kernels)?;
         Ok(kernels)
     }
+}
+
+/// The console of the boot of a host whose state is saved then, beside that of what follows.
+fn boot_console(console: &Path) -> PathBuf {
+    console.with_extension("boot.txt")
+}
+
+/// All that a host wrote to its consoles, its boot included where this process booted it.
+pub fn console_text(console: &Path) -> Vec<u8> {
+    let parts =
+        [&boot_console(console), console].map(|path| std::fs::read(path).unwrap_or_default());
+    parts.concat()
 }
 
 /// Modules and their dependencies, by their path in the initramfs.

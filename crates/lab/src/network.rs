@@ -8,7 +8,8 @@
 //! tap and QEMU with the server's VM (L2) are in it.
 //!
 //! The VMM is this computer's QEMU, copied into the host with its libraries and firmware. The host has one processor, as every host whose
-//! instructions are counted: vCPUs, VMM, vhost and client take turns on it.
+//! instructions are counted: vCPUs, VMM, vhost and client take turns on it. Trials of remedies that place threads have a host of two, whose instructions are not
+//! counted.
 //!
 //! Left out: what the exits mean (`vmtax-analyse`), storing and printing.
 
@@ -16,6 +17,7 @@ mod category;
 mod files;
 mod site;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,7 +43,7 @@ pub struct Workload {
 }
 
 /// All workloads.
-pub const WORKLOADS: [Workload; 10] = [
+pub const WORKLOADS: [Workload; 14] = [
     Workload {
         name: "request",
         operation: "request of 64 B and its answer, one after the other",
@@ -100,6 +102,26 @@ pub const WORKLOADS: [Workload; 10] = [
         operation: "MiB of memory that a program in the VM touches for the first time",
         traffic: Traffic { kind: Kind::Touch, warm_up: 0, count: 32 },
     },
+    Workload {
+        name: "again",
+        operation: "MiB of memory that a program in the VM touches, as it did in the warm-up",
+        traffic: Traffic { kind: Kind::Again, warm_up: 16, count: 16 },
+    },
+    Workload {
+        name: "compute",
+        operation: "some milliseconds of computing, each vCPU its part at the same time",
+        traffic: Traffic { kind: Kind::Compute, warm_up: 4, count: 40 },
+    },
+    Workload {
+        name: "protect",
+        operation: "page whose right to write a program takes away, while its threads compute on other vCPUs",
+        traffic: Traffic { kind: Kind::Protect, warm_up: 2, count: 20 },
+    },
+    Workload {
+        name: "barrier",
+        operation: "memory barrier that a program has its threads pass, which compute on other vCPUs",
+        traffic: Traffic { kind: Kind::Barrier, warm_up: 2, count: 20 },
+    },
 ];
 
 impl Workload {
@@ -152,6 +174,8 @@ pub struct NetworkPlan {
     pub cells: Vec<PlannedCell>,
     /// Operations in each recording, if not the workload's own number; a tenth of it is the warm-up.
     pub operations: Option<u32>,
+    /// Processors of the host: 1, or 2, whose instructions are not counted: exits then vary, and times are those of the emulator.
+    pub processors: u32,
 }
 
 /// Configuration of the host.
@@ -187,7 +211,7 @@ impl NetworkPlan {
                 cells.extend(workloads.iter().map(cell));
             }
         }
-        NetworkPlan { cells, operations: None }
+        NetworkPlan { cells, operations: None, processors: 1 }
     }
 }
 
@@ -261,7 +285,7 @@ pub fn name(workload: &str, category: &str, client: Client) -> String {
 }
 
 /// How often threads that serve virtio queues got a processor. (QEMU's worker threads, which read and write the disk's file, are not counted.)
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
     /// QEMU's main loop.
     pub vmm: u64,
@@ -269,17 +293,27 @@ pub struct Turns {
     pub vhost: u64,
     /// QEMU's thread for the disk's queue.
     pub io: u64,
+    /// Time for which vCPUs had a processor, ns: the instructions that their threads executed, in the VM and for it.
+    pub vcpu_ns: u64,
+    /// Since when each processor has a vCPU.
+    since: BTreeMap<u32, u64>,
 }
 
 impl Turns {
     /// Counts a switch to one of these threads.
     pub fn count(&mut self, threads: &[Thread], event: &Event) {
         let EventKind::Switch { next_tid, .. } = event.kind else { return };
+        if let Some(since) = self.since.remove(&event.cpu) {
+            self.vcpu_ns += event.time_ns.saturating_sub(since);
+        }
         match threads.iter().find(|thread| thread.tid == next_tid).map(|thread| thread.role) {
             Some(Role::Vmm) => self.vmm += 1,
             Some(Role::Vhost) => self.vhost += 1,
             Some(Role::Io) => self.io += 1,
-            Some(Role::Vcpu) | None => {}
+            Some(Role::Vcpu) => {
+                self.since.insert(event.cpu, event.time_ns);
+            }
+            None => {}
         }
     }
 }
@@ -308,8 +342,8 @@ pub fn run_network(
     let Ready { machine, conversation, start, .. } = ready;
     let vmm = files::version().unwrap_or_default();
     let passages = Passages { done: Vec::new(), failures: Vec::new(), start, vmm };
-    let operations = plan.operations;
-    let mut run = Run { setup, machine, conversation, passages, operations };
+    let (operations, counted) = (plan.operations, plan.processors == 1);
+    let mut run = Run { setup, machine, conversation, passages, operations, counted };
     for cell in &plan.cells {
         progress(&format!("running {}", cell.name()));
         run.carry_out(cell)?;
@@ -356,11 +390,17 @@ struct Run<'a> {
     conversation: Conversation,
     passages: Passages,
     operations: Option<u32>,
+    /// The host's time is that of counted instructions.
+    counted: bool,
 }
 
 impl Run<'_> {
     fn carry_out(&mut self, cell: &PlannedCell) -> Result<(), Error> {
-        let order = cell.order(self.operations);
+        let mut order = cell.order(self.operations);
+        if !self.counted {
+            // The host's time is that of this computer.
+            order.site.limit_ms = self.setup.limit.as_millis() as u64;
+        }
         let mut answer = self.ask(&order)?;
         if !answer.0.problem.is_empty() {
             let note = format!("{}: {}; tried again", cell.name(), told(&answer.0));
@@ -447,9 +487,12 @@ mod tests {
         let mut turns = Turns::default();
         for next_tid in [5, 6, 7, 7, 8, 9] {
             let kind = EventKind::Switch { next_tid, preempted: false };
-            turns.count(&threads, &Event { time_ns: 0, pid: 0, tid: 1, cpu: 0, vcpu: 0, kind });
+            let time_ns = 10 * u64::from(next_tid);
+            turns.count(&threads, &Event { time_ns, pid: 0, tid: 1, cpu: 0, vcpu: 0, kind });
         }
-        assert_eq!(turns, Turns { vmm: 1, vhost: 2, io: 1 });
+        // The vCPU, thread 6, had the processor from 60 to 70.
+        let expected = Turns { vmm: 1, vhost: 2, io: 1, vcpu_ns: 10, ..Turns::default() };
+        assert_eq!(turns, expected);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Writes the guest's recording as a `trace.dat`, version 6, as trace-cmd would.
 //!
-//! The format is in trace-cmd's `trace-cmd.dat.v6(5)`. One CPU, the kernel's pages as they are.
+//! The format is in trace-cmd's `trace-cmd.dat.v6(5)`. The kernel's pages as they are.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) formats: &'a [u8],
     pub(crate) saved_cmdlines: &'a [u8],
     pub(crate) trace_clock: &'a [u8],
-    /// Pages of the CPU's buffer.
-    pub(crate) pages: &'a [u8],
+    /// Pages of each CPU's buffer.
+    pub(crate) pages: Vec<&'a [u8]>,
     pub(crate) release: &'a str,
 }
 
@@ -38,13 +38,14 @@ pub(crate) fn assemble(files: &[(String, Vec<u8>)], release: &str) -> Result<Vec
             .copied()
             .ok_or_else(|| Error::Report { problem: format!("its recording lacks {name}") })
     };
+    let others = (1..).map_while(|cpu| files.get(format!("trace/cpu{cpu}").as_str()).copied());
     let parts = Parts {
         header_page: part("trace/header_page")?,
         header_event: part("trace/header_event")?,
         formats: part("trace/formats")?,
         saved_cmdlines: part("trace/saved_cmdlines")?,
         trace_clock: part("trace/trace_clock")?,
-        pages: part("trace/cpu0")?,
+        pages: std::iter::once(part("trace/cpu0")?).chain(others).collect(),
         release,
     };
     write(&parts)
@@ -54,7 +55,8 @@ pub(crate) fn assemble(files: &[(String, Vec<u8>)], release: &str) -> Result<Vec
 /// The file, or `None` when the formats cannot be read.
 fn write(parts: &Parts<'_>) -> Option<Vec<u8>> {
     let formats: Vec<(String, String)> = decode(parts.formats)?;
-    let mut out = Vec::with_capacity(parts.pages.len() + parts.formats.len() + 2 * PAGE);
+    let pages = parts.pages.iter().map(|pages| pages.len()).sum::<usize>();
+    let mut out = Vec::with_capacity(pages + parts.formats.len() + 2 * PAGE);
     out.extend_from_slice(b"\x17\x08\x44tracing6\0");
     // Little-endian, 8-byte long, page size.
     out.extend_from_slice(&[0, 8]);
@@ -81,7 +83,7 @@ fn write(parts: &Parts<'_>) -> Option<Vec<u8>> {
     number32(&mut out, 0);
     number32(&mut out, 0);
     sized64(&mut out, parts.saved_cmdlines);
-    number32(&mut out, 1);
+    number32(&mut out, parts.pages.len());
     out.extend_from_slice(b"options  \0");
     option(&mut out, OPTION_TRACE_CLOCK, parts.trace_clock);
     option(&mut out, OPTION_UNAME, format!("Linux {}\0", parts.release).as_bytes());
@@ -89,11 +91,15 @@ fn write(parts: &Parts<'_>) -> Option<Vec<u8>> {
     option(&mut out, OPTION_TSC2NSEC, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     out.extend_from_slice(&0_u16.to_le_bytes());
     out.extend_from_slice(b"flyrecord\0");
-    let start = (out.len() + 16).next_multiple_of(PAGE);
-    out.extend_from_slice(&(start as u64).to_le_bytes());
-    out.extend_from_slice(&(parts.pages.len() as u64).to_le_bytes());
+    let start = (out.len() + 16 * parts.pages.len()).next_multiple_of(PAGE);
+    let mut next = start;
+    for pages in &parts.pages {
+        out.extend_from_slice(&(next as u64).to_le_bytes());
+        out.extend_from_slice(&(pages.len() as u64).to_le_bytes());
+        next += pages.len();
+    }
     out.resize(start, 0);
-    out.extend_from_slice(parts.pages);
+    parts.pages.iter().for_each(|pages| out.extend_from_slice(pages));
     Some(out)
 }
 
@@ -118,8 +124,9 @@ pub(crate) fn lost(files: &[(String, Vec<u8>)]) -> u64 {
     let text =
         stats.map_or(String::new(), |(_, bytes)| String::from_utf8_lossy(bytes).into_owned());
     let of = |key: &str| {
-        let line = text.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(": "));
-        line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
+        let lines =
+            text.lines().filter_map(|line| line.trim().strip_prefix(key)?.strip_prefix(": "));
+        lines.filter_map(|number| number.trim().parse::<u64>().ok()).sum::<u64>()
     };
     of("dropped events") + of("overrun")
 }
@@ -132,6 +139,7 @@ mod tests {
     fn a_full_buffer_is_a_loss() {
         let text = b"entries: 12\noverrun: 0\ncommit overrun: 7\nbytes: 400\ndropped events: 31\nread events: 0\n";
         assert_eq!(lost(&[("trace/stats".to_owned(), text.to_vec())]), 31);
+        assert_eq!(lost(&[("trace/stats".to_owned(), text.repeat(2))]), 62);
         assert_eq!(lost(&[]), 0);
     }
 }

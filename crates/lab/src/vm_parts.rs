@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use vmtax_events::setting::files;
+
 /// What a part changes.
 #[derive(Clone, Copy, Debug)]
 pub struct VmPart {
@@ -17,8 +19,8 @@ pub struct VmPart {
     pub netdev: &'static str,
     /// Added to QEMU's model of the processor.
     pub cpu: &'static str,
-    /// The host's `kvm.halt_poll_ns`.
-    pub halt_poll_ns: Option<&'static str>,
+    /// Settings of the host: file and content.
+    pub host: &'static [(&'static str, &'static str)],
     /// A fact of the guest, and the word of it without which the guest does not have this part.
     pub shows: Option<(&'static str, &'static str)>,
 }
@@ -30,7 +32,7 @@ const NONE: VmPart = VmPart {
     device: "",
     netdev: "",
     cpu: "",
-    halt_poll_ns: None,
+    host: &[],
     shows: None,
 };
 
@@ -72,7 +74,7 @@ pub const HPOLL: VmPart = VmPart {
 /// The host polls before the vCPU's thread sleeps.
 pub const HALT_POLL_NS: VmPart = VmPart {
     about: "the host polls for up to 200 us before the thread of a halted vCPU sleeps (the host's kvm.halt_poll_ns)",
-    halt_poll_ns: Some("200000"),
+    host: &[(files::HALT_POLL, "200000")],
     ..NONE
 };
 

@@ -1,10 +1,12 @@
 //! A recording -> rows: connects importer and accounting.
 
+use std::collections::HashMap;
+
 use vmtax_analyse::Accountant;
 use vmtax_capture::import::Options;
 use vmtax_capture::{Error, Sink, Source, pipeline};
 use vmtax_cli::exit::{Code, Fault};
-use vmtax_events::{AccessRow, Event, ExitRow, Losses, Recording as Facts, RowSink, Sample};
+use vmtax_events::{AccessRow, Event, ExitRow, Kind, Losses, Recording as Facts, RowSink, Sample};
 use vmtax_store::{Run, Table};
 
 use crate::input::{Bytes, Recording, Watched, WatchedFile};
@@ -20,7 +22,7 @@ pub fn run<R: RowSink>(
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
     let accountant = accountant(reading, rows);
-    run_with(recording, reading, Accounting { accountant, assign: None, span: None })
+    run_with(recording, reading, Accounting { accountant, assign: None, threads: None, span: None })
 }
 
 /// Assigns events to VMs other than those of the recording threads.
@@ -48,8 +50,9 @@ pub fn run_assigned<R: RowSink>(
     for (vm, name) in assignment.names {
         accountant.thread_name(*vm, name);
     }
+    let threads = (!assignment.names.is_empty()).then(Threads::default);
     let assign = Some(assignment.assign);
-    run_with(recording, reading, Accounting { accountant, assign, span: None })
+    run_with(recording, reading, Accounting { accountant, assign, threads, span: None })
 }
 
 /// Recounts the single events of a run.
@@ -186,7 +189,46 @@ struct Accounting<'a, R> {
     accountant: Accountant<R>,
     /// Assignment of events to VMs, if any.
     assign: Option<&'a mut Assign<'a>>,
+    /// Names of the threads that events are assigned to; `None` where VMs have no names that those could hide.
+    threads: Option<Threads>,
     span: Option<(u64, u64)>,
+}
+
+/// The threads that events are assigned to have the names of the recorded ones.
+#[derive(Debug, Default)]
+struct Threads {
+    names: HashMap<u32, String>,
+    /// By recorded thread.
+    assigned: HashMap<u32, Vec<u32>>,
+}
+
+impl Threads {
+    fn name<R: RowSink>(&mut self, tid: u32, name: &str, accountant: &mut Accountant<R>) {
+        for assigned in self.assigned.get(&tid).into_iter().flatten() {
+            accountant.thread_name(*assigned, name);
+        }
+        self.names.insert(tid, name.to_owned());
+    }
+
+    fn moved<R: RowSink>(&mut self, from: &Event, to: &Event, accountant: &mut Accountant<R>) {
+        self.pair(from.tid, to.tid, accountant);
+        if let (Kind::Switch { next_tid: from, .. }, Kind::Switch { next_tid: to, .. }) =
+            (from.kind, to.kind)
+        {
+            self.pair(from, to, accountant);
+        }
+    }
+
+    fn pair<R: RowSink>(&mut self, from: u32, to: u32, accountant: &mut Accountant<R>) {
+        let assigned = self.assigned.entry(from).or_default();
+        if assigned.contains(&to) {
+            return;
+        }
+        assigned.push(to);
+        if let Some(name) = self.names.get(&from) {
+            accountant.thread_name(to, name);
+        }
+    }
 }
 
 impl<R: RowSink> Accounting<'_, R> {
@@ -202,8 +244,12 @@ impl<R: RowSink> Sink for &mut Accounting<'_, R> {
         match &mut self.assign {
             None => self.accountant.events(events),
             Some(assign) => {
-                for event in events.iter().filter_map(assign) {
-                    self.accountant.event(&event);
+                for event in events {
+                    let Some(placed) = assign(event) else { continue };
+                    if let Some(threads) = &mut self.threads {
+                        threads.moved(event, &placed, &mut self.accountant);
+                    }
+                    self.accountant.event(&placed);
                 }
             }
         }
@@ -226,8 +272,10 @@ impl<R: RowSink> Sink for &mut Accounting<'_, R> {
     }
 
     fn thread_name(&mut self, _pid: u32, tid: u32, name: &str) -> Result<(), Error> {
-        if self.assign.is_none() {
-            self.accountant.thread_name(tid, name);
+        match (&self.assign, &mut self.threads) {
+            (None, _) => self.accountant.thread_name(tid, name),
+            (_, Some(threads)) => threads.name(tid, name, &mut self.accountant),
+            _ => {}
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use vmtax_durable::Access;
 use vmtax_events::{Event, Losses, Recording as Facts, RowSink};
 use vmtax_guest::job::{Answer, Request};
 use vmtax_lab::program::{self, Image, Whole};
-use vmtax_lab::{Ended, Host, Measured, Outcomes, Plan, Setup, VmSetup, Windows};
+use vmtax_lab::{Ended, Host, Measured, Outcomes, Plan, Setup, VmSetup, Windows, console_text};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_store::{Claim, CreateOptions, Writer};
 
@@ -199,7 +199,7 @@ fn store(setup: &Setup, outcomes: &mut Outcomes, claim: Claim) -> anyhow::Result
     for (name, bytes) in &outcomes.files {
         put(name, bytes)?;
     }
-    put("console.txt", &fs::read(&setup.console).unwrap_or_default())?;
+    put("console.txt", &console_text(&setup.console))?;
     let (facts, losses, rows) = into_rows(setup, outcomes, Some(folder), ToRun::new(writer))?;
     rows.finish(&facts, &losses)
 }
@@ -330,8 +330,7 @@ fn keep_console(error: vmtax_lab::Error, claim: Option<Claim>, console: &Path) -
         let options =
             CreateOptions { interval_ns: Reading::default().interval_ns(), ..Default::default() };
         let written = Writer::begin(claim, &options).is_ok_and(|_writer| {
-            let bytes = fs::read(console).unwrap_or_default();
-            vmtax_durable::write(&path, Access::Private, &bytes).is_ok()
+            vmtax_durable::write(&path, Access::Private, &console_text(console)).is_ok()
         });
         kept = written.then_some(path);
     }
@@ -379,4 +378,28 @@ fn cannot_write(path: &Path, source: &io::Error) -> Fault {
 
 fn sentence(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine that panics while it boots has written to the console of its boot alone.
+    #[test]
+    fn the_console_of_a_panic_goes_with_the_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let console = folder.path().join("amd.txt");
+        let boot = folder.path().join("amd.boot.txt");
+        fs::write(&console, "").unwrap();
+        fs::write(&boot, "Kernel panic - not syncing: VFS\n").unwrap();
+        let error = vmtax_lab::Error::Guest { message: "ended".to_owned() };
+        let run = folder.path().join("run");
+        let fault = keep_console(error, Some(Claim::new(&run).unwrap()), &console);
+        let kept = run.join("console.txt");
+        assert!(fault.to_string().ends_with(&format!("; kept as {}", kept.display())), "{fault}");
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "Kernel panic - not syncing: VFS\n");
+        fs::write(&console, "and on\n").unwrap();
+        let all = String::from_utf8(console_text(&console)).unwrap();
+        assert_eq!(all, "Kernel panic - not syncing: VFS\nand on\n");
+    }
 }

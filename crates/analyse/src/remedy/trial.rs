@@ -36,7 +36,7 @@ words! {
         Accesses = "accesses",
         /// Faults of the nested page tables.
         Faults = "page faults",
-        /// Instructions of the host, of a step that takes one exit in both.
+        /// Instructions of the host, of a step that takes one exit in both; or of the vCPUs' threads.
         Instructions = "instructions",
         /// The part of the running time in which a vCPU waits for a processor.
         Waiting = "% of the running time waited",
@@ -58,16 +58,16 @@ words! {
 words! {
     /// Why a remedy was not tried.
     pub enum Untried {
-        /// A host whose counts are exact has one.
-        TwoProcessors = "it needs two processors, and an emulated host with exact counts has one",
+        /// Of a host with devices of its own.
+        DeviceInterrupts = "it needs a device that interrupts the host, on a processor of its own",
+        /// QEMU's TCG has none.
+        PauseFilter = "no open emulator of a host with two processors has the PAUSE filter",
         /// AVIC; APICv by Bochs 3.0 ends a Linux guest.
         VirtualApic = "no open emulator has an APIC virtualization that a Linux guest survives",
         /// In no emulator.
         IpiVirtualization = "no open emulator has IPI virtualization",
         /// In no emulator.
         VirtualVmload = "no open emulator has virtual VMLOAD and VMSAVE",
-        /// In no emulator of a host with KVM.
-        Counters = "no open emulator of a host with KVM has performance counters",
         /// In no emulator.
         NodeDistance = "it changes no exit, and no emulator has the time of a remote access",
         /// With HVCI, or Hyper-V in it.
@@ -76,8 +76,6 @@ words! {
         DebugFirmware = "no distribution has a debug build of firmware; SeaBIOS's release build writes 145 to 712 times at a boot",
         /// A series of patches.
         NoKernel = "no released kernel has it",
-        /// It could be.
-        NotYet = "not yet",
     }
 }
 
@@ -147,6 +145,11 @@ impl Tried {
         Tried { host: TrialHost::Intel, ..self }
     }
 
+    /// On a host of two processors, whose instructions are not counted.
+    const fn on_two(self) -> Tried {
+        self.with("6.1.0").note("a host of two processors, whose instructions are not counted")
+    }
+
     const fn by_lab(self) -> Tried {
         Tried { vmm: TrialVmm::Lab, ..self }
     }
@@ -183,11 +186,19 @@ const fn exact(per: &'static str, before: f64, after: f64) -> Tried {
     exits(per, [before; 2], [after; 2])
 }
 
+/// Of a load, the part of the running time in which its vCPUs wait.
+const fn waiting(per: &'static str, before: [f64; 2], after: [f64; 2]) -> Tried {
+    trial(Unit::Waiting, per, before, after)
+}
+
 const SLEEP: &str = "sleep of 1 ms";
 const SHORT_SLEEP: &str = "sleep of 50 us";
 const READ: &str = "read of 4 KiB";
 const REQUEST: &str = "request of 64 B";
 const BOOT: &str = "boot";
+const LOAD: &str = "busy loop";
+const TOUCHED: &str = "MiB first touched";
+const TICK: &str = "tick";
 
 impl RemedyId {
     /// Its trial, or why there was none.
@@ -195,33 +206,34 @@ impl RemedyId {
         use RemedyId as R;
         use Trial::Untried as No;
         match self {
-            R::VcpuPinning
-            | R::CpuIsolation
-            | R::IothreadPinning
-            | R::IrqThreads
-            | R::HostNohzFull
-            | R::IrqAffinity
-            | R::PvSpinHint
-            | R::SpinPinning => No(Untried::TwoProcessors),
+            R::IrqThreads | R::IrqAffinity => No(Untried::DeviceInterrupts),
+            R::SpinPinning => No(Untried::PauseFilter),
             R::Avic | R::HvApicv => No(Untried::VirtualApic),
             R::Ipiv => No(Untried::IpiVirtualization),
             R::Vls => No(Untried::VirtualVmload),
-            R::GuestNmiWatchdog | R::FewerEvents => No(Untried::Counters),
             R::NumaNode => No(Untried::NodeDistance),
             R::HvEvmcs | R::NestedMbec => No(Untried::Windows),
             R::ReleaseFirmware => No(Untried::DebugFirmware),
-            R::FewerVcpus
-            | R::KsmOff
-            | R::ResidentMemory
-            | R::BounceSize
-            | R::NoKvmapf
-            | R::HvTlbflush
-            | R::PvIpi
-            | R::ThpDefer
-            | R::HugetlbMemory
-            | R::NoHaltPoll => No(Untried::NotYet),
             R::PrivateHugePages => No(Untried::NoKernel),
-            R::CpuQuota => trial(Unit::Waiting, "busy loop", [90.0; 2], [14.0; 2])
+            R::VcpuPinning => waiting(LOAD, [45.2, 46.5], [0.2, 1.5]).on_two().done(),
+            R::IothreadPinning => waiting(REQUEST, [25.3, 27.0], [0.0; 2])
+                .with("6.1.0")
+                .note("idle=poll, and QEMU's main loop on the vCPU's processor, then on the other; a host of two processors, whose instructions are not counted")
+                .done(),
+            R::HostNohzFull => exits(LOAD, [5.73, 6.13], [4.60, 4.83])
+                .with("6.1.0")
+                .note("a host of two processors, whose instructions are not counted: on the first, then on the second with nohz_full=1; the guest's own tick stays")
+                .done(),
+            R::CpuIsolation => waiting(LOAD, [49.2, 49.8], [0.3, 4.2]).on_two().done(),
+            R::FewerVcpus => waiting(LOAD, [47.8, 48.6], [0.0, 0.1])
+                .with("6.1.0")
+                .note("two vCPUs on one processor, then one")
+                .done(),
+            R::KsmOff => waiting(LOAD, [24.1; 2], [0.0, 0.1])
+                .with("6.1.0")
+                .note("ksmd without a pause, on the only processor")
+                .done(),
+            R::CpuQuota => waiting(LOAD, [90.0; 2], [14.0; 2])
                 .note("10 % of a processor, then no quota: most of the rest is the recorder's")
                 .done(),
             R::GuestNohzFull => exits("busy loop", [951.0, 962.0], [1124.0, 1352.0])
@@ -229,6 +241,15 @@ impl RemedyId {
                 .done(),
             R::HaltPoll => exits(SHORT_SLEEP, [4.60, 4.71], [4.67; 2])
                 .note("the wait gets shorter, which is no exit")
+                .done(),
+            R::NoHaltPoll => trial(
+                Unit::Instructions,
+                SHORT_SLEEP,
+                [118_442.0, 118_542.0],
+                [39_940.0, 40_077.0],
+            )
+                .with("6.1.0")
+                .note("of the vCPU's thread: it removes no exit")
                 .done(),
             R::GuestHaltpoll => exits(SHORT_SLEEP, [4.60, 4.71], [4.68; 2])
                 .note("HLT 1.07 -> 0.05, host interrupts 0 -> 1.04, which wake the vCPU that polls")
@@ -279,8 +300,24 @@ impl RemedyId {
                 .by_lab()
                 .note("Bochs 3.0, whose interrupts end a guest")
                 .done(),
-            R::HugePages => trial(Unit::Faults, "MiB first touched", [142.66; 2], [0.25; 2])
+            R::HugePages => trial(Unit::Faults, TOUCHED, [142.66; 2], [0.25; 2])
                 .note("THP never, then always")
+                .done(),
+            R::ResidentMemory => exact("MiB touched again", 280.1, 0.19)
+                .with("6.1.0")
+                .note("pages of 4 KiB in swap (zram), and locked memory, which the host does not write there")
+                .done(),
+            R::NoKvmapf => exact("MiB touched again", 280.1, 279.8)
+                .with("6.1.0")
+                .note("pages of 4 KiB in swap (zram), which is read at once; not the interrupt that the guest cannot take")
+                .done(),
+            R::ThpDefer => trial(Unit::Instructions, TOUCHED, [1_398_462.0, 1_575_438.0], [2_499_718.0, 2_595_163.0])
+                .with("6.1.0")
+                .note("of the vCPU's thread, in fragmented memory: the compaction goes, and faults of 4 KiB come, 0.38 -> 151 to 168")
+                .done(),
+            R::HugetlbMemory => exits(TOUCHED, [154.8, 170.3], [1.84, 1.88])
+                .with("6.1.0")
+                .note("fragmented memory, with defrag=defer in both")
                 .done(),
             R::PreFault => trial(Unit::Faults, "2 MiB of guest_memfd", [512.0; 2], [0.0; 2])
                 .by_lab()
@@ -318,6 +355,32 @@ impl RemedyId {
             R::NoForcedBounce => exact("KiB sent", 0.259, 0.126)
                 .with("6.1.0")
                 .note("a read takes more without it, 2.09 -> 2.58: the vCPU halts again")
+                .done(),
+            R::BounceSize => exits("KiB sent", [0.257, 0.258], [0.258; 2])
+                .with("6.1.0")
+                .note("2 MiB, then 16 MiB; with 512 KiB the network card gets no buffers, and the VM does not answer")
+                .done(),
+            R::FewerEvents => exact(TICK, 11.0, 3.0)
+                .by_lab()
+                .with("6.1.0")
+                .note("four events that take turns on two counters, then two that stay: accesses of the counters' MSRs 8.0 -> 0")
+                .done(),
+            R::GuestNmiWatchdog => exact("overflow of its counter", 2.0, 0.0)
+                .by_lab()
+                .with("6.1.0")
+                .note("a payload that does what Linux's handler does: RDMSR and WRMSR of the counter")
+                .done(),
+            R::PvSpinHint => exact("barrier of the other vCPU", 15.95, 15.5)
+                .with("6.1.0")
+                .note("a host of two processors, one for each vCPU, whose instructions are not counted; four vCPUs that share a processor did not end with it")
+                .done(),
+            R::PvIpi => exits("barrier of two other vCPUs", [34.9, 38.4], [33.7, 36.9])
+                .with("6.1.0")
+                .note("four vCPUs on one processor, whose turns are most exits: writes of the ICR 3.0 -> 1.6 to 2.4; to one vCPU, or to all others, it is one exit either way")
+                .done(),
+            R::HvTlbflush => exits("page that is protected", [33.1; 2], [4.8; 2])
+                .with("6.1.0")
+                .note("Linux with kvm=off, two vCPUs on one processor: IPIs 2.2 -> 0.2, hypercalls 0 -> 2.1, and no vCPU waits for the other's turn")
                 .done(),
             R::NoHvVapic => exits(SLEEP, [4.75, 5.14], [6.01; 2])
                 .note("without APICv and AVIC, where it is the wrong way: ends of interrupts come back")

@@ -172,11 +172,6 @@ pub const KINDS: &[Part] = &[
     },
 ];
 
-const HALT_POLL: &str = match HALT_POLL_NS.halt_poll_ns {
-    Some(ns) => ns,
-    None => "",
-};
-
 /// The part that separates the VM from the guest inside.
 pub(super) const NESTED: &str = "nested";
 
@@ -255,7 +250,7 @@ pub const PARTS: &[Part] = &[
         ..common("hpoll", &HPOLL)
     },
     Part {
-        host: &[("/sys/module/kvm/parameters/halt_poll_ns", HALT_POLL)],
+        host: HALT_POLL_NS.host,
         needs: &[Need::Kvm, Need::HaltPoll],
         on_emulated_host: true,
         ..common("halt_poll_ns", &HALT_POLL_NS)

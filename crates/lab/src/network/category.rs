@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use vmtax_guest::traffic::{Role, Seen};
+use vmtax_events::setting::files;
+use vmtax_guest::traffic::{Pin, Pressure, Role, Seen};
 
 use super::site::VM_MIB;
 use crate::vm_parts::{HALT_POLL_NS, HPOLL, NO_TSC_DEADLINE, POLL, SWIOTLB, VHOST, VmPart, fill};
@@ -38,10 +39,16 @@ pub struct Part {
     vcpus: Option<u32>,
     /// Modules that the VM loads beside those of every VM.
     modules: &'static [&'static str],
-    /// `kvm.halt_poll_ns` of the host.
-    halt_poll_ns: Option<&'static str>,
-    /// The host's transparent huge pages.
-    huge_pages: Option<&'static str>,
+    /// Settings of the host: file and content.
+    settings: &'static [(&'static str, &'static str)],
+    /// The host's free memory is in pieces.
+    fragmented: bool,
+    /// The host writes the VM's memory to swap between warm-up and recording.
+    swaps: bool,
+    /// Threads of the host that compute.
+    rivals: u32,
+    /// Threads of QEMU or rivals, by how their names start, and their only processor.
+    pins: &'static [(&'static str, u32)],
     /// What shows that the VM has it.
     shows: Shows,
     /// It can be before `+nested`: it is not about card and disk, which no workload uses in L1.
@@ -75,8 +82,11 @@ const NONE: Part = Part {
     words: &[],
     vcpus: None,
     modules: &[],
-    halt_poll_ns: None,
-    huge_pages: None,
+    settings: &[],
+    fragmented: false,
+    swaps: false,
+    rivals: 0,
+    pins: &[],
     shows: Shows::Nothing,
     before_nested: false,
 };
@@ -91,7 +101,7 @@ const fn common(name: &'static str, part: &VmPart) -> Part {
         netdev: part.netdev,
         words: part.guest,
         modules: part.modules,
-        halt_poll_ns: part.halt_poll_ns,
+        settings: part.host,
         shows: match part.shows {
             Some((fact, word)) => Shows::Word(fact, word),
             None => Shows::Nothing,
@@ -102,6 +112,11 @@ const fn common(name: &'static str, part: &VmPart) -> Part {
 
 /// PCI for interrupts by message (MSI-X); none of the devices of a PC that would take exits of their own.
 const MICROVM: &str = "microvm,pcie=on,pit=off,pic=off,rtc=off";
+
+/// Settings of the host of every VM. No polling unless a part wants it: it replaces waking a thread by using the processor. QEMU asks for huge pages for
+/// the VM's memory.
+const SETTINGS: [(&str, &str); 3] =
+    [(files::HALT_POLL, "0"), (files::THP, "madvise"), (files::THP_DEFRAG, "madvise")];
 
 /// The part that makes the VM a guest of L1. It divides a category: parts before it are L1's, parts after it the VM's.
 const NESTED: &str = "+nested";
@@ -121,6 +136,13 @@ pub const PARTS: &[Part] = &[
         about: "two vCPUs: the card's interrupts are for the first, and the server runs on the second",
         vcpus: Some(2),
         shows: Shows::Word("processors", "2"),
+        ..NONE
+    },
+    Part {
+        name: "+smp4",
+        about: "four vCPUs",
+        vcpus: Some(4),
+        shows: Shows::Word("processors", "4"),
         ..NONE
     },
     Part {
@@ -159,7 +181,7 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "-thp",
         about: "the host backs the VM with pages of 4 KiB (transparent_hugepage=never)",
-        huge_pages: Some("never"),
+        settings: &[(files::THP, "never")],
         ..NONE
     },
     Part {
@@ -230,6 +252,129 @@ pub const PARTS: &[Part] = &[
         name: "+hv-vapic",
         about: "and ends interrupts in memory that it shares with KVM (hv-vapic; needs +hyperv)",
         cpu: ",hv-vapic",
+        ..NONE
+    },
+    Part {
+        name: "+hv-tlbflush",
+        about: "and flushes TLBs of other vCPUs by hypercall (hv-tlbflush; needs +hyperv)",
+        cpu: ",hv-tlbflush",
+        ..NONE
+    },
+    Part {
+        name: "-pv-ipi",
+        about: "no hypercall for interrupts to many vCPUs (-kvm-pv-ipi)",
+        cpu: ",-kvm-pv-ipi",
+        ..NONE
+    },
+    Part {
+        name: "-pv-tlb-flush",
+        about: "flushes of the TLBs of preempted vCPUs are not left to KVM (-kvm-pv-tlb-flush)",
+        cpu: ",-kvm-pv-tlb-flush",
+        ..NONE
+    },
+    Part {
+        name: "+spin-hint",
+        about: "the VM is told that its vCPUs are not preempted (kvm-hint-dedicated=on)",
+        cpu: ",kvm-hint-dedicated=on",
+        ..NONE
+    },
+    Part {
+        name: "-kvmapf",
+        about: "no asynchronous page faults (no-kvmapf)",
+        words: &["no-kvmapf"],
+        shows: Shows::Word("command line", "no-kvmapf"),
+        ..NONE
+    },
+    Part {
+        name: "+swiotlb-small",
+        about: "the same as +swiotlb, with a buffer of 2 MiB",
+        device: ",iommu_platform=on",
+        words: &["swiotlb=1024,force"],
+        shows: Shows::Word("command line", "swiotlb=1024,force"),
+        ..NONE
+    },
+    Part {
+        name: "+ksm",
+        about: "the host merges equal pages without a pause",
+        settings: &[
+            ("/sys/kernel/mm/ksm/pages_to_scan", "10000"),
+            ("/sys/kernel/mm/ksm/sleep_millisecs", "0"),
+            (files::KSM_RUN, "1"),
+        ],
+        ..NONE
+    },
+    Part {
+        name: "+swapped",
+        about: "the host writes the VM's memory to swap (zram) between warm-up and recording",
+        swaps: true,
+        ..NONE
+    },
+    Part {
+        name: "+locked",
+        about: "QEMU locks the VM's memory (-overcommit mem-lock=on)",
+        arguments: &["-overcommit", "mem-lock=on"],
+        ..NONE
+    },
+    Part {
+        name: "+fragmented",
+        about: "the host's free memory is in pieces of less than 64 KiB",
+        fragmented: true,
+        ..NONE
+    },
+    Part {
+        name: "+thp-defer",
+        about: "a page fault of the host does not make room for a huge page (transparent_hugepage/defrag=defer)",
+        settings: &[(files::THP_DEFRAG, "defer")],
+        ..NONE
+    },
+    Part {
+        name: "+hugetlb",
+        about: "the VM's memory is of huge pages that the host reserved before (vm.nr_hugepages, hugetlbfs)",
+        settings: &[("/proc/sys/vm/nr_hugepages", "128")],
+        arguments: &[
+            "-object",
+            "memory-backend-memfd,id=ram,size=256M,hugetlb=on,hugetlbsize=2M",
+            "-machine",
+            "memory-backend=ram",
+        ],
+        ..NONE
+    },
+    Part { name: "+rival", about: "a thread of the host computes all the time", rivals: 1, ..NONE },
+    Part {
+        name: "+vcpus-on-0",
+        about: "all vCPUs run on the host's processor 0",
+        pins: &[("CPU ", 0)],
+        ..NONE
+    },
+    Part {
+        name: "+vcpu0-on-1",
+        about: "vCPU 0 runs on the host's processor 1 (needs a host of two)",
+        pins: &[("CPU 0/", 1)],
+        ..NONE
+    },
+    Part {
+        name: "+vcpus-apart",
+        about: "vCPU 0 runs on the host's processor 0, and vCPU 1 on 1 (needs +smp, and a host of two)",
+        pins: &[("CPU 0/", 0), ("CPU 1/", 1)],
+        ..NONE
+    },
+    Part {
+        name: "+nohz-full",
+        about: "vCPU 1 has no tick while one thread alone runs there (nohz_full=1; needs +smp)",
+        words: &["nohz_full=1"],
+        shows: Shows::Word("command line", "nohz_full=1"),
+        ..NONE
+    },
+    Part {
+        name: "+rival-on-0",
+        about: "the rival runs on the host's processor 0 (needs +rival)",
+        pins: &[("rival", 0)],
+        ..NONE
+    },
+    Part {
+        name: "+io-on-0",
+        about: "QEMU's main loop runs on the host's processor 0",
+        pins: &[("qemu", 0)],
         ..NONE
     },
     Part {
@@ -315,6 +460,11 @@ impl Category {
         self.outer.iter().chain([&self.vm]).any(Parts::is_pc)
     }
 
+    /// The host needs a swap.
+    pub(super) fn swaps(&self) -> bool {
+        self.outer.iter().chain([&self.vm]).any(Parts::swaps)
+    }
+
     /// Whether the VM is a guest's guest.
     pub fn is_nested(&self) -> bool {
         self.outer.is_some()
@@ -397,14 +547,29 @@ impl Parts {
         self.0.iter().flat_map(|part| part.modules).copied().collect()
     }
 
-    /// `kvm.halt_poll_ns` of the host. No polling unless a part wants it: it replaces waking a thread by using the processor.
-    pub(super) fn halt_poll_ns(&self) -> &'static str {
-        self.0.iter().find_map(|part| part.halt_poll_ns).unwrap_or("0")
+    /// Settings of the host: those of all VMs, and of the parts, which win.
+    pub(super) fn settings(&self) -> Vec<(String, String)> {
+        let mut all: Vec<(&str, &str)> = SETTINGS.to_vec();
+        for (path, content) in self.0.iter().flat_map(|part| part.settings) {
+            all.retain(|(known, _)| known != path);
+            all.push((path, content));
+        }
+        all.into_iter().map(|(path, content)| (path.to_owned(), content.to_owned())).collect()
     }
 
-    /// The host's transparent huge pages. QEMU asks for them for the VM's memory.
-    pub(super) fn huge_pages(&self) -> &'static str {
-        self.0.iter().find_map(|part| part.huge_pages).unwrap_or("madvise")
+    /// What the host does beside running the VM.
+    pub(super) fn pressure(&self) -> Pressure {
+        let pins = self.0.iter().flat_map(|part| part.pins);
+        Pressure {
+            fragmented: self.0.iter().any(|part| part.fragmented),
+            swaps: self.swaps(),
+            rivals: self.0.iter().map(|part| part.rivals).sum(),
+            pins: pins.map(|(name, cpu)| Pin { name: (*name).to_owned(), cpu: *cpu }).collect(),
+        }
+    }
+
+    fn swaps(&self) -> bool {
+        self.0.iter().any(|part| part.swaps)
     }
 
     /// Why this VM does not have them, if so.

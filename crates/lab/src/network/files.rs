@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::programs::{self, Files};
-use vmtax_machine::{Initramfs, Mailbox, Options, QUICK_BOOT, Spec, Stop};
+use vmtax_machine::{Emulator, Initramfs, Mailbox, Options, QUICK_BOOT, Spec, Stop};
 
 use super::category::module_sets;
 use super::site::{FIRMWARE, L1, L1_MIB, QEMU, QUIET, VM_MIB, VMLINUX, initramfs};
@@ -24,6 +24,8 @@ const PC_FIRMWARE: [&str; 1] = ["bios-256k.bin"];
 const HOST_MODULES: [&str; 2] = ["tun", "vhost_net"];
 /// And of one with a peer.
 const PEER_MODULE: &str = "bridge";
+/// And of one that writes memory to swap.
+const SWAP_MODULE: &str = "zram";
 /// Modules of every VM.
 const VM_MODULES: [&str; 3] = ["virtio_pci", "virtio_net", "virtio_blk"];
 /// Memory of the host, without that of its VMs and of unpacked files, MiB.
@@ -31,12 +33,16 @@ const HOST_MIB: u32 = 256;
 /// Size of the trace buffer, KiB; what it holds of all traffic of a cell must fit in the mailbox.
 const BUFFER_KIB: u32 = 32 << 10;
 
+/// Words for a host of two processors: the second one has no tick while one thread alone runs there.
+const NO_TICK: &str = " nohz_full=1 rcu_nocbs=1";
+
 /// What a plan needs beyond QEMU and the files of all categories. Plans with the same needs have one saved state.
 #[derive(Clone, Copy)]
 struct Needs {
     l1: bool,
     peer: bool,
     pc: bool,
+    swap: bool,
 }
 
 impl Needs {
@@ -45,6 +51,7 @@ impl Needs {
             l1: plan.cells.iter().any(|cell| cell.category.is_nested()),
             peer: plan.cells.iter().any(|cell| cell.client == Client::Peer),
             pc: plan.cells.iter().any(|cell| cell.category.has_pc()),
+            swap: plan.cells.iter().any(|cell| cell.category.swaps()),
         }
     }
 
@@ -52,6 +59,7 @@ impl Needs {
     fn modules(self, is_l1: bool) -> Vec<&'static str> {
         let mut names: Vec<&str> = HOST_MODULES.into_iter().chain([Host::Amd.module()]).collect();
         names.extend(self.peer.then_some(PEER_MODULE));
+        names.extend(self.swap.then_some(SWAP_MODULE));
         names.extend(VM_MODULES.iter().filter(|_| is_l1));
         names
     }
@@ -64,7 +72,7 @@ impl Needs {
 
 /// The spec of the machine, and its initramfs.
 pub(super) fn spec(setup: &NetworkSetup, plan: &NetworkPlan) -> Result<(Spec, Vec<u8>), Error> {
-    let needs = Needs::of(plan);
+    let (needs, cpus) = (Needs::of(plan), plan.processors);
     let mut files = vm_files(setup, plan, needs)?;
     let mut vms_mib = needs.vms_mib();
     if needs.l1 {
@@ -74,14 +82,16 @@ pub(super) fn spec(setup: &NetworkSetup, plan: &NetworkPlan) -> Result<(Spec, Ve
     }
     let archive = archive(setup, &files, &needs.modules(false))?;
     let spec = Spec {
-        emulator: Host::Amd.emulator(),
+        // With counted instructions QEMU lets the other processor run only after a tenth of a second of the machine's time (`TCG_KICK_PERIOD`).
+        emulator: if cpus > 1 { Emulator::Tcg { icount: false } } else { Host::Amd.emulator() },
         kernel: setup.kernel.clone(),
         command_line: format!(
-            "console=ttyS0,115200 {QUICK_BOOT} panic=-1 tsc=reliable {QUIET} vmtax.role=network vmtax.buffer={BUFFER_KIB}"
+            "console=ttyS0,115200 {QUICK_BOOT} panic=-1 tsc=reliable {QUIET} vmtax.role=network vmtax.buffer={BUFFER_KIB}{}",
+            if cpus > 1 { NO_TICK } else { "" }
         ),
-        memory_mib: HOST_MIB + vms_mib + (BUFFER_KIB >> 10) + programs::memory_mib(&files),
+        memory_mib: HOST_MIB + vms_mib + cpus * (BUFFER_KIB >> 10) + programs::memory_mib(&files),
         initramfs: Initramfs::Bytes(Arc::default()),
-        cpus: 1,
+        cpus,
         mailbox: Mailbox::new()?,
         console: setup.console.clone(),
         limit: setup.limit,

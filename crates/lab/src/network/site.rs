@@ -63,17 +63,13 @@ fn vms(parts: &Parts, client: Client, networks: [u8; 2], limit: Duration) -> Sit
 }
 
 fn site(parts: &Parts, vm: &Vm<'_>, network: u8, client: traffic::Client, limit: Duration) -> Site {
-    let polling = "/sys/module/kvm/parameters/halt_poll_ns".to_owned();
-    let huge_pages = "/sys/kernel/mm/transparent_hugepage/enabled".to_owned();
     Site {
         network,
-        settings: vec![
-            (polling, parts.halt_poll_ns().to_owned()),
-            (huge_pages, parts.huge_pages().to_owned()),
-        ],
+        settings: parts.settings(),
         qemu: vm.qemu(),
         disk: DISK_BYTES,
         client,
+        pressure: parts.pressure(),
         limit_ms: limit.as_millis() as u64,
     }
 }
@@ -192,9 +188,32 @@ mod tests {
             ("plain+pc+ide", "-initrd /vm/initramfs-ata_piix-sd_mod"),
             ("plain+pc+e1000", "-device e1000,netdev=net0,romfile=,mac=52:54:00:12:34:56"),
             ("plain+pv-eoi", "-cpu host -smp"),
+            ("plain+locked", "-overcommit mem-lock=on"),
+            ("plain+hugetlb", "hugetlbsize=2M -machine memory-backend=ram"),
+            ("plain+smp4-pv-ipi", "-kvm-pv-eoi,-kvm-pv-ipi -smp 4"),
         ] {
             assert!(line(name).contains(word) && !plain.contains(word), "{}", line(name));
         }
+    }
+
+    #[test]
+    fn parts_change_the_host() {
+        let site = |name: &str| of(&Category::read(name).expect("a category"), Client::Host);
+        let setting = |site: &Site, file: &str| {
+            let named = site.settings.iter().filter(|(path, _)| path.ends_with(file));
+            named.map(|(_, content)| content.clone()).collect::<Vec<_>>()
+        };
+        let plain = site("plain");
+        assert_eq!(plain.pressure, traffic::Pressure::default());
+        assert_eq!(setting(&plain, "halt_poll_ns"), ["0"]);
+        assert_eq!(setting(&plain, "hugepage/enabled"), ["madvise"]);
+        assert_eq!(setting(&plain, "ksm/run"), [""; 0]);
+        assert_eq!(setting(&site("plain+hpoll"), "halt_poll_ns"), ["200000"]);
+        assert_eq!(setting(&site("plain+thp-defer"), "defrag"), ["defer"]);
+        assert_eq!(setting(&site("plain+ksm"), "ksm/run"), ["1"]);
+        let pressed = site("plain+swapped+fragmented+rival+vcpus-on-0").pressure;
+        assert!(pressed.swaps && pressed.fragmented && pressed.rivals == 1, "{pressed:?}");
+        assert_eq!(pressed.pins, [traffic::Pin { name: "CPU ".to_owned(), cpu: 0 }]);
     }
 
     #[test]

@@ -5,10 +5,9 @@
 //! `cpu_handle_interrupt` finds that value instead of none, and the vector is delivered once more, whatever the guest's flags are. A Linux guest that is then
 //! on its way into a handler loses its stack. docs/measured/lab-method.md says what the lab does to make that rare.
 
-use std::fs;
 use std::path::Path;
 
-use vmtax_lab::Error;
+use vmtax_lab::{Error, console_text};
 
 /// What Linux writes to its console when the defect meets it (`handle_stack_overflow` in arch/x86/kernel/traps.c).
 const SIGNATURE: &str = "stack guard page was hit";
@@ -48,7 +47,7 @@ pub(super) fn run<T>(
     loop {
         let result = run();
         let Err(error) = &result else { return (result, lost) };
-        let written = fs::read(console).unwrap_or_default();
+        let written = console_text(console);
         let number = lost.len() + 1;
         if !is_known(&written, error) || number == MOST {
             return (result, lost);
@@ -63,6 +62,8 @@ fn is_known(console: &[u8], error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// How often a run is made whose consoles say this in turn, with whether it ended well, and what is lost.

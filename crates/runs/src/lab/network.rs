@@ -1,6 +1,5 @@
 //! Traffic with VMs of QEMU on an emulated host -> a run folder and a ledger.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
@@ -9,7 +8,7 @@ use vmtax_events::{Better, Losses, Recording as Facts, RowSink, Sample, Vm};
 use vmtax_lab::network::{
     NetworkPlan, NetworkSetup, Passage, PassageVm, Passages, Turns, run_network,
 };
-use vmtax_lab::{Host, Window};
+use vmtax_lab::{Host, Window, console_text};
 use vmtax_store::{Claim, Writer};
 
 use super::{
@@ -17,6 +16,9 @@ use super::{
 };
 use crate::convert::{self, Assignment};
 use crate::{Input, Reading, ToLedger, ToRun, ledger, write_fault};
+
+/// The metric of [`Turns::vcpu_ns`].
+pub(super) const VCPU_TIME: &str = "time of vCPUs on a processor";
 
 /// Carries out a plan on the emulated AMD host and keeps the run in the folder of `claim`, if there is one. `setup` is given the cache
 /// and the file for the console.
@@ -81,7 +83,7 @@ fn store(setup: &NetworkSetup, passages: &Passages, claim: Claim) -> anyhow::Res
     for passage in &passages.done {
         put(folder, &format!("traces/{}.dat", passage.name().replace(' ', "-")), &passage.trace)?;
     }
-    put(folder, "console.txt", &fs::read(&setup.console).unwrap_or_default())?;
+    put(folder, "console.txt", &console_text(&setup.console))?;
     let (facts, losses, rows) = into_rows(setup, passages, ToRun::new(writer))?;
     rows.finish(&facts, &losses)
 }
@@ -112,7 +114,7 @@ fn into_rows<R: RowSink>(
         let assignment = Assignment { names: &names, assign };
         let read = convert::run_assigned(recording, &Reading::default(), assignment, rows)?;
         rows = read.rows;
-        samples(passage, vm, turns).iter().for_each(|sample| rows.sample(sample));
+        samples(passage, vm, &turns).iter().for_each(|sample| rows.sample(sample));
         losses.merge(&read.losses);
         losses.recorder_lost += passage.lost;
         vms.extend(read.facts.vms.iter().cloned());
@@ -122,7 +124,7 @@ fn into_rows<R: RowSink>(
     Ok((facts(setup, passages, facts_of_all), losses, rows))
 }
 
-fn samples(passage: &Passage, vm: &PassageVm, turns: Turns) -> Vec<Sample> {
+fn samples(passage: &Passage, vm: &PassageVm, turns: &Turns) -> Vec<Sample> {
     let sample = |metric: &str, unit: &str, value: f64| Sample {
         workload: vm.name.clone(),
         category: if passage.is_nested { "L2" } else { "L1" }.to_owned(),
@@ -138,6 +140,7 @@ fn samples(passage: &Passage, vm: &PassageVm, turns: Turns) -> Vec<Sample> {
         sample(Sample::VHOST_TURNS, "count", turns.vhost as f64),
         sample(Sample::IO_TURNS, "count", turns.io as f64),
         sample(Sample::ELAPSED, "ns", passage.elapsed_ns as f64),
+        sample(VCPU_TIME, "ns", turns.vcpu_ns as f64),
     ]
 }
 

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use vmtax_lab::network::NetworkSetup;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
 use vmtax_lab::{Host, OF_ALL_KERNELS};
+use vmtax_runs::kernels;
 
 use super::network::NetworkArgs;
 use super::remedy::RemedyArgs;
@@ -29,6 +31,35 @@ pub(crate) enum LabVerb {
     Network(Box<NetworkArgs>),
     Remedy(Box<RemedyArgs>),
     List(ListArgs),
+}
+
+/// The host of VMs of QEMU.
+#[derive(Debug, Args)]
+pub(crate) struct VmHostArgs {
+    /// The kernel of host and VMs, as for `vmtax lab run`.
+    #[arg(long, value_name = "IMAGE", default_value = "distribution", value_hint = ValueHint::FilePath)]
+    kernel: PathBuf,
+
+    /// The folder with the modules of a kernel image.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    modules: Option<PathBuf>,
+
+    /// Boot the host again, and replace its saved state.
+    #[arg(long)]
+    fresh: bool,
+
+    /// Wall-clock timeout of the host's start, and of each VM with its load.
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = vmtax_cli::flags::duration)]
+    limit: Duration,
+}
+
+impl VmHostArgs {
+    /// The host, as soon as there are a cache and a file for its console.
+    pub(super) fn setup(&self) -> anyhow::Result<impl FnOnce(PathBuf, PathBuf) -> NetworkSetup> {
+        let kernel = kernels::named(&self.kernel, &mut self.modules.iter())?;
+        let (fresh, limit) = (self.fresh, self.limit);
+        Ok(move |cache, console| NetworkSetup { kernel, cache, fresh, console, limit })
+    }
 }
 
 /// Boot an emulated host, or restore its saved state, run suites of operations in guests of its KVM, and report.

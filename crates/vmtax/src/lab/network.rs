@@ -1,22 +1,20 @@
 //! `vmtax lab network`: traffic with VMs of QEMU on an emulated host.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use serde_json::Value;
 use vmtax_analyse::Ledger;
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
-use vmtax_lab::network::{
-    Category, Client, NetworkPlan, NetworkSetup, PARTS, PLAIN, WORKLOADS, Workload,
-};
+use vmtax_lab::network::{Category, Client, NetworkPlan, PARTS, PLAIN, WORKLOADS, Workload};
 use vmtax_report::tables::{Section, Tables};
 use vmtax_report::traffic;
 use vmtax_runs::lab::{Done, measure_network};
-use vmtax_runs::{Input, kernels, ledger, write_fault};
+use vmtax_runs::{Input, ledger, write_fault};
 use vmtax_store::Claim;
 
+use super::args::VmHostArgs;
 use crate::flags::{OutputArgs, TableFormat};
 
 /// Count the exits of each request, KiB, sleep and disk access of VMs of QEMU on an emulated host, by cause.
@@ -53,21 +51,8 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     operations: Option<u32>,
 
-    /// The kernel of host and VMs, as for `vmtax lab run`.
-    #[arg(long, value_name = "IMAGE", default_value = "distribution", value_hint = ValueHint::FilePath)]
-    kernel: PathBuf,
-
-    /// The folder with the modules of a kernel image.
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    modules: Option<PathBuf>,
-
-    /// Boot the host again, and replace its saved state.
-    #[arg(long)]
-    fresh: bool,
-
-    /// Wall-clock timeout of the host's start, and of each VM with its traffic.
-    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = vmtax_cli::flags::duration)]
-    limit: Duration,
+    #[command(flatten)]
+    host: VmHostArgs,
 
     /// Keep the run in this folder; with --show, write the table to this file.
     #[arg(short, long, value_name = "RUN", value_hint = ValueHint::AnyPath)]
@@ -137,10 +122,7 @@ pub(super) fn run(args: &NetworkArgs) -> anyhow::Result<()> {
     }
     let plan = plan(args)?;
     let claim = args.output.as_deref().map(Claim::new).transpose().map_err(write_fault)?;
-    let kernel = kernels::named(&args.kernel, &mut args.modules.iter())?;
-    let (fresh, limit) = (args.fresh, args.limit);
-    let setup = |cache, console| NetworkSetup { kernel, cache, fresh, console, limit };
-    let Done { ledger, failures, .. } = measure_network(setup, &plan, claim)?;
+    let Done { ledger, failures, .. } = measure_network(args.host.setup()?, &plan, claim)?;
     show(args, &[ledger])?;
     match failures.len() {
         0 => Ok(()),

@@ -1,20 +1,19 @@
 //! `vmtax lab remedy`: remedies tried on an emulated host.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use serde_json::Value;
 use vmtax_analyse::explain::Subject;
 use vmtax_cli::exit::{Code, Fault, fail};
-use vmtax_lab::network::NetworkSetup;
 use vmtax_report::table::{CSV, Cell, Column, JSON, PAGE, Table};
 use vmtax_report::tables::{Section, Tables};
 use vmtax_runs::lab::remedy::{ROWS, RemedyRow, Tried, plan};
 use vmtax_runs::lab::{Done, measure_network};
-use vmtax_runs::{kernels, write_fault};
+use vmtax_runs::write_fault;
 use vmtax_store::Claim;
 
+use super::args::VmHostArgs;
 use crate::flags::OutputArgs;
 
 /// Try remedies of `vmtax explain` on an emulated host: the same load in a VM with the symptom and in one with the remedy.
@@ -27,25 +26,12 @@ use crate::flags::OutputArgs;
   vmtax lab remedy virtio-disk guest-clocksource huge-pages
   vmtax lab remedy --keep run && vmtax report run       the exits of every VM")]
 pub(crate) struct RemedyArgs {
-    /// Remedies to try; without any all of these.
+    /// Remedies to try; without any all of these on a host of one processor.
     #[arg(value_name = "REMEDY", long_help = remedies())]
     remedies: Vec<String>,
 
-    /// The kernel of host and VMs, as for `vmtax lab run`.
-    #[arg(long, value_name = "IMAGE", default_value = "distribution", value_hint = ValueHint::FilePath)]
-    kernel: PathBuf,
-
-    /// The folder with the modules of a kernel image.
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    modules: Option<PathBuf>,
-
-    /// Boot the host again, and replace its saved state.
-    #[arg(long)]
-    fresh: bool,
-
-    /// Wall-clock timeout of the host's start, and of each VM with its load.
-    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = vmtax_cli::flags::duration)]
-    limit: Duration,
+    #[command(flatten)]
+    host: VmHostArgs,
 
     /// Keep the run in this folder.
     #[arg(long, value_name = "RUN", value_hint = ValueHint::AnyPath)]
@@ -56,10 +42,12 @@ pub(crate) struct RemedyArgs {
 }
 
 fn remedies() -> String {
-    let mut text = "Remedies to try; without any all of these\n".to_owned();
+    let mut text =
+        "Remedies to try; without any all of these on a host of one processor\n".to_owned();
     for row in ROWS {
-        let RemedyRow { remedy, workload, symptom, cured, .. } = row;
-        text.push_str(&format!("\n- {remedy}: {workload} with {symptom}, then {cured}"));
+        let RemedyRow { remedy, workload, symptom, cured, processors, .. } = row;
+        let host = if *processors == 2 { ", on a host of two processors" } else { "" };
+        text.push_str(&format!("\n- {remedy}: {workload} with {symptom}, then {cured}{host}"));
     }
     text
 }
@@ -67,21 +55,14 @@ fn remedies() -> String {
 pub(super) fn run(args: &RemedyArgs) -> anyhow::Result<()> {
     let rows = match RemedyRow::chosen(&args.remedies) {
         Ok(rows) => rows,
-        Err(word) => {
-            let known: Vec<&str> = ROWS.iter().map(|row| row.remedy.name()).collect();
-            let known = known.join(", ");
-            return fail(Code::Usage, format!("{word}: is not tried here; what is: {known}"));
-        }
+        Err(problem) => return fail(Code::Usage, problem),
     };
     let plan = match plan(&rows) {
         Ok(plan) => plan,
         Err(problem) => return fail(Code::Usage, problem),
     };
     let claim = args.keep.as_deref().map(Claim::new).transpose().map_err(write_fault)?;
-    let kernel = kernels::named(&args.kernel, &mut args.modules.iter())?;
-    let (fresh, limit) = (args.fresh, args.limit);
-    let setup = |cache, console| NetworkSetup { kernel, cache, fresh, console, limit };
-    let Done { ledger, failures, .. } = measure_network(setup, &plan, claim)?;
+    let Done { ledger, failures, .. } = measure_network(args.host.setup()?, &plan, claim)?;
     let tried: Vec<(&RemedyRow, Option<Tried>)> =
         rows.iter().map(|row| (*row, row.judge(&ledger))).collect();
     let emulator = ledger.recording.emulated.clone().unwrap_or_default();
@@ -89,6 +70,9 @@ pub(super) fn run(args: &RemedyArgs) -> anyhow::Result<()> {
     args.to.write(&shown(&tried, host)?)?;
     let mut problems = failures;
     for (row, tried) in &tried {
+        if tried.is_none() && problems.is_empty() {
+            problems.push(format!("{}: one of its VMs took no exits", row.remedy));
+        }
         let contradicted = tried.iter().flat_map(|tried| row.contradicts(tried));
         problems.extend(contradicted.map(|what| format!("{}: {what}", row.remedy)));
     }
@@ -100,8 +84,7 @@ pub(super) fn run(args: &RemedyArgs) -> anyhow::Result<()> {
     }
 }
 
-const EMULATED: &str =
-    "Counted on an emulated AMD host: exits of an operation. An emulator has no times of hardware.";
+const EMULATED: &str = "Counted on an emulated AMD host: exits of an operation, where no other unit is given. An emulator has no times of hardware.";
 
 fn shown(tried: &[(&RemedyRow, Option<Tried>)], host: String) -> serde_json::Result<Tables> {
     let (id, title) = ("remedies", "Remedies".to_owned());
@@ -121,8 +104,8 @@ type Row<'a> = (&'a RemedyRow, Option<Tried>);
 
 fn table(tried: &[Row<'_>]) -> Table {
     let all = |column: Column| column.only(PAGE | CSV | JSON);
-    let exits = |at: usize| {
-        move |row: &&Row<'_>| Cell::of(row.1.as_ref(), |tried| Cell::Number(tried.exits[at]))
+    let counts = |at: usize| {
+        move |row: &&Row<'_>| Cell::of(row.1.as_ref(), |tried| Cell::Number(tried.counts[at]))
     };
     let flag = |of: fn(&Tried) -> bool| {
         move |row: &&Row<'_>| Cell::of(row.1.as_ref(), |tried| Cell::Flag(of(tried)))
@@ -144,8 +127,9 @@ fn table(tried: &[Row<'_>]) -> Table {
         .column(all(Column::words("cured", "with it")), |row| Cell::Word(row.0.cured))
         .column(Column::short("found", "found"), flag(|tried| tried.found))
         .column(Column::short("named", "named"), flag(|tried| tried.named))
-        .column(Column::number("before", "before"), exits(0))
-        .column(Column::number("after", "after"), exits(1))
+        .column(all(Column::words("unit", "unit")), |row| Cell::Word(row.0.unit.name()))
+        .column(Column::number("before", "before"), counts(0))
+        .column(Column::number("after", "after"), counts(1))
         .column(Column::short("effect", "effect"), |row| {
             Cell::of(row.1.as_ref(), |tried| Cell::Word(tried.effect.name()))
         })

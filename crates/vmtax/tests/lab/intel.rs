@@ -1,6 +1,8 @@
 //! The Intel host.
 
-use crate::run::{assert_exits, assert_same_paths, assert_versioned, exits, json};
+use std::fs;
+
+use crate::run::{assert_exits, assert_same_paths, assert_versioned, exits, json, output};
 
 /// Exits of one operation. What depends on time is not here.
 pub(crate) const L1: &[(&str, &str)] = &[
@@ -34,4 +36,65 @@ fn operations_take_exactly_the_exits_they_must() {
     let again = json(&["lab", "run", "--host", "intel"]);
     assert_exits(&again, L1);
     assert_same_paths(&report, &again);
+}
+
+/// What docs/lab.md says that the host has is in use: without it other exits are taken.
+#[test]
+fn features_are_in_use() {
+    let of = |words: &[&str], operation: &str, reason: &str| {
+        let report = json(&[&["lab", "run", "--host", "intel"], words].concat());
+        let all = exits(&report);
+        let found = all.get(operation).unwrap_or_else(|| panic!("{operation}: {all:?}"));
+        (found.split(", ").any(|one| one.split(' ').nth(1) == Some(reason)), found.clone())
+    };
+    let touch = ["--operation", "touch-4k"];
+    let expiry = ["--operation", "deadline-x2apic-poll"];
+    let nested = ["--nested", "--operation", "cpuid"];
+    for (words, operation, reason, option) in [
+        (&touch[..], "touch-4k L1", "EPT_VIOLATION", "kvm_intel.ept=0"),
+        (&expiry, "deadline-x2apic-poll L1", "PREEMPTION_TIMER", "kvm_intel.preemption_timer=0"),
+    ] {
+        let (with, found) = of(words, operation, reason);
+        assert!(with, "{operation}: {found}");
+        let (without, found) = of(&[words, &["--option", option]].concat(), operation, reason);
+        assert!(!without, "{operation}, {option}: {found}");
+    }
+    // With VMCS shadowing a CPUID of L2 takes one VMREAD of L1, of a field that is not shadowed.
+    let (_, with) = of(&nested, "cpuid L2", "VMREAD");
+    let without = ["--option", "kvm_intel.enable_shadow_vmcs=0"];
+    let (_, without) = of(&[&nested[..], &without].concat(), "cpuid L2", "VMREAD");
+    let accesses = |found: &str| found.matches("VMREAD").count() + found.matches("VMWRITE").count();
+    assert!(accesses(&with) <= 1 && accesses(&without) >= 4, "{with}\n{without}");
+}
+
+/// What KVM says that it uses on this host: VPID too, and no APICv, for which Bochs lacks posted interrupts.
+#[test]
+fn kvm_uses_what_the_host_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let script = folder.path().join("uses.sh");
+    let uses = "own=$PWD; cd /sys/module/kvm_intel/parameters\n\
+                grep -H . ept vpid enable_shadow_vmcs preemption_timer ple_gap enable_apicv > $own/uses\n\
+                sleep 1000\n";
+    fs::write(&script, uses).unwrap();
+    let script = script.to_str().unwrap();
+    let observer = format!("sh {script}");
+    let arguments = ["lab", "run", "--host", "intel", "--operation", "cpuid"];
+    let more = ["--observe", &observer, "--bring", script, "--bring", "/bin/grep"];
+    let more = [&more[..], &["--bring", "/bin/sleep", "-o", run.to_str().unwrap()]].concat();
+    let made = output(&[&arguments[..], &more].concat());
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let uses = fs::read_to_string(run.join("observer/uses")).unwrap();
+    let lines: Vec<&str> = uses.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "ept:Y",
+            "vpid:Y",
+            "enable_shadow_vmcs:Y",
+            "preemption_timer:Y",
+            "ple_gap:128",
+            "enable_apicv:N"
+        ]
+    );
 }

@@ -23,31 +23,49 @@ fn what_is_not_tried_is_refused_before_the_host_boots() {
     assert!(message.contains("npt: is not tried here; what is: virtio-disk, "), "{message}");
 }
 
-/// Three pairs of VMs: the disk of a PC, its clock, and the host's pages.
+/// Ten pairs of VMs: what goes, and what stays.
 #[test]
-fn three_remedies_remove_what_explain_says() {
-    let rows = tried(&["virtio-disk", "guest-clocksource", "huge-pages"]);
-    let names: Vec<&str> = rows.iter().map(|(name, ..)| name.as_str()).collect();
-    assert_eq!(names, ["virtio-disk", "guest-clocksource", "huge-pages"]);
-    for ((name, [before, after], effect, gone), (least, most, left, subject)) in rows.iter().zip([
-        (26.0, 33.0, 5.0, "ide-disk 16.00 -> 0.00"),
-        (1.0, 1.2, 0.2, "clock-reads 1."),
-        (50.0, 600.0, 20.0, "memory-faults "),
-    ]) {
-        assert!((least..most).contains(before) && *after < left, "{name}: {before} {after}");
-        assert!(effect == "fewer" && gone.contains(subject), "{name}: {effect}, {gone}");
+fn ten_remedies_do_what_explain_says() {
+    const EXPECTED: [(&str, &str, &str); 10] = [
+        ("virtio-disk", "fewer", "ide-disk 16.00 -> 0.00"),
+        ("guest-clocksource", "fewer", "clock-reads 1."),
+        ("huge-pages", "fewer", "memory-faults "),
+        ("msi", "fewer", "level-interrupts "),
+        ("ioeventfd", "same", ""),
+        ("pv-eoi", "fewer", "no-virtual-apic "),
+        ("tsc-deadline", "same", ""),
+        ("no-halt-poll", "fewer", ""),
+        ("fewer-vcpus", "fewer", ""),
+        ("ksm-off", "fewer", ""),
+    ];
+    let rows = tried(&EXPECTED.map(|(name, ..)| name));
+    assert_eq!(rows.len(), EXPECTED.len());
+    for (name, effect, gone) in EXPECTED {
+        let row = rows.iter().find(|row| row.0 == name).unwrap_or_else(|| panic!("{name}"));
+        assert!(row.2 == effect && row.3.contains(gone), "{row:?}");
     }
 }
 
-/// Every row, twice: exits as the table of remedies says, and alike.
+/// Every row, twice: what the table of remedies says, which the command checks, and alike where instructions are counted.
 #[test]
 #[ignore = "many minutes: two VMs of QEMU boot on an emulated host for each remedy; ./x soak remedies runs it"]
 fn remedies_do_what_their_trials_say() {
-    let [first, second] = [(); 2].map(|()| tried(&[]));
-    for (one, other) in first.iter().zip(&second) {
-        for (a, b) in one.1.iter().zip(other.1) {
-            assert!((a - b).abs() <= 0.1 * a.max(b).max(1.0), "{}: {a} and {b}", one.0);
+    const OF_TWO: [&str; 6] = [
+        "vcpu-pinning",
+        "cpu-isolation",
+        "iothread-pinning",
+        "pv-spin-hint",
+        "host-nohz-full",
+        "guest-nohz-full",
+    ];
+    for words in [&[][..], &OF_TWO] {
+        let [first, second] = [(); 2].map(|()| tried(words));
+        for (one, other) in first.iter().zip(&second) {
+            for (a, b) in one.1.iter().zip(other.1) {
+                let is_alike = (a - b).abs() <= 0.25 * a.max(b).max(1.0);
+                assert!(is_alike || !words.is_empty(), "{}: {a} and {b}", one.0);
+            }
+            eprintln!("{}: {:?} and {:?}", one.0, one.1, other.1);
         }
-        eprintln!("{}: {:?} and {:?}", one.0, one.1, other.1);
     }
 }
