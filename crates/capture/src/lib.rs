@@ -9,12 +9,14 @@
 //! ```
 //!
 //! [`posted`] restores texts from mail and web pages before a format is recognised.
+//! [`observed`] reads texts of ordinary tools.
 //! [`profile`] and [`stats`] read profiles and counters, which a run can contain in addition to a recording; [`program`] reads what
 //! benchmark programs print.
 
 pub mod error;
 pub mod feed;
 pub mod import;
+pub mod observed;
 pub mod order;
 pub mod pipeline;
 pub mod posted;

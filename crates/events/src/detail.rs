@@ -72,6 +72,22 @@ words! {
         MappedFetch = "mapped-fetch",
         /// Interrupt of the host; value: vector.
         Interrupt = "interrupt",
+        /// Interrupt of the guest on a line of KVM; value: GSI, with [`interrupt::BY_PIT`] where KVM's PIT raised it.
+        Gsi = "gsi",
+        /// The same at the 8259s; value: pin.
+        PicPin = "pic-pin",
+        /// The same at the I/O APIC; value: pin.
+        IoapicPin = "ioapic-pin",
+        /// Interrupt of the guest by a message; value: vector.
+        MsiVector = "msi-vector",
+        /// Interrupt that an APIC of the guest takes; value: vector.
+        ApicVector = "apic-vector",
+        /// Interrupt that the guest acknowledges; value: pin.
+        AckedPin = "acked-pin",
+        /// What inhibits APICv or AVIC at the end; value: KVM's number of the reason.
+        ApicvInhibit = "apicv-inhibit",
+        /// What inhibits APICv or AVIC begins or ends to do so; value: as before.
+        ApicvChange = "apicv-change",
     }
 }
 
@@ -186,6 +202,13 @@ impl Detail {
             DetailKind::GhcbMsr => hex(value, ghcb::msr_protocol_name(value)),
             DetailKind::Tdvmcall => hex(value, tdx::leaf_name(value)),
             DetailKind::Interrupt => hex(value, interrupt::name(value)),
+            DetailKind::Gsi => {
+                named((value & !interrupt::BY_PIT).to_string(), interrupt::line_name(value))
+            }
+            DetailKind::PicPin => named(value.to_string(), interrupt::line_name(value)),
+            DetailKind::IoapicPin | DetailKind::AckedPin => value.to_string(),
+            DetailKind::MsiVector | DetailKind::ApicVector => format!("{value:#x}"),
+            DetailKind::ApicvInhibit | DetailKind::ApicvChange => value.to_string(),
             DetailKind::Halt => match value {
                 HALT_POLLED => "polled".to_owned(),
                 HALT_BLOCKED => "blocked".to_owned(),
@@ -241,6 +264,14 @@ impl Detail {
             | DetailKind::ToShared
             | DetailKind::PreFault
             | DetailKind::Interrupt
+            | DetailKind::Gsi
+            | DetailKind::PicPin
+            | DetailKind::IoapicPin
+            | DetailKind::MsiVector
+            | DetailKind::ApicVector
+            | DetailKind::AckedPin
+            | DetailKind::ApicvInhibit
+            | DetailKind::ApicvChange
             | DetailKind::Overflow => None,
         }
     }
@@ -281,7 +312,7 @@ mod tests {
             assert_eq!(DetailKind::from_u8(number), Some(kind));
             assert_eq!(DetailKind::from_name(kind.name()), Some(kind));
         }
-        assert_eq!(DetailKind::from_u8(DetailKind::Interrupt as u8 + 1), None);
+        assert_eq!(DetailKind::from_u8(DetailKind::ApicvChange as u8 + 1), None);
         assert_eq!(DetailKind::from_name("msr"), None);
     }
 
@@ -328,6 +359,12 @@ mod tests {
             (K::PreFault, 2 << 20, "2097152 bytes"),
             (K::Interrupt, 0xfd, "0xfd reschedule"),
             (K::Interrupt, 0x21, "0x21"),
+            (K::Gsi, 0, "0 PIT or HPET"),
+            (K::Gsi, interrupt::BY_PIT, "0 PIT"),
+            (K::Gsi, 8, "8 RTC"),
+            (K::Gsi, 24, "24"),
+            (K::PicPin, 8, "8 RTC"),
+            (K::MsiVector, 0x41, "0x41"),
         ] {
             assert_eq!(Detail::new(kind, value).label(), label, "{kind:?} {value:#x}");
         }

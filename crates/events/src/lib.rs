@@ -9,6 +9,7 @@
 //! Left out on purpose: files, threads, formatting for people. This crate does no I/O.
 
 pub mod apic;
+pub mod apicv;
 pub mod call;
 pub mod cause;
 pub mod detail;
@@ -20,6 +21,7 @@ pub mod interrupt;
 pub mod isa;
 pub mod losses;
 pub mod msr;
+pub mod observed;
 pub mod port;
 pub mod profile;
 pub mod reason;

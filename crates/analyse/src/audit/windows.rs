@@ -94,6 +94,22 @@ pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {
     Found::ok(What::Enlightened)
 }
 
+/// QEMU docs/system/i386/hyperv.rst, "hv-frequencies".
+pub(super) fn frequencies(_: &View, vm: &VmProcess) -> Found {
+    if let Some(found) = other_guest(vm) {
+        return found;
+    }
+    if has(vm, "hv-passthrough") || has(vm, "hv-frequencies") {
+        return Found::ok(What::WindowsReadsFrequencies);
+    }
+    let fact = said(vm, Seen::Lacks(vec!["hv-frequencies"]));
+    // What a part of a configuration lacks may be in another part.
+    if vm.is_part() {
+        return Found::unknown(What::WindowsCalibrates).seen(fact);
+    }
+    Found::costs(What::WindowsCalibrates).seen(fact).remedy(RemedyId::HvFrequencies)
+}
+
 /// With `-cpu host` Windows sees flags by which it takes the processor for vulnerable, and mitigates that itself
 /// (rebjak.com, "Why host CPU type on Proxmox is slower for Windows VMs"; forum.proxmox.com, thread 136059).
 pub(super) fn windows_cpu(view: &View, vm: &VmProcess) -> Found {

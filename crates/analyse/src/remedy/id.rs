@@ -68,5 +68,7 @@ vmtax_events::words! {
         PvEoi = "pv-eoi",
         HvVapic = "hv-vapic",
         RtcReads = "rtc-reads",
+        HvFrequencies = "hv-frequencies",
+        PitDiscard = "pit-discard",
     }
 }

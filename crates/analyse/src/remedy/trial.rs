@@ -203,7 +203,7 @@ impl RemedyId {
             | R::IrqAffinity
             | R::PvSpinHint
             | R::SpinPinning => No(Untried::TwoProcessors),
-            R::Avic | R::HvApicv => No(Untried::VirtualApic),
+            R::Avic | R::HvApicv | R::PitDiscard => No(Untried::VirtualApic),
             R::Ipiv => No(Untried::IpiVirtualization),
             R::Vls => No(Untried::VirtualVmload),
             R::GuestNmiWatchdog | R::FewerEvents => No(Untried::Counters),
@@ -216,6 +216,7 @@ impl RemedyId {
             | R::BounceSize
             | R::NoKvmapf
             | R::HvTlbflush
+            | R::HvFrequencies
             | R::PvIpi
             | R::ThpDefer
             | R::HugetlbMemory

@@ -173,6 +173,8 @@ fn what(what: &What) -> String {
         What::WindowsTimers => "without Hyper-V's timers Windows uses the HPET or the RTC, whose accesses are exits to the VMM, also while it is idle".into(),
         What::SynicBesideApic(apic) => format!("SynIC and the virtual APIC page keep Windows from {apic}: it ends interrupts by MSRs that exit"),
         What::WindowsIpis => "Windows flushes TLBs and wakes vCPUs by one IPI for each".into(),
+        What::WindowsCalibrates => "Windows measures the frequencies of its TSC and its APIC timer at each boot; while it runs this costs nothing".into(),
+        What::WindowsReadsFrequencies => "Windows reads the frequencies of its TSC and its APIC timer".into(),
         What::CpuOverridden => "of several -cpu the last is in force, and it has no enlightenment: what the others ask for is lost".into(),
         What::Accelerated => "KVM runs the guest".into(),
         What::AccelerationNotSaid => "the configuration does not say whether KVM runs the guest".into(),

@@ -232,6 +232,9 @@ pub(crate) fn says(says: &Says) -> String {
             let base = base.unwrap_or_default();
             format!("{} of its samples are on the way into the guest and out{base}", percent(*here))
         }
+        Says::Observed(observed) => {
+            format!("{}: no cost of a VM that is known", evidence::observed(*observed))
+        }
         Says::NoInstructions => "no function of it was examined".to_owned(),
         Says::OnMemory { base: None, .. } => {
             format!("{}; only a baseline shows how much is normal", conclusion(says))

@@ -35,7 +35,7 @@ pub(super) struct Decoded {
     names: Vec<u8>,
     pub(super) reasons: Reasons,
     /// Events per tracepoint that the analysis uses.
-    pub(super) counts: [u64; table::COUNT],
+    pub(super) counts: Vec<u64>,
     /// KVM events that the analysis does not use.
     pub(super) others: Seen,
     /// The guest's instruction pointers of entries and exits.
@@ -210,7 +210,7 @@ impl Decoder<'_> {
                 return Err(architecture::refuse(name, offset));
             }
         }
-        Ok(read.map(|read| (read.vcpu, read.kind)))
+        Ok(read.and_then(|read| Some((read.vcpu, read.kind?))))
     }
 
     fn event(&mut self, line: &Line<'_>, kind: Option<(u32, Kind)>, time_ns: u64, digits: usize) {
@@ -263,7 +263,8 @@ impl Decoded {
         items.clear();
         names.clear();
         reasons.begin(isa);
-        *counts = [0; table::COUNT];
+        counts.clear();
+        counts.resize(table::COUNT, 0);
         *others = Seen::default();
         rips.clear();
         (self.has_event, self.is_rounded, self.undecodable, self.cut) = (false, false, 0, 0);

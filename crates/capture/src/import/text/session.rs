@@ -171,7 +171,7 @@ impl<'f, F: Feed> Session<'f, F> {
         }
         self.isa = decoded.reasons.last_isa().unwrap_or(self.isa);
         self.numbers_assumed |= decoded.reasons.assumed_numbers();
-        for (sum, more) in self.counts.iter_mut().zip(decoded.counts) {
+        for (sum, more) in self.counts.iter_mut().zip(&decoded.counts) {
             *sum += more;
         }
         self.others.add_all(&decoded.others);

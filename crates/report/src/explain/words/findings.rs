@@ -1,6 +1,7 @@
 //! What a finding means, what would disprove it, and what to record next.
 
-use vmtax_analyse::explain::{Found, Holder, Subject};
+use vmtax_analyse::explain::{Found, Holder, LineTimer, Subject};
+use vmtax_events::apicv::ApicvInhibit;
 
 use super::phrases::{REPETITIONS_OF_EACH, SMALL_PAGES, reasons};
 
@@ -279,6 +280,15 @@ pub(crate) fn finding(found: &Found) -> Words {
             "its command line has neither nohz=off nor highres=off: then a program sleeps at that rate",
             "the guest's command line; `perf record -e timer:hrtimer_start` in it",
         ),
+        Found::LineTimer(timer) => line_timer(*timer),
+        Found::ApicvInhibited(inhibit) => Words {
+            means: match inhibit {
+                Some(inhibit) => format!("KVM keeps APICv or AVIC off: {}", inhibited(*inhibit)),
+                None => "KVM keeps APICv or AVIC off; what the number of the reason means depends on the kernel".to_owned(),
+            },
+            disproof: "kvm:kvm_apicv_inhibit_changed clears the last reason later",
+            next: "`enum kvm_apicv_inhibit` in arch/x86/include/asm/kvm_host.h of the host's kernel",
+        },
         Found::SlowRegisters => words(
             "the VMM takes long for a register access, far longer than for others",
             "it takes as long with another VMM, or other registers of the device do too",
@@ -288,6 +298,16 @@ pub(crate) fn finding(found: &Found) -> Words {
             "the host moves pages to make huge ones, as when a guest first touches its memory",
             "compact_stall in the host's /proc/vmstat stands still",
             "compact_* and thp_fault_* in the host's /proc/vmstat while it is slow; /sys/kernel/mm/transparent_hugepage/defrag",
+        ),
+        Found::Reclaim => words(
+            "memory is short: pages go to swap and come back, and who touches them waits",
+            "si and so of `vmstat 1` stay 0 while it is slow",
+            "`vmstat 1` on the host and in the guest; VmSwap in /proc/PID/status of the VMM; how much memory all VMs have together",
+        ),
+        Found::NoKvm => words(
+            "KVM does not run the guest: QEMU translates each instruction, which is many times slower",
+            "`info kvm` in QEMU's monitor says that KVM is enabled",
+            "/dev/kvm; vmx or svm in /proc/cpuinfo; virtualization in the firmware's setup; nested in the parameters of the outer host's module",
         ),
         Found::PageMerging => words(
             "the host's ksmd compares pages, to merge equal ones",
@@ -365,6 +385,9 @@ fn contention(holder: Holder) -> Words {
         Holder::OwnVcpus => {
             "vCPUs of the VM share processors and wait for each other: not a cost of exits"
         }
+        Holder::Host => {
+            "the host gives the guest's processors to others, as its steal shows: not a cost of exits"
+        }
         Holder::Threads | Holder::Unknown => {
             "vCPUs wait for a processor that other threads occupy: not a cost of exits"
         }
@@ -373,6 +396,9 @@ fn contention(holder: Holder) -> Words {
         Holder::Quota => {
             "nr_throttled and throttled_usec in cpu.stat of the VM's cgroup and of those above it"
         }
+        Holder::Host => {
+            "on the host: `perf record -a -e 'kvm:*' -e sched:sched_switch`, which names who runs; `vmtax doctor` shows how VMs share processors"
+        }
         Holder::Unknown => {
             "sched:sched_switch of all processors (perf record -a), which names the running threads"
         }
@@ -380,4 +406,47 @@ fn contention(holder: Holder) -> Words {
     };
     let disproof = "the vCPU threads' nonvoluntary_ctxt_switches stand still";
     Words { means: means.to_owned(), disproof, next }
+}
+
+/// A timer on a line of the PC.
+fn line_timer(timer: LineTimer) -> Words {
+    let (means, next) = match timer {
+        LineTimer::Pit => (
+            "KVM's PIT interrupts the guest in periodic mode: nobody stopped it, or the guest has no better timer",
+            "the guest's /proc/interrupts (line 0) and current_clockevent of /sys/devices/system/clockevents; a VMM without a PIT: QEMU's -machine pit=off",
+        ),
+        LineTimer::PitOrHpet => (
+            "the line of the PIT interrupts the guest by itself; the HPET can take it over",
+            "who raises gsi 0: a thread kvm-pit/PID is the PIT; the guest's /proc/interrupts and /sys/devices/system/clockevents",
+        ),
+        LineTimer::Rtc => (
+            "the real-time clock interrupts the guest periodically; in legacy mode the HPET takes over its line",
+            "who set it: `fuser /dev/rtc0` in a Linux guest; Windows does it itself if it lacks Hyper-V's timers",
+        ),
+    };
+    Words {
+        means: means.to_owned(),
+        disproof: "kvm:kvm_set_irq shows no interrupts at that rate on the line",
+        next,
+    }
+}
+
+/// What a reason of KVM's to inhibit APICv means.
+fn inhibited(inhibit: ApicvInhibit) -> &'static str {
+    match inhibit {
+        ApicvInhibit::Disabled => "the module's parameter is off, or the processor lacks it",
+        ApicvInhibit::Hyperv => "the guest uses AutoEOI of Hyper-V's SynIC",
+        ApicvInhibit::Absent => "the VMM emulates the APIC (kernel-irqchip)",
+        ApicvInhibit::BlockIrq => "a debugger of the VMM blocks interrupts",
+        ApicvInhibit::PhysicalIdAliased => "vCPUs share an APIC id",
+        ApicvInhibit::ApicIdModified => "the guest changed an APIC id",
+        ApicvInhibit::ApicBaseModified => "the guest moved its APIC's page",
+        ApicvInhibit::Nested => "the vCPU runs a nested guest",
+        ApicvInhibit::IrqWindow => "KVM waits until the guest takes an interrupt",
+        ApicvInhibit::PitReinject => "the PIT reinjects ticks that were lost",
+        ApicvInhibit::X2apic => "the guest has x2APIC",
+        ApicvInhibit::Sev => "the guest's memory is encrypted",
+        ApicvInhibit::LogicalIdAliased => "vCPUs share a logical APIC id",
+        ApicvInhibit::PhysicalIdTooBig => "a vCPU's APIC id is larger than AVIC has",
+    }
 }
