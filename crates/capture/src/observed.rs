@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::observed::{DeviceClock, KernelThread, Observed};
+use vmtax_events::observed::{
+    DeviceClock, HostMitigation, KernelThread, Message, Observed, TimedFunction,
+};
 
 /// Lines that are read, and bytes of each.
 const MOST_LINES: usize = 100_000;
@@ -19,7 +21,7 @@ type Reader = fn(&str) -> Option<Vec<Observed>>;
 
 /// What a text shows, and the tool that it is of; `None` if no tool is known by it.
 pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
-    let readers: [(&str, Reader); 7] = [
+    let readers: [(&str, Reader); 10] = [
         ("top", top),
         ("table of processor times", tables),
         ("cpu.stat", quota),
@@ -27,6 +29,9 @@ pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
         ("clock", clock),
         ("threads", threads),
         ("log", log),
+        ("/proc/stat", proc_stat),
+        ("times of functions", timed),
+        ("vulnerabilities", mitigations),
     ];
     let mut all = Vec::new();
     let mut tool = None;
@@ -223,17 +228,173 @@ fn threads(text: &str) -> Option<Vec<Observed>> {
 
 /// Lines of logs that say one thing alone: Linux arch/x86/kvm/vmx/vmx.c and svm/svm.c ("disabled by bios"), QEMU accel/kvm/kvm-all.c ("Could not access
 /// KVM kernel module") and softmmu/vl.c ("falling back to tcg").
-const NO_KVM: [&str; 5] = [
+const NO_KVM: [&str; 6] = [
     "kvm: disabled by bios",
     "Could not access KVM kernel module",
     "failed to initialize kvm",
     "falling back to tcg",
     "KVM acceleration can NOT be used",
+    "TCG doesn't support requested feature",
+];
+
+/// The same of others, each with its source.
+const MESSAGES: &[(&str, Message)] = &[
+    // QEMU hw/virtio/vhost.c, `vhost_region_add_section`.
+    ("Overlapping but not coherent sections", Message::VhostSections),
+    ("Section rounded to 0 prior to previous", Message::VhostSections),
+    // QEMU hw/net/vhost_net.c, hw/net/virtio-net.c.
+    ("falling back on userspace virtio", Message::VhostFallback),
+    ("vhost-net requested but could not be initialized", Message::VhostFallback),
+    // QEMU target/i386/cpu.c.
+    ("AMD CPU doesn't support hyperthreading", Message::NoTopoext),
+    // QEMU target/i386/kvm/kvm.c.
+    ("TSC frequency mismatch between VM", Message::TscScaling),
+    // Linux arch/x86/kvm/x86.c, `kvm_arch_vcpu_create`.
+    ("SMP vm created on host with unstable TSC", Message::UnstableTsc),
+    // Linux arch/x86/kvm/lapic.c, `limit_periodic_timer_frequency`.
+    ("lapic timer period limited to", Message::FastApicTimer),
+    // Linux kernel/watchdog.c, kernel/rcu/tree_stall.h.
+    ("soft lockup - CPU#", Message::Stall),
+    ("self-detected stall on CPU", Message::Stall),
+    ("detected stalls on CPUs/tasks", Message::Stall),
+    // Linux mm/oom_kill.c.
+    ("Out of memory: Kill", Message::OutOfMemory),
 ];
 
 fn log(text: &str) -> Option<Vec<Observed>> {
-    let is_said = lines(text).any(|line| NO_KVM.iter().any(|words| line.contains(words)));
-    is_said.then(|| vec![Observed::NoKvm])
+    let is_said = |words: &str| lines(text).any(|line| line.contains(words));
+    let mut found = Vec::new();
+    if NO_KVM.iter().any(|words| is_said(words)) {
+        found.push(Observed::NoKvm);
+    }
+    for (words, message) in MESSAGES {
+        let observed = Observed::Message(*message);
+        if !found.contains(&observed) && is_said(words) {
+            found.push(observed);
+        }
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+/// Processor time that a host gave to others, by the counters since the boot. A counter that holds more than all others of its line a hundred times over
+/// shows no time: the others hold the time of the line.
+fn proc_stat(text: &str) -> Option<Vec<Observed>> {
+    const STEAL: usize = 7;
+    let mut cpus = 0;
+    let mut whole = None;
+    for line in lines(text) {
+        let mut words = line.split_whitespace();
+        let name = words.next()?;
+        let Some(cpu) = name.strip_prefix("cpu") else { continue };
+        let values: Option<Vec<u64>> = words.take(10).map(|word| word.parse().ok()).collect();
+        let Some(values) = values.filter(|values| values.len() > STEAL) else { continue };
+        if cpu.is_empty() {
+            whole = Some(values);
+        } else if cpu.parse::<u32>().is_ok() {
+            cpus += 1;
+        }
+    }
+    let values = whole.filter(|_| cpus > 0)?;
+    let steal = values[STEAL];
+    // Time in guests is in that of users, too.
+    let others = values.iter().take(STEAL).fold(0u64, |sum, value| sum.saturating_add(*value));
+    if steal / 100 > others {
+        return Some(vec![Observed::StealCounter]);
+    }
+    let all = steal.saturating_add(others);
+    (all > 0).then(|| vec![Observed::Steal(steal as f64 / all as f64)])
+}
+
+/// `FUNCTION (tid=1) took 12 ms`; a line of strace with its time (`<0.027>`); bcc's funclatency, with its mean (`avg = 12 nsecs`).
+fn timed(text: &str) -> Option<Vec<Observed>> {
+    let known = |name: &str| TimedFunction::ALL.into_iter().find(|one| one.name() == name);
+    let mut most: BTreeMap<&str, (TimedFunction, u64)> = BTreeMap::new();
+    let mut keep = |function: TimedFunction, ns: f64| {
+        if ns.is_finite() && (0.0..=1e15).contains(&ns) {
+            let at = most.entry(function.name()).or_insert((function, 0));
+            at.1 = at.1.max(ns as u64);
+        }
+    };
+    let mut traced = None;
+    for line in lines(text) {
+        if let Some((_, rest)) = line.split_once("functions for \"") {
+            traced = rest.split('"').next().and_then(known);
+        } else if let Some((_, rest)) = line.split_once("avg = ") {
+            let unit = if line.contains("usecs") {
+                1e3
+            } else if line.contains("msecs") {
+                1e6
+            } else {
+                1.0
+            };
+            if let (Some(function), Some(mean)) =
+                (traced, rest.split_whitespace().next().and_then(number))
+            {
+                keep(function, mean * unit);
+            }
+        } else if let Some((before, after)) = line.split_once(") took ") {
+            let name = before.split(" (").next().and_then(|name| name.split_whitespace().last());
+            let mut words = after.split_whitespace();
+            let time = words.next().and_then(number);
+            let unit = match words.next() {
+                Some("ms") => 1e6,
+                Some("us") => 1e3,
+                Some("s") => 1e9,
+                _ => continue,
+            };
+            if let (Some(function), Some(time)) = (name.and_then(known), time) {
+                keep(function, time * unit);
+            }
+        } else if line.contains("KVM_CREATE_VM")
+            && let Some(seconds) = line.strip_suffix('>').and_then(|line| line.rsplit_once('<'))
+            && let Some(seconds) = number(seconds.1)
+        {
+            keep(TimedFunction::CreateVm, seconds * 1e9);
+        }
+    }
+    // Messages of a kernel before and after it.
+    let stamp = |line: &str| number(line.split_once('[')?.1.split(']').next()?.trim());
+    let at = |mark: &str| {
+        lines(text)
+            .find(|line| line.contains("kvm_vm_create_worker_thread") && line.ends_with(mark))
+            .and_then(stamp)
+    };
+    if let (Some(start), Some(end)) = (at("START"), at("DONE")) {
+        keep(TimedFunction::WorkerThread, (end - start) * 1e9);
+    }
+    (!most.is_empty())
+        .then(|| most.into_values().map(|(function, ns)| Observed::Timed(function, ns)).collect())
+}
+
+/// Lines of /sys/devices/system/cpu/vulnerabilities, of `grep` or `lscpu`, and what makes entries and exits dearer.
+const MITIGATIONS: [(&str, &str, HostMitigation); 5] = [
+    ("retbleed", "Mitigation: IBRS", HostMitigation::Ibrs),
+    ("retbleed", "Mitigation; IBRS", HostMitigation::Ibrs),
+    ("meltdown", "PTI", HostMitigation::Pti),
+    ("l1tf", "cache flushes", HostMitigation::L1Flush),
+    ("mds", "Clear CPU buffers", HostMitigation::ClearBuffers),
+];
+
+fn mitigations(text: &str) -> Option<Vec<Observed>> {
+    let mut found: Vec<Observed> = Vec::new();
+    let mut is_list = false;
+    for line in lines(text) {
+        let Some((name, state)) =
+            line.rsplit_once("vulnerabilities/").map_or(line, |(_, rest)| rest).split_once(':')
+        else {
+            continue;
+        };
+        let name = name.trim().trim_start_matches("Vulnerability").trim().to_ascii_lowercase();
+        is_list |= ["retbleed", "meltdown", "l1tf", "mds"].contains(&name.as_str())
+            && state.contains("itigation");
+        for (vulnerability, words, mitigation) in MITIGATIONS {
+            let observed = Observed::Mitigation(mitigation);
+            if name == vulnerability && state.contains(words) && !found.contains(&observed) {
+                found.push(observed);
+            }
+        }
+    }
+    (is_list && !found.is_empty()).then_some(found)
 }
 
 #[cfg(test)]
@@ -316,6 +477,41 @@ mod tests {
                 vec![Observed::Line { rtc: false, count: 9_000_000, all: 9_002_018 }],
             ),
             ("[    3.1] kvm: disabled by bios\n", vec![Observed::NoKvm]),
+            (
+                "cpu  10 0 10 100 0 0 0 40 0 0\ncpu0 10 0 10 100 0 0 0 40 0 0\nintr 5\n",
+                vec![Observed::Steal(0.25)],
+            ),
+            (
+                "cpu  10 0 10 100 0 0 0 99999999 0 0\ncpu0 10 0 10 100 0 0 0 9999999 0 0\nintr 5\n",
+                vec![Observed::StealCounter],
+            ),
+            (
+                "ioctl(12, KVM_CREATE_VM, 0)             = 14 <0.027335>\n",
+                vec![Observed::Timed(TimedFunction::CreateVm, 27_335_000)],
+            ),
+            (
+                "[1] task_numa_work (tid=5) took 1999 ms\n",
+                vec![Observed::Timed(TimedFunction::NumaBalancing, 1_999_000_000)],
+            ),
+            (
+                "Tracing 1 functions for \"irq_bypass_register_consumer\"... Hit\navg = 1405440 nsecs, total: 1 nsecs, count: 9\n",
+                vec![Observed::Timed(TimedFunction::IrqBypass, 1_405_440)],
+            ),
+            (
+                "retbleed:    Mitigation: IBRS\nmeltdown:    Mitigation: PTI\n",
+                vec![
+                    Observed::Mitigation(HostMitigation::Ibrs),
+                    Observed::Mitigation(HostMitigation::Pti),
+                ],
+            ),
+            (
+                "Vulnerability Mds:  Mitigation; Clear CPU buffers; SMT vulnerable\n",
+                vec![Observed::Mitigation(HostMitigation::ClearBuffers)],
+            ),
+            (
+                "q: warning: This family of AMD CPU doesn't support hyperthreading(2)\n",
+                vec![Observed::Message(Message::NoTopoext)],
+            ),
             ("hello world\n", vec![]),
             ("", vec![]),
         ] {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
-use vmtax_analyse::audit::{self, Advice, Fix, Input, Verdict, What};
+use vmtax_analyse::audit::{self, Advice, CheckId, Fix, Input, Verdict, What};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
 use vmtax_events::setting::{Settings, System, VmProcess};
@@ -188,6 +188,10 @@ fn of_configuration(args: &DoctorArgs, path: &Path, system: &System) -> anyhow::
         finding.check.place() == "VM" && is_known && is_said
     });
     for finding in &mut findings {
+        // How much its disks do is not known.
+        if finding.check.id == CheckId::Iothread && finding.found.verdict == Verdict::Costs {
+            finding.found.verdict = Verdict::Unknown;
+        }
         // A configuration has no threads yet.
         if let Some(Fix::Pin(_)) = finding.found.fix {
             finding.found.fix = Some(Fix::Advice(Advice::PinInConfiguration));

@@ -7,7 +7,9 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 use vmtax_analyse::explain::{Change, Explanation};
 use vmtax_analyse::{Filter, Ledger, Side};
+use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
+use vmtax_host::configuration;
 use vmtax_report::Subject;
 use vmtax_report::explain::{Explained, change};
 use vmtax_report::html::Html;
@@ -158,7 +160,21 @@ fn checked(path: &Path, reading: &Reading, filter: Filter) -> anyhow::Result<(St
     {
         return Ok((path.display().to_string(), ledger));
     }
-    let ledger = ledger::of_opened(evidence.input()?, reading, filter.clone())?;
+    let is_configuration = evidence.text().is_some_and(|text| {
+        configuration::parameters(text).is_some()
+            || matches!(configuration::vm(text, ""), Some(Ok(_)))
+    });
+    let input = match evidence.input() {
+        Err(_) if is_configuration => {
+            let name = path.display();
+            let text = format!(
+                "{name}: is a configuration of a VM or of KVM: `vmtax doctor {name}` checks it"
+            );
+            return fail(Code::Data, text);
+        }
+        other => other?,
+    };
+    let ledger = ledger::of_opened(input, reading, filter.clone())?;
     ledger::check_filter(&filter, &ledger)?;
     let source = path.display().to_string();
     ledger::check_isa(&source, &ledger)?;

@@ -207,6 +207,12 @@ pub enum What {
     WindowsIpis,
     /// Windows measures its clocks at each boot.
     WindowsCalibrates,
+    /// Windows 7 with UEFI firmware and enlightenments.
+    OldWindowsOnUefi,
+    /// QEMU makes up for ticks of the RTC.
+    RtcCatchesUp,
+    /// It does not, or that is not known.
+    RtcDoesNot,
     /// It reads their frequencies.
     WindowsReadsFrequencies,
     Enlightened,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use vmtax_events::apicv::ApicvInhibit;
-use vmtax_events::observed::Observed;
+use vmtax_events::observed::{Message, Observed, TimedFunction};
 use vmtax_events::{Cause, Detail, Place, Reason};
 
 use super::burst::Burst;
@@ -103,6 +103,14 @@ pub enum Found {
     Reclaim,
     /// KVM does not run the guest.
     NoKvm,
+    /// The guest's counter of stolen time is wrong.
+    StealCounter,
+    /// A function of the host's kernel takes long.
+    SlowFunction(TimedFunction),
+    /// Mitigations make entries and exits dear.
+    Mitigations,
+    /// A message of a log.
+    Message(Message),
     /// vCPUs wait for processors.
     Contention(Holder),
     /// The guest polls while it is idle.
@@ -159,6 +167,14 @@ impl Found {
             Found::Xapic => "xapic",
             Found::Reclaim => "reclaim",
             Found::NoKvm => "no-kvm",
+            Found::StealCounter => "steal-counter",
+            Found::SlowFunction(TimedFunction::NumaBalancing) => "numa-balancing",
+            Found::SlowFunction(TimedFunction::IrqBypass) => "irq-bypass",
+            Found::SlowFunction(TimedFunction::WorkerThread | TimedFunction::CreateVm) => {
+                "create-vm"
+            }
+            Found::Mitigations => "mitigations",
+            Found::Message(message) => message.name(),
             Found::Contention(_) => "contention",
             Found::GuestPolls => "guest-polls",
             Found::BounceBuffer => "bounce-buffer",

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use vmtax_events::observed::TimedFunction;
 use vmtax_events::{Place, Sample};
 
 use super::burst::{Burst, burst};
@@ -125,6 +126,10 @@ impl Verdict {
             Verdict::Finding(Found::LineTimer(_)) => "wake-ups",
             Verdict::Finding(Found::Contention(_)) => "contention",
             Verdict::Finding(Found::NoKvm) => "no-kvm",
+            Verdict::Finding(Found::StealCounter | Found::Message(_)) => "message",
+            Verdict::Finding(Found::SlowFunction(TimedFunction::NumaBalancing)) => "memory",
+            Verdict::Finding(Found::SlowFunction(_)) => "start",
+            Verdict::Finding(Found::Mitigations) => "exits",
             Verdict::Finding(Found::BranchMisses) => "branch-misses",
             Verdict::Finding(_) | Verdict::Memory { .. } => "memory",
             Verdict::Results(_) => "results",
@@ -153,6 +158,10 @@ impl Verdict {
                 | Found::Contention(_)
                 | Found::Reclaim
                 | Found::NoKvm
+                | Found::StealCounter
+                | Found::SlowFunction(_)
+                | Found::Mitigations
+                | Found::Message(_)
                 | Found::HostPolls),
             ) => found == shown,
             Verdict::Finding(_) | Verdict::Memory { .. } => {

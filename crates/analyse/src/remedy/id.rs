@@ -70,5 +70,7 @@ vmtax_events::words! {
         RtcReads = "rtc-reads",
         HvFrequencies = "hv-frequencies",
         PitDiscard = "pit-discard",
+        FavorDynmods = "favordynmods",
+        NoNumaBalancing = "no-numa-balancing",
     }
 }

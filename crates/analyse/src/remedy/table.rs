@@ -192,6 +192,14 @@ pub const REMEDIES: &[Remedy] = &[
         if context.vendor == Isa::Vmx { Applies::No("it inhibits AVIC alone, and the processor is Intel's") } else { Applies::Yes }
     })
         .qemu("-global kvm-pit.lost_tick_policy=discard", "kvm-pit.lost_tick_policy=discard"),
+    // Linux kernel/cgroup/cgroup.c, `cgroup_favor_dynmods`. firecracker docs/prod-host-setup.md, "Linux 6.1 boot time regressions".
+    row(RemedyId::FavorDynmods, Place::Host, "let threads change their cgroup at once: mount -o remount,favordynmods /sys/fs/cgroup; with cgroup v1, change to v2", |_| {
+        Applies::If("the host runs Linux 6.0 to 6.12 with cgroup2, or mounts cgroup v1")
+    }),
+    // Linux Documentation/admin-guide/sysctl/kernel.rst, "numa_balancing". kvm@vger, January 2024, "Temporary KVM guest hangs connected to KSM and NUMA balancer".
+    row(RemedyId::NoNumaBalancing, Place::Host, "stop NUMA balancing: sysctl kernel.numa_balancing=0", |_| {
+        Applies::If("memory and vCPUs of the VMs are on one node each, or the hangs are worse than memory of other nodes")
+    }),
 ];
 
 // Each remedy has its row.

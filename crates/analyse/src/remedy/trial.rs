@@ -217,6 +217,8 @@ impl RemedyId {
             | R::NoKvmapf
             | R::HvTlbflush
             | R::HvFrequencies
+            | R::FavorDynmods
+            | R::NoNumaBalancing
             | R::PvIpi
             | R::ThpDefer
             | R::HugetlbMemory

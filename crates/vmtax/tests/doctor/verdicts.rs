@@ -34,6 +34,7 @@ fn good_systems_have_nothing_to_change() {
         ("mediated-pmu", N),
         ("pv-ipi", N),
         ("private-pages", N),
+        ("rtc-catch-up", N),
         ("snp-firmware", N),
         ("tdx-module", N),
         ("thp-shmem", N),
@@ -55,6 +56,7 @@ fn good_systems_have_nothing_to_change() {
         ("mediated-pmu", N),
         ("preemption-timer", N),
         ("private-pages", N),
+        ("rtc-catch-up", N),
         ("shadow-vmcs", N),
         ("snp-firmware", N),
         ("tdx-module", N),
@@ -426,6 +428,7 @@ fn windows_guests_and_device_models() {
     const APICV: &str = "qemu-system-x86_64 -cpu host,-md-clear,hv_vpindex,hv_time,hv_synic,hv_stimer,hv-apicv,hv-tlbflush,hv-ipi";
     const NO_IPIS: &str =
         "qemu-system-x86_64 -cpu host,hv_vpindex,hv_time,hv_synic,hv_stimer,hv-apicv";
+    const OLD: &str = "qemu-system-x86_64 -name win2008r2 -cpu host,hv_time -drive file=OVMF.fd,if=pflash,format=raw";
     const MITIGATED: &str =
         "vendor_id\t: GenuineIntel\nflags\t\t: fpu vmx md_clear\nvmx flags\t: vnmi apicv\n";
     check(
@@ -449,7 +452,21 @@ fn windows_guests_and_device_models() {
                 U,
             ),
             ("hv-enlightenments", I, &[("vm cmdline", "cloud-hypervisor --cpus boot=2")], U),
-            ("hv-frequencies", I, &[("vm cmdline", APICV)], C),
+            ("hv-frequencies", I, &[("vm cmdline", APICV)], U),
+            ("hv-frequencies", I, &[("vm cmdline", OLD)], N),
+            ("hv-enlightenments", I, &[("vm cmdline", OLD)], C),
+            (
+                "rtc-catch-up",
+                I,
+                &[("vm cmdline", "qemu-system-x86_64 -rtc base=utc,driftfix=slew")],
+                U,
+            ),
+            (
+                "rtc-catch-up",
+                I,
+                &[("vm cmdline", "qemu-system-x86_64 -rtc base=localtime,clock=vm")],
+                N,
+            ),
             (
                 "hv-frequencies",
                 I,

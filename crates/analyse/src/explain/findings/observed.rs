@@ -1,6 +1,6 @@
 //! What texts of ordinary tools show.
 
-use vmtax_events::observed::{KernelThread, Observed};
+use vmtax_events::observed::{KernelThread, Message, Observed, TimedFunction};
 
 use super::super::certainty::Certainty;
 use super::super::finding::{Advice, Evidence, Finding, Found, Holder};
@@ -14,6 +14,9 @@ use crate::remedy::{Applies, Context, RemedyId};
 const BUSY: f64 = 0.10;
 /// KiB a second from which on swapping matters: 256 pages.
 const SWAPPING: f64 = 1024.0;
+
+/// A function that takes as long at its slowest is slow: KVM_CREATE_VM takes 0.3 ms, a registration some microseconds.
+const LONG_NS: u64 = 1_000_000;
 
 /// What one thing means, the remedies, and what must hold for them beside their own conditions.
 type Means = (Found, &'static [RemedyId], Option<&'static str>);
@@ -50,6 +53,24 @@ fn meaning(observed: Observed) -> Option<Means> {
             (Found::Reclaim, &[R::ResidentMemory], None)
         }
         Observed::NoKvm => (Found::NoKvm, &[], None),
+        Observed::StealCounter => (Found::StealCounter, &[], None),
+        Observed::Timed(function, ns) if ns >= LONG_NS => {
+            let remedies: &[RemedyId] = match function {
+                TimedFunction::NumaBalancing => &[R::NoNumaBalancing],
+                TimedFunction::WorkerThread | TimedFunction::CreateVm => &[R::FavorDynmods],
+                TimedFunction::IrqBypass => &[],
+            };
+            (Found::SlowFunction(function), remedies, None)
+        }
+        Observed::Mitigation(_) => (Found::Mitigations, &[], None),
+        Observed::Message(message) => {
+            let remedies: &[RemedyId] = match message {
+                Message::VhostFallback => &[R::Vhost],
+                Message::OutOfMemory => &[R::ResidentMemory],
+                _ => &[],
+            };
+            (Found::Message(message), remedies, None)
+        }
         _ => return None,
     })
 }
@@ -86,6 +107,6 @@ fn weight(observed: Observed) -> f64 {
         Observed::Steal(share) | Observed::Thread(_, share) => share.min(1.0),
         Observed::Throttled { throttled, periods } => throttled as f64 / periods.max(1) as f64,
         Observed::NoKvm => 1.0,
-        Observed::Line { .. } | Observed::Clock(_) | Observed::Swapping { .. } => 0.1,
+        _ => 0.1,
     }
 }

@@ -319,6 +319,13 @@ pub(crate) fn observed(observed: Observed) -> String {
             if rtc { 8 } else { 0 }
         ),
         Observed::NoKvm => "a log says that KVM cannot be used".to_owned(),
+        Observed::StealCounter => {
+            "more time is stolen than all other counters of /proc/stat hold, a hundred times over"
+                .to_owned()
+        }
+        Observed::Timed(function, ns) => format!("{function} takes {}", duration(ns as f64)),
+        Observed::Mitigation(mitigation) => format!("at work: {mitigation}"),
+        Observed::Message(message) => format!("a message of the log: {message}"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use vmtax_analyse::explain::{Found, Holder, LineTimer, Subject};
 use vmtax_events::apicv::ApicvInhibit;
+use vmtax_events::observed::{Message, TimedFunction};
 
 use super::phrases::{REPETITIONS_OF_EACH, SMALL_PAGES, reasons};
 
@@ -309,6 +310,18 @@ pub(crate) fn finding(found: &Found) -> Words {
             "`info kvm` in QEMU's monitor says that KVM is enabled",
             "/dev/kvm; vmx or svm in /proc/cpuinfo; virtualization in the firmware's setup; nested in the parameters of the outer host's module",
         ),
+        Found::StealCounter => words(
+            "the guest's counter of stolen time is wrong: it holds more than the guest has run; nothing is stolen by that",
+            "the counter grows no faster than the clock",
+            "whether the VM was migrated: kernels before \"KVM: x86: move steal time initialization to vcpu entry time\" (Linux 4.4) let it overflow then; -cpu ...,-kvm-steal-time hides it",
+        ),
+        Found::SlowFunction(function) => slow_function(*function),
+        Found::Mitigations => words(
+            "entries and exits are dear: mitigations of the host's processor run at each of them",
+            "the same with mitigations=off on the host's command line, for a trial, is as slow",
+            "`perf kvm stat record -a`: exits times their cost; a newer processor needs fewer mitigations, and mitigations=off suits only hosts whose guests are all trusted",
+        ),
+        Found::Message(one) => message(*one),
         Found::PageMerging => words(
             "the host's ksmd compares pages, to merge equal ones",
             "/sys/kernel/mm/ksm/run is 0",
@@ -448,5 +461,69 @@ fn inhibited(inhibit: ApicvInhibit) -> &'static str {
         ApicvInhibit::Sev => "the guest's memory is encrypted",
         ApicvInhibit::LogicalIdAliased => "vCPUs share a logical APIC id",
         ApicvInhibit::PhysicalIdTooBig => "a vCPU's APIC id is larger than AVIC has",
+    }
+}
+
+/// A function of the host's kernel that takes long.
+fn slow_function(function: TimedFunction) -> Words {
+    let (means, next) = match function {
+        TimedFunction::NumaBalancing => (
+            "NUMA balancing unmaps the VM's memory to see who uses it, and vCPUs that fault meanwhile wait",
+            "the same with kernel.numa_balancing=0; Linux 6.9 retries such faults without the lock",
+        ),
+        TimedFunction::IrqBypass => (
+            "each irqfd of a VM walks one list of all VMs' interrupts under one lock: starts take longer the more VMs run",
+            "Linux 6.17, which has an xarray there; no setting shortens the list",
+        ),
+        TimedFunction::WorkerThread | TimedFunction::CreateVm => (
+            "KVM_CREATE_VM waits: the thread that KVM starts for each VM joins the VMM's cgroup",
+            "`vmtax doctor` on the host (cgroup-moves); cgroup v1 in place of v2; kvm.nx_huge_pages=never where the processor is not affected",
+        ),
+    };
+    let disproof =
+        "`bpftrace` or `strace -T -e ioctl` shows that it returns at once while it is slow";
+    Words { means: means.to_owned(), disproof, next }
+}
+
+/// A message of QEMU or of a kernel.
+fn message(message: Message) -> Words {
+    let (means, next) = match message {
+        Message::VhostSections => (
+            "vhost loses parts of the guest's memory: pages of Hyper-V's SynIC cut its sections of 2 MiB",
+            "QEMU 5.0 or later (commit 76525114736e); before it, no huge pages, or vhost=off, or no hv-synic",
+        ),
+        Message::VhostFallback => (
+            "QEMU moves the packets itself: vhost was asked for and did not start",
+            "/dev/vhost-net: the module vhost_net, and who may open it",
+        ),
+        Message::NoTopoext => (
+            "the guest does not see which of its vCPUs are threads of one core: its scheduler places work badly",
+            "-cpu host,topoext=on, or -cpu EPYC (QEMU 3.0 or later), and threads=2 in -smp with vCPUs pinned alike",
+        ),
+        Message::TscScaling => (
+            "the guest's TSC has another frequency than the host's, and the processor cannot scale it: the guest may leave tsc as its clock",
+            "current_clocksource in the guest",
+        ),
+        Message::UnstableTsc => (
+            "the host's TSC is unstable, so its guests cannot rely on theirs: kvm-clock needs updates, or the clock is a device",
+            "current_clocksource on the host and in the guest; `dmesg | grep -i tsc` on the host",
+        ),
+        Message::FastApicTimer => (
+            "the guest asks for an APIC timer that is faster than KVM allows",
+            "which timer: kvm:kvm_apic in a recording; the parameter min_timer_period_us of kvm",
+        ),
+        Message::Stall => (
+            "a CPU did not run, or was stuck, for seconds; which, the log does not show",
+            "steal in the guest's /proc/stat; on the host `perf record -a -e 'kvm:*' -e sched:sched_switch` while it happens",
+        ),
+        Message::OutOfMemory => (
+            "memory ran out, and the kernel ended a process",
+            "whose log it is: of the host, it has too little memory for its VMs; `free -m`, VmSwap in /proc/PID/status of the VMM",
+        ),
+    };
+    Words {
+        means: means.to_owned(),
+        disproof: "the message does not come again while it is slow",
+        next,
     }
 }
