@@ -96,7 +96,15 @@ fn of_detail(kind: DetailKind, value: u64) -> Option<Cause> {
         | DetailKind::Overflow
         | DetailKind::ToPrivate
         | DetailKind::ToShared
-        | DetailKind::PreFault => None,
+        | DetailKind::PreFault
+        | DetailKind::Gsi
+        | DetailKind::PicPin
+        | DetailKind::IoapicPin
+        | DetailKind::MsiVector
+        | DetailKind::ApicVector
+        | DetailKind::AckedPin
+        | DetailKind::ApicvInhibit
+        | DetailKind::ApicvChange => None,
         _ => Some(Cause::of(nobody, Detail::new(kind, value), false)),
     }
 }

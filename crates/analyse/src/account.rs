@@ -13,6 +13,7 @@
 
 mod counts;
 mod gaps;
+mod interrupts;
 mod thread;
 mod unentered;
 mod waiting;
@@ -29,6 +30,7 @@ use vmtax_events::{
 use crate::vms::Vms;
 use counts::{Counts, coarser_accesses, coarser_exits};
 use gaps::Gaps;
+use interrupts::Interrupts;
 use thread::{OpenExit, Thread};
 use unentered::Unentered;
 use waiting::Waiting;
@@ -77,6 +79,7 @@ pub struct Accountant<R> {
     vms: Vms,
     exits: Counts<ExitKey>,
     accesses: Counts<AccessKey>,
+    interrupts: Interrupts,
     waiting: Waiting,
     /// What waits for the recording's first entry; `None` behind it.
     unentered: Option<Box<Unentered>>,
@@ -106,6 +109,7 @@ impl<R: RowSink> Accountant<R> {
             vms: Vms::default(),
             exits: Counts::new(),
             accesses: Counts::new(),
+            interrupts: Interrupts::new(),
             waiting: Waiting::new(),
             unentered: Some(Box::default()),
             saw_wakeup: false,
@@ -176,6 +180,8 @@ impl<R: RowSink> Accountant<R> {
         }
         self.without_entries();
         self.without_exits();
+        self.count_interrupts();
+        self.count_inhibits();
         self.end_interval();
         if self.numbers_vcpus {
             self.losses.notes.push(NUMBERED.to_owned());
@@ -491,6 +497,7 @@ impl<R: RowSink> Accountant<R> {
     }
 
     fn end_interval(&mut self) {
+        self.count_interrupts();
         let interval_start_ns = self.interval_start;
         for (key, tally) in self.exits.drain() {
             self.sink.exit(&ExitRow { interval_start_ns, key, tally });

@@ -22,6 +22,7 @@ mod change;
 mod exits;
 mod finding;
 mod findings;
+mod interrupts;
 mod kind;
 mod mapping;
 mod memory;
@@ -46,6 +47,7 @@ pub use category::is_category;
 pub use certainty::Certainty;
 pub use change::{Change, ChangeRow, Fate};
 pub use finding::{Access, Advice, Cost, Evidence, Finding, Found, Holder, Most, PerWork, Share};
+pub use interrupts::LineTimer;
 pub use step::{Answer, Compared, Gain, Question, Record, Says, Step};
 pub use subject::Subject;
 pub use sums::TAX_MATTERS;
@@ -109,6 +111,7 @@ impl Explanation {
         if ledger.exits.is_empty() {
             all.extend(findings::of_kvm_counters(ledger, &context));
         }
+        all.extend(findings::of_observed(ledger, &context));
         all.extend(findings::of_counters(ledger, base_ledger, &context));
         all.extend(findings::shattered(ledger, &context, &sums));
         all.extend(base_ledger.and_then(|base| findings::of_tlb(ledger, base, &context)));

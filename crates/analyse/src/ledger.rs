@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use vmtax_events::observed::Observed;
 use vmtax_events::{
     AccessKey, AccessRow, CallRow, Cause, DetailKind, ExitKey, ExitRow, Isa, Level, Losses,
     NO_VCPU, Outcome, Place, PreemptedRow, Profile, Recording, Sample, Stat, Tally, TimeRow,
@@ -233,6 +234,8 @@ pub struct Ledger {
     pub samples: Vec<Sample>,
     /// Counters that were read now and then, as stored.
     pub stats: Vec<Stat>,
+    /// What texts of ordinary tools show.
+    pub observed: Vec<Observed>,
     /// Profiles, at most one of a place.
     pub profiles: BTreeMap<Place, Profile>,
     /// Call trees of a lab run's operations, by workload.
@@ -374,6 +377,7 @@ pub struct LedgerBuilder {
     timeline: Timeline,
     samples: Vec<Sample>,
     stats: Vec<Stat>,
+    observed: Vec<Observed>,
     profiles: BTreeMap<Place, Profile>,
     calls: BTreeMap<String, CallTree>,
     span: Option<(u64, u64)>,
@@ -393,6 +397,7 @@ impl LedgerBuilder {
             timeline: Timeline::new(interval_ns),
             samples: Vec::new(),
             stats: Vec::new(),
+            observed: Vec::new(),
             profiles: BTreeMap::new(),
             calls: BTreeMap::new(),
             span: None,
@@ -457,6 +462,11 @@ impl LedgerBuilder {
         if wanted || stat.vm == Stat::HOST {
             self.stats.push(stat.clone());
         }
+    }
+
+    /// Adds what a tool shows.
+    pub fn observed(&mut self, observed: Observed) {
+        self.observed.push(observed);
     }
 
     /// Adds a profile. It does not tell VMs apart, so no filter leaves one out.
@@ -558,6 +568,7 @@ impl LedgerBuilder {
             timeline,
             samples: self.samples,
             stats: self.stats,
+            observed: self.observed,
             profiles: self.profiles,
             calls: self.calls.into_iter().map(|(name, tree)| (name, tree.summed())).collect(),
             filter: self.filter,

@@ -147,6 +147,20 @@ impl Vms {
         self.names.get(&tid).map(String::as_str)
     }
 
+    /// The VM of a process; the first of several.
+    pub(crate) fn of_process(&self, pid: u32) -> Option<u32> {
+        let at = self.by_pid.get(&pid).filter(|_| pid != NO_PID)?.first()?;
+        Some(self.groups.get(*at)?.id)
+    }
+
+    /// The VM of a recording that has one.
+    pub(crate) fn only(&self) -> Option<u32> {
+        match self.groups.as_slice() {
+            [only] => Some(only.id),
+            _ => None,
+        }
+    }
+
     /// A VM, by its id.
     pub(crate) fn get(&self, id: u32) -> Option<Vm> {
         self.by_id.get(&id).and_then(|&at| self.groups.get(at)).map(|g| self.describe(g))

@@ -16,12 +16,14 @@
 //! Memory is bounded by the window between two calls of [`Feed::release`].
 //!
 //! [`posted`] restores texts from mail and web pages before a format is recognised.
+//! [`observed`] reads texts of ordinary tools.
 //! [`profile`] and [`stats`] read profiles and counters, which a run can contain in addition to a recording; [`program`] reads what
 //! benchmark programs print.
 
 pub mod error;
 pub mod feed;
 pub mod import;
+pub mod observed;
 pub mod order;
 pub mod pipeline;
 pub mod posted;

@@ -16,7 +16,7 @@ use build::{Buffer, Codec, Page, Spec};
 use bytes::Bytes;
 use vmtax_capture::import::trace_dat::{import, recognise};
 use vmtax_capture::{Error, Feed, Imported};
-use vmtax_events::event::HypercallInterface;
+use vmtax_events::event::{HypercallInterface, InterruptAt};
 use vmtax_events::{Event, ExitRow, Kind, NO_PID, NO_VCPU};
 
 fn capture(path: &str) -> Vec<u8> {
@@ -113,6 +113,13 @@ fn tracepoint(kind: Kind) -> &'static str {
         Kind::NestedEnter => "kvm_nested_vmenter",
         Kind::Wakeup { .. } => "kvm_vcpu_wakeup",
         Kind::Switch { .. } => "sched_switch",
+        Kind::Interrupt { at: InterruptAt::Gsi, .. } => "kvm_set_irq",
+        Kind::Interrupt { at: InterruptAt::Pic, .. } => "kvm_pic_set_irq",
+        Kind::Interrupt { at: InterruptAt::Ioapic, .. } => "kvm_ioapic_set_irq",
+        Kind::Interrupt { at: InterruptAt::Msi, .. } => "kvm_msi_set_irq",
+        Kind::Interrupt { at: InterruptAt::Apic, .. } => "kvm_apic_accept_irq",
+        Kind::Interrupt { at: InterruptAt::Acknowledged, .. } => "kvm_ack_irq",
+        Kind::ApicvInhibit { .. } => "kvm_apicv_inhibit_changed",
         Kind::Lost { .. } => "lost",
         Kind::ThreadEnd => "sched_process_exit",
         Kind::Sampled { .. } => panic!("trace.dat has no samples"),
@@ -155,6 +162,8 @@ fn wanted(table: &str) -> String {
         "kvm_nested_vmexit_inject",
         "kvm_nested_vmenter",
         "kvm_vcpu_wakeup",
+        "kvm_apic_accept_irq",
+        "kvm_apicv_inhibit_changed",
         "sched_switch",
         "sched_process_exit",
     ];

@@ -184,7 +184,15 @@ fn of_detail(detail: Detail) -> Option<Cause> {
         | DetailKind::Overflow
         | DetailKind::ToPrivate
         | DetailKind::ToShared
-        | DetailKind::PreFault => return None,
+        | DetailKind::PreFault
+        | DetailKind::Gsi
+        | DetailKind::PicPin
+        | DetailKind::IoapicPin
+        | DetailKind::MsiVector
+        | DetailKind::ApicVector
+        | DetailKind::AckedPin
+        | DetailKind::ApicvInhibit
+        | DetailKind::ApicvChange => return None,
         DetailKind::MsrRead | DetailKind::MsrWrite => of_msr(value, write),
         DetailKind::PortOut if PIT.contains(&value) => Cause::TimerArm,
         DetailKind::PortIn | DetailKind::PortOut => Cause::DevicePio,

@@ -81,6 +81,22 @@ words! {
         Smccc = "smccc",
         /// A wait of the guest on arm64; value: [`arm::WFI`] or [`arm::WFE`].
         Wait = "wait",
+        /// Interrupt of the guest on a line of KVM; value: GSI, with [`interrupt::BY_PIT`] where KVM's PIT raised it.
+        Gsi = "gsi",
+        /// The same at the 8259s; value: pin.
+        PicPin = "pic-pin",
+        /// The same at the I/O APIC; value: pin.
+        IoapicPin = "ioapic-pin",
+        /// Interrupt of the guest by a message; value: vector.
+        MsiVector = "msi-vector",
+        /// Interrupt that an APIC of the guest takes; value: vector.
+        ApicVector = "apic-vector",
+        /// Interrupt that the guest acknowledges; value: pin.
+        AckedPin = "acked-pin",
+        /// What inhibits APICv or AVIC at the end; value: KVM's number of the reason.
+        ApicvInhibit = "apicv-inhibit",
+        /// What inhibits APICv or AVIC begins or ends to do so; value: as before.
+        ApicvChange = "apicv-change",
     }
 }
 
@@ -222,6 +238,13 @@ impl Detail {
                 arm::WFE => "WFE".to_owned(),
                 other => other.to_string(),
             },
+            DetailKind::Gsi => {
+                named((value & !interrupt::BY_PIT).to_string(), interrupt::line_name(value))
+            }
+            DetailKind::PicPin => named(value.to_string(), interrupt::line_name(value)),
+            DetailKind::IoapicPin | DetailKind::AckedPin => value.to_string(),
+            DetailKind::MsiVector | DetailKind::ApicVector => format!("{value:#x}"),
+            DetailKind::ApicvInhibit | DetailKind::ApicvChange => value.to_string(),
             DetailKind::Halt => match value {
                 HALT_POLLED => "polled".to_owned(),
                 HALT_BLOCKED => "blocked".to_owned(),
@@ -282,6 +305,14 @@ impl Detail {
             | DetailKind::Interrupt
             | DetailKind::Smccc
             | DetailKind::Wait
+            | DetailKind::Gsi
+            | DetailKind::PicPin
+            | DetailKind::IoapicPin
+            | DetailKind::MsiVector
+            | DetailKind::ApicVector
+            | DetailKind::AckedPin
+            | DetailKind::ApicvInhibit
+            | DetailKind::ApicvChange
             | DetailKind::Overflow => None,
         }
     }
@@ -322,7 +353,7 @@ mod tests {
             assert_eq!(DetailKind::from_u8(number), Some(kind));
             assert_eq!(DetailKind::from_name(kind.name()), Some(kind));
         }
-        assert_eq!(DetailKind::from_u8(DetailKind::Wait as u8 + 1), None);
+        assert_eq!(DetailKind::from_u8(DetailKind::ApicvChange as u8 + 1), None);
         assert_eq!(DetailKind::from_name("msr"), None);
     }
 
@@ -374,6 +405,12 @@ mod tests {
             (K::Smccc, 0x8400_0000, "0x84000000 PSCI_VERSION"),
             (K::Smccc, 0x7_8400_0000, "0x784000000"),
             (K::Wait, arm::WFE, "WFE"),
+            (K::Gsi, 0, "0 PIT or HPET"),
+            (K::Gsi, interrupt::BY_PIT, "0 PIT"),
+            (K::Gsi, 8, "8 RTC"),
+            (K::Gsi, 24, "24"),
+            (K::PicPin, 8, "8 RTC"),
+            (K::MsiVector, 0x41, "0x41"),
         ] {
             assert_eq!(Detail::new(kind, value).label(), label, "{kind:?} {value:#x}");
         }

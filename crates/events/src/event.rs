@@ -209,6 +209,24 @@ pub enum Kind {
         /// Woken while polling, without giving up the CPU.
         polled: bool,
     },
+    /// An interrupt on its way to the guest. The event's thread is the one that raises it.
+    Interrupt {
+        /// How far it is.
+        at: InterruptAt,
+        /// GSI, pin or vector.
+        number: u32,
+        /// Of a GSI: KVM's number of the source, 0 for user space.
+        source: u32,
+    },
+    /// `kvm_apicv_inhibit_changed`.
+    ApicvInhibit {
+        /// KVM's number of the reason, with [`crate::apicv::NAMED`] where a text names it.
+        reason: u32,
+        /// It inhibits from now on; else no longer.
+        set: bool,
+        /// All reasons that do from now on, a bit for each.
+        inhibits: u64,
+    },
     /// `sched_switch`; the event's thread is the one that leaves the CPU.
     Switch {
         /// Thread that gets the CPU.
@@ -239,6 +257,23 @@ pub enum MmioAccess {
     Read,
     /// Type 2.
     Write,
+}
+
+/// Places that an interrupt passes, each with a tracepoint and numbers of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum InterruptAt {
+    /// `kvm_set_irq`: KVM's line, a GSI.
+    Gsi,
+    /// `kvm_pic_set_irq`: a pin of the 8259s, of the second one from 8 on.
+    Pic,
+    /// `kvm_ioapic_set_irq`: a pin.
+    Ioapic,
+    /// `kvm_msi_set_irq`: the message's vector.
+    Msi,
+    /// `kvm_apic_accept_irq`: the vector that a vCPU's APIC takes.
+    Apic,
+    /// `kvm_ack_irq`: the pin that the guest acknowledges.
+    Acknowledged,
 }
 
 /// Whose hypercall numbers these are.

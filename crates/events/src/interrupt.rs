@@ -1,4 +1,4 @@
-//! Interrupt vectors of the host: who interrupts a guest.
+//! Interrupt vectors of the host: who interrupts a guest; and lines of a PC: what interrupts for a guest.
 //!
 //! VMX acknowledges the interrupt at the exit, and KVM sets that (`vmx_vcpu_ctrl`, VM_EXIT_ACK_INTR_ON_EXIT), so `kvm_exit` has
 //! its vector. SVM's exits have none. Linux gives its own vectors out from 0xff down, in
@@ -56,6 +56,33 @@ pub fn vector(information: u64) -> Option<u64> {
     (information & (1 << 31 | 7 << 8) == 1 << 31).then_some(information & 0xff)
 }
 
+/// Of a line: KVM's PIT raised it. It has the source 2 (Linux arch/x86/kvm/i8254.c, `kvm_request_irq_source_id`, later
+/// `KVM_PIT_IRQ_SOURCE_ID`), or a thread kvm-pit/PID raised it.
+pub const BY_PIT: u64 = 1 << 32;
+/// Sources from this one on are KVM's devices: before are user space and irqfds (include/linux/kvm_host.h).
+pub const FIRST_SOURCE_IN_KERNEL: u32 = 2;
+
+/// Lines that the ISA gave to one device of a PC, and QEMU still does (hw/i386/pc.c, hw/isa). In legacy mode the HPET takes those of the PIT and the RTC
+/// (IA-PC HPET specification 1.0a, 2.4.5).
+const LINES: &[(u64, &str)] = &[
+    (0, "PIT or HPET"),
+    (1, "keyboard"),
+    (3, "serial port"),
+    (4, "serial port"),
+    (6, "floppy"),
+    (7, "parallel port"),
+    (8, "RTC"),
+    (12, "mouse"),
+    (14, "IDE"),
+    (15, "IDE"),
+    (BY_PIT, "PIT"),
+];
+
+/// What a PC has on this line; with [`BY_PIT`] where KVM's PIT raised it. VMMs without ISA devices use these numbers for others.
+pub fn line_name(line: u64) -> Option<&'static str> {
+    table::name_of(LINES, line)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +90,7 @@ mod tests {
     #[test]
     fn vectors_have_senders() {
         table::check::ranges(VECTORS);
+        assert!(LINES.is_sorted_by_key(|(line, _)| *line));
         for (vector, sent_by, named) in [
             (0xec, Sender::Timer, Some("local timer")),
             (0xfd, Sender::Cpu, Some("reschedule")),

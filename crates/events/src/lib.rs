@@ -9,6 +9,7 @@
 //! Left out on purpose: files, threads, formatting for people. This crate does no I/O.
 
 pub mod apic;
+pub mod apicv;
 pub mod arm;
 pub mod call;
 pub mod cause;
@@ -21,6 +22,7 @@ pub mod interrupt;
 pub mod isa;
 pub mod losses;
 pub mod msr;
+pub mod observed;
 pub mod port;
 pub mod profile;
 pub mod reason;

@@ -1,18 +1,20 @@
-//! A profile's text, or KVM's counters, without a recording of exits: people post either alone.
+//! A profile's text, KVM's counters, or an ordinary tool's text, without a recording of exits: people post each alone.
 
+use std::borrow::Cow;
 use std::fs::File;
-use std::io::Read;
-use std::path::Path;
+use std::io::{self, Read, Seek};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_capture::import::HEAD;
 use vmtax_capture::profile::{self, Symbols};
 
-use vmtax_capture::{Format, Source, posted, stats};
+use vmtax_capture::{Format, Source, observed, posted, stats};
 use vmtax_cli::output::cannot_read;
-use vmtax_events::{Place, Profile, Recording};
+use vmtax_events::{Losses, Place, Profile, Recording};
 
-use crate::input::restored;
+use crate::input::{Input, open_stream, restored};
 use crate::profiles::fault;
 
 /// Longer texts are none of these.
@@ -34,69 +36,165 @@ const OF_HOST: [&str; 9] = [
 /// Threads and modules of a host, as perf names them.
 const OF_VMM: [&str; 6] = ["qemu-kvm", "qemu-system", "/KVM", "[kvm]", "[kvm_intel]", "[kvm_amd]"];
 
-/// The ledger of such a text; `None` if the file is another.
-///
-/// # Errors
-/// When it is one and cannot be read.
-pub fn of_path(path: &Path) -> anyhow::Result<Option<Ledger>> {
-    let name = path.display().to_string();
-    let Some(text) = text(path)? else { return Ok(None) };
-    let head = text.as_bytes().get(..HEAD).unwrap_or(text.as_bytes());
-    let mut ledger = LedgerBuilder::new(Filter::default(), 1);
-    let finish = |ledger: LedgerBuilder, format: &str, losses| {
-        let recording = Recording { format: format.to_owned(), ..Recording::default() };
-        Ok(Some(ledger.finish(recording, losses, true)))
-    };
-    if stats::are_kvm_counters(&text) {
-        let (read, losses) = stats::read(&mut text.as_bytes()).map_err(fault(&name))?;
-        read.iter().for_each(|stat| ledger.stat(stat));
-        return finish(ledger, "kvm_stat text", losses);
-    }
-    let is_profile = Format::recognise(head).is_err()
-        && profile::Format::recognise(head)
-            .is_ok_and(|format| format == profile::Format::PerfReport);
-    if !is_profile {
-        return Ok(None);
-    }
-    let read = |place| {
-        let source = &mut text.as_bytes();
-        let format = profile::Format::PerfReport;
-        profile::import(format, place, Source::Stream(source), &mut NoSymbols).map_err(fault(&name))
-    };
-    let of_guest = read(Place::Guest)?;
-    let is_of_host = is_of_host(&of_guest.profile) || OF_VMM.iter().any(|word| text.contains(word));
-    let profile::Imported { profile, mut losses } = match is_of_host {
-        true => read(Place::Host)?,
-        false => of_guest,
-    };
-    let whose = match profile.place {
-        Place::Host => "the host's, because it has functions of KVM or threads of a VMM",
-        _ => "the guest's, because it has neither functions of KVM nor threads of a VMM",
-    };
-    losses.notes.push(format!("the profile is taken to be {whose}"));
-    ledger.profile(profile);
-    finish(ledger, "perf report text", losses)
+/// An input that is looked into before it is read as a recording: its text, where it is a short one. A pipe is read once, so what was read of it
+/// is kept.
+pub struct Evidence {
+    name: String,
+    text: Option<String>,
+    rest: Rest,
 }
 
-/// A text file, as the tool printed it; `None` for other files, longer ones, and those that cannot be opened.
-///
-/// # Errors
-/// When it cannot be read, or is a text from a mail that cannot be restored.
-pub fn text(path: &Path) -> anyhow::Result<Option<String>> {
-    let name = &path.display().to_string();
-    let unreadable = |e| cannot_read(name, &e);
-    // What cannot be opened is refused where it is read.
-    let Ok(file) = File::open(path) else { return Ok(None) };
-    let metadata = file.metadata().map_err(unreadable)?;
-    if !metadata.is_file() || metadata.len() > MOST_BYTES {
-        return Ok(None);
+/// What is left to read.
+enum Rest {
+    /// All of it.
+    Path(PathBuf),
+    /// A pipe from its beginning.
+    Stream(Box<dyn Read + Send>),
+}
+
+impl Evidence {
+    /// Looks into an input; `-` is standard input.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is a text from a mail that cannot be restored.
+    pub fn open(path: &Path) -> anyhow::Result<Evidence> {
+        let is_standard = path.as_os_str() == "-";
+        let name =
+            if is_standard { "standard input".to_owned() } else { path.display().to_string() };
+        let unreadable = |e| cannot_read(&name, &e);
+        let nothing = || Rest::Path(path.to_owned());
+        let file = if is_standard {
+            let descriptor = io::stdin().as_fd().try_clone_to_owned().map_err(unreadable)?;
+            File::from(descriptor)
+        } else {
+            // What cannot be opened is refused where it is read.
+            let Ok(file) = File::open(path) else {
+                return Ok(Evidence { name, text: None, rest: nothing() });
+            };
+            file
+        };
+        let metadata = file.metadata().map_err(unreadable)?;
+        if metadata.is_dir() || metadata.is_file() && metadata.len() > MOST_BYTES {
+            return Ok(Evidence { name, text: None, rest: nothing() });
+        }
+        if metadata.is_file() {
+            (&file).rewind().map_err(unreadable)?;
+        }
+        let mut bytes = Vec::new();
+        (&file).take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        let is_whole = bytes.len() as u64 <= MOST_BYTES;
+        let text = match is_whole {
+            false => None,
+            true if posted::is_posted(bytes.get(..HEAD).unwrap_or(&bytes)) => {
+                Some(restored(bytes.as_slice(), &name)?)
+            }
+            true => std::str::from_utf8(&bytes).ok().map(str::to_owned),
+        };
+        let rest = match metadata.is_file() {
+            true => nothing(),
+            false => Rest::Stream(Box::new(io::Cursor::new(bytes).chain(file))),
+        };
+        Ok(Evidence { name, text, rest })
     }
-    let mut bytes = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(unreadable)?;
-    if posted::is_posted(bytes.get(..HEAD).unwrap_or(&bytes)) {
-        return restored(bytes.as_slice(), name).map(Some);
+
+    /// The text, as the tool printed it; `None` for other inputs, and longer ones.
+    pub fn text(&self) -> Option<&str> {
+        self.text.as_deref()
     }
-    Ok(String::from_utf8(bytes).ok())
+
+    /// The input, to be read as a recording.
+    ///
+    /// # Errors
+    /// When it cannot be read or has an unknown format.
+    pub fn input(self) -> anyhow::Result<Input> {
+        match self.rest {
+            Rest::Path(path) => Input::open(&path),
+            Rest::Stream(stream) => open_stream(stream, self.name).map(Input::Recording),
+        }
+    }
+
+    /// The ledger of a profile, of counters, or of what an ordinary tool shows; `None` if the input is something else.
+    ///
+    /// # Errors
+    /// When it is one and cannot be read.
+    pub fn ledger(&self) -> anyhow::Result<Option<Ledger>> {
+        let Some(text) = self.text() else { return Ok(None) };
+        if let Some(counters) = counters(text) {
+            let mut ledger = LedgerBuilder::new(Filter::default(), 1);
+            let (read, losses) =
+                stats::read(&mut counters.as_bytes()).map_err(fault(&self.name))?;
+            read.iter().for_each(|stat| ledger.stat(stat));
+            return Ok(Some(finish(ledger, "counters", losses)));
+        }
+        if let Some(ledger) = self.profile(text)? {
+            return Ok(Some(ledger));
+        }
+        let head = text.as_bytes().get(..HEAD).unwrap_or(text.as_bytes());
+        if Format::recognise(head).is_ok() {
+            return Ok(None);
+        }
+        let Some((tool, observed)) = observed::read(text).filter(|(_, all)| !all.is_empty()) else {
+            return Ok(None);
+        };
+        let mut ledger = LedgerBuilder::new(Filter::default(), 1);
+        observed.into_iter().for_each(|one| ledger.observed(one));
+        Ok(Some(finish(ledger, tool, Losses::default())))
+    }
+
+    fn profile(&self, text: &str) -> anyhow::Result<Option<Ledger>> {
+        let head = text.as_bytes().get(..HEAD).unwrap_or(text.as_bytes());
+        let format = match profile::Format::recognise(head) {
+            Ok(format @ (profile::Format::PerfReport | profile::Format::Folded)) => format,
+            _ => return Ok(None),
+        };
+        if Format::recognise(head).is_ok() {
+            return Ok(None);
+        }
+        let read = |place| {
+            let source = &mut text.as_bytes();
+            profile::import(format, place, Source::Stream(source), &mut NoSymbols)
+                .map_err(fault(&self.name))
+        };
+        let of_guest = read(Place::Guest)?;
+        let is_of_host =
+            is_of_host(&of_guest.profile) || OF_VMM.iter().any(|word| text.contains(word));
+        let profile::Imported { profile, mut losses } = match is_of_host {
+            true => read(Place::Host)?,
+            false => of_guest,
+        };
+        let whose = match profile.place {
+            Place::Host => "the host's, because it has functions of KVM or threads of a VMM",
+            _ => "the guest's, because it has neither functions of KVM nor threads of a VMM",
+        };
+        losses.notes.push(format!("the profile is taken to be {whose}"));
+        let mut ledger = LedgerBuilder::new(Filter::default(), 1);
+        ledger.profile(profile);
+        Ok(Some(finish(ledger, "profile text", losses)))
+    }
+}
+
+fn finish(ledger: LedgerBuilder, format: &str, losses: Losses) -> Ledger {
+    let recording = Recording { format: format.to_owned(), ..Recording::default() };
+    ledger.finish(recording, losses, true)
+}
+
+/// Where KVM's debugfs has its counters, and lines that make a list of them.
+const COUNTERS: &str = "/sys/kernel/debug/kvm/";
+const ENOUGH: usize = 3;
+
+/// Counters of kvm_stat without reasons, of `perf stat`, or of debugfs as grep prints it (`PATH:VALUE`).
+fn counters(text: &str) -> Option<Cow<'_, str>> {
+    let is_stat = text.contains("Performance counter stats for") && !text.contains("# time");
+    if stats::are_kvm_counters(text) || is_stat {
+        return Some(Cow::Borrowed(text));
+    }
+    let row = |line: &str| {
+        let (path, value) = line.trim().strip_prefix(COUNTERS)?.split_once(':')?;
+        let name = path.rsplit('/').next()?;
+        value.trim().parse::<u64>().ok().map(|value| format!("{name} {value}\n"))
+    };
+    let rows: Vec<String> = text.lines().filter_map(row).collect();
+    (rows.len() >= ENOUGH).then(|| Cow::Owned(rows.concat()))
 }
 
 fn is_of_host(profile: &Profile) -> bool {
@@ -125,7 +223,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text");
         std::fs::write(&path, text).unwrap();
-        of_path(&path).unwrap()
+        Evidence::open(&path).unwrap().ledger().unwrap()
     }
 
     #[test]
@@ -145,6 +243,43 @@ mod tests {
             let ledger = ledger(&profile(function)).unwrap();
             assert_eq!(ledger.profiles.keys().collect::<Vec<_>>(), [&place], "{function}");
         }
+    }
+
+    /// A pipe that was looked into is read from its beginning.
+    #[test]
+    fn pipes_are_read_as_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        let status = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(status.success());
+        for (text, has_ledger) in [
+            ("kvm_exit 2000 10\nkvm_entry 2000 10\nkvm_pio 1500 8\n".to_owned(), true),
+            ("kvm_exit(HLT) 12 1\nkvm_exit(CPUID) 3 1\nkvm_entry 15 1\n".to_owned(), false),
+            (format!("hello\n{}", "x".repeat(MOST_BYTES as usize)), false),
+        ] {
+            let (to, sent) = (path.clone(), text.clone());
+            let writer = std::thread::spawn(move || std::fs::write(to, sent));
+            let evidence = Evidence::open(&path).unwrap();
+            assert_eq!(evidence.ledger().unwrap().is_some(), has_ledger);
+            let Rest::Stream(mut stream) = evidence.rest else { panic!("no stream") };
+            let mut all = String::new();
+            stream.read_to_string(&mut all).unwrap();
+            assert!(all == text);
+            writer.join().unwrap().unwrap();
+        }
+    }
+
+    #[test]
+    fn counters_and_folded_stacks_are_read_alone() {
+        let perf = " Performance counter stats for 'system wide':\n\n  2,000  kvm:kvm_exit\n  1,900  kvm:kvm_pio\n\n  1.0 seconds time elapsed\n";
+        assert_eq!(ledger(perf).unwrap().stats.len(), 2);
+        let debugfs = "/sys/kernel/debug/kvm/exits:2000\n/sys/kernel/debug/kvm/io_exits:1900\n/sys/kernel/debug/kvm/halt_exits:3\n";
+        assert_eq!(ledger(debugfs).unwrap().stats.len(), 3);
+        let folded = "qemu;ioctl;kvm_vcpu_ioctl;vmx_vcpu_run 70\nqemu;main 30\n";
+        assert_eq!(ledger(folded).unwrap().profiles.keys().collect::<Vec<_>>(), [&Place::Host]);
+        let steal =
+            "%Cpu(s):  1.0 us,  0.3 sy,  0.0 ni, 58.5 id,  0.0 wa,  0.0 hi,  0.0 si, 40.2 st\n";
+        assert_eq!(ledger(steal).unwrap().observed.len(), 1);
     }
 
     #[test]

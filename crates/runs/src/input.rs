@@ -157,7 +157,10 @@ fn open_standard_input() -> anyhow::Result<Recording> {
     open_file(File::from(descriptor), name)
 }
 
-fn open_stream(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result<Recording> {
+pub(crate) fn open_stream(
+    mut stream: Box<dyn Read + Send>,
+    name: String,
+) -> anyhow::Result<Recording> {
     let mut head = Vec::new();
     (&mut stream).take(HEAD as u64).read_to_end(&mut head).map_err(|e| cannot_read(&name, &e))?;
     if posted::is_posted(&head) {

@@ -22,7 +22,14 @@ use crate::{Reading, read_fault};
 /// # Errors
 /// When the input cannot be read, or is refused.
 pub fn of_path(path: &Path, reading: &Reading, filter: Filter) -> anyhow::Result<Ledger> {
-    let input = Input::open(path)?;
+    of_opened(Input::open(path)?, reading, filter)
+}
+
+/// The same of an opened input.
+///
+/// # Errors
+/// When it cannot be read, or is refused.
+pub fn of_opened(input: Input, reading: &Reading, filter: Filter) -> anyhow::Result<Ledger> {
     check_reading(reading, &input)?;
     of_input(input, reading, filter)
 }

@@ -6,7 +6,7 @@
 
 use arrow_array::ArrayRef;
 use arrow_schema::Field;
-use vmtax_events::event::{HypercallInterface, MmioAccess};
+use vmtax_events::event::{HypercallInterface, InterruptAt, MmioAccess};
 use vmtax_events::{Event, Isa, Kind, NO_PID, NO_VCPU, Reason};
 
 use crate::column::{Columns, Stored, TableRow, Unless, stored};

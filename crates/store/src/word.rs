@@ -46,6 +46,14 @@ macro_rules! kinds {
             "wakeup-polled" Wakeup (polled: true) ns: a;
             "switch" Switch (preempted: false) next_tid: a;
             "switch-preempted" Switch (preempted: true) next_tid: a;
+            "interrupt-gsi" Interrupt (at: InterruptAt::Gsi) number: a, source: b;
+            "interrupt-pic" Interrupt (at: InterruptAt::Pic) number: a, source: b;
+            "interrupt-ioapic" Interrupt (at: InterruptAt::Ioapic) number: a, source: b;
+            "interrupt-msi" Interrupt (at: InterruptAt::Msi) number: a, source: b;
+            "interrupt-apic" Interrupt (at: InterruptAt::Apic) number: a, source: b;
+            "interrupt-acked" Interrupt (at: InterruptAt::Acknowledged) number: a, source: b;
+            "apicv-inhibit" ApicvInhibit (set: true) reason: a, inhibits: b;
+            "apicv-allow" ApicvInhibit (set: false) reason: a, inhibits: b;
             "lost" Lost () count: a;
             "thread-end" ThreadEnd ();
             "sampled" Sampled () count: a;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
-use vmtax_analyse::audit::{self, Advice, Fix, Input, Verdict, What};
+use vmtax_analyse::audit::{self, Advice, CheckId, Fix, Input, Verdict, What};
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
 use vmtax_events::setting::{Settings, System, VmProcess};
@@ -11,7 +11,8 @@ use vmtax_host::{configuration, remote};
 use vmtax_machine::ssh::Address;
 use vmtax_report::doctor::Audit;
 use vmtax_report::pages::Pages;
-use vmtax_runs::{evidence, host_pages, ledger};
+use vmtax_runs::evidence::Evidence;
+use vmtax_runs::{host_pages, ledger};
 
 use crate::flags::{OutputArgs, ReadingArgs};
 
@@ -94,8 +95,9 @@ fn guest(text: &str) -> Result<Address, String> {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
-    if let Some(path) = &args.run
-        && let Some(system) = configuration(path)?
+    let evidence = args.run.as_deref().map(Evidence::open).transpose()?;
+    if let (Some(path), Some(evidence)) = (&args.run, &evidence)
+        && let Some(system) = configuration(path, evidence)?
     {
         return of_configuration(args, path, &system);
     }
@@ -106,8 +108,8 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
     let system = system(&args.root)?;
     let vms = chosen(&system, args.pid)?;
     let (guest_name, guest) = guest_settings(args)?.unzip();
-    let read = |run| ledger::of_path(run, &reading, Default::default());
-    let ledger = args.run.as_deref().map(read).transpose()?;
+    let read = |run: Evidence| ledger::of_opened(run.input()?, &reading, Default::default());
+    let ledger = evidence.map(read).transpose()?;
     let inside = is_of_this_system(args).then(host_pages::of_this_system);
     let findings = audit::audit(Input {
         host: &system.settings,
@@ -135,13 +137,13 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
 }
 
 /// What a file configures: a VM, or parameters of KVM.
-fn configuration(path: &Path) -> anyhow::Result<Option<System>> {
+fn configuration(path: &Path, evidence: &Evidence) -> anyhow::Result<Option<System>> {
     let name = path.display().to_string();
-    let Some(text) = evidence::text(path)? else { return Ok(None) };
-    if let Some(settings) = configuration::parameters(&text) {
+    let Some(text) = evidence.text() else { return Ok(None) };
+    if let Some(settings) = configuration::parameters(text) {
         return Ok(Some(System { settings, ..System::default() }));
     }
-    match configuration::vm(&text, &name) {
+    match configuration::vm(text, &name) {
         None => Ok(None),
         Some(Ok(vm)) => Ok(Some(System { vms: vec![vm], listed: true, ..System::default() })),
         Some(Err(problem)) => fail(Code::Data, format!("{name}: {problem}")),
@@ -186,6 +188,10 @@ fn of_configuration(args: &DoctorArgs, path: &Path, system: &System) -> anyhow::
         finding.check.place() == "VM" && is_known && is_said
     });
     for finding in &mut findings {
+        // How much its disks do is not known.
+        if finding.check.id == CheckId::Iothread && finding.found.verdict == Verdict::Costs {
+            finding.found.verdict = Verdict::Unknown;
+        }
         // A configuration has no threads yet.
         if let Some(Fix::Pin(_)) = finding.found.fix {
             finding.found.fix = Some(Fix::Advice(Advice::PinInConfiguration));

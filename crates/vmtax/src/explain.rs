@@ -7,17 +7,20 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 use vmtax_analyse::explain::{Change, Explanation};
 use vmtax_analyse::{Filter, Ledger, Side};
+use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
+use vmtax_host::configuration;
 use vmtax_report::Subject;
 use vmtax_report::explain::{Explained, change};
 use vmtax_report::html::Html;
-use vmtax_runs::{Reading, evidence, input, ledger};
+use vmtax_runs::evidence::Evidence;
+use vmtax_runs::{Reading, input, ledger};
 
 use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 
 /// Explain why a VM is slow: a verdict, the findings behind it, and what to change under which conditions.
 ///
-/// A recording contains exits only. The text of `perf report` or `perf top`, and counters of kvm_stat, are read alone too. A run may also contain profiles, counters and page sizes (`vmtax import --help`). A
+/// A recording contains exits only. Profiles (perf report, perf top, folded stacks), counters (kvm_stat, perf stat, debugfs), and what top, mpstat, vmstat, cpu.stat, /proc/interrupts or a clock's name show are read alone too. A run may also contain profiles, counters and page sizes (`vmtax import --help`). A
 /// table of benchmark results (CSV) is explained by kind of VM and option. `vmtax doctor` checks the settings.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -151,12 +154,27 @@ fn explain(args: &ExplainArgs, run: &Path) -> anyhow::Result<()> {
 /// A ledger that can be explained, with the name of its input.
 fn checked(path: &Path, reading: &Reading, filter: Filter) -> anyhow::Result<(String, Ledger)> {
     // A profile or counters alone hold no exits.
+    let evidence = Evidence::open(path)?;
     if filter == Filter::default()
-        && let Some(ledger) = evidence::of_path(path)?
+        && let Some(ledger) = evidence.ledger()?
     {
         return Ok((path.display().to_string(), ledger));
     }
-    let ledger = ledger::of_path(path, reading, filter.clone())?;
+    let is_configuration = evidence.text().is_some_and(|text| {
+        configuration::parameters(text).is_some()
+            || matches!(configuration::vm(text, ""), Some(Ok(_)))
+    });
+    let input = match evidence.input() {
+        Err(_) if is_configuration => {
+            let name = path.display();
+            let text = format!(
+                "{name}: is a configuration of a VM or of KVM: `vmtax doctor {name}` checks it"
+            );
+            return fail(Code::Data, text);
+        }
+        other => other?,
+    };
+    let ledger = ledger::of_opened(input, reading, filter.clone())?;
     ledger::check_filter(&filter, &ledger)?;
     let source = path.display().to_string();
     ledger::check_isa(&source, &ledger)?;

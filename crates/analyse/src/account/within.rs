@@ -80,6 +80,10 @@ impl<R: RowSink> Accountant<R> {
                 self.converted(event, (start, end), attributes);
             }
             Kind::MapRequest { level, .. } => self.mapped(event, level),
+            Kind::Interrupt { at, number, source } => self.interrupted(event, at, number, source),
+            Kind::ApicvInhibit { reason, inhibits, .. } => {
+                self.apicv_changed(event, reason, inhibits);
+            }
             Kind::Wakeup { ns, polled } => {
                 self.saw_wakeup = true;
                 if let Some(open) = self.open(event) {

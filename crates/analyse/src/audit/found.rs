@@ -42,7 +42,10 @@ pub enum What {
     // KVM's modules.
     OtherVendor(Vendor),
     NoParameter(&'static str),
-    ServedByOther { other: String, module: &'static str },
+    ServedByOther {
+        other: String,
+        module: &'static str,
+    },
     BuiltInUnused(&'static str),
     ParametersElsewhere(&'static str),
     NotLoaded(&'static str),
@@ -57,7 +60,10 @@ pub enum What {
     HostWatchdog,
     GuestWatchdog,
     // Devices.
-    BounceBufferUsed { most: u64, size: u64 },
+    BounceBufferUsed {
+        most: u64,
+        size: u64,
+    },
     DevicesOfOtherVmm,
     NoVirtioNet,
     NetworkOutsideVmm,
@@ -75,8 +81,14 @@ pub enum What {
     NoBounceBuffer,
     BounceBufferFull,
     // Waiting.
-    ShortHalts { short: u64, all: u64 },
-    FewShortHalts { short: u64, all: u64 },
+    ShortHalts {
+        short: u64,
+        all: u64,
+    },
+    FewShortHalts {
+        short: u64,
+        all: u64,
+    },
     NotYetPolled(u64),
     PollingUnknown(u64),
     GuestAndKvmPoll,
@@ -194,6 +206,16 @@ pub enum What {
     WindowsTimers,
     SynicBesideApic(&'static str),
     WindowsIpis,
+    /// Windows measures its clocks at each boot.
+    WindowsCalibrates,
+    /// Windows 7 with UEFI firmware and enlightenments.
+    OldWindowsOnUefi,
+    /// QEMU makes up for ticks of the RTC.
+    RtcCatchesUp,
+    /// It does not, or that is not known.
+    RtcDoesNot,
+    /// It reads their frequencies.
+    WindowsReadsFrequencies,
     Enlightened,
     CpuOverridden,
     Accelerated,
@@ -209,7 +231,10 @@ pub enum What {
     NothingToMitigate,
     WindowsMitigates,
     // Placement.
-    CpusShared { cpus: String, names: Vec<String> },
+    CpusShared {
+        cpus: String,
+        names: Vec<String>,
+    },
     NotSwapped,
     Swapped(u64),
     EmulatedDevices,
@@ -220,7 +245,10 @@ pub enum What {
     DeviceInterrupts(String),
     FewDeviceInterrupts,
     ManyNodes(String),
-    FarMemory { far: u64, all: u64 },
+    FarMemory {
+        far: u64,
+        all: u64,
+    },
     OnNode(String),
     HostTick(String),
     NotIsolated(String),
@@ -260,7 +288,10 @@ pub enum What {
     DeviceClock,
     OneClock,
     // Versions.
-    Backport { kind: VmKind, first: (u32, u32) },
+    Backport {
+        kind: VmKind,
+        first: (u32, u32),
+    },
     KernelRuns(VmKind),
     KernelNeedUnknown,
     NoKernelNeeded,
@@ -289,7 +320,10 @@ pub enum What {
     HostAtEl1,
     ProtectedHost,
     KvmOff,
-    PageSize { page: u64, huge: u64 },
+    PageSize {
+        page: u64,
+        huge: u64,
+    },
     WfeByTasks,
     WfeNeverTraps,
     WfeAlwaysTraps,

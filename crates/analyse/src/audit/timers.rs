@@ -92,3 +92,25 @@ pub(super) fn hpet(_: &View, vm: &VmProcess) -> Found {
         "-machine ...,hpet=off (libvirt: <timer name='hpet' present='no'/>)",
     )))
 }
+
+/// QEMU hw/rtc/mc146818rtc.c: with lost_tick_policy=slew (-rtc driftfix=slew), or for a guest that keeps local time as Windows does, missed ticks of a
+/// clock that follows the host's are delivered later. `-rtc clock=vm` is libvirt's `track='guest'`.
+pub(super) fn rtc_catch_up(_: &View, vm: &VmProcess) -> Found {
+    if vm.arguments.value.is_err() {
+        return Found::unread(said(vm, String::new()));
+    }
+    let rtc = options(vm, "rtc");
+    let is =
+        |name: &str, wanted: &str| rtc.iter().any(|value| property(value, name) == Some(wanted));
+    let slews = is("driftfix", "slew")
+        || options(vm, "global")
+            .iter()
+            .any(|value| value.contains("mc146818rtc.lost_tick_policy=slew"));
+    if !is_qemu(vm) || is("clock", "vm") || !(slews || is("base", "localtime")) {
+        return Found::not_applicable(What::RtcDoesNot);
+    }
+    let seen = said(vm, Seen::Without("-rtc clock=vm"));
+    Found::unknown(What::RtcCatchesUp).seen(seen).fix(Fix::Vmm(Start::With(
+        "-rtc ...,clock=vm (libvirt: <timer name='rtc' track='guest'/>), if it is slow after such a pause",
+    )))
+}

@@ -29,6 +29,18 @@ fn cpus(vm: &VmProcess) -> Vec<&str> {
     options(vm, "cpu").pop().into_iter().collect()
 }
 
+/// Windows 7 or Server 2008 R2, by its name: they spin at their boot with UEFI firmware and enlightenments (Launchpad bug 1593605).
+fn is_windows_7(vm: &VmProcess) -> bool {
+    let name = vm.name.to_lowercase().replace([' ', '-', '_', '.'], "");
+    ["win7", "windows7", "2008r2", "w2k8r2"].iter().any(|known| name.contains(known))
+}
+
+fn has_uefi(vm: &VmProcess) -> bool {
+    options(vm, "drive").iter().any(|value| property(value, "if") == Some("pflash"))
+        || options(vm, "bios").iter().any(|value| value.contains("OVMF"))
+        || options(vm, "machine").iter().any(|value| property(value, "pflash0").is_some())
+}
+
 /// Why nothing can be said of a guest; that it is not Windows.
 fn other_guest(vm: &VmProcess) -> Option<Found> {
     match &vm.arguments.value {
@@ -55,6 +67,12 @@ pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {
         return found;
     }
     let is_enlightened = |value: &&str| value.contains("hv-") || value.contains("hv_");
+    if is_windows_7(vm) && has_uefi(vm) {
+        let fact = said(vm, "OVMF and Hyper-V's enlightenments".to_owned());
+        return Found::costs(What::OldWindowsOnUefi)
+            .seen(fact)
+            .fix(super::Fix::Vmm(Start::With("-cpu without hv-..., or SeaBIOS in place of OVMF")));
+    }
     if !cpus(vm).iter().any(is_enlightened) {
         let fact = said(vm, "several -cpu".to_owned());
         return Found::costs(What::CpuOverridden)
@@ -92,6 +110,22 @@ pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {
         return costs(What::WindowsIpis).seen(fact).remedy(RemedyId::HvTlbflush);
     }
     Found::ok(What::Enlightened)
+}
+
+/// QEMU docs/system/i386/hyperv.rst, "hv-frequencies".
+pub(super) fn frequencies(_: &View, vm: &VmProcess) -> Found {
+    if let Some(found) = other_guest(vm) {
+        return found;
+    }
+    if is_windows_7(vm) && has_uefi(vm) {
+        return Found::not_applicable(What::OldWindowsOnUefi);
+    }
+    if has(vm, "hv-passthrough") || has(vm, "hv-frequencies") {
+        return Found::ok(What::WindowsReadsFrequencies);
+    }
+    let fact = said(vm, Seen::Lacks(vec!["hv-frequencies"]));
+    // Whether its boots matter is not known.
+    Found::unknown(What::WindowsCalibrates).seen(fact).remedy(RemedyId::HvFrequencies)
 }
 
 /// With `-cpu host` Windows sees flags by which it takes the processor for vulnerable, and mitigates that itself

@@ -3,10 +3,13 @@
 
 use std::sync::Arc;
 
+use vmtax_events::apicv::ApicvInhibit;
+use vmtax_events::observed::{Message, Observed, TimedFunction};
 use vmtax_events::{Cause, Detail, Isa, Place, Reason};
 
 use super::burst::Burst;
 use super::certainty::Certainty;
+use super::interrupts::LineTimer;
 use super::subject::Subject;
 use super::workload::Workload;
 use crate::diff;
@@ -80,6 +83,10 @@ pub enum Found {
         /// The guest arms it each time.
         armed: bool,
     },
+    /// A timer of the PC interrupts the guest by itself.
+    LineTimer(LineTimer),
+    /// Something inhibits APICv or AVIC; what, if KVM's number is known.
+    ApicvInhibited(Option<ApicvInhibit>),
     /// A register access takes the VMM far longer than others do.
     SlowRegisters,
     /// The host moves pages to make huge ones for the guest.
@@ -92,6 +99,18 @@ pub enum Found {
     HostPolls,
     /// The guest uses its APIC through memory.
     Xapic,
+    /// The host takes memory back.
+    Reclaim,
+    /// KVM does not run the guest.
+    NoKvm,
+    /// The guest's counter of stolen time is wrong.
+    StealCounter,
+    /// A function of the host's kernel takes long.
+    SlowFunction(TimedFunction),
+    /// Mitigations make entries and exits dear.
+    Mitigations,
+    /// A message of a log.
+    Message(Message),
     /// vCPUs wait for processors.
     Contention(Holder),
     /// The guest polls while it is idle.
@@ -124,6 +143,8 @@ pub enum Holder {
     OwnVcpus,
     /// Other threads.
     Threads,
+    /// The guest's host, as its steal shows.
+    Host,
     /// The recording does not show who.
     Unknown,
 }
@@ -136,13 +157,24 @@ impl Found {
             Found::OtherExits(_) => Subject::Other.name(),
             Found::FaultsWait => Subject::MemoryFaults.name(),
             Found::HaltsReturn => "halts-return",
-            Found::PeriodicTimer { .. } => "periodic-timer",
+            Found::PeriodicTimer { .. } | Found::LineTimer(_) => "periodic-timer",
+            Found::ApicvInhibited(_) => "apicv-inhibited",
             Found::SlowRegisters => "slow-registers",
             Found::Compaction => "compaction",
             Found::PageMerging => "page-merging",
             Found::VmscapeBarrier => "vmscape-barrier",
             Found::HostPolls => "host-polls",
             Found::Xapic => "xapic",
+            Found::Reclaim => "reclaim",
+            Found::NoKvm => "no-kvm",
+            Found::StealCounter => "steal-counter",
+            Found::SlowFunction(TimedFunction::NumaBalancing) => "numa-balancing",
+            Found::SlowFunction(TimedFunction::IrqBypass) => "irq-bypass",
+            Found::SlowFunction(TimedFunction::WorkerThread | TimedFunction::CreateVm) => {
+                "create-vm"
+            }
+            Found::Mitigations => "mitigations",
+            Found::Message(message) => message.name(),
             Found::Contention(_) => "contention",
             Found::GuestPolls => "guest-polls",
             Found::BounceBuffer => "bounce-buffer",
@@ -402,6 +434,16 @@ pub enum Evidence {
     },
     /// Wake-ups a second and vCPU, and how often the guest arms its timers, at intervals that are alike.
     PeriodicWakeUps(f64, f64),
+    /// What interrupts the guest, and how often a second.
+    Wakers(Most<(Detail, f64)>),
+    /// What a tool shows.
+    Observed(Observed),
+    /// Halts that end, a second.
+    HaltsEnd(f64),
+    /// A timer of the PC is what ends the halts: polling would not end them earlier.
+    TimerWakes(LineTimer),
+    /// What inhibits APICv or AVIC: KVM's numbers, and what they mean.
+    Inhibits(Vec<(u64, Option<ApicvInhibit>)>),
     /// Exits of causes that are compared together, beside the base's.
     CausesCompared {
         /// The causes.

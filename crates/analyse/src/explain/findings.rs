@@ -5,6 +5,7 @@ mod counters;
 mod exits;
 mod kvm_stat;
 mod memory;
+mod observed;
 mod samples;
 mod td_timer;
 
@@ -13,5 +14,6 @@ pub(super) use counters::of_counters;
 pub(super) use exits::of_exits;
 pub(super) use kvm_stat::of_kvm_counters;
 pub(super) use memory::{advise_private, of_memory, of_tlb, shattered, small_by_faults};
+pub(super) use observed::of_observed;
 pub(super) use samples::of_profiles;
 pub(super) use td_timer::infer_timer;

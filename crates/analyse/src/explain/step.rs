@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use vmtax_events::observed::Observed;
 use vmtax_events::{Cause, words};
 
 use super::finding::Evidence;
@@ -142,6 +143,8 @@ pub enum Says {
     NothingStandsOut,
     /// The part of samples on the way into the guest and out, and that of the base.
     EntersGuest(f64, Option<f64>),
+    /// What a tool shows, which is no cost of a VM.
+    Observed(Observed),
     /// No function was examined.
     NoInstructions,
     /// The part of a function that is on accesses of memory.

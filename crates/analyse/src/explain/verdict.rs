@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use vmtax_events::observed::TimedFunction;
 use vmtax_events::{Place, Sample};
 
 use super::burst::{Burst, burst};
@@ -11,6 +12,7 @@ use super::certainty::Certainty;
 use super::exits::too_few;
 use super::finding::{Cost, Finding, Found};
 use super::findings::{is_of_io, is_throttled, lasting_contention};
+use super::interrupts::wakes;
 use super::mapping;
 use super::step::{Answer, Question, Says, Step};
 use super::subject::Subject;
@@ -123,6 +125,13 @@ impl Verdict {
                 "exits"
             }
             Verdict::Finding(Found::HostPolls) => "polling",
+            Verdict::Finding(Found::LineTimer(_)) => "wake-ups",
+            Verdict::Finding(Found::Contention(_)) => "contention",
+            Verdict::Finding(Found::NoKvm) => "no-kvm",
+            Verdict::Finding(Found::StealCounter | Found::Message(_)) => "message",
+            Verdict::Finding(Found::SlowFunction(TimedFunction::NumaBalancing)) => "memory",
+            Verdict::Finding(Found::SlowFunction(_)) => "start",
+            Verdict::Finding(Found::Mitigations) => "exits",
             Verdict::Finding(Found::BranchMisses) => "branch-misses",
             Verdict::Finding(_) | Verdict::Memory { .. } => "memory",
             Verdict::Results(_) => "results",
@@ -147,6 +156,14 @@ impl Verdict {
                 | Found::PageMerging
                 | Found::FaultsWait
                 | Found::VmscapeBarrier
+                | Found::LineTimer(_)
+                | Found::Contention(_)
+                | Found::Reclaim
+                | Found::NoKvm
+                | Found::StealCounter
+                | Found::SlowFunction(_)
+                | Found::Mitigations
+                | Found::Message(_)
                 | Found::HostPolls),
             ) => found == shown,
             Verdict::Finding(_) | Verdict::Memory { .. } => {
@@ -182,7 +199,10 @@ pub(super) fn judge(
         !matches!(finding.cost, Cost::Unknown) && !matches!(finding.found, Found::Contention(_))
     });
     if let Some(found) = of_times(ledger, sums, top).or_else(|| waiting_under_an_emulator(ledger)) {
-        return found;
+        return match (&found, wakes(ledger, sums)) {
+            (Verdict::WakeUps { .. }, Some(timer)) => Verdict::Finding(Found::LineTimer(timer)),
+            _ => found,
+        };
     }
     if let Some(found) = finding(Found::BounceBuffer).filter(|found| found.weight >= 0.10) {
         return Verdict::BounceBuffer(found.weight);
@@ -239,6 +259,10 @@ fn without_exits(steps: &[Step], all: &[Finding], ledger: &Ledger) -> Option<Ver
         let says = || steps.iter().filter(asks).find(|step| step.answer == Answer::Yes);
         let nothing = || Some(Verdict::Undecided { says: Some(says()?.says.clone()), most: None });
         return shown.map(Verdict::Finding).or_else(nothing);
+    }
+    if let Some(first) = ledger.observed.first() {
+        let nothing = || Verdict::Undecided { says: Some(Says::Observed(*first)), most: None };
+        return Some(shown.map_or_else(nothing, Verdict::Finding));
     }
     let says = Some(Says::OnlyCounts { emulated: false });
     let has_counts = shown.is_some() || !ledger.stats.is_empty();

@@ -68,5 +68,9 @@ vmtax_events::words! {
         PvEoi = "pv-eoi",
         HvVapic = "hv-vapic",
         RtcReads = "rtc-reads",
+        HvFrequencies = "hv-frequencies",
+        PitDiscard = "pit-discard",
+        FavorDynmods = "favordynmods",
+        NoNumaBalancing = "no-numa-balancing",
     }
 }

@@ -200,6 +200,28 @@ pub const REMEDIES: &[Remedy] = &[
     row(RemedyId::RtcReads, Place::Guest, "read the system's clock in place of /dev/rtc: `fuser /dev/rtc0` names the program", |_| {
         Applies::If("a program of a Linux guest keeps reading the time from it")
     }),
+    // QEMU docs/system/i386/hyperv.rst, "hv-frequencies": MSRs 0x40000022 and 0x40000023 in place of measurements.
+    row(RemedyId::HvFrequencies, Place::Vmm, "let Windows read the frequencies of TSC and APIC timer, in place of measuring them at each boot (QEMU: -cpu ...,hv-frequencies)", |context| {
+        if context.is_windows {
+            Applies::If("the exits are those of its boot, and the VM does not have it yet")
+        } else {
+            Applies::If("the guest is Windows, the exits are those of its boot, and the VM does not have it yet")
+        }
+    })
+        .qemu("-cpu ...,hv-frequencies", "hv-frequencies"),
+    // Linux arch/x86/kvm/i8254.c, `kvm_pit_set_reinject`: APICV_INHIBIT_REASON_PIT_REINJ while it reinjects.
+    row(RemedyId::PitDiscard, Place::Vmm, "let the PIT drop ticks that were lost (QEMU: -global kvm-pit.lost_tick_policy=discard), or do without it (-machine pit=off)", |context| {
+        if context.vendor == Isa::Vmx { Applies::No("it inhibits AVIC alone, and the processor is Intel's") } else { Applies::Yes }
+    })
+        .qemu("-global kvm-pit.lost_tick_policy=discard", "kvm-pit.lost_tick_policy=discard"),
+    // Linux kernel/cgroup/cgroup.c, `cgroup_favor_dynmods`. firecracker docs/prod-host-setup.md, "Linux 6.1 boot time regressions".
+    row(RemedyId::FavorDynmods, Place::Host, "let threads change their cgroup at once: mount -o remount,favordynmods /sys/fs/cgroup; with cgroup v1, change to v2", |_| {
+        Applies::If("the host runs Linux 6.0 to 6.12 with cgroup2, or mounts cgroup v1")
+    }),
+    // Linux Documentation/admin-guide/sysctl/kernel.rst, "numa_balancing". kvm@vger, January 2024, "Temporary KVM guest hangs connected to KSM and NUMA balancer".
+    row(RemedyId::NoNumaBalancing, Place::Host, "stop NUMA balancing: sysctl kernel.numa_balancing=0", |_| {
+        Applies::If("memory and vCPUs of the VMs are on one node each, or the hangs are worse than memory of other nodes")
+    }),
 ];
 
 // Each remedy has its row.

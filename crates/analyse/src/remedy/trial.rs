@@ -76,6 +76,8 @@ words! {
         DebugFirmware = "no distribution has a debug build of firmware; SeaBIOS's release build writes 145 to 712 times at a boot",
         /// A series of patches.
         NoKernel = "no released kernel has it",
+        /// Nothing stands against it.
+        NotYet = "not yet",
     }
 }
 
@@ -208,12 +210,13 @@ impl RemedyId {
         match self {
             R::IrqThreads | R::IrqAffinity => No(Untried::DeviceInterrupts),
             R::SpinPinning => No(Untried::PauseFilter),
-            R::Avic | R::HvApicv => No(Untried::VirtualApic),
+            R::Avic | R::HvApicv | R::PitDiscard => No(Untried::VirtualApic),
             R::Ipiv => No(Untried::IpiVirtualization),
             R::Vls => No(Untried::VirtualVmload),
             R::NumaNode => No(Untried::NodeDistance),
             R::HvEvmcs | R::NestedMbec => No(Untried::Windows),
             R::ReleaseFirmware => No(Untried::DebugFirmware),
+            R::HvFrequencies | R::FavorDynmods | R::NoNumaBalancing => No(Untried::NotYet),
             R::PrivateHugePages => No(Untried::NoKernel),
             R::VcpuPinning => waiting(LOAD, [45.2, 46.5], [0.2, 1.5]).on_two().done(),
             R::IothreadPinning => waiting(REQUEST, [25.3, 27.0], [0.0; 2])

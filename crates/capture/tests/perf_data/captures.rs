@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use vmtax_capture::order::Sorter;
 use vmtax_capture::{Error, Format, Imported, Options, Sink, Source, import, pipeline};
-use vmtax_events::event::HypercallInterface;
+use vmtax_events::event::{HypercallInterface, InterruptAt};
 use vmtax_events::{Event, ExitRow, Kind};
 
 fn capture(path: &str) -> Vec<u8> {
@@ -75,13 +75,15 @@ fn tracepoint(kind: Kind) -> Option<&'static str> {
         Kind::NestedEnter => "kvm:kvm_nested_vmenter",
         Kind::Wakeup { .. } => "kvm:kvm_vcpu_wakeup",
         Kind::Switch { .. } => "sched:sched_switch",
+        Kind::Interrupt { at: InterruptAt::Apic, .. } => "kvm:kvm_apic_accept_irq",
+        Kind::ApicvInhibit { .. } => "kvm:kvm_apicv_inhibit_changed",
         // perf prints these only when asked to.
         Kind::Lost { .. } | Kind::ThreadEnd => return None,
         other => panic!("{other:?} is in none of the recordings"),
     })
 }
 
-const WANTED: [&str; 19] = [
+const WANTED: [&str; 21] = [
     "kvm:kvm_exit",
     "kvm:kvm_entry",
     "kvm:kvm_msr",
@@ -100,6 +102,8 @@ const WANTED: [&str; 19] = [
     "kvm:kvm_nested_vmexit_inject",
     "kvm:kvm_nested_vmenter",
     "kvm:kvm_vcpu_wakeup",
+    "kvm:kvm_apic_accept_irq",
+    "kvm:kvm_apicv_inhibit_changed",
     "sched:sched_switch",
 ];
 
@@ -114,7 +118,9 @@ fn parse(line: &str) -> Option<Line> {
     let (seconds, micros) = words.get(at + 1)?.strip_suffix(':')?.split_once('.')?;
     let time = seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?;
     let name = words.get(at + 2)?.strip_suffix(':')?;
-    WANTED.contains(&name).then_some(())?;
+    // Not INIT and start-up messages, which have no vector.
+    let is_message = line.contains("(INIT|") || line.contains("(SIPI|");
+    (WANTED.contains(&name) && !is_message).then_some(())?;
     // The kernel has no number any more for a thread that leaves the CPU for the last time.
     let tid = match words[at - 1] {
         "-1" => words.iter().find_map(|w| w.strip_prefix("prev_pid="))?,

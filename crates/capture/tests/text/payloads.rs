@@ -355,6 +355,66 @@ fn hypercalls_and_confidential_guests() {
     ]);
 }
 
+/// Print formats of Linux 3.10 (`vec=`), 6.1 and 6.12, and `trace-cmd report -R`.
+#[test]
+fn interrupts() {
+    use vmtax_events::apicv::NAMED;
+    use vmtax_events::event::InterruptAt as At;
+    let raised = |at, number, source| Kind::Interrupt { at, number, source };
+    let inhibit = |set, reason, inhibits| Kind::ApicvInhibit { reason, set, inhibits };
+    check(&[
+        ("kvm_set_irq: gsi 0 level 1 source 2", NO_VCPU, raised(At::Gsi, 0, 2)),
+        ("kvm_set_irq: gsi=8 level=1 irq_source_id=0", NO_VCPU, raised(At::Gsi, 8, 0)),
+        ("kvm_pic_set_irq: chip 1 pin 0 (edge) (coalesced)", NO_VCPU, raised(At::Pic, 8, 0)),
+        ("kvm_pic_set_irq: chip=0 pin=4 elcr=0 imr=2 coalesced=0", NO_VCPU, raised(At::Pic, 4, 0)),
+        (
+            "kvm_ioapic_set_irq: pin 8 dst 1 vec=209 (Fixed|logical|edge)",
+            NO_VCPU,
+            raised(At::Ioapic, 8, 0),
+        ),
+        (
+            "kvm_ioapic_set_irq: pin 10 dst 1 vec 65 (LowPrio|logical|level) (coalesced)",
+            NO_VCPU,
+            raised(At::Ioapic, 10, 0),
+        ),
+        ("kvm_msi_set_irq: dst 1 vec 65 (Fixed|logical|edge|rh)", NO_VCPU, raised(At::Msi, 65, 0)),
+        ("kvm_msi_set_irq: address=0xfee01004 data=0x4041", NO_VCPU, raised(At::Msi, 0x41, 0)),
+        ("kvm_apic_accept_irq: apicid 0 vec 236 (Fixed|edge)", NO_VCPU, raised(At::Apic, 236, 0)),
+        ("kvm_apic_accept_irq: apicid=0 dm=0 tm=0 vec=236", NO_VCPU, raised(At::Apic, 236, 0)),
+        ("kvm_ack_irq: irqchip IOAPIC pin 10", NO_VCPU, raised(At::Acknowledged, 10, 0)),
+        ("kvm_ack_irq: irqchip PIC slave pin 0", NO_VCPU, raised(At::Acknowledged, 8, 0)),
+        ("kvm_ack_irq: irqchip=1 pin=0", NO_VCPU, raised(At::Acknowledged, 8, 0)),
+        ("kvm_apicv_inhibit_changed: set reason=2, inhibits=0x4", NO_VCPU, inhibit(true, 2, 4)),
+        (
+            "kvm_apicv_inhibit_changed: set reason=9, inhibits=0x202 HYPERV|PIT_REINJ",
+            NO_VCPU,
+            inhibit(true, 9 | NAMED, 0x202),
+        ),
+        (
+            "kvm_apicv_inhibit_changed: cleared reason=2, inhibits=0x0",
+            NO_VCPU,
+            inhibit(false, 2, 0),
+        ),
+        ("kvm_apicv_inhibit_changed: reason=1 set=1 inhibits=0x2", NO_VCPU, inhibit(true, 1, 2)),
+    ]);
+    // A line that falls, a pin that is masked, a route without a vector, a message without one.
+    for text in [
+        "kvm_set_irq: gsi 0 level 0 source 2",
+        "kvm_pic_set_irq: chip 0 pin 1 (edge|masked)",
+        "kvm_ioapic_set_irq: pin 2 dst 0 vec=0 (Fixed|physical|edge|masked)",
+        "kvm_msi_set_irq: dst 0 vec 0 (Fixed|physical|edge)",
+        "kvm_apic_accept_irq: apicid 1 vec 240 (SIPI|edge)",
+    ] {
+        let (event, payload) = text.split_once(": ").unwrap();
+        let (kept, imported) = import(
+            perf,
+            &format!("  vhost-12    12 [003]     7.000001:      kvm:{event}: {payload}\n"),
+        );
+        assert_eq!(kept.events, [], "{text}");
+        assert!(imported.losses.is_empty(), "{text} {:?}", imported.losses);
+    }
+}
+
 #[test]
 fn nesting() {
     check(&[

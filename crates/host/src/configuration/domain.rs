@@ -171,6 +171,14 @@ impl Domain {
             "domain" => self.has.domain = Some(of("type")),
             "type" if self.is_in("os") => self.has.arch = Some(of("arch")),
             "hyperv" => self.has.hyperv = true,
+            "timer" if of("name") == "rtc" => {
+                if of("track") == "guest" {
+                    self.option("-rtc", "clock=vm");
+                }
+                if of("tickpolicy") == "catchup" {
+                    self.option("-rtc", "driftfix=slew");
+                }
+            }
             "timer" => self.timer(&of("name"), &of("present"), &of("tickpolicy")),
             "clock" => {
                 self.has.clock = true;

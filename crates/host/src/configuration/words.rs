@@ -6,17 +6,26 @@ const OPTIONS: [&str; 8] =
 
 use vmtax_events::setting::PART;
 
+/// Prompts of a shell.
+const PROMPT: [char; 2] = ['$', '#'];
+
 /// The words of the first command line of QEMU in a text.
 pub(super) fn command(text: &str) -> Option<Vec<String>> {
     let all = split(text);
     let is_qemu = |word: &String| {
         let name = word.rsplit('/').next().unwrap_or_default();
-        name.starts_with("qemu-system") || matches!(name, "qemu-kvm" | "kvm") || is_variable(name)
+        // A prompt may touch it.
+        name.trim_start_matches(PROMPT).starts_with("qemu-system")
+            || matches!(name, "qemu-kvm" | "kvm")
+            || is_variable(name)
     };
     let is_option = |word: &String| OPTIONS.contains(&word.replacen("--", "-", 1).as_str());
     let words: Vec<String> = match all.iter().position(is_qemu) {
         Some(at) => {
-            let program = if is_variable(&all[at]) { "qemu-system-x86_64" } else { &all[at] };
+            let program = match is_variable(&all[at]) {
+                true => "qemu-system-x86_64",
+                false => all[at].trim_start_matches(PROMPT),
+            };
             std::iter::once(program)
                 .chain(all[at + 1..].iter().map(String::as_str))
                 .map(str::to_owned)
@@ -88,6 +97,10 @@ mod tests {
             (
                 "-drive file=a.vmdk,format=vmdk -device x\n",
                 Some("qemu-system|-drive|file=a.vmdk,format=vmdk|-device|x"),
+            ),
+            (
+                "$qemu-system-x86_64 -m 2G -enable-kvm\n",
+                Some("qemu-system-x86_64|-m|2G|-enable-kvm"),
             ),
             ("qemu-system-x86_64 --version\n", None),
             ("kvm is slow: use qemu\n", None),

@@ -117,7 +117,10 @@ pub(crate) fn words_of(sentence: &str) -> usize {
 /// What a finding means, without what follows from it.
 fn gist(found: &Found) -> String {
     let means = finding(found).means;
-    let end = [", ", ": ", "; ", " ("].iter().filter_map(|end| means.find(end)).min();
+    // What follows an "or" belongs to what is before it.
+    let goes_on = |at: usize| means[at..].starts_with(", or ");
+    let ends = [", ", ": ", "; ", " ("].into_iter().flat_map(|end| means.match_indices(end));
+    let end = ends.map(|(at, _)| at).filter(|at| !goes_on(*at)).min();
     means[..end.unwrap_or(means.len())].to_owned()
 }
 
@@ -238,6 +241,9 @@ pub(crate) fn says(says: &Says) -> String {
             let base = base.map(|base| format!(", in the base {}", percent(base)));
             let base = base.unwrap_or_default();
             format!("{} of its samples are on the way into the guest and out{base}", percent(*here))
+        }
+        Says::Observed(observed) => {
+            format!("{}: no cost of a VM that is known", evidence::observed(*observed))
         }
         Says::NoInstructions => "no function of it was examined".to_owned(),
         Says::OnMemory { base: None, .. } => {

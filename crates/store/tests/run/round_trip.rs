@@ -247,7 +247,7 @@ fn empty_tallies_and_runs_without_rows() {
 fn events_of_every_kind() {
     let kinds = samples::every_kind();
     let variants: HashSet<_> = kinds.iter().map(mem::discriminant).collect();
-    assert_eq!(variants.len(), 28, "samples::every_kind misses a variant");
+    assert_eq!(variants.len(), 30, "samples::every_kind misses a variant");
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
     let mut writer = Writer::create(&folder, &options()).unwrap();
@@ -287,7 +287,8 @@ fn stored_words_do_not_change() {
     let expected = "none msr-read msr-write port-in port-out mmio-read mmio-write page-fault \
                     hypercall hyperv-hypercall xen-hypercall cpuid cr-read cr-write apic-read \
                     apic-write ghcb ghcb-msr tdvmcall vmcs-field overflow halt memory-fault to-private to-shared pre-fault \
-                    mapped-fault mapped-fetch interrupt sysreg-read sysreg-write smccc wait";
+                    mapped-fault mapped-fetch interrupt sysreg-read sysreg-write smccc wait gsi pic-pin ioapic-pin \
+                    msi-vector apic-vector acked-pin apicv-inhibit apicv-change";
     assert_eq!(kinds.join(" "), expected);
 }
 

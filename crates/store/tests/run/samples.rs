@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use vmtax_events::event::{HypercallInterface, MmioAccess};
+use vmtax_events::event::{HypercallInterface, InterruptAt, MmioAccess};
 use vmtax_events::{
     AccessKey, AccessRow, Better, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level,
     Losses, NO_VCPU, Outcome, PreemptedRow, Reason, Recording, Sample, Tally, TimeRow,
@@ -140,6 +140,16 @@ pub(crate) fn every_kind() -> Vec<Kind> {
             kinds.push(Kind::NestedExit { reason });
             kinds.push(Kind::NestedInject { reason });
         }
+        for at in [
+            InterruptAt::Gsi,
+            InterruptAt::Pic,
+            InterruptAt::Ioapic,
+            InterruptAt::Msi,
+            InterruptAt::Apic,
+            InterruptAt::Acknowledged,
+        ] {
+            kinds.push(Kind::Interrupt { at, number: n32, source: !n32 });
+        }
         for access in [MmioAccess::UnsatisfiedRead, MmioAccess::Read, MmioAccess::Write] {
             kinds.push(Kind::Mmio { access, len: n32, gpa: n });
         }
@@ -173,6 +183,7 @@ pub(crate) fn every_kind() -> Vec<Kind> {
             Kind::Wakeup { ns: n, polled: write },
             Kind::Switch { next_tid: n32, preempted: write },
             Kind::Lost { count: n },
+            Kind::ApicvInhibit { reason: n32, set: write, inhibits: n },
         ]);
     }
     kinds

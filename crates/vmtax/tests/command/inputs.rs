@@ -60,6 +60,50 @@ fn through_pipe(file: &Path, folder: &Path) -> Vec<u8> {
     output.stdout
 }
 
+/// A profile, counters, what a tool shows, and a VM's configuration.
+#[test]
+fn texts_without_exits_come_from_standard_input_and_pipes() {
+    let folder = tempfile::tempdir().unwrap();
+    let texts = [
+        ("explain", "kvm_exit 2000 10\nkvm_entry 2000 10\nkvm_pio 1500 8\n"),
+        (
+            "explain",
+            "# Overhead  Command  Shared Object  Symbol\n  60.00%  x  [kernel]  [k] acpi_pm_read\n",
+        ),
+        ("explain", "%Cpu(s):  1.0 us,  0.3 sy, 58.5 id,  0.0 wa,  0.0 hi,  0.0 si, 40.2 st\n"),
+        ("doctor", "qemu-system-x86_64 -m 2G -cpu host -machine q35,accel=tcg\n"),
+    ];
+    for (program, text) in texts {
+        std::fs::write(folder.path().join("file"), text).unwrap();
+        let verdict = |output: &[u8]| {
+            let document = parse(output);
+            (document["verdict"].clone(), document["findings"][0]["verdict"].clone())
+        };
+        let words = format!("{program} file --format json");
+        let expected = verdict(&succeed(&mut Program::new().command(folder.path(), &words)));
+        let named = folder.path().join("fifo");
+        if !named.exists() {
+            assert!(Command::new("mkfifo").arg(&named).status().unwrap().success());
+        }
+        for input in ["-", "fifo"] {
+            let mut command =
+                Program::new().command(folder.path(), &format!("{program} {input} --format json"));
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let mut standard = child.stdin.take().unwrap();
+            if input == "-" {
+                standard.write_all(text.as_bytes()).unwrap();
+            } else {
+                std::fs::write(&named, text).unwrap();
+            }
+            drop(standard);
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            assert_eq!(verdict(&output.stdout), expected, "{program} {input}: {text}");
+        }
+    }
+}
+
 #[test]
 fn standard_input_can_be_imported() {
     for (capture, input) in [("amd-nested", "v7.trace.dat"), ("amd-pipe", "pipe.perf.data.zst")] {

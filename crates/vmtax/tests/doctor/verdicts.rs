@@ -36,11 +36,13 @@ fn good_systems_have_nothing_to_change() {
         ("host-pages", U),
         ("hpet", N),
         ("hv-enlightenments", N),
+        ("hv-frequencies", N),
         ("kernel", N),
         ("mbec", N),
         ("mediated-pmu", N),
         ("pv-ipi", N),
         ("private-pages", N),
+        ("rtc-catch-up", N),
         ("snp-firmware", N),
         ("tdx-module", N),
         ("thp-shmem", N),
@@ -55,12 +57,14 @@ fn good_systems_have_nothing_to_change() {
         ("host-pages", U),
         ("hpet", N),
         ("hv-enlightenments", N),
+        ("hv-frequencies", N),
         ("ipiv", N),
         ("kernel", N),
         ("mbec", N),
         ("mediated-pmu", N),
         ("preemption-timer", N),
         ("private-pages", N),
+        ("rtc-catch-up", N),
         ("shadow-vmcs", N),
         ("snp-firmware", N),
         ("tdx-module", N),
@@ -431,6 +435,7 @@ fn windows_guests_and_device_models() {
     const APICV: &str = "qemu-system-x86_64 -cpu host,-md-clear,hv_vpindex,hv_time,hv_synic,hv_stimer,hv-apicv,hv-tlbflush,hv-ipi";
     const NO_IPIS: &str =
         "qemu-system-x86_64 -cpu host,hv_vpindex,hv_time,hv_synic,hv_stimer,hv-apicv";
+    const OLD: &str = "qemu-system-x86_64 -name win2008r2 -cpu host,hv_time -drive file=OVMF.fd,if=pflash,format=raw";
     const MITIGATED: &str =
         "vendor_id\t: GenuineIntel\nflags\t\t: fpu vmx md_clear\nvmx flags\t: vnmi apicv\n";
     check(
@@ -454,6 +459,29 @@ fn windows_guests_and_device_models() {
                 U,
             ),
             ("hv-enlightenments", I, &[("vm cmdline", "cloud-hypervisor --cpus boot=2")], U),
+            ("hv-frequencies", I, &[("vm cmdline", APICV)], U),
+            ("hv-frequencies", I, &[("vm cmdline", OLD)], N),
+            ("hv-enlightenments", I, &[("vm cmdline", OLD)], C),
+            (
+                "rtc-catch-up",
+                I,
+                &[("vm cmdline", "qemu-system-x86_64 -rtc base=utc,driftfix=slew")],
+                U,
+            ),
+            (
+                "rtc-catch-up",
+                I,
+                &[("vm cmdline", "qemu-system-x86_64 -rtc base=localtime,clock=vm")],
+                N,
+            ),
+            (
+                "hv-frequencies",
+                I,
+                &[("vm cmdline", "qemu-system-x86_64 -cpu host,hv_relaxed,hv_frequencies=on")],
+                O,
+            ),
+            ("hv-frequencies", I, &[("vm cmdline", "cloud-hypervisor --cpus boot=2")], U),
+            ("hv-frequencies", I, &[("vm cmdline", "qemu-system-x86_64 -cpu host")], N),
             (
                 "hv-enlightenments",
                 I,

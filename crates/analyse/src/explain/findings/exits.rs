@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use vmtax_events::apicv::ApicvInhibit;
 use vmtax_events::tdx::{self, Reporting};
 use vmtax_events::{Cause, Detail, DetailKind, Device, ExitKey, Isa, Reason, Tally, apic};
 
 use super::super::certainty::Certainty;
 use super::super::finding::{Evidence, Finding, Found, Most};
+use super::super::interrupts::{
+    inhibits, lines_are_a_timers, of_inhibits, of_line_timer, wakers, wakes,
+};
 use super::super::mapping;
 use super::super::subject::{Subject, register_in_memory};
 use super::super::sums::{
@@ -56,6 +60,7 @@ pub(in crate::explain) fn of_exits(
         finding.evidence.extend(details(sum, sums.timed));
         if subject == Subject::Halts {
             finding.evidence.extend(at_once.clone());
+            finding.evidence.extend(wakers(ledger, sums));
         }
         let remedies = fitting(ledger, context, subject, sum, sums, &mut finding.evidence);
         finding.advise(&remedies, context);
@@ -65,7 +70,10 @@ pub(in crate::explain) fn of_exits(
         found.push(finding);
     }
     found.extend(xapic(ledger, context));
-    found.extend(periodic(ledger, sums));
+    // What a recording shows needs no guess.
+    let timer = of_line_timer(ledger, sums, context);
+    found.extend(timer.or_else(|| periodic(ledger, sums)));
+    found.extend(of_inhibits(ledger, sums, context));
     found.extend(slow(sums));
     found
 }
@@ -90,6 +98,7 @@ fn periodic(ledger: &Ledger, sums: &Sums) -> Option<Finding> {
     };
     let mut finding = Finding::new(found, Certainty::Possible);
     finding.evidence.push(Evidence::PeriodicWakeUps(rate, armed));
+    finding.evidence.extend(wakers(ledger, sums));
     finding.weight = 0.001;
     Some(finding)
 }
@@ -201,6 +210,11 @@ fn fitting(
         Subject::HostInterrupts | Subject::HostTick => {
             of_interrupts(ledger, context, (sum, sums), &mut ids, evidence)
         }
+        Subject::Halts if wakes(ledger, sums).is_some() => {
+            evidence.extend(wakes(ledger, sums).map(Evidence::TimerWakes));
+            ids.clear();
+        }
+        Subject::LevelInterrupts if lines_are_a_timers(ledger, sums) => ids.clear(),
         Subject::Halts => match short_halts(ledger) {
             Some((short, all)) if sums.timed && is_most(short, all) => {
                 let polling = polling_ns(ledger) as f64 / sums.wall_ns.max(1) as f64;
@@ -267,6 +281,10 @@ fn fitting(
             ids.extend([RemedyId::HvEvmcs, RemedyId::NestedMbec])
         }
         _ => {}
+    }
+    // To switch on what something else inhibits changes nothing.
+    if inhibits(ledger).iter().any(|(_, one)| *one != Some(ApicvInhibit::Disabled)) {
+        ids.retain(|id| !matches!(id, RemedyId::Apicv | RemedyId::Avic | RemedyId::Ipiv));
     }
     if sum.count < FEW && !ids.is_empty() {
         evidence.push(Evidence::TooFewExits(sum.count));

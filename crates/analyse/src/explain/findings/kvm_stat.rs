@@ -23,7 +23,9 @@ impl Counts<'_> {
     /// The first of these that was counted.
     fn of(&self, names: &[&'static str]) -> Option<(&'static str, f64)> {
         names.iter().find_map(|wanted| {
-            let stat = self.0.stats.iter().find(|stat| stat.name == *wanted)?;
+            // perf stat puts the system before a tracepoint's name.
+            let is_it = |name: &str| name.strip_prefix("kvm:").unwrap_or(name) == *wanted;
+            let stat = self.0.stats.iter().find(|stat| is_it(&stat.name))?;
             Some((*wanted, stat.value))
         })
     }

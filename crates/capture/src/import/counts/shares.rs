@@ -53,7 +53,7 @@ fn row(line: &str, reasons: &mut Reasons) -> Option<(f64, Option<u64>, What)> {
         TEXTS.iter().filter_map(|(start, event)| Some((rest.find(start)?, *event))).min()?;
     let count = rest.get(..at)?.split_whitespace().next().and_then(|word| word.parse().ok());
     let text = rest.get(at..)?.as_bytes();
-    let kind = table::read(table::find(event.as_bytes())?, text, reasons)?.kind;
+    let kind = table::read(table::find(event.as_bytes())?, text, reasons)?.kind?;
     (0.0..=100.0).contains(&share).then_some((share, count, what(kind)?))
 }
 

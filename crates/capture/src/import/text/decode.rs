@@ -210,7 +210,7 @@ impl Decoder<'_> {
                 return Err(architecture::refuse(name, offset));
             }
         }
-        Ok(read.map(|read| (read.vcpu, read.kind)))
+        Ok(read.and_then(|read| Some((read.vcpu, read.kind?))))
     }
 
     fn event(&mut self, line: &Line<'_>, kind: Option<(u32, Kind)>, time_ns: u64, digits: usize) {

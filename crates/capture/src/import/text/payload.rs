@@ -11,7 +11,7 @@
 
 pub(crate) mod arm;
 
-use vmtax_events::{Isa, NO_VCPU, Reason, apic, tdx, userspace, vmx};
+use vmtax_events::{Isa, NO_VCPU, Reason, apic, apicv, tdx, userspace, vmx};
 
 use super::reason::{Reasons, vmx_flag};
 use super::words::{
@@ -349,6 +349,72 @@ pub(crate) fn set_attributes(payload: Payload<'_>, _: &mut Reasons) -> Option<Sa
     let end = words.next()?;
     let attributes = words.next()?.strip_prefix(b"[")?.strip_suffix(b"]")?;
     Some(Said::new(NO_VCPU, [hex(start)?, hex(end)?, hex(attributes)?]))
+}
+
+/// `gsi 8 level 1 source 0`.
+pub(crate) fn set_irq(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let value = |label: &[u8]| decimal(payload.after(label)?);
+    // A level is a truth value, and prints as any number.
+    let level = payload.after(b"level")?;
+    let level = u64::from(level != b"0");
+    Some(Said::new(NO_VCPU, [value(b"gsi")?, level, value(b"source").unwrap_or(0)]))
+}
+
+/// `chip 1 pin 0 (edge|masked) (coalesced)`.
+pub(crate) fn pic_set_irq(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (chip, pin) = (decimal(payload.after(b"chip")?)?, decimal(payload.after(b"pin")?)?);
+    let mask = if is_masked(payload) { 1 << (pin & 7) } else { 0 };
+    Some(Said::new(NO_VCPU, [chip.min(1), pin & 7, mask]))
+}
+
+/// `pin 8 dst 1 vec=209 (Fixed|logical|edge)`: of the entry the vector and the mask.
+pub(crate) fn ioapic_set_irq(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let pin = u64::from(decimal_u32(payload.after(b"pin")?)?);
+    Some(Said::new(NO_VCPU, [u64::from(is_masked(payload)) << 16, pin]))
+}
+
+fn is_masked(payload: Payload<'_>) -> bool {
+    find(payload.text, b"masked").is_some()
+}
+
+/// `dst 1 vec 65 (Fixed|logical|edge)`: Linux before 3.0 printed the vector in hexadecimal.
+pub(crate) fn msi_set_irq(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    Some(Said::new(NO_VCPU, [decimal(payload.after(b"vec")?)?]))
+}
+
+/// `apicid 0 vec 236 (Fixed|edge)`.
+pub(crate) fn apic_accept_irq(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (_, mode) = split_once(payload.text, b"(")?;
+    let (mode, _) = split_once(mode, b"|")?;
+    let modes: [&[u8]; 8] =
+        [b"Fixed", b"LowPrio", b"SMI", b"Res3", b"NMI", b"INIT", b"SIPI", b"ExtINT"];
+    let mode = modes.iter().position(|name| *name == mode)? as u64;
+    Some(Said::new(NO_VCPU, [decimal(payload.after(b"vec")?)? & 0xff, mode << 8]))
+}
+
+/// `irqchip PIC slave pin 0`.
+pub(crate) fn ack_irq(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let (_, chip) = split_once(payload.text, b"irqchip ")?;
+    let chip = [(&b"PIC master"[..], 0), (b"PIC slave", 1), (b"IOAPIC", 2)]
+        .iter()
+        .find(|(name, _)| chip.starts_with(name))
+        .map(|(_, number)| *number)?;
+    Some(Said::new(NO_VCPU, [chip, u64::from(decimal_u32(payload.after(b"pin")?)?)]))
+}
+
+/// `set reason=9, inhibits=0x200 PIT_REINJ`.
+pub(crate) fn apicv_inhibit_changed(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+    let set = match payload.words().next()? {
+        b"set" => 1,
+        b"cleared" => 0,
+        _ => return None,
+    };
+    let reason = payload.field("reason")?;
+    let reason = decimal_u32(reason.strip_suffix(b",").unwrap_or(reason))?;
+    let inhibits = payload.field("inhibits").map_or(Some(0), hex)?;
+    let named = payload.words().last()?.first()?.is_ascii_uppercase();
+    let reason = if named { reason | apicv::NAMED } else { reason };
+    Some(Said::new(NO_VCPU, [reason.into(), set, inhibits]))
 }
 
 pub(crate) fn userspace_exit(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {

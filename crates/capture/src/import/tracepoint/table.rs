@@ -7,7 +7,7 @@
 //! read is a loss.
 
 use vmtax_events::arm::{self, registers};
-use vmtax_events::event::{HypercallInterface, MmioAccess};
+use vmtax_events::event::{HypercallInterface, InterruptAt, MmioAccess};
 use vmtax_events::{Isa, Kind, NO_VCPU, Reason};
 
 use crate::import::text::payload::{self, MAX_FIELDS, Payload, Reader, Said, Values};
@@ -32,6 +32,8 @@ pub(crate) struct Tracepoint {
     is_decimal: fn(Payload<'_>) -> bool,
     /// Its printed form is one of `key=value` that has to be read with care.
     prints_fields: bool,
+    /// Some of its records are no events.
+    selects: bool,
 }
 
 /// A field: its names, the newest first, its width, and the base in which the kernel prints it.
@@ -140,9 +142,8 @@ pub(crate) fn reason(isa: u64, code: u64) -> Reason {
 impl Tracepoint {
     const fn new(name: &'static str, printed: Reader, make: Make) -> Tracepoint {
         let is_decimal = |_: Payload<'_>| false;
-        let (required, optional, rip, prints_fields): (&[Field], &[Field], _, _) =
-            (&[], &[], None, false);
-        let elsewhere = None;
+        let (required, optional): (&[Field], &[Field]) = (&[], &[]);
+        let (rip, prints_fields, selects, elsewhere) = (None, false, false, None);
         Tracepoint {
             name,
             required,
@@ -153,6 +154,7 @@ impl Tracepoint {
             rip,
             is_decimal,
             prints_fields,
+            selects,
         }
     }
 
@@ -176,6 +178,10 @@ impl Tracepoint {
         Tracepoint { prints_fields: true, ..self }
     }
 
+    const fn selects(self) -> Tracepoint {
+        Tracepoint { selects: true, ..self }
+    }
+
     const fn decimal_if(self, is_decimal: fn(Payload<'_>) -> bool) -> Tracepoint {
         Tracepoint { is_decimal, ..self }
     }
@@ -197,11 +203,11 @@ impl Tracepoint {
         } else {
             (self.printed)(payload, reasons)?
         };
-        let kind = self.make.kind(&said.values)?;
-        if let (Make::Trap, Kind::Exit { reason, .. }) = (self.make, kind) {
+        let kind = self.make.kind(&said.values);
+        if let (Make::Trap, Some(Kind::Exit { reason, .. })) = (self.make, kind) {
             reasons.given(reason);
         }
-        Some(Text { vcpu: said.vcpu, kind, rip: said.rip })
+        (kind.is_some() || self.selects).then_some(Text { vcpu: said.vcpu, kind, rip: said.rip })
     }
 
     /// The values of a text of the form `key=value`.
@@ -508,10 +514,91 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
     // The vCPU of a thread.
     Tracepoint::new("kvm_get_timer_map", payload::arm::timer_map, Make::Each(|_| Some(Kind::Runs)))
         .needs(&[VCPU]),
+    // Interrupts on their way to the guest (include/trace/events/kvm.h, arch/x86/kvm/trace.h). Lines that fall are no interrupts.
+    Tracepoint::new(
+        "kvm_set_irq",
+        payload::set_irq,
+        Make::Each(|v| (v[1] != 0).then(|| interrupt(InterruptAt::Gsi, v[0], v[2]))),
+    )
+    .needs(&[decimal(32, &["gsi"]), decimal(32, &["level"])])
+    .may_have(&[decimal(32, &["irq_source_id"])])
+    .selects(),
+    Tracepoint::new(
+        "kvm_pic_set_irq",
+        payload::pic_set_irq,
+        Make::Each(|v| {
+            let is_masked = v[2] >> (v[1] & 7) & 1 != 0;
+            (!is_masked).then(|| interrupt(InterruptAt::Pic, v[0] * PINS_OF_8259 + v[1], 0))
+        }),
+    )
+    .needs(&[decimal(8, &["chip"]), decimal(8, &["pin"])])
+    .may_have(&[decimal(8, &["imr"])])
+    .selects(),
+    Tracepoint::new(
+        "kvm_ioapic_set_irq",
+        payload::ioapic_set_irq,
+        Make::Each(|v| (v[0] >> 16 & 1 == 0).then(|| interrupt(InterruptAt::Ioapic, v[1], 0))),
+    )
+    .needs(&[hex(64, &["e"]), decimal(32, &["pin"])])
+    .selects(),
+    // KVM also makes it while it looks through its routes: those that are not in use have no vector.
+    Tracepoint::new(
+        "kvm_msi_set_irq",
+        payload::msi_set_irq,
+        Make::Each(|v| {
+            let vector = v[0] & 0xff;
+            (vector >= FIRST_VECTOR).then(|| interrupt(InterruptAt::Msi, vector, 0))
+        }),
+    )
+    .needs(&[hex(64, &["data"])])
+    .selects(),
+    Tracepoint::new(
+        "kvm_apic_accept_irq",
+        payload::apic_accept_irq,
+        // An INIT, a start-up message or an NMI has no vector.
+        Make::Each(|v| {
+            let has_vector = matches!(v[1] >> 8 & 7, FIXED | LOWEST_PRIORITY);
+            has_vector.then(|| interrupt(InterruptAt::Apic, v[0], 0))
+        }),
+    )
+    .needs(&[decimal(8, &["vec"])])
+    .may_have(&[decimal(16, &["dm"])])
+    .selects(),
+    Tracepoint::new(
+        "kvm_ack_irq",
+        payload::ack_irq,
+        Make::Each(|v| {
+            let pin = if v[0] == SECOND_8259 { v[1] + PINS_OF_8259 } else { v[1] };
+            Some(interrupt(InterruptAt::Acknowledged, pin, 0))
+        }),
+    )
+    .needs(&[decimal(32, &["irqchip"]), decimal(32, &["pin"])]),
+    Tracepoint::new(
+        "kvm_apicv_inhibit_changed",
+        payload::apicv_inhibit_changed,
+        Make::Each(|v| {
+            Some(Kind::ApicvInhibit { reason: v[0] as u32, set: v[1] != 0, inhibits: v[2] })
+        }),
+    )
+    .needs(&[decimal(32, &["reason"]), decimal(8, &["set"])])
+    .may_have(&[hex(64, &["inhibits"])]),
 ];
 
+/// Pins of each of a PC's two interrupt controllers; the second one's number (include/uapi/asm/kvm.h, `KVM_IRQCHIP_PIC_SLAVE`).
+const PINS_OF_8259: u64 = 8;
+const SECOND_8259: u64 = 1;
+/// Vectors below are illegal (Intel SDM volume 3, "Valid interrupt vectors").
+const FIRST_VECTOR: u64 = 16;
+/// Delivery modes of interrupts with a vector (Intel SDM volume 3, "Interrupt command register").
+const FIXED: u64 = 0;
+const LOWEST_PRIORITY: u64 = 1;
+
+fn interrupt(at: InterruptAt, number: u64, source: u64) -> Kind {
+    Kind::Interrupt { at, number: number as u32, source: source as u32 }
+}
+
 /// How many they are: [`TRACEPOINTS`] has a constant length.
-pub(crate) const COUNT: usize = 38;
+pub(crate) const COUNT: usize = 45;
 
 /// No encoding has more than 32 bits; a guest that names such a field gets an error.
 fn vmcs_field(write: bool, field: u64) -> Option<Kind> {
@@ -533,7 +620,8 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 pub(crate) struct Text {
     /// The vCPU, or [`NO_VCPU`].
     pub(crate) vcpu: u32,
-    pub(crate) kind: Kind,
+    /// `None`: this one is no event.
+    pub(crate) kind: Option<Kind>,
     /// The guest's instruction pointer, of entries and exits.
     pub(crate) rip: Option<u64>,
 }

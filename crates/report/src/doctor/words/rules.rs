@@ -169,7 +169,7 @@ pub fn rule(rule: RuleId) -> Words {
         },
         RuleId::Windows => Words {
             title: "Windows guests: Hyper-V's enlightenments, the processor model",
-            wanted: "hv-time, hv-vpindex, hv-synic, hv-stimer; hv-apicv beside APICv or AVIC; hv-tlbflush and hv-ipi with several vCPUs",
+            wanted: "hv-time, hv-vpindex, hv-synic, hv-stimer; hv-apicv beside APICv or AVIC; hv-tlbflush and hv-ipi with several vCPUs; hv-frequencies",
             why: "with hv-stimer and hv-synic I/O exits of a Windows guest fell by 90.7 %",
             source: Some(WINDOWS),
         },

@@ -2,6 +2,8 @@
 
 use vmtax_analyse::explain::{Access, Evidence, Most, PerWork, Share};
 use vmtax_analyse::timeline::Kind;
+use vmtax_events::apicv::ApicvInhibit;
+use vmtax_events::observed::Observed;
 use vmtax_events::{Detail, DetailKind, Device, Isa, Reason};
 
 use super::phrases::{part, reasons};
@@ -187,6 +189,28 @@ pub(crate) fn evidence(line: &Evidence) -> String {
             whole(*rate),
             whole(*arms)
         ),
+        Evidence::Wakers(most) => {
+            let each = |(detail, rate): &(Detail, f64)| {
+                format!("{} {} times a second", names::detail(*detail), whole(*rate))
+            };
+            let named: Vec<String> = most.named.iter().map(each).collect();
+            let more = if most.more > 0 { format!(" and {} more", most.more) } else { String::new() };
+            format!("interrupts of the guest: {}{more}", named.join(", "))
+        }
+        Evidence::Observed(what) => observed(*what),
+        Evidence::HaltsEnd(rate) => format!("{} halts end a second", whole(*rate)),
+        Evidence::TimerWakes(timer) => format!(
+            "the {timer} ends as many halts as there are: to poll for them would not end them earlier"
+        ),
+        Evidence::Inhibits(all) => {
+            let each = |(number, inhibit): &(u64, Option<ApicvInhibit>)| {
+                let number = number & u64::from(u16::MAX);
+                let name = inhibit.map_or("which depends on the kernel", ApicvInhibit::name);
+                format!("reason {number} ({name})")
+            };
+            let all: Vec<String> = all.iter().map(each).collect();
+            format!("kvm_apicv_inhibit_changed at the end: {}", all.join(", "))
+        }
         Evidence::CausesCompared { causes, here, base, verdict } => {
             let causes: Vec<&str> = causes.iter().map(|cause| cause.name()).collect();
             format!(
@@ -268,6 +292,41 @@ fn exits(
             duration(all_ns as f64)
         ),
         (None, None) => format!("{count} of {total} exits ({names})"),
+    }
+}
+
+/// What a tool shows.
+pub(crate) fn observed(observed: Observed) -> String {
+    match observed {
+        Observed::Steal(share) => {
+            format!("{} of the guest's processor time is stolen", percent(share))
+        }
+        Observed::Throttled { throttled, periods } => format!(
+            "the quota was used up in {} of {} periods",
+            numbers::count(throttled),
+            numbers::count(periods)
+        ),
+        Observed::Clock(clock) => format!("the clock is {clock}"),
+        Observed::Thread(thread, share) => {
+            format!("the thread {thread} takes {} of a processor", percent(share))
+        }
+        Observed::Swapping { out, back } => {
+            format!("{} KiB a second go to swap, {} come back", whole(out), whole(back))
+        }
+        Observed::Line { rtc, count, all } => format!(
+            "{} of {} interrupts are on line {}",
+            numbers::count(count),
+            numbers::count(all),
+            if rtc { 8 } else { 0 }
+        ),
+        Observed::NoKvm => "a log says that KVM cannot be used".to_owned(),
+        Observed::StealCounter => {
+            "more time is stolen than all other counters of /proc/stat hold, a hundred times over"
+                .to_owned()
+        }
+        Observed::Timed(function, ns) => format!("{function} takes {}", duration(ns as f64)),
+        Observed::Mitigation(mitigation) => format!("at work: {mitigation}"),
+        Observed::Message(message) => format!("a message of the log: {message}"),
     }
 }
 

@@ -1,6 +1,8 @@
 //! What a finding means, what would disprove it, and what to record next.
 
-use vmtax_analyse::explain::{Found, Holder, Subject};
+use vmtax_analyse::explain::{Found, Holder, LineTimer, Subject};
+use vmtax_events::apicv::ApicvInhibit;
+use vmtax_events::observed::{Message, TimedFunction};
 
 use super::phrases::{REPETITIONS_OF_EACH, SMALL_PAGES, reasons};
 
@@ -334,6 +336,15 @@ pub(crate) fn finding(found: &Found) -> Words {
             "its command line has neither nohz=off nor highres=off: then a program sleeps at that rate",
             "the guest's command line; `perf record -e timer:hrtimer_start` in it",
         ),
+        Found::LineTimer(timer) => line_timer(*timer),
+        Found::ApicvInhibited(inhibit) => Words {
+            means: match inhibit {
+                Some(inhibit) => format!("KVM keeps APICv or AVIC off: {}", inhibited(*inhibit)),
+                None => "KVM keeps APICv or AVIC off; what the number of the reason means depends on the kernel".to_owned(),
+            },
+            disproof: "kvm:kvm_apicv_inhibit_changed clears the last reason later",
+            next: "`enum kvm_apicv_inhibit` in arch/x86/include/asm/kvm_host.h of the host's kernel",
+        },
         Found::SlowRegisters => words(
             "the VMM takes long for a register access, far longer than for others",
             "it takes as long with another VMM, or other registers of the device do too",
@@ -344,6 +355,28 @@ pub(crate) fn finding(found: &Found) -> Words {
             "compact_stall in the host's /proc/vmstat stands still",
             "compact_* and thp_fault_* in the host's /proc/vmstat while it is slow; /sys/kernel/mm/transparent_hugepage/defrag",
         ),
+        Found::Reclaim => words(
+            "memory is short: pages go to swap and come back, and who touches them waits",
+            "si and so of `vmstat 1` stay 0 while it is slow",
+            "`vmstat 1` on the host and in the guest; VmSwap in /proc/PID/status of the VMM; how much memory all VMs have together",
+        ),
+        Found::NoKvm => words(
+            "KVM does not run the guest: QEMU translates each instruction, which is many times slower",
+            "`info kvm` in QEMU's monitor says that KVM is enabled",
+            "/dev/kvm; vmx or svm in /proc/cpuinfo; virtualization in the firmware's setup; nested in the parameters of the outer host's module",
+        ),
+        Found::StealCounter => words(
+            "the guest's counter of stolen time is wrong: it holds more than the guest has run; nothing is stolen by that",
+            "the counter grows no faster than the clock",
+            "whether the VM was migrated: kernels before \"KVM: x86: move steal time initialization to vcpu entry time\" (Linux 4.4) let it overflow then; -cpu ...,-kvm-steal-time hides it",
+        ),
+        Found::SlowFunction(function) => slow_function(*function),
+        Found::Mitigations => words(
+            "entries and exits are dear: mitigations of the host's processor run at each of them",
+            "the same with mitigations=off on the host's command line, for a trial, is as slow",
+            "`perf kvm stat record -a`: exits times their cost; a newer processor needs fewer mitigations, and mitigations=off suits only hosts whose guests are all trusted",
+        ),
+        Found::Message(one) => message(*one),
         Found::PageMerging => words(
             "the host's ksmd compares pages, to merge equal ones",
             "/sys/kernel/mm/ksm/run is 0",
@@ -420,6 +453,9 @@ fn contention(holder: Holder) -> Words {
         Holder::OwnVcpus => {
             "vCPUs of the VM share processors and wait for each other: not a cost of exits"
         }
+        Holder::Host => {
+            "the host gives the guest's processors to others, as its steal shows: not a cost of exits"
+        }
         Holder::Threads | Holder::Unknown => {
             "vCPUs wait for a processor that other threads occupy: not a cost of exits"
         }
@@ -428,6 +464,9 @@ fn contention(holder: Holder) -> Words {
         Holder::Quota => {
             "nr_throttled and throttled_usec in cpu.stat of the VM's cgroup and of those above it"
         }
+        Holder::Host => {
+            "on the host: `perf record -a -e 'kvm:*' -e sched:sched_switch`, which names who runs; `vmtax doctor` shows how VMs share processors"
+        }
         Holder::Unknown => {
             "sched:sched_switch of all processors (perf record -a), which names the running threads"
         }
@@ -435,4 +474,111 @@ fn contention(holder: Holder) -> Words {
     };
     let disproof = "the vCPU threads' nonvoluntary_ctxt_switches stand still";
     Words { means: means.to_owned(), disproof, next }
+}
+
+/// A timer on a line of the PC.
+fn line_timer(timer: LineTimer) -> Words {
+    let (means, next) = match timer {
+        LineTimer::Pit => (
+            "KVM's PIT interrupts the guest in periodic mode: nobody stopped it, or the guest has no better timer",
+            "the guest's /proc/interrupts (line 0) and current_clockevent of /sys/devices/system/clockevents; a VMM without a PIT: QEMU's -machine pit=off",
+        ),
+        LineTimer::PitOrHpet => (
+            "the line of the PIT interrupts the guest by itself; the HPET can take it over",
+            "who raises gsi 0: a thread kvm-pit/PID is the PIT; the guest's /proc/interrupts and /sys/devices/system/clockevents",
+        ),
+        LineTimer::Rtc => (
+            "the real-time clock interrupts the guest periodically; in legacy mode the HPET takes over its line",
+            "who set it: `fuser /dev/rtc0` in a Linux guest; Windows does it itself if it lacks Hyper-V's timers",
+        ),
+    };
+    Words {
+        means: means.to_owned(),
+        disproof: "kvm:kvm_set_irq shows no interrupts at that rate on the line",
+        next,
+    }
+}
+
+/// What a reason of KVM's to inhibit APICv means.
+fn inhibited(inhibit: ApicvInhibit) -> &'static str {
+    match inhibit {
+        ApicvInhibit::Disabled => "the module's parameter is off, or the processor lacks it",
+        ApicvInhibit::Hyperv => "the guest uses AutoEOI of Hyper-V's SynIC",
+        ApicvInhibit::Absent => "the VMM emulates the APIC (kernel-irqchip)",
+        ApicvInhibit::BlockIrq => "a debugger of the VMM blocks interrupts",
+        ApicvInhibit::PhysicalIdAliased => "vCPUs share an APIC id",
+        ApicvInhibit::ApicIdModified => "the guest changed an APIC id",
+        ApicvInhibit::ApicBaseModified => "the guest moved its APIC's page",
+        ApicvInhibit::Nested => "the vCPU runs a nested guest",
+        ApicvInhibit::IrqWindow => "KVM waits until the guest takes an interrupt",
+        ApicvInhibit::PitReinject => "the PIT reinjects ticks that were lost",
+        ApicvInhibit::X2apic => "the guest has x2APIC",
+        ApicvInhibit::Sev => "the guest's memory is encrypted",
+        ApicvInhibit::LogicalIdAliased => "vCPUs share a logical APIC id",
+        ApicvInhibit::PhysicalIdTooBig => "a vCPU's APIC id is larger than AVIC has",
+    }
+}
+
+/// A function of the host's kernel that takes long.
+fn slow_function(function: TimedFunction) -> Words {
+    let (means, next) = match function {
+        TimedFunction::NumaBalancing => (
+            "NUMA balancing unmaps the VM's memory to see who uses it, and vCPUs that fault meanwhile wait",
+            "the same with kernel.numa_balancing=0; Linux 6.9 retries such faults without the lock",
+        ),
+        TimedFunction::IrqBypass => (
+            "each irqfd of a VM walks one list of all VMs' interrupts under one lock: starts take longer the more VMs run",
+            "Linux 6.17, which has an xarray there; no setting shortens the list",
+        ),
+        TimedFunction::WorkerThread | TimedFunction::CreateVm => (
+            "KVM_CREATE_VM waits: the thread that KVM starts for each VM joins the VMM's cgroup",
+            "`vmtax doctor` on the host (cgroup-moves); cgroup v1 in place of v2; kvm.nx_huge_pages=never where the processor is not affected",
+        ),
+    };
+    let disproof =
+        "`bpftrace` or `strace -T -e ioctl` shows that it returns at once while it is slow";
+    Words { means: means.to_owned(), disproof, next }
+}
+
+/// A message of QEMU or of a kernel.
+fn message(message: Message) -> Words {
+    let (means, next) = match message {
+        Message::VhostSections => (
+            "vhost loses parts of the guest's memory: pages of Hyper-V's SynIC cut its sections of 2 MiB",
+            "QEMU 5.0 or later (commit 76525114736e); before it, no huge pages, or vhost=off, or no hv-synic",
+        ),
+        Message::VhostFallback => (
+            "QEMU moves the packets itself: vhost was asked for and did not start",
+            "/dev/vhost-net: the module vhost_net, and who may open it",
+        ),
+        Message::NoTopoext => (
+            "the guest does not see which of its vCPUs are threads of one core: its scheduler places work badly",
+            "-cpu host,topoext=on, or -cpu EPYC (QEMU 3.0 or later), and threads=2 in -smp with vCPUs pinned alike",
+        ),
+        Message::TscScaling => (
+            "the guest's TSC has another frequency than the host's, and the processor cannot scale it: the guest may leave tsc as its clock",
+            "current_clocksource in the guest",
+        ),
+        Message::UnstableTsc => (
+            "the host's TSC is unstable, so its guests cannot rely on theirs: kvm-clock needs updates, or the clock is a device",
+            "current_clocksource on the host and in the guest; `dmesg | grep -i tsc` on the host",
+        ),
+        Message::FastApicTimer => (
+            "the guest asks for an APIC timer that is faster than KVM allows",
+            "which timer: kvm:kvm_apic in a recording; the parameter min_timer_period_us of kvm",
+        ),
+        Message::Stall => (
+            "a CPU did not run, or was stuck, for seconds; which, the log does not show",
+            "steal in the guest's /proc/stat; on the host `perf record -a -e 'kvm:*' -e sched:sched_switch` while it happens",
+        ),
+        Message::OutOfMemory => (
+            "memory ran out, and the kernel ended a process",
+            "whose log it is: of the host, it has too little memory for its VMs; `free -m`, VmSwap in /proc/PID/status of the VMM",
+        ),
+    };
+    Words {
+        means: means.to_owned(),
+        disproof: "the message does not come again while it is slow",
+        next,
+    }
 }

@@ -1,0 +1,112 @@
+//! What texts of ordinary tools show.
+
+use vmtax_events::observed::{KernelThread, Message, Observed, TimedFunction};
+
+use super::super::certainty::Certainty;
+use super::super::finding::{Advice, Evidence, Finding, Found, Holder};
+use super::super::interrupts::LineTimer;
+use super::super::subject::Subject;
+use super::super::sums::TAX_MATTERS;
+use crate::Ledger;
+use crate::remedy::{Applies, Context, RemedyId};
+
+/// A part of a processor from which on a thread of the kernel matters.
+const BUSY: f64 = 0.10;
+/// KiB a second from which on swapping matters: 256 pages.
+const SWAPPING: f64 = 1024.0;
+
+/// A function that takes as long at its slowest is slow: KVM_CREATE_VM takes 0.3 ms, a registration some microseconds.
+const LONG_NS: u64 = 1_000_000;
+
+/// What one thing means, the remedies, and what must hold for them beside their own conditions.
+type Means = (Found, &'static [RemedyId], Option<&'static str>);
+
+fn meaning(observed: Observed) -> Option<Means> {
+    use RemedyId as R;
+    Some(match observed {
+        Observed::Steal(share) if share >= TAX_MATTERS => (
+            Found::Contention(Holder::Host),
+            &[R::FewerVcpus, R::CpuQuota],
+            Some("you run the host; of a rented VM only its provider can"),
+        ),
+        Observed::Throttled { throttled, periods }
+            if periods > 0 && throttled as f64 >= periods as f64 * TAX_MATTERS =>
+        {
+            (Found::Contention(Holder::Quota), &[R::CpuQuota], None)
+        }
+        Observed::Clock(_) => (
+            Found::Exits(Subject::ClockReads),
+            &[R::GuestClocksource],
+            Some("it is the guest's clock, and not its host's"),
+        ),
+        Observed::Line { rtc, .. } => {
+            (Found::LineTimer(if rtc { LineTimer::Rtc } else { LineTimer::PitOrHpet }), &[], None)
+        }
+        Observed::Thread(thread, share) if share >= BUSY => match thread {
+            KernelThread::Ksmd => (Found::PageMerging, &[R::KsmOff], None),
+            KernelThread::Kcompactd => (Found::Compaction, &[R::ThpDefer, R::HugetlbMemory], None),
+            KernelThread::Khugepaged => return None,
+            KernelThread::Kswapd => (Found::Reclaim, &[R::ResidentMemory], None),
+            KernelThread::KvmPit => (Found::LineTimer(LineTimer::Pit), &[], None),
+        },
+        Observed::Swapping { out, back } if out + back >= SWAPPING => {
+            (Found::Reclaim, &[R::ResidentMemory], None)
+        }
+        Observed::NoKvm => (Found::NoKvm, &[], None),
+        Observed::StealCounter => (Found::StealCounter, &[], None),
+        Observed::Timed(function, ns) if ns >= LONG_NS => {
+            let remedies: &[RemedyId] = match function {
+                TimedFunction::NumaBalancing => &[R::NoNumaBalancing],
+                TimedFunction::WorkerThread | TimedFunction::CreateVm => &[R::FavorDynmods],
+                TimedFunction::IrqBypass => &[],
+            };
+            (Found::SlowFunction(function), remedies, None)
+        }
+        Observed::Mitigation(_) => (Found::Mitigations, &[], None),
+        Observed::Message(message) => {
+            let remedies: &[RemedyId] = match message {
+                Message::VhostFallback => &[R::Vhost],
+                Message::OutOfMemory => &[R::ResidentMemory],
+                _ => &[],
+            };
+            (Found::Message(message), remedies, None)
+        }
+        _ => return None,
+    })
+}
+
+/// The findings.
+pub(in crate::explain) fn of_observed(ledger: &Ledger, context: &Context) -> Vec<Finding> {
+    let mut all: Vec<Finding> = Vec::new();
+    for observed in &ledger.observed {
+        let Some((found, remedies, condition)) = meaning(*observed) else { continue };
+        let evidence = Evidence::Observed(*observed);
+        if let Some(known) = all.iter_mut().find(|one| one.found == found) {
+            known.evidence.push(evidence);
+            continue;
+        }
+        let mut finding = Finding::new(found, Certainty::Likely);
+        finding.evidence.push(evidence);
+        finding.weight = weight(*observed);
+        for remedy in remedies.iter().map(|id| id.row()) {
+            match remedy.applies_to(context) {
+                Applies::No(why) => finding.refused.push((remedy.id, why)),
+                Applies::If(own) => finding
+                    .remedies
+                    .push(Advice { remedy, condition: Some(condition.unwrap_or(own)) }),
+                Applies::Yes => finding.remedies.push(Advice { remedy, condition }),
+            }
+        }
+        all.push(finding);
+    }
+    all
+}
+
+fn weight(observed: Observed) -> f64 {
+    match observed {
+        Observed::Steal(share) | Observed::Thread(_, share) => share.min(1.0),
+        Observed::Throttled { throttled, periods } => throttled as f64 / periods.max(1) as f64,
+        Observed::NoKvm => 1.0,
+        _ => 0.1,
+    }
+}

@@ -1,0 +1,521 @@
+//! Texts of ordinary tools -> [`Observed`]: top, mpstat, sar, iostat and vmstat, `cpu.stat` of a cgroup, `/proc/interrupts`, the name of a clock, and
+//! lines of logs.
+//!
+//! Each has a reader that takes what it knows and leaves the rest: a post has several of them, and words between. Left out on purpose: what
+//! such a text does not prove. A tool that shows nothing is named as before, and refused.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::observed::{
+    DeviceClock, HostMitigation, KernelThread, Message, Observed, TimedFunction,
+};
+
+/// Lines that are read, and bytes of each.
+const MOST_LINES: usize = 100_000;
+const LONGEST: usize = 4096;
+/// Columns of a table.
+const MOST_COLUMNS: usize = 512;
+
+/// What a tool's text shows; `None` if it is no such text.
+type Reader = fn(&str) -> Option<Vec<Observed>>;
+
+/// What a text shows, and the tool that it is of; `None` if no tool is known by it.
+pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
+    let readers: [(&str, Reader); 10] = [
+        ("top", top),
+        ("table of processor times", tables),
+        ("cpu.stat", quota),
+        ("/proc/interrupts", interrupts),
+        ("clock", clock),
+        ("threads", threads),
+        ("log", log),
+        ("/proc/stat", proc_stat),
+        ("times of functions", timed),
+        ("vulnerabilities", mitigations),
+    ];
+    let mut all = Vec::new();
+    let mut tool = None;
+    for (name, reader) in readers {
+        if let Some(found) = reader(text) {
+            tool.get_or_insert(name);
+            all.extend(found);
+        }
+    }
+    Some((tool?, all))
+}
+
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().take(MOST_LINES).filter(|line| line.len() <= LONGEST).map(str::trim)
+}
+
+/// A number with a point or a comma, and a sign of per cent or none.
+fn number(word: &str) -> Option<f64> {
+    let word = word.trim_end_matches('%').replace(',', ".");
+    word.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0)
+}
+
+/// A percentage as a part.
+fn part(word: &str) -> Option<f64> {
+    number(word).filter(|value| *value <= 100.0).map(|value| value / 100.0)
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// `%Cpu(s): 12.0 us, ..., 40.2 st`, of older ones `Cpu(s): 12.0%us, ..., 40.2%st`.
+fn top(text: &str) -> Option<Vec<Observed>> {
+    let of_line = |line: &str| {
+        let (head, rest) = line.split_once(':')?;
+        head.trim_start_matches('%').to_ascii_lowercase().starts_with("cpu").then_some(())?;
+        let stolen = rest.split(", ").map(str::trim).find(|field| field.ends_with("st"))?;
+        part(stolen.trim_end_matches("st").trim().trim_start_matches('+'))
+    };
+    let steal: Vec<f64> = lines(text).filter_map(of_line).collect();
+    Some(vec![Observed::Steal(mean(&steal)?)])
+}
+
+/// Columns of mpstat, sar and iostat (`%steal`), and of vmstat (`si`, `so`, `st`), by their places from the end: the times before are of
+/// several words.
+fn tables(text: &str) -> Option<Vec<Observed>> {
+    let mut header: Option<Vec<&str>> = None;
+    let mut steal = Vec::new();
+    let (mut swap_in, mut swap_out) = (Vec::new(), Vec::new());
+    for line in lines(text) {
+        let words: Vec<&str> = line.split_whitespace().take(MOST_COLUMNS).collect();
+        if words.contains(&"%steal") || words.contains(&"si") && words.contains(&"so") {
+            // iostat puts a name before its columns.
+            header = Some(words.into_iter().filter(|word| *word != "avg-cpu:").collect());
+            continue;
+        }
+        let Some(names) = &header else { continue };
+        let at = |name: &str| {
+            let back = names.len() - names.iter().position(|one| *one == name)?;
+            let place = words.len().checked_sub(back)?;
+            words.get(place).copied()
+        };
+        let is_row = words.last().is_some_and(|word| number(word).is_some())
+            && words.len() <= names.len() + 1
+            && words.len() + 1 >= names.len();
+        if !is_row {
+            header = header.filter(|_| !words.is_empty() && words.len() < 3);
+            continue;
+        }
+        // One line for each processor, and one for all: that alone.
+        let of_one = names.contains(&"CPU") && at("CPU").is_some_and(|cpu| cpu != "all");
+        if !of_one {
+            steal.extend(at("%steal").or_else(|| at("st")).and_then(part));
+            swap_in.extend(at("si").and_then(number));
+            swap_out.extend(at("so").and_then(number));
+        }
+    }
+    // vmstat's first line is of the time since the boot.
+    for all in [&mut swap_in, &mut swap_out] {
+        if all.len() > 1 {
+            all.remove(0);
+        }
+    }
+    let mut found = Vec::new();
+    found.extend(mean(&steal).map(Observed::Steal));
+    if let (Some(back), Some(out)) = (mean(&swap_in), mean(&swap_out))
+        && back + out > 0.0
+    {
+        found.push(Observed::Swapping { out, back });
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+/// `cpu.stat` of a cgroup.
+fn quota(text: &str) -> Option<Vec<Observed>> {
+    let value = |name: &str| {
+        lines(text).find_map(|line| {
+            let (key, value) = line.split_once([' ', '\t', ':', '='])?;
+            (key.trim() == name).then_some(())?;
+            value.trim().parse::<u64>().ok()
+        })
+    };
+    let (periods, throttled) = (value("nr_periods")?, value("nr_throttled")?);
+    (throttled <= periods).then(|| vec![Observed::Throttled { throttled, periods }])
+}
+
+/// `/proc/interrupts`: the lines of the PIT and the RTC, if they have most interrupts.
+fn interrupts(text: &str) -> Option<Vec<Observed>> {
+    let mut is_table = false;
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    for line in lines(text) {
+        let mut words = line.split_whitespace();
+        let Some(first) = words.next() else { continue };
+        if first == "CPU0" {
+            is_table = true;
+        }
+        let Some(name) = first.strip_suffix(':').filter(|_| is_table) else { continue };
+        let counts = words.take(MOST_COLUMNS).map_while(|word| word.parse::<u64>().ok());
+        let sum = counts.fold(0u64, u64::saturating_add);
+        let known = sums.entry(name).or_default();
+        *known = sum.max(*known);
+    }
+    // A part of the table alone has neither.
+    let is_whole = sums.contains_key("LOC") && sums.contains_key("RES");
+    let all = sums.values().fold(0u64, |sum, count| sum.saturating_add(*count));
+    if !is_whole || all == 0 {
+        return None;
+    }
+    let line = |name: &str, rtc: bool| {
+        let count = sums.get(name).copied().filter(|count| *count > all / 2)?;
+        Some(Observed::Line { rtc, count, all })
+    };
+    Some(line("0", false).into_iter().chain(line("8", true)).collect())
+}
+
+/// `cat .../current_clocksource`, the file by `grep`, or a kernel that says to which clock it switched last.
+fn clock(text: &str) -> Option<Vec<Observed>> {
+    let mut last: Option<&str> = None;
+    let mut is_asked = false;
+    for line in lines(text) {
+        if let Some((_, name)) = line.split_once("Switched to clocksource ") {
+            last = name.split_whitespace().next();
+        } else if let Some((_, rest)) = line.split_once("current_clocksource") {
+            let value = rest.trim_start_matches(['\'', '"', ':', '=']).trim();
+            match value.split_whitespace().next() {
+                Some(name) if is_clock(name) => last = Some(name),
+                _ => is_asked = true,
+            }
+        } else if is_asked && !line.is_empty() {
+            let name = line.trim_start_matches("> ");
+            if is_clock(name) {
+                last = Some(name);
+            }
+            is_asked = false;
+        }
+    }
+    let clock = DeviceClock::from_name(last?);
+    Some(clock.map(Observed::Clock).into_iter().collect())
+}
+
+fn is_clock(word: &str) -> bool {
+    ["tsc", "kvm-clock", "hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen"].contains(&word)
+        || word.starts_with("hyperv_clocksource")
+}
+
+/// Threads of the kernel in the list of top or ps, by their part of a processor.
+fn threads(text: &str) -> Option<Vec<Observed>> {
+    let mut column = None;
+    let mut most: BTreeMap<&str, (KernelThread, f64)> = BTreeMap::new();
+    for line in lines(text) {
+        let words: Vec<&str> = line.split_whitespace().take(MOST_COLUMNS).collect();
+        let is_header = words.contains(&"PID") && words.last() == Some(&"COMMAND");
+        if is_header {
+            column = words.iter().position(|word| *word == "%CPU");
+            continue;
+        }
+        let (Some(column), Some(name)) = (column, words.last()) else { continue };
+        let name = name.trim_matches(['[', ']']);
+        let thread = KernelThread::ALL.into_iter().find(|thread| {
+            let rest = name.strip_prefix(thread.name());
+            rest.is_some_and(|rest| {
+                rest.is_empty() || rest.starts_with(|c: char| c == '/' || c.is_ascii_digit())
+            })
+        });
+        let share = words.get(column).and_then(|word| number(word));
+        if let (Some(thread), Some(share)) = (thread, share) {
+            let known = most.entry(thread.name()).or_insert((thread, 0.0));
+            known.1 = known.1.max(share / 100.0);
+        }
+    }
+    column?;
+    Some(most.into_values().map(|(thread, share)| Observed::Thread(thread, share)).collect())
+}
+
+/// Lines of logs that say one thing alone: Linux arch/x86/kvm/vmx/vmx.c and svm/svm.c ("disabled by bios"), QEMU accel/kvm/kvm-all.c ("Could not access
+/// KVM kernel module") and softmmu/vl.c ("falling back to tcg").
+const NO_KVM: [&str; 6] = [
+    "kvm: disabled by bios",
+    "Could not access KVM kernel module",
+    "failed to initialize kvm",
+    "falling back to tcg",
+    "KVM acceleration can NOT be used",
+    "TCG doesn't support requested feature",
+];
+
+/// The same of others, each with its source.
+const MESSAGES: &[(&str, Message)] = &[
+    // QEMU hw/virtio/vhost.c, `vhost_region_add_section`.
+    ("Overlapping but not coherent sections", Message::VhostSections),
+    ("Section rounded to 0 prior to previous", Message::VhostSections),
+    // QEMU hw/net/vhost_net.c, hw/net/virtio-net.c.
+    ("falling back on userspace virtio", Message::VhostFallback),
+    ("vhost-net requested but could not be initialized", Message::VhostFallback),
+    // QEMU target/i386/cpu.c.
+    ("AMD CPU doesn't support hyperthreading", Message::NoTopoext),
+    // QEMU target/i386/kvm/kvm.c.
+    ("TSC frequency mismatch between VM", Message::TscScaling),
+    // Linux arch/x86/kvm/x86.c, `kvm_arch_vcpu_create`.
+    ("SMP vm created on host with unstable TSC", Message::UnstableTsc),
+    // Linux arch/x86/kvm/lapic.c, `limit_periodic_timer_frequency`.
+    ("lapic timer period limited to", Message::FastApicTimer),
+    // Linux kernel/watchdog.c, kernel/rcu/tree_stall.h.
+    ("soft lockup - CPU#", Message::Stall),
+    ("self-detected stall on CPU", Message::Stall),
+    ("detected stalls on CPUs/tasks", Message::Stall),
+    // Linux mm/oom_kill.c.
+    ("Out of memory: Kill", Message::OutOfMemory),
+];
+
+fn log(text: &str) -> Option<Vec<Observed>> {
+    let is_said = |words: &str| lines(text).any(|line| line.contains(words));
+    let mut found = Vec::new();
+    if NO_KVM.iter().any(|words| is_said(words)) {
+        found.push(Observed::NoKvm);
+    }
+    for (words, message) in MESSAGES {
+        let observed = Observed::Message(*message);
+        if !found.contains(&observed) && is_said(words) {
+            found.push(observed);
+        }
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+/// Processor time that a host gave to others, by the counters since the boot. A counter that holds more than all others of its line a hundred times over
+/// shows no time: the others hold the time of the line.
+fn proc_stat(text: &str) -> Option<Vec<Observed>> {
+    const STEAL: usize = 7;
+    let mut cpus = 0;
+    let mut whole = None;
+    for line in lines(text) {
+        let mut words = line.split_whitespace();
+        let name = words.next()?;
+        let Some(cpu) = name.strip_prefix("cpu") else { continue };
+        let values: Option<Vec<u64>> = words.take(10).map(|word| word.parse().ok()).collect();
+        let Some(values) = values.filter(|values| values.len() > STEAL) else { continue };
+        if cpu.is_empty() {
+            whole = Some(values);
+        } else if cpu.parse::<u32>().is_ok() {
+            cpus += 1;
+        }
+    }
+    let values = whole.filter(|_| cpus > 0)?;
+    let steal = values[STEAL];
+    // Time in guests is in that of users, too.
+    let others = values.iter().take(STEAL).fold(0u64, |sum, value| sum.saturating_add(*value));
+    if steal / 100 > others {
+        return Some(vec![Observed::StealCounter]);
+    }
+    let all = steal.saturating_add(others);
+    (all > 0).then(|| vec![Observed::Steal(steal as f64 / all as f64)])
+}
+
+/// `FUNCTION (tid=1) took 12 ms`; a line of strace with its time (`<0.027>`); bcc's funclatency, with its mean (`avg = 12 nsecs`).
+fn timed(text: &str) -> Option<Vec<Observed>> {
+    let known = |name: &str| TimedFunction::ALL.into_iter().find(|one| one.name() == name);
+    let mut most: BTreeMap<&str, (TimedFunction, u64)> = BTreeMap::new();
+    let mut keep = |function: TimedFunction, ns: f64| {
+        if ns.is_finite() && (0.0..=1e15).contains(&ns) {
+            let at = most.entry(function.name()).or_insert((function, 0));
+            at.1 = at.1.max(ns as u64);
+        }
+    };
+    let mut traced = None;
+    for line in lines(text) {
+        if let Some((_, rest)) = line.split_once("functions for \"") {
+            traced = rest.split('"').next().and_then(known);
+        } else if let Some((_, rest)) = line.split_once("avg = ") {
+            let unit = if line.contains("usecs") {
+                1e3
+            } else if line.contains("msecs") {
+                1e6
+            } else {
+                1.0
+            };
+            if let (Some(function), Some(mean)) =
+                (traced, rest.split_whitespace().next().and_then(number))
+            {
+                keep(function, mean * unit);
+            }
+        } else if let Some((before, after)) = line.split_once(") took ") {
+            let name = before.split(" (").next().and_then(|name| name.split_whitespace().last());
+            let mut words = after.split_whitespace();
+            let time = words.next().and_then(number);
+            let unit = match words.next() {
+                Some("ms") => 1e6,
+                Some("us") => 1e3,
+                Some("s") => 1e9,
+                _ => continue,
+            };
+            if let (Some(function), Some(time)) = (name.and_then(known), time) {
+                keep(function, time * unit);
+            }
+        } else if line.contains("KVM_CREATE_VM")
+            && let Some(seconds) = line.strip_suffix('>').and_then(|line| line.rsplit_once('<'))
+            && let Some(seconds) = number(seconds.1)
+        {
+            keep(TimedFunction::CreateVm, seconds * 1e9);
+        }
+    }
+    // Messages of a kernel before and after it.
+    let stamp = |line: &str| number(line.split_once('[')?.1.split(']').next()?.trim());
+    let at = |mark: &str| {
+        lines(text)
+            .find(|line| line.contains("kvm_vm_create_worker_thread") && line.ends_with(mark))
+            .and_then(stamp)
+    };
+    if let (Some(start), Some(end)) = (at("START"), at("DONE")) {
+        keep(TimedFunction::WorkerThread, (end - start) * 1e9);
+    }
+    (!most.is_empty())
+        .then(|| most.into_values().map(|(function, ns)| Observed::Timed(function, ns)).collect())
+}
+
+/// Lines of /sys/devices/system/cpu/vulnerabilities, of `grep` or `lscpu`, and what makes entries and exits dearer.
+const MITIGATIONS: [(&str, &str, HostMitigation); 5] = [
+    ("retbleed", "Mitigation: IBRS", HostMitigation::Ibrs),
+    ("retbleed", "Mitigation; IBRS", HostMitigation::Ibrs),
+    ("meltdown", "PTI", HostMitigation::Pti),
+    ("l1tf", "cache flushes", HostMitigation::L1Flush),
+    ("mds", "Clear CPU buffers", HostMitigation::ClearBuffers),
+];
+
+fn mitigations(text: &str) -> Option<Vec<Observed>> {
+    let mut found: Vec<Observed> = Vec::new();
+    let mut is_list = false;
+    for line in lines(text) {
+        let Some((name, state)) =
+            line.rsplit_once("vulnerabilities/").map_or(line, |(_, rest)| rest).split_once(':')
+        else {
+            continue;
+        };
+        let name = name.trim().trim_start_matches("Vulnerability").trim().to_ascii_lowercase();
+        is_list |= ["retbleed", "meltdown", "l1tf", "mds"].contains(&name.as_str())
+            && state.contains("itigation");
+        for (vulnerability, words, mitigation) in MITIGATIONS {
+            let observed = Observed::Mitigation(mitigation);
+            if name == vulnerability && state.contains(words) && !found.contains(&observed) {
+                found.push(observed);
+            }
+        }
+    }
+    (is_list && !found.is_empty()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &str) -> Vec<Observed> {
+        read(text).map(|(_, found)| found).unwrap_or_default()
+    }
+
+    /// Texts as procps 2.8, 3.3 and 4.0, sysstat 11 and 12 print them.
+    #[test]
+    fn tools_show_what_was_stolen() {
+        for (text, steal) in [
+            (
+                "Cpu(s): 12.0%us,  3.0%sy,  0.0%ni, 45.0%id,  0.0%wa,  0.0%hi,  0.0%si, 40.0%st\n",
+                0.4,
+            ),
+            (
+                "%Cpu(s):  1.0 us,  0.3 sy,  0.0 ni, 58.5 id,  0.0 wa,  0.0 hi,  0.0 si, 40.2 st\n",
+                0.402,
+            ),
+            (
+                "%Cpu(s):  1,0 us,  0,3 sy,  0,0 ni, 98,7 id,  0,0 wa,  0,0 hi,  0,0 si,  0,0 st\n",
+                0.0,
+            ),
+            (
+                "10:00:00 PM  CPU    %usr   %nice    %sys %iowait    %irq   %soft  %steal  %guest  %gnice   %idle\n\
+                 10:00:01 PM  all    5.00    0.00    1.00    0.00    0.00    0.00   25.00    0.00    0.00   69.00\n\
+                 10:00:01 PM    0   50.00    0.00    1.00    0.00    0.00    0.00    0.00    0.00    0.00   49.00\n",
+                0.25,
+            ),
+            (
+                "avg-cpu:  %user   %nice %system %iowait  %steal   %idle\n           5.00    0.00    1.00    0.00   30.00   64.00\n",
+                0.3,
+            ),
+        ] {
+            assert_eq!(all(text), [Observed::Steal(steal)], "{text}");
+        }
+    }
+
+    #[test]
+    fn vmstat_shows_swapping_and_steal() {
+        let text = "procs -----------memory---------- ---swap-- -----io---- -system-- ------cpu-----\n \
+             r  b   swpd   free   buff  cache   si   so    bi    bo   in   cs us sy id wa st\n \
+             1  0      0  10000    100   5000    9    9     1     2   30   40  1  1 98  0  0\n \
+             1  0   4096  10000    100   5000  100   50     1     2   30   40  1  1 88  0 10\n";
+        assert_eq!(
+            all(text),
+            [Observed::Steal(0.05), Observed::Swapping { out: 50.0, back: 100.0 }]
+        );
+    }
+
+    #[test]
+    fn other_texts_show_one_thing_each() {
+        let pit = Observed::Thread(KernelThread::KvmPit, 0.12);
+        for (text, found) in [
+            (
+                "nr_periods 100\nnr_throttled 80\nthrottled_usec 5\n",
+                vec![Observed::Throttled { throttled: 80, periods: 100 }],
+            ),
+            (
+                "# cat /sys/devices/system/clocksource/clocksource0/current_clocksource\nhpet\n",
+                vec![Observed::Clock(DeviceClock::Hpet)],
+            ),
+            (
+                "/sys/devices/system/clocksource/clocksource0/current_clocksource:acpi_pm\n",
+                vec![Observed::Clock(DeviceClock::AcpiPm)],
+            ),
+            (
+                "[ 0.1] clocksource: Switched to clocksource acpi_pm\n[ 1.2] clocksource: Switched to clocksource tsc\n",
+                vec![],
+            ),
+            (
+                "  PID USER  PR  NI VIRT RES SHR S  %CPU %MEM  TIME+ COMMAND\n  4711 root 20 0 0 0 0 S  12.0  0.0  1:00.00 kvm-pit/4700\n",
+                vec![pit],
+            ),
+            (
+                "           CPU0       CPU1\n  0:    9000000          0   IO-APIC   2-edge      timer\nLOC:       1000       1000   Local timer interrupts\nRES:          9          9   Rescheduling interrupts\n",
+                vec![Observed::Line { rtc: false, count: 9_000_000, all: 9_002_018 }],
+            ),
+            ("[    3.1] kvm: disabled by bios\n", vec![Observed::NoKvm]),
+            (
+                "cpu  10 0 10 100 0 0 0 40 0 0\ncpu0 10 0 10 100 0 0 0 40 0 0\nintr 5\n",
+                vec![Observed::Steal(0.25)],
+            ),
+            (
+                "cpu  10 0 10 100 0 0 0 99999999 0 0\ncpu0 10 0 10 100 0 0 0 9999999 0 0\nintr 5\n",
+                vec![Observed::StealCounter],
+            ),
+            (
+                "ioctl(12, KVM_CREATE_VM, 0)             = 14 <0.027335>\n",
+                vec![Observed::Timed(TimedFunction::CreateVm, 27_335_000)],
+            ),
+            (
+                "[1] task_numa_work (tid=5) took 1999 ms\n",
+                vec![Observed::Timed(TimedFunction::NumaBalancing, 1_999_000_000)],
+            ),
+            (
+                "Tracing 1 functions for \"irq_bypass_register_consumer\"... Hit\navg = 1405440 nsecs, total: 1 nsecs, count: 9\n",
+                vec![Observed::Timed(TimedFunction::IrqBypass, 1_405_440)],
+            ),
+            (
+                "retbleed:    Mitigation: IBRS\nmeltdown:    Mitigation: PTI\n",
+                vec![
+                    Observed::Mitigation(HostMitigation::Ibrs),
+                    Observed::Mitigation(HostMitigation::Pti),
+                ],
+            ),
+            (
+                "Vulnerability Mds:  Mitigation; Clear CPU buffers; SMT vulnerable\n",
+                vec![Observed::Mitigation(HostMitigation::ClearBuffers)],
+            ),
+            (
+                "q: warning: This family of AMD CPU doesn't support hyperthreading(2)\n",
+                vec![Observed::Message(Message::NoTopoext)],
+            ),
+            ("hello world\n", vec![]),
+            ("", vec![]),
+        ] {
+            assert_eq!(all(text), found, "{text}");
+        }
+    }
+}

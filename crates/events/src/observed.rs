@@ -1,0 +1,123 @@
+//! What texts of ordinary tools show of a VM or its host: no exits, and no profile.
+
+use crate::words::words;
+
+words! {
+    /// A clock that is a device: each reading by a guest is an exit.
+    pub enum DeviceClock {
+        /// The HPET.
+        Hpet = "hpet",
+        /// The ACPI PM timer.
+        AcpiPm = "acpi_pm",
+    }
+}
+
+words! {
+    /// A thread of a host's kernel that works for VMs, or against them.
+    pub enum KernelThread {
+        /// Merges pages.
+        Ksmd = "ksmd",
+        /// Moves pages to make huge ones.
+        Kcompactd = "kcompactd",
+        /// Makes huge pages of small ones.
+        Khugepaged = "khugepaged",
+        /// Takes memory back.
+        Kswapd = "kswapd",
+        /// Ticks of KVM's PIT.
+        KvmPit = "kvm-pit",
+    }
+}
+
+words! {
+    /// A function of the host's kernel that was timed.
+    pub enum TimedFunction {
+        /// Scanning of NUMA balancing.
+        NumaBalancing = "task_numa_work",
+        /// Registering an interrupt that may bypass KVM.
+        IrqBypass = "irq_bypass_register_consumer",
+        /// The thread that KVM starts for each VM.
+        WorkerThread = "kvm_vm_create_worker_thread",
+        /// KVM_CREATE_VM as a whole.
+        CreateVm = "KVM_CREATE_VM",
+    }
+}
+
+words! {
+    /// A mitigation of the host's processor that makes entries and exits, or what the host does behind them, dearer.
+    pub enum HostMitigation {
+        /// IBRS at each entry of the kernel.
+        Ibrs = "retbleed: IBRS",
+        /// A page table for each side.
+        Pti = "meltdown: PTI",
+        /// Flushes of the first cache at entries of the guest.
+        L1Flush = "l1tf: cache flushes",
+        /// Buffers are cleared at entries of the guest.
+        ClearBuffers = "mds: clear CPU buffers",
+    }
+}
+
+words! {
+    /// A message of QEMU or of a kernel that says one thing.
+    pub enum Message {
+        /// vhost lost memory sections: those of Hyper-V's SynIC cut them.
+        VhostSections = "vhost-sections",
+        /// QEMU fell back to its own network.
+        VhostFallback = "vhost-fallback",
+        /// The guest of an AMD host does not see its threads.
+        NoTopoext = "no-topoext",
+        /// The guest's TSC has another frequency than the host's.
+        TscScaling = "tsc-scaling",
+        /// The host's TSC is unstable.
+        UnstableTsc = "unstable-tsc",
+        /// The guest asks for a timer of its APIC that is too fast.
+        FastApicTimer = "fast-apic-timer",
+        /// A vCPU did not run, or was stuck, for seconds.
+        Stall = "stall",
+        /// Memory ran out.
+        OutOfMemory = "out-of-memory",
+    }
+}
+
+/// One thing that a text shows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Observed {
+    /// The part of a guest's processor time that its host gave to others.
+    Steal(f64),
+    /// Periods of a CPU quota, and those in which it was used up.
+    Throttled {
+        /// In which it was used up.
+        throttled: u64,
+        /// All.
+        periods: u64,
+    },
+    /// The clock that is in use is a device.
+    Clock(DeviceClock),
+    /// A thread of the kernel takes this part of a processor.
+    Thread(KernelThread, f64),
+    /// Memory that goes to swap and comes back, KiB a second.
+    Swapping {
+        /// To swap.
+        out: f64,
+        /// From swap.
+        back: f64,
+    },
+    /// The part of a guest's interrupts that are on the PIT's line, or on the RTC's, of so many.
+    Line {
+        /// The RTC's; else the PIT's.
+        rtc: bool,
+        /// On that line.
+        count: u64,
+        /// Of all lines and vectors.
+        all: u64,
+    },
+    /// KVM cannot be used.
+    NoKvm,
+    /// The counter of stolen time shows more than there was.
+    StealCounter,
+    /// A function took this long at most, ns.
+    Timed(TimedFunction, u64),
+    /// A mitigation is at work.
+    Mitigation(HostMitigation),
+    /// A message was found.
+    Message(Message),
+}
