@@ -334,7 +334,8 @@ struct Life {
 }
 
 fn pit(vm: &OwnedFd) -> Result<i32> {
-    with(vm, request::CREATE_PIT, &raw mut kvm_pit_config::default())
+    let mut config = kvm_pit_config::default();
+    with(vm, request::CREATE_PIT, &raw mut config)
 }
 
 fn slot(vm: &OwnedFd, number: u32, guest: u64, (host, bytes): (u64, u64)) -> Result<i32> {
@@ -529,9 +530,9 @@ fn starts(clock: &mut Clock) -> Result<()> {
     join(CGROUPS)?;
     start(clock, Step::StartRootCgroup, None)?;
     join(OWN_GROUP)?;
-    if system::remount("cgroup2", CGROUPS, "favordynmods").is_ok() {
+    if favor_moves(true).is_ok() {
         start(clock, Step::StartFavordynmods, None)?;
-        system::remount("cgroup2", CGROUPS, "nofavordynmods")?;
+        favor_moves(false)?;
     } else {
         clock.lacks(Step::StartFavordynmods, NO_FAVORDYNMODS);
     }
@@ -540,6 +541,19 @@ fn starts(clock: &mut Clock) -> Result<()> {
     expedite("1")?;
     start(clock, Step::StartExpedited, None)?;
     expedite(before.trim())
+}
+
+/// Switches cgroup2's `favordynmods` on or off. Before Linux 6.5 it is off where it is not asked for, and there is no word for that.
+fn favor_moves(on: bool) -> Result<()> {
+    let remount = |options| system::remount("cgroup2", CGROUPS, options);
+    match on {
+        true => remount("favordynmods")?,
+        false => remount("nofavordynmods").or_else(|_| remount(""))?,
+    }
+    let mounts = fs::read_to_string("/proc/mounts").map_err(|e| format!("/proc/mounts: {e}"))?;
+    let is_on =
+        mounts.lines().any(|line| line.contains(" cgroup2 ") && line.contains("favordynmods"));
+    if is_on == on { Ok(()) } else { Err(format!("cgroup2: favordynmods stays {is_on}")) }
 }
 
 /// A whole start and its end.

@@ -103,8 +103,8 @@ impl Pager {
             while let Some(fault) = next(&faults, &ends) {
                 let offset = (fault - memory) / chunk as u64 * chunk as u64;
                 // `struct uffdio_copy`. A page that is there already stays; the access that faulted is then woken by the one before.
-                let copied = [memory + offset, source + offset, chunk as u64, 0, 0];
-                let _ = request(&faults, COPY, &mut { copied });
+                let mut copied = [memory + offset, source + offset, chunk as u64, 0, 0];
+                let _ = request(&faults, COPY, &mut copied);
             }
             // SAFETY: the mapping made above, which this thread alone uses.
             unsafe { libc::munmap(source as *mut libc::c_void, bytes) };
