@@ -82,6 +82,79 @@ pub struct Operation {
     pub shares: bool,
     /// A virtual PMU that the VMM gives the first vCPU, in place of KVM's.
     pub pmu: Option<Pmu>,
+    /// A step of a VM's life that the VMM takes, in place of code that its guest executes; each batch is the life of a VM.
+    pub step: Option<Step>,
+}
+
+/// A step of a VM's life. Those of one life follow each other as listed here; each of the last six is a whole start, of a VM of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Step {
+    /// open(2) of /dev/kvm.
+    OpenKvm,
+    /// `KVM_GET_SUPPORTED_CPUID`.
+    SupportedCpuid,
+    /// `KVM_CREATE_VM`.
+    CreateVm,
+    /// `KVM_CREATE_IRQCHIP`.
+    CreateIrqchip,
+    /// `KVM_CREATE_PIT2`.
+    CreatePit,
+    /// `KVM_SET_USER_MEMORY_REGION`: the first slot, after the irqchip.
+    SlotFirst,
+    /// `KVM_CREATE_VCPU`.
+    VcpuFirst,
+    /// `KVM_CREATE_VCPU`, once more.
+    VcpuSecond,
+    /// `KVM_SET_CPUID2` with all that KVM supports.
+    SetCpuid,
+    /// `KVM_SET_MSRS` with 16 MSRs.
+    SetMsrs,
+    /// `KVM_GET_SREGS` and `KVM_SET_SREGS`.
+    SetSregs,
+    /// `KVM_RUN` of the first vCPU, until its first exit to user space.
+    RunFirst,
+    /// `KVM_RUN` once more.
+    RunAgain,
+    /// `KVM_RUN` of the second vCPU.
+    RunSecondVcpu,
+    /// The tenth slot.
+    SlotTenth,
+    /// A slot without mapped pages moves to another guest-physical address.
+    SlotMoved,
+    /// Such a slot is deleted.
+    SlotDeleted,
+    /// The guest stores to 256 pages of a slot.
+    Faults,
+    /// That slot is deleted.
+    SlotDeletedMapped,
+    /// `KVM_IRQFD`.
+    Irqfd,
+    /// `KVM_IRQFD` with `KVM_IRQFD_FLAG_DEASSIGN`.
+    IrqfdDeassigned,
+    /// `KVM_IOEVENTFD`.
+    Ioeventfd,
+    /// `KVM_IOEVENTFD` with `KVM_IOEVENTFD_FLAG_DEASSIGN`.
+    IoeventfdDeassigned,
+    /// Eight times both.
+    IoeventfdPairs,
+    /// close(2) of the second vCPU.
+    CloseVcpu,
+    /// close(2) of the rest of the VM, 256 pages of which were touched before.
+    DestroyMapped,
+    /// close(2) of /dev/kvm.
+    CloseKvm,
+    /// From open(2) of /dev/kvm to the first exit, memory before irqchip.
+    StartMemoryFirst,
+    /// The same, irqchip before memory, as the next ones.
+    StartIrqchipFirst,
+    /// close(2) of such a VM and its vCPUs: nothing but the first page was touched.
+    Destroy,
+    /// A start by a process in the root cgroup.
+    StartRootCgroup,
+    /// A start with cgroup2's `favordynmods`.
+    StartFavordynmods,
+    /// A start with `rcu_expedited`.
+    StartExpedited,
 }
 
 /// A virtual PMU. Each of its events counts the guest's hypercalls, by the host kernel's tracepoint `kvm_hypercall`:
@@ -149,6 +222,13 @@ pub enum Backing {
     /// Memory of a software-protected VM that is private by its attributes and has no guest_memfd: each access is an exit to the
     /// VMM, which makes so many bytes shared.
     Unbacked(u32),
+    /// A mapping of a snapshot, a file in the page cache: shared, or private, where a store copies the page.
+    Snapshot {
+        /// `MAP_SHARED`.
+        shared: bool,
+    },
+    /// Anonymous memory whose pages a thread of the VMM copies from a snapshot, so many bytes at each fault (userfaultfd).
+    Userfault(u32),
 }
 
 impl Backing {
@@ -226,6 +306,10 @@ pub struct Outcome {
     pub pmu: Option<Counting>,
     /// How its memory was mapped in the last batch, if it is about memory.
     pub memory: Option<Mapping>,
+    /// Of the cycles of each batch, those in which the processor was idle; of a step of a VM's life.
+    pub waited: Vec<u64>,
+    /// Where the step of the recorded life waited: the function and its callers, and cycles until the thread ran again.
+    pub places: Vec<(String, u64)>,
     /// What this kernel lacks for it: it was not run.
     pub missing: Option<String>,
     /// Why it could not be done.

@@ -8,6 +8,7 @@ use crate::init::Host;
 use crate::observer::Observer;
 use crate::trace::{self, Tracer};
 use crate::vmm::backing::Backing;
+use crate::vmm::life::{self, Taken};
 use crate::vmm::linux::{Linux, MEMORY_MIB};
 use crate::vmm::payload::{Batches, Plan, Shared, execute};
 use crate::vmm::{program, touched};
@@ -104,6 +105,7 @@ fn host(
             outcome.missing = outcome.missing.take().or(traced.missing);
             // What is held against the recording.
             outcome.memory = traced.memory.or(outcome.memory);
+            outcome.places = traced.places;
         }
         files.extend(trace::collect()?);
     }
@@ -155,7 +157,15 @@ fn all(
 ) -> Result<(Vec<Outcome>, Tracer)> {
     let record = !matches!(tracer, Tracer::Off);
     let mut outcomes = Vec::new();
-    for run in order.operations.chunk_by(|a, b| a.level == b.level) {
+    let alike =
+        |a: &Operation, b: &Operation| (a.level, a.step.is_some()) == (b.level, b.step.is_some());
+    for run in order.operations.chunk_by(alike) {
+        if run[0].step.is_some() {
+            // A VM of other operations would have work of its own.
+            *shared = Shared::default();
+            outcomes.extend(steps(run, record));
+            continue;
+        }
         if run[0].level < 2 {
             outcomes.extend(run.iter().map(|operation| one(operation, &tracer, record, shared)));
             continue;
@@ -170,6 +180,36 @@ fn all(
         outcomes.extend(report.outcomes);
     }
     Ok((outcomes, tracer))
+}
+
+/// Steps of VMs' lives. All are taken in each life, so that what one takes does not depend on what else was ordered.
+fn steps(operations: &[Operation], record: bool) -> Vec<Outcome> {
+    let lives =
+        if record { 1 } else { operations.iter().map(|one| one.batches).max().unwrap_or(0) };
+    if let Some(missing) = life::missing() {
+        let lacks = |one: &Operation| Outcome {
+            number: one.number,
+            missing: Some(missing.clone()),
+            ..Outcome::default()
+        };
+        return operations.iter().map(lacks).collect();
+    }
+    let mut taken = life::measure(lives, record);
+    let outcome = |one: &Operation| {
+        let number = one.number;
+        let step =
+            one.step.and_then(|step| taken.as_mut().map(|all| all.remove(&step)).transpose());
+        match step {
+            Some(Ok(Taken { cycles, waited, places, missing })) => {
+                Outcome { number, cycles, waited, places, missing, ..Outcome::default() }
+            }
+            Some(Err(problem)) => {
+                Outcome { number, failure: Some(problem.clone()), ..Outcome::default() }
+            }
+            None => Outcome { number, ..Outcome::default() },
+        }
+    };
+    operations.iter().map(outcome).collect()
 }
 
 /// L1: what runs here is L2.

@@ -27,6 +27,25 @@ pub(crate) fn mount(kind: &str, target: &str) -> Result<()> {
     Err(format!("mounting {kind} on {target}: {}", Error::last_os_error()))
 }
 
+/// Changes options of a mounted file system.
+pub(crate) fn remount(kind: &str, target: &str, options: &str) -> Result<()> {
+    let (kind_c, target_c, options_c) = (text(kind)?, text(target)?, text(options)?);
+    // SAFETY: the strings live over the call; the last one is what this file system reads.
+    let answer = unsafe {
+        libc::mount(
+            kind_c.as_ptr(),
+            target_c.as_ptr(),
+            kind_c.as_ptr(),
+            libc::MS_REMOUNT,
+            options_c.as_ptr().cast(),
+        )
+    };
+    if answer == 0 {
+        return Ok(());
+    }
+    Err(format!("mounting {target} with {options}: {}", Error::last_os_error()))
+}
+
 /// Loads a kernel module with its parameters; false if the kernel refuses their values. Already there is fine.
 pub(crate) fn load_module(path: &Path, parameters: &str) -> Result<bool> {
     let file = std::fs::File::open(path).map_err(|e| format!("{}: {e}", path.display()))?;

@@ -125,6 +125,253 @@ impl Tracer {
     }
 }
 
+/// The idle time of the processor by its tracepoint, in a buffer of its own.
+pub(crate) struct IdleTrace {
+    pipe: fs::File,
+    rest: Vec<u8>,
+    began: Option<u64>,
+    sum: u64,
+}
+
+const IDLE_INSTANCE: &str = "instances/vmtax-idle";
+/// `PWR_EVENT_EXIT`.
+const IDLE_ENDS: &str = "4294967295";
+
+impl IdleTrace {
+    pub(crate) fn start() -> Result<IdleTrace> {
+        let folder = format!("{ROOT}/{IDLE_INSTANCE}");
+        fs::create_dir_all(&folder).map_err(|e| format!("{folder}: {e}"))?;
+        for (file, value) in [
+            ("trace_clock", "x86-tsc"),
+            ("events/power/cpu_idle/enable", "1"),
+            ("trace", ""),
+            ("tracing_on", "1"),
+        ] {
+            set(&format!("{IDLE_INSTANCE}/{file}"), value)?;
+        }
+        let path = format!("{folder}/trace_pipe");
+        let pipe = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+        let pipe = pipe.map_err(|e| format!("{path}: {e}"))?;
+        Ok(IdleTrace { pipe, rest: Vec::new(), began: None, sum: 0 })
+    }
+
+    /// How long the processor was idle since the start, ns of a TSC of 1 GHz.
+    pub(crate) fn idle_time(&mut self) -> Result<u64> {
+        let mut buffer = [0; 4096];
+        loop {
+            match self.pipe.read(&mut buffer) {
+                Ok(0) => break,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(format!("{IDLE_INSTANCE}/trace_pipe: {error}")),
+                Ok(length) => self.rest.extend_from_slice(&buffer[..length]),
+            }
+        }
+        let whole = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let lines: Vec<u8> = self.rest.drain(..whole).collect();
+        self.add(&String::from_utf8_lossy(&lines))?;
+        Ok(self.sum)
+    }
+
+    /// Adds lines `<idle>-0 [000] d..1. 9011100: cpu_idle: state=1 cpu_id=0`.
+    fn add(&mut self, text: &str) -> Result<()> {
+        for line in text.lines() {
+            if line.contains("LOST") {
+                return Err("events of cpu_idle were lost".to_owned());
+            }
+            let Some((before, what)) = line.split_once(": cpu_idle: state=") else { continue };
+            let Some(time) = before.rsplit(' ').next().and_then(|word| word.parse().ok()) else {
+                continue;
+            };
+            if what.split(' ').next() != Some(IDLE_ENDS) {
+                self.began = Some(time);
+            } else if let Some(began) = self.began.take() {
+                self.sum += time.saturating_sub(began);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for IdleTrace {
+    fn drop(&mut self) {
+        // Without it the next operations have one tracepoint more.
+        let _ = set(&format!("{IDLE_INSTANCE}/events/power/cpu_idle/enable"), "0");
+    }
+}
+
+/// All switches, and what wakes this thread, each with the kernel's stack, in a buffer of their own.
+pub(crate) struct Switches {
+    folder: String,
+    thread: i32,
+}
+
+/// The instance of its buffer, which stays for the next one.
+const INSTANCE: &str = "instances/vmtax";
+/// Functions between a switch and what waits.
+const OF_WAITING: [&str; 8] = [
+    "__schedule",
+    "schedule",
+    "schedule_timeout",
+    "wait_for_completion",
+    "__wait_for_common",
+    "do_wait_for_common",
+    "wait_for_common",
+    "wait_for_completion_state",
+];
+/// Functions of a system call's or a thread's entry: what follows them is not of the wait.
+const OF_ENTRY: [&str; 7] = [
+    "__x64_sys_",
+    "__do_sys_",
+    "do_syscall_",
+    "entry_SYSCALL",
+    "x64_sys_call",
+    "task_work_run",
+    "exit_to_user",
+];
+/// Where a kernel thread begins.
+const THREAD: &str = "kthread";
+/// Functions of an interrupt: what they wake was not waiting for the thread that they came to.
+const OF_INTERRUPTS: [&str; 5] =
+    ["__do_softirq", "handle_softirqs", "rcu_do_batch", "__sysvec", "asm_sysvec"];
+/// Callers of a thread that are kept.
+const CALLERS_MOST: usize = 12;
+/// What stands between the functions of two threads, of which one waits for the other.
+const OTHER_THREAD: &str = "[another thread]";
+
+impl Switches {
+    /// Starts to record.
+    pub(crate) fn start() -> Result<Switches> {
+        // SAFETY: asks for this thread's number.
+        let thread = unsafe { libc::gettid() };
+        let switches = Switches { folder: format!("{ROOT}/{INSTANCE}"), thread };
+        fs::create_dir_all(&switches.folder).map_err(|e| format!("{}: {e}", switches.folder))?;
+        for (file, value) in [
+            ("tracing_on", "0"),
+            ("trace_clock", "x86-tsc"),
+            ("buffer_size_kb", "8192"),
+            ("options/stacktrace", "1"),
+            ("events/sched/sched_switch/enable", "1"),
+            ("events/sched/sched_waking/filter", &format!("pid == {thread}")),
+            ("events/sched/sched_waking/enable", "1"),
+            ("trace", ""),
+            ("tracing_on", "1"),
+        ] {
+            switches.set(file, value)?;
+        }
+        Ok(switches)
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<()> {
+        set(&format!("{INSTANCE}/{file}"), value)
+    }
+
+    /// Ends; each wait: when it began and ended, by the TSC, and the function that waited with its callers.
+    pub(crate) fn finish(self) -> Result<Vec<(u64, u64, String)>> {
+        self.set("tracing_on", "0")?;
+        for event in ["sched_switch", "sched_waking"] {
+            self.set(&format!("events/sched/{event}/enable"), "0")?;
+        }
+        let text = read(&format!("{INSTANCE}/trace"))?;
+        Ok(waits(&String::from_utf8_lossy(&text), &self.thread.to_string()))
+    }
+}
+
+/// An event with its stack.
+struct Scheduled<'a> {
+    time: u64,
+    /// The thread in whose time it happens.
+    thread: &'a str,
+    what: &'a str,
+    stack: Vec<&'a str>,
+}
+
+/// The events of a buffer's text.
+fn scheduled(text: &str) -> Vec<Scheduled<'_>> {
+    let mut events: Vec<Scheduled<'_>> = Vec::new();
+    for line in text.lines() {
+        if let Some(function) = line.strip_prefix(" => ") {
+            if let Some(event) = events.last_mut() {
+                event.stack.push(function.split('+').next().unwrap_or(function).trim());
+            }
+            continue;
+        }
+        let Some((before, what)) = line.split_once(": sched_") else { continue };
+        let parts = before.split_once(" [").and_then(|(thread, rest)| {
+            let thread = thread.trim_end().rsplit('-').next()?;
+            Some((thread, rest.rsplit(' ').next()?.parse().ok()?))
+        });
+        let Some((thread, time)) = parts else { continue };
+        events.push(Scheduled { time, thread, what, stack: Vec::new() });
+    }
+    events
+}
+
+/// A wait of a thread.
+struct Blocked<'a, 'b> {
+    thread: &'a str,
+    from: u64,
+    until: u64,
+    stack: &'b [&'a str],
+}
+
+/// All waits that ended. A thread that could go on and was not let does not wait.
+fn blocked<'a, 'b>(events: &'b [Scheduled<'a>]) -> Vec<Blocked<'a, 'b>> {
+    let mut open = std::collections::BTreeMap::new();
+    let mut ended = Vec::new();
+    for event in events.iter().filter(|event| event.what.starts_with("switch: ")) {
+        let field = |name: &str| {
+            event.what.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+        };
+        let (Some(before), Some(after)) = (field("prev_pid"), field("next_pid")) else { continue };
+        if !field("prev_state").is_some_and(|state| state.starts_with('R')) {
+            open.insert(before, event);
+        }
+        if let Some(began) = open.remove(after) {
+            let (from, until) = (began.time, event.time);
+            ended.push(Blocked { thread: after, from, until, stack: &began.stack });
+        }
+    }
+    ended
+}
+
+/// The waits of a thread, from events as text. Where another thread woke it that had waited meanwhile, it is that one's wait.
+fn waits(text: &str, thread: &str) -> Vec<(u64, u64, String)> {
+    let events = scheduled(text);
+    let blocked = blocked(&events);
+    let is_of_interrupt = |event: &&Scheduled<'_>| {
+        let is_one = |name: &&str| OF_INTERRUPTS.iter().any(|start| name.starts_with(start));
+        event.stack.iter().any(|name| is_one(&name))
+    };
+    let place_of = |wait: &Blocked<'_, '_>| {
+        let within = |time: u64| (wait.from..=wait.until).contains(&time);
+        let wakings = events.iter().filter(|event| event.what.starts_with("waking: "));
+        let waker = wakings.filter(|event| within(event.time)).next_back();
+        let other = waker.filter(|waker| !is_of_interrupt(waker)).and_then(|waker| {
+            let of_waker = blocked.iter().filter(|other| {
+                other.thread == waker.thread && within(other.from) && within(other.until)
+            });
+            of_waker.max_by_key(|other| other.until - other.from)
+        });
+        let mut functions = other.map(|other| functions(other.stack)).unwrap_or_default();
+        if !functions.is_empty() {
+            functions.push(OTHER_THREAD);
+        }
+        functions.extend(self::functions(wait.stack));
+        if functions.is_empty() { "unknown".to_owned() } else { functions.join(" < ") }
+    };
+    let own = blocked.iter().filter(|wait| wait.thread == thread);
+    own.map(|wait| (wait.from, wait.until, place_of(wait))).collect()
+}
+
+/// The function that waits, and its callers up to the system call or the thread's beginning.
+fn functions<'a>(stack: &[&'a str]) -> Vec<&'a str> {
+    let is_of_entry =
+        |name: &str| name == THREAD || OF_ENTRY.iter().any(|start| name.starts_with(start));
+    let from = stack.iter().take_while(|name| OF_WAITING.contains(name)).count();
+    let callers = stack[from..].iter().copied().take_while(|name| !is_of_entry(name));
+    callers.take(CALLERS_MOST).collect()
+}
+
 /// Has the kernel count exits by their reason, those too for which the buffer has no room. Needs CONFIG_HIST_TRIGGERS.
 pub(crate) fn count_exits() -> Result<()> {
     set(&format!("{EXITS}/trigger"), "hist:keys=exit_reason")
@@ -223,5 +470,84 @@ fn pages(cpu: usize) -> Result<Vec<u8>> {
                 bytes.extend_from_slice(&page);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In the form of Debian's Linux 6.1: KVM_CREATE_VM waits for a thread that waits for a grace period; a preemption; a wait for a grace period that an
+    /// interrupt ends in the time of another thread; a wait whose end was not recorded.
+    const SWITCHES: &str = "# tracer: nop
+#
+     vmtax-guest-1       [000] d..2. 9000100: sched_switch: prev_comm=vmtax guest prev_pid=1 prev_prio=120 prev_state=D ==> next_comm=kvm-nx-lpage-re next_pid=70 next_prio=120
+     vmtax-guest-1       [000] d..2. 9000110: <stack trace>
+ => __schedule
+ => schedule
+ => schedule_timeout
+ => wait_for_completion
+ => kvm_vm_create_worker_thread
+ => kvm_arch_post_init_vm
+ => kvm_dev_ioctl+0x12/0x30
+ => __x64_sys_ioctl
+ => do_syscall_64
+ kvm-nx-lpage-re-70      [000] d..2. 9000300: sched_switch: prev_comm=kvm-nx-lpage-re prev_pid=70 prev_prio=120 prev_state=D ==> next_comm=swapper/0 next_pid=0 next_prio=120
+ kvm-nx-lpage-re-70      [000] d..2. 9000310: <stack trace>
+ => __schedule
+ => schedule
+ => schedule_timeout
+ => __wait_for_common
+ => __wait_rcu_gp
+ => synchronize_rcu
+ => rcu_sync_enter
+ => percpu_down_write
+ => cgroup_attach_task_all
+ => kvm_vm_worker_thread
+ => kthread
+ => ret_from_fork
+          <idle>-0       [000] d..2. 9011100: sched_switch: prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=kvm-nx-lpage-re next_pid=70 next_prio=120
+          <idle>-0       [000] d..2. 9011110: <stack trace>
+ => __schedule
+ => schedule_idle
+ kvm-nx-lpage-re-70      [000] d..2. 9011200: sched_waking: comm=vmtax guest pid=1 prio=120 target_cpu=000
+ kvm-nx-lpage-re-70      [000] d..2. 9011210: <stack trace>
+ => try_to_wake_up
+ => complete
+ => kvm_vm_worker_thread
+ => kthread
+ kvm-nx-lpage-re-70      [000] d..2. 9011300: sched_switch: prev_comm=kvm-nx-lpage-re prev_pid=70 prev_prio=120 prev_state=S ==> next_comm=vmtax guest next_pid=1 next_prio=120
+     vmtax-guest-1       [000] d..2. 9020000: sched_switch: prev_comm=vmtax guest prev_pid=1 prev_prio=120 prev_state=R+ ==> next_comm=kworker/0:1 next_pid=11 next_prio=120
+ => __schedule
+   kworker/0:1-11        [000] d..2. 9021000: sched_switch: prev_comm=kworker/0:1 prev_pid=11 prev_prio=120 prev_state=I ==> next_comm=vmtax guest next_pid=1 next_prio=120
+     vmtax-guest-1       [000] d..2. 9030000: sched_switch: prev_comm=vmtax guest prev_pid=1 prev_prio=120 prev_state=D ==> next_comm=swapper/0 next_pid=0 next_prio=120
+ => __schedule
+ => schedule
+ => __synchronize_srcu
+ => kvm_swap_active_memslots
+ => __x64_sys_ioctl
+          <idle>-0       [000] d..2. 9030100: sched_switch: prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=kworker/0:1 next_pid=11 next_prio=120
+   kworker/0:1-11        [000] d..2. 9030200: sched_switch: prev_comm=kworker/0:1 prev_pid=11 prev_prio=120 prev_state=I ==> next_comm=swapper/0 next_pid=0 next_prio=120
+ => __schedule
+ => worker_thread
+          <idle>-0       [000] d..2. 9035000: sched_switch: prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=kworker/0:1 next_pid=11 next_prio=120
+   kworker/0:1-11        [000] d.h2. 9035050: sched_waking: comm=vmtax guest pid=1 prio=120 target_cpu=000
+ => complete
+ => rcu_do_batch
+ => handle_softirqs
+   kworker/0:1-11        [000] d..2. 9035100: sched_switch: prev_comm=kworker/0:1 prev_pid=11 prev_prio=120 prev_state=I ==> next_comm=vmtax guest next_pid=1 next_prio=120
+     vmtax-guest-1       [000] d..2. 9040000: sched_switch: prev_comm=vmtax guest prev_pid=1 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120
+";
+
+    #[test]
+    fn a_wait_has_the_function_that_waits_and_its_callers() {
+        let create = "__wait_rcu_gp < synchronize_rcu < rcu_sync_enter < percpu_down_write < cgroup_attach_task_all < kvm_vm_worker_thread < [another thread] < \
+                      kvm_vm_create_worker_thread < kvm_arch_post_init_vm < kvm_dev_ioctl";
+        let slot = "__synchronize_srcu < kvm_swap_active_memslots";
+        assert_eq!(
+            waits(SWITCHES, "1"),
+            [(9_000_100, 9_011_300, create.to_owned()), (9_030_000, 9_035_100, slot.to_owned())]
+        );
+        assert_eq!(waits("CPU:0 [LOST 12 EVENTS]\n", "1"), []);
     }
 }

@@ -5,12 +5,14 @@
 
 pub(crate) mod backing;
 mod gate;
+pub(crate) mod life;
 pub(crate) mod linux;
 mod mptable;
 pub(crate) mod payload;
 mod pmu;
 pub(crate) mod program;
 mod serial;
+mod snapshot;
 mod stats;
 mod test_device;
 pub(crate) mod touched;

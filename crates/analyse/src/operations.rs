@@ -54,6 +54,8 @@ pub struct OperationRow {
     pub l2_over_l1: Option<f64>,
     /// What it did with memory; `None` for an operation that is not about memory.
     pub memory: Option<Memory>,
+    /// How long it waited; `None` for an operation that is no step of a VM's life.
+    pub waited: Option<Waited>,
     /// Where the time of the traced window went. On a lab's clock 1 ns is 1 instruction.
     pub time: TimeRow,
 }
@@ -122,6 +124,58 @@ impl Memory {
             conversions: whole(Sample::CONVERSIONS).unwrap_or(0),
             memory_faults: whole(Sample::MEMORY_FAULTS).unwrap_or(0),
         })
+    }
+}
+
+/// How long a step of VMs' lives waited: the processor was idle. The path has the rest of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waited {
+    /// ns, median of the lives.
+    pub median: f64,
+    /// Of the life in which it waited least.
+    pub min: f64,
+    /// Most.
+    pub max: f64,
+    /// Lives.
+    pub lives: u64,
+    /// Where it waited in one more life, longest first.
+    pub places: Vec<Place>,
+}
+
+/// Where a step waited.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    /// The function that waits, then its callers. Hostile text.
+    pub functions: Vec<String>,
+    /// ns from there until the thread ran again.
+    pub ns: f64,
+}
+
+impl Waited {
+    fn of(mut waits: Vec<f64>, mut places: Vec<Place>) -> Option<Waited> {
+        waits.retain(|ns| ns.is_finite() && *ns >= 0.0);
+        waits.sort_by(f64::total_cmp);
+        let (&min, &max) = (waits.first()?, waits.last()?);
+        places.retain(|place| place.ns.is_finite());
+        places.sort_by(|a, b| b.ns.total_cmp(&a.ns));
+        Some(Waited {
+            median: samples::median(&waits)?,
+            min,
+            max,
+            lives: waits.len() as u64,
+            places,
+        })
+    }
+
+    /// Whether it waited at all.
+    pub fn is_some(&self) -> bool {
+        self.max > 0.0
+    }
+
+    /// Whether every life of one waited longer than every life of the other. How long a grace period takes depends on when it begins, so that
+    /// medians of two kernels differ where their code does not.
+    pub fn differs(&self, other: &Waited) -> bool {
+        self.min > other.max || other.min > self.max
     }
 }
 
@@ -264,6 +318,8 @@ struct Measured<'a> {
     level: Option<Level>,
     count: u64,
     lengths: Vec<f64>,
+    waits: Vec<f64>,
+    places: Vec<Place>,
     /// Value by metric, of other metrics.
     figures: BTreeMap<&'a str, f64>,
 }
@@ -294,6 +350,7 @@ impl Operations {
             let name = workload.strip_suffix(L2_SUFFIX).unwrap_or(workload);
             let path = paths.get(workload).copied();
             let at_l1 = paths.get(name).filter(|_| level == Level::L2 && name != *workload);
+            let waited = Waited::of(m.waits.clone(), m.places.clone());
             let (exits, to_l1) = exits.of(ids);
             let mut time = TimeRow::default();
             ids.iter().filter_map(|id| times.get(id)).for_each(|t| time.add(t));
@@ -302,12 +359,14 @@ impl Operations {
                 vm: ids.first().copied(),
                 level,
                 count: m.count,
-                recorded: ledger.recording.coverage.exits,
+                // A step of the VMM's is in no recording of exits.
+                recorded: ledger.recording.coverage.exits && waited.is_none(),
                 exits,
                 to_l1,
                 path,
                 l2_over_l1: path.zip(at_l1).and_then(|(l2, l1)| over(l2.median, l1.median)),
                 memory: Memory::of(&m.figures),
+                waited,
                 time,
             });
         }
@@ -332,6 +391,12 @@ fn measured(samples: &[Sample]) -> BTreeMap<&str, Measured<'_>> {
             }
         } else if sample.metric == Sample::PATH {
             workloads.entry(&sample.workload).or_default().lengths.push(value);
+        } else if sample.metric == Sample::WAITED {
+            workloads.entry(&sample.workload).or_default().waits.push(value);
+        } else if let Some(place) = sample.metric.strip_prefix(Sample::WAITED_IN) {
+            let functions = place.split(" < ").map(str::to_owned).collect();
+            let places = &mut workloads.entry(&sample.workload).or_default().places;
+            places.push(Place { functions, ns: value });
         } else if sample.metric.starts_with(Sample::MEMORY) {
             let of = workloads.entry(&sample.workload).or_default();
             of.figures.insert(&sample.metric, value);

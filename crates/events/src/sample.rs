@@ -31,6 +31,11 @@ impl Sample {
     /// Metric: instructions of one operation, from the guest's instruction back to the guest; unit
     /// `instructions`, one sample per batch.
     pub const PATH: &'static str = "path";
+    /// Metric: time of a step of a VM's life that the processor was idle, which is not in its path; unit `ns`, one sample per life.
+    pub const WAITED: &'static str = "waited";
+    /// What the metrics begin with that say where the step of one life waited: the function and its callers follow, as in
+    /// `waited-in synchronize_rcu < rcu_sync_enter`; unit `ns`.
+    pub const WAITED_IN: &'static str = "waited-in ";
     /// What all metrics about memory begin with.
     pub const MEMORY: &'static str = "memory-";
     /// Metric: 2 MiB regions of memory that the recorded batch touches; unit `count`. The next ones are of that batch too, and absent

@@ -17,7 +17,8 @@ use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::kernel::Kernel;
 use vmtax_machine::programs::{self, Files};
 use vmtax_machine::{
-    Emulator, Initramfs, Machine, Mailbox, Marks, Options, QUICK_BOOT, Recorder, Spec, Stop,
+    EXPEDITED, Emulator, Initramfs, Machine, Mailbox, Marks, Options, QUICK_BOOT, Recorder, Spec,
+    Stop,
 };
 
 use crate::conversation::Conversation;
@@ -226,7 +227,8 @@ impl Setup {
     /// Boots or restores it. A restored host has the order from its first moment on; it is executed by [`Conversation::execute`].
     pub(crate) fn start(&self, order: &Order, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
         let programs = Programs::of(self)?;
-        let spec = self.spec(Mailbox::new()?, &programs);
+        let waits = order.operations.iter().any(|operation| operation.step.is_some());
+        let spec = self.spec((Mailbox::new()?, waits), &programs);
         let what = if self.nested { "the host and its guest" } else { "the host" };
         // L1's kernel is made of the image, independent of the name.
         let named = programs.archive(&[])?;
@@ -247,10 +249,10 @@ impl Setup {
         booting.start((&named, &archive), &progress)
     }
 
-    /// The spec of the machine, without programs.
-    fn spec(&self, mailbox: Mailbox, programs: &Programs) -> Spec {
-        let mut command_line =
-            format!("console=ttyS0,115200 {QUICK_BOOT} panic=-1 vmtax.role=host");
+    /// The spec of the machine, without programs. Where `waits`, grace periods take as long as they do without the lab.
+    fn spec(&self, (mailbox, waits): (Mailbox, bool), programs: &Programs) -> Spec {
+        let quick = if waits { QUICK_BOOT.replace(EXPEDITED, "") } else { QUICK_BOOT.to_owned() };
+        let mut command_line = format!("console=ttyS0,115200 {quick} panic=-1 vmtax.role=host");
         if self.nested {
             command_line.push_str(" vmtax.nested vmtax.buffer=49152");
         }

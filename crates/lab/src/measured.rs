@@ -20,6 +20,10 @@ pub struct Measured {
     pub count: u32,
     /// Instructions of one operation, by batch; empty when waiting is part of it.
     pub paths: Vec<f64>,
+    /// Time that a step of a VM's life waited, ns, by batch; empty for other operations.
+    pub waited: Vec<u64>,
+    /// Where the step of the recorded life waited: the function with its callers, and ns.
+    pub places: Vec<(String, u64)>,
     /// What the guest's virtual PMU did in these batches, if it has one.
     pub pmu: Option<Counting>,
     /// What it did with memory, if it is about memory.
@@ -74,6 +78,13 @@ impl Measured {
             vec![sample(0, Sample::OPERATIONS, "count", f64::from(self.count), Better::Neither)];
         for (repeat, path) in self.paths.iter().enumerate() {
             samples.push(sample(repeat, Sample::PATH, "instructions", *path, Better::Lower));
+        }
+        for (repeat, waited) in self.waited.iter().enumerate() {
+            samples.push(sample(repeat, Sample::WAITED, "ns", *waited as f64, Better::Lower));
+        }
+        for (place, waited) in &self.places {
+            let metric = format!("{}{place}", Sample::WAITED_IN);
+            samples.push(sample(0, &metric, "ns", *waited as f64, Better::Neither));
         }
         for (metric, unit, value) in self.memory.iter().flat_map(Memory::figures) {
             samples.push(sample(0, metric, unit, value as f64, Better::Neither));

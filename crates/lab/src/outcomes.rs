@@ -37,7 +37,10 @@ impl Outcomes {
         if self.trace.is_none() {
             return;
         }
-        let ran = |one: &&mut Measured| one.failure.is_none() && one.missing.is_none();
+        // Steps of the VMM are not in the recording, which has what guests do.
+        let ran = |one: &&mut Measured| {
+            one.failure.is_none() && one.missing.is_none() && one.definition.step().is_none()
+        };
         for one in self.operations.iter_mut().filter(ran) {
             let seen = windows.of_vm(one.vm);
             if let Some(memory) = &mut one.memory {

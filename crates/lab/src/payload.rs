@@ -81,7 +81,7 @@ pub(crate) struct Parts<'a> {
 }
 
 /// An assembled payload.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Payload {
     pub(crate) code: Vec<u8>,
     /// Entries of further vCPUs.

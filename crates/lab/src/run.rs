@@ -8,7 +8,7 @@ use crate::host::{self, Host, Ready, Setup};
 use crate::measured::{Measured, Memory, workload};
 use crate::outcomes::Outcomes;
 use crate::profile::{Clocked, Measure, Reading, Recorded, Source};
-use crate::suite::{Definition, EMPTY, Ordered, Suite};
+use crate::suite::{Definition, EMPTY, LIVES_LEAST, Ordered, Suite};
 use crate::{Error, check, trace_dat, window};
 
 /// What is to be measured.
@@ -140,6 +140,9 @@ impl Task {
     /// the empty loop of the level takes.
     fn around(&self, empty: u64) -> u64 {
         let operation = self.operation();
+        if operation.step.is_some() {
+            return 0;
+        }
         // The loop has two instructions of its own.
         let longer =
             2 * i64::from(operation.count) - 2 * i64::from(EMPTY.count_at(operation.level));
@@ -166,6 +169,9 @@ fn tasks(setup: &Setup, plan: &Plan) -> Result<Vec<Task>, Error> {
 /// an observer, for what its PMU counts, and for a call tree, which takes no median. A plain run has none of them, and they are most of
 /// the time. Batches for a tree alone come last, so that the paths of operations after them are those of a plain run.
 fn batches(setup: &Setup, plan: &Plan, definition: &Definition) -> (u32, bool) {
+    if definition.step().is_some() {
+        return (WARM_UP + plan.batches.max(LIVES_LEAST), false);
+    }
     let counts = !setup.observer.is_empty() || definition.pmu().is_some();
     if !definition.waits() || counts {
         (WARM_UP + plan.batches, false)
@@ -213,6 +219,9 @@ fn measured(
         let count = f64::from(operation.count);
         let around = task.around(empty);
         let path = |cycles: &u64| (*cycles as f64 - around as f64) / count;
+        let waited = outcome.waited.get(1..).unwrap_or_default();
+        let busy = |(cycles, waited): (&u64, &u64)| cycles.saturating_sub(*waited) as f64;
+        let is_step = operation.step.is_some();
         let profile = |recorded: &Recorded| {
             let (number, cycles) = (operation.number, outcome.cycles.as_slice());
             recorded.profile(&Measure { number, workload: &task.workload(), cycles, around })
@@ -225,9 +234,13 @@ fn measured(
             count: operation.count,
             paths: if task.definition.waits() {
                 Vec::new()
+            } else if is_step {
+                cycles.iter().zip(waited).map(busy).collect()
             } else {
                 cycles.iter().map(path).collect()
             },
+            waited: waited.to_vec(),
+            places: outcome.places.clone(),
             pmu: outcome.pmu,
             memory: outcome.memory.map(|mapping| Memory {
                 regions: u64::from(operation.touch.map_or(0, |touch| touch.bytes)) >> 21,
@@ -237,7 +250,7 @@ fn measured(
             }),
             missing: outcome.missing.clone(),
             profile: calls
-                .filter(|_| failure().is_none() && outcome.missing.is_none())
+                .filter(|_| failure().is_none() && outcome.missing.is_none() && !is_step)
                 .map(profile),
             failure: failure(),
         });

@@ -8,10 +8,13 @@ pub mod own;
 mod perf;
 pub mod pmu;
 mod primitives;
+mod resume;
+mod start;
 mod timers;
 
 pub use definition::{Definition, Kind, Least, Ordered};
 use definition::{clean, line, nothing};
+pub(crate) use start::LIVES_LEAST;
 
 /// A suite.
 #[derive(Debug)]
@@ -27,7 +30,7 @@ pub struct Suite {
 }
 
 /// All suites.
-pub const SUITES: [Suite; 7] = [
+pub const SUITES: [Suite; 9] = [
     Suite {
         name: "primitives",
         summary: "instructions and events of a guest that can cause an exit",
@@ -56,6 +59,18 @@ pub const SUITES: [Suite; 7] = [
         name: "memory",
         summary: "first accesses to memory of each backing, and conversions between private and shared",
         operations: memory::OPERATIONS,
+        nests: true,
+    },
+    Suite {
+        name: "start",
+        summary: "steps of a VM's life, from open(2) of /dev/kvm to close(2), with waiting apart",
+        operations: start::OPERATIONS,
+        nests: false,
+    },
+    Suite {
+        name: "resume",
+        summary: "first accesses to memory that comes from a snapshot, by the way in which it comes",
+        operations: resume::OPERATIONS,
         nests: true,
     },
     Suite {

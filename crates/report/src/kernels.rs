@@ -355,6 +355,28 @@ impl<'a> Series<'a> {
                 |(_, row)| Cell::of(row.path, |path| Cell::Share(path.tolerance())),
             )
             .column(
+                Column::number("waited", "waited")
+                    .help("ns that the processor was idle, median of the VMs; not in the path"),
+                |(_, row)| Cell::of(row.waited.as_ref(), |of| Cell::Number(of.median)),
+            )
+            .column(
+                Column::number("waited_min", "least")
+                    .help("of the VM that waited least")
+                    .only(CSV | JSON),
+                |(_, row)| Cell::of(row.waited.as_ref(), |of| Cell::Number(of.min)),
+            )
+            .column(
+                Column::number("waited_max", "most")
+                    .help("of the VM that waited most")
+                    .only(CSV | JSON),
+                |(_, row)| Cell::of(row.waited.as_ref(), |of| Cell::Number(of.max)),
+            )
+            .column(
+                Column::words("waits_in", "waits in")
+                    .help("the function that waits, and its callers"),
+                |(_, row)| Cell::of(row.waited.as_ref().and_then(operations::place), Cell::Name),
+            )
+            .column(
                 Column::number("count", "operations").help("of one batch").only(CSV | JSON),
                 |(_, row)| Cell::Count(row.count),
             )
@@ -389,6 +411,12 @@ impl<'a> Series<'a> {
                 Cell::of(it.exits[0], Cell::Number)
             })
             .column(Column::number("exits", "exits"), |it| Cell::of(it.exits[1], Cell::Number))
+            .column(
+                Column::words("waits", "waiting that differs")
+                    .help("every VM of one kernel waited longer than every VM of the other")
+                    .class("described"),
+                |it| Cell::of(it.waits.as_ref().map(operations::waits_changed), Cell::Name),
+            )
             .column(Column::words("kinds", "exits that differ").class("described"), |it| {
                 Cell::Name(it.kinds.join(", "))
             })
@@ -493,6 +521,7 @@ fn words(change: &Change) -> Vec<String> {
     if let [Some(before), Some(after)] = change.paths {
         parts.push(format!("path {} to {}", operations::path(&before), operations::path(&after)));
     }
+    parts.extend(change.waits.as_ref().map(operations::waits_changed));
     parts.extend(change.kinds.iter().cloned());
     parts.extend(change.functions.clone());
     parts

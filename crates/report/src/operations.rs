@@ -3,6 +3,7 @@
 pub mod compared;
 pub(crate) mod described;
 
+use vmtax_analyse::operations::Waited;
 use vmtax_analyse::{Ledger, OperationExit, OperationRow, Path};
 use vmtax_events::{Detail, DetailKind, Level, Reason, Sample};
 
@@ -39,6 +40,31 @@ pub fn path(path: &Path) -> String {
 /// As [`path`], in a table.
 pub(crate) fn path_cell(of: &Path) -> Cell {
     Cell::Written(path(of), sort_key(of.median))
+}
+
+/// How long a step waited: `5.03 ms`, `14.5 to 38.6 ms, median 22.5`, `-` where it did not.
+pub(crate) fn waited(of: &Waited) -> String {
+    if !of.is_some() {
+        return "-".to_owned();
+    }
+    let ms = |ns: f64| format!("{:.3}", ns / 1e6);
+    if of.min == of.max {
+        return format!("{} ms", ms(of.median));
+    }
+    format!("{} to {} ms, median {}", ms(of.min), ms(of.max), ms(of.median))
+}
+
+/// How long a step waited before and now, and where the longer one waits.
+pub(crate) fn waits_changed([before, now]: &[Waited; 2]) -> String {
+    let longer = if now.median > before.median { now } else { before };
+    let place = place(longer).map(|place| format!(" in {place}"));
+    format!("waited {}, was {}{}", waited(now), waited(before), place.unwrap_or_default())
+}
+
+/// The function that waits longest, and its callers. Printable.
+pub(crate) fn place(of: &Waited) -> Option<String> {
+    let functions = of.places.first()?.functions.iter();
+    Some(functions.map(|name| names::printable(name)).collect::<Vec<_>>().join(" < "))
 }
 
 /// A factor: `23.3`, `1,250`.
@@ -250,6 +276,7 @@ mod tests {
             path: None,
             l2_over_l1: None,
             memory: None,
+            waited: None,
             time: TimeRow::default(),
         }
     }

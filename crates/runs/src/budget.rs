@@ -73,6 +73,7 @@ fn repeated(first: &[Allowance], second: &[Allowance]) -> (Vec<Allowance>, Vec<S
         let breaches = exact.breaches(&[Allowance { path: None, ..other.clone() }]);
         if !breaches.is_empty() {
             (kept.exits, kept.faults, kept.pages) = (None, None, None);
+            kept.waited = None;
             let said = breaches.iter().map(|one| {
                 format!(
                     "{}: {} and {}",
@@ -108,6 +109,7 @@ fn repeated(first: &[Allowance], second: &[Allowance]) -> (Vec<Allowance>, Vec<S
         let holds = kept.path.is_some()
             || kept.exits.is_some()
             || kept.faults.is_some()
+            || kept.waited.is_some()
             || kept.pages.is_some();
         common.extend(holds.then_some(kept));
     }
@@ -295,6 +297,7 @@ fn allowance(row: &OperationRow) -> Allowance {
         count: row.count,
         path: row.path.map(|path| (path.median * 10.0).round() / 10.0),
         tolerance: row.path.and([spread, chance].into_iter().flatten().reduce(f64::max)),
+        waited: row.waited.as_ref().map(|waited| [waited.min, waited.max]),
         faults: row.memory.and_then(|memory| memory.per_region(memory.faults?).value()),
         pages: row.memory.and_then(|memory| memory.pages).map(|pages| {
             let sizes = ["4K", "2M", "1G"].map(str::to_owned).into_iter();

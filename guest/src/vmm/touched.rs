@@ -17,6 +17,7 @@ use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 use vmtax_guest::layout;
 use vmtax_guest::order::{Backing, Counters, Mapping, Touch};
 
+use super::snapshot::{Pager, Snapshot};
 use super::stats::{Stats, faults, pages};
 use super::{ORDINARY, Vm, failed};
 use crate::Result;
@@ -118,6 +119,10 @@ pub(super) struct Touched {
     file: Option<OwnedFd>,
     /// The guest_memfd of private pages.
     private: Option<OwnedFd>,
+    /// What it is a mapping of, or is copied from.
+    snapshot: Option<Snapshot>,
+    /// Copies from there.
+    pager: Option<Pager>,
     /// Pages that hugetlb had before.
     reserved: Option<String>,
     /// Some of it was converted since it was given back.
@@ -147,7 +152,11 @@ impl Touched {
                 let reserved = reserve(bytes)?;
                 (Some(huge_memfd(bytes)?), None, Some(reserved))
             }
-            Backing::Thp | Backing::Small | Backing::Unbacked(_) => (None, None, None),
+            Backing::Thp
+            | Backing::Small
+            | Backing::Unbacked(_)
+            | Backing::Snapshot { .. }
+            | Backing::Userfault(_) => (None, None, None),
         };
         let (mapping, mapped) = match &file {
             Some(file) => (map(bytes, libc::MAP_SHARED, file.as_raw_fd())?, bytes),
@@ -160,16 +169,49 @@ impl Touched {
         let start =
             if file.is_some() { first } else { first.wrapping_add(first.align_offset(HUGE)) };
         let converted = AtomicBool::new(true);
-        let touched = Touched { touch, mapping, mapped, start, file, private, reserved, converted };
-        if touched.file.is_none() {
-            touched.advise()?;
+        let (snapshot, pager) = (None, None);
+        let mut touched = Touched {
+            touch,
+            mapping,
+            mapped,
+            start,
+            file,
+            private,
+            snapshot,
+            pager,
+            reserved,
+            converted,
+        };
+        match touch.backing {
+            Backing::Snapshot { .. } => {
+                touched.snapshot = Some(Snapshot::new(bytes)?);
+                touched.map_snapshot(0)?;
+            }
+            Backing::Userfault(chunk) => {
+                touched.advise()?;
+                let snapshot = touched.snapshot.insert(Snapshot::new(bytes)?);
+                touched.pager = Some(Pager::start(snapshot, (start, bytes), chunk as usize)?);
+            }
+            _ if touched.file.is_none() => touched.advise()?,
+            _ => {}
         }
         Ok(touched)
     }
 
+    /// Maps the snapshot in its place, in that of its mapping of before.
+    fn map_snapshot(&self, flags: libc::c_int) -> Result<()> {
+        let (Some(snapshot), Backing::Snapshot { shared }) = (&self.snapshot, self.touch.backing)
+        else {
+            return Ok(());
+        };
+        let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+        // SAFETY: this value's own mapping, which nothing uses now: the vCPU is not running.
+        unsafe { snapshot.map_at(self.start, kind | flags) }
+    }
+
     /// Asks for huge pages, or for none.
     fn advise(&self) -> Result<()> {
-        let huge = self.touch.backing != Backing::Small;
+        let huge = !matches!(self.touch.backing, Backing::Small | Backing::Userfault(_));
         let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         // SAFETY: within the mapping.
         let advised = unsafe { libc::madvise(self.start.cast(), self.bytes(), advice) } == 0;
@@ -311,6 +353,9 @@ impl Touched {
             };
             return if done == 0 { Ok(()) } else { Err(system("populating guest_memfd")) };
         }
+        if let Backing::Snapshot { .. } = self.touch.backing {
+            return self.map_snapshot(libc::MAP_POPULATE);
+        }
         for offset in (0..self.bytes()).step_by(PAGE as usize) {
             // SAFETY: within the mapping; the vCPU is not running.
             unsafe { self.start.wrapping_add(offset).write_volatile(0) };
@@ -341,6 +386,7 @@ impl Touched {
 
 impl Drop for Touched {
     fn drop(&mut self) {
+        self.pager = None;
         // SAFETY: the mapping made in `new`; the VM that used it is gone.
         unsafe { libc::munmap(self.mapping, self.mapped) };
         self.file = None;

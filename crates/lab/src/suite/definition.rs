@@ -1,11 +1,11 @@
 //! What an operation of a suite is: what the guest executes, and what is known of its exits.
 
 use vmtax_events::Isa;
-use vmtax_guest::order::{Backing, Operation, Pmu, Touch};
+use vmtax_guest::order::{Backing, Operation, Pmu, Step, Touch};
 
 use crate::Error;
 use crate::host::Host;
-use crate::payload::{Assembled, Assembler, Parts, assemble};
+use crate::payload::{Assembled, Assembler, Parts, Payload, assemble};
 
 /// An operation of a suite.
 #[derive(Debug)]
@@ -81,6 +81,8 @@ pub(super) struct Code {
     pub(super) touch: Option<Touch>,
     /// The guest has this PMU.
     pub(super) pmu: Option<Pmu>,
+    /// The VMM's step that it is, in place of code.
+    pub(super) step: Option<Step>,
     /// Only there.
     pub(super) isa: Option<Isa>,
     /// The body is one straight line: its other instructions are not part of the path.
@@ -123,6 +125,7 @@ pub(super) const fn line(body: fn(&mut Assembler) -> Assembled) -> Code {
         second: None,
         touch: None,
         pmu: None,
+        step: None,
         isa: None,
         straight: true,
         shares: false,
@@ -197,6 +200,11 @@ impl Definition {
         self.code.pmu
     }
 
+    /// The step of a VM's life that it is, if it is one.
+    pub fn step(&self) -> Option<Step> {
+        self.code.step
+    }
+
     /// Whether the guest waits for time to pass: then there is no path length.
     pub fn waits(&self) -> bool {
         self.code.waits
@@ -246,11 +254,16 @@ impl Definition {
             body: if code.own.is_some() { &own_body } else { &code.body },
             second: second.as_ref().map(|f| f as &dyn Fn(&mut Assembler) -> Assembled),
         };
-        let payload =
-            assemble(&parts).map_err(|error| Error::Payload { operation: self.name, error })?;
+        let payload = match code.step {
+            Some(_) => Ok(Payload::default()),
+            None => assemble(&parts),
+        };
+        let payload = payload.map_err(|error| Error::Payload { operation: self.name, error })?;
         let around = match code.own {
             Some(own) => own.around,
-            None if code.straight => payload.instructions.saturating_sub(1) as u64,
+            None if code.straight && code.step.is_none() => {
+                payload.instructions.saturating_sub(1) as u64
+            }
             None => 0,
         };
         let operation = Operation {
@@ -265,6 +278,7 @@ impl Definition {
             touch: self.touch_at(level),
             shares: code.shares,
             pmu: code.pmu,
+            step: code.step,
         };
         Ok(Ordered { operation, around, clock: payload.clock })
     }

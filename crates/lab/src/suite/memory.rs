@@ -19,7 +19,7 @@ use crate::payload::{Assembled, Assembler};
 
 /// Regions of 2 MiB in a batch; one at L2.
 const REGIONS: u32 = 4;
-const PAGES: u32 = PAGE_2M / PAGE_4K;
+pub(super) const PAGES: u32 = PAGE_2M / PAGE_4K;
 /// `KVM_HC_MAP_GPA_RANGE`, with the attributes of private and of shared memory.
 const MAP_GPA_RANGE: u32 = 12;
 pub(super) const PRIVATE: u32 = 1 << 4;
@@ -27,15 +27,15 @@ pub(super) const SHARED: u32 = 0;
 
 /// What was done to memory before a batch touches it.
 #[derive(Clone, Copy)]
-struct Before {
+pub(super) struct Before {
     populated: bool,
     prefault: bool,
 }
 
-const COLD: Before = Before { populated: false, prefault: false };
-const POPULATED: Before = Before { populated: true, prefault: false };
-const PREFAULTED: Before = Before { populated: false, prefault: true };
-const BOTH: Before = Before { populated: true, prefault: true };
+pub(super) const COLD: Before = Before { populated: false, prefault: false };
+pub(super) const POPULATED: Before = Before { populated: true, prefault: false };
+pub(super) const PREFAULTED: Before = Before { populated: false, prefault: true };
+pub(super) const BOTH: Before = Before { populated: true, prefault: true };
 
 /// All touches of each backing, then the rest.
 macro_rules! operations {
@@ -73,7 +73,7 @@ operations! {
     shattering("shatter-back", "as shatter; then the page made shared again and each page touched again", shatter_back),
 }
 
-const fn definition(
+pub(super) const fn definition(
     (name, summary): (&'static str, &'static str),
     in_region: u32,
     kind: Kind,
@@ -92,7 +92,7 @@ const fn definition(
 }
 
 /// Pre-faulted memory may take no fault at all; other memory takes some.
-const fn faults(before: Before) -> Kind {
+pub(super) const fn faults(before: Before) -> Kind {
     if before.prefault { Kind::Measured } else { Kind::Some }
 }
 

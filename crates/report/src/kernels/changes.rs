@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use vmtax_analyse::calls::difference::difference;
 use vmtax_analyse::calls::profiled;
-use vmtax_analyse::operations::{OperationRow, Operations, Path};
+use vmtax_analyse::operations::{OperationRow, Operations, Path, Waited};
 use vmtax_analyse::{Ledger, Profiled};
 use vmtax_events::Level;
 
@@ -53,6 +53,8 @@ pub(super) struct Change {
     pub(super) level: Level,
     pub(super) exits: [Option<f64>; 2],
     pub(super) paths: [Option<Path>; 2],
+    /// How long the step waited, where that is the change: every life of one run longer than every life of the other.
+    pub(super) waits: Option<[Waited; 2]>,
     /// Exits of one operation that differ, by name.
     pub(super) kinds: Vec<String>,
     /// Functions by which the path differs, where both runs have call trees.
@@ -73,7 +75,12 @@ impl Change {
         Some(allowed / before.median).filter(|part| part.is_finite())
     }
 
+    /// By how much the path changed, as a part of it; of a step that waits, path and waiting together.
     pub(super) fn size(&self) -> f64 {
+        if let (Some([before, after]), [Some(then), Some(now)]) = (&self.waits, self.paths) {
+            let all = |path: Path, waited: &Waited| path.median + waited.median;
+            return (all(now, after) / all(then, before) - 1.0).abs();
+        }
         self.ratio().map_or(f64::INFINITY, |ratio| (ratio - 1.0).abs())
     }
 }
@@ -118,11 +125,12 @@ pub(super) fn changes(points: &[Shown<'_>], steps: (usize, usize), kinds: Kinds)
             exits: [then, now]
                 .map(|row| row.exits_per_operation().value().filter(|_| row.recorded)),
             paths: [then.path, now.path],
+            waits: waits(then, now),
             kinds: differ,
             functions: None,
         };
         let is_path = then.path.zip(now.path).is_some_and(|(then, now)| then.differs(&now));
-        if !is_path && change.kinds.is_empty() {
+        if !is_path && change.kinds.is_empty() && change.waits.is_none() {
             continue;
         }
         let trees = tree(before, &now.name, now.level).zip(tree(after, &now.name, now.level));
@@ -131,6 +139,11 @@ pub(super) fn changes(points: &[Shown<'_>], steps: (usize, usize), kinds: Kinds)
     }
     found.sort_by(|a, b| b.size().total_cmp(&a.size()));
     found
+}
+
+fn waits(then: &OperationRow, now: &OperationRow) -> Option<[Waited; 2]> {
+    let (before, after) = (then.waited.as_ref()?, now.waited.as_ref()?);
+    before.differs(after).then(|| [before.clone(), after.clone()])
 }
 
 /// Exits of one operation that differ: `L1 msr 1, was 0`.

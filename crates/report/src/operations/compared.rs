@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use vmtax_analyse::calls::profiled;
-use vmtax_analyse::operations::{OperationRow, Operations, Path, Ratio};
+use vmtax_analyse::operations::{OperationRow, Operations, Path, Ratio, Waited};
 use vmtax_analyse::{Ledger, Profiled};
 
 use crate::calls::difference::{self, Compared};
@@ -70,6 +70,8 @@ impl Formats for Comparison<'_> {
 struct Measured {
     exits: Ratio,
     path: Option<Path>,
+    /// How long it waited, of a step of a VM's life.
+    waited: Option<Waited>,
     /// Executions in the batch whose exits were counted.
     count: u64,
     /// Exits of that batch by name; `None` if they depend on time.
@@ -131,6 +133,7 @@ fn cell(row: &OperationRow, kinds: Kinds) -> Measured {
     Measured {
         exits: row.exits_per_operation(),
         path: row.path,
+        waited: row.waited.clone(),
         count: row.count,
         kinds: kinds(row),
     }
@@ -174,7 +177,20 @@ impl Row {
             Some(_) => " same".to_owned(),
             None => String::new(),
         };
-        format!("{exits} {word}, {path}{of_first}")
+        match &cell.waited {
+            None => format!("{exits} {word}, {path}{of_first}"),
+            Some(waited) if waited.is_some() => {
+                format!("{path}{of_first}, waited {}", super::waited(waited))
+            }
+            Some(_) => format!("{path}{of_first}"),
+        }
+    }
+
+    /// How long the first run's and this one's waited, where every life of one waited longer than every life of the other.
+    fn waits(&self, column: usize) -> Option<[Waited; 2]> {
+        let waited = |cell: &Option<Measured>| cell.as_ref()?.waited.clone();
+        let (first, here) = (waited(self.cells.first()?)?, waited(self.cells.get(column)?)?);
+        first.differs(&here).then_some([first, here])
     }
 
     /// Kinds of exits whose number differs from the first run's: name, first run's number, this run's number.
@@ -238,6 +254,8 @@ fn below(
         below.extend(differences.map(|(kind, before, now)| {
             format!("{name}: {kind}: {}, not {}", plain(now), plain(before))
         }));
+        let waits = row.waits(column);
+        below.extend(waits.map(|waits| format!("{name}: {}", super::waits_changed(&waits))));
         let functions = functions(compared, (at, column)).and_then(Compared::sentence);
         below.extend(functions.map(|functions| format!("{name}: {functions}")));
     }
@@ -277,6 +295,21 @@ fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
             Column::number("path_tolerance", "±")
                 .help("how far off the path of another run may be, as a part of it"),
             |(.., cell)| Cell::of(cell.path, |path| Cell::Share(path.tolerance())),
+        )
+        .column(
+            Column::number("waited", "waited")
+                .help("ns that the processor was idle, median of the VMs"),
+            |(.., cell)| Cell::of(cell.waited.as_ref(), |of| Cell::Number(of.median)),
+        )
+        .column(
+            Column::words("waited_differs", "waiting differs")
+                .help("every VM of one run waited longer than every VM of the other"),
+            |(row, at, _)| {
+                let is_known =
+                    |cell: &Option<Measured>| cell.as_ref().is_some_and(|one| one.waited.is_some());
+                let known = [0, *at].iter().all(|at| is_known(&row.cells[*at]));
+                if known { Cell::Flag(row.waits(*at).is_some()) } else { Cell::Absent }
+            },
         )
         .column(
             Column::words("path_differs", "differs")
@@ -322,7 +355,9 @@ fn answer(runs: &[(String, &Ledger)], rows: &[Row]) -> Vec<String> {
     let both: Vec<(&Row, usize)> = cells().filter(is_in_both).collect();
     let change = |row: &Row, at: usize| row.ratio(at).map_or(0.0, |ratio| (ratio - 1.0).abs());
     let is_different = |(row, at): &&(&Row, usize)| {
-        row.differs(*at) == Some(true) || !row.differences(*at).is_empty()
+        row.differs(*at) == Some(true)
+            || !row.differences(*at).is_empty()
+            || row.waits(*at).is_some()
     };
     let different = both.iter().filter(is_different).count() as u64;
     let (first, all) = (name_of(runs, 0), counted(both.len() as u64, "measurement"));

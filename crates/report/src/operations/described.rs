@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use vmtax_analyse::operations::{Place, Waited};
 use vmtax_analyse::{OperationExit, OperationRow, Operations, Path};
 use vmtax_events::{Level, Recording};
 
-use super::{exit_list, factor, instructions, no_exits, path_cell, shares};
+use super::{exit_list, factor, instructions, no_exits, path_cell, place, shares, waited};
 use crate::keys::{detail_columns, detail_object, reason_fields};
 use crate::table::{CSV, Cell, Column, JSON, Line, PAGE, PEOPLE, Slice, TEXT, Table, sort_key};
 use crate::{memory, names};
@@ -60,6 +61,14 @@ fn operation_line(recording: &Recording, row: &OperationRow) -> Line {
         ("share_l1", number(row.share_l1())),
         ("share_l2", number(row.share_l2())),
     ]);
+    if let Some(of) = &row.waited {
+        line.extend([
+            ("waited", Cell::Number(of.median)),
+            ("waited_min", Cell::Number(of.min)),
+            ("waited_max", Cell::Number(of.max)),
+            ("waits_in", Cell::of(place(of), Cell::Name)),
+        ]);
+    }
     line
 }
 
@@ -116,6 +125,10 @@ pub(crate) fn table(operations: &Operations, emulated: &Emulated) -> Table {
     if operations.rows.iter().any(|row| row.memory.is_some()) {
         table = table.column(json("memory"), |row| Cell::of(row.memory.as_ref(), memory::object));
     }
+    let waits = operations.rows.iter().any(|row| row.waited.is_some());
+    if waits {
+        table = table.column(json("waited"), |row| Cell::of(row.waited.as_ref(), waited_object));
+    }
     let nests = operations.rows.iter().any(|row| row.level != Level::L1);
     let people = |column: Column| column.only(PEOPLE);
     table = table
@@ -133,6 +146,22 @@ pub(crate) fn table(operations: &Operations, emulated: &Emulated) -> Table {
                 .help("instructions, median of the batches; ±: how far off the path of another run may be, 0.5 % where none is shown")
                 .strong(),
             |row| Cell::of(row.path.as_ref(), path_with_range),
+        )
+        .column(
+            people(Column::number("waited", "waited"))
+                .help("time that the processor was idle, which is not in the path: least, most and median of the VMs")
+                .strong()
+                .shown_if(waits),
+            |row| {
+                let written = |of| Cell::Written(waited(of), sort_key(of.median));
+                row.waited.as_ref().map_or(Cell::Empty, written)
+            },
+        )
+        .column(
+            people(Column::words("waits_in", "waits in"))
+                .help("the function that waits, and its callers; where a step waits in several, the longest wait")
+                .shown_if(waits),
+            |row| Cell::of(row.waited.as_ref().and_then(place), Cell::Name),
         )
         .column(
             people(Column::number("not_on_hardware", "not on hw"))
@@ -218,6 +247,21 @@ fn path_object(path: &Path) -> Cell {
         ("spread", number(path.spread())),
         ("tolerance", Cell::Number(path.tolerance())),
         ("batches", Cell::Count(path.batches)),
+    ])
+}
+
+fn waited_object(of: &Waited) -> Cell {
+    let place = |place: &Place| {
+        let functions = place.functions.iter().map(|name| Cell::Name(name.clone())).collect();
+        Cell::Object(vec![("functions", Cell::List(functions)), ("ns", Cell::Number(place.ns))])
+    };
+    Cell::Object(vec![
+        ("unit", Cell::Word("ns")),
+        ("median", Cell::Number(of.median)),
+        ("min", Cell::Number(of.min)),
+        ("max", Cell::Number(of.max)),
+        ("lives", Cell::Count(of.lives)),
+        ("places", Cell::List(of.places.iter().map(place).collect())),
     ])
 }
 

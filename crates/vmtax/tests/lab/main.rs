@@ -27,6 +27,7 @@ mod remedy;
 mod run;
 mod series;
 mod soak;
+mod start;
 #[expect(dead_code, reason = "shared with other tests, which use all of it")]
 #[path = "../terminal/mod.rs"]
 mod terminal;

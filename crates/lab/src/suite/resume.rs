@@ -1,0 +1,125 @@
+//! Memory of a resumed VM: the first access to each 4 KiB page, by the way in which the page comes from a snapshot.
+//!
+//! The snapshot is a memfd whose pages are in the page cache: what a disk takes is left out. A name has the memory, what was done to it
+//! before the batch (populated with `MAP_POPULATE`, pre-faulted with `KVM_PRE_FAULT_MEMORY`), and the access. `read-write` is a load of each page
+//! and then a store to it, so that its difference to `read` is what a store costs after a load. What preparing takes is `prepared`.
+
+use iced_x86::code_asm::{dword_ptr, eax, rbx};
+use vmtax_guest::order::Backing;
+
+use super::definition::{Definition, line};
+use super::memory::{BOTH, Before, COLD, PAGES, POPULATED, PREFAULTED, definition, faults};
+use super::primitives::{PAGE_4K, touch_4k};
+use crate::payload::{Assembled, Assembler};
+
+const PRIVATE: Backing = Backing::Snapshot { shared: false };
+const SHARED: Backing = Backing::Snapshot { shared: true };
+const BY_4K: Backing = Backing::Userfault(4 << 10);
+const BY_64K: Backing = Backing::Userfault(64 << 10);
+
+type Access = fn(&mut Assembler) -> Assembled;
+
+const fn pages(
+    name: &'static str,
+    summary: &'static str,
+    of: (Backing, Before),
+    access: Access,
+) -> Definition {
+    definition((name, summary), PAGES, faults(of.1), of, line(access))
+}
+
+pub(super) const OPERATIONS: &[Definition] = &[
+    pages(
+        "resume-private-read",
+        "load from each page of a private mapping of the snapshot",
+        (PRIVATE, COLD),
+        read,
+    ),
+    pages("resume-private-write", "store to each page of it", (PRIVATE, COLD), touch_4k),
+    pages(
+        "resume-private-read-write",
+        "load from each page of it, then store to it",
+        (PRIVATE, COLD),
+        read_write,
+    ),
+    pages(
+        "resume-private-populated-read",
+        "load; mapped with MAP_POPULATE",
+        (PRIVATE, POPULATED),
+        read,
+    ),
+    pages(
+        "resume-private-prefault-read",
+        "load; mapped by KVM_PRE_FAULT_MEMORY",
+        (PRIVATE, PREFAULTED),
+        read,
+    ),
+    pages(
+        "resume-private-prefault-write",
+        "store after KVM_PRE_FAULT_MEMORY",
+        (PRIVATE, PREFAULTED),
+        touch_4k,
+    ),
+    pages("resume-private-populated-prefault-read", "load after both", (PRIVATE, BOTH), read),
+    pages("resume-private-populated-prefault-write", "store after both", (PRIVATE, BOTH), touch_4k),
+    pages(
+        "resume-shared-read",
+        "load from each page of a shared mapping of the snapshot",
+        (SHARED, COLD),
+        read,
+    ),
+    pages("resume-shared-write", "store to each page of it", (SHARED, COLD), touch_4k),
+    pages(
+        "resume-shared-read-write",
+        "load from each page of it, then store to it",
+        (SHARED, COLD),
+        read_write,
+    ),
+    pages(
+        "resume-uffd-4k-read",
+        "load; userfaultfd copies 4 KiB at each fault",
+        (BY_4K, COLD),
+        read,
+    ),
+    pages(
+        "resume-uffd-4k-read-write",
+        "load and store; userfaultfd copies 4 KiB",
+        (BY_4K, COLD),
+        read_write,
+    ),
+    pages(
+        "resume-uffd-64k-read",
+        "load; userfaultfd copies 64 KiB at each fault",
+        (BY_64K, COLD),
+        read,
+    ),
+    pages(
+        "resume-hugetlb-write",
+        "store to each page of new memory, in hugetlb pages",
+        (Backing::Hugetlb, COLD),
+        touch_4k,
+    ),
+    pages(
+        "resume-thp-write",
+        "store to each page of new memory, in transparent huge pages",
+        (Backing::Thp, COLD),
+        touch_4k,
+    ),
+    pages(
+        "resume-small-write",
+        "store to each page of new memory, in pages of 4 KiB",
+        (Backing::Small, COLD),
+        touch_4k,
+    ),
+];
+
+fn read(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(eax, dword_ptr(rbx))?;
+    asm.a.add(rbx, PAGE_4K as i32)
+}
+
+fn read_write(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(eax, dword_ptr(rbx))?;
+    asm.a.mov(dword_ptr(rbx), eax)?;
+    asm.a.add(rbx, PAGE_4K as i32)
+}

@@ -1,0 +1,92 @@
+//! The suites `start` and `resume`: instructions and waiting of each step, and memory by the way in which it comes.
+//!
+//! The paths are held against those of a program of another origin, counted by QEMU's plugin interface on the same kernel (6.1.0-56): that one counted
+//! instructions, this one reads clocks and the kernel's idle time.
+
+use serde_json::Value;
+
+use crate::run::json;
+
+fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let rows = report["operations"]["rows"].as_array().unwrap();
+    rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
+}
+
+fn places(row: &Value) -> String {
+    let functions = row["waited"]["places"][0]["functions"].as_array().unwrap();
+    functions.iter().map(|name| name.as_str().unwrap()).collect::<Vec<_>>().join(" < ")
+}
+
+/// Two boots, not two runs of a saved state.
+#[test]
+fn steps_of_a_start_repeat_and_wait_where_linux_6_1_waits() {
+    let run = || json(&["lab", "run", "--suite", "start", "--kernel", KERNEL, "--fresh"]);
+    let (first, second) = (run(), run());
+    assert_eq!(first["operations"], second["operations"]);
+    for row in first["operations"]["rows"].as_array().unwrap() {
+        assert_eq!(
+            (&row["waited"]["lives"], &row["recorded"]),
+            (&20.into(), &false.into()),
+            "{row}"
+        );
+    }
+    for (name, counted) in COUNTED {
+        let row = row(&first, name);
+        let path = row["path"]["median"].as_f64().unwrap();
+        assert!((path / counted - 1.0).abs() < 0.05, "{name}: {path}, counted {counted}");
+        assert_eq!(row["waited"]["max"], 0.0, "{name}");
+    }
+    for name in ["create-vm", "start-memory-first", "start-irqchip-first"] {
+        let row = row(&first, name);
+        assert!(row["waited"]["min"].as_f64().unwrap() > 1e6, "{row}");
+        let place = places(row);
+        assert!(place.contains("synchronize_rcu < rcu_sync_enter"), "{place}");
+        assert!(place.contains("cgroup_attach_task_all < kvm_vm_worker_thread"), "{place}");
+    }
+    for name in ["start-root-cgroup", "start-favordynmods"] {
+        assert_eq!(row(&first, name)["waited"]["max"], 0.0, "{name}");
+    }
+}
+
+const KERNEL: &str = "distribution";
+
+/// Steps that wait for nothing, with the instructions that were counted.
+const COUNTED: [(&str, f64); 12] = [
+    ("supported-cpuid", 8_382.0),
+    ("create-irqchip", 55_850.0),
+    ("create-pit", 45_534.0),
+    ("slot-first", 19_356.0),
+    ("create-vcpu", 36_521.0),
+    ("create-vcpu-second", 36_685.0),
+    ("set-cpuid", 5_506.0),
+    ("run-first", 69_950.0),
+    ("slot-tenth", 20_662.0),
+    ("irqfd-deassign", 17_474.0),
+    ("ioeventfd", 9_701.0),
+    ("ioeventfd-deassign", 9_610.0),
+];
+
+#[test]
+fn resumed_memory_costs_what_was_counted() {
+    let report = json(&["lab", "run", "--suite", "resume", "--kernel", KERNEL]);
+    for (name, counted, faults) in RESUMED {
+        let row = row(&report, name);
+        let path = row["path"]["median"].as_f64().unwrap();
+        assert!((path / counted - 1.0).abs() < 0.05, "{name}: {path}, counted {counted}");
+        assert_eq!(row["memory"]["faults"], *faults, "{name}");
+    }
+    // 6.1 cannot pre-fault.
+    assert!(!report["operations"].to_string().contains("resume-private-prefault-read"));
+    assert!(report["run"]["losses"].to_string().contains("KVM_PRE_FAULT_MEMORY"));
+}
+
+/// Instructions of a page, and faults of 2,048.
+const RESUMED: &[(&str, f64, u64)] = &[
+    ("resume-private-read", 4_446.0, 2048),
+    ("resume-private-write", 7_636.0, 2048),
+    ("resume-private-populated-read", 3_528.0, 2048),
+    ("resume-shared-read", 3_502.0, 2048),
+    ("resume-uffd-4k-read", 22_900.0, 2048),
+    ("resume-uffd-64k-read", 6_930.0, 2048),
+    ("resume-hugetlb-write", 553.0, 4),
+];

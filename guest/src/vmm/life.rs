@@ -1,0 +1,629 @@
+//! Lives of VMs, from open(2) of /dev/kvm to close(2): what each step takes, and how much of that the processor was idle.
+//!
+//! The steps of a life are calls of this thread. Each is timed by the TSC; on a host whose clock counts instructions, what the processor
+//! was not idle of that time are instructions. How long it was idle is the kernel's own count, `idle_sleeptime` and `iowait_sleeptime` of
+//! /proc/timer_list, which is exact to the nanosecond and costs the step nothing. It is read where this thread has left the processor since
+//! it was read last: on one processor nothing is idle while a thread runs. A kernel without these lines (Debian's 7.3) has the tracepoint
+//! `cpu_idle`: from its entry to its exit, interrupts that end it included, and a few hundred instructions of each are added to the step.
+//!
+//! ```text
+//! settle    read the idle time, if the thread left the processor
+//! RDTSC, the step, RDTSC
+//! settle    again: the difference is the step's
+//! ```
+//!
+//! A recorded life has the thread's switches recorded in an instance of its own, each with its stack, so that each wait has a place.
+//!
+//! Left out: more than one processor, where another one may be idle.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use kvm_bindings::{
+    CpuId, KVM_IRQFD_FLAG_DEASSIGN, KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE, Msrs, kvm_cpuid2,
+    kvm_ioeventfd, kvm_ioeventfd_flag_nr_deassign, kvm_irqfd, kvm_mp_state, kvm_msr_entry,
+    kvm_msrs, kvm_pit_config, kvm_regs, kvm_sregs, kvm_userspace_memory_region,
+};
+use vmtax_guest::order::Step;
+
+use super::touched::map;
+use super::{TSS, Width, flat_segments};
+use crate::trace::{IdleTrace, Switches};
+use crate::{Result, system};
+
+/// A pause between lives, so that no work of the one before is left (grace periods of RCU, freed memory).
+const PAUSE: Duration = Duration::from_millis(300);
+/// cgroup2, and the group of this program.
+const CGROUPS: &str = "/sys/fs/cgroup";
+const OWN_GROUP: &str = "/sys/fs/cgroup/vmtax";
+const EXPEDITED: &str = "/sys/kernel/rcu_expedited";
+/// Why steps are not measured.
+const NO_IDLE_TIME: &str = "/proc/timer_list has lost idle_sleeptime";
+const NO_OTHER_PROCESSOR: &str =
+    "the steps of a VM's life are measured on a host with one processor";
+const NO_FAVORDYNMODS: &str = "this kernel's cgroup2 has no favordynmods (Linux 6.0)";
+
+/// What came of a step.
+#[derive(Default)]
+pub(crate) struct Taken {
+    /// Cycles, by life.
+    pub(crate) cycles: Vec<u64>,
+    /// Of these, idle.
+    pub(crate) waited: Vec<u64>,
+    /// Where it waited in a recorded life.
+    pub(crate) places: Vec<(String, u64)>,
+    /// What this kernel lacks for it.
+    pub(crate) missing: Option<String>,
+}
+
+/// Lets VMs live, and measures their steps. With `record` there are none to warm up, and the waits of the last one have places.
+pub(crate) fn measure(lives: u32, record: bool) -> Result<BTreeMap<Step, Taken>> {
+    enter_group()?;
+    let mut clock = Clock {
+        source: Source::open()?,
+        idle: 0,
+        switches: -1,
+        taken: BTreeMap::new(),
+        windows: Vec::new(),
+    };
+    for life in 0..lives {
+        std::thread::sleep(PAUSE);
+        let switches = (record && life + 1 == lives).then(Switches::start).transpose()?;
+        clock.windows.clear();
+        one(&mut clock)?;
+        starts(&mut clock)?;
+        if let Some(switches) = switches {
+            let waits = switches.finish()?;
+            clock.place(&waits);
+        }
+    }
+    Ok(clock.taken)
+}
+
+/// What this host lacks to measure steps, as a sentence.
+pub(crate) fn missing() -> Option<String> {
+    if fs::exists("/sys/devices/system/cpu/cpu1").unwrap_or(false) {
+        return Some(NO_OTHER_PROCESSOR.to_owned());
+    }
+    None
+}
+
+/// Has cgroup2, and this program in a group of its own, as a VMM of a service or a container is.
+fn enter_group() -> Result<()> {
+    system::mount("cgroup2", CGROUPS)?;
+    fs::create_dir_all(OWN_GROUP).map_err(|e| format!("{OWN_GROUP}: {e}"))?;
+    join(OWN_GROUP)
+}
+
+fn join(group: &str) -> Result<()> {
+    let path = format!("{group}/cgroup.procs");
+    fs::write(&path, "0").map_err(|e| format!("{path}: {e}"))
+}
+
+/// Measures steps.
+struct Clock {
+    source: Source,
+    /// Idle time when the thread had left the processor so often.
+    idle: u64,
+    switches: i64,
+    taken: BTreeMap<Step, Taken>,
+    /// Beginnings and ends of the steps of this life.
+    windows: Vec<(Step, u64, u64)>,
+}
+
+impl Clock {
+    /// Takes a step.
+    fn step<T>(&mut self, step: Step, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.settle()?;
+        let before = self.idle;
+        let began = ticks();
+        let done = call();
+        let ended = ticks();
+        self.settle()?;
+        let done = done?;
+        let taken = self.taken.entry(step).or_default();
+        taken.cycles.push(ended.saturating_sub(began));
+        taken.waited.push(self.idle.saturating_sub(before));
+        self.windows.push((step, began, ended));
+        Ok(done)
+    }
+
+    /// Reads the idle time, if this thread has left the processor since.
+    fn settle(&mut self) -> Result<()> {
+        if switches()? != self.switches {
+            self.idle = self.source.idle_time()?;
+            // Reading does not wait, so nothing was idle meanwhile.
+            self.switches = switches()?;
+        }
+        Ok(())
+    }
+
+    fn lacks(&mut self, step: Step, what: &str) {
+        self.taken.entry(step).or_default().missing = Some(what.to_owned());
+    }
+
+    /// Gives each wait to the step in which it began.
+    fn place(&mut self, waits: &[(u64, u64, String)]) {
+        for (from, until, place) in waits {
+            let within = |(_, began, ended): &&(Step, u64, u64)| (*began..*ended).contains(from);
+            let Some((step, ..)) = self.windows.iter().find(within) else { continue };
+            let places = &mut self.taken.entry(*step).or_default().places;
+            let waited = until.saturating_sub(*from);
+            match places.iter_mut().find(|(known, _)| known == place) {
+                Some((_, sum)) => *sum += waited,
+                None => places.push((place.clone(), waited)),
+            }
+        }
+    }
+}
+
+fn ticks() -> u64 {
+    // SAFETY: every processor of 64 bits has it, and nothing forbids it here.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// How often this thread has left the processor.
+fn switches() -> Result<i64> {
+    // SAFETY: a structure of numbers, which the call fills.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        match libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) {
+            0 => Ok(usage.ru_nvcsw + usage.ru_nivcsw),
+            _ => Err(format!("getrusage: {}", std::io::Error::last_os_error())),
+        }
+    }
+}
+
+/// Where the idle time comes from.
+enum Source {
+    /// /proc/timer_list.
+    Kernel,
+    /// The tracepoint.
+    Traced(IdleTrace),
+}
+
+impl Source {
+    fn open() -> Result<Source> {
+        match idle_time_of(&timer_list()) {
+            Some(_) => Ok(Source::Kernel),
+            None => IdleTrace::start().map(Source::Traced),
+        }
+    }
+
+    /// How long the processor was idle until now, ns.
+    fn idle_time(&mut self) -> Result<u64> {
+        match self {
+            Source::Kernel => idle_time_of(&timer_list()).ok_or_else(|| NO_IDLE_TIME.to_owned()),
+            Source::Traced(trace) => trace.idle_time(),
+        }
+    }
+}
+
+fn timer_list() -> String {
+    fs::read_to_string("/proc/timer_list").unwrap_or_default()
+}
+
+/// From the lines `  .idle_sleeptime : 1234 nsecs` and `.iowait_sleeptime`.
+fn idle_time_of(text: &str) -> Option<u64> {
+    let value = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        let is_idle = matches!(name.trim(), ".idle_sleeptime" | ".iowait_sleeptime");
+        is_idle.then(|| value.trim().strip_suffix(" nsecs")?.parse::<u64>().ok()).flatten()
+    };
+    text.lines().filter_map(value).reduce(u64::saturating_add)
+}
+
+/// Requests of KVM, by Linux's `include/uapi/linux/kvm.h`.
+mod request {
+    pub(super) const CREATE_VM: u32 = 0xae01;
+    pub(super) const VCPU_MMAP_SIZE: u32 = 0xae04;
+    pub(super) const SUPPORTED_CPUID: u32 = 0xc008_ae05;
+    pub(super) const CREATE_VCPU: u32 = 0xae41;
+    pub(super) const SET_MEMORY: u32 = 0x4020_ae46;
+    pub(super) const SET_TSS: u32 = 0xae47;
+    pub(super) const CREATE_IRQCHIP: u32 = 0xae60;
+    pub(super) const IRQFD: u32 = 0x4020_ae76;
+    pub(super) const CREATE_PIT: u32 = 0x4040_ae77;
+    pub(super) const IOEVENTFD: u32 = 0x4040_ae79;
+    pub(super) const RUN: u32 = 0xae80;
+    pub(super) const SET_REGS: u32 = 0x4090_ae82;
+    pub(super) const GET_SREGS: u32 = 0x8138_ae83;
+    pub(super) const SET_SREGS: u32 = 0x4138_ae84;
+    pub(super) const SET_MSRS: u32 = 0x4008_ae89;
+    pub(super) const SET_CPUID: u32 = 0x4008_ae90;
+    pub(super) const SET_MP_STATE: u32 = 0x4004_ae99;
+}
+
+/// One system call and no more, as the crates for KVM do not promise: a request with a number.
+fn call(file: &OwnedFd, request: u32, number: usize) -> Result<i32> {
+    assert!(request >> 16 == 0, "a request with a structure");
+    // SAFETY: these requests take a number.
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, number) };
+    answered(request, answer)
+}
+
+/// A request with a structure.
+fn with<T>(file: &OwnedFd, request: u32, structure: *mut T) -> Result<i32> {
+    assert_eq!((request >> 16 & 0x3fff) as usize, size_of::<T>(), "another structure");
+    // SAFETY: the structure is the request's, by its size, and the callers' own; what follows one with a number of entries is there.
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, structure) };
+    answered(request, answer)
+}
+
+fn answered(request: u32, answer: i32) -> Result<i32> {
+    match answer {
+        -1 => Err(format!("KVM request {request:#x}: {}", std::io::Error::last_os_error())),
+        answer => Ok(answer),
+    }
+}
+
+fn owned(descriptor: i32) -> OwnedFd {
+    // SAFETY: KVM has just made it, and nobody else has it.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
+}
+
+fn open_kvm() -> Result<OwnedFd> {
+    let file = File::options().read(true).write(true).open("/dev/kvm");
+    file.map(OwnedFd::from).map_err(|e| format!("/dev/kvm: {e}"))
+}
+
+fn eventfd() -> Result<OwnedFd> {
+    // SAFETY: takes numbers; the descriptor is new.
+    match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) } {
+        -1 => Err(format!("eventfd: {}", std::io::Error::last_os_error())),
+        descriptor => Ok(owned(descriptor)),
+    }
+}
+
+/// Anonymous memory.
+struct Pages {
+    start: *mut libc::c_void,
+    bytes: usize,
+}
+
+impl Pages {
+    fn new(bytes: usize) -> Result<Pages> {
+        let start = map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
+        // SAFETY: within the mapping. A kernel without huge pages refuses, and has small ones.
+        unsafe { libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) };
+        Ok(Pages { start, bytes })
+    }
+
+    fn address(&self) -> u64 {
+        self.start as u64
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`; a VM that had it is gone.
+        unsafe { libc::munmap(self.start, self.bytes) };
+    }
+}
+
+/// The VM's first MiB holds this code, in 32-bit mode:
+/// at 0 `again: mov byte [esi], 1; add esi, 4096; dec ecx; jnz again`, at 13 `out 0x10, al; jmp` back to it.
+const CODE: [u8; 17] = [
+    0xc6, 0x06, 0x01, 0x81, 0xc6, 0x00, 0x10, 0x00, 0x00, 0x49, 0x75, 0xf4, 0x90, 0xe6, 0x10, 0xeb,
+    0xfc,
+];
+const STORES: u64 = 0;
+const EXITS: u64 = 13;
+const CODE_AT: usize = 0x1000;
+const LOW: u64 = 1 << 20;
+/// Slots after the first: 2 MiB each, every 4 MiB.
+const SLOTS: u64 = 0x100_0000;
+const SLOT: u64 = 2 << 20;
+const SLOTS_APART: u64 = 4 << 20;
+/// Where a slot is moved to.
+const MOVED: u64 = 0x2000_0000;
+const PAGES_STORED: u64 = 256;
+/// Where ioeventfds are.
+const DEVICES: u64 = 0xd000_0000;
+const PAIRS: u64 = 8;
+
+/// A VM that lives. What it has mapped is given back last.
+struct Life {
+    vcpus: Vec<OwnedFd>,
+    vm: OwnedFd,
+    kvm: OwnedFd,
+    cpuid: CpuId,
+    _low: Pages,
+}
+
+fn pit(vm: &OwnedFd) -> Result<i32> {
+    let mut config = kvm_pit_config::default();
+    with(vm, request::CREATE_PIT, &raw mut config)
+}
+
+fn slot(vm: &OwnedFd, number: u32, guest: u64, (host, bytes): (u64, u64)) -> Result<i32> {
+    let mut region = kvm_userspace_memory_region {
+        slot: number,
+        flags: 0,
+        guest_phys_addr: guest,
+        memory_size: bytes,
+        userspace_addr: host,
+    };
+    with(vm, request::SET_MEMORY, &raw mut region)
+}
+
+fn ioeventfd(vm: &OwnedFd, device: u64, event: &OwnedFd, flags: u32) -> Result<i32> {
+    let mut wanted = kvm_ioeventfd {
+        addr: DEVICES + device * 4096,
+        len: 4,
+        fd: event.as_raw_fd(),
+        flags,
+        ..Default::default()
+    };
+    with(vm, request::IOEVENTFD, &raw mut wanted)
+}
+
+fn irqfd(vm: &OwnedFd, gsi: u32, event: &OwnedFd, flags: u32) -> Result<i32> {
+    let mut wanted = kvm_irqfd { fd: event.as_raw_fd() as u32, gsi, flags, ..Default::default() };
+    with(vm, request::IRQFD, &raw mut wanted)
+}
+
+/// `KVM_IOEVENTFD_FLAG_DEASSIGN`.
+const DEASSIGN: u32 = 1 << kvm_ioeventfd_flag_nr_deassign;
+
+fn low() -> Result<Pages> {
+    let low = Pages::new(LOW as usize)?;
+    // SAFETY: the code fits into the mapping, which nothing else uses yet.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            CODE.as_ptr(),
+            low.start.cast::<u8>().wrapping_add(CODE_AT),
+            CODE.len(),
+        );
+    }
+    Ok(low)
+}
+
+fn supported_cpuid(kvm: &OwnedFd, cpuid: &mut CpuId) -> Result<i32> {
+    with::<kvm_cpuid2>(kvm, request::SUPPORTED_CPUID, cpuid.as_mut_fam_struct_ptr())
+}
+
+fn set_cpuid(vcpu: &OwnedFd, cpuid: &CpuId) -> Result<i32> {
+    with::<kvm_cpuid2>(vcpu, request::SET_CPUID, cpuid.as_fam_struct_ptr().cast_mut())
+}
+
+fn new_cpuid() -> Result<CpuId> {
+    CpuId::new(KVM_MAX_CPUID_ENTRIES).map_err(|e| format!("room for CPUID: {e:?}"))
+}
+
+/// MSRs that a VMM restores: the TSC, those of system calls, and of memory types.
+const MSRS: [u32; 16] = [
+    0x10,
+    0x174,
+    0x175,
+    0x176,
+    0x277,
+    0x2ff,
+    0x200,
+    0x201,
+    0x250,
+    0x258,
+    0x1a0,
+    0xc000_0081,
+    0xc000_0082,
+    0xc000_0083,
+    0xc000_0084,
+    0xc000_0102,
+];
+
+fn msrs() -> Result<Msrs> {
+    let entry = |index| kvm_msr_entry { index, ..Default::default() };
+    Msrs::from_entries(&MSRS.map(entry)).map_err(|e| format!("room for MSRs: {e:?}"))
+}
+
+/// The request stops at the first MSR that it refuses.
+fn all_msrs(set: i32) -> Result<()> {
+    let all = MSRS.len() as i32;
+    if set == all { Ok(()) } else { Err(format!("KVM_SET_MSRS: {set} of {all} were set")) }
+}
+
+fn flat(vcpu: &OwnedFd) -> Result<i32> {
+    let mut special = kvm_sregs::default();
+    with(vcpu, request::GET_SREGS, &raw mut special)?;
+    flat_segments(&mut special, Width::Bits32);
+    special.cr0 |= 1;
+    with(vcpu, request::SET_SREGS, &raw mut special)
+}
+
+/// Puts a vCPU at part of the code.
+fn aim(vcpu: &OwnedFd, at: u64, (from, pages): (u64, u64)) -> Result<i32> {
+    let mut registers = kvm_regs {
+        rip: CODE_AT as u64 + at,
+        rsi: from,
+        rcx: pages,
+        rflags: 2,
+        ..Default::default()
+    };
+    with(vcpu, request::SET_REGS, &raw mut registers)
+}
+
+fn enter(vcpu: &OwnedFd) -> Result<i32> {
+    call(vcpu, request::RUN, 0)
+}
+
+/// A life with all steps but whole starts.
+fn one(clock: &mut Clock) -> Result<()> {
+    use Step as S;
+    let (mut cpuid, mut registers, low, events) = (new_cpuid()?, msrs()?, low()?, eventfd()?);
+    let memory = Pages::new((12 * SLOTS_APART) as usize)?;
+    let part = |number: u64| (memory.address() + number * SLOTS_APART, SLOT);
+    let at = |number: u64| SLOTS + number * SLOTS_APART;
+    let kvm = clock.step(S::OpenKvm, open_kvm)?;
+    clock.step(S::SupportedCpuid, || supported_cpuid(&kvm, &mut cpuid))?;
+    let vm = clock.step(S::CreateVm, || call(&kvm, request::CREATE_VM, 0).map(owned))?;
+    call(&vm, request::SET_TSS, TSS)?;
+    clock.step(S::CreateIrqchip, || call(&vm, request::CREATE_IRQCHIP, 0))?;
+    clock.step(S::CreatePit, || pit(&vm))?;
+    clock.step(S::SlotFirst, || slot(&vm, 0, 0, (low.address(), LOW)))?;
+    let first = clock.step(S::VcpuFirst, || call(&vm, request::CREATE_VCPU, 0).map(owned))?;
+    let second = clock.step(S::VcpuSecond, || call(&vm, request::CREATE_VCPU, 1).map(owned))?;
+    clock.step(S::SetCpuid, || set_cpuid(&first, &cpuid))?;
+    set_cpuid(&second, &cpuid)?;
+    clock
+        .step(S::SetMsrs, || {
+            with::<kvm_msrs>(&first, request::SET_MSRS, registers.as_mut_fam_struct_ptr())
+        })
+        .and_then(all_msrs)?;
+    clock.step(S::SetSregs, || flat(&first))?;
+    flat(&second)?;
+    let mut state = kvm_mp_state { mp_state: KVM_MP_STATE_RUNNABLE };
+    with(&second, request::SET_MP_STATE, &raw mut state)?;
+    aim(&first, EXITS, (0, 0))?;
+    aim(&second, EXITS, (0, 0))?;
+    clock.step(S::RunFirst, || enter(&first))?;
+    clock.step(S::RunAgain, || enter(&first))?;
+    clock.step(S::RunSecondVcpu, || enter(&second))?;
+    for number in 1..12 {
+        let add = || slot(&vm, number as u32, at(number), part(number));
+        if number == 9 {
+            clock.step(S::SlotTenth, add)?
+        } else {
+            add()?
+        };
+    }
+    clock.step(S::SlotMoved, || slot(&vm, 10, MOVED, part(10)))?;
+    clock.step(S::SlotDeleted, || slot(&vm, 11, at(11), (part(11).0, 0)))?;
+    aim(&first, STORES, (at(1), PAGES_STORED))?;
+    clock.step(S::Faults, || enter(&first))?;
+    clock.step(S::SlotDeletedMapped, || slot(&vm, 1, at(1), (part(1).0, 0)))?;
+    clock.step(S::Irqfd, || irqfd(&vm, 5, &events, 0))?;
+    clock.step(S::IrqfdDeassigned, || irqfd(&vm, 5, &events, KVM_IRQFD_FLAG_DEASSIGN))?;
+    clock.step(S::Ioeventfd, || ioeventfd(&vm, 0, &events, 0))?;
+    clock.step(S::IoeventfdDeassigned, || ioeventfd(&vm, 0, &events, DEASSIGN))?;
+    std::thread::sleep(PAUSE);
+    clock.step(S::IoeventfdPairs, || {
+        (0..PAIRS).try_for_each(|device| {
+            ioeventfd(&vm, device, &events, 0)?;
+            ioeventfd(&vm, device, &events, DEASSIGN).map(drop)
+        })
+    })?;
+    std::thread::sleep(PAUSE);
+    aim(&first, STORES, (at(2), PAGES_STORED))?;
+    enter(&first)?;
+    clock.step(S::CloseVcpu, || {
+        drop(second);
+        Ok(())
+    })?;
+    drop(events);
+    clock.step(S::DestroyMapped, || {
+        drop(first);
+        drop(vm);
+        Ok(())
+    })?;
+    clock.step(S::CloseKvm, || {
+        drop(kvm);
+        Ok(())
+    })
+}
+
+/// Whole starts, each of a VM of its own.
+fn starts(clock: &mut Clock) -> Result<()> {
+    start(clock, Step::StartMemoryFirst, None)?;
+    start(clock, Step::StartIrqchipFirst, Some(Step::Destroy))?;
+    join(CGROUPS)?;
+    start(clock, Step::StartRootCgroup, None)?;
+    join(OWN_GROUP)?;
+    if favor_moves(true).is_ok() {
+        start(clock, Step::StartFavordynmods, None)?;
+        favor_moves(false)?;
+    } else {
+        clock.lacks(Step::StartFavordynmods, NO_FAVORDYNMODS);
+    }
+    let expedite = |on: &str| fs::write(EXPEDITED, on).map_err(|e| format!("{EXPEDITED}: {e}"));
+    let before = fs::read_to_string(EXPEDITED).map_err(|e| format!("{EXPEDITED}: {e}"))?;
+    expedite("1")?;
+    start(clock, Step::StartExpedited, None)?;
+    expedite(before.trim())
+}
+
+/// Switches cgroup2's `favordynmods` on or off. Before Linux 6.5 it is off where it is not asked for, and there is no word for that.
+fn favor_moves(on: bool) -> Result<()> {
+    let remount = |options| system::remount("cgroup2", CGROUPS, options);
+    match on {
+        true => remount("favordynmods")?,
+        false => remount("nofavordynmods").or_else(|_| remount(""))?,
+    }
+    let mounts = fs::read_to_string("/proc/mounts").map_err(|e| format!("/proc/mounts: {e}"))?;
+    let is_on =
+        mounts.lines().any(|line| line.contains(" cgroup2 ") && line.contains("favordynmods"));
+    if is_on == on { Ok(()) } else { Err(format!("cgroup2: favordynmods stays {is_on}")) }
+}
+
+/// A whole start and its end.
+fn start(clock: &mut Clock, step: Step, end: Option<Step>) -> Result<()> {
+    std::thread::sleep(PAUSE);
+    let memory_first = step == Step::StartMemoryFirst;
+    let (cpuid, low) = (new_cpuid()?, low()?);
+    let events: Vec<OwnedFd> = (0..5).map(|_| eventfd()).collect::<Result<_>>()?;
+    let life = clock.step(step, || Life::start(memory_first, &events, (cpuid, low)))?;
+    std::thread::sleep(PAUSE);
+    let Life { vcpus, vm, kvm, cpuid, _low } = life;
+    let destroy = || {
+        drop(vcpus);
+        drop(vm);
+        Ok(())
+    };
+    match end {
+        Some(end) => clock.step(end, destroy)?,
+        None => destroy()?,
+    }
+    drop((kvm, cpuid, events));
+    Ok(())
+}
+
+impl Life {
+    /// As a VMM starts a VM of two vCPUs, with four devices that have an ioeventfd and an irqfd each.
+    fn start(
+        memory_first: bool,
+        events: &[OwnedFd],
+        (mut cpuid, low): (CpuId, Pages),
+    ) -> Result<Life> {
+        let kvm = open_kvm()?;
+        call(&kvm, request::VCPU_MMAP_SIZE, 0)?;
+        supported_cpuid(&kvm, &mut cpuid)?;
+        let vm = call(&kvm, request::CREATE_VM, 0).map(owned)?;
+        call(&vm, request::SET_TSS, TSS)?;
+        let memory = || slot(&vm, 0, 0, (low.address(), LOW));
+        if memory_first {
+            memory()?;
+        }
+        call(&vm, request::CREATE_IRQCHIP, 0)?;
+        pit(&vm)?;
+        if !memory_first {
+            memory()?;
+        }
+        let vcpu = |number| call(&vm, request::CREATE_VCPU, number).map(owned);
+        let vcpus = vec![vcpu(0)?, vcpu(1)?];
+        for (number, event) in (0..).zip(&events[1..]) {
+            irqfd(&vm, 5 + number, event, 0)?;
+            ioeventfd(&vm, number.into(), &events[0], 0)?;
+        }
+        vcpus.iter().try_for_each(|vcpu| set_cpuid(vcpu, &cpuid).map(drop))?;
+        flat(&vcpus[0])?;
+        aim(&vcpus[0], EXITS, (0, 0))?;
+        enter(&vcpus[0])?;
+        Ok(Life { vcpus, vm, kvm, cpuid, _low: low })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of Debian's Linux 6.1.
+    #[test]
+    fn the_idle_time_is_that_of_all_processors() {
+        let text = "cpu: 0\n  .nohz_mode      : 2\n  .idle_entrytime : 3159412021 nsecs\n  .idle_sleeptime : 2113900108 nsecs\n  .iowait_sleeptime: 18000011 nsecs\n\
+                    cpu: 1\n  .idle_sleeptime : 5 nsecs\n  .iowait_sleeptime: 1 nsecs\n";
+        assert_eq!(idle_time_of(text), Some(2_131_900_125));
+        assert_eq!(idle_time_of("  .idle_entrytime : 3159412021 nsecs\n"), None);
+        assert_eq!(idle_time_of("  .idle_sleeptime : many nsecs\n"), None);
+    }
+}
