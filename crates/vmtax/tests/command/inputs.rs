@@ -66,7 +66,10 @@ fn texts_without_exits_come_from_standard_input_and_pipes() {
     let folder = tempfile::tempdir().unwrap();
     let texts = [
         ("explain", "kvm_exit 2000 10\nkvm_entry 2000 10\nkvm_pio 1500 8\n"),
-        ("explain", "# Overhead  Command  Shared Object  Symbol\n  60.00%  x  [kernel]  [k] acpi_pm_read\n"),
+        (
+            "explain",
+            "# Overhead  Command  Shared Object  Symbol\n  60.00%  x  [kernel]  [k] acpi_pm_read\n",
+        ),
         ("explain", "%Cpu(s):  1.0 us,  0.3 sy, 58.5 id,  0.0 wa,  0.0 hi,  0.0 si, 40.2 st\n"),
         ("doctor", "qemu-system-x86_64 -m 2G -cpu host -machine q35,accel=tcg\n"),
     ];
