@@ -284,7 +284,7 @@ fn proc_stat(text: &str) -> Option<Vec<Observed>> {
     let mut whole = None;
     for line in lines(text) {
         let mut words = line.split_whitespace();
-        let name = words.next()?;
+        let Some(name) = words.next() else { continue };
         let Some(cpu) = name.strip_prefix("cpu") else { continue };
         let values: Option<Vec<u64>> = words.take(10).map(|word| word.parse().ok()).collect();
         let Some(values) = values.filter(|values| values.len() > STEAL) else { continue };

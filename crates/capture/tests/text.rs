@@ -227,6 +227,14 @@ fn ftrace_with_groups_and_losses() {
         [
             line(1, 1200, 1234, 1, 0, Kind::Entry),
             line(2, NO_PID, 0, 0, NO_VCPU, Kind::Lost { count: 23 }),
+            line(
+                2,
+                1200,
+                1200,
+                0,
+                NO_VCPU,
+                Kind::Interrupt { at: vmtax_events::event::InterruptAt::Gsi, number: 4, source: 0 },
+            ),
             line(3, NO_PID, 99, 0, NO_VCPU, switch(0, false)),
             line(4, 1200, 1234, 1, NO_VCPU, exit(vmx(10), 0, 0)),
         ]

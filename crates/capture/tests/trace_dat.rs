@@ -129,7 +129,9 @@ fn tracepoint(kind: Kind) -> &'static str {
 /// Lines of tracepoint, CPU and count.
 fn counts(events: &[Event]) -> String {
     let mut counts = BTreeMap::new();
-    for event in events {
+    // Of other interrupts some records are no events.
+    let is_other = |kind| matches!(kind, Kind::Interrupt { at, .. } if at != InterruptAt::Apic);
+    for event in events.iter().filter(|event| !is_other(event.kind)) {
         *counts.entry((tracepoint(event.kind), event.cpu)).or_insert(0) += 1;
     }
     let mut text = String::new();

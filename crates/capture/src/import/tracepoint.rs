@@ -91,6 +91,8 @@ pub struct Decoder {
     rip: Field,
     fields: [Field; MAX_FIELDS],
     make: Option<Make>,
+    /// Some records are no events.
+    selects: bool,
     /// Where sched_switch has the name of the thread that gets the CPU: offset and bytes.
     next_comm: Option<(u16, u8)>,
 }
@@ -148,6 +150,7 @@ impl Decoder {
             rip: Field::ABSENT,
             fields: [Field::ABSENT; MAX_FIELDS],
             make: None,
+            selects: false,
             next_comm,
         };
         let mut of_name = TRACEPOINTS.iter().filter(|t| t.name == name).peekable();
@@ -182,6 +185,7 @@ impl Decoder {
         decoder.vcpu = field(vcpu);
         decoder.rip = field(rip);
         decoder.make = Some(tracepoint.make);
+        decoder.selects = tracepoint.selects;
         Some(decoder)
     }
 
@@ -206,6 +210,11 @@ impl Decoder {
         decoded
     }
 
+    /// Whether a whole record that gives nothing is one that is no event.
+    pub(super) fn skips(&self, raw: &[u8]) -> bool {
+        self.selects && raw.len() >= self.min_len
+    }
+
     /// The thread of a record.
     #[inline(always)]
     pub(super) fn thread(&self, raw: &[u8], endian: Endian) -> Option<u32> {
@@ -222,7 +231,7 @@ impl Decoder {
     }
 
     /// [`Decoder::decode`] for a recorder that gives the thread itself: gives vCPU and what happened. The byte order is
-    /// that of the format. `false`: nothing was given.
+    /// that of the format. `false`: the record could not be read.
     #[inline(always)]
     pub(super) fn give(&self, raw: &[u8], endian: Endian, mut give: impl FnMut(u32, Kind)) -> bool {
         self.give_to(raw, endian, &mut give).is_some()
@@ -262,7 +271,11 @@ impl Decoder {
                 for (n, slot) in values.iter_mut().enumerate() {
                     *slot = value(n)?;
                 }
-                give(vcpu, make(&values)?);
+                match make(&values) {
+                    Some(kind) => give(vcpu, kind),
+                    None if self.selects => {}
+                    None => return None,
+                }
             }
         }
         Some(())

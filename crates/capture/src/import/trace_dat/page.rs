@@ -230,7 +230,7 @@ impl PageDecoder<'_> {
             };
             let Some(decoder) = formats.decoders.get(slot) else { continue };
             let Some(decoded) = decoder.decode(record) else {
-                out.undecodable += 1;
+                out.undecodable += u64::from(!decoder.skips(record));
                 continue;
             };
             if let Some(seen) = out.seen.get_mut(slot) {

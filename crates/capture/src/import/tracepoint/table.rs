@@ -33,7 +33,7 @@ pub(crate) struct Tracepoint {
     /// Its printed form is one of `key=value` that has to be read with care.
     prints_fields: bool,
     /// Some of its records are no events.
-    selects: bool,
+    pub(crate) selects: bool,
 }
 
 /// A field: its names, the newest first, its width, and the base in which the kernel prints it.
