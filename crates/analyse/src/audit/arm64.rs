@@ -26,7 +26,9 @@ pub(super) fn mode(view: &View) -> Found {
         None => Found::ok(What::KvmAtEl2),
         Some("nested") => Found::ok(What::KvmNested),
         Some("nvhe") => Found::costs(What::HostAtEl1).fix(without),
-        Some("protected") => Found::costs(What::ProtectedHost).fix(without),
+        Some("protected") => {
+            Found::costs(What::ProtectedHost).fix(Fix::Advice(Advice::Unprotected))
+        }
         Some("none") => Found::not_applicable(What::KvmOff),
         Some(_) => return Found::strange(fact),
     }

@@ -495,6 +495,7 @@ pub enum Advice {
     LessMemory,
     UseVirtio,
     StopTick,
+    Unprotected,
     /// A word of the host's kernel command line.
     WithoutWord(&'static str),
 }

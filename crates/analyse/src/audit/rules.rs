@@ -163,7 +163,8 @@ words! {
         Versions = "versions",
         Start = "start",
         Machine = "machine",
-        Arm64 = "arm64",
+        KvmArmMode = "kvm-arm-mode",
+        ArmTraps = "arm-traps",
     }
 }
 
@@ -561,7 +562,7 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        id: RuleId::Arm64,
+        id: RuleId::KvmArmMode,
         checks: &[
             check(CheckId::KvmArmMode, "/proc/cmdline", Judge::Host(arm64::mode)).arm64(),
             check(
@@ -570,6 +571,11 @@ pub const RULES: &[Rule] = &[
                 Judge::Host(arm64::page_size),
             )
             .arm64(),
+        ],
+    },
+    Rule {
+        id: RuleId::ArmTraps,
+        checks: &[
             check(CheckId::WfeTraps, "/proc/cmdline", Judge::Host(arm64::wfe_traps)).causes(&[Cause::Idle]).removes(wfes).arm64(),
             check(CheckId::GicTraps, "/proc/cmdline", Judge::Host(arm64::gic_traps)).causes(&[Cause::Apic, Cause::Ipi]).arm64(),
             check(CheckId::Gicv4, "/proc/cmdline, /proc/PID/cmdline", Judge::Host(arm64::gicv4)).causes(&[Cause::HostInterrupt]).arm64(),

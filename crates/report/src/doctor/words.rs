@@ -455,6 +455,9 @@ fn advice(advice: Advice) -> String {
         Advice::UpdateMicrocode => {
             "install the distribution's microcode package, or a newer firmware, and boot"
         }
+        Advice::Unprotected => {
+            "take kvm-arm.mode off the host's kernel command line, unless VMs have to be protected from the host"
+        }
         Advice::WithoutWord(word) => {
             return format!("take {word} off the host's kernel command line");
         }
