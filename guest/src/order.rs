@@ -119,10 +119,10 @@ pub enum Step {
     RunSecondVcpu,
     /// The tenth slot.
     SlotTenth,
-    /// A slot without mapped pages moves to another guest-physical address.
-    SlotMoved,
-    /// Such a slot is deleted.
+    /// A slot without mapped pages is deleted.
     SlotDeleted,
+    /// Such a slot moves to another guest-physical address.
+    SlotMoved,
     /// The guest stores to 256 pages of a slot.
     Faults,
     /// That slot is deleted.

@@ -216,8 +216,10 @@ const OF_WAITING: [&str; 8] = [
     "__wait_for_common",
     "do_wait_for_common",
     "wait_for_common",
-    "wait_for_completion_state",
+    "wait_for_completion_killable",
 ];
+/// Functions of the recorder.
+const OF_RECORDING: [&str; 3] = ["trace_event_", "__traceiter_", "__bpf_trace_"];
 /// Functions of a system call's or a thread's entry: what follows them is not of the wait.
 const OF_ENTRY: [&str; 7] = [
     "__x64_sys_",
@@ -352,7 +354,9 @@ fn waits(text: &str, thread: &str) -> Vec<(u64, u64, String)> {
             });
             of_waker.max_by_key(|other| other.until - other.from)
         });
-        let mut functions = other.map(|other| functions(other.stack)).unwrap_or_default();
+        // A thread whose main loop waits is one that waited for work.
+        let of_other = other.map(|other| functions(other.stack)).unwrap_or_default();
+        let mut functions = if of_other.len() > 1 { of_other } else { Vec::new() };
         if !functions.is_empty() {
             functions.push(OTHER_THREAD);
         }
@@ -367,7 +371,10 @@ fn waits(text: &str, thread: &str) -> Vec<(u64, u64, String)> {
 fn functions<'a>(stack: &[&'a str]) -> Vec<&'a str> {
     let is_of_entry =
         |name: &str| name == THREAD || OF_ENTRY.iter().any(|start| name.starts_with(start));
-    let from = stack.iter().take_while(|name| OF_WAITING.contains(name)).count();
+    let is_of_waiting = |name: &&&str| {
+        OF_WAITING.contains(*name) || OF_RECORDING.iter().any(|start| name.starts_with(start))
+    };
+    let from = stack.iter().take_while(is_of_waiting).count();
     let callers = stack[from..].iter().copied().take_while(|name| !is_of_entry(name));
     callers.take(CALLERS_MOST).collect()
 }
@@ -483,6 +490,8 @@ mod tests {
 #
      vmtax-guest-1       [000] d..2. 9000100: sched_switch: prev_comm=vmtax guest prev_pid=1 prev_prio=120 prev_state=D ==> next_comm=kvm-nx-lpage-re next_pid=70 next_prio=120
      vmtax-guest-1       [000] d..2. 9000110: <stack trace>
+ => trace_event_raw_event_sched_switch
+ => __traceiter_sched_switch
  => __schedule
  => schedule
  => schedule_timeout
@@ -531,10 +540,12 @@ mod tests {
  => __schedule
  => worker_thread
           <idle>-0       [000] d..2. 9035000: sched_switch: prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=kworker/0:1 next_pid=11 next_prio=120
-   kworker/0:1-11        [000] d.h2. 9035050: sched_waking: comm=vmtax guest pid=1 prio=120 target_cpu=000
+   kworker/0:1-11        [000] d..2. 9035050: sched_waking: comm=vmtax guest pid=1 prio=120 target_cpu=000
  => complete
- => rcu_do_batch
- => handle_softirqs
+ => srcu_invoke_callbacks
+ => process_one_work
+ => worker_thread
+ => kthread
    kworker/0:1-11        [000] d..2. 9035100: sched_switch: prev_comm=kworker/0:1 prev_pid=11 prev_prio=120 prev_state=I ==> next_comm=vmtax guest next_pid=1 next_prio=120
      vmtax-guest-1       [000] d..2. 9040000: sched_switch: prev_comm=vmtax guest prev_pid=1 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120
 ";

@@ -33,8 +33,9 @@ use super::{TSS, Width, flat_segments};
 use crate::trace::{IdleTrace, Switches};
 use crate::{Result, system};
 
-/// A pause between lives, so that no work of the one before is left (grace periods of RCU, freed memory).
+/// A pause between lives and within them, so that no work of the one before is left (grace periods of RCU, freed memory).
 const PAUSE: Duration = Duration::from_millis(300);
+const SHIFT: Duration = Duration::from_micros(700);
 /// cgroup2, and the group of this program.
 const CGROUPS: &str = "/sys/fs/cgroup";
 const OWN_GROUP: &str = "/sys/fs/cgroup/vmtax";
@@ -69,7 +70,8 @@ pub(crate) fn measure(lives: u32, record: bool) -> Result<BTreeMap<Step, Taken>>
         windows: Vec::new(),
     };
     for life in 0..lives {
-        std::thread::sleep(PAUSE);
+        // Each life begins at another time between two clock ticks, on which grace periods depend.
+        std::thread::sleep(PAUSE + SHIFT * life);
         let switches = (record && life + 1 == lives).then(Switches::start).transpose()?;
         clock.windows.clear();
         one(&mut clock)?;
@@ -488,8 +490,10 @@ fn one(clock: &mut Clock) -> Result<()> {
             add()?
         };
     }
-    clock.step(S::SlotMoved, || slot(&vm, 10, MOVED, part(10)))?;
     clock.step(S::SlotDeleted, || slot(&vm, 11, at(11), (part(11).0, 0)))?;
+    // Page tables that the one before took away are there again.
+    enter(&first)?;
+    clock.step(S::SlotMoved, || slot(&vm, 10, MOVED, part(10)))?;
     aim(&first, STORES, (at(1), PAGES_STORED))?;
     clock.step(S::Faults, || enter(&first))?;
     clock.step(S::SlotDeletedMapped, || slot(&vm, 1, at(1), (part(1).0, 0)))?;
