@@ -108,6 +108,8 @@ pub struct Allowance {
 pub enum Unit {
     /// Instructions of one operation.
     Instructions,
+    /// Nanoseconds of waiting.
+    Nanoseconds,
     /// Exits of the batch.
     Exits,
     /// Page faults for each 2 MiB.
@@ -125,6 +127,7 @@ impl Unit {
     pub fn name(self) -> &'static str {
         match self {
             Unit::Instructions => "instructions",
+            Unit::Nanoseconds => "ns",
             Unit::Exits => "exits",
             Unit::Faults => "faults",
             Unit::SmallPages | Unit::LargePages => "pages",
@@ -156,9 +159,11 @@ impl Breach {
         match self.unit {
             Unit::Exact => false,
             Unit::LargePages => self.found > self.allowed,
-            Unit::Instructions | Unit::Exits | Unit::Faults | Unit::SmallPages => {
-                self.found < self.allowed
-            }
+            Unit::Instructions
+            | Unit::Nanoseconds
+            | Unit::Exits
+            | Unit::Faults
+            | Unit::SmallPages => self.found < self.allowed,
         }
     }
 }
@@ -313,9 +318,11 @@ impl Allowance {
             match found.waited {
                 Some([least, _]) if least <= most => {}
                 Some([least, _]) => {
-                    breaches.push(self.breach("ns waited at least", most, least));
+                    breaches.push(self.breach("waited at least", Unit::Nanoseconds, most, least));
                 }
-                None => breaches.push(self.breach("waiting was not measured", most, 0.0)),
+                None => {
+                    breaches.push(self.breach("waiting was not measured", Unit::Exact, most, 0.0));
+                }
             }
         }
         if let Some(path) = self.path {
