@@ -131,15 +131,6 @@ pub const ROWS: &[RemedyRow] = &[
         ["plain+smp4-pv-ipi", "plain+smp4"],
         "contention",
     ))),
-    in_unit(
-        Unit::Instructions,
-        unnamed(row(
-            RemedyId::ThpDefer,
-            "touch",
-            ["plain+fragmented", "plain+fragmented+thp-defer"],
-            "memory-faults",
-        )),
-    ),
     unnamed(row(
         RemedyId::HugetlbMemory,
         "touch",
