@@ -342,12 +342,13 @@ fn waits(text: &str, thread: &str) -> Vec<(u64, u64, String)> {
     let blocked = blocked(&events);
     let is_of_interrupt = |event: &&Scheduled<'_>| {
         let is_one = |name: &&str| OF_INTERRUPTS.iter().any(|start| name.starts_with(start));
-        event.stack.iter().any(|name| is_one(&name))
+        event.stack.iter().any(is_one)
     };
     let place_of = |wait: &Blocked<'_, '_>| {
         let within = |time: u64| (wait.from..=wait.until).contains(&time);
-        let wakings = events.iter().filter(|event| event.what.starts_with("waking: "));
-        let waker = wakings.filter(|event| within(event.time)).next_back();
+        let wakes =
+            |event: &&Scheduled<'_>| event.what.starts_with("waking: ") && within(event.time);
+        let waker = events.iter().rfind(wakes);
         let other = waker.filter(|waker| !is_of_interrupt(waker)).and_then(|waker| {
             let of_waker = blocked.iter().filter(|other| {
                 other.thread == waker.thread && within(other.from) && within(other.until)
