@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(against(grace, none), []);
         assert_eq!(
             against(none, Some([5.0e6, 5.4e6])),
-            [("ns waited at least".to_owned(), 0.0, 5.0e6)]
+            [("waited at least".to_owned(), 0.0, 5.0e6)]
         );
         assert_eq!(against(grace, None), [("waiting was not measured".to_owned(), 38.6e6, 0.0)]);
         assert_eq!(against(None, grace), []);

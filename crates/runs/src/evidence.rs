@@ -144,7 +144,8 @@ impl Evidence {
     fn profile(&self, text: &str) -> anyhow::Result<Option<Ledger>> {
         let head = text.as_bytes().get(..HEAD).unwrap_or(text.as_bytes());
         let format = match profile::Format::recognise(head) {
-            Ok(format @ (profile::Format::PerfReport | profile::Format::Folded)) => format,
+            Ok(profile::Format::PerfReport) => profile::Format::PerfReport,
+            Ok(profile::Format::Folded) if has_frames(text) => profile::Format::Folded,
             _ => return Ok(None),
         };
         if Format::recognise(head).is_ok() {
@@ -195,6 +196,13 @@ fn counters(text: &str) -> Option<Cow<'_, str>> {
     };
     let rows: Vec<String> = text.lines().filter_map(row).collect();
     (rows.len() >= ENOUGH).then(|| Cow::Owned(rows.concat()))
+}
+
+/// Lines of a log may end with a number, too: most stacks have several frames.
+fn has_frames(text: &str) -> bool {
+    let all = text.lines().filter(|line| !line.is_empty());
+    let (stacks, others): (Vec<&str>, Vec<&str>) = all.partition(|line| line.contains(';'));
+    stacks.len() > others.len()
 }
 
 fn is_of_host(profile: &Profile) -> bool {
@@ -271,7 +279,7 @@ mod tests {
 
     #[test]
     fn counters_and_folded_stacks_are_read_alone() {
-        let perf = " Performance counter stats for 'system wide':\n\n  2,000  kvm:kvm_exit\n  1,900  kvm:kvm_pio\n\n  1.0 seconds time elapsed\n";
+        let perf = " Performance counter stats for 'system wide':\n\n             2,000      kvm:kvm_exit\n             1,900      kvm:kvm_pio\n\n       1.0 seconds time elapsed\n";
         assert_eq!(ledger(perf).unwrap().stats.len(), 2);
         let debugfs = "/sys/kernel/debug/kvm/exits:2000\n/sys/kernel/debug/kvm/io_exits:1900\n/sys/kernel/debug/kvm/halt_exits:3\n";
         assert_eq!(ledger(debugfs).unwrap().stats.len(), 3);

@@ -1,7 +1,7 @@
 //! Interrupts on their way to a guest, which any thread of the host may raise: the VMM's, KVM's own, one of vhost, or the vCPU's.
 //!
-//! They are counted as accesses of the VM, by what raised them. Whose they are is known at the end of an interval: by the thread that runs a
-//! vCPU, its process, the name of KVM's thread (kvm-pit/PID), or because there is one VM.
+//! They are counted as accesses of the VM, by what raised them. Whose they are is known at the end of an interval, or of a later one: by the
+//! thread that runs a vCPU, its process, the name of KVM's thread (kvm-pit/PID); at the end of the recording also because there is one VM.
 
 use std::collections::HashMap;
 
@@ -27,8 +27,6 @@ pub(super) struct Interrupts {
     rows: FxHashMap<(Raiser, Detail), u64>,
     /// What inhibits APICv, by whose event told it last.
     inhibits: FxHashMap<Raiser, (u64, u64)>,
-    /// Interrupts whose VM is not known.
-    unplaced: u64,
 }
 
 impl Interrupts {
@@ -36,7 +34,6 @@ impl Interrupts {
         Interrupts {
             rows: HashMap::with_hasher(FxBuildHasher),
             inhibits: HashMap::with_hasher(FxBuildHasher),
-            unplaced: 0,
         }
     }
 }
@@ -85,24 +82,31 @@ impl<R: RowSink> Accountant<R> {
         }
     }
 
-    /// Counts the interrupts of the interval that ends.
+    /// Counts the interrupts of the interval that ends, but those whose VM is not known yet.
     pub(super) fn count_interrupts(&mut self) {
         if self.interrupts.rows.is_empty() {
             return;
         }
-        for ((raiser, mut detail), count) in std::mem::take(&mut self.interrupts.rows) {
-            if detail == Detail::new(DetailKind::Gsi, 0) && self.is_pit(raiser) {
-                detail.value |= interrupt::BY_PIT;
+        for ((raiser, detail), count) in std::mem::take(&mut self.interrupts.rows) {
+            match self.vm_of(raiser) {
+                Some(vm) => self.count_of(vm, self.by_pit(raiser, detail), count),
+                None => _ = self.interrupts.rows.insert((raiser, detail), count),
             }
-            self.count_for(raiser, detail, count);
         }
     }
 
-    /// Counts what inhibits APICv at the end of the recording.
+    /// Counts what is left at the end of the recording, and what inhibits APICv then.
     pub(super) fn count_inhibits(&mut self) {
+        let mut unplaced: u64 = 0;
+        for ((raiser, detail), count) in std::mem::take(&mut self.interrupts.rows) {
+            match self.vm_of(raiser).or_else(|| self.vms.only()) {
+                Some(vm) => self.count_of(vm, self.by_pit(raiser, detail), count),
+                None => unplaced = unplaced.saturating_add(count),
+            }
+        }
         let mut last: FxHashMap<u32, (u64, u64)> = HashMap::with_hasher(FxBuildHasher);
         for (raiser, seen) in std::mem::take(&mut self.interrupts.inhibits) {
-            if let Some(vm) = self.vm_of(raiser) {
+            if let Some(vm) = self.vm_of(raiser).or_else(|| self.vms.only()) {
                 let latest = last.entry(vm).or_default();
                 *latest = seen.max(*latest);
             }
@@ -113,18 +117,11 @@ impl<R: RowSink> Accountant<R> {
                 self.count_of(vm, Detail::new(DetailKind::ApicvInhibit, bit | named), 1);
             }
         }
-        if self.interrupts.unplaced > 0 {
+        // Without a VM the recording has no exits, and says so.
+        if unplaced > 0 && self.threads.iter().any(|thread| thread.vcpu != NO_VCPU) {
             self.losses.missing.push(format!(
-                "{} interrupts were raised by threads whose VM is not known: they are in no table. A recording with process ids (perf) tells.",
-                self.interrupts.unplaced
+                "{unplaced} interrupts were raised by threads whose VM is not known: they are in no table. A recording with process ids (perf) tells."
             ));
-        }
-    }
-
-    fn count_for(&mut self, raiser: Raiser, detail: Detail, count: u64) {
-        match self.vm_of(raiser) {
-            Some(vm) => self.count_of(vm, detail, count),
-            None => self.interrupts.unplaced = self.interrupts.unplaced.saturating_add(count),
         }
     }
 
@@ -133,16 +130,19 @@ impl<R: RowSink> Accountant<R> {
         self.accesses.add_many(&key, coarser_accesses, count, &mut self.losses.accesses_dropped);
     }
 
-    fn is_pit(&self, (_, tid): Raiser) -> bool {
-        self.vms.name_of(tid).is_some_and(|name| name.starts_with(PIT_THREAD))
+    /// A line 0 that KVM's thread for the PIT raised is the PIT's.
+    fn by_pit(&self, (_, tid): Raiser, mut detail: Detail) -> Detail {
+        let is_pit = |name: &str| name.starts_with(PIT_THREAD);
+        if detail == Detail::new(DetailKind::Gsi, 0) && self.vms.name_of(tid).is_some_and(is_pit) {
+            detail.value |= interrupt::BY_PIT;
+        }
+        detail
     }
 
     fn vm_of(&self, (pid, tid): Raiser) -> Option<u32> {
         let of_pit = || self.vms.name_of(tid)?.strip_prefix(PIT_THREAD)?.parse().ok();
         let runs = self.by_tid.get(&tid).map(|index| &self.threads[*index]);
         let runs = runs.filter(|thread| thread.vcpu != NO_VCPU).map(|thread| thread.vm);
-        runs.or_else(|| self.vms.of_process(pid))
-            .or_else(|| self.vms.of_process(of_pit()?))
-            .or_else(|| self.vms.only())
+        runs.or_else(|| self.vms.of_process(pid)).or_else(|| self.vms.of_process(of_pit()?))
     }
 }

@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(setting(&plain, "halt_poll_ns"), ["0"]);
         assert_eq!(setting(&plain, "hugepage/enabled"), ["madvise"]);
         assert_eq!(setting(&plain, "ksm/run"), [""; 0]);
-        assert_eq!(setting(&site("plain+hpoll"), "halt_poll_ns"), ["200000"]);
+        assert_eq!(setting(&site("plain+halt_poll_ns"), "halt_poll_ns"), ["200000"]);
         assert_eq!(setting(&site("plain+thp-defer"), "defrag"), ["defer"]);
         assert_eq!(setting(&site("plain+ksm"), "ksm/run"), ["1"]);
         let pressed = site("plain+swapped+fragmented+rival+vcpus-on-0").pressure;
