@@ -77,7 +77,7 @@ fn an_image_is_saved_and_does_not_become_its_own_checkpoint() {
         save.of_image(&image, &mut Cpu::best(), &Stop::default())
     };
     let error = save(&image).unwrap_err().to_string();
-    assert!(error.contains("is given as --image too"), "{error}");
+    assert!(error.contains("is also --image"), "{error}");
     let output = dir.path().join("x.ckpt");
     assert_eq!(save(&output).unwrap().memory, 3 * PAGE as u64);
     Checkpoint::open(&output).unwrap().verify(&mut |_| {}).unwrap();

@@ -94,7 +94,7 @@ pub const ROWS: &[RemedyRow] = &[
     unnamed(row(RemedyId::GuestIdlePoll, "short-timer", ["plain", "plain+poll"], "halts")),
     in_unit(
         Unit::Instructions,
-        unnamed(row(RemedyId::NoHaltPoll, "short-timer", ["plain+hpoll", "plain"], "halts")),
+        unnamed(row(RemedyId::NoHaltPoll, "short-timer", ["plain+halt_poll_ns", "plain"], "halts")),
     ),
     in_unit(
         Unit::Waiting,

@@ -31,7 +31,8 @@ fn ten_remedies_do_what_explain_says() {
         ("guest-clocksource", "fewer", "clock-reads 1."),
         ("huge-pages", "fewer", "memory-faults "),
         ("msi", "fewer", "level-interrupts "),
-        ("ioeventfd", "same", ""),
+        // As many exits, or some more, but none that waits for the VMM.
+        ("ioeventfd", "", "notifications-to-vmm 1.00 -> 0.00"),
         ("pv-eoi", "fewer", "no-virtual-apic "),
         ("tsc-deadline", "same", ""),
         ("no-halt-poll", "fewer", ""),
@@ -42,7 +43,8 @@ fn ten_remedies_do_what_explain_says() {
     assert_eq!(rows.len(), EXPECTED.len());
     for (name, effect, gone) in EXPECTED {
         let row = rows.iter().find(|row| row.0 == name).unwrap_or_else(|| panic!("{name}"));
-        assert!(row.2 == effect && row.3.contains(gone), "{row:?}");
+        let is_effect = row.2 == effect || effect.is_empty() && row.2 != "fewer";
+        assert!(is_effect && row.3.contains(gone), "{row:?}");
     }
 }
 

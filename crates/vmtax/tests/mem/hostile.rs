@@ -109,7 +109,7 @@ fn every_refusal_has_an_exit_code_and_a_reason() {
         (
             &["save", "--image", name(&image_path), "-o", name(&image_path)],
             2,
-            "is given as --image too",
+            "is also --image; choose another output",
         ),
         (
             &[
