@@ -87,28 +87,6 @@ const NAMED: [(DetailKind, &[(u64, u64)]); 8] = [
 ];
 const IO_APIC: &[(u64, u64)] = &[(0xfec0_0000, 0xfec0_0fff)];
 
-/// The cause by a detail alone, if it decides: an unknown reason leaves the decision to the detail.
-fn of_detail(kind: DetailKind, value: u64) -> Option<Cause> {
-    let nobody = Reason { isa: Isa::Unknown, code: 0, flags: 0 };
-    match kind {
-        DetailKind::None
-        | DetailKind::Halt
-        | DetailKind::Overflow
-        | DetailKind::ToPrivate
-        | DetailKind::ToShared
-        | DetailKind::PreFault
-        | DetailKind::Gsi
-        | DetailKind::PicPin
-        | DetailKind::IoapicPin
-        | DetailKind::MsiVector
-        | DetailKind::ApicVector
-        | DetailKind::AckedPin
-        | DetailKind::ApicvInhibit
-        | DetailKind::ApicvChange => None,
-        _ => Some(Cause::of(nobody, Detail::new(kind, value), false)),
-    }
-}
-
 /// A value that no list has, as an example of its kind.
 const ORDINARY: u64 = 0x7777_7777;
 
@@ -166,7 +144,7 @@ pub fn detail_kinds() -> Result<RecordBatch> {
         (
             "cause",
             Arc::new(StringViewArray::from_iter(
-                kinds.iter().map(|&k| of_detail(k, ORDINARY).map(Cause::name)),
+                kinds.iter().map(|&k| Cause::of_detail(Detail::new(k, ORDINARY)).map(Cause::name)),
             )),
         ),
     ])
@@ -190,10 +168,11 @@ fn decides_by_value(kind: DetailKind) -> bool {
 pub fn details() -> Result<RecordBatch> {
     let mut rows: Vec<(DetailKind, u64, Option<Cause>, String)> = Vec::new();
     for kind in DetailKind::ALL {
-        let usual = of_detail(kind, ORDINARY);
+        let usual = Cause::of_detail(Detail::new(kind, ORDINARY));
         for value in candidates(kind) {
             let decides = decides_by_value(kind);
-            let cause = of_detail(kind, value).filter(|cause| decides && Some(*cause) != usual);
+            let cause = Cause::of_detail(Detail::new(kind, value))
+                .filter(|cause| decides && Some(*cause) != usual);
             let detail = Detail::new(kind, value);
             if cause.is_some() || has_name(detail) {
                 rows.push((kind, value, cause, detail.label()));

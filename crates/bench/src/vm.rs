@@ -294,7 +294,7 @@ pub(crate) fn arguments(
     // A descriptor of this process stands for the file, which is not made to be shown.
     let disk = std::fs::File::open("/dev/null").ok().filter(|_| disk);
     let disk = disk.map(|file| Descriptor::from(std::os::fd::OwnedFd::from(file)));
-    // What is missing is said beside it.
+    // Missing firmware is reported separately.
     let firmware = category.firmware(target, Path::new("/")).unwrap_or_default();
     let options: Options = category.options(firmware.as_ref(), end, disk.as_ref());
     qemu_arguments(emulator(accel), target.cpus, target.memory, &options)

@@ -65,6 +65,11 @@ words! {
 }
 
 impl Cause {
+    /// The cause by an exit's detail alone, if it decides.
+    pub fn of_detail(detail: Detail) -> Option<Cause> {
+        of_detail(detail)
+    }
+
     /// What the guest was doing, to follow "The guest was": `arming its timer`.
     pub fn describe(self) -> &'static str {
         match self {

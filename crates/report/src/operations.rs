@@ -63,7 +63,8 @@ pub(crate) fn waits_changed([before, now]: &[Waited; 2]) -> String {
 
 /// The function that waits longest, and its callers. Printable.
 pub(crate) fn place(of: &Waited) -> Option<String> {
-    let functions = of.places.first()?.functions.iter();
+    // Another thread that runs meanwhile is no waiting.
+    let functions = of.places.first().filter(|_| of.max > 0.0)?.functions.iter();
     Some(functions.map(|name| names::printable(name)).collect::<Vec<_>>().join(" < "))
 }
 

@@ -20,7 +20,7 @@ use crate::flags::OutputArgs;
 ///
 /// The VMs are those of `vmtax lab network`. Of each remedy: whether `explain` finds the symptom and names the remedy, the exits of an operation before and
 /// after, what went and what came instead, and whether that is what the table of remedies (docs/remedies.md) says. Counts are those of the real KVM,
-/// QEMU and Linux; an emulator has no times of hardware.
+/// QEMU and Linux; times under an emulator do not reflect hardware.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax lab remedy virtio-disk guest-clocksource huge-pages
@@ -84,7 +84,7 @@ pub(super) fn run(args: &RemedyArgs) -> anyhow::Result<()> {
     }
 }
 
-const EMULATED: &str = "Counted on an emulated AMD host: exits of an operation, where no other unit is given. An emulator has no times of hardware.";
+const EMULATED: &str = "Counted on an emulated AMD host: exits of an operation, where no other unit is given. Times under an emulator do not reflect hardware.";
 
 fn shown(tried: &[(&RemedyRow, Option<Tried>)], host: String) -> serde_json::Result<Tables> {
     let (id, title) = ("remedies", "Remedies".to_owned());
