@@ -1,4 +1,4 @@
-//! Exit codes. `docs/exit-codes.md` is their documentation; a test holds the two together.
+//! Exit codes. `docs/commands.md` is their documentation; a test holds the two together.
 
 use std::fmt;
 use std::io;

@@ -1,10 +1,10 @@
-//! docs/exit-codes.md lists the exit codes that the programs have.
+//! docs/commands.md lists the exit codes that the programs have.
 
 use vmtax_cli::exit::Code;
 
 #[test]
 fn the_document_lists_every_code() {
-    let document = include_str!("../../../docs/exit-codes.md");
+    let document = include_str!("../../../docs/commands.md");
     for (code, word) in [
         (0, "success"),
         (Code::Unexpected as u8, "unexpected"),
@@ -16,7 +16,7 @@ fn the_document_lists_every_code() {
         (Code::Machine as u8, "machine"),
     ] {
         let row = format!("| {code} | {word} |");
-        assert!(document.contains(&row), "docs/exit-codes.md lacks {row:?}");
+        assert!(document.contains(&row), "docs/commands.md lacks {row:?}");
     }
     assert_eq!(
         document

@@ -13,7 +13,7 @@ use clap::{Args, Command as Described, CommandFactory, Parser, Subcommand, Value
 #[command(
     after_help = "`vmtax query ...` is `vmtax-fleet query ...`, and `vmtax fleet ...` is `vmtax-fleet ...`.
 
-Exit codes: 0 done, 1 unexpected, 2 usage, 3 input, 4 data, 5 output; see docs/exit-codes.md."
+Exit codes: 0 done, 1 unexpected, 2 usage, 3 input, 4 data, 5 output; see docs/commands.md."
 )]
 pub struct Cli {
     /// What to do.

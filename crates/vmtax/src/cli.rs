@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
   vmtax report perf.data                           where the time went
   vmtax report perf.data --format html -o report.html
 
-Exit codes: 0 done, 1 unexpected, 2 usage, 3 input, 4 data, 5 output, 6 breach, 7 machine; see docs/exit-codes.md.")]
+Exit codes: 0 done, 1 unexpected, 2 usage, 3 input, 4 data, 5 output, 6 breach, 7 machine; see docs/commands.md.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -71,7 +71,7 @@ pub(crate) struct DoctorArgs {
   vmtax pages -p $(pidof qemu-system-x86_64) --format json
   vmtax pages --inside                             in a VM, without root")]
 pub(crate) struct PagesArgs {
-    /// Measure inside this VM whether its host maps it in small or large pages, by times of loads: docs/host-pages.md.
+    /// Measure inside this VM whether its host maps it in small or large pages, by times of loads: docs/doctor.md.
     #[arg(long, conflicts_with_all = ["root", "pid"])]
     inside: bool,
 

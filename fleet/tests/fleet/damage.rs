@@ -338,7 +338,7 @@ fn low_memory_spills_or_is_an_error() {
 
 #[test]
 fn the_document_lists_every_exit_code() {
-    let document = include_str!("../../../docs/exit-codes.md");
+    let document = include_str!("../../../docs/commands.md");
     let codes = [(1, "unexpected"), (2, "usage"), (3, "input"), (4, "data"), (5, "output")];
     for (code, word) in codes {
         assert!(document.contains(&format!("| {code} | {word} |")), "{word}");

@@ -145,7 +145,7 @@ fn larger_small_pages_are_never_large() {
     }
 }
 
-/// What docs/host-pages.md says of such entries: a first TLB that holds those of one region beside seven huge pages shows nothing.
+/// What docs/doctor.md says of such entries: a first TLB that holds those of one region beside seven huge pages shows nothing.
 #[test]
 fn a_tenth_in_entries_of_64_kib_is_missed() {
     let joining = joining(ZEN_5, 64 * KIB);

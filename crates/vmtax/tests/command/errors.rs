@@ -1,4 +1,4 @@
-//! Mistakes and refusals: each is one sentence and the exit code that docs/exit-codes.md gives.
+//! Mistakes and refusals: each is one sentence and the exit code that docs/commands.md gives.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
