@@ -52,7 +52,7 @@ impl Frame {
     }
 
     /// Adds what another holds. Start and length stay.
-    fn merge(&mut self, other: &Frame) {
+    pub fn merge(&mut self, other: &Frame) {
         other.exits.iter().for_each(|(key, tally)| self.exit(*key, tally));
         other.time.values().for_each(|time| self.time(time));
         for (key, taken) in &other.taken_by {

@@ -56,7 +56,10 @@ pub(crate) fn exits(diff: &Diff, table: &DiffTable) -> Table {
         .column(Column::number("ratio", "x").help("other over base"), |row| {
             row.ratio().map_or(Cell::Unknown("new"), Cell::Quotient)
         })
-        .column(Column::number("difference", "difference"), |row| Cell::Signed(row.difference()))
+        .column(Column::number("difference", "difference"), |row| match diff.per {
+            Per::Recording => Cell::Delta(row.difference()),
+            Per::Second | Per::L2Exit | Per::Operation => Cell::Signed(row.difference()),
+        })
         .column(Column::data("low"), |row| Cell::of(interval(row), |it| Cell::Number(it.low)))
         .column(Column::data("high"), |row| Cell::of(interval(row), |it| Cell::Number(it.high)))
         .column(Column::minor("", "at 95 %", 2).only(PEOPLE).shown_if(tested), |row| {
@@ -78,7 +81,7 @@ pub(crate) fn exits(diff: &Diff, table: &DiffTable) -> Table {
 pub(crate) fn shares(diff: &Diff, side: Subject<'_>) -> String {
     let ledger = side.ledger;
     let Some(tax) = ledger.tax() else {
-        return "no times: tax and contention are not known".to_owned();
+        return "running time not known, and so neither tax nor contention".to_owned();
     };
     let emulated = ledger.recording.emulated.as_deref();
     if !diff.times {

@@ -4,7 +4,7 @@ use std::io;
 
 use vmtax_analyse::{Diff, Ledger, Nested, Operations, Table};
 
-use crate::calls;
+use crate::{budget, calls};
 
 /// What a report shows.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub struct Document {
     pub nested: Option<Nested>,
     /// The call trees of a lab run's operations, when asked for.
     pub calls: Option<calls::Shown>,
+    /// How a lab run keeps its budget, when it has one. It comes first.
+    pub budget: Option<budget::Kept>,
 }
 
 /// A run that is compared or explained.

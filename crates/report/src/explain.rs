@@ -50,8 +50,9 @@ pub struct Explained<'a> {
 
 /// With a capital to begin with.
 pub(crate) fn sentence(text: &str) -> String {
-    // A name is written as it is.
-    if text.starts_with("vCPU") {
+    // A name is written as it is, and so is a file's.
+    let is_file = text.split(' ').next().is_some_and(|first| first.contains('.'));
+    if text.starts_with("vCPU") || is_file {
         return text.to_owned();
     }
     let mut letters = text.chars();
@@ -312,11 +313,8 @@ impl Explained<'_> {
         rows.extend(self.others().map(|others| (Style::Plain, String::new(), others)));
         let base = self.base.map(|base| ("The base's counts", base.ledger));
         for (whose, ledger) in [("Counts", self.run.ledger)].into_iter().chain(base) {
-            let lost = losses::events(ledger);
-            if !lost.is_empty() {
-                let text = format!("{whose} are too low. {}", lost.join(" "));
-                rows.push((Style::Warning, String::new(), text));
-            }
+            let said = losses::too_low(whose, ledger);
+            rows.extend(said.map(|text| (Style::Warning, String::new(), text)));
         }
         for finding in explanation.findings.iter().take(FINDINGS) {
             let first = finding.evidence.iter().take(1);

@@ -68,18 +68,13 @@ pub fn notes(doc: &Document) -> Vec<String> {
     let mut said = if total.count == 0 { not_recorded(ledger) } else { Vec::new() };
     said.extend(limits(ledger, &total));
     said.extend(ledger.losses.notes.iter().map(|note| names::printable(note)));
-    said.extend(too_low(doc));
+    said.extend(losses::too_low("Counts", ledger));
     said
 }
 
 /// What the recording is missing, as its importer says.
 fn not_recorded(ledger: &Ledger) -> Vec<String> {
     ledger.losses.missing.iter().map(|sentence| names::printable(sentence)).collect()
-}
-
-fn too_low(doc: &Document) -> Option<String> {
-    let lost = losses::events(&doc.ledger);
-    (!lost.is_empty()).then(|| format!("Counts are too low. {}", lost.join(" ")))
 }
 
 fn tax(ledger: &Ledger, total: &Tally) -> Option<String> {

@@ -75,6 +75,12 @@ fn report(document: &Document) -> shape::Report<'_> {
             .nested
             .as_ref()
             .map(|all| shape::Nested { known: all.known, rows: nested::reasons(all) }),
+        budget: document.budget.as_ref().map(|kept| shape::Budget {
+            file: &kept.file,
+            violations: kept.violations().count() as u64,
+            notes: &kept.notes,
+            numbers: crate::budget::table(kept),
+        }),
         functions: document.calls.map(|shown| crate::calls::table(&document.ledger, shown)),
         losses: &document.ledger.losses,
     }

@@ -4,6 +4,7 @@
 //! it are computed in `vmtax-analyse`.
 
 pub mod bench;
+pub mod budget;
 pub mod calls;
 pub mod csv;
 mod diff;

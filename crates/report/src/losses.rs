@@ -3,6 +3,7 @@
 use vmtax_analyse::Ledger;
 use vmtax_events::Losses;
 
+use crate::explain::sentence;
 use crate::names;
 use crate::numbers::count;
 
@@ -19,11 +20,16 @@ pub fn of(losses: &Losses, complete: bool) -> Vec<String> {
     said
 }
 
-/// What lowers the counts themselves.
-pub(crate) fn events(ledger: &Ledger) -> Vec<String> {
-    events_of(&ledger.losses, ledger.complete)
+/// That these counts are too low, and why; nothing if they are not.
+pub(crate) fn too_low(counts: &str, ledger: &Ledger) -> Option<String> {
+    let lost = events_of(&ledger.losses, ledger.complete);
+    // An importer's are clauses.
+    let said = |lost: &String| format!("{}.", sentence(lost.trim_end_matches('.')));
+    let said: Vec<String> = lost.iter().map(said).collect();
+    (!said.is_empty()).then(|| format!("{counts} are too low. {}", said.join(" ")))
 }
 
+/// What lowers the counts themselves.
 fn events_of(losses: &Losses, complete: bool) -> Vec<String> {
     let mut said: Vec<String> = counted(losses, true).collect();
     said.extend(losses.truncated.iter().map(|sentence| names::printable(sentence)));

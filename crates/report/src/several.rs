@@ -206,10 +206,7 @@ impl<'a> Several<'a> {
             );
         }
         for Named { name, ledger } in self.recordings {
-            let lost = losses::events(ledger);
-            if !lost.is_empty() {
-                notes.push(format!("{name}: counts are too low. {}", lost.join(" ")));
-            }
+            notes.extend(losses::too_low(&format!("{name}: counts"), ledger));
             notes.extend(ledger.losses.missing.iter().map(|said| format!("{name}: {said}")));
         }
         notes

@@ -15,8 +15,8 @@ pub use self::layout::Text;
 use self::layout::{Paint, Style, wrap};
 use crate::operations::is_lab;
 use crate::{
-    Document, Renderer, calls, exits, headline, losses, memory, names, nested, operations, time,
-    traffic, transfers,
+    Document, Renderer, budget, calls, exits, headline, losses, memory, names, nested, operations,
+    time, traffic, transfers,
 };
 
 impl Renderer for Text {
@@ -24,6 +24,9 @@ impl Renderer for Text {
         let mut page = Page { paint: Paint { color: self.color }, width: self.width, out };
         page.header(document)?;
         page.findings(document)?;
+        if let Some(kept) = &document.budget {
+            page.budget(kept)?;
+        }
         match &document.operations {
             // The shares of its operations stand in their table.
             Some(operations) if !operations.rows.is_empty() => {
@@ -100,6 +103,16 @@ impl Page<'_> {
             self.paragraph(style, if i == 0 { "" } else { "- " }, sentence)?;
         }
         Ok(())
+    }
+
+    fn budget(&mut self, kept: &budget::Kept) -> io::Result<()> {
+        self.line(Style::Plain, "")?;
+        let is_kept = kept.violations().next().is_none();
+        self.line(if is_kept { Style::Heading } else { Style::Warning }, &kept.title())?;
+        if !kept.numbers.is_empty() {
+            budget::table(kept).text((self.paint, self.width), self.out)?;
+        }
+        kept.notes.iter().try_for_each(|note| self.paragraph(Style::Warning, "  ", note))
     }
 
     fn time_split(&mut self, document: &Document) -> io::Result<()> {

@@ -10,13 +10,13 @@ use vmtax_analyse::calls::difference::difference;
 use vmtax_analyse::calls::profiled;
 use vmtax_analyse::operations::{OperationExit, OperationRow, Operations};
 use vmtax_analyse::{Ledger, Profiled};
-use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::exit::{Code, fail};
 use vmtax_events::{DetailKind, Isa, Level, printable, vmx};
 use vmtax_lab::Host;
 use vmtax_lab::budget::{Allowance, Breach, Budget, RACE_TOLERANCE, TOLERANCE, Unit};
+use vmtax_report::budget::{Kept, Number};
 use vmtax_report::calls::difference::sentence;
 use vmtax_report::calls::folded;
-use vmtax_report::numbers::counted;
 use vmtax_report::numbers::instructions;
 
 use crate::lab::fault;
@@ -124,54 +124,38 @@ fn rounded_up(part: f64) -> f64 {
 /// A path that two runs do not repeat to within this part is no number to hold a kernel to.
 const MOST_APART: f64 = 0.1;
 
-/// Compares a run with the budget at `path`. Numbers that are better are no violation, unless the comparison is exact: a line for
-/// each of them.
+/// Compares a run with the budget at `path`. Numbers that are better are no violation, unless the comparison is exact.
 ///
 /// # Errors
-/// When the budget cannot be read, and for violations: a line for each.
-pub fn check(path: &Path, host: Host, ledger: &Ledger, exact: bool) -> anyhow::Result<Vec<String>> {
+/// When the budget cannot be read.
+pub fn check(path: &Path, host: Host, ledger: &Ledger, exact: bool) -> anyhow::Result<Kept> {
     let budget = open(path, host)?;
-    let found = allowances(ledger);
-    let is_better = |one: &Breach| !exact && one.is_better();
-    let (better, breaches): (Vec<_>, Vec<_>) =
-        budget.breaches(&found).into_iter().partition(is_better);
-    let better: Vec<String> = better.iter().map(line).collect();
-    if breaches.is_empty() {
-        return Ok(better);
-    }
-    let message =
-        format!("{}: {}:", path.display(), counted(breaches.len() as u64, "budget violation"));
     let functions = functions(path, ledger, &budget)?;
-    let mut lines = Vec::new();
-    lines.extend(other_emulator(&budget.emulator, &emulator(ledger)));
-    for one in &breaches {
-        lines.push(line(one));
+    let number = |one: Breach| {
+        let operation = (one.name.clone(), one.level.clone());
         let title = format!("{} {}", one.name, one.level);
         let is_path = one.unit == Unit::Instructions;
-        if let Some(functions) = functions.get(&title).filter(|_| is_path) {
-            lines.push(format!("  {functions}"));
+        Number {
+            violates: exact || !one.is_better(),
+            functions: functions.get(&title).filter(|_| is_path).cloned(),
+            unit: one.unit.name(),
+            what: one.what,
+            budget: one.allowed,
+            now: one.found,
+            operation,
         }
-    }
-    lines.extend(better.into_iter().map(|line| format!("better: {line}")));
-    Err(Fault::new(Code::Breach, message).detailed(lines).into())
-}
-
-/// The budget's number and the present one, with their difference.
-fn line(one: &Breach) -> String {
-    let title = format!("{} {}: {}", one.name, one.level, one.what);
-    let (found, allowed) = (instructions(one.found), instructions(one.allowed));
-    if one.unit == Unit::Exact {
-        return format!("{title}: {allowed} -> {found}");
-    }
-    let more = one.found - one.allowed;
-    let sign = if more < 0.0 { '-' } else { '+' };
-    let part = if one.allowed > 0.0 {
-        format!(", {sign}{:.1} %", 100.0 * more.abs() / one.allowed)
-    } else {
-        String::new()
     };
-    let by = instructions(more.abs());
-    format!("{title}: {allowed} -> {found} {} ({sign}{by}{part})", one.unit.name())
+    let breaches = budget.breaches(&allowances(ledger));
+    let mut numbers: Vec<Number> = breaches.into_iter().map(number).collect();
+    numbers.sort_by_key(|one| !one.violates);
+    let other = other_emulator(&budget.emulator, &emulator(ledger));
+    let operations = budget.operations.iter().map(|one| (one.name.clone(), one.level.clone()));
+    Ok(Kept {
+        file: path.display().to_string(),
+        operations: operations.collect(),
+        notes: other.filter(|_| numbers.iter().any(|one| one.violates)).into_iter().collect(),
+        numbers,
+    })
 }
 
 /// What emulated the host, with its version; empty on this computer's KVM.

@@ -1,11 +1,12 @@
 //! A run or a recording as frames.
 
 use std::path::Path;
+use std::time::Duration;
 
-use vmtax_analyse::{Frames, Keep};
+use vmtax_analyse::{Frame, Frames, Keep, Ledger};
 use vmtax_events::{ExitRow, Losses, PreemptedRow, Recording, RowSink, TimeRow};
 
-use crate::ledger::check_reading;
+use crate::ledger::{self, check_reading};
 use crate::{Input, Reading, convert, read_fault};
 
 /// The frames of an input, and its facts.
@@ -54,6 +55,54 @@ pub fn of_path(path: &Path, reading: &Reading) -> anyhow::Result<Replay> {
         }
     })
 }
+
+/// A recording that is played again and again, and counts as the running kernel would: its sums only grow.
+#[derive(Debug)]
+pub struct Played {
+    replay: Replay,
+    /// Start of the frame that is being played.
+    at: Option<u64>,
+    sums: Frame,
+}
+
+impl Played {
+    /// From its beginning, with nothing counted.
+    pub fn new(replay: Replay) -> Played {
+        Played { at: replay.frames.first(), replay, sums: Frame::default() }
+    }
+
+    /// How long the frame takes that is being played, with what is empty behind it; nothing if the recording is empty.
+    pub fn length(&self) -> Option<Duration> {
+        let frame = self.replay.frames.at(self.at?)?;
+        let until = self.replay.frames.after(frame.start_ns);
+        let until = until.unwrap_or(frame.start_ns + frame.length_ns);
+        Some(Duration::from_nanos(until - frame.start_ns).max(SHORTEST))
+    }
+
+    /// Counts the frame that is being played, and goes on to the next, or to the beginning.
+    pub fn step(&mut self) {
+        let frames = &self.replay.frames;
+        if let Some(frame) = self.at.and_then(|at| frames.at(at)) {
+            self.sums.merge(frame);
+            self.at = frames.after(frame.start_ns).or(frames.first());
+        }
+    }
+
+    /// All that was counted.
+    pub fn ledger(&self) -> Ledger {
+        let Replay { recording, losses, complete, .. } = &self.replay;
+        let taken_by = &self.sums.taken_by;
+        ledger::of_sums(
+            &self.sums.exits,
+            self.sums.time.values(),
+            taken_by.iter().map(|((vm, vcpu, taker), taken)| ((*vm, *vcpu), taker, *taken)),
+            (recording, losses.clone(), *complete),
+        )
+    }
+}
+
+/// A frame without a length is shown so long.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 /// A sink that makes frames of rows.
 struct ToFrames(Frames);

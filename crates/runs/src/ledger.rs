@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use vmtax_analyse::ledger::{ACCESSES_ALONE, handled_ns};
+use vmtax_analyse::ledger::{ACCESSES_ALONE, Taken, Taker, handled_ns};
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::progress::ReadingProgress;
 use vmtax_events::{
-    AccessRow, CallRow, Detail, Device, ExitRow, Isa, PreemptedRow, Profile, RowSink, Sample, Stat,
-    TimeRow, Vm,
+    AccessRow, CallRow, Detail, Device, ExitKey, ExitRow, Isa, Losses, PreemptedRow, Profile,
+    Recording as Facts, RowSink, Sample, Stat, Tally, TimeRow, Vm,
 };
 use vmtax_store::Run;
 
@@ -49,6 +49,25 @@ pub fn both<A: Send, B: Send>(
         let second = second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Ok((first?, second?))
     })
+}
+
+/// The ledger of sums, which have no place in time: exits, times of vCPUs, and who had the processors of preempted ones.
+pub(crate) fn of_sums<'a>(
+    exits: impl IntoIterator<Item = (&'a ExitKey, &'a Tally)>,
+    times: impl IntoIterator<Item = &'a TimeRow>,
+    taken_by: impl IntoIterator<Item = ((u32, u32), &'a Taker, Taken)>,
+    (facts, losses, complete): (&Facts, Losses, bool),
+) -> Ledger {
+    // One interval holds all.
+    let mut builder = LedgerBuilder::new(Filter::default(), 1);
+    for (key, tally) in exits {
+        builder.exit(&ExitRow { interval_start_ns: 0, key: *key, tally: tally.clone() });
+    }
+    times.into_iter().for_each(|time| builder.time(time));
+    for (vcpu, taker, taken) in taken_by {
+        builder.taken_by(vcpu, taker.clone(), taken);
+    }
+    builder.finish(facts.clone(), losses, complete)
 }
 
 /// The ledger of an opened input.

@@ -33,6 +33,11 @@ pub(crate) enum Command {
     Pages(crate::doctor::PagesArgs),
     Query(crate::fleet::QueryArgs),
     Fleet(crate::fleet::FleetArgs),
+    #[command(hide = true)]
     Completions(crate::shell::CompletionsArgs),
+    #[command(hide = true)]
     Man(crate::shell::ManArgs),
+    /// Print the version.
+    #[command(hide = true)]
+    Version,
 }

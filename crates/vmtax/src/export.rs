@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueHint};
 use vmtax_analyse::Ledger;
-use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
 use vmtax_cli::signals::Signals;
 use vmtax_report::openmetrics::{self, Dialect};
+use vmtax_runs::frames::{self, Played};
 use vmtax_runs::ledger;
 use vmtax_runs::record::Watch;
 use vmtax_serve::{Hosts, Server};
@@ -29,6 +30,7 @@ use crate::flags::{ReadingArgs, WhichArgs};
   vmtax export --vm web1 --listen 127.0.0.1:9500
   vmtax export --listen 0.0.0.0:9435 --allow-host web1.example.org
   vmtax export --replay run                        a recorded run
+  vmtax export --replay run --loop                 the same, as if its VMs ran now
   vmtax export --textfile /var/lib/prometheus/node-exporter/vmtax.prom
   curl http://127.0.0.1:9435/metrics")]
 pub(crate) struct ExportArgs {
@@ -53,6 +55,14 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "RUN|FILE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["pid", "vm", "all"])]
     replay: Option<PathBuf>,
 
+    /// Play it as it was recorded, again and again, as if its VMs ran now: counters advance, and rates have values.
+    #[arg(long = "loop", requires = "replay")]
+    repeat: bool,
+
+    /// Play it so many times as fast.
+    #[arg(long, value_name = "FACTOR", requires = "repeat", default_value = "1", value_parser = speed)]
+    speed: f64,
+
     #[command(flatten)]
     reading: ReadingArgs,
 }
@@ -72,39 +82,93 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
                 .map_err(|error| cannot_listen(args.listen, &error))?,
         )),
     };
-    let mut watch = match &args.replay {
-        Some(path) => {
-            // A pipe without a writer is waited for, and a signal ends that.
-            sink.put(&ledger::of_path(path, &args.reading.reading(), Default::default())?)?;
-            None
-        }
-        None => {
-            args.reading.check_live()?;
-            let mut watch = Watch::new(&args.which.which())?;
-            watch.step()?;
-            sink.put(&watch.ledger())?;
-            Some(watch)
-        }
-    };
-    if let Sink::Server(server) = &sink {
-        say(server.address()?);
-    }
-    let every = match (&watch, &sink) {
-        (Some(_), _) => args.reading.interval.unwrap_or(Duration::from_secs(5)),
+    let mut feed = Feed::new(args)?;
+    sink.put(&feed.ledger(args)?)?;
+    match &sink {
+        Sink::Server(server) => say(server.address()?),
         // A run does not change.
-        (None, Sink::File(_)) => return Ok(()),
-        (None, Sink::Server(_)) => NEVER,
-    };
+        Sink::File(_) if matches!(feed, Feed::Fixed(_)) => return Ok(()),
+        Sink::File(_) => {}
+    }
     let stop = Signals::new()?;
     let mut next = Instant::now();
     loop {
-        next = (next + every).max(Instant::now());
+        next = (next + feed.pause()).max(Instant::now());
         if sink.wait(&stop, next)? {
             return Ok(());
         }
-        if let Some(watch) = &mut watch {
-            watch.step()?;
-            sink.put(&watch.ledger())?;
+        if feed.step()? {
+            sink.put(&feed.ledger(args)?)?;
+        }
+    }
+}
+
+/// What is served.
+enum Feed<'a> {
+    /// The running kernel, sampled so often.
+    Live(Box<Watch>, Duration),
+    /// A recording that is played so many times as fast.
+    Played(Box<Played>, f64),
+    /// A recording as a whole.
+    Fixed(&'a Path),
+}
+
+impl Feed<'_> {
+    fn new(args: &ExportArgs) -> anyhow::Result<Feed<'_>> {
+        Ok(match &args.replay {
+            Some(path) if args.repeat => {
+                let replay = frames::of_path(path, &args.reading.reading())?;
+                if !replay.frames.is_timed() {
+                    let path = path.display();
+                    return fail(
+                        Code::Usage,
+                        format!(
+                            "{path}: cannot be played, because it has no times; leave out --loop"
+                        ),
+                    );
+                }
+                Feed::Played(Box::new(Played::new(replay)), args.speed)
+            }
+            Some(path) => Feed::Fixed(path),
+            None => {
+                args.reading.check_live()?;
+                let mut watch = Watch::new(&args.which.which())?;
+                watch.step()?;
+                let every = args.reading.interval.unwrap_or(Duration::from_secs(5));
+                Feed::Live(Box::new(watch), every)
+            }
+        })
+    }
+
+    fn ledger(&self, args: &ExportArgs) -> anyhow::Result<Ledger> {
+        match self {
+            Feed::Live(watch, _) => Ok(watch.ledger()),
+            Feed::Played(played, _) => Ok(played.ledger()),
+            // A pipe without a writer is waited for, and a signal ends that.
+            Feed::Fixed(path) => ledger::of_path(path, &args.reading.reading(), Default::default()),
+        }
+    }
+
+    /// Until there is more to count.
+    fn pause(&self) -> Duration {
+        match self {
+            Feed::Live(_, every) => *every,
+            Feed::Played(played, speed) => {
+                played.length().map_or(NEVER, |length| length.div_f64(*speed))
+            }
+            Feed::Fixed(_) => NEVER,
+        }
+    }
+
+    /// Counts on. Whether there was anything to count.
+    fn step(&mut self) -> anyhow::Result<bool> {
+        match self {
+            Feed::Live(watch, _) => watch.step().map(|_| true),
+            Feed::Played(played, _) => {
+                played.step();
+                Ok(true)
+            }
+            Feed::Fixed(_) => Ok(false),
         }
     }
 }
@@ -165,6 +229,11 @@ fn prom(text: &str) -> Result<PathBuf, String> {
         Some(extension) if extension == "prom" => Ok(path),
         _ => Err("node_exporter reads only files whose names end in .prom".to_owned()),
     }
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor| (0.01..=100.0).contains(factor));
+    factor.ok_or_else(|| "use a factor from 0.01 to 100".to_owned())
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
@@ -52,12 +52,22 @@ pub(crate) fn fleet(args: &FleetArgs) -> anyhow::Result<()> {
     run(args.words.iter().cloned())
 }
 
+/// Where the other program is built, if this one was built in a clone: `target/release/vmtax`.
+fn built(own: &Path) -> Option<PathBuf> {
+    let target = own.parent()?.parent()?;
+    let repository =
+        target.parent().filter(|_| target.file_name().is_some_and(|n| n == "target"))?;
+    Some(repository.join("fleet/target/release").join(PROGRAM))
+}
+
 /// Executes the other program; returns only on an error.
 fn run(words: impl Iterator<Item = OsString>) -> anyhow::Result<()> {
     let words: Vec<OsString> = words.collect();
-    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
+    let own = std::env::current_exe().ok();
+    let beside = own.as_deref().map(|own| own.with_file_name(PROGRAM));
+    let built = own.as_deref().and_then(built);
     let mut error = io::Error::from(io::ErrorKind::NotFound);
-    for program in beside.into_iter().chain([PathBuf::from(PROGRAM)]) {
+    for program in beside.into_iter().chain(built).chain([PathBuf::from(PROGRAM)]) {
         error = Command::new(&program).args(&words).exec();
         if error.kind() != io::ErrorKind::NotFound {
             break;

@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         Command::Fleet(args) => fleet::fleet(&args),
         Command::Completions(args) => shell::completions(&args, Cli::command()),
         Command::Man(args) => shell::man(&args, Cli::command()),
+        Command::Version => shell::version(&Cli::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

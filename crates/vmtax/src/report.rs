@@ -11,6 +11,7 @@ use vmtax_analyse::{
 };
 use vmtax_cli::exit::{Code, fail, say};
 use vmtax_cli::output::{self, Place};
+use vmtax_report::budget::Kept;
 use vmtax_report::calls;
 use vmtax_report::csv::Csv;
 use vmtax_report::html::Html;
@@ -41,15 +42,19 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     }
     let ledger = ledger::of_input(input, &reading, filter.clone())?;
     ledger::check_filter(&filter, &ledger)?;
-    render(args, ledger)
+    render(args, ledger, None)
 }
 
 /// Writes a ledger in the format of the flags.
-pub(crate) fn render(args: &ReportArgs, ledger: Ledger) -> anyhow::Result<()> {
+pub(crate) fn render(
+    args: &ReportArgs,
+    ledger: Ledger,
+    budget: Option<Kept>,
+) -> anyhow::Result<()> {
     if let Format::Folded | Format::Pprof = args.format {
         return call_trees(args, &ledger);
     }
-    let document = document(args, ledger);
+    let document = Document { budget, ..document(args, ledger) };
     let renderer: Box<dyn Renderer> = match args.format {
         Format::Json => Box::new(Json),
         Format::Csv => Box::new(Csv),
@@ -163,6 +168,7 @@ fn document(args: &ReportArgs, ledger: Ledger) -> Document {
         operations,
         nested,
         calls,
+        budget: None,
     }
 }
 

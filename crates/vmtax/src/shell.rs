@@ -1,4 +1,4 @@
-//! Completion scripts and man pages, generated from the flags.
+//! Completion scripts, man pages and the version, generated from the flags.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -41,6 +41,10 @@ pub(crate) fn completions(args: &CompletionsArgs, command: Command) -> anyhow::R
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "vmtax", &mut script);
     output::write(None, |out| Ok(out.write_all(&script)?))
+}
+
+pub(crate) fn version(command: &Command) -> anyhow::Result<()> {
+    output::write(None, |out| Ok(out.write_all(command.render_version().as_bytes())?))
 }
 
 pub(crate) fn man(args: &ManArgs, command: Command) -> anyhow::Result<()> {

@@ -36,12 +36,33 @@ fn memory_section(table: &crate::table::Table) -> Markup {
     }
 }
 
+fn budget_section(kept: &crate::budget::Kept) -> Markup {
+    let title = kept.title();
+    let table = crate::budget::table(kept);
+    html! {
+        h2 #budget-title { (figures::text(&title)) }
+        @if kept.numbers.is_empty() {
+            @for note in &kept.notes { p.note { (figures::text(note)) } }
+        } @else {
+            (described::whole(
+                &TableSection { id: "budget", title: &title, notes: kept.notes.clone(), table: &table },
+                "--format json",
+            ))
+        }
+    }
+}
+
 fn sections(doc: &Document) -> Vec<Section> {
     let mut sections = vec![Section {
         id: "headline".to_owned(),
         label: "Headline".to_owned(),
         body: headline::section(doc),
     }];
+    sections.extend(doc.budget.as_ref().map(|kept| Section {
+        id: "budget".to_owned(),
+        label: "Budget".to_owned(),
+        body: budget_section(kept),
+    }));
     let mut nested = doc.nested.as_ref().map(|nested| Section {
         id: "nested".to_owned(),
         label: "Nested".to_owned(),

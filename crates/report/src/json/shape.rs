@@ -14,10 +14,21 @@ pub(super) struct Report<'a> {
     pub(super) operations: Option<Operations>,
     pub(super) tables: Vec<Table>,
     pub(super) nested: Option<Nested>,
+    /// How a lab run keeps its budget, when it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) budget: Option<Budget<'a>>,
     /// Functions of call trees, when asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) functions: Option<table::Table>,
     pub(super) losses: &'a vmtax_events::Losses,
+}
+
+#[derive(Serialize)]
+pub(super) struct Budget<'a> {
+    pub(super) file: &'a str,
+    pub(super) violations: u64,
+    pub(super) notes: &'a [String],
+    pub(super) numbers: table::Table,
 }
 
 #[derive(Serialize)]

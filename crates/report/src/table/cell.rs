@@ -142,6 +142,7 @@ impl Cell {
             Cell::Between(low, high) => {
                 format!("{} to {}", numbers::signed(*low), numbers::signed(*high))
             }
+            Cell::Quotient(n) if *n >= 999.995 => numbers::whole(*n),
             Cell::Quotient(n) => format!("{n:.2}"),
             Cell::Ratio(ratio) => numbers::ratio(*ratio),
             Cell::Mean(ns) | Cell::Nanoseconds(ns) => numbers::duration(*ns),

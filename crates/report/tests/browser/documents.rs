@@ -75,6 +75,7 @@ pub(crate) fn finish(
         operations: None,
         nested,
         calls: None,
+        budget: None,
     }
 }
 

@@ -39,6 +39,7 @@ impl Rows {
             operations: None,
             nested: None,
             calls: None,
+            budget: None,
         }
     }
 }

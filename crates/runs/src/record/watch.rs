@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use vmtax_analyse::ledger::{Taken, Taker};
-use vmtax_analyse::{Filter, Frame, Ledger, LedgerBuilder};
-use vmtax_events::{
-    ExitKey, ExitRow, Losses, NO_VCPU, PreemptedRow, Recording as Facts, Tally, TimeRow,
-};
+use vmtax_analyse::{Frame, Ledger};
+use vmtax_events::{ExitKey, Losses, NO_VCPU, PreemptedRow, Recording as Facts, Tally, TimeRow};
 use vmtax_live::{Options, Recorder, Rows};
+
+use crate::ledger;
 
 use super::{ROOT, Which, fault, open, processes, session};
 
@@ -94,18 +94,15 @@ impl Watch {
 
     /// All since the start, but for VMs that ended long ago.
     pub fn ledger(&self) -> Ledger {
-        // Sums have no place in time: one interval holds all.
-        let mut builder = LedgerBuilder::new(Filter::default(), 1);
-        for (key, tally) in &self.exits {
-            builder.exit(&ExitRow { interval_start_ns: 0, key: *key, tally: tally.clone() });
-        }
-        self.times.values().for_each(|time| builder.time(time));
-        for (vm, takers) in &self.taken_by {
-            for (taker, taken) in takers {
-                builder.taken_by((*vm, NO_VCPU), taker.clone(), *taken);
-            }
-        }
-        builder.finish(self.facts.clone(), self.recorder.losses(), true)
+        let taken_by = self.taken_by.iter().flat_map(|(vm, takers)| {
+            takers.iter().map(|(taker, taken)| ((*vm, NO_VCPU), taker, *taken))
+        });
+        ledger::of_sums(
+            &self.exits,
+            self.times.values(),
+            taken_by,
+            (&self.facts, self.recorder.losses(), true),
+        )
     }
 
     /// The host, what can be counted there, and the VMs seen.

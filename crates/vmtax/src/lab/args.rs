@@ -162,6 +162,10 @@ pub(crate) struct RunArgs {
     #[arg(long, requires = "budget")]
     pub(crate) exact: bool,
 
+    /// Also write how the budget is kept to this file, as JUnit XML: a test for each operation.
+    #[arg(long, value_name = "FILE", requires = "budget", conflicts_with = "bless", value_hint = ValueHint::FilePath)]
+    pub(crate) junit: Option<PathBuf>,
+
     /// Write the budget from this run.
     #[arg(long, requires = "budget")]
     pub(crate) bless: bool,

@@ -34,7 +34,7 @@ pub(super) fn run(
         .map_or_else(|| image.name().to_owned(), |folder| folder.display().to_string());
     // A program may end by an error of the emulator, and of this version alone.
     let emulator = ledger.recording.emulated.clone().unwrap_or_else(|| "KVM".to_owned());
-    render(&shown(args, source), ledger)?;
+    render(&shown(args, source), ledger, None)?;
     let failed = |code, message: String| {
         let lines = ended.reported().into_iter().map(str::to_owned).collect();
         Err(Fault::new(code, message).detailed(lines).into())

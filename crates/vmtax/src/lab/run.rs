@@ -10,6 +10,7 @@ use vmtax_lab::Plan;
 use vmtax_lab::program::Image;
 use vmtax_lab::suite::{self, Definition, Suite};
 use vmtax_machine::kernel::Kernel;
+use vmtax_report::budget::Kept;
 use vmtax_runs::kernels::{is_image, named};
 use vmtax_runs::lab::{Done, Work, fault};
 use vmtax_runs::{budget, write_fault};
@@ -49,47 +50,63 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         return flat::run(args, kernel, image, claim);
     }
     let Done { ledger, failures, .. } = one(args, &plan, kernel, claim)?;
-    let verdict = not_measured(&failures).and_then(|()| check_budget(args, &plan, kernel, &ledger));
+    let measured = not_measured(&failures);
+    let kept = match &args.budget {
+        Some(path) if measured.is_ok() && args.bless => {
+            bless(args, &plan, kernel, &ledger, path)?;
+            None
+        }
+        Some(path) if measured.is_ok() => {
+            Some(budget::check(path, args.host.host(), &ledger, args.exact)?)
+        }
+        _ => None,
+    };
     let source = args
         .output
         .as_ref()
         .map_or_else(|| format!("lab run on {}", args.host.host()), |o| o.display().to_string());
-    render(&shown(args, source), ledger)?;
-    verdict
+    let class = format!("{} {}", args.host.host().name(), kernel.release);
+    render(&shown(args, source), ledger, kept.clone())?;
+    measured?;
+    kept.map_or(Ok(()), |kept| told(args, &class, &kept))
 }
 
-fn check_budget(
+/// Tells whoever started the run, a person or CI, how the budget is kept.
+fn told(args: &RunArgs, class: &str, kept: &Kept) -> anyhow::Result<()> {
+    if let Some(path) = &args.junit {
+        output::write(Some(path), |out| Ok(vmtax_report::budget::junit(kept, class, out)?))?;
+    }
+    if std::env::var_os("GITHUB_ACTIONS").is_some_and(|on| on == "true") {
+        // GitHub reads them from either stream, behind spaces too.
+        vmtax_report::budget::annotations(kept).iter().for_each(|line| say_more(line));
+    }
+    if kept.violations().next().is_some() {
+        let message = format!("{}:", kept.title());
+        return Err(Fault::new(Code::Breach, message).detailed(kept.lines()).into());
+    }
+    if !kept.numbers.is_empty() {
+        say(&format!("{}:", kept.title()));
+        kept.lines().iter().for_each(|line| say_more(line));
+    }
+    Ok(())
+}
+
+/// Writes the budget. What a second run does not repeat is no number to hold a kernel to.
+fn bless(
     args: &RunArgs,
     plan: &Plan,
     kernel: &Kernel,
     ledger: &Ledger,
+    path: &Path,
 ) -> anyhow::Result<()> {
-    let host = args.host.host();
-    match &args.budget {
-        None => Ok(()),
-        Some(path) if args.bless => {
-            // What a second run does not repeat is no number to hold a kernel to.
-            let again = one(args, plan, kernel, None)?;
-            not_measured(&again.failures)?;
-            let differing = budget::bless(path, host, ledger, &again.ledger)?;
-            if !differing.is_empty() {
-                say(&format!("{}: not in the budget, because two runs differ:", path.display()));
-                differing.iter().for_each(|line| say_more(line));
-            }
-            Ok(())
-        }
-        Some(path) => {
-            let better = budget::check(path, host, ledger, args.exact)?;
-            if !better.is_empty() {
-                say(&format!(
-                    "{}: better than the budget; write it anew with --bless:",
-                    path.display()
-                ));
-                better.iter().for_each(|line| say_more(line));
-            }
-            Ok(())
-        }
+    let again = one(args, plan, kernel, None)?;
+    not_measured(&again.failures)?;
+    let differing = budget::bless(path, args.host.host(), ledger, &again.ledger)?;
+    if !differing.is_empty() {
+        say(&format!("{}: not in the budget, because two runs differ:", path.display()));
+        differing.iter().for_each(|line| say_more(line));
     }
+    Ok(())
 }
 
 /// The error for operations that were not measured; the report of the others comes first.

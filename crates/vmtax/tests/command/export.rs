@@ -1,5 +1,6 @@
 //! `vmtax export`: what a server that asks gets is the report's OpenMetrics, and whatever else comes in does no harm.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -269,6 +270,13 @@ fn mistakes_are_errors() {
             ("export --listen 127.0.0.1:70000", 2, &format!("*{listen}*")),
             ("export --allow-host http://x", 2, "*use a name or an address without a port*"),
             ("export --replay dump --pid 1", 2, "*"),
+            ("export --loop", 2, "*--replay <RUN|FILE>*"),
+            ("export --replay dump --loop --speed 0", 2, "*use a factor from 0.01 to 100*"),
+            (
+                "export --replay dump --isa vmx --loop --listen 127.0.0.1:0",
+                2,
+                "dump: cannot be played, because it has no times; leave out --loop",
+            ),
             ("export --pid -1", 2, "*"),
             ("export --pid 4294967296", 2, "*"),
             (
@@ -281,6 +289,45 @@ fn mistakes_are_errors() {
             ("export --interval 2000000s --listen 127.0.0.1:0", 2, "--interval: use 10ms to 3600s"),
         ],
     );
+}
+
+/// Each counter by its series.
+fn counters(page: &[u8]) -> BTreeMap<String, f64> {
+    let page = std::str::from_utf8(page).unwrap();
+    let samples = page.lines().filter(|line| line.starts_with("vmtax_exits_total{"));
+    let parts = samples.map(|line| line.rsplit_once(' ').unwrap());
+    parts.map(|(series, value)| (series.to_owned(), value.parse().unwrap())).collect()
+}
+
+/// Counters begin at nothing, never fall, and have more than the recording when it has been played twice.
+#[test]
+fn a_recording_is_played_again_and_again() {
+    let (_, expected) = served();
+    let recording = unpack("amd-two-vms", "two-vms.perf.data.zst");
+    let exporter = Exporter::with(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--replay",
+        recording.to_str().unwrap(),
+        "--loop",
+        "--speed",
+        "100",
+    ]);
+    let once = counters(&expected);
+    let mut before = BTreeMap::new();
+    let is_twice = |now: &BTreeMap<String, f64>| {
+        once.iter().all(|(series, count)| now.get(series).is_some_and(|n| *n >= 2.0 * count))
+    };
+    while !is_twice(&before) {
+        let now = counters(&exporter.get("GET", "/metrics").1);
+        for (series, count) in &before {
+            assert!(now[series] >= *count, "{series}: {count}, then {}", now[series]);
+        }
+        assert!(now.keys().all(|series| once.contains_key(series)), "{now:?}");
+        before = now;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(exporter.end(Signal::TERM), Some(0));
 }
 
 /// A pipe without a writer is waited for until a signal comes.

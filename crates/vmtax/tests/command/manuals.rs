@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::check::{stdout, vmtax};
 
-const COMMANDS: [&str; 7] = ["report", "import", "record", "doctor", "pages", "completions", "man"];
+const COMMANDS: [&str; 5] = ["report", "import", "record", "doctor", "pages"];
 
 /// Runs a program with this standard input; `None` when its package is not installed.
 fn feed(program: &str, package: &str, args: &[&str], input: &[u8]) -> Option<Output> {
@@ -51,7 +51,6 @@ fn bash_completes_flags_and_their_values() {
         ("vmtax report --for", "--format"),
         ("vmtax report --format per", "perfetto"),
         ("vmtax import --lab", "--label"),
-        ("vmtax completions zs", "zsh"),
         ("vmtax query --quest", "--question"),
         ("vmtax query --format par", "parquet"),
         ("vmtax fleet comp", "compact"),

@@ -69,13 +69,19 @@ fn top_opens_and_quits(line: &str, folder: &Path) {
     terminal.wait_for("ended 0");
 }
 
+/// A folder in which paths of the repository's recordings lead to them.
+fn beside_captures() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let captures = fs::canonicalize(repository().join("captures")).unwrap();
+    std::os::unix::fs::symlink(captures, folder.path().join("captures")).unwrap();
+    folder
+}
+
 #[test]
 fn the_readme_shows_what_its_commands_print() {
     let readme = fs::read_to_string(repository().join("README.md")).unwrap();
     assert!(readme.lines().count() <= 120, "the README has {} lines", readme.lines().count());
-    let folder = tempfile::tempdir().unwrap();
-    let captures = fs::canonicalize(repository().join("captures")).unwrap();
-    std::os::unix::fs::symlink(captures, folder.path().join("captures")).unwrap();
+    let folder = beside_captures();
     let blocks = blocks(&readme);
     let (install, others) = blocks.split_first().unwrap();
     assert!(install.commands.contains("cargo install --locked --path crates/vmtax"));
@@ -90,6 +96,18 @@ fn the_readme_shows_what_its_commands_print() {
             true => assert_eq!(without_numbers(&text), without_numbers(&block.output)),
             false => assert_eq!(text, block.output, "{}", block.commands),
         }
+    }
+}
+
+/// docs/index.md begins with what a user asks, and what is answered.
+#[test]
+fn the_first_page_shows_what_its_commands_print() {
+    let page = fs::read_to_string(repository().join("docs/index.md")).unwrap();
+    let folder = beside_captures();
+    let blocks = blocks(&page);
+    assert!(blocks.len() >= 3);
+    for block in blocks {
+        assert_eq!(printed(&block.commands, folder.path()), block.output, "{}", block.commands);
     }
 }
 
