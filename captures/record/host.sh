@@ -1,8 +1,7 @@
 #!/bin/sh
 # host.sh CASE-FOLDER OUTPUT-FOLDER: boots the emulated AMD host (QEMU TCG with SVM, two CPUs), which runs CASE-FOLDER/run;
 # what that leaves in /out lands in OUTPUT-FOLDER. VMLINUZ and BASE (from image.sh) come from the environment,
-# CPU and APPEND
-# with further features of its processor and words of its command line.
+# CPU and APPEND, if it needs them: features of its processor and words of its command line.
 set -eu
 case=$1; out=$2
 work=$(mktemp -d)

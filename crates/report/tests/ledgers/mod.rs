@@ -73,8 +73,6 @@ fn recording() -> Recording {
         cpu: "AMD EPYC 7713P".into(),
         cpus: 4,
         clock: "mono".into(),
-        emulated: None,
-        choice: None,
         coverage,
         vms: vec![Vm {
             id: 1234,
@@ -82,6 +80,7 @@ fn recording() -> Recording {
             inferred: false,
             ..Vm::default()
         }],
+        ..Recording::default()
     }
 }
 

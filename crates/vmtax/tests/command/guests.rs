@@ -68,11 +68,13 @@ fn a_vm_has_the_name_of_its_guest() {
         let wall = run["vcpus"][0]["wall_ns"].as_u64().unwrap();
         assert!((8_600_000_000..8_800_000_000).contains(&wall), "{wall}");
     }
-    // Without a comparison of the clocks, trace-cmd does not look for the threads.
-    let page = page(&input("none.trace.dat"));
-    agrees(&page, "none.exits.txt");
-    assert_eq!(page["run"]["vms"][0]["name"], "CPU 0/KVM");
-    assert_eq!(page["run"]["clock"], "mono");
+    // Without a comparison of the clocks, trace-cmd does not look for the threads. Of a guest over the network they are -1.
+    for name in ["none", "net"] {
+        let page = page(&input(&format!("{name}.trace.dat")));
+        agrees(&page, &format!("{name}.exits.txt"));
+        assert_eq!(page["run"]["vms"][0]["name"], "CPU 0/KVM", "{name}");
+        assert_eq!(page["run"]["clock"], "mono");
+    }
 }
 
 #[test]
@@ -84,6 +86,14 @@ fn a_guest_alone_says_where_its_exits_are() {
         missing.contains("is a guest's (trace-cmd record -A) and holds no event of KVM: exits are in the recording of its host"),
         "{missing}"
     );
+    // A guest that runs guests of its own has their exits: of each 5 x 20 CPUID, 5 x 2 OUT and one that ends it.
+    let nested = page(&input("two-g2.trace.dat"));
+    agrees(&nested, "two-g2.exits.txt");
+    let counts = counts(&nested);
+    assert_eq!((counts["cpuid"], counts["io"]), (2 * 100, 2 * 11 - 2));
+    assert_eq!(nested["losses"]["missing"].as_array().unwrap().len(), 0);
+    let sentence = "is a guest's (trace-cmd record -A): times are those of the guest's clock";
+    assert!(notes(&nested).contains(sentence), "{}", notes(&nested));
     // Nothing in a file without a comparison of the clocks says that it is a guest's.
     let guest = page(&input("none-g1.trace.dat"));
     let missing = guest["losses"]["missing"].to_string();
@@ -94,7 +104,7 @@ fn a_guest_alone_says_where_its_exits_are() {
 #[test]
 fn guests_of_an_imported_host_are_left_out() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["kvm", "none"] {
+    for name in ["kvm", "none", "net"] {
         let (host, guest) = (format!("{name}.trace.dat"), format!("{name}-g1.trace.dat"));
         for file in [&host, &guest] {
             fs::copy(input(file), folder.path().join(file)).unwrap();
@@ -138,6 +148,15 @@ fn exits_and_threads_of_a_text_of_both_are_the_hosts() {
             .collect()
     };
     assert_eq!(thieves(&page), thieves(&recording));
+}
+
+/// Each has exits, and nothing says which is the host.
+#[test]
+fn exits_of_two_files_in_a_text_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(input("two.trace-cmd.txt.zst"), folder.path().join("two.txt")).unwrap();
+    let sentence = "two.txt: at byte 0: streams: kvm_entry is in two of them, \"two-g2.dat\" and \"two.dat\": report each by itself (trace-cmd report -i FILE)";
+    check(&Program::new(), folder.path(), &[("report two.txt", 4, sentence)]);
 }
 
 /// A TSC below 1 GHz: `mult` of TSC2NSEC is above 2^31.

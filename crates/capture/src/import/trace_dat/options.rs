@@ -294,7 +294,11 @@ fn guest(c: &mut Cursor<'_>) -> Result<RecordedGuest, Error> {
     let vcpus = c.u32("vCPU count in a GUEST option")?;
     for _ in 0..vcpus {
         c.u32("vCPU in a GUEST option")?;
-        guest.threads.push(c.u32("thread in a GUEST option")?);
+        let tid = c.u32("thread in a GUEST option")?;
+        // -1: not found, as of every vCPU of a guest over the network.
+        if tid != u32::MAX {
+            guest.threads.push(tid);
+        }
     }
     Ok(guest)
 }
