@@ -1,6 +1,6 @@
 #!/bin/sh
 # image.sh LINUX OUTPUT PROGRAM...: the emulated host's initramfs (cpio, not compressed).
-# LINUX is an unpacked linux-image package. Holds busybox, the modules named in MODULES, and each PROGRAM with its libraries.
+# LINUX is an unpacked linux-image package. Holds busybox, the modules named in MODULES, each PROGRAM with its libraries, and the folder EXTRA.
 set -eu
 here=$(dirname "$0")
 linux=$1; out=$2; shift 2
@@ -26,5 +26,6 @@ for program; do
   done
 done
 cp "$here/init" "$root/init"
+[ -z "${EXTRA:-}" ] || cp -rL "$EXTRA/." "$root/"
 chmod 755 "$root/init"
 (cd "$root" && find . | LC_ALL=C sort | busybox cpio -o -H newc -R 0:0 2>/dev/null) >"$out"

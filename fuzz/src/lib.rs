@@ -140,6 +140,11 @@ impl Sink for Analysis {
         Ok(())
     }
 
+    fn described(&mut self, recording: &Recording) -> Result<(), Error> {
+        self.accountant.guests(&recording.together.guests);
+        Ok(())
+    }
+
     fn thread_name(&mut self, _: u32, tid: u32, name: &str) -> Result<(), Error> {
         self.accountant.thread_name(tid, name);
         Ok(())

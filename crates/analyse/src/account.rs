@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use vmtax_events::{
     AccessKey, AccessRow, Detail, Event, Exit, ExitKey, ExitRow, Kind, Level, Losses, MAX_THREADS,
-    NO_VCPU, Rips, RowSink, Vm,
+    NO_VCPU, RecordedGuest, Rips, RowSink, Vm,
 };
 
 use crate::vms::Vms;
@@ -162,6 +162,11 @@ impl<R: RowSink> Accountant<R> {
     /// The name of a thread.
     pub fn thread_name(&mut self, tid: u32, name: &str) {
         self.vms.name(tid, name);
+    }
+
+    /// The guests that the recorder named, before their events.
+    pub fn guests(&mut self, guests: &[RecordedGuest]) {
+        self.vms.guests(guests);
     }
 
     /// The guest's instruction pointers of all entries and exits of a thread that had events before.

@@ -7,10 +7,11 @@
 //!
 //! A VM is called what its process is called. Where the process or its name is not known, the vCPU thread's name
 //! is its name, unless that is the name that QEMU gives to its vCPU threads and a QEMU is among the names.
+//! Where the recorder names a guest and its vCPU threads, these are a VM of that name.
 
 use std::collections::HashMap;
 
-use vmtax_events::{MAX_VMS, NO_PID, NO_VCPU, Rips, Vm};
+use vmtax_events::{MAX_VMS, NO_PID, NO_VCPU, RecordedGuest, Rips, Vm};
 
 /// Most names that are kept.
 const MAX_NAMES: usize = 65_536;
@@ -19,6 +20,8 @@ const MAX_NAMES: usize = 65_536;
 struct Group {
     id: u32,
     pid: u32,
+    /// Its place among the guests that the recorder named.
+    guest: Option<usize>,
     inferred: bool,
     /// The thread that the VM was first seen by.
     tid: u32,
@@ -45,6 +48,9 @@ pub(crate) struct Vms {
     by_pid: HashMap<u32, Vec<usize>>,
     by_id: HashMap<u32, usize>,
     names: HashMap<u32, String>,
+    /// Names of the guests that the recorder named, and places in them by vCPU thread.
+    guests: Vec<String>,
+    by_vcpu_thread: HashMap<u32, usize>,
     /// The VM of each thread that ran a vCPU, `None` where it was of several.
     of_threads: HashMap<u32, Option<u32>>,
     /// Different names of QEMU processes, at most two of them.
@@ -72,10 +78,12 @@ impl Vms {
     }
 
     fn group_of(&mut self, pid: u32, tid: u32, vcpu: u32) -> Joined {
+        let guest = self.by_vcpu_thread.get(&tid).copied();
         let of_process = self.by_pid.entry(pid).or_default();
         let free = of_process.iter().copied().filter(|&at| {
             self.groups.get(at).is_some_and(|g| {
-                vcpu == NO_VCPU || g.vcpus.iter().all(|&(v, t)| v != vcpu || t == tid)
+                let is_free = g.vcpus.iter().all(|&(v, t)| v != vcpu || t == tid);
+                g.guest == guest && (vcpu == NO_VCPU || is_free)
             })
         });
         let near = |&at: &usize| {
@@ -93,8 +101,9 @@ impl Vms {
             last.vcpus.push((vcpu, tid));
             return Joined { vm: last.id, is_new: false, is_merged: true };
         }
-        let inferred = pid == NO_PID || !of_process.is_empty();
-        let mut id = if inferred { tid } else { pid };
+        let is_unknown = pid == NO_PID || !of_process.is_empty();
+        let inferred = is_unknown && guest.is_none();
+        let mut id = if is_unknown { tid } else { pid };
         while self.by_id.contains_key(&id) {
             id = id.wrapping_add(1);
         }
@@ -103,6 +112,7 @@ impl Vms {
         self.groups.push(Group {
             id,
             pid,
+            guest,
             inferred,
             tid,
             vcpus: vec![(vcpu, tid)],
@@ -142,6 +152,16 @@ impl Vms {
         }
     }
 
+    /// Remembers the guests that the recorder named.
+    pub(crate) fn guests(&mut self, guests: &[RecordedGuest]) {
+        for guest in guests.iter().take(MAX_VMS) {
+            for tid in guest.threads.iter().take(MAX_NAMES - self.by_vcpu_thread.len()) {
+                self.by_vcpu_thread.insert(*tid, self.guests.len());
+            }
+            self.guests.push(guest.name.clone());
+        }
+    }
+
     /// A thread's name, where it is known.
     pub(crate) fn name_of(&self, tid: u32) -> Option<&str> {
         self.names.get(&tid).map(String::as_str)
@@ -167,11 +187,12 @@ impl Vms {
     }
 
     fn describe(&self, group: &Group) -> Vm {
+        let guest = group.guest.and_then(|at| self.guests.get(at)).filter(|name| !name.is_empty());
         // Process 0 is none: the name of thread 0 is that of the idle task.
         let process = Some(group.pid).filter(|pid| *pid != NO_PID);
         let process = process.and_then(|pid| self.names.get(&pid));
         let thread = || self.names.get(&group.tid).or_else(|| self.names.get(&group.id));
-        let name = process.or_else(|| {
+        let name = guest.or(process).or_else(|| {
             let thread = thread()?;
             match self.qemus.as_slice() {
                 [qemu] if is_qemu_vcpu(thread) => Some(qemu),
@@ -273,6 +294,25 @@ mod tests {
         assert_eq!(vms.join(NO_PID, 152, 1).vm, 151);
         assert_eq!(vms.join(NO_PID, 102, 1).vm, 101);
         assert!(vms.list().iter().all(|vm| vm.inferred));
+    }
+
+    /// The threads of two guests alternate, as of VMs that were started at the same time.
+    #[test]
+    fn guests_that_the_recorder_names_are_vms() {
+        let mut vms = Vms::default();
+        let guest = |name: &str, threads: [u32; 2]| RecordedGuest {
+            name: name.to_owned(),
+            threads: threads.to_vec(),
+            ..RecordedGuest::default()
+        };
+        vms.guests(&[guest("a", [101, 103]), guest("", [102, 104])]);
+        let joined = [(101, 0), (102, 0), (103, 1), (104, 1), (105, 2)]
+            .map(|(t, v)| vms.join(NO_PID, t, v).vm);
+        assert_eq!(joined, [101, 102, 101, 102, 105]);
+        vms.name(102, "vcpu0");
+        vms.name(103, "CPU 1/KVM");
+        assert_eq!(names(&vms), ["a", "vcpu0", ""]);
+        assert_eq!(vms.list().iter().map(|v| v.inferred).collect::<Vec<_>>(), [false, false, true]);
     }
 
     #[test]

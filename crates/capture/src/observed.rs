@@ -48,10 +48,13 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().take(MOST_LINES).filter(|line| line.len() <= LONGEST).map(str::trim)
 }
 
+/// Larger numbers are none that a tool prints, and their sums would have no end.
+const LARGEST: f64 = 1e15;
+
 /// A number with a point or a comma, and a sign of per cent or none.
 fn number(word: &str) -> Option<f64> {
     let word = word.trim_end_matches('%').replace(',', ".");
-    word.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0)
+    word.parse::<f64>().ok().filter(|value| (0.0..LARGEST).contains(value))
 }
 
 /// A percentage as a part.
@@ -434,6 +437,12 @@ mod tests {
         ] {
             assert_eq!(all(text), [Observed::Steal(steal)], "{text}");
         }
+    }
+
+    #[test]
+    fn numbers_without_bounds_are_none() {
+        let row = "0 0 0 1e308 1e308 0\n";
+        assert_eq!(all(&format!("r b swpd si so st\n{}", row.repeat(4))), [Observed::Steal(0.0)]);
     }
 
     #[test]

@@ -14,10 +14,10 @@ use std::process::Command;
 
 use build::{Buffer, Codec, Page, Spec};
 use bytes::Bytes;
-use vmtax_capture::import::trace_dat::{import, recognise};
+use vmtax_capture::import::trace_dat::{import, recognise, together};
 use vmtax_capture::{Error, Feed, Imported};
 use vmtax_events::event::{HypercallInterface, InterruptAt};
-use vmtax_events::{Event, ExitRow, Kind, NO_PID, NO_VCPU};
+use vmtax_events::{Event, ExitRow, Kind, NO_PID, NO_VCPU, RecordedGuest, Together};
 
 fn capture(path: &str) -> Vec<u8> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures");
@@ -333,7 +333,12 @@ fn small(big: bool, long: u32) -> Spec {
     let cpu1 = page(500).record(0, &exit(big, 7)).finish(4096);
     let instance = page(600).record(2, &exit(big, 8)).finish(4096);
     let mut guest = Bytes::new(big);
-    guest.put(b"vm\0").u64(1).u32(0);
+    guest.put(b"vm\0").u64(5).u32(2).u32(0).u32(77).u32(1).u32(78);
+    let mut number = Bytes::new(big);
+    number.u64(9);
+    let mut shift = Bytes::new(big);
+    // One comparison of one CPU: flags, CPUs, count, time, offset, scaling, fraction.
+    shift.u64(3).u32(1).u32(1).u32(1).u64(100).u64(7).u64(1).u64(0);
     let mut stat = Bytes::new(big);
     stat.put(b"CPU: 0\nentries: 8\noverrun: 41\ndropped events: 2\n\0");
     Spec {
@@ -345,6 +350,8 @@ fn small(big: bool, long: u32) -> Spec {
         options: vec![
             (2, stat.bytes),
             (5, b"Linux host1 6.9.0 x86_64\0".to_vec()),
+            (11, number.bytes),
+            (12, shift.bytes),
             (13, guest.bytes),
             (32, b"77 70\n\0".to_vec()),
         ],
@@ -402,6 +409,10 @@ fn every_kind_of_record_in_both_byte_orders_and_word_sizes() {
             assert_eq!((losses.recorder_lost, losses.recorder_gaps), (43, 1), "{losses:?}");
             assert!(losses.truncated.is_empty(), "{losses:?}");
             assert!(losses.notes.iter().any(|n| n.contains("guests (vm)")), "{losses:?}");
+            let vm = RecordedGuest { name: "vm".to_owned(), id: 5, threads: vec![77, 78] };
+            let expected = Together { id: 9, host: Some(3), guests: vec![vm] };
+            assert_eq!(imported.recording.together, expected);
+            assert_eq!(together(&file.as_slice()).unwrap(), expected);
             assert_eq!(imported.recording.hostname, "host1");
             assert_eq!(imported.recording.arch, "x86_64");
         }

@@ -52,7 +52,7 @@ pub use isa::{Facts, Isa, Levels};
 pub use losses::{Loss, Losses, MAX_THREADS, MAX_VMS};
 pub use profile::{Place, Profile};
 pub use reason::Reason;
-pub use recording::Recording;
+pub use recording::{RecordedGuest, Recording, Together};
 pub use row::{
     AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, PreemptedRow, Rips,
     Tally, Vm,

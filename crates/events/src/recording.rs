@@ -39,6 +39,31 @@ pub struct Recording {
     pub coverage: Coverage,
     /// The VMs seen.
     pub vms: Vec<Vm>,
+    /// Recordings that were made together with this one.
+    #[serde(skip)]
+    pub together: Together,
+}
+
+/// A host and its guests that were recorded at the same time, each in a file of its own (`trace-cmd record -A`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Together {
+    /// The recording's number, 0 if it has none.
+    pub id: u64,
+    /// The number of the host's recording. Only a guest's recording has it, and only if trace-cmd compared the clocks.
+    pub host: Option<u64>,
+    /// The guests of a host's recording.
+    pub guests: Vec<RecordedGuest>,
+}
+
+/// A guest that was recorded together with its host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedGuest {
+    /// Its name; hostile text.
+    pub name: String,
+    /// The number of its recording, 0 if it has none.
+    pub id: u64,
+    /// The host's threads that run its vCPUs; empty if the recorder did not know them.
+    pub threads: Vec<u32>,
 }
 
 impl Recording {

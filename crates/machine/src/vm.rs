@@ -19,6 +19,8 @@ pub use guard::{Guarded, STOPPED, guard};
 pub use hardware::{Backend, CpuModel, Device, Hardware, mib};
 pub use memory::Ram;
 pub use pause::Pause;
+#[cfg(feature = "fuzz")]
+pub use tree::check_answer;
 
 use std::path::Path;
 

@@ -281,6 +281,9 @@ impl<R: RowSink> Sink for &mut Accounting<'_, R> {
     }
 
     fn described(&mut self, recording: &Facts) -> Result<(), Error> {
+        if self.assign.is_none() {
+            self.accountant.guests(&recording.together.guests);
+        }
         self.accountant.sink_mut().described(recording);
         Ok(())
     }

@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use vmtax_capture::Format;
+use vmtax_capture::import::trace_dat;
 use vmtax_cli::exit::{Code, fail};
 use vmtax_events::{
     AccessRow, CallRow, Event, ExitRow, Losses, PreemptedRow, Recording as Facts, RowSink, Sample,
-    TimeRow,
+    TimeRow, Together,
 };
 use vmtax_store::{Error, Writer};
 
+use crate::input::{Bytes, Input};
 use crate::profiles::Profiles;
 use crate::write_fault;
 
@@ -148,6 +151,36 @@ pub fn merge(first: &mut Facts, other: Facts, name: &str) -> anyhow::Result<()> 
         }
     }
     Ok(())
+}
+
+/// Takes out recordings of guests whose host's is among them (`trace-cmd record -A`), with a sentence for each: their threads are not the host's.
+pub fn without_guests(inputs: Vec<Input>) -> (Vec<Input>, Vec<String>) {
+    let together: Vec<(String, Together)> = inputs.iter().map(together).collect();
+    let mut sentences = Vec::new();
+    let mut keep = |(at, input): (usize, Input)| {
+        let (name, own) = together.get(at)?;
+        let is_host = |(_, other): &&(String, Together)| {
+            other.id != 0
+                && (own.host == Some(other.id)
+                    || other.guests.iter().any(|g| g.id != 0 && g.id == own.id))
+        };
+        let Some((host, _)) = together.iter().find(is_host) else { return Some(input) };
+        sentences.push(format!("{name} is left out: it is the recording of a guest of {host}"));
+        None
+    };
+    let hosts = inputs.into_iter().enumerate().filter_map(&mut keep).collect();
+    (hosts, sentences)
+}
+
+/// An input's name, and what it was recorded with.
+fn together(input: &Input) -> (String, Together) {
+    let Input::Recording(recording) = input else { return Default::default() };
+    let together = match (&recording.bytes, recording.format) {
+        // What is wrong with it is said when it is imported.
+        (Bytes::File(file), Format::TraceDat) => trace_dat::together(file).unwrap_or_default(),
+        _ => Together::default(),
+    };
+    (recording.name.clone(), together)
 }
 
 /// A recording's name, and the times of its first event and its last.

@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::flags::label;
 use vmtax_events::Recording;
-use vmtax_runs::import::{Span, ToRun, check_overlap, merge};
+use vmtax_runs::import::{Span, ToRun, check_overlap, merge, without_guests};
 use vmtax_runs::profiles::{Files, Profiles};
 use vmtax_runs::{Input, Reading, convert, create_options, input, ledger, write_fault};
 use vmtax_store::{CreateOptions, Table, Writer, remove_empty_run};
@@ -89,7 +89,9 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
     for path in &args.inputs {
         inputs.push(open(path, args)?);
     }
-    let profiles = args.profiles.files().read()?;
+    let (inputs, left_out) = without_guests(inputs);
+    let mut profiles = args.profiles.files().read()?;
+    profiles.losses.notes.extend(left_out);
     let created_folder = !args.output.exists();
     let writer = Writer::create(&args.output, &options(args)).map_err(write_fault)?;
     let result = import_all(args, inputs, profiles, writer);

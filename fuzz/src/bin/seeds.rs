@@ -44,6 +44,8 @@ fn main() -> Result {
         Seeds::profiles,
         Seeds::stats,
         Seeds::configurations,
+        Seeds::observed,
+        Seeds::monitor,
         Seeds::folders,
         Seeds::outputs,
         Seeds::matrices,
@@ -172,6 +174,27 @@ impl Seeds<'_> {
             self.write("configuration", &name.replace('/', "-"), &bytes)?;
         }
         Ok(())
+    }
+
+    /// Short texts that people posted.
+    fn observed(&self) -> Result {
+        for case in fs::read_dir(self.captures.join("cases"))? {
+            let case = case?;
+            let Ok(text) = fs::read_to_string(case.path().join("input")) else { continue };
+            if text.len() <= 4096 {
+                self.write_one("observed", &case.file_name().to_string_lossy(), text.as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers to `info mtree -f -o` and `info ramblock`.
+    fn monitor(&self) -> Result {
+        let tree = "FlatView #1\n AS \"memory\", root: system\n  \
+                    0000000000100000-0000000003ffffff (prio 0, ram): a @0000000000100000 owner:{obj path=/objects/a}\n";
+        self.write_one("monitor", "tree", tree.as_bytes())?;
+        let blocks = "pc.bios    4 KiB  0x0000000010000000 0x0000000000040000 0x0000000000040000\n";
+        self.write_one("monitor", "blocks", blocks.as_bytes())
     }
 
     fn stats(&self) -> Result {

@@ -76,6 +76,9 @@ pub(super) fn check(imported: &mut Imported) {
             "The text holds {total} events of KVM on arm64 ({}) and no kvm_exit: perf script leaves out samples that it takes for the guest's, which kvm_exit and kvm_entry are among. `perf script --guest-code` prints them all; or give the recording itself (perf.data). If kvm_exit was not recorded: `{RECORD}`.",
             seen.list()
         ),
+        (0, _) if recording.together.host.is_some() => {
+            "The recording is a guest's (trace-cmd record -A) and holds no event of KVM: exits are in the recording of its host.".to_owned()
+        }
         // Recorded, and nothing of KVM happened: no VM ran.
         (0, true) => return,
         (0, false) => format!(

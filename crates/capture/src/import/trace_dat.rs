@@ -8,7 +8,7 @@
 //! The top-level buffer and those of instances are imported alike, but for what an instance records once more (`instances`).
 //!
 //! Left out on purpose: the text of latency tracers, ftrace's own records, and the merging of host and
-//! guest recordings (a note says so where a file asks for it). The facts of the format are those of
+//! guest recordings (a note says so where a file has one). The facts of the format are those of
 //! trace-cmd.dat.v6(5) and trace-cmd.dat.v7(5), of the ring buffer those of the kernel's
 //! `events/header_page` and `events/header_event`.
 
@@ -23,7 +23,7 @@ mod stream;
 mod v6;
 mod v7;
 
-use vmtax_events::{NO_PID, Recording};
+use vmtax_events::{NO_PID, Recording, Together};
 
 use super::{HEAD, Imported, architecture, formats};
 use crate::{Error, Feed, source::ReadAt};
@@ -50,11 +50,7 @@ pub fn import(
     threads: usize,
     feed: &mut impl Feed,
 ) -> Result<Imported, Error> {
-    let initial = header::initial(source)?;
-    let contents = match initial.version {
-        6 => v6::read(source, &initial)?,
-        _ => v7::read(source, &initial)?,
-    };
+    let (initial, contents) = read(source)?;
     let Contents { layout, formats, options, codec, names, data, end, mut truncated } = contents;
     truncated.extend(another(source, end, &data)?);
     if data.is_empty() && options.text_buffers != 0 {
@@ -112,6 +108,25 @@ pub fn import(
         recording.coverage.add(&decoder.name);
     }
     Ok(Imported { recording, losses, seen: formats.seen(&counts), rips })
+}
+
+/// The recordings that were made together with this one.
+///
+/// # Errors
+///
+/// Those of [`import`] in the headers.
+pub fn together(source: &dyn ReadAt) -> Result<Together, Error> {
+    Ok(read(source)?.1.options.together)
+}
+
+/// Everything but the trace data.
+fn read(source: &dyn ReadAt) -> Result<(header::Initial, Contents), Error> {
+    let initial = header::initial(source)?;
+    let contents = match initial.version {
+        6 => v6::read(source, &initial)?,
+        _ => v7::read(source, &initial)?,
+    };
+    Ok((initial, contents))
 }
 
 /// Another recording behind this one, as two files that were joined have it.

@@ -127,6 +127,18 @@ fn parts(text: &str) -> Vec<Part> {
     found
 }
 
+/// What `fuzz/` does with an answer of the monitor.
+///
+/// # Panics
+/// If a part of the memory does not lie within addresses.
+#[cfg(feature = "fuzz")]
+pub fn check_answer(text: &str) {
+    for part in parts(text) {
+        assert!(part.bytes > 0 && part.address.checked_add(part.bytes - 1).is_some(), "{part:?}");
+    }
+    blocks(text);
+}
+
 /// A line such as `START-END (prio 0, ram): NAME @OFFSET owner:{obj path=/objects/ID}`; without an offset it is 0.
 fn part(line: &str) -> Option<Part> {
     let (range, rest) = line.trim_start().split_once(" (prio ")?;

@@ -154,6 +154,7 @@ pub(crate) fn hostile() -> Document {
             Vm { id: 4242, name: hostile(), inferred: true, ..Vm::default() },
             Vm { id: 7, name: hostile(), inferred: false, ..Vm::default() },
         ],
+        ..Recording::default()
     };
     let losses = Losses {
         recorder_lost: 7,
@@ -328,7 +329,6 @@ pub(crate) fn demo() -> Document {
         cpus: 4,
         clock: "local".to_owned(),
         emulated: Some("QEMU TCG".to_owned()),
-        choice: None,
         coverage: Coverage { hypercall: false, ..Coverage::ALL },
         vms: vec![Vm {
             id: 4242,
@@ -336,6 +336,7 @@ pub(crate) fn demo() -> Document {
             inferred: false,
             ..Vm::default()
         }],
+        ..Recording::default()
     };
     let losses = Losses {
         recorder_lost: 1_204,

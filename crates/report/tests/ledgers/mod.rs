@@ -74,8 +74,6 @@ fn recording() -> Recording {
         cpu: "AMD EPYC 7713P".into(),
         cpus: 4,
         clock: "mono".into(),
-        emulated: None,
-        choice: None,
         coverage,
         vms: vec![Vm {
             id: 1234,
@@ -83,6 +81,7 @@ fn recording() -> Recording {
             inferred: false,
             ..Vm::default()
         }],
+        ..Recording::default()
     }
 }
 

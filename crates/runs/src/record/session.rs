@@ -325,7 +325,6 @@ pub(super) fn facts(recorder: &Recorder) -> Facts {
     Facts {
         format: "live".to_owned(),
         tool: format!("vmtax record {}", env!("CARGO_PKG_VERSION")),
-        command: String::new(),
         hostname: text(system.nodename()),
         kernel: text(system.release()),
         arch: text(system.machine()),
@@ -335,7 +334,7 @@ pub(super) fn facts(recorder: &Recorder) -> Facts {
         choice: recorder.choice().map(str::to_owned),
         cpu,
         coverage: recorder.coverage(),
-        vms: Vec::new(),
+        ..Facts::default()
     }
 }
 

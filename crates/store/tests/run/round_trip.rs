@@ -33,6 +33,7 @@ fn recording() -> Recording {
             Vm { id: 1, name: "qemu".to_owned(), inferred: false, ..Vm::default() },
             Vm { id: u32::MAX, name: String::new(), inferred: true, ..Vm::default() },
         ],
+        ..Recording::default()
     }
 }
 

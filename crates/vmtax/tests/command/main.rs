@@ -17,6 +17,7 @@ mod export;
 mod fleet;
 mod formats;
 mod grouped;
+mod guests;
 mod hostile;
 mod inputs;
 mod locks;

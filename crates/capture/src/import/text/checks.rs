@@ -4,6 +4,7 @@
 //! |---|---|
 //! | processes in the column of threads (`perf script -F pid`) | `prev_pid` of sched_switch; threads that are several vCPUs in turn |
 //! | differences in the column of times (`perf script --deltatime`) | times that go back again and again |
+//! | a TSC below 1 GHz (`trace-cmd report` reads `mult` of TSC2NSEC as a signed number) | times beyond 292 years, which run backwards |
 //! | a tracepoint that was recorded twice | pairs of equal events, one right behind the other |
 //! | two texts in one file (`cat a.txt b.txt`) | a time that goes back by most of the time before it, on the same processor |
 //! | samples that begin behind the first lines | a period above 1 |
@@ -108,6 +109,7 @@ impl Checks {
 
     /// The first contradiction that is no damage.
     pub(super) fn finish(&self) -> Result<(), Error> {
+        self.check_signs()?;
         if self.is_sampled_late {
             return refuse(
                 "columns of perf script",
@@ -153,6 +155,16 @@ impl Checks {
             );
         }
         self.pairs()
+    }
+
+    fn check_signs(&self) -> Result<(), Error> {
+        if i64::try_from(self.first_ns).is_ok() {
+            return Ok(());
+        }
+        refuse(
+            "times",
+            "they are negative: trace-cmd report takes a TSC below 1 GHz for one that runs backwards; give the recording itself (trace.dat)".to_owned(),
+        )
     }
 
     /// With exits and entries between them, an event does not equal the one right before it.

@@ -107,12 +107,12 @@ impl Streams {
         let guests: Vec<String> = guests
             .map(|(_, stream)| format!("{} ({} events)", stream.name, stream.events))
             .collect();
-        if let Some(host) = host.filter(|_| !guests.is_empty()) {
-            about.losses.notes.push(format!(
-                "exits are those of {}; events of other files are left out: {}",
-                host.name,
-                guests.join(", ")
-            ));
+        if let Some(host) = host {
+            let mut note = format!("exits are those of {}", host.name);
+            if !guests.is_empty() {
+                note += &format!("; events of other files are left out: {}", guests.join(", "));
+            }
+            about.losses.notes.push(note);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use vmtax_events::{Losses, Recording};
+use vmtax_events::{Losses, RecordedGuest, Recording, Together};
 
 use super::damage::say;
 use super::header::tgids;
@@ -34,6 +34,7 @@ pub(super) mod id {
     pub(super) const OFFSET: u16 = 7;
     pub(super) const CPUCOUNT: u16 = 8;
     pub(super) const VERSION: u16 = 9;
+    pub(super) const TRACEID: u16 = 11;
     pub(super) const TIME_SHIFT: u16 = 12;
     pub(super) const GUEST: u16 = 13;
     pub(super) const TSC2NSEC: u16 = 14;
@@ -92,9 +93,9 @@ pub(super) struct Options {
     pub(super) cmdlines: Vec<u64>,
     uname: String,
     version: String,
-    cpus: u32,
-    guests: Vec<String>,
-    time_shift: bool,
+    /// CPUs of the top-level buffer, 0 if it is not said.
+    pub(super) cpus: u32,
+    pub(super) together: Together,
     offset: String,
     date: bool,
     /// Sums of the rings' own counters at the end of the recording.
@@ -150,8 +151,12 @@ impl Options {
                 }
             }
             id::VERSION => self.version = string(c, "VERSION option")?,
-            id::TIME_SHIFT => self.time_shift = true,
-            id::GUEST => self.guests.push(c.string("name in a GUEST option")?),
+            id::TRACEID => self.together.id = c.u64("number in a TRACEID option")?,
+            // The comparisons of the clocks follow.
+            id::TIME_SHIFT => {
+                self.together.host = Some(c.u64("number of the host in a TIME_SHIFT option")?);
+            }
+            id::GUEST => self.together.guests.push(guest(c)?),
             id::TSC2NSEC => {
                 let mult = c.u32("multiplier in a TSC2NSEC option")?;
                 let shift = c.u32("shift in a TSC2NSEC option")?;
@@ -175,11 +180,6 @@ impl Options {
         let is_listed = self.buffers.first().is_some_and(|first| first.name.is_empty());
         let at = if is_listed { Some(number) } else { number.checked_sub(1) };
         at.and_then(|at| self.buffers.get(at)).map_or("", |buffer| &buffer.name)
-    }
-
-    /// CPUs that the option says, 0 if it is missing.
-    pub(super) fn cpus(&self) -> u32 {
-        self.cpus
     }
 
     /// `key: value` lines of `per_cpu/cpuN/stats`.
@@ -211,17 +211,18 @@ impl Options {
         recording.kernel = uname.next().unwrap_or_default().to_owned();
         recording.arch = uname.next().unwrap_or_default().to_owned();
         recording.cpus = self.cpus;
-        recording.clock = self.clock.clone();
-        if recording.clock.is_empty() {
-            let top = self.buffers.iter().find(|b| b.name.is_empty());
-            recording.clock = top.map(|b| b.clock.clone()).unwrap_or_default();
-        }
+        recording.together = self.together.clone();
+        // The clock of the buffer is that of its times. TRACECLOCK is the kernel's setting when the options were written: with
+        // guests, before the clock was chosen.
+        let top = self.buffers.iter().find(|b| b.name.is_empty() && !b.clock.is_empty());
+        recording.clock = top.map_or(&self.clock, |top| &top.clock).clone();
     }
 
     /// Options that are not applied, and counters of the rings.
     pub(super) fn remark(&self, recording: &Recording, losses: &mut Losses) {
         let clock = recording.clock.as_str();
-        if self.tsc2nsec.is_none() && matches!(clock, "x86-tsc" | "ppc-tb" | "counter") {
+        if self.tsc2nsec.is_none() && matches!(clock, "x86-tsc" | "tsc2nsec" | "ppc-tb" | "counter")
+        {
             losses.notes.push(format!(
                 "the time stamps are of the clock {clock:?} and the file does not say how to convert \
                  them: times are not nanoseconds"
@@ -238,17 +239,18 @@ impl Options {
                 });
             }
         }
-        if !self.guests.is_empty() {
+        if !self.together.guests.is_empty() {
+            let names = self.together.guests.iter().map(|guest| guest.name.as_str());
             losses.notes.push(format!(
                 "the recording was made together with guests ({}); their events are in other files \
                  and are not merged",
-                self.guests.join(", ")
+                names.collect::<Vec<_>>().join(", ")
             ));
         }
-        if self.time_shift {
+        if self.together.host.is_some() {
             losses.notes.push(
-                "the file has time-shift data that would bring a guest's times to its host's clock; \
-                 it is not applied"
+                "the recording is a guest's (trace-cmd record -A): times are those of the guest's clock, its \
+                 time-shift data is not applied"
                     .to_owned(),
             );
         }
@@ -282,6 +284,23 @@ impl Options {
             ));
         }
     }
+}
+
+/// The guest's name, the number of its recording, then its vCPUs, each with the host's thread.
+fn guest(c: &mut Cursor<'_>) -> Result<RecordedGuest, Error> {
+    let mut guest =
+        RecordedGuest { name: c.string("name in a GUEST option")?, ..RecordedGuest::default() };
+    guest.id = c.u64("number of the recording in a GUEST option")?;
+    let vcpus = c.u32("vCPU count in a GUEST option")?;
+    for _ in 0..vcpus {
+        c.u32("vCPU in a GUEST option")?;
+        let tid = c.u32("thread in a GUEST option")?;
+        // -1: not found, as of every vCPU of a guest over the network.
+        if tid != u32::MAX {
+            guest.threads.push(tid);
+        }
+    }
+    Ok(guest)
 }
 
 fn string(c: &mut Cursor<'_>, item: &'static str) -> Result<String, Error> {

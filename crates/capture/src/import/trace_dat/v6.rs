@@ -29,6 +29,7 @@ pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, E
     let mut options = Options::default();
     let mut truncated = Vec::new();
     tag(&mut c, &mut options, &mut truncated)?;
+    options.cpus = cpus;
     let mut data = table(&mut c, (0, cpus), layout.size)?;
     if options.clock.is_empty() {
         // Older recorders put the clocks behind the table and leave the option empty.

@@ -267,7 +267,7 @@ fn option_section(
 impl Options {
     /// How many CPUs to look for.
     fn cpu_limit(&self) -> u32 {
-        match self.cpus() {
+        match self.cpus {
             0 => MAX_CPUS,
             n => n.min(MAX_CPUS),
         }
