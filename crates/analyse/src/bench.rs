@@ -15,6 +15,8 @@ pub const NETWORK_PATH: &str = "network-path";
 pub const EXITS: &str = "exits";
 /// Its unit where a workload says how many operations it did.
 pub const AN_OPERATION: &str = "exits an operation";
+/// The unit of how often a thread got a processor.
+pub const TURNS_OF_OPERATION: &str = "turns an operation";
 /// Metric of what KVM's statistics count beside a workload on an emulated host: page faults for each of its operations.
 pub const FAULTS: &str = "page-faults";
 /// Its unit where a workload says how many operations it did.
@@ -136,7 +138,7 @@ impl Against {
 /// with none; else the host.
 pub fn baseline<'a>(category: &str, there: &BTreeSet<&'a str>) -> Option<&'a str> {
     let mut kind = category;
-    while let Some((front, _)) = kind.rsplit_once('+') {
+    while let Some(front) = kind.rfind(['+', '-']).and_then(|at| kind.get(..at)) {
         if let Some(found) = there.get(front) {
             return Some(found);
         }
