@@ -69,7 +69,11 @@ struct Emulated {
 
 impl Launcher {
     /// Gathers what the VMs of a matrix need; nothing where it has none.
-    pub(crate) fn new(matrix: &Matrix, console: PathBuf, stop: &Stop) -> anyhow::Result<Launcher> {
+    pub(crate) fn new(
+        matrix: &Matrix,
+        console: PathBuf,
+        (stop, fresh): (&Stop, bool),
+    ) -> anyhow::Result<Launcher> {
         let mut kinds = Vec::new();
         let mut modules = None;
         for accel in matrix.accels() {
@@ -96,7 +100,7 @@ impl Launcher {
                     let setup = NetworkSetup {
                         kernel,
                         cache: vmtax_runs::lab::cache_folder()?,
-                        fresh: false,
+                        fresh,
                         console: console.clone(),
                         limit: Duration::from_millis(matrix.limit_ms).saturating_mul(SLOWER),
                         stop: stop.clone(),

@@ -66,7 +66,8 @@ impl Request {
         check(&matrix, &cells)?;
         let mut session = Session::open(folder, &text, self, &matrix)?;
         let stop = Stop::default();
-        let mut runner = Runner::new(&matrix, &cells, &mut session, stop.clone())?;
+        let launcher = Launcher::new(&matrix, session.console(), (&stop, self.fresh))?;
+        let mut runner = Runner::new((&matrix, &cells), &mut session, launcher, stop.clone());
         // Before this, a signal has nothing to undo.
         signals::catch(stop.flag())?;
         let result = runner.parity(&cells).and_then(|cells| runner.all(&cells));
@@ -182,27 +183,24 @@ struct Set {
 
 impl<'a> Runner<'a> {
     fn new(
-        matrix: &'a Matrix,
-        cells: &[Cell],
+        (matrix, cells): (&'a Matrix, &[Cell]),
         session: &'a mut Session,
+        launcher: Launcher,
         stop: Stop,
-    ) -> anyhow::Result<Runner<'a>> {
-        let launcher = Launcher::new(matrix, session.console(), &stop)?;
+    ) -> Runner<'a> {
         if let Some(label) = &launcher.modules {
             session.note(format!("modules: {label}"));
         }
-        let bar = Progress::count(cells.len() as u64, "cells");
-        let (has_measured, first_problem) = (false, None);
-        Ok(Runner {
+        Runner {
             matrix,
             session,
             launcher,
             stop,
             present: None,
-            has_measured,
-            first_problem,
-            bar,
-        })
+            has_measured: false,
+            first_problem: None,
+            bar: Progress::count(cells.len() as u64, "cells"),
+        }
     }
 
     /// Reads the facts of each category and compares them with its baseline, before the first measurement. Returns the cells

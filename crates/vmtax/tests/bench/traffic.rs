@@ -83,7 +83,10 @@ fn what_cannot_be_is_refused_before_the_host_boots() {
     let other = request.replace("vmm = \"qemu\"", "").replace("\"amd\"", "\"tcg\"");
     let other = other.replace("\"request\"", "\"cpuid\"").replace("\"plain\"", "\"plain+pc\"");
     let path = matrix(folder.path(), &other);
-    assert!(ok(&["run", name(&path), "--dry-run"]).contains("+pc: is a part of VMs of QEMU on an emulated host"));
+    assert!(
+        ok(&["run", name(&path), "--dry-run"])
+            .contains("+pc: is a part of VMs of QEMU on an emulated host")
+    );
     let ready =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/bench/emulated-qemu.toml");
     let shown = ok(&["run", name(&ready), "--dry-run"]);
