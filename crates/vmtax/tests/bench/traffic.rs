@@ -69,7 +69,7 @@ fn what_cannot_be_is_refused_before_the_host_boots() {
         ("\"request\"", "\"request\"\nset = { operations = 0 }", 4, "use 1 to 10000"),
         ("\"amd\"", "\"kvm\"", 4, "is for accel = \"amd\""),
         ("\"amd\"", "\"amd\"\nmemory = 512", 4, "256 MiB"),
-        ("\"amd\"", "\"amd\"\nkernel = \"/nonexistent/bzImage\"", 4, "/nonexistent/bzImage"),
+        ("\"amd\"", "\"amd\"\nkernel = \"/nonexistent/bzImage\"", 7, "/nonexistent/bzImage"),
     ] {
         let text = request.replacen(from, to, 1);
         assert_ne!(text, request);
@@ -191,7 +191,8 @@ fn a_bounce_buffer_under_streams_and_requests() {
 #[test]
 fn polling_vcpus_need_no_ipi() {
     let run = Traffic::of(&capture("smp-poll"));
-    let of = |vm: &str| ["idle", "ipi", "exits"].map(|column| run.each("request", vm, column));
+    let of =
+        |vm: &str| ["idle", "ipi", "exits"].map(|column| rounded(run.each("request", vm, column)));
     assert_eq!([of("plain+smp"), of("plain+smp+poll")], [[2.45, 0.9, 8.65], [0.0, 0.0, 17.6]]);
 }
 
