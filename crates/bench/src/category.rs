@@ -314,6 +314,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn results_have_the_baseline_of_their_category() {
+        for part in PARTS {
+            let category = Category::read(&format!("plain+vhost+nested{}", part.name));
+            let Ok(category) = category else { continue };
+            let there = std::collections::BTreeSet::from(["plain", "plain+vhost+nested"]);
+            let found = vmtax_analyse::bench::baseline(&category.name, &there);
+            assert_eq!(found, category.baseline().as_ref().map(|base| base.name.as_str()));
+        }
+    }
+
+    #[test]
     fn every_missing_requirement_is_named() {
         let root = std::path::Path::new("/nonexistent");
         for part in KINDS.iter().skip(1).chain(PARTS.iter().filter(|part| !part.needs.is_empty())) {
