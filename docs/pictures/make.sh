@@ -7,7 +7,7 @@
 #   exit.svg             flame graph of one CPUID of a nested guest, from `vmtax lab run --profile`
 #   guest-memfd.png      what vmtax explain says of a run on guest_memfd, beside one on THP (captures/cases/lab-guest-memfd)
 #   published-td.png     the same of the published recordings of a TDX guest and a plain VM (captures/published)
-#   network.png          exits of a request and a sleep by cause, VMs of `vmtax lab network` (captures/lab-network/polling)
+#   network.png          exits of a request and a sleep by cause, VMs of QEMU on an emulated host (captures/lab-network/polling)
 #   bounce.svg           I/O through a bounce buffer and on converted pages (captures/lab-memory/amd-6.12-bounce)
 #   two-kernels.svg      the same on a second kernel, coloured by the difference
 #
@@ -90,7 +90,7 @@ say 'bounce buffers beside conversions'
 chart "$work/bounce.html" > "$here/bounce.svg"
 
 say 'traffic with VMs of QEMU on an emulated host'
-"$vmtax" report "$root/captures/lab-network/polling" --format html -o "$work/network.html"
+"$vmtax" bench compare "$root/captures/lab-network/polling" --format html -o "$work/network.html"
 # The head of the page and the section alone.
 awk -v RS='<section ' 'NR == 1 { sub(/<header.*/, ""); printf "%s", $0 } /^id="traffic"/ { printf "<section %s", $0 }' \
   "$work/network.html" > "$work/traffic.html"

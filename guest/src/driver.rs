@@ -1,16 +1,16 @@
 //! The first process of a VM that its host commands: a peer, which is the client of another VM, or an L1, which starts VMs of its own and is
 //! their client.
 
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use vmtax_guest::job::Address;
 use vmtax_guest::order::{decode, encode};
-use vmtax_guest::traffic::{Command, PORT, Reply, Seen, Traffic};
+use vmtax_guest::traffic::{Command, Reply, Seen, Traffic};
 
 use crate::site::{Vms, connect, console};
 use crate::traffic_client::{broken, facts, message, say, send};
-use crate::{Result, agent, network};
+use crate::{Result, agent, network, traffic_client};
 
 /// What this VM sends traffic to.
 enum Target {
@@ -21,23 +21,17 @@ enum Target {
 /// Carries out the commands of one connection after the other until the machine ends.
 pub(crate) fn serve(own: Address) -> Result<()> {
     network::configure(own)?;
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT));
-    let listener = listener.map_err(|e| format!("port {PORT}: {e}"))?;
-    loop {
-        let (mut stream, _) = listener.accept().map_err(|e| format!("port {PORT}: {e}"))?;
-        stream.set_nodelay(true).map_err(|e| format!("port {PORT}: {e}"))?;
+    traffic_client::serve(|mut stream| {
         let mut target = None;
         while let Some(command) = message(&mut stream).ok().and_then(|bytes| decode(&bytes)) {
-            let done = carry_out(&command, &mut target);
-            let (vms, problem) = match done {
+            let (vms, problem) = match carry_out(&command, &mut target) {
                 Ok(vms) => (vms, String::new()),
                 Err(problem) => (Vec::new(), problem),
             };
-            if say(&mut stream, &encode(&Reply { problem, vms })).is_err() {
-                break;
-            }
+            say(&mut stream, &encode(&Reply { problem, vms }))?;
         }
-    }
+        Ok(())
+    })
 }
 
 fn carry_out(command: &Command, target: &mut Option<Target>) -> Result<Vec<Seen>> {

@@ -10,7 +10,7 @@
 //! | `vmtax.role=host` or `guest` | orders come through the mailbox, or through the port of a VMM like this |
 //! | `vmtax.role=agent` | no KVM: a VM of a benchmark, whose jobs come through the mailbox |
 //! | `vmtax.role=relay` | boot `/l1/vmlinux` (an agent or another relay) and forward jobs to it |
-//! | `vmtax.role=network` | the host of `vmtax lab network`, which starts QEMU |
+//! | `vmtax.role=network` | an emulated host that starts QEMU |
 //! | `vmtax.role=server` | a VM of that QEMU: no orders, it serves traffic |
 //! | `vmtax.role=driver` | a VM of that QEMU that its host commands: a peer, or an L1 with VMs of its own |
 //! | `vmtax.address=IPV4` | the address of such a VM |

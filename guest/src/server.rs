@@ -1,18 +1,18 @@
-//! The first process of a VM of `vmtax lab network`: serves the traffic that the client sends.
+//! The first process of a VM of QEMU on an emulated host: serves the traffic that the client sends.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use vmtax_guest::job::Address;
-use vmtax_guest::order::encode;
-use vmtax_guest::traffic::{HEADER, Kind, PORT, Traffic};
+use vmtax_guest::order::{decode, encode};
+use vmtax_guest::traffic::Kind;
 
-use crate::traffic_client::{CHUNK_KIB, pieces, say};
-use crate::{Result, agent, computing, network, system};
+use crate::traffic_client::{CHUNK_KIB, message, pieces, say};
+use crate::{Result, agent, computing, network, system, traffic_client};
 
 /// The VM's disk: on virtio, IDE or NVMe.
 const DISKS: [&str; 3] = ["/dev/vda", "/dev/sda", "/dev/nvme0n1"];
@@ -32,14 +32,7 @@ pub(crate) fn serve(own: Address) -> Result<()> {
     system::loopback_up()?;
     network::configure(own)?;
     spread()?;
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT));
-    let listener = listener.map_err(|e| format!("port {PORT}: {e}"))?;
-    loop {
-        let (stream, _) = listener.accept().map_err(|e| format!("port {PORT}: {e}"))?;
-        if let Err(e) = answer(stream) {
-            system::say(&format!("vmtax-guest: a connection ended: {e}"));
-        }
-    }
+    traffic_client::serve(answer)
 }
 
 /// With two vCPUs the card's interrupts are for the first and this thread is on the second, so that each request wakes a thread on another
@@ -102,13 +95,10 @@ fn disk(write: bool, bytes: usize, count: u32) -> std::io::Result<()> {
 }
 
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
     say(&mut stream, &encode(&agent::facts()))?;
-    let mut header = [0; HEADER];
     let mut buffer = vec![0; CHUNK_KIB as usize * 1024];
     let mut kept = Vec::new();
-    while stream.read_exact(&mut header).is_ok() {
-        let Some((kind, count)) = Traffic::of_header(&header) else { return Ok(()) };
+    while let Some((kind, count)) = message(&mut stream).ok().and_then(|bytes| decode(&bytes)) {
         match kind {
             Kind::Request { bytes, .. } => {
                 buffer.resize(buffer.len().max(bytes as usize), 0);

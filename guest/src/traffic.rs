@@ -7,8 +7,7 @@
 //!
 //!   vmtax ──mailbox──> host ──TCP──> L1, a VM of QEMU: the same with a VM of its own (L2)
 //! ```
-//! A [`Cell`] is the VMs of a host ([`Site`]) and the traffic to send. The VM's disk is a file on its host; requests to it are traffic too. The same header that starts
-//! traffic in the VM is [`Traffic::header`]. A peer and an L1 are commanded: [`Command`].
+//! A [`Cell`] is the VMs of a host ([`Site`]) and the traffic to send. The VM's disk is a file on its host; requests to it are traffic too. A peer and an L1 are commanded: [`Command`].
 
 use serde::{Deserialize, Serialize};
 
@@ -20,20 +19,16 @@ pub const PORT: u16 = 7;
 pub const TAP: &str = "tap0";
 /// The taps of a VM and of its peer.
 pub const TAPS: [&str; 2] = ["tap1", "tap2"];
-/// Bytes of the header that starts traffic.
-pub const HEADER: usize = 16;
 /// The file on the host that is the VM's disk.
 pub const DISK: &str = "/tmp/disk";
-/// Most bytes of a request.
-pub const REQUEST_MOST: u32 = 64 << 10;
 
 /// VMs, and the traffic with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
     /// The VMs.
     pub site: Site,
-    /// What to send, in order. Each is recorded on its own.
-    pub traffic: Vec<Traffic>,
+    /// What to send.
+    pub traffic: Traffic,
 }
 
 /// A host and its VMs.
@@ -51,7 +46,7 @@ pub struct Site {
     pub client: Client,
     /// What the host does beside running its VMs.
     pub pressure: Pressure,
-    /// Timeout of the start and of each traffic, in ms of the host's time.
+    /// Timeout of the start and of the traffic, in ms of the host's time.
     pub limit_ms: u64,
 }
 
@@ -198,9 +193,9 @@ pub struct Outcome {
     pub console: String,
     /// The VM, and if that is an L1, the VM in it.
     pub vms: Vec<Seen>,
-    /// Time of each traffic, in the order of the cell.
-    pub elapsed_ns: Vec<u64>,
-    /// Files that follow, in this order: the recordings, `NUMBER/trace/...`.
+    /// Time of the traffic.
+    pub elapsed_ns: u64,
+    /// Files that follow, in this order: those of the recording.
     pub files: Vec<File>,
 }
 
@@ -226,91 +221,4 @@ pub enum Role {
     Vhost,
     /// QEMU's thread for the disk's queue alone.
     Io,
-}
-
-impl Traffic {
-    /// What the client sends first, for so many operations.
-    pub fn header(self, count: u32) -> [u8; HEADER] {
-        let (kind, value) = match self.kind {
-            Kind::Request { bytes, .. } => (0, bytes),
-            Kind::Receive => (1, 0),
-            Kind::Send => (2, 0),
-            Kind::Sleep { us } => (3, us),
-            Kind::Read { bytes } => (4, bytes),
-            Kind::Write { bytes } => (5, bytes),
-            Kind::Clock => (6, 0),
-            Kind::Touch => (7, 0),
-            Kind::Again => (8, 0),
-            Kind::Compute => (9, 0),
-            Kind::Protect => (10, 0),
-            Kind::Barrier => (11, 0),
-        };
-        let mut header = [0; HEADER];
-        for (place, word) in header.chunks_exact_mut(4).zip([MAGIC, kind, value, count]) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        header
-    }
-
-    /// The inverse: what the server has to do, and how often; `None` if it is no header.
-    pub fn of_header(header: &[u8; HEADER]) -> Option<(Kind, u32)> {
-        let word = |at: usize| {
-            let bytes = header.get(4 * at..4 * at + 4)?;
-            Some(u32::from_le_bytes(bytes.try_into().ok()?))
-        };
-        if word(0)? != MAGIC {
-            return None;
-        }
-        let value = word(2)?;
-        let kind = match word(1)? {
-            0 if (1..=REQUEST_MOST).contains(&value) => Kind::Request { bytes: value, pause_us: 0 },
-            1 => Kind::Receive,
-            2 => Kind::Send,
-            3 => Kind::Sleep { us: value },
-            4 if (1..=REQUEST_MOST).contains(&value) => Kind::Read { bytes: value },
-            5 if (1..=REQUEST_MOST).contains(&value) => Kind::Write { bytes: value },
-            6 => Kind::Clock,
-            7 => Kind::Touch,
-            8 => Kind::Again,
-            9 => Kind::Compute,
-            10 => Kind::Protect,
-            11 => Kind::Barrier,
-            _ => return None,
-        };
-        Some((kind, word(3)?))
-    }
-}
-
-/// First word of a header.
-const MAGIC: u32 = u32::from_le_bytes(*b"vmtx");
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn header_there_and_back() {
-        let kinds = [
-            Kind::Request { bytes: 64, pause_us: 0 },
-            Kind::Receive,
-            Kind::Send,
-            Kind::Sleep { us: 200 },
-            Kind::Read { bytes: 4096 },
-            Kind::Write { bytes: 4096 },
-            Kind::Clock,
-            Kind::Touch,
-            Kind::Again,
-            Kind::Compute,
-            Kind::Protect,
-            Kind::Barrier,
-        ];
-        for kind in kinds {
-            let header = Traffic { kind, warm_up: 1, count: 2 }.header(9);
-            assert_eq!(Traffic::of_header(&header), Some((kind, 9)));
-        }
-        assert_eq!(Traffic::of_header(&[0; HEADER]), None);
-        let large = Kind::Request { bytes: REQUEST_MOST + 1, pause_us: 0 };
-        let header = Traffic { kind: large, warm_up: 0, count: 1 }.header(1);
-        assert_eq!(Traffic::of_header(&header), None);
-    }
 }

@@ -1,16 +1,28 @@
-//! The client of traffic: it sends to the server in a VM ([`crate::server`]).
+//! Both ends of traffic with a VM: connections, messages, and the client, which sends to the server ([`crate::server`]).
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use vmtax_guest::order::{decode, encode};
-use vmtax_guest::traffic::{Command, Kind, Reply, Seen, Traffic};
+use vmtax_guest::traffic::{Command, Kind, PORT, Reply, Seen, Traffic};
 
-use crate::Result;
+use crate::{Result, system};
 
 /// KiB of a stream that are written at once.
 pub(crate) const CHUNK_KIB: u32 = 16;
+
+/// Serves one connection after the other until the machine ends; an error ends a connection.
+pub(crate) fn serve(mut one: impl FnMut(TcpStream) -> std::io::Result<()>) -> Result<()> {
+    let failed = |e: std::io::Error| format!("port {PORT}: {e}");
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).map_err(failed)?;
+    loop {
+        let (stream, _) = listener.accept().map_err(failed)?;
+        if let Err(e) = stream.set_nodelay(true).and_then(|()| one(stream)) {
+            system::say(&format!("vmtax-guest: a connection ended: {e}"));
+        }
+    }
+}
 
 /// The facts that the server sends first: a length, and the encoded list.
 pub(crate) fn facts(stream: &mut TcpStream) -> std::io::Result<Vec<(String, String)>> {
@@ -37,7 +49,7 @@ pub(crate) fn say(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
 
 /// So many operations.
 pub(crate) fn send(stream: &mut TcpStream, traffic: Traffic, count: u32) -> std::io::Result<()> {
-    stream.write_all(&traffic.header(count))?;
+    say(stream, &encode(&(traffic.kind, count)))?;
     let mut chunk = vec![7; CHUNK_KIB as usize * 1024];
     match traffic.kind {
         Kind::Request { bytes, pause_us } => {

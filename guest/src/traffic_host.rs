@@ -1,4 +1,4 @@
-//! The host of `vmtax lab network`: starts VMs of QEMU ([`crate::site`]), has traffic sent to them, and records KVM meanwhile.
+//! An emulated host with QEMU: starts VMs ([`crate::site`]), has traffic sent to them, and records KVM meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -39,26 +39,22 @@ pub(crate) fn serve(channel: &Channel, buffer_kib: u32) -> Result<()> {
 fn carry_out(cell: &Cell, outcome: &mut Outcome, files: &mut Vec<Attachment>) -> Result<()> {
     let mut vms = Vms::start(&cell.site)?;
     outcome.vms.clone_from(&vms.seen);
-    for (number, traffic) in cell.traffic.iter().enumerate() {
-        if traffic.warm_up > 0 {
-            vms.send(*traffic, traffic.warm_up)?;
-        }
-        vms.before_recording()?;
-        std::thread::sleep(QUIET);
-        trace::clear()?;
-        let tracer = Tracer::arm(false, false)?;
-        tracer.record(true);
-        let started = Instant::now();
-        let sent = vms.send(*traffic, traffic.count);
-        let elapsed = started.elapsed();
-        tracer.record(false);
-        tracer.disarm()?;
-        sent?;
-        vms.check()?;
-        outcome.elapsed_ns.push(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
-        let named =
-            |file: Attachment| Attachment { name: format!("{number}/{}", file.name), ..file };
-        files.extend(trace::collect()?.into_iter().map(named));
+    let traffic = cell.traffic;
+    if traffic.warm_up > 0 {
+        vms.send(traffic, traffic.warm_up)?;
     }
+    vms.before_recording()?;
+    std::thread::sleep(QUIET);
+    trace::clear()?;
+    let tracer = Tracer::arm(false, false)?;
+    tracer.record(true);
+    let started = Instant::now();
+    let sent = vms.send(traffic, traffic.count);
+    outcome.elapsed_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    tracer.record(false);
+    tracer.disarm()?;
+    sent?;
+    vms.check()?;
+    *files = trace::collect()?;
     Ok(())
 }

@@ -15,6 +15,8 @@ pub const NETWORK_PATH: &str = "network-path";
 pub const EXITS: &str = "exits";
 /// Its unit where a workload says how many operations it did.
 pub const AN_OPERATION: &str = "exits an operation";
+/// The unit of how often a thread got a processor.
+pub const TURNS_OF_OPERATION: &str = "turns an operation";
 /// Metric of what KVM's statistics count beside a workload on an emulated host: page faults for each of its operations.
 pub const FAULTS: &str = "page-faults";
 /// Its unit where a workload says how many operations it did.
@@ -136,7 +138,7 @@ impl Against {
 /// with none; else the host.
 pub fn baseline<'a>(category: &str, there: &BTreeSet<&'a str>) -> Option<&'a str> {
     let mut kind = category;
-    while let Some((front, _)) = kind.rsplit_once('+') {
+    while let Some(front) = without_last_part(kind) {
         if let Some(found) = there.get(front) {
             return Some(found);
         }
@@ -152,6 +154,15 @@ pub fn baseline<'a>(category: &str, there: &BTreeSet<&'a str>) -> Option<&'a str
     let parts = category.strip_prefix(kind).unwrap_or_default();
     let alike = PLAIN.iter().find_map(|plain| there.get(format!("{plain}{parts}").as_str()));
     alike.or_else(|| PLAIN.iter().find_map(|plain| there.get(*plain))).copied().or(host)
+}
+
+/// Parts of categories that take something away; other names can have a minus, too.
+const TAKEN_AWAY: [&str; 7] =
+    ["-ioeventfd", "-tsc-deadline", "-x2apic", "-thp", "-pv-ipi", "-pv-tlb-flush", "-kvmapf"];
+
+fn without_last_part(category: &str) -> Option<&str> {
+    let taken_away = TAKEN_AWAY.iter().find_map(|part| category.strip_suffix(part));
+    taken_away.or_else(|| category.rsplit_once('+').map(|(front, _)| front))
 }
 
 /// Categories that may be a baseline: of emulated VMs the host is none, as it is no emulated machine.

@@ -89,6 +89,15 @@ pub fn reasons(ledger: &Ledger) -> Vec<ReasonRow> {
             continue;
         }
         let (mut own, mut base) = (mean(own), mean(base));
+        // A nested VM and its peer are in one L1, whose exits are those of both.
+        let peer = format!("{}{base_name}", Sample::PEER_OF);
+        if own.keys().any(|(guest, _)| *guest == Guest::Hypervisor)
+            && let Some((peer, _)) = cells.get(&(workload, peer.as_str()))
+        {
+            for (key, count) in mean(peer) {
+                *base.entry(key).or_default() += count;
+            }
+        }
         let is_nested = |of: &Counts| of.keys().any(|(guest, _)| *guest == Guest::Hypervisor);
         let base_is_nested = is_nested(&base);
         let nested = base_is_nested || is_nested(&own);

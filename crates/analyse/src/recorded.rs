@@ -11,7 +11,8 @@
 
 use vmtax_events::{Better, Level, Sample};
 
-use crate::bench::{AN_OPERATION, Bench, EXITS, Row};
+use crate::bench::{AN_OPERATION, Bench, EXITS, Row, TURNS_OF_OPERATION};
+use crate::reasons::vm_name;
 use crate::{Ledger, Operations};
 
 /// Operation, workload, category. An operation at L2 is the same in `plain+nested`.
@@ -76,6 +77,45 @@ pub fn samples(ledger: &Ledger) -> Vec<Sample> {
         }
     }
     samples
+}
+
+/// A run of `vmtax lab remedy`, or of `vmtax lab network` of former versions, as a benchmark: its VMs are called `request plain+vhost`. `None`
+/// for any other ledger.
+pub fn of_traffic(ledger: &Ledger) -> Option<Ledger> {
+    let mut found = Ledger { samples: Vec::new(), ..ledger.clone() };
+    for row in Operations::new(ledger).rows.iter().filter(|row| row.count > 0) {
+        let (Some(id), Some((workload, category))) = (row.vm, row.name.split_once(' ')) else {
+            continue;
+        };
+        let alone = category.strip_suffix(Sample::WITH_PEER);
+        let has_peer = alone.is_some() || category.starts_with(Sample::PEER_OF);
+        let workload = format!("{workload}{}", if has_peer { Sample::WITH_PEER } else { "" });
+        let category = alone.unwrap_or(category);
+        let sample = |metric: &str, unit: &str, value: f64, better| Sample {
+            workload: workload.clone(),
+            category: category.to_owned(),
+            repeat: 0,
+            metric: metric.to_owned(),
+            unit: unit.to_owned(),
+            value,
+            better,
+        };
+        let turns = [Sample::VMM_TURNS, Sample::VHOST_TURNS, Sample::IO_TURNS].map(|metric| {
+            let is_it = |s: &&Sample| s.workload == row.name && s.metric == metric;
+            let count = ledger.samples.iter().find(is_it)?.value / row.count as f64;
+            Some(sample(metric, TURNS_OF_OPERATION, count, Better::Neither))
+        });
+        let (Some(exits), [Some(_), ..]) = (row.exits_per_operation().value(), &turns) else {
+            continue;
+        };
+        found.samples.push(sample(EXITS, AN_OPERATION, exits, Better::Lower));
+        found.samples.extend(turns.into_iter().flatten());
+        let name = vm_name(&workload, category, 0);
+        for vm in found.recording.vms.iter_mut().filter(|vm| vm.id == id) {
+            vm.name.clone_from(&name);
+        }
+    }
+    (!found.samples.is_empty()).then_some(found)
 }
 
 /// An overhead in parts, of one operation.

@@ -1,29 +1,24 @@
-//! VM categories: a plain VM, and parts that each change one property of it.
+//! VM categories of a matrix: what makes a VM of one, on this computer and on vmtax's own VMM, and what it needs of its host.
 //!
-//! A category is written as `plain`, `snp`, `tdx` or `private` and the parts added to it: `plain+swiotlb+poll`. Its baseline is the category
-//! without its last part; the baseline of the other kinds is `plain`. One table has what each part changes, and the parity check
-//! permits no other difference. `nested` separates two systems: parts before it apply to the VM, parts after it to the guest inside,
-//! in which the workload runs.
+//! Which parts there are, and what each changes, is the table of [`vmtax_lab::category`]. The parity check permits no other difference.
 
 mod need;
-mod parts;
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::path::Path;
 
-use vmtax_lab::vm_parts::fill;
+use vmtax_lab::category::{
+    Category as Kind, Confidential, Disk, Guest, MULTI_QUEUE, Need, Part, Shown, THP, fill, missing,
+};
 use vmtax_machine::{Descriptor, MailboxDisk, Options};
 
-use crate::firmware::{Firmware, Guest};
+use crate::firmware::Firmware;
 use crate::link::{ALONE, End, Link, Netdev, QUEUES};
 use crate::target::{Accel, Target};
 
 use need::HostView;
-use parts::{MULTI_QUEUE, NESTED, THP};
-
-pub use need::Need;
 pub(crate) use need::{processors, tap_missing};
-pub use parts::{Confidential, Disk, KINDS, PARTS, Part};
 
 /// What a system says of itself, by name.
 pub type Facts = BTreeMap<String, String>;
@@ -31,15 +26,20 @@ pub type Facts = BTreeMap<String, String>;
 /// A category of a matrix.
 #[derive(Clone, Debug)]
 pub struct Category {
-    /// As written.
-    pub name: String,
-    /// The kind, then what was added.
-    parts: Vec<&'static Part>,
+    kind: Kind,
     /// Memory of its VM, and the size of a bounce buffer if one is named; MiB.
     memory_mib: u32,
     bounce_mib: Option<u32>,
     /// The VM is as confidential as its parts say. Without that the rest of its machine boots anywhere.
     is_confidential: bool,
+}
+
+impl Deref for Category {
+    type Target = Kind;
+
+    fn deref(&self) -> &Kind {
+        &self.kind
+    }
 }
 
 /// The identifier of the object that makes a VM confidential.
@@ -48,64 +48,22 @@ const SUPPORT: &str = "cgs0";
 impl Category {
     /// Reads `plain+poll`; the error says what is known.
     pub fn read(name: &str) -> Result<Category, String> {
-        let mut words = name.split('+').map(str::trim);
-        let kind = words.next().unwrap_or_default();
-        let known =
-            |parts: &[Part]| parts.iter().map(|part| part.name).collect::<Vec<_>>().join(", ");
-        let unknown = |word: &str, parts| {
-            format!("category {name:?}: {word:?} is not one of {}", known(parts))
-        };
-        let kind =
-            KINDS.iter().find(|part| part.name == kind).ok_or_else(|| unknown(kind, KINDS))?;
-        let mut parts = vec![kind];
-        for word in words {
-            let part =
-                PARTS.iter().find(|part| part.name == word).ok_or_else(|| unknown(word, PARTS))?;
-            if parts.iter().any(|other| other.name == word) {
-                return Err(format!("category {name:?}: {word:?} is listed twice"));
-            }
-            parts.push(part);
-        }
-        if parts.iter().filter(|part| part.backing.is_some()).count() > 1 {
-            return Err(format!(
-                "category {name:?}: its parts want different memory; take one of them"
-            ));
-        }
-        if parts.iter().filter(|part| part.machine.is_some()).count() > 1 {
-            return Err(format!(
-                "category {name:?}: its parts want different machines; take one of them"
-            ));
-        }
-        let name = parts.iter().map(|part| part.name).collect::<Vec<_>>().join("+");
-        let disks = |kind: fn(Disk) -> bool| {
-            parts.iter().filter(|part| part.disk.is_some_and(kind)).count()
-        };
-        if disks(|disk| matches!(disk, Disk::Cache(_))) > 1
-            || disks(|disk| matches!(disk, Disk::Aio(_))) > 1
-        {
-            return Err(format!(
-                "category {name:?}: its parts set the same property of the disk; take one of them"
-            ));
-        }
-        let has = |word: &str| parts.iter().any(|part| part.name == word);
-        if has("native") && !has("direct") {
-            return Err(format!(
-                "category {name:?}: native needs direct; write plain+direct+native"
-            ));
-        }
-        let is_confidential = parts.iter().any(|part| part.confidential.is_some());
-        if is_confidential && has("swiotlb") {
-            return Err(format!(
-                "category {name:?}: a confidential VM has its bounce buffer without swiotlb; leave the part out"
-            ));
-        }
-        Ok(Category {
-            name,
-            parts,
-            memory_mib: Target::default().memory,
-            bounce_mib: None,
-            is_confidential,
-        })
+        Kind::read(name).map(Category::new)
+    }
+
+    fn new(kind: Kind) -> Category {
+        let is_confidential = kind.parts.iter().any(|part| part.confidential.is_some());
+        Category { kind, memory_mib: Target::default().memory, bounce_mib: None, is_confidential }
+    }
+
+    /// The VM with default settings.
+    pub(crate) fn plain() -> Category {
+        Category::new(Kind::plain())
+    }
+
+    /// The category that it is compared with where a matrix names no other; `None` for `plain`.
+    pub fn baseline(&self) -> Option<Category> {
+        Some(Category { kind: self.kind.baseline()?, ..self.clone() })
     }
 
     /// In the VMs of this target.
@@ -139,42 +97,13 @@ impl Category {
         confidential.map(find).transpose()
     }
 
-    /// The VM with default settings.
-    pub(crate) fn plain() -> Category {
-        Category {
-            name: KINDS[0].name.to_owned(),
-            parts: vec![&KINDS[0]],
-            memory_mib: Target::default().memory,
-            bounce_mib: None,
-            is_confidential: false,
-        }
-    }
-
-    /// The category that it is compared with where a matrix names no other; `None` for `plain`.
-    pub fn baseline(&self) -> Option<Category> {
-        let mut parts = self.parts.clone();
-        let last = parts.pop()?;
-        if parts.is_empty() {
-            let plain = Category { is_confidential: false, ..self.clone() };
-            let (name, parts) = (KINDS[0].name.to_owned(), vec![&KINDS[0]]);
-            return (last.name != KINDS[0].name).then_some(Category { name, parts, ..plain });
-        }
-        let name = parts.iter().map(|part| part.name).collect::<Vec<_>>().join("+");
-        Some(Category { name, parts, ..self.clone() })
-    }
-
     /// What the kernel of a VM with these facts lacks for it, if anything; a sentence. The facts are those of the innermost guest.
-    pub(crate) fn lacks(&self, facts: &Facts) -> Option<&'static str> {
-        let own = self.parts.rsplit(|part| part.name == NESTED).next().unwrap_or_default();
-        own.iter().filter_map(|part| part.shows).find_map(|(fact, word, lack)| {
-            let value = facts.get(fact).map_or("", String::as_str);
-            (!value.split_whitespace().any(|one| one == word)).then_some(lack)
-        })
-    }
-
-    /// What its parts are.
-    pub fn about(&self) -> Vec<&'static str> {
-        self.parts.iter().map(|part| part.about).collect()
+    pub(crate) fn lacks(&self, facts: &Facts) -> Option<String> {
+        let fact = |fact: &str| facts.get(fact).map_or("", String::as_str);
+        let memory = (self.memory_mib, self.bounce_mib);
+        let shown = Shown { fact: &fact, thread: &|_| true, memory };
+        let (part, problem) = missing(self.levels().last()?, &shown)?;
+        Some(format!("the VM is not {part}: {problem}"))
     }
 
     /// QEMU's arguments but those that every machine has.
@@ -306,11 +235,6 @@ impl Category {
         words.map(|word| fill(word, self.memory_mib, self.bounce_mib).into_owned()).collect()
     }
 
-    /// The parts of the VM, then those of the guest in it.
-    fn levels(&self) -> Vec<&[&'static Part]> {
-        self.parts.split(|part| part.name == NESTED).collect()
-    }
-
     /// What cannot be of it on an emulated host, a sentence each.
     fn impossible(&self) -> Vec<String> {
         let cannot = |part: &&&Part| !part.on_emulated_host;
@@ -357,6 +281,9 @@ impl Category {
     pub fn missing(&self, accel: Accel, target: &Target, root: &Path) -> Vec<String> {
         let (cpus, memory_mib) = (target.cpus, target.memory);
         let host = HostView { root, accel, cpus, memory_mib };
+        if target.is_inside() {
+            return self.impossible_inside().into_iter().collect();
+        }
         if accel.is_emulated_host() {
             // It brings its own KVM, and nothing of this host.
             return self.impossible();
@@ -364,7 +291,7 @@ impl Category {
         let mut missing = Vec::new();
         for part in &self.parts {
             for need in part.needs {
-                if let Some(problem) = need.missing(&host) {
+                if let Some(problem) = need::missing(*need, &host) {
                     missing.push(format!("{}: {problem}", part.name));
                 }
             }
@@ -382,32 +309,26 @@ fn modules(parts: &[&'static Part]) -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use vmtax_lab::category::{KINDS, PARTS};
+
     use super::*;
 
     #[test]
-    fn categories_are_read_and_have_baselines() {
-        let name = |word: &str| Category::read(word).map(|category| category.name);
-        assert_eq!(name("plain + poll").unwrap(), "plain+poll");
-        for wrong in ["", "poll", "plain+", "plain+poll+poll", "plain+x", "snp+hugepages", "PLAIN"]
-        {
-            assert!(name(wrong).is_err(), "{wrong}");
+    fn results_have_the_baseline_of_their_category() {
+        for part in PARTS {
+            let category = Category::read(&format!("plain+vhost+nested{}", part.name));
+            let Ok(category) = category else { continue };
+            let there = std::collections::BTreeSet::from(["plain", "plain+vhost+nested"]);
+            let found = vmtax_analyse::bench::baseline(&category.name, &there);
+            assert_eq!(found, category.baseline().as_ref().map(|base| base.name.as_str()));
         }
-        let baseline = |word: &str| Category::read(word).unwrap().baseline().map(|c| c.name);
-        assert_eq!(baseline("plain"), None);
-        assert_eq!(baseline("snp").unwrap(), "plain");
-        assert_eq!(baseline("snp+poll").unwrap(), "snp");
-        assert_eq!(baseline("plain+swiotlb+poll").unwrap(), "plain+swiotlb");
     }
 
     #[test]
     fn every_missing_requirement_is_named() {
         let root = std::path::Path::new("/nonexistent");
         for part in KINDS.iter().skip(1).chain(PARTS.iter().filter(|part| !part.needs.is_empty())) {
-            let base = if KINDS.iter().any(|kind| kind.name == part.name) {
-                String::new()
-            } else {
-                "plain+".to_owned()
-            };
+            let base = if KINDS.iter().any(|kind| kind.name == part.name) { "" } else { "plain" };
             let category = Category::read(&format!("{base}{}", part.name)).unwrap();
             let target = Target { cpus: 1 << 20, ..Target::default() };
             let missing = category.missing(Accel::Tcg, &target, root);
@@ -430,7 +351,7 @@ mod tests {
         };
         assert!(missing("plain+hpoll+nested+poll").is_empty());
         for (name, part) in
-            [("plain+pinned+poll", "pinned"), ("snp", "snp"), ("plain+vhost", "vhost")]
+            [("plain+pinned+poll", "+pinned"), ("snp", "snp"), ("plain+vhost", "+vhost")]
         {
             let missing = missing(name);
             assert_eq!(missing.len(), 1, "{missing:?}");
@@ -458,7 +379,6 @@ mod tests {
         let expected = words(&["kernelcore=50%", "rootfstype=ramfs", "vmtax.private", "idle=poll"]);
         assert_eq!(private.guests(), [(expected, vec![], "private")]);
         assert_eq!(Category::read("private").unwrap().baseline().unwrap().name, "plain");
-        assert!(Category::read("private+gmem").is_err());
         assert_eq!(gmem.guests(), [(vec![], vec![], "guest-memfd"), (vec![], vec![], "thp")]);
         assert_eq!(gmem.baseline().unwrap().name, "plain+gmem");
     }
@@ -520,7 +440,6 @@ mod tests {
             Category::read(name).unwrap().lacks(&facts).is_some()
         };
         assert!(lacks("plain+hpoll", "menu") && !lacks("plain+hpoll", "haltpoll"));
-        assert!(!lacks("plain+poll", "menu"));
         // Facts are those of the guest inside.
         assert!(!lacks("plain+hpoll+nested", "menu") && lacks("plain+nested+hpoll", "menu"));
     }

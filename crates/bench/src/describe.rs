@@ -94,9 +94,14 @@ fn vm(
     let target = &matrix.target;
     let label = accel.emulator().map_or(String::new(), |name| format!(" (EMULATED: {name})"));
     writeln!(out, "  is{label}: {}", category.about().join("; "))?;
-    let baseline = category.baseline().map_or("none".to_owned(), |baseline| baseline.name);
+    let baseline = category.baseline().map_or("none".to_owned(), |baseline| baseline.name.clone());
     writeln!(out, "  baseline: {baseline}")?;
     match host(accel) {
+        Some(_) if target.is_inside() => {
+            for words in vmtax_lab::network::commands(category) {
+                writeln!(out, "  qemu on the emulated host: {}", words.join(" "))?;
+            }
+        }
         None => here(target, accel, category, (link, has_disk(matrix, accel)), out)?,
         Some(host) => {
             let plan = plan(host, target, category, cpus);
@@ -165,7 +170,7 @@ pub(crate) fn missing(matrix: &Matrix) -> Vec<String> {
             // A workload that does not use what it changes is left out, if another does.
             let links: Vec<Option<String>> =
                 of_accel.map(|platform| category.missing_link(platform.link)).collect();
-            if links.iter().all(Option::is_some) {
+            if !matrix.target.is_inside() && links.iter().all(Option::is_some) {
                 found.extend(links.into_iter().flatten().take(1));
             }
             let of = if accels.len() > 1 { format!(" on {}", accel.name()) } else { String::new() };
@@ -178,6 +183,7 @@ pub(crate) fn missing(matrix: &Matrix) -> Vec<String> {
     }
     let has_tap =
         |workload: &Workload| workload.link.is_some_and(|link| link.netdev == Netdev::Tap);
+    let has_tap = |workload: &Workload| !matrix.target.is_inside() && has_tap(workload);
     if let Some(workload) = matrix.workloads.iter().find(|workload| has_tap(workload)) {
         let problem = tap_missing(Path::new("/"));
         missing.extend(problem.map(|problem| format!("workload {}: {problem}", workload.name)));

@@ -10,6 +10,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use vmtax_lab::category::Guest;
 
 /// Where distributions describe their firmware.
 const DESCRIPTORS: &str = "usr/share/qemu/firmware";
@@ -20,15 +21,6 @@ const DESCRIPTOR_BYTES: u64 = 64 << 10;
 const UNDESCRIBED: &str = "usr/share/ovmf/OVMF.fd";
 /// Larger files are no firmware: QEMU maps it below 4 GiB.
 const BYTES_MOST: u64 = 16 << 20;
-
-/// What a firmware is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guest {
-    /// AMD SEV-SNP.
-    Snp,
-    /// Intel TDX.
-    Tdx,
-}
 
 /// What a kind of guest needs.
 struct Row {
@@ -41,10 +33,10 @@ struct Row {
     package: &'static str,
 }
 
-impl Guest {
+impl Row {
     /// Sources of the entries: QEMU target/i386/sev.c, `OVMF_SEV_META_DATA_GUID`, and hw/i386/tdvf.c, `TDX_METADATA_OFFSET_GUID`.
-    fn row(self) -> Row {
-        match self {
+    fn of(guest: Guest) -> Row {
+        match guest {
             Guest::Snp => Row {
                 name: "SEV-SNP",
                 feature: "amd-sev-snp",
@@ -88,7 +80,7 @@ impl Firmware {
         usable.ok_or_else(|| {
             format!(
                 "no firmware for {} is installed: {}, or name a file as firmware = in [vm]",
-                guest.row().name,
+                Row::of(guest).name,
                 install(guest, root)
             )
         })
@@ -100,7 +92,7 @@ impl Firmware {
             format!("firmware {}: is no OVMF for confidential guests: it has no table of GUIDs at its end", path.display())
         })?;
         let entry = |name: &str| table.iter().find(|(guid, _)| guid == name).map(|(_, data)| *data);
-        let Row { name, metadata, .. } = guest.row();
+        let Row { name, metadata, .. } = Row::of(guest);
         if entry(metadata).is_none() {
             return Err(format!(
                 "firmware {}: cannot boot a guest of {name}: its table lacks {metadata}",
@@ -184,7 +176,7 @@ fn described(guest: Guest, root: &Path) -> Vec<PathBuf> {
     let read = |path: &PathBuf| -> Option<PathBuf> {
         let text = vmtax_durable::read_small_text(path, DESCRIPTOR_BYTES).ok()?;
         let descriptor: Descriptor = serde_json::from_str(&text).ok()?;
-        let is_it = descriptor.features.iter().any(|feature| feature == guest.row().feature);
+        let is_it = descriptor.features.iter().any(|feature| feature == Row::of(guest).feature);
         let file = descriptor.mapping.filename.filter(|_| descriptor.mapping.device == "memory")?;
         is_it.then(|| root.join(file.strip_prefix("/").unwrap_or(&file)))
     };
@@ -201,7 +193,7 @@ fn install(guest: Guest, root: &Path) -> String {
         let mut words = values.flat_map(|value| value.trim_matches('"').split_whitespace());
         words.any(|word| names.contains(&word))
     };
-    let package = guest.row().package;
+    let package = Row::of(guest).package;
     if is_of(&["debian", "ubuntu"]) {
         format!("apt-get install {package}, or ovmf where there is no such package")
     } else if is_of(&["fedora", "rhel", "centos"]) {
@@ -254,7 +246,7 @@ mod tests {
         let folder = root.join("usr/share/ovmf");
         fs::create_dir_all(&folder).unwrap();
         fs::create_dir_all(root.join(DESCRIPTORS)).unwrap();
-        let snp = Guest::Snp.row().metadata;
+        let snp = Row::of(Guest::Snp).metadata;
         let hashes = |size: u8| entry(HASHES, &[0, 0, 0, 0, size, 0, 0, 0]);
         fs::write(folder.join("OVMF.fd"), firmware(&[entry(snp, &[1, 0, 0, 0]), hashes(0)]))
             .unwrap();
@@ -286,7 +278,8 @@ mod tests {
 
     #[test]
     fn damaged_tables_are_none() {
-        let whole = firmware(&[entry(HASHES, &[1; 8]), entry(Guest::Tdx.row().metadata, &[2; 4])]);
+        let whole =
+            firmware(&[entry(HASHES, &[1; 8]), entry(Row::of(Guest::Tdx).metadata, &[2; 4])]);
         assert_eq!(table(&whole).unwrap().len(), 2);
         for length in 0..whole.len() {
             assert_eq!(table(&whole[..length]), None, "{length}");

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use vmtax_cli::exit::{Code, fail};
+use vmtax_lab::network::{NetworkHost, NetworkPlan, NetworkSetup, Passage, PlannedCell};
 use vmtax_lab::{Host, VmLevel, VmPlan, VmSetup};
 use vmtax_machine::Stop;
 use vmtax_machine::kernel::{self, Kernel};
@@ -14,12 +15,12 @@ use crate::category::Category;
 use crate::error::fault;
 use crate::link::End;
 use crate::linked::Linked;
-use crate::matrix::Matrix;
+use crate::matrix::{Matrix, Where};
 use crate::place::Place;
 use crate::system::{System, host, module_options};
 use crate::target::{Accel, Platform, Target};
 use crate::vm::{Purpose, Vms, emulator, files};
-use crate::workload::Workload;
+use crate::workload::{Kind as WorkloadKind, Workload};
 
 /// Wall-clock timeout of booting an emulated host and its guests.
 const BOOT: Duration = Duration::from_secs(30 * 60);
@@ -44,6 +45,14 @@ pub(crate) struct Launcher {
 enum Kind {
     Here(Vms),
     Emulated(Emulated),
+    Inside(Box<Inside>),
+}
+
+/// An emulated host with QEMU in it. It runs from its first cell on.
+struct Inside {
+    setup: NetworkSetup,
+    plan: NetworkPlan,
+    host: Option<NetworkHost>,
 }
 
 /// What VMs of an emulated host have in common.
@@ -60,7 +69,11 @@ struct Emulated {
 
 impl Launcher {
     /// Gathers what the VMs of a matrix need; nothing where it has none.
-    pub(crate) fn new(matrix: &Matrix, console: PathBuf, stop: &Stop) -> anyhow::Result<Launcher> {
+    pub(crate) fn new(
+        matrix: &Matrix,
+        console: PathBuf,
+        (stop, fresh): (&Stop, bool),
+    ) -> anyhow::Result<Launcher> {
         let mut kinds = Vec::new();
         let mut modules = None;
         for accel in matrix.accels() {
@@ -82,6 +95,18 @@ impl Launcher {
                         stop,
                     };
                     Kind::Here(Vms::new(target, kernel, &purpose).map_err(|e| fault(&e))?)
+                }
+                Some(_) if target.is_inside() => {
+                    let setup = NetworkSetup {
+                        kernel,
+                        cache: vmtax_runs::lab::cache_folder()?,
+                        fresh,
+                        console: console.clone(),
+                        limit: Duration::from_millis(matrix.limit_ms).saturating_mul(SLOWER),
+                        stop: stop.clone(),
+                    };
+                    let plan = NetworkPlan { cells: planned(matrix), processors: 1 };
+                    Kind::Inside(Box::new(Inside { setup, plan, host: None }))
                 }
                 Some(host) => {
                     let cache = vmtax_runs::lab::cache_folder()?;
@@ -131,9 +156,48 @@ impl Launcher {
                 };
                 Ok(Launch::Ready(System::Emulated { vm, nested: setup.plan.levels.len() > 1 }))
             }
-            None => fail(Code::Machine, "no VM can be launched"),
+            Some((_, Kind::Inside(_))) | None => fail(Code::Machine, "no VM can be launched"),
         }
     }
+
+    /// Carries out a cell on an emulated host with QEMU in it; the inner error says why it was not measured. Notes are of the host.
+    pub(crate) fn carry_out(
+        &mut self,
+        cell: &PlannedCell,
+    ) -> anyhow::Result<(Result<Passage, String>, Vec<String>)> {
+        let mut kinds = self.kinds.iter_mut().map(|(_, kind)| kind);
+        let Some(Kind::Inside(inside)) = kinds.find(|kind| matches!(kind, Kind::Inside(_))) else {
+            return fail(Code::Machine, "no VM can be launched");
+        };
+        let mut host = match inside.host.take() {
+            Some(host) => host,
+            None => NetworkHost::start(&inside.setup, &inside.plan, &|_| {})
+                .map_err(|error| lab_fault(error, None))?,
+        };
+        let done = host.carry_out(cell);
+        let notes = std::mem::take(&mut host.start.notes);
+        Ok(match done {
+            Ok(done) => {
+                inside.host = Some(host);
+                (done, notes)
+            }
+            // The next cell has another host.
+            Err(error) => (Err(lab_fault(error, None).to_string()), notes),
+        })
+    }
+}
+
+/// All cells of a matrix with QEMU on an emulated host: one host is for all of them.
+fn planned(matrix: &Matrix) -> Vec<PlannedCell> {
+    let mut cells = Vec::new();
+    for place in &matrix.categories {
+        let Where::Vm(category) = place else { continue };
+        cells.extend(matrix.workloads.iter().filter_map(|workload| match &workload.kind {
+            WorkloadKind::Traffic(traffic) => Some(traffic.cell(category)),
+            WorkloadKind::Adapter(_) | WorkloadKind::Own { .. } => None,
+        }));
+    }
+    cells
 }
 
 impl Emulated {

@@ -11,9 +11,9 @@
 //!
 //! 1. [`matrix`] reads the matrix and [`plan`] orders the cells. [`runner`] runs them; `session` owns the run folder and knows which cells
 //!    it already has.
-//! 2. [`category`] is the table of categories: QEMU's flags, the guest's command line, host settings, requirements, permitted differences;
-//!    `vmtax_lab` has those that `vmtax lab network` shares, `firmware` finds what boots a confidential VM. [`facts`] compares each VM with its baseline before the first measurement.
-//! 3. `launch` starts VMs: on this computer ([`vm`]) or on an emulated host (`vmtax_lab`'s). `system` is what a cell runs on: this computer,
+//! 2. [`category`] makes VMs of categories, whose parts `vmtax_lab::category` has: QEMU's flags, the guest's command line, host settings, requirements, permitted differences.
+//!    `firmware` finds what boots a confidential VM. [`facts`] compares each VM with its baseline before the first measurement.
+//! 3. `launch` starts VMs: on this computer ([`vm`]) or on an emulated host (`vmtax_lab`'s), or has QEMU there carry out a cell (`vmtax_lab::network`). `system` is what a cell runs on: this computer,
 //!    ssh ([`place`]), a VM, or a VM whose client or server is on another system ([`link`] makes the network, `linked` starts both ends).
 //!    `vmm` counts what QEMU's process takes.
 //! 4. [`adapter`] names the parser of the output, which is in `vmtax_capture::program`.

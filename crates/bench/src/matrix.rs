@@ -7,13 +7,14 @@ use regex_lite::Regex;
 use serde::Deserialize;
 use vmtax_events::Better;
 use vmtax_lab::budget::toml_problem;
+use vmtax_lab::network::{self, Client, WORKLOADS};
 use vmtax_machine::ssh::{Address, AddressError};
 
 use crate::adapter::{Adapter, Extract, Own};
 use crate::category::Category;
 use crate::link::{Link, Netdev, Side};
 use crate::target::{Accel, Platform, Target};
-use crate::workload::{Kind, Workload};
+use crate::workload::{Kind, Traffic, Workload};
 
 /// Most cells of a matrix.
 const CELLS_MOST: usize = 1 << 20;
@@ -148,6 +149,12 @@ impl Matrix {
         if let Some(mib) = file.vm.swiotlb {
             between("vm.swiotlb", mib.into(), u64::from(file.vm.memory) / 2)?;
         }
+        if let Some(problem) = file.vm.problem_inside() {
+            return Err(problem.to_owned());
+        }
+        if file.vm.is_inside() && (!file.exits || file.counters) {
+            return Err("vm.vmm = \"qemu\": its VMs are measured by their exits; leave exits and counters out".to_owned());
+        }
         let mut categories = Vec::new();
         for name in &file.categories {
             let place = match (name.as_str(), file.ssh.get(name)) {
@@ -160,6 +167,9 @@ impl Matrix {
                 }
                 (_, None) => Where::Vm(Category::read(name)?.of(&file.vm)),
             };
+            if file.vm.is_inside() && !matches!(place, Where::Vm(_)) {
+                return Err(format!("categories: {name:?} is no VM of QEMU on an emulated host"));
+            }
             if categories.iter().any(|other: &Where| other.name() == place.name()) {
                 return Err(format!("categories: {name:?} is listed twice"));
             }
@@ -244,6 +254,9 @@ impl Matrix {
     /// The same, and with how many vCPUs.
     pub fn platform(&self, workload: &Workload) -> Platform {
         let accel = self.accel(workload);
+        if self.target.is_inside() {
+            return Platform { accel, cpus: 1, link: None };
+        }
         let cpus = if accel.is_emulated_host() { workload.cpus() } else { self.target.cpus };
         Platform { accel, cpus, link: workload.link }
     }
@@ -251,6 +264,9 @@ impl Matrix {
     /// Whether a workload uses what a category changes. A category that no workload uses has them all: it is refused elsewhere.
     pub(crate) fn fits(&self, place: &Where, workload: &Workload) -> bool {
         let Where::Vm(category) = place else { return true };
+        if self.target.is_inside() {
+            return true;
+        }
         let crosses = |workload: &Workload| category.missing_link(workload.link).is_none();
         crosses(workload) || !self.workloads.iter().any(crosses)
     }
@@ -302,6 +318,9 @@ impl Matrix {
 
 impl Entry {
     fn workload(&self, target: &Target) -> Result<Workload, String> {
+        if target.is_inside() {
+            return self.traffic();
+        }
         let named = self.name.as_ref().or(self.adapter.as_ref()).cloned().unwrap_or_default();
         let link = self.link(target).map_err(|problem| format!("workload {named:?}: {problem}"))?;
         let parameters =
@@ -350,6 +369,58 @@ impl Entry {
                     .to_owned())
             }
         }
+    }
+
+    /// Traffic with a VM of QEMU on an emulated host.
+    fn traffic(&self) -> Result<Workload, String> {
+        let word = self.adapter.as_deref().unwrap_or_default();
+        let name = self.name.as_deref().unwrap_or(word);
+        let problem = |what: String| Err(format!("workload {name:?}: {what}"));
+        let known = |is: fn(&network::Workload) -> bool| {
+            let known = WORKLOADS.iter().filter(|one| is(one)).map(|one| one.name);
+            known.collect::<Vec<_>>().join(", ")
+        };
+        let Some(of) = network::Workload::named(word) else {
+            let known = known(|_| true);
+            return problem(format!(
+                "is none of those of VMs of QEMU on an emulated host, which are {known}"
+            ));
+        };
+        let others = [&self.metric, &self.unit, &self.better, &self.pattern, &self.json];
+        let has_others = others.iter().any(|field| field.is_some())
+            || !(self.command.is_empty() && self.bring.is_empty())
+            || self.accel.is_some_and(|accel| accel != Accel::Amd)
+            || self.network.is_some()
+            || self.server != Side::Here;
+        if has_others || self.set.keys().any(|key| key != "operations") {
+            return problem("takes name, client and set = { operations = N } only".to_owned());
+        }
+        let operations = match self.set.get("operations") {
+            None => None,
+            Some(toml::Value::Integer(number @ 1..=10_000)) => u32::try_from(*number).ok(),
+            Some(_) => return problem("operations: use 1 to 10000".to_owned()),
+        };
+        let client = match self.client {
+            Side::Here | Side::Host => Client::Host,
+            Side::Peer if of.has_client() => Client::Peer,
+            Side::Peer => {
+                let can = known(network::Workload::has_client);
+                return problem(format!("has no client; the workloads with one are {can}"));
+            }
+            Side::Remote => {
+                return problem("its client is on the host or in a peer".to_owned());
+            }
+        };
+        let other = if client == Client::Peer { Side::Peer } else { Side::Host };
+        let link = Link { other, server_there: false, netdev: Netdev::Tap };
+        Ok(Workload {
+            name: printable(name)?,
+            kind: Kind::Traffic(Traffic { of, client, operations }),
+            parameters: BTreeMap::new(),
+            bring: Vec::new(),
+            accel: None,
+            link: of.has_client().then_some(link),
+        })
     }
 
     /// Where client and server are; the error is half a sentence.

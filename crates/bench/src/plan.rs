@@ -55,6 +55,12 @@ impl Cell {
         let before = (self.repeat as usize * categories + self.category) * workloads;
         u32::try_from(before + self.workload + 1).unwrap_or(u32::MAX)
     }
+
+    /// The number of the second VM of a cell: after those of all cells.
+    pub(crate) fn peer_number(self, matrix: &Matrix) -> u32 {
+        let all = matrix.categories.len() * matrix.workloads.len() * matrix.repeats as usize;
+        self.number(matrix).saturating_add(u32::try_from(all).unwrap_or(u32::MAX))
+    }
 }
 
 /// The cells of a part, in the order of execution.

@@ -13,6 +13,8 @@ pub struct Request {
     pub resume: bool,
     /// Only these categories and workloads; all when empty.
     pub only: Vec<String>,
+    /// Boot the emulated host of VMs of QEMU again, and replace its saved state.
+    pub fresh: bool,
     /// Only this part of the workloads.
     pub shard: Option<Shard>,
 }

@@ -25,11 +25,11 @@ use crate::place::{self, Place, There};
 use crate::plan::{Cell, Shard, cells};
 use crate::recorded::Recorded;
 use crate::request::Request;
-use crate::session::{Named, Readings, Session};
+use crate::session::{Exits, Named, Readings, Session};
 use crate::system::{System, why_not};
 use crate::target::{Platform, Target};
 use crate::vmm::Counted;
-use crate::workload::Workload;
+use crate::workload::{Kind, Traffic, Workload};
 
 impl Request {
     /// The text of the matrix, the selected matrix, and its cells.
@@ -66,7 +66,8 @@ impl Request {
         check(&matrix, &cells)?;
         let mut session = Session::open(folder, &text, self, &matrix)?;
         let stop = Stop::default();
-        let mut runner = Runner::new(&matrix, &cells, &mut session, stop.clone())?;
+        let launcher = Launcher::new(&matrix, session.console(), (&stop, self.fresh))?;
+        let mut runner = Runner::new((&matrix, &cells), &mut session, launcher, stop.clone());
         // Before this, a signal has nothing to undo.
         signals::catch(stop.flag())?;
         let result = runner.parity(&cells).and_then(|cells| runner.all(&cells));
@@ -182,33 +183,34 @@ struct Set {
 
 impl<'a> Runner<'a> {
     fn new(
-        matrix: &'a Matrix,
-        cells: &[Cell],
+        (matrix, cells): (&'a Matrix, &[Cell]),
         session: &'a mut Session,
+        launcher: Launcher,
         stop: Stop,
-    ) -> anyhow::Result<Runner<'a>> {
-        let launcher = Launcher::new(matrix, session.console(), &stop)?;
+    ) -> Runner<'a> {
         if let Some(label) = &launcher.modules {
             session.note(format!("modules: {label}"));
         }
-        let bar = Progress::count(cells.len() as u64, "cells");
-        let (has_measured, first_problem) = (false, None);
-        Ok(Runner {
+        Runner {
             matrix,
             session,
             launcher,
             stop,
             present: None,
-            has_measured,
-            first_problem,
-            bar,
-        })
+            has_measured: false,
+            first_problem: None,
+            bar: Progress::count(cells.len() as u64, "cells"),
+        }
     }
 
     /// Reads the facts of each category and compares them with its baseline, before the first measurement. Returns the cells
     /// without those of categories that the kernel cannot have, each with a note.
     fn parity(&mut self, cells: &[Cell]) -> anyhow::Result<Vec<Cell>> {
         let matrix = self.matrix;
+        if matrix.target.is_inside() {
+            // Each cell has a VM of its own, whose facts are checked with it.
+            return Ok(cells.to_vec());
+        }
         let next = cells.iter().find(|cell| {
             let (workload, place) =
                 (&matrix.workloads[cell.workload], &matrix.categories[cell.category]);
@@ -280,7 +282,7 @@ impl<'a> Runner<'a> {
             Where::Host | Where::Ssh { .. } => None,
         };
         Ok(match lack {
-            Some(what) => Launch::Failed(what.to_owned()),
+            Some(what) => Launch::Failed(what),
             None => Launch::Ready((set, facts)),
         })
     }
@@ -347,8 +349,8 @@ impl<'a> Runner<'a> {
                     Err(problem) => _ = self.first_problem.get_or_insert_with(|| problem.clone()),
                 }
                 let (number, repeat) = (cell.number(matrix), cell.repeat);
-                let platform = self.here(cell).launched.platform;
-                let path = platform.and_then(|platform| platform.link).map(Link::path);
+                let is_vm = matches!(matrix.categories[cell.category], Where::Vm(_));
+                let path = matrix.workloads[cell.workload].link.filter(|_| is_vm).map(Link::path);
                 let named = Named { index, number, workload, category, repeat, path };
                 self.session.save(named, &outcome, readings)?;
             }
@@ -362,6 +364,9 @@ impl<'a> Runner<'a> {
     fn one(&mut self, cell: &Cell) -> anyhow::Result<(Outcome, Result<Readings, String>)> {
         let matrix = self.matrix;
         let workload = &matrix.workloads[cell.workload];
+        if let Kind::Traffic(traffic) = &workload.kind {
+            return self.passage(cell, traffic);
+        }
         let here = self.here(cell);
         let job = workload.job(matrix.warmup, matrix.counters, matrix.limit_ms);
         if self.present.as_ref().is_none_or(|(present, _)| *present != here) {
@@ -400,7 +405,33 @@ impl<'a> Runner<'a> {
         let mapped = outcome.mapped.map(|counters| (counters, operations(&readings)));
         let records = set.records;
         let recorded = if records { self.recorded(cell, &job)? } else { None };
-        Ok((outcome, Ok(Readings { values: readings, counters, mapped, recorded })))
+        let recorded = recorded.into_iter().collect();
+        Ok((outcome, Ok(Readings { values: readings, counters, mapped, recorded, trace: None })))
+    }
+
+    /// Carries out traffic with a VM of QEMU on an emulated host, which is recorded.
+    fn passage(
+        &mut self,
+        cell: &Cell,
+        traffic: &Traffic,
+    ) -> anyhow::Result<(Outcome, Result<Readings, String>)> {
+        let Where::Vm(category) = &self.matrix.categories[cell.category] else {
+            return fail(Code::Machine, "traffic needs a VM");
+        };
+        let (done, notes) = self.launcher.carry_out(&traffic.cell(category))?;
+        notes.into_iter().for_each(|note| self.session.note(note));
+        Ok(match done {
+            Ok(passage) => {
+                let numbers = [cell.number(self.matrix), cell.peer_number(self.matrix)];
+                let name = &self.matrix.workloads[cell.workload].name;
+                let outcome =
+                    Outcome { elapsed_ns: passage.elapsed_ns, code: Some(0), ..Outcome::default() };
+                (outcome, Ok(Readings::of_passage(passage, (name, cell.repeat), numbers)?))
+            }
+            Err(problem) => {
+                (Outcome { problem: problem.clone(), ..Outcome::default() }, Err(problem))
+            }
+        })
     }
 
     /// Records the exits of a cell by running its job once more; a note says if that fails.
@@ -490,12 +521,10 @@ fn utilisation(busy: &Busy) -> Option<Reading> {
     })
 }
 
-/// A recorded run of a client: its exits, number of operations, and time.
-type Exits = (Recorded, Option<f64>, u64);
-
 fn exits(workload: &Workload, outcome: &Outcome, recorded: Recorded) -> Exits {
     let readings = workload.readings(outcome).unwrap_or_default();
-    (recorded, operations(&readings), outcome.elapsed_ns)
+    let (operations, elapsed_ns) = (operations(&readings), outcome.elapsed_ns);
+    Exits { recorded, operations, elapsed_ns, peer: None, turns: Vec::new() }
 }
 
 /// The number of operations, if the workload reports it.

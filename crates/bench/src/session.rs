@@ -14,15 +14,18 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vmtax_analyse::bench::{FAILED, FAULTS, FAULTS_OF_OPERATION, NETWORK_PATH};
+use vmtax_analyse::bench::{FAILED, FAULTS, FAULTS_OF_OPERATION, NETWORK_PATH, TURNS_OF_OPERATION};
 use vmtax_analyse::reasons::vm_name;
 use vmtax_capture::program::Reading;
+use vmtax_capture::program::builtin::ROUNDS;
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output::cannot_write;
 use vmtax_durable::Access;
-use vmtax_events::{Better, Losses, Recording, RowSink, Sample, Vm};
+use vmtax_events::{Better, KeptRows, Losses, Recording, RowSink, Sample, Vm};
 use vmtax_guest::job::{Counter, Outcome};
 use vmtax_guest::order::Counters;
+use vmtax_lab::network::Passage;
+use vmtax_runs::lab::rows_of_passage;
 use vmtax_runs::{create_options, read_fault, write_fault};
 use vmtax_store::{Error, MANIFEST, Run, Writer};
 
@@ -45,8 +48,59 @@ pub(crate) struct Readings {
     pub(crate) counters: Vec<Counter>,
     /// KVM's page faults during the measured run of the client, and the number of operations.
     pub(crate) mapped: Option<(Counters, Option<f64>)>,
-    /// Exits of the recorded run of the client, number of operations, and time.
-    pub(crate) recorded: Option<(Recorded, Option<f64>, u64)>,
+    /// Exits that were recorded, of each VM.
+    pub(crate) recorded: Vec<Exits>,
+    /// A recording to keep as it is.
+    pub(crate) trace: Option<Vec<u8>>,
+}
+
+/// Exits of the recorded run of a client in one VM.
+#[derive(Debug)]
+pub(crate) struct Exits {
+    pub(crate) recorded: Recorded,
+    pub(crate) operations: Option<f64>,
+    pub(crate) elapsed_ns: u64,
+    /// Of the VM with the client: its number and its name among categories.
+    pub(crate) peer: Option<(u32, String)>,
+    /// How often threads that serve queues got a processor, for each operation.
+    pub(crate) turns: Vec<(&'static str, f64)>,
+}
+
+impl Readings {
+    /// Of traffic with a VM of QEMU on an emulated host: exits are the first metric.
+    pub(crate) fn of_passage(
+        passage: Passage,
+        (workload, repeat): (&str, u32),
+        numbers: [u32; 2],
+    ) -> anyhow::Result<Readings> {
+        let (operations, elapsed) = (f64::from(passage.count), passage.elapsed_ns as f64);
+        let mut readings = Readings::default();
+        for (number, vm) in numbers.into_iter().zip(&passage.vms) {
+            let name = vm_name(workload, &vm.category, repeat);
+            let rows = KeptRows::default();
+            let (read, turns) = rows_of_passage(&passage, vm, (number, &name), rows)?;
+            let recorder_lost = read.losses.recorder_lost + passage.lost;
+            let losses = Losses { recorder_lost, ..read.losses };
+            let is_peer = !readings.recorded.is_empty();
+            let turns = [
+                (Sample::VMM_TURNS, turns.vmm),
+                (Sample::VHOST_TURNS, turns.vhost),
+                (Sample::IO_TURNS, turns.io),
+            ];
+            readings.recorded.push(Exits {
+                recorded: Recorded { rows: read.rows, losses, coverage: read.facts.coverage },
+                operations: Some(operations),
+                elapsed_ns: passage.elapsed_ns,
+                peer: is_peer.then(|| (number, vm.category.clone())),
+                turns: turns.map(|(metric, turns)| (metric, turns as f64 / operations)).to_vec(),
+            });
+        }
+        readings.values = [(ROUNDS, "count", operations), (Sample::ELAPSED, "ns", elapsed)]
+            .map(|(metric, unit, value)| Reading::new(metric, unit, value, Better::Neither))
+            .to_vec();
+        readings.trace = Some(passage.trace);
+        Ok(readings)
+    }
 }
 
 /// A cell.
@@ -166,7 +220,7 @@ impl Session {
         let name =
             format!("{index:05}-{}-{}-{repeat}.txt", file_name(workload), file_name(category));
         let problem = readings.as_ref().err().map(String::as_str);
-        write_private(&self.folder.join(CELLS).join(name), &transcript(outcome, problem))?;
+        write_private(&self.folder.join(CELLS).join(&name), &transcript(outcome, problem))?;
         let sample = |metric: &str, unit: &str, value: f64, better: Better| Sample {
             workload: workload.to_owned(),
             category: category.to_owned(),
@@ -181,14 +235,30 @@ impl Session {
             Ok(readings) => {
                 let path = path.map(|path| sample(NETWORK_PATH, &path, 1.0, Better::Neither));
                 samples.extend(path);
-                samples.extend(
-                    readings.values.iter().map(|r| sample(&r.metric, &r.unit, r.value, r.better)),
-                );
-                if let Some((recorded, operations, elapsed_ns)) = readings.recorded {
-                    let name = (workload, category, repeat);
+                let values =
+                    readings.values.iter().map(|r| sample(&r.metric, &r.unit, r.value, r.better));
+                // Of traffic nothing but exits is measured.
+                let (before, after) = match readings.trace {
+                    Some(_) => (Vec::new(), values.collect()),
+                    None => (values.collect(), Vec::new()),
+                };
+                samples.extend(before);
+                for exits in readings.recorded {
+                    let Exits { recorded, operations, elapsed_ns, peer, turns } = exits;
+                    let (id, category) = peer.unwrap_or((number, category.to_owned()));
+                    let name = (workload, &*category, repeat);
                     samples.extend(recorded.sample(name, operations, elapsed_ns));
-                    let name = vm_name(workload, category, repeat);
-                    self.keep(recorded, Vm { id: number, name, inferred: false, ..Vm::default() })?;
+                    samples.extend(turns.into_iter().map(|(metric, turns)| Sample {
+                        category: category.clone(),
+                        ..sample(metric, TURNS_OF_OPERATION, turns, Better::Neither)
+                    }));
+                    let name = vm_name(workload, &category, repeat);
+                    self.keep(recorded, Vm { id, name, inferred: false, ..Vm::default() })?;
+                }
+                samples.extend(after);
+                if let Some(trace) = readings.trace {
+                    let path = self.folder.join(CELLS).join(name.replace(".txt", ".dat"));
+                    write_private(&path, &trace)?;
                 }
                 if let Some((counters, operations)) = readings.mapped {
                     samples.extend(mapped(counters, operations, &sample));

@@ -15,6 +15,8 @@ use crate::link::{Link, Netdev, Outside};
 pub struct Target {
     /// `kvm`; `tcg` for QEMU's emulator; `amd` or `intel` for the KVM of an emulated host.
     pub accel: Accel,
+    /// What runs the VMs of an emulated host.
+    pub vmm: Vmm,
     /// vCPUs.
     pub cpus: u32,
     /// Memory of each VM, MiB.
@@ -38,7 +40,45 @@ pub struct Target {
     pub remote_address: Option<Ipv4Addr>,
 }
 
+/// What runs the VMs of an emulated host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Vmm {
+    /// vmtax's own small VMM.
+    #[default]
+    Vmtax,
+    /// This computer's QEMU, which is copied into the host.
+    Qemu,
+}
+
 impl Target {
+    /// Whether VMs are those of QEMU on an emulated host.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.vmm == Vmm::Qemu
+    }
+
+    /// What contradicts VMs of QEMU on an emulated host, if it is to be one; a sentence.
+    pub(crate) fn problem_inside(&self) -> Option<&'static str> {
+        let Target { accel, cpus, memory, .. } = Target::default();
+        if !self.is_inside() {
+            return None;
+        }
+        if self.accel != Accel::Amd {
+            return Some(
+                "vm.vmm = \"qemu\": is for accel = \"amd\"; VMs of this computer are QEMU's anyway",
+            );
+        }
+        let other = Target { accel, cpus, memory, vmm: Vmm::Vmtax, ..self.clone() };
+        let rest = Target {
+            kernel: self.kernel.clone(),
+            modules: self.modules.clone(),
+            ..Target::default()
+        };
+        (other != rest || self.cpus != cpus || self.memory != memory).then_some(
+            "vm.vmm = \"qemu\": its VMs have one vCPU (parts +smp, +smp4) and 256 MiB; leave everything out of [vm] but accel, vmm, kernel and modules",
+        )
+    }
+
     /// Where this computer and the remote system reach each other; those that it does not have are not used.
     pub(crate) fn outside(&self) -> Outside {
         let or_loopback = |address: Option<Ipv4Addr>| address.unwrap_or(Ipv4Addr::LOCALHOST);
@@ -116,6 +156,7 @@ impl Default for Target {
     fn default() -> Target {
         Target {
             accel: Accel::Kvm,
+            vmm: Vmm::Vmtax,
             cpus: 2,
             memory: 1024,
             kernel: "distribution".into(),

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use vmtax_analyse::bench::EXITS;
 use vmtax_capture::program::{Output, Reading};
 use vmtax_guest::job::{Job, Outcome};
+use vmtax_lab::category::Category;
+use vmtax_lab::network::{self, Client, PlannedCell, QEMU};
 
 use crate::adapter::{Adapter, Own, words};
 use crate::link::Link;
@@ -39,6 +42,27 @@ pub enum Kind {
         /// Its metric.
         own: Own,
     },
+    /// Traffic with a VM of QEMU on an emulated host.
+    Traffic(Traffic),
+}
+
+/// Traffic with a VM of QEMU on an emulated host.
+#[derive(Clone, Copy, Debug)]
+pub struct Traffic {
+    /// What it is.
+    pub of: &'static network::Workload,
+    /// Where its client is.
+    pub client: Client,
+    /// Operations in the recording, if the matrix says how many.
+    pub operations: Option<u32>,
+}
+
+impl Traffic {
+    /// It with a VM of a category.
+    pub(crate) fn cell(&self, category: &Category) -> PlannedCell {
+        let (category, workload) = (category.clone(), self.of);
+        PlannedCell { category, client: self.client, workload, operations: self.operations }
+    }
 }
 
 impl Workload {
@@ -46,6 +70,7 @@ impl Workload {
     pub fn job(&self, warmup: bool, counters: bool, limit_ms: u64) -> Job {
         let (files, server, client) = match &self.kind {
             Kind::Own { command, .. } => (Vec::new(), Vec::new(), command.clone()),
+            Kind::Traffic(_) => return Job::default(),
             Kind::Adapter(adapter) => (
                 adapter
                     .files
@@ -79,6 +104,7 @@ impl Workload {
     pub fn programs(&self) -> Vec<String> {
         match &self.kind {
             Kind::Own { command, .. } => command.first().cloned().into_iter().collect(),
+            Kind::Traffic(_) => vec![QEMU.to_owned()],
             Kind::Adapter(adapter) if adapter.programs.is_empty() && !adapter.is_builtin() => {
                 self.command(adapter, adapter.client).into_iter().take(1).collect()
             }
@@ -107,7 +133,7 @@ impl Workload {
     pub fn cpus(&self) -> u32 {
         match &self.kind {
             Kind::Adapter(adapter) => adapter.cpus,
-            Kind::Own { .. } => 1,
+            Kind::Own { .. } | Kind::Traffic(_) => 1,
         }
     }
 
@@ -117,6 +143,7 @@ impl Workload {
             Kind::Adapter(adapter) if !adapter.version.is_empty() => {
                 Some(words(adapter.version).into_iter().map(str::to_owned).collect())
             }
+            Kind::Traffic(_) => Some(vec![QEMU.to_owned(), "--version".to_owned()]),
             _ => None,
         }
     }
@@ -126,6 +153,7 @@ impl Workload {
         match &self.kind {
             Kind::Adapter(adapter) => adapter.headline,
             Kind::Own { own, .. } => &own.metric,
+            Kind::Traffic(_) => EXITS,
         }
     }
 
@@ -143,6 +171,7 @@ impl Workload {
         let readings = match &self.kind {
             Kind::Adapter(adapter) => adapter.readings(&output),
             Kind::Own { own, .. } => own.parse(&output),
+            Kind::Traffic(_) => return Err("it has no output".to_owned()),
         };
         readings.map_err(|refusal| format!("its output is refused: {refusal}"))
     }

@@ -67,13 +67,13 @@ impl Sample {
     pub const PROFILE_LOOP: &'static str = "profile-loop";
     /// Metric: time that passed without instructions while the processor waited; unit `ns`.
     pub const PROFILE_IDLE: &'static str = "profile-idle";
-    /// Metric: how often the main loop of a VMM got a processor during the traffic of `vmtax lab network`; unit `count`.
+    /// Metric: how often the main loop of a VMM got a processor during the traffic of a VM of QEMU on an emulated host.
     pub const VMM_TURNS: &'static str = "vmm-turns";
     /// Metric: the same of vhost's worker in the host's kernel; unit `count`.
     pub const VHOST_TURNS: &'static str = "vhost-turns";
     /// Metric: the same of a VMM's thread for a disk's queue; unit `count`.
     pub const IO_TURNS: &'static str = "io-thread-turns";
-    /// The end of the name of a VM of `vmtax lab network` whose client is in a second VM.
+    /// The end of the name of a workload whose client is in a second VM.
     pub const WITH_PEER: &'static str = " with peer";
     /// And how the category of that second VM begins.
     pub const PEER_OF: &'static str = "peer of ";

@@ -25,6 +25,7 @@
 //! Left out: emulators (`vmtax-machine`), what the exits mean (`vmtax-analyse`), storing and printing.
 
 pub mod budget;
+pub mod category;
 mod check;
 mod conversation;
 mod elf;
@@ -41,7 +42,6 @@ mod run;
 pub mod suite;
 mod trace_dat;
 mod vm;
-pub mod vm_parts;
 mod window;
 
 pub use error::Error;

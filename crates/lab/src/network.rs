@@ -13,8 +13,8 @@
 //!
 //! Left out: what the exits mean (`vmtax-analyse`), storing and printing.
 
-mod category;
 mod files;
+mod parts;
 mod site;
 
 use std::collections::BTreeMap;
@@ -24,10 +24,11 @@ use std::time::Duration;
 use vmtax_events::{Event, Kind as EventKind, Sample};
 use vmtax_guest::order::{decode, encode};
 use vmtax_guest::traffic::{Cell, Kind, Outcome, Role, Thread, Traffic};
-use vmtax_machine::Machine;
 use vmtax_machine::kernel::Kernel;
+use vmtax_machine::{Machine, Stop};
 
-pub use self::category::{Category, PARTS, PLAIN, Part};
+pub use self::site::{QEMU, commands};
+pub use crate::category::Category;
 use crate::conversation::{Conversation, strange};
 use crate::host::{Booting, Ready, Start};
 use crate::{Error, trace_dat};
@@ -42,86 +43,81 @@ pub struct Workload {
     traffic: Traffic,
 }
 
-/// All workloads.
+const fn workload(
+    name: &'static str,
+    operation: &'static str,
+    kind: Kind,
+    [warm_up, count]: [u32; 2],
+) -> Workload {
+    Workload { name, operation, traffic: Traffic { kind, warm_up, count } }
+}
+
+/// All workloads: the operations before the recording and in it.
 pub const WORKLOADS: [Workload; 14] = [
-    Workload {
-        name: "request",
-        operation: "request of 64 B and its answer, one after the other",
-        traffic: Traffic {
-            kind: Kind::Request { bytes: 64, pause_us: 0 },
-            warm_up: 20,
-            count: 200,
-        },
-    },
-    Workload {
-        name: "paced",
-        operation: "request of 64 B and its answer, 1 ms after the one before",
-        traffic: Traffic {
-            kind: Kind::Request { bytes: 64, pause_us: 1000 },
-            warm_up: 10,
-            count: 100,
-        },
-    },
-    Workload {
-        name: "receive",
-        operation: "KiB of a TCP stream to the VM",
-        traffic: Traffic { kind: Kind::Receive, warm_up: 1024, count: 4096 },
-    },
-    Workload {
-        name: "send",
-        operation: "KiB of a TCP stream from the VM",
-        traffic: Traffic { kind: Kind::Send, warm_up: 1024, count: 4096 },
-    },
-    Workload {
-        name: "timer",
-        operation: "sleep of 1 ms of a thread in the VM",
-        traffic: Traffic { kind: Kind::Sleep { us: 1000 }, warm_up: 10, count: 100 },
-    },
-    Workload {
-        name: "short-timer",
-        operation: "sleep of 50 us of a thread in the VM",
-        traffic: Traffic { kind: Kind::Sleep { us: 50 }, warm_up: 20, count: 200 },
-    },
-    Workload {
-        name: "read",
-        operation: "read of 4 KiB from the VM's disk, past its page cache",
-        traffic: Traffic { kind: Kind::Read { bytes: 4096 }, warm_up: 20, count: 200 },
-    },
-    Workload {
-        name: "write",
-        operation: "write of 4 KiB to the VM's disk, past its page cache",
-        traffic: Traffic { kind: Kind::Write { bytes: 4096 }, warm_up: 20, count: 200 },
-    },
-    Workload {
-        name: "clock",
-        operation: "reading of the clock by a program in the VM",
-        traffic: Traffic { kind: Kind::Clock, warm_up: 100, count: 1000 },
-    },
-    Workload {
-        name: "touch",
-        operation: "MiB of memory that a program in the VM touches for the first time",
-        traffic: Traffic { kind: Kind::Touch, warm_up: 0, count: 32 },
-    },
-    Workload {
-        name: "again",
-        operation: "MiB of memory that a program in the VM touches, as it did in the warm-up",
-        traffic: Traffic { kind: Kind::Again, warm_up: 16, count: 16 },
-    },
-    Workload {
-        name: "compute",
-        operation: "some milliseconds of computing, each vCPU its part at the same time",
-        traffic: Traffic { kind: Kind::Compute, warm_up: 4, count: 40 },
-    },
-    Workload {
-        name: "protect",
-        operation: "page whose right to write a program takes away, while its threads compute on other vCPUs",
-        traffic: Traffic { kind: Kind::Protect, warm_up: 2, count: 20 },
-    },
-    Workload {
-        name: "barrier",
-        operation: "memory barrier that a program has its threads pass, which compute on other vCPUs",
-        traffic: Traffic { kind: Kind::Barrier, warm_up: 2, count: 20 },
-    },
+    workload(
+        "request",
+        "request of 64 B and its answer, one after the other",
+        Kind::Request { bytes: 64, pause_us: 0 },
+        [20, 200],
+    ),
+    workload(
+        "paced",
+        "request of 64 B and its answer, 1 ms after the one before",
+        Kind::Request { bytes: 64, pause_us: 1000 },
+        [10, 100],
+    ),
+    workload("receive", "KiB of a TCP stream to the VM", Kind::Receive, [1024, 4096]),
+    workload("send", "KiB of a TCP stream from the VM", Kind::Send, [1024, 4096]),
+    workload("timer", "sleep of 1 ms of a thread in the VM", Kind::Sleep { us: 1000 }, [10, 100]),
+    workload(
+        "short-timer",
+        "sleep of 50 us of a thread in the VM",
+        Kind::Sleep { us: 50 },
+        [20, 200],
+    ),
+    workload(
+        "read",
+        "read of 4 KiB from the VM's disk, past its page cache",
+        Kind::Read { bytes: 4096 },
+        [20, 200],
+    ),
+    workload(
+        "write",
+        "write of 4 KiB to the VM's disk, past its page cache",
+        Kind::Write { bytes: 4096 },
+        [20, 200],
+    ),
+    workload("clock", "reading of the clock by a program in the VM", Kind::Clock, [100, 1000]),
+    workload(
+        "touch",
+        "MiB of memory that a program in the VM touches for the first time",
+        Kind::Touch,
+        [0, 32],
+    ),
+    workload(
+        "again",
+        "MiB of memory that a program in the VM touches, as it did in the warm-up",
+        Kind::Again,
+        [16, 16],
+    ),
+    workload(
+        "compute",
+        "some milliseconds of computing, each vCPU its part at the same time",
+        Kind::Compute,
+        [4, 40],
+    ),
+    workload(
+        "protect",
+        "page whose right to write a program takes away, while its threads compute on other vCPUs",
+        Kind::Protect,
+        [2, 20],
+    ),
+    workload(
+        "barrier",
+        "memory barrier that a program has its threads pass, which compute on other vCPUs",
+        Kind::Barrier,
+        [2, 20],
+    ),
 ];
 
 impl Workload {
@@ -145,17 +141,6 @@ pub enum Client {
     Peer,
 }
 
-impl Client {
-    /// The client of this name.
-    pub fn named(name: &str) -> Option<Client> {
-        match name {
-            "host" => Some(Client::Host),
-            "peer" => Some(Client::Peer),
-            _ => None,
-        }
-    }
-}
-
 /// A VM with its traffic.
 #[derive(Clone, Debug)]
 pub struct PlannedCell {
@@ -165,6 +150,8 @@ pub struct PlannedCell {
     pub client: Client,
     /// The traffic.
     pub workload: &'static Workload,
+    /// Operations in the recording, if not the workload's own number; a tenth of it is the warm-up.
+    pub operations: Option<u32>,
 }
 
 /// What is to be measured.
@@ -172,8 +159,6 @@ pub struct PlannedCell {
 pub struct NetworkPlan {
     /// The VMs with their traffic, each once.
     pub cells: Vec<PlannedCell>,
-    /// Operations in each recording, if not the workload's own number; a tenth of it is the warm-up.
-    pub operations: Option<u32>,
     /// Processors of the host: 1, or 2, whose instructions are not counted: exits then vary, and times are those of the emulator.
     pub processors: u32,
 }
@@ -191,28 +176,8 @@ pub struct NetworkSetup {
     pub console: PathBuf,
     /// Wall-clock limit of the start of the host, and of each cell.
     pub limit: Duration,
-}
-
-impl NetworkPlan {
-    /// Each workload with each VM, its client in each place.
-    pub fn of_all(
-        categories: &[Category],
-        clients: &[Client],
-        workloads: &[&'static Workload],
-    ) -> NetworkPlan {
-        let mut cells = Vec::new();
-        for category in categories {
-            for client in clients {
-                let cell = |workload: &&'static Workload| PlannedCell {
-                    category: category.clone(),
-                    client: *client,
-                    workload,
-                };
-                cells.extend(workloads.iter().map(cell));
-            }
-        }
-        NetworkPlan { cells, operations: None, processors: 1 }
-    }
+    /// Stop request.
+    pub stop: Stop,
 }
 
 /// One workload with one VM, and its peer if it has one.
@@ -237,32 +202,27 @@ pub struct Passage {
 /// A VM of the run.
 #[derive(Debug)]
 pub struct PassageVm {
-    /// Its id: from 1 on.
-    pub id: u32,
-    /// Its name in tables: `request plain+vhost`.
-    pub name: String,
+    /// Its category: `plain+vhost`, `peer of plain+vhost`.
+    pub category: String,
     is_peer: bool,
 }
 
-/// Results of a run.
+/// A host that carries out cells. It ends when dropped.
 #[derive(Debug)]
-pub struct Passages {
-    /// In order of categories, then workloads.
-    pub done: Vec<Passage>,
-    /// Cells that were not measured: name and reason.
-    pub failures: Vec<String>,
-    /// How the host came up.
+pub struct NetworkHost {
+    machine: Machine,
+    conversation: Conversation,
+    release: String,
+    limit: Duration,
+    /// Its time is that of counted instructions.
+    counted: bool,
+    /// How it came up.
     pub start: Start,
     /// Version of the VMM.
     pub vmm: String,
 }
 
 impl Passage {
-    /// The name of the VM under test.
-    pub fn name(&self) -> &str {
-        self.vms.first().map_or("", |vm| &vm.name)
-    }
-
     /// Whether an event belongs to this VM. Context switches belong to VM and peer, other events to one of them by their thread.
     pub fn is_of(&self, vm: &PassageVm, event: &Event) -> bool {
         let is_other = |thread: &Thread| thread.tid == event.tid && thread.of_peer != vm.is_peer;
@@ -273,14 +233,6 @@ impl Passage {
     pub fn threads(&self, vm: &PassageVm) -> Vec<Thread> {
         let threads = self.threads.iter().filter(|thread| thread.of_peer == vm.is_peer);
         threads.copied().collect()
-    }
-}
-
-/// The name of a passage.
-pub fn name(workload: &str, category: &str, client: Client) -> String {
-    match client {
-        Client::Host => format!("{workload} {category}"),
-        Client::Peer => format!("{workload} {category}{}", Sample::WITH_PEER),
     }
 }
 
@@ -318,43 +270,84 @@ impl Turns {
     }
 }
 
-/// Boots or restores the host and carries out the plan. A VM that does not start or stops answering is tried once more, and then is a failure of the
-/// result.
-///
-/// # Errors
-/// When the host does not come up or ends.
-pub fn run_network(
-    setup: &NetworkSetup,
-    plan: &NetworkPlan,
-    progress: &dyn Fn(&str),
-) -> Result<Passages, Error> {
-    let (spec, archive) = files::spec(setup, plan)?;
-    let booting = Booting {
-        spec: &spec,
-        cache: &setup.cache,
-        fresh: setup.fresh,
-        marks: None,
-        observed: false,
-        order: None,
-    };
-    let say = |doing: &str| progress(&format!("{doing} the host"));
-    let ready = booting.start((&archive, &|| Ok(archive.clone())), &say)?;
-    let Ready { machine, conversation, start, .. } = ready;
-    let vmm = files::version().unwrap_or_default();
-    let passages = Passages { done: Vec::new(), failures: Vec::new(), start, vmm };
-    let (operations, counted) = (plan.operations, plan.processors == 1);
-    let mut run = Run { setup, machine, conversation, passages, operations, counted };
-    for cell in &plan.cells {
-        progress(&format!("running {}", cell.name()));
-        run.carry_out(cell)?;
+impl NetworkHost {
+    /// Boots or restores a host for the cells of a plan.
+    ///
+    /// # Errors
+    /// When the host does not come up.
+    pub fn start(
+        setup: &NetworkSetup,
+        plan: &NetworkPlan,
+        progress: &dyn Fn(&str),
+    ) -> Result<NetworkHost, Error> {
+        let (spec, archive) = files::spec(setup, plan)?;
+        let booting = Booting {
+            spec: &spec,
+            cache: &setup.cache,
+            fresh: setup.fresh,
+            marks: None,
+            observed: false,
+            order: None,
+        };
+        let say = |doing: &str| progress(&format!("{doing} the host"));
+        let ready = booting.start((&archive, &|| Ok(archive.clone())), &say)?;
+        let Ready { machine, conversation, start, .. } = ready;
+        Ok(NetworkHost {
+            machine,
+            conversation,
+            release: setup.kernel.release.clone(),
+            limit: setup.limit,
+            counted: plan.processors == 1,
+            start,
+            vmm: files::version().unwrap_or_default(),
+        })
     }
-    Ok(run.passages)
+
+    /// Carries out a cell. A VM that does not start or stops answering is tried once more, with a note; the inner error says why it was
+    /// not measured.
+    ///
+    /// # Errors
+    /// When the host ends.
+    pub fn carry_out(&mut self, cell: &PlannedCell) -> Result<Result<Passage, String>, Error> {
+        let mut order = cell.order();
+        if !self.counted {
+            // The host's time is that of this computer.
+            order.site.limit_ms = self.limit.as_millis() as u64;
+        }
+        let mut answer = self.ask(&order)?;
+        if !answer.0.problem.is_empty() {
+            let note = format!("{}: {}; tried again", cell.name(), told(&answer.0));
+            self.start.notes.push(note);
+            answer = self.ask(&order)?;
+        }
+        let (outcome, files) = answer;
+        if let Some(problem) = problem(&outcome, &cell.category) {
+            return Ok(Err(problem));
+        }
+        Ok(Ok(Passage {
+            vms: cell.vms(),
+            count: cell.traffic().count,
+            is_nested: cell.category.is_nested(),
+            elapsed_ns: outcome.elapsed_ns,
+            lost: trace_dat::lost(&files),
+            trace: trace_dat::assemble(&files, &self.release)?,
+            threads: outcome.vms.into_iter().next().unwrap_or_default().threads,
+        }))
+    }
+
+    fn ask(&mut self, cell: &Cell) -> Result<(Outcome, Named), Error> {
+        self.machine.allow(self.limit);
+        let bytes = self.conversation.ask(&mut self.machine, &encode(cell))?;
+        let outcome: Outcome = decode(&bytes).ok_or_else(strange)?;
+        let files = self.conversation.files(bytes.len(), &outcome.files)?;
+        Ok((outcome, files))
+    }
 }
 
 impl PlannedCell {
-    fn traffic(&self, operations: Option<u32>) -> Traffic {
+    fn traffic(&self) -> Traffic {
         let own = self.workload.traffic;
-        match operations {
+        match self.operations {
             Some(count) => Traffic { warm_up: (count / 10).max(1), count, ..own },
             None => own,
         }
@@ -362,82 +355,24 @@ impl PlannedCell {
 
     /// The name of its VM.
     pub fn name(&self) -> String {
-        name(self.workload.name, &self.category.name, self.client)
+        let with = if self.client == Client::Peer { " with peer" } else { "" };
+        format!("{} {}{with}", self.workload.name, self.category.name)
     }
 
     /// A VM for each workload: what a VM did before changes when the host's scheduler lets it run, and so how often it is idle.
-    fn order(&self, operations: Option<u32>) -> Cell {
-        let traffic = vec![self.traffic(operations)];
-        Cell { site: site::of(&self.category, self.client), traffic }
+    fn order(&self) -> Cell {
+        Cell { site: site::of(&self.category, self.client), traffic: self.traffic() }
     }
 
     /// VMs of the run: the one under test, and its peer, unless both are in one L1, whose exits are those of both.
-    fn vms(&self, first: u32) -> Vec<PassageVm> {
-        let vm = |id, name, is_peer| PassageVm { id, name, is_peer };
-        let mut vms = vec![vm(first, self.name(), false)];
+    fn vms(&self) -> Vec<PassageVm> {
+        let category = &self.category.name;
+        let mut vms = vec![PassageVm { category: category.clone(), is_peer: false }];
         if self.client == Client::Peer && !self.category.is_nested() {
-            let category = format!("{}{}", Sample::PEER_OF, self.category.name);
-            vms.push(vm(first + 1, name(self.workload.name, &category, Client::Host), true));
+            let category = format!("{}{category}", Sample::PEER_OF);
+            vms.push(PassageVm { category, is_peer: true });
         }
         vms
-    }
-}
-
-/// A running host.
-struct Run<'a> {
-    setup: &'a NetworkSetup,
-    machine: Machine,
-    conversation: Conversation,
-    passages: Passages,
-    operations: Option<u32>,
-    /// The host's time is that of counted instructions.
-    counted: bool,
-}
-
-impl Run<'_> {
-    fn carry_out(&mut self, cell: &PlannedCell) -> Result<(), Error> {
-        let mut order = cell.order(self.operations);
-        if !self.counted {
-            // The host's time is that of this computer.
-            order.site.limit_ms = self.setup.limit.as_millis() as u64;
-        }
-        let mut answer = self.ask(&order)?;
-        if !answer.0.problem.is_empty() {
-            let note = format!("{}: {}; tried again", cell.name(), told(&answer.0));
-            self.passages.start.notes.push(note);
-            answer = self.ask(&order)?;
-        }
-        let (outcome, files) = answer;
-        match problem(&outcome, &cell.category) {
-            Some(problem) => {
-                self.passages.failures.push(format!("{}: {problem}", cell.name()));
-                Ok(())
-            }
-            None => self.keep(cell, outcome, &of_passage(&files, 0)),
-        }
-    }
-
-    fn ask(&mut self, cell: &Cell) -> Result<(Outcome, Named), Error> {
-        self.machine.allow(self.setup.limit);
-        let bytes = self.conversation.ask(&mut self.machine, &encode(cell))?;
-        let outcome: Outcome = decode(&bytes).ok_or_else(strange)?;
-        let files = self.conversation.files(bytes.len(), &outcome.files)?;
-        Ok((outcome, files))
-    }
-
-    fn keep(&mut self, cell: &PlannedCell, outcome: Outcome, files: &Named) -> Result<(), Error> {
-        let done = &mut self.passages.done;
-        let first = done.iter().flat_map(|passage| &passage.vms).count() as u32 + 1;
-        done.push(Passage {
-            vms: cell.vms(first),
-            count: cell.traffic(self.operations).count,
-            is_nested: cell.category.is_nested(),
-            elapsed_ns: outcome.elapsed_ns.first().copied().unwrap_or_default(),
-            lost: trace_dat::lost(files),
-            trace: trace_dat::assemble(files, &self.setup.kernel.release)?,
-            threads: outcome.vms.into_iter().next().unwrap_or_default().threads,
-        });
-        Ok(())
     }
 }
 
@@ -446,10 +381,7 @@ fn problem(outcome: &Outcome, category: &Category) -> Option<String> {
     if !outcome.problem.is_empty() {
         return Some(told(outcome));
     }
-    if outcome.elapsed_ns.len() != 1 {
-        return Some("the host did not carry out the traffic".to_owned());
-    }
-    category.missing(&outcome.vms)
+    parts::missing_of(category, &outcome.vms)
 }
 
 /// A cell's problem, with the last line of the VM's console.
@@ -462,15 +394,6 @@ fn told(outcome: &Outcome) -> String {
 
 /// Files by name.
 type Named = Vec<(String, Vec<u8>)>;
-
-/// The files of one traffic: `2/trace/cpu0` of number 2 is `trace/cpu0`.
-fn of_passage(files: &[(String, Vec<u8>)], number: usize) -> Vec<(String, Vec<u8>)> {
-    let own = format!("{number}/");
-    let mine = files
-        .iter()
-        .filter_map(|(name, bytes)| Some((name.strip_prefix(&own)?.to_owned(), bytes.clone())));
-    mine.collect()
-}
 
 #[cfg(test)]
 mod tests {
@@ -502,10 +425,11 @@ mod tests {
             category: category.clone(),
             client: Client::Peer,
             workload: &WORKLOADS[0],
+            operations: None,
         };
-        let vms = of(&category).vms(3);
-        let names: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
-        assert_eq!(names, ["request plain with peer", "request peer of plain"]);
+        let vms = of(&category).vms();
+        let names: Vec<&str> = vms.iter().map(|vm| vm.category.as_str()).collect();
+        assert_eq!(names, ["plain", "peer of plain"]);
         let thread = |tid, of_peer| Thread { tid, role: Role::Vcpu, of_peer };
         let passage = Passage {
             count: 1,
@@ -523,6 +447,6 @@ mod tests {
         let switch = EventKind::Switch { next_tid: 6, preempted: false };
         assert_eq!(is_of(event(5, switch)), [true, true]);
         let nested = Category::read("plain+nested").expect("a category");
-        assert_eq!(of(&nested).vms(1).len(), 1);
+        assert_eq!(of(&nested).vms().len(), 1);
     }
 }

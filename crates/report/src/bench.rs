@@ -19,6 +19,7 @@ use crate::numbers::{counted, fixed, significant};
 use crate::table::{Cell, Column, PEOPLE, TEXT, Table, sort_key};
 use crate::text::Text;
 use crate::text::layout::{Paint, Style, wrap};
+use crate::traffic;
 
 /// Name and version of the JSON's shape.
 pub const SCHEMA: &str = "vmtax-bench-4";
@@ -182,11 +183,18 @@ fn text(shown: &Benchmark<'_>, look: Text, out: &mut dyn Write) -> io::Result<()
         paint.line(out, Style::Heading, &printable(&title))?;
         table(shown, group).text((paint, look.width), out)?;
     }
-    if shown.by_reason {
+    let tables = [
+        (traffic::TITLE, traffic::table(shown.ledger), traffic::NOTE),
+        (reasons::TITLE, reasons::table(shown.reasons), reasons::NOTE),
+    ];
+    for (title, table, note) in tables {
+        if !shown.by_reason || table.rows.is_empty() {
+            continue;
+        }
         writeln!(out)?;
-        paint.line(out, Style::Heading, reasons::TITLE)?;
-        reasons::table(shown.reasons).text((paint, look.width), out)?;
-        for line in wrap(reasons::NOTE, look.width, "", "") {
+        paint.line(out, Style::Heading, title)?;
+        table.text((paint, look.width), out)?;
+        for line in wrap(note, look.width, "", "") {
             paint.line(out, Style::Faint, &line)?;
         }
     }

@@ -34,7 +34,7 @@ pub mod table;
 pub mod tables;
 pub mod text;
 mod time;
-pub mod traffic;
+mod traffic;
 mod transfers;
 pub mod tui;
 

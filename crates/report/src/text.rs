@@ -16,7 +16,7 @@ use self::layout::{Paint, Style, wrap};
 use crate::operations::is_lab;
 use crate::{
     Document, Renderer, budget, calls, exits, headline, losses, memory, names, nested, operations,
-    time, traffic, transfers,
+    time, transfers,
 };
 
 impl Renderer for Text {
@@ -163,7 +163,6 @@ impl Page<'_> {
         let further = [
             (memory::table(operations), memory::TITLE, memory::NOTE),
             (transfers::table(operations), transfers::TITLE, transfers::NOTE),
-            (traffic::of_report(&document.ledger), traffic::TITLE, traffic::NOTE),
         ];
         for (table, title, note) in further {
             let Some(table) = table else { continue };

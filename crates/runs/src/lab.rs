@@ -20,7 +20,7 @@ use vmtax_lab::{Ended, Host, Measured, Outcomes, Plan, Setup, VmSetup, Windows, 
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_store::{Claim, CreateOptions, Writer};
 
-pub use self::network::measure_network;
+pub use self::network::{measure_network, rows_of_passage};
 use crate::convert::{self, Assignment, Converted};
 use crate::{Input, Reading, ToLedger, ToRun, create_options, input, ledger, write_fault};
 

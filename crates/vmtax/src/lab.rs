@@ -6,7 +6,6 @@ mod compare;
 mod flat;
 mod list;
 mod measure;
-mod network;
 mod remedy;
 mod run;
 mod series;
@@ -19,7 +18,6 @@ pub(crate) fn main(args: &LabArgs) -> anyhow::Result<()> {
         LabVerb::Compare(args) => compare::run(args),
         LabVerb::Series(args) => series::run(args),
         LabVerb::BisectStep(args) => bisect::run(args),
-        LabVerb::Network(args) => network::run(args),
         LabVerb::Remedy(args) => remedy::run(args),
         LabVerb::List(args) => list::run(args),
     }

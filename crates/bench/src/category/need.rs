@@ -5,38 +5,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use vmtax_lab::category::Need;
 use vmtax_machine::{Limits, Tool};
 
 use crate::target::Accel;
-
-/// A requirement on the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
-    /// A KVM, on hardware or on an emulated host.
-    Kvm,
-    /// A KVM on an emulated host that supports nested guests.
-    Nested,
-    /// SEV-SNP.
-    Snp,
-    /// TDX.
-    Tdx,
-    /// `/dev/vhost-net`.
-    Vhost,
-    /// A network card on a tap.
-    Tap,
-    /// A program that works on the queues of a network card (vhost-user).
-    VhostUser,
-    /// Free huge pages for all of the VM's memory.
-    HugePages,
-    /// A processor for each vCPU.
-    Processors,
-    /// Permission to set `kvm.halt_poll_ns`.
-    HaltPoll,
-    /// A VMM that gives an ordinary VM memory of guest_memfd.
-    GuestMemfd,
-    /// A VMM that makes software-protected VMs.
-    Protected,
-}
 
 /// The host's properties that requirements are checked against.
 pub(super) struct HostView<'a> {
@@ -57,65 +29,66 @@ impl HostView<'_> {
     }
 }
 
-impl Need {
-    /// What is missing, as a sentence without its end; `None` when it is there.
-    pub(super) fn missing(self, host: &HostView<'_>) -> Option<String> {
-        let unless = |there: bool, problem: &str| (!there).then(|| problem.to_owned());
-        match self {
-            Need::Kvm => unless(
-                host.accel == Accel::Kvm,
-                "needs KVM: QEMU's emulator alone offers nothing of it (accel = \"kvm\", or \"amd\" for an emulated host)",
-            ),
-            Need::Nested => Some(
-                "vmtax bench starts a guest in its guest on an emulated host only (accel = \"amd\" or \"intel\"); on \
-                 hardware start one of your own and name it under [ssh]"
-                    .to_owned(),
-            ),
-            Need::GuestMemfd => Some(
-                "QEMU gives no ordinary VM memory of guest_memfd; vmtax's own VMM does, on an emulated host (accel = \"amd\" or \"intel\")"
-                    .to_owned(),
-            ),
-            Need::Protected => Some(
-                "QEMU makes no software-protected VMs; vmtax's own VMM does, on an emulated host (accel = \"amd\" or \"intel\") with KVM of ./x kvm-modules"
-                    .to_owned(),
-            ),
-            Need::Snp => unless(
-                host.is_on("sys/module/kvm_amd/parameters/sev_snp"),
-                "/sys/module/kvm_amd/parameters/sev_snp is not Y: the processor, its firmware or the kernel has no SEV-SNP",
-            ),
-            Need::Tdx => unless(
-                host.is_on("sys/module/kvm_intel/parameters/tdx"),
-                "/sys/module/kvm_intel/parameters/tdx is not Y: the processor, its firmware or the kernel has no TDX",
-            )
-            .or_else(|| {
-                unless(qemu_has_object("tdx-guest"), "this QEMU has no object tdx-guest: QEMU 10.1 is the first with it")
-            }),
-            Need::Vhost => unless(
-                host.root.join("dev/vhost-net").exists(),
-                "/dev/vhost-net is missing: load vhost_net",
-            ),
-            Need::Tap => tap_missing(host.root),
-            Need::VhostUser => Some(
-                "vmtax starts no program that works on queues of a network card (vhost-user); use +vhost".to_owned(),
-            ),
-            Need::HugePages => huge_pages(host),
-            Need::Processors => {
-                let there = processors().len();
-                (there < host.cpus as usize).then(|| {
-                    format!(
-                        "{} vCPUs need as many processors, and this host offers {there}",
-                        host.cpus
-                    )
-                })
-            }
-            Need::HaltPoll => unless(
-                fs::OpenOptions::new()
-                    .write(true)
-                    .open(host.root.join("sys/module/kvm/parameters/halt_poll_ns"))
-                    .is_ok(),
-                "/sys/module/kvm/parameters/halt_poll_ns cannot be written: load kvm, and run as root",
-            ),
+/// What is missing, as a sentence without its end; `None` when it is there.
+pub(super) fn missing(need: Need, host: &HostView<'_>) -> Option<String> {
+    let unless = |there: bool, problem: &str| (!there).then(|| problem.to_owned());
+    match need {
+        Need::Kvm => unless(
+            host.accel == Accel::Kvm,
+            "needs KVM: QEMU's emulator alone offers nothing of it (accel = \"kvm\", or \"amd\" for an emulated host)",
+        ),
+        Need::Nested => Some(
+            "vmtax bench starts a guest in its guest on an emulated host only (accel = \"amd\" or \"intel\"); on \
+             hardware start one of your own and name it under [ssh]"
+                .to_owned(),
+        ),
+        Need::GuestMemfd => Some(
+            "QEMU gives no ordinary VM memory of guest_memfd; vmtax's own VMM does, on an emulated host (accel = \"amd\" or \"intel\")"
+                .to_owned(),
+        ),
+        Need::Protected => Some(
+            "QEMU makes no software-protected VMs; vmtax's own VMM does, on an emulated host (accel = \"amd\" or \"intel\") with KVM of ./x kvm-modules"
+                .to_owned(),
+        ),
+        Need::Snp => unless(
+            host.is_on("sys/module/kvm_amd/parameters/sev_snp"),
+            "/sys/module/kvm_amd/parameters/sev_snp is not Y: the processor, its firmware or the kernel has no SEV-SNP",
+        ),
+        Need::Tdx => unless(
+            host.is_on("sys/module/kvm_intel/parameters/tdx"),
+            "/sys/module/kvm_intel/parameters/tdx is not Y: the processor, its firmware or the kernel has no TDX",
+        )
+        .or_else(|| {
+            unless(qemu_has_object("tdx-guest"), "this QEMU has no object tdx-guest: QEMU 10.1 is the first with it")
+        }),
+        Need::Inside => Some(
+            "is a part of VMs of QEMU on an emulated host (accel = \"amd\", vmm = \"qemu\")".to_owned(),
+        ),
+        Need::Vhost => unless(
+            host.root.join("dev/vhost-net").exists(),
+            "/dev/vhost-net is missing: load vhost_net",
+        ),
+        Need::Tap => tap_missing(host.root),
+        Need::VhostUser => Some(
+            "vmtax starts no program that works on queues of a network card (vhost-user); use +vhost".to_owned(),
+        ),
+        Need::HugePages => huge_pages(host),
+        Need::Processors => {
+            let there = processors().len();
+            (there < host.cpus as usize).then(|| {
+                format!(
+                    "{} vCPUs need as many processors, and this host offers {there}",
+                    host.cpus
+                )
+            })
         }
+        Need::HaltPoll => unless(
+            fs::OpenOptions::new()
+                .write(true)
+                .open(host.root.join("sys/module/kvm/parameters/halt_poll_ns"))
+                .is_ok(),
+            "/sys/module/kvm/parameters/halt_poll_ns cannot be written: load kvm, and run as root",
+        ),
     }
 }
 

@@ -1,15 +1,15 @@
-//! The files of the host of `vmtax lab network`: QEMU, what its VMs boot, and the same once more for an L1.
+//! The files of an emulated host with QEMU in it: QEMU, what its VMs boot, and the same once more for an L1.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use vmtax_machine::cpio::{self, Entry};
 use vmtax_machine::programs::{self, Files};
-use vmtax_machine::{Emulator, Initramfs, Mailbox, Options, QUICK_BOOT, Spec, Stop};
+use vmtax_machine::{Emulator, Initramfs, Mailbox, Options, QUICK_BOOT, Spec};
 
-use super::category::module_sets;
+use super::parts::{Parts, module_sets};
 use super::site::{FIRMWARE, L1, L1_MIB, QEMU, QUIET, VM_MIB, VMLINUX, initramfs};
-use super::{Client, NetworkPlan, NetworkSetup};
+use super::{Category, Client, NetworkPlan, NetworkSetup};
 use crate::host::{Host, base, modules};
 use crate::{Error, elf};
 
@@ -47,11 +47,12 @@ struct Needs {
 
 impl Needs {
     fn of(plan: &NetworkPlan) -> Needs {
+        let any = |is: fn(&Category) -> bool| plan.cells.iter().any(|cell| is(&cell.category));
         Needs {
-            l1: plan.cells.iter().any(|cell| cell.category.is_nested()),
+            l1: any(Category::is_nested),
             peer: plan.cells.iter().any(|cell| cell.client == Client::Peer),
-            pc: plan.cells.iter().any(|cell| cell.category.has_pc()),
-            swap: plan.cells.iter().any(|cell| cell.category.swaps()),
+            pc: any(|category| category.levels().iter().any(|level| Parts(level).is_pc())),
+            swap: any(|category| Parts(&category.parts).swaps()),
         }
     }
 
@@ -95,7 +96,7 @@ pub(super) fn spec(setup: &NetworkSetup, plan: &NetworkPlan) -> Result<(Spec, Ve
         mailbox: Mailbox::new()?,
         console: setup.console.clone(),
         limit: setup.limit,
-        stop: Stop::default(),
+        stop: setup.stop.clone(),
         options: Options::default(),
     };
     Ok((spec, archive))
@@ -107,7 +108,8 @@ fn vm_files(setup: &NetworkSetup, plan: &NetworkPlan, needs: Needs) -> Result<Fi
     pack(&mut files, needs.pc)?;
     files.insert(VMLINUX.to_owned(), elf::trimmed_for_qemu(&setup.kernel.vmlinux()?)?);
     let mut sets = module_sets();
-    sets.extend(plan.cells.iter().flat_map(|cell| cell.category.module_sets()));
+    let levels = plan.cells.iter().flat_map(|cell| cell.category.levels());
+    sets.extend(levels.map(|level| Parts(level).modules()));
     for set in sets {
         let names: Vec<&str> = VM_MODULES.iter().chain(&set).copied().collect();
         let modules = modules(&setup.kernel, &names)?;

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use vmtax_guest::traffic::{self, DISK, Place, Site, TAP, TAPS};
 
-use super::category::Parts;
+use super::parts::Parts;
 use super::{Category, Client};
+use crate::category::KINDS;
 use crate::host::Host;
 
 /// The VMM's program.
-pub(super) const QEMU: &str = "qemu-system-x86_64";
+pub const QEMU: &str = "qemu-system-x86_64";
 /// Where it finds its firmware in the host.
 pub(super) const FIRMWARE: &str = "usr/share/qemu";
 /// The kernel of VMs, in the host.
@@ -39,13 +40,26 @@ const NETWORKS: [[u8; 2]; 2] = [[2, 3], [4, 5]];
 /// The VMs of a category.
 pub(super) fn of(category: &Category, client: Client) -> Site {
     let [outside, inside] = NETWORKS;
-    let Some(outer) = &category.outer else { return vms(&category.vm, client, outside, LIMIT) };
+    let levels = category.levels();
+    let (outer, inner) = match levels.as_slice() {
+        [outer, inner, ..] => (Parts(outer), Parts(inner)),
+        _ => return vms(Parts(&category.parts), client, outside, LIMIT),
+    };
     let [network, _] = outside;
-    let client = traffic::Client::Inside(Box::new(vms(&category.vm, client, inside, NESTED_LIMIT)));
+    let client = traffic::Client::Inside(Box::new(vms(inner, client, inside, NESTED_LIMIT)));
     site(outer, &Vm::l1(outer, Place::Vm.address(network)), network, client, NESTED_LIMIT)
 }
 
-fn vms(parts: &Parts, client: Client, networks: [u8; 2], limit: Duration) -> Site {
+/// QEMU's command lines of a category's VM, and of the one inside, with a client on their host.
+pub fn commands(category: &Category) -> Vec<Vec<String>> {
+    let site = of(category, Client::Host);
+    match site.client {
+        traffic::Client::Inside(inner) => vec![site.qemu, inner.qemu],
+        _ => vec![site.qemu],
+    }
+}
+
+fn vms(parts: Parts<'_>, client: Client, networks: [u8; 2], limit: Duration) -> Site {
     let [of_host, of_peer] = networks;
     let [tap, peers_tap] = TAPS;
     match client {
@@ -54,15 +68,21 @@ fn vms(parts: &Parts, client: Client, networks: [u8; 2], limit: Duration) -> Sit
             site(parts, &vm, of_host, traffic::Client::Host, limit)
         }
         Client::Peer => {
-            let plain = Parts::default();
-            let peer = Vm::peer(&plain, Place::Peer.address(of_peer), peers_tap);
+            let plain = [&KINDS[0]];
+            let peer = Vm::peer(Parts(&plain), Place::Peer.address(of_peer), peers_tap);
             let vm = Vm::server(parts, Place::Vm.address(of_peer), tap);
             site(parts, &vm, of_peer, traffic::Client::Peer(peer.qemu()), limit)
         }
     }
 }
 
-fn site(parts: &Parts, vm: &Vm<'_>, network: u8, client: traffic::Client, limit: Duration) -> Site {
+fn site(
+    parts: Parts<'_>,
+    vm: &Vm<'_>,
+    network: u8,
+    client: traffic::Client,
+    limit: Duration,
+) -> Site {
     Site {
         network,
         settings: parts.settings(),
@@ -82,7 +102,7 @@ pub(super) fn initramfs(modules: &BTreeSet<&str>) -> String {
 
 /// One VM of QEMU.
 struct Vm<'a> {
-    parts: &'a Parts,
+    parts: Parts<'a>,
     role: &'static str,
     address: [u8; 4],
     tap: &'static str,
@@ -93,17 +113,17 @@ struct Vm<'a> {
 }
 
 impl Vm<'_> {
-    fn server<'a>(parts: &'a Parts, address: [u8; 4], tap: &'static str) -> Vm<'a> {
+    fn server<'a>(parts: Parts<'a>, address: [u8; 4], tap: &'static str) -> Vm<'a> {
         let (role, card) = ("server", "56");
         let initramfs = initramfs(&parts.modules());
         Vm { parts, role, address, tap, card, initramfs, memory_mib: VM_MIB }
     }
 
-    fn peer<'a>(parts: &'a Parts, address: [u8; 4], tap: &'static str) -> Vm<'a> {
+    fn peer<'a>(parts: Parts<'a>, address: [u8; 4], tap: &'static str) -> Vm<'a> {
         Vm { role: "driver", card: "57", ..Vm::server(parts, address, tap) }
     }
 
-    fn l1<'a>(parts: &'a Parts, address: [u8; 4]) -> Vm<'a> {
+    fn l1<'a>(parts: Parts<'a>, address: [u8; 4]) -> Vm<'a> {
         let (initramfs, memory_mib) = (L1.to_owned(), L1_MIB);
         Vm { role: "driver", initramfs, memory_mib, ..Vm::server(parts, address, TAP) }
     }

@@ -9,6 +9,7 @@ use crate::html;
 use crate::table::Table;
 use crate::tables::Formats;
 use crate::text::Text;
+use crate::traffic;
 
 impl Formats for Benchmark<'_> {
     fn text(&self, look: Text, out: &mut dyn Write) -> io::Result<()> {
@@ -21,6 +22,7 @@ impl Formats for Benchmark<'_> {
             schema: SCHEMA,
             source: self.source,
             rows: table(self, &self.bench.rows),
+            causes: traffic::table(self.ledger),
             exits: reasons::table(self.reasons),
             findings: conclusions::sentences(self),
             indications: &self.results.unproven,
@@ -49,6 +51,7 @@ struct Object<'a> {
     schema: &'static str,
     source: &'a str,
     rows: Table,
+    causes: Table,
     exits: Table,
     findings: Vec<String>,
     indications: &'a [String],

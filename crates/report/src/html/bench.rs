@@ -30,6 +30,9 @@ pub(crate) fn page(shown: &Benchmark<'_>) -> Markup {
     if let Some(body) = correlation(shown) {
         sections.push(Section { id: "exits".to_owned(), label: "Exits".to_owned(), body });
     }
+    if let Some(body) = super::traffic::section(shown.ledger) {
+        sections.push(Section { id: "traffic".to_owned(), label: "Causes".to_owned(), body });
+    }
     if !shown.reasons.is_empty() {
         sections.push(Section {
             id: "reasons".to_owned(),

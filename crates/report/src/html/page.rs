@@ -6,7 +6,7 @@ use super::described::TableSection;
 use super::frame::{Frame, Section, closing, framed, shell_word};
 use super::{
     calls, described, figures, flame, headline, histogram, losses, nested, operations, source,
-    tables, timeline, traffic, transfers,
+    tables, timeline, transfers,
 };
 use crate::Document;
 
@@ -84,11 +84,6 @@ fn sections(doc: &Document) -> Vec<Section> {
             id: "transfers".to_owned(),
             label: "Bounce".to_owned(),
             body: transfers::section(operations, &table),
-        }));
-        sections.extend(crate::traffic::of_report(&doc.ledger).map(|table| Section {
-            id: "traffic".to_owned(),
-            label: "Traffic".to_owned(),
-            body: traffic::section(&doc.ledger, &table),
         }));
         sections.extend(nested.take());
     }

@@ -1,4 +1,4 @@
-//! The chart of traffic with VMs on an emulated host: exits of one operation, a bar for each VM, divided by cause.
+//! The chart of exits of one operation of a benchmark, a bar for each VM, divided by cause.
 
 use maud::{Markup, html};
 use vmtax_analyse::Ledger;
@@ -10,20 +10,24 @@ use super::lines::{LINE, Scale, line, part};
 use super::{figures, series};
 use crate::numbers::significant;
 use crate::table::Table;
-use crate::traffic::{CAUSES, NOTE, TITLE, others, vm_name};
+use crate::traffic::{CAUSES, NOTE, TITLE, others, table, vm_name};
 
-/// A chart for each workload, and the table.
-pub(super) fn section(ledger: &Ledger, table: &Table) -> Markup {
+/// A chart for each workload, and the table; `None` where no exits of operations were recorded.
+pub(super) fn section(ledger: &Ledger) -> Option<Markup> {
     let rows = traffic(ledger);
+    (!rows.is_empty()).then(|| shown(&rows, &table(ledger)))
+}
+
+fn shown(rows: &[TrafficRow], table: &Table) -> Markup {
     let mut workloads: Vec<&str> = rows.iter().map(|row| row.workload.as_str()).collect();
     workloads.sort_unstable();
     workloads.dedup();
     let names = charted().map(|(.., title)| title).chain(["other"]);
-    let shown = |at: usize| rows.iter().any(|row| parts(row).get(at).is_some_and(|one| *one > 0.0));
+    let has = |at: usize| rows.iter().any(|row| parts(row).get(at).is_some_and(|one| *one > 0.0));
     html! {
         h2 #traffic-title { (TITLE) }
         ul.legend {
-            @for (at, name) in names.enumerate().filter(|(at, _)| shown(*at)) {
+            @for (at, name) in names.enumerate().filter(|(at, _)| has(*at)) {
                 li { (series::swatch(&series::class(at))) (name) }
             }
         }
@@ -33,7 +37,7 @@ pub(super) fn section(ledger: &Ledger, table: &Table) -> Markup {
         }
         (described::whole(
             &TableSection { id: "traffic", title: TITLE, notes: vec![NOTE.to_owned()], table },
-            "--format csv",
+            "--exits",
         ))
     }
 }
@@ -51,7 +55,7 @@ fn parts(row: &TrafficRow) -> Vec<f64> {
 }
 
 fn chart(workload: &str, rows: &[&TrafficRow]) -> Markup {
-    let all = |row: &TrafficRow| row.each(row.exits() as f64);
+    let all = |row: &TrafficRow| row.exits();
     let scale = Scale::new(0.0, rows.iter().map(|row| all(row)).fold(0.0, f64::max));
     html! {
         figure.bench aria-label={ "Exits of one operation of " (figures::text(workload)) " by cause; the table has the figures." } {

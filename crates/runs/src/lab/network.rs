@@ -1,24 +1,72 @@
-//! Traffic with VMs of QEMU on an emulated host -> a run folder and a ledger.
+//! Traffic with VMs of QEMU on an emulated host -> rows; and of the cells of a plan a run folder and a ledger.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
+use vmtax_analyse::{Filter, LedgerBuilder};
 use vmtax_cli::progress::{Progress, ReadingProgress};
 use vmtax_events::{Better, Losses, Recording as Facts, RowSink, Sample, Vm};
-use vmtax_lab::network::{
-    NetworkPlan, NetworkSetup, Passage, PassageVm, Passages, Turns, run_network,
-};
+use vmtax_lab::network::{NetworkHost, NetworkPlan, NetworkSetup, Passage, PassageVm, Turns};
 use vmtax_lab::{Host, Window, console_text};
 use vmtax_store::{Claim, Writer};
 
 use super::{
     Consoles, Done, cache_folder, fault, keep_console, lab_options, open_trace, put, sentence,
 };
-use crate::convert::{self, Assignment};
+use crate::convert::{self, Assignment, Converted};
 use crate::{Input, Reading, ToLedger, ToRun, ledger, write_fault};
 
 /// The metric of [`Turns::vcpu_ns`].
 pub(super) const VCPU_TIME: &str = "time of vCPUs on a processor";
+
+/// The rows of a VM of a passage, as those of a VM with this number and name, and the turns of its threads.
+///
+/// # Errors
+/// When the recording cannot be read.
+pub fn rows_of_passage<R: RowSink>(
+    passage: &Passage,
+    vm: &PassageVm,
+    (id, name): (u32, &str),
+    rows: R,
+) -> anyhow::Result<(Converted<R>, Turns)> {
+    let mut turns = Turns::default();
+    let mut window = Window::new(id, false);
+    let (names, threads) = ([(id, name.to_owned())], passage.threads(vm));
+    let assign = &mut |event: &_| {
+        turns.count(&threads, event);
+        window.place(event).filter(|_| passage.is_of(vm, event))
+    };
+    let recording = open_trace(&passage.trace, format!("the recording of {name}"))?;
+    let assignment = Assignment { names: &names, assign };
+    let read = convert::run_assigned(recording, &Reading::default(), assignment, rows)?;
+    Ok((read, turns))
+}
+
+/// Results of a plan.
+struct Passages {
+    done: Vec<(String, Passage)>,
+    failures: Vec<String>,
+    notes: Vec<String>,
+    emulator: String,
+    vmm: String,
+}
+
+fn run(
+    setup: &NetworkSetup,
+    plan: &NetworkPlan,
+    say: &dyn Fn(&str),
+) -> Result<Passages, vmtax_lab::Error> {
+    let mut host = NetworkHost::start(setup, plan, say)?;
+    let (mut done, mut failures) = (Vec::new(), Vec::new());
+    for cell in &plan.cells {
+        say(&format!("running {}", cell.name()));
+        match host.carry_out(cell)? {
+            Ok(passage) => done.push((cell.name(), passage)),
+            Err(problem) => failures.push(format!("{}: {problem}", cell.name())),
+        }
+    }
+    let vmtax_lab::Start { notes, emulator, .. } = host.start.clone();
+    Ok(Passages { done, failures, notes, emulator, vmm: host.vmm.clone() })
+}
 
 /// Carries out a plan on the emulated AMD host and keeps the run in the folder of `claim`, if there is one. `setup` is given the cache
 /// and the file for the console.
@@ -36,39 +84,38 @@ pub fn measure_network(
     let console = consoles.0.join("network.txt");
     let setup = setup(cache, console);
     let spinner = Progress::spinner();
-    let passages = run_network(&setup, plan, &|what| spinner.say(what));
+    let passages = run(&setup, plan, &|what| spinner.say(what));
     drop(spinner);
     let passages = match passages {
         Ok(passages) => passages,
         Err(error) => return Err(keep_console(error, claim, &setup.console)),
     };
     let failures = passages.failures.clone();
-    let Some(claim) = claim else {
-        consoles.remove();
-        let builder = LedgerBuilder::new(Filter::default(), Reading::default().interval_ns());
-        let (facts, losses, rows) = into_rows(&setup, &passages, ToLedger(builder))?;
-        let complete = losses.truncated.is_empty();
-        return Ok(Done {
-            ledger: rows.0.finish(facts, losses, complete),
-            failures,
-            program: None,
-        });
+    let ledger = match claim {
+        None => {
+            let builder = LedgerBuilder::new(Filter::default(), Reading::default().interval_ns());
+            let (facts, losses, rows) = into_rows(&setup, &passages, ToLedger(builder))?;
+            let complete = losses.truncated.is_empty();
+            rows.0.finish(facts, losses, complete)
+        }
+        Some(claim) => {
+            let folder = claim.folder().to_owned();
+            store(&setup, &passages, claim)?;
+            match Input::open(&folder)? {
+                Input::Run(run) => {
+                    ledger::of_run(&run, Filter::default(), &ReadingProgress::default())?
+                }
+                Input::Recording(_) => {
+                    return vmtax_cli::exit::fail(
+                        vmtax_cli::exit::Code::Input,
+                        format!("{}: is no longer a run folder", folder.display()),
+                    );
+                }
+            }
+        }
     };
-    let folder = claim.folder().to_owned();
-    store(&setup, &passages, claim)?;
     consoles.remove();
-    Ok(Done { ledger: network_of_run(&folder)?, failures, program: None })
-}
-
-/// The ledger of a kept run.
-fn network_of_run(folder: &Path) -> anyhow::Result<Ledger> {
-    match Input::open(folder)? {
-        Input::Run(run) => ledger::of_run(&run, Filter::default(), &ReadingProgress::default()),
-        Input::Recording(_) => vmtax_cli::exit::fail(
-            vmtax_cli::exit::Code::Input,
-            format!("{}: is no longer a run folder", folder.display()),
-        ),
-    }
+    Ok(Done { ledger, failures, program: None })
 }
 
 fn store(setup: &NetworkSetup, passages: &Passages, claim: Claim) -> anyhow::Result<()> {
@@ -80,8 +127,8 @@ fn store(setup: &NetworkSetup, passages: &Passages, claim: Claim) -> anyhow::Res
     ];
     let mut writer = Writer::begin(claim, &lab_options(labels)).map_err(write_fault)?;
     writer.describe(&facts(setup, passages, Facts::default()), &Losses::default());
-    for passage in &passages.done {
-        put(folder, &format!("traces/{}.dat", passage.name().replace(' ', "-")), &passage.trace)?;
+    for (name, passage) in &passages.done {
+        put(folder, &format!("traces/{}.dat", name.replace(' ', "-")), &passage.trace)?;
     }
     put(folder, "console.txt", &console_text(&setup.console))?;
     let (facts, losses, rows) = into_rows(setup, passages, ToRun::new(writer))?;
@@ -96,25 +143,18 @@ fn into_rows<R: RowSink>(
 ) -> anyhow::Result<(Facts, Losses, R)> {
     let mut facts_of_all = Facts::default();
     let mut losses = Losses::default();
-    losses.notes.extend(passages.start.notes.iter().map(|note| sentence(note)));
+    losses.notes.extend(passages.notes.iter().map(|note| sentence(note)));
     losses.notes.extend(setup.kernel.modules_label().map(|label| format!("modules: {label}")));
     losses.notes.extend(
         passages.failures.iter().map(|failure| format!("not measured: {}", sentence(failure))),
     );
     let mut vms: Vec<Vm> = Vec::new();
-    for (passage, vm) in passages.done.iter().flat_map(|p| p.vms.iter().map(move |vm| (p, vm))) {
-        let mut turns = Turns::default();
-        let mut window = Window::new(vm.id, false);
-        let (names, threads) = ([(vm.id, vm.name.clone())], passage.threads(vm));
-        let assign = &mut |event: &_| {
-            turns.count(&threads, event);
-            window.place(event).filter(|_| passage.is_of(vm, event))
-        };
-        let recording = open_trace(&passage.trace, format!("the recording of {}", vm.name))?;
-        let assignment = Assignment { names: &names, assign };
-        let read = convert::run_assigned(recording, &Reading::default(), assignment, rows)?;
+    for (index, (name, passage)) in passages.done.iter().enumerate() {
+        let Some(vm) = passage.vms.first() else { continue };
+        let id = index as u32 + 1;
+        let (read, turns) = rows_of_passage(passage, vm, (id, name), rows)?;
         rows = read.rows;
-        samples(passage, vm, &turns).iter().for_each(|sample| rows.sample(sample));
+        samples(name, passage, &turns).iter().for_each(|sample| rows.sample(sample));
         losses.merge(&read.losses);
         losses.recorder_lost += passage.lost;
         vms.extend(read.facts.vms.iter().cloned());
@@ -124,9 +164,9 @@ fn into_rows<R: RowSink>(
     Ok((facts(setup, passages, facts_of_all), losses, rows))
 }
 
-fn samples(passage: &Passage, vm: &PassageVm, turns: &Turns) -> Vec<Sample> {
+fn samples(name: &str, passage: &Passage, turns: &Turns) -> Vec<Sample> {
     let sample = |metric: &str, unit: &str, value: f64| Sample {
-        workload: vm.name.clone(),
+        workload: name.to_owned(),
         category: if passage.is_nested { "L2" } else { "L1" }.to_owned(),
         repeat: 0,
         metric: metric.to_owned(),
@@ -151,7 +191,7 @@ fn facts(setup: &NetworkSetup, passages: &Passages, of_traces: Facts) -> Facts {
         kernel: setup.kernel.release.clone(),
         arch: "x86_64".to_owned(),
         clock: "x86-tsc".to_owned(),
-        emulated: Some(passages.start.emulator.clone()),
+        emulated: Some(passages.emulator.clone()),
         ..of_traces
     }
 }

@@ -1,7 +1,7 @@
 //! Remedies tried on an emulated host: one load in a VM with the symptom and in one with the remedy.
 //!
 //! ```text
-//!   row ──> two VMs of `vmtax lab network` ──recordings──> explanation of the first: the finding, and whether the remedy is named
+//!   row ──> two VMs of QEMU on an emulated host ──recordings──> explanation of the first: the finding, and whether the remedy is named
 //!                                                     └──> change between the two: what went, what came instead
 //! ```
 //! Left out on purpose: remedies of the host's boot (kvm_amd.npt) and of the lab's own VMM, which suites of operations try.
@@ -19,7 +19,7 @@ use super::network::VCPU_TIME;
 pub struct RemedyRow {
     /// The remedy.
     pub remedy: RemedyId,
-    /// The load, a workload of `vmtax lab network`.
+    /// The load: traffic with such a VM.
     pub workload: &'static str,
     /// The VM with the symptom.
     pub symptom: &'static str,
@@ -239,7 +239,12 @@ impl RemedyRow {
         let workload = Workload::named(self.workload).ok_or_else(unknown)?;
         let cell = |name: &str| {
             let category = Category::read(name)?;
-            Ok::<_, String>(PlannedCell { category, client: Client::Host, workload })
+            Ok::<_, String>(PlannedCell {
+                category,
+                client: Client::Host,
+                workload,
+                operations: None,
+            })
         };
         Ok([cell(self.symptom)?, cell(self.cured)?])
     }
@@ -324,7 +329,7 @@ impl RemedyRow {
 /// The VMs of these rows, each once.
 ///
 /// # Errors
-/// When a row names no VM or workload of `vmtax lab network`.
+/// When a row names no VM or load.
 pub fn plan(rows: &[&RemedyRow]) -> Result<NetworkPlan, String> {
     let mut cells: Vec<PlannedCell> = Vec::new();
     let processors = rows.first().map_or(1, |row| row.processors);
@@ -335,7 +340,7 @@ pub fn plan(rows: &[&RemedyRow]) -> Result<NetworkPlan, String> {
             }
         }
     }
-    Ok(NetworkPlan { cells, operations: None, processors })
+    Ok(NetworkPlan { cells, processors })
 }
 
 /// A VM of a run.

@@ -55,6 +55,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "K/N", value_parser = shard)]
     pub(crate) shard: Option<Shard>,
 
+    /// Boot the emulated host of VMs of QEMU (vmm = "qemu") again, and replace its saved state.
+    #[arg(long)]
+    pub(crate) fresh: bool,
+
     /// Print categories, cells and missing requirements; run nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -67,6 +71,7 @@ impl RunArgs {
             resume: self.resume,
             only: self.only.clone(),
             shard: self.shard,
+            fresh: self.fresh,
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 use vmtax_bench::adapter::ADAPTERS;
-use vmtax_bench::category::{KINDS, PARTS};
+use vmtax_lab::category::{KINDS, PARTS};
+use vmtax_lab::network::WORKLOADS;
 use vmtax_machine::programs;
 use vmtax_report::table::{Cell, Column, Table};
 use vmtax_report::tables::{Section, Tables};
@@ -16,23 +17,36 @@ pub(super) fn run(args: &ListArgs) -> anyhow::Result<()> {
         facts: Vec::new(),
         answer: Vec::new(),
         emulation: None,
-        sections: vec![categories(), workloads()],
+        sections: vec![categories(), workloads(), traffic()],
         json: Value::default(),
     };
     args.to.write(&tables.with_rows_as_json("vmtax-bench-list-1")?)
 }
 
 fn categories() -> Section {
-    let kinds = KINDS.iter().map(|kind| (kind.name.to_owned(), false, kind.about));
-    let parts = PARTS.iter().map(|part| (format!("+{}", part.name), true, part.about));
+    let kinds = KINDS.iter().map(|kind| (kind, false));
+    let parts = PARTS.iter().map(|part| (part, true));
     let table = Table::of(kinds.chain(parts))
-        .column(Column::short("category", "category"), |(name, ..)| Cell::Name(name.clone()))
-        .column(Column::data("is_part"), |(_, is_part, _)| Cell::Flag(*is_part))
-        .column(Column::words("about", "about"), |(.., about)| Cell::Word(about))
+        .column(Column::short("category", "category"), |(part, _)| Cell::Word(part.name))
+        .column(Column::data("is_part"), |(_, is_part)| Cell::Flag(*is_part))
+        .column(Column::short("inside", "vmm = \"qemu\""), |(part, _)| Cell::Flag(part.inside))
+        .column(Column::words("about", "about"), |(part, _)| Cell::Word(part.about))
         .table();
     let note =
         "A kind of VM, and what is added to it: plain+swiotlb+poll. Also host, and names of ssh.";
     let (id, title) = ("categories", "Categories".to_owned());
+    Section { id, title, notes: vec![note.to_owned()], table }
+}
+
+fn traffic() -> Section {
+    let table = Table::of(&WORKLOADS)
+        .column(Column::short("workload", "workload"), |it| Cell::Word(it.name))
+        .column(Column::words("operation", "one operation is a"), |it| Cell::Word(it.operation))
+        .column(Column::short("has_client", "client"), |it| Cell::Flag(it.has_client()))
+        .table();
+    let note =
+        "Of a matrix whose VMs are QEMU's on an emulated host (accel = \"amd\", vmm = \"qemu\").";
+    let (id, title) = ("traffic", "Traffic with VMs of QEMU on an emulated host".to_owned());
     Section { id, title, notes: vec![note.to_owned()], table }
 }
 

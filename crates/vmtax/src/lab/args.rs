@@ -7,9 +7,9 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use vmtax_lab::network::NetworkSetup;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
 use vmtax_lab::{Host, OF_ALL_KERNELS};
+use vmtax_machine::Stop;
 use vmtax_runs::kernels;
 
-use super::network::NetworkArgs;
 use super::remedy::RemedyArgs;
 use crate::flags::{OutputArgs, TableFormat};
 use crate::report::Format;
@@ -28,7 +28,6 @@ pub(crate) enum LabVerb {
     Compare(CompareArgs),
     Series(Box<SeriesArgs>),
     BisectStep(Box<BisectArgs>),
-    Network(Box<NetworkArgs>),
     Remedy(Box<RemedyArgs>),
     List(ListArgs),
 }
@@ -58,7 +57,14 @@ impl VmHostArgs {
     pub(super) fn setup(&self) -> anyhow::Result<impl FnOnce(PathBuf, PathBuf) -> NetworkSetup> {
         let kernel = kernels::named(&self.kernel, &mut self.modules.iter())?;
         let (fresh, limit) = (self.fresh, self.limit);
-        Ok(move |cache, console| NetworkSetup { kernel, cache, fresh, console, limit })
+        Ok(move |cache, console| NetworkSetup {
+            kernel,
+            cache,
+            fresh,
+            console,
+            limit,
+            stop: Stop::default(),
+        })
     }
 }
 

@@ -18,7 +18,7 @@ use crate::flags::OutputArgs;
 
 /// Try remedies of `vmtax explain` on an emulated host: the same load in a VM with the symptom and in one with the remedy.
 ///
-/// The VMs are those of `vmtax lab network`. Of each remedy: whether `explain` finds the symptom and names the remedy, the exits of an operation before and
+/// The VMs are those of QEMU on an emulated host (docs/bench-traffic.md). Of each remedy: whether `explain` finds the symptom and names the remedy, the exits of an operation before and
 /// after, what went and what came instead, and whether that is what the table of remedies (docs/remedies.md) says. Counts are those of the real KVM,
 /// QEMU and Linux; times under an emulator do not reflect hardware.
 #[derive(Debug, Args)]

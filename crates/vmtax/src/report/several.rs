@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use vmtax_analyse::{By, Operations, TableKind};
+use vmtax_analyse::{By, Operations, TableKind, recorded};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
 use vmtax_report::several::{Named, Several, short_names};
@@ -88,9 +88,9 @@ fn read(
     let source = vmtax_events::printable(&path.display().to_string());
     ledger::check_isa(&source, &ledger)?;
     if !Operations::new(&ledger).rows.is_empty() {
-        let command = match vmtax_report::traffic::is_traffic(&ledger) {
-            true => "lab network --show",
-            false => "lab compare",
+        let command = match recorded::of_traffic(&ledger) {
+            Some(_) => "bench compare",
+            None => "lab compare",
         };
         let text =
             format!("{source}: is a run of the lab; `vmtax {command}` shows several of them");

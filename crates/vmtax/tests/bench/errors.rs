@@ -16,7 +16,7 @@ fn invalid_matrices() {
         ("repeats = 1", "repeat = 1", "unknown field"),
         ("\"host\"", "\"host\", \"host\"", "twice"),
         ("\"host\"", "\"vm\"", "is not one of plain, snp, tdx"),
-        ("\"host\"", "\"plain+fast\"", "is not one of vhost"),
+        ("\"host\"", "\"plain+fast\"", "is not one of +vhost"),
         ("\"host\"", "", "at least one category"),
         ("command = [\"true\"]", "", "either `use`"),
         ("command = [\"true\"]", "use = \"minesweeper\"", "no such adapter"),
@@ -89,13 +89,13 @@ fn missing_requirements_are_reported_before_the_first_cell() {
     let path = matrix(folder.path(), &text);
     let (code, sentence) = refused(&["run", name(&path), "-o", name(&run)]);
     assert_eq!(code, 7);
-    assert!(sentence.contains("category plain+hpoll: hpoll: needs KVM"), "{sentence}");
-    assert!(sentence.contains("category plain+nested: nested: "), "{sentence}");
+    assert!(sentence.contains("category plain+hpoll: +hpoll: needs KVM"), "{sentence}");
+    assert!(sentence.contains("category plain+nested: +nested: "), "{sentence}");
     assert!(!run.exists());
     // A dry run says the same, and what would run.
     let text = ok(&["run", name(&path), "--dry-run"]);
     for part in [
-        "missing: category plain+hpoll: hpoll: needs KVM",
+        "missing: category plain+hpoll: +hpoll: needs KVM",
         "cpuidle_haltpoll.force=Y",
         "-accel tcg",
         "EMULATED",

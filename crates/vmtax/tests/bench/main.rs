@@ -15,6 +15,7 @@ mod slurm;
 mod ssh;
 mod stopped;
 mod tables;
+mod traffic;
 mod vms;
 
 use std::collections::BTreeMap;

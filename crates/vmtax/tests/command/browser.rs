@@ -33,7 +33,7 @@ const PAGES: [(&str, &str, bool); 20] = [
         true,
     ),
     ("report of traffic", "report captures/lab-network/vhost", true),
-    ("lab network", "lab network --show captures/lab-network/vhost", true),
+    ("bench compare of traffic", "bench compare captures/lab-network/vhost", true),
     ("doctor", "doctor --root root", false),
     ("pages", "pages --root root", false),
     ("mem scan", "mem scan image", false),

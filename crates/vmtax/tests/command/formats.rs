@@ -27,9 +27,12 @@ const COMMANDS: [(&str, &str); 17] = [
         "workload,category,baseline,unit,guest,reason,exits_baseline,exits,ratio\r\n",
     ),
     ("lab compare bounce bounce", "operation,level,run,"),
-    ("lab network --show network", "workload,vm,operations,exits,"),
+    ("bench compare network --exits", "workload,category,baseline,unit,guest,"),
     ("lab list", "operation,summary,suite,suite_summary,"),
-    ("bench list", "table,category,is_part,about,workload,metric,missing,parameters\r\n"),
+    (
+        "bench list",
+        "table,category,is_part,inside,about,workload,metric,missing,parameters,operation,has_client\r\n",
+    ),
 ];
 
 #[test]

@@ -41,7 +41,7 @@ const COMMANDS: [&str; 18] = [
     "bench compare memory",
     "bench compare levels --exits",
     "lab compare lab bounce",
-    "lab network --show network",
+    "bench compare network --exits",
     "mem scan image",
 ];
 

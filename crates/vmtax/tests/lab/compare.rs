@@ -128,7 +128,7 @@ fn damaged_runs_are_refused() {
     let (network, memory) = (damaged("lab-network/polling"), damaged("lab-memory/amd-7.3"));
     let bench = captures.join("bench-memory/amd-7.3").to_str().unwrap().to_owned();
     for arguments in [
-        vec!["lab", "network", "--show", &network],
+        vec!["bench", "compare", &network],
         vec!["lab", "compare", &memory, &memory],
         vec!["bench", "compare", &bench, "--faults", &memory],
     ] {

@@ -16,7 +16,6 @@ mod flat;
 mod guest_perf;
 mod intel;
 mod memory;
-mod network;
 mod observer;
 mod own;
 mod pmu;
