@@ -66,6 +66,8 @@ pub struct Pressure {
     pub rivals: u32,
     /// Threads and their only processor.
     pub pins: Vec<Pin>,
+    /// The processor that a device interrupts four thousand times a second, if one does.
+    pub interrupted: Option<u32>,
 }
 
 /// Threads of QEMU or rivals, by how their names start (`CPU 0/`), and their only processor.
@@ -187,6 +189,8 @@ pub enum Kind {
     Protect,
     /// The same program has all its threads pass a memory barrier: membarrier(2).
     Barrier,
+    /// The VM starts, from QEMU's first moment to the server's answer: nothing is sent to it.
+    Boot,
 }
 
 /// Result of a cell.
@@ -244,6 +248,7 @@ impl Traffic {
             Kind::Compute => (9, 0),
             Kind::Protect => (10, 0),
             Kind::Barrier => (11, 0),
+            Kind::Boot => (12, 0),
         };
         let mut header = [0; HEADER];
         for (place, word) in header.chunks_exact_mut(4).zip([MAGIC, kind, value, count]) {

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use vmtax_guest::order::{File as Named, decode, encode};
-use vmtax_guest::traffic::{Cell, Outcome};
+use vmtax_guest::traffic::{Cell, Kind, Outcome, Traffic};
 
 use crate::Result;
 use crate::channel::{Attachment, Channel};
 use crate::site::{Vms, console};
+use crate::system;
 use crate::trace::{self, Tracer};
 
 /// Time without traffic before a recording: delayed acknowledgements and timers of the connection have passed.
@@ -15,6 +16,8 @@ const QUIET: Duration = Duration::from_millis(100);
 
 /// Carries out cells until the machine ends.
 pub(crate) fn serve(channel: &Channel, buffer_kib: u32) -> Result<()> {
+    // Some settings are there; a kernel without it has none of them.
+    let _ = system::mount("debugfs", "/sys/kernel/debug");
     trace::prepare(buffer_kib).inspect_err(|problem| channel.fail(0, problem))?;
     let mut last = 0;
     loop {
@@ -37,6 +40,12 @@ pub(crate) fn serve(channel: &Channel, buffer_kib: u32) -> Result<()> {
 }
 
 fn carry_out(cell: &Cell, outcome: &mut Outcome, files: &mut Vec<Attachment>) -> Result<()> {
+    if let [Traffic { kind: Kind::Boot, .. }] = cell.traffic[..] {
+        let (vms, elapsed) = record(0, files, || Vms::start(&cell.site))?;
+        outcome.vms.clone_from(&vms.seen);
+        outcome.elapsed_ns.push(elapsed);
+        return Ok(());
+    }
     let mut vms = Vms::start(&cell.site)?;
     outcome.vms.clone_from(&vms.seen);
     for (number, traffic) in cell.traffic.iter().enumerate() {
@@ -45,20 +54,29 @@ fn carry_out(cell: &Cell, outcome: &mut Outcome, files: &mut Vec<Attachment>) ->
         }
         vms.before_recording()?;
         std::thread::sleep(QUIET);
-        trace::clear()?;
-        let tracer = Tracer::arm(false, false)?;
-        tracer.record(true);
-        let started = Instant::now();
-        let sent = vms.send(*traffic, traffic.count);
-        let elapsed = started.elapsed();
-        tracer.record(false);
-        tracer.disarm()?;
-        sent?;
+        let ((), elapsed) = record(number, files, || vms.send(*traffic, traffic.count))?;
         vms.check()?;
-        outcome.elapsed_ns.push(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
-        let named =
-            |file: Attachment| Attachment { name: format!("{number}/{}", file.name), ..file };
-        files.extend(trace::collect()?.into_iter().map(named));
+        outcome.elapsed_ns.push(elapsed);
     }
     Ok(())
+}
+
+/// Records KVM while this runs: its result and its time, ns. The recording is added to the files.
+fn record<T>(
+    number: usize,
+    files: &mut Vec<Attachment>,
+    run: impl FnOnce() -> Result<T>,
+) -> Result<(T, u64)> {
+    trace::clear()?;
+    let tracer = Tracer::arm(false, false)?;
+    tracer.record(true);
+    let started = Instant::now();
+    let result = run();
+    let elapsed = started.elapsed();
+    tracer.record(false);
+    tracer.disarm()?;
+    let result = result?;
+    let named = |file: Attachment| Attachment { name: format!("{number}/{}", file.name), ..file };
+    files.extend(trace::collect()?.into_iter().map(named));
+    Ok((result, u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)))
 }

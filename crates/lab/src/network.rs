@@ -43,7 +43,7 @@ pub struct Workload {
 }
 
 /// All workloads.
-pub const WORKLOADS: [Workload; 14] = [
+pub const WORKLOADS: [Workload; 15] = [
     Workload {
         name: "request",
         operation: "request of 64 B and its answer, one after the other",
@@ -121,6 +121,11 @@ pub const WORKLOADS: [Workload; 14] = [
         name: "barrier",
         operation: "memory barrier that a program has its threads pass, which compute on other vCPUs",
         traffic: Traffic { kind: Kind::Barrier, warm_up: 2, count: 20 },
+    },
+    Workload {
+        name: "boot",
+        operation: "boot of the VM, from the start of QEMU to its first answer",
+        traffic: Traffic { kind: Kind::Boot, warm_up: 0, count: 1 },
     },
 ];
 
@@ -355,8 +360,10 @@ impl PlannedCell {
     fn traffic(&self, operations: Option<u32>) -> Traffic {
         let own = self.workload.traffic;
         match operations {
-            Some(count) => Traffic { warm_up: (count / 10).max(1), count, ..own },
-            None => own,
+            Some(count) if own.kind != Kind::Boot => {
+                Traffic { warm_up: (count / 10).max(1), count, ..own }
+            }
+            _ => own,
         }
     }
 

@@ -45,10 +45,14 @@ pub struct Part {
     fragmented: bool,
     /// The host writes the VM's memory to swap between warm-up and recording.
     swaps: bool,
+    /// The host has two NUMA nodes.
+    two_nodes: bool,
     /// Threads of the host that compute.
     rivals: u32,
     /// Threads of QEMU or rivals, by how their names start, and their only processor.
     pins: &'static [(&'static str, u32)],
+    /// The processor of the host that a device interrupts.
+    interrupted: Option<u32>,
     /// What shows that the VM has it.
     shows: Shows,
     /// It can be before `+nested`: it is not about card and disk, which no workload uses in L1.
@@ -85,8 +89,10 @@ const NONE: Part = Part {
     settings: &[],
     fragmented: false,
     swaps: false,
+    two_nodes: false,
     rivals: 0,
     pins: &[],
+    interrupted: None,
     shows: Shows::Nothing,
     before_nested: false,
 };
@@ -222,6 +228,13 @@ pub const PARTS: &[Part] = &[
         ..NONE
     },
     Part {
+        name: "+noapic",
+        about: "interrupts of devices come by the PIC (noapic; needs +pc)",
+        words: &["noapic"],
+        shows: Shows::Word("command line", "noapic"),
+        ..NONE
+    },
+    Part {
         name: "+acpi-pm",
         about: "the VM's clock is the ACPI power management timer (needs +pc)",
         words: &["clocksource=acpi_pm"],
@@ -252,6 +265,24 @@ pub const PARTS: &[Part] = &[
         name: "+hv-vapic",
         about: "and ends interrupts in memory that it shares with KVM (hv-vapic; needs +hyperv)",
         cpu: ",hv-vapic",
+        ..NONE
+    },
+    Part {
+        name: "+hv-frequencies",
+        about: "and reads the frequencies of TSC and APIC timer in place of measuring them (hv-frequencies; needs +hyperv)",
+        cpu: ",hv-frequencies",
+        ..NONE
+    },
+    Part {
+        name: "+hv-ipi",
+        about: "and sends interrupts to other vCPUs by hypercall (hv-ipi; needs +hyperv)",
+        cpu: ",hv-ipi",
+        ..NONE
+    },
+    Part {
+        name: "+hv-stimer",
+        about: "and has Hyper-V's timers (hv-synic, hv-stimer, hv-stimer-direct; needs +hyperv)",
+        cpu: ",hv-synic,hv-stimer,hv-stimer-direct",
         ..NONE
     },
     Part {
@@ -339,6 +370,26 @@ pub const PARTS: &[Part] = &[
         ],
         ..NONE
     },
+    Part {
+        name: "+numa-balancing",
+        about: "the host has two NUMA nodes, and looks each 6 ms of a vCPU's time whether its memory is on the right one (kernel.numa_balancing)",
+        two_nodes: true,
+        settings: &[
+            ("/sys/kernel/debug/sched/numa_balancing/scan_delay_ms", "1"),
+            ("/sys/kernel/debug/sched/numa_balancing/scan_period_min_ms", "1"),
+            // The kernel looks at most once in 1 s / (2560 MiB / this).
+            ("/sys/kernel/debug/sched/numa_balancing/scan_size_mb", "16"),
+            ("/proc/sys/kernel/numa_balancing", "1"),
+        ],
+        ..NONE
+    },
+    Part {
+        name: "-numa-balancing",
+        about: "the host has two NUMA nodes, and leaves memory where it is (kernel.numa_balancing=0)",
+        two_nodes: true,
+        settings: &[("/proc/sys/kernel/numa_balancing", "0")],
+        ..NONE
+    },
     Part { name: "+rival", about: "a thread of the host computes all the time", rivals: 1, ..NONE },
     Part {
         name: "+vcpus-on-0",
@@ -375,6 +426,18 @@ pub const PARTS: &[Part] = &[
         name: "+io-on-0",
         about: "QEMU's main loop runs on the host's processor 0",
         pins: &[("qemu", 0)],
+        ..NONE
+    },
+    Part {
+        name: "+device-on-0",
+        about: "a device of the host (its HPET) interrupts processor 0 four thousand times a second",
+        interrupted: Some(0),
+        ..NONE
+    },
+    Part {
+        name: "+device-on-1",
+        about: "the same, and the host's processor 1 (needs a host of two)",
+        interrupted: Some(1),
         ..NONE
     },
     Part {
@@ -463,6 +526,17 @@ impl Category {
     /// The host needs a swap.
     pub(super) fn swaps(&self) -> bool {
         self.outer.iter().chain([&self.vm]).any(Parts::swaps)
+    }
+
+    /// A device of the host interrupts.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.outer.iter().chain([&self.vm]).any(|parts| parts.pressure().interrupted.is_some())
+    }
+
+    /// The host has two NUMA nodes.
+    pub(super) fn has_two_nodes(&self) -> bool {
+        let parts = self.outer.iter().chain([&self.vm]).flat_map(|parts| &parts.0);
+        parts.into_iter().any(|part| part.two_nodes)
     }
 
     /// Whether the VM is a guest's guest.
@@ -565,6 +639,7 @@ impl Parts {
             swaps: self.swaps(),
             rivals: self.0.iter().map(|part| part.rivals).sum(),
             pins: pins.map(|(name, cpu)| Pin { name: (*name).to_owned(), cpu: *cpu }).collect(),
+            interrupted: self.0.iter().find_map(|part| part.interrupted),
         }
     }
 
