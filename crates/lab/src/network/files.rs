@@ -68,6 +68,12 @@ impl Needs {
         }
     }
 
+    /// Words for its kernel.
+    fn words(self, cpus: u32) -> String {
+        let words = [(cpus > 1, NO_TICK), (self.two_nodes, NO_BALANCING)];
+        words.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, words)| words).collect()
+    }
+
     /// Modules of a host, and those of a host that is an L1.
     fn modules(self, is_l1: bool) -> Vec<&'static str> {
         let mut names: Vec<&str> = HOST_MODULES.into_iter().chain([Host::Amd.module()]).collect();
@@ -102,9 +108,8 @@ pub(super) fn spec(setup: &NetworkSetup, plan: &NetworkPlan) -> Result<(Spec, Ve
         emulator: if cpus > 1 { Emulator::Tcg { icount: false } } else { Host::Amd.emulator() },
         kernel: setup.kernel.clone(),
         command_line: format!(
-            "console=ttyS0,115200 {QUICK_BOOT} panic=-1 tsc=reliable {QUIET} vmtax.role=network vmtax.buffer={BUFFER_KIB}{}{}",
-            if cpus > 1 { NO_TICK } else { "" },
-            if needs.two_nodes { NO_BALANCING } else { "" }
+            "console=ttyS0,115200 {QUICK_BOOT} panic=-1 tsc=reliable {QUIET} vmtax.role=network vmtax.buffer={BUFFER_KIB}{}",
+            needs.words(cpus)
         ),
         memory_mib: memory_mib + if needs.two_nodes { SECOND_NODE_MIB } else { 0 },
         initramfs: Initramfs::Bytes(Arc::default()),

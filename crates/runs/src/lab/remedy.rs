@@ -8,7 +8,7 @@
 
 mod rows;
 
-use vmtax_analyse::explain::{Change, Explanation, Fate, Subject};
+use vmtax_analyse::explain::{Change, ChangeRow, Explanation, Fate, Subject};
 use vmtax_analyse::remedy::{Effect, Figures, RemedyId, Trial, Unit};
 use vmtax_analyse::samples::median;
 use vmtax_analyse::{Ledger, Side};
@@ -166,15 +166,18 @@ impl RemedyRow {
             }
             Unit::Instructions => [before.instructions, after.instructions],
             Unit::Waited => [before.waited_ms, after.waited_ms],
+            Unit::Interrupts => {
+                let is_one = |row: &&ChangeRow| row.subject == Some(Subject::HostInterrupts);
+                let row = change.rows.iter().find(is_one);
+                row.map_or([0.0; 2], |row| [row.before.rate, row.after.rate])
+            }
             Unit::Exits | Unit::Accesses | Unit::Faults => change.total.map(|cell| cell.rate),
         };
         let (less, more) = (1.0 - self.spread, 1.0 + self.spread);
         let figures = |rate: f64| Figures { least: rate * less, most: rate * more };
         let of = |fates: [Fate; 2]| {
             let rows = change.rows.iter().filter(|row| fates.contains(&row.fate()));
-            let cell = |row: &vmtax_analyse::explain::ChangeRow| {
-                Some((row.subject?, row.before.rate, row.after.rate))
-            };
+            let cell = |row: &ChangeRow| Some((row.subject?, row.before.rate, row.after.rate));
             rows.filter_map(cell).collect()
         };
         Some(Tried {

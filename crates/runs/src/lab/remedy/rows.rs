@@ -53,6 +53,11 @@ const fn of_two(row: RemedyRow) -> RemedyRow {
     }
 }
 
+/// Its exits are too few for an explanation.
+const fn silent(row: RemedyRow) -> RemedyRow {
+    RemedyRow { finding: None, is_named: false, ..row }
+}
+
 const fn unnamed(row: RemedyRow) -> RemedyRow {
     RemedyRow { is_named: false, ..row }
 }
@@ -149,30 +154,36 @@ pub const ROWS: &[RemedyRow] = &[
             "contention",
         ),
     )),
-    of_two(varying(unnamed(row(
+    of_two(varying(silent(row(
         RemedyId::PvSpinHint,
         "barrier",
         ["plain+smp+vcpus-apart", "plain+smp+vcpus-apart+spin-hint"],
-        "no-virtual-apic",
+        "",
     )))),
-    of_two(unnamed(row(
-        RemedyId::HostNohzFull,
-        "compute",
-        ["plain+vcpus-on-0", "plain+vcpu0-on-1"],
-        "host-interrupts",
-    ))),
+    of_two(in_unit(
+        Unit::Interrupts,
+        unnamed(row(
+            RemedyId::HostNohzFull,
+            "compute",
+            ["plain+vcpus-on-0", "plain+vcpu0-on-1"],
+            "host-interrupts",
+        )),
+    )),
     of_two(unnamed(row(
         RemedyId::GuestNohzFull,
         "compute",
         ["plain+smp+vcpus-apart", "plain+smp+vcpus-apart+nohz-full"],
         "guest-timer",
     ))),
-    of_two(unnamed(row(
-        RemedyId::IrqAffinity,
-        "compute",
-        ["plain+vcpus-on-0+device-on-0", "plain+vcpus-on-0+device-on-1"],
-        "host-interrupts",
-    ))),
+    of_two(in_unit(
+        Unit::Interrupts,
+        unnamed(row(
+            RemedyId::IrqAffinity,
+            "compute",
+            ["plain+vcpus-on-0+device-on-0", "plain+vcpus-on-0+device-on-1"],
+            "host-interrupts",
+        )),
+    )),
     // What QEMU's VMs show beside the rows above.
     unnamed(row(RemedyId::NoIdlePoll, "short-timer", ["plain+poll", "plain"], "host-interrupts")),
     unnamed(row(RemedyId::Vhost, "request", ["plain", "plain+vhost"], "notifications")),
