@@ -188,12 +188,7 @@ pub const ROWS: &[RemedyRow] = &[
     unnamed(row(RemedyId::NoIdlePoll, "short-timer", ["plain+poll", "plain"], "host-interrupts")),
     unnamed(row(RemedyId::Vhost, "request", ["plain", "plain+vhost"], "notifications")),
     unnamed(row(RemedyId::NoForcedBounce, "send", ["plain+swiotlb", "plain"], "notifications")),
-    unnamed(row(
-        RemedyId::GuestApic,
-        "read",
-        ["plain+pc+ide+noapic", "plain+pc+ide"],
-        "legacy-pic",
-    )),
+    row(RemedyId::GuestApic, "read", ["plain+pc+ide+noapic", "plain+pc+ide"], "legacy-pic"),
     unnamed(row(
         RemedyId::NoHvVapic,
         "timer",
@@ -220,11 +215,11 @@ pub const ROWS: &[RemedyRow] = &[
     )),
     in_unit(
         Unit::Instructions,
-        unnamed(row(
+        silent(row(
             RemedyId::ThpDefer,
             "touch",
             ["plain+fragmented", "plain+fragmented+thp-defer"],
-            "memory-faults",
+            "",
         )),
     ),
     unnamed(row(
