@@ -7,6 +7,7 @@ use serde_json::Value;
 use vmtax_analyse::Ledger;
 use vmtax_analyse::explain::Subject;
 use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::output;
 use vmtax_lab::Setup;
 use vmtax_report::table::{CSV, Cell, Column, JSON, PAGE, Table};
 use vmtax_report::tables::{Section, Tables};
@@ -67,6 +68,10 @@ pub(super) fn run(args: &RemedyArgs) -> anyhow::Result<()> {
         Err(problem) => return fail(Code::Usage, problem),
     };
     let machines = machines(&rows);
+    if let (Some(folder), [_, _, ..]) = (&args.keep, machines.as_slice()) {
+        std::fs::create_dir_all(folder)
+            .map_err(|e| output::cannot_write(&folder.display().to_string(), &e))?;
+    }
     let mut runs: Vec<TrialRun> = Vec::new();
     let mut problems = Vec::new();
     for machine in &machines {
