@@ -232,7 +232,7 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("by a process in a cgroup of cgroup2, where KVM_CREATE_VM waits for the cgroups' lock")
                 .done(),
-            R::NoNumaBalancing => exits(AGAIN, [119.0; 2], [0.06; 2])
+            R::NoNumaBalancing => exits(AGAIN, [119.0, 119.4], [0.06, 0.31])
                 .with("6.1.0")
                 .note("two NUMA nodes, the VM on one; pages of 4 KiB, at which the host looks each 100 ms of a vCPU's time, and otherwise each second or less often")
                 .done(),
