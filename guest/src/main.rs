@@ -44,6 +44,7 @@ mod counters;
 mod disk;
 mod driver;
 mod execute;
+mod hpet;
 mod init;
 mod kallsyms;
 mod latency;

@@ -11,7 +11,7 @@ use crate::{Result, system};
 /// The modules whose parameters are checked.
 const MODULES: [&str; 3] = ["kvm", "kvm_amd", "kvm_intel"];
 /// The options of all kernels that are checked.
-const OPTIONS: [&str; 2] = ["mitigations", "randomize_kstack_offset"];
+const OPTIONS: [&str; 3] = ["mitigations", "randomize_kstack_offset", "tsc_early_khz"];
 /// What Linux says of an option: of one it does not know, and of a value (init/main.c, kernel/cpu.c).
 const SAYS_NO: [&str; 3] = [
     "Unknown kernel command line parameters",

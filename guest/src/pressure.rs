@@ -1,6 +1,6 @@
 //! What a host does to its VMs beside running them: memory in pieces, pages in swap, threads that compute, and who runs where.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use vmtax_guest::traffic::{Pin, Pressure};
 
-use crate::{Result, system};
+use crate::{Result, hpet, system};
 
 /// The name of threads that compute.
 const RIVAL: &str = "rival";
@@ -27,6 +27,9 @@ const SWAP_BYTES: u64 = 512 << 20;
 pub(crate) struct Under {
     stop: Arc<AtomicBool>,
     rivals: Vec<JoinHandle<()>>,
+    swaps: bool,
+    /// The device that interrupts.
+    _device: Option<File>,
     /// What keeps memory in pieces.
     _pieces: Option<system::Fresh>,
 }
@@ -35,6 +38,10 @@ impl Drop for Under {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.rivals.drain(..).for_each(|rival| drop(rival.join()));
+        if self.swaps {
+            // Memory in pieces would go there, and be whole again. If this fails, the swap stays.
+            let _ = system::swap_off(SWAP).and_then(|()| reset());
+        }
     }
 }
 
@@ -45,7 +52,14 @@ impl Under {
             swap_on()?;
         }
         let pieces = if pressure.fragmented { Some(pieces()?) } else { None };
-        let mut under = Under { stop: Arc::default(), rivals: Vec::new(), _pieces: pieces };
+        let swaps = pressure.swaps;
+        let mut under = Under {
+            stop: Arc::default(),
+            rivals: Vec::new(),
+            swaps,
+            _device: pressure.interrupted.map(hpet::interrupt).transpose()?,
+            _pieces: pieces,
+        };
         for _ in 0..pressure.rivals {
             let stop = Arc::clone(&under.stop);
             let run = move || while !stop.load(Ordering::Relaxed) {};
@@ -95,6 +109,12 @@ fn meminfo(key: &str) -> Option<usize> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
     rest.split_whitespace().next()?.parse().ok()
+}
+
+/// Gives the memory of the swap back, which is off.
+fn reset() -> Result<()> {
+    let path = "/sys/block/zram0/reset";
+    fs::write(path, "1").map_err(|e| format!("{path}: {e}"))
 }
 
 /// Switches the swap on, if it is not.

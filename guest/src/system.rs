@@ -436,6 +436,16 @@ pub(crate) fn swap_on(path: &str) -> Result<()> {
     }
 }
 
+/// Switches it off, which reads what is still in it.
+pub(crate) fn swap_off(path: &str) -> Result<()> {
+    let name = text(path)?;
+    // SAFETY: the string lives over the call.
+    match unsafe { libc::swapoff(name.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(format!("swapoff {path}: {}", Error::last_os_error())),
+    }
+}
+
 /// Has the kernel write this memory of a process to swap. What is locked stays, which is no error.
 pub(crate) fn page_out(pid: u32, start: usize, bytes: usize) -> Result<()> {
     use std::os::fd::{FromRawFd, OwnedFd};

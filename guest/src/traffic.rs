@@ -61,6 +61,8 @@ pub struct Pressure {
     pub rivals: u32,
     /// Threads and their only processor.
     pub pins: Vec<Pin>,
+    /// The processor that a device interrupts four thousand times a second, if one does.
+    pub interrupted: Option<u32>,
 }
 
 /// Threads of QEMU or rivals, by how their names start (`CPU 0/`), and their only processor.
@@ -182,6 +184,8 @@ pub enum Kind {
     Protect,
     /// The same program has all its threads pass a memory barrier: membarrier(2).
     Barrier,
+    /// The VM starts, from QEMU's first moment to the server's answer: nothing is sent to it.
+    Boot,
 }
 
 /// Result of a cell.

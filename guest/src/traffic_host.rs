@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use vmtax_guest::order::{File as Named, decode, encode};
-use vmtax_guest::traffic::{Cell, Outcome};
+use vmtax_guest::traffic::{Cell, Kind, Outcome};
 
 use crate::Result;
 use crate::channel::{Attachment, Channel};
 use crate::site::{Vms, console};
+use crate::system;
 use crate::trace::{self, Tracer};
 
 /// Time without traffic before a recording: delayed acknowledgements and timers of the connection have passed.
@@ -15,6 +16,8 @@ const QUIET: Duration = Duration::from_millis(100);
 
 /// Carries out cells until the machine ends.
 pub(crate) fn serve(channel: &Channel, buffer_kib: u32) -> Result<()> {
+    // Some settings are there; a kernel without it has none of them.
+    let _ = system::mount("debugfs", "/sys/kernel/debug");
     trace::prepare(buffer_kib).inspect_err(|problem| channel.fail(0, problem))?;
     let mut last = 0;
     loop {
@@ -37,6 +40,12 @@ pub(crate) fn serve(channel: &Channel, buffer_kib: u32) -> Result<()> {
 }
 
 fn carry_out(cell: &Cell, outcome: &mut Outcome, files: &mut Vec<Attachment>) -> Result<()> {
+    if cell.traffic.kind == Kind::Boot {
+        let (vms, elapsed) = record(files, || Vms::start(&cell.site))?;
+        outcome.vms.clone_from(&vms.seen);
+        outcome.elapsed_ns = elapsed;
+        return Ok(());
+    }
     let mut vms = Vms::start(&cell.site)?;
     outcome.vms.clone_from(&vms.seen);
     let traffic = cell.traffic;
@@ -45,16 +54,21 @@ fn carry_out(cell: &Cell, outcome: &mut Outcome, files: &mut Vec<Attachment>) ->
     }
     vms.before_recording()?;
     std::thread::sleep(QUIET);
+    ((), outcome.elapsed_ns) = record(files, || vms.send(traffic, traffic.count))?;
+    vms.check()
+}
+
+/// Records KVM while this runs: its result and its time, ns. The recording is the files.
+fn record<T>(files: &mut Vec<Attachment>, run: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
     trace::clear()?;
     let tracer = Tracer::arm(false, false)?;
     tracer.record(true);
     let started = Instant::now();
-    let sent = vms.send(traffic, traffic.count);
-    outcome.elapsed_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let result = run();
+    let elapsed = started.elapsed();
     tracer.record(false);
     tracer.disarm()?;
-    sent?;
-    vms.check()?;
+    let result = result?;
     *files = trace::collect()?;
-    Ok(())
+    Ok((result, u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)))
 }

@@ -125,6 +125,10 @@ impl fmt::Display for Host {
 /// Options of the kernels of host and L1.
 pub const OF_ALL_KERNELS: [&str; 2] = ["mitigations", "randomize_kstack_offset"];
 
+/// An option of the host's kernel alone: what it believes of its TSC, kHz. KVM takes VMX's preemption timer if the timer cannot end within 10 s (`hardware_setup` in
+/// arch/x86/kvm/vmx/vmx.c): with Bochs's, which counts each tick of the TSC, below 2^32 / 10 of them a second.
+pub const TSC_KHZ: &str = "tsc_early_khz";
+
 /// The wall-clock limit of a host for which none is given.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
@@ -137,7 +141,7 @@ pub struct Setup {
     pub kernel: Kernel,
     /// Also boot L1, a Linux guest with KVM.
     pub nested: bool,
-    /// Module parameters as on a kernel command line: `kvm_intel.enable_shadow_vmcs=0`; or one of [`OF_ALL_KERNELS`], which L1's kernel gets too.
+    /// Module parameters as on a kernel command line: `kvm_intel.enable_shadow_vmcs=0`; one of [`OF_ALL_KERNELS`], which L1's kernel gets too; or [`TSC_KHZ`].
     pub options: Vec<String>,
     /// A program of this computer that runs beside the suite, and its arguments.
     pub observer: Vec<String>,
@@ -259,6 +263,10 @@ impl Setup {
         for option in &self.options {
             command_line.push(' ');
             command_line.push_str(option);
+            if option.starts_with(TSC_KHZ) {
+                // No other clock is compared with it.
+                command_line.push_str(" tsc=reliable");
+            }
         }
         Spec {
             emulator: self.emulator(),
@@ -498,7 +506,8 @@ fn key(spec: &Spec, emulator: &str, named: &[u8]) -> Result<String, Error> {
     let mut digest = Sha256::new();
     let image = std::fs::read(&spec.kernel.image)
         .map_err(Error::io(&spec.kernel.image, "read the kernel"))?;
-    let what = format!("{emulator} {} {}", spec.memory_mib, spec.cpus);
+    let own = spec.options.arguments.iter().map(|word| format!(" {word}")).collect::<String>();
+    let what = format!("{emulator} {} {}{own}", spec.memory_mib, spec.cpus);
     for part in [what.as_bytes(), spec.command_line.as_bytes(), &image, named] {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part);

@@ -45,7 +45,9 @@ mod vm;
 mod window;
 
 pub use error::Error;
-pub use host::{Host, OF_ALL_KERNELS, Setup, Start, VmcsProbes, console_text, guest_program};
+pub use host::{
+    Host, OF_ALL_KERNELS, Setup, Start, TSC_KHZ, VmcsProbes, console_text, guest_program,
+};
 pub use measured::{Measured, Memory};
 pub use outcomes::{Ended, Outcomes, Verdict};
 pub use profile::Profile;

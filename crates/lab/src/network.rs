@@ -53,7 +53,7 @@ const fn workload(
 }
 
 /// All workloads: the operations before the recording and in it.
-pub const WORKLOADS: [Workload; 14] = [
+pub const WORKLOADS: [Workload; 15] = [
     workload(
         "request",
         "request of 64 B and its answer, one after the other",
@@ -117,6 +117,12 @@ pub const WORKLOADS: [Workload; 14] = [
         "memory barrier that a program has its threads pass, which compute on other vCPUs",
         Kind::Barrier,
         [2, 20],
+    ),
+    workload(
+        "boot",
+        "boot of the VM, from the start of QEMU to its first answer",
+        Kind::Boot,
+        [0, 1],
     ),
 ];
 
@@ -348,8 +354,10 @@ impl PlannedCell {
     fn traffic(&self) -> Traffic {
         let own = self.workload.traffic;
         match self.operations {
-            Some(count) => Traffic { warm_up: (count / 10).max(1), count, ..own },
-            None => own,
+            Some(count) if own.kind != Kind::Boot => {
+                Traffic { warm_up: (count / 10).max(1), count, ..own }
+            }
+            _ => own,
         }
     }
 

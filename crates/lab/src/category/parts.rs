@@ -117,6 +117,10 @@ pub struct Part {
     pub fragmented: bool,
     /// The host writes the VM's memory to swap between warm-up and recording.
     pub swaps: bool,
+    /// The host has two NUMA nodes.
+    pub two_nodes: bool,
+    /// The processor of the host that a device interrupts.
+    pub interrupted: Option<u32>,
     /// Threads of the host that compute.
     pub rivals: u32,
     /// Threads of QEMU or rivals, by how their names start, and their only processor.
@@ -159,6 +163,8 @@ const NONE: Part = Part {
     host: &[],
     fragmented: false,
     swaps: false,
+    two_nodes: false,
+    interrupted: None,
     rivals: 0,
     pins: &[],
     pinned: false,
@@ -484,6 +490,13 @@ pub const PARTS: &[Part] = &[
         ..INSIDE
     },
     Part {
+        name: "+noapic",
+        about: "interrupts of devices come by the PIC (noapic; needs +pc)",
+        guest: &["noapic"],
+        shows: Shows::Word("command line", "noapic"),
+        ..INSIDE
+    },
+    Part {
         name: "+acpi-pm",
         about: "the VM's clock is the ACPI power management timer (needs +pc)",
         guest: &["clocksource=acpi_pm"],
@@ -514,6 +527,24 @@ pub const PARTS: &[Part] = &[
         name: "+hv-vapic",
         about: "and ends interrupts in memory that it shares with KVM (hv-vapic; needs +hyperv)",
         cpu_flags: ",hv-vapic",
+        ..INSIDE
+    },
+    Part {
+        name: "+hv-frequencies",
+        about: "and reads the frequencies of TSC and APIC timer in place of measuring them (hv-frequencies; needs +hyperv)",
+        cpu_flags: ",hv-frequencies",
+        ..INSIDE
+    },
+    Part {
+        name: "+hv-ipi",
+        about: "and sends interrupts to other vCPUs by hypercall (hv-ipi; needs +hyperv)",
+        cpu_flags: ",hv-ipi",
+        ..INSIDE
+    },
+    Part {
+        name: "+hv-stimer",
+        about: "and has Hyper-V's timers (hv-synic, hv-stimer, hv-stimer-direct; needs +hyperv)",
+        cpu_flags: ",hv-synic,hv-stimer,hv-stimer-direct",
         ..INSIDE
     },
     Part {
@@ -602,6 +633,26 @@ pub const PARTS: &[Part] = &[
         ..INSIDE
     },
     Part {
+        name: "+numa-balancing",
+        about: "the host has two NUMA nodes, and looks each 6 ms of a vCPU's time whether its memory is on the right one (kernel.numa_balancing)",
+        two_nodes: true,
+        host: &[
+            ("/sys/kernel/debug/sched/numa_balancing/scan_delay_ms", "1"),
+            ("/sys/kernel/debug/sched/numa_balancing/scan_period_min_ms", "1"),
+            // The kernel looks at most once in 1 s / (2560 MiB / this).
+            ("/sys/kernel/debug/sched/numa_balancing/scan_size_mb", "16"),
+            ("/proc/sys/kernel/numa_balancing", "1"),
+        ],
+        ..INSIDE
+    },
+    Part {
+        name: "-numa-balancing",
+        about: "the host has two NUMA nodes, and leaves memory where it is (kernel.numa_balancing=0)",
+        two_nodes: true,
+        host: &[("/proc/sys/kernel/numa_balancing", "0")],
+        ..INSIDE
+    },
+    Part {
         name: "+rival",
         about: "a thread of the host computes all the time",
         rivals: 1,
@@ -642,6 +693,18 @@ pub const PARTS: &[Part] = &[
         name: "+io-on-0",
         about: "QEMU's main loop runs on the host's processor 0",
         pins: &[("qemu", 0)],
+        ..INSIDE
+    },
+    Part {
+        name: "+device-on-0",
+        about: "a device of the host (its HPET) interrupts processor 0 four thousand times a second",
+        interrupted: Some(0),
+        ..INSIDE
+    },
+    Part {
+        name: "+device-on-1",
+        about: "the same, and the host's processor 1 (needs a host of two)",
+        interrupted: Some(1),
         ..INSIDE
     },
 ];

@@ -33,8 +33,17 @@ const HOST_MIB: u32 = 256;
 /// Size of the trace buffer, KiB; what it holds of all traffic of a cell must fit in the mailbox.
 const BUFFER_KIB: u32 = 32 << 10;
 
+/// Memory of a second NUMA node, MiB: all that runs has room in the first, where the processors are.
+const SECOND_NODE_MIB: u32 = 64;
+
+/// On this machine QEMU's HPET interrupts by line 2 alone, which is the PIT's: these are the lines that it has on a Q35.
+const HPET_LINES: [&str; 2] = ["-global", "hpet.hpet-intcap=0xff0104"];
+
 /// Words for a host of two processors: the second one has no tick while one thread alone runs there.
 const NO_TICK: &str = " nohz_full=1 rcu_nocbs=1";
+
+/// Of a host of two NUMA nodes, which balances them otherwise. VMs that want it switch it on.
+const NO_BALANCING: &str = " numa_balancing=disable";
 
 /// What a plan needs beyond QEMU and the files of all categories. Plans with the same needs have one saved state.
 #[derive(Clone, Copy)]
@@ -43,6 +52,8 @@ struct Needs {
     peer: bool,
     pc: bool,
     swap: bool,
+    two_nodes: bool,
+    device: bool,
 }
 
 impl Needs {
@@ -53,7 +64,15 @@ impl Needs {
             peer: plan.cells.iter().any(|cell| cell.client == Client::Peer),
             pc: any(|category| category.levels().iter().any(|level| Parts(level).is_pc())),
             swap: any(|category| Parts(&category.parts).swaps()),
+            two_nodes: any(|category| category.parts.iter().any(|part| part.two_nodes)),
+            device: any(|category| category.parts.iter().any(|part| part.interrupted.is_some())),
         }
+    }
+
+    /// Words for its kernel.
+    fn words(self, cpus: u32) -> String {
+        let words = [(cpus > 1, NO_TICK), (self.two_nodes, NO_BALANCING)];
+        words.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, words)| words).collect()
     }
 
     /// Modules of a host, and those of a host that is an L1.
@@ -82,24 +101,38 @@ pub(super) fn spec(setup: &NetworkSetup, plan: &NetworkPlan) -> Result<(Spec, Ve
         vms_mib = vms_mib.max(L1_MIB);
     }
     let archive = archive(setup, &files, &needs.modules(false))?;
+    let memory_mib = HOST_MIB + vms_mib + cpus * (BUFFER_KIB >> 10) + programs::memory_mib(&files);
+    let mut arguments = if needs.two_nodes { nodes(memory_mib, cpus) } else { Vec::new() };
+    arguments.extend(HPET_LINES.iter().filter(|_| needs.device).map(|word| (*word).to_owned()));
     let spec = Spec {
         // With counted instructions QEMU lets the other processor run only after a tenth of a second of the machine's time (`TCG_KICK_PERIOD`).
         emulator: if cpus > 1 { Emulator::Tcg { icount: false } } else { Host::Amd.emulator() },
         kernel: setup.kernel.clone(),
         command_line: format!(
             "console=ttyS0,115200 {QUICK_BOOT} panic=-1 tsc=reliable {QUIET} vmtax.role=network vmtax.buffer={BUFFER_KIB}{}",
-            if cpus > 1 { NO_TICK } else { "" }
+            needs.words(cpus)
         ),
-        memory_mib: HOST_MIB + vms_mib + cpus * (BUFFER_KIB >> 10) + programs::memory_mib(&files),
+        memory_mib: memory_mib + if needs.two_nodes { SECOND_NODE_MIB } else { 0 },
         initramfs: Initramfs::Bytes(Arc::default()),
         cpus,
         mailbox: Mailbox::new()?,
         console: setup.console.clone(),
         limit: setup.limit,
         stop: setup.stop.clone(),
-        options: Options::default(),
+        options: Options { arguments, ..Options::default() },
     };
     Ok((spec, archive))
+}
+
+/// QEMU's arguments for two NUMA nodes, the first with all processors and this memory.
+fn nodes(memory_mib: u32, cpus: u32) -> Vec<String> {
+    let node = |number: u32, mib: u32, rest: &str| {
+        let memory = format!("memory-backend-ram,id=node{number},size={mib}M");
+        let node = format!("node,nodeid={number},memdev=node{number}{rest}");
+        ["-object".to_owned(), memory, "-numa".to_owned(), node]
+    };
+    let first = node(0, memory_mib, &format!(",cpus=0-{}", cpus - 1));
+    first.into_iter().chain(node(1, SECOND_NODE_MIB, "")).collect()
 }
 
 /// QEMU, and what its VMs boot: of most categories, so that one saved state is for all of them.

@@ -126,6 +126,7 @@ impl Parts<'_> {
             fragmented: self.0.iter().any(|part| part.fragmented),
             swaps: self.swaps(),
             rivals: self.0.iter().map(|part| part.rivals).sum(),
+            interrupted: self.0.iter().find_map(|part| part.interrupted),
             pins: pins.map(|(name, cpu)| Pin { name: (*name).to_owned(), cpu: *cpu }).collect(),
         }
     }

@@ -1,188 +1,62 @@
-//! Remedies tried on an emulated host: one load in a VM with the symptom and in one with the remedy.
+//! Remedies tried on an emulated host: one load with the symptom, and with the remedy.
 //!
 //! ```text
-//!   row ──> two VMs of QEMU on an emulated host ──recordings──> explanation of the first: the finding, and whether the remedy is named
-//!                                                     └──> change between the two: what went, what came instead
+//!   row ──> two VMs of QEMU on a host, or an  ──recordings──> explanation of the first: the finding, and whether the remedy is named
+//!           operation of `vmtax lab run`, on             └──> change between the two: what went, what came instead
+//!           two hosts or in two forms
 //! ```
-//! Left out on purpose: remedies of the host's boot (kvm_amd.npt) and of the lab's own VMM, which suites of operations try.
 
-use vmtax_analyse::explain::{Change, Explanation, Fate, Subject};
+mod rows;
+
+use vmtax_analyse::explain::{Change, ChangeRow, Explanation, Fate, Subject};
 use vmtax_analyse::remedy::{Effect, Figures, RemedyId, Trial, Unit};
+use vmtax_analyse::samples::median;
 use vmtax_analyse::{Ledger, Side};
 use vmtax_events::Sample;
 use vmtax_lab::network::{Category, Client, NetworkPlan, PlannedCell, Workload};
+use vmtax_lab::suite::{self, Definition, SUITES};
+use vmtax_lab::{Host, Plan};
 
 use super::network::VCPU_TIME;
+pub use rows::ROWS;
 
-/// A load in two VMs.
+/// How a remedy is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct RemedyRow {
     /// The remedy.
     pub remedy: RemedyId,
-    /// The load: traffic with such a VM.
-    pub workload: &'static str,
-    /// The VM with the symptom.
-    pub symptom: &'static str,
-    /// The VM with the remedy.
-    pub cured: &'static str,
-    /// What an explanation must find in the first.
-    pub finding: &'static str,
+    /// What runs without it and with it.
+    pub load: Load,
+    /// What an explanation must find without it.
+    pub finding: Option<&'static str>,
     /// Whether the remedy is advised without times, which an emulator has not.
     pub is_named: bool,
     /// What is counted.
     pub unit: Unit,
-    /// Processors of the host.
-    pub processors: u32,
     /// Repetitions differ by this part in each direction, beyond what [`Effect::of`] allows: the turns of vCPUs on processors vary.
     pub spread: f64,
 }
 
-const fn row(
-    remedy: RemedyId,
-    workload: &'static str,
-    [symptom, cured]: [&'static str; 2],
-    finding: &'static str,
-) -> RemedyRow {
-    RemedyRow {
-        remedy,
-        workload,
-        symptom,
-        cured,
-        finding,
-        is_named: true,
-        unit: Unit::Exits,
-        processors: 1,
-        spread: 0.0,
-    }
+/// What runs without and with a remedy.
+#[derive(Clone, Copy, Debug)]
+pub enum Load {
+    /// A workload of `vmtax lab network` in the VM with the symptom and in the one with the remedy, on a host of so many processors.
+    Vms(&'static str, [&'static str; 2], u32),
+    /// An operation of `vmtax lab run` on this host, without and with it: `cpuid@L2`, and options of the host's kernel.
+    Operations(Host, [(&'static str, &'static [&'static str]); 2]),
 }
 
-const fn in_unit(unit: Unit, row: RemedyRow) -> RemedyRow {
-    RemedyRow { unit, ..row }
+/// A host on which rows are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrialMachine {
+    /// With QEMU as the VMM, of so many processors.
+    Vms(u32),
+    /// With the lab's VMM: the host, whether it has an L1, and options of its kernel.
+    Lab(Host, bool, &'static [&'static str]),
 }
 
-const fn varying(row: RemedyRow) -> RemedyRow {
-    RemedyRow { spread: 0.1, ..row }
-}
-
-const fn of_two(row: RemedyRow) -> RemedyRow {
-    RemedyRow { processors: 2, ..row }
-}
-
-const fn unnamed(row: RemedyRow) -> RemedyRow {
-    RemedyRow { is_named: false, ..row }
-}
-
-/// Every row. What each does to the count is said by [`RemedyId::trial`].
-pub const ROWS: &[RemedyRow] = &[
-    row(RemedyId::VirtioDisk, "read", ["plain+pc+ide", "plain+pc"], "ide-disk"),
-    row(RemedyId::GuestClocksource, "clock", ["plain+pc+acpi-pm", "plain+pc"], "clock-reads"),
-    row(RemedyId::HugePages, "touch", ["plain-thp", "plain"], "memory-faults"),
-    row(RemedyId::ParavirtualDevice, "read", ["plain+pc+nvme", "plain+pc"], "nvme-doorbells"),
-    row(RemedyId::Msi, "read", ["plain+pc+nomsi", "plain+pc"], "level-interrupts"),
-    row(RemedyId::GuestLapicTimer, "timer", ["plain+pc+hpet-timer", "plain+pc"], "hpet-timer"),
-    row(RemedyId::Ioeventfd, "read", ["plain-ioeventfd", "plain"], "notifications-to-vmm"),
-    row(RemedyId::PvEoi, "timer", ["plain", "plain+pv-eoi"], "no-virtual-apic"),
-    row(
-        RemedyId::HvVapic,
-        "timer",
-        ["plain+pc+hyperv", "plain+pc+hyperv+hv-vapic"],
-        "no-virtual-apic",
-    ),
-    row(RemedyId::TscDeadline, "timer", ["plain-tsc-deadline", "plain"], "apic-timer"),
-    row(RemedyId::X2apic, "timer", ["plain-x2apic", "plain"], "xapic"),
-    unnamed(row(RemedyId::HaltPoll, "short-timer", ["plain", "plain+halt_poll_ns"], "halts")),
-    unnamed(row(RemedyId::GuestIdlePoll, "short-timer", ["plain", "plain+poll"], "halts")),
-    in_unit(
-        Unit::Instructions,
-        unnamed(row(RemedyId::NoHaltPoll, "short-timer", ["plain+halt_poll_ns", "plain"], "halts")),
-    ),
-    in_unit(
-        Unit::Waiting,
-        row(RemedyId::FewerVcpus, "compute", ["plain+smp", "plain"], "contention"),
-    ),
-    in_unit(Unit::Waiting, row(RemedyId::KsmOff, "compute", ["plain+ksm", "plain"], "contention")),
-    unnamed(row(
-        RemedyId::ResidentMemory,
-        "again",
-        ["plain-thp+swapped", "plain-thp+locked+swapped"],
-        "memory-faults",
-    )),
-    unnamed(row(
-        RemedyId::NoKvmapf,
-        "again",
-        ["plain-thp+swapped", "plain-thp-kvmapf+swapped"],
-        "memory-faults",
-    )),
-    unnamed(row(
-        RemedyId::BounceSize,
-        "send",
-        ["plain+swiotlb-small", "plain+swiotlb"],
-        "notifications",
-    )),
-    unnamed(row(
-        RemedyId::HvTlbflush,
-        "protect",
-        ["plain+pc+smp+hyperv", "plain+pc+smp+hyperv+hv-tlbflush"],
-        "contention",
-    )),
-    varying(unnamed(row(
-        RemedyId::PvIpi,
-        "barrier",
-        ["plain+smp4-pv-ipi", "plain+smp4"],
-        "contention",
-    ))),
-    unnamed(row(
-        RemedyId::HugetlbMemory,
-        "touch",
-        ["plain+fragmented+thp-defer", "plain+fragmented+thp-defer+hugetlb"],
-        "memory-faults",
-    )),
-    of_two(in_unit(
-        Unit::Waiting,
-        row(
-            RemedyId::VcpuPinning,
-            "compute",
-            ["plain+smp+vcpus-on-0", "plain+smp+vcpus-apart"],
-            "contention",
-        ),
-    )),
-    of_two(in_unit(
-        Unit::Waiting,
-        row(
-            RemedyId::CpuIsolation,
-            "compute",
-            ["plain+rival+rival-on-0+vcpus-on-0", "plain+rival+rival-on-0+vcpu0-on-1"],
-            "contention",
-        ),
-    )),
-    of_two(in_unit(
-        Unit::Waiting,
-        row(
-            RemedyId::IothreadPinning,
-            "request",
-            ["plain+poll+io-on-0+vcpus-on-0", "plain+poll+io-on-0+vcpu0-on-1"],
-            "contention",
-        ),
-    )),
-    of_two(varying(unnamed(row(
-        RemedyId::PvSpinHint,
-        "barrier",
-        ["plain+smp+vcpus-apart", "plain+smp+vcpus-apart+spin-hint"],
-        "no-virtual-apic",
-    )))),
-    of_two(unnamed(row(
-        RemedyId::HostNohzFull,
-        "compute",
-        ["plain+vcpus-on-0", "plain+vcpu0-on-1"],
-        "host-interrupts",
-    ))),
-    of_two(unnamed(row(
-        RemedyId::GuestNohzFull,
-        "compute",
-        ["plain+smp+vcpus-apart", "plain+smp+vcpus-apart+nohz-full"],
-        "guest-timer",
-    ))),
-];
+/// What ran on a host.
+pub type TrialRun = (TrialMachine, Ledger);
 
 /// What a trial showed.
 #[derive(Clone, Debug, PartialEq)]
@@ -193,8 +67,8 @@ pub struct Tried {
     pub effect: Effect,
     /// What the table of remedies says that it does; `None` of an untried one.
     pub expected: Option<Effect>,
-    /// The explanation of the symptom has the finding.
-    pub found: bool,
+    /// The explanation of the symptom has the finding; `None` if it must have none.
+    pub found: Option<bool>,
     /// It names the remedy.
     pub named: bool,
     /// What went: subject, before and after.
@@ -204,39 +78,59 @@ pub struct Tried {
 }
 
 impl RemedyRow {
-    /// The rows of these remedies; if none is given, all on a host of one processor.
+    /// The rows of these remedies; if none is given, all on hosts of one processor.
     ///
     /// # Errors
-    /// A sentence: a word is no remedy of a row, or the rows need several hosts.
+    /// A sentence: a word is no remedy of a row.
     pub fn chosen(words: &[String]) -> Result<Vec<&'static RemedyRow>, String> {
-        let names = |rows: &mut dyn Iterator<Item = &RemedyRow>| {
-            rows.map(|row| row.remedy.name()).collect::<Vec<_>>().join(", ")
-        };
         for word in words {
             if !ROWS.iter().any(|row| row.remedy.name() == word) {
-                let known = names(&mut ROWS.iter());
-                return Err(format!("{word}: is not tried here; what is: {known}"));
+                let known: Vec<_> = ROWS.iter().map(|row| row.remedy.name()).collect();
+                return Err(format!("{word}: is not tried here; what is: {}", known.join(", ")));
             }
         }
         let is_wanted = |row: &&RemedyRow| match words {
-            [] => row.processors == 1,
+            [] => !matches!(row.load, Load::Vms(.., 2)),
             words => words.iter().any(|word| row.remedy.name() == word),
         };
-        let rows: Vec<&RemedyRow> = ROWS.iter().filter(is_wanted).collect();
-        let (two, one): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.processors == 2);
-        if !two.is_empty() && !one.is_empty() {
-            let two = names(&mut two.into_iter());
-            return Err(format!(
-                "{two}: tried on a host of two processors; give it without the others"
-            ));
-        }
-        Ok(rows)
+        Ok(ROWS.iter().filter(is_wanted).collect())
     }
 
-    /// Its two VMs.
-    fn cells(&self) -> Result<[PlannedCell; 2], String> {
-        let unknown = || format!("{}: {} is no workload", self.remedy, self.workload);
-        let workload = Workload::named(self.workload).ok_or_else(unknown)?;
+    /// Without the remedy and with it: the host, and what ran there, by the name of its VM in the recording.
+    pub fn sides(&self) -> [(TrialMachine, String); 2] {
+        match self.load {
+            Load::Vms(workload, vms, processors) => vms.map(|category| {
+                let vm = format!("{workload} {category}");
+                (TrialMachine::Vms(processors), vm)
+            }),
+            Load::Operations(host, sides) => {
+                let is_nested = sides.iter().any(|(operation, _)| operation.ends_with(AT_L2));
+                sides.map(|(operation, options)| {
+                    (TrialMachine::Lab(host, is_nested, options), operation.to_owned())
+                })
+            }
+        }
+    }
+
+    /// The workload or operation, and the two sides of it, in words.
+    pub fn words(&self) -> (&'static str, [String; 2]) {
+        match self.load {
+            Load::Vms(workload, vms, _) => (workload, vms.map(str::to_owned)),
+            Load::Operations(_, sides) => {
+                let word = |(operation, options): (&str, &[&str])| match options {
+                    [] => operation.to_owned(),
+                    options => format!("{operation} {}", options.join(" ")),
+                };
+                (sides[0].0, sides.map(word))
+            }
+        }
+    }
+
+    /// Its two VMs, if it has some.
+    fn cells(&self) -> Result<Vec<PlannedCell>, String> {
+        let Load::Vms(word, vms, _) = self.load else { return Ok(Vec::new()) };
+        let unknown = || format!("{}: {word} is no workload", self.remedy);
+        let workload = Workload::named(word).ok_or_else(unknown)?;
         let cell = |name: &str| {
             let category = Category::read(name)?;
             Ok::<_, String>(PlannedCell {
@@ -246,16 +140,16 @@ impl RemedyRow {
                 operations: None,
             })
         };
-        Ok([cell(self.symptom)?, cell(self.cured)?])
+        vms.into_iter().map(cell).collect()
     }
 
-    /// What the run shows of it; `None` if one of its VMs was not measured.
-    pub fn judge(&self, ledger: &Ledger) -> Option<Tried> {
-        let [before, after] = [self.symptom, self.cured]
-            .map(|category| of_vm(ledger, &format!("{} {category}", self.workload)));
+    /// What the runs show of it; `None` if one of its sides was not measured.
+    pub fn judge(&self, runs: &[TrialRun]) -> Option<Tried> {
+        let [before, after] = self.sides().map(|(machine, vm)| {
+            let run = runs.iter().find(|(known, _)| *known == machine);
+            run.and_then(|(_, ledger)| of_vm(ledger, &vm))
+        });
         let (before, after) = (before?, after?);
-        let instructions = [&before, &after].map(|vm| vm.vcpu_ns / vm.operations as f64);
-        let waited = [&before, &after].map(|vm| vm.ledger.contention().unwrap_or(0.0) * 100.0);
         let labels = Default::default();
         let [before_side, after_side] = [&before, &after].map(|vm| Side {
             source: "",
@@ -266,21 +160,29 @@ impl RemedyRow {
         let operations = before.operations.min(after.operations);
         let change = Change::new(&before_side, &after_side, Some(operations));
         let explanation = Explanation::new(&before_side, None);
-        let finding = explanation.findings.iter().find(|one| one.id() == self.finding);
+        let finding =
+            self.finding.map(|wanted| explanation.findings.iter().find(|one| one.id() == wanted));
         let named = finding
+            .flatten()
             .is_some_and(|one| one.remedies.iter().any(|advice| advice.remedy.id == self.remedy));
         let counts = match self.unit {
-            Unit::Waiting => waited,
-            Unit::Instructions => instructions,
+            Unit::Waiting => {
+                [&before, &after].map(|vm| vm.ledger.contention().unwrap_or(0.0) * 100.0)
+            }
+            Unit::Instructions => [before.instructions, after.instructions],
+            Unit::Waited => [before.waited_ms, after.waited_ms],
+            Unit::Interrupts => {
+                let is_one = |row: &&ChangeRow| row.subject == Some(Subject::HostInterrupts);
+                let row = change.rows.iter().find(is_one);
+                row.map_or([0.0; 2], |row| [row.before.rate, row.after.rate])
+            }
             Unit::Exits | Unit::Accesses | Unit::Faults => change.total.map(|cell| cell.rate),
         };
         let (less, more) = (1.0 - self.spread, 1.0 + self.spread);
         let figures = |rate: f64| Figures { least: rate * less, most: rate * more };
         let of = |fates: [Fate; 2]| {
             let rows = change.rows.iter().filter(|row| fates.contains(&row.fate()));
-            let cell = |row: &vmtax_analyse::explain::ChangeRow| {
-                Some((row.subject?, row.before.rate, row.after.rate))
-            };
+            let cell = |row: &ChangeRow| Some((row.subject?, row.before.rate, row.after.rate));
             rows.filter_map(cell).collect()
         };
         Some(Tried {
@@ -290,7 +192,7 @@ impl RemedyRow {
                 Trial::Tried(tried) => Some(tried.effect()),
                 Trial::Untried(_) => None,
             },
-            found: finding.is_some(),
+            found: finding.map(|found| found.is_some()),
             named,
             gone: of([Fate::Gone, Fate::Fewer]),
             instead: of([Fate::Instead, Fate::More]),
@@ -300,11 +202,12 @@ impl RemedyRow {
     /// What contradicts the table of remedies; empty if nothing does.
     pub fn contradicts(&self, tried: &Tried) -> Vec<String> {
         let mut all = Vec::new();
-        if !tried.found {
-            all.push(format!("explain does not find {}", self.finding));
-        }
-        if self.is_named && tried.found && !tried.named {
-            all.push(format!("explain does not name {}", self.remedy));
+        match (self.finding, tried.found) {
+            (Some(finding), Some(false)) => all.push(format!("explain does not find {finding}")),
+            (_, Some(true)) if self.is_named && !tried.named => {
+                all.push(format!("explain does not name {}", self.remedy));
+            }
+            _ => {}
         }
         // Halts come and go with the host's scheduler: what counts is whether exits are removed.
         let removes = |effect: Effect| effect == Effect::Fewer;
@@ -314,7 +217,7 @@ impl RemedyRow {
             let unit = self.unit;
             all.push(format!("{unit}: {effect}, and the table of remedies says {expected}"));
         }
-        let subject = Subject::from_name(self.finding);
+        let subject = self.finding.and_then(Subject::from_name);
         let stays = |subject: &Subject| !tried.gone.iter().any(|(gone, ..)| gone == subject);
         if tried.effect == Effect::Fewer
             && self.unit == Unit::Exits
@@ -326,14 +229,24 @@ impl RemedyRow {
     }
 }
 
-/// The VMs of these rows, each once.
+/// The hosts of these rows, each once.
+pub fn machines(rows: &[&RemedyRow]) -> Vec<TrialMachine> {
+    let mut machines = Vec::new();
+    for (machine, _) in rows.iter().flat_map(|row| row.sides()) {
+        if !machines.contains(&machine) {
+            machines.push(machine);
+        }
+    }
+    machines
+}
+
+/// The VMs of QEMU of these rows on a host of so many processors, each once.
 ///
 /// # Errors
-/// When a row names no VM or load.
-pub fn plan(rows: &[&RemedyRow]) -> Result<NetworkPlan, String> {
+/// When a row names no VM or workload of QEMU on an emulated host.
+pub fn network_plan(rows: &[&RemedyRow], processors: u32) -> Result<NetworkPlan, String> {
     let mut cells: Vec<PlannedCell> = Vec::new();
-    let processors = rows.first().map_or(1, |row| row.processors);
-    for row in rows {
+    for row in rows.iter().filter(|row| matches!(row.load, Load::Vms(.., on) if on == processors)) {
         for cell in row.cells()? {
             if !cells.iter().any(|known| known.name() == cell.name()) {
                 cells.push(cell);
@@ -343,25 +256,52 @@ pub fn plan(rows: &[&RemedyRow]) -> Result<NetworkPlan, String> {
     Ok(NetworkPlan { cells, processors })
 }
 
-/// A VM of a run.
+/// The operations of these rows on this host.
+///
+/// # Errors
+/// When a row names no operation of `vmtax lab run`.
+pub fn operations_plan(rows: &[&RemedyRow], on: TrialMachine) -> Result<Plan, String> {
+    let mut only: Vec<&'static Definition> = Vec::new();
+    let sides = rows.iter().flat_map(|row| row.sides());
+    for (_, vm) in sides.filter(|(machine, _)| *machine == on) {
+        let word = vm.strip_suffix(AT_L2).unwrap_or(&vm);
+        let operation = suite::operation(word).ok_or_else(|| format!("{word} is no operation"))?;
+        if !only.iter().any(|known| known.name == operation.name) {
+            only.push(operation);
+        }
+    }
+    Ok(Plan { suites: SUITES.iter().collect(), only, batches: Plan::LEAST_BATCHES })
+}
+
+/// The end of the name of an operation at L2.
+const AT_L2: &str = "@L2";
+
+/// One side of a row.
 struct OfVm {
     ledger: Ledger,
     operations: u64,
-    vcpu_ns: f64,
+    /// Of an operation: its path, or what the vCPUs' threads executed.
+    instructions: f64,
+    /// Of an operation, ms.
+    waited_ms: f64,
 }
 
-/// The exits of this VM of a run, its operations, and the time of its vCPUs.
+/// What a run shows of this VM or operation.
 fn of_vm(ledger: &Ledger, name: &str) -> Option<OfVm> {
-    let vm = ledger.recording.vms.iter().find(|vm| vm.name == name)?;
-    let value = |metric: &str| {
+    let values = |metric: &str| {
         let is = |sample: &&Sample| sample.workload == name && sample.metric == metric;
-        ledger.samples.iter().find(is).map(|sample| sample.value)
+        ledger.samples.iter().filter(is).map(|sample| sample.value).collect::<Vec<f64>>()
     };
-    let operations = value(Sample::OPERATIONS)? as u64;
-    let vcpu_ns = value(VCPU_TIME).unwrap_or_default();
-    // The samples are those of operations, and no benchmark's.
-    let ledger = Ledger { samples: Vec::new(), ..ledger.of_vm(vm.id) };
-    (operations > 0).then_some(OfVm { ledger, operations, vcpu_ns })
+    let operations = values(Sample::OPERATIONS).first().map_or(0, |value| *value as u64);
+    let vcpu_ns = values(VCPU_TIME).first().map(|ns| ns / operations as f64);
+    let vm = ledger.recording.vms.iter().find(|vm| vm.name == name);
+    let (instructions, waited) = (median(&values(Sample::PATH)), median(&values(Sample::WAITED)));
+    // The samples are those of operations, and no benchmark's. Steps of a VM's life are not recorded.
+    let of_vm = ledger.of_vm(vm.map_or(u32::MAX, |vm| vm.id));
+    let ledger = Ledger { samples: Vec::new(), ..of_vm };
+    let instructions = instructions.or(vcpu_ns).unwrap_or_default();
+    let waited_ms = waited.unwrap_or_default() / 1e6;
+    (operations > 0).then_some(OfVm { ledger, operations, instructions, waited_ms })
 }
 
 #[cfg(test)]
@@ -375,7 +315,7 @@ mod tests {
             counts: [28.3, 2.8],
             effect: Effect::Fewer,
             expected: Some(Effect::Fewer),
-            found: true,
+            found: Some(true),
             named: true,
             gone: vec![(Subject::IdeDisk, 16.0, 0.0)],
             instead: Vec::new(),
@@ -388,33 +328,44 @@ mod tests {
         assert_eq!(row.contradicts(&stays), ["exits of ide-disk stay"]);
         let silent = Tried { named: false, ..tried.clone() };
         assert_eq!(row.contradicts(&silent), ["explain does not name virtio-disk"]);
-        let blind = Tried { found: false, named: false, ..tried };
+        let blind = Tried { found: Some(false), named: false, ..tried };
         assert_eq!(row.contradicts(&blind), ["explain does not find ide-disk"]);
     }
 
     #[test]
     fn rows_name_vms_and_findings() {
-        for processors in [1, 2] {
-            let is_there = |row: &&RemedyRow| row.processors == processors;
-            let rows: Vec<&RemedyRow> = ROWS.iter().filter(is_there).collect();
-            let plan = plan(&rows).expect("VMs of every row");
-            assert_eq!(plan.processors, processors);
-            let mut names: Vec<String> = plan.cells.iter().map(PlannedCell::name).collect();
+        let rows: Vec<&RemedyRow> = ROWS.iter().collect();
+        for machine in machines(&rows) {
+            let mut names: Vec<String> = match machine {
+                TrialMachine::Vms(processors) => {
+                    let plan = network_plan(&rows, processors).expect("VMs of every row");
+                    assert_eq!(plan.processors, processors);
+                    plan.cells.iter().map(PlannedCell::name).collect()
+                }
+                TrialMachine::Lab(host, is_nested, _) => {
+                    let plan = operations_plan(&rows, machine).expect("operations of every row");
+                    let level = if is_nested { 2 } else { 1 };
+                    assert!(plan.only.iter().all(|one| one.is_for(host, level)));
+                    plan.only.iter().map(|one| one.name.to_owned()).collect()
+                }
+            };
+            let count = names.len();
+            assert!(count > 0, "{machine:?}");
             names.sort();
             names.dedup();
-            assert_eq!(names.len(), plan.cells.len(), "each VM once");
+            assert_eq!(names.len(), count, "{machine:?}: each once");
         }
         for row in ROWS {
-            let is_known = Subject::from_name(row.finding).is_some()
-                || ["xapic", "contention"].contains(&row.finding);
-            assert!(is_known, "{}: {}", row.remedy, row.finding);
+            let is_known = |finding: &str| {
+                Subject::from_name(finding).is_some() || ["xapic", "contention"].contains(&finding)
+            };
+            assert!(row.finding.is_none_or(is_known), "{}: {:?}", row.remedy, row.finding);
         }
         assert!(RemedyRow::chosen(&["virtio-disk".to_owned()]).is_ok_and(|rows| rows.len() == 1));
         let refused = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             RemedyRow::chosen(&words).expect_err("refused")
         };
-        assert!(refused(&["npt"]).starts_with("npt: is not tried here; what is: virtio-disk, "));
-        assert!(refused(&["msi", "vcpu-pinning"]).starts_with("vcpu-pinning: tried on a host of"));
+        assert!(refused(&["vls"]).starts_with("vls: is not tried here; what is: virtio-disk, "));
     }
 }

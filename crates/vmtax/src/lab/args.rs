@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use vmtax_lab::network::NetworkSetup;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
-use vmtax_lab::{Host, OF_ALL_KERNELS};
+use vmtax_lab::{Host, OF_ALL_KERNELS, Setup, TSC_KHZ};
 use vmtax_machine::Stop;
 use vmtax_runs::kernels;
 
@@ -66,6 +66,17 @@ impl VmHostArgs {
             stop: Stop::default(),
         })
     }
+
+    /// The same kernel on a host of `vmtax lab run`.
+    pub(super) fn lab(&self, host: Host) -> anyhow::Result<impl FnOnce(PathBuf, PathBuf) -> Setup> {
+        let kernel = kernels::named(&self.kernel, &mut self.modules.iter())?;
+        let (fresh, limit) = (self.fresh, self.limit);
+        Ok(move |cache, console| Setup {
+            fresh,
+            limit,
+            ..Setup::plain(host, kernel, cache, console)
+        })
+    }
 }
 
 /// Boot an emulated host, or restore its saved state, run suites of operations in guests of its KVM, and report.
@@ -122,7 +133,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) modules: Vec<PathBuf>,
 
-    /// A parameter of a KVM module (kvm_amd.npt=0), mitigations=VALUE or randomize_kstack_offset=VALUE; repeatable.
+    /// A parameter of a KVM module (kvm_amd.npt=0), mitigations=VALUE, randomize_kstack_offset=VALUE or tsc_early_khz=KHZ; repeatable.
     #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
     pub(crate) option: Vec<String>,
 
@@ -402,12 +413,15 @@ fn option(text: &str) -> Result<String, String> {
     let (module, rest) = text.split_once('.').unwrap_or_default();
     let known = ["kvm", "kvm_amd", "kvm_intel"].contains(&module.replace('-', "_").as_str());
     let is_parameter = known && rest.contains('=');
-    let of_all = text.split_once('=').is_some_and(|(name, _)| OF_ALL_KERNELS.contains(&name));
-    if (is_parameter || of_all) && text.chars().all(plain) {
+    let is_of_kernels = |name: &str| OF_ALL_KERNELS.contains(&name) || name == TSC_KHZ;
+    let of_kernels = text.split_once('=').is_some_and(|(name, _)| is_of_kernels(name));
+    if (is_parameter || of_kernels) && text.chars().all(plain) {
         return Ok(text.to_owned());
     }
-    let of_all = OF_ALL_KERNELS.map(|name| format!("{name}=VALUE")).join(" or ");
-    Err(format!("use kvm.NAME=VALUE, kvm_amd.NAME=VALUE, kvm_intel.NAME=VALUE, {of_all}"))
+    let of_all = OF_ALL_KERNELS.map(|name| format!("{name}=VALUE")).join(", ");
+    Err(format!(
+        "use kvm.NAME=VALUE, kvm_amd.NAME=VALUE, kvm_intel.NAME=VALUE, {of_all} or {TSC_KHZ}=KHZ"
+    ))
 }
 
 /// `kvm_amd.npt=0,1`: a name and its values.

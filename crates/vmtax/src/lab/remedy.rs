@@ -4,36 +4,42 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 use serde_json::Value;
+use vmtax_analyse::Ledger;
 use vmtax_analyse::explain::Subject;
 use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::output;
+use vmtax_lab::Setup;
 use vmtax_report::table::{CSV, Cell, Column, JSON, PAGE, Table};
 use vmtax_report::tables::{Section, Tables};
-use vmtax_runs::lab::remedy::{ROWS, RemedyRow, Tried, plan};
-use vmtax_runs::lab::{Done, measure_network};
+use vmtax_runs::lab::remedy::{
+    ROWS, RemedyRow, TrialMachine, TrialRun, Tried, machines, network_plan, operations_plan,
+};
+use vmtax_runs::lab::{Done, Work, measure, measure_network};
 use vmtax_runs::write_fault;
 use vmtax_store::Claim;
 
 use super::args::VmHostArgs;
 use crate::flags::OutputArgs;
 
-/// Try remedies of `vmtax explain` on an emulated host: the same load in a VM with the symptom and in one with the remedy.
+/// Try remedies of `vmtax explain` on emulated hosts: the same load with the symptom and with the remedy.
 ///
-/// The VMs are those of QEMU on an emulated host (docs/bench-traffic.md). Of each remedy: whether `explain` finds the symptom and names the remedy, the exits of an operation before and
+/// Loads are VMs of QEMU on an emulated host (docs/bench-traffic.md) and operations of `vmtax lab run`. Of each remedy: whether `explain` finds the symptom and names the remedy, the exits of an operation before and
 /// after, what went and what came instead, and whether that is what the table of remedies (docs/remedies.md) says. Counts are those of the real KVM,
 /// QEMU and Linux; times under an emulator do not reflect hardware.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax lab remedy virtio-disk guest-clocksource huge-pages
-  vmtax lab remedy --keep run && vmtax report run       the exits of every VM")]
+  vmtax lab remedy msi --keep run && vmtax report run   the exits of both VMs
+  vmtax lab remedy npt ept shadow-vmcs                  parameters of KVM's modules")]
 pub(crate) struct RemedyArgs {
-    /// Remedies to try; without any all of these on a host of one processor.
+    /// Remedies to try; without any all of these on hosts of one processor.
     #[arg(value_name = "REMEDY", long_help = remedies())]
     remedies: Vec<String>,
 
     #[command(flatten)]
     host: VmHostArgs,
 
-    /// Keep the run in this folder.
+    /// Keep the run in this folder; of several hosts, each in a subfolder.
     #[arg(long, value_name = "RUN", value_hint = ValueHint::AnyPath)]
     keep: Option<PathBuf>,
 
@@ -43,11 +49,15 @@ pub(crate) struct RemedyArgs {
 
 fn remedies() -> String {
     let mut text =
-        "Remedies to try; without any all of these on a host of one processor\n".to_owned();
+        "Remedies to try; without any all of these on hosts of one processor\n".to_owned();
     for row in ROWS {
-        let RemedyRow { remedy, workload, symptom, cured, processors, .. } = row;
-        let host = if *processors == 2 { ", on a host of two processors" } else { "" };
-        text.push_str(&format!("\n- {remedy}: {workload} with {symptom}, then {cured}{host}"));
+        let (load, [symptom, cured]) = row.words();
+        let host = match row.sides() {
+            [(TrialMachine::Vms(2), _), _] => ", on a host of two processors".to_owned(),
+            [(TrialMachine::Lab(host, ..), _), _] => format!(", on the {host} host of the lab"),
+            _ => String::new(),
+        };
+        text.push_str(&format!("\n- {}: {load} with {symptom}, then {cured}{host}", row.remedy));
     }
     text
 }
@@ -57,21 +67,30 @@ pub(super) fn run(args: &RemedyArgs) -> anyhow::Result<()> {
         Ok(rows) => rows,
         Err(problem) => return fail(Code::Usage, problem),
     };
-    let plan = match plan(&rows) {
-        Ok(plan) => plan,
-        Err(problem) => return fail(Code::Usage, problem),
-    };
-    let claim = args.keep.as_deref().map(Claim::new).transpose().map_err(write_fault)?;
-    let Done { ledger, failures, .. } = measure_network(args.host.setup()?, &plan, claim)?;
+    let machines = machines(&rows);
+    if let (Some(folder), [_, _, ..]) = (&args.keep, machines.as_slice()) {
+        std::fs::create_dir_all(folder)
+            .map_err(|e| output::cannot_write(&folder.display().to_string(), &e))?;
+    }
+    let mut runs: Vec<TrialRun> = Vec::new();
+    let mut problems = Vec::new();
+    for machine in &machines {
+        let folder = match (&args.keep, machines.as_slice()) {
+            (Some(folder), [_]) => Some(folder.clone()),
+            (Some(folder), _) => Some(folder.join(name(*machine))),
+            (None, _) => None,
+        };
+        let claim = folder.as_deref().map(Claim::new).transpose().map_err(write_fault)?;
+        let done = measured(args, &rows, *machine, claim)?;
+        problems.extend(done.failures);
+        runs.push((*machine, done.ledger));
+    }
     let tried: Vec<(&RemedyRow, Option<Tried>)> =
-        rows.iter().map(|row| (*row, row.judge(&ledger))).collect();
-    let emulator = ledger.recording.emulated.clone().unwrap_or_default();
-    let host = format!("Linux {} on {emulator}", ledger.recording.kernel);
-    args.to.write(&shown(&tried, host)?)?;
-    let mut problems = failures;
+        rows.iter().map(|row| (*row, row.judge(&runs))).collect();
+    args.to.write(&shown(&tried, hosts(runs.iter().map(|(_, ledger)| ledger)))?)?;
     for (row, tried) in &tried {
         if tried.is_none() && problems.is_empty() {
-            problems.push(format!("{}: one of its VMs took no exits", row.remedy));
+            problems.push(format!("{}: one of its sides was not measured", row.remedy));
         }
         let contradicted = tried.iter().flat_map(|tried| row.contradicts(tried));
         problems.extend(contradicted.map(|what| format!("{}: {what}", row.remedy)));
@@ -84,7 +103,58 @@ pub(super) fn run(args: &RemedyArgs) -> anyhow::Result<()> {
     }
 }
 
-const EMULATED: &str = "Counted on an emulated AMD host: exits of an operation, where no other unit is given. Times under an emulator do not reflect hardware.";
+/// Has a host do what these rows need of it.
+fn measured(
+    args: &RemedyArgs,
+    rows: &[&RemedyRow],
+    machine: TrialMachine,
+    claim: Option<Claim>,
+) -> anyhow::Result<Done> {
+    let usage = |problem| Fault::new(Code::Usage, problem);
+    match machine {
+        TrialMachine::Vms(processors) => {
+            let plan = network_plan(rows, processors).map_err(usage)?;
+            measure_network(args.host.setup()?, &plan, claim)
+        }
+        TrialMachine::Lab(host, nested, options) => {
+            let plan = operations_plan(rows, machine).map_err(usage)?;
+            let (setup, options) =
+                (args.host.lab(host)?, options.iter().map(|word| (*word).to_owned()));
+            let setup = |cache, console| Setup {
+                nested,
+                options: options.collect(),
+                ..setup(cache, console)
+            };
+            measure(host, setup, Work::Operations(&plan), claim)
+        }
+    }
+}
+
+/// The folder of a host's run below that of all: `vms-1`, `amd-kvm_amd.npt=0`.
+fn name(machine: TrialMachine) -> String {
+    match machine {
+        TrialMachine::Vms(processors) => format!("vms-{processors}"),
+        TrialMachine::Lab(host, nested, options) => {
+            let nested = if nested { &["nested"][..] } else { &[] };
+            [&[host.name()], nested, options].concat().join("-")
+        }
+    }
+}
+
+/// Kernels and emulators, each once.
+fn hosts<'a>(ledgers: impl Iterator<Item = &'a Ledger>) -> String {
+    let mut all: Vec<String> = Vec::new();
+    for recording in ledgers.map(|ledger| &ledger.recording) {
+        let emulator = recording.emulated.clone().unwrap_or_default();
+        let host = format!("Linux {} on {emulator}", recording.kernel);
+        if !all.contains(&host) {
+            all.push(host);
+        }
+    }
+    all.join(", ")
+}
+
+const EMULATED: &str = "Counted on emulated hosts: exits of an operation, where no other unit is given. Times under an emulator do not reflect hardware.";
 
 fn shown(tried: &[(&RemedyRow, Option<Tried>)], host: String) -> serde_json::Result<Tables> {
     let (id, title) = ("remedies", "Remedies".to_owned());
@@ -107,8 +177,8 @@ fn table(tried: &[Row<'_>]) -> Table {
     let counts = |at: usize| {
         move |row: &&Row<'_>| Cell::of(row.1.as_ref(), |tried| Cell::Number(tried.counts[at]))
     };
-    let flag = |of: fn(&Tried) -> bool| {
-        move |row: &&Row<'_>| Cell::of(row.1.as_ref(), |tried| Cell::Flag(of(tried)))
+    let flag = |of: fn(&Tried) -> Option<bool>| {
+        move |row: &&Row<'_>| Cell::of(row.1.as_ref().and_then(of), Cell::Flag)
     };
     let subjects = |of: fn(&Tried) -> &[(Subject, f64, f64)]| {
         move |row: &&Row<'_>| {
@@ -122,11 +192,15 @@ fn table(tried: &[Row<'_>]) -> Table {
     };
     Table::of(tried)
         .column(Column::words("remedy", "remedy"), |row| Cell::Word(row.0.remedy.name()))
-        .column(Column::words("workload", "load"), |row| Cell::Word(row.0.workload))
-        .column(all(Column::words("symptom", "symptom")), |row| Cell::Word(row.0.symptom))
-        .column(all(Column::words("cured", "with it")), |row| Cell::Word(row.0.cured))
+        .column(Column::words("workload", "load"), |row| Cell::Word(row.0.words().0))
+        .column(all(Column::words("symptom", "symptom")), |row| {
+            Cell::Name(row.0.words().1[0].clone())
+        })
+        .column(all(Column::words("cured", "with it")), |row| {
+            Cell::Name(row.0.words().1[1].clone())
+        })
         .column(Column::short("found", "found"), flag(|tried| tried.found))
-        .column(Column::short("named", "named"), flag(|tried| tried.named))
+        .column(Column::short("named", "named"), flag(|tried| tried.found.map(|_| tried.named)))
         .column(all(Column::words("unit", "unit")), |row| Cell::Word(row.0.unit.name()))
         .column(Column::number("before", "before"), counts(0))
         .column(Column::number("after", "after"), counts(1))

@@ -91,6 +91,22 @@ fn the_document_has_every_remedy_with_its_trial() {
     holds("remedies.md", "remedies", &remedies());
 }
 
+/// A command of vmtax in the repository's folder, and what it prints.
+fn shown(words: &str) -> String {
+    let printed = stdout(&docs(".."), words);
+    format!("```sh\nvmtax {words}\n```\n```\n{}```\n", String::from_utf8(printed).unwrap())
+}
+
+/// A user's way from the symptom to what its remedy changed, by two recordings of the repository.
+#[test]
+fn the_document_has_the_session_of_a_remedy() {
+    let [before, after] =
+        ["ide", "virtio"].map(|disk| format!("captures/cases/remedy-dev-disk-{disk}/run"));
+    holds("remedies.md", "symptom", &shown(&format!("explain {before}")));
+    let change = format!("explain --before {before} --after {after} --operations 200");
+    holds("remedies.md", "change", &shown(&change));
+}
+
 /// A published schema, made to refuse fields that it does not name.
 fn validate(schema: &str, document: &serde_json::Value) {
     fn close(value: &mut serde_json::Value) {

@@ -52,6 +52,13 @@ fn features_are_in_use() {
     let without = ["--option", "kvm_intel.ept=0"];
     let (without, found) = of(&[&touch[..], &without].concat(), "touch-4k L1", "EPT_VIOLATION");
     assert!(!without, "{found}");
+    // KVM takes the preemption timer only if the kernel believes that the TSC is slower than it is.
+    let expiry = ["--operation", "deadline-x2apic-poll", "--option", "tsc_early_khz=400000"];
+    let (with, found) = of(&expiry, "deadline-x2apic-poll L1", "PREEMPTION_TIMER");
+    assert!(with, "{found}");
+    let without = [&expiry[..], &["--option", "kvm_intel.preemption_timer=0"]].concat();
+    let (without, found) = of(&without, "deadline-x2apic-poll L1", "PREEMPTION_TIMER");
+    assert!(!without, "{found}");
     // With VMCS shadowing a CPUID of L2 takes one VMREAD of L1, of a field that is not shadowed.
     let (_, with) = of(&nested, "cpuid L2", "VMREAD");
     let without = ["--option", "kvm_intel.enable_shadow_vmcs=0"];
