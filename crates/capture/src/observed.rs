@@ -283,7 +283,7 @@ const FLOODS: &[(&str, Message)] = &[
 const FLOOD: usize = 5;
 
 /// Where a guest writes to the register of a virtio device (Linux drivers/virtio/virtio_pci_common.c).
-const NOTIFIES: &str = " vp_notify+0x";
+const NOTIFIES: &str = "vp_notify+0x";
 
 fn log(text: &str) -> Option<Vec<Observed>> {
     let is_said = |words: &str| lines(text).any(|line| line.contains(words));
