@@ -21,7 +21,7 @@ type Reader = fn(&str) -> Option<Vec<Observed>>;
 
 /// What a text shows, and the tool that it is of; `None` if no tool is known by it.
 pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
-    let readers: [(&str, Reader); 10] = [
+    let readers: [(&str, Reader); 11] = [
         ("top", top),
         ("table of processor times", tables),
         ("cpu.stat", quota),
@@ -32,6 +32,7 @@ pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
         ("/proc/stat", proc_stat),
         ("times of functions", timed),
         ("vulnerabilities", mitigations),
+        ("interrupt lines", device_lines),
     ];
     let mut all = Vec::new();
     let mut tool = None;
@@ -260,9 +261,32 @@ const MESSAGES: &[(&str, Message)] = &[
     ("soft lockup - CPU#", Message::Stall),
     ("self-detected stall on CPU", Message::Stall),
     ("detected stalls on CPUs/tasks", Message::Stall),
+    // Linux kernel/workqueue.c, `wq_watchdog_timer_fn`.
+    ("BUG: workqueue lockup - pool", Message::Stall),
     // Linux mm/oom_kill.c.
     ("Out of memory: Kill", Message::OutOfMemory),
+    ("invoked oom-killer: gfp_mask=", Message::OutOfMemory),
+    // systemd src/core/unit.c, `unit_log_failure` and its neighbours.
+    ("has been killed by the OOM killer", Message::OutOfMemory),
+    // Linux kernel/time/clocksource.c, `__clocksource_unstable` and `clocksource_watchdog`.
+    ("Clocksource tsc unstable (delta", Message::TscJump),
+    ("'kvm-clock' (not 'tsc') is current clocksource", Message::TscUnused),
 ];
+
+/// The same where a single line says nothing: some come at each start of a VM.
+const FLOODS: &[(&str, Message)] = &[
+    // Linux include/linux/virtio_net.h and drivers/net/virtio_net.c, `receive_buf`.
+    (": bad gso: type: ", Message::BadGso),
+    // Linux arch/x86/kvm/x86.c, `kvm_msr_ignored_check` and `kvm_get_msr_common`.
+    (" unhandled rdmsr: 0x", Message::UnknownMsrs),
+    (" unhandled wrmsr: 0x", Message::UnknownMsrs),
+    (" ignored rdmsr: 0x", Message::UnknownMsrs),
+    (" ignored wrmsr: 0x", Message::UnknownMsrs),
+];
+const FLOOD: usize = 5;
+
+/// Where a guest writes to the register of a virtio device (Linux drivers/virtio/virtio_pci_common.c).
+const NOTIFIES: &str = "vp_notify+0x";
 
 fn log(text: &str) -> Option<Vec<Observed>> {
     let is_said = |words: &str| lines(text).any(|line| line.contains(words));
@@ -276,7 +300,46 @@ fn log(text: &str) -> Option<Vec<Observed>> {
             found.push(observed);
         }
     }
+    for (words, message) in FLOODS {
+        let observed = Observed::Message(*message);
+        let is_flood = lines(text).filter(|line| line.contains(words)).take(FLOOD).count() == FLOOD;
+        if is_flood && !found.contains(&observed) {
+            found.push(observed);
+        }
+    }
+    // What the CPU that is stuck does says more than that it is.
+    if let Some(stall) = found.iter_mut().find(|one| **one == Observed::Message(Message::Stall))
+        && is_said(NOTIFIES)
+    {
+        *stall = Observed::Message(Message::NotifyHangs);
+    }
     (!found.is_empty()).then_some(found)
+}
+
+/// Shares of `kvm:kvm_set_irq` by its text (`45.54%  gsi 11 level 1 source 0`): a pin of the I/O APIC that is raised and lowered alike is a device's
+/// level-triggered line. Linux arch/x86/kvm/ioapic.h has 24 pins, of which the PIT (0, 2) and the RTC (8) are edges; an MSI's number is above them.
+fn device_lines(text: &str) -> Option<Vec<Observed>> {
+    const PINS: u32 = 24;
+    const EDGES: [u32; 3] = [0, 2, 8];
+    text.contains("kvm_set_irq'").then_some(())?;
+    let mut pins: BTreeMap<u32, [f64; 2]> = BTreeMap::new();
+    for line in lines(text) {
+        let Some((share, rest)) = line.split_once("%  gsi ") else { continue };
+        let mut words = rest.split_whitespace();
+        let gsi = words.next().and_then(|word| word.parse().ok());
+        let level = words.nth(1).and_then(|word| word.parse::<usize>().ok());
+        if let (Some(gsi), Some(level @ (0 | 1)), Some(share)) = (gsi, level, part(share)) {
+            pins.entry(gsi).or_default()[level] += share;
+        }
+    }
+    let is_level = |[low, high]: [f64; 2]| low.min(high) * 1.5 >= low.max(high);
+    let of_devices = pins
+        .iter()
+        .filter(|(gsi, _)| **gsi < PINS && !EDGES.contains(gsi))
+        .filter(|(_, s)| is_level(**s));
+    let most = of_devices.max_by(|a, b| (a.1[0] + a.1[1]).total_cmp(&(b.1[0] + b.1[1])));
+    let line = most.map(|(gsi, [low, high])| Observed::DeviceLine { gsi: *gsi, share: low + high });
+    (!pins.is_empty()).then(|| line.into_iter().collect())
 }
 
 /// Processor time that a host gave to others, by the counters since the boot. A counter that holds more than all others of its line a hundred times over
@@ -520,6 +583,19 @@ mod tests {
             (
                 "q: warning: This family of AMD CPU doesn't support hyperthreading(2)\n",
                 vec![Observed::Message(Message::NoTopoext)],
+            ),
+            (
+                "ens18: bad gso: type: 4, size: 1448\n".repeat(5).as_str(),
+                vec![Observed::Message(Message::BadGso)],
+            ),
+            ("kvm [1]: vcpu6 unhandled rdmsr: 0x19c\n", vec![]),
+            (
+                "BUG: workqueue lockup - pool cpus=0\n  vp_notify+0x12/0x20\n",
+                vec![Observed::Message(Message::NotifyHangs)],
+            ),
+            (
+                "Samples: 9 of event 'kvm:kvm_set_irq'\n  45.0%  gsi 11 level 1 source 0\n  45.0%  gsi 11 level 0 source 0\n  10.0%  gsi 0 level 0 source 0\n",
+                vec![Observed::DeviceLine { gsi: 11, share: 0.9 }],
             ),
             ("hello world\n", vec![]),
             ("", vec![]),

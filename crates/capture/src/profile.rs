@@ -4,12 +4,14 @@
 //! - `perf.data` with samples, whose addresses become names by way of [`Symbols`];
 //! - the text of `perf script`;
 //! - the text of `perf report --stdio`: functions, without their callers;
+//! - a call graph of their screens, or a part of it;
 //! - the text of `perf annotate`: the instructions of a function.
 //!
 //! Left out on purpose: what ran when, and in which thread: a profile is a sum. Samples of tracepoints are events, not
 //! samples of a profile.
 
 pub mod annotate;
+pub mod call_graph;
 pub mod folded;
 pub mod perf_data;
 pub mod perf_report;
@@ -38,6 +40,8 @@ pub enum Format {
     Annotate,
     /// The text of `perf report --stdio`.
     PerfReport,
+    /// A call graph of a screen of perf.
+    CallGraph,
     /// The text of `perf script`.
     PerfScript,
     /// Folded stacks.
@@ -50,11 +54,12 @@ type Recognise = fn(&[u8]) -> bool;
 impl Format {
     /// Recognises a format from the first bytes of the input.
     pub fn recognise(head: &[u8]) -> Result<Format, Error> {
-        let candidates: [(Recognise, Format); 6] = [
+        let candidates: [(Recognise, Format); 7] = [
             (crate::import::perf_data::recognise_file, Format::PerfFile),
             (crate::import::perf_data::recognise_pipe, Format::PerfPipe),
             (annotate::recognise, Format::Annotate),
             (perf_report::recognise, Format::PerfReport),
+            (call_graph::recognise, Format::CallGraph),
             (perf_script::recognise, Format::PerfScript),
             (folded::recognise, Format::Folded),
         ];
@@ -119,6 +124,7 @@ fn text(format: Format, place: Place, input: &mut dyn Read) -> Result<Imported, 
     let mut sum = Sum::new(place);
     match format {
         Format::Annotate => annotate::read(input, &mut sum)?,
+        Format::CallGraph => call_graph::read(input, &mut sum)?,
         Format::PerfReport => perf_report::read(input, &mut sum)?,
         Format::PerfScript => perf_script::read(input, &mut sum)?,
         _ => folded::read(input, &mut sum)?,

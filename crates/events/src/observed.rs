@@ -75,6 +75,16 @@ words! {
         Stall = "stall",
         /// Memory ran out.
         OutOfMemory = "out-of-memory",
+        /// The guest drops packets whose headers of virtio-net are wrong.
+        BadGso = "bad-gso",
+        /// Guests access MSRs that KVM does not have, and each access is logged.
+        UnknownMsrs = "unknown-msrs",
+        /// The TSC jumped.
+        TscJump = "tsc-jump",
+        /// The TSC jumped, and kvm-clock is the clock in use.
+        TscUnused = "tsc-unused",
+        /// A notification of a virtio device does not return.
+        NotifyHangs = "notify-hangs",
     }
 }
 
@@ -120,4 +130,11 @@ pub enum Observed {
     Mitigation(HostMitigation),
     /// A message was found.
     Message(Message),
+    /// A pin of the I/O APIC is raised and lowered for a device.
+    DeviceLine {
+        /// Its number.
+        gsi: u32,
+        /// Its part of all changes of lines.
+        share: f64,
+    },
 }

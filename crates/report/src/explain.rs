@@ -322,8 +322,8 @@ impl Explained<'_> {
                 finding.evidence.get(1).filter(|one| matches!(one, Evidence::Details(..)));
             let evidence: Vec<String> = first.chain(details).map(words::evidence).collect();
             let evidence = evidence.join("; ");
-            let means = words::finding(&finding.found).means;
-            let text = format!("{}: {}", printable(&means), printable(&evidence));
+            let words = words::finding(&finding.found);
+            let text = format!("{}: {}", printable(&words.means), printable(&evidence));
             rows.push((Style::Plain, "- ".to_owned(), text));
             if let Some(first) = finding.remedies.first() {
                 let trial = words::trial(&first.remedy.id.trial());
@@ -331,6 +331,8 @@ impl Explained<'_> {
                 rows.push((Style::Faint, "  ".to_owned(), trial));
             } else if let Some((id, why)) = finding.refused.first() {
                 rows.push((Style::Faint, "  ".to_owned(), format!("not {id}: {why}")));
+            } else if finding.found.is_cured_by_words() {
+                rows.push((Style::Plain, "  next: ".to_owned(), words.next.to_owned()));
             }
         }
         if explanation.findings.is_empty()

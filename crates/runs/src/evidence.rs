@@ -21,7 +21,7 @@ use crate::profiles::fault;
 const MOST_BYTES: u64 = 16 << 20;
 
 /// Beginnings of functions that only a host has. Linux arch/x86/kvm, virt/kvm. (A guest has `kvm_clock_*`, `kvm_steal_clock` and others.)
-const OF_HOST: [&str; 9] = [
+const OF_HOST: [&str; 12] = [
     "vmx_",
     "svm_",
     "tdx_",
@@ -31,6 +31,10 @@ const OF_HOST: [&str; 9] = [
     "kvm_vcpu_",
     "kvm_mmu_",
     "kvm_arch_vcpu_",
+    // QEMU system/memory.c, accel/kvm/kvm-all.c, hw/vfio/region.c.
+    "memory_region_",
+    "kvm_cpu_exec",
+    "vfio_region_",
 ];
 
 /// Threads and modules of a host, as perf names them.
@@ -144,7 +148,7 @@ impl Evidence {
     fn profile(&self, text: &str) -> anyhow::Result<Option<Ledger>> {
         let head = text.as_bytes().get(..HEAD).unwrap_or(text.as_bytes());
         let format = match profile::Format::recognise(head) {
-            Ok(profile::Format::PerfReport) => profile::Format::PerfReport,
+            Ok(format @ (profile::Format::PerfReport | profile::Format::CallGraph)) => format,
             Ok(profile::Format::Folded) if has_frames(text) => profile::Format::Folded,
             _ => return Ok(None),
         };

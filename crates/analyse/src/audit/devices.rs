@@ -29,6 +29,18 @@ fn unknown(vm: &VmProcess) -> Option<Found> {
 const EMULATED: [&str; 8] =
     ["ide-", "e1000", "rtl8139", "pcnet", "ne2k", "lsi53c", "am53c974", "usb-tablet"];
 
+/// Emulated models that QEMU's short options ask for (QEMU qemu-options.hx: `-hda`, `-net nic`, `-nic`).
+fn short(vm: &VmProcess) -> Vec<String> {
+    let disks = ["hda", "hdb", "hdc", "hdd"].into_iter().filter(|name| {
+        let files = options(vm, name);
+        files.iter().any(|file| !file.to_lowercase().ends_with(".iso"))
+    });
+    let cards = options(vm, "net").into_iter().chain(options(vm, "nic"));
+    let models = cards.filter_map(|value| property(value, "model"));
+    let is_slow = |model: &&str| EMULATED.iter().any(|start| model.starts_with(start));
+    disks.map(|_| "ide-hd").chain(models.filter(is_slow)).map(str::to_owned).collect()
+}
+
 pub(super) fn emulated(_: &View, vm: &VmProcess) -> Found {
     if let Some(found) = unknown(vm) {
         return found;
@@ -45,6 +57,7 @@ pub(super) fn emulated(_: &View, vm: &VmProcess) -> Found {
         !is_cd(value) && property(value, "if").is_none_or(|interface| interface == "ide")
     };
     types.extend(options(vm, "drive").into_iter().filter(is_ide).map(|_| "ide-hd".to_owned()));
+    types.extend(short(vm));
     types.sort();
     types.dedup();
     if types.is_empty() {
@@ -71,6 +84,12 @@ pub(super) fn acceleration(_: &View, vm: &VmProcess) -> Found {
         || words.iter().any(|word| word.trim_start_matches('-') == "enable-kvm");
     if is_asked("kvm") || by_default && !is_asked("tcg") {
         return Found::ok(What::Accelerated);
+    }
+    // QEMU refuses this model without KVM (QEMU target/i386/cpu.c: "requires KVM or HVF").
+    if asked.is_empty()
+        && options(vm, "cpu").iter().any(|value| value.split(',').next() == Some("host"))
+    {
+        return Found::ok(What::Accelerated).seen(said(vm, "-cpu host".to_owned()));
     }
     // A process that has a VM of KVM open has it, whatever its command line says.
     if vm.pid != 0 {

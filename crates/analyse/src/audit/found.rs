@@ -202,6 +202,8 @@ pub enum What {
     // Windows.
     WindowsOfOtherVmm,
     PerhapsWindows,
+    /// The same of a part of a configuration: the rest may have enlightenments.
+    PerhapsWindowsOfPart,
     NotWindows,
     WindowsTimers,
     SynicBesideApic(&'static str),

@@ -4,6 +4,7 @@ use vmtax_events::setting::{Settings, Unknown, VmProcess, files};
 
 use super::view::{View, flag_fact, has_flag};
 use super::vmm::{is_off, is_qemu, is_windows, options, property, said};
+use super::windows::like_windows;
 use super::{Fix, Found, Seen, Start, What, idle};
 use crate::remedy::RemedyId;
 
@@ -81,9 +82,7 @@ pub(super) fn hpet(_: &View, vm: &VmProcess) -> Found {
     if !is_qemu(vm) || vm.is_part() || !has_pc || is_taken_away {
         return Found::not_applicable(What::NoHpet);
     }
-    let is_local =
-        options(vm, "rtc").iter().any(|value| property(value, "base") == Some("localtime"));
-    if is_windows(vm) || is_local {
+    if is_windows(vm) || like_windows(vm).is_some() {
         return Found::not_applicable(What::HpetOfWindows);
     }
     let seen = said(vm, Seen::Without("hpet=off"));

@@ -53,13 +53,36 @@ fn other_guest(vm: &VmProcess) -> Option<Found> {
         Ok(_) if options(vm, "device").iter().any(|v| v.starts_with("isa-applesmc")) => {
             Some(Found::not_applicable(What::NotWindows))
         }
-        // Windows keeps its clock in local time; others may be told to.
-        Ok(_) if options(vm, "rtc").iter().any(|v| property(v, "base") == Some("localtime")) => {
-            let fact = said(vm, "-rtc base=localtime".to_owned());
-            Some(Found::unknown(What::PerhapsWindows).seen(fact).remedy(RemedyId::HvStimer))
-        }
-        Ok(_) => Some(Found::not_applicable(What::NotWindows)),
+        Ok(_) => Some(perhaps(vm)),
     }
+}
+
+fn perhaps(vm: &VmProcess) -> Found {
+    let Some(seen) = like_windows(vm) else { return Found::not_applicable(What::NotWindows) };
+    let what = if vm.is_part() { What::PerhapsWindowsOfPart } else { What::PerhapsWindows };
+    Found::unknown(what).seen(said(vm, seen)).remedy(RemedyId::HvStimer)
+}
+
+/// What suggests Windows: it keeps its clock in local time, and some VMs are named by it. Other guests may have both.
+pub(super) fn like_windows(vm: &VmProcess) -> Option<String> {
+    if options(vm, "rtc").iter().any(|value| property(value, "base") == Some("localtime")) {
+        return Some("-rtc base=localtime".to_owned());
+    }
+    is_named_windows(&vm.name).then(|| format!("-name {}", vm.name))
+}
+
+/// A word of the name is `windows`, or `win` or `w` with a version: `win10`, `w2k12`.
+fn is_named_windows(name: &str) -> bool {
+    let name = name.to_lowercase();
+    name.split(|letter: char| !letter.is_ascii_alphanumeric()).any(|word| {
+        let version = word
+            .strip_prefix("windows")
+            .or_else(|| word.strip_prefix("win"))
+            .or_else(|| word.strip_prefix("w").filter(|rest| rest.starts_with("2k")));
+        word == "windows"
+            || version
+                .is_some_and(|rest| rest == "xp" || rest.starts_with(|c: char| c.is_ascii_digit()))
+    })
 }
 
 pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {

@@ -130,6 +130,12 @@ pub enum Found {
         /// Because it is private; its pages were not counted.
         private: bool,
     },
+    /// The guest changes mappings of an IOMMU that the VMM emulates.
+    EmulatedIommu,
+    /// The guest's accesses to registers of a passed-through device go through the VMM.
+    PassedThroughRegisters,
+    /// vCPUs wait until others take an IPI.
+    IpiWaits,
     /// This option got losses of benchmarks back.
     Recovery(String),
 }
@@ -150,6 +156,12 @@ pub enum Holder {
 }
 
 impl Found {
+    /// It has no row in the table of remedies: what to do stands in its words.
+    pub fn is_cured_by_words(&self) -> bool {
+        use Found as F;
+        matches!(self, F::Message(_) | F::EmulatedIommu | F::PassedThroughRegisters | F::IpiWaits)
+    }
+
     /// Its word. These words never change.
     pub fn id(&self) -> &'static str {
         match self {
@@ -183,6 +195,9 @@ impl Found {
             Found::TlbMisses => "tlb-misses",
             Found::ShatteredRegions => "shattered-regions",
             Found::SmallPages { .. } => "small-pages",
+            Found::EmulatedIommu => "emulated-iommu",
+            Found::PassedThroughRegisters => "passed-through-registers",
+            Found::IpiWaits => "ipi-waits",
             Found::Recovery(_) => "results",
         }
     }

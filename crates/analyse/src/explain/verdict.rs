@@ -121,12 +121,16 @@ impl Verdict {
             Verdict::Exits { .. } | Verdict::Burst(_) => "exits",
             Verdict::WakeUps { .. } => "wake-ups",
             Verdict::BounceBuffer(_) => "bounce-buffer",
-            Verdict::Finding(Found::Exits(_) | Found::HaltsReturn | Found::VmscapeBarrier) => {
-                "exits"
-            }
+            Verdict::Finding(
+                Found::Exits(_)
+                | Found::HaltsReturn
+                | Found::VmscapeBarrier
+                | Found::EmulatedIommu
+                | Found::PassedThroughRegisters,
+            ) => "exits",
             Verdict::Finding(Found::HostPolls) => "polling",
             Verdict::Finding(Found::LineTimer(_)) => "wake-ups",
-            Verdict::Finding(Found::Contention(_)) => "contention",
+            Verdict::Finding(Found::Contention(_) | Found::IpiWaits) => "contention",
             Verdict::Finding(Found::NoKvm) => "no-kvm",
             Verdict::Finding(Found::StealCounter | Found::Message(_)) => "message",
             Verdict::Finding(Found::SlowFunction(TimedFunction::NumaBalancing)) => "memory",
@@ -164,6 +168,9 @@ impl Verdict {
                 | Found::SlowFunction(_)
                 | Found::Mitigations
                 | Found::Message(_)
+                | Found::EmulatedIommu
+                | Found::PassedThroughRegisters
+                | Found::IpiWaits
                 | Found::HostPolls),
             ) => found == shown,
             Verdict::Finding(_) | Verdict::Memory { .. } => {

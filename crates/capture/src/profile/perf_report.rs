@@ -21,12 +21,12 @@ use crate::import::text::lines::Lines;
 use crate::import::text::{UNTERMINATED, is_text};
 
 /// How a symbol is marked: kernel, user, guest kernel, guest user, hypervisor, none.
-const MARKS: [&str; 6] = ["[k] ", "[.] ", "[g] ", "[u] ", "[H] ", "[!] "];
+pub(super) const MARKS: [&str; 6] = ["[k] ", "[.] ", "[g] ", "[u] ", "[H] ", "[!] "];
 
 /// The part of the samples that is in no row, where that is more than rounding.
 pub const REST: &str = "[not in the text]";
 /// All shares together, in hundredths of a percent, and what rounding of rows can take of it.
-const WHOLE: u64 = 100 * 100;
+pub(super) const WHOLE: u64 = 100 * 100;
 const ROUNDING: u64 = 50;
 /// Rows that make a text without titles.
 const ENOUGH: usize = 3;

@@ -6,8 +6,13 @@ use quick_xml::reader::Reader;
 use vmtax_events::setting::{PART, Thread};
 
 /// Elements of which one makes a text a domain's.
-const MARKS: [&str; 15] = [
+const MARKS: [&str; 20] = [
     "<domain",
+    "<cpu ",
+    "<memory",
+    "<currentMemory",
+    "<memballoon",
+    "<numatune",
     "<clock",
     "<hyperv",
     "<timer ",

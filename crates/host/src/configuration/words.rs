@@ -1,8 +1,20 @@
 //! A command line in a text: the words behind a program that is QEMU.
 
 /// Options of which one must follow.
-const OPTIONS: [&str; 8] =
-    ["-machine", "-M", "-cpu", "-smp", "-m", "-drive", "-device", "-enable-kvm"];
+const OPTIONS: [&str; 12] = [
+    "-machine",
+    "-M",
+    "-cpu",
+    "-smp",
+    "-m",
+    "-drive",
+    "-device",
+    "-enable-kvm",
+    "-object",
+    "-netdev",
+    "-blockdev",
+    "-accel",
+];
 
 use vmtax_events::setting::PART;
 
@@ -98,6 +110,7 @@ mod tests {
                 "-drive file=a.vmdk,format=vmdk -device x\n",
                 Some("qemu-system|-drive|file=a.vmdk,format=vmdk|-device|x"),
             ),
+            ("   -object iothread,id=t0 \\\n", Some("qemu-system|-object|iothread,id=t0")),
             (
                 "$qemu-system-x86_64 -m 2G -enable-kvm\n",
                 Some("qemu-system-x86_64|-m|2G|-enable-kvm"),

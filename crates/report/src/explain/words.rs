@@ -2,6 +2,7 @@
 
 mod evidence;
 mod findings;
+mod observed;
 mod phrases;
 mod results;
 mod trials;

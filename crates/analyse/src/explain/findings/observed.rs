@@ -15,6 +15,9 @@ const BUSY: f64 = 0.10;
 /// KiB a second from which on swapping matters: 256 pages.
 const SWAPPING: f64 = 1024.0;
 
+/// A part of the changes of interrupt lines from which on a device's line matters.
+const OFTEN: f64 = 0.30;
+
 /// A function that takes as long at its slowest is slow: KVM_CREATE_VM takes 0.3 ms, a registration some microseconds.
 const LONG_NS: u64 = 1_000_000;
 
@@ -63,6 +66,9 @@ fn meaning(observed: Observed) -> Option<Means> {
             (Found::SlowFunction(function), remedies, None)
         }
         Observed::Mitigation(_) => (Found::Mitigations, &[], None),
+        Observed::DeviceLine { share, .. } if share >= OFTEN => {
+            (Found::Exits(Subject::LevelInterrupts), &[R::Msi], None)
+        }
         Observed::Message(message) => {
             let remedies: &[RemedyId] = match message {
                 Message::VhostFallback => &[R::Vhost],
@@ -106,6 +112,7 @@ fn weight(observed: Observed) -> f64 {
     match observed {
         Observed::Steal(share) | Observed::Thread(_, share) => share.min(1.0),
         Observed::Throttled { throttled, periods } => throttled as f64 / periods.max(1) as f64,
+        Observed::DeviceLine { share, .. } => share.min(1.0),
         Observed::NoKvm => 1.0,
         _ => 0.1,
     }

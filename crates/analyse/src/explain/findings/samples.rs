@@ -1,6 +1,7 @@
 //! What a profile's functions show: of the guest, polling, a bounce buffer, emulated devices; of the host, what it does for the guest
 //! beside running it.
 
+use vmtax_events::observed::TimedFunction;
 use vmtax_events::{Place, Profile};
 
 use super::super::certainty::Certainty;
@@ -117,6 +118,32 @@ const SIGNS: &[Sign] = &[
         &["io_serial_in", "io_serial_out", "serial8250_*"],
     )
     .remedies(&[RemedyId::SerialConsole]),
+    // Linux kernel/smp.c: a vCPU waits there until others ran a function, as for flushes of their TLBs; one that has no processor cannot.
+    // kvm@vger, 2019-07-18, "KVM: Boost vCPUs that are delivering interrupts" (Linux commit d73eb57b80b9).
+    Sign::new(
+        Place::Guest,
+        Found::IpiWaits,
+        0.20,
+        &["smp_call_function_many*", "smp_call_function_single", "csd_lock_wait", "__csd_lock_wait"],
+    )
+    .own(),
+    // QEMU hw/i386/intel_iommu.c, hw/i386/amd_iommu.c.
+    Sign::new(Place::Host, Found::EmulatedIommu, 0.05, &["vtd_*", "amdvi_*"]),
+    // QEMU hw/vfio/region.c; Linux drivers/vfio/pci/vfio_pci_rdwr.c.
+    Sign::new(
+        Place::Host,
+        Found::PassedThroughRegisters,
+        0.05,
+        &["vfio_region_write", "vfio_region_read", "vfio_pci_bar_rw"],
+    ),
+    // Linux mm/memory.c, mm/migrate.c: a host that moves pages to where they are used takes them from the guest meanwhile.
+    Sign::new(
+        Place::Host,
+        Found::SlowFunction(TimedFunction::NumaBalancing),
+        0.05,
+        &["do_numa_page", "do_huge_pmd_numa_page", "migrate_misplaced_*", "task_numa_work"],
+    )
+    .remedies(&[RemedyId::NoNumaBalancing]),
     // Linux arch/x86/kvm/mmu/paging_tmpl.h and mmu.c: what walks or follows page tables of a guest. Nested paging without the TDP MMU has the
     // other functions of shadow pages too (kvm_mmu_get_page, pte_list_*).
     Sign::new(
@@ -280,6 +307,11 @@ mod tests {
             // It sleeps.
             (&[("vmx_vcpu_run", 50), ("kvm_vcpu_halt;schedule", 50)], &[]),
             (&[("vmx_vcpu_run", 50), ("do_swap_page;io_schedule", 50)], &["memory-faults"]),
+            (&[("vmx_vcpu_run", 50), ("do_numa_page;migrate_pages", 50)], &["numa-balancing"]),
+            (
+                &[("kvm_cpu_exec;vtd_mem_write;ioctl", 50), ("vmx_vcpu_run", 50)],
+                &["emulated-iommu"],
+            ),
             (
                 &[("vmx_vcpu_run", 50), ("compact_zone.isra.0;isolate_freepages", 50)],
                 &["compaction"],

@@ -326,6 +326,9 @@ pub(crate) fn observed(observed: Observed) -> String {
         }
         Observed::Timed(function, ns) => format!("{function} takes {}", duration(ns as f64)),
         Observed::Mitigation(mitigation) => format!("at work: {mitigation}"),
+        Observed::DeviceLine { gsi, share } => {
+            format!("{} of the changes of interrupt lines are of gsi {gsi}", percent(share))
+        }
         Observed::Message(message) => format!("a message of the log: {message}"),
     }
 }

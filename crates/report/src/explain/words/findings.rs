@@ -2,8 +2,8 @@
 
 use vmtax_analyse::explain::{Found, Holder, LineTimer, Subject};
 use vmtax_events::apicv::ApicvInhibit;
-use vmtax_events::observed::{Message, TimedFunction};
 
+use super::observed::{message, slow_function};
 use super::phrases::{REPETITIONS_OF_EACH, SMALL_PAGES, reasons};
 
 /// A finding in words.
@@ -437,6 +437,21 @@ pub(crate) fn finding(found: &Found) -> Words {
             "`vmtax pages` shows 2M and 1G",
             "`vmtax pages` on the host while the VM runs; dTLB-load-misses in the guest; perf annotate of its hottest function",
         ),
+        Found::EmulatedIommu => words(
+            "the guest maps and unmaps each transfer in an IOMMU that the VMM emulates: each change is an exit to it, and with a passed-through device a change of the host's mappings",
+            "the guest's kernel command line has iommu=pt, or the VM has no emulated IOMMU",
+            "the same with iommu=pt on the guest's kernel command line, which maps its memory once; without the emulated IOMMU (QEMU's -device intel-iommu, libvirt's <iommu>) where nothing needs it",
+        ),
+        Found::PassedThroughRegisters => words(
+            "accesses to registers of a passed-through device go through the VMM (vfio): the device's ROM runs in the guest's firmware, or its registers are not mapped into the guest",
+            "the device's registers are mapped into the guest, and the accesses do not come again while it is slow",
+            "the same with rombar=0 for the device (QEMU's -device vfio-pci,...,rombar=0, libvirt's <rom bar='off'/>), if it is slow while it starts; kvm:kvm_mmio for the addresses",
+        ),
+        Found::IpiWaits => words(
+            "the guest's vCPUs wait until others take an IPI (flushes of TLBs, calls of functions): one that has no processor on the host cannot",
+            "steal in the guest's /proc/stat stands still: then the guest sends too many IPIs",
+            "steal in the guest, and `vmtax doctor` on the host: fewer vCPUs, or VMs that share no processors; QEMU's kvm-pv-tlb-flush (the guest's dmesg: KVM setup pv remote TLB flush), and Linux 5.4 or later on the host, which lets such vCPUs run first (d73eb57b80b9)",
+        ),
         Found::Recovery(option) => words(
             &format!("{option} recovers losses in the categories that have it"),
             "with five runs of each the values overlap",
@@ -516,69 +531,5 @@ fn inhibited(inhibit: ApicvInhibit) -> &'static str {
         ApicvInhibit::Sev => "the guest's memory is encrypted",
         ApicvInhibit::LogicalIdAliased => "vCPUs share a logical APIC id",
         ApicvInhibit::PhysicalIdTooBig => "a vCPU's APIC id is larger than AVIC has",
-    }
-}
-
-/// A function of the host's kernel that takes long.
-fn slow_function(function: TimedFunction) -> Words {
-    let (means, next) = match function {
-        TimedFunction::NumaBalancing => (
-            "NUMA balancing unmaps the VM's memory to see who uses it, and vCPUs that fault meanwhile wait",
-            "the same with kernel.numa_balancing=0; Linux 6.9 retries such faults without the lock",
-        ),
-        TimedFunction::IrqBypass => (
-            "each irqfd of a VM walks one list of all VMs' interrupts under one lock: starts take longer the more VMs run",
-            "Linux 6.17, which has an xarray there; no setting shortens the list",
-        ),
-        TimedFunction::WorkerThread | TimedFunction::CreateVm => (
-            "KVM_CREATE_VM waits: the thread that KVM starts for each VM joins the VMM's cgroup",
-            "`vmtax doctor` on the host (cgroup-moves); cgroup v1 in place of v2; kvm.nx_huge_pages=never where the processor is not affected",
-        ),
-    };
-    let disproof =
-        "`bpftrace` or `strace -T -e ioctl` shows that it returns at once while it is slow";
-    Words { means: means.to_owned(), disproof, next }
-}
-
-/// A message of QEMU or of a kernel.
-fn message(message: Message) -> Words {
-    let (means, next) = match message {
-        Message::VhostSections => (
-            "vhost loses parts of the guest's memory: pages of Hyper-V's SynIC cut its sections of 2 MiB",
-            "QEMU 5.0 or later (commit 76525114736e); before it, no huge pages, or vhost=off, or no hv-synic",
-        ),
-        Message::VhostFallback => (
-            "QEMU moves the packets itself: vhost was asked for and did not start",
-            "/dev/vhost-net: the module vhost_net, and who may open it",
-        ),
-        Message::NoTopoext => (
-            "the guest does not see which of its vCPUs are threads of one core: its scheduler places work badly",
-            "-cpu host,topoext=on, or -cpu EPYC (QEMU 3.0 or later), and threads=2 in -smp with vCPUs pinned alike",
-        ),
-        Message::TscScaling => (
-            "the guest's TSC has another frequency than the host's, and the processor cannot scale it: the guest may leave tsc as its clock",
-            "current_clocksource in the guest",
-        ),
-        Message::UnstableTsc => (
-            "the host's TSC is unstable, so its guests cannot rely on theirs: kvm-clock needs updates, or the clock is a device",
-            "current_clocksource on the host and in the guest; `dmesg | grep -i tsc` on the host",
-        ),
-        Message::FastApicTimer => (
-            "the guest asks for an APIC timer that is faster than KVM allows",
-            "which timer: kvm:kvm_apic in a recording; the parameter min_timer_period_us of kvm",
-        ),
-        Message::Stall => (
-            "a CPU did not run, or was stuck, for seconds; which, the log does not show",
-            "steal in the guest's /proc/stat; on the host `perf record -a -e 'kvm:*' -e sched:sched_switch` while it happens",
-        ),
-        Message::OutOfMemory => (
-            "memory ran out, and the kernel ended a process",
-            "whose log it is: of the host, it has too little memory for its VMs; `free -m`, VmSwap in /proc/PID/status of the VMM",
-        ),
-    };
-    Words {
-        means: means.to_owned(),
-        disproof: "the message does not come again while it is slow",
-        next,
     }
 }

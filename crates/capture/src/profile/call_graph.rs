@@ -1,0 +1,247 @@
+//! A call graph as the screens of `perf report` and `perf top` draw it, from which a post has a part.
+//!
+//! ```text
+//!   - 21.26% flatview_write
+//!      - 18.26% vfio_region_write
+//!         - do_syscall_64
+//!              17.10% vfs_write
+//! ```
+//!
+//! Shares are of all samples. A line without a share has its caller's. What a line's shares leave to itself is its own; what is in no line is
+//! [`REST`]. Below a symbol's row with one share, or none, stand its callers, else what it calls.
+
+use std::io::Read;
+
+use vmtax_events::Profile;
+
+use super::Sum;
+use super::perf_report::{MARKS, REST, WHOLE};
+use crate::Error;
+use crate::import::text::is_text;
+use crate::import::text::lines::Lines;
+
+/// Lines with a share, and lines, that make a call graph; lines that are kept.
+const ENOUGH: usize = 1;
+const LEAST: usize = 5;
+const MOST: usize = 1 << 16;
+/// Functions of one stack.
+const DEEPEST: usize = 1024;
+
+/// Whether these first bytes are such a text.
+pub fn recognise(head: &[u8]) -> bool {
+    is_text(head) && {
+        let text = String::from_utf8_lossy(head);
+        let lines = || text.lines().map(trimmed).filter(|line| !line.trim().is_empty());
+        let nodes: Vec<Node<'_>> = lines().filter_map(node).collect();
+        let with = nodes.iter().filter(|node| node.share.is_some() && !node.is_head).count();
+        let opened = nodes.iter().filter(|node| node.is_open).count();
+        // A cut line or two at the end of the head.
+        nodes.len() >= LEAST
+            && with >= ENOUGH
+            && (opened * 5 >= nodes.len() || nodes[0].is_head)
+            && nodes.len() + 2 >= lines().count()
+    }
+}
+
+/// A line without the frame of the screen.
+fn trimmed(line: &str) -> &str {
+    line.trim_end_matches(['▒', '◆', '█', '│', ' ', '\t', '\r'])
+}
+
+/// A line of the graph.
+struct Node<'l> {
+    /// Where its text begins.
+    column: usize,
+    name: &'l str,
+    /// In hundredths of a percent.
+    share: Option<u64>,
+    is_open: bool,
+    /// A symbol's row, which has more columns, and whether its callers stand below.
+    is_head: bool,
+    has_callers: bool,
+}
+
+fn node(line: &str) -> Option<Node<'_>> {
+    let start = line.trim_start_matches(' ');
+    let text = start.trim_start_matches(['-', '+']).trim_start_matches(' ');
+    let is_open = start.starts_with('-');
+    let column = line.len() - text.len();
+    let shares = text.split_whitespace().map_while(|word| word.strip_suffix('%'));
+    let mark = MARKS.iter().find_map(|mark| Some((text.find(mark)?, mark.len())));
+    if let Some((at, length)) = mark {
+        let name = text.get(at + length..)?.split_whitespace().next()?;
+        let share = shares.clone().next().and_then(hundredths);
+        let has_callers = shares.count() < 2;
+        return Some(Node { column: 0, name, share, is_open, is_head: true, has_callers });
+    }
+    let mut words = text.split_whitespace();
+    let first = words.next()?;
+    let (name, share) = match first.strip_suffix('%') {
+        Some(share) => (words.next()?, Some(hundredths(share)?)),
+        None => (first, None),
+    };
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.@:~<>[]".contains(&b));
+    (is_name && words.next().is_none() && column > 0).then_some(Node {
+        column,
+        name,
+        share,
+        is_open,
+        is_head: false,
+        has_callers: false,
+    })
+}
+
+fn hundredths(share: &str) -> Option<u64> {
+    let share: f64 = share.replace(',', ".").parse().ok()?;
+    (0.0..=100.0).contains(&share).then_some((share * 100.0).round() as u64)
+}
+
+/// A node with the place of its caller, or of what it calls.
+struct Placed {
+    parent: Option<usize>,
+    column: usize,
+    name: String,
+    share: Option<u64>,
+    /// A line of a chain without branches: those that follow stand in the same column.
+    is_bare: bool,
+    has_callers: bool,
+}
+
+/// Nodes in the order of the text: each stands behind its parent.
+#[derive(Default)]
+struct Graph {
+    nodes: Vec<Placed>,
+    open: Vec<usize>,
+}
+
+impl Graph {
+    fn add(&mut self, node: &Node<'_>) {
+        let is_bare = node.share.is_none() && !node.is_open;
+        if node.is_head {
+            self.open.clear();
+        }
+        while let Some(top) = self.open.last().map(|at| &self.nodes[*at]) {
+            // perf moves a line of a chain by one where the kernel ends.
+            let goes_on = is_bare && top.is_bare && node.column + 1 >= top.column;
+            if top.column < node.column || goes_on || self.open.len() == 1 && top.column == 0 {
+                break;
+            }
+            self.open.pop();
+        }
+        let parent = self.open.last().copied();
+        let has_callers = match parent {
+            Some(parent) => self.nodes[parent].has_callers,
+            None => node.has_callers,
+        };
+        if self.open.len() < DEEPEST && self.nodes.len() < MOST {
+            self.open.push(self.nodes.len());
+            let name = super::one_frame(node.name);
+            let (column, share) = (node.column, node.share);
+            self.nodes.push(Placed { parent, column, name, share, is_bare, has_callers });
+        }
+    }
+
+    fn deliver(mut self, sum: &mut Sum) {
+        for at in 0..self.nodes.len() {
+            let of_parent = self.nodes[at].parent.and_then(|parent| self.nodes[parent].share);
+            let node = &mut self.nodes[at];
+            node.share = node.share.or(of_parent);
+        }
+        let mut own: Vec<u64> = self.nodes.iter().map(|node| node.share.unwrap_or(0)).collect();
+        for node in &self.nodes {
+            if let (Some(parent), Some(share)) = (node.parent, node.share) {
+                own[parent] = own[parent].saturating_sub(share);
+            }
+        }
+        for (at, own) in own.into_iter().enumerate().filter(|(_, own)| *own > 0) {
+            let mut stack = Vec::new();
+            let mut next = Some(at);
+            while let Some(at) = next {
+                stack.push(self.nodes[at].name.as_str());
+                next = self.nodes[at].parent;
+            }
+            if !self.nodes[at].has_callers {
+                stack.reverse();
+            }
+            sum.add(&stack.join(&Profile::BETWEEN.to_string()), own);
+        }
+    }
+}
+
+pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
+    let mut lines = Lines::new(input);
+    let mut graph = Graph::default();
+    while let Some(line) = lines.next()? {
+        let line = String::from_utf8_lossy(line);
+        match node(trimmed(&line)) {
+            Some(node) => graph.add(&node),
+            None => sum.losses.undecodable += u64::from(!line.trim().is_empty()),
+        }
+    }
+    sum.losses.undecodable += lines.cut;
+    graph.deliver(sum);
+    let shown = sum.profile.total();
+    if shown > 0 && shown < WHOLE {
+        sum.add(REST, WHOLE - shown);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stacks(text: &str) -> Vec<(String, u64)> {
+        assert!(recognise(text.as_bytes()), "{text}");
+        let mut sum = Sum::new(vmtax_events::Place::Host);
+        read(&mut text.as_bytes(), &mut sum).unwrap();
+        let stacks = sum.finish().profile.stacks;
+        stacks.into_iter().map(|(stack, weight)| (stack.to_string(), weight)).collect()
+    }
+
+    #[test]
+    fn a_graph_of_calls_becomes_stacks() {
+        let text = "  - 50.00% a            ▒\n     - 40.00% b         ◆\n        - c\n           - 30.00% d\n                5.00% e\n                4.00% f\n       1.00% g\n";
+        assert_eq!(
+            stacks(text),
+            [
+                ("[not in the text]", 5000),
+                ("a", 900),
+                ("a;b;c", 1000),
+                ("a;b;c;d", 2100),
+                ("a;b;c;d;e", 500),
+                ("a;b;c;d;f", 400),
+                ("a;g", 100),
+            ]
+            .map(|(stack, weight)| (stack.to_owned(), weight))
+        );
+    }
+
+    #[test]
+    fn callers_below_a_symbol_are_outside_of_it() {
+        let text = "- qemu  [kernel.vmlinux]  [k] f\n   - f\n      - 36.00% f\n           g\n           h\n          u\n           v\n";
+        assert_eq!(
+            stacks(text),
+            [("[not in the text]".to_owned(), 6400), ("v;u;h;g;f;f;f".to_owned(), 3600)]
+        );
+        assert!(!recognise(
+            b"   - 36.00% f\n        g\n        h\n        i\n        j\n        k\n"
+        ));
+        let text = "-   94.00%     1.00%  qemu  qemu  [.] f\n   - 93.00% f\n      - 48.00% g\n         - 47.00% h\n              40.00% i\n";
+        assert_eq!(stacks(text)[1], ("f".to_owned(), 100));
+        assert!(stacks(text).iter().any(|(stack, _)| stack == "f;f;g;h;i"));
+    }
+
+    #[test]
+    fn other_texts_are_no_graph() {
+        for text in [
+            "",
+            "- one\n- two\n- three\n- four\n- five\n",
+            "words of a text\n - 5% of it is so\n - and more of these\n",
+            "   12.00% a\n   11.00% b\n   10.00% c\n   9.00% d\n   8.00% e\n",
+        ] {
+            assert!(!recognise(text.as_bytes()), "{text}");
+        }
+    }
+}

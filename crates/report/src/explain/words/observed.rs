@@ -1,0 +1,89 @@
+//! Words for what texts of ordinary tools show.
+
+use vmtax_events::observed::{Message, TimedFunction};
+
+use super::findings::Words;
+
+/// A function of the host's kernel that takes long.
+pub(super) fn slow_function(function: TimedFunction) -> Words {
+    let (means, next) = match function {
+        TimedFunction::NumaBalancing => (
+            "NUMA balancing unmaps the VM's memory to see who uses it, and vCPUs that fault meanwhile wait",
+            "the same with kernel.numa_balancing=0; Linux 6.9 retries such faults without the lock",
+        ),
+        TimedFunction::IrqBypass => (
+            "each irqfd of a VM walks one list of all VMs' interrupts under one lock: starts take longer the more VMs run",
+            "Linux 6.17, which has an xarray there; no setting shortens the list",
+        ),
+        TimedFunction::WorkerThread | TimedFunction::CreateVm => (
+            "KVM_CREATE_VM waits: the thread that KVM starts for each VM joins the VMM's cgroup",
+            "`vmtax doctor` on the host (cgroup-moves); cgroup v1 in place of v2; kvm.nx_huge_pages=never where the processor is not affected",
+        ),
+    };
+    let disproof =
+        "`bpftrace` or `strace -T -e ioctl` shows that it returns at once while it is slow";
+    Words { means: means.to_owned(), disproof, next }
+}
+
+/// A message of QEMU or of a kernel.
+pub(super) fn message(message: Message) -> Words {
+    let (means, next) = match message {
+        Message::VhostSections => (
+            "vhost loses parts of the guest's memory: pages of Hyper-V's SynIC cut its sections of 2 MiB",
+            "QEMU 5.0 or later (commit 76525114736e); before it, no huge pages, or vhost=off, or no hv-synic",
+        ),
+        Message::VhostFallback => (
+            "QEMU moves the packets itself: vhost was asked for and did not start",
+            "/dev/vhost-net: the module vhost_net, and who may open it",
+        ),
+        Message::NoTopoext => (
+            "the guest does not see which of its vCPUs are threads of one core: its scheduler places work badly",
+            "-cpu host,topoext=on, or -cpu EPYC (QEMU 3.0 or later), and threads=2 in -smp with vCPUs pinned alike",
+        ),
+        Message::TscScaling => (
+            "the guest's TSC has another frequency than the host's, and the processor cannot scale it: the guest may leave tsc as its clock",
+            "current_clocksource in the guest",
+        ),
+        Message::UnstableTsc => (
+            "the host's TSC is unstable, so its guests cannot rely on theirs: kvm-clock needs updates, or the clock is a device",
+            "current_clocksource on the host and in the guest; `dmesg | grep -i tsc` on the host",
+        ),
+        Message::FastApicTimer => (
+            "the guest asks for an APIC timer that is faster than KVM allows",
+            "which timer: kvm:kvm_apic in a recording; the parameter min_timer_period_us of kvm",
+        ),
+        Message::Stall => (
+            "a CPU did not run, or was stuck, for seconds; which, the log does not show",
+            "steal in the guest's /proc/stat; on the host `perf record -a -e 'kvm:*' -e sched:sched_switch` while it happens",
+        ),
+        Message::OutOfMemory => (
+            "memory ran out, and the kernel ended a process",
+            "whose log it is: of the host, it has too little memory for its VMs; `free -m`, VmSwap in /proc/PID/status of the VMM",
+        ),
+        Message::BadGso => (
+            "the guest drops packets of virtio-net whose headers do not fit what is in them: the host's network card or its driver merged them wrongly",
+            "the same with `ethtool -K NIC rx-gro-hw off` on the host; with bnxt_en Linux 6.12.6 or 6.14 (commit de37faf41ac5) on the host",
+        ),
+        Message::UnknownMsrs => (
+            "guests read or write MSRs that KVM does not have: each access is an exit, and KVM writes a line of the log for it",
+            "who does it in the guest (0x19c is a temperature, as agents read it); kvm.ignore_msrs=1 with kvm.report_ignored_msrs=0 on the host writes no lines",
+        ),
+        Message::TscJump => (
+            "the TSC jumped, as a guest's does when the VM is migrated or stands still: the kernel takes tsc for unstable",
+            "whether the VM was migrated or paused then; current_clocksource in the guest (kvm-clock needs no exits); QEMU 2.1 or later, whose kvm-clock does not go back at a migration (commit 9a48bcd1b824)",
+        ),
+        Message::TscUnused => (
+            "the TSC is taken for unstable, as after a migration, but kvm-clock is the clock in use: reading it needs no exits",
+            "current_clocksource in the guest, if it is to be sure; look for the slowness elsewhere",
+        ),
+        Message::NotifyHangs => (
+            "a CPU is stuck in a notification of a virtio device: the write to its register does not return, or is repeated for ever",
+            "the host's kernel: before Linux 4.16 KVM skips such a write wrongly where it runs nested (commit d391f1207067); on the host `perf kvm stat live` while it hangs",
+        ),
+    };
+    Words {
+        means: means.to_owned(),
+        disproof: "the message does not come again while it is slow",
+        next,
+    }
+}
