@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use crate::{Result, ports};
+use crate::Result;
 
 fn text(string: &str) -> Result<CString> {
     CString::new(string).map_err(|_| format!("{string:?} has a NUL byte in it"))
@@ -82,17 +82,7 @@ fn refused_module(path: &Path) -> String {
     )
 }
 
-/// Lets this thread, and threads it starts, use all I/O ports.
-pub(crate) fn all_ports() -> Result<()> {
-    // SAFETY: changes the calling thread's I/O privilege level only.
-    if unsafe { libc::iopl(3) } == 0 {
-        return Ok(());
-    }
-    Err(format!("iopl: {}", Error::last_os_error()))
-}
-
-/// Detaches from the console's terminal, and disables the interrupts of its serial port: Bochs's says every millisecond that a byte has come, and
-/// the kernel, which writes to it without interrupts, keeps a console's port open. Needs [`all_ports`].
+/// Detaches from the console's terminal.
 pub(crate) fn leave_console() -> Result<()> {
     let nothing = std::fs::File::options()
         .read(true)
@@ -105,12 +95,8 @@ pub(crate) fn leave_console() -> Result<()> {
             return Err(format!("dup2: {}", Error::last_os_error()));
         }
     }
-    ports::out8(COM1_INTERRUPTS, 0);
     Ok(())
 }
-
-/// COM1's register of the interrupts that it may raise.
-const COM1_INTERRUPTS: u16 = 0x3f9;
 
 /// Prints a line on the console by way of the kernel's log, at a level that `quiet` lets through.
 pub(crate) fn say(line: &str) {
@@ -272,7 +258,7 @@ impl Interface {
     pub(crate) fn up(&self) -> Result<()> {
         let mut request = self.request();
         request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-        self.set(libc::SIOCSIFFLAGS, request, "switching it on")
+        self.set(libc::SIOCSIFFLAGS as _, request, "switching it on")
     }
 
     /// Its IPv4 address and network.
@@ -289,7 +275,7 @@ impl Interface {
             // SAFETY: both are 16 bytes of plain memory, and the kernel reads the second by its family.
             request.ifr_ifru.ifru_addr =
                 unsafe { std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(socket_address) };
-            self.set(order, request, "giving it an address")?;
+            self.set(order as _, request, "giving it an address")?;
         }
         Ok(())
     }
@@ -325,7 +311,7 @@ impl Interface {
         // The last byte stays zero.
         let places = request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1);
         for (to, from) in places.zip(self.name.bytes()) {
-            *to = from.cast_signed();
+            *to = libc::c_char::from_ne_bytes([from]);
         }
         request
     }
