@@ -108,6 +108,10 @@ pub mod arm {
     /// The port that a word stands for.
     pub const fn port(address: u64) -> Option<u16> {
         let distance = address.wrapping_sub(PORTS);
-        if distance < 0x4_0000 && distance.is_multiple_of(4) { Some((distance / 4) as u16) } else { None }
+        if distance < 0x4_0000 && distance.is_multiple_of(4) {
+            Some((distance / 4) as u16)
+        } else {
+            None
+        }
     }
 }

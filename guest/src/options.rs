@@ -11,7 +11,7 @@ use crate::{Result, system};
 /// The modules whose parameters are checked.
 const MODULES: [&str; 3] = ["kvm", "kvm_amd", "kvm_intel"];
 /// The options of all kernels that are checked.
-const OPTIONS: [&str; 2] = ["mitigations", "randomize_kstack_offset"];
+const OPTIONS: [&str; 3] = ["mitigations", "randomize_kstack_offset", "kvm-arm.mode"];
 /// What Linux says of an option: of one it does not know, and of a value (init/main.c, kernel/cpu.c).
 const SAYS_NO: [&str; 3] = [
     "Unknown kernel command line parameters",
@@ -81,6 +81,15 @@ fn refused() -> Option<String> {
             && OPTIONS.iter().any(|option| line.contains(option))
     };
     log().iter().find(is_about).map(|line| format!("the kernel says: {line}"))
+}
+
+/// How KVM of arm64 runs, as it says itself: `kvm [1]: VHE mode initialized successfully`.
+pub(crate) fn mode_of_kvm() -> Option<String> {
+    const SAYS: &str = " mode initialized";
+    log().iter().find_map(|line| {
+        let before = line.split_once(SAYS)?.0;
+        before.rsplit_once("]: ").map(|(_, mode)| mode.to_owned())
+    })
 }
 
 /// The lines of the kernel's log, without what is before their text.

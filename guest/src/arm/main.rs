@@ -2,7 +2,10 @@
 //!
 //! It is smaller: it carries out operations at L1, with orders from the mailbox. Its words on the kernel's command line are a subset of that
 //! program's, and it has that program's modules for the mailbox, modules and options of the kernel, and tracing.
-#![expect(unsafe_code, reason = "this program is the machine's lowest layer: system calls, guest memory")]
+#![expect(
+    unsafe_code,
+    reason = "this program is the machine's lowest layer: system calls, guest memory"
+)]
 #![allow(dead_code, reason = "modules are shared with vmtax-guest, which uses all of them")]
 
 mod ata;

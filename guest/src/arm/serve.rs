@@ -101,9 +101,12 @@ fn measure(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Sh
     }
 }
 
-/// Implementer, part and variant of the processor, as MIDR_EL1 has them; arm64 has no names.
+/// Implementer, part and variant of the processor, as MIDR_EL1 has them, as arm64 has no names; and KVM's mode.
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name| system::cpuinfo_field(&info, name).unwrap_or("unknown");
-    format!("implementer {}, part {}, variant {}", field("CPU implementer"), field("CPU part"), field("CPU variant"))
+    let (implementer, part) = (field("CPU implementer"), field("CPU part"));
+    let mode = options::mode_of_kvm().map(|mode| format!(", KVM in {mode} mode"));
+    let variant = field("CPU variant");
+    format!("implementer {implementer}, part {part}, variant {variant}{}", mode.unwrap_or_default())
 }

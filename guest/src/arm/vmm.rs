@@ -169,10 +169,8 @@ impl Machine {
 
 /// KVM's GICv3.
 fn interrupt_controller(vm: &VmFd) -> Result<DeviceFd> {
-    let mut device = kvm_create_device {
-        type_: kvm_device_type_KVM_DEV_TYPE_ARM_VGIC_V3,
-        ..Default::default()
-    };
+    let mut device =
+        kvm_create_device { type_: kvm_device_type_KVM_DEV_TYPE_ARM_VGIC_V3, ..Default::default() };
     let gic = vm.create_device(&mut device).map_err(failed("KVM_CREATE_DEVICE"))?;
     let set = |group: u32, attr: u32, value: u64| {
         let attribute = kvm_device_attr {

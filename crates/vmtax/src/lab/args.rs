@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use vmtax_cli::exit::{Code, fail};
 use vmtax_lab::network::NetworkSetup;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
-use vmtax_lab::{Host, OF_ALL_KERNELS};
+use vmtax_lab::{Ability, Host, OF_ALL_KERNELS};
+use vmtax_machine::kernel::Architecture;
 use vmtax_runs::kernels;
 
 use super::network::NetworkArgs;
@@ -56,7 +58,7 @@ pub(crate) struct VmHostArgs {
 impl VmHostArgs {
     /// The host, as soon as there are a cache and a file for its console.
     pub(super) fn setup(&self) -> anyhow::Result<impl FnOnce(PathBuf, PathBuf) -> NetworkSetup> {
-        let kernel = kernels::named(&self.kernel, &mut self.modules.iter())?;
+        let kernel = kernels::named(Architecture::Amd64, &self.kernel, &mut self.modules.iter())?;
         let (fresh, limit) = (self.fresh, self.limit);
         Ok(move |cache, console| NetworkSetup { kernel, cache, fresh, console, limit })
     }
@@ -354,6 +356,8 @@ pub(crate) enum HostWord {
     AmdBochs,
     /// Bochs with VMX.
     Intel,
+    /// QEMU TCG of arm64 with EL2; operations at L1.
+    Arm,
     /// QEMU with this computer's KVM: exits are real; cycles are not instructions.
     Kvm,
 }
@@ -364,6 +368,7 @@ impl HostWord {
             HostWord::Amd => Host::Amd,
             HostWord::AmdBochs => Host::AmdBochs,
             HostWord::Intel => Host::Intel,
+            HostWord::Arm => Host::Arm,
             HostWord::Kvm => Host::Kvm,
         }
     }
@@ -378,6 +383,16 @@ pub(crate) enum Arrangement {
     Level,
 }
 
+/// Refuses flags for what a host cannot do.
+pub(super) fn able(host: Host, asked: &[(bool, &str, Ability)]) -> anyhow::Result<()> {
+    let Some((_, flag, ability)) = asked.iter().find(|one| one.0 && !host.can(one.2)) else {
+        return Ok(());
+    };
+    let able = Host::ALL.iter().filter(|host| host.can(*ability)).map(|host| host.name());
+    let able = able.collect::<Vec<_>>().join(", ");
+    fail(Code::Usage, format!("{flag}: cannot be had on --host {host}; use one of {able}"))
+}
+
 fn suite(name: &str) -> Result<&'static Suite, String> {
     let names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
     Suite::named(name).ok_or_else(|| format!("use one of {}", names.join(", ")))
@@ -390,14 +405,17 @@ fn operation(name: &str) -> Result<&'static Definition, String> {
 fn option(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '=' | ',');
     let (module, rest) = text.split_once('.').unwrap_or_default();
-    let known = ["kvm", "kvm_amd", "kvm_intel"].contains(&module.replace('-', "_").as_str());
+    let known =
+        ["kvm", "kvm_amd", "kvm_intel", "kvm_arm"].contains(&module.replace('-', "_").as_str());
     let is_parameter = known && rest.contains('=');
     let of_all = text.split_once('=').is_some_and(|(name, _)| OF_ALL_KERNELS.contains(&name));
     if (is_parameter || of_all) && text.chars().all(plain) {
         return Ok(text.to_owned());
     }
     let of_all = OF_ALL_KERNELS.map(|name| format!("{name}=VALUE")).join(" or ");
-    Err(format!("use kvm.NAME=VALUE, kvm_amd.NAME=VALUE, kvm_intel.NAME=VALUE, {of_all}"))
+    Err(format!(
+        "use kvm.NAME=VALUE, kvm_amd.NAME=VALUE, kvm_intel.NAME=VALUE, kvm-arm.NAME=VALUE, {of_all}"
+    ))
 }
 
 /// `kvm_amd.npt=0,1`: a name and its values.
