@@ -93,3 +93,8 @@ pub(crate) fn write_words(port: u16, from: &[u8]) {
         asm!("rep outsw", in("dx") port, inout("rsi") from.as_ptr() => _, inout("rcx") from.len() / 2 => _, options(nostack, preserves_flags, readonly));
     }
 }
+
+/// Waits before the next look for an order.
+pub(crate) fn wait() {
+    crate::system::align();
+}

@@ -160,9 +160,13 @@ fn next_tick() -> i64 {
 /// have other paths, because the kernel did something else before. So a host looks for its first order at these moments, from which a restored one therefore goes on, and
 /// carries it out at the next one.
 pub(crate) fn align() {
-    const SECOND: i64 = 1_000_000_000;
     let now = clock(libc::CLOCK_MONOTONIC);
-    let next = (now / ALIGNED + 1) * ALIGNED;
+    sleep_until((now / ALIGNED + 1) * ALIGNED);
+}
+
+/// Sleeps until a time of this kernel.
+pub(crate) fn sleep_until(next: i64) {
+    const SECOND: i64 = 1_000_000_000;
     let until = libc::timespec { tv_sec: next / SECOND, tv_nsec: next % SECOND };
     // SAFETY: reads one timespec. No signal is expected; after one it returns earlier.
     unsafe {
@@ -176,7 +180,7 @@ pub(crate) fn align() {
 }
 
 /// Time between the moments of [`align`], ns: longer than the emulator's disk takes for an order, shorter than anybody notices on hardware.
-const ALIGNED: i64 = 100_000_000;
+pub(crate) const ALIGNED: i64 = 100_000_000;
 
 fn sleep(ns: i64) {
     if let Ok(ns) = u64::try_from(ns) {
@@ -185,7 +189,7 @@ fn sleep(ns: i64) {
 }
 
 /// A clock's time, nanoseconds.
-fn clock(which: libc::clockid_t) -> i64 {
+pub(crate) fn clock(which: libc::clockid_t) -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec.
     unsafe { libc::clock_gettime(which, &raw mut time) };

@@ -9,6 +9,7 @@
 #![allow(dead_code, reason = "modules are shared with vmtax-guest, which uses all of them")]
 
 mod ata;
+mod awake;
 #[path = "../channel.rs"]
 mod channel;
 #[path = "../disk.rs"]

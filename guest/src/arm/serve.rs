@@ -8,7 +8,7 @@ use crate::channel::{Attachment, Channel};
 use crate::disk::Disk;
 use crate::trace::{self, Tracer};
 use crate::vmm::{Plan, Shared, execute};
-use crate::{Result, options, system};
+use crate::{Result, awake, options, system};
 
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
 const BUFFER_KIB: u32 = 16 << 10;
@@ -40,8 +40,9 @@ pub(crate) fn run() -> Result<()> {
     }
     let buffer = words.iter().find_map(|word| word.strip_prefix("vmtax.buffer=")?.parse().ok());
     trace::prepare(buffer.unwrap_or(BUFFER_KIB)).inspect_err(|problem| channel.fail(0, problem))?;
-    let (number, order) = channel.next().inspect_err(|problem| channel.fail(0, problem))?;
-    system::align();
+    let (number, order) =
+        awake::during(|| channel.next()).inspect_err(|problem| channel.fail(0, problem))?;
+    awake::align();
     host(&order)
         .and_then(|(report, files)| channel.finish(number, &report, &files))
         .inspect_err(|problem| channel.fail(number, problem))
