@@ -31,7 +31,7 @@ pub(crate) struct Shared(Option<Machine>);
 
 /// Interrupts of the GIC: those of each processor, and no others that anybody uses.
 const INTERRUPTS: u32 = 64;
-/// Emulated time that a payload may take, looked at when it exits.
+/// Emulated time in which a payload's last batch has to begin.
 const LIMIT: Duration = Duration::from_secs(60);
 /// A batch gets so much of the time of the one before, without ticks; the one that is recorded more.
 const MARGIN: f64 = 1.5;
@@ -137,6 +137,13 @@ impl Machine {
                 Some(layout::FAULT) => {
                     return Err(format!("the payload took an exception, syndrome {batch:#x}"));
                 }
+                // Time is looked at between batches, as a look takes instructions.
+                Some(layout::PREPARE) if started.elapsed() > LIMIT => {
+                    let limit = LIMIT.as_secs();
+                    return Err(format!(
+                        "the payload did not end within {limit} s of emulated time"
+                    ));
+                }
                 Some(layout::PREPARE) => {
                     let is_traced = Some(batch) == plan.traced;
                     // The first batch only warms up.
@@ -154,12 +161,6 @@ impl Machine {
                 }
                 Some(port) if port == end && Some(batch) == plan.traced => {
                     plan.tracer.record(false);
-                }
-                _ if started.elapsed() > LIMIT => {
-                    let limit = LIMIT.as_secs();
-                    return Err(format!(
-                        "the payload did not end within {limit} s of emulated time"
-                    ));
                 }
                 _ => {}
             }
