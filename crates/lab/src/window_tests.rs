@@ -1,6 +1,6 @@
 //! Windows of recordings that are whole, and of ones that are not.
 
-use vmtax_events::MmioAccess;
+use vmtax_events::event::MmioAccess;
 
 use super::*;
 
