@@ -7,7 +7,7 @@ use vmtax_guest::mailbox::{
 use vmtax_guest::order::{Order, Report, decode, encode};
 
 use crate::disk::Disk;
-use crate::{Result, ports, system};
+use crate::{Result, ports};
 
 /// Orders in, reports out.
 pub(crate) enum Channel {
@@ -139,7 +139,7 @@ fn next_after(disk: &Disk, last: u32) -> Result<(u32, Vec<u8>)> {
         match Header::from_sector(&sector) {
             Some(header) if header.state == State::Ordered && header.number > last => break header,
             // A host is saved while it waits for its first order.
-            _ if last == 0 => system::align(),
+            _ if last == 0 => ports::wait(),
             _ => std::thread::sleep(std::time::Duration::from_millis(1)),
         }
     };

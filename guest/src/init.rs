@@ -7,7 +7,7 @@ use crate::disk::Disk;
 use crate::relay::Relay;
 use crate::vmm::backing::Backing;
 use crate::vmm::linux;
-use crate::{Result, options, system, trace};
+use crate::{Result, options, ports, system, trace};
 use vmtax_guest::job::Address;
 use vmtax_guest::order::Pmu;
 
@@ -56,7 +56,7 @@ pub(crate) fn start() -> Result<Start> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let refused = options::load(&modules()?, &words)?;
     huge_pages();
-    system::all_ports()?;
+    ports::open()?;
     system::leave_console()?;
     let role = value(&words, "vmtax.role=").unwrap_or("host");
     match role {

@@ -43,6 +43,8 @@ pub const OPERATIONS_MOST: u16 = 0x400;
 pub const PREPARE: u16 = 0x5ff8;
 /// Written at the end of all batches.
 pub const DONE: u16 = 0x5ff0;
+/// Written by a payload that took an exception it does not know, with the syndrome.
+pub const FAULT: u16 = 0x5fe8;
 /// The VMM returns zeros and ignores writes.
 pub const DEVICE_PORT: u16 = 0x5fe0;
 /// Written in a loop that waits for another vCPU: the VMM sleeps, so that the other vCPU's thread runs.
@@ -76,4 +78,40 @@ pub const fn mark(port: u16) -> Option<(u16, bool)> {
         return None;
     }
     Some(((port - MARKS) / 2, (port - MARKS).is_multiple_of(2)))
+}
+
+/// The layout of payloads for arm64. They start at EL1 with the MMU off and interrupts masked; what ports are on x86 are words in memory of no
+/// device of the kernel's.
+pub mod arm {
+    /// Guest-physical address of a payload's memory, and of its code, which starts at the first byte.
+    pub const MEMORY: u64 = 0x4000_0000;
+    /// Bytes of it.
+    pub const BYTES: usize = 2 << 20;
+    /// As [`super::PARAMETERS`].
+    pub const PARAMETERS: u64 = MEMORY + 0x10_0000;
+    /// As [`super::RESULTS`].
+    pub const RESULTS: u64 = PARAMETERS + 0x1000;
+    /// As [`super::TOUCH`].
+    pub const TOUCH: u64 = 0x8000_0000;
+    /// KVM's interrupt controller, a GICv3: where QEMU's machine `virt` has it.
+    pub const DISTRIBUTOR: u64 = 0x0800_0000;
+    /// The frames of the first vCPU's redistributor.
+    pub const REDISTRIBUTOR: u64 = 0x080a_0000;
+    /// Where the word of port 0 is.
+    const PORTS: u64 = 0x0b00_0000;
+
+    /// The word of a port.
+    pub const fn address(port: u16) -> u64 {
+        PORTS + 4 * port as u64
+    }
+
+    /// The port that a word stands for.
+    pub const fn port(address: u64) -> Option<u16> {
+        let distance = address.wrapping_sub(PORTS);
+        if distance < 0x4_0000 && distance.is_multiple_of(4) {
+            Some((distance / 4) as u16)
+        } else {
+            None
+        }
+    }
 }

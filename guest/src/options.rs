@@ -11,7 +11,8 @@ use crate::{Result, system};
 /// The modules whose parameters are checked.
 const MODULES: [&str; 3] = ["kvm", "kvm_amd", "kvm_intel"];
 /// The options of all kernels that are checked.
-const OPTIONS: [&str; 3] = ["mitigations", "randomize_kstack_offset", "tsc_early_khz"];
+const OPTIONS: [&str; 4] =
+    ["mitigations", "randomize_kstack_offset", "tsc_early_khz", "kvm-arm.mode"];
 /// What Linux says of an option: of one it does not know, and of a value (init/main.c, kernel/cpu.c).
 const SAYS_NO: [&str; 3] = [
     "Unknown kernel command line parameters",
@@ -84,7 +85,7 @@ fn refused() -> Option<String> {
 }
 
 /// The lines of the kernel's log, without what is before their text.
-fn log() -> Vec<String> {
+pub(crate) fn log() -> Vec<String> {
     let mut lines = Vec::new();
     let options = File::options().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg");
     let Ok(mut log) = options else { return lines };

@@ -1,6 +1,24 @@
-//! x86 port instructions. [`crate::system::all_ports`] must have been called by this thread or one before it.
+//! x86 port instructions. [`open`] must have been called by this thread or one before it.
 
 use std::arch::asm;
+
+use crate::Result;
+
+/// The clock of recordings that the instructions of payloads read too.
+pub(crate) const TRACE_CLOCK: &str = "x86-tsc";
+/// COM1's register of the interrupts that it may raise.
+const COM1_INTERRUPTS: u16 = 0x3f9;
+
+/// Lets this thread, and threads it starts, use all I/O ports. Disables the interrupts of the console's serial port: Bochs's says every
+/// millisecond that a byte has come, and the kernel, which writes to it without interrupts, keeps a console's port open.
+pub(crate) fn open() -> Result<()> {
+    // SAFETY: changes the calling thread's I/O privilege level only.
+    if unsafe { libc::iopl(3) } != 0 {
+        return Err(format!("iopl: {}", std::io::Error::last_os_error()));
+    }
+    out8(COM1_INTERRUPTS, 0);
+    Ok(())
+}
 
 pub(crate) fn out8(port: u16, value: u8) {
     // SAFETY: an I/O instruction; the ports used here belong to no driver.
@@ -74,4 +92,9 @@ pub(crate) fn write_words(port: u16, from: &[u8]) {
     unsafe {
         asm!("rep outsw", in("dx") port, inout("rsi") from.as_ptr() => _, inout("rcx") from.len() / 2 => _, options(nostack, preserves_flags, readonly));
     }
+}
+
+/// Waits before the next look for an order.
+pub(crate) fn wait() {
+    crate::system::align();
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use crate::{Result, ports};
+use crate::Result;
 
 fn text(string: &str) -> Result<CString> {
     CString::new(string).map_err(|_| format!("{string:?} has a NUL byte in it"))
@@ -82,17 +82,7 @@ fn refused_module(path: &Path) -> String {
     )
 }
 
-/// Lets this thread, and threads it starts, use all I/O ports.
-pub(crate) fn all_ports() -> Result<()> {
-    // SAFETY: changes the calling thread's I/O privilege level only.
-    if unsafe { libc::iopl(3) } == 0 {
-        return Ok(());
-    }
-    Err(format!("iopl: {}", Error::last_os_error()))
-}
-
-/// Detaches from the console's terminal, and disables the interrupts of its serial port: Bochs's says every millisecond that a byte has come, and
-/// the kernel, which writes to it without interrupts, keeps a console's port open. Needs [`all_ports`].
+/// Detaches from the console's terminal.
 pub(crate) fn leave_console() -> Result<()> {
     let nothing = std::fs::File::options()
         .read(true)
@@ -105,12 +95,8 @@ pub(crate) fn leave_console() -> Result<()> {
             return Err(format!("dup2: {}", Error::last_os_error()));
         }
     }
-    ports::out8(COM1_INTERRUPTS, 0);
     Ok(())
 }
-
-/// COM1's register of the interrupts that it may raise.
-const COM1_INTERRUPTS: u16 = 0x3f9;
 
 /// Prints a line on the console by way of the kernel's log, at a level that `quiet` lets through.
 pub(crate) fn say(line: &str) {
@@ -174,9 +160,13 @@ fn next_tick() -> i64 {
 /// have other paths, because the kernel did something else before. So a host looks for its first order at these moments, from which a restored one therefore goes on, and
 /// carries it out at the next one.
 pub(crate) fn align() {
-    const SECOND: i64 = 1_000_000_000;
     let now = clock(libc::CLOCK_MONOTONIC);
-    let next = (now / ALIGNED + 1) * ALIGNED;
+    sleep_until((now / ALIGNED + 1) * ALIGNED);
+}
+
+/// Sleeps until a time of this kernel.
+pub(crate) fn sleep_until(next: i64) {
+    const SECOND: i64 = 1_000_000_000;
     let until = libc::timespec { tv_sec: next / SECOND, tv_nsec: next % SECOND };
     // SAFETY: reads one timespec. No signal is expected; after one it returns earlier.
     unsafe {
@@ -190,7 +180,7 @@ pub(crate) fn align() {
 }
 
 /// Time between the moments of [`align`], ns: longer than the emulator's disk takes for an order, shorter than anybody notices on hardware.
-const ALIGNED: i64 = 100_000_000;
+pub(crate) const ALIGNED: i64 = 100_000_000;
 
 fn sleep(ns: i64) {
     if let Ok(ns) = u64::try_from(ns) {
@@ -199,7 +189,7 @@ fn sleep(ns: i64) {
 }
 
 /// A clock's time, nanoseconds.
-fn clock(which: libc::clockid_t) -> i64 {
+pub(crate) fn clock(which: libc::clockid_t) -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec.
     unsafe { libc::clock_gettime(which, &raw mut time) };
@@ -272,7 +262,7 @@ impl Interface {
     pub(crate) fn up(&self) -> Result<()> {
         let mut request = self.request();
         request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-        self.set(libc::SIOCSIFFLAGS, request, "switching it on")
+        self.set(libc::SIOCSIFFLAGS as _, request, "switching it on")
     }
 
     /// Its IPv4 address and network.
@@ -289,7 +279,7 @@ impl Interface {
             // SAFETY: both are 16 bytes of plain memory, and the kernel reads the second by its family.
             request.ifr_ifru.ifru_addr =
                 unsafe { std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(socket_address) };
-            self.set(order, request, "giving it an address")?;
+            self.set(order as _, request, "giving it an address")?;
         }
         Ok(())
     }
@@ -325,7 +315,7 @@ impl Interface {
         // The last byte stays zero.
         let places = request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1);
         for (to, from) in places.zip(self.name.bytes()) {
-            *to = from.cast_signed();
+            *to = libc::c_char::from_ne_bytes([from]);
         }
         request
     }

@@ -46,7 +46,7 @@ fn set(file: &str, value: &str) -> Result<()> {
 /// Makes the buffer: before the machine's state is saved, for it takes long.
 pub(crate) fn prepare(buffer_kib: u32) -> Result<()> {
     set("tracing_on", "0")?;
-    set("trace_clock", "x86-tsc")?;
+    set("trace_clock", ports::TRACE_CLOCK)?;
     // What is recorded first stays: a full buffer shows as lost events at the end.
     set("options/overwrite", "0")?;
     set("buffer_size_kb", &buffer_kib.to_string())
@@ -142,7 +142,7 @@ impl IdleTrace {
         let folder = format!("{ROOT}/{IDLE_INSTANCE}");
         fs::create_dir_all(&folder).map_err(|e| format!("{folder}: {e}"))?;
         for (file, value) in [
-            ("trace_clock", "x86-tsc"),
+            ("trace_clock", ports::TRACE_CLOCK),
             ("events/power/cpu_idle/enable", "1"),
             ("trace", ""),
             ("tracing_on", "1"),
@@ -249,7 +249,7 @@ impl Switches {
         fs::create_dir_all(&switches.folder).map_err(|e| format!("{}: {e}", switches.folder))?;
         for (file, value) in [
             ("tracing_on", "0"),
-            ("trace_clock", "x86-tsc"),
+            ("trace_clock", ports::TRACE_CLOCK),
             ("buffer_size_kb", "8192"),
             ("options/stacktrace", "1"),
             ("events/sched/sched_switch/enable", "1"),

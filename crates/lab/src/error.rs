@@ -18,6 +18,11 @@ pub enum Error {
     /// The machine did not start, or did not do its work.
     #[error(transparent)]
     Machine(#[from] vmtax_machine::Error),
+    /// This build lacks the program of the arm64 host.
+    #[error(
+        "this vmtax was built without the program of the arm64 host; run `rustup target add aarch64-unknown-linux-musl` and build it again"
+    )]
+    NotBuilt,
     /// The program in the host failed.
     #[error("the emulated host could not do its work: {message}")]
     Guest {

@@ -3,29 +3,32 @@
 //! Booting takes seconds to minutes, so the state of the waiting host is saved, and the next run with the same kernel, programs and options
 //! continues from it.
 
-use std::fmt;
+mod kinds;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
-use vmtax_events::Isa;
 use vmtax_guest::layout;
 use vmtax_guest::order::Order;
 use vmtax_machine::cpio::{self, Entry};
-use vmtax_machine::kernel::Kernel;
+use vmtax_machine::kernel::{Architecture, Kernel};
 use vmtax_machine::programs::{self, Files};
 use vmtax_machine::{
-    EXPEDITED, Emulator, Initramfs, Machine, Mailbox, Marks, Options, QUICK_BOOT, Recorder, Spec,
-    Stop,
+    EXPEDITED, Emulator, Initramfs, Machine, Mailbox, Marks, Options, Recorder, Spec, Stop,
 };
+
+pub use kinds::{Ability, Host};
 
 use crate::conversation::Conversation;
 use crate::{Error, elf, observer};
 
 /// The program inside, built with this crate and compressed.
 const PACKED: &[u8] = include_bytes!(env!("VMTAX_GUEST_PACKED"));
+/// That of the arm64 host; empty where the compiler had no standard library for it.
+const PACKED_ARM: &[u8] = include_bytes!(env!("VMTAX_GUEST_ARM_PACKED"));
 
 /// The program inside.
 ///
@@ -37,88 +40,14 @@ pub fn guest_program() -> &'static [u8] {
     &PROGRAM
 }
 
-/// An emulated host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Host {
-    /// QEMU TCG: SVM with nested paging.
-    Amd,
-    /// Bochs: SVM with nested paging and next-RIP save.
-    AmdBochs,
-    /// Bochs: VMX with EPT.
-    Intel,
-    /// QEMU with this computer's KVM: real times, no path lengths.
-    Kvm,
-}
-
-impl Host {
-    /// `amd`, `amd-bochs`, `intel` or `kvm`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Host::Amd => "amd",
-            Host::AmdBochs => "amd-bochs",
-            Host::Intel => "intel",
-            Host::Kvm => "kvm",
-        }
-    }
-
-    /// Its emulator.
-    pub fn emulator(self) -> Emulator {
-        match self {
-            Host::Amd => Emulator::Tcg { icount: true },
-            Host::AmdBochs => Emulator::Bochs { svm: true },
-            Host::Intel => Emulator::Bochs { svm: false },
-            Host::Kvm => Emulator::Kvm,
-        }
-    }
-
-    /// The vendor of the virtualization that its KVM uses.
-    pub fn isa(self) -> Isa {
-        match self {
-            Host::Amd | Host::AmdBochs => Isa::Svm,
-            Host::Intel => Isa::Vmx,
-            // A processor with neither is refused by the launcher.
-            Host::Kvm => {
-                let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-                if vmtax_events::setting::cpuinfo::has_flag(&info, "svm") {
-                    Isa::Svm
-                } else {
-                    Isa::Vmx
-                }
-            }
-        }
-    }
-
-    /// The command line of L1 under the small VMM, which has neither PCI nor ACPI.
-    pub(crate) fn inner_command_line(self, role: &str) -> String {
-        self.vm_command_line("pci=off acpi=off") + " " + role
-    }
-
-    /// The command line of a VM, with as few exits as possible during boot.
-    pub(crate) fn vm_command_line(self, words: &str) -> String {
-        let mut line = format!(
-            "console=ttyS0,115200 {QUICK_BOOT} panic=-1 {words} tsc=reliable random.trust_cpu=on \
-             initcall_blacklist=i8042_init,cubictcp_register"
-        );
-        if !self.guest_has_xsave() {
-            line.push_str(" noxsave");
-        }
-        line
-    }
-
-    /// Whether L1 has XSAVE. QEMU's TCG does not know the XSETBV intercept, so KVM would restore an XCR0 that L1 has long changed.
-    pub(crate) fn guest_has_xsave(self) -> bool {
-        self != Host::Amd
-    }
-
-    /// The kernel module for it.
-    pub(crate) fn module(self) -> &'static str {
-        if self.isa() == Isa::Svm { "kvm_amd" } else { "kvm_intel" }
-    }
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+/// The program inside a host.
+fn program_of(host: Host) -> Result<&'static [u8], Error> {
+    static ARM: LazyLock<Vec<u8>> =
+        LazyLock::new(|| programs::unpack(PACKED_ARM).expect("the build script compressed it"));
+    match host.architecture() {
+        Architecture::Amd64 => Ok(guest_program()),
+        Architecture::Arm64 if PACKED_ARM.is_empty() => Err(Error::NotBuilt),
+        Architecture::Arm64 => Ok(&ARM),
     }
 }
 
@@ -255,8 +184,9 @@ impl Setup {
 
     /// The spec of the machine, without programs. Where `waits`, grace periods take as long as they do without the lab.
     fn spec(&self, (mailbox, waits): (Mailbox, bool), programs: &Programs) -> Spec {
-        let quick = if waits { QUICK_BOOT.replace(EXPEDITED, "") } else { QUICK_BOOT.to_owned() };
-        let mut command_line = format!("console=ttyS0,115200 {quick} panic=-1 vmtax.role=host");
+        let line = self.host.command_line();
+        let quick = if waits { line.replace(EXPEDITED, "") } else { line };
+        let mut command_line = format!("{quick} panic=-1 vmtax.role=host");
         if self.nested {
             command_line.push_str(" vmtax.nested vmtax.buffer=49152");
         }
@@ -281,13 +211,15 @@ impl Setup {
             console: self.console.clone(),
             limit: self.limit,
             stop: Stop::default(),
-            options: Options::default(),
+            options: Options { mailbox: self.host.mailbox(), ..Options::default() },
         }
     }
 }
 
 /// Files of a host, without L1's kernel.
 struct Programs {
+    /// The first one.
+    init: &'static [u8],
     modules: Vec<(String, Vec<u8>)>,
     /// The observer's.
     files: Files,
@@ -297,7 +229,8 @@ struct Programs {
 
 impl Programs {
     fn of(setup: &Setup) -> Result<Programs, Error> {
-        let modules = modules(&setup.kernel, &[setup.host.module()])?;
+        let init = program_of(setup.host)?;
+        let modules = modules(&setup.kernel, setup.host.modules())?;
         let mut files = observer::files(&setup.observer, &setup.brought)?;
         if !setup.observer.is_empty() {
             // The module's path in a distribution, for programs that read it.
@@ -315,12 +248,12 @@ impl Programs {
         let role =
             own.fold("vmtax.role=guest".to_owned(), |line, option| format!("{line} {option}"));
         let inner_command_line = setup.nested.then(|| setup.host.inner_command_line(&role));
-        Ok(Programs { modules, files, inner_command_line })
+        Ok(Programs { init, modules, files, inner_command_line })
     }
 
     /// The initramfs of these files, with this kernel for L1.
     fn archive(&self, kernel: &[u8]) -> Result<Vec<u8>, Error> {
-        let mut entries = base(&self.modules);
+        let mut entries = base_of(self.init, &self.modules);
         let inner = cpio::archive(&entries)?;
         if let Some(command_line) = &self.inner_command_line {
             entries.push(Entry::folder("l1"));
@@ -477,11 +410,15 @@ pub(crate) fn modules(kernel: &Kernel, names: &[&str]) -> Result<Vec<(String, Ve
 
 /// Entries of every initramfs: the program, and modules.
 pub(crate) fn base(modules: &[(String, Vec<u8>)]) -> Vec<Entry<'_>> {
+    base_of(guest_program(), modules)
+}
+
+fn base_of<'a>(init: &'a [u8], modules: &'a [(String, Vec<u8>)]) -> Vec<Entry<'a>> {
     let mut entries = vec![
         Entry::folder("dev"),
         Entry::device("dev/console", 5, 1),
         Entry::folder("modules"),
-        Entry::file("init", 0o755, guest_program()),
+        Entry::file("init", 0o755, init),
     ];
     for (path, bytes) in modules {
         entries.push(Entry::file(path.clone(), 0o644, bytes));

@@ -46,7 +46,7 @@ mod window;
 
 pub use error::Error;
 pub use host::{
-    Host, OF_ALL_KERNELS, Setup, Start, TSC_KHZ, VmcsProbes, console_text, guest_program,
+    Ability, Host, OF_ALL_KERNELS, Setup, Start, TSC_KHZ, VmcsProbes, console_text, guest_program,
 };
 pub use measured::{Measured, Memory};
 pub use outcomes::{Ended, Outcomes, Verdict};
@@ -55,4 +55,6 @@ pub use profile::Profile;
 pub use profile::imagined;
 pub use run::{Plan, run};
 pub use vm::{Answered, Vm, VmLevel, VmPlan, VmSetup};
-pub use window::{Extent, Seen, SeenExits, Window, Windows, is_of_the_host, is_window, vm_of};
+pub use window::{
+    Ahead, Extent, Seen, SeenExits, Window, Windows, is_of_the_host, is_window, vm_of,
+};

@@ -15,6 +15,8 @@
 //! ```
 //! The operation may use every register but r12 to r15. Addresses are [`vmtax_guest::layout`]'s.
 
+pub(crate) mod arm;
+
 use iced_x86::code_asm::{
     CodeAssembler, CodeLabel, dword_ptr, dx, eax, ecx, edi, edx, ptr, qword_ptr, r12, r13, r14,
     r14d, r15, r15d, rax, rcx, rdi, rdx, rsp,

@@ -1,5 +1,6 @@
 //! Suites: tables of operations. Each defines the instructions that the guest executes and the exits that they must cause.
 
+mod arm;
 mod bounce;
 mod definition;
 pub mod memory;
@@ -12,8 +13,8 @@ mod resume;
 mod start;
 mod timers;
 
+use definition::{Code, clean, line, nothing};
 pub use definition::{Definition, Kind, Least, Ordered};
-use definition::{clean, line, nothing};
 pub(crate) use start::LIVES_LEAST;
 
 /// A suite.
@@ -34,7 +35,7 @@ pub const SUITES: [Suite; 9] = [
     Suite {
         name: "primitives",
         summary: "instructions and events of a guest that can cause an exit",
-        operations: primitives::OPERATIONS,
+        operations: &PRIMITIVES,
         nests: true,
     },
     Suite {
@@ -93,7 +94,17 @@ pub const EMPTY: Definition = Definition {
     summary: "the empty loop, which is subtracted from all others",
     count: 200,
     kind: Kind::None,
-    code: clean(line(nothing)),
+    code: Code { arm: Some(arm::EMPTY), ..clean(line(nothing)) },
+};
+
+/// The primitives of x86 and those of arm64.
+static PRIMITIVES: [Definition; primitives::OPERATIONS.len() + arm::OPERATIONS.len()] = {
+    let mut all = [EMPTY; primitives::OPERATIONS.len() + arm::OPERATIONS.len()];
+    let (of_x86, _) = all.split_at_mut(primitives::OPERATIONS.len());
+    of_x86.copy_from_slice(primitives::OPERATIONS);
+    let (_, of_arm) = all.split_at_mut(primitives::OPERATIONS.len());
+    of_arm.copy_from_slice(arm::OPERATIONS);
+    all
 };
 
 impl Suite {

@@ -15,9 +15,9 @@
 //! In the window events get a process and threads of their own, so that the analysis, which knows nothing of
 //! operations, takes each operation for a VM.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use vmtax_events::{Event, Isa, Kind, Reason, svm, vmx};
+use vmtax_events::{Event, Isa, Kind, Reason, arm, svm, vmx};
 use vmtax_guest::layout;
 
 /// Thread ids of an operation's events start here, times its VM's id.
@@ -337,7 +337,8 @@ pub fn is_of_the_host(reason: Reason) -> bool {
     match reason.isa {
         Isa::Svm => matches!(reason.code, svm::INTR | svm::NMI | svm::SMI),
         Isa::Vmx => reason.code == vmx::EXTERNAL_INTERRUPT,
-        Isa::Arm | Isa::Unknown => false,
+        Isa::Arm => reason.code == arm::IRQ,
+        Isa::Unknown => false,
     }
 }
 
@@ -355,7 +356,8 @@ fn enters_guest(reason: Reason) -> bool {
     match reason.isa {
         Isa::Svm => reason.code == svm::VMRUN,
         Isa::Vmx => matches!(reason.code, vmx::VMLAUNCH | vmx::VMRESUME),
-        Isa::Arm | Isa::Unknown => false,
+        Isa::Arm => reason.code == arm::ERET,
+        Isa::Unknown => false,
     }
 }
 
@@ -364,14 +366,51 @@ fn mark(reason: Reason, info1: u64) -> Option<(u16, bool)> {
     port(reason, info1).and_then(layout::mark)
 }
 
-/// The port of an exit for one. Both processors have it in bits 16 to 31 of the first information word.
+/// The port of an exit for one. Both processors of x86 have it in bits 16 to 31 of the first information word; on arm64 [`Ahead`] puts the
+/// address there.
 pub(crate) fn port(reason: Reason, info1: u64) -> Option<u16> {
     let io = match reason.isa {
         Isa::Svm => svm::IOIO,
         Isa::Vmx => vmx::IO_INSTRUCTION,
+        Isa::Arm if reason.code == arm::DABT_LOW => return layout::arm::port(info1),
         Isa::Arm | Isa::Unknown => return None,
     };
     (reason.code == io).then_some((info1 >> 16) as u16)
+}
+
+/// Looks ahead of exits that do not say what they access: a data abort of arm64 is held back until the events behind it do, and gets the
+/// address of a mark as its first information word. Events stay in their order.
+#[derive(Debug, Default)]
+pub struct Ahead {
+    held: VecDeque<Event>,
+}
+
+impl Ahead {
+    /// Takes an event, and gives those that can go on.
+    pub fn take(&mut self, event: &Event, each: &mut dyn FnMut(&Event)) {
+        let is_abort = |kind: &Kind| matches!(kind, Kind::Exit { reason, .. } if reason.isa == Isa::Arm && reason.code == arm::DABT_LOW);
+        if let Some(first) = self.held.front_mut()
+            && first.tid == event.tid
+            && !matches!(event.kind, Kind::PageFault { .. })
+        {
+            if let (Kind::Mmio { gpa, .. }, Kind::Exit { info1, .. }) =
+                (event.kind, &mut first.kind)
+                && layout::arm::port(gpa).and_then(layout::mark).is_some()
+            {
+                *info1 = gpa;
+            }
+            self.finish(each);
+        }
+        match self.held.is_empty() && !is_abort(&event.kind) {
+            true => each(event),
+            false => self.held.push_back(*event),
+        }
+    }
+
+    /// Gives all that is left.
+    pub fn finish(&mut self, each: &mut dyn FnMut(&Event)) {
+        self.held.drain(..).for_each(|event| each(&event));
+    }
 }
 
 #[cfg(test)]

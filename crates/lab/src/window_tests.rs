@@ -1,5 +1,7 @@
 //! Windows of recordings that are whole, and of ones that are not.
 
+use vmtax_events::event::MmioAccess;
+
 use super::*;
 
 /// Pages are counted at their last level; a page takes the place of what was there.
@@ -201,4 +203,44 @@ fn an_agents_recording_names_missing_events() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// arm64 says what an exit accessed only behind it: the exits of the marks are not the operation's, those of pages and devices are.
+#[test]
+fn on_arm64_marks_are_known_from_the_access_behind_their_exit() {
+    let exit =
+        |code| Kind::Exit { reason: Reason { isa: Isa::Arm, code, flags: 0 }, info1: 0, info2: 0 };
+    let fault = Kind::PageFault { gpa: 0xb01_8000, error_code: 0 };
+    let store = |gpa| Kind::Mmio { access: MmioAccess::Write, gpa, len: 4 };
+    let mark = |port| store(layout::arm::address(port));
+    let kinds = [
+        exit(arm::DABT_LOW),
+        fault,
+        mark(layout::begin(2)),
+        Kind::Entry,
+        // A page, a device of the VMM, a call.
+        exit(arm::DABT_LOW),
+        fault,
+        Kind::Entry,
+        exit(arm::DABT_LOW),
+        fault,
+        mark(layout::DEVICE_PORT),
+        Kind::Entry,
+        exit(arm::HVC64),
+        Kind::Entry,
+        exit(arm::DABT_LOW),
+        fault,
+        mark(layout::end(2)),
+        Kind::Entry,
+        exit(arm::DABT_LOW),
+    ];
+    let (mut windows, mut ahead, mut times) = (Windows::default(), Ahead::default(), Vec::new());
+    let mut each = |event: &Event| times.extend(windows.place(event).map(|event| event.time_ns));
+    for (time, kind) in (0..).zip(kinds) {
+        ahead.take(&event(time, 7, kind), &mut each);
+    }
+    ahead.finish(&mut each);
+    assert_eq!(times, (3..=12).collect::<Vec<u64>>());
+    let seen = windows.of_vm(vm_of(2));
+    assert_eq!((seen.extent, seen.exits.all, seen.faults), (Extent::Whole, 3, 2));
 }

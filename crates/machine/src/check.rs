@@ -7,10 +7,11 @@ use crate::{Emulator, Error, bochs, qemu};
 pub fn check(emulator: Emulator) -> Result<(), Error> {
     match emulator {
         Emulator::Bochs { .. } => return bochs::check(),
-        Emulator::Tcg { .. } => {}
+        Emulator::Tcg { .. } | Emulator::TcgArm => {}
         Emulator::Kvm => qemu::check_kvm()?,
     }
-    if find(qemu::PROGRAM).is_none() { Err(qemu::missing()) } else { Ok(()) }
+    let board = qemu::board(emulator);
+    if find(board.program).is_none() { Err(board.missing()) } else { Ok(()) }
 }
 
 /// Checks whether machines on that emulator can be saved here; the error names what is missing.

@@ -11,6 +11,8 @@ pub enum Emulator {
         /// exact. Costs half of the speed and allows one thread.
         icount: bool,
     },
+    /// QEMU's emulator, an arm64 processor with EL2; instructions are counted as above.
+    TcgArm,
     /// QEMU on this computer's own virtualization.
     Kvm,
     /// Bochs; its TSC counts instructions.
@@ -32,6 +34,8 @@ impl Emulator {
         let (name, how) = match self {
             Emulator::Tcg { icount: true } => ("QEMU TCG", " (icount)"),
             Emulator::Tcg { icount: false } => ("QEMU TCG", ""),
+            // The processor's model, as the kernel chooses its code by features.
+            Emulator::TcgArm => ("QEMU TCG", " (arm64, max, icount)"),
             Emulator::Kvm => ("QEMU KVM", ""),
             Emulator::Bochs { svm: true } => ("Bochs", " (ryzen)"),
             Emulator::Bochs { svm: false } => ("Bochs", ""),

@@ -1,8 +1,9 @@
 //! Kernels: an image to boot and the modules that go with it.
 //!
-//! There are four sources: the distribution's package archive ([`distribution`]), Debian's kernels of other versions ([`debian`]), a user's build
+//! There are four sources: the distribution's package archive ([`distribution`]), Debian's kernels of other versions or of another architecture ([`debian`], [`of_release`]), a user's build
 //! ([`files`]), and the running system ([`host`]). Nothing is installed. Unpacked kernels go to a cache, whose entries are checked by SHA-256 and recreated when damaged.
 
+mod architecture;
 mod debian;
 mod distribution;
 mod image;
@@ -13,7 +14,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-pub use debian::{debian, debian_versions};
+pub use architecture::Architecture;
+pub use debian::{debian, debian_versions, of_release};
 pub use distribution::distribution;
 pub use modules::{Module, module};
 
@@ -92,6 +94,21 @@ impl Kernel {
         (!line.is_empty()).then(|| line.to_owned())
     }
 
+    /// Whether it is of this architecture.
+    pub fn check(&self, architecture: Architecture) -> Result<(), Error> {
+        let is_arm = matches!(Image::read(&self.image)?, Image::Arm { .. });
+        if is_arm == (architecture == Architecture::Arm64) {
+            return Ok(());
+        }
+        let problem = match architecture {
+            Architecture::Amd64 => "is a kernel of arm64, and the host is x86-64",
+            Architecture::Arm64 => {
+                "is no Image of arm64, which is what its build makes beside vmlinux"
+            }
+        };
+        Err(Error::Kernel { path: self.image.clone(), problem: problem.to_owned() })
+    }
+
     /// A checksum of the image and these modules, for a name: builds of one release differ in them.
     pub fn digest(&self, modules: &[&str]) -> Result<String, Error> {
         let image =
@@ -103,10 +120,10 @@ impl Kernel {
         Ok(crate::checksum::of_parts(&parts))
     }
 
-    /// The uncompressed kernel, an ELF file: the image itself, or unpacked from it into the cache.
+    /// The uncompressed kernel, an ELF file: the image itself, or unpacked from it into the cache. Of arm64 the image.
     pub fn vmlinux(&self) -> Result<PathBuf, Error> {
         match Image::read(&self.image)? {
-            Image::Elf { path, .. } => Ok(path),
+            Image::Elf { path } | Image::Arm { path } => Ok(path),
             Image::Packed(packed) => packed.unpack(&self.cache),
         }
     }
@@ -122,6 +139,7 @@ impl Kernel {
                           use the bzImage of the same build"
                     .to_owned(),
             }),
+            Image::Arm { path } => Ok(path),
             Image::Packed(packed) if packed.can_unpack() => {
                 let elf = packed.unpack(&self.cache)?;
                 Ok(if image::has_pvh_entry(&elf)? { elf } else { self.image.clone() })

@@ -70,7 +70,9 @@ pub use machine::Machine;
 pub use mailbox::Mailbox;
 pub use qemu::arguments as qemu_arguments;
 pub use recorder::{Marks, Recorder};
-pub use spec::{Descriptor, EXPEDITED, Initramfs, MailboxDisk, Options, QUICK_BOOT, Spec};
+pub use spec::{
+    Descriptor, EXPEDITED, Initramfs, MailboxDisk, Options, QUICK_BOOT, QUICK_BOOT_ARM, Spec,
+};
 pub use state::prune as prune_states;
 pub use state::{keep, kept};
 pub use stop::Stop;

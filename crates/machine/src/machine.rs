@@ -57,7 +57,7 @@ impl Machine {
                 let (bochs, process) = Bochs::boot(spec, console)?;
                 Ok((Control::Bochs(bochs), process))
             }
-            Emulator::Tcg { .. } | Emulator::Kvm => {
+            Emulator::Tcg { .. } | Emulator::TcgArm | Emulator::Kvm => {
                 let image = match spec.options.firmware {
                     Some(_) => spec.kernel.image.clone(),
                     None => spec.kernel.bootable()?,
@@ -93,7 +93,7 @@ impl Machine {
                 let (bochs, process) = Bochs::restore(spec, (state, recorder), console, until)?;
                 Ok((Control::Bochs(bochs), process))
             }
-            Emulator::Tcg { .. } | Emulator::Kvm => {
+            Emulator::Tcg { .. } | Emulator::TcgArm | Emulator::Kvm => {
                 let memory = state::open(state, qemu::MEMORY)?;
                 let (qemu, process) = Qemu::start(spec, Start::State(memory), recorder, console)?;
                 Ok((Control::Qemu(qemu), process))

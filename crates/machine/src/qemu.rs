@@ -1,4 +1,6 @@
-//! Machines that QEMU runs: TCG with SVM, counting instructions or not, and KVM.
+//! Machines that QEMU runs: TCG with SVM, counting instructions or not, TCG of arm64, and KVM.
+
+mod board;
 
 use std::fs::File;
 use std::io;
@@ -19,13 +21,15 @@ use crate::state::NewState;
 use crate::stream::Until;
 use crate::{Emulator, Error, MailboxDisk, Options, Spec};
 
+pub(crate) use board::board;
+
 /// QEMU's richest processor, as a Zen 3: `max` calls itself a family whose timers Linux takes for unreliable in idle
 /// (erratum 400), and then uses the PIT. Without FSRM, which QEMU has from version 8 on: Linux expects ERMS where there is FSRM, and [`crate::QUICK_BOOT`] takes
 /// ERMS away; Linux 6.1 then hangs.
 const CPU: &str = "max,+svm,-fsrm,family=25,model=33,stepping=2";
 
-/// The program.
-pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
+/// The model of the arm64 host. Its timer counts nanoseconds, which are instructions.
+const CPU_ARM: &str = "max,cntfrq=1000000000";
 
 /// The state's file.
 pub(crate) const MEMORY: &str = "memory";
@@ -55,12 +59,13 @@ impl Qemu {
         recorder: Option<Recorder>,
         console: &Console,
     ) -> Result<(Qemu, Process), Error> {
-        let program = Path::new(PROGRAM);
+        let board = board(spec.emulator);
+        let program = Path::new(board.program);
         let start_error = |e| Error::io(program, "start the emulator")(e);
         let (qmp, theirs) = Qmp::pair(spec.stop.clone()).map_err(start_error)?;
         let said = memory("vmtax-qemu-words").map_err(|e| start_error(e.into()))?;
         let mut handed = Handed::default();
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(board.program);
         let mut words = arguments(spec.emulator, spec.cpus, spec.memory_mib, &spec.options);
         for (index, descriptor) in spec.options.descriptors.iter().enumerate() {
             let number = handed.give(descriptor.0.try_clone().map_err(start_error)?);
@@ -79,11 +84,10 @@ impl Qemu {
         // Nothing else opens it, so it needs no lock.
         let drive = format!("media=disk,format=raw,file.locking=off,file={mailbox}");
         if let MailboxDisk::Virtio(properties) = &spec.options.mailbox {
-            let serial = MailboxDisk::SERIAL;
-            command.args(["-drive", &format!("if=none,id=mailbox,{drive}")]).args([
-                "-device",
-                &format!("virtio-blk-pci,drive=mailbox,serial={serial}{properties}"),
-            ]);
+            let (device, serial) = (board.disk, MailboxDisk::SERIAL);
+            command
+                .args(["-drive", &format!("if=none,id=mailbox,{drive}")])
+                .args(["-device", &format!("{device},drive=mailbox,serial={serial}{properties}")]);
         } else if spec.options.machine.as_deref().is_some_and(|machine| !machine.starts_with("pc"))
         {
             command
@@ -110,7 +114,7 @@ impl Qemu {
         command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(said.try_clone().map_err(start_error)?);
         let process = Process::spawn(command, handed).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => missing(),
+            io::ErrorKind::NotFound => board.missing(),
             _ => start_error(e),
         })?;
         Ok((Qemu { emulator: spec.emulator, qmp, words: said }, process))
@@ -206,7 +210,8 @@ impl Qemu {
         self.words.read_exact_at(&mut bytes, 0).ok()?;
         let text = String::from_utf8_lossy(&bytes);
         let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
-        Some(line.strip_prefix("qemu-system-x86_64: ").unwrap_or(line).to_owned())
+        let said = line.strip_prefix(board(self.emulator).program);
+        Some(said.and_then(|said| said.strip_prefix(": ")).unwrap_or(line).to_owned())
     }
 }
 
@@ -214,7 +219,7 @@ impl Qemu {
 pub fn arguments(emulator: Emulator, cpus: u32, memory_mib: u32, options: &Options) -> Vec<String> {
     let words = ["-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-machine"];
     let mut arguments: Vec<String> = words.map(str::to_owned).to_vec();
-    arguments.push(options.machine.clone().unwrap_or_else(|| "pc".to_owned()));
+    arguments.push(options.machine.clone().unwrap_or_else(|| board(emulator).machine.to_owned()));
     arguments.extend(accelerator(emulator).iter().map(|word| (*word).to_owned()));
     if let (Some(cpu), Some(last)) = (&options.cpu, arguments.last_mut()) {
         // The accelerator's arguments end with the processor.
@@ -247,17 +252,20 @@ pub(crate) fn accelerator(emulator: Emulator) -> &'static [&'static str] {
             "-cpu",
             CPU,
         ],
+        Emulator::TcgArm => &[
+            "-seed",
+            "1",
+            "-rtc",
+            "base=2026-01-01,clock=vm",
+            "-accel",
+            "tcg,thread=single",
+            "-icount",
+            "shift=0,sleep=off",
+            "-cpu",
+            CPU_ARM,
+        ],
         Emulator::Tcg { icount: false } => &["-accel", "tcg,thread=multi", "-cpu", CPU],
         Emulator::Kvm | Emulator::Bochs { .. } => &["-accel", "kvm", "-cpu", "host"],
-    }
-}
-
-/// QEMU is not installed.
-pub(crate) fn missing() -> Error {
-    Error::Missing {
-        program: PROGRAM.to_owned(),
-        need: "the emulated AMD host",
-        install: "apt-get install --no-install-recommends qemu-system-x86 seabios".to_owned(),
     }
 }
 

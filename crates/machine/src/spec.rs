@@ -29,6 +29,9 @@ use crate::{Emulator, Error, Mailbox, Stop};
 pub const QUICK_BOOT: &str = "quiet nokaslr mitigations=off no_timer_check cryptomgr.notests \
      initcall_blacklist=load_system_certificate_list rodata=off rcupdate.rcu_expedited=1 clearcpuid=297";
 
+/// As [`QUICK_BOOT`], for arm64. DAMON, which Debian's Linux 7.3 runs by default, takes bursts of 8 million instructions.
+pub const QUICK_BOOT_ARM: &str = "quiet nokaslr mitigations=off cryptomgr.notests \
+     initcall_blacklist=load_system_certificate_list rodata=off damon_stat.enabled=0 rcupdate.rcu_expedited=1";
 /// Its option for short grace periods, which a machine that measures waiting leaves out.
 pub const EXPEDITED: &str = " rcupdate.rcu_expedited=1";
 

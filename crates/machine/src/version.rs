@@ -13,8 +13,8 @@ const LONGEST: usize = 32;
 /// The version of the emulator's program (`7.2.22`); `None` where it does not say.
 pub fn version(emulator: Emulator) -> Option<String> {
     let (program, arguments, before): (_, &[&str], _) = match emulator {
-        Emulator::Tcg { .. } | Emulator::Kvm => {
-            (qemu::PROGRAM, &["--version"], "QEMU emulator version ")
+        Emulator::Tcg { .. } | Emulator::TcgArm | Emulator::Kvm => {
+            (qemu::board(emulator).program, &["--version"], "QEMU emulator version ")
         }
         // It has no option for it. Without a configuration it says its name, and ends: nothing can be booted.
         Emulator::Bochs { .. } => (

@@ -7,6 +7,7 @@ use vmtax_capture::import::Options;
 use vmtax_capture::{Error, Sink, Source, pipeline};
 use vmtax_cli::exit::{Code, Fault};
 use vmtax_events::{AccessRow, Event, ExitRow, Kind, Losses, Recording as Facts, RowSink, Sample};
+use vmtax_lab::Ahead;
 use vmtax_store::{Run, Table};
 
 use crate::input::{Bytes, Recording, Watched, WatchedFile};
@@ -22,7 +23,11 @@ pub fn run<R: RowSink>(
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
     let accountant = accountant(reading, rows);
-    run_with(recording, reading, Accounting { accountant, assign: None, threads: None, span: None })
+    run_with(
+        recording,
+        reading,
+        Accounting { accountant, assign: None, ahead: Ahead::default(), threads: None, span: None },
+    )
 }
 
 /// Assigns events to VMs other than those of the recording threads.
@@ -52,7 +57,8 @@ pub fn run_assigned<R: RowSink>(
     }
     let threads = (!assignment.names.is_empty()).then(Threads::default);
     let assign = Some(assignment.assign);
-    run_with(recording, reading, Accounting { accountant, assign, threads, span: None })
+    let ahead = Ahead::default();
+    run_with(recording, reading, Accounting { accountant, assign, ahead, threads, span: None })
 }
 
 /// Recounts the single events of a run.
@@ -124,6 +130,7 @@ fn run_with<R: RowSink>(
             pipeline::run(format, Source::Stream(&mut watched), options, &mut accounting)
         }
     };
+    accounting.assign_rest();
     let (mut facts, mut losses) = match result {
         Ok(imported) => {
             // Without their threads, events have no VM to add to.
@@ -189,6 +196,8 @@ struct Accounting<'a, R> {
     accountant: Accountant<R>,
     /// Assignment of events to VMs, if any.
     assign: Option<&'a mut Assign<'a>>,
+    /// What is not assigned yet.
+    ahead: Ahead,
     /// Names of the threads that events are assigned to; `None` where VMs have no names that those could hide.
     threads: Option<Threads>,
     span: Option<(u64, u64)>,
@@ -235,22 +244,34 @@ impl<R: RowSink> Accounting<'_, R> {
     fn go_on(&mut self) -> Result<(), Error> {
         if self.accountant.sink_mut().has_failed() { Err(Error::Stopped) } else { Ok(()) }
     }
+
+    /// An event for the VM that it is assigned to.
+    fn assigned(&mut self, event: &Event) {
+        let Some(placed) = self.assign.as_mut().and_then(|assign| assign(event)) else { return };
+        if let Some(threads) = &mut self.threads {
+            threads.moved(event, &placed, &mut self.accountant);
+        }
+        self.accountant.event(&placed);
+    }
+
+    /// All that was held back.
+    fn assign_rest(&mut self) {
+        std::mem::take(&mut self.ahead).finish(&mut |event| self.assigned(event));
+    }
 }
 
 impl<R: RowSink> Sink for &mut Accounting<'_, R> {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         extend(&mut self.span, events);
         self.accountant.sink_mut().events(events);
-        match &mut self.assign {
+        match self.assign {
             None => self.accountant.events(events),
-            Some(assign) => {
-                for event in events {
-                    let Some(placed) = assign(event) else { continue };
-                    if let Some(threads) = &mut self.threads {
-                        threads.moved(event, &placed, &mut self.accountant);
-                    }
-                    self.accountant.event(&placed);
-                }
+            Some(_) => {
+                let mut ahead = std::mem::take(&mut self.ahead);
+                events
+                    .iter()
+                    .for_each(|event| ahead.take(event, &mut |event| self.assigned(event)));
+                self.ahead = ahead;
             }
         }
         self.go_on()

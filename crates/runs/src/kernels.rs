@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use vmtax_machine::kernel::{self, Kernel};
+use vmtax_machine::kernel::{self, Architecture, Kernel};
 
 use crate::lab::fault;
 
@@ -18,19 +18,24 @@ pub const DEBIAN: &str = "debian:";
 /// The kernel of a name; an image takes the next folder of modules.
 ///
 /// # Errors
-/// When there is no such kernel.
+/// When there is no such kernel, or it is of another architecture.
 pub fn named<'a>(
+    architecture: Architecture,
     name: &Path,
     modules: &mut impl Iterator<Item = &'a PathBuf>,
 ) -> anyhow::Result<Kernel> {
     let cache = kernel::cache_folder();
     let kernel = match name.to_str() {
-        Some("distribution") => kernel::distribution(&cache),
+        Some("distribution") => match architecture {
+            Architecture::Amd64 => kernel::distribution(&cache),
+            other => kernel::of_release(other, &cache),
+        },
         Some("host") => kernel::host(),
         word => match word.and_then(|word| word.strip_prefix(DEBIAN)) {
-            Some(version) => kernel::debian(version, &cache),
+            Some(version) => kernel::debian(architecture, version, &cache),
             None => kernel::files(name, modules.next().map(PathBuf::as_path)),
         },
     };
+    let kernel = kernel.and_then(|kernel| kernel.check(architecture).map(|()| kernel));
     kernel.map_err(|e| fault(e.into(), None))
 }

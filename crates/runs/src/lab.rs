@@ -309,14 +309,15 @@ fn put(folder: &Path, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
 
 fn facts(setup: &Setup, outcomes: &Outcomes, of_trace: Facts) -> Facts {
     let emulated = setup.host != Host::Kvm;
+    let (arch, clock) = setup.host.recorded_as();
     Facts {
         format: "lab".to_owned(),
         tool: format!("vmtax lab {}", env!("CARGO_PKG_VERSION")),
         kernel: outcomes.release.clone(),
         cpu: outcomes.processor.clone(),
-        arch: "x86_64".to_owned(),
+        arch: arch.to_owned(),
         cpus: 1,
-        clock: "x86-tsc".to_owned(),
+        clock: clock.to_owned(),
         emulated: emulated.then(|| outcomes.start.emulator.clone()),
         ..of_trace
     }

@@ -13,7 +13,7 @@ use vmtax_cli::exit::{Code, Fault, say};
 use vmtax_cli::output;
 use vmtax_lab::suite::{Definition, Suite};
 use vmtax_lab::{Host, Plan, Setup};
-use vmtax_machine::kernel::{self, Kernel};
+use vmtax_machine::kernel::{self, Architecture, Kernel};
 use vmtax_store::{Claim, Run, is_run};
 
 use self::plan::{Stored, Wanted, order};
@@ -57,6 +57,13 @@ pub struct Spec {
     pub batches: u32,
     /// Timeout of one host.
     pub limit: Duration,
+}
+
+impl Spec {
+    /// The architecture of the kernels: that of all hosts.
+    fn architecture(&self) -> Architecture {
+        self.hosts.first().map_or(Architecture::Amd64, |host| host.architecture())
+    }
 }
 
 /// A git tree whose commits are built.
@@ -196,8 +203,8 @@ fn candidates(spec: &Spec, failures: &mut Vec<String>) -> anyhow::Result<Vec<Can
     let mut names: Vec<PathBuf> = Vec::new();
     for name in &spec.kernels {
         if spec.tree.is_none() && version(name) == Some(ALL) {
-            let (versions, problem) =
-                kernel::debian_versions(&cache).map_err(|e| fault(e.into(), None))?;
+            let (versions, problem) = kernel::debian_versions(spec.architecture(), &cache)
+                .map_err(|e| fault(e.into(), None))?;
             if let Some(problem) = problem {
                 say(&format!("only kernels that were fetched before are used: {problem}"));
             }
@@ -212,10 +219,9 @@ fn candidates(spec: &Spec, failures: &mut Vec<String>) -> anyhow::Result<Vec<Can
     for name in &names {
         let kernel = match (&spec.tree, version(name)) {
             (Some(tree), _) => tree::kernel(tree, &name.to_string_lossy(), &spec.folder),
-            (None, Some(version)) => {
-                kernel::debian(version, &cache).map_err(|e| fault(e.into(), None))
-            }
-            (None, None) => kernels::named(name, &mut modules),
+            (None, Some(version)) => kernel::debian(spec.architecture(), version, &cache)
+                .map_err(|e| fault(e.into(), None)),
+            (None, None) => kernels::named(spec.architecture(), name, &mut modules),
         };
         match kernel {
             Ok(kernel) => found.push(candidate(spec, name, kernel)?),
@@ -227,12 +233,13 @@ fn candidates(spec: &Spec, failures: &mut Vec<String>) -> anyhow::Result<Vec<Can
 
 /// A kernel with its label: a tag of a tree; the release; of an image also a part of its checksum, because builds share a release.
 fn candidate(spec: &Spec, name: &Path, kernel: Kernel) -> anyhow::Result<Candidate> {
-    let release = kernel.release.strip_suffix("-amd64").unwrap_or(&kernel.release);
+    let architecture = spec.architecture();
+    let flavour = architecture.flavour();
+    let release = kernel.release.strip_suffix(flavour.as_str()).unwrap_or(&kernel.release);
     let label = match spec.tree {
         Some(_) => name.to_string_lossy().into_owned(),
         None if is_given(name) => {
-            let digest =
-                kernel.digest(&["kvm_amd", "kvm_intel"]).map_err(|e| fault(e.into(), None))?;
+            let digest = kernel.digest(architecture.kept()).map_err(|e| fault(e.into(), None))?;
             format!("{release}-{}", &digest[..8])
         }
         None => release.to_owned(),

@@ -5,10 +5,10 @@ use vmtax_guest::order::{Backing, Operation, Pmu, Step, Touch};
 
 use crate::Error;
 use crate::host::Host;
-use crate::payload::{Assembled, Assembler, Parts, Payload, assemble};
+use crate::payload::{Assembled, Assembler, Parts, Payload, arm, assemble};
 
 /// An operation of a suite.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Definition {
     /// Its word, unique over all suites.
     pub name: &'static str,
@@ -71,8 +71,18 @@ pub(super) const fn each(svm: &'static str, vmx: &'static str) -> Kind {
     Kind::Each { svm: (svm, 1), vmx: (vmx, 1) }
 }
 
+/// What the guest executes, and what is known of its exits, on arm64.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnArm {
+    pub(super) code: arm::Code,
+    /// Each takes an exit of this reason.
+    pub(super) exits: Option<&'static str>,
+    /// As [`Code::straight`].
+    pub(super) straight: bool,
+}
+
 /// What the guest executes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Code {
     pub(super) setup: fn(&mut Assembler) -> Assembled,
     pub(super) batch: fn(&mut Assembler) -> Assembled,
@@ -85,6 +95,8 @@ pub(super) struct Code {
     pub(super) step: Option<Step>,
     /// Only there.
     pub(super) isa: Option<Isa>,
+    /// What it is on arm64, if it is there.
+    pub(super) arm: Option<OnArm>,
     /// The body is one straight line: its other instructions are not part of the path.
     pub(super) straight: bool,
     /// It leaves nothing behind but memory, registers and its APIC's state.
@@ -127,6 +139,7 @@ pub(super) const fn line(body: fn(&mut Assembler) -> Assembled) -> Code {
         pmu: None,
         step: None,
         isa: None,
+        arm: None,
         straight: true,
         shares: false,
         waits: false,
@@ -163,6 +176,13 @@ pub(super) const fn waiting(
     Code { waits: true, ..whole(setup, body) }
 }
 
+impl Code {
+    /// Nothing on x86.
+    pub(super) const fn only_on_arm(self) -> Code {
+        Code { isa: Some(Isa::Arm), ..self }
+    }
+}
+
 /// Names are unique.
 impl PartialEq for Definition {
     fn eq(&self, other: &Definition) -> bool {
@@ -177,7 +197,10 @@ impl Definition {
         if self.code.own.is_some_and(|own| !own.levels.contains(&level)) {
             return false;
         }
-        self.code.isa.is_none_or(|only| only == host.isa()) && (has_xsave || !self.code.xsave)
+        match host.isa() {
+            Isa::Arm => self.code.arm.is_some() && level < 2,
+            isa => self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave),
+        }
     }
 
     /// The fewest conversions that a batch at this level makes.
@@ -223,6 +246,10 @@ impl Definition {
     /// The fewest exits that a batch at this level can have, interrupts of the host not counted where each operation has its
     /// own; `None` for an operation that may do without. With `apic_may_be_virtual` the processor may have APICv or AVIC.
     pub fn least_exits(&self, isa: Isa, level: u8, apic_may_be_virtual: bool) -> Option<Least> {
+        if isa == Isa::Arm {
+            let exits = u64::from(self.count_at(level));
+            return self.code.arm?.exits.map(|reason| Least { exits, reason: Some(reason) });
+        }
         let (svm, vmx) = match self.kind {
             Kind::Each { svm, vmx } => (svm, vmx),
             Kind::EachByApic { svm, vmx } if !apic_may_be_virtual => (svm, vmx),
@@ -254,14 +281,16 @@ impl Definition {
             body: if code.own.is_some() { &own_body } else { &code.body },
             second: second.as_ref().map(|f| f as &dyn Fn(&mut Assembler) -> Assembled),
         };
-        let payload = match code.step {
-            Some(_) => Ok(Payload::default()),
-            None => assemble(&parts),
+        let on_arm = code.arm.filter(|_| isa == Isa::Arm);
+        let payload = match (code.step, on_arm) {
+            (Some(_), _) => Ok(Payload::default()),
+            (None, Some(on_arm)) => Ok(arm::assemble(number, &on_arm.code)),
+            (None, None) => assemble(&parts),
         };
         let payload = payload.map_err(|error| Error::Payload { operation: self.name, error })?;
         let around = match code.own {
             Some(own) => own.around,
-            None if code.straight && code.step.is_none() => {
+            None if on_arm.map_or(code.straight, |one| one.straight) && code.step.is_none() => {
                 payload.instructions.saturating_sub(1) as u64
             }
             None => 0,

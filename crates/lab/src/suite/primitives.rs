@@ -5,6 +5,7 @@ use iced_x86::code_asm::{
     rdi, rdx,
 };
 
+use super::arm;
 use super::definition::{
     Code, Definition, Kind, clean, each, given_back, line, nothing, waiting, whole, with_setup,
 };
@@ -119,14 +120,20 @@ pub(super) const OPERATIONS: &[Definition] = &[
         summary: "first store to a 4 KiB page",
         count: TOUCHES_4K,
         kind: each("npf", "EPT_VIOLATION"),
-        code: touching(PAGE_4K, TOUCHES_4K, Backing::Small, touch_4k),
+        code: Code {
+            arm: Some(arm::TOUCH_4K),
+            ..touching(PAGE_4K, TOUCHES_4K, Backing::Small, touch_4k)
+        },
     },
     Definition {
         name: "touch-2m",
         summary: "first store to a 2 MiB page",
         count: TOUCHES_2M,
         kind: each("npf", "EPT_VIOLATION"),
-        code: touching(PAGE_2M, TOUCHES_2M, Backing::Thp, touch_2m),
+        code: Code {
+            arm: Some(arm::TOUCH_2M),
+            ..touching(PAGE_2M, TOUCHES_2M, Backing::Thp, touch_2m)
+        },
     },
     Definition {
         name: "hlt-timer",

@@ -13,14 +13,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::Kernel;
 use super::store::{IMAGE, PARTS, Store};
+use super::{Architecture, Kernel};
 use crate::Error;
 
 /// apt's files in the folder of Debian's kernels.
 const APT: &str = ".apt";
-/// How names of packages end.
-const FLAVOUR: &str = "-amd64";
 /// Debian's releases with kernels that the lab can run, the oldest first, and what they are signed with.
 const SOURCES: &[(&str, &str)] = &[
     ("debian", "bullseye"),
@@ -33,12 +31,14 @@ const SOURCES: &[(&str, &str)] = &[
     ("debian", "trixie-backports"),
     ("debian", "sid"),
 ];
+/// The versions of releases, the newest last, which is that of other systems.
+const RELEASES: &[(&str, &str)] = &[("bullseye", "5.10"), ("bookworm", "6.1"), ("trixie", "6.12")];
 const MIRROR: &str = "http://deb.debian.org";
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The kernel of a version: `6.12` (the newest of it that is kept, or else that the archive has), or a release such as `6.12.117+deb13-amd64`.
-pub fn debian(version: &str, cache: &Path) -> Result<Kernel, Error> {
-    let store = Store::of_debian(cache);
+pub fn debian(architecture: Architecture, version: &str, cache: &Path) -> Result<Kernel, Error> {
+    let store = Store::of_debian(architecture, cache);
     if let Some(kernel) = kept(&store, version) {
         return Ok(kernel);
     }
@@ -51,18 +51,30 @@ pub fn debian(version: &str, cache: &Path) -> Result<Kernel, Error> {
     store.fetch(&package)
 }
 
+/// Debian's kernel of another architecture for the release that runs here.
+pub fn of_release(architecture: Architecture, cache: &Path) -> Result<Kernel, Error> {
+    let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = system.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let own = RELEASES.iter().find(|(release, _)| Some(*release) == name);
+    let version = own.or(RELEASES.last()).map_or("", |(_, version)| version);
+    debian(architecture, version, cache)
+}
+
 /// The versions (`5.10`, `6.1`) of all kernels that are kept or can be fetched, the oldest first, and why the archive could not be asked.
-pub fn debian_versions(cache: &Path) -> Result<(Vec<String>, Option<String>), Error> {
-    let store = Store::of_debian(cache);
+pub fn debian_versions(
+    architecture: Architecture,
+    cache: &Path,
+) -> Result<(Vec<String>, Option<String>), Error> {
+    let store = Store::of_debian(architecture, cache);
     let names = store.entries();
     let names = names.iter().filter_map(|entry| entry.file_name()?.to_str());
     let mut versions: BTreeSet<Vec<u64>> =
-        names.filter_map(|name| Some(numbers(version_of(name)?))).collect();
+        names.filter_map(|name| Some(numbers(version_of(architecture, name)?))).collect();
     let _lock = store.lock()?;
     let problem = match Packages::ask(&store) {
         Ok(packages) => {
             let whole = packages.images().filter(|name| packages.missing(name).is_none());
-            versions.extend(whole.filter_map(version_of).map(numbers));
+            versions.extend(whole.filter_map(|name| version_of(architecture, name)).map(numbers));
             None
         }
         Err(error) if versions.is_empty() => return Err(error),
@@ -77,17 +89,19 @@ pub fn debian_versions(cache: &Path) -> Result<(Vec<String>, Option<String>), Er
 fn kept(store: &Store, version: &str) -> Option<Kernel> {
     let mut entries = store.entries();
     entries.retain(|entry| {
-        entry.file_name().and_then(|name| name.to_str()).is_some_and(|name| is_of(name, version))
+        let name = entry.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| is_of(store.architecture, name, version))
     });
     entries.sort_by_key(|entry| {
         let name = entry.file_name().and_then(|name| name.to_str());
-        name.and_then(version_of).map(numbers)
+        name.and_then(|name| version_of(store.architecture, name)).map(numbers)
     });
     entries.iter().rev().find_map(|entry| store.open(entry).ok())
 }
 
 /// The kernels' packages of the archive.
 struct Packages {
+    architecture: Architecture,
     names: BTreeSet<String>,
     /// A source of apt's could not be read; others were.
     problem: Option<String>,
@@ -105,12 +119,16 @@ impl Packages {
         let names: BTreeSet<String> = names.lines().filter(is_kernels).map(str::to_owned).collect();
         match update {
             Err(error) if names.is_empty() => Err(error),
-            update => Ok(Packages { names, problem: update.err().map(|error| error.to_string()) }),
+            update => {
+                let problem = update.err().map(|error| error.to_string());
+                Ok(Packages { architecture: store.architecture, names, problem })
+            }
         }
     }
 
     fn images(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().map(String::as_str).filter(|name| version_of(name).is_some())
+        let names = self.names.iter().map(String::as_str);
+        names.filter(|name| version_of(self.architecture, name).is_some())
     }
 
     /// A package that an image needs and that the archive no longer has.
@@ -122,8 +140,9 @@ impl Packages {
 
     /// The newest image of a version.
     fn image(&self, version: &str) -> Result<String, Error> {
-        let mut images: Vec<&str> = self.images().filter(|name| is_of(name, version)).collect();
-        images.sort_by_key(|name| version_of(name).map(numbers));
+        let is_of = |name: &&str| is_of(self.architecture, name, version);
+        let mut images: Vec<&str> = self.images().filter(is_of).collect();
+        images.sort_by_key(|name| version_of(self.architecture, name).map(numbers));
         if let Some(image) = images.iter().rev().find(|image| self.missing(image).is_none()) {
             return Ok((*image).to_owned());
         }
@@ -164,15 +183,17 @@ fn configure(store: &Store) -> Result<(), Error> {
     let (apt, file) = (apt.display(), apt.join("apt.conf"));
     let text = format!(
         "Dir::Etc::sourcelist \"{apt}/sources.list\";\nDir::Etc::sourceparts \"-\";\nDir::State::lists \"{apt}/lists\";\n\
-         Dir::Cache \"{apt}/cache\";\nAPT::Architecture \"amd64\";\nAPT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n\
-         Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n"
+         Dir::Cache \"{apt}/cache\";\nAPT::Architecture \"{}\";\nAPT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n\
+         Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n",
+        store.architecture.name()
     );
     write(&file, &text)
 }
 
 /// The version in the name of an image's package: `6.12.117+deb13`.
-fn version_of(package: &str) -> Option<&str> {
-    let version = package.strip_prefix(IMAGE)?.strip_suffix(FLAVOUR)?;
+fn version_of(architecture: Architecture, package: &str) -> Option<&str> {
+    let flavour = architecture.flavour();
+    let version = package.strip_prefix(IMAGE)?.strip_suffix(flavour.as_str())?;
     let is_release = version.starts_with(|c: char| c.is_ascii_digit())
         && !["-cloud", "-rt"].iter().any(|flavour| version.ends_with(flavour));
     // `linux-image-6.12-amd64` depends on the newest of them.
@@ -180,9 +201,9 @@ fn version_of(package: &str) -> Option<&str> {
 }
 
 /// Whether an image's package is of a version: `6.12`, `6.12.117`, or all of its release.
-fn is_of(package: &str, version: &str) -> bool {
-    let Some(found) = version_of(package) else { return false };
-    let version = version.strip_suffix(FLAVOUR).unwrap_or(version);
+fn is_of(architecture: Architecture, package: &str, version: &str) -> bool {
+    let Some(found) = version_of(architecture, package) else { return false };
+    let version = version.strip_suffix(architecture.flavour().as_str()).unwrap_or(version);
     let rest = found.strip_prefix(version);
     rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
 }
@@ -198,7 +219,12 @@ mod tests {
     use super::*;
 
     fn packages(names: &[&str]) -> Packages {
-        Packages { names: names.iter().map(|name| (*name).to_owned()).collect(), problem: None }
+        let architecture = Architecture::Amd64;
+        Packages {
+            architecture,
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            problem: None,
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Kernel images: what a bzImage holds, by the boot protocol of the kernel's `arch/x86/boot.rst`.
+//! Kernel images: what a bzImage holds, by the boot protocol of the kernel's `arch/x86/boot.rst`, and an Image of arm64
+//! (`arch/arm64/booting.rst`), which is not packed.
 
 use std::fs::{self, File};
 use std::io::{self, Cursor, Read};
@@ -26,7 +27,15 @@ pub(crate) enum Image {
     },
     /// A bzImage.
     Packed(Packed),
+    /// An Image of arm64.
+    Arm {
+        /// The file.
+        path: PathBuf,
+    },
 }
+
+/// Where an Image of arm64 has its magic number, and the number.
+const ARM_MAGIC: (usize, &[u8]) = (56, b"ARM\x64");
 
 /// A bzImage, in memory.
 pub(crate) struct Packed {
@@ -59,6 +68,10 @@ impl Image {
         file.take(LARGEST_IMAGE)
             .read_to_end(&mut bytes)
             .map_err(Error::io(path, "read the kernel"))?;
+        let (at, magic) = ARM_MAGIC;
+        if bytes.get(at..).is_some_and(|rest| rest.starts_with(magic)) {
+            return Ok(Image::Arm { path: path.to_owned() });
+        }
         let payload = payload(&bytes).map_err(problem)?;
         Ok(Image::Packed(Packed { path: path.to_owned(), bytes, payload }))
     }
@@ -67,7 +80,7 @@ impl Image {
     pub(crate) fn release(&self) -> Result<String, Error> {
         let (path, release) = match self {
             Image::Packed(packed) => (&packed.path, packed.release()),
-            Image::Elf { path } => {
+            Image::Elf { path } | Image::Arm { path } => {
                 let bytes = fs::read(path).map_err(Error::io(path, "read the kernel"))?;
                 (path, elf_release(&bytes))
             }

@@ -3,6 +3,7 @@
 //! ```text
 //! CACHE/kernels/linux-image-6.1.0-56-amd64/           boot/ lib/ SHA256SUMS
 //! CACHE/debian/linux-image-6.12.117+deb13-amd64/      boot/ lib/ SHA256SUMS
+//! CACHE/debian-arm64/linux-image-6.1.0-56-arm64/      boot/ lib/ SHA256SUMS
 //! ```
 //!
 //! The list is as of `sha256sum`, and written last. The image is checked against it each time, a module when it
@@ -19,18 +20,15 @@ use vmtax_durable::{NewFolder, remove_folder};
 
 use super::image::Image;
 use super::modules::{self, Module, unpacked};
-use super::{Kernel, files};
+use super::{Architecture, Kernel, files};
 use crate::lock::Lock;
 use crate::{Error, Limits, Tool, checksum};
 
 const SUMS: &str = "SHA256SUMS";
 /// Kernels of the system's own archive.
 const KERNELS: &str = "kernels";
-/// Kernels of Debian's releases, and apt's configuration for them.
-const DEBIAN: &str = "debian";
+/// apt's configuration for Debian's releases, in the folder of their kernels.
 const CONFIGURATION: &str = ".apt/apt.conf";
-/// The modules that are kept of Debian's, with their dependencies: all of them are 400 MB a kernel.
-const KEPT: [&str; 2] = ["kvm_amd", "kvm_intel"];
 /// The package of an image begins so. It has the image and modules, or (Debian from 6.19 on, Ubuntu) depends on packages that have them.
 pub(super) const IMAGE: &str = "linux-image-";
 /// The packages that an image's package depends on for its parts.
@@ -51,6 +49,8 @@ impl Kernel {
 pub(super) struct Store {
     pub(super) folder: PathBuf,
     cache: PathBuf,
+    /// Whose kernels.
+    pub(super) architecture: Architecture,
     /// apt's configuration file, where it is not the system's.
     configuration: Option<PathBuf>,
 }
@@ -58,21 +58,24 @@ pub(super) struct Store {
 impl Store {
     /// The kernels of the system's own archive.
     pub(super) fn of_distribution(cache: &Path) -> Store {
-        Store { folder: cache.join(KERNELS), cache: cache.to_owned(), configuration: None }
+        let (folder, cache) = (cache.join(KERNELS), cache.to_owned());
+        Store { folder, cache, architecture: Architecture::Amd64, configuration: None }
     }
 
     /// The kernels of Debian's releases, by the apt configuration in their folder.
-    pub(super) fn of_debian(cache: &Path) -> Store {
-        let folder = cache.join(DEBIAN);
+    pub(super) fn of_debian(architecture: Architecture, cache: &Path) -> Store {
+        let folder = cache.join(architecture.folder());
         let configuration = Some(folder.join(CONFIGURATION));
-        Store { folder, cache: cache.to_owned(), configuration }
+        Store { folder, cache: cache.to_owned(), architecture, configuration }
     }
 
     /// The store that an entry is in.
     fn of_entry(entry: &Path, cache: &Path) -> Store {
-        match entry.parent().and_then(Path::file_name) {
-            Some(name) if name == DEBIAN => Store::of_debian(cache),
-            _ => Store::of_distribution(cache),
+        let folder = entry.parent().and_then(Path::file_name);
+        let is_of = |one: &Architecture| folder.is_some_and(|name| name == one.folder());
+        match [Architecture::Amd64, Architecture::Arm64].into_iter().find(is_of) {
+            Some(architecture) => Store::of_debian(architecture, cache),
+            None => Store::of_distribution(cache),
         }
     }
 
@@ -215,7 +218,7 @@ impl Store {
         }
         tidy(new.path()).map_err(keep)?;
         if self.configuration.is_some() {
-            keep_kvm(new.path())?;
+            keep_modules(new.path(), self.architecture.kept())?;
         }
         Sums::write(new.path()).map_err(keep)?;
         new.replace().map_err(keep)?;
@@ -282,14 +285,14 @@ fn image_to_boot(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the modules of an unpacked package that are not [`KEPT`].
-fn keep_kvm(folder: &Path) -> Result<(), Error> {
+/// Removes the modules of an unpacked package that are none of these, nor needed by them.
+fn keep_modules(folder: &Path, kept: &[&str]) -> Result<(), Error> {
     let boot = folder.join("boot");
     let images = fs::read_dir(&boot).map_err(Error::io(&boot, "read the kernel's package"))?;
     let image = images.flatten().map(|entry| entry.path()).find(|path| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
     });
     let (Some(image), modules) = (image, folder.join("lib/modules")) else { return Ok(()) };
-    let kept = files(&image, Some(&modules))?.modules_for(&KEPT)?;
-    modules::remove_others(&modules, &kept).map_err(Error::io(&modules, "keep KVM's modules"))
+    let kept = files(&image, Some(&modules))?.modules_for(kept)?;
+    modules::remove_others(&modules, &kept).map_err(Error::io(&modules, "keep modules"))
 }

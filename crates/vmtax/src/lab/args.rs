@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use vmtax_cli::exit::{Code, fail};
 use vmtax_lab::network::NetworkSetup;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
-use vmtax_lab::{Host, OF_ALL_KERNELS, Setup, TSC_KHZ};
+use vmtax_lab::{Ability, Host, OF_ALL_KERNELS, Setup, TSC_KHZ};
 use vmtax_machine::Stop;
+use vmtax_machine::kernel::Architecture;
 use vmtax_runs::kernels;
 
 use super::remedy::RemedyArgs;
@@ -55,7 +57,7 @@ pub(crate) struct VmHostArgs {
 impl VmHostArgs {
     /// The host, as soon as there are a cache and a file for its console.
     pub(super) fn setup(&self) -> anyhow::Result<impl FnOnce(PathBuf, PathBuf) -> NetworkSetup> {
-        let kernel = kernels::named(&self.kernel, &mut self.modules.iter())?;
+        let kernel = kernels::named(Architecture::Amd64, &self.kernel, &mut self.modules.iter())?;
         let (fresh, limit) = (self.fresh, self.limit);
         Ok(move |cache, console| NetworkSetup {
             kernel,
@@ -69,7 +71,7 @@ impl VmHostArgs {
 
     /// The same kernel on a host of `vmtax lab run`.
     pub(super) fn lab(&self, host: Host) -> anyhow::Result<impl FnOnce(PathBuf, PathBuf) -> Setup> {
-        let kernel = kernels::named(&self.kernel, &mut self.modules.iter())?;
+        let kernel = kernels::named(host.architecture(), &self.kernel, &mut self.modules.iter())?;
         let (fresh, limit) = (self.fresh, self.limit);
         Ok(move |cache, console| Setup {
             fresh,
@@ -375,6 +377,8 @@ pub(crate) enum HostWord {
     AmdBochs,
     /// Bochs with VMX.
     Intel,
+    /// QEMU TCG of arm64 with EL2; operations at L1.
+    Arm,
     /// QEMU with this computer's KVM: exits are real; cycles are not instructions.
     Kvm,
 }
@@ -385,6 +389,7 @@ impl HostWord {
             HostWord::Amd => Host::Amd,
             HostWord::AmdBochs => Host::AmdBochs,
             HostWord::Intel => Host::Intel,
+            HostWord::Arm => Host::Arm,
             HostWord::Kvm => Host::Kvm,
         }
     }
@@ -399,6 +404,16 @@ pub(crate) enum Arrangement {
     Level,
 }
 
+/// Refuses flags for what a host cannot do.
+pub(super) fn able(host: Host, asked: &[(bool, &str, Ability)]) -> anyhow::Result<()> {
+    let Some((_, flag, ability)) = asked.iter().find(|one| one.0 && !host.can(one.2)) else {
+        return Ok(());
+    };
+    let able = Host::ALL.iter().filter(|host| host.can(*ability)).map(|host| host.name());
+    let able = able.collect::<Vec<_>>().join(", ");
+    fail(Code::Usage, format!("{flag}: cannot be had on --host {host}; use one of {able}"))
+}
+
 fn suite(name: &str) -> Result<&'static Suite, String> {
     let names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
     Suite::named(name).ok_or_else(|| format!("use one of {}", names.join(", ")))
@@ -411,7 +426,8 @@ fn operation(name: &str) -> Result<&'static Definition, String> {
 fn option(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '=' | ',');
     let (module, rest) = text.split_once('.').unwrap_or_default();
-    let known = ["kvm", "kvm_amd", "kvm_intel"].contains(&module.replace('-', "_").as_str());
+    let known =
+        ["kvm", "kvm_amd", "kvm_intel", "kvm_arm"].contains(&module.replace('-', "_").as_str());
     let is_parameter = known && rest.contains('=');
     let is_of_kernels = |name: &str| OF_ALL_KERNELS.contains(&name) || name == TSC_KHZ;
     let of_kernels = text.split_once('=').is_some_and(|(name, _)| is_of_kernels(name));
@@ -420,7 +436,7 @@ fn option(text: &str) -> Result<String, String> {
     }
     let of_all = OF_ALL_KERNELS.map(|name| format!("{name}=VALUE")).join(", ");
     Err(format!(
-        "use kvm.NAME=VALUE, kvm_amd.NAME=VALUE, kvm_intel.NAME=VALUE, {of_all} or {TSC_KHZ}=KHZ"
+        "use kvm.NAME=VALUE, kvm_amd.NAME=VALUE, kvm_intel.NAME=VALUE, kvm-arm.NAME=VALUE, {of_all} or {TSC_KHZ}=KHZ"
     ))
 }
 

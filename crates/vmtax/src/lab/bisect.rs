@@ -63,7 +63,8 @@ fn is_nearer_to_bad(value: f64, (good, bad): (f64, f64)) -> bool {
 }
 
 fn value(args: &BisectArgs) -> anyhow::Result<f64> {
-    let kernel = kernels::named(&args.kernel, &mut args.modules.iter())?;
+    let kernel =
+        kernels::named(args.host.host().architecture(), &args.kernel, &mut args.modules.iter())?;
     let host = args.host.host();
     let setup = |cache: PathBuf, console: PathBuf| Setup {
         nested: args.level == 2,

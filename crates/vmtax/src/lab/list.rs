@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ListArgs) -> anyhow::Result<()> {
 fn operations() -> Table {
     let all = |column: Column| column.only(PAGE | CSV | JSON);
     let hosts = |one: &Definition, level: u8| -> Vec<&'static str> {
-        let hosts = [Host::Amd, Host::AmdBochs, Host::Intel].into_iter();
+        let hosts = Host::ALL.into_iter().filter(|host| *host != Host::Kvm);
         hosts.filter(|host| one.is_for(*host, level)).map(|host| host.name()).collect()
     };
     let rows = |suite: &'static Suite| suite.operations.iter().map(move |one| (suite, one));
@@ -36,6 +36,7 @@ fn operations() -> Table {
             let only = match hosts(one, 1).as_slice() {
                 ["amd", "amd-bochs"] => " (AMD)",
                 ["intel"] => " (Intel)",
+                ["arm"] => " (arm64)",
                 _ => "",
             };
             let summary = format!("{}{only}", one.summary);

@@ -6,9 +6,9 @@ use std::path::Path;
 use vmtax_analyse::Ledger;
 use vmtax_cli::exit::{Code, Fault, fail, say, say_more};
 use vmtax_cli::output;
-use vmtax_lab::Plan;
 use vmtax_lab::program::Image;
 use vmtax_lab::suite::{self, Definition, Suite};
+use vmtax_lab::{Ability, Plan};
 use vmtax_machine::kernel::Kernel;
 use vmtax_report::budget::Kept;
 use vmtax_runs::kernels::{is_image, named};
@@ -16,7 +16,7 @@ use vmtax_runs::lab::{Done, Work, fault};
 use vmtax_runs::{budget, write_fault};
 use vmtax_store::Claim;
 
-use super::args::{HostWord, RunArgs};
+use super::args::{RunArgs, able};
 use super::measure::{shown, work};
 use super::{compare, flat};
 use crate::flags::OutputArgs;
@@ -162,12 +162,14 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
             ),
         );
     }
-    if args.profile && args.host == HostWord::Kvm {
-        return fail(
-            Code::Usage,
-            "--profile: cannot record instructions on --host kvm; use an emulated host: amd, amd-bochs or intel",
-        );
-    }
+    let asked = [
+        (args.nested, "--nested", Ability::Nest),
+        (args.profile, "--profile", Ability::Profile),
+        (args.observe.is_some(), "--observe", Ability::Observe),
+        (args.operation_file.is_some(), "--operation-file", Ability::Own),
+        (args.flat.is_some(), "--flat", Ability::Program),
+    ];
+    able(args.host.host(), &asked)?;
     if args.profile && args.processors > 1 {
         return fail(Code::Usage, "--profile: can only record a host with one processor");
     }
@@ -214,7 +216,7 @@ fn kernels(args: &RunArgs) -> anyhow::Result<Vec<Kernel>> {
     let mut modules = args.modules.iter();
     let mut kernels = Vec::new();
     for name in &args.kernel {
-        kernels.push(named(name, &mut modules)?);
+        kernels.push(named(args.host.host().architecture(), name, &mut modules)?);
     }
     Ok(kernels)
 }

@@ -4,13 +4,14 @@ use std::io::Write;
 
 use vmtax_cli::exit::{Code, Fault, fail};
 use vmtax_cli::output;
+use vmtax_lab::{Ability, Host};
 use vmtax_report::kernels::{Point, Series as Shown};
 use vmtax_report::text::Text;
 use vmtax_runs::budget;
 use vmtax_runs::lab::fault;
 use vmtax_runs::series::{Series, Spec, Tree, is_given, slug};
 
-use super::args::{HostWord, SeriesArgs};
+use super::args::{SeriesArgs, able};
 use crate::flags::{Color, TableFormat, color, width};
 
 /// The files that are written beside the runs.
@@ -70,10 +71,14 @@ fn check(args: &SeriesArgs) -> anyhow::Result<()> {
     if args.no_run {
         return Ok(());
     }
-    if args.profile && args.host.contains(&HostWord::Kvm) {
+    let hosts: Vec<Host> = args.host.iter().map(|host| host.host()).collect();
+    let asked =
+        [(args.nested, "--nested", Ability::Nest), (args.profile, "--profile", Ability::Profile)];
+    hosts.iter().try_for_each(|host| able(*host, &asked))?;
+    if hosts.iter().any(|host| host.architecture() != hosts[0].architecture()) {
         return fail(
             Code::Usage,
-            "--profile: cannot record instructions on --host kvm; use an emulated host: amd, amd-bochs or intel",
+            "--host: a series has kernels of one architecture; give hosts of arm64 a series of their own",
         );
     }
     for host in &args.host {

@@ -6,6 +6,7 @@
 #![expect(clippy::print_stderr, reason = "how long emulators take is worth knowing")]
 
 mod amd;
+mod arm;
 mod budget;
 mod check;
 mod ci;

@@ -1,0 +1,167 @@
+//! The emulated hosts, and what differs between them.
+
+use std::fmt;
+
+use vmtax_events::Isa;
+use vmtax_machine::kernel::Architecture;
+use vmtax_machine::{Emulator, MailboxDisk, QUICK_BOOT, QUICK_BOOT_ARM};
+
+/// An emulated host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// QEMU TCG: SVM with nested paging.
+    Amd,
+    /// Bochs: SVM with nested paging and next-RIP save.
+    AmdBochs,
+    /// Bochs: VMX with EPT.
+    Intel,
+    /// QEMU TCG: an arm64 processor with EL2.
+    Arm,
+    /// QEMU with this computer's KVM: real times, no path lengths.
+    Kvm,
+}
+
+impl Host {
+    /// All of them.
+    pub const ALL: [Host; 5] = [Host::Amd, Host::AmdBochs, Host::Intel, Host::Arm, Host::Kvm];
+
+    /// `amd`, `amd-bochs`, `intel`, `arm` or `kvm`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Host::Amd => "amd",
+            Host::AmdBochs => "amd-bochs",
+            Host::Intel => "intel",
+            Host::Arm => "arm",
+            Host::Kvm => "kvm",
+        }
+    }
+
+    /// Its emulator.
+    pub fn emulator(self) -> Emulator {
+        match self {
+            Host::Amd => Emulator::Tcg { icount: true },
+            Host::AmdBochs => Emulator::Bochs { svm: true },
+            Host::Intel => Emulator::Bochs { svm: false },
+            Host::Arm => Emulator::TcgArm,
+            Host::Kvm => Emulator::Kvm,
+        }
+    }
+
+    /// The architecture of its kernel.
+    pub fn architecture(self) -> Architecture {
+        match self {
+            Host::Arm => Architecture::Arm64,
+            Host::Amd | Host::AmdBochs | Host::Intel | Host::Kvm => Architecture::Amd64,
+        }
+    }
+
+    /// The architecture and the clock of its recordings, as they name them.
+    pub fn recorded_as(self) -> (&'static str, &'static str) {
+        match self.architecture() {
+            Architecture::Amd64 => ("x86_64", "x86-tsc"),
+            Architecture::Arm64 => ("aarch64", "local"),
+        }
+    }
+
+    /// The instruction set of the virtualization that its KVM uses.
+    pub fn isa(self) -> Isa {
+        match self {
+            Host::Amd | Host::AmdBochs => Isa::Svm,
+            Host::Intel => Isa::Vmx,
+            Host::Arm => Isa::Arm,
+            // A processor with neither is refused by the launcher.
+            Host::Kvm => {
+                let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+                if vmtax_events::setting::cpuinfo::has_flag(&info, "svm") {
+                    Isa::Svm
+                } else {
+                    Isa::Vmx
+                }
+            }
+        }
+    }
+
+    /// The command line of its kernel, up to what is vmtax's.
+    pub(super) fn command_line(self) -> String {
+        match self.architecture() {
+            Architecture::Amd64 => format!("console=ttyS0,115200 {QUICK_BOOT}"),
+            Architecture::Arm64 => {
+                format!("console=ttyAMA0 {QUICK_BOOT_ARM} vmtax.mailbox=virtio")
+            }
+        }
+    }
+
+    /// Where its program finds the mailbox.
+    pub(super) fn mailbox(self) -> MailboxDisk {
+        match self.architecture() {
+            Architecture::Amd64 => MailboxDisk::Ide,
+            Architecture::Arm64 => MailboxDisk::Virtio(String::new()),
+        }
+    }
+
+    /// The command line of L1 under the small VMM, which has neither PCI nor ACPI.
+    pub(crate) fn inner_command_line(self, role: &str) -> String {
+        self.vm_command_line("pci=off acpi=off") + " " + role
+    }
+
+    /// The command line of a VM, with as few exits as possible during boot.
+    pub(crate) fn vm_command_line(self, words: &str) -> String {
+        let mut line = format!(
+            "console=ttyS0,115200 {QUICK_BOOT} panic=-1 {words} tsc=reliable random.trust_cpu=on \
+             initcall_blacklist=i8042_init,cubictcp_register"
+        );
+        if !self.guest_has_xsave() {
+            line.push_str(" noxsave");
+        }
+        line
+    }
+
+    /// Whether L1 has XSAVE. QEMU's TCG does not know the XSETBV intercept, so KVM would restore an XCR0 that L1 has long changed.
+    pub(crate) fn guest_has_xsave(self) -> bool {
+        self != Host::Amd
+    }
+
+    /// The kernel modules for it and for the mailbox. KVM of arm64 is no module.
+    pub(super) fn modules(self) -> &'static [&'static str] {
+        match self.isa() {
+            Isa::Svm => &["kvm_amd"],
+            Isa::Arm => &["virtio_mmio", "virtio_blk"],
+            Isa::Vmx | Isa::Unknown => &["kvm_intel"],
+        }
+    }
+
+    /// KVM's kernel module on x86.
+    pub(crate) fn module(self) -> &'static str {
+        if self.isa() == Isa::Svm { "kvm_amd" } else { "kvm_intel" }
+    }
+
+    /// What a run on it can be asked for beside operations at L1 and their recording.
+    pub fn can(self, what: Ability) -> bool {
+        match self {
+            Host::Amd | Host::AmdBochs | Host::Intel => true,
+            Host::Kvm => what != Ability::Profile,
+            Host::Arm => false,
+        }
+    }
+}
+
+/// What not every host can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ability {
+    /// Operations at L2.
+    Nest,
+    /// Call trees.
+    Profile,
+    /// A program beside the suite.
+    Observe,
+    /// Code of the user's.
+    Own,
+    /// A program as a guest.
+    Program,
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

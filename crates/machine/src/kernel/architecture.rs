@@ -1,0 +1,42 @@
+//! Architectures of kernels, by Debian's names.
+
+/// An architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    /// x86-64.
+    Amd64,
+    /// arm64.
+    Arm64,
+}
+
+impl Architecture {
+    /// Debian's name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Architecture::Amd64 => "amd64",
+            Architecture::Arm64 => "arm64",
+        }
+    }
+
+    /// The folder of the cache for Debian's kernels.
+    pub(super) fn folder(self) -> &'static str {
+        match self {
+            Architecture::Amd64 => "debian",
+            Architecture::Arm64 => "debian-arm64",
+        }
+    }
+
+    /// The modules that are kept of Debian's kernels, with their dependencies: all of them are 400 MB a kernel. KVM is built into those of
+    /// arm64, and the mailbox's driver is not.
+    pub fn kept(self) -> &'static [&'static str] {
+        match self {
+            Architecture::Amd64 => &["kvm_amd", "kvm_intel"],
+            Architecture::Arm64 => &["virtio_mmio", "virtio_blk"],
+        }
+    }
+
+    /// How names of its images' packages end.
+    pub fn flavour(self) -> String {
+        format!("-{}", self.name())
+    }
+}

@@ -1,0 +1,56 @@
+//! The arm64 host.
+
+use crate::run::{assert_exits, assert_versioned, exits, json, paths, refused, text};
+
+/// Exits of one operation. QEMU's TCG does not trap WFI with a pending interrupt: that exit is the interrupt.
+const L1: &[(&str, &str)] = &[
+    ("touch-4k L1", "L1 DABT_LOW 1"),
+    ("touch-2m L1", "L1 DABT_LOW 1"),
+    ("map-4k L1", "L1 DABT_LOW 1"),
+    ("map-2m L1", "L1 DABT_LOW 1"),
+    ("hvc-psci L1", "L1 HVC64 PSCI_VERSION 1"),
+    ("hvc-smccc L1", "L1 HVC64 SMCCC_VERSION 1"),
+    ("smc-psci L1", "L1 SMC64 1"),
+    ("mmio-read L1", "L1 DABT_LOW 1"),
+    ("mmio-write L1", "L1 DABT_LOW 1"),
+    ("gic-read L1", "L1 DABT_LOW 1"),
+    ("id-register L1", "L1 SYS64 ID_AA64MMFR0_EL1 1"),
+    ("actlr L1", "L1 SYS64 ACTLR_EL1 1"),
+    ("oslar L1", "L1 SYS64 OSLAR_EL1 1"),
+    ("sgi-self L1", "L1 SYS64 ICC_SGI1R_EL1 1"),
+    ("timer-irq L1", "L1 IRQ 1"),
+    ("wfe L1", ""),
+    ("tlbi L1", ""),
+];
+
+/// Of these the kernel's memory management or user space is a part, whose work depends on what came before.
+const VARY: [&str; 6] = ["touch-4k", "touch-2m", "map-4k", "map-2m", "mmio-read", "mmio-write"];
+const MOST: f64 = 0.03;
+
+/// Two runs, of which the second at least goes on from the saved host, have the same tables.
+#[test]
+fn on_arm64_operations_take_exactly_the_exits_they_must() {
+    let report = json(&["lab", "run", "--host", "arm"]);
+    assert_exits(&report, L1);
+    let run = &report["run"];
+    assert_versioned(&run["accelerator"], "emulated:QEMU TCG ", " (arm64, max, icount)");
+    assert!(text(&run["cpu"]).contains("KVM in VHE mode"), "{run}");
+    let again = json(&["lab", "run", "--host", "arm"]);
+    assert_eq!(exits(&report), exits(&again));
+    let (one, other) = (paths(&report), paths(&again));
+    assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
+    for (name, path) in &one {
+        let varies = VARY.iter().any(|vary| name.starts_with(vary));
+        let most = if varies { path * MOST } else { 0.0 };
+        assert!((path - other[name]).abs() <= most, "{name}: {path} and {}", other[name]);
+    }
+}
+
+#[test]
+fn what_the_arm64_host_cannot_do_is_refused() {
+    for flag in ["--nested", "--profile"] {
+        let (code, words) = refused(&["lab", "run", "--host", "arm", flag]);
+        assert_eq!(code, 2, "{words}");
+        assert!(words.contains("cannot be had on --host arm; use one of amd,"), "{words}");
+    }
+}

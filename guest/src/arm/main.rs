@@ -1,0 +1,37 @@
+//! `vmtax-guest-arm`: as `vmtax-guest`, for emulated hosts of arm64.
+//!
+//! It is smaller: it carries out operations at L1, with orders from the mailbox. Its words on the kernel's command line are a subset of that
+//! program's, and it has that program's modules for the mailbox, modules and options of the kernel, and tracing.
+#![expect(
+    unsafe_code,
+    reason = "this program is the machine's lowest layer: system calls, guest memory"
+)]
+#![allow(dead_code, reason = "modules are shared with vmtax-guest, which uses all of them")]
+
+mod ata;
+mod awake;
+#[path = "../channel.rs"]
+mod channel;
+#[path = "../disk.rs"]
+mod disk;
+#[path = "../options.rs"]
+mod options;
+mod ports;
+mod serve;
+#[path = "../system.rs"]
+mod system;
+#[path = "../trace.rs"]
+mod trace;
+mod vmm;
+
+/// An error is a sentence, printed in the verdict.
+pub(crate) type Result<T> = std::result::Result<T, String>;
+
+fn main() {
+    let verdict = match serve::run() {
+        Ok(()) => "done".to_owned(),
+        Err(problem) => format!("failed: {problem}"),
+    };
+    system::say(&format!("vmtax-guest: {verdict}"));
+    system::power_off();
+}

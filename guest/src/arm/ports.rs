@@ -1,0 +1,24 @@
+//! No ports: the emulated host's own program talks to nobody outside but through the mailbox. As an L1 it would store to the words of
+//! [`vmtax_guest::layout::arm`].
+
+/// The clock of recordings: nanoseconds of the generic timer, which are instructions where it has 1 GHz.
+pub(crate) const TRACE_CLOCK: &str = "local";
+
+pub(crate) fn out8(_: u16, _: u8) {}
+
+pub(crate) fn out32(_: u16, _: u32) {}
+
+pub(crate) fn in8(_: u16) -> u8 {
+    0
+}
+
+pub(crate) fn read_bytes(_: u16, into: &mut [u8]) {
+    into.fill(0);
+}
+
+pub(crate) fn write_fours(_: u16, _: &[u8]) {}
+
+/// Waits before the next look for an order.
+pub(crate) fn wait() {
+    crate::awake::start_timers();
+}

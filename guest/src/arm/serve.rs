@@ -1,0 +1,122 @@
+//! The first steps, and the order: everything without recording, for the path lengths; then once more with it.
+
+use std::path::{Path, PathBuf};
+
+use vmtax_guest::order::{File, Operation, Order, Outcome, Report};
+
+use crate::channel::{Attachment, Channel};
+use crate::disk::Disk;
+use crate::trace::{self, Tracer};
+use crate::vmm::{Plan, Shared, execute};
+use crate::{Result, awake, options, system};
+
+/// KiB of trace buffer where the command line has no `vmtax.buffer=`.
+const BUFFER_KIB: u32 = 16 << 10;
+
+/// Makes the machine ready and carries out one order.
+pub(crate) fn run() -> Result<()> {
+    for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
+        system::mount(kind, target)?;
+    }
+    let line =
+        std::fs::read_to_string("/proc/cmdline").map_err(|e| format!("/proc/cmdline: {e}"))?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let refused = options::load(&modules(), &words)?;
+    for file in ["enabled", "defrag"] {
+        // An operation on a huge page looks whether this worked.
+        let _ = std::fs::write(format!("/sys/kernel/mm/transparent_hugepage/{file}"), "madvise");
+    }
+    system::leave_console()?;
+    let channel = Channel::Mailbox(Disk::open(&words)?);
+    if let Some(problem) = refused.or_else(|| options::unknown(&words)) {
+        channel.misused(&problem);
+        return Err(problem);
+    }
+    trace::mount()?;
+    if !Path::new("/dev/kvm").exists() {
+        let problem = "the kernel offers no /dev/kvm: KVM did not find virtualization in this emulated processor";
+        channel.fail(0, problem);
+        return Err(problem.into());
+    }
+    let buffer = words.iter().find_map(|word| word.strip_prefix("vmtax.buffer=")?.parse().ok());
+    trace::prepare(buffer.unwrap_or(BUFFER_KIB)).inspect_err(|problem| channel.fail(0, problem))?;
+    let (number, order) =
+        awake::during(|| channel.next()).inspect_err(|problem| channel.fail(0, problem))?;
+    awake::align();
+    host(&order)
+        .and_then(|(report, files)| channel.finish(number, &report, &files))
+        .inspect_err(|problem| channel.fail(number, problem))
+}
+
+/// Modules in the order of their file names.
+fn modules() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir("/modules").into_iter().flatten();
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    paths
+}
+
+fn host(order: &Order) -> Result<(Report, Vec<Attachment>)> {
+    let mut shared = Shared::default();
+    let mut all = |tracer: &Tracer, record: bool| -> Vec<Outcome> {
+        order.operations.iter().map(|one| measure(one, tracer, record, &mut shared)).collect()
+    };
+    let mut report = Report {
+        outcomes: all(&Tracer::Off, false),
+        release: system::release(),
+        processor: processor(),
+        ..Report::default()
+    };
+    let mut files = Vec::new();
+    if order.trace {
+        let tracer = Tracer::arm(false, false)?;
+        for (outcome, traced) in report.outcomes.iter_mut().zip(all(&tracer, true)) {
+            outcome.failure = outcome.failure.take().or(traced.failure);
+        }
+        files = trace::collect()?;
+    }
+    let named =
+        |file: &Attachment| File { name: file.name.clone(), length: file.bytes.len() as u32 };
+    report.files = files.iter().map(named).collect();
+    Ok((report, files))
+}
+
+/// One operation: its batches, or, to be recorded, one to warm up and one that is recorded.
+fn measure(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Shared) -> Outcome {
+    let number = operation.number;
+    if !record && operation.batches == 0 {
+        return Outcome { number, ..Outcome::default() };
+    }
+    let plan = if record {
+        Plan { batches: 2, traced: Some(1), tracer }
+    } else {
+        Plan { batches: operation.batches, traced: None, tracer }
+    };
+    match execute(operation, &plan, shared) {
+        Ok(cycles) => Outcome { number, cycles, ..Outcome::default() },
+        Err(problem) => {
+            // The next one must not be recorded from its first batch on.
+            tracer.record(false);
+            Outcome { number, failure: Some(problem), ..Outcome::default() }
+        }
+    }
+}
+
+/// Implementer, part and variant of the processor, as MIDR_EL1 has them, as arm64 has no names; and KVM's mode.
+fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name| system::cpuinfo_field(&info, name).unwrap_or("unknown");
+    let (implementer, part) = (field("CPU implementer"), field("CPU part"));
+    let mode = mode_of_kvm().map(|mode| format!(", KVM in {mode} mode"));
+    let variant = field("CPU variant");
+    format!("implementer {implementer}, part {part}, variant {variant}{}", mode.unwrap_or_default())
+}
+
+/// How KVM of arm64 runs, as it says itself: `kvm [1]: VHE mode initialized successfully`.
+fn mode_of_kvm() -> Option<String> {
+    const SAYS: &str = " mode initialized";
+    options::log().iter().find_map(|line| {
+        let before = line.split_once(SAYS)?.0;
+        before.rsplit_once("]: ").map(|(_, mode)| mode.to_owned())
+    })
+}

@@ -1,0 +1,279 @@
+//! A VMM for bare payloads on arm64: memory, one vCPU, KVM's GICv3, and the words that stand for ports.
+
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use kvm_bindings::{
+    KVM_ARM_VCPU_PSCI_0_2, KVM_DEV_ARM_VGIC_CTRL_INIT, KVM_DEV_ARM_VGIC_GRP_ADDR,
+    KVM_DEV_ARM_VGIC_GRP_CTRL, KVM_DEV_ARM_VGIC_GRP_NR_IRQS, KVM_REG_ARM_CORE, KVM_REG_ARM64,
+    KVM_REG_SIZE_U64, KVM_VGIC_V3_ADDR_TYPE_DIST, KVM_VGIC_V3_ADDR_TYPE_REDIST, kvm_create_device,
+    kvm_device_attr, kvm_device_type_KVM_DEV_TYPE_ARM_VGIC_V3, kvm_regs,
+    kvm_userspace_memory_region, kvm_vcpu_init, user_pt_regs,
+};
+use kvm_ioctls::{DeviceFd, Kvm, VcpuExit, VcpuFd, VmFd};
+use vmtax_guest::layout::{self, arm};
+use vmtax_guest::order::{Backing, Operation, Touch};
+
+use crate::Result;
+use crate::trace::Tracer;
+
+/// How a payload is run.
+pub(crate) struct Plan<'a> {
+    pub(crate) batches: u32,
+    /// The batch that is recorded.
+    pub(crate) traced: Option<u32>,
+    pub(crate) tracer: &'a Tracer,
+}
+
+/// The VM that payloads share which leave nothing behind but memory and registers.
+#[derive(Default)]
+pub(crate) struct Shared(Option<Machine>);
+
+/// Interrupts of the GIC: those of each processor, and no others that anybody uses.
+const INTERRUPTS: u32 = 64;
+/// Emulated time in which a payload's last batch has to begin.
+const LIMIT: Duration = Duration::from_secs(60);
+/// A batch gets so much of the time of the one before, without ticks; the one that is recorded more.
+const MARGIN: f64 = 1.5;
+const RECORDED_MARGIN: f64 = 4.0;
+/// Size and alignment of huge pages.
+const HUGE: usize = 2 << 20;
+
+/// Runs all batches of an operation: the cycles of each.
+pub(crate) fn execute(
+    operation: &Operation,
+    plan: &Plan<'_>,
+    shared: &mut Shared,
+) -> Result<Vec<u64>> {
+    if operation.code.len() > layout::CODE_MOST || plan.batches > layout::BATCHES_MOST {
+        return Err("the payload is too large".into());
+    }
+    let kept = if operation.shares { shared.0.take() } else { None };
+    let mut machine = kept.map_or_else(|| Machine::new(operation.touch), Ok)?;
+    machine.load(operation, plan)?;
+    machine.run(operation, plan)?;
+    let cycles = (0..plan.batches).map(|batch| machine.memory.read(result(batch))).collect();
+    if operation.shares {
+        shared.0 = Some(machine);
+    }
+    Ok(cycles)
+}
+
+/// Where the cycles of a batch are in memory.
+fn result(batch: u32) -> usize {
+    (arm::RESULTS - arm::MEMORY) as usize + 8 * batch as usize
+}
+
+fn failed(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> String {
+    move |error| format!("{what}: {error}")
+}
+
+/// A VM that runs payloads. What it has mapped is given back last.
+struct Machine {
+    vcpu: VcpuFd,
+    init: kvm_vcpu_init,
+    _gic: DeviceFd,
+    _vm: VmFd,
+    memory: Memory,
+    touched: Option<(Touch, Memory)>,
+}
+
+impl Machine {
+    fn new(touch: Option<Touch>) -> Result<Machine> {
+        let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
+        let vm = kvm.create_vm().map_err(failed("KVM_CREATE_VM"))?;
+        let memory = Memory::new(arm::BYTES, Backing::Small)?;
+        memory.attach(&vm, (0, arm::MEMORY))?;
+        let touched = touch.map(|touch| {
+            let memory = Memory::new(touch.bytes as usize, touch.backing)?;
+            memory.attach(&vm, (1, arm::TOUCH))?;
+            Ok::<_, String>((touch, memory))
+        });
+        let vcpu = vm.create_vcpu(0).map_err(failed("KVM_CREATE_VCPU"))?;
+        let mut init = kvm_vcpu_init::default();
+        vm.get_preferred_target(&mut init).map_err(failed("KVM_ARM_PREFERRED_TARGET"))?;
+        init.features[0] |= 1 << KVM_ARM_VCPU_PSCI_0_2;
+        vcpu.vcpu_init(&init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
+        let gic = interrupt_controller(&vm)?;
+        let touched = touched.transpose()?;
+        Ok(Machine { vcpu, init, _gic: gic, _vm: vm, memory, touched })
+    }
+
+    /// Puts the payload into memory, and the vCPU at its first instruction.
+    fn load(&mut self, operation: &Operation, plan: &Plan<'_>) -> Result<()> {
+        let parameters = (arm::PARAMETERS - arm::MEMORY) as usize;
+        self.memory.write(0, &operation.code);
+        self.memory.write(parameters, &plan.batches.to_le_bytes());
+        self.memory.write(parameters + 4, &operation.count.to_le_bytes());
+        self.vcpu.vcpu_init(&self.init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
+        let pc = std::mem::offset_of!(kvm_regs, regs) + std::mem::offset_of!(user_pt_regs, pc);
+        // Core registers are named by their place, in words of 32 bits.
+        let register =
+            KVM_REG_ARM64 | KVM_REG_SIZE_U64 | u64::from(KVM_REG_ARM_CORE) | (pc / 4) as u64;
+        let set = self.vcpu.set_one_reg(register, &arm::MEMORY.to_le_bytes());
+        set.map(drop).map_err(failed("KVM_SET_ONE_REG"))
+    }
+
+    fn run(&mut self, operation: &Operation, plan: &Plan<'_>) -> Result<()> {
+        let started = Instant::now();
+        let mut began: Option<Instant> = None;
+        let end = layout::end(operation.number);
+        loop {
+            let (port, batch) = match self.vcpu.run() {
+                Ok(VcpuExit::MmioWrite(at, data)) => {
+                    let batch = data.try_into().map_or(0, u32::from_le_bytes);
+                    (arm::port(at), batch)
+                }
+                Ok(VcpuExit::MmioRead(_, data)) => {
+                    data.fill(0);
+                    (None, 0)
+                }
+                Ok(exit) => return Err(format!("KVM cannot go on with the guest: {exit:?}")),
+                Err(error) if error.errno() == libc::EINTR => (None, 0),
+                Err(error) => return Err(format!("KVM_RUN: {error}")),
+            };
+            match port {
+                Some(layout::DONE) => return Ok(()),
+                Some(layout::FAULT) => {
+                    return Err(format!("the payload took an exception, syndrome {batch:#x}"));
+                }
+                // Time is looked at between batches, as a look takes instructions.
+                Some(layout::PREPARE) if started.elapsed() > LIMIT => {
+                    let limit = LIMIT.as_secs();
+                    return Err(format!(
+                        "the payload did not end within {limit} s of emulated time"
+                    ));
+                }
+                Some(layout::PREPARE) => {
+                    let is_traced = Some(batch) == plan.traced;
+                    // The first batch only warms up.
+                    if let Some(began) = began {
+                        let margin = if is_traced { RECORDED_MARGIN } else { MARGIN };
+                        plan.tracer.settle(began.elapsed().mul_f64(margin));
+                    }
+                    if let Some((touch, memory)) = &self.touched {
+                        memory.renew(touch)?;
+                    }
+                    began = Some(Instant::now());
+                    if is_traced {
+                        plan.tracer.record(true);
+                    }
+                }
+                Some(port) if port == end && Some(batch) == plan.traced => {
+                    plan.tracer.record(false);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// KVM's GICv3.
+fn interrupt_controller(vm: &VmFd) -> Result<DeviceFd> {
+    let mut device =
+        kvm_create_device { type_: kvm_device_type_KVM_DEV_TYPE_ARM_VGIC_V3, ..Default::default() };
+    let gic = vm.create_device(&mut device).map_err(failed("KVM_CREATE_DEVICE"))?;
+    let set = |group: u32, attr: u32, value: u64| {
+        let attribute = kvm_device_attr {
+            group,
+            attr: attr.into(),
+            addr: &raw const value as u64,
+            ..Default::default()
+        };
+        gic.set_device_attr(&attribute).map_err(failed("KVM_SET_DEVICE_ATTR of the GIC"))
+    };
+    let address = KVM_DEV_ARM_VGIC_GRP_ADDR;
+    set(address, KVM_VGIC_V3_ADDR_TYPE_DIST, arm::DISTRIBUTOR)?;
+    set(address, KVM_VGIC_V3_ADDR_TYPE_REDIST, arm::REDISTRIBUTOR)?;
+    set(KVM_DEV_ARM_VGIC_GRP_NR_IRQS, 0, INTERRUPTS.into())?;
+    set(KVM_DEV_ARM_VGIC_GRP_CTRL, KVM_DEV_ARM_VGIC_CTRL_INIT, 0)?;
+    Ok(gic)
+}
+
+/// Memory of a VM.
+struct Memory {
+    mapping: NonNull<u8>,
+    mapped: usize,
+    start: *mut u8,
+    bytes: usize,
+}
+
+impl Memory {
+    fn new(bytes: usize, backing: Backing) -> Result<Memory> {
+        let advice = match backing {
+            Backing::Small => libc::MADV_NOHUGEPAGE,
+            Backing::Thp => libc::MADV_HUGEPAGE,
+            other => return Err(format!("memory of this kind is not there on arm64: {other:?}")),
+        };
+        let (mapped, rights) = (bytes + HUGE, libc::PROT_READ | libc::PROT_WRITE);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new private mapping; nothing else is changed.
+        let mapping = unsafe { libc::mmap(std::ptr::null_mut(), mapped, rights, flags, -1, 0) };
+        let mapping = match NonNull::new(mapping.cast::<u8>()) {
+            Some(mapping) if mapping.as_ptr().cast() != libc::MAP_FAILED => mapping,
+            _ => return Err(system("memory")),
+        };
+        let first = mapping.as_ptr();
+        let start = first.wrapping_add(first.align_offset(HUGE));
+        let memory = Memory { mapping, mapped, start, bytes };
+        // SAFETY: the range lies within the mapping.
+        if unsafe { libc::madvise(start.cast(), bytes, advice) } != 0 {
+            return Err(system("madvise"));
+        }
+        Ok(memory)
+    }
+
+    fn attach(&self, vm: &VmFd, (slot, guest): (u32, u64)) -> Result<()> {
+        let region = kvm_userspace_memory_region {
+            slot,
+            flags: 0,
+            guest_phys_addr: guest,
+            memory_size: self.bytes as u64,
+            userspace_addr: self.start as u64,
+        };
+        // SAFETY: the memory outlives the VM, and this program accesses it while no vCPU runs.
+        unsafe { vm.set_user_memory_region(region) }.map_err(failed("KVM_SET_USER_MEMORY_REGION"))
+    }
+
+    /// Makes it what it has to be before a batch.
+    fn renew(&self, touch: &Touch) -> Result<()> {
+        // SAFETY: the range lies within the mapping, whose content nobody reads.
+        if unsafe { libc::madvise(self.start.cast(), self.bytes, libc::MADV_DONTNEED) } != 0 {
+            return Err(system("madvise"));
+        }
+        if touch.populated {
+            for at in (0..self.bytes).step_by(4096) {
+                // SAFETY: within the mapping.
+                unsafe { self.start.add(at).write_volatile(1) };
+            }
+        }
+        Ok(())
+    }
+
+    /// # Panics
+    /// Never: callers stay within [`arm::BYTES`].
+    fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.bytes, "within the memory");
+        // SAFETY: within the mapping, while no vCPU runs.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(at), bytes.len()) };
+    }
+
+    /// # Panics
+    /// As [`Memory::write`].
+    fn read(&self, at: usize) -> u64 {
+        assert!(at + 8 <= self.bytes, "within the memory");
+        // SAFETY: as above; the place is aligned.
+        unsafe { self.start.add(at).cast::<u64>().read_volatile() }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's, and the VM that used it is gone or goes with this process.
+        unsafe { libc::munmap(self.mapping.as_ptr().cast(), self.mapped) };
+    }
+}
+
+fn system(what: &str) -> String {
+    format!("{what}: {}", std::io::Error::last_os_error())
+}
