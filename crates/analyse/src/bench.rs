@@ -157,8 +157,16 @@ pub fn baseline<'a>(category: &str, there: &BTreeSet<&'a str>) -> Option<&'a str
 }
 
 /// Parts of categories that take something away; other names can have a minus, too.
-const TAKEN_AWAY: [&str; 7] =
-    ["-ioeventfd", "-tsc-deadline", "-x2apic", "-thp", "-pv-ipi", "-pv-tlb-flush", "-kvmapf"];
+const TAKEN_AWAY: [&str; 8] = [
+    "-ioeventfd",
+    "-tsc-deadline",
+    "-x2apic",
+    "-thp",
+    "-pv-ipi",
+    "-pv-tlb-flush",
+    "-kvmapf",
+    "-numa-balancing",
+];
 
 fn without_last_part(category: &str) -> Option<&str> {
     let taken_away = TAKEN_AWAY.iter().find_map(|part| category.strip_suffix(part));

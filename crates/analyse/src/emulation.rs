@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{Cause, ExitKey, Outcome, Tally};
+use vmtax_events::{Cause, ExitKey, Isa, Outcome, Tally, svm, vmx};
 
 use crate::cause::cause_of;
 
@@ -36,8 +36,20 @@ fn is_cheap(key: &ExitKey) -> bool {
         )
 }
 
+/// Exits of TDs and of SEV-ES and SEV-SNP guests, which QEMU's TCG and Bochs cannot run.
+fn is_confidential(key: &ExitKey) -> bool {
+    match key.reason.isa {
+        Isa::Vmx => key.reason.code == vmx::TDCALL,
+        Isa::Svm => key.reason.code == svm::VMGEXIT,
+        Isa::Arm | Isa::Unknown => false,
+    }
+}
+
 /// The emulator that the speed of exits shows.
 pub(crate) fn by_speed(exits: &BTreeMap<ExitKey, Tally>) -> Option<String> {
+    if exits.keys().any(is_confidential) {
+        return None;
+    }
     let (mut all, mut fast) = (0u64, 0u64);
     for (_, tally) in exits.iter().filter(|(key, _)| is_cheap(key)) {
         let timed = tally.hist.iter().skip(1);
@@ -49,7 +61,7 @@ pub(crate) fn by_speed(exits: &BTreeMap<ExitKey, Tally>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use vmtax_events::{Detail, Isa, Level, Reason, svm};
+    use vmtax_events::{Detail, Level, Reason};
 
     use super::*;
 
