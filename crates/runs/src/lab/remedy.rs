@@ -40,7 +40,7 @@ pub struct RemedyRow {
 /// What runs without and with a remedy.
 #[derive(Clone, Copy, Debug)]
 pub enum Load {
-    /// A workload of `vmtax lab network` in the VM with the symptom and in the one with the remedy, on a host of so many processors.
+    /// A workload in the VM with the symptom and in the one with the remedy, on a host of so many processors.
     Vms(&'static str, [&'static str; 2], u32),
     /// An operation of `vmtax lab run` on this host, without and with it: `cpuid@L2`, and options of the host's kernel.
     Operations(Host, [(&'static str, &'static [&'static str]); 2]),

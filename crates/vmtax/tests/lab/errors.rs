@@ -29,7 +29,7 @@ fn a_kernel_without_kvm() {
     // The distribution's image, with a folder of modules that has none.
     let prepared = output(&["lab", "run", "--operation", "cpuid"]);
     assert!(prepared.status.success(), "{}", String::from_utf8_lossy(&prepared.stderr));
-    let image = find(&cache(), "vmlinuz-").unwrap();
+    let image = find(&cache().join("vmtax/kernels"), "vmlinuz-").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let modules = folder.path().to_str().unwrap();
     let (code, said) =

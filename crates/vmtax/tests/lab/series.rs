@@ -193,7 +193,7 @@ fn the_list_of_operations_is_data() {
 fn distribution() -> (String, String) {
     let prepared = output(&["lab", "run", "--operation", "cpuid"]);
     assert!(prepared.status.success(), "{}", String::from_utf8_lossy(&prepared.stderr));
-    let image = crate::errors::find(&cache(), "vmlinuz-").unwrap();
+    let image = crate::errors::find(&cache().join("vmtax/kernels"), "vmlinuz-").unwrap();
     let package = image.parent().unwrap().parent().unwrap();
     let modules = [package.join("lib/modules"), package.join("usr/lib/modules")];
     let modules = modules.iter().find(|folder| folder.exists()).unwrap();

@@ -39,16 +39,15 @@ fn place(tried: &Tried) -> String {
 }
 
 fn range(figures: Figures) -> String {
-    if figures.least == figures.most {
-        return number(figures.least);
-    }
-    format!("{} to {}", number(figures.least), number(figures.most))
+    let (least, most) = (number(figures.least), number(figures.most));
+    if least == most { least } else { format!("{least} to {most}") }
 }
 
 /// Three digits, and no part of an exit where there are hundreds.
 fn number(figure: f64) -> String {
     match figure {
         _ if figure == 0.0 || figure >= 100.0 => whole(figure),
+        _ if figure < 0.005 => "<0.01".to_owned(),
         _ if figure >= 10.0 => fixed(figure, 1),
         _ => fixed(figure, 2),
     }
