@@ -308,7 +308,11 @@ impl Vm {
             command.arg("-object");
             command.arg(format!("memory-backend-{backend},id={id},size={mib}M,share={share}"));
         }
-        for (block, address) in composition.dimms() {
+        // Slots are given in order: those that were hotplugged came last.
+        let is_hotplugged = |block: &Block| block.place == Place::Dimm { hotplugged: true };
+        let mut dimms: Vec<_> = composition.dimms().collect();
+        dimms.sort_by_key(|(block, _)| is_hotplugged(block));
+        for (block, address) in dimms {
             // A DIMM that was hotplugged is there from the beginning when its memory comes back.
             if incoming || block.place == (Place::Dimm { hotplugged: false }) {
                 let id = &block.id;
