@@ -73,12 +73,12 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
 
 /// Tells whoever started the run, a person or CI, how the budget is kept.
 fn told(args: &RunArgs, class: &str, kept: &Kept) -> anyhow::Result<()> {
+    if std::env::var_os("GITHUB_ACTIONS").is_some_and(|on| on == "true") {
+        // The runner takes them behind spaces too (actions/runner, ActionCommand.TryParseV2).
+        vmtax_report::budget::annotations(kept).iter().for_each(|line| say_more(line));
+    }
     if let Some(path) = &args.junit {
         output::write(Some(path), |out| Ok(vmtax_report::budget::junit(kept, class, out)?))?;
-    }
-    if std::env::var_os("GITHUB_ACTIONS").is_some_and(|on| on == "true") {
-        // GitHub reads them from either stream, behind spaces too.
-        vmtax_report::budget::annotations(kept).iter().for_each(|line| say_more(line));
     }
     if kept.violations().next().is_some() {
         let message = format!("{}:", kept.title());
