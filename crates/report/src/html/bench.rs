@@ -75,7 +75,7 @@ fn conclusions(shown: &Benchmark<'_>) -> Markup {
     html! {
         h2 #conclusions-title { "Conclusions" }
         @if said.is_empty() {
-            p.empty { "No conclusion: nothing has a baseline." }
+            p.empty { "Nothing is proven: no difference from a baseline was measured often enough, or there is no baseline." }
         } @else {
             ul.sentences { @for one in &said { li { (figures::text(one)) } } }
         }
