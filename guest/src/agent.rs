@@ -1,6 +1,5 @@
 //! The agent of benchmarks runs jobs: in a VM as its first process, elsewhere as a program.
 
-use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,10 +9,7 @@ use vmtax_guest::order::{decode, encode};
 use crate::channel::Channel;
 use crate::execute::Served;
 use crate::trace::Tracer;
-use crate::{Result, builtin, execute, network, system};
-
-/// Most bytes of a request.
-const REQUEST_MOST: u64 = 4 << 20;
+use crate::{Result, builtin, execute, network, serve, system};
 
 /// Facts, each with its file.
 const FILES: [(&str, &str); 9] = [
@@ -78,12 +74,13 @@ impl Agent {
     }
 }
 
-/// As a program: `job PARENT`, `builtin NAME SECONDS`, or a server or client of [`network`]. Returns the exit code.
+/// As a program: `job PARENT`, `operations`, `builtin NAME SECONDS`, or a server or client of [`network`]. Returns the exit code.
 pub(crate) fn program() -> i32 {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["job", parent] => from_input(parent),
+        ["operations"] => system::end_with_parent(|| {}).and_then(|()| serve::from_input()),
         ["builtin", name, seconds] => builtin::run(name, seconds),
         ["serve", address, port] => network::serve(address, port),
         ["client", name, address, port, seconds, size] => {
@@ -108,12 +105,8 @@ fn from_input(parent: &str) -> Result<()> {
     if parent != "0" && parent != std::os::unix::process::parent_id().to_string() {
         return Err("the process that sent the job has ended".to_owned());
     }
-    let mut bytes = Vec::new();
-    let read = std::io::stdin().take(REQUEST_MOST).read_to_end(&mut bytes);
-    read.map_err(|e| format!("standard input: {e}"))?;
-    let request = decode(&bytes).ok_or("standard input holds no job")?;
-    let answer = encode(&Agent { tracer: Tracer::Off, served: None }.carry_out(request));
-    std::io::stdout().write_all(&answer).map_err(|e| format!("standard output: {e}"))
+    let request = system::from_input()?;
+    system::to_output(&Agent { tracer: Tracer::Off, served: None }.carry_out(request))
 }
 
 /// The clock source of a kernel that still calibrates the TSC: it is `tsc` a second later (Linux arch/x86/kernel/tsc.c).

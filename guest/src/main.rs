@@ -24,7 +24,8 @@
 //! | `vmtax.buffer=KIB` | size of the trace buffer |
 //! | `kvm*.NAME=VALUE` | parameters of the module, as modprobe would give them |
 //!
-//! As a program among others it is the agent of benchmarks: `vmtax-guest job PARENT` reads one job from its standard input, and
+//! As a program among others it is the agent of benchmarks: `vmtax-guest job PARENT` reads one job from its standard input, `vmtax-guest operations` an
+//! order whose payloads it runs on the computer's own `/dev/kvm`, and
 //! `vmtax-guest builtin NAME SECONDS` is a workload; `vmtax-guest serve ADDRESS PORT` and `vmtax-guest client NAME ADDRESS PORT SECONDS SIZE` are
 //! the two ends of one.
 //!

@@ -310,10 +310,21 @@ pub struct Outcome {
     pub waited: Vec<u64>,
     /// Where the step of the recorded life waited: the function and its callers, and cycles until the thread ran again.
     pub places: Vec<(String, u64)>,
+    /// What KVM counted of its vCPU, where it was asked for and the kernel has it.
+    pub statistics: Option<Statistics>,
     /// What this kernel lacks for it: it was not run.
     pub missing: Option<String>,
     /// Why it could not be done.
     pub failure: Option<String>,
+}
+
+/// KVM's statistics of the vCPU of an operation, at its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statistics {
+    /// Counters by KVM's names; those that are 0 are left out.
+    pub counters: Vec<(String, u64)>,
+    /// Rate of the time-stamp counter that the guest reads, kHz; 0 where it is not known.
+    pub tsc_khz: u32,
 }
 
 /// What the VMM and KVM's own counters say of one batch that touches memory.

@@ -236,20 +236,46 @@ fn one(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Shared
         Err(problem) => return failed(Some(problem)),
     }
     let plan = if record {
-        Plan { batches: 2, traced: Some(1), tracer }
+        Plan { batches: 2, traced: Some(1), tracer, statistics: false }
     } else {
-        Plan { batches: operation.batches, traced: None, tracer }
+        Plan { batches: operation.batches, traced: None, tracer, statistics: false }
     };
     match execute(operation, &plan, shared) {
-        Ok(Batches { cycles, pmu, memory }) => {
-            Outcome { number, cycles, pmu, memory, ..Outcome::default() }
-        }
+        Ok(batches) => outcome(number, batches),
         Err(problem) => {
             // It may have failed within the batch that is recorded; the next one must not be recorded from its first batch on.
             tracer.record(false);
             failed(Some(problem))
         }
     }
+}
+
+fn outcome(number: u16, batches: Batches) -> Outcome {
+    let Batches { cycles, pmu, memory, statistics } = batches;
+    Outcome { number, cycles, pmu, memory, statistics, ..Outcome::default() }
+}
+
+/// As a program on a host: an order from standard input, its report on standard output. Nothing is recorded, and each operation has a VM of
+/// its own.
+pub(crate) fn from_input() -> Result<()> {
+    let order: Order = system::from_input()?;
+    let tracer = &Tracer::Off;
+    let one = |operation: &Operation| {
+        let plan = Plan { batches: operation.batches, traced: None, tracer, statistics: true };
+        match execute(operation, &plan, &mut Shared::default()) {
+            Ok(batches) => outcome(operation.number, batches),
+            Err(failure) => {
+                Outcome { number: operation.number, failure: Some(failure), ..Outcome::default() }
+            }
+        }
+    };
+    let report = Report {
+        outcomes: order.operations.iter().map(one).collect(),
+        release: system::release(),
+        processor: processor(),
+        ..Report::default()
+    };
+    system::to_output(&report)
 }
 
 fn processor() -> String {

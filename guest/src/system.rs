@@ -1,11 +1,13 @@
 //! System calls that the standard library lacks.
 
 use std::ffi::CString;
-use std::io::Error;
+use std::io::{Error, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
+
+use vmtax_guest::order::{decode, encode};
 
 use crate::Result;
 
@@ -361,6 +363,22 @@ pub(crate) fn end_with_parent(last: fn()) -> Result<()> {
     };
     std::thread::Builder::new().spawn(waits).map(drop).map_err(|e| format!("thread: {e}"))?;
     Ok(())
+}
+
+/// Most bytes of a request on standard input.
+const REQUEST_MOST: u64 = 4 << 20;
+
+/// What a program among others is to do.
+pub(crate) fn from_input<T: for<'a> serde::Deserialize<'a>>() -> Result<T> {
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().take(REQUEST_MOST).read_to_end(&mut bytes);
+    read.map_err(|e| format!("standard input: {e}"))?;
+    decode(&bytes).ok_or_else(|| "standard input holds nothing that it could do".to_owned())
+}
+
+/// Its answer.
+pub(crate) fn to_output<T: serde::Serialize>(answer: &T) -> Result<()> {
+    std::io::stdout().write_all(&encode(answer)).map_err(|e| format!("standard output: {e}"))
 }
 
 /// The command gets its own process group, is killed when this process dies, and has no blocked signals.

@@ -31,6 +31,7 @@ mod conversation;
 mod elf;
 mod error;
 mod host;
+mod known;
 mod measured;
 pub mod network;
 mod observer;
@@ -48,6 +49,7 @@ pub use error::Error;
 pub use host::{
     Ability, Host, OF_ALL_KERNELS, Setup, Start, TSC_KHZ, VmcsProbes, console_text, guest_program,
 };
+pub use known::{Known, KnownBy, known};
 pub use measured::{Measured, Memory};
 pub use outcomes::{Ended, Outcomes, Verdict};
 pub use profile::Profile;

@@ -29,6 +29,7 @@ pub mod operations;
 pub mod pages;
 pub mod perfetto;
 pub mod rows;
+pub mod selftest;
 pub mod several;
 pub mod table;
 pub mod tables;

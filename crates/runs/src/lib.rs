@@ -21,6 +21,7 @@ pub mod lab;
 pub mod ledger;
 pub mod profiles;
 pub mod record;
+pub mod selftest;
 pub mod series;
 pub mod timeline;
 

@@ -17,7 +17,7 @@ use vmtax_events::setting::KvmServer;
 use vmtax_live::{Options, Recorder, VmcsPlace};
 
 pub use service::serve;
-pub use session::{now_ns, record};
+pub use session::{now_ns, record, record_process};
 pub use tree::Retention;
 pub use watch::Watch;
 

@@ -170,18 +170,6 @@ impl<'a> Series<'a> {
     }
 }
 
-/// An image, in place of a name or a version.
-pub fn is_given(kernel: &Path) -> bool {
-    kernels::is_image(kernel) && version(kernel).is_none()
-}
-
-/// `6.12` for `6.12` and `debian:6.12`.
-fn version(kernel: &Path) -> Option<&str> {
-    let word = kernel.to_str()?;
-    let plain = word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
-    word.strip_prefix(DEBIAN).or_else(|| (plain && !word.contains('/')).then_some(word))
-}
-
 /// What each run of the series has in common.
 fn wanted(spec: &Spec) -> Wanted {
     Wanted {
@@ -202,7 +190,7 @@ fn candidates(spec: &Spec, failures: &mut Vec<String>) -> anyhow::Result<Vec<Can
     let cache = kernel::cache_folder();
     let mut names: Vec<PathBuf> = Vec::new();
     for name in &spec.kernels {
-        if spec.tree.is_none() && version(name) == Some(ALL) {
+        if spec.tree.is_none() && kernels::version(name) == Some(ALL) {
             let (versions, problem) = kernel::debian_versions(spec.architecture(), &cache)
                 .map_err(|e| fault(e.into(), None))?;
             if let Some(problem) = problem {
@@ -217,11 +205,9 @@ fn candidates(spec: &Spec, failures: &mut Vec<String>) -> anyhow::Result<Vec<Can
     let mut modules = spec.modules.iter();
     let mut found: Vec<Candidate> = Vec::new();
     for name in &names {
-        let kernel = match (&spec.tree, version(name)) {
-            (Some(tree), _) => tree::kernel(tree, &name.to_string_lossy(), &spec.folder),
-            (None, Some(version)) => kernel::debian(spec.architecture(), version, &cache)
-                .map_err(|e| fault(e.into(), None)),
-            (None, None) => kernels::named(spec.architecture(), name, &mut modules),
+        let kernel = match &spec.tree {
+            Some(tree) => tree::kernel(tree, &name.to_string_lossy(), &spec.folder),
+            None => kernels::named(spec.architecture(), name, &mut modules),
         };
         match kernel {
             Ok(kernel) => found.push(candidate(spec, name, kernel)?),
@@ -238,7 +224,7 @@ fn candidate(spec: &Spec, name: &Path, kernel: Kernel) -> anyhow::Result<Candida
     let release = kernel.release.strip_suffix(flavour.as_str()).unwrap_or(&kernel.release);
     let label = match spec.tree {
         Some(_) => name.to_string_lossy().into_owned(),
-        None if is_given(name) => {
+        None if kernels::is_image(name) => {
             let digest = kernel.digest(architecture.kept()).map_err(|e| fault(e.into(), None))?;
             format!("{release}-{}", &digest[..8])
         }

@@ -31,6 +31,7 @@ pub(crate) enum Command {
     Lab(crate::lab::args::LabArgs),
     Doctor(crate::doctor::DoctorArgs),
     Pages(crate::doctor::PagesArgs),
+    Selftest(crate::selftest::SelftestArgs),
     Query(crate::fleet::QueryArgs),
     Fleet(crate::fleet::FleetArgs),
     #[command(hide = true)]

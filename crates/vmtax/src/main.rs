@@ -13,6 +13,7 @@ mod lab;
 mod mem;
 mod record;
 mod report;
+mod selftest;
 mod shell;
 mod top;
 mod vpmu;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Vpmu(args) => vpmu::run(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Pages(args) => doctor::pages(&args),
+        Command::Selftest(args) => selftest::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Query(args) => fleet::query(&args),
         Command::Fleet(args) => fleet::fleet(&args),

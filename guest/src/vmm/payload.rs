@@ -8,9 +8,10 @@ use kvm_bindings::{kvm_debugregs, kvm_lapic_state, kvm_regs, kvm_sregs};
 use kvm_ioctls::{VcpuFd, VmFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmtax_guest::layout;
-use vmtax_guest::order::{Counting, Mapping, Operation};
+use vmtax_guest::order::{Counting, Mapping, Operation, Statistics};
 
 use super::pmu::{self, Guest, Meter};
+use super::stats::Stats;
 use super::touched::{Touched, Watch, vm_for};
 use vmtax_page_tables::identity_map;
 
@@ -27,6 +28,8 @@ pub(crate) struct Plan<'a> {
     /// The batch that is recorded.
     pub(crate) traced: Option<u32>,
     pub(crate) tracer: &'a Tracer,
+    /// KVM's statistics are wanted.
+    pub(crate) statistics: bool,
 }
 
 /// The VM that payloads share of which nothing is left once its vCPU is as it was. To make and to end a VM takes longer than to
@@ -42,6 +45,8 @@ pub(crate) struct Batches {
     pub(crate) pmu: Option<Counting>,
     /// How the memory of the last batch was mapped.
     pub(crate) memory: Option<Mapping>,
+    /// KVM's statistics, if they were wanted.
+    pub(crate) statistics: Option<Statistics>,
 }
 
 /// Runs all batches of an operation.
@@ -68,7 +73,10 @@ pub(crate) fn execute(
             thread.join().unwrap_or_else(|_| Err("the payload's thread failed".into()))
         })?
     };
-    let batches = machine.batches(plan.batches, found)?;
+    let mut batches = machine.batches(plan.batches, found)?;
+    if plan.statistics {
+        batches.statistics = machine.statistics();
+    }
     if operation.shares {
         shared.0 = Some(machine);
     }
@@ -242,7 +250,14 @@ impl Machine {
             counting.profile =
                 self.memory.read_obj(GuestAddress(layout::PROFILE)).map_err(of_memory)?;
         }
-        Ok(Batches { cycles: cycles?, pmu, memory })
+        Ok(Batches { cycles: cycles?, pmu, memory, statistics: None })
+    }
+
+    /// What KVM counted of the first vCPU.
+    fn statistics(&self) -> Option<Statistics> {
+        let (vcpu, _) = self.vcpus.first()?;
+        let counters = Stats::open(vcpu)?.all();
+        Some(Statistics { counters, tsc_khz: vcpu.get_tsc_khz().unwrap_or(0) })
     }
 }
 

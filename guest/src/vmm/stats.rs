@@ -56,8 +56,18 @@ impl Stats {
     /// A counter's value.
     pub(super) fn value(&self, name: &str) -> Option<u64> {
         let (_, at) = self.counters.iter().find(|(known, _)| known == name)?;
+        self.read(*at)
+    }
+
+    /// All counters that are not 0.
+    pub(super) fn all(&self) -> Vec<(String, u64)> {
+        let value = |(name, at): &(String, u64)| Some((name.clone(), self.read(*at)?));
+        self.counters.iter().filter_map(value).filter(|(_, value)| *value > 0).collect()
+    }
+
+    fn read(&self, at: u64) -> Option<u64> {
         let mut bytes = [0; 8];
-        self.file.read_exact_at(&mut bytes, *at).ok()?;
+        self.file.read_exact_at(&mut bytes, at).ok()?;
         Some(u64::from_le_bytes(bytes))
     }
 }

@@ -1,5 +1,6 @@
 //! A recording from its start to its end.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -32,6 +33,33 @@ pub fn record(plan: &Plan) -> anyhow::Result<()> {
         remove_empty_run(&plan.output, created_folder);
     }
     result
+}
+
+/// Records a process that waits to run VMs, from when `begin` lets it go on until it ends. The run does not name this computer.
+///
+/// # Errors
+/// As [`record`].
+pub fn record_process(
+    plan: &Plan,
+    child: &mut Child,
+    begin: impl FnOnce(&mut Child) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let stop = Signals::new()?;
+    let claim = Claim::new(&plan.output).map_err(write_fault)?;
+    let recorder = open(Path::new(ROOT), Some(BTreeSet::from([child.id()])), plan.limits.clone())?;
+    let writer = Writer::begin(claim, &options(plan)).map_err(write_fault)?;
+    let mut session = Session::new(plan, recorder, writer);
+    session.facts.hostname.clear();
+    session.recorder.start();
+    session.describe();
+    let ended = begin(child)
+        .and_then(|()| session.run((&stop, None), Some(child), &mut |_| Ok(false)).map(drop));
+    if ended.is_err() || child.try_wait()?.is_none() {
+        // Asked to end: the process is this one's.
+        child.kill()?;
+    }
+    let finished = session.finish(|| {});
+    ended.and(finished)
 }
 
 /// How the runs of a plan are made.

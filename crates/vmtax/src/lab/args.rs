@@ -125,8 +125,8 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) nested: bool,
 
-    /// The kernel: an image (bzImage or vmlinux), `host` for the running one, `distribution`, or `debian:6.12` for a version in
-    /// Debian's archive. Repeatable: each
+    /// The kernel: an image (bzImage or vmlinux), `host` for the running one, `distribution`, or a version in
+    /// Debian's archive (6.12, or debian:6.12). Repeatable: each
     /// kernel gets a run, and the report compares them, one column per kernel.
     #[arg(long, value_name = "IMAGE", default_value = "distribution", value_hint = ValueHint::FilePath)]
     pub(crate) kernel: Vec<PathBuf>,

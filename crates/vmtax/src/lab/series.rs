@@ -8,8 +8,9 @@ use vmtax_lab::{Ability, Host};
 use vmtax_report::kernels::{Point, Series as Shown};
 use vmtax_report::text::Text;
 use vmtax_runs::budget;
+use vmtax_runs::kernels::is_image;
 use vmtax_runs::lab::fault;
-use vmtax_runs::series::{Series, Spec, Tree, is_given, slug};
+use vmtax_runs::series::{Series, Spec, Tree, slug};
 
 use super::args::{SeriesArgs, able};
 use crate::flags::{Color, TableFormat, color, width};
@@ -58,7 +59,7 @@ fn spec(args: &SeriesArgs) -> Spec {
 }
 
 fn check(args: &SeriesArgs) -> anyhow::Result<()> {
-    let images = args.kernel.iter().filter(|kernel| is_given(kernel)).count();
+    let images = args.kernel.iter().filter(|kernel| is_image(kernel)).count();
     if args.tree.is_none() && !args.modules.is_empty() && args.modules.len() != images {
         return fail(
             Code::Usage,

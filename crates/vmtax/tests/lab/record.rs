@@ -11,6 +11,7 @@ use crate::run::{json, output, paths};
 
 mod choice;
 mod crowd;
+mod selftest;
 mod service;
 
 /// The command without what a debugger wants: it is copied into the host, which has it in memory.
