@@ -420,6 +420,19 @@ mod tests {
             words("<relaxed state='on'/>\n<stimer state='on'/>\n"),
             "qemu-system -cpu ,hv-relaxed=on,hv-stimer=on,hv-time=on"
         );
+        assert_eq!(
+            words("<hyperv mode='custom'>\n<vapic state='on'/>\n</hyperv>\n"),
+            "qemu-system -cpu ,hv-vapic=on,hv-time=on,hv-vpindex=off,hv-synic=off,hv-stimer=off"
+        );
+        // Cut before its end.
+        assert_eq!(
+            words("<hyperv>\n<vapic state='on'/>\n"),
+            "qemu-system -cpu ,hv-vapic=on,hv-time=on"
+        );
+        assert_eq!(
+            words("<hyperv mode='passthrough'>\n</hyperv>\n<clock/>"),
+            "qemu-system -cpu ,hv-passthrough=on"
+        );
         assert_eq!(words("<domain type='qemu'>"), "qemu-system -accel tcg");
         for (security, expected) in [
             (

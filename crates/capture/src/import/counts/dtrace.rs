@@ -110,3 +110,34 @@ pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_of_a_second() {
+        let text = "SVM code  Count\n 78 16\n 7b 11\n 400 5\nIOIO SVM exits:\n Port Op OpSz Addr Count\n b008 in 32b 64b 9\n\
+            NPF SVM exits:\n Guest PA Guest RIP #PF flags Count\n fee000b0 ffffffffa806b472 D-UW- 4\n 80011008 ffffffffc02521dd D-UW- 1\n";
+        assert!(recognise(text));
+        let mut table = Table::default();
+        assert!(read(text, &mut table).is_ok());
+        let rows: Vec<(u32, Detail, u64)> = table
+            .rows
+            .iter()
+            .map(|((name, detail), tally)| (name.reason(Isa::Svm).code, *detail, tally.count))
+            .filter(|(.., count)| *count > 0)
+            .collect();
+        let of = |kind, value| Detail::new(kind, value);
+        for row in [
+            (0x78, Detail::NONE, 16),
+            (IOIO, of(DetailKind::PortIn, 0xb008), 9),
+            (IOIO, Detail::NONE, 2),
+            (NPF, of(DetailKind::MmioWrite, 0xfee0_00b0), 4),
+            (NPF, Detail::NONE, 1),
+        ] {
+            assert!(rows.contains(&row), "{row:?} in {rows:?}");
+        }
+        assert_eq!(rows.len(), 5);
+    }
+}
