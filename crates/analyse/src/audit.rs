@@ -240,6 +240,7 @@ fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, v
         may_shadow: false,
         is_windows: vm.is_some_and(vmm::is_windows),
         has_hyperv_timer: false,
+        is_of_other_host: false,
     };
     if let Some(remedy) = remedy::of_check(check.id)
         && let Applies::No(why) = remedy.applies_to(&context)

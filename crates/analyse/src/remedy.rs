@@ -34,6 +34,9 @@ impl Remedy {
         if !self.is_of(context.vendor) {
             return Applies::No("nobody has shown that the remedy helps on this architecture");
         }
+        if context.is_of_other_host && self.place != Place::Guest {
+            return Applies::No("the host does not run KVM");
+        }
         if context.is_windows && OF_LINUX.contains(&self.id) {
             return Applies::No(
                 "it is a setting of Linux guests, and this one uses Hyper-V's interface as Windows does",
@@ -102,6 +105,7 @@ mod tests {
                         converts: bit(5),
                         is_windows: bit(6),
                         has_hyperv_timer: false,
+                        is_of_other_host: false,
                         may_shadow: bit(7),
                     });
                 }

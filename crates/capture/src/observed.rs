@@ -21,7 +21,7 @@ type Reader = fn(&str) -> Option<Vec<Observed>>;
 
 /// What a text shows, and the tool that it is of; `None` if no tool is known by it.
 pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
-    let readers: [(&str, Reader); 11] = [
+    let readers: [(&str, Reader); 13] = [
         ("top", top),
         ("table of processor times", tables),
         ("cpu.stat", quota),
@@ -33,6 +33,8 @@ pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
         ("times of functions", timed),
         ("vulnerabilities", mitigations),
         ("interrupt lines", device_lines),
+        ("numastat", nodes),
+        ("ethtool", offloads),
     ];
     let mut all = Vec::new();
     let mut tool = None;
@@ -271,6 +273,9 @@ const MESSAGES: &[(&str, Message)] = &[
     // Linux kernel/time/clocksource.c, `__clocksource_unstable` and `clocksource_watchdog`.
     ("Clocksource tsc unstable (delta", Message::TscJump),
     ("'kvm-clock' (not 'tsc') is current clocksource", Message::TscUnused),
+    // Linux arch/x86/kernel/tsc.c, `mark_tsc_unstable`; kernel/time/clocksource.c.
+    (TSC_MARKED, Message::TscMarked),
+    ("Marking clocksource 'tsc", Message::TscMarked),
 ];
 
 /// The same where a single line says nothing: some come at each start of a VM.
@@ -288,10 +293,25 @@ const FLOOD: usize = 5;
 /// Where a guest writes to the register of a virtio device (Linux drivers/virtio/virtio_pci_common.c).
 const NOTIFIES: &str = "vp_notify+0x";
 
+/// What a kernel says of its TSC; its clock may be another one anyway.
+const TSC_MARKED: &str = "Marking TSC unstable due to";
+/// A guest of Hyper-V has that one's clock.
+const ON_HYPERV: &str = "due to running on Hyper-V";
+
+/// QEMU's accel/tcg/tcg-accel-ops-mttcg.c and tcg-accel-ops-rr.c name their threads `CPU 0/TCG` and `ALL CPUs/TCG`.
+fn is_of_tcg(line: &str) -> bool {
+    let Some((before, after)) = line.split_once("/TCG") else { return false };
+    let is_vcpu = before
+        .rsplit_once("CPU ")
+        .is_some_and(|(_, id)| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_whole = !after.starts_with(|c: char| c.is_ascii_alphanumeric());
+    (is_vcpu || before.ends_with("ALL CPUs")) && is_whole
+}
+
 fn log(text: &str) -> Option<Vec<Observed>> {
     let is_said = |words: &str| lines(text).any(|line| line.contains(words));
     let mut found = Vec::new();
-    if NO_KVM.iter().any(|words| is_said(words)) {
+    if NO_KVM.iter().any(|words| is_said(words)) || lines(text).any(is_of_tcg) {
         found.push(Observed::NoKvm);
     }
     for (words, message) in MESSAGES {
@@ -307,6 +327,9 @@ fn log(text: &str) -> Option<Vec<Observed>> {
             found.push(observed);
         }
     }
+    if is_said(ON_HYPERV) || clock(text).is_some() || found.len() > 1 {
+        found.retain(|one| *one != Observed::Message(Message::TscMarked));
+    }
     // What the CPU that is stuck does says more than that it is.
     if let Some(stall) = found.iter_mut().find(|one| **one == Observed::Message(Message::Stall))
         && is_said(NOTIFIES)
@@ -314,6 +337,77 @@ fn log(text: &str) -> Option<Vec<Observed>> {
         *stall = Observed::Message(Message::NotifyHangs);
     }
     (!found.is_empty()).then_some(found)
+}
+
+/// `numastat -p`, for one process (a row `Total`) or for several (a row for each).
+fn nodes(text: &str) -> Option<Vec<Observed>> {
+    const VMMS: [&str; 4] = ["qemu", "kvm", "cloud-hyper", "firecracker"];
+    let is_vmm = |line: &str| VMMS.iter().any(|name| line.to_ascii_lowercase().contains(name));
+    if !lines(text).any(is_vmm) {
+        return None;
+    }
+    let mut ids: Vec<u32> = Vec::new();
+    let (mut sum, mut of_processes) = (None, Vec::new());
+    for line in lines(text) {
+        let words: Vec<&str> = line.split_whitespace().take(MOST_COLUMNS).collect();
+        if words.contains(&"Node") && words.last() == Some(&"Total") {
+            let id = |pair: &[&str]| match pair {
+                ["Node", id] => id.parse().ok(),
+                _ => None,
+            };
+            ids = words.windows(2).filter_map(id).collect();
+            continue;
+        }
+        let values = ids.len() + 1;
+        if ids.len() < 2 || words.len() <= values {
+            continue;
+        }
+        let (name, columns) = words.split_at(words.len() - values);
+        let columns: Vec<f64> = columns.iter().filter_map(|word| number(word)).collect();
+        if columns.len() != values {
+            continue;
+        }
+        if name == ["Total"] {
+            sum.get_or_insert(columns);
+        } else if name.first().is_some_and(|pid| pid.parse::<u32>().is_ok())
+            && is_vmm(&name.join(" "))
+        {
+            of_processes.push(columns);
+        }
+    }
+    let of = |columns: Vec<f64>| {
+        let mut on: Vec<(u32, f64)> = ids.iter().copied().zip(columns).collect();
+        on.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let all: f64 = on.iter().map(|(_, size)| size).sum();
+        let [(most, size), (next, _), ..] = on[..] else { return None };
+        (all > 0.0).then(|| (most, next, 1.0 - size / all))
+    };
+    let rows = if of_processes.is_empty() { sum.into_iter().collect() } else { of_processes };
+    let (most, next, elsewhere) =
+        rows.into_iter().filter_map(of).max_by(|a, b| a.2.total_cmp(&b.2))?;
+    Some(vec![Observed::Nodes { most, next, elsewhere }])
+}
+
+/// `ethtool -k` of a tap, with or without its heading.
+fn offloads(text: &str) -> Option<Vec<Observed>> {
+    const TAPS: [&str; 4] = ["tap", "vnet", "macvtap", "tun"];
+    let is_tap = |word: &str| {
+        let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        TAPS.iter().any(|name| word.starts_with(name))
+    };
+    if !lines(text).any(|line| line.split_whitespace().any(is_tap)) {
+        return None;
+    }
+    let is_off = |feature: &str| {
+        let state = |line: &str| {
+            line.split_once(':').map(|(name, state)| (name == feature, state.trim() == "off"))
+        };
+        lines(text).filter_map(state).any(|(is_it, is_off)| is_it && is_off)
+    };
+    lines(text).any(|line| line.starts_with("tcp-segmentation-offload:")).then(|| {
+        let are_off = is_off("tcp-segmentation-offload") && is_off("tx-checksumming");
+        are_off.then_some(Observed::Message(Message::TapOffloads)).into_iter().collect()
+    })
 }
 
 /// Shares of `kvm:kvm_set_irq` by its text (`45.54%  gsi 11 level 1 source 0`): a pin of the I/O APIC that is raised and lowered alike is a device's
@@ -597,6 +691,29 @@ mod tests {
                 "Samples: 9 of event 'kvm:kvm_set_irq'\n  45.0%  gsi 11 level 1 source 0\n  45.0%  gsi 11 level 0 source 0\n  10.0%  gsi 0 level 0 source 0\n",
                 vec![Observed::DeviceLine { gsi: 11, share: 0.9 }],
             ),
+            (
+                "51273 107 1:22 qemu-system-x86 -cpu max\n51278 CPU 0/TCG 99.9\n",
+                vec![Observed::NoKvm],
+            ),
+            ("CPU 0/KVM 99.9\n", vec![]),
+            (
+                "[    4.01] tsc: Marking TSC unstable due to clocksource watchdog\n",
+                vec![Observed::Message(Message::TscMarked)],
+            ),
+            ("[    0.0] tsc: Marking TSC unstable due to running on Hyper-V\n", vec![]),
+            (
+                "Per-node process memory usage (in MBs) for PID 9 (qemu-kvm)\n     Node 0   Node 1  Total\nHuge  0.00 0.00 0.00\nTotal 750.00 250.00 1000.00\n",
+                vec![Observed::Nodes { most: 0, next: 1, elsewhere: 0.25 }],
+            ),
+            (
+                "PID Node 0 Node 1 Total\n---- ----\n10587 (qemu-kvm) 10 30 40\n10588 (qemu-kvm) 40 0 40\n---- ----\nTotal 50 30 80\n",
+                vec![Observed::Nodes { most: 1, next: 0, elsewhere: 0.25 }],
+            ),
+            (
+                "# ethtool -k tap0\ntx-checksumming: off\ntcp-segmentation-offload: off\n",
+                vec![Observed::Message(Message::TapOffloads)],
+            ),
+            ("# ethtool -k tap0\ntx-checksumming: on\ntcp-segmentation-offload: on\n", vec![]),
             ("hello world\n", vec![]),
             ("", vec![]),
         ] {

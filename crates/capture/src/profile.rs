@@ -58,8 +58,9 @@ impl Format {
             (crate::import::perf_data::recognise_file, Format::PerfFile),
             (crate::import::perf_data::recognise_pipe, Format::PerfPipe),
             (annotate::recognise, Format::Annotate),
-            (perf_report::recognise, Format::PerfReport),
+            // Its rows can stand above their graphs.
             (call_graph::recognise, Format::CallGraph),
+            (perf_report::recognise, Format::PerfReport),
             (perf_script::recognise, Format::PerfScript),
             (folded::recognise, Format::Folded),
         ];

@@ -85,6 +85,10 @@ words! {
         TscUnused = "tsc-unused",
         /// A notification of a virtio device does not return.
         NotifyHangs = "notify-hangs",
+        /// The kernel takes the TSC for unstable, and which clock it took instead is not in the text.
+        TscMarked = "tsc-marked",
+        /// A VM's tap has no offloads of segmentation and checksums.
+        TapOffloads = "tap-offloads",
     }
 }
 
@@ -130,6 +134,15 @@ pub enum Observed {
     Mitigation(HostMitigation),
     /// A message was found.
     Message(Message),
+    /// A VMM's memory is on more than one NUMA node.
+    Nodes {
+        /// The node that has most of it.
+        most: u32,
+        /// The node that has most of the rest.
+        next: u32,
+        /// The part that is not on the first.
+        elsewhere: f64,
+    },
     /// A pin of the I/O APIC is raised and lowered for a device.
     DeviceLine {
         /// Its number.

@@ -39,6 +39,8 @@ pub struct Weight {
 }
 
 impl Profile {
+    /// In the place of a stack: samples whose functions the source does not list.
+    pub const UNLISTED: &str = "[not in the text]";
     /// Between the functions of a stack.
     pub const BETWEEN: char = ';';
 

@@ -106,6 +106,11 @@ pub fn significant(value: f64) -> String {
     format!("{value:.places$}")
 }
 
+/// As [`significant`], and without a point where there is nothing behind it: counts are whole.
+pub fn of_count(value: f64) -> String {
+    if value.fract() == 0.0 { whole(value) } else { significant(value) }
+}
+
 /// As [`significant`], with a sign where it is more than nothing.
 pub fn signed(value: f64) -> String {
     format!("{}{}", if value > 0.0 { "+" } else { "" }, significant(value))

@@ -134,7 +134,12 @@ pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
     if let Some(found) = unknown(vm) {
         return found;
     }
-    if devices(vm, &["virtio-net"]).is_empty() {
+    // QEMU qemu-options.hx: `-net nic,model=virtio -net tap` and `-nic tap,model=virtio-net-pci`.
+    let short: Vec<&str> = options(vm, "net").into_iter().chain(options(vm, "nic")).collect();
+    let is_virtio =
+        |value: &&&str| property(value, "model").is_some_and(|model| model.starts_with("virtio"));
+    let is_short = short.iter().any(|value| is_virtio(&value));
+    if devices(vm, &["virtio-net"]).is_empty() && !is_short {
         return Found::not_applicable(What::NoVirtioNet);
     }
     // A configuration runs in no process: what it asks for is all that is known.
@@ -143,7 +148,13 @@ pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
         0 => said(vm, Seen::Without("vhost=on")),
         pid => Fact::new(format!("/proc/{pid}/fd"), Ok(Seen::VhostNet(vm.vhost_net))),
     };
-    let backends = options(vm, "netdev");
+    let mut backends = options(vm, "netdev");
+    let option = if backends.is_empty() && is_short {
+        backends = short.into_iter().filter(|value| object_type(value) != "nic").collect();
+        "-net"
+    } else {
+        "-netdev"
+    };
     let types: Vec<&str> = backends
         .iter()
         .map(|value| property(value, "type").unwrap_or_else(|| object_type(value)))
@@ -161,7 +172,7 @@ pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
     }
     Found::costs(What::NetworkInVmm)
         .seen(open)
-        .seen(said(vm, format!("-netdev {}", types.join(", "))))
+        .seen(said(vm, format!("{option} {}", types.join(", "))))
         .remedy(RemedyId::Vhost)
 }
 

@@ -171,6 +171,8 @@ pub enum What {
     NxNeedless,
     NxNeeded,
     NxNeedUnknown,
+    /// KVM splits huge pages as the processor needs, on a host whose isolated processors suggest guests that must not wait.
+    NxSpikes,
     KsmOff,
     Ksm,
     NoKsm,
@@ -232,6 +234,8 @@ pub enum What {
     NamedModel,
     NothingToMitigate,
     WindowsMitigates,
+    /// The same, where the host's processor is not known.
+    WindowsMayMitigate,
     // Placement.
     CpusShared {
         cpus: String,

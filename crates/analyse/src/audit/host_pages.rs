@@ -122,6 +122,7 @@ fn advised(mut found: Found, kind: VmKind) -> Found {
         may_shadow: false,
         is_windows: false,
         has_hyperv_timer: false,
+        is_of_other_host: false,
     };
     match RemedyId::HugePages.row().applies_to(&context) {
         Applies::Yes => found.fix(Fix::Vmm(Start::InHugePages)),

@@ -105,13 +105,24 @@ pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {
     let lacks = |names: &[&'static str]| -> Vec<&'static str> {
         names.iter().copied().filter(|name| !has(vm, name)).collect()
     };
-    // What a part of a configuration lacks may be in another part.
-    let costs = |what| if vm.is_part() { Found::unknown(what) } else { Found::costs(what) };
+    // What a part of a configuration lacks may be in another part, unless it says that it is off.
+    let is_said_off = |names: &[&'static str]| {
+        let is_off =
+            |name: &&str| cpus(vm).iter().any(|value| property(value, name).is_some_and(is_off));
+        names.iter().any(is_off)
+    };
+    let costs = |what, lacking: &[&'static str]| {
+        if vm.is_part() && !is_said_off(lacking) {
+            Found::unknown(what)
+        } else {
+            Found::costs(what)
+        }
+    };
     let all = has(vm, "hv-passthrough");
     let timers = lacks(&OF_TIMERS);
     if !all && !timers.is_empty() {
-        let fact = said(vm, Seen::Lacks(timers));
-        return costs(What::WindowsTimers).seen(fact).remedy(RemedyId::HvStimer);
+        let found = costs(What::WindowsTimers, &timers);
+        return found.seen(said(vm, Seen::Lacks(timers))).remedy(RemedyId::HvStimer);
     }
     let beside_apic = has(vm, "hv-synic") || has(vm, "hv-vapic");
     let (path, apic) = match view.vendor {
@@ -129,8 +140,8 @@ pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {
     }
     let ipis = lacks(&OF_IPIS);
     if !all && vm.vcpus > 1 && !ipis.is_empty() {
-        let fact = said(vm, Seen::Lacks(ipis));
-        return costs(What::WindowsIpis).seen(fact).remedy(RemedyId::HvTlbflush);
+        let found = costs(What::WindowsIpis, &ipis);
+        return found.seen(said(vm, Seen::Lacks(ipis))).remedy(RemedyId::HvTlbflush);
     }
     Found::ok(What::Enlightened)
 }
@@ -176,7 +187,14 @@ pub(super) fn windows_cpu(view: &View, vm: &VmProcess) -> Found {
             .filter(|one| one.as_ref().map_or(true, |(has, _, name)| *has && !hides(name)))
             .map(|one| one.map(|(_, flag, name)| (flag, name)))
             .collect();
+    let fix = super::Fix::Vmm(Start::With(
+        "-cpu host,-md-clear,-flush-l1d, or a named model as x86-64-v3",
+    ));
     match shown {
+        // A configuration alone: what its host's processor has is not in it.
+        Err(_) if vm.pid == 0 && view.host.fact(files::CPUINFO).value.is_err() => {
+            Found::unknown(What::WindowsMayMitigate).seen(said(vm, "-cpu host".to_owned())).fix(fix)
+        }
         Err(_) => Found::unread(view.host.fact(files::CPUINFO)),
         Ok(shown) if shown.is_empty() => {
             Found::ok(What::NothingToMitigate).seen(flag_fact(view.host, "md_clear"))
@@ -184,8 +202,6 @@ pub(super) fn windows_cpu(view: &View, vm: &VmProcess) -> Found {
         Ok(_) => Found::costs(What::WindowsMitigates)
             .seen(said(vm, "-cpu host".to_owned()))
             .seen(flag_fact(view.host, "md_clear"))
-            .fix(super::Fix::Vmm(Start::With(
-                "-cpu host,-md-clear,-flush-l1d, or a named model as x86-64-v3",
-            ))),
+            .fix(fix),
     }
 }

@@ -121,6 +121,10 @@ pub enum Found {
     BranchMisses,
     /// Loads go to memory of another node more often than in the base.
     RemoteMemory,
+    /// The VMM's memory is on several nodes.
+    SpreadMemory,
+    /// vCPUs wait for the lock of KVM's page tables.
+    MmuLock,
     /// The TLB misses more often than in the base.
     TlbMisses,
     /// Conversions of single pages break up huge pages.
@@ -159,7 +163,10 @@ impl Found {
     /// It has no row in the table of remedies: what to do stands in its words.
     pub fn is_cured_by_words(&self) -> bool {
         use Found as F;
-        matches!(self, F::Message(_) | F::EmulatedIommu | F::PassedThroughRegisters | F::IpiWaits)
+        matches!(
+            self,
+            F::Message(_) | F::EmulatedIommu | F::PassedThroughRegisters | F::IpiWaits | F::MmuLock
+        )
     }
 
     /// Its word. These words never change.
@@ -191,7 +198,8 @@ impl Found {
             Found::GuestPolls => "guest-polls",
             Found::BounceBuffer => "bounce-buffer",
             Found::BranchMisses => "branch-misses",
-            Found::RemoteMemory => "remote-memory",
+            Found::RemoteMemory | Found::SpreadMemory => "remote-memory",
+            Found::MmuLock => "mmu-lock",
             Found::TlbMisses => "tlb-misses",
             Found::ShatteredRegions => "shattered-regions",
             Found::SmallPages { .. } => "small-pages",

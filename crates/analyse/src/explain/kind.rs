@@ -13,6 +13,9 @@ const HYPERV_MSRS: std::ops::Range<u64> = 0x4000_0000..0x4000_0200;
 /// HV_X64_MSR_STIMER0_CONFIG to HV_X64_MSR_STIMER3_COUNT.
 const HYPERV_TIMERS: std::ops::RangeInclusive<u64> = 0x4000_00b0..=0x4000_00b7;
 
+/// The tool that counts exits of bhyve.
+const OTHER_HOST: &str = "DTrace";
+
 /// What is known of the VM.
 pub(super) fn context(ledger: &Ledger) -> Context {
     let keys = || ledger.exits.keys();
@@ -44,6 +47,7 @@ pub(super) fn context(ledger: &Ledger) -> Context {
             DetailKind::MsrRead | DetailKind::MsrWrite => HYPERV_MSRS.contains(&key.detail.value),
             _ => false,
         }),
+        is_of_other_host: ledger.recording.tool == OTHER_HOST,
         has_hyperv_timer: keys().any(|key| {
             key.detail.kind == DetailKind::MsrWrite && HYPERV_TIMERS.contains(&key.detail.value)
         }),

@@ -53,8 +53,11 @@ pub(super) fn host(ledger: &Ledger, base: Option<&Ledger>) -> Step {
         });
         Some(enters.map(|(_, weight)| *weight).fold(0, u64::saturating_add) as f64 / all)
     };
-    let is_elsewhere =
-        |here: f64| base.is_none() && here < ELSEWHERE && matches!(step.says, Says::MostIn(_));
+    let is_elsewhere = |here: f64| {
+        base.is_none()
+            && here < ELSEWHERE
+            && matches!(step.says, Says::MostIn(_) | Says::Unlisted(..))
+    };
     match enters(ledger) {
         // The guest hardly runs: what the VMM does is what is known.
         Some(here) if is_elsewhere(here) => step,
@@ -105,6 +108,9 @@ fn functions(
     };
     let evidence = rows.iter().take(NAMED).map(line).collect();
     let says = match (rows.first(), &there) {
+        (Some((Profile::UNLISTED, share, _)), None) => {
+            Says::Unlisted(share.own, rows.get(1).map(|(name, ..)| (*name).to_owned()))
+        }
         (Some((name, ..)), None) => Says::MostIn((*name).to_owned()),
         (Some((name, share, Some(base))), _) if share.own < base.own => {
             Says::LessIn((*name).to_owned())

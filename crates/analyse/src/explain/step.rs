@@ -133,6 +133,8 @@ pub enum Says {
     NoProfile,
     /// This function leads. Hostile text, here and below.
     MostIn(String),
+    /// Most of it, this part, is in functions that the text does not list; of the others this one leads.
+    Unlisted(f64, Option<String>),
     /// This function has lost most against the base.
     LessIn(String),
     /// This function has gained most against the base.

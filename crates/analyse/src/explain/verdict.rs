@@ -130,7 +130,9 @@ impl Verdict {
             ) => "exits",
             Verdict::Finding(Found::HostPolls) => "polling",
             Verdict::Finding(Found::LineTimer(_)) => "wake-ups",
-            Verdict::Finding(Found::Contention(_) | Found::IpiWaits) => "contention",
+            Verdict::Finding(Found::Contention(_) | Found::IpiWaits | Found::MmuLock) => {
+                "contention"
+            }
             Verdict::Finding(Found::NoKvm) => "no-kvm",
             Verdict::Finding(Found::StealCounter | Found::Message(_)) => "message",
             Verdict::Finding(Found::SlowFunction(TimedFunction::NumaBalancing)) => "memory",
@@ -171,6 +173,8 @@ impl Verdict {
                 | Found::EmulatedIommu
                 | Found::PassedThroughRegisters
                 | Found::IpiWaits
+                | Found::MmuLock
+                | Found::SpreadMemory
                 | Found::HostPolls),
             ) => found == shown,
             Verdict::Finding(_) | Verdict::Memory { .. } => {

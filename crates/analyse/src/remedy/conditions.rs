@@ -15,7 +15,7 @@ const PRIVATE_AT_4K: &str = "its memory comes from guest_memfd, which Linux up t
 pub(crate) const IF_MAPPED_SMALL: &str =
     "`vmtax pages` shows that the host maps this VM in pages of 4 KiB";
 /// A condition where only faults are known: they do not tell mapping from tracking of writes.
-pub(crate) const IF_NOT_LOGGED: &str = "`vmtax pages` shows pages of 4 KiB, no migration or checkpoint tracks writes, and kvm.nx_huge_pages is off, which splits pages that the guest executes";
+pub(crate) const IF_NOT_LOGGED: &str = "`vmtax pages` shows pages of 4 KiB, no migration or checkpoint tracks writes, numa_hint_faults in the host's /proc/vmstat stands still (NUMA balancing takes mapped pages away), and kvm.nx_huge_pages is off, which splits pages that the guest executes";
 /// Why the remedy of a less important finding is refused.
 pub(crate) const CONTRADICTED: &str = "it contradicts the remedy of a more important finding";
 /// Why an option is refused that benchmarks show to cost more.

@@ -67,6 +67,8 @@ pub struct Context {
     pub is_windows: bool,
     /// The guest arms Hyper-V's synthetic timers.
     pub has_hyperv_timer: bool,
+    /// Its host runs another hypervisor than KVM.
+    pub is_of_other_host: bool,
 }
 
 /// Whether a remedy helps.

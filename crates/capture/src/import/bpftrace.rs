@@ -17,7 +17,7 @@ use serde::Deserialize;
 use vmtax_events::{Coverage, Detail, HIST_BUCKETS, Isa, Reason, Recording, Tally};
 
 use choice::{choose, names_other, vendor};
-use line::{Code, Entry, Key, annotated};
+use line::{Code, Entry, Key, annotated, has_intel_name, is_of_svm};
 
 use super::counts::{row, tell_requests};
 use super::spelling::request;
@@ -36,7 +36,14 @@ const MOST_KEYS: usize = 1 << 16;
 pub fn recognise(head: &[u8]) -> bool {
     is_text(head)
         && head_lines(head).any(|line| {
-            matches!(Entry::read(line), Entry::Count { .. }) || is_attaching(line) || is_json(line)
+            let is_map = match Entry::read(line) {
+                Entry::Count { .. } => true,
+                Entry::Head { key, .. } => {
+                    matches!(Key::read(key, Isa::Unknown), Key::Reason(_) | Key::WithMore(_))
+                }
+                _ => false,
+            };
+            is_map || is_attaching(line) || is_json(line)
         })
 }
 
@@ -165,12 +172,13 @@ impl Dump {
                 match annotated(key, said) {
                     Some(Isa::Vmx) => self.annotated[0] = true,
                     Some(Isa::Svm) => self.annotated[1] = true,
-                    _ => {}
+                    _ => self.annotated[0] |= has_intel_name(key),
                 }
                 let Some(map) = self.map(map, offset)? else { return Ok(()) };
                 self.with_more |= add(map, key, (count, total), offset, isa);
             }
             Entry::Head { map: name, key } => {
+                self.annotated[0] |= has_intel_name(key);
                 self.open = Some((name.to_vec(), key.to_vec()));
                 if let Some(map) = self.map(name, offset)? {
                     // A second print begins the histogram anew.
@@ -292,7 +300,19 @@ impl Dump {
         }
         let totals = map.totals();
         let notes = &mut about.losses.notes;
+        let other = totals.keys().find_map(|code| match code {
+            Code::Bare(raw) if is_of_svm(*raw) => Some(*raw),
+            _ => None,
+        });
         let isa = match (self.isa, self.annotated) {
+            // The script has Intel's table, whatever it runs on.
+            (Isa::Unknown, [true, false]) if other.is_some() => {
+                let raw = other.unwrap_or_default();
+                notes.push(format!(
+                    "numeric exit reasons were read as SVM (AMD) reasons, because Intel has no reason {raw}: the names beside them are Intel's and wrong; --isa overrides this"
+                ));
+                Isa::Svm
+            }
             (Isa::Unknown, [true, false]) => Isa::Vmx,
             (Isa::Unknown, [false, true]) => Isa::Svm,
             (Isa::Unknown, _) => vendor(&totals, notes)?,

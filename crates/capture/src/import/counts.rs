@@ -8,11 +8,13 @@
 //! | `kvm_stat -1`, its screen, `-l`, `-l -c` | `kvm_exit(REASON)`, among other counters |
 //! | `NAME: COUNT` lines | the bpftrace scripts of CVM_eval, as a total or second by second |
 //! | bcc's `kvmexit`, SystemTap's `kvm_service_time.stp` | a line for each reason, the latter with times |
+//! | DTrace on bhyve | a line for each reason of SVM, port and faulting address |
 //! | columns of reasons, MSRs or TDVMCALL leaves | the same scripts, a line each second |
 //!
 //! A table has sums and no single durations: [`vmtax_events::Tally`]'s histogram stays empty, and quantiles are unknown.
 
 mod columns;
+mod dtrace;
 mod kvm_stat;
 mod named;
 mod perf_kvm;
@@ -47,7 +49,7 @@ struct Kind {
     read: fn(&str, &mut Table) -> Result<(), Error>,
 }
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 9] = [
     Kind { tool: "perf kvm stat", recognise: perf_kvm::recognise, read: perf_kvm::read },
     Kind { tool: "perf report", recognise: shares::recognise, read: shares::read },
     Kind {
@@ -62,6 +64,7 @@ const KINDS: [Kind; 8] = [
         recognise: scripts::recognise_systemtap,
         read: scripts::read_systemtap,
     },
+    Kind { tool: "DTrace", recognise: dtrace::recognise, read: dtrace::read },
     Kind { tool: "bpftrace", recognise: columns::recognise, read: columns::read },
     Kind { tool: "bpftrace", recognise: named::recognise, read: named::read },
 ];

@@ -133,6 +133,17 @@ const TOOLS: &[(&[&str], &str)] = &[
     ),
     (&["Benchmark 1", "Time (mean"], concat!("hyperfine's output, which has no exits", results!())),
     (
+        &["checksumming:", "tcp-segmentation-offload:"],
+        concat!(
+            "ethtool's list of offloads, which says something where a VM's tap has none",
+            exits!()
+        ),
+    ),
+    (
+        &["Per-node process memory usage"],
+        "numastat's table, which says something where a VMM is named in it: `numastat -p PID` of the VMM; `vmtax doctor` on the host compares its memory with its vCPUs",
+    ),
+    (
         &["Disassembly of section"],
         "perf annotate's text: give it to `vmtax import --guest-instructions`, beside a recording",
     ),

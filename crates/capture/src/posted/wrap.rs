@@ -103,6 +103,7 @@ fn missing(line: &str) -> Option<Missing> {
     let times = words.iter().filter(|word| is_time(word)).count();
     let is_row = words.len() > 2
         && words.get(1).is_some_and(|word| word.starts_with(|c: char| c.is_ascii_digit()))
+        && words.get(1).is_some_and(|word| !is_percent(word))
         && words.get(2).is_some_and(|word| is_percent(word));
     if is_row {
         let is_whole = times >= 3 && (line.contains(')') || percents >= 3);
@@ -259,6 +260,7 @@ mod tests {
             "  hlt  39  0.09%  2.63%  18.39us 12998.04us 3227.76us ( +-  12.79% )\n  msr  3  0.01%  2.63%  1.39us 12.04us 3.76us ( +-  12.79% )\n",
             "  hlt  39  0.09%  900  2.63%  18  12  32\n  msr  3  0.01%  90  2.63%  1  12  3\n",
             "CPU 0/KVM  3080 [002]    60.000025: kvm:kvm_exit: vcpu 0 reason HLT rip 0x0\nCPU 0/KVM  3080 [002]    60.000026: kvm:kvm_entry: vcpu 0, rip 0x0\n",
+            "-   14.85%    14.75%  qemu  [kernel.kallsyms]  [k] native_queued_spin_lock_slowpath\n     14.74% __GI___ioctl\n",
             "    26.83%  CPU 0/KVM        [kernel.kallsyms]  [k] __memcpy\n    12.20%  CPU 0/KVM        [kernel.kallsyms]  [k] vmx_vcpu_run\n",
         ] {
             assert!(!is_wrapped(text), "{text}");

@@ -7,9 +7,10 @@
 //!              17.10% vfs_write
 //! ```
 //!
-//! Shares are of all samples. A line without a share has its caller's. What a line's shares leave to itself is its own; what is in no line is
+//! Shares are of all samples. A line without a share has its caller's. A closed row of two shares counts by its second. What a line's shares leave to itself is its own; what is in no line is
 //! [`REST`]. Below a symbol's row with one share, or none, stand its callers, else what it calls.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 
 use vmtax_events::Profile;
@@ -55,6 +56,8 @@ struct Node<'l> {
     name: &'l str,
     /// In hundredths of a percent.
     share: Option<u64>,
+    /// Of a symbol's row with two shares (`Children`, `Self`), the second.
+    own: Option<u64>,
     is_open: bool,
     /// A symbol's row, which has more columns, and whether its callers stand below.
     is_head: bool,
@@ -70,9 +73,9 @@ fn node(line: &str) -> Option<Node<'_>> {
     let mark = MARKS.iter().find_map(|mark| Some((text.find(mark)?, mark.len())));
     if let Some((at, length)) = mark {
         let name = text.get(at + length..)?.split_whitespace().next()?;
-        let share = shares.clone().next().and_then(hundredths);
-        let has_callers = shares.count() < 2;
-        return Some(Node { column: 0, name, share, is_open, is_head: true, has_callers });
+        let [share, own] = [0, 1].map(|at| shares.clone().nth(at).and_then(hundredths));
+        let has_callers = own.is_none();
+        return Some(Node { column: 0, name, share, own, is_open, is_head: true, has_callers });
     }
     let mut words = text.split_whitespace();
     let first = words.next()?;
@@ -86,6 +89,7 @@ fn node(line: &str) -> Option<Node<'_>> {
         column,
         name,
         share,
+        own: None,
         is_open,
         is_head: false,
         has_callers: false,
@@ -103,6 +107,7 @@ struct Placed {
     column: usize,
     name: String,
     share: Option<u64>,
+    own: Option<u64>,
     /// A line of a chain without branches: those that follow stand in the same column.
     is_bare: bool,
     has_callers: bool,
@@ -137,12 +142,17 @@ impl Graph {
         if self.open.len() < DEEPEST && self.nodes.len() < MOST {
             self.open.push(self.nodes.len());
             let name = super::one_frame(node.name);
-            let (column, share) = (node.column, node.share);
-            self.nodes.push(Placed { parent, column, name, share, is_bare, has_callers });
+            let (column, share, own) = (node.column, node.share, node.own);
+            self.nodes.push(Placed { parent, column, name, share, own, is_bare, has_callers });
         }
     }
 
     fn deliver(mut self, sum: &mut Sum) {
+        let opened: BTreeSet<usize> = self.nodes.iter().filter_map(|node| node.parent).collect();
+        // What a closed row calls is in other rows.
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            node.share = node.own.filter(|_| !opened.contains(&at)).or(node.share);
+        }
         for at in 0..self.nodes.len() {
             let of_parent = self.nodes[at].parent.and_then(|parent| self.nodes[parent].share);
             let node = &mut self.nodes[at];
@@ -231,6 +241,8 @@ mod tests {
         let text = "-   94.00%     1.00%  qemu  qemu  [.] f\n   - 93.00% f\n      - 48.00% g\n         - 47.00% h\n              40.00% i\n";
         assert_eq!(stacks(text)[1], ("f".to_owned(), 100));
         assert!(stacks(text).iter().any(|(stack, _)| stack == "f;f;g;h;i"));
+        let text = "+   95.00%     0.01%  qemu  libc.so.6  [.] ioctl\n+   90.00%     2.00%  qemu  [kvm]  [k] enter\n-   14.00%    13.00%  qemu  [kernel]  [k] f\n     13.00% ioctl\n        g\n";
+        assert_eq!(stacks(text)[1..3], [("enter".to_owned(), 200), ("f".to_owned(), 100)]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::import::text::{UNTERMINATED, is_text};
 pub(super) const MARKS: [&str; 6] = ["[k] ", "[.] ", "[g] ", "[u] ", "[H] ", "[!] "];
 
 /// The part of the samples that is in no row, where that is more than rounding.
-pub const REST: &str = "[not in the text]";
+pub const REST: &str = vmtax_events::Profile::UNLISTED;
 /// All shares together, in hundredths of a percent, and what rounding of rows can take of it.
 pub(super) const WHOLE: u64 = 100 * 100;
 const ROUNDING: u64 = 50;

@@ -167,3 +167,20 @@ fn json_and_text_have_the_same_values() {
     let error = dump("{\"type\": \"map\", \"data\": {\"@\": {\"npf\": 1}\n", Isa::Svm).unwrap_err();
     assert!(error.to_string().contains("no JSON of bpftrace"), "{error}");
 }
+
+/// bpf-perf-tools' kvmexits.bt has Intel's names of numbers, on AMD too.
+#[test]
+fn numbers_beside_intel_s_names() {
+    let intel =
+        "@exit_ns[12, HLT]: \n[1K, 2K)  9 |@@|\n@exit_ns[30, IO_INSTRUCTION]: \n[4K, 8K)  5 |@@|\n";
+    assert!(bpftrace::recognise(intel.as_bytes()));
+    let (mut rows, _) = dump(intel, Isa::Unknown).unwrap();
+    rows.sort();
+    assert_eq!(rows, [(vmx(12), 9), (vmx(30), 5)]);
+    let amd = "@exits[20, VMLAUNCH]: 51\n@exits[97, ]: 3\n@exits[123, ]: 8\n";
+    let (mut rows, imported) = dump(amd, Isa::Unknown).unwrap();
+    rows.sort();
+    assert_eq!(rows, [(svm(20), 51), (svm(97), 3), (svm(123), 8)]);
+    let notes = imported.losses.notes.join("\n");
+    assert!(notes.contains("read as SVM (AMD) reasons"), "{notes}");
+}

@@ -45,6 +45,8 @@ const ENLIGHTENMENTS: [&str; 14] = [
     "avic",
     "direct",
 ];
+/// Of them, those that Windows needs for its timers.
+const OF_TIMERS: [&str; 3] = ["hv-vpindex", "hv-synic", "hv-stimer"];
 /// Pins of vCPUs that are kept.
 const PINS: usize = 4096;
 
@@ -70,12 +72,23 @@ struct Domain {
     has: Has,
 }
 
+/// How much of an element is there.
+#[derive(Default, PartialEq)]
+enum Whole {
+    #[default]
+    No,
+    Open,
+    Yes,
+}
+
 #[derive(Default)]
 struct Has {
     domain: Option<String>,
     /// The domain's end: it was not cut.
     end: bool,
     hyperv: bool,
+    /// `<hyperv>`, from its beginning to its end, which names each enlightenment that the VM has.
+    whole_hyperv: Whole,
     clock: bool,
     /// Of the VM: `x86_64`, `aarch64`.
     arch: Option<String>,
@@ -175,7 +188,13 @@ impl Domain {
             }
             "domain" => self.has.domain = Some(of("type")),
             "type" if self.is_in("os") => self.has.arch = Some(of("arch")),
-            "hyperv" => self.has.hyperv = true,
+            "hyperv" => {
+                self.has.hyperv = true;
+                match of("mode").as_str() {
+                    "passthrough" => self.cpu.push("hv-passthrough=on".to_owned()),
+                    _ => self.has.whole_hyperv = Whole::Open,
+                }
+            }
             "timer" if of("name") == "rtc" => {
                 if of("track") == "guest" {
                     self.option("-rtc", "clock=vm");
@@ -287,6 +306,7 @@ impl Domain {
                     guest.push_str(&format!(",policy={text}"));
                 }
             }
+            "hyperv" if self.has.whole_hyperv == Whole::Open => self.has.whole_hyperv = Whole::Yes,
             "iothreads" if !text.is_empty() => self.option("-object", "iothread,id=iothread1"),
             "disk" | "interface" | "controller" | "input" | "video" => self.device(),
             _ => {}
@@ -333,6 +353,13 @@ impl Domain {
             cpu.retain(|word| !word.starts_with("hv-"));
         } else if is_part && !self.has.clock {
             cpu.push("hv-time=on".to_owned());
+        }
+        if is_part && self.has.whole_hyperv == Whole::Yes {
+            for name in OF_TIMERS {
+                if !cpu.iter().any(|word| word.starts_with(&format!("{name}="))) {
+                    cpu.push(format!("{name}=off"));
+                }
+            }
         }
         if let Some(kind) = &self.has.domain {
             let accel = if kind == "qemu" { "tcg" } else { "kvm" };
@@ -392,6 +419,19 @@ mod tests {
         assert_eq!(
             words("<relaxed state='on'/>\n<stimer state='on'/>\n"),
             "qemu-system -cpu ,hv-relaxed=on,hv-stimer=on,hv-time=on"
+        );
+        assert_eq!(
+            words("<hyperv mode='custom'>\n<vapic state='on'/>\n</hyperv>\n"),
+            "qemu-system -cpu ,hv-vapic=on,hv-time=on,hv-vpindex=off,hv-synic=off,hv-stimer=off"
+        );
+        // Cut before its end.
+        assert_eq!(
+            words("<hyperv>\n<vapic state='on'/>\n"),
+            "qemu-system -cpu ,hv-vapic=on,hv-time=on"
+        );
+        assert_eq!(
+            words("<hyperv mode='passthrough'>\n</hyperv>\n<clock/>"),
+            "qemu-system -cpu ,hv-passthrough=on"
         );
         assert_eq!(words("<domain type='qemu'>"), "qemu-system -accel tcg");
         for (security, expected) in [

@@ -141,6 +141,10 @@ fn undecided(what: &Says) -> String {
             here.name(),
             base.name()
         ),
+        Says::Unlisted(share, _) => format!(
+            "{} of the profile is in functions that the text does not list: `perf report --stdio --no-children` shows them, or perf.data itself",
+            percent(*share)
+        ),
         Says::MostIn(name) => {
             format!("the profile shows no cost of a VM that is known; most of it is in {name}")
         }
@@ -229,6 +233,12 @@ pub(crate) fn says(says: &Says) -> String {
         }
         Says::NoCauses => "the recording has no exits".to_owned(),
         Says::NoProfile => "it has no profile".to_owned(),
+        Says::Unlisted(share, most) => {
+            let most =
+                most.as_ref().map(|name| format!("; of those that it lists, {name} has most"));
+            let most = most.unwrap_or_default();
+            format!("{} of it is in functions that the text does not list{most}", percent(*share))
+        }
         Says::MostIn(name) => format!("most of it in {name}"),
         Says::LessIn(name) => {
             format!("the largest difference is that less of it is in {name}")

@@ -139,7 +139,7 @@ fn chart(diff: &Diff, table: &DiffTable) -> Markup {
         return html! {};
     }
     let width = |rate: f64| figures::coordinate(rate / largest * WIDTH);
-    let word = |rate: f64| numbers::significant(rate);
+    let word = |rate: f64| numbers::of_count(rate);
     html! {
         figure.pairs {
             figcaption {

@@ -9,7 +9,7 @@ use vmtax_analyse::{Diff, Ledger, Per};
 
 use super::layout::{Paint, Style};
 use super::{Page, Text};
-use crate::numbers::{duration, percent, significant};
+use crate::numbers::{duration, of_count, percent};
 use crate::{Compares, Comparison, diff as described, losses, names};
 
 impl Compares for Text {
@@ -90,14 +90,14 @@ fn concluded(conclusion: &Conclusion, per: Per) -> String {
                     duration(b),
                     unit(per),
                     duration(a),
-                    significant(other.rate),
-                    significant(base.rate)
+                    of_count(other.rate),
+                    of_count(base.rate)
                 ),
                 _ => format!(
                     "{} exits {} in place of {}",
-                    significant(other.rate),
+                    of_count(other.rate),
                     unit(per),
-                    significant(base.rate)
+                    of_count(base.rate)
                 ),
             };
             let what = detail.map(|detail| format!(", most of it {}", names::detail(detail)));

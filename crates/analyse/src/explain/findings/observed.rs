@@ -18,6 +18,9 @@ const SWAPPING: f64 = 1024.0;
 /// A part of the changes of interrupt lines from which on a device's line matters.
 const OFTEN: f64 = 0.30;
 
+/// A part of a VMM's memory on other nodes from which on it matters.
+const ELSEWHERE: f64 = 0.10;
+
 /// A function that takes as long at its slowest is slow: KVM_CREATE_VM takes 0.3 ms, a registration some microseconds.
 const LONG_NS: u64 = 1_000_000;
 
@@ -66,6 +69,13 @@ fn meaning(observed: Observed) -> Option<Means> {
             (Found::SlowFunction(function), remedies, None)
         }
         Observed::Mitigation(_) => (Found::Mitigations, &[], None),
+        Observed::Nodes { elsewhere, .. } if elsewhere >= ELSEWHERE => (
+            Found::SpreadMemory,
+            &[R::NumaNode],
+            Some(
+                "the VM fits into one node, and its vCPUs run on that one; a VM that needs several has nodes of its own, each bound to one of the host's",
+            ),
+        ),
         Observed::DeviceLine { share, .. } if share >= OFTEN => {
             (Found::Exits(Subject::LevelInterrupts), &[R::Msi], None)
         }
@@ -113,6 +123,7 @@ fn weight(observed: Observed) -> f64 {
         Observed::Steal(share) | Observed::Thread(_, share) => share.min(1.0),
         Observed::Throttled { throttled, periods } => throttled as f64 / periods.max(1) as f64,
         Observed::DeviceLine { share, .. } => share.min(1.0),
+        Observed::Nodes { elsewhere, .. } => elsewhere.min(1.0),
         Observed::NoKvm => 1.0,
         _ => 0.1,
     }

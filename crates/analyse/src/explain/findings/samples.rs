@@ -24,6 +24,8 @@ struct Sign {
     condition: Option<&'static str>,
     /// Time in what these functions call says nothing.
     own: bool,
+    /// The first function above them that is none of theirs is one of these, where there are any.
+    of: &'static [&'static str],
 }
 
 impl Sign {
@@ -43,7 +45,13 @@ impl Sign {
             remedies: &[],
             condition: None,
             own: false,
+            of: &[],
         }
+    }
+
+    const fn of(mut self, callers: &'static [&'static str]) -> Sign {
+        self.of = callers;
+        self
     }
 
     const fn certain(mut self) -> Sign {
@@ -67,13 +75,34 @@ impl Sign {
     }
 
     fn fits(&self, function: &str) -> bool {
-        // A compiler marks parts and copies: compact_zone.isra.0.
-        let function = function.split('.').next().unwrap_or_default();
-        self.functions.iter().any(|known| match known.strip_suffix('*') {
-            Some(start) => function.starts_with(start),
-            None => function == *known,
-        })
+        is_in(self.functions, function)
     }
+
+    /// Whether a stack shows it.
+    fn shows(&self, stack: &str) -> bool {
+        let mut functions = stack.split(Profile::BETWEEN);
+        if !self.of.is_empty() {
+            let mut above = functions.rev().skip_while(|function| !self.fits(function)).peekable();
+            return above.peek().is_some()
+                && above
+                    .find(|function| !self.fits(function))
+                    .is_some_and(|caller| is_in(self.of, caller));
+        }
+        if self.own {
+            functions.next_back().is_some_and(|function| self.fits(function))
+        } else {
+            functions.any(|function| self.fits(function))
+        }
+    }
+}
+
+fn is_in(names: &[&str], function: &str) -> bool {
+    // A compiler marks parts and copies: compact_zone.isra.0.
+    let function = function.split('.').next().unwrap_or_default();
+    names.iter().any(|known| match known.strip_suffix('*') {
+        Some(start) => function.starts_with(start),
+        None => function == *known,
+    })
 }
 
 /// Every sign.
@@ -127,6 +156,36 @@ const SIGNS: &[Sign] = &[
         &["smp_call_function_many*", "smp_call_function_single", "csd_lock_wait", "__csd_lock_wait"],
     )
     .own(),
+    // Linux arch/x86/kvm/mmu: what has shadow pages (FNAME(page_fault), kvm_mmu_sync_roots) takes mmu_lock for writing, a spinlock before 5.13.
+    Sign::new(
+        Place::Host,
+        Found::MmuLock,
+        0.05,
+        &[
+            "queued_write_lock_slowpath",
+            "queued_read_lock_slowpath",
+            "native_queued_spin_lock_slowpath",
+            "__pv_queued_spin_lock_slowpath",
+            "pv_queued_spin_lock_slowpath",
+            "_raw_write_lock",
+            "_raw_read_lock",
+            "_raw_spin_lock",
+            "queued_spin_lock_slowpath",
+            "__lock_text_start",
+        ],
+    )
+    .of(&[
+        "kvm_mmu_*",
+        "kvm_tdp_*",
+        "tdp_page_fault",
+        "direct_page_fault",
+        "ept_page_fault",
+        "paging64_*",
+        "paging32_*",
+        "nonpaging_page_fault",
+        "make_mmu_pages_available",
+        "mmu_sync_children",
+    ]),
     // QEMU hw/i386/intel_iommu.c, hw/i386/amd_iommu.c.
     Sign::new(Place::Host, Found::EmulatedIommu, 0.05, &["vtd_*", "amdvi_*"]),
     // QEMU hw/vfio/region.c; Linux drivers/vfio/pci/vfio_pci_rdwr.c.
@@ -223,14 +282,10 @@ const SIGNS: &[Sign] = &[
 /// Functions that are named.
 const NAMED: usize = 3;
 
-/// The part of a profile's samples whose stack has a function that fits, or ends in one.
-fn part_of(profile: &Profile, own: bool, fits: impl Fn(&str) -> bool) -> f64 {
+/// The part of a profile's samples whose stack shows it.
+fn part_of(profile: &Profile, sign: &Sign) -> f64 {
     let all = profile.total().max(1) as f64;
-    let has = |stack: &str| {
-        let mut functions = stack.split(Profile::BETWEEN);
-        if own { functions.next_back().is_some_and(&fits) } else { functions.any(&fits) }
-    };
-    let with = profile.stacks.iter().filter(|(stack, _)| has(stack));
+    let with = profile.stacks.iter().filter(|(stack, _)| sign.shows(stack));
     with.map(|(_, weight)| *weight).fold(0, u64::saturating_add) as f64 / all
 }
 
@@ -253,7 +308,7 @@ pub(in crate::explain) fn of_profiles(ledger: &Ledger, context: &Context) -> Vec
 fn finding(sign: &Sign, ledger: &Ledger, context: &Context) -> Option<Finding> {
     let profile = ledger.profiles.get(&sign.place)?;
     let fits = |name: &str| sign.fits(name);
-    let share = part_of(profile, sign.own, fits);
+    let share = part_of(profile, sign);
     if share < sign.least {
         return None;
     }
@@ -311,6 +366,24 @@ mod tests {
             (
                 &[("kvm_cpu_exec;vtd_mem_write;ioctl", 50), ("vmx_vcpu_run", 50)],
                 &["emulated-iommu"],
+            ),
+            (
+                &[
+                    ("vmx_vcpu_run", 50),
+                    ("kvm_mmu_sync_roots;_raw_write_lock;queued_write_lock_slowpath", 50),
+                ],
+                &["mmu-lock"],
+            ),
+            // Another lock, below the same fault.
+            (
+                &[
+                    ("vmx_vcpu_run", 50),
+                    (
+                        "kvm_mmu_page_fault;alloc_pages;_raw_spin_lock;native_queued_spin_lock_slowpath",
+                        50,
+                    ),
+                ],
+                &[],
             ),
             (
                 &[("vmx_vcpu_run", 50), ("compact_zone.isra.0;isolate_freepages", 50)],

@@ -12,6 +12,11 @@ const HIGHEST_CODE: u32 = 0x4ff;
 /// VMX flags of a raw reason.
 pub(super) const VMX_FLAGS: u32 =
     vmx::FAILED_ENTRY | vmx::FROM_VMX_ROOT | vmx::PENDING_MTF | vmx::ENCLAVE_MODE;
+/// A reason that SVM has and VMX does not.
+pub(super) fn is_of_svm(raw: u32) -> bool {
+    raw > HIGHEST_VMX && raw & VMX_FLAGS == 0 && svm::name(raw).is_some()
+}
+
 /// The highest reason of VMX in Linux 7.2.
 pub(super) const HIGHEST_VMX: u32 = 85;
 
@@ -108,6 +113,10 @@ impl Key {
         let Some((first, second)) = split_once(key, b",").map(|(a, b)| (trim(a), trim(b))) else {
             return Key::Foreign;
         };
+        // A number and its name, as kvmexits.bt has them; none for numbers that its table lacks.
+        if number(first).is_some() && (second.is_empty() || of_table(first, second)) {
+            return code(first, isa).map_or(Key::Foreign, Key::Reason);
+        }
         match (number(first).is_some(), number(second).is_some()) {
             (true, true) => of_pair(first, second, isa).map_or(Key::Ambiguous, Key::Reason),
             (_, false) if named(second).is_some() => {
@@ -117,6 +126,17 @@ impl Key {
             _ => Key::Foreign,
         }
     }
+}
+
+/// Whether a name is Intel's for a number, and is written as on Intel: a thread's number beside a name is none of that.
+fn of_table(number: &[u8], name: &[u8]) -> bool {
+    name.iter().all(|b| b.is_ascii_uppercase() || *b == b'_' || b.is_ascii_digit())
+        && annotated(number, name) == Some(Isa::Vmx)
+}
+
+/// Whether a key is a number and Intel's name for it.
+pub(super) fn has_intel_name(key: &[u8]) -> bool {
+    split_once(key, b",").is_some_and(|(number, name)| of_table(trim(number), trim(name)))
 }
 
 /// Two numbers, where they are one exit reason together.

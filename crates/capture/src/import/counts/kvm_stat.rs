@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use vmtax_events::Detail;
 
 use super::Table;
+use super::perf_kvm::count;
 use crate::Error;
 use crate::import::spelling::spelled;
 
@@ -55,9 +56,10 @@ fn head(line: &str) -> Option<(bool, Vec<&str>)> {
 fn line(text: &str) -> Option<(&str, u64)> {
     let mut words = text.split_whitespace();
     let (name, total) = (words.next()?, words.next()?);
-    let numbers = words.all(|word| word.trim_end_matches('%').parse::<f64>().is_ok());
+    let is_number = |word: &str| word.parse::<f64>().is_ok() || count(word).is_some();
+    let numbers = words.all(|word| is_number(&word.trim_end_matches('%').replace(',', "")));
     (numbers && name.starts_with(|c: char| c.is_ascii_alphabetic()))
-        .then(|| Some((name, total.parse().ok()?)))?
+        .then(|| Some((name, count(total)?)))?
 }
 
 /// Whether the text is kvm_stat's.
@@ -107,7 +109,7 @@ pub(crate) fn counters(text: &str) -> Counters<'_> {
         };
         // Newer versions print the time before the counts: a date and a time.
         let cells = cells.get(cells.len().saturating_sub(names.len())..).unwrap_or_default();
-        let counts: Option<Vec<u64>> = cells.iter().map(|cell| cell.parse().ok()).collect();
+        let counts: Option<Vec<u64>> = cells.iter().map(|cell| count(cell)).collect();
         let Some(counts) = counts.filter(|counts| counts.len() == names.len()) else {
             cut += u64::from(cells.iter().any(|cell| cell.parse::<u64>().is_ok()));
             continue;

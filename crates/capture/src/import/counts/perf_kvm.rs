@@ -21,6 +21,7 @@ use vmtax_events::{Detail, Isa, Reason, Tally};
 use super::{Table, at_line};
 use crate::Error;
 use crate::import::spelling::{Spelled, spelled};
+pub(super) use row::count;
 use row::{Access, LONGEST_ROW, Row};
 
 /// Headings of tables of exits.
@@ -100,6 +101,8 @@ struct Section {
     has_gaps: bool,
     /// Rows that end before their times.
     cut_rows: usize,
+    /// Rows with their percent of the time, where they have no more of it.
+    time_shares: Vec<(String, f64)>,
     /// Exits of the row before it that perf has no name for, by the message that it then writes.
     unnamed: Option<Reason>,
     /// Places of other such exits, and their lines.
@@ -127,6 +130,7 @@ impl Section {
     fn add(&mut self, row: Row, number: usize) -> Result<(), Error> {
         self.cut_rows += usize::from(row.is_cut);
         self.share += row.share;
+        self.time_shares.extend(row.time_share.map(|share| (row.name.clone(), share)));
         self.lines.1 = number + 1;
         if let Some(access) = row.access(&self.heading) {
             self.accesses.push((access, row.tally));
@@ -351,8 +355,20 @@ fn say_gaps(section: &Section, table: &mut Table) {
     table.truncated.extend(section.gap());
     if section.cut_rows > 0 {
         let lines = section.lines;
+        let mut shares: Vec<&(String, f64)> = section.time_shares.iter().collect();
+        shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let shares: Vec<String> = shares
+            .iter()
+            .filter(|(_, share)| *share >= 1.0)
+            .take(3)
+            .map(|(name, share)| format!("{name} has {share:.1} %"))
+            .collect();
+        let of_time = match shares.is_empty() {
+            true => String::new(),
+            false => format!("; by Time%, of the time in exits {}", shares.join(", ")),
+        };
         table.notes.push(format!(
-            "{} rows of the table in lines {} to {} end before their times",
+            "{} rows of the table in lines {} to {} end before their times{of_time}",
             section.cut_rows, lines.0, lines.1
         ));
     }

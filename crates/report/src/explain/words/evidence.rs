@@ -4,7 +4,7 @@ use vmtax_analyse::explain::{Access, Evidence, Most, PerWork, Share};
 use vmtax_analyse::timeline::Kind;
 use vmtax_events::apicv::ApicvInhibit;
 use vmtax_events::observed::Observed;
-use vmtax_events::{Detail, DetailKind, Device, Isa, Reason};
+use vmtax_events::{Detail, DetailKind, Device, Isa, Profile, Reason};
 
 use super::phrases::{part, reasons};
 use super::results;
@@ -319,7 +319,13 @@ pub(crate) fn observed(observed: Observed) -> String {
             numbers::count(all),
             if rtc { 8 } else { 0 }
         ),
-        Observed::NoKvm => "a log says that KVM cannot be used".to_owned(),
+        Observed::NoKvm => {
+            "a log, or the names of QEMU's threads, say that KVM does not run it".to_owned()
+        }
+        Observed::Nodes { most, next, elsewhere } => format!(
+            "{} of the process's memory is not on Node {most}; Node {next} has most of the rest",
+            percent(elsewhere)
+        ),
         Observed::StealCounter => {
             "more time is stolen than all other counters of /proc/stat hold, a hundred times over"
                 .to_owned()
@@ -386,6 +392,9 @@ fn name(isa: Isa, detail: Detail) -> String {
 }
 
 fn function(name: &str, here: Share, base: Option<Share>) -> String {
+    if name == Profile::UNLISTED && base.is_none() {
+        return format!("functions that the text does not list: {}", percent(here.own));
+    }
     let base = base.map(|base| format!("; base {} and {}", percent(base.own), percent(base.total)));
     let base = base.unwrap_or_default();
     format!("{name}: {} itself, {} in all{base}", percent(here.own), percent(here.total))

@@ -121,7 +121,7 @@ fn of_subject(subject: Subject) -> Words {
         Subject::HostInterrupts => (
             "host interrupts while the guest runs: the host's tick, devices, IPIs, expired guest timers",
             "the host's /proc/interrupts does not count up on these processors",
-            "which: perf record -e irq_vectors:*,irq:irq_handler_entry on the vCPUs' processors",
+            "which: perf record -e irq_vectors:*,irq:irq_handler_entry on the vCPUs' processors; Rescheduling interrupts (0xfd, RES in /proc/interrupts) are kicks of vCPUs, as KVM needs them where APICv or AVIC is off or inhibited (enable_apicv, kvm:kvm_apicv_inhibit_changed)",
         ),
         Subject::HostTick => (
             "the host's timer interrupts the guest: the host's tick, or timers of the guest that KVM runs on it",
@@ -174,9 +174,9 @@ fn of_subject(subject: Subject) -> Words {
             "sched:sched_switch of all processors; the guest's command line",
         ),
         Subject::MemoryFaults => (
-            "the guest touches memory that the host has not mapped",
+            "the guest touches memory that the host has not mapped: not yet, or no more (NUMA balancing, KSM, reclaim); exits alone do not tell which",
             "each region of 2 MiB faults once: then it is first use",
-            "`vmtax pages` on the host; kvm:kvm_page_fault",
+            "how numa_pte_updates and numa_hint_faults in the host's /proc/vmstat grow meanwhile (kernel.numa_balancing=0 for a trial); `vmtax pages` on the host; kvm:kvm_page_fault",
         ),
         Subject::MappedFaults => (
             "the guest accesses pages that are mapped, but not for that: most often it writes pages that KVM or the host write-protects (a migration or a checkpoint tracks writes, KSM shares pages, the VMM was forked)",
@@ -417,6 +417,16 @@ pub(crate) fn finding(found: &Found) -> Words {
             "the guest's loads go to memory of another NUMA node more often than in the base: each takes longer",
             "numa_maps of the VMM's process shows the memory on the node of its vCPUs",
             "/proc/PID/numa_maps of the VMM; `vmtax doctor` compares it with the vCPUs' processors",
+        ),
+        Found::SpreadMemory => words(
+            "the VMM's memory is on more than one NUMA node: loads from the other one take longer",
+            "the guest has NUMA nodes of its own, and each lies on the one where its vCPUs run",
+            "where the vCPUs run: `vmtax doctor` on the host compares it; /proc/PID/numa_maps of the VMM",
+        ),
+        Found::MmuLock => words(
+            "vCPUs wait for the lock of KVM's page tables (mmu_lock): faults of a guest with shadow pages, as a nested guest has them, take it one after the other; with EPT or NPT alone they share it",
+            "the guest runs no guests of its own and has EPT or NPT: then the lock is held for another reason (dirty logging, memory that is taken away)",
+            "who holds it: `perf lock contention -ab`; fewer faults of the nested guest: huge pages for its memory on the outer host and in L1, memory that is not given back; fewer vCPUs in it",
         ),
         Found::TlbMisses => words(
             "the guest's TLB misses more often than in the base: it waits for page walks",

@@ -76,6 +76,14 @@ pub(super) fn message(message: Message) -> Words {
             "the TSC is taken for unstable, as after a migration, but kvm-clock is the clock in use: reading it needs no exits",
             "current_clocksource in the guest, if it is to be sure; look for the slowness elsewhere",
         ),
+        Message::TscMarked => (
+            "the kernel does not trust the TSC any more; if its clock is then a device (hpet, acpi_pm), each reading of the time by a guest is an exit. Which clock it has, the text does not show",
+            "/sys/devices/system/clocksource/clocksource0/current_clocksource where the message comes from: hpet or acpi_pm there is the cause, tsc or kvm-clock is not; on the host `dmesg | grep -i tsc` too",
+        ),
+        Message::TapOffloads => (
+            "the tap has no segmentation and no checksum offload: each packet of 1500 bytes passes the host by itself, where one of 64 KiB would",
+            "the same with `ethtool -K TAP tx on tso on`; who turned them off: the VMM (QEMU's vnet_hdr=off of the tap, csum=off or guest_tso4=off of the card; a guest whose driver does not take them) or the network's setup",
+        ),
         Message::NotifyHangs => (
             "a CPU is stuck in a notification of a virtio device: the write to its register does not return, or is repeated for ever",
             "the host's kernel: before Linux 4.16 KVM skips such a write wrongly where it runs nested (commit d391f1207067); on the host `perf kvm stat live` while it hangs",

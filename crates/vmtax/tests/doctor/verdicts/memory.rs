@@ -142,8 +142,19 @@ fn memory() {
                 &[
                     ("kvm nx_huge_pages", "Y\n"),
                     ("cpu vulnerabilities/itlb_multihit", "KVM: Mitigation: Split huge pages\n"),
+                    ("cpu isolated", "\n"),
                 ],
                 O,
+            ),
+            // Isolated processors suggest guests that a split holds up.
+            (
+                "nx-huge-pages",
+                I,
+                &[
+                    ("kvm nx_huge_pages", "Y\n"),
+                    ("cpu vulnerabilities/itlb_multihit", "KVM: Mitigation: Split huge pages\n"),
+                ],
+                U,
             ),
             (
                 "nx-huge-pages",

@@ -18,6 +18,8 @@ pub(super) struct Row {
     pub(super) share: f64,
     /// It ends before its times.
     pub(super) is_cut: bool,
+    /// Percent of the time, where that is all that it says of times.
+    pub(super) time_share: Option<f64>,
 }
 
 impl Row {
@@ -44,7 +46,9 @@ impl Row {
             None => by_sum(count, rest)?,
         };
         let is_cut = times.is_none();
-        Some(Row { name, tally: times.unwrap_or_else(|| untimed(count)), share, is_cut })
+        let time_share = rest.first().and_then(|word| percent(word)).filter(|_| is_cut);
+        let tally = times.unwrap_or_else(|| untimed(count));
+        Some(Row { name, tally, share, is_cut, time_share })
     }
 
     /// The access that its name says, of a table with this heading.
@@ -69,7 +73,7 @@ fn with_units(line: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in line.split_whitespace() {
         match words.last_mut() {
-            Some(last) if matches!(word, "us" | "µs" | "%") => last.push_str(word),
+            Some(last) if matches!(word, "us" | "µs" | "ms" | "ns" | "%") => last.push_str(word),
             _ => words.push(word.to_owned()),
         }
     }
@@ -154,7 +158,7 @@ fn ungrouped(word: &str) -> Option<String> {
 }
 
 /// A count, plain or in groups of three digits.
-pub(super) fn count(word: &str) -> Option<u64> {
+pub(in crate::import::counts) fn count(word: &str) -> Option<u64> {
     ungrouped(word)?.parse().ok()
 }
 
@@ -176,10 +180,16 @@ fn percent(word: &str) -> Option<f64> {
     decimal(word.strip_suffix('%')?)
 }
 
-/// `12.34us` as ns.
+/// `12.34us` as ns; copies may be in other units, with other digits.
 fn nanoseconds(word: &str) -> Option<u64> {
-    let us = decimal(word.strip_suffix("us").or_else(|| word.strip_suffix("µs"))?)?;
-    (0.0..1e15).contains(&us).then(|| (us * 1000.0).round() as u64)
+    let digits = word.trim_end_matches(char::is_alphabetic);
+    let ns = match word.get(digits.len()..)? {
+        "us" | "µs" => decimal(digits)? * 1e3,
+        "ns" => count(digits)? as f64,
+        "ms" => digits.replace(',', ".").parse::<f64>().ok()? * 1e6,
+        _ => return None,
+    };
+    (0.0..1e18).contains(&ns).then(|| ns.round() as u64)
 }
 
 /// `Time%  Min  Max  Avg ( +- error of the mean% )`; `Some(None)` if the row ends before its mean.
@@ -254,6 +264,8 @@ mod tests {
             ("31.765,89us", Some(31_765_890)),
             ("31,765.89us", Some(31_765_890)),
             ("12us", Some(12_000)),
+            ("0.0136ms", Some(13_600)),
+            ("13,630ns", Some(13_630)),
             ("1.2.3us", None),
             ("1.23", None),
         ] {
@@ -292,7 +304,7 @@ mod tests {
     fn names_of_accesses() {
         let of = |name: &str, heading| {
             let (tally, share, is_cut) = (Tally::default(), 1.0, false);
-            Row { name: name.to_owned(), tally, share, is_cut }.access(heading)
+            Row { name: name.to_owned(), tally, share, is_cut, time_share: None }.access(heading)
         };
         let sure = |kind, value| Some(Access::Sure(Detail::new(kind, value)));
         assert_eq!(of("0x70:POUT", "IO Port Access"), sure(DetailKind::PortOut, 0x70));
