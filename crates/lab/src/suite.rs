@@ -89,7 +89,7 @@ pub const SUITES: [Suite; 10] = [
     },
     Suite {
         name: "paging",
-        summary: "access patterns on pages of 4 KiB and 2 MiB, with TLBs, page walks and caches of named processors simulated",
+        summary: "access patterns by size of pages, with simulated TLB misses and page walks",
         operations: paging::OPERATIONS,
         nests: false,
     },

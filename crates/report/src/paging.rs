@@ -13,11 +13,10 @@ pub(crate) const TITLE: &str =
     "Simulated: TLB misses and page walks of one batch, on named processors";
 
 /// Said below the table.
-pub(crate) const NOTE: &str = "Simulated, not measured: the accesses are those of the emulated guest, the page tables the guest's and KVM's own, \
-                               TLBs, page walker and caches a model (docs/lab-memory.md). pages: guest on host, as the tables map them. misses, \
-                               walks: of each operation, in the first TLB and in both. refs: entries of page tables read in a walk; L1 to mem: \
-                               where. cyc/walk: their latencies. cycles: latencies of all accesses of an operation, as if each waited for \
-                               the one before.";
+pub(crate) const NOTE: &str = "Simulated, not measured: accesses of the emulated guest and its real page tables, through a model of TLBs, \
+                               page walker and caches (docs/lab-memory.md). misses, walks: of each operation, in the first TLB, in both. \
+                               refs: entries of page tables read in a walk; L1 to mem: where. cyc/walk: their latencies. cycles: latencies of \
+                               all accesses, as if each waited for the one before.";
 
 /// One operation on one processor.
 type Simulation<'a> = (&'a OperationRow, &'a Paging, &'a str, &'a Simulated);

@@ -5,9 +5,10 @@ use std::io::{BufReader, Read};
 
 use vmtax_guest::layout;
 
+use super::accessed::{Outcome, Paging};
 use super::model::Model;
+use super::processor::Processor;
 use super::tables::{PAGE, Tables};
-use super::{Outcome, Paging, Processor};
 
 const MAGIC: [u8; 8] = *b"VMTAXMEM";
 const VERSION: u64 = 1;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use vmtax_events::Simulated;
+
 use super::*;
 
 /// Where the imagined tables are, and the first page of data on the host.

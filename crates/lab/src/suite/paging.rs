@@ -63,9 +63,9 @@ macro_rules! operations {
         pub(super) const OPERATIONS: &[Definition] = &[
             $(
                 of(concat!($word, "-4k-on-4k"), concat!($what, "; guest and host pages of 4 KiB"), $pattern, Mapped(false, Backing::Small, 0)),
-                of(concat!($word, "-4k-on-4k-24g"), concat!($what, "; the same, frames scattered over 24 GiB"), $pattern, Mapped(false, Backing::Small, WIDELY)),
+                of(concat!($word, "-4k-on-4k-24g"), concat!($what, "; both 4 KiB, frames scattered over 24 GiB"), $pattern, Mapped(false, Backing::Small, WIDELY)),
                 of(concat!($word, "-4k-on-2m"), concat!($what, "; guest 4 KiB, host 2 MiB (hugetlb)"), $pattern, Mapped(false, Backing::Hugetlb, 0)),
-                of(concat!($word, "-4k-on-2m-32m"), concat!($what, "; the same, frames scattered over 32 MiB"), $pattern, Mapped(false, Backing::Hugetlb, WITHIN)),
+                of(concat!($word, "-4k-on-2m-32m"), concat!($what, "; guest 4 KiB, host 2 MiB, frames scattered over 32 MiB"), $pattern, Mapped(false, Backing::Hugetlb, WITHIN)),
                 of(concat!($word, "-2m-on-4k"), concat!($what, "; guest 2 MiB, host 4 KiB"), $pattern, Mapped(true, Backing::Small, 0)),
                 of(concat!($word, "-2m-on-2m"), concat!($what, "; guest and host 2 MiB (hugetlb)"), $pattern, Mapped(true, Backing::Hugetlb, 0)),
             )+
@@ -82,9 +82,9 @@ operations! {
     "random" "loads from random addresses" (start_random, random, 64 << 10, false),
     "matmul" "a matrix product whose inner loop walks down a column" MATMUL,
     rest:
-    of("matmul-4k-on-guest-memfd", "the same; guest 4 KiB, host a guest_memfd", MATMUL, Mapped(false, Backing::GuestMemfd, 0)),
-    of("matmul-2m-on-guest-memfd", "the same; guest 2 MiB, host a guest_memfd", MATMUL, Mapped(true, Backing::GuestMemfd, 0)),
-    of("matmul-2m-on-thp", "the same; guest 2 MiB, host transparent huge pages", MATMUL, Mapped(true, Backing::Thp, 0)),
+    of("matmul-4k-on-guest-memfd", "that matrix product; guest 4 KiB, host a guest_memfd", MATMUL, Mapped(false, Backing::GuestMemfd, 0)),
+    of("matmul-2m-on-guest-memfd", "that matrix product; guest 2 MiB, host a guest_memfd", MATMUL, Mapped(true, Backing::GuestMemfd, 0)),
+    of("matmul-2m-on-thp", "that matrix product; guest 2 MiB, host transparent huge pages", MATMUL, Mapped(true, Backing::Thp, 0)),
 }
 
 /// Writes to each 4 KiB what is there, so that all is mapped and nothing changes.
