@@ -31,6 +31,12 @@ pub const RING: u64 = 0x20_0000;
 pub const MEMORY: usize = 8 << 20;
 /// Memory that a payload touches for the first time in each batch.
 pub const TOUCH: u64 = 0x4000_0000;
+/// The guest-physical address of memory with page tables of its own: the tables, in [`FRAME_TABLES`] bytes, then its frames.
+pub const FRAMES: u64 = 4 << 30;
+/// Bytes of those tables.
+pub const FRAME_TABLES: u64 = 2 << 20;
+/// The guest-virtual address of that memory: the second entry of the highest table, where nothing else is.
+pub const DATA: u64 = 1 << 39;
 /// A page without a device: the VMM returns zeros and ignores writes.
 pub const DEVICE: u64 = 0xd000_0000;
 

@@ -84,6 +84,23 @@ pub struct Operation {
     pub pmu: Option<Pmu>,
     /// A step of a VM's life that the VMM takes, in place of code that its guest executes; each batch is the life of a VM.
     pub step: Option<Step>,
+    /// Memory with page tables of its own, whose accesses are recorded.
+    pub paging: Option<Paging>,
+}
+
+/// Memory at [`crate::layout::DATA`], mapped by tables of the guest's of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paging {
+    /// Bytes: whole pages of 2 MiB.
+    pub bytes: u32,
+    /// What it is on the host: [`Backing::Small`], [`Backing::Thp`], [`Backing::Hugetlb`] or [`Backing::GuestMemfd`].
+    pub backing: Backing,
+    /// The guest maps it in pages of 2 MiB; otherwise in pages of 4 KiB.
+    pub large: bool,
+    /// Its frames of 4 KiB are scattered over so many MiB of guest-physical memory; contiguous where 0.
+    pub scattered_mib: u32,
+    /// A cycle of pointers goes through all its pages of 4 KiB, in pseudo-random order.
+    pub chain: bool,
 }
 
 /// A step of a VM's life. Those of one life follow each other as listed here; each of the last six is a whole start, of a VM of its own.

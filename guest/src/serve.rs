@@ -11,7 +11,7 @@ use crate::vmm::backing::Backing;
 use crate::vmm::life::{self, Taken};
 use crate::vmm::linux::{Linux, MEMORY_MIB};
 use crate::vmm::payload::{Batches, Plan, Shared, execute};
-use crate::vmm::{program, touched};
+use crate::vmm::{paging, program, touched};
 use crate::{Result, kallsyms, ports, system};
 
 /// Serves until there is nothing more to do.
@@ -230,7 +230,12 @@ fn one(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Shared
     if !record && (operation.last || operation.batches == 0) {
         return failed(None);
     }
-    match operation.touch.as_ref().map_or(Ok(None), touched::missing) {
+    let missing = match (&operation.touch, &operation.paging) {
+        (Some(touch), _) => touched::missing(touch),
+        (None, Some(paging)) => paging::missing(paging),
+        (None, None) => Ok(None),
+    };
+    match missing {
         Ok(None) => {}
         Ok(missing) => return Outcome { number, missing, ..Outcome::default() },
         Err(problem) => return failed(Some(problem)),

@@ -8,6 +8,7 @@ mod gate;
 pub(crate) mod life;
 pub(crate) mod linux;
 mod mptable;
+pub(crate) mod paging;
 pub(crate) mod payload;
 mod pmu;
 pub(crate) mod program;

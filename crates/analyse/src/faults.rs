@@ -8,9 +8,7 @@
 //! maps 2 MiB clears them, and in a cell some faults of huge-page memory map 4 KiB. The clock of an emulated host is one nanosecond for each
 //! instruction, so instructions of the lab are nanoseconds of a cell.
 //!
-//! Left out: TLB misses and page walks, which no count of instructions contains; [`walk`] has their arithmetic.
-
-pub mod walk;
+//! Left out: TLB misses and page walks, which no count of instructions contains; the lab's suite `paging` simulates them.
 
 use vmtax_events::Level;
 

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{Detail, ExitKey, Level, Outcome, Reason, Sample, TimeRow};
+use vmtax_events::{Detail, ExitKey, Level, Outcome, Reason, Sample, Simulated, TimeRow};
 
 use crate::nested::is_cpuid;
 use crate::{Ledger, samples};
@@ -54,6 +54,8 @@ pub struct OperationRow {
     pub l2_over_l1: Option<f64>,
     /// What it did with memory; `None` for an operation that is not about memory.
     pub memory: Option<Memory>,
+    /// What its accesses to memory cost simulated processors; `None` for an operation whose accesses were not recorded.
+    pub paging: Option<Paging>,
     /// How long it waited; `None` for an operation that is no step of a VM's life.
     pub waited: Option<Waited>,
     /// Where the time of the traced window went. On a lab's clock 1 ns is 1 instruction.
@@ -124,6 +126,38 @@ impl Memory {
             conversions: whole(Sample::CONVERSIONS).unwrap_or(0),
             memory_faults: whole(Sample::MEMORY_FAULTS).unwrap_or(0),
         })
+    }
+}
+
+/// What the accesses of one batch cost simulated processors.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Paging {
+    /// Loads and stores.
+    pub accesses: u64,
+    /// Different pages of 4 KiB that were accessed, by the sizes of guest and host pages that map them: `4K on 2M`. Hostile text.
+    pub pages: BTreeMap<String, u64>,
+    /// By processor. Hostile text.
+    pub processors: BTreeMap<String, Simulated>,
+}
+
+impl Paging {
+    /// From the samples of one workload.
+    fn of(figures: &BTreeMap<&str, f64>) -> Option<Paging> {
+        let mut found = Paging::default();
+        let is_count = |value: f64| (0.0..=MAX_EXACT).contains(&value) && value.fract() == 0.0;
+        for (metric, value) in figures.iter().filter(|(_, value)| is_count(**value)) {
+            let count = *value as u64;
+            if *metric == Sample::PAGING_ACCESSES {
+                found.accesses = count;
+            } else if let Some(sizes) = metric.strip_prefix(Sample::PAGING_PAGES) {
+                found.pages.insert(sizes.to_owned(), count);
+            } else if let Some((metric, processor)) = metric.split_once(' ')
+                && Simulated::default().set(metric, count)
+            {
+                found.processors.entry(processor.to_owned()).or_default().set(metric, count);
+            }
+        }
+        (found.accesses > 0).then_some(found)
     }
 }
 
@@ -366,6 +400,7 @@ impl Operations {
                 path,
                 l2_over_l1: path.zip(at_l1).and_then(|(l2, l1)| over(l2.median, l1.median)),
                 memory: Memory::of(&m.figures),
+                paging: Paging::of(&m.figures),
                 waited,
                 time,
             });
@@ -397,7 +432,9 @@ fn measured(samples: &[Sample]) -> BTreeMap<&str, Measured<'_>> {
             let functions = place.split(" < ").map(str::to_owned).collect();
             let places = &mut workloads.entry(&sample.workload).or_default().places;
             places.push(Place { functions, ns: value });
-        } else if sample.metric.starts_with(Sample::MEMORY) {
+        } else if sample.metric.starts_with(Sample::MEMORY)
+            || sample.metric.starts_with(Sample::PAGING)
+        {
             let of = workloads.entry(&sample.workload).or_default();
             of.figures.insert(&sample.metric, value);
         }

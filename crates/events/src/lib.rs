@@ -57,7 +57,7 @@ pub use row::{
     AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, PreemptedRow, Rips,
     Tally, Vm,
 };
-pub use sample::{Better, Sample};
+pub use sample::{Better, Sample, Simulated};
 pub use sink::{KeptRows, RowSink};
 pub use size::size;
 pub use stat::Stat;

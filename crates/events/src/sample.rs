@@ -57,6 +57,14 @@ impl Sample {
     pub const CONVERSIONS: &'static str = "memory-conversions";
     /// Metric: conversions at `KVM_EXIT_MEMORY_FAULT`; unit `count`.
     pub const MEMORY_FAULTS: &'static str = "memory-fault-exits";
+    /// What all metrics about simulated translation of addresses begin with: those of [`Simulated`], behind which a space and the processor's name
+    /// follow, and the next two. All are of one batch.
+    pub const PAGING: &'static str = "paging-";
+    /// Metric: loads and stores; unit `count`.
+    pub const PAGING_ACCESSES: &'static str = "paging-accesses";
+    /// What metrics begin with that say how many different pages of 4 KiB were accessed, by the pages that map them: `4K on 2M` follows, the size of
+    /// the guest's page and that of the host's; unit `count`.
+    pub const PAGING_PAGES: &'static str = "paging-pages ";
     /// Metric: operations of the batch that a call tree ([`crate::CallRow`]) is of; unit `count`. The next four are of that batch too.
     pub const PROFILED: &'static str = "profile-operations";
     /// Metric: instructions that began between the two readings of the clock; unit `instructions`.
@@ -79,6 +87,53 @@ impl Sample {
     pub const PEER_OF: &'static str = "peer of ";
     /// Metric: how long the traffic took by the host's clock; unit `ns`.
     pub const ELAPSED: &'static str = "elapsed";
+}
+
+/// What the accesses of one batch cost a simulated processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Simulated {
+    /// Accesses that missed the first data TLB.
+    pub l1_misses: u64,
+    /// Accesses that missed the second one too: page walks.
+    pub walks: u64,
+    /// Entries of page tables that walks read, by where: L1, L2, L3, memory.
+    pub references: [u64; 4],
+    /// Latencies of these references, added up.
+    pub walk_cycles: u64,
+    /// Latencies of all accesses, walks included, added up: the time of loads that depend on each other.
+    pub cycles: u64,
+}
+
+impl Simulated {
+    /// Metric, unit and value of each number. The processor's name follows the metric.
+    pub fn figures(mut self) -> [(&'static str, &'static str, u64); 8] {
+        self.fields().map(|(metric, unit, value)| (metric, unit, *value))
+    }
+
+    /// Sets the number of this metric; whether there is one.
+    pub fn set(&mut self, metric: &str, value: u64) -> bool {
+        let field = self.fields().into_iter().find(|(name, ..)| *name == metric);
+        field.map(|(_, _, field)| *field = value).is_some()
+    }
+
+    fn fields(&mut self) -> [(&'static str, &'static str, &mut u64); 8] {
+        let [l1, l2, l3, memory] = &mut self.references;
+        [
+            ("paging-l1-misses", "count", &mut self.l1_misses),
+            ("paging-walks", "count", &mut self.walks),
+            ("paging-references-l1", "count", l1),
+            ("paging-references-l2", "count", l2),
+            ("paging-references-l3", "count", l3),
+            ("paging-references-memory", "count", memory),
+            ("paging-walk-cycles", "cycles", &mut self.walk_cycles),
+            ("paging-cycles", "cycles", &mut self.cycles),
+        ]
+    }
+
+    /// Entries of page tables that walks read.
+    pub fn all_references(&self) -> u64 {
+        self.references.iter().sum()
+    }
 }
 
 words! {

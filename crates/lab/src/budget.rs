@@ -26,6 +26,13 @@
 //! count = 1
 //! path = 43617.0
 //! waited = [0.0, 0.0]        # ns, of the VMs that waited least and most
+//!
+//! [[operation]]
+//! name = "matmul-4k-on-4k"
+//! level = "L1"
+//! count = 262144
+//! walks = { zen4 = 256260 }         # simulated page walks of the batch
+//! references = { zen4 = 512530 }    # entries of page tables that they read
 //! ```
 //! Less than a budget is no breach, but for a comparison that is to be exact. Exits are exact (those of an operation whose vCPUs race have an `exits-tolerance`, those left to chance a number in `exits-may-differ`): those of one batch, without the host's own interrupts, which belong to its clock and not to the operation.
 //! Left out: where the numbers come from (the binary gives them) and how a breach is printed.
@@ -92,6 +99,12 @@ pub struct Allowance {
     /// Pages that the batch leaves mapped, by size: `4K`, `2M`, `1G`; of operations about memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pages: Option<BTreeMap<String, u64>>,
+    /// Page walks of the batch by simulated processor; of operations whose accesses are recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walks: Option<BTreeMap<String, u64>>,
+    /// Entries of page tables that these walks read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub references: Option<BTreeMap<String, u64>>,
     /// Exits of the batch by level, reason and detail; not looked at when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exits: Option<BTreeMap<String, u64>>,
@@ -118,6 +131,10 @@ pub enum Unit {
     SmallPages,
     /// Larger pages that the batch leaves mapped.
     LargePages,
+    /// Page walks of the batch.
+    Walks,
+    /// Entries of page tables that walks read.
+    References,
     /// Something that must be as it is.
     Exact,
 }
@@ -131,6 +148,8 @@ impl Unit {
             Unit::Exits => "exits",
             Unit::Faults => "faults",
             Unit::SmallPages | Unit::LargePages => "pages",
+            Unit::Walks => "walks",
+            Unit::References => "references",
             Unit::Exact => "",
         }
     }
@@ -163,6 +182,8 @@ impl Breach {
             | Unit::Nanoseconds
             | Unit::Exits
             | Unit::Faults
+            | Unit::Walks
+            | Unit::References
             | Unit::SmallPages => self.found < self.allowed,
         }
     }
@@ -293,6 +314,23 @@ impl Allowance {
         }
     }
 
+    fn compare_simulated(&self, found: &Allowance, breaches: &mut Vec<Breach>) {
+        for (allowed, now, unit) in [
+            (&self.walks, &found.walks, Unit::Walks),
+            (&self.references, &found.references, Unit::References),
+        ] {
+            let Some(allowed) = allowed else { continue };
+            let Some(now) = now else {
+                let all = allowed.values().sum::<u64>() as f64;
+                let what = format!("{} were not simulated", unit.name());
+                breaches.push(self.breach(what, Unit::Exact, all, 0.0));
+                continue;
+            };
+            let called = |processor: &str| (format!("{} on {processor}", unit.name()), unit);
+            self.compare_counts((allowed, now), |_, _| 0.0, called, breaches);
+        }
+    }
+
     fn compare(&self, found: &Allowance, breaches: &mut Vec<Breach>) {
         if self.count != found.count {
             breaches.push(self.breach(
@@ -304,6 +342,7 @@ impl Allowance {
             return;
         }
         self.compare_memory(found, breaches);
+        self.compare_simulated(found, breaches);
         if let (Some(exits), None) = (&self.exits, &found.exits) {
             let allowed: u64 = exits.values().sum();
             let what = "exits were not recorded";
@@ -352,6 +391,8 @@ mod tests {
             waited: None,
             faults: None,
             pages: None,
+            walks: None,
+            references: None,
             exits: Some(exits.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()),
             exits_tolerance: None,
             exits_may_differ: BTreeMap::new(),
@@ -441,6 +482,26 @@ mod tests {
     }
 
     /// This is how a kernel that gains huge pages for guest_memfd is noticed.
+    #[test]
+    fn simulated_walks_are_exact_and_less_is_better() {
+        let walks = |walks: u64| Allowance {
+            walks: Some(BTreeMap::from([("zen4".to_owned(), walks)])),
+            ..one(1000.0, &[])
+        };
+        let budget = budget(walks(4096));
+        assert_eq!(what(&budget, &[walks(4096)]), []);
+        for (now, is_better) in [(4095, true), (4097, false)] {
+            let breaches = budget.breaches(&[walks(now)]);
+            let [breach] = breaches.as_slice() else { panic!("{breaches:?}") };
+            assert_eq!((breach.what.as_str(), breach.is_better()), ("walks on zen4", is_better));
+        }
+        let none = one(1000.0, &[]);
+        let expected = [("walks were not simulated".to_owned(), 4096.0, 0.0)];
+        assert_eq!(what(&budget, &[none]), expected);
+        let text = budget.to_text();
+        assert!(text.contains("[operation.walks]\nzen4 = 4096"), "{text}");
+    }
+
     #[test]
     fn faults_and_sizes_of_pages_are_exact() {
         let memory = |faults: Option<f64>, pages: &[(&str, u64)]| Allowance {

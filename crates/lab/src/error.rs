@@ -41,6 +41,11 @@ pub enum Error {
         /// The option, and the kernel's answer.
         problem: String,
     },
+    /// One recorder at a time.
+    #[error(
+        "--profile: the suite paging records accesses to memory, and call trees need a recording of instructions; run it without --profile"
+    )]
+    Profiled,
     /// The host's report is invalid.
     #[error("the report of the emulated host cannot be read: {problem}")]
     Report {

@@ -171,11 +171,19 @@ impl Setup {
             programs.archive(&kernel)
         };
         let progress = |doing: &str| progress(&format!("{doing} {what}"));
+        let is_simulated = order.operations.iter().any(|operation| operation.paging.is_some());
+        if is_simulated && self.profile {
+            return Err(Error::Profiled);
+        }
+        let recorded = match (self.profile, is_simulated) {
+            (false, false) => None,
+            (_, is_simulated) => Some(if is_simulated { What::Accesses } else { What::Code }),
+        };
         let booting = Booting {
             spec: &spec,
             cache: &self.cache,
             fresh: self.fresh,
-            marks: self.profile.then_some(MARKS),
+            recorded,
             observed: !self.observer.is_empty(),
             order: Some(order),
         };
@@ -277,13 +285,22 @@ pub(crate) const MARKS: Marks = Marks {
     range: (layout::begin(0), layout::end(layout::OPERATIONS_MOST - 1)),
 };
 
+/// What a recorder in the emulator records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Instructions, for call trees.
+    Code,
+    /// Accesses of payloads to memory.
+    Accesses,
+}
+
 /// A host to boot or restore.
 pub(crate) struct Booting<'a> {
     pub(crate) spec: &'a Spec,
     pub(crate) cache: &'a Path,
     pub(crate) fresh: bool,
-    /// With its instructions recorded.
-    pub(crate) marks: Option<Marks>,
+    /// What is recorded of what it executes.
+    pub(crate) recorded: Option<What>,
     /// An observer may load code, so the functions are requested after it has started.
     pub(crate) observed: bool,
     /// The order that a restored host gets before it goes on.
@@ -332,7 +349,7 @@ impl Booting<'_> {
         conversation.ready(&mut machine)?;
         let booted = |notes| Start { restored: false, time: started.elapsed(), emulator, notes };
         if let Err(reason) = vmtax_machine::can_save(spec.emulator) {
-            if self.marks.is_some() {
+            if self.recorded.is_some() {
                 return Err(reason.into());
             }
             notes.push(format!("the booted host was not saved: {reason}"));
@@ -350,18 +367,23 @@ impl Booting<'_> {
         state: &Path,
         conversation: &mut Conversation,
     ) -> Result<(Machine, Option<Recorded>), Error> {
-        let kernels = match self.marks {
-            Some(_) if !self.observed => self.kernels(state)?,
+        let kernels = match self.recorded {
+            Some(What::Code) if !self.observed => self.kernels(state)?,
             _ => Vec::new(),
         };
         if let Some(order) = self.order {
             conversation.send_early(order)?;
         }
-        let Some(marks) = self.marks else {
+        let Some(recorded) = self.recorded else {
             return Ok((Machine::restore(self.spec, state)?, None));
         };
         let (recorder, record) =
-            Recorder::new(marks).map_err(Error::io(Path::new("the record"), "make a pipe"))?;
+            Recorder::new(MARKS).map_err(Error::io(Path::new("the record"), "make a pipe"))?;
+        let code = layout::CODE..layout::CODE + layout::CODE_MOST as u64;
+        let recorder = match recorded {
+            What::Code => recorder,
+            What::Accesses => recorder.of_accesses(code),
+        };
         let machine = Machine::restore_recorded(self.spec, state, recorder)?;
         Ok((machine, Some(Recorded { record, kernels })))
     }

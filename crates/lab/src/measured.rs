@@ -3,6 +3,7 @@
 use vmtax_events::{Better, Sample};
 use vmtax_guest::order::{Counting, Mapping};
 
+use crate::paging::Paging;
 use crate::profile::Profile;
 use crate::suite::Definition;
 
@@ -28,6 +29,8 @@ pub struct Measured {
     pub pmu: Option<Counting>,
     /// What it did with memory, if it is about memory.
     pub memory: Option<Memory>,
+    /// What its accesses cost simulated processors, if they were recorded.
+    pub paging: Option<Paging>,
     /// Its call tree, or why there is none; absent where it was not asked for.
     pub profile: Option<Result<Profile, String>>,
     /// What this kernel lacks for it: it was not run, and that is no failure.
@@ -88,6 +91,9 @@ impl Measured {
         }
         for (metric, unit, value) in self.memory.iter().flat_map(Memory::figures) {
             samples.push(sample(0, metric, unit, value as f64, Better::Neither));
+        }
+        for (metric, unit, value, better) in self.paging.iter().flat_map(Paging::figures) {
+            samples.push(sample(0, &metric, unit, value as f64, better));
         }
         if let Some(Ok(profile)) = &self.profile {
             for (metric, unit, value) in profile.figures(self.count) {

@@ -291,7 +291,7 @@ impl NetworkHost {
             spec: &spec,
             cache: &setup.cache,
             fresh: setup.fresh,
-            marks: None,
+            recorded: None,
             observed: false,
             order: None,
         };

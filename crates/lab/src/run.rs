@@ -7,6 +7,7 @@ use crate::conversation::Answer;
 use crate::host::{self, Host, Ready, Setup};
 use crate::measured::{Measured, Memory, workload};
 use crate::outcomes::Outcomes;
+use crate::paging;
 use crate::profile::{Clocked, Measure, Reading, Recorded, Source};
 use crate::suite::{Definition, EMPTY, LIVES_LEAST, Ordered, Suite};
 use crate::{Error, check, trace_dat, window};
@@ -55,6 +56,11 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
     start.notes.extend(unnamed);
     let mut recorded = recorded;
     let mut reading = None;
+    let accesses = match &recorded {
+        Some(_) if !setup.profile => recorded.take(),
+        _ => None,
+    };
+    let accesses = accesses.map(|made| paging::Reading::start(made.record)).transpose()?;
     if setup.observer.is_empty() {
         reading = recorded.take().map(|made| read_record(made, &tasks, &sources)).transpose()?;
     }
@@ -73,6 +79,7 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
     let numbers = tasks.iter().map(|task| task.operation().number);
     report.check(numbers).map_err(|problem| Error::Report { problem })?;
     let calls = reading.map(Reading::finish);
+    let accesses = accesses.map(paging::Reading::finish);
     start
         .notes
         .extend(report.refused.iter().map(|probe| format!("VMCS fields are not named: {probe}")));
@@ -81,7 +88,7 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
     let trace_lost = trace_dat::lost(&trace);
     let trace =
         if trace.is_empty() { None } else { Some(trace_dat::assemble(&trace, &report.release)?) };
-    let operations = measured(&tasks, &report.outcomes, calls.as_ref())?;
+    let operations = measured(&tasks, &report.outcomes, (calls.as_ref(), accesses.as_ref()))?;
     let named = |task: &Task| (window::vm_of(task.operation().number), task.workload());
     Ok(Outcomes {
         operations,
@@ -195,7 +202,7 @@ fn definitions(plan: &Plan, host: Host, level: u8) -> Vec<&'static Definition> {
 fn measured(
     tasks: &[Task],
     outcomes: &[Outcome],
-    calls: Option<&Recorded>,
+    (calls, accesses): (Option<&Recorded>, Option<&paging::Recorded>),
 ) -> Result<Vec<Measured>, Error> {
     let mut measured = Vec::new();
     let mut empty = 0;
@@ -206,6 +213,14 @@ fn measured(
             let incomplete = || check::incomplete(operation, outcome);
             let ran = outcome.missing.is_none();
             outcome.failure.clone().or_else(incomplete).filter(|_| ran)
+        };
+        let paging = accesses.filter(|_| {
+            operation.paging.is_some() && failure().is_none() && outcome.missing.is_none()
+        });
+        let paging = paging.map(|recorded| recorded.of(operation.number)).transpose();
+        let (paging, differs) = match paging {
+            Ok(paging) => (paging, None),
+            Err(problem) => (None, Some(problem)),
         };
         if task.definition.name == EMPTY.name {
             let not_measured = || {
@@ -248,11 +263,12 @@ fn measured(
                 mapping,
                 traced: None,
             }),
+            paging,
             missing: outcome.missing.clone(),
             profile: calls
                 .filter(|_| failure().is_none() && outcome.missing.is_none() && !is_step)
                 .map(profile),
-            failure: failure(),
+            failure: failure().or(differs),
         });
     }
     Ok(measured)

@@ -6,6 +6,7 @@ mod definition;
 pub mod memory;
 mod nested_ops;
 pub mod own;
+mod paging;
 mod perf;
 pub mod pmu;
 mod primitives;
@@ -31,7 +32,7 @@ pub struct Suite {
 }
 
 /// All suites.
-pub const SUITES: [Suite; 9] = [
+pub const SUITES: [Suite; 10] = [
     Suite {
         name: "primitives",
         summary: "instructions and events of a guest that can cause an exit",
@@ -85,6 +86,12 @@ pub const SUITES: [Suite; 9] = [
         summary: "exits of a guest that multiplexes, samples or switches its own counters",
         operations: perf::OPERATIONS,
         nests: true,
+    },
+    Suite {
+        name: "paging",
+        summary: "access patterns by size of pages, with simulated TLB misses and page walks",
+        operations: paging::OPERATIONS,
+        nests: false,
     },
 ];
 

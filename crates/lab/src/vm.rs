@@ -166,7 +166,7 @@ impl VmSetup {
             spec: &spec,
             cache: &self.cache,
             fresh: false,
-            marks: None,
+            recorded: None,
             observed: false,
             order: None,
         };

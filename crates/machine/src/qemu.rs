@@ -108,7 +108,7 @@ impl Qemu {
             }
         }
         if let Some(recorder) = recorder {
-            command.args(recorder.plugin(&mut handed).map_err(start_error)?);
+            command.args(recorder.plugin(&mut handed, spec.memory_mib).map_err(start_error)?);
         }
         // Messages are read here, in one language.
         command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null());

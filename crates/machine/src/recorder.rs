@@ -4,11 +4,12 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
-use crate::mailbox::with_content;
+use crate::mailbox::{memory, with_content};
 use crate::process::Handed;
 use crate::programs::unpack;
 
@@ -47,6 +48,8 @@ impl Marks {
 pub struct Recorder {
     marks: Marks,
     into: OwnedFd,
+    /// Of accesses to memory, by code at these addresses, in place of instructions. QEMU alone.
+    accesses: Option<Range<u64>>,
 }
 
 impl Recorder {
@@ -56,7 +59,13 @@ impl Recorder {
         let (from, into) = pipe_with(PipeFlags::CLOEXEC)?;
         // A small pipe works too.
         let _ = fcntl_setpipe_size(&into, PIPE);
-        Ok((Recorder { marks, into }, File::from(from)))
+        Ok((Recorder { marks, into, accesses: None }, File::from(from)))
+    }
+
+    /// Records accesses to memory by code at these addresses, in place of instructions.
+    #[must_use]
+    pub fn of_accesses(self, code: Range<u64>) -> Recorder {
+        Recorder { accesses: Some(code), ..self }
     }
 
     /// The variables for Bochs, whose processor has SVM or VMX.
@@ -73,15 +82,26 @@ impl Recorder {
         Ok([("LD_PRELOAD", library), ("VMTAX_RECORD", record)])
     }
 
-    /// The arguments for QEMU.
-    pub(crate) fn plugin(self, handed: &mut Handed) -> io::Result<[String; 2]> {
+    /// The arguments for QEMU, whose machine has so much memory. A recorder of accesses reads page tables there: then that memory is a file,
+    /// with the name that it has in saved states.
+    pub(crate) fn plugin(self, handed: &mut Handed, memory_mib: u32) -> io::Result<Vec<String>> {
         let Marks { on, off, end, range: (first, last) } = self.marks;
         let library = handed.give_path(with_content("vmtax-recorder", &unpack(QEMU)?)?);
         let out = handed.give_path(self.into);
-        let argument = format!(
+        let mut argument = format!(
             "file={library},out={out},on={on},off={off},end={end},first={first},last={last}"
         );
-        Ok(["-plugin".to_owned(), argument])
+        let Some(Range { start, end }) = self.accesses else {
+            return Ok(vec!["-plugin".to_owned(), argument]);
+        };
+        let ram = memory("vmtax-ram")?;
+        ram.set_len(u64::from(memory_mib) << 20)?;
+        let ram = handed.give_path(ram);
+        argument.push_str(&format!(",ram={ram},code={start}-{end}"));
+        let object =
+            format!("memory-backend-file,id=pc.ram,size={memory_mib}M,mem-path={ram},share=on");
+        let words = ["-plugin", &argument, "-object", &object, "-machine", "memory-backend=pc.ram"];
+        Ok(words.map(str::to_owned).to_vec())
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `operation` | an operation of a lab run at one level; `count` is how often it ran |
 //! | `operation-exit` | exits of an operation of one kind; `l2_reason` when L1 took them for an exit of L2 |
+//! | `paging` | what an operation's accesses cost a simulated processor: `detail_name` says what and which (`paging-walks zen4`), `count` how often |
 //! | `memory` | what an operation did with memory: `detail_name` says what (`faults`, `pages_4k`, ...), `count` how often |
 //! | `vmexit`, `cause`, `msr`, `ioport`, `mmio`, `cpuid`, `hypercall` | a row of that table |
 //! | `nested` | exits of L2 for one reason (`level` L2), or the exits of L1 that handling them took (`level` L1, `l2_reason` says for which) |
@@ -30,7 +31,7 @@ use vmtax_events::{NO_VCPU, TimeRow};
 
 pub use crate::table::write_record;
 use crate::table::{Cell, Line, write_lines};
-use crate::{Document, Renderer, exits, memory, names, nested, operations};
+use crate::{Document, Renderer, exits, memory, names, nested, operations, paging};
 
 /// The columns, in order.
 const COLUMNS: [&str; 34] = [
@@ -86,6 +87,7 @@ impl Renderer for Csv {
         if let Some(all) = &document.operations {
             lines.extend(operations::described::lines(recording, all));
             lines.extend(memory::lines(recording, all));
+            lines.extend(paging::lines(recording, all));
         }
         for table in &document.tables {
             lines.extend(exits::table(recording, table).csv_lines());

@@ -27,6 +27,7 @@ pub mod numbers;
 pub mod openmetrics;
 pub mod operations;
 pub mod pages;
+mod paging;
 pub mod perfetto;
 pub mod rows;
 pub mod selftest;

@@ -277,6 +277,7 @@ mod tests {
             path: None,
             l2_over_l1: None,
             memory: None,
+            paging: None,
             waited: None,
             time: TimeRow::default(),
         }

@@ -16,7 +16,7 @@ use self::layout::{Paint, Style, wrap};
 use crate::operations::is_lab;
 use crate::{
     Document, Renderer, budget, calls, exits, headline, losses, memory, names, nested, operations,
-    time, transfers,
+    paging, time, transfers,
 };
 
 impl Renderer for Text {
@@ -162,6 +162,7 @@ impl Page<'_> {
         self.paragraph(Style::Faint, "  ", &notes.join(" "))?;
         let further = [
             (memory::table(operations), memory::TITLE, memory::NOTE),
+            (paging::table(operations), paging::TITLE, paging::NOTE),
             (transfers::table(operations), transfers::TITLE, transfers::NOTE),
         ];
         for (table, title, note) in further {

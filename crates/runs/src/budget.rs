@@ -11,7 +11,7 @@ use vmtax_analyse::calls::profiled;
 use vmtax_analyse::operations::{OperationExit, OperationRow, Operations};
 use vmtax_analyse::{Ledger, Profiled};
 use vmtax_cli::exit::{Code, fail};
-use vmtax_events::{DetailKind, Isa, Level, printable, vmx};
+use vmtax_events::{DetailKind, Isa, Level, Simulated, printable, vmx};
 use vmtax_lab::Host;
 use vmtax_lab::budget::{Allowance, Breach, Budget, RACE_TOLERANCE, TOLERANCE, Unit};
 use vmtax_report::budget::{Kept, Number};
@@ -73,7 +73,7 @@ fn repeated(first: &[Allowance], second: &[Allowance]) -> (Vec<Allowance>, Vec<S
         let breaches = exact.breaches(&[Allowance { path: None, ..other.clone() }]);
         if !breaches.is_empty() {
             (kept.exits, kept.faults, kept.pages) = (None, None, None);
-            kept.waited = None;
+            (kept.waited, kept.walks, kept.references) = (None, None, None);
             let said = breaches.iter().map(|one| {
                 format!(
                     "{}: {} and {}",
@@ -110,6 +110,7 @@ fn repeated(first: &[Allowance], second: &[Allowance]) -> (Vec<Allowance>, Vec<S
             || kept.exits.is_some()
             || kept.faults.is_some()
             || kept.waited.is_some()
+            || kept.walks.is_some()
             || kept.pages.is_some();
         common.extend(holds.then_some(kept));
     }
@@ -287,12 +288,20 @@ fn allowance(row: &OperationRow) -> Allowance {
             let sizes = ["4K", "2M", "1G"].map(str::to_owned).into_iter();
             sizes.zip(pages).filter(|(_, n)| *n > 0).collect()
         }),
+        walks: simulated(row, |counts| counts.walks),
+        references: simulated(row, Simulated::all_references),
         exits: steady_exits(row),
         exits_may_differ,
         exits_tolerance: vmtax_lab::suite::operation(&row.name)
             .is_some_and(|one| one.races())
             .then_some(RACE_TOLERANCE),
     }
+}
+
+/// A count of each simulated processor. Those of TLBs depend on addresses of the guest alone, and repeat on every boot; where entries are in the caches does not.
+fn simulated(row: &OperationRow, count: fn(&Simulated) -> u64) -> Option<BTreeMap<String, u64>> {
+    let processors = row.paging.as_ref()?.processors.iter();
+    Some(processors.map(|(name, counts)| (name.clone(), count(counts))).collect())
 }
 
 /// Exits by name, without those of clocks: the host's interrupts, and what L1 does for its own tick. `None` for an operation that waits, whose exits depend on time, and for exits

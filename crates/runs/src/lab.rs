@@ -354,7 +354,7 @@ pub fn fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyhow::Error {
             io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidData => Code::Data,
             _ => Code::Output,
         },
-        Lab::Option { .. } => Code::Usage,
+        Lab::Option { .. } | Lab::Profiled => Code::Usage,
         Lab::Observer { .. } => Code::Input,
         _ => Code::Machine,
     };

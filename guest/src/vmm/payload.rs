@@ -10,6 +10,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmtax_guest::layout;
 use vmtax_guest::order::{Counting, Mapping, Operation, Statistics};
 
+use super::paging::Paged;
 use super::pmu::{self, Guest, Meter};
 use super::stats::Stats;
 use super::touched::{Touched, Watch, vm_for};
@@ -92,6 +93,8 @@ struct Machine {
     vm: Vm,
     memory: GuestMemoryMmap,
     touched: Option<Touched>,
+    /// Memory with page tables of its own.
+    paged: Option<Paged>,
 }
 
 /// What a vCPU is before its payload, and becomes again before the next: its mode, its local APIC with the timer stopped, its debug
@@ -129,13 +132,21 @@ impl Machine {
         memory.write_slice(&page_tables, GuestAddress(layout::PAGE_TABLES)).map_err(of_memory)?;
         let vm = vm_for(operation.touch.as_ref())?;
         let touched = operation.touch.map(|touch| Touched::new(&vm, touch)).transpose()?;
-        let mut machine = Machine { vcpus: Vec::new(), vm, memory, touched };
+        let paged = operation.paging.map(|paging| Paged::new(&vm, paging)).transpose()?;
+        let mut machine = Machine { vcpus: Vec::new(), vm, memory, touched, paged };
         let host = machine.memory.get_host_address(GuestAddress(0)).map_err(of_memory)?;
-        // SAFETY: `memory` and `touched` outlive `vm`, and this program writes to them through vm-memory or not at all.
+        if machine.paged.is_some() {
+            let entry = GuestAddress(layout::PAGE_TABLES + 8);
+            machine.memory.write_obj(Paged::ENTRY, entry).map_err(of_memory)?;
+        }
+        // SAFETY: `memory`, `touched` and `paged` outlive `vm`, and this program writes to them through vm-memory or not at all.
         unsafe {
             machine.vm.memory(0, host, layout::MEMORY)?;
             if let Some(touched) = &machine.touched {
                 touched.attach(&machine.vm)?;
+            }
+            if let Some(paged) = &machine.paged {
+                paged.attach(&machine.vm)?;
             }
         }
         let model = operation.pmu.map(|pmu| pmu::model(pmu, Guest::Payload));
@@ -179,7 +190,7 @@ impl Machine {
 
     /// The first vCPU runs here, and says when all have done. Further ones have threads and never end by themselves.
     fn run(&mut self, operation: &Operation, plan: &Plan<'_>) -> Result<Found> {
-        let Machine { vcpus, vm, memory, touched } = self;
+        let Machine { vcpus, vm, memory, touched, .. } = self;
         let Some(((first, _), others)) = vcpus.split_first_mut() else { return Ok((None, None)) };
         // The PMU's events are this thread's.
         let meter = operation

@@ -47,7 +47,7 @@ pub(super) const NO_GUEST_MEMFD: &str = "this kernel has no guest_memfd for ordi
 const PAGE: u64 = 4096;
 /// Alignment and size of huge pages.
 pub(super) const HUGE: usize = 2 << 20;
-const HUGETLB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+pub(super) const HUGETLB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
 /// `struct kvm_pre_fault_memory`.
 #[repr(C)]
@@ -134,7 +134,7 @@ unsafe impl Sync for Touched {}
 // SAFETY: as above; and it may be unmapped from any thread.
 unsafe impl Send for Touched {}
 
-fn system(what: &str) -> String {
+pub(super) fn system(what: &str) -> String {
     format!("{what}: {}", std::io::Error::last_os_error())
 }
 
@@ -423,7 +423,7 @@ pub(super) fn guest_memfd(vm: &Vm, bytes: u64, flags: u64) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
-fn huge_memfd(bytes: usize) -> Result<OwnedFd> {
+pub(super) fn huge_memfd(bytes: usize) -> Result<OwnedFd> {
     // SAFETY: the name is a string with its end; the descriptor is new and nobody else's.
     let file = unsafe {
         match libc::memfd_create(c"touched".as_ptr(), libc::MFD_HUGETLB | libc::MFD_HUGE_2MB) {
@@ -439,7 +439,7 @@ fn huge_memfd(bytes: usize) -> Result<OwnedFd> {
 }
 
 /// Has so many bytes of huge pages ready; what was set before.
-fn reserve(bytes: usize) -> Result<String> {
+pub(super) fn reserve(bytes: usize) -> Result<String> {
     let read = || fs::read_to_string(HUGETLB).map_err(|e| format!("{HUGETLB}: {e}"));
     let before = read()?;
     let number = before.trim().parse::<usize>().unwrap_or(0) + bytes.div_ceil(HUGE);

@@ -1,7 +1,7 @@
 //! What an operation of a suite is: what the guest executes, and what is known of its exits.
 
 use vmtax_events::Isa;
-use vmtax_guest::order::{Backing, Operation, Pmu, Step, Touch};
+use vmtax_guest::order::{Backing, Operation, Paging, Pmu, Step, Touch};
 
 use crate::Error;
 use crate::host::Host;
@@ -93,6 +93,8 @@ pub(super) struct Code {
     pub(super) pmu: Option<Pmu>,
     /// The VMM's step that it is, in place of code.
     pub(super) step: Option<Step>,
+    /// Memory with page tables of its own, whose accesses are recorded.
+    pub(super) paging: Option<Paging>,
     /// Only there.
     pub(super) isa: Option<Isa>,
     /// What it is on arm64, if it is there.
@@ -138,6 +140,7 @@ pub(super) const fn line(body: fn(&mut Assembler) -> Assembled) -> Code {
         touch: None,
         pmu: None,
         step: None,
+        paging: None,
         isa: None,
         arm: None,
         straight: true,
@@ -197,6 +200,9 @@ impl Definition {
         if self.code.own.is_some_and(|own| !own.levels.contains(&level)) {
             return false;
         }
+        if self.code.paging.is_some() && (host != Host::Amd || level > 1) {
+            return false;
+        }
         match host.isa() {
             Isa::Arm => self.code.arm.is_some() && level < 2,
             isa => self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave),
@@ -226,6 +232,11 @@ impl Definition {
     /// The step of a VM's life that it is, if it is one.
     pub fn step(&self) -> Option<Step> {
         self.code.step
+    }
+
+    /// Whether its memory accesses are recorded and their translation simulated.
+    pub fn is_simulated(&self) -> bool {
+        self.code.paging.is_some()
     }
 
     /// Whether the guest waits for time to pass: then there is no path length.
@@ -308,6 +319,7 @@ impl Definition {
             shares: code.shares,
             pmu: code.pmu,
             step: code.step,
+            paging: code.paging,
         };
         Ok(Ordered { operation, around, clock: payload.clock })
     }

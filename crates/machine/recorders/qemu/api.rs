@@ -108,7 +108,7 @@ pub(crate) fn version() -> c_int {
 ///
 /// # Safety
 /// `F` must be the function's type in `qemu-plugin.h`.
-unsafe fn function<F: Copy>(name: &'static CStr) -> Result<F, &'static str> {
+pub(crate) unsafe fn function<F: Copy>(name: &'static CStr) -> Result<F, &'static str> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) }
     let found = symbol(name).ok_or(name.to_str().unwrap_or_default())?;
     // SAFETY: a pointer as a function of the type that the caller knows.

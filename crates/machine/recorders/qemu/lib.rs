@@ -9,6 +9,9 @@
 //! | `first=PORT`, `last=PORT` | further marks, which are recorded |
 //! | `end=PORT` | a mark that ends the record |
 //!
+//! With `ram=PATH`, the file of the machine's memory, and `code=FROM-END`, the addresses of payloads, their accesses to memory are recorded
+//! in place of instructions: see `memory`.
+//!
 //! A mark is `MOV EDX, imm32; MOV EAX, R15D; OUT DX, EAX`: a sequence that no compiler generates.
 //!
 //! # The record
@@ -32,6 +35,7 @@
 
 mod api;
 mod clock;
+mod memory;
 mod record;
 
 use std::cell::UnsafeCell;
@@ -39,10 +43,17 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs::File;
 
 use api::{Api, Id, Info, Insn, Tb};
+use memory::Accesses;
 use record::{Block, Marks, Recorder};
 
+/// What is recorded.
+enum Mode {
+    Code(Recorder),
+    Memory(Accesses),
+}
+
 /// State shared by all callbacks. TCG calls them from the thread of its only vCPU; [`install`] refuses machines with more.
-struct Shared(UnsafeCell<Option<Recorder>>);
+struct Shared(UnsafeCell<Option<Mode>>);
 
 // SAFETY: see the type.
 unsafe impl Sync for Shared {}
@@ -51,9 +62,19 @@ static SHARED: Shared = Shared(UnsafeCell::new(None));
 
 /// # Safety
 /// No reference returned earlier may still be in use: each callback calls this once.
-unsafe fn recorder<'a>() -> Option<&'a mut Recorder> {
+unsafe fn mode<'a>() -> Option<&'a mut Mode> {
     // SAFETY: one thread, and the caller guarantees that there is no other reference.
     unsafe { (*SHARED.0.get()).as_mut() }
+}
+
+/// # Safety
+/// As for [`mode`].
+unsafe fn recorder<'a>() -> Option<&'a mut Recorder> {
+    // SAFETY: guaranteed by the caller.
+    match unsafe { mode() } {
+        Some(Mode::Code(recorder)) => Some(recorder),
+        _ => None,
+    }
 }
 
 extern "C" fn executed(_vcpu: c_uint, block: *mut c_void) {
@@ -71,26 +92,42 @@ extern "C" fn accessed(_vcpu: c_uint, _info: u32, address: u64, _data: *mut c_vo
     }
 }
 
+/// An access of a payload; `data` is the instruction's address.
+extern "C" fn reached(_vcpu: c_uint, info: u32, address: u64, data: *mut c_void) {
+    // SAFETY: called once, for the access that is being made.
+    unsafe {
+        if let Some(Mode::Memory(accesses)) = mode() {
+            accesses.reached(info, address, data as usize as u64);
+        }
+    }
+}
+
 /// `data` is the port, or 0 for the one that the last [`loads`] had.
 extern "C" fn writes(_vcpu: c_uint, data: *mut c_void) {
     // SAFETY: called once.
-    if let Some(recorder) = unsafe { recorder() } {
-        recorder.writes(data as usize as u32);
+    match unsafe { mode() } {
+        Some(Mode::Code(recorder)) => recorder.writes(data as usize as u32),
+        Some(Mode::Memory(accesses)) => accesses.writes(data as usize as u32),
+        None => {}
     }
 }
 
 /// `MOV EDX, port` of a mark.
 extern "C" fn loads(_vcpu: c_uint, data: *mut c_void) {
     // SAFETY: called once.
-    if let Some(recorder) = unsafe { recorder() } {
-        recorder.loaded = data as usize as u32;
+    match unsafe { mode() } {
+        Some(Mode::Code(recorder)) => recorder.loaded = data as usize as u32,
+        Some(Mode::Memory(accesses)) => accesses.loaded = data as usize as u32,
+        None => {}
     }
 }
 
 extern "C" fn ends(_id: Id, _data: *mut c_void) {
     // SAFETY: called once; the vCPU has stopped.
-    if let Some(recorder) = unsafe { recorder() } {
-        recorder.end();
+    match unsafe { mode() } {
+        Some(Mode::Code(recorder)) => recorder.end(),
+        Some(Mode::Memory(accesses)) => accesses.end(),
+        None => {}
     }
 }
 
@@ -126,6 +163,25 @@ extern "C" fn translated(_id: Id, tb: *mut Tb) {
         }
         let block = Box::leak(Box::new(recorder.block(address, &sizes, &code)));
         (api.tb_exec_cb)(tb, executed, api::NO_REGISTERS, std::ptr::from_mut(block).cast());
+    }
+}
+
+extern "C" fn translated_for_accesses(_id: Id, tb: *mut Tb) {
+    // SAFETY: called once. The handles are QEMU's, valid during this callback.
+    unsafe {
+        let Some(Mode::Memory(accesses)) = mode() else { return };
+        let api = accesses.api;
+        for index in 0..(api.tb_n_insns)(tb) {
+            let insn = (api.tb_get_insn)(tb, index);
+            let address = (api.insn_vaddr)(insn);
+            let mut room = [0; 16];
+            let bytes = api.code(insn, &mut room);
+            watch(&api, &accesses.marks, insn, bytes);
+            if accesses.code.contains(&address) {
+                let data = address as usize as *mut c_void;
+                (api.mem_cb)(insn, reached, api::NO_REGISTERS, api::READS_AND_WRITES, data);
+            }
+        }
     }
 }
 
@@ -247,11 +303,16 @@ fn install(id: Id, vcpus: c_int, words: &[String]) -> Result<(), String> {
     let path = value("out")?;
     let out = File::options().append(true).open(path).map_err(|e| format!("{path}: {e}"))?;
     let api = Api::find().map_err(|name| format!("this QEMU has no {name}"))?;
-    let recorder = Recorder::new(api, marks, out, clock::Clock::start());
+    let is_of_accesses = words.iter().any(|word| word.starts_with("ram="));
+    let mode = if is_of_accesses {
+        Mode::Memory(Accesses::new(api, marks, out, (value("ram")?, value("code")?))?)
+    } else {
+        Mode::Code(Recorder::new(api, marks, out, clock::Clock::start()))
+    };
     // SAFETY: no callback is registered yet.
     unsafe {
-        *SHARED.0.get() = Some(recorder);
-        (api.tb_trans_cb)(id, translated);
+        *SHARED.0.get() = Some(mode);
+        (api.tb_trans_cb)(id, if is_of_accesses { translated_for_accesses } else { translated });
         (api.atexit_cb)(id, ends, std::ptr::null_mut());
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Overheads in parts, and what such parts assume, as sentences.
 
 use vmtax_analyse::bench::OtherPath;
-use vmtax_analyse::faults::{self, walk};
+use vmtax_analyse::faults;
 use vmtax_analyse::recorded;
 
 use crate::numbers::significant;
@@ -42,24 +42,13 @@ pub fn by_faults(parts: &faults::Parts) -> String {
 
 /// What the parts of page faults assume and leave out.
 pub fn of_faults_assume() -> Vec<String> {
-    let mut sentences = vec![
+    vec![
         "Page faults are counted by KVM during the measured run. Their cost is a model: each fault is taken to cost what the lab measured of one."
             .to_owned(),
-        "TLB misses and page walks are in no count of an emulated host, so the lasting cost of small pages is not in these figures.".to_owned(),
-    ];
-    for levels in [4, 5] {
-        let of_guest = |guest: walk::Size| {
-            let cell = |nested: walk::Size| {
-                format!("{} on {}", walk::entries(levels, guest, nested), nested.name)
-            };
-            format!("guest pages of {}: {}", guest.name, walk::SIZES.map(cell).join(", "))
-        };
-        sentences.push(format!(
-            "Model, not measured: entries of page tables read at an uncached TLB miss with {levels} levels in guest and host, by size of the host's pages; {}",
-            walk::SIZES.map(of_guest).join("; ")
-        ));
-    }
-    sentences
+        "TLB misses and page walks are in no count of an emulated host, so the lasting cost of small pages is not in these figures; vmtax lab run --suite \
+         paging simulates it."
+            .to_owned(),
+    ]
 }
 
 /// Why a cell that is in both runs is not compared.

@@ -25,12 +25,12 @@ pub(super) fn page(doc: &Document) -> Markup {
     framed(&frame, &sections(doc))
 }
 
-fn memory_section(table: &crate::table::Table) -> Markup {
-    let (title, note) = (crate::memory::TITLE, crate::memory::NOTE.to_owned());
+/// A table of operations with its title and note.
+fn further((id, title, note): (&str, &str, &str), table: &crate::table::Table) -> Markup {
     html! {
-        h2 #memory-title { (title) }
+        h2 id=(format!("{id}-title")) { (title) }
         (described::whole(
-            &TableSection { id: "memory", title, notes: vec![note], table },
+            &TableSection { id, title, notes: vec![note.to_owned()], table },
             "--format csv",
         ))
     }
@@ -78,7 +78,12 @@ fn sections(doc: &Document) -> Vec<Section> {
         sections.extend(crate::memory::table(operations).map(|table| Section {
             id: "memory".to_owned(),
             label: "Memory".to_owned(),
-            body: memory_section(&table),
+            body: further(("memory", crate::memory::TITLE, crate::memory::NOTE), &table),
+        }));
+        sections.extend(crate::paging::table(operations).map(|table| Section {
+            id: "paging".to_owned(),
+            label: "Paging".to_owned(),
+            body: further(("paging", crate::paging::TITLE, crate::paging::NOTE), &table),
         }));
         sections.extend(crate::transfers::table(operations).map(|table| Section {
             id: "transfers".to_owned(),

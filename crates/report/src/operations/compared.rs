@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use vmtax_analyse::calls::profiled;
-use vmtax_analyse::operations::{OperationRow, Operations, Path, Ratio, Waited};
+use vmtax_analyse::operations::{OperationRow, Operations, Paging, Path, Ratio, Waited};
 use vmtax_analyse::{Ledger, Profiled};
 
 use crate::calls::difference::{self, Compared};
 use crate::html::{TablePage, TableSection};
+use crate::names;
 use crate::numbers::{count, counted, plain, ratio};
 use crate::table::{Cell, Column, Table, sort_key};
 use crate::tables::Formats;
@@ -72,6 +73,8 @@ struct Measured {
     path: Option<Path>,
     /// How long it waited, of a step of a VM's life.
     waited: Option<Waited>,
+    /// What its accesses cost simulated processors.
+    paging: Option<Paging>,
     /// Executions in the batch whose exits were counted.
     count: u64,
     /// Exits of that batch by name; `None` if they depend on time.
@@ -134,6 +137,7 @@ fn cell(row: &OperationRow, kinds: Kinds) -> Measured {
         exits: row.exits_per_operation(),
         path: row.path,
         waited: row.waited.clone(),
+        paging: row.paging.clone(),
         count: row.count,
         kinds: kinds(row),
     }
@@ -144,6 +148,13 @@ impl Measured {
     fn of_one(&self, kind: &str) -> f64 {
         let count = self.kinds.as_ref().and_then(|kinds| kinds.get(kind)).copied().unwrap_or(0);
         count as f64 / self.count.max(1) as f64
+    }
+
+    /// Page walks of one operation, by simulated processor.
+    fn walks(&self) -> BTreeMap<&str, f64> {
+        let processors = self.paging.iter().flat_map(|paging| &paging.processors);
+        let each = |count: u64| count as f64 / self.count.max(1) as f64;
+        processors.map(|(name, counts)| (name.as_str(), each(counts.walks))).collect()
     }
 }
 
@@ -209,6 +220,19 @@ impl Row {
     }
 }
 
+/// Simulated page walks of a column that are not those of the first.
+fn walks_differ(row: &Row, column: usize) -> Vec<String> {
+    let cell = |column: usize| row.cells.get(column)?.as_ref();
+    let (Some(first), Some(here)) = (cell(0), cell(column)) else { return Vec::new() };
+    let before = first.walks();
+    let differ = here.walks().into_iter().filter_map(|(processor, now)| {
+        let then = before.get(processor).filter(|then| **then != now)?;
+        let processor = names::printable(processor);
+        Some(format!("walks on {processor} (simulated): {now:.4}, not {then:.4}"))
+    });
+    differ.collect()
+}
+
 fn text(
     out: &mut dyn Write,
     runs: &[(String, &Ledger)],
@@ -254,6 +278,7 @@ fn below(
         below.extend(differences.map(|(kind, before, now)| {
             format!("{name}: {kind}: {}, not {}", plain(now), plain(before))
         }));
+        below.extend(walks_differ(row, column).iter().map(|walks| format!("{name}: {walks}")));
         let waits = row.waits(column);
         below.extend(waits.map(|waits| format!("{name}: {}", super::waits_changed(&waits))));
         let functions = functions(compared, (at, column)).and_then(Compared::sentence);
@@ -275,6 +300,8 @@ fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
         let cells = row.cells.iter().enumerate();
         cells.filter_map(move |(column, cell)| Some((row, column, cell.as_ref()?)))
     });
+    let mut cells = rows.iter().flat_map(|row| row.cells.iter().flatten());
+    let is_simulated = cells.any(|cell| cell.paging.is_some());
     Table::of(measured)
         .column(Column::words("operation", "operation"), |(row, ..)| Cell::Name(row.name.clone()))
         .column(Column::words("level", "level"), |(row, ..)| Cell::Name(row.level.clone()))
@@ -309,6 +336,17 @@ fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
                     |cell: &Option<Measured>| cell.as_ref().is_some_and(|one| one.waited.is_some());
                 let known = [0, *at].iter().all(|at| is_known(&row.cells[*at]));
                 if known { Cell::Flag(row.waits(*at).is_some()) } else { Cell::Absent }
+            },
+        )
+        .column(
+            Column::words("walks", "walks")
+                .help("simulated page walks of one operation, by processor")
+                .shown_if(is_simulated),
+            |(.., cell)| {
+                let walks = cell.walks();
+                let each = walks.iter().map(|(name, walks)| format!("{name} {walks:.4}"));
+                let all: Vec<String> = each.collect();
+                if all.is_empty() { Cell::Absent } else { Cell::Name(all.join(", ")) }
             },
         )
         .column(
@@ -413,6 +451,9 @@ fn html(
                 plain(before)
             ));
         }
+        let walks = walks_differ(row, column);
+        let title = format!("{}: {} {}", name_of(runs, column), row.name, row.level);
+        different.extend(walks.iter().map(|walks| format!("{title}: {walks}")));
     }
     let page = TablePage {
         command: "lab compare",
@@ -486,6 +527,7 @@ fn json(
                         "path_tolerance": cell.path.map(|path| path.tolerance()),
                         "path_ratio": row.ratio(column),
                         "path_differs": row.differs(column),
+                        "walks": cell.paging.as_ref().map(|_| cell.walks()),
                         "differences": differences(row, column),
                         "functions": json_functions(functions(compared, (at, column))),
                     }),

@@ -9,7 +9,7 @@ use vmtax_events::{Level, Recording};
 use super::{exit_list, factor, instructions, no_exits, path_cell, place, shares, waited};
 use crate::keys::{detail_columns, detail_object, reason_fields};
 use crate::table::{CSV, Cell, Column, JSON, Line, PAGE, PEOPLE, Slice, TEXT, Table, sort_key};
-use crate::{memory, names};
+use crate::{memory, names, paging};
 
 /// Instructions of an operation at a level that hardware does not execute.
 pub(crate) type Emulated = BTreeMap<(String, Level), f64>;
@@ -124,6 +124,11 @@ pub(crate) fn table(operations: &Operations, emulated: &Emulated) -> Table {
         .column(json("window"), window_object);
     if operations.rows.iter().any(|row| row.memory.is_some()) {
         table = table.column(json("memory"), |row| Cell::of(row.memory.as_ref(), memory::object));
+    }
+    if operations.rows.iter().any(|row| row.paging.is_some()) {
+        table = table.column(json("paging"), |row| {
+            Cell::of(row.paging.as_ref(), |of| paging::object(row, of))
+        });
     }
     let waits = operations.rows.iter().any(|row| row.waited.is_some());
     if waits {

@@ -170,6 +170,17 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
         (args.flat.is_some(), "--flat", Ability::Program),
     ];
     able(args.host.host(), &asked)?;
+    let mut chosen = args.operation.iter().copied();
+    let simulated = match args.operation.is_empty() {
+        true => args.suite.iter().flat_map(|suite| suite.operations).find(|one| one.is_simulated()),
+        false => chosen.find(|one| one.is_simulated()),
+    };
+    if let Some(one) = simulated.filter(|one| !one.is_for(args.host.host(), 1)) {
+        return fail(
+            Code::Usage,
+            format!("{}: accesses to memory are recorded on --host amd alone", one.name),
+        );
+    }
     if args.profile && args.processors > 1 {
         return fail(Code::Usage, "--profile: can only record a host with one processor");
     }

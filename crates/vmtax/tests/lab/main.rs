@@ -19,6 +19,7 @@ mod intel;
 mod memory;
 mod observer;
 mod own;
+mod paging;
 mod pmu;
 mod profile;
 mod readme;

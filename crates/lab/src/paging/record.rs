@@ -1,0 +1,144 @@
+//! Reads the record of accesses; `crates/machine/recorders/qemu/memory.rs` documents the format.
+
+use std::collections::BTreeMap;
+use std::io::{BufReader, Read};
+
+use vmtax_guest::layout;
+
+use super::accessed::{Outcome, Paging};
+use super::model::Model;
+use super::processor::Processor;
+use super::tables::{PAGE, Tables};
+
+const MAGIC: [u8; 8] = *b"VMTAXMEM";
+const VERSION: u64 = 1;
+const TAG: u64 = 1 << 63;
+const BEGIN: u64 = TAG | 1;
+const TABLES: u64 = TAG | 2;
+const PAGE_OF_TABLES: u64 = TAG | 3;
+const FINISH: u64 = TAG | 4;
+const LOST: u64 = TAG | 5;
+const END: u64 = TAG | 6;
+/// Most pages of tables of a batch: those of 64 GiB in pages of 4 KiB.
+const PAGES_MOST: usize = 1 << 16;
+/// Most pages that a batch accesses.
+/// Size of a read.
+const PIECE: usize = 1 << 20;
+
+/// The batch that is being read.
+struct Batch {
+    tables: Tables,
+    pages: usize,
+    models: Vec<Model>,
+    accesses: u64,
+    /// The first access that the tables translate otherwise, and how many do.
+    wrong: Option<(String, u64)>,
+}
+
+/// Reads a record to its end, which adds what each operation accessed.
+pub(super) fn read(
+    input: impl Read,
+    processors: &'static [Processor],
+    found: &mut BTreeMap<u16, Outcome>,
+) -> Result<(), String> {
+    let mut input = BufReader::with_capacity(PIECE, input);
+    let mut head = [0; 16];
+    fill(&mut input, &mut head)?;
+    if head[..8] != MAGIC || head[8..] != VERSION.to_le_bytes() {
+        return Err("it is no record of accesses of this version".to_owned());
+    }
+    let mut batch = Batch::new(processors);
+    loop {
+        let mut entry = [0; 24];
+        fill(&mut input, &mut entry)?;
+        let (words, _) = entry.as_chunks::<8>();
+        let [what, first, second] = [0, 1, 2].map(|at| u64::from_le_bytes(words[at]));
+        match what {
+            address if address & TAG == 0 => batch.access(address, first, second),
+            BEGIN => batch = Batch::new(processors),
+            TABLES => batch.tables = Tables::new(first, second),
+            PAGE_OF_TABLES => {
+                let mut page = vec![0; PAGE].into_boxed_slice();
+                fill(&mut input, &mut page)?;
+                batch.page(first, page)?;
+            }
+            FINISH => {
+                let mark = u16::try_from(first).ok().and_then(layout::mark);
+                let (number, _) = mark.ok_or_else(|| format!("{first:#x} is no mark"))?;
+                let finished = std::mem::replace(&mut batch, Batch::new(processors));
+                found.insert(number, finished.outcome(processors));
+            }
+            // The accesses behind it are counted as they come.
+            LOST => {
+                batch.wrong = Some((format!("no VMCB translates {first:#x} to {second:#x}"), 0));
+            }
+            END => return Ok(()),
+            other => return Err(format!("{other:#x} is not a type of entry")),
+        }
+    }
+}
+
+fn fill(input: &mut impl Read, bytes: &mut [u8]) -> Result<(), String> {
+    input.read_exact(bytes).map_err(|error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => "it ends without an end mark".to_owned(),
+        _ => error.to_string(),
+    })
+}
+
+impl Batch {
+    fn new(processors: &'static [Processor]) -> Batch {
+        Batch {
+            tables: Tables::default(),
+            pages: 0,
+            models: processors.iter().map(Model::new).collect(),
+            accesses: 0,
+            wrong: None,
+        }
+    }
+
+    fn page(&mut self, address: u64, page: Box<[u8]>) -> Result<(), String> {
+        self.pages += 1;
+        if self.pages > PAGES_MOST {
+            return Err("its tables are larger than those of any guest".to_owned());
+        }
+        self.tables.add(address, page);
+        Ok(())
+    }
+
+    fn access(&mut self, address: u64, physical: u64, instruction: u64) {
+        let physical = physical & !TAG;
+        self.accesses += 1;
+        let Some(walk) = self.tables.walk(address) else {
+            return self.differs(format!("the tables do not map {address:#x}"));
+        };
+        let walked = walk.page.physical & !(PAGE as u64 - 1) | address & (PAGE as u64 - 1);
+        if walked != physical {
+            return self.differs(format!(
+                "the tables translate {address:#x} to {walked:#x} and the emulator accessed {physical:#x}, by the instruction at {instruction:#x}"
+            ));
+        }
+        self.models.iter_mut().for_each(|model| model.access(walk, address, physical));
+    }
+
+    fn differs(&mut self, how: String) {
+        let (_, times) = self.wrong.get_or_insert((how, 0));
+        *times += 1;
+    }
+
+    fn outcome(self, processors: &'static [Processor]) -> Outcome {
+        if let Some((first, times)) = self.wrong {
+            let all = self.accesses;
+            return Err(format!("{times} of {all} accesses differ from the page tables: {first}"));
+        }
+        if self.accesses == 0 {
+            return Err("no access to memory was recorded".to_owned());
+        }
+        let mut pages = BTreeMap::new();
+        for walk in self.tables.walked() {
+            *pages.entry(walk.sizes()).or_default() += 1;
+        }
+        let names = processors.iter().map(|processor| processor.name.as_str());
+        let simulated = names.zip(self.models.into_iter().map(|model| model.counts)).collect();
+        Ok(Paging { accesses: self.accesses, pages, simulated })
+    }
+}

@@ -1,0 +1,169 @@
+//! Access patterns on memory in pages of 4 KiB or 2 MiB, in the guest and on the host: what they cost in TLB misses and page walks.
+//!
+//! A name has the pattern, the guest's pages and the host's: `matmul-4k-on-2m`. Where it ends in a size (`-24g`), the frames of the guest's
+//! pages are scattered over so much guest-physical memory; otherwise they are contiguous. All memory is mapped before the first batch, so that
+//! batches take no page fault.
+//!
+//! | pattern | an operation is |
+//! |---|---|
+//! | `scan` | a load of 8 bytes, each next to the one before, from 4 MiB |
+//! | `chase` | a load whose address is what the load before has found, from each 4 KiB page in pseudo-random order |
+//! | `random` | a load from a pseudo-random 8 bytes |
+//! | `matmul` | a step of a matrix product: a load from a row, a load from a column of 4,096 rows of 4,000 bytes |
+//!
+//! Left out: what the accesses cost a processor, which `paging` simulates.
+
+use iced_x86::code_asm::{
+    dword_ptr, ecx, qword_ptr, r8, r8d, r9, r10, r11, rax, rbx, rcx, rdi, rdx, rsi, xmm0, xmm1,
+};
+use vmtax_guest::layout;
+use vmtax_guest::order::{Backing, Paging};
+
+use super::definition::{Code, Definition, Kind, whole};
+use super::primitives::PAGE_4K;
+use crate::payload::{Assembled, Assembler};
+
+/// Bytes of memory: more 4 KiB pages than any TLB has entries.
+const BYTES: u32 = 32 << 20;
+/// Times that the chain is gone through: caches that are empty at the start count little.
+const ROUNDS: u32 = 64;
+/// Bytes that are scanned.
+const SCANNED: u32 = 4 << 20;
+/// Rows of the matrix, columns that are multiplied, and bytes of a row.
+const ROWS: u32 = 4096;
+const COLUMNS: u32 = 64;
+const ROW: i32 = 4000;
+/// Offsets of the vector and of the results behind the matrix.
+const VECTOR: u32 = 20 << 20;
+const RESULTS: u32 = 24 << 20;
+/// MiB over which frames are scattered: as much as a large VM has, and no more than the memory itself.
+const WIDELY: u32 = 24 << 10;
+const WITHIN: u32 = BYTES >> 20;
+
+/// How the memory is mapped: the guest's pages are large, what it is on the host, and MiB over which it is scattered.
+#[derive(Clone, Copy)]
+struct Mapped(bool, Backing, u32);
+
+type Part = fn(&mut Assembler) -> Assembled;
+
+const fn of(
+    name: &'static str,
+    summary: &'static str,
+    (start, body, count, chain): (Part, Part, u32, bool),
+    Mapped(large, backing, scattered_mib): Mapped,
+) -> Definition {
+    let paging = Paging { bytes: BYTES, backing, large, scattered_mib, chain };
+    let code = Code { batch: start, paging: Some(paging), ..whole(touch_all, body) };
+    Definition { name, summary, count, kind: Kind::None, code }
+}
+
+/// Each pattern with each mapping.
+macro_rules! operations {
+    ($($word:literal $what:literal $pattern:expr,)+ rest: $($rest:expr,)+) => {
+        pub(super) const OPERATIONS: &[Definition] = &[
+            $(
+                of(concat!($word, "-4k-on-4k"), concat!($what, "; guest and host pages of 4 KiB"), $pattern, Mapped(false, Backing::Small, 0)),
+                of(concat!($word, "-4k-on-4k-24g"), concat!($what, "; both 4 KiB, frames scattered over 24 GiB"), $pattern, Mapped(false, Backing::Small, WIDELY)),
+                of(concat!($word, "-4k-on-2m"), concat!($what, "; guest 4 KiB, host 2 MiB (hugetlb)"), $pattern, Mapped(false, Backing::Hugetlb, 0)),
+                of(concat!($word, "-4k-on-2m-32m"), concat!($what, "; guest 4 KiB, host 2 MiB, frames scattered over 32 MiB"), $pattern, Mapped(false, Backing::Hugetlb, WITHIN)),
+                of(concat!($word, "-2m-on-4k"), concat!($what, "; guest 2 MiB, host 4 KiB"), $pattern, Mapped(true, Backing::Small, 0)),
+                of(concat!($word, "-2m-on-2m"), concat!($what, "; guest and host 2 MiB (hugetlb)"), $pattern, Mapped(true, Backing::Hugetlb, 0)),
+            )+
+            $($rest,)+
+        ];
+    };
+}
+
+const MATMUL: (Part, Part, u32, bool) = (start_product, product, ROWS * COLUMNS, false);
+
+operations! {
+    "scan" "loads of adjacent 8 bytes" (start_at_data, scan, SCANNED / 8, false),
+    "chase" "loads that depend on each other, one in each 4 KiB" (start_at_data, chase, ROUNDS * (BYTES / PAGE_4K), true),
+    "random" "loads from random addresses" (start_random, random, 64 << 10, false),
+    "matmul" "a matrix product whose inner loop walks down a column" MATMUL,
+    rest:
+    of("matmul-4k-on-guest-memfd", "that matrix product; guest 4 KiB, host a guest_memfd", MATMUL, Mapped(false, Backing::GuestMemfd, 0)),
+    of("matmul-2m-on-guest-memfd", "that matrix product; guest 2 MiB, host a guest_memfd", MATMUL, Mapped(true, Backing::GuestMemfd, 0)),
+    of("matmul-2m-on-thp", "that matrix product; guest 2 MiB, host transparent huge pages", MATMUL, Mapped(true, Backing::Thp, 0)),
+}
+
+/// Writes to each 4 KiB what is there, so that all is mapped and nothing changes.
+fn touch_all(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(rbx, layout::DATA)?;
+    asm.a.mov(ecx, BYTES / PAGE_4K)?;
+    let mut again = asm.a.create_label();
+    asm.a.set_label(&mut again)?;
+    asm.a.mov(rax, qword_ptr(rbx))?;
+    asm.a.mov(qword_ptr(rbx), rax)?;
+    asm.a.add(rbx, PAGE_4K as i32)?;
+    asm.a.dec(rcx)?;
+    asm.a.jnz(again)
+}
+
+fn start_at_data(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(rbx, layout::DATA)
+}
+
+fn scan(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(rax, qword_ptr(rbx))?;
+    asm.a.add(rbx, 8)
+}
+
+fn chase(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(rbx, qword_ptr(rbx))
+}
+
+fn start_random(asm: &mut Assembler) -> Assembled {
+    start_at_data(asm)?;
+    asm.a.mov(r8, 0x9e37_79b9_7f4a_7c15_u64)
+}
+
+/// xorshift64 in r8.
+fn random(asm: &mut Assembler) -> Assembled {
+    let shift = |asm: &mut Assembler, left: bool, by: u32| {
+        asm.a.mov(rdx, r8)?;
+        if left {
+            asm.a.shl(rdx, by)?
+        } else {
+            asm.a.shr(rdx, by)?
+        }
+        asm.a.xor(r8, rdx)
+    };
+    shift(asm, true, 13)?;
+    shift(asm, false, 7)?;
+    shift(asm, true, 17)?;
+    asm.a.mov(rdx, r8)?;
+    asm.a.and(rdx, (BYTES - 8) as i32)?;
+    asm.a.mov(rax, qword_ptr(rbx + rdx))
+}
+
+/// rdi goes down a column, rsi along the vector, r8 counts its rest, r9 columns.
+fn start_product(asm: &mut Assembler) -> Assembled {
+    asm.a.mov(r10, layout::DATA)?;
+    asm.a.mov(r11, layout::DATA + u64::from(RESULTS))?;
+    asm.a.mov(rbx, layout::DATA + u64::from(VECTOR))?;
+    asm.a.mov(rdi, r10)?;
+    asm.a.mov(rsi, rbx)?;
+    asm.a.mov(r8d, ROWS)?;
+    asm.a.xor(r9, r9)?;
+    asm.a.xorps(xmm1, xmm1)
+}
+
+fn product(asm: &mut Assembler) -> Assembled {
+    asm.a.movss(xmm0, dword_ptr(rsi))?;
+    asm.a.mulss(xmm0, dword_ptr(rdi))?;
+    asm.a.addss(xmm1, xmm0)?;
+    asm.a.add(rsi, 4)?;
+    asm.a.add(rdi, ROW)?;
+    asm.a.dec(r8)?;
+    let mut same_column = asm.a.create_label();
+    asm.a.jnz(same_column)?;
+    asm.a.movss(dword_ptr(r11 + r9 * 4), xmm1)?;
+    asm.a.xorps(xmm1, xmm1)?;
+    asm.a.inc(r9)?;
+    asm.a.lea(rdi, qword_ptr(r10 + r9 * 4))?;
+    asm.a.mov(rsi, rbx)?;
+    asm.a.mov(r8d, ROWS)?;
+    // The loop goes on there.
+    asm.a.set_label(&mut same_column)
+}

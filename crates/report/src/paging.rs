@@ -1,0 +1,147 @@
+//! What the accesses of a lab run's operations cost simulated processors: TLB misses, page walks, where walks find the entries of page tables.
+//! Described once.
+
+use vmtax_analyse::operations::{Paging, Ratio};
+use vmtax_analyse::{OperationRow, Operations};
+use vmtax_events::{Recording, Simulated};
+
+use crate::names;
+use crate::table::{Cell, Column, Line, PEOPLE, Table};
+
+/// The heading.
+pub(crate) const TITLE: &str =
+    "Simulated: TLB misses and page walks of one batch, on named processors";
+
+/// Said below the table.
+pub(crate) const NOTE: &str = "Simulated, not measured: accesses of the emulated guest and its real page tables, through a model of TLBs, \
+                               page walker and caches (docs/lab-memory.md). misses, walks: of each operation, in the first TLB, in both. \
+                               refs: entries of page tables read in a walk; L1 to mem: where. cyc/walk: their latencies. cycles: latencies of \
+                               all accesses, as if each waited for the one before.";
+
+/// One operation on one processor.
+type Simulation<'a> = (&'a OperationRow, &'a Paging, &'a str, &'a Simulated);
+
+fn simulations(operations: &Operations) -> impl Iterator<Item = Simulation<'_>> {
+    let with = operations.rows.iter().filter_map(|row| Some((row, row.paging.as_ref()?)));
+    with.flat_map(|(row, paging)| {
+        paging.processors.iter().map(move |(name, counts)| (row, paging, name.as_str(), counts))
+    })
+}
+
+/// The sizes that map most pages, and others: `4K on 2M`.
+fn pages(paging: &Paging) -> String {
+    let mut all: Vec<(&String, &u64)> = paging.pages.iter().collect();
+    all.sort_by_key(|(_, pages)| std::cmp::Reverse(**pages));
+    all.into_iter().map(|(sizes, _)| names::printable(sizes)).collect::<Vec<_>>().join(", ")
+}
+
+fn of_walk(part: u64, counts: &Simulated) -> Cell {
+    Cell::Ratio(Ratio { part, whole: counts.walks })
+}
+
+fn share(counts: &Simulated, place: usize) -> Cell {
+    let all = counts.all_references();
+    if all == 0 { Cell::Empty } else { Cell::Share(counts.references[place] as f64 / all as f64) }
+}
+
+/// For people; `None` for a run without such operations.
+pub(crate) fn table(operations: &Operations) -> Option<Table> {
+    let number = |title: &'static str| Column::number("", title).only(PEOPLE);
+    let minor = |title, rank| Column::minor("", title, rank).only(PEOPLE);
+    let place = |title, rank, place: usize| {
+        (minor(title, rank), move |(.., counts): &Simulation<'_>| share(counts, place))
+    };
+    let mut table = Table::of(simulations(operations))
+        .column(Column::words("", "operation").only(PEOPLE), |(row, ..)| {
+            Cell::Name(row.name.clone())
+        })
+        .column(Column::words("", "on").only(PEOPLE), |(_, _, name, _)| {
+            Cell::Name((*name).to_owned())
+        })
+        .column(Column::words("", "pages").only(PEOPLE), |(_, paging, ..)| {
+            Cell::Name(pages(paging))
+        })
+        .column(number("misses").help("of the first TLB, of one operation"), |(row, .., counts)| {
+            per_operation(row, counts.l1_misses)
+        })
+        .column(
+            number("walks").help("misses of both TLBs, of one operation").strong(),
+            |(row, .., counts)| per_operation(row, counts.walks),
+        )
+        .column(number("refs").help("entries of page tables read in a walk"), |(.., counts)| {
+            of_walk(counts.all_references(), counts)
+        });
+    for (column, cell) in
+        [place("L1", 3, 0), place("L2", 2, 1), place("L3", 2, 2), place("mem", 2, 3)]
+    {
+        table = table.column(column, cell);
+    }
+    let table = table
+        .column(number("cyc/walk").help("latencies of these entries"), |(.., counts)| {
+            of_walk(counts.walk_cycles, counts)
+        })
+        .column(
+            number("cycles").help("latencies of all accesses of an operation"),
+            |(row, .., counts)| Cell::Number(counts.cycles as f64 / row.count.max(1) as f64),
+        )
+        .table();
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// Shares of an operation are small: the number needs its digits.
+fn per_operation(row: &OperationRow, count: u64) -> Cell {
+    let each = count as f64 / row.count.max(1) as f64;
+    Cell::Written(format!("{each:.4}"), crate::table::sort_key(each))
+}
+
+/// For CSV: a line for each count of an operation on a processor.
+pub(crate) fn lines(recording: &Recording, operations: &Operations) -> Vec<Line> {
+    let line = |row: &OperationRow, what: String, count: u64| {
+        let name = row.vm.and_then(|vm| names::vm_name(recording, vm));
+        vec![
+            ("table", Cell::Word("paging")),
+            ("level", Cell::Word(row.level.name())),
+            ("vm", Cell::of(row.vm, |vm| Cell::Count(vm.into()))),
+            ("vm_name", Cell::of(name, |name| Cell::Name(name.to_owned()))),
+            ("operation", Cell::Name(row.name.clone())),
+            ("detail_name", Cell::Name(what)),
+            ("count", Cell::Count(count)),
+        ]
+    };
+    let of = |(row, _, name, counts): Simulation<'_>| {
+        counts.figures().map(|(metric, _, count)| line(row, format!("{metric} {name}"), count))
+    };
+    simulations(operations).flat_map(of).collect()
+}
+
+/// For JSON: the object of an operation.
+pub(crate) fn object(row: &OperationRow, paging: &Paging) -> Cell {
+    let pages = paging.pages.iter().map(|(sizes, pages)| {
+        Cell::Object(vec![("sizes", Cell::Name(sizes.clone())), ("pages_4k", Cell::Count(*pages))])
+    });
+    let processors = paging.processors.iter().map(|(name, counts)| processor(row, name, counts));
+    Cell::Object(vec![
+        ("simulated", Cell::Flag(true)),
+        ("accesses", Cell::Count(paging.accesses)),
+        ("pages", Cell::List(pages.collect())),
+        ("processors", Cell::List(processors.collect())),
+    ])
+}
+
+fn processor(row: &OperationRow, name: &str, counts: &Simulated) -> Cell {
+    let [l1, l2, l3, memory] = counts.references;
+    Cell::Object(vec![
+        ("name", Cell::Name(name.to_owned())),
+        ("l1_misses", Cell::Count(counts.l1_misses)),
+        ("walks", Cell::Count(counts.walks)),
+        ("walks_per_operation", Cell::Ratio(row.per_operation(counts.walks))),
+        ("references_l1", Cell::Count(l1)),
+        ("references_l2", Cell::Count(l2)),
+        ("references_l3", Cell::Count(l3)),
+        ("references_memory", Cell::Count(memory)),
+        ("references_per_walk", of_walk(counts.all_references(), counts)),
+        ("walk_cycles", Cell::Count(counts.walk_cycles)),
+        ("cycles", Cell::Count(counts.cycles)),
+        ("cycles_per_operation", Cell::Ratio(row.per_operation(counts.cycles))),
+    ])
+}

@@ -1,0 +1,105 @@
+//! The suite `paging`: accesses of guests of a real KVM, and what they cost simulated processors.
+//!
+//! Misses of the first TLB and of both are those of cachegrind, whose caches are TLBs when their lines are pages. It ran programs with the same loops, and
+//! counted by function; their `ret` is left out here:
+//!
+//! ```text
+//! valgrind --tool=cachegrind --cache-sim=yes --I1=65536,8,64 --D1=294912,72,4096 --LL=12582912,12,4096     zen4
+//! valgrind --tool=cachegrind --cache-sim=yes --I1=65536,8,64 --D1=262144,64,4096 --LL=8388608,8,4096       zen3
+//! ```
+
+use serde_json::Value;
+
+use crate::run::{json, refused};
+
+fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let rows = report["operations"]["rows"].as_array().unwrap();
+    rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
+}
+
+fn on<'a>(row: &'a Value, processor: &str) -> &'a Value {
+    let all = row["paging"]["processors"].as_array().unwrap();
+    all.iter().find(|one| one["name"] == processor).unwrap_or_else(|| panic!("{row}"))
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value}"))
+}
+
+/// Misses of the first TLB and of both.
+type Misses = (u64, u64);
+
+/// Loads and stores, then misses on Zen 4 and on Zen 3.
+const CACHEGRIND: [(&str, u64, [Misses; 2]); 4] = [
+    ("scan", 524_288, [(1_024, 1_024); 2]),
+    ("chase", 524_288, [(524_288, 524_288); 2]),
+    ("random", 65_536, [(64_969, 41_700), (65_033, 49_459)]),
+    ("matmul", 524_352, [(256_320, 256_320); 2]),
+];
+
+const OPERATIONS: &str = "scan-4k-on-4k,scan-4k-on-2m-32m,scan-2m-on-4k,scan-2m-on-2m,chase-4k-on-4k,chase-2m-on-2m,random-4k-on-4k,\
+                          random-2m-on-4k,matmul-4k-on-4k,matmul-4k-on-4k-24g,matmul-4k-on-2m,matmul-2m-on-4k,matmul-2m-on-2m";
+
+#[test]
+fn simulated_tlbs_miss_as_cachegrinds_do_and_two_runs_are_equal() {
+    let run = ["lab", "run", "--operation", OPERATIONS];
+    let report = json(&run);
+    for (pattern, accesses, misses) in CACHEGRIND {
+        for (mapped, pages) in [
+            ("4k-on-4k", "4K on 4K"),
+            ("4k-on-4k-24g", "4K on 4K"),
+            ("4k-on-2m", "4K on 2M"),
+            ("4k-on-2m-32m", "4K on 2M"),
+            ("2m-on-4k", "2M on 4K"),
+        ] {
+            let name = format!("{pattern}-{mapped}");
+            if !OPERATIONS.split(',').any(|one| one == name) {
+                continue;
+            }
+            let row = row(&report, &name);
+            assert_eq!(row["paging"]["accesses"], accesses, "{name}");
+            let found = row["paging"]["pages"].as_array().unwrap();
+            assert_eq!((found.len(), &found[0]["sizes"]), (1, &pages.into()), "{name}");
+            // Nothing of it faults.
+            assert!(!row["exits"].to_string().contains("npf"), "{row}");
+            for (processor, (first, both)) in ["zen4", "zen3"].into_iter().zip(misses) {
+                let on = on(row, processor);
+                assert_eq!(
+                    (&on["l1_misses"], &on["walks"]),
+                    (&first.into(), &both.into()),
+                    "{name} {processor}"
+                );
+            }
+        }
+    }
+    // Large pages on both sides: one entry for each 2 MiB.
+    for (name, walks) in [("scan-2m-on-2m", 2), ("chase-2m-on-2m", 16), ("matmul-2m-on-2m", 10)] {
+        assert_eq!(on(row(&report, name), "zen4")["walks"], walks, "{name}");
+    }
+    // What costs is where the entries are, not how many levels there are.
+    let of = |name: &str| on(row(&report, name), "zen4");
+    let refs = |name: &str| number(&of(name)["references_per_walk"]);
+    assert!(refs("matmul-4k-on-4k") < 2.1 && refs("matmul-4k-on-4k-24g") > 2.9);
+    let cycles = |name: &str| number(&of(name)["walk_cycles"]) / number(&of(name)["walks"]);
+    assert!(cycles("matmul-4k-on-4k-24g") > 1.5 * cycles("matmul-4k-on-2m"));
+    let again = json(&run);
+    assert_eq!(report["operations"], again["operations"]);
+}
+
+#[test]
+fn accesses_are_recorded_on_one_host_and_without_a_profile() {
+    for (flags, said) in [
+        (
+            &["--operation", "scan-4k-on-4k", "--host", "intel"][..],
+            "scan-4k-on-4k: accesses to memory are recorded on --host amd alone",
+        ),
+        (
+            &["--suite", "paging", "--profile"],
+            "--profile: the suite paging records accesses to memory, and call trees need a recording of instructions; run it without --profile",
+        ),
+    ] {
+        let (code, errors) = refused(&[&["lab", "run"], flags].concat());
+        assert_eq!(code, 2, "{errors}");
+        assert!(errors.contains(said), "{errors}");
+    }
+}

@@ -1,0 +1,208 @@
+//! Memory that the guest maps by page tables of its own, for the suite `paging`.
+//!
+//! ```text
+//! FRAMES                  FRAMES + FRAME_TABLES
+//!   the guest's tables      frames: contiguous, or scattered
+//! ```
+//! Tables and frames are of the same kind on the host. Nothing of it changes once it is made: batches find the same tables.
+
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use vmtax_guest::layout;
+use vmtax_guest::order::{Backing, Paging, Touch};
+
+use super::Vm;
+use super::touched::{
+    self, HUGE, HUGETLB, MMAP_AND_SHARED, guest_memfd, huge_memfd, map, reserve, system,
+};
+use crate::Result;
+
+const PAGE: u64 = 4096;
+const PRESENT_WRITABLE: u64 = 3;
+const LARGE: u64 = 0x80;
+/// Entries of a table.
+const ENTRIES: u64 = 512;
+/// Lines of a page.
+const LINES: u64 = 64;
+
+/// What this kernel lacks for such memory, as a sentence; `None` if it has all.
+pub(crate) fn missing(paging: &Paging) -> Result<Option<String>> {
+    let (bytes, backing) = (paging.bytes, paging.backing);
+    touched::missing(&Touch { bytes, backing, populated: true, prefault: false, counted: true })
+}
+
+/// The memory.
+pub(super) struct Paged {
+    mapping: *mut libc::c_void,
+    mapped: usize,
+    start: *mut u8,
+    bytes: usize,
+    file: Option<OwnedFd>,
+    is_guest_memfd: bool,
+    /// Pages that hugetlb had before.
+    reserved: Option<String>,
+}
+
+// SAFETY: the mapping belongs to this value alone, and is not accessed after `new`.
+unsafe impl Send for Paged {}
+
+impl Paged {
+    /// The entry of the highest table that leads to the guest's tables.
+    pub(super) const ENTRY: u64 = layout::FRAMES | PRESENT_WRITABLE;
+
+    /// Maps and fills it.
+    pub(super) fn new(vm: &Vm, paging: Paging) -> Result<Paged> {
+        let data = u64::from(paging.bytes);
+        let room = data.max(u64::from(paging.scattered_mib) << 20);
+        let bytes = usize::try_from(layout::FRAME_TABLES + room).map_err(|e| e.to_string())?;
+        let is_guest_memfd = paging.backing == Backing::GuestMemfd;
+        let (file, reserved) = match paging.backing {
+            Backing::Hugetlb => {
+                let reserved = reserve(bytes)?;
+                (Some(huge_memfd(bytes)?), Some(reserved))
+            }
+            Backing::GuestMemfd => (Some(guest_memfd(vm, bytes as u64, MMAP_AND_SHARED)?), None),
+            _ => (None, None),
+        };
+        let (mapping, mapped) = match &file {
+            Some(file) => (map(bytes, libc::MAP_SHARED, file.as_raw_fd())?, bytes),
+            None => {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+                (map(bytes + HUGE, flags, -1)?, bytes + HUGE)
+            }
+        };
+        let first = mapping.cast::<u8>();
+        let start =
+            if file.is_some() { first } else { first.wrapping_add(first.align_offset(HUGE)) };
+        let paged = Paged { mapping, mapped, start, bytes, file, is_guest_memfd, reserved };
+        paged.advise(paging.backing)?;
+        let frames = frames(data / PAGE, room / PAGE, paging.scattered_mib > 0);
+        frames.iter().for_each(|frame| paged.put(*frame, 0));
+        paged.tables(&frames, paging.large);
+        if paging.chain {
+            paged.chain(&frames);
+        }
+        Ok(paged)
+    }
+
+    /// Asks for huge pages, or for none.
+    fn advise(&self, backing: Backing) -> Result<()> {
+        let advice = match backing {
+            Backing::Thp => libc::MADV_HUGEPAGE,
+            Backing::Small => libc::MADV_NOHUGEPAGE,
+            _ => return Ok(()),
+        };
+        // SAFETY: within the mapping.
+        let advised = unsafe { libc::madvise(self.start.cast(), self.bytes, advice) } == 0;
+        // A kernel without huge pages has small ones anyway.
+        if advised || backing == Backing::Small { Ok(()) } else { Err(system("MADV_HUGEPAGE")) }
+    }
+
+    /// Writes a word at an offset from [`layout::FRAMES`].
+    fn put(&self, at: u64, word: u64) {
+        debug_assert!(at as usize + 8 <= self.bytes);
+        // SAFETY: within the mapping, aligned; the VM does not run yet.
+        unsafe { self.start.wrapping_add(at as usize).cast::<u64>().write_volatile(word) };
+    }
+
+    /// A table of 1 GiB, one of its directories, and tables of small pages behind.
+    fn tables(&self, frames: &[u64], large: bool) {
+        let entry = |offset: u64| (layout::FRAMES + offset) | PRESENT_WRITABLE;
+        self.put(0, entry(PAGE));
+        for (index, frame) in (0..).zip(frames) {
+            let (directory, in_table) = (index / ENTRIES, index % ENTRIES);
+            let table = (2 + directory) * PAGE;
+            let in_directory = PAGE + 8 * directory;
+            if large {
+                let is_first = in_table == 0;
+                is_first.then(|| self.put(in_directory, entry(*frame) | LARGE));
+                continue;
+            }
+            self.put(in_directory, entry(table));
+            self.put(table + 8 * in_table, entry(*frame));
+        }
+    }
+
+    /// A cycle through all pages, in pseudo-random order: each has, in a line of its own choice, the address of the next.
+    fn chain(&self, frames: &[u64]) {
+        let mut order: Vec<u64> = (0..frames.len() as u64).collect();
+        let mut random = Random::default();
+        for last in (1..order.len()).rev() {
+            order.swap(last, random.below(last as u64 + 1) as usize);
+        }
+        // Its first page is where the payload begins.
+        let first = order.iter().position(|page| *page == 0).unwrap_or(0);
+        order.rotate_left(first);
+        for (at, page) in order.iter().enumerate() {
+            let next = order[(at + 1) % order.len()];
+            let address = layout::DATA + next * PAGE + offset_in_page(next);
+            self.put(frames[*page as usize] + offset_in_page(*page), address);
+        }
+    }
+
+    /// Gives it to the VM.
+    ///
+    /// # Safety
+    /// It must outlive the VM.
+    pub(super) unsafe fn attach(&self, vm: &Vm) -> Result<()> {
+        match self.file.as_ref().filter(|_| self.is_guest_memfd) {
+            // SAFETY: the caller keeps it.
+            Some(file) => unsafe { vm.memory_of(file, layout::FRAMES, self.start, self.bytes) },
+            // SAFETY: the caller keeps it.
+            None => unsafe { vm.memory(layout::FRAMES, self.start, self.bytes) },
+        }
+    }
+}
+
+impl Drop for Paged {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`; the VM that used it is gone.
+        unsafe { libc::munmap(self.mapping, self.mapped) };
+        self.file = None;
+        if let Some(reserved) = &self.reserved {
+            // Pages that stay reserved are lost to the host, which ends soon.
+            let _ = fs::write(HUGETLB, reserved);
+        }
+    }
+}
+
+/// Where the chain's pointer is in a page: 0 in page 0, elsewhere in one of its lines.
+fn offset_in_page(page: u64) -> u64 {
+    (page.wrapping_mul(0x9e37_79b1) >> 26) % LINES * 64
+}
+
+/// Offsets from [`layout::FRAMES`] of so many frames, among `room` of them.
+fn frames(count: u64, room: u64, scattered: bool) -> Vec<u64> {
+    let offset = |frame: u64| layout::FRAME_TABLES + frame * PAGE;
+    if !scattered {
+        return (0..count).map(offset).collect();
+    }
+    let mut random = Random::default();
+    let mut taken = vec![false; room as usize];
+    let mut free = || loop {
+        let frame = random.below(room);
+        if !std::mem::replace(&mut taken[frame as usize], true) {
+            return frame;
+        }
+    };
+    (0..count).map(|_| offset(free())).collect()
+}
+
+/// xorshift64: the same frames in every run.
+struct Random(u64);
+
+impl Default for Random {
+    fn default() -> Random {
+        Random(88_172_645_463_325_252)
+    }
+}
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
