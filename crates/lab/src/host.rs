@@ -355,6 +355,10 @@ impl Booting<'_> {
             notes.push(format!("the booted host was not saved: {reason}"));
             return Ok(Ready { machine, conversation, start: booted(notes), recorded: None });
         }
+        if spec.emulator == Emulator::TcgArm && !sets_its_timer(&spec.kernel.release) {
+            notes.push(format!("the booted host was not saved: {NOT_SET}"));
+            return Ok(Ready { machine, conversation, start: booted(notes), recorded: None });
+        }
         progress("saving");
         machine.save(&state)?;
         vmtax_machine::prune_states(&self.cache.join(STATES), STATES_MOST);
@@ -406,6 +410,19 @@ impl Booting<'_> {
         vmtax_machine::keep(state, KERNELS, &kernels)?;
         Ok(kernels)
     }
+}
+
+/// Why a host of arm64 with a newer kernel than [`SETS_ITS_TIMER`] is booted for each run.
+const NOT_SET: &str =
+    "QEMU's states lack the timer of EL2, which Linux newer than 6.12 does not set anew";
+/// The last version whose kernel sets its timer for a time that is over, as the program inside has it do after a restore. 7.3 does not.
+const SETS_ITS_TIMER: (u32, u32) = (6, 12);
+
+/// Whether a restored host of arm64 with this kernel goes on.
+fn sets_its_timer(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|word| word.parse().ok());
+    let version = (numbers.next().flatten(), numbers.next().flatten());
+    matches!(version, (Some(major), Some(minor)) if (major, minor) <= SETS_ITS_TIMER)
 }
 
 /// The console of the boot of a host whose state is saved then, beside that of what follows.

@@ -18,7 +18,7 @@ pub(crate) fn read_bytes(_: u16, into: &mut [u8]) {
 
 pub(crate) fn write_fours(_: u16, _: &[u8]) {}
 
-/// Waits before the next look for an order.
+/// There is no order yet.
 pub(crate) fn wait() {
-    crate::awake::start_timers();
+    crate::awake::looked();
 }
