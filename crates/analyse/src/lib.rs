@@ -33,6 +33,7 @@ pub mod reasons;
 pub mod recorded;
 pub mod remedy;
 pub mod samples;
+pub mod starts;
 pub mod statistics;
 pub mod table;
 pub mod timeline;

@@ -411,11 +411,11 @@ fn timed(text: &str) -> Option<Vec<Observed>> {
             if let (Some(function), Some(time)) = (name.and_then(known), time) {
                 keep(function, time * unit);
             }
-        } else if line.contains("KVM_CREATE_VM")
+        } else if let Some(function) = started(line)
             && let Some(seconds) = line.strip_suffix('>').and_then(|line| line.rsplit_once('<'))
             && let Some(seconds) = number(seconds.1)
         {
-            keep(TimedFunction::CreateVm, seconds * 1e9);
+            keep(function, seconds * 1e9);
         }
     }
     // Messages of a kernel before and after it.
@@ -430,6 +430,17 @@ fn timed(text: &str) -> Option<Vec<Observed>> {
     }
     (!most.is_empty())
         .then(|| most.into_values().map(|(function, ns)| Observed::Timed(function, ns)).collect())
+}
+
+/// The request of a starting VM in a line of strace. A slot that is removed, or whose writes are tracked, has work to do and does not wait alone.
+fn started(line: &str) -> Option<TimedFunction> {
+    let is_new = || line.contains("flags=0") && !line.contains("memory_size=0,");
+    let requests = [TimedFunction::CreateVm, TimedFunction::CreateSlot, TimedFunction::Ioeventfd];
+    let is_request = |one: &TimedFunction| line.split([' ', ',']).any(|word| word == one.name());
+    requests
+        .into_iter()
+        .find(is_request)
+        .filter(|one| *one != TimedFunction::CreateSlot || is_new())
 }
 
 /// Lines of /sys/devices/system/cpu/vulnerabilities, of `grep` or `lscpu`, and what makes entries and exits dearer.

@@ -30,6 +30,7 @@ pub mod pages;
 pub mod perfetto;
 pub mod rows;
 pub mod several;
+pub mod starts;
 pub mod table;
 pub mod tables;
 pub mod text;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 use vmtax_cli::flags::{duration, label, live_interval};
 use vmtax_live::{Options, Raw};
-use vmtax_runs::record::{self, Plan, Retention};
+use vmtax_runs::record::{self, Plan, Retention, StartsPlan};
 
-use crate::flags::WhichArgs;
+use crate::flags::{OutputArgs, TableFormat, WhichArgs};
 
 /// Count VM exits in the running kernel, at low enough overhead to leave on.
 ///
@@ -21,6 +21,7 @@ use crate::flags::WhichArgs;
   vmtax record -o run                            all VMs, until Ctrl-C
   vmtax record --vm web1 --duration 60s -o run
   vmtax record -o run -- ssh guest make -j8      while a command runs
+  vmtax record --starts --duration 60s           how long VMs take to start, and in which calls
   vmtax record --tree /var/lib/vmtax --keep 30d  one run after another, as a service
   vmtax report run")]
 pub(crate) struct RecordArgs {
@@ -51,6 +52,15 @@ pub(crate) struct RecordArgs {
     /// This uses PMU counters, which guests and profilers may need.
     #[arg(long)]
     pmu: bool,
+
+    /// Time the starts of VMs instead: the calls of KVM by which each VM that is created meanwhile is set up, from KVM_CREATE_VM to its first
+    /// KVM_RUN and its end, with the functions that wait. Prints tables, and writes no run.
+    #[arg(long, conflicts_with_all = ["interval", "raw", "pmu", "labels", "output", "tree"])]
+    starts: bool,
+
+    /// With --starts: output format.
+    #[arg(long, value_enum, default_value_t = TableFormat::Text, requires = "starts")]
+    format: TableFormat,
 
     /// A label of the run; repeatable.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
@@ -155,7 +165,20 @@ fn interval(text: &str) -> Result<Duration, String> {
     duration(text).and_then(live_interval)
 }
 
+/// Prints how long VMs took to start.
+fn starts(args: &RecordArgs) -> anyhow::Result<()> {
+    let (which, command) = (args.which.which(), args.command.clone());
+    let plan = StartsPlan { which, duration: args.duration, command };
+    let (recorded, status) = record::starts(&plan)?;
+    let to = OutputArgs { format: args.format, output: None };
+    to.write(&vmtax_report::starts::tables(&recorded, args.format == TableFormat::Text)?)?;
+    record::command_ended(status)
+}
+
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
+    if args.starts {
+        return starts(args);
+    }
     if args.tree.is_none() {
         return record::record(&args.plan());
     }

@@ -316,6 +316,9 @@ pub enum What {
     CgroupOne,
     StartsWithoutMove,
     StartsUnknown,
+    SlotsWait,
+    SlotsWithoutDevices,
+    SlotsUnknown,
     // arm64.
     KvmAtEl2,
     KvmNested,
@@ -491,6 +494,8 @@ pub enum Advice {
     PinApart,
     MoveInterrupts,
     FavorDynmods,
+    SlotsFirst,
+    FewerIoeventfds,
     OneCpuOption,
     ConvertDisk,
     PinInConfiguration,

@@ -197,6 +197,9 @@ impl Definition {
         if self.code.own.is_some_and(|own| !own.levels.contains(&level)) {
             return false;
         }
+        if self.code.step.is_some() && !host.counts_steps() {
+            return false;
+        }
         match host.isa() {
             Isa::Arm => self.code.arm.is_some() && level < 2,
             isa => self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave),
