@@ -155,7 +155,12 @@ impl Starts {
         self.living.push(Living { number, pid: call.pid, ..Living::default() });
     }
 
+    /// A call of /dev/kvm is for the VM that the process is starting, or else for its next one.
     fn prepare(&mut self, call: KvmCall, place: Vec<String>) {
+        let starting = |one: &&Living| one.pid == call.pid && !one.has_run;
+        if let Some(number) = self.living.iter().rfind(starting).map(|one| one.number) {
+            return self.count(number, &call, (call.step(), place));
+        }
         let room = self.before.contains_key(&call.pid) || self.before.len() < MOST_PROCESSES;
         if room {
             let calls = self.before.entry(call.pid).or_default();
@@ -266,6 +271,7 @@ mod tests {
         let (vms, ..) = of([
             call(80, 5, DEVICE, 0xae03),
             call(100, 5, DEVICE, CREATE_VM),
+            call(110, 5, DEVICE, 0xae04),
             call(120, 5, vm, SET_MEMORY),
             KvmCall { undoes: true, ns: 90, ..call(130, 5, vm, SET_MEMORY) },
             call(240, 5, vm, CREATE_VCPU),
@@ -276,11 +282,12 @@ mod tests {
         ]);
         let [vm] = vms.as_slice() else { panic!("{vms:?}") };
         assert_eq!((vm.pid, vm.began_ns, vm.start_ns), (5, 100, Some(200)));
-        // KVM_CREATE_VM, both slots, two vCPUs; neither what was before nor KVM_RUN.
-        assert_eq!((vm.in_calls_ns, vm.off_cpu_ns), (130, 20));
+        // KVM_CREATE_VM, the mapping's size, both slots, two vCPUs; neither what was before nor KVM_RUN.
+        assert_eq!((vm.in_calls_ns, vm.off_cpu_ns), (140, 24));
         let expected = [
             ("KVM_CHECK_EXTENSION", 1),
             ("KVM_CREATE_VM", 1),
+            ("KVM_GET_VCPU_MMAP_SIZE", 1),
             ("KVM_SET_USER_MEMORY_REGION", 2),
             ("KVM_SET_USER_MEMORY_REGION, removed", 1),
             ("KVM_CREATE_VCPU", 2),
@@ -288,7 +295,7 @@ mod tests {
             ("KVM_RUN, first of another vCPU", 1),
         ];
         assert_eq!(names(vm), expected);
-        assert_eq!((vm.steps[2].failed, vm.steps[2].total_ns, vm.steps[3].max_ns), (1, 20, 90));
+        assert_eq!((vm.steps[3].failed, vm.steps[3].total_ns, vm.steps[4].max_ns), (1, 20, 90));
     }
 
     /// A process with two VMs at a time, and one that gets the address of another that is gone.

@@ -105,6 +105,9 @@ const REQUESTS: &[(KvmFile, u32, &str)] = {
         (Vcpu, 0x9c, "KVM_X86_SETUP_MCE"),
         (Vcpu, 0x9f, "KVM_GET_VCPU_EVENTS"),
         (Vcpu, 0xa0, "KVM_SET_VCPU_EVENTS"),
+        (Vcpu, 0xa1, "KVM_GET_DEBUGREGS"),
+        (Vcpu, 0xa2, "KVM_SET_DEBUGREGS"),
+        (Vcpu, 0xa3, "KVM_ENABLE_CAP"),
         (Vcpu, 0xa4, "KVM_GET_XSAVE"),
         (Vcpu, 0xa5, "KVM_SET_XSAVE"),
         (Vcpu, 0xa6, "KVM_GET_XCRS"),
@@ -112,6 +115,8 @@ const REQUESTS: &[(KvmFile, u32, &str)] = {
         (Vcpu, 0xd5, "KVM_PRE_FAULT_MEMORY"),
     ]
 };
+/// Whole requests whose number is taken twice.
+const WHOLE: [(u32, &str); 2] = [(0xaea2, "KVM_SET_TSC_KHZ"), (0xaea3, "KVM_GET_TSC_KHZ")];
 const CREATE_VM: u32 = 0x01;
 const CREATE_VCPU: u32 = 0x41;
 const RUN: u32 = 0x80;
@@ -149,9 +154,10 @@ impl KvmCall {
             _ => {}
         }
         let number = self.request & 0xff;
-        let known = REQUESTS.iter().find(|one| (one.0, one.1) == (self.file, number));
-        let name =
-            known.map_or_else(|| format!("ioctl {:#x}", self.request), |one| one.2.to_owned());
+        let whole = WHOLE.iter().find(|one| one.0 == self.request).map(|one| one.1);
+        let is_known = |one: &&(KvmFile, u32, &str)| (one.0, one.1) == (self.file, number);
+        let name = whole.or_else(|| REQUESTS.iter().find(is_known).map(|one| one.2));
+        let name = name.map_or_else(|| format!("ioctl {:#x}", self.request), str::to_owned);
         if self.undoes { format!("{name}, removed") } else { name }
     }
 }

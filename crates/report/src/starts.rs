@@ -1,6 +1,6 @@
 //! `vmtax record --starts`: how long VMs took to start, and in which calls of KVM.
 
-use serde_json::Value;
+use serde_json::json;
 use vmtax_analyse::starts::{StartedVm, Step, steps_of_all};
 
 use crate::table::{Cell, Column, Table};
@@ -19,6 +19,8 @@ pub struct Recorded {
     pub ns: u64,
     /// The kernel's release.
     pub kernel: String,
+    /// The emulator, if the host runs under one.
+    pub emulated: Option<String>,
     /// What could not be recorded, as sentences.
     pub losses: Vec<String>,
 }
@@ -63,9 +65,17 @@ pub fn tables(recorded: &Recorded, is_terminal: bool) -> serde_json::Result<Tabl
         tool_version: env!("CARGO_PKG_VERSION"),
         facts: vec![("Recorded", said), ("Kernel", recorded.kernel.clone()), ("Losses", lost)],
         answer: Vec::new(),
-        emulation: None,
+        emulation: recorded
+            .emulated
+            .as_ref()
+            .map(|emulator| format!("Recorded under {emulator}: times do not reflect hardware.")),
         sections,
-        json: Value::default(),
+        json: json!({
+            "recorded_ns": recorded.ns,
+            "kernel": recorded.kernel,
+            "emulated": recorded.emulated,
+            "losses": losses,
+        }),
     };
     tables.with_rows_as_json("vmtax-starts-1")
 }
@@ -147,6 +157,7 @@ mod tests {
             cgroups: (0..count).map(|_| "/machine.slice".to_owned()).collect(),
             ns: 2_000_000_000,
             kernel: "6.1.0".to_owned(),
+            emulated: Some("QEMU TCG".to_owned()),
             losses: Vec::new(),
         }
     }
@@ -161,7 +172,12 @@ mod tests {
     #[test]
     fn a_vm_has_its_steps_and_many_have_theirs_together() {
         let one = text(1);
-        for words in ["1 VM was created in 2.0 s", "web0", "synchronize_rcu < kvm_dev_ioctl"] {
+        for words in [
+            "1 VM was created in 2.0 s",
+            "web0",
+            "synchronize_rcu < kvm_dev_ioctl",
+            "under QEMU TCG",
+        ] {
             assert!(one.contains(words), "{words}: {one}");
         }
         assert!(one.contains("Steps of each VM") && !one.contains("Steps of all VMs"), "{one}");

@@ -55,7 +55,7 @@ pub(crate) struct RecordArgs {
 
     /// Time the starts of VMs instead: the calls of KVM by which each VM that is created meanwhile is set up, from KVM_CREATE_VM to its first
     /// KVM_RUN and its end, with the functions that wait. Prints tables, and writes no run.
-    #[arg(long, conflicts_with_all = ["interval", "raw", "pmu", "labels", "output", "tree"])]
+    #[arg(long, conflicts_with_all = ["interval", "raw", "pmu", "labels", "tree"])]
     starts: bool,
 
     /// With --starts: output format.
@@ -66,9 +66,9 @@ pub(crate) struct RecordArgs {
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
 
-    /// Run folder to create. It must not exist, or be empty.
-    #[arg(short, long, value_name = "RUN", default_value = "run", value_hint = ValueHint::DirPath)]
-    output: PathBuf,
+    /// Run folder to create, which must not exist, or be empty [default: run]. With --starts: the file for the tables [default: standard output].
+    #[arg(short, long, value_name = "RUN", value_hint = ValueHint::AnyPath)]
+    output: Option<PathBuf>,
 
     /// Record for months: one run after another, as TREE/host=H/date=D/TIME, where `vmtax query` reads each as soon as it is
     /// closed. Runs that a power failure left open are closed at the start. While the disk is full, recording waits.
@@ -109,6 +109,9 @@ pub(crate) struct RecordArgs {
     command: Vec<OsString>,
 }
 
+/// The run folder, if none is named.
+const RUN: &str = "run";
+
 impl RecordArgs {
     fn plan(&self) -> Plan {
         Plan {
@@ -118,7 +121,11 @@ impl RecordArgs {
             pmu: self.pmu,
             limits: self.limits(),
             labels: self.labels.clone(),
-            output: self.tree.as_ref().unwrap_or(&self.output).clone(),
+            output: self
+                .tree
+                .as_ref()
+                .or(self.output.as_ref())
+                .map_or_else(|| RUN.into(), Clone::clone),
             command: self.command.clone(),
         }
     }
@@ -170,7 +177,7 @@ fn starts(args: &RecordArgs) -> anyhow::Result<()> {
     let (which, command) = (args.which.which(), args.command.clone());
     let plan = StartsPlan { which, duration: args.duration, command };
     let (recorded, status) = record::starts(&plan)?;
-    let to = OutputArgs { format: args.format, output: None };
+    let to = OutputArgs { format: args.format, output: args.output.clone() };
     to.write(&vmtax_report::starts::tables(&recorded, args.format == TableFormat::Text)?)?;
     record::command_ended(status)
 }

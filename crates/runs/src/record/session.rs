@@ -347,7 +347,7 @@ pub(super) fn facts(recorder: &Recorder) -> Facts {
     }
 }
 
-fn processor() -> String {
+pub(super) fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     vmtax_events::setting::cpuinfo::model(&info)
 }

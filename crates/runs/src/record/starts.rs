@@ -16,7 +16,7 @@ use vmtax_events::start::KvmCall;
 use vmtax_host::symbols::Symbols;
 use vmtax_report::starts::Recorded;
 
-use super::session::{end, start};
+use super::session::{end, processor, start};
 use super::{ROOT, Which, fault, processes};
 
 /// What is recorded.
@@ -109,7 +109,8 @@ impl Session {
         let ns = u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX);
         let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
         let names = distinct(self.names);
-        Recorded { vms, names, cgroups: self.cgroups, ns, kernel, losses }
+        let emulated = vmtax_events::Recording::emulator_of_cpu(&processor());
+        Recorded { vms, names, cgroups: self.cgroups, ns, kernel, emulated, losses }
     }
 }
 
