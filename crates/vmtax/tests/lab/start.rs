@@ -96,13 +96,18 @@ const RESUMED: &[(&str, f64, u64)] = &[
     ("resume-hugetlb-write", 553.0, 4),
 ];
 
-/// Four processors, a run that boots and one of the state that it saved: Linux 6.1 waits longer than on one, and no value differs.
+/// Four processors, a run that boots and one of the state that it saved: Linux 6.1 waits longer than on one, and both are alike.
 #[test]
 fn steps_on_four_processors_repeat() {
     let run = ["lab", "run", "--suite", "start", "--kernel", KERNEL, "--processors", "4"];
     let first = json(&[&run[..], &["--fresh"]].concat());
     let second = json(&run);
-    assert_eq!(first["operations"], second["operations"]);
+    for one in first["operations"]["rows"].as_array().unwrap() {
+        let other = row(&second, one["name"].as_str().unwrap());
+        for (what, slack) in [("path", 0.05), ("waited", 0.2)] {
+            assert!(are_alike(&one[what], &other[what], slack), "{what}: {one} {other}");
+        }
+    }
     assert_eq!(first["run"]["cpus"], 4, "{}", first["run"]);
     // A program of another origin saw 14.5 to 38.6 ms, median 22.5.
     let create = row(&first, "create-vm");
@@ -115,6 +120,13 @@ fn steps_on_four_processors_repeat() {
     for name in ["open-kvm", "set-cpuid", "run-again"] {
         assert_eq!(row(&first, name)["waited"]["max"], 0.0, "{name}");
     }
+}
+
+/// Ranges meet, or are as near as this part.
+fn are_alike(one: &Value, other: &Value, slack: f64) -> bool {
+    let of = |values: &Value, key: &str| values[key].as_f64().unwrap();
+    let is_below = |a: &Value, b: &Value| of(a, "max") * (1.0 + slack) < of(b, "min");
+    !is_below(one, other) && !is_below(other, one)
 }
 
 /// The first vCPU of an Intel host makes a slot for the APIC after the irqchip: no order of calls helps.
