@@ -7,6 +7,8 @@ use std::path::Path;
 use libbpf_cargo::SkeletonBuilder;
 
 const PROGRAMS: &str = "src/kvm_exit.bpf.c";
+/// Alike for all processors.
+const STARTS: &str = "src/vm_start.bpf.c";
 /// Name and `ISA`. The structs are the same in both.
 const KINDS: [(&str, u32); 2] = [("vmx", 1), ("svm", 2)];
 
@@ -15,23 +17,33 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let folder = var("OUT_DIR").expect("cargo sets OUT_DIR");
+    let folder = Path::new(&folder);
     for (name, isa) in KINDS {
-        let object = Path::new(&folder).join(format!("kvm_exit.{name}.o"));
-        let mut builder = SkeletonBuilder::new();
-        builder
-            .source(PROGRAMS)
-            .clang(&clang)
-            .obj(&object)
-            // v3 has 32-bit instructions; kernels know it since 5.1.
-            .clang_args(["-mcpu=v3", "-Wall", "-Wextra", "-Werror", &format!("-DISA={isa}")]);
-        if let Err(error) = builder.build() {
-            panic!(
-                "{clang} could not compile {PROGRAMS}; install clang, or name it in CLANG: {error:#}"
-            );
-        }
+        let object = folder.join(format!("kvm_exit.{name}.o"));
+        let mut builder = compile(&clang, PROGRAMS, &object, isa);
         if name == KINDS[0].0 {
-            let rust = Path::new(&folder).join("kvm_exit.skel.rs");
-            builder.generate(&rust).unwrap_or_else(|error| panic!("{PROGRAMS}: {error:#}"));
+            structs(&mut builder, &folder.join("kvm_exit.skel.rs"));
         }
     }
+    let mut builder = compile(&clang, STARTS, &folder.join("vm_start.o"), 0);
+    structs(&mut builder, &folder.join("vm_start.skel.rs"));
+}
+
+fn compile(clang: &str, source: &str, object: &Path, isa: u32) -> SkeletonBuilder {
+    let mut builder = SkeletonBuilder::new();
+    builder
+        .source(source)
+        .clang(clang)
+        .obj(object)
+        // v3 has 32-bit instructions; kernels know it since 5.1.
+        .clang_args(["-mcpu=v3", "-Wall", "-Wextra", "-Werror", &format!("-DISA={isa}")]);
+    if let Err(error) = builder.build() {
+        panic!("{clang} could not compile {source}; install clang, or name it in CLANG: {error:#}");
+    }
+    builder
+}
+
+/// Rust's side of the structs.
+fn structs(builder: &mut SkeletonBuilder, rust: &Path) {
+    builder.generate(rust).unwrap_or_else(|error| panic!("{}: {error:#}", rust.display()));
 }

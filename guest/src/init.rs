@@ -55,6 +55,9 @@ pub(crate) fn start() -> Result<Start> {
         std::fs::read_to_string("/proc/cmdline").map_err(|e| format!("/proc/cmdline: {e}"))?;
     let words: Vec<&str> = line.split_whitespace().collect();
     let refused = options::load(&modules()?, &words)?;
+    if words.contains(&"vmtax.online") {
+        start_processors()?;
+    }
     huge_pages();
     ports::open()?;
     system::leave_console()?;
@@ -99,6 +102,18 @@ pub(crate) fn start() -> Result<Start> {
         return Ok(Start::Relay(Relay { channel, buffer_kib, memory_mib, backing, cpus, pmu }));
     }
     Ok(Start::Host(Host { channel, nested: words.contains(&"vmtax.nested"), buffer_kib }))
+}
+
+/// Starts the processors that the kernel has left off.
+fn start_processors() -> Result<()> {
+    for number in 1.. {
+        let path = format!("/sys/devices/system/cpu/cpu{number}/online");
+        if !Path::new(&path).exists() {
+            break;
+        }
+        std::fs::write(&path, "1").map_err(|e| format!("{path}: {e}"))?;
+    }
+    Ok(())
 }
 
 /// Linux switches transparent huge pages off in small machines; an operation that wants one looks whether this worked.

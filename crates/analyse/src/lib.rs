@@ -34,6 +34,7 @@ pub mod recorded;
 pub mod remedy;
 pub mod samples;
 pub mod selftest;
+pub mod starts;
 pub mod statistics;
 pub mod table;
 pub mod timeline;

@@ -476,6 +476,7 @@ fn timed(text: &str) -> Option<Vec<Observed>> {
         }
     };
     let mut traced = None;
+    let mut requests: BTreeMap<TimedFunction, Vec<f64>> = BTreeMap::new();
     for line in lines(text) {
         if let Some((_, rest)) = line.split_once("functions for \"") {
             traced = rest.split('"').next().and_then(known);
@@ -505,12 +506,22 @@ fn timed(text: &str) -> Option<Vec<Observed>> {
             if let (Some(function), Some(time)) = (name.and_then(known), time) {
                 keep(function, time * unit);
             }
-        } else if line.contains("KVM_CREATE_VM")
+        } else if let Some(function) = started(line)
             && let Some(seconds) = line.strip_suffix('>').and_then(|line| line.rsplit_once('<'))
             && let Some(seconds) = number(seconds.1)
         {
-            keep(TimedFunction::CreateVm, seconds * 1e9);
+            requests.entry(function).or_default().push(seconds * 1e9);
         }
+    }
+    // One slow call of hundreds is chance; KVM_CREATE_VM is one of each VM, and the trace may have others of VMs that do not wait.
+    for (function, mut times) in requests {
+        times.sort_by(f64::total_cmp);
+        let at = if function == TimedFunction::CreateVm {
+            times.len() - 1
+        } else {
+            times.len() * 9 / 10
+        };
+        keep(function, times[at]);
     }
     // Messages of a kernel before and after it.
     let stamp = |line: &str| number(line.split_once('[')?.1.split(']').next()?.trim());
@@ -524,6 +535,17 @@ fn timed(text: &str) -> Option<Vec<Observed>> {
     }
     (!most.is_empty())
         .then(|| most.into_values().map(|(function, ns)| Observed::Timed(function, ns)).collect())
+}
+
+/// The request of a starting VM in a line of strace. A slot that is removed, or whose writes are tracked, has work to do and does not wait alone.
+fn started(line: &str) -> Option<TimedFunction> {
+    let is_new = || line.contains("flags=0") && !line.contains("memory_size=0,");
+    let requests = [TimedFunction::CreateVm, TimedFunction::CreateSlot, TimedFunction::Ioeventfd];
+    let is_request = |one: &TimedFunction| line.split([' ', ',']).any(|word| word == one.name());
+    requests
+        .into_iter()
+        .find(is_request)
+        .filter(|one| *one != TimedFunction::CreateSlot || is_new())
 }
 
 /// Lines of /sys/devices/system/cpu/vulnerabilities, of `grep` or `lscpu`, and what makes entries and exits dearer.
@@ -654,6 +676,23 @@ mod tests {
             (
                 "ioctl(12, KVM_CREATE_VM, 0)             = 14 <0.027335>\n",
                 vec![Observed::Timed(TimedFunction::CreateVm, 27_335_000)],
+            ),
+            (
+                "ioctl(9, KVM_SET_USER_MEMORY_REGION, {slot=0, flags=0, guest_phys_addr=0, memory_size=1048576, userspace_addr=0x7f30e01bd000}) = 0 <0.006168>\n\
+                 ioctl(9, KVM_SET_USER_MEMORY_REGION, {slot=1, flags=0, guest_phys_addr=0, memory_size=0, userspace_addr=0x7f30e01bd000}) = 0 <0.106168>\n\
+                 ioctl(9, KVM_IOEVENTFD, 0x7ffdb2ab3020) = 0 <0.005331>\n",
+                vec![
+                    Observed::Timed(TimedFunction::Ioeventfd, 5_331_000),
+                    Observed::Timed(TimedFunction::CreateSlot, 6_168_000),
+                ],
+            ),
+            // One of many.
+            (
+                "ioctl(9, KVM_IOEVENTFD, 0x7ffdb2ab3020) = 0 <0.000015>\n"
+                    .repeat(20)
+                    .replacen("0.000015", "0.005331", 1)
+                    .as_str(),
+                vec![Observed::Timed(TimedFunction::Ioeventfd, 15_000)],
             ),
             (
                 "[1] task_numa_work (tid=5) took 1999 ms\n",

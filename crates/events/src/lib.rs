@@ -32,6 +32,7 @@ pub mod sample;
 pub mod setting;
 pub mod sink;
 mod size;
+pub mod start;
 pub mod stat;
 pub mod svm;
 pub mod tdx;

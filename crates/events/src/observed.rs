@@ -39,6 +39,14 @@ words! {
         WorkerThread = "kvm_vm_create_worker_thread",
         /// KVM_CREATE_VM as a whole.
         CreateVm = "KVM_CREATE_VM",
+        /// A memory slot comes into use, or goes.
+        SwapSlots = "kvm_swap_active_memslots",
+        /// A new memory slot as a whole.
+        CreateSlot = "KVM_SET_USER_MEMORY_REGION",
+        /// A device leaves a VM's bus.
+        UnregisterDevice = "kvm_io_bus_unregister_dev",
+        /// An ioeventfd comes or goes.
+        Ioeventfd = "KVM_IOEVENTFD",
     }
 }
 

@@ -50,6 +50,12 @@ impl Symbols {
         kernel.functions.at(address).map(demangled)
     }
 
+    /// The function of the running kernel at this address.
+    pub fn running(&mut self, address: u64) -> Option<String> {
+        let kernel = self.kernel.get_or_insert_with(|| Kernel::read(&self.root));
+        kernel.functions.at(address).map(demangled)
+    }
+
     /// The function at this place in a file.
     pub fn file(&mut self, path: &str, offset: u64) -> Option<String> {
         if !path.starts_with('/') {

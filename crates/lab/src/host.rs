@@ -76,7 +76,8 @@ pub struct Setup {
     pub observer: Vec<String>,
     /// Files and programs that the observer needs.
     pub brought: Vec<PathBuf>,
-    /// Processors. With more than one, cycles are not instructions, so there are no path lengths, and only an observer's recording is kept.
+    /// Processors. With more than one, cycles are not instructions, so there are no path lengths, and only an observer's recording is kept; but of steps
+    /// of a VM's life, during which instructions of all processors are counted.
     pub processors: u32,
     /// Additional memory beyond the needs of the host and the observer's files, MiB.
     pub memory_mib: u32,
@@ -150,9 +151,10 @@ impl Setup {
         }
     }
 
-    fn emulator(&self) -> Emulator {
+    /// Counted instructions let a second processor run only every tenth of a second, which steps do not notice.
+    fn emulator(&self, has_steps: bool) -> Emulator {
         match self.host.emulator() {
-            Emulator::Tcg { .. } if self.processors > 1 => Emulator::Tcg { icount: false },
+            Emulator::Tcg { .. } if self.processors > 1 => Emulator::Tcg { icount: has_steps },
             emulator => emulator,
         }
     }
@@ -195,6 +197,10 @@ impl Setup {
         let line = self.host.command_line();
         let quick = if waits { line.replace(EXPEDITED, "") } else { line };
         let mut command_line = format!("{quick} panic=-1 vmtax.role=host");
+        if waits && self.processors > 1 {
+            // With counted instructions Linux 5.10 and 6.1 hang where they start the others themselves.
+            command_line.push_str(" maxcpus=1 vmtax.online");
+        }
         if self.nested {
             command_line.push_str(" vmtax.nested vmtax.buffer=49152");
         }
@@ -207,7 +213,7 @@ impl Setup {
             }
         }
         Spec {
-            emulator: self.emulator(),
+            emulator: self.emulator(waits),
             kernel: self.kernel.clone(),
             initramfs: Initramfs::Bytes(Arc::default()),
             command_line,

@@ -8,23 +8,41 @@ use vmtax_events::Isa;
 
 use crate::Error;
 use crate::btf::Types;
-use crate::layout::Config;
+use crate::layout::{Config, StartConfig};
 
 /// Where kernels describe their types.
 const TYPES: &str = "sys/kernel/btf";
 
 /// The part of the configuration that the kernel decides.
 pub(crate) fn config(root: &Path, isa: Isa) -> Result<Config, Error> {
+    described(root, &["kvm", vendor(isa)], |types| fill(isa, types))
+}
+
+/// The same for programs that time starts.
+pub(crate) fn start_config(root: &Path) -> Result<StartConfig, Error> {
+    described(root, &["kvm"], |types| {
+        Ok(StartConfig {
+            file_private: offset(types, "file", &["private_data"])?,
+            vcpu_kvm: offset(types, "kvm_vcpu", &["kvm"])?,
+            task_pid: offset(types, "task_struct", &["pid"])?,
+            ..StartConfig::default()
+        })
+    })
+}
+
+/// What `fill` makes of the types of the kernel and these modules.
+fn described<T>(
+    root: &Path,
+    modules: &[&str],
+    fill: impl Fn(&[Types<'_>]) -> Result<T, String>,
+) -> Result<T, Error> {
     let folder = root.join(TYPES);
     let path = folder.join("vmlinux");
     let bytes = read(&path)?;
     let kernel = Types::parse(&bytes, None).map_err(problem(&path))?;
     // A module that is built in has no file: its types are among the kernel's.
-    let modules: Vec<PathBuf> = ["kvm", vendor(isa)]
-        .iter()
-        .map(|name| folder.join(name))
-        .filter(|path| path.exists())
-        .collect();
+    let modules: Vec<PathBuf> =
+        modules.iter().map(|name| folder.join(name)).filter(|path| path.exists()).collect();
     let mut contents = Vec::new();
     for path in &modules {
         contents.push(read(path)?);
@@ -39,7 +57,7 @@ pub(crate) fn config(root: &Path, isa: Isa) -> Result<Config, Error> {
         return Err(Error::NoTypes { path: folder.join("kvm"), source });
     }
     described.push(kernel.on_its_own());
-    fill(isa, &described).map_err(problem(modules.last().unwrap_or(&path)))
+    fill(&described).map_err(problem(modules.last().unwrap_or(&path)))
 }
 
 fn vendor(isa: Isa) -> &'static str {
@@ -54,13 +72,15 @@ fn problem(path: &Path) -> impl Fn(String) -> Error {
     move |problem| Error::Types { path: path.to_owned(), problem }
 }
 
+/// The offset of a member, by the first of its paths that is there.
+fn offset(described: &[Types<'_>], name: &str, paths: &[&str]) -> Result<u32, String> {
+    let found =
+        described.iter().find_map(|types| paths.iter().find_map(|path| types.offset(name, path)));
+    found.ok_or_else(|| format!("describes no member {} of {name}", paths[0]))
+}
+
 fn fill(isa: Isa, described: &[Types<'_>]) -> Result<Config, String> {
-    let offset = |name: &str, paths: &[&str]| {
-        let found = described
-            .iter()
-            .find_map(|types| paths.iter().find_map(|path| types.offset(name, path)));
-        found.ok_or_else(|| format!("describes no member {} of {name}", paths[0]))
-    };
+    let offset = |name: &str, paths: &[&str]| offset(described, name, paths);
     let arguments = |name: &str| described.iter().find_map(|types| types.arguments(name));
     let mut config = Config {
         vcpu_id: offset("kvm_vcpu", &["vcpu_id"])?,

@@ -1,39 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 //
 // Structs shared by the programs and user space. build.rs generates the Rust side of every struct from this file.
-// The declarations of the kernel that are needed are here too.
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef int s32;
-
-#define SEC(name) __attribute__((section(name), used))
-#define INLINE static __attribute__((always_inline)) inline
-#define APART static __attribute__((noinline))
-#define NULL ((void *)0)
-
-// Linux include/uapi/linux/bpf.h: numbers of helpers and maps.
-static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
-static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
-static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
-static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
-static u32 (*bpf_get_smp_processor_id)(void) = (void *)8;
-static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
-static long (*bpf_get_current_comm)(void *to, u32 size) = (void *)16;
-static long (*bpf_map_pop_elem)(void *map, void *value) = (void *)88;
-static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
-static long (*bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
-#define BPF_NOEXIST 1
-#define MAP_HASH 1
-#define MAP_ARRAY 2
-#define MAP_STACK 23
-#define MAP_RINGBUF 27
-#define MAPPED (1U << 10)
-
-#define UINT(name, value) int (*name)[value]
-#define TYPE(name, value) value *name
+#include "kernel.bpf.h"
 
 // The programs are compiled for one processor's virtualization: KVM_ISA_VMX or KVM_ISA_SVM of Linux
 // arch/x86/kvm/trace.h.
@@ -457,8 +426,3 @@ struct {
 	TYPE(key, u32);
 	TYPE(value, struct held);
 } held SEC(".maps");
-
-INLINE void add_one(u64 *to)
-{
-	__sync_fetch_and_add(to, 1);
-}

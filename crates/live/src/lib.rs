@@ -25,6 +25,7 @@ mod privileges;
 pub mod probe;
 mod raw;
 mod rows;
+mod starts;
 mod vmcs;
 
 pub use error::Error;
@@ -32,4 +33,5 @@ pub use kvm_exit::Recorder;
 pub use options::{Options, Raw};
 pub use pmu::HostCounters;
 pub use rows::{Rows, Vcpu};
+pub use starts::Starts;
 pub use vmcs::VmcsPlace;

@@ -64,12 +64,17 @@ pub(crate) struct Wanted<'a> {
 /// What libbpf said: of a refused program the verifier's words.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-/// Loads the programs.
-pub(crate) fn load(wanted: &Wanted<'_>) -> Result<Object, Error> {
+/// Has libbpf tell [`said`].
+pub(crate) fn tell() {
     libbpf_rs::set_print(Some((PrintLevel::Warn, |_, line| {
         let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
         said.push_str(&line);
     })));
+}
+
+/// Loads the programs.
+pub(crate) fn load(wanted: &Wanted<'_>) -> Result<Object, Error> {
+    tell();
     let programs = if wanted.isa == Isa::Svm { OF_SVM } else { OF_VMX };
     let failed = |source| Error::Load { source, said: said() };
     let mut open = ObjectBuilder::default().open_memory(programs).map_err(failed)?;
@@ -117,7 +122,7 @@ fn size_maps(open: &mut OpenObject, config: &Config, options: &Options) -> libbp
 }
 
 /// The verifier's last word on the program, after a colon: what it says then is about itself.
-fn said() -> String {
+pub(crate) fn said() -> String {
     let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     let before = said.lines().take_while(|line| !line.starts_with("processed "));
     let word =

@@ -2,8 +2,6 @@
 //
 // Raw tracepoints. Their arguments are those of the kernel's call: nothing is copied or formatted.
 
-#define RAW(name) SEC("raw_tp/" #name) int on_##name(u64 *args)
-
 // One of two arguments. Both are read first: the kernel's verifier rejects a computed index.
 INLINE u64 one_of(u32 second, u64 a, u64 b)
 {

@@ -32,6 +32,7 @@ pub mod perfetto;
 pub mod rows;
 pub mod selftest;
 pub mod several;
+pub mod starts;
 pub mod table;
 pub mod tables;
 pub mod text;

@@ -316,7 +316,7 @@ fn facts(setup: &Setup, outcomes: &Outcomes, of_trace: Facts) -> Facts {
         kernel: outcomes.release.clone(),
         cpu: outcomes.processor.clone(),
         arch: arch.to_owned(),
-        cpus: 1,
+        cpus: setup.processors,
         clock: clock.to_owned(),
         emulated: emulated.then(|| outcomes.start.emulator.clone()),
         ..of_trace

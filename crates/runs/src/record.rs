@@ -2,6 +2,7 @@
 
 mod service;
 mod session;
+mod starts;
 mod tree;
 mod watch;
 
@@ -17,7 +18,8 @@ use vmtax_events::setting::KvmServer;
 use vmtax_live::{Options, Recorder, VmcsPlace};
 
 pub use service::serve;
-pub use session::{now_ns, record, record_process};
+pub use session::{command_ended, now_ns, record, record_process};
+pub use starts::{StartsPlan, starts};
 pub use tree::Retention;
 pub use watch::Watch;
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 use vmtax_cli::flags::{duration, label, live_interval};
 use vmtax_live::{Options, Raw};
-use vmtax_runs::record::{self, Plan, Retention};
+use vmtax_runs::record::{self, Plan, Retention, StartsPlan};
 
-use crate::flags::WhichArgs;
+use crate::flags::{OutputArgs, TableFormat, WhichArgs};
 
 /// Count VM exits in the running kernel, at low enough overhead to leave on.
 ///
@@ -21,6 +21,7 @@ use crate::flags::WhichArgs;
   vmtax record -o run                            all VMs, until Ctrl-C
   vmtax record --vm web1 --duration 60s -o run
   vmtax record -o run -- ssh guest make -j8      while a command runs
+  vmtax record --starts --duration 60s           how long VMs take to start, and in which calls
   vmtax record --tree /var/lib/vmtax --keep 30d  one run after another, as a service
   vmtax report run")]
 pub(crate) struct RecordArgs {
@@ -52,13 +53,22 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     pmu: bool,
 
+    /// Time the starts of VMs instead: the calls of KVM by which each VM that is created meanwhile is set up, from KVM_CREATE_VM to its first
+    /// KVM_RUN and its end, with the functions that wait. Prints tables, and writes no run.
+    #[arg(long, conflicts_with_all = ["interval", "raw", "pmu", "labels", "tree"])]
+    starts: bool,
+
+    /// With --starts: output format.
+    #[arg(long, value_enum, default_value_t = TableFormat::Text, requires = "starts")]
+    format: TableFormat,
+
     /// A label of the run; repeatable.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
 
-    /// Run folder to create. It must not exist, or be empty.
-    #[arg(short, long, value_name = "RUN", default_value = "run", value_hint = ValueHint::DirPath)]
-    output: PathBuf,
+    /// Run folder to create, which must not exist, or be empty [default: run]. With --starts: the file for the tables [default: standard output].
+    #[arg(short, long, value_name = "RUN", value_hint = ValueHint::AnyPath)]
+    output: Option<PathBuf>,
 
     /// Record for months: one run after another, as TREE/host=H/date=D/TIME, where `vmtax query` reads each as soon as it is
     /// closed. Runs that a power failure left open are closed at the start. While the disk is full, recording waits.
@@ -99,6 +109,9 @@ pub(crate) struct RecordArgs {
     command: Vec<OsString>,
 }
 
+/// The run folder, if none is named.
+const RUN: &str = "run";
+
 impl RecordArgs {
     fn plan(&self) -> Plan {
         Plan {
@@ -108,7 +121,11 @@ impl RecordArgs {
             pmu: self.pmu,
             limits: self.limits(),
             labels: self.labels.clone(),
-            output: self.tree.as_ref().unwrap_or(&self.output).clone(),
+            output: self
+                .tree
+                .as_ref()
+                .or(self.output.as_ref())
+                .map_or_else(|| RUN.into(), Clone::clone),
             command: self.command.clone(),
         }
     }
@@ -155,7 +172,20 @@ fn interval(text: &str) -> Result<Duration, String> {
     duration(text).and_then(live_interval)
 }
 
+/// Prints how long VMs took to start.
+fn starts(args: &RecordArgs) -> anyhow::Result<()> {
+    let (which, command) = (args.which.which(), args.command.clone());
+    let plan = StartsPlan { which, duration: args.duration, command };
+    let (recorded, status) = record::starts(&plan)?;
+    let to = OutputArgs { format: args.format, output: args.output.clone() };
+    to.write(&vmtax_report::starts::tables(&recorded, args.format == TableFormat::Text)?)?;
+    record::command_ended(status)
+}
+
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
+    if args.starts {
+        return starts(args);
+    }
     if args.tree.is_none() {
         return record::record(&args.plan());
     }

@@ -14,7 +14,8 @@
 //!
 //! A recorded life has the thread's switches recorded in an instance of its own, each with its stack, so that each wait has a place.
 //!
-//! Left out: more than one processor, where another one may be idle.
+//! On several processors others may be idle while this thread runs: there a step has waited while the thread was on no processor, by its own
+//! processor time (CLOCK_THREAD_CPUTIME_ID). The clock counts instructions of all processors, so that what is left has those of the others.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -42,8 +43,6 @@ const OWN_GROUP: &str = "/sys/fs/cgroup/vmtax";
 const EXPEDITED: &str = "/sys/kernel/rcu_expedited";
 /// Why steps are not measured.
 const NO_IDLE_TIME: &str = "/proc/timer_list has lost idle_sleeptime";
-const NO_OTHER_PROCESSOR: &str =
-    "the steps of a VM's life are measured on a host with one processor";
 const NO_FAVORDYNMODS: &str = "this kernel's cgroup2 has no favordynmods (Linux 6.0)";
 
 /// What came of a step.
@@ -84,14 +83,6 @@ pub(crate) fn measure(lives: u32, record: bool) -> Result<BTreeMap<Step, Taken>>
     Ok(clock.taken)
 }
 
-/// What this host lacks to measure steps, as a sentence.
-pub(crate) fn missing() -> Option<String> {
-    if fs::exists("/sys/devices/system/cpu/cpu1").unwrap_or(false) {
-        return Some(NO_OTHER_PROCESSOR.to_owned());
-    }
-    None
-}
-
 /// Has cgroup2, and this program in a group of its own, as a VMM of a service or a container is.
 fn enter_group() -> Result<()> {
     system::mount("cgroup2", CGROUPS)?;
@@ -119,15 +110,25 @@ impl Clock {
     /// Takes a step.
     fn step<T>(&mut self, step: Step, call: impl FnOnce() -> Result<T>) -> Result<T> {
         self.settle()?;
-        let before = self.idle;
+        let (idle, left) = (self.idle, self.switches);
+        let ran = self.source.own_time();
         let began = ticks();
         let done = call();
         let ended = ticks();
+        let ran =
+            self.source.own_time().zip(ran).map(|(after, before)| after.saturating_sub(before));
         self.settle()?;
         let done = done?;
+        let cycles = ended.saturating_sub(began);
+        let waited = match ran {
+            None => self.idle.saturating_sub(idle),
+            // A thread that stayed on its processor has not waited; what reading the clocks takes is less than this.
+            Some(_) if switches()? == left => 0,
+            Some(ran) => cycles.saturating_sub(ran),
+        };
         let taken = self.taken.entry(step).or_default();
-        taken.cycles.push(ended.saturating_sub(began));
-        taken.waited.push(self.idle.saturating_sub(before));
+        taken.cycles.push(cycles);
+        taken.waited.push(waited);
         self.windows.push((step, began, ended));
         Ok(done)
     }
@@ -180,6 +181,8 @@ fn switches() -> Result<i64> {
 
 /// Where the idle time comes from.
 enum Source {
+    /// The thread's processor time; there are several processors.
+    Thread,
     /// /proc/timer_list.
     Kernel,
     /// The tracepoint.
@@ -188,15 +191,33 @@ enum Source {
 
 impl Source {
     fn open() -> Result<Source> {
+        if fs::exists("/sys/devices/system/cpu/cpu1").unwrap_or(false) {
+            return Ok(Source::Thread);
+        }
         match idle_time_of(&timer_list()) {
             Some(_) => Ok(Source::Kernel),
             None => IdleTrace::start().map(Source::Traced),
         }
     }
 
+    /// How long this thread was on a processor until now, ns, where that is what counts.
+    fn own_time(&self) -> Option<u64> {
+        if !matches!(self, Source::Thread) {
+            return None;
+        }
+        // SAFETY: a structure of numbers, which the call fills.
+        let time = unsafe {
+            let mut time: libc::timespec = std::mem::zeroed();
+            libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time);
+            time
+        };
+        Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    }
+
     /// How long the processor was idle until now, ns.
     fn idle_time(&mut self) -> Result<u64> {
         match self {
+            Source::Thread => Ok(0),
             Source::Kernel => idle_time_of(&timer_list()).ok_or_else(|| NO_IDLE_TIME.to_owned()),
             Source::Traced(trace) => trace.idle_time(),
         }

@@ -320,6 +320,9 @@ pub enum What {
     CgroupOne,
     StartsWithoutMove,
     StartsUnknown,
+    SlotsWait,
+    SlotsWithoutDevices,
+    SlotsUnknown,
     // arm64.
     KvmAtEl2,
     KvmNested,
@@ -495,6 +498,8 @@ pub enum Advice {
     PinApart,
     MoveInterrupts,
     FavorDynmods,
+    SlotsFirst,
+    FewerIoeventfds,
     OneCpuOption,
     ConvertDisk,
     PinInConfiguration,

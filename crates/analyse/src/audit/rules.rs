@@ -231,6 +231,7 @@ words! {
         HvFrequencies = "hv-frequencies",
         RtcCatchUp = "rtc-catch-up",
         CgroupMoves = "cgroup-moves",
+        SlotWaits = "slot-waits",
         Mbec = "mbec",
         MediatedPmu = "mediated-pmu",
         EmulatedDevices = "emulated-devices",
@@ -541,11 +542,18 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         id: RuleId::Start,
-        checks: &[check(
-            CheckId::CgroupMoves,
-            "/proc/mounts, /proc/sys/kernel/osrelease, /sys/module/kvm/parameters/nx_huge_pages",
-            Judge::Host(start::cgroup_moves),
-        ).x86()],
+        checks: &[
+            check(
+                CheckId::CgroupMoves,
+                "/proc/mounts, /proc/sys/kernel/osrelease, /proc/cmdline, /sys/module/kvm/parameters/nx_huge_pages",
+                Judge::Host(start::cgroup_moves),
+            ).x86(),
+            check(
+                CheckId::SlotWaits,
+                "/proc/sys/kernel/osrelease, /sys/module/kvm_amd/parameters/avic",
+                Judge::Host(start::slot_waits),
+            ).x86(),
+        ],
     },
     Rule {
         id: RuleId::Versions,

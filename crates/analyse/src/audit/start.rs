@@ -3,7 +3,7 @@
 use vmtax_events::setting::{Fact, files};
 
 use super::view::View;
-use super::{Advice, Fix, Found, Seen, What};
+use super::{Advice, Fix, Found, Seen, Vendor, What};
 
 /// KVM starts a thread for each VM (Linux arch/x86/kvm/mmu/mmu.c, kvm_mmu_post_init_vm), which joins the VMM's cgroup. The join waits
 /// for a grace period of RCU unless cgroup2 favours moves, which it can from 6.0 on (kernel/cgroup/cgroup.c, cgroup_favor_dynmods). From 6.13 on the thread is one of the VMM's own, and starts with the first KVM_RUN; stable kernels
@@ -13,6 +13,13 @@ const FIRST_WITHOUT: (u32, u32) = (6, 13);
 
 /// The option that makes moves between cgroups quick.
 const OPTION: &str = "favordynmods";
+
+/// On the kernel's command line it shortens that grace period.
+const EXPEDITED: &str = "rcupdate.rcu_expedited=1";
+
+/// KVM starts a grace period of SRCU for each device on its bus (7d9a0273c459, kvm_io_bus_register_dev), and a slot or the removal of a device
+/// waits for it. Seen in Debian's 6.18.15 and 7.3.4 on an emulated host; a patch of 9 March 2026 shortens it (kvm@vger, "KVM: Expedite SRCU callbacks when freeing objects during I/O bus registration").
+const GRACE_PERIODS: std::ops::RangeInclusive<(u32, u32)> = (6, 18)..=(7, 3);
 
 /// Tried on an emulated host with Linux 6.1: KVM_CREATE_VM takes 0.285 ms with the option, and waits 11 ms without.
 pub(super) fn cgroup_moves(view: &View) -> Found {
@@ -34,6 +41,10 @@ pub(super) fn cgroup_moves(view: &View) -> Found {
     if view.host.text(files::NX_HUGE_PAGES) == Ok("never") {
         return Found::ok(What::CgroupMovesQuick).seen(view.host.fact(files::NX_HUGE_PAGES));
     }
+    let line = view.host.fact(files::CMDLINE);
+    if line.value.as_ref().is_ok_and(|line| line.split_whitespace().any(|word| word == EXPEDITED)) {
+        return Found::ok(What::CgroupMovesQuick).seen(line);
+    }
     let mounts = match view.host.text(files::MOUNTS) {
         Ok(mounts) => mounts,
         Err(_) => return Found::unread(view.host.fact(files::MOUNTS)),
@@ -54,4 +65,28 @@ pub(super) fn cgroup_moves(view: &View) -> Found {
         .seen(fact)
         .seen(release)
         .fix(Fix::Advice(Advice::FavorDynmods))
+}
+
+/// Tried on an emulated host with Linux 6.18: a slot after the irqchip waits 7 ms, and before it not at all.
+pub(super) fn slot_waits(view: &View) -> Found {
+    let release = view.host.fact(files::RELEASE);
+    let kernel = match view.kernel() {
+        Ok(kernel) => kernel,
+        Err(_) => return Found::unread(release),
+    };
+    if kernel < *GRACE_PERIODS.start() {
+        return Found::not_applicable(What::SlotsWithoutDevices).seen(release);
+    }
+    if kernel > *GRACE_PERIODS.end() {
+        return Found::unknown(What::SlotsUnknown).seen(release);
+    }
+    // The first vCPU makes a slot, too, where the processor virtualizes the APIC's page: then no order helps.
+    let avic = view.switch(files::AVIC);
+    let slots_first = view.vendor == Some(Vendor::Amd) && matches!(avic, Ok((false, _)));
+    let advice = if slots_first { Advice::SlotsFirst } else { Advice::FewerIoeventfds };
+    let found = Found::costs(What::SlotsWait).seen(release).fix(Fix::Advice(advice));
+    match avic {
+        Ok((_, avic)) => found.seen(avic),
+        Err(_) => found,
+    }
 }

@@ -192,6 +192,12 @@ impl Found {
             Found::SlowFunction(TimedFunction::WorkerThread | TimedFunction::CreateVm) => {
                 "create-vm"
             }
+            Found::SlowFunction(TimedFunction::SwapSlots | TimedFunction::CreateSlot) => {
+                "memory-slots"
+            }
+            Found::SlowFunction(TimedFunction::UnregisterDevice | TimedFunction::Ioeventfd) => {
+                "ioeventfds"
+            }
             Found::Mitigations => "mitigations",
             Found::Message(message) => message.name(),
             Found::Contention(_) => "contention",

@@ -149,6 +149,25 @@ pub(super) fn on_amd(context: &Context) -> Applies {
     if context.vendor == Isa::Vmx { Applies::No("the processor is Intel's") } else { Applies::Yes }
 }
 
+/// Kernels in which registering a device starts a grace period of SRCU (7d9a0273c459). Mended by call_srcu_expedited, if that is merged
+/// ("KVM: Expedite SRCU callbacks when freeing objects during I/O bus registration", kvm@vger, 9 March 2026).
+pub(super) const GRACE_PERIODS: &str = "the host runs Linux 6.18 or later";
+
+/// The APIC access page is a slot that KVM makes itself with the first vCPU (`kvm_alloc_apic_access_page`: vmx_vcpu_create, and avic_init_backing_page).
+pub(super) fn slots_first(context: &Context) -> Applies {
+    match context.vendor {
+        Isa::Vmx => Applies::No(
+            "on Intel the first KVM_CREATE_VCPU makes a slot for the APIC after the irqchip, and waits instead",
+        ),
+        _ if context.has_virtual_apic => Applies::No(
+            "with AVIC the first KVM_CREATE_VCPU makes a slot for the APIC, and waits instead",
+        ),
+        _ => Applies::If(
+            "the host runs Linux 6.18 or later on an AMD processor with kvm_amd.avic=0: on Intel and with AVIC the first KVM_CREATE_VCPU waits instead",
+        ),
+    }
+}
+
 fn on_amd_with(context: &Context, feature: &'static str) -> Applies {
     if context.vendor == Isa::Vmx {
         Applies::No("the processor is Intel's")

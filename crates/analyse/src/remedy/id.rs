@@ -72,5 +72,9 @@ vmtax_events::words! {
         PitDiscard = "pit-discard",
         FavorDynmods = "favordynmods",
         NoNumaBalancing = "no-numa-balancing",
+        RcuExpedited = "rcu-expedited",
+        NxHugePagesNever = "nx-huge-pages-never",
+        SlotsFirst = "slots-first",
+        FewerIoeventfds = "fewer-ioeventfds",
     }
 }

@@ -4,11 +4,11 @@ use vmtax_events::setting::files;
 use vmtax_events::{ExitKey, Isa, svm, vmx};
 
 use super::conditions::{
-    always, amd_virtual_apic, beside_virtual_apic, ends_in_memory, guest_polling, intel_ipi,
-    intel_virtual_apic, ipis_of_windows, kvm_polling, memory_to_map_first, of_windows, on_amd,
-    on_intel, one_task, ordinary_memory, plain_bounce, plain_x2apic, preemption_timer,
-    private_in_large_pages, tsc_deadline, virtual_gif, virtual_vmload, windows_on_intel,
-    windows_timers, without_virtual_apic,
+    GRACE_PERIODS, always, amd_virtual_apic, beside_virtual_apic, ends_in_memory, guest_polling,
+    intel_ipi, intel_virtual_apic, ipis_of_windows, kvm_polling, memory_to_map_first, of_windows,
+    on_amd, on_intel, one_task, ordinary_memory, plain_bounce, plain_x2apic, preemption_timer,
+    private_in_large_pages, slots_first, tsc_deadline, virtual_gif, virtual_vmload,
+    windows_on_intel, windows_timers, without_virtual_apic,
 };
 use super::context::Applies;
 use super::id::RemedyId;
@@ -222,6 +222,17 @@ pub const REMEDIES: &[Remedy] = &[
     row(RemedyId::NoNumaBalancing, Place::Host, "stop NUMA balancing: sysctl kernel.numa_balancing=0", |_| {
         Applies::If("memory and vCPUs of the VMs are on one node each, or the hangs are worse than memory of other nodes")
     }),
+    // Linux Documentation/admin-guide/kernel-parameters.txt, "rcupdate.rcu_expedited".
+    row(RemedyId::RcuExpedited, Place::Host, "shorten grace periods of RCU: echo 1 > /sys/kernel/rcu_expedited; each interrupts all CPUs", |_| {
+        Applies::If("the host runs Linux 6.0 to 6.12, and no thread on it suffers from interrupts of other CPUs")
+    }).file("/sys/kernel/rcu_expedited", "1"),
+    // Linux arch/x86/kvm/mmu/mmu.c, kvm_mmu_post_init_vm: no thread with `nx_hugepage_mitigation_hard_disabled`.
+    row(RemedyId::NxHugePagesNever, Place::Host, "start no thread for each VM that recovers huge pages: load kvm with nx_huge_pages=never", |_| {
+        Applies::If("the host runs Linux 6.0 to 6.12, and /sys/devices/system/cpu/vulnerabilities/itlb_multihit says \"Not affected\": else a guest can crash the host")
+    }).module("kvm", "nx_huge_pages=never"),
+    // Linux 7d9a0273c459, kvm_io_bus_register_dev: the next synchronize_srcu_expedited waits for the grace period of its call_srcu.
+    row(RemedyId::SlotsFirst, Place::Vmm, "create memory slots before the irqchip, the PIT and ioeventfds (KVM_SET_USER_MEMORY_REGION before KVM_CREATE_IRQCHIP)", slots_first),
+    row(RemedyId::FewerIoeventfds, Place::Vmm, "use fewer ioeventfds, and do not remove them while the VM runs or resets", |_| Applies::If(GRACE_PERIODS)),
 ];
 
 // Each remedy has its row.

@@ -121,6 +121,11 @@ impl Host {
         self != Host::Amd
     }
 
+    /// Whether steps of a VM's life can be measured: its clock counts instructions at 1 GHz, by which the kernel's idle time is one of them.
+    pub(crate) fn counts_steps(self) -> bool {
+        matches!(self, Host::Amd | Host::Intel)
+    }
+
     /// The kernel modules for it and for the mailbox. KVM of arm64 is no module.
     pub(super) fn modules(self) -> &'static [&'static str] {
         match self.isa() {

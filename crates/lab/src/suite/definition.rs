@@ -203,6 +203,9 @@ impl Definition {
         if self.code.paging.is_some() && (host != Host::Amd || level > 1) {
             return false;
         }
+        if self.code.step.is_some() && !host.counts_steps() {
+            return false;
+        }
         match host.isa() {
             Isa::Arm => self.code.arm.is_some() && level < 2,
             isa => self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave),

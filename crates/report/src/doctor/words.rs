@@ -270,6 +270,9 @@ fn what(what: &What) -> String {
         What::CgroupOne => "no cgroup2 is mounted".into(),
         What::StartsWithoutMove => "starting a VM moves no thread between cgroups on this kernel, or nothing makes that quicker".into(),
         What::StartsUnknown => "whether this kernel waits for a move between cgroups when a VM starts depends on its patch level".into(),
+        What::SlotsWait => "a memory slot that is created after the irqchip, and each removal of an ioeventfd, waits for a grace period of SRCU (commit 7d9a0273c459), unless the kernel has \"KVM: Expedite SRCU callbacks\"; on Intel, and with AVIC, the first KVM_CREATE_VCPU does, whatever the order".into(),
+        What::SlotsWithoutDevices => "memory slots wait for no device that was registered before on this kernel".into(),
+        What::SlotsUnknown => "whether memory slots wait for devices that were registered before is known up to Linux 7.3; `vmtax lab run --suite start --kernel IMAGE` measures it".into(),
         What::KvmAtEl2 => "the host runs at EL2 (VHE) where the processor has it, which is the default".into(),
         What::KvmNested => "the host runs at EL2 (VHE), and VMs may have EL2 of their own".into(),
         What::HostAtEl1 => "the host runs at EL1: KVM switches from EL2 to it and back at each exit".into(),
@@ -448,6 +451,12 @@ fn advice(advice: Advice) -> String {
         }
         Advice::OneCpuOption => "put the model and all hv- words into one -cpu option",
         Advice::FavorDynmods => "mount -o remount,favordynmods /sys/fs/cgroup",
+        Advice::SlotsFirst => {
+            "have the VMM create memory slots before the irqchip, the PIT and ioeventfds, and use fewer ioeventfds"
+        }
+        Advice::FewerIoeventfds => {
+            "have the VMM use fewer ioeventfds, and not remove them while the VM runs or resets"
+        }
         Advice::LessMemory => {
             "free memory: fewer or smaller VMs, or have guests give back what they do not use (QEMU: -device virtio-balloon,free-page-reporting=on)"
         }

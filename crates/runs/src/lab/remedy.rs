@@ -42,8 +42,9 @@ pub struct RemedyRow {
 pub enum Load {
     /// A workload in the VM with the symptom and in the one with the remedy, on a host of so many processors.
     Vms(&'static str, [&'static str; 2], u32),
-    /// An operation of `vmtax lab run` on this host, without and with it: `cpuid@L2`, and options of the host's kernel.
-    Operations(Host, [(&'static str, &'static [&'static str]); 2]),
+    /// An operation of `vmtax lab run` on this host, without and with it: `cpuid@L2`, and options of the host's kernel; with this kernel, if another shows
+    /// nothing.
+    Operations(Host, Option<&'static str>, [(&'static str, &'static [&'static str]); 2]),
 }
 
 /// A host on which rows are tried.
@@ -51,8 +52,8 @@ pub enum Load {
 pub enum TrialMachine {
     /// With QEMU as the VMM, of so many processors.
     Vms(u32),
-    /// With the lab's VMM: the host, whether it has an L1, and options of its kernel.
-    Lab(Host, bool, &'static [&'static str]),
+    /// With the lab's VMM: the host, its kernel if one is named, whether it has an L1, and options of its kernel.
+    Lab(Host, Option<&'static str>, bool, &'static [&'static str]),
 }
 
 /// What ran on a host.
@@ -103,10 +104,10 @@ impl RemedyRow {
                 let vm = format!("{workload} {category}");
                 (TrialMachine::Vms(processors), vm)
             }),
-            Load::Operations(host, sides) => {
+            Load::Operations(host, kernel, sides) => {
                 let is_nested = sides.iter().any(|(operation, _)| operation.ends_with(AT_L2));
                 sides.map(|(operation, options)| {
-                    (TrialMachine::Lab(host, is_nested, options), operation.to_owned())
+                    (TrialMachine::Lab(host, kernel, is_nested, options), operation.to_owned())
                 })
             }
         }
@@ -116,7 +117,7 @@ impl RemedyRow {
     pub fn words(&self) -> (&'static str, [String; 2]) {
         match self.load {
             Load::Vms(workload, vms, _) => (workload, vms.map(str::to_owned)),
-            Load::Operations(_, sides) => {
+            Load::Operations(_, _, sides) => {
                 let word = |(operation, options): (&str, &[&str])| match options {
                     [] => operation.to_owned(),
                     options => format!("{operation} {}", options.join(" ")),
@@ -342,7 +343,7 @@ mod tests {
                     assert_eq!(plan.processors, processors);
                     plan.cells.iter().map(PlannedCell::name).collect()
                 }
-                TrialMachine::Lab(host, is_nested, _) => {
+                TrialMachine::Lab(host, _, is_nested, _) => {
                     let plan = operations_plan(&rows, machine).expect("operations of every row");
                     let level = if is_nested { 2 } else { 1 };
                     assert!(plan.only.iter().all(|one| one.is_for(host, level)));

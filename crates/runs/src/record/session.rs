@@ -1,6 +1,7 @@
 //! A recording from its start to its end.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -74,14 +75,22 @@ fn run(plan: &Plan, recorder: Recorder, writer: Writer, stop: &Signals) -> anyho
     session.recorder.start();
     session.describe();
     // Where it does not start nothing was recorded, and nothing is left.
-    let mut child = start(plan)?;
+    let mut child = start(&plan.command)?;
     let end_at = plan.duration.and_then(|duration| Instant::now().checked_add(duration));
     let ended = session.run((stop, end_at), child.as_mut(), &mut |_| Ok(false));
     // Whatever happened, the command is not left alone, and what was counted is kept.
     let status = child.as_mut().map(|child| end(child, stop)).transpose();
     let finished = session.finish(|| {});
     ended.and(finished)?;
-    match status? {
+    command_ended(status?)
+}
+
+/// Tells of a command that failed.
+///
+/// # Errors
+/// A sentence, if it did.
+pub fn command_ended(status: Option<ExitStatus>) -> anyhow::Result<()> {
+    match status {
         Some(status) if !status.success() => {
             Err(anyhow::anyhow!("the recording is complete, but the command ended with {status}"))
         }
@@ -89,8 +98,8 @@ fn run(plan: &Plan, recorder: Recorder, writer: Writer, stop: &Signals) -> anyho
     }
 }
 
-fn start(plan: &Plan) -> anyhow::Result<Option<Child>> {
-    let Some((program, arguments)) = plan.command.split_first() else { return Ok(None) };
+pub(super) fn start(command: &[OsString]) -> anyhow::Result<Option<Child>> {
+    let Some((program, arguments)) = command.split_first() else { return Ok(None) };
     let child = Command::new(program).args(arguments).spawn().map_err(|e| {
         Fault::new(Code::Input, format!("{}: does not start: {e}", program.to_string_lossy()))
     })?;
@@ -98,7 +107,7 @@ fn start(plan: &Plan) -> anyhow::Result<Option<Child>> {
 }
 
 /// Interrupts the command if it still runs, as Ctrl-C would, and waits for it; asked once more it is killed.
-fn end(child: &mut Child, stop: &Signals) -> io::Result<ExitStatus> {
+pub(super) fn end(child: &mut Child, stop: &Signals) -> io::Result<ExitStatus> {
     if let Some(status) = child.try_wait()? {
         return Ok(status);
     }
@@ -366,7 +375,7 @@ pub(super) fn facts(recorder: &Recorder) -> Facts {
     }
 }
 
-fn processor() -> String {
+pub(super) fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     vmtax_events::setting::cpuinfo::model(&info)
 }

@@ -1,6 +1,6 @@
 //! Flags of `vmtax lab`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
@@ -69,9 +69,17 @@ impl VmHostArgs {
         })
     }
 
-    /// The same kernel on a host of `vmtax lab run`.
-    pub(super) fn lab(&self, host: Host) -> anyhow::Result<impl FnOnce(PathBuf, PathBuf) -> Setup> {
-        let kernel = kernels::named(host.architecture(), &self.kernel, &mut self.modules.iter())?;
+    /// The same kernel on a host of `vmtax lab run`, or this one.
+    pub(super) fn lab(
+        &self,
+        host: Host,
+        kernel: Option<&str>,
+    ) -> anyhow::Result<impl FnOnce(PathBuf, PathBuf) -> Setup> {
+        let (name, modules) = match kernel {
+            Some(name) => (Path::new(name), &[][..]),
+            None => (self.kernel.as_path(), self.modules.as_slice()),
+        };
+        let kernel = kernels::named(host.architecture(), name, &mut modules.iter())?;
         let (fresh, limit) = (self.fresh, self.limit);
         Ok(move |cache, console| Setup {
             fresh,
@@ -165,8 +173,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", requires = "observe", value_hint = ValueHint::FilePath)]
     pub(crate) bring: Vec<PathBuf>,
 
-    /// Processors of an emulated AMD host; for tests of observers: with several, cycles are not instructions.
-    #[arg(long, value_name = "N", hide = true, default_value_t = 1, requires = "observe", value_parser = clap::value_parser!(u32).range(1..=8))]
+    /// Processors of the emulated AMD host, with --suite start: its paths then have instructions of all processors. (With --observe, for tests of observers:
+    /// cycles are not instructions.)
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["budget", "nested"], value_parser = clap::value_parser!(u32).range(1..=8))]
     pub(crate) processors: u32,
 
     /// Additional memory of the host, in MiB; for observers that need more.
@@ -412,6 +421,40 @@ pub(super) fn able(host: Host, asked: &[(bool, &str, Ability)]) -> anyhow::Resul
     let able = Host::ALL.iter().filter(|host| host.can(*ability)).map(|host| host.name());
     let able = able.collect::<Vec<_>>().join(", ");
     fail(Code::Usage, format!("{flag}: cannot be had on --host {host}; use one of {able}"))
+}
+
+/// Refuses call trees of steps of a VM's life, and suites and operations that a host does not have: they would be left out without a word.
+pub(super) fn measurable(
+    host: Host,
+    profile: bool,
+    (suites, operations): (&[&'static Suite], &[&'static Definition]),
+) -> anyhow::Result<()> {
+    let is_on = |one: &Definition, host: Host| one.is_for(host, 1) || one.is_for(host, 2);
+    let of_suite = |suite: &&'static Suite| ("--suite", suite.name, suite.operations);
+    let of_operation =
+        |one: &&'static Definition| ("--operation", one.name, std::slice::from_ref(*one));
+    let named: Vec<(&str, &str, &[Definition])> = match operations {
+        [] => suites.iter().map(of_suite).collect(),
+        some => some.iter().map(of_operation).collect(),
+    };
+    for (flag, name, all) in named {
+        let any = |host: Host| all.iter().any(|one| is_on(one, host));
+        if !any(host) {
+            let hosts: Vec<&str> =
+                Host::ALL.into_iter().filter(|host| any(*host)).map(Host::name).collect();
+            let hosts = hosts.join(", ");
+            let message =
+                format!("{flag} {name}: cannot be measured on --host {host}; use {hosts}");
+            return fail(Code::Usage, message);
+        }
+        if profile && all.iter().any(|one| one.step().is_some()) {
+            let message = format!(
+                "--profile: has no call trees of {flag} {name}, whose steps are the VMM's own; the report names the functions that wait. Other suites have trees"
+            );
+            return fail(Code::Usage, message);
+        }
+    }
+    Ok(())
 }
 
 fn suite(name: &str) -> Result<&'static Suite, String> {

@@ -54,7 +54,10 @@ fn remedies() -> String {
         let (load, [symptom, cured]) = row.words();
         let host = match row.sides() {
             [(TrialMachine::Vms(2), _), _] => ", on a host of two processors".to_owned(),
-            [(TrialMachine::Lab(host, ..), _), _] => format!(", on the {host} host of the lab"),
+            [(TrialMachine::Lab(host, kernel, ..), _), _] => {
+                let kernel = kernel.map_or_else(String::new, |name| format!(" with {name}"));
+                format!(", on the {host} host of the lab{kernel}")
+            }
             _ => String::new(),
         };
         text.push_str(&format!("\n- {}: {load} with {symptom}, then {cured}{host}", row.remedy));
@@ -116,10 +119,10 @@ fn measured(
             let plan = network_plan(rows, processors).map_err(usage)?;
             measure_network(args.host.setup()?, &plan, claim)
         }
-        TrialMachine::Lab(host, nested, options) => {
+        TrialMachine::Lab(host, kernel, nested, options) => {
             let plan = operations_plan(rows, machine).map_err(usage)?;
             let (setup, options) =
-                (args.host.lab(host)?, options.iter().map(|word| (*word).to_owned()));
+                (args.host.lab(host, kernel)?, options.iter().map(|word| (*word).to_owned()));
             let setup = |cache, console| Setup {
                 nested,
                 options: options.collect(),
@@ -134,9 +137,10 @@ fn measured(
 fn name(machine: TrialMachine) -> String {
     match machine {
         TrialMachine::Vms(processors) => format!("vms-{processors}"),
-        TrialMachine::Lab(host, nested, options) => {
+        TrialMachine::Lab(host, kernel, nested, options) => {
             let nested = if nested { &["nested"][..] } else { &[] };
-            [&[host.name()], nested, options].concat().join("-")
+            let kernel = kernel.as_slice();
+            [&[host.name()], kernel, nested, options].concat().join("-").replace(':', "-")
         }
     }
 }

@@ -16,7 +16,7 @@ use vmtax_runs::lab::{Done, Work, fault};
 use vmtax_runs::{budget, write_fault};
 use vmtax_store::Claim;
 
-use super::args::{RunArgs, able};
+use super::args::{HostWord, RunArgs, able, measurable};
 use super::measure::{shown, work};
 use super::{compare, flat};
 use crate::flags::OutputArgs;
@@ -170,16 +170,33 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
         (args.flat.is_some(), "--flat", Ability::Program),
     ];
     able(args.host.host(), &asked)?;
-    let mut chosen = args.operation.iter().copied();
+    let mut single = args.operation.iter().copied();
     let simulated = match args.operation.is_empty() {
         true => args.suite.iter().flat_map(|suite| suite.operations).find(|one| one.is_simulated()),
-        false => chosen.find(|one| one.is_simulated()),
+        false => single.find(|one| one.is_simulated()),
     };
     if let Some(one) = simulated.filter(|one| !one.is_for(args.host.host(), 1)) {
         return fail(
             Code::Usage,
             format!("{}: accesses to memory are recorded on --host amd alone", one.name),
         );
+    }
+    if args.flat.is_none() && (args.operation_file.is_none() || !args.operation.is_empty()) {
+        measurable(args.host.host(), args.profile, (&args.suite, &args.operation))?;
+    }
+    let chosen = || args.suite.iter().flat_map(|suite| suite.operations);
+    let has_steps_alone = match args.operation.as_slice() {
+        [] => args.operation_file.is_none() && chosen().all(|one| one.step().is_some()),
+        some => some.iter().all(|one| one.step().is_some()),
+    };
+    if args.processors > 1 && args.observe.is_none() && !has_steps_alone {
+        return fail(
+            Code::Usage,
+            "--processors: only steps of a VM's life are measured on several; give --suite start",
+        );
+    }
+    if args.processors > 1 && args.host != HostWord::Amd {
+        return fail(Code::Usage, "--processors: only the AMD host has several");
     }
     if args.profile && args.processors > 1 {
         return fail(Code::Usage, "--profile: can only record a host with one processor");

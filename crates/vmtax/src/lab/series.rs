@@ -12,7 +12,7 @@ use vmtax_runs::kernels::is_image;
 use vmtax_runs::lab::fault;
 use vmtax_runs::series::{Series, Spec, Tree, slug};
 
-use super::args::{SeriesArgs, able};
+use super::args::{SeriesArgs, able, measurable};
 use crate::flags::{Color, TableFormat, color, width};
 
 /// The files that are written beside the runs.
@@ -75,7 +75,10 @@ fn check(args: &SeriesArgs) -> anyhow::Result<()> {
     let hosts: Vec<Host> = args.host.iter().map(|host| host.host()).collect();
     let asked =
         [(args.nested, "--nested", Ability::Nest), (args.profile, "--profile", Ability::Profile)];
-    hosts.iter().try_for_each(|host| able(*host, &asked))?;
+    for host in &hosts {
+        able(*host, &asked)?;
+        measurable(*host, args.profile, (&args.suite, &args.operation))?;
+    }
     if hosts.iter().any(|host| host.architecture() != hosts[0].architecture()) {
         return fail(
             Code::Usage,

@@ -20,7 +20,7 @@ pub(crate) struct Root {
 
 const COMMON: &[(&str, &str)] = &[
     ("/proc/cmdline", "root=/dev/sda1 rcu_nocbs=4-5\n"),
-    ("/proc/sys/kernel/osrelease", "6.18.1\n"),
+    ("/proc/sys/kernel/osrelease", "6.17.1\n"),
     ("/proc/uptime", "5000.00 39000.00\n"),
     ("/sys/kernel/irq/24/actions", "eth0-rx-0\n"),
     ("/sys/kernel/irq/24/per_cpu_count", "900000,0,0,0,0,0,0,0\n"),

@@ -24,6 +24,34 @@ fn invalid_kernels() {
     one_sentence(&said);
 }
 
+/// They would be left out without a word.
+#[test]
+fn suites_that_a_host_or_a_flag_does_not_have() {
+    let cases: [(&[&str], &str); 4] = [
+        (
+            &["run", "--suite", "start", "--host", "arm"],
+            "--suite start: cannot be measured on --host arm; use amd",
+        ),
+        (
+            &["run", "--operation", "cpuid,create-vm", "--host", "kvm"],
+            "--operation create-vm: cannot be measured on --host kvm; use amd",
+        ),
+        (
+            &["run", "--suite", "primitives,start", "--profile"],
+            "--profile: has no call trees of --suite start",
+        ),
+        (
+            &["series", "--kernel", "6.1", "-o", "none", "--profile", "--operation", "destroy"],
+            "--profile: has no call trees of --operation destroy",
+        ),
+    ];
+    for (arguments, expected) in cases {
+        let (code, said) = refused(&[&["lab"], arguments].concat());
+        assert!(code == 2 && said.contains(expected), "{code} {said}");
+        one_sentence(&said);
+    }
+}
+
 #[test]
 fn a_kernel_without_kvm() {
     // The distribution's image, with a folder of modules that has none.

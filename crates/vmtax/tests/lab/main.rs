@@ -29,6 +29,7 @@ mod run;
 mod series;
 mod soak;
 mod start;
+mod starts;
 #[expect(dead_code, reason = "shared with other tests, which use all of it")]
 #[path = "../terminal/mod.rs"]
 mod terminal;

@@ -159,7 +159,12 @@ fn same_as_trace(arguments: &[&str], kinds: &[&str], probes: &str) -> BTreeMap<S
 }
 
 /// Runs the lab with a shell script as the observer; `./vmtax` in it is the command. Returns what it left.
-fn observe_script(folder: &Path, script: &str, brought: &[&str], arguments: &[&str]) -> PathBuf {
+pub(crate) fn observe_script(
+    folder: &Path,
+    script: &str,
+    brought: &[&str],
+    arguments: &[&str],
+) -> PathBuf {
     let (program, path) = (stripped(folder), folder.join("script.sh"));
     fs::write(&path, script.replace("./vmtax", program.to_str().unwrap())).unwrap();
     let observer = format!("/bin/sh {}", path.display());

@@ -51,12 +51,14 @@ fn ten_remedies_do_what_explain_says() {
 /// Operations of `lab run`: options of modules, and two forms of one thing.
 #[test]
 fn operations_show_what_parameters_of_modules_do() {
-    const EXPECTED: [(&str, &str); 5] = [
+    const EXPECTED: [(&str, &str); 7] = [
         ("npt", "shadow-paging 1.00 -> 0.00"),
         ("vgif", "gif 1.00 -> 0.00"),
         ("fewer-events", "counters 8.00 -> 0.00"),
         ("guest-nmi-watchdog", "counters 4.00 -> 0.00"),
         ("favordynmods", ""),
+        ("rcu-expedited", ""),
+        ("nx-huge-pages-never", ""),
     ];
     let rows = tried(&EXPECTED.map(|(name, _)| name));
     for (name, gone) in EXPECTED {

@@ -63,7 +63,11 @@ fn meaning(observed: Observed) -> Option<Means> {
         Observed::Timed(function, ns) if ns >= LONG_NS => {
             let remedies: &[RemedyId] = match function {
                 TimedFunction::NumaBalancing => &[R::NoNumaBalancing],
-                TimedFunction::WorkerThread | TimedFunction::CreateVm => &[R::FavorDynmods],
+                TimedFunction::WorkerThread | TimedFunction::CreateVm => {
+                    &[R::FavorDynmods, R::RcuExpedited, R::NxHugePagesNever]
+                }
+                TimedFunction::SwapSlots | TimedFunction::CreateSlot => &[R::SlotsFirst],
+                TimedFunction::UnregisterDevice | TimedFunction::Ioeventfd => &[R::FewerIoeventfds],
                 TimedFunction::IrqBypass => &[],
             };
             (Found::SlowFunction(function), remedies, None)

@@ -19,6 +19,14 @@ pub(super) fn slow_function(function: TimedFunction) -> Words {
             "KVM_CREATE_VM waits: the thread that KVM starts for each VM joins the VMM's cgroup",
             "`vmtax doctor` on the host (cgroup-moves); cgroup v1 in place of v2; kvm.nx_huge_pages=never where the processor is not affected",
         ),
+        TimedFunction::SwapSlots | TimedFunction::CreateSlot => (
+            "a new memory slot waits for a grace period of SRCU: on Linux 6.18 or later for that of a device that was registered before, else for vCPUs that run",
+            "`vmtax doctor` on the host (slot-waits); `vmtax lab run --suite start --kernel IMAGE` with the host's kernel names the function that waits",
+        ),
+        TimedFunction::UnregisterDevice | TimedFunction::Ioeventfd => (
+            "an ioeventfd that is removed waits for a grace period of SRCU: on Linux 6.18 or later for that of a device that was registered before",
+            "`vmtax doctor` on the host (slot-waits); `vmtax lab run --suite start --kernel IMAGE` with the host's kernel names the function that waits",
+        ),
     };
     let disproof =
         "`bpftrace` or `strace -T -e ioctl` shows that it returns at once while it is slow";

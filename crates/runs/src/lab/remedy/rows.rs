@@ -30,7 +30,7 @@ const fn operations(
     host: Host,
     sides: [(&'static str, &'static [&'static str]); 2],
 ) -> RemedyRow {
-    let load = Load::Operations(host, sides);
+    let load = Load::Operations(host, None, sides);
     RemedyRow { remedy, load, finding: None, is_named: false, unit: Unit::Exits, spread: 0.0 }
 }
 
@@ -50,6 +50,16 @@ const fn of_two(row: RemedyRow) -> RemedyRow {
     match row.load {
         Load::Vms(workload, vms, _) => RemedyRow { load: Load::Vms(workload, vms, 2), ..row },
         Load::Operations(..) => row,
+    }
+}
+
+/// With this kernel.
+const fn with_kernel(kernel: &'static str, row: RemedyRow) -> RemedyRow {
+    match row.load {
+        Load::Operations(host, _, sides) => {
+            RemedyRow { load: Load::Operations(host, Some(kernel), sides), ..row }
+        }
+        Load::Vms(..) => row,
     }
 }
 
@@ -275,4 +285,46 @@ pub const ROWS: &[RemedyRow] = &[
             [("start-irqchip-first", &[]), ("start-favordynmods", &[])],
         ),
     ),
+    in_unit(
+        Unit::Waited,
+        operations(
+            RemedyId::RcuExpedited,
+            Host::Amd,
+            [("start-irqchip-first", &[]), ("start-rcu-expedited", &[])],
+        ),
+    ),
+    in_unit(
+        Unit::Waited,
+        option(
+            RemedyId::NxHugePagesNever,
+            Host::Amd,
+            "start-irqchip-first",
+            [&[], &["kvm.nx_huge_pages=never"]],
+        ),
+    ),
+    with_kernel(
+        GRACE_PERIODS,
+        in_unit(
+            Unit::Waited,
+            operations(
+                RemedyId::SlotsFirst,
+                Host::Amd,
+                [("start-irqchip-first", &[]), ("start-memory-first", &[])],
+            ),
+        ),
+    ),
+    with_kernel(
+        GRACE_PERIODS,
+        in_unit(
+            Unit::Waited,
+            operations(
+                RemedyId::FewerIoeventfds,
+                Host::Amd,
+                [("ioeventfd-8-pairs", &[]), ("ioeventfd-deassign", &[])],
+            ),
+        ),
+    ),
 ];
+
+/// A kernel with 7d9a0273c459, whose slots wait for devices.
+const GRACE_PERIODS: &str = "debian:6.18";
