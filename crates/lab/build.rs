@@ -16,7 +16,7 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
 /// A program, how it is built, and where its name goes.
-struct Program {
+struct BuiltProgram {
     name: &'static str,
     feature: &'static str,
     target: &'static str,
@@ -26,7 +26,7 @@ struct Program {
     packed: &'static str,
 }
 
-const OF_X86: Program = Program {
+const OF_X86: BuiltProgram = BuiltProgram {
     name: "vmtax-guest",
     feature: "init",
     target: "x86_64-unknown-linux-gnu",
@@ -36,7 +36,7 @@ const OF_X86: Program = Program {
 };
 
 /// Linked by what Rust brings, so that no C compiler for arm64 is needed.
-const OF_ARM: Program = Program {
+const OF_ARM: BuiltProgram = BuiltProgram {
     name: "vmtax-guest-arm",
     feature: "init-arm",
     target: "aarch64-unknown-linux-musl",
@@ -80,7 +80,7 @@ fn out() -> PathBuf {
     PathBuf::from(var_os("OUT_DIR").expect("cargo sets OUT_DIR"))
 }
 
-impl Program {
+impl BuiltProgram {
     /// The program for x86 has to be; another one can be where its target is installed.
     fn can_be_built(&self) -> bool {
         let mut compiler = Command::new(var_os("RUSTC").expect("cargo sets RUSTC"));
@@ -91,7 +91,7 @@ impl Program {
     }
 }
 
-fn build(program: &Program) -> PathBuf {
+fn build(program: &BuiltProgram) -> PathBuf {
     // From the build script of vmtax-guest, which this crate depends on for the protocol: the same source as the program.
     let package = PathBuf::from(
         var_os("DEP_VMTAX_GUEST_FOLDER").expect("the build script of vmtax-guest names its folder"),

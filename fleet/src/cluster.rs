@@ -34,8 +34,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use url::{Position, Url};
 
-use crate::engine::Engine;
-use crate::stores::{self, Store};
+use crate::engine::QueryEngine;
+use crate::stores::{self, ObjectStoreSource};
 
 /// The version of Ballista: the encoding of plans depends on it.
 pub const VERSION: &str = ballista_core::BALLISTA_VERSION;
@@ -72,7 +72,7 @@ pub fn config() -> SessionConfig {
 /// When it cannot be reached, or the query fails there.
 pub async fn stream(
     address: &str,
-    engine: &Engine,
+    engine: &QueryEngine,
     plan: Arc<dyn ExecutionPlan>,
 ) -> Result<SendableRecordBatchStream> {
     reach(address).await.map_err(|why| DataFusionError::External(why.into()))?;
@@ -173,7 +173,7 @@ pub async fn scheduler(listen: SocketAddr, timeout: u64) -> Result<(), String> {
 
 /// A session of the scheduler. Plans can name stores, which it does not read.
 fn session(config: SessionConfig) -> Result<SessionState> {
-    let runtime = RuntimeEnvBuilder::new().with_object_store_registry(Named::new(unasked));
+    let runtime = RuntimeEnvBuilder::new().with_object_store_registry(NamedStores::new(unasked));
     let state = default_session_builder(config)?;
     Ok(SessionStateBuilder::new_from_existing(state).with_runtime_env(runtime.build_arc()?).build())
 }
@@ -226,7 +226,7 @@ pub async fn executor(options: ExecutorOptions) -> Result<(), String> {
 /// The runtime of tasks: Ballista's, with the stores of a plan, configured by this process's environment.
 fn runtimes(work: &Path) -> RuntimeProducer {
     let work = work.to_owned();
-    let stores = Named::new(of_environment);
+    let stores = NamedStores::new(of_environment);
     Arc::new(move |_| {
         let builder = RuntimeEnvBuilder::new().with_temp_file_path(&work);
         builder.with_object_store_registry(Arc::clone(&stores) as _).build_arc()
@@ -235,18 +235,18 @@ fn runtimes(work: &Path) -> RuntimeProducer {
 
 /// The stores of plans, each created at first use.
 #[derive(Debug)]
-struct Named {
+struct NamedStores {
     known: DefaultObjectStoreRegistry,
     make: fn(&Url) -> Result<Arc<dyn ObjectStore>>,
 }
 
-impl Named {
+impl NamedStores {
     fn new(make: fn(&Url) -> Result<Arc<dyn ObjectStore>>) -> Arc<Self> {
         Arc::new(Self { known: DefaultObjectStoreRegistry::new(), make })
     }
 }
 
-impl ObjectStoreRegistry for Named {
+impl ObjectStoreRegistry for NamedStores {
     fn register_store(
         &self,
         url: &Url,
@@ -268,7 +268,7 @@ impl ObjectStoreRegistry for Named {
 /// A store for an executor, configured by this process's environment.
 fn of_environment(url: &Url) -> Result<Arc<dyn ObjectStore>> {
     let base = &url[..Position::BeforePath];
-    let made = stores::split(base).and_then(|(base, _)| Store::open(&base));
+    let made = stores::split(base).and_then(|(base, _)| ObjectStoreSource::open(&base));
     let store = made.map_err(|why| DataFusionError::Execution(format!("{base}: {why}")))?;
     Ok(Arc::clone(store.client()))
 }

@@ -33,8 +33,8 @@ use vmtax_store::{Segment, Table};
 use crate::day::{self, DayManifest, DayRun};
 use crate::fleet::{Fleet, NoFleet, Selection, Wants};
 use crate::folder::Folder;
-use crate::run::{self, Attributes, FleetRun, Skipped};
-use crate::schema::{self, Texts};
+use crate::run::{self, FleetRun, RunAttributes, Skipped};
+use crate::schema::{self, TextType};
 use crate::stores;
 use crate::types::disagreement;
 
@@ -45,7 +45,7 @@ const GROUP_ROWS: usize = 128 << 10;
 
 /// Why a day was not compacted.
 #[derive(Debug)]
-pub enum Failure {
+pub enum CompactFailure {
     /// The tree cannot be opened.
     Input(String),
     /// Its content cannot be used.
@@ -56,7 +56,7 @@ pub enum Failure {
 
 /// Result of compacting a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct Compacted {
     /// Days compacted.
     pub days: Vec<String>,
     /// Runs in them.
@@ -71,7 +71,7 @@ pub struct Done {
 
 /// Options of compacting.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct CompactOptions {
     /// Only this day.
     pub date: Option<String>,
     /// Remove runs that are in a compacted day.
@@ -83,7 +83,7 @@ pub struct Options {
 struct Everything;
 
 impl Wants for Everything {
-    fn wants(&self, runs: &[&Attributes], _: bool) -> Result<Vec<bool>, String> {
+    fn wants(&self, runs: &[&RunAttributes], _: bool) -> Result<Vec<bool>, String> {
         Ok(vec![true; runs.len()])
     }
 }
@@ -92,20 +92,20 @@ impl Wants for Everything {
 ///
 /// # Errors
 /// When a day cannot be read or written. Days before it are done.
-pub fn compact(tree: &Path, options: &Options) -> Result<Done, Failure> {
+pub fn compact(tree: &Path, options: &CompactOptions) -> Result<Compacted, CompactFailure> {
     if stores::is_stored(tree) {
-        return Err(Failure::Input(
+        return Err(CompactFailure::Input(
             "a tree in a store cannot be compacted; compact it on a machine, then copy it to the store"
                 .to_owned(),
         ));
     }
     let found = Fleet::find(&[tree.to_owned()]).map_err(|e| match e {
-        NoFleet::Input(why) => Failure::Input(why),
-        NoFleet::Data(why) => Failure::Data(why),
+        NoFleet::Input(why) => CompactFailure::Input(why),
+        NoFleet::Data(why) => CompactFailure::Data(why),
     })?;
     let root = fs::canonicalize(tree)
-        .map_err(|e| Failure::Input(format!("{}: cannot be opened: {e}", tree.display())))?;
-    let Selection { runs, days } = found.select(&Everything).map_err(Failure::Data)?;
+        .map_err(|e| CompactFailure::Input(format!("{}: cannot be opened: {e}", tree.display())))?;
+    let Selection { runs, days } = found.select(&Everything).map_err(CompactFailure::Data)?;
     let mut by_day: BTreeMap<String, Vec<Arc<FleetRun>>> = BTreeMap::new();
     for run in runs {
         let date = run.attributes.date.clone();
@@ -113,13 +113,15 @@ pub fn compact(tree: &Path, options: &Options) -> Result<Done, Failure> {
             by_day.entry(date).or_default().push(run);
         }
     }
-    let mut done = Done { skipped: found.skipped(), ..Done::default() };
+    let mut done = Compacted { skipped: found.skipped(), ..Compacted::default() };
     for (date, mut runs) in by_day {
         if !vmtax_fleet_flags::is_date(&date) {
-            return Err(Failure::Data(format!("{date:?} is no day; its runs cannot be compacted")));
+            return Err(CompactFailure::Data(format!(
+                "{date:?} is no day; its runs cannot be compacted"
+            )));
         }
         if days.iter().any(|(day, _)| day.date == date) {
-            return Err(Failure::Data(format!(
+            return Err(CompactFailure::Data(format!(
                 "{date} is compacted already, and {} was added to it later; ask it where it is, or move {} away and compact again",
                 runs[0].attributes.run,
                 root.join(day::FOLDER).join(format!("date={date}")).display()
@@ -136,8 +138,8 @@ pub fn compact(tree: &Path, options: &Options) -> Result<Done, Failure> {
     if options.remove {
         // Search again: only runs that readers find in a day may be removed.
         let found = Fleet::find(&[tree.to_owned()])
-            .map_err(|_| Failure::Data("the tree changed".to_owned()))?;
-        let Selection { days, .. } = found.select(&Everything).map_err(Failure::Data)?;
+            .map_err(|_| CompactFailure::Data("the tree changed".to_owned()))?;
+        let Selection { days, .. } = found.select(&Everything).map_err(CompactFailure::Data)?;
         let wanted = |date: &str| options.date.as_ref().is_none_or(|only| only == date);
         for (_, runs) in days.iter().filter(|(day, _)| wanted(&day.date)) {
             for run in runs {
@@ -149,7 +151,7 @@ pub fn compact(tree: &Path, options: &Options) -> Result<Done, Failure> {
 }
 
 /// Removes a run, unless it has profiles or does not exist.
-fn remove(tree: &Path, run: &FleetRun) -> Result<bool, Failure> {
+fn remove(tree: &Path, run: &FleetRun) -> Result<bool, CompactFailure> {
     if !run.manifest.profiles.is_empty() {
         return Ok(false);
     }
@@ -165,12 +167,14 @@ fn remove(tree: &Path, run: &FleetRun) -> Result<bool, Failure> {
             Ok(true)
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(Failure::Output(folder.to_owned(), e)),
+        Err(e) => Err(CompactFailure::Output(folder.to_owned(), e)),
     }
 }
 
-fn local(folder: &Folder) -> Result<&Path, Failure> {
-    folder.local().ok_or_else(|| Failure::Data(format!("{folder}: it is not on this machine")))
+fn local(folder: &Folder) -> Result<&Path, CompactFailure> {
+    folder
+        .local()
+        .ok_or_else(|| CompactFailure::Data(format!("{folder}: it is not on this machine")))
 }
 
 /// Writes a day. Returns how many files it has.
@@ -178,20 +182,20 @@ fn compact_day(
     root: &Path,
     date: &str,
     runs: &[Arc<FleetRun>],
-    options: &Options,
-) -> Result<usize, Failure> {
+    options: &CompactOptions,
+) -> Result<usize, CompactFailure> {
     let folder = root.join(day::FOLDER);
     let output = |path: &Path| {
         let path = path.to_owned();
-        move |e: io::Error| Failure::Output(path, e)
+        move |e: io::Error| CompactFailure::Output(path, e)
     };
     fs::create_dir_all(&folder).map_err(output(&folder))?;
     let _lock = Lock::take(&folder).map_err(|error| match error {
-        LockError::Held(holder) => Failure::Data(format!(
+        LockError::Held(holder) => CompactFailure::Data(format!(
             "{}: is being compacted by {holder}; wait for it to end",
             root.display()
         )),
-        LockError::Io(e) => Failure::Output(folder.clone(), e),
+        LockError::Io(e) => CompactFailure::Output(folder.clone(), e),
     })?;
     // Leftovers of killed older versions.
     let old = folder.join(format!(".date={date}.part"));
@@ -208,14 +212,16 @@ fn write_day(
     part: &Path,
     date: &str,
     runs: &[Arc<FleetRun>],
-    options: &Options,
-) -> Result<usize, Failure> {
+    options: &CompactOptions,
+) -> Result<usize, CompactFailure> {
     // One thread per table.
     let tables = std::thread::scope(|scope| {
         let threads =
             Table::ALL.map(|table| scope.spawn(move || verified_table(part, table, runs)));
         threads.map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(Failure::Data("a table's thread failed".into())))
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(CompactFailure::Data("a table's thread failed".into())))
         })
     });
     let mut segments = Vec::new();
@@ -233,8 +239,8 @@ fn write_day(
         segments,
     };
     let path = part.join(day::MANIFEST);
-    let output = |e| Failure::Output(path.clone(), e);
-    let bytes = serde_json::to_vec(&day).map_err(|e| Failure::Data(e.to_string()))?;
+    let output = |e| CompactFailure::Output(path.clone(), e);
+    let bytes = serde_json::to_vec(&day).map_err(|e| CompactFailure::Data(e.to_string()))?;
     let mut file = File::create(&path).map_err(output)?;
     io::Write::write_all(&mut file, &bytes).and_then(|()| file.sync_all()).map_err(output)?;
     File::open(part).and_then(|f| f.sync_all()).map_err(output)?;
@@ -246,16 +252,16 @@ fn verified_table(
     part: &Path,
     table: Table,
     runs: &[Arc<FleetRun>],
-) -> Result<Vec<Segment>, Failure> {
+) -> Result<Vec<Segment>, CompactFailure> {
     let (written, expected) = write_table(part, table, runs)?;
-    let mut found = Sum::new(table)?;
+    let mut found = RowSum::new(table)?;
     for segment in &written {
         run::verify(&Folder::Local(part.to_owned()), segment)
-            .map_err(|why| Failure::Data(format!("what was written {why}")))?;
+            .map_err(|why| CompactFailure::Data(format!("what was written {why}")))?;
         read_file(&part.join(&segment.path), &mut |batch| found.add(&batch))?;
     }
     if found.value != expected.value {
-        return Err(Failure::Data(format!(
+        return Err(CompactFailure::Data(format!(
             "{}: the rows that were written are not those that were read; nothing was changed, try another disk",
             part.display()
         )));
@@ -267,14 +273,14 @@ fn write_table(
     part: &Path,
     table: Table,
     runs: &[Arc<FleetRun>],
-) -> Result<(Vec<Segment>, Sum), Failure> {
-    let mut sum = Sum::new(table)?;
+) -> Result<(Vec<Segment>, RowSum), CompactFailure> {
+    let mut sum = RowSum::new(table)?;
     let schema = Arc::clone(&sum.schema);
-    let mut files = Files { part, table, schema, open: None, written: Vec::new() };
+    let mut files = TableFiles { part, table, schema, open: None, written: Vec::new() };
     for run in runs {
         for segment in run.manifest.segments_of(table) {
             run::verify(&run.folder, segment).map_err(|why| {
-                Failure::Data(format!(
+                CompactFailure::Data(format!(
                     "{}: {why}; leave it out by moving it away, and compact again",
                     run.folder
                 ))
@@ -291,7 +297,7 @@ fn write_table(
 }
 
 /// The files of a table as they are written.
-struct Files<'a> {
+struct TableFiles<'a> {
     part: &'a Path,
     table: Table,
     schema: SchemaRef,
@@ -299,16 +305,17 @@ struct Files<'a> {
     written: Vec<Segment>,
 }
 
-impl Files<'_> {
-    fn write(&mut self, batch: &RecordBatch) -> Result<(), Failure> {
+impl TableFiles<'_> {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), CompactFailure> {
         if self.open.is_none() {
             let folder = self.part.join(self.table.name());
             if self.written.is_empty() {
-                fs::create_dir(&folder).map_err(|e| Failure::Output(folder.clone(), e))?;
+                fs::create_dir(&folder).map_err(|e| CompactFailure::Output(folder.clone(), e))?;
             }
             let name = format!("{}/{:06}.parquet", self.table.name(), self.written.len() + 1);
             let path = self.part.join(&name);
-            let file = File::create_new(&path).map_err(|e| Failure::Output(path.clone(), e))?;
+            let file =
+                File::create_new(&path).map_err(|e| CompactFailure::Output(path.clone(), e))?;
             let properties = WriterProperties::builder()
                 .set_compression(Compression::ZSTD(ZstdLevel::default()))
                 .set_max_row_group_row_count(Some(GROUP_ROWS))
@@ -323,16 +330,19 @@ impl Files<'_> {
         if *rows >= FILE_ROWS { self.close() } else { Ok(()) }
     }
 
-    fn close(&mut self) -> Result<(), Failure> {
+    fn close(&mut self) -> Result<(), CompactFailure> {
         let Some((writer, name, rows)) = self.open.take() else { return Ok(()) };
         let path = self.part.join(&name);
         let file = writer.into_inner().map_err(|e| of_parquet(&path, e))?;
-        file.sync_all().map_err(|e| Failure::Output(path.clone(), e))?;
+        file.sync_all().map_err(|e| CompactFailure::Output(path.clone(), e))?;
         drop(file);
-        let (bytes, crc32) = checksum(&path).map_err(|e| Failure::Output(path.clone(), e))?;
+        let (bytes, crc32) =
+            checksum(&path).map_err(|e| CompactFailure::Output(path.clone(), e))?;
         self.written.push(Segment { path: name, rows, bytes, crc32 });
         let folder = self.part.join(self.table.name());
-        File::open(&folder).and_then(|f| f.sync_all()).map_err(|e| Failure::Output(folder, e))
+        File::open(&folder)
+            .and_then(|f| f.sync_all())
+            .map_err(|e| CompactFailure::Output(folder, e))
     }
 }
 
@@ -352,7 +362,7 @@ fn checksum(path: &Path) -> io::Result<(u64, u32)> {
     }
 }
 
-fn of_parquet(path: &Path, error: datafusion::parquet::errors::ParquetError) -> Failure {
+fn of_parquet(path: &Path, error: datafusion::parquet::errors::ParquetError) -> CompactFailure {
     use datafusion::parquet::errors::ParquetError;
     let error = match error {
         ParquetError::External(source) => match source.downcast::<io::Error>() {
@@ -361,16 +371,16 @@ fn of_parquet(path: &Path, error: datafusion::parquet::errors::ParquetError) -> 
         },
         other => io::Error::other(other),
     };
-    Failure::Output(path.to_owned(), error)
+    CompactFailure::Output(path.to_owned(), error)
 }
 
 /// Passes on the batches of a file.
 fn read_file(
     path: &Path,
-    each: &mut dyn FnMut(RecordBatch) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    each: &mut dyn FnMut(RecordBatch) -> Result<(), CompactFailure>,
+) -> Result<(), CompactFailure> {
     let damaged = |e: &dyn std::fmt::Display| {
-        Failure::Data(format!("{}: cannot be read: {e}", path.display()))
+        CompactFailure::Data(format!("{}: cannot be read: {e}", path.display()))
     };
     let file = File::open(path).map_err(|e| damaged(&e))?;
     let batches = ParquetRecordBatchReaderBuilder::try_new(file)
@@ -386,11 +396,11 @@ fn with_attributes(
     batch: &RecordBatch,
     table: Table,
     schema: &SchemaRef,
-    run: &Attributes,
-) -> Result<RecordBatch, Failure> {
-    let of_table = schema::columns(table, Texts::Plain);
+    run: &RunAttributes,
+) -> Result<RecordBatch, CompactFailure> {
+    let of_table = schema::columns(table, TextType::Plain);
     if let Some(wrong) = disagreement(&of_table, &batch.schema()) {
-        return Err(Failure::Data(format!(
+        return Err(CompactFailure::Data(format!(
             "{}: {wrong}; another tool or version wrote it: move it away",
             run.run
         )));
@@ -400,7 +410,7 @@ fn with_attributes(
     for field in of_table.fields() {
         columns.push(match batch.column_by_name(field.name()) {
             Some(column) => {
-                cast(column, field.data_type()).map_err(|e| Failure::Data(e.to_string()))?
+                cast(column, field.data_type()).map_err(|e| CompactFailure::Data(e.to_string()))?
             }
             None => new_null_array(field.data_type(), rows),
         });
@@ -410,31 +420,34 @@ fn with_attributes(
         columns.push(Arc::new(StringArray::from_iter(std::iter::repeat_n(said, rows))));
     }
     columns.push(Arc::new(BooleanArray::from(vec![run.emulated; rows])));
-    RecordBatch::try_new(Arc::clone(schema), columns).map_err(|e| Failure::Data(e.to_string()))
+    RecordBatch::try_new(Arc::clone(schema), columns)
+        .map_err(|e| CompactFailure::Data(e.to_string()))
 }
 
 /// Number and hash sum of rows, independent of order.
-struct Sum {
+struct RowSum {
     schema: SchemaRef,
     rows: RowConverter,
     value: (u64, u128),
 }
 
-impl Sum {
-    fn new(table: Table) -> Result<Sum, Failure> {
-        let columns = schema::columns(table, Texts::Plain);
+impl RowSum {
+    fn new(table: Table) -> Result<RowSum, CompactFailure> {
+        let columns = schema::columns(table, TextType::Plain);
         let all: Vec<_> =
-            columns.fields().iter().cloned().chain(schema::attributes(Texts::Plain)).collect();
+            columns.fields().iter().cloned().chain(schema::attributes(TextType::Plain)).collect();
         let schema: SchemaRef = Arc::new(Schema::new(all));
         let fields =
             schema.fields().iter().map(|f| SortField::new(f.data_type().clone())).collect();
-        let rows = RowConverter::new(fields).map_err(|e| Failure::Data(e.to_string()))?;
-        Ok(Sum { schema, rows, value: (0, 0) })
+        let rows = RowConverter::new(fields).map_err(|e| CompactFailure::Data(e.to_string()))?;
+        Ok(RowSum { schema, rows, value: (0, 0) })
     }
 
-    fn add(&mut self, batch: &RecordBatch) -> Result<(), Failure> {
-        let rows =
-            self.rows.convert_columns(batch.columns()).map_err(|e| Failure::Data(e.to_string()))?;
+    fn add(&mut self, batch: &RecordBatch) -> Result<(), CompactFailure> {
+        let rows = self
+            .rows
+            .convert_columns(batch.columns())
+            .map_err(|e| CompactFailure::Data(e.to_string()))?;
         for row in &rows {
             let mut hasher = std::hash::DefaultHasher::new();
             hasher.write(row.as_ref());

@@ -23,14 +23,14 @@ use vmtax_store::{Segment, Table};
 use crate::fleet::Fleet;
 use crate::folder::Folder;
 use crate::run::FleetRun;
-use crate::schema::{self, Texts};
-use crate::table::{FleetTable, Kind};
+use crate::schema::{self, TextType};
+use crate::table::{FleetTable, RowKind};
 use crate::types::{WrongType, disagreement};
 use crate::{guard, vocabulary};
 
 /// Limits of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct QueryLimits {
     /// Bytes of operators before they spill to disk.
     pub memory: usize,
     /// Partitions of a query that run concurrently.
@@ -44,23 +44,23 @@ const NAMED: NonZeroUsize = NonZeroUsize::new(3).expect("3 is not 0");
 const METADATA_HINT: usize = 64 << 10;
 
 /// The engine.
-pub struct Engine {
+pub struct QueryEngine {
     context: SessionContext,
     fleet: Arc<Fleet>,
 }
 
-impl Engine {
+impl QueryEngine {
     /// An engine for a fleet, which spills into the caller's folder; `base` has the settings of a cluster.
     ///
     /// # Errors
     /// When a table cannot be made.
     pub fn new(
         fleet: Arc<Fleet>,
-        limits: Limits,
+        limits: QueryLimits,
         spill: &Path,
         base: SessionConfig,
-        texts: Texts,
-    ) -> Result<Engine> {
+        texts: TextType,
+    ) -> Result<QueryEngine> {
         let places: Vec<PathBuf> = vec![spill.to_owned()];
         let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(places));
         let runtime = RuntimeEnvBuilder::new()
@@ -87,10 +87,10 @@ impl Engine {
             .build();
         let context = SessionContext::new_with_state(state);
         for table in schema::TABLES {
-            let provider = FleetTable::new(Arc::clone(&fleet), Kind::Rows(table), texts);
+            let provider = FleetTable::new(Arc::clone(&fleet), RowKind::Rows(table), texts);
             context.register_table(table.name(), Arc::new(provider))?;
         }
-        for (name, kind) in [("runs", Kind::Runs), ("vms", Kind::Vms)] {
+        for (name, kind) in [("runs", RowKind::Runs), ("vms", RowKind::Vms)] {
             let provider = FleetTable::new(Arc::clone(&fleet), kind, texts);
             context.register_table(name, Arc::new(provider))?;
         }
@@ -98,7 +98,7 @@ impl Engine {
             let table = MemTable::try_new(batch.schema(), vec![vec![batch]])?;
             context.register_table(name, Arc::new(table))?;
         }
-        Ok(Engine { context, fleet })
+        Ok(QueryEngine { context, fleet })
     }
 
     /// Defines `exits_named`, once.
@@ -205,7 +205,7 @@ impl Engine {
         let look = |(table, run, segment): &(Table, Arc<FleetRun>, Segment)| {
             // Unreadable files give an error later.
             let found = file_schema(&run.folder, segment)?;
-            let wrong = disagreement(&schema::columns(*table, Texts::Plain), &found)?;
+            let wrong = disagreement(&schema::columns(*table, TextType::Plain), &found)?;
             Some(sentence(&run.folder.join(&segment.path).to_string(), &wrong))
         };
         match self.fleet.at_once(&self.fleet.files(), &look).into_iter().flatten().next() {

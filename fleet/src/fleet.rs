@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vmtax_store::{Segment, Table};
 
 use crate::day::{self, Day};
-use crate::folder::{self, Folder, Named};
-use crate::run::{self, Attributes, FleetRun, Place, Skipped};
-use crate::stores::{self, Store};
+use crate::folder::{self, Folder, PathPattern};
+use crate::run::{self, FleetRun, HostDay, RunAttributes, Skipped};
+use crate::stores::{self, ObjectStoreSource};
 use crate::unread::Unread;
 
 /// Depth of folders searched below a path.
@@ -27,9 +27,9 @@ const DEPTH: usize = 8;
 /// Runs to query.
 #[derive(Debug)]
 pub struct Fleet {
-    found: Vec<Found>,
+    found: Vec<FoundRun>,
     days: Vec<Arc<Day>>,
-    stores: Vec<Arc<Store>>,
+    stores: Vec<Arc<ObjectStoreSource>>,
     opened: Mutex<HashMap<usize, Option<Arc<FleetRun>>>>,
     skipped: Mutex<BTreeMap<String, String>>,
     wanted: Mutex<HashSet<Folder>>,
@@ -37,10 +37,10 @@ pub struct Fleet {
 
 /// A folder with a `run.json`.
 #[derive(Debug)]
-struct Found {
+struct FoundRun {
     folder: Folder,
     name: String,
-    place: Place,
+    place: HostDay,
 }
 
 /// The runs and days of a query.
@@ -65,7 +65,7 @@ pub trait Wants: Sync {
     ///
     /// # Errors
     /// A sentence.
-    fn wants(&self, runs: &[&Attributes], place_only: bool) -> Result<Vec<bool>, String>;
+    fn wants(&self, runs: &[&RunAttributes], place_only: bool) -> Result<Vec<bool>, String>;
 }
 
 /// Why no fleet could be found.
@@ -96,11 +96,11 @@ impl Fleet {
     }
 
     fn search(paths: &[PathBuf], check: &CheckDay) -> Result<Fleet, NoFleet> {
-        let mut search = Search::default();
+        let mut search = RunSearch::default();
         for path in paths {
             search.path(path)?;
         }
-        let Search { found, days, stores, skipped } = search;
+        let RunSearch { found, days, stores, skipped } = search;
         let (days, mut skipped) = open_days(&stores, &days, check, skipped);
         if let Some(why) = stores.iter().find_map(|store| store.lost()) {
             return Err(NoFleet::Input(why));
@@ -113,7 +113,7 @@ impl Fleet {
             .flat_map(|d| &d.runs)
             .map(|r| (r.attributes.run.as_str(), &r.folder))
             .collect();
-        let found: Vec<Found> =
+        let found: Vec<FoundRun> =
             found.into_iter().filter(|f| !superseded.contains(&f.folder)).collect();
         for run in &found {
             match names.insert(&run.name, &run.folder) {
@@ -150,7 +150,7 @@ impl Fleet {
     }
 
     /// The stores that were named.
-    pub fn stores(&self) -> &[Arc<Store>] {
+    pub fn stores(&self) -> &[Arc<ObjectStoreSource>] {
         &self.stores
     }
 
@@ -164,7 +164,7 @@ impl Fleet {
     /// # Errors
     /// The error of `wants`, or of a store that stopped responding.
     pub fn select(&self, wants: &dyn Wants) -> Result<Selection, String> {
-        let placed: Vec<Attributes> = self.found.iter().map(of_place).collect();
+        let placed: Vec<RunAttributes> = self.found.iter().map(of_place).collect();
         let answers = wants.wants(&placed.iter().collect::<Vec<_>>(), true)?;
         let candidates: Vec<usize> = (0..self.found.len())
             .filter(|&i| {
@@ -271,7 +271,7 @@ impl Fleet {
 
 /// Calls a function for each, concurrently: requests to a store mostly wait.
 fn at_once<T: Sync, R: Send>(
-    stores: &[Arc<Store>],
+    stores: &[Arc<ObjectStoreSource>],
     items: &[T],
     ask: &(dyn Fn(&T) -> R + Sync),
 ) -> Vec<R> {
@@ -297,23 +297,23 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn of_place(found: &Found) -> Attributes {
-    Attributes {
+fn of_place(found: &FoundRun) -> RunAttributes {
+    RunAttributes {
         host: found.place.host.clone().unwrap_or_default(),
         date: found.place.date.clone().unwrap_or_default(),
-        ..Attributes::default()
+        ..RunAttributes::default()
     }
 }
 
 fn keep(runs: Vec<Arc<FleetRun>>, wants: &dyn Wants) -> Result<Vec<Arc<FleetRun>>, String> {
-    let attributes: Vec<&Attributes> = runs.iter().map(|run| &run.attributes).collect();
+    let attributes: Vec<&RunAttributes> = runs.iter().map(|run| &run.attributes).collect();
     let answers = wants.wants(&attributes, false)?;
     Ok(runs.into_iter().zip(answers).filter(|(_, wanted)| *wanted).map(|(run, _)| run).collect())
 }
 
 /// A damaged day is reported, and its runs are used individually where they still exist.
 fn open_days(
-    stores: &[Arc<Store>],
+    stores: &[Arc<ObjectStoreSource>],
     days: &[(Folder, Folder)],
     check: &CheckDay,
     mut skipped: BTreeMap<String, String>,
@@ -339,18 +339,18 @@ fn open_days(
 type CheckDay = dyn Fn(&Day) -> Result<(), Skipped> + Sync;
 
 #[derive(Default)]
-struct Search {
-    found: Vec<Found>,
+struct RunSearch {
+    found: Vec<FoundRun>,
     /// The tree and the folder in it.
     days: Vec<(Folder, Folder)>,
-    stores: Vec<Arc<Store>>,
+    stores: Vec<Arc<ObjectStoreSource>>,
     skipped: BTreeMap<String, String>,
 }
 
-impl Search {
+impl RunSearch {
     fn path(&mut self, path: &Path) -> Result<(), NoFleet> {
-        let Named { folder: root, patterns } =
-            Named::open(path, &mut self.stores).map_err(NoFleet::Input)?;
+        let PathPattern { folder: root, patterns } =
+            PathPattern::open(path, &mut self.stores).map_err(NoFleet::Input)?;
         let refused = |why: String| NoFleet::Input(format!("{}: {why}", path.display()));
         if !patterns.is_empty() {
             for folder in matching(&root, &patterns).map_err(refused)? {
@@ -358,7 +358,7 @@ impl Search {
             }
         } else if root.has(vmtax_store::MANIFEST) {
             let name = path.to_string_lossy().into_owned();
-            self.found.push(Found { place: Place::of(&root), folder: root, name });
+            self.found.push(FoundRun { place: HostDay::of(&root), folder: root, name });
         } else {
             root.folders().map_err(|why| refused(folder::refusal(&why)))?;
             self.walk(&root, &root, DEPTH);
@@ -373,7 +373,7 @@ impl Search {
         }
         if folder != root && folder.has(vmtax_store::MANIFEST) {
             let name = folder.below(root);
-            self.found.push(Found { place: Place::of(folder), folder: folder.clone(), name });
+            self.found.push(FoundRun { place: HostDay::of(folder), folder: folder.clone(), name });
             return;
         }
         if depth == 0 {

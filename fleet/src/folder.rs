@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use datafusion::object_store::path::Path as Key;
 
-use crate::stores::{self, Store};
+use crate::stores::{self, ObjectStoreSource};
 use crate::unread::Unread;
 
 /// A folder.
@@ -19,7 +19,7 @@ pub enum Folder {
     /// A local folder.
     Local(PathBuf),
     /// In a store: all objects whose keys begin with this and a `/`. Empty: all.
-    Stored(Arc<Store>, String),
+    Stored(Arc<ObjectStoreSource>, String),
 }
 
 impl fmt::Display for Folder {
@@ -54,7 +54,7 @@ impl Folder {
     }
 
     /// The store that it is in.
-    pub fn store(&self) -> Option<&Arc<Store>> {
+    pub fn store(&self) -> Option<&Arc<ObjectStoreSource>> {
         match self {
             Folder::Local(_) => None,
             Folder::Stored(store, _) => Some(store),
@@ -165,24 +165,27 @@ impl Folder {
 }
 
 /// A user's path: a folder, and patterns for the components below it.
-pub(crate) struct Named {
+pub(crate) struct PathPattern {
     pub(crate) folder: Folder,
     pub(crate) patterns: Vec<String>,
 }
 
-impl Named {
+impl PathPattern {
     /// Checks that it exists. Objects of a store are listed; `stores` has those that are open already.
     ///
     /// # Errors
     /// A sentence.
-    pub(crate) fn open(path: &Path, stores: &mut Vec<Arc<Store>>) -> Result<Named, String> {
+    pub(crate) fn open(
+        path: &Path,
+        stores: &mut Vec<Arc<ObjectStoreSource>>,
+    ) -> Result<PathPattern, String> {
         match path.to_str() {
-            Some(text) if stores::is_stored(path) => Named::stored(text, stores),
-            _ => Named::local(path).map_err(|why| format!("{}: {why}", path.display())),
+            Some(text) if stores::is_stored(path) => PathPattern::stored(text, stores),
+            _ => PathPattern::local(path).map_err(|why| format!("{}: {why}", path.display())),
         }
     }
 
-    fn local(path: &Path) -> Result<Named, String> {
+    fn local(path: &Path) -> Result<PathPattern, String> {
         // An entry of exactly this name takes precedence.
         let plain = match path.iter().position(|part| is_pattern(&part.to_string_lossy())) {
             Some(plain) if path.symlink_metadata().is_err() => plain,
@@ -199,13 +202,13 @@ impl Named {
         if root.is_file() {
             return Err("is a file; name the folder of its run, or a tree of runs".to_owned());
         }
-        Ok(Named { folder: Folder::Local(root), patterns })
+        Ok(PathPattern { folder: Folder::Local(root), patterns })
     }
 
-    fn stored(text: &str, stores: &mut Vec<Arc<Store>>) -> Result<Named, String> {
+    fn stored(text: &str, stores: &mut Vec<Arc<ObjectStoreSource>>) -> Result<PathPattern, String> {
         let (url, key) = stores::split(text)?;
         let refused = |why: String| format!("{text}: {why}");
-        let mut store = Arc::new(Store::open(&url).map_err(refused)?);
+        let mut store = Arc::new(ObjectStoreSource::open(&url).map_err(refused)?);
         match stores.iter().find(|known| **known == store) {
             Some(known) => store = Arc::clone(known),
             None => stores.push(Arc::clone(&store)),
@@ -226,12 +229,12 @@ impl Named {
         // An entry of exactly this name takes precedence.
         if plain == parts.len() || all.is_there() {
             return match all.is_there() {
-                true => Ok(Named { folder: all, patterns: Vec::new() }),
+                true => Ok(PathPattern { folder: all, patterns: Vec::new() }),
                 false => Err(refused("there is nothing below it; check the path".to_owned())),
             };
         }
         let patterns = parts[plain..].iter().map(|part| (*part).to_owned()).collect();
-        Ok(Named { folder: Folder::Stored(store, root), patterns })
+        Ok(PathPattern { folder: Folder::Stored(store, root), patterns })
     }
 }
 

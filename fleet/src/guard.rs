@@ -93,7 +93,7 @@ pub fn plan(plan: &LogicalPlan) -> Result<()> {
         .with_allow_dml(false)
         .with_allow_statements(false)
         .verify_plan(plan)?;
-    let size = Size::of(plan)?;
+    let size = PlanSize::of(plan)?;
     for (what, found, most) in [
         ("joins", size.joins, MAX_JOINS),
         ("steps", size.steps, MAX_STEPS),
@@ -114,15 +114,15 @@ const MAX_OPERATORS: usize = 2_000;
 
 /// Size of a plan. Values and columns do not count: lists of them are long and flat.
 #[derive(Debug, Default)]
-struct Size {
+struct PlanSize {
     joins: usize,
     steps: usize,
     operators: usize,
 }
 
-impl Size {
-    fn of(plan: &LogicalPlan) -> Result<Size> {
-        let mut size = Size::default();
+impl PlanSize {
+    fn of(plan: &LogicalPlan) -> Result<PlanSize> {
+        let mut size = PlanSize::default();
         plan.apply_with_subqueries(|step| {
             size.steps += 1;
             size.joins += usize::from(matches!(step, LogicalPlan::Join(_)));

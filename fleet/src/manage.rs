@@ -1,23 +1,23 @@
 //! The commands that manage a fleet: compact, and those of a cluster.
 
-use vmtax_fleet::compact::{self, Done, Failure};
+use vmtax_fleet::compact::{self, CompactFailure, Compacted};
 
 use crate::exit::{Code, Fault, say, say_more};
 use crate::output::{Place, cannot_write};
 use vmtax_fleet_flags::CompactArgs;
 
 pub(crate) fn compact(args: &CompactArgs) -> anyhow::Result<()> {
-    let options = compact::Options {
+    let options = compact::CompactOptions {
         date: args.date.clone(),
         remove: args.remove,
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let done = compact::compact(&args.tree, &options).map_err(|failure| match failure {
-        Failure::Input(why) => Fault::new(Code::Input, why),
-        Failure::Data(why) => Fault::new(Code::Data, why),
-        Failure::Output(path, source) => cannot_write(&path.display().to_string(), &source),
+        CompactFailure::Input(why) => Fault::new(Code::Input, why),
+        CompactFailure::Data(why) => Fault::new(Code::Data, why),
+        CompactFailure::Output(path, source) => cannot_write(&path.display().to_string(), &source),
     })?;
-    let Done { days, runs, files, removed, skipped } = done;
+    let Compacted { days, runs, files, removed, skipped } = done;
     if !skipped.is_empty() {
         say(&format!("{} runs or folders were left out and stay as they are:", skipped.len()));
         skipped.iter().for_each(|s| say_more(&format!("{}: {}", s.path, s.why)));
@@ -45,8 +45,8 @@ mod cluster {
 
     use futures::TryStreamExt;
     use vmtax_fleet::cluster::{self, ExecutorOptions};
-    use vmtax_fleet::engine::{Engine, Limits};
-    use vmtax_fleet::schema::Texts;
+    use vmtax_fleet::engine::{QueryEngine, QueryLimits};
+    use vmtax_fleet::schema::TextType;
 
     use crate::exit::{Code, Fault, fail, say};
     use crate::output::Place;
@@ -74,10 +74,10 @@ JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
             if executors.is_empty() {
                 return fail(Code::Data, format!("the scheduler at {address} has no executors; start some"));
             }
-            let limits = Limits { memory: 1 << 30, threads: executors.len() * 4 };
+            let limits = QueryLimits { memory: 1 << 30, threads: executors.len() * 4 };
             let own = crate::scratch("vmtax-check")?;
             let (spill, config) = (own.path(), cluster::config());
-            let engine = Engine::new(Arc::clone(&fleet), limits, spill, config, Texts::Plain)?;
+            let engine = QueryEngine::new(Arc::clone(&fleet), limits, spill, config, TextType::Plain)?;
             let hidden = |e: datafusion::common::DataFusionError| Fault::new(
                 Code::Data,
                 format!("the executors cannot read the files: {}; they have to lie at the same paths there", first_line(&e)),

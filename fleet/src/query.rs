@@ -8,12 +8,12 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::prelude::SessionConfig;
 use futures::StreamExt;
-use vmtax_fleet::engine::{Engine, Limits};
+use vmtax_fleet::engine::{QueryEngine, QueryLimits};
 use vmtax_fleet::fleet::{Fleet, NoFleet};
-use vmtax_fleet::question::{self, Question};
+use vmtax_fleet::question::{self, FleetQuestion};
 use vmtax_fleet::run::Skipped;
-use vmtax_fleet::schema::Texts;
-use vmtax_fleet::stores::{Refusal, refusal};
+use vmtax_fleet::schema::TextType;
+use vmtax_fleet::stores::{StoreRefusal, refusal};
 use vmtax_fleet::unread::Unread;
 
 use crate::exit::{Code, Fault, fail, say, say_more};
@@ -169,14 +169,14 @@ struct Begun {
 }
 
 /// The optimized plan. It reads no file, so it has a timeout.
-async fn plan(asked: &Asked, engine: &Engine) -> anyhow::Result<LogicalPlan> {
+async fn plan(asked: &Asked, engine: &QueryEngine) -> anyhow::Result<LogicalPlan> {
     let _limit = PlanningLimit::start();
     let plan = engine.plan(&asked.sql, asked.parameters.clone()).await.map_err(of_sql)?;
     engine.optimize(&plan).map_err(|e| of_query(engine, e))
 }
 
 /// Plans, and waits for the first rows, when most errors have occurred.
-async fn begin(args: &QueryArgs, asked: &Asked, engine: &Engine) -> anyhow::Result<Begun> {
+async fn begin(args: &QueryArgs, asked: &Asked, engine: &QueryEngine) -> anyhow::Result<Begun> {
     let plan = plan(asked, engine).await?;
     let physical = engine.physical(&plan).await.map_err(|e| of_query(engine, e))?;
     let mut stream = stream(args, engine, physical).await?;
@@ -187,7 +187,7 @@ async fn begin(args: &QueryArgs, asked: &Asked, engine: &Engine) -> anyhow::Resu
 #[cfg(feature = "cluster")]
 async fn stream(
     args: &QueryArgs,
-    engine: &Engine,
+    engine: &QueryEngine,
     plan: Arc<dyn datafusion::physical_plan::ExecutionPlan>,
 ) -> anyhow::Result<SendableRecordBatchStream> {
     use vmtax_fleet::cluster;
@@ -202,27 +202,27 @@ async fn stream(
 #[cfg(not(feature = "cluster"))]
 async fn stream(
     _: &QueryArgs,
-    engine: &Engine,
+    engine: &QueryEngine,
     plan: Arc<dyn datafusion::physical_plan::ExecutionPlan>,
 ) -> anyhow::Result<SendableRecordBatchStream> {
     engine.stream(plan).map_err(|e| of_query(engine, e))
 }
 
-fn engine(args: &QueryArgs, fleet: &Arc<Fleet>, spill: &Path) -> anyhow::Result<Engine> {
+fn engine(args: &QueryArgs, fleet: &Arc<Fleet>, spill: &Path) -> anyhow::Result<QueryEngine> {
     let limits = limits(&args.limits);
     #[cfg(feature = "cluster")]
     if args.cluster.is_some() {
         let config = vmtax_fleet::cluster::config();
-        return Engine::new(Arc::clone(fleet), limits, spill, config, Texts::Plain)
+        return QueryEngine::new(Arc::clone(fleet), limits, spill, config, TextType::Plain)
             .map_err(of_start);
     }
-    Engine::new(Arc::clone(fleet), limits, spill, SessionConfig::new(), Texts::Views)
+    QueryEngine::new(Arc::clone(fleet), limits, spill, SessionConfig::new(), TextType::Views)
         .map_err(of_start)
 }
 
-pub(crate) fn limits(args: &LimitArgs) -> Limits {
+pub(crate) fn limits(args: &LimitArgs) -> QueryLimits {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
-    Limits { memory: args.memory, threads: args.threads.map_or(all, usize::from) }
+    QueryLimits { memory: args.memory, threads: args.threads.map_or(all, usize::from) }
 }
 
 fn of_start(error: DataFusionError) -> anyhow::Error {
@@ -235,7 +235,7 @@ fn of_sql(error: DataFusionError) -> anyhow::Error {
 }
 
 /// An error of execution: invalid data, or a limit exceeded.
-fn of_query(engine: &Engine, error: DataFusionError) -> anyhow::Error {
+fn of_query(engine: &QueryEngine, error: DataFusionError) -> anyhow::Error {
     if let Some(why) = engine.fleet().lost() {
         return Fault::new(Code::Input, format!("the query failed: {why}")).into();
     }
@@ -266,7 +266,7 @@ fn of_rows(error: anyhow::Error) -> anyhow::Error {
 }
 
 /// A failed read of a store. If the store does not respond, repeating would take as long.
-fn of_store(refusal: &Refusal) -> Fault {
+fn of_store(refusal: &StoreRefusal) -> Fault {
     let code = if matches!(refusal.why, Unread::Lost(_)) { Code::Input } else { Code::Data };
     Fault::new(code, format!("the query failed: {refusal}"))
 }
@@ -340,7 +340,7 @@ fn tell_skipped(fleet: &Fleet) -> usize {
 pub(crate) fn list() -> anyhow::Result<()> {
     let questions = question::all().map_err(|why| anyhow::anyhow!(why))?;
     Place::open(None)?.write(|out| {
-        for (i, Question { name, title, unit, about, parameters, .. }) in
+        for (i, FleetQuestion { name, title, unit, about, parameters, .. }) in
             questions.iter().enumerate()
         {
             if i > 0 {

@@ -24,7 +24,7 @@ const FILES: [(&str, &str); 6] = [
 
 /// A question.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Question {
+pub struct FleetQuestion {
     /// Its name on the command line.
     pub name: String,
     /// Its title, one line.
@@ -45,7 +45,7 @@ pub struct Parameter {
     /// Its name.
     pub name: String,
     /// Kind of its values.
-    pub kind: Kind,
+    pub kind: ParameterKind,
     /// Its default value, as text.
     pub default: String,
     /// Description.
@@ -54,7 +54,7 @@ pub struct Parameter {
 
 /// Kind of a parameter's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParameterKind {
     /// Any text.
     Text,
     /// A whole number from 0.
@@ -65,17 +65,17 @@ pub enum Kind {
     Date,
 }
 
-impl Kind {
-    const ALL: [(Kind, &'static str, &'static str); 4] = [
-        (Kind::Text, "text", "a text"),
-        (Kind::Count, "count", "a whole number from 0"),
-        (Kind::Number, "number", "a number"),
-        (Kind::Date, "date", "a day such as 2026-01-31"),
+impl ParameterKind {
+    const ALL: [(ParameterKind, &'static str, &'static str); 4] = [
+        (ParameterKind::Text, "text", "a text"),
+        (ParameterKind::Count, "count", "a whole number from 0"),
+        (ParameterKind::Number, "number", "a number"),
+        (ParameterKind::Date, "date", "a day such as 2026-01-31"),
     ];
 
     /// Its word in a header.
     pub fn word(self) -> &'static str {
-        Kind::ALL[self as usize].1
+        ParameterKind::ALL[self as usize].1
     }
 
     /// A value of this kind.
@@ -83,22 +83,22 @@ impl Kind {
     /// # Errors
     /// The expected form.
     pub fn value(self, text: &str) -> Result<ScalarValue, String> {
-        let wrong = || format!("{text:?} is not {}", Kind::ALL[self as usize].2);
+        let wrong = || format!("{text:?} is not {}", ParameterKind::ALL[self as usize].2);
         match self {
-            Kind::Text => Ok(ScalarValue::from(text)),
-            Kind::Count => text
+            ParameterKind::Text => Ok(ScalarValue::from(text)),
+            ParameterKind::Count => text
                 .parse::<i64>()
                 .ok()
                 .filter(|&n| n >= 0)
                 .map(ScalarValue::from)
                 .ok_or_else(wrong),
-            Kind::Number => text
+            ParameterKind::Number => text
                 .parse::<f64>()
                 .ok()
                 .filter(|n| n.is_finite())
                 .map(ScalarValue::from)
                 .ok_or_else(wrong),
-            Kind::Date => {
+            ParameterKind::Date => {
                 if vmtax_fleet_flags::is_date(text) {
                     Ok(ScalarValue::from(text))
                 } else {
@@ -113,7 +113,7 @@ impl Kind {
 ///
 /// # Errors
 /// When a head is wrong; a test reads them all.
-pub fn all() -> Result<Vec<Question>, String> {
+pub fn all() -> Result<Vec<FleetQuestion>, String> {
     FILES
         .iter()
         .map(|(name, text)| parse(name, text).map_err(|e| format!("question {name}: {e}")))
@@ -124,7 +124,7 @@ pub fn all() -> Result<Vec<Question>, String> {
 ///
 /// # Errors
 /// When there is none; the error lists the questions.
-pub fn named(name: &str) -> Result<Question, String> {
+pub fn named(name: &str) -> Result<FleetQuestion, String> {
     let all = all()?;
     let names: Vec<String> = all.iter().map(|q| q.name.clone()).collect();
     all.into_iter()
@@ -132,7 +132,7 @@ pub fn named(name: &str) -> Result<Question, String> {
         .ok_or_else(|| format!("there is no question {name:?}; there are {}", names.join(", ")))
 }
 
-impl Question {
+impl FleetQuestion {
     /// Its parameters with the values given, the others with their defaults.
     ///
     /// # Errors
@@ -165,8 +165,8 @@ impl Question {
 ///
 /// # Errors
 /// The problem, with the line.
-pub fn parse(name: &str, text: &str) -> Result<Question, String> {
-    let mut question = Question {
+pub fn parse(name: &str, text: &str) -> Result<FleetQuestion, String> {
+    let mut question = FleetQuestion {
         name: name.to_owned(),
         title: String::new(),
         unit: String::new(),
@@ -208,7 +208,7 @@ fn parameter(text: &str) -> Result<Parameter, String> {
     if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase()) {
         return Err(format!("{name:?} is no name of small letters"));
     }
-    let kind = Kind::ALL
+    let kind = ParameterKind::ALL
         .into_iter()
         .find(|(_, word, _)| *word == kind)
         .ok_or_else(|| format!("{kind:?} is no kind"))?

@@ -22,14 +22,14 @@ pub struct FleetRun {
     /// Its folder.
     pub folder: Folder,
     /// [`crate::schema::ATTRIBUTES`], without the mark.
-    pub attributes: Attributes,
+    pub attributes: RunAttributes,
     /// The content of `run.json`.
     pub manifest: Manifest,
 }
 
 /// The attributes of a run. An empty text: unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attributes {
+pub struct RunAttributes {
     /// Its path relative to the user's path, or that path.
     pub run: String,
     /// The host that was recorded.
@@ -46,7 +46,7 @@ pub struct Attributes {
     pub emulated: bool,
 }
 
-impl Attributes {
+impl RunAttributes {
     /// The texts, in the order of [`crate::schema::ATTRIBUTES`].
     pub fn texts(&self) -> [&str; 6] {
         [&self.run, &self.host, &self.date, &self.kernel, &self.cpu_model, &self.labels]
@@ -55,17 +55,17 @@ impl Attributes {
 
 /// Host and day of a path with `host=H/date=D`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct HostDay {
     /// The host.
     pub host: Option<String>,
     /// The day.
     pub date: Option<String>,
 }
 
-impl Place {
+impl HostDay {
     /// Host and day of a path; the last occurrence counts.
-    pub fn of(folder: &Folder) -> Place {
-        let mut place = Place::default();
+    pub fn of(folder: &Folder) -> HostDay {
+        let mut place = HostDay::default();
         for part in folder.parts() {
             if let Some(host) = part.strip_prefix("host=") {
                 place.host = Some(host.to_owned());
@@ -188,10 +188,10 @@ pub fn verify(folder: &Folder, segment: &Segment) -> Result<(), String> {
 }
 
 /// The attributes of a run's rows.
-pub(crate) fn attributes(folder: &Folder, name: &str, manifest: &Manifest) -> Attributes {
-    let place = Place::of(folder);
+pub(crate) fn attributes(folder: &Folder, name: &str, manifest: &Manifest) -> RunAttributes {
+    let place = HostDay::of(folder);
     let recording = &manifest.recording;
-    Attributes {
+    RunAttributes {
         run: name.to_owned(),
         host: place.host.unwrap_or_else(|| recording.hostname.clone()),
         date: place.date.unwrap_or_else(|| manifest.created.chars().take(10).collect()),
@@ -251,9 +251,9 @@ mod tests {
 
     #[test]
     fn a_path_says_host_and_day() {
-        let of = |path: &str| Place::of(&Folder::Local(PathBuf::from(path)));
+        let of = |path: &str| HostDay::of(&Folder::Local(PathBuf::from(path)));
         let place = of("fleet/host=a/date=2026-01-31/7");
         assert_eq!((place.host.as_deref(), place.date.as_deref()), (Some("a"), Some("2026-01-31")));
-        assert_eq!(of("runs/7"), Place::default());
+        assert_eq!(of("runs/7"), HostDay::default());
     }
 }

@@ -13,19 +13,19 @@ const TEXT: DataType = DataType::Utf8;
 
 /// Type of texts: views are faster; a cluster needs plain texts, because Ballista does not send views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Texts {
+pub enum TextType {
     /// `Utf8View`.
     Views,
     /// `Utf8`.
     Plain,
 }
 
-impl Texts {
+impl TextType {
     /// The type.
     pub fn data_type(self) -> DataType {
         match self {
-            Texts::Views => DataType::Utf8View,
-            Texts::Plain => DataType::Utf8,
+            TextType::Views => DataType::Utf8View,
+            TextType::Plain => DataType::Utf8,
         }
     }
 
@@ -43,7 +43,7 @@ pub const ATTRIBUTES: [&str; 7] =
     ["run", "host", "date", "kernel", "cpu_model", "labels", "emulated"];
 
 /// [`ATTRIBUTES`] as columns.
-pub fn attributes(texts: Texts) -> Vec<FieldRef> {
+pub fn attributes(texts: TextType) -> Vec<FieldRef> {
     let column = |name: &&str| {
         texts.field(name, if *name == "emulated" { &DataType::Boolean } else { &TEXT })
     };
@@ -51,7 +51,7 @@ pub fn attributes(texts: Texts) -> Vec<FieldRef> {
 }
 
 /// The columns of a table's files: the store's, all of which may be null here.
-pub fn columns(table: Table, texts: Texts) -> SchemaRef {
+pub fn columns(table: Table, texts: TextType) -> SchemaRef {
     let fields: Vec<FieldRef> =
         table.fields().iter().map(|field| texts.field(field.name(), field.data_type())).collect();
     Arc::new(Schema::new(fields))
@@ -61,7 +61,7 @@ const U32: DataType = DataType::UInt32;
 const U64: DataType = DataType::UInt64;
 
 /// The columns of `runs` in addition to [`ATTRIBUTES`]: a row per run.
-pub fn runs(texts: Texts) -> SchemaRef {
+pub fn runs(texts: TextType) -> SchemaRef {
     let mut fields = attributes(texts);
     let columns: &[(&str, DataType)] = &[
         ("accelerator", TEXT),
@@ -83,7 +83,7 @@ pub fn runs(texts: Texts) -> SchemaRef {
 }
 
 /// The columns of `vms` in addition to [`ATTRIBUTES`]: a row per VM of each run.
-pub fn vms(texts: Texts) -> SchemaRef {
+pub fn vms(texts: TextType) -> SchemaRef {
     let mut fields = attributes(texts);
     let columns = [("vm", U32), ("name", TEXT), ("inferred", DataType::Boolean)];
     fields.extend(columns.iter().map(|(name, kind)| texts.field(name, kind)));
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn no_name_is_taken_twice() {
         for table in TABLES {
-            let columns = columns(table, Texts::Views);
+            let columns = columns(table, TextType::Views);
             assert!(ATTRIBUTES.iter().all(|name| columns.field_with_name(name).is_err()));
         }
     }

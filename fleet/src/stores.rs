@@ -37,7 +37,7 @@ use crate::unread::Unread;
 pub(crate) const REQUESTS: usize = 32;
 
 /// A bucket, a container or a server, and its listed objects.
-pub struct Store {
+pub struct ObjectStoreSource {
     url: ObjectStoreUrl,
     client: Arc<dyn ObjectStore>,
     /// Listed objects and their sizes.
@@ -46,16 +46,16 @@ pub struct Store {
     lost: OnceLock<String>,
 }
 
-impl Store {
+impl ObjectStoreSource {
     /// A client for `s3://bucket`.
     ///
     /// # Errors
     /// The problem and what to do, to follow the URL.
-    pub(crate) fn open(url: &str) -> Result<Store, String> {
+    pub(crate) fn open(url: &str) -> Result<ObjectStoreSource, String> {
         let url = ObjectStoreUrl::parse(url).map_err(|_| "is no URL of a store".to_owned())?;
         let inner = client(url.as_ref())?;
-        let client = Arc::new(Guarded { url: AsRef::<Url>::as_ref(&url).clone(), inner });
-        Ok(Store { url, client, keys: RwLock::default(), lost: OnceLock::new() })
+        let client = Arc::new(ReadOnlyClient { url: AsRef::<Url>::as_ref(&url).clone(), inner });
+        Ok(ObjectStoreSource { url, client, keys: RwLock::default(), lost: OnceLock::new() })
     }
 
     /// Its URL, `s3://bucket/`.
@@ -171,22 +171,22 @@ fn below(folder: &str) -> String {
     if folder.is_empty() { String::new() } else { format!("{folder}/") }
 }
 
-impl PartialEq for Store {
-    fn eq(&self, other: &Store) -> bool {
+impl PartialEq for ObjectStoreSource {
+    fn eq(&self, other: &ObjectStoreSource) -> bool {
         self.url == other.url
     }
 }
 
-impl Eq for Store {}
+impl Eq for ObjectStoreSource {}
 
-impl Hash for Store {
+impl Hash for ObjectStoreSource {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.url.hash(state);
     }
 }
 
 /// Without the client, which holds credentials.
-impl fmt::Debug for Store {
+impl fmt::Debug for ObjectStoreSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Store").field(&self.url.as_str()).finish()
     }
@@ -381,37 +381,37 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
 }
 
 /// The read error below another error.
-pub fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {
+pub fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a StoreRefusal> {
     causes(error).find_map(|cause| cause.downcast_ref())
 }
 
 /// A failed read of a store.
 #[derive(Clone, Debug)]
-pub struct Refusal {
+pub struct StoreRefusal {
     /// The URL of an object or a folder.
     pub place: String,
     /// Why.
     pub why: Unread,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for StoreRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.place, self.why)
     }
 }
 
-impl Error for Refusal {}
+impl Error for StoreRefusal {}
 
 /// A client that only reads, and whose errors have no text of the store.
 #[derive(Debug)]
-struct Guarded {
+struct ReadOnlyClient {
     url: Url,
     inner: Arc<dyn ObjectStore>,
 }
 
-impl Guarded {
+impl ReadOnlyClient {
     fn error(url: &Url, key: &str, error: &object_store::Error) -> object_store::Error {
-        let refusal = Refusal { place: format!("{url}{key}"), why: unread(error) };
+        let refusal = StoreRefusal { place: format!("{url}{key}"), why: unread(error) };
         object_store::Error::Generic { store: "store", source: Box::new(refusal) }
     }
 
@@ -422,14 +422,14 @@ impl Guarded {
     }
 }
 
-impl fmt::Display for Guarded {
+impl fmt::Display for ReadOnlyClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.url)
     }
 }
 
 #[async_trait::async_trait]
-impl ObjectStore for Guarded {
+impl ObjectStore for ReadOnlyClient {
     async fn put_opts(
         &self,
         _: &Key,
@@ -451,10 +451,10 @@ impl ObjectStore for Guarded {
         let (url, name) = (self.url.clone(), key.to_string());
         let answer = self.inner.get_opts(key, options).await;
         let GetResult { payload, meta, range, attributes } =
-            answer.map_err(|e| Guarded::error(&url, &name, &e))?;
+            answer.map_err(|e| ReadOnlyClient::error(&url, &name, &e))?;
         let payload = match payload {
             GetResultPayload::Stream(stream) => GetResultPayload::Stream(
-                stream.map_err(move |e| Guarded::error(&url, &name, &e)).boxed(),
+                stream.map_err(move |e| ReadOnlyClient::error(&url, &name, &e)).boxed(),
             ),
             file => file,
         };
@@ -471,13 +471,13 @@ impl ObjectStore for Guarded {
 
     fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
         let (url, name) = (self.url.clone(), prefix.map(Key::to_string).unwrap_or_default());
-        self.inner.list(prefix).map_err(move |e| Guarded::error(&url, &name, &e)).boxed()
+        self.inner.list(prefix).map_err(move |e| ReadOnlyClient::error(&url, &name, &e)).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Key>) -> object_store::Result<ListResult> {
         let name = prefix.map(Key::to_string).unwrap_or_default();
         let answer = self.inner.list_with_delimiter(prefix).await;
-        answer.map_err(|e| Guarded::error(&self.url, &name, &e))
+        answer.map_err(|e| ReadOnlyClient::error(&self.url, &name, &e))
     }
 
     async fn copy_opts(&self, _: &Key, _: &Key, _: CopyOptions) -> object_store::Result<()> {

@@ -33,14 +33,14 @@ use vmtax_store::{Segment, Table};
 
 use crate::fleet::{Fleet, Selection, Wants};
 use crate::folder::Folder;
-use crate::run::{Attributes, FleetRun};
-use crate::schema::{self, Texts};
-use crate::stores::Store;
+use crate::run::{FleetRun, RunAttributes};
+use crate::schema::{self, TextType};
+use crate::stores::ObjectStoreSource;
 use crate::types::TypesAgree;
 
 /// Kind of the table's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RowKind {
     /// A row of the runs' files.
     Rows(Table),
     /// A run.
@@ -53,21 +53,21 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct FleetTable {
     fleet: Arc<Fleet>,
-    kind: Kind,
-    texts: Texts,
+    kind: RowKind,
+    texts: TextType,
     schema: SchemaRef,
 }
 
 impl FleetTable {
     /// A table.
-    pub fn new(fleet: Arc<Fleet>, kind: Kind, texts: Texts) -> FleetTable {
+    pub fn new(fleet: Arc<Fleet>, kind: RowKind, texts: TextType) -> FleetTable {
         let schema = match kind {
-            Kind::Rows(table) => {
+            RowKind::Rows(table) => {
                 let of_run = schema::attributes(texts);
                 Arc::clone(TableSchema::new(schema::columns(table, texts), of_run).table_schema())
             }
-            Kind::Runs => schema::runs(texts),
-            Kind::Vms => schema::vms(texts),
+            RowKind::Runs => schema::runs(texts),
+            RowKind::Vms => schema::vms(texts),
         };
         FleetTable { fleet, kind, texts, schema }
     }
@@ -114,12 +114,12 @@ impl FleetTable {
     }
 
     /// The attributes of a run in the order of [`schema::ATTRIBUTES`].
-    fn values(&self, attributes: &Attributes) -> Vec<ScalarValue> {
+    fn values(&self, attributes: &RunAttributes) -> Vec<ScalarValue> {
         let text = |text: &str| {
             let said = (!text.is_empty()).then(|| text.to_owned());
             match self.texts {
-                Texts::Views => ScalarValue::Utf8View(said),
-                Texts::Plain => ScalarValue::Utf8(said),
+                TextType::Views => ScalarValue::Utf8View(said),
+                TextType::Plain => ScalarValue::Utf8(said),
             }
         };
         let mut values: Vec<ScalarValue> = attributes.texts().map(text).into();
@@ -161,7 +161,7 @@ impl TableProvider for FleetTable {
         // Of a compacted day all rows have one date, and of the rest there may be any.
         let exact = |filter: &Expr| {
             let all_or_none = !self.fleet.has_days() || is_about(filter, &["date"]);
-            matches!(self.kind, Kind::Rows(_)) && of_runs(filter) && all_or_none
+            matches!(self.kind, RowKind::Rows(_)) && of_runs(filter) && all_or_none
         };
         Ok(filters
             .iter()
@@ -182,13 +182,13 @@ impl TableProvider for FleetTable {
         let wanted = Filters::new(state, filters, self.texts)?;
         let selection = self.fleet.select(&wanted).map_err(DataFusionError::Execution)?;
         match self.kind {
-            Kind::Rows(table) => {
+            RowKind::Rows(table) => {
                 // A limit before a filter would lose rows.
                 let limit = limit.filter(|_| filters.iter().all(of_runs) && !self.fleet.has_days());
                 self.rows(state, table, &selection, projection, limit)
             }
-            Kind::Runs => self.memory(run_columns(&selection), projection),
-            Kind::Vms => self.memory(vm_columns(&selection), projection),
+            RowKind::Runs => self.memory(run_columns(&selection), projection),
+            RowKind::Vms => self.memory(vm_columns(&selection), projection),
         }
     }
 }
@@ -206,7 +206,7 @@ fn is_about(filter: &Expr, columns: &[&str]) -> bool {
 }
 
 /// The stores of a selection, each once. `None`: local.
-fn places(selection: &Selection) -> Vec<Option<&Arc<Store>>> {
+fn places(selection: &Selection) -> Vec<Option<&Arc<ObjectStoreSource>>> {
     let runs = selection.runs.iter().map(|run| &run.folder);
     let mut places = Vec::new();
     for folder in runs.chain(selection.days.iter().map(|(day, _)| &day.folder)) {
@@ -275,14 +275,14 @@ impl Scan<'_> {
 
 /// The filters of a query that `run.json` can evaluate.
 struct Filters {
-    texts: Texts,
+    texts: TextType,
     /// Each with whether it only uses host and day.
     filters: Vec<(Arc<dyn PhysicalExpr>, bool)>,
     schema: SchemaRef,
 }
 
 impl Filters {
-    fn new(state: &dyn Session, filters: &[Expr], texts: Texts) -> Result<Filters> {
+    fn new(state: &dyn Session, filters: &[Expr], texts: TextType) -> Result<Filters> {
         let schema = Arc::new(Schema::new(schema::attributes(texts)));
         let of_schema = DFSchema::try_from(Arc::clone(&schema))?;
         let filters = filters.iter().filter(|filter| of_runs(filter)).map(|filter| {
@@ -292,7 +292,7 @@ impl Filters {
         Ok(Filters { texts, filters: filters.collect::<Result<_>>()?, schema })
     }
 
-    fn evaluate(&self, runs: &[&Attributes], place_only: bool) -> Result<Vec<bool>> {
+    fn evaluate(&self, runs: &[&RunAttributes], place_only: bool) -> Result<Vec<bool>> {
         let columns = attribute_columns(runs.iter().copied());
         let columns = columns.iter().map(|c| match c.data_type() {
             datafusion::arrow::datatypes::DataType::Utf8 => cast(c, &self.texts.data_type()),
@@ -311,7 +311,7 @@ impl Filters {
 }
 
 impl Wants for Filters {
-    fn wants(&self, runs: &[&Attributes], place_only: bool) -> Result<Vec<bool>, String> {
+    fn wants(&self, runs: &[&RunAttributes], place_only: bool) -> Result<Vec<bool>, String> {
         self.evaluate(runs, place_only).map_err(|e| e.to_string())
     }
 }
@@ -321,7 +321,7 @@ fn texts<'a>(values: impl Iterator<Item = &'a str>) -> ArrayRef {
 }
 
 /// [`schema::ATTRIBUTES`] as columns with plain texts.
-fn attribute_columns<'a>(runs: impl Iterator<Item = &'a Attributes> + Clone) -> Vec<ArrayRef> {
+fn attribute_columns<'a>(runs: impl Iterator<Item = &'a RunAttributes> + Clone) -> Vec<ArrayRef> {
     let mut columns: Vec<ArrayRef> =
         (0..6).map(|i| texts(runs.clone().map(move |run| run.texts()[i]))).collect();
     columns.push(Arc::new(BooleanArray::from_iter(runs.map(|run| Some(run.emulated)))));

@@ -18,7 +18,7 @@ use datafusion::error::Result;
 use vmtax_events::arm::registers;
 use vmtax_events::{Cause, Detail, DetailKind, Isa, Reason};
 
-use crate::schema::Texts;
+use crate::schema::TextType;
 
 /// Codes of reasons that can have a name: VMX basic reasons, SVM exit codes, and those of SVM from here.
 const CODES: u32 = 0x1000;
@@ -210,7 +210,7 @@ fn has_name(detail: Detail) -> bool {
 /// Those of Arrow; a test makes it.
 pub fn duckdb() -> Result<String> {
     let mut sql = String::new();
-    for (name, batch) in tables(Texts::Plain)? {
+    for (name, batch) in tables(TextType::Plain)? {
         let schema = batch.schema();
         let columns: Vec<&str> = schema.fields().iter().map(|f| f.name().as_str()).collect();
         let formats = FormatOptions::default().with_null("NULL");
@@ -247,14 +247,14 @@ pub fn duckdb() -> Result<String> {
 ///
 /// # Errors
 /// Those of Arrow; a test makes them all.
-pub fn tables(texts: Texts) -> Result<Vec<(&'static str, RecordBatch)>> {
+pub fn tables(texts: TextType) -> Result<Vec<(&'static str, RecordBatch)>> {
     let tables =
         [("reasons", reasons()?), ("detail_kinds", detail_kinds()?), ("details", details()?)];
     tables.into_iter().map(|(name, batch)| Ok((name, with_texts(batch, texts)?))).collect()
 }
 
-fn with_texts(batch: RecordBatch, texts: Texts) -> Result<RecordBatch> {
-    if texts == Texts::Views {
+fn with_texts(batch: RecordBatch, texts: TextType) -> Result<RecordBatch> {
+    if texts == TextType::Views {
         return Ok(batch);
     }
     let names: Vec<String> = batch.schema().fields().iter().map(|f| f.name().clone()).collect();

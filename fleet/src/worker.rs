@@ -120,7 +120,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Why the parent ended the child.
 #[derive(Clone, Copy, Debug)]
-enum Limit {
+enum ChildLimit {
     Time,
     Memory,
 }
@@ -131,7 +131,7 @@ fn watch(
     child: u32,
     has_ended: &Receiver<()>,
     process: &OwnedFd,
-) -> Option<Limit> {
+) -> Option<ChildLimit> {
     let (timeout, most) = (args.timeout, args.limits.memory as u64 + BESIDE);
     let shown = |time: Duration| vmtax_report::numbers::duration(time.as_nanos() as f64);
     let began = Instant::now();
@@ -144,9 +144,9 @@ fn watch(
         }
         let runs = began.elapsed();
         let limit = if runs >= timeout {
-            Limit::Time
+            ChildLimit::Time
         } else if resident(child).is_some_and(|bytes| bytes > most) {
-            Limit::Memory
+            ChildLimit::Memory
         } else {
             if runs >= told + STILL_RUNS && io::stderr().is_terminal() {
                 told = Duration::from_secs(runs.as_secs());
@@ -187,13 +187,13 @@ fn end(child: &mut Child) -> io::Result<(ExitStatus, Vec<u8>)> {
 }
 
 /// What a query exceeded.
-fn exceeded(limit: Limit, args: &QueryArgs) -> String {
+fn exceeded(limit: ChildLimit, args: &QueryArgs) -> String {
     match limit {
-        Limit::Time => format!(
+        ChildLimit::Time => format!(
             "the query did not end within {}; give it more time with --timeout, or ask for less",
             vmtax_report::numbers::duration(args.timeout.as_nanos() as f64)
         ),
-        Limit::Memory => format!(
+        ChildLimit::Memory => format!(
             "the query needs more memory than --memory {} allows; give it more with --memory, or ask for less",
             vmtax_report::numbers::size(args.limits.memory as u64)
         ),

@@ -2,15 +2,15 @@
 #![no_main]
 
 use vmtax_bench::adapter::ADAPTERS;
-use vmtax_capture::program::Output;
+use vmtax_capture::program::ClientOutput;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Some((&which, rest)) = data.split_first() else { return };
     let text = String::from_utf8_lossy(rest);
     let adapter = &ADAPTERS[usize::from(which) % ADAPTERS.len()];
     for output in [
-        Output { stdout: &text, ..Output::default() },
-        Output { stderr: &text, ..Output::default() },
+        ClientOutput { stdout: &text, ..ClientOutput::default() },
+        ClientOutput { stderr: &text, ..ClientOutput::default() },
     ] {
         let Ok(readings) = adapter.readings(&output) else { continue };
         assert!(!readings.is_empty());

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
-use vmtax_pageops::checkpoint::{Checkpoint, Options, Writer};
+use vmtax_pageops::checkpoint::{Checkpoint, CheckpointOptions, CheckpointWriter};
 use vmtax_pageops::{Cpu, PAGE};
 
 /// Pages that are read of a checkpoint that says it has more.
@@ -21,7 +21,7 @@ fn folder() -> &'static TempDir {
         let folder = memory.expect("a folder for temporary files");
         let mut cpu = Cpu::best();
         let path = folder.path().join("parent");
-        let mut writer = Writer::create(&path, Options::default(), &mut cpu).expect("a parent");
+        let mut writer = CheckpointWriter::create(&path, CheckpointOptions::default(), &mut cpu).expect("a parent");
         writer.region("m", 64).expect("a region");
         writer.pages(3, &[7; 5 * PAGE]).expect("pages");
         let finished = writer.finish(&mut std::io::empty(), b"").expect("a parent");

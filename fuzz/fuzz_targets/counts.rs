@@ -1,7 +1,7 @@
 //! Bytes as a table of exits, and as a log, that another tool printed.
 #![no_main]
 
-use vmtax_capture::Format;
+use vmtax_capture::ImportFormat;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     if let Some(Ok(log)) = vmtax_capture::import::logs::read(&String::from_utf8_lossy(data)) {
@@ -9,5 +9,5 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             assert!(reading.value.is_finite() && reading.value >= 0.0, "{reading:?}");
         }
     }
-    vmtax_fuzz::check(Format::Counts, data);
+    vmtax_fuzz::check(ImportFormat::Counts, data);
 });

@@ -3,8 +3,8 @@
 
 use vmtax_capture::import::HEAD;
 use vmtax_capture::profile::perf_data::NoSymbols;
-use vmtax_capture::{Format, Source, posted, profile};
-use vmtax_events::Place;
+use vmtax_capture::{ImportFormat, ImportSource, posted, profile};
+use vmtax_events::ProfileOrigin;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let is_posted = posted::is_posted(&data[..data.len().min(HEAD)]);
@@ -17,14 +17,14 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     };
     let bytes = text.as_bytes();
     let head = &bytes[..bytes.len().min(HEAD)];
-    if let Ok(format) = Format::recognise(head) {
+    if let Ok(format) = ImportFormat::recognise(head) {
         vmtax_fuzz::check(format, bytes);
     }
     let mut input = bytes;
-    if profile::Format::recognise(head).is_ok_and(|format| format == profile::Format::PerfReport) {
-        let source = Source::Stream(&mut input);
-        let format = profile::Format::PerfReport;
-        let Ok(imported) = profile::import(format, Place::Host, source, &mut NoSymbols) else { return };
+    if profile::ProfileFormat::recognise(head).is_ok_and(|format| format == profile::ProfileFormat::PerfReport) {
+        let source = ImportSource::Stream(&mut input);
+        let format = profile::ProfileFormat::PerfReport;
+        let Ok(imported) = profile::import(format, ProfileOrigin::Host, source, &mut NoSymbols) else { return };
         assert!(imported.profile.total() > 0);
     }
 });

@@ -2,11 +2,11 @@
 //! recognised by its first bytes is read without harm.
 #![no_main]
 
-use vmtax_capture::Format;
+use vmtax_capture::ImportFormat;
 use vmtax_capture::import::HEAD;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    match Format::recognise(&data[..data.len().min(HEAD)]) {
+    match ImportFormat::recognise(&data[..data.len().min(HEAD)]) {
         Ok(format) => vmtax_fuzz::check(format, data),
         Err(error) => assert!(error.to_string().contains("not a recording"), "{error}"),
     }

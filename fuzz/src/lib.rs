@@ -12,15 +12,15 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use vmtax_analyse::explain::{Cost, Explanation};
+use vmtax_analyse::explain::{FindingCost, Explanation};
 use vmtax_analyse::{
-    Accountant, By, Filter, Ledger, LedgerBuilder, Nested, Options, Side, Table,
+    Accountant, By, Filter, Ledger, LedgerBuilder, Nested, AccountOptions, DiffSide, SortedTable,
     TableKind, statistics,
 };
-use vmtax_capture::import::perf_data::Part;
+use vmtax_capture::import::perf_data::EventsFile;
 use vmtax_capture::import::{self, Imported};
 use vmtax_capture::order::Sorter;
-use vmtax_capture::{Error, Format, Sink, Source};
+use vmtax_capture::{Error, ImportFormat, Sink, ImportSource};
 use vmtax_events::{
     AccessRow, DetailKind, Event, Exit, ExitRow, Isa, Recording, RowSink, Tally, TimeRow,
 };
@@ -29,21 +29,21 @@ use vmtax_events::{
 ///
 /// # Panics
 /// If something does not hold that must hold for any input. An input that is refused is fine.
-pub fn check(format: Format, mut bytes: &[u8]) {
-    let mut sorter = Sorter::new(Analysis::new(Options::default()));
+pub fn check(format: ImportFormat, mut bytes: &[u8]) {
+    let mut sorter = Sorter::new(Analysis::new(AccountOptions::default()));
     // The vendor matters for bpftrace alone, and a dump is short: the last byte decides.
     let isa = match bytes.last().map_or(0, |byte| byte & 3) {
         0 | 2 => Isa::Svm,
         1 => Isa::Vmx,
         _ => Isa::Arm,
     };
-    let options = import::Options { isa, ..import::Options::default() };
+    let options = import::ImportOptions { isa, ..import::ImportOptions::default() };
     let imported = if format.needs_seeking() {
         let source: &&[u8] = &bytes;
-        import::import(format, Source::Random(source), options, &mut sorter)
+        import::import(format, ImportSource::Random(source), options, &mut sorter)
     } else {
         let mut pieces = Pieces(&mut bytes);
-        import::import(format, Source::Stream(&mut pieces), options, &mut sorter)
+        import::import(format, ImportSource::Stream(&mut pieces), options, &mut sorter)
     };
     check_end(sorter, imported);
 }
@@ -53,12 +53,12 @@ pub fn check(format: Format, mut bytes: &[u8]) {
 /// # Panics
 /// As [`check`].
 pub fn check_folder(data: &[u8], parts: &[&[u8]]) {
-    let mut sorter = Sorter::new(Analysis::new(Options::default()));
-    let parts: Vec<Part<'_>> =
-        (0..).zip(parts).map(|(number, source)| Part { number, source }).collect();
-    let source = Source::Folder(&data, &parts);
+    let mut sorter = Sorter::new(Analysis::new(AccountOptions::default()));
+    let parts: Vec<EventsFile<'_>> =
+        (0..).zip(parts).map(|(number, source)| EventsFile { number, source }).collect();
+    let source = ImportSource::Folder(&data, &parts);
     let imported =
-        import::import(Format::PerfFile, source, import::Options::default(), &mut sorter);
+        import::import(ImportFormat::PerfFile, source, import::ImportOptions::default(), &mut sorter);
     check_end(sorter, imported);
 }
 
@@ -98,7 +98,7 @@ struct Analysis {
 }
 
 impl Analysis {
-    fn new(options: Options) -> Analysis {
+    fn new(options: AccountOptions) -> Analysis {
         let ledger = LedgerBuilder::new(Filter::default(), options.interval_ns);
         let rows = Rows { ledger, ended: 0, timed: 0 };
         Analysis { accountant: Accountant::new(options, rows), time_ns: 0, late: 0, counted: 0 }
@@ -235,7 +235,7 @@ fn check_ledger(ledger: &Ledger) {
     for by in [&[][..], &By::ALL] {
         let mut of_tables = Tally::default();
         for kind in TableKind::ALL {
-            let table = Table::new(ledger, kind, by);
+            let table = SortedTable::new(ledger, kind, by);
             check_table(&table);
             if kind.is_exits() {
                 assert_eq!(table.total, total, "{kind:?} has all exits");
@@ -253,12 +253,12 @@ fn check_ledger(ledger: &Ledger) {
 /// Whatever was recorded has a verdict, and costs that can be.
 fn check_explanation(ledger: &Ledger) {
     let labels = BTreeMap::new();
-    let side = Side { source: "fuzzed", ledger, labels: &labels, seconds: None };
+    let side = DiffSide { source: "fuzzed", ledger, labels: &labels, seconds: None };
     for base in [None, Some(&side)] {
         let explanation = Explanation::new(&side, base);
         assert!(!explanation.verdict.id().is_empty());
         for finding in &explanation.findings {
-            if let Cost::Time { low_ns, high_ns, .. } = finding.cost {
+            if let FindingCost::Time { low_ns, high_ns, .. } = finding.cost {
                 assert!(low_ns <= high_ns, "{}: {low_ns} > {high_ns}", finding.id());
             }
             assert!(finding.cost.share().is_none_or(f64::is_finite), "{}", finding.id());
@@ -273,7 +273,7 @@ fn sum<'a>(tallies: impl Iterator<Item = &'a Tally>) -> Tally {
     })
 }
 
-fn check_table(table: &Table) {
+fn check_table(table: &SortedTable) {
     assert_eq!(sum(table.rows.iter().map(|row| &row.tally)), table.total, "{:?}", table.kind);
     for row in &table.rows {
         check_tally(&row.tally);

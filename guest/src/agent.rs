@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use vmtax_guest::job::{Answer, Outcome, Request};
+use vmtax_guest::job::{JobAnswer, JobOutcome, JobRequest};
 use vmtax_guest::order::{decode, encode};
 
 use crate::channel::Channel;
@@ -52,22 +52,22 @@ struct Agent {
 }
 
 impl Agent {
-    fn carry_out(&mut self, request: Request) -> Answer {
+    fn carry_out(&mut self, request: JobRequest) -> JobAnswer {
         let done = |result: Result<()>| {
             let problem = result.err().unwrap_or_default();
-            Answer::Done(Outcome { problem, ..Outcome::default() })
+            JobAnswer::Done(JobOutcome { problem, ..JobOutcome::default() })
         };
         match request {
-            Request::Facts => Answer::Facts(facts()),
-            Request::Do(job) => Answer::Done(execute::run(&job, &self.tracer)),
-            Request::Network(address) => done(network::configure(address)),
-            Request::Serve(job) => {
+            JobRequest::Facts => JobAnswer::Facts(facts()),
+            JobRequest::Do(job) => JobAnswer::Done(execute::run(&job, &self.tracer)),
+            JobRequest::Network(address) => done(network::configure(address)),
+            JobRequest::Serve(job) => {
                 // A request that was not answered may have left one.
                 self.served.take().map(Served::end);
                 done(Served::start(&job).map(|served| self.served = Some(served)))
             }
-            Request::End => match self.served.take() {
-                Some(served) => Answer::Done(served.end()),
+            JobRequest::End => match self.served.take() {
+                Some(served) => JobAnswer::Done(served.end()),
                 None => done(Err("no server runs".to_owned())),
             },
         }

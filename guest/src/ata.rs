@@ -28,17 +28,17 @@ const DATA_REQUEST: u8 = 0x08;
 const FAULT: u8 = 0x21;
 
 /// The mailbox.
-pub(crate) struct Disk(());
+pub(crate) struct AtaDisk(());
 
-impl Disk {
+impl AtaDisk {
     /// Finds the drive.
-    pub(crate) fn open() -> Result<Disk> {
+    pub(crate) fn open() -> Result<AtaDisk> {
         ports::out8(CONTROL, 2);
         ports::out8(DRIVE, 0xe0);
         if ports::in8(COMMAND) == 0xff {
             return Err("there is no drive on the secondary IDE channel".into());
         }
-        let disk = Disk(());
+        let disk = AtaDisk(());
         disk.command(SET_MULTIPLE, 0, BLOCK)?;
         disk.idle()?;
         Ok(disk)

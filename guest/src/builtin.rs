@@ -28,7 +28,7 @@ const TOUCHED: usize = 32 << 20;
 const PAGE: usize = 4096;
 
 /// Number of operations, and their time.
-struct Done {
+struct DoneOperations {
     operations: u64,
     time: Duration,
 }
@@ -76,7 +76,7 @@ pub(crate) fn seconds_of(name: &str, seconds: &str) -> Result<Duration> {
 }
 
 /// Runs `one` in batches until the time is over.
-fn repeated(time: Duration, batch: u32, mut one: impl FnMut()) -> Done {
+fn repeated(time: Duration, batch: u32, mut one: impl FnMut()) -> DoneOperations {
     let (started, mut operations) = (Instant::now(), 0);
     loop {
         for _ in 0..batch {
@@ -85,13 +85,13 @@ fn repeated(time: Duration, batch: u32, mut one: impl FnMut()) -> Done {
         operations += u64::from(batch);
         let elapsed = started.elapsed();
         if elapsed >= time {
-            return Done { operations, time: elapsed };
+            return DoneOperations { operations, time: elapsed };
         }
     }
 }
 
 /// Wake-up latency of a sleeping thread.
-fn timer(time: Duration, latencies: &mut Latencies) -> Done {
+fn timer(time: Duration, latencies: &mut Latencies) -> DoneOperations {
     let (started, mut late, mut operations) = (Instant::now(), Duration::ZERO, 0);
     while started.elapsed() < time {
         let before = Instant::now();
@@ -101,12 +101,12 @@ fn timer(time: Duration, latencies: &mut Latencies) -> Done {
         late += latency;
         operations += 1;
     }
-    Done { operations, time: late }
+    DoneOperations { operations, time: late }
 }
 
 /// Wake-up latency of worker threads: a messenger notes the time and wakes one after the other, as schbench does. Each sleeps in a futex, and
 /// takes the time when it runs.
-fn wakeup(time: Duration, latencies: &mut Latencies) -> Result<Done> {
+fn wakeup(time: Duration, latencies: &mut Latencies) -> Result<DoneOperations> {
     const WORKERS: usize = 2;
     let started = Instant::now();
     let over = AtomicBool::new(false);
@@ -153,11 +153,11 @@ fn wakeup(time: Duration, latencies: &mut Latencies) -> Result<Done> {
     for theirs in found.map_err(|_| "a worker failed".to_owned())? {
         latencies.merge(&theirs);
     }
-    Ok(Done { operations: latencies.count(), time: latencies.total() })
+    Ok(DoneOperations { operations: latencies.count(), time: latencies.total() })
 }
 
 /// Two threads on two processors wake each other in turn: each wake-up of an idle processor is an interrupt.
-fn ping_pong(time: Duration) -> Result<Done> {
+fn ping_pong(time: Duration) -> Result<DoneOperations> {
     let [first, second] = system::two_processors()?;
     let ball = Arc::new(AtomicU32::new(0));
     let over = Arc::new(AtomicBool::new(false));
@@ -190,7 +190,7 @@ fn ping_pong(time: Duration) -> Result<Done> {
 
 /// One row of a matrix product whose right-hand side is accessed by column, as in a reference implementation: each access is one row
 /// further, so most are in another page. An operation is a multiplication and an addition.
-fn matmul(time: Duration) -> Done {
+fn matmul(time: Duration) -> DoneOperations {
     const INNER: usize = 1024;
     const COLUMNS: usize = 1000;
     let left: Vec<f32> = (0..INNER).map(|i| i as f32 * 0.5).collect();
@@ -206,13 +206,13 @@ fn matmul(time: Duration) -> Done {
         }
         black_box(&mut row);
     });
-    Done { operations: done.operations * (INNER * COLUMNS) as u64, ..done }
+    DoneOperations { operations: done.operations * (INNER * COLUMNS) as u64, ..done }
 }
 
 /// Fresh memory, touched once in each 4 KiB, in small pages or in huge ones.
-fn touch(time: Duration, huge: bool) -> Result<Done> {
+fn touch(time: Duration, huge: bool) -> Result<DoneOperations> {
     let mut problem = None;
-    let done = repeated(time, 1, || match system::Fresh::new(TOUCHED, huge) {
+    let done = repeated(time, 1, || match system::UntouchedMemory::new(TOUCHED, huge) {
         Ok(memory) => {
             memory.touch(PAGE);
             if huge && !memory.is_huge() {
@@ -226,12 +226,14 @@ fn touch(time: Duration, huge: bool) -> Result<Done> {
     });
     match problem {
         Some(problem) => Err(problem),
-        None => Ok(Done { operations: done.operations * (TOUCHED / PAGE) as u64, ..done }),
+        None => {
+            Ok(DoneOperations { operations: done.operations * (TOUCHED / PAGE) as u64, ..done })
+        }
     }
 }
 
 /// A byte's round trip to a server on the loopback interface.
-fn loopback(time: Duration) -> Result<Done> {
+fn loopback(time: Duration) -> Result<DoneOperations> {
     let failed = |e: std::io::Error| format!("the loopback: {e}");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;

@@ -2,17 +2,17 @@
 
 use vmtax_guest::layout::CHANNEL;
 use vmtax_guest::mailbox::{
-    Header, ORDER, ORDER_HEADER, REPORT, SECTOR, SECTORS, STATUS, State, sectors,
+    Header, MailboxState, ORDER, ORDER_HEADER, REPORT, SECTOR, SECTORS, STATUS, sectors,
 };
 use vmtax_guest::order::{Order, Report, decode, encode};
 
-use crate::disk::Disk;
+use crate::disk::BlockMailbox;
 use crate::{Result, ports};
 
 /// Orders in, reports out.
 pub(crate) enum Channel {
     /// Of the emulated host.
-    Mailbox(Disk),
+    Mailbox(BlockMailbox),
     /// Of a guest of the emulated host.
     Port(Io),
 }
@@ -53,7 +53,7 @@ impl Channel {
         match self {
             Channel::Mailbox(disk) => {
                 if last == 0 {
-                    status(disk, 0, State::Ready, &[], "")?;
+                    status(disk, 0, MailboxState::Ready, &[], "")?;
                 }
                 next_after(disk, last)
             }
@@ -69,7 +69,7 @@ impl Channel {
     pub(crate) fn tell(&self, number: u32, bytes: &[u8]) -> Result<()> {
         let Channel::Mailbox(disk) = self else { return Ok(()) };
         disk.write(REPORT, bytes)?;
-        status(disk, number, State::Running, bytes, "")?;
+        status(disk, number, MailboxState::Running, bytes, "")?;
         let mut sector = [0; SECTOR];
         loop {
             disk.read(ORDER_HEADER, &mut sector)?;
@@ -102,14 +102,16 @@ impl Channel {
             disk.write(sector, &file.bytes)?;
             sector += sectors(file.bytes.len());
         }
-        status(disk, number, State::Done, bytes, "")
+        status(disk, number, MailboxState::Done, bytes, "")
     }
 
     /// Reports that the order failed.
     pub(crate) fn fail(&self, number: u32, problem: &str) {
         match self {
             // If this fails too, the console has the message.
-            Channel::Mailbox(disk) => drop(status(disk, number, State::Failed, &[], problem)),
+            Channel::Mailbox(disk) => {
+                drop(status(disk, number, MailboxState::Failed, &[], problem))
+            }
             Channel::Port(io) => send(*io, &encode(&Report::failed(problem))),
         }
     }
@@ -117,7 +119,7 @@ impl Channel {
     /// Reports that this kernel lacks what was asked for.
     pub(crate) fn lack(&self, what: &str) {
         match self {
-            Channel::Mailbox(disk) => drop(status(disk, 0, State::Lacking, &[], what)),
+            Channel::Mailbox(disk) => drop(status(disk, 0, MailboxState::Lacking, &[], what)),
             Channel::Port(_) => self.fail(0, what),
         }
     }
@@ -125,19 +127,21 @@ impl Channel {
     /// Reports that this kernel does not know an option, or refuses its value.
     pub(crate) fn misused(&self, problem: &str) {
         match self {
-            Channel::Mailbox(disk) => drop(status(disk, 0, State::Misused, &[], problem)),
+            Channel::Mailbox(disk) => drop(status(disk, 0, MailboxState::Misused, &[], problem)),
             Channel::Port(_) => self.fail(0, problem),
         }
     }
 }
 
 /// Waits for an order with a higher number.
-fn next_after(disk: &Disk, last: u32) -> Result<(u32, Vec<u8>)> {
+fn next_after(disk: &BlockMailbox, last: u32) -> Result<(u32, Vec<u8>)> {
     let mut sector = [0; SECTOR];
     let header = loop {
         disk.read(ORDER_HEADER, &mut sector)?;
         match Header::from_sector(&sector) {
-            Some(header) if header.state == State::Ordered && header.number > last => break header,
+            Some(header) if header.state == MailboxState::Ordered && header.number > last => {
+                break header;
+            }
             // A host is saved while it waits for its first order.
             _ if last == 0 => ports::wait(),
             _ => std::thread::sleep(std::time::Duration::from_millis(1)),
@@ -153,11 +157,17 @@ fn next_after(disk: &Disk, last: u32) -> Result<(u32, Vec<u8>)> {
     if crc32fast::hash(&bytes) != header.crc {
         return Err("the order is damaged".into());
     }
-    status(disk, header.number, State::Running, &[], "")?;
+    status(disk, header.number, MailboxState::Running, &[], "")?;
     Ok((header.number, bytes))
 }
 
-fn status(disk: &Disk, number: u32, state: State, report: &[u8], message: &str) -> Result<()> {
+fn status(
+    disk: &BlockMailbox,
+    number: u32,
+    state: MailboxState,
+    report: &[u8],
+    message: &str,
+) -> Result<()> {
     let header = Header {
         number,
         state,

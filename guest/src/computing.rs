@@ -39,7 +39,7 @@ fn steps(count: u64) {
 
 /// Takes the right to write from a page and gives it back, so often. The other vCPUs, which use the same page tables, must forget them.
 pub(crate) fn protect(count: u32) -> Result<()> {
-    let page = system::Fresh::new(PAGE, false).map_err(Error::other)?;
+    let page = system::UntouchedMemory::new(PAGE, false).map_err(Error::other)?;
     beside_others(|| {
         for _ in 0..count {
             page.touch(PAGE);

@@ -18,21 +18,21 @@ const PROBE: Duration = Duration::from_secs(30);
 const PIECE: usize = 64 << 10;
 
 /// The mailbox.
-pub(crate) enum Disk {
-    Ports(ata::Disk),
+pub(crate) enum BlockMailbox {
+    Ports(ata::AtaDisk),
     /// A block device, past the page cache: the other side changes it without the kernel's knowledge.
     Virtio(File),
 }
 
 /// Memory that a block device can read and write directly.
 #[repr(align(4096))]
-struct Aligned([u8; PIECE]);
+struct AlignedBlocks([u8; PIECE]);
 
-impl Disk {
+impl BlockMailbox {
     /// Finds the disk.
-    pub(crate) fn open(words: &[&str]) -> Result<Disk> {
+    pub(crate) fn open(words: &[&str]) -> Result<BlockMailbox> {
         if !words.contains(&VIRTIO) {
-            return ata::Disk::open().map(Disk::Ports);
+            return ata::AtaDisk::open().map(BlockMailbox::Ports);
         }
         let end = Instant::now() + PROBE;
         loop {
@@ -40,7 +40,7 @@ impl Disk {
                 let path = format!("/dev/{name}");
                 let mut options = OpenOptions::new();
                 let file = options.read(true).write(true).custom_flags(libc::O_DIRECT).open(&path);
-                return file.map(Disk::Virtio).map_err(|e| format!("{path}: {e}"));
+                return file.map(BlockMailbox::Virtio).map_err(|e| format!("{path}: {e}"));
             }
             if Instant::now() >= end {
                 return Err(format!("no disk has the serial number {SERIAL}"));
@@ -52,10 +52,10 @@ impl Disk {
     /// Reads from a sector on, whole sectors.
     pub(crate) fn read(&self, sector: u64, into: &mut [u8]) -> Result<()> {
         let file = match self {
-            Disk::Ports(disk) => return disk.read(sector, into),
-            Disk::Virtio(file) => file,
+            BlockMailbox::Ports(disk) => return disk.read(sector, into),
+            BlockMailbox::Virtio(file) => file,
         };
-        let mut memory = Box::new(Aligned([0; PIECE]));
+        let mut memory = Box::new(AlignedBlocks([0; PIECE]));
         for (index, part) in into.chunks_mut(PIECE).enumerate() {
             let from = &mut memory.0[..part.len()];
             file.read_exact_at(from, place(sector, index))
@@ -68,10 +68,10 @@ impl Disk {
     /// Writes from a sector on. The last sector is padded with zeros.
     pub(crate) fn write(&self, sector: u64, from: &[u8]) -> Result<()> {
         let file = match self {
-            Disk::Ports(disk) => return disk.write(sector, from),
-            Disk::Virtio(file) => file,
+            BlockMailbox::Ports(disk) => return disk.write(sector, from),
+            BlockMailbox::Virtio(file) => file,
         };
-        let mut memory = Box::new(Aligned([0; PIECE]));
+        let mut memory = Box::new(AlignedBlocks([0; PIECE]));
         for (index, part) in from.chunks(PIECE).enumerate() {
             let (data, rest) = memory.0.split_at_mut(part.len());
             data.copy_from_slice(part);

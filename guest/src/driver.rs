@@ -4,22 +4,22 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use vmtax_guest::job::Address;
+use vmtax_guest::job::CardAddress;
 use vmtax_guest::order::{decode, encode};
-use vmtax_guest::traffic::{Command, Reply, Seen, Traffic};
+use vmtax_guest::traffic::{PeerCommand, Reply, SeenVm, Traffic};
 
-use crate::site::{Vms, connect, console};
+use crate::site::{RunningVms, connect, console};
 use crate::traffic_client::{broken, facts, message, say, send};
 use crate::{Result, agent, network, traffic_client};
 
 /// What this VM sends traffic to.
-enum Target {
+enum TrafficTarget {
     Server(TcpStream),
-    Inside(Box<Vms>),
+    Inside(Box<RunningVms>),
 }
 
 /// Carries out the commands of one connection after the other until the machine ends.
-pub(crate) fn serve(own: Address) -> Result<()> {
+pub(crate) fn serve(own: CardAddress) -> Result<()> {
     network::configure(own)?;
     traffic_client::serve(|mut stream| {
         let mut target = None;
@@ -34,34 +34,34 @@ pub(crate) fn serve(own: Address) -> Result<()> {
     })
 }
 
-fn carry_out(command: &Command, target: &mut Option<Target>) -> Result<Vec<Seen>> {
+fn carry_out(command: &PeerCommand, target: &mut Option<TrafficTarget>) -> Result<Vec<SeenVm>> {
     match command {
-        Command::Connect(address, limit_ms) => {
+        PeerCommand::Connect(address, limit_ms) => {
             let limit = Duration::from_millis(*limit_ms);
             let mut stream = connect(*address, limit, || Ok(()))?;
             let facts = facts(&mut stream).map_err(broken)?;
-            *target = Some(Target::Server(stream));
-            Ok(vec![Seen { facts, threads: Vec::new() }])
+            *target = Some(TrafficTarget::Server(stream));
+            Ok(vec![SeenVm { facts, threads: Vec::new() }])
         }
-        Command::Start(site) => {
-            let vms = Vms::start(site).map_err(inside)?;
-            let own = Seen { facts: agent::facts(), threads: Vec::new() };
+        PeerCommand::Start(site) => {
+            let vms = RunningVms::start(site).map_err(inside)?;
+            let own = SeenVm { facts: agent::facts(), threads: Vec::new() };
             let seen = std::iter::once(own).chain(vms.seen.iter().cloned()).collect();
-            *target = Some(Target::Inside(Box::new(vms)));
+            *target = Some(TrafficTarget::Inside(Box::new(vms)));
             Ok(seen)
         }
-        Command::Send(traffic, count) => {
+        PeerCommand::Send(traffic, count) => {
             let target = target.as_mut().ok_or("this VM has no server to send to")?;
             target.send(*traffic, *count).map(|()| Vec::new())
         }
     }
 }
 
-impl Target {
+impl TrafficTarget {
     fn send(&mut self, traffic: Traffic, count: u32) -> Result<()> {
         match self {
-            Target::Server(stream) => send(stream, traffic, count).map_err(broken),
-            Target::Inside(vms) => {
+            TrafficTarget::Server(stream) => send(stream, traffic, count).map_err(broken),
+            TrafficTarget::Inside(vms) => {
                 vms.send(traffic, count).and_then(|()| vms.check()).map_err(inside)
             }
         }

@@ -7,9 +7,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use vmtax_guest::job::{AGENT, Busy, DIR, Job, Outcome, PORT};
+use vmtax_guest::job::{AGENT, Busy, DIR, Job, JobOutcome, PORT};
 
-use crate::counters::Counters;
+use crate::counters::ClientCounters;
 use crate::trace::Tracer;
 use crate::{Result, system};
 
@@ -41,8 +41,8 @@ pub(crate) fn clean_up() {
 }
 
 /// Runs the job. Errors are part of the outcome.
-pub(crate) fn run(job: &Job, tracer: &Tracer) -> Outcome {
-    let mut outcome = Outcome::default();
+pub(crate) fn run(job: &Job, tracer: &Tracer) -> JobOutcome {
+    let mut outcome = JobOutcome::default();
     if let Err(problem) = try_run(job, tracer, &mut outcome) {
         outcome.problem = problem;
     }
@@ -50,7 +50,7 @@ pub(crate) fn run(job: &Job, tracer: &Tracer) -> Outcome {
     outcome
 }
 
-struct Place {
+struct ProgramPlace {
     folder: PathBuf,
     port: u16,
     deadline: Instant,
@@ -59,14 +59,14 @@ struct Place {
 /// A server whose clients are on another system. It runs until it is ended.
 pub(crate) struct Served {
     before: Option<Busy>,
-    place: Place,
-    server: Option<Running>,
+    place: ProgramPlace,
+    server: Option<RunningProgram>,
 }
 
 impl Served {
     /// Starts the server of a job and waits until it listens.
     pub(crate) fn start(job: &Job) -> Result<Served> {
-        let started = Place::new(job).and_then(|place| {
+        let started = ProgramPlace::new(job).and_then(|place| {
             let server = place.serve(&job.server)?;
             Ok(Served { before: processors(), place, server })
         });
@@ -74,9 +74,9 @@ impl Served {
     }
 
     /// Ends it: what it wrote, and whether it had ended by itself.
-    pub(crate) fn end(mut self) -> Outcome {
+    pub(crate) fn end(mut self) -> JobOutcome {
         let mut outcome =
-            Outcome { busy: busy_since(self.before).map(Box::new), ..Outcome::default() };
+            JobOutcome { busy: busy_since(self.before).map(Box::new), ..JobOutcome::default() };
         if let Some(mut server) = self.server.take() {
             match server.ended() {
                 Ok(None) => server.end(),
@@ -92,8 +92,8 @@ impl Served {
     }
 }
 
-fn try_run(job: &Job, tracer: &Tracer, outcome: &mut Outcome) -> Result<()> {
-    let place = Place::new(job)?;
+fn try_run(job: &Job, tracer: &Tracer, outcome: &mut JobOutcome) -> Result<()> {
+    let place = ProgramPlace::new(job)?;
     let mut server = place.serve(&job.server)?;
     let done = place.clients((job, tracer), &mut server, outcome);
     if let Some(server) = &mut server {
@@ -103,10 +103,10 @@ fn try_run(job: &Job, tracer: &Tracer, outcome: &mut Outcome) -> Result<()> {
     done
 }
 
-impl Place {
+impl ProgramPlace {
     /// A folder with the job's files.
-    fn new(job: &Job) -> Result<Place> {
-        let place = Place {
+    fn new(job: &Job) -> Result<ProgramPlace> {
+        let place = ProgramPlace {
             folder: folder()?,
             port: job.port.map_or_else(free_port, Ok)?,
             deadline: Instant::now() + Duration::from_millis(job.limit_ms),
@@ -127,7 +127,7 @@ impl Place {
             .replace(AGENT, &agent)
     }
 
-    fn start(&self, words: &[String], out: &str, errors: &str) -> Result<Running> {
+    fn start(&self, words: &[String], out: &str, errors: &str) -> Result<RunningProgram> {
         let (program, rest) = words.split_first().ok_or("a command of no words was ordered")?;
         let program = self.filled(program);
         let file = |name: &str| {
@@ -157,11 +157,11 @@ impl Place {
         })?;
         let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
         left.programs.push(child.id());
-        Ok(Running { child, ended: None })
+        Ok(RunningProgram { child, ended: None })
     }
 
     /// Starts the server and waits until it accepts connections.
-    fn serve(&self, words: &[String]) -> Result<Option<Running>> {
+    fn serve(&self, words: &[String]) -> Result<Option<RunningProgram>> {
         if words.is_empty() {
             return Ok(None);
         }
@@ -189,8 +189,8 @@ impl Place {
     fn clients(
         &self,
         (job, tracer): (&Job, &Tracer),
-        server: &mut Option<Running>,
-        outcome: &mut Outcome,
+        server: &mut Option<RunningProgram>,
+        outcome: &mut JobOutcome,
     ) -> Result<()> {
         for warmup in &job.warmups {
             let status = self.client(warmup, server, "warmup.txt", "warmup.txt")?.0;
@@ -205,7 +205,7 @@ impl Place {
             }
             *server = self.serve(&job.server)?;
         }
-        let counters = job.counters.then(Counters::open);
+        let counters = job.counters.then(ClientCounters::open);
         let before = processors();
         tracer.count(true);
         let recorder = if job.record { tracer } else { &Tracer::Off };
@@ -217,7 +217,7 @@ impl Place {
         outcome.stdout = tail(&self.folder.join("stdout.txt"), OUTPUT_MOST);
         outcome.stderr = tail(&self.folder.join("stderr.txt"), OUTPUT_MOST);
         let (status, elapsed) = done?;
-        outcome.counters = counters.map_or_else(Vec::new, Counters::read);
+        outcome.counters = counters.map_or_else(Vec::new, ClientCounters::read);
         outcome.code = status.code();
         outcome.elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         match status.success() {
@@ -243,7 +243,7 @@ impl Place {
     fn client(
         &self,
         words: &[String],
-        server: &mut Option<Running>,
+        server: &mut Option<RunningProgram>,
         out: &str,
         errors: &str,
     ) -> Result<(ExitStatus, Duration)> {
@@ -270,12 +270,12 @@ impl Place {
 }
 
 /// A program of the job.
-struct Running {
+struct RunningProgram {
     child: Child,
     ended: Option<ExitStatus>,
 }
 
-impl Running {
+impl RunningProgram {
     fn ended(&mut self) -> Result<Option<ExitStatus>> {
         if self.ended.is_none() {
             self.ended =
@@ -306,7 +306,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         if self.ended.is_none() {
             system::kill_group(self.child.id());

@@ -4,25 +4,25 @@ use serde::{Deserialize, Serialize};
 
 /// Kernels of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kernels {
+pub struct HostKernels {
     /// The host's functions.
-    pub functions: Functions,
+    pub functions: KernelFunctions,
     /// Modules of the host and their addresses.
-    pub host: Loaded,
+    pub host: LoadedAddresses,
     /// Modules of L1, if there is one. It runs the same kernel, so the functions are the host's.
-    pub guest: Option<Loaded>,
+    pub guest: Option<LoadedAddresses>,
 }
 
 /// The functions of a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Functions {
+pub struct KernelFunctions {
     /// The kernel's own (without a name), those of each module, and of other code: `bpf`, `__builtin__kprobes`.
-    pub parts: Vec<Part>,
+    pub parts: Vec<CodePart>,
 }
 
 /// Functions of one module or other code.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct CodePart {
     /// Name of the module.
     pub name: String,
     /// Functions by address: the offset from the previous one (the first: from 0), and the name.
@@ -31,7 +31,7 @@ pub struct Part {
 
 /// Addresses that differ between boots of one kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loaded {
+pub struct LoadedAddresses {
     /// CRC-32 of the notes of the kernel, its build among them.
     pub notes: u32,
     /// Modules and their addresses.

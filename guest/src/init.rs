@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use crate::channel::{Channel, Io};
-use crate::disk::Disk;
+use crate::disk::BlockMailbox;
 use crate::relay::Relay;
-use crate::vmm::backing::Backing;
+use crate::vmm::backing::HostBacking;
 use crate::vmm::linux;
 use crate::{Result, options, ports, system, trace};
-use vmtax_guest::job::Address;
-use vmtax_guest::order::Pmu;
+use vmtax_guest::job::CardAddress;
+use vmtax_guest::order::PmuOrder;
 
 /// The role of this program.
-pub(crate) enum Start {
+pub(crate) enum InitRole {
     /// A host of emulated guests, or such a guest.
     Host(Host),
     /// The agent of a benchmark's VM, and the channel of its jobs.
@@ -27,9 +27,9 @@ pub(crate) enum Start {
         buffer_kib: u32,
     },
     /// That VM, with its address.
-    Server(Address),
+    Server(CardAddress),
     /// A VM of that QEMU that carries out its host's commands.
-    Driver(Address),
+    Driver(CardAddress),
 }
 
 /// A host, or a guest that takes its orders from one.
@@ -43,7 +43,7 @@ pub(crate) struct Host {
 }
 
 /// Makes the machine ready for [`crate::serve`].
-pub(crate) fn start() -> Result<Start> {
+pub(crate) fn start() -> Result<InitRole> {
     for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         system::mount(kind, target)?;
     }
@@ -63,21 +63,21 @@ pub(crate) fn start() -> Result<Start> {
     system::leave_console()?;
     let role = value(&words, "vmtax.role=").unwrap_or("host");
     match role {
-        "server" => return Ok(Start::Server(own_address(&words)?)),
-        "driver" => return Ok(Start::Driver(own_address(&words)?)),
+        "server" => return Ok(InitRole::Server(own_address(&words)?)),
+        "driver" => return Ok(InitRole::Driver(own_address(&words)?)),
         _ => {}
     }
     let channel = match role == "guest" || words.contains(&"vmtax.port") {
         true if words.contains(&"vmtax.private") => Channel::Port(Io::Registers),
         true => Channel::Port(Io::Strings),
-        false => Channel::Mailbox(Disk::open(&words)?),
+        false => Channel::Mailbox(BlockMailbox::open(&words)?),
     };
     if let Some(problem) = refused.or_else(|| options::unknown(&words)) {
         channel.misused(&problem);
         return Err(problem);
     }
     if role == "agent" {
-        return Ok(Start::Agent(channel));
+        return Ok(InitRole::Agent(channel));
     }
     if let Channel::Mailbox(_) = channel {
         trace::mount()?;
@@ -90,18 +90,18 @@ pub(crate) fn start() -> Result<Start> {
     let buffer_kib =
         value(&words, "vmtax.buffer=").and_then(|v| v.parse().ok()).unwrap_or(16 << 10);
     if role == "network" {
-        return Ok(Start::Network { channel, buffer_kib });
+        return Ok(InitRole::Network { channel, buffer_kib });
     }
     if role == "relay" {
         let memory_mib = value(&words, "vmtax.memory=").and_then(|v| v.parse().ok());
         let memory_mib = memory_mib.unwrap_or(linux::MEMORY_MIB);
         let cpus = value(&words, "vmtax.cpus=").and_then(|v| v.parse().ok()).unwrap_or(1);
-        let pmu = value(&words, "vmtax.pmu=").and_then(Pmu::of_word);
-        let backing = value(&words, "vmtax.backing=").and_then(Backing::of_word);
-        let backing = backing.unwrap_or(Backing::Anonymous);
-        return Ok(Start::Relay(Relay { channel, buffer_kib, memory_mib, backing, cpus, pmu }));
+        let pmu = value(&words, "vmtax.pmu=").and_then(PmuOrder::of_word);
+        let backing = value(&words, "vmtax.backing=").and_then(HostBacking::of_word);
+        let backing = backing.unwrap_or(HostBacking::Anonymous);
+        return Ok(InitRole::Relay(Relay { channel, buffer_kib, memory_mib, backing, cpus, pmu }));
     }
-    Ok(Start::Host(Host { channel, nested: words.contains(&"vmtax.nested"), buffer_kib }))
+    Ok(InitRole::Host(Host { channel, nested: words.contains(&"vmtax.nested"), buffer_kib }))
 }
 
 /// Starts the processors that the kernel has left off.
@@ -134,11 +134,11 @@ fn modules() -> Result<Vec<PathBuf>> {
 }
 
 /// The address that the command line gives this VM.
-fn own_address(words: &[&str]) -> Result<Address> {
+fn own_address(words: &[&str]) -> Result<CardAddress> {
     let word = value(words, "vmtax.address=").ok_or("vmtax.address= is not on the command line")?;
     let address: std::net::Ipv4Addr =
         word.parse().map_err(|_| format!("vmtax.address={word}: is no IPv4 address"))?;
-    Ok(Address { address: address.octets(), prefix: 24 })
+    Ok(CardAddress { address: address.octets(), prefix: 24 })
 }
 
 fn value<'a>(words: &[&'a str], key: &str) -> Option<&'a str> {

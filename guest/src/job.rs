@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::order::{Counters, Counting, File};
+use crate::order::{FollowingFile, KvmCounters, PmuCounting};
 
 /// In a word of a command or in a file: the job's private folder.
 pub const DIR: &str = "{dir}";
@@ -16,13 +16,13 @@ pub const AGENT: &str = "{agent}";
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Request {
+pub enum JobRequest {
     /// Send the facts of this system.
     Facts,
     /// Run this job.
     Do(Job),
     /// Give the first network card an address.
-    Network(Address),
+    Network(CardAddress),
     /// Start the job's server, and leave it running.
     Serve(Job),
     /// End that server.
@@ -31,7 +31,7 @@ pub enum Request {
 
 /// The address of a network card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Address {
+pub struct CardAddress {
     /// IPv4.
     pub address: [u8; 4],
     /// Bits of its network.
@@ -40,11 +40,11 @@ pub struct Address {
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum JobAnswer {
     /// Name and value of each fact.
     Facts(Vec<(String, String)>),
     /// The outcome of the job; for a server, of starting or ending it.
-    Done(Outcome),
+    Done(JobOutcome),
 }
 
 /// A client to measure, and optionally a server.
@@ -81,7 +81,7 @@ pub const EVENTS: [&str; 5] = [
 
 /// The count of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counter {
+pub struct JobCounter {
     /// Its name in perf; with `:u` if kernel mode could not be counted.
     pub event: String,
     /// Its count, or why there is none.
@@ -100,7 +100,7 @@ pub struct Busy {
 
 /// The outcome of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct JobOutcome {
     /// Why it failed or was stopped; empty if the client ran to its end.
     pub problem: String,
     /// The client's exit code; `None` when a signal ended it.
@@ -116,11 +116,11 @@ pub struct Outcome {
     /// Time of the system's processors while the client ran, or the server.
     pub busy: Option<Box<Busy>>,
     /// Counts of processor events, if requested.
-    pub counters: Vec<Counter>,
+    pub counters: Vec<JobCounter>,
     /// Activity of the vCPU's virtual PMU during the job, if it has one.
-    pub pmu: Option<Box<Counting>>,
+    pub pmu: Option<Box<PmuCounting>>,
     /// KVM's page faults while the client ran, and the pages that it has mapped for the VM; only of a guest of an emulated host.
-    pub mapped: Option<Counters>,
+    pub mapped: Option<KvmCounters>,
     /// Files that follow the answer in the mailbox, in this order: the recording of an emulated host.
-    pub files: Vec<File>,
+    pub files: Vec<FollowingFile>,
 }

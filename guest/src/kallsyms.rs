@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-use vmtax_guest::functions::{Functions, Loaded, Part, build_id};
+use vmtax_guest::functions::{CodePart, KernelFunctions, LoadedAddresses, build_id};
 
 use crate::Result;
 
 /// The functions of `/proc/kallsyms`. Of several names of one address the first is kept.
-pub(crate) fn functions() -> Result<Functions> {
+pub(crate) fn functions() -> Result<KernelFunctions> {
     const PATH: &str = "/proc/kallsyms";
     let failed = |e: std::io::Error| format!("{PATH}: {e}");
     let mut file = BufReader::with_capacity(1 << 16, File::open(PATH).map_err(failed)?);
@@ -31,9 +31,9 @@ pub(crate) fn functions() -> Result<Functions> {
         let steps = functions
             .into_iter()
             .map(|(address, name)| (address - std::mem::replace(&mut before, address), name));
-        Part { name, functions: steps.collect() }
+        CodePart { name, functions: steps.collect() }
     };
-    Ok(Functions { parts: parts.into_iter().map(part).collect() })
+    Ok(KernelFunctions { parts: parts.into_iter().map(part).collect() })
 }
 
 /// `ffffffffc0a01000 t svm_vcpu_run\t[kvm_amd]`: module, address, name.
@@ -49,7 +49,7 @@ fn function(line: &str) -> Option<(&str, u64, &str)> {
 }
 
 /// Modules of the running kernel and their addresses.
-pub(crate) fn loaded() -> Loaded {
+pub(crate) fn loaded() -> LoadedAddresses {
     let notes = std::fs::read("/sys/kernel/notes").unwrap_or_default();
     let modules = std::fs::read_to_string("/proc/modules").unwrap_or_default();
     // kvm_amd 163840 0 - Live 0xffffffffc0a01000
@@ -66,5 +66,5 @@ pub(crate) fn loaded() -> Loaded {
         Some((name.clone(), build_id(&notes)?.to_vec()))
     });
     let builds = own.into_iter().chain(of_modules).collect();
-    Loaded { notes: crc32fast::hash(&notes), modules, builds }
+    LoadedAddresses { notes: crc32fast::hash(&notes), modules, builds }
 }

@@ -30,7 +30,7 @@ pub struct Header {
     /// Increases by one with every order; the answer has the order's number.
     pub number: u32,
     /// The state.
-    pub state: State,
+    pub state: MailboxState,
     /// Bytes of the order or report.
     pub length: u32,
     /// CRC-32 of these bytes.
@@ -42,7 +42,7 @@ pub struct Header {
 /// The state announced by a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum State {
+pub enum MailboxState {
     /// vmtax: there is an order.
     Ordered = 1,
     /// Guest: up, and waits for an order.
@@ -88,13 +88,13 @@ impl Header {
             return None;
         }
         let state = match word(1)? {
-            1 => State::Ordered,
-            2 => State::Ready,
-            3 => State::Running,
-            4 => State::Done,
-            5 => State::Failed,
-            6 => State::Lacking,
-            7 => State::Misused,
+            1 => MailboxState::Ordered,
+            2 => MailboxState::Ready,
+            3 => MailboxState::Running,
+            4 => MailboxState::Done,
+            5 => MailboxState::Failed,
+            6 => MailboxState::Lacking,
+            7 => MailboxState::Misused,
             _ => return None,
         };
         let message = sector.get(28..28 + word(4)? as usize)?;
@@ -121,7 +121,7 @@ mod tests {
     fn header_there_and_back() {
         let header = Header {
             number: 7,
-            state: State::Failed,
+            state: MailboxState::Failed,
             length: 9,
             crc: 0x1234_5678,
             message: "no".into(),
@@ -134,7 +134,7 @@ mod tests {
     fn long_messages_are_cut_between_characters() {
         let header = Header {
             number: 0,
-            state: State::Failed,
+            state: MailboxState::Failed,
             length: 0,
             crc: 0,
             message: "\u{e4}".repeat(400),

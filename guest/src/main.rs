@@ -74,12 +74,14 @@ fn main() {
         std::process::exit(agent::program());
     }
     let verdict = match init::start().and_then(|start| match start {
-        init::Start::Host(start) => serve::run(start),
-        init::Start::Agent(channel) => agent::serve(&channel),
-        init::Start::Relay(relay) => relay.run(),
-        init::Start::Network { channel, buffer_kib } => traffic_host::serve(&channel, buffer_kib),
-        init::Start::Server(address) => server::serve(address),
-        init::Start::Driver(address) => driver::serve(address),
+        init::InitRole::Host(start) => serve::run(start),
+        init::InitRole::Agent(channel) => agent::serve(&channel),
+        init::InitRole::Relay(relay) => relay.run(),
+        init::InitRole::Network { channel, buffer_kib } => {
+            traffic_host::serve(&channel, buffer_kib)
+        }
+        init::InitRole::Server(address) => server::serve(address),
+        init::InitRole::Driver(address) => driver::serve(address),
     }) {
         Ok(()) => "done".to_owned(),
         Err(problem) => format!("failed: {problem}"),

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use vmtax_guest::job::Address;
+use vmtax_guest::job::CardAddress;
 
 use crate::builtin::seconds_of;
 use crate::latency::Latencies;
@@ -44,7 +44,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 const CARD: Duration = Duration::from_secs(20);
 
 /// Gives the first network card an address and switches it on.
-pub(crate) fn configure(address: Address) -> Result<()> {
+pub(crate) fn configure(address: CardAddress) -> Result<()> {
     let until = Instant::now() + CARD;
     let name = loop {
         let folder = std::fs::read_dir("/sys/class/net").map_err(|e| format!("network: {e}"))?;
@@ -64,7 +64,7 @@ pub(crate) fn configure(address: Address) -> Result<()> {
 
 /// Datagrams of one client.
 #[derive(Default)]
-struct Counted {
+struct CountedDatagrams {
     bytes: u64,
     datagrams: u64,
     first: Option<Instant>,
@@ -74,7 +74,7 @@ struct Counted {
 /// The datagrams of the present client, by its number.
 struct Datagrams {
     client: AtomicU64,
-    counted: Mutex<Counted>,
+    counted: Mutex<CountedDatagrams>,
 }
 
 /// Serves until it is ended.
@@ -129,7 +129,7 @@ fn answer(mut stream: TcpStream, datagrams: &Datagrams) -> std::io::Result<()> {
 impl Datagrams {
     fn control(&self, stream: &mut TcpStream, reader: &mut impl Read) -> std::io::Result<()> {
         let number = self.client.fetch_add(1, Ordering::AcqRel) + 1;
-        *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = Counted::default();
+        *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = CountedDatagrams::default();
         writeln!(stream, "{number}")?;
         reader.read_to_end(&mut Vec::new())?;
         std::thread::sleep(SETTLE);
@@ -185,7 +185,7 @@ pub(crate) fn client(
     let most = if name.starts_with("udp") { DATAGRAM_MOST } else { SIZE_MOST };
     let size = size.parse().ok().filter(|size| (1..=most).contains(size));
     let size = size.ok_or_else(|| format!("{name}: size: give 1 to {most} bytes"))?;
-    let to = Server { address, port };
+    let to = TrafficServer { address, port };
     let failed = |e: std::io::Error| format!("{name} with {address}:{port}: {e}");
     match name {
         "tcp-latency" => tcp_latency(&to, time, size).map_err(failed),
@@ -196,12 +196,12 @@ pub(crate) fn client(
     }
 }
 
-struct Server<'a> {
+struct TrafficServer<'a> {
     address: &'a str,
     port: u16,
 }
 
-impl Server<'_> {
+impl TrafficServer<'_> {
     /// Connects and says what is wanted. The network of a VM that has just booted may need a moment.
     fn connect(&self, wanted: &str) -> std::io::Result<TcpStream> {
         let until = Instant::now() + CONNECT;
@@ -220,7 +220,7 @@ impl Server<'_> {
     }
 }
 
-fn tcp_latency(to: &Server<'_>, time: Duration, size: usize) -> std::io::Result<()> {
+fn tcp_latency(to: &TrafficServer<'_>, time: Duration, size: usize) -> std::io::Result<()> {
     let mut stream = to.connect(&format!("echo {size}"))?;
     let mut message = vec![7; size];
     let mut latencies = Latencies::default();
@@ -244,7 +244,7 @@ fn print_latencies(name: &str, latencies: &Latencies, time: Duration) {
     latencies.print();
 }
 
-fn tcp_stream(to: &Server<'_>, time: Duration, size: usize) -> std::io::Result<()> {
+fn tcp_stream(to: &TrafficServer<'_>, time: Duration, size: usize) -> std::io::Result<()> {
     let mut stream = to.connect("sink")?;
     let message = vec![7; size];
     let (started, mut sent) = (Instant::now(), 0u64);
@@ -276,7 +276,7 @@ fn numbers<const N: usize>(stream: &mut TcpStream) -> std::io::Result<[u64; N]> 
 
 /// A connected socket, the control connection, and the head of datagrams.
 fn datagrams(
-    to: &Server<'_>,
+    to: &TrafficServer<'_>,
     kind: u8,
     size: usize,
 ) -> std::io::Result<(UdpSocket, TcpStream, Vec<u8>)> {
@@ -290,7 +290,7 @@ fn datagrams(
     Ok((udp, control, message))
 }
 
-fn udp_latency(to: &Server<'_>, time: Duration, size: usize) -> std::io::Result<()> {
+fn udp_latency(to: &TrafficServer<'_>, time: Duration, size: usize) -> std::io::Result<()> {
     let (udp, _control, mut message) = datagrams(to, ECHO, size)?;
     udp.set_read_timeout(Some(LOST))?;
     let mut answer = vec![0; DATAGRAM_MOST];
@@ -332,7 +332,7 @@ fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
 
-fn udp_stream(to: &Server<'_>, time: Duration, size: usize) -> std::io::Result<()> {
+fn udp_stream(to: &TrafficServer<'_>, time: Duration, size: usize) -> std::io::Result<()> {
     let (udp, mut control, message) = datagrams(to, COUNT, size)?;
     let (started, mut sent) = (Instant::now(), 0u64);
     while started.elapsed() < time {

@@ -41,18 +41,18 @@ pub(crate) fn unknown(words: &[&str]) -> Option<String> {
 }
 
 /// A word such as `kvm_amd.npt=0`.
-struct Parameter<'a> {
+struct KernelParameter<'a> {
     module: String,
     /// `npt=0`.
     assignment: &'a str,
 }
 
-fn parameter(word: &str) -> Option<Parameter<'_>> {
+fn parameter(word: &str) -> Option<KernelParameter<'_>> {
     let (module, assignment) = word.split_once('.')?;
-    Some(Parameter { module: module.replace('-', "_"), assignment })
+    Some(KernelParameter { module: module.replace('-', "_"), assignment })
 }
 
-impl<'a> Parameter<'a> {
+impl<'a> KernelParameter<'a> {
     fn of(&self, module: &str) -> Option<&'a str> {
         (self.module == module).then_some(self.assignment)
     }

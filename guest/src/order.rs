@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::functions::Loaded;
+use crate::functions::LoadedAddresses;
 
 /// What to do: operations in this order, then a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,9 +81,9 @@ pub struct Operation {
     /// It leaves nothing behind but memory, registers and its APIC's state, so it may run in the VM of others like it.
     pub shares: bool,
     /// A virtual PMU that the VMM gives the first vCPU, in place of KVM's.
-    pub pmu: Option<Pmu>,
+    pub pmu: Option<PmuOrder>,
     /// A step of a VM's life that the VMM takes, in place of code that its guest executes; each batch is the life of a VM.
-    pub step: Option<Step>,
+    pub step: Option<LifeStep>,
     /// Memory with page tables of its own, whose accesses are recorded.
     pub paging: Option<Paging>,
 }
@@ -105,7 +105,7 @@ pub struct Paging {
 
 /// A step of a VM's life. Those of one life follow each other as listed here; each of the last six is a whole start, of a VM of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Step {
+pub enum LifeStep {
     /// open(2) of /dev/kvm.
     OpenKvm,
     /// `KVM_GET_SUPPORTED_CPUID`.
@@ -177,14 +177,14 @@ pub enum Step {
 /// A virtual PMU. Each of its events counts the guest's hypercalls, by the host kernel's tracepoint `kvm_hypercall`:
 /// emulated processors have no PMU, and that many is exactly known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pmu {
+pub struct PmuOrder {
     /// AMD's with PerfMonV2; else Intel's version 2.
     pub amd: bool,
     /// The host's events are reused; else created anew.
     pub reuse: bool,
 }
 
-impl Pmu {
+impl PmuOrder {
     /// On a kernel's command line: `intel`, or `amd-legacy`.
     pub fn word(self) -> String {
         let vendor = if self.amd { "amd" } else { "intel" };
@@ -192,7 +192,7 @@ impl Pmu {
     }
 
     /// From there.
-    pub fn of_word(word: &str) -> Option<Pmu> {
+    pub fn of_word(word: &str) -> Option<PmuOrder> {
         let (vendor, reuse) = match word.strip_suffix("-legacy") {
             Some(vendor) => (vendor, false),
             None => (word, true),
@@ -202,7 +202,7 @@ impl Pmu {
             "intel" => false,
             _ => return None,
         };
-        Some(Pmu { amd, reuse })
+        Some(PmuOrder { amd, reuse })
     }
 }
 
@@ -264,7 +264,7 @@ impl Backing {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// One for each operation, in the order's order.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<OrderOutcome>,
     /// `uname -r`.
     pub release: String,
     /// The processor, as the host sees it.
@@ -274,9 +274,9 @@ pub struct Report {
     /// Probes that the kernel did not take, with its answer.
     pub refused: Vec<String>,
     /// Where L1 has its modules, if it was to say so.
-    pub loaded: Option<Loaded>,
+    pub loaded: Option<LoadedAddresses>,
     /// What follows the report in the mailbox, in this order.
-    pub files: Vec<File>,
+    pub files: Vec<FollowingFile>,
     /// Why the order could not be carried out. Then the report has nothing else.
     pub failure: Option<String>,
 }
@@ -314,15 +314,15 @@ impl Report {
 
 /// Result of an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct OrderOutcome {
     /// [`Operation::number`].
     pub number: u16,
     /// Cycles of each batch.
     pub cycles: Vec<u64>,
     /// What its virtual PMU did, if it has one.
-    pub pmu: Option<Counting>,
+    pub pmu: Option<PmuCounting>,
     /// How its memory was mapped in the last batch, if it is about memory.
-    pub memory: Option<Mapping>,
+    pub memory: Option<BatchMappings>,
     /// Of the cycles of each batch, those in which the processor was idle; of a step of a VM's life.
     pub waited: Vec<u64>,
     /// Where the step of the recorded life waited: the function and its callers, and cycles until the thread ran again.
@@ -346,9 +346,9 @@ pub struct Statistics {
 
 /// What the VMM and KVM's own counters say of one batch that touches memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mapping {
+pub struct BatchMappings {
     /// KVM's counters; `None` where the kernel has no statistics file (before Linux 5.14).
-    pub counters: Option<Counters>,
+    pub counters: Option<KvmCounters>,
     /// Cycles that it took to populate and pre-fault the memory before the batch.
     pub prepared: u64,
     /// Conversions between private and shared that the guest asked for by hypercall.
@@ -359,7 +359,7 @@ pub struct Mapping {
 
 /// Changes of KVM's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counters {
+pub struct KvmCounters {
     /// Page faults of the vCPU in the batch (`pf_taken`).
     pub faults: u64,
     /// Pages of 4 KiB, 2 MiB and 1 GiB that are mapped at the end and were not when the memory had been given back.
@@ -368,7 +368,7 @@ pub struct Counters {
 
 /// What a virtual PMU did in all batches but the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counting {
+pub struct PmuCounting {
     /// Events of the host that were created.
     pub creates: u64,
     /// Closed.
@@ -402,7 +402,7 @@ pub struct Counting {
 
 /// A file that follows the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct File {
+pub struct FollowingFile {
     /// Path relative to the run.
     pub name: String,
     /// Bytes.
@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_failure_survives_the_way_back() {
-        let outcome = |number| Outcome { number, ..Outcome::default() };
+        let outcome = |number| OrderOutcome { number, ..OrderOutcome::default() };
         let outcomes = [1, 2].map(outcome).to_vec();
         let report = Report { release: "6.1.0".to_owned(), outcomes, ..Report::default() };
         assert_eq!(report.check([1, 2].into_iter()), Ok(()));

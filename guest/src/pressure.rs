@@ -31,7 +31,7 @@ pub(crate) struct Under {
     /// The device that interrupts.
     _device: Option<File>,
     /// What keeps memory in pieces.
-    _pieces: Option<system::Fresh>,
+    _pieces: Option<system::UntouchedMemory>,
 }
 
 impl Drop for Under {
@@ -93,12 +93,12 @@ pub(crate) fn pin(pins: &[Pin], vmm: u32) -> Result<()> {
 }
 
 /// Uses all free memory but a reserve, and gives it back in pieces.
-fn pieces() -> Result<system::Fresh> {
+fn pieces() -> Result<system::UntouchedMemory> {
     // What the page cache has would be free later, and whole.
     let _ = fs::write("/proc/sys/vm/drop_caches", "3");
     let free = meminfo("MemFree:").ok_or("/proc/meminfo does not say how much memory is free")?;
     let bytes = free.saturating_sub(RESERVE_KIB) << 10;
-    let memory = system::Fresh::new(bytes, false)?;
+    let memory = system::UntouchedMemory::new(bytes, false)?;
     memory.touch(PAGE);
     memory.give_back(PAGE, PIECE)?;
     Ok(memory)

@@ -10,13 +10,13 @@
 
 use std::time::Duration;
 
-use vmtax_guest::job::{Answer, Request};
-use vmtax_guest::order::{File, Pmu, decode, encode};
+use vmtax_guest::job::{JobAnswer, JobRequest};
+use vmtax_guest::order::{FollowingFile, PmuOrder, decode, encode};
 
 use crate::Result;
 use crate::channel::{Attachment, Channel};
 use crate::trace::{self, Tracer};
-use crate::vmm::backing::Backing;
+use crate::vmm::backing::HostBacking;
 use crate::vmm::linux::Linux;
 
 /// Emulated time for an answer in addition to the job's own limit.
@@ -31,11 +31,11 @@ pub(crate) struct Relay {
     /// Memory of the guest, MiB.
     pub(crate) memory_mib: usize,
     /// What that is.
-    pub(crate) backing: Backing,
+    pub(crate) backing: HostBacking,
     /// Its vCPUs.
     pub(crate) cpus: u32,
     /// Their virtual PMU.
-    pub(crate) pmu: Option<Pmu>,
+    pub(crate) pmu: Option<PmuOrder>,
 }
 
 impl Relay {
@@ -70,10 +70,10 @@ impl Relay {
 
     fn hand_on(&self, guest: &Linux, request: &[u8]) -> Result<(Vec<u8>, Vec<Attachment>)> {
         let (record, limit) = match decode(request).ok_or("the request cannot be read")? {
-            Request::Facts => (false, Duration::ZERO),
-            Request::Do(job) => (job.record, Duration::from_millis(job.limit_ms)),
-            Request::Serve(job) => (false, Duration::from_millis(job.limit_ms)),
-            Request::Network(_) | Request::End => (false, Duration::ZERO),
+            JobRequest::Facts => (false, Duration::ZERO),
+            JobRequest::Do(job) => (job.record, Duration::from_millis(job.limit_ms)),
+            JobRequest::Serve(job) => (false, Duration::from_millis(job.limit_ms)),
+            JobRequest::Network(_) | JobRequest::End => (false, Duration::ZERO),
         };
         let tracer = match (record, &self.channel) {
             (false, _) => Tracer::Off,
@@ -97,9 +97,9 @@ impl Relay {
             false => Vec::new(),
         };
         let mut outcome = match decode(&answer) {
-            Some(Answer::Done(outcome)) => outcome,
+            Some(JobAnswer::Done(outcome)) => outcome,
             // Facts are requested without a recording.
-            Some(Answer::Facts(_)) if !recorded_here => return Ok((answer, files)),
+            Some(JobAnswer::Facts(_)) if !recorded_here => return Ok((answer, files)),
             _ => return Err("the answer cannot be read".to_owned()),
         };
         outcome.pmu = counting.map(Box::new);
@@ -107,8 +107,8 @@ impl Relay {
         outcome.mapped = mapped.or(outcome.mapped);
         let named = files
             .iter()
-            .map(|file| File { name: file.name.clone(), length: file.bytes.len() as u32 });
+            .map(|file| FollowingFile { name: file.name.clone(), length: file.bytes.len() as u32 });
         outcome.files = named.collect();
-        Ok((encode(&Answer::Done(outcome)), files))
+        Ok((encode(&JobAnswer::Done(outcome)), files))
     }
 }

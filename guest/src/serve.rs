@@ -1,16 +1,16 @@
 //! Takes an order, has it carried out, and hands back the report.
 
-use vmtax_guest::functions::Kernels;
-use vmtax_guest::order::{File, Operation, Order, Outcome, Program, Report, encode};
+use vmtax_guest::functions::HostKernels;
+use vmtax_guest::order::{FollowingFile, Operation, Order, OrderOutcome, Program, Report, encode};
 
 use crate::channel::{Attachment, Channel};
 use crate::init::Host;
 use crate::observer::Observer;
 use crate::trace::{self, Tracer};
-use crate::vmm::backing::Backing;
-use crate::vmm::life::{self, Taken};
+use crate::vmm::backing::HostBacking;
+use crate::vmm::life::{self, StepTaken};
 use crate::vmm::linux::{Linux, MEMORY_MIB};
-use crate::vmm::payload::{Batches, Plan, Shared, execute};
+use crate::vmm::payload::{PayloadBatches, PayloadPlan, SharedVm, execute};
 use crate::vmm::{paging, program, touched};
 use crate::{Result, kallsyms, ports, system};
 
@@ -23,7 +23,7 @@ pub(crate) fn run(start: Host) -> Result<()> {
     };
     let guest = prepared.inspect_err(|problem| channel.fail(0, problem))?;
     let here = matches!(channel, Channel::Mailbox(_));
-    let mut shared = Shared::default();
+    let mut shared = SharedVm::default();
     loop {
         let (number, order) = channel.next().inspect_err(|problem| channel.fail(0, problem))?;
         if here {
@@ -47,14 +47,14 @@ pub(crate) fn run(start: Host) -> Result<()> {
 
 fn prepare(start: &Host) -> Result<Option<Linux>> {
     trace::prepare(start.buffer_kib)?;
-    start.nested.then(|| Linux::boot((MEMORY_MIB, Backing::Anonymous), 1, None)).transpose()
+    start.nested.then(|| Linux::boot((MEMORY_MIB, HostBacking::Anonymous), 1, None)).transpose()
 }
 
 /// Where the functions are of this kernel, and of L1's if there is one.
-fn kernels(guest: Option<&Linux>) -> Result<Kernels> {
+fn kernels(guest: Option<&Linux>) -> Result<HostKernels> {
     let order = Order { functions: true, ..Order::default() };
     let inner = guest.map(|guest| guest.execute(&order, Tracer::Off)).transpose()?;
-    Ok(Kernels {
+    Ok(HostKernels {
         functions: kallsyms::functions()?,
         host: kallsyms::loaded(),
         guest: inner.and_then(|(report, _)| report.loaded),
@@ -68,7 +68,7 @@ type Tell<'a> = dyn Fn(Option<&Linux>) -> Result<()> + 'a;
 fn host(
     order: &Order,
     (guest, tell): (Option<&Linux>, &Tell<'_>),
-    shared: &mut Shared,
+    shared: &mut SharedVm,
 ) -> Result<(Report, Vec<Attachment>)> {
     if let Some(program) = &order.program {
         return run_program(program);
@@ -90,7 +90,7 @@ fn host(
     ports::unrecorded();
     if observer.is_some() {
         // It may want to see KVM without VMs, or to unload it.
-        *shared = Shared::default();
+        *shared = SharedVm::default();
     }
     let mut files = observer.map(Observer::finish).transpose()?.unwrap_or_default();
     if order.trace {
@@ -114,9 +114,11 @@ fn host(
 }
 
 /// Names and lengths, for the report.
-fn named(files: &[Attachment]) -> Vec<File> {
-    let file =
-        |file: &Attachment| File { name: file.name.clone(), length: file.bytes.len() as u32 };
+fn named(files: &[Attachment]) -> Vec<FollowingFile> {
+    let file = |file: &Attachment| FollowingFile {
+        name: file.name.clone(),
+        length: file.bytes.len() as u32,
+    };
     files.iter().map(file).collect()
 }
 
@@ -153,8 +155,8 @@ fn all(
     order: &Order,
     guest: Option<&Linux>,
     mut tracer: Tracer,
-    shared: &mut Shared,
-) -> Result<(Vec<Outcome>, Tracer)> {
+    shared: &mut SharedVm,
+) -> Result<(Vec<OrderOutcome>, Tracer)> {
     let record = !matches!(tracer, Tracer::Off);
     let mut outcomes = Vec::new();
     let alike =
@@ -162,7 +164,7 @@ fn all(
     for run in order.operations.chunk_by(alike) {
         if run[0].step.is_some() {
             // A VM of other operations would have work of its own.
-            *shared = Shared::default();
+            *shared = SharedVm::default();
             outcomes.extend(steps(run, record));
             continue;
         }
@@ -183,7 +185,7 @@ fn all(
 }
 
 /// Steps of VMs' lives. All are taken in each life, so that what one takes does not depend on what else was ordered.
-fn steps(operations: &[Operation], record: bool) -> Vec<Outcome> {
+fn steps(operations: &[Operation], record: bool) -> Vec<OrderOutcome> {
     let lives =
         if record { 1 } else { operations.iter().map(|one| one.batches).max().unwrap_or(0) };
     let mut taken = life::measure(lives, record);
@@ -192,20 +194,20 @@ fn steps(operations: &[Operation], record: bool) -> Vec<Outcome> {
         let step =
             one.step.and_then(|step| taken.as_mut().map(|all| all.remove(&step)).transpose());
         match step {
-            Some(Ok(Taken { cycles, waited, places, missing })) => {
-                Outcome { number, cycles, waited, places, missing, ..Outcome::default() }
+            Some(Ok(StepTaken { cycles, waited, places, missing })) => {
+                OrderOutcome { number, cycles, waited, places, missing, ..OrderOutcome::default() }
             }
             Some(Err(problem)) => {
-                Outcome { number, failure: Some(problem.clone()), ..Outcome::default() }
+                OrderOutcome { number, failure: Some(problem.clone()), ..OrderOutcome::default() }
             }
-            None => Outcome { number, ..Outcome::default() },
+            None => OrderOutcome { number, ..OrderOutcome::default() },
         }
     };
     operations.iter().map(outcome).collect()
 }
 
 /// L1: what runs here is L2.
-fn inner(order: &Order, shared: &mut Shared) -> Result<(Report, Vec<Attachment>)> {
+fn inner(order: &Order, shared: &mut SharedVm) -> Result<(Report, Vec<Attachment>)> {
     let outcomes = order
         .operations
         .iter()
@@ -216,9 +218,14 @@ fn inner(order: &Order, shared: &mut Shared) -> Result<(Report, Vec<Attachment>)
 }
 
 /// One operation: its batches, or, to be recorded, one to warm up and one that is recorded.
-fn one(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Shared) -> Outcome {
+fn one(
+    operation: &Operation,
+    tracer: &Tracer,
+    record: bool,
+    shared: &mut SharedVm,
+) -> OrderOutcome {
     let number = operation.number;
-    let failed = |failure| Outcome { number, failure, ..Outcome::default() };
+    let failed = |failure| OrderOutcome { number, failure, ..OrderOutcome::default() };
     if !record && (operation.last || operation.batches == 0) {
         return failed(None);
     }
@@ -229,13 +236,13 @@ fn one(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Shared
     };
     match missing {
         Ok(None) => {}
-        Ok(missing) => return Outcome { number, missing, ..Outcome::default() },
+        Ok(missing) => return OrderOutcome { number, missing, ..OrderOutcome::default() },
         Err(problem) => return failed(Some(problem)),
     }
     let plan = if record {
-        Plan { batches: 2, traced: Some(1), tracer, statistics: false }
+        PayloadPlan { batches: 2, traced: Some(1), tracer, statistics: false }
     } else {
-        Plan { batches: operation.batches, traced: None, tracer, statistics: false }
+        PayloadPlan { batches: operation.batches, traced: None, tracer, statistics: false }
     };
     match execute(operation, &plan, shared) {
         Ok(batches) => outcome(number, batches),
@@ -247,9 +254,9 @@ fn one(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Shared
     }
 }
 
-fn outcome(number: u16, batches: Batches) -> Outcome {
-    let Batches { cycles, pmu, memory, statistics } = batches;
-    Outcome { number, cycles, pmu, memory, statistics, ..Outcome::default() }
+fn outcome(number: u16, batches: PayloadBatches) -> OrderOutcome {
+    let PayloadBatches { cycles, pmu, memory, statistics } = batches;
+    OrderOutcome { number, cycles, pmu, memory, statistics, ..OrderOutcome::default() }
 }
 
 /// As a program on a host: an order from standard input, its report on standard output. Nothing is recorded, and each operation has a VM of
@@ -258,12 +265,15 @@ pub(crate) fn from_input() -> Result<()> {
     let order: Order = system::from_input()?;
     let tracer = &Tracer::Off;
     let one = |operation: &Operation| {
-        let plan = Plan { batches: operation.batches, traced: None, tracer, statistics: true };
-        match execute(operation, &plan, &mut Shared::default()) {
+        let plan =
+            PayloadPlan { batches: operation.batches, traced: None, tracer, statistics: true };
+        match execute(operation, &plan, &mut SharedVm::default()) {
             Ok(batches) => outcome(operation.number, batches),
-            Err(failure) => {
-                Outcome { number: operation.number, failure: Some(failure), ..Outcome::default() }
-            }
+            Err(failure) => OrderOutcome {
+                number: operation.number,
+                failure: Some(failure),
+                ..OrderOutcome::default()
+            },
         }
     };
     let report = Report {

@@ -7,9 +7,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use vmtax_guest::job::Address;
+use vmtax_guest::job::CardAddress;
 use vmtax_guest::order::{decode, encode};
-use vmtax_guest::traffic::Kind;
+use vmtax_guest::traffic::TrafficKind;
 
 use crate::traffic_client::{CHUNK_KIB, message, pieces, say};
 use crate::{Result, agent, computing, network, system, traffic_client};
@@ -26,7 +26,7 @@ const MIB: usize = 1 << 20;
 const BLOCK: usize = 4096;
 
 /// Serves one connection after the other until the machine ends.
-pub(crate) fn serve(own: Address) -> Result<()> {
+pub(crate) fn serve(own: CardAddress) -> Result<()> {
     // For the facts about the bounce buffer; without it they are missing.
     let _ = system::mount("debugfs", "/sys/kernel/debug");
     system::loopback_up()?;
@@ -100,7 +100,7 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     let mut kept = Vec::new();
     while let Some((kind, count)) = message(&mut stream).ok().and_then(|bytes| decode(&bytes)) {
         match kind {
-            Kind::Request { bytes, .. } => {
+            TrafficKind::Request { bytes, .. } => {
                 buffer.resize(buffer.len().max(bytes as usize), 0);
                 for _ in 0..count {
                     stream.read_exact(&mut buffer[..bytes as usize])?;
@@ -108,37 +108,37 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
                 }
                 continue;
             }
-            Kind::Receive => pieces(count, |bytes| stream.read_exact(&mut buffer[..bytes]))?,
-            Kind::Send => {
+            TrafficKind::Receive => pieces(count, |bytes| stream.read_exact(&mut buffer[..bytes]))?,
+            TrafficKind::Send => {
                 pieces(count, |bytes| stream.write_all(&buffer[..bytes]))?;
                 continue;
             }
-            Kind::Sleep { us } => {
+            TrafficKind::Sleep { us } => {
                 for _ in 0..count {
                     std::thread::sleep(Duration::from_micros(u64::from(us)));
                 }
             }
-            Kind::Read { bytes } | Kind::Write { bytes } => {
-                disk(matches!(kind, Kind::Write { .. }), bytes as usize, count)
+            TrafficKind::Read { bytes } | TrafficKind::Write { bytes } => {
+                disk(matches!(kind, TrafficKind::Write { .. }), bytes as usize, count)
                     .map_err(|e| std::io::Error::other(format!("the VM's disk: {e}")))?;
             }
-            Kind::Clock => {
+            TrafficKind::Clock => {
                 for _ in 0..count {
                     std::hint::black_box(Instant::now());
                 }
             }
-            Kind::Touch => touch(&mut fresh(count)),
-            Kind::Again => {
+            TrafficKind::Touch => touch(&mut fresh(count)),
+            TrafficKind::Again => {
                 if kept.len() < count as usize * MIB {
                     kept = fresh(count);
                 }
                 touch(&mut kept);
             }
-            Kind::Compute => computing::compute(count)?,
-            Kind::Protect => computing::protect(count)?,
-            Kind::Barrier => computing::barrier(count)?,
+            TrafficKind::Compute => computing::compute(count)?,
+            TrafficKind::Protect => computing::protect(count)?,
+            TrafficKind::Barrier => computing::barrier(count)?,
             // The host records it, and sends nothing.
-            Kind::Boot => {}
+            TrafficKind::Boot => {}
         }
         stream.write_all(&[1])?;
     }

@@ -9,7 +9,8 @@ use std::process::{Child, Command as Program, Stdio};
 use std::time::{Duration, Instant};
 
 use vmtax_guest::traffic::{
-    Client, Command, DISK, PORT, Place, Role, Seen, Site, TAP, TAPS, Thread, Traffic,
+    Client, DISK, HostThread, PORT, PeerCommand, Role, SeenVm, Site, SiteAddress, TAP, TAPS,
+    Traffic,
 };
 
 use crate::pressure::Under;
@@ -30,17 +31,17 @@ const ATTEMPT: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// QEMU, which ends with this value.
-struct Qemu(Child);
+struct SiteQemu(Child);
 
-impl Drop for Qemu {
+impl Drop for SiteQemu {
     fn drop(&mut self) {
         system::kill_group(self.0.id());
         let _ = self.0.wait();
     }
 }
 
-impl Qemu {
-    fn start(words: &[String], console: &str) -> Result<Qemu> {
+impl SiteQemu {
+    fn start(words: &[String], console: &str) -> Result<SiteQemu> {
         let (program, rest) = words.split_first().ok_or("a cell without a VMM was ordered")?;
         let out = File::create(console).map_err(|e| format!("{console}: {e}"))?;
         let errors = out.try_clone().map_err(|e| format!("{console}: {e}"))?;
@@ -48,7 +49,7 @@ impl Qemu {
         command.args(rest).env_clear().env("LC_ALL", "C").current_dir("/tmp");
         command.stdin(Stdio::null()).stdout(out).stderr(errors);
         system::bind_to_parent(&mut command);
-        command.spawn().map(Qemu).map_err(|e| format!("{program} does not start: {e}"))
+        command.spawn().map(SiteQemu).map_err(|e| format!("{program} does not start: {e}"))
     }
 
     /// Fails if it has ended.
@@ -66,7 +67,7 @@ impl Qemu {
     }
 
     /// Its threads, and those that the kernel has for it.
-    fn threads(&self, of_peer: bool) -> Vec<Thread> {
+    fn threads(&self, of_peer: bool) -> Vec<HostThread> {
         let pid = self.0.id();
         let worker = format!("vhost-{pid}");
         let mut threads = Vec::new();
@@ -82,7 +83,7 @@ impl Qemu {
                     _ if tid == Some(pid) => Role::Vmm,
                     _ => continue,
                 };
-                threads.extend(tid.map(|tid| Thread { tid, role, of_peer }));
+                threads.extend(tid.map(|tid| HostThread { tid, role, of_peer }));
             }
         }
         threads.sort_unstable_by_key(|thread| thread.tid);
@@ -117,7 +118,7 @@ pub(crate) fn connect(
 }
 
 /// Who sends the traffic.
-enum Sender {
+enum TrafficSender {
     /// This program, over its connection to the server.
     Here(TcpStream),
     /// The VM that is commanded through this connection.
@@ -125,23 +126,23 @@ enum Sender {
 }
 
 /// Running VMs.
-pub(crate) struct Vms {
-    vm: Qemu,
-    peer: Option<Qemu>,
-    sender: Sender,
+pub(crate) struct RunningVms {
+    vm: SiteQemu,
+    peer: Option<SiteQemu>,
+    sender: TrafficSender,
     /// The VM, and if that is an L1, the VM in it.
-    pub(crate) seen: Vec<Seen>,
+    pub(crate) seen: Vec<SeenVm>,
     swaps: bool,
     _under: Under,
-    _settings: Settings,
+    _settings: SiteSettings,
 }
 
 /// Settings of the host that a site changed; their former values come back with the end of this value.
-struct Settings(Vec<(String, String)>);
+struct SiteSettings(Vec<(String, String)>);
 
-impl Settings {
-    fn change(wanted: &[(String, String)]) -> Result<Settings> {
-        let mut former = Settings(Vec::new());
+impl SiteSettings {
+    fn change(wanted: &[(String, String)]) -> Result<SiteSettings> {
+        let mut former = SiteSettings(Vec::new());
         for (path, content) in wanted {
             let before = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
             // A choice among words: `always [madvise] never`.
@@ -153,7 +154,7 @@ impl Settings {
     }
 }
 
-impl Drop for Settings {
+impl Drop for SiteSettings {
     fn drop(&mut self) {
         for (path, content) in self.0.iter().rev() {
             // If this fails, the next site writes its own.
@@ -162,35 +163,35 @@ impl Drop for Settings {
     }
 }
 
-impl Vms {
+impl RunningVms {
     /// Starts them, and waits until the client has its connection to the server.
-    pub(crate) fn start(site: &Site) -> Result<Vms> {
+    pub(crate) fn start(site: &Site) -> Result<RunningVms> {
         network(site)?;
-        let settings = Settings::change(&site.settings)?;
+        let settings = SiteSettings::change(&site.settings)?;
         // Anew for each VM: what the one before wrote is gone.
         let disk = File::create(DISK).and_then(|file| file.set_len(site.disk));
         disk.map_err(|e| format!("{DISK}: {e}"))?;
         let under = Under::begin(&site.pressure)?;
         let limit = Duration::from_millis(site.limit_ms);
-        let address = Place::Vm.address(site.network);
-        let mut vm = Qemu::start(&site.qemu, CONSOLE)?;
+        let address = SiteAddress::Vm.address(site.network);
+        let mut vm = SiteQemu::start(&site.qemu, CONSOLE)?;
         let mut peer = None;
         let (sender, mut seen) = match &site.client {
             Client::Host => {
                 let mut stream = vm.connect(address, limit)?;
                 let facts = traffic_client::facts(&mut stream).map_err(broken)?;
-                (Sender::Here(stream), vec![Seen { facts, threads: Vec::new() }])
+                (TrafficSender::Here(stream), vec![SeenVm { facts, threads: Vec::new() }])
             }
             Client::Inside(inner) => {
                 let mut stream = vm.connect(address, limit)?;
-                let seen = ask(&mut stream, &Command::Start(inner.clone()))?;
-                (Sender::There(stream), seen)
+                let seen = ask(&mut stream, &PeerCommand::Start(inner.clone()))?;
+                (TrafficSender::There(stream), seen)
             }
             Client::Peer(words) => {
-                let peer = peer.insert(Qemu::start(words, PEER_CONSOLE)?);
-                let mut stream = peer.connect(Place::Peer.address(site.network), limit)?;
-                let seen = ask(&mut stream, &Command::Connect(address, site.limit_ms))?;
-                (Sender::There(stream), seen)
+                let peer = peer.insert(SiteQemu::start(words, PEER_CONSOLE)?);
+                let mut stream = peer.connect(SiteAddress::Peer.address(site.network), limit)?;
+                let seen = ask(&mut stream, &PeerCommand::Connect(address, site.limit_ms))?;
+                (TrafficSender::There(stream), seen)
             }
         };
         if let Some(outermost) = seen.first_mut() {
@@ -199,7 +200,7 @@ impl Vms {
         }
         pressure::pin(&site.pressure.pins, vm.0.id())?;
         let swaps = site.pressure.swaps;
-        Ok(Vms { vm, peer, sender, seen, swaps, _under: under, _settings: settings })
+        Ok(RunningVms { vm, peer, sender, seen, swaps, _under: under, _settings: settings })
     }
 
     /// What the host does between warm-up and recording.
@@ -210,15 +211,19 @@ impl Vms {
     /// So many operations.
     pub(crate) fn send(&mut self, traffic: Traffic, count: u32) -> Result<()> {
         match &mut self.sender {
-            Sender::Here(stream) => traffic_client::send(stream, traffic, count).map_err(broken),
-            Sender::There(stream) => ask(stream, &Command::Send(traffic, count)).map(drop),
+            TrafficSender::Here(stream) => {
+                traffic_client::send(stream, traffic, count).map_err(broken)
+            }
+            TrafficSender::There(stream) => {
+                ask(stream, &PeerCommand::Send(traffic, count)).map(drop)
+            }
         }
     }
 
     /// Fails if a QEMU has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.vm.check()?;
-        self.peer.as_mut().map_or(Ok(()), Qemu::check)
+        self.peer.as_mut().map_or(Ok(()), SiteQemu::check)
     }
 }
 
@@ -230,7 +235,7 @@ fn network(site: &Site) -> Result<()> {
         _ if exists(TAP) => return Ok(()),
         _ => tap::make(TAP)?,
     };
-    own.address(Place::Host.address(site.network), 24)?;
+    own.address(SiteAddress::Host.address(site.network), 24)?;
     own.up()
 }
 

@@ -511,7 +511,7 @@ pub(crate) fn pin(tid: u32, cpu: usize) -> Result<()> {
 }
 
 /// Untouched memory.
-pub(crate) struct Fresh {
+pub(crate) struct UntouchedMemory {
     start: *mut u8,
     /// From here on it is aligned to a huge page.
     aligned: *mut u8,
@@ -521,9 +521,9 @@ pub(crate) struct Fresh {
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
 
-impl Fresh {
+impl UntouchedMemory {
     /// This number of bytes, with or without huge pages.
-    pub(crate) fn new(bytes: usize, huge: bool) -> Result<Fresh> {
+    pub(crate) fn new(bytes: usize, huge: bool) -> Result<UntouchedMemory> {
         // SAFETY: a new private mapping; nothing else is changed.
         let start = unsafe {
             libc::mmap(
@@ -543,7 +543,7 @@ impl Fresh {
         let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         // SAFETY: the range lies within the mapping. A kernel without huge pages refuses, and has small ones.
         unsafe { libc::madvise(aligned.cast(), bytes, advice) };
-        Ok(Fresh { start, aligned, bytes })
+        Ok(UntouchedMemory { start, aligned, bytes })
     }
 
     /// Writes a byte in each `step`.
@@ -596,7 +596,7 @@ impl Fresh {
     }
 }
 
-impl Drop for Fresh {
+impl Drop for UntouchedMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's, and nothing of it is used any more.
         unsafe { libc::munmap(self.start.cast(), self.bytes + HUGE) };

@@ -200,7 +200,7 @@ impl Drop for IdleTrace {
 }
 
 /// All switches, and what wakes this thread, each with the kernel's stack, in a buffer of their own.
-pub(crate) struct Switches {
+pub(crate) struct SwitchTrace {
     folder: String,
     thread: i32,
 }
@@ -240,12 +240,12 @@ const CALLERS_MOST: usize = 12;
 /// What stands between the functions of two threads, of which one waits for the other.
 const OTHER_THREAD: &str = "[another thread]";
 
-impl Switches {
+impl SwitchTrace {
     /// Starts to record.
-    pub(crate) fn start() -> Result<Switches> {
+    pub(crate) fn start() -> Result<SwitchTrace> {
         // SAFETY: asks for this thread's number.
         let thread = unsafe { libc::gettid() };
-        let switches = Switches { folder: format!("{ROOT}/{INSTANCE}"), thread };
+        let switches = SwitchTrace { folder: format!("{ROOT}/{INSTANCE}"), thread };
         fs::create_dir_all(&switches.folder).map_err(|e| format!("{}: {e}", switches.folder))?;
         for (file, value) in [
             ("tracing_on", "0"),

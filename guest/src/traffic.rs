@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::order::File;
+use crate::order::FollowingFile;
 
 /// TCP port of the server in a VM, and of a VM that is commanded.
 pub const PORT: u16 = 7;
@@ -24,7 +24,7 @@ pub const DISK: &str = "/tmp/disk";
 
 /// VMs, and the traffic with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cell {
+pub struct TrafficCell {
     /// The VMs.
     pub site: Site,
     /// What to send.
@@ -87,7 +87,7 @@ pub enum Client {
 
 /// An address in the network of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SiteAddress {
     /// The host.
     Host = 1,
     /// Its VM.
@@ -96,7 +96,7 @@ pub enum Place {
     Peer = 3,
 }
 
-impl Place {
+impl SiteAddress {
     /// The IPv4 address in this network.
     pub fn address(self, network: u8) -> [u8; 4] {
         [10, 0, network, self as u8]
@@ -105,7 +105,7 @@ impl Place {
 
 /// What a host has its VM do: a peer, or an L1. Each is answered with a [`Reply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Command {
+pub enum PeerCommand {
     /// Connect to the server at this address, within this many ms.
     Connect([u8; 4], u64),
     /// Start these VMs.
@@ -120,23 +120,23 @@ pub struct Reply {
     /// Why it failed; empty if it did not.
     pub problem: String,
     /// Of starting: this VM and those in it; of connecting: the server.
-    pub vms: Vec<Seen>,
+    pub vms: Vec<SeenVm>,
 }
 
 /// A VM as its host sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct SeenVm {
     /// Its facts: name and value.
     pub facts: Vec<(String, String)>,
     /// Threads of its host that take part, those of a peer too.
-    pub threads: Vec<Thread>,
+    pub threads: Vec<HostThread>,
 }
 
 /// Traffic of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// What one operation is.
-    pub kind: Kind,
+    pub kind: TrafficKind,
     /// Operations before the recording.
     pub warm_up: u32,
     /// Operations in the recording.
@@ -145,7 +145,7 @@ pub struct Traffic {
 
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum TrafficKind {
     /// The host sends a request, and the VM answers with as many bytes. The host pauses before the next one.
     Request {
         /// Bytes of request and of answer.
@@ -190,22 +190,22 @@ pub enum Kind {
 
 /// Result of a cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct CellOutcome {
     /// Why it failed; empty if it did not.
     pub problem: String,
     /// The end of what QEMU and the VM's kernel printed.
     pub console: String,
     /// The VM, and if that is an L1, the VM in it.
-    pub vms: Vec<Seen>,
+    pub vms: Vec<SeenVm>,
     /// Time of the traffic.
     pub elapsed_ns: u64,
     /// Files that follow, in this order: those of the recording.
-    pub files: Vec<File>,
+    pub files: Vec<FollowingFile>,
 }
 
 /// A thread of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Thread {
+pub struct HostThread {
     /// Its id.
     pub tid: u32,
     /// What it does.

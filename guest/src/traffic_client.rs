@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use vmtax_guest::order::{decode, encode};
-use vmtax_guest::traffic::{Command, Kind, PORT, Reply, Seen, Traffic};
+use vmtax_guest::traffic::{PORT, PeerCommand, Reply, SeenVm, Traffic, TrafficKind};
 
 use crate::{Result, system};
 
@@ -52,7 +52,7 @@ pub(crate) fn send(stream: &mut TcpStream, traffic: Traffic, count: u32) -> std:
     say(stream, &encode(&(traffic.kind, count)))?;
     let mut chunk = vec![7; CHUNK_KIB as usize * 1024];
     match traffic.kind {
-        Kind::Request { bytes, pause_us } => {
+        TrafficKind::Request { bytes, pause_us } => {
             let pause = Duration::from_micros(u64::from(pause_us));
             let buffer = chunk.get_mut(..bytes as usize).unwrap_or_default();
             for _ in 0..count {
@@ -64,8 +64,8 @@ pub(crate) fn send(stream: &mut TcpStream, traffic: Traffic, count: u32) -> std:
             }
             return Ok(());
         }
-        Kind::Receive => pieces(count, |bytes| stream.write_all(&chunk[..bytes]))?,
-        Kind::Send => return pieces(count, |bytes| stream.read_exact(&mut chunk[..bytes])),
+        TrafficKind::Receive => pieces(count, |bytes| stream.write_all(&chunk[..bytes]))?,
+        TrafficKind::Send => return pieces(count, |bytes| stream.read_exact(&mut chunk[..bytes])),
         // The VM is only told to begin.
         _ => {}
     }
@@ -86,7 +86,7 @@ pub(crate) fn pieces(
 }
 
 /// Has a VM carry out a command.
-pub(crate) fn ask(stream: &mut TcpStream, command: &Command) -> Result<Vec<Seen>> {
+pub(crate) fn ask(stream: &mut TcpStream, command: &PeerCommand) -> Result<Vec<SeenVm>> {
     say(stream, &encode(command)).map_err(broken)?;
     let answer = message(stream).map_err(broken)?;
     let reply: Reply = decode(&answer).ok_or("the VM's reply cannot be read")?;

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use vmtax_guest::order::{File as Named, decode, encode};
-use vmtax_guest::traffic::{Cell, Kind, Outcome};
+use vmtax_guest::order::{FollowingFile as Named, decode, encode};
+use vmtax_guest::traffic::{CellOutcome, TrafficCell, TrafficKind};
 
 use crate::Result;
 use crate::channel::{Attachment, Channel};
-use crate::site::{Vms, console};
+use crate::site::{RunningVms, console};
 use crate::system;
 use crate::trace::{self, Tracer};
 
@@ -23,9 +23,9 @@ pub(crate) fn serve(channel: &Channel, buffer_kib: u32) -> Result<()> {
     loop {
         let (number, bytes) = channel.hear(last)?;
         last = number;
-        let cell: Cell = decode(&bytes)
+        let cell: TrafficCell = decode(&bytes)
             .ok_or("the cell cannot be read: this program and vmtax do not belong together")?;
-        let mut outcome = Outcome::default();
+        let mut outcome = CellOutcome::default();
         let mut files = Vec::new();
         if let Err(problem) = carry_out(&cell, &mut outcome, &mut files) {
             outcome.problem = problem;
@@ -39,14 +39,18 @@ pub(crate) fn serve(channel: &Channel, buffer_kib: u32) -> Result<()> {
     }
 }
 
-fn carry_out(cell: &Cell, outcome: &mut Outcome, files: &mut Vec<Attachment>) -> Result<()> {
-    if cell.traffic.kind == Kind::Boot {
-        let (vms, elapsed) = record(files, || Vms::start(&cell.site))?;
+fn carry_out(
+    cell: &TrafficCell,
+    outcome: &mut CellOutcome,
+    files: &mut Vec<Attachment>,
+) -> Result<()> {
+    if cell.traffic.kind == TrafficKind::Boot {
+        let (vms, elapsed) = record(files, || RunningVms::start(&cell.site))?;
         outcome.vms.clone_from(&vms.seen);
         outcome.elapsed_ns = elapsed;
         return Ok(());
     }
-    let mut vms = Vms::start(&cell.site)?;
+    let mut vms = RunningVms::start(&cell.site)?;
     outcome.vms.clone_from(&vms.seen);
     let traffic = cell.traffic;
     if traffic.warm_up > 0 {

@@ -27,7 +27,7 @@ use kvm_bindings::{
     kvm_userspace_memory_region2,
 };
 use kvm_ioctls::{HypercallExit, Kvm, ReadMsrExit, VcpuExit, VcpuFd, VmFd, WriteMsrExit};
-use vmtax_vpmu::Model;
+use vmtax_vpmu::PmuModel;
 use vmtax_vpmu::kvm::VmOptions;
 
 use crate::Result;
@@ -44,7 +44,7 @@ const PV_EOI: u32 = 1 << 6;
 const ORDINARY: u32 = 0;
 
 /// A virtual machine without memory and vCPUs yet.
-pub(crate) struct Vm {
+pub(crate) struct BareVm {
     kvm: Kvm,
     pub(crate) fd: VmFd,
     slots: std::cell::Cell<u32>,
@@ -54,19 +54,19 @@ fn failed(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> String {
     move |error| format!("{what}: {error}")
 }
 
-impl Vm {
-    pub(crate) fn new() -> Result<Vm> {
-        Vm::of_type(ORDINARY)
+impl BareVm {
+    pub(crate) fn new() -> Result<BareVm> {
+        BareVm::of_type(ORDINARY)
     }
 
     /// A VM of a type: `KVM_X86_DEFAULT_VM`, `KVM_X86_SW_PROTECTED_VM`.
-    fn of_type(vm_type: u32) -> Result<Vm> {
+    fn of_type(vm_type: u32) -> Result<BareVm> {
         let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
         let fd = kvm.create_vm_with_type(vm_type.into()).map_err(failed("KVM_CREATE_VM"))?;
         fd.set_tss_address(TSS).map_err(failed("KVM_SET_TSS_ADDR"))?;
         fd.create_irq_chip().map_err(failed("KVM_CREATE_IRQCHIP"))?;
         fd.create_pit2(kvm_pit_config::default()).map_err(failed("KVM_CREATE_PIT2"))?;
-        Ok(Vm { kvm, fd, slots: std::cell::Cell::new(0) })
+        Ok(BareVm { kvm, fd, slots: std::cell::Cell::new(0) })
     }
 
     /// Gives the guest memory.
@@ -118,7 +118,7 @@ impl Vm {
     }
 
     /// Has accesses of a PMU come to this program. No vCPU may be there yet.
-    fn virtual_pmu(&self, model: &Model) -> Result<()> {
+    fn virtual_pmu(&self, model: &PmuModel) -> Result<()> {
         // Payloads read by RDMSR, and Linux guests have the module for it.
         let options = VmOptions { guests_read_by_rdmsr: true, ..VmOptions::default() };
         vmtax_vpmu::kvm::filter(&self.kvm, &self.fd, model, &options).map_err(|e| e.to_string())
@@ -126,7 +126,7 @@ impl Vm {
 
     /// A vCPU with all that this processor offers, and with a PMU if there is one. The first runs, others wait for the
     /// guest to start them.
-    fn waiting_vcpu(&self, number: u32, pmu: Option<&Model>) -> Result<VcpuFd> {
+    fn waiting_vcpu(&self, number: u32, pmu: Option<&PmuModel>) -> Result<VcpuFd> {
         let vcpu = self.fd.create_vcpu(u64::from(number)).map_err(failed("KVM_CREATE_VCPU"))?;
         let mut cpuid = self
             .kvm
@@ -160,11 +160,11 @@ impl Vm {
         &self,
         number: u32,
         page_tables: u64,
-        pmu: Option<&Model>,
+        pmu: Option<&PmuModel>,
     ) -> Result<(VcpuFd, kvm_sregs)> {
         let vcpu = self.waiting_vcpu(number, pmu)?;
         let mut special = vcpu.get_sregs().map_err(failed("KVM_GET_SREGS"))?;
-        flat_segments(&mut special, Width::Bits64);
+        flat_segments(&mut special, CodeWidth::Bits64);
         special.cr3 = page_tables;
         special.cr4 = 1 << 5 | 1 << 9 | 1 << 10;
         special.cr0 = 0x8000_0033;
@@ -179,14 +179,14 @@ impl Vm {
 
 /// Width of the code that a vCPU runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Width {
+enum CodeWidth {
     Bits32,
     Bits64,
 }
 
 /// All segments cover all addresses.
-fn flat_segments(special: &mut kvm_sregs, width: Width) {
-    let is_long = u8::from(width == Width::Bits64);
+fn flat_segments(special: &mut kvm_sregs, width: CodeWidth) {
+    let is_long = u8::from(width == CodeWidth::Bits64);
     let code = kvm_segment {
         base: 0,
         limit: 0xffff_ffff,
@@ -209,7 +209,7 @@ fn flat_segments(special: &mut kvm_sregs, width: Width) {
 }
 
 /// What a vCPU asks of the VMM.
-pub(crate) enum Request<'a> {
+pub(crate) enum VcpuRequest<'a> {
     Out(u16, &'a [u8]),
     In(u16, &'a mut [u8]),
     /// A write to a guest-physical address without memory.
@@ -226,7 +226,7 @@ pub(crate) enum Request<'a> {
 }
 
 /// What the VMM answers.
-pub(crate) enum Next {
+pub(crate) enum VmmAnswer {
     /// Go on.
     Run,
     /// The vCPU has ended.
@@ -241,7 +241,7 @@ pub(crate) trait Around {
     }
 
     /// Does what the vCPU asks.
-    fn answer(&mut self, request: Request<'_>) -> Result<Next>;
+    fn answer(&mut self, request: VcpuRequest<'_>) -> Result<VmmAnswer>;
 }
 
 /// Runs a vCPU until it or the VMM ends it.
@@ -252,14 +252,14 @@ pub(crate) fn run(vcpu: &mut VcpuFd, stop: &AtomicBool, around: &mut impl Around
         }
         around.enter(vcpu)?;
         let request = match vcpu.run() {
-            Ok(VcpuExit::IoOut(port, data)) => Request::Out(port, data),
-            Ok(VcpuExit::IoIn(port, data)) => Request::In(port, data),
-            Ok(VcpuExit::MmioWrite(at, data)) => Request::Store(at, data),
-            Ok(VcpuExit::MmioRead(at, data)) => Request::Load(at, data),
-            Ok(VcpuExit::X86Rdmsr(exit)) => Request::ReadMsr(exit),
-            Ok(VcpuExit::X86Wrmsr(exit)) => Request::WriteMsr(exit),
-            Ok(VcpuExit::Hypercall(exit)) => Request::Hypercall(exit),
-            Ok(VcpuExit::MemoryFault { gpa, .. }) => Request::MemoryFault(gpa),
+            Ok(VcpuExit::IoOut(port, data)) => VcpuRequest::Out(port, data),
+            Ok(VcpuExit::IoIn(port, data)) => VcpuRequest::In(port, data),
+            Ok(VcpuExit::MmioWrite(at, data)) => VcpuRequest::Store(at, data),
+            Ok(VcpuExit::MmioRead(at, data)) => VcpuRequest::Load(at, data),
+            Ok(VcpuExit::X86Rdmsr(exit)) => VcpuRequest::ReadMsr(exit),
+            Ok(VcpuExit::X86Wrmsr(exit)) => VcpuRequest::WriteMsr(exit),
+            Ok(VcpuExit::Hypercall(exit)) => VcpuRequest::Hypercall(exit),
+            Ok(VcpuExit::MemoryFault { gpa, .. }) => VcpuRequest::MemoryFault(gpa),
             Ok(VcpuExit::Shutdown) => {
                 return Err(format!(
                     "the guest ended in a triple fault{}",
@@ -272,11 +272,11 @@ pub(crate) fn run(vcpu: &mut VcpuFd, stop: &AtomicBool, around: &mut impl Around
             }
             // A vCPU that waited for its start, or a signal.
             Err(error) if matches!(error.errno(), libc::EAGAIN | libc::EINTR) => {
-                Request::Interrupted
+                VcpuRequest::Interrupted
             }
             Err(error) => return Err(format!("KVM_RUN: {error} at {}", place(vcpu))),
         };
-        if let Next::End = around.answer(request)? {
+        if let VmmAnswer::End = around.answer(request)? {
             return Ok(());
         }
     }

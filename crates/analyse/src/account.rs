@@ -23,17 +23,17 @@ use std::collections::HashMap;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use vmtax_events::{
-    AccessKey, AccessRow, Detail, Event, Exit, ExitKey, ExitRow, Kind, Level, Losses, MAX_THREADS,
-    NO_VCPU, RecordedGuest, Rips, RowSink, Vm,
+    AccessKey, AccessRow, Detail, Event, EventKind, Exit, ExitKey, ExitRow, Level, Losses,
+    MAX_THREADS, NO_VCPU, RecordedGuest, RipCounts, RowSink, Vm,
 };
 
-use crate::vms::Vms;
-use counts::{Counts, coarser_accesses, coarser_exits};
+use crate::vms::GroupedVms;
+use counts::{IntervalCounts, coarser_accesses, coarser_exits};
 use gaps::Gaps;
 use interrupts::Interrupts;
-use thread::{OpenExit, Thread};
+use thread::{AccountThread, OpenExit};
 use unentered::Unentered;
-use waiting::Waiting;
+use waiting::WaitingVcpus;
 
 /// Places of [`Accountant::by_cpu`]; a power of two.
 const CPUS: usize = 256;
@@ -43,7 +43,7 @@ const NUMBERED: &str = "The events do not say which vCPU a thread is: vCPUs have
 
 /// Choices of an accounting.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct AccountOptions {
     /// Length of the intervals, ns (at least 1).
     pub interval_ns: u64,
     /// The events are those of all exits. For a selection, the events in between are unknown: where a vCPU's time went,
@@ -51,10 +51,10 @@ pub struct Options {
     pub all_exits: bool,
 }
 
-impl Default for Options {
+impl Default for AccountOptions {
     /// 100 ms.
     fn default() -> Self {
-        Options { interval_ns: 100_000_000, all_exits: true }
+        AccountOptions { interval_ns: 100_000_000, all_exits: true }
     }
 }
 
@@ -66,7 +66,7 @@ pub struct Accountant<R> {
     all_exits: bool,
     interval_start: u64,
     interval_end: u64,
-    threads: Vec<Thread>,
+    threads: Vec<AccountThread>,
     by_tid: FxHashMap<u32, usize>,
     /// Threads with an exit or entry in this interval.
     active: Vec<usize>,
@@ -76,11 +76,11 @@ pub struct Accountant<R> {
     free: Vec<usize>,
     /// The thread of the last event on each CPU: the next is most often its, and needs no hash.
     by_cpu: Box<[usize; CPUS]>,
-    vms: Vms,
-    exits: Counts<ExitKey>,
-    accesses: Counts<AccessKey>,
+    vms: GroupedVms,
+    exits: IntervalCounts<ExitKey>,
+    accesses: IntervalCounts<AccessKey>,
     interrupts: Interrupts,
-    waiting: Waiting,
+    waiting: WaitingVcpus,
     /// What waits for the recording's first entry; `None` behind it.
     unentered: Option<Box<Unentered>>,
     saw_wakeup: bool,
@@ -92,7 +92,7 @@ pub struct Accountant<R> {
 
 impl<R: RowSink> Accountant<R> {
     /// An accounting that hands its rows to `sink`.
-    pub fn new(options: Options, sink: R) -> Accountant<R> {
+    pub fn new(options: AccountOptions, sink: R) -> Accountant<R> {
         Accountant {
             sink,
             interval_ns: options.interval_ns.max(1),
@@ -106,11 +106,11 @@ impl<R: RowSink> Accountant<R> {
             ended: Vec::new(),
             free: Vec::new(),
             by_cpu: Box::new([usize::MAX; CPUS]),
-            vms: Vms::default(),
-            exits: Counts::new(),
-            accesses: Counts::new(),
+            vms: GroupedVms::default(),
+            exits: IntervalCounts::new(),
+            accesses: IntervalCounts::new(),
             interrupts: Interrupts::new(),
-            waiting: Waiting::new(),
+            waiting: WaitingVcpus::new(),
             unentered: Some(Box::default()),
             saw_wakeup: false,
             numbers_vcpus: false,
@@ -136,15 +136,15 @@ impl<R: RowSink> Accountant<R> {
     #[inline(always)]
     pub fn event(&mut self, event: &Event) {
         match event.kind {
-            Kind::Exit { reason, info1, info2 } => {
+            EventKind::Exit { reason, info1, info2 } => {
                 let open = OpenExit::new(event.time_ns, reason, info1, info2);
                 self.kvm_exit(event, open);
             }
-            Kind::Entry => self.kvm_entry(event),
-            Kind::Switch { next_tid, preempted } => self.switch(event, next_tid, preempted),
-            Kind::Lost { count } => self.lost(event.cpu, count),
-            Kind::ThreadEnd => self.thread_end(event.tid),
-            Kind::Sampled { count } => self.sampled(event, count),
+            EventKind::Entry => self.kvm_entry(event),
+            EventKind::Switch { next_tid, preempted } => self.switch(event, next_tid, preempted),
+            EventKind::Lost { count } => self.lost(event.cpu, count),
+            EventKind::ThreadEnd => self.thread_end(event.tid),
+            EventKind::Sampled { count } => self.sampled(event, count),
             _ => self.within_exit(event),
         }
     }
@@ -170,7 +170,7 @@ impl<R: RowSink> Accountant<R> {
     }
 
     /// The guest's instruction pointers of all entries and exits of a thread that had events before.
-    pub fn rips(&mut self, tid: u32, rips: Rips) {
+    pub fn rips(&mut self, tid: u32, rips: RipCounts) {
         self.vms.rips(tid, rips);
     }
 
@@ -277,7 +277,7 @@ impl<R: RowSink> Accountant<R> {
 
     #[cold]
     fn new_thread(&mut self, event: &Event) -> Option<usize> {
-        let thread = Thread::new(event.tid, self.gaps.last());
+        let thread = AccountThread::new(event.tid, self.gaps.last());
         let index = match self.free.pop() {
             Some(index) => {
                 self.threads[index] = thread;

@@ -36,17 +36,20 @@ use crate::Ledger;
 use crate::host_pages::Judged;
 use crate::remedy::{self, Applies, Context, VmKind};
 
-pub use found::{Advice, Fix, Found, Inhibit, Refused, Seen, Start, Vendor, Verdict, What};
-pub use gain::{CauseMeasured, Gain, Measured, at_most};
+pub use found::{
+    CheckFound, CheckVerdict, Fix, FoundSetting, Inhibit, ManualAdvice, QemuStart, Refused,
+    SeenSetting, Vendor,
+};
+pub use gain::{CauseMeasured, MeasuredGain, SettingGain, at_most};
 pub use host_pages::{PagesFound, PagesSeen, found as found_of_pages};
 pub use rules::{CheckId, RULES, RuleId};
 pub use vmm::kind;
 
-use view::View;
+use view::AuditView;
 
 /// What a finding is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Subject {
+pub enum AuditSubject {
     /// The host.
     Host,
     /// A VM, by its process.
@@ -69,11 +72,11 @@ pub enum Removes {
 /// Looks at a setting.
 #[derive(Clone, Copy)]
 enum Judge {
-    Host(fn(&View) -> Found),
-    Vm(fn(&View, &VmProcess) -> Found),
-    Guest(fn(&View, &Settings) -> Found),
+    Host(fn(&AuditView) -> CheckFound),
+    Vm(fn(&AuditView, &VmProcess) -> CheckFound),
+    Guest(fn(&AuditView, &Settings) -> CheckFound),
     /// What a guest measures itself.
-    Inside(fn(&View) -> Option<Found>),
+    Inside(fn(&AuditView) -> Option<CheckFound>),
 }
 
 /// The ISAs that have a setting.
@@ -99,7 +102,7 @@ impl Isas {
 }
 
 /// A row of the table: something to look at.
-pub struct Rule {
+pub struct AuditRule {
     /// Which.
     pub id: RuleId,
     /// The settings that it consists of.
@@ -136,7 +139,7 @@ impl Check {
 
 /// What is audited.
 #[derive(Clone, Copy, Debug)]
-pub struct Input<'a> {
+pub struct AuditInput<'a> {
     /// The host.
     pub host: &'a Settings,
     /// Its KVM.
@@ -154,65 +157,76 @@ pub struct Input<'a> {
 }
 
 /// A verdict about one setting of one subject.
-pub struct Finding {
+pub struct AuditFinding {
     /// The row.
-    pub rule: &'static Rule,
+    pub rule: &'static AuditRule,
     /// The check.
     pub check: &'static Check,
     /// Whose setting.
-    pub subject: Subject,
+    pub subject: AuditSubject,
     /// What was found.
-    pub found: Found,
+    pub found: CheckFound,
     /// What the run says of it, where that was given and the verdict is not good.
-    pub measured: Option<Measured>,
+    pub measured: Option<MeasuredGain>,
 }
 
 /// Every check of the table: first what costs, most measured time first, then what is unknown, what is good, and
 /// what does not apply. Without a run the order is the table's.
-pub fn audit(input: Input<'_>) -> Vec<Finding> {
-    let view = View::new(input);
+pub fn audit(input: AuditInput<'_>) -> Vec<AuditFinding> {
+    let view = AuditView::new(input);
     let mut findings = Vec::new();
     for rule in RULES {
         for check in rule.checks {
-            let found: Vec<(Subject, Found)> = match check.judge {
-                Judge::Host(judge) => vec![(Subject::Host, judge(&view))],
-                Judge::Vm(judge) => {
-                    input.vms.iter().map(|vm| (Subject::Vm(vm.pid), judge(&view, vm))).collect()
-                }
-                Judge::Guest(judge) => {
-                    input.guest.iter().map(|guest| (Subject::Guest, judge(&view, guest))).collect()
-                }
+            let found: Vec<(AuditSubject, CheckFound)> = match check.judge {
+                Judge::Host(judge) => vec![(AuditSubject::Host, judge(&view))],
+                Judge::Vm(judge) => input
+                    .vms
+                    .iter()
+                    .map(|vm| (AuditSubject::Vm(vm.pid), judge(&view, vm)))
+                    .collect(),
+                Judge::Guest(judge) => input
+                    .guest
+                    .iter()
+                    .map(|guest| (AuditSubject::Guest, judge(&view, guest)))
+                    .collect(),
                 Judge::Inside(judge) => {
-                    judge(&view).map(|found| (Subject::Guest, found)).into_iter().collect()
+                    judge(&view).map(|found| (AuditSubject::Guest, found)).into_iter().collect()
                 }
             };
-            let of_isa = |(subject, _): &(Subject, Found)| check.isas.have(view.isa(*subject));
+            let of_isa =
+                |(subject, _): &(AuditSubject, CheckFound)| check.isas.have(view.isa(*subject));
             for (subject, mut found) in found.into_iter().filter(of_isa) {
                 found.fix = found.fix.map(|fix| fix.for_kernel(input.kvm));
                 allow(&mut found, check, subject, input, &view);
-                let is_bad = matches!(found.verdict, Verdict::Costs | Verdict::Unknown);
+                let is_bad = matches!(found.verdict, CheckVerdict::Costs | CheckVerdict::Unknown);
                 let measured = input
                     .ledger
                     .filter(|_| is_bad)
                     .map(|ledger| gain::measure(ledger, check, subject, input.vms));
-                findings.push(Finding { rule, check, subject, found, measured });
+                findings.push(AuditFinding { rule, check, subject, found, measured });
             }
         }
     }
     // Stable: equal ones stay in the table's order.
-    let share = |f: &Finding| f.measured.as_ref().and_then(|m| m.gain.share()).unwrap_or(-1.0);
+    let share = |f: &AuditFinding| f.measured.as_ref().and_then(|m| m.gain.share()).unwrap_or(-1.0);
     findings
         .sort_by(|a, b| a.found.verdict.cmp(&b.found.verdict).then(share(b).total_cmp(&share(a))));
     findings
 }
 
 /// Takes away a fix that the table of remedies rules out for this VM, or that is in the words of another VMM.
-fn allow(found: &mut Found, check: &Check, subject: Subject, input: Input<'_>, view: &View<'_>) {
+fn allow(
+    found: &mut CheckFound,
+    check: &Check,
+    subject: AuditSubject,
+    input: AuditInput<'_>,
+    view: &AuditView<'_>,
+) {
     if found.fix.is_none() {
         return;
     }
     let vm = match (subject, input.vms) {
-        (Subject::Vm(pid), vms) => vms.iter().find(|vm| vm.pid == pid),
+        (AuditSubject::Vm(pid), vms) => vms.iter().find(|vm| vm.pid == pid),
         (_, [only]) => Some(only),
         _ => None,
     };

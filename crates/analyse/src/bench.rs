@@ -28,21 +28,21 @@ const HOST: &str = "host";
 
 /// A table of results.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Bench {
+pub struct BenchTable {
     /// One for each workload, metric and category, in the order in which they were measured.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ResultRow>,
     /// Cells that gave no result: workload, category, repeat.
     pub failed: Vec<(String, String, u32)>,
     /// The VMs are emulated: the host is no baseline of theirs.
     pub emulated: bool,
 }
 
-impl Bench {
+impl BenchTable {
     /// The rows by workload and metric: all metrics, or the first of each workload, and its exits.
-    pub fn shown(&self, all: bool) -> Vec<&[Row]> {
+    pub fn shown(&self, all: bool) -> Vec<&[ResultRow]> {
         let groups =
             self.rows.chunk_by(|a, b| (&a.workload, &a.metric) == (&b.workload, &b.metric));
-        let mut shown: Vec<&[Row]> = Vec::new();
+        let mut shown: Vec<&[ResultRow]> = Vec::new();
         for group in groups {
             let first = shown.iter().all(|other| other[0].workload != group[0].workload);
             if all || first || group[0].metric == EXITS {
@@ -54,7 +54,7 @@ impl Bench {
 
     /// Results of the host stand beside those of emulated VMs.
     pub fn has_host_beside_emulated(&self) -> bool {
-        let is_host = |row: &Row| row.category == HOST;
+        let is_host = |row: &ResultRow| row.category == HOST;
         self.emulated && self.rows.iter().any(is_host) && !self.rows.iter().all(is_host)
     }
 
@@ -62,12 +62,13 @@ impl Bench {
     pub fn apart(&self) -> Vec<(&str, &str, &str)> {
         let mut found = Vec::new();
         for row in self.rows.iter().filter(|row| row.against.is_none()) {
-            let alike =
-                |other: &&Row| (&other.workload, &other.metric) == (&row.workload, &row.metric);
+            let alike = |other: &&ResultRow| {
+                (&other.workload, &other.metric) == (&row.workload, &row.metric)
+            };
             let rows = self.rows.iter().filter(alike).map(|other| &*other.category);
             let there = baselines(rows, self.emulated);
             let Some(base) = baseline(&row.category, &there) else { continue };
-            let differs = |other: &Row| other.category == base && other.path != row.path;
+            let differs = |other: &ResultRow| other.category == base && other.path != row.path;
             let one = (&*row.workload, &*row.category, &*row.path);
             if self.rows.iter().filter(alike).any(differs) && !found.contains(&one) {
                 found.push(one);
@@ -79,7 +80,7 @@ impl Bench {
 
 /// A workload's metric in a category.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct ResultRow {
     /// What ran.
     pub workload: String,
     /// In which category.
@@ -104,7 +105,7 @@ pub struct Row {
     pub against_plain: Option<Against>,
 }
 
-impl Row {
+impl ResultRow {
     /// Fewer values than a comparison should have.
     pub fn is_thin(&self) -> bool {
         self.values.len() < ENOUGH
@@ -179,13 +180,13 @@ fn baselines<'a>(categories: impl Iterator<Item = &'a str>, emulated: bool) -> B
 }
 
 /// Workload, metric, category, unit, path.
-type Key<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
+type MetricKey<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
 
 /// Groups the samples of a benchmark run, whose VMs may be emulated. `None` when there are none.
-pub fn table(samples: &[Sample], emulated: bool) -> Option<Bench> {
-    let mut order: Vec<Key<'_>> = Vec::new();
-    let mut groups: BTreeMap<Key<'_>, Vec<&Sample>> = BTreeMap::new();
-    let mut bench = Bench { emulated, ..Bench::default() };
+pub fn table(samples: &[Sample], emulated: bool) -> Option<BenchTable> {
+    let mut order: Vec<MetricKey<'_>> = Vec::new();
+    let mut groups: BTreeMap<MetricKey<'_>, Vec<&Sample>> = BTreeMap::new();
+    let mut bench = BenchTable { emulated, ..BenchTable::default() };
     let paths: BTreeMap<(&str, &str, u32), &str> = samples
         .iter()
         .filter(|sample| sample.metric == NETWORK_PATH)
@@ -256,7 +257,7 @@ pub fn table(samples: &[Sample], emulated: bool) -> Option<Bench> {
         let plain = PLAIN.iter().copied().find(|plain| there.contains(plain));
         let other = plain.filter(|plain| key.2 != HOST && key.2 != *plain);
         let against = direct.and_then(beside);
-        bench.rows.push(Row {
+        bench.rows.push(ResultRow {
             workload: key.0.to_owned(),
             category: key.2.to_owned(),
             path: key.4.to_owned(),
@@ -314,7 +315,7 @@ pub fn compare(baseline: &str, base: &[f64], values: &[f64], better: Better) -> 
 }
 
 /// Compares each cell of the other run with the same cell of the run of this name.
-pub fn between(name: &str, base: &Bench, mut other: Bench) -> Bench {
+pub fn between(name: &str, base: &BenchTable, mut other: BenchTable) -> BenchTable {
     for row in &mut other.rows {
         let alike = base.rows.iter().find(|found| {
             (&found.workload, &found.metric, &found.category, &found.unit, &found.path)
@@ -331,14 +332,14 @@ pub fn between(name: &str, base: &Bench, mut other: Bench) -> Bench {
 #[derive(Clone, Copy, Debug)]
 pub struct OtherPath<'a> {
     /// The cell of the other run.
-    pub row: &'a Row,
+    pub row: &'a ResultRow,
     /// The path in the first run.
     pub base_path: &'a str,
 }
 
 /// The first cell that is in both runs and is not compared, because its packets took another path.
-pub fn other_path<'a>(base: &'a Bench, other: &'a Bench) -> Option<OtherPath<'a>> {
-    let alike = |a: &Row, b: &Row| {
+pub fn other_path<'a>(base: &'a BenchTable, other: &'a BenchTable) -> Option<OtherPath<'a>> {
+    let alike = |a: &ResultRow, b: &ResultRow| {
         (&a.workload, &a.metric, &a.category) == (&b.workload, &b.metric, &b.category)
     };
     other.rows.iter().find_map(|row| {
@@ -349,7 +350,7 @@ pub fn other_path<'a>(base: &'a Bench, other: &'a Bench) -> Option<OtherPath<'a>
 
 /// A workload in a category: what it does more than in the baseline, and what it loses.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point {
+pub struct BenchPoint {
     /// What ran.
     pub workload: String,
     /// In which category.
@@ -363,16 +364,16 @@ pub struct Point {
 }
 
 /// Where exits were recorded: what each category adds of them, beside its overhead.
-pub fn exits_and_overhead(bench: &Bench) -> Vec<Point> {
+pub fn exits_and_overhead(bench: &BenchTable) -> Vec<BenchPoint> {
     let exits = bench.rows.iter().filter(|row| row.metric == EXITS);
     exits
         .filter_map(|row| {
-            let alike = |other: &&Row| {
+            let alike = |other: &&ResultRow| {
                 (&other.workload, &other.category) == (&row.workload, &row.category)
                     && other.metric != EXITS
             };
             let first = bench.rows.iter().find(alike)?.against.as_ref()?;
-            Some(Point {
+            Some(BenchPoint {
                 workload: row.workload.clone(),
                 category: row.category.clone(),
                 exits: row.against.as_ref()?.shift.value,
@@ -422,7 +423,7 @@ mod tests {
             .collect();
         let of = |emulated| {
             let rows = table(&samples, emulated).unwrap().rows;
-            let base = |row: Row| (row.category, row.against.map(|against| against.baseline));
+            let base = |row: ResultRow| (row.category, row.against.map(|against| against.baseline));
             rows.into_iter().map(base).collect::<Vec<_>>()
         };
         let name = |word: &str| word.to_owned();

@@ -10,14 +10,14 @@ use std::collections::HashSet;
 
 use vmtax_events::{Level, Sample};
 
-pub use tree::{Arranged, CallNode, CallTree, FunctionCost, Label};
+pub use tree::{Arranged, CallNode, CallTree, FunctionCost, NodeLabel};
 
 use crate::Ledger;
 use crate::operations::{L2_SUFFIX, Operations};
 
 /// An operation with its call tree.
 #[derive(Clone, Debug)]
-pub struct Profiled<'a> {
+pub struct ProfiledOperation<'a> {
     /// The operation. Hostile text.
     pub name: String,
     /// Where it was executed.
@@ -36,7 +36,7 @@ pub struct Profiled<'a> {
     pub tree: &'a CallTree,
 }
 
-impl Profiled<'_> {
+impl ProfiledOperation<'_> {
     /// Instructions of one operation.
     pub fn of_one(&self, instructions: u64) -> f64 {
         instructions as f64 / self.operations.max(1) as f64
@@ -44,7 +44,7 @@ impl Profiled<'_> {
 }
 
 /// The profiled operations of a ledger, in the order of its operations, and a sentence for each that does not add up.
-pub fn profiled(ledger: &Ledger) -> (Vec<Profiled<'_>>, Vec<String>) {
+pub fn profiled(ledger: &Ledger) -> (Vec<ProfiledOperation<'_>>, Vec<String>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     if ledger.calls.is_empty() {
         return (found, problems);
@@ -61,7 +61,7 @@ pub fn profiled(ledger: &Ledger) -> (Vec<Profiled<'_>>, Vec<String>) {
             let of = |sample: &&Sample| sample.workload == workload && sample.metric == metric;
             ledger.samples.iter().find(of).map(|sample| sample.value as u64)
         };
-        let one = Profiled {
+        let one = ProfiledOperation {
             name: row.name,
             level: row.level,
             operations: figure(Sample::PROFILED).unwrap_or(0),

@@ -2,14 +2,14 @@
 //!
 //! Left out: exits that were recorded too few times. On an emulated host one count is exact, and it is in the table.
 
-use crate::bench::{Against, EXITS, Row};
+use crate::bench::{Against, EXITS, ResultRow};
 use crate::samples::{ENOUGH, Estimate};
 
 /// A category that differs from another.
 #[derive(Clone, Copy, Debug)]
-pub struct Difference<'a> {
+pub struct CategoryDifference<'a> {
     /// The category.
-    pub row: &'a Row,
+    pub row: &'a ResultRow,
     /// What it is compared with.
     pub against: &'a Against,
     /// How much worse it is, as a part of the other's median.
@@ -22,7 +22,7 @@ pub struct Difference<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Conclusions<'a> {
     /// The proven differences, the largest first.
-    pub differences: Vec<Difference<'a>>,
+    pub differences: Vec<CategoryDifference<'a>>,
     /// Comparisons with enough values whose difference can be chance.
     pub open: usize,
     /// Comparisons with fewer than [`ENOUGH`] values on a side.
@@ -31,7 +31,7 @@ pub struct Conclusions<'a> {
 
 impl<'a> Conclusions<'a> {
     /// Of these rows, each with its baseline and with the plain VM.
-    pub fn new(rows: impl IntoIterator<Item = &'a Row>) -> Conclusions<'a> {
+    pub fn new(rows: impl IntoIterator<Item = &'a ResultRow>) -> Conclusions<'a> {
         let mut found = Conclusions::default();
         for row in rows {
             let plain = row.against_plain.as_ref();
@@ -43,13 +43,13 @@ impl<'a> Conclusions<'a> {
                 if row.is_thin() || against.runs < ENOUGH {
                     found.thin += usize::from(row.metric != EXITS);
                 } else if let Some(p) = against.p.filter(|_| against.differs()) {
-                    found.differences.push(Difference { row, against, overhead, p });
+                    found.differences.push(CategoryDifference { row, against, overhead, p });
                 } else {
                     found.open += 1;
                 }
             }
         }
-        let size = |one: &Difference<'_>| one.overhead.value.abs();
+        let size = |one: &CategoryDifference<'_>| one.overhead.value.abs();
         found.differences.sort_by(|a, b| size(b).total_cmp(&size(a)));
         found
     }

@@ -15,9 +15,9 @@ use vmtax_events::{Cause, Detail, DetailKind, Level, Tally, words};
 
 use crate::confidence::{self, Interval, MIN_INTERVALS};
 use crate::grouped::count;
-use crate::timeline::Kind;
+use crate::timeline::TimelineKey;
 use crate::vm_facts::{EncryptedBy, encrypted_by, kind, mapped, vendor};
-use crate::{By, Ledger, Operations, Table, TableKind, Value};
+use crate::{By, KeyValue, Ledger, Operations, SortedTable, TableKind};
 
 /// Rates this much apart, in parts of the larger, are called about equal where nothing tells chance from difference.
 pub const ABOUT_EQUAL: f64 = 0.10;
@@ -44,7 +44,7 @@ words! {
 
 /// One of the two.
 #[derive(Clone, Copy, Debug)]
-pub struct Side<'a> {
+pub struct DiffSide<'a> {
     /// As the user named it. Hostile text.
     pub source: &'a str,
     /// Its ledger.
@@ -55,7 +55,7 @@ pub struct Side<'a> {
     pub seconds: Option<f64>,
 }
 
-impl Side<'_> {
+impl DiffSide<'_> {
     /// Length of the recording, as far as it is known.
     pub fn seconds(&self) -> Option<f64> {
         let of_vcpus = self.ledger.time.values().map(|time| time.sum.wall_ns).max();
@@ -94,7 +94,7 @@ pub struct Diff {
     /// Units in the other.
     pub other_units: f64,
     /// What differs between the set-ups.
-    pub setup: Vec<Difference>,
+    pub setup: Vec<SetupDifference>,
     /// What may differ and neither recording says.
     pub unsaid: Vec<&'static str>,
     /// Times are of the same kind, and can stand side by side.
@@ -115,9 +115,9 @@ pub enum Conclusion {
         /// The cause.
         cause: Cause,
         /// In the base, of one unit.
-        base: Cell,
+        base: DiffCell,
         /// In the other.
-        other: Cell,
+        other: DiffCell,
         /// What most of that is about, if one kind of access is.
         detail: Option<Detail>,
     },
@@ -125,7 +125,7 @@ pub enum Conclusion {
 
 /// A fact of the set-up that is not the same in both.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub struct SetupDifference {
     /// Which fact.
     pub what: String,
     /// In the base; empty when it is not said. Hostile text.
@@ -147,18 +147,18 @@ pub struct DiffTable {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiffRow {
     /// One value per [`DiffTable::by`].
-    pub key: Vec<Value>,
+    pub key: Vec<KeyValue>,
     /// In the base.
-    pub base: Cell,
+    pub base: DiffCell,
     /// In the other.
-    pub other: Cell,
+    pub other: DiffCell,
     /// How sure the difference of the rates is.
     pub confidence: Confidence,
 }
 
 /// Exits of one kind in one recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cell {
+pub struct DiffCell {
     /// How many.
     pub count: u64,
     /// Of one unit.
@@ -178,7 +178,7 @@ pub enum Confidence {
 
 words! {
     /// The result of a row.
-    pub enum Verdict {
+    pub enum DiffVerdict {
         /// More often, and not by chance.
         More = "more",
         /// Less often, and not by chance.
@@ -217,43 +217,45 @@ impl DiffRow {
     }
 
     /// The result: time comes first where it changed and the counts do not say so.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> DiffVerdict {
         let of_counts = self.verdict_of_counts();
-        let is_idle = self.key.contains(&Value::Cause(Cause::Idle));
+        let is_idle = self.key.contains(&KeyValue::Cause(Cause::Idle));
         let is_few = self.base.count.min(self.other.count) < FEW;
         let (Some(base), Some(other)) = (self.base.time_ns, self.other.time_ns) else {
             return of_counts;
         };
         match of_counts {
             _ if is_idle || is_few => of_counts,
-            Verdict::More | Verdict::MoreUntested if other * LONGER <= base => Verdict::Shorter,
-            Verdict::More | Verdict::MoreUntested => of_counts,
-            _ if other >= base * LONGER => Verdict::Longer,
-            Verdict::Fewer | Verdict::FewerUntested => of_counts,
-            _ if other * LONGER <= base => Verdict::Shorter,
+            DiffVerdict::More | DiffVerdict::MoreUntested if other * LONGER <= base => {
+                DiffVerdict::Shorter
+            }
+            DiffVerdict::More | DiffVerdict::MoreUntested => of_counts,
+            _ if other >= base * LONGER => DiffVerdict::Longer,
+            DiffVerdict::Fewer | DiffVerdict::FewerUntested => of_counts,
+            _ if other * LONGER <= base => DiffVerdict::Shorter,
             _ => of_counts,
         }
     }
 
     /// The result by counts alone.
-    pub(crate) fn verdict_of_counts(&self) -> Verdict {
+    pub(crate) fn verdict_of_counts(&self) -> DiffVerdict {
         let difference = self.difference();
         match self.confidence {
             Confidence::Interval(interval) if interval.differs() && difference > 0.0 => {
-                Verdict::More
+                DiffVerdict::More
             }
-            Confidence::Interval(interval) if interval.differs() => Verdict::Fewer,
-            Confidence::Interval(_) => Verdict::NoDifference,
+            Confidence::Interval(interval) if interval.differs() => DiffVerdict::Fewer,
+            Confidence::Interval(_) => DiffVerdict::NoDifference,
             Confidence::None(_) => {
                 let larger = self.base.rate.max(self.other.rate);
                 if difference == 0.0 {
-                    Verdict::Equal
+                    DiffVerdict::Equal
                 } else if difference.abs() <= larger * ABOUT_EQUAL {
-                    Verdict::AboutEqual
+                    DiffVerdict::AboutEqual
                 } else if difference > 0.0 {
-                    Verdict::MoreUntested
+                    DiffVerdict::MoreUntested
                 } else {
-                    Verdict::FewerUntested
+                    DiffVerdict::FewerUntested
                 }
             }
         }
@@ -264,8 +266,8 @@ impl Diff {
     /// Compares. An empty `by` gives two tables: by cause, and by cause and reason. `Err` holds the source that has no
     /// such unit.
     pub fn new<'a>(
-        base: &Side<'a>,
-        other: &Side<'a>,
+        base: &DiffSide<'a>,
+        other: &DiffSide<'a>,
         per: Per,
         by: &[By],
     ) -> Result<Diff, &'a str> {
@@ -294,27 +296,33 @@ impl Diff {
 }
 
 /// Times of the two can stand side by side.
-fn has_times(base: &Side<'_>, other: &Side<'_>) -> bool {
+fn has_times(base: &DiffSide<'_>, other: &DiffSide<'_>) -> bool {
     base.ledger.recording.emulated == other.ledger.recording.emulated
 }
 
 /// The unit that suits both: operations of lab runs, else seconds where both know their length.
-pub fn suitable(base: &Side<'_>, other: &Side<'_>) -> Per {
+pub fn suitable(base: &DiffSide<'_>, other: &DiffSide<'_>) -> Per {
     let both = |per| base.units(per).is_some() && other.units(per).is_some();
     [Per::Operation, Per::Second].into_iter().find(|per| both(*per)).unwrap_or(Per::Recording)
 }
 
-fn table(base: &Side<'_>, other: &Side<'_>, per: Per, units: (f64, f64), by: Vec<By>) -> DiffTable {
-    let group = |side: &Side<'_>| -> BTreeMap<Vec<Value>, Tally> {
-        let table = Table::new(side.ledger, TableKind::Vmexit, &by);
+fn table(
+    base: &DiffSide<'_>,
+    other: &DiffSide<'_>,
+    per: Per,
+    units: (f64, f64),
+    by: Vec<By>,
+) -> DiffTable {
+    let group = |side: &DiffSide<'_>| -> BTreeMap<Vec<KeyValue>, Tally> {
+        let table = SortedTable::new(side.ledger, TableKind::Vmexit, &by);
         table.rows.into_iter().map(|row| (row.key, row.tally)).collect()
     };
     let (before, now) = (group(base), group(other));
-    let keys: BTreeSet<&Vec<Value>> = before.keys().chain(now.keys()).collect();
+    let keys: BTreeSet<&Vec<KeyValue>> = before.keys().chain(now.keys()).collect();
     let count = keys.len();
     let times = has_times(base, other);
     let cell = |tally: Option<&Tally>, units: f64| {
-        tally.map_or_else(Cell::default, |tally| Cell {
+        tally.map_or_else(DiffCell::default, |tally| DiffCell {
             count: tally.count,
             rate: tally.count as f64 / units,
             time_ns: (tally.timed > 0 && times).then(|| tally.time_ns as f64 / units),
@@ -337,25 +345,26 @@ fn table(base: &Side<'_>, other: &Side<'_>, per: Per, units: (f64, f64), by: Vec
 
 /// The confidence of one row of so many.
 fn confidence_of(
-    base: &Side<'_>,
-    other: &Side<'_>,
+    base: &DiffSide<'_>,
+    other: &DiffSide<'_>,
     per: Per,
-    key: &[Value],
+    key: &[KeyValue],
     rows: usize,
 ) -> Confidence {
     if per != Per::Second {
         return Confidence::None("it is told of rates per second");
     }
-    let told_apart =
-        |value: &Value| matches!(value, Value::Cause(_) | Value::Reason(_) | Value::Detail(_));
+    let told_apart = |value: &KeyValue| {
+        matches!(value, KeyValue::Cause(_) | KeyValue::Reason(_) | KeyValue::Detail(_))
+    };
     if !key.iter().all(told_apart) {
         return Confidence::None("intervals are kept by cause, reason and detail alone");
     }
-    let of_cause = if let [Value::Cause(cause)] = key { Some(*cause) } else { None };
+    let of_cause = if let [KeyValue::Cause(cause)] = key { Some(*cause) } else { None };
     if of_cause.is_none() && (base.ledger.timeline.more_kinds || other.ledger.timeline.more_kinds) {
         return Confidence::None("there are too many kinds of exits to keep intervals of all");
     }
-    let series = |side: &Side<'_>| {
+    let series = |side: &DiffSide<'_>| {
         let timeline = &side.ledger.timeline;
         let seconds = timeline.step_ns as f64 / 1e9;
         let mut series = match of_cause {
@@ -378,11 +387,11 @@ const TOO_SHORT: &str = {
 };
 
 /// Whether exits of this kind are in the row of this key.
-fn is_of(kind: &Kind, key: &[Value]) -> bool {
+fn is_of(kind: &TimelineKey, key: &[KeyValue]) -> bool {
     key.iter().all(|value| match value {
-        Value::Cause(cause) => kind.cause == *cause,
-        Value::Reason(reason) => kind.reason == *reason,
-        Value::Detail(detail) => kind.detail == *detail,
+        KeyValue::Cause(cause) => kind.cause == *cause,
+        KeyValue::Reason(reason) => kind.reason == *reason,
+        KeyValue::Detail(detail) => kind.detail == *detail,
         _ => false,
     })
 }
@@ -394,21 +403,21 @@ const AS_ALL: f64 = 1.25;
 
 /// What is compared of a row: its time where both sides have times, else its rate.
 fn measures(row: &DiffRow, timed: bool) -> (f64, f64) {
-    let of = |cell: &Cell| if timed { cell.time_ns.unwrap_or(0.0) } else { cell.rate };
+    let of = |cell: &DiffCell| if timed { cell.time_ns.unwrap_or(0.0) } else { cell.rate };
     (of(&row.base), of(&row.other))
 }
 
 /// What the difference comes to; `None` where nothing differs by more than [`ABOUT_EQUAL`].
 fn conclusion(
-    base: &Side<'_>,
-    other: &Side<'_>,
+    base: &DiffSide<'_>,
+    other: &DiffSide<'_>,
     per: Per,
     units: (f64, f64),
 ) -> Option<Conclusion> {
-    let is_busy = |row: &&DiffRow| !row.key.contains(&Value::Cause(Cause::Idle));
+    let is_busy = |row: &&DiffRow| !row.key.contains(&KeyValue::Cause(Cause::Idle));
     let by_cause = table(base, other, per, units, vec![By::Cause]);
     let rows: Vec<&DiffRow> = by_cause.rows.iter().filter(is_busy).collect();
-    let is_timed = |side: &Side<'_>| {
+    let is_timed = |side: &DiffSide<'_>| {
         let total = side.ledger.total();
         u128::from(total.timed) * 10 >= u128::from(total.count) * 9 && total.count > 0
     };
@@ -436,11 +445,14 @@ fn conclusion(
         (b - a).abs()
     };
     let changed = rows.iter().filter(|row| {
-        !matches!(row.verdict(), Verdict::Equal | Verdict::AboutEqual | Verdict::NoDifference)
+        !matches!(
+            row.verdict(),
+            DiffVerdict::Equal | DiffVerdict::AboutEqual | DiffVerdict::NoDifference
+        )
     });
     let most = changed.max_by(|a, b| change(a).total_cmp(&change(b)))?;
     let (a, b) = measures(most, timed);
-    let Some(Value::Cause(cause)) = most.key.first().copied() else { return None };
+    let Some(KeyValue::Cause(cause)) = most.key.first().copied() else { return None };
     Some(Conclusion::Cause {
         cause,
         base: most.base,
@@ -451,16 +463,16 @@ fn conclusion(
 
 /// The access that has most of the difference of a cause.
 fn detail_of(
-    base: &Side<'_>,
-    other: &Side<'_>,
+    base: &DiffSide<'_>,
+    other: &DiffSide<'_>,
     (per, units): (Per, (f64, f64)),
     (cause, difference, timed): (Cause, f64, bool),
 ) -> Option<Detail> {
     let rows = table(base, other, per, units, vec![By::Cause, By::Detail]).rows;
-    let of_cause = rows.iter().filter(|row| row.key.contains(&Value::Cause(cause)));
+    let of_cause = rows.iter().filter(|row| row.key.contains(&KeyValue::Cause(cause)));
     of_cause.into_iter().find_map(|row| {
         let detail = row.key.iter().find_map(|value| match value {
-            Value::Detail(detail) => Some(*detail),
+            KeyValue::Detail(detail) => Some(*detail),
             _ => None,
         })?;
         let (a, b) = measures(row, timed);
@@ -471,16 +483,16 @@ fn detail_of(
 }
 
 /// What may differ and is not recorded in both.
-fn unsaid(base: &Side<'_>, other: &Side<'_>) -> Vec<&'static str> {
+fn unsaid(base: &DiffSide<'_>, other: &DiffSide<'_>) -> Vec<&'static str> {
     let sizes_known = [base, other].iter().all(|side| mapped(side.ledger).is_some());
     let memory = if sizes_known { "memory backing" } else { "memory backing and page sizes" };
     vec![memory, "pinning", "host settings"]
 }
 
 /// What is not the same in both.
-fn setup(base: &Side<'_>, other: &Side<'_>, per: Per) -> Vec<Difference> {
+fn setup(base: &DiffSide<'_>, other: &DiffSide<'_>, per: Per) -> Vec<SetupDifference> {
     let mut facts: Vec<(String, String, String)> = Vec::new();
-    let mut fact = |what: &str, of: &dyn Fn(&Side<'_>) -> String| {
+    let mut fact = |what: &str, of: &dyn Fn(&DiffSide<'_>) -> String| {
         facts.push((what.to_owned(), of(base), of(other)));
     };
     fact("kind of VM", &|side| match kind(side.ledger) {
@@ -524,10 +536,10 @@ fn setup(base: &Side<'_>, other: &Side<'_>, per: Per) -> Vec<Difference> {
     fact("operations", &|side| operations(side));
     let names: BTreeSet<&String> = base.labels.keys().chain(other.labels.keys()).collect();
     for name in names {
-        let label = |side: &Side<'_>| side.labels.get(name).cloned().unwrap_or_default();
+        let label = |side: &DiffSide<'_>| side.labels.get(name).cloned().unwrap_or_default();
         fact(&format!("label {name}"), &label);
     }
-    let length = |side: &Side<'_>| {
+    let length = |side: &DiffSide<'_>| {
         side.seconds().map_or_else(String::new, |seconds| format!("{seconds:.1} s"))
     };
     let differs = match (base.seconds(), other.seconds()) {
@@ -536,20 +548,20 @@ fn setup(base: &Side<'_>, other: &Side<'_>, per: Per) -> Vec<Difference> {
         (Some(a), Some(b)) => (a - b).abs() > a.max(b) * SAME_LENGTH,
         (a, b) => a.is_some() != b.is_some(),
     };
-    let mut differences: Vec<Difference> = facts
+    let mut differences: Vec<SetupDifference> = facts
         .into_iter()
         .filter(|(_, base, other)| base != other)
-        .map(|(what, base, other)| Difference { what, base, other })
+        .map(|(what, base, other)| SetupDifference { what, base, other })
         .collect();
     if differs {
         let what = "length".to_owned();
-        differences.push(Difference { what, base: length(base), other: length(other) });
+        differences.push(SetupDifference { what, base: length(base), other: length(other) });
     }
     differences
 }
 
 /// The operations of a lab run.
-fn operations(side: &Side<'_>) -> String {
+fn operations(side: &DiffSide<'_>) -> String {
     let rows = Operations::new(side.ledger).rows;
     let names: Vec<String> =
         rows.iter().map(|row| format!("{} {}", row.name, row.level.name())).collect();
@@ -561,7 +573,7 @@ fn shown(number: u64) -> String {
 }
 
 /// The vCPUs seen. A dump of counts tells of none.
-fn vcpus(side: &Side<'_>) -> BTreeSet<(u32, u32)> {
+fn vcpus(side: &DiffSide<'_>) -> BTreeSet<(u32, u32)> {
     side.ledger
         .exits
         .keys()

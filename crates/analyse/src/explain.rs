@@ -37,22 +37,29 @@ mod workload;
 use std::sync::Arc;
 
 use crate::Ledger;
-use crate::diff::Side;
+use crate::diff::DiffSide;
 use crate::remedy::{CONTRADICTED, RemedyId, VmKind};
 
-use sums::Sums;
+use sums::RecordingSums;
 
 pub use burst::Burst;
 pub use category::is_category;
 pub use certainty::Certainty;
-pub use change::{Change, ChangeRow, Fate};
-pub use finding::{Access, Advice, Cost, Evidence, Finding, Found, Holder, Most, PerWork, Share};
+pub use change::{ChangeRow, Fate, LoadChange};
+pub use finding::{
+    Advice, CpuHolder, Evidence, Finding, FindingCost, FoundKind, FunctionShare, MemoryAccess,
+    Most, PerWork,
+};
 pub use interrupts::LineTimer;
-pub use step::{Answer, Compared, Gain, Question, Record, Says, Step};
+pub use step::{
+    ComparedFunction, ExplainStep, InstructionGain, Question, Says, StepAnswer, ToRecord,
+};
 pub use subject::Subject;
 pub use sums::TAX_MATTERS;
 pub use verdict::{Costliest, Verdict};
-pub use workload::{Beside, ENOUGH, LOSS, MOST, Recovered, Row, Workload};
+pub use workload::{
+    CategoryBeside, CategoryResult, ENOUGH, LOSS, MOST, Recovered, WorkloadResults,
+};
 
 /// The walk.
 pub struct Explanation {
@@ -63,21 +70,21 @@ pub struct Explanation {
     /// What was found, what matters most first.
     pub findings: Vec<Finding>,
     /// The questions, in their order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ExplainStep>,
     /// Results of benchmarks by workload, worst first.
-    pub workloads: Vec<Arc<Workload>>,
+    pub workloads: Vec<Arc<WorkloadResults>>,
 }
 
 impl Explanation {
     /// Explains one recording, beside a base that is fast if there is one.
-    pub fn new(side: &Side<'_>, base: Option<&Side<'_>>) -> Explanation {
+    pub fn new(side: &DiffSide<'_>, base: Option<&DiffSide<'_>>) -> Explanation {
         let ledger = side.ledger;
         let base_ledger = base.map(|base| base.ledger);
         let context = kind::context(ledger);
         let mut samples = ledger.samples.clone();
         samples.extend(base_ledger.into_iter().flat_map(|base| base.samples.iter().cloned()));
         let workloads = results::workloads(&samples, ledger.recording.emulated.is_some());
-        let sums = Sums::new(ledger);
+        let sums = RecordingSums::new(ledger);
         let mut steps = Vec::new();
         // A table of results alone has no exits to ask about.
         if workloads.is_empty() || !ledger.exits.is_empty() {
@@ -97,7 +104,7 @@ impl Explanation {
         let mut all = Vec::new();
         all.extend(findings::contention(ledger, &context));
         let mut exits = findings::of_exits(ledger, &context, &sums);
-        let is_clock = |one: &Finding| one.found == Found::Exits(Subject::ClockReads);
+        let is_clock = |one: &Finding| one.found == FoundKind::Exits(Subject::ClockReads);
         for shown in findings::of_profiles(ledger, &context) {
             // A profile shows more of a clock's cost than its exits do; else exits are counted exactly.
             if is_clock(&shown) {
@@ -130,7 +137,7 @@ impl Explanation {
         }
         if matches!(verdict, Verdict::Idle { .. }) || exits::too_few(ledger, &sums).is_some() {
             // What an idle VM's exits cost of its little running time is nothing to change, nor are a few exits.
-            all.retain(|finding| finding.cost == Cost::Unknown);
+            all.retain(|finding| finding.cost == FindingCost::Unknown);
         }
         // What the verdict rests on comes first.
         all.sort_by_key(|finding| !verdict.rests_on(&finding.found));

@@ -12,7 +12,7 @@
 
 use vmtax_events::Level;
 
-use crate::bench::{Bench, FAULTS, FAULTS_OF_OPERATION, Row};
+use crate::bench::{BenchTable, FAULTS, FAULTS_OF_OPERATION, ResultRow};
 use crate::{Ledger, Operations};
 
 /// Kinds of memory: how a category's name begins or ends, and the lab's operation that measures a fault on it.
@@ -24,19 +24,19 @@ const KINDS: [(&str, &str); 3] = [
 
 /// What one page fault costs, by kind of memory.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Costs(Vec<Cost>);
+pub struct FaultCosts(Vec<FaultCost>);
 
 /// The cost of a fault on a kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Cost {
+struct FaultCost {
     category: &'static str,
     operation: &'static str,
     instructions: f64,
 }
 
-impl Costs {
+impl FaultCosts {
     /// From a lab run of the suite `memory`; empty for another ledger.
-    pub fn of_lab(ledger: &Ledger) -> Costs {
+    pub fn of_lab(ledger: &Ledger) -> FaultCosts {
         let operations = Operations::new(ledger);
         let cost = |(category, operation): (&'static str, &'static str)| {
             let row = operations
@@ -46,9 +46,9 @@ impl Costs {
             let faults = row.memory?.faults.filter(|faults| *faults > 0)?;
             let path = row.path.as_ref()?.median;
             let instructions = path * row.count as f64 / faults as f64;
-            Some(Cost { category, operation, instructions })
+            Some(FaultCost { category, operation, instructions })
         };
-        Costs(KINDS.into_iter().filter_map(cost).collect())
+        FaultCosts(KINDS.into_iter().filter_map(cost).collect())
     }
 
     /// Whether it has none.
@@ -57,7 +57,7 @@ impl Costs {
     }
 
     /// Of a category. Parts that do not change its memory may be added to it; in a nested guest other faults occur.
-    fn of_category(&self, category: &str) -> Option<&Cost> {
+    fn of_category(&self, category: &str) -> Option<&FaultCost> {
         let mut parts = category.split('+');
         let kind = parts.next()?;
         let rest: Vec<&str> = parts.collect();
@@ -71,7 +71,7 @@ impl Costs {
 
 /// An overhead in parts, of one operation of a workload.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Parts {
+pub struct FaultParts {
     /// What ran.
     pub workload: String,
     /// In which category.
@@ -104,7 +104,7 @@ impl Faults {
     }
 }
 
-impl Parts {
+impl FaultParts {
     /// What the faults come to, beyond those of the baseline.
     pub fn of_faults(&self) -> f64 {
         self.own.all() - self.base.all()
@@ -117,7 +117,7 @@ impl Parts {
 }
 
 /// The overhead of each category whose memory is of another kind than its baseline's.
-pub fn parts(bench: &Bench, costs: &Costs) -> Vec<Parts> {
+pub fn parts(bench: &BenchTable, costs: &FaultCosts) -> Vec<FaultParts> {
     let faults = |workload: &str, category: &str| {
         let row = bench.rows.iter().find(|row| {
             (&*row.workload, &*row.category, &*row.metric, &*row.unit)
@@ -126,11 +126,11 @@ pub fn parts(bench: &Bench, costs: &Costs) -> Vec<Parts> {
         let cost = costs.of_category(category)?;
         Some(Faults { count: row.median.value, cost: cost.instructions, operation: cost.operation })
     };
-    let in_parts = |row: &Row| {
+    let in_parts = |row: &ResultRow| {
         let against = row.against.as_ref()?;
         let own = faults(&row.workload, &row.category)?;
         let base = faults(&row.workload, &against.baseline)?;
-        (own.operation != base.operation).then(|| Parts {
+        (own.operation != base.operation).then(|| FaultParts {
             workload: row.workload.clone(),
             category: row.category.clone(),
             baseline: against.baseline.clone(),
@@ -176,8 +176,9 @@ mod tests {
         ]
         .concat();
         let bench = table(&samples, false).unwrap();
-        let cost = |(category, operation), instructions| Cost { category, operation, instructions };
-        let costs = Costs(vec![cost(KINDS[0], 500_000.0), cost(KINDS[1], 7000.0)]);
+        let cost =
+            |(category, operation), instructions| FaultCost { category, operation, instructions };
+        let costs = FaultCosts(vec![cost(KINDS[0], 500_000.0), cost(KINDS[1], 7000.0)]);
         let parts = parts(&bench, &costs);
         // Polling changes no memory, a nested guest has other faults, and nothing is known of private memory.
         assert_eq!(parts.len(), 1, "{parts:?}");

@@ -8,14 +8,14 @@ use std::ops::Bound;
 
 use vmtax_events::{ExitKey, ExitRow, PreemptedRow, Tally, TimeRow};
 
-use crate::ledger::{Taken, Taker};
+use crate::ledger::{TakenTime, Taker};
 
 /// So many keys in all frames together: some 45 MB.
 const MOST: usize = 100_000;
 
 /// What ended in one interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Frame {
+pub struct IntervalFrame {
     /// Start on the recorder's clock, ns.
     pub start_ns: u64,
     /// How long it was, ns.
@@ -25,10 +25,10 @@ pub struct Frame {
     /// Time split by (VM, vCPU).
     pub time: BTreeMap<(u32, u32), TimeRow>,
     /// Who had the CPU of preempted vCPUs: (VM, vCPU, thread). Hostile names.
-    pub taken_by: BTreeMap<(u32, u32, Taker), Taken>,
+    pub taken_by: BTreeMap<(u32, u32, Taker), TakenTime>,
 }
 
-impl Frame {
+impl IntervalFrame {
     /// Adds exits.
     pub fn exit(&mut self, key: ExitKey, tally: &Tally) {
         self.exits.entry(key).or_default().merge(tally);
@@ -48,11 +48,11 @@ impl Frame {
     /// Adds who had the CPU of a preempted vCPU.
     pub fn preempted(&mut self, row: &PreemptedRow) {
         let sum = self.taken_by.entry((row.key.vm, row.key.vcpu, Taker::of(row))).or_default();
-        sum.add(Taken { count: row.count, time_ns: row.time_ns });
+        sum.add(TakenTime { count: row.count, time_ns: row.time_ns });
     }
 
     /// Adds what another holds. Start and length stay.
-    pub fn merge(&mut self, other: &Frame) {
+    pub fn merge(&mut self, other: &IntervalFrame) {
         other.exits.iter().for_each(|(key, tally)| self.exit(*key, tally));
         other.time.values().for_each(|time| self.time(time));
         for (key, taken) in &other.taken_by {
@@ -81,7 +81,7 @@ impl Frame {
 
 /// What happens when there are too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum KeepFrames {
     /// Neighbours are joined: frames become longer.
     All,
     /// The oldest go.
@@ -91,13 +91,13 @@ pub enum Keep {
 /// Frames by their start.
 #[derive(Clone, Debug)]
 pub struct Frames {
-    keep: Keep,
+    keep: KeepFrames,
     /// For [`Keep::All`]: the length of a frame; starts are multiples of it.
     step_ns: u64,
     most: usize,
     size: usize,
-    frames: BTreeMap<u64, Frame>,
-    total: Frame,
+    frames: BTreeMap<u64, IntervalFrame>,
+    total: IntervalFrame,
     /// First and last frame, by its start, in which something of a VM was.
     spans: BTreeMap<u32, (u64, u64)>,
     is_timed: bool,
@@ -105,14 +105,14 @@ pub struct Frames {
 
 impl Frames {
     /// `interval_ns` is the length of the rows' intervals.
-    pub fn new(keep: Keep, interval_ns: u64) -> Frames {
+    pub fn new(keep: KeepFrames, interval_ns: u64) -> Frames {
         Frames {
             keep,
             step_ns: interval_ns.max(1),
             most: MOST,
             size: 0,
             frames: BTreeMap::new(),
-            total: Frame::default(),
+            total: IntervalFrame::default(),
             spans: BTreeMap::new(),
             is_timed: false,
         }
@@ -134,10 +134,10 @@ impl Frames {
         self.add(row.interval_start_ns, row.key.vm, |frame| frame.preempted(row));
     }
 
-    fn add(&mut self, at_ns: u64, vm: u32, into: impl Fn(&mut Frame)) {
+    fn add(&mut self, at_ns: u64, vm: u32, into: impl Fn(&mut IntervalFrame)) {
         let start_ns = at_ns - at_ns % self.step_ns;
-        let empty = Frame { start_ns, length_ns: self.step_ns, ..Frame::default() };
-        let size = self.frames.get(&start_ns).map_or(0, Frame::size);
+        let empty = IntervalFrame { start_ns, length_ns: self.step_ns, ..IntervalFrame::default() };
+        let size = self.frames.get(&start_ns).map_or(0, IntervalFrame::size);
         let frame = self.frames.entry(start_ns).or_insert(empty);
         into(frame);
         self.size += frame.size() - size;
@@ -148,7 +148,7 @@ impl Frames {
     }
 
     /// Adds a frame of a running kernel, and leaves VMs that ended long ago out of the total.
-    pub fn push(&mut self, frame: Frame, ended: &BTreeSet<u32>) {
+    pub fn push(&mut self, frame: IntervalFrame, ended: &BTreeSet<u32>) {
         self.is_timed = true;
         self.total.merge(&frame);
         self.total.forget(ended);
@@ -183,15 +183,16 @@ impl Frames {
     }
 
     fn join(&mut self) {
-        while self.size > self.most && self.frames.len() > 1 && self.keep == Keep::All {
+        while self.size > self.most && self.frames.len() > 1 && self.keep == KeepFrames::All {
             let Some(step_ns) = self.step_ns.checked_mul(2) else { return };
             self.step_ns = step_ns;
             for (start_ns, frame) in std::mem::take(&mut self.frames) {
                 let start_ns = start_ns - start_ns % step_ns;
-                let empty = Frame { start_ns, length_ns: step_ns, ..Frame::default() };
+                let empty =
+                    IntervalFrame { start_ns, length_ns: step_ns, ..IntervalFrame::default() };
                 self.frames.entry(start_ns).or_insert(empty).merge(&frame);
             }
-            self.size = self.frames.values().map(Frame::size).sum();
+            self.size = self.frames.values().map(IntervalFrame::size).sum();
             for (first, last) in self.spans.values_mut() {
                 (*first, *last) = (*first - *first % step_ns, *last - *last % step_ns);
             }
@@ -199,17 +200,17 @@ impl Frames {
     }
 
     /// All of it. Of a running kernel: since it began, without VMs that ended long ago.
-    pub fn total(&self) -> &Frame {
+    pub fn total(&self) -> &IntervalFrame {
         &self.total
     }
 
     /// The frame that starts then.
-    pub fn at(&self, start_ns: u64) -> Option<&Frame> {
+    pub fn at(&self, start_ns: u64) -> Option<&IntervalFrame> {
         self.frames.get(&start_ns)
     }
 
     /// All frames in their order.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Frame> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &IntervalFrame> {
         self.frames.values()
     }
 
@@ -282,13 +283,13 @@ mod tests {
     }
 
     fn counts(frames: &Frames) -> Vec<(u64, u64, u64)> {
-        let of = |frame: &Frame| frame.exits.values().map(|tally| tally.count).sum();
+        let of = |frame: &IntervalFrame| frame.exits.values().map(|tally| tally.count).sum();
         frames.iter().map(|frame| (frame.start_ns, frame.length_ns, of(frame))).collect()
     }
 
     #[test]
     fn rows_find_their_frame_whatever_their_order() {
-        let mut frames = Frames::new(Keep::All, 10);
+        let mut frames = Frames::new(KeepFrames::All, 10);
         for (start, count) in [(30, 3), (10, 1), (30, 4), (57, 5)] {
             frames.exit(&row(start, 1, count));
         }
@@ -306,10 +307,10 @@ mod tests {
 
     #[test]
     fn too_many_frames_of_a_recording_are_joined_and_nothing_is_lost() {
-        let mut frames = Frames { most: 64, ..Frames::new(Keep::All, 10) };
+        let mut frames = Frames { most: 64, ..Frames::new(KeepFrames::All, 10) };
         (0..1000).for_each(|n| frames.exit(&row(n * 10, (n % 7) as u32, 1)));
         assert!(frames.size <= 64 && frames.len() > 4, "{} {}", frames.size, frames.len());
-        assert_eq!(frames.size, frames.iter().map(Frame::size).sum::<usize>());
+        assert_eq!(frames.size, frames.iter().map(IntervalFrame::size).sum::<usize>());
         let counts = counts(&frames);
         assert_eq!(counts.iter().map(|(.., count)| count).sum::<u64>(), 1000);
         assert!(counts.iter().all(|(start, length, _)| start % length == 0));
@@ -321,9 +322,10 @@ mod tests {
 
     #[test]
     fn a_running_kernel_forgets_the_oldest_and_vms_that_ended() {
-        let mut frames = Frames { most: 20, ..Frames::new(Keep::Newest, 10) };
+        let mut frames = Frames { most: 20, ..Frames::new(KeepFrames::Newest, 10) };
         for n in 0..100 {
-            let mut frame = Frame { start_ns: n * 10, length_ns: 10, ..Frame::default() };
+            let mut frame =
+                IntervalFrame { start_ns: n * 10, length_ns: 10, ..IntervalFrame::default() };
             let row = row(0, n as u32 / 2, 1);
             frame.exit(row.key, &row.tally);
             let ended = if n % 2 == 0 {

@@ -11,7 +11,8 @@
 
 use statrs::distribution::{Beta, ContinuousCDF};
 use vmtax_events::setting::host_pages::{
-    Confidential, GROUP_LINES, HostPages, LINES, Machine, Measured, NotMeasured, Point, Timing,
+    ChainPoint, ConfidentialSigns, GROUP_LINES, HostPages, LINES, MeasuredChains, NotMeasured,
+    SystemKind, Timing,
 };
 use vmtax_events::words;
 
@@ -37,7 +38,7 @@ const SECOND_FITS: f64 = 1.75;
 
 words! {
     /// In what pages the host maps a VM.
-    pub enum Verdict {
+    pub enum PagesVerdict {
         /// Smaller than the guest's huge pages: 4 KiB, or up to 64 KiB.
         Small = "small",
         /// As large as the guest's huge pages, or larger.
@@ -84,7 +85,7 @@ pub struct Reach {
 
 /// Regions by their pages, and the share of small ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Regions {
+pub struct RegionShare {
     /// In small pages of the host.
     pub small: usize,
     /// In large ones.
@@ -100,7 +101,7 @@ pub struct Regions {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paging {
     /// Regions by kind.
-    pub regions: Regions,
+    pub regions: RegionShare,
     /// There are regions whose TLB entries are larger than 4 KiB, and smaller than a huge page.
     pub has_grain: bool,
     /// The first data TLB, in the guest's smallest pages.
@@ -112,14 +113,14 @@ pub struct Paging {
     /// A load that misses the first TLB alone.
     pub first_miss: Timing,
     /// A load of a program with much data: side by side, and all over the regions.
-    pub wide: Point,
+    pub wide: ChainPoint,
 }
 
 /// The verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
     /// It.
-    pub verdict: Verdict,
+    pub verdict: PagesVerdict,
     /// Why it is undecided.
     pub doubt: Option<Doubt>,
     /// Why nothing was measured.
@@ -127,7 +128,7 @@ pub struct Judged {
     /// What was measured.
     pub paging: Option<Paging>,
     /// Whether it is a VM, and by which file.
-    pub machine: Machine,
+    pub machine: SystemKind,
     /// The kind of VM, as far as it shows.
     pub kind: VmKind,
 }
@@ -152,34 +153,34 @@ pub fn judge(pages: &HostPages) -> Judged {
         kind,
     };
     match (&pages.machine, &pages.measured) {
-        (Machine::Bare(_), _) | (_, None) => judged(Verdict::NoVm),
+        (SystemKind::Bare(_), _) | (_, None) => judged(PagesVerdict::NoVm),
         (_, Some(Err(missing))) => {
-            Judged { missing: Some(missing.clone()), ..judged(Verdict::NotMeasured) }
+            Judged { missing: Some(missing.clone()), ..judged(PagesVerdict::NotMeasured) }
         }
         (machine, Some(Ok(measured))) => {
             let paging = paging(measured);
             let decided = decide(measured, &paging).and_then(|verdict| match (verdict, machine) {
                 // Nothing but a host splits huge pages, so the other verdicts prove a VM.
-                (Verdict::Large, Machine::Unknown) => Err(Doubt::NoSignOfVm),
+                (PagesVerdict::Large, SystemKind::Unknown) => Err(Doubt::NoSignOfVm),
                 _ => Ok(verdict),
             });
-            let verdict = *decided.as_ref().unwrap_or(&Verdict::Undecided);
+            let verdict = *decided.as_ref().unwrap_or(&PagesVerdict::Undecided);
             Judged { doubt: decided.err(), paging: Some(paging), ..judged(verdict) }
         }
     }
 }
 
-fn kind(shown: Confidential) -> VmKind {
+fn kind(shown: ConfidentialSigns) -> VmKind {
     match shown {
-        Confidential { tdx: true, .. } => VmKind::Tdx,
-        Confidential { snp: true, .. } => VmKind::Snp,
-        Confidential { sev_flag: true, .. } => VmKind::Encrypted,
+        ConfidentialSigns { tdx: true, .. } => VmKind::Tdx,
+        ConfidentialSigns { snp: true, .. } => VmKind::Snp,
+        ConfidentialSigns { sev_flag: true, .. } => VmKind::Encrypted,
         _ => VmKind::Unknown,
     }
 }
 
-fn decide(measured: &Measured, paging: &Paging) -> Result<Verdict, Doubt> {
-    let Regions { small, large, unclear, .. } = paging.regions;
+fn decide(measured: &MeasuredChains, paging: &Paging) -> Result<PagesVerdict, Doubt> {
+    let RegionShare { small, large, unclear, .. } = paging.regions;
     if contrast(measured, LINES).is_none() {
         return Err(Doubt::NoContrast);
     }
@@ -198,21 +199,21 @@ fn decide(measured: &Measured, paging: &Paging) -> Result<Verdict, Doubt> {
     }
     match small.min(large) {
         0 if unclear > 0 => Err(Doubt::Unclear),
-        0 => Ok(if small > 0 { Verdict::Small } else { Verdict::Large }),
-        SOME.. => Ok(Verdict::Mixed),
+        0 => Ok(if small > 0 { PagesVerdict::Small } else { PagesVerdict::Large }),
+        SOME.. => Ok(PagesVerdict::Mixed),
         rare => Err(Doubt::Rare(rare)),
     }
 }
 
 /// The scale of chains of a length: the time of a packed one, and how much longer a spread one takes. `None` if they cannot be
 /// told apart at this length and all longer ones up to [`LINES`]: a single disturbance is no contrast.
-fn contrast(measured: &Measured, lines: usize) -> Option<(f64, f64)> {
+fn contrast(measured: &MeasuredChains, lines: usize) -> Option<(f64, f64)> {
     let mut points = measured.curve.iter().filter(|point| (lines..=LINES).contains(&point.lines));
     let first = points.clone().find(|point| point.lines == lines)?;
     if points.all(|point| scale(point).is_some()) { scale(first) } else { None }
 }
 
-fn scale(point: &Point) -> Option<(f64, f64)> {
+fn scale(point: &ChainPoint) -> Option<(f64, f64)> {
     let longer = point.spread.min - point.packed.min;
     (longer >= CONTRAST * point.packed.min).then_some((point.packed.min, longer))
 }
@@ -233,7 +234,7 @@ fn speed(timing: &Timing, (packed, longer): (f64, f64)) -> Speed {
     }
 }
 
-fn paging(measured: &Measured) -> Paging {
+fn paging(measured: &MeasuredChains) -> Paging {
     let point = measured.curve.iter().find(|point| point.lines == LINES);
     let (hit, first_miss) = point.map(|p| (p.packed, p.spread)).unwrap_or_default();
     let (first, second) = reaches(&measured.curve);
@@ -242,7 +243,7 @@ fn paging(measured: &Measured) -> Paging {
 }
 
 /// Regions by their fine chains, as the coarse ones confirm or correct them; and whether these contradict them.
-fn regions(measured: &Measured) -> (Regions, bool) {
+fn regions(measured: &MeasuredChains) -> (RegionShare, bool) {
     let scales = (contrast(measured, LINES), scale(&measured.beside_groups));
     let (Some(fine), Some(coarse)) = scales else {
         return (counted(&vec![Speed::Unclear; measured.regions.len()]), false);
@@ -278,10 +279,10 @@ fn regions(measured: &Measured) -> (Regions, bool) {
     (counted(&speeds), has_grain)
 }
 
-fn counted(speeds: &[Speed]) -> Regions {
+fn counted(speeds: &[Speed]) -> RegionShare {
     let count = |wanted| speeds.iter().filter(|speed| **speed == wanted).count();
     let (small, large) = (count(Speed::Slow), count(Speed::Quick));
-    Regions { small, large, unclear: count(Speed::Unclear), share: share(small, small + large) }
+    RegionShare { small, large, unclear: count(Speed::Unclear), share: share(small, small + large) }
 }
 
 /// The exact confidence interval of a share.
@@ -295,8 +296,8 @@ fn share(some: usize, all: usize) -> (f64, f64) {
 }
 
 /// Where the first and the second TLB are full.
-fn reaches(curve: &[Point]) -> (Reach, Reach) {
-    let longer = |point: &Point| point.spread.min - point.packed.min;
+fn reaches(curve: &[ChainPoint]) -> (Reach, Reach) {
+    let longer = |point: &ChainPoint| point.spread.min - point.packed.min;
     let Some(miss) = curve.iter().find(|point| point.lines == LINES).map(longer) else {
         return Default::default();
     };
@@ -311,7 +312,7 @@ fn reaches(curve: &[Point]) -> (Reach, Reach) {
 
 #[cfg(test)]
 mod tests {
-    use vmtax_events::setting::host_pages::{GROUP, Group, Source};
+    use vmtax_events::setting::host_pages::{CoarseChain, GROUP, HugePageSource};
 
     use super::*;
 
@@ -327,27 +328,28 @@ mod tests {
             80..3072 => 3.0,
             _ => 10.0,
         };
-        let point = |lines| Point { lines, packed: timing(1.0), spread: timing(spread(lines)) };
+        let point =
+            |lines| ChainPoint { lines, packed: timing(1.0), spread: timing(spread(lines)) };
         let mut order: Vec<usize> = (0..regions.len()).collect();
         order.sort_by(|a, b| regions[*a].total_cmp(&regions[*b]));
-        let groups = order
-            .chunks_exact(GROUP)
-            .zip(groups)
-            .map(|(regions, time)| Group { regions: regions.to_vec(), timing: timing(*time) });
-        let measured = Measured {
+        let groups = order.chunks_exact(GROUP).zip(groups).map(|(regions, time)| CoarseChain {
+            regions: regions.to_vec(),
+            timing: timing(*time),
+        });
+        let measured = MeasuredChains {
             page: 4096,
             huge: 2 << 20,
-            source: Source::Thp,
+            source: HugePageSource::Thp,
             curve: lines.map(point).into(),
             regions: regions.iter().copied().map(timing).collect(),
             groups: groups.collect(),
             beside_groups: point(GROUP_LINES),
-            wide: Point { lines: 4096, packed: timing(5.0), spread: timing(20.0) },
+            wide: ChainPoint { lines: 4096, packed: timing(5.0), spread: timing(20.0) },
         };
         HostPages {
-            machine: Machine::Vm("/proc/cpuinfo"),
+            machine: SystemKind::Vm("/proc/cpuinfo"),
             measured: Some(Ok(measured)),
-            confidential: Confidential::default(),
+            confidential: ConfidentialSigns::default(),
             took_ns: 1,
         }
     }
@@ -361,29 +363,29 @@ mod tests {
 
     #[test]
     fn verdicts_are_by_regions_and_groups() {
-        let table: &[(Times, Times, Verdict, Option<Doubt>)] = &[
-            (&[(32, 3.0)], &[(4, 3.0)], Verdict::Small, None),
-            (&[(32, 1.1)], &[(4, 1.1)], Verdict::Large, None),
+        let table: &[(Times, Times, PagesVerdict, Option<Doubt>)] = &[
+            (&[(32, 3.0)], &[(4, 3.0)], PagesVerdict::Small, None),
+            (&[(32, 1.1)], &[(4, 1.1)], PagesVerdict::Large, None),
             // The host's pages are of 64 KiB, or the processor joins small ones.
-            (&[(32, 1.1)], &[(4, 3.0)], Verdict::Undecided, Some(Doubt::Grain)),
-            (&[(16, 1.0), (16, 3.0)], &[(2, 1.0), (2, 3.0)], Verdict::Mixed, None),
-            (&[(12, 1.0), (20, 3.0)], &[(1, 1.0), (3, 3.0)], Verdict::Mixed, None),
+            (&[(32, 1.1)], &[(4, 3.0)], PagesVerdict::Undecided, Some(Doubt::Grain)),
+            (&[(16, 1.0), (16, 3.0)], &[(2, 1.0), (2, 3.0)], PagesVerdict::Mixed, None),
+            (&[(12, 1.0), (20, 3.0)], &[(1, 1.0), (3, 3.0)], PagesVerdict::Mixed, None),
             // Nothing confirms that few quick ones are large.
-            (&[(6, 1.0), (26, 3.0)], &[(4, 3.0)], Verdict::Undecided, Some(Doubt::Unclear)),
+            (&[(6, 1.0), (26, 3.0)], &[(4, 3.0)], PagesVerdict::Undecided, Some(Doubt::Unclear)),
             (
                 &[(27, 1.0), (5, 3.0)],
                 &[(3, 1.0), (1, 3.0)],
-                Verdict::Undecided,
+                PagesVerdict::Undecided,
                 Some(Doubt::Rare(5)),
             ),
-            (&[(32, 1.8)], &[(4, 1.8)], Verdict::Undecided, Some(Doubt::Unclear)),
-            (&[(32, 1.8)], &[(4, 3.0)], Verdict::Small, None),
-            (&[(32, 3.0)], &[(4, 1.0)], Verdict::Undecided, Some(Doubt::Unclear)),
-            (&[(7, 3.0)], &[], Verdict::Undecided, Some(Doubt::FewRegions)),
-            (&[], &[], Verdict::Undecided, Some(Doubt::FewRegions)),
+            (&[(32, 1.8)], &[(4, 1.8)], PagesVerdict::Undecided, Some(Doubt::Unclear)),
+            (&[(32, 1.8)], &[(4, 3.0)], PagesVerdict::Small, None),
+            (&[(32, 3.0)], &[(4, 1.0)], PagesVerdict::Undecided, Some(Doubt::Unclear)),
+            (&[(7, 3.0)], &[], PagesVerdict::Undecided, Some(Doubt::FewRegions)),
+            (&[], &[], PagesVerdict::Undecided, Some(Doubt::FewRegions)),
             // A slow group decides on what is unclear in it.
-            (&[(99, 3.0), (1, 1.8)], &[(13, 3.0)], Verdict::Small, None),
-            (&[(49, 3.0), (1, 1.8), (50, 1.0)], &[(6, 1.0), (6, 3.0)], Verdict::Mixed, None),
+            (&[(99, 3.0), (1, 1.8)], &[(13, 3.0)], PagesVerdict::Small, None),
+            (&[(49, 3.0), (1, 1.8), (50, 1.0)], &[(6, 1.0), (6, 3.0)], PagesVerdict::Mixed, None),
         ];
         for (regions, groups, verdict, doubt) in table {
             let judged = judge(&measured(&of(regions), &of(groups)));
@@ -398,7 +400,7 @@ mod tests {
     /// Changes what was measured of a VM that is large or small.
     fn changed(
         regions: f64,
-        change: impl Fn(&mut HostPages, fn(&mut HostPages) -> &mut Measured),
+        change: impl Fn(&mut HostPages, fn(&mut HostPages) -> &mut MeasuredChains),
     ) -> Judged {
         let mut pages = measured(&[regions; 32], &[regions; 4]);
         change(&mut pages, |pages| match &mut pages.measured {
@@ -413,7 +415,7 @@ mod tests {
         let flat = changed(1.0, |pages, measured| {
             measured(pages).curve.iter_mut().for_each(|point| point.spread = timing(1.1));
         });
-        assert_eq!((flat.verdict, flat.doubt), (Verdict::Undecided, Some(Doubt::NoContrast)));
+        assert_eq!((flat.verdict, flat.doubt), (PagesVerdict::Undecided, Some(Doubt::NoContrast)));
         // One long chain was disturbed.
         let disturbed = changed(1.0, |pages, measured| {
             let curve = &mut measured(pages).curve;
@@ -425,30 +427,33 @@ mod tests {
         });
         assert_eq!(
             (disturbed.verdict, disturbed.doubt),
-            (Verdict::Undecided, Some(Doubt::NoContrast))
+            (PagesVerdict::Undecided, Some(Doubt::NoContrast))
         );
         let far = changed(1.0, |pages, measured| {
             let curve = &mut measured(pages).curve;
             let short = curve.iter_mut().filter(|point| point.lines < LINES);
             short.for_each(|point| point.spread = timing(1.0));
         });
-        assert_eq!((far.verdict, far.doubt), (Verdict::Undecided, Some(Doubt::Reach)));
+        assert_eq!((far.verdict, far.doubt), (PagesVerdict::Undecided, Some(Doubt::Reach)));
         let none = changed(1.0, |pages, measured| measured(pages).curve.clear());
-        assert_eq!((none.verdict, none.doubt), (Verdict::Undecided, Some(Doubt::NoContrast)));
+        assert_eq!((none.verdict, none.doubt), (PagesVerdict::Undecided, Some(Doubt::NoContrast)));
     }
 
     #[test]
     fn what_is_no_vm_has_no_host() {
         let bare = changed(3.0, |pages, _| {
-            (pages.machine, pages.measured) = (Machine::Bare("/proc/cpuinfo"), None);
+            (pages.machine, pages.measured) = (SystemKind::Bare("/proc/cpuinfo"), None);
         });
-        assert_eq!((bare.verdict, bare.paging), (Verdict::NoVm, None));
-        let unknown = |time| changed(time, |pages, _| pages.machine = Machine::Unknown);
+        assert_eq!((bare.verdict, bare.paging), (PagesVerdict::NoVm, None));
+        let unknown = |time| changed(time, |pages, _| pages.machine = SystemKind::Unknown);
         assert_eq!(unknown(1.0).doubt, Some(Doubt::NoSignOfVm));
-        assert_eq!(unknown(3.0).verdict, Verdict::Small);
+        assert_eq!(unknown(3.0).verdict, PagesVerdict::Small);
         let missing = NotMeasured::Few { got: 0, asked: 128 };
         let none = changed(3.0, |pages, _| pages.measured = Some(Err(missing.clone())));
-        assert_eq!((none.verdict, none.missing), (Verdict::NotMeasured, Some(missing.clone())));
+        assert_eq!(
+            (none.verdict, none.missing),
+            (PagesVerdict::NotMeasured, Some(missing.clone()))
+        );
     }
 
     #[test]
@@ -456,7 +461,7 @@ mod tests {
         let paging = judge(&measured(&[3.0; 32], &[3.0; 4])).paging.unwrap();
         assert_eq!(paging.first, Reach { fits: Some(64), exceeds: Some(80) });
         assert_eq!(paging.second, Reach { fits: Some(2048), exceeds: Some(3072) });
-        let Regions { small, large, unclear, share: (low, high) } = paging.regions;
+        let RegionShare { small, large, unclear, share: (low, high) } = paging.regions;
         assert_eq!((small, large, unclear, high), (32, 0, 0, 1.0));
         // 0.025^(1/32).
         assert!((low - 0.8911).abs() < 1e-4, "{low}");
@@ -467,7 +472,7 @@ mod tests {
 
     #[test]
     fn kinds_of_vms_are_told_by_what_they_show() {
-        let of = |tdx, snp, sev_flag| kind(Confidential { tdx, snp, sev_flag });
+        let of = |tdx, snp, sev_flag| kind(ConfidentialSigns { tdx, snp, sev_flag });
         assert_eq!(of(true, false, false), VmKind::Tdx);
         assert_eq!(of(false, true, true), VmKind::Snp);
         assert_eq!(of(false, false, true), VmKind::Encrypted);

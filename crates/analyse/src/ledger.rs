@@ -9,7 +9,8 @@ use rustc_hash::FxHashMap;
 use vmtax_events::observed::Observed;
 use vmtax_events::{
     AccessKey, AccessRow, CallRow, Cause, DetailKind, ExitKey, ExitRow, Isa, Level, Losses,
-    NO_VCPU, Outcome, Place, PreemptedRow, Profile, Recording, Sample, Stat, Tally, TimeRow,
+    NO_VCPU, Outcome, PreemptedRow, Profile, ProfileOrigin, Recording, Sample, Stat, Tally,
+    TimeRow,
 };
 
 use crate::calls::CallTree;
@@ -93,16 +94,16 @@ pub fn contention(t: &TimeRow) -> Option<f64> {
 
 /// How often, and for how long, a thread had the CPU that a vCPU waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct TakenTime {
     /// How often it was given the CPU.
     pub count: u64,
     /// Time, ns.
     pub time_ns: u64,
 }
 
-impl Taken {
+impl TakenTime {
     /// Adds another.
-    pub fn add(&mut self, other: Taken) {
+    pub fn add(&mut self, other: TakenTime) {
         self.count = self.count.saturating_add(other.count);
         self.time_ns = self.time_ns.saturating_add(other.time_ns);
     }
@@ -227,7 +228,7 @@ pub struct Ledger {
     /// The part of the time of exits in which their vCPU was preempted, ns, where the recording has who ran meanwhile.
     pub preempted: BTreeMap<ExitKey, u64>,
     /// Who had the CPU of preempted vCPUs: (VM, vCPU, thread).
-    pub taken_by: BTreeMap<(u32, u32, Taker), Taken>,
+    pub taken_by: BTreeMap<(u32, u32, Taker), TakenTime>,
     /// Exits over time by cause.
     pub timeline: Timeline,
     /// Measured values of a lab or benchmark run, as stored.
@@ -237,7 +238,7 @@ pub struct Ledger {
     /// What texts of ordinary tools show.
     pub observed: Vec<Observed>,
     /// Profiles, at most one of a place.
-    pub profiles: BTreeMap<Place, Profile>,
+    pub profiles: BTreeMap<ProfileOrigin, Profile>,
     /// Call trees of a lab run's operations, by workload.
     pub calls: BTreeMap<String, CallTree>,
     /// What the exits, accesses and times were limited to.
@@ -327,8 +328,8 @@ impl Ledger {
     }
 
     /// Who had the CPU of preempted vCPUs, most time first.
-    pub fn takers(&self) -> Vec<(&Taker, Taken)> {
-        let mut sums: BTreeMap<&Taker, Taken> = BTreeMap::new();
+    pub fn takers(&self) -> Vec<(&Taker, TakenTime)> {
+        let mut sums: BTreeMap<&Taker, TakenTime> = BTreeMap::new();
         for ((_, _, taker), taken) in &self.taken_by {
             sums.entry(taker).or_default().add(*taken);
         }
@@ -373,12 +374,12 @@ pub struct LedgerBuilder {
     accesses: FxHashMap<AccessKey, Box<Tally>>,
     time: BTreeMap<(u32, u32), VcpuTime>,
     preempted: BTreeMap<ExitKey, u64>,
-    taken_by: BTreeMap<(u32, u32, Taker), Taken>,
+    taken_by: BTreeMap<(u32, u32, Taker), TakenTime>,
     timeline: Timeline,
     samples: Vec<Sample>,
     stats: Vec<Stat>,
     observed: Vec<Observed>,
-    profiles: BTreeMap<Place, Profile>,
+    profiles: BTreeMap<ProfileOrigin, Profile>,
     calls: BTreeMap<String, CallTree>,
     span: Option<(u64, u64)>,
 }
@@ -442,12 +443,12 @@ impl LedgerBuilder {
         }
         let sum = self.preempted.entry(row.key).or_default();
         *sum = sum.saturating_add(row.time_ns);
-        let taken = Taken { count: row.count, time_ns: row.time_ns };
+        let taken = TakenTime { count: row.count, time_ns: row.time_ns };
         self.taken_by((row.key.vm, row.key.vcpu), Taker::of(row), taken);
     }
 
     /// Adds the time that a thread had the CPU of a preempted vCPU, where exits are not told apart.
-    pub fn taken_by(&mut self, (vm, vcpu): (u32, u32), taker: Taker, taken: Taken) {
+    pub fn taken_by(&mut self, (vm, vcpu): (u32, u32), taker: Taker, taken: TakenTime) {
         self.taken_by.entry((vm, vcpu, taker)).or_default().add(taken);
     }
 

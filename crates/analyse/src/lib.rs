@@ -42,12 +42,12 @@ pub mod traffic;
 pub mod vm_facts;
 mod vms;
 
-pub use account::{Accountant, Options};
-pub use calls::{Arranged, CallTree, Profiled};
-pub use diff::{Diff, Per, Side};
-pub use frames::{Frame, Frames, Keep};
+pub use account::{AccountOptions, Accountant};
+pub use calls::{Arranged, CallTree, ProfiledOperation};
+pub use diff::{Diff, DiffSide, Per};
+pub use frames::{Frames, IntervalFrame, KeepFrames};
 pub use ledger::{Filter, Ledger, LedgerBuilder, VcpuTime};
 pub use nested::{Ancillary, Nested, NestedRow};
 pub use operations::{OperationExit, OperationRow, Operations, Path, Ratio};
-pub use table::{By, Table, TableKind, TableRow, Value};
+pub use table::{By, KeyValue, SortedRow, SortedTable, TableKind};
 pub use timeline::{Slot, Timeline};

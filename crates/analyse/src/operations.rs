@@ -53,7 +53,7 @@ pub struct OperationRow {
     /// The path of an L2 operation over that of the same operation at L1 (medians).
     pub l2_over_l1: Option<f64>,
     /// What it did with memory; `None` for an operation that is not about memory.
-    pub memory: Option<Memory>,
+    pub memory: Option<BatchMemory>,
     /// What its accesses to memory cost simulated processors; `None` for an operation whose accesses were not recorded.
     pub paging: Option<Paging>,
     /// How long it waited; `None` for an operation that is no step of a VM's life.
@@ -79,7 +79,7 @@ pub struct OperationExit {
 
 /// What the recorded batch of an operation did with memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Memory {
+pub struct BatchMemory {
     /// Regions of 2 MiB that it touches.
     pub regions: u64,
     /// Page faults by KVM's counter.
@@ -96,7 +96,7 @@ pub struct Memory {
     pub memory_faults: u64,
 }
 
-impl Memory {
+impl BatchMemory {
     /// So many of something for each 2 MiB.
     pub fn per_region(&self, count: u64) -> Ratio {
         Ratio { part: count, whole: self.regions }
@@ -108,7 +108,7 @@ impl Memory {
     }
 
     /// From the samples of one workload.
-    fn of(figures: &BTreeMap<&str, f64>) -> Option<Memory> {
+    fn of(figures: &BTreeMap<&str, f64>) -> Option<BatchMemory> {
         let value = |metric: &str| figures.get(metric).copied();
         let whole = |metric: &str| {
             let value = value(metric)?;
@@ -117,7 +117,7 @@ impl Memory {
         let pages = |[small, large, largest]: [&str; 3]| {
             Some([whole(small)?, whole(large)?, whole(largest)?])
         };
-        Some(Memory {
+        Some(BatchMemory {
             regions: whole(Sample::REGIONS)?,
             faults: whole(Sample::FAULTS),
             pages: pages(Sample::PAGES),
@@ -173,12 +173,12 @@ pub struct Waited {
     /// Lives.
     pub lives: u64,
     /// Where it waited in one more life, longest first.
-    pub places: Vec<Place>,
+    pub places: Vec<WaitPlace>,
 }
 
 /// Where a step waited.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct WaitPlace {
     /// The function that waits, then its callers. Hostile text.
     pub functions: Vec<String>,
     /// ns from there until the thread ran again.
@@ -186,7 +186,7 @@ pub struct Place {
 }
 
 impl Waited {
-    fn of(mut waits: Vec<f64>, mut places: Vec<Place>) -> Option<Waited> {
+    fn of(mut waits: Vec<f64>, mut places: Vec<WaitPlace>) -> Option<Waited> {
         waits.retain(|ns| ns.is_finite() && *ns >= 0.0);
         waits.sort_by(f64::total_cmp);
         let (&min, &max) = (waits.first()?, waits.last()?);
@@ -347,13 +347,13 @@ impl OperationRow {
 
 /// What the samples say of one workload.
 #[derive(Default)]
-struct Measured<'a> {
+struct WorkloadSamples<'a> {
     /// Its first sample of [`Sample::OPERATIONS`] says so.
     level: Option<Level>,
     count: u64,
     lengths: Vec<f64>,
     waits: Vec<f64>,
-    places: Vec<Place>,
+    places: Vec<WaitPlace>,
     /// Value by metric, of other metrics.
     figures: BTreeMap<&'a str, f64>,
 }
@@ -399,7 +399,7 @@ impl Operations {
                 to_l1,
                 path,
                 l2_over_l1: path.zip(at_l1).and_then(|(l2, l1)| over(l2.median, l1.median)),
-                memory: Memory::of(&m.figures),
+                memory: BatchMemory::of(&m.figures),
                 paging: Paging::of(&m.figures),
                 waited,
                 time,
@@ -410,8 +410,8 @@ impl Operations {
     }
 }
 
-fn measured(samples: &[Sample]) -> BTreeMap<&str, Measured<'_>> {
-    let mut workloads: BTreeMap<&str, Measured<'_>> = BTreeMap::new();
+fn measured(samples: &[Sample]) -> BTreeMap<&str, WorkloadSamples<'_>> {
+    let mut workloads: BTreeMap<&str, WorkloadSamples<'_>> = BTreeMap::new();
     for sample in samples {
         let value = sample.value;
         if sample.metric == Sample::OPERATIONS {
@@ -431,7 +431,7 @@ fn measured(samples: &[Sample]) -> BTreeMap<&str, Measured<'_>> {
         } else if let Some(place) = sample.metric.strip_prefix(Sample::WAITED_IN) {
             let functions = place.split(" < ").map(str::to_owned).collect();
             let places = &mut workloads.entry(&sample.workload).or_default().places;
-            places.push(Place { functions, ns: value });
+            places.push(WaitPlace { functions, ns: value });
         } else if sample.metric.starts_with(Sample::MEMORY)
             || sample.metric.starts_with(Sample::PAGING)
         {
@@ -443,13 +443,13 @@ fn measured(samples: &[Sample]) -> BTreeMap<&str, Measured<'_>> {
 }
 
 /// Exits of each VM by kind, vCPUs and outcomes added up, and how many were forwarded to L1.
-struct ExitsByVm(BTreeMap<u32, (Kinds, u64)>);
+struct ExitsByVm(BTreeMap<u32, (ExitKinds, u64)>);
 
-type Kinds = BTreeMap<(Level, Reason, Detail, Option<Reason>), u64>;
+type ExitKinds = BTreeMap<(Level, Reason, Detail, Option<Reason>), u64>;
 
 impl ExitsByVm {
     fn new(ledger: &Ledger) -> ExitsByVm {
-        let mut vms: BTreeMap<u32, (Kinds, u64)> = BTreeMap::new();
+        let mut vms: BTreeMap<u32, (ExitKinds, u64)> = BTreeMap::new();
         for (key, tally) in &ledger.exits {
             let ExitKey { vm, level, reason, detail, outcome, ancillary_of, .. } = *key;
             let (kinds, to_l1) = vms.entry(vm).or_default();
@@ -463,7 +463,7 @@ impl ExitsByVm {
     }
 
     fn of(&self, ids: &[u32]) -> (Vec<OperationExit>, u64) {
-        let mut all = Kinds::new();
+        let mut all = ExitKinds::new();
         let mut all_to_l1 = 0u64;
         for (kinds, to_l1) in ids.iter().filter_map(|id| self.0.get(id)) {
             all_to_l1 = all_to_l1.saturating_add(*to_l1);

@@ -24,7 +24,7 @@ pub const CYCLES_L2_OVER_L1_VMWARE: f64 = 11.0;
 
 /// Exits of L1 of one kind, for one CPUID exit of L2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishedExits {
     /// VMX reason.
     pub vmx: u32,
     /// What takes its place on SVM; `None` where nothing does: the VMCB is memory that L1 reads and writes.
@@ -36,22 +36,22 @@ pub struct Published {
 }
 
 /// Ancillary exits of one CPUID exit of L2.
-pub const ANCILLARY: [Published; 5] = [
-    Published {
+pub const ANCILLARY: [PublishedExits; 5] = [
+    PublishedExits {
         vmx: vmx::VMREAD,
         svm: None,
         about: "PML index, guest interrupt status: not in the shadow VMCS",
         count: 2,
     },
-    Published {
+    PublishedExits {
         vmx: vmx::VMWRITE,
         svm: None,
         about: "preemption timer value: not in the shadow VMCS",
         count: 1,
     },
-    Published { vmx: vmx::XSETBV, svm: Some(svm::XSETBV), about: "XCR0", count: 1 },
-    Published { vmx: vmx::MSR_READ, svm: Some(svm::MSR), about: "IA32_DEBUGCTL", count: 1 },
-    Published {
+    PublishedExits { vmx: vmx::XSETBV, svm: Some(svm::XSETBV), about: "XCR0", count: 1 },
+    PublishedExits { vmx: vmx::MSR_READ, svm: Some(svm::MSR), about: "IA32_DEBUGCTL", count: 1 },
+    PublishedExits {
         vmx: vmx::VMRESUME,
         svm: Some(svm::VMRUN),
         about: "entering L2 again: the minimum",
@@ -61,7 +61,7 @@ pub const ANCILLARY: [Published; 5] = [
 
 /// The published table with another recording's figures beside it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Comparison {
+pub struct PublishedComparison {
     /// Whose reasons the recording has.
     pub isa: Isa,
     /// First the published kinds, then what the recording has besides.
@@ -76,7 +76,7 @@ pub struct Comparison {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComparisonRow {
     /// The published figure; `None` for a kind that the source does not have.
-    pub published: Option<Published>,
+    pub published: Option<PublishedExits>,
     /// The reason in the recording; `None` for a kind that its processor does not have.
     pub reason: Option<Reason>,
     /// What the exits of the recording were about, most first.
@@ -85,10 +85,10 @@ pub struct ComparisonRow {
     pub here: Ratio,
 }
 
-impl Comparison {
+impl PublishedComparison {
     /// From the nested table's row of CPUID and a lab run's operations. `None` without exits of L2 by CPUID
     /// that were forwarded to L1.
-    pub fn new(nested: &[NestedRow], operations: &Operations) -> Option<Comparison> {
+    pub fn new(nested: &[NestedRow], operations: &Operations) -> Option<PublishedComparison> {
         let row = nested.iter().find(|row| is_cpuid(row.reason) && row.to_l1 > 0)?;
         let isa = row.reason.isa;
         let kinds = ANCILLARY.map(|published| {
@@ -140,7 +140,7 @@ impl Comparison {
             .iter()
             .find(|row| row.name == CPUID && row.level == Level::L2)
             .and_then(|row| row.l2_over_l1);
-        Some(Comparison {
+        Some(PublishedComparison {
             isa,
             rows,
             total: Ratio { part: total, whole: row.to_l1 },
@@ -175,7 +175,7 @@ mod tests {
     }
 
     /// (published count, reason's name, here) of every row.
-    fn shown(comparison: &Comparison) -> Vec<(Option<u64>, String, u64)> {
+    fn shown(comparison: &PublishedComparison) -> Vec<(Option<u64>, String, u64)> {
         let name = |r: &ComparisonRow| r.reason.map_or("-".to_owned(), |r| r.name().into_owned());
         let rows = comparison.rows.iter();
         rows.map(|r| (r.published.map(|p| p.count), name(r), r.here.part)).collect()
@@ -193,7 +193,7 @@ mod tests {
             (vmx::MSR_WRITE, Detail::new(DetailKind::MsrWrite, 0x6e0), 3),
         ];
         let nested = [row(Isa::Vmx, vmx::CPUID, 100, &kinds)];
-        let found = Comparison::new(&nested, &Operations::default()).unwrap();
+        let found = PublishedComparison::new(&nested, &Operations::default()).unwrap();
         let expected = [
             (Some(2), "VMREAD", 300),
             (Some(1), "VMWRITE", 0),
@@ -221,7 +221,7 @@ mod tests {
             (svm::VMRUN, Detail::NONE, 10),
         ];
         let nested = [row(Isa::Svm, svm::CPUID, 10, &kinds)];
-        let found = Comparison::new(&nested, &Operations::default()).unwrap();
+        let found = PublishedComparison::new(&nested, &Operations::default()).unwrap();
         let expected = [
             (Some(2), "-", 0),
             (Some(1), "-", 0),
@@ -239,7 +239,7 @@ mod tests {
         for nested in
             [vec![], vec![row(Isa::Svm, svm::HLT, 5, &[])], vec![row(Isa::Vmx, vmx::CPUID, 0, &[])]]
         {
-            assert_eq!(Comparison::new(&nested, &Operations::default()), None);
+            assert_eq!(PublishedComparison::new(&nested, &Operations::default()), None);
         }
     }
 }

@@ -20,7 +20,7 @@ pub struct ReasonRow {
     /// Whether the counts are of one operation; else of a whole run.
     pub of_operation: bool,
     /// Who exited.
-    pub guest: Guest,
+    pub guest: ExitGuest,
     /// Why, and about which MSR or address; `None` for all exits of this guest.
     pub what: Option<(Reason, Detail)>,
     /// Exits in the baseline: mean of the repeats. `None` for exits that the baseline cannot have.
@@ -38,7 +38,7 @@ impl ReasonRow {
 
 /// Whose exits they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Guest {
+pub enum ExitGuest {
     /// Of all, together.
     All,
     /// Of the guest in which the workload runs.
@@ -53,11 +53,11 @@ pub fn vm_name(workload: &str, category: &str, repeat: u32) -> String {
 }
 
 /// Exits by guest and reason.
-type Counts = BTreeMap<(Guest, Option<(Reason, Detail)>), f64>;
+type ReasonCounts = BTreeMap<(ExitGuest, Option<(Reason, Detail)>), f64>;
 
 /// The rows of all workloads and categories with recorded exits whose baseline has them, too: sums first, then the most frequent.
 pub fn reasons(ledger: &Ledger) -> Vec<ReasonRow> {
-    let mut cells: BTreeMap<(&str, &str), (Vec<Counts>, bool)> = BTreeMap::new();
+    let mut cells: BTreeMap<(&str, &str), (Vec<ReasonCounts>, bool)> = BTreeMap::new();
     let mut order: Vec<(&str, &str)> = Vec::new();
     for sample in ledger.samples.iter().filter(|sample| sample.metric == EXITS) {
         let Some(counts) = counts(ledger, sample) else { continue };
@@ -91,14 +91,15 @@ pub fn reasons(ledger: &Ledger) -> Vec<ReasonRow> {
         let (mut own, mut base) = (mean(own), mean(base));
         // A nested VM and its peer are in one L1, whose exits are those of both.
         let peer = format!("{}{base_name}", Sample::PEER_OF);
-        if own.keys().any(|(guest, _)| *guest == Guest::Hypervisor)
+        if own.keys().any(|(guest, _)| *guest == ExitGuest::Hypervisor)
             && let Some((peer, _)) = cells.get(&(workload, peer.as_str()))
         {
             for (key, count) in mean(peer) {
                 *base.entry(key).or_default() += count;
             }
         }
-        let is_nested = |of: &Counts| of.keys().any(|(guest, _)| *guest == Guest::Hypervisor);
+        let is_nested =
+            |of: &ReasonCounts| of.keys().any(|(guest, _)| *guest == ExitGuest::Hypervisor);
         let base_is_nested = is_nested(&base);
         let nested = base_is_nested || is_nested(&own);
         if nested {
@@ -107,14 +108,14 @@ pub fn reasons(ledger: &Ledger) -> Vec<ReasonRow> {
             base = without_details(base);
         }
         // Without a nested guest all exits are the workload's.
-        let is_twice = |key: &(Guest, _)| *key == (Guest::Workload, None) && !nested;
+        let is_twice = |key: &(ExitGuest, _)| *key == (ExitGuest::Workload, None) && !nested;
         let keys: BTreeSet<_> = own.keys().chain(base.keys()).copied().collect();
         let mut found: Vec<ReasonRow> = keys
             .into_iter()
             .filter(|key| !is_twice(key))
             .map(|(guest, what)| {
-                let value = |of: &Counts| of.get(&(guest, what)).copied().unwrap_or(0.0);
-                let has_base = guest != Guest::Hypervisor || base_is_nested;
+                let value = |of: &ReasonCounts| of.get(&(guest, what)).copied().unwrap_or(0.0);
+                let has_base = guest != ExitGuest::Hypervisor || base_is_nested;
                 ReasonRow {
                     workload: workload.to_owned(),
                     category: category.to_owned(),
@@ -138,7 +139,7 @@ pub fn reasons(ledger: &Ledger) -> Vec<ReasonRow> {
 }
 
 /// The exits of one cell, of an operation or of the whole run.
-fn counts(ledger: &Ledger, sample: &Sample) -> Option<Counts> {
+fn counts(ledger: &Ledger, sample: &Sample) -> Option<ReasonCounts> {
     let name = vm_name(&sample.workload, &sample.category, sample.repeat);
     let vm = ledger.recording.vms.iter().find(|vm| vm.name == name)?.id;
     let of_vm = || ledger.exits.iter().filter(move |(key, _)| key.vm == vm);
@@ -148,14 +149,14 @@ fn counts(ledger: &Ledger, sample: &Sample) -> Option<Counts> {
     }
     let is_nested = of_vm().any(|(key, _)| key.level == Level::L2);
     let each = if sample.unit == AN_OPERATION { sample.value / all as f64 } else { 1.0 };
-    let mut counts = Counts::new();
+    let mut counts = ReasonCounts::new();
     for (key, tally) in of_vm() {
         let guest = match is_nested && key.level != Level::L2 {
-            true => Guest::Hypervisor,
-            false => Guest::Workload,
+            true => ExitGuest::Hypervisor,
+            false => ExitGuest::Workload,
         };
         let count = tally.count as f64 * each;
-        for key in [(Guest::All, None), (guest, None), (guest, Some(what(key)))] {
+        for key in [(ExitGuest::All, None), (guest, None), (guest, Some(what(key)))] {
             *counts.entry(key).or_default() += count;
         }
     }
@@ -172,20 +173,20 @@ fn what(key: &ExitKey) -> (Reason, Detail) {
 }
 
 /// The exits of the workload's guest by reason alone.
-fn without_details(counts: Counts) -> Counts {
-    let mut sums = Counts::new();
+fn without_details(counts: ReasonCounts) -> ReasonCounts {
+    let mut sums = ReasonCounts::new();
     for ((guest, what), count) in counts {
         let what = match guest {
-            Guest::Workload => what.map(|(reason, _)| (reason, Detail::NONE)),
-            Guest::All | Guest::Hypervisor => what,
+            ExitGuest::Workload => what.map(|(reason, _)| (reason, Detail::NONE)),
+            ExitGuest::All | ExitGuest::Hypervisor => what,
         };
         *sums.entry((guest, what)).or_default() += count;
     }
     sums
 }
 
-fn mean(repeats: &[Counts]) -> Counts {
-    let mut sums = Counts::new();
+fn mean(repeats: &[ReasonCounts]) -> ReasonCounts {
+    let mut sums = ReasonCounts::new();
     for (key, count) in repeats.iter().flatten() {
         *sums.entry(*key).or_default() += count / repeats.len() as f64;
     }
@@ -250,11 +251,11 @@ mod tests {
         assert_eq!(
             shown,
             [
-                (Guest::All, None, Some(2.0), 12.0),
-                (Guest::Workload, None, Some(2.0), 3.0),
-                (Guest::Workload, Some(svm::MSR), Some(2.0), 3.0),
-                (Guest::Hypervisor, None, None, 9.0),
-                (Guest::Hypervisor, Some(svm::VMRUN), None, 9.0),
+                (ExitGuest::All, None, Some(2.0), 12.0),
+                (ExitGuest::Workload, None, Some(2.0), 3.0),
+                (ExitGuest::Workload, Some(svm::MSR), Some(2.0), 3.0),
+                (ExitGuest::Hypervisor, None, None, 9.0),
+                (ExitGuest::Hypervisor, Some(svm::VMRUN), None, 9.0),
             ]
         );
         assert_eq!(

@@ -11,7 +11,7 @@
 
 use vmtax_events::{Better, Level, Sample};
 
-use crate::bench::{AN_OPERATION, Bench, EXITS, Row, TURNS_OF_OPERATION};
+use crate::bench::{AN_OPERATION, BenchTable, EXITS, ResultRow, TURNS_OF_OPERATION};
 use crate::reasons::vm_name;
 use crate::{Ledger, Operations};
 
@@ -120,7 +120,7 @@ pub fn of_traffic(ledger: &Ledger) -> Option<Ledger> {
 
 /// An overhead in parts, of one operation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Parts {
+pub struct OverheadParts {
     /// What ran.
     pub workload: String,
     /// In which category.
@@ -137,7 +137,7 @@ pub struct Parts {
     pub cost: f64,
 }
 
-impl Parts {
+impl OverheadParts {
     /// What the exits come to.
     pub fn of_exits(&self) -> f64 {
         self.exits * self.cost
@@ -153,11 +153,11 @@ impl Parts {
 const COSTS: [(&str, &str); 2] = [(Sample::PATH, "instructions"), ("time", "ns")];
 
 /// Takes each overhead apart where exits and costs of operations are known.
-pub fn parts(bench: &Bench) -> Vec<Parts> {
+pub fn parts(bench: &BenchTable) -> Vec<OverheadParts> {
     COSTS.iter().flat_map(|cost| parts_of(bench, *cost)).collect()
 }
 
-fn parts_of(bench: &Bench, (metric, unit): (&str, &str)) -> Vec<Parts> {
+fn parts_of(bench: &BenchTable, (metric, unit): (&str, &str)) -> Vec<OverheadParts> {
     let row = |workload: &str, category: &str, metric: &str, unit: &str| {
         bench.rows.iter().find(|row| {
             (&*row.workload, &*row.category, &*row.metric, &*row.unit)
@@ -171,11 +171,11 @@ fn parts_of(bench: &Bench, (metric, unit): (&str, &str)) -> Vec<Parts> {
     else {
         return Vec::new();
     };
-    let in_parts = |found: &Row| {
+    let in_parts = |found: &ResultRow| {
         let against = found.against.as_ref()?;
         let of_exits =
             row(&found.workload, &found.category, EXITS, AN_OPERATION)?.against.as_ref()?;
-        Some(Parts {
+        Some(OverheadParts {
             workload: found.workload.clone(),
             category: found.category.clone(),
             baseline: against.baseline.clone(),

@@ -19,9 +19,9 @@ use table::{OF_ANY_ISA, OF_LINUX, OPPOSITES};
 pub(crate) use conditions::{CONTRADICTED, COSTS_MORE, IF_MAPPED_SMALL, IF_NOT_LOGGED};
 pub use context::{Applies, Context, VmKind};
 pub use id::RemedyId;
-pub use row::{Place, Remedy, Setting};
+pub use row::{Remedy, RemedyPlace, Setting};
 pub use table::REMEDIES;
-pub use trial::{Effect, Figures, Trial, TrialHost, TrialVmm, Tried, Unit, Untried};
+pub use trial::{Figures, Trial, TrialEffect, TrialHost, TrialUnit, TrialVmm, Tried, Untried};
 
 impl Remedy {
     /// Whether it is known on this ISA at all.
@@ -34,7 +34,7 @@ impl Remedy {
         if !self.is_of(context.vendor) {
             return Applies::No("nobody has shown that the remedy helps on this architecture");
         }
-        if context.is_of_other_host && self.place != Place::Guest {
+        if context.is_of_other_host && self.place != RemedyPlace::Guest {
             return Applies::No("the host does not run KVM");
         }
         if context.is_windows && OF_LINUX.contains(&self.id) {
@@ -149,18 +149,18 @@ mod tests {
     #[test]
     fn a_trial_says_what_it_did_to_the_count() {
         for (id, effect) in [
-            (RemedyId::VirtioDisk, Effect::Fewer),
-            (RemedyId::GuestClocksource, Effect::Fewer),
-            (RemedyId::Ioeventfd, Effect::More),
-            (RemedyId::Vhost, Effect::Same),
-            (RemedyId::NoIdlePoll, Effect::Same),
-            (RemedyId::TscDeadline, Effect::Same),
-            (RemedyId::GuestHaltpoll, Effect::Same),
-            (RemedyId::PreemptionTimer, Effect::Fewer),
-            (RemedyId::GuestIdlePoll, Effect::Same),
-            (RemedyId::NoHvVapic, Effect::More),
-            (RemedyId::ThpDefer, Effect::More),
-            (RemedyId::BounceSize, Effect::Same),
+            (RemedyId::VirtioDisk, TrialEffect::Fewer),
+            (RemedyId::GuestClocksource, TrialEffect::Fewer),
+            (RemedyId::Ioeventfd, TrialEffect::More),
+            (RemedyId::Vhost, TrialEffect::Same),
+            (RemedyId::NoIdlePoll, TrialEffect::Same),
+            (RemedyId::TscDeadline, TrialEffect::Same),
+            (RemedyId::GuestHaltpoll, TrialEffect::Same),
+            (RemedyId::PreemptionTimer, TrialEffect::Fewer),
+            (RemedyId::GuestIdlePoll, TrialEffect::Same),
+            (RemedyId::NoHvVapic, TrialEffect::More),
+            (RemedyId::ThpDefer, TrialEffect::More),
+            (RemedyId::BounceSize, TrialEffect::Same),
         ] {
             let Trial::Tried(tried) = id.trial() else { panic!("{id} was not tried") };
             assert_eq!(tried.effect(), effect, "{id}");
@@ -171,7 +171,7 @@ mod tests {
                 assert!(least <= most, "{}", row.id);
             }
             // Exits that a remedy removes did not stay in its trial.
-            let fewer = tried.effect() == Effect::Fewer;
+            let fewer = tried.effect() == TrialEffect::Fewer;
             assert!(row.removes.is_none() || fewer, "{}", row.id);
         }
     }

@@ -95,7 +95,7 @@ words! {
 
 /// One cell of a row's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Value {
+pub enum KeyValue {
     /// See [`By::Reason`].
     Reason(Reason),
     /// See [`By::Level`].
@@ -114,16 +114,16 @@ pub enum Value {
 
 /// A row: what it counts, and the counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableRow {
+pub struct SortedRow {
     /// One value per [`Table::by`].
-    pub key: Vec<Value>,
+    pub key: Vec<KeyValue>,
     /// Counts and times.
     pub tally: Tally,
 }
 
 /// A table: rows with most time first (then most counts, then by key).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct SortedTable {
     /// Which table.
     pub kind: TableKind,
     /// Of whose exits.
@@ -131,15 +131,15 @@ pub struct Table {
     /// The key columns of its rows.
     pub by: Vec<By>,
     /// The rows.
-    pub rows: Vec<TableRow>,
+    pub rows: Vec<SortedRow>,
     /// All rows added up.
     pub total: Tally,
 }
 
-impl Table {
+impl SortedTable {
     /// Groups a ledger. `by` words that do not apply to `kind` ([`TableKind::allows`]) are left out;
     /// when none is left the kind's own default is used.
-    pub fn new(ledger: &Ledger, kind: TableKind, by: &[By]) -> Table {
+    pub fn new(ledger: &Ledger, kind: TableKind, by: &[By]) -> SortedTable {
         let mut wanted: Vec<By> = Vec::new();
         for &b in by {
             if kind.allows(b) && !wanted.contains(&b) {
@@ -149,19 +149,19 @@ impl Table {
         if wanted.is_empty() {
             wanted = kind.default_by().to_vec();
         }
-        let mut groups: BTreeMap<Vec<Value>, Tally> = BTreeMap::new();
+        let mut groups: BTreeMap<Vec<KeyValue>, Tally> = BTreeMap::new();
         if kind.is_exits() {
             for (key, tally) in &ledger.exits {
                 let cells = wanted
                     .iter()
                     .map(|by| match by {
-                        By::Reason => Value::Reason(key.reason),
-                        By::Level => Value::Level(key.level),
-                        By::Cause => Value::Cause(cause_of(key)),
-                        By::Detail => Value::Detail(key.detail),
-                        By::Outcome => Value::Outcome(key.outcome),
-                        By::Vm => Value::Vm(key.vm),
-                        By::Vcpu => Value::Vcpu(key.vm, key.vcpu),
+                        By::Reason => KeyValue::Reason(key.reason),
+                        By::Level => KeyValue::Level(key.level),
+                        By::Cause => KeyValue::Cause(cause_of(key)),
+                        By::Detail => KeyValue::Detail(key.detail),
+                        By::Outcome => KeyValue::Outcome(key.outcome),
+                        By::Vm => KeyValue::Vm(key.vm),
+                        By::Vcpu => KeyValue::Vcpu(key.vm, key.vcpu),
                     })
                     .collect();
                 groups.entry(cells).or_default().merge(tally);
@@ -175,22 +175,22 @@ impl Table {
                 let cells = wanted
                     .iter()
                     .map(|by| match by {
-                        By::Vm => Value::Vm(key.vm),
-                        By::Vcpu => Value::Vcpu(key.vm, key.vcpu),
-                        By::Level => Value::Level(key.level),
+                        By::Vm => KeyValue::Vm(key.vm),
+                        By::Vcpu => KeyValue::Vcpu(key.vm, key.vcpu),
+                        By::Level => KeyValue::Level(key.level),
                         // `allows` lets nothing else through.
-                        _ => Value::Detail(key.detail),
+                        _ => KeyValue::Detail(key.detail),
                     })
                     .collect();
                 groups.entry(cells).or_default().merge(tally);
             }
         }
         let mut total = Tally::default();
-        let mut rows: Vec<TableRow> = groups
+        let mut rows: Vec<SortedRow> = groups
             .into_iter()
             .map(|(key, tally)| {
                 total.merge(&tally);
-                TableRow { key, tally }
+                SortedRow { key, tally }
             })
             .collect();
         rows.sort_by(|a, b| {
@@ -198,7 +198,7 @@ impl Table {
                 .cmp(&(a.tally.time_ns, a.tally.count))
                 .then_with(|| a.key.cmp(&b.key))
         });
-        Table { kind, isa: ledger.isa(), by: wanted, rows, total }
+        SortedTable { kind, isa: ledger.isa(), by: wanted, rows, total }
     }
 }
 

@@ -21,14 +21,14 @@ pub struct Timeline {
     /// Slots by start time on the recorder's clock, ns, aligned to multiples of `step_ns`. Slots without exits are absent.
     pub slots: BTreeMap<u64, Slot>,
     /// The kinds that slots tell apart, with their numbers.
-    kinds: BTreeMap<Kind, usize>,
+    kinds: BTreeMap<TimelineKey, usize>,
     /// There were more kinds than that.
     pub more_kinds: bool,
 }
 
 /// The key of exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Kind {
+pub struct TimelineKey {
     /// The cause.
     pub cause: Cause,
     /// The reason.
@@ -82,7 +82,7 @@ impl Timeline {
         let (count, time) = slot.by_cause.entry(cause).or_default();
         *count = count.saturating_add(row.tally.count);
         *time = time.saturating_add(row.tally.time_ns);
-        let kind = Kind { cause, reason: row.key.reason, detail: row.key.detail };
+        let kind = TimelineKey { cause, reason: row.key.reason, detail: row.key.detail };
         let next = self.kinds.len();
         let number = match self.kinds.get(&kind) {
             Some(&number) => Some(number),
@@ -117,14 +117,18 @@ impl Timeline {
     }
 
     /// The most frequent kind of a slot, of those that are wanted.
-    pub fn most_frequent(&self, slot: &Slot, wanted: impl Fn(&Kind) -> bool) -> Option<Kind> {
+    pub fn most_frequent(
+        &self,
+        slot: &Slot,
+        wanted: impl Fn(&TimelineKey) -> bool,
+    ) -> Option<TimelineKey> {
         let count = |number: usize| slot.by_kind.get(number).copied().unwrap_or(0);
         let kinds = self.kinds.iter().filter(|(kind, number)| wanted(kind) && count(**number) > 0);
         kinds.max_by_key(|(_, number)| count(**number)).map(|(kind, _)| *kind)
     }
 
     /// Exits of the kinds that are wanted, as [`Timeline::series`].
-    pub fn series_of_kinds(&self, wanted: impl Fn(&Kind) -> bool) -> Vec<f64> {
+    pub fn series_of_kinds(&self, wanted: impl Fn(&TimelineKey) -> bool) -> Vec<f64> {
         let numbers: Vec<usize> =
             self.kinds.iter().filter(|(kind, _)| wanted(kind)).map(|(_, &number)| number).collect();
         self.series(|slot| {

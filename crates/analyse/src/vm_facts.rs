@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{DetailKind, ExitKey, Isa, Place, Profile, Stat, Vm, svm, vmx};
+use vmtax_events::{DetailKind, ExitKey, Isa, Profile, ProfileOrigin, Stat, Vm, svm, vmx};
 
 use crate::Ledger;
 use crate::remedy::VmKind;
@@ -59,7 +59,7 @@ pub fn encrypted_by(ledger: &Ledger) -> Option<EncryptedBy> {
 /// The kind of VM, from exit reasons, details, instruction pointers and the host's profile.
 pub fn kind(ledger: &Ledger) -> VmKind {
     let runs = |names: &[&str]| {
-        ledger.profiles.get(&Place::Host).is_some_and(|profile| {
+        ledger.profiles.get(&ProfileOrigin::Host).is_some_and(|profile| {
             let mut functions =
                 profile.stacks.keys().flat_map(|stack| stack.split(Profile::BETWEEN));
             functions.any(|function| names.iter().any(|name| function.starts_with(name)))
@@ -125,7 +125,7 @@ pub(crate) fn mapped(ledger: &Ledger) -> Option<(f64, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use vmtax_events::{Detail, ExitRow, Level, Outcome, Reason, Recording, Rips, Tally};
+    use vmtax_events::{Detail, ExitRow, Level, Outcome, Reason, Recording, RipCounts, Tally};
 
     use super::*;
     use crate::{Filter, LedgerBuilder};
@@ -154,13 +154,13 @@ mod tests {
     /// A steady state has no exit that only a TD, or an SEV-ES guest, takes.
     #[test]
     fn the_kernels_mark_of_a_vcpu_is_its_vms_kind() {
-        let zero = Rips { zero: 64, other: 0 };
+        let zero = RipCounts { zero: 64, other: 0 };
         for (isa, code, state_protected, rips, by, found) in [
             (
                 Isa::Vmx,
                 vmx::HLT,
                 Some(true),
-                Rips::default(),
+                RipCounts::default(),
                 Some(EncryptedBy::State),
                 VmKind::Tdx,
             ),
@@ -168,12 +168,12 @@ mod tests {
                 Isa::Svm,
                 0x60,
                 Some(true),
-                Rips::default(),
+                RipCounts::default(),
                 Some(EncryptedBy::State),
                 VmKind::Encrypted,
             ),
-            (Isa::Vmx, vmx::HLT, Some(false), Rips::default(), None, VmKind::Unknown),
-            (Isa::Vmx, vmx::HLT, None, Rips::default(), None, VmKind::Unknown),
+            (Isa::Vmx, vmx::HLT, Some(false), RipCounts::default(), None, VmKind::Unknown),
+            (Isa::Vmx, vmx::HLT, None, RipCounts::default(), None, VmKind::Unknown),
             (Isa::Vmx, vmx::HLT, None, zero, Some(EncryptedBy::Rip), VmKind::Tdx),
             // KVM itself says that it can read them.
             (Isa::Vmx, vmx::HLT, Some(false), zero, None, VmKind::Unknown),

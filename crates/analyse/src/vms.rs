@@ -11,13 +11,13 @@
 
 use std::collections::HashMap;
 
-use vmtax_events::{MAX_VMS, NO_PID, NO_VCPU, RecordedGuest, Rips, Vm};
+use vmtax_events::{MAX_VMS, NO_PID, NO_VCPU, RecordedGuest, RipCounts, Vm};
 
 /// Most names that are kept.
 const MAX_NAMES: usize = 65_536;
 
 #[derive(Debug)]
-struct Group {
+struct VmGroup {
     id: u32,
     pid: u32,
     /// Its place among the guests that the recorder named.
@@ -27,12 +27,12 @@ struct Group {
     tid: u32,
     /// (vCPU, thread) of the live vCPU threads.
     vcpus: Vec<(u32, u32)>,
-    rips: Rips,
+    rips: RipCounts,
 }
 
 /// The VM that a thread belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Joined {
+pub(crate) struct JoinedVm {
     pub(crate) vm: u32,
     /// It was not seen before.
     pub(crate) is_new: bool,
@@ -42,8 +42,8 @@ pub(crate) struct Joined {
 
 /// Groups vCPU threads into VMs.
 #[derive(Debug, Default)]
-pub(crate) struct Vms {
-    groups: Vec<Group>,
+pub(crate) struct GroupedVms {
+    groups: Vec<VmGroup>,
     /// Places in `groups` by process, and by id.
     by_pid: HashMap<u32, Vec<usize>>,
     by_id: HashMap<u32, usize>,
@@ -57,9 +57,9 @@ pub(crate) struct Vms {
     qemus: Vec<String>,
 }
 
-impl Vms {
+impl GroupedVms {
     /// The VM of a thread that runs this vCPU.
-    pub(crate) fn join(&mut self, pid: u32, tid: u32, vcpu: u32) -> Joined {
+    pub(crate) fn join(&mut self, pid: u32, tid: u32, vcpu: u32) -> JoinedVm {
         let joined = self.group_of(pid, tid, vcpu);
         if self.of_threads.len() < MAX_NAMES || self.of_threads.contains_key(&tid) {
             let of = self.of_threads.entry(tid).or_insert(Some(joined.vm));
@@ -69,7 +69,7 @@ impl Vms {
     }
 
     /// The guest's instruction pointers of a thread's entries and exits.
-    pub(crate) fn rips(&mut self, tid: u32, rips: Rips) {
+    pub(crate) fn rips(&mut self, tid: u32, rips: RipCounts) {
         let vm = self.of_threads.get(&tid).copied().flatten();
         let group = vm.and_then(|vm| self.groups.get_mut(*self.by_id.get(&vm)?));
         if let Some(group) = group {
@@ -77,7 +77,7 @@ impl Vms {
         }
     }
 
-    fn group_of(&mut self, pid: u32, tid: u32, vcpu: u32) -> Joined {
+    fn group_of(&mut self, pid: u32, tid: u32, vcpu: u32) -> JoinedVm {
         let guest = self.by_vcpu_thread.get(&tid).copied();
         let of_process = self.by_pid.entry(pid).or_default();
         let free = of_process.iter().copied().filter(|&at| {
@@ -94,12 +94,12 @@ impl Vms {
             && let Some(group) = self.groups.get_mut(at)
         {
             group.vcpus.push((vcpu, tid));
-            return Joined { vm: group.id, is_new: false, is_merged: false };
+            return JoinedVm { vm: group.id, is_new: false, is_merged: false };
         }
         if let Some(last) = self.groups.last_mut().filter(|_| self.by_id.len() >= MAX_VMS) {
             last.inferred = true;
             last.vcpus.push((vcpu, tid));
-            return Joined { vm: last.id, is_new: false, is_merged: true };
+            return JoinedVm { vm: last.id, is_new: false, is_merged: true };
         }
         let is_unknown = pid == NO_PID || !of_process.is_empty();
         let inferred = is_unknown && guest.is_none();
@@ -109,16 +109,16 @@ impl Vms {
         }
         of_process.push(self.groups.len());
         self.by_id.insert(id, self.groups.len());
-        self.groups.push(Group {
+        self.groups.push(VmGroup {
             id,
             pid,
             guest,
             inferred,
             tid,
             vcpus: vec![(vcpu, tid)],
-            rips: Rips::default(),
+            rips: RipCounts::default(),
         });
-        Joined { vm: id, is_new: true, is_merged: false }
+        JoinedVm { vm: id, is_new: true, is_merged: false }
     }
 
     /// A vCPU number for a thread whose events have none: that in its name, else the lowest that its VM has not.
@@ -186,7 +186,7 @@ impl Vms {
         self.by_id.get(&id).and_then(|&at| self.groups.get(at)).map(|g| self.describe(g))
     }
 
-    fn describe(&self, group: &Group) -> Vm {
+    fn describe(&self, group: &VmGroup) -> Vm {
         let guest = group.guest.and_then(|at| self.guests.get(at)).filter(|name| !name.is_empty());
         // Process 0 is none: the name of thread 0 is that of the idle task.
         let process = Some(group.pid).filter(|pid| *pid != NO_PID);
@@ -225,7 +225,7 @@ fn qemu_vcpu(name: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn names(vms: &Vms) -> Vec<String> {
+    fn names(vms: &GroupedVms) -> Vec<String> {
         vms.list().into_iter().map(|vm| vm.name).collect()
     }
 
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn the_idle_task_names_no_vm() {
         for idle in ["swapper", "<idle>"] {
-            let mut vms = Vms::default();
+            let mut vms = GroupedVms::default();
             vms.name(0, idle);
             vms.join(NO_PID, 131, 0);
             assert_eq!(names(&vms), [""]);
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_vm_has_the_name_of_its_process() {
-        let mut vms = Vms::default();
+        let mut vms = GroupedVms::default();
         vms.join(116, 131, 0);
         assert_eq!(names(&vms), [""]);
         // The process is known, its name is not.
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn processes_are_vms() {
-        let mut vms = Vms::default();
+        let mut vms = GroupedVms::default();
         assert_eq!(vms.join(100, 101, 0).vm, 100);
         assert_eq!(vms.join(100, 102, 1).vm, 100);
         assert_eq!(vms.join(200, 201, 0).vm, 200);
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_process_with_two_vms_is_told_apart_by_a_repeated_vcpu() {
-        let mut vms = Vms::default();
+        let mut vms = GroupedVms::default();
         assert_eq!(vms.join(100, 101, 0).vm, 100);
         assert_eq!(vms.join(100, 105, 0).vm, 105);
         assert_eq!(vms.join(100, 106, 1).vm, 105);
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn threads_without_processes_are_grouped_by_neighbourhood() {
-        let mut vms = Vms::default();
+        let mut vms = GroupedVms::default();
         let (a, b) = (vms.join(NO_PID, 101, 0).vm, vms.join(NO_PID, 151, 0).vm);
         assert_eq!((a, b), (101, 151));
         assert_eq!(vms.join(NO_PID, 152, 1).vm, 151);
@@ -299,7 +299,7 @@ mod tests {
     /// The threads of two guests alternate, as of VMs that were started at the same time.
     #[test]
     fn guests_that_the_recorder_names_are_vms() {
-        let mut vms = Vms::default();
+        let mut vms = GroupedVms::default();
         let guest = |name: &str, threads: [u32; 2]| RecordedGuest {
             name: name.to_owned(),
             threads: threads.to_vec(),
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_vcpu_can_move_to_a_new_thread() {
-        let mut vms = Vms::default();
+        let mut vms = GroupedVms::default();
         assert_eq!(vms.join(100, 101, 0).vm, 100);
         vms.leave(100, 101);
         assert_eq!(vms.join(100, 107, 0).vm, 100);

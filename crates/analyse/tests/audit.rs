@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use vmtax_analyse::audit::{Finding, Gain, Input, Subject, Verdict, What, audit};
+use vmtax_analyse::audit::{
+    AuditFinding, AuditInput, AuditSubject, CheckVerdict, FoundSetting, SettingGain, audit,
+};
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_events::setting::{Fact, Kvm, Settings, Unknown, VmProcess, files};
 use vmtax_events::{
@@ -101,15 +103,23 @@ fn audited(
     vms: &[VmProcess],
     guest: Option<&Settings>,
     ledger: Option<&Ledger>,
-) -> Vec<Finding> {
-    audit(Input { host, kvm: &Kvm::default(), vms, complete: true, guest, inside: None, ledger })
+) -> Vec<AuditFinding> {
+    audit(AuditInput {
+        host,
+        kvm: &Kvm::default(),
+        vms,
+        complete: true,
+        guest,
+        inside: None,
+        ledger,
+    })
 }
 
-fn find<'f>(findings: &'f [Finding], id: &str) -> &'f Finding {
+fn find<'f>(findings: &'f [AuditFinding], id: &str) -> &'f AuditFinding {
     findings.iter().find(|finding| finding.check.id.name() == id).unwrap()
 }
 
-fn gain(findings: &[Finding], id: &str) -> Gain {
+fn gain(findings: &[AuditFinding], id: &str) -> SettingGain {
     find(findings, id).measured.as_ref().unwrap().gain
 }
 
@@ -119,14 +129,14 @@ fn gains_are_the_time_of_the_exits_that_go() {
     let findings = audited(&host, &[], None, Some(&ledger));
     // 4 s of wall time, 1 s of it halted.
     let base_ns = 3 * SECOND;
-    let faults = Gain::AtMost { count: 150, time_ns: 300_000_000, base_ns };
+    let faults = SettingGain::AtMost { count: 150, time_ns: 300_000_000, base_ns };
     assert_eq!(gain(&findings, "thp-enabled"), faults);
     assert_eq!(faults.share(), Some(0.1));
-    let ipis = Gain::AtMost { count: 10, time_ns: 20_000_000, base_ns };
+    let ipis = SettingGain::AtMost { count: 10, time_ns: 20_000_000, base_ns };
     assert_eq!((gain(&findings, "ipiv"), gain(&findings, "apicv")), (ipis, ipis));
     // It makes expiries cheaper and removes none.
-    assert_eq!(gain(&findings, "preemption-timer"), Gain::NoExits);
-    assert_eq!(gain(&findings, "nmi-watchdog"), Gain::NoExits);
+    assert_eq!(gain(&findings, "preemption-timer"), SettingGain::NoExits);
+    assert_eq!(gain(&findings, "nmi-watchdog"), SettingGain::NoExits);
     // Faults: 150 in 2 s, of 3 s.
     let measured = find(&findings, "thp-enabled").measured.clone().unwrap();
     assert_eq!(measured.vm, None);
@@ -155,7 +165,7 @@ fn halted_time_is_no_gain() {
     let [idle] = &measured.causes[..] else { panic!("{measured:?}") };
     assert_eq!((idle.count, idle.time_ns), (1000, Some(10_000_000)));
     // Polling in the guest trades each halt for an interrupt of the host.
-    assert_eq!(measured.gain, Gain::NoExits);
+    assert_eq!(measured.gain, SettingGain::NoExits);
 }
 
 #[test]
@@ -163,7 +173,7 @@ fn the_most_expensive_comes_first() {
     let (host, ledger) = (host(), ledger(recording()));
     let order = |ledger| -> Vec<&str> {
         let findings = audited(&host, &[], None, ledger);
-        let costs = findings.iter().filter(|finding| finding.found.verdict == Verdict::Costs);
+        let costs = findings.iter().filter(|finding| finding.found.verdict == CheckVerdict::Costs);
         costs.map(|finding| finding.check.id.name()).collect()
     };
     assert_eq!(order(None), ["thp-enabled", "preemption-timer", "apicv", "ipiv", "nmi-watchdog"]);
@@ -185,16 +195,19 @@ fn a_vm_of_the_run_is_measured_alone() {
         let findings = audited(&host, &vms, None, Some(&ledger));
         let measured = find(&findings, "thp-enabled").measured.clone().unwrap();
         assert_eq!(measured.vm, of);
-        let Gain::AtMost { time_ns, base_ns: base, .. } = measured.gain else {
+        let SettingGain::AtMost { time_ns, base_ns: base, .. } = measured.gain else {
             panic!("{measured:?}")
         };
         assert_eq!((time_ns, base), (faults, base_ns));
         let pinning = find(&findings, "vcpu-pinning");
-        assert_eq!((pinning.subject, pinning.found.verdict), (Subject::Vm(pid), Verdict::Costs));
+        assert_eq!(
+            (pinning.subject, pinning.found.verdict),
+            (AuditSubject::Vm(pid), CheckVerdict::Costs)
+        );
         let preempted = if pid == 20 { 0 } else { 50_000_000 };
         assert_eq!(
             pinning.measured.as_ref().unwrap().gain,
-            Gain::Preempted { time_ns: preempted, base_ns }
+            SettingGain::Preempted { time_ns: preempted, base_ns }
         );
     }
 }
@@ -213,7 +226,10 @@ fn without_times_that_mean_anything_there_are_counts_alone() {
     for ledger in [ledger(emulated), bare] {
         let findings = audited(&host, &[], None, Some(&ledger));
         let measured = find(&findings, "thp-enabled").measured.clone().unwrap();
-        assert_eq!((measured.gain, measured.gain.share()), (Gain::Counts { count: 150 }, None));
+        assert_eq!(
+            (measured.gain, measured.gain.share()),
+            (SettingGain::Counts { count: 150 }, None)
+        );
         assert_eq!((measured.causes[0].share, measured.causes[0].per_second), (None, None));
     }
     // Without sched_switch the preempted time of vCPUs is unknown.
@@ -223,14 +239,14 @@ fn without_times_that_mean_anything_there_are_counts_alone() {
     };
     let (ledger, vms) = (ledger(blind), [vm(10)]);
     let findings = audited(&host, &vms, None, Some(&ledger));
-    assert_eq!(gain(&findings, "vcpu-pinning"), Gain::Unknown);
+    assert_eq!(gain(&findings, "vcpu-pinning"), SettingGain::Unknown);
 }
 
 /// With KVM's polling off, the run's halts tell whether it would pay.
 #[test]
 fn short_halts_advise_polling() {
     let host = host();
-    for (each_ns, verdict) in [(20_000, Verdict::Costs), (5_000_000, Verdict::Ok)] {
+    for (each_ns, verdict) in [(20_000, CheckVerdict::Costs), (5_000_000, CheckVerdict::Ok)] {
         let mut builder = LedgerBuilder::new(Filter::default(), SECOND);
         let key = key(1, vmx::HLT, Detail::NONE, Outcome::Halted);
         builder.exit(&ExitRow { interval_start_ns: 0, key, tally: tally(100, each_ns) });
@@ -254,16 +270,19 @@ fn nesting_in_the_run_makes_shadowing_matter() {
         let findings = audited(&host, &[], None, Some(&ledger));
         find(&findings, "shadow-vmcs").found.verdict
     };
-    assert_eq!((verdict(Level::L2), verdict(Level::L1)), (Verdict::Costs, Verdict::Unknown));
+    assert_eq!(
+        (verdict(Level::L2), verdict(Level::L1)),
+        (CheckVerdict::Costs, CheckVerdict::Unknown)
+    );
 }
 
 /// kvm_intel without its parameter `tdx` was built for a kernel that runs no TDs.
 #[test]
 fn kernels_without_tdx_support_are_named() {
     for (value, verdict, what) in [
-        (Err(Unknown::Missing), Verdict::NotApplicable, What::KernelWithoutTdx),
-        (Ok("N".to_owned()), Verdict::NotApplicable, What::NoTds),
-        (Err(Unknown::Denied), Verdict::Unknown, What::Unread(Some(Unknown::Denied))),
+        (Err(Unknown::Missing), CheckVerdict::NotApplicable, FoundSetting::KernelWithoutTdx),
+        (Ok("N".to_owned()), CheckVerdict::NotApplicable, FoundSetting::NoTds),
+        (Err(Unknown::Denied), CheckVerdict::Unknown, FoundSetting::Unread(Some(Unknown::Denied))),
     ] {
         let mut host = host();
         host.insert(files::TDX, value);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use vmtax_analyse::explain::{Cost, Explanation};
+use vmtax_analyse::explain::{Explanation, FindingCost};
 use vmtax_analyse::remedy::are_opposites;
-use vmtax_analyse::{Filter, LedgerBuilder, Side};
+use vmtax_analyse::{DiffSide, Filter, LedgerBuilder};
 use vmtax_events::{
     Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses, Outcome, PreemptedRow,
     Reason, Recording, Tally, TimeRow, vmx,
@@ -85,7 +85,7 @@ proptest! {
         let recording = Recording { coverage, ..Recording::default() };
         let ledger = builder.finish(recording, Losses::default(), true);
         let labels = BTreeMap::new();
-        let side = Side { source: "x", ledger: &ledger, labels: &labels, seconds: None };
+        let side = DiffSide { source: "x", ledger: &ledger, labels: &labels, seconds: None };
         let explanation = Explanation::new(&side, None);
         let advised: Vec<_> = explanation
             .findings
@@ -98,7 +98,7 @@ proptest! {
         }
         let mut low = 0u64;
         for finding in &explanation.findings {
-            let Cost::Time { low_ns, high_ns, base_ns, .. } = finding.cost else { continue };
+            let FindingCost::Time { low_ns, high_ns, base_ns, .. } = finding.cost else { continue };
             prop_assert!(low_ns <= high_ns && high_ns <= base_ns, "{}", finding.id());
             if finding.id() == "contention" {
                 prop_assert_eq!(high_ns, preempted);
@@ -159,7 +159,7 @@ fn huge_counts_are_explained() {
         let recording = Recording { coverage: Coverage::ALL, ..Recording::default() };
         let ledger = builder.finish(recording, Losses::default(), true);
         let labels = BTreeMap::new();
-        let side = Side { source: "x", ledger: &ledger, labels: &labels, seconds: None };
+        let side = DiffSide { source: "x", ledger: &ledger, labels: &labels, seconds: None };
         for base in [None, Some(&side)] {
             assert!(!Explanation::new(&side, base).findings.is_empty());
         }

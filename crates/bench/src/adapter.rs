@@ -3,7 +3,7 @@
 mod own;
 mod table;
 
-pub use own::{Extract, Own};
+pub use own::{Extract, OwnMetric};
 pub(crate) use table::words;
 pub use table::{ADAPTERS, Adapter};
 

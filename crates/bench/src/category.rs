@@ -9,23 +9,24 @@ use std::ops::Deref;
 use std::path::Path;
 
 use vmtax_lab::category::{
-    Category as Kind, Confidential, Disk, Guest, MULTI_QUEUE, Need, Part, Shown, THP, fill, missing,
+    Category as Kind, CategoryPart, Confidential, ConfidentialKind, DiskKind, MULTI_QUEUE, Need,
+    ShownVm, THP, fill, missing,
 };
-use vmtax_machine::{Descriptor, MailboxDisk, Options};
+use vmtax_machine::{MailboxDisk, QemuDescriptor, QemuOptions};
 
 use crate::firmware::Firmware;
-use crate::link::{ALONE, End, Link, Netdev, QUEUES};
+use crate::link::{ALONE, Link, Netdev, NetdevEnd, QUEUES};
 use crate::target::{Accel, Target};
 
 use need::HostView;
 pub(crate) use need::{processors, tap_missing};
 
 /// What a system says of itself, by name.
-pub type Facts = BTreeMap<String, String>;
+pub type SystemFacts = BTreeMap<String, String>;
 
 /// A category of a matrix.
 #[derive(Clone, Debug)]
-pub struct Category {
+pub struct MatrixCategory {
     kind: Kind,
     /// Memory of its VM, and the size of a bounce buffer if one is named; MiB.
     memory_mib: u32,
@@ -34,7 +35,7 @@ pub struct Category {
     is_confidential: bool,
 }
 
-impl Deref for Category {
+impl Deref for MatrixCategory {
     type Target = Kind;
 
     fn deref(&self) -> &Kind {
@@ -45,35 +46,40 @@ impl Deref for Category {
 /// The identifier of the object that makes a VM confidential.
 const SUPPORT: &str = "cgs0";
 
-impl Category {
+impl MatrixCategory {
     /// Reads `plain+poll`; the error says what is known.
-    pub fn read(name: &str) -> Result<Category, String> {
-        Kind::read(name).map(Category::new)
+    pub fn read(name: &str) -> Result<MatrixCategory, String> {
+        Kind::read(name).map(MatrixCategory::new)
     }
 
-    fn new(kind: Kind) -> Category {
+    fn new(kind: Kind) -> MatrixCategory {
         let is_confidential = kind.parts.iter().any(|part| part.confidential.is_some());
-        Category { kind, memory_mib: Target::default().memory, bounce_mib: None, is_confidential }
+        MatrixCategory {
+            kind,
+            memory_mib: Target::default().memory,
+            bounce_mib: None,
+            is_confidential,
+        }
     }
 
     /// The VM with default settings.
-    pub(crate) fn plain() -> Category {
-        Category::new(Kind::plain())
+    pub(crate) fn plain() -> MatrixCategory {
+        MatrixCategory::new(Kind::plain())
     }
 
     /// The category that it is compared with where a matrix names no other; `None` for `plain`.
-    pub fn baseline(&self) -> Option<Category> {
-        Some(Category { kind: self.kind.baseline()?, ..self.clone() })
+    pub fn baseline(&self) -> Option<MatrixCategory> {
+        Some(MatrixCategory { kind: self.kind.baseline()?, ..self.clone() })
     }
 
     /// In the VMs of this target.
-    pub fn of(mut self, target: &Target) -> Category {
+    pub fn of(mut self, target: &Target) -> MatrixCategory {
         (self.memory_mib, self.bounce_mib) = (target.memory, target.swiotlb);
         self
     }
 
     /// The same machine with what needs no hardware: nothing is confidential.
-    pub fn without_hardware(mut self) -> Category {
+    pub fn without_hardware(mut self) -> MatrixCategory {
         self.is_confidential = false;
         self
     }
@@ -98,10 +104,10 @@ impl Category {
     }
 
     /// What the kernel of a VM with these facts lacks for it, if anything; a sentence. The facts are those of the innermost guest.
-    pub(crate) fn lacks(&self, facts: &Facts) -> Option<String> {
+    pub(crate) fn lacks(&self, facts: &SystemFacts) -> Option<String> {
         let fact = |fact: &str| facts.get(fact).map_or("", String::as_str);
         let memory = (self.memory_mib, self.bounce_mib);
-        let shown = Shown { fact: &fact, thread: &|_| true, memory };
+        let shown = ShownVm { fact: &fact, thread: &|_| true, memory };
         let (part, problem) = missing(self.levels().last()?, &shown)?;
         Some(format!("the VM is not {part}: {problem}"))
     }
@@ -110,9 +116,9 @@ impl Category {
     pub(crate) fn options(
         &self,
         firmware: Option<&Firmware>,
-        end: &End,
-        disk: Option<&Descriptor>,
-    ) -> Options {
+        end: &NetdevEnd,
+        disk: Option<&QemuDescriptor>,
+    ) -> QemuOptions {
         let mut device = String::new();
         for words in self.parts.iter().map(|part| part.device) {
             // Two parts may want the same.
@@ -133,7 +139,7 @@ impl Category {
         if let Some(Confidential { object, guest }) = self.confidential() {
             let takes_hashes = firmware.is_some_and(|firmware| firmware.takes_hashes);
             // The firmware of a TD measures the kernel by itself.
-            let is_asked = takes_hashes && guest == Guest::Snp;
+            let is_asked = takes_hashes && guest == ConfidentialKind::Snp;
             let hashes = if is_asked { ",kernel-hashes=on" } else { "" };
             arguments.extend(["-object".to_owned(), format!("{object},id={SUPPORT}{hashes}")]);
             machine =
@@ -161,7 +167,7 @@ impl Category {
             false => MailboxDisk::Ide,
         };
         let firmware = firmware.map(|firmware| firmware.path.clone());
-        Options { machine, cpu, arguments, descriptors, firmware, mailbox }
+        QemuOptions { machine, cpu, arguments, descriptors, firmware, mailbox }
     }
 
     /// QEMU's arguments for a disk in the file that is this descriptor.
@@ -173,9 +179,9 @@ impl Category {
         let mut arguments = Vec::new();
         for disk in self.parts.iter().filter_map(|part| part.disk) {
             match disk {
-                Disk::Cache(mode) => drive.push_str(&format!(",cache={mode}")),
-                Disk::Aio(kind) => drive.push_str(&format!(",aio={kind}")),
-                Disk::Thread => {
+                DiskKind::Cache(mode) => drive.push_str(&format!(",cache={mode}")),
+                DiskKind::Aio(kind) => drive.push_str(&format!(",aio={kind}")),
+                DiskKind::Thread => {
                     arguments.extend(["-object".to_owned(), "iothread,id=io0".to_owned()]);
                     device.push_str(",iothread=io0");
                 }
@@ -222,7 +228,7 @@ impl Category {
 
     /// Words, modules and kind of memory of the VM and, where it is nested, of the guest in it.
     pub fn guests(&self) -> Vec<(Vec<String>, Vec<&'static str>, &'static str)> {
-        let backing = |parts: &[&'static Part]| parts.iter().find_map(|part| part.backing);
+        let backing = |parts: &[&'static CategoryPart]| parts.iter().find_map(|part| part.backing);
         self.levels()
             .iter()
             .map(|parts| (self.words(parts), modules(parts), backing(parts).unwrap_or(THP)))
@@ -230,15 +236,15 @@ impl Category {
     }
 
     /// Words of these parts on the command line of a guest.
-    fn words(&self, parts: &[&'static Part]) -> Vec<String> {
+    fn words(&self, parts: &[&'static CategoryPart]) -> Vec<String> {
         let words = parts.iter().flat_map(|part| part.guest.iter().copied());
         words.map(|word| fill(word, self.memory_mib, self.bounce_mib).into_owned()).collect()
     }
 
     /// What cannot be of it on an emulated host, a sentence each.
     fn impossible(&self) -> Vec<String> {
-        let cannot = |part: &&&Part| !part.on_emulated_host;
-        let sentence = |part: &&Part| {
+        let cannot = |part: &&&CategoryPart| !part.on_emulated_host;
+        let sentence = |part: &&CategoryPart| {
             format!(
                 "{}: not available on an emulated host, which lacks the hardware and has one processor",
                 part.name
@@ -266,8 +272,8 @@ impl Category {
     }
 
     /// Facts that may differ from the other category's.
-    pub fn changes_against(&self, other: &Category) -> Vec<&'static str> {
-        let only = |a: &Category, b: &Category| -> Vec<&'static str> {
+    pub fn changes_against(&self, other: &MatrixCategory) -> Vec<&'static str> {
+        let only = |a: &MatrixCategory, b: &MatrixCategory| -> Vec<&'static str> {
             let parts =
                 a.parts.iter().filter(|part| !b.parts.iter().any(|other| other.name == part.name));
             parts.flat_map(|part| part.changes.iter().copied()).collect()
@@ -303,7 +309,7 @@ impl Category {
     }
 }
 
-fn modules(parts: &[&'static Part]) -> Vec<&'static str> {
+fn modules(parts: &[&'static CategoryPart]) -> Vec<&'static str> {
     parts.iter().flat_map(|part| part.modules.iter().copied()).collect()
 }
 
@@ -316,7 +322,7 @@ mod tests {
     #[test]
     fn results_have_the_baseline_of_their_category() {
         for part in PARTS {
-            let category = Category::read(&format!("plain+vhost+nested{}", part.name));
+            let category = MatrixCategory::read(&format!("plain+vhost+nested{}", part.name));
             let Ok(category) = category else { continue };
             let there = std::collections::BTreeSet::from(["plain", "plain+vhost+nested"]);
             let found = vmtax_analyse::bench::baseline(&category.name, &there);
@@ -329,13 +335,13 @@ mod tests {
         let root = std::path::Path::new("/nonexistent");
         for part in KINDS.iter().skip(1).chain(PARTS.iter().filter(|part| !part.needs.is_empty())) {
             let base = if KINDS.iter().any(|kind| kind.name == part.name) { "" } else { "plain" };
-            let category = Category::read(&format!("{base}{}", part.name)).unwrap();
+            let category = MatrixCategory::read(&format!("{base}{}", part.name)).unwrap();
             let target = Target { cpus: 1 << 20, ..Target::default() };
             let missing = category.missing(Accel::Tcg, &target, root);
             assert!(!missing.is_empty(), "{}", part.name);
         }
         for free in ["plain", "plain+poll", "plain+swiotlb"] {
-            let category = Category::read(free).unwrap();
+            let category = MatrixCategory::read(free).unwrap();
             for accel in [Accel::Kvm, Accel::Tcg, Accel::Amd] {
                 let missing = category.missing(accel, &Target::default(), root);
                 assert!(missing.is_empty(), "{free}: {missing:?}");
@@ -346,7 +352,7 @@ mod tests {
     #[test]
     fn an_emulated_host_has_its_own_kvm_and_no_hardware() {
         let missing = |name: &str| {
-            let category = Category::read(name).unwrap();
+            let category = MatrixCategory::read(name).unwrap();
             category.missing(Accel::Intel, &Target::default(), std::path::Path::new("/nonexistent"))
         };
         assert!(missing("plain+hpoll+nested+poll").is_empty());
@@ -363,7 +369,7 @@ mod tests {
     fn parts_after_nested_are_those_of_the_inner_guest() {
         let words =
             |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        let category = Category::read("plain+poll+nested+swiotlb+hpoll").unwrap();
+        let category = MatrixCategory::read("plain+poll+nested+swiotlb+hpoll").unwrap();
         let guests = category.guests();
         assert_eq!(guests[0], (words(&["idle=poll"]), vec![], "thp"));
         let inner =
@@ -371,14 +377,14 @@ mod tests {
         assert_eq!(guests[1], (inner.0.clone(), inner.1.clone(), "thp"));
         assert_eq!((category.guest_words(), category.modules()), inner);
         assert_eq!(category.baseline().unwrap().name, "plain+poll+nested+swiotlb");
-        let plain = Category::read("plain+nested").unwrap();
+        let plain = MatrixCategory::read("plain+nested").unwrap();
         assert_eq!(plain.guests(), [(vec![], vec![], "thp"), (vec![], vec![], "thp")]);
         // Memory of guest_memfd is that of the VM it is added to.
-        let gmem = Category::read("plain+gmem+nested").unwrap();
-        let private = Category::read("private+poll").unwrap();
+        let gmem = MatrixCategory::read("plain+gmem+nested").unwrap();
+        let private = MatrixCategory::read("private+poll").unwrap();
         let expected = words(&["kernelcore=50%", "rootfstype=ramfs", "vmtax.private", "idle=poll"]);
         assert_eq!(private.guests(), [(expected, vec![], "private")]);
-        assert_eq!(Category::read("private").unwrap().baseline().unwrap().name, "plain");
+        assert_eq!(MatrixCategory::read("private").unwrap().baseline().unwrap().name, "plain");
         assert_eq!(gmem.guests(), [(vec![], vec![], "guest-memfd"), (vec![], vec![], "thp")]);
         assert_eq!(gmem.baseline().unwrap().name, "plain+gmem");
     }
@@ -387,10 +393,10 @@ mod tests {
     fn a_confidential_vm_is_an_object_on_a_machine_with_firmware() {
         let line = |name: &str, takes_hashes, is_confidential| {
             let target = Target { memory: 2048, swiotlb: Some(16), ..Target::default() };
-            let mut category = Category::read(name).unwrap().of(&target);
+            let mut category = MatrixCategory::read(name).unwrap().of(&target);
             category.is_confidential &= is_confidential;
             let firmware = Firmware { path: "/f.fd".into(), takes_hashes };
-            let options = category.options(Some(&firmware), &End::default(), None);
+            let options = category.options(Some(&firmware), &NetdevEnd::default(), None);
             let mailbox = options.mailbox.clone();
             let words =
                 vmtax_machine::qemu_arguments(vmtax_machine::Emulator::Kvm, 2, 2048, &options);
@@ -416,28 +422,29 @@ mod tests {
             !rest.contains("cgs0") && rest.contains("-cpu host -smp") && rest.contains("-bios")
         );
         // Its bounce buffer is there without being asked for, and of the guest's choice.
-        let error = Category::read("snp+swiotlb").unwrap_err();
+        let error = MatrixCategory::read("snp+swiotlb").unwrap_err();
         assert!(error.contains("has its bounce buffer without swiotlb"), "{error}");
-        let words =
-            |target: &Target| Category::read("plain+swiotlb").unwrap().of(target).guest_words();
+        let words = |target: &Target| {
+            MatrixCategory::read("plain+swiotlb").unwrap().of(target).guest_words()
+        };
         let of = |memory, swiotlb| words(&Target { memory, swiotlb, ..Target::default() });
         assert_eq!(of(2048, None), ["swiotlb=62976,force"]);
         assert_eq!(of(2048, Some(16)), ["swiotlb=8192,force"]);
         // No polling of the host stands in for the guest's.
-        let settings = |name: &str| Category::read(name).unwrap().host_settings().len();
+        let settings = |name: &str| MatrixCategory::read(name).unwrap().host_settings().len();
         let names = ["plain+poll", "plain+hpoll", "plain+halt_poll_ns"];
         assert_eq!(names.map(settings), [0, 0, 1]);
-        let words = names.map(|name| Category::read(name).unwrap().guest_words().join(" "));
+        let words = names.map(|name| MatrixCategory::read(name).unwrap().guest_words().join(" "));
         assert_eq!(words, ["idle=poll", "cpuidle_haltpoll.force=Y", ""]);
-        assert!(Category::read("plain+haltpoll").is_err());
+        assert!(MatrixCategory::read("plain+haltpoll").is_err());
     }
 
     /// The driver without its governor never polls, so a VM with it is not one of this category.
     #[test]
     fn a_driver_without_its_governor_is_not_haltpoll() {
         let lacks = |name: &str, governor: &str| {
-            let facts = Facts::from([("idle governor".to_owned(), governor.to_owned())]);
-            Category::read(name).unwrap().lacks(&facts).is_some()
+            let facts = SystemFacts::from([("idle governor".to_owned(), governor.to_owned())]);
+            MatrixCategory::read(name).unwrap().lacks(&facts).is_some()
         };
         assert!(lacks("plain+hpoll", "menu") && !lacks("plain+hpoll", "haltpoll"));
         // Facts are those of the guest inside.

@@ -9,23 +9,23 @@ use std::time::Duration;
 use vmtax_events::setting::cpuinfo;
 use vmtax_events::{Recording, printable};
 use vmtax_guest::job::EVENTS;
-use vmtax_machine::{Limits, Tool};
+use vmtax_machine::{Tool, ToolLimits};
 
-use crate::category::{Category, tap_missing};
+use crate::category::{MatrixCategory, tap_missing};
 use crate::launch::plan;
-use crate::link::{End, Link, Netdev, Network, Side};
+use crate::link::{Link, Netdev, NetdevEnd, Network, Side};
 use crate::matrix::{Matrix, Where};
-use crate::plan::Cell;
+use crate::plan::BenchCell;
 use crate::system::{host, module_options, why_not};
 use crate::target::{Accel, Platform, Target};
 use crate::vm::{arguments, command_line, emulator};
 use crate::workload::Workload;
 
 /// How long a program may take to say its version.
-const VERSION: Limits = Limits { time: Duration::from_secs(5), output: 1 << 20 };
+const VERSION: ToolLimits = ToolLimits { time: Duration::from_secs(5), output: 1 << 20 };
 
 /// What a matrix would run here, and what is missing for it, as text.
-pub(crate) fn dry_run(matrix: &Matrix, cells: &[Cell], out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn dry_run(matrix: &Matrix, cells: &[BenchCell], out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "{}: {} categories x {} workloads x {} repeats; {} cells here",
@@ -87,7 +87,7 @@ pub(crate) fn dry_run(matrix: &Matrix, cells: &[Cell], out: &mut dyn Write) -> i
 
 fn vm(
     matrix: &Matrix,
-    category: &Category,
+    category: &MatrixCategory,
     Platform { accel, cpus, link }: Platform,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
@@ -127,12 +127,12 @@ fn vm(
 fn here(
     target: &Target,
     accel: Accel,
-    category: &Category,
+    category: &MatrixCategory,
     (link, disk): (Option<Link>, bool),
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
     let netdev = link.map(|link| Network::described(link, category.queues())).unwrap_or_default();
-    let end = End { netdev, ..End::default() };
+    let end = NetdevEnd { netdev, ..NetdevEnd::default() };
     let words = arguments(target, accel, category, (&end, disk)).join(" ");
     if let Some(link) = link {
         writeln!(out, "  path: {}", link.path())?;

@@ -1,6 +1,6 @@
 //! What can go wrong. Every message is one sentence.
 
-use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::exit::{Code, CodedError};
 
 /// An error of a benchmark.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,7 @@ pub(crate) fn at(place: &str, problem: String) -> Error {
 }
 
 /// What an error of a benchmark means for the exit code.
-pub(crate) fn fault(error: &Error) -> Fault {
+pub(crate) fn fault(error: &Error) -> CodedError {
     use vmtax_machine::Error as Machine;
     let code = match error {
         Error::Machine(Machine::Kernel { .. } | Machine::Module { .. }) => Code::Data,
@@ -50,5 +50,5 @@ pub(crate) fn fault(error: &Error) -> Fault {
             message.push_str(&format!("; its console ends: {}", last.join(" | ")));
         }
     }
-    Fault::new(code, message.split_whitespace().collect::<Vec<_>>().join(" "))
+    CodedError::new(code, message.split_whitespace().collect::<Vec<_>>().join(" "))
 }

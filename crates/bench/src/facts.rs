@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::category::{Category, Facts};
+use crate::category::{MatrixCategory, SystemFacts};
 
 /// What may differ between any two boots.
 const VARIES: [&str; 1] = ["bounce buffer used at most"];
@@ -14,7 +14,10 @@ const COMMAND_LINE: &str = "command line";
 const BY_FIRMWARE: &str = "initrd=initrd";
 
 /// Differences between a VM and its baseline that neither category explains; each is a sentence.
-pub fn unexplained(category: (&Category, &Facts), baseline: (&Category, &Facts)) -> Vec<String> {
+pub fn unexplained(
+    category: (&MatrixCategory, &SystemFacts),
+    baseline: (&MatrixCategory, &SystemFacts),
+) -> Vec<String> {
     let (one, facts) = category;
     let (other, base) = baseline;
     let changes = one.changes_against(other);
@@ -24,7 +27,7 @@ pub fn unexplained(category: (&Category, &Facts), baseline: (&Category, &Facts))
         if changes.contains(&name.as_str()) || VARIES.contains(&name.as_str()) {
             continue;
         }
-        let value = |facts: &Facts, category: &Category| {
+        let value = |facts: &SystemFacts, category: &MatrixCategory| {
             let value = facts.get(name).cloned().unwrap_or_else(|| "not there".to_owned());
             if name != COMMAND_LINE {
                 return value;
@@ -45,7 +48,7 @@ pub fn unexplained(category: (&Category, &Facts), baseline: (&Category, &Facts))
 }
 
 /// Facts that changed between two boots of one category; each is a sentence.
-pub fn changed(name: &str, before: &Facts, now: &Facts) -> Vec<String> {
+pub fn changed(name: &str, before: &SystemFacts, now: &SystemFacts) -> Vec<String> {
     let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
     names
         .into_iter()
@@ -60,15 +63,15 @@ pub fn changed(name: &str, before: &Facts, now: &Facts) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn facts(line: &str, memory: &str, cpu: &str) -> Facts {
+    fn facts(line: &str, memory: &str, cpu: &str) -> SystemFacts {
         let facts = [("command line", line), ("memory", memory), ("processor", cpu)];
         facts.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
     }
 
     #[test]
     fn only_what_a_category_means_to_change_may_differ() {
-        let [plain, bounce, poll] =
-            ["plain", "plain+swiotlb", "plain+poll"].map(|name| Category::read(name).unwrap());
+        let [plain, bounce, poll] = ["plain", "plain+swiotlb", "plain+poll"]
+            .map(|name| MatrixCategory::read(name).unwrap());
         let base = facts("quiet", "1000 kB", "x");
         let bounced = facts("quiet swiotlb=32768,force", "900 kB", "x");
         assert!(unexplained((&bounce, &bounced), (&plain, &base)).is_empty());
@@ -77,7 +80,7 @@ mod tests {
         let found = unexplained((&poll, &polled), (&plain, &base));
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[1].contains("plain+poll has \"y\", plain has \"x\""));
-        let snp = Category::read("snp").unwrap();
+        let snp = MatrixCategory::read("snp").unwrap();
         let booted = facts("quiet vmtax.mailbox=virtio initrd=initrd", "900 kB", "y");
         assert_eq!(unexplained((&snp, &booted), (&plain, &base)), Vec::<String>::new());
         let other = facts("quiet nosmt idle=poll", "1000 kB", "x");

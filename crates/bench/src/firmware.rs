@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use vmtax_lab::category::Guest;
+use vmtax_lab::category::ConfidentialKind;
 
 /// Where distributions describe their firmware.
 const DESCRIPTORS: &str = "usr/share/qemu/firmware";
@@ -23,7 +23,7 @@ const UNDESCRIBED: &str = "usr/share/ovmf/OVMF.fd";
 const BYTES_MOST: u64 = 16 << 20;
 
 /// What a kind of guest needs.
-struct Row {
+struct FirmwareRow {
     name: &'static str,
     /// Its word in a descriptor.
     feature: &'static str,
@@ -33,17 +33,17 @@ struct Row {
     package: &'static str,
 }
 
-impl Row {
+impl FirmwareRow {
     /// Sources of the entries: QEMU target/i386/sev.c, `OVMF_SEV_META_DATA_GUID`, and hw/i386/tdvf.c, `TDX_METADATA_OFFSET_GUID`.
-    fn of(guest: Guest) -> Row {
+    fn of(guest: ConfidentialKind) -> FirmwareRow {
         match guest {
-            Guest::Snp => Row {
+            ConfidentialKind::Snp => FirmwareRow {
                 name: "SEV-SNP",
                 feature: "amd-sev-snp",
                 metadata: "dc886566-984a-4798-a75e-5585a7bf67cc",
                 package: "ovmf-amdsev",
             },
-            Guest::Tdx => Row {
+            ConfidentialKind::Tdx => FirmwareRow {
                 name: "TDX",
                 feature: "intel-tdx",
                 metadata: "e47a6535-984a-4798-865e-4685a7bf8ec2",
@@ -70,7 +70,11 @@ pub struct Firmware {
 
 impl Firmware {
     /// The firmware that is named, or the first that this computer has. The error is a sentence without its end.
-    pub fn find(guest: Guest, named: Option<&Path>, root: &Path) -> Result<Firmware, String> {
+    pub fn find(
+        guest: ConfidentialKind,
+        named: Option<&Path>,
+        root: &Path,
+    ) -> Result<Firmware, String> {
         if let Some(path) = named {
             return Firmware::open(guest, path);
         }
@@ -80,19 +84,19 @@ impl Firmware {
         usable.ok_or_else(|| {
             format!(
                 "no firmware for {} is installed: {}, or name a file as firmware = in [vm]",
-                Row::of(guest).name,
+                FirmwareRow::of(guest).name,
                 install(guest, root)
             )
         })
     }
 
-    fn open(guest: Guest, path: &Path) -> Result<Firmware, String> {
+    fn open(guest: ConfidentialKind, path: &Path) -> Result<Firmware, String> {
         let bytes = read(path).map_err(|e| format!("firmware {}: {e}", path.display()))?;
         let table = table(&bytes).ok_or_else(|| {
             format!("firmware {}: is no OVMF for confidential guests: it has no table of GUIDs at its end", path.display())
         })?;
         let entry = |name: &str| table.iter().find(|(guid, _)| guid == name).map(|(_, data)| *data);
-        let Row { name, metadata, .. } = Row::of(guest);
+        let FirmwareRow { name, metadata, .. } = FirmwareRow::of(guest);
         if entry(metadata).is_none() {
             return Err(format!(
                 "firmware {}: cannot boot a guest of {name}: its table lacks {metadata}",
@@ -157,26 +161,27 @@ fn text(guid: &[u8; 16]) -> String {
 }
 
 #[derive(Deserialize)]
-struct Descriptor {
-    mapping: Mapping,
+struct FirmwareDescriptor {
+    mapping: FirmwareMapping,
     features: Vec<String>,
 }
 
 #[derive(Deserialize)]
-struct Mapping {
+struct FirmwareMapping {
     device: String,
     filename: Option<PathBuf>,
 }
 
 /// Files that their descriptors call firmware of this kind, loaded as memory, in the order of the descriptors' names.
-fn described(guest: Guest, root: &Path) -> Vec<PathBuf> {
+fn described(guest: ConfidentialKind, root: &Path) -> Vec<PathBuf> {
     let Ok(folder) = fs::read_dir(root.join(DESCRIPTORS)) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = folder.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     let read = |path: &PathBuf| -> Option<PathBuf> {
         let text = vmtax_durable::read_small_text(path, DESCRIPTOR_BYTES).ok()?;
-        let descriptor: Descriptor = serde_json::from_str(&text).ok()?;
-        let is_it = descriptor.features.iter().any(|feature| feature == Row::of(guest).feature);
+        let descriptor: FirmwareDescriptor = serde_json::from_str(&text).ok()?;
+        let is_it =
+            descriptor.features.iter().any(|feature| feature == FirmwareRow::of(guest).feature);
         let file = descriptor.mapping.filename.filter(|_| descriptor.mapping.device == "memory")?;
         is_it.then(|| root.join(file.strip_prefix("/").unwrap_or(&file)))
     };
@@ -184,7 +189,7 @@ fn described(guest: Guest, root: &Path) -> Vec<PathBuf> {
 }
 
 /// How to install one, by the distribution's name.
-fn install(guest: Guest, root: &Path) -> String {
+fn install(guest: ConfidentialKind, root: &Path) -> String {
     let text = fs::read_to_string(root.join("etc/os-release")).unwrap_or_default();
     let is_of = |names: &[&str]| {
         let values = text
@@ -193,7 +198,7 @@ fn install(guest: Guest, root: &Path) -> String {
         let mut words = values.flat_map(|value| value.trim_matches('"').split_whitespace());
         words.any(|word| names.contains(&word))
     };
-    let package = Row::of(guest).package;
+    let package = FirmwareRow::of(guest).package;
     if is_of(&["debian", "ubuntu"]) {
         format!("apt-get install {package}, or ovmf where there is no such package")
     } else if is_of(&["fedora", "rhel", "centos"]) {
@@ -236,24 +241,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         let find = |guest, named: Option<&Path>| Firmware::find(guest, named, root);
-        let error = find(Guest::Snp, None).unwrap_err();
+        let error = find(ConfidentialKind::Snp, None).unwrap_err();
         assert!(error.contains("no firmware for SEV-SNP is installed: install OVMF"), "{error}");
         fs::create_dir_all(root.join("etc")).unwrap();
         fs::write(root.join("etc/os-release"), "NAME=x\nID=ubuntu\nID_LIKE=debian\n").unwrap();
-        let error = find(Guest::Tdx, None).unwrap_err();
+        let error = find(ConfidentialKind::Tdx, None).unwrap_err();
         assert!(error.contains("apt-get install ovmf-inteltdx, or ovmf where"), "{error}");
 
         let folder = root.join("usr/share/ovmf");
         fs::create_dir_all(&folder).unwrap();
         fs::create_dir_all(root.join(DESCRIPTORS)).unwrap();
-        let snp = Row::of(Guest::Snp).metadata;
+        let snp = FirmwareRow::of(ConfidentialKind::Snp).metadata;
         let hashes = |size: u8| entry(HASHES, &[0, 0, 0, 0, size, 0, 0, 0]);
         fs::write(folder.join("OVMF.fd"), firmware(&[entry(snp, &[1, 0, 0, 0]), hashes(0)]))
             .unwrap();
         // Without a descriptor, and without an area for hashes.
-        let found = find(Guest::Snp, None).unwrap();
+        let found = find(ConfidentialKind::Snp, None).unwrap();
         assert_eq!((found.path, found.takes_hashes), (folder.join("OVMF.fd"), false));
-        assert!(find(Guest::Tdx, None).unwrap_err().contains("no firmware for TDX"));
+        assert!(find(ConfidentialKind::Tdx, None).unwrap_err().contains("no firmware for TDX"));
 
         fs::write(folder.join("amdsev.fd"), firmware(&[hashes(4), entry(snp, &[1, 0, 0, 0])]))
             .unwrap();
@@ -264,22 +269,24 @@ mod tests {
         };
         let file = root.join(DESCRIPTORS).join("60-amdsev.json");
         fs::write(&file, descriptor("memory")).unwrap();
-        let found = find(Guest::Snp, None).unwrap();
+        let found = find(ConfidentialKind::Snp, None).unwrap();
         assert_eq!((found.path, found.takes_hashes), (folder.join("amdsev.fd"), true));
         for other in [descriptor("flash"), "{".to_owned(), "{}".to_owned()] {
             fs::write(&file, other).unwrap();
-            assert_eq!(find(Guest::Snp, None).unwrap().path, folder.join("OVMF.fd"));
+            assert_eq!(find(ConfidentialKind::Snp, None).unwrap().path, folder.join("OVMF.fd"));
         }
-        let error = find(Guest::Tdx, Some(&folder.join("amdsev.fd"))).unwrap_err();
+        let error = find(ConfidentialKind::Tdx, Some(&folder.join("amdsev.fd"))).unwrap_err();
         assert!(error.contains("amdsev.fd: cannot boot a guest of TDX"), "{error}");
-        let error = find(Guest::Tdx, Some(&folder.join("none.fd"))).unwrap_err();
+        let error = find(ConfidentialKind::Tdx, Some(&folder.join("none.fd"))).unwrap_err();
         assert!(error.contains("none.fd: No such file"), "{error}");
     }
 
     #[test]
     fn damaged_tables_are_none() {
-        let whole =
-            firmware(&[entry(HASHES, &[1; 8]), entry(Row::of(Guest::Tdx).metadata, &[2; 4])]);
+        let whole = firmware(&[
+            entry(HASHES, &[1; 8]),
+            entry(FirmwareRow::of(ConfidentialKind::Tdx).metadata, &[2; 4]),
+        ]);
         assert_eq!(table(&whole).unwrap().len(), 2);
         for length in 0..whole.len() {
             assert_eq!(table(&whole[..length]), None, "{length}");

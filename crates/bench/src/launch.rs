@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use vmtax_cli::exit::{Code, fail};
 use vmtax_lab::network::{NetworkHost, NetworkPlan, NetworkSetup, Passage, PlannedCell};
-use vmtax_lab::{Host, VmLevel, VmPlan, VmSetup};
+use vmtax_lab::{HostKind, VmLevel, VmPlan, VmSetup};
 use vmtax_machine::Stop;
 use vmtax_machine::kernel::{self, Kernel};
-use vmtax_machine::programs::Files;
+use vmtax_machine::programs::FilesByPath;
 use vmtax_runs::lab::fault as lab_fault;
 
-use crate::category::Category;
+use crate::category::MatrixCategory;
 use crate::error::fault;
-use crate::link::End;
+use crate::link::NetdevEnd;
 use crate::linked::Linked;
 use crate::matrix::{Matrix, Where};
 use crate::place::Place;
-use crate::system::{System, host, module_options};
+use crate::system::{AgentSystem, host, module_options};
 use crate::target::{Accel, Platform, Target};
-use crate::vm::{Purpose, Vms, emulator, files};
-use crate::workload::{Kind as WorkloadKind, Workload};
+use crate::vm::{MatrixVms, Purpose, emulator, files};
+use crate::workload::{Workload, WorkloadProgram as WorkloadKind};
 
 /// Wall-clock timeout of booting an emulated host and its guests.
 const BOOT: Duration = Duration::from_secs(30 * 60);
@@ -37,14 +37,14 @@ pub(crate) enum Launch<S> {
 
 /// What launches VMs, by what runs them.
 pub(crate) struct Launcher {
-    kinds: Vec<(Accel, Kind)>,
+    kinds: Vec<(Accel, LaunchKind)>,
     /// How the kernel's modules were made, if a file beside them says so.
     pub(crate) modules: Option<String>,
 }
 
-enum Kind {
-    Here(Vms),
-    Emulated(Emulated),
+enum LaunchKind {
+    Here(MatrixVms),
+    Emulated(EmulatedVms),
     Inside(Box<Inside>),
 }
 
@@ -56,11 +56,11 @@ struct Inside {
 }
 
 /// What VMs of an emulated host have in common.
-struct Emulated {
-    host: Host,
+struct EmulatedVms {
+    host: HostKind,
     target: Target,
     kernel: Kernel,
-    files: Files,
+    files: FilesByPath,
     cache: PathBuf,
     console: PathBuf,
     answer: Duration,
@@ -94,7 +94,9 @@ impl Launcher {
                         accel,
                         stop,
                     };
-                    Kind::Here(Vms::new(target, kernel, &purpose).map_err(|e| fault(&e))?)
+                    LaunchKind::Here(
+                        MatrixVms::new(target, kernel, &purpose).map_err(|e| fault(&e))?,
+                    )
                 }
                 Some(_) if target.is_inside() => {
                     let setup = NetworkSetup {
@@ -106,11 +108,11 @@ impl Launcher {
                         stop: stop.clone(),
                     };
                     let plan = NetworkPlan { cells: planned(matrix), processors: 1 };
-                    Kind::Inside(Box::new(Inside { setup, plan, host: None }))
+                    LaunchKind::Inside(Box::new(Inside { setup, plan, host: None }))
                 }
                 Some(host) => {
                     let cache = vmtax_runs::lab::cache_folder()?;
-                    Kind::Emulated(Emulated {
+                    LaunchKind::Emulated(EmulatedVms {
                         host,
                         target: target.clone(),
                         kernel,
@@ -130,33 +132,33 @@ impl Launcher {
     /// Boots a VM of a category, or restores it; fails where the kernel lacks something for this category.
     pub(crate) fn launch(
         &self,
-        category: &Category,
+        category: &MatrixCategory,
         platform: Platform,
-    ) -> anyhow::Result<Launch<System>> {
+    ) -> anyhow::Result<Launch<AgentSystem>> {
         match self.kinds.iter().find(|(accel, _)| *accel == platform.accel) {
-            Some((_, Kind::Here(vms))) => match platform.link {
+            Some((_, LaunchKind::Here(vms))) => match platform.link {
                 None => {
                     let console = vms.console().to_owned();
-                    let end = End::default();
+                    let end = NetdevEnd::default();
                     let mut vm = vms.boot(category, &end, console).map_err(|e| fault(&e))?;
                     vm.ready(&end).map_err(|e| fault(&e))?;
-                    Ok(Launch::Ready(System::Place(Place::Vm(Box::new(vm)))))
+                    Ok(Launch::Ready(AgentSystem::Place(Place::Vm(Box::new(vm)))))
                 }
                 Some(link) => {
                     let linked = Linked::start(vms, category, link).map_err(|e| fault(&e))?;
-                    Ok(Launch::Ready(System::Linked(Box::new(linked))))
+                    Ok(Launch::Ready(AgentSystem::Linked(Box::new(linked))))
                 }
             },
-            Some((_, Kind::Emulated(emulated))) => {
+            Some((_, LaunchKind::Emulated(emulated))) => {
                 let setup = emulated.setup(category, platform.cpus);
                 let vm = match setup.start(&|_| {}) {
                     Ok(vm) => Box::new(vm),
                     Err(vmtax_lab::Error::Lacking { what }) => return Ok(Launch::Failed(what)),
                     Err(error) => return Err(lab_fault(error, None)),
                 };
-                Ok(Launch::Ready(System::Emulated { vm, nested: setup.plan.levels.len() > 1 }))
+                Ok(Launch::Ready(AgentSystem::Emulated { vm, nested: setup.plan.levels.len() > 1 }))
             }
-            Some((_, Kind::Inside(_))) | None => fail(Code::Machine, "no VM can be launched"),
+            Some((_, LaunchKind::Inside(_))) | None => fail(Code::Machine, "no VM can be launched"),
         }
     }
 
@@ -166,7 +168,9 @@ impl Launcher {
         cell: &PlannedCell,
     ) -> anyhow::Result<(Result<Passage, String>, Vec<String>)> {
         let mut kinds = self.kinds.iter_mut().map(|(_, kind)| kind);
-        let Some(Kind::Inside(inside)) = kinds.find(|kind| matches!(kind, Kind::Inside(_))) else {
+        let Some(LaunchKind::Inside(inside)) =
+            kinds.find(|kind| matches!(kind, LaunchKind::Inside(_)))
+        else {
             return fail(Code::Machine, "no VM can be launched");
         };
         let mut host = match inside.host.take() {
@@ -200,8 +204,8 @@ fn planned(matrix: &Matrix) -> Vec<PlannedCell> {
     cells
 }
 
-impl Emulated {
-    fn setup(&self, category: &Category, cpus: u32) -> VmSetup {
+impl EmulatedVms {
+    fn setup(&self, category: &MatrixCategory, cpus: u32) -> VmSetup {
         VmSetup {
             plan: plan(self.host, &self.target, category, cpus),
             kernel: self.kernel.clone(),
@@ -216,7 +220,12 @@ impl Emulated {
 }
 
 /// A category's VM on an emulated host.
-pub(crate) fn plan(host: Host, target: &Target, category: &Category, cpus: u32) -> VmPlan {
+pub(crate) fn plan(
+    host: HostKind,
+    target: &Target,
+    category: &MatrixCategory,
+    cpus: u32,
+) -> VmPlan {
     let text = |words: Vec<&str>| words.into_iter().map(str::to_owned).collect();
     let levels = category.guests().into_iter();
     VmPlan {

@@ -47,4 +47,4 @@ mod vmm;
 pub mod workload;
 
 pub use error::Error;
-pub use request::Request;
+pub use request::BenchRequest;

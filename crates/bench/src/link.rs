@@ -13,9 +13,9 @@
 use std::net::Ipv4Addr;
 
 use serde::Deserialize;
-use vmtax_guest::job::{Address, Job, PORT};
+use vmtax_guest::job::{CardAddress, Job, PORT};
 use vmtax_machine::network::{Namespace, cable, free_port};
-use vmtax_machine::{Descriptor, Error};
+use vmtax_machine::{Error, QemuDescriptor};
 
 /// Port of a server in a VM.
 const VM_PORT: u16 = 7000;
@@ -126,7 +126,7 @@ impl Link {
 #[derive(Debug)]
 pub(crate) struct Network {
     /// QEMU's network of the VM under test, and of its peer.
-    pub(crate) ends: [End; 2],
+    pub(crate) ends: [NetdevEnd; 2],
     /// Where programs of the host's end run, if not in the host's own network.
     pub(crate) namespace: Option<Namespace>,
     /// Addresses and ports.
@@ -135,13 +135,13 @@ pub(crate) struct Network {
 
 /// QEMU's side of an end: `-netdev` without its identifier, and descriptors of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct NetdevEnd {
     pub(crate) netdev: String,
-    pub(crate) descriptors: Vec<Descriptor>,
+    pub(crate) descriptors: Vec<QemuDescriptor>,
     /// Whether it is that of a peer, whose card must not have QEMU's usual hardware address, which the VM under test has.
     pub(crate) is_peer: bool,
     /// The card's address.
-    pub(crate) address: Option<Address>,
+    pub(crate) address: Option<CardAddress>,
 }
 
 /// How a client reaches the server.
@@ -211,7 +211,7 @@ pub(crate) fn in_one_system(job: &Job) -> Job {
 
 /// Where this computer and a remote system reach each other.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outside {
+pub(crate) struct OutsideLink {
     /// The address of this computer to which ports of a VM are forwarded.
     pub(crate) here: Ipv4Addr,
     /// The address of the remote system on which its server listens.
@@ -225,8 +225,9 @@ pub(crate) const ALONE: &str = "user,restrict=on";
 
 impl Network {
     /// Makes what a link needs.
-    pub(crate) fn new(link: Link, queues: u32, outside: Outside) -> Result<Network, Error> {
-        let own = |address: Ipv4Addr| Some(Address { address: address.octets(), prefix: PREFIX });
+    pub(crate) fn new(link: Link, queues: u32, outside: OutsideLink) -> Result<Network, Error> {
+        let own =
+            |address: Ipv4Addr| Some(CardAddress { address: address.octets(), prefix: PREFIX });
         let route = |subnet: &Subnet| {
             let server = if link.server_there { subnet.other } else { subnet.vm };
             Route { bind: server, bind_port: VM_PORT, reach: server, reach_port: VM_PORT }
@@ -270,12 +271,12 @@ impl Network {
                     // Not restricted: QEMU then drops a VM's answers to datagrams, too.
                     (format!("user{forward}"), route)
                 };
-                let vm = End { netdev, address: own(USER.vm), ..End::default() };
-                Ok(Network { ends: [vm, End::default()], namespace: None, route })
+                let vm = NetdevEnd { netdev, address: own(USER.vm), ..NetdevEnd::default() };
+                Ok(Network { ends: [vm, NetdevEnd::default()], namespace: None, route })
             }
             Netdev::Socket => {
                 let [one, other] = cable()?;
-                let end = |descriptor, address, is_peer| End {
+                let end = |descriptor, address, is_peer| NetdevEnd {
                     netdev: "socket,fd={fd0}".to_owned(),
                     descriptors: vec![descriptor],
                     is_peer,
@@ -286,7 +287,7 @@ impl Network {
             }
             Netdev::Tap => {
                 let namespace = Namespace::new()?;
-                let end = |descriptors: Vec<Descriptor>, address, is_peer| End {
+                let end = |descriptors: Vec<QemuDescriptor>, address, is_peer| NetdevEnd {
                     netdev: tap_words(descriptors.len()),
                     descriptors,
                     is_peer,
@@ -299,7 +300,7 @@ impl Network {
                     peer
                 } else {
                     namespace.address("vm", OWN.other, PREFIX)?;
-                    End::default()
+                    NetdevEnd::default()
                 };
                 Ok(Network { ends: [vm, peer], namespace: Some(namespace), route: route(&OWN) })
             }

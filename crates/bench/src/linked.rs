@@ -3,17 +3,17 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use vmtax_guest::job::{Answer, Job, Outcome, Request};
+use vmtax_guest::job::{Job, JobAnswer, JobOutcome, JobRequest};
 use vmtax_machine::Stop;
 use vmtax_machine::network::{Namespace, is_served};
 
 use crate::Error;
-use crate::category::Category;
-use crate::category::Facts;
+use crate::category::MatrixCategory;
+use crate::category::SystemFacts;
 use crate::error::at;
 use crate::link::{Link, Network, Route, Side};
-use crate::place::{Here, There};
-use crate::vm::{Vm, Vms};
+use crate::place::{There, ThisComputer};
+use crate::vm::{BenchVm, MatrixVms};
 
 /// Time between two looks for the server's port.
 const LOOK: Duration = Duration::from_millis(5);
@@ -23,23 +23,27 @@ const ASKED: u32 = 15;
 /// Both ends of a link.
 #[derive(Debug)]
 pub(crate) struct Linked {
-    vm: Vm,
-    other: Other,
+    vm: BenchVm,
+    other: OtherEnd,
     link: Link,
     route: Route,
     stop: Stop,
 }
 
 #[derive(Debug)]
-enum Other {
-    Host { agent: Box<Here>, namespace: Option<Namespace> },
-    Peer(Box<Vm>),
+enum OtherEnd {
+    Host { agent: Box<ThisComputer>, namespace: Option<Namespace> },
+    Peer(Box<BenchVm>),
     Remote(Box<There>),
 }
 
 impl Linked {
     /// Makes the network, and boots the VM and its peer at the same time.
-    pub(crate) fn start(vms: &Vms, category: &Category, link: Link) -> Result<Linked, Error> {
+    pub(crate) fn start(
+        vms: &MatrixVms,
+        category: &MatrixCategory,
+        link: Link,
+    ) -> Result<Linked, Error> {
         let mut outside = vms.target().outside();
         let remote = match (link.other, &vms.target().remote) {
             (Side::Remote, Some(address)) => {
@@ -55,24 +59,24 @@ impl Linked {
         let mut vm = vms.boot(category, &ends[0], vms.console().to_owned())?;
         let other = if link.other == Side::Peer {
             let console = vms.console().with_file_name("console-peer.txt");
-            let mut peer = vms.boot(&Category::plain(), &ends[1], console)?;
+            let mut peer = vms.boot(&MatrixCategory::plain(), &ends[1], console)?;
             peer.ready(&ends[1])?;
-            Other::Peer(Box::new(peer))
+            OtherEnd::Peer(Box::new(peer))
         } else if let Some(there) = remote {
-            Other::Remote(Box::new(there))
+            OtherEnd::Remote(Box::new(there))
         } else {
-            let agent = Here::new(vms.program(), vms.stop())?.within(namespace.clone());
-            Other::Host { agent: Box::new(agent), namespace }
+            let agent = ThisComputer::new(vms.program(), vms.stop())?.within(namespace.clone());
+            OtherEnd::Host { agent: Box::new(agent), namespace }
         };
         vm.ready(&ends[0])?;
         Ok(Linked { vm, other, link, route, stop: vms.stop().clone() })
     }
 
     /// Facts of the VM under test.
-    pub(crate) fn facts(&mut self) -> Result<Facts, Error> {
-        match self.vm.ask(&Request::Facts)? {
-            Answer::Facts(facts) => Ok(facts.into_iter().collect()),
-            Answer::Done(_) => Err(strange()),
+    pub(crate) fn facts(&mut self) -> Result<SystemFacts, Error> {
+        match self.vm.ask(&JobRequest::Facts)? {
+            JobAnswer::Facts(facts) => Ok(facts.into_iter().collect()),
+            JobAnswer::Done(_) => Err(strange()),
         }
     }
 
@@ -82,7 +86,7 @@ impl Linked {
     }
 
     /// Runs a job: its server on one side, its client on the other.
-    pub(crate) fn execute(&mut self, job: &Job) -> Result<Outcome, Error> {
+    pub(crate) fn execute(&mut self, job: &Job) -> Result<JobOutcome, Error> {
         let (server, client) = self.route.halves(job);
         if !job.server_anew || client.warmups.is_empty() {
             return self.once(&server, &client);
@@ -98,29 +102,31 @@ impl Linked {
             let outcome = self.once(&server, &warmup)?;
             if !outcome.problem.is_empty() {
                 let problem = format!("the warming up failed: {}", outcome.problem);
-                return Ok(Outcome { problem, ..outcome });
+                return Ok(JobOutcome { problem, ..outcome });
             }
         }
         self.once(&server, &Job { warmups: Vec::new(), ..client })
     }
 
-    fn once(&mut self, server: &Job, client: &Job) -> Result<Outcome, Error> {
-        let request = Request::Do(client.clone());
+    fn once(&mut self, server: &Job, client: &Job) -> Result<JobOutcome, Error> {
+        let request = JobRequest::Do(client.clone());
         let Linked { vm, other, link, route, stop } = self;
         match (other, link.server_there) {
-            (Other::Host { agent, .. }, false) => {
+            (OtherEnd::Host { agent, .. }, false) => {
                 serving(vm, (server, false), || agent.ask(&request))
             }
-            (Other::Peer(peer), false) => serving(vm, (server, false), || peer.ask(&request)),
-            (Other::Remote(there), false) => serving(vm, (server, false), || there.ask(&request)),
-            (Other::Peer(peer), true) => serving(peer, (server, true), || vm.ask(&request)),
-            (Other::Host { agent, namespace }, true) => {
-                let at = At::Here(agent, namespace.as_ref());
-                Outside { at, port: route.port(), stop }.serving(server, || vm.ask(&request))
+            (OtherEnd::Peer(peer), false) => serving(vm, (server, false), || peer.ask(&request)),
+            (OtherEnd::Remote(there), false) => {
+                serving(vm, (server, false), || there.ask(&request))
             }
-            (Other::Remote(there), true) => {
-                let at = At::There(there);
-                Outside { at, port: route.port(), stop }.serving(server, || vm.ask(&request))
+            (OtherEnd::Peer(peer), true) => serving(peer, (server, true), || vm.ask(&request)),
+            (OtherEnd::Host { agent, namespace }, true) => {
+                let at = EndAgent::Here(agent, namespace.as_ref());
+                OutsideServer { at, port: route.port(), stop }.serving(server, || vm.ask(&request))
+            }
+            (OtherEnd::Remote(there), true) => {
+                let at = EndAgent::There(there);
+                OutsideServer { at, port: route.port(), stop }.serving(server, || vm.ask(&request))
             }
         }
     }
@@ -128,19 +134,19 @@ impl Linked {
 
 /// Runs a client while a VM serves.
 fn serving(
-    vm: &mut Vm,
+    vm: &mut BenchVm,
     (server, client_is_measured): (&Job, bool),
-    client: impl FnOnce() -> Result<Answer, Error>,
-) -> Result<Outcome, Error> {
+    client: impl FnOnce() -> Result<JobAnswer, Error>,
+) -> Result<JobOutcome, Error> {
     if server.server.is_empty() {
         return outcome(client()?);
     }
-    let started = outcome(vm.ask(&Request::Serve(server.clone()))?)?;
+    let started = outcome(vm.ask(&JobRequest::Serve(server.clone()))?)?;
     if !started.problem.is_empty() {
         return Ok(started);
     }
     let done = client();
-    let served = outcome(vm.ask(&Request::End)?)?;
+    let served = outcome(vm.ask(&JobRequest::End)?)?;
     let mut done = outcome(done?)?;
     done.server = served.server;
     if !client_is_measured {
@@ -155,29 +161,29 @@ fn serving(
 
 /// The agent of an end outside of VMs: this computer's, in a namespace of the run if it has one, or a remote system's.
 #[derive(Clone, Copy)]
-enum At<'a> {
-    Here(&'a Here, Option<&'a Namespace>),
+enum EndAgent<'a> {
+    Here(&'a ThisComputer, Option<&'a Namespace>),
     There(&'a There),
 }
 
-impl At<'_> {
-    fn ask_until(self, request: &Request, over: &Stop) -> Result<Answer, Error> {
+impl EndAgent<'_> {
+    fn ask_until(self, request: &JobRequest, over: &Stop) -> Result<JobAnswer, Error> {
         match self {
-            At::Here(agent, _) => agent.ask_until(request, over),
-            At::There(there) => there.ask_until(request, over),
+            EndAgent::Here(agent, _) => agent.ask_until(request, over),
+            EndAgent::There(there) => there.ask_until(request, over),
         }
     }
 
     fn is_served(self, port: u16) -> Result<bool, Error> {
         match self {
-            At::Here(_, namespace) => Ok(is_served(namespace, port)?),
-            At::There(there) => there.listens(port, true),
+            EndAgent::Here(_, namespace) => Ok(is_served(namespace, port)?),
+            EndAgent::There(there) => there.listens(port, true),
         }
     }
 
     /// After a server was ended. One of this computer has ended when its agent has; a busy other system takes longer.
     fn until_free(self, port: u16) -> Result<(), Error> {
-        let At::There(there) = self else { return Ok(()) };
+        let EndAgent::There(there) = self else { return Ok(()) };
         for _ in 0..ASKED {
             if there.listens(port, false)? {
                 return Ok(());
@@ -188,24 +194,24 @@ impl At<'_> {
 }
 
 /// An end outside of VMs as the server.
-struct Outside<'a> {
-    at: At<'a>,
+struct OutsideServer<'a> {
+    at: EndAgent<'a>,
     port: u16,
     stop: &'a Stop,
 }
 
-impl Outside<'_> {
+impl OutsideServer<'_> {
     /// Runs a client while that end serves. The server is a job of its own, which ends when it is stopped.
     fn serving(
         &self,
         server: &Job,
-        client: impl FnOnce() -> Result<Answer, Error>,
-    ) -> Result<Outcome, Error> {
+        client: impl FnOnce() -> Result<JobAnswer, Error>,
+    ) -> Result<JobOutcome, Error> {
         if server.server.is_empty() {
             return outcome(client()?);
         }
         let job = Job { server: Vec::new(), client: server.server.clone(), ..server.clone() };
-        let (over, request) = (Stop::default(), Request::Do(job));
+        let (over, request) = (Stop::default(), JobRequest::Do(job));
         std::thread::scope(|scope| {
             let serving = scope.spawn(|| self.at.ask_until(&request, &over));
             let until = Instant::now() + Duration::from_millis(server.limit_ms);
@@ -244,19 +250,19 @@ fn request_stop(stop: &Stop) {
 }
 
 /// The outcome of a cell whose server ended by itself.
-fn refused(ended: Result<Outcome, Error>) -> Outcome {
+fn refused(ended: Result<JobOutcome, Error>) -> JobOutcome {
     let (problem, said) = match ended {
         Ok(outcome) => (outcome.problem, [outcome.stdout, outcome.stderr].concat()),
         Err(error) => (error.to_string(), Vec::new()),
     };
     let problem = format!("the server ended before it served: {problem}");
-    Outcome { problem, server: said, ..Outcome::default() }
+    JobOutcome { problem, server: said, ..JobOutcome::default() }
 }
 
-fn outcome(answer: Answer) -> Result<Outcome, Error> {
+fn outcome(answer: JobAnswer) -> Result<JobOutcome, Error> {
     match answer {
-        Answer::Done(outcome) => Ok(outcome),
-        Answer::Facts(_) => Err(strange()),
+        JobAnswer::Done(outcome) => Ok(outcome),
+        JobAnswer::Facts(_) => Err(strange()),
     }
 }
 

@@ -7,14 +7,14 @@ use regex_lite::Regex;
 use serde::Deserialize;
 use vmtax_events::Better;
 use vmtax_lab::budget::toml_problem;
-use vmtax_lab::network::{self, Client, WORKLOADS};
-use vmtax_machine::ssh::{Address, AddressError};
+use vmtax_lab::network::{self, ClientPlace, WORKLOADS};
+use vmtax_machine::ssh::{AddressError, SshAddress};
 
-use crate::adapter::{Adapter, Extract, Own};
-use crate::category::Category;
+use crate::adapter::{Adapter, Extract, OwnMetric};
+use crate::category::MatrixCategory;
 use crate::link::{Link, Netdev, Side};
 use crate::target::{Accel, Platform, Target};
-use crate::workload::{Kind, Traffic, Workload};
+use crate::workload::{QemuTraffic, Workload, WorkloadProgram};
 
 /// Most cells of a matrix.
 const CELLS_MOST: usize = 1 << 20;
@@ -54,10 +54,10 @@ pub enum Where {
         /// Its name in tables.
         name: String,
         /// Its address.
-        address: Address,
+        address: SshAddress,
     },
     /// A VM that is launched.
-    Vm(Category),
+    Vm(MatrixCategory),
 }
 
 impl Where {
@@ -73,7 +73,7 @@ impl Where {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct MatrixFile {
     name: Option<String>,
     #[serde(default = "five")]
     repeats: u32,
@@ -91,7 +91,7 @@ struct File {
     #[serde(default)]
     ssh: BTreeMap<String, String>,
     #[serde(rename = "workload")]
-    workloads: Vec<Entry>,
+    workloads: Vec<MatrixEntry>,
 }
 
 fn five() -> u32 {
@@ -108,7 +108,7 @@ fn limit() -> u64 {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct MatrixEntry {
     #[serde(rename = "use")]
     adapter: Option<String>,
     name: Option<String>,
@@ -134,7 +134,7 @@ struct Entry {
 impl Matrix {
     /// Reads a matrix; the error is a sentence about the text.
     pub fn read(text: &str) -> Result<Matrix, String> {
-        let file: File = toml::from_str(text).map_err(|e| toml_problem(text, &e))?;
+        let file: MatrixFile = toml::from_str(text).map_err(|e| toml_problem(text, &e))?;
         let between = |what: &str, value: u64, most: u64| {
             if (1..=most).contains(&value) {
                 Ok(())
@@ -165,7 +165,7 @@ impl Matrix {
                         .map_err(|e: AddressError| format!("ssh: {address:?}: {e}"))?;
                     Where::Ssh { name: plain(name)?, address }
                 }
-                (_, None) => Where::Vm(Category::read(name)?.of(&file.vm)),
+                (_, None) => Where::Vm(MatrixCategory::read(name)?.of(&file.vm)),
             };
             if file.vm.is_inside() && !matches!(place, Where::Vm(_)) {
                 return Err(format!("categories: {name:?} is no VM of QEMU on an emulated host"));
@@ -273,7 +273,7 @@ impl Matrix {
 
     /// Cells that a category does not have, and why; a sentence for each category and reason.
     pub(crate) fn left_out(&self) -> Vec<String> {
-        let mut found: Vec<(&Category, String, Vec<&str>)> = Vec::new();
+        let mut found: Vec<(&MatrixCategory, String, Vec<&str>)> = Vec::new();
         for place in &self.categories {
             let Where::Vm(category) = place else { continue };
             for workload in self.workloads.iter().filter(|workload| !self.fits(place, workload)) {
@@ -287,7 +287,7 @@ impl Matrix {
                 }
             }
         }
-        let sentence = |(category, why, workloads): (&Category, String, Vec<&str>)| {
+        let sentence = |(category, why, workloads): (&MatrixCategory, String, Vec<&str>)| {
             format!(
                 "category {} is not measured with {}: {why}",
                 category.name,
@@ -316,7 +316,7 @@ impl Matrix {
     }
 }
 
-impl Entry {
+impl MatrixEntry {
     fn workload(&self, target: &Target) -> Result<Workload, String> {
         if target.is_inside() {
             return self.traffic();
@@ -342,7 +342,7 @@ impl Entry {
                         "workload {name:?}: metric, unit, better, pattern and json belong to a command of your own"
                     ));
                 }
-                let kind = Kind::Adapter(found);
+                let kind = WorkloadProgram::Adapter(found);
                 Ok(Workload {
                     name: printable(&name)?,
                     kind,
@@ -354,7 +354,8 @@ impl Entry {
             }
             (None, [_, ..]) => {
                 let name = self.name.as_deref().ok_or("a workload with a command needs a name")?;
-                let kind = Kind::Own { command: self.command.clone(), own: self.own(name)? };
+                let kind =
+                    WorkloadProgram::Own { command: self.command.clone(), own: self.own(name)? };
                 Ok(Workload {
                     name: printable(name)?,
                     kind,
@@ -376,11 +377,11 @@ impl Entry {
         let word = self.adapter.as_deref().unwrap_or_default();
         let name = self.name.as_deref().unwrap_or(word);
         let problem = |what: String| Err(format!("workload {name:?}: {what}"));
-        let known = |is: fn(&network::Workload) -> bool| {
+        let known = |is: fn(&network::NetworkWorkload) -> bool| {
             let known = WORKLOADS.iter().filter(|one| is(one)).map(|one| one.name);
             known.collect::<Vec<_>>().join(", ")
         };
-        let Some(of) = network::Workload::named(word) else {
+        let Some(of) = network::NetworkWorkload::named(word) else {
             let known = known(|_| true);
             return problem(format!(
                 "is none of those of VMs of QEMU on an emulated host, which are {known}"
@@ -401,21 +402,21 @@ impl Entry {
             Some(_) => return problem("operations: use 1 to 10000".to_owned()),
         };
         let client = match self.client {
-            Side::Here | Side::Host => Client::Host,
-            Side::Peer if of.has_client() => Client::Peer,
+            Side::Here | Side::Host => ClientPlace::Host,
+            Side::Peer if of.has_client() => ClientPlace::Peer,
             Side::Peer => {
-                let can = known(network::Workload::has_client);
+                let can = known(network::NetworkWorkload::has_client);
                 return problem(format!("has no client; the workloads with one are {can}"));
             }
             Side::Remote => {
                 return problem("its client is on the host or in a peer".to_owned());
             }
         };
-        let other = if client == Client::Peer { Side::Peer } else { Side::Host };
+        let other = if client == ClientPlace::Peer { Side::Peer } else { Side::Host };
         let link = Link { other, server_there: false, netdev: Netdev::Tap };
         Ok(Workload {
             name: printable(name)?,
-            kind: Kind::Traffic(Traffic { of, client, operations }),
+            kind: WorkloadProgram::Traffic(QemuTraffic { of, client, operations }),
             parameters: BTreeMap::new(),
             bring: Vec::new(),
             accel: None,
@@ -466,7 +467,7 @@ impl Entry {
         Ok(Some(link))
     }
 
-    fn own(&self, name: &str) -> Result<Own, String> {
+    fn own(&self, name: &str) -> Result<OwnMetric, String> {
         let extract = match (&self.pattern, &self.json) {
             (Some(pattern), None) => Extract::Pattern(Regex::new(pattern).map_err(|e| {
                 format!("workload {name:?}: pattern: {}", one_line(&e.to_string()))
@@ -497,7 +498,7 @@ impl Entry {
         let better = Better::from_name(&better).ok_or_else(|| {
             format!("workload {name:?}: better = {better:?}: use lower or higher")
         })?;
-        Ok(Own {
+        Ok(OwnMetric {
             metric: need(&self.metric, "metric", "time")?,
             unit: need(&self.unit, "unit", "s")?,
             better,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_events::{KeptRows, Losses, Recording};
 use vmtax_runs::{create_options, read_fault, write_fault};
-use vmtax_store::{Claim, Run, Writer};
+use vmtax_store::{Claim, Run, RunWriter};
 
 /// Writes the parts of one matrix into one run folder.
 ///
@@ -57,10 +57,10 @@ pub fn merge(runs: &[PathBuf], output: &Path) -> anyhow::Result<()> {
     write(claim, &parts)
 }
 
-fn write(claim: Claim, parts: &[Part]) -> anyhow::Result<()> {
+fn write(claim: Claim, parts: &[RunPart]) -> anyhow::Result<()> {
     let labels = parts[0].matrix.iter().map(|name| ("matrix".to_owned(), name.clone()));
     let options = create_options(1_000_000_000, labels);
-    let mut writer = Writer::begin(claim, &options).map_err(write_fault)?;
+    let mut writer = RunWriter::begin(claim, &options).map_err(write_fault)?;
     let mut losses = Losses::default();
     let mut hosts: BTreeMap<String, usize> = BTreeMap::new();
     let mut recording = parts[0].recording.clone();
@@ -95,14 +95,14 @@ fn write(claim: Claim, parts: &[Part]) -> anyhow::Result<()> {
 }
 
 /// One part.
-struct Part {
+struct RunPart {
     recording: Recording,
     losses: Losses,
     matrix: Option<String>,
     rows: KeptRows,
 }
 
-fn part(path: &Path) -> anyhow::Result<Part> {
+fn part(path: &Path) -> anyhow::Result<RunPart> {
     let run = Run::open(path).map_err(|e| read_fault(&e))?;
     if !run.is_complete() {
         return fail(
@@ -122,7 +122,7 @@ fn part(path: &Path) -> anyhow::Result<Part> {
         );
     }
     let manifest = run.manifest();
-    Ok(Part {
+    Ok(RunPart {
         recording: manifest.recording.clone(),
         losses: read.losses,
         matrix: manifest.labels.get("matrix").cloned(),

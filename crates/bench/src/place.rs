@@ -7,55 +7,55 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::rand::{GetRandomFlags, getrandom};
-use vmtax_guest::job::{Answer, Job, Outcome, Request};
+use vmtax_guest::job::{Job, JobAnswer, JobOutcome, JobRequest};
 use vmtax_guest::order::{decode, encode};
 use vmtax_machine::network::Namespace;
-use vmtax_machine::ssh::{self, Address, SshError};
-use vmtax_machine::{Limits, Stop, Tool};
+use vmtax_machine::ssh::{self, SshAddress, SshError};
+use vmtax_machine::{Stop, Tool, ToolLimits};
 
 use crate::Error;
-use crate::category::Facts;
+use crate::category::SystemFacts;
 use crate::error::at;
-use crate::vm::{Vm, time_of};
+use crate::vm::{BenchVm, time_of};
 
 /// Most bytes of an answer.
 const ANSWER_MOST: usize = 64 << 20;
 /// Limits of copying the agent, a few MB, to another system.
-const COPYING: Limits = Limits { time: Duration::from_secs(120), output: 64 << 10 };
+const COPYING: ToolLimits = ToolLimits { time: Duration::from_secs(120), output: 64 << 10 };
 /// Limits of a short command, and of removing the agent.
-const REMOVING: Limits = Limits { time: Duration::from_secs(20), output: 64 << 10 };
+const REMOVING: ToolLimits = ToolLimits { time: Duration::from_secs(20), output: 64 << 10 };
 /// Limits of removing the agent after a stop request.
-const REMOVING_SOON: Limits = Limits { time: Duration::from_secs(5), ..REMOVING };
+const REMOVING_SOON: ToolLimits = ToolLimits { time: Duration::from_secs(5), ..REMOVING };
 
 /// A system with an agent.
 #[derive(Debug)]
 pub enum Place {
     /// This computer.
-    Here(Here),
+    Here(ThisComputer),
     /// A system reached by ssh.
     There(There),
     /// A VM that vmtax launched.
-    Vm(Box<Vm>),
+    Vm(Box<BenchVm>),
 }
 
 impl Place {
     /// Facts of the system.
-    pub fn facts(&mut self) -> Result<Facts, Error> {
-        match self.ask(&Request::Facts)? {
-            Answer::Facts(facts) => Ok(facts.into_iter().collect()),
-            Answer::Done(_) => Err(self.strange()),
+    pub fn facts(&mut self) -> Result<SystemFacts, Error> {
+        match self.ask(&JobRequest::Facts)? {
+            JobAnswer::Facts(facts) => Ok(facts.into_iter().collect()),
+            JobAnswer::Done(_) => Err(self.strange()),
         }
     }
 
     /// Runs a job.
-    pub fn execute(&mut self, job: &Job) -> Result<Outcome, Error> {
-        match self.ask(&Request::Do(job.clone()))? {
-            Answer::Done(outcome) => Ok(outcome),
-            Answer::Facts(_) => Err(self.strange()),
+    pub fn execute(&mut self, job: &Job) -> Result<JobOutcome, Error> {
+        match self.ask(&JobRequest::Do(job.clone()))? {
+            JobAnswer::Done(outcome) => Ok(outcome),
+            JobAnswer::Facts(_) => Err(self.strange()),
         }
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
+    fn ask(&mut self, request: &JobRequest) -> Result<JobAnswer, Error> {
         match self {
             Place::Here(here) => here.ask(request),
             Place::There(there) => there.ask(request),
@@ -73,16 +73,16 @@ impl Place {
 
 /// This computer. The agent is a file in memory (memfd), so nothing has to be removed.
 #[derive(Debug)]
-pub struct Here {
+pub struct ThisComputer {
     agent: std::fs::File,
     stop: Stop,
     /// The network namespace in which jobs run, if not that of this process.
     namespace: Option<Namespace>,
 }
 
-impl Here {
+impl ThisComputer {
     /// With this program as the agent.
-    pub fn new(program: &[u8], stop: &Stop) -> Result<Here, Error> {
+    pub fn new(program: &[u8], stop: &Stop) -> Result<ThisComputer, Error> {
         let failed =
             |e: std::io::Error| at("host", format!("the agent cannot be kept in memory: {e}"));
         // The child opens it through this process's entry in /proc, so it may be closed on exec.
@@ -92,28 +92,28 @@ impl Here {
         // The kernel does not execute a file that is open for writing, so it is opened again for reading.
         let path = format!("/proc/self/fd/{}", agent.as_raw_fd());
         let agent = std::fs::File::open(path).map_err(failed)?;
-        Ok(Here { agent, stop: stop.clone(), namespace: None })
+        Ok(ThisComputer { agent, stop: stop.clone(), namespace: None })
     }
 
     /// Runs its jobs in a network namespace.
-    pub(crate) fn within(self, namespace: Option<Namespace>) -> Here {
-        Here { namespace, ..self }
+    pub(crate) fn within(self, namespace: Option<Namespace>) -> ThisComputer {
+        ThisComputer { namespace, ..self }
     }
 
     /// Runs a request to its end.
-    pub(crate) fn ask(&self, request: &Request) -> Result<Answer, Error> {
+    pub(crate) fn ask(&self, request: &JobRequest) -> Result<JobAnswer, Error> {
         self.ask_until(request, &self.stop)
     }
 
     /// As [`Here::ask`], until this stop is requested.
-    pub(crate) fn ask_until(&self, request: &Request, stop: &Stop) -> Result<Answer, Error> {
+    pub(crate) fn ask_until(&self, request: &JobRequest, stop: &Stop) -> Result<JobAnswer, Error> {
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.agent.as_raw_fd());
         let mut command = Command::new(path);
         command.args(["job", &std::process::id().to_string()]);
         if let Some(namespace) = &self.namespace {
             namespace.enter(&mut command);
         }
-        let limits = Limits { time: time_of(request), output: ANSWER_MOST };
+        let limits = ToolLimits { time: time_of(request), output: ANSWER_MOST };
         let finished = Tool::new(command, limits).input(&encode(request)).until(stop).run();
         let finished = finished.map_err(|e| at("host", format!("the agent {e}")))?;
         if !finished.status.success() {
@@ -130,8 +130,8 @@ impl Here {
 #[derive(Debug)]
 pub struct There {
     name: String,
-    address: Address,
-    folder: Folder,
+    address: SshAddress,
+    folder: AgentFolder,
     stop: Stop,
     /// Whether the folder may exist.
     connected: bool,
@@ -139,8 +139,13 @@ pub struct There {
 
 impl There {
     /// Copies the agent there.
-    pub fn new(name: &str, address: &Address, program: &[u8], stop: &Stop) -> Result<There, Error> {
-        let folder = Folder::new().map_err(|e| at(name, format!("no random number: {e}")))?;
+    pub fn new(
+        name: &str,
+        address: &SshAddress,
+        program: &[u8],
+        stop: &Stop,
+    ) -> Result<There, Error> {
+        let folder = AgentFolder::new().map_err(|e| at(name, format!("no random number: {e}")))?;
         let script = folder.receive();
         let (name, address, stop) = (name.to_owned(), address.clone(), stop.clone());
         let copied = ssh::run(&address, &script, program, COPYING, &stop);
@@ -160,13 +165,13 @@ impl There {
     }
 
     /// Runs a request to its end.
-    pub(crate) fn ask(&self, request: &Request) -> Result<Answer, Error> {
+    pub(crate) fn ask(&self, request: &JobRequest) -> Result<JobAnswer, Error> {
         self.ask_until(request, &self.stop)
     }
 
     /// As [`There::ask`], until this stop is requested: then the connection ends, and what the agent started there with it.
-    pub(crate) fn ask_until(&self, request: &Request, stop: &Stop) -> Result<Answer, Error> {
-        let limits = Limits { time: time_of(request), output: ANSWER_MOST };
+    pub(crate) fn ask_until(&self, request: &JobRequest, stop: &Stop) -> Result<JobAnswer, Error> {
+        let limits = ToolLimits { time: time_of(request), output: ANSWER_MOST };
         let script = self.folder.start();
         let said = ssh::run(&self.address, &script, &encode(request), limits, stop);
         answer(&said.map_err(|e| at(&self.name, format!("the agent: {e}")))?, &self.name)
@@ -226,14 +231,14 @@ impl Drop for There {
 
 /// The agent's folder on another system, as shell commands.
 #[derive(Debug)]
-struct Folder(String);
+struct AgentFolder(String);
 
-impl Folder {
-    fn new() -> rustix::io::Result<Folder> {
+impl AgentFolder {
+    fn new() -> rustix::io::Result<AgentFolder> {
         let mut random = [0; 16];
         getrandom(&mut random, GetRandomFlags::empty())?;
         let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Folder(format!("d=${{TMPDIR:-/tmp}}/vmtax-{digits}")))
+        Ok(AgentFolder(format!("d=${{TMPDIR:-/tmp}}/vmtax-{digits}")))
     }
 
     /// Creates the folder, which must not exist, and in it the agent from standard input.
@@ -254,7 +259,7 @@ impl Folder {
     }
 }
 
-fn answer(bytes: &[u8], place: &str) -> Result<Answer, Error> {
+fn answer(bytes: &[u8], place: &str) -> Result<JobAnswer, Error> {
     let problem = "it is in the format of another version of vmtax".to_owned();
     decode(bytes).ok_or_else(|| Error::Answer { place: place.to_owned(), problem })
 }

@@ -13,7 +13,7 @@ use crate::matrix::Matrix;
 
 /// One run of one workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cell {
+pub struct BenchCell {
     /// Index into the matrix's categories.
     pub category: usize,
     /// Index into its workloads.
@@ -48,7 +48,7 @@ impl Shard {
     }
 }
 
-impl Cell {
+impl BenchCell {
     /// Number of the cell in the whole matrix, from 1.
     pub fn number(self, matrix: &Matrix) -> u32 {
         let (categories, workloads) = (matrix.categories.len(), matrix.workloads.len());
@@ -64,7 +64,7 @@ impl Cell {
 }
 
 /// The cells of a part, in the order of execution.
-pub fn cells(matrix: &Matrix, shard: Shard) -> Vec<Cell> {
+pub fn cells(matrix: &Matrix, shard: Shard) -> Vec<BenchCell> {
     let categories = matrix.categories.len();
     let mut workloads: Vec<usize> =
         (0..matrix.workloads.len()).filter(|workload| shard.has(*workload)).collect();
@@ -81,7 +81,7 @@ pub fn cells(matrix: &Matrix, shard: Shard) -> Vec<Cell> {
             let own = workloads
                 .iter()
                 .filter(|workload| matrix.fits(place, &matrix.workloads[**workload]));
-            cells.extend(own.map(|workload| Cell { category, workload: *workload, repeat }));
+            cells.extend(own.map(|workload| BenchCell { category, workload: *workload, repeat }));
         }
     }
     cells

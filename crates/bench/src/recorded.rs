@@ -7,44 +7,48 @@ use vmtax_events::{
     AccessRow, Better, Coverage, ExitRow, KeptRows, Losses, Recording, Sample, TimeRow,
 };
 use vmtax_lab::Window;
-use vmtax_live::Rows;
+use vmtax_live::IntervalRows;
 use vmtax_runs::convert::{self, Assignment};
-use vmtax_runs::{Reading, input, record};
+use vmtax_runs::{ReadOptions, input, record};
 
 /// Rows of a cell's VM.
 #[derive(Debug, Default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedRows {
     pub(crate) rows: KeptRows,
     pub(crate) losses: Losses,
     /// Facts of the recorder.
     pub(crate) coverage: Coverage,
 }
 
-impl Recorded {
+impl RecordedRows {
     /// From the `trace.dat` of an emulated host. The inner error names what is missing.
     pub(crate) fn of_trace(
         trace: &[u8],
         vm: u32,
         nested: bool,
-    ) -> anyhow::Result<Result<Recorded, String>> {
+    ) -> anyhow::Result<Result<RecordedRows, String>> {
         let mut file = tempfile::tempfile()?;
         file.write_all(trace)?;
         file.rewind()?;
         let recording = input::open_file(file, "the emulated host's recording".to_owned())?;
         let mut window = Window::new(vm, nested);
         let assignment = Assignment { names: &[], assign: &mut |event| window.place(event) };
-        let done =
-            convert::run_assigned(recording, &Reading::default(), assignment, KeptRows::default())?;
+        let done = convert::run_assigned(
+            recording,
+            &ReadOptions::default(),
+            assignment,
+            KeptRows::default(),
+        )?;
         if let Some(problem) = window.problem() {
             return Ok(Err(problem.to_owned()));
         }
         let Recording { coverage, .. } = done.facts;
-        Ok(Ok(Recorded { rows: done.rows, losses: done.losses, coverage }))
+        Ok(Ok(RecordedRows { rows: done.rows, losses: done.losses, coverage }))
     }
 
     /// From the counts of the running kernel. All VMs belong to the cell.
-    pub(crate) fn of_rows(rows: Rows, losses: Losses, vm: u32) -> Recorded {
-        let interval = Reading::default().interval_ns().max(1);
+    pub(crate) fn of_rows(rows: IntervalRows, losses: Losses, vm: u32) -> RecordedRows {
+        let interval = ReadOptions::default().interval_ns().max(1);
         let now = record::now_ns();
         let interval_start_ns = now - now % interval;
         let mut exits: Vec<ExitRow> = rows
@@ -67,7 +71,7 @@ impl Recorded {
         accesses.sort_by_key(|row| row.key);
         let times = rows.times.into_iter().map(|time| TimeRow { interval_start_ns, vm, ..time });
         let rows = KeptRows { exits, accesses, times: times.collect(), ..KeptRows::default() };
-        Recorded { rows, losses, coverage: Coverage::default() }
+        RecordedRows { rows, losses, coverage: Coverage::default() }
     }
 
     /// All exits.

@@ -4,17 +4,17 @@ use std::io::Write;
 use std::path::Path;
 
 use vmtax_capture::program::builtin::ROUNDS;
-use vmtax_capture::program::{Reading, unit};
-use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_capture::program::{ProgramReading, unit};
+use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output::cannot_read;
 use vmtax_cli::progress::Progress;
 use vmtax_cli::signals;
 use vmtax_events::Better;
-use vmtax_guest::job::{Busy, Job, Outcome};
+use vmtax_guest::job::{Busy, Job, JobOutcome};
 use vmtax_machine::Stop;
 
 use crate::adapter::UTILISATION;
-use crate::category::{Category, Facts};
+use crate::category::{MatrixCategory, SystemFacts};
 use crate::describe;
 use crate::error::fault;
 use crate::facts::{changed, unexplained};
@@ -22,20 +22,20 @@ use crate::launch::{Launch, Launcher};
 use crate::link::Link;
 use crate::matrix::{BYTES_MOST, Matrix, Where};
 use crate::place::{self, Place, There};
-use crate::plan::{Cell, Shard, cells};
-use crate::recorded::Recorded;
-use crate::request::Request;
-use crate::session::{Exits, Named, Readings, Session};
-use crate::system::{System, why_not};
+use crate::plan::{BenchCell, Shard, cells};
+use crate::recorded::RecordedRows;
+use crate::request::BenchRequest;
+use crate::session::{BenchSession, ClientExits, NamedCell, Readings};
+use crate::system::{AgentSystem, why_not};
 use crate::target::{Platform, Target};
-use crate::vmm::Counted;
-use crate::workload::{Kind, Traffic, Workload};
+use crate::vmm::CountedProcess;
+use crate::workload::{QemuTraffic, Workload, WorkloadProgram};
 
-impl Request {
+impl BenchRequest {
     /// The text of the matrix, the selected matrix, and its cells.
-    fn open(&self) -> anyhow::Result<(String, Matrix, Vec<Cell>)> {
+    fn open(&self) -> anyhow::Result<(String, Matrix, Vec<BenchCell>)> {
         let (text, mut matrix) = read(&self.matrix)?;
-        matrix.only(&self.only).map_err(|problem| Fault::new(Code::Usage, problem))?;
+        matrix.only(&self.only).map_err(|problem| CodedError::new(Code::Usage, problem))?;
         let cells = cells(&matrix, self.shard.unwrap_or(Shard::WHOLE));
         if cells.is_empty() {
             let count = matrix.workloads.len();
@@ -64,7 +64,7 @@ impl Request {
     pub fn run(&self, folder: &Path) -> anyhow::Result<()> {
         let (text, matrix, cells) = self.open()?;
         check(&matrix, &cells)?;
-        let mut session = Session::open(folder, &text, self, &matrix)?;
+        let mut session = BenchSession::open(folder, &text, self, &matrix)?;
         let stop = Stop::default();
         let launcher = Launcher::new(&matrix, session.console(), (&stop, self.fresh))?;
         let mut runner = Runner::new((&matrix, &cells), &mut session, launcher, stop.clone());
@@ -96,19 +96,19 @@ impl Request {
 fn read(path: &Path) -> anyhow::Result<(String, Matrix)> {
     let name = path.display().to_string();
     let text = vmtax_durable::read_small_text(path, BYTES_MOST).map_err(|e| match e.kind() {
-        std::io::ErrorKind::InvalidData | std::io::ErrorKind::FileTooLarge => Fault::new(
+        std::io::ErrorKind::InvalidData | std::io::ErrorKind::FileTooLarge => CodedError::new(
             Code::Data,
             format!("{name}: is no matrix: {e}; docs/bench.md describes one"),
         ),
         _ => cannot_read(&name, &e),
     })?;
     let matrix = Matrix::read(&text)
-        .map_err(|problem| Fault::new(Code::Data, format!("{name}: {problem}")))?;
+        .map_err(|problem| CodedError::new(Code::Data, format!("{name}: {problem}")))?;
     Ok((text, matrix))
 }
 
 /// Checks everything that is known before the first VM starts.
-fn check(matrix: &Matrix, cells: &[Cell]) -> anyhow::Result<()> {
+fn check(matrix: &Matrix, cells: &[BenchCell]) -> anyhow::Result<()> {
     let missing: Vec<String> = describe::missing(matrix);
     if let Some(first) = missing.first() {
         let count = missing.len();
@@ -119,7 +119,7 @@ fn check(matrix: &Matrix, cells: &[Cell]) -> anyhow::Result<()> {
             ),
         };
         let details = if count > 1 { missing } else { Vec::new() };
-        return Err(Fault::new(Code::Machine, message).detailed(details).into());
+        return Err(CodedError::new(Code::Machine, message).detailed(details).into());
     }
     let is_there = |place: &Where| !matches!(place, Where::Ssh { .. });
     let here = matrix.categories.iter().any(is_there);
@@ -148,11 +148,11 @@ fn check(matrix: &Matrix, cells: &[Cell]) -> anyhow::Result<()> {
 /// Runs cells on their systems.
 struct Runner<'a> {
     matrix: &'a Matrix,
-    session: &'a mut Session,
+    session: &'a mut BenchSession,
     launcher: Launcher,
     stop: Stop,
     /// The system of the cells that run now.
-    present: Option<(Here, Launch<Set>)>,
+    present: Option<(CategoryRepeat, Launch<Set>)>,
     /// A cell was measured, and why the first that was not failed.
     has_measured: bool,
     first_problem: Option<String>,
@@ -168,23 +168,23 @@ struct Launched {
 
 /// A category in a repeat.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Here {
+struct CategoryRepeat {
     launched: Launched,
     repeat: u32,
 }
 
 /// A system, and the settings of the host changed for it.
 struct Set {
-    system: System,
-    _settings: Settings,
+    system: AgentSystem,
+    _settings: CategorySettings,
     /// Whether exits are recorded there.
     records: bool,
 }
 
 impl<'a> Runner<'a> {
     fn new(
-        (matrix, cells): (&'a Matrix, &[Cell]),
-        session: &'a mut Session,
+        (matrix, cells): (&'a Matrix, &[BenchCell]),
+        session: &'a mut BenchSession,
         launcher: Launcher,
         stop: Stop,
     ) -> Runner<'a> {
@@ -205,7 +205,7 @@ impl<'a> Runner<'a> {
 
     /// Reads the facts of each category and compares them with its baseline, before the first measurement. Returns the cells
     /// without those of categories that the kernel cannot have, each with a note.
-    fn parity(&mut self, cells: &[Cell]) -> anyhow::Result<Vec<Cell>> {
+    fn parity(&mut self, cells: &[BenchCell]) -> anyhow::Result<Vec<BenchCell>> {
         let matrix = self.matrix;
         if matrix.target.is_inside() {
             // Each cell has a VM of its own, whose facts are checked with it.
@@ -221,7 +221,7 @@ impl<'a> Runner<'a> {
         let mut all: Vec<Launched> = Vec::new();
         let mut lacking: Vec<Launched> = Vec::new();
         let mut sentences = Vec::new();
-        for Here { launched, .. } in cells.iter().map(|cell| self.here(cell)) {
+        for CategoryRepeat { launched, .. } in cells.iter().map(|cell| self.here(cell)) {
             if !all.contains(&launched) {
                 all.push(launched);
             }
@@ -262,16 +262,16 @@ impl<'a> Runner<'a> {
             if left.is_empty() {
                 let message =
                     "this kernel supports none of the matrix's categories; give another kernel";
-                return Err(Fault::new(Code::Machine, message).detailed(sentences).into());
+                return Err(CodedError::new(Code::Machine, message).detailed(sentences).into());
             }
             return Ok(left);
         }
         let message = "categories differ beyond the parts under test, so nothing was measured; make them equal";
-        Err(Fault::new(Code::Data, message).detailed(found).into())
+        Err(CodedError::new(Code::Data, message).detailed(found).into())
     }
 
     /// A category's system and its facts; fails with what the kernel lacks for it.
-    fn with_facts(&self, launched: Launched) -> anyhow::Result<Launch<(Set, Facts)>> {
+    fn with_facts(&self, launched: Launched) -> anyhow::Result<Launch<(Set, SystemFacts)>> {
         let mut set = match self.set_up(launched)? {
             Launch::Ready(set) => set,
             Launch::Failed(what) => return Ok(Launch::Failed(what)),
@@ -288,11 +288,11 @@ impl<'a> Runner<'a> {
     }
 
     /// The category of a cell.
-    fn here(&self, cell: &Cell) -> Here {
+    fn here(&self, cell: &BenchCell) -> CategoryRepeat {
         let is_vm = matches!(self.matrix.categories[cell.category], Where::Vm(_));
         let platform = self.matrix.platform(&self.matrix.workloads[cell.workload]);
         let launched = Launched { category: cell.category, platform: is_vm.then_some(platform) };
-        Here { launched, repeat: cell.repeat }
+        CategoryRepeat { launched, repeat: cell.repeat }
     }
 
     /// The name of a category's facts. One that runs on several platforms has several.
@@ -314,9 +314,9 @@ impl<'a> Runner<'a> {
     /// The category of the matrix that another is compared with: its baseline, or the plain VM.
     fn base(
         &self,
-        category: &Category,
+        category: &MatrixCategory,
         platform: Option<Platform>,
-    ) -> anyhow::Result<Option<(Category, Facts)>> {
+    ) -> anyhow::Result<Option<(MatrixCategory, SystemFacts)>> {
         let mut next = category.baseline();
         while let Some(baseline) = next {
             let categories = &self.matrix.categories;
@@ -332,7 +332,7 @@ impl<'a> Runner<'a> {
         Ok(None)
     }
 
-    fn all(&mut self, cells: &[Cell]) -> anyhow::Result<()> {
+    fn all(&mut self, cells: &[BenchCell]) -> anyhow::Result<()> {
         for (index, cell) in cells.iter().enumerate() {
             let matrix = self.matrix;
             let workload = &matrix.workloads[cell.workload].name;
@@ -351,7 +351,7 @@ impl<'a> Runner<'a> {
                 let (number, repeat) = (cell.number(matrix), cell.repeat);
                 let is_vm = matches!(matrix.categories[cell.category], Where::Vm(_));
                 let path = matrix.workloads[cell.workload].link.filter(|_| is_vm).map(Link::path);
-                let named = Named { index, number, workload, category, repeat, path };
+                let named = NamedCell { index, number, workload, category, repeat, path };
                 self.session.save(named, &outcome, readings)?;
             }
             self.bar.step();
@@ -361,10 +361,10 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs a cell: outcome and readings, or why there are none.
-    fn one(&mut self, cell: &Cell) -> anyhow::Result<(Outcome, Result<Readings, String>)> {
+    fn one(&mut self, cell: &BenchCell) -> anyhow::Result<(JobOutcome, Result<Readings, String>)> {
         let matrix = self.matrix;
         let workload = &matrix.workloads[cell.workload];
-        if let Kind::Traffic(traffic) = &workload.kind {
+        if let WorkloadProgram::Traffic(traffic) = &workload.kind {
             return self.passage(cell, traffic);
         }
         let here = self.here(cell);
@@ -376,14 +376,17 @@ impl<'a> Runner<'a> {
             self.present = Some((here, set));
         }
         let failed = |problem: &str| {
-            (Outcome { problem: problem.to_owned(), ..Outcome::default() }, Err(problem.to_owned()))
+            (
+                JobOutcome { problem: problem.to_owned(), ..JobOutcome::default() },
+                Err(problem.to_owned()),
+            )
         };
         let set = match &mut self.present {
             Some((_, Launch::Ready(set))) => set,
             Some((_, Launch::Failed(problem))) => return Ok(failed(problem)),
             None => return Ok(failed("")),
         };
-        let counted = set.system.process().map(|pid| Counted::begin(pid, matrix.counters));
+        let counted = set.system.process().map(|pid| CountedProcess::begin(pid, matrix.counters));
         let outcome = match set.system.execute(&job) {
             Ok(outcome) => outcome,
             Err(error) => {
@@ -398,7 +401,7 @@ impl<'a> Runner<'a> {
         };
         readings.extend(outcome.busy.as_deref().and_then(utilisation));
         let mut counters = outcome.counters.clone();
-        if let Some((time, events)) = counted.map(Counted::end) {
+        if let Some((time, events)) = counted.map(CountedProcess::end) {
             readings.extend(time);
             counters.extend(events);
         }
@@ -412,9 +415,9 @@ impl<'a> Runner<'a> {
     /// Carries out traffic with a VM of QEMU on an emulated host, which is recorded.
     fn passage(
         &mut self,
-        cell: &Cell,
-        traffic: &Traffic,
-    ) -> anyhow::Result<(Outcome, Result<Readings, String>)> {
+        cell: &BenchCell,
+        traffic: &QemuTraffic,
+    ) -> anyhow::Result<(JobOutcome, Result<Readings, String>)> {
         let Where::Vm(category) = &self.matrix.categories[cell.category] else {
             return fail(Code::Machine, "traffic needs a VM");
         };
@@ -424,18 +427,21 @@ impl<'a> Runner<'a> {
             Ok(passage) => {
                 let numbers = [cell.number(self.matrix), cell.peer_number(self.matrix)];
                 let name = &self.matrix.workloads[cell.workload].name;
-                let outcome =
-                    Outcome { elapsed_ns: passage.elapsed_ns, code: Some(0), ..Outcome::default() };
+                let outcome = JobOutcome {
+                    elapsed_ns: passage.elapsed_ns,
+                    code: Some(0),
+                    ..JobOutcome::default()
+                };
                 (outcome, Ok(Readings::of_passage(passage, (name, cell.repeat), numbers)?))
             }
             Err(problem) => {
-                (Outcome { problem: problem.clone(), ..Outcome::default() }, Err(problem))
+                (JobOutcome { problem: problem.clone(), ..JobOutcome::default() }, Err(problem))
             }
         })
     }
 
     /// Records the exits of a cell by running its job once more; a note says if that fails.
-    fn recorded(&mut self, cell: &Cell, job: &Job) -> anyhow::Result<Option<Exits>> {
+    fn recorded(&mut self, cell: &BenchCell, job: &Job) -> anyhow::Result<Option<ClientExits>> {
         let Some((_, Launch::Ready(set))) = &mut self.present else { return Ok(None) };
         let workload = &self.matrix.workloads[cell.workload];
         let problem = match set.system.record(job, cell.number(self.matrix)) {
@@ -483,18 +489,19 @@ impl<'a> Runner<'a> {
         let place = &self.matrix.categories[category];
         let Target { accel, cpus, .. } = self.matrix.target;
         let platform = platform.unwrap_or(Platform { accel, cpus, link: None });
-        let mut settings = Settings::default();
+        let mut settings = CategorySettings::default();
         let system = match place {
-            Where::Host => System::Place(Place::Here(
-                place::Here::new(vmtax_lab::guest_program(), &self.stop).map_err(|e| fault(&e))?,
+            Where::Host => AgentSystem::Place(Place::Here(
+                place::ThisComputer::new(vmtax_lab::guest_program(), &self.stop)
+                    .map_err(|e| fault(&e))?,
             )),
-            Where::Ssh { name, address } => System::Place(Place::There(
+            Where::Ssh { name, address } => AgentSystem::Place(Place::There(
                 There::new(name, address, vmtax_lab::guest_program(), &self.stop)
                     .map_err(|e| fault(&e))?,
             )),
             Where::Vm(category) => {
                 if !platform.accel.is_emulated_host() {
-                    settings = Settings::apply(category)?;
+                    settings = CategorySettings::apply(category)?;
                 }
                 match self.launcher.launch(category, platform)? {
                     Launch::Ready(system) => system,
@@ -511,9 +518,9 @@ impl<'a> Runner<'a> {
 const TICKS_LEAST: u64 = 50;
 
 /// The share of the system's processors that was busy.
-fn utilisation(busy: &Busy) -> Option<Reading> {
+fn utilisation(busy: &Busy) -> Option<ProgramReading> {
     let share = busy.busy as f64 / busy.total.max(1) as f64 * 100.0;
-    (busy.total >= TICKS_LEAST).then(|| Reading {
+    (busy.total >= TICKS_LEAST).then(|| ProgramReading {
         metric: UTILISATION.to_owned(),
         unit: unit::PERCENT.to_owned(),
         value: share,
@@ -521,27 +528,27 @@ fn utilisation(busy: &Busy) -> Option<Reading> {
     })
 }
 
-fn exits(workload: &Workload, outcome: &Outcome, recorded: Recorded) -> Exits {
+fn exits(workload: &Workload, outcome: &JobOutcome, recorded: RecordedRows) -> ClientExits {
     let readings = workload.readings(outcome).unwrap_or_default();
     let (operations, elapsed_ns) = (operations(&readings), outcome.elapsed_ns);
-    Exits { recorded, operations, elapsed_ns, peer: None, turns: Vec::new() }
+    ClientExits { recorded, operations, elapsed_ns, peer: None, turns: Vec::new() }
 }
 
 /// The number of operations, if the workload reports it.
-fn operations(readings: &[Reading]) -> Option<f64> {
+fn operations(readings: &[ProgramReading]) -> Option<f64> {
     readings.iter().find(|reading| reading.metric == ROUNDS).map(|reading| reading.value)
 }
 
 /// Host settings of a category. The old values are restored on drop.
 #[derive(Default)]
-struct Settings(Vec<(&'static str, String)>);
+struct CategorySettings(Vec<(&'static str, String)>);
 
-impl Settings {
-    fn apply(category: &Category) -> anyhow::Result<Settings> {
-        let mut settings = Settings::default();
+impl CategorySettings {
+    fn apply(category: &MatrixCategory) -> anyhow::Result<CategorySettings> {
+        let mut settings = CategorySettings::default();
         for (file, value) in category.host_settings() {
             let problem = |e: std::io::Error| {
-                Fault::new(
+                CodedError::new(
                     Code::Machine,
                     format!("{file}: cannot be set to {value}: {e}; run as root"),
                 )
@@ -554,7 +561,7 @@ impl Settings {
     }
 }
 
-impl Drop for Settings {
+impl Drop for CategorySettings {
     fn drop(&mut self) {
         for (file, before) in self.0.drain(..).rev() {
             // Errors cannot be reported here; the run's facts have the settings.

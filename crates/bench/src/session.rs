@@ -16,24 +16,24 @@ use std::path::{Path, PathBuf};
 
 use vmtax_analyse::bench::{FAILED, FAULTS, FAULTS_OF_OPERATION, NETWORK_PATH, TURNS_OF_OPERATION};
 use vmtax_analyse::reasons::vm_name;
-use vmtax_capture::program::Reading;
+use vmtax_capture::program::ProgramReading;
 use vmtax_capture::program::builtin::ROUNDS;
-use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output::cannot_write;
-use vmtax_durable::Access;
+use vmtax_durable::FileAccess;
 use vmtax_events::{Better, KeptRows, Losses, Recording, RowSink, Sample, Vm};
-use vmtax_guest::job::{Counter, Outcome};
-use vmtax_guest::order::Counters;
+use vmtax_guest::job::{JobCounter, JobOutcome};
+use vmtax_guest::order::KvmCounters;
 use vmtax_lab::network::Passage;
 use vmtax_runs::lab::rows_of_passage;
 use vmtax_runs::{create_options, read_fault, write_fault};
-use vmtax_store::{Error, MANIFEST, Run, Writer};
+use vmtax_store::{Error, MANIFEST, Run, RunWriter};
 
-use crate::category::Facts;
+use crate::category::SystemFacts;
 use crate::describe;
 use crate::matrix::Matrix;
-use crate::recorded::Recorded;
-use crate::request::Request;
+use crate::recorded::RecordedRows;
+use crate::request::BenchRequest;
 
 const MATRIX: &str = "matrix.toml";
 const FACTS: &str = "facts";
@@ -44,20 +44,20 @@ const CELLS: &str = "cells";
 /// Results of a cell.
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
-    pub(crate) values: Vec<Reading>,
-    pub(crate) counters: Vec<Counter>,
+    pub(crate) values: Vec<ProgramReading>,
+    pub(crate) counters: Vec<JobCounter>,
     /// KVM's page faults during the measured run of the client, and the number of operations.
-    pub(crate) mapped: Option<(Counters, Option<f64>)>,
+    pub(crate) mapped: Option<(KvmCounters, Option<f64>)>,
     /// Exits that were recorded, of each VM.
-    pub(crate) recorded: Vec<Exits>,
+    pub(crate) recorded: Vec<ClientExits>,
     /// A recording to keep as it is.
     pub(crate) trace: Option<Vec<u8>>,
 }
 
 /// Exits of the recorded run of a client in one VM.
 #[derive(Debug)]
-pub(crate) struct Exits {
-    pub(crate) recorded: Recorded,
+pub(crate) struct ClientExits {
+    pub(crate) recorded: RecordedRows,
     pub(crate) operations: Option<f64>,
     pub(crate) elapsed_ns: u64,
     /// Of the VM with the client: its number and its name among categories.
@@ -87,8 +87,8 @@ impl Readings {
                 (Sample::VHOST_TURNS, turns.vhost),
                 (Sample::IO_TURNS, turns.io),
             ];
-            readings.recorded.push(Exits {
-                recorded: Recorded { rows: read.rows, losses, coverage: read.facts.coverage },
+            readings.recorded.push(ClientExits {
+                recorded: RecordedRows { rows: read.rows, losses, coverage: read.facts.coverage },
                 operations: Some(operations),
                 elapsed_ns: passage.elapsed_ns,
                 peer: is_peer.then(|| (number, vm.category.clone())),
@@ -96,7 +96,7 @@ impl Readings {
             });
         }
         readings.values = [(ROUNDS, "count", operations), (Sample::ELAPSED, "ns", elapsed)]
-            .map(|(metric, unit, value)| Reading::new(metric, unit, value, Better::Neither))
+            .map(|(metric, unit, value)| ProgramReading::new(metric, unit, value, Better::Neither))
             .to_vec();
         readings.trace = Some(passage.trace);
         Ok(readings)
@@ -105,7 +105,7 @@ impl Readings {
 
 /// A cell.
 #[derive(Clone)]
-pub(crate) struct Named<'a> {
+pub(crate) struct NamedCell<'a> {
     /// Position in this part.
     pub(crate) index: usize,
     /// Number in the whole matrix.
@@ -118,9 +118,9 @@ pub(crate) struct Named<'a> {
 }
 
 /// The run.
-pub(crate) struct Session {
+pub(crate) struct BenchSession {
     folder: PathBuf,
-    writer: Writer,
+    writer: RunWriter,
     done: HashSet<(String, String, u32)>,
     /// Notes on what was not recorded.
     notes: BTreeSet<String>,
@@ -129,14 +129,14 @@ pub(crate) struct Session {
     recording: Recording,
 }
 
-impl Session {
+impl BenchSession {
     /// Creates a run, or continues one.
     pub(crate) fn open(
         folder: &Path,
         text: &str,
-        request: &Request,
+        request: &BenchRequest,
         matrix: &Matrix,
-    ) -> anyhow::Result<Session> {
+    ) -> anyhow::Result<BenchSession> {
         // The run may have been stopped before it was created.
         let resumes = request.resume && folder.join(MANIFEST).exists();
         let options = create_options(1_000_000_000, labels(request, matrix));
@@ -145,9 +145,9 @@ impl Session {
         let mut losses = Losses::default();
         // The writer holds the lock, so nothing is read or written before.
         let (writer, done) = if resumes {
-            let writer = Writer::resume(folder).map_err(|e| cannot_resume(folder, &e))?;
+            let writer = RunWriter::resume(folder).map_err(|e| cannot_resume(folder, &e))?;
             let run = Run::open(folder).map_err(|e| read_fault(&e))?;
-            let mut done = Done::default();
+            let mut done = DoneCells::default();
             run.read(&mut done).map_err(|e| read_fault(&e))?;
             losses = run.manifest().losses.clone();
             notes.extend(losses.notes.drain(..));
@@ -155,7 +155,7 @@ impl Session {
             (recording.vms, recording.coverage) = (vms.clone(), *coverage);
             (writer, done.0)
         } else {
-            (Writer::create(folder, &options).map_err(|e| exists(folder, &e))?, HashSet::new())
+            (RunWriter::create(folder, &options).map_err(|e| exists(folder, &e))?, HashSet::new())
         };
         check_matrix(folder, &described(text, request))?;
         for name in [FACTS, CELLS] {
@@ -168,7 +168,7 @@ impl Session {
             }
         }
         let folder = folder.to_owned();
-        let mut session = Session { folder, writer, done, notes, losses, recording };
+        let mut session = BenchSession { folder, writer, done, notes, losses, recording };
         session.describe();
         Ok(session)
     }
@@ -184,7 +184,7 @@ impl Session {
     }
 
     /// Facts of a category.
-    pub(crate) fn facts(&self, name: &str) -> anyhow::Result<Option<Facts>> {
+    pub(crate) fn facts(&self, name: &str) -> anyhow::Result<Option<SystemFacts>> {
         let path = self.folder.join(FACTS).join(format!("{}.json", file_name(name)));
         match vmtax_durable::read_small(&path, MOST) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -202,7 +202,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn keep_facts(&mut self, name: &str, facts: &Facts) -> anyhow::Result<()> {
+    pub(crate) fn keep_facts(&mut self, name: &str, facts: &SystemFacts) -> anyhow::Result<()> {
         let path = self.folder.join(FACTS).join(format!("{}.json", file_name(name)));
         let mut bytes = serde_json::to_vec_pretty(facts)?;
         bytes.push(b'\n');
@@ -212,11 +212,11 @@ impl Session {
     /// Adds a cell to the run.
     pub(crate) fn save(
         &mut self,
-        cell: Named<'_>,
-        outcome: &Outcome,
+        cell: NamedCell<'_>,
+        outcome: &JobOutcome,
         readings: Result<Readings, String>,
     ) -> anyhow::Result<()> {
-        let Named { index, number, workload, category, repeat, path } = cell;
+        let NamedCell { index, number, workload, category, repeat, path } = cell;
         let name =
             format!("{index:05}-{}-{}-{repeat}.txt", file_name(workload), file_name(category));
         let problem = readings.as_ref().err().map(String::as_str);
@@ -244,7 +244,7 @@ impl Session {
                 };
                 samples.extend(before);
                 for exits in readings.recorded {
-                    let Exits { recorded, operations, elapsed_ns, peer, turns } = exits;
+                    let ClientExits { recorded, operations, elapsed_ns, peer, turns } = exits;
                     let (id, category) = peer.unwrap_or((number, category.to_owned()));
                     let name = (workload, &*category, repeat);
                     samples.extend(recorded.sample(name, operations, elapsed_ns));
@@ -292,7 +292,7 @@ impl Session {
     }
 
     /// The recorded exits of a cell, as those of a separate VM.
-    fn keep(&mut self, recorded: Recorded, vm: Vm) -> anyhow::Result<()> {
+    fn keep(&mut self, recorded: RecordedRows, vm: Vm) -> anyhow::Result<()> {
         self.writer.rows(&recorded.rows).map_err(write_fault)?;
         self.recording.coverage = recorded.coverage;
         // A run killed before may have left this file.
@@ -326,7 +326,7 @@ impl Session {
 
 /// KVM's statistics as samples: page faults of an operation, or of the whole run of the client; and pages mapped by it.
 fn mapped(
-    counters: Counters,
+    counters: KvmCounters,
     operations: Option<f64>,
     sample: &dyn Fn(&str, &str, f64, Better) -> Sample,
 ) -> Vec<Sample> {
@@ -361,33 +361,33 @@ fn check_matrix(folder: &Path, what: &str) -> anyhow::Result<()> {
 }
 
 /// Why a run cannot be continued.
-fn cannot_resume(folder: &Path, error: &Error) -> Fault {
+fn cannot_resume(folder: &Path, error: &Error) -> CodedError {
     match error {
-        Error::Exists { .. } => Fault::new(
+        Error::Exists { .. } => CodedError::new(
             Code::Usage,
             format!("{}: is finished; there is nothing to continue", folder.display()),
         ),
-        Error::Busy { .. } => Fault::new(Code::Output, error.to_string()),
+        Error::Busy { .. } => CodedError::new(Code::Output, error.to_string()),
         other => read_fault(other),
     }
 }
 
 /// The error for a folder that holds a run already.
-fn exists(folder: &Path, error: &Error) -> Fault {
+fn exists(folder: &Path, error: &Error) -> CodedError {
     match error {
-        Error::Exists { found, .. } if found.contains("run") => Fault::new(
+        Error::Exists { found, .. } if found.contains("run") => CodedError::new(
             Code::Output,
             format!(
                 "{}: {found}; continue it with --resume, or name another folder",
                 folder.display()
             ),
         ),
-        other => Fault::new(Code::Output, other.to_string()),
+        other => CodedError::new(Code::Output, other.to_string()),
     }
 }
 
 /// The matrix file and the selection.
-fn described(text: &str, request: &Request) -> String {
+fn described(text: &str, request: &BenchRequest) -> String {
     let mut head = String::new();
     if !request.only.is_empty() {
         head.push_str(&format!("# --only {}\n", request.only.join(",").replace(['\n', '\r'], " ")));
@@ -398,7 +398,7 @@ fn described(text: &str, request: &Request) -> String {
     head + text
 }
 
-fn labels(request: &Request, matrix: &Matrix) -> BTreeMap<String, String> {
+fn labels(request: &BenchRequest, matrix: &Matrix) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([("matrix".to_owned(), matrix.name.clone())]);
     if let Some(shard) = request.shard {
         labels.insert("shard".to_owned(), format!("{}/{}", shard.number, shard.of));
@@ -418,7 +418,7 @@ fn file_name(name: &str) -> String {
 }
 
 /// Output of a cell's programs.
-fn transcript(outcome: &Outcome, problem: Option<&str>) -> Vec<u8> {
+fn transcript(outcome: &JobOutcome, problem: Option<&str>) -> Vec<u8> {
     let mut text = Vec::new();
     let code = outcome.code.map_or("none".to_owned(), |code| code.to_string());
     let head = format!(
@@ -437,15 +437,15 @@ fn transcript(outcome: &Outcome, problem: Option<&str>) -> Vec<u8> {
 }
 
 fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    vmtax_durable::write(path, Access::Private, bytes)
+    vmtax_durable::write(path, FileAccess::Private, bytes)
         .map_err(|e| cannot_write(&path.display().to_string(), &e).into())
 }
 
 /// Cells of a run.
 #[derive(Default)]
-struct Done(HashSet<(String, String, u32)>);
+struct DoneCells(HashSet<(String, String, u32)>);
 
-impl RowSink for Done {
+impl RowSink for DoneCells {
     fn sample(&mut self, sample: &Sample) {
         self.0.insert((sample.workload.clone(), sample.category.clone(), sample.repeat));
     }

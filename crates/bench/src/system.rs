@@ -1,43 +1,43 @@
 //! The system of a category's cells, and recording of exits there.
 
-use vmtax_cli::exit::{Code, Fault};
-use vmtax_guest::job::{Answer, Job, Outcome, Request};
-use vmtax_lab::{Host, Vm};
+use vmtax_cli::exit::{Code, CodedError};
+use vmtax_guest::job::{Job, JobAnswer, JobOutcome, JobRequest};
+use vmtax_lab::{HostKind, LabVm};
 use vmtax_runs::lab::fault as lab_fault;
 use vmtax_runs::record;
 
-use crate::category::Category;
-use crate::category::Facts;
+use crate::category::MatrixCategory;
+use crate::category::SystemFacts;
 use crate::error::fault;
 use crate::link::in_one_system;
 use crate::linked::Linked;
 use crate::matrix::{Matrix, Where};
 use crate::place::Place;
-use crate::recorded::Recorded;
+use crate::recorded::RecordedRows;
 use crate::target::Accel;
 
 /// A system with an agent.
-pub(crate) enum System {
+pub(crate) enum AgentSystem {
     /// This computer, a system reached by ssh, or a VM on this computer.
     Place(Place),
     /// A VM on this computer, with a client or server on the host or in a second VM.
     Linked(Box<Linked>),
     /// A VM on an emulated host, and whether it is nested.
-    Emulated { vm: Box<Vm>, nested: bool },
+    Emulated { vm: Box<LabVm>, nested: bool },
 }
 
 /// An error of a place, as a sentence.
-type Problem = anyhow::Error;
+type SystemProblem = anyhow::Error;
 
-impl System {
+impl AgentSystem {
     /// Facts of the system.
-    pub(crate) fn facts(&mut self) -> Result<Facts, Problem> {
+    pub(crate) fn facts(&mut self) -> Result<SystemFacts, SystemProblem> {
         match self {
-            System::Place(place) => place.facts().map_err(|e| fault(&e).into()),
-            System::Linked(linked) => linked.facts().map_err(|e| fault(&e).into()),
-            System::Emulated { vm, .. } => match ask(vm, &Request::Facts)?.0 {
-                Answer::Facts(facts) => Ok(facts.into_iter().collect()),
-                Answer::Done(_) => Err(strange()),
+            AgentSystem::Place(place) => place.facts().map_err(|e| fault(&e).into()),
+            AgentSystem::Linked(linked) => linked.facts().map_err(|e| fault(&e).into()),
+            AgentSystem::Emulated { vm, .. } => match ask(vm, &JobRequest::Facts)?.0 {
+                JobAnswer::Facts(facts) => Ok(facts.into_iter().collect()),
+                JobAnswer::Done(_) => Err(strange()),
             },
         }
     }
@@ -45,23 +45,25 @@ impl System {
     /// The process that runs the VM, where it is one of this computer.
     pub(crate) fn process(&self) -> Option<u32> {
         match self {
-            System::Place(Place::Vm(vm)) => Some(vm.process()),
-            System::Linked(linked) => Some(linked.process()),
-            System::Place(_) | System::Emulated { .. } => None,
+            AgentSystem::Place(Place::Vm(vm)) => Some(vm.process()),
+            AgentSystem::Linked(linked) => Some(linked.process()),
+            AgentSystem::Place(_) | AgentSystem::Emulated { .. } => None,
         }
     }
 
     /// Runs a job.
-    pub(crate) fn execute(&mut self, job: &Job) -> Result<Outcome, Problem> {
+    pub(crate) fn execute(&mut self, job: &Job) -> Result<JobOutcome, SystemProblem> {
         match self {
-            System::Place(place) => {
+            AgentSystem::Place(place) => {
                 place.execute(&in_one_system(job)).map_err(|e| fault(&e).into())
             }
-            System::Linked(linked) => linked.execute(job).map_err(|e| fault(&e).into()),
-            System::Emulated { vm, .. } => match ask(vm, &Request::Do(in_one_system(job)))?.0 {
-                Answer::Done(outcome) => Ok(outcome),
-                Answer::Facts(_) => Err(strange()),
-            },
+            AgentSystem::Linked(linked) => linked.execute(job).map_err(|e| fault(&e).into()),
+            AgentSystem::Emulated { vm, .. } => {
+                match ask(vm, &JobRequest::Do(in_one_system(job)))?.0 {
+                    JobAnswer::Done(outcome) => Ok(outcome),
+                    JobAnswer::Facts(_) => Err(strange()),
+                }
+            }
         }
     }
 
@@ -71,14 +73,16 @@ impl System {
         &mut self,
         job: &Job,
         number: u32,
-    ) -> Result<(Outcome, Result<Recorded, String>), Problem> {
+    ) -> Result<(JobOutcome, Result<RecordedRows, String>), SystemProblem> {
         let job = Job { warmups: Vec::new(), ..job.clone() };
-        let System::Emulated { vm, nested } = self else { return self.record_live(&job, number) };
+        let AgentSystem::Emulated { vm, nested } = self else {
+            return self.record_live(&job, number);
+        };
         let (answer, trace, lost) =
-            ask(vm, &Request::Do(in_one_system(&Job { record: true, counters: false, ..job })))?;
-        let Answer::Done(outcome) = answer else { return Err(strange()) };
+            ask(vm, &JobRequest::Do(in_one_system(&Job { record: true, counters: false, ..job })))?;
+        let JobAnswer::Done(outcome) = answer else { return Err(strange()) };
         let recorded = match (lost, trace) {
-            (0, Some(trace)) => Recorded::of_trace(&trace, number, *nested)?,
+            (0, Some(trace)) => RecordedRows::of_trace(&trace, number, *nested)?,
             (0, None) => Err("the emulated host gave no recording".to_owned()),
             (lost, _) => Err(format!(
                 "the trace buffer of the emulated host overflowed by {lost} events; make the workload shorter"
@@ -92,17 +96,17 @@ impl System {
         &mut self,
         job: &Job,
         number: u32,
-    ) -> Result<(Outcome, Result<Recorded, String>), Problem> {
+    ) -> Result<(JobOutcome, Result<RecordedRows, String>), SystemProblem> {
         let mut recorder = match record::recorder(self.process()) {
             Ok(recorder) => recorder,
-            Err(problem) => return Ok((Outcome::default(), Err(problem))),
+            Err(problem) => return Ok((JobOutcome::default(), Err(problem))),
         };
         recorder.start();
         let outcome = self.execute(job)?;
         let coverage = recorder.coverage();
         let recorded = match recorder.finish() {
             Ok((rows, _, losses)) => {
-                Ok(Recorded { coverage, ..Recorded::of_rows(rows, losses, number) })
+                Ok(RecordedRows { coverage, ..RecordedRows::of_rows(rows, losses, number) })
             }
             Err(problem) => Err(problem.to_string()),
         };
@@ -110,26 +114,29 @@ impl System {
     }
 }
 
-fn ask(vm: &mut Vm, request: &Request) -> Result<(Answer, Option<Vec<u8>>, u64), Problem> {
+fn ask(
+    vm: &mut LabVm,
+    request: &JobRequest,
+) -> Result<(JobAnswer, Option<Vec<u8>>, u64), SystemProblem> {
     let answered = vm.ask(request).map_err(|error| lab_fault(error, None))?;
     Ok((answered.answer, answered.trace, answered.lost))
 }
 
-fn strange() -> Problem {
-    Fault::new(Code::Machine, "the agent's answer does not belong to the request").into()
+fn strange() -> SystemProblem {
+    CodedError::new(Code::Machine, "the agent's answer does not belong to the request").into()
 }
 
 /// The emulated host of an accelerator.
-pub(crate) fn host(accel: Accel) -> Option<Host> {
+pub(crate) fn host(accel: Accel) -> Option<HostKind> {
     match accel {
-        Accel::Amd => Some(Host::Amd),
-        Accel::Intel => Some(Host::Intel),
+        Accel::Amd => Some(HostKind::Amd),
+        Accel::Intel => Some(HostKind::Intel),
         Accel::Kvm | Accel::Tcg => None,
     }
 }
 
 /// Parameters of the modules of a category's emulated host.
-pub(crate) fn module_options(category: &Category) -> Vec<String> {
+pub(crate) fn module_options(category: &MatrixCategory) -> Vec<String> {
     let option = |(file, value): (&str, &str)| {
         let name = file.strip_prefix("/sys/module/")?.replace("/parameters/", ".");
         Some(format!("{name}={value}"))

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
-use vmtax_machine::ssh::{Address, AddressError};
+use vmtax_machine::ssh::{AddressError, SshAddress};
 
-use crate::link::{Link, Netdev, Outside};
+use crate::link::{Link, Netdev, OutsideLink};
 
 /// Processors, memory and kernel of the VMs of a matrix.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -33,7 +33,7 @@ pub struct Target {
     pub network: Option<Netdev>,
     /// The system behind ssh on which remote clients and servers run.
     #[serde(deserialize_with = "ssh")]
-    pub remote: Option<Address>,
+    pub remote: Option<SshAddress>,
     /// The address of this computer by which that system reaches it.
     pub address: Option<Ipv4Addr>,
     /// The address of that system, on which its servers listen.
@@ -80,9 +80,9 @@ impl Target {
     }
 
     /// Where this computer and the remote system reach each other; those that it does not have are not used.
-    pub(crate) fn outside(&self) -> Outside {
+    pub(crate) fn outside(&self) -> OutsideLink {
         let or_loopback = |address: Option<Ipv4Addr>| address.unwrap_or(Ipv4Addr::LOCALHOST);
-        Outside {
+        OutsideLink {
             here: or_loopback(self.address),
             there: or_loopback(self.remote_address),
             port: None,
@@ -90,7 +90,7 @@ impl Target {
     }
 }
 
-fn ssh<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Address>, D::Error> {
+fn ssh<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SshAddress>, D::Error> {
     let text = String::deserialize(from)?;
     let address =
         text.parse().map_err(|e: AddressError| D::Error::custom(format!("{text:?}: {e}")))?;

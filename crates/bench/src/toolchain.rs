@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use vmtax_machine::programs::{self, Files};
-use vmtax_machine::{Error, Limits, Tool};
+use vmtax_machine::programs::{self, FilesByPath};
+use vmtax_machine::{Error, Tool, ToolLimits};
 
 /// Limits of a question to the compiler.
-const LIMITS: Limits = Limits { time: Duration::from_secs(20), output: 64 << 10 };
+const LIMITS: ToolLimits = ToolLimits { time: Duration::from_secs(20), output: 64 << 10 };
 /// The compiler's helpers (GCC's manual, "-print-prog-name").
 const HELPERS: [&str; 6] = ["cc1", "collect2", "as", "ld", "ar", "ranlib"];
 /// Files for the linker of C programs, and the linker's plugin.
@@ -41,7 +41,7 @@ const HEADERS: [&str; 10] =
 const INCLUDE: [&str; 2] = ["/usr/include", "/usr/include/x86_64-linux-gnu"];
 
 /// Adds everything that this compiler needs to compile and link C programs.
-pub(crate) fn add(files: &mut Files, name: &str, compiler: &Path) -> Result<(), Error> {
+pub(crate) fn add(files: &mut FilesByPath, name: &str, compiler: &Path) -> Result<(), Error> {
     let ask =
         |question: &str, what: &str| ask(name, compiler, &format!("-print-{question}-name={what}"));
     for helper in HELPERS {
@@ -99,7 +99,7 @@ fn ask(name: &str, compiler: &Path, question: &str) -> Result<PathBuf, Error> {
 }
 
 /// Headers of a folder, without those of folders in it.
-fn headers(files: &mut Files, folder: &Path) -> Result<(), Error> {
+fn headers(files: &mut FilesByPath, folder: &Path) -> Result<(), Error> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
     for entry in entries.flatten() {
         let path = entry.path();
@@ -111,7 +111,7 @@ fn headers(files: &mut Files, folder: &Path) -> Result<(), Error> {
 }
 
 /// A folder with everything in it, if it is there. Links to files become files; links to folders are left out.
-pub(crate) fn folder(files: &mut Files, path: &Path) -> Result<(), Error> {
+pub(crate) fn folder(files: &mut FilesByPath, path: &Path) -> Result<(), Error> {
     let Ok(entries) = std::fs::read_dir(path) else { return Ok(()) };
     for entry in entries.flatten() {
         let path = entry.path();

@@ -4,21 +4,21 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use vmtax_guest::job::{Answer, Request};
-use vmtax_guest::mailbox::{Header, ORDER, ORDER_HEADER, REPORT, SECTOR, STATUS, State};
+use vmtax_guest::job::{JobAnswer, JobRequest};
+use vmtax_guest::mailbox::{Header, MailboxState, ORDER, ORDER_HEADER, REPORT, SECTOR, STATUS};
 use vmtax_guest::order::{decode, encode};
-use vmtax_machine::cpio::{self, Entry};
+use vmtax_machine::cpio::{self, ArchiveEntry};
 use vmtax_machine::kernel::Kernel;
-use vmtax_machine::programs::{self, Files};
+use vmtax_machine::programs::{self, FilesByPath};
 use vmtax_machine::{
-    Descriptor, Emulator, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop,
+    Emulator, Initramfs, Machine, Mailbox, QUICK_BOOT, QemuDescriptor, QemuOptions, Stop, VmSpec,
     qemu_arguments,
 };
 
 use crate::Error;
-use crate::category::{Category, Facts, processors};
+use crate::category::{MatrixCategory, SystemFacts, processors};
 use crate::error::at;
-use crate::link::End;
+use crate::link::NetdevEnd;
 use crate::target::{Accel, Target};
 use crate::toolchain;
 use crate::workload::Workload;
@@ -39,25 +39,25 @@ const PASSWD: &str = "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
 
 /// Timeout of a request to an agent.
-pub(crate) fn time_of(request: &Request) -> Duration {
+pub(crate) fn time_of(request: &JobRequest) -> Duration {
     match request {
-        Request::Facts | Request::Network(_) | Request::End => GRACE,
-        Request::Do(job) | Request::Serve(job) => GRACE + Duration::from_millis(job.limit_ms),
+        JobRequest::Facts | JobRequest::Network(_) | JobRequest::End => GRACE,
+        JobRequest::Do(job) | JobRequest::Serve(job) => GRACE + Duration::from_millis(job.limit_ms),
     }
 }
 
 /// Common properties of the VMs of a matrix on this computer.
 #[derive(Debug)]
-pub struct Vms {
+pub struct MatrixVms {
     target: Target,
     kernel: Kernel,
     program: &'static [u8],
-    files: Files,
+    files: FilesByPath,
     console: PathBuf,
     accel: Accel,
     stop: Stop,
     /// The file of the disk, if a workload uses one.
-    disk: Option<Descriptor>,
+    disk: Option<QemuDescriptor>,
 }
 
 /// Everything that VMs have in common besides the target.
@@ -75,14 +75,14 @@ pub struct Purpose<'a> {
     pub stop: &'a Stop,
 }
 
-impl Vms {
+impl MatrixVms {
     /// Collects the programs that the workloads need.
-    pub fn new(target: &Target, kernel: Kernel, purpose: &Purpose<'_>) -> Result<Vms, Error> {
+    pub fn new(target: &Target, kernel: Kernel, purpose: &Purpose<'_>) -> Result<MatrixVms, Error> {
         let files = files(target, purpose.workloads)?;
         let has_disk = purpose.workloads.iter().any(|workload| workload.has_disk());
         let folder = purpose.console.parent().unwrap_or(Path::new("."));
         let disk = if has_disk { Some(disk(folder)?) } else { None };
-        Ok(Vms {
+        Ok(MatrixVms {
             target: target.clone(),
             kernel,
             program: purpose.program,
@@ -97,41 +97,41 @@ impl Vms {
     /// Starts a VM of a category with this end of a network; it is ready when [`Vm::ready`] returns.
     pub(crate) fn boot(
         &self,
-        category: &Category,
-        end: &End,
+        category: &MatrixCategory,
+        end: &NetdevEnd,
         console: PathBuf,
-    ) -> Result<Vm, Error> {
+    ) -> Result<BenchVm, Error> {
         let (spec, mailbox) = self.spec(category, end, console)?;
         let mut machine = Machine::boot(&spec)?;
         if category.is_pinned() {
             machine.pin(&processors())?;
         }
-        Ok(Vm { name: category.name.clone(), machine, mailbox, last: 0 })
+        Ok(BenchVm { name: category.name.clone(), machine, mailbox, last: 0 })
     }
 
     /// The facts of a VM of a category, which is started whatever this computer lacks: the error is that of QEMU, or of its KVM.
-    pub fn attempt(&self, category: &Category) -> Result<Facts, Error> {
-        let end = End::default();
+    pub fn attempt(&self, category: &MatrixCategory) -> Result<SystemFacts, Error> {
+        let end = NetdevEnd::default();
         let (spec, mailbox) = self.spec(category, &end, self.console.clone())?;
         let machine = Machine::offer(&spec)?;
-        let mut vm = Vm { name: category.name.clone(), machine, mailbox, last: 0 };
+        let mut vm = BenchVm { name: category.name.clone(), machine, mailbox, last: 0 };
         vm.ready(&end)?;
-        match vm.ask(&Request::Facts)? {
-            Answer::Facts(facts) => Ok(facts.into_iter().collect()),
-            Answer::Done(_) => Err(at(&vm.name, "it does not answer the request".to_owned())),
+        match vm.ask(&JobRequest::Facts)? {
+            JobAnswer::Facts(facts) => Ok(facts.into_iter().collect()),
+            JobAnswer::Done(_) => Err(at(&vm.name, "it does not answer the request".to_owned())),
         }
     }
 
     fn spec(
         &self,
-        category: &Category,
-        end: &End,
+        category: &MatrixCategory,
+        end: &NetdevEnd,
         console: PathBuf,
-    ) -> Result<(Spec, Mailbox), Error> {
+    ) -> Result<(VmSpec, Mailbox), Error> {
         let mailbox = Mailbox::new()?;
         let firmware = category.firmware(&self.target, Path::new("/"));
         let firmware = firmware.map_err(|problem| at(&category.name, problem))?;
-        let spec = Spec {
+        let spec = VmSpec {
             emulator: emulator(self.accel),
             kernel: self.kernel.clone(),
             initramfs: Initramfs::Bytes(self.initramfs(category)?.into()),
@@ -167,28 +167,28 @@ impl Vms {
         &self.console
     }
 
-    fn initramfs(&self, category: &Category) -> Result<Vec<u8>, Error> {
+    fn initramfs(&self, category: &MatrixCategory) -> Result<Vec<u8>, Error> {
         let disk = self.disk.iter().map(|_| "virtio_blk");
         let mailbox =
             category.has_virtio_mailbox().then_some("virtio_blk").filter(|_| self.disk.is_none());
         let names = MODULES.into_iter().chain(disk).chain(mailbox).chain(category.modules());
         let names: Vec<&str> = names.collect();
         let mut modules = self.kernel.modules_for(&names)?;
-        modules.iter_mut().for_each(vmtax_machine::kernel::Module::strip_signature);
+        modules.iter_mut().for_each(vmtax_machine::kernel::KernelModule::strip_signature);
         let paths: Vec<String> = modules
             .iter()
             .enumerate()
             .map(|(index, module)| format!("modules/{index:02}-{}.ko", module.name))
             .collect();
         let mut entries = vec![
-            Entry::folder("dev"),
-            Entry::device("dev/console", 5, 1),
-            Entry::folder("modules"),
-            Entry::folder("tmp"),
-            Entry::file("init", 0o755, self.program),
+            ArchiveEntry::folder("dev"),
+            ArchiveEntry::device("dev/console", 5, 1),
+            ArchiveEntry::folder("modules"),
+            ArchiveEntry::folder("tmp"),
+            ArchiveEntry::file("init", 0o755, self.program),
         ];
         for (path, module) in paths.iter().zip(&modules) {
-            entries.push(Entry::file(path.clone(), 0o644, &module.bytes));
+            entries.push(ArchiveEntry::file(path.clone(), 0o644, &module.bytes));
         }
         entries.extend(programs::entries(&self.files));
         Ok(cpio::archive(&entries)?)
@@ -196,8 +196,8 @@ impl Vms {
 }
 
 /// The programs that workloads need in a VM, their libraries, and files that those read.
-pub fn files(target: &Target, workloads: &[&Workload]) -> Result<Files, Error> {
-    let mut files = Files::new();
+pub fn files(target: &Target, workloads: &[&Workload]) -> Result<FilesByPath, Error> {
+    let mut files = FilesByPath::new();
     for workload in workloads {
         for program in workload.programs() {
             bring(&mut files, &program)?;
@@ -227,7 +227,7 @@ pub fn files(target: &Target, workloads: &[&Workload]) -> Result<Files, Error> {
 }
 
 /// The file of a disk, with data in it. It has no name, so nothing of it is left when vmtax is killed.
-fn disk(folder: &Path) -> Result<Descriptor, Error> {
+fn disk(folder: &Path) -> Result<QemuDescriptor, Error> {
     const BLOCK: usize = 1 << 20;
     let make = || {
         let mut file = tempfile::tempfile_in(folder)?;
@@ -240,7 +240,7 @@ fn disk(folder: &Path) -> Result<Descriptor, Error> {
 }
 
 /// Adds a program under the name that commands use.
-fn bring(files: &mut Files, program: &str) -> Result<(), Error> {
+fn bring(files: &mut FilesByPath, program: &str) -> Result<(), Error> {
     let named = Path::new(program);
     let problem = |problem: &str| vmtax_machine::Error::Program {
         program: program.to_owned(),
@@ -275,7 +275,7 @@ pub fn emulator(accel: Accel) -> Emulator {
 }
 
 /// The guest's command line.
-pub fn command_line(category: &Category) -> String {
+pub fn command_line(category: &MatrixCategory) -> String {
     let mut line = format!("console=ttyS0,115200 {QUICK_BOOT} panic=-1 vmtax.role=agent");
     for word in category.guest_words() {
         line.push(' ');
@@ -288,45 +288,45 @@ pub fn command_line(category: &Category) -> String {
 pub(crate) fn arguments(
     target: &Target,
     accel: Accel,
-    category: &Category,
-    (end, disk): (&End, bool),
+    category: &MatrixCategory,
+    (end, disk): (&NetdevEnd, bool),
 ) -> Vec<String> {
     // A descriptor of this process stands for the file, which is not made to be shown.
     let disk = std::fs::File::open("/dev/null").ok().filter(|_| disk);
-    let disk = disk.map(|file| Descriptor::from(std::os::fd::OwnedFd::from(file)));
+    let disk = disk.map(|file| QemuDescriptor::from(std::os::fd::OwnedFd::from(file)));
     // Missing firmware is reported separately.
     let firmware = category.firmware(target, Path::new("/")).unwrap_or_default();
-    let options: Options = category.options(firmware.as_ref(), end, disk.as_ref());
+    let options: QemuOptions = category.options(firmware.as_ref(), end, disk.as_ref());
     qemu_arguments(emulator(accel), target.cpus, target.memory, &options)
 }
 
 /// A running VM. It ends when dropped.
 #[derive(Debug)]
-pub struct Vm {
+pub struct BenchVm {
     name: String,
     machine: Machine,
     mailbox: Mailbox,
     last: u32,
 }
 
-impl Vm {
+impl BenchVm {
     /// The process that runs it.
     pub fn process(&self) -> u32 {
         self.machine.process()
     }
 
     /// Waits until it takes requests, and gives its network card an address, if it is to have one.
-    pub(crate) fn ready(&mut self, end: &End) -> Result<(), Error> {
-        self.wait(State::Ready, 0)?;
+    pub(crate) fn ready(&mut self, end: &NetdevEnd) -> Result<(), Error> {
+        self.wait(MailboxState::Ready, 0)?;
         let Some(address) = end.address else { return Ok(()) };
-        match self.ask(&Request::Network(address))? {
-            Answer::Done(outcome) if outcome.problem.is_empty() => Ok(()),
-            Answer::Done(outcome) => Err(at(&self.name, outcome.problem)),
-            Answer::Facts(_) => Err(at(&self.name, "it does not answer the request".to_owned())),
+        match self.ask(&JobRequest::Network(address))? {
+            JobAnswer::Done(outcome) if outcome.problem.is_empty() => Ok(()),
+            JobAnswer::Done(outcome) => Err(at(&self.name, outcome.problem)),
+            JobAnswer::Facts(_) => Err(at(&self.name, "it does not answer the request".to_owned())),
         }
     }
 
-    pub(crate) fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
+    pub(crate) fn ask(&mut self, request: &JobRequest) -> Result<JobAnswer, Error> {
         let bytes = encode(request);
         if bytes.len() as u64 > (REPORT - ORDER) * BYTES {
             return Err(at(&self.name, "the job is too large for the mailbox".to_owned()));
@@ -334,7 +334,7 @@ impl Vm {
         self.last += 1;
         let header = Header {
             number: self.last,
-            state: State::Ordered,
+            state: MailboxState::Ordered,
             length: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
             crc: crc32fast::hash(&bytes),
             message: String::new(),
@@ -342,7 +342,7 @@ impl Vm {
         self.machine.allow(time_of(request));
         self.mailbox.write(ORDER * BYTES, &bytes)?;
         self.mailbox.write(ORDER_HEADER * BYTES, &header.to_sector())?;
-        let header = self.wait(State::Done, self.last)?;
+        let header = self.wait(MailboxState::Done, self.last)?;
         let bytes = self.mailbox.read(REPORT * BYTES, header.length as usize)?;
         let problem =
             |problem: &str| Error::Answer { place: self.name.clone(), problem: problem.to_owned() };
@@ -352,16 +352,16 @@ impl Vm {
         decode(&bytes).ok_or_else(|| problem("it is in the format of another version of vmtax"))
     }
 
-    fn wait(&mut self, state: State, number: u32) -> Result<Header, Error> {
+    fn wait(&mut self, state: MailboxState, number: u32) -> Result<Header, Error> {
         let mut sector = [0; SECTOR];
         let mailbox = &self.mailbox;
         let header = self.machine.wait(|| {
             mailbox.read_into(STATUS * BYTES, &mut sector).ok()?;
             let header = Header::from_sector(&sector)?;
             let there = header.state == state && header.number == number;
-            (there || header.state == State::Failed).then_some(header)
+            (there || header.state == MailboxState::Failed).then_some(header)
         })?;
-        if header.state == State::Failed {
+        if header.state == MailboxState::Failed {
             return Err(at(&self.name, header.message));
         }
         Ok(header)

@@ -5,10 +5,10 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 
-use vmtax_capture::program::{Reading, unit};
+use vmtax_capture::program::{ProgramReading, unit};
 use vmtax_events::Better;
-use vmtax_guest::job::{Counter, EVENTS};
-use vmtax_perf_event::{Attributes, Of, open};
+use vmtax_guest::job::{EVENTS, JobCounter};
+use vmtax_perf_event::{EventAttributes, Of, open};
 
 /// The metric of the processor time of the VM's process, in user and kernel mode, vCPUs included.
 const TIME: &str = "vmm-cpu-time";
@@ -29,18 +29,18 @@ const INHERIT: u64 = 1 << 1;
 const TIMES: u64 = 3;
 
 /// A process that is being counted.
-pub(crate) struct Counted {
+pub(crate) struct CountedProcess {
     process: u32,
     time_s: Option<f64>,
     /// By event the files of all threads, or why there are none.
     events: Vec<Result<Vec<File>, String>>,
 }
 
-impl Counted {
+impl CountedProcess {
     /// Begins to count; processor events only if wanted.
-    pub(crate) fn begin(process: u32, events: bool) -> Counted {
+    pub(crate) fn begin(process: u32, events: bool) -> CountedProcess {
         let configs = if events { CONFIGS.as_slice() } else { &[] };
-        Counted {
+        CountedProcess {
             process,
             events: configs.iter().map(|config| all_threads(process, *config)).collect(),
             time_s: time_s(process),
@@ -48,11 +48,11 @@ impl Counted {
     }
 
     /// What it took since.
-    pub(crate) fn end(self) -> (Option<Reading>, Vec<Counter>) {
+    pub(crate) fn end(self) -> (Option<ProgramReading>, Vec<JobCounter>) {
         let time = time_s(self.process).zip(self.time_s).map(|(now, before)| {
-            Reading::new(TIME, unit::SECONDS, (now - before).max(0.0), Better::Neither)
+            ProgramReading::new(TIME, unit::SECONDS, (now - before).max(0.0), Better::Neither)
         });
-        let counter = |(name, files): (&str, Result<Vec<File>, String>)| Counter {
+        let counter = |(name, files): (&str, Result<Vec<File>, String>)| JobCounter {
             event: format!("vmm-{name}"),
             count: files.and_then(sum),
         };
@@ -61,8 +61,13 @@ impl Counted {
 }
 
 fn all_threads(process: u32, (kind, config): (u32, u64)) -> Result<Vec<File>, String> {
-    let attributes =
-        Attributes { kind, config, read_format: TIMES, flags: INHERIT, ..Attributes::default() };
+    let attributes = EventAttributes {
+        kind,
+        config,
+        read_format: TIMES,
+        flags: INHERIT,
+        ..EventAttributes::default()
+    };
     let threads = fs::read_dir(format!("/proc/{process}/task"));
     let threads = threads.map_err(|e| format!("threads of process {process}: {e}"))?;
     let ids = threads.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -138,7 +143,7 @@ mod tests {
     /// Each event has a count or a reason, and the time passes.
     #[test]
     fn this_process_is_counted() {
-        let counted = Counted::begin(std::process::id(), true);
+        let counted = CountedProcess::begin(std::process::id(), true);
         let mut sum = 0u64;
         while time_s(std::process::id()) <= counted.time_s {
             sum = std::hint::black_box(sum + 1);
@@ -150,7 +155,7 @@ mod tests {
         for event in &events {
             assert_ne!(event.count.as_ref().err().map(String::as_str), Some(""), "{event:?}");
         }
-        let (none, nothing) = Counted::begin(u32::MAX, false).end();
+        let (none, nothing) = CountedProcess::begin(u32::MAX, false).end();
         assert!(none.is_none() && nothing.is_empty());
     }
 }

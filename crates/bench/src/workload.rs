@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use vmtax_analyse::bench::EXITS;
-use vmtax_capture::program::{Output, Reading};
-use vmtax_guest::job::{Job, Outcome};
+use vmtax_capture::program::{ClientOutput, ProgramReading};
+use vmtax_guest::job::{Job, JobOutcome};
 use vmtax_lab::category::Category;
-use vmtax_lab::network::{self, Client, PlannedCell, QEMU};
+use vmtax_lab::network::{self, ClientPlace, PlannedCell, QEMU};
 
-use crate::adapter::{Adapter, Own, words};
+use crate::adapter::{Adapter, OwnMetric, words};
 use crate::link::Link;
 use crate::target::Accel;
 
@@ -19,7 +19,7 @@ pub struct Workload {
     /// Its name in tables.
     pub name: String,
     /// What it runs.
-    pub kind: Kind,
+    pub kind: WorkloadProgram,
     /// Parameters given by the matrix.
     pub parameters: BTreeMap<String, String>,
     /// Files of this computer that its command needs in a VM.
@@ -32,7 +32,7 @@ pub struct Workload {
 
 /// The program of a workload.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum WorkloadProgram {
     /// A known program.
     Adapter(&'static Adapter),
     /// A user's command.
@@ -40,24 +40,24 @@ pub enum Kind {
         /// Program and arguments.
         command: Vec<String>,
         /// Its metric.
-        own: Own,
+        own: OwnMetric,
     },
     /// Traffic with a VM of QEMU on an emulated host.
-    Traffic(Traffic),
+    Traffic(QemuTraffic),
 }
 
 /// Traffic with a VM of QEMU on an emulated host.
 #[derive(Clone, Copy, Debug)]
-pub struct Traffic {
+pub struct QemuTraffic {
     /// What it is.
-    pub of: &'static network::Workload,
+    pub of: &'static network::NetworkWorkload,
     /// Where its client is.
-    pub client: Client,
+    pub client: ClientPlace,
     /// Operations in the recording, if the matrix says how many.
     pub operations: Option<u32>,
 }
 
-impl Traffic {
+impl QemuTraffic {
     /// It with a VM of a category.
     pub(crate) fn cell(&self, category: &Category) -> PlannedCell {
         let (category, workload) = (category.clone(), self.of);
@@ -69,9 +69,9 @@ impl Workload {
     /// The job of a cell.
     pub fn job(&self, warmup: bool, counters: bool, limit_ms: u64) -> Job {
         let (files, server, client) = match &self.kind {
-            Kind::Own { command, .. } => (Vec::new(), Vec::new(), command.clone()),
-            Kind::Traffic(_) => return Job::default(),
-            Kind::Adapter(adapter) => (
+            WorkloadProgram::Own { command, .. } => (Vec::new(), Vec::new(), command.clone()),
+            WorkloadProgram::Traffic(_) => return Job::default(),
+            WorkloadProgram::Adapter(adapter) => (
                 adapter
                     .files
                     .iter()
@@ -81,7 +81,8 @@ impl Workload {
                 self.command(adapter, adapter.client),
             ),
         };
-        let server_anew = matches!(&self.kind, Kind::Adapter(adapter) if adapter.one_client);
+        let server_anew =
+            matches!(&self.kind, WorkloadProgram::Adapter(adapter) if adapter.one_client);
         let warmups = if warmup { vec![client.clone()] } else { Vec::new() };
         Job { files, server, server_anew, warmups, client, limit_ms, counters, ..Job::default() }
     }
@@ -103,12 +104,14 @@ impl Workload {
     /// Programs needed on the system under test, by name or path.
     pub fn programs(&self) -> Vec<String> {
         match &self.kind {
-            Kind::Own { command, .. } => command.first().cloned().into_iter().collect(),
-            Kind::Traffic(_) => vec![QEMU.to_owned()],
-            Kind::Adapter(adapter) if adapter.programs.is_empty() && !adapter.is_builtin() => {
+            WorkloadProgram::Own { command, .. } => command.first().cloned().into_iter().collect(),
+            WorkloadProgram::Traffic(_) => vec![QEMU.to_owned()],
+            WorkloadProgram::Adapter(adapter)
+                if adapter.programs.is_empty() && !adapter.is_builtin() =>
+            {
                 self.command(adapter, adapter.client).into_iter().take(1).collect()
             }
-            Kind::Adapter(adapter) => {
+            WorkloadProgram::Adapter(adapter) => {
                 adapter.programs.iter().map(|name| (*name).to_owned()).collect()
             }
         }
@@ -116,7 +119,7 @@ impl Workload {
 
     /// Files and folders of this computer that it needs in a VM, and those of its parameters.
     pub fn brought(&self) -> Vec<PathBuf> {
-        let Kind::Adapter(adapter) = &self.kind else { return self.bring.clone() };
+        let WorkloadProgram::Adapter(adapter) = &self.kind else { return self.bring.clone() };
         let trees = adapter.parameters.iter().filter(|(name, _)| adapter.brings.contains(name));
         let value = |(name, default): &(&str, &'static str)| {
             self.parameters.get(*name).map_or(*default, String::as_str).into()
@@ -126,24 +129,24 @@ impl Workload {
 
     /// Whether it uses the disk of a VM.
     pub fn has_disk(&self) -> bool {
-        matches!(&self.kind, Kind::Adapter(adapter) if adapter.disk)
+        matches!(&self.kind, WorkloadProgram::Adapter(adapter) if adapter.disk)
     }
 
     /// Minimum number of processors.
     pub fn cpus(&self) -> u32 {
         match &self.kind {
-            Kind::Adapter(adapter) => adapter.cpus,
-            Kind::Own { .. } | Kind::Traffic(_) => 1,
+            WorkloadProgram::Adapter(adapter) => adapter.cpus,
+            WorkloadProgram::Own { .. } | WorkloadProgram::Traffic(_) => 1,
         }
     }
 
     /// The command that prints its version, if known.
     pub fn version(&self) -> Option<Vec<String>> {
         match &self.kind {
-            Kind::Adapter(adapter) if !adapter.version.is_empty() => {
+            WorkloadProgram::Adapter(adapter) if !adapter.version.is_empty() => {
                 Some(words(adapter.version).into_iter().map(str::to_owned).collect())
             }
-            Kind::Traffic(_) => Some(vec![QEMU.to_owned(), "--version".to_owned()]),
+            WorkloadProgram::Traffic(_) => Some(vec![QEMU.to_owned(), "--version".to_owned()]),
             _ => None,
         }
     }
@@ -151,14 +154,14 @@ impl Workload {
     /// The metric shown in short tables.
     pub fn headline(&self) -> &str {
         match &self.kind {
-            Kind::Adapter(adapter) => adapter.headline,
-            Kind::Own { own, .. } => &own.metric,
-            Kind::Traffic(_) => EXITS,
+            WorkloadProgram::Adapter(adapter) => adapter.headline,
+            WorkloadProgram::Own { own, .. } => &own.metric,
+            WorkloadProgram::Traffic(_) => EXITS,
         }
     }
 
     /// The readings of an outcome; the error is a sentence.
-    pub fn readings(&self, outcome: &Outcome) -> Result<Vec<Reading>, String> {
+    pub fn readings(&self, outcome: &JobOutcome) -> Result<Vec<ProgramReading>, String> {
         if !outcome.problem.is_empty() {
             return Err(outcome.problem.clone());
         }
@@ -167,11 +170,12 @@ impl Workload {
         }
         let (stdout, stderr) =
             (String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
-        let output = Output { stdout: &stdout, stderr: &stderr, elapsed_ns: outcome.elapsed_ns };
+        let output =
+            ClientOutput { stdout: &stdout, stderr: &stderr, elapsed_ns: outcome.elapsed_ns };
         let readings = match &self.kind {
-            Kind::Adapter(adapter) => adapter.readings(&output),
-            Kind::Own { own, .. } => own.parse(&output),
-            Kind::Traffic(_) => return Err("it has no output".to_owned()),
+            WorkloadProgram::Adapter(adapter) => adapter.readings(&output),
+            WorkloadProgram::Own { own, .. } => own.parse(&output),
+            WorkloadProgram::Traffic(_) => return Err("it has no output".to_owned()),
         };
         readings.map_err(|refusal| format!("its output is refused: {refusal}"))
     }

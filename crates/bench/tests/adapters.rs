@@ -4,29 +4,29 @@ use std::fs;
 use std::path::Path;
 
 use vmtax_bench::adapter::{ADAPTERS, Adapter};
-use vmtax_capture::program::{Output, Reading, Refusal};
+use vmtax_capture::program::{ClientOutput, OutputRefusal, ProgramReading};
 
 fn output(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/outputs").join(file);
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-fn read(adapter: &str, text: &str) -> Result<Vec<Reading>, Refusal> {
+fn read(adapter: &str, text: &str) -> Result<Vec<ProgramReading>, OutputRefusal> {
     let adapter = Adapter::named(adapter).unwrap_or_else(|| panic!("no adapter {adapter}"));
     // GNU time reports on standard error.
     let output = if ["build", "compile"].contains(&adapter.name) {
-        Output { stderr: text, ..Output::default() }
+        ClientOutput { stderr: text, ..ClientOutput::default() }
     } else {
-        Output { stdout: text, ..Output::default() }
+        ClientOutput { stdout: text, ..ClientOutput::default() }
     };
     adapter.readings(&output)
 }
 
 /// Metric, unit and value.
-type Expected = (&'static str, &'static str, f64);
+type ExpectedMetric = (&'static str, &'static str, f64);
 
 /// Adapter, output, and values that it holds.
-const CASES: &[(&str, &str, &[Expected])] = &[
+const CASES: &[(&str, &str, &[ExpectedMetric])] = &[
     (
         "ping",
         "ping.txt",
@@ -112,7 +112,7 @@ const CASES: &[(&str, &str, &[Expected])] = &[
     ("cpuid", "builtin.txt", &[("time", "ns", 71.25), ("rounds", "count", 1_400_000.0)]),
 ];
 
-fn value<'a>(readings: &'a [Reading], metric: &str) -> Option<&'a Reading> {
+fn value<'a>(readings: &'a [ProgramReading], metric: &str) -> Option<&'a ProgramReading> {
     readings.iter().find(|reading| reading.metric == metric)
 }
 

@@ -51,7 +51,7 @@ pub trait Feed {
     }
 
     /// A part of a profile. Hostile names.
-    fn profiled(&mut self, part: Profiled<'_>) -> Result<(), Error> {
+    fn profiled(&mut self, part: ProfileRecord<'_>) -> Result<(), Error> {
         let _ = part;
         Ok(())
     }
@@ -88,7 +88,7 @@ pub(crate) fn one_by_one<F: Feed + ?Sized>(
 
 /// A record of a profile.
 #[derive(Clone, Copy, Debug)]
-pub enum Profiled<'a> {
+pub enum ProfileRecord<'a> {
     /// A thread was found running.
     Sample {
         /// Its process.
@@ -143,7 +143,7 @@ pub enum Profiled<'a> {
     },
 }
 
-impl Profiled<'_> {
+impl ProfileRecord<'_> {
     /// Values from here on are markers, not addresses (PERF_CONTEXT_MAX in Linux `include/uapi/linux/perf_event.h`).
     pub const MODES: u64 = -4095i64 as u64;
 }

@@ -27,14 +27,14 @@ use vmtax_events::{Isa, Losses, Recording};
 use crate::source::ReadAt;
 use crate::{Error, Feed};
 pub use rips::Rips;
-pub use seen::Seen;
+pub use seen::SeenEvents;
 
 /// How many bytes [`Format::recognise`] wants to see. It makes do with fewer.
 pub const HEAD: usize = 64 << 10;
 
 /// The formats that can be imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ImportFormat {
     /// `perf record` output, seekable.
     PerfFile,
     /// `perf record -o -` output: a stream.
@@ -58,19 +58,19 @@ pub enum Format {
 /// Whether these first bytes are of one format.
 type Recognise = fn(&[u8]) -> bool;
 
-impl Format {
+impl ImportFormat {
     /// Recognises a format from the first bytes of the input, or says what they look like.
-    pub fn recognise(head: &[u8]) -> Result<Format, Error> {
-        let candidates: [(Recognise, Format); 9] = [
-            (perf_data::recognise_file, Format::PerfFile),
-            (perf_data::recognise_pipe, Format::PerfPipe),
-            (trace_dat::recognise, Format::TraceDat),
-            (text::ftrace_text::recognise, Format::FtraceText),
-            (text::perf_script::recognise, Format::PerfScript),
-            (text::trace_cmd_report::recognise, Format::TraceCmdReport),
-            (counts::recognise, Format::Counts),
-            (bpftrace::recognise, Format::Bpftrace),
-            (results::recognise, Format::Results),
+    pub fn recognise(head: &[u8]) -> Result<ImportFormat, Error> {
+        let candidates: [(Recognise, ImportFormat); 9] = [
+            (perf_data::recognise_file, ImportFormat::PerfFile),
+            (perf_data::recognise_pipe, ImportFormat::PerfPipe),
+            (trace_dat::recognise, ImportFormat::TraceDat),
+            (text::ftrace_text::recognise, ImportFormat::FtraceText),
+            (text::perf_script::recognise, ImportFormat::PerfScript),
+            (text::trace_cmd_report::recognise, ImportFormat::TraceCmdReport),
+            (counts::recognise, ImportFormat::Counts),
+            (bpftrace::recognise, ImportFormat::Bpftrace),
+            (results::recognise, ImportFormat::Results),
         ];
         let found = candidates.into_iter().find(|(recognise, _)| recognise(head));
         found.map(|(_, format)| format).ok_or_else(|| Error::Unrecognised { found: describe(head) })
@@ -78,7 +78,7 @@ impl Format {
 
     /// Whether the format has to be read out of order, so that a pipe must be stored first.
     pub fn needs_seeking(self) -> bool {
-        matches!(self, Format::PerfFile | Format::TraceDat)
+        matches!(self, ImportFormat::PerfFile | ImportFormat::TraceDat)
     }
 }
 
@@ -144,28 +144,28 @@ fn is_kernel_log(head: &[u8]) -> bool {
 
 /// Where an importer reads from.
 #[expect(missing_debug_implementations, reason = "both hold a trait object")]
-pub enum Source<'a> {
+pub enum ImportSource<'a> {
     /// Bytes that can be read at any place.
     Random(&'a dyn ReadAt),
     /// Bytes that come one after the other.
     Stream(&'a mut (dyn Read + Send)),
     /// A folder that perf wrote: its file `data`, and the parts beside it.
-    Folder(&'a dyn ReadAt, &'a [perf_data::Part<'a>]),
+    Folder(&'a dyn ReadAt, &'a [perf_data::EventsFile<'a>]),
 }
 
 /// What the user may add to what the file says.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct ImportOptions {
     /// Vendor of exits that a dump of counts gives by bare numbers, or by names that either vendor has.
     pub isa: Isa,
     /// Threads that decode, beside the one that reads. Results do not depend on it.
     pub threads: usize,
 }
 
-impl Default for Options {
+impl Default for ImportOptions {
     /// All on one thread.
     fn default() -> Self {
-        Options { isa: Isa::Unknown, threads: 0 }
+        ImportOptions { isa: Isa::Unknown, threads: 0 }
     }
 }
 
@@ -177,7 +177,7 @@ pub struct Imported {
     /// What was lost or could not be decoded on the way.
     pub losses: Losses,
     /// How often each event of KVM occurs. Recordings of single events have it.
-    pub seen: Seen,
+    pub seen: SeenEvents,
     /// The guest's instruction pointers of each thread's entries and exits.
     pub rips: Rips,
 }
@@ -188,61 +188,63 @@ pub struct Imported {
 /// [`Error`] when nothing can be read. A recording that ends early is no error: what precedes the
 /// cut is delivered, and [`Losses::truncated`] says so.
 pub fn import(
-    format: Format,
-    source: Source<'_>,
-    options: Options,
+    format: ImportFormat,
+    source: ImportSource<'_>,
+    options: ImportOptions,
     feed: &mut impl Feed,
 ) -> Result<Imported, Error> {
     let mut imported = dispatch(format, source, options, feed)?;
     // A dump of counts and a table of results hold no events.
-    if !matches!(format, Format::Bpftrace | Format::Counts | Format::Results) {
+    if !matches!(format, ImportFormat::Bpftrace | ImportFormat::Counts | ImportFormat::Results) {
         seen::check(&mut imported);
     }
     Ok(imported)
 }
 
 fn dispatch(
-    format: Format,
-    source: Source<'_>,
-    options: Options,
+    format: ImportFormat,
+    source: ImportSource<'_>,
+    options: ImportOptions,
     feed: &mut impl Feed,
 ) -> Result<Imported, Error> {
     match (format, source) {
-        (Format::PerfFile, Source::Random(source)) => {
+        (ImportFormat::PerfFile, ImportSource::Random(source)) => {
             perf_data::import_file(source, options.threads, feed)
         }
-        (Format::PerfFile, Source::Folder(data, parts)) => {
+        (ImportFormat::PerfFile, ImportSource::Folder(data, parts)) => {
             perf_data::import_folder(data, parts, feed)
         }
-        (_, Source::Folder(..)) => {
+        (_, ImportSource::Folder(..)) => {
             Err(Error::malformed(0, "folder", "its file data is no perf.data file"))
         }
-        (Format::TraceDat, Source::Random(source)) => {
+        (ImportFormat::TraceDat, ImportSource::Random(source)) => {
             trace_dat::import(source, options.threads, feed)
         }
-        (Format::PerfFile | Format::TraceDat, Source::Stream(_)) => {
+        (ImportFormat::PerfFile | ImportFormat::TraceDat, ImportSource::Stream(_)) => {
             Err(Error::malformed(0, "input", "this format cannot be read from a stream"))
         }
-        (format, Source::Random(source)) => {
+        (format, ImportSource::Random(source)) => {
             stream(format, &mut FrontToBack { source, at: 0 }, options, feed)
         }
-        (format, Source::Stream(input)) => stream(format, input, options, feed),
+        (format, ImportSource::Stream(input)) => stream(format, input, options, feed),
     }
 }
 
 fn stream(
-    format: Format,
+    format: ImportFormat,
     input: &mut dyn Read,
-    options: Options,
+    options: ImportOptions,
     feed: &mut impl Feed,
 ) -> Result<Imported, Error> {
     match format {
-        Format::PerfPipe => perf_data::import_pipe(input, options.threads, feed),
-        Format::FtraceText => text::ftrace_text::import(input, options.threads, feed),
-        Format::PerfScript => text::perf_script::import(input, options.threads, feed),
-        Format::TraceCmdReport => text::trace_cmd_report::import(input, options.threads, feed),
-        Format::Results => results::import(input, feed),
-        Format::Counts => counts::import(input, options.isa, feed),
+        ImportFormat::PerfPipe => perf_data::import_pipe(input, options.threads, feed),
+        ImportFormat::FtraceText => text::ftrace_text::import(input, options.threads, feed),
+        ImportFormat::PerfScript => text::perf_script::import(input, options.threads, feed),
+        ImportFormat::TraceCmdReport => {
+            text::trace_cmd_report::import(input, options.threads, feed)
+        }
+        ImportFormat::Results => results::import(input, feed),
+        ImportFormat::Counts => counts::import(input, options.isa, feed),
         _ => bpftrace::import(input, options.isa, feed),
     }
 }

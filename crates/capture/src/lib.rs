@@ -34,5 +34,5 @@ pub mod stats;
 mod workers;
 
 pub use error::Error;
-pub use feed::{Feed, Mode, Profiled, Sink};
-pub use import::{Format, Imported, Options, Source};
+pub use feed::{Feed, Mode, ProfileRecord, Sink};
+pub use import::{ImportFormat, ImportOptions, ImportSource, Imported};

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use vmtax_events::observed::{
-    DeviceClock, HostMitigation, KernelThread, Message, Observed, TimedFunction,
+    DeviceClock, HostMitigation, KernelThread, LogMessage, Observed, TimedFunction,
 };
 
 /// Lines that are read, and bytes of each.
@@ -17,11 +17,11 @@ const LONGEST: usize = 4096;
 const MOST_COLUMNS: usize = 512;
 
 /// What a tool's text shows; `None` if it is no such text.
-type Reader = fn(&str) -> Option<Vec<Observed>>;
+type ObservedReader = fn(&str) -> Option<Vec<Observed>>;
 
 /// What a text shows, and the tool that it is of; `None` if no tool is known by it.
 pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
-    let readers: [(&str, Reader); 13] = [
+    let readers: [(&str, ObservedReader); 13] = [
         ("top", top),
         ("table of processor times", tables),
         ("cpu.stat", quota),
@@ -244,49 +244,49 @@ const NO_KVM: [&str; 6] = [
 ];
 
 /// The same of others, each with its source.
-const MESSAGES: &[(&str, Message)] = &[
+const MESSAGES: &[(&str, LogMessage)] = &[
     // QEMU hw/virtio/vhost.c, `vhost_region_add_section`.
-    ("Overlapping but not coherent sections", Message::VhostSections),
-    ("Section rounded to 0 prior to previous", Message::VhostSections),
+    ("Overlapping but not coherent sections", LogMessage::VhostSections),
+    ("Section rounded to 0 prior to previous", LogMessage::VhostSections),
     // QEMU hw/net/vhost_net.c, hw/net/virtio-net.c.
-    ("falling back on userspace virtio", Message::VhostFallback),
-    ("vhost-net requested but could not be initialized", Message::VhostFallback),
+    ("falling back on userspace virtio", LogMessage::VhostFallback),
+    ("vhost-net requested but could not be initialized", LogMessage::VhostFallback),
     // QEMU target/i386/cpu.c.
-    ("AMD CPU doesn't support hyperthreading", Message::NoTopoext),
+    ("AMD CPU doesn't support hyperthreading", LogMessage::NoTopoext),
     // QEMU target/i386/kvm/kvm.c.
-    ("TSC frequency mismatch between VM", Message::TscScaling),
+    ("TSC frequency mismatch between VM", LogMessage::TscScaling),
     // Linux arch/x86/kvm/x86.c, `kvm_arch_vcpu_create`.
-    ("SMP vm created on host with unstable TSC", Message::UnstableTsc),
+    ("SMP vm created on host with unstable TSC", LogMessage::UnstableTsc),
     // Linux arch/x86/kvm/lapic.c, `limit_periodic_timer_frequency`.
-    ("lapic timer period limited to", Message::FastApicTimer),
+    ("lapic timer period limited to", LogMessage::FastApicTimer),
     // Linux kernel/watchdog.c, kernel/rcu/tree_stall.h.
-    ("soft lockup - CPU#", Message::Stall),
-    ("self-detected stall on CPU", Message::Stall),
-    ("detected stalls on CPUs/tasks", Message::Stall),
+    ("soft lockup - CPU#", LogMessage::Stall),
+    ("self-detected stall on CPU", LogMessage::Stall),
+    ("detected stalls on CPUs/tasks", LogMessage::Stall),
     // Linux kernel/workqueue.c, `wq_watchdog_timer_fn`.
-    ("BUG: workqueue lockup - pool", Message::Stall),
+    ("BUG: workqueue lockup - pool", LogMessage::Stall),
     // Linux mm/oom_kill.c.
-    ("Out of memory: Kill", Message::OutOfMemory),
-    ("invoked oom-killer: gfp_mask=", Message::OutOfMemory),
+    ("Out of memory: Kill", LogMessage::OutOfMemory),
+    ("invoked oom-killer: gfp_mask=", LogMessage::OutOfMemory),
     // systemd src/core/unit.c, `unit_log_failure` and its neighbours.
-    ("has been killed by the OOM killer", Message::OutOfMemory),
+    ("has been killed by the OOM killer", LogMessage::OutOfMemory),
     // Linux kernel/time/clocksource.c, `__clocksource_unstable` and `clocksource_watchdog`.
-    ("Clocksource tsc unstable (delta", Message::TscJump),
-    ("'kvm-clock' (not 'tsc') is current clocksource", Message::TscUnused),
+    ("Clocksource tsc unstable (delta", LogMessage::TscJump),
+    ("'kvm-clock' (not 'tsc') is current clocksource", LogMessage::TscUnused),
     // Linux arch/x86/kernel/tsc.c, `mark_tsc_unstable`; kernel/time/clocksource.c.
-    (TSC_MARKED, Message::TscMarked),
-    ("Marking clocksource 'tsc", Message::TscMarked),
+    (TSC_MARKED, LogMessage::TscMarked),
+    ("Marking clocksource 'tsc", LogMessage::TscMarked),
 ];
 
 /// The same where a single line says nothing: some come at each start of a VM.
-const FLOODS: &[(&str, Message)] = &[
+const FLOODS: &[(&str, LogMessage)] = &[
     // Linux include/linux/virtio_net.h and drivers/net/virtio_net.c, `receive_buf`.
-    (": bad gso: type: ", Message::BadGso),
+    (": bad gso: type: ", LogMessage::BadGso),
     // Linux arch/x86/kvm/x86.c, `kvm_msr_ignored_check` and `kvm_get_msr_common`.
-    (" unhandled rdmsr: 0x", Message::UnknownMsrs),
-    (" unhandled wrmsr: 0x", Message::UnknownMsrs),
-    (" ignored rdmsr: 0x", Message::UnknownMsrs),
-    (" ignored wrmsr: 0x", Message::UnknownMsrs),
+    (" unhandled rdmsr: 0x", LogMessage::UnknownMsrs),
+    (" unhandled wrmsr: 0x", LogMessage::UnknownMsrs),
+    (" ignored rdmsr: 0x", LogMessage::UnknownMsrs),
+    (" ignored wrmsr: 0x", LogMessage::UnknownMsrs),
 ];
 const FLOOD: usize = 5;
 
@@ -328,13 +328,13 @@ fn log(text: &str) -> Option<Vec<Observed>> {
         }
     }
     if is_said(ON_HYPERV) || clock(text).is_some() || found.len() > 1 {
-        found.retain(|one| *one != Observed::Message(Message::TscMarked));
+        found.retain(|one| *one != Observed::Message(LogMessage::TscMarked));
     }
     // What the CPU that is stuck does says more than that it is.
-    if let Some(stall) = found.iter_mut().find(|one| **one == Observed::Message(Message::Stall))
+    if let Some(stall) = found.iter_mut().find(|one| **one == Observed::Message(LogMessage::Stall))
         && is_said(NOTIFIES)
     {
-        *stall = Observed::Message(Message::NotifyHangs);
+        *stall = Observed::Message(LogMessage::NotifyHangs);
     }
     (!found.is_empty()).then_some(found)
 }
@@ -406,7 +406,7 @@ fn offloads(text: &str) -> Option<Vec<Observed>> {
     };
     lines(text).any(|line| line.starts_with("tcp-segmentation-offload:")).then(|| {
         let are_off = is_off("tcp-segmentation-offload") && is_off("tx-checksumming");
-        are_off.then_some(Observed::Message(Message::TapOffloads)).into_iter().collect()
+        are_off.then_some(Observed::Message(LogMessage::TapOffloads)).into_iter().collect()
     })
 }
 
@@ -715,16 +715,16 @@ mod tests {
             ),
             (
                 "q: warning: This family of AMD CPU doesn't support hyperthreading(2)\n",
-                vec![Observed::Message(Message::NoTopoext)],
+                vec![Observed::Message(LogMessage::NoTopoext)],
             ),
             (
                 "ens18: bad gso: type: 4, size: 1448\n".repeat(5).as_str(),
-                vec![Observed::Message(Message::BadGso)],
+                vec![Observed::Message(LogMessage::BadGso)],
             ),
             ("kvm [1]: vcpu6 unhandled rdmsr: 0x19c\n", vec![]),
             (
                 "BUG: workqueue lockup - pool cpus=0\n  vp_notify+0x12/0x20\n",
-                vec![Observed::Message(Message::NotifyHangs)],
+                vec![Observed::Message(LogMessage::NotifyHangs)],
             ),
             (
                 "Samples: 9 of event 'kvm:kvm_set_irq'\n  45.0%  gsi 11 level 1 source 0\n  45.0%  gsi 11 level 0 source 0\n  10.0%  gsi 0 level 0 source 0\n",
@@ -737,7 +737,7 @@ mod tests {
             ("CPU 0/KVM 99.9\n", vec![]),
             (
                 "[    4.01] tsc: Marking TSC unstable due to clocksource watchdog\n",
-                vec![Observed::Message(Message::TscMarked)],
+                vec![Observed::Message(LogMessage::TscMarked)],
             ),
             ("[    0.0] tsc: Marking TSC unstable due to running on Hyper-V\n", vec![]),
             (
@@ -750,7 +750,7 @@ mod tests {
             ),
             (
                 "# ethtool -k tap0\ntx-checksumming: off\ntcp-segmentation-offload: off\n",
-                vec![Observed::Message(Message::TapOffloads)],
+                vec![Observed::Message(LogMessage::TapOffloads)],
             ),
             ("# ethtool -k tap0\ntx-checksumming: on\ntcp-segmentation-offload: on\n", vec![]),
             ("hello world\n", vec![]),

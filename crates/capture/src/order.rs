@@ -37,7 +37,7 @@ const MAX_SPARE: usize = 16;
 pub struct Sorter<S> {
     sink: S,
     /// In the order in which they came.
-    runs: VecDeque<Run>,
+    runs: VecDeque<SortedRun>,
     /// Events in `runs` and `loose`.
     pending: usize,
     /// The latest events, which are in no run yet.
@@ -51,12 +51,12 @@ pub struct Sorter<S> {
 
 /// Events in the order of time.
 #[derive(Debug)]
-struct Run {
+struct SortedRun {
     events: Arc<Vec<Event>>,
     range: Range<usize>,
 }
 
-impl Run {
+impl SortedRun {
     fn events(&self) -> &[Event] {
         self.events.get(self.range.clone()).unwrap_or_default()
     }
@@ -124,13 +124,13 @@ impl<S: Sink> Sorter<S> {
             let mut events = std::mem::take(&mut self.loose);
             sort(&mut events);
             let range = 0..events.len();
-            self.push(Run { events: Arc::new(events), range });
+            self.push(SortedRun { events: Arc::new(events), range });
         }
     }
 
     /// Adds a run. Many become fewer: adjacent ones, so that the order of equal times stays, and only such as are of similar
     /// length, so that an event is moved a few times at most.
-    fn push(&mut self, run: Run) {
+    fn push(&mut self, run: SortedRun) {
         self.runs.push_back(run);
         while self.runs.len() >= MANY_RUNS {
             let len = |back: usize| {
@@ -148,7 +148,7 @@ impl<S: Sink> Sorter<S> {
             events.extend_from_slice(second.events());
             sort(&mut events);
             let range = 0..events.len();
-            self.runs.push_back(Run { events: Arc::new(events), range });
+            self.runs.push_back(SortedRun { events: Arc::new(events), range });
         }
     }
 
@@ -162,7 +162,7 @@ impl<S: Sink> Sorter<S> {
         sort(&mut events);
         let middle = events.get(MAX_PENDING / 2).map_or(u64::MAX, |e| e.time_ns);
         let range = 0..events.len();
-        self.runs.push_back(Run { events: Arc::new(events), range });
+        self.runs.push_back(SortedRun { events: Arc::new(events), range });
         self.pass(middle)
     }
 
@@ -257,7 +257,7 @@ impl<S: Sink> Feed for Sorter<S> {
         let ends = cuts.iter().map(|cut| (cut.at, Some(cut.release))).chain([(len, None)]);
         let mut from = 0;
         for (end, release) in ends {
-            let run = Run { events: Arc::clone(&block), range: from..end };
+            let run = SortedRun { events: Arc::clone(&block), range: from..end };
             debug_assert!(run.events().is_sorted_by_key(|e| e.time_ns), "a block is out of order");
             from = end;
             if !run.range.is_empty() {
@@ -303,12 +303,12 @@ impl<S: Sink> Feed for Sorter<S> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use vmtax_events::{Kind, NO_PID, NO_VCPU};
+    use vmtax_events::{EventKind, NO_PID, NO_VCPU};
 
     #[derive(Default)]
-    struct Collect(Vec<Event>);
+    struct CollectSorted(Vec<Event>);
 
-    impl Sink for Collect {
+    impl Sink for CollectSorted {
         fn events(&mut self, events: &[Event]) -> Result<(), Error> {
             self.0.extend_from_slice(events);
             Ok(())
@@ -322,12 +322,12 @@ mod tests {
     }
 
     fn event(time_ns: u64, cpu: u32) -> Event {
-        Event { time_ns, pid: NO_PID, tid: 1, cpu, vcpu: NO_VCPU, kind: Kind::Entry }
+        Event { time_ns, pid: NO_PID, tid: 1, cpu, vcpu: NO_VCPU, kind: EventKind::Entry }
     }
 
     #[test]
     fn the_diagram_of_the_module() {
-        let mut sorter = Sorter::new(Collect::default());
+        let mut sorter = Sorter::new(CollectSorted::default());
         for (t, cpu) in [(1, 0), (4, 0), (7, 0), (2, 1), (3, 1), (9, 1)] {
             sorter.event(event(t, cpu)).unwrap();
         }
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_late_event_is_counted_and_passed_on() {
-        let mut sorter = Sorter::new(Collect::default());
+        let mut sorter = Sorter::new(CollectSorted::default());
         sorter.event(event(10, 0)).unwrap();
         sorter.release(10).unwrap();
         sorter.event(event(5, 1)).unwrap();
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn without_releases_the_window_is_bounded() {
-        let mut sorter = Sorter::new(Collect::default());
+        let mut sorter = Sorter::new(CollectSorted::default());
         for t in 0..MAX_PENDING as u64 + 10 {
             sorter.event(event(t, 0)).unwrap();
             assert!(sorter.pending <= MAX_PENDING);
@@ -372,7 +372,7 @@ mod tests {
         #[test]
         fn equals_a_stable_sort_of_everything(blocks in prop::collection::vec(prop::collection::vec(0u64..50, 0..20), 0..20)) {
             // Blocks of ever later times, each in any order: release after each what the next cannot reach.
-            let mut sorter = Sorter::new(Collect::default());
+            let mut sorter = Sorter::new(CollectSorted::default());
             let mut all = Vec::new();
             for (i, block) in blocks.iter().enumerate() {
                 let base = i as u64 * 50;

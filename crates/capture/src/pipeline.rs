@@ -14,7 +14,7 @@ use std::thread;
 
 use vmtax_events::{AccessRow, Event, ExitRow, Recording, Sample};
 
-use crate::import::{Format, Imported, Options, Source, import};
+use crate::import::{ImportFormat, ImportOptions, ImportSource, Imported, import};
 use crate::order::Sorter;
 use crate::{Error, Sink};
 
@@ -29,7 +29,7 @@ const AT_ONCE: usize = 256;
 /// Messages under way.
 const QUEUE: usize = 8;
 
-enum Message {
+enum PipelineMessage {
     /// A part of a vector.
     Events(Arc<Vec<Event>>, Range<usize>),
     Counted(Box<ExitRow>),
@@ -44,9 +44,9 @@ enum Message {
 /// # Errors
 /// The importer's error, or [`Error::Stopped`] when the sink stopped (it knows why).
 pub fn run<S: Sink>(
-    format: Format,
-    source: Source<'_>,
-    options: Options,
+    format: ImportFormat,
+    source: ImportSource<'_>,
+    options: ImportOptions,
     sink: S,
 ) -> Result<Imported, Error> {
     if options.threads <= 1 {
@@ -56,7 +56,7 @@ pub fn run<S: Sink>(
     let (give_back, spare) = sync_channel(QUEUE + 2);
     thread::scope(|scope| {
         let importer = scope.spawn(move || {
-            let batches = Batches { batch: Vec::with_capacity(BATCH), sender, spare };
+            let batches = SortedBatches { batch: Vec::with_capacity(BATCH), sender, spare };
             let mut sorter = Sorter::new(batches);
             let imported = import(format, source, options, &mut sorter);
             let mut imported = match imported {
@@ -85,9 +85,9 @@ pub fn run<S: Sink>(
 
 /// The import with its analysis on this thread.
 fn in_turn<S: Sink>(
-    format: Format,
-    source: Source<'_>,
-    options: Options,
+    format: ImportFormat,
+    source: ImportSource<'_>,
+    options: ImportOptions,
     sink: S,
 ) -> Result<Imported, Error> {
     let mut sorter = Sorter::new(Near(sink));
@@ -131,13 +131,13 @@ impl<S: Sink> Sink for Near<S> {
 }
 
 fn take<S: Sink>(
-    receiver: Receiver<Message>,
+    receiver: Receiver<PipelineMessage>,
     give_back: &SyncSender<Arc<Vec<Event>>>,
     mut sink: S,
 ) -> Result<(), Error> {
     for message in receiver {
         match message {
-            Message::Events(events, part) => {
+            PipelineMessage::Events(events, part) => {
                 for few in events.get(part).unwrap_or_default().chunks(AT_ONCE) {
                     touch(few);
                     sink.events(few)?;
@@ -145,11 +145,11 @@ fn take<S: Sink>(
                 // A full queue is no loss: the importer makes a new vector.
                 let _ = give_back.try_send(events);
             }
-            Message::Counted(row) => sink.counted(&row)?,
-            Message::Accessed(row) => sink.accessed(&row)?,
-            Message::Sample(sample) => sink.sample(&sample)?,
-            Message::ThreadName(pid, tid, name) => sink.thread_name(pid, tid, &name)?,
-            Message::Described(recording) => sink.described(&recording)?,
+            PipelineMessage::Counted(row) => sink.counted(&row)?,
+            PipelineMessage::Accessed(row) => sink.accessed(&row)?,
+            PipelineMessage::Sample(sample) => sink.sample(&sample)?,
+            PipelineMessage::ThreadName(pid, tid, name) => sink.thread_name(pid, tid, &name)?,
+            PipelineMessage::Described(recording) => sink.described(&recording)?,
         }
     }
     Ok(())
@@ -162,13 +162,13 @@ fn touch(events: &[Event]) {
 }
 
 /// The sorter's end of the channel.
-struct Batches {
+struct SortedBatches {
     batch: Vec<Event>,
-    sender: SyncSender<Message>,
+    sender: SyncSender<PipelineMessage>,
     spare: Receiver<Arc<Vec<Event>>>,
 }
 
-impl Batches {
+impl SortedBatches {
     fn flush(&mut self) -> Result<(), Error> {
         if self.batch.is_empty() {
             return Ok(());
@@ -176,15 +176,15 @@ impl Batches {
         let next = self.room().unwrap_or_else(|| Vec::with_capacity(BATCH));
         let full = std::mem::replace(&mut self.batch, next);
         let all = 0..full.len();
-        self.send(Message::Events(Arc::new(full), all))
+        self.send(PipelineMessage::Events(Arc::new(full), all))
     }
 
-    fn send(&mut self, message: Message) -> Result<(), Error> {
+    fn send(&mut self, message: PipelineMessage) -> Result<(), Error> {
         self.sender.send(message).map_err(|_| Error::Stopped)
     }
 }
 
-impl Sink for Batches {
+impl Sink for SortedBatches {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         for events in events.chunks(BATCH) {
             self.batch.extend_from_slice(events);
@@ -200,7 +200,7 @@ impl Sink for Batches {
             return self.events(events.get(part).unwrap_or_default());
         }
         self.flush()?;
-        self.send(Message::Events(Arc::clone(events), part))
+        self.send(PipelineMessage::Events(Arc::clone(events), part))
     }
 
     fn room(&mut self) -> Option<Vec<Event>> {
@@ -212,26 +212,26 @@ impl Sink for Batches {
 
     fn counted(&mut self, row: &ExitRow) -> Result<(), Error> {
         self.flush()?;
-        self.send(Message::Counted(Box::new(row.clone())))
+        self.send(PipelineMessage::Counted(Box::new(row.clone())))
     }
 
     fn accessed(&mut self, row: &AccessRow) -> Result<(), Error> {
         self.flush()?;
-        self.send(Message::Accessed(Box::new(row.clone())))
+        self.send(PipelineMessage::Accessed(Box::new(row.clone())))
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<(), Error> {
         self.flush()?;
-        self.send(Message::Sample(Box::new(sample.clone())))
+        self.send(PipelineMessage::Sample(Box::new(sample.clone())))
     }
 
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error> {
         self.flush()?;
-        self.send(Message::ThreadName(pid, tid, name.to_owned()))
+        self.send(PipelineMessage::ThreadName(pid, tid, name.to_owned()))
     }
 
     fn described(&mut self, recording: &Recording) -> Result<(), Error> {
         self.flush()?;
-        self.send(Message::Described(Box::new(recording.clone())))
+        self.send(PipelineMessage::Described(Box::new(recording.clone())))
     }
 }

@@ -19,11 +19,11 @@ pub mod perf_script;
 
 use std::io::Read;
 
-use vmtax_events::{Losses, Place, Profile};
+use vmtax_events::{Losses, Profile, ProfileOrigin};
 
 use crate::Error;
-use crate::import::Source;
-pub use perf_data::Symbols;
+use crate::import::ImportSource;
+pub use perf_data::SymbolNames;
 
 /// More stacks than this are not kept apart, and no more bytes of them.
 const MOST_STACKS: usize = 1 << 20;
@@ -31,7 +31,7 @@ const MOST_BYTES: usize = 256 << 20;
 
 /// The formats of profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ProfileFormat {
     /// A `perf.data` file.
     PerfFile,
     /// A `perf.data` stream.
@@ -49,20 +49,20 @@ pub enum Format {
 }
 
 /// Whether these first bytes are of one format.
-type Recognise = fn(&[u8]) -> bool;
+type RecogniseProfile = fn(&[u8]) -> bool;
 
-impl Format {
+impl ProfileFormat {
     /// Recognises a format from the first bytes of the input.
-    pub fn recognise(head: &[u8]) -> Result<Format, Error> {
-        let candidates: [(Recognise, Format); 7] = [
-            (crate::import::perf_data::recognise_file, Format::PerfFile),
-            (crate::import::perf_data::recognise_pipe, Format::PerfPipe),
-            (annotate::recognise, Format::Annotate),
+    pub fn recognise(head: &[u8]) -> Result<ProfileFormat, Error> {
+        let candidates: [(RecogniseProfile, ProfileFormat); 7] = [
+            (crate::import::perf_data::recognise_file, ProfileFormat::PerfFile),
+            (crate::import::perf_data::recognise_pipe, ProfileFormat::PerfPipe),
+            (annotate::recognise, ProfileFormat::Annotate),
             // Its rows can stand above their graphs.
-            (call_graph::recognise, Format::CallGraph),
-            (perf_report::recognise, Format::PerfReport),
-            (perf_script::recognise, Format::PerfScript),
-            (folded::recognise, Format::Folded),
+            (call_graph::recognise, ProfileFormat::CallGraph),
+            (perf_report::recognise, ProfileFormat::PerfReport),
+            (perf_script::recognise, ProfileFormat::PerfScript),
+            (folded::recognise, ProfileFormat::Folded),
         ];
         let found = candidates.into_iter().find(|(recognise, _)| recognise(head));
         found.map(|(_, format)| format).ok_or_else(|| Error::Unrecognised {
@@ -73,13 +73,13 @@ impl Format {
 
     /// Whether the format is read out of order, so that a pipe must be stored first.
     pub fn needs_seeking(self) -> bool {
-        self == Format::PerfFile
+        self == ProfileFormat::PerfFile
     }
 }
 
 /// A profile, and its losses.
 #[derive(Clone, Debug)]
-pub struct Imported {
+pub struct ImportedProfile {
     /// The profile.
     pub profile: Profile,
     /// Its losses.
@@ -91,13 +91,13 @@ pub struct Imported {
 /// # Errors
 /// When nothing can be read of it, or it has no sample.
 pub fn import(
-    format: Format,
-    place: Place,
-    source: Source<'_>,
-    symbols: &mut dyn Symbols,
-) -> Result<Imported, Error> {
-    let is_annotation = format == Format::Annotate;
-    if is_annotation != (place == Place::Instructions) {
+    format: ProfileFormat,
+    place: ProfileOrigin,
+    source: ImportSource<'_>,
+    symbols: &mut dyn SymbolNames,
+) -> Result<ImportedProfile, Error> {
+    let is_annotation = format == ProfileFormat::Annotate;
+    if is_annotation != (place == ProfileOrigin::Instructions) {
         let problem = if is_annotation {
             "is an annotated function and no profile of stacks"
         } else {
@@ -106,12 +106,14 @@ pub fn import(
         return Err(Error::malformed(0, "profile", problem));
     }
     let imported = match (format, source) {
-        (Format::PerfFile | Format::PerfPipe, source) => perf_data::import(source, place, symbols)?,
-        (_, Source::Folder(..)) => {
+        (ProfileFormat::PerfFile | ProfileFormat::PerfPipe, source) => {
+            perf_data::import(source, place, symbols)?
+        }
+        (_, ImportSource::Folder(..)) => {
             return Err(Error::malformed(0, "folder", "its file data is no perf.data file"));
         }
-        (format, Source::Stream(input)) => text(format, place, input)?,
-        (format, Source::Random(source)) => {
+        (format, ImportSource::Stream(input)) => text(format, place, input)?,
+        (format, ImportSource::Random(source)) => {
             text(format, place, &mut crate::import::FrontToBack { source, at: 0 })?
         }
     };
@@ -121,13 +123,17 @@ pub fn import(
     Ok(imported)
 }
 
-fn text(format: Format, place: Place, input: &mut dyn Read) -> Result<Imported, Error> {
-    let mut sum = Sum::new(place);
+fn text(
+    format: ProfileFormat,
+    place: ProfileOrigin,
+    input: &mut dyn Read,
+) -> Result<ImportedProfile, Error> {
+    let mut sum = StackSum::new(place);
     match format {
-        Format::Annotate => annotate::read(input, &mut sum)?,
-        Format::CallGraph => call_graph::read(input, &mut sum)?,
-        Format::PerfReport => perf_report::read(input, &mut sum)?,
-        Format::PerfScript => perf_script::read(input, &mut sum)?,
+        ProfileFormat::Annotate => annotate::read(input, &mut sum)?,
+        ProfileFormat::CallGraph => call_graph::read(input, &mut sum)?,
+        ProfileFormat::PerfReport => perf_report::read(input, &mut sum)?,
+        ProfileFormat::PerfScript => perf_script::read(input, &mut sum)?,
         _ => folded::read(input, &mut sum)?,
     }
     Ok(sum.finish())
@@ -135,7 +141,7 @@ fn text(format: Format, place: Place, input: &mut dyn Read) -> Result<Imported, 
 
 /// Adds stacks up, within bounds.
 #[derive(Debug)]
-struct Sum {
+struct StackSum {
     profile: Profile,
     bytes: usize,
     losses: Losses,
@@ -143,9 +149,9 @@ struct Sum {
     dropped: u64,
 }
 
-impl Sum {
-    fn new(place: Place) -> Sum {
-        Sum { profile: Profile::new(place), bytes: 0, losses: Losses::default(), dropped: 0 }
+impl StackSum {
+    fn new(place: ProfileOrigin) -> StackSum {
+        StackSum { profile: Profile::new(place), bytes: 0, losses: Losses::default(), dropped: 0 }
     }
 
     fn add(&mut self, stack: &str, weight: u64) {
@@ -159,7 +165,7 @@ impl Sum {
         self.profile.add(stack, weight);
     }
 
-    fn finish(mut self) -> Imported {
+    fn finish(mut self) -> ImportedProfile {
         if self.dropped > 0 {
             self.losses.notes.push(format!(
                 "{} profile: a weight of {} in stacks beyond the first {MOST_STACKS} is left out",
@@ -167,7 +173,7 @@ impl Sum {
                 self.dropped
             ));
         }
-        Imported { profile: self.profile, losses: self.losses }
+        ImportedProfile { profile: self.profile, losses: self.losses }
     }
 }
 

@@ -54,7 +54,7 @@ pub mod unit {
 
 /// A value that a program reported.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reading {
+pub struct ProgramReading {
     /// Name of the metric.
     pub metric: String,
     /// Its unit.
@@ -65,34 +65,39 @@ pub struct Reading {
     pub better: Better,
 }
 
-impl Reading {
+impl ProgramReading {
     /// A reading in a unit of [`mod@unit`], or of the user's.
-    pub fn new(metric: impl Into<String>, unit: &str, value: f64, better: Better) -> Reading {
-        Reading { metric: metric.into(), unit: unit.to_owned(), value, better }
+    pub fn new(
+        metric: impl Into<String>,
+        unit: &str,
+        value: f64,
+        better: Better,
+    ) -> ProgramReading {
+        ProgramReading { metric: metric.into(), unit: unit.to_owned(), value, better }
     }
 
-    pub(crate) fn lower(metric: impl Into<String>, unit: &str, value: f64) -> Reading {
-        Reading::new(metric, unit, value, Better::Lower)
+    pub(crate) fn lower(metric: impl Into<String>, unit: &str, value: f64) -> ProgramReading {
+        ProgramReading::new(metric, unit, value, Better::Lower)
     }
 
-    pub(crate) fn higher(metric: impl Into<String>, unit: &str, value: f64) -> Reading {
-        Reading::new(metric, unit, value, Better::Higher)
+    pub(crate) fn higher(metric: impl Into<String>, unit: &str, value: f64) -> ProgramReading {
+        ProgramReading::new(metric, unit, value, Better::Higher)
     }
 
     /// The reading, unless its value is negative, which none can be.
-    pub(crate) fn possible(self) -> Result<Reading, Refusal> {
+    pub(crate) fn possible(self) -> Result<ProgramReading, OutputRefusal> {
         if self.value.is_finite() && self.value >= 0.0 { Ok(self) } else { Err(self.impossible()) }
     }
 
-    fn impossible(&self) -> Refusal {
+    fn impossible(&self) -> OutputRefusal {
         let value = format!("{} {}", self.value, self.unit);
-        Refusal::Unbelievable { what: self.metric.clone(), value }
+        OutputRefusal::Unbelievable { what: self.metric.clone(), value }
     }
 }
 
 /// Why an output is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum OutputRefusal {
     /// A field is missing: the output is truncated or of another version.
     #[error("{0} is missing: the output is truncated or of another version")]
     Missing(String),
@@ -128,16 +133,16 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl OutputRefusal {
     /// A field of this name is missing.
-    pub fn missing(what: impl fmt::Display) -> Refusal {
-        Refusal::Missing(what.to_string())
+    pub fn missing(what: impl fmt::Display) -> OutputRefusal {
+        OutputRefusal::Missing(what.to_string())
     }
 }
 
 /// Output of a client.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Output<'a> {
+pub struct ClientOutput<'a> {
     /// Its standard output.
     pub stdout: &'a str,
     /// Its standard error.
@@ -148,11 +153,11 @@ pub struct Output<'a> {
 
 /// Checks that hold for all programs: there are readings, and all are possible. A speed or latency of zero means that nothing was
 /// measured.
-pub fn sane(readings: Vec<Reading>) -> Result<Vec<Reading>, Refusal> {
+pub fn sane(readings: Vec<ProgramReading>) -> Result<Vec<ProgramReading>, OutputRefusal> {
     if readings.is_empty() {
-        return Err(Refusal::missing("every value"));
+        return Err(OutputRefusal::missing("every value"));
     }
-    let check = |reading: Reading| match reading.possible()? {
+    let check = |reading: ProgramReading| match reading.possible()? {
         zero if zero.value == 0.0 && zero.better == Better::Higher => Err(zero.impossible()),
         reading => Ok(reading),
     };

@@ -16,8 +16,8 @@ use serde::Deserialize;
 use vmtax_events::{Losses, Stat};
 
 use crate::Error;
-use crate::import::counts::{Counters, counters, is_kvm_stat};
-use perf_stat::{Counter, Row};
+use crate::import::counts::{KvmStatCounters, counters, is_kvm_stat};
+use perf_stat::{PerfStatCounter, PerfStatLine};
 
 /// Most bytes of an input.
 const MOST_BYTES: u64 = 16 << 20;
@@ -80,7 +80,7 @@ pub fn are_kvm_counters(text: &str) -> bool {
 
 /// The counters read.
 #[derive(Default)]
-struct List {
+struct CounterList {
     stats: Vec<Stat>,
     not_counted: Vec<String>,
     /// It is a list of lines, of which the last may be cut.
@@ -89,12 +89,12 @@ struct List {
     cut: u64,
 }
 
-impl List {
-    fn add(&mut self, row: Row) -> Result<(), String> {
+impl CounterList {
+    fn add(&mut self, row: PerfStatLine) -> Result<(), String> {
         match row {
-            Row::Nothing => {}
-            Row::NotCounted(name) => self.not_counted.push(name),
-            Row::Counter(Counter { name, unit, value }) => {
+            PerfStatLine::Nothing => {}
+            PerfStatLine::NotCounted(name) => self.not_counted.push(name),
+            PerfStatLine::Counter(PerfStatCounter { name, unit, value }) => {
                 let unit = if unit.is_empty() { "count" } else { &unit };
                 self.stats.push(stat(&name, unit, value)?);
             }
@@ -109,12 +109,12 @@ fn at_line(number: usize) -> impl Fn(String) -> Error {
 }
 
 /// Both programs write objects, perf one in each line.
-fn of_json(text: &str) -> Result<List, Error> {
+fn of_json(text: &str) -> Result<CounterList, Error> {
     let is_perf = text.lines().next().is_some_and(|line| line.contains("\"counter-value\""));
     if !is_perf {
-        return Ok(List { stats: of_pages(text)?, ..List::default() });
+        return Ok(CounterList { stats: of_pages(text)?, ..CounterList::default() });
     }
-    let mut list = List { has_lines: true, ..List::default() };
+    let mut list = CounterList { has_lines: true, ..CounterList::default() };
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let at_line = at_line(number);
         let object = serde_json::from_str(line).map_err(|error| {
@@ -127,7 +127,7 @@ fn of_json(text: &str) -> Result<List, Error> {
 }
 
 #[derive(Deserialize)]
-struct Pages {
+struct StatsPages {
     schema: String,
     vms: Vec<PagesVm>,
 }
@@ -135,11 +135,11 @@ struct Pages {
 #[derive(Deserialize)]
 struct PagesVm {
     pid: u32,
-    mapped: Mapped,
+    mapped: MappedPages,
 }
 
 #[derive(Deserialize)]
-struct Mapped {
+struct MappedPages {
     bytes_4k: Option<u64>,
     bytes_2m: Option<u64>,
     bytes_1g: Option<u64>,
@@ -147,7 +147,7 @@ struct Mapped {
 
 fn of_pages(text: &str) -> Result<Vec<Stat>, Error> {
     let problem = |problem: String| Error::malformed(0, "counters", problem);
-    let pages: Pages = serde_json::from_str(text)
+    let pages: StatsPages = serde_json::from_str(text)
         .map_err(|error| problem(format!("are no JSON of vmtax pages ({error})")))?;
     if pages.schema != "vmtax-pages-1" {
         return Err(problem(format!("are of the schema {:?}, not vmtax-pages-1", pages.schema)));
@@ -169,19 +169,19 @@ fn of_pages(text: &str) -> Result<Vec<Stat>, Error> {
 }
 
 /// Counters of kvm_stat; its log has a line each second, which are summed.
-fn of_kvm_stat(text: &str) -> Result<List, Error> {
-    let Counters { sums: counters, cut, .. } = counters(text);
+fn of_kvm_stat(text: &str) -> Result<CounterList, Error> {
+    let KvmStatCounters { sums: counters, cut, .. } = counters(text);
     let each = |(name, count): (&str, u64)| {
         let unit =
             if Stat::PAGES.iter().any(|(known, _)| *known == name) { "pages" } else { "count" };
         stat(name, unit, count as f64).map_err(|problem| Error::malformed(0, "kvm_stat", problem))
     };
     let stats = counters.into_iter().map(each).collect::<Result<_, _>>()?;
-    Ok(List { stats, has_lines: true, cut, ..List::default() })
+    Ok(CounterList { stats, has_lines: true, cut, ..CounterList::default() })
 }
 
-fn of_lines(text: &str) -> Result<List, Error> {
-    let mut list = List { has_lines: true, ..List::default() };
+fn of_lines(text: &str) -> Result<CounterList, Error> {
+    let mut list = CounterList { has_lines: true, ..CounterList::default() };
     // Behind the head of perf's table only its rows are counters.
     let mut is_table = text.lines().any(perf_stat::is_head);
     let has_table = is_table;

@@ -29,14 +29,14 @@ pub(crate) struct Workers<'w, J, D> {
 
 /// Where jobs and results lie.
 struct Desk<J, D> {
-    state: Mutex<State<J, D>>,
+    state: Mutex<WorkersState<J, D>>,
     /// There is a job, or there will be none.
     todo: Condvar,
     /// The oldest result is there, or will never be.
     done: Condvar,
 }
 
-struct State<J, D> {
+struct WorkersState<J, D> {
     /// Jobs that nobody does yet, by their numbers.
     jobs: VecDeque<(usize, J)>,
     /// Results from the oldest on that was not taken.
@@ -61,10 +61,10 @@ pub(crate) fn with_workers<J: Send, D: Send, R>(
     let desk = &Desk::new();
     thread::scope(|scope| {
         // However it ends, the threads end too.
-        let _end = End(desk);
+        let _end = WorkersEnd(desk);
         for _ in 0..threads {
             scope.spawn(move || {
-                let _end = End(desk);
+                let _end = WorkersEnd(desk);
                 while let Some((number, job)) = desk.job() {
                     desk.finish(number, work(job));
                 }
@@ -75,9 +75,9 @@ pub(crate) fn with_workers<J: Send, D: Send, R>(
 }
 
 /// Ends all threads when one ends.
-struct End<'w, J, D>(&'w Desk<J, D>);
+struct WorkersEnd<'w, J, D>(&'w Desk<J, D>);
 
-impl<J, D> Drop for End<'_, J, D> {
+impl<J, D> Drop for WorkersEnd<'_, J, D> {
     fn drop(&mut self) {
         self.0.lock().is_over = true;
         self.0.todo.notify_all();
@@ -87,7 +87,7 @@ impl<J, D> Drop for End<'_, J, D> {
 
 impl<J, D> Desk<J, D> {
     fn new() -> Desk<J, D> {
-        let state = State {
+        let state = WorkersState {
             jobs: VecDeque::new(),
             results: VecDeque::new(),
             first: 0,
@@ -99,7 +99,7 @@ impl<J, D> Desk<J, D> {
     }
 
     /// No job is done under the lock, so a panic leaves nothing half done.
-    fn lock(&self) -> MutexGuard<'_, State<J, D>> {
+    fn lock(&self) -> MutexGuard<'_, WorkersState<J, D>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

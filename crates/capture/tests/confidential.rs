@@ -20,14 +20,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use printing::{Format, Value};
+use printing::{PrintFormat, PrintedValue};
 use proptest::prelude::*;
 use trace_build::{Buffer, Codec, Page, event_formats, header_info};
 use vmtax_capture::import::text::{ftrace_text, perf_script, trace_cmd_report};
-use vmtax_capture::import::tracepoint::{Decoder, Endian};
+use vmtax_capture::import::tracepoint::{Endian, RecordDecoder};
 use vmtax_capture::import::{perf_data, trace_dat};
 use vmtax_capture::{Error, Feed, Imported};
-use vmtax_events::{Event, ExitRow, Kind, NO_PID, NO_VCPU, Rips};
+use vmtax_events::{Event, EventKind, ExitRow, NO_PID, NO_VCPU, RipCounts};
 
 fn captures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures")
@@ -39,32 +39,32 @@ fn file(name: &str) -> String {
 }
 
 /// The formats of a kernel, by the names of their tracepoints.
-fn formats() -> BTreeMap<String, Format> {
+fn formats() -> BTreeMap<String, PrintFormat> {
     let text = file("7.3.formats") + "\n" + &file("kvm_tdvmcall.format");
     each_format(&text).into_iter().map(|format| (format.name.clone(), format)).collect()
 }
 
-fn each_format(text: &str) -> Vec<Format> {
+fn each_format(text: &str) -> Vec<PrintFormat> {
     let starts: Vec<usize> = text.match_indices("name: ").map(|(at, _)| at).collect();
     let ends = starts.iter().skip(1).copied().chain([text.len()]);
-    starts.iter().zip(ends).map(|(start, end)| Format::parse(&text[*start..end])).collect()
+    starts.iter().zip(ends).map(|(start, end)| PrintFormat::parse(&text[*start..end])).collect()
 }
 
 /// The formats of arm64 that differ from x86's, of two kernels (`captures/arm64`).
-fn formats_of_arm64() -> Vec<Format> {
+fn formats_of_arm64() -> Vec<PrintFormat> {
     let of = |name| each_format(&file(&format!("../arm64/{name}.formats")));
     ["6.1", "7.3"].into_iter().flat_map(of).collect()
 }
 
 /// All, of which some have the same names.
-fn all_formats() -> Vec<Format> {
+fn all_formats() -> Vec<PrintFormat> {
     formats().into_values().chain(formats_of_arm64()).collect()
 }
 
 #[derive(Default)]
-struct Kept(Vec<Event>);
+struct KeptRecords(Vec<Event>);
 
-impl Feed for Kept {
+impl Feed for KeptRecords {
     fn event(&mut self, event: Event) -> Result<(), Error> {
         self.0.push(event);
         Ok(())
@@ -84,17 +84,17 @@ impl Feed for Kept {
 }
 
 /// One record.
-struct Record<'f> {
+struct MadeRecord<'f> {
     time_ns: u64,
     vcpu: u32,
-    format: &'f Format,
-    values: BTreeMap<String, Value>,
+    format: &'f PrintFormat,
+    values: BTreeMap<String, PrintedValue>,
 }
 
 const TID: u32 = 4001;
 const CYCLES: usize = 40;
 
-impl Record<'_> {
+impl MadeRecord<'_> {
     fn tid(&self) -> u32 {
         TID + self.vcpu
     }
@@ -117,7 +117,7 @@ impl Record<'_> {
 }
 
 /// The records of a table, again and again, on two vCPUs.
-fn recording<'f>(table: &str, formats: &'f BTreeMap<String, Format>) -> Vec<Record<'f>> {
+fn recording<'f>(table: &str, formats: &'f BTreeMap<String, PrintFormat>) -> Vec<MadeRecord<'f>> {
     let mut records = Vec::new();
     for vcpu in 0..2 {
         let mut now = 1_000_000_000 + u64::from(vcpu) * 1_000;
@@ -128,7 +128,7 @@ fn recording<'f>(table: &str, formats: &'f BTreeMap<String, Format>) -> Vec<Reco
                 let fields = fields.replace("{n:03x}", &format!("{n:03x}"));
                 let mut words = fields.split_whitespace();
                 let format = &formats[words.next().unwrap()];
-                let mut values: BTreeMap<String, Value> = words
+                let mut values: BTreeMap<String, PrintedValue> = words
                     .map(|word| {
                         let (name, value) = word.split_once('=').unwrap();
                         assert!(format.has(name), "{} has no {name}", format.name);
@@ -136,14 +136,14 @@ fn recording<'f>(table: &str, formats: &'f BTreeMap<String, Format>) -> Vec<Reco
                     })
                     .collect();
                 if format.has("vcpu_id") {
-                    values.insert("vcpu_id".to_owned(), Value::Number(vcpu.into()));
+                    values.insert("vcpu_id".to_owned(), PrintedValue::Number(vcpu.into()));
                 }
                 now += match format.name.as_str() {
                     "kvm_exit" => 20_000,
                     "kvm_vcpu_wakeup" => 91_000,
                     _ => 2_000,
                 };
-                records.push(Record { time_ns: now, vcpu, format, values });
+                records.push(MadeRecord { time_ns: now, vcpu, format, values });
             }
         }
     }
@@ -151,7 +151,10 @@ fn recording<'f>(table: &str, formats: &'f BTreeMap<String, Format>) -> Vec<Reco
     records
 }
 
-fn perf_spec(records: &[Record<'_>], formats: &BTreeMap<String, Format>) -> perf_build::Spec {
+fn perf_spec(
+    records: &[MadeRecord<'_>],
+    formats: &BTreeMap<String, PrintFormat>,
+) -> perf_build::Spec {
     let attrs = vec![perf_build::Attr::tracepoint(perf_build::sample::USUAL, &[11, 12])];
     let formats = formats.values().map(|format| format.text.clone()).collect();
     let mut spec = perf_build::Spec { attrs, formats, ..Default::default() };
@@ -172,15 +175,15 @@ fn perf_spec(records: &[Record<'_>], formats: &BTreeMap<String, Format>) -> perf
 
 fn trace_spec(
     name: &str,
-    records: &[Record<'_>],
-    formats: &BTreeMap<String, Format>,
+    records: &[MadeRecord<'_>],
+    formats: &BTreeMap<String, PrintFormat>,
 ) -> trace_build::Spec {
     let kernel =
         if name == "td-2024" { "Linux 6.8.0-rc5 x86_64\0" } else { "Linux 7.3.4 x86_64\0" };
     let texts: Vec<&str> = formats.values().map(|format| format.text.as_str()).collect();
     let cpu = |vcpu: u32| {
-        let own: Vec<&Record<'_>> = records.iter().filter(|one| one.vcpu == vcpu).collect();
-        let page = |records: &[&Record<'_>]| {
+        let own: Vec<&MadeRecord<'_>> = records.iter().filter(|one| one.vcpu == vcpu).collect();
+        let page = |records: &[&MadeRecord<'_>]| {
             let mut last = records[0].time_ns;
             let page = Page::new(false, 8, last);
             let page = records.iter().fold(page, |page, record| {
@@ -210,7 +213,7 @@ fn trace_spec(
 }
 
 /// The three texts.
-fn texts(records: &[Record<'_>]) -> [String; 3] {
+fn texts(records: &[MadeRecord<'_>]) -> [String; 3] {
     let [mut perf, mut ftrace, mut trace_cmd] =
         [String::new(), "# tracer: nop\n#\n".to_owned(), "cpus=2\n".to_owned()];
     for record in records {
@@ -231,11 +234,11 @@ fn texts(records: &[Record<'_>]) -> [String; 3] {
 }
 
 /// Events in order of time, without what only some forms have: processes, and the vCPUs of all but exits and entries.
-fn in_order(kept: Kept) -> Vec<Event> {
+fn in_order(kept: KeptRecords) -> Vec<Event> {
     let mut events = kept.0;
     for event in &mut events {
         event.pid = NO_PID;
-        if !matches!(event.kind, Kind::Exit { .. } | Kind::Entry) {
+        if !matches!(event.kind, EventKind::Exit { .. } | EventKind::Entry) {
             event.vcpu = NO_VCPU;
         }
     }
@@ -243,8 +246,8 @@ fn in_order(kept: Kept) -> Vec<Event> {
     events
 }
 
-fn rips(imported: &Imported) -> Vec<(u32, Rips)> {
-    let mut all: BTreeMap<u32, Rips> = BTreeMap::new();
+fn rips(imported: &Imported) -> Vec<(u32, RipCounts)> {
+    let mut all: BTreeMap<u32, RipCounts> = BTreeMap::new();
     imported.rips.threads().for_each(|(tid, rips)| all.entry(tid).or_default().merge(rips));
     all.into_iter().collect()
 }
@@ -255,21 +258,21 @@ fn all_forms(name: &str) -> Vec<(&'static str, Imported, Vec<Event>)> {
     let records = recording(&file(&format!("{name}.records")), &formats);
     let (perf, trace) = (perf_spec(&records, &formats), trace_spec(name, &records, &formats));
     let mut all = Vec::new();
-    let mut kept = Kept::default();
+    let mut kept = KeptRecords::default();
     let imported = perf_data::import_file(&&perf.file()[..], 0, &mut kept).unwrap();
     all.push(("perf.data", imported, in_order(kept)));
-    let mut kept = Kept::default();
+    let mut kept = KeptRecords::default();
     let imported = perf_data::import_pipe(&mut &perf.pipe()[..], 0, &mut kept).unwrap();
     all.push(("perf.data, a stream", imported, in_order(kept)));
     for (form, bytes) in [("trace.dat 6", trace.v6()), ("trace.dat 7", trace.v7(Codec::Zstd))] {
-        let mut kept = Kept::default();
+        let mut kept = KeptRecords::default();
         let imported = trace_dat::import(&&bytes[..], 0, &mut kept).unwrap();
         all.push((form, imported, in_order(kept)));
     }
     let [perf, ftrace, trace_cmd] = texts(&records);
     for (form, text) in [("perf script", perf), ("ftrace", ftrace), ("trace-cmd report", trace_cmd)]
     {
-        let mut kept = Kept::default();
+        let mut kept = KeptRecords::default();
         let mut input = text.as_bytes();
         let imported = match form {
             "perf script" => perf_script::import(&mut input, 0, &mut kept),
@@ -307,7 +310,7 @@ fn every_form_reads_the_same() {
             let rips = rips(imported);
             assert_eq!(rips.len(), 2, "{name} {form}");
             let as_expected =
-                |rips: &Rips| rips.are_encrypted() == is_zero && rips.zero + rips.other > 32;
+                |rips: &RipCounts| rips.are_encrypted() == is_zero && rips.zero + rips.other > 32;
             assert!(rips.iter().all(|(_, rips)| as_expected(rips)), "{name} {form} {rips:?}");
         }
         // The first cycle, in full.
@@ -333,8 +336,8 @@ fn cases_have_what_the_tables_make() {
 }
 
 /// Values that a field can have: those that the kernel gives and its print format shows whole.
-fn values_of(format: &Format, name: &str) -> BoxedStrategy<Value> {
-    let number = |n: u64| Value::Number(n.into());
+fn values_of(format: &PrintFormat, name: &str) -> BoxedStrategy<PrintedValue> {
+    let number = |n: u64| PrintedValue::Number(n.into());
     let of = |all: &'static [u64]| prop::sample::select(all).prop_map(number).boxed();
     match (format.name.as_str(), name) {
         (_, "isa") => of(&[1, 2]),
@@ -356,9 +359,9 @@ fn values_of(format: &Format, name: &str) -> BoxedStrategy<Value> {
         ("kvm_userspace_exit", "errno") => of(&[0]),
         (_, "prev_state") => of(&[0, 1, 2, 4, 0x100]),
         (_, "next_pid" | "prev_pid") => (1..=4_000_000u64).prop_map(number).boxed(),
-        (_, "prev_comm" | "next_comm") => {
-            "[a-z][a-z0-9 /:]{0,14}".prop_map(|name| Value::Text(name.trim().to_owned())).boxed()
-        }
+        (_, "prev_comm" | "next_comm") => "[a-z][a-z0-9 /:]{0,14}"
+            .prop_map(|name| PrintedValue::Text(name.trim().to_owned()))
+            .boxed(),
         _ => match format.size(name) {
             1 => (0..=1u64).prop_map(number).boxed(),
             2 => any::<u16>().prop_map(move |n| number(n.into())).boxed(),
@@ -369,7 +372,7 @@ fn values_of(format: &Format, name: &str) -> BoxedStrategy<Value> {
 }
 
 /// Of the format with this number in [`all_formats`].
-fn any_record() -> impl Strategy<Value = (usize, BTreeMap<String, Value>)> {
+fn any_record() -> impl Strategy<Value = (usize, BTreeMap<String, PrintedValue>)> {
     let formats = all_formats();
     (0..formats.len()).prop_flat_map(move |at| {
         let format = &formats[at];
@@ -389,12 +392,12 @@ proptest! {
     fn text_and_bytes_say_the_same((at, values) in any_record()) {
         let formats = all_formats();
         let format = &formats[at];
-        let record = Record { time_ns: 1_000_000_000, vcpu: 0, format, values };
-        let decoder = Decoder::parse(&format.text, Endian::Little).unwrap();
+        let record = MadeRecord { time_ns: 1_000_000_000, vcpu: 0, format, values };
+        let decoder = RecordDecoder::parse(&format.text, Endian::Little).unwrap();
         let decoded = decoder.decode(&record.raw());
         prop_assert_eq!(decoded.is_some(), decoder.is_wanted());
         for (form, text) in texts(std::slice::from_ref(&record)).into_iter().enumerate() {
-            let mut kept = Kept::default();
+            let mut kept = KeptRecords::default();
             let mut input = text.as_bytes();
             let imported = match form {
                 0 => perf_script::import(&mut input, 0, &mut kept),
@@ -402,8 +405,8 @@ proptest! {
                 _ => trace_cmd_report::import(&mut input, 0, &mut kept),
             }.unwrap();
             prop_assert_eq!(imported.losses.undecodable, 0, "{}", text);
-            let kinds: Vec<Kind> = kept.0.iter().map(|event| event.kind).collect();
-            let expected: Vec<Kind> = decoded.iter().map(|decoded| decoded.kind).collect();
+            let kinds: Vec<EventKind> = kept.0.iter().map(|event| event.kind).collect();
+            let expected: Vec<EventKind> = decoded.iter().map(|decoded| decoded.kind).collect();
             prop_assert_eq!(kinds, expected, "{}", text);
         }
     }
@@ -422,25 +425,27 @@ fn fields_of_arm64_are_read_where_the_text_has_them_plain() {
                 "hcr_el2" => 0x2_403c_807d_263f,
                 _ => at as u64 % 2,
             };
-            (name.to_owned(), Value::Number(value.into()))
+            (name.to_owned(), PrintedValue::Number(value.into()))
         };
-        let values: BTreeMap<String, Value> = format.fields().enumerate().map(small).collect();
-        let plain = |(name, value): (&String, &Value)| match value {
-            Value::Number(n) => format!(" {name}={n}"),
-            Value::Text(_) => String::new(),
+        let values: BTreeMap<String, PrintedValue> =
+            format.fields().enumerate().map(small).collect();
+        let plain = |(name, value): (&String, &PrintedValue)| match value {
+            PrintedValue::Number(n) => format!(" {name}={n}"),
+            PrintedValue::Text(_) => String::new(),
         };
         let fields: String = values.iter().map(plain).collect();
         let label = format!("{}:", format.name);
         let text = format!(
             "cpus=2\n     CPU 0/KVM-4001  [000]     1.000000: {label:<20} [FAILED TO PARSE]{fields}\n"
         );
-        let record = Record { time_ns: 1_000_000_000, vcpu: 0, format: &format, values };
-        let decoder = Decoder::parse(&format.text, Endian::Little).unwrap();
+        let record = MadeRecord { time_ns: 1_000_000_000, vcpu: 0, format: &format, values };
+        let decoder = RecordDecoder::parse(&format.text, Endian::Little).unwrap();
         let expected = decoder.decode(&record.raw()).unwrap();
-        let mut kept = Kept::default();
+        let mut kept = KeptRecords::default();
         let imported = trace_cmd_report::import(&mut text.as_bytes(), 0, &mut kept).unwrap();
         assert_eq!(imported.losses.undecodable, 0, "{n} {text}");
-        let said: Vec<(u32, Kind)> = kept.0.iter().map(|event| (event.vcpu, event.kind)).collect();
+        let said: Vec<(u32, EventKind)> =
+            kept.0.iter().map(|event| (event.vcpu, event.kind)).collect();
         assert_eq!(said, [(expected.vcpu, expected.kind)], "{n} {text}");
     }
 }
@@ -451,7 +456,7 @@ fn print_formats_are_followed() {
     let formats = formats();
     let print = |name: &str, values: &[(&str, u64)]| {
         let values =
-            values.iter().map(|(name, n)| ((*name).to_owned(), Value::Number((*n).into())));
+            values.iter().map(|(name, n)| ((*name).to_owned(), PrintedValue::Number((*n).into())));
         formats[name].print(&values.collect())
     };
     for (name, values, text) in [

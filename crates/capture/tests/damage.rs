@@ -26,9 +26,9 @@ use std::path::PathBuf;
 use build::Codec;
 use proptest::prelude::*;
 use shrink::Perf;
-use vmtax_capture::import::{self, HEAD, Options};
-use vmtax_capture::{Error, Feed, Format, Imported, Source};
-use vmtax_events::{Event, ExitRow, Isa, Kind, Losses};
+use vmtax_capture::import::{self, HEAD, ImportOptions};
+use vmtax_capture::{Error, Feed, ImportFormat, ImportSource, Imported};
+use vmtax_events::{Event, EventKind, ExitRow, Isa, Losses};
 
 /// A capture of the repository, unpacked.
 fn capture(path: &str) -> Vec<u8> {
@@ -39,14 +39,14 @@ fn capture(path: &str) -> Vec<u8> {
 
 /// What an import delivers.
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptImport {
     events: Vec<Event>,
     rows: Vec<ExitRow>,
     /// How many names of threads.
     names: usize,
 }
 
-impl Feed for Kept {
+impl Feed for KeptImport {
     fn event(&mut self, event: Event) -> Result<(), Error> {
         self.events.push(event);
         Ok(())
@@ -68,16 +68,20 @@ impl Feed for Kept {
 }
 
 /// Recognises and imports, as the command does.
-fn read(mut bytes: &[u8]) -> Result<(Format, Imported, Kept), Error> {
-    let format = Format::recognise(&bytes[..bytes.len().min(HEAD)])?;
-    let mut kept = Kept::default();
+fn read(mut bytes: &[u8]) -> Result<(ImportFormat, Imported, KeptImport), Error> {
+    let format = ImportFormat::recognise(&bytes[..bytes.len().min(HEAD)])?;
+    let mut kept = KeptImport::default();
     let source: &mut &[u8] = &mut bytes;
     let source = match format.needs_seeking() {
-        true => Source::Random(source),
-        false => Source::Stream(source),
+        true => ImportSource::Random(source),
+        false => ImportSource::Stream(source),
     };
-    let imported =
-        import::import(format, source, Options { isa: Isa::Svm, ..Options::default() }, &mut kept)?;
+    let imported = import::import(
+        format,
+        source,
+        ImportOptions { isa: Isa::Svm, ..ImportOptions::default() },
+        &mut kept,
+    )?;
     Ok((format, imported, kept))
 }
 
@@ -90,27 +94,27 @@ fn check_refusal(name: &str, error: &Error) {
 }
 
 /// A whole recording and what it holds.
-struct Whole {
+struct WholeRecording {
     name: &'static str,
     bytes: Vec<u8>,
-    format: Format,
+    format: ImportFormat,
     imported: Imported,
-    kept: Kept,
+    kept: KeptImport,
     /// Where a recording that shows no end of its own could end.
     ends: Vec<usize>,
 }
 
-impl Whole {
-    fn new(name: &'static str, bytes: Vec<u8>) -> Whole {
+impl WholeRecording {
+    fn new(name: &'static str, bytes: Vec<u8>) -> WholeRecording {
         let (format, imported, kept) = read(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(imported.losses.truncated, [""; 0], "{name}");
         assert!(!kept.events.is_empty() || !kept.rows.is_empty(), "{name} is empty");
         let ends = match format {
-            Format::PerfFile | Format::TraceDat => Vec::new(),
-            Format::PerfPipe => ends_of_rounds(&bytes),
+            ImportFormat::PerfFile | ImportFormat::TraceDat => Vec::new(),
+            ImportFormat::PerfPipe => ends_of_rounds(&bytes),
             _ => (1..bytes.len()).filter(|&at| bytes[at - 1] == b'\n').collect(),
         };
-        Whole { name, bytes, format, imported, kept, ends }
+        WholeRecording { name, bytes, format, imported, kept, ends }
     }
 
     /// Cuts at every one of these lengths.
@@ -123,7 +127,7 @@ impl Whole {
         }
     }
 
-    fn check_cut(&self, len: usize, format: Format, imported: &Imported, kept: &Kept) {
+    fn check_cut(&self, len: usize, format: ImportFormat, imported: &Imported, kept: &KeptImport) {
         let name = format!("{} cut at {len}", self.name);
         // The first line of a text need not say which of two alike formats it is.
         assert!(format == self.format || is_text(format) && is_text(self.format), "{name}");
@@ -137,7 +141,7 @@ impl Whole {
         self.check_rows(&name, kept);
     }
 
-    fn has_all_of(&self, kept: &Kept) -> bool {
+    fn has_all_of(&self, kept: &KeptImport) -> bool {
         kept.events == self.kept.events && kept.rows == self.kept.rows
     }
 
@@ -149,7 +153,7 @@ impl Whole {
 
     /// What is delivered is in the whole recording, from its start on. (Losses are marked at other places
     /// when what followed them is missing.)
-    fn check_events(&self, name: &str, imported: &Imported, kept: &Kept) {
+    fn check_events(&self, name: &str, imported: &Imported, kept: &KeptImport) {
         let mut events: Vec<Event> = kept.events.iter().copied().filter(is_recorded).collect();
         // The last line of a text that was cut may say something else.
         if is_text(self.format) && !imported.losses.truncated.is_empty() {
@@ -171,7 +175,7 @@ impl Whole {
         }
     }
 
-    fn check_rows(&self, name: &str, kept: &Kept) {
+    fn check_rows(&self, name: &str, kept: &KeptImport) {
         for row in &kept.rows {
             let same = self.kept.rows.iter().find(|whole| whole.key == row.key);
             let most = same.map_or(0, |whole| whole.tally.count);
@@ -181,11 +185,11 @@ impl Whole {
 }
 
 fn is_recorded(event: &Event) -> bool {
-    !matches!(event.kind, Kind::Lost { .. })
+    !matches!(event.kind, EventKind::Lost { .. })
 }
 
-fn is_text(format: Format) -> bool {
-    !matches!(format, Format::PerfFile | Format::PerfPipe | Format::TraceDat)
+fn is_text(format: ImportFormat) -> bool {
+    !matches!(format, ImportFormat::PerfFile | ImportFormat::PerfPipe | ImportFormat::TraceDat)
 }
 
 /// Behind the rounds of a stream of perf, and behind the records before its first event.
@@ -205,44 +209,62 @@ fn ends_of_rounds(stream: &[u8]) -> Vec<usize> {
     ends
 }
 
-fn small_perf() -> Vec<Whole> {
+fn small_perf() -> Vec<WholeRecording> {
     let perf = |path, skip, samples| Perf::read(&capture(path), skip, samples);
     let midrun = perf("amd-midrun/input/midrun.perf.data.zst", 0, 40);
     let nested = perf("amd-nested-exact/input/nested-exact.perf.data.zst", 2000, 60);
     let lost = perf("amd-cpuid/input/lost.perf.data.zst", 100, 40);
     vec![
-        Whole::new("small perf.data", midrun.file(None)),
-        Whole::new("small compressed perf.data", nested.file(Some(1500))),
-        Whole::new("small perf.data with losses", lost.file(None)),
-        Whole::new("small stream of perf", nested.pipe(None)),
-        Whole::new("small compressed stream of perf", midrun.pipe(Some(700))),
+        WholeRecording::new("small perf.data", midrun.file(None)),
+        WholeRecording::new("small compressed perf.data", nested.file(Some(1500))),
+        WholeRecording::new("small perf.data with losses", lost.file(None)),
+        WholeRecording::new("small stream of perf", nested.pipe(None)),
+        WholeRecording::new("small compressed stream of perf", midrun.pipe(Some(700))),
     ]
 }
 
-fn small_trace_dat() -> Vec<Whole> {
+fn small_trace_dat() -> Vec<WholeRecording> {
     let spec = capture("amd-same-workload/input/workload-v6.trace.dat.zst");
     let spec = shrink::trace_dat(&spec, 10, 1);
     vec![
-        Whole::new("small trace.dat 6", spec.v6()),
-        Whole::new("small trace.dat 7", spec.v7(Codec::None)),
-        Whole::new("small trace.dat 7, zlib", spec.v7(Codec::Zlib)),
-        Whole::new("small trace.dat 7, zstd", spec.v7(Codec::Zstd)),
+        WholeRecording::new("small trace.dat 6", spec.v6()),
+        WholeRecording::new("small trace.dat 7", spec.v7(Codec::None)),
+        WholeRecording::new("small trace.dat 7, zlib", spec.v7(Codec::Zlib)),
+        WholeRecording::new("small trace.dat 7, zstd", spec.v7(Codec::Zstd)),
     ]
 }
 
-fn small_texts() -> Vec<Whole> {
+fn small_texts() -> Vec<WholeRecording> {
     let text = |path, skip| shrink::text(&capture(path), skip, 30);
     vec![
-        Whole::new("ftrace", text("amd-same-workload/input/workload.ftrace.txt.zst", 200)),
-        Whole::new("perf script", text("amd-same-workload/input/workload.script.txt.zst", 200)),
-        Whole::new("perf script with losses", text("amd-nested/input/perf-script-lost.txt", 0)),
-        Whole::new("trace-cmd", text("amd-same-workload/input/workload.trace-cmd.txt.zst", 200)),
-        Whole::new("trace-cmd -R", text("amd-nested/input/trace-cmd-report-R.txt", 100)),
-        Whole::new("trace-cmd -l", text("amd-nested/input/trace-cmd-report-l.txt", 100)),
-        Whole::new("arm64, perf script", text("arm64/input/7.3-nested.kvm-all.script.txt.zst", 20)),
-        Whole::new("arm64, trace-cmd", text("arm64/input/7.3-nested.trace.report.txt.zst", 20)),
-        Whole::new("bpftrace, numbers", capture("amd-bpftrace/input/reasons.bpftrace.txt")),
-        Whole::new("bpftrace, names", capture("amd-bpftrace/input/names.bpftrace.txt")),
+        WholeRecording::new("ftrace", text("amd-same-workload/input/workload.ftrace.txt.zst", 200)),
+        WholeRecording::new(
+            "perf script",
+            text("amd-same-workload/input/workload.script.txt.zst", 200),
+        ),
+        WholeRecording::new(
+            "perf script with losses",
+            text("amd-nested/input/perf-script-lost.txt", 0),
+        ),
+        WholeRecording::new(
+            "trace-cmd",
+            text("amd-same-workload/input/workload.trace-cmd.txt.zst", 200),
+        ),
+        WholeRecording::new("trace-cmd -R", text("amd-nested/input/trace-cmd-report-R.txt", 100)),
+        WholeRecording::new("trace-cmd -l", text("amd-nested/input/trace-cmd-report-l.txt", 100)),
+        WholeRecording::new(
+            "arm64, perf script",
+            text("arm64/input/7.3-nested.kvm-all.script.txt.zst", 20),
+        ),
+        WholeRecording::new(
+            "arm64, trace-cmd",
+            text("arm64/input/7.3-nested.trace.report.txt.zst", 20),
+        ),
+        WholeRecording::new(
+            "bpftrace, numbers",
+            capture("amd-bpftrace/input/reasons.bpftrace.txt"),
+        ),
+        WholeRecording::new("bpftrace, names", capture("amd-bpftrace/input/names.bpftrace.txt")),
     ]
 }
 
@@ -284,7 +306,7 @@ fn real_recordings_cut() {
         ("amd-same-workload, ftrace", "amd-same-workload/input/workload.ftrace.txt.zst"),
     ];
     for (name, path) in paths {
-        let whole = Whole::new(name, capture(path));
+        let whole = WholeRecording::new(name, capture(path));
         whole.cut((0..).step_by(1000));
     }
 }
@@ -301,7 +323,7 @@ fn large_recordings_cut() {
         ("amd-same-workload, perf.data", "amd-same-workload/input/workload.perf.data.zst", 60_000),
     ];
     for (name, path, stride) in paths {
-        let whole = Whole::new(name, capture(path));
+        let whole = WholeRecording::new(name, capture(path));
         let len = whole.bytes.len();
         whole.cut((0..20_000).step_by(2000));
         whole.cut((20_000 + stride..).step_by(stride));
@@ -343,9 +365,9 @@ fn a_small_trace_dat_cannot_have_millions_of_names() {
     let next: std::collections::BTreeSet<u32> = kept
         .events
         .iter()
-        .filter_map(
-            |e| if let Kind::Switch { next_tid, .. } = e.kind { Some(next_tid) } else { None },
-        )
+        .filter_map(|e| {
+            if let EventKind::Switch { next_tid, .. } = e.kind { Some(next_tid) } else { None }
+        })
         .collect();
     assert!((1 << 18..=(1 << 18) + next.len()).contains(&kept.names), "{}", kept.names);
 }

@@ -5,16 +5,16 @@
 use std::io::Write;
 use std::path::Path;
 
-use vmtax_capture::import::perf_data::Part;
+use vmtax_capture::import::perf_data::EventsFile;
 use vmtax_capture::order::Sorter;
 use vmtax_capture::source::ReadAt;
-use vmtax_capture::{Error, Format, Imported, Options, Sink, Source, import};
-use vmtax_events::{Event, ExitRow, Kind};
+use vmtax_capture::{Error, ImportFormat, ImportOptions, ImportSource, Imported, Sink, import};
+use vmtax_events::{Event, EventKind, ExitRow};
 
 #[derive(Default)]
-struct Collect(Vec<Event>);
+struct CollectFolder(Vec<Event>);
 
-impl Sink for &mut Collect {
+impl Sink for &mut CollectFolder {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         self.0.extend_from_slice(events);
         Ok(())
@@ -30,31 +30,32 @@ impl Sink for &mut Collect {
 }
 
 /// What came out, the events, and how many of them came too late to be put in order.
-type Read = Result<(Imported, Vec<Event>, u64), Error>;
+type ReadFolder = Result<(Imported, Vec<Event>, u64), Error>;
 
-fn read(source: Source<'_>) -> Read {
-    let mut collect = Collect::default();
+fn read(source: ImportSource<'_>) -> ReadFolder {
+    let mut collect = CollectFolder::default();
     let mut sorter = Sorter::new(&mut collect);
-    let imported = import::import(Format::PerfFile, source, Options::default(), &mut sorter)?;
+    let imported =
+        import::import(ImportFormat::PerfFile, source, ImportOptions::default(), &mut sorter)?;
     let (_, late) = sorter.finish()?;
     Ok((imported, collect.0, late))
 }
 
 /// The files of a folder.
 #[derive(Clone)]
-struct Folder {
+struct FolderFiles {
     data: Vec<u8>,
     parts: Vec<(u32, Vec<u8>)>,
 }
 
-impl Folder {
-    fn read(&self) -> Read {
+impl FolderFiles {
+    fn read(&self) -> ReadFolder {
         let parts: Vec<(u32, &[u8])> = self.parts.iter().map(|(n, b)| (*n, b.as_slice())).collect();
-        let parts: Vec<Part<'_>> = parts
+        let parts: Vec<EventsFile<'_>> = parts
             .iter()
-            .map(|(number, bytes)| Part { number: *number, source: bytes as &dyn ReadAt })
+            .map(|(number, bytes)| EventsFile { number: *number, source: bytes as &dyn ReadAt })
             .collect();
-        read(Source::Folder(&self.data.as_slice(), &parts))
+        read(ImportSource::Folder(&self.data.as_slice(), &parts))
     }
 }
 
@@ -69,7 +70,7 @@ fn u64_at(bytes: &[u8], at: usize) -> usize {
 
 /// A little-endian file of `perf record -a` as the folder of `--threads`: samples by processor, everything else in
 /// `data`. Parts are compressed in pieces if wanted.
-fn split(file: &[u8], compress: bool) -> Folder {
+fn split(file: &[u8], compress: bool) -> FolderFiles {
     const FEATURES: usize = 72;
     const DIR_FORMAT: usize = 24;
     let (start, size) = (u64_at(file, 40), u64_at(file, 48));
@@ -118,7 +119,7 @@ fn split(file: &[u8], compress: bool) -> Folder {
         }
     }
     parts.sort_by_key(|(number, _)| *number);
-    Folder { data: out, parts }
+    FolderFiles { data: out, parts }
 }
 
 /// As `perf record -z` writes it: one stream, flushed for every record.
@@ -146,7 +147,7 @@ const RECORDINGS: [&str; 4] = [
 
 /// Samples in a total order: events of two processors may have one time.
 fn samples(mut events: Vec<Event>) -> Vec<Event> {
-    events.retain(|e| e.kind != Kind::ThreadEnd);
+    events.retain(|e| e.kind != EventKind::ThreadEnd);
     events.sort_by_key(|e| (e.time_ns, e.cpu));
     events
 }
@@ -155,7 +156,7 @@ fn samples(mut events: Vec<Event>) -> Vec<Event> {
 fn a_folder_reads_like_its_file() {
     for name in RECORDINGS {
         let file = capture(name);
-        let (whole, events, _) = read(Source::Random(&file.as_slice())).unwrap();
+        let (whole, events, _) = read(ImportSource::Random(&file.as_slice())).unwrap();
         assert!(whole.seen.of("kvm_exit") > 100, "{name}");
         for compress in [false, true] {
             let folder = split(&file, compress);
@@ -171,9 +172,12 @@ fn a_folder_reads_like_its_file() {
     }
 }
 
-fn real() -> Folder {
+fn real() -> FolderFiles {
     let file = |name: &str| capture(&format!("pvm/input/threads/{name}.zst"));
-    Folder { data: file("data"), parts: (0..4).map(|n| (n, file(&format!("data.{n}")))).collect() }
+    FolderFiles {
+        data: file("data"),
+        parts: (0..4).map(|n| (n, file(&format!("data.{n}")))).collect(),
+    }
 }
 
 /// `perf script -i FOLDER | grep -c kvm:` is 1857.
@@ -186,7 +190,7 @@ fn the_real_folder_counts_as_perf_script_does() {
         "{sentence}"
     );
     assert_eq!((imported.recording.format.as_str(), late), ("perf.data (folder)", 0));
-    let cpuids = events.iter().filter(|e| matches!(e.kind, Kind::Cpuid { .. })).count();
+    let cpuids = events.iter().filter(|e| matches!(e.kind, EventKind::Cpuid { .. })).count();
     assert_eq!(cpuids, 256);
     assert_eq!(imported.losses.truncated, [""; 0]);
 }
@@ -206,10 +210,10 @@ fn a_part_that_is_missing_is_a_loss_and_one_alone_is_refused() {
     folder.parts.clear();
     let error = folder.read().unwrap_err().to_string();
     assert!(error.contains("its files of events (data.0, data.1 ...) are missing"), "{error}");
-    let error = read(Source::Random(&folder.data.as_slice())).unwrap_err().to_string();
+    let error = read(ImportSource::Random(&folder.data.as_slice())).unwrap_err().to_string();
     assert!(error.contains("its events are in the files beside it: give the folder"), "{error}");
     for (_, part) in real().parts.iter().chain(&split(&capture(RECORDINGS[0]), true).parts) {
-        let error = Format::recognise(part).unwrap_err().to_string();
+        let error = ImportFormat::recognise(part).unwrap_err().to_string();
         assert!(
             error.contains("records of perf without a header") && error.contains("give the folder"),
             "{error}"
@@ -221,8 +225,8 @@ fn a_part_that_is_missing_is_a_loss_and_one_alone_is_refused() {
 #[test]
 fn a_folder_without_parts_can_be_whole() {
     let data = capture(RECORDINGS[0]);
-    let (_, expected, _) = read(Source::Random(&data.as_slice())).unwrap();
-    let (imported, events, _) = Folder { data, parts: Vec::new() }.read().unwrap();
+    let (_, expected, _) = read(ImportSource::Random(&data.as_slice())).unwrap();
+    let (imported, events, _) = FolderFiles { data, parts: Vec::new() }.read().unwrap();
     assert_eq!(events, expected);
     assert_eq!(imported.recording.format, "perf.data");
 }

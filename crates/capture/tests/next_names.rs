@@ -12,19 +12,19 @@ mod trace;
 
 use std::collections::BTreeMap;
 
-use vmtax_capture::import::{self, HEAD, Options};
-use vmtax_capture::{Error, Feed, Format, Source};
-use vmtax_events::{Event, ExitRow, Kind};
+use vmtax_capture::import::{self, HEAD, ImportOptions};
+use vmtax_capture::{Error, Feed, ImportFormat, ImportSource};
+use vmtax_events::{Event, EventKind, ExitRow};
 
 #[derive(Default)]
-struct Names {
+struct NextNames {
     names: BTreeMap<u32, String>,
     switches: Vec<u32>,
 }
 
-impl Feed for Names {
+impl Feed for NextNames {
     fn event(&mut self, event: Event) -> Result<(), Error> {
-        if let Kind::Switch { next_tid, .. } = event.kind {
+        if let EventKind::Switch { next_tid, .. } = event.kind {
             self.switches.push(next_tid);
         }
         Ok(())
@@ -44,10 +44,12 @@ impl Feed for Names {
     }
 }
 
-fn read(bytes: &[u8]) -> Names {
-    let format = Format::recognise(&bytes[..bytes.len().min(HEAD)]).unwrap();
-    let mut names = Names::default();
-    let _ = import::import(format, Source::Random(&bytes), Options::default(), &mut names).unwrap();
+fn read(bytes: &[u8]) -> NextNames {
+    let format = ImportFormat::recognise(&bytes[..bytes.len().min(HEAD)]).unwrap();
+    let mut names = NextNames::default();
+    let _ =
+        import::import(format, ImportSource::Random(&bytes), ImportOptions::default(), &mut names)
+            .unwrap();
     names
 }
 

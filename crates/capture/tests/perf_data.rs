@@ -15,18 +15,18 @@ use build::{At, Attr, Sample, Spec, TYPE_HARDWARE, TYPE_SOFTWARE, read, record, 
 use bytes::Bytes;
 use vmtax_capture::import::perf_data::{import_file, import_pipe, recognise_file, recognise_pipe};
 use vmtax_capture::{Error, Feed, Imported};
-use vmtax_events::{Event, ExitRow, Isa, Kind, NO_PID, NO_VCPU, Reason};
+use vmtax_events::{Event, EventKind, ExitRow, Isa, NO_PID, NO_VCPU, Reason};
 
 /// Everything an importer hands over, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Collect {
+struct CollectAll {
     events: Vec<Event>,
     names: Vec<(u32, u32, String)>,
     /// How many events had come, and which time was released then.
     releases: Vec<(usize, u64)>,
 }
 
-impl Feed for Collect {
+impl Feed for CollectAll {
     fn event(&mut self, event: Event) -> Result<(), Error> {
         self.events.push(event);
         Ok(())
@@ -47,8 +47,8 @@ impl Feed for Collect {
     }
 }
 
-fn try_read(mut bytes: &[u8]) -> (Result<Imported, Error>, Collect) {
-    let mut collect = Collect::default();
+fn try_read(mut bytes: &[u8]) -> (Result<Imported, Error>, CollectAll) {
+    let mut collect = CollectAll::default();
     let result = if recognise_pipe(bytes) {
         import_pipe(&mut bytes, 0, &mut collect)
     } else {
@@ -57,7 +57,7 @@ fn try_read(mut bytes: &[u8]) -> (Result<Imported, Error>, Collect) {
     (result, collect)
 }
 
-fn import(bytes: &[u8]) -> (Imported, Collect) {
+fn import(bytes: &[u8]) -> (Imported, CollectAll) {
     let (imported, collect) = try_read(bytes);
     (imported.unwrap(), collect)
 }
@@ -99,11 +99,11 @@ fn exit_sample(big: bool, time: u64, cpu: u32, reason: u32) -> Sample {
 
 fn exit_event(time_ns: u64, cpu: u32, code: u32) -> Event {
     let reason = Reason { isa: Isa::Svm, code, flags: 0 };
-    let kind = Kind::Exit { reason, info1: 5, info2: 6 };
+    let kind = EventKind::Exit { reason, info1: 5, info2: 6 };
     Event { time_ns, pid: 70, tid: 77, cpu, vcpu: 1, kind }
 }
 
-fn marker(time_ns: u64, cpu: u32, tid: u32, kind: Kind) -> Event {
+fn marker(time_ns: u64, cpu: u32, tid: u32, kind: EventKind) -> Event {
     Event { time_ns, pid: NO_PID, tid, cpu, vcpu: NO_VCPU, kind }
 }
 
@@ -128,7 +128,7 @@ fn u32s(big: bool, numbers: &[u32]) -> Vec<u8> {
 }
 
 /// A bit of everything that a recording has, and what is to come of it.
-fn everything(big: bool) -> (Spec, Collect) {
+fn everything(big: bool) -> (Spec, CollectAll) {
     let mut s = spec(big, sample::USUAL);
     s.attrs[0].clock = Some(1);
     let nr_cpus = u32s(big, &[8, 4]);
@@ -165,16 +165,16 @@ fn everything(big: bool) -> (Spec, Collect) {
     s.side(record::COMM, 0, &name(70, 79, b"a\xffb\0"), At::default());
     s.side(record::EXIT, 0, &exit_body(big, 77), at(77, 210, 0));
     s.words(record::FINISHED_ROUND, 0, &[]);
-    let entry = Event { vcpu: 3, kind: Kind::Entry, ..exit_event(200, 1, 0) };
+    let entry = Event { vcpu: 3, kind: EventKind::Entry, ..exit_event(200, 1, 0) };
     let events = vec![
         exit_event(100, 0, 0x72),
         entry,
         exit_event(150, 1, 0x78),
-        marker(160, 1, 0, Kind::Lost { count: 9 }),
-        marker(210, 0, 77, Kind::ThreadEnd),
+        marker(160, 1, 0, EventKind::Lost { count: 9 }),
+        marker(210, 0, 77, EventKind::ThreadEnd),
     ];
     let names = vec![(70, 77, "CPU 0/KVM".to_owned()), (70, 79, "a\u{fffd}b".to_owned())];
-    (s, Collect { events, names, releases: vec![(2, 0), (5, 200)] })
+    (s, CollectAll { events, names, releases: vec![(2, 0), (5, 200)] })
 }
 
 fn at(tid: u32, time: u64, cpu: u32) -> At {
@@ -230,7 +230,7 @@ fn every_combination_of_fixed_fields() {
         s.side(record::LOST, 0, &s.clone().bytes().u64(11).u64(9).bytes, at(77, 50, 2));
         let (imported, collect) = import(&s.file());
         let mut exit = exit_event(100, 3, 0x72);
-        let mut lost = marker(50, 2, 0, Kind::Lost { count: 9 });
+        let mut lost = marker(50, 2, 0, EventKind::Lost { count: 9 });
         if sample_type & bit::TID == 0 {
             // The tracepoint's own word for it.
             (exit.pid, exit.tid) = (NO_PID, 78);
@@ -394,7 +394,7 @@ fn a_sample_of_an_unlisted_event_is_a_loss() {
 
 /// One way to tell of losses.
 #[derive(Clone, Copy, Debug)]
-enum Loss {
+enum LossKind {
     /// LOST: time (0: none), CPU, count.
     Record(u64, u32, u64),
     /// LOST_SAMPLES: misc, count.
@@ -407,8 +407,8 @@ const BPF: u16 = 1 << 15;
 
 #[test]
 fn losses_are_the_largest_of_three_counts() {
-    use Loss::{Read, Record, Samples};
-    let rows: [(&[Loss], u64); 11] = [
+    use LossKind::{Read, Record, Samples};
+    let rows: [(&[LossKind], u64); 11] = [
         (&[], 0),
         (&[Record(500, 1, 9), Record(600, 0, 4)], 13),
         (&[Record(0, 1, 9)], 9),
@@ -438,7 +438,7 @@ fn losses_are_the_largest_of_three_counts() {
                         let latest = expected.iter().map(|e| e.time_ns).max().unwrap();
                         let time = if all && time > 0 { time } else { latest };
                         let cpu = if all { cpu } else { u32::MAX };
-                        expected.push(marker(time, cpu, 0, Kind::Lost { count }));
+                        expected.push(marker(time, cpu, 0, EventKind::Lost { count }));
                     }
                     Samples(misc, count) => {
                         body.u64(count);
@@ -479,7 +479,7 @@ fn the_end_of_a_thread_stands_at_its_time() {
         s.sample(0, &exit_sample(false, 100, 0, 0x72));
         s.side(record::EXIT, 0, &exit_body(false, 79), at(79, time, 2));
         let (_, collect) = import(&s.file());
-        assert_eq!(collect.events[1], marker(expected.0, expected.1, 79, Kind::ThreadEnd));
+        assert_eq!(collect.events[1], marker(expected.0, expected.1, 79, EventKind::ThreadEnd));
     }
 }
 

@@ -6,20 +6,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use proptest::prelude::*;
-use vmtax_capture::import::{self, HEAD, Options};
+use vmtax_capture::import::{self, HEAD, ImportOptions};
 use vmtax_capture::profile::{self, perf_data::NoSymbols};
-use vmtax_capture::{Error, Feed, Format, Imported, Source, posted};
-use vmtax_events::{AccessRow, Event, ExitRow, Isa, Place};
+use vmtax_capture::{Error, Feed, ImportFormat, ImportSource, Imported, posted};
+use vmtax_events::{AccessRow, Event, ExitRow, Isa, ProfileOrigin};
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptPosted {
     /// Count, and time in ns, by reason and detail.
     exits: BTreeMap<String, (u64, u64)>,
     accesses: BTreeMap<String, (u64, u64)>,
     events: usize,
 }
 
-impl Feed for Kept {
+impl Feed for KeptPosted {
     fn event(&mut self, _: Event) -> Result<(), Error> {
         self.events += 1;
         Ok(())
@@ -57,11 +57,11 @@ fn sample(name: &str) -> Vec<u8> {
 }
 
 /// As the command reads an input.
-fn read(bytes: &[u8]) -> Result<(Kept, Imported), String> {
+fn read(bytes: &[u8]) -> Result<(KeptPosted, Imported), String> {
     read_as(bytes, Isa::Unknown)
 }
 
-fn read_as(bytes: &[u8], isa: Isa) -> Result<(Kept, Imported), String> {
+fn read_as(bytes: &[u8], isa: Isa) -> Result<(KeptPosted, Imported), String> {
     let head = &bytes[..bytes.len().min(HEAD)];
     let restored;
     let mut bytes = match posted::is_posted(head) {
@@ -72,13 +72,13 @@ fn read_as(bytes: &[u8], isa: Isa) -> Result<(Kept, Imported), String> {
         false => bytes,
     };
     let head = &bytes[..bytes.len().min(HEAD)];
-    let format = Format::recognise(head).map_err(|e| e.to_string())?;
-    let mut kept = Kept::default();
-    let options = Options { isa, ..Options::default() };
+    let format = ImportFormat::recognise(head).map_err(|e| e.to_string())?;
+    let mut kept = KeptPosted::default();
+    let options = ImportOptions { isa, ..ImportOptions::default() };
     let imported = if format.needs_seeking() {
-        import::import(format, Source::Random(&bytes), options, &mut kept)
+        import::import(format, ImportSource::Random(&bytes), options, &mut kept)
     } else {
-        import::import(format, Source::Stream(&mut bytes), options, &mut kept)
+        import::import(format, ImportSource::Stream(&mut bytes), options, &mut kept)
     };
     imported.map(|imported| (kept, imported)).map_err(|e| e.to_string())
 }
@@ -392,10 +392,10 @@ fn names_behind_counts_say_the_vendor() {
 fn profiles_keep_their_shares() {
     let profile = |name: &str| {
         let bytes = sample(name);
-        let format = profile::Format::recognise(&bytes).unwrap();
+        let format = profile::ProfileFormat::recognise(&bytes).unwrap();
         let mut input = bytes.as_slice();
-        let source = Source::Stream(&mut input);
-        profile::import(format, Place::Host, source, &mut NoSymbols).unwrap().profile
+        let source = ImportSource::Stream(&mut input);
+        profile::import(format, ProfileOrigin::Host, source, &mut NoSymbols).unwrap().profile
     };
     let host = profile("s0-plain-host.txt");
     assert_eq!(
@@ -418,10 +418,10 @@ fn annotations_copied_from_the_screen() {
     let bytes = sample("s0-plain-screen.annotate");
     for bytes in [bytes.clone(), String::from_utf8(bytes).unwrap().replace('│', "|").into_bytes()]
     {
-        let format = profile::Format::recognise(&bytes).unwrap();
+        let format = profile::ProfileFormat::recognise(&bytes).unwrap();
         let mut input = bytes.as_slice();
-        let source = Source::Stream(&mut input);
-        let place = Place::Instructions;
+        let source = ImportSource::Stream(&mut input);
+        let place = ProfileOrigin::Instructions;
         let profile = profile::import(format, place, source, &mut NoSymbols).unwrap().profile;
         assert_eq!(
             profile.stacks.into_iter().collect::<Vec<_>>(),

@@ -5,45 +5,45 @@
 use std::fs;
 use std::path::Path;
 
-use vmtax_capture::Source;
-use vmtax_capture::profile::{self, Format, Imported, perf_data::NoSymbols};
-use vmtax_events::Place;
+use vmtax_capture::ImportSource;
+use vmtax_capture::profile::{self, ImportedProfile, ProfileFormat, perf_data::NoSymbols};
+use vmtax_events::ProfileOrigin;
 
 fn capture(name: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/profile/input");
     fs::read(folder.join(name)).unwrap()
 }
 
-fn import(bytes: &[u8], place: Place) -> Option<Imported> {
-    let format = Format::recognise(&bytes[..bytes.len().min(64 << 10)]).ok()?;
+fn import(bytes: &[u8], place: ProfileOrigin) -> Option<ImportedProfile> {
+    let format = ProfileFormat::recognise(&bytes[..bytes.len().min(64 << 10)]).ok()?;
     if format.needs_seeking() {
-        return profile::import(format, place, Source::Random(&bytes), &mut NoSymbols).ok();
+        return profile::import(format, place, ImportSource::Random(&bytes), &mut NoSymbols).ok();
     }
     let mut input = bytes;
-    profile::import(format, place, Source::Stream(&mut input), &mut NoSymbols).ok()
+    profile::import(format, place, ImportSource::Stream(&mut input), &mut NoSymbols).ok()
 }
 
 #[test]
 fn formats_are_recognised() {
     for (name, expected) in [
-        ("perf.data", Format::PerfFile),
-        ("script.txt", Format::PerfScript),
-        ("annotate.txt", Format::Annotate),
+        ("perf.data", ProfileFormat::PerfFile),
+        ("script.txt", ProfileFormat::PerfScript),
+        ("annotate.txt", ProfileFormat::Annotate),
     ] {
-        assert_eq!(Format::recognise(&capture(name)).unwrap(), expected);
+        assert_eq!(ProfileFormat::recognise(&capture(name)).unwrap(), expected);
     }
-    assert_eq!(Format::recognise(b"a;b;c 12\nd e;f 1\n").unwrap(), Format::Folded);
+    assert_eq!(ProfileFormat::recognise(b"a;b;c 12\nd e;f 1\n").unwrap(), ProfileFormat::Folded);
     for other in [&b""[..], b"\0\x01\x02", b"hello\n", b"a;b c\n", b"@reason[1]: 2\n"] {
-        assert!(Format::recognise(other).is_err(), "{other:?}");
+        assert!(ProfileFormat::recognise(other).is_err(), "{other:?}");
     }
 }
 
 #[test]
 fn every_cut_and_every_flip() {
     for (name, place) in [
-        ("perf.data", Place::Host),
-        ("script.txt", Place::Host),
-        ("annotate.txt", Place::Instructions),
+        ("perf.data", ProfileOrigin::Host),
+        ("script.txt", ProfileOrigin::Host),
+        ("annotate.txt", ProfileOrigin::Instructions),
     ] {
         let whole = capture(name);
         let all = import(&whole, place).unwrap().profile.total();
@@ -66,7 +66,7 @@ fn one_line_for_each_sample() {
     let text = "CPU 0/KVM  4711 [002] 100.1:     250000 cycles:  ffffffff8103ce3b vmx_vcpu_run+0x3b ([kvm_intel])\n\
                 CPU 0/KVM  4711 [002] 100.2:     250000 cycles:      7f533952bc77 [unknown] (/usr/lib/libc.so.6 (deleted))\n\
                 swapper     0 [000] 100.3:          7 instructions:  ffffffff8103ce3b idle+0x1 ([kernel.kallsyms])\n";
-    let imported = import(text.as_bytes(), Place::Host).unwrap();
+    let imported = import(text.as_bytes(), ProfileOrigin::Host).unwrap();
     let stacks: Vec<(String, u64)> = imported.profile.stacks.into_iter().collect();
     assert_eq!(
         stacks,
@@ -87,9 +87,10 @@ fn hostile_names() {
     let text =
         "a;b\u{7}c  1 [002] 100.1:  1 cycles: \n\tffff8103ce3b f;g\r\u{1b}[31m+0x3b (/x)\n\n";
     let mut input = text.as_bytes();
-    let source = Source::Stream(&mut input);
+    let source = ImportSource::Stream(&mut input);
     let imported =
-        profile::import(Format::PerfScript, Place::Host, source, &mut NoSymbols).unwrap();
+        profile::import(ProfileFormat::PerfScript, ProfileOrigin::Host, source, &mut NoSymbols)
+            .unwrap();
     let stacks: Vec<&String> = imported.profile.stacks.keys().collect();
     assert_eq!(stacks.len(), 1);
     assert_eq!(stacks[0].matches(';').count(), 1, "{stacks:?}");

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use vmtax_capture::import::text::{ftrace_text, perf_script, trace_cmd_report};
 use vmtax_capture::import::{Imported, bpftrace};
 use vmtax_capture::{Error, Feed};
-use vmtax_events::{Event, ExitRow, Isa, Kind, NO_PID, NO_VCPU, Reason, vmx};
+use vmtax_events::{Event, EventKind, ExitRow, Isa, NO_PID, NO_VCPU, Reason, vmx};
 
 const PERF_SCRIPT: &str = include_str!("../../../captures/amd-nested/input/perf-script.txt");
 const PERF_LOST: &str = include_str!("../../../captures/amd-nested/input/perf-script-lost.txt");
@@ -23,14 +23,14 @@ const TRACE_CMD_LATENCY: &str =
 
 /// Keeps what it is fed.
 #[derive(Default)]
-struct Kept {
+struct KeptText {
     events: Vec<Event>,
     rows: Vec<ExitRow>,
     names: Vec<(u32, u32, String)>,
     released: u64,
 }
 
-impl Feed for Kept {
+impl Feed for KeptText {
     fn event(&mut self, event: Event) -> Result<(), Error> {
         self.events.push(event);
         Ok(())
@@ -53,28 +53,28 @@ impl Feed for Kept {
     }
 }
 
-type Import = fn(&mut dyn Read, &mut Kept) -> Result<Imported, Error>;
+type Import = fn(&mut dyn Read, &mut KeptText) -> Result<Imported, Error>;
 
-fn ftrace(input: &mut dyn Read, feed: &mut Kept) -> Result<Imported, Error> {
+fn ftrace(input: &mut dyn Read, feed: &mut KeptText) -> Result<Imported, Error> {
     ftrace_text::import(input, 0, feed)
 }
 
-fn perf(input: &mut dyn Read, feed: &mut Kept) -> Result<Imported, Error> {
+fn perf(input: &mut dyn Read, feed: &mut KeptText) -> Result<Imported, Error> {
     perf_script::import(input, 0, feed)
 }
 
-fn trace_cmd(input: &mut dyn Read, feed: &mut Kept) -> Result<Imported, Error> {
+fn trace_cmd(input: &mut dyn Read, feed: &mut KeptText) -> Result<Imported, Error> {
     trace_cmd_report::import(input, 0, feed)
 }
 
-fn import(import: Import, text: &str) -> (Kept, Imported) {
-    let mut kept = Kept::default();
+fn import(import: Import, text: &str) -> (KeptText, Imported) {
+    let mut kept = KeptText::default();
     let imported = import(&mut text.as_bytes(), &mut kept).expect("a text");
     (kept, imported)
 }
 
 fn import_error(import: Import, text: &str) -> String {
-    import(&mut text.as_bytes(), &mut Kept::default()).expect_err("no text").to_string()
+    import(&mut text.as_bytes(), &mut KeptText::default()).expect_err("no text").to_string()
 }
 
 fn svm(code: u32) -> Reason {
@@ -85,21 +85,21 @@ fn vmx(code: u32) -> Reason {
     Reason { isa: Isa::Vmx, code, flags: 0 }
 }
 
-fn exit(reason: Reason, info1: u64, info2: u64) -> Kind {
-    Kind::Exit { reason, info1, info2 }
+fn exit(reason: Reason, info1: u64, info2: u64) -> EventKind {
+    EventKind::Exit { reason, info1, info2 }
 }
 
-fn switch(next_tid: u32, preempted: bool) -> Kind {
-    Kind::Switch { next_tid, preempted }
+fn switch(next_tid: u32, preempted: bool) -> EventKind {
+    EventKind::Switch { next_tid, preempted }
 }
 
 #[test]
 fn real_perf_script() {
     let (kept, imported) = import(perf, PERF_SCRIPT);
-    let count = |f: fn(&Kind) -> bool| kept.events.iter().filter(|e| f(&e.kind)).count();
+    let count = |f: fn(&EventKind) -> bool| kept.events.iter().filter(|e| f(&e.kind)).count();
     // Counted with grep.
-    assert_eq!(count(|k| matches!(k, Kind::Exit { .. })), 107);
-    assert_eq!(count(|k| matches!(k, Kind::NestedExit { .. })), 4);
+    assert_eq!(count(|k| matches!(k, EventKind::Exit { .. })), 107);
+    assert_eq!(count(|k| matches!(k, EventKind::NestedExit { .. })), 4);
     assert_eq!(imported.losses.undecodable, 0);
     assert!(imported.losses.is_empty());
     assert_eq!(imported.recording.format, "perf script");
@@ -116,7 +116,7 @@ fn real_perf_script() {
 #[test]
 fn real_trace_cmd_report() {
     let (kept, imported) = import(trace_cmd, TRACE_CMD);
-    let exits = kept.events.iter().filter(|e| matches!(e.kind, Kind::Exit { .. })).count();
+    let exits = kept.events.iter().filter(|e| matches!(e.kind, EventKind::Exit { .. })).count();
     assert_eq!(exits, 104);
     assert!(imported.losses.is_empty(), "{:?}", imported.losses);
     assert_eq!((imported.recording.cpus, imported.recording.tool.as_str()), (2, "trace-cmd"));
@@ -130,7 +130,7 @@ fn forms_of_trace_cmd_agree() {
     assert!(imported.losses.is_empty(), "{:?}", imported.losses);
     let without_vcpu = |events: &[Event]| -> Vec<Event> {
         let plain = |e: &Event| match e.kind {
-            Kind::Exit { .. } => Event { vcpu: NO_VCPU, ..*e },
+            EventKind::Exit { .. } => Event { vcpu: NO_VCPU, ..*e },
             _ => *e,
         };
         events.iter().map(plain).collect()
@@ -148,8 +148,11 @@ fn forms_of_trace_cmd_agree() {
 fn losses_of_perf() {
     let (kept, imported) = import(perf, PERF_LOST);
     assert_eq!((imported.losses.recorder_lost, imported.losses.recorder_gaps), (8, 0));
-    let lost = kept.events.iter().find(|e| matches!(e.kind, Kind::Lost { .. })).unwrap();
-    assert_eq!((lost.time_ns, lost.cpu, lost.kind), (43_107_971_000, 1, Kind::Lost { count: 8 }));
+    let lost = kept.events.iter().find(|e| matches!(e.kind, EventKind::Lost { .. })).unwrap();
+    assert_eq!(
+        (lost.time_ns, lost.cpu, lost.kind),
+        (43_107_971_000, 1, EventKind::Lost { count: 8 })
+    );
     assert_eq!(imported.losses.notes.len(), 1);
 
     let text = "Warning:\nProcessed 84286 events and lost 2 chunks!\n\nCheck IO/CPU overload!\n";
@@ -169,7 +172,7 @@ fn threads_of_perf() {
         tid: 121,
         cpu: 1,
         vcpu: NO_VCPU,
-        kind: Kind::ThreadEnd,
+        kind: EventKind::ThreadEnd,
     };
     assert_eq!(kept.events[0], ended);
     assert_eq!((kept.events[1].pid, kept.events[1].tid), (NO_PID, 123));
@@ -225,15 +228,19 @@ fn ftrace_with_groups_and_losses() {
     assert_eq!(
         kept.events,
         [
-            line(1, 1200, 1234, 1, 0, Kind::Entry),
-            line(2, NO_PID, 0, 0, NO_VCPU, Kind::Lost { count: 23 }),
+            line(1, 1200, 1234, 1, 0, EventKind::Entry),
+            line(2, NO_PID, 0, 0, NO_VCPU, EventKind::Lost { count: 23 }),
             line(
                 2,
                 1200,
                 1200,
                 0,
                 NO_VCPU,
-                Kind::Interrupt { at: vmtax_events::event::InterruptAt::Gsi, number: 4, source: 0 },
+                EventKind::Interrupt {
+                    at: vmtax_events::event::InterruptAt::Gsi,
+                    number: 4,
+                    source: 0
+                },
             ),
             line(3, NO_PID, 99, 0, NO_VCPU, switch(0, false)),
             line(4, 1200, 1234, 1, NO_VCPU, exit(vmx(10), 0, 0)),
@@ -265,9 +272,9 @@ fn loss_lines() {
             for text in [format!("{line}{entry}"), format!("{entry}{line}")] {
                 let (kept, imported) = import(how, &text);
                 let lost =
-                    kept.events.iter().find(|e| matches!(e.kind, Kind::Lost { .. })).unwrap();
+                    kept.events.iter().find(|e| matches!(e.kind, EventKind::Lost { .. })).unwrap();
                 assert_eq!((lost.time_ns, lost.cpu), (1_000_000_001, cpu), "{text}");
-                assert_eq!(lost.kind, Kind::Lost { count }, "{text}");
+                assert_eq!(lost.kind, EventKind::Lost { count }, "{text}");
                 let losses = imported.losses;
                 assert_eq!(losses.recorder_lost, count, "{text}");
                 assert_eq!(losses.recorder_gaps, u64::from(count == 0), "{text}");
@@ -383,10 +390,10 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
 
 fn everything(bytes: &[u8]) {
     for how in [ftrace as Import, perf, trace_cmd] {
-        let _ = how(&mut &bytes[..], &mut Kept::default());
+        let _ = how(&mut &bytes[..], &mut KeptText::default());
     }
     for isa in [Isa::Vmx, Isa::Svm, Isa::Unknown] {
-        let _ = bpftrace::import(&mut &bytes[..], isa, &mut Kept::default());
+        let _ = bpftrace::import(&mut &bytes[..], isa, &mut KeptText::default());
     }
     ftrace_text::recognise(bytes);
     perf_script::recognise(bytes);

@@ -16,13 +16,13 @@ use std::sync::OnceLock;
 use build::Codec;
 use proptest::prelude::*;
 use shrink::Perf;
-use vmtax_capture::import::{HEAD, Options};
-use vmtax_capture::{Error, Format, Sink, Source, pipeline};
+use vmtax_capture::import::{HEAD, ImportOptions};
+use vmtax_capture::{Error, ImportFormat, ImportSource, Sink, pipeline};
 use vmtax_events::{Event, ExitRow, Isa, Recording, Sample};
 
 /// All that a sink is given, in its order.
 #[derive(Debug, PartialEq)]
-enum Given {
+enum GivenItem {
     /// A stretch of events, however it was divided.
     Events(Vec<Event>),
     Row(Box<ExitRow>),
@@ -32,48 +32,49 @@ enum Given {
 }
 
 #[derive(Default)]
-struct Log(Vec<Given>);
+struct SinkLog(Vec<GivenItem>);
 
-impl Sink for &mut Log {
+impl Sink for &mut SinkLog {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         match self.0.last_mut() {
-            Some(Given::Events(before)) => before.extend_from_slice(events),
-            _ => self.0.push(Given::Events(events.to_vec())),
+            Some(GivenItem::Events(before)) => before.extend_from_slice(events),
+            _ => self.0.push(GivenItem::Events(events.to_vec())),
         }
         Ok(())
     }
 
     fn counted(&mut self, row: &ExitRow) -> Result<(), Error> {
-        self.0.push(Given::Row(Box::new(row.clone())));
+        self.0.push(GivenItem::Row(Box::new(row.clone())));
         Ok(())
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<(), Error> {
-        self.0.push(Given::Sample(Box::new(sample.clone())));
+        self.0.push(GivenItem::Sample(Box::new(sample.clone())));
         Ok(())
     }
 
     fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error> {
-        self.0.push(Given::Name(pid, tid, name.to_owned()));
+        self.0.push(GivenItem::Name(pid, tid, name.to_owned()));
         Ok(())
     }
 
     fn described(&mut self, recording: &Recording) -> Result<(), Error> {
-        self.0.push(Given::Described(Box::new(recording.clone())));
+        self.0.push(GivenItem::Described(Box::new(recording.clone())));
         Ok(())
     }
 }
 
 /// What was given, and the end: facts, losses and counts as text, or the sentence.
-fn read(mut bytes: &[u8], threads: usize) -> Result<(Log, String), String> {
-    let format = Format::recognise(&bytes[..bytes.len().min(HEAD)]).map_err(|e| e.to_string())?;
-    let mut log = Log::default();
+fn read(mut bytes: &[u8], threads: usize) -> Result<(SinkLog, String), String> {
+    let format =
+        ImportFormat::recognise(&bytes[..bytes.len().min(HEAD)]).map_err(|e| e.to_string())?;
+    let mut log = SinkLog::default();
     let whole: &mut &[u8] = &mut bytes;
     let source = match format.needs_seeking() {
-        true => Source::Random(whole),
-        false => Source::Stream(whole),
+        true => ImportSource::Random(whole),
+        false => ImportSource::Stream(whole),
     };
-    let options = Options { isa: Isa::Svm, threads };
+    let options = ImportOptions { isa: Isa::Svm, threads };
     let end = match pipeline::run(format, source, options, &mut log) {
         Ok(imported) => format!("{imported:?}"),
         Err(error) => error.to_string(),
@@ -119,7 +120,7 @@ fn every_capture() {
     let mut count = 0;
     for path in paths.iter().filter(|path| !path.ends_with("expected.json")) {
         let bytes = capture(path);
-        if Format::recognise(&bytes[..bytes.len().min(HEAD)]).is_ok() {
+        if ImportFormat::recognise(&bytes[..bytes.len().min(HEAD)]).is_ok() {
             check(&path.display().to_string(), &bytes, &[1, 3]);
             count += 1;
         }
@@ -179,9 +180,9 @@ fn blocks_that_begin_in_what_looks_like_records() {
         let (expected, _) = read(&nested.file(None), threads).unwrap();
         for bytes in [decoys.file(None), decoys.pipe(None)] {
             let (log, end) = read(&bytes, threads).unwrap();
-            let events = |log: &Log| -> Vec<Event> {
+            let events = |log: &SinkLog| -> Vec<Event> {
                 let all = log.0.iter().filter_map(|given| match given {
-                    Given::Events(events) => Some(events.clone()),
+                    GivenItem::Events(events) => Some(events.clone()),
                     _ => None,
                 });
                 all.flatten().collect()
@@ -208,9 +209,11 @@ fn numbers_of_reasons_far_from_the_names() {
     let (log, end) = read(text.as_bytes(), 0).unwrap();
     let mut vendors = Vec::new();
     for given in &log.0 {
-        let Given::Events(events) = given else { continue };
+        let GivenItem::Events(events) = given else { continue };
         for event in events {
-            let vmtax_events::Kind::Exit { reason, .. } = event.kind else { panic!("{event:?}") };
+            let vmtax_events::EventKind::Exit { reason, .. } = event.kind else {
+                panic!("{event:?}")
+            };
             vendors.push(reason.isa);
         }
     }

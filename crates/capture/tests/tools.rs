@@ -6,15 +6,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use vmtax_capture::import::{self, HEAD, Options};
+use vmtax_capture::import::{self, HEAD, ImportOptions};
 use vmtax_capture::profile::{self, perf_data::NoSymbols};
-use vmtax_capture::{Error, Feed, Format, Imported, Source};
-use vmtax_events::{Detail, DetailKind, Event, ExitRow, Isa, Place, Reason, Tally, svm, tdx, vmx};
+use vmtax_capture::{Error, Feed, ImportFormat, ImportSource, Imported};
+use vmtax_events::{
+    Detail, DetailKind, Event, ExitRow, Isa, ProfileOrigin, Reason, Tally, svm, tdx, vmx,
+};
 
 #[derive(Default)]
-struct Rows(BTreeMap<(Reason, Detail), Tally>);
+struct ToolRows(BTreeMap<(Reason, Detail), Tally>);
 
-impl Feed for Rows {
+impl Feed for ToolRows {
     fn event(&mut self, _: Event) -> Result<(), Error> {
         panic!("a table has no events");
     }
@@ -41,14 +43,14 @@ fn tool(name: &str) -> Vec<u8> {
     std::fs::read(captures().join("tools/input").join(name)).unwrap()
 }
 
-fn read(bytes: &[u8], isa: Isa) -> Result<(Format, Rows, Imported), Error> {
-    let format = Format::recognise(&bytes[..bytes.len().min(HEAD)])?;
-    let mut rows = Rows::default();
+fn read(bytes: &[u8], isa: Isa) -> Result<(ImportFormat, ToolRows, Imported), Error> {
+    let format = ImportFormat::recognise(&bytes[..bytes.len().min(HEAD)])?;
+    let mut rows = ToolRows::default();
     let mut input = bytes;
     let imported = import::import(
         format,
-        Source::Stream(&mut input),
-        Options { isa, ..Options::default() },
+        ImportSource::Stream(&mut input),
+        ImportOptions { isa, ..ImportOptions::default() },
         &mut rows,
     )?;
     Ok((format, rows, imported))
@@ -57,7 +59,7 @@ fn read(bytes: &[u8], isa: Isa) -> Result<(Format, Rows, Imported), Error> {
 /// Counts of a table of exits.
 fn counts(name: &str, isa: Isa) -> BTreeMap<(Isa, u32, Detail), u64> {
     let (format, rows, imported) = read(&tool(name), isa).unwrap_or_else(|e| panic!("{name}: {e}"));
-    assert_eq!(format, Format::Counts, "{name}");
+    assert_eq!(format, ImportFormat::Counts, "{name}");
     assert!(imported.losses.is_empty(), "{name}: {:?}", imported.losses);
     rows.0.iter().map(|((r, detail), t)| ((r.isa, r.code, *detail), t.count)).collect()
 }
@@ -126,7 +128,7 @@ fn columns_are_summed() {
 #[test]
 fn stats_and_histograms_give_times() {
     let (format, rows, imported) = read(&tool("latency-amd.txt"), Isa::Unknown).unwrap();
-    assert_eq!(format, Format::Bpftrace);
+    assert_eq!(format, ImportFormat::Bpftrace);
     assert!(imported.losses.truncated.is_empty());
     let of = |code| &rows.0[&(Reason { isa: Isa::Svm, code, flags: 0 }, Detail::NONE)];
     let msr = of(svm::MSR);
@@ -207,7 +209,7 @@ fn tables_of_perf_kvm_stat() {
             }
             let (format, rows, imported) =
                 read(&bytes, Isa::Unknown).unwrap_or_else(|e| panic!("{name}: {e}"));
-            assert_eq!(format, Format::Counts, "{name}");
+            assert_eq!(format, ImportFormat::Counts, "{name}");
             assert!(imported.losses.truncated.is_empty(), "{name}: {:?}", imported.losses);
             let count: u64 = rows.0.values().map(|t| t.count).sum();
             let us = rows.0.values().map(|t| t.time_ns).sum::<u64>() as f64 / 1000.0;
@@ -233,11 +235,12 @@ fn tables_of_perf_kvm_stat() {
     assert_eq!((hlt.count, hlt.time_ns, hlt.max_ns), (900, 900_000_000, 2_000_000));
 }
 
-fn profile(name: &str, place: Place) -> Result<vmtax_events::Profile, Error> {
+fn profile(name: &str, place: ProfileOrigin) -> Result<vmtax_events::Profile, Error> {
     let bytes = tool(name);
-    let format = profile::Format::recognise(&bytes)?;
+    let format = profile::ProfileFormat::recognise(&bytes)?;
     let mut input = bytes.as_slice();
-    let imported = profile::import(format, place, Source::Stream(&mut input), &mut NoSymbols)?;
+    let imported =
+        profile::import(format, place, ImportSource::Stream(&mut input), &mut NoSymbols)?;
     assert!(imported.losses.is_empty(), "{name}: {:?}", imported.losses);
     Ok(imported.profile)
 }
@@ -245,7 +248,7 @@ fn profile(name: &str, place: Place) -> Result<vmtax_events::Profile, Error> {
 #[test]
 fn reports_of_perf_are_profiles() {
     for name in ["perf-report.txt", "perf-report-children.txt"] {
-        let profile = profile(name, Place::Host).unwrap();
+        let profile = profile(name, ProfileOrigin::Host).unwrap();
         let functions = profile.functions();
         assert_eq!(functions["compute"].own, 4839, "{name}");
         assert_eq!(functions["exc_page_fault"].own, 3548, "{name}");
@@ -254,9 +257,14 @@ fn reports_of_perf_are_profiles() {
     }
     let without =
         b"# Samples: 1  of event 'x'\n# Overhead  Command\n# ........  .......\n   100.00%  hot\n";
-    let format = profile::Format::recognise(without).unwrap();
+    let format = profile::ProfileFormat::recognise(without).unwrap();
     let mut input = &without[..];
-    let error = profile::import(format, Place::Host, Source::Stream(&mut input), &mut NoSymbols);
+    let error = profile::import(
+        format,
+        ProfileOrigin::Host,
+        ImportSource::Stream(&mut input),
+        &mut NoSymbols,
+    );
     assert!(error.unwrap_err().to_string().contains("has no column Symbol"));
 }
 
@@ -264,7 +272,7 @@ fn reports_of_perf_are_profiles() {
 #[test]
 fn annotations_of_perf_are_one_function() {
     let instructions = |name: &str| {
-        let profile = profile(name, Place::Instructions).unwrap();
+        let profile = profile(name, ProfileOrigin::Instructions).unwrap();
         let mut all: Vec<(u64, String, u64)> = Vec::new();
         for (stack, weight) in &profile.stacks {
             let (function, rest) = stack.split_once(';').unwrap();
@@ -348,9 +356,9 @@ proptest! {
             Err(error) => prop_assert!(!error.to_string().is_empty()),
         }
         let mut input = text.as_slice();
-        if let Ok(format) = profile::Format::recognise(&text) && !format.needs_seeking() {
-            let place = if format == profile::Format::Annotate { Place::Instructions } else { Place::Host };
-            let _ = profile::import(format, place, Source::Stream(&mut input), &mut NoSymbols);
+        if let Ok(format) = profile::ProfileFormat::recognise(&text) && !format.needs_seeking() {
+            let place = if format == profile::ProfileFormat::Annotate { ProfileOrigin::Instructions } else { ProfileOrigin::Host };
+            let _ = profile::import(format, place, ImportSource::Stream(&mut input), &mut NoSymbols);
         }
     }
 }

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use vmtax_capture::import::trace_dat::{import, recognise, together};
 use vmtax_capture::{Error, Feed, Imported};
 use vmtax_events::event::{HypercallInterface, InterruptAt};
-use vmtax_events::{Event, ExitRow, Kind, NO_PID, NO_VCPU, RecordedGuest, Together};
+use vmtax_events::{Event, EventKind, ExitRow, NO_PID, NO_VCPU, RecordedGuest, Together};
 
 fn capture(path: &str) -> Vec<u8> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures");
@@ -31,7 +31,7 @@ fn expected(path: &str) -> String {
 
 /// Collects, and holds the importer to the contract of [`Feed`].
 #[derive(Debug, Default)]
-struct Collect {
+struct CollectFeed {
     events: Vec<Event>,
     names: Vec<(u32, u32, String)>,
     released: u64,
@@ -39,7 +39,7 @@ struct Collect {
     late: usize,
 }
 
-impl Feed for Collect {
+impl Feed for CollectFeed {
     fn event(&mut self, event: Event) -> Result<(), Error> {
         self.late += usize::from(self.released != 0 && event.time_ns <= self.released);
         self.events.push(event);
@@ -62,67 +62,67 @@ impl Feed for Collect {
     }
 }
 
-fn try_read(mut bytes: &[u8]) -> (Result<Imported, Error>, Collect) {
-    let mut collect = Collect::default();
+fn try_read(mut bytes: &[u8]) -> (Result<Imported, Error>, CollectFeed) {
+    let mut collect = CollectFeed::default();
     // A slice is the simplest ReadAt.
     let source: &mut &[u8] = &mut bytes;
     (import(source, 0, &mut collect), collect)
 }
 
-fn read(bytes: &[u8]) -> (Imported, Collect) {
+fn read(bytes: &[u8]) -> (Imported, CollectFeed) {
     let (imported, collect) = try_read(bytes);
     (imported.unwrap(), collect)
 }
 
-fn in_order(collect: &Collect) -> Vec<Event> {
+fn in_order(collect: &CollectFeed) -> Vec<Event> {
     let mut events = collect.events.clone();
     events.sort_by_key(|e| (e.time_ns, e.cpu));
     events
 }
 
-fn tracepoint(kind: Kind) -> &'static str {
+fn tracepoint(kind: EventKind) -> &'static str {
     match kind {
-        Kind::Exit { .. } => "kvm_exit",
-        Kind::Entry => "kvm_entry",
-        Kind::Msr { .. } => "kvm_msr",
-        Kind::Pio { .. } => "kvm_pio",
-        Kind::Mmio { .. } => "kvm_mmio",
-        Kind::FastMmio { .. } => "kvm_fast_mmio",
-        Kind::Hypercall { interface: HypercallInterface::Kvm, .. } => "kvm_hypercall",
-        Kind::Hypercall { interface: HypercallInterface::HyperV, .. } => "kvm_hv_hypercall",
-        Kind::Hypercall { interface: HypercallInterface::Xen, .. } => "kvm_xen_hypercall",
-        Kind::Hypercall { interface: HypercallInterface::Smccc, .. } => "kvm_hvc_arm64",
-        Kind::Sysreg { .. } => "kvm_handle_sys_reg",
-        Kind::Wait { .. } => "kvm_wfx_arm64",
-        Kind::Runs => "kvm_get_timer_map",
-        Kind::PageFault { .. } => "kvm_page_fault",
-        Kind::MapRequest { .. } => "kvm_mmu_spte_requested",
-        Kind::SetAttributes { .. } => "kvm_vm_set_mem_attributes",
-        Kind::Cpuid { .. } => "kvm_cpuid",
-        Kind::Cr { .. } => "kvm_cr",
-        Kind::Apic { .. } => "kvm_apic",
-        Kind::GhcbEnter { .. } => "kvm_vmgexit_enter",
-        Kind::GhcbMsr { .. } => "kvm_vmgexit_msr_protocol_enter",
-        Kind::Tdvmcall { .. } => "tdvmcall",
-        Kind::VmcsField { write: false, .. } => "vmcs_read",
-        Kind::VmcsField { write: true, .. } => "vmcs_write",
-        Kind::Information { .. } => "information",
-        Kind::UserspaceExit { .. } => "kvm_userspace_exit",
-        Kind::NestedExit { .. } => "kvm_nested_vmexit",
-        Kind::NestedInject { .. } => "kvm_nested_vmexit_inject",
-        Kind::NestedEnter => "kvm_nested_vmenter",
-        Kind::Wakeup { .. } => "kvm_vcpu_wakeup",
-        Kind::Switch { .. } => "sched_switch",
-        Kind::Interrupt { at: InterruptAt::Gsi, .. } => "kvm_set_irq",
-        Kind::Interrupt { at: InterruptAt::Pic, .. } => "kvm_pic_set_irq",
-        Kind::Interrupt { at: InterruptAt::Ioapic, .. } => "kvm_ioapic_set_irq",
-        Kind::Interrupt { at: InterruptAt::Msi, .. } => "kvm_msi_set_irq",
-        Kind::Interrupt { at: InterruptAt::Apic, .. } => "kvm_apic_accept_irq",
-        Kind::Interrupt { at: InterruptAt::Acknowledged, .. } => "kvm_ack_irq",
-        Kind::ApicvInhibit { .. } => "kvm_apicv_inhibit_changed",
-        Kind::Lost { .. } => "lost",
-        Kind::ThreadEnd => "sched_process_exit",
-        Kind::Sampled { .. } => panic!("trace.dat has no samples"),
+        EventKind::Exit { .. } => "kvm_exit",
+        EventKind::Entry => "kvm_entry",
+        EventKind::Msr { .. } => "kvm_msr",
+        EventKind::Pio { .. } => "kvm_pio",
+        EventKind::Mmio { .. } => "kvm_mmio",
+        EventKind::FastMmio { .. } => "kvm_fast_mmio",
+        EventKind::Hypercall { interface: HypercallInterface::Kvm, .. } => "kvm_hypercall",
+        EventKind::Hypercall { interface: HypercallInterface::HyperV, .. } => "kvm_hv_hypercall",
+        EventKind::Hypercall { interface: HypercallInterface::Xen, .. } => "kvm_xen_hypercall",
+        EventKind::Hypercall { interface: HypercallInterface::Smccc, .. } => "kvm_hvc_arm64",
+        EventKind::Sysreg { .. } => "kvm_handle_sys_reg",
+        EventKind::Wait { .. } => "kvm_wfx_arm64",
+        EventKind::Runs => "kvm_get_timer_map",
+        EventKind::PageFault { .. } => "kvm_page_fault",
+        EventKind::MapRequest { .. } => "kvm_mmu_spte_requested",
+        EventKind::SetAttributes { .. } => "kvm_vm_set_mem_attributes",
+        EventKind::Cpuid { .. } => "kvm_cpuid",
+        EventKind::Cr { .. } => "kvm_cr",
+        EventKind::Apic { .. } => "kvm_apic",
+        EventKind::GhcbEnter { .. } => "kvm_vmgexit_enter",
+        EventKind::GhcbMsr { .. } => "kvm_vmgexit_msr_protocol_enter",
+        EventKind::Tdvmcall { .. } => "tdvmcall",
+        EventKind::VmcsField { write: false, .. } => "vmcs_read",
+        EventKind::VmcsField { write: true, .. } => "vmcs_write",
+        EventKind::Information { .. } => "information",
+        EventKind::UserspaceExit { .. } => "kvm_userspace_exit",
+        EventKind::NestedExit { .. } => "kvm_nested_vmexit",
+        EventKind::NestedInject { .. } => "kvm_nested_vmexit_inject",
+        EventKind::NestedEnter => "kvm_nested_vmenter",
+        EventKind::Wakeup { .. } => "kvm_vcpu_wakeup",
+        EventKind::Switch { .. } => "sched_switch",
+        EventKind::Interrupt { at: InterruptAt::Gsi, .. } => "kvm_set_irq",
+        EventKind::Interrupt { at: InterruptAt::Pic, .. } => "kvm_pic_set_irq",
+        EventKind::Interrupt { at: InterruptAt::Ioapic, .. } => "kvm_ioapic_set_irq",
+        EventKind::Interrupt { at: InterruptAt::Msi, .. } => "kvm_msi_set_irq",
+        EventKind::Interrupt { at: InterruptAt::Apic, .. } => "kvm_apic_accept_irq",
+        EventKind::Interrupt { at: InterruptAt::Acknowledged, .. } => "kvm_ack_irq",
+        EventKind::ApicvInhibit { .. } => "kvm_apicv_inhibit_changed",
+        EventKind::Lost { .. } => "lost",
+        EventKind::ThreadEnd => "sched_process_exit",
+        EventKind::Sampled { .. } => panic!("trace.dat has no samples"),
     }
 }
 
@@ -130,7 +130,8 @@ fn tracepoint(kind: Kind) -> &'static str {
 fn counts(events: &[Event]) -> String {
     let mut counts = BTreeMap::new();
     // Of other interrupts some records are no events.
-    let is_other = |kind| matches!(kind, Kind::Interrupt { at, .. } if at != InterruptAt::Apic);
+    let is_other =
+        |kind| matches!(kind, EventKind::Interrupt { at, .. } if at != InterruptAt::Apic);
     for event in events.iter().filter(|event| !is_other(event.kind)) {
         *counts.entry((tracepoint(event.kind), event.cpu)).or_insert(0) += 1;
     }
@@ -193,7 +194,7 @@ fn cksum(bytes: &[u8]) -> String {
 fn exits(events: &[Event]) -> String {
     let mut text = String::new();
     for e in events {
-        let Kind::Exit { reason, info1, info2 } = e.kind else { continue };
+        let EventKind::Exit { reason, info1, info2 } = e.kind else { continue };
         let isa = if reason.isa == vmtax_events::Isa::Svm { 2 } else { 1 };
         let (time, cpu, tid, code, vcpu) = (e.time_ns, e.cpu, e.tid, reason.code, e.vcpu);
         writeln!(text, "{time} {cpu:03} {tid} {code} {isa} {info1:#018x} {info2:#018x} {vcpu}")
@@ -379,8 +380,8 @@ fn every_kind_of_record_in_both_byte_orders_and_word_sizes() {
             let seen: Vec<_> = in_order(&collect)
                 .into_iter()
                 .map(|e| match e.kind {
-                    Kind::Exit { reason, .. } => (e.time_ns, e.cpu, reason.code),
-                    Kind::Lost { count } => (e.time_ns, e.cpu, 1000 + count as u32),
+                    EventKind::Exit { reason, .. } => (e.time_ns, e.cpu, reason.code),
+                    EventKind::Lost { count } => (e.time_ns, e.cpu, 1000 + count as u32),
                     _ => panic!("{e:?}"),
                 })
                 .collect();
@@ -401,7 +402,8 @@ fn every_kind_of_record_in_both_byte_orders_and_word_sizes() {
                     (700_000_000, 0, 6),
                 ]
             );
-            let exit = collect.events.iter().find(|e| matches!(e.kind, Kind::Exit { .. })).unwrap();
+            let exit =
+                collect.events.iter().find(|e| matches!(e.kind, EventKind::Exit { .. })).unwrap();
             assert_eq!((exit.pid, exit.tid, exit.vcpu), (70, 77, NO_VCPU));
             assert_eq!(collect.names, [(70, 77, "cpu 0/KVM".to_owned())]);
             let losses = &imported.losses;
@@ -620,9 +622,10 @@ fn oracle_trace_cmd_reads_the_same() {
         std::fs::write(&path, &file).unwrap();
         let (table, times) = report(&path);
         let (_, mut collect) = read(&file);
-        collect.events.retain(|e| !matches!(e.kind, Kind::Lost { .. }));
+        collect.events.retain(|e| !matches!(e.kind, EventKind::Lost { .. }));
         assert_eq!(counts(&collect.events), wanted(&table));
-        let exits = in_order(&collect).into_iter().filter(|e| matches!(e.kind, Kind::Exit { .. }));
+        let exits =
+            in_order(&collect).into_iter().filter(|e| matches!(e.kind, EventKind::Exit { .. }));
         assert_eq!(exits.map(|e| e.time_ns).collect::<Vec<_>>(), times);
     }
 }

@@ -14,16 +14,16 @@ mod trace;
 use std::path::Path;
 
 use vmtax_capture::order::Sorter;
-use vmtax_capture::{Error, Format, Imported, Options, Sink, Source, import};
-use vmtax_events::{Event, ExitRow, Kind};
+use vmtax_capture::{Error, ImportFormat, ImportOptions, ImportSource, Imported, Sink, import};
+use vmtax_events::{Event, EventKind, ExitRow};
 
 /// Counts exits.
 #[derive(Default)]
-struct Exits(u64);
+struct CountedExits(u64);
 
-impl Sink for &mut Exits {
+impl Sink for &mut CountedExits {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
-        self.0 += events.iter().filter(|e| matches!(e.kind, Kind::Exit { .. })).count() as u64;
+        self.0 += events.iter().filter(|e| matches!(e.kind, EventKind::Exit { .. })).count() as u64;
         Ok(())
     }
 
@@ -37,10 +37,15 @@ impl Sink for &mut Exits {
 }
 
 fn read(bytes: &[u8]) -> Result<(Imported, u64), Error> {
-    let format = Format::recognise(&bytes[..bytes.len().min(64 << 10)])?;
-    let mut exits = Exits::default();
+    let format = ImportFormat::recognise(&bytes[..bytes.len().min(64 << 10)])?;
+    let mut exits = CountedExits::default();
     let mut sorter = Sorter::new(&mut exits);
-    let imported = import::import(format, Source::Random(&bytes), Options::default(), &mut sorter)?;
+    let imported = import::import(
+        format,
+        ImportSource::Random(&bytes),
+        ImportOptions::default(),
+        &mut sorter,
+    )?;
     sorter.finish()?;
     Ok((imported, exits.0))
 }
@@ -186,12 +191,12 @@ fn trace_dat(machine: &str, events: &[(&str, &str)], big: bool) -> [Vec<u8>; 2] 
 }
 
 /// Names of events, each with its fields.
-type Events = &'static [(&'static str, &'static str)];
+type MadeEvents = &'static [(&'static str, &'static str)];
 
 const OLD_ARM: &str = "32-bit Arm (or arm64, by an old kernel)";
 
 /// KVM's events elsewhere (Linux arch/*/kvm/trace*.h), `uname -m`, and the name that the error gives.
-const FOREIGN: &[(&str, &str, Events)] = &[
+const FOREIGN: &[(&str, &str, MadeEvents)] = &[
     // With a field of x86's name.
     (OLD_ARM, "armv7l", &[("kvm_exit", "unsigned int exit_reason,unsigned long vcpu_pc")]),
     (

@@ -27,7 +27,7 @@ pub enum Code {
 
 /// An error that knows its exit code. The first `Fault` of a chain counts.
 #[derive(Debug)]
-pub struct Fault {
+pub struct CodedError {
     code: Code,
     message: String,
     /// The system's answer, when there was one. The message says it already.
@@ -36,10 +36,10 @@ pub struct Fault {
     details: Vec<String>,
 }
 
-impl Fault {
+impl CodedError {
     /// An error that is this sentence.
-    pub fn new(code: Code, message: impl Into<String>) -> Fault {
-        Fault { code, message: message.into(), answer: None, details: Vec::new() }
+    pub fn new(code: Code, message: impl Into<String>) -> CodedError {
+        CodedError { code, message: message.into(), answer: None, details: Vec::new() }
     }
 
     /// Its exit code.
@@ -48,8 +48,8 @@ impl Fault {
     }
 
     /// With what the system answered.
-    pub fn answered(self, source: &io::Error) -> Fault {
-        Fault { answer: Some(source.kind()), ..self }
+    pub fn answered(self, source: &io::Error) -> CodedError {
+        CodedError { answer: Some(source.kind()), ..self }
     }
 
     /// What the system answered, where it is known.
@@ -58,28 +58,28 @@ impl Fault {
     }
 
     /// With a line for each of several things that are wrong.
-    pub fn detailed(self, details: Vec<String>) -> Fault {
-        Fault { details, ..self }
+    pub fn detailed(self, details: Vec<String>) -> CodedError {
+        CodedError { details, ..self }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for CodedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for CodedError {}
 
 /// `anyhow` result of this code, for short returns.
 pub fn fail<T>(code: Code, message: impl Into<String>) -> anyhow::Result<T> {
-    Err(Fault::new(code, message).into())
+    Err(CodedError::new(code, message).into())
 }
 
 /// Prints the error as one sentence and gives its exit code. A closed pipe is success: the reader of our
 /// output had enough.
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    let fault = error.chain().find_map(|e| e.downcast_ref::<Fault>());
+    let fault = error.chain().find_map(|e| e.downcast_ref::<CodedError>());
     if fault.is_some_and(|f| f.code == Code::Output && f.answer == Some(io::ErrorKind::BrokenPipe))
     {
         return ExitCode::SUCCESS;

@@ -5,9 +5,9 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use vmtax_durable::{Access, NewFile};
+use vmtax_durable::{FileAccess, NewFile};
 
-use crate::exit::{Code, Fault, fail};
+use crate::exit::{Code, CodedError, fail};
 
 /// An output is written to this.
 pub type Out<'a> = &'a mut (dyn Write + Send);
@@ -29,7 +29,7 @@ pub fn write<T>(
     path: Option<&Path>,
     write: impl FnOnce(Out<'_>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    Place::open(path)?.write(write)
+    OutputPlace::open(path)?.write(write)
 }
 
 /// Two names of one file: links of either kind, a mount elsewhere, one name written in two ways.
@@ -79,7 +79,7 @@ fn run_of(file: &Path) -> Option<&Path> {
 }
 
 /// A place to write to.
-pub enum Place {
+pub enum OutputPlace {
     /// Standard output.
     Standard,
     /// A device or a pipe, which can only be written to.
@@ -88,10 +88,10 @@ pub enum Place {
     File(NewFile, String),
 }
 
-impl Place {
+impl OutputPlace {
     /// Opens it before any work starts: if it cannot be written, nothing needs to be computed.
-    pub fn open(path: Option<&Path>) -> anyhow::Result<Place> {
-        let Some(path) = path else { return Ok(Place::Standard) };
+    pub fn open(path: Option<&Path>) -> anyhow::Result<OutputPlace> {
+        let Some(path) = path else { return Ok(OutputPlace::Standard) };
         let name = path.display().to_string();
         // Through a symbolic link to what it names: renaming would replace the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -105,7 +105,7 @@ impl Place {
             }
             Ok(found) if !found.is_file() => {
                 let file = fs::File::options().write(true).open(&path);
-                return Ok(Place::Stream(file.map_err(|e| cannot_write(&name, &e))?, name));
+                return Ok(OutputPlace::Stream(file.map_err(|e| cannot_write(&name, &e))?, name));
             }
             _ => {}
         }
@@ -117,16 +117,17 @@ impl Place {
                 format!("{name}: there is no folder {folder}; make it first"),
             );
         }
-        let file = NewFile::create(&path, Access::Umask).map_err(|e| cannot_write(&name, &e))?;
-        Ok(Place::File(file, name))
+        let file =
+            NewFile::create(&path, FileAccess::Umask).map_err(|e| cannot_write(&name, &e))?;
+        Ok(OutputPlace::File(file, name))
     }
 
     /// The same, for binary data: a terminal is refused. `what` is the flag that chose the data.
     ///
     /// # Errors
     /// Also when the place is a terminal.
-    pub fn open_binary(path: Option<&Path>, what: &str) -> anyhow::Result<Place> {
-        let place = Place::open(path)?;
+    pub fn open_binary(path: Option<&Path>, what: &str) -> anyhow::Result<OutputPlace> {
+        let place = OutputPlace::open(path)?;
         if place.is_terminal() {
             let name = path.map_or("standard output".to_owned(), |path| path.display().to_string());
             let text = format!(
@@ -140,18 +141,18 @@ impl Place {
     /// It is a terminal.
     pub fn is_terminal(&self) -> bool {
         match self {
-            Place::Standard => io::stdout().is_terminal(),
-            Place::Stream(file, _) => file.is_terminal(),
-            Place::File(..) => false,
+            OutputPlace::Standard => io::stdout().is_terminal(),
+            OutputPlace::Stream(file, _) => file.is_terminal(),
+            OutputPlace::File(..) => false,
         }
     }
 
     /// Writes, and makes a file appear when all went well.
     pub fn write<T>(self, write: impl FnOnce(Out<'_>) -> anyhow::Result<T>) -> anyhow::Result<T> {
         match self {
-            Place::Standard => through(io::stdout(), "standard output", write),
-            Place::Stream(file, name) => through(file, &name, write),
-            Place::File(file, name) => {
+            OutputPlace::Standard => through(io::stdout(), "standard output", write),
+            OutputPlace::Stream(file, name) => through(file, &name, write),
+            OutputPlace::File(file, name) => {
                 let done = through(file.file(), &name, write)?;
                 file.publish().map_err(|e| cannot_write(&name, &e))?;
                 Ok(done)
@@ -175,13 +176,13 @@ fn through<T>(
 }
 
 /// The sentence and the code of an output that cannot be written: its name, the system's words, what to do.
-pub fn cannot_write(name: &str, source: &io::Error) -> Fault {
+pub fn cannot_write(name: &str, source: &io::Error) -> CodedError {
     let advice = vmtax_durable::advice(source);
-    Fault::new(Code::Output, format!("{name}: cannot be written: {source}{advice}"))
+    CodedError::new(Code::Output, format!("{name}: cannot be written: {source}{advice}"))
         .answered(source)
 }
 /// The sentence and the code of an input that cannot be opened or read: its name, the system's words, what to do.
-pub fn cannot_read(name: &str, source: &io::Error) -> Fault {
+pub fn cannot_read(name: &str, source: &io::Error) -> CodedError {
     let advice = match source.kind() {
         io::ErrorKind::NotFound => "; check its name",
         io::ErrorKind::PermissionDenied => {
@@ -193,5 +194,5 @@ pub fn cannot_read(name: &str, source: &io::Error) -> Fault {
         io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidData => Code::Data,
         _ => Code::Input,
     };
-    Fault::new(code, format!("{name}: cannot be read: {source}{advice}"))
+    CodedError::new(code, format!("{name}: cannot be read: {source}{advice}"))
 }

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-pub use reading::{ReadingProgress, Share};
+pub use reading::{InputShare, ReadingProgress};
 
 /// How often a bar is painted while nothing changes.
 const TICK: Duration = Duration::from_millis(200);
@@ -16,13 +16,13 @@ const TICK: Duration = Duration::from_millis(200);
 pub struct Progress {
     bar: ProgressBar,
     /// Removes the bar with the last clone.
-    _end: std::sync::Arc<End>,
+    _end: std::sync::Arc<BarEnd>,
 }
 
 #[derive(Debug)]
-struct End(ProgressBar);
+struct BarEnd(ProgressBar);
 
-impl Drop for End {
+impl Drop for BarEnd {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
@@ -67,7 +67,7 @@ impl Progress {
     }
 
     fn of(bar: ProgressBar) -> Progress {
-        Progress { _end: std::sync::Arc::new(End(bar.clone())), bar }
+        Progress { _end: std::sync::Arc::new(BarEnd(bar.clone())), bar }
     }
 
     /// How far the work is.

@@ -14,7 +14,7 @@ use crate::temporary::{folder_of, hold, remove_abandoned, unused_name};
 
 /// Who may read a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum FileAccess {
     /// Its owner alone (0600), whatever the umask: recordings, runs, memory.
     Private,
     /// By the umask, as for a shell's `>`: reports. A replaced file keeps its mode.
@@ -36,11 +36,11 @@ impl NewFile {
     /// # Errors
     /// The folder's: it does not exist or cannot be written to. `target` is a folder, a device, a pipe or a socket, or has no name.
     /// A symbolic link is replaced itself.
-    pub fn create(target: &Path, access: Access) -> io::Result<NewFile> {
+    pub fn create(target: &Path, access: FileAccess) -> io::Result<NewFile> {
         check_target(target)?;
         let mode = match access {
-            Access::Private => 0o600,
-            Access::Umask => 0o666,
+            FileAccess::Private => 0o600,
+            FileAccess::Umask => 0o666,
         };
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(mode);
@@ -54,12 +54,12 @@ impl NewFile {
         };
         let replaced = target.metadata().ok().filter(|found| found.is_file());
         match (access, replaced) {
-            (Access::Private, _) => new.file.set_permissions(Permissions::from_mode(0o600))?,
-            (Access::Umask, Some(found)) => {
+            (FileAccess::Private, _) => new.file.set_permissions(Permissions::from_mode(0o600))?,
+            (FileAccess::Umask, Some(found)) => {
                 let mode = found.permissions().mode() & 0o777;
                 new.file.set_permissions(Permissions::from_mode(mode))?;
             }
-            (Access::Umask, None) => {}
+            (FileAccess::Umask, None) => {}
         }
         Ok(new)
     }
@@ -99,14 +99,14 @@ impl NewFile {
     ///
     /// # Errors
     /// As [`NewFile::publish`].
-    pub fn publish_revocably(mut self) -> io::Result<Published> {
+    pub fn publish_revocably(mut self) -> io::Result<UnpublishedFile> {
         self.file.sync_all()?;
         if self.named.is_some() || !self.link()? {
             let name = self.take_name()?;
             fs::rename(&name, &self.target)?;
             self.named = None;
         }
-        Ok(Published { path: self.target.clone(), keep: false })
+        Ok(UnpublishedFile { path: self.target.clone(), keep: false })
     }
 
     /// Gives a nameless file its final name. False: something has that name.
@@ -187,12 +187,12 @@ fn link(file: &File, name: &Path) -> io::Result<()> {
 
 /// A file with its final name that nothing refers to yet. It is removed on drop unless [`Published::keep`] was called.
 #[derive(Debug)]
-pub struct Published {
+pub struct UnpublishedFile {
     path: PathBuf,
     keep: bool,
 }
 
-impl Published {
+impl UnpublishedFile {
     /// Makes its name survive a crash.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl Published {
     }
 }
 
-impl Drop for Published {
+impl Drop for UnpublishedFile {
     fn drop(&mut self) {
         if !self.keep {
             // Best effort: readers ignore unreferenced files.
@@ -220,7 +220,7 @@ impl Drop for Published {
 ///
 /// # Errors
 /// As [`NewFile::create`] and [`NewFile::publish`].
-pub fn write(target: &Path, access: Access, bytes: &[u8]) -> io::Result<()> {
+pub fn write(target: &Path, access: FileAccess, bytes: &[u8]) -> io::Result<()> {
     let new = NewFile::create(target, access)?;
     new.file().write_all(bytes)?;
     new.publish()

@@ -23,7 +23,8 @@ fn with_a_name(target: &Path) -> NewFile {
 fn a_file_appears_whole_or_not_at_all() {
     let folder = tempfile::tempdir().expect("a folder");
     let target = folder.path().join("a");
-    for create in [|t: &Path| NewFile::create(t, Access::Private).expect("a file"), with_a_name] {
+    for create in [|t: &Path| NewFile::create(t, FileAccess::Private).expect("a file"), with_a_name]
+    {
         for content in ["one", "two"] {
             let new = create(&target);
             new.file().write_all(content.as_bytes()).expect("written");
@@ -45,7 +46,8 @@ fn writers_of_one_file_do_not_disturb_each_other() {
     let folder = tempfile::tempdir().expect("a folder");
     let target = folder.path().join("a");
     let contents = ["one", "two", "three", "four"];
-    for create in [|t: &Path| NewFile::create(t, Access::Private).expect("a file"), with_a_name] {
+    for create in [|t: &Path| NewFile::create(t, FileAccess::Private).expect("a file"), with_a_name]
+    {
         std::thread::scope(|scope| {
             for content in contents {
                 let target = &target;
@@ -71,9 +73,9 @@ fn temporary_names_of_killed_writers_are_removed() {
     let living = with_a_name(&target);
     fs::write(folder.path().join(".a.00112233aabbccdd.tmp"), "left").expect("written");
     fs::write(folder.path().join(".a.mine.tmp"), "foreign").expect("written");
-    write(&target, Access::Private, b"1").expect("written");
+    write(&target, FileAccess::Private, b"1").expect("written");
     // The first writer found no file to replace, and so needed no temporary name.
-    write(&target, Access::Private, b"2").expect("written");
+    write(&target, FileAccess::Private, b"2").expect("written");
     let left = names(folder.path());
     assert!(!left.contains(&".a.00112233aabbccdd.tmp".to_owned()), "{left:?}");
     assert!(left.contains(&".a.mine.tmp".to_owned()), "{left:?}");
@@ -88,7 +90,7 @@ fn devices_pipes_sockets_and_folders_are_not_replaced() {
     let socket = folder.path().join("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
     for target in [&socket, folder.path(), Path::new("/dev/null"), Path::new("/"), Path::new("")] {
-        assert!(write(target, Access::Private, b"1").is_err(), "{}", target.display());
+        assert!(write(target, FileAccess::Private, b"1").is_err(), "{}", target.display());
     }
     assert_eq!(names(folder.path()), ["socket"]);
 }
@@ -98,7 +100,7 @@ fn names_as_long_as_they_can_be() {
     let folder = tempfile::tempdir().expect("a folder");
     let target = folder.path().join("x".repeat(255));
     for _ in 0..2 {
-        write(&target, Access::Umask, b"1").expect("written");
+        write(&target, FileAccess::Umask, b"1").expect("written");
         with_a_name(&target).publish().expect("published");
     }
     assert_eq!(names(folder.path()).len(), 1);
@@ -110,9 +112,9 @@ const CHILD: &str = "VMTAX_DURABLE_TEST_UMASK";
 #[test]
 fn child() {
     let Some(folder) = env::var_os(CHILD).map(PathBuf::from) else { return };
-    write(&folder.join("private"), Access::Private, b"").expect("written");
+    write(&folder.join("private"), FileAccess::Private, b"").expect("written");
     for name in ["new", "old"] {
-        write(&folder.join(name), Access::Umask, b"").expect("written");
+        write(&folder.join(name), FileAccess::Umask, b"").expect("written");
     }
 }
 

@@ -22,8 +22,8 @@ mod small;
 mod temporary;
 
 pub use advice::advice;
-pub use file::{Access, NewFile, Published, write};
+pub use file::{FileAccess, NewFile, UnpublishedFile, write};
 pub use folder::{NewFolder, create_private_folder, remove_folder, sync_folder};
-pub use lock::{Holder, Lock, LockError};
+pub use lock::{Lock, LockError, LockHolder};
 pub use small::{read_small, read_small_text};
 pub use temporary::remove_temporaries;

@@ -25,21 +25,21 @@ pub struct Lock {
 #[derive(Debug)]
 pub enum LockError {
     /// Another process writes to it.
-    Held(Holder),
+    Held(LockHolder),
     /// The system's answer: the folder cannot be opened, was removed meanwhile (`NotFound`), or its file system has no locks.
     Io(io::Error),
 }
 
 /// Who holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockHolder {
     /// `None`: the system does not say, because the holder is in another container.
     pub process: Option<u32>,
     /// Its command line, or its name if the command line is unreadable. Text of another process: escape it.
     pub command: String,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.process {
             Some(process) if self.command.is_empty() => write!(f, "process {process}"),
@@ -84,8 +84,8 @@ fn resolved(folder: &Path) -> std::path::PathBuf {
 
 /// The process that the kernel lists as the holder. A line: `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`; one of a process that
 /// waits has `->` in it.
-fn holder(folder: &File) -> Holder {
-    let unknown = Holder { process: None, command: String::new() };
+fn holder(folder: &File) -> LockHolder {
+    let unknown = LockHolder { process: None, command: String::new() };
     let (Ok(found), Ok(locks)) = (folder.metadata(), fs::read_to_string("/proc/locks")) else {
         return unknown;
     };
@@ -102,7 +102,7 @@ fn holder(folder: &File) -> Holder {
     let mut candidates: Vec<u32> = candidates.filter(|process| *process != 0).collect();
     candidates.sort_by_key(|process| !has_open(*process, &found));
     match candidates.first() {
-        Some(process) => Holder { process: Some(*process), command: command(*process) },
+        Some(process) => LockHolder { process: Some(*process), command: command(*process) },
         None => unknown,
     }
 }

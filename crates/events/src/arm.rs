@@ -7,10 +7,10 @@
 pub mod registers;
 pub(crate) mod smccc;
 
-use crate::cause::Rule;
+use crate::cause::CauseRule;
 use crate::detail::table::{self, named_codes};
 use crate::device;
-use crate::isa::{Facts, Levels};
+use crate::isa::{IsaFacts, LevelMarks};
 use crate::{Cause, Detail, DetailKind, Device, Reason};
 
 /// The first number of the exits that are no traps: `ret` of `kvm_exit` is added.
@@ -88,12 +88,12 @@ const NO_TRAPS: &str =
 const WAITS: &str =
     "whether the guest waits for an interrupt (WFI) or spins (WFE): kvm:kvm_wfx_arm64 says it";
 
-const fn rule(code: u32, cause: Cause) -> Rule {
-    Rule::new(code, cause)
+const fn rule(code: u32, cause: Cause) -> CauseRule {
+    CauseRule::new(code, cause)
 }
 
 /// The rules, by code. Others are [`Cause::Other`].
-const RULES: &[Rule] = &[
+const RULES: &[CauseRule] = &[
     // Spinning (WFE) is idleness too: the guest has nothing to do until someone else acts.
     rule(WFX, Cause::Idle).only().missing(WAITS),
     rule(HVC32, Cause::Hypercall).missing(FUNCTIONS),
@@ -154,7 +154,7 @@ const PERMISSION: u64 = 0xc;
 #[derive(Debug)]
 pub(crate) struct Arm;
 
-impl Facts for Arm {
+impl IsaFacts for Arm {
     fn vendor(&self) -> &'static str {
         "arm64"
     }
@@ -207,7 +207,7 @@ impl Facts for Arm {
         false
     }
 
-    fn rules(&self) -> &'static [Rule] {
+    fn rules(&self) -> &'static [CauseRule] {
         RULES
     }
 
@@ -239,8 +239,8 @@ impl Facts for Arm {
         false
     }
 
-    fn levels(&self) -> Levels {
-        Levels::Delimited
+    fn levels(&self) -> LevelMarks {
+        LevelMarks::Delimited
     }
 
     fn nested_tracepoint(&self) -> &'static str {

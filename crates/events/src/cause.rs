@@ -126,7 +126,7 @@ impl Cause {
 
 /// The cause by an exit's reason, of one ISA.
 #[derive(Debug)]
-pub struct Rule {
+pub struct CauseRule {
     pub(crate) code: u32,
     /// When the detail does not decide.
     cause: Cause,
@@ -136,18 +136,18 @@ pub struct Rule {
     missing: Option<&'static str>,
 }
 
-impl Rule {
-    pub(crate) const fn new(code: u32, cause: Cause) -> Rule {
-        Rule { code, cause, final_: false, missing: None }
+impl CauseRule {
+    pub(crate) const fn new(code: u32, cause: Cause) -> CauseRule {
+        CauseRule { code, cause, final_: false, missing: None }
     }
 
     /// The detail plays no part.
-    pub(crate) const fn only(mut self) -> Rule {
+    pub(crate) const fn only(mut self) -> CauseRule {
         self.final_ = true;
         self
     }
 
-    pub(crate) const fn missing(mut self, what: &'static str) -> Rule {
+    pub(crate) const fn missing(mut self, what: &'static str) -> CauseRule {
         self.missing = Some(what);
         self
     }
@@ -174,7 +174,7 @@ const PIT: std::ops::RangeInclusive<u64> = 0x40..=0x43;
 /// The control register that is the task priority register.
 const CR8: u64 = 8;
 
-fn rule_of(isa: Isa, code: u32) -> Option<&'static Rule> {
+fn rule_of(isa: Isa, code: u32) -> Option<&'static CauseRule> {
     let rules = isa.facts().rules();
     rules.get(rules.binary_search_by_key(&code, |rule| rule.code).ok()?)
 }

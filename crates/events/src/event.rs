@@ -25,14 +25,14 @@ pub struct Event {
     /// KVM's vCPU id where the event carries one, or [`NO_VCPU`].
     pub vcpu: u32,
     /// What happened.
-    pub kind: Kind,
+    pub kind: EventKind,
 }
 
 /// The events of the analysis, by their tracepoints.
 ///
 /// Anything else that a recording holds is skipped by the importers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EventKind {
     /// `kvm_exit`. `info1` is the VMX exit qualification or SVM `exit_info_1`, `info2` SVM `exit_info_2`, the VMX
     /// IDT-vectoring information or, of EXTERNAL_INTERRUPT, the VM-exit interruption information.
     Exit {

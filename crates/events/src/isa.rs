@@ -4,7 +4,7 @@
 //! [`Facts`]. Whoever needs to know what an exit means asks [`Isa::facts`]; the match there is the only one.
 
 use crate::arm::Arm;
-use crate::cause::Rule;
+use crate::cause::CauseRule;
 use crate::svm::Svm;
 use crate::vmx::Vmx;
 use crate::words::words;
@@ -45,19 +45,19 @@ impl Isa {
 
     /// What is particular to it.
     #[inline]
-    pub fn facts(self) -> &'static dyn Facts {
+    pub fn facts(self) -> &'static dyn IsaFacts {
         match self {
             Isa::Vmx => &Vmx,
             Isa::Svm => &Svm,
             Isa::Arm => &Arm,
-            Isa::Unknown => &Nothing,
+            Isa::Unknown => &NoIsa,
         }
     }
 }
 
 /// How a recording shows that an exit is one of L2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Levels {
+pub enum LevelMarks {
     /// An event behind it says so (`kvm_nested_vmexit`).
     Said,
     /// It is, between an event by which L1 enters L2 and one by which an exit is handed to L1.
@@ -65,7 +65,7 @@ pub enum Levels {
 }
 
 /// The facts of an ISA. What an ISA does not say is as on an unknown one, which is taken for x86.
-pub trait Facts: Sync {
+pub trait IsaFacts: Sync {
     /// Whose processors: `Intel`, `AMD`, `arm64`. Empty when unknown.
     fn vendor(&self) -> &'static str;
 
@@ -110,7 +110,7 @@ pub trait Facts: Sync {
     }
 
     /// Causes by code, sorted.
-    fn rules(&self) -> &'static [Rule] {
+    fn rules(&self) -> &'static [CauseRule] {
         &[]
     }
 
@@ -155,8 +155,8 @@ pub trait Facts: Sync {
     }
 
     /// How exits of L2 are known.
-    fn levels(&self) -> Levels {
-        Levels::Said
+    fn levels(&self) -> LevelMarks {
+        LevelMarks::Said
     }
 
     /// The tracepoint that tells exits of L2 from those of L1.
@@ -201,9 +201,9 @@ pub trait Facts: Sync {
 }
 
 /// No ISA is known.
-struct Nothing;
+struct NoIsa;
 
-impl Facts for Nothing {
+impl IsaFacts for NoIsa {
     fn vendor(&self) -> &'static str {
         ""
     }

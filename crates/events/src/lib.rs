@@ -47,15 +47,15 @@ pub use call::{CallKind, CallRow};
 pub use cause::Cause;
 pub use detail::{Detail, DetailKind};
 pub use device::Device;
-pub use event::{Coverage, Event, Kind, NO_PID, NO_VCPU};
+pub use event::{Coverage, Event, EventKind, NO_PID, NO_VCPU};
 pub use exit::Exit;
-pub use isa::{Facts, Isa, Levels};
+pub use isa::{Isa, IsaFacts, LevelMarks};
 pub use losses::{Loss, Losses, MAX_THREADS, MAX_VMS};
-pub use profile::{Place, Profile};
+pub use profile::{Profile, ProfileOrigin};
 pub use reason::Reason;
 pub use recording::{RecordedGuest, Recording, Together};
 pub use row::{
-    AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, PreemptedRow, Rips,
+    AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, PreemptedRow, RipCounts,
     Tally, Vm,
 };
 pub use sample::{Better, Sample, Simulated};
@@ -63,4 +63,4 @@ pub use sink::{KeptRows, RowSink};
 pub use size::size;
 pub use stat::Stat;
 pub use terminal::{is_hidden, printable};
-pub use time::{Part, TimeRow};
+pub use time::{TimePart, TimeRow};

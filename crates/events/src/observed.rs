@@ -66,7 +66,7 @@ words! {
 
 words! {
     /// A message of QEMU or of a kernel that says one thing.
-    pub enum Message {
+    pub enum LogMessage {
         /// vhost lost memory sections: those of Hyper-V's SynIC cut them.
         VhostSections = "vhost-sections",
         /// QEMU fell back to its own network.
@@ -141,7 +141,7 @@ pub enum Observed {
     /// A mitigation is at work.
     Mitigation(HostMitigation),
     /// A message was found.
-    Message(Message),
+    Message(LogMessage),
     /// A VMM's memory is on more than one NUMA node.
     Nodes {
         /// The node that has most of it.

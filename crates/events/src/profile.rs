@@ -9,7 +9,7 @@ use crate::words::words;
 
 words! {
     /// Where a profile was taken.
-    pub enum Place {
+    pub enum ProfileOrigin {
         /// On the host: what it does while it handles exits, among others.
         Host = "host",
         /// In the guest.
@@ -23,7 +23,7 @@ words! {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Where it was taken.
-    pub place: Place,
+    pub place: ProfileOrigin,
     /// Weight by stack: the functions from the outermost to the one that ran, with semicolons between them. A weight is a
     /// number of samples, or of whatever the profiler counted; within one profile all are of one kind. Hostile text.
     pub stacks: BTreeMap<String, u64>,
@@ -45,7 +45,7 @@ impl Profile {
     pub const BETWEEN: char = ';';
 
     /// An empty one.
-    pub fn new(place: Place) -> Profile {
+    pub fn new(place: ProfileOrigin) -> Profile {
         Profile { place, stacks: BTreeMap::new() }
     }
 
@@ -91,16 +91,16 @@ mod tests {
 
     #[test]
     fn words_are_names_of_files() {
-        assert_eq!(Place::ALL.map(Place::name), ["host", "guest", "instructions"]);
-        for place in Place::ALL {
-            assert_eq!(Place::from_name(place.name()), Some(place));
+        assert_eq!(ProfileOrigin::ALL.map(ProfileOrigin::name), ["host", "guest", "instructions"]);
+        for place in ProfileOrigin::ALL {
+            assert_eq!(ProfileOrigin::from_name(place.name()), Some(place));
         }
-        assert_eq!(Place::from_name("Host"), None);
+        assert_eq!(ProfileOrigin::from_name("Host"), None);
     }
 
     #[test]
     fn a_function_has_a_recursive_stack_once() {
-        let mut profile = Profile::new(Place::Host);
+        let mut profile = Profile::new(ProfileOrigin::Host);
         profile.add("main;walk;walk", 3);
         profile.add("main;walk;walk", 1);
         profile.add("main", 6);

@@ -16,14 +16,14 @@ pub const HIST_BUCKETS: usize = 40;
 /// KVM gives 0 for a guest whose registers it cannot read: a TD, an SEV-ES or SEV-SNP guest (Linux 6.16 and later,
 /// arch/x86/kvm/trace.h, `tracing_kvm_rip_read`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rips {
+pub struct RipCounts {
     /// Entries and exits with 0.
     pub zero: u64,
     /// Those with another value.
     pub other: u64,
 }
 
-impl Rips {
+impl RipCounts {
     /// So many have to be 0, and none another: a guest that runs at address 0 for once does not stay there.
     const ENOUGH: u64 = 32;
 
@@ -38,18 +38,18 @@ impl Rips {
     }
 
     /// Adds those of another thread, or part of the recording.
-    pub fn merge(&mut self, more: Rips) {
+    pub fn merge(&mut self, more: RipCounts) {
         self.zero = self.zero.saturating_add(more.zero);
         self.other = self.other.saturating_add(more.other);
     }
 
     /// The guest's registers are encrypted: there are enough, and all are 0.
     pub fn are_encrypted(self) -> bool {
-        self.zero >= Rips::ENOUGH && self.other == 0
+        self.zero >= RipCounts::ENOUGH && self.other == 0
     }
 
     fn is_none(&self) -> bool {
-        *self == Rips::default()
+        *self == RipCounts::default()
     }
 }
 
@@ -66,8 +66,8 @@ pub struct Vm {
     #[serde(default)]
     pub inferred: bool,
     /// Of its entries and exits.
-    #[serde(default, skip_serializing_if = "Rips::is_none")]
-    pub rips: Rips,
+    #[serde(default, skip_serializing_if = "RipCounts::is_none")]
+    pub rips: RipCounts,
     /// KVM's `guest_state_protected` of its vCPUs: their registers are closed to the host (a TD, SEV-ES, SEV-SNP). Recorded by
     /// `vmtax record` on Linux 5.11 and later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -265,11 +265,11 @@ mod tests {
         for (zero, other, expected) in
             [(32, 0, true), (31, 0, false), (1_000_000, 1, false), (0, 1000, false), (0, 0, false)]
         {
-            assert_eq!(Rips { zero, other }.are_encrypted(), expected, "{zero} {other}");
+            assert_eq!(RipCounts { zero, other }.are_encrypted(), expected, "{zero} {other}");
         }
-        let mut rips = Rips::default();
+        let mut rips = RipCounts::default();
         [0, 0, 7].iter().for_each(|rip| rips.add(*rip));
-        rips.merge(Rips { zero: 1, other: u64::MAX });
-        assert_eq!(rips, Rips { zero: 3, other: u64::MAX });
+        rips.merge(RipCounts { zero: 1, other: u64::MAX });
+        assert_eq!(rips, RipCounts { zero: 3, other: u64::MAX });
     }
 }

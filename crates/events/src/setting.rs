@@ -14,7 +14,7 @@ mod kvm;
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use kvm::{Kvm, Module as KvmModule, Server as KvmServer};
+pub use kvm::{ExitServer as KvmServer, Kvm, KvmModule};
 
 /// Why something is not known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -159,7 +159,7 @@ pub struct Thread {
 /// Kinds of a VM's memory in its process: mappings of 2 MiB and more. The VMM's own large mappings are
 /// among them; they cannot be distinguished from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Backing {
+pub struct MemoryBacking {
     /// Bytes in memory, huge pages of hugetlbfs included.
     pub resident: u64,
     /// Of it transparent huge pages of anonymous memory.
@@ -176,7 +176,7 @@ pub struct Backing {
     pub not_eligible: u64,
 }
 
-impl Backing {
+impl MemoryBacking {
     /// Bytes in pages of 2 MiB and more.
     pub fn large(&self) -> u64 {
         self.anon_thp.saturating_add(self.shmem_thp).saturating_add(self.hugetlb)
@@ -185,7 +185,7 @@ impl Backing {
 
 /// Memory that KVM has mapped in EPT or NPT, in pages of each size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mapped {
+pub struct KvmMapped {
     /// Pages of 4 KiB.
     pub pages_4k: u64,
     /// Pages of 2 MiB.
@@ -194,7 +194,7 @@ pub struct Mapped {
     pub pages_1g: u64,
 }
 
-impl Mapped {
+impl KvmMapped {
     /// Bytes by size of page: 4 KiB, 2 MiB, 1 GiB.
     pub fn bytes(&self) -> [u64; 3] {
         let sizes = [(self.pages_4k, 12), (self.pages_2m, 21), (self.pages_1g, 30)];
@@ -238,7 +238,7 @@ pub struct VmProcess {
     /// Its threads.
     pub threads: Fact<Vec<Thread>>,
     /// Its memory.
-    pub backing: Fact<Backing>,
+    pub backing: Fact<MemoryBacking>,
     /// Its memory by NUMA node, bytes.
     pub nodes: Fact<BTreeMap<u32, u64>>,
     /// KVM's counters by name, see [`COUNTERS`]; those of several VMs of one process added up.
@@ -263,11 +263,11 @@ impl VmProcess {
     }
 
     /// Pages that KVM has mapped for it.
-    pub fn mapped(&self) -> Fact<Mapped> {
+    pub fn mapped(&self) -> Fact<KvmMapped> {
         let [k4, m2, g1] = ["pages_4k", "pages_2m", "pages_1g"].map(|name| self.counter(name));
         let path = k4.path.replace("pages_4k", "pages_{4k,2m,1g}");
         let mapped =
-            || Ok(Mapped { pages_4k: k4.value?, pages_2m: m2.value?, pages_1g: g1.value? });
+            || Ok(KvmMapped { pages_4k: k4.value?, pages_2m: m2.value?, pages_1g: g1.value? });
         Fact::new(path, mapped())
     }
 }
@@ -322,13 +322,13 @@ mod tests {
 
     #[test]
     fn sizes_of_pages_add_up_and_cannot_overflow() {
-        let mapped = Mapped { pages_4k: 1, pages_2m: 2, pages_1g: 1 };
+        let mapped = KvmMapped { pages_4k: 1, pages_2m: 2, pages_1g: 1 };
         assert_eq!(mapped.bytes(), [4096, 4 << 20, 1 << 30]);
         assert_eq!(
             (mapped.large(), mapped.total()),
             ((4 << 20) + (1 << 30), (4 << 20) + (1 << 30) + 4096)
         );
-        let huge = Mapped { pages_4k: u64::MAX, pages_2m: u64::MAX, pages_1g: u64::MAX };
+        let huge = KvmMapped { pages_4k: u64::MAX, pages_2m: u64::MAX, pages_1g: u64::MAX };
         assert_eq!(huge.total(), u64::MAX);
     }
 }

@@ -5,9 +5,9 @@
 //! Codes that Linux has no name for carry the AMD APM's (volume 2, appendix C, "SVM Intercept Exit
 //! Codes") or the GHCB specification's (0x8000_00xx) in Linux's spelling.
 
-use crate::cause::{MSR_NUMBERS, Rule};
+use crate::cause::{CauseRule, MSR_NUMBERS};
 use crate::detail::table::{self, named_codes};
-use crate::isa::Facts;
+use crate::isa::IsaFacts;
 use crate::{Cause, Detail, DetailKind};
 
 named_codes! {
@@ -212,13 +212,13 @@ pub fn code(name: &str) -> Option<u32> {
 const VECTORS: &str = "what interrupted the guest, which AMD's exits never say: `perf record -a -e irq_vectors:*,irq:irq_handler_entry` does";
 const ADDRESSES: &str = "which of the nested page faults are accesses of devices: kvm:kvm_page_fault and kvm:kvm_mmio have the addresses";
 
-const fn rule(code: u32, cause: Cause) -> Rule {
-    Rule::new(code, cause)
+const fn rule(code: u32, cause: Cause) -> CauseRule {
+    CauseRule::new(code, cause)
 }
 
 /// The rules, by code. Others are [`Cause::Other`] unless the detail decides: exceptions, CR and DR accesses, descriptor tables,
 /// cache and TLB instructions, XSETBV, RDTSC, shutdown.
-const RULES: &[Rule] = &[
+const RULES: &[CauseRule] = &[
     // CR8 is the task priority register.
     rule(READ_CR8, Cause::Apic).only(),
     rule(WRITE_CR8, Cause::Apic).only(),
@@ -274,7 +274,7 @@ const NPF_RMP: u64 = 1 << 31;
 #[derive(Debug)]
 pub(crate) struct Svm;
 
-impl Facts for Svm {
+impl IsaFacts for Svm {
     fn vendor(&self) -> &'static str {
         "AMD"
     }
@@ -295,7 +295,7 @@ impl Facts for Svm {
         true
     }
 
-    fn rules(&self) -> &'static [Rule] {
+    fn rules(&self) -> &'static [CauseRule] {
         RULES
     }
 

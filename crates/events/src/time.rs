@@ -5,7 +5,7 @@ use crate::Coverage;
 
 /// A part of a vCPU's time.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub struct TimePart {
     /// The word for it in CSV, metrics and tables: `exit-kernel`.
     pub name: &'static str,
     /// The column of the run folder and the key in JSON: `exit_kernel_ns`.
@@ -24,23 +24,23 @@ pub struct Part {
     pub is_later: bool,
 }
 
-impl Part {
+impl TimePart {
     /// Its time, without that of the parts within it.
     pub fn own(&self, time: &TimeRow) -> u64 {
         let inner = TimeRow::PARTS.iter().filter(|part| part.within == Some(self.name));
         inner.fold((self.of)(time), |left, part| left.saturating_sub((part.of)(time)))
     }
 
-    const fn told_by(self, is_told: fn(&Coverage) -> bool) -> Part {
-        Part { is_told, ..self }
+    const fn told_by(self, is_told: fn(&Coverage) -> bool) -> TimePart {
+        TimePart { is_told, ..self }
     }
 
-    const fn inside(self, part: &'static str) -> Part {
-        Part { within: Some(part), ..self }
+    const fn inside(self, part: &'static str) -> TimePart {
+        TimePart { within: Some(part), ..self }
     }
 
-    const fn later(self) -> Part {
-        Part { is_later: true, ..self }
+    const fn later(self) -> TimePart {
+        TimePart { is_later: true, ..self }
     }
 
     /// Its time where the recording can tell it.
@@ -69,7 +69,7 @@ macro_rules! parts {
 
         impl TimeRow {
             /// The parts, in the order of columns, tables and bars.
-            pub const PARTS: &[Part] = &[$(Part {
+            pub const PARTS: &[TimePart] = &[$(TimePart {
                 name: $name,
                 column: stringify!($field),
                 explain: $explain,
@@ -105,7 +105,7 @@ parts! {
 
 impl TimeRow {
     /// The parts that add up to the wall time.
-    pub fn whole_parts() -> impl Iterator<Item = &'static Part> + Clone {
+    pub fn whole_parts() -> impl Iterator<Item = &'static TimePart> + Clone {
         TimeRow::PARTS.iter().filter(|part| part.within.is_none())
     }
 

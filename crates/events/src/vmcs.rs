@@ -225,7 +225,7 @@ const WIDE_FIELDS: &[(u32, [&str; 2])] = wide![
 
 /// How wide a field is (bits 14:13 of its encoding).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Width {
+pub enum FieldWidth {
     /// 16 bits.
     Bits16,
     /// 64 bits.
@@ -238,7 +238,7 @@ pub enum Width {
 
 /// Type of a field (bits 11:10 of its encoding).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FieldKind {
     /// Controls.
     Control,
     /// Read-only data: why the last exit happened.
@@ -251,47 +251,47 @@ pub enum Kind {
 
 /// Properties in a field's encoding, for unknown fields too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct FieldLayout {
     /// How wide.
-    pub width: Width,
+    pub width: FieldWidth,
     /// What for.
-    pub kind: Kind,
+    pub kind: FieldKind,
     /// Number within the group of this width and kind.
     pub index: u16,
     /// The high half of a 64-bit field.
     pub high: bool,
 }
 
-impl Layout {
+impl FieldLayout {
     /// Takes an encoding apart. `None` if it sets bits that the SDM reserves (12, 31:15), or asks for
     /// the high half of a field that has none.
-    pub fn of(encoding: u32) -> Option<Layout> {
+    pub fn of(encoding: u32) -> Option<FieldLayout> {
         if encoding & !0x6fff != 0 {
             return None;
         }
         let width = match encoding >> 13 & 3 {
-            0 => Width::Bits16,
-            1 => Width::Bits64,
-            2 => Width::Bits32,
-            _ => Width::Natural,
+            0 => FieldWidth::Bits16,
+            1 => FieldWidth::Bits64,
+            2 => FieldWidth::Bits32,
+            _ => FieldWidth::Natural,
         };
         let kind = match encoding >> 10 & 3 {
-            0 => Kind::Control,
-            1 => Kind::ExitInformation,
-            2 => Kind::Guest,
-            _ => Kind::Host,
+            0 => FieldKind::Control,
+            1 => FieldKind::ExitInformation,
+            2 => FieldKind::Guest,
+            _ => FieldKind::Host,
         };
         let high = encoding & 1 != 0;
         // Nine bits always fit.
         let index = (encoding >> 1 & 0x1ff) as u16;
-        (!high || width == Width::Bits64).then_some(Layout { width, kind, index, high })
+        (!high || width == FieldWidth::Bits64).then_some(FieldLayout { width, kind, index, high })
     }
 }
 
 /// The name of the field with this encoding.
 pub fn field_name(encoding: u32) -> Option<&'static str> {
-    let layout = Layout::of(encoding)?;
-    if layout.width != Width::Bits64 {
+    let layout = FieldLayout::of(encoding)?;
+    if layout.width != FieldWidth::Bits64 {
         return table::name_of(FIELDS, encoding);
     }
     let at = WIDE_FIELDS.binary_search_by_key(&(encoding & !1), |&(e, _)| e).ok()?;
@@ -316,19 +316,19 @@ mod tests {
     fn names_agree_with_encodings() {
         let wide = WIDE_FIELDS.iter().map(|&(e, [name, _])| (e, name));
         for (encoding, name) in FIELDS.iter().copied().chain(wide) {
-            let layout = Layout::of(encoding).unwrap();
+            let layout = FieldLayout::of(encoding).unwrap();
             assert!(!layout.high, "{name}");
             if name.starts_with("HOST_") {
-                assert_eq!(layout.kind, Kind::Host, "{name}");
+                assert_eq!(layout.kind, FieldKind::Host, "{name}");
             }
-            if layout.kind == Kind::Host {
+            if layout.kind == FieldKind::Host {
                 assert!(name.starts_with("HOST_"), "{name}");
             }
             if name.ends_with("_SELECTOR") {
-                assert_eq!(layout.width, Width::Bits16, "{name}");
+                assert_eq!(layout.width, FieldWidth::Bits16, "{name}");
             }
             if name.ends_with("_BASE") {
-                assert_eq!(layout.width, Width::Natural, "{name}");
+                assert_eq!(layout.width, FieldWidth::Natural, "{name}");
             }
             assert_eq!(field_name(encoding), Some(name));
         }
@@ -336,18 +336,18 @@ mod tests {
 
     #[test]
     fn layout() {
-        let layout = |width, kind, index, high| Some(Layout { width, kind, index, high });
+        let layout = |width, kind, index, high| Some(FieldLayout { width, kind, index, high });
         for (encoding, expected) in [
-            (0x681e, layout(Width::Natural, Kind::Guest, 15, false)),
-            (0x4402, layout(Width::Bits32, Kind::ExitInformation, 1, false)),
-            (0x2801, layout(Width::Bits64, Kind::Guest, 0, true)),
-            (0x0c0c, layout(Width::Bits16, Kind::Host, 6, false)),
+            (0x681e, layout(FieldWidth::Natural, FieldKind::Guest, 15, false)),
+            (0x4402, layout(FieldWidth::Bits32, FieldKind::ExitInformation, 1, false)),
+            (0x2801, layout(FieldWidth::Bits64, FieldKind::Guest, 0, true)),
+            (0x0c0c, layout(FieldWidth::Bits16, FieldKind::Host, 6, false)),
             (0x681f, None),
             (0x1000, None),
             (0x8000, None),
             (u32::MAX, None),
         ] {
-            assert_eq!(Layout::of(encoding), expected, "{encoding:#x}");
+            assert_eq!(FieldLayout::of(encoding), expected, "{encoding:#x}");
         }
     }
 

@@ -6,9 +6,9 @@
 //! 76 and 78 to 81. What the SDM reserves (35, 38, 42, 71, 82, 83) has no name here, so it shows as a
 //! number.
 
-use crate::cause::{MSR_NUMBERS, Rule};
+use crate::cause::{CauseRule, MSR_NUMBERS};
 use crate::detail::table::{self, named_codes};
-use crate::isa::Facts;
+use crate::isa::IsaFacts;
 use crate::{Cause, Detail, DetailKind, interrupt};
 
 named_codes! {
@@ -145,13 +145,13 @@ const VECTORS: &str =
     "what interrupted the guest: intr_info (older kernels: info2) of kvm:kvm_exit has the vector";
 const LEAVES: &str = "what the guest requests by TDCALL: kvm:kvm_vm_set_mem_attributes tells MapGPA; before Linux 6.16 kvm:kvm_msr, kvm:kvm_pio, kvm:kvm_mmio and the like tell the rest";
 
-const fn rule(code: u32, cause: Cause) -> Rule {
-    Rule::new(code, cause)
+const fn rule(code: u32, cause: Cause) -> CauseRule {
+    CauseRule::new(code, cause)
 }
 
 /// The rules, by code. Others are [`Cause::Other`] unless the detail decides: exceptions, CR and DR accesses, descriptor tables,
 /// cache and TLB instructions, XSETBV, RDTSC, failed entries.
-const RULES: &[Rule] = &[
+const RULES: &[CauseRule] = &[
     rule(EXTERNAL_INTERRUPT, Cause::HostInterrupt).missing(VECTORS),
     rule(INTERRUPT_WINDOW, Cause::IrqWindow).only(),
     rule(NMI_WINDOW, Cause::IrqWindow).only(),
@@ -217,7 +217,7 @@ const EPT_MAPPED: u64 = 7 << 3;
 #[derive(Debug)]
 pub(crate) struct Vmx;
 
-impl Facts for Vmx {
+impl IsaFacts for Vmx {
     fn vendor(&self) -> &'static str {
         "Intel"
     }
@@ -238,7 +238,7 @@ impl Facts for Vmx {
         !0xffff
     }
 
-    fn rules(&self) -> &'static [Rule] {
+    fn rules(&self) -> &'static [CauseRule] {
         RULES
     }
 

@@ -15,7 +15,7 @@ use clap::{Args, Command as Described, CommandFactory, Parser, Subcommand, Value
 
 Exit codes: 0 done, 1 unexpected, 2 usage, 3 input, 4 data, 5 output; see docs/commands.md."
 )]
-pub struct Cli {
+pub struct FleetCli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -40,7 +40,7 @@ pub enum Command {
 
 /// `vmtax query` and `vmtax fleet`, as `vmtax` has them: the query, and all other subcommands.
 pub fn as_subcommands() -> [Described; 2] {
-    let all = Cli::command();
+    let all = FleetCli::command();
     let query = all.find_subcommand("query").cloned().unwrap_or_default();
     let mut fleet = Described::new("fleet")
         .about("Manage the runs of many hosts")
@@ -54,7 +54,7 @@ pub fn as_subcommands() -> [Described; 2] {
 
 /// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum RowFormat {
     /// For a terminal.
     Text,
     /// One line per row.
@@ -105,8 +105,8 @@ pub struct QueryArgs {
     pub duckdb: bool,
 
     /// Output format.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub format: Format,
+    #[arg(long, value_enum, default_value_t = RowFormat::Text)]
+    pub format: RowFormat,
 
     /// Output file. [default: standard output]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]

@@ -14,11 +14,11 @@ mod system;
 use std::time::Instant;
 
 use vmtax_events::setting::host_pages::{
-    FINE, GROUP, GROUP_LINES, Group, HostPages, LINES, Machine, Measured, NotMeasured, Point,
-    REGION, Source, Timing,
+    ChainPoint, CoarseChain, FINE, GROUP, GROUP_LINES, HostPages, HugePageSource, LINES,
+    MeasuredChains, NotMeasured, REGION, SystemKind, Timing,
 };
 
-pub use chain::{Area, Chain};
+pub use chain::{Area, LoadChain};
 
 /// Repeats of each chain of a TLB's first level.
 const REPEATS: usize = 15;
@@ -43,7 +43,7 @@ pub trait Loads {
     fn huge(&self) -> usize;
 
     /// Where its huge pages come from.
-    fn source(&self) -> Source;
+    fn source(&self) -> HugePageSource;
 
     /// Where regions begin in [`Area::Huge`], bytes; one at least.
     fn regions(&self) -> Vec<usize>;
@@ -52,28 +52,28 @@ pub trait Loads {
     fn small_pages(&self) -> usize;
 
     /// Lays a chain out, follows it once, and then `times` times. Returns the time of a load, ns.
-    fn time(&mut self, chain: &Chain, times: usize) -> f64;
+    fn time(&mut self, chain: &LoadChain, times: usize) -> f64;
 }
 
 /// Looks at this system.
 pub fn this_system() -> HostPages {
     let start = Instant::now();
     let machine = system::machine();
-    let measured = (!matches!(machine, Machine::Bare(_))).then(measure);
+    let measured = (!matches!(machine, SystemKind::Bare(_))).then(measure);
     let took_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     HostPages { machine, measured, confidential: system::confidential(), took_ns }
 }
 
-fn measure() -> Result<Measured, NotMeasured> {
-    Ok(probe(&mut memory::Memory::new(room::bytes())?))
+fn measure() -> Result<MeasuredChains, NotMeasured> {
+    Ok(probe(&mut memory::ProbeMemory::new(room::bytes())?))
 }
 
 /// Measures all chains.
-pub fn probe(loads: &mut impl Loads) -> Measured {
+pub fn probe(loads: &mut impl Loads) -> MeasuredChains {
     let (curve, fine) = first_level(loads);
     let (beside_groups, groups) = coarse(loads, &fine);
     let (longer, wide) = second_level(loads);
-    Measured {
+    MeasuredChains {
         page: loads.page(),
         huge: loads.huge(),
         source: loads.source(),
@@ -89,21 +89,21 @@ pub fn probe(loads: &mut impl Loads) -> Measured {
 fn with_curve(
     loads: &mut impl Loads,
     lines: &[usize],
-    others: Vec<Chain>,
+    others: Vec<LoadChain>,
     repeats: usize,
-) -> (Vec<Point>, Vec<Timing>) {
+) -> (Vec<ChainPoint>, Vec<Timing>) {
     let (page, most) = (loads.page(), loads.small_pages());
     let lines: Vec<usize> = lines.iter().copied().filter(|lines| *lines <= most).collect();
-    let both = |lines: &usize| [Chain::packed(page, *lines), Chain::spread(page, *lines)];
-    let chains: Vec<Chain> = lines.iter().flat_map(both).chain(others).collect();
+    let both = |lines: &usize| [LoadChain::packed(page, *lines), LoadChain::spread(page, *lines)];
+    let chains: Vec<LoadChain> = lines.iter().flat_map(both).chain(others).collect();
     let mut times = repeated(loads, &chains, repeats);
     let others = times.split_off(2 * lines.len());
     (points(&lines, &times), others)
 }
 
 /// Pairs of packed and spread chains.
-fn points(lines: &[usize], times: &[Timing]) -> Vec<Point> {
-    let point = |(lines, pair): (&usize, &[Timing])| Point {
+fn points(lines: &[usize], times: &[Timing]) -> Vec<ChainPoint> {
+    let point = |(lines, pair): (&usize, &[Timing])| ChainPoint {
         lines: *lines,
         packed: pair[0],
         spread: pair[1],
@@ -112,34 +112,34 @@ fn points(lines: &[usize], times: &[Timing]) -> Vec<Point> {
 }
 
 /// Chains that fit a second TLB, and a fine chain through each region.
-fn first_level(loads: &mut impl Loads) -> (Vec<Point>, Vec<Timing>) {
-    let fine = loads.regions().into_iter().map(|region| Chain::fine(region, LINES)).collect();
+fn first_level(loads: &mut impl Loads) -> (Vec<ChainPoint>, Vec<Timing>) {
+    let fine = loads.regions().into_iter().map(|region| LoadChain::fine(region, LINES)).collect();
     with_curve(loads, &SHORT, fine, REPEATS)
 }
 
 /// Coarse chains, and those of their length in small pages.
-fn coarse(loads: &mut impl Loads, fine: &[Timing]) -> (Point, Vec<Group>) {
+fn coarse(loads: &mut impl Loads, fine: &[Timing]) -> (ChainPoint, Vec<CoarseChain>) {
     let (regions, members) = (loads.regions(), alike(fine));
     let chain = |members: &Vec<usize>| {
-        Chain::coarse(&members.iter().map(|at| regions[*at]).collect::<Vec<_>>())
+        LoadChain::coarse(&members.iter().map(|at| regions[*at]).collect::<Vec<_>>())
     };
     let chains = members.iter().map(chain).collect();
     let (beside, times) = with_curve(loads, &[GROUP_LINES], chains, REPEATS);
     let groups = members.into_iter().zip(times);
-    (beside[0], groups.map(|(regions, timing)| Group { regions, timing }).collect())
+    (beside[0], groups.map(|(regions, timing)| CoarseChain { regions, timing }).collect())
 }
 
 /// Chains beyond a second TLB: in small pages, and all over the regions.
-fn second_level(loads: &mut impl Loads) -> (Vec<Point>, Point) {
+fn second_level(loads: &mut impl Loads) -> (Vec<ChainPoint>, ChainPoint) {
     let regions = loads.regions();
     let lines = WIDE.min(regions.len() * REGION / FINE);
-    let wide = vec![Chain::wide_packed(&regions, lines), Chain::wide(&regions, lines)];
+    let wide = vec![LoadChain::wide_packed(&regions, lines), LoadChain::wide(&regions, lines)];
     let (longer, times) = with_curve(loads, &LONG, wide, LONG_REPEATS);
     (longer, points(&[lines], &times)[0])
 }
 
 /// Times of chains, in their order.
-fn repeated(loads: &mut impl Loads, chains: &[Chain], repeats: usize) -> Vec<Timing> {
+fn repeated(loads: &mut impl Loads, chains: &[LoadChain], repeats: usize) -> Vec<Timing> {
     let mut times = vec![Vec::with_capacity(repeats); chains.len()];
     for _ in 0..repeats {
         for (chain, times) in chains.iter().zip(&mut times) {

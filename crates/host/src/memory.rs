@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::setting::Backing;
+use vmtax_events::setting::MemoryBacking;
 
 /// Smaller mappings cannot hold a huge page, and no guest's memory is in them.
 const SMALLEST: u64 = 2 << 20;
@@ -10,14 +10,14 @@ const SMALLEST: u64 = 2 << 20;
 /// `/proc/PID/smaps`, line by line.
 #[derive(Debug, Default)]
 pub struct Smaps {
-    total: Backing,
-    mapping: Mapping,
+    total: MemoryBacking,
+    mapping: MemoryMapping,
     /// There was a mapping at all.
     seen: bool,
 }
 
 #[derive(Debug, Default)]
-struct Mapping {
+struct MemoryMapping {
     size: u64,
     resident: u64,
     anonymous: u64,
@@ -60,7 +60,7 @@ impl Smaps {
     }
 
     /// The sum; `None` when there was no mapping in it.
-    pub fn finish(mut self) -> Option<Backing> {
+    pub fn finish(mut self) -> Option<MemoryBacking> {
         self.end();
         self.seen.then_some(self.total)
     }
@@ -146,7 +146,7 @@ Anonymous:          1024 kB
         let mut smaps = Smaps::default();
         SMAPS.lines().for_each(|line| smaps.line(line));
         let kib = |n: u64| n * 1024;
-        let expected = Backing {
+        let expected = MemoryBacking {
             resident: kib(500_000 + 200_000 + 1_048_576),
             anon_thp: kib(409_600),
             shmem_thp: kib(2048),

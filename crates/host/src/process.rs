@@ -4,7 +4,7 @@ mod name;
 
 use std::collections::BTreeMap;
 
-use vmtax_events::setting::{Backing, COUNTERS, Fact, Known, Thread, Unknown, VmProcess};
+use vmtax_events::setting::{COUNTERS, Fact, Known, MemoryBacking, Thread, Unknown, VmProcess};
 
 use crate::memory::{Smaps, numa_line};
 use crate::root::Root;
@@ -34,7 +34,7 @@ pub(crate) struct Processes {
 
 /// Open files of a process.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenFiles {
     vms: u32,
     vcpus: u32,
     vhost_net: bool,
@@ -94,9 +94,9 @@ fn number(name: &str) -> Option<u32> {
     name.parse().ok().filter(|n: &u32| n.to_string() == name)
 }
 
-fn open(root: &Root, pid: u32) -> Known<Open> {
+fn open(root: &Root, pid: u32) -> Known<OpenFiles> {
     let folder = format!("/proc/{pid}/fd");
-    let mut open = Open::default();
+    let mut open = OpenFiles::default();
     for name in root.names(&folder)?.iter().take(DESCRIPTORS) {
         let Ok(target) = root.link(&format!("{folder}/{name}")) else { continue };
         if target == "/dev/vhost-net" {
@@ -115,7 +115,7 @@ fn open(root: &Root, pid: u32) -> Known<Open> {
     Ok(open)
 }
 
-fn describe(root: &Root, pid: u32, open: &Open, kvm: &Known<Vec<String>>) -> VmProcess {
+fn describe(root: &Root, pid: u32, open: &OpenFiles, kvm: &Known<Vec<String>>) -> VmProcess {
     let arguments = arguments(root, pid);
     VmProcess {
         pid,
@@ -179,7 +179,7 @@ fn thread(root: &Root, folder: &str, tid: u32) -> Option<Thread> {
     })
 }
 
-fn backing(root: &Root, pid: u32) -> Fact<Backing> {
+fn backing(root: &Root, pid: u32) -> Fact<MemoryBacking> {
     let path = format!("/proc/{pid}/smaps");
     let mut smaps = Smaps::default();
     let read = root.lines(&path, MAPS, |line| smaps.line(line));

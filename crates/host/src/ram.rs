@@ -17,17 +17,17 @@ use vmtax_machine::maps::Mapping;
 use vmtax_pageops::PAGE;
 use vmtax_pageops::memory::{self, Pagemap};
 
-use mappings::Taken;
+use mappings::TakenMapping;
 
 /// Where memory is read from.
-pub struct Source {
+pub struct RamSource {
     name: String,
-    parts: Vec<Part>,
-    process: Option<Process>,
+    parts: Vec<RamPart>,
+    process: Option<RamProcess>,
 }
 
 /// Memory without gaps.
-struct Part {
+struct RamPart {
     bytes: u64,
     /// `None`: the private memory of the process.
     file: Option<File>,
@@ -39,24 +39,24 @@ struct Part {
     why: Option<String>,
 }
 
-struct Process {
+struct RamProcess {
     pid: u32,
     pagemap: Pagemap,
 }
 
-impl Source {
+impl RamSource {
     /// Opens a process by its id, or an image by its path.
     ///
     /// # Errors
     /// When there is neither, or it cannot be read.
-    pub fn open(target: &str) -> anyhow::Result<Source> {
+    pub fn open(target: &str) -> anyhow::Result<RamSource> {
         match target.parse::<u32>() {
-            Ok(pid) if !Path::new(target).exists() => Source::of_process(pid),
-            _ => Source::of_image(target),
+            Ok(pid) if !Path::new(target).exists() => RamSource::of_process(pid),
+            _ => RamSource::of_image(target),
         }
     }
 
-    fn of_image(path: &str) -> anyhow::Result<Source> {
+    fn of_image(path: &str) -> anyhow::Result<RamSource> {
         // A pipe without a writer is opened at once, and refused.
         let mut options = File::options();
         options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
@@ -77,11 +77,11 @@ impl Source {
             return fail(Code::Data, what);
         }
         let bytes = metadata.len();
-        let part = Part { bytes, file: Some(file), offset: 0, mapped: None, why: None };
-        Ok(Source { name: path.to_owned(), parts: vec![part], process: None })
+        let part = RamPart { bytes, file: Some(file), offset: 0, mapped: None, why: None };
+        Ok(RamSource { name: path.to_owned(), parts: vec![part], process: None })
     }
 
-    fn of_process(pid: u32) -> anyhow::Result<Source> {
+    fn of_process(pid: u32) -> anyhow::Result<RamSource> {
         let maps = match Mapping::of_process(pid) {
             Ok(maps) => maps,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -96,15 +96,15 @@ impl Source {
         let name = format!("process {pid} ({})", command.trim());
         let taken = take(pid, &name, &maps)?;
         let mut parts = Vec::new();
-        for Taken { mapping, why } in taken {
+        for TakenMapping { mapping, why } in taken {
             let why = Some(format!("{}: {why}", place(&mapping)));
             let mapped = Some(mapping.range.clone());
             let file = mapping.shared.then(|| open_mapped(pid, &mapping)).transpose()?;
             let (bytes, offset) = (mapping.bytes(), mapping.offset);
-            parts.push(Part { bytes, file, offset, mapped, why });
+            parts.push(RamPart { bytes, file, offset, mapped, why });
         }
         let pagemap = Pagemap::open(pid).with_context(|| format!("/proc/{pid}/pagemap"))?;
-        Ok(Source { name, parts, process: Some(Process { pid, pagemap }) })
+        Ok(RamSource { name, parts, process: Some(RamProcess { pid, pagemap }) })
     }
 
     /// Its name for messages.
@@ -114,7 +114,7 @@ impl Source {
 
     /// The parts: bytes, place, and why they are assumed to be the VM's. Empty for an image.
     pub fn taken(&self) -> Vec<(u64, &str)> {
-        let taken = |part: &'_ Part| part.why.is_some();
+        let taken = |part: &'_ RamPart| part.why.is_some();
         let parts = self.parts.iter().filter(|part| taken(part));
         parts.map(|part| (part.bytes, part.why.as_deref().unwrap_or_default())).collect()
     }
@@ -220,8 +220,8 @@ impl Source {
 
 const PAGEMAP_SCAN: &str = "the kernel does not answer PAGEMAP_SCAN, which needs Linux 6.7";
 
-impl Part {
-    fn read(&self, at: u64, buffer: &mut [u8], process: Option<&Process>) -> anyhow::Result<()> {
+impl RamPart {
+    fn read(&self, at: u64, buffer: &mut [u8], process: Option<&RamProcess>) -> anyhow::Result<()> {
         match (&self.file, &self.mapped, process) {
             (Some(file), _, _) => Ok(file.read_exact_at(buffer, self.offset + at)?),
             (None, Some(mapped), Some(process)) => {
@@ -247,7 +247,7 @@ fn open_mapped(pid: u32, mapping: &Mapping) -> anyhow::Result<File> {
 }
 
 /// The mappings that are a VM's memory.
-fn take(pid: u32, name: &str, mappings: &[Mapping]) -> anyhow::Result<Vec<Taken>> {
+fn take(pid: u32, name: &str, mappings: &[Mapping]) -> anyhow::Result<Vec<TakenMapping>> {
     let given = match is_qemu(pid) {
         true => given::by_qemu(&command_line(pid)),
         false => Vec::new(),

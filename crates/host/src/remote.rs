@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use vmtax_events::setting::files::{FILES, fits};
 use vmtax_events::setting::{Known, Settings, Unknown};
-use vmtax_machine::ssh::{self, Address, SshError};
-use vmtax_machine::{Limits, Stop};
+use vmtax_machine::ssh::{self, SshAddress, SshError};
+use vmtax_machine::{Stop, ToolLimits};
 
 use crate::root::TEXT;
 
 /// The whole answer. A guest starts three programs for each file, four files for each CPU.
-const LIMITS: Limits = Limits { time: Duration::from_secs(180), output: 64 << 20 };
+const LIMITS: ToolLimits = ToolLimits { time: Duration::from_secs(180), output: 64 << 20 };
 
 /// Why a guest could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +28,7 @@ pub enum Error {
 }
 
 /// Reads a guest. Asks for no password: keys must be in place.
-pub fn settings(address: &Address) -> Result<Settings, Error> {
+pub fn settings(address: &SshAddress) -> Result<Settings, Error> {
     let answer = ssh::run(address, &script(), &[], LIMITS, &Stop::default())?;
     let settings = parse(&answer);
     if settings.iter().next().is_none() {

@@ -31,7 +31,7 @@ const LONGEST_NAME: usize = 512;
 #[derive(Debug)]
 pub struct Symbols {
     root: Root,
-    kernel: Option<Kernel>,
+    kernel: Option<KernelSymbols>,
     files: HashMap<String, Option<Elf>>,
 }
 
@@ -43,7 +43,7 @@ impl Symbols {
 
     /// The kernel's function at this address, if the kernel whose text began at `text` is the one of this root.
     pub fn kernel(&mut self, address: u64, text: Option<u64>) -> Option<String> {
-        let kernel = self.kernel.get_or_insert_with(|| Kernel::read(&self.root));
+        let kernel = self.kernel.get_or_insert_with(|| KernelSymbols::read(&self.root));
         if kernel.text.is_none() || kernel.text != text {
             return None;
         }
@@ -52,7 +52,7 @@ impl Symbols {
 
     /// The function of the running kernel at this address.
     pub fn running(&mut self, address: u64) -> Option<String> {
-        let kernel = self.kernel.get_or_insert_with(|| Kernel::read(&self.root));
+        let kernel = self.kernel.get_or_insert_with(|| KernelSymbols::read(&self.root));
         kernel.functions.at(address).map(demangled)
     }
 
@@ -102,10 +102,10 @@ fn demangled(name: &str) -> String {
 
 /// Functions by address.
 #[derive(Debug, Default)]
-struct Functions(Vec<Function>);
+struct SymbolFunctions(Vec<SymbolFunction>);
 
 #[derive(Debug)]
-struct Function {
+struct SymbolFunction {
     start: u64,
     /// 0: up to the next.
     len: u64,
@@ -121,13 +121,13 @@ enum Binding {
     Global,
 }
 
-impl Functions {
+impl SymbolFunctions {
     /// Of several names of one address the one that perf would choose is kept: one with a length, not weak, global, with
     /// few underscores before it, long.
-    fn new(mut all: Vec<Function>) -> Functions {
+    fn new(mut all: Vec<SymbolFunction>) -> SymbolFunctions {
         let underscores = |name: &str| name.bytes().take_while(|b| *b == b'_').count();
         all.sort_by(|a, b| {
-            let worth = |f: &Function| (f.len > 0, f.binding);
+            let worth = |f: &SymbolFunction| (f.len > 0, f.binding);
             a.start
                 .cmp(&b.start)
                 .then(worth(b).cmp(&worth(a)))
@@ -136,7 +136,7 @@ impl Functions {
                 .then(a.name.cmp(&b.name))
         });
         all.dedup_by_key(|function| function.start);
-        Functions(all)
+        SymbolFunctions(all)
     }
 
     fn at(&self, address: u64) -> Option<&str> {
@@ -149,14 +149,14 @@ impl Functions {
 
 /// The running kernel's symbols.
 #[derive(Debug)]
-struct Kernel {
+struct KernelSymbols {
     /// Where its text begins. Unknown: it is hidden from this user, or there is no such file.
     text: Option<u64>,
-    functions: Functions,
+    functions: SymbolFunctions,
 }
 
-impl Kernel {
-    fn read(root: &Root) -> Kernel {
+impl KernelSymbols {
+    fn read(root: &Root) -> KernelSymbols {
         let mut all = Vec::new();
         let mut text = None;
         let mut line = |line: &str| {
@@ -180,11 +180,11 @@ impl Kernel {
                 "W" | "w" => Binding::Weak,
                 _ => return,
             };
-            all.push(Function { start, len: 0, name: short(name), binding });
+            all.push(SymbolFunction { start, len: 0, name: short(name), binding });
         };
         // Without it there are no names, and that shows.
         let _ = root.lines("/proc/kallsyms", KALLSYMS, &mut line);
-        Kernel { text, functions: Functions::new(all) }
+        KernelSymbols { text, functions: SymbolFunctions::new(all) }
     }
 }
 
@@ -193,7 +193,7 @@ impl Kernel {
 struct Elf {
     /// (place in the file, bytes, address)
     segments: Vec<(u64, u64, u64)>,
-    functions: Functions,
+    functions: SymbolFunctions,
     /// The file with its stripped debug information, where distributions install it.
     debug_file: Option<String>,
 }
@@ -214,7 +214,7 @@ impl Elf {
                 _ => Binding::Local,
             };
             let name = symbol.name().ok().filter(|name| !name.is_empty())?;
-            Some(Function {
+            Some(SymbolFunction {
                 start: symbol.address(),
                 len: symbol.size(),
                 name: short(name),
@@ -225,7 +225,7 @@ impl Elf {
         let debug_file = elf.build_id().ok().flatten().filter(|id| id.len() > 1).map(|id| {
             format!("/usr/lib/debug/.build-id/{}/{}.debug", hex(&id[..1]), hex(&id[1..]))
         });
-        let functions = Functions::new(all.collect());
+        let functions = SymbolFunctions::new(all.collect());
         Some(Elf { segments: segments.collect(), functions, debug_file })
     }
 

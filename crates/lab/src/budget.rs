@@ -118,7 +118,7 @@ pub struct Allowance {
 
 /// What a number of a budget counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum BudgetUnit {
     /// Instructions of one operation.
     Instructions,
     /// Nanoseconds of waiting.
@@ -139,18 +139,18 @@ pub enum Unit {
     Exact,
 }
 
-impl Unit {
+impl BudgetUnit {
     /// Its word behind a number.
     pub fn name(self) -> &'static str {
         match self {
-            Unit::Instructions => "instructions",
-            Unit::Nanoseconds => "ns",
-            Unit::Exits => "exits",
-            Unit::Faults => "faults",
-            Unit::SmallPages | Unit::LargePages => "pages",
-            Unit::Walks => "walks",
-            Unit::References => "references",
-            Unit::Exact => "",
+            BudgetUnit::Instructions => "instructions",
+            BudgetUnit::Nanoseconds => "ns",
+            BudgetUnit::Exits => "exits",
+            BudgetUnit::Faults => "faults",
+            BudgetUnit::SmallPages | BudgetUnit::LargePages => "pages",
+            BudgetUnit::Walks => "walks",
+            BudgetUnit::References => "references",
+            BudgetUnit::Exact => "",
         }
     }
 }
@@ -165,7 +165,7 @@ pub struct Breach {
     /// `path`, the exit's name, or what is missing.
     pub what: String,
     /// What the numbers count.
-    pub unit: Unit,
+    pub unit: BudgetUnit,
     /// The budget's number.
     pub allowed: f64,
     /// The present number.
@@ -176,15 +176,15 @@ impl Breach {
     /// Whether the present number is good news.
     pub fn is_better(&self) -> bool {
         match self.unit {
-            Unit::Exact => false,
-            Unit::LargePages => self.found > self.allowed,
-            Unit::Instructions
-            | Unit::Nanoseconds
-            | Unit::Exits
-            | Unit::Faults
-            | Unit::Walks
-            | Unit::References
-            | Unit::SmallPages => self.found < self.allowed,
+            BudgetUnit::Exact => false,
+            BudgetUnit::LargePages => self.found > self.allowed,
+            BudgetUnit::Instructions
+            | BudgetUnit::Nanoseconds
+            | BudgetUnit::Exits
+            | BudgetUnit::Faults
+            | BudgetUnit::Walks
+            | BudgetUnit::References
+            | BudgetUnit::SmallPages => self.found < self.allowed,
         }
     }
 }
@@ -239,7 +239,7 @@ impl Budget {
         for allowed in &self.operations {
             match found.iter().find(|one| one.name == allowed.name && one.level == allowed.level) {
                 Some(found) => allowed.compare(found, &mut breaches),
-                None => breaches.push(allowed.breach("was not run", Unit::Exact, 1.0, 0.0)),
+                None => breaches.push(allowed.breach("was not run", BudgetUnit::Exact, 1.0, 0.0)),
             }
         }
         breaches
@@ -247,7 +247,13 @@ impl Budget {
 }
 
 impl Allowance {
-    fn breach(&self, what: impl Into<String>, unit: Unit, allowed: f64, found: f64) -> Breach {
+    fn breach(
+        &self,
+        what: impl Into<String>,
+        unit: BudgetUnit,
+        allowed: f64,
+        found: f64,
+    ) -> Breach {
         Breach {
             name: self.name.clone(),
             level: self.level.clone(),
@@ -270,7 +276,7 @@ impl Allowance {
         &self,
         (allowed, found): (&BTreeMap<String, u64>, &BTreeMap<String, u64>),
         most_apart: impl Fn(&str, f64) -> f64,
-        called: impl Fn(&str) -> (String, Unit),
+        called: impl Fn(&str) -> (String, BudgetUnit),
         breaches: &mut Vec<Breach>,
     ) {
         let names: BTreeSet<&String> = allowed.keys().chain(found.keys()).collect();
@@ -290,24 +296,25 @@ impl Allowance {
                 Some(now) if now == allowed => {}
                 Some(now) => breaches.push(self.breach(
                     "page faults for each 2 MiB",
-                    Unit::Faults,
+                    BudgetUnit::Faults,
                     allowed,
                     now,
                 )),
                 None => {
                     let what = "page faults were not counted";
-                    breaches.push(self.breach(what, Unit::Exact, allowed, 0.0));
+                    breaches.push(self.breach(what, BudgetUnit::Exact, allowed, 0.0));
                 }
             }
         }
         if let Some(allowed) = &self.pages {
             let Some(now) = &found.pages else {
                 let all = allowed.values().sum::<u64>() as f64;
-                breaches.push(self.breach("pages were not counted", Unit::Exact, all, 0.0));
+                breaches.push(self.breach("pages were not counted", BudgetUnit::Exact, all, 0.0));
                 return;
             };
             let called = |size: &str| {
-                let unit = if size == SMALL { Unit::SmallPages } else { Unit::LargePages };
+                let unit =
+                    if size == SMALL { BudgetUnit::SmallPages } else { BudgetUnit::LargePages };
                 (format!("pages of {size} mapped"), unit)
             };
             self.compare_counts((allowed, now), |_, _| 0.0, called, breaches);
@@ -316,14 +323,14 @@ impl Allowance {
 
     fn compare_simulated(&self, found: &Allowance, breaches: &mut Vec<Breach>) {
         for (allowed, now, unit) in [
-            (&self.walks, &found.walks, Unit::Walks),
-            (&self.references, &found.references, Unit::References),
+            (&self.walks, &found.walks, BudgetUnit::Walks),
+            (&self.references, &found.references, BudgetUnit::References),
         ] {
             let Some(allowed) = allowed else { continue };
             let Some(now) = now else {
                 let all = allowed.values().sum::<u64>() as f64;
                 let what = format!("{} were not simulated", unit.name());
-                breaches.push(self.breach(what, Unit::Exact, all, 0.0));
+                breaches.push(self.breach(what, BudgetUnit::Exact, all, 0.0));
                 continue;
             };
             let called = |processor: &str| (format!("{} on {processor}", unit.name()), unit);
@@ -335,7 +342,7 @@ impl Allowance {
         if self.count != found.count {
             breaches.push(self.breach(
                 "operations in a batch",
-                Unit::Exact,
+                BudgetUnit::Exact,
                 self.count as f64,
                 found.count as f64,
             ));
@@ -346,21 +353,31 @@ impl Allowance {
         if let (Some(exits), None) = (&self.exits, &found.exits) {
             let allowed: u64 = exits.values().sum();
             let what = "exits were not recorded";
-            breaches.push(self.breach(what, Unit::Exact, allowed as f64, 0.0));
+            breaches.push(self.breach(what, BudgetUnit::Exact, allowed as f64, 0.0));
         }
         if let (Some(exits), Some(now)) = (&self.exits, &found.exits) {
             let most_apart = |exit: &str, allowed| self.most_apart(exit, allowed);
-            let called = |exit: &str| (exit.to_owned(), Unit::Exits);
+            let called = |exit: &str| (exit.to_owned(), BudgetUnit::Exits);
             self.compare_counts((exits, now), most_apart, called, breaches);
         }
         if let Some([_, most]) = self.waited {
             match found.waited {
                 Some([least, _]) if least <= most => {}
                 Some([least, _]) => {
-                    breaches.push(self.breach("waited at least", Unit::Nanoseconds, most, least));
+                    breaches.push(self.breach(
+                        "waited at least",
+                        BudgetUnit::Nanoseconds,
+                        most,
+                        least,
+                    ));
                 }
                 None => {
-                    breaches.push(self.breach("waiting was not measured", Unit::Exact, most, 0.0));
+                    breaches.push(self.breach(
+                        "waiting was not measured",
+                        BudgetUnit::Exact,
+                        most,
+                        0.0,
+                    ));
                 }
             }
         }
@@ -368,9 +385,16 @@ impl Allowance {
             let tolerance = self.tolerance.unwrap_or(TOLERANCE);
             match found.path {
                 Some(now) if (now - path).abs() <= path * tolerance => {}
-                Some(now) => breaches.push(self.breach("path", Unit::Instructions, path, now)),
+                Some(now) => {
+                    breaches.push(self.breach("path", BudgetUnit::Instructions, path, now))
+                }
                 None => {
-                    breaches.push(self.breach("path was not measured", Unit::Exact, path, 0.0));
+                    breaches.push(self.breach(
+                        "path was not measured",
+                        BudgetUnit::Exact,
+                        path,
+                        0.0,
+                    ));
                 }
             }
         }

@@ -14,7 +14,8 @@ use vmtax_guest::traffic::Role;
 pub use fill::fill;
 pub(crate) use parts::PV_EOI;
 pub use parts::{
-    Confidential, Disk, Guest, KINDS, MULTI_QUEUE, NESTED, Need, PARTS, Part, Shows, THP,
+    CategoryPart, Confidential, ConfidentialKind, DiskKind, KINDS, MULTI_QUEUE, NESTED, Need,
+    PARTS, Shows, THP,
 };
 
 /// A category.
@@ -23,7 +24,7 @@ pub struct Category {
     /// As written, without spaces.
     pub name: String,
     /// The kind, then what was added.
-    pub parts: Vec<&'static Part>,
+    pub parts: Vec<&'static CategoryPart>,
 }
 
 impl Category {
@@ -59,15 +60,16 @@ impl Category {
         Category { name: KINDS[0].name.to_owned(), parts: vec![&KINDS[0]] }
     }
 
-    fn of(parts: Vec<&'static Part>) -> Category {
+    fn of(parts: Vec<&'static CategoryPart>) -> Category {
         Category { name: parts.iter().map(|part| part.name).collect(), parts }
     }
 
     /// Why there can be no such VM; half a sentence.
     fn contradiction(&self) -> Option<String> {
-        let count = |is: &dyn Fn(&Part) -> bool| self.parts.iter().filter(|part| is(part)).count();
+        let count =
+            |is: &dyn Fn(&CategoryPart) -> bool| self.parts.iter().filter(|part| is(part)).count();
         let has = |name: &str| count(&|part| part.name == name) > 0;
-        let twice = |parts: &[&'static Part]| {
+        let twice = |parts: &[&'static CategoryPart]| {
             let is_twice = |at: usize| parts[..at].iter().any(|one| one.name == parts[at].name);
             (0..parts.len()).find(|at| is_twice(*at)).map(|at| parts[at].name)
         };
@@ -80,11 +82,11 @@ impl Category {
             ("want different machines", count(&|part| part.machine.is_some())),
             (
                 "set the same property of the disk",
-                count(&|part| matches!(part.disk, Some(Disk::Cache(_)))),
+                count(&|part| matches!(part.disk, Some(DiskKind::Cache(_)))),
             ),
             (
                 "set the same property of the disk",
-                count(&|part| matches!(part.disk, Some(Disk::Aio(_)))),
+                count(&|part| matches!(part.disk, Some(DiskKind::Aio(_)))),
             ),
         ] {
             if number > 1 {
@@ -115,7 +117,7 @@ impl Category {
     }
 
     /// The parts of the VM, then those of the guest in it.
-    pub fn levels(&self) -> Vec<&[&'static Part]> {
+    pub fn levels(&self) -> Vec<&[&'static CategoryPart]> {
         self.parts.split(|part| part.name == NESTED).collect()
     }
 
@@ -126,7 +128,7 @@ impl Category {
 
     /// Why there is no such VM of QEMU on an emulated host, if so; half a sentence.
     pub fn impossible_inside(&self) -> Option<String> {
-        let known = |is: fn(&Part) -> bool| {
+        let known = |is: fn(&CategoryPart) -> bool| {
             let known = PARTS.iter().filter(|part| is(part)).map(|part| part.name);
             known.collect::<Vec<_>>().join(", ")
         };
@@ -147,7 +149,7 @@ impl Category {
 }
 
 /// What a VM shows of itself.
-pub struct Shown<'a> {
+pub struct ShownVm<'a> {
     /// The value of a fact of the guest; empty if it has none.
     pub fact: &'a dyn Fn(&str) -> &'a str,
     /// Whether a thread of the host with this role works for it.
@@ -157,7 +159,10 @@ pub struct Shown<'a> {
 }
 
 /// The first of these parts that a VM does not have, and why; half a sentence.
-pub fn missing(parts: &[&'static Part], shown: &Shown<'_>) -> Option<(&'static str, String)> {
+pub fn missing(
+    parts: &[&'static CategoryPart],
+    shown: &ShownVm<'_>,
+) -> Option<(&'static str, String)> {
     let (memory_mib, bounce_mib) = shown.memory;
     let filled = |word: &'static str| fill(word, memory_mib, bounce_mib);
     let value = |fact: &str| (shown.fact)(fact);
@@ -231,7 +236,7 @@ mod tests {
         let missing = |name: &str, fact: &str, thread: Option<Role>| {
             let fact = |_: &str| fact;
             let thread = |role| thread == Some(role);
-            let shown = Shown { fact: &fact, thread: &thread, memory: (256, None) };
+            let shown = ShownVm { fact: &fact, thread: &thread, memory: (256, None) };
             missing(&Category::read(name).unwrap().parts, &shown).map(|(_, problem)| problem)
         };
         assert_eq!(missing("plain", "", None), None);

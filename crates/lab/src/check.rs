@@ -4,18 +4,18 @@
 //! Left out: how many exits are right. That depends on the kernel, and is what budgets are for.
 
 use vmtax_events::Isa;
-use vmtax_guest::order::{Operation, Outcome};
+use vmtax_guest::order::{Operation, OrderOutcome};
 
-use crate::measured::Measured;
+use crate::measured::MeasuredOperation;
 use crate::suite::Least;
-use crate::window::{Extent, Seen, SeenExits};
+use crate::window::{Extent, SeenExits, SeenWindow};
 
 /// What a recording lacks of an operation, as the reason why it was not measured.
 ///
 /// `apic_may_be_virtual`: the host's processor may have APICv or AVIC.
 pub(crate) fn missing(
-    measured: &Measured,
-    seen: &Seen,
+    measured: &MeasuredOperation,
+    seen: &SeenWindow,
     isa: Isa,
     apic_may_be_virtual: bool,
 ) -> Option<String> {
@@ -54,7 +54,7 @@ pub(crate) fn missing(
 
 /// Where KVM's own counters and the recording of the same batch differ. At L2 they are of two kernels: L1's KVM counts, and L0's is
 /// recorded.
-pub(crate) fn differs(measured: &Measured, seen: &Seen) -> Option<String> {
+pub(crate) fn differs(measured: &MeasuredOperation, seen: &SeenWindow) -> Option<String> {
     let memory = measured.memory.as_ref()?;
     let came = memory.mapping.hypercalls + memory.mapping.memory_faults;
     if came < measured.definition.conversions_at(measured.level) {
@@ -101,7 +101,7 @@ fn too_few(least: Least, exits: SeenExits) -> Option<String> {
 }
 
 /// What an answer lacks of what was ordered.
-pub(crate) fn incomplete(operation: &Operation, outcome: &Outcome) -> Option<String> {
+pub(crate) fn incomplete(operation: &Operation, outcome: &OrderOutcome) -> Option<String> {
     let (batches, ordered) = (outcome.cycles.len(), operation.batches as usize);
     if batches < ordered {
         return Some(format!("{batches} of {ordered} batches came back"));
@@ -113,10 +113,10 @@ pub(crate) fn incomplete(operation: &Operation, outcome: &Outcome) -> Option<Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Host;
+    use crate::host::HostKind;
     use crate::suite;
 
-    const WHOLE: Seen = Seen {
+    const WHOLE: SeenWindow = SeenWindow {
         extent: Extent::Whole,
         exits: SeenExits { all: 0, interrupts: 0 },
         nested: SeenExits { all: 0, interrupts: 0 },
@@ -129,7 +129,7 @@ mod tests {
     /// What is missing of an operation of which so many exits were seen, interrupts among them.
     fn missing_of(name: &'static str, level: u8, exits: (u64, u64), apic: bool) -> Option<String> {
         let definition = suite::operation(name).expect("in a suite");
-        let measured = Measured {
+        let measured = MeasuredOperation {
             vm: 1,
             name,
             definition,
@@ -147,8 +147,10 @@ mod tests {
         };
         let exits = SeenExits { all: exits.0, interrupts: exits.1 };
         let seen = match level {
-            1 => Seen { exits, ..WHOLE },
-            _ => Seen { nested: exits, exits: SeenExits { all: 1000, interrupts: 0 }, ..WHOLE },
+            1 => SeenWindow { exits, ..WHOLE },
+            _ => {
+                SeenWindow { nested: exits, exits: SeenExits { all: 1000, interrupts: 0 }, ..WHOLE }
+            }
         };
         missing(&measured, &seen, Isa::Svm, apic)
     }
@@ -187,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_recording_without_marks_is_no_measurement() {
-        let measured = Measured {
+        let measured = MeasuredOperation {
             vm: 1,
             name: "rdtsc",
             definition: suite::operation("rdtsc").expect("in a suite"),
@@ -210,11 +212,11 @@ mod tests {
             (Extent::Open, "the end mark is missing after 0 exits at L1"),
             (Extent::Whole, ""),
         ] {
-            let said = said(Seen { extent, ..WHOLE });
+            let said = said(SeenWindow { extent, ..WHOLE });
             assert!(said.contains(part) && said.is_empty() == part.is_empty(), "{said}");
         }
-        assert!(said(Seen { lost: true, ..WHOLE }).contains("events were lost"));
-        assert!(said(Seen { begun: 2, ..WHOLE }).contains("2 batches of it"));
+        assert!(said(SeenWindow { lost: true, ..WHOLE }).contains("events were lost"));
+        assert!(said(SeenWindow { begun: 2, ..WHOLE }).contains("2 batches of it"));
     }
 
     #[test]
@@ -234,7 +236,8 @@ mod tests {
             step: None,
             paging: None,
         };
-        let outcome = |cycles: &[u64]| Outcome { cycles: cycles.to_vec(), ..Outcome::default() };
+        let outcome =
+            |cycles: &[u64]| OrderOutcome { cycles: cycles.to_vec(), ..OrderOutcome::default() };
         assert_eq!(incomplete(&operation(3), &outcome(&[9, 8, 8])), None);
         assert_eq!(incomplete(&operation(0), &outcome(&[])), None);
         assert_eq!(
@@ -249,7 +252,7 @@ mod tests {
 
     #[test]
     fn every_operation_lists_its_required_exits() {
-        let may_do_without = |host: Host| {
+        let may_do_without = |host: HostKind| {
             suite::SUITES
                 .iter()
                 .flat_map(|suite| suite.operations)
@@ -264,7 +267,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(
-            may_do_without(Host::Amd),
+            may_do_without(HostKind::Amd),
             [
                 "pause",
                 "xsetbv",
@@ -280,7 +283,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            may_do_without(Host::Intel),
+            may_do_without(HostKind::Intel),
             [
                 "pause",
                 "rdtsc",

@@ -2,8 +2,10 @@
 
 use std::path::{Component, Path};
 
-use vmtax_guest::mailbox::{Header, ORDER, ORDER_HEADER, REPORT, SECTOR, STATUS, State, sectors};
-use vmtax_guest::order::{File, Order, Report, decode, encode};
+use vmtax_guest::mailbox::{
+    Header, MailboxState, ORDER, ORDER_HEADER, REPORT, SECTOR, STATUS, sectors,
+};
+use vmtax_guest::order::{FollowingFile, Order, Report, decode, encode};
 use vmtax_machine::{Machine, Mailbox};
 
 use crate::Error;
@@ -19,7 +21,7 @@ pub(crate) struct Conversation {
 }
 
 /// An answer.
-pub(crate) struct Answer {
+pub(crate) struct GuestAnswer {
     pub(crate) report: Report,
     /// Name and content.
     pub(crate) files: Vec<(String, Vec<u8>)>,
@@ -34,7 +36,7 @@ impl Conversation {
 
     /// Waits until the host is ready for an order.
     pub(crate) fn ready(&self, machine: &mut Machine) -> Result<(), Error> {
-        self.wait(machine, 0, |header| header.state == State::Ready).map(drop)
+        self.wait(machine, 0, |header| header.state == MailboxState::Ready).map(drop)
     }
 
     /// Sends an order to a saved machine before it goes on: then it arrives at the same moment of the machine's time in each run.
@@ -58,14 +60,14 @@ impl Conversation {
         machine: &mut Machine,
         order: &Order,
         functions: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<GuestAnswer, Error> {
         let number = match self.early.take() {
             Some(number) => number,
             None => self.order(&encode(order))?,
         };
         if order.functions {
             let told = self.wait(machine, number, |header| {
-                header.state == State::Running && header.length > 0
+                header.state == MailboxState::Running && header.length > 0
             })?;
             functions(&self.answered(&told)?)?;
             self.last += 1;
@@ -74,7 +76,7 @@ impl Conversation {
         let bytes = self.answer(machine, number)?;
         let report: Report = decode(&bytes).ok_or_else(strange)?;
         let files = self.files(bytes.len(), &report.files)?;
-        Ok(Answer { report, files })
+        Ok(GuestAnswer { report, files })
     }
 
     /// Sends bytes and returns the answer.
@@ -99,7 +101,7 @@ impl Conversation {
     fn announce(&self, number: u32, bytes: &[u8]) -> Result<(), Error> {
         let header = Header {
             number,
-            state: State::Ordered,
+            state: MailboxState::Ordered,
             length: bytes.len() as u32,
             crc: crc32fast::hash(bytes),
             message: String::new(),
@@ -108,7 +110,7 @@ impl Conversation {
     }
 
     fn answer(&self, machine: &mut Machine, number: u32) -> Result<Vec<u8>, Error> {
-        let header = self.wait(machine, number, |header| header.state == State::Done)?;
+        let header = self.wait(machine, number, |header| header.state == MailboxState::Done)?;
         self.answered(&header)
     }
 
@@ -125,7 +127,7 @@ impl Conversation {
     pub(crate) fn files(
         &self,
         length: usize,
-        files: &[File],
+        files: &[FollowingFile],
     ) -> Result<Vec<(String, Vec<u8>)>, Error> {
         let mut found = Vec::new();
         let mut sector = REPORT + sectors(length);
@@ -155,13 +157,16 @@ impl Conversation {
         let header = machine.wait(|| {
             self.mailbox.read_into(STATUS * BYTES, &mut sector).ok()?;
             let header = Header::from_sector(&sector)?;
-            let is_over = matches!(header.state, State::Failed | State::Lacking | State::Misused);
+            let is_over = matches!(
+                header.state,
+                MailboxState::Failed | MailboxState::Lacking | MailboxState::Misused
+            );
             (is_over || (header.number == number && is_wanted(&header))).then_some(header)
         })?;
         match header.state {
-            State::Failed => Err(Error::Guest { message: header.message }),
-            State::Lacking => Err(Error::Lacking { what: header.message }),
-            State::Misused => Err(Error::Option { problem: header.message }),
+            MailboxState::Failed => Err(Error::Guest { message: header.message }),
+            MailboxState::Lacking => Err(Error::Lacking { what: header.message }),
+            MailboxState::Misused => Err(Error::Option { problem: header.message }),
             _ => Ok(header),
         }
     }
@@ -189,7 +194,7 @@ mod tests {
         mailbox.write((REPORT + 1) * BYTES, b"left").expect("room");
         let conversation = Conversation::new(mailbox);
         let files = |name: &str, length: u32| {
-            conversation.files(8, &[File { name: name.to_owned(), length }])
+            conversation.files(8, &[FollowingFile { name: name.to_owned(), length }])
         };
         assert_eq!(
             files("observer/a.txt", 4).expect("a file"),

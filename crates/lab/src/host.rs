@@ -13,14 +13,15 @@ use std::time::{Duration, Instant};
 use sha2::{Digest, Sha256};
 use vmtax_guest::layout;
 use vmtax_guest::order::Order;
-use vmtax_machine::cpio::{self, Entry};
+use vmtax_machine::cpio::{self, ArchiveEntry};
 use vmtax_machine::kernel::{Architecture, Kernel};
-use vmtax_machine::programs::{self, Files};
+use vmtax_machine::programs::{self, FilesByPath};
 use vmtax_machine::{
-    EXPEDITED, Emulator, Initramfs, Machine, Mailbox, Marks, Options, Recorder, Spec, Stop,
+    EXPEDITED, Emulator, Initramfs, Machine, MachineRecorder, Mailbox, Marks, QemuOptions, Stop,
+    VmSpec,
 };
 
-pub use kinds::{Ability, Host};
+pub use kinds::{Ability, HostKind};
 
 use crate::conversation::Conversation;
 use crate::{Error, elf, observer};
@@ -41,7 +42,7 @@ pub fn guest_program() -> &'static [u8] {
 }
 
 /// The program inside a host.
-fn program_of(host: Host) -> Result<&'static [u8], Error> {
+fn program_of(host: HostKind) -> Result<&'static [u8], Error> {
     static ARM: LazyLock<Vec<u8>> =
         LazyLock::new(|| programs::unpack(PACKED_ARM).expect("the build script compressed it"));
     match host.architecture() {
@@ -63,9 +64,9 @@ const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// Configuration of a host.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct HostSetup {
     /// The host.
-    pub host: Host,
+    pub host: HostKind,
     /// Its kernel, and that of L1.
     pub kernel: Kernel,
     /// Also boot L1, a Linux guest with KVM.
@@ -102,7 +103,7 @@ pub type VmcsProbes = fn(&[u8]) -> Result<Vec<String>, String>;
 
 /// How a host came up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Start {
+pub struct HostStart {
     /// From a saved state.
     pub restored: bool,
     /// From the start to ready, restoring included.
@@ -117,22 +118,22 @@ pub struct Start {
 pub(crate) struct Ready {
     pub(crate) machine: Machine,
     pub(crate) conversation: Conversation,
-    pub(crate) start: Start,
+    pub(crate) start: HostStart,
     /// The recorder of its instructions, if requested.
-    pub(crate) recorded: Option<Recorded>,
+    pub(crate) recorded: Option<HostRecord>,
 }
 
 /// The record of a running host.
-pub(crate) struct Recorded {
+pub(crate) struct HostRecord {
     pub(crate) record: File,
     /// The functions of its kernels as reported by the host; empty if an observer will run.
     pub(crate) kernels: Vec<u8>,
 }
 
-impl Setup {
+impl HostSetup {
     /// A host with one processor, without nesting, options, observer and call trees, whose saved state may be used.
-    pub fn plain(host: Host, kernel: Kernel, cache: PathBuf, console: PathBuf) -> Setup {
-        Setup {
+    pub fn plain(host: HostKind, kernel: Kernel, cache: PathBuf, console: PathBuf) -> HostSetup {
+        HostSetup {
             host,
             kernel,
             nested: false,
@@ -193,7 +194,7 @@ impl Setup {
     }
 
     /// The spec of the machine, without programs. Where `waits`, grace periods take as long as they do without the lab.
-    fn spec(&self, (mailbox, waits): (Mailbox, bool), programs: &Programs) -> Spec {
+    fn spec(&self, (mailbox, waits): (Mailbox, bool), programs: &Programs) -> VmSpec {
         let line = self.host.command_line();
         let quick = if waits { line.replace(EXPEDITED, "") } else { line };
         let mut command_line = format!("{quick} panic=-1 vmtax.role=host");
@@ -212,7 +213,7 @@ impl Setup {
                 command_line.push_str(" tsc=reliable");
             }
         }
-        Spec {
+        VmSpec {
             emulator: self.emulator(waits),
             kernel: self.kernel.clone(),
             initramfs: Initramfs::Bytes(Arc::default()),
@@ -225,7 +226,7 @@ impl Setup {
             console: self.console.clone(),
             limit: self.limit,
             stop: Stop::default(),
-            options: Options { mailbox: self.host.mailbox(), ..Options::default() },
+            options: QemuOptions { mailbox: self.host.mailbox(), ..QemuOptions::default() },
         }
     }
 }
@@ -236,13 +237,13 @@ struct Programs {
     init: &'static [u8],
     modules: Vec<(String, Vec<u8>)>,
     /// The observer's.
-    files: Files,
+    files: FilesByPath,
     /// Of L1, if there is one.
     inner_command_line: Option<String>,
 }
 
 impl Programs {
-    fn of(setup: &Setup) -> Result<Programs, Error> {
+    fn of(setup: &HostSetup) -> Result<Programs, Error> {
         let init = program_of(setup.host)?;
         let modules = modules(&setup.kernel, setup.host.modules())?;
         let mut files = observer::files(&setup.observer, &setup.brought)?;
@@ -270,10 +271,10 @@ impl Programs {
         let mut entries = base_of(self.init, &self.modules);
         let inner = cpio::archive(&entries)?;
         if let Some(command_line) = &self.inner_command_line {
-            entries.push(Entry::folder("l1"));
-            entries.push(Entry::file("l1/vmlinux", 0o644, kernel));
-            entries.push(Entry::file("l1/initramfs", 0o644, &inner));
-            entries.push(Entry::file("l1/command_line", 0o644, command_line.as_bytes()));
+            entries.push(ArchiveEntry::folder("l1"));
+            entries.push(ArchiveEntry::file("l1/vmlinux", 0o644, kernel));
+            entries.push(ArchiveEntry::file("l1/initramfs", 0o644, &inner));
+            entries.push(ArchiveEntry::file("l1/command_line", 0o644, command_line.as_bytes()));
         }
         entries.extend(programs::entries(&self.files));
         Ok(cpio::archive(&entries)?)
@@ -302,7 +303,7 @@ pub(crate) enum What {
 
 /// A host to boot or restore.
 pub(crate) struct Booting<'a> {
-    pub(crate) spec: &'a Spec,
+    pub(crate) spec: &'a VmSpec,
     pub(crate) cache: &'a Path,
     pub(crate) fresh: bool,
     /// What is recorded of what it executes.
@@ -334,7 +335,8 @@ impl Booting<'_> {
             match self.restore(&state, &mut conversation) {
                 Ok((machine, recorded)) => {
                     used(&state);
-                    let start = Start { restored: true, time: started.elapsed(), emulator, notes };
+                    let start =
+                        HostStart { restored: true, time: started.elapsed(), emulator, notes };
                     return Ok(Ready { machine, conversation, start, recorded });
                 }
                 Err(error @ Error::Machine(vmtax_machine::Error::State { .. })) => {
@@ -345,7 +347,7 @@ impl Booting<'_> {
             }
         }
         progress("booting");
-        let boot = Spec {
+        let boot = VmSpec {
             initramfs: Initramfs::Bytes(initramfs()?.into()),
             // A separate file, or the console from before the save would be lost.
             console: boot_console(&spec.console),
@@ -353,7 +355,8 @@ impl Booting<'_> {
         };
         let mut machine = Machine::boot(&boot)?;
         conversation.ready(&mut machine)?;
-        let booted = |notes| Start { restored: false, time: started.elapsed(), emulator, notes };
+        let booted =
+            |notes| HostStart { restored: false, time: started.elapsed(), emulator, notes };
         if let Err(reason) = vmtax_machine::can_save(spec.emulator) {
             if self.recorded.is_some() {
                 return Err(reason.into());
@@ -376,7 +379,7 @@ impl Booting<'_> {
         &self,
         state: &Path,
         conversation: &mut Conversation,
-    ) -> Result<(Machine, Option<Recorded>), Error> {
+    ) -> Result<(Machine, Option<HostRecord>), Error> {
         let kernels = match self.recorded {
             Some(What::Code) if !self.observed => self.kernels(state)?,
             _ => Vec::new(),
@@ -387,15 +390,15 @@ impl Booting<'_> {
         let Some(recorded) = self.recorded else {
             return Ok((Machine::restore(self.spec, state)?, None));
         };
-        let (recorder, record) =
-            Recorder::new(MARKS).map_err(Error::io(Path::new("the record"), "make a pipe"))?;
+        let (recorder, record) = MachineRecorder::new(MARKS)
+            .map_err(Error::io(Path::new("the record"), "make a pipe"))?;
         let code = layout::CODE..layout::CODE + layout::CODE_MOST as u64;
         let recorder = match recorded {
             What::Code => recorder,
             What::Accesses => recorder.of_accesses(code),
         };
         let machine = Machine::restore_recorded(self.spec, state, recorder)?;
-        Ok((machine, Some(Recorded { record, kernels })))
+        Ok((machine, Some(HostRecord { record, kernels })))
     }
 
     /// The functions of the saved host's kernels. They are requested once, from a machine that is not used for measurements.
@@ -446,27 +449,27 @@ pub fn console_text(console: &Path) -> Vec<u8> {
 /// Modules and their dependencies, by their path in the initramfs.
 pub(crate) fn modules(kernel: &Kernel, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>, Error> {
     let mut modules = kernel.modules_for(names)?;
-    modules.iter_mut().for_each(vmtax_machine::kernel::Module::strip_signature);
-    let named = |(index, module): (usize, vmtax_machine::kernel::Module)| {
+    modules.iter_mut().for_each(vmtax_machine::kernel::KernelModule::strip_signature);
+    let named = |(index, module): (usize, vmtax_machine::kernel::KernelModule)| {
         (format!("modules/{index:02}-{}.ko", module.name), module.bytes)
     };
     Ok(modules.into_iter().enumerate().map(named).collect())
 }
 
 /// Entries of every initramfs: the program, and modules.
-pub(crate) fn base(modules: &[(String, Vec<u8>)]) -> Vec<Entry<'_>> {
+pub(crate) fn base(modules: &[(String, Vec<u8>)]) -> Vec<ArchiveEntry<'_>> {
     base_of(guest_program(), modules)
 }
 
-fn base_of<'a>(init: &'a [u8], modules: &'a [(String, Vec<u8>)]) -> Vec<Entry<'a>> {
+fn base_of<'a>(init: &'a [u8], modules: &'a [(String, Vec<u8>)]) -> Vec<ArchiveEntry<'a>> {
     let mut entries = vec![
-        Entry::folder("dev"),
-        Entry::device("dev/console", 5, 1),
-        Entry::folder("modules"),
-        Entry::file("init", 0o755, init),
+        ArchiveEntry::folder("dev"),
+        ArchiveEntry::device("dev/console", 5, 1),
+        ArchiveEntry::folder("modules"),
+        ArchiveEntry::file("init", 0o755, init),
     ];
     for (path, bytes) in modules {
-        entries.push(Entry::file(path.clone(), 0o644, bytes));
+        entries.push(ArchiveEntry::file(path.clone(), 0o644, bytes));
     }
     entries
 }
@@ -484,7 +487,7 @@ fn used(state: &Path) {
 }
 
 /// The name of a saved state, from its inputs.
-fn key(spec: &Spec, emulator: &str, named: &[u8]) -> Result<String, Error> {
+fn key(spec: &VmSpec, emulator: &str, named: &[u8]) -> Result<String, Error> {
     let mut digest = Sha256::new();
     let image = std::fs::read(&spec.kernel.image)
         .map_err(Error::io(&spec.kernel.image, "read the kernel"))?;

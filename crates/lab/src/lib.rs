@@ -48,16 +48,17 @@ mod window;
 
 pub use error::Error;
 pub use host::{
-    Ability, Host, OF_ALL_KERNELS, Setup, Start, TSC_KHZ, VmcsProbes, console_text, guest_program,
+    Ability, HostKind, HostSetup, HostStart, OF_ALL_KERNELS, TSC_KHZ, VmcsProbes, console_text,
+    guest_program,
 };
 pub use known::{Known, KnownBy, known};
-pub use measured::{Measured, Memory};
-pub use outcomes::{Ended, Outcomes, Verdict};
-pub use profile::Profile;
+pub use measured::{MeasuredMemory, MeasuredOperation};
+pub use outcomes::{EndedProgram, Outcomes, ProgramVerdict};
+pub use profile::OperationProfile;
 #[cfg(any(test, feature = "fuzz"))]
 pub use profile::imagined;
-pub use run::{Plan, run};
-pub use vm::{Answered, Vm, VmLevel, VmPlan, VmSetup};
+pub use run::{LabPlan, run};
+pub use vm::{Answered, LabVm, VmLevel, VmPlan, VmSetup};
 pub use window::{
-    Ahead, Extent, Seen, SeenExits, Window, Windows, is_of_the_host, is_window, vm_of,
+    Ahead, Extent, SeenExits, SeenWindow, Window, Windows, is_of_the_host, is_window, vm_of,
 };

@@ -1,15 +1,15 @@
 //! What was measured of an operation.
 
 use vmtax_events::{Better, Sample};
-use vmtax_guest::order::{Counting, Mapping};
+use vmtax_guest::order::{BatchMappings, PmuCounting};
 
 use crate::paging::Paging;
-use crate::profile::Profile;
+use crate::profile::OperationProfile;
 use crate::suite::Definition;
 
 /// An operation that was measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
+pub struct MeasuredOperation {
     /// Its VM in the recording.
     pub vm: u32,
     /// Which operation.
@@ -26,13 +26,13 @@ pub struct Measured {
     /// Where the step of the recorded life waited: the function with its callers, and ns.
     pub places: Vec<(String, u64)>,
     /// What the guest's virtual PMU did in these batches, if it has one.
-    pub pmu: Option<Counting>,
+    pub pmu: Option<PmuCounting>,
     /// What it did with memory, if it is about memory.
-    pub memory: Option<Memory>,
+    pub memory: Option<MeasuredMemory>,
     /// What its accesses cost simulated processors, if they were recorded.
     pub paging: Option<Paging>,
     /// Its call tree, or why there is none; absent where it was not asked for.
-    pub profile: Option<Result<Profile, String>>,
+    pub profile: Option<Result<OperationProfile, String>>,
     /// What this kernel lacks for it: it was not run, and that is no failure.
     pub missing: Option<String>,
     /// Why it was not measured.
@@ -41,13 +41,13 @@ pub struct Measured {
 
 /// What a batch did with memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct MeasuredMemory {
     /// Regions of 2 MiB that it touches.
     pub regions: u64,
     /// It comes from guest_memfd.
     pub guest_memfd: bool,
     /// By the VMM and KVM's counters.
-    pub mapping: Mapping,
+    pub mapping: BatchMappings,
     /// Pages of 4 KiB, 2 MiB and 1 GiB that were mapped, by the recording.
     pub traced: Option<[u64; 3]>,
 }
@@ -57,7 +57,7 @@ pub(crate) fn workload(name: &str, level: u8) -> String {
     if level < 2 { name.to_owned() } else { format!("{name}@L2") }
 }
 
-impl Measured {
+impl MeasuredOperation {
     /// The workload's name in tables: that of its VM.
     pub fn workload(&self) -> String {
         workload(self.name, self.level)
@@ -89,7 +89,7 @@ impl Measured {
             let metric = format!("{}{place}", Sample::WAITED_IN);
             samples.push(sample(0, &metric, "ns", *waited as f64, Better::Neither));
         }
-        for (metric, unit, value) in self.memory.iter().flat_map(Memory::figures) {
+        for (metric, unit, value) in self.memory.iter().flat_map(MeasuredMemory::figures) {
             samples.push(sample(0, metric, unit, value as f64, Better::Neither));
         }
         for (metric, unit, value, better) in self.paging.iter().flat_map(Paging::figures) {
@@ -104,10 +104,10 @@ impl Measured {
     }
 }
 
-impl Memory {
+impl MeasuredMemory {
     /// Metric, unit and value of each thing that is known.
     fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
-        let Mapping { counters, prepared, hypercalls, memory_faults } = self.mapping;
+        let BatchMappings { counters, prepared, hypercalls, memory_faults } = self.mapping;
         let mut figures = vec![
             (Sample::REGIONS, "count", self.regions),
             (Sample::PREPARED, "instructions", prepared),

@@ -21,21 +21,21 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use vmtax_events::{Event, Kind as EventKind, Sample};
+use vmtax_events::{Event, EventKind, Sample};
 use vmtax_guest::order::{decode, encode};
-use vmtax_guest::traffic::{Cell, Kind, Outcome, Role, Thread, Traffic};
+use vmtax_guest::traffic::{CellOutcome, HostThread, Role, Traffic, TrafficCell, TrafficKind};
 use vmtax_machine::kernel::Kernel;
 use vmtax_machine::{Machine, Stop};
 
 pub use self::site::{QEMU, commands};
 pub use crate::category::Category;
 use crate::conversation::{Conversation, strange};
-use crate::host::{Booting, Ready, Start};
+use crate::host::{Booting, HostStart, Ready};
 use crate::{Error, trace_dat};
 
 /// Traffic by its name.
 #[derive(Clone, Copy, Debug)]
-pub struct Workload {
+pub struct NetworkWorkload {
     /// Its word.
     pub name: &'static str,
     /// What one operation is.
@@ -46,101 +46,114 @@ pub struct Workload {
 const fn workload(
     name: &'static str,
     operation: &'static str,
-    kind: Kind,
+    kind: TrafficKind,
     [warm_up, count]: [u32; 2],
-) -> Workload {
-    Workload { name, operation, traffic: Traffic { kind, warm_up, count } }
+) -> NetworkWorkload {
+    NetworkWorkload { name, operation, traffic: Traffic { kind, warm_up, count } }
 }
 
 /// All workloads: the operations before the recording and in it.
-pub const WORKLOADS: [Workload; 15] = [
+pub const WORKLOADS: [NetworkWorkload; 15] = [
     workload(
         "request",
         "request of 64 B and its answer, one after the other",
-        Kind::Request { bytes: 64, pause_us: 0 },
+        TrafficKind::Request { bytes: 64, pause_us: 0 },
         [20, 200],
     ),
     workload(
         "paced",
         "request of 64 B and its answer, 1 ms after the one before",
-        Kind::Request { bytes: 64, pause_us: 1000 },
+        TrafficKind::Request { bytes: 64, pause_us: 1000 },
         [10, 100],
     ),
-    workload("receive", "KiB of a TCP stream to the VM", Kind::Receive, [1024, 4096]),
-    workload("send", "KiB of a TCP stream from the VM", Kind::Send, [1024, 4096]),
-    workload("timer", "sleep of 1 ms of a thread in the VM", Kind::Sleep { us: 1000 }, [10, 100]),
+    workload("receive", "KiB of a TCP stream to the VM", TrafficKind::Receive, [1024, 4096]),
+    workload("send", "KiB of a TCP stream from the VM", TrafficKind::Send, [1024, 4096]),
+    workload(
+        "timer",
+        "sleep of 1 ms of a thread in the VM",
+        TrafficKind::Sleep { us: 1000 },
+        [10, 100],
+    ),
     workload(
         "short-timer",
         "sleep of 50 us of a thread in the VM",
-        Kind::Sleep { us: 50 },
+        TrafficKind::Sleep { us: 50 },
         [20, 200],
     ),
     workload(
         "read",
         "read of 4 KiB from the VM's disk, past its page cache",
-        Kind::Read { bytes: 4096 },
+        TrafficKind::Read { bytes: 4096 },
         [20, 200],
     ),
     workload(
         "write",
         "write of 4 KiB to the VM's disk, past its page cache",
-        Kind::Write { bytes: 4096 },
+        TrafficKind::Write { bytes: 4096 },
         [20, 200],
     ),
-    workload("clock", "reading of the clock by a program in the VM", Kind::Clock, [100, 1000]),
+    workload(
+        "clock",
+        "reading of the clock by a program in the VM",
+        TrafficKind::Clock,
+        [100, 1000],
+    ),
     workload(
         "touch",
         "MiB of memory that a program in the VM touches for the first time",
-        Kind::Touch,
+        TrafficKind::Touch,
         [0, 32],
     ),
     workload(
         "again",
         "MiB of memory that a program in the VM touches, as it did in the warm-up",
-        Kind::Again,
+        TrafficKind::Again,
         [16, 16],
     ),
     workload(
         "compute",
         "some milliseconds of computing, each vCPU its part at the same time",
-        Kind::Compute,
+        TrafficKind::Compute,
         [4, 40],
     ),
     workload(
         "protect",
         "page whose right to write a program takes away, while its threads compute on other vCPUs",
-        Kind::Protect,
+        TrafficKind::Protect,
         [2, 20],
     ),
     workload(
         "barrier",
         "memory barrier that a program has its threads pass, which compute on other vCPUs",
-        Kind::Barrier,
+        TrafficKind::Barrier,
         [2, 20],
     ),
     workload(
         "boot",
         "boot of the VM, from the start of QEMU to its first answer",
-        Kind::Boot,
+        TrafficKind::Boot,
         [0, 1],
     ),
 ];
 
-impl Workload {
+impl NetworkWorkload {
     /// The workload of this name.
-    pub fn named(name: &str) -> Option<&'static Workload> {
+    pub fn named(name: &str) -> Option<&'static NetworkWorkload> {
         WORKLOADS.iter().find(|workload| workload.name == name)
     }
 
     /// Whether a client takes part, which can be elsewhere. (In the others the VM is only told to begin.)
     pub fn has_client(&self) -> bool {
-        matches!(self.traffic.kind, Kind::Request { .. } | Kind::Receive | Kind::Send)
+        matches!(
+            self.traffic.kind,
+            TrafficKind::Request { .. } | TrafficKind::Receive | TrafficKind::Send
+        )
     }
 }
 
 /// Where the client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Client {
+pub enum ClientPlace {
     /// On the VM's host.
     Host,
     /// In a second, plain VM of that host.
@@ -153,9 +166,9 @@ pub struct PlannedCell {
     /// The VM.
     pub category: Category,
     /// Where its client is.
-    pub client: Client,
+    pub client: ClientPlace,
     /// The traffic.
-    pub workload: &'static Workload,
+    pub workload: &'static NetworkWorkload,
     /// Operations in the recording, if not the workload's own number; a tenth of it is the warm-up.
     pub operations: Option<u32>,
 }
@@ -202,7 +215,7 @@ pub struct Passage {
     /// Events lost in its buffers.
     pub lost: u64,
     /// Threads of the host that take part.
-    threads: Vec<Thread>,
+    threads: Vec<HostThread>,
 }
 
 /// A VM of the run.
@@ -223,7 +236,7 @@ pub struct NetworkHost {
     /// Its time is that of counted instructions.
     counted: bool,
     /// How it came up.
-    pub start: Start,
+    pub start: HostStart,
     /// Version of the VMM.
     pub vmm: String,
 }
@@ -231,12 +244,13 @@ pub struct NetworkHost {
 impl Passage {
     /// Whether an event belongs to this VM. Context switches belong to VM and peer, other events to one of them by their thread.
     pub fn is_of(&self, vm: &PassageVm, event: &Event) -> bool {
-        let is_other = |thread: &Thread| thread.tid == event.tid && thread.of_peer != vm.is_peer;
+        let is_other =
+            |thread: &HostThread| thread.tid == event.tid && thread.of_peer != vm.is_peer;
         matches!(event.kind, EventKind::Switch { .. }) || !self.threads.iter().any(is_other)
     }
 
     /// Threads of the host that take part for this VM.
-    pub fn threads(&self, vm: &PassageVm) -> Vec<Thread> {
+    pub fn threads(&self, vm: &PassageVm) -> Vec<HostThread> {
         let threads = self.threads.iter().filter(|thread| thread.of_peer == vm.is_peer);
         threads.copied().collect()
     }
@@ -259,7 +273,7 @@ pub struct Turns {
 
 impl Turns {
     /// Counts a switch to one of these threads.
-    pub fn count(&mut self, threads: &[Thread], event: &Event) {
+    pub fn count(&mut self, threads: &[HostThread], event: &Event) {
         let EventKind::Switch { next_tid, .. } = event.kind else { return };
         if let Some(since) = self.since.remove(&event.cpu) {
             self.vcpu_ns += event.time_ns.saturating_sub(since);
@@ -341,10 +355,10 @@ impl NetworkHost {
         }))
     }
 
-    fn ask(&mut self, cell: &Cell) -> Result<(Outcome, Named), Error> {
+    fn ask(&mut self, cell: &TrafficCell) -> Result<(CellOutcome, NamedFiles), Error> {
         self.machine.allow(self.limit);
         let bytes = self.conversation.ask(&mut self.machine, &encode(cell))?;
-        let outcome: Outcome = decode(&bytes).ok_or_else(strange)?;
+        let outcome: CellOutcome = decode(&bytes).ok_or_else(strange)?;
         let files = self.conversation.files(bytes.len(), &outcome.files)?;
         Ok((outcome, files))
     }
@@ -354,7 +368,7 @@ impl PlannedCell {
     fn traffic(&self) -> Traffic {
         let own = self.workload.traffic;
         match self.operations {
-            Some(count) if own.kind != Kind::Boot => {
+            Some(count) if own.kind != TrafficKind::Boot => {
                 Traffic { warm_up: (count / 10).max(1), count, ..own }
             }
             _ => own,
@@ -363,20 +377,20 @@ impl PlannedCell {
 
     /// The name of its VM.
     pub fn name(&self) -> String {
-        let with = if self.client == Client::Peer { " with peer" } else { "" };
+        let with = if self.client == ClientPlace::Peer { " with peer" } else { "" };
         format!("{} {}{with}", self.workload.name, self.category.name)
     }
 
     /// A VM for each workload: what a VM did before changes when the host's scheduler lets it run, and so how often it is idle.
-    fn order(&self) -> Cell {
-        Cell { site: site::of(&self.category, self.client), traffic: self.traffic() }
+    fn order(&self) -> TrafficCell {
+        TrafficCell { site: site::of(&self.category, self.client), traffic: self.traffic() }
     }
 
     /// VMs of the run: the one under test, and its peer, unless both are in one L1, whose exits are those of both.
     fn vms(&self) -> Vec<PassageVm> {
         let category = &self.category.name;
         let mut vms = vec![PassageVm { category: category.clone(), is_peer: false }];
-        if self.client == Client::Peer && !self.category.is_nested() {
+        if self.client == ClientPlace::Peer && !self.category.is_nested() {
             let category = format!("{}{category}", Sample::PEER_OF);
             vms.push(PassageVm { category, is_peer: true });
         }
@@ -385,7 +399,7 @@ impl PlannedCell {
 }
 
 /// Why the cell was not measured, if it was not.
-fn problem(outcome: &Outcome, category: &Category) -> Option<String> {
+fn problem(outcome: &CellOutcome, category: &Category) -> Option<String> {
     if !outcome.problem.is_empty() {
         return Some(told(outcome));
     }
@@ -393,7 +407,7 @@ fn problem(outcome: &Outcome, category: &Category) -> Option<String> {
 }
 
 /// A cell's problem, with the last line of the VM's console.
-fn told(outcome: &Outcome) -> String {
+fn told(outcome: &CellOutcome) -> String {
     match outcome.console.lines().map(str::trim).rfind(|line| !line.is_empty()) {
         Some(line) => format!("{}; the VM's console ends: {line}", outcome.problem),
         None => outcome.problem.clone(),
@@ -401,7 +415,7 @@ fn told(outcome: &Outcome) -> String {
 }
 
 /// Files by name.
-type Named = Vec<(String, Vec<u8>)>;
+type NamedFiles = Vec<(String, Vec<u8>)>;
 
 #[cfg(test)]
 mod tests {
@@ -410,10 +424,10 @@ mod tests {
     #[test]
     fn turns_are_those_of_the_threads_that_serve_queues() {
         let threads = [
-            Thread { tid: 5, role: Role::Vmm, of_peer: false },
-            Thread { tid: 6, role: Role::Vcpu, of_peer: false },
-            Thread { tid: 7, role: Role::Vhost, of_peer: false },
-            Thread { tid: 9, role: Role::Io, of_peer: false },
+            HostThread { tid: 5, role: Role::Vmm, of_peer: false },
+            HostThread { tid: 6, role: Role::Vcpu, of_peer: false },
+            HostThread { tid: 7, role: Role::Vhost, of_peer: false },
+            HostThread { tid: 9, role: Role::Io, of_peer: false },
         ];
         let mut turns = Turns::default();
         for next_tid in [5, 6, 7, 7, 8, 9] {
@@ -431,14 +445,14 @@ mod tests {
         let category = Category::read("plain").expect("a category");
         let of = |category: &Category| PlannedCell {
             category: category.clone(),
-            client: Client::Peer,
+            client: ClientPlace::Peer,
             workload: &WORKLOADS[0],
             operations: None,
         };
         let vms = of(&category).vms();
         let names: Vec<&str> = vms.iter().map(|vm| vm.category.as_str()).collect();
         assert_eq!(names, ["plain", "peer of plain"]);
-        let thread = |tid, of_peer| Thread { tid, role: Role::Vcpu, of_peer };
+        let thread = |tid, of_peer| HostThread { tid, role: Role::Vcpu, of_peer };
         let passage = Passage {
             count: 1,
             is_nested: false,

@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use vmtax_machine::programs::{Files, add, find};
+use vmtax_machine::programs::{FilesByPath, add, find};
 
 use crate::Error;
 
 /// The files that a program needs: itself, libraries, and those of --bring. Empty without a program.
 ///
 /// The loader lists the libraries, without running the program.
-pub(crate) fn files(command: &[String], brought: &[PathBuf]) -> Result<Files, Error> {
-    let mut files = Files::new();
+pub(crate) fn files(command: &[String], brought: &[PathBuf]) -> Result<FilesByPath, Error> {
+    let mut files = FilesByPath::new();
     let Some(program) = command.first() else { return Ok(files) };
     let problem =
         |problem: &str| Error::Observer { program: program.clone(), problem: problem.to_owned() };

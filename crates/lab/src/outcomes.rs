@@ -4,17 +4,17 @@ use vmtax_events::Reason;
 use vmtax_guest::order::Ran;
 
 use crate::check;
-use crate::host::{Host, Start};
-use crate::measured::Measured;
+use crate::host::{HostKind, HostStart};
+use crate::measured::MeasuredOperation;
 use crate::window::Windows;
 
 /// Results of a run.
 #[derive(Debug)]
 pub struct Outcomes {
     /// In order.
-    pub operations: Vec<Measured>,
+    pub operations: Vec<MeasuredOperation>,
     /// What the program did that ran in place of operations.
-    pub program: Option<Ended>,
+    pub program: Option<EndedProgram>,
     /// Id and name of every VM in the recording: the operations', and that of the empty loop at each level.
     pub vms: Vec<(u32, String)>,
     /// The recording of one batch of each, a `trace.dat`; none when an observer ran.
@@ -28,17 +28,17 @@ pub struct Outcomes {
     /// Processor of the host, as it sees itself.
     pub processor: String,
     /// How the host came up.
-    pub start: Start,
+    pub start: HostStart,
 }
 
 impl Outcomes {
     /// Holds the operations against what the import of their recording showed: one whose exits are missing was not measured.
-    pub fn check_recording(&mut self, host: Host, windows: &Windows) {
+    pub fn check_recording(&mut self, host: HostKind, windows: &Windows) {
         if self.trace.is_none() {
             return;
         }
         // Steps of the VMM are not in the recording, which has what guests do.
-        let ran = |one: &&mut Measured| {
+        let ran = |one: &&mut MeasuredOperation| {
             one.failure.is_none() && one.missing.is_none() && one.definition.step().is_none()
         };
         for one in self.operations.iter_mut().filter(ran) {
@@ -46,7 +46,7 @@ impl Outcomes {
             if let Some(memory) = &mut one.memory {
                 memory.traced = seen.mapped;
             }
-            one.failure = check::missing(one, &seen, host.isa(), host == Host::Kvm)
+            one.failure = check::missing(one, &seen, host.isa(), host == HostKind::Kvm)
                 .or_else(|| check::differs(one, &seen));
         }
     }
@@ -69,15 +69,16 @@ impl Outcomes {
 
     /// Each operation that was not measured, and why.
     pub fn failures(&self) -> Vec<String> {
-        let failed =
-            |one: &Measured| Some(format!("{}: {}", one.workload(), one.failure.as_ref()?));
+        let failed = |one: &MeasuredOperation| {
+            Some(format!("{}: {}", one.workload(), one.failure.as_ref()?))
+        };
         self.operations.iter().filter_map(failed).collect()
     }
 }
 
 /// What a program did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedProgram {
     /// Its file's name.
     pub name: String,
     /// What it wrote to the serial port and the debug console.
@@ -98,7 +99,7 @@ pub struct Ended {
 
 /// The judgement of a program about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProgramVerdict {
     /// Exit code 0.
     Passed,
     /// Exit code 38: nothing of it can run here.
@@ -112,15 +113,15 @@ pub enum Verdict {
 /// What a test that cannot run writes to the exit port: QEMU ends with twice that plus 1, and 77 is what its callers take for skipped.
 const SKIPPED: u32 = 77 >> 1;
 
-impl Ended {
-    pub(crate) fn new(name: &str, ran: Ran, host: Host) -> Ended {
+impl EndedProgram {
+    pub(crate) fn new(name: &str, ran: Ran, host: HostKind) -> EndedProgram {
         let reason = |(raw, count)| (Reason::from_trace(host.isa(), raw), count);
         let mut exits: Option<Vec<_>> =
             ran.exits.map(|exits| exits.into_iter().map(reason).collect());
         if let Some(exits) = &mut exits {
             exits.sort_by_key(|(reason, count)| (std::cmp::Reverse(*count), reason.code));
         }
-        Ended {
+        EndedProgram {
             name: name.to_owned(),
             output: String::from_utf8_lossy(&ran.output).replace("\r\n", "\n"),
             dropped: ran.dropped,
@@ -133,22 +134,22 @@ impl Ended {
     }
 
     /// Its verdict.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> ProgramVerdict {
         match self.code {
-            Some(0) => Verdict::Passed,
-            Some(SKIPPED) => Verdict::Skipped,
-            Some(_) => Verdict::Failed,
-            None => Verdict::None,
+            Some(0) => ProgramVerdict::Passed,
+            Some(SKIPPED) => ProgramVerdict::Skipped,
+            Some(_) => ProgramVerdict::Failed,
+            None => ProgramVerdict::None,
         }
     }
 
     /// The verdict as a phrase: `passed (exit code 0)`.
     pub fn said(&self) -> String {
         let word = match self.verdict() {
-            Verdict::Passed => "passed",
-            Verdict::Skipped => "skipped",
-            Verdict::Failed => "failed",
-            Verdict::None => {
+            ProgramVerdict::Passed => "passed",
+            ProgramVerdict::Skipped => "skipped",
+            ProgramVerdict::Failed => "failed",
+            ProgramVerdict::None => {
                 let why = self.failure.as_deref().unwrap_or("it stopped");
                 return format!("no verdict: {why}");
             }
@@ -194,17 +195,21 @@ mod tests {
 
     #[test]
     fn verdicts_of_exit_codes() {
-        let ended = |code, failure: Option<&str>| Ended {
+        let ended = |code, failure: Option<&str>| EndedProgram {
             code,
             failure: failure.map(str::to_owned),
-            ..Ended::default()
+            ..EndedProgram::default()
         };
         for (one, verdict, said) in [
-            (ended(Some(0), None), Verdict::Passed, "passed (exit code 0)"),
-            (ended(Some(1), None), Verdict::Failed, "failed (exit code 1)"),
-            (ended(Some(38), None), Verdict::Skipped, "skipped (exit code 38)"),
-            (ended(Some(77), None), Verdict::Failed, "failed (exit code 77)"),
-            (ended(None, Some("a triple fault")), Verdict::None, "no verdict: a triple fault"),
+            (ended(Some(0), None), ProgramVerdict::Passed, "passed (exit code 0)"),
+            (ended(Some(1), None), ProgramVerdict::Failed, "failed (exit code 1)"),
+            (ended(Some(38), None), ProgramVerdict::Skipped, "skipped (exit code 38)"),
+            (ended(Some(77), None), ProgramVerdict::Failed, "failed (exit code 77)"),
+            (
+                ended(None, Some("a triple fault")),
+                ProgramVerdict::None,
+                "no verdict: a triple fault",
+            ),
         ] {
             assert_eq!((one.verdict(), one.said().as_str()), (verdict, said));
         }
@@ -214,7 +219,7 @@ mod tests {
     fn tests_report_by_lines() {
         let output =
             "enabling apic\nPASS: a\nFAIL: b\n  FAIL\nSUMMARY: 2 tests, 1 unexpected failures\n";
-        let ended = Ended { output: output.to_owned(), ..Ended::default() };
+        let ended = EndedProgram { output: output.to_owned(), ..EndedProgram::default() };
         assert_eq!(ended.reported(), ["FAIL: b", "SUMMARY: 2 tests, 1 unexpected failures"]);
     }
 }

@@ -52,7 +52,7 @@ pub(crate) const VECTOR: u8 = 0x40;
 const MOST_DATA: usize = 16;
 
 /// A function that assembles code.
-pub(crate) type Assembled = Result<(), IcedError>;
+pub(crate) type Assemble = Result<(), IcedError>;
 
 /// A payload being assembled.
 pub(crate) struct Assembler {
@@ -64,22 +64,22 @@ pub(crate) struct Assembler {
     handlers: Vec<(CodeLabel, Handler)>,
 }
 
-type Handler = fn(&mut Assembler) -> Assembled;
+type Handler = fn(&mut Assembler) -> Assemble;
 
 /// The parts that differ between operations.
-pub(crate) struct Parts<'a> {
+pub(crate) struct PayloadParts<'a> {
     /// Number of the operation in its marks.
     pub(crate) number: u16,
     /// Vendor of the instructions.
     pub(crate) isa: Isa,
     /// Code run once.
-    pub(crate) setup: &'a dyn Fn(&mut Assembler) -> Assembled,
+    pub(crate) setup: &'a dyn Fn(&mut Assembler) -> Assemble,
     /// Code run before each batch.
-    pub(crate) batch: &'a dyn Fn(&mut Assembler) -> Assembled,
+    pub(crate) batch: &'a dyn Fn(&mut Assembler) -> Assemble,
     /// The operation.
-    pub(crate) body: &'a dyn Fn(&mut Assembler) -> Assembled,
+    pub(crate) body: &'a dyn Fn(&mut Assembler) -> Assemble,
     /// Code of a second vCPU.
-    pub(crate) second: Option<&'a dyn Fn(&mut Assembler) -> Assembled>,
+    pub(crate) second: Option<&'a dyn Fn(&mut Assembler) -> Assemble>,
 }
 
 /// An assembled payload.
@@ -95,7 +95,7 @@ pub(crate) struct Payload {
 }
 
 /// Assembles a payload.
-pub(crate) fn assemble(parts: &Parts<'_>) -> Result<Payload, IcedError> {
+pub(crate) fn assemble(parts: &PayloadParts<'_>) -> Result<Payload, IcedError> {
     let mut asm = Assembler { a: CodeAssembler::new(64)?, isa: parts.isa, handlers: Vec::new() };
     asm.tables()?;
     (parts.setup)(&mut asm)?;
@@ -158,7 +158,7 @@ pub(crate) fn assemble(parts: &Parts<'_>) -> Result<Payload, IcedError> {
 
 impl Assembler {
     /// Descriptor tables: flat code at 8, flat data at 16, no gate yet.
-    fn tables(&mut self) -> Assembled {
+    fn tables(&mut self) -> Assemble {
         self.a.mov(rax, 0x00af_9b00_0000_ffff_u64)?;
         self.a.mov(qword_ptr(GDT + 8), rax)?;
         self.a.mov(rax, 0x00cf_9300_0000_ffff_u64)?;
@@ -171,27 +171,27 @@ impl Assembler {
     }
 
     /// Loads the descriptor tables that the first vCPU has made.
-    pub(crate) fn load_tables(&mut self) -> Assembled {
+    pub(crate) fn load_tables(&mut self) -> Assemble {
         self.a.lidt(ptr(IDT_POINTER))?;
         self.a.lgdt(ptr(GDT_POINTER))
     }
 
     /// Writes the batch's number to one of the VMM's ports.
-    fn mark(&mut self, port: u16) -> Assembled {
+    fn mark(&mut self, port: u16) -> Assemble {
         self.a.mov(edx, u32::from(port))?;
         self.a.mov(eax, r15d)?;
         self.a.out(dx, eax)
     }
 
     /// The time-stamp counter into rax.
-    pub(crate) fn time(&mut self) -> Assembled {
+    pub(crate) fn time(&mut self) -> Assemble {
         self.a.rdtsc()?;
         self.a.shl(rdx, 32)?;
         self.a.or(rax, rdx)
     }
 
     /// Loops forever.
-    fn stop(&mut self) -> Assembled {
+    fn stop(&mut self) -> Assemble {
         let mut here = self.a.create_label();
         self.a.set_label(&mut here)?;
         self.a.cli()?;
@@ -200,7 +200,7 @@ impl Assembler {
     }
 
     /// Sets the handler of a vector.
-    pub(crate) fn gate(&mut self, vector: u8, handler: Handler) -> Assembled {
+    pub(crate) fn gate(&mut self, vector: u8, handler: Handler) -> Assemble {
         let label = self.a.create_label();
         let gate = IDT + 16 * u64::from(vector);
         self.a.lea(rax, ptr(label))?;
@@ -217,7 +217,7 @@ impl Assembler {
     }
 
     /// Writes an MSR.
-    pub(crate) fn write_msr(&mut self, index: u32, value: u64) -> Assembled {
+    pub(crate) fn write_msr(&mut self, index: u32, value: u64) -> Assemble {
         self.a.mov(ecx, index)?;
         self.a.mov(eax, value as u32)?;
         self.a.mov(edx, (value >> 32) as u32)?;
@@ -225,18 +225,18 @@ impl Assembler {
     }
 
     /// Writes a register of the local APIC in memory.
-    pub(crate) fn write_apic(&mut self, offset: u64, value: u32) -> Assembled {
+    pub(crate) fn write_apic(&mut self, offset: u64, value: u32) -> Assemble {
         self.a.mov(edi, (APIC + offset) as u32)?;
         self.a.mov(dword_ptr(rdi), value)
     }
 
     /// Switches the local APIC on, in its memory form.
-    pub(crate) fn enable_apic(&mut self) -> Assembled {
+    pub(crate) fn enable_apic(&mut self) -> Assemble {
         self.write_apic(0xf0, 0x1ff)
     }
 
     /// Switches it on in its MSR form.
-    pub(crate) fn enable_x2apic(&mut self) -> Assembled {
+    pub(crate) fn enable_x2apic(&mut self) -> Assemble {
         self.enable_apic()?;
         self.a.mov(ecx, 0x1b)?;
         self.a.rdmsr()?;
@@ -246,7 +246,7 @@ impl Assembler {
 
     /// Measures how many cycles of the time-stamp counter a tick of the local APIC's timer has (1 ns each under KVM), for
     /// payloads that set deadlines. The APIC must be on, in memory.
-    pub(crate) fn calibrate(&mut self) -> Assembled {
+    pub(crate) fn calibrate(&mut self) -> Assemble {
         const SPINS: u32 = 200_000;
         self.write_apic(0x320, 0x1_0000)?;
         self.write_apic(0x3e0, 0xb)?;
@@ -271,7 +271,7 @@ impl Assembler {
     }
 
     /// Arms the TSC-deadline timer this number of nanoseconds from now.
-    pub(crate) fn arm_deadline(&mut self, nanoseconds: u32) -> Assembled {
+    pub(crate) fn arm_deadline(&mut self, nanoseconds: u32) -> Assemble {
         self.time()?;
         self.a.mov(rcx, qword_ptr(CYCLES_PER_TICK))?;
         self.a.imul_3(rcx, rcx, i32::try_from(nanoseconds).unwrap_or(i32::MAX))?;
@@ -284,7 +284,7 @@ impl Assembler {
     }
 
     /// Loops until the number of handled interrupts exceeds r8.
-    pub(crate) fn spin(&mut self, pause: bool) -> Assembled {
+    pub(crate) fn spin(&mut self, pause: bool) -> Assemble {
         let mut again = self.a.create_label();
         self.a.set_label(&mut again)?;
         if pause {
@@ -295,18 +295,18 @@ impl Assembler {
     }
 
     /// Machine code that is independent of its address.
-    pub(crate) fn machine_code(&mut self, code: &[u8]) -> Assembled {
+    pub(crate) fn machine_code(&mut self, code: &[u8]) -> Assemble {
         code.chunks(MOST_DATA).try_for_each(|part| self.a.db(part))
     }
 
     /// The hypercall instruction.
-    pub(crate) fn hypercall(&mut self) -> Assembled {
+    pub(crate) fn hypercall(&mut self) -> Assemble {
         if self.isa == Isa::Svm { self.a.vmmcall() } else { self.a.vmcall() }
     }
 }
 
 /// Handles an interrupt: counts it and ends it at the APIC in memory.
-pub(crate) fn handle_apic(asm: &mut Assembler) -> Assembled {
+pub(crate) fn handle_apic(asm: &mut Assembler) -> Assemble {
     asm.a.push(rdi)?;
     asm.a.inc(qword_ptr(INTERRUPTS))?;
     asm.write_apic(0xb0, 0)?;
@@ -315,7 +315,7 @@ pub(crate) fn handle_apic(asm: &mut Assembler) -> Assembled {
 }
 
 /// Handles an interrupt: counts it and ends it at the APIC's MSR.
-pub(crate) fn handle_x2apic(asm: &mut Assembler) -> Assembled {
+pub(crate) fn handle_x2apic(asm: &mut Assembler) -> Assemble {
     for register in [rax, rcx, rdx] {
         asm.a.push(register)?;
     }
@@ -328,7 +328,7 @@ pub(crate) fn handle_x2apic(asm: &mut Assembler) -> Assembled {
 }
 
 /// Continues after an invalid instruction of two bytes.
-pub(crate) fn skip_two_bytes(asm: &mut Assembler) -> Assembled {
+pub(crate) fn skip_two_bytes(asm: &mut Assembler) -> Assemble {
     asm.a.add(qword_ptr(rsp), 2)?;
     asm.a.iretq()
 }

@@ -32,22 +32,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use vmtax_guest::functions::Kernels;
+use vmtax_guest::functions::HostKernels;
 use vmtax_guest::layout;
 use vmtax_guest::order::decode;
 use vmtax_machine::Marks;
 
 use crate::{Error, host};
-use flow::{Batch, Flow};
+use flow::{BatchTree, Flow};
 use symbols::levels;
-use tree::Labels;
-use words::Words;
+use tree::LabelList;
+use words::StreamWords;
 
-pub(crate) use rows::Measure;
-pub use rows::Profile;
-use source::Lines;
-pub(crate) use source::Source;
-pub(crate) use symbols::Symbols;
+pub(crate) use rows::OperationMeasure;
+pub use rows::OperationProfile;
+pub(crate) use source::DebugSource;
+use source::SourceLines;
+pub(crate) use symbols::LevelSymbols;
 
 /// Limit on nodes of a tree, more than any batch has.
 const NODES_MOST: usize = 1 << 20;
@@ -60,14 +60,14 @@ const REFUSAL_MOST: u32 = 1024;
 
 /// A defect of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub(crate) struct RecordProblem {
     /// Byte offset in the record.
     pub(crate) at: u64,
     /// What.
     pub(crate) what: String,
 }
 
-impl std::fmt::Display for Problem {
+impl std::fmt::Display for RecordProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "byte {} of the record: {}", self.at, self.what)
     }
@@ -83,37 +83,41 @@ pub(crate) struct Clocked {
 }
 
 /// The batches of a record.
-pub(crate) struct Batches {
+pub(crate) struct RecordBatches {
     marks: Marks,
     operations: BTreeMap<u16, Clocked>,
-    labels: Labels,
-    lines: Lines,
+    labels: LabelList,
+    lines: SourceLines,
     /// The operation between whose marks the reader is.
     current: Option<u16>,
     /// Idle time when the current batch began, if it is recorded.
     idle: Option<u64>,
     open: bool,
     nodes: usize,
-    done: BTreeMap<u16, Vec<Done>>,
+    done: BTreeMap<u16, Vec<DoneBatch>>,
 }
 
 /// A finished batch.
 #[derive(Debug)]
-pub(crate) struct Done {
-    batch: Batch,
+pub(crate) struct DoneBatch {
+    batch: BatchTree,
     /// The node of the payload that reads the clock.
     payload: Option<u32>,
     /// Nanoseconds without instructions, where they are recorded.
     idle: Option<u64>,
 }
 
-impl Batches {
-    pub(crate) fn new(marks: Marks, operations: BTreeMap<u16, Clocked>, lines: Lines) -> Batches {
-        Batches {
+impl RecordBatches {
+    pub(crate) fn new(
+        marks: Marks,
+        operations: BTreeMap<u16, Clocked>,
+        lines: SourceLines,
+    ) -> RecordBatches {
+        RecordBatches {
             marks,
             operations,
             lines,
-            labels: Labels::default(),
+            labels: LabelList::default(),
             current: None,
             idle: None,
             open: false,
@@ -156,7 +160,7 @@ impl Batches {
             let batches = self.done.entry(number).or_default();
             // A run has no more batches than that, and no record more nodes.
             if batches.len() < layout::BATCHES_MOST as usize && self.nodes < ALL_NODES_MOST {
-                batches.push(Done { batch, payload, idle });
+                batches.push(DoneBatch { batch, payload, idle });
             }
         }
     }
@@ -165,10 +169,10 @@ impl Batches {
 /// Reads a record; its first bytes tell which recorder wrote it.
 pub(crate) fn read_record(
     input: impl Read,
-    symbols: &[Symbols; 3],
-    batches: &mut Batches,
-) -> Result<(), Problem> {
-    let mut words = Words::new(input);
+    symbols: &[LevelSymbols; 3],
+    batches: &mut RecordBatches,
+) -> Result<(), RecordProblem> {
+    let mut words = StreamWords::new(input);
     match words.double()?.to_le_bytes() {
         tcg::MAGIC => tcg::read(words, symbols, batches),
         bochs::MAGIC => bochs::read(words, symbols, batches),
@@ -182,29 +186,29 @@ pub(crate) fn read_record(
 }
 
 /// What the host reported about its kernels.
-fn kernels(told: &[u8]) -> Result<Kernels, String> {
+fn kernels(told: &[u8]) -> Result<HostKernels, String> {
     decode(told).ok_or_else(|| "what the host said of its kernel's functions cannot be read".into())
 }
 
 /// A record that a separate thread reads while it is written.
-pub(crate) struct Reading {
-    thread: JoinHandle<(Batches, Result<(), Problem>)>,
+pub(crate) struct RecordReading {
+    thread: JoinHandle<(RecordBatches, Result<(), RecordProblem>)>,
     /// Shared with the thread.
-    symbols: Arc<[Symbols; 3]>,
+    symbols: Arc<[LevelSymbols; 3]>,
 }
 
-impl Reading {
+impl RecordReading {
     pub(crate) fn start(
-        made: host::Recorded,
+        made: host::HostRecord,
         operations: BTreeMap<u16, Clocked>,
-        sources: &[Source],
-    ) -> Result<Reading, Error> {
+        sources: &[DebugSource],
+    ) -> Result<RecordReading, Error> {
         let report = |problem| Error::Report { problem };
         let kernels = kernels(&made.kernels).map_err(report)?;
         let symbols = Arc::new(levels(&kernels).map_err(report)?);
-        let lines = Lines::new(sources, &kernels)?;
+        let lines = SourceLines::new(sources, &kernels)?;
         let shared = Arc::clone(&symbols);
-        let mut batches = Batches::new(host::MARKS, operations, lines);
+        let mut batches = RecordBatches::new(host::MARKS, operations, lines);
         let body = move || {
             let read = read_record(made.record, &shared, &mut batches);
             (batches, read)
@@ -213,30 +217,33 @@ impl Reading {
             .name("record".to_owned())
             .spawn(body)
             .map_err(Error::io(Path::new("the record"), "start to read"))?;
-        Ok(Reading { thread, symbols })
+        Ok(RecordReading { thread, symbols })
     }
 
     /// Waits for the record's end, which comes at the latest when the emulator is gone.
-    pub(crate) fn finish(self) -> Recorded {
+    pub(crate) fn finish(self) -> WholeRecord {
         let joined = self.thread.join();
         let (batches, problem) = match joined {
             Ok((batches, read)) => (Some(batches), read.err().map(|problem| problem.to_string())),
             Err(_) => (None, Some("its reader failed".to_owned())),
         };
-        Recorded { batches, problem, symbols: self.symbols }
+        WholeRecord { batches, problem, symbols: self.symbols }
     }
 }
 
 /// A completely read record.
-pub(crate) struct Recorded {
-    batches: Option<Batches>,
+pub(crate) struct WholeRecord {
+    batches: Option<RecordBatches>,
     problem: Option<String>,
-    symbols: Arc<[Symbols; 3]>,
+    symbols: Arc<[LevelSymbols; 3]>,
 }
 
-impl Recorded {
+impl WholeRecord {
     /// The call tree of an operation, or why there is none.
-    pub(crate) fn profile(&self, measure: &Measure<'_>) -> Result<Profile, String> {
+    pub(crate) fn profile(
+        &self,
+        measure: &OperationMeasure<'_>,
+    ) -> Result<OperationProfile, String> {
         match (&self.batches, &self.problem) {
             (_, Some(problem)) => Err(problem.clone()),
             (Some(batches), None) => batches.profile(measure, &self.symbols),

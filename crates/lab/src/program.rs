@@ -11,12 +11,12 @@ mod multiboot;
 use std::path::Path;
 
 use vmtax_durable::read_small;
-use vmtax_events::{Event, Kind};
+use vmtax_events::{Event, EventKind};
 use vmtax_guest::order::{Order, Program};
 
-use crate::conversation::Answer;
-use crate::host::{Ready, Setup};
-use crate::outcomes::{Ended, Outcomes};
+use crate::conversation::GuestAnswer;
+use crate::host::{HostSetup, Ready};
+use crate::outcomes::{EndedProgram, Outcomes};
 use crate::window::port;
 use crate::{Error, trace_dat};
 
@@ -35,18 +35,18 @@ const EXIT_PORT: u16 = 0xf4;
 
 /// A program that can run.
 #[derive(Clone, Debug)]
-pub struct Image(Program);
+pub struct ProgramImage(Program);
 
-impl Image {
+impl ProgramImage {
     /// Reads a multiboot image. `arguments` follow its name on its command line.
     ///
     /// # Errors
     /// When it cannot be read, is not a multiboot image, or cannot be loaded.
-    pub fn read(path: &Path, arguments: &str) -> Result<Image, Error> {
+    pub fn read(path: &Path, arguments: &str) -> Result<ProgramImage, Error> {
         let problem = |problem: String| Error::Program { path: path.to_owned(), problem };
         let bytes = read_small(path, MOST_FILE).map_err(Error::io(path, "read the program"))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        loaded(name, &bytes, arguments).map(Image).map_err(problem)
+        loaded(name, &bytes, arguments).map(ProgramImage).map_err(problem)
     }
 
     /// Its file's name.
@@ -62,7 +62,7 @@ fn loaded(name: String, bytes: &[u8], arguments: &str) -> Result<Program, String
             "its command line must have at most {MOST_LINE} bytes, none of them 0"
         ));
     }
-    let multiboot::Loaded { entry, mut pieces, taken } = multiboot::load(bytes, MEMORY)?;
+    let multiboot::LoadedImage { entry, mut pieces, taken } = multiboot::load(bytes, MEMORY)?;
     let size: usize = pieces.iter().map(|(_, bytes)| bytes.len()).sum();
     if size > MOST_LOADED {
         return Err(format!("has {size} bytes to load, and at most {MOST_LOADED} can be loaded"));
@@ -78,11 +78,16 @@ fn loaded(name: String, bytes: &[u8], arguments: &str) -> Result<Program, String
 ///
 /// # Errors
 /// When the host does not come up, or the program does not end within the limit. How a program ends is an outcome.
-pub fn run(setup: &Setup, image: &Image, progress: &dyn Fn(&str)) -> Result<Outcomes, Error> {
+pub fn run(
+    setup: &HostSetup,
+    image: &ProgramImage,
+    progress: &dyn Fn(&str),
+) -> Result<Outcomes, Error> {
     let order = Order { program: Some(image.0.clone()), trace: true, ..Order::default() };
     let Ready { mut machine, mut conversation, start, .. } = setup.start(&order, progress)?;
     progress("running the program");
-    let Answer { report, files } = conversation.execute(&mut machine, &order, &mut |_| Ok(()))?;
+    let GuestAnswer { report, files } =
+        conversation.execute(&mut machine, &order, &mut |_| Ok(()))?;
     machine.finish()?;
     let lacks = |what: &str| Error::Report { problem: format!("it lacks {what}") };
     if let Some(problem) = report.failure {
@@ -91,7 +96,7 @@ pub fn run(setup: &Setup, image: &Image, progress: &dyn Fn(&str)) -> Result<Outc
     let ran = report.ran.ok_or_else(|| lacks("the program's end"))?;
     Ok(Outcomes {
         operations: Vec::new(),
-        program: Some(Ended::new(image.name(), ran, setup.host)),
+        program: Some(EndedProgram::new(image.name(), ran, setup.host)),
         vms: vec![(VM, image.name().to_owned())],
         trace_lost: trace_dat::lost(&files),
         trace: Some(trace_dat::assemble(&files, &report.release)?),
@@ -104,33 +109,33 @@ pub fn run(setup: &Setup, image: &Image, progress: &dyn Fn(&str)) -> Result<Outc
 
 /// The events of a program's VM: all from its first entry to the exit that ends it.
 #[derive(Debug, Default)]
-pub struct Whole {
-    state: State,
+pub struct WholeProgram {
+    state: ProgramState,
     /// Exits that were seen.
     pub exits: u64,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum State {
+enum ProgramState {
     #[default]
     Before,
     Inside,
     Over,
 }
 
-impl Whole {
+impl WholeProgram {
     /// The event as one of the program's, or `None` for one before or after it.
     pub fn place(&mut self, event: &Event) -> Option<Event> {
         match (&self.state, event.kind) {
-            (State::Before, Kind::Entry) => self.state = State::Inside,
-            (State::Inside, Kind::Exit { reason, info1, .. }) => {
+            (ProgramState::Before, EventKind::Entry) => self.state = ProgramState::Inside,
+            (ProgramState::Inside, EventKind::Exit { reason, info1, .. }) => {
                 self.exits += 1;
                 if port(reason, info1) == Some(EXIT_PORT) {
-                    self.state = State::Over;
+                    self.state = ProgramState::Over;
                 }
             }
             _ => {}
         }
-        (self.state == State::Inside).then_some(Event { pid: VM, ..*event })
+        (self.state == ProgramState::Inside).then_some(Event { pid: VM, ..*event })
     }
 }

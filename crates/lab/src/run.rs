@@ -1,20 +1,20 @@
 //! One run: a host, suites, and their results.
 
 use vmtax_events::Isa;
-use vmtax_guest::order::{Operation, Order, Outcome};
+use vmtax_guest::order::{Operation, Order, OrderOutcome};
 
-use crate::conversation::Answer;
-use crate::host::{self, Host, Ready, Setup};
-use crate::measured::{Measured, Memory, workload};
+use crate::conversation::GuestAnswer;
+use crate::host::{self, HostKind, HostSetup, Ready};
+use crate::measured::{MeasuredMemory, MeasuredOperation, workload};
 use crate::outcomes::Outcomes;
 use crate::paging;
-use crate::profile::{Clocked, Measure, Reading, Recorded, Source};
+use crate::profile::{Clocked, DebugSource, OperationMeasure, RecordReading, WholeRecord};
 use crate::suite::{Definition, EMPTY, LIVES_LEAST, Ordered, Suite};
 use crate::{Error, check, trace_dat, window};
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LabPlan {
     /// Suites, in order; that of a user's file is one of them.
     pub suites: Vec<&'static Suite>,
     /// Single operations; when there are any, others of the suites are left out.
@@ -23,7 +23,7 @@ pub struct Plan {
     pub batches: u32,
 }
 
-impl Plan {
+impl LabPlan {
     /// The least number of batches.
     pub const LEAST_BATCHES: u32 = 5;
 }
@@ -39,9 +39,9 @@ const NO_PML: &str = "Bochs has no page-modification logging, and without it Lin
 ///
 /// # Errors
 /// When the host does not come up or cannot do its work. An operation that fails alone is an outcome.
-pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcomes, Error> {
+pub fn run(setup: &HostSetup, plan: &LabPlan, progress: &dyn Fn(&str)) -> Result<Outcomes, Error> {
     let tasks = tasks(setup, plan)?;
-    let sources = Source::open(&setup.debug_info)?;
+    let sources = DebugSource::open(&setup.debug_info)?;
     let (probes, unnamed) = probes(setup);
     let order = Order {
         operations: tasks.iter().map(|task| task.operation().clone()).collect(),
@@ -66,19 +66,21 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
     }
     // An observer brings code of its own, so that functions are known when it has.
     let mut functions = |kernels: &[u8]| {
-        let made = recorded.take().map(|made| host::Recorded { kernels: kernels.to_vec(), ..made });
+        let made =
+            recorded.take().map(|made| host::HostRecord { kernels: kernels.to_vec(), ..made });
         reading = made.map(|made| read_record(made, &tasks, &sources)).transpose()?;
         Ok(())
     };
     progress("running the suite");
-    if setup.nested && setup.host == Host::Intel {
+    if setup.nested && setup.host == HostKind::Intel {
         start.notes.push(NO_PML.to_owned());
     }
-    let Answer { report, files } = conversation.execute(&mut machine, &order, &mut functions)?;
+    let GuestAnswer { report, files } =
+        conversation.execute(&mut machine, &order, &mut functions)?;
     machine.finish()?;
     let numbers = tasks.iter().map(|task| task.operation().number);
     report.check(numbers).map_err(|problem| Error::Report { problem })?;
-    let calls = reading.map(Reading::finish);
+    let calls = reading.map(RecordReading::finish);
     let accesses = accesses.map(paging::Reading::finish);
     start
         .notes
@@ -104,16 +106,20 @@ pub fn run(setup: &Setup, plan: &Plan, progress: &dyn Fn(&str)) -> Result<Outcom
 }
 
 /// Reads the record while it is made.
-fn read_record(made: host::Recorded, tasks: &[Task], sources: &[Source]) -> Result<Reading, Error> {
+fn read_record(
+    made: host::HostRecord,
+    tasks: &[Task],
+    sources: &[DebugSource],
+) -> Result<RecordReading, Error> {
     let clocked = |task: &Task| {
         let operation = task.operation();
         (operation.number, Clocked { level: operation.level, clock: task.ordered.clock })
     };
-    Reading::start(made, tasks.iter().map(clocked).collect(), sources)
+    RecordReading::start(made, tasks.iter().map(clocked).collect(), sources)
 }
 
 /// Probes for what KVM's tracepoints do not say, or a note why there are none and the recording says less.
-fn probes(setup: &Setup) -> (Vec<String>, Option<String>) {
+fn probes(setup: &HostSetup) -> (Vec<String>, Option<String>) {
     let Some(define) = setup.vmcs_probes.filter(|_| setup.host.isa() == Isa::Vmx) else {
         return (Vec::new(), None);
     };
@@ -157,7 +163,7 @@ impl Task {
     }
 }
 
-fn tasks(setup: &Setup, plan: &Plan) -> Result<Vec<Task>, Error> {
+fn tasks(setup: &HostSetup, plan: &LabPlan) -> Result<Vec<Task>, Error> {
     let isa = setup.host.isa();
     let mut tasks = Vec::new();
     for level in 1..=if setup.nested { 2 } else { 1 } {
@@ -175,7 +181,7 @@ fn tasks(setup: &Setup, plan: &Plan) -> Result<Vec<Task>, Error> {
 /// Batches of an operation beside the recorded one, and whether they come last. Of what waits there is no path: its batches are for
 /// an observer, for what its PMU counts, and for a call tree, which takes no median. A plain run has none of them, and they are most of
 /// the time. Batches for a tree alone come last, so that the paths of operations after them are those of a plain run.
-fn batches(setup: &Setup, plan: &Plan, definition: &Definition) -> (u32, bool) {
+fn batches(setup: &HostSetup, plan: &LabPlan, definition: &Definition) -> (u32, bool) {
     if definition.step().is_some() {
         return (WARM_UP + plan.batches.max(LIVES_LEAST), false);
     }
@@ -187,7 +193,7 @@ fn batches(setup: &Setup, plan: &Plan, definition: &Definition) -> (u32, bool) {
     }
 }
 
-fn definitions(plan: &Plan, host: Host, level: u8) -> Vec<&'static Definition> {
+fn definitions(plan: &LabPlan, host: HostKind, level: u8) -> Vec<&'static Definition> {
     let suites = plan
         .suites
         .iter()
@@ -201,9 +207,9 @@ fn definitions(plan: &Plan, host: Host, level: u8) -> Vec<&'static Definition> {
 /// Instructions of an operation: those of the batch, less the loop's and the body's own.
 fn measured(
     tasks: &[Task],
-    outcomes: &[Outcome],
-    (calls, accesses): (Option<&Recorded>, Option<&paging::Recorded>),
-) -> Result<Vec<Measured>, Error> {
+    outcomes: &[OrderOutcome],
+    (calls, accesses): (Option<&WholeRecord>, Option<&paging::Recorded>),
+) -> Result<Vec<MeasuredOperation>, Error> {
     let mut measured = Vec::new();
     let mut empty = 0;
     for (task, outcome) in tasks.iter().zip(outcomes) {
@@ -237,11 +243,16 @@ fn measured(
         let waited = outcome.waited.get(1..).unwrap_or_default();
         let busy = |(cycles, waited): (&u64, &u64)| cycles.saturating_sub(*waited) as f64;
         let is_step = operation.step.is_some();
-        let profile = |recorded: &Recorded| {
+        let profile = |recorded: &WholeRecord| {
             let (number, cycles) = (operation.number, outcome.cycles.as_slice());
-            recorded.profile(&Measure { number, workload: &task.workload(), cycles, around })
+            recorded.profile(&OperationMeasure {
+                number,
+                workload: &task.workload(),
+                cycles,
+                around,
+            })
         };
-        measured.push(Measured {
+        measured.push(MeasuredOperation {
             vm: window::vm_of(operation.number),
             name: task.definition.name,
             definition: task.definition,
@@ -257,7 +268,7 @@ fn measured(
             waited: waited.to_vec(),
             places: outcome.places.clone(),
             pmu: outcome.pmu,
-            memory: outcome.memory.map(|mapping| Memory {
+            memory: outcome.memory.map(|mapping| MeasuredMemory {
                 regions: u64::from(operation.touch.map_or(0, |touch| touch.bytes)) >> 21,
                 guest_memfd: operation.touch.is_some_and(|touch| touch.backing.is_guest_memfd()),
                 mapping,

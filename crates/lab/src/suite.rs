@@ -14,8 +14,8 @@ mod resume;
 mod start;
 mod timers;
 
-use definition::{Code, clean, line, nothing};
-pub use definition::{Definition, Kind, Least, Ordered};
+pub use definition::{Definition, ExpectedExits, Least, Ordered};
+use definition::{GuestCode, clean, line, nothing};
 pub(crate) use start::LIVES_LEAST;
 
 /// A suite.
@@ -100,8 +100,8 @@ pub const EMPTY: Definition = Definition {
     name: "empty",
     summary: "the empty loop, which is subtracted from all others",
     count: 200,
-    kind: Kind::None,
-    code: Code { arm: Some(arm::EMPTY), ..clean(line(nothing)) },
+    kind: ExpectedExits::None,
+    code: GuestCode { arm: Some(arm::EMPTY), ..clean(line(nothing)) },
 };
 
 /// The primitives of x86 and those of arm64.

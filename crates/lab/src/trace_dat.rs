@@ -16,7 +16,7 @@ const OPTION_TSC2NSEC: u16 = 14;
 
 /// The guest's files of tracefs.
 #[derive(Debug)]
-pub(crate) struct Parts<'a> {
+pub(crate) struct TracefsFiles<'a> {
     pub(crate) header_page: &'a [u8],
     pub(crate) header_event: &'a [u8],
     /// Encoded list of system and format text.
@@ -39,7 +39,7 @@ pub(crate) fn assemble(files: &[(String, Vec<u8>)], release: &str) -> Result<Vec
             .ok_or_else(|| Error::Report { problem: format!("its recording lacks {name}") })
     };
     let others = (1..).map_while(|cpu| files.get(format!("trace/cpu{cpu}").as_str()).copied());
-    let parts = Parts {
+    let parts = TracefsFiles {
         header_page: part("trace/header_page")?,
         header_event: part("trace/header_event")?,
         formats: part("trace/formats")?,
@@ -53,7 +53,7 @@ pub(crate) fn assemble(files: &[(String, Vec<u8>)], release: &str) -> Result<Vec
 }
 
 /// The file, or `None` when the formats cannot be read.
-fn write(parts: &Parts<'_>) -> Option<Vec<u8>> {
+fn write(parts: &TracefsFiles<'_>) -> Option<Vec<u8>> {
     let formats: Vec<(String, String)> = decode(parts.formats)?;
     let pages = parts.pages.iter().map(|pages| pages.len()).sum::<usize>();
     let mut out = Vec::with_capacity(pages + parts.formats.len() + 2 * PAGE);

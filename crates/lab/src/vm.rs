@@ -12,15 +12,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vmtax_guest::job::{Answer, Request};
-use vmtax_guest::order::{Pmu, decode, encode};
-use vmtax_machine::cpio::{self, Entry};
+use vmtax_guest::job::{JobAnswer, JobRequest};
+use vmtax_guest::order::{PmuOrder, decode, encode};
+use vmtax_machine::cpio::{self, ArchiveEntry};
 use vmtax_machine::kernel::Kernel;
-use vmtax_machine::programs::{self, Files};
-use vmtax_machine::{Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop};
+use vmtax_machine::programs::{self, FilesByPath};
+use vmtax_machine::{Initramfs, Machine, Mailbox, QUICK_BOOT, QemuOptions, Stop, VmSpec};
 
 use crate::conversation::{Conversation, strange};
-use crate::host::{Booting, Host, Ready, base, modules};
+use crate::host::{Booting, HostKind, Ready, base, modules};
 use crate::{Error, elf, trace_dat};
 
 /// Memory of a host, without that of its guest and of unpacked files, MiB.
@@ -45,7 +45,7 @@ pub struct VmLevel {
 #[derive(Clone, Debug)]
 pub struct VmPlan {
     /// The emulated host.
-    pub host: Host,
+    pub host: HostKind,
     /// Parameters of the host's modules: `kvm.halt_poll_ns=0`.
     pub options: Vec<String>,
     /// One VM, or a VM and the nested VM in it; the innermost has the agent. Empty: the agent is on the emulated host itself.
@@ -55,7 +55,7 @@ pub struct VmPlan {
     /// Its vCPUs, which share the host's one processor.
     pub cpus: u32,
     /// Its virtual PMU.
-    pub pmu: Option<Pmu>,
+    pub pmu: Option<PmuOrder>,
 }
 
 /// Everything needed to boot.
@@ -66,7 +66,7 @@ pub struct VmSetup {
     /// The kernel of all levels.
     pub kernel: Kernel,
     /// Programs for the VM with the agent.
-    pub files: Files,
+    pub files: FilesByPath,
     /// Folder for saved states.
     pub cache: PathBuf,
     /// The file for the console.
@@ -81,7 +81,7 @@ pub struct VmSetup {
 
 /// A running VM. It ends when dropped.
 #[derive(Debug)]
-pub struct Vm {
+pub struct LabVm {
     machine: Machine,
     conversation: Conversation,
     release: String,
@@ -92,7 +92,7 @@ pub struct Vm {
 #[derive(Debug)]
 pub struct Answered {
     /// The agent's answer.
-    pub answer: Answer,
+    pub answer: JobAnswer,
     /// The recording, a `trace.dat`.
     pub trace: Option<Vec<u8>>,
     /// Events lost in its buffer.
@@ -153,7 +153,7 @@ impl VmSetup {
     ///
     /// # Errors
     /// When the host or a VM does not come up.
-    pub fn start(&self, progress: &dyn Fn(&str)) -> Result<Vm, Error> {
+    pub fn start(&self, progress: &dyn Fn(&str)) -> Result<LabVm, Error> {
         let (spec, archive) = self.spec()?;
         if spec.memory_mib > MOST_MIB {
             let message = format!(
@@ -172,11 +172,16 @@ impl VmSetup {
         };
         let Ready { machine, conversation, .. } =
             booting.start((&archive, &|| Ok(archive.clone())), progress)?;
-        Ok(Vm { machine, conversation, release: self.kernel.release.clone(), answer: self.answer })
+        Ok(LabVm {
+            machine,
+            conversation,
+            release: self.kernel.release.clone(),
+            answer: self.answer,
+        })
     }
 
     /// The spec of the machine, and its initramfs. Built from the innermost level outwards: each contains the next one's kernel and files.
-    fn spec(&self) -> Result<(Spec, Vec<u8>), Error> {
+    fn spec(&self) -> Result<(VmSpec, Vec<u8>), Error> {
         let plan = &self.plan;
         let vmlinux = elf::trimmed(&self.kernel.vmlinux()?)?;
         let count = plan.levels.len();
@@ -192,17 +197,17 @@ impl VmSetup {
             let mut entries = base(&modules);
             let line = plan.line(level + 1, plan.memory(level + 2, vmlinux.len()));
             if level < count {
-                entries.push(Entry::folder("l1"));
-                entries.push(Entry::file("l1/vmlinux", 0o644, &vmlinux));
-                entries.push(Entry::file("l1/initramfs", 0o644, &archive));
-                entries.push(Entry::file("l1/command_line", 0o644, line.as_bytes()));
+                entries.push(ArchiveEntry::folder("l1"));
+                entries.push(ArchiveEntry::file("l1/vmlinux", 0o644, &vmlinux));
+                entries.push(ArchiveEntry::file("l1/initramfs", 0o644, &archive));
+                entries.push(ArchiveEntry::file("l1/command_line", 0o644, line.as_bytes()));
             } else {
-                entries.push(Entry::folder("tmp"));
+                entries.push(ArchiveEntry::folder("tmp"));
                 entries.extend(programs::entries(&self.files));
             }
             archive = cpio::archive(&entries)?;
         }
-        let spec = Spec {
+        let spec = VmSpec {
             emulator: plan.host.emulator(),
             kernel: self.kernel.clone(),
             command_line: plan.line(0, plan.memory(1, vmlinux.len())),
@@ -213,23 +218,23 @@ impl VmSetup {
             console: self.console.clone(),
             limit: self.limit,
             stop: self.stop.clone(),
-            options: Options::default(),
+            options: QemuOptions::default(),
         };
         Ok((spec, archive))
     }
 }
 
-impl Vm {
+impl LabVm {
     /// Sends a request to the agent.
     ///
     /// # Errors
     /// When it or the host ends, or what comes back cannot be read.
-    pub fn ask(&mut self, request: &Request) -> Result<Answered, Error> {
+    pub fn ask(&mut self, request: &JobRequest) -> Result<Answered, Error> {
         self.machine.allow(self.answer);
         let bytes = self.conversation.ask(&mut self.machine, &encode(request))?;
-        let answer: Answer = decode(&bytes).ok_or_else(strange)?;
+        let answer: JobAnswer = decode(&bytes).ok_or_else(strange)?;
         let mut answered = Answered { answer, trace: None, lost: 0 };
-        if let Answer::Done(outcome) = &answered.answer
+        if let JobAnswer::Done(outcome) = &answered.answer
             && !outcome.files.is_empty()
         {
             let files = self.conversation.files(bytes.len(), &outcome.files)?;

@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use vmtax_events::{Event, Isa, Kind, Reason, arm, svm, vmx};
+use vmtax_events::{Event, EventKind, Isa, Reason, arm, svm, vmx};
 use vmtax_guest::layout;
 
 /// Thread ids of an operation's events start here, times its VM's id.
@@ -26,15 +26,15 @@ const THREADS: u32 = 0x100;
 /// The windows of a recording; events go in in time order.
 #[derive(Debug, Default)]
 pub struct Windows {
-    state: State,
-    threads: Threads,
-    seen: HashMap<u16, Seen>,
-    levels: Levels,
+    state: WindowState,
+    threads: WindowThreads,
+    seen: HashMap<u16, SeenWindow>,
+    levels: MappedLevels,
 }
 
 /// What a recording shows of an operation.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenWindow {
     /// How far its window got.
     pub extent: Extent,
     /// Exits of L1 and L2 in it.
@@ -89,9 +89,9 @@ impl SeenExits {
 
 /// The threads of a window, in order of appearance.
 #[derive(Debug, Default)]
-struct Threads(HashMap<u32, u32>);
+struct WindowThreads(HashMap<u32, u32>);
 
-impl Threads {
+impl WindowThreads {
     /// The event as one of this VM's.
     fn moved(&mut self, event: &Event, vm: u32) -> Event {
         let mut tid = |tid: u32| {
@@ -99,8 +99,8 @@ impl Threads {
             vm.saturating_mul(THREADS).saturating_add(*self.0.entry(tid).or_insert(next))
         };
         let mut moved = Event { pid: vm, tid: tid(event.tid), ..*event };
-        if let Kind::Switch { next_tid, preempted } = event.kind {
-            moved.kind = Kind::Switch { next_tid: tid(next_tid), preempted };
+        if let EventKind::Switch { next_tid, preempted } = event.kind {
+            moved.kind = EventKind::Switch { next_tid: tid(next_tid), preempted };
         }
         moved
     }
@@ -109,7 +109,7 @@ impl Threads {
 /// At which level each guest page was mapped last. A large page takes the place of the small ones in it, and the other way round:
 /// KVM drops what was there before it maps another size.
 #[derive(Debug, Default)]
-struct Levels {
+struct MappedLevels {
     /// By first frame.
     pages: BTreeMap<u64, u8>,
     seen: bool,
@@ -118,7 +118,7 @@ struct Levels {
 /// The level of a 1 GiB page.
 const LARGEST: u8 = 3;
 
-impl Levels {
+impl MappedLevels {
     fn map(&mut self, gfn: u64, level: u8) {
         self.seen = true;
         let Some(frames) = frames(level) else { return };
@@ -156,14 +156,14 @@ fn frames_of(level: u8) -> u64 {
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-enum State {
+enum WindowState {
     #[default]
     Outside,
     /// Begin was seen on this thread; the window opens at its entry.
     Opening {
         operation: u16,
         tid: u32,
-        level: Level,
+        level: BeginLevel,
     },
     Inside {
         operation: u16,
@@ -172,7 +172,7 @@ enum State {
 
 /// Where the begin was executed, and what it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Level {
+enum BeginLevel {
     /// In L1, as far as is known: the next entry opens.
     One,
     /// In L2: L1 has to resume L2 first.
@@ -189,40 +189,42 @@ pub fn vm_of(operation: u16) -> u32 {
 impl Windows {
     /// The event as one of its operation's, or `None` when it belongs to none.
     pub fn place(&mut self, event: &Event) -> Option<Event> {
-        if let Kind::Exit { reason, info1, .. } = event.kind
+        if let EventKind::Exit { reason, info1, .. } = event.kind
             && let Some((operation, begins)) = mark(reason, info1)
         {
             self.mark(event, operation, begins);
             return None;
         }
-        if let Kind::MapRequest { gfn, level } = event.kind {
+        if let EventKind::MapRequest { gfn, level } = event.kind {
             self.levels.map(gfn, level);
         }
         match self.state {
-            State::Outside => None,
-            State::Opening { operation, tid, level } => {
-                if let Kind::Lost { .. } = event.kind {
+            WindowState::Outside => None,
+            WindowState::Opening { operation, tid, level } => {
+                if let EventKind::Lost { .. } = event.kind {
                     self.seen(operation).lost = true;
                 }
                 if event.tid != tid {
                     return None;
                 }
                 let level = match event.kind {
-                    Kind::NestedExit { .. } => Level::Two,
-                    Kind::Exit { reason, .. } if level == Level::Two && enters_guest(reason) => {
-                        Level::Resumed
+                    EventKind::NestedExit { .. } => BeginLevel::Two,
+                    EventKind::Exit { reason, .. }
+                        if level == BeginLevel::Two && enters_guest(reason) =>
+                    {
+                        BeginLevel::Resumed
                     }
-                    Kind::Entry if level != Level::Two => {
+                    EventKind::Entry if level != BeginLevel::Two => {
                         self.seen(operation).extent = Extent::Open;
-                        self.state = State::Inside { operation };
+                        self.state = WindowState::Inside { operation };
                         return Some(self.moved(event, operation));
                     }
                     _ => level,
                 };
-                self.state = State::Opening { operation, tid, level };
+                self.state = WindowState::Opening { operation, tid, level };
                 None
             }
-            State::Inside { operation } => {
+            WindowState::Inside { operation } => {
                 self.count(event, operation);
                 Some(self.moved(event, operation))
             }
@@ -230,7 +232,7 @@ impl Windows {
     }
 
     /// What the recording showed of the operation that has this VM ([`vm_of`]).
-    pub fn of_vm(&self, vm: u32) -> Seen {
+    pub fn of_vm(&self, vm: u32) -> SeenWindow {
         let operation = vm.checked_sub(1).and_then(|number| u16::try_from(number).ok());
         operation.and_then(|number| self.seen.get(&number)).copied().unwrap_or_default()
     }
@@ -239,8 +241,12 @@ impl Windows {
         self.threads.0.clear();
         self.state = if begins {
             let seen = self.seen(operation);
-            *seen = Seen { extent: Extent::Begin, begun: seen.begun + 1, ..Seen::default() };
-            State::Opening { operation, tid: event.tid, level: Level::One }
+            *seen = SeenWindow {
+                extent: Extent::Begin,
+                begun: seen.begun + 1,
+                ..SeenWindow::default()
+            };
+            WindowState::Opening { operation, tid: event.tid, level: BeginLevel::One }
         } else {
             let mapped = self.levels.take();
             let seen = self.seen(operation);
@@ -248,22 +254,22 @@ impl Windows {
             if seen.extent == Extent::Open {
                 seen.extent = Extent::Whole;
             }
-            State::Outside
+            WindowState::Outside
         };
     }
 
     fn count(&mut self, event: &Event, operation: u16) {
         let seen = self.seen(operation);
         match event.kind {
-            Kind::Exit { reason, .. } => seen.exits.add(reason),
-            Kind::NestedExit { reason } => seen.nested.add(reason),
-            Kind::Lost { .. } => seen.lost = true,
-            Kind::PageFault { .. } => seen.faults += 1,
+            EventKind::Exit { reason, .. } => seen.exits.add(reason),
+            EventKind::NestedExit { reason } => seen.nested.add(reason),
+            EventKind::Lost { .. } => seen.lost = true,
+            EventKind::PageFault { .. } => seen.faults += 1,
             _ => {}
         }
     }
 
-    fn seen(&mut self, operation: u16) -> &mut Seen {
+    fn seen(&mut self, operation: u16) -> &mut SeenWindow {
         self.seen.entry(operation).or_default()
     }
 
@@ -277,7 +283,7 @@ impl Windows {
 pub struct Window {
     vm: u32,
     state: Stretch,
-    threads: Threads,
+    threads: WindowThreads,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -293,25 +299,25 @@ enum Stretch {
 impl Window {
     /// Whose events they are to be, and whether the agent runs in a guest's guest.
     pub fn new(vm: u32, nested: bool) -> Window {
-        Window { vm, state: Stretch::Starting { nested }, threads: Threads::default() }
+        Window { vm, state: Stretch::Starting { nested }, threads: WindowThreads::default() }
     }
 
     /// The event as one of the VM's, or `None` when it belongs to starting or stopping.
     pub fn place(&mut self, event: &Event) -> Option<Event> {
-        if let Kind::Exit { reason, info1, .. } = event.kind
+        if let EventKind::Exit { reason, info1, .. } = event.kind
             && port(reason, info1) == Some(layout::TRACE)
             && self.state == Stretch::Inside
         {
             self.state = Stretch::Over;
         }
         match (self.state, event.kind) {
-            (Stretch::Starting { nested: true }, Kind::Exit { reason, .. })
+            (Stretch::Starting { nested: true }, EventKind::Exit { reason, .. })
                 if enters_guest(reason) =>
             {
                 self.state = Stretch::Starting { nested: false };
                 return None;
             }
-            (Stretch::Starting { nested: false }, Kind::Entry) => self.state = Stretch::Inside,
+            (Stretch::Starting { nested: false }, EventKind::Entry) => self.state = Stretch::Inside,
             _ => {}
         }
         (self.state == Stretch::Inside).then(|| self.threads.moved(event, self.vm))
@@ -388,12 +394,12 @@ pub struct Ahead {
 impl Ahead {
     /// Takes an event, and gives those that can go on.
     pub fn take(&mut self, event: &Event, each: &mut dyn FnMut(&Event)) {
-        let is_abort = |kind: &Kind| matches!(kind, Kind::Exit { reason, .. } if reason.isa == Isa::Arm && reason.code == arm::DABT_LOW);
+        let is_abort = |kind: &EventKind| matches!(kind, EventKind::Exit { reason, .. } if reason.isa == Isa::Arm && reason.code == arm::DABT_LOW);
         if let Some(first) = self.held.front_mut()
             && first.tid == event.tid
-            && !matches!(event.kind, Kind::PageFault { .. })
+            && !matches!(event.kind, EventKind::PageFault { .. })
         {
-            if let (Kind::Mmio { gpa, .. }, Kind::Exit { info1, .. }) =
+            if let (EventKind::Mmio { gpa, .. }, EventKind::Exit { info1, .. }) =
                 (event.kind, &mut first.kind)
                 && layout::arm::port(gpa).and_then(layout::mark).is_some()
             {

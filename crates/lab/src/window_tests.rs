@@ -8,7 +8,7 @@ use super::*;
 #[test]
 fn pages_are_counted_at_their_last_level() {
     let counted = |requests: &[(u64, u8)]| {
-        let mut levels = Levels::default();
+        let mut levels = MappedLevels::default();
         requests.iter().for_each(|(gfn, level)| levels.map(*gfn, *level));
         levels.take()
     };
@@ -31,12 +31,12 @@ fn pages_are_counted_at_their_last_level() {
     }
 }
 
-fn event(time_ns: u64, tid: u32, kind: Kind) -> Event {
+fn event(time_ns: u64, tid: u32, kind: EventKind) -> Event {
     Event { time_ns, pid: 0, tid, cpu: 0, vcpu: 0, kind }
 }
 
-fn exit(code: u32, port: u16) -> Kind {
-    Kind::Exit {
+fn exit(code: u32, port: u16) -> EventKind {
+    EventKind::Exit {
         reason: Reason { isa: Isa::Svm, code, flags: 0 },
         info1: u64::from(port) << 16,
         info2: 0,
@@ -53,15 +53,15 @@ fn placed(events: &[Event]) -> Vec<(u64, u32, u32)> {
 fn a_window_is_between_the_marks() {
     let events = [
         event(1, 7, exit(0x72, 0)),
-        event(2, 7, Kind::Entry),
+        event(2, 7, EventKind::Entry),
         event(3, 7, exit(svm::IOIO, layout::begin(4))),
-        event(4, 8, Kind::Entry),
-        event(5, 7, Kind::Entry),
+        event(4, 8, EventKind::Entry),
+        event(5, 7, EventKind::Entry),
         event(6, 7, exit(0x72, 0)),
         event(7, 8, exit(0x78, 0)),
-        event(8, 7, Kind::Entry),
+        event(8, 7, EventKind::Entry),
         event(9, 7, exit(svm::IOIO, layout::end(4))),
-        event(10, 7, Kind::Entry),
+        event(10, 7, EventKind::Entry),
     ];
     assert_eq!(placed(&events), [(5, 5, 0x500), (6, 5, 0x500), (7, 5, 0x501), (8, 5, 0x500)]);
 }
@@ -70,12 +70,12 @@ fn a_window_is_between_the_marks() {
 fn an_agent_starts_and_stops_a_recording() {
     let events = [
         event(1, 7, exit(0x72, 0)),
-        event(2, 7, Kind::Entry),
+        event(2, 7, EventKind::Entry),
         event(3, 7, exit(svm::VMRUN, 0)),
-        event(4, 7, Kind::NestedEnter),
-        event(5, 7, Kind::Entry),
+        event(4, 7, EventKind::NestedEnter),
+        event(5, 7, EventKind::Entry),
         event(6, 7, exit(svm::IOIO, layout::TRACE)),
-        event(7, 7, Kind::Entry),
+        event(7, 7, EventKind::Entry),
     ];
     let placed = |nested| {
         let mut window = Window::new(70_000, nested);
@@ -91,12 +91,12 @@ fn in_l2_it_opens_when_l1_has_resumed_l2() {
     let reason = Reason { isa: Isa::Svm, code: svm::IOIO, flags: 0 };
     let events = [
         event(1, 7, exit(svm::IOIO, layout::begin(0))),
-        event(2, 7, Kind::NestedExit { reason }),
-        event(3, 7, Kind::NestedInject { reason }),
-        event(4, 7, Kind::Entry),
+        event(2, 7, EventKind::NestedExit { reason }),
+        event(3, 7, EventKind::NestedInject { reason }),
+        event(4, 7, EventKind::Entry),
         event(5, 7, exit(0x80, 0)),
-        event(6, 7, Kind::NestedEnter),
-        event(7, 7, Kind::Entry),
+        event(6, 7, EventKind::NestedEnter),
+        event(7, 7, EventKind::Entry),
         event(8, 7, exit(0x72, 0)),
         event(9, 7, exit(svm::IOIO, layout::end(0))),
     ];
@@ -104,9 +104,9 @@ fn in_l2_it_opens_when_l1_has_resumed_l2() {
 }
 
 /// An exit on VMX, with what KVM says of it when it came from L2.
-fn vmx(code: u32, port: u16) -> (Reason, Kind) {
+fn vmx(code: u32, port: u16) -> (Reason, EventKind) {
     let reason = Reason { isa: Isa::Vmx, code, flags: 0 };
-    (reason, Kind::Exit { reason, info1: u64::from(port) << 16, info2: 0 })
+    (reason, EventKind::Exit { reason, info1: u64::from(port) << 16, info2: 0 })
 }
 
 /// One CPUID of L2 under a kernel that has no `kvm_nested_vmenter` on VMX (5.10).
@@ -117,21 +117,21 @@ fn without_vmenter() -> Vec<Event> {
     let l1 = |code| vmx(code, 0).1;
     let kinds = [
         begin,
-        Kind::NestedExit { reason: io },
-        Kind::NestedInject { reason: io },
-        Kind::Entry,
+        EventKind::NestedExit { reason: io },
+        EventKind::NestedInject { reason: io },
+        EventKind::Entry,
         l1(vmx::VMREAD),
-        Kind::Entry,
+        EventKind::Entry,
         l1(vmx::VMRESUME),
-        Kind::Entry,
+        EventKind::Entry,
         exit,
-        Kind::NestedExit { reason: cpuid },
-        Kind::NestedInject { reason: cpuid },
-        Kind::Entry,
+        EventKind::NestedExit { reason: cpuid },
+        EventKind::NestedInject { reason: cpuid },
+        EventKind::Entry,
         l1(vmx::VMRESUME),
-        Kind::Entry,
+        EventKind::Entry,
         end,
-        Kind::NestedExit { reason: io },
+        EventKind::NestedExit { reason: io },
     ];
     kinds.into_iter().zip(1..).map(|(kind, time)| event(time, 7, kind)).collect()
 }
@@ -143,7 +143,7 @@ fn in_l2_it_opens_without_the_nested_enter_event() {
 }
 
 /// What is seen of operation 0.
-fn seen(events: &[Event]) -> Seen {
+fn seen(events: &[Event]) -> SeenWindow {
     let mut windows = Windows::default();
     events.iter().for_each(|event| _ = windows.place(event));
     windows.of_vm(vm_of(0))
@@ -166,7 +166,7 @@ fn what_is_seen_of_a_batch() {
         assert_eq!(seen(events).extent, extent, "{} events", events.len());
     }
     let mut lost = events;
-    lost.insert(11, event(11, 7, Kind::Lost { count: 3 }));
+    lost.insert(11, event(11, 7, EventKind::Lost { count: 3 }));
     assert!(seen(&lost).lost);
 }
 
@@ -175,9 +175,9 @@ fn interrupts_are_not_the_guests() {
     let interrupt = exit(svm::INTR, 0);
     let events = [
         event(1, 7, exit(svm::IOIO, layout::begin(0))),
-        event(2, 7, Kind::Entry),
+        event(2, 7, EventKind::Entry),
         event(3, 7, interrupt),
-        event(4, 7, Kind::Entry),
+        event(4, 7, EventKind::Entry),
         event(5, 7, exit(svm::IOIO, layout::end(0))),
     ];
     let exits = seen(&events).exits;
@@ -187,7 +187,8 @@ fn interrupts_are_not_the_guests() {
 #[test]
 fn an_agents_recording_names_missing_events() {
     let trace = exit(svm::IOIO, layout::TRACE);
-    let events = [event(1, 7, exit(svm::VMRUN, 0)), event(2, 7, Kind::Entry), event(3, 7, trace)];
+    let events =
+        [event(1, 7, exit(svm::VMRUN, 0)), event(2, 7, EventKind::Entry), event(3, 7, trace)];
     for (events, nested, problem) in [
         (&events[..], true, None),
         (&events[..2], true, Some("ends before the VM's end mark")),
@@ -208,30 +209,33 @@ fn an_agents_recording_names_missing_events() {
 /// arm64 says what an exit accessed only behind it: the exits of the marks are not the operation's, those of pages and devices are.
 #[test]
 fn on_arm64_marks_are_known_from_the_access_behind_their_exit() {
-    let exit =
-        |code| Kind::Exit { reason: Reason { isa: Isa::Arm, code, flags: 0 }, info1: 0, info2: 0 };
-    let fault = Kind::PageFault { gpa: 0xb01_8000, error_code: 0 };
-    let store = |gpa| Kind::Mmio { access: MmioAccess::Write, gpa, len: 4 };
+    let exit = |code| EventKind::Exit {
+        reason: Reason { isa: Isa::Arm, code, flags: 0 },
+        info1: 0,
+        info2: 0,
+    };
+    let fault = EventKind::PageFault { gpa: 0xb01_8000, error_code: 0 };
+    let store = |gpa| EventKind::Mmio { access: MmioAccess::Write, gpa, len: 4 };
     let mark = |port| store(layout::arm::address(port));
     let kinds = [
         exit(arm::DABT_LOW),
         fault,
         mark(layout::begin(2)),
-        Kind::Entry,
+        EventKind::Entry,
         // A page, a device of the VMM, a call.
         exit(arm::DABT_LOW),
         fault,
-        Kind::Entry,
+        EventKind::Entry,
         exit(arm::DABT_LOW),
         fault,
         mark(layout::DEVICE_PORT),
-        Kind::Entry,
+        EventKind::Entry,
         exit(arm::HVC64),
-        Kind::Entry,
+        EventKind::Entry,
         exit(arm::DABT_LOW),
         fault,
         mark(layout::end(2)),
-        Kind::Entry,
+        EventKind::Entry,
         exit(arm::DABT_LOW),
     ];
     let (mut windows, mut ahead, mut times) = (Windows::default(), Ahead::default(), Vec::new());

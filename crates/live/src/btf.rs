@@ -30,11 +30,11 @@ pub(crate) struct Types<'a> {
     first: u32,
     names_before: u32,
     names: &'a [u8],
-    types: Vec<Type<'a>>,
+    types: Vec<BtfType<'a>>,
 }
 
 #[derive(Clone, Copy)]
-struct Type<'a> {
+struct BtfType<'a> {
     name: u32,
     kind: u32,
     /// Members or parameters.
@@ -62,7 +62,7 @@ impl<'a> Types<'a> {
         let names = part(header(16)?, header(20)?)?;
         let mut types = Vec::new();
         while !rest.is_empty() {
-            let (one, after) = Type::split(rest).ok_or_else(short)?;
+            let (one, after) = BtfType::split(rest).ok_or_else(short)?;
             types.push(one);
             rest = after;
         }
@@ -99,7 +99,7 @@ impl<'a> Types<'a> {
             .then(|| function.count.saturating_sub(1))
     }
 
-    fn find(&self, kind: u32, name: &str) -> Option<Type<'a>> {
+    fn find(&self, kind: u32, name: &str) -> Option<BtfType<'a>> {
         let found = self
             .types
             .iter()
@@ -107,7 +107,7 @@ impl<'a> Types<'a> {
         found.copied().or_else(|| self.base?.find(kind, name))
     }
 
-    fn get(&self, number: u32) -> Option<Type<'a>> {
+    fn get(&self, number: u32) -> Option<BtfType<'a>> {
         match number.checked_sub(self.first) {
             Some(at) => self.types.get(at as usize).copied(),
             None => self.base?.get(number),
@@ -121,7 +121,7 @@ impl<'a> Types<'a> {
     }
 
     /// A member's offset and type; members of members without a name are the struct's own.
-    fn member(&self, of: Type<'a>, name: &str, depth: u32) -> Option<(u32, Type<'a>)> {
+    fn member(&self, of: BtfType<'a>, name: &str, depth: u32) -> Option<(u32, BtfType<'a>)> {
         let depth = depth.checked_sub(1)?;
         for member in of.rest.chunks_exact(12) {
             let [at, is, bits] = [0, 4, 8].map(|at| word(member, at).unwrap_or_default());
@@ -141,7 +141,7 @@ impl<'a> Types<'a> {
     }
 
     /// A type without the names and qualifiers around it.
-    fn plain(&self, number: u32) -> Option<Type<'a>> {
+    fn plain(&self, number: u32) -> Option<BtfType<'a>> {
         let mut found = self.get(number)?;
         for _ in 0..DEEPEST {
             if !matches!(found.kind, TYPEDEF | VOLATILE | CONST | RESTRICT) {
@@ -153,9 +153,9 @@ impl<'a> Types<'a> {
     }
 }
 
-impl<'a> Type<'a> {
+impl<'a> BtfType<'a> {
     /// The first type and what follows it.
-    fn split(bytes: &'a [u8]) -> Option<(Type<'a>, &'a [u8])> {
+    fn split(bytes: &'a [u8]) -> Option<(BtfType<'a>, &'a [u8])> {
         let [name, info, refers] = [word(bytes, 0)?, word(bytes, 4)?, word(bytes, 8)?];
         let (kind, count) = (info >> 24 & 0x1f, info & 0xffff);
         let rest = match kind {
@@ -166,7 +166,7 @@ impl<'a> Type<'a> {
             _ => 0,
         };
         let after = bytes.get(12..)?;
-        let one = Type {
+        let one = BtfType {
             name,
             kind,
             count,
@@ -188,13 +188,13 @@ mod tests {
 
     /// Types and names; `first` is the length of the names before.
     #[derive(Default)]
-    struct Description {
+    struct BtfDescription {
         types: Vec<u8>,
         names: Vec<u8>,
         before: u32,
     }
 
-    impl Description {
+    impl BtfDescription {
         fn name(&mut self, name: &str) -> u32 {
             let at = self.before + self.names.len() as u32;
             self.names.extend(name.bytes().chain([0]));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     fn kernel() -> Vec<u8> {
-        let mut d = Description::default();
+        let mut d = BtfDescription::default();
         let nothing = d.name("");
         let int = d.name("int");
         d.push(int, INT, 0, 4, &[32]); // 1
@@ -245,7 +245,7 @@ mod tests {
     fn a_module_goes_on_where_the_kernel_ends() {
         let base = kernel();
         let base = Types::parse(&base, None).unwrap();
-        let mut d = Description { before: base.names.len() as u32, ..Description::default() };
+        let mut d = BtfDescription { before: base.names.len() as u32, ..BtfDescription::default() };
         let (vcpu, svm, vmcb) = (d.name("vcpu"), d.name("vcpu_svm"), d.name("vmcb"));
         d.push(svm, STRUCT, 2, 24, &[vcpu, 4, 0, vmcb, 1, 128]); // 5
         d.push(0, POINTER, 0, 7, &[]); // 6

@@ -17,25 +17,25 @@ use rustix::time::{ClockId, clock_gettime};
 use vmtax_events::{Coverage, Event, Isa, Losses};
 
 use crate::layout::{Cell, Config, Key, Sent, Spans, Taken, TakenKey, Thread, Totals};
-use crate::load::{self, Wanted, map, refused};
-use crate::memory::Mapped;
-use crate::rows::{Rows, Taker, Vcpu, exit_key};
+use crate::load::{self, WantedPrograms, map, refused};
+use crate::memory::MappedArray;
+use crate::rows::{IntervalRows, LiveTaker, LiveVcpu, exit_key};
 use crate::vmcs;
-use crate::{Error, Options, Raw, kernel, memory, privileges, raw};
+use crate::{Error, LiveOptions, Raw, kernel, memory, privileges, raw};
 
 /// Counts exits for as long as it lives.
-pub struct Recorder {
+pub struct ExitRecorder {
     isa: Isa,
     coverage: Coverage,
     config: Config,
-    totals: Mapped<Totals>,
-    threads: Mapped<Thread>,
-    cells: Mapped<Cell>,
-    keys: Mapped<Key>,
+    totals: MappedArray<Totals>,
+    threads: MappedArray<Thread>,
+    cells: MappedArray<Cell>,
+    keys: MappedArray<Key>,
     /// What is known of each thread that was seen, by its index.
-    seen: HashMap<usize, Seen>,
+    seen: HashMap<usize, SeenExit>,
     /// VMs of the threads that live: KVM's own address of one, in its process.
-    vms: HashMap<(u32, u64), Group>,
+    vms: HashMap<(u32, u64), ExitGroup>,
     /// Readable when single events are there.
     ring: Option<OwnedFd>,
     /// Single events that came after the time up to which all are there.
@@ -53,7 +53,7 @@ pub struct Recorder {
 }
 
 #[derive(Clone, Copy)]
-struct Seen {
+struct SeenExit {
     id: u64,
     vm: u32,
     vcpu: u32,
@@ -62,17 +62,17 @@ struct Seen {
     ended: u32,
 }
 
-struct Group {
+struct ExitGroup {
     vm: u32,
     threads: u32,
 }
 
-impl Recorder {
+impl ExitRecorder {
     /// Loads the programs for KVM's exits of this kind, and has them called. They count from [`Recorder::start`] on.
     ///
     /// # Errors
     /// One sentence on what is missing.
-    pub fn new(root: &Path, isa: Isa, options: &Options) -> Result<Recorder, Error> {
+    pub fn new(root: &Path, isa: Isa, options: &LiveOptions) -> Result<ExitRecorder, Error> {
         privileges::check()?;
         let mut config = kernel::config(root, isa)?;
         config.exact = options.most_keys.clamp(1, 1 << 20);
@@ -92,7 +92,7 @@ impl Recorder {
             Ok(probes) => (probes, None),
             Err(problem) => (vmcs::Planned::default(), Some(problem)),
         };
-        let wanted = Wanted { isa, config: &config, probes: &probes, options };
+        let wanted = WantedPrograms { isa, config: &config, probes: &probes, options };
         let object = load::load(&wanted)?;
         // Before the exits that they tell of.
         let mut links = probes.attach(&object).unwrap_or_else(|problem| {
@@ -101,19 +101,19 @@ impl Recorder {
         });
         let (others, coverage) = load::attach(&object)?;
         links.extend(others);
-        let totals = Mapped::new(map(&object, ".bss")?.as_fd(), "totals", 1)?;
+        let totals = MappedArray::new(map(&object, ".bss")?.as_fd(), "totals", 1)?;
         let count = config.cells as usize;
-        Ok(Recorder {
+        Ok(ExitRecorder {
             isa,
             coverage,
             totals,
-            threads: Mapped::new(
+            threads: MappedArray::new(
                 map(&object, "threads")?.as_fd(),
                 "threads",
                 config.threads as usize + 1,
             )?,
-            cells: Mapped::new(map(&object, "cells")?.as_fd(), "cells", 2 * count)?,
-            keys: Mapped::new(map(&object, "keys")?.as_fd(), "keys", count)?,
+            cells: MappedArray::new(map(&object, "cells")?.as_fd(), "cells", 2 * count)?,
+            keys: MappedArray::new(map(&object, "keys")?.as_fd(), "keys", count)?,
             config,
             seen: HashMap::new(),
             vms: HashMap::new(),
@@ -152,11 +152,11 @@ impl Recorder {
     }
 
     /// What was counted since the last call.
-    pub fn interval(&mut self) -> Result<Rows, Error> {
+    pub fn interval(&mut self) -> Result<IntervalRows, Error> {
         let half = (self.totals.read(0).half & 1) as usize;
         self.totals.write_part(0, offset_of!(Totals, half), 1 - half as u32);
         wait_for_programs();
-        let mut rows = Rows::default();
+        let mut rows = IntervalRows::default();
         self.read_threads(half, &mut rows);
         let totals = self.totals.read(0);
         for index in 1..=self.within_cells(totals.cells_used) {
@@ -177,7 +177,7 @@ impl Recorder {
     }
 
     /// Takes who had the CPU of preempted vCPUs.
-    fn read_taken(&mut self, half: usize, rows: &mut Rows) -> Result<(), Error> {
+    fn read_taken(&mut self, half: usize, rows: &mut IntervalRows) -> Result<(), Error> {
         let taken = map(&self.object, "taken")?;
         let count = self.config.cells as usize;
         // What runs a vCPU, by thread id.
@@ -197,7 +197,7 @@ impl Recorder {
             let Some(sum) = found.and_then(|bytes| memory::read::<Taken>(&bytes)) else { continue };
             let key = self.keys.read(index);
             let vm = self.seen.get(&(key.thread as usize)).map_or(key.thread, |seen| seen.vm);
-            let by = Taker { name: name(of.tid, &sum), vcpu: vcpus.get(&of.tid).copied() };
+            let by = LiveTaker { name: name(of.tid, &sum), vcpu: vcpus.get(&of.tid).copied() };
             rows.add_taken(exit_key(self.isa, vm, &key), by, &sum);
         }
         Ok(())
@@ -258,7 +258,7 @@ impl Recorder {
         builder
             .add(&ring, |bytes| {
                 if let Some(event) = Sent::read(bytes).and_then(|sent| raw::event(isa, &sent)) {
-                    if let vmtax_events::Kind::Lost { count } = event.kind {
+                    if let vmtax_events::EventKind::Lost { count } = event.kind {
                         *told += count;
                     }
                     pending.push(event);
@@ -275,7 +275,7 @@ impl Recorder {
         events.append(&mut self.pending);
         let count = self.totals.read(0).raw_lost.saturating_sub(self.told_lost);
         if count > 0 {
-            let kind = vmtax_events::Kind::Lost { count };
+            let kind = vmtax_events::EventKind::Lost { count };
             let vcpu = vmtax_events::NO_VCPU;
             events.push(Event { time_ns: now_ns(), pid: 0, tid: 0, cpu: 0, vcpu, kind });
         }
@@ -283,7 +283,7 @@ impl Recorder {
     }
 
     /// Stops counting, and gives what was counted since the last interval, the single events that are left, and all losses.
-    pub fn finish(mut self) -> Result<(Rows, Vec<Event>, Losses), Error> {
+    pub fn finish(mut self) -> Result<(IntervalRows, Vec<Event>, Losses), Error> {
         self.links.clear();
         let rows = self.interval()?;
         let events = self.last_events()?;
@@ -304,7 +304,7 @@ impl Recorder {
     }
 
     /// Learns of new threads, and takes everybody's time.
-    fn read_threads(&mut self, half: usize, rows: &mut Rows) {
+    fn read_threads(&mut self, half: usize, rows: &mut IntervalRows) {
         let used = (self.totals.read(0).threads_used as usize).min(self.config.threads as usize);
         for index in 1..=used {
             let thread = self.threads.read(index);
@@ -329,19 +329,19 @@ impl Recorder {
     }
 
     /// A VM is known by its process, unless that runs several at a time.
-    fn appeared(&mut self, index: usize, id: u64, thread: &Thread, rows: &mut Rows) -> u32 {
+    fn appeared(&mut self, index: usize, id: u64, thread: &Thread, rows: &mut IntervalRows) -> u32 {
         let (pid, tid) = ((id >> 32) as u32, id as u32);
         let (kvm, vcpu) = (thread.kvm, thread.vcpu);
         let is_taken = self.vms.values().any(|group| group.vm == pid);
         let group = self
             .vms
             .entry((pid, kvm))
-            .or_insert_with(|| Group { vm: if is_taken { tid } else { pid }, threads: 0 });
+            .or_insert_with(|| ExitGroup { vm: if is_taken { tid } else { pid }, threads: 0 });
         group.threads += 1;
         let vm = group.vm;
-        self.seen.insert(index, Seen { id, vm, vcpu, group: (pid, kvm), ended: 0 });
+        self.seen.insert(index, SeenExit { id, vm, vcpu, group: (pid, kvm), ended: 0 });
         let state_protected = thread.state_protected();
-        rows.appeared.push(Vcpu { vm, pid, tid, state_protected });
+        rows.appeared.push(LiveVcpu { vm, pid, tid, state_protected });
         vm
     }
 

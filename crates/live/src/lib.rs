@@ -29,9 +29,9 @@ mod starts;
 mod vmcs;
 
 pub use error::Error;
-pub use kvm_exit::Recorder;
-pub use options::{Options, Raw};
+pub use kvm_exit::ExitRecorder;
+pub use options::{LiveOptions, Raw};
 pub use pmu::HostCounters;
-pub use rows::{Rows, Vcpu};
+pub use rows::{IntervalRows, LiveVcpu};
 pub use starts::Starts;
 pub use vmcs::VmcsPlace;

@@ -10,7 +10,7 @@ use vmtax_events::{Coverage, Isa};
 
 use crate::layout::Config;
 use crate::vmcs::Planned;
-use crate::{Error, Options, memory};
+use crate::{Error, LiveOptions, memory};
 
 /// The programs, compiled with this crate for each processor.
 macro_rules! programs {
@@ -54,11 +54,11 @@ const TRACEPOINTS: [&str; 25] = [
 const NEEDED: [&str; 3] = ["sched_switch", "kvm_entry", "kvm_exit"];
 
 /// What is loaded.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct WantedPrograms<'a> {
     pub(crate) isa: Isa,
     pub(crate) config: &'a Config,
     pub(crate) probes: &'a Planned,
-    pub(crate) options: &'a Options,
+    pub(crate) options: &'a LiveOptions,
 }
 
 /// What libbpf said: of a refused program the verifier's words.
@@ -73,7 +73,7 @@ pub(crate) fn tell() {
 }
 
 /// Loads the programs.
-pub(crate) fn load(wanted: &Wanted<'_>) -> Result<Object, Error> {
+pub(crate) fn load(wanted: &WantedPrograms<'_>) -> Result<Object, Error> {
     tell();
     let programs = if wanted.isa == Isa::Svm { OF_SVM } else { OF_VMX };
     let failed = |source| Error::Load { source, said: said() };
@@ -94,7 +94,11 @@ pub(crate) fn load(wanted: &Wanted<'_>) -> Result<Object, Error> {
     Ok(object)
 }
 
-fn size_maps(open: &mut OpenObject, config: &Config, options: &Options) -> libbpf_rs::Result<()> {
+fn size_maps(
+    open: &mut OpenObject,
+    config: &Config,
+    options: &LiveOptions,
+) -> libbpf_rs::Result<()> {
     let processes = options.processes.as_ref().map_or(0, BTreeSet::len) as u32;
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();

@@ -39,16 +39,20 @@ pub(crate) fn bytes<T: Plain>(value: &T) -> &[u8] {
 
 /// An array that programs in the kernel write too. Every access is volatile; what they write at the same moment may
 /// come out torn, so callers read what is at rest.
-pub(crate) struct Mapped<T> {
+pub(crate) struct MappedArray<T> {
     at: *mut T,
     count: usize,
     bytes: usize,
     kind: PhantomData<T>,
 }
 
-impl<T: Plain> Mapped<T> {
+impl<T: Plain> MappedArray<T> {
     /// Maps an array of `count` values.
-    pub(crate) fn new(fd: impl AsFd, map: &'static str, count: usize) -> Result<Mapped<T>, Error> {
+    pub(crate) fn new(
+        fd: impl AsFd,
+        map: &'static str,
+        count: usize,
+    ) -> Result<MappedArray<T>, Error> {
         let bytes = (count * size_of::<T>()).next_multiple_of(4096);
         // SAFETY: a new mapping, wherever the kernel puts it.
         #[expect(unsafe_code, reason = "shared with the kernel")]
@@ -63,7 +67,7 @@ impl<T: Plain> Mapped<T> {
             )
         };
         let at = at.map_err(|e| Error::Map { map, what: "map the memory", source: e.into() })?;
-        Ok(Mapped { at: at.cast(), count, bytes, kind: PhantomData })
+        Ok(MappedArray { at: at.cast(), count, bytes, kind: PhantomData })
     }
 
     fn place(&self, index: usize) -> *mut T {
@@ -110,7 +114,7 @@ impl<T: Plain> Mapped<T> {
     }
 }
 
-impl<T> Drop for Mapped<T> {
+impl<T> Drop for MappedArray<T> {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `new`, which nothing refers to any more.
         #[expect(unsafe_code, reason = "shared with the kernel")]

@@ -7,7 +7,7 @@ use crate::vmcs::VmcsPlace;
 
 /// What is to be recorded.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LiveOptions {
     /// Only VMs of these processes.
     pub processes: Option<BTreeSet<u32>>,
     /// Limit of exact keys of exits, and of accesses; beyond it, details are dropped and counted.
@@ -54,10 +54,10 @@ impl Raw {
     }
 }
 
-impl Default for Options {
+impl Default for LiveOptions {
     /// All processes, and as many keys as the accounting of recordings has: 37 MB of the kernel's memory.
     fn default() -> Self {
-        Options {
+        LiveOptions {
             processes: None,
             most_keys: 16_384,
             most_threads: 4096,

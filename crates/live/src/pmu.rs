@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use vmtax_perf_event::{Attributes, Of};
+use vmtax_perf_event::{EventAttributes, Of};
 
 /// `PERF_COUNT_HW_*` of Linux `include/uapi/linux/perf_event.h`, and names.
 const EVENTS: [(u64, &str); 3] = [(0, "cycles"), (1, "instructions"), (3, "cache_misses")];
@@ -27,10 +27,10 @@ const MOST_PROCESSORS: u32 = 8192;
 
 /// Counters that are open.
 #[derive(Debug, Default)]
-pub struct HostCounters(Vec<Counter>);
+pub struct HostCounters(Vec<LiveCounter>);
 
 #[derive(Debug)]
-struct Counter {
+struct LiveCounter {
     name: String,
     /// One file for each processor.
     files: Vec<File>,
@@ -47,7 +47,7 @@ impl HostCounters {
                 let name = format!("pmu_{of}_{name}");
                 let files = processors.iter().map(|&processor| file(event, place, processor));
                 match files.collect::<std::io::Result<Vec<File>>>() {
-                    Ok(files) => counters.push(Counter { name, files }),
+                    Ok(files) => counters.push(LiveCounter { name, files }),
                     Err(error) => problems.push((name, error)),
                 }
             }
@@ -64,7 +64,7 @@ impl HostCounters {
 
     /// What each has counted since it was opened.
     pub fn read(&mut self) -> Vec<(&str, f64)> {
-        let sum = |counter: &mut Counter| counter.files.iter_mut().filter_map(count).sum();
+        let sum = |counter: &mut LiveCounter| counter.files.iter_mut().filter_map(count).sum();
         self.0
             .iter_mut()
             .map(|counter| (sum(counter), counter.name.as_str()))
@@ -83,8 +83,12 @@ fn processors(list: &str) -> Vec<u32> {
 }
 
 fn file(event: u64, place: u64, processor: u32) -> std::io::Result<File> {
-    let attributes =
-        Attributes { config: event, read_format: TIMES, flags: place, ..Attributes::default() };
+    let attributes = EventAttributes {
+        config: event,
+        read_format: TIMES,
+        flags: place,
+        ..EventAttributes::default()
+    };
     vmtax_perf_event::open(&attributes, Of::Processor(processor)).map(File::from)
 }
 

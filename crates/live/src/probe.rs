@@ -55,7 +55,7 @@ pub fn places(module: &[u8]) -> Result<Vec<VmcsPlace>, String> {
     let file = object::File::parse(module).map_err(|error| format!("{MODULE}: {error}"))?;
     let mut found = Vec::new();
     for (index, (symbol, _)) in HANDLERS.into_iter().enumerate() {
-        let function = Function::of(&file, symbol)
+        let function = UnlinkedFunction::of(&file, symbol)
             .ok_or_else(|| format!("{MODULE} has no function {symbol}"))?;
         let places = function.places();
         if places.is_empty() {
@@ -63,7 +63,7 @@ pub fn places(module: &[u8]) -> Result<Vec<VmcsPlace>, String> {
                 "where {symbol} of {MODULE} has read the field's register was not found"
             ));
         }
-        found.extend(places.into_iter().map(|Place { offset, register }| VmcsPlace {
+        found.extend(places.into_iter().map(|EncodingPlace { offset, register }| VmcsPlace {
             write: index == 1,
             function: format!("{MODULE}:{symbol}"),
             offset,
@@ -75,7 +75,7 @@ pub fn places(module: &[u8]) -> Result<Vec<VmcsPlace>, String> {
 
 /// A place where a register holds the encoding.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct EncodingPlace {
     /// Offset of the instruction in the function.
     offset: u64,
     /// Its name in the kernel's `kprobe_events`.
@@ -83,14 +83,14 @@ struct Place {
 }
 
 /// A function of an unlinked file.
-struct Function<'a> {
+struct UnlinkedFunction<'a> {
     code: &'a [u8],
     /// Offsets of relocations.
     relocations: BTreeSet<u64>,
 }
 
-impl<'a> Function<'a> {
-    fn of(file: &object::File<'a>, name: &str) -> Option<Function<'a>> {
+impl<'a> UnlinkedFunction<'a> {
+    fn of(file: &object::File<'a>, name: &str) -> Option<UnlinkedFunction<'a>> {
         let symbol =
             file.symbols().find(|symbol| symbol.is_definition() && symbol.name() == Ok(name))?;
         let section = file.section_by_index(symbol.section_index()?).ok()?;
@@ -100,14 +100,14 @@ impl<'a> Function<'a> {
             section.data().ok()?.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)?;
         let inside = |at: u64| (start..end).contains(&at).then(|| at - start);
         let relocations = section.relocations().filter_map(|(at, _)| inside(at)).collect();
-        (code.len() <= LARGEST_FUNCTION).then_some(Function { code, relocations })
+        (code.len() <= LARGEST_FUNCTION).then_some(UnlinkedFunction { code, relocations })
     }
 
     /// Follows every path through the function and tracks, for each instruction, the registers and stack slots that hold the guest register's
     /// number on all paths to it. The places are after the loads indexed by such a register.
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<EncodingPlace> {
         let mut factory = InstructionInfoFactory::new();
-        let mut known = BTreeMap::from([(0, Numbers::default())]);
+        let mut known = BTreeMap::from([(0, NumberPlaces::default())]);
         let mut waiting = vec![0];
         while let Some(offset) = waiting.pop() {
             let Some(instruction) = self.instruction(offset) else { continue };
@@ -122,7 +122,7 @@ impl<'a> Function<'a> {
             }
         }
         let place =
-            |(&offset, numbers): (&u64, &Numbers)| numbers.place(&self.instruction(offset)?);
+            |(&offset, numbers): (&u64, &NumberPlaces)| numbers.place(&self.instruction(offset)?);
         known.iter().filter_map(place).collect()
     }
 
@@ -154,7 +154,7 @@ impl<'a> Function<'a> {
 /// gcc keeps the number on the stack across a call (7.2, 7.3). A slot is four bytes at a displacement from RSP; no other code can write to it, because
 /// a compiler does not give away the address of a register that it spilled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Numbers {
+struct NumberPlaces {
     registers: u16,
     slots: u64,
 }
@@ -162,14 +162,17 @@ struct Numbers {
 /// Bytes of a stack slot.
 const SLOT: u64 = 4;
 
-impl Numbers {
+impl NumberPlaces {
     fn has(self, register: Register) -> bool {
         register.is_gpr() && self.registers & bit(register) != 0
     }
 
     /// Those that hold it on both of two paths.
-    fn on_both(self, other: Numbers) -> Numbers {
-        Numbers { registers: self.registers & other.registers, slots: self.slots & other.slots }
+    fn on_both(self, other: NumberPlaces) -> NumberPlaces {
+        NumberPlaces {
+            registers: self.registers & other.registers,
+            slots: self.slots & other.slots,
+        }
     }
 
     /// Whether the instruction makes the number of its operands: in a register, or from one in a slot.
@@ -193,7 +196,11 @@ impl Numbers {
     }
 
     /// The sets after an instruction.
-    fn after(self, instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Numbers {
+    fn after(
+        self,
+        instruction: &Instruction,
+        factory: &mut InstructionInfoFactory,
+    ) -> NumberPlaces {
         // EAX to RAX.
         if instruction.mnemonic() == Mnemonic::Cdqe {
             return self;
@@ -243,13 +250,13 @@ impl Numbers {
     }
 
     /// The register loaded, if the instruction loads the guest's register.
-    fn place(self, instruction: &Instruction) -> Option<Place> {
+    fn place(self, instruction: &Instruction) -> Option<EncodingPlace> {
         let loads = instruction.code() == Code::Mov_r64_rm64
             && instruction.op1_kind() == OpKind::Memory
             && instruction.memory_index_scale() == 8
             && instruction.memory_base().is_gpr64()
             && self.has(instruction.memory_index());
-        loads.then(|| Place {
+        loads.then(|| EncodingPlace {
             offset: instruction.next_ip(),
             register: NAMES[instruction.op0_register().number()],
         })
@@ -309,7 +316,7 @@ mod tests {
     fn places(
         relocated: &[usize],
         write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
-    ) -> Vec<Place> {
+    ) -> Vec<EncodingPlace> {
         let mut asm = CodeAssembler::new(64).unwrap();
         write(&mut asm).unwrap();
         let code = asm.assemble(0).unwrap();
@@ -317,7 +324,7 @@ mod tests {
             Decoder::with_ip(64, &code, 0, DecoderOptions::NONE).into_iter().collect();
         let relocations =
             relocated.iter().map(|&index| instructions[index].next_ip() - 4).collect();
-        Function { code: &code, relocations }.places()
+        UnlinkedFunction { code: &code, relocations }.places()
     }
 
     #[test]
@@ -362,7 +369,7 @@ mod tests {
                 a.ret()
             })
         };
-        assert_eq!(after(|_| Ok(())), [Place { offset: 11, register: "dx" }]);
+        assert_eq!(after(|_| Ok(())), [EncodingPlace { offset: 11, register: "dx" }]);
         assert_eq!(after(|a| a.and(eax, 15)).len(), 1);
         assert_eq!(after(|a| a.cdqe()).len(), 1);
         assert_eq!(after(|a| a.mov(ecx, eax)).len(), 1);
@@ -451,7 +458,7 @@ mod tests {
     fn bytes_that_are_no_code_are_survived() {
         for byte in 0..=255 {
             let code = [byte; 64];
-            let _ = Function { code: &code, relocations: BTreeSet::new() }.places();
+            let _ = UnlinkedFunction { code: &code, relocations: BTreeSet::new() }.places();
         }
     }
 

@@ -1,7 +1,7 @@
 //! Single events as the programs send them -> the vocabulary's.
 
 use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{DetailKind, Event, Isa, Kind, NO_VCPU, Reason};
+use vmtax_events::{DetailKind, Event, EventKind, Isa, NO_VCPU, Reason};
 
 use crate::layout::Sent;
 
@@ -18,35 +18,40 @@ pub(crate) fn event(isa: Isa, sent: &Sent) -> Option<Event> {
 }
 
 /// In the order of `enum what`.
-fn kind(isa: Isa, sent: &Sent) -> Option<Kind> {
+fn kind(isa: Isa, sent: &Sent) -> Option<EventKind> {
     let Sent { a, b, c, .. } = *sent;
     let (reason, is_write) = (|| Reason::from_trace(isa, sent.reason), a != 0);
     Some(match sent.what {
-        1 => Kind::Exit { reason: reason(), info1: a, info2: b },
-        2 => Kind::Entry,
-        3 => Kind::Msr { write: is_write, index: b as u32, data: c },
-        4 => Kind::Pio { write: is_write, size: (b >> 32) as u8, port: b as u16, count: c as u32 },
-        5 => Kind::Mmio { access: mmio(a)?, len: c as u32, gpa: b },
-        6 => Kind::FastMmio { gpa: a },
-        7 => Kind::Hypercall { interface: interface(a)?, number: b },
-        8 => Kind::PageFault { gpa: a, error_code: b },
-        9 => Kind::Cpuid { function: a as u32, index: b as u32 },
-        10 => Kind::Cr { write: is_write, number: b as u8, value: c },
-        11 => Kind::Apic { write: is_write, register: b as u32, value: c },
-        12 => Kind::GhcbEnter { code: a, info1: b, info2: c },
-        13 => Kind::GhcbMsr { value: a },
-        14 => Kind::VmcsField { write: is_write, field: b as u32 },
-        15 => Kind::UserspaceExit { reason: a as u32, errno: b as u32 as i32 },
-        16 => Kind::NestedExit { reason: reason() },
-        17 => Kind::NestedInject { reason: reason() },
-        18 => Kind::NestedEnter,
-        19 => Kind::Wakeup { ns: a, polled: b == 0 },
-        20 => Kind::Switch { next_tid: a as u32, preempted: b != 0 },
-        21 => Kind::Lost { count: a },
-        22 => Kind::ThreadEnd,
-        23 => Kind::Information { info1: a, info2: b },
-        24 => Kind::SetAttributes { start: a, end: b, attributes: c },
-        25 => Kind::MapRequest { gfn: a, level: b as u8 },
+        1 => EventKind::Exit { reason: reason(), info1: a, info2: b },
+        2 => EventKind::Entry,
+        3 => EventKind::Msr { write: is_write, index: b as u32, data: c },
+        4 => EventKind::Pio {
+            write: is_write,
+            size: (b >> 32) as u8,
+            port: b as u16,
+            count: c as u32,
+        },
+        5 => EventKind::Mmio { access: mmio(a)?, len: c as u32, gpa: b },
+        6 => EventKind::FastMmio { gpa: a },
+        7 => EventKind::Hypercall { interface: interface(a)?, number: b },
+        8 => EventKind::PageFault { gpa: a, error_code: b },
+        9 => EventKind::Cpuid { function: a as u32, index: b as u32 },
+        10 => EventKind::Cr { write: is_write, number: b as u8, value: c },
+        11 => EventKind::Apic { write: is_write, register: b as u32, value: c },
+        12 => EventKind::GhcbEnter { code: a, info1: b, info2: c },
+        13 => EventKind::GhcbMsr { value: a },
+        14 => EventKind::VmcsField { write: is_write, field: b as u32 },
+        15 => EventKind::UserspaceExit { reason: a as u32, errno: b as u32 as i32 },
+        16 => EventKind::NestedExit { reason: reason() },
+        17 => EventKind::NestedInject { reason: reason() },
+        18 => EventKind::NestedEnter,
+        19 => EventKind::Wakeup { ns: a, polled: b == 0 },
+        20 => EventKind::Switch { next_tid: a as u32, preempted: b != 0 },
+        21 => EventKind::Lost { count: a },
+        22 => EventKind::ThreadEnd,
+        23 => EventKind::Information { info1: a, info2: b },
+        24 => EventKind::SetAttributes { start: a, end: b, attributes: c },
+        25 => EventKind::MapRequest { gfn: a, level: b as u8 },
         _ => return None,
     })
 }
@@ -78,7 +83,7 @@ mod tests {
     #[test]
     fn every_number_has_a_kind_of_its_own() {
         let sent = |what| Sent { what, a: 2, ..Sent::default() };
-        let name = |kind: Kind| format!("{kind:?}").split(' ').next().unwrap().to_owned();
+        let name = |kind: EventKind| format!("{kind:?}").split(' ').next().unwrap().to_owned();
         let calls = Sent { what: 7, a: 8, b: 3, ..Sent::default() };
         let mut names: Vec<String> = (1..=25)
             .map(|what| if what == 7 { calls } else { sent(what) })
@@ -103,7 +108,7 @@ mod tests {
         bytes[48] = 5;
         let event = event(Isa::Vmx, &Sent::read(&bytes).unwrap()).unwrap();
         assert_eq!((event.time_ns, event.pid, event.tid, event.vcpu), (9, 7, 8, NO_VCPU));
-        assert_eq!(event.kind, Kind::Pio { write: true, size: 2, port: 0x3f8, count: 5 });
+        assert_eq!(event.kind, EventKind::Pio { write: true, size: 2, port: 0x3f8, count: 5 });
         assert!(Sent::read(&bytes[..55]).is_none());
     }
 }

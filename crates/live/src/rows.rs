@@ -11,7 +11,7 @@ use crate::layout::{Cell, Key, Spans, Taken};
 
 /// What one interval brought.
 #[derive(Debug, Default)]
-pub struct Rows {
+pub struct IntervalRows {
     /// Exits.
     pub exits: HashMap<ExitKey, Tally>,
     /// Accesses.
@@ -21,12 +21,12 @@ pub struct Rows {
     /// Which threads had the CPU of preempted vCPUs; `interval_start_ns` is 0.
     pub preempted: Vec<PreemptedRow>,
     /// vCPU threads that were not there before.
-    pub appeared: Vec<Vcpu>,
+    pub appeared: Vec<LiveVcpu>,
 }
 
 /// A thread that runs a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vcpu {
+pub struct LiveVcpu {
     /// Id of its VM.
     pub vm: u32,
     /// Its process.
@@ -47,7 +47,7 @@ fn level(key: &Key) -> Level {
 }
 
 /// A thread that had the CPU of a preempted vCPU.
-pub(crate) struct Taker {
+pub(crate) struct LiveTaker {
     pub(crate) name: String,
     /// The VM and the vCPU that it runs.
     pub(crate) vcpu: Option<(u32, u32)>,
@@ -73,10 +73,10 @@ pub(crate) fn exit_key(isa: Isa, vm: u32, key: &Key) -> ExitKey {
     }
 }
 
-impl Rows {
+impl IntervalRows {
     /// Nothing happened.
     pub fn is_empty(&self) -> bool {
-        let Rows { exits, accesses, times, preempted, appeared } = self;
+        let IntervalRows { exits, accesses, times, preempted, appeared } = self;
         exits.is_empty()
             && accesses.is_empty()
             && times.is_empty()
@@ -97,9 +97,9 @@ impl Rows {
     }
 
     /// Adds the time that a thread had the CPU of preempted exits with this key.
-    pub(crate) fn add_taken(&mut self, key: ExitKey, by: Taker, taken: &Taken) {
+    pub(crate) fn add_taken(&mut self, key: ExitKey, by: LiveTaker, taken: &Taken) {
         let Taken { time: time_ns, count, .. } = *taken;
-        let Taker { name, vcpu: by_vcpu } = by;
+        let LiveTaker { name, vcpu: by_vcpu } = by;
         self.preempted.push(PreemptedRow {
             interval_start_ns: 0,
             key,
@@ -169,7 +169,7 @@ mod tests {
         (cell.square_low, cell.square_high) = (squares as u64, (squares >> 64) as u64);
         expected.add_untimed(2);
         let key = Key { reason: 0x72, flags: 2 << 1 | Key::NESTED, vcpu: 3, ..Key::default() };
-        let mut rows = Rows::default();
+        let mut rows = IntervalRows::default();
         rows.add(Isa::Svm, 7, &key, &cell);
         let reason = Reason { isa: Isa::Svm, code: 0x72, flags: 0 };
         let key = ExitKey {
@@ -194,10 +194,10 @@ mod tests {
         assert_eq!(taken.name(), "kworker/u8:12-ev");
         assert_eq!(Taken { name: name(b"stress\0leftover\0"), ..taken }.name(), "stress");
         assert_eq!(Taken { name: [0; 2], ..taken }.name(), "");
-        let mut rows = Rows::default();
+        let mut rows = IntervalRows::default();
         let key = Key { reason: 0x60, vcpu: 1, ..Key::default() };
         rows.add(Isa::Svm, 7, &key, &Cell { untimed: 1, ..Cell::default() });
-        let by = Taker { name: "stress".to_owned(), vcpu: Some((7, 0)) };
+        let by = LiveTaker { name: "stress".to_owned(), vcpu: Some((7, 0)) };
         rows.add_taken(exit_key(Isa::Svm, 7, &key), by, &taken);
         let PreemptedRow { key, by, by_vcpu, count, time_ns, .. } = &rows.preempted[0];
         assert!(rows.exits.contains_key(key));
@@ -213,7 +213,7 @@ mod tests {
     fn the_failed_entry_flag_stays_apart_from_the_reason() {
         let key =
             Key { reason: 0x8000_0021, ancillary: 18, flags: Key::ANCILLARY, ..Key::default() };
-        let mut rows = Rows::default();
+        let mut rows = IntervalRows::default();
         rows.add(Isa::Vmx, 1, &key, &Cell { untimed: 1, ..Cell::default() });
         let key = rows.exits.keys().next().unwrap();
         assert_eq!((key.reason.code, key.reason.flags), (0x21, 0x8000_0000));

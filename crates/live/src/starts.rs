@@ -10,7 +10,7 @@ use vmtax_events::start::{KvmCall, KvmFile};
 
 use crate::layout::{StartCall, StartConfig, StartTotals, command};
 use crate::load::{map, refused, said, tell};
-use crate::memory::{self, Mapped};
+use crate::memory::{self, MappedArray};
 use crate::{Error, kernel, privileges};
 
 const PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vm_start.o"));
@@ -26,7 +26,7 @@ const RING: u32 = 4 << 20;
 
 /// Times the calls that create, start and destroy VMs, for as long as it lives.
 pub struct Starts {
-    totals: Mapped<StartTotals>,
+    totals: MappedArray<StartTotals>,
     /// Links come off before the programs and maps go.
     links: Vec<Link>,
     object: Object,
@@ -51,7 +51,7 @@ impl Starts {
                 .update(&pid.to_le_bytes(), &[1], MapFlags::ANY)
                 .map_err(refused("wanted", "add a process"))?;
         }
-        let totals = Mapped::new(map(&object, ".bss")?.as_fd(), "totals", 1)?;
+        let totals = MappedArray::new(map(&object, ".bss")?.as_fd(), "totals", 1)?;
         let links = attach(&object)?;
         totals.write_part(0, offset_of!(StartTotals, on), 1_u32);
         Ok(Starts { totals, links, object })

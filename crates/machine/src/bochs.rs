@@ -17,16 +17,16 @@ use std::thread;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 
 use self::inherited::Inherited;
-use self::log::Log;
+use self::log::BochsLog;
 use crate::console::Console;
 use crate::mailbox::{memory, with_content};
-use crate::process::{Handed, Process};
-use crate::recorder::Recorder;
+use crate::process::{ChildProcess, HandedDescriptors};
+use crate::recorder::MachineRecorder;
 use crate::stream::Until;
-use crate::{Emulator, Error, Mailbox, Spec};
-use boot_disk::{BootDisk, Content};
+use crate::{Emulator, Error, Mailbox, VmSpec};
+use boot_disk::{BootContent, BootDisk};
 use saved::Copy;
-use screen::Screen;
+use screen::BochsScreen;
 
 /// The program; `bochs` is a script around it.
 pub(crate) const PROGRAM: &str = "bochs-bin";
@@ -61,19 +61,22 @@ const DATE: u32 = 1_767_225_600;
 
 /// Bochs's side of a machine.
 #[derive(Debug)]
-pub(crate) struct Bochs {
+pub(crate) struct BochsMachine {
     emulator: Emulator,
-    log: Log,
+    log: BochsLog,
     /// The X server of its window, if it can be saved.
-    screen: Option<Screen>,
+    screen: Option<BochsScreen>,
 }
 
-impl Bochs {
+impl BochsMachine {
     /// Starts Bochs with a cold machine.
-    pub(crate) fn boot(spec: &Spec, console: &Console) -> Result<(Bochs, Process), Error> {
+    pub(crate) fn boot(
+        spec: &VmSpec,
+        console: &Console,
+    ) -> Result<(BochsMachine, ChildProcess), Error> {
         let vmlinux = spec.kernel.vmlinux()?;
         let initramfs = spec.initramfs.bytes()?;
-        let disk = BootDisk::build(&Content {
+        let disk = BootDisk::build(&BootContent {
             vmlinux: &vmlinux,
             initramfs: &initramfs,
             command_line: &format!("{}{}", spec.command_line, needs(spec.emulator)),
@@ -81,13 +84,13 @@ impl Bochs {
         })?;
         let start_error = |e| Error::io(Path::new(PROGRAM), "start the emulator")(e);
         let screen = match can_save() {
-            Ok(()) => Some(Screen::start().map_err(start_error)?),
+            Ok(()) => Some(BochsScreen::start().map_err(start_error)?),
             Err(_) => None,
         };
         let display = if screen.is_some() { "x" } else { "term" };
         let configuration = configuration(spec, disk.cylinders, display);
         let launch = || {
-            let mut launch = Launch::new(spec, disk.file, console)?;
+            let mut launch = BochsLaunch::new(spec, disk.file, console)?;
             launch.handed.give(with_content("vmtax-bochsrc", configuration.as_bytes())?);
             launch.handed.give(with_content("vmtax-bochs-commands", b"c\n")?);
             launch.command.args(["-q", "-f", &Inherited::Configuration.path()]);
@@ -98,15 +101,15 @@ impl Bochs {
 
     /// Starts Bochs with a saved machine, whose instructions a recorder may record, and waits until it has restored it.
     pub(crate) fn restore(
-        spec: &Spec,
-        (folder, recorder): (&Path, Option<Recorder>),
+        spec: &VmSpec,
+        (folder, recorder): (&Path, Option<MachineRecorder>),
         console: &Console,
         until: Until<'_>,
-    ) -> Result<(Bochs, Process), Error> {
+    ) -> Result<(BochsMachine, ChildProcess), Error> {
         let start_error = |e| Error::io(Path::new(PROGRAM), "start the emulator")(e);
         let copy = Copy::of(&spec.mailbox).map_err(start_error)?;
         let launch = || {
-            let mut launch = Launch::new(spec, saved::boot_disk(folder)?, console)?;
+            let mut launch = BochsLaunch::new(spec, saved::boot_disk(folder)?, console)?;
             launch.handed.give(File::open(folder)?);
             launch.handed.give(with_content("vmtax-bochs-commands", b"c\n")?);
             launch.handed.give(copy.file.try_clone()?);
@@ -127,7 +130,7 @@ impl Bochs {
     /// Stops the machine and has Bochs write it into an empty folder.
     pub(crate) fn save(
         &mut self,
-        process: &mut Process,
+        process: &mut ChildProcess,
         folder: &Path,
         until: Until<'_>,
     ) -> Result<(), Error> {
@@ -151,26 +154,26 @@ impl Bochs {
 }
 
 /// A Bochs that is about to start.
-struct Launch {
+struct BochsLaunch {
     emulator: Emulator,
     command: Command,
-    handed: Handed,
+    handed: HandedDescriptors,
     log: File,
 }
 
-impl Launch {
+impl BochsLaunch {
     /// With the descriptors that every Bochs gets; the caller adds others.
-    fn new(spec: &Spec, boot_disk: File, console: &Console) -> io::Result<Launch> {
+    fn new(spec: &VmSpec, boot_disk: File, console: &Console) -> io::Result<BochsLaunch> {
         let log = memory("vmtax-bochs-log")?;
-        let mut handed = Handed::default();
+        let mut handed = HandedDescriptors::default();
         handed.give(spec.mailbox.file().try_clone()?);
         handed.give(boot_disk);
         handed.give(console.file().try_clone()?);
         handed.give(log.try_clone()?);
-        Ok(Launch { emulator: spec.emulator, command: Command::new(PROGRAM), handed, log })
+        Ok(BochsLaunch { emulator: spec.emulator, command: Command::new(PROGRAM), handed, log })
     }
 
-    fn start(mut self, screen: Option<Screen>) -> io::Result<(Bochs, Process)> {
+    fn start(mut self, screen: Option<BochsScreen>) -> io::Result<(BochsMachine, ChildProcess)> {
         // Debian's Bochs stops in its debugger first, which gets the command to continue.
         self.command.args(["-rc", &Inherited::Commands.path()]);
         self.command.env("LTDL_LIBRARY_PATH", PLUGINS);
@@ -178,8 +181,8 @@ impl Launch {
         if let Some(screen) = &screen {
             screen.show(&mut self.command, &mut self.handed)?;
         }
-        let process = Process::spawn(self.command, self.handed)?;
-        Ok((Bochs { emulator: self.emulator, log: Log(self.log), screen }, process))
+        let process = ChildProcess::spawn(self.command, self.handed)?;
+        Ok((BochsMachine { emulator: self.emulator, log: BochsLog(self.log), screen }, process))
     }
 }
 
@@ -202,7 +205,7 @@ fn attach_terminal(command: &mut Command) -> io::Result<()> {
 }
 
 /// The `bochsrc`.
-fn configuration(spec: &Spec, boot_cylinders: u64, display: &str) -> String {
+fn configuration(spec: &VmSpec, boot_cylinders: u64, display: &str) -> String {
     let (cylinders, heads, spt) = Mailbox::GEOMETRY;
     let (mib, cpus) = (spec.memory_mib, spec.cpus);
     let processor = processor(spec.emulator == (Emulator::Bochs { svm: true }));

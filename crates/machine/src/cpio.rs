@@ -13,16 +13,16 @@ const HEADER: usize = 256;
 
 /// One thing in an archive. Folders come before what they hold; the kernel makes none by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct ArchiveEntry<'a> {
     /// Path without a leading slash.
     pub path: String,
     /// What it is.
-    pub kind: Kind<'a>,
+    pub kind: EntryKind<'a>,
 }
 
 /// What an [`Entry`] is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind<'a> {
+pub enum EntryKind<'a> {
     /// A folder, mode 0755.
     Folder,
     /// A file.
@@ -43,33 +43,33 @@ pub enum Kind<'a> {
     },
 }
 
-impl<'a> Entry<'a> {
+impl<'a> ArchiveEntry<'a> {
     /// A folder.
-    pub fn folder(path: impl Into<String>) -> Entry<'a> {
-        Entry { path: path.into(), kind: Kind::Folder }
+    pub fn folder(path: impl Into<String>) -> ArchiveEntry<'a> {
+        ArchiveEntry { path: path.into(), kind: EntryKind::Folder }
     }
 
     /// A file with these permissions.
-    pub fn file(path: impl Into<String>, mode: u32, bytes: &'a [u8]) -> Entry<'a> {
-        Entry { path: path.into(), kind: Kind::File { mode, bytes } }
+    pub fn file(path: impl Into<String>, mode: u32, bytes: &'a [u8]) -> ArchiveEntry<'a> {
+        ArchiveEntry { path: path.into(), kind: EntryKind::File { mode, bytes } }
     }
 
     /// A symbolic link to `target`.
-    pub fn link(path: impl Into<String>, target: &'a str) -> Entry<'a> {
-        Entry { path: path.into(), kind: Kind::Link(target) }
+    pub fn link(path: impl Into<String>, target: &'a str) -> ArchiveEntry<'a> {
+        ArchiveEntry { path: path.into(), kind: EntryKind::Link(target) }
     }
 
     fn bytes(&self) -> &[u8] {
         match &self.kind {
-            Kind::File { bytes, .. } => bytes,
-            Kind::Link(target) => target.as_bytes(),
-            Kind::Folder | Kind::Device { .. } => &[],
+            EntryKind::File { bytes, .. } => bytes,
+            EntryKind::Link(target) => target.as_bytes(),
+            EntryKind::Folder | EntryKind::Device { .. } => &[],
         }
     }
 
     /// A character device.
-    pub fn device(path: impl Into<String>, major: u32, minor: u32) -> Entry<'a> {
-        Entry { path: path.into(), kind: Kind::Device { major, minor } }
+    pub fn device(path: impl Into<String>, major: u32, minor: u32) -> ArchiveEntry<'a> {
+        ArchiveEntry { path: path.into(), kind: EntryKind::Device { major, minor } }
     }
 }
 
@@ -77,19 +77,19 @@ impl<'a> Entry<'a> {
 ///
 /// # Errors
 /// A file of 4 GiB or more, which the format cannot hold.
-pub fn archive(entries: &[Entry<'_>]) -> Result<Vec<u8>, Error> {
+pub fn archive(entries: &[ArchiveEntry<'_>]) -> Result<Vec<u8>, Error> {
     // Kernels are among them: a vector that grew would copy them again and again.
     let sizes = entries.iter().map(|entry| HEADER + entry.path.len() + entry.bytes().len());
     let mut out = Vec::with_capacity(sizes.sum::<usize>() + HEADER);
     for (inode, entry) in (1..).zip(entries) {
         let (mode, links) = match &entry.kind {
-            Kind::Folder => (0o040_755, 2),
-            Kind::File { mode, .. } => (0o100_000 | (mode & 0o7777), 1),
-            Kind::Link(_) => (0o120_777, 1),
-            Kind::Device { .. } => (0o020_600, 1),
+            EntryKind::Folder => (0o040_755, 2),
+            EntryKind::File { mode, .. } => (0o100_000 | (mode & 0o7777), 1),
+            EntryKind::Link(_) => (0o120_777, 1),
+            EntryKind::Device { .. } => (0o020_600, 1),
         };
         let mut builder = newc::Builder::new(&entry.path).ino(inode).mode(mode).nlink(links);
-        if let Kind::Device { major, minor } = entry.kind {
+        if let EntryKind::Device { major, minor } = entry.kind {
             builder = builder.rdev_major(major).rdev_minor(minor);
         }
         let bytes = entry.bytes();
@@ -111,7 +111,8 @@ mod tests {
     #[test]
     fn archives_are_newc() {
         let bytes =
-            archive(&[Entry::folder("bin"), Entry::file("bin/a", 0o755, b"hello")]).unwrap();
+            archive(&[ArchiveEntry::folder("bin"), ArchiveEntry::file("bin/a", 0o755, b"hello")])
+                .unwrap();
         let text = String::from_utf8(bytes.clone()).unwrap();
         assert!(text.starts_with("07070100000001000041ed"));
         assert!(text.contains("bin/a\0hello\x00\x00\x00070701"));

@@ -1,15 +1,15 @@
 //! What of a machine must be equal when its state is restored.
 
 use crate::state::Identity;
-use crate::{Emulator, Options, Spec, bochs, qemu};
+use crate::{Emulator, QemuOptions, VmSpec, bochs, qemu};
 
 impl Identity {
-    pub(crate) fn of(spec: &Spec) -> Identity {
+    pub(crate) fn of(spec: &VmSpec) -> Identity {
         Identity {
             emulator: spec.emulator.to_string(),
             settings: match spec.emulator {
                 emulator @ Emulator::Bochs { .. } => bochs::settings(emulator),
-                emulator if spec.options == Options::default() => {
+                emulator if spec.options == QemuOptions::default() => {
                     qemu::accelerator(emulator).join(" ")
                 }
                 emulator => {

@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 pub use architecture::Architecture;
 pub use debian::{debian, debian_versions, of_release};
 pub use distribution::distribution;
-pub use modules::{Module, module};
+pub use modules::{KernelModule, module};
 
 use crate::Error;
-use image::Image;
+use image::KernelImage;
 
 /// A kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub fn cache_folder() -> PathBuf {
 pub fn files(image: &Path, modules: Option<&Path>) -> Result<Kernel, Error> {
     // Absolute, so that it does not matter later where vmtax or an emulator runs.
     let image = std::path::absolute(image).map_err(Error::io(image, "find the kernel"))?;
-    let release = Image::read(&image)?.release()?;
+    let release = KernelImage::read(&image)?.release()?;
     if let Some(folder) = modules {
         std::fs::read_dir(folder).map_err(Error::io(folder, "read the modules' folder"))?;
     }
@@ -96,7 +96,7 @@ impl Kernel {
 
     /// Whether it is of this architecture.
     pub fn check(&self, architecture: Architecture) -> Result<(), Error> {
-        let is_arm = matches!(Image::read(&self.image)?, Image::Arm { .. });
+        let is_arm = matches!(KernelImage::read(&self.image)?, KernelImage::Arm { .. });
         if is_arm == (architecture == Architecture::Arm64) {
             return Ok(());
         }
@@ -122,29 +122,29 @@ impl Kernel {
 
     /// The uncompressed kernel, an ELF file: the image itself, or unpacked from it into the cache. Of arm64 the image.
     pub fn vmlinux(&self) -> Result<PathBuf, Error> {
-        match Image::read(&self.image)? {
-            Image::Elf { path } | Image::Arm { path } => Ok(path),
-            Image::Packed(packed) => packed.unpack(&self.cache),
+        match KernelImage::read(&self.image)? {
+            KernelImage::Elf { path } | KernelImage::Arm { path } => Ok(path),
+            KernelImage::Packed(packed) => packed.unpack(&self.cache),
         }
     }
 
     /// The file that QEMU boots fastest: the ELF file if it has the entry for that (a PVH note), since
     /// it spares the machine the unpacking, which is half of the boot; else the image.
     pub(crate) fn bootable(&self) -> Result<PathBuf, Error> {
-        match Image::read(&self.image)? {
-            Image::Elf { path, .. } if image::has_pvh_entry(&path)? => Ok(path),
-            Image::Elf { path, .. } => Err(Error::Kernel {
+        match KernelImage::read(&self.image)? {
+            KernelImage::Elf { path, .. } if image::has_pvh_entry(&path)? => Ok(path),
+            KernelImage::Elf { path, .. } => Err(Error::Kernel {
                 path,
                 problem: "this ELF file has no PVH entry (CONFIG_PVH=y makes one), so QEMU cannot boot it; \
                           use the bzImage of the same build"
                     .to_owned(),
             }),
-            Image::Arm { path } => Ok(path),
-            Image::Packed(packed) if packed.can_unpack() => {
+            KernelImage::Arm { path } => Ok(path),
+            KernelImage::Packed(packed) if packed.can_unpack() => {
                 let elf = packed.unpack(&self.cache)?;
                 Ok(if image::has_pvh_entry(&elf)? { elf } else { self.image.clone() })
             }
-            Image::Packed(_) => Ok(self.image.clone()),
+            KernelImage::Packed(_) => Ok(self.image.clone()),
         }
     }
 }

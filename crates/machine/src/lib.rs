@@ -69,13 +69,14 @@ pub use error::Error;
 pub use machine::Machine;
 pub use mailbox::Mailbox;
 pub use qemu::arguments as qemu_arguments;
-pub use recorder::{Marks, Recorder};
+pub use recorder::{MachineRecorder, Marks};
 pub use spec::{
-    Descriptor, EXPEDITED, Initramfs, MailboxDisk, Options, QUICK_BOOT, QUICK_BOOT_ARM, Spec,
+    EXPEDITED, Initramfs, MailboxDisk, QUICK_BOOT, QUICK_BOOT_ARM, QemuDescriptor, QemuOptions,
+    VmSpec,
 };
 pub use state::prune as prune_states;
 pub use state::{keep, kept};
 pub use stop::Stop;
 pub use tail::Tail;
-pub use tool::{Finished, Limits, Tool, ToolError};
+pub use tool::{FinishedTool, Tool, ToolError, ToolLimits};
 pub use version::version;

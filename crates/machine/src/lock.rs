@@ -17,22 +17,22 @@ const ATTEMPT: Duration = Duration::from_millis(20);
 
 /// A lock on what is in a folder, against other processes and threads. Dropping it releases it.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub(crate) struct MachineLock {
     _file: Option<File>,
 }
 
-impl Lock {
+impl MachineLock {
     /// A shared lock, for reading.
-    pub(crate) fn shared(folder: &Path) -> io::Result<Lock> {
-        Lock::wait(folder, FlockOperation::NonBlockingLockShared)
+    pub(crate) fn shared(folder: &Path) -> io::Result<MachineLock> {
+        MachineLock::wait(folder, FlockOperation::NonBlockingLockShared)
     }
 
     /// An exclusive lock, for writing.
-    pub(crate) fn exclusive(folder: &Path) -> io::Result<Lock> {
-        Lock::wait(folder, FlockOperation::NonBlockingLockExclusive)
+    pub(crate) fn exclusive(folder: &Path) -> io::Result<MachineLock> {
+        MachineLock::wait(folder, FlockOperation::NonBlockingLockExclusive)
     }
 
-    fn wait(folder: &Path, operation: FlockOperation) -> io::Result<Lock> {
+    fn wait(folder: &Path, operation: FlockOperation) -> io::Result<MachineLock> {
         fs::create_dir_all(folder)?;
         let path = folder.join(".lock");
         let file = match File::options().create(true).append(true).open(&path) {
@@ -44,14 +44,14 @@ impl Lock {
                     io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied
                 ) =>
             {
-                return Ok(Lock { _file: None });
+                return Ok(MachineLock { _file: None });
             }
             Err(e) => return Err(e),
         };
         let until = Until::after(PATIENCE);
         loop {
             match flock(&file, operation) {
-                Ok(()) => return Ok(Lock { _file: Some(file) }),
+                Ok(()) => return Ok(MachineLock { _file: Some(file) }),
                 Err(Errno::WOULDBLOCK) => {
                     until.sleep(ATTEMPT).map_err(|_| {
                         let minutes = PATIENCE.as_secs() / 60;
@@ -62,7 +62,7 @@ impl Lock {
                     })?;
                 }
                 // A file system without locks: published entries are complete nevertheless.
-                Err(_) => return Ok(Lock { _file: None }),
+                Err(_) => return Ok(MachineLock { _file: None }),
             }
         }
     }
@@ -82,12 +82,12 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for _ in 0..20 {
-                        let lock = Lock::exclusive(folder.path()).unwrap();
+                        let lock = MachineLock::exclusive(folder.path()).unwrap();
                         assert!(!alone.swap(true, Ordering::SeqCst));
                         alone.store(false, Ordering::SeqCst);
                         drop(lock);
-                        let one = Lock::shared(folder.path()).unwrap();
-                        let _other = Lock::shared(folder.path()).unwrap();
+                        let one = MachineLock::shared(folder.path()).unwrap();
+                        let _other = MachineLock::shared(folder.path()).unwrap();
                         assert!(!alone.load(Ordering::SeqCst));
                         drop(one);
                     }

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::bochs::Bochs;
+use crate::bochs::BochsMachine;
 use crate::console::Console;
-use crate::process::{Process, describe};
-use crate::qemu::{self, Qemu, Start};
-use crate::recorder::Recorder;
+use crate::process::{ChildProcess, describe};
+use crate::qemu::{self, QemuMachine, StartFrom};
+use crate::recorder::MachineRecorder;
 use crate::state::{self, NewState};
 use crate::stream::Until;
-use crate::{Emulator, Error, Spec, Stop, check};
+use crate::{Emulator, Error, Stop, VmSpec, check};
 
 /// Time between two polls.
 const POLL: Duration = Duration::from_millis(2);
@@ -25,8 +25,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The emulator-specific part of a machine.
 #[derive(Debug)]
 enum Control {
-    Qemu(Qemu),
-    Bochs(Bochs),
+    Qemu(QemuMachine),
+    Bochs(BochsMachine),
 }
 
 /// A running machine. Dropping it ends it: its processes are gone when that returns.
@@ -36,7 +36,7 @@ pub struct Machine {
     limit: Duration,
     deadline: Instant,
     console: Console,
-    process: Process,
+    process: ChildProcess,
     control: Control,
     stop: Stop,
     /// Requirements for restoring a saved state.
@@ -45,16 +45,16 @@ pub struct Machine {
 
 impl Machine {
     /// Starts the machine. Later errors are returned by [`Machine::wait`].
-    pub fn boot(spec: &Spec) -> Result<Machine, Error> {
+    pub fn boot(spec: &VmSpec) -> Result<Machine, Error> {
         check::check(spec.emulator)?;
         Machine::offer(spec)
     }
 
     /// As [`Machine::boot`], without asking what this computer has: QEMU and KVM say what they miss.
-    pub fn offer(spec: &Spec) -> Result<Machine, Error> {
+    pub fn offer(spec: &VmSpec) -> Result<Machine, Error> {
         Machine::start(spec, |console| match spec.emulator {
             Emulator::Bochs { .. } => {
-                let (bochs, process) = Bochs::boot(spec, console)?;
+                let (bochs, process) = BochsMachine::boot(spec, console)?;
                 Ok((Control::Bochs(bochs), process))
             }
             Emulator::Tcg { .. } | Emulator::TcgArm | Emulator::Kvm => {
@@ -62,7 +62,8 @@ impl Machine {
                     Some(_) => spec.kernel.image.clone(),
                     None => spec.kernel.bootable()?,
                 };
-                let (qemu, process) = Qemu::start(spec, Start::Boot(&image), None, console)?;
+                let (qemu, process) =
+                    QemuMachine::start(spec, StartFrom::Boot(&image), None, console)?;
                 Ok((Control::Qemu(qemu), process))
             }
         })
@@ -70,32 +71,38 @@ impl Machine {
 
     /// Continues from a state that [`Machine::save`] made of a machine with an equal spec. The
     /// mailbox is not part of the state: the guest sees what it holds now.
-    pub fn restore(spec: &Spec, state: &Path) -> Result<Machine, Error> {
+    pub fn restore(spec: &VmSpec, state: &Path) -> Result<Machine, Error> {
         Machine::resume(spec, state, None)
     }
 
     /// As [`Machine::restore`], with what the machine executes recorded. It must have one processor.
     pub fn restore_recorded(
-        spec: &Spec,
+        spec: &VmSpec,
         state: &Path,
-        recorder: Recorder,
+        recorder: MachineRecorder,
     ) -> Result<Machine, Error> {
         Machine::resume(spec, state, Some(recorder))
     }
 
-    fn resume(spec: &Spec, state: &Path, recorder: Option<Recorder>) -> Result<Machine, Error> {
+    fn resume(
+        spec: &VmSpec,
+        state: &Path,
+        recorder: Option<MachineRecorder>,
+    ) -> Result<Machine, Error> {
         check::check(spec.emulator)?;
         let _lock = state::lock(state)?;
         state::check(state, &state::Identity::of(spec))?;
         let mut machine = Machine::start(spec, |console| match spec.emulator {
             Emulator::Bochs { .. } => {
                 let until = Until::after(spec.limit).or_stopped(spec.stop.flag());
-                let (bochs, process) = Bochs::restore(spec, (state, recorder), console, until)?;
+                let (bochs, process) =
+                    BochsMachine::restore(spec, (state, recorder), console, until)?;
                 Ok((Control::Bochs(bochs), process))
             }
             Emulator::Tcg { .. } | Emulator::TcgArm | Emulator::Kvm => {
                 let memory = state::open(state, qemu::MEMORY)?;
-                let (qemu, process) = Qemu::start(spec, Start::State(memory), recorder, console)?;
+                let (qemu, process) =
+                    QemuMachine::start(spec, StartFrom::State(memory), recorder, console)?;
                 Ok((Control::Qemu(qemu), process))
             }
         })?;
@@ -109,8 +116,8 @@ impl Machine {
     }
 
     fn start(
-        spec: &Spec,
-        start: impl FnOnce(&Console) -> Result<(Control, Process), Error>,
+        spec: &VmSpec,
+        start: impl FnOnce(&Console) -> Result<(Control, ChildProcess), Error>,
     ) -> Result<Machine, Error> {
         let deadline = Instant::now() + spec.limit;
         let console = Console::create(&spec.console)?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-use crate::{Descriptor, Error};
+use crate::{Error, QemuDescriptor};
 
 /// The loopback interface.
 const LOOPBACK: &str = "lo";
@@ -27,7 +27,7 @@ const SIOCBRADDIF: libc::Ioctl = 0x89a2;
 ///
 /// # Errors
 /// The system has no descriptors left.
-pub fn cable() -> Result<[Descriptor; 2], Error> {
+pub fn cable() -> Result<[QemuDescriptor; 2], Error> {
     let (one, other) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
     Ok([one, other].map(|end| OwnedFd::from(end).into()))
 }
@@ -85,7 +85,7 @@ impl Namespace {
     pub fn new() -> Result<Namespace, Error> {
         let make = || {
             unshare()?;
-            Interface::new(LOOPBACK)?.up()?;
+            NamespaceInterface::new(LOOPBACK)?.up()?;
             File::open("/proc/thread-self/ns/net")
         };
         let file = in_thread(make).map_err(|e| {
@@ -102,12 +102,12 @@ impl Namespace {
     ///
     /// # Errors
     /// The system does not permit it, or has no taps.
-    pub fn tap(&self, name: &str, queues: u32) -> Result<Vec<Descriptor>, Error> {
+    pub fn tap(&self, name: &str, queues: u32) -> Result<Vec<QemuDescriptor>, Error> {
         self.within("a tap", || {
             let taps =
                 (0..queues).map(|_| tap(name, queues > 1)).collect::<io::Result<Vec<_>>>()?;
-            Interface::new(name)?.up()?;
-            Ok(taps.into_iter().map(Descriptor::from).collect())
+            NamespaceInterface::new(name)?.up()?;
+            Ok(taps.into_iter().map(QemuDescriptor::from).collect())
         })
     }
 
@@ -117,7 +117,7 @@ impl Namespace {
     /// The kernel has no bridges.
     pub fn bridge(&self, name: &str, ports: &[&str]) -> Result<(), Error> {
         self.within("a bridge (module bridge)", || {
-            let bridge = Interface::new(name)?;
+            let bridge = NamespaceInterface::new(name)?;
             bridge.become_bridge()?;
             ports.iter().try_for_each(|port| bridge.add_port(port))?;
             bridge.up()
@@ -129,7 +129,7 @@ impl Namespace {
     /// # Errors
     /// There is no such interface.
     pub fn address(&self, name: &str, address: Ipv4Addr, prefix: u8) -> Result<(), Error> {
-        self.within("an address", || Interface::new(name)?.address(address, prefix))
+        self.within("an address", || NamespaceInterface::new(name)?.address(address, prefix))
     }
 
     /// Names of its interfaces.
@@ -200,20 +200,20 @@ fn tap(name: &str, multi: bool) -> io::Result<OwnedFd> {
 }
 
 /// An interface of this thread's namespace.
-struct Interface {
+struct NamespaceInterface {
     name: String,
     socket: UdpSocket,
 }
 
-impl Interface {
-    fn new(name: &str) -> io::Result<Interface> {
+impl NamespaceInterface {
+    fn new(name: &str) -> io::Result<NamespaceInterface> {
         // Any socket will do: interfaces are those of its namespace. It is not bound, so it needs no loopback.
         let socket = rustix::net::socket(
             rustix::net::AddressFamily::INET,
             rustix::net::SocketType::DGRAM,
             None,
         )?;
-        Ok(Interface { name: name.to_owned(), socket: socket.into() })
+        Ok(NamespaceInterface { name: name.to_owned(), socket: socket.into() })
     }
 
     fn up(&self) -> io::Result<()> {

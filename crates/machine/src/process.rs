@@ -21,23 +21,23 @@ use rustix::process::{Pid, Signal, getppid, kill_process_group, set_parent_proce
 
 /// A running child. Dropping it kills its process group and reaps it.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ChildProcess {
     child: Child,
     ended: Option<ExitStatus>,
 }
 
-impl Process {
+impl ChildProcess {
     /// Starts `command`, which is killed when this process dies.
-    pub(crate) fn spawn(command: Command, handed: Handed) -> io::Result<Process> {
-        Process::spawn_with(command, handed, Signal::KILL)
+    pub(crate) fn spawn(command: Command, handed: HandedDescriptors) -> io::Result<ChildProcess> {
+        ChildProcess::spawn_with(command, handed, Signal::KILL)
     }
 
     /// As [`Process::spawn`], for a program that cleans up: it gets the signal `last` when this process dies.
     pub(crate) fn spawn_with(
         mut command: Command,
-        handed: Handed,
+        handed: HandedDescriptors,
         last: Signal,
-    ) -> io::Result<Process> {
+    ) -> io::Result<ChildProcess> {
         if handed.fds.iter().any(|fd| fd.as_raw_fd() >= FIRST) {
             return Err(Errno::MFILE.into());
         }
@@ -45,10 +45,10 @@ impl Process {
         bind_to_parent(&mut command, handed, last);
         let (reply, answer) = sync_channel(1);
         keeper()?
-            .send(Job { command, reply })
+            .send(KeeperJob { command, reply })
             .map_err(|_| io::Error::other("the spawner is gone"))?;
         let child = answer.recv().map_err(|_| io::Error::other("the spawner is gone"))??;
-        Ok(Process { child, ended: None })
+        Ok(ChildProcess { child, ended: None })
     }
 
     /// Its exit status, if it has ended.
@@ -129,7 +129,7 @@ impl Pipes {
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.end();
     }
@@ -147,7 +147,7 @@ pub(crate) fn describe(status: ExitStatus) -> String {
 /// Descriptors that a child gets, each under a number of its own; all others are closed in it. They
 /// are closed here when the child has started.
 #[derive(Debug, Default)]
-pub(crate) struct Handed {
+pub(crate) struct HandedDescriptors {
     fds: Vec<OwnedFd>,
 }
 
@@ -155,11 +155,11 @@ pub(crate) struct Handed {
 /// over never covers another.
 const FIRST: RawFd = 700;
 
-impl Handed {
+impl HandedDescriptors {
     /// Adds a descriptor; returns its number in the child. The first is [`Handed::number`] 0, and so on.
     pub(crate) fn give(&mut self, fd: impl Into<OwnedFd>) -> RawFd {
         self.fds.push(fd.into());
-        Handed::number(self.fds.len() - 1)
+        HandedDescriptors::number(self.fds.len() - 1)
     }
 
     /// As [`Handed::give`]; returns a path that the child can open. No path of this process is in an
@@ -175,7 +175,7 @@ impl Handed {
 }
 
 #[expect(unsafe_code, reason = "the requests have to be made between fork and exec")]
-fn bind_to_parent(command: &mut Command, handed: Handed, last: Signal) {
+fn bind_to_parent(command: &mut Command, handed: HandedDescriptors, last: Signal) {
     let parent = rustix::process::getpid();
     let prepare = move || {
         set_parent_process_death_signal(Some(last))?;
@@ -186,8 +186,9 @@ fn bind_to_parent(command: &mut Command, handed: Handed, last: Signal) {
         for (index, fd) in handed.fds.iter().enumerate() {
             // SAFETY: the descriptor number is unused in this child, which is about to become another program;
             // and what `dup2` puts there is not closed here.
-            let mut target =
-                ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(Handed::number(index)) });
+            let mut target = ManuallyDrop::new(unsafe {
+                OwnedFd::from_raw_fd(HandedDescriptors::number(index))
+            });
             dup2(fd, &mut target)?;
         }
         Ok(())
@@ -197,14 +198,14 @@ fn bind_to_parent(command: &mut Command, handed: Handed, last: Signal) {
     unsafe { command.pre_exec(prepare) };
 }
 
-struct Job {
+struct KeeperJob {
     command: Command,
     reply: SyncSender<io::Result<Child>>,
 }
 
 /// The thread that spawns: see the top of this file.
-fn keeper() -> io::Result<&'static Sender<Job>> {
-    static KEEPER: OnceLock<Sender<Job>> = OnceLock::new();
+fn keeper() -> io::Result<&'static Sender<KeeperJob>> {
+    static KEEPER: OnceLock<Sender<KeeperJob>> = OnceLock::new();
     if KEEPER.get().is_none() {
         let (sender, jobs) = channel();
         thread::Builder::new().name("spawner".to_owned()).spawn(move || keep(jobs))?;
@@ -214,8 +215,8 @@ fn keeper() -> io::Result<&'static Sender<Job>> {
     KEEPER.get().ok_or_else(|| io::Error::other("the spawner is gone"))
 }
 
-fn keep(jobs: Receiver<Job>) {
-    for Job { mut command, reply } in jobs {
+fn keep(jobs: Receiver<KeeperJob>) {
+    for KeeperJob { mut command, reply } in jobs {
         // The requester waits for the answer.
         let _ = reply.send(command.spawn());
     }

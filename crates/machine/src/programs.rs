@@ -8,23 +8,23 @@ use std::time::Duration;
 
 use vmtax_durable::read_small;
 
-use crate::cpio::Entry;
-use crate::{Error, Limits, Tool};
+use crate::cpio::ArchiveEntry;
+use crate::{Error, Tool, ToolLimits};
 
 /// Limits of ldd, which prints a line for each library.
-const LIMITS: Limits = Limits { time: Duration::from_secs(60), output: 1 << 20 };
+const LIMITS: ToolLimits = ToolLimits { time: Duration::from_secs(60), output: 1 << 20 };
 
 /// Most bytes of a program or a library: all of them are in the memory of a machine.
 const LARGEST: u64 = 1 << 30;
 
 /// Files by the path they must have, without the leading slash.
-pub type Files = BTreeMap<String, Vec<u8>>;
+pub type FilesByPath = BTreeMap<String, Vec<u8>>;
 
 /// Adds a file under the path that it is to have, and the libraries of a program; whether it is a program. `name` is what
 /// the user called it.
 ///
 /// The dynamic loader lists them; the program is not executed.
-pub fn add(files: &mut Files, name: &str, path: &Path, inside: &Path) -> Result<bool, Error> {
+pub fn add(files: &mut FilesByPath, name: &str, path: &Path, inside: &Path) -> Result<bool, Error> {
     let problem = |problem: String| Error::Program { program: name.to_owned(), problem };
     let bytes = read_small(path, LARGEST).map_err(|e| problem(format!("cannot be read: {e}")))?;
     let is_program = bytes.starts_with(b"\x7fELF");
@@ -49,22 +49,23 @@ pub fn unpack(packed: &[u8]) -> io::Result<Vec<u8>> {
 
 /// Memory that these files need beside what the host needs: while it boots they are there twice, packed and unpacked, and a
 /// root file system in memory may take half of it.
-pub fn memory_mib(files: &Files) -> u32 {
+pub fn memory_mib(files: &FilesByPath) -> u32 {
     let bytes: usize = files.values().map(Vec::len).sum();
     u32::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u32::MAX).saturating_mul(4)
 }
 
 /// As entries of an archive, with the folders above them.
-pub fn entries(files: &Files) -> Vec<Entry<'_>> {
-    let mut entries: Vec<Entry<'_>> = Vec::new();
+pub fn entries(files: &FilesByPath) -> Vec<ArchiveEntry<'_>> {
+    let mut entries: Vec<ArchiveEntry<'_>> = Vec::new();
     let mut folders = std::collections::BTreeSet::new();
     for path in files.keys() {
         for (slash, _) in path.match_indices('/') {
             folders.insert(&path[..slash]);
         }
     }
-    entries.extend(folders.into_iter().map(Entry::folder));
-    entries.extend(files.iter().map(|(path, bytes)| Entry::file(path.clone(), 0o755, bytes)));
+    entries.extend(folders.into_iter().map(ArchiveEntry::folder));
+    entries
+        .extend(files.iter().map(|(path, bytes)| ArchiveEntry::file(path.clone(), 0o755, bytes)));
     entries
 }
 

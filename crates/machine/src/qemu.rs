@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 
 use crate::console::Console;
 use crate::mailbox::memory;
-use crate::process::{Handed, Process};
+use crate::process::{ChildProcess, HandedDescriptors};
 use crate::qmp::Qmp;
-use crate::recorder::Recorder;
+use crate::recorder::MachineRecorder;
 use crate::state::NewState;
 use crate::stream::Until;
-use crate::{Emulator, Error, MailboxDisk, Options, Spec};
+use crate::{Emulator, Error, MailboxDisk, QemuOptions, VmSpec};
 
 pub(crate) use board::board;
 
@@ -36,7 +36,7 @@ pub(crate) const MEMORY: &str = "memory";
 
 /// QEMU's side of a machine.
 #[derive(Debug)]
-pub(crate) struct Qemu {
+pub(crate) struct QemuMachine {
     emulator: Emulator,
     qmp: Qmp,
     /// What it writes to standard error, which is one line if it refuses to start.
@@ -44,27 +44,27 @@ pub(crate) struct Qemu {
 }
 
 /// What a machine starts from.
-pub(crate) enum Start<'a> {
+pub(crate) enum StartFrom<'a> {
     /// The kernel's image: an ELF file with a PVH note, or a bzImage.
     Boot(&'a Path),
     /// A saved state, positioned at its start.
     State(File),
 }
 
-impl Qemu {
+impl QemuMachine {
     /// Starts QEMU. It has not read anything yet when this returns.
     pub(crate) fn start(
-        spec: &Spec,
-        start: Start<'_>,
-        recorder: Option<Recorder>,
+        spec: &VmSpec,
+        start: StartFrom<'_>,
+        recorder: Option<MachineRecorder>,
         console: &Console,
-    ) -> Result<(Qemu, Process), Error> {
+    ) -> Result<(QemuMachine, ChildProcess), Error> {
         let board = board(spec.emulator);
         let program = Path::new(board.program);
         let start_error = |e| Error::io(program, "start the emulator")(e);
         let (qmp, theirs) = Qmp::pair(spec.stop.clone()).map_err(start_error)?;
         let said = memory("vmtax-qemu-words").map_err(|e| start_error(e.into()))?;
-        let mut handed = Handed::default();
+        let mut handed = HandedDescriptors::default();
         let mut command = Command::new(board.program);
         let mut words = arguments(spec.emulator, spec.cpus, spec.memory_mib, &spec.options);
         for (index, descriptor) in spec.options.descriptors.iter().enumerate() {
@@ -98,12 +98,12 @@ impl Qemu {
             command.args(["-drive", &format!("if=ide,index=2,{drive}")]);
         }
         match start {
-            Start::Boot(image) => {
+            StartFrom::Boot(image) => {
                 let initramfs = handed.give_path(spec.initramfs.open()?);
                 command.arg("-kernel").arg(image).args(["-initrd", &initramfs]);
                 command.args(["-append", &spec.command_line]);
             }
-            Start::State(state) => {
+            StartFrom::State(state) => {
                 command.args(["-incoming", &format!("fd:{}", handed.give(state))]);
             }
         }
@@ -113,11 +113,11 @@ impl Qemu {
         // Messages are read here, in one language.
         command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(said.try_clone().map_err(start_error)?);
-        let process = Process::spawn(command, handed).map_err(|e| match e.kind() {
+        let process = ChildProcess::spawn(command, handed).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => board.missing(),
             _ => start_error(e),
         })?;
-        Ok((Qemu { emulator: spec.emulator, qmp, words: said }, process))
+        Ok((QemuMachine { emulator: spec.emulator, qmp, words: said }, process))
     }
 
     /// Stops the machine and writes its state to the folder.
@@ -216,7 +216,12 @@ impl Qemu {
 }
 
 /// The arguments of a machine, without those for kernel, console, control and mailbox.
-pub fn arguments(emulator: Emulator, cpus: u32, memory_mib: u32, options: &Options) -> Vec<String> {
+pub fn arguments(
+    emulator: Emulator,
+    cpus: u32,
+    memory_mib: u32,
+    options: &QemuOptions,
+) -> Vec<String> {
     let words = ["-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-machine"];
     let mut arguments: Vec<String> = words.map(str::to_owned).to_vec();
     arguments.push(options.machine.clone().unwrap_or_else(|| board(emulator).machine.to_owned()));

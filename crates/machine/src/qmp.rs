@@ -43,7 +43,7 @@ const LONGEST_WORDS: usize = 400;
 
 /// Events of the VM since the connection was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Events {
+pub struct QmpEvents {
     /// STOP: it ran and was stopped.
     pub stops: u64,
     /// RESUME: it was stopped and continues.
@@ -66,7 +66,7 @@ pub struct Qmp {
     is_mute: bool,
     /// Number of the last command. An answer carries the number of its command.
     sent: u64,
-    events: Events,
+    events: QmpEvents,
 }
 
 /// A connection that failed, or a command that was refused.
@@ -137,7 +137,7 @@ fn not_connected(error: &io::Error) -> String {
 }
 
 /// A command with its arguments.
-pub type Request = (&'static str, Value);
+pub type QmpRequest = (&'static str, Value);
 
 impl Qmp {
     /// A connection, and the end that a QEMU to be started has to inherit.
@@ -171,7 +171,7 @@ impl Qmp {
     /// Commands have numbers above `sent`.
     pub(crate) fn numbered(stream: UnixStream, name: String, stop: Stop, sent: u64) -> Qmp {
         let reader = LineReader::new(stream, LONGEST_LINE);
-        Qmp { name, reader, stop, is_mute: false, sent, events: Events::default() }
+        Qmp { name, reader, stop, is_mute: false, sent, events: QmpEvents::default() }
     }
 
     fn greeting(&mut self) -> Result<(), QmpError> {
@@ -180,7 +180,7 @@ impl Qmp {
         match message {
             Ok(message) if message.get("QMP").is_some() => Ok(()),
             Ok(_) => Err(self.error(QmpProblem::Foreign("it does not begin with a greeting"))),
-            Err(Stream::Failed(StreamError::TimedOut)) => {
+            Err(MessageFailure::Failed(StreamError::TimedOut)) => {
                 Err(self.error(QmpProblem::Silent(GREETING)))
             }
             Err(failure) => Err(self.failed(failure, "the connection")),
@@ -227,7 +227,7 @@ impl Qmp {
 
     /// Runs commands that do not depend on each other, faster than one by one. A command that QEMU refuses gives
     /// `None`.
-    pub fn run_all(&mut self, requests: &[Request]) -> Result<Vec<Option<Value>>, QmpError> {
+    pub fn run_all(&mut self, requests: &[QmpRequest]) -> Result<Vec<Option<Value>>, QmpError> {
         /// Commands sent before their answers are read. QEMU takes 8 and leaves the rest in the socket.
         const TOGETHER: usize = 32;
         let stop = self.stop.clone();
@@ -267,7 +267,7 @@ impl Qmp {
             sent.map_err(|errno| StreamError::Io(errno.into()))
         });
         let rest = sent.and_then(|sent| write_all(stream, &line[sent..], until));
-        rest.map_err(|e| self.failed(Stream::Failed(e), "getfd"))?;
+        rest.map_err(|e| self.failed(MessageFailure::Failed(e), "getfd"))?;
         self.answer("getfd", self.sent, until).map(drop)
     }
 
@@ -278,7 +278,7 @@ impl Qmp {
     }
 
     /// Events until the last answer.
-    pub fn events(&self) -> &Events {
+    pub fn events(&self) -> &QmpEvents {
         &self.events
     }
 
@@ -322,7 +322,7 @@ impl Qmp {
 
     fn send(&self, command: &str, line: &[u8], until: Until<'_>) -> Result<(), QmpError> {
         let sent = write_all(self.reader.stream(), line, until);
-        sent.map_err(|e| self.failed(Stream::Failed(e), command))
+        sent.map_err(|e| self.failed(MessageFailure::Failed(e), command))
     }
 
     /// The answer to command `number`. Answers to earlier ones, which were not waited for, are dropped.
@@ -358,9 +358,13 @@ impl Qmp {
     }
 
     /// The next message; an event is noted.
-    fn message(&mut self, until: Until<'_>) -> Result<Value, Stream> {
-        let line = self.reader.line(until).map_err(Stream::Failed)?.ok_or(Stream::Closed)?;
-        let message: Value = serde_json::from_slice(&line).map_err(|_| Stream::NoJson)?;
+    fn message(&mut self, until: Until<'_>) -> Result<Value, MessageFailure> {
+        let line = self
+            .reader
+            .line(until)
+            .map_err(MessageFailure::Failed)?
+            .ok_or(MessageFailure::Closed)?;
+        let message: Value = serde_json::from_slice(&line).map_err(|_| MessageFailure::NoJson)?;
         if let Some(event) = message.get("event").and_then(Value::as_str) {
             self.note(event, &message);
         }
@@ -382,16 +386,18 @@ impl Qmp {
         }
     }
 
-    fn failed(&self, failure: Stream, command: &str) -> QmpError {
+    fn failed(&self, failure: MessageFailure, command: &str) -> QmpError {
         self.error(match failure {
-            Stream::Closed | Stream::Failed(StreamError::Cut) => QmpProblem::Closed,
-            Stream::NoJson => QmpProblem::Foreign("a line is no JSON"),
-            Stream::Failed(StreamError::Stopped) => QmpProblem::Stopped,
-            Stream::Failed(StreamError::TimedOut) => QmpProblem::TimedOut(command.to_owned()),
-            Stream::Failed(StreamError::TooLong(_)) => {
+            MessageFailure::Closed | MessageFailure::Failed(StreamError::Cut) => QmpProblem::Closed,
+            MessageFailure::NoJson => QmpProblem::Foreign("a line is no JSON"),
+            MessageFailure::Failed(StreamError::Stopped) => QmpProblem::Stopped,
+            MessageFailure::Failed(StreamError::TimedOut) => {
+                QmpProblem::TimedOut(command.to_owned())
+            }
+            MessageFailure::Failed(StreamError::TooLong(_)) => {
                 QmpProblem::Foreign("a line is longer than any answer")
             }
-            Stream::Failed(StreamError::Io(error)) => match error.kind() {
+            MessageFailure::Failed(StreamError::Io(error)) => match error.kind() {
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => QmpProblem::Closed,
                 _ => QmpProblem::Io(error),
             },
@@ -429,7 +435,7 @@ fn connect(socket: &Path, until: Until<'_>) -> Result<UnixStream, QmpProblem> {
 }
 
 /// Why reading a message failed.
-enum Stream {
+enum MessageFailure {
     Closed,
     NoJson,
     Failed(StreamError),

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use crate::mailbox::{memory, with_content};
-use crate::process::Handed;
+use crate::process::HandedDescriptors;
 use crate::programs::unpack;
 
 /// The plugin of QEMU, compressed.
@@ -45,33 +45,33 @@ impl Marks {
 
 /// What a machine is to be recorded with.
 #[derive(Debug)]
-pub struct Recorder {
+pub struct MachineRecorder {
     marks: Marks,
     into: OwnedFd,
     /// Of accesses to memory, by code at these addresses, in place of instructions. QEMU alone.
     accesses: Option<Range<u64>>,
 }
 
-impl Recorder {
+impl MachineRecorder {
     /// A recorder for one machine, and where its record is read. The emulator waits while the pipe is full, and the pipe ends
     /// when the emulator does.
-    pub fn new(marks: Marks) -> io::Result<(Recorder, File)> {
+    pub fn new(marks: Marks) -> io::Result<(MachineRecorder, File)> {
         let (from, into) = pipe_with(PipeFlags::CLOEXEC)?;
         // A small pipe works too.
         let _ = fcntl_setpipe_size(&into, PIPE);
-        Ok((Recorder { marks, into, accesses: None }, File::from(from)))
+        Ok((MachineRecorder { marks, into, accesses: None }, File::from(from)))
     }
 
     /// Records accesses to memory by code at these addresses, in place of instructions.
     #[must_use]
-    pub fn of_accesses(self, code: Range<u64>) -> Recorder {
-        Recorder { accesses: Some(code), ..self }
+    pub fn of_accesses(self, code: Range<u64>) -> MachineRecorder {
+        MachineRecorder { accesses: Some(code), ..self }
     }
 
     /// The variables for Bochs, whose processor has SVM or VMX.
     pub(crate) fn preload(
         self,
-        handed: &mut Handed,
+        handed: &mut HandedDescriptors,
         svm: bool,
     ) -> io::Result<[(&'static str, String); 2]> {
         let Marks { on, off, end, .. } = self.marks;
@@ -84,7 +84,11 @@ impl Recorder {
 
     /// The arguments for QEMU, whose machine has so much memory. A recorder of accesses reads page tables there: then that memory is a file,
     /// with the name that it has in saved states.
-    pub(crate) fn plugin(self, handed: &mut Handed, memory_mib: u32) -> io::Result<Vec<String>> {
+    pub(crate) fn plugin(
+        self,
+        handed: &mut HandedDescriptors,
+        memory_mib: u32,
+    ) -> io::Result<Vec<String>> {
         let Marks { on, off, end, range: (first, last) } = self.marks;
         let library = handed.give_path(with_content("vmtax-recorder", &unpack(QEMU)?)?);
         let out = handed.give_path(self.into);

@@ -70,7 +70,7 @@ impl Initramfs {
 
 /// A virtual machine.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct VmSpec {
     /// Its emulator.
     pub emulator: Emulator,
     /// The kernel that it boots.
@@ -92,12 +92,12 @@ pub struct Spec {
     /// A stop request ends it: a wait then returns [`Error::Stopped`].
     pub stop: Stop,
     /// Options for QEMU.
-    pub options: Options,
+    pub options: QemuOptions,
 }
 
 /// Options for QEMU; empty by default, ignored by Bochs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct QemuOptions {
     /// `-machine` in place of `pc`: `q35,kernel_irqchip=split`. One without an IDE controller of its own gets one for the
     /// mailbox.
     pub machine: Option<String>,
@@ -106,7 +106,7 @@ pub struct Options {
     /// Further arguments: devices, objects, networks. `{fd0}` is the number that the first of [`Options::descriptors`] has in QEMU.
     pub arguments: Vec<String>,
     /// Descriptors that QEMU gets: sockets, taps.
-    pub descriptors: Vec<Descriptor>,
+    pub descriptors: Vec<QemuDescriptor>,
     /// The firmware that boots the kernel, as `-bios`: UEFI. The kernel's image has to be one that it can start, a bzImage.
     pub firmware: Option<PathBuf>,
     /// Where the guest sees the mailbox.
@@ -132,21 +132,21 @@ impl MailboxDisk {
 
 /// A descriptor for QEMU. Clones are the same descriptor.
 #[derive(Clone, Debug)]
-pub struct Descriptor(pub(crate) Arc<OwnedFd>);
+pub struct QemuDescriptor(pub(crate) Arc<OwnedFd>);
 
-impl From<OwnedFd> for Descriptor {
-    fn from(fd: OwnedFd) -> Descriptor {
-        Descriptor(Arc::new(fd))
+impl From<OwnedFd> for QemuDescriptor {
+    fn from(fd: OwnedFd) -> QemuDescriptor {
+        QemuDescriptor(Arc::new(fd))
     }
 }
 
-impl PartialEq for Descriptor {
-    fn eq(&self, other: &Descriptor) -> bool {
+impl PartialEq for QemuDescriptor {
+    fn eq(&self, other: &QemuDescriptor) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Descriptor {}
+impl Eq for QemuDescriptor {}
 
 /// A program on the PATH.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {

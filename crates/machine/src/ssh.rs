@@ -7,7 +7,7 @@ use std::fmt;
 use std::process::Command;
 use std::str::FromStr;
 
-use crate::{Limits, Stop, Tool, ToolError};
+use crate::{Stop, Tool, ToolError, ToolLimits};
 
 /// Most characters of an address.
 const LONGEST_ADDRESS: usize = 256;
@@ -38,26 +38,26 @@ const OPTIONS: [&str; 17] = [
 
 /// `USER@HOST`, or a name in ssh's configuration. Neither ssh nor a shell takes it for anything else.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address(String);
+pub struct SshAddress(String);
 
-impl FromStr for Address {
+impl FromStr for SshAddress {
     type Err = AddressError;
 
-    fn from_str(text: &str) -> Result<Address, AddressError> {
+    fn from_str(text: &str) -> Result<SshAddress, AddressError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "@.:_-%[]".contains(c);
         let (user, host) = text.rsplit_once('@').unwrap_or(("user", text));
         // A user or host that begins with a dash could become an option of ssh or of a proxy command.
         let is_name = |name: &str| !name.is_empty() && !name.starts_with('-');
         let fits = text.len() <= LONGEST_ADDRESS && text.chars().all(plain);
         if fits && is_name(user) && is_name(host) {
-            Ok(Address(text.to_owned()))
+            Ok(SshAddress(text.to_owned()))
         } else {
             Err(AddressError)
         }
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for SshAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -87,10 +87,10 @@ pub enum SshError {
 ///
 /// `script` must not contain output of the other system.
 pub fn run(
-    address: &Address,
+    address: &SshAddress,
     script: &str,
     input: &[u8],
-    limits: Limits,
+    limits: ToolLimits,
     stop: &Stop,
 ) -> Result<Vec<u8>, SshError> {
     let mut command = Command::new("ssh");
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn addresses_cannot_be_options_or_commands() {
         for good in ["root@10.0.0.1", "vm", "user@[fe80::1%eth0]", "a-b.c_d", "me@corp@vm"] {
-            assert!(good.parse::<Address>().is_ok(), "{good}");
+            assert!(good.parse::<SshAddress>().is_ok(), "{good}");
         }
         let long = "a".repeat(LONGEST_ADDRESS + 1);
         for bad in [
@@ -128,7 +128,7 @@ mod tests {
             "a/b",
             &long,
         ] {
-            assert!(bad.parse::<Address>().is_err(), "{bad:?}");
+            assert!(bad.parse::<SshAddress>().is_err(), "{bad:?}");
         }
     }
 }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
-use vmtax_durable::{Access, NewFolder};
+use vmtax_durable::{FileAccess, NewFolder};
 
-use crate::lock::Lock;
+use crate::lock::MachineLock;
 use crate::{Error, checksum};
 
 const DESCRIPTION: &str = "machine.json";
@@ -27,14 +27,14 @@ pub(crate) struct Identity {
 
 /// `machine.json`.
 #[derive(Debug, Serialize, Deserialize)]
-struct Description {
+struct MachineDescription {
     machine: Identity,
-    files: Vec<Part>,
+    files: Vec<StateFile>,
 }
 
 /// One file of the emulator's.
 #[derive(Debug, Serialize, Deserialize)]
-struct Part {
+struct StateFile {
     name: String,
     sha256: String,
 }
@@ -71,12 +71,12 @@ impl NewState {
 
     /// Describes the files and gives the folder its name.
     pub(crate) fn publish(self, machine: &Identity) -> Result<(), Error> {
-        let description = Description { machine: machine.clone(), files: Vec::new() };
+        let description = MachineDescription { machine: machine.clone(), files: Vec::new() };
         let target = self.target.clone();
         self.write(description).map_err(Error::io(&target, SAVE))
     }
 
-    fn write(self, mut description: Description) -> io::Result<()> {
+    fn write(self, mut description: MachineDescription) -> io::Result<()> {
         let mut names = Vec::new();
         for entry in fs::read_dir(self.path())? {
             let entry = entry?;
@@ -88,11 +88,11 @@ impl NewState {
         names.sort();
         for name in names {
             let sha256 = checksum::of_sparse(&self.path().join(&name))?;
-            description.files.push(Part { name, sha256 });
+            description.files.push(StateFile { name, sha256 });
         }
         fs::write(self.path().join(DESCRIPTION), serde_json::to_vec_pretty(&description)?)?;
         // No process reads the folder that is replaced.
-        let _lock = Lock::exclusive(above(&self.target))?;
+        let _lock = MachineLock::exclusive(above(&self.target))?;
         self.folder.replace()
     }
 }
@@ -112,14 +112,14 @@ fn above(state: &Path) -> &Path {
 }
 
 /// Held while a state is read, so that no other process replaces or removes it.
-pub(crate) fn lock(state: &Path) -> Result<Lock, Error> {
-    Lock::shared(above(state)).map_err(Error::io(state, "lock the saved machine"))
+pub(crate) fn lock(state: &Path) -> Result<MachineLock, Error> {
+    MachineLock::shared(above(state)).map_err(Error::io(state, "lock the saved machine"))
 }
 
 /// Removes the states of a folder that were of use longest ago, until the others have at most this number of bytes. The one used last stays, whatever its
 /// size. What cannot be removed stays.
 pub fn prune(folder: &Path, most: u64) {
-    let Ok(_lock) = Lock::exclusive(folder) else { return };
+    let Ok(_lock) = MachineLock::exclusive(folder) else { return };
     let Ok(entries) = fs::read_dir(folder) else { return };
     let is_state = |entry: &fs::DirEntry| {
         !entry.file_name().to_string_lossy().starts_with('.')
@@ -147,7 +147,7 @@ fn occupied(folder: &Path) -> u64 {
     files.filter_map(|file| Some(file.metadata().ok()?.blocks() * 512)).sum()
 }
 
-fn describe(folder: &Path) -> Result<Description, Error> {
+fn describe(folder: &Path) -> Result<MachineDescription, Error> {
     let problem = |problem: String| Error::State { path: folder.to_owned(), problem };
     let text = fs::read(folder.join(DESCRIPTION))
         .map_err(|e| problem(format!("{DESCRIPTION} cannot be read ({e})")))?;
@@ -161,7 +161,7 @@ pub(crate) fn check(folder: &Path, machine: &Identity) -> Result<(), Error> {
     if description.machine != *machine {
         return Err(problem("it was saved from another kind of machine".to_owned()));
     }
-    for Part { name, sha256 } in &description.files {
+    for StateFile { name, sha256 } in &description.files {
         let cannot = |e| problem(format!("{name} cannot be read ({e})"));
         if name.contains('/') || checksum::of_sparse(&folder.join(name)).map_err(cannot)? != *sha256
         {
@@ -173,15 +173,16 @@ pub(crate) fn check(folder: &Path, machine: &Identity) -> Result<(), Error> {
 
 /// Adds a file to a saved state, in place of one of this name that it may have. The name is plain, and no emulator's.
 pub fn keep(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
-    let _lock = Lock::exclusive(above(folder)).map_err(Error::io(folder, SAVE))?;
+    let _lock = MachineLock::exclusive(above(folder)).map_err(Error::io(folder, SAVE))?;
     let mut description = describe(folder)?;
     let path = folder.join(name);
-    let write =
-        |name: &str, bytes: &[u8]| vmtax_durable::write(&folder.join(name), Access::Private, bytes);
+    let write = |name: &str, bytes: &[u8]| {
+        vmtax_durable::write(&folder.join(name), FileAccess::Private, bytes)
+    };
     let written = write(name, bytes).and_then(|()| checksum::of_sparse(&path));
     let sha256 = written.map_err(Error::io(&path, SAVE))?;
     description.files.retain(|part| part.name != name);
-    description.files.push(Part { name: name.to_owned(), sha256 });
+    description.files.push(StateFile { name: name.to_owned(), sha256 });
     let text = serde_json::to_vec_pretty(&description).map_err(io::Error::other);
     text.and_then(|text| write(DESCRIPTION, &text)).map_err(Error::io(folder, SAVE))
 }

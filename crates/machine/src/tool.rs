@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Stop;
-use crate::process::{Handed, Pipes, Process};
+use crate::process::{ChildProcess, HandedDescriptors, Pipes};
 use crate::stream::{StreamError, Until};
 
 /// Time between two checks of the stop flag and the deadline.
@@ -25,7 +25,7 @@ const QUOTE: usize = 300;
 
 /// Limits of a program.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ToolLimits {
     /// Run time.
     pub time: Duration,
     /// Bytes of standard output.
@@ -36,15 +36,15 @@ pub struct Limits {
 #[derive(Debug)]
 pub struct Tool {
     command: Command,
-    handed: Handed,
+    handed: HandedDescriptors,
     input: Vec<u8>,
-    limits: Limits,
+    limits: ToolLimits,
     stop: Stop,
 }
 
 /// A program that has ended.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedTool {
     /// How it ended.
     pub status: ExitStatus,
     /// All of its standard output.
@@ -76,8 +76,8 @@ pub enum ToolError {
 
 impl Tool {
     /// A command with these limits. Its standard input is empty.
-    pub fn new(command: Command, limits: Limits) -> Tool {
-        let (handed, stop) = (Handed::default(), Stop::default());
+    pub fn new(command: Command, limits: ToolLimits) -> Tool {
+        let (handed, stop) = (HandedDescriptors::default(), Stop::default());
         Tool { command, handed, input: Vec::new(), limits, stop }
     }
 
@@ -92,17 +92,17 @@ impl Tool {
     }
 
     /// With these descriptors.
-    pub(crate) fn handing(self, handed: Handed) -> Tool {
+    pub(crate) fn handing(self, handed: HandedDescriptors) -> Tool {
         Tool { handed, ..self }
     }
 
     /// Runs it to its end. If a limit is hit, it gets SIGTERM, then SIGKILL together with its process group.
-    pub fn run(mut self) -> Result<Finished, ToolError> {
+    pub fn run(mut self) -> Result<FinishedTool, ToolError> {
         let until = Until::after(self.limits.time).or_stopped(self.stop.flag());
         let stdin = if self.input.is_empty() { Stdio::null() } else { Stdio::piped() };
         self.command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process =
-            Process::spawn(self.command, self.handed).map_err(|e| match e.kind() {
+            ChildProcess::spawn(self.command, self.handed).map_err(|e| match e.kind() {
                 io::ErrorKind::NotFound => ToolError::Missing,
                 _ => ToolError::Io(e),
             })?;
@@ -115,7 +115,7 @@ impl Tool {
     }
 }
 
-impl Finished {
+impl FinishedTool {
     /// The reason for a failure: the last line of standard error, or the status. Safe to print.
     pub fn reason(&self) -> String {
         let text = String::from_utf8_lossy(&self.stderr);
@@ -140,18 +140,26 @@ struct Exchange {
     pipes: Pipes,
     input: Vec<u8>,
     written: usize,
-    limits: Limits,
+    limits: ToolLimits,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
 }
 
 impl Exchange {
-    fn new(pipes: io::Result<Pipes>, input: Vec<u8>, limits: Limits) -> Result<Self, ToolError> {
+    fn new(
+        pipes: io::Result<Pipes>,
+        input: Vec<u8>,
+        limits: ToolLimits,
+    ) -> Result<Self, ToolError> {
         let pipes = pipes.map_err(ToolError::Io)?;
         Ok(Exchange { pipes, input, written: 0, limits, stdout: Vec::new(), stderr: Vec::new() })
     }
 
-    fn run(mut self, process: &mut Process, until: Until<'_>) -> Result<Finished, ToolError> {
+    fn run(
+        mut self,
+        process: &mut ChildProcess,
+        until: Until<'_>,
+    ) -> Result<FinishedTool, ToolError> {
         loop {
             let left = until.left().map_err(|e| match e {
                 StreamError::Stopped => ToolError::Stopped,
@@ -165,7 +173,7 @@ impl Exchange {
                 return Err(ToolError::Output(self.limits.output));
             }
             if let (Some(status), false) = (ended, moved) {
-                return Ok(Finished { status, stdout: self.stdout, stderr: self.stderr });
+                return Ok(FinishedTool { status, stdout: self.stdout, stderr: self.stderr });
             }
             if self.pipes.are_closed() {
                 let soon = Instant::now() + left.min(POLL);
@@ -233,14 +241,14 @@ mod tests {
 
     use super::*;
 
-    fn shell(script: &str, limits: Limits) -> Tool {
+    fn shell(script: &str, limits: ToolLimits) -> Tool {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         Tool::new(command, limits)
     }
 
     /// Generous: a limit that a test does not mean to hit.
-    const LIMITS: Limits = Limits { time: Duration::from_secs(600), output: 1 << 20 };
+    const LIMITS: ToolLimits = ToolLimits { time: Duration::from_secs(600), output: 1 << 20 };
 
     #[test]
     fn input_goes_in_and_all_output_comes_out() {
@@ -265,14 +273,14 @@ mod tests {
         let error = shell("exec cat /dev/zero", LIMITS).run().unwrap_err();
         assert!(matches!(error, ToolError::Output(limit) if limit == LIMITS.output), "{error}");
         // Standard error alone is cut, and time ends the program.
-        let limits = Limits { time: Duration::from_millis(300), ..LIMITS };
+        let limits = ToolLimits { time: Duration::from_millis(300), ..LIMITS };
         let error = shell("exec cat /dev/zero >&2", limits).run().unwrap_err();
         assert!(matches!(error, ToolError::Time(_)), "{error}");
     }
 
     #[test]
     fn silence_ends_at_the_time_limit_also_with_closed_pipes() {
-        let limits = Limits { time: Duration::from_millis(300), ..LIMITS };
+        let limits = ToolLimits { time: Duration::from_millis(300), ..LIMITS };
         for script in [
             "exec sleep 1000",
             "exec >&- 2>&-; exec sleep 1000",

@@ -3,10 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::{Emulator, Limits, Tool, bochs, qemu};
+use crate::{Emulator, Tool, ToolLimits, bochs, qemu};
 
 /// Each takes a quarter of a second where nothing else runs.
-const LIMITS: Limits = Limits { time: Duration::from_secs(30), output: 1 << 20 };
+const LIMITS: ToolLimits = ToolLimits { time: Duration::from_secs(30), output: 1 << 20 };
 /// Longer than any version.
 const LONGEST: usize = 32;
 

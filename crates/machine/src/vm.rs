@@ -14,9 +14,9 @@ mod state;
 mod tests;
 mod tree;
 
-pub use disks::{Disk, DiskCheck, Image};
+pub use disks::{DiskCheck, DiskImage, MediumDisk};
 pub use guard::{Guarded, STOPPED, guard};
-pub use hardware::{Backend, CpuModel, Device, Hardware, mib};
+pub use hardware::{Backend, CpuModel, Hardware, VmDevice, mib};
 pub use memory::Ram;
 pub use pause::Pause;
 #[cfg(feature = "fuzz")]
@@ -31,7 +31,7 @@ use crate::qmp::{Qmp, QmpError};
 
 /// A running QEMU.
 #[derive(Debug)]
-pub struct Vm {
+pub struct QemuVm {
     qmp: Qmp,
     pid: u32,
     /// The process that resumes it if this one does not.
@@ -76,12 +76,12 @@ pub enum VmError {
 /// Advice for a VM that was stopped and could not be resumed.
 pub const LEFT_STOPPED: &str = "the VM may still be stopped, give it `cont`";
 
-impl Vm {
+impl QemuVm {
     /// Connects to the socket of a QEMU's `-qmp unix:...,server=on,wait=off`. Waits end when a stop is requested.
-    pub fn connect(socket: &Path, stop: Stop) -> Result<Vm, VmError> {
+    pub fn connect(socket: &Path, stop: Stop) -> Result<QemuVm, VmError> {
         let qmp = Qmp::connect(socket, stop)?;
         let pid = qmp.pid()?;
-        Ok(Vm { qmp, pid, guard: None })
+        Ok(QemuVm { qmp, pid, guard: None })
     }
 
     /// Its socket.

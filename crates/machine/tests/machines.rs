@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use support::{ECHO, HANG, PANIC, initramfs};
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_machine::{
-    Emulator, Error, Initramfs, Machine, Mailbox, Options, QUICK_BOOT, Spec, Stop,
+    Emulator, Error, Initramfs, Machine, Mailbox, QUICK_BOOT, QemuOptions, Stop, VmSpec,
 };
 
 const ORDER: u64 = 512;
@@ -25,8 +25,8 @@ fn distribution() -> Kernel {
     KERNEL.get_or_init(fetch).clone()
 }
 
-fn spec(folder: &Path) -> Spec {
-    Spec {
+fn spec(folder: &Path) -> VmSpec {
+    VmSpec {
         emulator: Emulator::Tcg { icount: true },
         kernel: distribution(),
         initramfs: Initramfs::Bytes(initramfs().into()),
@@ -37,7 +37,7 @@ fn spec(folder: &Path) -> Spec {
         console: folder.join("console"),
         limit: Duration::from_secs(600),
         stop: Stop::default(),
-        options: Options::default(),
+        options: QemuOptions::default(),
     }
 }
 
@@ -228,13 +228,13 @@ fn damaged_and_foreign_states_are_refused() {
     for file in ["machine.json", "memory"] {
         fs::copy(state().join(file), copy.join(file)).unwrap();
     }
-    let refused = |spec: &Spec, words: &str| {
+    let refused = |spec: &VmSpec, words: &str| {
         let error = Machine::restore(spec, &copy).unwrap_err();
         assert!(matches!(&error, Error::State { .. }), "{error}");
         assert!(error.to_string().contains(words), "{error}");
     };
     let spec = spec(folder.path());
-    refused(&Spec { memory_mib: 257, ..spec.clone() }, "another kind of machine");
+    refused(&VmSpec { memory_mib: 257, ..spec.clone() }, "another kind of machine");
     let mut memory = fs::read(copy.join("memory")).unwrap();
     let middle = memory.len() / 2;
     memory[middle] ^= 1;

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use isal::Isal;
 use vmtax_pageops::device::Portal;
-use vmtax_pageops::device::model::{self, Model};
-use vmtax_pageops::engine::{self, Choice, Dispatcher, Op, Policy};
+use vmtax_pageops::device::model::{self, DeviceModel};
+use vmtax_pageops::engine::{self, BackendPolicy, Choice, Dispatcher, Op};
 use vmtax_pageops::{Cpu, PAGE, PageFacts};
 
 const FIRST_CACHE: usize = 16 << 10;
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         println!("libisal.so.2 is missing; install libisal-dev");
         return ExitCode::FAILURE;
     };
-    let mut bench = Bench { rounds, words, missed: false };
+    let mut bench = PageBench { rounds, words, missed: false };
     let zero_cache = touched(CACHE, 0);
     let zero = touched(MEMORY, 0);
     let mut noise = touched(MEMORY, 1);
@@ -208,7 +208,7 @@ fn processor() -> String {
 
 /// Throughput of the asynchronous engine on four devices in software, each of which takes a set time for an
 /// operation, against one of them. Wall time: the devices sleep.
-fn engines(bench: &mut Bench) {
+fn engines(bench: &mut PageBench) {
     const OPS: usize = 4000;
     const NAME: &str = "engine on four model devices / on one";
     if !bench.wants(NAME) {
@@ -219,14 +219,18 @@ fn engines(bench: &mut Bench) {
     let op = |page: &[u8]| Op::Crc { src: page.as_ptr(), len: PAGE, seed: 0 };
     let ops: Vec<Op> = memory.chunks_exact(PAGE).map(op).collect();
     let time = |count: usize| {
-        let config =
-            |i| model::Config { name: format!("model{i}"), service: SERVICE, ..Default::default() };
-        let models: Vec<Model> = (0..count).map(|i| Model::new(config(i))).collect();
+        let config = |i| model::ModelConfig {
+            name: format!("model{i}"),
+            service: SERVICE,
+            ..Default::default()
+        };
+        let models: Vec<DeviceModel> = (0..count).map(|i| DeviceModel::new(config(i))).collect();
         let portals =
             models.iter().map(|m| Box::new(m.portal().expect("opened once")) as Box<dyn Portal>);
         let portals = portals.collect();
         let patience = Duration::from_secs(10);
-        let config = engine::Config { policy: Policy::Device, patience, ..Default::default() };
+        let config =
+            engine::EngineConfig { policy: BackendPolicy::Device, patience, ..Default::default() };
         let mut dispatcher = Dispatcher::new(config, portals);
         let start = Instant::now();
         // SAFETY: the memory outlives the run and is not written to.
@@ -241,15 +245,15 @@ fn engines(bench: &mut Bench) {
     println!("{NAME:<60} {ratio:>33.2}  (>= 3.8) {verdict}");
 }
 
-struct Bench {
+struct PageBench {
     rounds: usize,
     words: Vec<String>,
     missed: bool,
 }
 
-type Pair<'a> = (&'a mut dyn FnMut(), &'a mut dyn FnMut());
+type BenchPair<'a> = (&'a mut dyn FnMut(), &'a mut dyn FnMut());
 
-impl Bench {
+impl PageBench {
     fn wants(&self, name: &str) -> bool {
         self.words.is_empty() || self.words.iter().any(|w| name.contains(w.as_str()))
     }
@@ -278,7 +282,7 @@ impl Bench {
     }
 
     /// The first must be `limit` times as fast as the second.
-    fn must(&mut self, name: &str, limit: f64, bytes: usize, (ours, theirs): Pair<'_>) {
+    fn must(&mut self, name: &str, limit: f64, bytes: usize, (ours, theirs): BenchPair<'_>) {
         if !self.wants(name) {
             return;
         }
@@ -295,7 +299,7 @@ impl Bench {
         name: &str,
         limit: f64,
         bytes: usize,
-        (ours, theirs): Pair<'_>,
+        (ours, theirs): BenchPair<'_>,
         read: &mut dyn FnMut(),
     ) {
         if !self.wants(name) {
@@ -349,13 +353,13 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Memory that begins with a page, as a guest's does.
-struct Memory {
+struct BenchMemory {
     bytes: Vec<u8>,
     start: usize,
     len: usize,
 }
 
-impl std::ops::Deref for Memory {
+impl std::ops::Deref for BenchMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -363,14 +367,14 @@ impl std::ops::Deref for Memory {
     }
 }
 
-impl std::ops::DerefMut for Memory {
+impl std::ops::DerefMut for BenchMemory {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..][..self.len]
     }
 }
 
 /// Memory of zeros or noise with every page present.
-fn touched(len: usize, seed: u64) -> Memory {
+fn touched(len: usize, seed: u64) -> BenchMemory {
     let before = vmtax_pageops::memory::in_ram().expect("/proc/self/smaps_rollup");
     let mut bytes = vec![0u8; len + PAGE];
     let start = bytes.as_ptr().align_offset(PAGE);
@@ -382,7 +386,7 @@ fn touched(len: usize, seed: u64) -> Memory {
     black_box(&mut bytes[..]);
     let in_ram = vmtax_pageops::memory::in_ram().expect("/proc/self/smaps_rollup");
     assert!(in_ram >= before + len as u64, "memory to be measured is not in RAM");
-    Memory { bytes, start, len }
+    BenchMemory { bytes, start, len }
 }
 
 /// XBZRLE a byte at a time.

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use crate::device::Portal;
 use crate::device::idxd::{self, Idxd, Roots};
-use crate::device::model::{self, Model};
-use crate::engine::Policy;
+use crate::device::model::{self, DeviceModel};
+use crate::engine::BackendPolicy;
 
 /// Number of model devices.
 const MODELS: usize = 4;
 
 /// A user's choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Accel {
+pub enum AccelChoice {
     /// DSA queues that can be used, together with the CPU; the CPU alone without any.
     Auto,
     /// The CPU.
@@ -24,27 +24,27 @@ pub enum Accel {
 }
 
 /// The devices of a choice, open.
-pub struct Devices {
+pub struct OpenDevices {
     /// Backend of operations.
-    pub policy: Policy,
+    pub policy: BackendPolicy,
     /// Queues; empty: the CPU does everything.
     pub portals: Vec<Box<dyn Portal>>,
     /// Devices in software; they must outlive the engine that has their queues.
-    pub models: Vec<Model>,
+    pub models: Vec<DeviceModel>,
     /// For `auto`: unusable queues, with the reason.
-    pub unusable: Vec<idxd::Problem>,
+    pub unusable: Vec<idxd::QueueProblem>,
 }
 
-impl Accel {
+impl AccelChoice {
     /// Parses a choice.
     ///
     /// # Errors
     /// When the text is not a choice; the error lists them.
-    pub fn parse(text: &str) -> Result<Accel, String> {
+    pub fn parse(text: &str) -> Result<AccelChoice, String> {
         match text {
-            "auto" => return Ok(Accel::Auto),
-            "cpu" => return Ok(Accel::Cpu),
-            "model" => return Ok(Accel::Model),
+            "auto" => return Ok(AccelChoice::Auto),
+            "cpu" => return Ok(AccelChoice::Cpu),
+            "model" => return Ok(AccelChoice::Model),
             _ => {}
         }
         let queue = |word: &str| match word.strip_prefix("dsa:") {
@@ -61,7 +61,7 @@ impl Accel {
         match paths.iter().enumerate().position(twice) {
             // A dedicated queue is opened once; a shared one gains nothing.
             Some(i) => Err(format!("{} is named twice; name each queue once", paths[i].display())),
-            None => Ok(Accel::Dsa(paths)),
+            None => Ok(AccelChoice::Dsa(paths)),
         }
     }
 
@@ -69,16 +69,16 @@ impl Accel {
     ///
     /// # Errors
     /// A queue that was named cannot be used.
-    pub fn open(&self, roots: &Roots) -> Result<Devices, idxd::Problem> {
-        let mut devices = Devices {
-            policy: Policy::Cpu,
+    pub fn open(&self, roots: &Roots) -> Result<OpenDevices, idxd::QueueProblem> {
+        let mut devices = OpenDevices {
+            policy: BackendPolicy::Cpu,
             portals: Vec::new(),
             models: Vec::new(),
             unusable: Vec::new(),
         };
         match self {
-            Accel::Cpu => {}
-            Accel::Auto => {
+            AccelChoice::Cpu => {}
+            AccelChoice::Auto => {
                 for queue in idxd::discover(roots).unwrap_or_default() {
                     let opened = match queue.problem.clone() {
                         Some(problem) => Err(problem),
@@ -90,14 +90,17 @@ impl Accel {
                     }
                 }
                 if !devices.portals.is_empty() {
-                    devices.policy = Policy::Auto;
+                    devices.policy = BackendPolicy::Auto;
                 }
             }
-            Accel::Model => {
-                devices.policy = Policy::Device;
+            AccelChoice::Model => {
+                devices.policy = BackendPolicy::Device;
                 for i in 0..MODELS {
                     let name = format!("model{i}");
-                    let model = Model::new(model::Config { name, ..model::Config::default() });
+                    let model = DeviceModel::new(model::ModelConfig {
+                        name,
+                        ..model::ModelConfig::default()
+                    });
                     // A new model's queue has no other owner, so it opens.
                     devices
                         .portals
@@ -105,8 +108,8 @@ impl Accel {
                     devices.models.push(model);
                 }
             }
-            Accel::Dsa(paths) => {
-                devices.policy = Policy::Device;
+            AccelChoice::Dsa(paths) => {
+                devices.policy = BackendPolicy::Device;
                 for path in paths {
                     let queue = idxd::find(roots, path)?;
                     devices.portals.push(Box::new(Idxd::open(roots, queue)?));

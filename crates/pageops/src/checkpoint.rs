@@ -14,10 +14,10 @@ mod reader;
 mod trial;
 mod writer;
 
-pub use cycles::Counted;
-pub use error::{Error, Reason};
-pub use format::{Id, Kind, VERSION};
+pub use cycles::CycleKind;
+pub use error::{DamageReason, Error};
+pub use format::{CheckpointId, RunKind, VERSION};
 pub use latest::Latest;
-pub use meter::{Cost, Costs, Phase};
-pub use reader::{Checkpoint, RegionInfo, Target, Totals, children};
-pub use writer::{Accelerate, Finished, Options, Summary, Writer};
+pub use meter::{CheckpointCosts, Phase, PhaseCost};
+pub use reader::{Checkpoint, RegionInfo, RestoreTarget, Totals, children};
+pub use writer::{Accelerate, CheckpointOptions, CheckpointWriter, FinishedCheckpoint, Summary};

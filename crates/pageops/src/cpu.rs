@@ -30,7 +30,7 @@ type Crc = unsafe fn(u32, *const u8, usize) -> u32;
 type Compare = unsafe fn(*const u8, *const u8, usize) -> usize;
 
 /// A variant: functions that need the same instruction set.
-struct Kernels {
+struct CpuKernels {
     name: &'static str,
     is_zero: unsafe fn(*const u8, usize) -> bool,
     mismatch_word: unsafe fn(*const u8, usize, u64) -> usize,
@@ -152,7 +152,7 @@ macro_rules! kernels {
                 // SAFETY: the caller's contract is the pass's.
                 unsafe { passes::fingerprint::<$vector>(page, keys) }
             }
-            pub(super) static KERNELS: Kernels = Kernels {
+            pub(super) static KERNELS: CpuKernels = CpuKernels {
                 name: $name, is_zero, mismatch_word, mismatch, xbzrle, delta, copy_stream, sum, scan,
                 zero_pages, copy_scan, copy_crc, fingerprint, crc32c: $crc,
             };
@@ -201,7 +201,7 @@ kernels!(neon, "neon", std::arch::aarch64::uint8x16_t, crc32c::arm::crc32c, "neo
 /// The operations of one variant.
 #[derive(Clone, Copy)]
 pub struct Cpu {
-    kernels: &'static Kernels,
+    kernels: &'static CpuKernels,
     /// CRC of a zero page of [`crate::PAGE`] bytes.
     of_zero: u32,
 }
@@ -278,7 +278,7 @@ impl Cpu {
         variants
     }
 
-    fn with(kernels: &'static Kernels) -> Cpu {
+    fn with(kernels: &'static CpuKernels) -> Cpu {
         let page = [0; crate::PAGE];
         // SAFETY: the page is owned here, and the scalar variant needs no instruction set.
         let of_zero = !unsafe { crc32c::scalar(!0, page.as_ptr(), page.len()) };

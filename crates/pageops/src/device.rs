@@ -101,16 +101,16 @@ const _: () = {
     assert!(offset_of!(Descriptor, size) == 32);
     assert!(offset_of!(Descriptor, interrupt) == 36);
     assert!(offset_of!(Descriptor, operands) == 40);
-    assert!(size_of::<Record>() == 32 && align_of::<Record>() == 32);
-    assert!(offset_of!(Record, result) == 1);
-    assert!(offset_of!(Record, completed) == 4);
-    assert!(offset_of!(Record, fault_address) == 8);
-    assert!(offset_of!(Record, value) == 16);
+    assert!(size_of::<CompletionRecord>() == 32 && align_of::<CompletionRecord>() == 32);
+    assert!(offset_of!(CompletionRecord, result) == 1);
+    assert!(offset_of!(CompletionRecord, completed) == 4);
+    assert!(offset_of!(CompletionRecord, fault_address) == 8);
+    assert!(offset_of!(CompletionRecord, value) == 16);
 };
 
 impl Descriptor {
     /// One of this operation that reports to `record`.
-    pub fn new(opcode: u8, record: *const Record) -> Descriptor {
+    pub fn new(opcode: u8, record: *const CompletionRecord) -> Descriptor {
         let flags = flag::CR_ADDR_VALID | flag::REQUEST_CR;
         Descriptor {
             flags_opcode: flags | u32::from(opcode) << 24,
@@ -133,7 +133,7 @@ impl Descriptor {
 /// A completion record of 32 bytes. The device writes the status last.
 #[derive(Debug, Default)]
 #[repr(C, align(32))]
-pub struct Record {
+pub struct CompletionRecord {
     status: AtomicU8,
     result: AtomicU8,
     reserved: [u8; 2],
@@ -247,7 +247,7 @@ impl Status {
     }
 }
 
-impl Record {
+impl CompletionRecord {
     /// The result, once the device has written it.
     pub fn read(&self) -> Option<Completion> {
         let status = self.status.load(Ordering::Acquire);
@@ -279,7 +279,7 @@ impl Record {
 
 /// Limits of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct QueueLimits {
     /// Descriptors it holds.
     pub depth: u32,
     /// Descriptors in a batch; below 2: it takes none.
@@ -306,7 +306,7 @@ pub trait Portal: Send {
     /// Its name in reports: `wq0.0`.
     fn name(&self) -> &str;
     /// Its limits.
-    fn limits(&self) -> Limits;
+    fn limits(&self) -> QueueLimits;
     /// Submits a descriptor.
     ///
     /// # Safety

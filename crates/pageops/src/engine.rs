@@ -21,15 +21,15 @@ mod stats;
 use std::time::Duration;
 
 pub use dispatch::Dispatcher;
-pub use job::{Engine, Job};
-pub use op::{Op, Value};
-pub use pages::{PageEngine, Run};
+pub use job::{OperationsJob, ThreadedEngine};
+pub use op::{Op, OperationValue};
+pub use pages::{PageEngine, RunOperations};
 pub use speed::speeds;
-pub use stats::{Choice, Fault, Outcome, QueueStats, Stats};
+pub use stats::{Choice, EngineStats, OperationOutcome, QueueStats, SeenFault};
 
 /// Selection of queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
+pub enum QueueSpread {
     /// The one with the fewest bytes in flight; a queue on the memory's node counts half.
     LeastLoaded,
     /// Round robin.
@@ -38,7 +38,7 @@ pub enum Spread {
 
 /// The backend of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub enum BackendPolicy {
     /// The CPU.
     Cpu,
     /// Devices, while one is usable.
@@ -49,11 +49,11 @@ pub enum Policy {
 
 /// Configuration of an engine.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct EngineConfig {
     /// Backend of operations.
-    pub policy: Policy,
+    pub policy: BackendPolicy,
     /// Selection of queues.
-    pub spread: Spread,
+    pub spread: QueueSpread,
     /// Most operations in a batch.
     pub batch: u32,
     /// Most batches in flight in a queue.
@@ -70,11 +70,11 @@ pub struct Config {
     pub node: Option<u32>,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            policy: Policy::Auto,
-            spread: Spread::LeastLoaded,
+impl Default for EngineConfig {
+    fn default() -> EngineConfig {
+        EngineConfig {
+            policy: BackendPolicy::Auto,
+            spread: QueueSpread::LeastLoaded,
             batch: 32,
             in_flight: 16,
             least_bytes: 64 << 10,

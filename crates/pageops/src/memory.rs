@@ -121,19 +121,19 @@ fn write_mapped(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
 
 /// A file mapped for reading, shared with its writers.
 #[derive(Debug)]
-pub struct Map {
+pub struct MappedFile {
     start: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread; it is only read.
-unsafe impl Send for Map {}
+unsafe impl Send for MappedFile {}
 // SAFETY: as above.
-unsafe impl Sync for Map {}
+unsafe impl Sync for MappedFile {}
 
-impl Map {
+impl MappedFile {
     /// Maps these bytes of a file. They are more than none, and begin with a page.
-    pub fn new(file: &File, bytes: Range<u64>) -> io::Result<Map> {
+    pub fn new(file: &File, bytes: Range<u64>) -> io::Result<MappedFile> {
         let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
         let offset = libc::off_t::try_from(bytes.start).map_err(invalid)?;
         let len = usize::try_from(bytes.end.saturating_sub(bytes.start)).map_err(invalid)?;
@@ -142,7 +142,9 @@ impl Map {
         let start =
             unsafe { libc::mmap(std::ptr::null_mut(), len, kind, flags, file.as_raw_fd(), offset) };
         match NonNull::new(start.cast::<u8>()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Map { start, len }),
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => {
+                Ok(MappedFile { start, len })
+            }
             _ => Err(io::Error::last_os_error()),
         }
     }
@@ -200,7 +202,7 @@ impl Map {
     }
 }
 
-impl Drop for Map {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         // SAFETY: this object owns the mapping, and slices of it cannot outlive it.
         unsafe {
@@ -233,7 +235,7 @@ pub struct Pagemap {
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Region {
+struct MappedRegion {
     start: u64,
     end: u64,
     categories: u64,
@@ -273,7 +275,7 @@ impl Pagemap {
     /// Ranges that are present or swapped out, ascending; only these have content.
     pub fn populated(&self, range: Range<u64>) -> io::Result<Vec<PageRange>> {
         let mut ranges: Vec<PageRange> = Vec::new();
-        let mut regions = vec![Region::default(); 1024];
+        let mut regions = vec![MappedRegion::default(); 1024];
         let mut at = range.start;
         while at < range.end {
             let mut arg = ScanArg {
@@ -388,7 +390,7 @@ mod tests {
             );
             return vmtax_skipped::system("no huge page is free");
         }
-        let map = Map::new(&file, 0..2 * HUGE).unwrap();
+        let map = MappedFile::new(&file, 0..2 * HUGE).unwrap();
         let start = at as usize;
         map.with(0..2 * HUGE as usize, |found| {
             assert!(found[start..start + bytes.len()] == bytes);

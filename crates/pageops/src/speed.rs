@@ -7,7 +7,7 @@ use crate::{Cpu, PAGE, PageFacts, delta, xbzrle};
 
 /// An operation measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
+pub struct MeasuredSpeed {
     /// The operation.
     pub operation: &'static str,
     /// Seconds of each round, of each variant.
@@ -16,7 +16,7 @@ pub struct Measured {
 
 /// Memory to work on: zeros, noise, slightly changed noise, and room for results.
 #[derive(Debug)]
-pub struct Memory {
+pub struct SpeedMemory {
     zero: Vec<u8>,
     noise: Vec<u8>,
     changed: Vec<u8>,
@@ -24,9 +24,9 @@ pub struct Memory {
     facts: Vec<PageFacts>,
 }
 
-impl Memory {
+impl SpeedMemory {
     /// Parts of `len` bytes, a multiple of the page size, all in RAM.
-    pub fn new(len: usize) -> Memory {
+    pub fn new(len: usize) -> SpeedMemory {
         let mut noise = vec![0; len];
         let mut state = 1u64;
         for word in noise.as_chunks_mut::<8>().0 {
@@ -42,7 +42,7 @@ impl Memory {
         black_box(zero.as_mut_slice()).fill(0);
         black_box(zero.as_mut_slice());
         let facts = vec![PageFacts::default(); len / PAGE];
-        Memory { zero, copy: noise.clone(), noise, changed, facts }
+        SpeedMemory { zero, copy: noise.clone(), noise, changed, facts }
     }
 
     /// Bytes of all parts.
@@ -55,8 +55,8 @@ impl Memory {
 }
 
 /// Measures every operation by every variant. A round runs all variants, so that a disturbance affects them equally.
-pub fn measure(variants: &[Cpu], memory: &mut Memory, rounds: u32) -> Vec<Measured> {
-    type Operation = (&'static str, fn(Cpu, &mut Memory));
+pub fn measure(variants: &[Cpu], memory: &mut SpeedMemory, rounds: u32) -> Vec<MeasuredSpeed> {
+    type Operation = (&'static str, fn(Cpu, &mut SpeedMemory));
     let operations: [Operation; 14] = [
         ("read only", |cpu, m| drop(black_box(vec![cpu.read(black_box(&m.noise))]))),
         ("memcpy", |_, m| m.copy.copy_from_slice(black_box(&m.noise))),
@@ -126,7 +126,7 @@ pub fn measure(variants: &[Cpu], memory: &mut Memory, rounds: u32) -> Vec<Measur
                     }
                 }
             }
-            Measured { operation, seconds }
+            MeasuredSpeed { operation, seconds }
         })
         .collect()
 }
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn every_operation_is_measured_by_every_variant() {
         let variants = Cpu::variants();
-        let mut memory = Memory::new(16 * PAGE);
+        let mut memory = SpeedMemory::new(16 * PAGE);
         assert_eq!(memory.bytes(), 4 * 16 * PAGE as u64);
         let all = measure(&variants, &mut memory, 3);
         assert_eq!(all.len(), 14);

@@ -9,19 +9,20 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use vmtax_pageops::checkpoint::{
-    Accelerate, Checkpoint, Error, Id, Options, Reason, Summary, Target, Writer,
+    Accelerate, Checkpoint, CheckpointId, CheckpointOptions, CheckpointWriter, DamageReason, Error,
+    RestoreTarget, Summary,
 };
-use vmtax_pageops::memory::Map;
+use vmtax_pageops::memory::MappedFile;
 use vmtax_pageops::{Cpu, PAGE, PageFacts};
 
 /// Memory as a test sees it: regions by name.
-type Memory = Vec<(String, Vec<u8>)>;
+type TestMemory = Vec<(String, Vec<u8>)>;
 
 /// What is restored to.
 #[derive(Default)]
 struct Restored(BTreeMap<usize, Vec<u8>>);
 
-impl Target for Restored {
+impl RestoreTarget for Restored {
     fn clear(&mut self, region: usize, bytes: u64) -> io::Result<()> {
         self.0.insert(region, vec![0; bytes as usize]);
         Ok(())
@@ -35,13 +36,14 @@ impl Target for Restored {
 
 fn save(
     path: &Path,
-    memory: &Memory,
+    memory: &TestMemory,
     parent: Option<&Path>,
     zstd: Option<i32>,
-) -> Result<(Summary, Id), Error> {
+) -> Result<(Summary, CheckpointId), Error> {
     let parent = parent.map(Checkpoint::open).transpose()?;
     let mut cpu = Cpu::best();
-    let mut writer = Writer::create(path, Options { zstd, parent, live: false }, &mut cpu)?;
+    let mut writer =
+        CheckpointWriter::create(path, CheckpointOptions { zstd, parent, live: false }, &mut cpu)?;
     for (name, bytes) in memory {
         writer.region(name, (bytes.len() / PAGE) as u64)?;
         // In pieces, and without the pieces that are zero, as holes are left out.
@@ -57,7 +59,7 @@ fn save(
     Ok(written)
 }
 
-fn restore(path: &Path) -> Result<Memory, Error> {
+fn restore(path: &Path) -> Result<TestMemory, Error> {
     let checkpoint = Checkpoint::open(path)?;
     let mut restored = Restored::default();
     checkpoint.restore(&mut restored, &mut |_| {})?;
@@ -98,7 +100,7 @@ fn page(sort: u8, seed: u64, age: u64) -> Vec<u8> {
     }
 }
 
-fn memory(sorts: &[(u8, u64)], age: u64) -> Memory {
+fn memory(sorts: &[(u8, u64)], age: u64) -> TestMemory {
     let bytes = |part: &[(u8, u64)]| {
         part.iter().flat_map(|(sort, seed)| page(*sort, *seed, age * (1 + seed % 2))).collect()
     };
@@ -158,15 +160,15 @@ fn compression_comes_back_after_noise() {
 }
 
 /// Three generations with pages of every sort.
-struct Family {
+struct CheckpointFamily {
     dir: tempfile::TempDir,
     sorts: Vec<(u8, u64)>,
 }
 
-impl Family {
-    fn new(zstd: Option<i32>) -> Family {
+impl CheckpointFamily {
+    fn new(zstd: Option<i32>) -> CheckpointFamily {
         let sorts: Vec<(u8, u64)> = (0..90).map(|i| ((i / 3) as u8, i * 31 + 5)).collect();
-        let family = Family { dir: tempfile::tempdir().unwrap(), sorts };
+        let family = CheckpointFamily { dir: tempfile::tempdir().unwrap(), sorts };
         for age in 0..3u64 {
             let parent = age.checked_sub(1).map(|age| family.path(age));
             save(&family.path(age), &family.memory(age), parent.as_deref(), zstd).unwrap();
@@ -178,7 +180,7 @@ impl Family {
         self.dir.path().join(format!("{age}.ckpt"))
     }
 
-    fn memory(&self, age: u64) -> Memory {
+    fn memory(&self, age: u64) -> TestMemory {
         memory(&self.sorts, age)
     }
 }
@@ -187,7 +189,7 @@ impl Family {
 #[test]
 fn every_damaged_byte_is_detected() {
     for zstd in [None, Some(1)] {
-        let family = Family::new(zstd);
+        let family = CheckpointFamily::new(zstd);
         for age in 0..3 {
             let whole = fs::read(family.path(age)).unwrap();
             let mut accepted = 0;
@@ -217,7 +219,7 @@ fn every_damaged_byte_is_detected() {
 
 #[test]
 fn no_cut_or_longer_file_is_taken() {
-    let family = Family::new(Some(1));
+    let family = CheckpointFamily::new(Some(1));
     for age in 0..3 {
         let whole = fs::read(family.path(age)).unwrap();
         let lengths = (0..whole.len()).step_by(1013).chain(whole.len() - 200..whole.len());
@@ -236,7 +238,7 @@ fn no_cut_or_longer_file_is_taken() {
 
 #[test]
 fn a_parent_that_is_not_the_parent_is_refused() {
-    let family = Family::new(None);
+    let family = CheckpointFamily::new(None);
     let reason = |age| match restore(&family.path(age)) {
         Err(error) => error.reason,
         Ok(_) => panic!("accepted"),
@@ -244,25 +246,25 @@ fn a_parent_that_is_not_the_parent_is_refused() {
     // The same memory saved anew is another checkpoint.
     let old = fs::read(family.path(0)).unwrap();
     save(&family.path(0), &family.memory(0), None, None).unwrap();
-    assert!(matches!(reason(1), Reason::Parent { .. }), "{:?}", reason(1));
-    assert!(matches!(reason(2), Reason::Parent { .. }));
+    assert!(matches!(reason(1), DamageReason::Parent { .. }), "{:?}", reason(1));
+    assert!(matches!(reason(2), DamageReason::Parent { .. }));
     fs::write(family.path(0), &old).unwrap();
     // Grandparent and parent change places.
     let middle = fs::read(family.path(1)).unwrap();
     fs::write(family.path(1), &old).unwrap();
-    assert!(matches!(reason(2), Reason::Parent { .. }));
+    assert!(matches!(reason(2), DamageReason::Parent { .. }));
     // A checkpoint in the place of its own parent.
     fs::write(family.path(1), &middle).unwrap();
     fs::copy(family.path(1), family.path(0)).unwrap();
     assert!(restore(&family.path(1)).is_err());
     // None there.
     fs::remove_file(family.path(0)).unwrap();
-    assert!(matches!(reason(1), Reason::Io(_)));
+    assert!(matches!(reason(1), DamageReason::Io(_)));
 }
 
 #[test]
 fn the_page_and_the_reason_are_named() {
-    let family = Family::new(None);
+    let family = CheckpointFamily::new(None);
     let mut bytes = fs::read(family.path(0)).unwrap();
     // The first stored page is of the first region; its bytes follow the header.
     let first = family.memory(0)[0].1.chunks(PAGE).position(|p| p[..8] != p[8..16]).unwrap();
@@ -281,17 +283,18 @@ fn the_page_and_the_reason_are_named() {
     bytes[8] = 9;
     fs::write(family.path(0), &bytes).unwrap();
     let error = restore(&family.path(0)).unwrap_err();
-    assert!(matches!(error.reason, Reason::Version { found: 9, .. }), "{error}");
+    assert!(matches!(error.reason, DamageReason::Version { found: 9, .. }), "{error}");
 }
 
 #[test]
 fn a_writer_that_stops_leaves_what_was_there() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.ckpt");
-    let old: Memory = vec![("m".to_owned(), vec![3; 8 * PAGE])];
+    let old: TestMemory = vec![("m".to_owned(), vec![3; 8 * PAGE])];
     save(&path, &old, None, None).unwrap();
     let mut cpu = Cpu::best();
-    let mut writer = Writer::create(&path, Options::default(), &mut cpu).unwrap();
+    let mut writer =
+        CheckpointWriter::create(&path, CheckpointOptions::default(), &mut cpu).unwrap();
     writer.region("m", 8).unwrap();
     writer.pages(0, &vec![4; 4 * PAGE]).unwrap();
     drop(writer);
@@ -305,7 +308,8 @@ fn wrong_use_is_an_error() {
     let path = dir.path().join("x.ckpt");
     save(&path, &vec![("m".to_owned(), vec![3; 8 * PAGE])], None, None).unwrap();
     let mut cpu = Cpu::best();
-    let mut writer = Writer::create(&path, Options::default(), &mut cpu).unwrap();
+    let mut writer =
+        CheckpointWriter::create(&path, CheckpointOptions::default(), &mut cpu).unwrap();
     assert!(writer.pages(0, &[0; PAGE]).is_err());
     writer.region("m", 2).unwrap();
     assert!(writer.region("m", 2).is_err());
@@ -314,14 +318,20 @@ fn wrong_use_is_an_error() {
     assert!(writer.pages(2, &[0; PAGE]).is_err());
     assert!(writer.pages(2, &[0; 7]).is_err());
 
-    let parent =
-        || Options { parent: Some(Checkpoint::open(&path).unwrap()), zstd: None, live: false };
+    let parent = || CheckpointOptions {
+        parent: Some(Checkpoint::open(&path).unwrap()),
+        zstd: None,
+        live: false,
+    };
     let child = dir.path().join("y.ckpt");
-    let mut writer = Writer::create(&child, parent(), &mut cpu).unwrap();
-    assert!(matches!(writer.region("m", 9).unwrap_err().reason, Reason::Shape(_)));
-    let writer = Writer::create(&child, parent(), &mut cpu).unwrap();
-    assert!(matches!(writer.finish(&mut io::empty(), b"").unwrap_err().reason, Reason::Shape(_)));
-    assert!(matches!(Checkpoint::open(dir.path()).unwrap_err().reason, Reason::NotOne));
+    let mut writer = CheckpointWriter::create(&child, parent(), &mut cpu).unwrap();
+    assert!(matches!(writer.region("m", 9).unwrap_err().reason, DamageReason::Shape(_)));
+    let writer = CheckpointWriter::create(&child, parent(), &mut cpu).unwrap();
+    assert!(matches!(
+        writer.finish(&mut io::empty(), b"").unwrap_err().reason,
+        DamageReason::Shape(_)
+    ));
+    assert!(matches!(Checkpoint::open(dir.path()).unwrap_err().reason, DamageReason::NotOne));
 }
 
 /// A guest that changed little is saved in little.
@@ -367,7 +377,7 @@ fn older_versions_are_read() {
     let at = bytes.len() - 128 + 72;
     bytes[at] = 1;
     fs::write(&child, &bytes).unwrap();
-    assert!(matches!(restore(&child).unwrap_err().reason, Reason::Damaged { .. }));
+    assert!(matches!(restore(&child).unwrap_err().reason, DamageReason::Damaged { .. }));
 }
 
 /// Until it is published a checkpoint has no name, and an existing file stays.
@@ -375,11 +385,12 @@ fn older_versions_are_read() {
 fn a_finished_checkpoint_is_not_there_before_it_is_published() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.ckpt");
-    let old: Memory = vec![("m".to_owned(), vec![3; 8 * PAGE])];
+    let old: TestMemory = vec![("m".to_owned(), vec![3; 8 * PAGE])];
     for publish in [false, true] {
         save(&path, &old, None, None).unwrap();
         let mut cpu = Cpu::best();
-        let mut writer = Writer::create(&path, Options::default(), &mut cpu).unwrap();
+        let mut writer =
+            CheckpointWriter::create(&path, CheckpointOptions::default(), &mut cpu).unwrap();
         writer.region("m", 8).unwrap();
         let finished = writer.finish(&mut &b"state of devices"[..], b"a machine").unwrap();
         assert!(restore(&path).unwrap() == old);
@@ -423,12 +434,16 @@ fn memory_that_changes_gives_a_checkpoint_that_verifies() {
     for (zstd, child) in [(None, false), (Some(1), false), (None, true), (Some(3), true)] {
         let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile()).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0).unwrap();
-        let map = Map::new(&file, 0..bytes.len() as u64).unwrap();
+        let map = MappedFile::new(&file, 0..bytes.len() as u64).unwrap();
         let mut meddler = Meddler { memory: &file, pages: bytes.len() / PAGE, age: 0 };
         let parent = child.then(|| Checkpoint::open(&base).unwrap());
         let path = dir.path().join("x.ckpt");
-        let mut writer =
-            Writer::create(&path, Options { zstd, parent, live: false }, &mut meddler).unwrap();
+        let mut writer = CheckpointWriter::create(
+            &path,
+            CheckpointOptions { zstd, parent, live: false },
+            &mut meddler,
+        )
+        .unwrap();
         writer.region(name, (bytes.len() / PAGE) as u64).unwrap();
         map.with(0..bytes.len(), |pages| writer.pages(0, pages)).unwrap();
         writer.finish(&mut io::empty(), b"").unwrap().publish().unwrap();
@@ -440,13 +455,14 @@ fn memory_that_changes_gives_a_checkpoint_that_verifies() {
 /// Saves states one after the other, as a memory that is written to while it is saved: all of the first, of the others what differs.
 fn save_live(
     path: &Path,
-    states: &[Memory],
+    states: &[TestMemory],
     parent: Option<&Path>,
     zstd: Option<i32>,
 ) -> Result<Summary, Error> {
     let parent = parent.map(Checkpoint::open).transpose()?;
     let mut cpu = Cpu::best();
-    let mut writer = Writer::create(path, Options { zstd, parent, live: true }, &mut cpu)?;
+    let mut writer =
+        CheckpointWriter::create(path, CheckpointOptions { zstd, parent, live: true }, &mut cpu)?;
     for (name, bytes) in &states[0] {
         writer.region(name, (bytes.len() / PAGE) as u64)?;
         for (i, piece) in bytes.chunks(7 * PAGE).enumerate() {
@@ -494,7 +510,7 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let path = |age: u64| dir.path().join(format!("{age}.ckpt"));
         // Pages become other sorts, too: noise becomes zero, one word, a delta, what the parent has.
-        let turned = |by: u64| -> Memory {
+        let turned = |by: u64| -> TestMemory {
             let sorts: Vec<(u8, u64)> = sorts.iter().zip(0..).map(|((sort, page), i)| {
                 let turn = (seed.wrapping_mul(2 * by + 1) >> (i % 60)) & 3;
                 (sort.wrapping_add(if turn == 0 { by as u8 } else { 0 }), *page)
@@ -502,7 +518,7 @@ proptest! {
             memory(&sorts, by)
         };
         for age in 0..3 {
-            let states: Vec<Memory> = (0..4).map(|step| turned(age + 3 * step % 4)).collect();
+            let states: Vec<TestMemory> = (0..4).map(|step| turned(age + 3 * step % 4)).collect();
             let parent = age.checked_sub(1).map(path);
             let summary = save_live(&path(age), &states, parent.as_deref(), zstd).unwrap();
             prop_assert!(restore(&path(age)).unwrap() == states[3], "age {}", age);
@@ -529,7 +545,7 @@ fn a_layer_is_as_large_as_what_differs() {
     let mut second = first.clone();
     second[100 * PAGE..103 * PAGE].copy_from_slice(&noise(1)[100 * PAGE..103 * PAGE]);
     second[200 * PAGE..201 * PAGE].fill(0);
-    let state = |bytes: &[u8]| -> Memory { vec![("m".to_owned(), bytes.to_vec())] };
+    let state = |bytes: &[u8]| -> TestMemory { vec![("m".to_owned(), bytes.to_vec())] };
     let once = save_live(&path, &[state(&first)], None, None).unwrap();
     let twice = save_live(&path, &[state(&first), state(&second)], None, None).unwrap();
     assert_eq!((twice.raw, twice.zero), (255, 1));
@@ -543,12 +559,13 @@ fn wrong_use_of_layers_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.ckpt");
     let mut cpu = Cpu::best();
-    let mut plain = Writer::create(&path, Options::default(), &mut cpu).unwrap();
+    let mut plain =
+        CheckpointWriter::create(&path, CheckpointOptions::default(), &mut cpu).unwrap();
     plain.region("m", 8).unwrap();
     assert!(plain.latest().is_none() && plain.begin_layer().is_err());
     drop(plain);
-    let options = Options { live: true, ..Options::default() };
-    let mut writer = Writer::create(&path, options, &mut cpu).unwrap();
+    let options = CheckpointOptions { live: true, ..CheckpointOptions::default() };
+    let mut writer = CheckpointWriter::create(&path, options, &mut cpu).unwrap();
     writer.region("m", 8).unwrap();
     writer.region("n", 8).unwrap();
     assert!(writer.region_again(0).is_err());
@@ -585,9 +602,10 @@ fn a_stream_is_a_checkpoint() {
         });
         let parent = Some(Checkpoint::open(&base).unwrap());
         let file = fs::File::from(std::os::fd::OwnedFd::from(writer));
-        let options = Options { parent, live, ..Options::default() };
+        let options = CheckpointOptions { parent, live, ..CheckpointOptions::default() };
         let mut writer =
-            Writer::stream(file, "standard output", options, &mut cpu, stop.clone()).unwrap();
+            CheckpointWriter::stream(file, "standard output", options, &mut cpu, stop.clone())
+                .unwrap();
         writer.region("m", 300).unwrap();
         writer.pages(0, &bytes(1)).unwrap();
         if live {
@@ -623,9 +641,14 @@ fn a_stream_is_a_checkpoint() {
     // A reader that does not read is waited for only until it is time to stop.
     let (reader, writer) = io::pipe().unwrap();
     let file = fs::File::from(std::os::fd::OwnedFd::from(writer));
-    let mut writer =
-        Writer::stream(file, "standard output", Options::default(), &mut cpu, stop.clone())
-            .unwrap();
+    let mut writer = CheckpointWriter::stream(
+        file,
+        "standard output",
+        CheckpointOptions::default(),
+        &mut cpu,
+        stop.clone(),
+    )
+    .unwrap();
     writer.region("m", 300).unwrap();
     let stopper = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(50));

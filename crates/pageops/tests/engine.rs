@@ -12,30 +12,31 @@ use std::time::{Duration, Instant};
 use vmtax_pageops::checkpoint::Accelerate;
 use vmtax_pageops::delta::{self, Delta};
 use vmtax_pageops::device::idxd::{self, Roots};
-use vmtax_pageops::device::model::{self, Fault as Wrong, Model, Script};
-use vmtax_pageops::device::{Descriptor, Limits, Portal, Status, Submit};
+use vmtax_pageops::device::model::{self, DeviceModel, FaultScript, ModelFault as Wrong};
+use vmtax_pageops::device::{Descriptor, Portal, QueueLimits, Status, Submit};
 use vmtax_pageops::engine::{
-    Choice, Config, Dispatcher, Engine, Fault, Op, Outcome, PageEngine, Policy, Spread, Value,
+    BackendPolicy, Choice, Dispatcher, EngineConfig, Op, OperationOutcome, OperationValue,
+    PageEngine, QueueSpread, SeenFault, ThreadedEngine,
 };
 use vmtax_pageops::{Cpu, PAGE, PageFacts};
 
 /// Pages and room for results, and operations on them with what they must give.
-struct Work {
+struct EngineWork {
     pages: Vec<u8>,
     changed: Vec<u8>,
     copies: Vec<u8>,
     records: Vec<u8>,
     ops: Vec<Op>,
-    expected: Vec<Value>,
+    expected: Vec<OperationValue>,
     /// Operations that a device takes: not empty deltas.
     for_device: u64,
 }
 
 const RECORD: usize = 2 * PAGE;
 
-impl Work {
+impl EngineWork {
     /// Operations of every kind in turn, one for each page.
-    fn new(count: usize) -> Work {
+    fn new(count: usize) -> EngineWork {
         let mut state = 7u64;
         let mut noise = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -56,7 +57,7 @@ impl Work {
         }
         let copies = vec![0xee; count * PAGE];
         let records = vec![0; count * RECORD];
-        let mut work = Work {
+        let mut work = EngineWork {
             pages,
             changed,
             copies,
@@ -81,22 +82,29 @@ impl Work {
             let (src, new, len) = (page.as_ptr(), changed.as_ptr(), PAGE);
             let mut scratch = [0; RECORD];
             let (op, value) = match i % 8 {
-                0 => {
-                    (Op::Compval { src, len, word: 0 }, Value::Equal(page.iter().all(|b| *b == 0)))
+                0 => (
+                    Op::Compval { src, len, word: 0 },
+                    OperationValue::Equal(page.iter().all(|b| *b == 0)),
+                ),
+                1 => (Op::Compare { a: src, b: new, len }, OperationValue::Equal(page == changed)),
+                2 => (Op::Copy { src, dst: copy, len }, OperationValue::Done),
+                3 => {
+                    (Op::Fill { dst: copy, len, word: 0x0102_0304_0506_0708 }, OperationValue::Done)
                 }
-                1 => (Op::Compare { a: src, b: new, len }, Value::Equal(page == changed)),
-                2 => (Op::Copy { src, dst: copy, len }, Value::Done),
-                3 => (Op::Fill { dst: copy, len, word: 0x0102_0304_0506_0708 }, Value::Done),
-                4 => (Op::Crc { src, len, seed: 0 }, Value::Crc(cpu.crc32c(0, page))),
-                5 => {
-                    (Op::CopyCrc { src, dst: copy, len, seed: 9 }, Value::Crc(cpu.crc32c(9, page)))
-                }
+                4 => (Op::Crc { src, len, seed: 0 }, OperationValue::Crc(cpu.crc32c(0, page))),
+                5 => (
+                    Op::CopyCrc { src, dst: copy, len, seed: 9 },
+                    OperationValue::Crc(cpu.crc32c(9, page)),
+                ),
                 6 => {
                     // Room for eight entries, or for more than there can be.
                     let cap = if i % 5 == 0 { 80 } else { RECORD as u32 };
                     let made =
                         cpu.delta_create(page, changed, &mut scratch[..cap as usize]).unwrap();
-                    (Op::DeltaCreate { old: src, new, len, record, cap }, Value::Delta(made))
+                    (
+                        Op::DeltaCreate { old: src, new, len, record, cap },
+                        OperationValue::Delta(made),
+                    )
                 }
                 _ => {
                     let made = cpu.delta_create(page, changed, &mut scratch).unwrap();
@@ -106,7 +114,10 @@ impl Work {
                     };
                     self.records[i * RECORD..][..size].copy_from_slice(&scratch[..size]);
                     self.copies[i * PAGE..][..PAGE].copy_from_slice(page);
-                    (Op::DeltaApply { record, size: size as u32, region: copy, len }, Value::Done)
+                    (
+                        Op::DeltaApply { record, size: size as u32, region: copy, len },
+                        OperationValue::Done,
+                    )
                 }
             };
             self.ops.push(op);
@@ -114,14 +125,15 @@ impl Work {
         }
     }
 
-    fn check(&self, outcomes: &[Outcome]) {
+    fn check(&self, outcomes: &[OperationOutcome]) {
         assert_eq!(outcomes.len(), self.ops.len());
         let mut scratch = [0; RECORD];
         for (i, outcome) in outcomes.iter().enumerate() {
             // Hardware may say of a record that just fits that it overflows, and writes as much as it likes of one that does.
-            let is_cut = |value: Value| matches!(value, Value::Delta(Delta::Overflow(_)));
+            let is_cut =
+                |value: OperationValue| matches!(value, OperationValue::Delta(Delta::Overflow(_)));
             let just_fits = match (self.ops[i], self.expected[i]) {
-                (Op::DeltaCreate { cap: 80, .. }, Value::Delta(Delta::Differs(_))) => true,
+                (Op::DeltaCreate { cap: 80, .. }, OperationValue::Delta(Delta::Differs(_))) => true,
                 (_, expected) => is_cut(expected),
             };
             assert!(
@@ -139,7 +151,7 @@ impl Work {
                     assert!(copy.chunks(8).all(|w| w == [8, 7, 6, 5, 4, 3, 2, 1]), "operation {i}")
                 }
                 6 => {
-                    if let Value::Delta(Delta::Differs(size)) = outcome.value {
+                    if let OperationValue::Delta(Delta::Differs(size)) = outcome.value {
                         let mut region = page.to_vec();
                         delta::apply(&self.records[i * RECORD..][..size], &mut region).unwrap();
                         assert!(region == changed, "operation {i}: wrong delta");
@@ -154,23 +166,23 @@ impl Work {
     }
 }
 
-fn models(count: usize, config: impl Fn(usize) -> model::Config) -> Vec<Model> {
+fn models(count: usize, config: impl Fn(usize) -> model::ModelConfig) -> Vec<DeviceModel> {
     (0..count)
-        .map(|i| Model::new(model::Config { name: format!("model{i}"), ..config(i) }))
+        .map(|i| DeviceModel::new(model::ModelConfig { name: format!("model{i}"), ..config(i) }))
         .collect()
 }
 
-fn portals(models: &[Model]) -> Vec<Box<dyn Portal>> {
+fn portals(models: &[DeviceModel]) -> Vec<Box<dyn Portal>> {
     models.iter().map(|m| Box::new(m.portal().unwrap()) as Box<dyn Portal>).collect()
 }
 
 /// Patience that a busy machine does not use up: where nothing is lost or dead, nothing is waited for.
-fn devices() -> Config {
-    Config {
-        policy: Policy::Device,
+fn devices() -> EngineConfig {
+    EngineConfig {
+        policy: BackendPolicy::Device,
         patience: Duration::from_secs(600),
         drain: Duration::from_secs(600),
-        ..Config::default()
+        ..EngineConfig::default()
     }
 }
 
@@ -178,13 +190,17 @@ fn devices() -> Config {
 const TRIES: usize = 8;
 
 /// Where something dies, and is waited for.
-fn hasty() -> Config {
-    Config { patience: Duration::from_millis(500), drain: Duration::from_secs(2), ..devices() }
+fn hasty() -> EngineConfig {
+    EngineConfig {
+        patience: Duration::from_millis(500),
+        drain: Duration::from_secs(2),
+        ..devices()
+    }
 }
 
 /// Runs work of so many operations; gives how many a device takes.
 fn run(dispatcher: &mut Dispatcher, count: usize) -> u64 {
-    let work = Work::new(count);
+    let work = EngineWork::new(count);
     // SAFETY: the work lives until its outcomes are here, and no other code touches it.
     let outcomes = unsafe { dispatcher.run(&work.ops) };
     work.check(&outcomes);
@@ -200,15 +216,16 @@ fn results_are_right_on_every_shape_of_device() {
         (2, 5, 2, true),
         (2, 0, 16, false),
     ] {
-        for spread in [Spread::LeastLoaded, Spread::RoundRobin] {
-            let models = models(count, |i| model::Config {
+        for spread in [QueueSpread::LeastLoaded, QueueSpread::RoundRobin] {
+            let models = models(count, |i| model::ModelConfig {
                 batch,
                 depth,
                 shared,
                 engines: 1 + i % 2,
                 ..Default::default()
             });
-            let mut dispatcher = Dispatcher::new(Config { spread, ..devices() }, portals(&models));
+            let mut dispatcher =
+                Dispatcher::new(EngineConfig { spread, ..devices() }, portals(&models));
             let taken = run(&mut dispatcher, 1500);
             let stats = dispatcher.stats();
             assert!(taken > 1400, "{taken}");
@@ -240,12 +257,12 @@ fn results_are_right_when_one_job_in_a_hundred_fails() {
         Wrong::Lost,
     ];
     let attempt = |_| {
-        let models = models(4, |i| model::Config {
-            script: Script::default().random(100, 40 + i as u64, &faults),
+        let models = models(4, |i| model::ModelConfig {
+            script: FaultScript::default().random(100, 40 + i as u64, &faults),
             ..Default::default()
         });
         let drain = Duration::from_secs(15);
-        let config = Config { patience: Duration::from_secs(2), drain, ..devices() };
+        let config = EngineConfig { patience: Duration::from_secs(2), drain, ..devices() };
         let mut dispatcher = Dispatcher::new(config, portals(&models));
         run(&mut dispatcher, 8000);
         let stats = dispatcher.stats();
@@ -257,16 +274,20 @@ fn results_are_right_when_one_job_in_a_hundred_fails() {
     let found = (0..TRIES).find_map(attempt);
     let (stats, injected) = found.expect("as many faults as were injected");
     assert_eq!(stats.choices.get(&Choice::CpuAfterFault), Some(&injected), "{}", stats.describe());
-    assert!(stats.faults.get(&Fault::Lost).is_some_and(|n| *n > 0), "{}", stats.describe());
-    assert!(stats.faults.contains_key(&Fault::Status(Status::PageFault)));
+    assert!(stats.faults.get(&SeenFault::Lost).is_some_and(|n| *n > 0), "{}", stats.describe());
+    assert!(stats.faults.contains_key(&SeenFault::Status(Status::PageFault)));
     assert!(stats.queues.iter().all(|q| q.dead.is_none()), "{}", stats.describe());
 }
 
 #[test]
 fn a_dead_engine_is_taken_out_and_reported() {
     let attempt = |_| {
-        let models = models(3, |i| model::Config {
-            script: if i == 1 { Script::default().at(70, Wrong::Dead) } else { Script::default() },
+        let models = models(3, |i| model::ModelConfig {
+            script: if i == 1 {
+                FaultScript::default().at(70, Wrong::Dead)
+            } else {
+                FaultScript::default()
+            },
             ..Default::default()
         });
         let mut dispatcher = Dispatcher::new(hasty(), portals(&models));
@@ -283,7 +304,7 @@ fn a_dead_engine_is_taken_out_and_reported() {
         "{}",
         stats.describe()
     );
-    assert!(stats.faults.get(&Fault::QueueDead).is_some_and(|n| *n > 0));
+    assert!(stats.faults.get(&SeenFault::QueueDead).is_some_and(|n| *n > 0));
     // The next work goes round it.
     let before = stats.queues[1].operations;
     run(&mut dispatcher, 500);
@@ -292,8 +313,8 @@ fn a_dead_engine_is_taken_out_and_reported() {
 
 #[test]
 fn with_all_devices_dead_the_cpu_does_it() {
-    let models = models(2, |_| model::Config {
-        script: Script::default().at(0, Wrong::Dead),
+    let models = models(2, |_| model::ModelConfig {
+        script: FaultScript::default().at(0, Wrong::Dead),
         ..Default::default()
     });
     let mut dispatcher = Dispatcher::new(hasty(), portals(&models));
@@ -310,18 +331,18 @@ fn late_and_lost_completions_do_not_hang() {
     // A busy computer also delays records that are not lost: they must not count as late.
     let (short, long) = (Duration::from_millis(30), Duration::from_secs(3));
     for (name, wrong, fault, patience) in
-        [("late", late, Fault::Late, short), ("lost", Wrong::Lost, Fault::Lost, long)]
+        [("late", late, SeenFault::Late, short), ("lost", Wrong::Lost, SeenFault::Lost, long)]
     {
         for batch in [32, 0] {
-            let script = Script::default().at(40, wrong);
+            let script = FaultScript::default().at(40, wrong);
             let mut attempts = (0..TRIES).map(|_| {
-                let models = models(1, |_| model::Config {
+                let models = models(1, |_| model::ModelConfig {
                     batch,
                     script: script.clone(),
                     ..Default::default()
                 });
                 let drain = Duration::from_secs(15);
-                let config = Config { patience, drain, ..devices() };
+                let config = EngineConfig { patience, drain, ..devices() };
                 let mut dispatcher = Dispatcher::new(config, portals(&models));
                 let start = Instant::now();
                 run(&mut dispatcher, 400);
@@ -340,8 +361,8 @@ fn late_and_lost_completions_do_not_hang() {
 
 #[test]
 fn absent_pages_are_finished_by_the_cpu() {
-    let models = models(1, |_| model::Config::default());
-    let work = Work::new(256);
+    let models = models(1, |_| model::ModelConfig::default());
+    let work = EngineWork::new(256);
     let start = work.pages.as_ptr() as u64;
     models[0].absent(start + 10 * PAGE as u64 + 1000..start + 30 * PAGE as u64);
     let start = work.copies.as_ptr() as u64;
@@ -351,19 +372,21 @@ fn absent_pages_are_finished_by_the_cpu() {
     let outcomes = unsafe { dispatcher.run(&work.ops) };
     work.check(&outcomes);
     let faults = dispatcher.stats().faults;
-    assert!(faults[&Fault::Status(Status::PageFault)] >= 20, "{faults:?}");
+    assert!(faults[&SeenFault::Status(Status::PageFault)] >= 20, "{faults:?}");
     assert_eq!(faults.len(), 1);
 }
 
 #[test]
 fn the_policy_reports_its_choice() {
-    let models =
-        models(2, |_| model::Config { service: Duration::from_micros(300), ..Default::default() });
-    let auto = Config {
-        policy: Policy::Auto,
+    let models = models(2, |_| model::ModelConfig {
+        service: Duration::from_micros(300),
+        ..Default::default()
+    });
+    let auto = EngineConfig {
+        policy: BackendPolicy::Auto,
         in_flight: 2,
         patience: Duration::from_secs(5),
-        ..Config::default()
+        ..EngineConfig::default()
     };
     let mut dispatcher = Dispatcher::new(auto, portals(&models));
     run(&mut dispatcher, 8);
@@ -375,13 +398,15 @@ fn the_policy_reports_its_choice() {
     assert!(stats.describe().contains("on the CPU (queues full)"), "{}", stats.describe());
 
     drop(dispatcher);
-    let mut dispatcher =
-        Dispatcher::new(Config { policy: Policy::Cpu, ..Config::default() }, portals(&models));
+    let mut dispatcher = Dispatcher::new(
+        EngineConfig { policy: BackendPolicy::Cpu, ..EngineConfig::default() },
+        portals(&models),
+    );
     run(&mut dispatcher, 100);
     assert_eq!(dispatcher.stats().choices, [(Choice::CpuByPolicy, 100)].into());
 
-    let small = model::Config { transfer: PAGE as u64 / 2, ..Default::default() };
-    let models = [Model::new(small)];
+    let small = model::ModelConfig { transfer: PAGE as u64 / 2, ..Default::default() };
+    let models = [DeviceModel::new(small)];
     let mut dispatcher = Dispatcher::new(devices(), portals(&models));
     let taken = run(&mut dispatcher, 100);
     let choices = [(Choice::CpuTooLarge, taken), (Choice::CpuUnfit, 100 - taken)];
@@ -391,12 +416,12 @@ fn the_policy_reports_its_choice() {
 #[test]
 fn near_queues_are_preferred() {
     let mut shares = (0..TRIES).map(|_| {
-        let models = models(2, |i| model::Config {
+        let models = models(2, |i| model::ModelConfig {
             node: Some(i as u32),
             service: Duration::from_micros(500),
             ..Default::default()
         });
-        let config = Config { node: Some(1), ..devices() };
+        let config = EngineConfig { node: Some(1), ..devices() };
         let mut dispatcher = Dispatcher::new(config, portals(&models));
         run(&mut dispatcher, 480);
         let queues = dispatcher.stats().queues;
@@ -408,17 +433,18 @@ fn near_queues_are_preferred() {
 #[test]
 fn least_loaded_goes_round_a_slow_queue() {
     let share = |spread| {
-        let models = models(2, |i| model::Config {
+        let models = models(2, |i| model::ModelConfig {
             service: Duration::from_micros(if i == 0 { 2000 } else { 100 }),
             ..Default::default()
         });
-        let config = Config { spread, batch: 8, in_flight: 4, ..devices() };
+        let config = EngineConfig { spread, batch: 8, in_flight: 4, ..devices() };
         let mut dispatcher = Dispatcher::new(config, portals(&models));
         run(&mut dispatcher, 600);
         let queues = dispatcher.stats().queues;
         queues[0].operations as f64 / 600.0
     };
-    let mut shares = (0..TRIES).map(|_| (share(Spread::LeastLoaded), share(Spread::RoundRobin)));
+    let mut shares =
+        (0..TRIES).map(|_| (share(QueueSpread::LeastLoaded), share(QueueSpread::RoundRobin)));
     let is_round = |(least, turns): (f64, f64)| least < 0.3 && least <= turns + 0.05;
     assert!(shares.any(is_round), "the slow queue gets as much");
 }
@@ -426,7 +452,7 @@ fn least_loaded_goes_round_a_slow_queue() {
 /// Deltas that the specification does not allow never reach a device, and have right results all the same.
 #[test]
 fn jobs_without_a_device_run_on_the_cpu() {
-    let models = models(1, |_| model::Config::default());
+    let models = models(1, |_| model::ModelConfig::default());
     let mut dispatcher = Dispatcher::new(devices(), portals(&models));
     let (old, mut new) = (vec![1u8; PAGE + 8], vec![1u8; PAGE + 8]);
     (new[8], new[800]) = (2, 3);
@@ -439,17 +465,17 @@ fn jobs_without_a_device_run_on_the_cpu() {
         record: to,
         cap,
     };
-    let differs = Value::Delta(Delta::Differs(20));
+    let differs = OperationValue::Delta(Delta::Differs(20));
     let cases = [
         (create(0, 30), differs, Choice::CpuUnfit),
         (create(4, 1000), differs, Choice::CpuUnfit),
         (create(0, 79), differs, Choice::CpuUnfit),
         (create(0, 85), differs, Choice::Device),
         (create(0, 999), differs, Choice::Device),
-        (Op::Crc { src: a, len: 0, seed: 9 }, Value::Crc(9), Choice::CpuUnfit),
+        (Op::Crc { src: a, len: 0, seed: 9 }, OperationValue::Crc(9), Choice::CpuUnfit),
         (
             Op::DeltaApply { record: to, size: 15, region: b.cast_mut(), len: PAGE },
-            Value::Invalid,
+            OperationValue::Invalid,
             Choice::CpuUnfit,
         ),
     ];
@@ -475,9 +501,9 @@ fn real_queues_give_right_results() {
         println!("{path}: {}, {:?}", portal.way(), portal.limits());
         Box::new(portal) as Box<dyn Portal>
     };
-    for spread in [Spread::LeastLoaded, Spread::RoundRobin] {
+    for spread in [QueueSpread::LeastLoaded, QueueSpread::RoundRobin] {
         let portals = queues.split(',').map(open).collect();
-        let mut dispatcher = Dispatcher::new(Config { spread, ..devices() }, portals);
+        let mut dispatcher = Dispatcher::new(EngineConfig { spread, ..devices() }, portals);
         let taken = run(&mut dispatcher, 20_000);
         let stats = dispatcher.stats();
         println!("{}", stats.describe());
@@ -501,10 +527,12 @@ impl Wake for Unpark {
 
 #[test]
 fn jobs_are_polled_waited_for_and_awaited() {
-    let models =
-        models(2, |_| model::Config { service: Duration::from_micros(30), ..Default::default() });
-    let engine = Engine::start(devices(), portals(&models));
-    let work: Vec<Work> = (0..3).map(|i| Work::new(300 + i)).collect();
+    let models = models(2, |_| model::ModelConfig {
+        service: Duration::from_micros(30),
+        ..Default::default()
+    });
+    let engine = ThreadedEngine::start(devices(), portals(&models));
+    let work: Vec<EngineWork> = (0..3).map(|i| EngineWork::new(300 + i)).collect();
     // SAFETY: the work lives until its outcomes are here, and no other code touches it.
     let jobs: Vec<_> = work.iter().map(|w| unsafe { engine.submit(w.ops.clone()) }).collect();
     let [polled, waited, awaited] = jobs.try_into().unwrap_or_else(|_| panic!("three jobs"));
@@ -542,8 +570,8 @@ impl Portal for Broken {
         "broken"
     }
 
-    fn limits(&self) -> Limits {
-        Limits { depth: 16, batch: 16, transfer: 1 << 20, node: None }
+    fn limits(&self) -> QueueLimits {
+        QueueLimits { depth: 16, batch: 16, transfer: 1 << 20, node: None }
     }
 
     unsafe fn submit(&mut self, _: &Descriptor) -> Submit {
@@ -556,7 +584,7 @@ impl Portal for Broken {
 /// An engine whose thread panicked says so instead of letting its jobs be waited for without end, and a scan goes on without it.
 #[test]
 fn an_engine_that_panicked_is_noticed() {
-    let engine = Arc::new(Engine::start(devices(), vec![Box::new(Broken)]));
+    let engine = Arc::new(ThreadedEngine::start(devices(), vec![Box::new(Broken)]));
     let pages: Vec<u8> = (0..4 * PAGE).map(|i| u8::from(i > PAGE)).collect();
     let op = Op::Compval { src: pages.as_ptr(), len: PAGE, word: 0 };
     // SAFETY: the pages live until the engine is gone.
@@ -576,8 +604,8 @@ fn an_engine_that_panicked_is_noticed() {
 /// Outcomes stay, for a thread that gave up waiting and asks again, and for every other.
 #[test]
 fn outcomes_are_given_each_time() {
-    let models = models(1, |_| model::Config::default());
-    let engine = Engine::start(devices(), portals(&models));
+    let models = models(1, |_| model::ModelConfig::default());
+    let engine = ThreadedEngine::start(devices(), portals(&models));
     let page = vec![0; PAGE];
     let op = Op::Compval { src: page.as_ptr(), len: PAGE, word: 0 };
     // SAFETY: the page lives until the engine is gone.
@@ -593,7 +621,7 @@ fn outcomes_are_given_each_time() {
     });
     for outcomes in all {
         assert_eq!(outcomes.len(), 100);
-        assert!(outcomes.iter().all(|o| o.value == Value::Equal(true)));
+        assert!(outcomes.iter().all(|o| o.value == OperationValue::Equal(true)));
     }
     assert_eq!(job.poll().unwrap().len(), 100);
 }
@@ -606,9 +634,9 @@ fn a_wait_ends_in_time() {
 /// Whether a wait ended long before the device had done it.
 fn a_wait_ends() -> bool {
     let models =
-        models(1, |_| model::Config { service: Duration::from_secs(2), ..Default::default() });
-    let engine = Engine::start(devices(), portals(&models));
-    let work = Work::new(2);
+        models(1, |_| model::ModelConfig { service: Duration::from_secs(2), ..Default::default() });
+    let engine = ThreadedEngine::start(devices(), portals(&models));
+    let work = EngineWork::new(2);
     // SAFETY: the work outlives the engine, which is dropped first.
     let job = unsafe { engine.submit(work.ops.clone()) };
     let start = Instant::now();

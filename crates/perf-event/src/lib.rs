@@ -12,7 +12,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 /// (include/uapi/linux/perf_event.h: PERF_ATTR_SIZE_VER1).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Attributes {
+pub struct EventAttributes {
     /// `PERF_TYPE_*`.
     pub kind: u32,
     /// Bytes of this structure, as `default` says.
@@ -37,13 +37,13 @@ pub struct Attributes {
     pub config2: u64,
 }
 
-const _: () = assert!(size_of::<Attributes>() == 72);
+const _: () = assert!(size_of::<EventAttributes>() == 72);
 
-impl Default for Attributes {
-    fn default() -> Attributes {
-        Attributes {
+impl Default for EventAttributes {
+    fn default() -> EventAttributes {
+        EventAttributes {
             kind: 0,
-            size: size_of::<Attributes>() as u32,
+            size: size_of::<EventAttributes>() as u32,
             config: 0,
             sample_period: 0,
             sample_type: 0,
@@ -72,7 +72,7 @@ pub enum Of {
 ///
 /// # Errors
 /// As perf_event_open(2).
-pub fn open(attributes: &Attributes, of: Of) -> io::Result<OwnedFd> {
+pub fn open(attributes: &EventAttributes, of: Of) -> io::Result<OwnedFd> {
     const FD_CLOEXEC: libc::c_ulong = 8;
     let (thread, processor): (i32, i32) = match of {
         Of::ThisThread => (0, -1),
@@ -85,7 +85,7 @@ pub fn open(attributes: &Attributes, of: Of) -> io::Result<OwnedFd> {
     let no_group: libc::c_int = -1;
     // SAFETY: the kernel reads `size` bytes of the structure, which it has, and writes at most into `size` itself.
     let fd = unsafe {
-        let attributes: *const Attributes = attributes;
+        let attributes: *const EventAttributes = attributes;
         libc::syscall(
             libc::SYS_perf_event_open,
             attributes,
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn an_unknown_kind_of_event_is_refused_and_opens_nothing() {
-        let attributes = Attributes { kind: u32::MAX, ..Attributes::default() };
+        let attributes = EventAttributes { kind: u32::MAX, ..EventAttributes::default() };
         for of in [Of::ThisThread, Of::Thread(0), Of::Processor(u32::MAX)] {
             assert!(open(&attributes, of).is_err(), "{of:?}");
         }

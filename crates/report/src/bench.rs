@@ -8,7 +8,7 @@ pub(crate) mod reasons;
 use std::io::{self, Write};
 
 use vmtax_analyse::Ledger;
-use vmtax_analyse::bench::{Against, Bench, Row};
+use vmtax_analyse::bench::{Against, BenchTable, ResultRow};
 use vmtax_analyse::reasons::ReasonRow;
 use vmtax_analyse::samples::Estimate;
 use vmtax_events::Better;
@@ -17,7 +17,7 @@ use crate::explain::Results;
 use crate::names::printable;
 use crate::numbers::{counted, fixed, significant};
 use crate::table::{Cell, Column, PEOPLE, TEXT, Table, sort_key};
-use crate::text::Text;
+use crate::text::TextLayout;
 use crate::text::layout::{Paint, Style, wrap};
 use crate::traffic;
 
@@ -32,7 +32,7 @@ pub struct Benchmark<'a> {
     /// Version of this tool.
     pub tool_version: &'a str,
     /// The table.
-    pub bench: &'a Bench,
+    pub bench: &'a BenchTable,
     /// The run itself.
     pub ledger: &'a Ledger,
     /// What was found of kinds of VM and their options; sentences.
@@ -53,7 +53,7 @@ pub struct Benchmark<'a> {
 
 impl<'a> Benchmark<'a> {
     /// The rows, by workload and metric.
-    pub(crate) fn groups(&self) -> Vec<&'a [Row]> {
+    pub(crate) fn groups(&self) -> Vec<&'a [ResultRow]> {
         self.bench.shown(self.all)
     }
 
@@ -163,7 +163,7 @@ pub(crate) fn overhead(value: f64) -> String {
 }
 
 /// Writes tables for a terminal.
-fn text(shown: &Benchmark<'_>, look: Text, out: &mut dyn Write) -> io::Result<()> {
+fn text(shown: &Benchmark<'_>, look: TextLayout, out: &mut dyn Write) -> io::Result<()> {
     let paint = Paint { color: look.color };
     for warning in shown.warnings() {
         for line in wrap(&warning, look.width, "! ", "  ") {
@@ -225,7 +225,7 @@ fn text(shown: &Benchmark<'_>, look: Text, out: &mut dyn Write) -> io::Result<()
 }
 
 /// Rows with all columns. In a terminal, the values that a group of rows shares are above the group.
-pub(crate) fn table(shown: &Benchmark<'_>, rows: &[Row]) -> Table {
+pub(crate) fn table(shown: &Benchmark<'_>, rows: &[ResultRow]) -> Table {
     let of_all = |key, title: &'static str| Column::words(key, title).without(TEXT);
     let interval = |rank, name| Column::minor("", "95 % interval", rank).named(name).only(PEOPLE);
     let path = Column::words("path", "path");
@@ -236,7 +236,7 @@ pub(crate) fn table(shown: &Benchmark<'_>, rows: &[Row]) -> Table {
     let name = |text: &String| Cell::Name(text.clone());
     let p = |against: &Option<Against>| against.as_ref().and_then(|against| against.p);
     let range = |words: [String; 2], low| Cell::Written(words.join(" to "), sort_key(low));
-    let failed = |row: &Row| {
+    let failed = |row: &ResultRow| {
         let is_of_row =
             |(w, c, _): &&(String, String, u32)| (w, c) == (&row.workload, &row.category);
         shown.bench.failed.iter().filter(is_of_row).count() as u64
@@ -318,7 +318,7 @@ fn in_words(estimate: Option<Estimate>) -> Cell {
     Cell::of(estimate, |e| Cell::Written(overhead(e.value), sort_key(e.value)))
 }
 
-fn outliers(row: &Row) -> Vec<f64> {
+fn outliers(row: &ResultRow) -> Vec<f64> {
     row.outliers.iter().map(|at| row.values[*at]).collect()
 }
 

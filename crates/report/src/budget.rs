@@ -12,7 +12,7 @@ use crate::table::{Cell, Column, PEOPLE, Table};
 
 /// A lab run beside its budget.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct KeptBudget {
     /// The file of the budget, as the user named it.
     pub file: String,
     /// Every operation of the budget: its name and level.
@@ -42,7 +42,7 @@ pub struct Number {
     pub functions: Option<String>,
 }
 
-impl Kept {
+impl KeptBudget {
     /// The violations.
     pub fn violations(&self) -> impl Iterator<Item = &Number> {
         self.numbers.iter().filter(|one| one.violates)
@@ -101,7 +101,7 @@ impl Number {
 }
 
 /// A row for each number that is not the budget's.
-pub(crate) fn table(kept: &Kept) -> Table {
+pub(crate) fn table(kept: &KeptBudget) -> Table {
     let named = kept.numbers.iter().any(|one| one.functions.is_some());
     Table::of(&kept.numbers)
         .column(Column::words("operation", "operation"), |one| Cell::Name(one.operation.0.clone()))
@@ -129,7 +129,7 @@ pub(crate) fn table(kept: &Kept) -> Table {
 ///
 /// # Errors
 /// Of writing.
-pub fn junit(kept: &Kept, run: &str, out: &mut dyn Write) -> io::Result<()> {
+pub fn junit(kept: &KeptBudget, run: &str, out: &mut dyn Write) -> io::Result<()> {
     let mut of: BTreeMap<&(String, String), Vec<&Number>> =
         kept.operations.iter().map(|operation| (operation, Vec::new())).collect();
     for one in kept.violations() {
@@ -180,7 +180,7 @@ fn case<W: Write>(
 }
 
 /// Workflow commands of GitHub Actions: an annotation for each violation.
-pub fn annotations(kept: &Kept) -> Vec<String> {
+pub fn annotations(kept: &KeptBudget) -> Vec<String> {
     let data = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
     let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
     let file = property(&kept.file);
@@ -196,7 +196,7 @@ pub fn annotations(kept: &Kept) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn kept() -> Kept {
+    fn kept() -> KeptBudget {
         let number = |operation: &str, what: &str, unit, budget, now, violates| Number {
             operation: (operation.to_owned(), "L1".to_owned()),
             what: what.to_owned(),
@@ -210,7 +210,7 @@ mod tests {
         slower.functions = Some("kvm_emulate_cpuid +331".to_owned());
         let operations =
             ["cpuid", "hypercall", "<&\">"].map(|name| (name.to_owned(), "L1".to_owned()));
-        Kept {
+        KeptBudget {
             file: "ci/kvm,1.toml".to_owned(),
             operations: operations.to_vec(),
             numbers: vec![

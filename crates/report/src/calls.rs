@@ -11,9 +11,9 @@ pub mod pprof;
 
 use std::collections::BTreeMap;
 
-use vmtax_analyse::calls::artefact::{Found, artefacts};
-use vmtax_analyse::calls::{CallNode, FunctionCost, Label, profiled};
-use vmtax_analyse::{Arranged, CallTree, Ledger, Profiled};
+use vmtax_analyse::calls::artefact::{ArtefactFound, artefacts};
+use vmtax_analyse::calls::{CallNode, FunctionCost, NodeLabel, profiled};
+use vmtax_analyse::{Arranged, CallTree, Ledger, ProfiledOperation};
 use vmtax_events::{CallKind, Level};
 
 use crate::names::printable;
@@ -23,7 +23,7 @@ use crate::table::{Cell, Column, Table};
 
 /// What a report shows of call trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownCalls {
     /// How trees are arranged.
     pub arranged: Arranged,
     /// Functions of each operation.
@@ -31,13 +31,13 @@ pub struct Shown {
 }
 
 /// `cpuid L2`.
-pub(crate) fn title(one: &Profiled<'_>) -> String {
+pub(crate) fn title(one: &ProfiledOperation<'_>) -> String {
     format!("{} {}", one.name, one.level.name())
 }
 
 /// What is known of a path: `27,806 instructions = L0 25,050 + L1 2,756; 5 more were intercepted; not on hardware 18,477 (66 %):
 /// instruction decode 10,631, ...`. Printable.
-pub(crate) fn summary(one: &Profiled<'_>, emulator: Option<&str>) -> String {
+pub(crate) fn summary(one: &ProfiledOperation<'_>, emulator: Option<&str>) -> String {
     let shown = |n: u64| instructions(one.of_one(n));
     let levels: Vec<String> =
         one.tree.levels().iter().map(|(level, n)| format!("L{level} {}", shown(*n))).collect();
@@ -69,7 +69,7 @@ pub(crate) fn summary(one: &Profiled<'_>, emulator: Option<&str>) -> String {
 /// Instructions of one operation that hardware does not execute, by name and level of the operation, where its call tree has any.
 pub(crate) fn not_on_hardware(ledger: &Ledger) -> BTreeMap<(String, Level), f64> {
     let emulator = ledger.recording.emulated.as_deref();
-    let sum = |one: &Profiled<'_>| {
+    let sum = |one: &ProfiledOperation<'_>| {
         artefacts(one, emulator).iter().map(|found| found.instructions).sum::<u64>()
     };
     let all = profiled(ledger).0.into_iter().map(|one| (sum(&one), one));
@@ -79,9 +79,9 @@ pub(crate) fn not_on_hardware(ledger: &Ledger) -> BTreeMap<(String, Level), f64>
 }
 
 /// Why artefacts are there, a sentence for each that some tree has.
-pub(crate) fn artefact_notes(all: &[Profiled<'_>], emulator: Option<&str>) -> Vec<String> {
+pub(crate) fn artefact_notes(all: &[ProfiledOperation<'_>], emulator: Option<&str>) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
-    for Found { artefact, .. } in all.iter().flat_map(|one| artefacts(one, emulator)) {
+    for ArtefactFound { artefact, .. } in all.iter().flat_map(|one| artefacts(one, emulator)) {
         let note =
             format!("{}: {}; gone since {}.", artefact.name, artefact.cause, artefact.gone_since);
         if !notes.contains(&note) {
@@ -93,7 +93,7 @@ pub(crate) fn artefact_notes(all: &[Profiled<'_>], emulator: Option<&str>) -> Ve
 
 /// A frame of a stack: the level before a function's name, which pictures use for colours. Printable, and without what folded
 /// stacks give a meaning.
-pub(crate) fn frame(label: &Label) -> String {
+pub(crate) fn frame(label: &NodeLabel) -> String {
     let name = match label.kind {
         CallKind::Function => format!("L{} {}", label.level, printable(&label.name)),
         CallKind::Cause => format!("L{} [{}]", label.level, printable(&label.name)),
@@ -103,12 +103,12 @@ pub(crate) fn frame(label: &Label) -> String {
 }
 
 /// The functions of all operations: instructions of a guest with all that handles them first, then functions by their own instructions.
-pub fn table(ledger: &Ledger, shown: Shown) -> Table {
+pub fn table(ledger: &Ledger, shown: ShownCalls) -> Table {
     table_of(&profiled(ledger).0, shown)
 }
 
 /// The same of these operations.
-pub(crate) fn table_of(all: &[Profiled<'_>], shown: Shown) -> Table {
+pub(crate) fn table_of(all: &[ProfiledOperation<'_>], shown: ShownCalls) -> Table {
     let rows =
         all.iter().flat_map(|one| costs(one.tree, shown).into_iter().map(move |cost| (one, cost)));
     Table::of(rows)
@@ -144,12 +144,12 @@ pub(crate) fn table_of(all: &[Profiled<'_>], shown: Shown) -> Table {
 }
 
 /// The line of one operation above its functions. Printable.
-pub(crate) fn heading(one: &Profiled<'_>, emulator: Option<&str>) -> String {
+pub(crate) fn heading(one: &ProfiledOperation<'_>, emulator: Option<&str>) -> String {
     format!("{}: {}", printable(&title(one)), summary(one, emulator))
 }
 
 /// Causes by total, functions by self, and source lines where they are known; by level the functions and lines of each level.
-fn costs(tree: &CallTree, shown: Shown) -> Vec<FunctionCost> {
+fn costs(tree: &CallTree, shown: ShownCalls) -> Vec<FunctionCost> {
     let functions = tree.costs(CallKind::Function, false);
     let lines = tree.costs(CallKind::Line, false);
     match shown.arranged {
@@ -172,7 +172,7 @@ fn costs(tree: &CallTree, shown: Shown) -> Vec<FunctionCost> {
 }
 
 /// Nodes with instructions of their own, each with its stack.
-pub(crate) fn leaves(tree: &CallTree) -> impl Iterator<Item = (Vec<&Label>, &CallNode)> {
+pub(crate) fn leaves(tree: &CallTree) -> impl Iterator<Item = (Vec<&NodeLabel>, &CallNode)> {
     let nodes = tree.nodes.iter().enumerate().filter(|(_, node)| node.own > 0);
     nodes.map(|(index, node)| (tree.stack(index), node))
 }

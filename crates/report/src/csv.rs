@@ -30,7 +30,7 @@ use std::io::{self, Write};
 use vmtax_events::{NO_VCPU, TimeRow};
 
 pub use crate::table::write_record;
-use crate::table::{Cell, Line, write_lines};
+use crate::table::{Cell, CsvLine, write_lines};
 use crate::{Document, Renderer, exits, memory, names, nested, operations, paging};
 
 /// The columns, in order.
@@ -83,7 +83,7 @@ impl Renderer for Csv {
             return crate::calls::table(&document.ledger, shown).csv(out);
         }
         let recording = &document.ledger.recording;
-        let mut lines: Vec<Line> = Vec::new();
+        let mut lines: Vec<CsvLine> = Vec::new();
         if let Some(all) = &document.operations {
             lines.extend(operations::described::lines(recording, all));
             lines.extend(memory::lines(recording, all));
@@ -104,7 +104,7 @@ impl Renderer for Csv {
 }
 
 /// A line for the wall time of each vCPU and for each part of it.
-fn time(document: &Document) -> Vec<Line> {
+fn time(document: &Document) -> Vec<CsvLine> {
     let mut lines = Vec::new();
     let recording = &document.ledger.recording;
     for (&(vm, vcpu), time) in &document.ledger.time {
@@ -127,7 +127,7 @@ fn time(document: &Document) -> Vec<Line> {
 }
 
 /// A line for each thing that is missing.
-fn losses(document: &Document) -> impl Iterator<Item = Line> {
+fn losses(document: &Document) -> impl Iterator<Item = CsvLine> {
     let losses = &document.ledger.losses;
     let counts = losses.counts().chain([("incomplete", u64::from(!document.ledger.complete))]);
     let counts = counts.filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_owned(), n));

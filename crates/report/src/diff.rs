@@ -1,11 +1,11 @@
 //! The tables of a comparison, described once for every format.
 
-use vmtax_analyse::diff::{Confidence, DiffRow, DiffTable, Verdict};
+use vmtax_analyse::diff::{Confidence, DiffRow, DiffTable, DiffVerdict};
 use vmtax_analyse::{Diff, Per, diff};
 
 use crate::numbers::percent;
 use crate::table::{CSV, Cell, Column, JSON, PEOPLE, Table, changed};
-use crate::{Comparison, Subject, keys, losses, names};
+use crate::{Comparison, RunSubject, keys, losses, names};
 
 /// Exits of both sides, a row for each kind.
 pub(crate) fn exits(diff: &Diff, table: &DiffTable) -> Table {
@@ -29,8 +29,9 @@ pub(crate) fn exits(diff: &Diff, table: &DiffTable) -> Table {
         Per::Recording => Cell::Count(rate as u64),
         _ => Cell::Number(rate),
     };
-    let time = |side: diff::Cell| Cell::of(side.time_ns.filter(|_| diff.times), Cell::Nanoseconds);
-    let object = |side: diff::Cell| {
+    let time =
+        |side: diff::DiffCell| Cell::of(side.time_ns.filter(|_| diff.times), Cell::Nanoseconds);
+    let object = |side: diff::DiffCell| {
         Cell::Object(vec![
             ("count", Cell::Count(side.count)),
             ("rate", Cell::Number(side.rate)),
@@ -39,7 +40,7 @@ pub(crate) fn exits(diff: &Diff, table: &DiffTable) -> Table {
     };
     let of_json = changed(keys::columns(&table.by), |column| column.only(JSON));
     let mut described = Table::of(&table.rows)
-        .strong(|row| matches!(row.verdict(), Verdict::More | Verdict::Fewer))
+        .strong(|row| matches!(row.verdict(), DiffVerdict::More | DiffVerdict::Fewer))
         .column(csv("table"), |_| Cell::Name(by.join("+")))
         .column(csv("key"), |row| Cell::Name(words(row).join(" ")))
         .column(csv("per"), |_| Cell::Word(diff.per.name()))
@@ -78,7 +79,7 @@ pub(crate) fn exits(diff: &Diff, table: &DiffTable) -> Table {
 }
 
 /// Exit tax and contention of a side, in words.
-pub(crate) fn shares(diff: &Diff, side: Subject<'_>) -> String {
+pub(crate) fn shares(diff: &Diff, side: RunSubject<'_>) -> String {
     let ledger = side.ledger;
     let Some(tax) = ledger.tax() else {
         return "running time not known, and so neither tax nor contention".to_owned();
@@ -119,7 +120,7 @@ pub(crate) fn setup(diff: &Diff) -> Table {
 
 /// A row for each sentence on what a side lacks, and "yes" where it is of that side.
 pub(crate) fn lacks(comparison: &Comparison<'_>) -> Table {
-    let of = |side: Subject<'_>, is_base: bool| {
+    let of = |side: RunSubject<'_>, is_base: bool| {
         losses::all(side.ledger).into_iter().map(move |sentence| (sentence, is_base))
     };
     let yes = |is_so: bool| if is_so { Cell::Word("yes") } else { Cell::Empty };

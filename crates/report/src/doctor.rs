@@ -8,13 +8,13 @@ pub mod words;
 
 use std::io;
 
-use vmtax_analyse::audit::{Finding, Verdict};
+use vmtax_analyse::audit::{AuditFinding, CheckVerdict};
 use vmtax_events::setting::files;
 
 pub use audit::Audit;
 pub(crate) use audit::{hidden, vm_name};
 pub use json::SCHEMA;
-pub(crate) use json::{Vm as ShapedVm, vm as shaped_vm};
+pub(crate) use json::{DoctorVm as ShapedVm, vm as shaped_vm};
 pub(crate) use text::evidence;
 
 use self::words::fix_line;
@@ -22,11 +22,11 @@ use crate::explain::sentence;
 use crate::html::{TablePage, TableSection};
 use crate::numbers;
 use crate::table::{Cell, Column, PAGE, Table};
-use crate::tables::Formats;
-use crate::text::Text;
+use crate::tables::AllFormats;
+use crate::text::TextLayout;
 
-impl Formats for Audit<'_> {
-    fn text(&self, look: Text, out: &mut dyn io::Write) -> io::Result<()> {
+impl AllFormats for Audit<'_> {
+    fn text(&self, look: TextLayout, out: &mut dyn io::Write) -> io::Result<()> {
         text::write(self, look, out)
     }
 
@@ -73,11 +73,11 @@ const NAMED: usize = 5;
 impl Audit<'_> {
     /// How many settings cost time, and which.
     fn answer(&self) -> Vec<String> {
-        let with = |verdict: Verdict| {
+        let with = |verdict: CheckVerdict| {
             self.findings.iter().filter(move |finding| finding.found.verdict == verdict)
         };
         let checks = numbers::counted(self.findings.len() as u64, "check");
-        let costly: Vec<&Finding> = with(Verdict::Costs).collect();
+        let costly: Vec<&AuditFinding> = with(CheckVerdict::Costs).collect();
         let mut said = vec![match costly.len() {
             0 => format!("None of {checks} found a setting that costs time."),
             n => {
@@ -90,7 +90,7 @@ impl Audit<'_> {
             let why = sentence(words::rule(finding.rule.id).why);
             format!("{}: {}. {why}.", finding.check.id.name(), words::found(&finding.found))
         }));
-        let unknown = with(Verdict::Unknown).count() as u64;
+        let unknown = with(CheckVerdict::Unknown).count() as u64;
         if unknown > 0 {
             let unknown = numbers::counted(unknown, "check");
             said.push(format!("{unknown} could not be decided; the table has the reasons."));

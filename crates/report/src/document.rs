@@ -2,7 +2,7 @@
 
 use std::io;
 
-use vmtax_analyse::{Diff, Ledger, Nested, Operations, Table};
+use vmtax_analyse::{Diff, Ledger, Nested, Operations, SortedTable};
 
 use crate::{budget, calls};
 
@@ -16,27 +16,27 @@ pub struct Document {
     /// The whole ledger: headline, time split, timeline and losses come from it.
     pub ledger: Ledger,
     /// The tables asked for, in the order asked for.
-    pub tables: Vec<Table>,
+    pub tables: Vec<SortedTable>,
     /// The operations of a lab run, when asked for. They come first.
     pub operations: Option<Operations>,
     /// The ancillary table, when asked for.
     pub nested: Option<Nested>,
     /// The call trees of a lab run's operations, when asked for.
-    pub calls: Option<calls::Shown>,
+    pub calls: Option<calls::ShownCalls>,
     /// How a lab run keeps its budget, when it has one. It comes first.
-    pub budget: Option<budget::Kept>,
+    pub budget: Option<budget::KeptBudget>,
 }
 
 /// A run that is compared or explained.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct RunSubject<'a> {
     /// Where it came from, as the user named it. Hostile text.
     pub source: &'a str,
     /// Facts of the recording; gaps are listed as losses.
     pub ledger: &'a Ledger,
 }
 
-impl<'a> Subject<'a> {
+impl<'a> RunSubject<'a> {
     /// The emulator that it was recorded on. Hostile text.
     pub fn emulated(&self) -> Option<&'a str> {
         self.ledger.recording.emulated.as_deref()
@@ -47,9 +47,9 @@ impl<'a> Subject<'a> {
 #[derive(Clone, Debug)]
 pub struct Comparison<'a> {
     /// What the other is compared with.
-    pub base: Subject<'a>,
+    pub base: RunSubject<'a>,
     /// What is compared.
-    pub other: Subject<'a>,
+    pub other: RunSubject<'a>,
     /// Version of this tool.
     pub tool_version: &'a str,
     /// The differences.

@@ -1,6 +1,6 @@
 //! The tables of exits and accesses, and what is counted in them, described once.
 
-use vmtax_analyse::{By, Table as Counted, Value, statistics};
+use vmtax_analyse::{By, KeyValue, SortedTable as Counted, statistics};
 use vmtax_events::{Level, NO_VCPU, Recording, Tally};
 
 use crate::numbers::share;
@@ -9,7 +9,7 @@ use crate::{keys, names};
 
 /// What a row counts, and of what it is a part.
 #[derive(Clone, Copy)]
-pub(crate) struct Counts<'a> {
+pub(crate) struct ExitCounts<'a> {
     pub(crate) tally: &'a Tally,
     pub(crate) whole: &'a Tally,
 }
@@ -28,7 +28,7 @@ pub(crate) fn table(recording: &Recording, counted: &Counted) -> Table {
         .columns(keys::columns(&counted.by), |(key, _)| *key)
         .column(Column::data("vm_name").only(CSV), |(key, _)| {
             let vm = key.iter().find_map(|value| match *value {
-                Value::Vm(vm) | Value::Vcpu(vm, _) => names::vm_name(recording, vm),
+                KeyValue::Vm(vm) | KeyValue::Vcpu(vm, _) => names::vm_name(recording, vm),
                 _ => None,
             });
             Cell::of(vm, |name| Cell::Name(name.to_owned()))
@@ -47,53 +47,56 @@ pub(crate) fn table(recording: &Recording, counted: &Counted) -> Table {
     }
     let sorted = |column: Column| if column.key == order { column.sorted() } else { column };
     let counts = changed(tally_columns(noun, timed), sorted);
-    table.columns(counts, |(_, tally)| Counts { tally, whole: &counted.total }).table()
+    table.columns(counts, |(_, tally)| ExitCounts { tally, whole: &counted.total }).table()
 }
 
 /// Columns of counts, and of times where there are any.
-pub(crate) fn tally_columns<'a>(noun: &'static str, timed: bool) -> Vec<Carrying<'a, Counts<'a>>> {
+pub(crate) fn tally_columns<'a>(
+    noun: &'static str,
+    timed: bool,
+) -> Vec<Carrying<'a, ExitCounts<'a>>> {
     let times = |column: Column| column.shown_if(timed);
     let people = |column: Column| times(column.only(PEOPLE));
     let quantile = |key, title, rank, q| {
         let column =
             times(Column::minor(key, title, rank)).help("as the upper bound of its bucket");
-        column.of(move |it: &Counts<'a>| {
+        column.of(move |it: &ExitCounts<'a>| {
             Cell::of(statistics::quantile(it.tally, q), |q| Cell::Quantile(q.low_ns, q.high_ns))
         })
     };
     vec![
-        Column::number("count", noun).of(|it: &Counts<'a>| Cell::Count(it.tally.count)),
-        Column::minor("", "%", 2)
-            .named("% of the count")
-            .only(PEOPLE)
-            .barred()
-            .of(|it: &Counts<'a>| Cell::of(share(it.tally.count, it.whole.count), Cell::Percent)),
-        Column::data("timed").of(|it: &Counts<'a>| Cell::Count(it.tally.timed)),
-        Column::data("time_ns").only(JSON).of(|it: &Counts<'a>| Cell::Count(it.tally.time_ns)),
+        Column::number("count", noun).of(|it: &ExitCounts<'a>| Cell::Count(it.tally.count)),
+        Column::minor("", "%", 2).named("% of the count").only(PEOPLE).barred().of(
+            |it: &ExitCounts<'a>| Cell::of(share(it.tally.count, it.whole.count), Cell::Percent),
+        ),
+        Column::data("timed").of(|it: &ExitCounts<'a>| Cell::Count(it.tally.timed)),
+        Column::data("time_ns").only(JSON).of(|it: &ExitCounts<'a>| Cell::Count(it.tally.time_ns)),
         times(Column::number("time_ns", "time").only(PEOPLE | CSV))
-            .of(|it: &Counts<'a>| time(it.tally, it.tally.time_ns)),
+            .of(|it: &ExitCounts<'a>| time(it.tally, it.tally.time_ns)),
         people(Column::minor("", "%", 1)).named("% of the time").barred().class("time").of(
-            |it: &Counts<'a>| {
+            |it: &ExitCounts<'a>| {
                 let part = share(it.tally.time_ns, it.whole.time_ns).filter(|_| it.tally.timed > 0);
                 Cell::of(part, Cell::Percent)
             },
         ),
         times(Column::minor("min_ns", "min", 7))
-            .of(|it: &Counts<'a>| time(it.tally, it.tally.min_ns)),
-        Column::data("max_ns").of(|it: &Counts<'a>| time(it.tally, it.tally.max_ns)),
+            .of(|it: &ExitCounts<'a>| time(it.tally, it.tally.min_ns)),
+        Column::data("max_ns").of(|it: &ExitCounts<'a>| time(it.tally, it.tally.max_ns)),
         times(Column::minor("mean_ns", "mean", 3))
             .help("arithmetic mean")
-            .of(|it: &Counts<'a>| Cell::of(statistics::mean_ns(it.tally), Cell::Mean)),
+            .of(|it: &ExitCounts<'a>| Cell::of(statistics::mean_ns(it.tally), Cell::Mean)),
         people(Column::minor("", "±", 4))
             .help("standard error in percent of the mean")
-            .of(|it: &Counts<'a>| spread(it.tally)),
-        Column::data("stderr_ns")
-            .of(|it: &Counts<'a>| Cell::of(statistics::standard_error_ns(it.tally), Cell::Mean)),
+            .of(|it: &ExitCounts<'a>| spread(it.tally)),
+        Column::data("stderr_ns").of(|it: &ExitCounts<'a>| {
+            Cell::of(statistics::standard_error_ns(it.tally), Cell::Mean)
+        }),
         quantile("p50_ns", "p50", 9, 0.5),
         quantile("p90_ns", "p90", 8, 0.9),
         quantile("p99_ns", "p99", 6, 0.99),
-        people(Column::minor("", "max", 5)).of(|it: &Counts<'a>| time(it.tally, it.tally.max_ns)),
-        Column::data("hist").only(JSON).of(|it: &Counts<'a>| {
+        people(Column::minor("", "max", 5))
+            .of(|it: &ExitCounts<'a>| time(it.tally, it.tally.max_ns)),
+        Column::data("hist").only(JSON).of(|it: &ExitCounts<'a>| {
             let filled = it.tally.hist.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
             Cell::Counts(it.tally.hist[..filled].to_vec())
         }),
@@ -118,7 +121,7 @@ fn spread(tally: &Tally) -> Cell {
 
 /// The fields of a tally in JSON.
 pub(crate) fn tally_fields(tally: &Tally) -> Vec<(&'static str, Cell)> {
-    let counts = Counts { tally, whole: tally };
+    let counts = ExitCounts { tally, whole: tally };
     let columns = tally_columns("", true).into_iter().filter(|(column, _)| column.is_on(JSON));
     columns.map(|(column, cell)| (column.key, cell(&counts))).collect()
 }
@@ -126,7 +129,7 @@ pub(crate) fn tally_fields(tally: &Tally) -> Vec<(&'static str, Cell)> {
 /// Which key columns people see: the level is omitted if it was not requested and all exits are of L1.
 fn shown_keys(table: &Counted) -> Vec<usize> {
     let asked = table.by != table.kind.default_by();
-    let all_l1 = |i: usize| table.rows.iter().all(|row| row.key[i] == Value::Level(Level::L1));
+    let all_l1 = |i: usize| table.rows.iter().all(|row| row.key[i] == KeyValue::Level(Level::L1));
     (0..table.by.len()).filter(|&i| asked || table.by[i] != By::Level || !all_l1(i)).collect()
 }
 
@@ -138,11 +141,11 @@ pub(crate) fn vm_text(recording: &Recording, id: u32) -> String {
     }
 }
 
-fn key_cell(recording: &Recording, value: Value) -> Cell {
+fn key_cell(recording: &Recording, value: KeyValue) -> Cell {
     match value {
-        Value::Vm(vm) => Cell::Name(vm_text(recording, vm)),
-        Value::Vcpu(vm, vcpu) => vcpu_cell(recording, vm, vcpu),
-        Value::Cause(cause) => Cell::Described(cause.name(), cause.describe()),
+        KeyValue::Vm(vm) => Cell::Name(vm_text(recording, vm)),
+        KeyValue::Vcpu(vm, vcpu) => vcpu_cell(recording, vm, vcpu),
+        KeyValue::Cause(cause) => Cell::Described(cause.name(), cause.describe()),
         other => match names::value(other) {
             empty if empty.is_empty() => Cell::Absent,
             label => Cell::Name(label),

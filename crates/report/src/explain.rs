@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use vmtax_analyse::explain::{
-    Advice, Answer, Beside, Cost, Evidence, Explanation, Finding, Verdict, Workload,
+    Advice, CategoryBeside, Evidence, Explanation, Finding, FindingCost, StepAnswer, Verdict,
+    WorkloadResults,
 };
 use vmtax_analyse::ledger::VmLoss;
 use vmtax_analyse::remedy::{Figures, Trial};
@@ -19,9 +20,9 @@ use vmtax_events::Losses;
 use crate::names::{self, printable};
 use crate::numbers::{count, duration, percent, significant};
 use crate::table::{Cell, Column, JSON, PEOPLE, Table, sort_key};
-use crate::text::Page;
+use crate::text::TextPage;
 use crate::text::layout::{Paint, Style, wrap};
-use crate::{Subject, losses};
+use crate::{RunSubject, losses};
 
 pub use words::whole_trial;
 
@@ -39,9 +40,9 @@ pub struct Explained<'a> {
     /// Version of this tool.
     pub tool_version: &'a str,
     /// The run.
-    pub run: Subject<'a>,
+    pub run: RunSubject<'a>,
     /// What it was compared with.
-    pub base: Option<Subject<'a>>,
+    pub base: Option<RunSubject<'a>>,
     /// The explanation.
     pub explanation: &'a Explanation,
     /// Of several VMs the worst is explained: each by what it lost, in this order. Empty for one VM, or for all together.
@@ -60,9 +61,9 @@ pub(crate) fn sentence(text: &str) -> String {
 }
 
 /// What something costs, with its arithmetic.
-pub(crate) fn cost(cost: &Cost) -> String {
+pub(crate) fn cost(cost: &FindingCost) -> String {
     match *cost {
-        Cost::Time { low_ns, high_ns, base_ns, count: n } => {
+        FindingCost::Time { low_ns, high_ns, base_ns, count: n } => {
             let share = |ns: u64| percent(ns as f64 / base_ns.max(1) as f64);
             let range = if low_ns == high_ns {
                 share(high_ns)
@@ -76,21 +77,21 @@ pub(crate) fn cost(cost: &Cost) -> String {
                 duration(base_ns as f64)
             )
         }
-        Cost::Spent { time_ns, all_ns, count: n } => format!(
+        FindingCost::Spent { time_ns, all_ns, count: n } => format!(
             "{} of the time in exits that do not halt: {} in {} exits; the running time is unknown",
             percent(time_ns as f64 / all_ns.max(1) as f64),
             duration(time_ns as f64),
             count(n)
         ),
-        Cost::Count { count: n } => format!("{} exits; their cost is unknown", count(n)),
-        Cost::Unknown => "not counted by exits".to_owned(),
+        FindingCost::Count { count: n } => format!("{} exits; their cost is unknown", count(n)),
+        FindingCost::Unknown => "not counted by exits".to_owned(),
     }
 }
 
 /// The answer to a question: only a polar one is answered by yes.
-pub(crate) fn answer(step: &explain::Step) -> String {
+pub(crate) fn answer(step: &explain::ExplainStep) -> String {
     let says = printable(&words::says(&step.says));
-    if step.answer == Answer::Yes && !step.question.is_polar() {
+    if step.answer == StepAnswer::Yes && !step.question.is_polar() {
         return says;
     }
     format!("{}: {says}", step.answer.name())
@@ -164,7 +165,7 @@ fn of_recorder(ledger: &Ledger) -> String {
 const MUCH_UNKNOWN: f64 = 0.01;
 
 /// The categories of a workload and what each loses.
-pub(crate) fn workload_table(workload: &Workload) -> Table {
+pub(crate) fn workload_table(workload: &WorkloadResults) -> Table {
     let mut table = Table::new(vec![
         Column::words("category", "category"),
         Column::data("value").only(JSON),
@@ -173,8 +174,9 @@ pub(crate) fn workload_table(workload: &Workload) -> Table {
         Column::number("loss_to_plain", "loss to plain"),
         Column::minor("loss_to_baseline", "loss to baseline", 1),
     ]);
-    let loss =
-        |beside: &Option<Beside>| Cell::of(beside.as_ref(), |beside| Cell::Share(beside.loss));
+    let loss = |beside: &Option<CategoryBeside>| {
+        Cell::of(beside.as_ref(), |beside| Cell::Share(beside.loss))
+    };
     for row in &workload.rows {
         let median = format!("{} {}", significant(row.value), workload.unit);
         table.row(vec![
@@ -190,7 +192,7 @@ pub(crate) fn workload_table(workload: &Workload) -> Table {
 }
 
 /// The worst category of each workload, what got its loss back, and what part of it a bounce buffer alone has.
-fn worst_table(workloads: &[Arc<Workload>]) -> Table {
+fn worst_table(workloads: &[Arc<WorkloadResults>]) -> Table {
     let mut table = Table::new(vec![
         Column::words("workload", "workload"),
         Column::words("worst", "worst"),
@@ -416,7 +418,8 @@ impl Explained<'_> {
         }
         for step in &explanation.steps {
             paint.line(out, Style::Plain, "")?;
-            let style = if step.answer == Answer::Unknown { Style::Faint } else { Style::Heading };
+            let style =
+                if step.answer == StepAnswer::Unknown { Style::Faint } else { Style::Heading };
             let question = words::question(step.question);
             say(out, style, "", &format!("{question} {}.", answer(step)))?;
             for line in &step.evidence {
@@ -426,7 +429,7 @@ impl Explained<'_> {
                 say(out, Style::Faint, "  next: ", words::record(next))?;
             }
         }
-        let mut page = Page { paint, width, out };
+        let mut page = TextPage { paint, width, out };
         page.losses("losses", &losses::all(self.run.ledger))?;
         if let Some(base) = self.base {
             page.losses("losses of the base", &losses::all(base.ledger))?;
@@ -492,7 +495,7 @@ impl Explained<'_> {
     /// For programs: the shape [`SCHEMA`].
     pub fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         let explanation = self.explanation;
-        let object = Object {
+        let object = ExplainObject {
             schema: SCHEMA,
             source: self.run.source,
             base: self.base.map(|base| base.source),
@@ -523,7 +526,7 @@ impl Explained<'_> {
             steps: explanation
                 .steps
                 .iter()
-                .map(|step| Step {
+                .map(|step| StepJson {
                     step: step.question.name(),
                     question: words::question(step.question),
                     answer: step.answer.name(),
@@ -540,7 +543,7 @@ impl Explained<'_> {
 }
 
 #[derive(Serialize)]
-struct Object<'a> {
+struct ExplainObject<'a> {
     schema: &'static str,
     source: &'a str,
     base: Option<&'a str>,
@@ -554,9 +557,9 @@ struct Object<'a> {
     vms: Vec<VmShape<'a>>,
     tax: Option<f64>,
     contention: Option<f64>,
-    findings: Vec<Shaped>,
+    findings: Vec<ShapedExplain>,
     workloads: Vec<WorkloadShape<'a>>,
-    steps: Vec<Step>,
+    steps: Vec<StepJson>,
     losses: &'a Losses,
     /// `None` without a base.
     base_losses: Option<&'a Losses>,
@@ -579,7 +582,7 @@ struct VerdictShape {
 }
 
 #[derive(Serialize)]
-struct Step {
+struct StepJson {
     step: &'static str,
     question: &'static str,
     answer: &'static str,
@@ -599,7 +602,7 @@ struct WorkloadShape<'a> {
 }
 
 #[derive(Serialize)]
-struct Shaped {
+struct ShapedExplain {
     id: &'static str,
     certainty: &'static str,
     means: String,
@@ -664,17 +667,17 @@ struct RefusedShape {
     why: &'static str,
 }
 
-fn shaped(finding: &Finding) -> Shaped {
+fn shaped(finding: &Finding) -> ShapedExplain {
     let words = words::finding(&finding.found);
     let (exits, cost_share) = match finding.cost {
-        Cost::Time { low_ns, high_ns, base_ns, count } => {
+        FindingCost::Time { low_ns, high_ns, base_ns, count } => {
             let share = |ns: u64| ns as f64 / base_ns.max(1) as f64;
             (Some(count), Some([share(low_ns), share(high_ns)]))
         }
-        Cost::Spent { count, .. } | Cost::Count { count } => (Some(count), None),
-        Cost::Unknown => (None, None),
+        FindingCost::Spent { count, .. } | FindingCost::Count { count } => (Some(count), None),
+        FindingCost::Unknown => (None, None),
     };
-    Shaped {
+    ShapedExplain {
         id: finding.id(),
         certainty: finding.certainty.name(),
         means: words.means,

@@ -1,15 +1,17 @@
 //! What `vmtax pages --inside` shows: the verdict, its evidence, and times of loads.
 
 use serde_json::{Value, json};
-use vmtax_analyse::audit::{Found, found_of_pages};
+use vmtax_analyse::audit::{CheckFound, found_of_pages};
 use vmtax_analyse::host_pages::{Judged, Reach};
-use vmtax_events::setting::host_pages::{HostPages, Machine, Measured, Point, Source, Timing};
+use vmtax_events::setting::host_pages::{
+    ChainPoint, HostPages, HugePageSource, MeasuredChains, SystemKind, Timing,
+};
 
 use crate::doctor::evidence;
 use crate::doctor::words::{fix_line, found};
 use crate::numbers::{duration, size};
 use crate::table::{Cell, Column, Table};
-use crate::tables::{Section, Tables};
+use crate::tables::{Tables, TitledTable};
 
 /// Name and version of the JSON's shape, in `docs/host-pages.schema.json`.
 pub const SCHEMA: &str = "vmtax-host-pages-1";
@@ -34,7 +36,7 @@ pub fn tables(tool_version: &'static str, pages: &HostPages, judged: &Judged) ->
     }
 }
 
-fn facts(pages: &HostPages, judged: &Judged, says: &Found) -> Vec<(&'static str, String)> {
+fn facts(pages: &HostPages, judged: &Judged, says: &CheckFound) -> Vec<(&'static str, String)> {
     let mut facts = vec![("verdict", judged.verdict.name().to_owned()), ("found", found(says))];
     facts.extend(says.evidence.iter().map(|fact| ("seen", evidence(fact))));
     facts.extend(says.fix.iter().map(|fix| ("fix", fix_line(fix))));
@@ -49,17 +51,17 @@ fn facts(pages: &HostPages, judged: &Judged, says: &Found) -> Vec<(&'static str,
     facts
 }
 
-fn source(measured: &Measured) -> &'static str {
+fn source(measured: &MeasuredChains) -> &'static str {
     match measured.source {
-        Source::Thp => "transparent",
-        Source::Hugetlb => "hugetlbfs",
+        HugePageSource::Thp => "transparent",
+        HugePageSource::Hugetlb => "hugetlbfs",
     }
 }
 
-fn sections(measured: &Measured, judged: &Judged) -> Vec<Section> {
+fn sections(measured: &MeasuredChains, judged: &Judged) -> Vec<TitledTable> {
     let notes = vec![NOTE.to_owned()];
     let section =
-        |id, title: &str, notes, table| Section { id, title: title.to_owned(), notes, table };
+        |id, title: &str, notes, table| TitledTable { id, title: title.to_owned(), notes, table };
     let regions =
         regions(judged).map(|table| section("regions", "Regions of 2 MiB", Vec::new(), table));
     let loads = section("loads", "Times of loads", notes, loads(measured));
@@ -87,7 +89,7 @@ fn regions(judged: &Judged) -> Option<Table> {
     Some(table)
 }
 
-fn loads(measured: &Measured) -> Table {
+fn loads(measured: &MeasuredChains) -> Table {
     let mut table = Table::new(vec![
         Column::words("where", "where"),
         Column::number("lines", "lines"),
@@ -111,11 +113,11 @@ fn loads(measured: &Measured) -> Table {
     table
 }
 
-fn document(version: &str, pages: &HostPages, judged: &Judged, says: &Found) -> Value {
+fn document(version: &str, pages: &HostPages, judged: &Judged, says: &CheckFound) -> Value {
     let (is_vm, file) = match pages.machine {
-        Machine::Vm(path) => (Some(true), Some(path)),
-        Machine::Bare(path) => (Some(false), Some(path)),
-        Machine::Unknown => (None, None),
+        SystemKind::Vm(path) => (Some(true), Some(path)),
+        SystemKind::Bare(path) => (Some(false), Some(path)),
+        SystemKind::Unknown => (None, None),
     };
     json!({
         "schema": SCHEMA,
@@ -143,7 +145,7 @@ fn reach(reach: Reach) -> Value {
     json!({ "fits": reach.fits, "exceeds": reach.exceeds })
 }
 
-fn all_times(measured: &Measured) -> Value {
+fn all_times(measured: &MeasuredChains) -> Value {
     let groups = measured.groups.iter();
     json!({
         "page": measured.page,
@@ -160,7 +162,7 @@ fn all_times(measured: &Measured) -> Value {
     })
 }
 
-fn pair(point: &Point) -> Value {
+fn pair(point: &ChainPoint) -> Value {
     json!({ "lines": point.lines, "packed": times(&point.packed), "spread": times(&point.spread) })
 }
 

@@ -13,7 +13,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::ser::Formatter;
-use vmtax_analyse::{Ledger, Table, ledger};
+use vmtax_analyse::{Ledger, SortedTable, ledger};
 use vmtax_events::{NO_VCPU, Recording};
 
 use crate::table::Cell;
@@ -62,20 +62,20 @@ impl Formatter for Harmless {
     }
 }
 
-fn report(document: &Document) -> shape::Report<'_> {
-    shape::Report {
+fn report(document: &Document) -> shape::ReportJson<'_> {
+    shape::ReportJson {
         schema: SCHEMA,
-        tool: shape::Tool { name: "vmtax", version: &document.tool_version },
+        tool: shape::ToolJson { name: "vmtax", version: &document.tool_version },
         run: run(document),
-        operations: document.operations.as_ref().map(|all| shape::Operations {
+        operations: document.operations.as_ref().map(|all| shape::OperationsJson {
             rows: operations::described::table(all, &BTreeMap::new()),
         }),
         tables: document.tables.iter().map(|one| table(&document.ledger.recording, one)).collect(),
         nested: document
             .nested
             .as_ref()
-            .map(|all| shape::Nested { known: all.known, rows: nested::reasons(all) }),
-        budget: document.budget.as_ref().map(|kept| shape::Budget {
+            .map(|all| shape::NestedJson { known: all.known, rows: nested::reasons(all) }),
+        budget: document.budget.as_ref().map(|kept| shape::BudgetJson {
             file: &kept.file,
             violations: kept.violations().count() as u64,
             notes: &kept.notes,
@@ -86,12 +86,12 @@ fn report(document: &Document) -> shape::Report<'_> {
     }
 }
 
-fn run(document: &Document) -> shape::Run<'_> {
+fn run(document: &Document) -> shape::RunJson<'_> {
     let ledger = &document.ledger;
     let recording = &ledger.recording;
     let said = |text: &'_ String| (!text.is_empty()).then(|| text.clone());
     let coverage = recording.coverage;
-    shape::Run {
+    shape::RunJson {
         source: &document.source,
         format: said(&recording.format),
         tool: said(&recording.tool),
@@ -107,7 +107,7 @@ fn run(document: &Document) -> shape::Run<'_> {
         vms: recording
             .vms
             .iter()
-            .map(|vm| shape::Vm { id: vm.id, name: said(&vm.name), inferred: vm.inferred })
+            .map(|vm| shape::VmJson { id: vm.id, name: said(&vm.name), inferred: vm.inferred })
             .collect(),
         complete: ledger.complete,
         start_ns: ledger.start_ns,
@@ -119,17 +119,17 @@ fn run(document: &Document) -> shape::Run<'_> {
     }
 }
 
-fn takers(ledger: &Ledger) -> Vec<shape::Taker<'_>> {
+fn takers(ledger: &Ledger) -> Vec<shape::TakerJson<'_>> {
     let takers = ledger.takers().into_iter().take(TAKERS);
     takers.map(|(taker, taken)| shaped(taker, taken, &ledger.recording)).collect()
 }
 
 fn shaped<'a>(
     taker: &'a ledger::Taker,
-    taken: ledger::Taken,
+    taken: ledger::TakenTime,
     recording: &Recording,
-) -> shape::Taker<'a> {
-    shape::Taker {
+) -> shape::TakerJson<'a> {
+    shape::TakerJson {
         name: &taker.name,
         vm: taker.vcpu.map(|(vm, _)| vm),
         vcpu: taker.vcpu.map(|(_, vcpu)| vcpu).filter(|vcpu| *vcpu != NO_VCPU),
@@ -140,8 +140,8 @@ fn shaped<'a>(
     }
 }
 
-fn table(recording: &Recording, table: &Table) -> shape::Table {
-    shape::Table {
+fn table(recording: &Recording, table: &SortedTable) -> shape::TableJson {
+    shape::TableJson {
         event: table.kind.name(),
         by: table.by.iter().map(|by| by.name()).collect(),
         rows: exits::table(recording, table),

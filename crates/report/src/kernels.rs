@@ -15,18 +15,18 @@ use std::io::{self, Write};
 use vmtax_analyse::operations::{CPUID, OperationRow, Path};
 use vmtax_events::Level;
 
-use crate::calls::difference::{self, Compared};
+use crate::calls::difference::{self, ComparedOperation};
 use crate::html::heat::{Heat, HeatCell, HeatRow};
 use crate::html::{TablePage, TableSection};
 use crate::numbers::{counted, plain};
-use crate::operations::compared::Kinds;
+use crate::operations::compared::CountsByName;
 use crate::operations::{self, exit_name};
 use crate::table::{CSV, Cell, Column, JSON, Table};
-use crate::text::Text;
+use crate::text::TextLayout;
 
-use changes::{Change, Shown, changes, steps, tree};
+use changes::{OperationChange, ShownRun, changes, steps, tree};
 
-pub use changes::Point;
+pub use changes::SeriesPoint;
 
 /// Schema of the JSON; docs/json.md.
 const SCHEMA: &str = "vmtax-lab-series-1";
@@ -36,24 +36,28 @@ const LINES: usize = 16;
 const NAMED: usize = 6;
 
 /// A series: runs in the order in which they are shown, by host, then kernel, then options.
-pub struct Series<'a> {
-    points: Vec<Shown<'a>>,
-    changes: Vec<Change>,
+pub struct KernelSeries<'a> {
+    points: Vec<ShownRun<'a>>,
+    changes: Vec<OperationChange>,
     /// Runs that are not there, with the reason.
     missing: Vec<String>,
 }
 
-impl<'a> Series<'a> {
+impl<'a> KernelSeries<'a> {
     /// Compares the neighbours. `missing` are runs that are not there, each with its reason.
-    pub fn new(points: Vec<Point<'a>>, missing: Vec<String>, kinds: Kinds) -> Series<'a> {
-        let points: Vec<Shown<'_>> = points.into_iter().map(Shown::new).collect();
+    pub fn new(
+        points: Vec<SeriesPoint<'a>>,
+        missing: Vec<String>,
+        kinds: CountsByName,
+    ) -> KernelSeries<'a> {
+        let points: Vec<ShownRun<'_>> = points.into_iter().map(ShownRun::new).collect();
         let steps = steps(&points);
         let changes = steps.iter().flat_map(|step| changes(&points, *step, kinds)).collect();
-        Series { points, changes, missing }
+        KernelSeries { points, changes, missing }
     }
 
     /// Paths by kernel, changes and ancillary exits.
-    pub fn text(&self, out: &mut dyn Write, look: Text) -> io::Result<()> {
+    pub fn text(&self, out: &mut dyn Write, look: TextLayout) -> io::Result<()> {
         for group in self.groups() {
             writeln!(out, "Paths on {}, in instructions", self.title(group[0]))?;
             self.matrix(&group).terminal(look, out)?;
@@ -79,8 +83,8 @@ impl<'a> Series<'a> {
 
     /// All tables; the schema is docs/json.md's.
     pub fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        let point = |one: &Shown<'_>| {
-            let Point { kernel, host, options, folder, ledger } = &one.point;
+        let point = |one: &ShownRun<'_>| {
+            let SeriesPoint { kernel, host, options, folder, ledger } = &one.point;
             serde_json::json!({
                 "kernel": kernel, "host": host, "options": options, "run": folder,
                 "release": ledger.recording.kernel, "emulated": ledger.recording.emulated,
@@ -201,11 +205,15 @@ impl<'a> Series<'a> {
     }
 
     /// The call trees of the operations that change in a step.
-    fn compared(&self, step: (usize, usize)) -> Vec<Compared<'_>> {
+    fn compared(&self, step: (usize, usize)) -> Vec<ComparedOperation<'_>> {
         let changed = self.changes.iter().filter(|change| change.steps == step);
-        let compared = |change: &Change| {
+        let compared = |change: &OperationChange| {
             let tree = |at: usize| tree(&self.points[at], &change.name, change.level);
-            Some(Compared::new(&self.points[step.1].point.kernel, tree(step.0)?, tree(step.1)?))
+            Some(ComparedOperation::new(
+                &self.points[step.1].point.kernel,
+                tree(step.0)?,
+                tree(step.1)?,
+            ))
         };
         changed.filter_map(compared).collect()
     }
@@ -493,7 +501,7 @@ impl<'a> Series<'a> {
 }
 
 /// A row for each of the functions that make the largest differences, and for the sum of the others.
-fn largest(all: &[Compared<'_>]) -> Table {
+fn largest(all: &[ComparedOperation<'_>]) -> Table {
     let rows = all.iter().flat_map(|one| {
         let (named, others) = one.difference.lines.split_at(LINES.min(one.difference.lines.len()));
         let sum = others.iter().map(|line| line.delta).sum();
@@ -516,7 +524,7 @@ fn largest(all: &[Compared<'_>]) -> Table {
 }
 
 /// What changed, in parts of a sentence.
-fn words(change: &Change) -> Vec<String> {
+fn words(change: &OperationChange) -> Vec<String> {
     let mut parts = Vec::new();
     if let [Some(before), Some(after)] = change.paths {
         parts.push(format!("path {} to {}", operations::path(&before), operations::path(&after)));
@@ -528,10 +536,10 @@ fn words(change: &Change) -> Vec<String> {
 }
 
 /// The kernel, and its options.
-fn label(point: &Point<'_>) -> String {
+fn label(point: &SeriesPoint<'_>) -> String {
     format!("{} {}", point.kernel, point.options).trim_end().to_owned()
 }
 
-fn named(point: &Point<'_>) -> String {
+fn named(point: &SeriesPoint<'_>) -> String {
     format!("{}, {}", label(point), point.host)
 }

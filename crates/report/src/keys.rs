@@ -1,18 +1,18 @@
 //! The key columns of rows: once for people, in the requested order, and once for programs.
 
-use vmtax_analyse::{By, Value};
+use vmtax_analyse::{By, KeyValue};
 use vmtax_events::{Detail, DetailKind, NO_VCPU, Reason};
 
 use crate::names;
 use crate::table::{CSV, Carrying, Cell, Column, JSON};
 
 /// The columns of a key for programs, in the order of the JSON. They are made of the values in the order of `by`; without any they are blank.
-pub(crate) fn columns<'a>(by: &[By]) -> Vec<Carrying<'a, &'a [Value]>> {
+pub(crate) fn columns<'a>(by: &[By]) -> Vec<Carrying<'a, &'a [KeyValue]>> {
     let at = |one: By| by.iter().position(|by| *by == one);
-    let mut columns: Vec<Carrying<'a, &'a [Value]>> = Vec::new();
+    let mut columns: Vec<Carrying<'a, &'a [KeyValue]>> = Vec::new();
     if let Some(at) = at(By::Reason) {
-        let reason = move |key: &&[Value]| match key.get(at) {
-            Some(Value::Reason(reason)) => Some(*reason),
+        let reason = move |key: &&[KeyValue]| match key.get(at) {
+            Some(KeyValue::Reason(reason)) => Some(*reason),
             _ => None,
         };
         columns.extend(
@@ -23,8 +23,8 @@ pub(crate) fn columns<'a>(by: &[By]) -> Vec<Carrying<'a, &'a [Value]>> {
         columns.extend(at(one).map(|at| word_column(key, at)));
     }
     if let Some(at) = at(By::Detail) {
-        let detail = move |key: &&[Value]| match key.get(at) {
-            Some(Value::Detail(detail)) => Some(*detail),
+        let detail = move |key: &&[KeyValue]| match key.get(at) {
+            Some(KeyValue::Detail(detail)) => Some(*detail),
             _ => None,
         };
         columns.extend(
@@ -33,25 +33,25 @@ pub(crate) fn columns<'a>(by: &[By]) -> Vec<Carrying<'a, &'a [Value]>> {
     }
     columns.extend(at(By::Outcome).map(|at| word_column("outcome", at)));
     if let Some(at) = at(By::Vcpu).or(at(By::Vm)) {
-        columns.push(Column::data("vm").of(move |key: &&[Value]| match key.get(at) {
-            Some(Value::Vm(vm) | Value::Vcpu(vm, _)) => Cell::Count((*vm).into()),
+        columns.push(Column::data("vm").of(move |key: &&[KeyValue]| match key.get(at) {
+            Some(KeyValue::Vm(vm) | KeyValue::Vcpu(vm, _)) => Cell::Count((*vm).into()),
             _ => Cell::Empty,
         }));
     }
     columns.extend(at(By::Vcpu).map(|at| {
-        Column::data("vcpu").of(move |key: &&[Value]| match key.get(at) {
-            Some(Value::Vcpu(_, vcpu)) if *vcpu != NO_VCPU => Cell::Count((*vcpu).into()),
+        Column::data("vcpu").of(move |key: &&[KeyValue]| match key.get(at) {
+            Some(KeyValue::Vcpu(_, vcpu)) if *vcpu != NO_VCPU => Cell::Count((*vcpu).into()),
             _ => Cell::Absent,
         })
     }));
     columns
 }
 
-fn word_column<'a>(key: &'static str, at: usize) -> Carrying<'a, &'a [Value]> {
-    Column::data(key).of(move |values: &&[Value]| match values.get(at) {
-        Some(Value::Level(level)) => Cell::Word(level.name()),
-        Some(Value::Cause(cause)) => Cell::Word(cause.name()),
-        Some(Value::Outcome(outcome)) => Cell::Word(outcome.name()),
+fn word_column<'a>(key: &'static str, at: usize) -> Carrying<'a, &'a [KeyValue]> {
+    Column::data(key).of(move |values: &&[KeyValue]| match values.get(at) {
+        Some(KeyValue::Level(level)) => Cell::Word(level.name()),
+        Some(KeyValue::Cause(cause)) => Cell::Word(cause.name()),
+        Some(KeyValue::Outcome(outcome)) => Cell::Word(outcome.name()),
         _ => Cell::Empty,
     })
 }

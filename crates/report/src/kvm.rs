@@ -45,7 +45,7 @@ pub fn not_recordable(kvm: &Kvm) -> Option<String> {
 
 /// The same for programs.
 #[derive(Serialize)]
-pub(crate) struct Shaped<'a> {
+pub(crate) struct ShapedPrograms<'a> {
     /// `/dev/kvm` is there.
     device: bool,
     /// The module that serves; `null` when none is seen.
@@ -55,12 +55,12 @@ pub(crate) struct Shaped<'a> {
     not_recordable: Option<String>,
 }
 
-pub(crate) fn shaped(kvm: &Kvm) -> Shaped<'_> {
+pub(crate) fn shaped(kvm: &Kvm) -> ShapedPrograms<'_> {
     let module = match kvm.server() {
         KvmServer::Hardware(_, module) | KvmServer::Other(module) => Some(module),
         _ => None,
     };
-    Shaped {
+    ShapedPrograms {
         device: kvm.device,
         module: module.map(|module| module.name.as_str()),
         built_in: module.map(|module| module.built_in),

@@ -41,4 +41,4 @@ mod traffic;
 mod transfers;
 pub mod tui;
 
-pub use document::{Compares, Comparison, Document, Renderer, Subject};
+pub use document::{Compares, Comparison, Document, Renderer, RunSubject};

@@ -1,12 +1,12 @@
 //! What the operations of a lab run did with memory: page faults of each 2 MiB, and at which level KVM maps it. Described once.
 
-use vmtax_analyse::operations::Memory;
+use vmtax_analyse::operations::BatchMemory;
 use vmtax_analyse::{OperationRow, Operations};
 use vmtax_events::Recording;
 
 use crate::names;
 use crate::operations::path_cell;
-use crate::table::{Cell, Column, Line, PEOPLE, Table};
+use crate::table::{Cell, Column, CsvLine, PEOPLE, Table};
 
 /// The heading.
 pub(crate) const TITLE: &str = "Memory: page faults and pages mapped in one batch";
@@ -27,12 +27,12 @@ pub(crate) fn sizes(pages: [u64; 3]) -> String {
     if mapped.is_empty() { "none".to_owned() } else { mapped.join("+") }
 }
 
-fn about_memory(operations: &Operations) -> impl Iterator<Item = (&OperationRow, &Memory)> {
+fn about_memory(operations: &Operations) -> impl Iterator<Item = (&OperationRow, &BatchMemory)> {
     operations.rows.iter().filter_map(|row| Some((row, row.memory.as_ref()?)))
 }
 
 /// Page faults of the second-level page table, by the recording.
-fn faults(row: &OperationRow, memory: &Memory) -> Option<u64> {
+fn faults(row: &OperationRow, memory: &BatchMemory) -> Option<u64> {
     memory.faults.filter(|_| row.recorded)
 }
 
@@ -40,8 +40,9 @@ fn faults(row: &OperationRow, memory: &Memory) -> Option<u64> {
 pub(crate) fn table(operations: &Operations) -> Option<Table> {
     let number = |key, title: &'static str| Column::number(key, title).only(PEOPLE);
     let minor = |key, title, rank| Column::minor(key, title, rank).only(PEOPLE);
-    let pages =
-        |memory: &Memory, size: usize| Cell::of(memory.pages.map(|pages| pages[size]), Cell::Count);
+    let pages = |memory: &BatchMemory, size: usize| {
+        Cell::of(memory.pages.map(|pages| pages[size]), Cell::Count)
+    };
     let table = Table::of(about_memory(operations))
         .column(Column::words("operation", "operation").only(PEOPLE), |(row, _)| {
             Cell::Name(row.name.clone())
@@ -71,8 +72,8 @@ pub(crate) fn table(operations: &Operations) -> Option<Table> {
 }
 
 /// For CSV: a line for each count of an operation.
-pub(crate) fn lines(recording: &Recording, operations: &Operations) -> Vec<Line> {
-    let of_operation = |(row, memory): (&OperationRow, &Memory)| {
+pub(crate) fn lines(recording: &Recording, operations: &Operations) -> Vec<CsvLine> {
+    let of_operation = |(row, memory): (&OperationRow, &BatchMemory)| {
         let name = row.vm.and_then(|vm| names::vm_name(recording, vm));
         let first = vec![
             ("table", Cell::Word("memory")),
@@ -92,11 +93,11 @@ pub(crate) fn lines(recording: &Recording, operations: &Operations) -> Vec<Line>
 }
 
 /// For JSON: the object of an operation.
-pub(crate) fn object(memory: &Memory) -> Cell {
+pub(crate) fn object(memory: &BatchMemory) -> Cell {
     Cell::Object(counts(memory))
 }
 
-fn counts(memory: &Memory) -> Vec<(&'static str, Cell)> {
+fn counts(memory: &BatchMemory) -> Vec<(&'static str, Cell)> {
     let page =
         |pages: Option<[u64; 3]>, size: usize| Cell::of(pages.map(|all| all[size]), Cell::Count);
     vec![

@@ -1,6 +1,6 @@
 //! How keys are written for people: one spelling for every renderer.
 
-use vmtax_analyse::{By, Table, TableKind, Value};
+use vmtax_analyse::{By, KeyValue, SortedTable, TableKind};
 use vmtax_events::detail::UNKNOWN_REGION;
 use vmtax_events::{Coverage, Detail, DetailKind, NO_VCPU, Reason, Recording};
 pub use vmtax_events::{is_hidden, printable};
@@ -16,15 +16,15 @@ pub fn reason(reason: Reason) -> String {
 }
 
 /// A cell of a table's key.
-pub fn value(value: Value) -> String {
+pub fn value(value: KeyValue) -> String {
     match value {
-        Value::Reason(r) => reason(r),
-        Value::Level(l) => l.name().to_owned(),
-        Value::Cause(c) => c.name().to_owned(),
-        Value::Detail(d) => detail(d),
-        Value::Outcome(o) => o.name().to_owned(),
-        Value::Vm(vm) => vm.to_string(),
-        Value::Vcpu(_, vcpu) => vcpu_name(vcpu),
+        KeyValue::Reason(r) => reason(r),
+        KeyValue::Level(l) => l.name().to_owned(),
+        KeyValue::Cause(c) => c.name().to_owned(),
+        KeyValue::Detail(d) => detail(d),
+        KeyValue::Outcome(o) => o.name().to_owned(),
+        KeyValue::Vm(vm) => vm.to_string(),
+        KeyValue::Vcpu(_, vcpu) => vcpu_name(vcpu),
     }
 }
 
@@ -236,7 +236,7 @@ pub fn table_words(kind: TableKind) -> TableWords {
 }
 
 /// The words of a table that is of an ISA's exits.
-pub(crate) fn words_of(table: &Table) -> TableWords {
+pub(crate) fn words_of(table: &SortedTable) -> TableWords {
     let words = table_words(table.kind);
     match table.kind {
         TableKind::Msr if !table.isa.facts().is_x86() => TableWords {
@@ -250,7 +250,7 @@ pub(crate) fn words_of(table: &Table) -> TableWords {
 }
 
 /// The heading of a table: `VM exits by reason and level`.
-pub fn title(table: &Table) -> String {
+pub fn title(table: &SortedTable) -> String {
     let what = words_of(table).rows;
     let by: Vec<&str> = table.by.iter().map(|by| heading(*by)).collect();
     match by.split_last() {

@@ -3,7 +3,7 @@
 use vmtax_analyse::{Ancillary, Nested, NestedRow, Ratio, statistics};
 use vmtax_events::{Detail, Level, Reason, Tally};
 
-use crate::exits::{Counts, tally_columns, tally_fields, time};
+use crate::exits::{ExitCounts, tally_columns, tally_fields, time};
 use crate::keys::{detail_columns, reason_columns};
 use crate::names;
 use crate::numbers::share;
@@ -13,8 +13,8 @@ use crate::table::{CSV, Cell, Column, JSON, PAGE, PEOPLE, TEXT, Table, changed};
 pub(crate) fn lines(nested: &Nested) -> Table {
     let csv = |key| Column::data(key).only(CSV);
     let exits = nested.rows.iter().flat_map(|row| {
-        let ancillary = row.ancillary.iter().map(move |one| Exit::of_l1(row, one));
-        std::iter::once(Exit::of_l2(row)).chain(ancillary)
+        let ancillary = row.ancillary.iter().map(move |one| NestedExit::of_l1(row, one));
+        std::iter::once(NestedExit::of_l2(row)).chain(ancillary)
     });
     Table::of(exits)
         .strong(|exit| exit.level == Level::L2)
@@ -25,7 +25,7 @@ pub(crate) fn lines(nested: &Nested) -> Table {
         .column(csv("to_l1"), |exit| exit.to_l1.clone())
         .columns(detail_columns(), |exit| Some(exit.detail))
         .columns(changed(tally_columns("", false), |column| column.shown_if(false)), |exit| {
-            Counts { tally: exit.tally, whole: exit.tally }
+            ExitCounts { tally: exit.tally, whole: exit.tally }
         })
         .column(Column::words("", "L2 exit / L1 exits").only(TEXT), |exit| {
             Cell::Name(exit.name.clone())
@@ -46,7 +46,7 @@ pub(crate) fn lines(nested: &Nested) -> Table {
 }
 
 /// What a line is about.
-struct Exit<'a> {
+struct NestedExit<'a> {
     /// The exit of L2 that it belongs to.
     of: Reason,
     name: String,
@@ -58,9 +58,9 @@ struct Exit<'a> {
     tally: &'a Tally,
 }
 
-impl<'a> Exit<'a> {
-    fn of_l2(row: &'a NestedRow) -> Exit<'a> {
-        Exit {
+impl<'a> NestedExit<'a> {
+    fn of_l2(row: &'a NestedRow) -> NestedExit<'a> {
+        NestedExit {
             of: row.reason,
             name: names::reason(row.reason),
             reason: row.reason,
@@ -72,10 +72,10 @@ impl<'a> Exit<'a> {
         }
     }
 
-    fn of_l1(row: &'a NestedRow, one: &'a Ancillary) -> Exit<'a> {
+    fn of_l1(row: &'a NestedRow, one: &'a Ancillary) -> NestedExit<'a> {
         let detail = Some(names::detail(one.detail)).filter(|detail| !detail.is_empty());
         let detail = detail.map_or_else(String::new, |detail| format!(": {detail}"));
-        Exit {
+        NestedExit {
             of: row.reason,
             name: format!("  {}{detail}", names::reason(one.reason)),
             reason: one.reason,
@@ -144,7 +144,7 @@ pub(crate) fn ancillary(row: &NestedRow) -> Table {
         .column(Column::number("", "per forwarded exit").only(PAGE), |one| {
             Cell::Ratio(Ratio { part: one.tally.count, whole: row.to_l1 })
         })
-        .columns(changed(tally_columns("exits", is_timed), short), |one| Counts {
+        .columns(changed(tally_columns("exits", is_timed), short), |one| ExitCounts {
             tally: &one.tally,
             whole: &all,
         })

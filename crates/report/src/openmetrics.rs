@@ -31,7 +31,7 @@ const STEP: usize = 2;
 
 /// What the metrics are written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
+pub enum MetricsDialect {
     /// OpenMetrics 1.0, which Prometheus asks for.
     OpenMetrics,
     /// Prometheus's text format 0.0.4: it has no units, no end, no type `info`, and gives a type to the name as it is sampled.
@@ -44,7 +44,7 @@ pub struct OpenMetrics;
 
 impl Renderer for OpenMetrics {
     fn render(&self, document: &Document, out: &mut dyn Write) -> io::Result<()> {
-        write(&document.ledger, &document.tool_version, Dialect::OpenMetrics, out)
+        write(&document.ledger, &document.tool_version, MetricsDialect::OpenMetrics, out)
     }
 }
 
@@ -52,18 +52,18 @@ impl Renderer for OpenMetrics {
 pub fn write(
     ledger: &Ledger,
     tool_version: &str,
-    dialect: Dialect,
+    dialect: MetricsDialect,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let groups = Groups::of(ledger);
-    let mut exits: BTreeMap<Series, Tally> = BTreeMap::new();
-    let mut causes: BTreeMap<(&Labels, Cause), Tally> = BTreeMap::new();
+    let mut exits: BTreeMap<MetricSeries, Tally> = BTreeMap::new();
+    let mut causes: BTreeMap<(&VmLabels, Cause), Tally> = BTreeMap::new();
     for (key, tally) in &ledger.exits {
         let series = groups.series(key);
         causes.entry((series.vm, series.cause)).or_default().merge(tally);
         exits.entry(series).or_default().merge(tally);
     }
-    let mut page = Page { dialect, out };
+    let mut page = MetricsPage { dialect, out };
     info(&mut page, ledger, tool_version)?;
     page.head("vmtax_exits", "counter", None, "VM exits")?;
     for (series, tally) in &exits {
@@ -82,20 +82,20 @@ pub fn write(
     time(&mut page, ledger, &groups)?;
     losses(&mut page, ledger)?;
     match dialect {
-        Dialect::OpenMetrics => writeln!(page.out, "# EOF"),
-        Dialect::Text => Ok(()),
+        MetricsDialect::OpenMetrics => writeln!(page.out, "# EOF"),
+        MetricsDialect::Text => Ok(()),
     }
 }
 
 /// Where metrics go.
-struct Page<'a> {
-    dialect: Dialect,
+struct MetricsPage<'a> {
+    dialect: MetricsDialect,
     out: &'a mut dyn Write,
 }
 
-impl Page<'_> {
+impl MetricsPage<'_> {
     fn head(&mut self, name: &str, kind: &str, unit: Option<&str>, help: &str) -> io::Result<()> {
-        if self.dialect == Dialect::Text {
+        if self.dialect == MetricsDialect::Text {
             let (suffix, kind) = match kind {
                 "counter" => ("_total", kind),
                 "info" => ("_info", "gauge"),
@@ -137,12 +137,12 @@ fn seconds(ns: u64) -> f64 {
 
 /// The labels of a VM: its name and its number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Labels {
+struct VmLabels {
     name: String,
     id: String,
 }
 
-impl Labels {
+impl VmLabels {
     fn pairs(&self) -> [(&str, &str); 2] {
         [("vm", &self.name), ("vm_id", &self.id)]
     }
@@ -150,14 +150,14 @@ impl Labels {
 
 /// One series of exits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Series<'a> {
-    vm: &'a Labels,
+struct MetricSeries<'a> {
+    vm: &'a VmLabels,
     level: &'static str,
     cause: Cause,
     reason: &'a str,
 }
 
-impl Series<'_> {
+impl MetricSeries<'_> {
     fn labels(&self) -> [(&str, &str); 5] {
         let [name, id] = self.vm.pairs();
         [name, id, ("level", self.level), ("cause", self.cause.name()), ("reason", self.reason)]
@@ -166,9 +166,9 @@ impl Series<'_> {
 
 /// Which VMs and reasons have series of their own.
 struct Groups {
-    vms: BTreeMap<u32, Labels>,
+    vms: BTreeMap<u32, VmLabels>,
     reasons: BTreeMap<vmtax_events::Reason, String>,
-    other: Labels,
+    other: VmLabels,
 }
 
 impl Groups {
@@ -181,7 +181,7 @@ impl Groups {
         // A VM that took no exit yet has time all the same.
         ledger.time.keys().for_each(|(vm, _)| add(&mut of_vm, *vm, 0));
         let known = |id: &u32| ledger.recording.vms.iter().find(|vm| vm.id == *id);
-        let labels = |id: u32| Labels {
+        let labels = |id: u32| VmLabels {
             name: known(&id).map_or_else(String::new, |vm| vm.name.clone()),
             id: id.to_string(),
         };
@@ -191,16 +191,16 @@ impl Groups {
                 .into_iter()
                 .map(|reason| (reason, names::reason(reason)))
                 .collect(),
-            other: Labels { name: OTHER.to_owned(), id: String::new() },
+            other: VmLabels { name: OTHER.to_owned(), id: String::new() },
         }
     }
 
-    fn vm(&self, id: u32) -> &Labels {
+    fn vm(&self, id: u32) -> &VmLabels {
         self.vms.get(&id).unwrap_or(&self.other)
     }
 
-    fn series(&self, key: &ExitKey) -> Series<'_> {
-        Series {
+    fn series(&self, key: &ExitKey) -> MetricSeries<'_> {
+        MetricSeries {
             vm: self.vm(key.vm),
             level: key.level.name(),
             cause: table::cause_of(key),
@@ -221,7 +221,7 @@ fn most<K: Ord + Clone>(sums: BTreeMap<K, u64>, limit: usize) -> BTreeSet<K> {
     sums.into_iter().take(limit).map(|(key, _)| key).collect()
 }
 
-fn info(page: &mut Page<'_>, ledger: &Ledger, tool_version: &str) -> io::Result<()> {
+fn info(page: &mut MetricsPage<'_>, ledger: &Ledger, tool_version: &str) -> io::Result<()> {
     let recording = &ledger.recording;
     page.head(
         "vmtax_recording",
@@ -240,13 +240,16 @@ fn info(page: &mut Page<'_>, ledger: &Ledger, tool_version: &str) -> io::Result<
     page.sample("vmtax_recording_info", &labels, 1)
 }
 
-fn histograms(page: &mut Page<'_>, causes: &BTreeMap<(&Labels, Cause), Tally>) -> io::Result<()> {
+fn histograms(
+    page: &mut MetricsPage<'_>,
+    causes: &BTreeMap<(&VmLabels, Cause), Tally>,
+) -> io::Result<()> {
     let name = "vmtax_exit_duration_seconds";
     page.head(name, "histogram", Some("seconds"), "Durations of exits by cause")?;
     for ((vm, cause), tally) in causes.iter().filter(|(_, tally)| tally.timed > 0) {
         let [vm, id] = vm.pairs();
         let labels = [vm, id, ("cause", cause.name())];
-        let with = |bound: &str, below: u64, page: &mut Page<'_>| {
+        let with = |bound: &str, below: u64, page: &mut MetricsPage<'_>| {
             let [a, b, c] = labels;
             page.sample(&format!("{name}_bucket"), &[a, b, c, ("le", bound)], below)
         };
@@ -261,8 +264,8 @@ fn histograms(page: &mut Page<'_>, causes: &BTreeMap<(&Labels, Cause), Tally>) -
     Ok(())
 }
 
-fn time(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()> {
-    let mut times: BTreeMap<&Labels, TimeRow> = BTreeMap::new();
+fn time(page: &mut MetricsPage<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()> {
+    let mut times: BTreeMap<&VmLabels, TimeRow> = BTreeMap::new();
     for ((vm, _), time) in &ledger.time {
         times.entry(groups.vm(*vm)).or_default().add(&time.sum);
     }
@@ -313,8 +316,8 @@ fn time(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()>
 }
 
 /// Who had the processors of preempted vCPUs, by kind of thread.
-fn takers(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()> {
-    let mut sums: BTreeMap<&Labels, BTreeMap<Arc<str>, u64>> = BTreeMap::new();
+fn takers(page: &mut MetricsPage<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<()> {
+    let mut sums: BTreeMap<&VmLabels, BTreeMap<Arc<str>, u64>> = BTreeMap::new();
     for ((vm, _, taker), taken) in &ledger.taken_by {
         add(sums.entry(groups.vm(*vm)).or_default(), taker.group().name, taken.time_ns);
     }
@@ -339,7 +342,7 @@ fn takers(page: &mut Page<'_>, ledger: &Ledger, groups: &Groups) -> io::Result<(
     Ok(())
 }
 
-fn losses(page: &mut Page<'_>, ledger: &Ledger) -> io::Result<()> {
+fn losses(page: &mut MetricsPage<'_>, ledger: &Ledger) -> io::Result<()> {
     let losses = &ledger.losses;
     page.head("vmtax_losses", "counter", None, "Losses")?;
     let lists =

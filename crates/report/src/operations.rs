@@ -116,14 +116,14 @@ pub fn no_exits(row: &OperationRow) -> &'static str {
 /// `cpuid 1 →`, `vmload 2,`, `vmsave 1,`, `vmrun 1`. The arrow leads from an exit of L2 to what L1 took for it.
 pub fn exit_list(row: &OperationRow) -> Vec<String> {
     let mut rare = 0u64;
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<AncillaryGroup> = Vec::new();
     for exit in &row.exits {
         let of = match exit.level {
             Level::L2 => Some(exit.reason),
             _ => exit.ancillary_of,
         };
         let at = groups.iter().position(|group| group.of == of).unwrap_or_else(|| {
-            groups.push(Group { of, own: Vec::new(), ancillary: Vec::new() });
+            groups.push(AncillaryGroup { of, own: Vec::new(), ancillary: Vec::new() });
             groups.len() - 1
         });
         let group = &mut groups[at];
@@ -157,13 +157,13 @@ pub fn exit_list(row: &OperationRow) -> Vec<String> {
 }
 
 /// What one reason of an L2 exit led to, or the exits of L1 on its own account.
-struct Group {
+struct AncillaryGroup {
     of: Option<Reason>,
     own: Vec<(String, u64)>,
     ancillary: Vec<(String, u64)>,
 }
 
-impl Group {
+impl AncillaryGroup {
     fn write(&self, row: &OperationRow, words: &mut Vec<String>) {
         let each = |(name, n): &(String, u64)| match row.count {
             0 => format!("{name} {} in all", count(*n)),

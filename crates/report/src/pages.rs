@@ -4,22 +4,22 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use vmtax_analyse::audit;
-use vmtax_events::setting::{Backing, Fact, Mapped, System, Unknown, VmProcess};
+use vmtax_events::setting::{Fact, KvmMapped, MemoryBacking, System, Unknown, VmProcess};
 
 use crate::doctor::{hidden, shaped_vm, vm_name};
 use crate::html::{TablePage, TableSection};
 use crate::names::printable;
 use crate::numbers::{percent, share};
 use crate::table::{Cell, Column, Table};
-use crate::tables::Formats;
-use crate::text::Text;
+use crate::tables::AllFormats;
+use crate::text::TextLayout;
 use crate::text::layout::{Paint, Style, wrap};
 
 /// Name and version of the JSON's shape, in `docs/pages.schema.json`.
 pub const SCHEMA: &str = "vmtax-pages-1";
 
 /// What is shown.
-pub struct Pages<'a> {
+pub struct PagesReport<'a> {
     /// Version of this tool.
     pub tool_version: &'a str,
     /// The root that was read.
@@ -36,9 +36,9 @@ const LISTED: usize = 5;
 const NO_STATS_FD: &str = "What KVM has mapped comes from its counters in debugfs: KVM_GET_STATS_FD has more, and gives it only to \
                            the process that runs the VM.";
 
-impl Formats for Pages<'_> {
-    fn text(&self, look: Text, out: &mut dyn Write) -> io::Result<()> {
-        let Text { color, width } = look;
+impl AllFormats for PagesReport<'_> {
+    fn text(&self, look: TextLayout, out: &mut dyn Write) -> io::Result<()> {
+        let TextLayout { color, width } = look;
         let paint = Paint { color };
         let title = format!(
             "vmtax {}: pages of VMs on {}",
@@ -98,9 +98,9 @@ impl Formats for Pages<'_> {
     }
 
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        let document = Document {
+        let document = PagesJson {
             schema: SCHEMA,
-            tool: Tool { name: "vmtax", version: self.tool_version },
+            tool: PagesTool { name: "vmtax", version: self.tool_version },
             root: self.root,
             kvm: crate::kvm::shaped(&self.system.kvm),
             hidden_processes: self.system.hidden,
@@ -110,7 +110,7 @@ impl Formats for Pages<'_> {
     }
 }
 
-impl Pages<'_> {
+impl PagesReport<'_> {
     /// What KVM mapped for each VM.
     fn answer(&self) -> Vec<String> {
         if self.vms.is_empty() {
@@ -150,11 +150,11 @@ impl Pages<'_> {
 
     fn table(&self, notes: &mut Vec<String>) -> Table {
         let lines = self.vms.iter().flat_map(|vm| [mapped_line(vm), backing_line(vm)]);
-        let lines: Vec<Line<'_>> = lines.collect();
+        let lines: Vec<PagesLine<'_>> = lines.collect();
         let unread = lines.iter().filter_map(|line| line.sizes.as_ref().err());
         notes.extend(unread.map(|(path, why)| note(path, why)));
-        let kind = |line: &Line<'_>| audit::kind(line.vm).name();
-        let size = |line: &Line<'_>, size: fn(&Sizes) -> Option<u64>| match &line.sizes {
+        let kind = |line: &PagesLine<'_>| audit::kind(line.vm).name();
+        let size = |line: &PagesLine<'_>, size: fn(&Sizes) -> Option<u64>| match &line.sizes {
             Ok(sizes) => Cell::of(size(sizes), Cell::Bytes),
             Err(_) => Cell::Unknown("?"),
         };
@@ -186,7 +186,7 @@ impl Pages<'_> {
 }
 
 /// A line of the table: where the pages are, and their sizes, or the file that could not be read.
-struct Line<'a> {
+struct PagesLine<'a> {
     vm: &'a VmProcess,
     what: &'static str,
     sizes: Result<Sizes, (String, Unknown)>,
@@ -204,8 +204,8 @@ struct Sizes {
     share: Option<f64>,
 }
 
-fn mapped_line(vm: &VmProcess) -> Line<'_> {
-    let sizes = |mapped: Mapped| {
+fn mapped_line(vm: &VmProcess) -> PagesLine<'_> {
+    let sizes = |mapped: KvmMapped| {
         let [small, large, largest] = mapped.bytes();
         Sizes {
             all: mapped.total(),
@@ -218,11 +218,11 @@ fn mapped_line(vm: &VmProcess) -> Line<'_> {
         }
     };
     let Fact { path, value } = vm.mapped();
-    Line { vm, what: "mapped in EPT/NPT", sizes: value.map(sizes).map_err(|why| (path, why)) }
+    PagesLine { vm, what: "mapped in EPT/NPT", sizes: value.map(sizes).map_err(|why| (path, why)) }
 }
 
-fn backing_line(vm: &VmProcess) -> Line<'_> {
-    let sizes = |backing: Backing| Sizes {
+fn backing_line(vm: &VmProcess) -> PagesLine<'_> {
+    let sizes = |backing: MemoryBacking| Sizes {
         all: backing.resident,
         small: backing.resident.saturating_sub(backing.large()),
         large: None,
@@ -232,7 +232,7 @@ fn backing_line(vm: &VmProcess) -> Line<'_> {
         share: share(backing.large(), backing.resident),
     };
     let Fact { path, value } = vm.backing.clone();
-    Line { vm, what: "memory of the VMM", sizes: value.map(sizes).map_err(|why| (path, why)) }
+    PagesLine { vm, what: "memory of the VMM", sizes: value.map(sizes).map_err(|why| (path, why)) }
 }
 
 /// Why something is not known, and what to do.
@@ -250,23 +250,23 @@ fn note(path: &str, why: &Unknown) -> String {
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct PagesJson<'a> {
     schema: &'static str,
-    tool: Tool<'a>,
+    tool: PagesTool<'a>,
     root: &'a str,
-    kvm: crate::kvm::Shaped<'a>,
+    kvm: crate::kvm::ShapedPrograms<'a>,
     hidden_processes: u64,
-    vms: Vec<Vm<'a>>,
+    vms: Vec<VmPages<'a>>,
 }
 
 #[derive(Serialize)]
-struct Tool<'a> {
+struct PagesTool<'a> {
     name: &'static str,
     version: &'a str,
 }
 
 #[derive(Serialize)]
-struct Vm<'a> {
+struct VmPages<'a> {
     #[serde(flatten)]
     vm: crate::doctor::ShapedVm<'a>,
     mapped: MappedShape,
@@ -294,11 +294,11 @@ struct BackingShape {
     not_eligible: Option<u64>,
 }
 
-fn shaped(vm: &VmProcess) -> Vm<'_> {
+fn shaped(vm: &VmProcess) -> VmPages<'_> {
     let mapped = vm.mapped();
-    let bytes = mapped.value.as_ref().ok().map(Mapped::bytes);
+    let bytes = mapped.value.as_ref().ok().map(KvmMapped::bytes);
     let backing = vm.backing.value.as_ref().ok();
-    Vm {
+    VmPages {
         vm: shaped_vm(vm),
         mapped: MappedShape {
             unknown: mapped.value.as_ref().err().map(ToString::to_string),

@@ -6,7 +6,7 @@ use vmtax_analyse::{OperationRow, Operations};
 use vmtax_events::{Recording, Simulated};
 
 use crate::names;
-use crate::table::{Cell, Column, Line, PEOPLE, Table};
+use crate::table::{Cell, Column, CsvLine, PEOPLE, Table};
 
 /// The heading.
 pub(crate) const TITLE: &str =
@@ -95,7 +95,7 @@ fn per_operation(row: &OperationRow, count: u64) -> Cell {
 }
 
 /// For CSV: a line for each count of an operation on a processor.
-pub(crate) fn lines(recording: &Recording, operations: &Operations) -> Vec<Line> {
+pub(crate) fn lines(recording: &Recording, operations: &Operations) -> Vec<CsvLine> {
     let line = |row: &OperationRow, what: String, count: u64| {
         let name = row.vm.and_then(|vm| names::vm_name(recording, vm));
         vec![

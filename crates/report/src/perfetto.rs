@@ -34,7 +34,7 @@ use crate::names;
 
 /// `TrackEvent.Type`.
 #[derive(Clone, Copy, Debug)]
-enum Type {
+enum TrackEventType {
     SliceBegin = 1,
     SliceEnd = 2,
     Instant = 3,
@@ -58,14 +58,14 @@ pub struct PerfettoWriter<W: Write> {
     source: String,
     vm_names: HashMap<u32, String>,
     tracks: HashMap<Track, u64>,
-    names: HashMap<Names, HashMap<String, u64>>,
+    names: HashMap<NameKind, HashMap<String, u64>>,
     /// Names that the next packet declares.
     declared: InternedData,
 }
 
 /// Kinds of names, each with numbers of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Names {
+enum NameKind {
     Category,
     Event,
     Annotation,
@@ -91,7 +91,7 @@ enum Track {
 }
 
 /// An annotation's value.
-enum Value<'a> {
+enum AnnotationValue<'a> {
     Number(u64),
     Text(&'a str),
 }
@@ -129,21 +129,24 @@ impl<W: Write> PerfettoWriter<W> {
         let name = names::reason(exit.reason());
         let cause = table::cause_of(&exit.key).name();
         let annotations = self.annotations(exit);
-        let begin = self.event(Type::SliceBegin, track, Some((&name, cause)), annotations);
+        let begin =
+            self.event(TrackEventType::SliceBegin, track, Some((&name, cause)), annotations);
         self.packet(start, begin)?;
         let user = exit.user_start_ns.map(|user| user.clamp(start, end));
         if let Some(user) = user {
-            let begin = self.event(Type::SliceBegin, track, Some(("user", cause)), Vec::new());
+            let begin =
+                self.event(TrackEventType::SliceBegin, track, Some(("user", cause)), Vec::new());
             self.packet(user, begin)?;
         }
         if exit.halted_ns > 0 {
             let halted = end.saturating_sub(exit.halted_ns).max(user.unwrap_or(start));
-            let begin = self.event(Type::SliceBegin, track, Some(("halted", cause)), Vec::new());
+            let begin =
+                self.event(TrackEventType::SliceBegin, track, Some(("halted", cause)), Vec::new());
             self.packet(halted, begin)?;
         }
         let open = 1 + usize::from(user.is_some()) + usize::from(exit.halted_ns > 0);
         for _ in 0..open {
-            let event = self.event(Type::SliceEnd, track, None, Vec::new());
+            let event = self.event(TrackEventType::SliceEnd, track, None, Vec::new());
             self.packet(end, event)?;
         }
         Ok(())
@@ -152,11 +155,12 @@ impl<W: Write> PerfettoWriter<W> {
     /// Marks a point at which the recorder lost events of a host CPU; `count` 0 when it does not say how many.
     pub fn lost(&mut self, time_ns: u64, cpu: u32, count: u64) -> io::Result<()> {
         let track = self.track(Track::Losses, |_| Ok(TrackDescriptor::named("lost events")))?;
-        let mut annotations = vec![self.annotation("cpu", Value::Number(cpu.into()))];
+        let mut annotations = vec![self.annotation("cpu", AnnotationValue::Number(cpu.into()))];
         if count > 0 {
-            annotations.push(self.annotation("count", Value::Number(count)));
+            annotations.push(self.annotation("count", AnnotationValue::Number(count)));
         }
-        let event = self.event(Type::Instant, track, Some(("lost", "losses")), annotations);
+        let event =
+            self.event(TrackEventType::Instant, track, Some(("lost", "losses")), annotations);
         self.packet(time_ns, event)
     }
 
@@ -170,44 +174,48 @@ impl<W: Write> PerfettoWriter<W> {
         let mut list = Vec::new();
         let detail = names::detail(exit.key.detail);
         if !detail.is_empty() {
-            list.push(self.annotation("detail", Value::Text(&detail)));
+            list.push(self.annotation("detail", AnnotationValue::Text(&detail)));
         }
-        list.push(self.annotation("outcome", Value::Text(exit.key.outcome.name())));
-        list.push(self.annotation("level", Value::Text(exit.level().name())));
+        list.push(self.annotation("outcome", AnnotationValue::Text(exit.key.outcome.name())));
+        list.push(self.annotation("level", AnnotationValue::Text(exit.level().name())));
         if let Some(of) = exit.key.ancillary_of {
-            list.push(self.annotation("on behalf of L2 exit", Value::Text(&names::reason(of))));
+            list.push(
+                self.annotation("on behalf of L2 exit", AnnotationValue::Text(&names::reason(of))),
+            );
         }
-        list.push(self.annotation("host cpu", Value::Number(exit.cpu.into())));
+        list.push(self.annotation("host cpu", AnnotationValue::Number(exit.cpu.into())));
         for (name, ns) in [("halted_ns", exit.halted_ns), ("preempted_ns", exit.preempted_ns)] {
             if ns > 0 {
-                list.push(self.annotation(name, Value::Number(ns)));
+                list.push(self.annotation(name, AnnotationValue::Number(ns)));
             }
         }
         list
     }
 
-    fn annotation(&mut self, name: &str, value: Value<'_>) -> DebugAnnotation {
-        let name_iid = Some(self.interned(Names::Annotation, name));
+    fn annotation(&mut self, name: &str, value: AnnotationValue<'_>) -> DebugAnnotation {
+        let name_iid = Some(self.interned(NameKind::Annotation, name));
         let named = DebugAnnotation { name_iid, ..DebugAnnotation::default() };
         match value {
-            Value::Number(n) => DebugAnnotation { uint_value: Some(n), ..named },
-            Value::Text(text) if self.has_room_for(text) => {
-                let iid = self.interned(Names::AnnotationValue, text);
+            AnnotationValue::Number(n) => DebugAnnotation { uint_value: Some(n), ..named },
+            AnnotationValue::Text(text) if self.has_room_for(text) => {
+                let iid = self.interned(NameKind::AnnotationValue, text);
                 DebugAnnotation { string_value_iid: Some(iid), ..named }
             }
-            Value::Text(text) => DebugAnnotation { string_value: Some(text.to_owned()), ..named },
+            AnnotationValue::Text(text) => {
+                DebugAnnotation { string_value: Some(text.to_owned()), ..named }
+            }
         }
     }
 
     fn event(
         &mut self,
-        kind: Type,
+        kind: TrackEventType,
         track: u64,
         name_and_category: Option<(&str, &str)>,
         debug_annotations: Vec<DebugAnnotation>,
     ) -> TrackEvent {
         let iids = name_and_category.map(|(name, category)| {
-            (self.interned(Names::Event, name), self.interned(Names::Category, category))
+            (self.interned(NameKind::Event, name), self.interned(NameKind::Category, category))
         });
         TrackEvent {
             category_iids: iids.map(|(_, category)| category).into_iter().collect(),
@@ -237,12 +245,12 @@ impl<W: Write> PerfettoWriter<W> {
     }
 
     fn has_room_for(&self, text: &str) -> bool {
-        let known = self.names.get(&Names::AnnotationValue);
+        let known = self.names.get(&NameKind::AnnotationValue);
         known.is_none_or(|known| known.len() < MOST_NAMES || known.contains_key(text))
     }
 
     /// The number of a name among its kind.
-    fn interned(&mut self, kind: Names, name: &str) -> u64 {
+    fn interned(&mut self, kind: NameKind, name: &str) -> u64 {
         let known = self.names.entry(kind).or_default();
         if let Some(&iid) = known.get(name) {
             return iid;
@@ -250,10 +258,10 @@ impl<W: Write> PerfettoWriter<W> {
         let iid = known.len() as u64 + 1;
         known.insert(name.to_owned(), iid);
         let declared = match kind {
-            Names::Category => &mut self.declared.event_categories,
-            Names::Event => &mut self.declared.event_names,
-            Names::Annotation => &mut self.declared.debug_annotation_names,
-            Names::AnnotationValue => &mut self.declared.debug_annotation_string_values,
+            NameKind::Category => &mut self.declared.event_categories,
+            NameKind::Event => &mut self.declared.event_names,
+            NameKind::Annotation => &mut self.declared.debug_annotation_names,
+            NameKind::AnnotationValue => &mut self.declared.debug_annotation_string_values,
         };
         declared.push(Interned { iid: Some(iid), name: Some(name.to_owned()) });
         iid

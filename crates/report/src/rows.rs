@@ -23,7 +23,7 @@ pub struct Heading {
 
 /// Rows with what is to be said of them.
 #[derive(Clone, Debug, Default)]
-pub struct Rows {
+pub struct NotedRows {
     /// What was asked. Hostile text.
     pub title: String,
     /// What was asked of. Hostile text.
@@ -40,7 +40,7 @@ pub struct Rows {
     pub more: u64,
 }
 
-impl Rows {
+impl NotedRows {
     /// The rows as a table. A number sorts by its value, a whole one exactly.
     fn table(&self) -> Table {
         let add = |table: Described<_>, (at, heading): (usize, &Heading)| {
@@ -129,8 +129,8 @@ fn key(text: &str) -> Option<u128> {
 mod tests {
     use super::*;
 
-    fn hostile() -> Rows {
-        Rows {
+    fn hostile() -> NotedRows {
+        NotedRows {
             title: "<script>alert(1)</script>".to_owned(),
             source: "a\u{1b}[31m".to_owned(),
             columns: vec![
@@ -141,7 +141,7 @@ mod tests {
                 vec![Some("<b>&\u{202e}".to_owned()), Some("-12".to_owned())],
                 vec![Some("=cmd()".to_owned()), None],
             ],
-            ..Rows::default()
+            ..NotedRows::default()
         }
     }
 

@@ -4,7 +4,7 @@ use vmtax_analyse::selftest::{Costs, Counter, Exits, Outcome, Tested};
 
 use crate::numbers::count;
 use crate::table::{Cell, Column, Table};
-use crate::tables::{Section, Tables};
+use crate::tables::{Tables, TitledTable};
 
 /// Something else that was tried: its name, whether it works, and what was seen.
 pub type Tried = (&'static str, Outcome, String);
@@ -37,7 +37,7 @@ pub fn tables(
     let differ =
         exits.iter().map(Exits::outcome).chain(tried.iter().map(|(_, outcome, _)| *outcome));
     let differ = differ.filter(|outcome| *outcome == Outcome::Differs).count();
-    let section = |id, title: &str, note: Option<&str>, table| Section {
+    let section = |id, title: &str, note: Option<&str>, table| TitledTable {
         id,
         title: title.to_owned(),
         notes: note.map(str::to_owned).into_iter().collect(),

@@ -8,13 +8,13 @@
 
 use std::io::{self, Write};
 
-use vmtax_analyse::{By, Ledger, Table as Counted, TableKind, Value};
+use vmtax_analyse::{By, KeyValue, Ledger, SortedTable as Counted, TableKind};
 use vmtax_events::{Level, Tally};
 
 use crate::numbers::{counted, percent, percent_digits, share, significant};
 use crate::table::{Cell, Column, PEOPLE, Table, sort_key};
-use crate::tables::{Formats, Section, Tables};
-use crate::text::Text;
+use crate::tables::{AllFormats, Tables, TitledTable};
+use crate::text::TextLayout;
 use crate::{keys, losses, names};
 
 /// Schema of the JSON; docs/json.md.
@@ -24,7 +24,7 @@ const INDENT: usize = 2;
 
 /// A recording with its name. Names are hostile.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct NamedRecording {
     /// Its column's title.
     pub name: String,
     /// What it holds.
@@ -33,13 +33,13 @@ pub struct Named {
 
 /// Recordings, and which of their tables are shown.
 pub struct Several<'a> {
-    recordings: &'a [Named],
-    groups: Vec<Group>,
+    recordings: &'a [NamedRecording],
+    groups: Vec<RecordingsTable>,
     tool_version: &'static str,
 }
 
 /// One table of all recordings.
-struct Group {
+struct RecordingsTable {
     kind: TableKind,
     by: Vec<By>,
     /// People see the level.
@@ -47,11 +47,11 @@ struct Group {
     /// The table of each recording.
     counted: Vec<Counted>,
     /// Keys as text, the largest share of any recording first.
-    rows: Vec<Joined>,
+    rows: Vec<JoinedRow>,
 }
 
 /// A row that recordings have in common: those of another vendor have other numbers and the same words.
-struct Joined {
+struct JoinedRow {
     label: String,
     /// Its position in the table of each recording.
     at: Vec<Option<usize>>,
@@ -59,16 +59,16 @@ struct Joined {
 
 /// What a cell shows.
 #[derive(Clone, Copy)]
-enum Measure {
+enum CellMeasure {
     Count,
     Time,
 }
 
-impl Measure {
+impl CellMeasure {
     fn of(self, tally: &Tally) -> u64 {
         match self {
-            Measure::Count => tally.count,
-            Measure::Time => tally.time_ns,
+            CellMeasure::Count => tally.count,
+            CellMeasure::Time => tally.time_ns,
         }
     }
 }
@@ -76,18 +76,18 @@ impl Measure {
 impl<'a> Several<'a> {
     /// The tables of these kinds, grouped as asked; VMs and vCPUs of different recordings are unrelated, so `by` has neither.
     pub fn new(
-        recordings: &'a [Named],
+        recordings: &'a [NamedRecording],
         kinds: &[TableKind],
         by: &[By],
         tool_version: &'static str,
     ) -> Several<'a> {
-        let group = |kind: &TableKind| Group::new(recordings, *kind, by);
+        let group = |kind: &TableKind| RecordingsTable::new(recordings, *kind, by);
         Several { recordings, groups: kinds.iter().map(group).collect(), tool_version }
     }
 
     /// Times of emulated hosts and of others, or of different emulators, are never shown side by side.
     fn has_comparable_times(&self) -> bool {
-        let emulated = |named: &'a Named| named.ledger.recording.emulated.as_deref();
+        let emulated = |named: &'a NamedRecording| named.ledger.recording.emulated.as_deref();
         let mut all = self.recordings.iter().map(emulated);
         let first = all.next();
         all.all(|one| Some(one) == first)
@@ -97,15 +97,15 @@ impl<'a> Several<'a> {
     fn people(&self, columns: &[usize]) -> Tables {
         let mut sections = vec![self.overview()];
         for group in &self.groups {
-            sections.extend(self.section(group, Measure::Count, columns));
+            sections.extend(self.section(group, CellMeasure::Count, columns));
             if self.has_comparable_times() {
-                sections.extend(self.section(group, Measure::Time, columns));
+                sections.extend(self.section(group, CellMeasure::Time, columns));
             }
         }
         self.tables(sections)
     }
 
-    fn tables(&self, sections: Vec<Section>) -> Tables {
+    fn tables(&self, sections: Vec<TitledTable>) -> Tables {
         let facts = vec![("recordings", self.recordings.len().to_string())];
         let tool_version = self.tool_version;
         Tables {
@@ -127,7 +127,7 @@ impl<'a> Several<'a> {
                 all.into_iter().map(|(name, _, figure)| format!("{name} {figure}")).collect();
             format!("{what}: {}.", all.join(", "))
         };
-        let tax = |named: &'a Named| {
+        let tax = |named: &'a NamedRecording| {
             let tax = named.ledger.tax().filter(|_| self.has_comparable_times())?;
             Some((named.name.as_str(), tax, percent(tax)))
         };
@@ -135,7 +135,7 @@ impl<'a> Several<'a> {
         if taxes.len() == self.recordings.len() {
             return listed("Exit tax", taxes);
         }
-        let rate = |named: &'a Named| {
+        let rate = |named: &'a NamedRecording| {
             let rate = named.ledger.exits_per_second()?;
             Some((named.name.as_str(), rate, significant(rate)))
         };
@@ -154,7 +154,7 @@ impl<'a> Several<'a> {
     }
 
     /// A row for each recording.
-    fn overview(&self) -> Section {
+    fn overview(&self) -> TitledTable {
         let is_emulated = self.recordings.iter().any(|n| n.ledger.recording.emulated.is_some());
         let timed = self.has_comparable_times();
         let text = |text: &str| match text {
@@ -193,7 +193,7 @@ impl<'a> Several<'a> {
             )
             .table();
         let (id, title) = ("recordings", "Recordings".to_owned());
-        Section { id, title, notes: self.notes(), table }
+        TitledTable { id, title, notes: self.notes(), table }
     }
 
     /// What holds of single recordings, and is missing from them.
@@ -205,7 +205,7 @@ impl<'a> Several<'a> {
                     .to_owned(),
             );
         }
-        for Named { name, ledger } in self.recordings {
+        for NamedRecording { name, ledger } in self.recordings {
             notes.extend(losses::too_low(&format!("{name}: counts"), ledger));
             notes.extend(ledger.losses.missing.iter().map(|said| format!("{name}: {said}")));
         }
@@ -213,9 +213,14 @@ impl<'a> Several<'a> {
     }
 
     /// A row for each cause or reason, a column for each recording; nothing without rows, or times.
-    fn section(&self, group: &Group, measure: Measure, columns: &[usize]) -> Option<Section> {
+    fn section(
+        &self,
+        group: &RecordingsTable,
+        measure: CellMeasure,
+        columns: &[usize],
+    ) -> Option<TitledTable> {
         let is_timed = group.counted.iter().any(|counted| counted.total.timed > 0);
-        if group.rows.is_empty() || (matches!(measure, Measure::Time) && !is_timed) {
+        if group.rows.is_empty() || (matches!(measure, CellMeasure::Time) && !is_timed) {
             return None;
         }
         let shown = group.by.iter().filter(|by| group.has_levels || **by != By::Level);
@@ -240,8 +245,8 @@ impl<'a> Several<'a> {
         let table = table.table();
         let what = names::table_words(group.kind).label;
         let title = match measure {
-            Measure::Count => format!("{what}: count"),
-            Measure::Time => format!("{what}: time"),
+            CellMeasure::Count => format!("{what}: count"),
+            CellMeasure::Time => format!("{what}: time"),
         };
         let title = match columns.len() == self.recordings.len() {
             true => title,
@@ -253,10 +258,10 @@ impl<'a> Several<'a> {
             ),
         };
         let id = match measure {
-            Measure::Count => group.kind.name(),
-            Measure::Time => time_id(group.kind),
+            CellMeasure::Count => group.kind.name(),
+            CellMeasure::Time => time_id(group.kind),
         };
-        Some(Section { id, title, notes: Vec::new(), table })
+        Some(TitledTable { id, title, notes: Vec::new(), table })
     }
 
     /// For programs: a row for each recording and row of its tables.
@@ -285,7 +290,7 @@ impl<'a> Several<'a> {
                 })
                 .table();
             let (id, title) = (group.kind.name(), String::new());
-            sections.push(Section { id, title, notes: Vec::new(), table });
+            sections.push(TitledTable { id, title, notes: Vec::new(), table });
         }
         self.tables(sections)
     }
@@ -323,8 +328,8 @@ const WIDEST_NUMBER: usize = 11;
 /// `100.0`, with the gap before it and that before the number.
 const WIDEST_SHARE: usize = 9;
 
-impl Group {
-    fn new(recordings: &[Named], kind: TableKind, by: &[By]) -> Group {
+impl RecordingsTable {
+    fn new(recordings: &[NamedRecording], kind: TableKind, by: &[By]) -> RecordingsTable {
         let counted: Vec<Counted> =
             recordings.iter().map(|named| Counted::new(&named.ledger, kind, by)).collect();
         let by = counted.first().map_or_else(Vec::new, |counted| counted.by.clone());
@@ -332,14 +337,14 @@ impl Group {
         // As in the report of one: the level goes if nobody asked for it and all exits are of L1.
         let has_levels =
             by != kind.default_by() || !keys().all(|key| key.iter().all(|value| is_not_l2(*value)));
-        let mut rows: Vec<Joined> = Vec::new();
+        let mut rows: Vec<JoinedRow> = Vec::new();
         for (column, counted) in counted.iter().enumerate() {
             for (at, row) in counted.rows.iter().enumerate() {
                 let label = label(&row.key, has_levels);
                 let joined = match rows.iter_mut().find(|joined| joined.label == label) {
                     Some(joined) => joined,
                     None => {
-                        rows.push(Joined { label, at: vec![None; recordings.len()] });
+                        rows.push(JoinedRow { label, at: vec![None; recordings.len()] });
                         // Pushed just now.
                         let last = rows.len() - 1;
                         &mut rows[last]
@@ -348,7 +353,7 @@ impl Group {
                 joined.at[column] = Some(at);
             }
         }
-        let largest = |row: &Joined| {
+        let largest = |row: &JoinedRow| {
             let shares = row.at.iter().zip(&counted).filter_map(|(at, counted)| {
                 let tally = &counted.rows[(*at)?].tally;
                 match counted.total.timed > 0 {
@@ -358,24 +363,29 @@ impl Group {
             });
             shares.fold(0.0, f64::max)
         };
-        let mut ranked: Vec<(f64, Joined)> =
+        let mut ranked: Vec<(f64, JoinedRow)> =
             rows.into_iter().map(|row| (largest(&row), row)).collect();
         ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.label.cmp(&b.1.label)));
         let rows = ranked.into_iter().map(|(_, row)| row).collect();
-        Group { kind, by, has_levels, counted, rows }
+        RecordingsTable { kind, by, has_levels, counted, rows }
     }
 
     /// Whether a recording has this number at all. Accesses that were not recorded are unknown, not zero.
-    fn has(&self, recording: usize, measure: Measure) -> bool {
+    fn has(&self, recording: usize, measure: CellMeasure) -> bool {
         let counted = &self.counted[recording];
         match measure {
-            Measure::Count => !counted.rows.is_empty(),
-            Measure::Time => counted.total.timed > 0,
+            CellMeasure::Count => !counted.rows.is_empty(),
+            CellMeasure::Time => counted.total.timed > 0,
         }
     }
 
     /// The number of a recording in a row, or in all of them.
-    fn number(&self, row: Option<&Joined>, recording: usize, measure: Measure) -> Option<u64> {
+    fn number(
+        &self,
+        row: Option<&JoinedRow>,
+        recording: usize,
+        measure: CellMeasure,
+    ) -> Option<u64> {
         let counted = &self.counted[recording];
         let tally = match row {
             Some(row) => row.at[recording].map(|at| &counted.rows[at].tally),
@@ -386,7 +396,7 @@ impl Group {
     }
 
     /// The same as a part of all of the recording.
-    fn share(&self, row: &Joined, recording: usize, measure: Measure) -> Cell {
+    fn share(&self, row: &JoinedRow, recording: usize, measure: CellMeasure) -> Cell {
         let all = measure.of(&self.counted[recording].total);
         let number = self.number(Some(row), recording, measure);
         let digits = |part: f64| Cell::Written(percent_digits(part), sort_key(part));
@@ -394,20 +404,20 @@ impl Group {
     }
 }
 
-fn written(measure: Measure, number: Option<u64>) -> Cell {
+fn written(measure: CellMeasure, number: Option<u64>) -> Cell {
     Cell::of(number, |number| match measure {
-        Measure::Count => Cell::Count(number),
-        Measure::Time => Cell::Time(number),
+        CellMeasure::Count => Cell::Count(number),
+        CellMeasure::Time => Cell::Time(number),
     })
 }
 
-fn is_not_l2(value: Value) -> bool {
-    !matches!(value, Value::Level(level) if level != Level::L1)
+fn is_not_l2(value: KeyValue) -> bool {
+    !matches!(value, KeyValue::Level(level) if level != Level::L1)
 }
 
 /// A key in words: `msr L1`.
-fn label(key: &[Value], has_levels: bool) -> String {
-    let shown = key.iter().filter(|value| has_levels || !matches!(value, Value::Level(_)));
+fn label(key: &[KeyValue], has_levels: bool) -> String {
+    let shown = key.iter().filter(|value| has_levels || !matches!(value, KeyValue::Level(_)));
     let words: Vec<String> = shown.map(|value| names::value(*value)).collect();
     words.iter().filter(|word| !word.is_empty()).map(String::as_str).collect::<Vec<_>>().join(" ")
 }
@@ -426,8 +436,8 @@ fn time_id(kind: TableKind) -> &'static str {
     }
 }
 
-impl Formats for Several<'_> {
-    fn text(&self, look: Text, out: &mut dyn Write) -> io::Result<()> {
+impl AllFormats for Several<'_> {
+    fn text(&self, look: TextLayout, out: &mut dyn Write) -> io::Result<()> {
         for (at, columns) in self.fitting(look.width).iter().enumerate() {
             let mut tables = self.people(columns);
             if at > 0 {

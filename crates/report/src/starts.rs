@@ -4,7 +4,7 @@ use serde_json::json;
 use vmtax_analyse::starts::{StartedVm, Step, steps_of_all};
 
 use crate::table::{Cell, Column, Table};
-use crate::tables::{Section, Tables};
+use crate::tables::{Tables, TitledTable};
 
 /// What was recorded.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +41,7 @@ pub fn tables(recorded: &Recorded, is_terminal: bool) -> serde_json::Result<Tabl
         .zip(&recorded.names)
         .flat_map(|(vm, name)| vm.steps.iter().map(move |step| (name.as_str(), step)))
         .collect();
-    let section = |id, title: &str, note: &str, table| Section {
+    let section = |id, title: &str, note: &str, table| TitledTable {
         id,
         title: title.to_owned(),
         notes: vec![note.to_owned()],
@@ -128,8 +128,8 @@ fn steps(rows: &[(&str, &Step)]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::Formats;
-    use crate::text::Text;
+    use crate::tables::AllFormats;
+    use crate::text::TextLayout;
 
     fn recorded(count: u32) -> Recorded {
         let step = |name: &str, total_ns, place: &[&str]| Step {
@@ -165,7 +165,7 @@ mod tests {
     fn text(count: u32) -> String {
         let mut out = Vec::new();
         let tables = tables(&recorded(count), true).unwrap();
-        tables.text(Text { color: false, width: Some(160) }, &mut out).unwrap();
+        tables.text(TextLayout { color: false, width: Some(160) }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 

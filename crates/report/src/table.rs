@@ -19,11 +19,11 @@ use std::io::{self, Write};
 use serde::ser::{Serialize, Serializer};
 
 pub(crate) use self::cell::sort_key_of_whole;
-pub use self::cell::{Cell, Slice, sort_key};
+pub use self::cell::{BarSlice, Cell, sort_key};
 pub(crate) use self::record::guarded;
 pub use self::record::write_record;
 use crate::names::printable;
-use crate::text::layout::{self, Grid, Paint, Room, Style, Text};
+use crate::text::layout::{self, ColumnRoom, Grid, Paint, Style, TextLayout};
 
 /// A column.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct Column {
     pub help: &'static str,
     /// What it is called away from its place and on a page, where the title alone says too little.
     pub name: &'static str,
-    kind: Kind,
+    kind: ColumnKind,
     /// The back ends that have it, of [`TEXT`], [`PAGE`], [`CSV`] and [`JSON`].
     on: u8,
     pub(crate) page: OnPage,
@@ -56,7 +56,7 @@ pub const PEOPLE: u8 = TEXT | PAGE;
 
 /// What a column holds, and how it gives way in a narrow terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ColumnKind {
     /// Words; they are cut at the end.
     Words,
     /// Short words, never cut.
@@ -64,7 +64,7 @@ enum Kind {
     /// The last column: words that go on in further lines.
     List,
     /// Numbers.
-    Numbers(Room),
+    Numbers(ColumnRoom),
 }
 
 /// How a page shows a column.
@@ -90,7 +90,7 @@ pub(crate) struct OnScreen {
 }
 
 impl Column {
-    fn new(key: &'static str, title: impl Into<Cow<'static, str>>, kind: Kind) -> Column {
+    fn new(key: &'static str, title: impl Into<Cow<'static, str>>, kind: ColumnKind) -> Column {
         let on = PEOPLE | CSV | JSON;
         let (page, screen) = (OnPage::default(), OnScreen::default());
         Column { key, title: title.into(), help: "", name: "", kind, on, page, screen }
@@ -98,37 +98,37 @@ impl Column {
 
     /// A column of words.
     pub fn words(key: &'static str, title: impl Into<Cow<'static, str>>) -> Column {
-        Column::new(key, title, Kind::Words)
+        Column::new(key, title, ColumnKind::Words)
     }
 
     /// A column of short words, which are shown in full.
     pub fn short(key: &'static str, title: impl Into<Cow<'static, str>>) -> Column {
-        Column::new(key, title, Kind::Short)
+        Column::new(key, title, ColumnKind::Short)
     }
 
     /// The last column: its words go on in further lines of a narrow terminal.
     pub fn list(key: &'static str, title: &'static str) -> Column {
-        Column::new(key, title, Kind::List)
+        Column::new(key, title, ColumnKind::List)
     }
 
     /// A column of numbers that is always shown.
     pub fn number(key: &'static str, title: impl Into<Cow<'static, str>>) -> Column {
-        Column::new(key, title, Kind::Numbers(Room::Keep))
+        Column::new(key, title, ColumnKind::Numbers(ColumnRoom::Keep))
     }
 
     /// A column of numbers that a narrow terminal leaves out; the highest rank goes first.
     pub fn minor(key: &'static str, title: &'static str, rank: u8) -> Column {
-        Column::new(key, title, Kind::Numbers(Room::Drop(rank)))
+        Column::new(key, title, ColumnKind::Numbers(ColumnRoom::Drop(rank)))
     }
 
     /// A column of numbers that gives way as `room` says.
-    pub(crate) fn part(title: &'static str, room: Room) -> Column {
-        Column::new("", title, Kind::Numbers(room))
+    pub(crate) fn part(title: &'static str, room: ColumnRoom) -> Column {
+        Column::new("", title, ColumnKind::Numbers(room))
     }
 
     /// A column of CSV and JSON alone.
     pub fn data(key: &'static str) -> Column {
-        Column::new(key, "", Kind::Words).only(CSV | JSON)
+        Column::new(key, "", ColumnKind::Words).only(CSV | JSON)
     }
 
     /// With an explanation.
@@ -193,7 +193,7 @@ impl Column {
 
     /// It holds numbers.
     pub fn is_number(&self) -> bool {
-        matches!(self.kind, Kind::Numbers(_))
+        matches!(self.kind, ColumnKind::Numbers(_))
     }
 
     pub(crate) fn is_on(&self, back_end: u8) -> bool {
@@ -226,7 +226,7 @@ pub struct Row {
 }
 
 /// A line of a CSV file that holds several tables: cells by key.
-pub(crate) type Line = Vec<(&'static str, Cell)>;
+pub(crate) type CsvLine = Vec<(&'static str, Cell)>;
 
 /// A table under construction: each column is added with the cell that it makes of a row.
 #[derive(Debug)]
@@ -333,7 +333,7 @@ impl Table {
     }
 
     /// For a terminal.
-    pub fn terminal(&self, look: Text, out: &mut dyn Write) -> io::Result<()> {
+    pub fn terminal(&self, look: TextLayout, out: &mut dyn Write) -> io::Result<()> {
         self.text((Paint { color: look.color }, look.width), out).map(drop)
     }
 
@@ -347,9 +347,9 @@ impl Table {
         let columns = shown().map(|column| {
             let title = printable(&column.title);
             let grid = match column.kind {
-                Kind::Numbers(room) => layout::Column::number(&title, room),
-                Kind::Words => layout::Column::key(&title),
-                Kind::Short | Kind::List => layout::Column::words(&title),
+                ColumnKind::Numbers(room) => layout::GridColumn::number(&title, room),
+                ColumnKind::Words => layout::GridColumn::key(&title),
+                ColumnKind::Short | ColumnKind::List => layout::GridColumn::words(&title),
             };
             if column.name.is_empty() { grid } else { grid.named(column.name) }
         });
@@ -386,7 +386,7 @@ impl Table {
 
     /// The words of a row's list.
     fn list_of<'t>(&self, row: &'t Row) -> Option<&'t [String]> {
-        let at = self.columns.iter().position(|column| column.kind == Kind::List)?;
+        let at = self.columns.iter().position(|column| column.kind == ColumnKind::List)?;
         match row.cells.get(at)? {
             Cell::Words(words) => Some(words),
             _ => None,
@@ -395,7 +395,7 @@ impl Table {
 
     /// How wide the list is beside the other columns.
     fn room_for_list(&self, grid: &Grid, width: Option<usize>) -> Option<usize> {
-        let width = width.filter(|_| self.columns.iter().any(|c| c.kind == Kind::List))?;
+        let width = width.filter(|_| self.columns.iter().any(|c| c.kind == ColumnKind::List))?;
         let mut others = grid.clone();
         for row in &self.rows {
             let mut cells = self.texts(&row.cells);
@@ -438,7 +438,7 @@ impl Table {
     }
 
     /// The rows for a spreadsheet that holds other tables too.
-    pub(crate) fn csv_lines(&self) -> impl Iterator<Item = Line> {
+    pub(crate) fn csv_lines(&self) -> impl Iterator<Item = CsvLine> {
         let line = |(column, cell): (&Column, &Cell)| (column.key, cell.clone());
         self.rows.iter().map(move |row| self.on(CSV, &row.cells).map(line).collect())
     }
@@ -447,7 +447,7 @@ impl Table {
 /// Writes lines for a spreadsheet with these columns; one that a line does not have is empty.
 pub(crate) fn write_lines(
     columns: &[&str],
-    lines: impl IntoIterator<Item = Line>,
+    lines: impl IntoIterator<Item = CsvLine>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     write_record(out, columns)?;
@@ -528,7 +528,7 @@ mod tests {
             .table();
         let written = |width| {
             let mut out = Vec::new();
-            table.terminal(Text { color: false, width }, &mut out).unwrap();
+            table.terminal(TextLayout { color: false, width }, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         let head = "  who  n\\u{1b}\n  a          1\n";

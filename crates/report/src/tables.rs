@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use crate::html::{TablePage, TableSection};
 use crate::names::printable;
-use crate::table::{CSV, Cell, Line, Table, write_lines};
-use crate::text::Text;
+use crate::table::{CSV, Cell, CsvLine, Table, write_lines};
+use crate::text::TextLayout;
 use crate::text::layout::{Paint, Style, wrap};
 
 /// What has every output format.
-pub trait Formats {
+pub trait AllFormats {
     /// For a terminal.
-    fn text(&self, look: Text, out: &mut dyn Write) -> io::Result<()>;
+    fn text(&self, look: TextLayout, out: &mut dyn Write) -> io::Result<()>;
     /// For programs.
     fn json(&self, out: &mut dyn Write) -> io::Result<()>;
     /// For a spreadsheet.
@@ -24,7 +24,7 @@ pub trait Formats {
 
 /// A table with its heading. All texts are hostile.
 #[derive(Clone, Debug)]
-pub struct Section {
+pub struct TitledTable {
     /// Its name in CSV, and its `id` on a page.
     pub id: &'static str,
     /// Its heading.
@@ -49,7 +49,7 @@ pub struct Tables {
     /// What emulation means for all figures, said once on a page. Hostile text.
     pub emulation: Option<String>,
     /// The tables.
-    pub sections: Vec<Section>,
+    pub sections: Vec<TitledTable>,
     /// The document for programs.
     pub json: Value,
 }
@@ -58,21 +58,21 @@ impl Tables {
     /// The document for programs that has a list of rows for each table, by its id.
     pub fn with_rows_as_json(mut self, schema: &str) -> serde_json::Result<Tables> {
         self.json["schema"] = schema.into();
-        for Section { id, table, .. } in &self.sections {
+        for TitledTable { id, table, .. } in &self.sections {
             self.json[*id] = serde_json::to_value(table)?;
         }
         Ok(self)
     }
 }
 
-impl Formats for Tables {
-    fn text(&self, look: Text, out: &mut dyn Write) -> io::Result<()> {
+impl AllFormats for Tables {
+    fn text(&self, look: TextLayout, out: &mut dyn Write) -> io::Result<()> {
         let paint = Paint { color: look.color };
         for (name, value) in &self.facts {
             paint.line(out, Style::Plain, &format!("{name}: {}", printable(value)))?;
         }
         let sections = self.sections.iter().filter(|section| !section.table.rows.is_empty());
-        for (at, Section { title, notes, table, .. }) in sections.enumerate() {
+        for (at, TitledTable { title, notes, table, .. }) in sections.enumerate() {
             if at > 0 || !self.facts.is_empty() {
                 writeln!(out)?;
             }
@@ -98,8 +98,8 @@ impl Formats for Tables {
             return section.table.csv(out);
         }
         let mut columns = vec!["table"];
-        let mut lines: Vec<Line> = Vec::new();
-        for Section { id, table, .. } in &self.sections {
+        let mut lines: Vec<CsvLine> = Vec::new();
+        for TitledTable { id, table, .. } in &self.sections {
             for column in table.columns.iter().filter(|column| column.is_on(CSV)) {
                 if !columns.contains(&column.key) {
                     columns.push(column.key);
@@ -129,7 +129,7 @@ impl Formats for Tables {
         };
         let mut parts = Vec::new();
         let sections = self.sections.iter().filter(|section| !section.table.rows.is_empty());
-        for Section { id, title, notes, table } in sections {
+        for TitledTable { id, title, notes, table } in sections {
             parts.push(TableSection { id, title, notes: notes.clone(), table });
         }
         page.write(&parts, out)
@@ -141,15 +141,15 @@ mod tests {
     use super::*;
     use crate::table::Column;
 
-    fn section(id: &'static str, key: &'static str) -> Section {
+    fn section(id: &'static str, key: &'static str) -> TitledTable {
         let table = Table::of([1000])
             .column(Column::words("name", "name"), |_| Cell::Name("a\u{1b}".to_owned()))
             .column(Column::number(key, "n"), |n| Cell::Count(*n))
             .table();
-        Section { id, title: format!("Of {id}"), notes: vec!["A note.".to_owned()], table }
+        TitledTable { id, title: format!("Of {id}"), notes: vec!["A note.".to_owned()], table }
     }
 
-    fn tables(sections: Vec<Section>) -> Tables {
+    fn tables(sections: Vec<TitledTable>) -> Tables {
         let facts = vec![("Of", "<x>".to_owned())];
         let json = Value::default();
         Tables {
@@ -175,7 +175,7 @@ mod tests {
     fn one_description_gives_every_format() {
         let both = tables(vec![section("one", "x"), section("two", "y")]);
         assert_eq!(
-            written(|out| both.text(Text::default(), out)),
+            written(|out| both.text(TextLayout::default(), out)),
             "Of: <x>\n\nOf one\nA note.\n  name         n\n  a\\u{1b}  1,000\n\nOf two\nA note.\n  name         n\n  a\\u{1b}  1,000\n"
         );
         assert_eq!(

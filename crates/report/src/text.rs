@@ -8,10 +8,10 @@ pub(crate) mod layout;
 
 use std::io::{self, Write};
 
-use vmtax_analyse::{Nested, Operations, Table};
+use vmtax_analyse::{Nested, Operations, SortedTable};
 use vmtax_events::{Isa, Recording};
 
-pub use self::layout::Text;
+pub use self::layout::TextLayout;
 use self::layout::{Paint, Style, wrap};
 use crate::operations::is_lab;
 use crate::{
@@ -19,9 +19,9 @@ use crate::{
     paging, time, transfers,
 };
 
-impl Renderer for Text {
+impl Renderer for TextLayout {
     fn render(&self, document: &Document, out: &mut dyn Write) -> io::Result<()> {
-        let mut page = Page { paint: Paint { color: self.color }, width: self.width, out };
+        let mut page = TextPage { paint: Paint { color: self.color }, width: self.width, out };
         page.header(document)?;
         page.findings(document)?;
         if let Some(kept) = &document.budget {
@@ -50,13 +50,13 @@ impl Renderer for Text {
 }
 
 /// Where a report is written, and how.
-pub(crate) struct Page<'a> {
+pub(crate) struct TextPage<'a> {
     pub(crate) paint: Paint,
     pub(crate) width: Option<usize>,
     pub(crate) out: &'a mut dyn Write,
 }
 
-impl Page<'_> {
+impl TextPage<'_> {
     fn line(&mut self, style: Style, text: &str) -> io::Result<()> {
         self.paint.line(self.out, style, text)
     }
@@ -105,7 +105,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    fn budget(&mut self, kept: &budget::Kept) -> io::Result<()> {
+    fn budget(&mut self, kept: &budget::KeptBudget) -> io::Result<()> {
         self.line(Style::Plain, "")?;
         let is_kept = kept.violations().next().is_none();
         self.line(if is_kept { Style::Heading } else { Style::Warning }, &kept.title())?;
@@ -175,7 +175,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    fn calls(&mut self, document: &Document, shown: calls::Shown) -> io::Result<()> {
+    fn calls(&mut self, document: &Document, shown: calls::ShownCalls) -> io::Result<()> {
         self.line(Style::Plain, "")?;
         self.line(Style::Heading, "Where the instructions go: functions of one operation")?;
         let (all, problems) = vmtax_analyse::calls::profiled(&document.ledger);
@@ -221,7 +221,7 @@ impl Page<'_> {
     }
 
     /// Says whether quantiles are shown.
-    fn table(&mut self, document: &Document, table: &Table) -> io::Result<bool> {
+    fn table(&mut self, document: &Document, table: &SortedTable) -> io::Result<bool> {
         self.line(Style::Plain, "")?;
         self.line(Style::Heading, &names::title(table))?;
         if table.rows.is_empty() {

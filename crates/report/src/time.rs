@@ -1,21 +1,21 @@
 //! Where the time of each vCPU went, described once.
 
 use vmtax_analyse::{Ledger, ledger};
-use vmtax_events::{NO_VCPU, Part, TimeRow};
+use vmtax_events::{NO_VCPU, TimePart, TimeRow};
 
 use crate::numbers::{duration, share};
-use crate::table::{Cell, Column, JSON, PAGE, PEOPLE, Slice, Table};
-use crate::text::layout::Room;
+use crate::table::{BarSlice, Cell, Column, JSON, PAGE, PEOPLE, Table};
+use crate::text::layout::ColumnRoom;
 use crate::{exits, names};
 
 /// The class of a part's colour on a page.
-pub(crate) fn class(part: &Part) -> String {
+pub(crate) fn class(part: &TimePart) -> String {
     part.name.trim_start_matches("exit-").to_ascii_lowercase()
 }
 
 /// The parts that are worth a column: those of a guest's guest only where there is one.
-pub(crate) fn parts(ledger: &Ledger) -> Vec<&'static Part> {
-    let ran = |part: &Part| ledger.time.values().any(|time| (part.of)(&time.sum) > 0);
+pub(crate) fn parts(ledger: &Ledger) -> Vec<&'static TimePart> {
+    let ran = |part: &TimePart| ledger.time.values().any(|time| (part.of)(&time.sum) > 0);
     TimeRow::PARTS.iter().filter(|part| part.within.is_none() || ran(part)).collect()
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn table(ledger: &Ledger) -> Table {
     let rooms = rooms(&whole);
     for part in parts(ledger) {
         let room = rooms.iter().find(|(other, _)| *other == part.name).map(|(_, room)| *room);
-        let column = Column::part(part.name, room.unwrap_or(Room::Keep)).help(part.explain);
+        let column = Column::part(part.name, room.unwrap_or(ColumnRoom::Keep)).help(part.explain);
         let column = column.only(if part.within.is_none() { PEOPLE } else { PAGE });
         table = table.column(column, |(_, time)| match part.told(time, coverage) {
             None => Cell::Absent.titled("not recorded, so counted elsewhere".to_owned()),
@@ -78,11 +78,11 @@ pub(crate) fn table(ledger: &Ledger) -> Table {
 }
 
 /// The smallest parts give way first in a narrow terminal; guest mode and the largest of the others stay.
-fn rooms(total: &TimeRow) -> Vec<(&'static str, Room)> {
-    let mut others: Vec<&Part> = TimeRow::whole_parts().skip(1).collect();
+fn rooms(total: &TimeRow) -> Vec<(&'static str, ColumnRoom)> {
+    let mut others: Vec<&TimePart> = TimeRow::whole_parts().skip(1).collect();
     others.sort_by_key(|part| std::cmp::Reverse((part.of)(total)));
     let dropped = (1..).zip(others.into_iter().skip(1));
-    dropped.map(|(rank, part)| (part.name, Room::Drop(rank))).collect()
+    dropped.map(|(rank, part)| (part.name, ColumnRoom::Drop(rank))).collect()
 }
 
 /// The parts of a time as a bar.
@@ -90,7 +90,7 @@ fn stack(time: &TimeRow) -> Cell {
     // Spans are counted where they end, so the parts can exceed the wall time of a recording that was cut.
     let parts_ns = TimeRow::PARTS.iter().fold(0u64, |sum, part| sum.saturating_add(part.own(time)));
     let whole = parts_ns.max(time.wall_ns);
-    let slices = TimeRow::PARTS.iter().filter(|part| part.own(time) > 0).map(|part| Slice {
+    let slices = TimeRow::PARTS.iter().filter(|part| part.own(time) > 0).map(|part| BarSlice {
         class: class(part),
         title: format!("{}: {}", part.name, duration(part.own(time) as f64)),
         share: share(part.own(time), whole).unwrap_or(0.0),

@@ -18,4 +18,4 @@ mod space;
 
 pub use draw::draw;
 pub use keys::{Key, Wish};
-pub use model::{Facts, Model, Source};
+pub use model::{FrameSource, HostFacts, ScreenModel};

@@ -7,7 +7,7 @@ use vmtax_events::{
     Coverage, Detail, ExitKey, ExitRow, Isa, Level, Losses, Outcome, PreemptedRow, Reason,
     Recording, Tally, TimeRow, Vm,
 };
-use vmtax_report::openmetrics::{Dialect, MOST_REASONS, MOST_TAKERS, MOST_VMS, write};
+use vmtax_report::openmetrics::{MOST_REASONS, MOST_TAKERS, MOST_VMS, MetricsDialect, write};
 
 #[test]
 fn labels_are_bounded() {
@@ -34,7 +34,7 @@ fn labels_are_bounded() {
     let recording = Recording { vms: (0..vms).map(named).collect(), ..Recording::default() };
     let ledger = builder.finish(recording, Losses::default(), true);
     let mut out = Vec::new();
-    write(&ledger, "1", Dialect::OpenMetrics, &mut out).unwrap();
+    write(&ledger, "1", MetricsDialect::OpenMetrics, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     let exits: Vec<&str> =
         text.lines().filter(|line| line.starts_with("vmtax_exits_total")).collect();
@@ -85,7 +85,7 @@ fn takers_are_bounded() {
     let recording = Recording { coverage, ..Recording::default() };
     let ledger = builder.finish(recording, Losses::default(), true);
     let mut out = Vec::new();
-    write(&ledger, "1", Dialect::OpenMetrics, &mut out).unwrap();
+    write(&ledger, "1", MetricsDialect::OpenMetrics, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     let lines: Vec<&str> =
         text.lines().filter(|line| line.starts_with("vmtax_preempted_by_seconds_total")).collect();

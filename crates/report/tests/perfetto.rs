@@ -16,7 +16,7 @@ use vmtax_report::perfetto::message::{
 
 /// A slice or an instant, put together as Perfetto does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Slice {
+struct TrackSlice {
     track: String,
     depth: usize,
     start: u64,
@@ -28,17 +28,17 @@ struct Slice {
 }
 
 #[derive(Default)]
-struct Reader {
+struct ProtoReader {
     tracks: HashMap<u64, String>,
     categories: HashMap<u64, String>,
     names: HashMap<u64, String>,
     annotation_names: HashMap<u64, String>,
     strings: HashMap<u64, String>,
-    open: HashMap<u64, Vec<Slice>>,
-    done: Vec<Slice>,
+    open: HashMap<u64, Vec<TrackSlice>>,
+    done: Vec<TrackSlice>,
 }
 
-impl Reader {
+impl ProtoReader {
     fn packet(&mut self, packet: TracePacket) {
         assert_eq!(packet.trusted_packet_sequence_id, Some(1));
         if let Some(new) = packet.interned_data {
@@ -96,7 +96,7 @@ impl Reader {
             };
             (self.annotation_names[&a.name_iid.unwrap()].clone(), value)
         };
-        let slice = Slice {
+        let slice = TrackSlice {
             track: self.tracks[&uuid].clone(),
             depth: open.len(),
             start: time,
@@ -113,13 +113,13 @@ impl Reader {
     }
 }
 
-fn read(bytes: &[u8]) -> Vec<Slice> {
+fn read(bytes: &[u8]) -> Vec<TrackSlice> {
     let trace = Trace::decode(bytes).unwrap();
     assert_eq!(trace.encode_to_vec().len(), bytes.len(), "nothing is written that is not read");
     let first = &trace.packet[0];
     assert_eq!(first.sequence_flags, Some(3));
     assert_eq!(first.trace_packet_defaults.as_ref().unwrap().timestamp_clock_id, Some(6));
-    let mut reader = Reader::default();
+    let mut reader = ProtoReader::default();
     trace.packet.into_iter().for_each(|packet| reader.packet(packet));
     assert!(reader.open.values().all(Vec::is_empty), "every slice ends");
     reader.done
@@ -164,9 +164,9 @@ fn slice(
     [start, end]: [u64; 2],
     [name, category]: [&str; 2],
     annotations: &[(&str, &str)],
-) -> Slice {
+) -> TrackSlice {
     let annotations = annotations.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
-    Slice {
+    TrackSlice {
         track: track.into(),
         depth,
         start,
@@ -279,7 +279,7 @@ fn losses_are_instants() {
     writer.lost(800, 1, 0).unwrap();
     let slices = read(&writer.finish().unwrap());
     let expected = [
-        Slice {
+        TrackSlice {
             end: None,
             ..slice(
                 "lost events",
@@ -289,7 +289,7 @@ fn losses_are_instants() {
                 &[("cpu", "2"), ("count", "47")],
             )
         },
-        Slice {
+        TrackSlice {
             end: None,
             ..slice("lost events", 0, [800, 0], ["lost", "losses"], &[("cpu", "1")])
         },

@@ -5,10 +5,10 @@
 mod ledgers;
 
 use vmtax_events::{Coverage, Losses};
-use vmtax_report::text::Text;
+use vmtax_report::text::TextLayout;
 use vmtax_report::{Document, Renderer};
 
-fn rendered(text: Text, document: &Document) -> String {
+fn rendered(text: TextLayout, document: &Document) -> String {
     let mut out = Vec::new();
     text.render(document, &mut out).unwrap();
     String::from_utf8(out).unwrap()
@@ -16,7 +16,7 @@ fn rendered(text: Text, document: &Document) -> String {
 
 #[track_caller]
 fn check(document: &Document, width: Option<usize>, expected: &str) {
-    let actual = rendered(Text { color: false, width }, document);
+    let actual = rendered(TextLayout { color: false, width }, document);
     assert!(actual == expected, "expected:\n{expected}\nactual:\n{actual}");
 }
 
@@ -243,7 +243,7 @@ losses: none known
 #[test]
 fn lists_of_exits_are_whole_however_narrow_the_terminal() {
     for width in [None, Some(160), Some(100), Some(80), Some(60), Some(0)] {
-        let text = rendered(Text { color: false, width }, &ledgers::lab());
+        let text = rendered(TextLayout { color: false, width }, &ledgers::lab());
         let words: Vec<&str> = text.split_whitespace().collect();
         let list = "cpuid 1 → vmload 2, rdmsr IA32_DEBUGCTL 1, vmrun 1, vmsave 1";
         assert!(words.join(" ").contains(list), "{width:?}: {text}");
@@ -255,7 +255,7 @@ fn an_l1_lab_run_has_no_columns_of_l2() {
     let mut document = ledgers::lab();
     document.operations.as_mut().unwrap().rows.pop();
     document.nested = None;
-    let text = rendered(Text { color: false, width: None }, &document);
+    let text = rendered(TextLayout { color: false, width: None }, &document);
     assert!(!text.contains("L2/L1") && !text.contains('→'), "{text}");
     assert!(text.contains("4 operations ran at L1: 1,320 executions in all took 351 exits.\n"));
 }
@@ -350,9 +350,9 @@ losses:
 fn no_string_of_a_recording_acts_on_the_terminal() {
     for width in [None, Some(0), Some(80), Some(120)] {
         let acts = |c: char| c != '\n' && vmtax_report::names::is_hidden(c);
-        let lab = rendered(Text { color: false, width }, &ledgers::hostile_lab());
+        let lab = rendered(TextLayout { color: false, width }, &ledgers::hostile_lab());
         assert_eq!(lab.find(acts), None, "{lab}");
-        let text = rendered(Text { color: false, width }, &ledgers::hostile());
+        let text = rendered(TextLayout { color: false, width }, &ledgers::hostile());
         assert_eq!(text.find(acts), None, "{text}");
         assert!(text.contains(r"\u{1b}]0;owned\u{7}"), "{text}");
     }
@@ -364,7 +364,7 @@ fn rows_fit_the_terminal() {
         [ledgers::small(), ledgers::nesting(), ledgers::lab(), ledgers::counts(), ledgers::empty()];
     for document in documents {
         for width in [72, 80, 100, 120, 160] {
-            let text = rendered(Text { color: false, width: Some(width) }, &document);
+            let text = rendered(TextLayout { color: false, width: Some(width) }, &document);
             let longest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
             assert!(longest.chars().count() <= width, "{width}: {longest}");
         }
@@ -386,7 +386,7 @@ fn missing_evidence_is_reported_as_unknown() {
     ] {
         assert!(sentences.iter().any(|sentence| sentence == said), "{said}\n{sentences:#?}");
     }
-    let text = rendered(Text { color: false, width: None }, &document);
+    let text = rendered(TextLayout { color: false, width: None }, &document);
     assert!(
         text.contains(
             "  1234 qemu-system-x86     0  900 ms   90.4          0.1          -     0.0          -"
@@ -433,8 +433,8 @@ fn every_loss_has_a_sentence() {
 #[test]
 fn colour_changes_nothing_but_colour() {
     let document = ledgers::small();
-    let plain = rendered(Text { color: false, width: Some(100) }, &document);
-    let mut colored = rendered(Text { color: true, width: Some(100) }, &document);
+    let plain = rendered(TextLayout { color: false, width: Some(100) }, &document);
+    let mut colored = rendered(TextLayout { color: true, width: Some(100) }, &document);
     assert!(colored.contains("\u{1b}[1mVM exits by reason and level\u{1b}[0m\n"));
     for code in ["0", "1", "2", "33"] {
         colored = colored.replace(&format!("\u{1b}[{code}m"), "");
@@ -463,7 +463,7 @@ fn the_largest_part_of_the_time_is_always_shown() {
             ] = parts;
         }
         for width in 20..220 {
-            let text = rendered(Text { color: false, width: Some(width) }, &document);
+            let text = rendered(TextLayout { color: false, width: Some(width) }, &document);
             let split = text.split("Time of each vCPU").nth(1).unwrap();
             let split = split.split("VM exits by reason").next().unwrap();
             let head = split.lines().nth(1).unwrap();
@@ -484,7 +484,7 @@ fn the_largest_part_of_the_time_is_always_shown() {
 
 #[test]
 fn functions_of_call_trees() {
-    let shown = rendered(Text { color: false, width: Some(120) }, &ledgers::called());
+    let shown = rendered(TextLayout { color: false, width: Some(120) }, &ledgers::called());
     assert!(shown.contains("cpuid L1: 3,000 instructions = L0 3,000; not counted: 1"), "{shown}");
     assert!(shown.contains("kvm_arch_vcpu_ioctl_run") && !shown.contains('\u{1b}'), "{shown}");
 }

@@ -6,17 +6,21 @@ use std::time::Duration;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::style::Color;
-use vmtax_analyse::{Frame, Frames, Keep};
+use vmtax_analyse::{Frames, IntervalFrame, KeepFrames};
 use vmtax_events::{
     Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Outcome, PreemptedRow, Reason,
     Recording, Tally, TimeRow, Vm,
 };
-use vmtax_report::tui::{Facts, Key, Model, Source, Wish, draw};
+use vmtax_report::tui::{FrameSource, HostFacts, Key, ScreenModel, Wish, draw};
 
 const SECOND: u64 = 1_000_000_000;
 
 /// What is on a screen of this size: lines without blanks at their ends, and whether a colour was used.
-fn paint(model: &mut Model, (width, height): (u16, u16), has_colors: bool) -> (Vec<String>, bool) {
+fn paint(
+    model: &mut ScreenModel,
+    (width, height): (u16, u16),
+    has_colors: bool,
+) -> (Vec<String>, bool) {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     model.resize(width, height);
     terminal.draw(|frame| draw(model, frame.area(), frame.buffer_mut(), has_colors)).unwrap();
@@ -30,7 +34,7 @@ fn paint(model: &mut Model, (width, height): (u16, u16), has_colors: bool) -> (V
     (lines.collect(), is_colored)
 }
 
-fn screen(model: &mut Model) -> Vec<String> {
+fn screen(model: &mut ScreenModel) -> Vec<String> {
     paint(model, (80, 24), false).0
 }
 
@@ -47,7 +51,12 @@ fn key(vm: u32, vcpu: u32, code: u32, outcome: Outcome) -> ExitKey {
 }
 
 /// So many exits of 1 µs, and a second of which the vCPU is so many ms in the kernel and halted.
-fn busy(frame: &mut Frame, vm: u32, vcpu: u32, (exits, kernel_ms, halted_ms): (u64, u64, u64)) {
+fn busy(
+    frame: &mut IntervalFrame,
+    vm: u32,
+    vcpu: u32,
+    (exits, kernel_ms, halted_ms): (u64, u64, u64),
+) {
     let mut tally = Tally::default();
     (0..exits).for_each(|_| tally.add(1000));
     frame.exit(key(vm, vcpu, 0x72, Outcome::Kernel), &tally);
@@ -65,14 +74,14 @@ fn busy(frame: &mut Frame, vm: u32, vcpu: u32, (exits, kernel_ms, halted_ms): (u
     });
 }
 
-fn facts(vms: &[(u32, &str)]) -> Facts {
+fn facts(vms: &[(u32, &str)]) -> HostFacts {
     let vm = |(id, name): &(u32, &str)| Vm {
         id: *id,
         name: (*name).to_owned(),
         inferred: false,
         ..Vm::default()
     };
-    Facts {
+    HostFacts {
         recording: Recording {
             hostname: "host1".to_owned(),
             kernel: "6.1.0".to_owned(),
@@ -90,12 +99,16 @@ fn facts(vms: &[(u32, &str)]) -> Facts {
     }
 }
 
-fn live() -> Model {
-    Model::new(Source::Live(Duration::from_secs(1)), facts(&[]), Frames::new(Keep::Newest, 1))
+fn live() -> ScreenModel {
+    ScreenModel::new(
+        FrameSource::Live(Duration::from_secs(1)),
+        facts(&[]),
+        Frames::new(KeepFrames::Newest, 1),
+    )
 }
 
-fn frame(number: u64) -> Frame {
-    Frame { start_ns: number * SECOND, length_ns: SECOND, ..Frame::default() }
+fn frame(number: u64) -> IntervalFrame {
+    IntervalFrame { start_ns: number * SECOND, length_ns: SECOND, ..IntervalFrame::default() }
 }
 
 #[test]
@@ -181,7 +194,7 @@ fn a_preempted_vm_shows_who_had_its_processors() {
     first.preempted(&take(1, "evil\u{1b}[2J", None, 30));
     first.preempted(&take(1, "CPU 0/KVM", Some((200, 0)), 10));
     model.push(first, facts(&[(100, "web"), (200, "db")]), &BTreeSet::new());
-    let line = |model: &mut Model| {
+    let line = |model: &mut ScreenModel| {
         let found = screen(model).into_iter().find(|line| line.contains("preempted by"));
         found.unwrap_or_default()
     };
@@ -234,11 +247,11 @@ fn rows_are_chosen_by_what_they_are_and_not_by_where() {
 
 #[test]
 fn a_dump_of_counts_has_counts_and_no_rates() {
-    let mut frames = Frames::new(Keep::All, SECOND);
+    let mut frames = Frames::new(KeepFrames::All, SECOND);
     let mut tally = Tally::default();
     tally.add_untimed(1_234_567_890);
     frames.exit(&ExitRow { interval_start_ns: 0, key: key(1, 0, 0x72, Outcome::Unknown), tally });
-    let mut model = Model::new(Source::Replay, facts(&[(1, "dump")]), frames);
+    let mut model = ScreenModel::new(FrameSource::Replay, facts(&[(1, "dump")]), frames);
     for keys in [&[][..], &[Key::Right]] {
         for key in keys {
             model.key(*key);
@@ -304,9 +317,9 @@ fn losses_are_reported() {
 }
 
 /// Pseudo-random numbers: the same for the same seed.
-struct Numbers(u64);
+struct PseudoRandom(u64);
 
-impl Numbers {
+impl PseudoRandom {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -352,10 +365,10 @@ fn any_keys_frames_and_sizes_do_no_harm() {
         Key::Char('é'),
     ];
     for seed in 0..20 {
-        let mut numbers = Numbers(seed);
+        let mut numbers = PseudoRandom(seed);
         let mut model = live();
         if seed % 2 == 1 {
-            let mut frames = Frames::new(Keep::All, 10);
+            let mut frames = Frames::new(KeepFrames::All, 10);
             for _ in 0..200 {
                 let start = numbers.below(100) * 10;
                 let (vm, vcpu) = (numbers.below(3) as u32, numbers.below(3) as u32);
@@ -366,7 +379,7 @@ fn any_keys_frames_and_sizes_do_no_harm() {
                     ExitKey { detail, ..key(vm, vcpu, numbers.below(0x90) as u32, Outcome::User) };
                 frames.exit(&ExitRow { interval_start_ns: start, key, tally });
             }
-            model = Model::new(Source::Replay, facts(&[(0, "a"), (1, "b")]), frames);
+            model = ScreenModel::new(FrameSource::Replay, facts(&[(0, "a"), (1, "b")]), frames);
         }
         let mut size = (80, 24);
         for step in 0..300 {

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use vmtax_analyse::calls::difference::difference;
 use vmtax_analyse::calls::profiled;
 use vmtax_analyse::operations::{OperationExit, OperationRow, Operations};
-use vmtax_analyse::{Ledger, Profiled};
+use vmtax_analyse::{Ledger, ProfiledOperation};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_events::{DetailKind, Isa, Level, Simulated, printable, vmx};
-use vmtax_lab::Host;
-use vmtax_lab::budget::{Allowance, Breach, Budget, RACE_TOLERANCE, TOLERANCE, Unit};
-use vmtax_report::budget::{Kept, Number};
+use vmtax_lab::HostKind;
+use vmtax_lab::budget::{Allowance, Breach, Budget, BudgetUnit, RACE_TOLERANCE, TOLERANCE};
+use vmtax_report::budget::{KeptBudget, Number};
 use vmtax_report::calls::difference::sentence;
 use vmtax_report::calls::folded;
 use vmtax_report::numbers::instructions;
@@ -35,7 +35,7 @@ const CALLS_MOST: u64 = 256 << 20;
 /// When it cannot be written.
 pub fn bless(
     path: &Path,
-    host: Host,
+    host: HostKind,
     ledger: &Ledger,
     again: &Ledger,
 ) -> anyhow::Result<Vec<String>> {
@@ -129,13 +129,18 @@ const MOST_APART: f64 = 0.1;
 ///
 /// # Errors
 /// When the budget cannot be read.
-pub fn check(path: &Path, host: Host, ledger: &Ledger, exact: bool) -> anyhow::Result<Kept> {
+pub fn check(
+    path: &Path,
+    host: HostKind,
+    ledger: &Ledger,
+    exact: bool,
+) -> anyhow::Result<KeptBudget> {
     let budget = open(path, host)?;
     let functions = functions(path, ledger, &budget)?;
     let number = |one: Breach| {
         let operation = (one.name.clone(), one.level.clone());
         let title = format!("{} {}", one.name, one.level);
-        let is_path = one.unit == Unit::Instructions;
+        let is_path = one.unit == BudgetUnit::Instructions;
         Number {
             violates: exact || !one.is_better(),
             functions: functions.get(&title).filter(|_| is_path).cloned(),
@@ -151,7 +156,7 @@ pub fn check(path: &Path, host: Host, ledger: &Ledger, exact: bool) -> anyhow::R
     numbers.sort_by_key(|one| !one.violates);
     let other = other_emulator(&budget.emulator, &emulator(ledger));
     let operations = budget.operations.iter().map(|one| (one.name.clone(), one.level.clone()));
-    Ok(Kept {
+    Ok(KeptBudget {
         file: path.display().to_string(),
         operations: operations.collect(),
         notes: other.filter(|_| numbers.iter().any(|one| one.violates)).into_iter().collect(),
@@ -235,7 +240,7 @@ fn functions(
     for one in &budget.operations {
         let title = format!("{} {}", one.name, one.level);
         let (Some(first), Some(second)) = (before.get(&title), after.get(&title)) else { continue };
-        let of = |tree| Profiled {
+        let of = |tree| ProfiledOperation {
             name: one.name.clone(),
             level: if one.level == "L2" { Level::L2 } else { Level::L1 },
             operations: one.count,
@@ -256,7 +261,7 @@ fn functions(
 ///
 /// # Errors
 /// When it cannot be read, or is for another host.
-pub fn open(path: &Path, host: Host) -> anyhow::Result<Budget> {
+pub fn open(path: &Path, host: HostKind) -> anyhow::Result<Budget> {
     let budget = Budget::read(path).map_err(|e| fault(e, None))?;
     if budget.host != host.name() {
         return fail(

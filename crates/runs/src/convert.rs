@@ -3,23 +3,25 @@
 use std::collections::HashMap;
 
 use vmtax_analyse::Accountant;
-use vmtax_capture::import::Options;
-use vmtax_capture::{Error, Sink, Source, pipeline};
-use vmtax_cli::exit::{Code, Fault};
-use vmtax_events::{AccessRow, Event, ExitRow, Kind, Losses, Recording as Facts, RowSink, Sample};
+use vmtax_capture::import::ImportOptions;
+use vmtax_capture::{Error, ImportSource, Sink, pipeline};
+use vmtax_cli::exit::{Code, CodedError};
+use vmtax_events::{
+    AccessRow, Event, EventKind, ExitRow, Losses, Recording as Facts, RowSink, Sample,
+};
 use vmtax_lab::Ahead;
-use vmtax_store::{Run, Table};
+use vmtax_store::{Run, StoredTable};
 
-use crate::input::{Bytes, Recording, Watched, WatchedFile};
-use crate::{Reading, read_fault};
+use crate::input::{RecordingBytes, RecordingInput, Watched, WatchedFile};
+use crate::{ReadOptions, read_fault};
 
 /// Reads a recording into `rows`. Returns it with the recording's facts and losses.
 ///
 /// # Errors
 /// When the recording cannot be read. If `rows` failed, the result is `Ok`; check `rows`.
 pub fn run<R: RowSink>(
-    recording: Recording,
-    reading: &Reading,
+    recording: RecordingInput,
+    reading: &ReadOptions,
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
     let accountant = accountant(reading, rows);
@@ -46,8 +48,8 @@ pub type Assign<'a> = dyn FnMut(&Event) -> Option<Event> + 'a;
 /// # Errors
 /// As of [`run`].
 pub fn run_assigned<R: RowSink>(
-    recording: Recording,
-    reading: &Reading,
+    recording: RecordingInput,
+    reading: &ReadOptions,
     assignment: Assignment<'_>,
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
@@ -55,7 +57,7 @@ pub fn run_assigned<R: RowSink>(
     for (vm, name) in assignment.names {
         accountant.thread_name(*vm, name);
     }
-    let threads = (!assignment.names.is_empty()).then(Threads::default);
+    let threads = (!assignment.names.is_empty()).then(ConvertedThreads::default);
     let assign = Some(assignment.assign);
     let ahead = Ahead::default();
     run_with(recording, reading, Accounting { accountant, assign, ahead, threads, span: None })
@@ -67,13 +69,15 @@ pub fn run_assigned<R: RowSink>(
 /// When the run cannot be read.
 pub fn of_events<R: RowSink>(
     run: &Run,
-    reading: &Reading,
+    reading: &ReadOptions,
     rows: R,
 ) -> anyhow::Result<Converted<R>> {
     let manifest = run.manifest();
     let choice = &manifest.recording.choice;
-    let options =
-        vmtax_analyse::Options { interval_ns: reading.interval_ns(), all_exits: choice.is_none() };
+    let options = vmtax_analyse::AccountOptions {
+        interval_ns: reading.interval_ns(),
+        all_exits: choice.is_none(),
+    };
     let mut accountant = Accountant::new(options, rows);
     for vm in &manifest.recording.vms {
         accountant.thread_name(vm.id, &vm.name);
@@ -84,7 +88,7 @@ pub fn of_events<R: RowSink>(
         accountant.sink_mut().events(events);
         accountant.events(events);
     };
-    let share = reading.progress.begin(Some(run.bytes_of(Table::Events)));
+    let share = reading.progress.begin(Some(run.bytes_of(StoredTable::Events)));
     let read = run.read_events(each, &|bytes| share.advance(bytes));
     let mut losses = read.map_err(|e| read_fault(&e))?.losses;
     drop(share);
@@ -100,34 +104,34 @@ pub fn of_events<R: RowSink>(
     Ok(Converted { rows, facts, losses, span })
 }
 
-fn accountant<R: RowSink>(reading: &Reading, rows: R) -> Accountant<R> {
+fn accountant<R: RowSink>(reading: &ReadOptions, rows: R) -> Accountant<R> {
     Accountant::new(
-        vmtax_analyse::Options { interval_ns: reading.interval_ns(), ..Default::default() },
+        vmtax_analyse::AccountOptions { interval_ns: reading.interval_ns(), ..Default::default() },
         rows,
     )
 }
 
 fn run_with<R: RowSink>(
-    recording: Recording,
-    reading: &Reading,
+    recording: RecordingInput,
+    reading: &ReadOptions,
     mut accounting: Accounting<'_, R>,
 ) -> anyhow::Result<Converted<R>> {
-    let Recording { name, format, bytes } = recording;
+    let RecordingInput { name, format, bytes } = recording;
     let isa = reading.isa.unwrap_or(vmtax_events::Isa::Unknown);
-    let options = Options { isa, threads: decoding_threads() };
+    let options = ImportOptions { isa, threads: decoding_threads() };
     let result = match bytes {
-        Bytes::File(file) => {
+        RecordingBytes::File(file) => {
             let watched = WatchedFile::new(&file, &reading.progress);
-            pipeline::run(format, Source::Random(&watched), options, &mut accounting)
+            pipeline::run(format, ImportSource::Random(&watched), options, &mut accounting)
         }
-        Bytes::Folder(folder) => {
+        RecordingBytes::Folder(folder) => {
             let import =
-                |source: Source<'_>| pipeline::run(format, source, options, &mut accounting);
+                |source: ImportSource<'_>| pipeline::run(format, source, options, &mut accounting);
             folder.read(&reading.progress, import)
         }
-        Bytes::Stream(stream) => {
+        RecordingBytes::Stream(stream) => {
             let mut watched = Watched::new(stream, &reading.progress);
-            pipeline::run(format, Source::Stream(&mut watched), options, &mut accounting)
+            pipeline::run(format, ImportSource::Stream(&mut watched), options, &mut accounting)
         }
     };
     accounting.assign_rest();
@@ -147,7 +151,7 @@ fn run_with<R: RowSink>(
                 Error::Vendor => Code::Usage,
                 _ => Code::Data,
             };
-            return Err(Fault::new(code, format!("{name}: {error}")).into());
+            return Err(CodedError::new(code, format!("{name}: {error}")).into());
         }
     };
     let span = accounting.span;
@@ -199,19 +203,19 @@ struct Accounting<'a, R> {
     /// What is not assigned yet.
     ahead: Ahead,
     /// Names of the threads that events are assigned to; `None` where VMs have no names that those could hide.
-    threads: Option<Threads>,
+    threads: Option<ConvertedThreads>,
     span: Option<(u64, u64)>,
 }
 
 /// The threads that events are assigned to have the names of the recorded ones.
 #[derive(Debug, Default)]
-struct Threads {
+struct ConvertedThreads {
     names: HashMap<u32, String>,
     /// By recorded thread.
     assigned: HashMap<u32, Vec<u32>>,
 }
 
-impl Threads {
+impl ConvertedThreads {
     fn name<R: RowSink>(&mut self, tid: u32, name: &str, accountant: &mut Accountant<R>) {
         for assigned in self.assigned.get(&tid).into_iter().flatten() {
             accountant.thread_name(*assigned, name);
@@ -221,7 +225,7 @@ impl Threads {
 
     fn moved<R: RowSink>(&mut self, from: &Event, to: &Event, accountant: &mut Accountant<R>) {
         self.pair(from.tid, to.tid, accountant);
-        if let (Kind::Switch { next_tid: from, .. }, Kind::Switch { next_tid: to, .. }) =
+        if let (EventKind::Switch { next_tid: from, .. }, EventKind::Switch { next_tid: to, .. }) =
             (from.kind, to.kind)
         {
             self.pair(from, to, accountant);

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_capture::import::HEAD;
-use vmtax_capture::profile::{self, Symbols};
+use vmtax_capture::profile::{self, SymbolNames};
 
-use vmtax_capture::{Format, Source, observed, posted, stats};
+use vmtax_capture::{ImportFormat, ImportSource, observed, posted, stats};
 use vmtax_cli::output::cannot_read;
-use vmtax_events::{Losses, Place, Profile, Recording};
+use vmtax_events::{Losses, Profile, ProfileOrigin, Recording};
 
 use crate::input::{Input, open_stream, restored};
 use crate::profiles::fault;
@@ -42,44 +42,44 @@ const OF_VMM: [&str; 6] = ["qemu-kvm", "qemu-system", "/KVM", "[kvm]", "[kvm_int
 
 /// An input that is looked into before it is read as a recording: its text, where it is a short one. A pipe is read once, so what was read of it
 /// is kept.
-pub struct Evidence {
+pub struct EvidenceInput {
     name: String,
     text: Option<String>,
-    rest: Rest,
+    rest: EvidenceRest,
 }
 
 /// What is left to read.
-enum Rest {
+enum EvidenceRest {
     /// All of it.
     Path(PathBuf),
     /// A pipe from its beginning.
     Stream(Box<dyn Read + Send>),
 }
 
-impl Evidence {
+impl EvidenceInput {
     /// Looks into an input; `-` is standard input.
     ///
     /// # Errors
     /// When it cannot be read, or is a text from a mail that cannot be restored.
-    pub fn open(path: &Path) -> anyhow::Result<Evidence> {
+    pub fn open(path: &Path) -> anyhow::Result<EvidenceInput> {
         let is_standard = path.as_os_str() == "-";
         let name =
             if is_standard { "standard input".to_owned() } else { path.display().to_string() };
         let unreadable = |e| cannot_read(&name, &e);
-        let nothing = || Rest::Path(path.to_owned());
+        let nothing = || EvidenceRest::Path(path.to_owned());
         let file = if is_standard {
             let descriptor = io::stdin().as_fd().try_clone_to_owned().map_err(unreadable)?;
             File::from(descriptor)
         } else {
             // What cannot be opened is refused where it is read.
             let Ok(file) = File::open(path) else {
-                return Ok(Evidence { name, text: None, rest: nothing() });
+                return Ok(EvidenceInput { name, text: None, rest: nothing() });
             };
             file
         };
         let metadata = file.metadata().map_err(unreadable)?;
         if metadata.is_dir() || metadata.is_file() && metadata.len() > MOST_BYTES {
-            return Ok(Evidence { name, text: None, rest: nothing() });
+            return Ok(EvidenceInput { name, text: None, rest: nothing() });
         }
         if metadata.is_file() {
             (&file).rewind().map_err(unreadable)?;
@@ -96,9 +96,9 @@ impl Evidence {
         };
         let rest = match metadata.is_file() {
             true => nothing(),
-            false => Rest::Stream(Box::new(io::Cursor::new(bytes).chain(file))),
+            false => EvidenceRest::Stream(Box::new(io::Cursor::new(bytes).chain(file))),
         };
-        Ok(Evidence { name, text, rest })
+        Ok(EvidenceInput { name, text, rest })
     }
 
     /// The text, as the tool printed it; `None` for other inputs, and longer ones.
@@ -112,8 +112,8 @@ impl Evidence {
     /// When it cannot be read or has an unknown format.
     pub fn input(self) -> anyhow::Result<Input> {
         match self.rest {
-            Rest::Path(path) => Input::open(&path),
-            Rest::Stream(stream) => open_stream(stream, self.name).map(Input::Recording),
+            EvidenceRest::Path(path) => Input::open(&path),
+            EvidenceRest::Stream(stream) => open_stream(stream, self.name).map(Input::Recording),
         }
     }
 
@@ -134,7 +134,7 @@ impl Evidence {
             return Ok(Some(ledger));
         }
         let head = text.as_bytes().get(..HEAD).unwrap_or(text.as_bytes());
-        if Format::recognise(head).is_ok() {
+        if ImportFormat::recognise(head).is_ok() {
             return Ok(None);
         }
         let Some((tool, observed)) = observed::read(text).filter(|(_, all)| !all.is_empty()) else {
@@ -147,28 +147,34 @@ impl Evidence {
 
     fn profile(&self, text: &str) -> anyhow::Result<Option<Ledger>> {
         let head = text.as_bytes().get(..HEAD).unwrap_or(text.as_bytes());
-        let format = match profile::Format::recognise(head) {
-            Ok(format @ (profile::Format::PerfReport | profile::Format::CallGraph)) => format,
-            Ok(profile::Format::Folded) if has_frames(text) => profile::Format::Folded,
+        let format = match profile::ProfileFormat::recognise(head) {
+            Ok(
+                format @ (profile::ProfileFormat::PerfReport | profile::ProfileFormat::CallGraph),
+            ) => format,
+            Ok(profile::ProfileFormat::Folded) if has_frames(text) => {
+                profile::ProfileFormat::Folded
+            }
             _ => return Ok(None),
         };
-        if Format::recognise(head).is_ok() {
+        if ImportFormat::recognise(head).is_ok() {
             return Ok(None);
         }
         let read = |place| {
             let source = &mut text.as_bytes();
-            profile::import(format, place, Source::Stream(source), &mut NoSymbols)
+            profile::import(format, place, ImportSource::Stream(source), &mut TextHasNames)
                 .map_err(fault(&self.name))
         };
-        let of_guest = read(Place::Guest)?;
+        let of_guest = read(ProfileOrigin::Guest)?;
         let is_of_host =
             is_of_host(&of_guest.profile) || OF_VMM.iter().any(|word| text.contains(word));
-        let profile::Imported { profile, mut losses } = match is_of_host {
-            true => read(Place::Host)?,
+        let profile::ImportedProfile { profile, mut losses } = match is_of_host {
+            true => read(ProfileOrigin::Host)?,
             false => of_guest,
         };
         let whose = match profile.place {
-            Place::Host => "the host's, because it has functions of KVM or threads of a VMM",
+            ProfileOrigin::Host => {
+                "the host's, because it has functions of KVM or threads of a VMM"
+            }
             _ => "the guest's, because it has neither functions of KVM nor threads of a VMM",
         };
         losses.notes.push(format!("the profile is taken to be {whose}"));
@@ -215,9 +221,9 @@ fn is_of_host(profile: &Profile) -> bool {
 }
 
 /// A text has its names.
-struct NoSymbols;
+struct TextHasNames;
 
-impl Symbols for NoSymbols {
+impl SymbolNames for TextHasNames {
     fn kernel(&mut self, _: u64, _: Option<u64>) -> Option<String> {
         None
     }
@@ -235,7 +241,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text");
         std::fs::write(&path, text).unwrap();
-        Evidence::open(&path).unwrap().ledger().unwrap()
+        EvidenceInput::open(&path).unwrap().ledger().unwrap()
     }
 
     #[test]
@@ -246,11 +252,11 @@ mod tests {
             )
         };
         for (function, place) in [
-            ("vmx_vmexit", Place::Host),
-            ("svm_vcpu_run", Place::Host),
-            ("kvm_mmu_get_page", Place::Host),
-            ("acpi_pm_read", Place::Guest),
-            ("kvm_clock_get_cycles", Place::Guest),
+            ("vmx_vmexit", ProfileOrigin::Host),
+            ("svm_vcpu_run", ProfileOrigin::Host),
+            ("kvm_mmu_get_page", ProfileOrigin::Host),
+            ("acpi_pm_read", ProfileOrigin::Guest),
+            ("kvm_clock_get_cycles", ProfileOrigin::Guest),
         ] {
             let ledger = ledger(&profile(function)).unwrap();
             assert_eq!(ledger.profiles.keys().collect::<Vec<_>>(), [&place], "{function}");
@@ -271,9 +277,9 @@ mod tests {
         ] {
             let (to, sent) = (path.clone(), text.clone());
             let writer = std::thread::spawn(move || std::fs::write(to, sent));
-            let evidence = Evidence::open(&path).unwrap();
+            let evidence = EvidenceInput::open(&path).unwrap();
             assert_eq!(evidence.ledger().unwrap().is_some(), has_ledger);
-            let Rest::Stream(mut stream) = evidence.rest else { panic!("no stream") };
+            let EvidenceRest::Stream(mut stream) = evidence.rest else { panic!("no stream") };
             let mut all = String::new();
             stream.read_to_string(&mut all).unwrap();
             assert!(all == text);
@@ -288,7 +294,10 @@ mod tests {
         let debugfs = "/sys/kernel/debug/kvm/exits:2000\n/sys/kernel/debug/kvm/io_exits:1900\n/sys/kernel/debug/kvm/halt_exits:3\n";
         assert_eq!(ledger(debugfs).unwrap().stats.len(), 3);
         let folded = "qemu;ioctl;kvm_vcpu_ioctl;vmx_vcpu_run 70\nqemu;main 30\n";
-        assert_eq!(ledger(folded).unwrap().profiles.keys().collect::<Vec<_>>(), [&Place::Host]);
+        assert_eq!(
+            ledger(folded).unwrap().profiles.keys().collect::<Vec<_>>(),
+            [&ProfileOrigin::Host]
+        );
         let steal =
             "%Cpu(s):  1.0 us,  0.3 sy,  0.0 ni, 58.5 id,  0.0 wa,  0.0 hi,  0.0 si, 40.2 st\n";
         assert_eq!(ledger(steal).unwrap().observed.len(), 1);

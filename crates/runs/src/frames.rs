@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use vmtax_analyse::{Frame, Frames, Keep, Ledger};
+use vmtax_analyse::{Frames, IntervalFrame, KeepFrames, Ledger};
 use vmtax_events::{ExitRow, Losses, PreemptedRow, Recording, RowSink, TimeRow};
 
 use crate::ledger::{self, check_reading};
-use crate::{Input, Reading, convert, read_fault};
+use crate::{Input, ReadOptions, convert, read_fault};
 
 /// The frames of an input, and its facts.
 #[derive(Debug)]
@@ -26,13 +26,13 @@ pub struct Replay {
 ///
 /// # Errors
 /// When the input cannot be read.
-pub fn of_path(path: &Path, reading: &Reading) -> anyhow::Result<Replay> {
+pub fn of_path(path: &Path, reading: &ReadOptions) -> anyhow::Result<Replay> {
     let input = Input::open(path)?;
     check_reading(reading, &input)?;
     Ok(match input {
         Input::Run(run) => {
             let manifest = run.manifest();
-            let mut rows = ToFrames(Frames::new(Keep::All, manifest.interval_ns));
+            let mut rows = ToFrames(Frames::new(KeepFrames::All, manifest.interval_ns));
             let share = reading.progress.begin(Some(run.bytes()));
             let read = run.read_watched(&mut rows, &|bytes| share.advance(bytes));
             let read = read.map_err(|e| read_fault(&e))?;
@@ -44,7 +44,7 @@ pub fn of_path(path: &Path, reading: &Reading) -> anyhow::Result<Replay> {
             }
         }
         Input::Recording(recording) => {
-            let rows = ToFrames(Frames::new(Keep::All, reading.interval_ns()));
+            let rows = ToFrames(Frames::new(KeepFrames::All, reading.interval_ns()));
             let converted = convert::run(recording, reading, rows)?;
             Replay {
                 frames: converted.rows.0,
@@ -62,13 +62,13 @@ pub struct Played {
     replay: Replay,
     /// Start of the frame that is being played.
     at: Option<u64>,
-    sums: Frame,
+    sums: IntervalFrame,
 }
 
 impl Played {
     /// From its beginning, with nothing counted.
     pub fn new(replay: Replay) -> Played {
-        Played { at: replay.frames.first(), replay, sums: Frame::default() }
+        Played { at: replay.frames.first(), replay, sums: IntervalFrame::default() }
     }
 
     /// How long the frame takes that is being played, with what is empty behind it; nothing if the recording is empty.

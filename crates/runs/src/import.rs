@@ -2,22 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use vmtax_capture::Format;
+use vmtax_capture::ImportFormat;
 use vmtax_capture::import::trace_dat;
 use vmtax_cli::exit::{Code, fail};
 use vmtax_events::{
     AccessRow, CallRow, Event, ExitRow, Losses, PreemptedRow, Recording as Facts, RowSink, Sample,
     TimeRow, Together,
 };
-use vmtax_store::{Error, Writer};
+use vmtax_store::{Error, RunWriter};
 
-use crate::input::{Bytes, Input};
+use crate::input::{Input, RecordingBytes};
 use crate::profiles::Profiles;
 use crate::write_fault;
 
 /// A sink that writes rows and events into a run.
 pub struct ToRun {
-    writer: Writer,
+    writer: RunWriter,
     failed: Option<Error>,
     /// Time of the last commit of rows.
     committed: Instant,
@@ -28,7 +28,7 @@ const COMMIT_EVERY: Duration = Duration::from_secs(2);
 
 impl ToRun {
     /// Rows go to this writer.
-    pub fn new(writer: Writer) -> ToRun {
+    pub fn new(writer: RunWriter) -> ToRun {
         ToRun { writer, failed: None, committed: Instant::now() }
     }
 
@@ -177,14 +177,16 @@ fn together(input: &Input) -> (String, Together) {
     let Input::Recording(recording) = input else { return Default::default() };
     let together = match (&recording.bytes, recording.format) {
         // What is wrong with it is said when it is imported.
-        (Bytes::File(file), Format::TraceDat) => trace_dat::together(file).unwrap_or_default(),
+        (RecordingBytes::File(file), ImportFormat::TraceDat) => {
+            trace_dat::together(file).unwrap_or_default()
+        }
         _ => Together::default(),
     };
     (recording.name.clone(), together)
 }
 
 /// A recording's name, and the times of its first event and its last.
-pub type Span = (String, (u64, u64));
+pub type RecordingSpan = (String, (u64, u64));
 
 /// Refuses a recording of the same time as one before it: its events would be counted twice.
 ///
@@ -192,8 +194,11 @@ pub type Span = (String, (u64, u64));
 ///
 /// # Errors
 /// With both spans.
-pub fn check_overlap(before: &[Span], (name, (from, to)): &Span) -> anyhow::Result<()> {
-    let overlaps = |(_, (first, last)): &&Span| {
+pub fn check_overlap(
+    before: &[RecordingSpan],
+    (name, (from, to)): &RecordingSpan,
+) -> anyhow::Result<()> {
+    let overlaps = |(_, (first, last)): &&RecordingSpan| {
         let common = last.min(to).saturating_sub(*first.max(from));
         let shorter = (last - first).min(to - from);
         common > shorter / 10 || (common == 0 && shorter == 0 && first == from)

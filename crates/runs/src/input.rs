@@ -11,8 +11,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use vmtax_capture::source::{RandomFile, ReadAt};
-use vmtax_capture::{Format, import::HEAD, posted};
-use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_capture::{ImportFormat, import::HEAD, posted};
+use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output::cannot_read;
 use vmtax_store::Run;
 
@@ -28,21 +28,21 @@ pub enum Input {
     /// A run folder.
     Run(Box<Run>),
     /// A recording.
-    Recording(Recording),
+    Recording(RecordingInput),
 }
 
 /// A recording of a recognised format.
-pub struct Recording {
+pub struct RecordingInput {
     /// Its name as given by the user.
     pub name: String,
     /// Its format.
-    pub format: Format,
+    pub format: ImportFormat,
     /// Its bytes.
-    pub bytes: Bytes,
+    pub bytes: RecordingBytes,
 }
 
 /// The bytes of a recording.
-pub enum Bytes {
+pub enum RecordingBytes {
     /// A file.
     File(RandomFile),
     /// A folder of `perf record --threads`.
@@ -67,8 +67,12 @@ impl Input {
             if !vmtax_store::is_run(path)
                 && let Some(folder) = PerfFolder::open(path)?
             {
-                let bytes = Bytes::Folder(folder);
-                return Ok(Input::Recording(Recording { name, format: Format::PerfFile, bytes }));
+                let bytes = RecordingBytes::Folder(folder);
+                return Ok(Input::Recording(RecordingInput {
+                    name,
+                    format: ImportFormat::PerfFile,
+                    bytes,
+                }));
             }
             if !vmtax_store::is_run(path)
                 && let Some(table) = logs::of_folder(path)?
@@ -83,13 +87,13 @@ impl Input {
     }
 }
 
-impl Recording {
+impl RecordingInput {
     /// How many bytes it has; `None` for a pipe.
     pub fn size(&self) -> Option<u64> {
         match &self.bytes {
-            Bytes::File(file) => Some(file.len()),
-            Bytes::Folder(folder) => Some(folder.len()),
-            Bytes::Stream(_) => None,
+            RecordingBytes::File(file) => Some(file.len()),
+            RecordingBytes::Folder(folder) => Some(folder.len()),
+            RecordingBytes::Stream(_) => None,
         }
     }
 }
@@ -98,7 +102,7 @@ impl Recording {
 ///
 /// # Errors
 /// When it cannot be read or has an unknown format.
-pub fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
+pub fn open_file(mut file: File, name: String) -> anyhow::Result<RecordingInput> {
     let metadata = file.metadata().map_err(|e| cannot_read(&name, &e))?;
     if !metadata.is_file() {
         if metadata.file_type().is_fifo() {
@@ -127,13 +131,13 @@ pub fn open_file(mut file: File, name: String) -> anyhow::Result<Recording> {
             return Ok(of_table(log.ok_or(fault)??, name));
         }
     };
-    Ok(Recording { name, format, bytes: Bytes::File(file) })
+    Ok(RecordingInput { name, format, bytes: RecordingBytes::File(file) })
 }
 
 /// Results from logs.
-fn of_table(table: String, name: String) -> Recording {
-    let bytes = Bytes::Stream(Box::new(io::Cursor::new(table.into_bytes())));
-    Recording { name, format: Format::Results, bytes }
+fn of_table(table: String, name: String) -> RecordingInput {
+    let bytes = RecordingBytes::Stream(Box::new(io::Cursor::new(table.into_bytes())));
+    RecordingInput { name, format: ImportFormat::Results, bytes }
 }
 
 /// Refuses several inputs that are standard input.
@@ -150,7 +154,7 @@ pub fn check_read_once(paths: &[&Path]) -> anyhow::Result<()> {
     }
 }
 
-fn open_standard_input() -> anyhow::Result<Recording> {
+fn open_standard_input() -> anyhow::Result<RecordingInput> {
     let name = "standard input".to_owned();
     let descriptor =
         io::stdin().as_fd().try_clone_to_owned().map_err(|e| cannot_read(&name, &e))?;
@@ -160,7 +164,7 @@ fn open_standard_input() -> anyhow::Result<Recording> {
 pub(crate) fn open_stream(
     mut stream: Box<dyn Read + Send>,
     name: String,
-) -> anyhow::Result<Recording> {
+) -> anyhow::Result<RecordingInput> {
     let mut head = Vec::new();
     (&mut stream).take(HEAD as u64).read_to_end(&mut head).map_err(|e| cannot_read(&name, &e))?;
     if posted::is_posted(&head) {
@@ -176,12 +180,12 @@ pub(crate) fn open_stream(
     };
     let whole = io::Cursor::new(head).chain(stream);
     if !format.needs_seeking() {
-        return Ok(Recording { name, format, bytes: Bytes::Stream(Box::new(whole)) });
+        return Ok(RecordingInput { name, format, bytes: RecordingBytes::Stream(Box::new(whole)) });
     }
     // It is read out of order, so it is copied to a temporary file without a name first.
     let failed = |source: io::Error| {
         let folder = std::env::temp_dir();
-        Fault::new(
+        CodedError::new(
             Code::Output,
             format!(
                 "{}: cannot store {name} there: {source}; set TMPDIR to a folder with enough space",
@@ -193,7 +197,7 @@ pub(crate) fn open_stream(
     // Without the large buffer this is a read and a write for every 8 KiB.
     io::copy(&mut BufReader::with_capacity(PIPE, whole), &mut file).map_err(failed)?;
     let file = RandomFile::new(file).map_err(failed)?;
-    Ok(Recording { name, format, bytes: Bytes::File(file) })
+    Ok(RecordingInput { name, format, bytes: RecordingBytes::File(file) })
 }
 
 /// The text in a zstd file. Windows larger than 128 MiB are refused, to bound memory.
@@ -207,11 +211,11 @@ fn unpacked(head: &[u8], file: &RandomFile) -> io::Result<Option<Box<dyn Read + 
 
 /// Text formats are decompressed while they are read. Formats that are read out of order are refused: they would have to be stored
 /// first.
-fn open_unpacked(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result<Recording> {
+fn open_unpacked(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Result<RecordingInput> {
     let mut head = Vec::new();
     (&mut stream).take(HEAD as u64).read_to_end(&mut head).map_err(|e| {
         let text = format!("{name}: cannot be unpacked ({e}); check it with `zstd -t`");
-        Fault::new(Code::Data, text)
+        CodedError::new(Code::Data, text)
     })?;
     if posted::is_posted(&head) {
         return open_posted(Box::new(io::Cursor::new(head).chain(stream)), name);
@@ -221,14 +225,14 @@ fn open_unpacked(mut stream: Box<dyn Read + Send>, name: String) -> anyhow::Resu
         let text = format!(
             "{name}: recordings of this format cannot be read compressed; decompress it first (zstd -dk FILE)"
         );
-        return Err(Fault::new(Code::Data, text).into());
+        return Err(CodedError::new(Code::Data, text).into());
     }
     let whole = io::Cursor::new(head).chain(stream);
-    Ok(Recording { name, format, bytes: Bytes::Stream(Box::new(whole)) })
+    Ok(RecordingInput { name, format, bytes: RecordingBytes::Stream(Box::new(whole)) })
 }
 
 /// A text from a mail or a web page, as the tool printed it.
-fn open_posted(stream: Box<dyn Read + Send>, name: String) -> anyhow::Result<Recording> {
+fn open_posted(stream: Box<dyn Read + Send>, name: String) -> anyhow::Result<RecordingInput> {
     let text = restored(stream, &name)?;
     let head = text.as_bytes().get(..HEAD).unwrap_or(text.as_bytes());
     let format = match recognise(head, &name) {
@@ -238,8 +242,8 @@ fn open_posted(stream: Box<dyn Read + Send>, name: String) -> anyhow::Result<Rec
             return Ok(of_table(log.ok_or(fault)??, name));
         }
     };
-    let bytes = Bytes::Stream(Box::new(io::Cursor::new(text.into_bytes())));
-    Ok(Recording { name, format, bytes })
+    let bytes = RecordingBytes::Stream(Box::new(io::Cursor::new(text.into_bytes())));
+    Ok(RecordingInput { name, format, bytes })
 }
 
 /// The whole text of a post, restored.
@@ -247,7 +251,7 @@ pub(crate) fn restored(stream: impl Read, name: &str) -> anyhow::Result<String> 
     let mut bytes = Vec::new();
     let read = stream.take(posted::MOST_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|e| cannot_read(name, &e))?;
-    let refuse = |problem: &str| Fault::new(Code::Data, format!("{name}: {problem}"));
+    let refuse = |problem: &str| CodedError::new(Code::Data, format!("{name}: {problem}"));
     if bytes.len() as u64 > posted::MOST_BYTES {
         let problem = "is a text from a mail or a web page of more than 64 MiB: give the text as the tool printed it";
         return Err(refuse(problem).into());
@@ -255,9 +259,9 @@ pub(crate) fn restored(stream: impl Read, name: &str) -> anyhow::Result<String> 
     posted::restore(&bytes).map_err(|problem| refuse(&problem).into())
 }
 
-fn recognise(head: &[u8], name: &str) -> anyhow::Result<Format> {
-    Format::recognise(head).map_err(|e| {
+fn recognise(head: &[u8], name: &str) -> anyhow::Result<ImportFormat> {
+    ImportFormat::recognise(head).map_err(|e| {
         let help = "`vmtax report --help` says what can be read";
-        Fault::new(Code::Data, format!("{name}: {e}; {help}")).into()
+        CodedError::new(Code::Data, format!("{name}: {e}; {help}")).into()
     })
 }

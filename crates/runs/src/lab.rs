@@ -9,49 +9,52 @@ use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
-use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output;
 use vmtax_cli::progress::{Progress, ReadingProgress};
-use vmtax_durable::Access;
+use vmtax_durable::FileAccess;
 use vmtax_events::{Event, Losses, Recording as Facts, RowSink};
-use vmtax_guest::job::{Answer, Request};
-use vmtax_lab::program::{self, Image, Whole};
-use vmtax_lab::{Ended, Host, Measured, Outcomes, Plan, Setup, VmSetup, Windows, console_text};
+use vmtax_guest::job::{JobAnswer, JobRequest};
+use vmtax_lab::program::{self, ProgramImage, WholeProgram};
+use vmtax_lab::{
+    EndedProgram, HostKind, HostSetup, LabPlan, MeasuredOperation, Outcomes, VmSetup, Windows,
+    console_text,
+};
 use vmtax_machine::kernel::{self, Kernel};
-use vmtax_store::{Claim, CreateOptions, Writer};
+use vmtax_store::{Claim, CreateOptions, RunWriter};
 
 pub use self::network::{measure_network, rows_of_passage};
 use crate::convert::{self, Assignment, Converted};
-use crate::{Input, Reading, ToLedger, ToRun, create_options, input, ledger, write_fault};
+use crate::{Input, ReadOptions, ToLedger, ToRun, create_options, input, ledger, write_fault};
 
 /// The note on a run with an observer.
 const NOT_RECORDED: &str = "exits were not recorded: an observer ran beside the suite, and may use the kernel's tracing itself";
 
 /// The measurements of one kernel.
 #[derive(Debug)]
-pub struct Done {
+pub struct DoneKernel {
     /// The ledger of the run.
     pub ledger: Ledger,
     /// Operations that were not measured, with the reason.
     pub failures: Vec<String>,
     /// What the program did that ran in place of operations.
-    pub program: Option<Ended>,
+    pub program: Option<EndedProgram>,
 }
 
 /// What runs on a host.
 #[derive(Clone, Copy, Debug)]
-pub enum Work<'a> {
+pub enum HostWork<'a> {
     /// Operations of suites.
-    Operations(&'a Plan),
+    Operations(&'a LabPlan),
     /// A program as a guest.
-    Program(&'a Image),
+    Program(&'a ProgramImage),
 }
 
-impl Work<'_> {
-    fn run(self, setup: &Setup, progress: &dyn Fn(&str)) -> Result<Outcomes, vmtax_lab::Error> {
+impl HostWork<'_> {
+    fn run(self, setup: &HostSetup, progress: &dyn Fn(&str)) -> Result<Outcomes, vmtax_lab::Error> {
         match self {
-            Work::Operations(plan) => vmtax_lab::run(setup, plan, progress),
-            Work::Program(image) => program::run(setup, image, progress),
+            HostWork::Operations(plan) => vmtax_lab::run(setup, plan, progress),
+            HostWork::Program(image) => program::run(setup, image, progress),
         }
     }
 }
@@ -72,11 +75,11 @@ pub fn cache_folder() -> anyhow::Result<PathBuf> {
 /// # Errors
 /// When the machine failed, or the run cannot be written.
 pub fn measure(
-    host: Host,
-    setup: impl FnOnce(PathBuf, PathBuf) -> Setup,
-    work: Work<'_>,
+    host: HostKind,
+    setup: impl FnOnce(PathBuf, PathBuf) -> HostSetup,
+    work: HostWork<'_>,
     claim: Option<Claim>,
-) -> anyhow::Result<Done> {
+) -> anyhow::Result<DoneKernel> {
     let cache = cache_folder()?;
     let consoles = Consoles::new(&cache)?;
     let console = consoles.0.join(format!("{host}.txt"));
@@ -93,11 +96,11 @@ pub fn measure(
     outcomes.files.extend(lost.into_iter().map(attempts::Lost::into_file));
     let Some(claim) = claim else {
         consoles.remove();
-        let builder = LedgerBuilder::new(Filter::default(), Reading::default().interval_ns());
+        let builder = LedgerBuilder::new(Filter::default(), ReadOptions::default().interval_ns());
         let (facts, losses, rows) = into_rows(&setup, &mut outcomes, None, ToLedger(builder))?;
         let complete = losses.truncated.is_empty();
         let ledger = rows.0.finish(facts, losses, complete);
-        return Ok(Done { ledger, failures: outcomes.failures(), program: outcomes.program });
+        return Ok(DoneKernel { ledger, failures: outcomes.failures(), program: outcomes.program });
     };
     let folder = claim.folder().to_owned();
     store(&setup, &mut outcomes, claim)?;
@@ -105,7 +108,7 @@ pub fn measure(
     match Input::open(&folder)? {
         Input::Run(run) => {
             let ledger = ledger::of_run(&run, Filter::default(), &ReadingProgress::default())?;
-            Ok(Done { ledger, failures: outcomes.failures(), program: outcomes.program })
+            Ok(DoneKernel { ledger, failures: outcomes.failures(), program: outcomes.program })
         }
         Input::Recording(_) => {
             fail(Code::Input, format!("{}: is no longer a run folder", folder.display()))
@@ -114,13 +117,13 @@ pub fn measure(
 }
 
 /// A suite on an emulated host with the distribution's kernel, for commands that have a report of their own.
-pub fn suite(host: Host, plan: &Plan) -> anyhow::Result<Outcomes> {
+pub fn suite(host: HostKind, plan: &LabPlan) -> anyhow::Result<Outcomes> {
     vmtax_machine::check(host.emulator()).map_err(|e| fault(e.into(), None))?;
     let cache = cache_folder()?;
     let kernel = kernel::distribution(&cache).map_err(|e| fault(e.into(), None))?;
     let consoles = Consoles::new(&cache)?;
     let console = consoles.0.join(format!("{host}.txt"));
-    let setup = with_probes(Setup::plain(host, kernel, cache, console));
+    let setup = with_probes(HostSetup::plain(host, kernel, cache, console));
     let spinner = Progress::spinner();
     let (outcomes, lost) =
         attempts::run(&setup.console, || vmtax_lab::run(&setup, plan, &|what| spinner.say(what)));
@@ -134,10 +137,10 @@ pub fn suite(host: Host, plan: &Plan) -> anyhow::Result<Outcomes> {
 /// Sends a request to a Linux guest on an emulated host, with the distribution's kernel. `setup` makes it of the kernel, the cache and
 /// the file for the console. Returns the answer, and a note on each attempt that was lost before it.
 pub fn guest(
-    host: Host,
+    host: HostKind,
     setup: impl FnOnce(Kernel, PathBuf, PathBuf) -> VmSetup,
-    request: &Request,
-) -> anyhow::Result<(Answer, Vec<String>)> {
+    request: &JobRequest,
+) -> anyhow::Result<(JobAnswer, Vec<String>)> {
     vmtax_machine::check(host.emulator()).map_err(|e| fault(e.into(), None))?;
     let cache = cache_folder()?;
     let kernel = kernel::distribution(&cache).map_err(|e| fault(e.into(), None))?;
@@ -157,8 +160,8 @@ pub fn guest(
 }
 
 /// With probes that name VMCS fields.
-fn with_probes(setup: Setup) -> Setup {
-    Setup { vmcs_probes: Some(vmtax_live::probe::definitions), ..setup }
+fn with_probes(setup: HostSetup) -> HostSetup {
+    HostSetup { vmcs_probes: Some(vmtax_live::probe::definitions), ..setup }
 }
 
 /// The folder for the consoles of this run's machines. One that failed stays until the next run.
@@ -185,9 +188,9 @@ impl Consoles {
     }
 }
 
-fn store(setup: &Setup, outcomes: &mut Outcomes, claim: Claim) -> anyhow::Result<()> {
+fn store(setup: &HostSetup, outcomes: &mut Outcomes, claim: Claim) -> anyhow::Result<()> {
     let folder = &claim.folder().to_owned();
-    let mut writer = Writer::begin(claim, &options(setup, outcomes)).map_err(write_fault)?;
+    let mut writer = RunWriter::begin(claim, &options(setup, outcomes)).map_err(write_fault)?;
     writer.describe(&facts(setup, outcomes, Facts::default()), &Losses::default());
     let put = |name: &str, bytes: &[u8]| put(folder, name, bytes);
     if let Some(trace) = &outcomes.trace {
@@ -204,7 +207,7 @@ fn store(setup: &Setup, outcomes: &mut Outcomes, claim: Claim) -> anyhow::Result
     rows.finish(&facts, &losses)
 }
 
-fn options(setup: &Setup, outcomes: &Outcomes) -> CreateOptions {
+fn options(setup: &HostSetup, outcomes: &Outcomes) -> CreateOptions {
     let program = outcomes.program.as_ref();
     let labels = [
         ("host", setup.host.to_string()),
@@ -213,7 +216,7 @@ fn options(setup: &Setup, outcomes: &Outcomes) -> CreateOptions {
         ("options", setup.options.join(" ")),
         ("observer", setup.observer.join(" ")),
         ("program", program.map(|program| program.name.clone()).unwrap_or_default()),
-        ("verdict", program.map(Ended::said).unwrap_or_default()),
+        ("verdict", program.map(EndedProgram::said).unwrap_or_default()),
     ];
     lab_options(labels)
 }
@@ -222,20 +225,20 @@ fn options(setup: &Setup, outcomes: &Outcomes) -> CreateOptions {
 fn lab_options(labels: impl IntoIterator<Item = (&'static str, String)>) -> CreateOptions {
     let given = labels.into_iter().filter(|(_, value)| !value.is_empty());
     let labels = given.map(|(key, value)| (key.to_owned(), value));
-    create_options(Reading::default().interval_ns(), labels)
+    create_options(ReadOptions::default().interval_ns(), labels)
 }
 
 /// The recording's events, each with its operation, and the samples of what it shows to be measured, on their way to a ledger
 /// or a run.
 fn into_rows<R: RowSink>(
-    setup: &Setup,
+    setup: &HostSetup,
     outcomes: &mut Outcomes,
     folder: Option<&Path>,
     rows: R,
 ) -> anyhow::Result<(Facts, Losses, R)> {
     let (of_trace, of_import, mut rows) = match &outcomes.trace {
         Some(trace) => {
-            let (mut windows, mut whole) = (Windows::default(), Whole::default());
+            let (mut windows, mut whole) = (Windows::default(), WholeProgram::default());
             let is_program = outcomes.program.is_some();
             let mut assign = |event: &Event| {
                 if is_program { whole.place(event) } else { windows.place(event) }
@@ -251,7 +254,11 @@ fn into_rows<R: RowSink>(
         }
         None => (Facts::default(), Losses::default(), rows),
     };
-    outcomes.operations.iter().flat_map(Measured::samples).for_each(|sample| rows.sample(&sample));
+    outcomes
+        .operations
+        .iter()
+        .flat_map(MeasuredOperation::samples)
+        .for_each(|sample| rows.sample(&sample));
     let profiles = outcomes.operations.iter().filter_map(|one| one.profile.as_ref()?.as_ref().ok());
     profiles.flat_map(|profile| &profile.rows).for_each(|row| rows.call(row));
     let mut losses = Losses { recorder_lost: outcomes.trace_lost, ..Losses::default() };
@@ -263,7 +270,7 @@ fn into_rows<R: RowSink>(
     }
     losses.notes.extend(setup.kernel.modules_label().map(|label| format!("modules: {label}")));
     losses.notes.extend(outcomes.skipped());
-    losses.notes.extend(outcomes.program.iter().flat_map(Ended::notes));
+    losses.notes.extend(outcomes.program.iter().flat_map(EndedProgram::notes));
     if outcomes.trace.is_none() {
         losses.notes.push(NOT_RECORDED.to_owned());
     }
@@ -286,11 +293,11 @@ fn read_trace<R: RowSink>(
         |folder| folder.join("trace.dat").display().to_string(),
     );
     let recording = open_trace(trace, name)?;
-    convert::run_assigned(recording, &Reading::default(), assignment, rows)
+    convert::run_assigned(recording, &ReadOptions::default(), assignment, rows)
 }
 
 /// A recording in memory as an input with this name.
-fn open_trace(trace: &[u8], name: String) -> anyhow::Result<input::Recording> {
+fn open_trace(trace: &[u8], name: String) -> anyhow::Result<input::RecordingInput> {
     let mut file = tempfile::tempfile().map_err(|e| cannot_write(&std::env::temp_dir(), &e))?;
     file.write_all(trace)
         .and_then(|()| file.rewind())
@@ -304,11 +311,12 @@ fn put(folder: &Path, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
     if let Some(above) = path.parent() {
         fs::create_dir_all(above).map_err(|e| cannot_write(above, &e))?;
     }
-    vmtax_durable::write(&path, Access::Private, bytes).map_err(|e| cannot_write(&path, &e).into())
+    vmtax_durable::write(&path, FileAccess::Private, bytes)
+        .map_err(|e| cannot_write(&path, &e).into())
 }
 
-fn facts(setup: &Setup, outcomes: &Outcomes, of_trace: Facts) -> Facts {
-    let emulated = setup.host != Host::Kvm;
+fn facts(setup: &HostSetup, outcomes: &Outcomes, of_trace: Facts) -> Facts {
+    let emulated = setup.host != HostKind::Kvm;
     let (arch, clock) = setup.host.recorded_as();
     Facts {
         format: "lab".to_owned(),
@@ -328,10 +336,12 @@ fn keep_console(error: vmtax_lab::Error, claim: Option<Claim>, console: &Path) -
     let mut kept = None;
     if let Some(claim) = claim {
         let path = claim.folder().join("console.txt");
-        let options =
-            CreateOptions { interval_ns: Reading::default().interval_ns(), ..Default::default() };
-        let written = Writer::begin(claim, &options).is_ok_and(|_writer| {
-            vmtax_durable::write(&path, Access::Private, &console_text(console)).is_ok()
+        let options = CreateOptions {
+            interval_ns: ReadOptions::default().interval_ns(),
+            ..Default::default()
+        };
+        let written = RunWriter::begin(claim, &options).is_ok_and(|_writer| {
+            vmtax_durable::write(&path, FileAccess::Private, &console_text(console)).is_ok()
         });
         kept = written.then_some(path);
     }
@@ -370,10 +380,10 @@ pub fn fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyhow::Error {
     if let Some(path) = console {
         message.push_str(&format!("; kept as {}", path.display()));
     }
-    Fault::new(code, message).into()
+    CodedError::new(code, message).into()
 }
 
-fn cannot_write(path: &Path, source: &io::Error) -> Fault {
+fn cannot_write(path: &Path, source: &io::Error) -> CodedError {
     output::cannot_write(&path.display().to_string(), source)
 }
 

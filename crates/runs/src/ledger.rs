@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use vmtax_analyse::ledger::{ACCESSES_ALONE, Taken, Taker, handled_ns};
+use vmtax_analyse::ledger::{ACCESSES_ALONE, TakenTime, Taker, handled_ns};
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::progress::ReadingProgress;
@@ -14,14 +14,14 @@ use vmtax_events::{
 use vmtax_store::Run;
 
 use crate::convert;
-use crate::input::{Input, Recording};
-use crate::{Reading, read_fault};
+use crate::input::{Input, RecordingInput};
+use crate::{ReadOptions, read_fault};
 
 /// The ledger of a run or a recording.
 ///
 /// # Errors
 /// When the input cannot be read, or is refused.
-pub fn of_path(path: &Path, reading: &Reading, filter: Filter) -> anyhow::Result<Ledger> {
+pub fn of_path(path: &Path, reading: &ReadOptions, filter: Filter) -> anyhow::Result<Ledger> {
     of_opened(Input::open(path)?, reading, filter)
 }
 
@@ -29,7 +29,7 @@ pub fn of_path(path: &Path, reading: &Reading, filter: Filter) -> anyhow::Result
 ///
 /// # Errors
 /// When it cannot be read, or is refused.
-pub fn of_opened(input: Input, reading: &Reading, filter: Filter) -> anyhow::Result<Ledger> {
+pub fn of_opened(input: Input, reading: &ReadOptions, filter: Filter) -> anyhow::Result<Ledger> {
     check_reading(reading, &input)?;
     of_input(input, reading, filter)
 }
@@ -55,7 +55,7 @@ pub fn both<A: Send, B: Send>(
 pub(crate) fn of_sums<'a>(
     exits: impl IntoIterator<Item = (&'a ExitKey, &'a Tally)>,
     times: impl IntoIterator<Item = &'a TimeRow>,
-    taken_by: impl IntoIterator<Item = ((u32, u32), &'a Taker, Taken)>,
+    taken_by: impl IntoIterator<Item = ((u32, u32), &'a Taker, TakenTime)>,
     (facts, losses, complete): (&Facts, Losses, bool),
 ) -> Ledger {
     // One interval holds all.
@@ -74,7 +74,7 @@ pub(crate) fn of_sums<'a>(
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn of_input(input: Input, reading: &Reading, filter: Filter) -> anyhow::Result<Ledger> {
+pub fn of_input(input: Input, reading: &ReadOptions, filter: Filter) -> anyhow::Result<Ledger> {
     match input {
         Input::Run(run) => of_run(&run, filter, &reading.progress),
         Input::Recording(recording) => of_recording(recording, reading, filter),
@@ -134,8 +134,8 @@ pub fn check_exits(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
 /// # Errors
 /// When the input cannot be read, or is refused.
 pub fn of_recording(
-    recording: Recording,
-    reading: &Reading,
+    recording: RecordingInput,
+    reading: &ReadOptions,
     filter: Filter,
 ) -> anyhow::Result<Ledger> {
     let rows = ToLedger(LedgerBuilder::new(filter, reading.interval_ns()));
@@ -243,14 +243,14 @@ impl RowSink for ToLedger {
 
 /// Whether a run holds single events.
 pub fn has_events(run: &Run) -> bool {
-    run.manifest().segments_of(vmtax_store::Table::Events).next().is_some()
+    run.manifest().segments_of(vmtax_store::StoredTable::Events).next().is_some()
 }
 
 /// Refuses flags for recordings if the input is a run, which was read when it was imported.
 ///
 /// # Errors
 /// When the input cannot be read, or is refused.
-pub fn check_reading(reading: &Reading, input: &Input) -> anyhow::Result<()> {
+pub fn check_reading(reading: &ReadOptions, input: &Input) -> anyhow::Result<()> {
     match (input, reading.given()) {
         (Input::Run(run), Some(flag)) => fail(
             Code::Usage,
@@ -300,7 +300,7 @@ pub fn filter(
     input: &Path,
     vms: &[String],
     vcpus: &[u32],
-    reading: &Reading,
+    reading: &ReadOptions,
 ) -> anyhow::Result<Filter> {
     let mut filter = Filter { vms: BTreeSet::new(), vcpus: vcpus.iter().copied().collect() };
     let mut names = Vec::new();

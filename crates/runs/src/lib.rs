@@ -27,19 +27,19 @@ pub mod timeline;
 
 use std::time::Duration;
 
-use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::exit::{Code, CodedError};
 use vmtax_cli::progress::ReadingProgress;
 use vmtax_events::Isa;
 use vmtax_store::{CreateOptions, Error};
 
 pub use convert::Converted;
 pub use import::ToRun;
-pub use input::{Input, Recording};
+pub use input::{Input, RecordingInput};
 pub use ledger::ToLedger;
 
 /// Options for reading a recording.
 #[derive(Clone, Debug, Default)]
-pub struct Reading {
+pub struct ReadOptions {
     /// Length of the intervals that exits are counted in. [default: 100 ms]
     pub interval: Option<Duration>,
     /// Vendor of numeric exit reasons.
@@ -50,7 +50,7 @@ pub struct Reading {
     pub progress: ReadingProgress,
 }
 
-impl Reading {
+impl ReadOptions {
     /// Length of the intervals, ns.
     pub fn interval_ns(&self) -> u64 {
         let interval = self.interval.unwrap_or(Duration::from_millis(100));
@@ -79,9 +79,9 @@ pub fn create_options(
 }
 
 /// An error of reading a run.
-pub fn read_fault(error: &Error) -> Fault {
+pub fn read_fault(error: &Error) -> CodedError {
     match error {
-        Error::NotARun { path, .. } => Fault::new(
+        Error::NotARun { path, .. } => CodedError::new(
             Code::Input,
             format!(
                 "{}: is a folder and not a run (it has no run.json); name a recording, or a run that `vmtax import` made",
@@ -91,13 +91,13 @@ pub fn read_fault(error: &Error) -> Fault {
         Error::Io { path, source, .. } => {
             vmtax_cli::output::cannot_read(&path.display().to_string(), source)
         }
-        _ => Fault::new(Code::Data, error.to_string()),
+        _ => CodedError::new(Code::Data, error.to_string()),
     }
 }
 
 /// An error of writing a run.
-pub fn write_fault(error: Error) -> Fault {
-    let fault = Fault::new(Code::Output, error.to_string());
+pub fn write_fault(error: Error) -> CodedError {
+    let fault = CodedError::new(Code::Output, error.to_string());
     match &error {
         Error::Io { source, .. } if record::is_full(source.kind()) => fault.answered(source),
         _ => fault,

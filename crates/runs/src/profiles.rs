@@ -4,22 +4,22 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use vmtax_capture::Source;
+use vmtax_capture::ImportSource;
 use vmtax_capture::import::HEAD;
 use vmtax_capture::posted;
-use vmtax_capture::profile::{self, Symbols as Names};
+use vmtax_capture::profile::{self, SymbolNames as Names};
 use vmtax_capture::source::{RandomFile, ReadAt};
-use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::exit::{Code, CodedError};
 use vmtax_cli::output::cannot_read;
 use vmtax_cli::progress::ReadingProgress;
-use vmtax_events::{Losses, Place, Profile, Stat};
+use vmtax_events::{Losses, Profile, ProfileOrigin, Stat};
 use vmtax_host::symbols::Symbols;
 
 use crate::input::{PerfFolder, restored};
 
 /// The files that the user names.
 #[derive(Clone, Debug, Default)]
-pub struct Files {
+pub struct ProfileFiles {
     /// Profiles of the host.
     pub host: Vec<PathBuf>,
     /// Profiles taken in the guest.
@@ -43,7 +43,7 @@ pub struct Profiles {
     pub losses: Losses,
 }
 
-impl Files {
+impl ProfileFiles {
     /// Reads all files.
     ///
     /// # Errors
@@ -55,9 +55,9 @@ impl Files {
             files.iter().map(move |file| (place, file.clone())).collect::<Vec<_>>()
         };
         let all = [
-            files(Place::Host, &self.host),
-            files(Place::Guest, &self.guest),
-            files(Place::Instructions, self.instructions.as_slice()),
+            files(ProfileOrigin::Host, &self.host),
+            files(ProfileOrigin::Guest, &self.guest),
+            files(ProfileOrigin::Instructions, self.instructions.as_slice()),
         ];
         for (place, path) in all.concat() {
             let imported = read_profile(&path, place, &mut symbols)?;
@@ -107,15 +107,15 @@ impl Names for ByRoot {
 
 fn read_profile(
     path: &Path,
-    place: Place,
+    place: ProfileOrigin,
     symbols: &mut ByRoot,
-) -> anyhow::Result<profile::Imported> {
+) -> anyhow::Result<profile::ImportedProfile> {
     let name = path.display().to_string();
     let unreadable = |e: io::Error| cannot_read(&name, &e);
     if path.is_dir()
         && let Some(folder) = PerfFolder::open(path)?
     {
-        let format = profile::Format::PerfFile;
+        let format = profile::ProfileFormat::PerfFile;
         return folder
             .read(&ReadingProgress::default(), |source| {
                 profile::import(format, place, source, symbols)
@@ -129,14 +129,14 @@ fn read_profile(
         if posted::is_posted(&head) {
             return read_posted(io::Cursor::new(head).chain(file), &name, place, symbols);
         }
-        let format = profile::Format::recognise(&head).map_err(fault(&name))?;
+        let format = profile::ProfileFormat::recognise(&head).map_err(fault(&name))?;
         if format.needs_seeking() {
             let text =
                 format!("{name}: a perf.data file cannot be read from a pipe; store it first");
-            return Err(Fault::new(Code::Usage, text).into());
+            return Err(CodedError::new(Code::Usage, text).into());
         }
         let mut whole = io::Cursor::new(head).chain(file);
-        return profile::import(format, place, Source::Stream(&mut whole), symbols)
+        return profile::import(format, place, ImportSource::Stream(&mut whole), symbols)
             .map_err(fault(&name));
     }
     let file = RandomFile::new(file).map_err(unreadable)?;
@@ -145,28 +145,28 @@ fn read_profile(
     if posted::is_posted(&head[..got]) {
         return read_posted(file.try_clone().map_err(unreadable)?, &name, place, symbols);
     }
-    let format = profile::Format::recognise(&head[..got]).map_err(fault(&name))?;
-    profile::import(format, place, Source::Random(&file), symbols).map_err(fault(&name))
+    let format = profile::ProfileFormat::recognise(&head[..got]).map_err(fault(&name))?;
+    profile::import(format, place, ImportSource::Random(&file), symbols).map_err(fault(&name))
 }
 
 /// The text of a profile from a mail or a web page.
 fn read_posted(
     stream: impl Read,
     name: &str,
-    place: Place,
+    place: ProfileOrigin,
     symbols: &mut ByRoot,
-) -> anyhow::Result<profile::Imported> {
+) -> anyhow::Result<profile::ImportedProfile> {
     let text = restored(stream, name)?;
     let mut bytes = text.as_bytes();
     let head = bytes.get(..HEAD).unwrap_or(bytes);
-    let format = profile::Format::recognise(head).map_err(fault(name))?;
-    profile::import(format, place, Source::Stream(&mut bytes), symbols).map_err(fault(name))
+    let format = profile::ProfileFormat::recognise(head).map_err(fault(name))?;
+    profile::import(format, place, ImportSource::Stream(&mut bytes), symbols).map_err(fault(name))
 }
 
 pub(crate) fn fault(name: &str) -> impl FnOnce(vmtax_capture::Error) -> anyhow::Error {
     move |error| {
         let is_io = matches!(error, vmtax_capture::Error::Io { .. });
         let code = if is_io { Code::Input } else { Code::Data };
-        Fault::new(code, format!("{name}: {error}")).into()
+        CodedError::new(code, format!("{name}: {error}")).into()
     }
 }

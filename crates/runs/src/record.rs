@@ -11,17 +11,17 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output::cannot_read;
 use vmtax_events::Isa;
 use vmtax_events::setting::KvmServer;
-use vmtax_live::{Options, Recorder, VmcsPlace};
+use vmtax_live::{ExitRecorder, LiveOptions, VmcsPlace};
 
 pub use service::serve;
 pub use session::{command_ended, now_ns, record, record_process};
 pub use starts::{StartsPlan, starts};
 pub use tree::Retention;
-pub use watch::Watch;
+pub use watch::CountsWatch;
 
 /// Root of the system that is recorded.
 const ROOT: &str = "/";
@@ -37,7 +37,7 @@ pub struct Which {
 
 /// Options of a recording.
 #[derive(Debug)]
-pub struct Plan {
+pub struct RecordPlan {
     /// Which VMs.
     pub which: Which,
     /// Duration.
@@ -47,7 +47,7 @@ pub struct Plan {
     /// Count the host's cycles, instructions and cache misses too.
     pub pmu: bool,
     /// Limits of the recorder, and whether single events are kept.
-    pub limits: Options,
+    pub limits: LiveOptions,
     /// Labels of the run.
     pub labels: Vec<(String, String)>,
     /// The run folder.
@@ -60,24 +60,24 @@ pub struct Plan {
 ///
 /// # Errors
 /// When nothing can be recorded.
-pub fn recorder(process: Option<u32>) -> Result<Recorder, String> {
+pub fn recorder(process: Option<u32>) -> Result<ExitRecorder, String> {
     let processes = process.map(|pid| BTreeSet::from([pid]));
-    open(Path::new(ROOT), processes, Options::default()).map_err(|error| error.to_string())
+    open(Path::new(ROOT), processes, LiveOptions::default()).map_err(|error| error.to_string())
 }
 
 /// A recorder of the loaded KVM, if its exits are known.
 fn open(
     root: &Path,
     processes: Option<BTreeSet<u32>>,
-    options: Options,
-) -> anyhow::Result<Recorder> {
+    options: LiveOptions,
+) -> anyhow::Result<ExitRecorder> {
     let kvm = vmtax_host::kvm(root).map_err(|e| cannot_read(&root.display().to_string(), &e))?;
     let isa = match (kvm.server(), vmtax_report::kvm::not_recordable(&kvm)) {
         (KvmServer::Hardware(isa, _), None) => isa,
         (_, why) => return fail(Code::Input, why.unwrap_or_default()),
     };
-    let options = Options { processes, vmcs: vmcs_places(root, isa), ..options };
-    Recorder::new(root, isa, &options).map_err(|error| fault(&error))
+    let options = LiveOptions { processes, vmcs: vmcs_places(root, isa), ..options };
+    ExitRecorder::new(root, isa, &options).map_err(|error| fault(&error))
 }
 
 /// The places in KVM's code with the fields of VMREADs and VMWRITEs, or why they are unknown.
@@ -98,7 +98,7 @@ fn fault(error: &vmtax_live::Error) -> anyhow::Error {
     use vmtax_live::Error;
     match error {
         Error::NoTypes { .. } | Error::Types { .. } | Error::Privilege { .. } => {
-            Fault::new(Code::Input, error.to_string()).into()
+            CodedError::new(Code::Input, error.to_string()).into()
         }
         other => anyhow::anyhow!("{other}"),
     }

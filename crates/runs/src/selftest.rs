@@ -17,12 +17,12 @@ use vmtax_analyse::selftest::{Costs, Counter, Exits, Tested};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_events::Isa;
 use vmtax_events::setting::KvmServer;
-use vmtax_guest::order::{Order, Outcome, Report, decode, encode};
+use vmtax_guest::order::{Order, OrderOutcome, Report, decode, encode};
 use vmtax_lab::{Known, KnownBy, guest_program, known};
-use vmtax_live::{HostCounters, Options, Raw};
+use vmtax_live::{HostCounters, LiveOptions, Raw};
 
-use crate::record::{Plan, Which, record_process};
-use crate::{Reading, ledger};
+use crate::record::{RecordPlan, Which, record_process};
+use crate::{ReadOptions, ledger};
 
 /// A defect that is put in, which the test must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,10 +120,10 @@ impl Test {
         Order { operations, ..Order::default() }
     }
 
-    fn limits(&self, raw: Option<Raw>) -> Options {
-        let usual = Options::default();
+    fn limits(&self, raw: Option<Raw>) -> LiveOptions {
+        let usual = LiveOptions::default();
         let is_few = self.fault == Some(Fault::Lost) && raw.is_none();
-        Options { raw, most_keys: if is_few { FEW_KEYS } else { usual.most_keys }, ..usual }
+        LiveOptions { raw, most_keys: if is_few { FEW_KEYS } else { usual.most_keys }, ..usual }
     }
 
     /// One run of the payloads: what they report, and the program's messages. `run` lets the program go on and returns when it may be waited for.
@@ -149,7 +149,7 @@ impl Test {
                 format!("the small VMM failed ({}): {said}", output.status),
             );
         };
-        let failed = |outcome: &Outcome| outcome.failure.clone();
+        let failed = |outcome: &OrderOutcome| outcome.failure.clone();
         if let Err(problem) = report.check(self.known.iter().map(|one| one.operation.number)) {
             return fail(Code::Machine, format!("the small VMM failed: {problem}"));
         }
@@ -159,8 +159,8 @@ impl Test {
         }
     }
 
-    fn recorded(&self, output: PathBuf, limits: Options) -> anyhow::Result<Recorded> {
-        let plan = Plan {
+    fn recorded(&self, output: PathBuf, limits: LiveOptions) -> anyhow::Result<Recorded> {
+        let plan = RecordPlan {
             which: Which::default(),
             duration: None,
             interval: INTERVAL,
@@ -174,7 +174,7 @@ impl Test {
         let run =
             |child: &mut Child| record_process(&plan, child, |child: &mut Child| go(child, &order));
         let (report, _) = self.pass(self.command(), run)?;
-        let ledger = ledger::of_path(&output, &Reading::default(), Filter::default())?;
+        let ledger = ledger::of_path(&output, &ReadOptions::default(), Filter::default())?;
         Ok(Recorded { report, ledger })
     }
 
@@ -271,7 +271,7 @@ fn of_ledger(ledger: &Ledger, one: &Known) -> Option<u64> {
 }
 
 /// What KVM's own statistic says of an operation.
-fn statistic(outcome: &Outcome, one: &Known) -> Option<u64> {
+fn statistic(outcome: &OrderOutcome, one: &Known) -> Option<u64> {
     let (name, others) = one.statistic?;
     let counters = &outcome.statistics.as_ref()?.counters;
     let value = counters.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);
@@ -280,7 +280,7 @@ fn statistic(outcome: &Outcome, one: &Known) -> Option<u64> {
 
 /// All exits by KVM's own statistics.
 fn all_of_kvm(report: &Report) -> Option<u64> {
-    let exits = |outcome: &Outcome| {
+    let exits = |outcome: &OrderOutcome| {
         let counters = &outcome.statistics.as_ref()?.counters;
         counters.iter().find(|(name, _)| name == "exits").map(|(_, value)| *value)
     };

@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use vmtax_analyse::Ledger;
-use vmtax_cli::exit::{Code, Fault, say};
+use vmtax_cli::exit::{Code, CodedError, say};
 use vmtax_cli::output;
 use vmtax_lab::suite::{Definition, Suite};
-use vmtax_lab::{Host, Plan, Setup};
+use vmtax_lab::{HostKind, HostSetup, LabPlan};
 use vmtax_machine::kernel::{self, Architecture, Kernel};
 use vmtax_store::{Claim, Run, is_run};
 
-use self::plan::{Stored, Wanted, order};
+use self::plan::{StoredPlan, WantedRuns, order};
 use crate::kernels::{self, DEBIAN};
-use crate::lab::{Work, fault, measure};
+use crate::lab::{HostWork, fault, measure};
 use crate::{ledger, write_fault};
 
 pub use self::plan::{StoredRun, slug};
@@ -30,7 +30,7 @@ const TRIES: u32 = 2;
 
 /// What is measured, on which kernels and hosts.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct SeriesSpec {
     /// The folder of the series.
     pub folder: PathBuf,
     /// Versions in Debian's archive, images, `distribution`, `host`; commits if there is a tree.
@@ -38,9 +38,9 @@ pub struct Spec {
     /// Folders of modules, one for each image.
     pub modules: Vec<PathBuf>,
     /// The tree of the commits.
-    pub tree: Option<Tree>,
+    pub tree: Option<GitTree>,
     /// Hosts.
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<HostKind>,
     /// Suites; not used if there are operations.
     pub suites: Vec<&'static Suite>,
     /// Single operations.
@@ -59,7 +59,7 @@ pub struct Spec {
     pub limit: Duration,
 }
 
-impl Spec {
+impl SeriesSpec {
     /// The architecture of the kernels: that of all hosts.
     fn architecture(&self) -> Architecture {
         self.hosts.first().map_or(Architecture::Amd64, |host| host.architecture())
@@ -68,7 +68,7 @@ impl Spec {
 
 /// A git tree whose commits are built.
 #[derive(Clone, Debug)]
-pub struct Tree {
+pub struct GitTree {
     /// Its folder.
     pub folder: PathBuf,
     /// The shell command that builds a commit.
@@ -78,15 +78,15 @@ pub struct Tree {
 /// A folder of runs.
 #[derive(Debug)]
 pub struct Series<'a> {
-    spec: &'a Spec,
-    stored: Stored,
+    spec: &'a SeriesSpec,
+    stored: StoredPlan,
     /// Kernels that could not be had and runs that failed, with the reason.
     pub failures: Vec<String>,
 }
 
 /// A run that is complete.
 #[derive(Debug)]
-pub struct Point<'a> {
+pub struct CompleteRun<'a> {
     /// Its place in the series.
     pub run: &'a StoredRun,
     /// Its ledger.
@@ -105,11 +105,11 @@ impl<'a> Series<'a> {
     ///
     /// # Errors
     /// When it holds something else, or a series made with other flags.
-    pub fn open(spec: &'a Spec) -> anyhow::Result<Series<'a>> {
+    pub fn open(spec: &'a SeriesSpec) -> anyhow::Result<Series<'a>> {
         let folder = &spec.folder;
         fs::create_dir_all(folder)
             .map_err(|e| output::cannot_write(&folder.display().to_string(), &e))?;
-        let stored = Stored::open(folder, &wanted(spec))?;
+        let stored = StoredPlan::open(folder, &wanted(spec))?;
         Ok(Series { spec, stored, failures: Vec::new() })
     }
 
@@ -126,12 +126,12 @@ impl<'a> Series<'a> {
     ///
     /// # Errors
     /// When one cannot be read.
-    pub fn points(&self) -> anyhow::Result<Vec<Point<'_>>> {
+    pub fn points(&self) -> anyhow::Result<Vec<CompleteRun<'_>>> {
         let mut points = Vec::new();
         for run in self.runs() {
             match Run::open(&self.spec.folder.join(&run.run)) {
                 Ok(opened) if opened.is_complete() => {
-                    points.push(Point { run, ledger: ledger::of_whole_run(&opened)? });
+                    points.push(CompleteRun { run, ledger: ledger::of_whole_run(&opened)? });
                 }
                 _ => {}
             }
@@ -140,7 +140,7 @@ impl<'a> Series<'a> {
     }
 
     /// What the series lacks: failures, runs that were not made, operations that were not measured.
-    pub fn missing(&self, points: &[Point<'_>]) -> Vec<String> {
+    pub fn missing(&self, points: &[CompleteRun<'_>]) -> Vec<String> {
         let mut missing = self.failures.clone();
         for one in &self.stored.runs {
             let start = format!("{}: ", one.run);
@@ -171,8 +171,8 @@ impl<'a> Series<'a> {
 }
 
 /// What each run of the series has in common.
-fn wanted(spec: &Spec) -> Wanted {
-    Wanted {
+fn wanted(spec: &SeriesSpec) -> WantedRuns {
+    WantedRuns {
         suites: if spec.operations.is_empty() {
             spec.suites.iter().map(|suite| suite.name.to_owned()).collect()
         } else {
@@ -186,7 +186,7 @@ fn wanted(spec: &Spec) -> Wanted {
 }
 
 /// The kernels, in the order of their names. One that cannot be had is a failure, and the others go on.
-fn candidates(spec: &Spec, failures: &mut Vec<String>) -> anyhow::Result<Vec<Candidate>> {
+fn candidates(spec: &SeriesSpec, failures: &mut Vec<String>) -> anyhow::Result<Vec<Candidate>> {
     let cache = kernel::cache_folder();
     let mut names: Vec<PathBuf> = Vec::new();
     for name in &spec.kernels {
@@ -218,7 +218,7 @@ fn candidates(spec: &Spec, failures: &mut Vec<String>) -> anyhow::Result<Vec<Can
 }
 
 /// A kernel with its label: a tag of a tree; the release; of an image also a part of its checksum, because builds share a release.
-fn candidate(spec: &Spec, name: &Path, kernel: Kernel) -> anyhow::Result<Candidate> {
+fn candidate(spec: &SeriesSpec, name: &Path, kernel: Kernel) -> anyhow::Result<Candidate> {
     let architecture = spec.architecture();
     let flavour = architecture.flavour();
     let release = kernel.release.strip_suffix(flavour.as_str()).unwrap_or(&kernel.release);
@@ -234,7 +234,7 @@ fn candidate(spec: &Spec, name: &Path, kernel: Kernel) -> anyhow::Result<Candida
 }
 
 /// The sets of options: those of `--option`, with each combination of `--vary`.
-fn variants(spec: &Spec) -> Vec<Vec<String>> {
+fn variants(spec: &SeriesSpec) -> Vec<Vec<String>> {
     let mut all = vec![spec.options.clone()];
     for (name, values) in &spec.vary {
         let with = |before: &Vec<String>, value: &String| {
@@ -250,9 +250,9 @@ fn variants(spec: &Spec) -> Vec<Vec<String>> {
 
 /// Makes the runs that are not there yet.
 fn fill(
-    spec: &Spec,
+    spec: &SeriesSpec,
     candidates: &[Candidate],
-    stored: &mut Stored,
+    stored: &mut StoredPlan,
     failures: &mut Vec<String>,
 ) -> anyhow::Result<()> {
     let mut waiting = Vec::new();
@@ -279,7 +279,7 @@ fn fill(
             Ok(()) => say(&format!("{} of {all}: {point}, {time} s", number + 1)),
             Err(error) => {
                 // A full disk or a folder of another process's ends the series; a kernel that does not boot does not.
-                let code = error.downcast_ref::<Fault>().map(Fault::code);
+                let code = error.downcast_ref::<CodedError>().map(CodedError::code);
                 if !matches!(code, Some(Code::Machine | Code::Data)) {
                     return Err(error);
                 }
@@ -293,8 +293,8 @@ fn fill(
 
 /// Makes one run, again if the machine failed.
 fn attempts(
-    spec: &Spec,
-    host: Host,
+    spec: &SeriesSpec,
+    host: HostKind,
     kernel: &Kernel,
     options: &[String],
     folder: &Path,
@@ -306,23 +306,23 @@ fn attempts(
                 .map_err(|e| output::cannot_write(&folder.display().to_string(), &e))?;
         }
         let claim = Claim::new(folder).map_err(write_fault)?;
-        let setup = |cache: PathBuf, console: PathBuf| Setup {
+        let setup = |cache: PathBuf, console: PathBuf| HostSetup {
             nested: spec.nested,
             options: options.to_vec(),
             profile: spec.profile,
             limit: spec.limit,
-            ..Setup::plain(host, kernel.clone(), cache, console)
+            ..HostSetup::plain(host, kernel.clone(), cache, console)
         };
         let suites = if spec.operations.is_empty() {
             spec.suites.clone()
         } else {
             vmtax_lab::suite::SUITES.iter().collect()
         };
-        let plan = Plan { suites, only: spec.operations.clone(), batches: spec.batches };
-        match measure(host, setup, Work::Operations(&plan), Some(claim)) {
+        let plan = LabPlan { suites, only: spec.operations.clone(), batches: spec.batches };
+        match measure(host, setup, HostWork::Operations(&plan), Some(claim)) {
             Ok(_) => return config::keep(kernel, folder),
             Err(error) => {
-                let code = error.downcast_ref::<Fault>().map(Fault::code);
+                let code = error.downcast_ref::<CodedError>().map(CodedError::code);
                 if last == 0 || code != Some(Code::Machine) {
                     return Err(error);
                 }

@@ -7,7 +7,7 @@ use vmtax_events::{Exit, RowSink, Vm};
 use vmtax_report::perfetto::PerfettoWriter;
 
 use crate::convert;
-use crate::{Input, Reading};
+use crate::{Input, ReadOptions};
 
 /// Writes the exits of a recording, or of a run that holds single events.
 ///
@@ -15,7 +15,7 @@ use crate::{Input, Reading};
 /// What cannot be read or written.
 pub fn write(
     input: Input,
-    reading: &Reading,
+    reading: &ReadOptions,
     filter: Filter,
     source: &str,
     out: &mut dyn Write,

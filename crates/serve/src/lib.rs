@@ -28,7 +28,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 const AT_A_TIME: usize = 16;
 
 /// Serves one page.
-pub struct Server {
+pub struct PageServer {
     listener: TcpListener,
     /// The oldest first.
     connections: VecDeque<Connection>,
@@ -36,15 +36,15 @@ pub struct Server {
     hosts: Hosts,
 }
 
-impl Server {
+impl PageServer {
     /// Listens on an address.
     ///
     /// # Errors
     /// When the system refuses it.
-    pub fn new(address: SocketAddr, hosts: Hosts) -> io::Result<Server> {
+    pub fn new(address: SocketAddr, hosts: Hosts) -> io::Result<PageServer> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        Ok(Server { listener, connections: VecDeque::new(), page: Rc::from([]), hosts })
+        Ok(PageServer { listener, connections: VecDeque::new(), page: Rc::from([]), hosts })
     }
 
     /// The address that it listens on.
@@ -82,7 +82,7 @@ impl Server {
             }
             let mut ready = ready.into_iter();
             let has_new = ready.next().unwrap_or_default();
-            let content = Content { page: &self.page, hosts: &self.hosts };
+            let content = ServedContent { page: &self.page, hosts: &self.hosts };
             self.connections
                 .retain_mut(|one| !ready.next().unwrap_or_default() || one.go_on(content));
             if has_new {
@@ -120,7 +120,7 @@ fn is_of_client(error: &io::Error) -> bool {
 
 /// The page, and the host names under which it is served.
 #[derive(Clone, Copy)]
-struct Content<'a> {
+struct ServedContent<'a> {
     page: &'a Rc<[u8]>,
     hosts: &'a Hosts,
 }
@@ -129,33 +129,33 @@ struct Content<'a> {
 struct Connection {
     stream: TcpStream,
     began: Instant,
-    state: State,
+    state: ServerState,
 }
 
-enum State {
+enum ServerState {
     /// The request so far.
     Asking(Vec<u8>),
     /// The response, and how much of it is sent.
-    Answering(Answer, usize),
+    Answering(HttpAnswer, usize),
     /// The response is sent. Further input is discarded: closing before it is read would cut the response off.
     Leaving,
 }
 
 impl Connection {
     fn new(stream: TcpStream) -> Connection {
-        Connection { stream, began: Instant::now(), state: State::Asking(Vec::new()) }
+        Connection { stream, began: Instant::now(), state: ServerState::Asking(Vec::new()) }
     }
 
     fn watched(&self) -> PollFd<'_> {
         let flags = match self.state {
-            State::Answering(..) => PollFlags::OUT,
-            State::Asking(_) | State::Leaving => PollFlags::IN,
+            ServerState::Answering(..) => PollFlags::OUT,
+            ServerState::Asking(_) | ServerState::Leaving => PollFlags::IN,
         };
         PollFd::new(&self.stream, flags)
     }
 
     /// Makes progress without blocking. Whether the connection stays open.
-    fn go_on(&mut self, content: Content<'_>) -> bool {
+    fn go_on(&mut self, content: ServedContent<'_>) -> bool {
         match self.step(content) {
             Ok(goes_on) => goes_on,
             Err(error) => {
@@ -164,18 +164,18 @@ impl Connection {
         }
     }
 
-    fn step(&mut self, content: Content<'_>) -> io::Result<bool> {
-        if let State::Asking(asked) = &mut self.state {
+    fn step(&mut self, content: ServedContent<'_>) -> io::Result<bool> {
+        if let ServerState::Asking(asked) = &mut self.state {
             let mut bytes = [0; MOST_ASKED];
             let got = self.stream.read(&mut bytes[asked.len()..])?;
             asked.extend_from_slice(&bytes[asked.len()..][..got]);
             let local = self.stream.local_addr().ok().map(|local| local.ip());
-            match Answer::to(asked, content, local) {
-                Some(answer) => self.state = State::Answering(answer, 0),
+            match HttpAnswer::to(asked, content, local) {
+                Some(answer) => self.state = ServerState::Answering(answer, 0),
                 None => return Ok(got > 0),
             }
         }
-        if let State::Answering(answer, done) = &mut self.state {
+        if let ServerState::Answering(answer, done) = &mut self.state {
             while let rest @ [_, ..] = answer.after(*done) {
                 match self.stream.write(rest)? {
                     0 => return Ok(false),
@@ -183,34 +183,34 @@ impl Connection {
                 }
             }
             self.stream.shutdown(Shutdown::Write)?;
-            self.state = State::Leaving;
+            self.state = ServerState::Leaving;
         }
         Ok(self.stream.read(&mut [0; 4096])? > 0)
     }
 }
 
-struct Answer {
+struct HttpAnswer {
     head: Vec<u8>,
     body: Rc<[u8]>,
 }
 
-impl Answer {
+impl HttpAnswer {
     /// The response, once the request is complete.
-    fn to(asked: &[u8], content: Content<'_>, local: Option<IpAddr>) -> Option<Answer> {
+    fn to(asked: &[u8], content: ServedContent<'_>, local: Option<IpAddr>) -> Option<HttpAnswer> {
         let mut headers = [httparse::EMPTY_HEADER; 64];
         let mut request = httparse::Request::new(&mut headers);
         match request.parse(asked) {
             Ok(httparse::Status::Complete(_)) => {}
             Ok(httparse::Status::Partial) if asked.len() < MOST_ASKED => return None,
             Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-                return Some(Answer::short(
+                return Some(HttpAnswer::short(
                     "431 Request Header Fields Too Large",
                     "that is too long",
                 ));
             }
-            Err(_) => return Some(Answer::short("400 Bad Request", "that is not HTTP")),
+            Err(_) => return Some(HttpAnswer::short("400 Bad Request", "that is not HTTP")),
         }
-        if let Some(refusal) = Answer::refusal(&request, content.hosts, local) {
+        if let Some(refusal) = HttpAnswer::refusal(&request, content.hosts, local) {
             return Some(refusal);
         }
         let page = content.page;
@@ -218,10 +218,10 @@ impl Answer {
         let path = request.path.unwrap_or_default().split('?').next().unwrap_or_default();
         let mut answer = match (method, path) {
             ("GET" | "HEAD", "/metrics") => {
-                Answer { head: head("200 OK", METRICS, page.len()), body: Rc::clone(page) }
+                HttpAnswer { head: head("200 OK", METRICS, page.len()), body: Rc::clone(page) }
             }
-            ("GET" | "HEAD", _) => Answer::short("404 Not Found", "only /metrics exists"),
-            _ => Answer::short("405 Method Not Allowed", "only GET and HEAD are allowed"),
+            ("GET" | "HEAD", _) => HttpAnswer::short("404 Not Found", "only /metrics exists"),
+            _ => HttpAnswer::short("405 Method Not Allowed", "only GET and HEAD are allowed"),
         };
         if method == "HEAD" {
             answer.body = Rc::from([]);
@@ -234,7 +234,7 @@ impl Answer {
         request: &httparse::Request<'_, '_>,
         hosts: &Hosts,
         local: Option<IpAddr>,
-    ) -> Option<Answer> {
+    ) -> Option<HttpAnswer> {
         let is_host = |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case("host");
         let headers: Vec<_> = request.headers.iter().filter(is_host).collect();
         match headers.as_slice() {
@@ -244,15 +244,15 @@ impl Answer {
                 let host = std::str::from_utf8(host.value).unwrap_or_default().trim();
                 let refused = "this server has another name; --allow-host adds names";
                 (!hosts.allow(host, local))
-                    .then(|| Answer::short("421 Misdirected Request", refused))
+                    .then(|| HttpAnswer::short("421 Misdirected Request", refused))
             }
-            _ => Some(Answer::short("400 Bad Request", "a request has one Host header")),
+            _ => Some(HttpAnswer::short("400 Bad Request", "a request has one Host header")),
         }
     }
 
-    fn short(status: &str, text: &str) -> Answer {
+    fn short(status: &str, text: &str) -> HttpAnswer {
         let body: Rc<[u8]> = format!("{text}\n").into_bytes().into();
-        Answer { head: head(status, "text/plain; charset=utf-8", body.len()), body }
+        HttpAnswer { head: head(status, "text/plain; charset=utf-8", body.len()), body }
     }
 
     /// The rest to send, or the first part of it.
@@ -279,7 +279,8 @@ mod tests {
     fn status(request: &str) -> Option<String> {
         let page: Rc<[u8]> = Rc::from(&b"page"[..]);
         let hosts = Hosts::default();
-        let answer = Answer::to(request.as_bytes(), Content { page: &page, hosts: &hosts }, None)?;
+        let answer =
+            HttpAnswer::to(request.as_bytes(), ServedContent { page: &page, hosts: &hosts }, None)?;
         let head = String::from_utf8(answer.head).ok()?;
         let length = format!("Content-Length: {}", answer.body.len());
         assert!(request.starts_with("HEAD") || head.contains(&length), "{head}");

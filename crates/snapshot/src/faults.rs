@@ -1,32 +1,32 @@
 //! Errors of checkpoints and VMs as errors of the command.
 
-use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::exit::{Code, CodedError};
 use vmtax_machine::qmp::QmpProblem;
 use vmtax_machine::vm::VmError;
-use vmtax_pageops::checkpoint::{Error, Reason};
+use vmtax_pageops::checkpoint::{DamageReason, Error};
 
 /// An error of a checkpoint that is being written, or read.
 pub fn fault(error: &Error, writing: bool) -> anyhow::Error {
     let code = match (&error.reason, writing) {
         // Of a stream, and not a report whose reader has seen enough.
-        (Reason::Io(io), true) if io.kind() == std::io::ErrorKind::BrokenPipe => {
+        (DamageReason::Io(io), true) if io.kind() == std::io::ErrorKind::BrokenPipe => {
             let what = format!(
                 "{}: its reader ended before the checkpoint was complete",
                 error.path.display()
             );
-            return Fault::new(Code::Output, what).into();
+            return CodedError::new(Code::Output, what).into();
         }
-        (Reason::Io(io), true) => {
+        (DamageReason::Io(io), true) => {
             return vmtax_cli::output::cannot_write(&error.path.display().to_string(), io).into();
         }
-        (Reason::Io(io), false) => {
+        (DamageReason::Io(io), false) => {
             return vmtax_cli::output::cannot_read(&error.path.display().to_string(), io).into();
         }
-        (Reason::Ancestor { .. }, _) => Code::Usage,
-        (Reason::Misused(_), _) => return anyhow::anyhow!("{error}"),
+        (DamageReason::Ancestor { .. }, _) => Code::Usage,
+        (DamageReason::Misused(_), _) => return anyhow::anyhow!("{error}"),
         _ => Code::Data,
     };
-    Fault::new(code, error.to_string()).into()
+    CodedError::new(code, error.to_string()).into()
 }
 
 /// The message after a signal.
@@ -47,5 +47,5 @@ pub fn vm_fault(error: VmError) -> anyhow::Error {
             VmError::LeftStopped(error) => code(error),
         }
     }
-    Fault::new(code(&error), error.to_string()).into()
+    CodedError::new(code(&error), error.to_string()).into()
 }

@@ -15,7 +15,7 @@ mod saved;
 pub mod stream;
 
 pub use faults::{fault, vm_fault};
-pub use passes::Pass;
+pub use passes::MemoryPass;
 pub use restore::Restore;
 pub use save::Save;
 pub use saved::{PauseTimes, Saved, SavedVm};

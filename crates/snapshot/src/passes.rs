@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::exit::{Code, CodedError};
 use vmtax_cli::progress::Progress;
 use vmtax_machine::vm::Ram;
 use vmtax_pageops::PAGE;
-use vmtax_pageops::checkpoint::{Latest, Writer};
-use vmtax_pageops::memory::{self, Map};
+use vmtax_pageops::checkpoint::{CheckpointWriter, Latest};
+use vmtax_pageops::memory::{self, MappedFile};
 
 use crate::faults::fault;
 
@@ -40,7 +40,7 @@ pub(crate) type Look<'a> = dyn FnMut() -> anyhow::Result<()> + 'a;
 
 /// One pass over the memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Pass {
+pub struct MemoryPass {
     /// Pages that were written.
     pub pages: u64,
     /// Bytes that are no hole.
@@ -53,7 +53,7 @@ pub struct Pass {
     pub is_copied: bool,
 }
 
-impl Pass {
+impl MemoryPass {
     /// The pause that a pass like this one would need.
     pub(crate) fn predicts(&self) -> Duration {
         if self.is_copied { self.search } else { self.wall }
@@ -61,27 +61,27 @@ impl Pass {
 }
 
 /// Blocks of memory.
-pub(crate) struct Memory<'a> {
+pub(crate) struct MemoryBlocks<'a> {
     /// Their VM or image, for errors.
     from: &'a Path,
-    blocks: Vec<Block<'a>>,
+    blocks: Vec<MemoryBlock<'a>>,
     /// Keep pages mapped for the next pass.
     keep: bool,
     /// Buffers of the search threads. A used buffer is already in RAM, which saves time in the pause.
     spare: Mutex<Vec<Vec<u8>>>,
 }
 
-struct Block<'a> {
+struct MemoryBlock<'a> {
     name: &'a str,
     bytes: u64,
     file: &'a File,
     /// Where in the file it begins.
     offset: u64,
-    map: Map,
+    map: MappedFile,
 }
 
 /// Parts of one block.
-struct Layout {
+struct BlockLayout {
     /// Data, in pieces.
     pieces: Vec<Range<u64>>,
     /// Holes, in pages.
@@ -89,16 +89,20 @@ struct Layout {
     data: u64,
 }
 
-impl<'a> Memory<'a> {
+impl<'a> MemoryBlocks<'a> {
     /// The memory of a VM or an image named `from`; `live`: the VM keeps running.
-    pub(crate) fn new(from: &'a Path, ram: &'a [Ram], live: bool) -> anyhow::Result<Memory<'a>> {
-        let block = |ram: &'a Ram| -> io::Result<Block<'a>> {
+    pub(crate) fn new(
+        from: &'a Path,
+        ram: &'a [Ram],
+        live: bool,
+    ) -> anyhow::Result<MemoryBlocks<'a>> {
+        let block = |ram: &'a Ram| -> io::Result<MemoryBlock<'a>> {
             let (bytes, offset) = (ram.bytes, ram.offset);
-            let map = Map::new(&ram.file, offset..offset + bytes)?;
-            Ok(Block { name: &ram.name, bytes, file: &ram.file, offset, map })
+            let map = MappedFile::new(&ram.file, offset..offset + bytes)?;
+            Ok(MemoryBlock { name: &ram.name, bytes, file: &ram.file, offset, map })
         };
         let blocks = ram.iter().map(block).collect::<io::Result<_>>()?;
-        Ok(Memory { from, blocks, keep: live, spare: Mutex::default() })
+        Ok(MemoryBlocks { from, blocks, keep: live, spare: Mutex::default() })
     }
 
     /// Its length.
@@ -109,9 +113,9 @@ impl<'a> Memory<'a> {
     /// Passes all of it to the writer, without holes.
     pub(crate) fn write(
         &self,
-        writer: &mut Writer<'_>,
+        writer: &mut CheckpointWriter<'_>,
         look: &mut Look<'_>,
-    ) -> anyhow::Result<Pass> {
+    ) -> anyhow::Result<MemoryPass> {
         let start = Instant::now();
         let layouts = self.layouts()?;
         let data = layouts.iter().map(|l| l.data).sum();
@@ -130,16 +134,16 @@ impl<'a> Memory<'a> {
         }
         let pages = data / PAGE as u64;
         let wall = start.elapsed();
-        Ok(Pass { pages, data, search: Duration::ZERO, wall, is_copied: false })
+        Ok(MemoryPass { pages, data, search: Duration::ZERO, wall, is_copied: false })
     }
 
     /// Passes over a running VM, until few pages change, further passes would not help, or the predicted pause is short enough.
     pub(crate) fn write_live(
         &self,
-        writer: &mut Writer<'_>,
+        writer: &mut CheckpointWriter<'_>,
         max_pause: Option<Duration>,
         look: &mut Look<'_>,
-    ) -> anyhow::Result<Vec<Pass>> {
+    ) -> anyhow::Result<Vec<MemoryPass>> {
         let mut passes = vec![self.write(writer, look)?];
         // The VM needs processors too.
         let threads = (processors() / 2).max(1);
@@ -159,15 +163,15 @@ impl<'a> Memory<'a> {
     /// Passes the changes since the last write to the writer.
     fn write_changes(
         &self,
-        writer: &mut Writer<'_>,
+        writer: &mut CheckpointWriter<'_>,
         threads: usize,
         look: &mut Look<'_>,
-    ) -> anyhow::Result<Pass> {
+    ) -> anyhow::Result<MemoryPass> {
         let found = match writer.latest() {
             Some(latest) => {
                 std::thread::scope(|scope| self.search(scope, latest, threads, KEPT)?.finish(look))?
             }
-            None => Found::default(),
+            None => FoundChanges::default(),
         };
         self.write_found(writer, found, look)
     }
@@ -179,7 +183,7 @@ impl<'a> Memory<'a> {
         latest: &'env Latest,
         threads: usize,
         kept: usize,
-    ) -> anyhow::Result<Search<'scope>> {
+    ) -> anyhow::Result<ChangeSearch<'scope>> {
         let began = Instant::now();
         let layouts = self.layouts()?;
         let mut changes = Vec::new();
@@ -188,18 +192,18 @@ impl<'a> Memory<'a> {
             for hole in &layout.holes {
                 latest.lost(region, hole.clone(), &mut lost);
             }
-            changes.extend(lost.drain(..).map(|pages| Change {
+            changes.extend(lost.drain(..).map(|pages| PagesChange {
                 region,
                 pages,
-                bytes: Bytes::Hole,
+                bytes: ChangeBytes::Hole,
             }));
         }
         let data = layouts.iter().map(|layout| layout.data).sum();
-        let of_region = |(region, layout): (usize, Layout)| {
+        let of_region = |(region, layout): (usize, BlockLayout)| {
             layout.pieces.into_iter().map(move |piece| (region, piece))
         };
         let pieces = layouts.into_iter().enumerate().flat_map(of_region).collect();
-        let queue = Arc::new(Queue {
+        let queue = Arc::new(SearchQueue {
             pieces,
             next: AtomicUsize::new(0),
             room: AtomicUsize::new(kept),
@@ -214,15 +218,20 @@ impl<'a> Memory<'a> {
                 part
             })
         });
-        Ok(Search { threads: threads.collect(), done, queue, changes, data, began })
+        Ok(ChangeSearch { threads: threads.collect(), done, queue, changes, data, began })
     }
 
     /// A thread of a search.
-    fn search_pieces(&self, queue: &Queue, latest: &Latest, thread: usize) -> anyhow::Result<Part> {
+    fn search_pieces(
+        &self,
+        queue: &SearchQueue,
+        latest: &Latest,
+        thread: usize,
+    ) -> anyhow::Result<ThreadChanges> {
         let mut copies =
             self.spare.lock().ok().and_then(|mut spare| spare.pop()).unwrap_or_default();
         copies.clear();
-        let mut part = Part { changes: Vec::new(), copies };
+        let mut part = ThreadChanges { changes: Vec::new(), copies };
         let mut differing = Vec::new();
         while !queue.ended.load(Ordering::Relaxed) {
             let at = queue.next.fetch_add(1, Ordering::Relaxed);
@@ -238,11 +247,11 @@ impl<'a> Memory<'a> {
                         let at = part.copies.len();
                         let bytes = if queue.has_room(bytes.len()) {
                             part.copies.extend_from_slice(bytes);
-                            Bytes::Copied { thread, at }
+                            ChangeBytes::Copied { thread, at }
                         } else {
-                            Bytes::InPlace
+                            ChangeBytes::InPlace
                         };
-                        part.changes.push(Change { region: *region, pages, bytes });
+                        part.changes.push(PagesChange { region: *region, pages, bytes });
                     }
                 }
             })?;
@@ -253,10 +262,10 @@ impl<'a> Memory<'a> {
     /// Passes the changes found to the writer, as a layer.
     pub(crate) fn write_found(
         &self,
-        writer: &mut Writer<'_>,
-        found: Found,
+        writer: &mut CheckpointWriter<'_>,
+        found: FoundChanges,
         look: &mut Look<'_>,
-    ) -> anyhow::Result<Pass> {
+    ) -> anyhow::Result<MemoryPass> {
         let began = Instant::now();
         let mut pass = found.pass();
         writer.begin_layer().map_err(|e| fault(&e, true))?;
@@ -277,25 +286,25 @@ impl<'a> Memory<'a> {
 
     fn write_change(
         &self,
-        change: &Change,
+        change: &PagesChange,
         copies: &[Vec<u8>],
-        writer: &mut Writer<'_>,
+        writer: &mut CheckpointWriter<'_>,
     ) -> anyhow::Result<()> {
         static ZEROS: [u8; 16 * PAGE] = [0; 16 * PAGE];
         let page = PAGE as u64;
         let (start, end) = (change.pages.start, change.pages.end);
         match change.bytes {
-            Bytes::Copied { thread, at } => {
+            ChangeBytes::Copied { thread, at } => {
                 let bytes = &copies[thread][at..][..(end - start) as usize * PAGE];
                 writer.pages(start, bytes).map_err(|e| fault(&e, true))
             }
-            Bytes::InPlace => {
+            ChangeBytes::InPlace => {
                 let block = &self.blocks[change.region];
                 let bytes = start * page..end * page;
                 let written = self.look_at(block, &bytes, |b| writer.pages(start, b))?;
                 written.map_err(|e| fault(&e, true))
             }
-            Bytes::Hole => {
+            ChangeBytes::Hole => {
                 let mut at = start;
                 while at < end {
                     let count = (end - at).min(16);
@@ -308,21 +317,22 @@ impl<'a> Memory<'a> {
         }
     }
 
-    fn layouts(&self) -> io::Result<Vec<Layout>> {
-        self.blocks.iter().map(Block::layout).collect()
+    fn layouts(&self) -> io::Result<Vec<BlockLayout>> {
+        self.blocks.iter().map(MemoryBlock::layout).collect()
     }
 
     /// Reads bytes of a block.
     fn look_at<R>(
         &self,
-        block: &Block<'_>,
+        block: &MemoryBlock<'_>,
         bytes: &Range<u64>,
         look: impl FnOnce(&[u8]) -> R,
     ) -> anyhow::Result<R> {
         let range = bytes.start as usize..bytes.end as usize;
         block.map.populate(range.clone()).map_err(|error| {
             let what = "memory cannot be read; was it made shorter, or does its disk fail?";
-            Fault::new(Code::Input, format!("{}: {what}", self.from.display())).answered(&error)
+            CodedError::new(Code::Input, format!("{}: {what}", self.from.display()))
+                .answered(&error)
         })?;
         let result = block.map.with(range.clone(), look);
         if !self.keep {
@@ -338,14 +348,14 @@ pub(crate) fn processors() -> usize {
 }
 
 /// Pages that changed since the last write.
-struct Change {
+struct PagesChange {
     region: usize,
     pages: Range<u64>,
-    bytes: Bytes,
+    bytes: ChangeBytes,
 }
 
 /// The source of a change's bytes.
-enum Bytes {
+enum ChangeBytes {
     /// They were freed since, and are zero.
     Hole,
     /// In the copies of a thread.
@@ -355,7 +365,7 @@ enum Bytes {
 }
 
 /// Shared state of the search threads.
-struct Queue {
+struct SearchQueue {
     /// Pieces of the regions.
     pieces: Vec<(usize, Range<u64>)>,
     /// The next piece to search.
@@ -366,7 +376,7 @@ struct Queue {
     ended: AtomicBool,
 }
 
-impl Queue {
+impl SearchQueue {
     /// Takes so much of the room, if it is there.
     fn has_room(&self, bytes: usize) -> bool {
         let less = |room: usize| room.checked_sub(bytes);
@@ -375,25 +385,25 @@ impl Queue {
 }
 
 /// Changes found by a thread.
-struct Part {
-    changes: Vec<Change>,
+struct ThreadChanges {
+    changes: Vec<PagesChange>,
     copies: Vec<u8>,
 }
 
 /// Threads that search for changes since the last write. They end on drop.
-pub(crate) struct Search<'scope> {
-    threads: Vec<ScopedJoinHandle<'scope, anyhow::Result<Part>>>,
+pub(crate) struct ChangeSearch<'scope> {
+    threads: Vec<ScopedJoinHandle<'scope, anyhow::Result<ThreadChanges>>>,
     /// Disconnected when all threads have ended.
     done: Receiver<()>,
-    queue: Arc<Queue>,
-    changes: Vec<Change>,
+    queue: Arc<SearchQueue>,
+    changes: Vec<PagesChange>,
     data: u64,
     began: Instant,
 }
 
-impl Search<'_> {
+impl ChangeSearch<'_> {
     /// Waits for the threads.
-    pub(crate) fn finish(mut self, look: &mut Look<'_>) -> anyhow::Result<Found> {
+    pub(crate) fn finish(mut self, look: &mut Look<'_>) -> anyhow::Result<FoundChanges> {
         look()?;
         while let Err(RecvTimeoutError::Timeout) = self.done.recv_timeout(LOOK) {
             look()?;
@@ -408,11 +418,11 @@ impl Search<'_> {
             copies.push(part.copies);
         }
         changes.sort_by_key(|change| (change.region, change.pages.start));
-        Ok(Found { changes, copies, data: self.data, time: self.began.elapsed() })
+        Ok(FoundChanges { changes, copies, data: self.data, time: self.began.elapsed() })
     }
 }
 
-impl Drop for Search<'_> {
+impl Drop for ChangeSearch<'_> {
     fn drop(&mut self) {
         self.queue.ended.store(true, Ordering::Relaxed);
     }
@@ -420,31 +430,31 @@ impl Drop for Search<'_> {
 
 /// Changes since the last write.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundChanges {
     /// By region, ascending.
-    changes: Vec<Change>,
+    changes: Vec<PagesChange>,
     /// Copies of each thread.
     copies: Vec<Vec<u8>>,
     data: u64,
     time: Duration,
 }
 
-impl Found {
+impl FoundChanges {
     /// Whether all changes were copied, so that the memory may change.
     pub(crate) fn is_copied(&self) -> bool {
-        !self.changes.iter().any(|change| matches!(change.bytes, Bytes::InPlace))
+        !self.changes.iter().any(|change| matches!(change.bytes, ChangeBytes::InPlace))
     }
 
     /// Time of the search.
-    pub(crate) fn pass(&self) -> Pass {
+    pub(crate) fn pass(&self) -> MemoryPass {
         let pages = self.changes.iter().map(|change| change.pages.end - change.pages.start).sum();
         let (search, wall) = (self.time, self.time);
-        Pass { pages, data: self.data, search, wall, is_copied: self.is_copied() }
+        MemoryPass { pages, data: self.data, search, wall, is_copied: self.is_copied() }
     }
 }
 
-impl Block<'_> {
-    fn layout(&self) -> io::Result<Layout> {
+impl MemoryBlock<'_> {
+    fn layout(&self) -> io::Result<BlockLayout> {
         let page = PAGE as u64;
         let (mut pieces, mut holes, mut data, mut last) = (Vec::new(), Vec::new(), 0, 0);
         for extent in memory::extents(self.file, self.offset..self.offset + self.bytes)? {
@@ -464,7 +474,7 @@ impl Block<'_> {
         if last < self.bytes {
             holes.push(last / page..self.bytes / page);
         }
-        Ok(Layout { pieces, holes, data })
+        Ok(BlockLayout { pieces, holes, data })
     }
 }
 
@@ -473,7 +483,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use vmtax_pageops::Cpu;
-    use vmtax_pageops::checkpoint::{Checkpoint, Options};
+    use vmtax_pageops::checkpoint::{Checkpoint, CheckpointOptions};
 
     use super::*;
 
@@ -493,11 +503,11 @@ mod tests {
             }
             Ram::image(name, PAGES * PAGE as u64, file)
         });
-        let memory = Memory::new(dir.path(), &ram, true).unwrap();
+        let memory = MemoryBlocks::new(dir.path(), &ram, true).unwrap();
         let mut cpu = Cpu::best();
         let path = dir.path().join("x.ckpt");
-        let options = Options { live: true, ..Options::default() };
-        let mut writer = Writer::create(&path, options, &mut cpu).unwrap();
+        let options = CheckpointOptions { live: true, ..CheckpointOptions::default() };
+        let mut writer = CheckpointWriter::create(&path, options, &mut cpu).unwrap();
         let mut look = || Ok(());
         let passes = memory.write_live(&mut writer, None, &mut look).unwrap();
         let counts: Vec<u64> = passes.iter().map(|pass| pass.pages).collect();
@@ -537,10 +547,11 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[7; 4 * PAGE], 0).unwrap();
         let ram = [Ram::image("a", 4 * PAGE as u64, file)];
-        let memory = Memory::new(dir.path(), &ram, true).unwrap();
+        let memory = MemoryBlocks::new(dir.path(), &ram, true).unwrap();
         let mut cpu = Cpu::best();
-        let options = Options { live: true, ..Options::default() };
-        let mut writer = Writer::create(&dir.path().join("x"), options, &mut cpu).unwrap();
+        let options = CheckpointOptions { live: true, ..CheckpointOptions::default() };
+        let mut writer =
+            CheckpointWriter::create(&dir.path().join("x"), options, &mut cpu).unwrap();
         memory.write(&mut writer, &mut || Ok(())).unwrap();
         let ended = memory.write_changes(&mut writer, 3, &mut || anyhow::bail!("enough"));
         assert_eq!(ended.unwrap_err().to_string(), "enough");
@@ -566,11 +577,11 @@ mod tests {
             put(1);
             let copy = file.try_clone().unwrap();
             let ram = [Ram::image("a", PAGES * PAGE as u64, copy)];
-            let memory = Memory::new(dir.path(), &ram, true).unwrap();
+            let memory = MemoryBlocks::new(dir.path(), &ram, true).unwrap();
             let mut cpu = Cpu::best();
             let path = dir.path().join("x.ckpt");
-            let options = Options { live: true, ..Options::default() };
-            let mut writer = Writer::create(&path, options, &mut cpu).unwrap();
+            let options = CheckpointOptions { live: true, ..CheckpointOptions::default() };
+            let mut writer = CheckpointWriter::create(&path, options, &mut cpu).unwrap();
             memory.write(&mut writer, &mut || Ok(())).unwrap();
             put(2);
             let found = std::thread::scope(|scope| {

@@ -5,14 +5,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use vmtax_cli::exit::{Code, Fault, fail, say};
+use vmtax_cli::exit::{Code, CodedError, fail, say};
 use vmtax_cli::output::cannot_write;
 use vmtax_cli::progress::Progress;
-use vmtax_durable::{Access, NewFile};
+use vmtax_durable::{FileAccess, NewFile};
 use vmtax_machine::Stop;
-use vmtax_machine::vm::{DiskCheck, Hardware, Ram, Vm, mib};
+use vmtax_machine::vm::{DiskCheck, Hardware, QemuVm, Ram, mib};
 use vmtax_pageops::PAGE;
-use vmtax_pageops::checkpoint::{Checkpoint, Reason, Target};
+use vmtax_pageops::checkpoint::{Checkpoint, DamageReason, RestoreTarget};
 use vmtax_pageops::memory;
 
 use crate::faults::{fault, vm_fault};
@@ -39,7 +39,7 @@ impl Restore<'_> {
     pub fn into_vm(&self, socket: &Path) -> anyhow::Result<()> {
         let checkpoint = self.checkpoint;
         // There is nothing to undo, so signals end the program as usual.
-        let mut vm = Vm::connect(socket, Stop::default()).map_err(vm_fault)?;
+        let mut vm = QemuVm::connect(socket, Stop::default()).map_err(vm_fault)?;
         let name = checkpoint.path().display();
         if checkpoint.state_len() == 0 {
             return fail(
@@ -55,7 +55,7 @@ impl Restore<'_> {
         }
         let ram = vm.ram(true).map_err(vm_fault)?;
         self.compare(&mut vm, &ram)?;
-        let mut memory = Blocks { blocks: &ram };
+        let mut memory = RestoredBlocks { blocks: &ram };
         fill(checkpoint, &mut memory, &format!("memory of the VM at {}", socket.display()))?;
         vm.still_waits().map_err(vm_fault)?;
         vm.check_content(&ram).map_err(vm_fault)?;
@@ -67,7 +67,7 @@ impl Restore<'_> {
     }
 
     /// Compares the QEMU with the machine in the checkpoint, before anything is changed.
-    fn compare(&self, vm: &mut Vm, ram: &[Ram]) -> anyhow::Result<()> {
+    fn compare(&self, vm: &mut QemuVm, ram: &[Ram]) -> anyhow::Result<()> {
         let checkpoint = self.checkpoint;
         let name = checkpoint.path().display();
         let theirs: Vec<(&str, u64)> =
@@ -95,7 +95,7 @@ impl Restore<'_> {
             let saved: Hardware =
                 serde_json::from_slice(checkpoint.description()).map_err(|_| {
                     let what = format!("{name}: its description of the machine cannot be read");
-                    Fault::new(Code::Data, what)
+                    CodedError::new(Code::Data, what)
                 })?;
             let here = vm.hardware().map_err(vm_fault)?;
             let found = saved.differences(&here).into_iter();
@@ -120,7 +120,7 @@ impl Restore<'_> {
         let what = format!(
             "{name}: is of another machine than this QEMU, and nothing was restored; start QEMU with what was saved"
         );
-        Err(Fault::new(Code::Data, what).detailed(differences).into())
+        Err(CodedError::new(Code::Data, what).detailed(differences).into())
     }
 
     /// Restores the checkpoint of an image.
@@ -141,28 +141,28 @@ impl Restore<'_> {
         let wrap = |e: io::Error| cannot_write(&name, &e);
         // Renaming would replace a symbolic link.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let new = NewFile::create(&path, Access::Private).map_err(wrap)?;
-        fill(checkpoint, &mut Image { file: new.file() }, &name)?;
+        let new = NewFile::create(&path, FileAccess::Private).map_err(wrap)?;
+        fill(checkpoint, &mut RestoreImage { file: new.file() }, &name)?;
         new.publish().map_err(wrap)?;
         Ok(())
     }
 }
 
-fn fill(checkpoint: &Checkpoint, target: &mut dyn Target, name: &str) -> anyhow::Result<()> {
+fn fill(checkpoint: &Checkpoint, target: &mut dyn RestoreTarget, name: &str) -> anyhow::Result<()> {
     let watch = Progress::bytes(checkpoint.work() * PAGE as u64);
     let done = checkpoint.restore(target, &mut |pages| watch.at(pages * PAGE as u64));
     done.map_err(|e| match &e.reason {
-        Reason::Target(error) => cannot_write(name, error).into(),
+        DamageReason::Target(error) => cannot_write(name, error).into(),
         _ => fault(&e, false),
     })
 }
 
 /// A VM's memory.
-struct Blocks<'a> {
+struct RestoredBlocks<'a> {
     blocks: &'a [Ram],
 }
 
-impl Target for Blocks<'_> {
+impl RestoreTarget for RestoredBlocks<'_> {
     fn clear(&mut self, region: usize, bytes: u64) -> io::Result<()> {
         let block = &self.blocks[region];
         memory::punch(&block.file, block.offset..block.offset + bytes)
@@ -174,11 +174,11 @@ impl Target for Blocks<'_> {
     }
 }
 
-struct Image<'a> {
+struct RestoreImage<'a> {
     file: &'a File,
 }
 
-impl Target for Image<'_> {
+impl RestoreTarget for RestoreImage<'_> {
     fn clear(&mut self, _: usize, bytes: u64) -> io::Result<()> {
         self.file.set_len(bytes)
     }

@@ -8,15 +8,17 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
-use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output::{cannot_read, is_same_file};
 use vmtax_machine::Stop;
-use vmtax_machine::vm::{Disk, Hardware, LEFT_STOPPED, Pause, Ram, Vm};
+use vmtax_machine::vm::{Hardware, LEFT_STOPPED, MediumDisk, Pause, QemuVm, Ram};
 use vmtax_pageops::PAGE;
-use vmtax_pageops::checkpoint::{Accelerate, Checkpoint, Finished, Options, Writer, children};
+use vmtax_pageops::checkpoint::{
+    Accelerate, Checkpoint, CheckpointOptions, CheckpointWriter, FinishedCheckpoint, children,
+};
 
 use crate::faults::{INTERRUPTED, fault, vm_fault};
-use crate::passes::{Found, KEPT, Memory, Pass, processors};
+use crate::passes::{FoundChanges, KEPT, MemoryBlocks, MemoryPass, processors};
 use crate::saved::{PauseTimes, Saved, SavedVm};
 use crate::stream::{self, is_stream};
 
@@ -56,7 +58,7 @@ impl Save {
         check_names(self, Some(image))?;
         let ram = [open_image(image)?];
         let mut writer = create(self, false, scanner, stop)?;
-        let memory = Memory::new(image, &ram, false)?;
+        let memory = MemoryBlocks::new(image, &ram, false)?;
         let pass = memory.write(&mut writer, &mut || stopping(stop))?;
         let finished = writer.finish(&mut std::io::empty(), b"").map_err(|e| fault(&e, true))?;
         let saved = Saved::new(&finished, memory.bytes(), pass.data);
@@ -77,7 +79,7 @@ impl Save {
         stop: &Stop,
     ) -> anyhow::Result<Saved> {
         check_names(self, None)?;
-        let mut vm = Vm::connect(socket, stop.clone()).map_err(vm_fault)?;
+        let mut vm = QemuVm::connect(socket, stop.clone()).map_err(vm_fault)?;
         // Slow or fallible steps come before the pause if possible.
         let ram = vm.ram(false).map_err(vm_fault)?;
         vm.check_skips(&ram).map_err(vm_fault)?;
@@ -87,7 +89,7 @@ impl Save {
         disks(self, &mut vm)?;
         // A stopped VM writes nothing.
         let live = self.live && vm.status().map_err(vm_fault)? == "running";
-        let memory = Memory::new(socket, &ram, live)?;
+        let memory = MemoryBlocks::new(socket, &ram, live)?;
         let mut writer = create(self, live, scanner, stop)?;
         let passes = match live {
             true => memory.write_live(&mut writer, self.max_pause, &mut || stopping(stop))?,
@@ -205,7 +207,7 @@ fn open_image(path: &Path) -> anyhow::Result<Ram> {
 }
 
 /// An error if the pause would be longer than allowed.
-fn check_prediction(args: &Save, passes: &[Pass]) -> anyhow::Result<()> {
+fn check_prediction(args: &Save, passes: &[MemoryPass]) -> anyhow::Result<()> {
     let (Some(max), Some(last)) = (args.max_pause, passes.last()) else { return Ok(()) };
     let predicted = last.predicts();
     if predicted <= max {
@@ -239,7 +241,7 @@ fn end<T>(pause: Pause<'_>, done: anyhow::Result<T>, but: &str, args: &Save) -> 
 struct PausedVm<'a, 'vm> {
     args: &'a Save,
     stop: &'a Stop,
-    memory: &'a Memory<'a>,
+    memory: &'a MemoryBlocks<'a>,
     /// Most of the memory was written while it ran.
     live: bool,
     pause: &'a mut Pause<'vm>,
@@ -248,10 +250,10 @@ struct PausedVm<'a, 'vm> {
 }
 
 /// QEMU's facts of a paused VM.
-struct Machine {
+struct PausedQemu {
     state: Vec<u8>,
     description: Vec<u8>,
-    disks: Vec<Disk>,
+    disks: Vec<MediumDisk>,
     state_time: Duration,
 }
 
@@ -259,11 +261,11 @@ struct Machine {
 struct Captured {
     state: Vec<u8>,
     description: Vec<u8>,
-    disks: Vec<Disk>,
+    disks: Vec<MediumDisk>,
     state_time: Duration,
-    pass: Pass,
+    pass: MemoryPass,
     /// Changes copied and not yet written.
-    rest: Option<Found>,
+    rest: Option<FoundChanges>,
 }
 
 impl Captured {
@@ -275,10 +277,10 @@ impl Captured {
     /// Completes the file and syncs it.
     fn finish(
         &mut self,
-        mut writer: Writer<'_>,
-        memory: &Memory<'_>,
+        mut writer: CheckpointWriter<'_>,
+        memory: &MemoryBlocks<'_>,
         stop: &Stop,
-    ) -> anyhow::Result<(Finished, Saved)> {
+    ) -> anyhow::Result<(FinishedCheckpoint, Saved)> {
         if let Some(rest) = self.rest.take() {
             memory.write_found(&mut writer, rest, &mut || stopping(stop))?;
         }
@@ -293,7 +295,7 @@ impl PausedVm<'_, '_> {
     /// Saves the state of its devices, and all memory that the writer lacks. The VM is paused until all of it is copied.
     fn capture(
         &mut self,
-        writer: &mut Writer<'_>,
+        writer: &mut CheckpointWriter<'_>,
         ram: &[Ram],
         hardware: Hardware,
         devices: &BTreeSet<String>,
@@ -326,7 +328,7 @@ impl PausedVm<'_, '_> {
         ram: &[Ram],
         mut hardware: Hardware,
         devices: &BTreeSet<String>,
-    ) -> anyhow::Result<Machine> {
+    ) -> anyhow::Result<PausedQemu> {
         let began = Instant::now();
         let state = self.pause.vm().save_state().map_err(vm_fault)?;
         let state_time = began.elapsed();
@@ -337,23 +339,23 @@ impl PausedVm<'_, '_> {
         self.pause.vm().check_ram(ram).map_err(vm_fault)?;
         hardware.disks = disks(self.args, self.pause.vm())?;
         let description = serde_json::to_vec(&hardware)?;
-        Ok(Machine { state, description, disks: hardware.disks, state_time })
+        Ok(PausedQemu { state, description, disks: hardware.disks, state_time })
     }
 
     /// The captured state, if the VM was paused until now.
     fn captured(
         &mut self,
-        machine: Machine,
-        pass: Pass,
-        rest: Option<Found>,
+        machine: PausedQemu,
+        pass: MemoryPass,
+        rest: Option<FoundChanges>,
     ) -> anyhow::Result<Captured> {
         self.pause.check().map_err(vm_fault)?;
-        let Machine { state, description, disks, state_time } = machine;
+        let PausedQemu { state, description, disks, state_time } = machine;
         Ok(Captured { state, description, disks, state_time, pass, rest })
     }
 
     /// Makes the VM write to overlays from now on, if requested. An error unless it was paused until now.
-    fn keep_disks(&mut self, disks: &[Disk]) -> anyhow::Result<()> {
+    fn keep_disks(&mut self, disks: &[MediumDisk]) -> anyhow::Result<()> {
         self.pause.check().map_err(vm_fault)?;
         if self.args.snapshot_disks.is_some() {
             self.pause.vm().snapshot_disks(disks).map_err(vm_fault)?;
@@ -375,7 +377,7 @@ impl PausedVm<'_, '_> {
 }
 
 /// A VM's disks, with their planned overlays.
-fn disks(args: &Save, vm: &mut Vm) -> anyhow::Result<Vec<Disk>> {
+fn disks(args: &Save, vm: &mut QemuVm) -> anyhow::Result<Vec<MediumDisk>> {
     let mut disks = vm.disks().map_err(vm_fault)?;
     if let Some(folder) = &args.snapshot_disks {
         let name = match is_stream(&args.output) {
@@ -388,24 +390,24 @@ fn disks(args: &Save, vm: &mut Vm) -> anyhow::Result<Vec<Disk>> {
 }
 
 /// An error after the disks got overlays, which cannot be undone during the pause.
-fn overlays_stay(error: anyhow::Error, disks: &[Disk]) -> anyhow::Error {
+fn overlays_stay(error: anyhow::Error, disks: &[MediumDisk]) -> anyhow::Error {
     let overlays: Vec<&str> = disks.iter().filter_map(|disk| disk.overlay.as_deref()).collect();
     if overlays.is_empty() {
         return error;
     }
     let overlays = overlays.join(", ");
     let what = format!("{error:#}; the VM writes to {overlays} now (block-commit undoes that)");
-    Fault::new(code(&error), what).into()
+    CodedError::new(code(&error), what).into()
 }
 
 /// An error after which the VM may still be stopped.
 fn left_stopped(error: &anyhow::Error) -> anyhow::Error {
-    Fault::new(code(error), format!("{error:#}; {LEFT_STOPPED}")).into()
+    CodedError::new(code(error), format!("{error:#}; {LEFT_STOPPED}")).into()
 }
 
 fn code(error: &anyhow::Error) -> Code {
-    let fault = error.chain().find_map(|e| e.downcast_ref::<Fault>());
-    fault.map_or(Code::Unexpected, Fault::code)
+    let fault = error.chain().find_map(|e| e.downcast_ref::<CodedError>());
+    fault.map_or(Code::Unexpected, CodedError::code)
 }
 
 /// An error on a stop request.
@@ -421,17 +423,21 @@ fn create<'a>(
     live: bool,
     scanner: &'a mut dyn Accelerate,
     stop: &Stop,
-) -> anyhow::Result<Writer<'a>> {
+) -> anyhow::Result<CheckpointWriter<'a>> {
     let parent = match &args.parent {
         Some(path) => Some(Checkpoint::open(path).map_err(|e| fault(&e, false))?),
         None => None,
     };
-    let options = Options { zstd: args.zstd, parent, live };
+    let options = CheckpointOptions { zstd: args.zstd, parent, live };
     let writer = match is_stream(&args.output) {
-        true => {
-            Writer::stream(stream::output()?, stream::OUTPUT, options, scanner, stop.flag().clone())
-        }
-        false => Writer::create(&args.output, options, scanner),
+        true => CheckpointWriter::stream(
+            stream::output()?,
+            stream::OUTPUT,
+            options,
+            scanner,
+            stop.flag().clone(),
+        ),
+        false => CheckpointWriter::create(&args.output, options, scanner),
     };
     writer.map_err(|e| fault(&e, true))
 }

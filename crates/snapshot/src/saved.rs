@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use vmtax_machine::vm::Disk;
-use vmtax_pageops::checkpoint::{Cost, Costs, Finished, Id, Phase, Summary};
+use vmtax_machine::vm::MediumDisk;
+use vmtax_pageops::checkpoint::{
+    CheckpointCosts, CheckpointId, FinishedCheckpoint, Phase, PhaseCost, Summary,
+};
 
-use crate::passes::Pass;
+use crate::passes::MemoryPass;
 
 /// A checkpoint that was written.
 #[derive(Debug)]
@@ -13,9 +15,9 @@ pub struct Saved {
     /// How its pages are stored.
     pub summary: Summary,
     /// Time of each phase of writing.
-    pub costs: Costs,
+    pub costs: CheckpointCosts,
     /// Identifies it.
-    pub id: Id,
+    pub id: CheckpointId,
     /// Bytes of memory.
     pub memory: u64,
     /// Bytes of memory that are no hole.
@@ -28,13 +30,13 @@ pub struct Saved {
 #[derive(Debug)]
 pub struct SavedVm {
     /// Its disks, with the overlays that it writes to from the pause on.
-    pub disks: Vec<Disk>,
+    pub disks: Vec<MediumDisk>,
     /// Whether it runs now.
     pub goes_on: bool,
     /// Whether it ran while most of its memory was saved.
     pub live: bool,
     /// Passes while it ran.
-    pub passes: Vec<Pass>,
+    pub passes: Vec<MemoryPass>,
     /// The pause.
     pub times: PauseTimes,
 }
@@ -47,23 +49,23 @@ pub struct PauseTimes {
     /// Saving the state of the devices.
     pub state: Duration,
     /// Memory.
-    pub pass: Pass,
+    pub pass: MemoryPass,
 }
 
 impl Saved {
-    pub(crate) fn new(finished: &Finished, memory: u64, data: u64) -> Saved {
+    pub(crate) fn new(finished: &FinishedCheckpoint, memory: u64, data: u64) -> Saved {
         let (summary, costs, id) = (finished.summary(), finished.costs(), finished.id());
         Saved { summary, costs, id, memory, data, vm: None }
     }
 
     /// Phases that took time.
-    pub fn phases(&self) -> impl Iterator<Item = (Phase, Cost)> {
+    pub fn phases(&self) -> impl Iterator<Item = (Phase, PhaseCost)> {
         let all = Phase::ALL.into_iter().map(|phase| (phase, self.costs.of_phase(phase)));
         all.filter(|(_, cost)| !cost.wall.is_zero())
     }
 
     /// Disks that keep their content, and the overlays that the VM writes to.
-    pub fn overlays(&self) -> impl Iterator<Item = (&Disk, &str)> {
+    pub fn overlays(&self) -> impl Iterator<Item = (&MediumDisk, &str)> {
         let disks = self.vm.iter().flat_map(|vm| &vm.disks);
         disks.filter_map(|disk| Some((disk, disk.overlay.as_deref()?)))
     }

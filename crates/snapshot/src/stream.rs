@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
-use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output::{cannot_read, cannot_write};
 use vmtax_pageops::checkpoint::Checkpoint;
 
@@ -52,7 +52,7 @@ pub fn open(path: &Path) -> anyhow::Result<Checkpoint> {
         return Checkpoint::open(path).map_err(|e| fault(&e, false));
     }
     let folder = std::env::temp_dir();
-    let wrap = |e: io::Error| -> Fault {
+    let wrap = |e: io::Error| -> CodedError {
         cannot_write(&format!("{} (for a copy of {INPUT})", folder.display()), &e)
     };
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;

@@ -7,16 +7,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use vmtax_machine::Stop;
-use vmtax_machine::vm::{Pause, Vm};
+use vmtax_machine::vm::{Pause, QemuVm};
 use vmtax_pageops::checkpoint::Checkpoint;
 use vmtax_pageops::{Cpu, PAGE};
 use vmtax_snapshot::Save;
 
 const MEMORY: u64 = 64 << 20;
 
-struct Qemu(Child);
+struct SavedQemu(Child);
 
-impl Drop for Qemu {
+impl Drop for SavedQemu {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -24,13 +24,13 @@ impl Drop for Qemu {
 }
 
 /// A VM that runs its firmware, with shared memory.
-fn start(socket: &Path) -> Qemu {
+fn start(socket: &Path) -> SavedQemu {
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-m", "64M"]);
     qemu.args(["-object", "memory-backend-file,id=mem,size=64M,mem-path=/dev/shm,share=on"]);
     qemu.args(["-machine", "q35,memory-backend=mem", "-qmp"]);
     qemu.arg(format!("unix:{},server=on,wait=off", socket.display()));
-    let qemu = Qemu(qemu.stdout(Stdio::null()).spawn().unwrap());
+    let qemu = SavedQemu(qemu.stdout(Stdio::null()).spawn().unwrap());
     let start = Instant::now();
     // Bound is not yet listening: nobody may connect then.
     while std::os::unix::net::UnixStream::connect(socket).is_err() {
@@ -58,7 +58,7 @@ fn a_vm_is_saved_and_goes_on() {
         let saved = save.of_vm(&socket, guard(), &mut Cpu::best(), &Stop::default()).unwrap();
         let vm = saved.vm.as_ref().unwrap();
         assert!(vm.goes_on && vm.live == live && vm.passes.is_empty() != live);
-        assert_eq!(Vm::connect(&socket, Stop::default()).unwrap().status().unwrap(), "running");
+        assert_eq!(QemuVm::connect(&socket, Stop::default()).unwrap().status().unwrap(), "running");
         let checkpoint = Checkpoint::open(&output).unwrap();
         assert_eq!(checkpoint.id(), saved.id);
         let pages: u64 = checkpoint.regions().map(|region| region.pages).sum();
@@ -94,7 +94,7 @@ fn a_file_that_is_not_the_memory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("qmp");
     let _qemu = start(&socket);
-    let mut vm = Vm::connect(&socket, Stop::default()).unwrap();
+    let mut vm = QemuVm::connect(&socket, Stop::default()).unwrap();
     let (ours, mut other) = (vm.ram(false).unwrap(), vm.ram(false).unwrap());
     let zeros = tempfile::tempfile().unwrap();
     zeros.set_len(MEMORY).unwrap();

@@ -17,7 +17,7 @@ use arrow_schema::{DataType, Field};
 use vmtax_events::{Better, CallKind, DetailKind, Isa, Level, Outcome};
 
 use crate::word::Word;
-use crate::{Error, Table};
+use crate::{Error, StoredTable};
 
 /// A kind of value, stored as one or several columns.
 pub(crate) trait Stored {
@@ -35,7 +35,7 @@ pub(crate) trait Stored {
     /// Moves the columns out; the builder is empty again.
     fn finish(builder: &mut Self::Builder, columns: &mut Vec<ArrayRef>);
     /// Finds the columns in a batch.
-    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error>;
+    fn open<'a>(batch: BatchColumns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error>;
     /// The value of a row of the batch.
     fn get(columns: &Self::Columns<'_>, index: usize) -> Result<Self::Value, Error>;
     /// Puts the value of a row of the batch into its place. A large value is moved there piece by piece, not whole several times.
@@ -52,7 +52,7 @@ pub(crate) trait Stored {
 /// A type whose rows are a table.
 pub(crate) trait TableRow: Stored<Value = Self> + Sized {
     /// The table.
-    const TABLE: Table;
+    const TABLE: StoredTable;
 }
 
 /// Names and types of the columns of a table's rows, in order.
@@ -63,7 +63,10 @@ pub(crate) fn fields<R: TableRow>() -> Vec<Field> {
 }
 
 /// Passes the rows of a batch on.
-pub(crate) fn read<R: TableRow>(batch: Columns<'_>, each: &mut dyn FnMut(&R)) -> Result<(), Error> {
+pub(crate) fn read<R: TableRow>(
+    batch: BatchColumns<'_>,
+    each: &mut dyn FnMut(&R),
+) -> Result<(), Error> {
     let columns = R::open(batch, "")?;
     let mut row = None;
     (0..batch.batch.num_rows()).try_for_each(|index| {
@@ -86,14 +89,14 @@ macro_rules! stored {
                 $($column: <$kind as Stored>::Builder,)+
             }
 
-            pub(crate) struct Open<'a> {
+            pub(crate) struct OpenColumns<'a> {
                 $($column: <$kind as Stored>::Columns<'a>,)+
             }
 
             impl Stored for $type {
                 type Value = $type;
                 type Builder = Builder;
-                type Columns<'a> = Open<'a>;
+                type Columns<'a> = OpenColumns<'a>;
 
                 fn fields(_: &'static str, fields: &mut Vec<Field>) {
                     $(<$kind>::fields(stringify!($column), fields);)+
@@ -104,23 +107,23 @@ macro_rules! stored {
                 fn finish(builder: &mut Builder, columns: &mut Vec<ArrayRef>) {
                     $(<$kind>::finish(&mut builder.$column, columns);)+
                 }
-                fn open<'a>(batch: Columns<'a>, _: &'static str) -> Result<Open<'a>, Error> {
-                    Ok(Open { $($column: <$kind>::open(batch, stringify!($column))?,)+ })
+                fn open<'a>(batch: BatchColumns<'a>, _: &'static str) -> Result<OpenColumns<'a>, Error> {
+                    Ok(OpenColumns { $($column: <$kind>::open(batch, stringify!($column))?,)+ })
                 }
-                fn get(columns: &Open<'_>, index: usize) -> Result<$type, Error> {
+                fn get(columns: &OpenColumns<'_>, index: usize) -> Result<$type, Error> {
                     let blank: fn() -> $type = || $blank;
                     let mut value = blank();
                     Self::fill(columns, index, &mut value)?;
                     Ok(value)
                 }
-                fn fill(columns: &Open<'_>, index: usize, place: &mut $type) -> Result<(), Error> {
+                fn fill(columns: &OpenColumns<'_>, index: usize, place: &mut $type) -> Result<(), Error> {
                     $(<$kind>::fill(&columns.$column, index, &mut place.$($place).+)?;)+
                     Ok(())
                 }
             }
 
             $(impl TableRow for $type {
-                const TABLE: Table = $table;
+                const TABLE: StoredTable = $table;
             })?
         };
     };
@@ -130,14 +133,14 @@ pub(crate) use stored;
 
 /// The columns of one batch of a segment.
 #[derive(Clone, Copy)]
-pub(crate) struct Columns<'a> {
+pub(crate) struct BatchColumns<'a> {
     pub(crate) path: &'a Path,
     pub(crate) batch: &'a RecordBatch,
     /// Row of the segment that the batch starts with.
     pub(crate) first_row: u64,
 }
 
-impl<'a> Columns<'a> {
+impl<'a> BatchColumns<'a> {
     /// A column that may hold nulls.
     pub(crate) fn nullable<A: Array + 'static>(
         &self,
@@ -187,13 +190,13 @@ pub(crate) trait Scalar: Sized {
 }
 
 /// A column of scalars.
-pub(crate) struct Column<'a, T: Scalar> {
-    batch: Columns<'a>,
+pub(crate) struct ScalarColumn<'a, T: Scalar> {
+    batch: BatchColumns<'a>,
     name: &'static str,
     array: &'a T::Array,
 }
 
-impl<T: Scalar> Column<'_, T> {
+impl<T: Scalar> ScalarColumn<'_, T> {
     pub(crate) fn get(&self, index: usize) -> Result<T, Error> {
         T::value(self.array, index).map_err(|word| {
             self.batch.bad(index, self.name, format!("{word:?} is not a word it can hold"))
@@ -208,7 +211,7 @@ impl<T: Scalar> Column<'_, T> {
 impl<T: Scalar + 'static> Stored for T {
     type Value = T;
     type Builder = T::Builder;
-    type Columns<'a> = Column<'a, T>;
+    type Columns<'a> = ScalarColumn<'a, T>;
 
     fn fields(name: &'static str, fields: &mut Vec<Field>) {
         fields.push(Field::new(name, T::KIND, false));
@@ -219,10 +222,10 @@ impl<T: Scalar + 'static> Stored for T {
     fn finish(builder: &mut T::Builder, columns: &mut Vec<ArrayRef>) {
         columns.push(ArrayBuilder::finish(builder));
     }
-    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Column<'a, T>, Error> {
-        Ok(Column { batch, name, array: batch.required(name)? })
+    fn open<'a>(batch: BatchColumns<'a>, name: &'static str) -> Result<ScalarColumn<'a, T>, Error> {
+        Ok(ScalarColumn { batch, name, array: batch.required(name)? })
     }
-    fn get(column: &Column<'_, T>, index: usize) -> Result<T, Error> {
+    fn get(column: &ScalarColumn<'_, T>, index: usize) -> Result<T, Error> {
         column.get(index)
     }
 }
@@ -230,7 +233,7 @@ impl<T: Scalar + 'static> Stored for T {
 impl<T: Scalar + 'static> Stored for Option<T> {
     type Value = Option<T>;
     type Builder = T::Builder;
-    type Columns<'a> = Column<'a, T>;
+    type Columns<'a> = ScalarColumn<'a, T>;
 
     fn fields(name: &'static str, fields: &mut Vec<Field>) {
         fields.push(Field::new(name, T::KIND, true));
@@ -241,10 +244,10 @@ impl<T: Scalar + 'static> Stored for Option<T> {
     fn finish(builder: &mut T::Builder, columns: &mut Vec<ArrayRef>) {
         T::finish(builder, columns);
     }
-    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Column<'a, T>, Error> {
-        Ok(Column { batch, name, array: batch.nullable(name)? })
+    fn open<'a>(batch: BatchColumns<'a>, name: &'static str) -> Result<ScalarColumn<'a, T>, Error> {
+        Ok(ScalarColumn { batch, name, array: batch.nullable(name)? })
     }
-    fn get(column: &Column<'_, T>, index: usize) -> Result<Option<T>, Error> {
+    fn get(column: &ScalarColumn<'_, T>, index: usize) -> Result<Option<T>, Error> {
         if column.is_null(index) { Ok(None) } else { column.get(index).map(Some) }
     }
 }
@@ -255,7 +258,7 @@ pub(crate) struct Unless<const NONE: u32>;
 impl<const NONE: u32> Stored for Unless<NONE> {
     type Value = u32;
     type Builder = UInt32Builder;
-    type Columns<'a> = Column<'a, u32>;
+    type Columns<'a> = ScalarColumn<'a, u32>;
 
     fn fields(name: &'static str, fields: &mut Vec<Field>) {
         Option::<u32>::fields(name, fields);
@@ -266,10 +269,13 @@ impl<const NONE: u32> Stored for Unless<NONE> {
     fn finish(builder: &mut UInt32Builder, columns: &mut Vec<ArrayRef>) {
         u32::finish(builder, columns);
     }
-    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Column<'a, u32>, Error> {
+    fn open<'a>(
+        batch: BatchColumns<'a>,
+        name: &'static str,
+    ) -> Result<ScalarColumn<'a, u32>, Error> {
         Option::<u32>::open(batch, name)
     }
-    fn get(column: &Column<'_, u32>, index: usize) -> Result<u32, Error> {
+    fn get(column: &ScalarColumn<'_, u32>, index: usize) -> Result<u32, Error> {
         Ok(Option::<u32>::get(column, index)?.unwrap_or(NONE))
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vmtax_durable::{Holder, LockError};
+use vmtax_durable::{LockError, LockHolder};
 
 /// Why a run could not be written or read.
 ///
@@ -26,7 +26,7 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
         /// The process.
-        holder: Holder,
+        holder: LockHolder,
     },
     /// The system refused.
     #[error("{path}: cannot {what}: {source}{}", vmtax_durable::advice(source))]

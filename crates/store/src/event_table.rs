@@ -1,17 +1,17 @@
 //! Raw [`Event`]s as columns and back.
 //!
-//! One flat table holds every [`Kind`]: the word in `kind` says what happened and takes in the
+//! One flat table holds every [`EventKind`]: the word in `kind` says what happened and takes in the
 //! kind's own small choices (read or write, which interface), and the columns `a`, `b`, `c` hold its
 //! numbers. A column that a kind does not use is null. [`kinds`] is the whole conversion, in both directions.
 
 use arrow_array::ArrayRef;
 use arrow_schema::Field;
 use vmtax_events::event::{HypercallInterface, InterruptAt, MmioAccess};
-use vmtax_events::{Event, Isa, Kind, NO_PID, NO_VCPU, Reason};
+use vmtax_events::{Event, EventKind, Isa, NO_PID, NO_VCPU, Reason};
 
-use crate::column::{Columns, Stored, TableRow, Unless, stored};
+use crate::column::{BatchColumns, Stored, TableRow, Unless, stored};
 use crate::word::{Word, kinds};
-use crate::{Error, Table};
+use crate::{Error, StoredTable};
 
 /// What the columns of one event hold, `None` for null.
 #[derive(Clone, Copy)]
@@ -47,7 +47,7 @@ const BLANK: Flat = Flat {
     c: None,
 };
 
-stored! { Flat in Table::Events, BLANK;
+stored! { Flat in StoredTable::Events, BLANK;
     time_ns: u64 = time_ns;
     pid: u32 = pid;
     tid: u32 = tid;
@@ -71,7 +71,7 @@ impl From<&Event> for Flat {
 }
 
 /// The events of a batch.
-pub(crate) fn read(batch: Columns<'_>) -> Result<Vec<Event>, Error> {
+pub(crate) fn read(batch: BatchColumns<'_>) -> Result<Vec<Event>, Error> {
     let columns = Flat::open(batch, "")?;
     let event = |index| {
         let flat = Flat::get(&columns, index)?;
@@ -83,7 +83,7 @@ pub(crate) fn read(batch: Columns<'_>) -> Result<Vec<Event>, Error> {
 }
 
 /// The column that a kind cannot do with, and why.
-type Problem = (&'static str, String);
+type MissingColumn = (&'static str, String);
 
 /// A field of a kind as a column.
 macro_rules! put {
@@ -114,10 +114,10 @@ macro_rules! take {
 
 macro_rules! conversions {
     ($($word:literal $kind:ident ($($choice:ident: $($value:ident)::+)?) $($field:ident: $column:ident),*;)*) => {
-        fn flatten(kind: Kind) -> Flat {
+        fn flatten(kind: EventKind) -> Flat {
             let mut flat = BLANK;
             match kind {
-                $(Kind::$kind { $($choice: $($value)::+,)? $($field),* } => {
+                $(EventKind::$kind { $($choice: $($value)::+,)? $($field),* } => {
                     flat.kind = Word($word);
                     $(put!(flat, $column, $field);)*
                 })*
@@ -127,9 +127,9 @@ macro_rules! conversions {
 
         impl Flat {
             /// The inverse of [`flatten`].
-            fn event_kind(&self) -> Result<Kind, Problem> {
+            fn event_kind(&self) -> Result<EventKind, MissingColumn> {
                 Ok(match self.kind.0 {
-                    $($word => Kind::$kind {
+                    $($word => EventKind::$kind {
                         $($choice: $($value)::+,)?
                         $($field: take!(self, $column)),*
                     },)*
@@ -143,14 +143,14 @@ macro_rules! conversions {
 kinds!(conversions);
 
 impl Flat {
-    fn exit_reason(&self) -> Result<Reason, Problem> {
+    fn exit_reason(&self) -> Result<Reason, MissingColumn> {
         let (Some(isa), Some(code)) = (self.isa, self.reason) else {
             return Err(self.null("reason"));
         };
         Ok(Reason { isa, code, flags: self.reason_flags.unwrap_or(0) })
     }
 
-    fn null(&self, column: &'static str) -> Problem {
+    fn null(&self, column: &'static str) -> MissingColumn {
         (column, format!("is null for {}", self.kind.0))
     }
 
@@ -158,7 +158,7 @@ impl Flat {
         &self,
         value: Option<u64>,
         column: &'static str,
-    ) -> Result<T, Problem> {
+    ) -> Result<T, MissingColumn> {
         let value = value.ok_or_else(|| self.null(column))?;
         T::try_from(value)
             .map_err(|_| (column, format!("{value} is too large for {}", self.kind.0)))

@@ -33,5 +33,5 @@ pub use created::rfc3339;
 pub use error::Error;
 pub use manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, Span};
 pub use run::{ReadReport, Run, is_run};
-pub use table::Table;
-pub use writer::{CreateOptions, SEGMENT_EVENTS, SEGMENT_ROWS, Writer};
+pub use table::StoredTable;
+pub use writer::{CreateOptions, RunWriter, SEGMENT_EVENTS, SEGMENT_ROWS};

@@ -7,10 +7,10 @@ use std::io::Read;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use vmtax_durable::Access;
+use vmtax_durable::FileAccess;
 use vmtax_events::{Losses, Recording};
 
-use crate::{Error, Table, profile_path};
+use crate::{Error, StoredTable, profile_path};
 
 /// The version of the run folder that this crate writes, and the newest that it reads.
 pub const FORMAT_VERSION: u64 = 1;
@@ -178,8 +178,8 @@ impl TryFrom<String> for Accelerator {
 
 impl Manifest {
     /// The segments of one table, in the order to read them.
-    pub fn segments_of(&self, table: Table) -> impl Iterator<Item = &Segment> {
-        self.segments.iter().filter(move |s| Table::of_path(&s.path) == Ok(Some(table)))
+    pub fn segments_of(&self, table: StoredTable) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().filter(move |s| StoredTable::of_path(&s.path) == Ok(Some(table)))
     }
 
     /// Reads and checks `run.json`.
@@ -222,7 +222,7 @@ impl Manifest {
     fn check_segments(&self) -> Result<(), String> {
         let mut seen = HashSet::new();
         for Segment { path, .. } in &self.segments {
-            if Table::of_path(path).is_err() {
+            if StoredTable::of_path(path).is_err() {
                 return Err(format!("lists {path:?}, which cannot be the path of a segment"));
             }
             if !seen.insert(path) {
@@ -249,7 +249,7 @@ impl Manifest {
             problem: format!("cannot be written as JSON ({e})"),
         })?;
         bytes.push(b'\n');
-        vmtax_durable::write(&path, Access::Private, &bytes)
+        vmtax_durable::write(&path, FileAccess::Private, &bytes)
             .map_err(Error::io(&path, "write the manifest"))
     }
 }

@@ -11,10 +11,10 @@ use vmtax_events::{
     HIST_BUCKETS, Isa, Level, NO_VCPU, Outcome, PreemptedRow, Reason, Sample, Stat, Tally, TimeRow,
 };
 
-use crate::column::{Column, Columns, Stored, TableRow, Unless, stored};
-use crate::{Error, Table};
+use crate::column::{BatchColumns, ScalarColumn, Stored, TableRow, Unless, stored};
+use crate::{Error, StoredTable};
 
-type Vcpu = Unless<NO_VCPU>;
+type StoredVcpu = Unless<NO_VCPU>;
 
 /// A key to fill in.
 const NO_KEY: ExitKey = ExitKey {
@@ -29,7 +29,7 @@ const NO_KEY: ExitKey = ExitKey {
 
 stored! { ExitKey, NO_KEY;
     vm: u32 = vm;
-    vcpu: Vcpu = vcpu;
+    vcpu: StoredVcpu = vcpu;
     level: Level = level;
     isa: Isa = reason.isa;
     reason: u32 = reason.code;
@@ -50,14 +50,14 @@ stored! { Tally, Tally::default();
     hist: Histogram = hist;
 }
 
-stored! { ExitRow in Table::Exits,
+stored! { ExitRow in StoredTable::Exits,
     ExitRow { interval_start_ns: 0, key: NO_KEY, tally: Tally::default() };
     interval_start_ns: u64 = interval_start_ns;
     key: ExitKey = key;
     tally: Tally = tally;
 }
 
-stored! { AccessRow in Table::Accesses,
+stored! { AccessRow in StoredTable::Accesses,
     AccessRow {
         interval_start_ns: 0,
         key: AccessKey { vm: 0, vcpu: NO_VCPU, level: Level::L1, detail: Detail::NONE },
@@ -65,14 +65,14 @@ stored! { AccessRow in Table::Accesses,
     };
     interval_start_ns: u64 = interval_start_ns;
     vm: u32 = key.vm;
-    vcpu: Vcpu = key.vcpu;
+    vcpu: StoredVcpu = key.vcpu;
     level: Level = key.level;
     detail_kind: DetailKind = key.detail.kind;
     detail: u64 = key.detail.value;
     tally: Tally = tally;
 }
 
-stored! { PreemptedRow in Table::Preempted,
+stored! { PreemptedRow in StoredTable::Preempted,
     PreemptedRow {
         interval_start_ns: 0,
         key: NO_KEY,
@@ -89,7 +89,7 @@ stored! { PreemptedRow in Table::Preempted,
     time_ns: u64 = time_ns;
 }
 
-stored! { Sample in Table::Bench,
+stored! { Sample in StoredTable::Bench,
     Sample {
         workload: String::new(),
         category: String::new(),
@@ -108,7 +108,7 @@ stored! { Sample in Table::Bench,
     better: Better = better;
 }
 
-stored! { Stat in Table::Stats,
+stored! { Stat in StoredTable::Stats,
     Stat { time_ns: 0, vm: Stat::HOST, name: String::new(), unit: String::new(), value: 0.0 };
     time_ns: u64 = time_ns;
     vm: Unless<{ Stat::HOST }> = vm;
@@ -117,7 +117,7 @@ stored! { Stat in Table::Stats,
     value: f64 = value;
 }
 
-stored! { CallRow in Table::Calls,
+stored! { CallRow in StoredTable::Calls,
     CallRow {
         workload: String::new(),
         node: 0,
@@ -145,30 +145,30 @@ struct OfVcpu;
 
 impl Stored for OfVcpu {
     type Value = Option<(u32, u32)>;
-    type Builder = (<Option<u32> as Stored>::Builder, <Vcpu as Stored>::Builder);
-    type Columns<'a> = Option<(Column<'a, u32>, Column<'a, u32>)>;
+    type Builder = (<Option<u32> as Stored>::Builder, <StoredVcpu as Stored>::Builder);
+    type Columns<'a> = Option<(ScalarColumn<'a, u32>, ScalarColumn<'a, u32>)>;
 
     fn fields(_: &'static str, fields: &mut Vec<Field>) {
         Option::<u32>::fields("by_vm", fields);
-        Vcpu::fields("by_vcpu", fields);
+        StoredVcpu::fields("by_vcpu", fields);
     }
     fn append((vm, vcpu): &mut Self::Builder, value: &Self::Value) {
         Option::<u32>::append(vm, &value.map(|(vm, _)| vm));
-        Vcpu::append(vcpu, &value.map_or(NO_VCPU, |(_, vcpu)| vcpu));
+        StoredVcpu::append(vcpu, &value.map_or(NO_VCPU, |(_, vcpu)| vcpu));
     }
     fn finish((vm, vcpu): &mut Self::Builder, columns: &mut Vec<ArrayRef>) {
         Option::<u32>::finish(vm, columns);
-        Vcpu::finish(vcpu, columns);
+        StoredVcpu::finish(vcpu, columns);
     }
-    fn open<'a>(batch: Columns<'a>, _: &'static str) -> Result<Self::Columns<'a>, Error> {
+    fn open<'a>(batch: BatchColumns<'a>, _: &'static str) -> Result<Self::Columns<'a>, Error> {
         if batch.batch.column_by_name("by_vm").is_none() {
             return Ok(None);
         }
-        Ok(Some((Option::<u32>::open(batch, "by_vm")?, Vcpu::open(batch, "by_vcpu")?)))
+        Ok(Some((Option::<u32>::open(batch, "by_vm")?, StoredVcpu::open(batch, "by_vcpu")?)))
     }
     fn get(columns: &Self::Columns<'_>, index: usize) -> Result<Self::Value, Error> {
         let Some((vm, vcpu)) = columns else { return Ok(None) };
-        let vcpu = Vcpu::get(vcpu, index)?;
+        let vcpu = StoredVcpu::get(vcpu, index)?;
         Ok(Option::<u32>::get(vm, index)?.map(|vm| (vm, vcpu)))
     }
 }
@@ -183,7 +183,8 @@ type AncillaryBuilder = (
 impl Stored for Option<Reason> {
     type Value = Option<Reason>;
     type Builder = AncillaryBuilder;
-    type Columns<'a> = (Columns<'a>, Column<'a, Isa>, Column<'a, u32>, Column<'a, u32>);
+    type Columns<'a> =
+        (BatchColumns<'a>, ScalarColumn<'a, Isa>, ScalarColumn<'a, u32>, ScalarColumn<'a, u32>);
 
     fn fields(_: &'static str, fields: &mut Vec<Field>) {
         Option::<Isa>::fields("ancillary_isa", fields);
@@ -200,7 +201,7 @@ impl Stored for Option<Reason> {
         Option::<u32>::finish(of, columns);
         Option::<u32>::finish(flags, columns);
     }
-    fn open<'a>(batch: Columns<'a>, _: &'static str) -> Result<Self::Columns<'a>, Error> {
+    fn open<'a>(batch: BatchColumns<'a>, _: &'static str) -> Result<Self::Columns<'a>, Error> {
         Ok((
             batch,
             Option::<Isa>::open(batch, "ancillary_isa")?,
@@ -223,7 +224,7 @@ struct Minimum;
 impl Stored for Minimum {
     type Value = u64;
     type Builder = UInt64Builder;
-    type Columns<'a> = Column<'a, u64>;
+    type Columns<'a> = ScalarColumn<'a, u64>;
 
     fn fields(name: &'static str, fields: &mut Vec<Field>) {
         Option::<u64>::fields(name, fields);
@@ -234,10 +235,13 @@ impl Stored for Minimum {
     fn finish(builder: &mut UInt64Builder, columns: &mut Vec<ArrayRef>) {
         u64::finish(builder, columns);
     }
-    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Column<'a, u64>, Error> {
+    fn open<'a>(
+        batch: BatchColumns<'a>,
+        name: &'static str,
+    ) -> Result<ScalarColumn<'a, u64>, Error> {
         Option::<u64>::open(batch, name)
     }
-    fn get(column: &Column<'_, u64>, index: usize) -> Result<u64, Error> {
+    fn get(column: &ScalarColumn<'_, u64>, index: usize) -> Result<u64, Error> {
         Ok(Option::<u64>::get(column, index)?.unwrap_or(u64::MAX))
     }
 }
@@ -264,7 +268,7 @@ impl Default for SumBuilder {
 impl Stored for SumOfSquares {
     type Value = u128;
     type Builder = SumBuilder;
-    type Columns<'a> = (Columns<'a>, &'static str, &'a Decimal128Array);
+    type Columns<'a> = (BatchColumns<'a>, &'static str, &'a Decimal128Array);
 
     fn fields(name: &'static str, fields: &mut Vec<Field>) {
         fields.push(Field::new(name, SumOfSquares::KIND, false));
@@ -276,7 +280,7 @@ impl Stored for SumOfSquares {
     fn finish(builder: &mut SumBuilder, columns: &mut Vec<ArrayRef>) {
         columns.push(Arc::new(builder.0.finish()));
     }
-    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error> {
+    fn open<'a>(batch: BatchColumns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error> {
         let array: &Decimal128Array = batch.required(name)?;
         if array.scale() != 0 {
             return Err(batch.problem(name, "has decimal places".to_owned()));
@@ -314,7 +318,7 @@ impl Default for HistogramBuilder {
 impl Stored for Histogram {
     type Value = [u64; HIST_BUCKETS];
     type Builder = HistogramBuilder;
-    type Columns<'a> = (Columns<'a>, &'static str, &'a ListArray, &'a UInt64Array);
+    type Columns<'a> = (BatchColumns<'a>, &'static str, &'a ListArray, &'a UInt64Array);
 
     fn fields(name: &'static str, fields: &mut Vec<Field>) {
         fields.push(Field::new(name, DataType::List(Histogram::bucket()), false));
@@ -331,7 +335,7 @@ impl Stored for Histogram {
         let buckets = Arc::new(UInt64Array::from(buckets));
         columns.push(Arc::new(ListArray::new(Histogram::bucket(), ends, buckets, None)));
     }
-    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error> {
+    fn open<'a>(batch: BatchColumns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error> {
         let lists: &ListArray = batch.required(name)?;
         let buckets: Option<&UInt64Array> = lists.values().as_any().downcast_ref();
         let buckets = buckets.filter(|buckets| buckets.null_count() == 0).ok_or_else(|| {
@@ -374,19 +378,19 @@ pub(crate) struct Whose {
 stored! { Whose, Whose { interval_start_ns: 0, vm: 0, vcpu: NO_VCPU, wall_ns: 0 };
     interval_start_ns: u64 = interval_start_ns;
     vm: u32 = vm;
-    vcpu: Vcpu = vcpu;
+    vcpu: StoredVcpu = vcpu;
     wall_ns: u64 = wall_ns;
 }
 
 impl TableRow for TimeRow {
-    const TABLE: Table = Table::Time;
+    const TABLE: StoredTable = StoredTable::Time;
 }
 
 /// A column for each of [`TimeRow::PARTS`]; `None` where runs were made before the part was added.
 impl Stored for TimeRow {
     type Value = TimeRow;
     type Builder = (<Whose as Stored>::Builder, Vec<UInt64Builder>);
-    type Columns<'a> = (<Whose as Stored>::Columns<'a>, Vec<Option<Column<'a, u64>>>);
+    type Columns<'a> = (<Whose as Stored>::Columns<'a>, Vec<Option<ScalarColumn<'a, u64>>>);
 
     fn fields(name: &'static str, fields: &mut Vec<Field>) {
         Whose::fields(name, fields);
@@ -404,7 +408,7 @@ impl Stored for TimeRow {
         Whose::finish(whose, columns);
         parts.iter_mut().for_each(|part| u64::finish(part, columns));
     }
-    fn open<'a>(batch: Columns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error> {
+    fn open<'a>(batch: BatchColumns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error> {
         let parts = TimeRow::PARTS.iter().map(|part| {
             let is_there = !part.is_later || batch.batch.column_by_name(part.column).is_some();
             is_there.then(|| u64::open(batch, part.column)).transpose()

@@ -11,10 +11,10 @@ use std::thread::{self, available_parallelism};
 use arrow_array::RecordBatch;
 use vmtax_events::{Event, Losses, RowSink};
 
-use crate::column::{self, Columns};
+use crate::column::{self, BatchColumns};
 use crate::manifest::{MANIFEST, Manifest, Segment};
 use crate::segment;
-use crate::{Error, Table, event_table, profile_path, stacks};
+use crate::{Error, StoredTable, event_table, profile_path, stacks};
 
 /// A table of so many bytes is decoded on a thread of its own, beside the one that takes its rows.
 const LARGE: u64 = 1 << 20;
@@ -37,7 +37,7 @@ pub struct ReadReport {
 }
 
 /// What the decoder of a table hands on.
-enum Decoded<'s> {
+enum DecodedRows<'s> {
     Batch {
         listed: &'s Segment,
         batch: RecordBatch,
@@ -116,16 +116,16 @@ impl Run {
         let mut report =
             ReadReport { losses: self.manifest.losses.clone(), ..ReadReport::default() };
         self.note_incomplete(&mut report);
-        for table in Table::COUNTED {
+        for table in StoredTable::COUNTED {
             self.read_table((table, watch), &mut report, &mut |columns| match table {
-                Table::Exits => column::read(columns, &mut |row| sink.exit(row)),
-                Table::Accesses => column::read(columns, &mut |row| sink.access(row)),
-                Table::Time => column::read(columns, &mut |row| sink.time(row)),
-                Table::Preempted => column::read(columns, &mut |row| sink.preempted(row)),
-                Table::Bench => column::read(columns, &mut |sample| sink.sample(sample)),
-                Table::Stats => column::read(columns, &mut |stat| sink.stat(stat)),
-                Table::Calls => column::read(columns, &mut |row| sink.call(row)),
-                Table::Events => Ok(()),
+                StoredTable::Exits => column::read(columns, &mut |row| sink.exit(row)),
+                StoredTable::Accesses => column::read(columns, &mut |row| sink.access(row)),
+                StoredTable::Time => column::read(columns, &mut |row| sink.time(row)),
+                StoredTable::Preempted => column::read(columns, &mut |row| sink.preempted(row)),
+                StoredTable::Bench => column::read(columns, &mut |sample| sink.sample(sample)),
+                StoredTable::Stats => column::read(columns, &mut |stat| sink.stat(stat)),
+                StoredTable::Calls => column::read(columns, &mut |row| sink.call(row)),
+                StoredTable::Events => Ok(()),
             })?;
         }
         self.read_profiles(&mut report, sink);
@@ -154,12 +154,12 @@ impl Run {
 
     /// Bytes of the segments that [`Run::read`] reads.
     pub fn bytes(&self) -> u64 {
-        let tables = Table::COUNTED.into_iter().map(|table| self.bytes_of(table));
+        let tables = StoredTable::COUNTED.into_iter().map(|table| self.bytes_of(table));
         tables.fold(0, u64::saturating_add)
     }
 
     /// Bytes of a table's segments.
-    pub fn bytes_of(&self, table: Table) -> u64 {
+    pub fn bytes_of(&self, table: StoredTable) -> u64 {
         self.manifest.segments_of(table).fold(0, |sum, segment| sum.saturating_add(segment.bytes))
     }
 
@@ -175,7 +175,7 @@ impl Run {
     ) -> Result<ReadReport, Error> {
         let mut report = ReadReport::default();
         self.note_incomplete(&mut report);
-        self.read_table((Table::Events, watch), &mut report, &mut |columns| {
+        self.read_table((StoredTable::Events, watch), &mut report, &mut |columns| {
             each(&event_table::read(columns)?);
             Ok(())
         })?;
@@ -184,18 +184,18 @@ impl Run {
 
     fn read_table(
         &self,
-        (table, watch): (Table, &dyn Fn(u64)),
+        (table, watch): (StoredTable, &dyn Fn(u64)),
         report: &mut ReadReport,
-        each: &mut dyn FnMut(Columns<'_>) -> Result<(), Error>,
+        each: &mut dyn FnMut(BatchColumns<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut refused = Ok(());
-        let mut take = |decoded: Decoded<'_>| match decoded {
-            Decoded::Batch { listed, batch, first_row } => {
+        let mut take = |decoded: DecodedRows<'_>| match decoded {
+            DecodedRows::Batch { listed, batch, first_row } => {
                 let path = self.folder.join(&listed.path);
-                refused = each(Columns { path: &path, batch: &batch, first_row });
+                refused = each(BatchColumns { path: &path, batch: &batch, first_row });
                 if refused.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             }
-            Decoded::End { listed, rows, damage } => {
+            DecodedRows::End { listed, rows, damage } => {
                 self.note_end(listed, rows, damage, report);
                 watch(listed.bytes);
                 ControlFlow::Continue(())
@@ -223,15 +223,19 @@ impl Run {
     }
 
     /// Hands on the batches and the end of each segment of a table until no more is wanted.
-    fn decode<'s>(&'s self, table: Table, hand_on: &mut dyn FnMut(Decoded<'s>) -> ControlFlow<()>) {
+    fn decode<'s>(
+        &'s self,
+        table: StoredTable,
+        hand_on: &mut dyn FnMut(DecodedRows<'s>) -> ControlFlow<()>,
+    ) {
         for listed in self.manifest.segments_of(table) {
             let mut flow = ControlFlow::Continue(());
             let path = self.folder.join(&listed.path);
             let (rows, damage) = segment::read(&path, listed, &mut |batch, first_row| {
-                flow = hand_on(Decoded::Batch { listed, batch, first_row });
+                flow = hand_on(DecodedRows::Batch { listed, batch, first_row });
                 flow
             });
-            if flow.is_break() || hand_on(Decoded::End { listed, rows, damage }).is_break() {
+            if flow.is_break() || hand_on(DecodedRows::End { listed, rows, damage }).is_break() {
                 return;
             }
         }
@@ -267,7 +271,7 @@ impl Run {
 
     /// Files that are there but not listed come from a writer that was stopped between giving a
     /// segment its name and listing it. Nothing says that they are whole.
-    fn note_unlisted(&self, table: Table, report: &mut ReadReport) {
+    fn note_unlisted(&self, table: StoredTable, report: &mut ReadReport) {
         let listed: HashSet<&str> =
             self.manifest.segments.iter().map(|s| s.path.as_str()).collect();
         // A folder that cannot be listed has been reported with its segments.
@@ -275,7 +279,7 @@ impl Run {
         let mut unlisted: Vec<String> = entries
             .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
             .map(|name| format!("{}/{name}", table.name()))
-            .filter(|name| Table::of_path(name).is_ok() && !listed.contains(name.as_str()))
+            .filter(|name| StoredTable::of_path(name).is_ok() && !listed.contains(name.as_str()))
             .collect();
         if unlisted.is_empty() {
             return;
@@ -294,8 +298,8 @@ impl Run {
     /// A run of a host where nothing exits has no times of vCPUs either.
     fn note_missing_exits(&self, report: &mut ReadReport) {
         let rows = |table| self.manifest.segments_of(table).map(|s| s.rows).max().unwrap_or(0);
-        let has_others = rows(Table::Time) > 0 || rows(Table::Accesses) > 0;
-        if rows(Table::Exits) == 0 && has_others && report.losses.is_empty() {
+        let has_others = rows(StoredTable::Time) > 0 || rows(StoredTable::Accesses) > 0;
+        if rows(StoredTable::Exits) == 0 && has_others && report.losses.is_empty() {
             report.losses.missing.push(format!(
                 "{} has times or accesses of vCPUs and no exits: its exits segment is missing, or kvm_exit was not recorded.",
                 self.folder.display()
@@ -304,8 +308,12 @@ impl Run {
     }
 
     fn note_unknown_tables(&self, report: &mut ReadReport) {
-        let unknown =
-            self.manifest.segments.iter().filter(|s| Table::of_path(&s.path) == Ok(None)).count();
+        let unknown = self
+            .manifest
+            .segments
+            .iter()
+            .filter(|s| StoredTable::of_path(&s.path) == Ok(None))
+            .count();
         if unknown > 0 {
             report.losses.notes.push(format!(
                 "{unknown} segments of {} are of kinds that this vmtax does not read",

@@ -19,7 +19,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 
 use crate::manifest::{FORMAT_VERSION, Segment};
-use crate::{Error, Table};
+use crate::{Error, StoredTable};
 
 /// Dictionaries do most of the work on these columns: on the rows of the tests, level 3 was slower
 /// and its files 2 to 4 % larger.
@@ -32,7 +32,7 @@ const ENCODED_ROWS: usize = 1024;
 const BATCH_ROWS: usize = 8192;
 
 /// The bytes of a Parquet file with these columns.
-pub(crate) fn encode(table: Table, columns: Vec<ArrayRef>) -> ParquetResult<Vec<u8>> {
+pub(crate) fn encode(table: StoredTable, columns: Vec<ArrayRef>) -> ParquetResult<Vec<u8>> {
     let batch = RecordBatch::try_new(Arc::new(Schema::new(table.fields())), columns)?;
     // Metadata identifies a segment outside of its run.
     let origin = vec![
@@ -134,20 +134,20 @@ pub(crate) fn open_verified(path: &Path, listed: &Segment) -> Result<File, Strin
     Ok(file)
 }
 
-fn open_batches(file: File) -> Result<ParquetRecordBatchReader, DecodeError> {
+fn open_batches(file: File) -> Result<ParquetRecordBatchReader, SegmentError> {
     let builder = ParquetRecordBatchReaderBuilder::try_new(file)?;
     Ok(builder.with_batch_size(BATCH_ROWS).build()?)
 }
 
 /// An error of the Parquet or Arrow library.
-type DecodeError = Box<dyn std::error::Error>;
+type SegmentError = Box<dyn std::error::Error>;
 
 /// Runs a part of the Parquet decoder.
 ///
 /// Its input has the checksum that `run.json` lists, so it is what its writer intended. Against
 /// a file made to break readers there is this net: parquet 60.1 panics on some contradictions
 /// (`ColumnChunkMetaData::byte_range` on a negative offset, a dictionary page that is not there).
-fn guarded<T, E: Into<DecodeError>>(part: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
+fn guarded<T, E: Into<SegmentError>>(part: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     let problem = match panic::catch_unwind(AssertUnwindSafe(part)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(error)) => error.into().to_string(),

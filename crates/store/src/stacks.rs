@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use vmtax_events::{Place, Profile};
+use vmtax_events::{Profile, ProfileOrigin};
 
 use crate::manifest::Segment;
 use crate::segment;
@@ -23,7 +23,7 @@ pub(crate) fn encode(profile: &Profile) -> Vec<u8> {
 }
 
 /// Reads a listed file, or returns the problem.
-pub(crate) fn read(path: &Path, listed: &Segment, place: Place) -> Result<Profile, String> {
+pub(crate) fn read(path: &Path, listed: &Segment, place: ProfileOrigin) -> Result<Profile, String> {
     if listed.bytes > MAX_BYTES {
         return Err("is larger than 512 MiB".to_owned());
     }

@@ -2,7 +2,7 @@
 
 vmtax_events::words! {
     /// A kind of row.
-    pub enum Table {
+    pub enum StoredTable {
         /// Counted exits ([`vmtax_events::ExitRow`]).
         Exits = "exits",
         /// Counted accesses ([`vmtax_events::AccessRow`]).
@@ -22,16 +22,16 @@ vmtax_events::words! {
     }
 }
 
-impl Table {
+impl StoredTable {
     /// The tables that [`crate::Run::read`] reads.
-    pub const COUNTED: [Table; 7] = [
-        Table::Exits,
-        Table::Accesses,
-        Table::Time,
-        Table::Preempted,
-        Table::Bench,
-        Table::Stats,
-        Table::Calls,
+    pub const COUNTED: [StoredTable; 7] = [
+        StoredTable::Exits,
+        StoredTable::Accesses,
+        StoredTable::Time,
+        StoredTable::Preempted,
+        StoredTable::Bench,
+        StoredTable::Stats,
+        StoredTable::Calls,
     ];
 
     /// Path of a segment inside the run; the first is 1.
@@ -43,7 +43,7 @@ impl Table {
     ///
     /// `Err` for a path that no run folder has: manifests are hostile, and a path in one must not
     /// lead out of the run. `Ok(None)` for a well-formed path of a table unknown to this version.
-    pub(crate) fn of_path(path: &str) -> Result<Option<Table>, ()> {
+    pub(crate) fn of_path(path: &str) -> Result<Option<StoredTable>, ()> {
         let (folder, file) = path.split_once('/').ok_or(())?;
         let number = file.strip_suffix(".parquet").ok_or(())?;
         let plain =
@@ -51,7 +51,7 @@ impl Table {
         if !plain(folder, u8::is_ascii_lowercase) || !plain(number, u8::is_ascii_digit) {
             return Err(());
         }
-        Ok(Table::from_name(folder))
+        Ok(StoredTable::from_name(folder))
     }
 }
 
@@ -61,11 +61,11 @@ mod tests {
 
     #[test]
     fn paths_lead_to_tables_and_never_out_of_the_run() {
-        for table in Table::ALL {
-            assert_eq!(Table::of_path(&table.segment_path(7)), Ok(Some(table)));
+        for table in StoredTable::ALL {
+            assert_eq!(StoredTable::of_path(&table.segment_path(7)), Ok(Some(table)));
         }
-        assert_eq!(Table::Exits.segment_path(1), "exits/000001.parquet");
-        assert_eq!(Table::of_path("later/000001.parquet"), Ok(None));
+        assert_eq!(StoredTable::Exits.segment_path(1), "exits/000001.parquet");
+        assert_eq!(StoredTable::of_path("later/000001.parquet"), Ok(None));
         for path in [
             "",
             "/",
@@ -79,7 +79,7 @@ mod tests {
             "exits/000001.parquet\0",
             "exits/00000a.parquet",
         ] {
-            assert_eq!(Table::of_path(path), Err(()), "{path:?}");
+            assert_eq!(StoredTable::of_path(path), Err(()), "{path:?}");
         }
     }
 }

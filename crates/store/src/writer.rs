@@ -8,17 +8,17 @@ use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 
 use arrow_array::ArrayRef;
-use vmtax_durable::{Access, NewFile, Published};
+use vmtax_durable::{FileAccess, NewFile, UnpublishedFile};
 use vmtax_events::{
-    AccessRow, CallRow, Event, ExitRow, KeptRows, Losses, Place, PreemptedRow, Profile, Recording,
-    Sample, Stat, TimeRow,
+    AccessRow, CallRow, Event, ExitRow, KeptRows, Losses, PreemptedRow, Profile, ProfileOrigin,
+    Recording, Sample, Stat, TimeRow,
 };
 
 use crate::claim::Claim;
 use crate::column::TableRow;
 use crate::event_table::Flat;
 use crate::manifest::{Accelerator, FORMAT_VERSION, MANIFEST, Manifest, Segment, Span};
-use crate::{Error, Table, created, profile_path, segment, stacks};
+use crate::{Error, StoredTable, created, profile_path, segment, stacks};
 
 /// Buffered exits, accesses, time rows, samples and counters together are written when there are this many.
 pub const SEGMENT_ROWS: usize = 32 << 10;
@@ -62,49 +62,49 @@ pub struct CreateOptions {
 /// holds all of them up to the same row. Profiles are kept until the run is finished, and enter it then. Dropping a writer
 /// without [`Writer::finish`] leaves an incomplete run that reads. The folder is locked as long as the writer lives. After an error the writer refuses more rows: its run has lost the buffered ones and
 /// must not be finished as if it had not.
-pub struct Writer {
+pub struct RunWriter {
     /// Before the claim, which it needs: fields are dropped in order.
     under_way: UnderWay,
     claim: Claim,
     /// What is known of the run, with the segments that belong to it.
     manifest: Manifest,
     raw_events: bool,
-    exits: Buffer<ExitRow>,
-    accesses: Buffer<AccessRow>,
-    time: Buffer<TimeRow>,
-    preempted: Buffer<PreemptedRow>,
-    bench: Buffer<Sample>,
-    stats: Buffer<Stat>,
-    calls: Buffer<CallRow>,
-    profiles: BTreeMap<Place, Profile>,
-    events: Buffer<Flat>,
+    exits: RowBuffer<ExitRow>,
+    accesses: RowBuffer<AccessRow>,
+    time: RowBuffer<TimeRow>,
+    preempted: RowBuffer<PreemptedRow>,
+    bench: RowBuffer<Sample>,
+    stats: RowBuffer<Stat>,
+    calls: RowBuffer<CallRow>,
+    profiles: BTreeMap<ProfileOrigin, Profile>,
+    events: RowBuffer<Flat>,
     /// [`Writer::span`] was called; rows do not change the span any more.
     exact_span: bool,
     failed: bool,
 }
 
 /// Rows of one table that are not yet in a segment.
-struct Buffer<R: TableRow> {
+struct RowBuffer<R: TableRow> {
     builder: R::Builder,
     rows: usize,
     /// Segments written so far.
     segments: u64,
 }
 
-impl<R: TableRow> Default for Buffer<R> {
-    fn default() -> Buffer<R> {
-        Buffer { builder: R::Builder::default(), rows: 0, segments: 0 }
+impl<R: TableRow> Default for RowBuffer<R> {
+    fn default() -> RowBuffer<R> {
+        RowBuffer { builder: R::Builder::default(), rows: 0, segments: 0 }
     }
 }
 
-impl<R: TableRow> Buffer<R> {
+impl<R: TableRow> RowBuffer<R> {
     fn push(&mut self, row: &R) {
         R::append(&mut self.builder, row);
         self.rows += 1;
     }
 
     /// The rows as the next segment of their table, if there are any.
-    fn take(&mut self) -> Option<Pending> {
+    fn take(&mut self) -> Option<PendingSegment> {
         if self.rows == 0 {
             return None;
         }
@@ -112,28 +112,28 @@ impl<R: TableRow> Buffer<R> {
         let mut columns = Vec::new();
         R::finish(&mut self.builder, &mut columns);
         let rows = std::mem::take(&mut self.rows) as u64;
-        Some(Pending { table: R::TABLE, number: self.segments, rows, columns })
+        Some(PendingSegment { table: R::TABLE, number: self.segments, rows, columns })
     }
 }
 
 /// A segment that is to be written.
-struct Pending {
-    table: Table,
+struct PendingSegment {
+    table: StoredTable,
     number: u64,
     rows: u64,
     columns: Vec<ArrayRef>,
 }
 
-impl Writer {
+impl RunWriter {
     /// Makes a run in `folder`, which must not exist or be empty. The folder above must exist.
     ///
     /// What is created can be read by its owner alone.
-    pub fn create(folder: &Path, options: &CreateOptions) -> Result<Writer, Error> {
-        Writer::begin(Claim::new(folder)?, options)
+    pub fn create(folder: &Path, options: &CreateOptions) -> Result<RunWriter, Error> {
+        RunWriter::begin(Claim::new(folder)?, options)
     }
 
     /// Makes a run in a folder that was claimed for it.
-    pub fn begin(mut claim: Claim, options: &CreateOptions) -> Result<Writer, Error> {
+    pub fn begin(mut claim: Claim, options: &CreateOptions) -> Result<RunWriter, Error> {
         let CreateOptions { tool_version, command, interval_ns, raw_events, labels } = options;
         let manifest = Manifest {
             format_version: FORMAT_VERSION,
@@ -152,12 +152,12 @@ impl Writer {
         };
         manifest.replace(claim.folder())?;
         claim.keep();
-        Ok(Writer::over(claim, manifest, *raw_events))
+        Ok(RunWriter::over(claim, manifest, *raw_events))
     }
 
     /// Continues a run that was not finished: its segments stay, and further ones follow. What a killed writer left and
     /// the manifest does not list is removed or written over.
-    pub fn resume(folder: &Path) -> Result<Writer, Error> {
+    pub fn resume(folder: &Path) -> Result<RunWriter, Error> {
         // First of all: without the lock the run may be another writer's.
         let claim = Claim::of_run(folder)?;
         let manifest = Manifest::read(&folder.join(MANIFEST))?;
@@ -165,50 +165,50 @@ impl Writer {
             return Err(Error::Exists { path: folder.to_owned(), found: "holds a finished run" });
         }
         claim.remove_temporaries();
-        let mut writer = Writer::over(claim, manifest, false);
-        let last = |table: Table| {
+        let mut writer = RunWriter::over(claim, manifest, false);
+        let last = |table: StoredTable| {
             let numbers = writer.manifest.segments_of(table).filter_map(|segment| {
                 let name = segment.path.rsplit_once('/')?.1;
                 name.split('.').next()?.parse::<u64>().ok()
             });
             numbers.max().unwrap_or(0)
         };
-        let numbers = Table::ALL.map(last);
-        for (table, number) in Table::ALL.into_iter().zip(numbers) {
+        let numbers = StoredTable::ALL.map(last);
+        for (table, number) in StoredTable::ALL.into_iter().zip(numbers) {
             writer.continue_after(table, number);
         }
         Ok(writer)
     }
 
-    fn continue_after(&mut self, table: Table, number: u64) {
+    fn continue_after(&mut self, table: StoredTable, number: u64) {
         let segments = match table {
-            Table::Exits => &mut self.exits.segments,
-            Table::Accesses => &mut self.accesses.segments,
-            Table::Time => &mut self.time.segments,
-            Table::Preempted => &mut self.preempted.segments,
-            Table::Bench => &mut self.bench.segments,
-            Table::Stats => &mut self.stats.segments,
-            Table::Calls => &mut self.calls.segments,
-            Table::Events => &mut self.events.segments,
+            StoredTable::Exits => &mut self.exits.segments,
+            StoredTable::Accesses => &mut self.accesses.segments,
+            StoredTable::Time => &mut self.time.segments,
+            StoredTable::Preempted => &mut self.preempted.segments,
+            StoredTable::Bench => &mut self.bench.segments,
+            StoredTable::Stats => &mut self.stats.segments,
+            StoredTable::Calls => &mut self.calls.segments,
+            StoredTable::Events => &mut self.events.segments,
         };
         *segments = number;
     }
 
-    fn over(claim: Claim, manifest: Manifest, raw_events: bool) -> Writer {
-        Writer {
+    fn over(claim: Claim, manifest: Manifest, raw_events: bool) -> RunWriter {
+        RunWriter {
             under_way: UnderWay(None),
             claim,
             manifest,
             raw_events,
-            exits: Buffer::default(),
-            accesses: Buffer::default(),
-            time: Buffer::default(),
-            preempted: Buffer::default(),
-            bench: Buffer::default(),
-            stats: Buffer::default(),
-            calls: Buffer::default(),
+            exits: RowBuffer::default(),
+            accesses: RowBuffer::default(),
+            time: RowBuffer::default(),
+            preempted: RowBuffer::default(),
+            bench: RowBuffer::default(),
+            stats: RowBuffer::default(),
+            calls: RowBuffer::default(),
             profiles: BTreeMap::new(),
-            events: Buffer::default(),
+            events: RowBuffer::default(),
             exact_span: false,
             failed: false,
         }
@@ -373,7 +373,7 @@ impl Writer {
         self.commit_beside(pending)
     }
 
-    fn take_rows(&mut self) -> Vec<Pending> {
+    fn take_rows(&mut self) -> Vec<PendingSegment> {
         let rows = [
             self.exits.take(),
             self.accesses.take(),
@@ -387,7 +387,7 @@ impl Writer {
     }
 
     /// Makes the segments part of the run, all or none. With the last ones the run is complete.
-    fn commit(&mut self, pending: Vec<Pending>, last: bool) -> Result<(), Error> {
+    fn commit(&mut self, pending: Vec<PendingSegment>, last: bool) -> Result<(), Error> {
         self.wait()?;
         // Cleared again on success only: whatever fails below, the rows are gone from the buffers.
         self.failed = true;
@@ -399,7 +399,7 @@ impl Writer {
     }
 
     /// The same on another thread, after the previous commit.
-    fn commit_beside(&mut self, pending: Vec<Pending>) -> Result<(), Error> {
+    fn commit_beside(&mut self, pending: Vec<PendingSegment>) -> Result<(), Error> {
         self.wait()?;
         self.failed = true;
         let (folder, next) = (self.claim.folder().to_owned(), self.manifest.clone());
@@ -449,13 +449,13 @@ impl Drop for UnderWay {
 fn publish(
     folder: &Path,
     mut next: Manifest,
-    pending: Vec<Pending>,
-    profiles: &BTreeMap<Place, Profile>,
+    pending: Vec<PendingSegment>,
+    profiles: &BTreeMap<ProfileOrigin, Profile>,
     at_once: bool,
 ) -> Result<Manifest, Error> {
     // Dropped on every error, and with them the files.
     let segments = each(folder, at_once, pending, |segment| write_segment(folder, segment))?;
-    let (mut written, entries): (Vec<Written>, Vec<Segment>) = segments.into_iter().unzip();
+    let (mut written, entries): (Vec<WrittenFile>, Vec<Segment>) = segments.into_iter().unzip();
     next.segments.extend(entries);
     for profile in profiles.values() {
         let (file, entry) = write_profile(folder, profile)?;
@@ -469,12 +469,12 @@ fn publish(
     })?;
     next.replace(folder)?;
     // The manifest lists them now; from here on an error must not remove them.
-    published.into_iter().for_each(Published::keep);
+    published.into_iter().for_each(UnpublishedFile::keep);
     Ok(next)
 }
 
-fn write_segment(folder: &Path, pending: Pending) -> Result<(Written, Segment), Error> {
-    let Pending { table, number, rows, columns } = pending;
+fn write_segment(folder: &Path, pending: PendingSegment) -> Result<(WrittenFile, Segment), Error> {
+    let PendingSegment { table, number, rows, columns } = pending;
     let name = table.segment_path(number);
     let path = folder.join(&name);
     let bytes = segment::encode(table, columns).map_err(segment::encode_error(&path))?;
@@ -485,7 +485,7 @@ fn write_segment(folder: &Path, pending: Pending) -> Result<(Written, Segment), 
     Ok(((path, file), segment::entry(name, rows, &bytes)))
 }
 
-fn write_profile(folder: &Path, profile: &Profile) -> Result<(Written, Segment), Error> {
+fn write_profile(folder: &Path, profile: &Profile) -> Result<(WrittenFile, Segment), Error> {
     create_folder(folder, profile_path::FOLDER)?;
     let name = profile_path::path(profile.place);
     let path = folder.join(&name);
@@ -533,11 +533,11 @@ fn each<T: Send, R: Send>(
 }
 
 /// A file of the run that does not have its name yet.
-type Written = (PathBuf, NewFile);
+type WrittenFile = (PathBuf, NewFile);
 
 fn write(path: &Path, bytes: &[u8], what: &'static str) -> Result<NewFile, Error> {
     let write = || {
-        let new = NewFile::create(path, Access::Private)?;
+        let new = NewFile::create(path, FileAccess::Private)?;
         new.file().write_all(bytes)?;
         Ok(new)
     };

@@ -13,8 +13,8 @@ use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
 use vmtax_report::losses;
-use vmtax_report::tui::{Facts, Key, Model, Source, draw};
-use vmtax_runs::Reading;
+use vmtax_report::tui::{FrameSource, HostFacts, Key, ScreenModel, draw};
+use vmtax_runs::ReadOptions;
 use vmtax_runs::frames::{self, Replay};
 
 /// Size of a cell of the 14 px font, px.
@@ -31,9 +31,9 @@ fn main() -> anyhow::Result<()> {
     let mut size = |default: u16| words.next().map_or(Ok(default), |word| word.parse());
     let (width, height) = (size(100)?, size(24)?);
     let Replay { frames, recording, losses, complete } =
-        frames::of_path(Path::new(&path), &Reading::default())?;
-    let facts = Facts { recording, losses: losses::of(&losses, complete) };
-    let mut model = Model::new(Source::Replay, facts, frames);
+        frames::of_path(Path::new(&path), &ReadOptions::default())?;
+    let facts = HostFacts { recording, losses: losses::of(&losses, complete) };
+    let mut model = ScreenModel::new(FrameSource::Replay, facts, frames);
     model.resize(width, height);
     for word in words {
         model.key(key_named(&word).ok_or_else(|| anyhow!("{word}: no such key"))?);

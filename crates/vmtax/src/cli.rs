@@ -32,7 +32,7 @@ pub(crate) enum Command {
     Doctor(crate::doctor::DoctorArgs),
     Pages(crate::doctor::PagesArgs),
     Selftest(crate::selftest::SelftestArgs),
-    Query(crate::fleet::QueryArgs),
+    Query(crate::fleet::QueryCommandArgs),
     Fleet(crate::fleet::FleetArgs),
     #[command(hide = true)]
     Completions(crate::shell::CompletionsArgs),

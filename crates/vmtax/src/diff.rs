@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
-use vmtax_analyse::{By, Diff, Filter, Ledger, Operations, Per, Side, diff};
+use vmtax_analyse::{By, Diff, DiffSide, Filter, Ledger, Operations, Per, diff};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::flags::duration;
 use vmtax_cli::output;
 use vmtax_report::csv::Csv;
 use vmtax_report::html::Html;
 use vmtax_report::json::Json;
-use vmtax_report::text::Text;
-use vmtax_report::{Compares, Comparison, Subject};
-use vmtax_runs::{Input, Reading, input, ledger};
+use vmtax_report::text::TextLayout;
+use vmtax_report::{Compares, Comparison, RunSubject};
+use vmtax_runs::{Input, ReadOptions, input, ledger};
 
 use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, one_of, width};
 
@@ -89,8 +89,8 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
     };
     let differing = diff.setup.len();
     let comparison = Comparison {
-        base: Subject { source: &base.source, ledger: &base.ledger },
-        other: Subject { source: &other.source, ledger: &other.ledger },
+        base: RunSubject { source: &base.source, ledger: &base.ledger },
+        other: RunSubject { source: &other.source, ledger: &other.ledger },
         tool_version: env!("CARGO_PKG_VERSION"),
         diff,
     };
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<()> {
         TableFormat::Html => Box::new(Html),
         TableFormat::Text => {
             let output = args.to.output.as_deref();
-            Box::new(Text { color: color(args.color, output), width: width(output) })
+            Box::new(TextLayout { color: color(args.color, output), width: width(output) })
         }
     };
     output::write(args.to.output.as_deref(), |out| Ok(writer.compare(&comparison, out)?))?;
@@ -142,24 +142,24 @@ fn no_unit(source: &str, per: Per) -> String {
 }
 
 /// An input, read.
-struct Opened {
+struct OpenedInput {
     source: String,
     ledger: Ledger,
     labels: BTreeMap<String, String>,
 }
 
-impl Opened {
-    fn side(&self, seconds: Option<f64>) -> Side<'_> {
-        Side { source: &self.source, ledger: &self.ledger, labels: &self.labels, seconds }
+impl OpenedInput {
+    fn side(&self, seconds: Option<f64>) -> DiffSide<'_> {
+        DiffSide { source: &self.source, ledger: &self.ledger, labels: &self.labels, seconds }
     }
 }
 
-fn read(reading: &Reading, path: &Path) -> anyhow::Result<Opened> {
+fn read(reading: &ReadOptions, path: &Path) -> anyhow::Result<OpenedInput> {
     let source = path.display().to_string();
     match Input::open(path)? {
         Input::Run(run) => {
             let labels = run.manifest().labels.clone();
-            Ok(Opened {
+            Ok(OpenedInput {
                 source,
                 ledger: ledger::of_run(&run, Filter::default(), &reading.progress)?,
                 labels,
@@ -167,7 +167,7 @@ fn read(reading: &Reading, path: &Path) -> anyhow::Result<Opened> {
         }
         Input::Recording(recording) => {
             let ledger = ledger::of_recording(recording, reading, Filter::default())?;
-            Ok(Opened { source, ledger, labels: BTreeMap::new() })
+            Ok(OpenedInput { source, ledger, labels: BTreeMap::new() })
         }
     }
 }

@@ -3,15 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
-use vmtax_analyse::audit::{self, Advice, CheckId, Fix, Input, Verdict, What};
-use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_analyse::audit::{
+    self, AuditInput, CheckId, CheckVerdict, Fix, FoundSetting, ManualAdvice,
+};
+use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output;
 use vmtax_events::setting::{Settings, System, VmProcess};
 use vmtax_host::{configuration, remote};
-use vmtax_machine::ssh::Address;
+use vmtax_machine::ssh::SshAddress;
 use vmtax_report::doctor::Audit;
-use vmtax_report::pages::Pages;
-use vmtax_runs::evidence::Evidence;
+use vmtax_report::pages::PagesReport;
+use vmtax_runs::evidence::EvidenceInput;
 use vmtax_runs::{host_pages, ledger};
 
 use crate::flags::{OutputArgs, ReadingArgs};
@@ -40,7 +42,7 @@ pub(crate) struct DoctorArgs {
 
     /// Check a guest through ssh. Keys must be in place; ssh does not ask for a password.
     #[arg(long, value_name = "ssh:USER@HOST", value_parser = guest, conflicts_with = "guest_root")]
-    guest: Option<Address>,
+    guest: Option<SshAddress>,
 
     /// A guest's /proc and /sys below this folder; / when vmtax runs in the guest.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -87,7 +89,7 @@ pub(crate) struct PagesArgs {
     to: OutputArgs,
 }
 
-fn guest(text: &str) -> Result<Address, String> {
+fn guest(text: &str) -> Result<SshAddress, String> {
     let address = text.strip_prefix("ssh:").and_then(|address| address.parse().ok());
     address.ok_or_else(|| "use ssh:USER@HOST, of letters, digits and @ . : _ - % [ ]".to_owned())
 }
@@ -95,7 +97,7 @@ fn guest(text: &str) -> Result<Address, String> {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
-    let evidence = args.run.as_deref().map(Evidence::open).transpose()?;
+    let evidence = args.run.as_deref().map(EvidenceInput::open).transpose()?;
     if let (Some(path), Some(evidence)) = (&args.run, &evidence)
         && let Some(system) = configuration(path, evidence)?
     {
@@ -108,10 +110,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
     let system = system(&args.root)?;
     let vms = chosen(&system, args.pid)?;
     let (guest_name, guest) = guest_settings(args)?.unzip();
-    let read = |run: Evidence| ledger::of_opened(run.input()?, &reading, Default::default());
+    let read = |run: EvidenceInput| ledger::of_opened(run.input()?, &reading, Default::default());
     let ledger = evidence.map(read).transpose()?;
     let inside = is_of_this_system(args).then(host_pages::of_this_system);
-    let findings = audit::audit(Input {
+    let findings = audit::audit(AuditInput {
         host: &system.settings,
         kvm: &system.kvm,
         vms,
@@ -137,7 +139,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
 }
 
 /// What a file configures: a VM, or parameters of KVM.
-fn configuration(path: &Path, evidence: &Evidence) -> anyhow::Result<Option<System>> {
+fn configuration(path: &Path, evidence: &EvidenceInput) -> anyhow::Result<Option<System>> {
     let name = path.display().to_string();
     let Some(text) = evidence.text() else { return Ok(None) };
     if let Some(settings) = configuration::parameters(text) {
@@ -166,7 +168,7 @@ fn of_configuration(args: &DoctorArgs, path: &Path, system: &System) -> anyhow::
             format!("{flag}: {name} is a configuration, which is checked alone"),
         );
     }
-    let mut findings = audit::audit(Input {
+    let mut findings = audit::audit(AuditInput {
         host: &system.settings,
         kvm: &system.kvm,
         vms: &system.vms,
@@ -176,25 +178,26 @@ fn of_configuration(args: &DoctorArgs, path: &Path, system: &System) -> anyhow::
         ledger: None,
     });
     findings.retain(|finding| {
-        let is_known = !matches!(finding.found.what, What::Unread(_));
+        let is_known = !matches!(finding.found.what, FoundSetting::Unread(_));
         if system.vms.is_empty() {
             // What other settings and VMs decide is not known of parameters alone.
-            return finding.check.place() == "host" && finding.found.verdict != Verdict::Unknown;
+            return finding.check.place() == "host"
+                && finding.found.verdict != CheckVerdict::Unknown;
         }
         // Nor what another part of a configuration has.
         let is_part = system.vms.iter().any(VmProcess::is_part);
-        let is_said =
-            !is_part || matches!(finding.found.verdict, Verdict::Costs | Verdict::Unknown);
+        let is_said = !is_part
+            || matches!(finding.found.verdict, CheckVerdict::Costs | CheckVerdict::Unknown);
         finding.check.place() == "VM" && is_known && is_said
     });
     for finding in &mut findings {
         // How much its disks do is not known.
-        if finding.check.id == CheckId::Iothread && finding.found.verdict == Verdict::Costs {
-            finding.found.verdict = Verdict::Unknown;
+        if finding.check.id == CheckId::Iothread && finding.found.verdict == CheckVerdict::Costs {
+            finding.found.verdict = CheckVerdict::Unknown;
         }
         // A configuration has no threads yet.
         if let Some(Fix::Pin(_)) = finding.found.fix {
-            finding.found.fix = Some(Fix::Advice(Advice::PinInConfiguration));
+            finding.found.fix = Some(Fix::Advice(ManualAdvice::PinInConfiguration));
         }
     }
     let audit = Audit {
@@ -225,7 +228,7 @@ pub(crate) fn pages(args: &PagesArgs) -> anyhow::Result<()> {
         return args.to.write(&vmtax_report::host_pages::tables(VERSION, &pages, &judged));
     }
     let system = system(&args.root)?;
-    let pages = Pages {
+    let pages = PagesReport {
         tool_version: VERSION,
         root: &args.root.display().to_string(),
         system: &system,
@@ -265,7 +268,8 @@ fn guest_settings(args: &DoctorArgs) -> anyhow::Result<Option<(String, Settings)
     }
     let Some(address) = &args.guest else { return Ok(None) };
     let name = format!("ssh:{address}");
-    let settings = remote::settings(address)
-        .map_err(|e| Fault::new(Code::Input, format!("{name}: {e}; try `ssh {address} true`")))?;
+    let settings = remote::settings(address).map_err(|e| {
+        CodedError::new(Code::Input, format!("{name}: {e}; try `ssh {address} true`"))
+    })?;
     Ok(Some((name, settings)))
 }

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
-use vmtax_analyse::explain::{Change, Explanation};
-use vmtax_analyse::{Filter, Ledger, Side};
+use vmtax_analyse::explain::{Explanation, LoadChange};
+use vmtax_analyse::{DiffSide, Filter, Ledger};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
 use vmtax_host::configuration;
-use vmtax_report::Subject;
+use vmtax_report::RunSubject;
 use vmtax_report::explain::{Explained, change};
 use vmtax_report::html::Html;
-use vmtax_runs::evidence::Evidence;
-use vmtax_runs::{Reading, input, ledger};
+use vmtax_runs::evidence::EvidenceInput;
+use vmtax_runs::{ReadOptions, input, ledger};
 
 use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 
@@ -90,11 +90,15 @@ fn change(args: &ExplainArgs, before: &Path, after: &Path) -> anyhow::Result<()>
     };
     let (before, after) = ledger::both(|| read(before), || read(after))?;
     let (labels, seconds) = (BTreeMap::new(), args.length.map(|length| length.as_secs_f64()));
-    let [old, new] =
-        [&before, &after].map(|(source, ledger)| Side { source, ledger, labels: &labels, seconds });
+    let [old, new] = [&before, &after].map(|(source, ledger)| DiffSide {
+        source,
+        ledger,
+        labels: &labels,
+        seconds,
+    });
 
-    let change = Change::new(&old, &new, args.operations);
-    let [old, new] = [&before, &after].map(|(source, ledger)| Subject { source, ledger });
+    let change = LoadChange::new(&old, &new, args.operations);
+    let [old, new] = [&before, &after].map(|(source, ledger)| RunSubject { source, ledger });
     args.to.write(&change::tables(&change, old, new)?)
 }
 
@@ -124,14 +128,14 @@ fn explain(args: &ExplainArgs, run: &Path) -> anyhow::Result<()> {
     };
     let labels = BTreeMap::new();
     let seconds = args.length.map(|length| length.as_secs_f64());
-    let side = Side { source: &source, ledger: &ledger, labels: &labels, seconds };
+    let side = DiffSide { source: &source, ledger: &ledger, labels: &labels, seconds };
     let base_side =
-        base.as_ref().map(|(source, ledger)| Side { source, ledger, labels: &labels, seconds });
+        base.as_ref().map(|(source, ledger)| DiffSide { source, ledger, labels: &labels, seconds });
     let explanation = Explanation::new(&side, base_side.as_ref());
     let explained = Explained {
         tool_version: env!("CARGO_PKG_VERSION"),
-        run: Subject { source: &source, ledger: &ledger },
-        base: base.as_ref().map(|(source, ledger)| Subject { source, ledger }),
+        run: RunSubject { source: &source, ledger: &ledger },
+        base: base.as_ref().map(|(source, ledger)| RunSubject { source, ledger }),
         explanation: &explanation,
         vms: &vms,
     };
@@ -152,9 +156,9 @@ fn explain(args: &ExplainArgs, run: &Path) -> anyhow::Result<()> {
 }
 
 /// A ledger that can be explained, with the name of its input.
-fn checked(path: &Path, reading: &Reading, filter: Filter) -> anyhow::Result<(String, Ledger)> {
+fn checked(path: &Path, reading: &ReadOptions, filter: Filter) -> anyhow::Result<(String, Ledger)> {
     // A profile or counters alone hold no exits.
-    let evidence = Evidence::open(path)?;
+    let evidence = EvidenceInput::open(path)?;
     if filter == Filter::default()
         && let Some(ledger) = evidence.ledger()?
     {

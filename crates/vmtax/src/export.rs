@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueHint};
 use vmtax_analyse::Ledger;
-use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output;
 use vmtax_cli::signals::Signals;
-use vmtax_report::openmetrics::{self, Dialect};
+use vmtax_report::openmetrics::{self, MetricsDialect};
 use vmtax_runs::frames::{self, Played};
 use vmtax_runs::ledger;
-use vmtax_runs::record::Watch;
-use vmtax_serve::{Hosts, Server};
+use vmtax_runs::record::CountsWatch;
+use vmtax_serve::{Hosts, PageServer};
 
 use crate::flags::{ReadingArgs, WhichArgs};
 
@@ -76,19 +76,19 @@ const NEVER: Duration = Duration::from_secs(3600);
 
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
     let mut sink = match &args.textfile {
-        Some(path) => Sink::File(path),
-        None => Sink::Server(Box::new(
-            Server::new(args.listen, Hosts::new(&args.allow_host))
+        Some(path) => MetricsInput::File(path),
+        None => MetricsInput::Server(Box::new(
+            PageServer::new(args.listen, Hosts::new(&args.allow_host))
                 .map_err(|error| cannot_listen(args.listen, &error))?,
         )),
     };
-    let mut feed = Feed::new(args)?;
+    let mut feed = ServedFeed::new(args)?;
     sink.put(&feed.ledger(args)?)?;
     match &sink {
-        Sink::Server(server) => say(server.address()?),
+        MetricsInput::Server(server) => say(server.address()?),
         // A run does not change.
-        Sink::File(_) if matches!(feed, Feed::Fixed(_)) => return Ok(()),
-        Sink::File(_) => {}
+        MetricsInput::File(_) if matches!(feed, ServedFeed::Fixed(_)) => return Ok(()),
+        MetricsInput::File(_) => {}
     }
     let stop = Signals::new()?;
     let mut next = Instant::now();
@@ -104,17 +104,17 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<()> {
 }
 
 /// What is served.
-enum Feed<'a> {
+enum ServedFeed<'a> {
     /// The running kernel, sampled so often.
-    Live(Box<Watch>, Duration),
+    Live(Box<CountsWatch>, Duration),
     /// A recording that is played so many times as fast.
     Played(Box<Played>, f64),
     /// A recording as a whole.
     Fixed(&'a Path),
 }
 
-impl Feed<'_> {
-    fn new(args: &ExportArgs) -> anyhow::Result<Feed<'_>> {
+impl ServedFeed<'_> {
+    fn new(args: &ExportArgs) -> anyhow::Result<ServedFeed<'_>> {
         Ok(match &args.replay {
             Some(path) if args.repeat => {
                 let replay = frames::of_path(path, &args.reading.reading())?;
@@ -127,69 +127,71 @@ impl Feed<'_> {
                         ),
                     );
                 }
-                Feed::Played(Box::new(Played::new(replay)), args.speed)
+                ServedFeed::Played(Box::new(Played::new(replay)), args.speed)
             }
-            Some(path) => Feed::Fixed(path),
+            Some(path) => ServedFeed::Fixed(path),
             None => {
                 args.reading.check_live()?;
-                let mut watch = Watch::new(&args.which.which())?;
+                let mut watch = CountsWatch::new(&args.which.which())?;
                 watch.step()?;
                 let every = args.reading.interval.unwrap_or(Duration::from_secs(5));
-                Feed::Live(Box::new(watch), every)
+                ServedFeed::Live(Box::new(watch), every)
             }
         })
     }
 
     fn ledger(&self, args: &ExportArgs) -> anyhow::Result<Ledger> {
         match self {
-            Feed::Live(watch, _) => Ok(watch.ledger()),
-            Feed::Played(played, _) => Ok(played.ledger()),
+            ServedFeed::Live(watch, _) => Ok(watch.ledger()),
+            ServedFeed::Played(played, _) => Ok(played.ledger()),
             // A pipe without a writer is waited for, and a signal ends that.
-            Feed::Fixed(path) => ledger::of_path(path, &args.reading.reading(), Default::default()),
+            ServedFeed::Fixed(path) => {
+                ledger::of_path(path, &args.reading.reading(), Default::default())
+            }
         }
     }
 
     /// Until there is more to count.
     fn pause(&self) -> Duration {
         match self {
-            Feed::Live(_, every) => *every,
-            Feed::Played(played, speed) => {
+            ServedFeed::Live(_, every) => *every,
+            ServedFeed::Played(played, speed) => {
                 played.length().map_or(NEVER, |length| length.div_f64(*speed))
             }
-            Feed::Fixed(_) => NEVER,
+            ServedFeed::Fixed(_) => NEVER,
         }
     }
 
     /// Counts on. Whether there was anything to count.
     fn step(&mut self) -> anyhow::Result<bool> {
         match self {
-            Feed::Live(watch, _) => watch.step().map(|_| true),
-            Feed::Played(played, _) => {
+            ServedFeed::Live(watch, _) => watch.step().map(|_| true),
+            ServedFeed::Played(played, _) => {
                 played.step();
                 Ok(true)
             }
-            Feed::Fixed(_) => Ok(false),
+            ServedFeed::Fixed(_) => Ok(false),
         }
     }
 }
 
 /// Where metrics are read from.
-enum Sink<'a> {
-    Server(Box<Server>),
+enum MetricsInput<'a> {
+    Server(Box<PageServer>),
     File(&'a Path),
 }
 
-impl Sink<'_> {
+impl MetricsInput<'_> {
     fn put(&mut self, ledger: &Ledger) -> anyhow::Result<()> {
         match self {
-            Sink::Server(server) => {
+            MetricsInput::Server(server) => {
                 let mut page = Vec::new();
-                openmetrics::write(ledger, VERSION, Dialect::OpenMetrics, &mut page)?;
+                openmetrics::write(ledger, VERSION, MetricsDialect::OpenMetrics, &mut page)?;
                 server.set_page(page);
                 Ok(())
             }
-            Sink::File(path) => output::write(Some(path), |out| {
-                Ok(openmetrics::write(ledger, VERSION, Dialect::Text, out)?)
+            MetricsInput::File(path) => output::write(Some(path), |out| {
+                Ok(openmetrics::write(ledger, VERSION, MetricsDialect::Text, out)?)
             }),
         }
     }
@@ -197,8 +199,8 @@ impl Sink<'_> {
     /// Waits until then, or for a signal. Whether it is a request to stop.
     fn wait(&mut self, stop: &Signals, until: Instant) -> io::Result<bool> {
         match self {
-            Sink::Server(server) => server.serve(stop, until),
-            Sink::File(_) => stop.wait(until),
+            MetricsInput::Server(server) => server.serve(stop, until),
+            MetricsInput::File(_) => stop.wait(until),
         }
     }
 }
@@ -209,7 +211,7 @@ fn say(address: SocketAddr) {
     let _ = writeln!(io::stderr(), "vmtax: serving http://{address}/metrics{reach} until Ctrl-C");
 }
 
-fn cannot_listen(address: SocketAddr, error: &io::Error) -> Fault {
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> CodedError {
     let why = match error.kind() {
         io::ErrorKind::AddrInUse => "another program listens there; choose another port".to_owned(),
         io::ErrorKind::PermissionDenied => {
@@ -220,7 +222,7 @@ fn cannot_listen(address: SocketAddr, error: &io::Error) -> Fault {
         }
         _ => format!("cannot listen there: {error}"),
     };
-    Fault::new(Code::Output, format!("--listen {address}: {why}"))
+    CodedError::new(Code::Output, format!("--listen {address}: {why}"))
 }
 
 fn prom(text: &str) -> Result<PathBuf, String> {

@@ -9,9 +9,9 @@ use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::flags::{duration, live_interval};
 use vmtax_cli::output;
 use vmtax_events::Isa;
-use vmtax_report::tables::Formats;
-use vmtax_report::text::Text;
-use vmtax_runs::Reading;
+use vmtax_report::tables::AllFormats;
+use vmtax_report::text::TextLayout;
+use vmtax_runs::ReadOptions;
 use vmtax_runs::record::Which;
 
 /// Flags for reading recordings.
@@ -32,9 +32,9 @@ pub(crate) struct ReadingArgs {
 }
 
 impl ReadingArgs {
-    pub(crate) fn reading(&self) -> Reading {
+    pub(crate) fn reading(&self) -> ReadOptions {
         let ReadingArgs { interval, isa, emulated } = self.clone();
-        Reading { interval, isa, emulated, ..Reading::default() }
+        ReadOptions { interval, isa, emulated, ..ReadOptions::default() }
     }
 
     /// Checks the flags of a command that reads the running kernel: those of recordings are refused, and intervals have a range.
@@ -65,9 +65,9 @@ pub(crate) struct OutputArgs {
 
 impl OutputArgs {
     /// Writes what is shown, in the format and to the place asked for.
-    pub(crate) fn write(&self, shown: &dyn Formats) -> anyhow::Result<()> {
+    pub(crate) fn write(&self, shown: &dyn AllFormats) -> anyhow::Result<()> {
         let to = self.output.as_deref();
-        let look = Text { color: color(Color::Auto, to), width: width(to) };
+        let look = TextLayout { color: color(Color::Auto, to), width: width(to) };
         output::write(to, |out| {
             Ok(match self.format {
                 TableFormat::Text => shown.text(look, out),

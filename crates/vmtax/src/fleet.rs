@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::exit::{Code, CodedError};
 
 /// The program.
 const PROGRAM: &str = "vmtax-fleet";
@@ -22,7 +22,7 @@ const PROGRAM: &str = "vmtax-fleet";
   vmtax query --help
   vmtax query 'SELECT host, sum(count) FROM exits GROUP BY host' fleet/"
 )]
-pub(crate) struct QueryArgs {
+pub(crate) struct QueryCommandArgs {
     /// Arguments of `vmtax-fleet query`.
     #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
@@ -44,7 +44,7 @@ pub(crate) struct FleetArgs {
     words: Vec<OsString>,
 }
 
-pub(crate) fn query(args: &QueryArgs) -> anyhow::Result<()> {
+pub(crate) fn query(args: &QueryCommandArgs) -> anyhow::Result<()> {
     run(["query".into()].into_iter().chain(args.words.iter().cloned()))
 }
 
@@ -77,5 +77,5 @@ fn run(words: impl Iterator<Item = OsString>) -> anyhow::Result<()> {
         io::ErrorKind::NotFound => "is neither beside vmtax nor in PATH; install the package vmtax-fleet, or build it with: cargo build --release --manifest-path fleet/Cargo.toml".to_owned(),
         _ => format!("cannot be started: {error}"),
     };
-    Err(Fault::new(Code::Input, format!("{PROGRAM} {why}")).into())
+    Err(CodedError::new(Code::Input, format!("{PROGRAM} {why}")).into())
 }

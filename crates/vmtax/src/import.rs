@@ -6,10 +6,10 @@ use clap::{Args, ValueHint};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::flags::label;
 use vmtax_events::Recording;
-use vmtax_runs::import::{Span, ToRun, check_overlap, merge, without_guests};
-use vmtax_runs::profiles::{Files, Profiles};
-use vmtax_runs::{Input, Reading, convert, create_options, input, ledger, write_fault};
-use vmtax_store::{CreateOptions, Table, Writer, remove_empty_run};
+use vmtax_runs::import::{RecordingSpan, ToRun, check_overlap, merge, without_guests};
+use vmtax_runs::profiles::{ProfileFiles, Profiles};
+use vmtax_runs::{Input, ReadOptions, convert, create_options, input, ledger, write_fault};
+use vmtax_store::{CreateOptions, RunWriter, StoredTable, remove_empty_run};
 
 use crate::flags::ReadingArgs;
 
@@ -70,8 +70,8 @@ pub(crate) struct ProfileArgs {
 }
 
 impl ProfileArgs {
-    fn files(&self) -> Files {
-        Files {
+    fn files(&self) -> ProfileFiles {
+        ProfileFiles {
             host: self.host_profile.clone(),
             guest: self.guest_profile.clone(),
             instructions: self.guest_instructions.clone(),
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<()> {
     let mut profiles = args.profiles.files().read()?;
     profiles.losses.notes.extend(left_out);
     let created_folder = !args.output.exists();
-    let writer = Writer::create(&args.output, &options(args)).map_err(write_fault)?;
+    let writer = RunWriter::create(&args.output, &options(args)).map_err(write_fault)?;
     let result = import_all(args, inputs, profiles, writer);
     if result.is_err() {
         remove_empty_run(&args.output, created_folder);
@@ -105,17 +105,17 @@ fn import_all(
     args: &ImportArgs,
     inputs: Vec<Input>,
     profiles: Profiles,
-    writer: Writer,
+    writer: RunWriter,
 ) -> anyhow::Result<()> {
-    let reading: Reading = args.reading.reading();
+    let reading: ReadOptions = args.reading.reading();
     let mut rows = ToRun::new(writer);
     let mut facts: Option<Recording> = None;
-    let mut spans: Vec<Span> = Vec::new();
+    let mut spans: Vec<RecordingSpan> = Vec::new();
     let mut losses = profiles.losses.clone();
     rows.profiles(profiles);
     let sizes = inputs.iter().map(|input| match input {
         Input::Recording(recording) => recording.size().unwrap_or(0),
-        Input::Run(run) => run.bytes_of(Table::Events),
+        Input::Run(run) => run.bytes_of(StoredTable::Events),
     });
     reading.progress.announce(sizes.fold(0, u64::saturating_add));
     for input in inputs {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use vmtax_cli::flags::{duration, label, live_interval};
-use vmtax_live::{Options, Raw};
-use vmtax_runs::record::{self, Plan, Retention, StartsPlan};
+use vmtax_live::{LiveOptions, Raw};
+use vmtax_runs::record::{self, RecordPlan, Retention, StartsPlan};
 
 use crate::flags::{OutputArgs, TableFormat, WhichArgs};
 
@@ -113,8 +113,8 @@ pub(crate) struct RecordArgs {
 const RUN: &str = "run";
 
 impl RecordArgs {
-    fn plan(&self) -> Plan {
-        Plan {
+    fn plan(&self) -> RecordPlan {
+        RecordPlan {
             which: self.which.which(),
             duration: self.duration,
             interval: self.interval,
@@ -131,14 +131,14 @@ impl RecordArgs {
     }
 
     /// Limits of the recorder.
-    fn limits(&self) -> Options {
-        let (usual, raw) = (Options::default(), Raw::default());
+    fn limits(&self) -> LiveOptions {
+        let (usual, raw) = (LiveOptions::default(), Raw::default());
         let raw = Raw {
             sample: self.sample,
             slower: self.slower_than.unwrap_or(raw.slower),
             buffer: self.buffer.map_or(raw.buffer, |kib| kib.saturating_mul(1024)),
         };
-        Options {
+        LiveOptions {
             most_keys: self.most_keys.unwrap_or(usual.most_keys),
             most_threads: self.most_threads.unwrap_or(usual.most_threads),
             raw: self.raw.then_some(raw),

@@ -7,24 +7,25 @@ use std::path::{Path, PathBuf};
 
 use vmtax_analyse::calls::profiled;
 use vmtax_analyse::{
-    Arranged, By, CallTree, Filter, Ledger, Nested, Operations, Profiled, Table, TableKind,
+    Arranged, By, CallTree, Filter, Ledger, Nested, Operations, ProfiledOperation, SortedTable,
+    TableKind,
 };
 use vmtax_cli::exit::{Code, fail, say};
-use vmtax_cli::output::{self, Place};
-use vmtax_report::budget::Kept;
+use vmtax_cli::output::{self, OutputPlace};
+use vmtax_report::budget::KeptBudget;
 use vmtax_report::calls;
 use vmtax_report::csv::Csv;
 use vmtax_report::html::Html;
 use vmtax_report::json::Json;
 use vmtax_report::openmetrics::OpenMetrics;
-use vmtax_report::text::Text;
+use vmtax_report::text::TextLayout;
 use vmtax_report::{Document, Renderer};
-use vmtax_runs::{Input, Reading, ledger, timeline};
+use vmtax_runs::{Input, ReadOptions, ledger, timeline};
 use vmtax_store::Run;
 
 use crate::flags::{color, width};
 use args::EventTable;
-pub(crate) use args::{Format, ReportArgs};
+pub(crate) use args::{ReportArgs, ReportFormat};
 
 pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     check_by(args)?;
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let filter = ledger::filter(args.input(), &args.vm, &args.vcpu, &reading)?;
     let input = Input::open(args.input())?;
     ledger::check_reading(&reading, &input)?;
-    if args.format == Format::Perfetto {
+    if args.format == ReportFormat::Perfetto {
         return perfetto(args, input, &reading, filter);
     }
     let ledger = ledger::of_input(input, &reading, filter.clone())?;
@@ -49,20 +50,20 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
 pub(crate) fn render(
     args: &ReportArgs,
     ledger: Ledger,
-    budget: Option<Kept>,
+    budget: Option<KeptBudget>,
 ) -> anyhow::Result<()> {
-    if let Format::Folded | Format::Pprof = args.format {
+    if let ReportFormat::Folded | ReportFormat::Pprof = args.format {
         return call_trees(args, &ledger);
     }
     let document = Document { budget, ..document(args, ledger) };
     let renderer: Box<dyn Renderer> = match args.format {
-        Format::Json => Box::new(Json),
-        Format::Csv => Box::new(Csv),
-        Format::Html => Box::new(Html),
-        Format::Prometheus => Box::new(OpenMetrics),
+        ReportFormat::Json => Box::new(Json),
+        ReportFormat::Csv => Box::new(Csv),
+        ReportFormat::Html => Box::new(Html),
+        ReportFormat::Prometheus => Box::new(OpenMetrics),
         _ => {
             let output = args.output.as_deref();
-            Box::new(Text { color: color(args.color, output), width: width(output) })
+            Box::new(TextLayout { color: color(args.color, output), width: width(output) })
         }
     };
     output::write(args.output.as_deref(), |out| Ok(renderer.render(&document, out)?))
@@ -74,7 +75,7 @@ fn call_trees(args: &ReportArgs, ledger: &Ledger) -> anyhow::Result<()> {
     for problem in problems {
         say(&problem);
     }
-    let all: Vec<(Profiled<'_>, CallTree)> = all
+    let all: Vec<(ProfiledOperation<'_>, CallTree)> = all
         .into_iter()
         .map(|one| {
             let tree = one.tree.arranged(arranged(args));
@@ -92,12 +93,12 @@ fn call_trees(args: &ReportArgs, ledger: &Ledger) -> anyhow::Result<()> {
     }
     let output = args.output.as_deref();
     let place = match args.format {
-        Format::Pprof => Place::open_binary(output, "--format pprof")?,
-        _ => Place::open(output)?,
+        ReportFormat::Pprof => OutputPlace::open_binary(output, "--format pprof")?,
+        _ => OutputPlace::open(output)?,
     };
     place.write(|out| {
         match args.format {
-            Format::Pprof => calls::pprof::write(&all, out)?,
+            ReportFormat::Pprof => calls::pprof::write(&all, out)?,
             _ => calls::folded::write(&all, out)?,
         }
         Ok(())
@@ -148,7 +149,7 @@ fn document(args: &ReportArgs, ledger: Ledger) -> Document {
         args.event.clone()
     };
     let tables =
-        asked.iter().filter_map(|e| e.kind()).map(|kind| Table::new(&ledger, kind, &args.by));
+        asked.iter().filter_map(|e| e.kind()).map(|kind| SortedTable::new(&ledger, kind, &args.by));
     let tables = tables.collect();
     let nested = asked.contains(&EventTable::Nested).then(|| Nested::new(&ledger));
     let operations = asked.contains(&EventTable::Operations).then_some(operations);
@@ -159,7 +160,7 @@ fn document(args: &ReportArgs, ledger: Ledger) -> Document {
     };
     let calls = asked
         .contains(&EventTable::Functions)
-        .then(|| calls::Shown { arranged: arranged(args), most });
+        .then(|| calls::ShownCalls { arranged: arranged(args), most });
     Document {
         source: args.input().display().to_string(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -174,18 +175,18 @@ fn document(args: &ReportArgs, ledger: Ledger) -> Document {
 
 /// Text shows a summary, the other formats all tables that have rows. For a lab run the table of operations replaces the others, which
 /// would add operations up; only pages have both.
-fn default_tables(format: Format, ledger: &Ledger, is_lab: bool) -> Vec<EventTable> {
+fn default_tables(format: ReportFormat, ledger: &Ledger, is_lab: bool) -> Vec<EventTable> {
     use EventTable as E;
     // Causes first.
     let mut all = TableKind::ALL;
     all.sort_by_key(|kind| *kind != TableKind::Cause);
     let is_wanted = |kind: &TableKind| match format {
-        Format::Html => true,
+        ReportFormat::Html => true,
         _ if is_lab => false,
-        Format::Text => kind.is_exits(),
+        ReportFormat::Text => kind.is_exits(),
         _ => true,
     };
-    let has_rows = |kind: &TableKind| !Table::new(ledger, *kind, &[]).rows.is_empty();
+    let has_rows = |kind: &TableKind| !SortedTable::new(ledger, *kind, &[]).rows.is_empty();
     let wanted = all.into_iter().filter(is_wanted);
     let mut tables: Vec<EventTable> =
         wanted.filter(|kind| kind.is_exits() || has_rows(kind)).map(E::Of).collect();
@@ -205,14 +206,14 @@ fn default_tables(format: Format, ledger: &Ledger, is_lab: bool) -> Vec<EventTab
 fn perfetto(
     args: &ReportArgs,
     input: Input,
-    reading: &Reading,
+    reading: &ReadOptions,
     filter: Filter,
 ) -> anyhow::Result<()> {
     if let Input::Run(run) = &input {
         check_raw(run)?;
     }
     let source = args.input().display().to_string();
-    let place = Place::open_binary(args.output.as_deref(), "--format perfetto")?;
+    let place = OutputPlace::open_binary(args.output.as_deref(), "--format perfetto")?;
     place.write(|out| timeline::write(input, reading, filter, &source, out))
 }
 

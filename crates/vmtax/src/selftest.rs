@@ -3,18 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum, ValueHint};
-use vmtax_analyse::host_pages::Verdict;
+use vmtax_analyse::host_pages::PagesVerdict;
 use vmtax_analyse::selftest::Outcome;
-use vmtax_cli::exit::{Code, Fault as Failed};
+use vmtax_cli::exit::{Code, CodedError as Failed};
 use vmtax_cli::output;
-use vmtax_durable::{Access, NewFile};
-use vmtax_pageops::accel::Accel;
+use vmtax_durable::{FileAccess, NewFile};
+use vmtax_pageops::accel::AccelChoice;
 use vmtax_pageops::device::idxd::Roots;
-use vmtax_pageops::engine::{Config, Dispatcher, PageEngine};
+use vmtax_pageops::engine::{Dispatcher, EngineConfig, PageEngine};
 use vmtax_pageops::{Cpu, PAGE, PageFacts};
 use vmtax_report::selftest::Tried;
-use vmtax_report::tables::Formats;
-use vmtax_report::text::Text;
+use vmtax_report::tables::AllFormats;
+use vmtax_report::text::TextLayout;
 use vmtax_runs::host_pages;
 use vmtax_runs::selftest::{self, Fault};
 
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &SelftestArgs) -> anyhow::Result<()> {
 /// DSA queues against the processor on the same pages.
 fn device() -> Tried {
     const NAME: &str = "DSA";
-    let devices = match Accel::Auto.open(&Roots::default()) {
+    let devices = match AccelChoice::Auto.open(&Roots::default()) {
         Ok(devices) => devices,
         Err(problem) => return (NAME, Outcome::NotHere, problem.to_string()),
     };
@@ -89,7 +89,7 @@ fn device() -> Tried {
         return (NAME, Outcome::NotHere, why);
     }
     let queues = devices.portals.len();
-    let config = Config { policy: devices.policy, ..Config::default() };
+    let config = EngineConfig { policy: devices.policy, ..EngineConfig::default() };
     let mut engine = PageEngine::new(Dispatcher::new(config, devices.portals));
     // Pages of zeros and others.
     let memory: Vec<u8> = (0..PAGE * 64).map(|i| ((i / PAGE % 3) * (i % 251)) as u8).collect();
@@ -114,17 +114,19 @@ fn device() -> Tried {
 fn pages() -> Tried {
     let (_, judged) = host_pages::of_this_system();
     let outcome = match judged.verdict {
-        Verdict::Small | Verdict::Large | Verdict::Mixed => Outcome::Works,
-        Verdict::NotMeasured | Verdict::NoVm | Verdict::Undecided => Outcome::NotHere,
+        PagesVerdict::Small | PagesVerdict::Large | PagesVerdict::Mixed => Outcome::Works,
+        PagesVerdict::NotMeasured | PagesVerdict::NoVm | PagesVerdict::Undecided => {
+            Outcome::NotHere
+        }
     };
     ("pages of this system's host", outcome, judged.verdict.name().to_owned())
 }
 
 /// Writes the archive: it appears whole.
-fn bundle(file: &Path, folder: &Path, tables: &impl Formats) -> anyhow::Result<()> {
+fn bundle(file: &Path, folder: &Path, tables: &impl AllFormats) -> anyhow::Result<()> {
     let name = file.display().to_string();
     let failed = |e: &std::io::Error| anyhow::Error::from(output::cannot_write(&name, e));
-    let out = NewFile::create(file, Access::Private).map_err(|e| failed(&e))?;
+    let out = NewFile::create(file, FileAccess::Private).map_err(|e| failed(&e))?;
     let write = || -> std::io::Result<()> {
         let mut archive = tar::Builder::new(zstd::Encoder::new(out.file(), 0)?);
         let mut add = |name: &str, text: &[u8]| {
@@ -136,7 +138,7 @@ fn bundle(file: &Path, folder: &Path, tables: &impl Formats) -> anyhow::Result<(
         };
         let (mut json, mut text) = (Vec::new(), Vec::new());
         tables.json(&mut json)?;
-        tables.text(Text::default(), &mut text)?;
+        tables.text(TextLayout::default(), &mut text)?;
         add("selftest/selftest.json", &json)?;
         add("selftest/selftest.txt", &text)?;
         archive.mode(tar::HeaderMode::Deterministic);

@@ -5,7 +5,7 @@ use std::{fs, io};
 
 use clap::{Args, Command, ValueHint};
 use vmtax_cli::output;
-use vmtax_durable::{Access, write};
+use vmtax_durable::{FileAccess, write};
 
 /// Print a completion script for a shell.
 #[derive(Debug, Args)]
@@ -57,7 +57,7 @@ pub(crate) fn man(args: &ManArgs, command: Command) -> anyhow::Result<()> {
     vmtax.build();
     for (name, page) in pages(&vmtax)? {
         let path = args.dir.join(name);
-        write(&path, Access::Umask, &page).map_err(|e| cannot_write(&path, &e))?;
+        write(&path, FileAccess::Umask, &page).map_err(|e| cannot_write(&path, &e))?;
     }
     Ok(())
 }

@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueHint};
-use vmtax_analyse::{Frames, Keep};
+use vmtax_analyse::{Frames, KeepFrames};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
 use vmtax_cli::signals::Signals;
 use vmtax_report::losses;
-use vmtax_report::tui::{Facts, Model, Source, Wish};
+use vmtax_report::tui::{FrameSource, HostFacts, ScreenModel, Wish};
 use vmtax_runs::frames::{self, Replay};
-use vmtax_runs::record::Watch;
+use vmtax_runs::record::CountsWatch;
 
 use crate::flags::{ReadingArgs, WhichArgs};
-use terminal::{Heard, Screen};
+use terminal::{Screen, TerminalEvent};
 
 /// Show VMs live in the terminal: tax, exits and time split, by VM, vCPU, cause and exit; or replay a recording.
 ///
@@ -58,8 +58,8 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
 fn replayed(path: &Path, reading: &ReadingArgs) -> anyhow::Result<()> {
     check_terminal()?;
     let Replay { frames, recording, losses, complete } = frames::of_path(path, &reading.reading())?;
-    let facts = Facts { recording, losses: losses::of(&losses, complete) };
-    let mut model = Model::new(Source::Replay, facts, frames);
+    let facts = HostFacts { recording, losses: losses::of(&losses, complete) };
+    let mut model = ScreenModel::new(FrameSource::Replay, facts, frames);
     let stop = Signals::new()?;
     let mut screen = Screen::open(output::has_colors())?;
     let mut next: Option<Instant> = None;
@@ -81,10 +81,10 @@ fn replayed(path: &Path, reading: &ReadingArgs) -> anyhow::Result<()> {
 
 fn live(args: &TopArgs) -> anyhow::Result<()> {
     check_terminal()?;
-    let mut watch = Watch::new(&args.which.which())?;
+    let mut watch = CountsWatch::new(&args.which.which())?;
     let every = args.reading.interval.unwrap_or(Duration::from_secs(1));
-    let frames = Frames::new(Keep::Newest, 1);
-    let mut model = Model::new(Source::Live(every), known(&watch), frames);
+    let frames = Frames::new(KeepFrames::Newest, 1);
+    let mut model = ScreenModel::new(FrameSource::Live(every), known(&watch), frames);
     let stop = Signals::new()?;
     let mut screen = Screen::open(output::has_colors())?;
     let mut next = Instant::now() + every;
@@ -106,14 +106,14 @@ fn live(args: &TopArgs) -> anyhow::Result<()> {
 /// Waits for a key, a signal or the time. Returns whether to quit.
 fn is_over(
     screen: &mut Screen,
-    model: &mut Model,
+    model: &mut ScreenModel,
     stop: &Signals,
     until: Instant,
 ) -> anyhow::Result<bool> {
     match screen.wait(stop, until)? {
-        Heard::End => return Ok(true),
-        Heard::Stop => screen.stop()?,
-        Heard::Nothing => {}
+        TerminalEvent::End => return Ok(true),
+        TerminalEvent::Stop => screen.stop()?,
+        TerminalEvent::Nothing => {}
     }
     while let Some(key) = screen.key()? {
         match model.key(key) {
@@ -126,8 +126,8 @@ fn is_over(
     Ok(false)
 }
 
-fn known(watch: &Watch) -> Facts {
-    Facts { recording: watch.facts().clone(), losses: losses::of(&watch.losses(), true) }
+fn known(watch: &CountsWatch) -> HostFacts {
+    HostFacts { recording: watch.facts().clone(), losses: losses::of(&watch.losses(), true) }
 }
 
 fn check_terminal() -> anyhow::Result<()> {

@@ -11,7 +11,7 @@ use captures::{expected, json, unpack};
 use serde_json::Value;
 
 /// Counts of a table's rows, by their key.
-type Counts = BTreeMap<String, u64>;
+type KeyCounts = BTreeMap<String, u64>;
 
 const EVENTS: [&str; 7] = ["vmexit", "cause", "msr", "ioport", "mmio", "cpuid", "hypercall"];
 
@@ -71,7 +71,7 @@ fn streams_hold_every_exit() {
         let input = unpack("amd-pipe", &format!("{case}.perf.data.zst"));
         let report = json(&input, &["--event", "vmexit", "--by", "reason"]);
         // "300 115/129 vcpu 0 cpuid": every kvm_exit, also the last of each vCPU, which has no entry.
-        let mut exits = Counts::new();
+        let mut exits = KeyCounts::new();
         for line in expected("amd-pipe", &format!("{case}.exits.txt")).lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
             let Some(count) = words.first().and_then(|w| w.parse::<u64>().ok()) else { continue };
@@ -157,11 +157,11 @@ fn every_export_names_the_vm_after_its_process() {
     }
 }
 
-fn counts(report: &Value) -> Counts {
+fn counts(report: &Value) -> KeyCounts {
     let table = &report["tables"][0];
     let by: Vec<&str> =
         table["by"].as_array().unwrap().iter().map(|b| b.as_str().unwrap()).collect();
-    let mut counts = Counts::new();
+    let mut counts = KeyCounts::new();
     for row in table["rows"].as_array().unwrap() {
         let key: Vec<String> = by
             .iter()

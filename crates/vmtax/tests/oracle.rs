@@ -16,16 +16,16 @@ use serde_json::Value;
 
 /// A row of perf's table.
 #[derive(Clone, Debug, PartialEq)]
-struct Row {
+struct PerfRow {
     samples: u64,
     /// Minimum, maximum and mean in µs, and the standard error in percent of the mean, as printed.
     printed: [String; 4],
 }
 
-type Rows = BTreeMap<String, Row>;
+type PerfRows = BTreeMap<String, PerfRow>;
 
 /// One comparison.
-struct Case {
+struct OracleCase {
     capture: &'static str,
     input: &'static str,
     /// (table, file with perf's text)
@@ -34,14 +34,14 @@ struct Case {
     differences: &'static [(&'static str, &'static str, u64, u64)],
 }
 
-const CASES: &[Case] = &[
-    Case {
+const CASES: &[OracleCase] = &[
+    OracleCase {
         capture: "amd-nested",
         input: "kvmstat.perf.data.zst",
         tables: &[("", "kvmstat.txt")],
         differences: &[],
     },
-    Case {
+    OracleCase {
         capture: "amd-two-vms",
         input: "two-vms.perf.data.zst",
         tables: &[
@@ -52,7 +52,7 @@ const CASES: &[Case] = &[
         ],
         differences: &[],
     },
-    Case {
+    OracleCase {
         capture: "amd-same-workload",
         input: "workload.perf.data.zst",
         tables: &[
@@ -63,7 +63,7 @@ const CASES: &[Case] = &[
         ],
         differences: &[],
     },
-    Case {
+    OracleCase {
         capture: "amd-sched",
         input: "sched.perf.data.zst",
         tables: &[
@@ -74,7 +74,7 @@ const CASES: &[Case] = &[
         ],
         differences: &[],
     },
-    Case {
+    OracleCase {
         capture: "amd-midrun",
         input: "midrun.perf.data.zst",
         tables: &[
@@ -85,7 +85,7 @@ const CASES: &[Case] = &[
         ],
         differences: &[],
     },
-    Case {
+    OracleCase {
         capture: "amd-nested-exact",
         input: "nested-exact.perf.data.zst",
         tables: &[
@@ -96,7 +96,7 @@ const CASES: &[Case] = &[
         ],
         differences: &[],
     },
-    Case {
+    OracleCase {
         capture: "intel-cpuid",
         input: "intel.perf.data.zst",
         tables: &[
@@ -107,7 +107,7 @@ const CASES: &[Case] = &[
         ],
         differences: &[],
     },
-    Case {
+    OracleCase {
         capture: "intel-nested",
         input: "intel-nested.perf.data.zst",
         tables: &[
@@ -170,7 +170,7 @@ fn counts_of_arm64_equal_perf_kvm_stat_report() {
         let theirs = parse(&read("arm64", text));
         let names: std::collections::BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
         for name in names {
-            let samples = |rows: &Rows| rows.get(name).map_or(0, |row| row.samples);
+            let samples = |rows: &PerfRows| rows.get(name).map_or(0, |row| row.samples);
             let (perf, us) = (samples(&theirs), samples(&ours));
             let known = differences.iter().find(|(row, ..)| row == name);
             let expected = known.map_or((perf, perf), |&(_, perf, us)| (perf, us));
@@ -180,7 +180,7 @@ fn counts_of_arm64_equal_perf_kvm_stat_report() {
         }
         // The last exit, which has no entry behind it.
         let open = report["losses"]["unpaired_exits"].as_u64().unwrap();
-        let all = |rows: &Rows| rows.values().map(|row| row.samples).sum::<u64>();
+        let all = |rows: &PerfRows| rows.values().map(|row| row.samples).sum::<u64>();
         assert_eq!(all(&ours) + open, all(&theirs), "{input}");
         // What perf prints as time of exits is the time of the guest before them.
         let guest: u64 = report["run"]["vcpus"]
@@ -461,12 +461,17 @@ fn without_sched(input: &Path) -> PathBuf {
     path
 }
 
-fn differences(case: &Case, event: &str, expected: &Rows, ours: &Rows) -> Vec<String> {
+fn differences(
+    case: &OracleCase,
+    event: &str,
+    expected: &PerfRows,
+    ours: &PerfRows,
+) -> Vec<String> {
     let mut wrong = Vec::new();
     let keys: std::collections::BTreeSet<&String> = expected.keys().chain(ours.keys()).collect();
     for key in keys {
         let known = case.differences.iter().find(|(e, k, ..)| *e == event && k == key);
-        let samples = |rows: &Rows| rows.get(key).map_or(0, |r| r.samples);
+        let samples = |rows: &PerfRows| rows.get(key).map_or(0, |r| r.samples);
         let (theirs, mine) = (samples(expected), samples(ours));
         let agrees = match known {
             Some(&(_, _, perf, us)) => (theirs, mine) == (perf, us),
@@ -484,7 +489,7 @@ fn differences(case: &Case, event: &str, expected: &Rows, ours: &Rows) -> Vec<St
     wrong
 }
 
-fn expected(case: &Case, event: &str) -> Rows {
+fn expected(case: &OracleCase, event: &str) -> PerfRows {
     match case.tables {
         // One file with four reports, one after the other.
         [("", file)] => {
@@ -507,25 +512,25 @@ fn expected(case: &Case, event: &str) -> Rows {
 }
 
 /// perf's table: name (which may hold spaces), samples, share, time share, min, max, mean, standard error.
-fn parse(text: &str) -> Rows {
-    let mut rows = Rows::new();
+fn parse(text: &str) -> PerfRows {
+    let mut rows = PerfRows::new();
     for line in text.lines().filter(|l| l.contains("( +-")) {
         let line = line.replace("( +-", " ").replace([')', '%'], " ").replace("us", " ");
         let words: Vec<&str> = line.split_whitespace().collect();
         let (name, numbers) = words.split_at(words.len() - 7);
         let printed = [3, 4, 5, 6].map(|i| numbers[i].to_owned());
-        rows.insert(name.join(" "), Row { samples: numbers[0].parse().unwrap(), printed });
+        rows.insert(name.join(" "), PerfRow { samples: numbers[0].parse().unwrap(), printed });
     }
     rows
 }
 
-fn ours(input: &Path, event: &str, by: &str) -> Rows {
+fn ours(input: &Path, event: &str, by: &str) -> PerfRows {
     rows(&json(input, &["--event", event, "--by", by]))
 }
 
 /// Our JSON in perf's words and digits.
-fn rows(report: &Value) -> Rows {
-    let mut rows = Rows::new();
+fn rows(report: &Value) -> PerfRows {
+    let mut rows = PerfRows::new();
     for row in report["tables"][0]["rows"].as_array().unwrap() {
         let name = match row.get("reason") {
             Some(reason) => reason.as_str().unwrap().to_owned(),
@@ -544,7 +549,7 @@ fn rows(report: &Value) -> Rows {
         // perf cannot time an exit without an end, and does not count it.
         let samples = row["timed"].as_u64().unwrap();
         if samples > 0 {
-            rows.insert(name, Row { samples, printed });
+            rows.insert(name, PerfRow { samples, printed });
         }
     }
     rows

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 use vmtax_report::table::{Cell, Column, Table};
-use vmtax_report::tables::{Section, Tables};
+use vmtax_report::tables::{Tables, TitledTable};
 use vmtax_vpmu::host::MsrAccesses;
 use vmtax_vpmu::host::perf_event::Software;
 
 use crate::Error;
 use crate::computed::Computed;
-use crate::emulated::{Recording, mediated_exit};
+use crate::emulated::{EmulatedRecording, mediated_exit};
 use crate::steady::{Steady, SteadyError, measure};
 
 /// Name and version of the JSON's shape.
@@ -21,31 +21,31 @@ const EVENTS: [(&str, Software); 3] = [
 ];
 
 /// A software event and its steady state.
-type Measured = (&'static str, Result<Steady, SteadyError>);
+type MeasuredEvent = (&'static str, Result<Steady, SteadyError>);
 
 /// Figures of the policies.
 #[derive(Debug)]
-pub struct Bench {
-    recording: Recording,
+pub struct PolicyBench {
+    recording: EmulatedRecording,
     /// The recording is the shipped one.
     recorded: bool,
     /// Accesses that the mediated figures of the recording lack.
     lacks: MsrAccesses,
     computed: Computed,
-    steady: Vec<Measured>,
+    steady: Vec<MeasuredEvent>,
 }
 
-impl Bench {
+impl PolicyBench {
     /// Of a recording measured now, or of the shipped one. Then come alternating policies on the kernel's software events,
     /// `turns` of each, which take real time; 0 leaves them out.
     ///
     /// # Errors
     /// When a virtual PMU cannot be made.
-    pub fn new(measured: Option<Recording>, turns: u64) -> Result<Bench, Error> {
+    pub fn new(measured: Option<EmulatedRecording>, turns: u64) -> Result<PolicyBench, Error> {
         let recorded = measured.is_none();
         let events = if turns > 0 { &EVENTS[..] } else { &[] };
-        Ok(Bench {
-            recording: measured.map_or_else(Recording::shipped, Ok)?,
+        Ok(PolicyBench {
+            recording: measured.map_or_else(EmulatedRecording::shipped, Ok)?,
             recorded,
             lacks: mediated_exit()?,
             computed: Computed::run()?,
@@ -83,7 +83,7 @@ impl Bench {
     }
 }
 
-fn steady(measured: &[Measured]) -> Section {
+fn steady(measured: &[MeasuredEvent]) -> TitledTable {
     let of = |result: &Result<Steady, SteadyError>, cell: fn(&Steady) -> Cell| {
         Cell::of(result.as_ref().ok(), cell)
     };
@@ -110,7 +110,7 @@ fn steady(measured: &[Measured]) -> Section {
             Err(error) => Cell::Name(error.to_string()),
         })
         .table();
-    Section {
+    TitledTable {
         id: "steady",
         title: "This kernel's software events under a profiling guest's steady state".to_owned(),
         notes: vec!["Times are this machine's.".to_owned()],
@@ -122,7 +122,7 @@ fn time_ratio(steady: &Steady) -> f64 {
     steady.time[0].as_secs_f64() / steady.time[1].as_secs_f64()
 }
 
-fn steady_json((name, result): &Measured) -> Value {
+fn steady_json((name, result): &MeasuredEvent) -> Value {
     match result {
         Ok(s) => json!({
             "event": name,

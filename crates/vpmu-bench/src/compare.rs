@@ -5,30 +5,36 @@ use vmtax_vpmu::{Activity, Error, Policy};
 
 use crate::perf;
 use crate::published::{self, ASSUMED};
-use crate::script::Script;
+use crate::script::GuestScript;
 
 /// A guest of the script: one part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guest {
+pub struct ScriptGuest {
     /// Its name in tables.
     pub name: &'static str,
     /// The script of this part.
-    pub script: Script,
+    pub script: GuestScript,
 }
 
 /// The parts of a script, separately.
-pub fn guests(script: &Script) -> [Guest; 3] {
-    let none = Script { readings: 0, samples: 0, switches: 0, ..*script };
+pub fn guests(script: &GuestScript) -> [ScriptGuest; 3] {
+    let none = GuestScript { readings: 0, samples: 0, switches: 0, ..*script };
     [
-        Guest { name: "counts six events", script: Script { readings: script.readings, ..none } },
-        Guest { name: "samples", script: Script { samples: script.samples, ..none } },
-        Guest { name: "switches threads", script: Script { switches: script.switches, ..none } },
+        ScriptGuest {
+            name: "counts six events",
+            script: GuestScript { readings: script.readings, ..none },
+        },
+        ScriptGuest { name: "samples", script: GuestScript { samples: script.samples, ..none } },
+        ScriptGuest {
+            name: "switches threads",
+            script: GuestScript { switches: script.switches, ..none },
+        },
     ]
 }
 
 /// A guest under a policy.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Compared {
+pub struct ComparedGuest {
     /// The guest.
     pub guest: &'static str,
     /// The policy.
@@ -44,13 +50,13 @@ pub struct Compared {
 }
 
 /// Runs every guest under every policy.
-pub fn compare(script: &Script) -> Result<Vec<Compared>, Error> {
+pub fn compare(script: &GuestScript) -> Result<Vec<ComparedGuest>, Error> {
     let mut all = Vec::new();
     for guest in guests(script) {
         for policy in Policy::ALL {
             let run = guest.script.run(policy, published::costs(ASSUMED))?;
             let (seen, worked) = run.seen;
-            all.push(Compared {
+            all.push(ComparedGuest {
                 guest: guest.name,
                 policy,
                 activity: run.activity,

@@ -3,25 +3,25 @@
 use serde_json::{Value, json};
 use vmtax_report::numbers;
 use vmtax_report::table::{Cell, Column, Table};
-use vmtax_report::tables::Section;
-use vmtax_vpmu::host::virtual_time::Costs;
+use vmtax_report::tables::TitledTable;
+use vmtax_vpmu::host::virtual_time::EventCosts;
 use vmtax_vpmu::{Activity, Policy};
 
 use crate::Error;
-use crate::compare::{Compared, compare};
+use crate::compare::{ComparedGuest, compare};
 use crate::contention::{Contended, contended};
-use crate::precision::{COUNTERS, Profile, Sampling, Share};
+use crate::precision::{COUNTERS, SampledProfile, SampledShare, Sampling};
 use crate::published::{self, ASSUMED, FUNCTIONS, PROFILES};
-use crate::script::{EXITS, Script};
+use crate::script::{EXITS, GuestScript};
 
 /// The policies over the same guests, and their precision alone and under contention.
 #[derive(Debug)]
 pub struct Computed {
-    script: Script,
-    compared: Vec<Compared>,
+    script: GuestScript,
+    compared: Vec<ComparedGuest>,
     /// Samples on a host whose operations take no time.
     ideal: u64,
-    profiles: Vec<(Policy, Profile)>,
+    profiles: Vec<(Policy, SampledProfile)>,
     contended: Vec<Contended>,
 }
 
@@ -31,18 +31,18 @@ impl Computed {
     /// # Errors
     /// When a virtual PMU cannot be made.
     pub fn run() -> Result<Computed, Error> {
-        let (script, sampling) = (Script::default(), Sampling::default());
+        let (script, sampling) = (GuestScript::default(), Sampling::default());
         let profile = |policy| Ok((policy, sampling.run(policy, published::costs(ASSUMED))?));
         Ok(Computed {
             script,
             compared: compare(&script)?,
-            ideal: sampling.run(Policy::Reuse, Costs::default())?.samples,
+            ideal: sampling.run(Policy::Reuse, EventCosts::default())?.samples,
             profiles: Policy::ALL.into_iter().map(profile).collect::<Result<_, Error>>()?,
             contended: contended(&sampling)?,
         })
     }
 
-    pub(crate) fn sections(&self) -> Vec<Section> {
+    pub(crate) fn sections(&self) -> Vec<TitledTable> {
         vec![self.policies(), self.contention(), self.precision(), shares(&self.profiles)]
     }
 
@@ -60,8 +60,8 @@ impl Computed {
         )
     }
 
-    fn policies(&self) -> Section {
-        let Script { readings, samples, switches, .. } = self.script;
+    fn policies(&self) -> TitledTable {
+        let GuestScript { readings, samples, switches, .. } = self.script;
         let table = Table::of(&self.compared)
             .column(Column::words("guest", "guest"), |c| Cell::Word(c.guest))
             .column(Column::short("policy", "policy"), |c| Cell::Word(c.policy.name()))
@@ -82,10 +82,10 @@ impl Computed {
             Computed::constants(),
         ];
         let title = "Computed in virtual time: the policies over the same guests".to_owned();
-        Section { id: "policies", title, notes, table }
+        TitledTable { id: "policies", title, notes, table }
     }
 
-    fn precision(&self) -> Section {
+    fn precision(&self) -> TitledTable {
         let host = PROFILES[PROFILES.len() - 1].shares;
         let computed = self.profiles.iter().map(|(policy, profile)| {
             let errors = profile.shares.iter().map(|share| 100.0 * (share.sampled - share.known));
@@ -113,10 +113,10 @@ impl Computed {
         let title =
             "Precision: samples, and the largest error of a function's share, in percentage points"
                 .to_owned();
-        Section { id: "precision", title, notes: vec![note], table }
+        TitledTable { id: "precision", title, notes: vec![note], table }
     }
 
-    fn contention(&self) -> Section {
+    fn contention(&self) -> TitledTable {
         let table = Table::of(&self.contended)
             .column(Column::words("policy", "policy"), |c| Cell::Word(c.policy.name()))
             .column(Column::number("held", "host holds"), |c| Cell::Count(c.taken as u64))
@@ -143,7 +143,12 @@ impl Computed {
              event (EBUSY), and such an event is refused while there is the VM (EOPNOTSUPP)."
                 .to_owned(),
         ];
-        Section { id: "contention", title: "Precision under contention".to_owned(), notes, table }
+        TitledTable {
+            id: "contention",
+            title: "Precision under contention".to_owned(),
+            notes,
+            table,
+        }
     }
 
     pub(crate) fn json(&self) -> Value {
@@ -186,7 +191,7 @@ impl Computed {
 }
 
 /// The shares of functions by basis and guest.
-fn shares(profiles: &[(Policy, Profile)]) -> Section {
+fn shares(profiles: &[(Policy, SampledProfile)]) -> TitledTable {
     let share = |at: usize, policy: usize| profiles.get(policy)?.1.shares.get(at);
     let computed =
         |at: usize, policy: usize| Cell::of(share(at, policy), |share| Cell::Share(share.sampled));
@@ -220,7 +225,7 @@ fn shares(profiles: &[(Policy, Profile)]) -> Section {
         .table();
     let title = "Shares of functions: of the program, of samples under each policy, and published"
         .to_owned();
-    Section { id: "shares", title, notes: Vec::new(), table }
+    TitledTable { id: "shares", title, notes: Vec::new(), table }
 }
 
 /// The error that is furthest from none.
@@ -233,8 +238,8 @@ fn with(key: &str, entry: impl Into<Value>, mut value: Value) -> Value {
     value
 }
 
-fn profile(profile: &Profile) -> Value {
-    let share = |share: &Share| json!({ "function": share.function, "known": share.known, "sampled": share.sampled, "gate": share.gate });
+fn profile(profile: &SampledProfile) -> Value {
+    let share = |share: &SampledShare| json!({ "function": share.function, "known": share.known, "sampled": share.sampled, "gate": share.gate });
     let (seen, worked) = profile.seen;
     json!({
         "samples": profile.samples,

@@ -6,7 +6,7 @@
 
 use vmtax_vpmu::{Error, Policy};
 
-use crate::precision::{Profile, Sampling};
+use crate::precision::{SampledProfile, Sampling};
 use crate::published::{self, ASSUMED};
 
 /// Counters that the host holds: none, or two.
@@ -20,7 +20,7 @@ pub struct Contended {
     /// Counters that the host holds.
     pub taken: usize,
     /// Samples and counts.
-    pub profile: Profile,
+    pub profile: SampledProfile,
 }
 
 /// Every policy, without and with contention.

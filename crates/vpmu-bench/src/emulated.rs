@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 use vmtax_analyse::samples::median;
 use vmtax_lab::suite::Suite;
 use vmtax_lab::suite::pmu::{FAULTS, FUNCTIONS, PERIOD};
-use vmtax_lab::{Host, Measured, Outcomes, Plan};
+use vmtax_lab::{HostKind, LabPlan, MeasuredOperation, Outcomes};
 use vmtax_report::numbers;
 use vmtax_report::table::{Cell, Column, Described, Table};
-use vmtax_report::tables::Section;
+use vmtax_report::tables::TitledTable;
 use vmtax_vpmu::host::MsrAccesses;
-use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost};
-use vmtax_vpmu::{Intel, Model, Pmu, Policy};
+use vmtax_vpmu::host::virtual_time::{EventCosts, VirtualHost};
+use vmtax_vpmu::{Intel, Pmu, PmuModel, Policy};
 
 use crate::Error;
 
@@ -22,25 +22,25 @@ const SCHEMA: &str = "vmtax-vpmu-recording-1";
 
 /// The measurements of one or more emulated hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Recording {
+pub struct EmulatedRecording {
     schema: String,
     /// The version of vmtax that measured.
     vmtax: String,
     /// The day of the measurement (UTC), as in 2026-01-31.
     day: String,
-    hosts: Vec<Emulated>,
+    hosts: Vec<EmulatedHost>,
 }
 
 /// The measurements of one host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Emulated {
+pub struct EmulatedHost {
     host: String,
     accelerator: String,
     kernel: String,
-    operations: Vec<Operation>,
-    profiles: Vec<Profile>,
+    operations: Vec<EmulatedOperation>,
+    profiles: Vec<GuestProfile>,
     faults: Vec<Faulted>,
-    failures: Vec<Failure>,
+    failures: Vec<OperationFailure>,
 }
 
 /// A figure under each policy; `None` where it was not measured.
@@ -53,7 +53,7 @@ struct Each {
 
 /// An operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Operation {
+struct EmulatedOperation {
     operation: String,
     /// Events created for one operation.
     creates: Each,
@@ -65,7 +65,7 @@ struct Operation {
 
 /// A guest that profiled itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Profile {
+struct GuestProfile {
     operation: String,
     period: u64,
     counted: u64,
@@ -77,12 +77,12 @@ struct Profile {
     throttles: u64,
     troubles: u64,
     samples_outside: u64,
-    shares: Vec<Share>,
+    shares: Vec<EmulatedShare>,
 }
 
 /// A function's share of the program and of the samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Share {
+struct EmulatedShare {
     function: String,
     known: f64,
     sampled: f64,
@@ -98,33 +98,33 @@ struct Faulted {
 
 /// An operation that could not be measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Failure {
+struct OperationFailure {
     operation: String,
     problem: String,
 }
 
 /// The plan of the lab that measures the policies, with this many batches of each operation.
-pub fn plan(batches: u32) -> Plan {
-    Plan { suites: Suite::named("pmu").into_iter().collect(), only: Vec::new(), batches }
+pub fn plan(batches: u32) -> LabPlan {
+    LabPlan { suites: Suite::named("pmu").into_iter().collect(), only: Vec::new(), batches }
 }
 
-impl Recording {
+impl EmulatedRecording {
     /// The recording that this crate contains.
     ///
     /// # Errors
     /// When its file is damaged.
-    pub fn shipped() -> Result<Recording, Error> {
+    pub fn shipped() -> Result<EmulatedRecording, Error> {
         Ok(serde_json::from_str(RECORDED)?)
     }
 
     /// Hosts measured on this `day` (UTC), as in 2026-01-31.
-    pub fn new(hosts: Vec<Emulated>, day: String) -> Recording {
+    pub fn new(hosts: Vec<EmulatedHost>, day: String) -> EmulatedRecording {
         let vmtax = env!("CARGO_PKG_VERSION").to_owned();
-        Recording { schema: SCHEMA.to_owned(), vmtax, day, hosts }
+        EmulatedRecording { schema: SCHEMA.to_owned(), vmtax, day, hosts }
     }
 
     /// Tables of all hosts. `exit`: the accesses that the mediated columns lack ([`mediated_exit`]).
-    pub(crate) fn sections(&self, shipped: bool, exit: MsrAccesses) -> Vec<Section> {
+    pub(crate) fn sections(&self, shipped: bool, exit: MsrAccesses) -> Vec<TitledTable> {
         let from = match shipped {
             true => format!(
                 "A recording of {} (vmtax {}), replayed; --emulated amd,intel measures here.",
@@ -145,7 +145,7 @@ impl Recording {
             "A guest that samples itself at every {PERIOD}th hypercall; amd: AMD's model, reused. Shares: sampled of known."
         );
         let faults = "Accesses that fault (#GP) of those tried; RDPMC reads zero on AMD hosts before Linux 6.9.";
-        let section = |id, title: &str, notes: Vec<String>, table| Section {
+        let section = |id, title: &str, notes: Vec<String>, table| TitledTable {
             id,
             title: title.to_owned(),
             notes,
@@ -179,7 +179,7 @@ impl Recording {
     }
 
     /// A table whose rows are told apart by their host.
-    fn by_host<T>(&self, rows: fn(&Emulated) -> &[T]) -> Described<(&Emulated, &T)> {
+    fn by_host<T>(&self, rows: fn(&EmulatedHost) -> &[T]) -> Described<(&EmulatedHost, &T)> {
         let of = move |host| rows(host).iter().map(move |row| (host, row));
         Table::of(self.hosts.iter().flat_map(of))
             .grouped(|(of, _)| {
@@ -231,7 +231,7 @@ impl Recording {
     }
 
     fn profiles(&self) -> Table {
-        let share = |share: &Share| {
+        let share = |share: &EmulatedShare| {
             let [sampled, known] = [share.sampled, share.known].map(numbers::percent);
             format!("{} {sampled} of {known}", share.function)
         };
@@ -274,8 +274,8 @@ impl Recording {
 
 /// Accesses of the processor's MSRs at one exit under a mediated Intel PMU with six counters on: it saves and loads them.
 pub(crate) fn mediated_exit() -> Result<MsrAccesses, Error> {
-    let host = VirtualHost::new(Costs::default());
-    let mut pmu = Pmu::new(Model::Intel(Intel::default()), host, Policy::Mediated)?;
+    let host = VirtualHost::new(EventCosts::default());
+    let mut pmu = Pmu::new(PmuModel::Intel(Intel::default()), host, Policy::Mediated)?;
     // Four general counters and two fixed ones, by their MSRs: values, event selects, fixed control, global control.
     for i in 0..4 {
         pmu.write(0xc1 + i, 1)?;
@@ -291,16 +291,16 @@ pub(crate) fn mediated_exit() -> Result<MsrAccesses, Error> {
     Ok(MsrAccesses { reads: after.reads - before.reads, writes: after.writes - before.writes })
 }
 
-impl Emulated {
+impl EmulatedHost {
     /// The measurements of a [`plan`].
-    pub fn new(host: Host, outcomes: &Outcomes) -> Emulated {
+    pub fn new(host: HostKind, outcomes: &Outcomes) -> EmulatedHost {
         let all = &outcomes.operations;
-        let failure = |o: &Measured| {
+        let failure = |o: &MeasuredOperation| {
             let problem = o.failure.clone()?;
-            Some(Failure { operation: o.name.to_owned(), problem })
+            Some(OperationFailure { operation: o.name.to_owned(), problem })
         };
         let names = all.iter().filter_map(|o| o.name.strip_suffix("-legacy"));
-        Emulated {
+        EmulatedHost {
             host: host.name().to_owned(),
             accelerator: format!("emulated:{}", outcomes.start.emulator),
             kernel: outcomes.release.clone(),
@@ -318,7 +318,7 @@ impl Emulated {
 /// Prefix of the operations that profile a guest.
 const PROFILE: &str = "pmu-profile";
 
-fn operation(name: &str, all: &[Measured]) -> Operation {
+fn operation(name: &str, all: &[MeasuredOperation]) -> EmulatedOperation {
     let find = |policy: Policy| {
         all.iter().find(|o| o.name.strip_suffix(policy.name()) == Some(&format!("{name}-")))
     };
@@ -328,7 +328,7 @@ fn operation(name: &str, all: &[Measured]) -> Operation {
         mediated: figure(Policy::Mediated),
     };
     let path = each(&|policy| find(policy).and_then(path));
-    Operation {
+    EmulatedOperation {
         operation: name.to_owned(),
         creates: each(&|policy| find(policy).and_then(|operation| creates(policy, operation))),
         path,
@@ -337,7 +337,7 @@ fn operation(name: &str, all: &[Measured]) -> Operation {
 }
 
 /// Events created for one operation. A mediated PMU has none.
-fn creates(policy: Policy, operation: &Measured) -> Option<f64> {
+fn creates(policy: Policy, operation: &MeasuredOperation) -> Option<f64> {
     let operations = f64::from(operation.count) * operation.paths.len() as f64;
     match policy {
         Policy::Mediated => (!operation.paths.is_empty()).then_some(0.0),
@@ -346,12 +346,12 @@ fn creates(policy: Policy, operation: &Measured) -> Option<f64> {
 }
 
 /// The median of the batches.
-fn path(operation: &Measured) -> Option<f64> {
+fn path(operation: &MeasuredOperation) -> Option<f64> {
     median(&operation.paths)
 }
 
 /// The accesses that must fault.
-fn faults(operation: &Measured) -> Vec<Faulted> {
+fn faults(operation: &MeasuredOperation) -> Vec<Faulted> {
     let Some(pmu) = operation.pmu.filter(|_| operation.name == "pmu-faults") else {
         return Vec::new();
     };
@@ -361,16 +361,16 @@ fn faults(operation: &Measured) -> Vec<Faulted> {
     faults.map(|(what, faulted)| Faulted { what: what.to_owned(), faulted: *faulted, of }).collect()
 }
 
-fn profile(operation: &Measured) -> Option<Profile> {
+fn profile(operation: &MeasuredOperation) -> Option<GuestProfile> {
     let pmu = operation.pmu.filter(|_| operation.name.starts_with(PROFILE))?;
     let calls: u32 = FUNCTIONS.iter().map(|(_, calls)| calls).sum();
     let samples: u64 = pmu.profile[1..].iter().sum();
-    let share = |((function, own), sampled): (&(&str, u32), &u64)| Share {
+    let share = |((function, own), sampled): (&(&str, u32), &u64)| EmulatedShare {
         function: (*function).to_owned(),
         known: f64::from(*own) / f64::from(calls),
         sampled: *sampled as f64 / samples.max(1) as f64,
     };
-    Some(Profile {
+    Some(GuestProfile {
         operation: operation.name.to_owned(),
         period: PERIOD,
         counted: pmu.counted,
@@ -399,14 +399,14 @@ mod tests {
 
     #[test]
     fn the_shipped_recording_has_both_hosts_whole() {
-        let recording = Recording::shipped().expect("it can be read");
+        let recording = EmulatedRecording::shipped().expect("it can be read");
         assert_eq!(recording.schema, SCHEMA);
         let hosts: Vec<&str> = recording.hosts.iter().map(|host| host.host.as_str()).collect();
         assert_eq!(hosts, ["amd", "intel"]);
         for host in &recording.hosts {
             assert_eq!(host.operations.len(), 6, "{}", host.host);
             assert!(host.failures.is_empty(), "{:?}", host.failures);
-            for Operation { operation, creates, path, .. } in &host.operations {
+            for EmulatedOperation { operation, creates, path, .. } in &host.operations {
                 assert_eq!(
                     (creates.reuse, creates.mediated),
                     (Some(0.0), Some(0.0)),

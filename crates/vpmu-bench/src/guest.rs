@@ -4,19 +4,19 @@
 //! counter starts with its value and then its control, and an overflow is acknowledged before it is handled.
 
 use vmtax_vpmu::event::select;
-use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost, Work};
-use vmtax_vpmu::{Error, Intel, Model, Pmu, Policy, Privilege};
+use vmtax_vpmu::host::virtual_time::{EventCosts, GuestWork, VirtualHost};
+use vmtax_vpmu::{Error, Intel, Pmu, PmuModel, Policy, Privilege};
 
 /// An event of the guest's perf, its counter, and its period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Placed {
-    pub(crate) place: Place,
+pub(crate) struct PlacedEvent {
+    pub(crate) place: CounterPlace,
     pub(crate) period: u64,
 }
 
 /// The counter of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum CounterPlace {
     /// On a general counter: number and event select without the enable bit.
     General(u8, u64),
     /// On a fixed counter in these modes: its control.
@@ -41,28 +41,28 @@ mod msr {
 /// Why the guest never faults.
 const OWN: &str = "the guest uses registers of its own model";
 
-impl Place {
+impl CounterPlace {
     /// Its value register.
     fn value(self) -> u32 {
         match self {
-            Place::General(i, _) => msr::A_PMC0 + u32::from(i),
-            Place::Fixed(i, _) => msr::FIXED_CTR0 + u32::from(i),
+            CounterPlace::General(i, _) => msr::A_PMC0 + u32::from(i),
+            CounterPlace::Fixed(i, _) => msr::FIXED_CTR0 + u32::from(i),
         }
     }
 
     /// Its index for RDPMC.
     fn index(self) -> u32 {
         match self {
-            Place::General(i, _) => i.into(),
-            Place::Fixed(i, _) => 1 << 30 | u32::from(i),
+            CounterPlace::General(i, _) => i.into(),
+            CounterPlace::Fixed(i, _) => 1 << 30 | u32::from(i),
         }
     }
 
     /// Its bit in global control.
     fn bit(self) -> u64 {
         match self {
-            Place::General(i, _) => 1 << i,
-            Place::Fixed(i, _) => 1 << (32 + i),
+            CounterPlace::General(i, _) => 1 << i,
+            CounterPlace::Fixed(i, _) => 1 << (32 + i),
         }
     }
 }
@@ -78,13 +78,13 @@ pub(crate) struct Ways {
 
 /// A guest with its perf.
 #[derive(Debug)]
-pub(crate) struct Guest {
+pub(crate) struct PerfGuest {
     pub(crate) pmu: Pmu<VirtualHost>,
     /// Sum of all values read by RDPMC.
     pub(crate) counted: u64,
     pub(crate) samples: u64,
     /// Events of the running thread.
-    events: Vec<Placed>,
+    events: Vec<PlacedEvent>,
     /// All bits of global control.
     all: u64,
     ways: Ways,
@@ -94,11 +94,11 @@ pub(crate) struct Guest {
     in_guest: u64,
 }
 
-impl Guest {
+impl PerfGuest {
     /// A guest with a PMU of version 2, on a host with these costs.
-    pub(crate) fn new(policy: Policy, costs: Costs, ways: Ways) -> Result<Guest, Error> {
-        let model = Model::Intel(Intel::default());
-        Ok(Guest {
+    pub(crate) fn new(policy: Policy, costs: EventCosts, ways: Ways) -> Result<PerfGuest, Error> {
+        let model = PmuModel::Intel(Intel::default());
+        Ok(PerfGuest {
             all: model.counter_bits(),
             pmu: Pmu::new(model, VirtualHost::new(costs), policy)?,
             counted: 0,
@@ -111,7 +111,7 @@ impl Guest {
     }
 
     /// Runs this number of units of work, with ends of slices and interrupts. `sampled` is called for each sample.
-    pub(crate) fn run(&mut self, work: &Work, mut units: u64, mut sampled: impl FnMut()) {
+    pub(crate) fn run(&mut self, work: &GuestWork, mut units: u64, mut sampled: impl FnMut()) {
         while units > 0 {
             // A slice and the time until the next exit are rounded up to units.
             let left = (self.ways.slice - self.in_slice).min(self.ways.exits - self.in_guest);
@@ -138,7 +138,7 @@ impl Guest {
     }
 
     /// Switches a thread with these events in.
-    pub(crate) fn switch_in(&mut self, events: &[Placed]) {
+    pub(crate) fn switch_in(&mut self, events: &[PlacedEvent]) {
         self.events = events.to_vec();
         self.set_global(false);
         for event in events {
@@ -162,7 +162,7 @@ impl Guest {
     /// Counts of the running thread since it was switched in.
     pub(crate) fn values(&mut self) -> Vec<u64> {
         let events = self.events.clone();
-        let value = |event: &Placed| {
+        let value = |event: &PlacedEvent| {
             let now = self.read(event.place.value());
             now.wrapping_sub(WIDTH - event.period) & (WIDTH - 1)
         };
@@ -185,7 +185,7 @@ impl Guest {
             }
             self.write(msr::PERF_GLOBAL_OVF_CTRL, status);
             for i in 0..self.events.len() {
-                let Placed { place, period } = self.events[i];
+                let PlacedEvent { place, period } = self.events[i];
                 if status & place.bit() != 0 {
                     self.rdpmc(place);
                     self.write(place.value(), WIDTH - period);
@@ -202,13 +202,13 @@ impl Guest {
     }
 
     /// Switches a counter on or off by its own control.
-    fn control(&mut self, place: Place, on: bool) {
+    fn control(&mut self, place: CounterPlace, on: bool) {
         match place {
-            Place::General(i, event) => {
+            CounterPlace::General(i, event) => {
                 let enable = if on { select::ENABLE } else { 0 };
                 self.write(msr::PERFEVTSEL0 + u32::from(i), event | enable);
             }
-            Place::Fixed(i, modes) => {
+            CounterPlace::Fixed(i, modes) => {
                 let others = self.read(msr::FIXED_CTR_CTRL) & !(0xf << (4 * i));
                 let bits = if on { modes } else { 0 };
                 self.write(msr::FIXED_CTR_CTRL, others | bits << (4 * i));
@@ -216,7 +216,7 @@ impl Guest {
         }
     }
 
-    fn rdpmc(&mut self, place: Place) {
+    fn rdpmc(&mut self, place: CounterPlace) {
         let privilege = Privilege { cpl: 0, pce: false, protected: true };
         self.counted += self.pmu.rdpmc(place.index(), privilege).expect(OWN);
     }

@@ -4,10 +4,10 @@
 //! Time that the host spends on events passes on that clock but not in the guest. An expensive policy leaves less time for the program,
 //! so samples are lost; shares stay correct.
 
-use vmtax_vpmu::host::virtual_time::{Costs, Faults, Work};
-use vmtax_vpmu::{Activity, Error, Event, Policy};
+use vmtax_vpmu::host::virtual_time::{EventCosts, GuestWork, VirtualFaults};
+use vmtax_vpmu::{Activity, Error, PmuEvent, Policy};
 
-use crate::guest::{Guest, NO_SAMPLES, Place, Placed, Ways};
+use crate::guest::{CounterPlace, NO_SAMPLES, PerfGuest, PlacedEvent, Ways};
 use crate::script::EXITS;
 
 /// The program's functions and their cycles of every thousand. The names are those of the program that the series
@@ -44,7 +44,7 @@ impl Default for Sampling {
 
 /// A function's share.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share {
+pub struct SampledShare {
     /// Its name.
     pub function: &'static str,
     /// Its share of the program.
@@ -55,7 +55,7 @@ pub struct Share {
     pub gate: f64,
 }
 
-impl Share {
+impl SampledShare {
     /// Their difference.
     pub fn error(&self) -> f64 {
         (self.sampled - self.known).abs()
@@ -64,13 +64,13 @@ impl Share {
 
 /// Result of sampling.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Profile {
+pub struct SampledProfile {
     /// Samples.
     pub samples: u64,
     /// Samples in the guest's kernel, of which there should be none.
     pub kernel: u64,
     /// Shares of the program's functions.
-    pub shares: Vec<Share>,
+    pub shares: Vec<SampledShare>,
     /// The smallest counted share of the events that do not sample; 1 if there are none.
     pub counted: f64,
     /// Time of the guest's work that host events could count, and all of it, ns.
@@ -79,7 +79,7 @@ pub struct Profile {
     pub activity: Activity,
 }
 
-impl Profile {
+impl SampledProfile {
     /// Whether there are samples, of the program alone, whose shares are all within their gates.
     pub fn precise(&self) -> bool {
         self.samples > 0 && self.kernel == 0 && self.shares.iter().all(|s| s.error() <= s.gate)
@@ -96,40 +96,43 @@ const KERNEL: u64 = 30;
 pub const COUNTERS: usize = 7;
 
 /// Events of a unit of work: what samples, then in the order of [`BESIDES`].
-const HAPPENS: [(Event, u64); 6] = [
-    (Event::Cycles, UNIT),
-    (Event::Instructions, 50),
-    (Event::CacheReferences, 3),
-    (Event::CacheMisses, 1),
-    (Event::Branches, 10),
-    (Event::BranchMisses, 1),
+const HAPPENS: [(PmuEvent, u64); 6] = [
+    (PmuEvent::Cycles, UNIT),
+    (PmuEvent::Instructions, 50),
+    (PmuEvent::CacheReferences, 3),
+    (PmuEvent::CacheMisses, 1),
+    (PmuEvent::Branches, 10),
+    (PmuEvent::BranchMisses, 1),
 ];
 
 /// Counters of the further events, in user mode, without an interrupt.
-const BESIDES: [Place; 5] = [
-    Place::Fixed(0, 0b0010),
-    Place::General(0, 0x1_4f2e),
-    Place::General(1, 0x1_412e),
-    Place::General(2, 0x1_00c4),
-    Place::General(3, 0x1_00c5),
+const BESIDES: [CounterPlace; 5] = [
+    CounterPlace::Fixed(0, 0b0010),
+    CounterPlace::General(0, 0x1_4f2e),
+    CounterPlace::General(1, 0x1_412e),
+    CounterPlace::General(2, 0x1_00c4),
+    CounterPlace::General(3, 0x1_00c5),
 ];
 
 impl Sampling {
     /// Samples the program under a policy, on a host with these costs.
-    pub fn run(&self, policy: Policy, costs: Costs) -> Result<Profile, Error> {
+    pub fn run(&self, policy: Policy, costs: EventCosts) -> Result<SampledProfile, Error> {
         // 2.2 GHz; slices of 10 ms.
         let ns = UNIT * 10 / 22;
-        let (work, kernel) = (Work::user(ns, &HAPPENS), Work::kernel(ns, &HAPPENS));
+        let (work, kernel) = (GuestWork::user(ns, &HAPPENS), GuestWork::kernel(ns, &HAPPENS));
         let ways = Ways { slice: 10_000_000, exits: EXITS * 1000 };
-        let mut guest = Guest::new(policy, costs, ways)?;
+        let mut guest = PerfGuest::new(policy, costs, ways)?;
         let left = Some(COUNTERS - self.taken.min(COUNTERS));
-        guest.pmu.host_mut().set_faults(Faults { counters: left, ..Faults::default() });
+        guest
+            .pmu
+            .host_mut()
+            .set_faults(VirtualFaults { counters: left, ..VirtualFaults::default() });
         let mut counts = [0u64; FUNCTIONS.len()];
         let mut in_kernel = 0;
         let mut rounds = 0;
         // User mode with an interrupt.
-        let sampled = Placed { place: Place::Fixed(1, 0b1010), period: self.period };
-        let besides = BESIDES.map(|place| Placed { place, period: NO_SAMPLES });
+        let sampled = PlacedEvent { place: CounterPlace::Fixed(1, 0b1010), period: self.period };
+        let besides = BESIDES.map(|place| PlacedEvent { place, period: NO_SAMPLES });
         let events = [&[sampled][..], if self.six { &besides } else { &[] }].concat();
         guest.switch_in(&events);
         while guest.pmu.host().now() < self.time {
@@ -141,7 +144,7 @@ impl Sampling {
         }
         let read = guest.values();
         guest.switch_out();
-        let happened = |(_, each): &(Event, u64)| (rounds * ROUND * each) as f64;
+        let happened = |(_, each): &(PmuEvent, u64)| (rounds * ROUND * each) as f64;
         let parts = read.iter().zip(&HAPPENS).skip(1);
         let parts = parts.map(|(value, event)| *value as f64 / happened(event));
         let samples = counts.iter().sum::<u64>();
@@ -149,9 +152,14 @@ impl Sampling {
             let known = *share as f64 / 1000.0;
             let n = samples.max(1) as f64;
             let deviation = (known * (1.0 - known) / n).sqrt();
-            Share { function, known, sampled: count as f64 / n, gate: (3.0 * deviation).max(0.005) }
+            SampledShare {
+                function,
+                known,
+                sampled: count as f64 / n,
+                gate: (3.0 * deviation).max(0.005),
+            }
         };
-        Ok(Profile {
+        Ok(SampledProfile {
             samples,
             kernel: in_kernel,
             shares: FUNCTIONS.iter().zip(counts).map(share).collect(),

@@ -3,7 +3,7 @@
 //!
 //! Its table of operations is left out: its ratios rest on costs and on a script that it does not give.
 
-use vmtax_vpmu::host::virtual_time::{Cost, Costs};
+use vmtax_vpmu::host::virtual_time::{EventCost, EventCosts};
 
 /// Nanoseconds of reading a counter (`kvm_pmu_rdpmc`).
 pub const READ: u64 = 200;
@@ -17,8 +17,8 @@ pub const CREATE: [u64; 2] = [30_000_000, 25_000];
 pub const ASSUMED: u64 = READ;
 
 /// The published costs, and this one for all others.
-pub fn costs(assumed: u64) -> Costs {
-    let cost = |i: usize| Cost {
+pub fn costs(assumed: u64) -> EventCosts {
+    let cost = |i: usize| EventCost {
         create: CREATE[i],
         close: STOP[i] - READ,
         enable: assumed,
@@ -26,12 +26,12 @@ pub fn costs(assumed: u64) -> Costs {
         read: READ,
         set_left: assumed,
     };
-    Costs { general: cost(0), fixed: cost(1), msr: assumed }
+    EventCosts { general: cost(0), fixed: cost(1), msr: assumed }
 }
 
 /// A published profile: `perf record -e cpu-cycles --all-user ./ftest`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampled {
+pub struct PublishedSamples {
     /// The system sampled.
     pub place: &'static str,
     /// Samples.
@@ -44,16 +44,20 @@ pub struct Sampled {
 pub const FUNCTIONS: [&str; 6] = ["qux", "foo", "main", "bar", "__random_r", "__random"];
 
 /// Its profiles: a guest under legacy, a guest under version 2, and the host.
-pub const PROFILES: [Sampled; 3] = [
-    Sampled {
+pub const PROFILES: [PublishedSamples; 3] = [
+    PublishedSamples {
         place: "guest, legacy",
         samples: 5_198,
         shares: [36.95, 15.68, 12.32, 15.45, 8.87, 9.56],
     },
-    Sampled {
+    PublishedSamples {
         place: "guest, version 2",
         samples: 22_550,
         shares: [36.64, 14.35, 12.60, 14.07, 9.18, 11.73],
     },
-    Sampled { place: "host", samples: 20_652, shares: [37.87, 15.78, 13.18, 12.14, 9.85, 9.59] },
+    PublishedSamples {
+        place: "host",
+        samples: 20_652,
+        shares: [37.87, 15.78, 13.18, 12.14, 9.85, 9.59],
+    },
 ];

@@ -1,14 +1,14 @@
 //! The guest's script: counting with six events, sampling, and switching between a thread that is counted
 //! and one that is not.
 
-use vmtax_vpmu::host::virtual_time::{Costs, Work};
-use vmtax_vpmu::{Activity, Error, Event, Policy};
+use vmtax_vpmu::host::virtual_time::{EventCosts, GuestWork};
+use vmtax_vpmu::{Activity, Error, PmuEvent, Policy};
 
-use crate::guest::{Guest, NO_SAMPLES, Place, Placed, Ways};
+use crate::guest::{CounterPlace, NO_SAMPLES, PerfGuest, PlacedEvent, Ways};
 
 /// Sizes of the parts. Times are in microseconds of the guest's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Script {
+pub struct GuestScript {
     /// Readings of the six counters while they count.
     pub readings: u64,
     /// Samples.
@@ -25,11 +25,11 @@ pub struct Script {
     pub exits: u64,
 }
 
-impl Default for Script {
+impl Default for GuestScript {
     /// 4,000 samples a second, which is perf's default, and a tick of 250 Hz, which is a distribution's. The host's
     /// slices are longer than the time for which a thread of the guest is away: then reuse need not create anew.
-    fn default() -> Script {
-        Script {
+    fn default() -> GuestScript {
+        GuestScript {
             readings: 100,
             samples: 1000,
             period: 250,
@@ -49,28 +49,28 @@ pub const EXITS: u64 = 250;
 const CYCLES: u64 = 2200;
 
 /// Events in a microsecond of the guest's work.
-const MICROSECOND: [(Event, u64); 6] = [
-    (Event::Cycles, CYCLES),
-    (Event::Instructions, 2000),
-    (Event::Branches, 400),
-    (Event::BranchMisses, 8),
-    (Event::CacheReferences, 20),
-    (Event::CacheMisses, 2),
+const MICROSECOND: [(PmuEvent, u64); 6] = [
+    (PmuEvent::Cycles, CYCLES),
+    (PmuEvent::Instructions, 2000),
+    (PmuEvent::Branches, 400),
+    (PmuEvent::BranchMisses, 8),
+    (PmuEvent::CacheReferences, 20),
+    (PmuEvent::CacheMisses, 2),
 ];
 
 /// Cycles and instructions go to fixed counters, as Linux does it. All are counted in both modes and interrupt.
-const SIX: [Place; 6] = [
-    Place::Fixed(1, 0b1011),
-    Place::Fixed(0, 0b1011),
-    Place::General(0, 0x13_4f2e),
-    Place::General(1, 0x13_412e),
-    Place::General(2, 0x13_00c4),
-    Place::General(3, 0x13_00c5),
+const SIX: [CounterPlace; 6] = [
+    CounterPlace::Fixed(1, 0b1011),
+    CounterPlace::Fixed(0, 0b1011),
+    CounterPlace::General(0, 0x13_4f2e),
+    CounterPlace::General(1, 0x13_412e),
+    CounterPlace::General(2, 0x13_00c4),
+    CounterPlace::General(3, 0x13_00c5),
 ];
 
 /// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct ScriptOutcome {
     /// Operations of the host.
     pub activity: Activity,
     /// Samples taken.
@@ -83,13 +83,13 @@ pub struct Outcome {
     pub counted: u64,
 }
 
-impl Script {
+impl GuestScript {
     /// Runs it under a policy, on a host with these costs.
-    pub fn run(&self, policy: Policy, costs: Costs) -> Result<Outcome, Error> {
+    pub fn run(&self, policy: Policy, costs: EventCosts) -> Result<ScriptOutcome, Error> {
         let ways = Ways { slice: self.host_slice * 1000, exits: self.exits * 1000 };
-        let mut guest = Guest::new(policy, costs, ways)?;
-        let work = Work::user(1000, &MICROSECOND);
-        let six = SIX.map(|place| Placed { place, period: NO_SAMPLES });
+        let mut guest = PerfGuest::new(policy, costs, ways)?;
+        let work = GuestWork::user(1000, &MICROSECOND);
+        let six = SIX.map(|place| PlacedEvent { place, period: NO_SAMPLES });
         // Counting.
         guest.switch_in(&six);
         for _ in 0..self.readings {
@@ -98,7 +98,7 @@ impl Script {
         }
         guest.switch_out();
         // Sampling by cycles.
-        guest.switch_in(&[Placed { place: SIX[0], period: self.period * CYCLES }]);
+        guest.switch_in(&[PlacedEvent { place: SIX[0], period: self.period * CYCLES }]);
         guest.run(&work, self.samples * self.period, || {});
         guest.switch_out();
         // Switching.
@@ -108,7 +108,7 @@ impl Script {
             guest.switch_out();
             guest.run(&work, self.guest_slice, || {});
         }
-        Ok(Outcome {
+        Ok(ScriptOutcome {
             activity: guest.pmu.activity(),
             samples: guest.samples,
             spent: guest.pmu.host().spent(),

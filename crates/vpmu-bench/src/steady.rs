@@ -3,12 +3,16 @@
 //! Software events need no PMU. Times are this machine's, and are compared within a run only.
 
 use vmtax_vpmu::event::select;
-use vmtax_vpmu::host::Host;
+use vmtax_vpmu::host::EventHost;
 use vmtax_vpmu::{GeneralProtection, Pmu};
 
 /// A round of a profiling guest's steady state, on any host: a sample from general counter 0, then a switch to a thread without counters
 /// and back. `event` is the event select, `value` the counter's new value.
-pub fn round<H: Host>(pmu: &mut Pmu<H>, event: u64, value: u64) -> Result<(), GeneralProtection> {
+pub fn round<H: EventHost>(
+    pmu: &mut Pmu<H>,
+    event: u64,
+    value: u64,
+) -> Result<(), GeneralProtection> {
     let on = pmu.model().counter_bits();
     // The sample.
     pmu.write(0x38f, 0)?;
@@ -36,8 +40,8 @@ mod measured {
     use std::time::{Duration, Instant};
 
     use vmtax_analyse::samples::median;
-    use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Software, Source};
-    use vmtax_vpmu::{Error, Event, GeneralProtection, Intel, Model, Pmu, Policy, Trouble};
+    use vmtax_vpmu::host::perf_event::{EventOptions, EventSource, PerfEventHost, Software};
+    use vmtax_vpmu::{Error, GeneralProtection, Intel, Pmu, PmuEvent, PmuModel, Policy, Trouble};
 
     /// Figures of many rounds, under legacy and under reuse.
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,9 +77,9 @@ mod measured {
     pub fn measure(software: Software, turns: u64) -> Result<Steady, SteadyError> {
         let intel = Intel { fixed: 0, unavailable: !1, ..Intel::default() };
         let pmu = |policy| {
-            let host = PerfEventHost::this_thread(Options::default())
-                .with_source(Event::Cycles, Source::Software(software));
-            Pmu::new(Model::Intel(intel.clone()), host, policy)
+            let host = PerfEventHost::this_thread(EventOptions::default())
+                .with_source(PmuEvent::Cycles, EventSource::Software(software));
+            Pmu::new(PmuModel::Intel(intel.clone()), host, policy)
         };
         let mut pmus = [pmu(Policy::Legacy)?, pmu(Policy::Reuse)?];
         let mut times = [const { Vec::new() }; 2];

@@ -3,14 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use vmtax_vpmu::Policy;
-use vmtax_vpmu::host::virtual_time::Costs;
-use vmtax_vpmu_bench::compare::{Compared, compare};
+use vmtax_vpmu::host::virtual_time::EventCosts;
+use vmtax_vpmu_bench::compare::{ComparedGuest, compare};
 use vmtax_vpmu_bench::contention::contended;
-use vmtax_vpmu_bench::precision::{FUNCTIONS, Profile, Sampling};
+use vmtax_vpmu_bench::precision::{FUNCTIONS, SampledProfile, Sampling};
 use vmtax_vpmu_bench::published::{self, ASSUMED, PROFILES};
-use vmtax_vpmu_bench::script::Script;
+use vmtax_vpmu_bench::script::GuestScript;
 
-fn run(policy: Policy) -> Profile {
+fn run(policy: Policy) -> SampledProfile {
     Sampling::default().run(policy, published::costs(ASSUMED)).unwrap()
 }
 
@@ -29,14 +29,14 @@ fn shares_are_within_their_gates_under_all_policies() {
 fn a_biased_sampler_is_detected() {
     // A period of exactly one round meets the same function every time.
     let profile = Sampling { period: 55 * 1000, ..Sampling::default() }
-        .run(Policy::Reuse, Costs::default())
+        .run(Policy::Reuse, EventCosts::default())
         .unwrap();
     assert!(!profile.precise());
 }
 
 #[test]
 fn legacy_loses_samples_as_published_and_the_others_do_not() {
-    let ideal = Sampling::default().run(Policy::Reuse, Costs::default()).unwrap().samples;
+    let ideal = Sampling::default().run(Policy::Reuse, EventCosts::default()).unwrap().samples;
     let [legacy, reuse, mediated] = Policy::ALL.map(|policy| run(policy).samples);
     assert!(reuse * 100 >= ideal * 95, "{reuse} of {ideal}");
     assert!(mediated * 100 >= ideal * 95, "{mediated} of {ideal}");
@@ -77,9 +77,14 @@ fn a_host_that_holds_counters_costs_events_but_for_a_mediated_pmu() {
 
 #[test]
 fn the_policies_are_compared_over_the_same_guests() {
-    let all = compare(&Script { readings: 10, samples: 100, switches: 10, ..Script::default() });
+    let all = compare(&GuestScript {
+        readings: 10,
+        samples: 100,
+        switches: 10,
+        ..GuestScript::default()
+    });
     let all = all.unwrap();
-    let of = |guest: &str| -> [&Compared; 3] {
+    let of = |guest: &str| -> [&ComparedGuest; 3] {
         let of = |policy| all.iter().find(|c| c.guest == guest && c.policy == policy).unwrap();
         Policy::ALL.map(of)
     };

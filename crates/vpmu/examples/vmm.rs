@@ -17,9 +17,9 @@ use iced_x86::code_asm::{CodeAssembler, bp, dx, eax, ecx, edx};
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, MsrFilterRange, MsrFilterRangeFlags, VcpuExit};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
-use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Source};
+use vmtax_vpmu::host::perf_event::{EventOptions, EventSource, PerfEventHost};
 use vmtax_vpmu::kvm::{self, VcpuPmu, VmOptions};
-use vmtax_vpmu::{Event, Intel, Model, Pmu, Policy};
+use vmtax_vpmu::{Intel, Pmu, PmuEvent, PmuModel, Policy};
 
 /// What ends KVM_RUN when an event overflows.
 const SIGNAL: i32 = libc::SIGUSR1;
@@ -33,14 +33,15 @@ const REVISION: u32 = 0x8b;
 
 fn main() -> Result<(), Box<dyn Error>> {
     // The PMU: one event, of this thread, in place of which a tracepoint can stand.
-    let model = Model::Intel(Intel { fixed: 0, unavailable: !(1 << 1), ..Intel::default() });
-    let options = Options { signal: Some(SIGNAL), exclude_host: true, ..Options::default() };
+    let model = PmuModel::Intel(Intel { fixed: 0, unavailable: !(1 << 1), ..Intel::default() });
+    let options =
+        EventOptions { signal: Some(SIGNAL), exclude_host: true, ..EventOptions::default() };
     let host = match std::env::args().nth(1) {
         None => PerfEventHost::this_thread(options),
         Some(file) => {
-            let source = Source::Tracepoint(std::fs::read_to_string(file)?.trim().parse()?);
-            let options = Options { exclude_host: false, any_mode: true, ..options };
-            PerfEventHost::this_thread(options).with_source(Event::Instructions, source)
+            let source = EventSource::Tracepoint(std::fs::read_to_string(file)?.trim().parse()?);
+            let options = EventOptions { exclude_host: false, any_mode: true, ..options };
+            PerfEventHost::this_thread(options).with_source(PmuEvent::Instructions, source)
         }
     };
     let pmu = Pmu::new(model.clone(), host, Policy::Reuse)?;

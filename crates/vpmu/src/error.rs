@@ -1,6 +1,6 @@
 //! Errors of creating a PMU, and troubles of its counters while the guest runs.
 
-use crate::event::{Counter, Event};
+use crate::event::{Counter, PmuEvent};
 
 /// Why a virtual PMU cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum Error {
     #[error("the model has the event {event:?}: {trouble}")]
     Event {
         /// The event.
-        event: Event,
+        event: PmuEvent,
         /// Why the host does not count it.
         trouble: Trouble,
     },

@@ -18,7 +18,7 @@ pub mod select {
 
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Event {
+pub enum PmuEvent {
     /// Cycles of the core.
     Cycles,
     /// Instructions retired.
@@ -41,35 +41,35 @@ pub enum Event {
 
 /// Intel's architectural events: code with unit mask; the index is the bit in CPUID.0AH:EBX
 /// (Intel SDM volume 3, "Pre-defined architectural performance events").
-pub const INTEL: [(u64, Event); 8] = [
-    (0x003c, Event::Cycles),
-    (0x00c0, Event::Instructions),
-    (0x013c, Event::ReferenceCycles),
-    (0x4f2e, Event::CacheReferences),
-    (0x412e, Event::CacheMisses),
-    (0x00c4, Event::Branches),
-    (0x00c5, Event::BranchMisses),
-    (0x01a4, Event::Slots),
+pub const INTEL: [(u64, PmuEvent); 8] = [
+    (0x003c, PmuEvent::Cycles),
+    (0x00c0, PmuEvent::Instructions),
+    (0x013c, PmuEvent::ReferenceCycles),
+    (0x4f2e, PmuEvent::CacheReferences),
+    (0x412e, PmuEvent::CacheMisses),
+    (0x00c4, PmuEvent::Branches),
+    (0x00c5, PmuEvent::BranchMisses),
+    (0x01a4, PmuEvent::Slots),
 ];
 
 /// AMD's events that are the same on every family: code with unit mask (AMD APM volume 2, "Performance monitoring
 /// counters", and the families' PPRs).
-pub const AMD: [(u64, Event); 4] = [
-    (0x0076, Event::Cycles),
-    (0x00c0, Event::Instructions),
-    (0x00c2, Event::Branches),
-    (0x00c3, Event::BranchMisses),
+pub const AMD: [(u64, PmuEvent); 4] = [
+    (0x0076, PmuEvent::Cycles),
+    (0x00c0, PmuEvent::Instructions),
+    (0x00c2, PmuEvent::Branches),
+    (0x00c3, PmuEvent::BranchMisses),
 ];
 
 /// Events of Intel's fixed counters, in order.
-pub const FIXED: [Event; 4] =
-    [Event::Instructions, Event::Cycles, Event::ReferenceCycles, Event::Slots];
+pub const FIXED: [PmuEvent; 4] =
+    [PmuEvent::Instructions, PmuEvent::Cycles, PmuEvent::ReferenceCycles, PmuEvent::Slots];
 
 /// Event and modes that a counter is programmed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Programme {
     /// The event.
-    pub event: Event,
+    pub event: PmuEvent,
     /// Counts in user mode.
     pub user: bool,
     /// Counts in kernel mode.

@@ -14,7 +14,7 @@ pub mod virtual_time;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Trouble;
-use crate::event::{Counter, Event, Programme};
+use crate::event::{Counter, PmuEvent, Programme};
 
 /// Identifies a host's event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,7 +22,7 @@ pub struct EventId(pub u64);
 
 /// A request for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct EventRequest {
     /// The guest's counter.
     pub counter: Counter,
     /// Event and modes.
@@ -33,7 +33,7 @@ pub struct Request {
 
 /// The reading of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct EventReading {
     /// Count since it was created; it is never reset.
     pub count: u64,
     /// Time enabled, ns.
@@ -66,15 +66,15 @@ impl std::ops::AddAssign for MsrAccesses {
 }
 
 /// The events of one vCPU.
-pub trait Host {
+pub trait EventHost {
     /// Creates an event, enabled.
-    fn create(&mut self, request: &Request) -> Result<EventId, Trouble>;
+    fn create(&mut self, request: &EventRequest) -> Result<EventId, Trouble>;
     /// Enables an event. One that lost its counter starts again if possible.
     fn enable(&mut self, id: EventId) -> Result<(), Trouble>;
     /// Disables an event.
     fn disable(&mut self, id: EventId) -> Result<(), Trouble>;
     /// The reading of an event.
-    fn read(&mut self, id: EventId) -> Result<Reading, Trouble>;
+    fn read(&mut self, id: EventId) -> Result<EventReading, Trouble>;
     /// Sets the number of events until the next overflow.
     fn set_left(&mut self, id: EventId, left: u64) -> Result<(), Trouble>;
     /// Closes an event.
@@ -84,7 +84,7 @@ pub trait Host {
     /// The next event with an unreported throttling.
     fn take_throttled(&mut self) -> Option<EventId>;
     /// Whether it supports an event, or why not.
-    fn probe(&self, event: Event) -> Result<(), Trouble>;
+    fn probe(&self, event: PmuEvent) -> Result<(), Trouble>;
     /// Number of events that can count at the same time, if known.
     fn capacity(&self) -> Option<usize>;
 
@@ -100,7 +100,7 @@ pub trait Host {
     }
 
     /// Gives a hardware counter to the guest, programmed. Until it is closed, host events cannot use it.
-    fn claim(&mut self, _: &Request) -> Result<EventId, Trouble> {
+    fn claim(&mut self, _: &EventRequest) -> Result<EventId, Trouble> {
         Err(Trouble::NoSuchEvent)
     }
 

@@ -38,8 +38,8 @@ use kvm_ioctls::{ReadMsrExit, VcpuFd, VmFd, WriteMsrExit};
 pub use cpuid::show;
 pub use filter::{VmOptions, filter};
 
-use crate::host::Host;
-use crate::host::sys::{Switches, vcpu};
+use crate::host::EventHost;
+use crate::host::sys::{ThreadSwitches, vcpu};
 use crate::msr::DEBUG_CONTROL;
 use crate::pmu::Pmu;
 
@@ -107,10 +107,10 @@ pub struct VcpuPmu<H> {
     /// The signal of an overflow.
     signal: Option<i32>,
     /// Records of the thread's switches.
-    switches: Switches,
+    switches: ThreadSwitches,
 }
 
-impl<H: Host> VcpuPmu<H> {
+impl<H: EventHost> VcpuPmu<H> {
     /// Of the vCPU that the calling thread is going to run. `signal` is what the host's events send when they overflow
     /// ([`crate::host::perf_event::Options::signal`]): from now on it is blocked in this thread, and ends KVM_RUN.
     pub fn new(
@@ -122,7 +122,7 @@ impl<H: Host> VcpuPmu<H> {
         if let Some(signal) = signal {
             vcpu::signal_ends_run(vcpu, signal)?;
         }
-        let switches = Switches::of_this_thread().map_err(KvmError::Switches)?;
+        let switches = ThreadSwitches::of_this_thread().map_err(KvmError::Switches)?;
         Ok(VcpuPmu { pmu, apic, signal, switches })
     }
 
@@ -139,7 +139,7 @@ impl<H: Host> VcpuPmu<H> {
         // The signal is no longer needed.
         self.interrupted();
         let entry = lvtpc(vcpu)?;
-        let target = Target::of(entry);
+        let target = InterruptTarget::of(entry);
         if !self.pmu.deliver(target.is_none()) {
             return Ok(());
         }
@@ -147,8 +147,8 @@ impl<H: Host> VcpuPmu<H> {
             set_lvtpc(vcpu, entry | MASKED)?;
         }
         match target {
-            Some(Target::Nmi) => vcpu.nmi().map_err(failed("KVM_NMI")),
-            Some(Target::Vector(vector)) => {
+            Some(InterruptTarget::Nmi) => vcpu.nmi().map_err(failed("KVM_NMI")),
+            Some(InterruptTarget::Vector(vector)) => {
                 let address_lo = 0xfee0_0000 | u32::from(self.apic) << 12;
                 let message = kvm_msi { address_lo, data: vector.into(), ..Default::default() };
                 vm.signal_msi(message).map(|_| ()).map_err(failed("KVM_SIGNAL_MSI"))
@@ -194,17 +194,17 @@ impl<H: Host> VcpuPmu<H> {
 
 /// Destination of an interrupt by the local vector table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
+enum InterruptTarget {
     Nmi,
     Vector(u8),
 }
 
-impl Target {
+impl InterruptTarget {
     /// `None` if it is masked or has a delivery mode other than fixed and NMI: then the interrupt is lost.
-    fn of(entry: u32) -> Option<Target> {
+    fn of(entry: u32) -> Option<InterruptTarget> {
         match (entry & MASKED, entry >> 8 & 7, entry as u8) {
-            (0, 0, vector @ 16..) => Some(Target::Vector(vector)),
-            (0, 4, _) => Some(Target::Nmi),
+            (0, 0, vector @ 16..) => Some(InterruptTarget::Vector(vector)),
+            (0, 4, _) => Some(InterruptTarget::Nmi),
             _ => None,
         }
     }
@@ -246,8 +246,8 @@ mod tests {
     #[test]
     fn the_local_vector_tables_entry_says_where_to() {
         let table = [
-            (0x0000_0040, Some(Target::Vector(0x40))),
-            (0x0000_0400, Some(Target::Nmi)),
+            (0x0000_0040, Some(InterruptTarget::Vector(0x40))),
+            (0x0000_0400, Some(InterruptTarget::Nmi)),
             (0x0001_0040, None),
             (0x0001_0400, None),
             // Vectors of exceptions; SMI; external.
@@ -256,7 +256,7 @@ mod tests {
             (0x0000_0740, None),
         ];
         for (entry, target) in table {
-            assert_eq!(Target::of(entry), target, "{entry:#x}");
+            assert_eq!(InterruptTarget::of(entry), target, "{entry:#x}");
         }
     }
 }

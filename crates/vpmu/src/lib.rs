@@ -37,12 +37,12 @@ mod policy;
 mod state;
 
 pub use error::{Error, GeneralProtection, Notice, Trouble};
-pub use event::{Counter, Event, Programme};
-pub use host::Host;
-pub use model::{Amd, INTEL_GENERAL, Intel, Leaf, Model};
+pub use event::{Counter, PmuEvent, Programme};
+pub use host::EventHost;
+pub use model::{Amd, INTEL_GENERAL, Intel, Leaf, PmuModel};
 pub use pmu::{Pmu, Privilege};
 pub use policy::{Activity, Policy};
-pub use state::State;
+pub use state::PmuState;
 
 /// The module that has a Linux guest's perf read counters by RDMSR, as files to build in the guest: their names and
 /// their content. See [`kvm`] for why.

@@ -24,29 +24,30 @@
 
 use crate::event::Counter;
 use crate::host::MsrAccesses;
-use crate::model::Model;
-use crate::msr::Register;
-use crate::state::Registers;
+use crate::model::PmuModel;
+use crate::msr::MsrRegister;
+use crate::state::GuestRegisters;
 
 /// Whether an access of a register exits.
-pub(crate) fn exits(register: Register) -> bool {
+pub(crate) fn exits(register: MsrRegister) -> bool {
     match register {
-        Register::Counter { .. } | Register::Status | Register::Control | Register::StatusClear => {
-            false
-        }
-        Register::Select(_)
-        | Register::FixedControl
-        | Register::Capabilities
-        | Register::StatusSet
-        | Register::InUse
-        | Register::DebugControl => true,
+        MsrRegister::Counter { .. }
+        | MsrRegister::Status
+        | MsrRegister::Control
+        | MsrRegister::StatusClear => false,
+        MsrRegister::Select(_)
+        | MsrRegister::FixedControl
+        | MsrRegister::Capabilities
+        | MsrRegister::StatusSet
+        | MsrRegister::InUse
+        | MsrRegister::DebugControl => true,
     }
 }
 
 /// MSR accesses of a save and the following load. `counts`: whether a counter is nonzero, as those that count are.
 pub(crate) fn world_switch(
-    model: &Model,
-    registers: &Registers,
+    model: &PmuModel,
+    registers: &GuestRegisters,
     counts: impl Fn(usize) -> bool,
 ) -> MsrAccesses {
     let (mut read, mut write) = (0, 0);
@@ -64,11 +65,11 @@ pub(crate) fn world_switch(
     read += 2;
     let status = u64::from(registers.global_status != 0);
     match model {
-        Model::Intel(_) => {
+        PmuModel::Intel(_) => {
             write += 2 * status;
             write += 1 + u64::from(registers.fixed_control != 0);
         }
-        Model::Amd(_) => {
+        PmuModel::Amd(_) => {
             read += 1;
             write += 1 + status;
             write += 2;
@@ -82,15 +83,15 @@ mod tests {
     use super::*;
     use crate::model::{Amd, Intel};
 
-    fn of(model: &Model, change: impl Fn(&mut Registers)) -> MsrAccesses {
-        let mut registers = Registers::reset(model);
+    fn of(model: &PmuModel, change: impl Fn(&mut GuestRegisters)) -> MsrAccesses {
+        let mut registers = GuestRegisters::reset(model);
         change(&mut registers);
         world_switch(model, &registers, |slot| registers.values[slot] != 0)
     }
 
     #[test]
     fn zero_counters_are_not_written() {
-        let intel = Model::Intel(Intel::default());
+        let intel = PmuModel::Intel(Intel::default());
         // Idle: seven counters and the status read twice. LVTPC twice, global control, four event selects, fixed control.
         let idle = of(&intel, |_| {});
         assert_eq!(idle, MsrAccesses { reads: 16, writes: 8 });
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     fn amd_switches_global_control_itself() {
-        let amd = Model::Amd(Amd { counters: 6, perfmon_v2: true });
+        let amd = PmuModel::Amd(Amd { counters: 6, perfmon_v2: true });
         // Six counters and the status read twice, global control once. LVTPC twice, global control to zero, to the guest's
         // and to zero, six event selects, status set.
         assert_eq!(of(&amd, |_| {}), MsrAccesses { reads: 15, writes: 12 });

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::event::{AMD, Counter, Event, FIXED, INTEL, Programme, select};
+use crate::event::{AMD, Counter, FIXED, INTEL, PmuEvent, Programme, select};
 
 /// Most general counters of Intel: the MSRs of more would overlap others.
 pub const INTEL_GENERAL: u8 = 8;
@@ -14,7 +14,7 @@ const AMD_WIDTH: u8 = 48;
 
 /// A guest's PMU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Model {
+pub enum PmuModel {
     /// Intel's architectural PerfMon.
     Intel(Intel),
     /// AMD's.
@@ -83,12 +83,12 @@ impl Default for Intel {
     }
 }
 
-impl Model {
+impl PmuModel {
     /// Refuses a model that no processor has.
     pub fn check(&self) -> Result<(), Error> {
         let wrong = |what| Err(Error::Model(what));
         match self {
-            Model::Intel(intel) => {
+            PmuModel::Intel(intel) => {
                 let width = 32..=48;
                 let gaps = intel.fixed & intel.fixed.wrapping_add(1) != 0;
                 match () {
@@ -112,21 +112,21 @@ impl Model {
                     () => Ok(()),
                 }
             }
-            Model::Amd(amd) if amd.counters != 4 && amd.counters != 6 => {
+            PmuModel::Amd(amd) if amd.counters != 4 && amd.counters != 6 => {
                 wrong("AMD has 4 or 6 counters")
             }
-            Model::Amd(amd) if amd.perfmon_v2 && amd.counters != 6 => {
+            PmuModel::Amd(amd) if amd.perfmon_v2 && amd.counters != 6 => {
                 wrong("PerfMonV2 needs the 6 extended counters")
             }
-            Model::Amd(_) => Ok(()),
+            PmuModel::Amd(_) => Ok(()),
         }
     }
 
     /// Its counters: the general ones, then the fixed ones.
     pub fn counters(&self) -> Vec<Counter> {
         let (general, fixed) = match self {
-            Model::Intel(intel) => (intel.general, intel.fixed),
-            Model::Amd(amd) => (amd.counters, 0),
+            PmuModel::Intel(intel) => (intel.general, intel.fixed),
+            PmuModel::Amd(amd) => (amd.counters, 0),
         };
         let fixed = (0..FIXED.len() as u8).filter(|i| fixed >> i & 1 != 0).map(Counter::Fixed);
         (0..general).map(Counter::General).chain(fixed).collect()
@@ -135,8 +135,8 @@ impl Model {
     /// Number of general counters.
     pub fn general(&self) -> usize {
         match self {
-            Model::Intel(intel) => intel.general.into(),
-            Model::Amd(amd) => amd.counters.into(),
+            PmuModel::Intel(intel) => intel.general.into(),
+            PmuModel::Amd(amd) => amd.counters.into(),
         }
     }
 
@@ -148,9 +148,9 @@ impl Model {
     /// A counter's width in bits.
     pub fn width(&self, counter: Counter) -> u8 {
         match (self, counter) {
-            (Model::Intel(intel), Counter::General(_)) => intel.general_width,
-            (Model::Intel(intel), Counter::Fixed(_)) => intel.fixed_width,
-            (Model::Amd(_), _) => AMD_WIDTH,
+            (PmuModel::Intel(intel), Counter::General(_)) => intel.general_width,
+            (PmuModel::Intel(intel), Counter::Fixed(_)) => intel.fixed_width,
+            (PmuModel::Amd(_), _) => AMD_WIDTH,
         }
     }
 
@@ -167,22 +167,22 @@ impl Model {
     /// Whether it has global control and status.
     pub fn has_global(&self) -> bool {
         match self {
-            Model::Intel(intel) => intel.version >= 2,
-            Model::Amd(amd) => amd.perfmon_v2,
+            PmuModel::Intel(intel) => intel.version >= 2,
+            PmuModel::Amd(amd) => amd.perfmon_v2,
         }
     }
 
     /// Whether the local APIC masks LVTPC when a counter interrupts. Intel's does (SDM volume 3, "Local vector table");
     /// AMD's does not, and Linux's driver does not unmask it there (arch/x86/events/amd/core.c, amd_pmu_v2_handle_irq).
     pub fn masks_lvtpc(&self) -> bool {
-        matches!(self, Model::Intel(_))
+        matches!(self, PmuModel::Intel(_))
     }
 
     /// Whether counters that an interrupt froze are marked in the status, rather than taken out of global control.
     pub fn has_freeze_status(&self) -> bool {
         match self {
-            Model::Intel(intel) => intel.version >= 4,
-            Model::Amd(amd) => amd.perfmon_v2,
+            PmuModel::Intel(intel) => intel.version >= 4,
+            PmuModel::Amd(amd) => amd.perfmon_v2,
         }
     }
 
@@ -191,44 +191,44 @@ impl Model {
         // Code, unit mask, edge, invert, threshold; AMD's codes go on at bit 32.
         let config = select & 0xf_ff84_ffff;
         let (table, unavailable): (&[_], u8) = match self {
-            Model::Intel(intel) => (&INTEL, intel.unavailable),
-            Model::Amd(_) => (&AMD, 0),
+            PmuModel::Intel(intel) => (&INTEL, intel.unavailable),
+            PmuModel::Amd(_) => (&AMD, 0),
         };
         let event = match table.iter().position(|(code, _)| *code == config) {
             Some(i) if unavailable >> i & 1 != 0 => return None,
             Some(i) => table[i].1,
-            None => Event::Raw(config),
+            None => PmuEvent::Raw(config),
         };
         Programme::in_modes(event, select & select::USER != 0, select & select::KERNEL != 0)
     }
 
     /// The architectural events that it promises.
-    pub fn events(&self) -> Vec<Event> {
+    pub fn events(&self) -> Vec<PmuEvent> {
         match self {
-            Model::Intel(intel) => {
+            PmuModel::Intel(intel) => {
                 let there = |i: &usize| intel.unavailable >> i & 1 == 0;
                 let general = (0..INTEL.len()).filter(there).map(|i| INTEL[i].1);
                 let fixed = (0..FIXED.len()).filter(|i| intel.fixed >> i & 1 != 0);
-                let mut events: Vec<Event> = general.chain(fixed.map(|i| FIXED[i])).collect();
+                let mut events: Vec<PmuEvent> = general.chain(fixed.map(|i| FIXED[i])).collect();
                 events.sort_unstable();
                 events.dedup();
                 events
             }
-            Model::Amd(_) => AMD.iter().map(|(_, event)| *event).collect(),
+            PmuModel::Amd(_) => AMD.iter().map(|(_, event)| *event).collect(),
         }
     }
 
     /// The CPUID leaves that show it to a guest.
     pub fn cpuid(&self) -> Vec<Leaf> {
         match self {
-            Model::Intel(intel) => {
+            PmuModel::Intel(intel) => {
                 let pdcm = u32::from(intel.full_width) << 15;
                 vec![
                     Leaf { leaf: 1, mask: [0, 0, 1 << 15, 0], value: [0, 0, pdcm, 0] },
                     Leaf { leaf: 0xa, mask: [u32::MAX; 4], value: intel.leaf_a() },
                 ]
             }
-            Model::Amd(amd) => {
+            PmuModel::Amd(amd) => {
                 let extended = u32::from(amd.counters > 4) << 23;
                 let v2 = u32::from(amd.perfmon_v2);
                 let counters = v2 * u32::from(amd.counters);
@@ -247,7 +247,7 @@ impl Model {
 
 impl Programme {
     /// `None` if it counts in no mode.
-    pub(crate) fn in_modes(event: Event, user: bool, kernel: bool) -> Option<Programme> {
+    pub(crate) fn in_modes(event: PmuEvent, user: bool, kernel: bool) -> Option<Programme> {
         (user || kernel).then_some(Programme { event, user, kernel })
     }
 }

@@ -1,7 +1,7 @@
 //! The PMU's MSRs: their numbers, registers and reserved bits. [`crate::Pmu`] implements the accesses.
 
 use crate::event::Counter;
-use crate::model::Model;
+use crate::model::PmuModel;
 
 /// Frozen by an interrupt: in Intel's status from version 4, in AMD's with PerfMonV2.
 pub(crate) const FROZEN: u64 = 1 << 59;
@@ -46,7 +46,7 @@ mod amd {
 
 /// A register of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Register {
+pub(crate) enum MsrRegister {
     /// Event select of a general counter.
     Select(u8),
     /// A counter; a write of a general one sign-extends 32 bits if `narrow`.
@@ -65,7 +65,7 @@ pub(crate) enum Register {
 }
 
 /// The register of an MSR in a model, if it belongs to the PMU.
-pub(crate) fn register(model: &Model, msr: u32) -> Option<Register> {
+pub(crate) fn register(model: &PmuModel, msr: u32) -> Option<MsrRegister> {
     // How far an MSR is into a row of `count`.
     let row = |first: u32, count: u32| {
         let i = msr.checked_sub(first)?;
@@ -74,59 +74,59 @@ pub(crate) fn register(model: &Model, msr: u32) -> Option<Register> {
     let global = model.has_global();
     let general = model.general() as u32;
     match model {
-        Model::Intel(m) => {
+        PmuModel::Intel(m) => {
             if let Some(i) = row(intel::COUNTER, general) {
-                return Some(Register::Counter { counter: Counter::General(i), narrow: true });
+                return Some(MsrRegister::Counter { counter: Counter::General(i), narrow: true });
             }
             if let Some(i) = row(intel::FULL_WIDTH_COUNTER, general) {
-                let register = Register::Counter { counter: Counter::General(i), narrow: false };
+                let register = MsrRegister::Counter { counter: Counter::General(i), narrow: false };
                 return m.full_width.then_some(register);
             }
             if let Some(i) = row(intel::SELECT, general) {
-                return Some(Register::Select(i));
+                return Some(MsrRegister::Select(i));
             }
             if let Some(i) = row(intel::FIXED, 4) {
-                let register = Register::Counter { counter: Counter::Fixed(i), narrow: false };
+                let register = MsrRegister::Counter { counter: Counter::Fixed(i), narrow: false };
                 return (m.fixed >> i & 1 != 0).then_some(register);
             }
             match msr {
-                intel::CAPABILITIES if m.full_width => Some(Register::Capabilities),
-                intel::FIXED_CONTROL if global => Some(Register::FixedControl),
-                intel::STATUS if global => Some(Register::Status),
-                intel::CONTROL if global => Some(Register::Control),
-                intel::STATUS_CLEAR if global => Some(Register::StatusClear),
-                intel::STATUS_SET if m.version >= 4 => Some(Register::StatusSet),
-                intel::IN_USE if m.version >= 4 => Some(Register::InUse),
-                DEBUG_CONTROL if global => Some(Register::DebugControl),
+                intel::CAPABILITIES if m.full_width => Some(MsrRegister::Capabilities),
+                intel::FIXED_CONTROL if global => Some(MsrRegister::FixedControl),
+                intel::STATUS if global => Some(MsrRegister::Status),
+                intel::CONTROL if global => Some(MsrRegister::Control),
+                intel::STATUS_CLEAR if global => Some(MsrRegister::StatusClear),
+                intel::STATUS_SET if m.version >= 4 => Some(MsrRegister::StatusSet),
+                intel::IN_USE if m.version >= 4 => Some(MsrRegister::InUse),
+                DEBUG_CONTROL if global => Some(MsrRegister::DebugControl),
                 _ => None,
             }
         }
-        Model::Amd(_) => {
+        PmuModel::Amd(_) => {
             if let Some(i) = row(amd::K7_SELECT, amd::K7_COUNTERS) {
-                return Some(Register::Select(i));
+                return Some(MsrRegister::Select(i));
             }
-            let counter = |i| Register::Counter { counter: Counter::General(i), narrow: false };
+            let counter = |i| MsrRegister::Counter { counter: Counter::General(i), narrow: false };
             if let Some(i) = row(amd::K7_COUNTER, amd::K7_COUNTERS) {
                 return Some(counter(i));
             }
             if let Some(i) = row(amd::EXTENDED, 2 * general) {
                 let extended = general > amd::K7_COUNTERS;
-                let register = if i % 2 == 0 { Register::Select(i / 2) } else { counter(i / 2) };
+                let register = if i % 2 == 0 { MsrRegister::Select(i / 2) } else { counter(i / 2) };
                 return extended.then_some(register);
             }
             match msr {
-                amd::STATUS if global => Some(Register::Status),
-                amd::CONTROL if global => Some(Register::Control),
-                amd::STATUS_CLEAR if global => Some(Register::StatusClear),
-                amd::STATUS_SET if global => Some(Register::StatusSet),
-                DEBUG_CONTROL if global => Some(Register::DebugControl),
+                amd::STATUS if global => Some(MsrRegister::Status),
+                amd::CONTROL if global => Some(MsrRegister::Control),
+                amd::STATUS_CLEAR if global => Some(MsrRegister::StatusClear),
+                amd::STATUS_SET if global => Some(MsrRegister::StatusSet),
+                DEBUG_CONTROL if global => Some(MsrRegister::DebugControl),
                 _ => None,
             }
         }
     }
 }
 
-impl Model {
+impl PmuModel {
     /// Ranges of its MSRs (first, count) in order, which a VMM intercepts. DEBUGCTL, which has other bits too, is not included.
     pub fn msrs(&self) -> Vec<(u32, u32)> {
         // Where either vendor has some.
@@ -151,15 +151,15 @@ impl Model {
 
 /// Reserved bits of an event select. Intel: AnyThread and the bits above 31. AMD: bits 19 and 21 and the bits
 /// above the event's upper bits.
-pub(crate) fn select_reserved(model: &Model) -> u64 {
+pub(crate) fn select_reserved(model: &PmuModel) -> u64 {
     match model {
-        Model::Intel(_) => 0xffff_ffff_0020_0000,
-        Model::Amd(_) => 0xffff_fff0_0028_0000,
+        PmuModel::Intel(_) => 0xffff_ffff_0020_0000,
+        PmuModel::Amd(_) => 0xffff_fff0_0028_0000,
     }
 }
 
 /// Bits that the fixed counters' control has: OS, USR and PMI of each; AnyThread is reserved.
-pub(crate) fn fixed_control_bits(model: &Model) -> u64 {
+pub(crate) fn fixed_control_bits(model: &PmuModel) -> u64 {
     let fixed = |c: &Counter| match c {
         Counter::General(_) => 0,
         Counter::Fixed(i) => 0b1011 << (4 * i),
@@ -168,32 +168,32 @@ pub(crate) fn fixed_control_bits(model: &Model) -> u64 {
 }
 
 /// Bits that global control has.
-pub(crate) fn global_control_bits(model: &Model) -> u64 {
+pub(crate) fn global_control_bits(model: &PmuModel) -> u64 {
     if model.has_global() { model.counter_bits() } else { 0 }
 }
 
 /// Bits of the status that writes to the clearing register may name.
-pub(crate) fn status_clear_bits(model: &Model) -> u64 {
+pub(crate) fn status_clear_bits(model: &PmuModel) -> u64 {
     let frozen = if model.has_freeze_status() { FROZEN } else { 0 };
     match model {
-        Model::Intel(_) => model.counter_bits() | frozen | BUFFER | CONDITION,
-        Model::Amd(_) => model.counter_bits() | frozen,
+        PmuModel::Intel(_) => model.counter_bits() | frozen | BUFFER | CONDITION,
+        PmuModel::Amd(_) => model.counter_bits() | frozen,
     }
 }
 
 /// Valid bits of the status.
-pub(crate) fn status_set_bits(model: &Model) -> u64 {
+pub(crate) fn status_set_bits(model: &PmuModel) -> u64 {
     if !model.has_global() {
         return 0;
     }
     let frozen = if model.has_freeze_status() { FROZEN } else { 0 };
     match model {
-        Model::Intel(m) if m.version >= 4 => model.counter_bits() | frozen | BUFFER,
+        PmuModel::Intel(m) if m.version >= 4 => model.counter_bits() | frozen | BUFFER,
         _ => model.counter_bits() | frozen,
     }
 }
 
 /// The PMU's bits of DEBUGCTL.
-pub(crate) fn debug_control_bits(model: &Model) -> u64 {
+pub(crate) fn debug_control_bits(model: &PmuModel) -> u64 {
     if model.has_global() { FREEZE } else { 0 }
 }

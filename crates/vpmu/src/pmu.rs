@@ -4,12 +4,12 @@
 
 use crate::error::{Error, GeneralProtection, Notice};
 use crate::event::Counter;
-use crate::host::Host;
+use crate::host::EventHost;
 use crate::mediated;
-use crate::model::Model;
-use crate::msr::{self, FREEZE, FROZEN, FULL_WIDTH, Register};
-use crate::policy::{Activity, Backing, Policy};
-use crate::state::{Registers, State};
+use crate::model::PmuModel;
+use crate::msr::{self, FREEZE, FROZEN, FULL_WIDTH, MsrRegister};
+use crate::policy::{Activity, CounterBacking, Policy};
+use crate::state::{GuestRegisters, PmuState};
 
 /// One vCPU's PMU.
 ///
@@ -23,10 +23,10 @@ use crate::state::{Registers, State};
 /// Before an access is answered, overflows reported by the host are processed, because they belong to the previous programming.
 #[derive(Debug)]
 pub struct Pmu<H> {
-    model: Model,
+    model: PmuModel,
     counters: Vec<Counter>,
-    registers: Registers,
-    backing: Backing<H>,
+    registers: GuestRegisters,
+    backing: CounterBacking<H>,
     /// Between slices, when nothing counts.
     out: bool,
     /// A requested interrupt will freeze the counters.
@@ -44,17 +44,17 @@ pub struct Privilege {
     pub protected: bool,
 }
 
-impl<H: Host> Pmu<H> {
+impl<H: EventHost> Pmu<H> {
     /// A PMU after a reset. Fails if no processor has such a model, or the host lacks a promised feature.
-    pub fn new(model: Model, host: H, policy: Policy) -> Result<Pmu<H>, Error> {
+    pub fn new(model: PmuModel, host: H, policy: Policy) -> Result<Pmu<H>, Error> {
         model.check()?;
-        let registers = Registers::reset(&model);
+        let registers = GuestRegisters::reset(&model);
         Pmu::with_registers(model, registers, host, policy)
     }
 
     /// A PMU as it was saved, perhaps elsewhere and under another policy. Between slices: [`Pmu::slice_begin`] has it
     /// count.
-    pub fn restore(state: State, host: H, policy: Policy) -> Result<Pmu<H>, Error> {
+    pub fn restore(state: PmuState, host: H, policy: Policy) -> Result<Pmu<H>, Error> {
         let (model, registers) = state.into_parts()?;
         let mut pmu = Pmu::with_registers(model, registers, host, policy)?;
         pmu.out = true;
@@ -63,8 +63,8 @@ impl<H: Host> Pmu<H> {
     }
 
     fn with_registers(
-        model: Model,
-        registers: Registers,
+        model: PmuModel,
+        registers: GuestRegisters,
         host: H,
         policy: Policy,
     ) -> Result<Pmu<H>, Error> {
@@ -78,12 +78,12 @@ impl<H: Host> Pmu<H> {
         for event in model.events() {
             host.probe(event).map_err(|trouble| Error::Event { event, trouble })?;
         }
-        let backing = Backing::new(&counters, host, policy);
+        let backing = CounterBacking::new(&counters, host, policy);
         Ok(Pmu { model, counters, registers, backing, out: false, freeze: false })
     }
 
     /// Its model.
-    pub fn model(&self) -> &Model {
+    pub fn model(&self) -> &PmuModel {
         &self.model
     }
 
@@ -126,19 +126,19 @@ impl<H: Host> Pmu<H> {
         self.accessed(register);
         let registers = &self.registers;
         Ok(match register {
-            Register::Select(i) => {
+            MsrRegister::Select(i) => {
                 let value = registers.selects[usize::from(i)];
                 self.backing.touch(usize::from(i));
                 value
             }
-            Register::Counter { counter, .. } => self.count(counter)?,
-            Register::Capabilities => FULL_WIDTH,
-            Register::FixedControl => registers.fixed_control,
-            Register::Status => registers.global_status,
-            Register::Control => registers.global_control,
-            Register::StatusClear | Register::StatusSet => 0,
-            Register::InUse => registers.in_use(&self.model),
-            Register::DebugControl => registers.debug_control,
+            MsrRegister::Counter { counter, .. } => self.count(counter)?,
+            MsrRegister::Capabilities => FULL_WIDTH,
+            MsrRegister::FixedControl => registers.fixed_control,
+            MsrRegister::Status => registers.global_status,
+            MsrRegister::Control => registers.global_control,
+            MsrRegister::StatusClear | MsrRegister::StatusSet => 0,
+            MsrRegister::InUse => registers.in_use(&self.model),
+            MsrRegister::DebugControl => registers.debug_control,
         })
     }
 
@@ -147,7 +147,7 @@ impl<H: Host> Pmu<H> {
         let register = msr::register(&self.model, msr).ok_or(GeneralProtection)?;
         self.accessed(register);
         match register {
-            Register::Select(i) => {
+            MsrRegister::Select(i) => {
                 let value = self.allowed(value, !msr::select_reserved(&self.model))?;
                 let slot = usize::from(i);
                 self.backing.touch(slot);
@@ -155,8 +155,10 @@ impl<H: Host> Pmu<H> {
                     self.update(slot, true);
                 }
             }
-            Register::Counter { counter, narrow } => self.write_counter(counter, narrow, value)?,
-            Register::FixedControl => {
+            MsrRegister::Counter { counter, narrow } => {
+                self.write_counter(counter, narrow, value)?
+            }
+            MsrRegister::FixedControl => {
                 let value = self.allowed(value, msr::fixed_control_bits(&self.model))?;
                 let changed = std::mem::replace(&mut self.registers.fixed_control, value) ^ value;
                 for slot in self.model.general()..self.counters.len() {
@@ -167,25 +169,25 @@ impl<H: Host> Pmu<H> {
                     }
                 }
             }
-            Register::Control => {
+            MsrRegister::Control => {
                 let value = self.allowed(value, msr::global_control_bits(&self.model))?;
                 self.write_control(value);
             }
-            Register::StatusClear => {
+            MsrRegister::StatusClear => {
                 let value = self.allowed(value, msr::status_clear_bits(&self.model))?;
                 self.write_status(self.registers.global_status & !value);
             }
-            Register::StatusSet => {
+            MsrRegister::StatusSet => {
                 let value = self.allowed(value, msr::status_set_bits(&self.model))?;
                 self.write_status(self.registers.global_status | value);
             }
-            Register::DebugControl => {
+            MsrRegister::DebugControl => {
                 self.registers.debug_control =
                     self.allowed(value, msr::debug_control_bits(&self.model))?;
             }
             // Intel's can only be read; AMD's status takes a write and ignores it.
-            Register::Status if matches!(self.model, Model::Amd(_)) => {}
-            Register::Status | Register::Capabilities | Register::InUse => {
+            MsrRegister::Status if matches!(self.model, PmuModel::Amd(_)) => {}
+            MsrRegister::Status | MsrRegister::Capabilities | MsrRegister::InUse => {
                 return Err(GeneralProtection);
             }
         }
@@ -200,16 +202,16 @@ impl<H: Host> Pmu<H> {
         }
         // Bit 30 says fixed. Bit 31 asked for a fast read before PMUs were architectural; like any other bit it makes
         // an index that is not there.
-        let fixed = matches!(self.model, Model::Intel(_)) && index & 1 << 30 != 0;
+        let fixed = matches!(self.model, PmuModel::Intel(_)) && index & 1 << 30 != 0;
         let number = if fixed { index & !(1 << 30) } else { index };
         let number = u8::try_from(number).map_err(|_| GeneralProtection)?;
         let counter = if fixed { Counter::Fixed(number) } else { Counter::General(number) };
-        self.accessed(Register::Counter { counter, narrow: false });
+        self.accessed(MsrRegister::Counter { counter, narrow: false });
         self.count(counter)
     }
 
     /// Accounts for an access of the guest: an exit, or a pass.
-    fn accessed(&mut self, register: Register) {
+    fn accessed(&mut self, register: MsrRegister) {
         self.service();
         match self.backing.policy == Policy::Mediated && !mediated::exits(register) {
             true => self.backing.activity.passes += 1,
@@ -304,12 +306,12 @@ impl<H: Host> Pmu<H> {
         }
         while self.backing.take_overflow().is_some() {}
         self.backing.activity.dropped += u64::from(self.registers.interrupt);
-        self.registers = Registers::reset(&self.model);
+        self.registers = GuestRegisters::reset(&self.model);
         self.freeze = false;
     }
 
     /// The present registers. Counting continues.
-    pub fn save(&mut self) -> State {
+    pub fn save(&mut self) -> PmuState {
         self.service();
         for slot in 0..self.counters.len() {
             if self.backing.is_running(slot) {
@@ -317,13 +319,13 @@ impl<H: Host> Pmu<H> {
             }
         }
         self.settle();
-        State::new(self.model.clone(), self.registers.clone())
+        PmuState::new(self.model.clone(), self.registers.clone())
     }
 
     /// A value with reserved bits: a fault on Intel; AMD ignores these bits.
     fn allowed(&self, value: u64, bits: u64) -> Result<u64, GeneralProtection> {
         match self.model {
-            Model::Intel(_) if value & !bits != 0 => Err(GeneralProtection),
+            PmuModel::Intel(_) if value & !bits != 0 => Err(GeneralProtection),
             _ => Ok(value & bits),
         }
     }

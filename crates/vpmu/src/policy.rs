@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Notice, Trouble};
 use crate::event::{Counter, Programme};
-use crate::host::{EventId, Host, MsrAccesses, Request};
+use crate::host::{EventHost, EventId, EventRequest, MsrAccesses};
 
 /// When the host's events are created and closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -97,7 +97,7 @@ struct Backed {
 
 /// A guest's counter.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct CounterSlot {
     counter: Counter,
     event: Option<Backed>,
     /// The guest touched it in this slice.
@@ -106,18 +106,18 @@ struct Slot {
 
 /// All counters of a vCPU and their events.
 #[derive(Debug)]
-pub(crate) struct Backing<H> {
+pub(crate) struct CounterBacking<H> {
     pub(crate) host: H,
     pub(crate) policy: Policy,
     pub(crate) activity: Activity,
-    slots: Vec<Slot>,
+    slots: Vec<CounterSlot>,
     notices: BTreeMap<(Counter, Trouble), u64>,
 }
 
-impl<H: Host> Backing<H> {
-    pub(crate) fn new(counters: &[Counter], host: H, policy: Policy) -> Backing<H> {
-        let slot = |c: &Counter| Slot { counter: *c, event: None, used: false };
-        Backing {
+impl<H: EventHost> CounterBacking<H> {
+    pub(crate) fn new(counters: &[Counter], host: H, policy: Policy) -> CounterBacking<H> {
+        let slot = |c: &Counter| CounterSlot { counter: *c, event: None, used: false };
+        CounterBacking {
             host,
             policy,
             activity: Activity::default(),
@@ -192,7 +192,7 @@ impl<H: Host> Backing<H> {
 
     /// Creates an event; if the host refuses it, the counter does not advance.
     fn create(&mut self, slot: usize, programme: Programme, left: u64) {
-        let request = Request { counter: self.slots[slot].counter, programme, left };
+        let request = EventRequest { counter: self.slots[slot].counter, programme, left };
         let created = match self.policy {
             Policy::Mediated => self.host.claim(&request),
             Policy::Legacy | Policy::Reuse => self.host.create(&request),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::event::{Counter, FIXED, Programme, select};
-use crate::model::Model;
+use crate::model::PmuModel;
 use crate::msr;
 
 /// The newest version of [`State`].
@@ -14,7 +14,7 @@ const VERSION: u32 = 1;
 
 /// The registers that a guest sees.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Registers {
+pub(crate) struct GuestRegisters {
     /// Event select registers.
     pub(crate) selects: Vec<u64>,
     /// Counters, in the model's order.
@@ -27,14 +27,14 @@ pub(crate) struct Registers {
     pub(crate) interrupt: bool,
 }
 
-impl Registers {
+impl GuestRegisters {
     /// The registers after a reset.
-    pub(crate) fn reset(model: &Model) -> Registers {
-        Registers {
+    pub(crate) fn reset(model: &PmuModel) -> GuestRegisters {
+        GuestRegisters {
             selects: vec![0; model.general()],
             values: vec![0; model.counters().len()],
             global_control: if model.has_global() { model.general_bits() } else { 0 },
-            ..Registers::default()
+            ..GuestRegisters::default()
         }
     }
 
@@ -44,7 +44,7 @@ impl Registers {
     }
 
     /// The programme of a counter, if it is enabled.
-    pub(crate) fn programme(&self, model: &Model, counter: Counter) -> Option<Programme> {
+    pub(crate) fn programme(&self, model: &PmuModel, counter: Counter) -> Option<Programme> {
         let global = !model.has_global() || self.global_control & counter.bit() != 0;
         if !global || self.global_status & msr::FROZEN != 0 {
             return None;
@@ -78,7 +78,7 @@ impl Registers {
     }
 
     /// IA32_PERF_GLOBAL_INUSE: which counters are programmed, and in bit 63 whether one interrupts.
-    pub(crate) fn in_use(&self, model: &Model) -> u64 {
+    pub(crate) fn in_use(&self, model: &PmuModel) -> u64 {
         let mut bits = 0;
         for counter in model.counters() {
             let used = match counter {
@@ -92,7 +92,7 @@ impl Registers {
     }
 
     /// Refuses registers that a guest of this model cannot have.
-    fn check(&self, model: &Model) -> Result<(), Error> {
+    fn check(&self, model: &PmuModel) -> Result<(), Error> {
         let counters = model.counters();
         if self.selects.len() != model.general() || self.values.len() != counters.len() {
             return Err(Error::State("it has registers for another number of counters"));
@@ -119,43 +119,43 @@ impl Registers {
 
 /// A saved PMU, for any serde format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct PmuState {
     /// First in the struct and in the alphabet, so that a newer version is refused before its fields fail to parse.
-    format: Format,
-    model: Model,
-    registers: Registers,
+    format: StateVersion,
+    model: PmuModel,
+    registers: GuestRegisters,
 }
 
 /// The version of a state. Reading a newer one is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u32")]
-struct Format(u32);
+struct StateVersion(u32);
 
-impl TryFrom<u32> for Format {
+impl TryFrom<u32> for StateVersion {
     type Error = Error;
 
-    fn try_from(found: u32) -> Result<Format, Error> {
+    fn try_from(found: u32) -> Result<StateVersion, Error> {
         match found {
             0 => Err(Error::State("there is no version 0")),
-            1..=VERSION => Ok(Format(found)),
+            1..=VERSION => Ok(StateVersion(found)),
             _ => Err(Error::NewerState { found, known: VERSION }),
         }
     }
 }
 
-impl State {
+impl PmuState {
     /// A state of these registers.
-    pub(crate) fn new(model: Model, registers: Registers) -> State {
-        State { format: Format(VERSION), model, registers }
+    pub(crate) fn new(model: PmuModel, registers: GuestRegisters) -> PmuState {
+        PmuState { format: StateVersion(VERSION), model, registers }
     }
 
     /// Its model.
-    pub fn model(&self) -> &Model {
+    pub fn model(&self) -> &PmuModel {
         &self.model
     }
 
     /// Its parts, if a guest can have produced them.
-    pub(crate) fn into_parts(self) -> Result<(Model, Registers), Error> {
+    pub(crate) fn into_parts(self) -> Result<(PmuModel, GuestRegisters), Error> {
         self.model.check()?;
         self.registers.check(&self.model)?;
         Ok((self.model, self.registers))

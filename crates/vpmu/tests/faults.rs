@@ -6,18 +6,21 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use vmtax_vpmu::host::virtual_time::{Faults, VirtualHost, Work};
-use vmtax_vpmu::{Counter, Event, Intel, Model, Pmu, Policy, Trouble};
+use vmtax_vpmu::host::virtual_time::{GuestWork, VirtualFaults, VirtualHost};
+use vmtax_vpmu::{Counter, Intel, Pmu, PmuEvent, PmuModel, Policy, Trouble};
 
 const BOTH: [Policy; 2] = [Policy::Legacy, Policy::Reuse];
 const ALL: u64 = 0x7_0000_000f;
 
 fn pmu(policy: Policy) -> Pmu<VirtualHost> {
-    Pmu::new(Model::Intel(Intel::default()), VirtualHost::default(), policy).unwrap()
+    Pmu::new(PmuModel::Intel(Intel::default()), VirtualHost::default(), policy).unwrap()
 }
 
-fn work() -> Work {
-    Work::user(1, &[(Event::Instructions, 1), (Event::Branches, 1), (Event::Cycles, 1)])
+fn work() -> GuestWork {
+    GuestWork::user(
+        1,
+        &[(PmuEvent::Instructions, 1), (PmuEvent::Branches, 1), (PmuEvent::Cycles, 1)],
+    )
 }
 
 /// Instructions, branches and cycles on general counters 0 to 2.
@@ -39,8 +42,8 @@ fn troubles(pmu: &mut Pmu<VirtualHost>) -> Vec<(Counter, Trouble)> {
 fn a_denied_event_does_not_count() {
     for policy in BOTH {
         let mut pmu = pmu(policy);
-        let denied = BTreeSet::from([Event::Branches]);
-        pmu.host_mut().set_faults(Faults { denied, ..Faults::default() });
+        let denied = BTreeSet::from([PmuEvent::Branches]);
+        pmu.host_mut().set_faults(VirtualFaults { denied, ..VirtualFaults::default() });
         program(&mut pmu);
         pmu.host_mut().run(&work(), 50);
         assert_eq!(counts(&mut pmu), [50, 0, 50], "{policy:?}");
@@ -56,7 +59,7 @@ fn a_denied_event_does_not_count() {
 fn events_beyond_the_file_limit_do_not_count() {
     for policy in BOTH {
         let mut pmu = pmu(policy);
-        pmu.host_mut().set_faults(Faults { files: Some(2), ..Faults::default() });
+        pmu.host_mut().set_faults(VirtualFaults { files: Some(2), ..VirtualFaults::default() });
         program(&mut pmu);
         pmu.host_mut().run(&work(), 50);
         assert_eq!(counts(&mut pmu), [50, 50, 0], "{policy:?}");
@@ -76,7 +79,7 @@ fn events_beyond_the_file_limit_do_not_count() {
 fn shared_counters_count_what_they_counted() {
     for policy in BOTH {
         let mut pmu = pmu(policy);
-        pmu.host_mut().set_faults(Faults { counters: Some(2), ..Faults::default() });
+        pmu.host_mut().set_faults(VirtualFaults { counters: Some(2), ..VirtualFaults::default() });
         program(&mut pmu);
         for _ in 0..3 {
             pmu.host_mut().run(&work(), 10);
@@ -89,7 +92,7 @@ fn shared_counters_count_what_they_counted() {
             (0..3).map(|i| (Counter::General(i), Trouble::Multiplexed)).collect();
         assert_eq!(troubles(&mut pmu), expected);
         // It is over, and not said again.
-        pmu.host_mut().set_faults(Faults::default());
+        pmu.host_mut().set_faults(VirtualFaults::default());
         pmu.host_mut().run(&work(), 10);
         assert_eq!(counts(&mut pmu), [30, 30, 30], "{policy:?}");
         assert!(troubles(&mut pmu).is_empty());
@@ -148,7 +151,7 @@ fn a_thread_that_ended_stops_its_counters() {
 fn throttling_is_counted() {
     for policy in BOTH {
         let mut pmu = pmu(policy);
-        pmu.host_mut().set_faults(Faults { throttle: Some(1), ..Faults::default() });
+        pmu.host_mut().set_faults(VirtualFaults { throttle: Some(1), ..VirtualFaults::default() });
         pmu.write(0x186, 0x53_00c0).unwrap();
         pmu.write(0xc1, -10i64 as u64).unwrap();
         assert_eq!(pmu.host_mut().run(&work(), 100), 10);
@@ -159,7 +162,7 @@ fn throttling_is_counted() {
     }
     // The one event stays stopped until the host's tick; a new one is not.
     let mut pmu = pmu(Policy::Reuse);
-    pmu.host_mut().set_faults(Faults { throttle: Some(1), ..Faults::default() });
+    pmu.host_mut().set_faults(VirtualFaults { throttle: Some(1), ..VirtualFaults::default() });
     pmu.write(0x186, 0x53_00c0).unwrap();
     pmu.write(0xc1, -10i64 as u64).unwrap();
     pmu.host_mut().run(&work(), 10);
@@ -256,7 +259,7 @@ enum Act {
     Read(u32),
     Slice,
     Reset,
-    Faults(Faults),
+    Faults(VirtualFaults),
     Tick,
     Take,
 }
@@ -265,8 +268,8 @@ fn act() -> impl Strategy<Value = Act> {
     let limit = || proptest::option::of(0..4usize);
     let faults = (limit(), limit(), proptest::option::of(1..3u64), any::<bool>());
     let faults = faults.prop_map(|(counters, files, throttle, deny)| {
-        let denied = deny.then_some(Event::Branches).into_iter().collect();
-        Act::Faults(Faults { counters, denied, files, throttle })
+        let denied = deny.then_some(PmuEvent::Branches).into_iter().collect();
+        Act::Faults(VirtualFaults { counters, denied, files, throttle })
     });
     let codes = proptest::sample::select(vec![0xc0u64, 0xc4, 0x3c]);
     prop_oneof![

@@ -2,19 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use vmtax_vpmu::host::perf_event::{Options, PerfEventHost};
-use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost, Work};
+use vmtax_vpmu::host::perf_event::{EventOptions, PerfEventHost};
+use vmtax_vpmu::host::virtual_time::{EventCosts, GuestWork, VirtualHost};
 use vmtax_vpmu::{
-    Amd, Error, Event, GeneralProtection, Intel, Leaf, Model, Pmu, Policy, Privilege, State,
-    Trouble,
+    Amd, Error, GeneralProtection, Intel, Leaf, Pmu, PmuEvent, PmuModel, PmuState, Policy,
+    Privilege, Trouble,
 };
 
 const FAULT: Result<(), GeneralProtection> = Err(GeneralProtection);
 /// Instructions in both modes, enabled, with an interrupt.
 const INSTRUCTIONS: u64 = 0x53_00c0;
 
-fn pmu(model: Model) -> Pmu<VirtualHost> {
-    Pmu::new(model, VirtualHost::new(Costs::default()), Policy::Reuse).unwrap()
+fn pmu(model: PmuModel) -> Pmu<VirtualHost> {
+    Pmu::new(model, VirtualHost::new(EventCosts::default()), Policy::Reuse).unwrap()
 }
 
 fn intel(version: u8) -> Intel {
@@ -23,23 +23,23 @@ fn intel(version: u8) -> Intel {
 }
 
 fn v2() -> Pmu<VirtualHost> {
-    pmu(Model::Intel(Intel::default()))
+    pmu(PmuModel::Intel(Intel::default()))
 }
 
 fn amd(perfmon_v2: bool) -> Pmu<VirtualHost> {
-    pmu(Model::Amd(Amd { counters: 6, perfmon_v2 }))
+    pmu(PmuModel::Amd(Amd { counters: 6, perfmon_v2 }))
 }
 
 /// Has a guest retire instructions, one unit each.
 fn retire(pmu: &mut Pmu<VirtualHost>, mut n: u64) {
-    let work = Work::user(1, &[(Event::Instructions, 1), (Event::Cycles, 2)]);
+    let work = GuestWork::user(1, &[(PmuEvent::Instructions, 1), (PmuEvent::Cycles, 2)]);
     while n > 0 {
         n -= pmu.host_mut().run(&work, n);
         pmu.service();
     }
 }
 
-fn leaf(model: &Model, number: u32) -> [u32; 4] {
+fn leaf(model: &PmuModel, number: u32) -> [u32; 4] {
     let leaves = model.cpuid();
     leaves.into_iter().find(|l| l.leaf == number).unwrap().value
 }
@@ -55,11 +55,11 @@ fn cpuid_says_what_there_is() {
         (Intel { fixed: 0b1011, unavailable: 0, ..intel(5) }, [0x0830_0405, 0, 0b1011, 0x8602]),
     ];
     for (model, expected) in table {
-        assert_eq!(leaf(&Model::Intel(model.clone()), 0xa), expected, "{model:x?}");
-        assert_eq!(leaf(&Model::Intel(model.clone()), 1)[2], 1 << 15, "PDCM");
-        assert_eq!(leaf(&Model::Intel(Intel { full_width: false, ..model }), 1)[2], 0);
+        assert_eq!(leaf(&PmuModel::Intel(model.clone()), 0xa), expected, "{model:x?}");
+        assert_eq!(leaf(&PmuModel::Intel(model.clone()), 1)[2], 1 << 15, "PDCM");
+        assert_eq!(leaf(&PmuModel::Intel(Intel { full_width: false, ..model }), 1)[2], 0);
     }
-    let amd = |counters, perfmon_v2| Model::Amd(Amd { counters, perfmon_v2 });
+    let amd = |counters, perfmon_v2| PmuModel::Amd(Amd { counters, perfmon_v2 });
     assert_eq!(leaf(&amd(4, false), 0x8000_0001), [0; 4]);
     assert_eq!(leaf(&amd(6, false), 0x8000_0001), [0, 0, 1 << 23, 0]);
     assert_eq!(leaf(&amd(6, false), 0x8000_0022), [0; 4]);
@@ -71,18 +71,18 @@ fn cpuid_says_what_there_is() {
 #[test]
 fn impossible_models_are_refused() {
     let models = [
-        Model::Intel(intel(0)),
-        Model::Intel(intel(6)),
-        Model::Intel(Intel { general: 0, ..intel(2) }),
-        Model::Intel(Intel { general: 9, ..intel(2) }),
-        Model::Intel(Intel { general_width: 31, ..intel(2) }),
-        Model::Intel(Intel { general_width: 64, ..intel(2) }),
-        Model::Intel(Intel { fixed_width: 49, ..intel(2) }),
-        Model::Intel(Intel { fixed: 0x1f, ..intel(2) }),
-        Model::Intel(Intel { fixed: 0b101, ..intel(4) }),
-        Model::Intel(Intel { fixed: 1, ..intel(1) }),
-        Model::Amd(Amd { counters: 5, perfmon_v2: false }),
-        Model::Amd(Amd { counters: 4, perfmon_v2: true }),
+        PmuModel::Intel(intel(0)),
+        PmuModel::Intel(intel(6)),
+        PmuModel::Intel(Intel { general: 0, ..intel(2) }),
+        PmuModel::Intel(Intel { general: 9, ..intel(2) }),
+        PmuModel::Intel(Intel { general_width: 31, ..intel(2) }),
+        PmuModel::Intel(Intel { general_width: 64, ..intel(2) }),
+        PmuModel::Intel(Intel { fixed_width: 49, ..intel(2) }),
+        PmuModel::Intel(Intel { fixed: 0x1f, ..intel(2) }),
+        PmuModel::Intel(Intel { fixed: 0b101, ..intel(4) }),
+        PmuModel::Intel(Intel { fixed: 1, ..intel(1) }),
+        PmuModel::Amd(Amd { counters: 5, perfmon_v2: false }),
+        PmuModel::Amd(Amd { counters: 4, perfmon_v2: true }),
     ];
     for model in models {
         let result = Pmu::new(model.clone(), VirtualHost::default(), Policy::Reuse);
@@ -92,16 +92,16 @@ fn impossible_models_are_refused() {
 
 #[test]
 fn a_model_must_not_promise_more_than_the_host_has() {
-    let new = |host| Pmu::new(Model::Intel(intel(2)), host, Policy::Legacy).map(|_| ());
+    let new = |host| Pmu::new(PmuModel::Intel(intel(2)), host, Policy::Legacy).map(|_| ());
     let host = VirtualHost::default();
     assert_eq!(new(host.clone().limited(7, &[])), Ok(()));
     assert_eq!(new(host.clone().limited(6, &[])), Err(Error::Counters { model: 7, host: 6 }));
     assert_eq!(
-        new(host.clone().limited(7, &[Event::CacheMisses])),
-        Err(Error::Event { event: Event::CacheMisses, trouble: Trouble::NoSuchEvent })
+        new(host.clone().limited(7, &[PmuEvent::CacheMisses])),
+        Err(Error::Event { event: PmuEvent::CacheMisses, trouble: Trouble::NoSuchEvent })
     );
     // Version 2 has no slots, so that they need not be there.
-    assert_eq!(new(host.limited(7, &[Event::Slots])), Ok(()));
+    assert_eq!(new(host.limited(7, &[PmuEvent::Slots])), Ok(()));
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn the_k7s_registers_are_the_first_four() {
         assert_eq!(pmu.read(0xc001_0201 + 2 * i), Ok(1000 + u64::from(i)));
     }
     assert!(!pmu.owns(0xc000_0300), "no PerfMonV2");
-    let mut k7 = self::pmu(Model::Amd(Amd { counters: 4, perfmon_v2: false }));
+    let mut k7 = self::pmu(PmuModel::Amd(Amd { counters: 4, perfmon_v2: false }));
     assert!(k7.owns(0xc001_0007) && !k7.owns(0xc001_0200));
     // Without global control an event select is all that it takes.
     k7.write(0xc001_0003, INSTRUCTIONS).unwrap();
@@ -182,10 +182,10 @@ fn the_k7s_registers_are_the_first_four() {
 
 #[test]
 fn msrs_are_listed_in_rows() {
-    let intel = Model::Intel(intel(2)).msrs();
+    let intel = PmuModel::Intel(intel(2)).msrs();
     let rows = [(0xc1, 4), (0x186, 4), (0x309, 3), (0x345, 1), (0x38d, 4), (0x4c1, 4)];
     assert_eq!(intel, rows);
-    let amd = Model::Amd(Amd { counters: 6, perfmon_v2: true }).msrs();
+    let amd = PmuModel::Amd(Amd { counters: 6, perfmon_v2: true }).msrs();
     assert_eq!(amd, [(0xc000_0300, 4), (0xc001_0000, 8), (0xc001_0200, 12)]);
     // They are all, but for DEBUGCTL.
     for (msr, other) in [(0x1d8, false), (0x1d9, true), (0x1da, false)] {
@@ -207,7 +207,7 @@ fn counters_are_written_narrow_or_wide() {
     pmu.write(0x4c2, 0x1234_5678_9abc).unwrap();
     assert_eq!(pmu.read(0xc2), Ok(0x1234_5678_9abc));
     assert_eq!(pmu.read(0x345), Ok(1 << 13));
-    let narrow = self::pmu(Model::Intel(Intel { full_width: false, ..intel(2) }));
+    let narrow = self::pmu(PmuModel::Intel(Intel { full_width: false, ..intel(2) }));
     assert!(!narrow.owns(0x4c1) && !narrow.owns(0x345));
 }
 
@@ -241,7 +241,7 @@ fn an_overflow_that_is_served_late_is_one() {
     pmu.write(0x186, INSTRUCTIONS).unwrap();
     pmu.write(0xc1, -10i64 as u64).unwrap();
     // The host reports each of its own periods until it gets another one.
-    let work = Work::user(1, &[(Event::Instructions, 1)]);
+    let work = GuestWork::user(1, &[(PmuEvent::Instructions, 1)]);
     let done: Vec<u64> = [25, 15, 5].map(|n| pmu.host_mut().run(&work, n)).into();
     assert_eq!(done, [10, 10, 5]);
     assert!(pmu.deliver(false) && !pmu.deliver(false));
@@ -267,7 +267,7 @@ fn an_interrupt_that_finds_lvtpc_masked_is_lost() {
 #[test]
 fn counters_freeze_as_their_version_has_it() {
     for version in [2, 3, 4, 5] {
-        let mut pmu = pmu(Model::Intel(intel(version)));
+        let mut pmu = pmu(PmuModel::Intel(intel(version)));
         pmu.write(0x38f, 0x2_0000_0001).unwrap();
         pmu.write(0x38d, 0xb0).unwrap();
         pmu.write(0x186, INSTRUCTIONS).unwrap();
@@ -289,7 +289,7 @@ fn counters_freeze_as_their_version_has_it() {
 
 #[test]
 fn version_4_says_what_is_in_use() {
-    let mut pmu = pmu(Model::Intel(intel(4)));
+    let mut pmu = pmu(PmuModel::Intel(intel(4)));
     assert_eq!(pmu.read(0x392), Ok(0));
     pmu.write(0x187, 0xc0).unwrap();
     pmu.write(0x38d, 0x300).unwrap();
@@ -325,7 +325,7 @@ fn rdpmc_reads_by_index() {
 
 #[test]
 fn an_event_that_is_not_there_does_not_count() {
-    let mut pmu = pmu(Model::Intel(Intel { unavailable: 1 << 1, ..intel(2) }));
+    let mut pmu = pmu(PmuModel::Intel(Intel { unavailable: 1 << 1, ..intel(2) }));
     pmu.write(0x186, INSTRUCTIONS).unwrap();
     pmu.write(0x187, 0x53_003c).unwrap();
     retire(&mut pmu, 10);
@@ -341,9 +341,9 @@ fn modes_are_kept_apart() {
     pmu.write(0x187, 0x42_00c0).unwrap();
     pmu.write(0x188, 0x40_00c0).unwrap();
     pmu.write(0x38d, 0x3).unwrap();
-    let work = [(Event::Instructions, 1)];
-    pmu.host_mut().run(&Work::user(1, &work), 30);
-    pmu.host_mut().run(&Work::kernel(1, &work), 12);
+    let work = [(PmuEvent::Instructions, 1)];
+    pmu.host_mut().run(&GuestWork::user(1, &work), 30);
+    pmu.host_mut().run(&GuestWork::kernel(1, &work), 12);
     let counts = [0xc1, 0xc2, 0xc3, 0x309].map(|msr| pmu.read(msr).unwrap());
     assert_eq!(counts, [30, 12, 0, 42]);
 }
@@ -375,7 +375,7 @@ fn a_saved_guest_counts_on_elsewhere() {
         retire(&mut pmu, 30);
         let text = serde_json::to_string(&pmu.save()).unwrap();
         assert_eq!(pmu.into_host().open(), 0);
-        let state: State = serde_json::from_str(&text).unwrap();
+        let state: PmuState = serde_json::from_str(&text).unwrap();
         pmu = Pmu::restore(state, VirtualHost::default(), policy).unwrap();
         retire(&mut pmu, 1000);
         assert_eq!(pmu.host().open(), 0, "nothing counts before the first slice");
@@ -393,7 +393,7 @@ fn states_that_are_newer_or_damaged_are_refused() {
     let read = |edit: &dyn Fn(&mut serde_json::Value)| {
         let mut value = good.clone();
         edit(&mut value);
-        let state: State = serde_json::from_value(value).map_err(|e| e.to_string())?;
+        let state: PmuState = serde_json::from_value(value).map_err(|e| e.to_string())?;
         let restored = Pmu::restore(state, VirtualHost::default(), Policy::Reuse);
         restored.map(|_| ()).map_err(|e| e.to_string())
     };
@@ -430,8 +430,8 @@ fn states_that_are_newer_or_damaged_are_refused() {
 #[test]
 fn a_mediated_pmu_needs_a_host_that_gives_its_counters() {
     // The kernel's perf does not.
-    let host = PerfEventHost::this_thread(Options::default());
-    let model = Model::Intel(Intel::default());
+    let host = PerfEventHost::this_thread(EventOptions::default());
+    let model = PmuModel::Intel(Intel::default());
     let error = Pmu::new(model, host, Policy::Mediated).map(|_| ()).unwrap_err();
     assert_eq!(error, Error::Mediated);
 }
@@ -439,7 +439,8 @@ fn a_mediated_pmu_needs_a_host_that_gives_its_counters() {
 #[test]
 fn a_mediated_guests_accesses_exit_only_for_selects_and_are_saved_then() {
     let mut pmu =
-        Pmu::new(Model::Intel(Intel::default()), VirtualHost::default(), Policy::Mediated).unwrap();
+        Pmu::new(PmuModel::Intel(Intel::default()), VirtualHost::default(), Policy::Mediated)
+            .unwrap();
     let switched = |pmu: &Pmu<VirtualHost>| pmu.activity().world_switches.total();
     pmu.write(0x186, INSTRUCTIONS).unwrap();
     let one = switched(&pmu);

@@ -10,29 +10,35 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use reference::Reference;
-use vmtax_vpmu::host::virtual_time::{Cost, Costs, VirtualHost, Work};
-use vmtax_vpmu::{Activity, Amd, Event, Intel, Model, Pmu, Policy, Privilege, State};
+use vmtax_vpmu::host::virtual_time::{EventCost, EventCosts, GuestWork, VirtualHost};
+use vmtax_vpmu::{Activity, Amd, Intel, Pmu, PmuEvent, PmuModel, PmuState, Policy, Privilege};
 
 /// Something that happens to a vCPU: which thing, and two numbers to choose its details by.
-type Step = (u8, u8, u64);
+type VcpuStep = (u8, u8, u64);
 
-fn models() -> Vec<Model> {
+fn models() -> Vec<PmuModel> {
     let v2 = Intel::default();
     vec![
-        Model::Intel(Intel { version: 1, general: 2, fixed: 0, full_width: false, ..v2.clone() }),
-        Model::Intel(v2.clone()),
-        Model::Intel(Intel {
+        PmuModel::Intel(Intel {
+            version: 1,
+            general: 2,
+            fixed: 0,
+            full_width: false,
+            ..v2.clone()
+        }),
+        PmuModel::Intel(v2.clone()),
+        PmuModel::Intel(Intel {
             version: 3,
             general: 8,
             general_width: 40,
             fixed_width: 40,
             ..v2.clone()
         }),
-        Model::Intel(Intel { version: 4, general_width: 32, unavailable: 0x1c, ..v2.clone() }),
-        Model::Intel(Intel { version: 5, fixed: 0b1011, general: 6, unavailable: 0, ..v2 }),
-        Model::Amd(Amd { counters: 4, perfmon_v2: false }),
-        Model::Amd(Amd { counters: 6, perfmon_v2: false }),
-        Model::Amd(Amd { counters: 6, perfmon_v2: true }),
+        PmuModel::Intel(Intel { version: 4, general_width: 32, unavailable: 0x1c, ..v2.clone() }),
+        PmuModel::Intel(Intel { version: 5, fixed: 0b1011, general: 6, unavailable: 0, ..v2 }),
+        PmuModel::Amd(Amd { counters: 4, perfmon_v2: false }),
+        PmuModel::Amd(Amd { counters: 6, perfmon_v2: false }),
+        PmuModel::Amd(Amd { counters: 6, perfmon_v2: true }),
     ]
 }
 
@@ -115,12 +121,12 @@ const AMD: [u32; 12] = [
     0x1d9,
 ];
 
-fn msr(model: &Model, choice: u8) -> u32 {
+fn msr(model: &PmuModel, choice: u8) -> u32 {
     let choice = usize::from(choice);
     match model {
         _ if choice < MSRS.len() => MSRS[choice],
-        Model::Intel(_) => INTEL[choice % INTEL.len()],
-        Model::Amd(_) => AMD[choice % AMD.len()],
+        PmuModel::Intel(_) => INTEL[choice % INTEL.len()],
+        PmuModel::Amd(_) => AMD[choice % AMD.len()],
     }
 }
 
@@ -162,45 +168,48 @@ fn value(msr: u32, choice: u64) -> u64 {
     }
 }
 
-fn works() -> [Work; 3] {
+fn works() -> [GuestWork; 3] {
     let events = [
-        (Event::Cycles, 3),
-        (Event::Instructions, 2),
-        (Event::ReferenceCycles, 1),
-        (Event::Branches, 1),
-        (Event::Slots, 5),
-        (Event::Raw(0x1234), 1),
-        (Event::Raw(0x1_0000_00c0), 2),
+        (PmuEvent::Cycles, 3),
+        (PmuEvent::Instructions, 2),
+        (PmuEvent::ReferenceCycles, 1),
+        (PmuEvent::Branches, 1),
+        (PmuEvent::Slots, 5),
+        (PmuEvent::Raw(0x1234), 1),
+        (PmuEvent::Raw(0x1_0000_00c0), 2),
     ];
     let other = [
-        (Event::CacheReferences, 2),
-        (Event::CacheMisses, 1),
-        (Event::BranchMisses, 1),
-        (Event::Raw(1 << 18 | 0xc0), 1),
+        (PmuEvent::CacheReferences, 2),
+        (PmuEvent::CacheMisses, 1),
+        (PmuEvent::BranchMisses, 1),
+        (PmuEvent::Raw(1 << 18 | 0xc0), 1),
     ];
-    let instruction = [(Event::Instructions, 1), (Event::Cycles, 1)];
-    [Work::user(7, &events), Work::kernel(5, &other), Work::kernel(1, &instruction)]
+    let instruction = [(PmuEvent::Instructions, 1), (PmuEvent::Cycles, 1)];
+    [GuestWork::user(7, &events), GuestWork::kernel(5, &other), GuestWork::kernel(1, &instruction)]
 }
 
 /// What a PMU did before its state moved to another one.
 #[derive(Default)]
-struct Sums {
+struct PmuSums {
     counted: u64,
     overflows: u64,
 }
 
 /// One policy's vCPU.
-struct Vcpu {
+struct ModelVcpu {
     pmu: Pmu<VirtualHost>,
-    before: Sums,
+    before: PmuSums,
 }
 
-impl Vcpu {
-    fn new(model: &Model, policy: Policy) -> Vcpu {
-        Vcpu { pmu: Pmu::new(model.clone(), host(), policy).unwrap(), before: Sums::default() }
+impl ModelVcpu {
+    fn new(model: &PmuModel, policy: Policy) -> ModelVcpu {
+        ModelVcpu {
+            pmu: Pmu::new(model.clone(), host(), policy).unwrap(),
+            before: PmuSums::default(),
+        }
     }
 
-    fn run(&mut self, work: &Work, mut units: u64) {
+    fn run(&mut self, work: &GuestWork, mut units: u64) {
         while units > 0 {
             units -= self.pmu.host_mut().run(work, units);
             self.pmu.service();
@@ -208,7 +217,7 @@ impl Vcpu {
     }
 
     /// As it is sent to another host.
-    fn save(&mut self) -> State {
+    fn save(&mut self) -> PmuState {
         let state = self.pmu.save();
         let activity = self.pmu.activity();
         assert!(activity.creates >= activity.closes);
@@ -219,7 +228,7 @@ impl Vcpu {
         state
     }
 
-    fn restore(&mut self, state: State, policy: Policy) {
+    fn restore(&mut self, state: PmuState, policy: Policy) {
         let open = {
             let mut pmu = Pmu::restore(state, host(), policy).unwrap();
             pmu.slice_begin();
@@ -231,8 +240,8 @@ impl Vcpu {
 
 /// Costs must not show in what the guest reads.
 fn host() -> VirtualHost {
-    let cost = Cost { create: 1000, close: 70, enable: 30, disable: 20, read: 5, set_left: 3 };
-    VirtualHost::new(Costs { general: cost, fixed: cost, msr: 11 })
+    let cost = EventCost { create: 1000, close: 70, enable: 30, disable: 20, read: 5, set_left: 3 };
+    VirtualHost::new(EventCosts { general: cost, fixed: cost, msr: 11 })
 }
 
 /// What the sequences met so far: a check of nothing would pass too.
@@ -268,10 +277,10 @@ impl Met {
 }
 
 /// Runs a guest on the reference and under all policies. All that it can see must be the same.
-fn check(model: &Model, steps: &[Step], met: &Cell<Met>) -> Result<(), TestCaseError> {
+fn check(model: &PmuModel, steps: &[VcpuStep], met: &Cell<Met>) -> Result<(), TestCaseError> {
     let works = works();
     let mut reference = Reference::new(model.clone());
-    let mut vcpus = Policy::ALL.map(|policy| Vcpu::new(model, policy));
+    let mut vcpus = Policy::ALL.map(|policy| ModelVcpu::new(model, policy));
     for &(kind, a, b) in steps {
         match kind {
             0..80 => {
@@ -338,7 +347,7 @@ fn check(model: &Model, steps: &[Step], met: &Cell<Met>) -> Result<(), TestCaseE
             }
             // All are saved, and each goes on with another's state.
             245..252 => {
-                let mut states = vcpus.each_mut().map(Vcpu::save);
+                let mut states = vcpus.each_mut().map(ModelVcpu::save);
                 prop_assert_eq!(&states[0], &states[1]);
                 prop_assert_eq!(&states[0], &states[2]);
                 states.rotate_left(1);
@@ -373,7 +382,7 @@ fn check_many(cases: u32) {
     let models = models();
     let met = Cell::default();
     let config = Config { cases, failure_persistence: None, ..Config::default() };
-    let steps = proptest::collection::vec(any::<Step>(), 1..80);
+    let steps = proptest::collection::vec(any::<VcpuStep>(), 1..80);
     let result = TestRunner::new(config)
         .run(&(0..models.len(), steps), |(model, steps)| check(&models[model], &steps, &met));
     if let Err(e) = result {

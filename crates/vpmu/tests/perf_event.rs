@@ -8,10 +8,10 @@
 use std::time::{Duration, Instant};
 
 use vmtax_vpmu::event::select;
-use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Software, Source};
-use vmtax_vpmu::host::{Host, Request};
+use vmtax_vpmu::host::perf_event::{EventOptions, EventSource, PerfEventHost, Software};
+use vmtax_vpmu::host::{EventHost, EventRequest};
 use vmtax_vpmu::{
-    Counter, Event, GeneralProtection, Intel, Model, Pmu, Policy, Programme, Trouble,
+    Counter, GeneralProtection, Intel, Pmu, PmuEvent, PmuModel, Policy, Programme, Trouble,
 };
 
 const BOTH: [Policy; 2] = [Policy::Legacy, Policy::Reuse];
@@ -21,12 +21,12 @@ const CLOCK: u64 = 0x53_003c;
 const WIDTH: u64 = 1 << 48;
 
 /// Instructions are page faults, cycles the thread's nanoseconds, and other events are not there.
-fn pmu(policy: Policy, options: Options) -> Option<Pmu<PerfEventHost>> {
+fn pmu(policy: Policy, options: EventOptions) -> Option<Pmu<PerfEventHost>> {
     let intel = Intel { fixed: 0, unavailable: !0b11, ..Intel::default() };
     let host = PerfEventHost::this_thread(options)
-        .with_source(Event::Instructions, Source::Software(Software::PageFaults))
-        .with_source(Event::Cycles, Source::Software(Software::TaskClock));
-    let mut pmu = Pmu::new(Model::Intel(intel), host, policy).ok()?;
+        .with_source(PmuEvent::Instructions, EventSource::Software(Software::PageFaults))
+        .with_source(PmuEvent::Cycles, EventSource::Software(Software::TaskClock));
+    let mut pmu = Pmu::new(PmuModel::Intel(intel), host, policy).ok()?;
     // Kernel mode too: that takes more rights.
     pmu.write(0x189, CLOCK).unwrap();
     let denied = pmu.notices().iter().any(|n| n.trouble == Trouble::Denied);
@@ -83,7 +83,7 @@ fn computes(time: Duration) {
 #[test]
 fn page_faults_are_those_that_the_kernel_knows_of() {
     for policy in BOTH {
-        let Some(mut pmu) = pmu(policy, Options::default()) else { return };
+        let Some(mut pmu) = pmu(policy, EventOptions::default()) else { return };
         let outer = faults();
         pmu.write(0x186, FAULTS).unwrap();
         let inner = faults();
@@ -127,12 +127,12 @@ fn the_threads_time_overflows_and_interrupts() {
 
 /// Ten overflows of the thread's time: what was counted if it is more than that time. `None` where no event can be opened.
 fn overflows(policy: Policy) -> Option<Result<(), String>> {
-    let mut pmu = pmu(policy, Options::default())?;
+    let mut pmu = pmu(policy, EventOptions::default())?;
     // A second event of the same kind measures how long the thread ran, by the clock that the kernel counts with.
-    let mut whole = PerfEventHost::this_thread(Options::default())
-        .with_source(Event::Cycles, Source::Software(Software::TaskClock));
-    let programme = Programme { event: Event::Cycles, user: true, kernel: true };
-    let request = Request { counter: Counter::General(0), programme, left: 0 };
+    let mut whole = PerfEventHost::this_thread(EventOptions::default())
+        .with_source(PmuEvent::Cycles, EventSource::Software(Software::TaskClock));
+    let programme = Programme { event: PmuEvent::Cycles, user: true, kernel: true };
+    let request = EventRequest { counter: Counter::General(0), programme, left: 0 };
     let id = whole.create(&request).unwrap();
     let period = 1_000_000;
     pmu.write(0x4c1, WIDTH - period).unwrap();
@@ -160,7 +160,8 @@ fn overflows(policy: Policy) -> Option<Result<(), String>> {
 #[test]
 fn threads_that_are_started_count_if_inherited() {
     for inherit in [false, true] {
-        let Some(mut pmu) = pmu(Policy::Reuse, Options { inherit, ..Options::default() }) else {
+        let Some(mut pmu) = pmu(Policy::Reuse, EventOptions { inherit, ..EventOptions::default() })
+        else {
             return;
         };
         pmu.write(0x4c1, WIDTH - 20_000_000).unwrap();
@@ -184,12 +185,12 @@ fn faults_of_children() -> u64 {
 
 #[test]
 fn only_a_program_that_is_started_counts_on_exec() {
-    let options = Options { inherit: true, on_exec: true, ..Options::default() };
-    let faults = Event::Raw(0x1234);
+    let options = EventOptions { inherit: true, on_exec: true, ..EventOptions::default() };
+    let faults = PmuEvent::Raw(0x1234);
     let mut host = PerfEventHost::this_thread(options)
-        .with_source(faults, Source::Software(Software::PageFaults));
+        .with_source(faults, EventSource::Software(Software::PageFaults));
     let programme = Programme { event: faults, user: true, kernel: false };
-    let request = Request { counter: Counter::General(0), programme, left: 0 };
+    let request = EventRequest { counter: Counter::General(0), programme, left: 0 };
     let id = match host.create(&request) {
         Err(Trouble::Denied) => {
             return vmtax_skipped::system("perf_event_open is not allowed here");
@@ -213,10 +214,10 @@ fn only_a_program_that_is_started_counts_on_exec() {
 #[test]
 fn events_refused_by_the_kernel_are_reported() {
     let intel = Intel { fixed: 0, unavailable: 0xff, ..Intel::default() };
-    let model = Model::Intel(intel);
-    let nowhere = Source::Cache { cache: 200, operation: 0, result: 0 };
-    let host =
-        PerfEventHost::this_thread(Options::default()).with_source(Event::Raw(0x1234), nowhere);
+    let model = PmuModel::Intel(intel);
+    let nowhere = EventSource::Cache { cache: 200, operation: 0, result: 0 };
+    let host = PerfEventHost::this_thread(EventOptions::default())
+        .with_source(PmuEvent::Raw(0x1234), nowhere);
     let mut pmu = Pmu::new(model.clone(), host, Policy::Reuse).unwrap();
     pmu.write(0x186, 0x41_1234).unwrap();
     let notice = pmu.notices()[0];
@@ -226,9 +227,9 @@ fn events_refused_by_the_kernel_are_reported() {
     );
     assert_eq!(pmu.read(0xc1), Ok(0));
     // A thread that is not there.
-    let source = Source::Software(Software::TaskClock);
-    let host =
-        PerfEventHost::new(i32::MAX, Options::default()).with_source(Event::Raw(0x1234), source);
+    let source = EventSource::Software(Software::TaskClock);
+    let host = PerfEventHost::new(i32::MAX, EventOptions::default())
+        .with_source(PmuEvent::Raw(0x1234), source);
     let mut pmu = Pmu::new(model, host, Policy::Reuse).unwrap();
     pmu.write(0x186, 0x41_1234).unwrap();
     assert!(matches!(pmu.notices()[0].trouble, Trouble::ThreadGone | Trouble::Denied));
@@ -239,7 +240,7 @@ fn steady_profiling_creates_nothing_under_reuse() {
     let rounds = 200;
     let mut creates = [0; 2];
     for (i, policy) in BOTH.into_iter().enumerate() {
-        let Some(mut pmu) = pmu(policy, Options::default()) else { return };
+        let Some(mut pmu) = pmu(policy, EventOptions::default()) else { return };
         round(&mut pmu).unwrap();
         let before = pmu.activity().creates;
         for _ in 0..rounds {

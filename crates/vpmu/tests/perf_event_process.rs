@@ -7,16 +7,16 @@
 
 use std::time::Duration;
 
-use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Software, Source};
-use vmtax_vpmu::{Counter, Event, Intel, Model, Pmu, Policy, Trouble};
+use vmtax_vpmu::host::perf_event::{EventOptions, EventSource, PerfEventHost, Software};
+use vmtax_vpmu::{Counter, Intel, Pmu, PmuEvent, PmuModel, Policy, Trouble};
 
 const CLOCK: u64 = 0x53_003c;
 
-fn pmu(options: Options) -> Pmu<PerfEventHost> {
+fn pmu(options: EventOptions) -> Pmu<PerfEventHost> {
     let intel = Intel { fixed: 0, unavailable: !1, ..Intel::default() };
     let host = PerfEventHost::this_thread(options)
-        .with_source(Event::Cycles, Source::Software(Software::TaskClock));
-    Pmu::new(Model::Intel(intel), host, Policy::Reuse).unwrap()
+        .with_source(PmuEvent::Cycles, EventSource::Software(Software::TaskClock));
+    Pmu::new(PmuModel::Intel(intel), host, Policy::Reuse).unwrap()
 }
 
 fn denied(pmu: &mut Pmu<PerfEventHost>) -> bool {
@@ -59,7 +59,7 @@ fn block(signal: i32) -> impl Fn(Duration) -> bool {
 
 #[test]
 fn signals_and_the_limit_of_files() {
-    let mut pmu = pmu(Options { signal: Some(libc::SIGUSR1), ..Options::default() });
+    let mut pmu = pmu(EventOptions { signal: Some(libc::SIGUSR1), ..EventOptions::default() });
     let wait = block(libc::SIGUSR1);
     pmu.write(0x4c1, (1 << 48) - 20_000_000).unwrap();
     pmu.write(0x186, CLOCK).unwrap();

@@ -9,92 +9,107 @@
 
 use iced_x86::code_asm::*;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, IcedError};
-use vmtax_vpmu::host::step::{Kind, StepError, StepHost};
-use vmtax_vpmu::{Host, Intel, Model, Pmu, Policy};
+use vmtax_vpmu::host::step::{InstructionKind, StepError, StepHost};
+use vmtax_vpmu::{EventHost, Intel, Pmu, PmuModel, Policy};
 
-type Assembled = Result<(), IcedError>;
+type AssembledStep = Result<(), IcedError>;
 
 /// Instructions and branches.
-type Counts = (u64, u64);
+type StepCounts = (u64, u64);
 
 /// A program for a number, and what it takes.
-struct Family {
+struct ProgramFamily {
     name: &'static str,
-    program: fn(&mut CodeAssembler, u32) -> Assembled,
-    takes: fn(u64) -> Counts,
+    program: fn(&mut CodeAssembler, u32) -> AssembledStep,
+    takes: fn(u64) -> StepCounts,
     numbers: [u32; 3],
 }
 
-const FAMILIES: [Family; 16] = [
-    Family { name: "straight line", program: nops, takes: |n| (n, 0), numbers: [1, 10, 500] },
-    Family { name: "loop", program: counted_loop, takes: |n| (1 + 2 * n, n), numbers: [1, 9, 400] },
-    Family {
+const FAMILIES: [ProgramFamily; 16] = [
+    ProgramFamily {
+        name: "straight line",
+        program: nops,
+        takes: |n| (n, 0),
+        numbers: [1, 10, 500],
+    },
+    ProgramFamily {
+        name: "loop",
+        program: counted_loop,
+        takes: |n| (1 + 2 * n, n),
+        numbers: [1, 9, 400],
+    },
+    ProgramFamily {
         name: "branch to itself",
         program: own_loop,
         takes: |n| (1 + n, n),
         numbers: [1, 7, 600],
     },
-    Family {
+    ProgramFamily {
         name: "nested loops",
         program: nested,
         takes: |n| (1 + n * (3 + 2 * 5), n * 6),
         numbers: [1, 6, 40],
     },
-    Family {
+    ProgramFamily {
         name: "calls",
         program: calls,
         takes: |n| (2 + 4 * n, 1 + 3 * n),
         numbers: [1, 8, 150],
     },
-    Family {
+    ProgramFamily {
         name: "recursion",
         program: recursion,
         takes: |n| (2 + 4 * n, 1 + 3 * n),
         numbers: [1, 5, 120],
     },
-    Family {
+    ProgramFamily {
         name: "calls through a register",
         program: indirect,
         takes: |n| (3 + 4 * n, 1 + 3 * n),
         numbers: [1, 4, 100],
     },
-    Family {
+    ProgramFamily {
         name: "branches not taken",
         program: not_taken,
         takes: |n| (2 * n, n),
         numbers: [1, 12, 200],
     },
-    Family {
+    ProgramFamily {
         name: "every other branch taken",
         program: alternating,
         takes: |n| (1 + 4 * n + n.div_ceil(2), 2 * n),
         numbers: [1, 10, 151],
     },
-    Family {
+    ProgramFamily {
         name: "repeated store",
         program: repeated_store,
         takes: |_| (2, 0),
         numbers: [0, 1, 900],
     },
-    Family {
+    ProgramFamily {
         name: "repeated search",
         program: repeated_search,
         takes: |_| (3, 0),
         numbers: [0, 2, 300],
     },
-    Family {
+    ProgramFamily {
         name: "loop of repeated stores",
         program: repeated_loop,
         takes: |n| (1 + 4 * n, n),
         numbers: [1, 3, 30],
     },
-    Family { name: "Fibonacci", program: fibonacci, takes: fibonacci_takes, numbers: [1, 5, 9] },
-    Family { name: "Collatz", program: collatz, takes: collatz_takes, numbers: [2, 7, 27] },
-    Family { name: "Euclid", program: euclid, takes: euclid_takes, numbers: [1, 144, 1001] },
-    Family { name: "sieve", program: sieve, takes: sieve_takes, numbers: [4, 30, 100] },
+    ProgramFamily {
+        name: "Fibonacci",
+        program: fibonacci,
+        takes: fibonacci_takes,
+        numbers: [1, 5, 9],
+    },
+    ProgramFamily { name: "Collatz", program: collatz, takes: collatz_takes, numbers: [2, 7, 27] },
+    ProgramFamily { name: "Euclid", program: euclid, takes: euclid_takes, numbers: [1, 144, 1001] },
+    ProgramFamily { name: "sieve", program: sieve, takes: sieve_takes, numbers: [4, 30, 100] },
 ];
 
-fn nops(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn nops(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     (0..n).try_for_each(|_| a.nop())
 }
 
@@ -102,8 +117,8 @@ fn nops(a: &mut CodeAssembler, n: u32) -> Assembled {
 fn times(
     a: &mut CodeAssembler,
     n: u32,
-    body: impl FnOnce(&mut CodeAssembler) -> Assembled,
-) -> Assembled {
+    body: impl FnOnce(&mut CodeAssembler) -> AssembledStep,
+) -> AssembledStep {
     let mut top = a.create_label();
     a.mov(ecx, n)?;
     a.set_label(&mut top)?;
@@ -115,8 +130,8 @@ fn times(
 /// Calls a function once, which follows the call and is skipped at the end. The body gets its label.
 fn one_call(
     a: &mut CodeAssembler,
-    body: impl FnOnce(&mut CodeAssembler, CodeLabel) -> Assembled,
-) -> Assembled {
+    body: impl FnOnce(&mut CodeAssembler, CodeLabel) -> AssembledStep,
+) -> AssembledStep {
     let (mut function, mut end) = (a.create_label(), a.create_label());
     a.call(function)?;
     a.jmp(end)?;
@@ -127,18 +142,18 @@ fn one_call(
     a.zero_bytes()
 }
 
-fn counted_loop(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn counted_loop(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     times(a, n, |_| Ok(()))
 }
 
-fn own_loop(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn own_loop(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     let mut top = a.create_label();
     a.mov(ecx, n)?;
     a.set_label(&mut top)?;
     a.loop_(top)
 }
 
-fn nested(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn nested(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     times(a, n, |a| {
         let mut inner = a.create_label();
         a.mov(edx, 5)?;
@@ -148,16 +163,16 @@ fn nested(a: &mut CodeAssembler, n: u32) -> Assembled {
     })
 }
 
-fn calls(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn calls(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     call_loop(a, n, false)
 }
 
-fn indirect(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn indirect(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     call_loop(a, n, true)
 }
 
 /// A loop of calls to an empty function, and a jump over it at the end.
-fn call_loop(a: &mut CodeAssembler, n: u32, through_register: bool) -> Assembled {
+fn call_loop(a: &mut CodeAssembler, n: u32, through_register: bool) -> AssembledStep {
     let (mut function, mut end) = (a.create_label(), a.create_label());
     if through_register {
         a.lea(rax, ptr(function))?;
@@ -170,7 +185,7 @@ fn call_loop(a: &mut CodeAssembler, n: u32, through_register: bool) -> Assembled
     a.zero_bytes()
 }
 
-fn recursion(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn recursion(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     a.mov(ecx, n)?;
     one_call(a, |a, function| {
         let mut done = a.create_label();
@@ -181,7 +196,7 @@ fn recursion(a: &mut CodeAssembler, n: u32) -> Assembled {
     })
 }
 
-fn not_taken(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn not_taken(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     let mut end = a.create_label();
     for _ in 0..n {
         a.test(eax, eax)?;
@@ -191,7 +206,7 @@ fn not_taken(a: &mut CodeAssembler, n: u32) -> Assembled {
     a.zero_bytes()
 }
 
-fn alternating(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn alternating(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     times(a, n, |a| {
         let mut even = a.create_label();
         a.test(ecx, 1)?;
@@ -201,19 +216,19 @@ fn alternating(a: &mut CodeAssembler, n: u32) -> Assembled {
     })
 }
 
-fn repeated_store(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn repeated_store(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     a.mov(ecx, n)?;
     a.rep().stosb()
 }
 
 /// For a byte that is not there.
-fn repeated_search(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn repeated_search(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     a.mov(eax, 1)?;
     a.mov(ecx, n)?;
     a.repne().scasb()
 }
 
-fn repeated_loop(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn repeated_loop(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     let mut top = a.create_label();
     a.mov(edx, n)?;
     a.set_label(&mut top)?;
@@ -224,7 +239,7 @@ fn repeated_loop(a: &mut CodeAssembler, n: u32) -> Assembled {
 }
 
 /// By the definition: a function that calls itself twice.
-fn fibonacci(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn fibonacci(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     a.mov(edx, n)?;
     one_call(a, |a, function| {
         let mut done = a.create_label();
@@ -240,8 +255,8 @@ fn fibonacci(a: &mut CodeAssembler, n: u32) -> Assembled {
     })
 }
 
-fn fibonacci_takes(n: u64) -> Counts {
-    fn function(n: u64) -> Counts {
+fn fibonacci_takes(n: u64) -> StepCounts {
+    fn function(n: u64) -> StepCounts {
         if n < 2 {
             return (3, 2);
         }
@@ -252,7 +267,7 @@ fn fibonacci_takes(n: u64) -> Counts {
     (3 + instructions, 2 + branches)
 }
 
-fn collatz(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn collatz(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     let (mut top, mut odd, mut next) = (a.create_label(), a.create_label(), a.create_label());
     a.mov(eax, n)?;
     a.set_label(&mut top)?;
@@ -267,7 +282,7 @@ fn collatz(a: &mut CodeAssembler, n: u32) -> Assembled {
     a.jne(top)
 }
 
-fn collatz_takes(mut n: u64) -> Counts {
+fn collatz_takes(mut n: u64) -> StepCounts {
     let mut counts = (1, 0);
     while n != 1 {
         let odd = n % 2 == 1;
@@ -279,7 +294,7 @@ fn collatz_takes(mut n: u64) -> Counts {
 }
 
 /// The greatest common divisor with 89.
-fn euclid(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn euclid(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     let mut top = a.create_label();
     a.mov(eax, n)?;
     a.mov(ecx, 89)?;
@@ -292,7 +307,7 @@ fn euclid(a: &mut CodeAssembler, n: u32) -> Assembled {
     a.jnz(top)
 }
 
-fn euclid_takes(n: u64) -> Counts {
+fn euclid_takes(n: u64) -> StepCounts {
     let (mut a, mut b, mut rounds) = (n, 89, 0);
     loop {
         (a, b) = (b, a % b);
@@ -305,7 +320,7 @@ fn euclid_takes(n: u64) -> Counts {
 }
 
 /// Marks the multiples of all numbers below n.
-fn sieve(a: &mut CodeAssembler, n: u32) -> Assembled {
+fn sieve(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     let [mut number, mut marking, mut marked, mut next] = [(); 4].map(|()| a.create_label());
     a.mov(ecx, 2)?;
     a.set_label(&mut number)?;
@@ -326,7 +341,7 @@ fn sieve(a: &mut CodeAssembler, n: u32) -> Assembled {
     a.jb(number)
 }
 
-fn sieve_takes(n: u64) -> Counts {
+fn sieve_takes(n: u64) -> StepCounts {
     let mut composite = vec![false; n as usize];
     let (mut instructions, mut branches) = (1, 0);
     for number in 2..n as usize {
@@ -344,13 +359,13 @@ fn sieve_takes(n: u64) -> Counts {
     (instructions, branches)
 }
 
-fn assemble(family: &Family, n: u32) -> Vec<u8> {
+fn assemble(family: &ProgramFamily, n: u32) -> Vec<u8> {
     let mut a = CodeAssembler::new(64).unwrap();
     (family.program)(&mut a, n).unwrap();
     a.assemble(0).unwrap()
 }
 
-fn payloads() -> impl Iterator<Item = (String, Vec<u8>, Counts)> {
+fn payloads() -> impl Iterator<Item = (String, Vec<u8>, StepCounts)> {
     FAMILIES.iter().flat_map(|family| {
         family.numbers.iter().map(move |n| {
             let name = format!("{} of {n}", family.name);
@@ -373,9 +388,9 @@ fn program_counters(pmu: &mut Pmu<StepHost>) {
 
 /// Runs a program in pieces, between which the counters are stopped, reprogrammed, scheduled, and moved to the other
 /// policy. Returns the counts and the samples.
-fn profile(code: &[u8], mut policy: Policy, piece: u64) -> (Counts, u64) {
+fn profile(code: &[u8], mut policy: Policy, piece: u64) -> (StepCounts, u64) {
     let intel = Intel { fixed: 1, unavailable: !(1 << 1 | 1 << 5), ..Intel::default() };
-    let mut pmu = Pmu::new(Model::Intel(intel), StepHost::new(code).unwrap(), policy).unwrap();
+    let mut pmu = Pmu::new(PmuModel::Intel(intel), StepHost::new(code).unwrap(), policy).unwrap();
     program_counters(&mut pmu);
     let mut samples = 0;
     let mut branches = 0;
@@ -454,34 +469,34 @@ fn branches_are_those_that_a_disassembler_knows() {
             let repeated = instruction.is_string_instruction()
                 && (instruction.has_rep_prefix() || instruction.has_repne_prefix());
             let expected = match instruction.flow_control() {
-                FlowControl::Next if repeated => Kind::Repeated,
-                FlowControl::Next => Kind::Other,
-                _ => Kind::Branch,
+                FlowControl::Next if repeated => InstructionKind::Repeated,
+                FlowControl::Next => InstructionKind::Other,
+                _ => InstructionKind::Branch,
             };
-            assert_eq!(Kind::of(&code[at..]), expected, "{name} {instruction:?}");
-            met[usize::from(expected == Kind::Branch)] += 1;
+            assert_eq!(InstructionKind::of(&code[at..]), expected, "{name} {instruction:?}");
+            met[usize::from(expected == InstructionKind::Branch)] += 1;
         }
     }
     assert!(met.iter().all(|n| *n > 100), "{met:?}");
     // Encodings that no payload has.
-    let table: [(&[u8], Kind); 14] = [
-        (&[0x0f, 0x84, 0, 0, 0, 0], Kind::Branch),
-        (&[0x2e, 0x75, 0], Kind::Branch),
-        (&[0x3e, 0xff, 0xe0], Kind::Branch),
-        (&[0x41, 0xff, 0xd0], Kind::Branch),
-        (&[0xf2, 0xc3], Kind::Branch),
-        (&[0xc2, 8, 0], Kind::Branch),
-        (&[0x67, 0xe3, 0], Kind::Branch),
-        (&[0xff, 0xc0], Kind::Other),
-        (&[0x48, 0xff, 0x28], Kind::Far),
-        (&[0x0f, 0x05], Kind::Far),
-        (&[0xcb], Kind::Far),
-        (&[0xf3, 0x48, 0xa5], Kind::Repeated),
-        (&[0xf3, 0x90], Kind::Other),
-        (&[0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0], Kind::Other),
+    let table: [(&[u8], InstructionKind); 14] = [
+        (&[0x0f, 0x84, 0, 0, 0, 0], InstructionKind::Branch),
+        (&[0x2e, 0x75, 0], InstructionKind::Branch),
+        (&[0x3e, 0xff, 0xe0], InstructionKind::Branch),
+        (&[0x41, 0xff, 0xd0], InstructionKind::Branch),
+        (&[0xf2, 0xc3], InstructionKind::Branch),
+        (&[0xc2, 8, 0], InstructionKind::Branch),
+        (&[0x67, 0xe3, 0], InstructionKind::Branch),
+        (&[0xff, 0xc0], InstructionKind::Other),
+        (&[0x48, 0xff, 0x28], InstructionKind::Far),
+        (&[0x0f, 0x05], InstructionKind::Far),
+        (&[0xcb], InstructionKind::Far),
+        (&[0xf3, 0x48, 0xa5], InstructionKind::Repeated),
+        (&[0xf3, 0x90], InstructionKind::Other),
+        (&[0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0], InstructionKind::Other),
     ];
     for (code, kind) in table {
-        assert_eq!(Kind::of(code), kind, "{code:x?}");
+        assert_eq!(InstructionKind::of(code), kind, "{code:x?}");
     }
 }
 
@@ -495,5 +510,5 @@ fn programs_that_leave_their_code_are_errors() {
     assert!(matches!(run(&[0x8a, 0x00]), Err(StepError::Signal { signal: 11, offset: 0 })));
     assert_eq!(run(&[]).unwrap(), 0);
     let host = StepHost::new(&[0x90]).unwrap();
-    assert_eq!(host.probe(vmtax_vpmu::Event::Cycles), Err(vmtax_vpmu::Trouble::NoSuchEvent));
+    assert_eq!(host.probe(vmtax_vpmu::PmuEvent::Cycles), Err(vmtax_vpmu::Trouble::NoSuchEvent));
 }

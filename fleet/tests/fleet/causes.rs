@@ -162,13 +162,13 @@ fn causes_of_all_reasons_and_details_are_those_of_the_reports() {
 }
 
 /// Exits by cause, reason, detail and what they are ancillary to, in words.
-type Words = BTreeMap<[String; 5], u64>;
+type CauseWords = BTreeMap<[String; 5], u64>;
 
 const WORDS: &str = "SELECT cause, reason, detail_kind, coalesce(detail, '') AS detail, coalesce(ancillary_of, '') AS of, \
     CAST(sum(count) AS BIGINT) AS n FROM exits_named GROUP BY ALL";
 
-fn words(exits: &[ExitRow]) -> Words {
-    let mut words = Words::new();
+fn words(exits: &[ExitRow]) -> CauseWords {
+    let mut words = CauseWords::new();
     for ExitRow { key, tally, .. } in exits {
         let Detail { kind, .. } = key.detail;
         let word = [
@@ -183,7 +183,7 @@ fn words(exits: &[ExitRow]) -> Words {
     words
 }
 
-fn words_of_the_view(folder: &std::path::Path) -> Words {
+fn words_of_the_view(folder: &std::path::Path) -> CauseWords {
     let sql = WORDS.replace("GROUP BY ALL", "GROUP BY 1, 2, 3, 4, 5");
     let rows = rows(folder, &[&sql, "run"]);
     let word = |row: &[serde_json::Value]| {
@@ -193,7 +193,7 @@ fn words_of_the_view(folder: &std::path::Path) -> Words {
 }
 
 /// The same from DuckDB, by the SQL that `vmtax query --duckdb` prints.
-fn duckdb(folder: &std::path::Path, sql: &str) -> Option<Words> {
+fn duckdb(folder: &std::path::Path, sql: &str) -> Option<CauseWords> {
     let output = run(folder, &["query", "--duckdb", "-o", "words.sql"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let sql = sql.replace("FROM exits_named", "FROM exits_named('run/exits/*.parquet')");

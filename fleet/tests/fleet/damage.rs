@@ -12,14 +12,16 @@ use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Value, json};
 
-use crate::recorded::{NESTED, PLAIN, Said, import, program, refuses, rows, rows_of, run, stderr};
+use crate::recorded::{
+    NESTED, PLAIN, SaidRun, import, program, refuses, rows, rows_of, run, stderr,
+};
 
 pub(crate) const COUNT: &str =
     "SELECT run, count(*) AS rows, sum(count) AS exits FROM exits GROUP BY run ORDER BY run";
 
 /// A good run and another that something is done to.
 fn two(folder: &Path) {
-    import(NESTED, &folder.join("tree/bad"), Said { host: "bad", ..PLAIN });
+    import(NESTED, &folder.join("tree/bad"), SaidRun { host: "bad", ..PLAIN });
     import(NESTED, &folder.join("tree/good"), PLAIN);
 }
 
@@ -41,7 +43,7 @@ fn only_good(folder: &Path, why: &str) {
 }
 
 /// A change to a run, and the expected message.
-type Damage<'a> = (&'a dyn Fn(&Path), &'a str);
+type RunDamage<'a> = (&'a dyn Fn(&Path), &'a str);
 
 fn segment(run: &Path) -> std::path::PathBuf {
     run.join("exits/000001.parquet")
@@ -49,7 +51,7 @@ fn segment(run: &Path) -> std::path::PathBuf {
 
 #[test]
 fn damaged_runs_are_left_out_and_named() {
-    let damages: [Damage<'_>; 7] = [
+    let damages: [RunDamage<'_>; 7] = [
         (
             &|run| {
                 let bytes = fs::read(segment(run)).unwrap();

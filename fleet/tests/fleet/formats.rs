@@ -5,7 +5,7 @@ use std::fs;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::json;
 
-use crate::recorded::{NESTED, PLAIN, Said, import, rows, run, stderr};
+use crate::recorded::{NESTED, PLAIN, SaidRun, import, rows, run, stderr};
 
 const HOSTILE: &str = "\u{1b}]0;x\u{7}<script>alert(1)</script>=1\u{202e}";
 
@@ -16,7 +16,7 @@ fn every_format_has_the_rows_and_names_do_nothing() {
     let counted = import(
         NESTED,
         &folder.path().join("run"),
-        Said { host: HOSTILE, labels: &labels, ..PLAIN },
+        SaidRun { host: HOSTILE, labels: &labels, ..PLAIN },
     );
     let exits: u64 = counted.exits.iter().map(|row| row.tally.count).sum();
     let sql =

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use crate::recorded::{NESTED, PLAIN, import, program, stderr};
 
 /// A run, and a folder for what is spilled.
-struct Place {
+struct SpillFolder {
     folder: tempfile::TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
+impl SpillFolder {
+    fn new() -> SpillFolder {
         let folder = tempfile::tempdir().unwrap();
         import(NESTED, &folder.path().join("run"), PLAIN);
         fs::create_dir(folder.path().join("tmp")).unwrap();
-        Place { folder }
+        SpillFolder { folder }
     }
 
     fn tmp(&self) -> PathBuf {
@@ -40,7 +40,7 @@ impl Place {
 /// A join of five tables that would run for years ends at its deadline, and leaves nothing behind.
 #[test]
 fn a_query_ends_at_its_deadline() {
-    let place = Place::new();
+    let place = SpillFolder::new();
     let tables = ["exits a", "exits b", "exits c", "exits d", "exits e"].join(", ");
     let sql = format!("SELECT sum(a.count * b.count * c.count * d.count * e.count) FROM {tables}");
     let mut command = place.query(&sql, "1G");
@@ -54,7 +54,7 @@ fn a_query_ends_at_its_deadline() {
 /// The limit holds for what is resident: a value that fits into the room for stacks, which are reserved and not used, is too large too.
 #[test]
 fn resident_memory_is_limited() {
-    let place = Place::new();
+    let place = SpillFolder::new();
     for sql in ["SELECT length(repeat('x', 2000000000))", "SELECT length(repeat('x', 1300000000))"]
     {
         let output = place.query(sql, "512M").output().unwrap();
@@ -66,7 +66,7 @@ fn resident_memory_is_limited() {
 
 #[test]
 fn impossible_orders_are_errors() {
-    let place = Place::new();
+    let place = SpillFolder::new();
     let many = |what: &str, between: &str, n: usize| vec![what; n].join(between);
     let nested = |open: &str, close: &str, n: usize| {
         format!("SELECT {}1{}", open.repeat(n), close.repeat(n))
@@ -172,7 +172,7 @@ const SPILLS: &str = "SELECT a.*, b.count AS other FROM exits a, exits b, exits 
                       ORDER BY a.count + b.count + c.count + d.count";
 
 /// A query that has spilled something.
-fn spilling(place: &Place) -> Child {
+fn spilling(place: &SpillFolder) -> Child {
     // What an earlier one left there is not its own.
     let before = place.left();
     let mut child =
@@ -229,7 +229,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 
 #[test]
 fn a_query_that_is_stopped_leaves_nothing_spilled() {
-    let place = Place::new();
+    let place = SpillFolder::new();
     for name in ["INT", "TERM", "KILL"] {
         let mut child = spilling(&place);
         let worker = worker(&child);
@@ -264,7 +264,7 @@ fn a_query_that_is_stopped_leaves_nothing_spilled() {
 
 #[test]
 fn rows_do_not_take_the_place_of_a_run() {
-    let place = Place::new();
+    let place = SpillFolder::new();
     let run = place.folder.path().join("run");
     let segment = run.join("exits/000001.parquet");
     for output in [run.join("run.json"), segment] {
@@ -280,7 +280,7 @@ fn rows_do_not_take_the_place_of_a_run() {
 
 #[test]
 fn a_folder_named_by_the_environment_is_not_changed() {
-    let place = Place::new();
+    let place = SpillFolder::new();
     let kept = place.folder.path().join("kept");
     fs::create_dir(&kept).unwrap();
     fs::write(kept.join("file"), "x").unwrap();

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::json;
 
-use crate::recorded::{NESTED, PLAIN, Said, import, refuses, rows, run, stderr};
+use crate::recorded::{NESTED, PLAIN, SaidRun, import, refuses, rows, run, stderr};
 
 /// Three hosts, two days, two kernels: `tree/host=H/date=D/0`. Returns the rows of exits of each.
 fn tree(folder: &Path) -> usize {
@@ -27,7 +27,7 @@ fn make(folder: &Path) -> usize {
     for (host, kernel) in [("a", "6.1"), ("b", "6.1"), ("c", "6.9")] {
         for date in ["2026-01-01", "2026-01-02"] {
             let labels = [("rack", if host == "a" { "r1" } else { "r2" })];
-            let said = Said {
+            let said = SaidRun {
                 host,
                 kernel,
                 labels: &labels,
@@ -128,7 +128,7 @@ fn runs_describe_themselves() {
     import(
         NESTED,
         &folder.path().join("x/run"),
-        Said { host: "z", labels: &[("b", "2"), ("a", "1,=")], ..PLAIN },
+        SaidRun { host: "z", labels: &[("b", "2"), ("a", "1,=")], ..PLAIN },
     );
     let sql = "SELECT run, host, kernel, labels, emulated, accelerator FROM runs";
     let said = json!([["run", "z", "6.1", "a=1%2C%3D,b=2", false, "unknown"]]);

@@ -6,7 +6,7 @@ use serde_json::json;
 use vmtax_events::{Better, Losses, Recording, Sample, Stat, TimeRow, Vm};
 use vmtax_store::{CreateOptions, Writer};
 
-use crate::recorded::{INTEL, NESTED, PLAIN, Said, import, refuses, rows, run, stderr};
+use crate::recorded::{INTEL, NESTED, PLAIN, SaidRun, import, refuses, rows, run, stderr};
 
 pub(crate) const NAMES: [&str; 6] =
     ["top-causes", "tax-rose", "kernels", "small-pages", "nested", "worst-vcpus"];
@@ -201,13 +201,13 @@ fn nested_exits_and_worst_vcpus_of_a_recording() {
 fn classes_of_hosts() {
     let folder = tempfile::tempdir().unwrap();
     let (a, b) = ([("rack", "r1")], [("rack", "r2"), ("zone", "z,=")]);
-    import(NESTED, &folder.path().join("tree/a"), Said { labels: &a, kernel: "6.1", ..PLAIN });
+    import(NESTED, &folder.path().join("tree/a"), SaidRun { labels: &a, kernel: "6.1", ..PLAIN });
     import(
         NESTED,
         &folder.path().join("tree/b"),
-        Said { labels: &b, kernel: "6.9", host: "i", ..PLAIN },
+        SaidRun { labels: &b, kernel: "6.9", host: "i", ..PLAIN },
     );
-    import(INTEL, &folder.path().join("tree/c"), Said { emulated: Some("Bochs"), ..PLAIN });
+    import(INTEL, &folder.path().join("tree/c"), SaidRun { emulated: Some("Bochs"), ..PLAIN });
     let classes = |class: &str| {
         let param = format!("class={class}");
         let rows = rows(

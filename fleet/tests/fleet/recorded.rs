@@ -14,28 +14,28 @@ use vmtax_store::{CreateOptions, Writer};
 
 /// What is to be said of a run besides its rows.
 #[derive(Clone, Copy)]
-pub(crate) struct Said<'a> {
+pub(crate) struct SaidRun<'a> {
     pub(crate) host: &'a str,
     pub(crate) kernel: &'a str,
     pub(crate) labels: &'a [(&'a str, &'a str)],
     pub(crate) emulated: Option<&'a str>,
 }
 
-pub(crate) const PLAIN: Said<'static> =
-    Said { host: "h", kernel: "6.1", labels: &[], emulated: None };
+pub(crate) const PLAIN: SaidRun<'static> =
+    SaidRun { host: "h", kernel: "6.1", labels: &[], emulated: None };
 
 /// A recording of a nested guest on an emulated AMD host.
 pub(crate) const NESTED: &str = "amd-nested/input/v7.trace.dat";
 /// A recording of an emulated Intel host.
 pub(crate) const INTEL: &str = "intel-cpuid/input/intel-v7-zstd.trace.dat";
 
-struct Keep {
+struct KeepRows {
     writer: Writer,
     exits: Vec<ExitRow>,
     time: Vec<TimeRow>,
 }
 
-impl RowSink for Keep {
+impl RowSink for KeepRows {
     fn exit(&mut self, row: &ExitRow) {
         self.writer.exit(row).unwrap();
         self.exits.push(row.clone());
@@ -49,9 +49,9 @@ impl RowSink for Keep {
     }
 }
 
-struct Count(Accountant<Keep>);
+struct RecordedCount(Accountant<KeepRows>);
 
-impl Sink for &mut Count {
+impl Sink for &mut RecordedCount {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         for event in events {
             self.0.sink_mut().writer.event(event).unwrap();
@@ -70,13 +70,13 @@ impl Sink for &mut Count {
 }
 
 /// What an import counted.
-pub(crate) struct Counted {
+pub(crate) struct CountedImport {
     pub(crate) exits: Vec<ExitRow>,
     pub(crate) time: Vec<TimeRow>,
 }
 
 /// Imports a recording into a run that says this of itself.
-pub(crate) fn import(recording: &str, run: &Path, said: Said<'_>) -> Counted {
+pub(crate) fn import(recording: &str, run: &Path, said: SaidRun<'_>) -> CountedImport {
     std::fs::create_dir_all(run.parent().unwrap()).unwrap();
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../captures").join(recording);
     let file = RandomFile::new(File::open(path).unwrap()).unwrap();
@@ -85,9 +85,11 @@ pub(crate) fn import(recording: &str, run: &Path, said: Said<'_>) -> Counted {
     let options =
         CreateOptions { interval_ns, labels, raw_events: true, ..CreateOptions::default() };
     let writer = Writer::create(run, &options).unwrap();
-    let keep = Keep { writer, exits: Vec::new(), time: Vec::new() };
-    let mut count =
-        Count(Accountant::new(vmtax_analyse::Options { interval_ns, ..Default::default() }, keep));
+    let keep = KeepRows { writer, exits: Vec::new(), time: Vec::new() };
+    let mut count = RecordedCount(Accountant::new(
+        vmtax_analyse::Options { interval_ns, ..Default::default() },
+        keep,
+    ));
     let source = Source::Random(&file);
     let imported = pipeline::run(Format::TraceDat, source, Options::default(), &mut count).unwrap();
     let (keep, vms, _) = count.0.finish();
@@ -99,7 +101,7 @@ pub(crate) fn import(recording: &str, run: &Path, said: Said<'_>) -> Counted {
         ..imported.recording
     };
     keep.writer.finish(&recording, &imported.losses).unwrap();
-    Counted { exits: keep.exits, time: keep.time }
+    CountedImport { exits: keep.exits, time: keep.time }
 }
 
 /// The program, in a folder, with a time zone and a terminal of its own.

@@ -21,7 +21,9 @@ use serde_json::{Value, json};
 use crate::compact::{SUMS, fleet, rounded};
 use crate::damage::{COUNT, counts_as_text};
 use crate::questions::NAMES;
-use crate::recorded::{NESTED, PLAIN, Said, import, program, refuses, rows, rows_of, run, stderr};
+use crate::recorded::{
+    NESTED, PLAIN, SaidRun, import, program, refuses, rows, rows_of, run, stderr,
+};
 
 const KEY: &str = "AKIDOFTHETESTS";
 const SECRET: &str = "secret/of+the+tests";
@@ -36,10 +38,10 @@ struct Door {
     busy: Mutex<bool>,
 }
 
-struct Guard(Arc<Door>);
+struct StoresGuard(Arc<Door>);
 
 #[async_trait::async_trait]
-impl S3Access for Guard {
+impl S3Access for StoresGuard {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
         let what = match context.s3_path() {
             S3Path::Root => "ROOT".to_owned(),
@@ -60,22 +62,22 @@ impl S3Access for Guard {
 }
 
 /// A server whose buckets are the folders in `buckets`.
-struct Server {
+struct BucketServer {
     folder: tempfile::TempDir,
     address: SocketAddr,
     door: Arc<Door>,
     _runtime: tokio::runtime::Runtime,
 }
 
-impl Server {
-    fn start() -> Server {
+impl BucketServer {
+    fn start() -> BucketServer {
         let folder = tempfile::tempdir().unwrap();
         let buckets = folder.path().join("buckets");
         fs::create_dir_all(buckets.join("bucket")).unwrap();
         let door = Arc::new(Door::default());
         let mut builder = S3ServiceBuilder::new(FileSystem::new(&buckets).unwrap());
         builder.set_auth(SimpleAuth::from_single(KEY, SECRET));
-        builder.set_access(Guard(Arc::clone(&door)));
+        builder.set_access(StoresGuard(Arc::clone(&door)));
         let service = builder.build().into_shared();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -90,7 +92,7 @@ impl Server {
                 });
             }
         });
-        Server { folder, address, door, _runtime: runtime }
+        BucketServer { folder, address, door, _runtime: runtime }
     }
 
     /// Where the working folder of the program is.
@@ -170,7 +172,7 @@ fn answers(ask: &dyn Fn(&[&str]) -> Vec<Vec<Value>>, tree: &str) -> Vec<String> 
 
 #[test]
 fn the_same_rows_from_a_store_as_from_a_disk() {
-    let server = Server::start();
+    let server = BucketServer::start();
     fleet(server.here(), "3", "3");
     fs::rename(server.here().join("tree"), server.bucket("bucket/tree")).unwrap();
     let here = |args: &[&str]| rows(server.here(), args);
@@ -203,11 +205,11 @@ fn the_same_rows_from_a_store_as_from_a_disk() {
 
 #[test]
 fn invalid_patterns_and_places() {
-    let server = Server::start();
+    let server = BucketServer::start();
     for host in ["a", "b", "c"] {
         for day in ["01", "02"] {
             let path = format!("bucket/tree/host={host}/date=2026-01-{day}/0");
-            import(NESTED, &server.bucket(&path), Said { host, ..PLAIN });
+            import(NESTED, &server.bucket(&path), SaidRun { host, ..PLAIN });
         }
     }
     // In progress, and too deep.
@@ -278,7 +280,7 @@ fn invalid_patterns_and_places() {
 
 #[test]
 fn a_query_asks_for_what_it_wants_alone() {
-    let server = Server::start();
+    let server = BucketServer::start();
     fleet(server.here(), "4", "2");
     fs::rename(server.here().join("tree"), server.bucket("bucket/tree")).unwrap();
     let asked = server.asked(&[
@@ -310,7 +312,7 @@ fn a_query_asks_for_what_it_wants_alone() {
 }
 
 /// A change to a run, or a denied access, and the expected message.
-type Damage<'a> = (&'a dyn Fn(&Path), Option<&'a str>, &'a str);
+type StoreDamage<'a> = (&'a dyn Fn(&Path), Option<&'a str>, &'a str);
 
 #[test]
 fn damaged_and_closed_runs_are_left_out_and_named() {
@@ -320,7 +322,7 @@ fn damaged_and_closed_runs_are_left_out_and_named() {
         let len = fs::metadata(&path).unwrap().len();
         fs::write(path, vec![7; len as usize]).unwrap();
     };
-    let damages: [Damage<'_>; 7] = [
+    let damages: [StoreDamage<'_>; 7] = [
         (&|run| fs::remove_file(segment(run)).unwrap(), None, "is damaged: exits"),
         (
             &|run| {
@@ -341,8 +343,8 @@ fn damaged_and_closed_runs_are_left_out_and_named() {
         ),
     ];
     for (damage, closed, why) in damages {
-        let server = Server::start();
-        import(NESTED, &server.bucket("bucket/tree/bad"), Said { host: "bad", ..PLAIN });
+        let server = BucketServer::start();
+        import(NESTED, &server.bucket("bucket/tree/bad"), SaidRun { host: "bad", ..PLAIN });
         import(NESTED, &server.bucket("bucket/tree/good"), PLAIN);
         damage(&server.bucket("bucket/tree/bad"));
         server.door.closed.lock().unwrap().extend(closed.map(str::to_owned));
@@ -361,8 +363,8 @@ fn damaged_and_closed_runs_are_left_out_and_named() {
 
 #[test]
 fn verify_finds_a_flipped_bit_in_a_store() {
-    let server = Server::start();
-    import(NESTED, &server.bucket("bucket/tree/bad"), Said { host: "bad", ..PLAIN });
+    let server = BucketServer::start();
+    import(NESTED, &server.bucket("bucket/tree/bad"), SaidRun { host: "bad", ..PLAIN });
     import(NESTED, &server.bucket("bucket/tree/good"), PLAIN);
     let path = server.bucket("bucket/tree/bad/events/000001.parquet");
     let mut bytes = fs::read(&path).unwrap();
@@ -383,7 +385,7 @@ fn verify_finds_a_flipped_bit_in_a_store() {
 
 #[test]
 fn a_damaged_day_and_a_column_of_another_type() {
-    let server = Server::start();
+    let server = BucketServer::start();
     fleet(server.here(), "2", "1");
     fs::rename(server.here().join("tree"), server.bucket("bucket/tree")).unwrap();
     let expected = server.rows(&[SUMS[0], "s3://bucket/tree"]);
@@ -404,7 +406,7 @@ fn a_damaged_day_and_a_column_of_another_type() {
 
 #[test]
 fn credentials_that_do_not_open_it() {
-    let server = Server::start();
+    let server = BucketServer::start();
     import(NESTED, &server.bucket("bucket/run"), PLAIN);
     for (name, value) in [
         ("AWS_SECRET_ACCESS_KEY", "hunter2"),
@@ -433,7 +435,7 @@ fn credentials_that_do_not_open_it() {
 /// A store that does not answer is no reason to wait, nor to call its runs damaged. A busy computer may stand still meanwhile.
 #[test]
 fn stores_that_do_not_answer() {
-    let server = Server::start();
+    let server = BucketServer::start();
     fleet(server.here(), "30", "2");
     fs::rename(server.here().join("tree"), server.bucket("bucket/tree")).unwrap();
     let bounded = |mut change: Box<dyn FnMut(&mut Command)>, words: &[&str]| {
@@ -477,7 +479,7 @@ fn stores_that_do_not_answer() {
 
 #[test]
 fn a_disk_and_two_buckets_in_one_query() {
-    let server = Server::start();
+    let server = BucketServer::start();
     import(NESTED, &server.bucket("bucket/host=b/1"), PLAIN);
     import(NESTED, &server.bucket("other/x/host=c/2"), PLAIN);
     import(NESTED, &server.here().join("tree/host=here/3"), PLAIN);
@@ -509,7 +511,7 @@ fn a_disk_and_two_buckets_in_one_query() {
 #[test]
 fn the_same_rows_on_a_cluster() {
     use crate::cluster::{Cluster, close};
-    let server = Server::start();
+    let server = BucketServer::start();
     fleet(server.here(), "3", "2");
     fs::rename(server.here().join("tree"), server.bucket("bucket/tree")).unwrap();
     assert!(

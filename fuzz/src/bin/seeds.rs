@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use build::{Buffer, Codec, Page, Spec};
 use bytes::Bytes;
 use shrink::Perf;
-use vmtax_guest::job::{Answer, Counter, Job, Outcome, Request};
-use vmtax_guest::order::{File, encode};
+use vmtax_guest::job::{JobAnswer, JobCounter, Job, JobOutcome, JobRequest};
+use vmtax_guest::order::{FollowingFile, encode};
 
 /// Bytes of a block of compressed data: it holds some records and splits one.
 const PIECE: usize = 1500;
@@ -115,19 +115,19 @@ impl Seeds<'_> {
     /// Requests to an agent, and its answers.
     fn answers(&self) -> Result {
         let facts = vec![("kernel".to_owned(), "6.1".to_owned())];
-        self.write("answer", "facts", &encode(&Answer::Facts(facts)))?;
+        self.write("answer", "facts", &encode(&JobAnswer::Facts(facts)))?;
         let count = Err("not there".to_owned());
-        let outcome = Outcome {
+        let outcome = JobOutcome {
             code: Some(0),
             elapsed_ns: 1_000_000,
             stdout: b"t=1.5\n".to_vec(),
-            counters: vec![Counter { event: "instructions".to_owned(), count }],
-            files: vec![File { name: "trace/stats".to_owned(), length: 9 }],
-            ..Outcome::default()
+            counters: vec![JobCounter { event: "instructions".to_owned(), count }],
+            files: vec![FollowingFile { name: "trace/stats".to_owned(), length: 9 }],
+            ..JobOutcome::default()
         };
-        self.write("answer", "done", &encode(&Answer::Done(outcome)))?;
+        self.write("answer", "done", &encode(&JobAnswer::Done(outcome)))?;
         let job = Job { client: vec!["w".to_owned()], limit_ms: 1000, ..Job::default() };
-        self.write("answer", "request", &encode(&Request::Do(job)))
+        self.write("answer", "request", &encode(&JobRequest::Do(job)))
     }
 
     fn records(&self) -> Result {
@@ -296,7 +296,7 @@ impl Seeds<'_> {
     }
 
     fn checkpoints(&self) -> Result {
-        use vmtax_pageops::checkpoint::{Checkpoint, Options, Writer};
+        use vmtax_pageops::checkpoint::{Checkpoint, CheckpointOptions, CheckpointWriter};
         let mut cpu = vmtax_pageops::Cpu::best();
         let dir = tempfile::tempdir()?;
         let parent = dir.path().join("parent");
@@ -308,7 +308,7 @@ impl Seeds<'_> {
         ] {
             let path = dir.path().join(name);
             let parent = child.then(|| Checkpoint::open(&parent)).transpose()?;
-            let mut writer = Writer::create(&path, Options { zstd, parent, live }, &mut cpu)?;
+            let mut writer = CheckpointWriter::create(&path, CheckpointOptions { zstd, parent, live }, &mut cpu)?;
             writer.region("m", 64)?;
             let mut pages: Vec<u8> = (0..4 * 4096u32).map(|i| (i / 5 * 7) as u8).collect();
             pages[4096..8192].fill(9);
@@ -327,12 +327,12 @@ impl Seeds<'_> {
     }
 
     fn run_json(&self) -> Result {
-        use vmtax_store::{CreateOptions, MANIFEST, Writer};
+        use vmtax_store::{CreateOptions, MANIFEST, RunWriter};
         let folder = tempfile::tempdir()?;
         let folder = folder.path().join("run");
         let mut options = CreateOptions { interval_ns: 1_000_000, ..CreateOptions::default() };
         options.labels.insert("workload".to_owned(), "none".to_owned());
-        let mut writer = Writer::create(&folder, &options)?;
+        let mut writer = RunWriter::create(&folder, &options)?;
         writer.time(&vmtax_events::TimeRow { wall_ns: 7, guest_ns: 7, ..Default::default() })?;
         let mut recording = vmtax_events::Recording::default();
         recording.vms.push(vmtax_events::Vm { id: 1, name: "vm".to_owned(), inferred: true, ..Default::default() });

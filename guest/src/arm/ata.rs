@@ -3,10 +3,10 @@
 use crate::{Result, disk};
 
 /// There is none.
-pub(crate) enum Disk {}
+pub(crate) enum AtaDisk {}
 
-impl Disk {
-    pub(crate) fn open() -> Result<Disk> {
+impl AtaDisk {
+    pub(crate) fn open() -> Result<AtaDisk> {
         Err(format!("this machine has no IDE; its command line lacks {}", disk::VIRTIO))
     }
 

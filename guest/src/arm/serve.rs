@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use vmtax_guest::order::{File, Operation, Order, Outcome, Report};
+use vmtax_guest::order::{FollowingFile, Operation, Order, OrderOutcome, Report};
 
 use crate::channel::{Attachment, Channel};
-use crate::disk::Disk;
+use crate::disk::BlockMailbox;
 use crate::trace::{self, Tracer};
-use crate::vmm::{Plan, Shared, execute};
+use crate::vmm::{ArmPlan, ArmSharedVm, execute};
 use crate::{Result, awake, options, system};
 
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
@@ -27,7 +27,7 @@ pub(crate) fn run() -> Result<()> {
         let _ = std::fs::write(format!("/sys/kernel/mm/transparent_hugepage/{file}"), "madvise");
     }
     system::leave_console()?;
-    let channel = Channel::Mailbox(Disk::open(&words)?);
+    let channel = Channel::Mailbox(BlockMailbox::open(&words)?);
     if let Some(problem) = refused.or_else(|| options::unknown(&words)) {
         channel.misused(&problem);
         return Err(problem);
@@ -57,8 +57,8 @@ fn modules() -> Vec<PathBuf> {
 }
 
 fn host(order: &Order) -> Result<(Report, Vec<Attachment>)> {
-    let mut shared = Shared::default();
-    let mut all = |tracer: &Tracer, record: bool| -> Vec<Outcome> {
+    let mut shared = ArmSharedVm::default();
+    let mut all = |tracer: &Tracer, record: bool| -> Vec<OrderOutcome> {
         order.operations.iter().map(|one| measure(one, tracer, record, &mut shared)).collect()
     };
     let mut report = Report {
@@ -75,29 +75,36 @@ fn host(order: &Order) -> Result<(Report, Vec<Attachment>)> {
         }
         files = trace::collect()?;
     }
-    let named =
-        |file: &Attachment| File { name: file.name.clone(), length: file.bytes.len() as u32 };
+    let named = |file: &Attachment| FollowingFile {
+        name: file.name.clone(),
+        length: file.bytes.len() as u32,
+    };
     report.files = files.iter().map(named).collect();
     Ok((report, files))
 }
 
 /// One operation: its batches, or, to be recorded, one to warm up and one that is recorded.
-fn measure(operation: &Operation, tracer: &Tracer, record: bool, shared: &mut Shared) -> Outcome {
+fn measure(
+    operation: &Operation,
+    tracer: &Tracer,
+    record: bool,
+    shared: &mut ArmSharedVm,
+) -> OrderOutcome {
     let number = operation.number;
     if !record && operation.batches == 0 {
-        return Outcome { number, ..Outcome::default() };
+        return OrderOutcome { number, ..OrderOutcome::default() };
     }
     let plan = if record {
-        Plan { batches: 2, traced: Some(1), tracer }
+        ArmPlan { batches: 2, traced: Some(1), tracer }
     } else {
-        Plan { batches: operation.batches, traced: None, tracer }
+        ArmPlan { batches: operation.batches, traced: None, tracer }
     };
     match execute(operation, &plan, shared) {
-        Ok(cycles) => Outcome { number, cycles, ..Outcome::default() },
+        Ok(cycles) => OrderOutcome { number, cycles, ..OrderOutcome::default() },
         Err(problem) => {
             // The next one must not be recorded from its first batch on.
             tracer.record(false);
-            Outcome { number, failure: Some(problem), ..Outcome::default() }
+            OrderOutcome { number, failure: Some(problem), ..OrderOutcome::default() }
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::Result;
 use crate::trace::Tracer;
 
 /// How a payload is run.
-pub(crate) struct Plan<'a> {
+pub(crate) struct ArmPlan<'a> {
     pub(crate) batches: u32,
     /// The batch that is recorded.
     pub(crate) traced: Option<u32>,
@@ -27,7 +27,7 @@ pub(crate) struct Plan<'a> {
 
 /// The VM that payloads share which leave nothing behind but memory and registers.
 #[derive(Default)]
-pub(crate) struct Shared(Option<Machine>);
+pub(crate) struct ArmSharedVm(Option<ArmPayloadVm>);
 
 /// Interrupts of the GIC: those of each processor, and no others that anybody uses.
 const INTERRUPTS: u32 = 64;
@@ -42,14 +42,14 @@ const HUGE: usize = 2 << 20;
 /// Runs all batches of an operation: the cycles of each.
 pub(crate) fn execute(
     operation: &Operation,
-    plan: &Plan<'_>,
-    shared: &mut Shared,
+    plan: &ArmPlan<'_>,
+    shared: &mut ArmSharedVm,
 ) -> Result<Vec<u64>> {
     if operation.code.len() > layout::CODE_MOST || plan.batches > layout::BATCHES_MOST {
         return Err("the payload is too large".into());
     }
     let kept = if operation.shares { shared.0.take() } else { None };
-    let mut machine = kept.map_or_else(|| Machine::new(operation.touch), Ok)?;
+    let mut machine = kept.map_or_else(|| ArmPayloadVm::new(operation.touch), Ok)?;
     machine.load(operation, plan)?;
     machine.run(operation, plan)?;
     let cycles = (0..plan.batches).map(|batch| machine.memory.read(result(batch))).collect();
@@ -69,23 +69,23 @@ fn failed(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> String {
 }
 
 /// A VM that runs payloads. What it has mapped is given back last.
-struct Machine {
+struct ArmPayloadVm {
     vcpu: VcpuFd,
     init: kvm_vcpu_init,
     _gic: DeviceFd,
     _vm: VmFd,
-    memory: Memory,
-    touched: Option<(Touch, Memory)>,
+    memory: ArmVmMemory,
+    touched: Option<(Touch, ArmVmMemory)>,
 }
 
-impl Machine {
-    fn new(touch: Option<Touch>) -> Result<Machine> {
+impl ArmPayloadVm {
+    fn new(touch: Option<Touch>) -> Result<ArmPayloadVm> {
         let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
         let vm = kvm.create_vm().map_err(failed("KVM_CREATE_VM"))?;
-        let memory = Memory::new(arm::BYTES, Backing::Small)?;
+        let memory = ArmVmMemory::new(arm::BYTES, Backing::Small)?;
         memory.attach(&vm, (0, arm::MEMORY))?;
         let touched = touch.map(|touch| {
-            let memory = Memory::new(touch.bytes as usize, touch.backing)?;
+            let memory = ArmVmMemory::new(touch.bytes as usize, touch.backing)?;
             memory.attach(&vm, (1, arm::TOUCH))?;
             Ok::<_, String>((touch, memory))
         });
@@ -96,11 +96,11 @@ impl Machine {
         vcpu.vcpu_init(&init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
         let gic = interrupt_controller(&vm)?;
         let touched = touched.transpose()?;
-        Ok(Machine { vcpu, init, _gic: gic, _vm: vm, memory, touched })
+        Ok(ArmPayloadVm { vcpu, init, _gic: gic, _vm: vm, memory, touched })
     }
 
     /// Puts the payload into memory, and the vCPU at its first instruction.
-    fn load(&mut self, operation: &Operation, plan: &Plan<'_>) -> Result<()> {
+    fn load(&mut self, operation: &Operation, plan: &ArmPlan<'_>) -> Result<()> {
         let parameters = (arm::PARAMETERS - arm::MEMORY) as usize;
         self.memory.write(0, &operation.code);
         self.memory.write(parameters, &plan.batches.to_le_bytes());
@@ -114,7 +114,7 @@ impl Machine {
         set.map(drop).map_err(failed("KVM_SET_ONE_REG"))
     }
 
-    fn run(&mut self, operation: &Operation, plan: &Plan<'_>) -> Result<()> {
+    fn run(&mut self, operation: &Operation, plan: &ArmPlan<'_>) -> Result<()> {
         let started = Instant::now();
         let mut began: Option<Instant> = None;
         let end = layout::end(operation.number);
@@ -191,15 +191,15 @@ fn interrupt_controller(vm: &VmFd) -> Result<DeviceFd> {
 }
 
 /// Memory of a VM.
-struct Memory {
+struct ArmVmMemory {
     mapping: NonNull<u8>,
     mapped: usize,
     start: *mut u8,
     bytes: usize,
 }
 
-impl Memory {
-    fn new(bytes: usize, backing: Backing) -> Result<Memory> {
+impl ArmVmMemory {
+    fn new(bytes: usize, backing: Backing) -> Result<ArmVmMemory> {
         let advice = match backing {
             Backing::Small => libc::MADV_NOHUGEPAGE,
             Backing::Thp => libc::MADV_HUGEPAGE,
@@ -215,7 +215,7 @@ impl Memory {
         };
         let first = mapping.as_ptr();
         let start = first.wrapping_add(first.align_offset(HUGE));
-        let memory = Memory { mapping, mapped, start, bytes };
+        let memory = ArmVmMemory { mapping, mapped, start, bytes };
         // SAFETY: the range lies within the mapping.
         if unsafe { libc::madvise(start.cast(), bytes, advice) } != 0 {
             return Err(system("madvise"));
@@ -267,7 +267,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for ArmVmMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's, and the VM that used it is gone or goes with this process.
         unsafe { libc::munmap(self.mapping.as_ptr().cast(), self.mapped) };

@@ -21,7 +21,7 @@ use super::touched::{
     HUGE, MMAP_AND_SHARED, NO_GUEST_MEMFD, NO_PROTECTED, PRIVATE, PROTECTED, guest_memfd,
     has_guest_memfd, has_protected, map,
 };
-use super::{ORDINARY, Vm, failed};
+use super::{BareVm, ORDINARY, failed};
 use crate::Result;
 
 /// Linux rounds the beginning of movable memory up, and leaves out the hole below 1 MiB.
@@ -31,7 +31,7 @@ const TOP: usize = 24 << 20;
 
 /// What a guest's memory is on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backing {
+pub(crate) enum HostBacking {
     /// Anonymous memory as the kernel gives it: pages of 4 KiB.
     Anonymous,
     /// Anonymous memory for which huge pages are asked, as QEMU does.
@@ -42,13 +42,13 @@ pub(crate) enum Backing {
     Private,
 }
 
-impl Backing {
+impl HostBacking {
     /// `vmtax.backing=` of the command line.
-    pub(crate) fn of_word(word: &str) -> Option<Backing> {
+    pub(crate) fn of_word(word: &str) -> Option<HostBacking> {
         match word {
-            "thp" => Some(Backing::Thp),
-            "guest-memfd" => Some(Backing::GuestMemfd),
-            "private" => Some(Backing::Private),
+            "thp" => Some(HostBacking::Thp),
+            "guest-memfd" => Some(HostBacking::GuestMemfd),
+            "private" => Some(HostBacking::Private),
             _ => None,
         }
     }
@@ -57,26 +57,26 @@ impl Backing {
     pub(crate) fn missing(self) -> Result<Option<String>> {
         let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
         let missing = match self {
-            Backing::Private if !has_protected(&kvm) => Some(NO_PROTECTED),
-            Backing::GuestMemfd if !has_guest_memfd(&kvm)? => Some(NO_GUEST_MEMFD),
+            HostBacking::Private if !has_protected(&kvm) => Some(NO_PROTECTED),
+            HostBacking::GuestMemfd if !has_guest_memfd(&kvm)? => Some(NO_GUEST_MEMFD),
             _ => None,
         };
         Ok(missing.map(str::to_owned))
     }
 
     /// A VM that can have it.
-    pub(super) fn vm(self) -> Result<Vm> {
-        Vm::of_type(if self == Backing::Private { PROTECTED } else { ORDINARY })
+    pub(super) fn vm(self) -> Result<BareVm> {
+        BareVm::of_type(if self == HostBacking::Private { PROTECTED } else { ORDINARY })
     }
 
     /// The end of the memory that the guest's files may be in.
     pub(super) fn files_end(self, bytes: usize) -> usize {
-        if self == Backing::Private { bytes / 2 } else { bytes }
+        if self == HostBacking::Private { bytes / 2 } else { bytes }
     }
 
     /// Gives the VM so many bytes from address 0 on. They stay mapped for as long as this program runs.
-    pub(super) fn attach(self, vm: &Vm, bytes: usize) -> Result<GuestMemoryMmap> {
-        if self == Backing::GuestMemfd {
+    pub(super) fn attach(self, vm: &BareVm, bytes: usize) -> Result<GuestMemoryMmap> {
+        if self == HostBacking::GuestMemfd {
             let file = guest_memfd(vm, bytes as u64, MMAP_AND_SHARED)
                 .map_err(|problem| format!("{problem}; {NO_GUEST_MEMFD}"))?;
             let host = map(bytes, libc::MAP_SHARED, file.as_raw_fd())?.cast();
@@ -87,11 +87,11 @@ impl Backing {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let first = map(bytes + HUGE, flags, -1)?.cast::<u8>();
         let host = first.wrapping_add(first.align_offset(HUGE));
-        if self != Backing::Anonymous {
+        if self != HostBacking::Anonymous {
             // SAFETY: within the mapping. Where there are no huge pages the guest has small ones.
             unsafe { libc::madvise(host.cast(), bytes, libc::MADV_HUGEPAGE) };
         }
-        if self != Backing::Private {
+        if self != HostBacking::Private {
             // SAFETY: mapped just now, and never unmapped.
             unsafe { vm.memory(0, host, bytes)? };
             return region(host, bytes);

@@ -11,12 +11,12 @@ use super::kick;
 const LOOK: Duration = Duration::from_micros(50);
 
 /// The gate of a VM.
-pub(crate) struct Gate {
-    state: Mutex<State>,
+pub(crate) struct VmGate {
+    state: Mutex<GateState>,
     opened: Condvar,
 }
 
-struct State {
+struct GateState {
     closed: bool,
     seats: Vec<Seat>,
 }
@@ -28,14 +28,14 @@ struct Seat {
     outside: bool,
 }
 
-impl Gate {
+impl VmGate {
     /// An open one.
-    pub(crate) fn new(vcpus: u32) -> Gate {
+    pub(crate) fn new(vcpus: u32) -> VmGate {
         let seats = (0..vcpus).map(|_| Seat { thread: None, outside: true }).collect();
-        Gate { state: Mutex::new(State { closed: false, seats }), opened: Condvar::new() }
+        VmGate { state: Mutex::new(GateState { closed: false, seats }), opened: Condvar::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GateState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

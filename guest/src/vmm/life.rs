@@ -27,11 +27,11 @@ use kvm_bindings::{
     kvm_ioeventfd, kvm_ioeventfd_flag_nr_deassign, kvm_irqfd, kvm_mp_state, kvm_msr_entry,
     kvm_msrs, kvm_pit_config, kvm_regs, kvm_sregs, kvm_userspace_memory_region,
 };
-use vmtax_guest::order::Step;
+use vmtax_guest::order::LifeStep;
 
 use super::touched::map;
-use super::{TSS, Width, flat_segments};
-use crate::trace::{IdleTrace, Switches};
+use super::{CodeWidth, TSS, flat_segments};
+use crate::trace::{IdleTrace, SwitchTrace};
 use crate::{Result, system};
 
 /// A pause between lives and within them, so that no work of the one before is left (grace periods of RCU, freed memory).
@@ -47,7 +47,7 @@ const NO_FAVORDYNMODS: &str = "this kernel's cgroup2 has no favordynmods (Linux 
 
 /// What came of a step.
 #[derive(Default)]
-pub(crate) struct Taken {
+pub(crate) struct StepTaken {
     /// Cycles, by life.
     pub(crate) cycles: Vec<u64>,
     /// Of these, idle.
@@ -59,10 +59,10 @@ pub(crate) struct Taken {
 }
 
 /// Lets VMs live, and measures their steps. With `record` there are none to warm up, and the waits of the last one have places.
-pub(crate) fn measure(lives: u32, record: bool) -> Result<BTreeMap<Step, Taken>> {
+pub(crate) fn measure(lives: u32, record: bool) -> Result<BTreeMap<LifeStep, StepTaken>> {
     enter_group()?;
-    let mut clock = Clock {
-        source: Source::open()?,
+    let mut clock = StepClock {
+        source: IdleSource::open()?,
         idle: 0,
         switches: -1,
         taken: BTreeMap::new(),
@@ -71,7 +71,7 @@ pub(crate) fn measure(lives: u32, record: bool) -> Result<BTreeMap<Step, Taken>>
     for life in 0..lives {
         // Each life begins at another time between two clock ticks, on which grace periods depend.
         std::thread::sleep(PAUSE + SHIFT * life);
-        let switches = (record && life + 1 == lives).then(Switches::start).transpose()?;
+        let switches = (record && life + 1 == lives).then(SwitchTrace::start).transpose()?;
         clock.windows.clear();
         one(&mut clock)?;
         starts(&mut clock)?;
@@ -96,19 +96,19 @@ fn join(group: &str) -> Result<()> {
 }
 
 /// Measures steps.
-struct Clock {
-    source: Source,
+struct StepClock {
+    source: IdleSource,
     /// Idle time when the thread had left the processor so often.
     idle: u64,
     switches: i64,
-    taken: BTreeMap<Step, Taken>,
+    taken: BTreeMap<LifeStep, StepTaken>,
     /// Beginnings and ends of the steps of this life.
-    windows: Vec<(Step, u64, u64)>,
+    windows: Vec<(LifeStep, u64, u64)>,
 }
 
-impl Clock {
+impl StepClock {
     /// Takes a step.
-    fn step<T>(&mut self, step: Step, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn step<T>(&mut self, step: LifeStep, call: impl FnOnce() -> Result<T>) -> Result<T> {
         self.settle()?;
         let (idle, left) = (self.idle, self.switches);
         let ran = self.source.own_time();
@@ -143,14 +143,15 @@ impl Clock {
         Ok(())
     }
 
-    fn lacks(&mut self, step: Step, what: &str) {
+    fn lacks(&mut self, step: LifeStep, what: &str) {
         self.taken.entry(step).or_default().missing = Some(what.to_owned());
     }
 
     /// Gives each wait to the step in which it began.
     fn place(&mut self, waits: &[(u64, u64, String)]) {
         for (from, until, place) in waits {
-            let within = |(_, began, ended): &&(Step, u64, u64)| (*began..*ended).contains(from);
+            let within =
+                |(_, began, ended): &&(LifeStep, u64, u64)| (*began..*ended).contains(from);
             let Some((step, ..)) = self.windows.iter().find(within) else { continue };
             let places = &mut self.taken.entry(*step).or_default().places;
             let waited = until.saturating_sub(*from);
@@ -180,7 +181,7 @@ fn switches() -> Result<i64> {
 }
 
 /// Where the idle time comes from.
-enum Source {
+enum IdleSource {
     /// The thread's processor time; there are several processors.
     Thread,
     /// /proc/timer_list.
@@ -189,20 +190,20 @@ enum Source {
     Traced(IdleTrace),
 }
 
-impl Source {
-    fn open() -> Result<Source> {
+impl IdleSource {
+    fn open() -> Result<IdleSource> {
         if fs::exists("/sys/devices/system/cpu/cpu1").unwrap_or(false) {
-            return Ok(Source::Thread);
+            return Ok(IdleSource::Thread);
         }
         match idle_time_of(&timer_list()) {
-            Some(_) => Ok(Source::Kernel),
-            None => IdleTrace::start().map(Source::Traced),
+            Some(_) => Ok(IdleSource::Kernel),
+            None => IdleTrace::start().map(IdleSource::Traced),
         }
     }
 
     /// How long this thread was on a processor until now, ns, where that is what counts.
     fn own_time(&self) -> Option<u64> {
-        if !matches!(self, Source::Thread) {
+        if !matches!(self, IdleSource::Thread) {
             return None;
         }
         // SAFETY: a structure of numbers, which the call fills.
@@ -217,9 +218,11 @@ impl Source {
     /// How long the processor was idle until now, ns.
     fn idle_time(&mut self) -> Result<u64> {
         match self {
-            Source::Thread => Ok(0),
-            Source::Kernel => idle_time_of(&timer_list()).ok_or_else(|| NO_IDLE_TIME.to_owned()),
-            Source::Traced(trace) => trace.idle_time(),
+            IdleSource::Thread => Ok(0),
+            IdleSource::Kernel => {
+                idle_time_of(&timer_list()).ok_or_else(|| NO_IDLE_TIME.to_owned())
+            }
+            IdleSource::Traced(trace) => trace.idle_time(),
         }
     }
 }
@@ -301,17 +304,17 @@ fn eventfd() -> Result<OwnedFd> {
 }
 
 /// Anonymous memory.
-struct Pages {
+struct AnonymousPages {
     start: *mut libc::c_void,
     bytes: usize,
 }
 
-impl Pages {
-    fn new(bytes: usize) -> Result<Pages> {
+impl AnonymousPages {
+    fn new(bytes: usize) -> Result<AnonymousPages> {
         let start = map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
         // SAFETY: within the mapping. A kernel without huge pages refuses, and has small ones.
         unsafe { libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) };
-        Ok(Pages { start, bytes })
+        Ok(AnonymousPages { start, bytes })
     }
 
     fn address(&self) -> u64 {
@@ -319,7 +322,7 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
+impl Drop for AnonymousPages {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `new`; a VM that had it is gone.
         unsafe { libc::munmap(self.start, self.bytes) };
@@ -353,7 +356,7 @@ struct Life {
     vm: OwnedFd,
     kvm: OwnedFd,
     cpuid: CpuId,
-    _low: Pages,
+    _low: AnonymousPages,
 }
 
 fn pit(vm: &OwnedFd) -> Result<i32> {
@@ -391,8 +394,8 @@ fn irqfd(vm: &OwnedFd, gsi: u32, event: &OwnedFd, flags: u32) -> Result<i32> {
 /// `KVM_IOEVENTFD_FLAG_DEASSIGN`.
 const DEASSIGN: u32 = 1 << kvm_ioeventfd_flag_nr_deassign;
 
-fn low() -> Result<Pages> {
-    let low = Pages::new(LOW as usize)?;
+fn low() -> Result<AnonymousPages> {
+    let low = AnonymousPages::new(LOW as usize)?;
     // SAFETY: the code fits into the mapping, which nothing else uses yet.
     unsafe {
         std::ptr::copy_nonoverlapping(
@@ -450,7 +453,7 @@ fn all_msrs(set: i32) -> Result<()> {
 fn flat(vcpu: &OwnedFd) -> Result<i32> {
     let mut special = kvm_sregs::default();
     with(vcpu, request::GET_SREGS, &raw mut special)?;
-    flat_segments(&mut special, Width::Bits32);
+    flat_segments(&mut special, CodeWidth::Bits32);
     special.cr0 |= 1;
     with(vcpu, request::SET_SREGS, &raw mut special)
 }
@@ -472,10 +475,10 @@ fn enter(vcpu: &OwnedFd) -> Result<i32> {
 }
 
 /// A life with all steps but whole starts.
-fn one(clock: &mut Clock) -> Result<()> {
-    use Step as S;
+fn one(clock: &mut StepClock) -> Result<()> {
+    use LifeStep as S;
     let (mut cpuid, mut registers, low, events) = (new_cpuid()?, msrs()?, low()?, eventfd()?);
-    let memory = Pages::new((12 * SLOTS_APART) as usize)?;
+    let memory = AnonymousPages::new((12 * SLOTS_APART) as usize)?;
     let part = |number: u64| (memory.address() + number * SLOTS_APART, SLOT);
     let at = |number: u64| SLOTS + number * SLOTS_APART;
     let kvm = clock.step(S::OpenKvm, open_kvm)?;
@@ -549,22 +552,22 @@ fn one(clock: &mut Clock) -> Result<()> {
 }
 
 /// Whole starts, each of a VM of its own.
-fn starts(clock: &mut Clock) -> Result<()> {
-    start(clock, Step::StartMemoryFirst, None)?;
-    start(clock, Step::StartIrqchipFirst, Some(Step::Destroy))?;
+fn starts(clock: &mut StepClock) -> Result<()> {
+    start(clock, LifeStep::StartMemoryFirst, None)?;
+    start(clock, LifeStep::StartIrqchipFirst, Some(LifeStep::Destroy))?;
     join(CGROUPS)?;
-    start(clock, Step::StartRootCgroup, None)?;
+    start(clock, LifeStep::StartRootCgroup, None)?;
     join(OWN_GROUP)?;
     if favor_moves(true).is_ok() {
-        start(clock, Step::StartFavordynmods, None)?;
+        start(clock, LifeStep::StartFavordynmods, None)?;
         favor_moves(false)?;
     } else {
-        clock.lacks(Step::StartFavordynmods, NO_FAVORDYNMODS);
+        clock.lacks(LifeStep::StartFavordynmods, NO_FAVORDYNMODS);
     }
     let expedite = |on: &str| fs::write(EXPEDITED, on).map_err(|e| format!("{EXPEDITED}: {e}"));
     let before = fs::read_to_string(EXPEDITED).map_err(|e| format!("{EXPEDITED}: {e}"))?;
     expedite("1")?;
-    start(clock, Step::StartExpedited, None)?;
+    start(clock, LifeStep::StartExpedited, None)?;
     expedite(before.trim())
 }
 
@@ -582,9 +585,9 @@ fn favor_moves(on: bool) -> Result<()> {
 }
 
 /// A whole start and its end.
-fn start(clock: &mut Clock, step: Step, end: Option<Step>) -> Result<()> {
+fn start(clock: &mut StepClock, step: LifeStep, end: Option<LifeStep>) -> Result<()> {
     std::thread::sleep(PAUSE);
-    let memory_first = step == Step::StartMemoryFirst;
+    let memory_first = step == LifeStep::StartMemoryFirst;
     let (cpuid, low) = (new_cpuid()?, low()?);
     let events: Vec<OwnedFd> = (0..5).map(|_| eventfd()).collect::<Result<_>>()?;
     let life = clock.step(step, || Life::start(memory_first, &events, (cpuid, low)))?;
@@ -608,7 +611,7 @@ impl Life {
     fn start(
         memory_first: bool,
         events: &[OwnedFd],
-        (mut cpuid, low): (CpuId, Pages),
+        (mut cpuid, low): (CpuId, AnonymousPages),
     ) -> Result<Life> {
         let kvm = open_kvm()?;
         call(&kvm, request::VCPU_MMAP_SIZE, 0)?;

@@ -21,14 +21,16 @@ use vmtax_guest::layout::{CHANNEL, COUNT, SETTLE, TRACE};
 use vmtax_guest::mailbox::{REPORT, SECTOR, SECTORS};
 use vmtax_guest::order::{self, Order, Report, decode, encode};
 
-use super::backing::Backing;
-use super::gate::Gate;
-use super::pmu::{self, Guest, Meter};
+use super::backing::HostBacking;
+use super::gate::VmGate;
+use super::pmu::{self, CountedGuest, PmuMeter};
 use super::serial::{COM1, NoTrigger};
-use super::stats::Tally;
+use super::stats::VmTally;
 use vmtax_page_tables::identity_map;
 
-use super::{Around, NO_HYPERCALL, Next, Request, Vm, failed, mptable, no_memory, run};
+use super::{
+    Around, BareVm, NO_HYPERCALL, VcpuRequest, VmmAnswer, failed, mptable, no_memory, run,
+};
 use crate::trace::Tracer;
 use crate::{Result, system};
 
@@ -55,19 +57,19 @@ const ORDER_LIMIT: Duration = Duration::from_secs(600);
 pub(crate) struct Linux {
     orders: Sender<Vec<u8>>,
     reports: Receiver<Result<Vec<u8>>>,
-    console: Console,
+    console: ConsoleTail,
     tracer: Arc<Mutex<Option<Tracer>>>,
-    counting: Arc<Mutex<Option<order::Counting>>>,
-    mapped: Arc<Mutex<Option<order::Counters>>>,
+    counting: Arc<Mutex<Option<order::PmuCounting>>>,
+    mapped: Arc<Mutex<Option<order::KvmCounters>>>,
 }
 
 impl Linux {
     /// Boots it with so much memory and so many vCPUs, each with a virtual PMU if there is to be one, and waits until it is
     /// up.
     pub(crate) fn boot(
-        (memory_mib, backing): (usize, Backing),
+        (memory_mib, backing): (usize, HostBacking),
         cpus: u32,
-        pmu: Option<order::Pmu>,
+        pmu: Option<order::PmuOrder>,
     ) -> Result<Linux> {
         if cpus == 0 || cpus > mptable::MOST {
             return Err(format!(
@@ -86,12 +88,12 @@ impl Linux {
             .map_err(|e| format!("L1's memory: {e}"))?;
         let (orders, waiting) = channel();
         let (answer, reports) = channel();
-        let console = Console::default();
+        let console = ConsoleTail::default();
         let tracer = Arc::new(Mutex::new(None));
         let counting = Arc::new(Mutex::new(None));
         let mapped = Arc::new(Mutex::new(None));
         let (vm, vcpus) = vcpus(vm, entry, cpus, pmu)?;
-        let devices = Arc::new(Devices {
+        let devices = Arc::new(LinuxDevices {
             serial: Mutex::new(Serial::new(NoTrigger, console.clone())),
             channel: Mutex::new(Port {
                 waiting,
@@ -102,9 +104,9 @@ impl Linux {
             }),
             tracer: Arc::clone(&tracer),
             counting: Arc::clone(&counting),
-            tally: Mutex::new(Tally::open(&vm, &vcpus)),
+            tally: Mutex::new(VmTally::open(&vm, &vcpus)),
             mapped: Arc::clone(&mapped),
-            gate: (cpus > 1).then(|| Gate::new(cpus)),
+            gate: (cpus > 1).then(|| VmGate::new(cpus)),
         });
         let vm = Arc::new(vm);
         for (number, mut vcpu) in (0..).zip(vcpus) {
@@ -115,7 +117,7 @@ impl Linux {
                 let mut run = || {
                     // The PMU's events are this thread's.
                     let of = (&vcpu, number as u8);
-                    let meter = pmu.map(|pmu| Meter::new(pmu, Guest::Linux, &vm, of));
+                    let meter = pmu.map(|pmu| PmuMeter::new(pmu, CountedGuest::Linux, &vm, of));
                     let devices = Arc::clone(&devices);
                     let mut around = Attached { vcpu: number, devices, meter: meter.transpose()? };
                     run(&mut vcpu, &AtomicBool::new(false), &mut around)
@@ -161,12 +163,12 @@ impl Linux {
     }
 
     /// What the virtual PMU did for the last request; none without one.
-    pub(crate) fn counting(&self) -> Option<order::Counting> {
+    pub(crate) fn counting(&self) -> Option<order::PmuCounting> {
         *lock(&self.counting)
     }
 
     /// KVM's page faults during the last request, if the guest had them counted.
-    pub(crate) fn mapped(&self) -> Option<order::Counters> {
+    pub(crate) fn mapped(&self) -> Option<order::KvmCounters> {
         *lock(&self.mapped)
     }
 
@@ -189,10 +191,15 @@ impl Linux {
 }
 
 /// The VM's vCPUs.
-fn vcpus(vm: Vm, entry: u64, cpus: u32, pmu: Option<order::Pmu>) -> Result<(VmFd, Vec<VcpuFd>)> {
+fn vcpus(
+    vm: BareVm,
+    entry: u64,
+    cpus: u32,
+    pmu: Option<order::PmuOrder>,
+) -> Result<(VmFd, Vec<VcpuFd>)> {
     let registers =
         kvm_regs { rip: entry, rsi: ZERO_PAGE, rsp: 0x8ff0, rflags: 2, ..Default::default() };
-    let model = pmu.map(|pmu| pmu::model(pmu, Guest::Linux));
+    let model = pmu.map(|pmu| pmu::model(pmu, CountedGuest::Linux));
     if let Some(model) = &model {
         vm.virtual_pmu(model)?;
     }
@@ -256,9 +263,9 @@ unsafe impl ByteValued for Parameters {}
 
 /// The console's last bytes.
 #[derive(Clone, Default)]
-struct Console(Arc<Mutex<VecDeque<u8>>>);
+struct ConsoleTail(Arc<Mutex<VecDeque<u8>>>);
 
-impl Console {
+impl ConsoleTail {
     fn end(&self) -> String {
         let bytes: Vec<u8> = lock(&self.0).iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);
@@ -268,7 +275,7 @@ impl Console {
     }
 }
 
-impl Write for Console {
+impl Write for ConsoleTail {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let mut kept = lock(&self.0);
         for byte in bytes {
@@ -293,25 +300,25 @@ impl Write for Console {
 }
 
 /// What all vCPUs have in common.
-struct Devices {
-    serial: Mutex<Serial<NoTrigger, NoEvents, Console>>,
+struct LinuxDevices {
+    serial: Mutex<Serial<NoTrigger, NoEvents, ConsoleTail>>,
     channel: Mutex<Port>,
     tracer: Arc<Mutex<Option<Tracer>>>,
     /// What the virtual PMU of the vCPU that carried out the last order did for it.
-    counting: Arc<Mutex<Option<order::Counting>>>,
+    counting: Arc<Mutex<Option<order::PmuCounting>>>,
     /// KVM's counters; none where the kernel has none.
-    tally: Mutex<Option<Tally>>,
+    tally: Mutex<Option<VmTally>>,
     /// What they counted from the agent's mark to its next.
-    mapped: Arc<Mutex<Option<order::Counters>>>,
+    mapped: Arc<Mutex<Option<order::KvmCounters>>>,
     /// Of a VM with several.
-    gate: Option<Gate>,
+    gate: Option<VmGate>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Devices {
+impl LinuxDevices {
     /// A vCPU has ended: what the guest has said so far is handed over, unless another one is at it.
     fn end(&self, vcpu: u32) {
         if let Some(gate) = &self.gate {
@@ -328,7 +335,7 @@ impl Devices {
     }
 
     /// The guest reads: it waits here until there is an order, and no vCPU runs meanwhile.
-    fn send(&self, vcpu: u32, bytes: &mut [u8]) -> Next {
+    fn send(&self, vcpu: u32, bytes: &mut [u8]) -> VmmAnswer {
         let mut channel = lock(&self.channel);
         for byte in bytes {
             if channel.outgoing.is_empty() {
@@ -338,7 +345,7 @@ impl Devices {
                 channel.hand_over();
                 match channel.waiting.recv() {
                     Ok(order) => channel.outgoing.extend(order),
-                    Err(_) => return Next::End,
+                    Err(_) => return VmmAnswer::End,
                 }
                 if let Some(gate) = &self.gate {
                     gate.open();
@@ -346,16 +353,16 @@ impl Devices {
             }
             *byte = channel.outgoing.pop_front().unwrap_or_default();
         }
-        Next::Run
+        VmmAnswer::Run
     }
 }
 
 /// The devices, as a vCPU has them around it.
 struct Attached<'a> {
     vcpu: u32,
-    devices: Arc<Devices>,
+    devices: Arc<LinuxDevices>,
     /// Its virtual PMU.
-    meter: Option<Meter<'a>>,
+    meter: Option<PmuMeter<'a>>,
 }
 
 impl Around for Attached<'_> {
@@ -366,11 +373,11 @@ impl Around for Attached<'_> {
         self.meter.as_mut().map_or(Ok(()), |meter| meter.enter(vcpu))
     }
 
-    fn answer(&mut self, request: Request<'_>) -> Result<Next> {
+    fn answer(&mut self, request: VcpuRequest<'_>) -> Result<VmmAnswer> {
         let devices = &*self.devices;
         match request {
-            Request::Out(CHANNEL, bytes) => lock(&devices.channel).receive(bytes),
-            Request::In(CHANNEL, bytes) => {
+            VcpuRequest::Out(CHANNEL, bytes) => lock(&devices.channel).receive(bytes),
+            VcpuRequest::In(CHANNEL, bytes) => {
                 let meter = self.meter.as_mut().filter(|_| devices.is_idle());
                 let Some(meter) = meter else { return Ok(devices.send(self.vcpu, bytes)) };
                 // What it did for the last order; then it waits for the next one.
@@ -379,16 +386,16 @@ impl Around for Attached<'_> {
                 meter.warm();
                 return Ok(next);
             }
-            Request::Out(SETTLE, bytes) => {
+            VcpuRequest::Out(SETTLE, bytes) => {
                 let need = bytes.try_into().map_or(u32::MAX, u32::from_le_bytes);
                 system::away_from_tick(Duration::from_nanos(need.into()));
             }
-            Request::Out(TRACE, on) => {
+            VcpuRequest::Out(TRACE, on) => {
                 if let Some(tracer) = &*lock(&devices.tracer) {
                     tracer.record(on == [1]);
                 }
             }
-            Request::Out(COUNT, on) => {
+            VcpuRequest::Out(COUNT, on) => {
                 if let Some(tally) = &mut *lock(&devices.tally) {
                     match on == [1] {
                         true => tally.start(),
@@ -396,39 +403,39 @@ impl Around for Attached<'_> {
                     }
                 }
             }
-            Request::Out(port @ COM1..=0x3ff, bytes) => {
+            VcpuRequest::Out(port @ COM1..=0x3ff, bytes) => {
                 for byte in bytes {
                     // The console cannot fail: it is memory.
                     let _ = lock(&devices.serial).write((port - COM1) as u8, *byte);
                 }
             }
-            Request::In(port @ COM1..=0x3ff, bytes) => {
+            VcpuRequest::In(port @ COM1..=0x3ff, bytes) => {
                 for byte in bytes {
                     *byte = lock(&devices.serial).read((port - COM1) as u8);
                 }
             }
-            Request::Out(..) | Request::Store(..) => {}
-            Request::Interrupted => {
+            VcpuRequest::Out(..) | VcpuRequest::Store(..) => {}
+            VcpuRequest::Interrupted => {
                 if let Some(meter) = &self.meter {
                     meter.interrupted();
                 }
             }
             // Without a virtual PMU KVM answers for all MSRs.
-            Request::ReadMsr(exit) => match &mut self.meter {
+            VcpuRequest::ReadMsr(exit) => match &mut self.meter {
                 Some(meter) => meter.read(exit),
                 None => *exit.error = 1,
             },
-            Request::WriteMsr(exit) => match &mut self.meter {
+            VcpuRequest::WriteMsr(exit) => match &mut self.meter {
                 Some(meter) => meter.write(exit),
                 None => *exit.error = 1,
             },
-            Request::Hypercall(exit) => *exit.ret = NO_HYPERCALL,
-            Request::MemoryFault(gpa) => return Err(no_memory(gpa)),
+            VcpuRequest::Hypercall(exit) => *exit.ret = NO_HYPERCALL,
+            VcpuRequest::MemoryFault(gpa) => return Err(no_memory(gpa)),
             // The clock chip and the keyboard controller must not look busy.
-            Request::In(0x60..=0x71, data) => data.fill(0),
-            Request::In(_, data) | Request::Load(_, data) => data.fill(0xff),
+            VcpuRequest::In(0x60..=0x71, data) => data.fill(0),
+            VcpuRequest::In(_, data) | VcpuRequest::Load(_, data) => data.fill(0xff),
         }
-        Ok(Next::Run)
+        Ok(VmmAnswer::Run)
     }
 }
 

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use vmtax_guest::layout;
 use vmtax_guest::order::{Backing, Paging, Touch};
 
-use super::Vm;
+use super::BareVm;
 use super::touched::{
     self, HUGE, HUGETLB, MMAP_AND_SHARED, guest_memfd, huge_memfd, map, reserve, system,
 };
@@ -52,7 +52,7 @@ impl Paged {
     pub(super) const ENTRY: u64 = layout::FRAMES | PRESENT_WRITABLE;
 
     /// Maps and fills it.
-    pub(super) fn new(vm: &Vm, paging: Paging) -> Result<Paged> {
+    pub(super) fn new(vm: &BareVm, paging: Paging) -> Result<Paged> {
         let data = u64::from(paging.bytes);
         let room = data.max(u64::from(paging.scattered_mib) << 20);
         let bytes = usize::try_from(layout::FRAME_TABLES + room).map_err(|e| e.to_string())?;
@@ -145,7 +145,7 @@ impl Paged {
     ///
     /// # Safety
     /// It must outlive the VM.
-    pub(super) unsafe fn attach(&self, vm: &Vm) -> Result<()> {
+    pub(super) unsafe fn attach(&self, vm: &BareVm) -> Result<()> {
         match self.file.as_ref().filter(|_| self.is_guest_memfd) {
             // SAFETY: the caller keeps it.
             Some(file) => unsafe { vm.memory_of(file, layout::FRAMES, self.start, self.bytes) },

@@ -8,15 +8,15 @@ use kvm_bindings::{kvm_debugregs, kvm_lapic_state, kvm_regs, kvm_sregs};
 use kvm_ioctls::{VcpuFd, VmFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmtax_guest::layout;
-use vmtax_guest::order::{Counting, Mapping, Operation, Statistics};
+use vmtax_guest::order::{BatchMappings, Operation, PmuCounting, Statistics};
 
 use super::paging::Paged;
-use super::pmu::{self, Guest, Meter};
-use super::stats::Stats;
-use super::touched::{Touched, Watch, vm_for};
+use super::pmu::{self, CountedGuest, PmuMeter};
+use super::stats::KvmStats;
+use super::touched::{BatchWatch, Touched, vm_for};
 use vmtax_page_tables::identity_map;
 
-use super::{Around, NO_HYPERCALL, Next, Request, Vm, failed, kick, no_memory, run};
+use super::{Around, BareVm, NO_HYPERCALL, VcpuRequest, VmmAnswer, failed, kick, no_memory, run};
 use crate::Result;
 use crate::trace::Tracer;
 
@@ -24,7 +24,7 @@ use crate::trace::Tracer;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// How a payload is run.
-pub(crate) struct Plan<'a> {
+pub(crate) struct PayloadPlan<'a> {
     pub(crate) batches: u32,
     /// The batch that is recorded.
     pub(crate) traced: Option<u32>,
@@ -36,16 +36,16 @@ pub(crate) struct Plan<'a> {
 /// The VM that payloads share of which nothing is left once its vCPU is as it was. To make and to end a VM takes longer than to
 /// run most of them.
 #[derive(Default)]
-pub(crate) struct Shared(Option<Machine>);
+pub(crate) struct SharedVm(Option<PayloadVm>);
 
 /// Results of the batches.
-pub(crate) struct Batches {
+pub(crate) struct PayloadBatches {
     /// Cycles of each.
     pub(crate) cycles: Vec<u64>,
     /// What the virtual PMU did.
-    pub(crate) pmu: Option<Counting>,
+    pub(crate) pmu: Option<PmuCounting>,
     /// How the memory of the last batch was mapped.
-    pub(crate) memory: Option<Mapping>,
+    pub(crate) memory: Option<BatchMappings>,
     /// KVM's statistics, if they were wanted.
     pub(crate) statistics: Option<Statistics>,
 }
@@ -53,14 +53,14 @@ pub(crate) struct Batches {
 /// Runs all batches of an operation.
 pub(crate) fn execute(
     operation: &Operation,
-    plan: &Plan<'_>,
-    shared: &mut Shared,
-) -> Result<Batches> {
+    plan: &PayloadPlan<'_>,
+    shared: &mut SharedVm,
+) -> Result<PayloadBatches> {
     if operation.code.len() > layout::CODE_MOST || plan.batches > layout::BATCHES_MOST {
         return Err("the payload is too large".into());
     }
     let kept = if operation.shares { shared.0.take() } else { None };
-    let mut machine = kept.map_or_else(|| Machine::new(operation), Ok)?;
+    let mut machine = kept.map_or_else(|| PayloadVm::new(operation), Ok)?;
     machine.load(operation, plan)?;
     let found = if operation.shares {
         // A VM whose threads change waits for the kernel's grace periods, one after each.
@@ -85,12 +85,12 @@ pub(crate) fn execute(
 }
 
 /// What a run found beside its cycles: of the virtual PMU, of the memory.
-type Found = (Option<Counting>, Option<Mapping>);
+type RunFound = (Option<PmuCounting>, Option<BatchMappings>);
 
 /// A VM that runs payloads. What it has mapped is given back last.
-struct Machine {
-    vcpus: Vec<(VcpuFd, Fresh)>,
-    vm: Vm,
+struct PayloadVm {
+    vcpus: Vec<(VcpuFd, FreshVcpu)>,
+    vm: BareVm,
     memory: GuestMemoryMmap,
     touched: Option<Touched>,
     /// Memory with page tables of its own.
@@ -99,17 +99,17 @@ struct Machine {
 
 /// What a vCPU is before its payload, and becomes again before the next: its mode, its local APIC with the timer stopped, its debug
 /// registers.
-struct Fresh {
+struct FreshVcpu {
     special: kvm_sregs,
     apic: kvm_lapic_state,
     debug: kvm_debugregs,
 }
 
-impl Fresh {
-    fn of(vcpu: &VcpuFd, special: kvm_sregs) -> Result<Fresh> {
+impl FreshVcpu {
+    fn of(vcpu: &VcpuFd, special: kvm_sregs) -> Result<FreshVcpu> {
         let apic = vcpu.get_lapic().map_err(failed("KVM_GET_LAPIC"))?;
         let debug = vcpu.get_debug_regs().map_err(failed("KVM_GET_DEBUGREGS"))?;
-        Ok(Fresh { special, apic, debug })
+        Ok(FreshVcpu { special, apic, debug })
     }
 
     fn again(&self, vcpu: &VcpuFd) -> Result<()> {
@@ -124,8 +124,8 @@ fn of_memory(error: impl std::fmt::Display) -> String {
     format!("guest memory: {error}")
 }
 
-impl Machine {
-    fn new(operation: &Operation) -> Result<Machine> {
+impl PayloadVm {
+    fn new(operation: &Operation) -> Result<PayloadVm> {
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), layout::MEMORY)])
             .map_err(of_memory)?;
         let page_tables = identity_map(layout::PAGE_TABLES);
@@ -133,7 +133,7 @@ impl Machine {
         let vm = vm_for(operation.touch.as_ref())?;
         let touched = operation.touch.map(|touch| Touched::new(&vm, touch)).transpose()?;
         let paged = operation.paging.map(|paging| Paged::new(&vm, paging)).transpose()?;
-        let mut machine = Machine { vcpus: Vec::new(), vm, memory, touched, paged };
+        let mut machine = PayloadVm { vcpus: Vec::new(), vm, memory, touched, paged };
         let host = machine.memory.get_host_address(GuestAddress(0)).map_err(of_memory)?;
         if machine.paged.is_some() {
             let entry = GuestAddress(layout::PAGE_TABLES + 8);
@@ -149,20 +149,20 @@ impl Machine {
                 paged.attach(&machine.vm)?;
             }
         }
-        let model = operation.pmu.map(|pmu| pmu::model(pmu, Guest::Payload));
+        let model = operation.pmu.map(|pmu| pmu::model(pmu, CountedGuest::Payload));
         if let Some(model) = &model {
             machine.vm.virtual_pmu(model)?;
         }
         for number in 0..=operation.entries.len() as u32 {
             let (vcpu, special) = machine.vm.vcpu(number, layout::PAGE_TABLES, model.as_ref())?;
-            let fresh = Fresh::of(&vcpu, special)?;
+            let fresh = FreshVcpu::of(&vcpu, special)?;
             machine.vcpus.push((vcpu, fresh));
         }
         Ok(machine)
     }
 
     /// Puts the payload into memory, and the vCPUs at its entries.
-    fn load(&mut self, operation: &Operation, plan: &Plan<'_>) -> Result<()> {
+    fn load(&mut self, operation: &Operation, plan: &PayloadPlan<'_>) -> Result<()> {
         let put = |bytes: &[u8], at: u64| {
             self.memory.write_slice(bytes, GuestAddress(at)).map_err(of_memory)
         };
@@ -189,16 +189,16 @@ impl Machine {
     }
 
     /// The first vCPU runs here, and says when all have done. Further ones have threads and never end by themselves.
-    fn run(&mut self, operation: &Operation, plan: &Plan<'_>) -> Result<Found> {
-        let Machine { vcpus, vm, memory, touched, .. } = self;
+    fn run(&mut self, operation: &Operation, plan: &PayloadPlan<'_>) -> Result<RunFound> {
+        let PayloadVm { vcpus, vm, memory, touched, .. } = self;
         let Some(((first, _), others)) = vcpus.split_first_mut() else { return Ok((None, None)) };
         // The PMU's events are this thread's.
         let meter = operation
             .pmu
-            .map(|pmu| Meter::new(pmu, Guest::Payload, &vm.fd, (first, 0)))
+            .map(|pmu| PmuMeter::new(pmu, CountedGuest::Payload, &vm.fd, (first, 0)))
             .transpose()?;
         let (memory, touched) = (&*memory, touched.as_ref());
-        let device = |meter| Device {
+        let device = |meter| PortDevice {
             operation,
             plan,
             vm: &vm.fd,
@@ -207,7 +207,7 @@ impl Machine {
             taken: 0,
             began: None,
             meter,
-            watch: Watch::default(),
+            watch: BatchWatch::default(),
         };
         let stop = AtomicBool::new(false);
         let handles: Vec<OnceLock<libc::pthread_t>> =
@@ -253,7 +253,7 @@ impl Machine {
         })
     }
 
-    fn batches(&self, batches: u32, (mut pmu, memory): Found) -> Result<Batches> {
+    fn batches(&self, batches: u32, (mut pmu, memory): RunFound) -> Result<PayloadBatches> {
         let at = |batch: u32| GuestAddress(layout::RESULTS + 8 * u64::from(batch));
         let cycles: Result<Vec<u64>> =
             (0..batches).map(|batch| self.memory.read_obj(at(batch)).map_err(of_memory)).collect();
@@ -261,13 +261,13 @@ impl Machine {
             counting.profile =
                 self.memory.read_obj(GuestAddress(layout::PROFILE)).map_err(of_memory)?;
         }
-        Ok(Batches { cycles: cycles?, pmu, memory, statistics: None })
+        Ok(PayloadBatches { cycles: cycles?, pmu, memory, statistics: None })
     }
 
     /// What KVM counted of the first vCPU.
     fn statistics(&self) -> Option<Statistics> {
         let (vcpu, _) = self.vcpus.first()?;
-        let counters = Stats::open(vcpu)?.all();
+        let counters = KvmStats::open(vcpu)?.all();
         Some(Statistics { counters, tsc_khz: vcpu.get_tsc_khz().unwrap_or(0) })
     }
 }
@@ -316,9 +316,9 @@ impl Drop for Alarm {
 }
 
 /// What answers the payload's ports.
-struct Device<'a> {
+struct PortDevice<'a> {
     operation: &'a Operation,
-    plan: &'a Plan<'a>,
+    plan: &'a PayloadPlan<'a>,
     vm: &'a VmFd,
     touched: Option<&'a Touched>,
     memory: &'a GuestMemoryMmap,
@@ -327,8 +327,8 @@ struct Device<'a> {
     /// When the last batch began.
     began: Option<Instant>,
     /// Its virtual PMU.
-    meter: Option<Meter<'a>>,
-    watch: Watch,
+    meter: Option<PmuMeter<'a>>,
+    watch: BatchWatch,
 }
 
 /// A batch gets so much of the time of the one before, without ticks; the one that is recorded more, for recording takes
@@ -339,7 +339,7 @@ const RECORDED_MARGIN: f64 = 4.0;
 /// How long a vCPU that waits for another sleeps. To yield is not enough: a thread that has just been made comes later than one that runs.
 const NAP: Duration = Duration::from_micros(50);
 
-impl Around for Device<'_> {
+impl Around for PortDevice<'_> {
     fn enter(&mut self, vcpu: &VcpuFd) -> Result<()> {
         if let Some(touched) = self.touched
             && self.watch.enter(touched, vcpu)?
@@ -349,50 +349,50 @@ impl Around for Device<'_> {
         self.meter.as_mut().map_or(Ok(()), |meter| meter.enter(vcpu))
     }
 
-    fn answer(&mut self, request: Request<'_>) -> Result<Next> {
+    fn answer(&mut self, request: VcpuRequest<'_>) -> Result<VmmAnswer> {
         match request {
-            Request::Out(layout::DONE, _) => return Ok(Next::End),
-            Request::Out(layout::PREPARE, batch) => self.prepare(batch)?,
-            Request::Out(layout::KICK, _) => self.take()?,
-            Request::Out(layout::YIELD, _) => std::thread::sleep(NAP),
-            Request::Out(port, batch) if port == layout::end(self.operation.number) => {
+            VcpuRequest::Out(layout::DONE, _) => return Ok(VmmAnswer::End),
+            VcpuRequest::Out(layout::PREPARE, batch) => self.prepare(batch)?,
+            VcpuRequest::Out(layout::KICK, _) => self.take()?,
+            VcpuRequest::Out(layout::YIELD, _) => std::thread::sleep(NAP),
+            VcpuRequest::Out(port, batch) if port == layout::end(self.operation.number) => {
                 if self.is_traced(batch) {
                     self.plan.tracer.record(false);
                 }
                 self.watch.end();
             }
-            Request::Hypercall(exit) => match self.touched {
+            VcpuRequest::Hypercall(exit) => match self.touched {
                 Some(touched) => {
                     *exit.ret =
                         touched.hypercall(self.vm, (exit.nr, exit.args), &mut self.watch)?;
                 }
                 None => *exit.ret = NO_HYPERCALL,
             },
-            Request::MemoryFault(gpa) => match self.touched {
+            VcpuRequest::MemoryFault(gpa) => match self.touched {
                 Some(touched) => touched.fault(self.vm, gpa, &mut self.watch)?,
                 None => return Err(no_memory(gpa)),
             },
-            Request::Out(..) | Request::Store(..) => {}
-            Request::In(_, data) | Request::Load(_, data) => data.fill(0),
-            Request::Interrupted => {
+            VcpuRequest::Out(..) | VcpuRequest::Store(..) => {}
+            VcpuRequest::In(_, data) | VcpuRequest::Load(_, data) => data.fill(0),
+            VcpuRequest::Interrupted => {
                 if let Some(meter) = &self.meter {
                     meter.interrupted();
                 }
             }
-            Request::ReadMsr(exit) => match &mut self.meter {
+            VcpuRequest::ReadMsr(exit) => match &mut self.meter {
                 Some(meter) => meter.read(exit),
                 None => *exit.error = 1,
             },
-            Request::WriteMsr(exit) => match &mut self.meter {
+            VcpuRequest::WriteMsr(exit) => match &mut self.meter {
                 Some(meter) => meter.write(exit),
                 None => *exit.error = 1,
             },
         }
-        Ok(Next::Run)
+        Ok(VmmAnswer::Run)
     }
 }
 
-impl Device<'_> {
+impl PortDevice<'_> {
     fn is_traced(&self, batch: &[u8]) -> bool {
         batch.try_into().is_ok_and(|bytes| Some(u32::from_le_bytes(bytes)) == self.plan.traced)
     }

@@ -5,11 +5,12 @@
 //! knows how many there are. A Linux guest counts time.
 
 use kvm_ioctls::{ReadMsrExit, VcpuFd, VmFd, WriteMsrExit};
-use vmtax_guest::order::{self, Counting};
-use vmtax_vpmu::host::perf_event::{Options, PerfEventHost, Software, Source};
+use vmtax_guest::order::{self, PmuCounting};
+use vmtax_vpmu::host::perf_event::{EventOptions, EventSource, PerfEventHost, Software};
 use vmtax_vpmu::kvm::VcpuPmu;
 use vmtax_vpmu::{
-    Activity, Amd, Counter, Event, Host, Intel, Model, Notice, Pmu, Policy, Programme, Trouble,
+    Activity, Amd, Counter, EventHost, Intel, Notice, Pmu, PmuEvent, PmuModel, Policy, Programme,
+    Trouble,
 };
 
 use crate::Result;
@@ -19,60 +20,60 @@ const SIGNAL: i32 = libc::SIGUSR2;
 
 /// Whose events are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Guest {
+pub(crate) enum CountedGuest {
     /// A bare payload, by its hypercalls.
     Payload,
     /// Linux, by time.
     Linux,
 }
 
-impl Guest {
-    fn source(self) -> fn(Event) -> Result<Source> {
+impl CountedGuest {
+    fn source(self) -> fn(PmuEvent) -> Result<EventSource> {
         match self {
-            Guest::Payload => hypercalls,
-            Guest::Linux => time,
+            CountedGuest::Payload => hypercalls,
+            CountedGuest::Linux => time,
         }
     }
 }
 
 /// What a guest is shown. A Linux guest has no cache events, which nothing here stands for.
-pub(crate) fn model(pmu: order::Pmu, guest: Guest) -> Model {
+pub(crate) fn model(pmu: order::PmuOrder, guest: CountedGuest) -> PmuModel {
     let unavailable = match guest {
-        Guest::Payload => Intel::default().unavailable,
-        Guest::Linux => 0b1001_1000,
+        CountedGuest::Payload => Intel::default().unavailable,
+        CountedGuest::Linux => 0b1001_1000,
     };
     match pmu.amd {
-        true => Model::Amd(Amd { counters: 6, perfmon_v2: true }),
-        false => Model::Intel(Intel { unavailable, ..Intel::default() }),
+        true => PmuModel::Amd(Amd { counters: 6, perfmon_v2: true }),
+        false => PmuModel::Intel(Intel { unavailable, ..Intel::default() }),
     }
 }
 
 /// What a bare payload's events count: its hypercalls.
-fn hypercalls(_: Event) -> Result<Source> {
+fn hypercalls(_: PmuEvent) -> Result<EventSource> {
     tracepoint("kvm_hypercall")
 }
 
 /// What a Linux guest's events count. Cycles and instructions are the thread's nanoseconds, and an emulator takes about
 /// one for each instruction. All else is CPUID instructions, of which a program knows how many it has.
-fn time(event: Event) -> Result<Source> {
+fn time(event: PmuEvent) -> Result<EventSource> {
     match event {
-        Event::Cycles | Event::Instructions | Event::ReferenceCycles => {
-            Ok(Source::Software(Software::TaskClock))
+        PmuEvent::Cycles | PmuEvent::Instructions | PmuEvent::ReferenceCycles => {
+            Ok(EventSource::Software(Software::TaskClock))
         }
         _ => tracepoint("kvm_cpuid"),
     }
 }
 
 /// One of KVM's tracepoints.
-fn tracepoint(name: &str) -> Result<Source> {
+fn tracepoint(name: &str) -> Result<EventSource> {
     let id = format!("/sys/kernel/tracing/events/kvm/{name}/id");
     let text = std::fs::read_to_string(&id).map_err(|e| cannot(format!("{id}: {e}")))?;
     let number = text.trim().parse().map_err(|e| cannot(format!("{id}: {e}")))?;
-    Ok(Source::Tracepoint(number))
+    Ok(EventSource::Tracepoint(number))
 }
 
 /// A vCPU's PMU and what it did.
-pub(crate) struct Meter<'a> {
+pub(crate) struct PmuMeter<'a> {
     vm: &'a VmFd,
     vcpu: VcpuPmu<PerfEventHost>,
     /// An event that is always there and never counts: perf is in use on this host, so that neither policy pays for
@@ -88,25 +89,29 @@ fn cannot(what: impl std::fmt::Display) -> String {
     format!("virtual PMU: {what}")
 }
 
-impl Meter<'_> {
+impl PmuMeter<'_> {
     /// For a vCPU that this thread runs, by the number of its APIC.
     pub(crate) fn new<'a>(
-        order: order::Pmu,
-        guest: Guest,
+        order: order::PmuOrder,
+        guest: CountedGuest,
         vm: &'a VmFd,
         (vcpu, apic): (&VcpuFd, u8),
-    ) -> Result<Meter<'a>> {
+    ) -> Result<PmuMeter<'a>> {
         let model = model(order, guest);
         let source = guest.source();
         let host = |options| PerfEventHost::this_thread(options);
-        let cycles = source(Event::Cycles)?;
-        let mut keeper = host(Options::default()).with_source(Event::Cycles, cycles);
-        let programme = Programme { event: Event::Cycles, user: true, kernel: true };
-        let never =
-            vmtax_vpmu::host::Request { counter: Counter::General(0), programme, left: 1 << 62 };
+        let cycles = source(PmuEvent::Cycles)?;
+        let mut keeper = host(EventOptions::default()).with_source(PmuEvent::Cycles, cycles);
+        let programme = Programme { event: PmuEvent::Cycles, user: true, kernel: true };
+        let never = vmtax_vpmu::host::EventRequest {
+            counter: Counter::General(0),
+            programme,
+            left: 1 << 62,
+        };
         keeper.create(&never).and_then(|id| keeper.disable(id)).map_err(cannot)?;
 
-        let options = Options { signal: Some(SIGNAL), any_mode: true, ..Options::default() };
+        let options =
+            EventOptions { signal: Some(SIGNAL), any_mode: true, ..EventOptions::default() };
         let mut events = host(options);
         for event in model.events() {
             events = events.with_source(event, source(event)?);
@@ -115,7 +120,7 @@ impl Meter<'_> {
         let pmu = Pmu::new(model, events, policy).map_err(cannot)?;
         let vcpu = VcpuPmu::new(pmu, vcpu, apic, Some(SIGNAL)).map_err(cannot)?;
         let warm = (Activity::default(), 0);
-        Ok(Meter { vm, vcpu, _keeper: keeper, warm, troubles: 0 })
+        Ok(PmuMeter { vm, vcpu, _keeper: keeper, warm, troubles: 0 })
     }
 
     pub(crate) fn enter(&mut self, vcpu: &VcpuFd) -> Result<()> {
@@ -154,9 +159,9 @@ impl Meter<'_> {
     }
 
     /// What it did since the first batch. The words that the payload left are not known here.
-    pub(crate) fn counting(&mut self) -> Counting {
+    pub(crate) fn counting(&mut self) -> PmuCounting {
         let ((a, troubles), (b, before)) = (self.now(), self.warm);
-        Counting {
+        PmuCounting {
             creates: a.creates - b.creates,
             closes: a.closes - b.closes,
             enables: a.enables - b.enables,

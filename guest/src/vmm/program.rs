@@ -25,7 +25,8 @@ use vmtax_guest::order::{Program, Ran};
 use super::serial::{COM1, NoTrigger};
 use super::test_device::TestDevice;
 use super::{
-    Around, NO_HYPERCALL, Next, Request, Vm, Width, failed, flat_segments, no_memory, run,
+    Around, BareVm, CodeWidth, NO_HYPERCALL, VcpuRequest, VmmAnswer, failed, flat_segments,
+    no_memory, run,
 };
 use crate::trace::Tracer;
 use crate::{Result, system};
@@ -60,12 +61,12 @@ pub(crate) fn execute(program: &Program, tracer: &Tracer) -> Result<Ran> {
         memory.write_slice(piece, GuestAddress(u64::from(*at))).map_err(|e| of_memory(&e))?;
     }
     let host = memory.get_host_address(GuestAddress(0)).map_err(|e| of_memory(&e))?;
-    let vm = Vm::new()?;
+    let vm = BareVm::new()?;
     // SAFETY: `memory` lives longer than the vCPU runs, and this program does not touch it meanwhile.
     unsafe { vm.memory(0, host, bytes)? };
     let mut vcpu = vm.waiting_vcpu(0, None)?;
     let mut special = vcpu.get_sregs().map_err(failed("KVM_GET_SREGS"))?;
-    flat_segments(&mut special, Width::Bits32);
+    flat_segments(&mut special, CodeWidth::Bits32);
     special.cr0 = 0x11;
     vcpu.set_sregs(&special).map_err(failed("KVM_SET_SREGS"))?;
     let registers = kvm_regs {
@@ -77,18 +78,19 @@ pub(crate) fn execute(program: &Program, tracer: &Tracer) -> Result<Ran> {
     };
     vcpu.set_regs(&registers).map_err(failed("KVM_SET_REGS"))?;
     let is_recorded = !matches!(tracer, Tracer::Off);
-    let mut devices = Devices::new(program, TestDevice::new(&vm.fd, (host, bytes)), !is_recorded);
+    let mut devices =
+        ProgramDevices::new(program, TestDevice::new(&vm.fd, (host, bytes)), !is_recorded);
     tracer.record(true);
     let result = run(&mut vcpu, &AtomicBool::new(false), &mut devices);
     tracer.record(false);
     let (output, failure) = (devices.serial.into_writer(), result.err());
     let absent = devices.absent.into_iter().collect();
-    let Output { kept, dropped, .. } = output;
+    let ProgramOutput { kept, dropped, .. } = output;
     Ok(Ran { output: kept, dropped, code: devices.code, failure, absent, ..Ran::default() })
 }
 
 /// What the program wrote.
-struct Output {
+struct ProgramOutput {
     kept: Vec<u8>,
     dropped: u64,
     /// The console gets each line at once, so that it is known whatever becomes of the program.
@@ -97,7 +99,7 @@ struct Output {
     line: usize,
 }
 
-impl Write for Output {
+impl Write for ProgramOutput {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         for byte in bytes {
             if self.kept.len() >= OUTPUT_MOST {
@@ -121,8 +123,8 @@ impl Write for Output {
     }
 }
 
-struct Devices<'a> {
-    serial: Serial<NoTrigger, NoEvents, Output>,
+struct ProgramDevices<'a> {
+    serial: Serial<NoTrigger, NoEvents, ProgramOutput>,
     test: TestDevice<'a>,
     configuration: Configuration,
     started: Instant,
@@ -130,10 +132,10 @@ struct Devices<'a> {
     absent: BTreeMap<String, u64>,
 }
 
-impl<'a> Devices<'a> {
-    fn new(program: &Program, test: TestDevice<'a>, says: bool) -> Devices<'a> {
-        let output = Output { kept: Vec::new(), dropped: 0, says, line: 0 };
-        Devices {
+impl<'a> ProgramDevices<'a> {
+    fn new(program: &Program, test: TestDevice<'a>, says: bool) -> ProgramDevices<'a> {
+        let output = ProgramOutput { kept: Vec::new(), dropped: 0, says, line: 0 };
+        ProgramDevices {
             serial: Serial::new(NoTrigger, output),
             test,
             configuration: Configuration { memory: program.memory, item: Vec::new(), next: 0 },
@@ -154,13 +156,13 @@ impl<'a> Devices<'a> {
         }
     }
 
-    fn output(&mut self, port: u16, bytes: &[u8]) -> Result<Next> {
+    fn output(&mut self, port: u16, bytes: &[u8]) -> Result<VmmAnswer> {
         match port {
             EXIT => {
                 let mut code = [0; 4];
                 code.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
                 self.code = Some(u32::from_le_bytes(code));
-                return Ok(Next::End);
+                return Ok(VmmAnswer::End);
             }
             // Neither can fail: both write to memory.
             COM1..=0x3ff => bytes.iter().for_each(|byte| {
@@ -174,7 +176,7 @@ impl<'a> Devices<'a> {
                 None => self.lacks(port_name(port)),
             },
         }
-        Ok(Next::Run)
+        Ok(VmmAnswer::Run)
     }
 
     fn input(&mut self, port: u16, data: &mut [u8]) {
@@ -215,30 +217,30 @@ fn port_name(port: u16) -> String {
     }
 }
 
-impl Around for Devices<'_> {
-    fn answer(&mut self, request: Request<'_>) -> Result<Next> {
+impl Around for ProgramDevices<'_> {
+    fn answer(&mut self, request: VcpuRequest<'_>) -> Result<VmmAnswer> {
         match request {
-            Request::Out(port, bytes) => return self.output(port, bytes),
-            Request::In(port, data) => self.input(port, data),
-            Request::Store(at, bytes) => {
+            VcpuRequest::Out(port, bytes) => return self.output(port, bytes),
+            VcpuRequest::In(port, data) => self.input(port, data),
+            VcpuRequest::Store(at, bytes) => {
                 if !self.test.store(at, bytes) {
                     self.lacks(page_name(at));
                 }
             }
-            Request::Load(at, data) => {
+            VcpuRequest::Load(at, data) => {
                 if !self.test.load(at, data) {
                     data.fill(0xff);
                     self.lacks(page_name(at));
                 }
             }
             // KVM answers for all MSRs.
-            Request::ReadMsr(exit) => *exit.error = 1,
-            Request::WriteMsr(exit) => *exit.error = 1,
-            Request::Hypercall(exit) => *exit.ret = NO_HYPERCALL,
-            Request::MemoryFault(at) => return Err(no_memory(at)),
-            Request::Interrupted => {}
+            VcpuRequest::ReadMsr(exit) => *exit.error = 1,
+            VcpuRequest::WriteMsr(exit) => *exit.error = 1,
+            VcpuRequest::Hypercall(exit) => *exit.ret = NO_HYPERCALL,
+            VcpuRequest::MemoryFault(at) => return Err(no_memory(at)),
+            VcpuRequest::Interrupted => {}
         }
-        Ok(Next::Run)
+        Ok(VmmAnswer::Run)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 
-use vmtax_guest::order::Counters;
+use vmtax_guest::order::KvmCounters;
 
 /// `_IO(KVMIO, 0xce)`.
 const KVM_GET_STATS_FD: libc::Ioctl = 0xaece;
@@ -17,15 +17,15 @@ const NAME_MOST: u32 = 256;
 const COUNTERS_MOST: u32 = 4096;
 
 /// The statistics of one VM or vCPU.
-pub(super) struct Stats {
+pub(super) struct KvmStats {
     file: File,
     /// Name and place of each.
     counters: Vec<(String, u64)>,
 }
 
-impl Stats {
+impl KvmStats {
     /// Those of a VM's or vCPU's descriptor; `None` where the kernel has none.
-    pub(super) fn open(of: &impl AsRawFd) -> Option<Stats> {
+    pub(super) fn open(of: &impl AsRawFd) -> Option<KvmStats> {
         // SAFETY: this call takes no argument, and its answer is a new descriptor.
         let file = unsafe {
             match libc::ioctl(of.as_raw_fd(), KVM_GET_STATS_FD, 0) {
@@ -50,7 +50,7 @@ impl Stats {
             let name = String::from_utf8_lossy(&name[..end]).into_owned();
             counters.push((name, data + u64::from(word(at + OFFSET)?)));
         }
-        Some(Stats { file, counters })
+        Some(KvmStats { file, counters })
     }
 
     /// A counter's value.
@@ -73,28 +73,28 @@ impl Stats {
 }
 
 /// Pages that KVM has mapped, by size.
-pub(super) fn pages(stats: &Stats) -> Option<[u64; 3]> {
+pub(super) fn pages(stats: &KvmStats) -> Option<[u64; 3]> {
     let value = |name| stats.value(name);
     Some([value("pages_4k")?, value("pages_2m")?, value("pages_1g")?])
 }
 
 /// Page faults of a vCPU.
-pub(super) fn faults(stats: &Stats) -> Option<u64> {
+pub(super) fn faults(stats: &KvmStats) -> Option<u64> {
     stats.value("pf_taken")
 }
 
 /// What KVM counts of a VM with all its vCPUs, from a mark to the next.
-pub(super) struct Tally {
-    vm: Stats,
-    vcpus: Vec<Stats>,
-    before: Option<Counters>,
+pub(super) struct VmTally {
+    vm: KvmStats,
+    vcpus: Vec<KvmStats>,
+    before: Option<KvmCounters>,
 }
 
-impl Tally {
+impl VmTally {
     /// `None` where the kernel has no statistics.
-    pub(super) fn open(vm: &impl AsRawFd, vcpus: &[impl AsRawFd]) -> Option<Tally> {
-        let vcpus = vcpus.iter().map(Stats::open).collect::<Option<_>>()?;
-        Some(Tally { vm: Stats::open(vm)?, vcpus, before: None })
+    pub(super) fn open(vm: &impl AsRawFd, vcpus: &[impl AsRawFd]) -> Option<VmTally> {
+        let vcpus = vcpus.iter().map(KvmStats::open).collect::<Option<_>>()?;
+        Some(VmTally { vm: KvmStats::open(vm)?, vcpus, before: None })
     }
 
     /// Starts.
@@ -103,14 +103,14 @@ impl Tally {
     }
 
     /// The changes since the start, if there was one. Unmapped pages are no negative number.
-    pub(super) fn end(&mut self) -> Option<Counters> {
+    pub(super) fn end(&mut self) -> Option<KvmCounters> {
         let (before, now) = (self.before.take()?, self.now()?);
         let pages = std::array::from_fn(|size| now.pages[size].saturating_sub(before.pages[size]));
-        Some(Counters { faults: now.faults.saturating_sub(before.faults), pages })
+        Some(KvmCounters { faults: now.faults.saturating_sub(before.faults), pages })
     }
 
-    fn now(&self) -> Option<Counters> {
+    fn now(&self) -> Option<KvmCounters> {
         let faults = self.vcpus.iter().map(faults).sum::<Option<u64>>()?;
-        Some(Counters { faults, pages: pages(&self.vm)? })
+        Some(KvmCounters { faults, pages: pages(&self.vm)? })
     }
 }

@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kvm_bindings::{kvm_create_guest_memfd, kvm_enable_cap, kvm_memory_attributes};
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 use vmtax_guest::layout;
-use vmtax_guest::order::{Backing, Counters, Mapping, Touch};
+use vmtax_guest::order::{Backing, BatchMappings, KvmCounters, Touch};
 
 use super::snapshot::{Pager, Snapshot};
-use super::stats::{Stats, faults, pages};
-use super::{ORDINARY, Vm, failed};
+use super::stats::{KvmStats, faults, pages};
+use super::{BareVm, ORDINARY, failed};
 use crate::Result;
 
 /// `KVM_X86_SW_PROTECTED_VM`.
@@ -94,11 +94,11 @@ pub(super) fn has_guest_memfd(kvm: &Kvm) -> Result<bool> {
 }
 
 /// The VM that such memory needs.
-pub(super) fn vm_for(touch: Option<&Touch>) -> Result<Vm> {
+pub(super) fn vm_for(touch: Option<&Touch>) -> Result<BareVm> {
     if !touch.is_some_and(|touch| touch.backing.is_protected()) {
-        return Vm::of_type(ORDINARY);
+        return BareVm::of_type(ORDINARY);
     }
-    let vm = Vm::of_type(PROTECTED)?;
+    let vm = BareVm::of_type(PROTECTED)?;
     let hypercalls = kvm_enable_cap {
         cap: CAP_EXIT_HYPERCALL,
         args: [1 << MAP_GPA_RANGE, 0, 0, 0],
@@ -139,7 +139,7 @@ pub(super) fn system(what: &str) -> String {
 }
 
 impl Touched {
-    pub(super) fn new(vm: &Vm, touch: Touch) -> Result<Touched> {
+    pub(super) fn new(vm: &BareVm, touch: Touch) -> Result<Touched> {
         let bytes = touch.bytes as usize;
         let (file, private, reserved) = match touch.backing {
             Backing::GuestMemfd => {
@@ -231,7 +231,7 @@ impl Touched {
     ///
     /// # Safety
     /// It must outlive the VM.
-    pub(super) unsafe fn attach(&self, vm: &Vm) -> Result<()> {
+    pub(super) unsafe fn attach(&self, vm: &BareVm) -> Result<()> {
         let guest_memfd = match self.touch.backing {
             Backing::GuestMemfd => self.file.as_ref(),
             _ => self.private.as_ref(),
@@ -318,7 +318,7 @@ impl Touched {
         &self,
         vm: &VmFd,
         (number, arguments): (u64, [u64; 6]),
-        watch: &mut Watch,
+        watch: &mut BatchWatch,
     ) -> Result<u64> {
         let [gpa, pages, attributes, ..] = arguments;
         let part = pages.checked_mul(PAGE).and_then(|size| self.part(gpa, size));
@@ -329,7 +329,7 @@ impl Touched {
     }
 
     /// The guest accessed memory that its attributes do not let it have: it becomes shared, as much at once as was ordered.
-    pub(super) fn fault(&self, vm: &VmFd, gpa: u64, watch: &mut Watch) -> Result<()> {
+    pub(super) fn fault(&self, vm: &VmFd, gpa: u64, watch: &mut BatchWatch) -> Result<()> {
         let Backing::Unbacked(unit) = self.touch.backing else { return Err(super::no_memory(gpa)) };
         let unit = u64::from(unit.max(PAGE as u32));
         let part = self.part(gpa - gpa % unit, unit).ok_or_else(|| super::no_memory(gpa))?;
@@ -416,7 +416,7 @@ fn punch(file: &OwnedFd, from: usize, bytes: usize) {
     unsafe { libc::fallocate(file.as_raw_fd(), mode, from as libc::off_t, bytes as libc::off_t) };
 }
 
-pub(super) fn guest_memfd(vm: &Vm, bytes: u64, flags: u64) -> Result<OwnedFd> {
+pub(super) fn guest_memfd(vm: &BareVm, bytes: u64, flags: u64) -> Result<OwnedFd> {
     let wanted = kvm_create_guest_memfd { size: bytes, flags, ..Default::default() };
     let file = vm.fd.create_guest_memfd(wanted).map_err(failed("KVM_CREATE_GUEST_MEMFD"))?;
     // SAFETY: a new descriptor that is nobody else's.
@@ -452,11 +452,11 @@ pub(super) fn reserve(bytes: usize) -> Result<String> {
 
 /// What is counted around each batch.
 #[derive(Default)]
-pub(super) struct Watch {
+pub(super) struct BatchWatch {
     /// Of the last batch.
-    pub(super) mapping: Option<Mapping>,
-    vm: Option<Stats>,
-    vcpu: Option<Stats>,
+    pub(super) mapping: Option<BatchMappings>,
+    vm: Option<KvmStats>,
+    vcpu: Option<KvmStats>,
     /// Mapped pages once the memory had been given back.
     pages: Option<[u64; 3]>,
     /// Page faults before the batch.
@@ -465,14 +465,14 @@ pub(super) struct Watch {
     preparing: Option<u64>,
 }
 
-impl Watch {
+impl BatchWatch {
     /// Before a batch, up to what needs the vCPU.
     pub(super) fn prepare(&mut self, touched: &Touched, vm: &VmFd) -> Result<()> {
         touched.give_back(vm)?;
         if !touched.touch.counted {
             return Ok(());
         }
-        self.vm = self.vm.take().or_else(|| Stats::open(vm));
+        self.vm = self.vm.take().or_else(|| KvmStats::open(vm));
         self.pages = self.vm.as_ref().and_then(pages);
         self.preparing = Some(ticks());
         if touched.touch.populated { touched.populate() } else { Ok(()) }
@@ -484,9 +484,11 @@ impl Watch {
         if touched.touch.prefault {
             touched.prefault(vcpu)?;
         }
-        self.mapping =
-            Some(Mapping { prepared: ticks().wrapping_sub(began), ..Mapping::default() });
-        self.vcpu = self.vcpu.take().or_else(|| Stats::open(vcpu));
+        self.mapping = Some(BatchMappings {
+            prepared: ticks().wrapping_sub(began),
+            ..BatchMappings::default()
+        });
+        self.vcpu = self.vcpu.take().or_else(|| KvmStats::open(vcpu));
         self.faults = self.faults();
         Ok(true)
     }
@@ -498,13 +500,13 @@ impl Watch {
         let counters = || {
             let (faults, now, before) = (faults?, now?, self.pages?);
             let pages = std::array::from_fn(|size| now[size].saturating_sub(before[size]));
-            Some(Counters { faults, pages })
+            Some(KvmCounters { faults, pages })
         };
         let counters = counters();
         self.count(|mapping| mapping.counters = counters);
     }
 
-    fn count(&mut self, change: impl FnOnce(&mut Mapping)) {
+    fn count(&mut self, change: impl FnOnce(&mut BatchMappings)) {
         if let Some(mapping) = &mut self.mapping {
             change(mapping);
         }

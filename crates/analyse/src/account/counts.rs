@@ -14,7 +14,7 @@ const RECENT: usize = 256;
 
 /// Tallies by key, within one interval.
 #[derive(Debug)]
-pub(super) struct Counts<K> {
+pub(super) struct IntervalCounts<K> {
     index: FxHashMap<K, usize>,
     rows: Vec<(K, Tally)>,
     /// Places in `rows` of keys that were counted lately, by [`Spread`]. A key is compared there faster than it is hashed.
@@ -24,11 +24,11 @@ pub(super) struct Counts<K> {
 }
 
 /// A number of a few bits that mostly differs where keys do.
-pub(super) trait Spread {
+pub(super) trait SpreadBits {
     fn spread(&self) -> usize;
 }
 
-impl Spread for ExitKey {
+impl SpreadBits for ExitKey {
     #[inline]
     fn spread(&self) -> usize {
         let ExitKey { vm, vcpu, level, reason, detail, outcome, .. } = self;
@@ -37,7 +37,7 @@ impl Spread for ExitKey {
     }
 }
 
-impl Spread for AccessKey {
+impl SpreadBits for AccessKey {
     #[inline]
     fn spread(&self) -> usize {
         let AccessKey { vm, vcpu, level, detail } = self;
@@ -53,9 +53,9 @@ fn fold(vm: u32, vcpu: u32, about: u64) -> usize {
     (mixed >> 56) as usize
 }
 
-impl<K: Copy + Eq + Hash + Spread> Counts<K> {
-    pub(super) fn new() -> Counts<K> {
-        Counts {
+impl<K: Copy + Eq + Hash + SpreadBits> IntervalCounts<K> {
+    pub(super) fn new() -> IntervalCounts<K> {
+        IntervalCounts {
             index: HashMap::with_hasher(FxBuildHasher),
             rows: Vec::new(),
             recent: Box::new([usize::MAX; RECENT]),
@@ -72,7 +72,7 @@ impl<K: Copy + Eq + Hash + Spread> Counts<K> {
         duration: Option<u64>,
         dropped: &mut u64,
     ) {
-        let Counts { rows, recent, .. } = self;
+        let IntervalCounts { rows, recent, .. } = self;
         let tally = match rows.get_mut(recent[key.spread() % RECENT]) {
             Some((known, tally)) if known == key => tally,
             _ => self.find(key, coarser, dropped),

@@ -1,7 +1,9 @@
 //! The state of one vCPU thread, and of the exit that it has open.
 
 use vmtax_events::detail::{HALT_BLOCKED, HALT_POLLED, UNKNOWN_REGION};
-use vmtax_events::{Detail, DetailKind, ExitKey, Level, Levels, NO_VCPU, Outcome, Reason, TimeRow};
+use vmtax_events::{
+    Detail, DetailKind, ExitKey, Level, LevelMarks, NO_VCPU, Outcome, Reason, TimeRow,
+};
 
 fn is_halt(reason: Reason, detail: Detail) -> bool {
     reason.isa.facts().is_halt(reason.code, detail)
@@ -15,7 +17,7 @@ const MAX_TAKERS: usize = 16;
 
 /// A thread that had the CPU which a vCPU waited for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(super) struct TakenBy {
     pub(super) tid: u32,
     pub(super) count: u64,
     pub(super) time_ns: u64,
@@ -32,7 +34,7 @@ pub(super) struct OpenAccess {
 }
 
 #[derive(Debug)]
-pub(super) struct Thread {
+pub(super) struct AccountThread {
     pub(super) tid: u32,
     pub(super) cpu: u32,
     pub(super) vm: u32,
@@ -52,7 +54,7 @@ pub(super) struct Thread {
     /// How many events the next one stands for; 0: it was not sampled.
     pub(super) stands_for: u64,
     /// Threads that ran while this one waited for its CPU in the open exit: how often, and how long (ns).
-    pub(super) taken: Vec<Taken>,
+    pub(super) taken: Vec<TakenBy>,
     /// The last loss of events that the thread has learnt of.
     pub(super) gaps_seen: u64,
     /// It had an exit or entry in this interval.
@@ -67,9 +69,9 @@ pub(super) struct Thread {
     time: TimeRow,
 }
 
-impl Thread {
-    pub(super) fn new(tid: u32, gaps_seen: u64) -> Thread {
-        Thread {
+impl AccountThread {
+    pub(super) fn new(tid: u32, gaps_seen: u64) -> AccountThread {
+        AccountThread {
             tid,
             cpu: u32::MAX,
             vm: 0,
@@ -146,7 +148,7 @@ impl Thread {
 
     fn is_delimited(&self) -> bool {
         let isa = self.open.as_ref().map(|open| open.reason.isa);
-        isa.is_some_and(|isa| isa.facts().levels() == Levels::Delimited)
+        isa.is_some_and(|isa| isa.facts().levels() == LevelMarks::Delimited)
     }
 
     /// `kvm_entry`. The time of an exit that ended here was added by [`Thread::add_split`].
@@ -183,7 +185,7 @@ impl Thread {
         let at = match at {
             Some(at) => at,
             None if self.taken.len() < MAX_TAKERS => {
-                self.taken.push(Taken { tid, count: 0, time_ns: 0 });
+                self.taken.push(TakenBy { tid, count: 0, time_ns: 0 });
                 self.taken.len() - 1
             }
             // The last one collects those beyond the limit.

@@ -5,7 +5,7 @@
 use vmtax_events::{AccessKey, Detail, Event, ExitKey, Level, Outcome, RowSink};
 
 use super::Accountant;
-use super::counts::{Counts, coarser_accesses, coarser_exits};
+use super::counts::{IntervalCounts, coarser_accesses, coarser_exits};
 use super::thread::OpenExit;
 
 /// Unmatched entries that are not worth a sentence.
@@ -14,15 +14,15 @@ const FEW: u64 = 20;
 /// Exits and accesses before the first entry.
 #[derive(Debug)]
 pub(super) struct Unentered {
-    exits: Counts<ExitKey>,
-    accesses: Counts<AccessKey>,
+    exits: IntervalCounts<ExitKey>,
+    accesses: IntervalCounts<AccessKey>,
     /// Number of exits.
     count: u64,
 }
 
 impl Default for Unentered {
     fn default() -> Unentered {
-        Unentered { exits: Counts::new(), accesses: Counts::new(), count: 0 }
+        Unentered { exits: IntervalCounts::new(), accesses: IntervalCounts::new(), count: 0 }
     }
 }
 

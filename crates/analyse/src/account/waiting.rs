@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use vmtax_events::{ExitKey, PreemptedRow};
 
-use super::thread::{Taken, Thread};
+use super::thread::{AccountThread, TakenBy};
 
 /// Preempted vCPUs of one CPU that are followed. More wait for it in no real recording.
 const MAX_WAITERS: usize = 64;
@@ -23,7 +23,7 @@ const MAX_ROWS: usize = 16_384;
 const OTHERS: u32 = u32::MAX;
 
 /// Exits, and who ran meanwhile: the thread's name, and the VM and the vCPU that it runs.
-type Named = (ExitKey, String, Option<(u32, u32)>);
+type NamedExits = (ExitKey, String, Option<(u32, u32)>);
 
 /// A vCPU thread that waits.
 #[derive(Clone, Copy, Debug)]
@@ -41,14 +41,14 @@ struct Waiter {
 
 /// The vCPU threads that wait, by CPU, and who ran meanwhile.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingVcpus {
     by_cpu: FxHashMap<u32, Vec<Waiter>>,
     rows: FxHashMap<(ExitKey, u32), (u64, u64)>,
 }
 
-impl Waiting {
-    pub(super) fn new() -> Waiting {
-        Waiting {
+impl WaitingVcpus {
+    pub(super) fn new() -> WaitingVcpus {
+        WaitingVcpus {
             by_cpu: HashMap::with_hasher(FxBuildHasher),
             rows: HashMap::with_hasher(FxBuildHasher),
         }
@@ -61,7 +61,7 @@ impl Waiting {
         cpu: u32,
         now_ns: u64,
         next_tid: u32,
-        threads: &mut [Thread],
+        threads: &mut [AccountThread],
     ) {
         if self.by_cpu.is_empty() {
             return;
@@ -89,7 +89,7 @@ impl Waiting {
 
     /// A vCPU thread runs again, here or elsewhere.
     #[cold]
-    pub(super) fn ended(&mut self, cpu: u32, now_ns: u64, tid: u32, threads: &mut [Thread]) {
+    pub(super) fn ended(&mut self, cpu: u32, now_ns: u64, tid: u32, threads: &mut [AccountThread]) {
         let Some(waiters) = self.by_cpu.get_mut(&cpu) else { return };
         waiters.retain_mut(|waiter| {
             if waiter.tid == tid {
@@ -103,7 +103,7 @@ impl Waiting {
     }
 
     /// An exit is counted, with those that had its CPU meanwhile.
-    pub(super) fn count(&mut self, key: ExitKey, taken: &[Taken]) {
+    pub(super) fn count(&mut self, key: ExitKey, taken: &[TakenBy]) {
         for taken in taken {
             let exact = (key, taken.tid);
             let at = if self.rows.len() < MAX_ROWS || self.rows.contains_key(&exact) {
@@ -124,7 +124,7 @@ impl Waiting {
         name_of: impl Fn(u32) -> Option<&'n str>,
         vcpu_of: impl Fn(u32) -> Option<(u32, u32)>,
     ) -> Vec<PreemptedRow> {
-        let mut rows: BTreeMap<Named, (u64, u64)> = BTreeMap::new();
+        let mut rows: BTreeMap<NamedExits, (u64, u64)> = BTreeMap::new();
         for ((key, tid), (count, time_ns)) in self.rows.drain() {
             let name = match (name_of(tid), tid) {
                 (Some(name), _) if !name.is_empty() => name.to_owned(),
@@ -144,7 +144,7 @@ impl Waiting {
 
 impl Waiter {
     /// Gives the one that runs its time. Whether the vCPU still waits.
-    fn credit(&mut self, now_ns: u64, threads: &mut [Thread]) -> bool {
+    fn credit(&mut self, now_ns: u64, threads: &mut [AccountThread]) -> bool {
         let Some(thread) = threads.get_mut(self.thread).filter(|thread| thread.tid == self.tid)
         else {
             return false;

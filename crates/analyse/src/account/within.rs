@@ -2,7 +2,8 @@
 
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
-    Detail, DetailKind, Event, Isa, Kind, NO_VCPU, Reason, RowSink, arm, ghcb, tdx, userspace, vmx,
+    Detail, DetailKind, Event, EventKind, Isa, NO_VCPU, Reason, RowSink, arm, ghcb, tdx, userspace,
+    vmx,
 };
 
 use super::Accountant;
@@ -20,21 +21,21 @@ impl<R: RowSink> Accountant<R> {
         use DetailKind as K;
         let pick = |write: bool, writes: K, reads: K| if write { writes } else { reads };
         match event.kind {
-            Kind::Msr { write, index, .. } => {
+            EventKind::Msr { write, index, .. } => {
                 self.access(event, Detail::new(pick(write, K::MsrWrite, K::MsrRead), index.into()));
             }
-            Kind::Pio { write, port, .. } => {
+            EventKind::Pio { write, port, .. } => {
                 self.access(event, Detail::new(pick(write, K::PortOut, K::PortIn), port.into()));
             }
-            Kind::Mmio { access: MmioAccess::Write, gpa, .. } => {
+            EventKind::Mmio { access: MmioAccess::Write, gpa, .. } => {
                 self.access(event, Detail::new(K::MmioWrite, gpa));
             }
-            Kind::Mmio { access: MmioAccess::Read, gpa, .. } => self.mmio_read(event, gpa),
-            Kind::Mmio { access: MmioAccess::UnsatisfiedRead, gpa, .. } => {
+            EventKind::Mmio { access: MmioAccess::Read, gpa, .. } => self.mmio_read(event, gpa),
+            EventKind::Mmio { access: MmioAccess::UnsatisfiedRead, gpa, .. } => {
                 self.detail(event, Detail::new(K::MmioRead, gpa));
             }
-            Kind::FastMmio { gpa } => self.access(event, Detail::new(K::MmioWrite, gpa)),
-            Kind::Hypercall { interface, number } => {
+            EventKind::FastMmio { gpa } => self.access(event, Detail::new(K::MmioWrite, gpa)),
+            EventKind::Hypercall { interface, number } => {
                 let kind = match interface {
                     HypercallInterface::Kvm => K::Hypercall,
                     HypercallInterface::HyperV => K::HypervHypercall,
@@ -43,59 +44,65 @@ impl<R: RowSink> Accountant<R> {
                 };
                 self.access(event, Detail::new(kind, number));
             }
-            Kind::Sysreg { write, register } => {
+            EventKind::Sysreg { write, register } => {
                 let kind = pick(write, K::SysregWrite, K::SysregRead);
                 self.register(event, Detail::new(kind, register.into()));
             }
-            Kind::Wait { for_event } => {
+            EventKind::Wait { for_event } => {
                 let value = if for_event { arm::WFE } else { arm::WFI };
                 self.detail(event, Detail::new(K::Wait, value));
             }
-            Kind::Runs => {
+            EventKind::Runs => {
                 self.thread(event);
             }
-            Kind::Cpuid { function, index } => {
+            EventKind::Cpuid { function, index } => {
                 self.access(event, Detail::cpuid(function, index));
             }
-            Kind::PageFault { gpa, error_code } => {
+            EventKind::PageFault { gpa, error_code } => {
                 if let Some(open) = self.open(event) {
                     open.faulted(gpa, error_code);
                 }
             }
-            Kind::Cr { write, number, .. } => {
+            EventKind::Cr { write, number, .. } => {
                 self.detail(event, Detail::new(pick(write, K::CrWrite, K::CrRead), number.into()));
             }
-            Kind::Apic { write, register, .. } => {
+            EventKind::Apic { write, register, .. } => {
                 let kind = pick(write, K::ApicWrite, K::ApicRead);
                 self.detail(event, Detail::new(kind, register.into()));
             }
-            Kind::GhcbEnter { code, info1, .. } => self.detail(event, ghcb::request(code, info1)),
-            Kind::GhcbMsr { value } => self.detail(event, Detail::new(K::GhcbMsr, value & 0xfff)),
-            Kind::Tdvmcall { leaf } => self.detail(event, Detail::new(K::Tdvmcall, leaf)),
-            Kind::VmcsField { field, .. } => {
+            EventKind::GhcbEnter { code, info1, .. } => {
+                self.detail(event, ghcb::request(code, info1))
+            }
+            EventKind::GhcbMsr { value } => {
+                self.detail(event, Detail::new(K::GhcbMsr, value & 0xfff))
+            }
+            EventKind::Tdvmcall { leaf } => self.detail(event, Detail::new(K::Tdvmcall, leaf)),
+            EventKind::VmcsField { field, .. } => {
                 self.detail(event, Detail::new(K::VmcsField, field.into()))
             }
-            Kind::UserspaceExit { reason, .. } => self.userspace_exit(event, reason),
-            Kind::SetAttributes { start, end, attributes } => {
+            EventKind::UserspaceExit { reason, .. } => self.userspace_exit(event, reason),
+            EventKind::SetAttributes { start, end, attributes } => {
                 self.converted(event, (start, end), attributes);
             }
-            Kind::MapRequest { level, .. } => self.mapped(event, level),
-            Kind::Interrupt { at, number, source } => self.interrupted(event, at, number, source),
-            Kind::ApicvInhibit { reason, inhibits, .. } => {
+            EventKind::MapRequest { level, .. } => self.mapped(event, level),
+            EventKind::Interrupt { at, number, source } => {
+                self.interrupted(event, at, number, source)
+            }
+            EventKind::ApicvInhibit { reason, inhibits, .. } => {
                 self.apicv_changed(event, reason, inhibits);
             }
-            Kind::Wakeup { ns, polled } => {
+            EventKind::Wakeup { ns, polled } => {
                 self.saw_wakeup = true;
                 if let Some(open) = self.open(event) {
                     open.woken(ns, polled);
                 }
             }
-            Kind::Information { info1, info2 } => {
+            EventKind::Information { info1, info2 } => {
                 if let Some(open) = self.open(event) {
                     open.inform(info1, info2);
                 }
             }
-            Kind::NestedExit { .. } => {
+            EventKind::NestedExit { .. } => {
                 if let Some(index) = self.known_thread(event)
                     && self.threads[index].was_nested()
                 {
@@ -103,18 +110,18 @@ impl<R: RowSink> Accountant<R> {
                     self.activate(index);
                 }
             }
-            Kind::NestedInject { reason } => self.nested_inject(event, reason),
-            Kind::NestedEnter => {
+            EventKind::NestedInject { reason } => self.nested_inject(event, reason),
+            EventKind::NestedEnter => {
                 if let Some(index) = self.known_thread(event) {
                     self.threads[index].enters_l2();
                 }
             }
-            Kind::Exit { .. }
-            | Kind::Entry
-            | Kind::Switch { .. }
-            | Kind::Lost { .. }
-            | Kind::ThreadEnd
-            | Kind::Sampled { .. } => {}
+            EventKind::Exit { .. }
+            | EventKind::Entry
+            | EventKind::Switch { .. }
+            | EventKind::Lost { .. }
+            | EventKind::ThreadEnd
+            | EventKind::Sampled { .. } => {}
         }
     }
 

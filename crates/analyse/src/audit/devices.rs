@@ -2,9 +2,9 @@
 
 use vmtax_events::setting::{Fact, Settings, Unknown, VmProcess, files};
 
-use super::view::View;
+use super::view::AuditView;
 use super::vmm::{is_off, is_on, is_qemu, object_type, options, property, said};
-use super::{Advice, Fix, Found, Seen, Start, What};
+use super::{CheckFound, Fix, FoundSetting, ManualAdvice, QemuStart, SeenSetting};
 use crate::remedy::RemedyId;
 
 /// Devices of a command line whose type starts with one of these.
@@ -14,12 +14,13 @@ fn devices<'v>(vm: &'v VmProcess, starts: &[&str]) -> Vec<&'v str> {
 }
 
 /// Why nothing can be said of a VM's devices.
-fn unknown(vm: &VmProcess) -> Option<Found> {
+fn unknown(vm: &VmProcess) -> Option<CheckFound> {
     match &vm.arguments.value {
-        Err(_) => Some(Found::unread(said(vm, String::new()))),
-        Ok(_) if !is_qemu(vm) => {
-            Some(Found::unknown(What::DevicesOfOtherVmm).seen(said(vm, Seen::NotQemu)))
-        }
+        Err(_) => Some(CheckFound::unread(said(vm, String::new()))),
+        Ok(_) if !is_qemu(vm) => Some(
+            CheckFound::unknown(FoundSetting::DevicesOfOtherVmm)
+                .seen(said(vm, SeenSetting::NotQemu)),
+        ),
         Ok(_) => None,
     }
 }
@@ -41,7 +42,7 @@ fn short(vm: &VmProcess) -> Vec<String> {
     disks.map(|_| "ide-hd").chain(models.filter(is_slow)).map(str::to_owned).collect()
 }
 
-pub(super) fn emulated(_: &View, vm: &VmProcess) -> Found {
+pub(super) fn emulated(_: &AuditView, vm: &VmProcess) -> CheckFound {
     if let Some(found) = unknown(vm) {
         return found;
     }
@@ -61,14 +62,16 @@ pub(super) fn emulated(_: &View, vm: &VmProcess) -> Found {
     types.sort();
     types.dedup();
     if types.is_empty() {
-        return Found::ok(What::NoEmulatedDevices);
+        return CheckFound::ok(FoundSetting::NoEmulatedDevices);
     }
-    let seen = Seen::Devices { option: "emulated", without: false, types };
-    Found::costs(What::EmulatedDevices).seen(said(vm, seen)).fix(Fix::Advice(Advice::UseVirtio))
+    let seen = SeenSetting::Devices { option: "emulated", without: false, types };
+    CheckFound::costs(FoundSetting::EmulatedDevices)
+        .seen(said(vm, seen))
+        .fix(Fix::Advice(ManualAdvice::UseVirtio))
 }
 
 /// Without KVM QEMU translates each instruction (QEMU docs/system/introduction.rst, "Accelerators"; TCG is the default).
-pub(super) fn acceleration(_: &View, vm: &VmProcess) -> Found {
+pub(super) fn acceleration(_: &AuditView, vm: &VmProcess) -> CheckFound {
     if let Some(found) = unknown(vm) {
         return found;
     }
@@ -83,35 +86,35 @@ pub(super) fn acceleration(_: &View, vm: &VmProcess) -> Found {
     let by_default = matches!(name, "kvm" | "qemu-kvm")
         || words.iter().any(|word| word.trim_start_matches('-') == "enable-kvm");
     if is_asked("kvm") || by_default && !is_asked("tcg") {
-        return Found::ok(What::Accelerated);
+        return CheckFound::ok(FoundSetting::Accelerated);
     }
     // QEMU refuses this model without KVM (QEMU target/i386/cpu.c: "requires KVM or HVF").
     if asked.is_empty()
         && options(vm, "cpu").iter().any(|value| value.split(',').next() == Some("host"))
     {
-        return Found::ok(What::Accelerated).seen(said(vm, "-cpu host".to_owned()));
+        return CheckFound::ok(FoundSetting::Accelerated).seen(said(vm, "-cpu host".to_owned()));
     }
     // A process that has a VM of KVM open has it, whatever its command line says.
     if vm.pid != 0 {
-        return Found::ok(What::Accelerated);
+        return CheckFound::ok(FoundSetting::Accelerated);
     }
     if asked.is_empty() && vm.is_part() {
-        return Found::unknown(What::AccelerationNotSaid);
+        return CheckFound::unknown(FoundSetting::AccelerationNotSaid);
     }
     let seen = if asked.is_empty() {
-        Seen::Without("-accel kvm")
+        SeenSetting::Without("-accel kvm")
     } else {
-        Seen::Text(format!("accel={}", asked.join(":")))
+        SeenSetting::Text(format!("accel={}", asked.join(":")))
     };
-    Found::costs(What::NotAccelerated).seen(said(vm, seen)).fix(Fix::Vmm(Start::With(
-        "-accel kvm (libvirt: <domain type='kvm'>), which needs /dev/kvm",
-    )))
+    CheckFound::costs(FoundSetting::NotAccelerated).seen(said(vm, seen)).fix(Fix::Vmm(
+        QemuStart::With("-accel kvm (libvirt: <domain type='kvm'>), which needs /dev/kvm"),
+    ))
 }
 
 /// Formats that QEMU reads for other hypervisors (QEMU docs/system/images.rst): their drivers are for conversion.
 const FOREIGN: [&str; 6] = ["vmdk", "vdi", "vpc", "vhdx", "parallels", "qed"];
 
-pub(super) fn disk_format(_: &View, vm: &VmProcess) -> Found {
+pub(super) fn disk_format(_: &AuditView, vm: &VmProcess) -> CheckFound {
     if let Some(found) = unknown(vm) {
         return found;
     }
@@ -124,13 +127,15 @@ pub(super) fn disk_format(_: &View, vm: &VmProcess) -> Found {
         .collect();
     foreign.dedup();
     if foreign.is_empty() {
-        return Found::ok(What::OwnDiskFormats);
+        return CheckFound::ok(FoundSetting::OwnDiskFormats);
     }
-    let seen = Seen::Devices { option: "format", without: false, types: foreign };
-    Found::costs(What::ForeignDiskFormat).seen(said(vm, seen)).fix(Fix::Advice(Advice::ConvertDisk))
+    let seen = SeenSetting::Devices { option: "format", without: false, types: foreign };
+    CheckFound::costs(FoundSetting::ForeignDiskFormat)
+        .seen(said(vm, seen))
+        .fix(Fix::Advice(ManualAdvice::ConvertDisk))
 }
 
-pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
+pub(super) fn vhost(_: &AuditView, vm: &VmProcess) -> CheckFound {
     if let Some(found) = unknown(vm) {
         return found;
     }
@@ -140,13 +145,13 @@ pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
         |value: &&&str| property(value, "model").is_some_and(|model| model.starts_with("virtio"));
     let is_short = short.iter().any(|value| is_virtio(&value));
     if devices(vm, &["virtio-net"]).is_empty() && !is_short {
-        return Found::not_applicable(What::NoVirtioNet);
+        return CheckFound::not_applicable(FoundSetting::NoVirtioNet);
     }
     // A configuration runs in no process: what it asks for is all that is known.
     let open = match vm.pid {
         0 if vm.vhost_net => said(vm, "vhost=on".to_owned()),
-        0 => said(vm, Seen::Without("vhost=on")),
-        pid => Fact::new(format!("/proc/{pid}/fd"), Ok(Seen::VhostNet(vm.vhost_net))),
+        0 => said(vm, SeenSetting::Without("vhost=on")),
+        pid => Fact::new(format!("/proc/{pid}/fd"), Ok(SeenSetting::VhostNet(vm.vhost_net))),
     };
     let mut backends = options(vm, "netdev");
     let option = if backends.is_empty() && is_short {
@@ -160,29 +165,29 @@ pub(super) fn vhost(_: &View, vm: &VmProcess) -> Found {
         .map(|value| property(value, "type").unwrap_or_else(|| object_type(value)))
         .collect();
     if vm.vhost_net || (!types.is_empty() && types.iter().all(|word| word.starts_with("vhost"))) {
-        return Found::ok(What::NetworkOutsideVmm).seen(open);
+        return CheckFound::ok(FoundSetting::NetworkOutsideVmm).seen(open);
     }
     // QEMU serves the queues itself, with a warning, if it cannot open the device.
     let asks = |value: &&str| property(value, "vhost").is_some_and(is_on);
     if !backends.is_empty() && backends.iter().all(asks) {
-        return Found::costs(What::VhostNotOpened)
+        return CheckFound::costs(FoundSetting::VhostNotOpened)
             .seen(open)
             .seen(said(vm, "vhost=on".to_owned()))
-            .fix(Fix::Advice(Advice::OpenVhost));
+            .fix(Fix::Advice(ManualAdvice::OpenVhost));
     }
-    Found::costs(What::NetworkInVmm)
+    CheckFound::costs(FoundSetting::NetworkInVmm)
         .seen(open)
         .seen(said(vm, format!("{option} {}", types.join(", "))))
         .remedy(RemedyId::Vhost)
 }
 
-pub(super) fn ioeventfd(_: &View, vm: &VmProcess) -> Found {
+pub(super) fn ioeventfd(_: &AuditView, vm: &VmProcess) -> CheckFound {
     if let Some(found) = unknown(vm) {
         return found;
     }
     let virtio = devices(vm, &["virtio-"]);
     if virtio.is_empty() {
-        return Found::not_applicable(What::NoVirtio);
+        return CheckFound::not_applicable(FoundSetting::NoVirtio);
     }
     let off: Vec<String> = virtio
         .iter()
@@ -190,20 +195,24 @@ pub(super) fn ioeventfd(_: &View, vm: &VmProcess) -> Found {
         .map(|value| object_type(value).to_owned())
         .collect();
     if off.is_empty() {
-        return Found::ok(What::Ioeventfd).seen(said(vm, Seen::Without("ioeventfd=off")));
+        return CheckFound::ok(FoundSetting::Ioeventfd)
+            .seen(said(vm, SeenSetting::Without("ioeventfd=off")));
     }
-    Found::costs(What::NoIoeventfd)
-        .seen(said(vm, Seen::Devices { option: "ioeventfd=off", without: false, types: off }))
+    CheckFound::costs(FoundSetting::NoIoeventfd)
+        .seen(said(
+            vm,
+            SeenSetting::Devices { option: "ioeventfd=off", without: false, types: off },
+        ))
         .remedy(RemedyId::Ioeventfd)
 }
 
-pub(super) fn iothread(_: &View, vm: &VmProcess) -> Found {
+pub(super) fn iothread(_: &AuditView, vm: &VmProcess) -> CheckFound {
     if let Some(found) = unknown(vm) {
         return found;
     }
     let disks = devices(vm, &["virtio-blk", "virtio-scsi"]);
     if disks.is_empty() {
-        return Found::not_applicable(What::NoVirtioDisk);
+        return CheckFound::not_applicable(FoundSetting::NoVirtioDisk);
     }
     let has = |value: &&&str| {
         property(value, "iothread").is_some() || property(value, "iothread-vq-mapping").is_some()
@@ -211,27 +220,28 @@ pub(super) fn iothread(_: &View, vm: &VmProcess) -> Found {
     let without = disks.iter().filter(|value| !has(value));
     let types: Vec<String> = without.map(|value| object_type(value).to_owned()).collect();
     if types.is_empty() {
-        return Found::ok(What::DisksWithThread).seen(said(vm, "iothread=...".to_owned()));
+        return CheckFound::ok(FoundSetting::DisksWithThread)
+            .seen(said(vm, "iothread=...".to_owned()));
     }
-    Found::costs(What::DisksWithoutThread)
-        .seen(said(vm, Seen::Devices { option: "iothread", without: true, types }))
-        .fix(Fix::Vmm(Start::With(
+    CheckFound::costs(FoundSetting::DisksWithoutThread)
+        .seen(said(vm, SeenSetting::Devices { option: "iothread", without: true, types }))
+        .fix(Fix::Vmm(QemuStart::With(
             "-object iothread,id=io0 -device virtio-blk-pci,...,iothread=io0",
         )))
 }
 
-pub(super) fn swiotlb(_: &View, guest: &Settings) -> Found {
+pub(super) fn swiotlb(_: &AuditView, guest: &Settings) -> CheckFound {
     let (slots, high) = (guest.fact(files::SWIOTLB_SIZE), guest.fact(files::SWIOTLB_HIGH));
     match (&slots.value, &high.value) {
         // If debugfs is readable, the folder exists if there is a buffer.
         (Err(Unknown::Missing), _) => {
-            return Found::unknown(What::NoBounceBufferSeen).seen(slots);
+            return CheckFound::unknown(FoundSetting::NoBounceBufferSeen).seen(slots);
         }
-        (Err(_), _) => return Found::unread(slots),
+        (Err(_), _) => return CheckFound::unread(slots),
         (_, Err(Unknown::Missing)) => {
-            return Found::unknown(What::BouncePeakUnknown).seen(slots).seen(high);
+            return CheckFound::unknown(FoundSetting::BouncePeakUnknown).seen(slots).seen(high);
         }
-        (_, Err(_)) => return Found::unread(high),
+        (_, Err(_)) => return CheckFound::unread(high),
         _ => {}
     }
     let number =
@@ -240,15 +250,15 @@ pub(super) fn swiotlb(_: &View, guest: &Settings) -> Found {
     let (Some(size), Some(most)) =
         (number(&slots), number(&high).filter(|n| *n <= i64::MAX as u64))
     else {
-        return Found::unknown(What::BounceCountersImpossible).seen(slots).seen(high);
+        return CheckFound::unknown(FoundSetting::BounceCountersImpossible).seen(slots).seen(high);
     };
     let found = if size == 0 {
-        Found::ok(What::NoBounceBuffer)
+        CheckFound::ok(FoundSetting::NoBounceBuffer)
     } else if most >= size {
-        Found::costs(What::BounceBufferFull)
+        CheckFound::costs(FoundSetting::BounceBufferFull)
             .fix(Fix::Kernel(format!("swiotlb={}", size.saturating_mul(2))))
     } else {
-        Found::ok(What::BounceBufferUsed { most, size })
+        CheckFound::ok(FoundSetting::BounceBufferUsed { most, size })
     };
     found.seen(slots).seen(high)
 }

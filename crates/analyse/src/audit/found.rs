@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::setting::{Backing, Fact, Kvm, Mapped, Unknown};
+use vmtax_events::setting::{Fact, Kvm, KvmMapped, MemoryBacking, Unknown};
 use vmtax_events::words;
 
 use super::host_pages::{PagesFound, PagesSeen};
@@ -10,7 +10,7 @@ use crate::remedy::{RemedyId, Setting, VmKind};
 
 words! {
     /// What a check says of a setting.
-    pub enum Verdict {
+    pub enum CheckVerdict {
         /// It costs time, or may.
         Costs = "costs you",
         /// It is unknown.
@@ -34,7 +34,7 @@ pub enum Vendor {
 /// What was found. Texts in it are hostile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the words of each, in `vmtax-report`, say what it is")]
-pub enum What {
+pub enum FoundSetting {
     // What several checks find.
     Unread(Option<Unknown>),
     Strange,
@@ -144,11 +144,11 @@ pub enum What {
     ThpDefrag(String),
     ThpShmem(String),
     PrivateBacking(VmKind),
-    HugePages(Backing),
-    FewHugePages(Backing),
+    HugePages(MemoryBacking),
+    FewHugePages(MemoryBacking),
     SeePrivatePages(VmKind),
-    MappedLarge(Mapped),
-    MappedSmall(Mapped),
+    MappedLarge(KvmMapped),
+    MappedSmall(KvmMapped),
     PrivateLarge(VmKind),
     PrivateSmall(VmKind),
     PrivateSmallByKernel(VmKind),
@@ -358,7 +358,7 @@ pub enum Inhibit {
 
 /// A setting that a verdict rests on. Texts in it are hostile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum SeenSetting {
     /// As it was read.
     Text(String),
     /// A list of words does not have this one.
@@ -406,11 +406,11 @@ pub enum Seen {
     /// Idle states, and whether each is off.
     IdleStates(Vec<(String, bool)>),
     /// Kinds of a VM's memory.
-    Backing(Backing),
+    Backing(MemoryBacking),
     /// Memory in the host's swap, bytes.
     Swap(u64),
     /// Sizes of the pages that KVM mapped.
-    Mapped(Mapped),
+    Mapped(KvmMapped),
     /// Times of loads in a guest.
     HostPages(Box<PagesSeen>),
     /// The file is there, or names a VM.
@@ -427,9 +427,9 @@ pub enum Seen {
     Mitigated(usize, usize),
 }
 
-impl From<String> for Seen {
-    fn from(text: String) -> Seen {
-        Seen::Text(text)
+impl From<String> for SeenSetting {
+    fn from(text: String) -> SeenSetting {
+        SeenSetting::Text(text)
     }
 }
 
@@ -460,16 +460,16 @@ pub enum Fix {
     /// Words for the kernel's command line, from the next boot.
     Kernel(String),
     /// How the VM is to be started.
-    Vmm(Start),
+    Vmm(QemuStart),
     /// Give each of these threads a CPU of its own.
     Pin(Vec<u32>),
     /// Something else to do.
-    Advice(Advice),
+    Advice(ManualAdvice),
 }
 
 /// How QEMU is to be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum QemuStart {
     /// With these words.
     With(&'static str),
     /// With its memory in reserved huge pages.
@@ -487,7 +487,7 @@ pub enum Start {
 /// What to do by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the words of each, in `vmtax-report`, say what it is")]
-pub enum Advice {
+pub enum ManualAdvice {
     OpenVhost,
     PinOrHaltpoll,
     DefaultSpinning,
@@ -522,7 +522,7 @@ impl Fix {
             Setting::File { path, value } => Fix::Write { path: path.to_owned(), value },
             Setting::Module { module, option } => Fix::Module { module, option },
             Setting::Kernel(word) => Fix::Kernel(word.to_owned()),
-            Setting::Qemu { words, .. } => Fix::Vmm(Start::With(words)),
+            Setting::Qemu { words, .. } => Fix::Vmm(QemuStart::With(words)),
         }
     }
 
@@ -550,51 +550,51 @@ pub enum Refused {
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct CheckFound {
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: CheckVerdict,
     /// Why.
-    pub what: What,
+    pub what: FoundSetting,
     /// The settings that it rests on.
-    pub evidence: Vec<Fact<Seen>>,
+    pub evidence: Vec<Fact<SeenSetting>>,
     /// How to change it.
     pub fix: Option<Fix>,
     /// Why there is no fix, though one is known.
     pub refused: Option<Refused>,
 }
 
-impl Found {
-    fn new(verdict: Verdict, what: What) -> Found {
-        Found { verdict, what, evidence: Vec::new(), fix: None, refused: None }
+impl CheckFound {
+    fn new(verdict: CheckVerdict, what: FoundSetting) -> CheckFound {
+        CheckFound { verdict, what, evidence: Vec::new(), fix: None, refused: None }
     }
 
-    pub(super) fn ok(what: What) -> Found {
-        Found::new(Verdict::Ok, what)
+    pub(super) fn ok(what: FoundSetting) -> CheckFound {
+        CheckFound::new(CheckVerdict::Ok, what)
     }
 
-    pub(super) fn costs(what: What) -> Found {
-        Found::new(Verdict::Costs, what)
+    pub(super) fn costs(what: FoundSetting) -> CheckFound {
+        CheckFound::new(CheckVerdict::Costs, what)
     }
 
-    pub(super) fn unknown(what: What) -> Found {
-        Found::new(Verdict::Unknown, what)
+    pub(super) fn unknown(what: FoundSetting) -> CheckFound {
+        CheckFound::new(CheckVerdict::Unknown, what)
     }
 
-    pub(super) fn not_applicable(what: What) -> Found {
-        Found::new(Verdict::NotApplicable, what)
+    pub(super) fn not_applicable(what: FoundSetting) -> CheckFound {
+        CheckFound::new(CheckVerdict::NotApplicable, what)
     }
 
-    pub(super) fn seen(mut self, fact: Fact<impl Into<Seen>>) -> Found {
+    pub(super) fn seen(mut self, fact: Fact<impl Into<SeenSetting>>) -> CheckFound {
         self.evidence.push(fact.map(Into::into));
         self
     }
 
-    pub(super) fn remedy(mut self, id: RemedyId) -> Found {
+    pub(super) fn remedy(mut self, id: RemedyId) -> CheckFound {
         self.fix = Fix::of_remedy(id);
         self
     }
 
-    pub(super) fn fix(mut self, fix: Fix) -> Found {
+    pub(super) fn fix(mut self, fix: Fix) -> CheckFound {
         self.fix = Some(fix);
         self
     }
@@ -604,12 +604,12 @@ impl Found {
     }
 
     /// A setting could not be read.
-    pub(super) fn unread(fact: Fact<impl Into<Seen>>) -> Found {
-        Found::unknown(What::Unread(fact.value.as_ref().err().cloned())).seen(fact)
+    pub(super) fn unread(fact: Fact<impl Into<SeenSetting>>) -> CheckFound {
+        CheckFound::unknown(FoundSetting::Unread(fact.value.as_ref().err().cloned())).seen(fact)
     }
 
     /// A setting says something that it should not.
-    pub(super) fn strange(fact: Fact<impl Into<Seen>>) -> Found {
-        Found::unknown(What::Strange).seen(fact)
+    pub(super) fn strange(fact: Fact<impl Into<SeenSetting>>) -> CheckFound {
+        CheckFound::unknown(FoundSetting::Strange).seen(fact)
     }
 }

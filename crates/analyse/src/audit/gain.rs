@@ -7,20 +7,20 @@
 use vmtax_events::setting::VmProcess;
 use vmtax_events::{Cause, ExitKey, Outcome, Tally, TimeRow};
 
-use super::{Check, Removes, Subject};
+use super::{AuditSubject, Check, Removes};
 use crate::Ledger;
 use crate::ledger::running_ns;
 use crate::table::cause_of;
 
 /// What a run says of a finding.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
+pub struct MeasuredGain {
     /// Only this VM's exits are counted; `None`: those of all VMs of the run.
     pub vm: Option<u32>,
     /// The causes that the setting changes.
     pub causes: Vec<CauseMeasured>,
     /// What it could remove.
-    pub gain: Gain,
+    pub gain: SettingGain,
 }
 
 /// A cause in a run.
@@ -40,7 +40,7 @@ pub struct CauseMeasured {
 
 /// What changing a setting could gain.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Gain {
+pub enum SettingGain {
     /// At most `time_ns` of `base_ns`.
     AtMost {
         /// The exits that go, at most.
@@ -68,14 +68,15 @@ pub enum Gain {
     Unknown,
 }
 
-impl Gain {
+impl SettingGain {
     /// At most this share of the time that was not halted.
     pub fn share(&self) -> Option<f64> {
         match *self {
-            Gain::AtMost { time_ns, base_ns, .. } | Gain::Preempted { time_ns, base_ns } => {
+            SettingGain::AtMost { time_ns, base_ns, .. }
+            | SettingGain::Preempted { time_ns, base_ns } => {
                 (base_ns > 0).then(|| time_ns as f64 / base_ns as f64)
             }
-            Gain::Counts { .. } | Gain::NoExits | Gain::Unknown => None,
+            SettingGain::Counts { .. } | SettingGain::NoExits | SettingGain::Unknown => None,
         }
     }
 }
@@ -152,24 +153,26 @@ impl<'a> Scope<'a> {
         }
     }
 
-    fn gain(&self, removes: Removes) -> Gain {
+    fn gain(&self, removes: Removes) -> SettingGain {
         let base_ns = self.base_ns();
         match removes {
-            Removes::Nothing => Gain::NoExits,
+            Removes::Nothing => SettingGain::NoExits,
             Removes::Exits(wanted) => match self.sum(wanted) {
-                (count, time_ns) if self.has_times() => Gain::AtMost { count, time_ns, base_ns },
-                (count, _) => Gain::Counts { count },
+                (count, time_ns) if self.has_times() => {
+                    SettingGain::AtMost { count, time_ns, base_ns }
+                }
+                (count, _) => SettingGain::Counts { count },
             },
             Removes::Preemption if self.has_times() && self.ledger.recording.coverage.sched => {
-                Gain::Preempted { time_ns: self.time.preempted_ns, base_ns }
+                SettingGain::Preempted { time_ns: self.time.preempted_ns, base_ns }
             }
-            Removes::Preemption => Gain::Unknown,
+            Removes::Preemption => SettingGain::Unknown,
         }
     }
 }
 
 /// What a run without these exits could gain.
-pub fn at_most(ledger: &Ledger, exits: fn(&ExitKey) -> bool) -> Gain {
+pub fn at_most(ledger: &Ledger, exits: fn(&ExitKey) -> bool) -> SettingGain {
     Scope::new(ledger, None).gain(Removes::Exits(exits))
 }
 
@@ -177,11 +180,11 @@ pub fn at_most(ledger: &Ledger, exits: fn(&ExitKey) -> bool) -> Gain {
 pub(super) fn measure(
     ledger: &Ledger,
     check: &Check,
-    subject: Subject,
+    subject: AuditSubject,
     vms: &[VmProcess],
-) -> Measured {
+) -> MeasuredGain {
     let process = match (subject, vms) {
-        (Subject::Vm(pid), _) => Some(pid),
+        (AuditSubject::Vm(pid), _) => Some(pid),
         // One VM was asked for: the guest and the host's settings are looked at for its sake.
         (_, [only]) => Some(only.pid),
         _ => None,
@@ -189,7 +192,7 @@ pub(super) fn measure(
     // The run knows VMs by process where its recording did.
     let known = |pid: &u32| ledger.exits.keys().any(|key| key.vm == *pid);
     let scope = Scope::new(ledger, process.filter(known));
-    Measured {
+    MeasuredGain {
         vm: scope.vm,
         causes: check.causes.iter().map(|cause| scope.cause(*cause)).collect(),
         gain: scope.gain(check.removes),
@@ -316,14 +319,16 @@ mod tests {
         let scope = Scope::new(&ledger, None);
         for check in RULES.iter().flat_map(|rule| rule.checks) {
             match scope.gain(check.removes) {
-                Gain::AtMost { time_ns, .. } => {
+                SettingGain::AtMost { time_ns, .. } => {
                     assert!(time_ns <= spent, "{}: {time_ns} of {spent}", check.id)
                 }
-                Gain::Preempted { time_ns, .. } => {
+                SettingGain::Preempted { time_ns, .. } => {
                     assert_eq!(time_ns, preempted_ns, "{}", check.id)
                 }
-                Gain::NoExits => {}
-                gain @ (Gain::Counts { .. } | Gain::Unknown) => panic!("{}: {gain:?}", check.id),
+                SettingGain::NoExits => {}
+                gain @ (SettingGain::Counts { .. } | SettingGain::Unknown) => {
+                    panic!("{}: {gain:?}", check.id)
+                }
             }
         }
     }

@@ -1,12 +1,12 @@
 //! The pages in which the host maps a guest, as the guest measured them itself.
 
 use vmtax_events::Isa;
-use vmtax_events::setting::host_pages::{Machine, NotMeasured};
+use vmtax_events::setting::host_pages::{NotMeasured, SystemKind};
 use vmtax_events::setting::{Fact, files};
 
-use super::view::View;
-use super::{Fix, Found, Refused, Seen, Start, What};
-use crate::host_pages::{Doubt, Judged, Paging, Reach, Verdict};
+use super::view::AuditView;
+use super::{CheckFound, Fix, FoundSetting, QemuStart, Refused, SeenSetting};
+use crate::host_pages::{Doubt, Judged, PagesVerdict, Paging, Reach};
 use crate::remedy::{Applies, Context, RemedyId, VmKind};
 
 /// What the guest's measurement says.
@@ -23,7 +23,7 @@ pub enum PagesFound {
     /// Small, large or mixed.
     Decided {
         /// Which.
-        verdict: Verdict,
+        verdict: PagesVerdict,
         /// Sampled regions of 2 MiB in small pages.
         small: usize,
         /// In large ones.
@@ -47,41 +47,47 @@ pub struct PagesSeen {
 }
 
 /// The check of `doctor`: nothing where neither a guest was named nor anything measured.
-pub(super) fn check(view: &View) -> Option<Found> {
+pub(super) fn check(view: &AuditView) -> Option<CheckFound> {
     match view.inside {
         Some(judged) => Some(found(judged)),
-        None => view.guest.map(|_| Found::unknown(What::HostPages(PagesFound::NotTried))),
+        None => {
+            view.guest.map(|_| CheckFound::unknown(FoundSetting::HostPages(PagesFound::NotTried)))
+        }
     }
 }
 
 /// What a judgement means for the user, with its evidence and what can be changed.
-pub fn found(judged: &Judged) -> Found {
-    let what = What::HostPages(pages_found(judged));
+pub fn found(judged: &Judged) -> CheckFound {
+    let what = FoundSetting::HostPages(pages_found(judged));
     let found = match judged.verdict {
-        Verdict::Small | Verdict::Mixed => advised(Found::costs(what), judged.kind),
-        Verdict::Large => Found::ok(what),
-        Verdict::NoVm => Found::not_applicable(what),
-        Verdict::Undecided => Found::unknown(what),
-        Verdict::NotMeasured => with_thp(Found::unknown(what), judged),
+        PagesVerdict::Small | PagesVerdict::Mixed => advised(CheckFound::costs(what), judged.kind),
+        PagesVerdict::Large => CheckFound::ok(what),
+        PagesVerdict::NoVm => CheckFound::not_applicable(what),
+        PagesVerdict::Undecided => CheckFound::unknown(what),
+        PagesVerdict::NotMeasured => with_thp(CheckFound::unknown(what), judged),
     };
     let found = match judged.machine {
-        Machine::Vm(files::CPUINFO) => {
-            found.seen(Fact::new(files::CPUINFO, Ok(Seen::Flag("hypervisor", true))))
+        SystemKind::Vm(files::CPUINFO) => {
+            found.seen(Fact::new(files::CPUINFO, Ok(SeenSetting::Flag("hypervisor", true))))
         }
-        Machine::Bare(path) => found.seen(Fact::new(path, Ok(Seen::Flag("hypervisor", false)))),
-        Machine::Vm(path) => found.seen(Fact::new(path, Ok(Seen::SignOfVm))),
-        Machine::Unknown => found,
+        SystemKind::Bare(path) => {
+            found.seen(Fact::new(path, Ok(SeenSetting::Flag("hypervisor", false))))
+        }
+        SystemKind::Vm(path) => found.seen(Fact::new(path, Ok(SeenSetting::SignOfVm))),
+        SystemKind::Unknown => found,
     };
     match &judged.paging {
-        Some(paging) => found
-            .seen(Fact::new("loads in this guest", Ok(Seen::HostPages(Box::new(seen(paging)))))),
+        Some(paging) => found.seen(Fact::new(
+            "loads in this guest",
+            Ok(SeenSetting::HostPages(Box::new(seen(paging)))),
+        )),
         None => found,
     }
 }
 
 fn pages_found(judged: &Judged) -> PagesFound {
     match (judged.verdict, &judged.doubt, &judged.missing, &judged.paging) {
-        (Verdict::NoVm, ..) => PagesFound::NoVm,
+        (PagesVerdict::NoVm, ..) => PagesFound::NoVm,
         (_, Some(doubt), ..) => PagesFound::Undecided(doubt.clone()),
         (_, _, Some(missing), _) => PagesFound::NotMeasured(missing.clone()),
         (verdict, _, _, Some(paging)) => {
@@ -109,7 +115,7 @@ fn seen(paging: &Paging) -> PagesSeen {
 }
 
 /// With what the table of remedies allows for this kind of VM.
-fn advised(mut found: Found, kind: VmKind) -> Found {
+fn advised(mut found: CheckFound, kind: VmKind) -> CheckFound {
     let context = Context {
         kind,
         vendor: Isa::Unknown,
@@ -125,8 +131,8 @@ fn advised(mut found: Found, kind: VmKind) -> Found {
         is_of_other_host: false,
     };
     match RemedyId::HugePages.row().applies_to(&context) {
-        Applies::Yes => found.fix(Fix::Vmm(Start::InHugePages)),
-        Applies::If(_) => found.fix(Fix::Vmm(Start::InHugePagesUnlessSnp)),
+        Applies::Yes => found.fix(Fix::Vmm(QemuStart::InHugePages)),
+        Applies::If(_) => found.fix(Fix::Vmm(QemuStart::InHugePagesUnlessSnp)),
         Applies::No(why) => {
             found.refuse(Refused::Remedy(why));
             found
@@ -135,7 +141,7 @@ fn advised(mut found: Found, kind: VmKind) -> Found {
 }
 
 /// With transparent huge pages switched on, if they are off.
-fn with_thp(found: Found, judged: &Judged) -> Found {
+fn with_thp(found: CheckFound, judged: &Judged) -> CheckFound {
     let Some(NotMeasured::Off { thp, .. }) = &judged.missing else { return found };
     let found = found.seen(Fact::new(files::THP, thp.clone()));
     match thp {
@@ -147,14 +153,14 @@ fn with_thp(found: Found, judged: &Judged) -> Found {
 #[cfg(test)]
 mod tests {
     use vmtax_events::setting::Unknown;
-    use vmtax_events::setting::host_pages::Point;
+    use vmtax_events::setting::host_pages::ChainPoint;
 
     use super::*;
-    use crate::audit::Verdict as Says;
-    use crate::host_pages::Regions;
+    use crate::audit::CheckVerdict as Says;
+    use crate::host_pages::RegionShare;
 
-    fn judged(verdict: Verdict, kind: VmKind) -> Judged {
-        let regions = Regions { small: 128, large: 0, unclear: 0, share: (0.97159, 1.0) };
+    fn judged(verdict: PagesVerdict, kind: VmKind) -> Judged {
+        let regions = RegionShare { small: 128, large: 0, unclear: 0, share: (0.97159, 1.0) };
         let paging = Paging {
             regions,
             has_grain: false,
@@ -162,9 +168,9 @@ mod tests {
             second: Reach::default(),
             hit: Default::default(),
             first_miss: Default::default(),
-            wide: Point { lines: 1, packed: Default::default(), spread: Default::default() },
+            wide: ChainPoint { lines: 1, packed: Default::default(), spread: Default::default() },
         };
-        let machine = Machine::Vm(files::CPUINFO);
+        let machine = SystemKind::Vm(files::CPUINFO);
         Judged { verdict, doubt: None, missing: None, paging: Some(paging), machine, kind }
     }
 
@@ -172,27 +178,27 @@ mod tests {
     #[test]
     fn remedies_are_those_that_the_kind_of_vm_allows() {
         for (kind, fix) in [
-            (VmKind::Unknown, Some(Start::InHugePages)),
-            (VmKind::Encrypted, Some(Start::InHugePagesUnlessSnp)),
+            (VmKind::Unknown, Some(QemuStart::InHugePages)),
+            (VmKind::Encrypted, Some(QemuStart::InHugePagesUnlessSnp)),
             (VmKind::Tdx, None),
             (VmKind::Snp, None),
             (VmKind::Protected, None),
         ] {
-            for verdict in [Verdict::Small, Verdict::Mixed] {
+            for verdict in [PagesVerdict::Small, PagesVerdict::Mixed] {
                 let found = found(&judged(verdict, kind));
                 assert_eq!(found.verdict, Says::Costs);
                 assert_eq!(found.fix, fix.map(Fix::Vmm), "{kind}");
                 assert_eq!(found.refused.is_some(), fix.is_none(), "{kind}");
             }
-            let large = found(&judged(Verdict::Large, kind));
+            let large = found(&judged(PagesVerdict::Large, kind));
             assert_eq!((large.verdict, large.fix), (Says::Ok, None));
         }
     }
 
     #[test]
     fn shares_are_rounded_to_the_outside() {
-        let What::HostPages(PagesFound::Decided { share, .. }) =
-            found(&judged(Verdict::Small, VmKind::Unknown)).what
+        let FoundSetting::HostPages(PagesFound::Decided { share, .. }) =
+            found(&judged(PagesVerdict::Small, VmKind::Unknown)).what
         else {
             unreachable!("it is decided")
         };
@@ -203,8 +209,11 @@ mod tests {
     fn thp_that_is_off_can_be_switched_on() {
         let off = |thp| {
             let missing = Some(NotMeasured::Off { thp, hugetlb: Ok(0) });
-            let none =
-                Judged { missing, paging: None, ..judged(Verdict::NotMeasured, VmKind::Unknown) };
+            let none = Judged {
+                missing,
+                paging: None,
+                ..judged(PagesVerdict::NotMeasured, VmKind::Unknown)
+            };
             let found = found(&none);
             assert_eq!(found.verdict, Says::Unknown);
             found.fix

@@ -3,8 +3,8 @@
 use vmtax_events::setting::{Fact, Settings, Unknown, files};
 use vmtax_events::{HIST_BUCKETS, Outcome, Tally};
 
-use super::view::{View, argument, argument_fact, has_flag};
-use super::{Advice, Fix, Found, Seen, What, placement};
+use super::view::{AuditView, argument, argument_fact, has_flag};
+use super::{CheckFound, Fix, FoundSetting, ManualAdvice, SeenSetting, placement};
 use crate::remedy::RemedyId;
 
 /// KVM's default of `halt_poll_ns` on x86.
@@ -13,7 +13,7 @@ const DEFAULT_POLL_NS: u64 = 200_000;
 /// How a guest waits.
 pub(super) enum Waits {
     /// It polls; the settings that say so.
-    Polls(Fact<Seen>),
+    Polls(Fact<SeenSetting>),
     /// It halts.
     Halts,
     /// It is not known; the setting that could not be read.
@@ -31,7 +31,7 @@ pub(super) fn waits(guest: &Settings) -> Waits {
     let driver = guest.fact(files::IDLE_DRIVER);
     match (driver.value.as_deref(), guest.text(files::GUEST_HALT_POLL)) {
         (Ok("haltpoll"), Ok("0")) => Waits::Halts,
-        (Ok("haltpoll"), _) => Waits::Polls(driver.map(Seen::Text)),
+        (Ok("haltpoll"), _) => Waits::Polls(driver.map(SeenSetting::Text)),
         (Ok(_) | Err(Unknown::Missing), _) => Waits::Halts,
         (Err(_), _) => Waits::Unknown(driver),
     }
@@ -39,7 +39,7 @@ pub(super) fn waits(guest: &Settings) -> Waits {
 
 /// Halts of the run that were shorter than KVM's default polling time, of how many. The histogram is one of
 /// powers of two: those that are certainly shorter.
-fn short_halts(view: &View) -> Option<(u64, u64)> {
+fn short_halts(view: &AuditView) -> Option<(u64, u64)> {
     let ledger = view.ledger.filter(|ledger| ledger.recording.emulated.is_none())?;
     let mut halts = Tally::default();
     ledger
@@ -53,27 +53,27 @@ fn short_halts(view: &View) -> Option<(u64, u64)> {
     (halts.timed > 0).then_some((short, halts.timed))
 }
 
-pub(super) fn halt_poll(view: &View) -> Found {
+pub(super) fn halt_poll(view: &AuditView) -> CheckFound {
     let fact = match view.parameter(files::HALT_POLL) {
         Ok(fact) => fact,
         Err(found) => return found,
     };
     let Some(ns) = fact.value.as_deref().ok().and_then(|text| text.parse::<u64>().ok()) else {
-        return Found::strange(fact);
+        return CheckFound::strange(fact);
     };
     let guest = view.guest.map(waits);
     match guest {
         Some(Waits::Polls(polls)) if ns > 0 => {
-            return Found::costs(What::GuestAndKvmPoll)
+            return CheckFound::costs(FoundSetting::GuestAndKvmPoll)
                 .seen(fact)
                 .seen(polls)
                 .fix(Fix::Write { path: files::HALT_POLL.to_owned(), value: "0" });
         }
         Some(Waits::Unknown(unread)) => {
-            return Found::unknown(What::GuestPollingUnknown).seen(fact).seen(unread);
+            return CheckFound::unknown(FoundSetting::GuestPollingUnknown).seen(fact).seen(unread);
         }
         Some(Waits::Polls(polls)) => {
-            return Found::ok(What::OnlyGuestPolls).seen(fact).seen(polls);
+            return CheckFound::ok(FoundSetting::OnlyGuestPolls).seen(fact).seen(polls);
         }
         _ => {}
     }
@@ -82,16 +82,20 @@ pub(super) fn halt_poll(view: &View) -> Found {
     }
     match (short_halts(view), guest) {
         (Some((short, all)), _) if short * 2 > all => {
-            Found::costs(What::ShortHalts { short, all }).seen(fact).remedy(RemedyId::HaltPoll)
+            CheckFound::costs(FoundSetting::ShortHalts { short, all })
+                .seen(fact)
+                .remedy(RemedyId::HaltPoll)
         }
-        (Some((short, all)), _) => Found::ok(What::FewShortHalts { short, all }).seen(fact),
-        (None, Some(_)) => Found::unknown(What::NobodyPolls).seen(fact),
-        (None, None) => Found::unknown(What::KvmPollingOff).seen(fact),
+        (Some((short, all)), _) => {
+            CheckFound::ok(FoundSetting::FewShortHalts { short, all }).seen(fact)
+        }
+        (None, Some(_)) => CheckFound::unknown(FoundSetting::NobodyPolls).seen(fact),
+        (None, None) => CheckFound::unknown(FoundSetting::KvmPollingOff).seen(fact),
     }
 }
 
 /// KVM polls: whether in vain is in its counters.
-fn polling(view: &View, fact: Fact<String>, ns: u64) -> Found {
+fn polling(view: &AuditView, fact: Fact<String>, ns: u64) -> CheckFound {
     let sum = |name: &str| {
         view.vms
             .iter()
@@ -100,50 +104,52 @@ fn polling(view: &View, fact: Fact<String>, ns: u64) -> Found {
     let path = "/sys/kernel/debug/kvm/*/halt_poll_{success,fail}_ns";
     match (sum("halt_poll_success_ns"), sum("halt_poll_fail_ns")) {
         (Ok(hit), Ok(missed)) if hit > 0 || missed > 0 => {
-            let counters = Fact::new(path, Ok(Seen::Polled(hit, missed)));
+            let counters = Fact::new(path, Ok(SeenSetting::Polled(hit, missed)));
             if missed > hit {
-                Found::costs(What::PollingWasted)
+                CheckFound::costs(FoundSetting::PollingWasted)
                     .seen(fact)
                     .seen(counters)
                     .fix(Fix::Write { path: files::HALT_POLL.to_owned(), value: "50000" })
             } else {
-                Found::ok(What::PollingSuccessful).seen(fact).seen(counters)
+                CheckFound::ok(FoundSetting::PollingSuccessful).seen(fact).seen(counters)
             }
         }
-        (Ok(_), Ok(_)) => Found::ok(What::NotYetPolled(ns)).seen(fact),
+        (Ok(_), Ok(_)) => CheckFound::ok(FoundSetting::NotYetPolled(ns)).seen(fact),
         (Err(why), _) | (_, Err(why)) => {
-            let counters: Fact<Seen> = Fact::new(path, Err(why));
-            Found::unknown(What::PollingUnknown(ns)).seen(fact).seen(counters)
+            let counters: Fact<SeenSetting> = Fact::new(path, Err(why));
+            CheckFound::unknown(FoundSetting::PollingUnknown(ns)).seen(fact).seen(counters)
         }
     }
 }
 
-pub(super) fn guest_haltpoll(_: &View, guest: &Settings) -> Found {
+pub(super) fn guest_haltpoll(_: &AuditView, guest: &Settings) -> CheckFound {
     let driver = guest.fact(files::IDLE_DRIVER);
     let governor = guest.fact(files::IDLE_GOVERNOR);
     let poll_ns = guest.fact(files::GUEST_HALT_POLL);
     match waits(guest) {
-        Waits::Unknown(unread) => return Found::unread(unread),
+        Waits::Unknown(unread) => return CheckFound::unread(unread),
         Waits::Polls(fact) if fact.path == files::CMDLINE => {
-            return Found::not_applicable(What::GuestHasIdlePoll).seen(fact);
+            return CheckFound::not_applicable(FoundSetting::GuestHasIdlePoll).seen(fact);
         }
         Waits::Polls(_) => {
-            return Found::ok(What::GuestPolls).seen(driver).seen(governor);
+            return CheckFound::ok(FoundSetting::GuestPolls).seen(driver).seen(governor);
         }
         Waits::Halts => {}
     }
     if driver.value.as_deref() == Ok("haltpoll") {
-        return Found::costs(What::HaltpollOfZero)
+        return CheckFound::costs(FoundSetting::HaltpollOfZero)
             .seen(driver)
             .seen(poll_ns)
             .fix(Fix::Write { path: files::GUEST_HALT_POLL.to_owned(), value: "200000" });
     }
     match is_confidential(guest) {
-        Ok(true) => {
-            Found::costs(What::ConfidentialGuestHalts).seen(driver).remedy(RemedyId::GuestHaltpoll)
-        }
-        Ok(false) => Found::unknown(What::GuestHalts).seen(driver).remedy(RemedyId::GuestHaltpoll),
-        Err(_) => Found::unread(guest.fact(files::CPUINFO)),
+        Ok(true) => CheckFound::costs(FoundSetting::ConfidentialGuestHalts)
+            .seen(driver)
+            .remedy(RemedyId::GuestHaltpoll),
+        Ok(false) => CheckFound::unknown(FoundSetting::GuestHalts)
+            .seen(driver)
+            .remedy(RemedyId::GuestHaltpoll),
+        Err(_) => CheckFound::unread(guest.fact(files::CPUINFO)),
     }
 }
 
@@ -161,7 +167,7 @@ pub(super) fn is_confidential(guest: &Settings) -> Result<bool, Unknown> {
 }
 
 /// A tick that never stops wakes idle CPUs.
-pub(super) fn guest_tick(_: &View, guest: &Settings) -> Found {
+pub(super) fn guest_tick(_: &AuditView, guest: &Settings) -> CheckFound {
     let off = |name| {
         let fact = argument_fact(guest, name);
         guest
@@ -172,31 +178,35 @@ pub(super) fn guest_tick(_: &View, guest: &Settings) -> Found {
             .then_some(fact)
     };
     match (guest.text(files::CMDLINE), off("nohz").or_else(|| off("highres"))) {
-        (Err(_), _) => Found::unread(guest.fact(files::CMDLINE)),
-        (Ok(_), Some(fact)) => {
-            Found::costs(What::TickWhileIdle).seen(fact).fix(Fix::Advice(Advice::StopTick))
-        }
-        (Ok(_), None) => Found::ok(What::TickStops).seen(argument_fact(guest, "nohz")),
+        (Err(_), _) => CheckFound::unread(guest.fact(files::CMDLINE)),
+        (Ok(_), Some(fact)) => CheckFound::costs(FoundSetting::TickWhileIdle)
+            .seen(fact)
+            .fix(Fix::Advice(ManualAdvice::StopTick)),
+        (Ok(_), None) => CheckFound::ok(FoundSetting::TickStops).seen(argument_fact(guest, "nohz")),
     }
 }
 
-pub(super) fn guest_idle_poll(view: &View, guest: &Settings) -> Found {
+pub(super) fn guest_idle_poll(view: &AuditView, guest: &Settings) -> CheckFound {
     let fact = argument_fact(guest, "idle");
     match guest.text(files::CMDLINE) {
-        Err(_) => Found::unread(fact),
+        Err(_) => CheckFound::unread(fact),
         Ok(cmdline) if argument(cmdline, "idle") != Some("poll") => {
-            Found::ok(What::NoIdlePoll).seen(fact)
+            CheckFound::ok(FoundSetting::NoIdlePoll).seen(fact)
         }
         Ok(_) => {
             let [vm] = view.vms else {
-                return Found::unknown(What::IdlePollOfSomeVm).seen(fact);
+                return CheckFound::unknown(FoundSetting::IdlePollOfSomeVm).seen(fact);
             };
             match placement::pinning(vm) {
-                Ok(pinned) if pinned.is_one_to_one() => Found::ok(What::IdlePollPinned).seen(fact),
-                Ok(_) => Found::costs(What::IdlePollShared)
+                Ok(pinned) if pinned.is_one_to_one() => {
+                    CheckFound::ok(FoundSetting::IdlePollPinned).seen(fact)
+                }
+                Ok(_) => CheckFound::costs(FoundSetting::IdlePollShared)
                     .seen(fact)
-                    .fix(Fix::Advice(Advice::PinOrHaltpoll)),
-                Err(unread) => Found::unknown(What::IdlePollUnknown).seen(fact).seen(unread),
+                    .fix(Fix::Advice(ManualAdvice::PinOrHaltpoll)),
+                Err(unread) => {
+                    CheckFound::unknown(FoundSetting::IdlePollUnknown).seen(fact).seen(unread)
+                }
             }
         }
     }

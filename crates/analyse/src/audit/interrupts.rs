@@ -2,17 +2,20 @@
 
 use vmtax_events::setting::{Fact, Settings, VmProcess, files};
 
-use super::view::{View, flag_fact, has_flag};
+use super::view::{AuditView, flag_fact, has_flag};
 use super::vmm::{self, is_off, is_on, options, property, said};
-use super::{Advice, Fix, Found, Inhibit, Seen, Start, Vendor, Verdict, What};
+use super::{
+    CheckFound, CheckVerdict, Fix, FoundSetting, Inhibit, ManualAdvice, QemuStart, SeenSetting,
+    Vendor,
+};
 use crate::remedy::{RemedyId, VmKind};
 
-pub(super) fn x2apic(_: &View, guest: &Settings) -> Found {
+pub(super) fn x2apic(_: &AuditView, guest: &Settings) -> CheckFound {
     let fact = flag_fact(guest, "x2apic");
     match has_flag(guest, "flags", "x2apic") {
-        Ok(true) => Found::ok(What::X2apic).seen(fact),
-        Ok(false) => Found::costs(What::Xapic).seen(fact).remedy(RemedyId::X2apic),
-        Err(_) => Found::unread(fact),
+        Ok(true) => CheckFound::ok(FoundSetting::X2apic).seen(fact),
+        Ok(false) => CheckFound::costs(FoundSetting::Xapic).seen(fact).remedy(RemedyId::X2apic),
+        Err(_) => CheckFound::unread(fact),
     }
 }
 
@@ -22,39 +25,39 @@ struct Feature {
     /// The line of `/proc/cpuinfo` that has the feature, and its word there.
     flag: [&'static str; 2],
     /// What it means that it is on, and that it is off.
-    says: [What; 2],
+    says: [FoundSetting; 2],
     /// Row of the table of remedies.
     remedy: RemedyId,
 }
 
 impl Feature {
-    fn judge(self, view: &View) -> Found {
+    fn judge(self, view: &AuditView) -> CheckFound {
         let (on, fact) = match view.switch(self.path) {
             Ok(found) => found,
             Err(found) => return found,
         };
         let ([ok, costs], [list, flag]) = (self.says, self.flag);
         if on {
-            return Found::ok(ok).seen(fact);
+            return CheckFound::ok(ok).seen(fact);
         }
         match has_flag(view.host, list, flag) {
-            Ok(true) => Found::costs(costs).seen(fact).remedy(self.remedy),
-            Ok(false) => Found::not_applicable(What::NoFeature).seen(fact),
+            Ok(true) => CheckFound::costs(costs).seen(fact).remedy(self.remedy),
+            Ok(false) => CheckFound::not_applicable(FoundSetting::NoFeature).seen(fact),
             Err(_) => {
-                let info = view.host.fact(files::CPUINFO).map(|_| Seen::Without(list));
-                Found::unknown(What::OffFeatureUnknown).seen(fact).seen(info)
+                let info = view.host.fact(files::CPUINFO).map(|_| SeenSetting::Without(list));
+                CheckFound::unknown(FoundSetting::OffFeatureUnknown).seen(fact).seen(info)
             }
         }
     }
 }
 
 /// A VM whose APICs are emulated by the VMM: no virtual APIC of the processor serves it.
-fn apic_of_vmm(view: &View) -> Option<Found> {
+fn apic_of_vmm(view: &AuditView) -> Option<CheckFound> {
     let in_vmm = |vm: &&VmProcess| vmm::is_qemu(vm) && irqchip(vm).is_some_and(is_off);
     let vm = view.vms.iter().find(in_vmm)?;
-    let found = Found::costs(What::ApicOfVmm(vm.name.clone()))
+    let found = CheckFound::costs(FoundSetting::ApicOfVmm(vm.name.clone()))
         .seen(said(vm, "kernel-irqchip=off".to_owned()));
-    Some(found.fix(Fix::Vmm(Start::KernelIrqchip)))
+    Some(found.fix(Fix::Vmm(QemuStart::KernelIrqchip)))
 }
 
 /// The value of kernel-irqchip that is in force.
@@ -67,28 +70,29 @@ fn irqchip(vm: &VmProcess) -> Option<&str> {
 
 /// Linux Documentation/virt/kvm/api.rst, KVM_CAP_SPLIT_IRQCHIP: the I/O APIC is the VMM's, so an EOI of a level-triggered interrupt is an
 /// exit to it (KVM_EXIT_IOAPIC_EOI). An IOMMU that remaps interrupts needs it (QEMU docs: intel-iommu, intremap=on).
-pub(super) fn split_irqchip(_: &View, vm: &VmProcess) -> Found {
+pub(super) fn split_irqchip(_: &AuditView, vm: &VmProcess) -> CheckFound {
     if vm.arguments.value.is_err() {
-        return Found::unread(said(vm, String::new()));
+        return CheckFound::unread(said(vm, String::new()));
     }
     if !vmm::is_qemu(vm) {
-        return Found::unknown(What::IrqchipOfOtherVmm).seen(said(vm, Seen::NotQemu));
+        return CheckFound::unknown(FoundSetting::IrqchipOfOtherVmm)
+            .seen(said(vm, SeenSetting::NotQemu));
     }
     // QEMU docs/system/i386/tdx.rst, "Restrictions"; it is also what a TD gets without being asked.
     if vmm::kind(vm) == VmKind::Tdx {
-        return Found::not_applicable(What::SplitIrqchipOfTd);
+        return CheckFound::not_applicable(FoundSetting::SplitIrqchipOfTd);
     }
     if irqchip(vm) != Some("split") {
-        return Found::ok(What::IrqchipInKernel);
+        return CheckFound::ok(FoundSetting::IrqchipInKernel);
     }
     let fact = said(vm, "kernel-irqchip=split".to_owned());
     if options(vm, "device").iter().any(|value| vmm::object_type(value).contains("iommu")) {
-        return Found::ok(What::SplitIrqchipForIommu).seen(fact);
+        return CheckFound::ok(FoundSetting::SplitIrqchipForIommu).seen(fact);
     }
-    Found::costs(What::SplitIrqchip).seen(fact).fix(Fix::Vmm(Start::KernelIrqchip))
+    CheckFound::costs(FoundSetting::SplitIrqchip).seen(fact).fix(Fix::Vmm(QemuStart::KernelIrqchip))
 }
 
-pub(super) fn apicv(view: &View) -> Found {
+pub(super) fn apicv(view: &AuditView) -> CheckFound {
     if view.vendor != Some(Vendor::Amd)
         && let Some(found) = apic_of_vmm(view)
     {
@@ -97,29 +101,31 @@ pub(super) fn apicv(view: &View) -> Found {
     let feature = Feature {
         path: files::APICV,
         flag: ["vmx flags", "apicv"],
-        says: [What::ApicVirtual, What::ApicExits],
+        says: [FoundSetting::ApicVirtual, FoundSetting::ApicExits],
         remedy: RemedyId::Apicv,
     };
     feature.judge(view)
 }
 
-pub(super) fn ipiv(view: &View) -> Found {
+pub(super) fn ipiv(view: &AuditView) -> CheckFound {
     if view.all_tds() {
-        return Found::not_applicable(What::NotForTds).seen(view.host.fact(files::IPIV));
+        return CheckFound::not_applicable(FoundSetting::NotForTds)
+            .seen(view.host.fact(files::IPIV));
     }
     let feature = Feature {
         path: files::IPIV,
         flag: ["vmx flags", "ipi_virt"],
-        says: [What::IpisVirtual, What::IpiExits],
+        says: [FoundSetting::IpisVirtual, FoundSetting::IpiExits],
         remedy: RemedyId::Ipiv,
     };
     feature.judge(view)
 }
 
-pub(super) fn avic(view: &View) -> Found {
+pub(super) fn avic(view: &AuditView) -> CheckFound {
     let sev = view.all_vms(|vm| vmm::kind(vm).is_encrypted());
     if sev && view.vendor == Some(Vendor::Amd) {
-        return Found::not_applicable(What::InhibitedBySev).seen(view.host.fact(files::AVIC));
+        return CheckFound::not_applicable(FoundSetting::InhibitedBySev)
+            .seen(view.host.fact(files::AVIC));
     }
     if view.vendor == Some(Vendor::Amd)
         && let Some(found) = apic_of_vmm(view)
@@ -129,20 +135,21 @@ pub(super) fn avic(view: &View) -> Found {
     let feature = Feature {
         path: files::AVIC,
         flag: ["flags", "avic"],
-        says: [What::Avic, What::NoAvic],
+        says: [FoundSetting::Avic, FoundSetting::NoAvic],
         remedy: RemedyId::Avic,
     };
     feature.judge(view)
 }
 
-pub(super) fn avic_inhibit(view: &View, vm: &VmProcess) -> Found {
+pub(super) fn avic_inhibit(view: &AuditView, vm: &VmProcess) -> CheckFound {
     match view.switch(files::AVIC) {
         Ok((true, _)) => {}
-        Ok((false, fact)) => return Found::not_applicable(What::AvicOff).seen(fact),
+        Ok((false, fact)) => return CheckFound::not_applicable(FoundSetting::AvicOff).seen(fact),
         Err(found) => return found,
     }
     if !vmm::is_qemu(vm) {
-        return Found::unknown(What::AvicOfOtherVmm).seen(said(vm, Seen::NotQemu));
+        return CheckFound::unknown(FoundSetting::AvicOfOtherVmm)
+            .seen(said(vm, SeenSetting::NotQemu));
     }
     let mut inhibits = Vec::new();
     if vmm::kind(vm).is_encrypted() {
@@ -171,27 +178,28 @@ pub(super) fn avic_inhibit(view: &View, vm: &VmProcess) -> Found {
     if !pit_off && !discards {
         inhibits.push(Inhibit::PitReinjection);
     }
-    let fact = said(vm, Seen::Inhibits(inhibits.clone()));
+    let fact = said(vm, SeenSetting::Inhibits(inhibits.clone()));
     if inhibits.is_empty() {
-        return Found::ok(What::AvicNotInhibited).seen(fact);
+        return CheckFound::ok(FoundSetting::AvicNotInhibited).seen(fact);
     }
     let is_sev_alone = inhibits == [Inhibit::Sev];
-    let found = Found::costs(What::AvicInhibited(inhibits)).seen(fact);
-    if is_sev_alone { found } else { found.fix(Fix::Vmm(Start::WithoutInhibits)) }
+    let found = CheckFound::costs(FoundSetting::AvicInhibited(inhibits)).seen(fact);
+    if is_sev_alone { found } else { found.fix(Fix::Vmm(QemuStart::WithoutInhibits)) }
 }
 
-pub(super) fn pv_ipi(view: &View, vm: &VmProcess) -> Found {
+pub(super) fn pv_ipi(view: &AuditView, vm: &VmProcess) -> CheckFound {
     if !vmm::kind(vm).is_private() {
         match view.switch(files::IPIV) {
             Ok((true, fact)) => {
-                return Found::not_applicable(What::IpisOfProcessor).seen(fact);
+                return CheckFound::not_applicable(FoundSetting::IpisOfProcessor).seen(fact);
             }
-            Err(found) if found.verdict == Verdict::Unknown => return found,
+            Err(found) if found.verdict == CheckVerdict::Unknown => return found,
             _ => {}
         }
     }
     if !vmm::is_qemu(vm) {
-        return Found::unknown(What::PvIpisOfOtherVmm).seen(said(vm, Seen::NotQemu));
+        return CheckFound::unknown(FoundSetting::PvIpisOfOtherVmm)
+            .seen(said(vm, SeenSetting::NotQemu));
     }
     let cpu = options(vm, "cpu");
     let off = |value: &&str| {
@@ -200,14 +208,15 @@ pub(super) fn pv_ipi(view: &View, vm: &VmProcess) -> Found {
             || value.split(',').any(|word| word == "-kvm-pv-ipi")
     };
     match cpu.iter().find(|value| off(value)) {
-        Some(value) => Found::costs(What::NoPvIpis)
+        Some(value) => CheckFound::costs(FoundSetting::NoPvIpis)
             .seen(said(vm, format!("-cpu {value}")))
-            .fix(Fix::Vmm(Start::With("-cpu ...,kvm=on,kvm-pv-ipi=on"))),
-        None => Found::ok(What::PvIpisOffered).seen(said(vm, Seen::Without("kvm-pv-ipi=off"))),
+            .fix(Fix::Vmm(QemuStart::With("-cpu ...,kvm=on,kvm-pv-ipi=on"))),
+        None => CheckFound::ok(FoundSetting::PvIpisOffered)
+            .seen(said(vm, SeenSetting::Without("kvm-pv-ipi=off"))),
     }
 }
 
-pub(super) fn ple(view: &View) -> Found {
+pub(super) fn ple(view: &AuditView) -> CheckFound {
     // Linux arch/x86/kvm/x86.h: KVM_DEFAULT_PLE_GAP, KVM_VMX_DEFAULT_PLE_WINDOW, KVM_SVM_DEFAULT_PLE_WINDOW.
     let intel = ([(files::PLE_GAP, "128"), (files::PLE_WINDOW, "4096")], "vmx flags", "ple");
     let amd =
@@ -225,13 +234,15 @@ pub(super) fn ple(view: &View) -> Found {
     let is_number =
         facts.iter().all(|f| f.value.as_deref().is_ok_and(|v| v.parse::<u64>().is_ok()));
     let found = match has_flag(view.host, list, flag) {
-        _ if !is_number => Found::unknown(What::Strange),
-        _ if is_default => Found::ok(What::SpinningYields),
-        Ok(false) => Found::not_applicable(What::SpinningNotDetected),
+        _ if !is_number => CheckFound::unknown(FoundSetting::Strange),
+        _ if is_default => CheckFound::ok(FoundSetting::SpinningYields),
+        Ok(false) => CheckFound::not_applicable(FoundSetting::SpinningNotDetected),
         _ if facts.iter().any(|fact| fact.value.as_deref() == Ok("0")) => {
-            Found::costs(What::SpinningNeverYields).fix(Fix::Advice(Advice::DefaultSpinning))
+            CheckFound::costs(FoundSetting::SpinningNeverYields)
+                .fix(Fix::Advice(ManualAdvice::DefaultSpinning))
         }
-        _ => Found::costs(What::SpinningChanged).fix(Fix::Advice(Advice::DefaultSpinning)),
+        _ => CheckFound::costs(FoundSetting::SpinningChanged)
+            .fix(Fix::Advice(ManualAdvice::DefaultSpinning)),
     };
-    facts.into_iter().fold(found, Found::seen)
+    facts.into_iter().fold(found, CheckFound::seen)
 }

@@ -2,16 +2,16 @@
 
 use vmtax_events::setting::{Fact, Unknown, VmProcess, files};
 
-use super::view::{View, chosen};
+use super::view::{AuditView, chosen};
 use super::vmm;
-use super::{Advice, Fix, Found, Seen, Start, What};
+use super::{CheckFound, Fix, FoundSetting, ManualAdvice, QemuStart, SeenSetting};
 use crate::remedy::{RemedyId, VmKind};
 
 /// The last kernel of which it is known that it maps guest_memfd, and a TD's memory, at 4 KiB.
 const LAST_AT_4K: (u32, u32) = (7, 3);
 
 /// The file that decides for pages of 2 MiB: the one for that size, unless it leaves it to the one for all.
-fn deciding(view: &View, for_2m: &str, for_all: &str) -> Fact<String> {
+fn deciding(view: &AuditView, for_2m: &str, for_all: &str) -> Fact<String> {
     let sized = view.host.fact(for_2m);
     match sized.value.as_deref() {
         Ok(text) if chosen(text) == Some("inherit") => view.host.fact(for_all),
@@ -22,47 +22,47 @@ fn deciding(view: &View, for_2m: &str, for_all: &str) -> Fact<String> {
 
 /// What is chosen in such a file, or why there is nothing to judge.
 #[expect(clippy::result_large_err, reason = "the early end of a check, once for each")]
-fn choice(fact: Fact<String>) -> Result<(String, Fact<String>), Found> {
+fn choice(fact: Fact<String>) -> Result<(String, Fact<String>), CheckFound> {
     match &fact.value {
         Ok(text) => match chosen(text) {
             Some(word) => Ok((word.to_owned(), fact)),
-            None => Err(Found::strange(fact)),
+            None => Err(CheckFound::strange(fact)),
         },
-        Err(Unknown::Missing) => Err(Found::not_applicable(What::NoThp).seen(fact)),
-        Err(_) => Err(Found::unread(fact)),
+        Err(Unknown::Missing) => Err(CheckFound::not_applicable(FoundSetting::NoThp).seen(fact)),
+        Err(_) => Err(CheckFound::unread(fact)),
     }
 }
 
-pub(super) fn thp_enabled(view: &View) -> Found {
+pub(super) fn thp_enabled(view: &AuditView) -> CheckFound {
     let fact = deciding(view, files::THP_2M, files::THP);
     if view.all_private() {
-        return Found::not_applicable(What::AllPrivate).seen(fact);
+        return CheckFound::not_applicable(FoundSetting::AllPrivate).seen(fact);
     }
     let (word, fact) = match choice(fact) {
         Ok(found) => found,
         Err(found) => return found,
     };
     if word == "never" && view.all_vms(|vm| !vmm::kind(vm).is_private() && is_of_hugetlbfs(vm)) {
-        return Found::not_applicable(What::AllOnHugetlbfs).seen(fact);
+        return CheckFound::not_applicable(FoundSetting::AllOnHugetlbfs).seen(fact);
     }
     let path = fact.path.clone();
     match word.as_str() {
-        "always" | "madvise" => Found::ok(What::Thp(word)).seen(fact),
-        "never" => {
-            Found::costs(What::ThpNever).seen(fact).fix(Fix::Write { path, value: "madvise" })
-        }
-        _ => Found::strange(fact),
+        "always" | "madvise" => CheckFound::ok(FoundSetting::Thp(word)).seen(fact),
+        "never" => CheckFound::costs(FoundSetting::ThpNever)
+            .seen(fact)
+            .fix(Fix::Write { path, value: "madvise" }),
+        _ => CheckFound::strange(fact),
     }
 }
 
-pub(super) fn thp_defrag(view: &View) -> Found {
+pub(super) fn thp_defrag(view: &AuditView) -> CheckFound {
     let fact = view.host.fact(files::THP_DEFRAG);
     if view.all_private() {
-        return Found::not_applicable(What::AllPrivate).seen(fact);
+        return CheckFound::not_applicable(FoundSetting::AllPrivate).seen(fact);
     }
     // Kernels with transparent huge pages have both files.
     if fact.value == Err(Unknown::Missing) && view.host.text(files::THP).is_ok() {
-        return Found::unread(fact);
+        return CheckFound::unread(fact);
     }
     let (word, fact) = match choice(fact) {
         Ok(found) => found,
@@ -70,12 +70,12 @@ pub(super) fn thp_defrag(view: &View) -> Found {
     };
     match word.as_str() {
         "always" | "defer" | "defer+madvise" | "madvise" => {
-            Found::ok(What::ThpDefrag(word)).seen(fact)
+            CheckFound::ok(FoundSetting::ThpDefrag(word)).seen(fact)
         }
-        "never" => Found::costs(What::ThpDefragNever)
+        "never" => CheckFound::costs(FoundSetting::ThpDefragNever)
             .seen(fact)
             .fix(Fix::Write { path: files::THP_DEFRAG.to_owned(), value: "madvise" }),
-        _ => Found::strange(fact),
+        _ => CheckFound::strange(fact),
     }
 }
 
@@ -91,18 +91,18 @@ fn is_shared(vm: &VmProcess) -> Option<bool> {
     Some(backing.shared > backing.resident / 2)
 }
 
-pub(super) fn thp_shmem(view: &View) -> Found {
+pub(super) fn thp_shmem(view: &AuditView) -> CheckFound {
     let fact = deciding(view, files::THP_SHMEM_2M, files::THP_SHMEM);
     if view.all_private() {
-        return Found::not_applicable(What::AllPrivate).seen(fact);
+        return CheckFound::not_applicable(FoundSetting::AllPrivate).seen(fact);
     }
     let shared: Vec<Option<bool>> =
         view.vms.iter().filter(|vm| !vmm::kind(vm).is_private()).map(is_shared).collect();
     if !shared.contains(&Some(true)) {
         return if shared.contains(&None) || !view.complete {
-            Found::unknown(What::SharedMemoryUnknown)
+            CheckFound::unknown(FoundSetting::SharedMemoryUnknown)
         } else {
-            Found::not_applicable(What::NoSharedMemory)
+            CheckFound::not_applicable(FoundSetting::NoSharedMemory)
         }
         .seen(fact);
     }
@@ -112,136 +112,153 @@ pub(super) fn thp_shmem(view: &View) -> Found {
     };
     let path = fact.path.clone();
     match word.as_str() {
-        "always" | "within_size" | "advise" | "force" => Found::ok(What::ThpShmem(word)).seen(fact),
-        "never" | "deny" => {
-            Found::costs(What::ThpShmemNever).seen(fact).fix(Fix::Write { path, value: "advise" })
+        "always" | "within_size" | "advise" | "force" => {
+            CheckFound::ok(FoundSetting::ThpShmem(word)).seen(fact)
         }
-        _ => Found::strange(fact),
+        "never" | "deny" => CheckFound::costs(FoundSetting::ThpShmemNever)
+            .seen(fact)
+            .fix(Fix::Write { path, value: "advise" }),
+        _ => CheckFound::strange(fact),
     }
 }
 
-pub(super) fn thp_backing(_: &View, vm: &VmProcess) -> Found {
+pub(super) fn thp_backing(_: &AuditView, vm: &VmProcess) -> CheckFound {
     let kind = vmm::kind(vm);
     if kind.is_private() {
-        return Found::not_applicable(What::PrivateBacking(kind));
+        return CheckFound::not_applicable(FoundSetting::PrivateBacking(kind));
     }
-    let fact = vm.backing.clone().map(Seen::Backing);
-    let Ok(backing) = vm.backing.value else { return Found::unread(fact) };
+    let fact = vm.backing.clone().map(SeenSetting::Backing);
+    let Ok(backing) = vm.backing.value else { return CheckFound::unread(fact) };
     if backing.resident == 0 {
-        return Found::unknown(What::NoMemoryTouched).seen(fact);
+        return CheckFound::unknown(FoundSetting::NoMemoryTouched).seen(fact);
     }
     if backing.large() >= backing.resident / 2 {
-        return Found::ok(What::HugePages(backing)).seen(fact);
+        return CheckFound::ok(FoundSetting::HugePages(backing)).seen(fact);
     }
-    let found = Found::costs(What::FewHugePages(backing)).seen(fact);
+    let found = CheckFound::costs(FoundSetting::FewHugePages(backing)).seen(fact);
     // Reserved pages need more memory than a host has that swaps its guests.
-    if backing.swapped > 0 { found } else { found.fix(Fix::Vmm(Start::OnHugetlbfs)) }
+    if backing.swapped > 0 { found } else { found.fix(Fix::Vmm(QemuStart::OnHugetlbfs)) }
 }
 
 /// Guest memory in the host's swap: each access of it waits for a disk.
-pub(super) fn swapped(_: &View, vm: &VmProcess) -> Found {
-    let fact = vm.backing.clone().map(|backing| Seen::Swap(backing.swapped));
-    let Ok(backing) = vm.backing.value else { return Found::unread(fact) };
+pub(super) fn swapped(_: &AuditView, vm: &VmProcess) -> CheckFound {
+    let fact = vm.backing.clone().map(|backing| SeenSetting::Swap(backing.swapped));
+    let Ok(backing) = vm.backing.value else { return CheckFound::unread(fact) };
     match backing.swapped {
-        0 => Found::ok(What::NotSwapped).seen(fact),
-        bytes if bytes < backing.resident / 100 => Found::ok(What::NotSwapped).seen(fact),
-        bytes => Found::costs(What::Swapped(bytes)).seen(fact).fix(Fix::Advice(Advice::LessMemory)),
+        0 => CheckFound::ok(FoundSetting::NotSwapped).seen(fact),
+        bytes if bytes < backing.resident / 100 => {
+            CheckFound::ok(FoundSetting::NotSwapped).seen(fact)
+        }
+        bytes => CheckFound::costs(FoundSetting::Swapped(bytes))
+            .seen(fact)
+            .fix(Fix::Advice(ManualAdvice::LessMemory)),
     }
 }
 
-pub(super) fn mapped_pages(_: &View, vm: &VmProcess) -> Found {
-    let fact = vm.mapped().map(Seen::Mapped);
+pub(super) fn mapped_pages(_: &AuditView, vm: &VmProcess) -> CheckFound {
+    let fact = vm.mapped().map(SeenSetting::Mapped);
     let kind = vmm::kind(vm);
     if kind.is_private() {
-        return Found::not_applicable(What::SeePrivatePages(kind)).seen(fact);
+        return CheckFound::not_applicable(FoundSetting::SeePrivatePages(kind)).seen(fact);
     }
     let mapped = match vm.mapped().value {
         Ok(mapped) => mapped,
         Err(Unknown::Denied) => {
-            return Found::unknown(What::DebugfsDenied).seen(fact);
+            return CheckFound::unknown(FoundSetting::DebugfsDenied).seen(fact);
         }
         Err(Unknown::Missing) => {
-            return Found::unknown(What::DebugfsMissing).seen(fact);
+            return CheckFound::unknown(FoundSetting::DebugfsMissing).seen(fact);
         }
-        Err(_) => return Found::unread(fact),
+        Err(_) => return CheckFound::unread(fact),
     };
     if mapped.total() == 0 {
-        return Found::unknown(What::NothingMapped).seen(fact);
+        return CheckFound::unknown(FoundSetting::NothingMapped).seen(fact);
     }
     if mapped.large() >= mapped.total() / 2 {
-        Found::ok(What::MappedLarge(mapped)).seen(fact)
+        CheckFound::ok(FoundSetting::MappedLarge(mapped)).seen(fact)
     } else {
-        Found::costs(What::MappedSmall(mapped)).seen(fact).fix(Fix::Vmm(Start::OnHugetlbfs))
+        CheckFound::costs(FoundSetting::MappedSmall(mapped))
+            .seen(fact)
+            .fix(Fix::Vmm(QemuStart::OnHugetlbfs))
     }
 }
 
-pub(super) fn private_pages(view: &View, vm: &VmProcess) -> Found {
+pub(super) fn private_pages(view: &AuditView, vm: &VmProcess) -> CheckFound {
     let kind = vmm::kind(vm);
     let release = view.host.fact(files::RELEASE);
     match kind {
         VmKind::Unknown => {
-            return Found::unknown(What::PrivacyUnknown).seen(vmm::said(vm, String::new()));
+            return CheckFound::unknown(FoundSetting::PrivacyUnknown)
+                .seen(vmm::said(vm, String::new()));
         }
         kind if kind.is_private() || vm.guest_memfd => {}
-        _ => return Found::not_applicable(What::NoPrivateMemory),
+        _ => return CheckFound::not_applicable(FoundSetting::NoPrivateMemory),
     }
-    let fact = vm.mapped().map(Seen::Mapped);
+    let fact = vm.mapped().map(SeenSetting::Mapped);
     match vm.mapped().value {
         Ok(mapped) if mapped.total() > 0 && mapped.large() >= mapped.total() / 2 => {
-            return Found::ok(What::PrivateLarge(kind)).seen(fact);
+            return CheckFound::ok(FoundSetting::PrivateLarge(kind)).seen(fact);
         }
         Ok(mapped) if mapped.total() > 0 => {
-            return Found::costs(What::PrivateSmall(kind)).seen(fact).seen(release);
+            return CheckFound::costs(FoundSetting::PrivateSmall(kind)).seen(fact).seen(release);
         }
         _ => {}
     }
     match view.kernel() {
         Ok(kernel) if kernel <= LAST_AT_4K => {
-            Found::costs(What::PrivateSmallByKernel(kind)).seen(release).seen(fact)
+            CheckFound::costs(FoundSetting::PrivateSmallByKernel(kind)).seen(release).seen(fact)
         }
-        Ok(_) => Found::unknown(What::PrivateUnknown(kind)).seen(release).seen(fact),
-        Err(_) => Found::unread(release),
+        Ok(_) => CheckFound::unknown(FoundSetting::PrivateUnknown(kind)).seen(release).seen(fact),
+        Err(_) => CheckFound::unread(release),
     }
 }
 
 /// Whether the host keeps processors for something that must not wait.
-fn is_for_latency(view: &View) -> bool {
+fn is_for_latency(view: &AuditView) -> bool {
     view.host.fact(files::ISOLATED).value.is_ok_and(|cpus| !cpus.trim().is_empty())
 }
 
-pub(super) fn nx_huge_pages(view: &View) -> Found {
+pub(super) fn nx_huge_pages(view: &AuditView) -> CheckFound {
     let fact = match view.parameter(files::NX_HUGE_PAGES) {
         Ok(fact) => fact,
         Err(found) => return found,
     };
     let multihit = view.host.fact(files::ITLB_MULTIHIT);
     match (fact.value.as_deref(), multihit.value.as_deref()) {
-        (Ok("N" | "0" | "off" | "never"), _) => Found::ok(What::NxOff).seen(fact),
-        (Ok("Y" | "1" | "force"), Ok("Not affected")) => Found::costs(What::NxNeedless)
-            .seen(fact)
-            .seen(multihit)
-            .fix(Fix::Write { path: files::NX_HUGE_PAGES.to_owned(), value: "off" }),
-        // redhat-performance/tuned, pull request 363: executed huge pages are split while the guest runs, for about 100 µs.
-        (Ok("Y" | "1" | "force"), Ok(_)) if is_for_latency(view) => Found::unknown(What::NxSpikes)
-            .seen(fact)
-            .seen(multihit)
-            .seen(view.host.fact(files::ISOLATED)),
-        (Ok("Y" | "1" | "force"), Ok(_)) => Found::ok(What::NxNeeded).seen(fact).seen(multihit),
-        (Ok("Y" | "1" | "force"), Err(_)) => {
-            Found::unknown(What::NxNeedUnknown).seen(fact).seen(multihit)
+        (Ok("N" | "0" | "off" | "never"), _) => CheckFound::ok(FoundSetting::NxOff).seen(fact),
+        (Ok("Y" | "1" | "force"), Ok("Not affected")) => {
+            CheckFound::costs(FoundSetting::NxNeedless)
+                .seen(fact)
+                .seen(multihit)
+                .fix(Fix::Write { path: files::NX_HUGE_PAGES.to_owned(), value: "off" })
         }
-        _ => Found::strange(fact),
+        // redhat-performance/tuned, pull request 363: executed huge pages are split while the guest runs, for about 100 µs.
+        (Ok("Y" | "1" | "force"), Ok(_)) if is_for_latency(view) => {
+            CheckFound::unknown(FoundSetting::NxSpikes)
+                .seen(fact)
+                .seen(multihit)
+                .seen(view.host.fact(files::ISOLATED))
+        }
+        (Ok("Y" | "1" | "force"), Ok(_)) => {
+            CheckFound::ok(FoundSetting::NxNeeded).seen(fact).seen(multihit)
+        }
+        (Ok("Y" | "1" | "force"), Err(_)) => {
+            CheckFound::unknown(FoundSetting::NxNeedUnknown).seen(fact).seen(multihit)
+        }
+        _ => CheckFound::strange(fact),
     }
 }
 
-pub(super) fn ksm(view: &View) -> Found {
+pub(super) fn ksm(view: &AuditView) -> CheckFound {
     let fact = view.host.fact(files::KSM_RUN);
     let sharing = view.host.fact(files::KSM_SHARING);
     match fact.value.as_deref() {
-        Ok("0" | "2") => Found::ok(What::KsmOff).seen(fact),
-        Ok("1") => Found::costs(What::Ksm).seen(fact).seen(sharing).remedy(RemedyId::KsmOff),
-        Ok(_) => Found::strange(fact),
-        Err(Unknown::Missing) => Found::not_applicable(What::NoKsm).seen(fact),
-        Err(_) => Found::unread(fact),
+        Ok("0" | "2") => CheckFound::ok(FoundSetting::KsmOff).seen(fact),
+        Ok("1") => {
+            CheckFound::costs(FoundSetting::Ksm).seen(fact).seen(sharing).remedy(RemedyId::KsmOff)
+        }
+        Ok(_) => CheckFound::strange(fact),
+        Err(Unknown::Missing) => CheckFound::not_applicable(FoundSetting::NoKsm).seen(fact),
+        Err(_) => CheckFound::unread(fact),
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::setting::{Fact, Known, Settings, Thread, Unknown, VmProcess, files};
 
-use super::view::{View, argument, argument_fact, cpus, list};
-use super::{Advice, Fix, Found, Seen, What};
+use super::view::{AuditView, argument, argument_fact, cpus, list};
+use super::{CheckFound, Fix, FoundSetting, ManualAdvice, SeenSetting};
 
 /// Less than this share of memory on another node is libraries and chance.
 const FAR_PERCENT: u64 = 5;
@@ -27,9 +27,9 @@ impl Pinning {
         self.cpus.iter().all(|cpus| cpus.len() == 1) && self.all().len() == self.cpus.len()
     }
 
-    fn fact(&self, vm: &VmProcess) -> Fact<Seen> {
+    fn fact(&self, vm: &VmProcess) -> Fact<SeenSetting> {
         let lists = self.cpus.iter().map(list).collect();
-        Fact::new(vm.threads.path.clone(), Ok(Seen::VcpusOn(lists)))
+        Fact::new(vm.threads.path.clone(), Ok(SeenSetting::VcpusOn(lists)))
     }
 }
 
@@ -44,7 +44,7 @@ fn is_iothread(name: &str) -> bool {
 }
 
 /// Where a VM's vCPUs may run; the fact that says why that is not known.
-pub(super) fn pinning(vm: &VmProcess) -> Result<Pinning, Fact<Seen>> {
+pub(super) fn pinning(vm: &VmProcess) -> Result<Pinning, Fact<SeenSetting>> {
     let path = vm.threads.path.clone();
     let threads = match &vm.threads.value {
         Ok(threads) => threads,
@@ -53,7 +53,7 @@ pub(super) fn pinning(vm: &VmProcess) -> Result<Pinning, Fact<Seen>> {
     let vcpus: Vec<&Thread> = threads.iter().filter(|thread| is_vcpu(&thread.name)).collect();
     if vcpus.is_empty() {
         // QEMU names its threads with -name ...,debug-threads=on.
-        return Err(Fact::new(path, Ok(Seen::NoVcpuThread)));
+        return Err(Fact::new(path, Ok(SeenSetting::NoVcpuThread)));
     }
     let cpus: Option<Vec<BTreeSet<u32>>> =
         vcpus.iter().map(|thread| cpus(&thread.allowed)).collect();
@@ -61,16 +61,20 @@ pub(super) fn pinning(vm: &VmProcess) -> Result<Pinning, Fact<Seen>> {
     Ok(Pinning { tids: vcpus.iter().map(|thread| thread.tid).collect(), cpus })
 }
 
-fn unknown(fact: Fact<Seen>) -> Found {
+fn unknown(fact: Fact<SeenSetting>) -> CheckFound {
     if fact.value.is_err() {
-        return Found::unread(fact);
+        return CheckFound::unread(fact);
     }
-    Found::unknown(What::VcpusUnnamed).seen(fact)
+    CheckFound::unknown(FoundSetting::VcpusUnnamed).seen(fact)
 }
 
 /// Threads of other VMs that may run on nothing but CPUs of this VM's vCPUs (vCPUs, iothreads, vhost's and the VMM's own): the VMs'
 /// names, and the CPUs.
-fn intruders(view: &View, vm: &VmProcess, mine: &BTreeSet<u32>) -> (Vec<String>, BTreeSet<u32>) {
+fn intruders(
+    view: &AuditView,
+    vm: &VmProcess,
+    mine: &BTreeSet<u32>,
+) -> (Vec<String>, BTreeSet<u32>) {
     let mut shared = BTreeSet::new();
     let mut names = Vec::new();
     for other in view.vms.iter().filter(|other| other.pid != vm.pid) {
@@ -86,7 +90,7 @@ fn intruders(view: &View, vm: &VmProcess, mine: &BTreeSet<u32>) -> (Vec<String>,
     (names, shared)
 }
 
-pub(super) fn vcpu_pinning(view: &View, vm: &VmProcess) -> Found {
+pub(super) fn vcpu_pinning(view: &AuditView, vm: &VmProcess) -> CheckFound {
     let pinning = match pinning(vm) {
         Ok(pinning) => pinning,
         Err(fact) => return unknown(fact),
@@ -95,16 +99,16 @@ pub(super) fn vcpu_pinning(view: &View, vm: &VmProcess) -> Found {
     if pinning.is_one_to_one() {
         let (names, shared) = intruders(view, vm, &pinning.all());
         if !shared.is_empty() {
-            return Found::costs(What::CpusShared { cpus: list(&shared), names })
+            return CheckFound::costs(FoundSetting::CpusShared { cpus: list(&shared), names })
                 .seen(fact)
-                .fix(Fix::Advice(Advice::PinApart));
+                .fix(Fix::Advice(ManualAdvice::PinApart));
         }
-        return Found::ok(What::VcpusPinned).seen(fact);
+        return CheckFound::ok(FoundSetting::VcpusPinned).seen(fact);
     }
-    Found::costs(What::VcpusMove).seen(fact).fix(Fix::Pin(pinning.tids))
+    CheckFound::costs(FoundSetting::VcpusMove).seen(fact).fix(Fix::Pin(pinning.tids))
 }
 
-pub(super) fn iothread_pinning(_: &View, vm: &VmProcess) -> Found {
+pub(super) fn iothread_pinning(_: &AuditView, vm: &VmProcess) -> CheckFound {
     let pinning = match pinning(vm) {
         Ok(pinning) => pinning,
         Err(fact) => return unknown(fact),
@@ -112,10 +116,10 @@ pub(super) fn iothread_pinning(_: &View, vm: &VmProcess) -> Found {
     let threads = vm.threads.value.as_deref().unwrap_or_default();
     let io: Vec<&Thread> = threads.iter().filter(|thread| is_iothread(&thread.name)).collect();
     if io.is_empty() {
-        return Found::not_applicable(What::NoIothread);
+        return CheckFound::not_applicable(FoundSetting::NoIothread);
     }
     if !pinning.is_one_to_one() {
-        return Found::not_applicable(What::VcpusNotPinned);
+        return CheckFound::not_applicable(FoundSetting::VcpusNotPinned);
     }
     let vcpus = pinning.all();
     let shared: BTreeSet<u32> = io
@@ -125,14 +129,14 @@ pub(super) fn iothread_pinning(_: &View, vm: &VmProcess) -> Found {
         .filter(|cpu| vcpus.contains(cpu))
         .collect();
     let lists = io.iter().map(|thread| thread.allowed.clone()).collect();
-    let fact = Fact::new(vm.threads.path.clone(), Ok(Seen::IothreadsOn(lists)));
+    let fact = Fact::new(vm.threads.path.clone(), Ok(SeenSetting::IothreadsOn(lists)));
     if io.iter().any(|thread| cpus(&thread.allowed).is_none()) {
-        return Found::strange(fact);
+        return CheckFound::strange(fact);
     }
     if shared.is_empty() {
-        Found::ok(What::IothreadsApart).seen(fact)
+        CheckFound::ok(FoundSetting::IothreadsApart).seen(fact)
     } else {
-        Found::costs(What::IothreadsShare(list(&shared)))
+        CheckFound::costs(FoundSetting::IothreadsShare(list(&shared)))
             .seen(fact)
             .fix(Fix::Pin(io.iter().map(|thread| thread.tid).collect()))
     }
@@ -142,27 +146,27 @@ pub(super) fn iothread_pinning(_: &View, vm: &VmProcess) -> Found {
 const OFTEN: f64 = 100.0;
 
 /// Interrupts of devices that go to CPUs of pinned vCPUs, by their mean rate since the boot.
-pub(super) fn device_interrupts(view: &View, vm: &VmProcess) -> Found {
+pub(super) fn device_interrupts(view: &AuditView, vm: &VmProcess) -> CheckFound {
     let pinning = match pinning(vm) {
         Ok(pinning) => pinning,
         Err(fact) => return unknown(fact),
     };
     if !pinning.is_one_to_one() {
-        return Found::not_applicable(What::VcpusNotPinned);
+        return CheckFound::not_applicable(FoundSetting::VcpusNotPinned);
     }
     let counts = view.host.matching(files::IRQ_COUNTS);
     let uptime = view.host.fact(files::UPTIME);
     let seconds =
         match uptime.value.as_deref().map(|text| text.split(' ').next()?.parse::<f64>().ok()) {
             Ok(Some(seconds)) if seconds > 0.0 => seconds,
-            Ok(_) => return Found::strange(uptime),
-            Err(_) => return Found::unread(uptime),
+            Ok(_) => return CheckFound::strange(uptime),
+            Err(_) => return CheckFound::unread(uptime),
         };
     let mine = pinning.all();
-    let mut often: Vec<(f64, Fact<Seen>)> = Vec::new();
+    let mut often: Vec<(f64, Fact<SeenSetting>)> = Vec::new();
     let mut busy = BTreeSet::new();
     for fact in counts {
-        let Ok(text) = &fact.value else { return Found::unread(fact) };
+        let Ok(text) = &fact.value else { return CheckFound::unread(fact) };
         let beside = |name| view.host.text(&fact.path.replace("per_cpu_count", name)).ok();
         let Some(devices) = beside("actions").filter(|devices| !devices.is_empty()) else {
             continue;
@@ -172,26 +176,28 @@ pub(super) fn device_interrupts(view: &View, vm: &VmProcess) -> Found {
         let on_mine =
             text.split(',').zip(0..).filter(|(_, cpu)| mine.contains(cpu) && goes_to.contains(cpu));
         for (count, cpu) in on_mine {
-            let Ok(count) = count.parse::<u64>() else { return Found::strange(fact) };
+            let Ok(count) = count.parse::<u64>() else { return CheckFound::strange(fact) };
             let rate = count as f64 / seconds;
             if rate >= OFTEN {
                 busy.insert(cpu);
-                let seen = Seen::Interrupts { devices: devices.to_owned(), cpu, rate: rate as u64 };
+                let seen =
+                    SeenSetting::Interrupts { devices: devices.to_owned(), cpu, rate: rate as u64 };
                 often.push((rate, Fact::new(fact.path.clone(), Ok(seen))));
             }
         }
     }
     if busy.is_empty() {
-        return Found::ok(What::FewDeviceInterrupts).seen(pinning.fact(vm));
+        return CheckFound::ok(FoundSetting::FewDeviceInterrupts).seen(pinning.fact(vm));
     }
     often.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    let found = Found::costs(What::DeviceInterrupts(list(&busy))).seen(pinning.fact(vm));
+    let found =
+        CheckFound::costs(FoundSetting::DeviceInterrupts(list(&busy))).seen(pinning.fact(vm));
     let named = often.into_iter().take(4).map(|(_, fact)| fact);
-    named.fold(found, Found::seen).fix(Fix::Advice(Advice::MoveInterrupts))
+    named.fold(found, CheckFound::seen).fix(Fix::Advice(ManualAdvice::MoveInterrupts))
 }
 
 /// The CPUs of each node; `None` when they cannot be read.
-fn nodes(view: &View) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
+fn nodes(view: &AuditView) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
     let mut nodes = BTreeMap::new();
     for fact in view.host.matching(files::NODE_CPUS) {
         let id = fact.path.split('/').find_map(|name| name.strip_prefix("node")?.parse().ok())?;
@@ -200,26 +206,26 @@ fn nodes(view: &View) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
     Some(nodes)
 }
 
-pub(super) fn numa(view: &View, vm: &VmProcess) -> Found {
+pub(super) fn numa(view: &AuditView, vm: &VmProcess) -> CheckFound {
     let first = view.host.matching(files::NODE_CPUS).into_iter().next();
     let Some(nodes) = nodes(view) else {
         return match first {
             Some(fact) if fact.value == Err(Unknown::Missing) => {
-                Found::not_applicable(What::NoNuma).seen(fact)
+                CheckFound::not_applicable(FoundSetting::NoNuma).seen(fact)
             }
-            Some(fact) => Found::unread(fact),
-            None => Found::unknown(What::NumaUnknown),
+            Some(fact) => CheckFound::unread(fact),
+            None => CheckFound::unknown(FoundSetting::NumaUnknown),
         };
     };
     if nodes.len() < 2 {
-        return Found::not_applicable(What::OneNode);
+        return CheckFound::not_applicable(FoundSetting::OneNode);
     }
     let pinning = match pinning(vm) {
         Ok(pinning) => pinning,
         Err(fact) => return unknown(fact),
     };
-    let fact = vm.nodes.clone().map(Seen::Nodes);
-    let Ok(memory) = &vm.nodes.value else { return Found::unread(fact) };
+    let fact = vm.nodes.clone().map(SeenSetting::Nodes);
+    let Ok(memory) = &vm.nodes.value else { return CheckFound::unread(fact) };
     let allowed = pinning.all();
     let near: BTreeSet<u32> =
         nodes.iter().filter(|(_, cpus)| !cpus.is_disjoint(&allowed)).map(|(id, _)| *id).collect();
@@ -229,55 +235,57 @@ pub(super) fn numa(view: &View, vm: &VmProcess) -> Found {
         .filter(|(id, _)| !near.contains(id))
         .fold(0u64, |sum, (_, b)| sum.saturating_add(*b));
     let found = if near.len() > 1 {
-        Found::costs(What::ManyNodes(list(&near))).fix(Fix::Advice(Advice::PlaceOnOneNode))
+        CheckFound::costs(FoundSetting::ManyNodes(list(&near)))
+            .fix(Fix::Advice(ManualAdvice::PlaceOnOneNode))
     } else if total > 0 && far / (total / 100).max(1) >= FAR_PERCENT {
-        Found::costs(What::FarMemory { far, all: total }).fix(Fix::Advice(Advice::MoveMemory))
+        CheckFound::costs(FoundSetting::FarMemory { far, all: total })
+            .fix(Fix::Advice(ManualAdvice::MoveMemory))
     } else if total == 0 {
-        Found::unknown(What::NoMemoryTouched)
+        CheckFound::unknown(FoundSetting::NoMemoryTouched)
     } else {
-        Found::ok(What::OnNode(list(&near)))
+        CheckFound::ok(FoundSetting::OnNode(list(&near)))
     };
     found.seen(fact).seen(pinning.fact(vm))
 }
 
 /// A list of CPUs that those of pinned vCPUs should be in.
-struct Wanted<'a> {
+struct WantedCpus<'a> {
     /// The list.
     lists: Known<String>,
     /// What is shown of where it was read.
-    seen: Fact<Seen>,
+    seen: Fact<SeenSetting>,
     /// What it means that they are in it, and that these are not.
-    says: (What, fn(String) -> What),
+    says: (FoundSetting, fn(String) -> FoundSetting),
     /// The word of the kernel's command line that makes the list.
     argument: &'a str,
 }
 
-impl Wanted<'_> {
-    fn judge(self, vm: &VmProcess) -> Found {
+impl WantedCpus<'_> {
+    fn judge(self, vm: &VmProcess) -> CheckFound {
         let pinning = match pinning(vm) {
             Ok(pinning) => pinning,
             Err(fact) => return unknown(fact),
         };
         if !pinning.is_one_to_one() {
-            return Found::not_applicable(What::VcpusNotPinned).seen(self.seen);
+            return CheckFound::not_applicable(FoundSetting::VcpusNotPinned).seen(self.seen);
         }
         let listed = match &self.lists {
             Ok(text) => match cpus(text) {
                 Some(listed) => listed,
-                None => return Found::strange(self.seen),
+                None => return CheckFound::strange(self.seen),
             },
             // Without the feature the kernel has no such file.
             Err(Unknown::Missing) => BTreeSet::new(),
-            Err(_) => return Found::unread(self.seen),
+            Err(_) => return CheckFound::unread(self.seen),
         };
         let (ok, costs) = self.says;
         let vcpus = pinning.all();
         let missing: BTreeSet<u32> = vcpus.difference(&listed).copied().collect();
         let found = if missing.is_empty() {
-            Found::ok(ok)
+            CheckFound::ok(ok)
         } else {
             let all = listed.union(&vcpus).copied().collect();
-            Found::costs(costs(list(&missing))).fix(Fix::Kernel(format!(
+            CheckFound::costs(costs(list(&missing))).fix(Fix::Kernel(format!(
                 "{}={}",
                 self.argument,
                 list(&all)
@@ -287,46 +295,50 @@ impl Wanted<'_> {
     }
 }
 
-pub(super) fn nohz_full(view: &View, vm: &VmProcess) -> Found {
+pub(super) fn nohz_full(view: &AuditView, vm: &VmProcess) -> CheckFound {
     let seen = view.host.fact(files::NOHZ_FULL);
-    Wanted {
+    WantedCpus {
         lists: seen.value.clone(),
-        seen: seen.map(Seen::Text),
-        says: (What::HostNohz, What::HostTick),
+        seen: seen.map(SeenSetting::Text),
+        says: (FoundSetting::HostNohz, FoundSetting::HostTick),
         argument: "nohz_full",
     }
     .judge(vm)
 }
 
 /// The guest's own tick: it is gone only where one task runs, which no file says.
-pub(super) fn guest_nohz_full(_: &View, guest: &Settings) -> Found {
+pub(super) fn guest_nohz_full(_: &AuditView, guest: &Settings) -> CheckFound {
     let fact = guest.fact(files::NOHZ_FULL);
     match fact.value.as_deref().map(cpus) {
-        Ok(Some(listed)) if listed.is_empty() => Found::unknown(What::GuestTick).seen(fact),
-        Ok(Some(_)) => Found::ok(What::GuestNohz).seen(fact),
-        Ok(None) => Found::strange(fact),
-        Err(Unknown::Missing) => Found::not_applicable(What::GuestWithoutNohz).seen(fact),
-        Err(_) => Found::unread(fact),
+        Ok(Some(listed)) if listed.is_empty() => {
+            CheckFound::unknown(FoundSetting::GuestTick).seen(fact)
+        }
+        Ok(Some(_)) => CheckFound::ok(FoundSetting::GuestNohz).seen(fact),
+        Ok(None) => CheckFound::strange(fact),
+        Err(Unknown::Missing) => {
+            CheckFound::not_applicable(FoundSetting::GuestWithoutNohz).seen(fact)
+        }
+        Err(_) => CheckFound::unread(fact),
     }
 }
 
-pub(super) fn isolcpus(view: &View, vm: &VmProcess) -> Found {
+pub(super) fn isolcpus(view: &AuditView, vm: &VmProcess) -> CheckFound {
     let seen = view.host.fact(files::ISOLATED);
-    let mut found = Wanted {
+    let mut found = WantedCpus {
         lists: seen.value.clone(),
-        seen: seen.map(Seen::Text),
-        says: (What::Isolated, What::NotIsolated),
+        seen: seen.map(SeenSetting::Text),
+        says: (FoundSetting::Isolated, FoundSetting::NotIsolated),
         argument: "isolcpus",
     }
     .judge(vm);
     // isolcpus= is deprecated (Linux Documentation/admin-guide/kernel-parameters.txt): cpusets take its place.
     if found.fix.is_some() {
-        found.fix = Some(Fix::Advice(Advice::IsolatedPartition));
+        found.fix = Some(Fix::Advice(ManualAdvice::IsolatedPartition));
     }
     found
 }
 
-pub(super) fn rcu_nocbs(view: &View, vm: &VmProcess) -> Found {
+pub(super) fn rcu_nocbs(view: &AuditView, vm: &VmProcess) -> CheckFound {
     let cmdline = view.host.text(files::CMDLINE);
     // nohz_full= implies it.
     let has = |name| cmdline.as_ref().is_ok_and(|line| argument(line, name).is_some());
@@ -336,6 +348,11 @@ pub(super) fn rcu_nocbs(view: &View, vm: &VmProcess) -> Found {
         other => other.unwrap_or_default().to_owned(),
     });
     let seen = argument_fact(view.host, name);
-    Wanted { lists, seen, says: (What::RcuElsewhere, What::RcuInterrupts), argument: "rcu_nocbs" }
-        .judge(vm)
+    WantedCpus {
+        lists,
+        seen,
+        says: (FoundSetting::RcuElsewhere, FoundSetting::RcuInterrupts),
+        argument: "rcu_nocbs",
+    }
+    .judge(vm)
 }

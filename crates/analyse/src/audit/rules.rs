@@ -5,7 +5,7 @@
 use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Outcome, arm, svm, vmx, words};
 
 use super::{
-    Check, Isas, Judge, Removes, Rule, arm64, counters, devices, features, host_pages, idle,
+    AuditRule, Check, Isas, Judge, Removes, arm64, counters, devices, features, host_pages, idle,
     interrupts, memory, nested, placement, power, start, timers, versions, windows,
 };
 use crate::table::cause_of;
@@ -250,8 +250,8 @@ words! {
 }
 
 /// Every row.
-pub const RULES: &[Rule] = &[
-    Rule {
+pub const RULES: &[AuditRule] = &[
+    AuditRule {
         id: RuleId::Thp,
         checks: &[
             check(CheckId::ThpEnabled, "/sys/kernel/mm/transparent_hugepage/enabled", Judge::Host(memory::thp_enabled))
@@ -268,13 +268,13 @@ pub const RULES: &[Rule] = &[
                 .removes(memory_faults),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::MappedPages,
         checks: &[check(CheckId::MappedPages, "debugfs kvm/PID-FD/pages_{4k,2m,1g}", Judge::Vm(memory::mapped_pages)).x86()
             .causes(&[Cause::MemoryFault])
             .removes(memory_faults)],
     },
-    Rule {
+    AuditRule {
         id: RuleId::PrivatePages,
         checks: &[check(
             CheckId::PrivatePages,
@@ -284,22 +284,22 @@ pub const RULES: &[Rule] = &[
         .causes(&[Cause::MemoryFault])
         .confidential()],
     },
-    Rule {
+    AuditRule {
         id: RuleId::HostPages,
         checks: &[check(CheckId::HostPages, "times of loads in the guest", Judge::Inside(host_pages::check))],
     },
-    Rule {
+    AuditRule {
         id: RuleId::NxHugePages,
         checks: &[check(CheckId::NxHugePages, "/sys/module/kvm/parameters/nx_huge_pages", Judge::Host(memory::nx_huge_pages)).x86()
             .causes(&[Cause::MemoryFault])
             .removes(memory_faults)],
     },
-    Rule {
+    AuditRule {
         id: RuleId::HaltPoll,
         checks: &[check(CheckId::HaltPoll, "/sys/module/kvm/parameters/halt_poll_ns", Judge::Host(idle::halt_poll))
             .causes(&[Cause::Idle])],
     },
-    Rule {
+    AuditRule {
         id: RuleId::GuestHaltpoll,
         checks: &[check(
             CheckId::GuestHaltpoll,
@@ -309,12 +309,12 @@ pub const RULES: &[Rule] = &[
         // The halts go, and as many interrupts of the host come, which wake the vCPU that polls: see the trial of the remedy.
         .causes(&[Cause::Idle])],
     },
-    Rule {
+    AuditRule {
         id: RuleId::GuestIdlePoll,
         checks: &[check(CheckId::GuestIdlePoll, "/proc/cmdline", Judge::Guest(idle::guest_idle_poll)).x86()
             .causes(&[Cause::Idle])],
     },
-    Rule {
+    AuditRule {
         id: RuleId::Isolation,
         checks: &[
             check(CheckId::NohzFull, "/sys/devices/system/cpu/nohz_full", Judge::Vm(placement::nohz_full))
@@ -337,7 +337,7 @@ pub const RULES: &[Rule] = &[
                 .removes(host_interrupts),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::Power,
         checks: &[
             check(CheckId::Governor, "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor", Judge::Host(power::governor)),
@@ -346,7 +346,7 @@ pub const RULES: &[Rule] = &[
                 .causes(&[Cause::Idle]),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::Placement,
         checks: &[
             Check {
@@ -367,7 +367,7 @@ pub const RULES: &[Rule] = &[
             check(CheckId::Numa, "/proc/PID/numa_maps, /sys/devices/system/node/node*/cpulist", Judge::Vm(placement::numa)),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::PreemptionTimer,
         checks: &[check(
             CheckId::PreemptionTimer,
@@ -377,13 +377,13 @@ pub const RULES: &[Rule] = &[
         .causes(&[Cause::TimerTick])
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::TscDeadline,
         checks: &[check(CheckId::TscDeadline, "/proc/cpuinfo", Judge::Guest(timers::tsc_deadline)).x86()
             .causes(&[Cause::TimerArm])
             .removes(timer_arms)],
     },
-    Rule {
+    AuditRule {
         id: RuleId::VirtualApic,
         checks: &[
             check(CheckId::X2apic, "/proc/cpuinfo", Judge::Guest(interrupts::x2apic)).x86()
@@ -403,7 +403,7 @@ pub const RULES: &[Rule] = &[
                 .removes(apic_work),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::IpiAndSpinning,
         checks: &[
             check(CheckId::PvIpi, "/proc/PID/cmdline", Judge::Vm(interrupts::pv_ipi)).x86().causes(&[Cause::Ipi]).removes(ipis),
@@ -416,7 +416,7 @@ pub const RULES: &[Rule] = &[
             .removes(pauses),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::Machine,
         checks: &[
             check(CheckId::Acceleration, "/proc/PID/cmdline", Judge::Vm(devices::acceleration)),
@@ -425,7 +425,7 @@ pub const RULES: &[Rule] = &[
             check(CheckId::Hpet, "/proc/PID/cmdline", Judge::Vm(timers::hpet)).x86(),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::Virtio,
         checks: &[
             check(CheckId::EmulatedDevices, "/proc/PID/cmdline", Judge::Vm(devices::emulated))
@@ -441,12 +441,12 @@ pub const RULES: &[Rule] = &[
                 .causes(&[Cause::DeviceMmio, Cause::DevicePio]),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::Swiotlb,
         checks: &[check(CheckId::Swiotlb, "debugfs swiotlb/io_tlb_{nslabs,used_hiwater}", Judge::Guest(devices::swiotlb))
             .confidential()],
     },
-    Rule {
+    AuditRule {
         id: RuleId::Clocksource,
         checks: &[
             check(
@@ -463,7 +463,7 @@ pub const RULES: &[Rule] = &[
             .removes(clock_readings),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::Pmu,
         checks: &[
             check(
@@ -481,7 +481,7 @@ pub const RULES: &[Rule] = &[
                 .removes(pmu_work),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::KsmAndMitigations,
         checks: &[
             check(CheckId::Swapped, "/proc/PID/smaps", Judge::Vm(memory::swapped)).causes(&[Cause::MemoryFault]),
@@ -491,7 +491,7 @@ pub const RULES: &[Rule] = &[
             check(CheckId::Mitigations, "/sys/devices/system/cpu/vulnerabilities/*", Judge::Host(versions::mitigations)),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::Nesting,
         checks: &[
             check(CheckId::Nested, "/sys/module/kvm_{intel,amd}/parameters/nested", Judge::Host(nested::nested)).x86(),
@@ -513,7 +513,7 @@ pub const RULES: &[Rule] = &[
                 .removes(nmi_windows),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::NestedPaging,
         checks: &[
             check(
@@ -525,7 +525,7 @@ pub const RULES: &[Rule] = &[
             check(CheckId::TdpMmu, "/sys/module/kvm/parameters/tdp_mmu", Judge::Host(features::tdp_mmu)).x86(),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::Windows,
         checks: &[
             check(CheckId::HvEnlightenments, "/proc/PID/cmdline", Judge::Vm(windows::enlightenments)).x86().causes(&[
@@ -540,7 +540,7 @@ pub const RULES: &[Rule] = &[
             check(CheckId::Mbec, "/sys/module/kvm_intel/parameters/mbec, kvm_amd/parameters/gmet", Judge::Host(nested::mbec)).x86(),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::Start,
         checks: &[
             check(
@@ -555,7 +555,7 @@ pub const RULES: &[Rule] = &[
             ).x86(),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::Versions,
         checks: &[
             check(CheckId::Kernel, "/proc/sys/kernel/osrelease", Judge::Host(versions::kernel)).x86(),
@@ -569,7 +569,7 @@ pub const RULES: &[Rule] = &[
                 .confidential(),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::KvmArmMode,
         checks: &[
             check(CheckId::KvmArmMode, "/proc/cmdline", Judge::Host(arm64::mode)).arm64(),
@@ -581,7 +581,7 @@ pub const RULES: &[Rule] = &[
             .arm64(),
         ],
     },
-    Rule {
+    AuditRule {
         id: RuleId::ArmTraps,
         checks: &[
             check(CheckId::WfeTraps, "/proc/cmdline", Judge::Host(arm64::wfe_traps)).causes(&[Cause::Idle]).removes(wfes).arm64(),

@@ -2,8 +2,8 @@
 
 use vmtax_events::setting::{Fact, files};
 
-use super::view::View;
-use super::{Advice, Fix, Found, Seen, Vendor, What};
+use super::view::AuditView;
+use super::{CheckFound, Fix, FoundSetting, ManualAdvice, SeenSetting, Vendor};
 
 /// KVM starts a thread for each VM (Linux arch/x86/kvm/mmu/mmu.c, kvm_mmu_post_init_vm), which joins the VMM's cgroup. The join waits
 /// for a grace period of RCU unless cgroup2 favours moves, which it can from 6.0 on (kernel/cgroup/cgroup.c, cgroup_favor_dynmods). From 6.13 on the thread is one of the VMM's own, and starts with the first KVM_RUN; stable kernels
@@ -22,69 +22,70 @@ const EXPEDITED: &str = "rcupdate.rcu_expedited=1";
 const GRACE_PERIODS: std::ops::RangeInclusive<(u32, u32)> = (6, 18)..=(7, 3);
 
 /// Tried on an emulated host with Linux 6.1: KVM_CREATE_VM takes 0.285 ms with the option, and waits 11 ms without.
-pub(super) fn cgroup_moves(view: &View) -> Found {
+pub(super) fn cgroup_moves(view: &AuditView) -> CheckFound {
     let release = view.host.fact(files::RELEASE);
     let kernel = match view.kernel() {
         Ok(kernel) => kernel,
-        Err(_) => return Found::unread(release),
+        Err(_) => return CheckFound::unread(release),
     };
     if !WAITS.contains(&kernel) {
         let waits_perhaps = (WAITS.end..FIRST_WITHOUT).contains(&kernel);
         let found = if waits_perhaps {
-            Found::unknown(What::StartsUnknown)
+            CheckFound::unknown(FoundSetting::StartsUnknown)
         } else {
-            Found::not_applicable(What::StartsWithoutMove)
+            CheckFound::not_applicable(FoundSetting::StartsWithoutMove)
         };
         return found.seen(release);
     }
     // Then KVM starts no such thread.
     if view.host.text(files::NX_HUGE_PAGES) == Ok("never") {
-        return Found::ok(What::CgroupMovesQuick).seen(view.host.fact(files::NX_HUGE_PAGES));
+        return CheckFound::ok(FoundSetting::CgroupMovesQuick)
+            .seen(view.host.fact(files::NX_HUGE_PAGES));
     }
     let line = view.host.fact(files::CMDLINE);
     if line.value.as_ref().is_ok_and(|line| line.split_whitespace().any(|word| word == EXPEDITED)) {
-        return Found::ok(What::CgroupMovesQuick).seen(line);
+        return CheckFound::ok(FoundSetting::CgroupMovesQuick).seen(line);
     }
     let mounts = match view.host.text(files::MOUNTS) {
         Ok(mounts) => mounts,
-        Err(_) => return Found::unread(view.host.fact(files::MOUNTS)),
+        Err(_) => return CheckFound::unread(view.host.fact(files::MOUNTS)),
     };
     let mut options = mounts.lines().filter_map(|line| {
         let mut words = line.split(' ').skip(2);
         (words.next() == Some("cgroup2")).then(|| words.next().unwrap_or_default())
     });
     let Some(options) = options.next() else {
-        return Found::not_applicable(What::CgroupOne).seen(release);
+        return CheckFound::not_applicable(FoundSetting::CgroupOne).seen(release);
     };
     let favours = options.split(',').any(|option| option == OPTION);
-    let fact = Fact::new(files::MOUNTS, Ok(Seen::Favordynmods(favours)));
+    let fact = Fact::new(files::MOUNTS, Ok(SeenSetting::Favordynmods(favours)));
     if favours {
-        return Found::ok(What::CgroupMovesQuick).seen(fact);
+        return CheckFound::ok(FoundSetting::CgroupMovesQuick).seen(fact);
     }
-    Found::costs(What::CgroupMovesWait)
+    CheckFound::costs(FoundSetting::CgroupMovesWait)
         .seen(fact)
         .seen(release)
-        .fix(Fix::Advice(Advice::FavorDynmods))
+        .fix(Fix::Advice(ManualAdvice::FavorDynmods))
 }
 
 /// Tried on an emulated host with Linux 6.18: a slot after the irqchip waits 7 ms, and before it not at all.
-pub(super) fn slot_waits(view: &View) -> Found {
+pub(super) fn slot_waits(view: &AuditView) -> CheckFound {
     let release = view.host.fact(files::RELEASE);
     let kernel = match view.kernel() {
         Ok(kernel) => kernel,
-        Err(_) => return Found::unread(release),
+        Err(_) => return CheckFound::unread(release),
     };
     if kernel < *GRACE_PERIODS.start() {
-        return Found::not_applicable(What::SlotsWithoutDevices).seen(release);
+        return CheckFound::not_applicable(FoundSetting::SlotsWithoutDevices).seen(release);
     }
     if kernel > *GRACE_PERIODS.end() {
-        return Found::unknown(What::SlotsUnknown).seen(release);
+        return CheckFound::unknown(FoundSetting::SlotsUnknown).seen(release);
     }
     // The first vCPU makes a slot, too, where the processor virtualizes the APIC's page: then no order helps.
     let avic = view.switch(files::AVIC);
     let slots_first = view.vendor == Some(Vendor::Amd) && matches!(avic, Ok((false, _)));
-    let advice = if slots_first { Advice::SlotsFirst } else { Advice::FewerIoeventfds };
-    let found = Found::costs(What::SlotsWait).seen(release).fix(Fix::Advice(advice));
+    let advice = if slots_first { ManualAdvice::SlotsFirst } else { ManualAdvice::FewerIoeventfds };
+    let found = CheckFound::costs(FoundSetting::SlotsWait).seen(release).fix(Fix::Advice(advice));
     match avic {
         Ok((_, avic)) => found.seen(avic),
         Err(_) => found,

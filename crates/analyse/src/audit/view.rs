@@ -6,12 +6,12 @@ use vmtax_events::Isa;
 use vmtax_events::setting::cpuinfo::{self, field};
 use vmtax_events::setting::{Fact, Known, Kvm, KvmServer, Settings, Unknown, VmProcess, files};
 
-use super::{Found, Input, Seen, Subject, Vendor, What, vmm};
+use super::{AuditInput, AuditSubject, CheckFound, FoundSetting, SeenSetting, Vendor, vmm};
 use crate::Ledger;
 use crate::host_pages::Judged;
 use crate::remedy::VmKind;
 
-pub(super) struct View<'a> {
+pub(super) struct AuditView<'a> {
     pub(super) host: &'a Settings,
     pub(super) kvm: &'a Kvm,
     pub(super) vms: &'a [VmProcess],
@@ -25,15 +25,15 @@ pub(super) struct View<'a> {
 /// No kernel knows of more CPUs.
 const CPUS: u32 = 1 << 16;
 
-impl<'a> View<'a> {
-    pub(super) fn new(input: Input<'a>) -> View<'a> {
-        let Input { host, kvm, vms, complete, guest, inside, ledger } = input;
-        View { host, kvm, vms, complete, guest, inside, ledger, vendor: vendor(host) }
+impl<'a> AuditView<'a> {
+    pub(super) fn new(input: AuditInput<'a>) -> AuditView<'a> {
+        let AuditInput { host, kvm, vms, complete, guest, inside, ledger } = input;
+        AuditView { host, kvm, vms, complete, guest, inside, ledger, vendor: vendor(host) }
     }
 
     /// A parameter of a module of KVM, or why there is nothing to judge.
     #[expect(clippy::result_large_err, reason = "the early end of a check, once for each")]
-    pub(super) fn parameter(&self, path: &str) -> Result<Fact<String>, Found> {
+    pub(super) fn parameter(&self, path: &str) -> Result<Fact<String>, CheckFound> {
         let fact = self.host.fact(path);
         let (module, witness, vendor) = if path.contains("/kvm_intel/") {
             ("kvm_intel", files::NESTED_INTEL, Some(Vendor::Intel))
@@ -48,57 +48,57 @@ impl<'a> View<'a> {
                 if let Some(vendor) =
                     vendor.filter(|vendor| self.vendor.is_some_and(|here| here != *vendor))
                 {
-                    Found::not_applicable(What::OtherVendor(vendor))
+                    CheckFound::not_applicable(FoundSetting::OtherVendor(vendor))
                 } else if self.host.text(witness) == Err(Unknown::Missing) {
                     self.not_loaded(module).seen(fact)
                 } else if self.host.text(witness).is_ok() {
-                    Found::not_applicable(What::NoParameter(module)).seen(fact)
+                    CheckFound::not_applicable(FoundSetting::NoParameter(module)).seen(fact)
                 } else {
-                    Found::unread(fact)
+                    CheckFound::unread(fact)
                 },
             ),
-            Err(_) => Err(Found::unread(fact)),
+            Err(_) => Err(CheckFound::unread(fact)),
         }
     }
 
     /// That a module of KVM is not there, and which is in its place.
-    fn not_loaded(&self, module: &'static str) -> Found {
-        Found::not_applicable(match self.kvm.server() {
+    fn not_loaded(&self, module: &'static str) -> CheckFound {
+        CheckFound::not_applicable(match self.kvm.server() {
             KvmServer::Other(other) if other.name != module => {
-                What::ServedByOther { other: other.name.clone(), module }
+                FoundSetting::ServedByOther { other: other.name.clone(), module }
             }
             _ if self.kvm.module(module).is_some_and(|module| module.built_in) => {
-                What::BuiltInUnused(module)
+                FoundSetting::BuiltInUnused(module)
             }
             _ if self.kvm.module(module).is_some() => {
-                return Found::unknown(What::ParametersElsewhere(module));
+                return CheckFound::unknown(FoundSetting::ParametersElsewhere(module));
             }
-            _ => What::NotLoaded(module),
+            _ => FoundSetting::NotLoaded(module),
         })
     }
 
     /// The same for one that is on or off.
     #[expect(clippy::result_large_err, reason = "the early end of a check, once for each")]
-    pub(super) fn switch(&self, path: &str) -> Result<(bool, Fact<String>), Found> {
+    pub(super) fn switch(&self, path: &str) -> Result<(bool, Fact<String>), CheckFound> {
         let fact = self.parameter(path)?;
         match fact.value.as_deref() {
             Ok("Y" | "1") => Ok((true, fact)),
             Ok("N" | "0") => Ok((false, fact)),
-            _ => Err(Found::strange(fact)),
+            _ => Err(CheckFound::strange(fact)),
         }
     }
 
     /// Whose processor runs it. A VM's is that of the VMM's program, where no host is known; a guest's is its own.
-    pub(super) fn isa(&self, subject: Subject) -> Isa {
+    pub(super) fn isa(&self, subject: AuditSubject) -> Isa {
         let of_settings = |settings: &Settings| {
             let info = settings.text(files::CPUINFO).ok()?;
             cpuinfo::is_arm64(info).then_some(Isa::Arm)
         };
         let of_vm = |pid| self.vms.iter().find(|vm| vm.pid == pid).and_then(vmm::isa);
         let own = match subject {
-            Subject::Host => None,
-            Subject::Vm(pid) => of_vm(pid),
-            Subject::Guest => self.guest.and_then(of_settings),
+            AuditSubject::Host => None,
+            AuditSubject::Vm(pid) => of_vm(pid),
+            AuditSubject::Guest => self.guest.and_then(of_settings),
         };
         own.or_else(|| of_settings(self.host)).unwrap_or(Isa::Unknown)
     }
@@ -152,9 +152,9 @@ pub(super) fn has_flag(settings: &Settings, list: &str, flag: &str) -> Known<boo
 }
 
 /// A flag as evidence.
-pub(super) fn flag_fact(settings: &Settings, flag: &'static str) -> Fact<Seen> {
+pub(super) fn flag_fact(settings: &Settings, flag: &'static str) -> Fact<SeenSetting> {
     let value = has_flag(settings, "flags", flag);
-    Fact::new(files::CPUINFO, value.map(|has| Seen::Flag(flag, has)))
+    Fact::new(files::CPUINFO, value.map(|has| SeenSetting::Flag(flag, has)))
 }
 
 /// The word that is chosen: `always [madvise] never`.
@@ -201,10 +201,10 @@ pub(super) fn argument<'t>(cmdline: &'t str, name: &str) -> Option<&'t str> {
 }
 
 /// Only that word of a command line, as evidence: the rest is private.
-pub(super) fn argument_fact(settings: &Settings, name: &'static str) -> Fact<Seen> {
+pub(super) fn argument_fact(settings: &Settings, name: &'static str) -> Fact<SeenSetting> {
     let value = settings.text(files::CMDLINE).map(|cmdline| match argument(cmdline, name) {
-        Some(value) => Seen::Text(format!("{name}={value}")),
-        None => Seen::Without(name),
+        Some(value) => SeenSetting::Text(format!("{name}={value}")),
+        None => SeenSetting::Without(name),
     });
     Fact::new(files::CMDLINE, value)
 }

@@ -3,7 +3,7 @@
 use vmtax_events::Isa;
 use vmtax_events::setting::{Fact, VmProcess};
 
-use super::Seen;
+use super::SeenSetting;
 use crate::remedy::VmKind;
 
 /// What kind of VM a process runs, by its command line.
@@ -101,7 +101,7 @@ pub(super) fn is_off(value: &str) -> bool {
 }
 
 /// What of the command line a verdict rests on.
-pub(super) fn said(vm: &VmProcess, what: impl Into<Seen>) -> Fact<Seen> {
+pub(super) fn said(vm: &VmProcess, what: impl Into<SeenSetting>) -> Fact<SeenSetting> {
     Fact::new(
         vm.arguments.path.clone(),
         vm.arguments.value.as_ref().map(|_| what.into()).map_err(Clone::clone),

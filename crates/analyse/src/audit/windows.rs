@@ -2,9 +2,9 @@
 
 use vmtax_events::setting::{Unknown, VmProcess, files};
 
-use super::view::{View, flag_fact, has_flag};
+use super::view::{AuditView, flag_fact, has_flag};
 use super::vmm::{is_off, is_qemu, is_windows, options, property, said};
-use super::{Found, Seen, Start, Vendor, What};
+use super::{CheckFound, FoundSetting, QemuStart, SeenSetting, Vendor};
 use crate::remedy::RemedyId;
 
 /// What Windows needs for its timers: without them it uses the HPET or the RTC.
@@ -42,25 +42,32 @@ fn has_uefi(vm: &VmProcess) -> bool {
 }
 
 /// Why nothing can be said of a guest; that it is not Windows.
-fn other_guest(vm: &VmProcess) -> Option<Found> {
+fn other_guest(vm: &VmProcess) -> Option<CheckFound> {
     match &vm.arguments.value {
-        Err(_) => Some(Found::unread(said(vm, String::new()))),
-        Ok(_) if !is_qemu(vm) => {
-            Some(Found::unknown(What::WindowsOfOtherVmm).seen(said(vm, Seen::NotQemu)))
-        }
+        Err(_) => Some(CheckFound::unread(said(vm, String::new()))),
+        Ok(_) if !is_qemu(vm) => Some(
+            CheckFound::unknown(FoundSetting::WindowsOfOtherVmm)
+                .seen(said(vm, SeenSetting::NotQemu)),
+        ),
         Ok(_) if is_windows(vm) => None,
         // macOS wants this device.
         Ok(_) if options(vm, "device").iter().any(|v| v.starts_with("isa-applesmc")) => {
-            Some(Found::not_applicable(What::NotWindows))
+            Some(CheckFound::not_applicable(FoundSetting::NotWindows))
         }
         Ok(_) => Some(perhaps(vm)),
     }
 }
 
-fn perhaps(vm: &VmProcess) -> Found {
-    let Some(seen) = like_windows(vm) else { return Found::not_applicable(What::NotWindows) };
-    let what = if vm.is_part() { What::PerhapsWindowsOfPart } else { What::PerhapsWindows };
-    Found::unknown(what).seen(said(vm, seen)).remedy(RemedyId::HvStimer)
+fn perhaps(vm: &VmProcess) -> CheckFound {
+    let Some(seen) = like_windows(vm) else {
+        return CheckFound::not_applicable(FoundSetting::NotWindows);
+    };
+    let what = if vm.is_part() {
+        FoundSetting::PerhapsWindowsOfPart
+    } else {
+        FoundSetting::PerhapsWindows
+    };
+    CheckFound::unknown(what).seen(said(vm, seen)).remedy(RemedyId::HvStimer)
 }
 
 /// What suggests Windows: it keeps its clock in local time, and some VMs are named by it. Other guests may have both.
@@ -85,22 +92,22 @@ fn is_named_windows(name: &str) -> bool {
     })
 }
 
-pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {
+pub(super) fn enlightenments(view: &AuditView, vm: &VmProcess) -> CheckFound {
     if let Some(found) = other_guest(vm) {
         return found;
     }
     let is_enlightened = |value: &&str| value.contains("hv-") || value.contains("hv_");
     if is_windows_7(vm) && has_uefi(vm) {
         let fact = said(vm, "OVMF and Hyper-V's enlightenments".to_owned());
-        return Found::costs(What::OldWindowsOnUefi)
-            .seen(fact)
-            .fix(super::Fix::Vmm(Start::With("-cpu without hv-..., or SeaBIOS in place of OVMF")));
+        return CheckFound::costs(FoundSetting::OldWindowsOnUefi).seen(fact).fix(super::Fix::Vmm(
+            QemuStart::With("-cpu without hv-..., or SeaBIOS in place of OVMF"),
+        ));
     }
     if !cpus(vm).iter().any(is_enlightened) {
         let fact = said(vm, "several -cpu".to_owned());
-        return Found::costs(What::CpuOverridden)
+        return CheckFound::costs(FoundSetting::CpuOverridden)
             .seen(fact)
-            .fix(super::Fix::Advice(super::Advice::OneCpuOption));
+            .fix(super::Fix::Advice(super::ManualAdvice::OneCpuOption));
     }
     let lacks = |names: &[&'static str]| -> Vec<&'static str> {
         names.iter().copied().filter(|name| !has(vm, name)).collect()
@@ -113,16 +120,16 @@ pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {
     };
     let costs = |what, lacking: &[&'static str]| {
         if vm.is_part() && !is_said_off(lacking) {
-            Found::unknown(what)
+            CheckFound::unknown(what)
         } else {
-            Found::costs(what)
+            CheckFound::costs(what)
         }
     };
     let all = has(vm, "hv-passthrough");
     let timers = lacks(&OF_TIMERS);
     if !all && !timers.is_empty() {
-        let found = costs(What::WindowsTimers, &timers);
-        return found.seen(said(vm, Seen::Lacks(timers))).remedy(RemedyId::HvStimer);
+        let found = costs(FoundSetting::WindowsTimers, &timers);
+        return found.seen(said(vm, SeenSetting::Lacks(timers))).remedy(RemedyId::HvStimer);
     }
     let beside_apic = has(vm, "hv-synic") || has(vm, "hv-vapic");
     let (path, apic) = match view.vendor {
@@ -132,49 +139,50 @@ pub(super) fn enlightenments(view: &View, vm: &VmProcess) -> Found {
     let virtual_apic = view.switch(path).is_ok_and(|(on, _)| on);
     let deprecates = all || has(vm, "hv-apicv") || has(vm, "hv-avic");
     if beside_apic && virtual_apic && !deprecates {
-        let fact = said(vm, Seen::Lacks(vec!["hv-apicv"]));
-        return Found::costs(What::SynicBesideApic(apic))
+        let fact = said(vm, SeenSetting::Lacks(vec!["hv-apicv"]));
+        return CheckFound::costs(FoundSetting::SynicBesideApic(apic))
             .seen(fact)
             .seen(view.host.fact(path))
             .remedy(RemedyId::HvApicv);
     }
     let ipis = lacks(&OF_IPIS);
     if !all && vm.vcpus > 1 && !ipis.is_empty() {
-        let found = costs(What::WindowsIpis, &ipis);
-        return found.seen(said(vm, Seen::Lacks(ipis))).remedy(RemedyId::HvTlbflush);
+        let found = costs(FoundSetting::WindowsIpis, &ipis);
+        return found.seen(said(vm, SeenSetting::Lacks(ipis))).remedy(RemedyId::HvTlbflush);
     }
-    Found::ok(What::Enlightened)
+    CheckFound::ok(FoundSetting::Enlightened)
 }
 
 /// QEMU docs/system/i386/hyperv.rst, "hv-frequencies".
-pub(super) fn frequencies(_: &View, vm: &VmProcess) -> Found {
+pub(super) fn frequencies(_: &AuditView, vm: &VmProcess) -> CheckFound {
     if let Some(found) = other_guest(vm) {
         return found;
     }
     if is_windows_7(vm) && has_uefi(vm) {
-        return Found::not_applicable(What::OldWindowsOnUefi);
+        return CheckFound::not_applicable(FoundSetting::OldWindowsOnUefi);
     }
     if has(vm, "hv-passthrough") || has(vm, "hv-frequencies") {
-        return Found::ok(What::WindowsReadsFrequencies);
+        return CheckFound::ok(FoundSetting::WindowsReadsFrequencies);
     }
-    let fact = said(vm, Seen::Lacks(vec!["hv-frequencies"]));
+    let fact = said(vm, SeenSetting::Lacks(vec!["hv-frequencies"]));
     // Whether its boots matter is not known.
-    Found::unknown(What::WindowsCalibrates).seen(fact).remedy(RemedyId::HvFrequencies)
+    CheckFound::unknown(FoundSetting::WindowsCalibrates).seen(fact).remedy(RemedyId::HvFrequencies)
 }
 
 /// With `-cpu host` Windows sees flags by which it takes the processor for vulnerable, and mitigates that itself
 /// (rebjak.com, "Why host CPU type on Proxmox is slower for Windows VMs"; forum.proxmox.com, thread 136059).
-pub(super) fn windows_cpu(view: &View, vm: &VmProcess) -> Found {
+pub(super) fn windows_cpu(view: &AuditView, vm: &VmProcess) -> CheckFound {
     if let Some(found) = other_guest(vm) {
         return found;
     }
     let is_host = |value: &&&str| matches!(value.split(',').next(), Some("host" | "max"));
     let cpus = cpus(vm);
     if cpus.iter().any(|value| value.starts_with(',')) {
-        return Found::unknown(What::ModelNotSaid);
+        return CheckFound::unknown(FoundSetting::ModelNotSaid);
     }
     let Some(model) = cpus.iter().find(is_host) else {
-        return Found::ok(What::NamedModel).seen(said(vm, "-cpu of a named model".to_owned()));
+        return CheckFound::ok(FoundSetting::NamedModel)
+            .seen(said(vm, "-cpu of a named model".to_owned()));
     };
     let hides = |flag: &str| {
         let minus = format!("-{flag}");
@@ -187,19 +195,21 @@ pub(super) fn windows_cpu(view: &View, vm: &VmProcess) -> Found {
             .filter(|one| one.as_ref().map_or(true, |(has, _, name)| *has && !hides(name)))
             .map(|one| one.map(|(_, flag, name)| (flag, name)))
             .collect();
-    let fix = super::Fix::Vmm(Start::With(
+    let fix = super::Fix::Vmm(QemuStart::With(
         "-cpu host,-md-clear,-flush-l1d, or a named model as x86-64-v3",
     ));
     match shown {
         // A configuration alone: what its host's processor has is not in it.
         Err(_) if vm.pid == 0 && view.host.fact(files::CPUINFO).value.is_err() => {
-            Found::unknown(What::WindowsMayMitigate).seen(said(vm, "-cpu host".to_owned())).fix(fix)
+            CheckFound::unknown(FoundSetting::WindowsMayMitigate)
+                .seen(said(vm, "-cpu host".to_owned()))
+                .fix(fix)
         }
-        Err(_) => Found::unread(view.host.fact(files::CPUINFO)),
+        Err(_) => CheckFound::unread(view.host.fact(files::CPUINFO)),
         Ok(shown) if shown.is_empty() => {
-            Found::ok(What::NothingToMitigate).seen(flag_fact(view.host, "md_clear"))
+            CheckFound::ok(FoundSetting::NothingToMitigate).seen(flag_fact(view.host, "md_clear"))
         }
-        Ok(_) => Found::costs(What::WindowsMitigates)
+        Ok(_) => CheckFound::costs(FoundSetting::WindowsMitigates)
             .seen(said(vm, "-cpu host".to_owned()))
             .seen(flag_fact(view.host, "md_clear"))
             .fix(fix),

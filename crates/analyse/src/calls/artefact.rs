@@ -2,7 +2,7 @@
 
 use vmtax_events::CallKind;
 
-use super::{CallTree, Label, Profiled};
+use super::{CallTree, NodeLabel, ProfiledOperation};
 
 /// A part of a path that hardware does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,12 +15,12 @@ pub struct Artefact {
     pub gone_since: &'static str,
     /// The emulators, as a run names them, begin so.
     emulators: &'static [&'static str],
-    part: Part,
+    part: TreePart,
 }
 
 /// Which part of a tree it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum TreePart {
     /// This function, called by that one, and all that it calls.
     Calls { caller: &'static str, function: &'static str },
     /// What handles these instructions of L1.
@@ -37,7 +37,7 @@ pub const ARTEFACTS: [Artefact; 3] = [
         cause: "QEMU's TCG has no next-RIP save (NRIPS), so KVM decodes the guest's instruction to skip it",
         gone_since: "AMD processors of 2008",
         emulators: &["QEMU TCG"],
-        part: Part::Calls {
+        part: TreePart::Calls {
             caller: "__svm_skip_emulated_instruction",
             function: "x86_emulate_instruction",
         },
@@ -47,20 +47,20 @@ pub const ARTEFACTS: [Artefact; 3] = [
         cause: "the emulated AMD processors have no virtual VMLOAD and VMSAVE, so each one of L1 is an exit to L0",
         gone_since: "AMD Zen, 2017",
         emulators: &["QEMU TCG", "Bochs"],
-        part: Part::Handles(&["vmload", "vmsave"]),
+        part: TreePart::Handles(&["vmload", "vmsave"]),
     },
     Artefact {
         name: "STGI and CLGI exits",
         cause: "Bochs's ryzen has no virtual GIF, so each one of L1 is an exit to L0",
         gone_since: "AMD Zen, 2017",
         emulators: &["Bochs"],
-        part: Part::Handles(&["stgi", "clgi"]),
+        part: TreePart::Handles(&["stgi", "clgi"]),
     },
 ];
 
 /// How many instructions of a batch an artefact has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct ArtefactFound {
     /// Which.
     pub artefact: &'static Artefact,
     /// Instructions of the batch. What belongs to two artefacts is the first one's.
@@ -68,7 +68,7 @@ pub struct Found {
 }
 
 /// The artefacts in a call tree of a run on this emulator; none where it has none of them.
-pub fn artefacts(profiled: &Profiled<'_>, emulator: Option<&str>) -> Vec<Found> {
+pub fn artefacts(profiled: &ProfiledOperation<'_>, emulator: Option<&str>) -> Vec<ArtefactFound> {
     let Some(emulator) = emulator else { return Vec::new() };
     let known: Vec<&'static Artefact> = ARTEFACTS
         .iter()
@@ -82,7 +82,7 @@ pub fn artefacts(profiled: &Profiled<'_>, emulator: Option<&str>) -> Vec<Found> 
         }
     }
     let found = known.into_iter().zip(sums).filter(|(_, sum)| *sum > 0);
-    found.map(|(artefact, instructions)| Found { artefact, instructions }).collect()
+    found.map(|(artefact, instructions)| ArtefactFound { artefact, instructions }).collect()
 }
 
 /// The artefact that each node belongs to: of those at it and above it the outermost.
@@ -96,16 +96,16 @@ fn owners(tree: &CallTree, known: &[&'static Artefact]) -> Vec<Option<usize>> {
     owners
 }
 
-impl Part {
-    fn begins(&self, label: &Label, above: Option<&Label>) -> bool {
+impl TreePart {
+    fn begins(&self, label: &NodeLabel, above: Option<&NodeLabel>) -> bool {
         match self {
-            Part::Calls { caller, function } => {
+            TreePart::Calls { caller, function } => {
                 label.kind == CallKind::Function
                     && label.name == *function
                     && above
                         .is_some_and(|above| above.name == *caller && above.level == label.level)
             }
-            Part::Handles(instructions) => {
+            TreePart::Handles(instructions) => {
                 label.kind == CallKind::Cause
                     && label.level == 1
                     && instructions.contains(&label.name.as_str())

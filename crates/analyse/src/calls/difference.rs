@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use vmtax_events::CallKind;
 
-use super::{CallTree, Label, Profiled};
+use super::{CallTree, NodeLabel, ProfiledOperation};
 
 /// More pairs of functions than two versions of a kernel have under one caller.
 const PAIRS_MOST: usize = 1 << 16;
@@ -23,9 +23,9 @@ const ALIKE: i128 = 4;
 
 /// A function that makes a difference, with the functions that it includes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct DifferenceLine {
     /// The function, or the instruction of a guest.
-    pub label: Label,
+    pub label: NodeLabel,
     /// More (or, negative, fewer) instructions of one operation.
     pub delta: f64,
     /// Functions below it that only the first tree has, where they are part of this line.
@@ -38,30 +38,30 @@ pub struct Line {
 
 /// The difference of two call trees of one operation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Difference {
+pub struct TreeDifference {
     /// Instructions of one operation in the first.
     pub before: f64,
     /// In the second.
     pub after: f64,
     /// Largest first. Their sum is `after` - `before`.
-    pub lines: Vec<Line>,
+    pub lines: Vec<DifferenceLine>,
 }
 
 /// What two trees differ in.
-pub fn difference(before: &Profiled<'_>, after: &Profiled<'_>) -> Difference {
+pub fn difference(before: &ProfiledOperation<'_>, after: &ProfiledOperation<'_>) -> TreeDifference {
     // In parts that both numbers of operations divide, all is whole.
     let (a, b) = (i128::from(before.operations.max(1)), i128::from(after.operations.max(1)));
-    let mut exits = Exits::default();
+    let mut exits = GuestExits::default();
     let (first, second) =
         (Places::of(before.tree, b, &mut exits), Places::of(after.tree, a, &mut exits));
-    let mut lines = Lines::default();
+    let mut lines = FunctionLines::default();
     compare((&first, &second), &exits, &mut lines);
     let parts = (a * b) as f64;
-    let mut found: Vec<Line> = lines
+    let mut found: Vec<DifferenceLine> = lines
         .0
         .into_iter()
         .filter(|(_, sum)| sum.delta != 0)
-        .map(|(label, sum)| Line {
+        .map(|(label, sum)| DifferenceLine {
             label,
             delta: sum.delta as f64 / parts,
             gone: sum.gone.into_iter().collect(),
@@ -70,7 +70,7 @@ pub fn difference(before: &Profiled<'_>, after: &Profiled<'_>) -> Difference {
         })
         .collect();
     found.sort_by(|x, y| y.delta.abs().total_cmp(&x.delta.abs()));
-    Difference {
+    TreeDifference {
         before: before.of_one(before.tree.total()),
         after: after.of_one(after.tree.total()),
         lines: found,
@@ -79,18 +79,18 @@ pub fn difference(before: &Profiled<'_>, after: &Profiled<'_>) -> Difference {
 
 /// What was found of each function.
 #[derive(Default)]
-struct Lines(BTreeMap<Label, Sum>);
+struct FunctionLines(BTreeMap<NodeLabel, FunctionSum>);
 
 #[derive(Default)]
-struct Sum {
+struct FunctionSum {
     delta: i128,
     gone: BTreeSet<String>,
     new: BTreeSet<String>,
     was: Option<String>,
 }
 
-impl Lines {
-    fn add(&mut self, label: &Label, delta: i128) -> &mut Sum {
+impl FunctionLines {
+    fn add(&mut self, label: &NodeLabel, delta: i128) -> &mut FunctionSum {
         let sum = self.0.entry(label.clone()).or_default();
         sum.delta += delta;
         sum
@@ -98,28 +98,28 @@ impl Lines {
 }
 
 /// Without the module: functions move between modules.
-fn plain(label: &Label) -> Label {
-    Label { module: String::new(), ..label.clone() }
+fn plain(label: &NodeLabel) -> NodeLabel {
+    NodeLabel { module: String::new(), ..label.clone() }
 }
 
 /// Instructions of guests in instructions of guests: `[cpuid]`, `[cpuid]` and in it `[vmload]`. Whichever function of the guest executed
 /// them, they are the same in both trees.
 #[derive(Default)]
-struct Exits {
-    numbers: HashMap<(usize, Label), usize>,
+struct GuestExits {
+    numbers: HashMap<(usize, NodeLabel), usize>,
     /// The parent of each, and its label. The first is none.
-    list: Vec<(usize, Label)>,
+    list: Vec<(usize, NodeLabel)>,
 }
 
 /// Not in an exit.
 const NONE: usize = 0;
 
-impl Exits {
-    fn number(&mut self, inside: usize, label: &Label) -> usize {
+impl GuestExits {
+    fn number(&mut self, inside: usize, label: &NodeLabel) -> usize {
         if self.list.is_empty() {
             self.list.push((NONE, label.clone()));
         }
-        let Exits { numbers, list } = self;
+        let GuestExits { numbers, list } = self;
         *numbers.entry((inside, label.clone())).or_insert_with(|| {
             list.push((inside, label.clone()));
             list.len() - 1
@@ -127,7 +127,7 @@ impl Exits {
     }
 
     /// The outermost that the other tree, with these, has not: this one, or one that it is in.
-    fn missing(&self, exit: usize, others: &BTreeSet<usize>) -> Option<&Label> {
+    fn missing(&self, exit: usize, others: &BTreeSet<usize>) -> Option<&NodeLabel> {
         let (mut at, mut found) = (exit, None);
         while at != NONE {
             let (inside, label) = &self.list[at];
@@ -143,12 +143,12 @@ impl Exits {
 /// A tree that is compared.
 struct Places {
     /// A parent comes before the nodes below it.
-    nodes: Vec<Place>,
+    nodes: Vec<TreePosition>,
     exits: BTreeSet<usize>,
 }
 
-struct Place {
-    label: Label,
+struct TreePosition {
+    label: NodeLabel,
     parent: Option<usize>,
     own: i128,
     /// The instruction of a guest that it handles.
@@ -157,8 +157,8 @@ struct Place {
 
 impl Places {
     /// A tree, with its instructions multiplied by this.
-    fn of(tree: &CallTree, times: i128, exits: &mut Exits) -> Places {
-        let mut nodes: Vec<Place> = Vec::with_capacity(tree.nodes.len());
+    fn of(tree: &CallTree, times: i128, exits: &mut GuestExits) -> Places {
+        let mut nodes: Vec<TreePosition> = Vec::with_capacity(tree.nodes.len());
         for node in &tree.nodes {
             let above = node.parent.map_or(NONE, |parent| nodes[parent].exit);
             let label = match (node.label.kind, node.parent) {
@@ -168,7 +168,7 @@ impl Places {
             };
             let exit =
                 if label.kind == CallKind::Cause { exits.number(above, &label) } else { above };
-            nodes.push(Place {
+            nodes.push(TreePosition {
                 label,
                 parent: node.parent,
                 own: i128::from(node.own) * times,
@@ -179,28 +179,28 @@ impl Places {
         Places { nodes, exits }
     }
 
-    fn labels(&self) -> BTreeSet<&Label> {
+    fn labels(&self) -> BTreeSet<&NodeLabel> {
         self.nodes.iter().map(|node| &node.label).collect()
     }
 }
 
 /// What belongs to a caller that both trees have.
 #[derive(Default)]
-struct Group<'a> {
+struct CallerGroup<'a> {
     /// Functions that only one tree has: their instructions.
-    gone: BTreeMap<&'a Label, i128>,
-    new: BTreeMap<&'a Label, i128>,
+    gone: BTreeMap<&'a NodeLabel, i128>,
+    new: BTreeMap<&'a NodeLabel, i128>,
 }
 
 /// What each function calls, as far as only one tree has it.
-type Calls<'a> = BTreeMap<&'a Label, BTreeSet<&'a Label>>;
+type Calls<'a> = BTreeMap<&'a NodeLabel, BTreeSet<&'a NodeLabel>>;
 
-fn compare((first, second): (&Places, &Places), exits: &Exits, lines: &mut Lines) {
+fn compare((first, second): (&Places, &Places), exits: &GuestExits, lines: &mut FunctionLines) {
     let top =
-        Label { kind: CallKind::Thread, level: 0, name: String::new(), module: String::new() };
+        NodeLabel { kind: CallKind::Thread, level: 0, name: String::new(), module: String::new() };
     let labels = [first.labels(), second.labels()];
-    let mut both: BTreeMap<&Label, i128> = BTreeMap::new();
-    let mut groups: BTreeMap<&Label, Group<'_>> = BTreeMap::new();
+    let mut both: BTreeMap<&NodeLabel, i128> = BTreeMap::new();
+    let mut groups: BTreeMap<&NodeLabel, CallerGroup<'_>> = BTreeMap::new();
     let mut calls: [Calls<'_>; 2] = Default::default();
     for (side, (places, sign)) in [(first, -1), (second, 1)].into_iter().enumerate() {
         let (others, known) = (if side == 0 { second } else { first }, &labels[1 - side]);
@@ -236,9 +236,14 @@ fn compare((first, second): (&Places, &Places), exits: &Exits, lines: &mut Lines
     }
 }
 
-impl Group<'_> {
+impl CallerGroup<'_> {
     /// Writes its lines, and that of the caller, which has this many more instructions outside its callees.
-    fn write(mut self, (caller, own): (&Label, i128), calls: &[Calls<'_>; 2], lines: &mut Lines) {
+    fn write(
+        mut self,
+        (caller, own): (&NodeLabel, i128),
+        calls: &[Calls<'_>; 2],
+        lines: &mut FunctionLines,
+    ) {
         for one_side in [&mut self.gone, &mut self.new] {
             one_side.retain(|_, own| *own != 0);
         }
@@ -264,13 +269,13 @@ impl Group<'_> {
 }
 
 /// Pairs of functions that are one with two names: they call the same, or are called alike.
-fn renamed(group: &Group<'_>, calls: &[Calls<'_>; 2]) -> Vec<(Label, Label)> {
-    let Group { gone, new } = group;
+fn renamed(group: &CallerGroup<'_>, calls: &[Calls<'_>; 2]) -> Vec<(NodeLabel, NodeLabel)> {
+    let CallerGroup { gone, new } = group;
     if gone.len().saturating_mul(new.len()) > PAIRS_MOST {
         return Vec::new();
     }
     let nothing = BTreeSet::new();
-    let mut pairs: Vec<(usize, &Label, &Label)> = Vec::new();
+    let mut pairs: Vec<(usize, &NodeLabel, &NodeLabel)> = Vec::new();
     for old in gone.keys() {
         for new in new.keys() {
             if old.kind != CallKind::Function || new.kind != old.kind || new.level != old.level {
@@ -317,14 +322,14 @@ mod tests {
 
     /// Of lines such as `a;b 3`; a name in brackets is a cause.
     fn tree(lines: &[(&str, u64)]) -> CallTree {
-        let mut growing = super::super::tree::Growing::default();
+        let mut growing = super::super::tree::GrowingTree::default();
         for (stack, own) in lines {
             let mut at = None;
             for name in stack.split(';') {
                 let cause = name.starts_with('[');
                 let kind = if cause { CallKind::Cause } else { CallKind::Function };
                 let name = name.trim_matches(['[', ']']).to_owned();
-                let label = Label { kind, level: 0, name, module: String::new() };
+                let label = NodeLabel { kind, level: 0, name, module: String::new() };
                 at = Some(growing.child(at, &label));
             }
             growing.add(at.unwrap(), 1, *own);
@@ -332,9 +337,9 @@ mod tests {
         growing.finish()
     }
 
-    fn profiled(tree: &CallTree, operations: u64) -> Profiled<'_> {
+    fn profiled(tree: &CallTree, operations: u64) -> ProfiledOperation<'_> {
         let name = "x".to_owned();
-        Profiled {
+        ProfiledOperation {
             name,
             level: Level::L1,
             operations,

@@ -26,7 +26,7 @@ pub struct CallNode {
     /// The one above.
     pub parent: Option<usize>,
     /// What it is.
-    pub label: Label,
+    pub label: NodeLabel,
     /// How often it was entered.
     pub calls: u64,
     /// Instructions of its own.
@@ -37,7 +37,7 @@ pub struct CallNode {
 
 /// The meaning of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Label {
+pub struct NodeLabel {
     /// What kind of thing.
     pub kind: CallKind,
     /// Whose code: 0 is the host.
@@ -62,7 +62,7 @@ pub enum Arranged {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionCost {
     /// The function, or the cause.
-    pub label: Label,
+    pub label: NodeLabel,
     /// How often it was entered.
     pub calls: u64,
     /// Its own instructions.
@@ -86,7 +86,7 @@ impl CallTree {
         self.numbers.push(row.node);
         self.nodes.push(CallNode {
             parent,
-            label: Label {
+            label: NodeLabel {
                 kind: row.kind,
                 level: row.level,
                 name: row.name.clone(),
@@ -117,7 +117,7 @@ impl CallTree {
     }
 
     /// Labels from the top down to a node.
-    pub fn stack(&self, node: usize) -> Vec<&Label> {
+    pub fn stack(&self, node: usize) -> Vec<&NodeLabel> {
         let mut stack = Vec::new();
         let mut at = Some(node);
         while let Some(found) = at.and_then(|at| self.nodes.get(at)) {
@@ -140,7 +140,7 @@ impl CallTree {
 
     /// What each label of this kind has, most first; with totals, or by what is its own.
     pub fn costs(&self, kind: CallKind, by_total: bool) -> Vec<FunctionCost> {
-        let mut costs: BTreeMap<&Label, (u64, u64, u64)> = BTreeMap::new();
+        let mut costs: BTreeMap<&NodeLabel, (u64, u64, u64)> = BTreeMap::new();
         for (index, node) in self.nodes.iter().enumerate() {
             // Lines are parts of their function.
             let of = match node.label.kind {
@@ -194,7 +194,7 @@ impl CallTree {
     /// As a tree of each level, without causes.
     #[must_use]
     pub fn by_level(&self) -> CallTree {
-        let mut tree = Growing::default();
+        let mut tree = GrowingTree::default();
         let mut places: Vec<Option<usize>> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             let above = node.parent.map(|parent| (&self.nodes[parent], places[parent]));
@@ -227,20 +227,20 @@ impl CallTree {
     }
 }
 
-fn level_of(level: u8) -> Label {
+fn level_of(level: u8) -> NodeLabel {
     let name = format!("L{level}");
-    Label { kind: CallKind::Thread, level, name, module: String::new() }
+    NodeLabel { kind: CallKind::Thread, level, name, module: String::new() }
 }
 
 /// A tree whose equal nodes are one.
 #[derive(Default)]
-pub(crate) struct Growing {
+pub(crate) struct GrowingTree {
     tree: CallTree,
-    children: BTreeMap<(Option<usize>, Label), usize>,
+    children: BTreeMap<(Option<usize>, NodeLabel), usize>,
 }
 
-impl Growing {
-    pub(crate) fn child(&mut self, parent: Option<usize>, label: &Label) -> usize {
+impl GrowingTree {
+    pub(crate) fn child(&mut self, parent: Option<usize>, label: &NodeLabel) -> usize {
         let tree = &mut self.tree;
         *self.children.entry((parent, label.clone())).or_insert_with(|| {
             tree.nodes.push(CallNode { parent, label: label.clone(), calls: 0, own: 0, total: 0 });

@@ -15,7 +15,7 @@ const HPET_COUNTER: std::ops::RangeInclusive<u64> = 0xfed0_00f0..=0xfed0_00f7;
 const HPET_COMPARATOR: u64 = 0xfed0_0108;
 
 /// What a recording's exits say of each other.
-pub(super) struct Beside {
+pub(super) struct ExitsBeside {
     /// The guest arms its timer by the TSC deadline.
     deadline: bool,
     /// The HPET's counter is read to program its comparators: Linux reads it before each and after it (arch/x86/kernel/hpet.c,
@@ -31,8 +31,8 @@ pub(super) struct Beside {
 /// The length of an NVMe controller's BAR.
 const NVME_BAR: u64 = 0x4000;
 
-impl Beside {
-    pub(super) fn new(ledger: &Ledger) -> Beside {
+impl ExitsBeside {
+    pub(super) fn new(ledger: &Ledger) -> ExitsBeside {
         let keys = || ledger.exits.keys();
         let count = |wanted: &dyn Fn(Detail) -> bool| {
             let exits = ledger.exits.iter().filter(|(key, _)| wanted(key.detail));
@@ -44,7 +44,7 @@ impl Beside {
                 && detail.value & 0x1f == 8
         });
         let reads = count(&reads_hpet);
-        Beside {
+        ExitsBeside {
             deadline: keys()
                 .any(|key| key.detail.kind == DetailKind::MsrWrite && key.detail.value == 0x6e0),
             // Two and a half, where some are read for another purpose.

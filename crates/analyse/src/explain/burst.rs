@@ -3,7 +3,7 @@
 use vmtax_events::Cause;
 
 use crate::Ledger;
-use crate::timeline::{Kind, Slot};
+use crate::timeline::{Slot, TimelineKey};
 
 /// Part of an interval that exits take from which on it is a stall, and how many times the mean that must be.
 const STALL: f64 = 0.25;
@@ -27,7 +27,7 @@ pub struct Burst {
     /// The same of the whole recording.
     pub mean: f64,
     /// The exits that are most frequent in it, of the cause that takes most of its time.
-    pub kind: Kind,
+    pub kind: TimelineKey,
 }
 
 /// The worst interval, if it stands out.

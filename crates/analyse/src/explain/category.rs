@@ -28,7 +28,7 @@ const ALIASES: &[(&str, &str)] = &[("idle=poll", "poll"), ("idlepoll", "poll")];
 
 /// A category, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Category {
+pub(super) struct CategoryParts {
     pub(super) kind: String,
     /// Sorted.
     pub(super) options: Vec<String>,
@@ -41,11 +41,11 @@ fn kind_of(word: &str) -> Option<VmKind> {
 
 /// Whether a word names a kind of VM, and maybe its options: `SNP+vhost`, `amd-direct-medium`.
 pub fn is_category(text: &str) -> bool {
-    Category::read(text).is_some()
+    CategoryParts::read(text).is_some()
 }
 
-impl Category {
-    pub(super) fn read(text: &str) -> Option<Category> {
+impl CategoryParts {
+    pub(super) fn read(text: &str) -> Option<CategoryParts> {
         let text = text.trim();
         // The kind itself may have a dash.
         let first = text.split('+').next().unwrap_or_default().trim();
@@ -74,14 +74,14 @@ impl Category {
         options.retain(|word| !word.is_empty() && !NO_OPTIONS.contains(&word.as_str()));
         options.sort();
         options.dedup();
-        Some(Category { kind: kind.to_owned(), options })
+        Some(CategoryParts { kind: kind.to_owned(), options })
     }
 
     pub(super) fn vm_kind(&self) -> VmKind {
         kind_of(&self.kind).unwrap_or(VmKind::Unknown)
     }
 
-    pub(super) fn with(&self, option: &str) -> Category {
+    pub(super) fn with(&self, option: &str) -> CategoryParts {
         let mut other = self.clone();
         other.options.push(option.to_owned());
         other.options.sort();
@@ -104,7 +104,7 @@ impl Category {
 
 /// Whether the category of this name has this option.
 pub(super) fn has_option(category: &str, option: &str) -> bool {
-    Category::read(category)
+    CategoryParts::read(category)
         .is_some_and(|category| category.options.iter().any(|one| one == option))
 }
 
@@ -126,12 +126,12 @@ mod tests {
             ("snp guest", VmKind::Snp, &[]),
             ("sev-snp-direct-vhost", VmKind::Snp, &["direct", "vhost"]),
         ] {
-            let category = Category::read(text).unwrap();
+            let category = CategoryParts::read(text).unwrap();
             assert_eq!(category.vm_kind(), kind, "{text}");
             assert_eq!(category.options, options, "{text}");
         }
         for text in ["", "host", "network", "results-snp", "redis"] {
-            assert_eq!(Category::read(text), None, "{text}");
+            assert_eq!(CategoryParts::read(text), None, "{text}");
         }
     }
 }

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use vmtax_events::{Detail, words};
 
 use super::subject::Subject;
-use super::sums::{FEW, Sum, Sums};
-use crate::diff::{ABOUT_EQUAL, Cell, Per, Side, suitable};
+use super::sums::{FEW, RecordingSums, SubjectSum};
+use crate::diff::{ABOUT_EQUAL, DiffCell, DiffSide, Per, suitable};
 
 /// A rate below this part of the other side's is next to none.
 const NEXT_TO_NONE: f64 = 0.05;
@@ -34,13 +34,13 @@ words! {
 
 /// Two recordings of one load.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct LoadChange {
     /// What the rates are over.
     pub per: Per,
     /// So many of these in each.
     pub units: [f64; 2],
     /// All exits, before and after.
-    pub total: [Cell; 2],
+    pub total: [DiffCell; 2],
     /// By subject: what changed most first.
     pub rows: Vec<ChangeRow>,
     /// Times of both are those of hardware, as far as the recordings show.
@@ -53,9 +53,9 @@ pub struct ChangeRow {
     /// What they are about; `None`: the subjects with few exits in both, together.
     pub subject: Option<Subject>,
     /// Before.
-    pub before: Cell,
+    pub before: DiffCell,
     /// After.
-    pub after: Cell,
+    pub after: DiffCell,
     /// What most of them access, on the side that has more.
     pub detail: Option<Detail>,
 }
@@ -83,16 +83,16 @@ impl ChangeRow {
     }
 }
 
-impl Change {
+impl LoadChange {
     /// Compares. `operations` is how many the load did in each; without it rates are over what both recordings know.
-    pub fn new(before: &Side<'_>, after: &Side<'_>, operations: Option<u64>) -> Change {
+    pub fn new(before: &DiffSide<'_>, after: &DiffSide<'_>, operations: Option<u64>) -> LoadChange {
         let per = operations.map_or_else(|| suitable(before, after), |_| Per::Operation);
         let units = [before, after].map(|side| {
             operations.map(|count| count as f64).or_else(|| side.units(per)).unwrap_or(1.0)
         });
-        let sums = [before, after].map(|side| Sums::new(side.ledger));
+        let sums = [before, after].map(|side| RecordingSums::new(side.ledger));
         let timed = sums.iter().all(|sums| sums.timed);
-        let cell = |at: usize, count: u64, ns: u64| Cell {
+        let cell = |at: usize, count: u64, ns: u64| DiffCell {
             count,
             rate: count as f64 / units[at],
             time_ns: timed.then(|| ns as f64 / units[at]),
@@ -128,7 +128,7 @@ impl Change {
             let ns = sums[at].by_subject.values().map(|sum| sum.high_ns);
             cell(at, sums[at].total, ns.fold(0, u64::saturating_add))
         });
-        Change { per, units, total, rows, timed }
+        LoadChange { per, units, total, rows, timed }
     }
 
     /// Exits after, as a part of those before; `None` without any before.
@@ -139,7 +139,7 @@ impl Change {
 }
 
 /// What exits access most often.
-fn most_accessed(sum: &Sum) -> Option<Detail> {
+fn most_accessed(sum: &SubjectSum) -> Option<Detail> {
     let most =
         sum.details.iter().max_by_key(|(detail, (count, _))| (*count, std::cmp::Reverse(*detail)));
     most.map(|(detail, _)| *detail)

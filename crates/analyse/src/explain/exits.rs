@@ -6,9 +6,9 @@ use vmtax_events::{Cause, Level, Reason};
 
 use super::burst::burst;
 use super::finding::Evidence;
-use super::step::{Answer, Question, Record, Says, Step};
-use super::sums::{NAMED, Sums, TAX_MATTERS, add, lacks_entries, total};
-use crate::diff::{ABOUT_EQUAL, Diff, DiffRow, Per, Side, Verdict, suitable};
+use super::step::{ExplainStep, Question, Says, StepAnswer, ToRecord};
+use super::sums::{NAMED, RecordingSums, TAX_MATTERS, add, lacks_entries, total};
+use crate::diff::{ABOUT_EQUAL, Diff, DiffRow, DiffSide, DiffVerdict, Per, suitable};
 use crate::ledger::{running_ns, tax_range};
 use crate::vm_facts::kind;
 use crate::{By, Ledger, Nested};
@@ -20,7 +20,7 @@ const TOO_FEW: u64 = 20;
 const TOO_SHORT_NS: u64 = 100_000_000;
 
 /// The exits of a recording that is too small to conclude from, and its length, ns.
-pub(super) fn too_few(ledger: &Ledger, sums: &Sums) -> Option<(u64, u64)> {
+pub(super) fn too_few(ledger: &Ledger, sums: &RecordingSums) -> Option<(u64, u64)> {
     let ns = ledger.time.values().map(|time| time.sum.wall_ns).max().unwrap_or(0);
     (sums.timed && sums.total < TOO_FEW && ns < TOO_SHORT_NS).then_some((sums.total, ns))
 }
@@ -31,19 +31,23 @@ fn unknown_part(ledger: &Ledger) -> f64 {
 }
 
 /// Is handling exits the bottleneck?
-pub(super) fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>, sums: &Sums) -> Step {
+pub(super) fn bottleneck(
+    side: &DiffSide<'_>,
+    base: Option<&DiffSide<'_>>,
+    sums: &RecordingSums,
+) -> ExplainStep {
     let ledger = side.ledger;
-    let step = |answer, says| Step::new(Question::Exits, answer, says);
-    let unknown = |says, next| step(Answer::Unknown, says).next(next);
+    let step = |answer, says| ExplainStep::new(Question::Exits, answer, says);
+    let unknown = |says, next| step(StepAnswer::Unknown, says).next(next);
     let emulated = ledger.recording.emulated.is_some();
     if let Some((count, ns)) = too_few(ledger, sums) {
-        return unknown(Says::TooFew(count, ns), Record::Longer);
+        return unknown(Says::TooFew(count, ns), ToRecord::Longer);
     }
     if !emulated && lacks_entries(ledger) {
-        return unknown(Says::NoEntries(unknown_part(ledger)), Record::Entries);
+        return unknown(Says::NoEntries(unknown_part(ledger)), ToRecord::Entries);
     }
     if let (false, Some(each_ns)) = (emulated, sums.interrupts_wait(ledger)) {
-        return unknown(Says::LongInterrupts(each_ns), Record::Sched);
+        return unknown(Says::LongInterrupts(each_ns), ToRecord::Sched);
     }
     if let (false, Some(tax)) = (emulated, ledger.tax()) {
         let time = ledger.time_total();
@@ -53,19 +57,19 @@ pub(super) fn bottleneck(side: &Side<'_>, base: Option<&Side<'_>>, sums: &Sums) 
         evidence.extend(tax_range(&time).map(|[low, high]| Evidence::TaxRange(low, high)));
         evidence.extend(burst(ledger).map(Evidence::Burst));
         return if tax >= TAX_MATTERS {
-            step(Answer::Yes, Says::Tax(tax)).evidence(evidence)
+            step(StepAnswer::Yes, Says::Tax(tax)).evidence(evidence)
         } else {
-            let step = step(Answer::No, Says::SmallTax(tax)).evidence(evidence);
-            step.next(Record::BetweenExits)
+            let step = step(StepAnswer::No, Says::SmallTax(tax)).evidence(evidence);
+            step.next(ToRecord::BetweenExits)
         };
     }
     match (base, sums.spent_ns) {
         (None, Some(spent_ns)) => {
             let all_ns = ledger.total().time_ns;
-            unknown(Says::NoRunningTime { spent_ns, all_ns }, Record::Recording)
+            unknown(Says::NoRunningTime { spent_ns, all_ns }, ToRecord::Recording)
         }
-        (None, None) if ledger.exits.is_empty() => unknown(Says::NoExits, Record::Times),
-        (None, None) => unknown(Says::OnlyCounts { emulated }, Record::Times),
+        (None, None) if ledger.exits.is_empty() => unknown(Says::NoExits, ToRecord::Times),
+        (None, None) => unknown(Says::OnlyCounts { emulated }, ToRecord::Times),
         (Some(base), _) => against(side, base),
     }
 }
@@ -88,7 +92,7 @@ struct Class {
     /// Rate and count.
     base: (f64, u64),
     other: (f64, u64),
-    verdict: Verdict,
+    verdict: DiffVerdict,
 }
 
 impl Class {
@@ -97,7 +101,10 @@ impl Class {
     }
 
     fn is_same(&self) -> bool {
-        matches!(self.verdict, Verdict::Equal | Verdict::AboutEqual | Verdict::NoDifference)
+        matches!(
+            self.verdict,
+            DiffVerdict::Equal | DiffVerdict::AboutEqual | DiffVerdict::NoDifference
+        )
     }
 
     /// Adds a row: of several, their sums are compared.
@@ -108,10 +115,10 @@ impl Class {
         let (base, other) = (self.base.0, self.other.0);
         self.verdict = match self.causes.len() {
             1 => row.verdict_of_counts(),
-            _ if base == other => Verdict::Equal,
-            _ if (base - other).abs() <= self.most() * ABOUT_EQUAL => Verdict::AboutEqual,
-            _ if other > base => Verdict::MoreUntested,
-            _ => Verdict::FewerUntested,
+            _ if base == other => DiffVerdict::Equal,
+            _ if (base - other).abs() <= self.most() * ABOUT_EQUAL => DiffVerdict::AboutEqual,
+            _ if other > base => DiffVerdict::MoreUntested,
+            _ => DiffVerdict::FewerUntested,
         };
     }
 }
@@ -120,12 +127,12 @@ impl Class {
 fn by_class(rows: &[DiffRow]) -> Vec<Class> {
     let mut classes: BTreeMap<Cause, Class> = BTreeMap::new();
     for row in rows {
-        let Some(crate::Value::Cause(cause)) = row.key.first().copied() else { continue };
+        let Some(crate::KeyValue::Cause(cause)) = row.key.first().copied() else { continue };
         let empty = || Class {
             causes: Vec::new(),
             base: (0.0, 0),
             other: (0.0, 0),
-            verdict: Verdict::Equal,
+            verdict: DiffVerdict::Equal,
         };
         classes.entry(class(cause)).or_insert_with(empty).add(row, cause);
     }
@@ -135,14 +142,14 @@ fn by_class(rows: &[DiffRow]) -> Vec<Class> {
 }
 
 /// Both take the same exits, and the base is fast: then it is not the exits.
-fn against(side: &Side<'_>, base: &Side<'_>) -> Step {
-    let step = |answer, says| Step::new(Question::Exits, answer, says);
+fn against(side: &DiffSide<'_>, base: &DiffSide<'_>) -> ExplainStep {
+    let step = |answer, says| ExplainStep::new(Question::Exits, answer, says);
     let per = match suitable(base, side) {
         Per::Operation => Per::Recording,
         per => per,
     };
     let Ok(diff) = Diff::new(base, side, per, &[By::Cause]) else {
-        return step(Answer::Unknown, Says::NotComparable);
+        return step(StepAnswer::Unknown, Says::NotComparable);
     };
     let rows = &diff.tables[0].rows;
     let classes = by_class(rows);
@@ -159,17 +166,17 @@ fn against(side: &Side<'_>, base: &Side<'_>) -> Step {
     let confidential = here.is_confidential() || there.is_confidential();
     let share = if all > 0.0 { alike / all } else { 0.0 };
     let (answer, says, next) = if here != there && all > 0.0 && confidential {
-        (Answer::Unknown, Says::OtherKind(share, here, there), Record::TimesOrTrial)
+        (StepAnswer::Unknown, Says::OtherKind(share, here, there), ToRecord::TimesOrTrial)
     } else if all > 0.0 && alike >= all * SAME_EXITS {
-        (Answer::No, Says::SameExits(share), Record::BetweenExits)
+        (StepAnswer::No, Says::SameExits(share), ToRecord::BetweenExits)
     } else {
-        (Answer::Unknown, Says::OtherExits(share), Record::TimesOfBoth)
+        (StepAnswer::Unknown, Says::OtherExits(share), ToRecord::TimesOfBoth)
     };
     step(answer, says).evidence(evidence).next(next)
 }
 
 /// Which cause leads?
-pub(super) fn causes(ledger: &Ledger) -> Step {
+pub(super) fn causes(ledger: &Ledger) -> ExplainStep {
     let mut causes = ledger.causes();
     let total = ledger.total();
     let timed = ledger.recording.emulated.is_none() && total.time_ns > 0;
@@ -186,14 +193,14 @@ pub(super) fn causes(ledger: &Ledger) -> Step {
     };
     let evidence = causes.iter().take(NAMED).map(line).collect();
     let (answer, says) = match causes.first() {
-        Some((cause, _)) => (Answer::Yes, Says::LeadingCause(*cause)),
-        None => (Answer::Unknown, Says::NoCauses),
+        Some((cause, _)) => (StepAnswer::Yes, Says::LeadingCause(*cause)),
+        None => (StepAnswer::Unknown, Says::NoCauses),
     };
-    Step::new(Question::Causes, answer, says).evidence(evidence)
+    ExplainStep::new(Question::Causes, answer, says).evidence(evidence)
 }
 
 /// What does nesting cost?
-pub(super) fn nesting(ledger: &Ledger) -> Step {
+pub(super) fn nesting(ledger: &Ledger) -> ExplainStep {
     let nested = Nested::new(ledger);
     let handled = total(nested.rows.iter().map(|row| row.to_l1));
     let ancillary = || nested.rows.iter().flat_map(|row| &row.ancillary);
@@ -216,14 +223,14 @@ pub(super) fn nesting(ledger: &Ledger) -> Step {
     };
     let evidence = kinds.iter().take(NAMED).map(line).collect();
     let (answer, says) = match handled {
-        0 => (Answer::Unknown, Says::NoNesting),
-        _ => (Answer::Yes, Says::Nesting(each(all))),
+        0 => (StepAnswer::Unknown, Says::NoNesting),
+        _ => (StepAnswer::Yes, Says::Nesting(each(all))),
     };
-    let step = Step::new(Question::Nesting, answer, says).evidence(evidence);
+    let step = ExplainStep::new(Question::Nesting, answer, says).evidence(evidence);
     let l2 = ledger.exits.keys().any(|key| key.level == Level::L2);
     let record = match ledger.isa().facts().is_x86() {
-        true => Record::NestedExits,
-        false => Record::Nested,
+        true => ToRecord::NestedExits,
+        false => ToRecord::Nested,
     };
     if l2 { step } else { step.next(record) }
 }

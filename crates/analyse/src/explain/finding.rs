@@ -4,20 +4,20 @@
 use std::sync::Arc;
 
 use vmtax_events::apicv::ApicvInhibit;
-use vmtax_events::observed::{Message, Observed, TimedFunction};
-use vmtax_events::{Cause, Detail, Isa, Place, Reason};
+use vmtax_events::observed::{LogMessage, Observed, TimedFunction};
+use vmtax_events::{Cause, Detail, Isa, ProfileOrigin, Reason};
 
 use super::burst::Burst;
 use super::certainty::Certainty;
 use super::interrupts::LineTimer;
 use super::subject::Subject;
-use super::workload::Workload;
+use super::workload::WorkloadResults;
 use crate::diff;
 use crate::remedy::{Applies, Context, Remedy, RemedyId, VmKind};
 
 /// What something costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Cost {
+pub enum FindingCost {
     /// Time of running time: from `low_ns` to `high_ns` of `base_ns`.
     Time {
         /// At least.
@@ -47,11 +47,11 @@ pub enum Cost {
     Unknown,
 }
 
-impl Cost {
+impl FindingCost {
     /// At most this share of the running time.
     pub fn share(&self) -> Option<f64> {
         match *self {
-            Cost::Time { high_ns, base_ns, .. } if base_ns > 0 => {
+            FindingCost::Time { high_ns, base_ns, .. } if base_ns > 0 => {
                 Some(high_ns as f64 / base_ns as f64)
             }
             _ => None,
@@ -69,7 +69,7 @@ pub struct Advice {
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Found {
+pub enum FoundKind {
     /// Exits of this subject.
     Exits(Subject),
     /// Exits without a subject, by reason.
@@ -110,9 +110,9 @@ pub enum Found {
     /// Mitigations make entries and exits dear.
     Mitigations,
     /// A message of a log.
-    Message(Message),
+    Message(LogMessage),
     /// vCPUs wait for processors.
-    Contention(Holder),
+    Contention(CpuHolder),
     /// The guest polls while it is idle.
     GuestPolls,
     /// The guest copies data through a bounce buffer.
@@ -146,7 +146,7 @@ pub enum Found {
 
 /// Who has the processors that vCPUs wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
+pub enum CpuHolder {
     /// Nobody: the processors are idle while vCPUs are held back.
     Quota,
     /// Other vCPUs of the VM.
@@ -159,10 +159,10 @@ pub enum Holder {
     Unknown,
 }
 
-impl Found {
+impl FoundKind {
     /// It has no row in the table of remedies: what to do stands in its words.
     pub fn is_cured_by_words(&self) -> bool {
-        use Found as F;
+        use FoundKind as F;
         matches!(
             self,
             F::Message(_) | F::EmulatedIommu | F::PassedThroughRegisters | F::IpiWaits | F::MmuLock
@@ -172,47 +172,47 @@ impl Found {
     /// Its word. These words never change.
     pub fn id(&self) -> &'static str {
         match self {
-            Found::Exits(subject) => subject.name(),
-            Found::OtherExits(_) => Subject::Other.name(),
-            Found::FaultsWait => Subject::MemoryFaults.name(),
-            Found::HaltsReturn => "halts-return",
-            Found::PeriodicTimer { .. } | Found::LineTimer(_) => "periodic-timer",
-            Found::ApicvInhibited(_) => "apicv-inhibited",
-            Found::SlowRegisters => "slow-registers",
-            Found::Compaction => "compaction",
-            Found::PageMerging => "page-merging",
-            Found::VmscapeBarrier => "vmscape-barrier",
-            Found::HostPolls => "host-polls",
-            Found::Xapic => "xapic",
-            Found::Reclaim => "reclaim",
-            Found::NoKvm => "no-kvm",
-            Found::StealCounter => "steal-counter",
-            Found::SlowFunction(TimedFunction::NumaBalancing) => "numa-balancing",
-            Found::SlowFunction(TimedFunction::IrqBypass) => "irq-bypass",
-            Found::SlowFunction(TimedFunction::WorkerThread | TimedFunction::CreateVm) => {
+            FoundKind::Exits(subject) => subject.name(),
+            FoundKind::OtherExits(_) => Subject::Other.name(),
+            FoundKind::FaultsWait => Subject::MemoryFaults.name(),
+            FoundKind::HaltsReturn => "halts-return",
+            FoundKind::PeriodicTimer { .. } | FoundKind::LineTimer(_) => "periodic-timer",
+            FoundKind::ApicvInhibited(_) => "apicv-inhibited",
+            FoundKind::SlowRegisters => "slow-registers",
+            FoundKind::Compaction => "compaction",
+            FoundKind::PageMerging => "page-merging",
+            FoundKind::VmscapeBarrier => "vmscape-barrier",
+            FoundKind::HostPolls => "host-polls",
+            FoundKind::Xapic => "xapic",
+            FoundKind::Reclaim => "reclaim",
+            FoundKind::NoKvm => "no-kvm",
+            FoundKind::StealCounter => "steal-counter",
+            FoundKind::SlowFunction(TimedFunction::NumaBalancing) => "numa-balancing",
+            FoundKind::SlowFunction(TimedFunction::IrqBypass) => "irq-bypass",
+            FoundKind::SlowFunction(TimedFunction::WorkerThread | TimedFunction::CreateVm) => {
                 "create-vm"
             }
-            Found::SlowFunction(TimedFunction::SwapSlots | TimedFunction::CreateSlot) => {
+            FoundKind::SlowFunction(TimedFunction::SwapSlots | TimedFunction::CreateSlot) => {
                 "memory-slots"
             }
-            Found::SlowFunction(TimedFunction::UnregisterDevice | TimedFunction::Ioeventfd) => {
+            FoundKind::SlowFunction(TimedFunction::UnregisterDevice | TimedFunction::Ioeventfd) => {
                 "ioeventfds"
             }
-            Found::Mitigations => "mitigations",
-            Found::Message(message) => message.name(),
-            Found::Contention(_) => "contention",
-            Found::GuestPolls => "guest-polls",
-            Found::BounceBuffer => "bounce-buffer",
-            Found::BranchMisses => "branch-misses",
-            Found::RemoteMemory | Found::SpreadMemory => "remote-memory",
-            Found::MmuLock => "mmu-lock",
-            Found::TlbMisses => "tlb-misses",
-            Found::ShatteredRegions => "shattered-regions",
-            Found::SmallPages { .. } => "small-pages",
-            Found::EmulatedIommu => "emulated-iommu",
-            Found::PassedThroughRegisters => "passed-through-registers",
-            Found::IpiWaits => "ipi-waits",
-            Found::Recovery(_) => "results",
+            FoundKind::Mitigations => "mitigations",
+            FoundKind::Message(message) => message.name(),
+            FoundKind::Contention(_) => "contention",
+            FoundKind::GuestPolls => "guest-polls",
+            FoundKind::BounceBuffer => "bounce-buffer",
+            FoundKind::BranchMisses => "branch-misses",
+            FoundKind::RemoteMemory | FoundKind::SpreadMemory => "remote-memory",
+            FoundKind::MmuLock => "mmu-lock",
+            FoundKind::TlbMisses => "tlb-misses",
+            FoundKind::ShatteredRegions => "shattered-regions",
+            FoundKind::SmallPages { .. } => "small-pages",
+            FoundKind::EmulatedIommu => "emulated-iommu",
+            FoundKind::PassedThroughRegisters => "passed-through-registers",
+            FoundKind::IpiWaits => "ipi-waits",
+            FoundKind::Recovery(_) => "results",
         }
     }
 }
@@ -246,7 +246,7 @@ pub enum PerWork {
 
 /// How an instruction meets memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum MemoryAccess {
     /// It accesses memory.
     Own,
     /// It is right behind a load, where a profiler that is late sees the wait.
@@ -352,7 +352,7 @@ pub enum Evidence {
         base: f64,
     },
     /// A part of a profile's samples, and its functions with their own shares. Hostile text.
-    Samples(Place, f64, Vec<(String, f64)>),
+    Samples(ProfileOrigin, f64, Vec<(String, f64)>),
     /// Counters of KVM, beside its exits.
     KvmCounters {
         /// All exits.
@@ -482,7 +482,7 @@ pub enum Evidence {
         /// In the base.
         base: u64,
         /// What that shows.
-        verdict: diff::Verdict,
+        verdict: diff::DiffVerdict,
     },
     /// Exits of a cause.
     CauseCount {
@@ -507,9 +507,9 @@ pub enum Evidence {
         /// Its name.
         name: String,
         /// Its share.
-        here: Share,
+        here: FunctionShare,
         /// In the base.
-        base: Option<Share>,
+        base: Option<FunctionShare>,
     },
     /// A hot instruction. Hostile text.
     Instruction {
@@ -520,7 +520,7 @@ pub enum Evidence {
         /// Its share of the function.
         share: f64,
         /// How it meets memory.
-        access: Access,
+        access: MemoryAccess,
     },
     /// A counter of TLB misses. Hostile text.
     Misses {
@@ -545,12 +545,12 @@ pub enum Evidence {
     /// Faults in the nested page tables, and how many a second.
     Faults(Isa, u64, Option<f64>),
     /// The results of a workload.
-    Workload(Arc<Workload>),
+    Workload(Arc<WorkloadResults>),
 }
 
 /// A function's share of a profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Share {
+pub struct FunctionShare {
     /// Of the function itself.
     pub own: f64,
     /// With what it calls.
@@ -560,13 +560,13 @@ pub struct Share {
 /// Something that was found.
 pub struct Finding {
     /// What.
-    pub found: Found,
+    pub found: FoundKind,
     /// How sure it is.
     pub certainty: Certainty,
     /// What it rests on, with numbers and addresses.
     pub evidence: Vec<Evidence>,
     /// What it costs.
-    pub cost: Cost,
+    pub cost: FindingCost,
     /// What may help.
     pub remedies: Vec<Advice>,
     /// What does not help here, and why: remedies that others would name.
@@ -576,12 +576,12 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(super) fn new(found: Found, certainty: Certainty) -> Finding {
+    pub(super) fn new(found: FoundKind, certainty: Certainty) -> Finding {
         Finding {
             found,
             certainty,
             evidence: Vec::new(),
-            cost: Cost::Unknown,
+            cost: FindingCost::Unknown,
             remedies: Vec::new(),
             refused: Vec::new(),
             weight: 0.0,

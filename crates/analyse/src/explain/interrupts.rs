@@ -6,9 +6,9 @@ use vmtax_events::apicv::ApicvInhibit;
 use vmtax_events::{Detail, DetailKind, interrupt};
 
 use super::certainty::Certainty;
-use super::finding::{Evidence, Finding, Found, Most};
+use super::finding::{Evidence, Finding, FoundKind, Most};
 use super::subject::Subject;
-use super::sums::{Sums, add, halts, is_half};
+use super::sums::{RecordingSums, add, halts, is_half};
 use crate::Ledger;
 use crate::remedy::{Context, RemedyId};
 
@@ -54,7 +54,7 @@ fn raised(ledger: &Ledger) -> Vec<(Detail, u64)> {
 }
 
 /// Seconds of the recording.
-fn seconds(ledger: &Ledger, sums: &Sums) -> Option<f64> {
+fn seconds(ledger: &Ledger, sums: &RecordingSums) -> Option<f64> {
     let ns = ledger.time.values().map(|time| time.sum.wall_ns).max().unwrap_or(0);
     (sums.timed && ns > 0).then_some(ns as f64 / 1e9)
 }
@@ -72,7 +72,7 @@ fn timer(detail: Detail) -> Option<LineTimer> {
 }
 
 /// What interrupts the guest most, a second.
-pub(super) fn wakers(ledger: &Ledger, sums: &Sums) -> Option<Evidence> {
+pub(super) fn wakers(ledger: &Ledger, sums: &RecordingSums) -> Option<Evidence> {
     let seconds = seconds(ledger, sums)?;
     let all: Vec<(Detail, f64)> = raised(ledger)
         .into_iter()
@@ -82,7 +82,10 @@ pub(super) fn wakers(ledger: &Ledger, sums: &Sums) -> Option<Evidence> {
 }
 
 /// A timer's line that is raised at a clock's rate.
-pub(super) fn line_timer(ledger: &Ledger, sums: &Sums) -> Option<(LineTimer, Detail, f64)> {
+pub(super) fn line_timer(
+    ledger: &Ledger,
+    sums: &RecordingSums,
+) -> Option<(LineTimer, Detail, f64)> {
     let seconds = seconds(ledger, sums)?;
     raised(ledger)
         .into_iter()
@@ -92,16 +95,20 @@ pub(super) fn line_timer(ledger: &Ledger, sums: &Sums) -> Option<(LineTimer, Det
 }
 
 /// The timer on a line is what ends most halts.
-pub(super) fn wakes(ledger: &Ledger, sums: &Sums) -> Option<LineTimer> {
+pub(super) fn wakes(ledger: &Ledger, sums: &RecordingSums) -> Option<LineTimer> {
     let (timer, _, rate) = line_timer(ledger, sums)?;
     let halts = halts(ledger).timed as f64 / seconds(ledger, sums)?;
     (halts > 0.0 && WAKES.contains(&(rate / halts))).then_some(timer)
 }
 
 /// A timer of the PC interrupts the guest by itself.
-pub(super) fn of_line_timer(ledger: &Ledger, sums: &Sums, context: &Context) -> Option<Finding> {
+pub(super) fn of_line_timer(
+    ledger: &Ledger,
+    sums: &RecordingSums,
+    context: &Context,
+) -> Option<Finding> {
     let (timer, detail, rate) = line_timer(ledger, sums)?;
-    let mut finding = Finding::new(Found::LineTimer(timer), Certainty::Certain);
+    let mut finding = Finding::new(FoundKind::LineTimer(timer), Certainty::Certain);
     finding.evidence.push(Evidence::Wakers(Most { named: vec![(detail, rate)], more: 0 }));
     let halts = halts(ledger).timed as f64 / seconds(ledger, sums)?;
     if halts > 0.0 {
@@ -115,7 +122,7 @@ pub(super) fn of_line_timer(ledger: &Ledger, sums: &Sums, context: &Context) -> 
 }
 
 /// Most interrupts on lines are a timer's: they need no MSI.
-pub(super) fn lines_are_a_timers(ledger: &Ledger, sums: &Sums) -> bool {
+pub(super) fn lines_are_a_timers(ledger: &Ledger, sums: &RecordingSums) -> bool {
     let lines: Vec<(Detail, u64)> = raised(ledger)
         .into_iter()
         .filter(|(detail, _)| {
@@ -141,14 +148,18 @@ pub(super) fn inhibits(ledger: &Ledger) -> Vec<(u64, Option<ApicvInhibit>)> {
 }
 
 /// Exits that APICv or AVIC would spare, while something inhibits them.
-pub(super) fn of_inhibits(ledger: &Ledger, sums: &Sums, context: &Context) -> Option<Finding> {
+pub(super) fn of_inhibits(
+    ledger: &Ledger,
+    sums: &RecordingSums,
+    context: &Context,
+) -> Option<Finding> {
     let spared = [Subject::NoVirtualApic, Subject::Ipi, Subject::HypervApic];
     let matters = spared
         .iter()
         .any(|subject| sums.by_subject.get(subject).is_some_and(|sum| sums.matters(sum)));
     let all = inhibits(ledger);
     let (_, first) = all.first().filter(|_| matters)?;
-    let mut finding = Finding::new(Found::ApicvInhibited(*first), Certainty::Certain);
+    let mut finding = Finding::new(FoundKind::ApicvInhibited(*first), Certainty::Certain);
     finding.evidence.push(Evidence::Inhibits(all.clone()));
     let remedies: Vec<RemedyId> = all.iter().filter_map(|(_, inhibit)| remedy(*inhibit)).collect();
     finding.advise(&remedies, context);

@@ -5,7 +5,7 @@ use vmtax_events::Cause;
 use super::finding::Evidence;
 use super::findings::small_by_faults;
 use super::mapping::{MORE_MISSES, is_small, misses};
-use super::step::{Answer, Question, Record, Says, Step};
+use super::step::{ExplainStep, Question, Says, StepAnswer, ToRecord};
 use super::sums::total;
 use crate::Ledger;
 use crate::table::cause_of;
@@ -22,7 +22,7 @@ pub(super) fn misses_more(ledger: &Ledger, base: &Ledger) -> Option<bool> {
 }
 
 /// Is memory mapped in small pages?
-pub(super) fn step(ledger: &Ledger, base: Option<&Ledger>) -> Step {
+pub(super) fn step(ledger: &Ledger, base: Option<&Ledger>) -> ExplainStep {
     let sides =
         || [(false, Some(ledger)), (true, base)].into_iter().filter_map(|(b, l)| Some((b, l?)));
     let mut evidence = Vec::new();
@@ -46,21 +46,21 @@ pub(super) fn step(ledger: &Ledger, base: Option<&Ledger>) -> Step {
         evidence.push(Evidence::Faults(ledger.isa(), faults, rate));
     }
     let (answer, says, next) = match (is_small(ledger), small_by_faults(ledger)) {
-        (Some(true), _) => (Answer::Yes, Says::SmallPages { by_faults: false }, None),
-        (Some(false), _) => (Answer::No, Says::LargePages, None),
+        (Some(true), _) => (StepAnswer::Yes, Says::SmallPages { by_faults: false }, None),
+        (Some(false), _) => (StepAnswer::No, Says::LargePages, None),
         (None, Some(faults)) => {
             evidence.push(faults);
-            (Answer::Yes, Says::SmallPages { by_faults: true }, None)
+            (StepAnswer::Yes, Says::SmallPages { by_faults: true }, None)
         }
         // Memory that was touched before the recording began does not fault in it.
         (None, None) => {
             let next = match ledger.isa().facts().counts_pages() {
-                true => Record::PageSizes,
-                false => Record::HugePagesOfVmm,
+                true => ToRecord::PageSizes,
+                false => ToRecord::HugePagesOfVmm,
             };
-            (Answer::Unknown, Says::UnknownPages, Some(next))
+            (StepAnswer::Unknown, Says::UnknownPages, Some(next))
         }
     };
     let misses_more = base.and_then(|base| self::misses_more(ledger, base)) == Some(true);
-    Step { question: Question::Memory, answer, says, evidence, next, misses_more }
+    ExplainStep { question: Question::Memory, answer, says, evidence, next, misses_more }
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use vmtax_events::profile::Weight;
-use vmtax_events::{Place, Profile};
+use vmtax_events::{Profile, ProfileOrigin};
 
-use super::finding::{Access, Evidence, Share};
-use super::step::{Answer, Compared, Gain, Question, Record, Says, Step};
+use super::finding::{Evidence, FunctionShare, MemoryAccess};
+use super::step::{
+    ComparedFunction, ExplainStep, InstructionGain, Question, Says, StepAnswer, ToRecord,
+};
 use super::sums::NAMED;
 use crate::Ledger;
 
@@ -30,10 +32,12 @@ const ENTERS_GUEST: [&str; 11] = [
     "__seamcall",
 ];
 
-fn shares(profile: &Profile) -> BTreeMap<&str, Share> {
+fn shares(profile: &Profile) -> BTreeMap<&str, FunctionShare> {
     let all = profile.total().max(1) as f64;
-    let share =
-        |weight: Weight| Share { own: weight.own as f64 / all, total: weight.total as f64 / all };
+    let share = |weight: Weight| FunctionShare {
+        own: weight.own as f64 / all,
+        total: weight.total as f64 / all,
+    };
     profile.functions().into_iter().map(|(name, weight)| (name, share(weight))).collect()
 }
 
@@ -41,10 +45,10 @@ fn shares(profile: &Profile) -> BTreeMap<&str, Share> {
 const ELSEWHERE: f64 = 0.05;
 
 /// Where the host's time goes while it handles exits.
-pub(super) fn host(ledger: &Ledger, base: Option<&Ledger>) -> Step {
-    let step = functions(ledger, base, Place::Host, Question::Host, Record::HostProfile);
+pub(super) fn host(ledger: &Ledger, base: Option<&Ledger>) -> ExplainStep {
+    let step = functions(ledger, base, ProfileOrigin::Host, Question::Host, ToRecord::HostProfile);
     let enters = |ledger: &Ledger| {
-        let profile = ledger.profiles.get(&Place::Host)?;
+        let profile = ledger.profiles.get(&ProfileOrigin::Host)?;
         let all = profile.total().max(1) as f64;
         let enters = profile.stacks.iter().filter(|(stack, _)| {
             stack
@@ -61,29 +65,29 @@ pub(super) fn host(ledger: &Ledger, base: Option<&Ledger>) -> Step {
     match enters(ledger) {
         // The guest hardly runs: what the VMM does is what is known.
         Some(here) if is_elsewhere(here) => step,
-        Some(here) => Step { says: Says::EntersGuest(here, base.and_then(enters)), ..step },
+        Some(here) => ExplainStep { says: Says::EntersGuest(here, base.and_then(enters)), ..step },
         None => step,
     }
 }
 
 /// Where the guest's time goes.
-pub(super) fn guest(ledger: &Ledger, base: Option<&Ledger>) -> Step {
-    functions(ledger, base, Place::Guest, Question::Guest, Record::GuestProfile)
+pub(super) fn guest(ledger: &Ledger, base: Option<&Ledger>) -> ExplainStep {
+    functions(ledger, base, ProfileOrigin::Guest, Question::Guest, ToRecord::GuestProfile)
 }
 
 fn functions(
     ledger: &Ledger,
     base: Option<&Ledger>,
-    place: Place,
+    place: ProfileOrigin,
     question: Question,
-    next: Record,
-) -> Step {
+    next: ToRecord,
+) -> ExplainStep {
     let Some(profile) = ledger.profiles.get(&place) else {
-        return Step::new(question, Answer::Unknown, Says::NoProfile).next(next);
+        return ExplainStep::new(question, StepAnswer::Unknown, Says::NoProfile).next(next);
     };
     let here = shares(profile);
     let there = base.and_then(|base| base.profiles.get(&place)).map(shares);
-    let mut rows: Vec<(&str, Share, Option<Share>)> = here
+    let mut rows: Vec<(&str, FunctionShare, Option<FunctionShare>)> = here
         .iter()
         .map(|(name, share)| {
             let base = there.as_ref().map(|base| base.get(name).copied().unwrap_or_default());
@@ -92,19 +96,17 @@ fn functions(
         .collect();
     if let Some(there) = &there {
         let gone = there.iter().filter(|(name, _)| !here.contains_key(*name));
-        rows.extend(gone.map(|(name, share)| (*name, Share::default(), Some(*share))));
+        rows.extend(gone.map(|(name, share)| (*name, FunctionShare::default(), Some(*share))));
     }
     // What runs itself is where the time is; with a base, what differs most.
-    let weight = |(_, share, base): &(&str, Share, Option<Share>)| match base {
+    let weight = |(_, share, base): &(&str, FunctionShare, Option<FunctionShare>)| match base {
         Some(base) => (share.own - base.own).abs(),
         None => share.own,
     };
     rows.retain(|row| weight(row) >= DIFFERS);
     rows.sort_by(|a, b| weight(b).total_cmp(&weight(a)).then(a.0.cmp(b.0)));
-    let line = |(name, here, base): &(&str, Share, Option<Share>)| Evidence::Function {
-        name: (*name).to_owned(),
-        here: *here,
-        base: *base,
+    let line = |(name, here, base): &(&str, FunctionShare, Option<FunctionShare>)| {
+        Evidence::Function { name: (*name).to_owned(), here: *here, base: *base }
     };
     let evidence = rows.iter().take(NAMED).map(line).collect();
     let says = match (rows.first(), &there) {
@@ -119,32 +121,34 @@ fn functions(
         (None, Some(_)) => Says::AsInBase,
         (None, None) => Says::NothingStandsOut,
     };
-    Step::new(question, Answer::Yes, says).evidence(evidence)
+    ExplainStep::new(question, StepAnswer::Yes, says).evidence(evidence)
 }
 
 /// Does the difference of a hot function sit on accesses of memory?
-pub(super) fn instructions(ledger: &Ledger, base: Option<&Ledger>) -> Step {
-    let step = |answer, says| Step::new(Question::Instructions, answer, says);
-    let Some(here) = ledger.profiles.get(&Place::Instructions).map(Function::of) else {
-        return step(Answer::Unknown, Says::NoInstructions).next(Record::HotFunction);
+pub(super) fn instructions(ledger: &Ledger, base: Option<&Ledger>) -> ExplainStep {
+    let step = |answer, says| ExplainStep::new(Question::Instructions, answer, says);
+    let Some(here) = ledger.profiles.get(&ProfileOrigin::Instructions).map(AnnotatedFunction::of)
+    else {
+        return step(StepAnswer::Unknown, Says::NoInstructions).next(ToRecord::HotFunction);
     };
     let says =
         |base| Says::OnMemory { function: here.name.to_owned(), here: here.on_memory(), base };
-    let Some(there) =
-        base.and_then(|base| base.profiles.get(&Place::Instructions)).map(Function::of)
+    let Some(there) = base
+        .and_then(|base| base.profiles.get(&ProfileOrigin::Instructions))
+        .map(AnnotatedFunction::of)
     else {
-        return step(Answer::Unknown, says(None))
+        return step(StepAnswer::Unknown, says(None))
             .evidence(here.hottest(false))
-            .next(Record::HotFunctionOfBase);
+            .next(ToRecord::HotFunctionOfBase);
     };
     let (answer, compared) = match here.gained(&there) {
         // Not the same code: only the shares can be set side by side.
-        None => (Answer::Unknown, Compared::OtherCode),
-        Some((all, _)) if all < DIFFERS => (Answer::No, Compared::Same),
+        None => (StepAnswer::Unknown, ComparedFunction::OtherCode),
+        Some((all, _)) if all < DIFFERS => (StepAnswer::No, ComparedFunction::Same),
         Some((all, on_memory)) => {
             let part = on_memory / all;
-            let answer = if part >= MOST { Answer::Yes } else { Answer::No };
-            (answer, Compared::Gained { part, most: here.most_gained(&there) })
+            let answer = if part >= MOST { StepAnswer::Yes } else { StepAnswer::No };
+            (answer, ComparedFunction::Gained { part, most: here.most_gained(&there) })
         }
     };
     step(answer, says(Some((there.on_memory(), compared))))
@@ -152,7 +156,7 @@ pub(super) fn instructions(ledger: &Ledger, base: Option<&Ledger>) -> Step {
 }
 
 /// A function by instruction.
-struct Function<'a> {
+struct AnnotatedFunction<'a> {
     name: &'a str,
     /// In the order of addresses.
     instructions: Vec<Instruction<'a>>,
@@ -165,8 +169,8 @@ struct Instruction<'a> {
     on_memory: bool,
 }
 
-impl<'a> Function<'a> {
-    fn of(profile: &'a Profile) -> Function<'a> {
+impl<'a> AnnotatedFunction<'a> {
+    fn of(profile: &'a Profile) -> AnnotatedFunction<'a> {
         let all = profile.total().max(1) as f64;
         let mut name = "";
         let mut rows: Vec<(u64, &str, f64)> = Vec::new();
@@ -187,7 +191,7 @@ impl<'a> Function<'a> {
             behind = accesses && !only_stores(text);
             Instruction { text, share, on_memory }
         });
-        Function { name, instructions: instructions.collect() }
+        AnnotatedFunction { name, instructions: instructions.collect() }
     }
 
     fn on_memory(&self) -> f64 {
@@ -199,9 +203,9 @@ impl<'a> Function<'a> {
         all.sort_by(|a, b| b.share.total_cmp(&a.share));
         let line = |i: &&Instruction<'_>| {
             let access = match (i.on_memory, accesses_memory(i.text)) {
-                (_, true) => Access::Own,
-                (true, false) => Access::BehindLoad,
-                (false, false) => Access::None,
+                (_, true) => MemoryAccess::Own,
+                (true, false) => MemoryAccess::BehindLoad,
+                (false, false) => MemoryAccess::None,
             };
             Evidence::Instruction { of_base, text: i.text.to_owned(), share: i.share, access }
         };
@@ -209,14 +213,14 @@ impl<'a> Function<'a> {
     }
 
     /// Whether both are the same code: instructions of the same names in the same order. Addresses may differ.
-    fn is_same(&self, other: &Function<'_>) -> bool {
+    fn is_same(&self, other: &AnnotatedFunction<'_>) -> bool {
         let name = |i: &Instruction<'_>| i.text.split(' ').next().unwrap_or_default().to_owned();
         self.instructions.len() == other.instructions.len()
             && self.instructions.iter().zip(&other.instructions).all(|(a, b)| name(a) == name(b))
     }
 
     /// What instructions have more of than in the other: of all, and of those on memory.
-    fn gained(&self, other: &Function<'_>) -> Option<(f64, f64)> {
+    fn gained(&self, other: &AnnotatedFunction<'_>) -> Option<(f64, f64)> {
         if !self.is_same(other) {
             return None;
         }
@@ -227,11 +231,11 @@ impl<'a> Function<'a> {
         }))
     }
 
-    fn most_gained(&self, other: &Function<'_>) -> Option<Gain> {
+    fn most_gained(&self, other: &AnnotatedFunction<'_>) -> Option<InstructionGain> {
         let pairs = self.instructions.iter().zip(&other.instructions);
         let most =
             pairs.max_by(|(a, b), (c, d)| (a.share - b.share).total_cmp(&(c.share - d.share)));
-        most.map(|(here, there)| Gain {
+        most.map(|(here, there)| InstructionGain {
             text: here.text.to_owned(),
             from: there.share,
             to: here.share,

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use vmtax_events::{Better, Isa, Sample};
 
-use super::category::{Category, has_option};
+use super::category::{CategoryParts, has_option};
 use super::certainty::Certainty;
-use super::finding::{Evidence, Finding, Found};
-use super::step::{Answer, Question, Record, Says, Step};
-use super::workload::{Beside, ENOUGH, LOSS, MOST, Recovered, Row, Workload};
+use super::finding::{Evidence, Finding, FoundKind};
+use super::step::{ExplainStep, Question, Says, StepAnswer, ToRecord};
+use super::workload::{
+    CategoryBeside, CategoryResult, ENOUGH, LOSS, MOST, Recovered, WorkloadResults,
+};
 use crate::bench::compare;
 use crate::remedy::{COSTS_MORE, Context, RemedyId, VmKind};
 use crate::samples;
@@ -52,27 +54,27 @@ const OPTIONS: &[(&str, RemedyId)] = &[
 /// What a confidential VM cannot do without and a plain one can be made to do.
 const BURDEN: &str = "swiotlb";
 
-struct Table<'a> {
+struct ResultsTable<'a> {
     name: String,
     unit: &'a str,
     better: Better,
-    values: BTreeMap<Category, Vec<f64>>,
+    values: BTreeMap<CategoryParts, Vec<f64>>,
     /// Of the computer without a VM.
     host: Vec<f64>,
     /// Categories as they were written first.
-    names: BTreeMap<Category, &'a str>,
+    names: BTreeMap<CategoryParts, &'a str>,
 }
 
-impl Table<'_> {
-    fn at(&self, category: &Category) -> Option<(f64, &[f64])> {
+impl ResultsTable<'_> {
+    fn at(&self, category: &CategoryParts) -> Option<(f64, &[f64])> {
         let values = self.values.get(category)?;
         Some((samples::median(values)?, values))
     }
 
     /// How much worse `values` are than those of `other`.
-    fn beside(&self, other: &str, there: &[f64], values: &[f64]) -> Option<Beside> {
+    fn beside(&self, other: &str, there: &[f64], values: &[f64]) -> Option<CategoryBeside> {
         let against = compare(other, there, values, self.better)?;
-        Some(Beside {
+        Some(CategoryBeside {
             category: other.to_owned(),
             value: samples::median(there)?,
             loss: against.overhead.map_or(0.0, |overhead| overhead.value),
@@ -82,8 +84,8 @@ impl Table<'_> {
     }
 
     /// The plain VM with the same options.
-    fn plain(&self, category: &Category) -> Option<&Category> {
-        let is_it = |other: &&Category| {
+    fn plain(&self, category: &CategoryParts) -> Option<&CategoryParts> {
+        let is_it = |other: &&CategoryParts| {
             let same_host = other.vendor() == category.vendor() || other.vendor() == Isa::Unknown;
             other.vm_kind() == VmKind::Plain && other.options == category.options && same_host
         };
@@ -91,26 +93,26 @@ impl Table<'_> {
     }
 
     /// The same with one option less, the one that changes most.
-    fn baseline(&self, category: &Category) -> Option<&Category> {
-        let fewer = |other: &&Category| {
+    fn baseline(&self, category: &CategoryParts) -> Option<&CategoryParts> {
+        let fewer = |other: &&CategoryParts| {
             other.kind == category.kind
                 && other.options.len() + 1 == category.options.len()
                 && other.options.iter().all(|option| category.options.contains(option))
         };
         self.values.keys().filter(fewer).max_by(|a, b| {
-            let change = |c: &Category| self.at(c).map_or(0.0, |(v, _)| v.abs());
+            let change = |c: &CategoryParts| self.at(c).map_or(0.0, |(v, _)| v.abs());
             change(a).total_cmp(&change(b))
         })
     }
 
-    fn row(&self, category: &Category) -> Option<Row> {
+    fn row(&self, category: &CategoryParts) -> Option<CategoryResult> {
         let (value, values) = self.at(category)?;
-        let beside = |other: &Category| {
+        let beside = |other: &CategoryParts| {
             let (_, there) = self.at(other)?;
             self.beside(&self.name_of(other), there, values)
         };
         let host = || (!self.host.is_empty()).then(|| self.beside(HOST, &self.host, values))?;
-        Some(Row {
+        Some(CategoryResult {
             category: self.name_of(category),
             value,
             runs: values.len(),
@@ -120,7 +122,7 @@ impl Table<'_> {
     }
 
     /// As it was written.
-    fn name_of(&self, category: &Category) -> String {
+    fn name_of(&self, category: &CategoryParts) -> String {
         self.names.get(category).map_or_else(String::new, |name| (*name).to_owned())
     }
 
@@ -149,14 +151,14 @@ fn base_unit(unit: &str) -> Option<(&'static str, f64)> {
 }
 
 /// Every workload, worst first. Of emulated VMs the host is no baseline.
-pub(super) fn workloads(samples: &[Sample], emulated: bool) -> Vec<Arc<Workload>> {
-    let mut tables: BTreeMap<(&str, &str, &str), Table<'_>> = BTreeMap::new();
+pub(super) fn workloads(samples: &[Sample], emulated: bool) -> Vec<Arc<WorkloadResults>> {
+    let mut tables: BTreeMap<(&str, &str, &str), ResultsTable<'_>> = BTreeMap::new();
     let mut units: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     for sample in samples {
         units.entry((&sample.workload, &sample.metric)).or_default().insert(&sample.unit);
     }
     for sample in samples.iter().filter(|sample| sample.better != Better::Neither) {
-        let category = Category::read(&sample.category);
+        let category = CategoryParts::read(&sample.category);
         let is_host = !emulated && sample.category.trim().eq_ignore_ascii_case(HOST);
         if category.is_none() && !is_host {
             continue;
@@ -167,7 +169,7 @@ pub(super) fn workloads(samples: &[Sample], emulated: bool) -> Vec<Arc<Workload>
         if several && let Some((base, factor)) = base_unit(unit) {
             (unit, value) = (base, value * factor);
         }
-        let table = tables.entry((workload, metric, unit)).or_insert_with(|| Table {
+        let table = tables.entry((workload, metric, unit)).or_insert_with(|| ResultsTable {
             name: format!("{workload} {metric}"),
             unit,
             better: sample.better,
@@ -182,25 +184,26 @@ pub(super) fn workloads(samples: &[Sample], emulated: bool) -> Vec<Arc<Workload>
         table.names.entry(category.clone()).or_insert(sample.category.trim());
         table.values.entry(category).or_default().push(value);
     }
-    let several = |table: &&Table<'_>| table.values.len() + usize::from(!table.host.is_empty()) > 1;
-    let mut workloads: Vec<Arc<Workload>> =
+    let several =
+        |table: &&ResultsTable<'_>| table.values.len() + usize::from(!table.host.is_empty()) > 1;
+    let mut workloads: Vec<Arc<WorkloadResults>> =
         tables.values().filter(several).map(|table| Arc::new(workload(table))).collect();
     workloads.sort_by(|a, b| b.loss().total_cmp(&a.loss()));
     workloads
 }
 
 /// Options that are tried to get a loss back: no set-ups whose loss is to be explained.
-fn is_tried(category: &Category) -> bool {
+fn is_tried(category: &CategoryParts) -> bool {
     category
         .options
         .iter()
         .any(|o| ["poll", "hpoll", "haltpoll", "halt_poll_ns"].contains(&o.as_str()))
 }
 
-fn workload(table: &Table<'_>) -> Workload {
-    let rows: Vec<(Row, &Category)> =
+fn workload(table: &ResultsTable<'_>) -> WorkloadResults {
+    let rows: Vec<(CategoryResult, &CategoryParts)> =
         table.values.keys().filter_map(|c| Some((table.row(c)?, c))).collect();
-    let mut losing: Vec<(&Beside, &Row, &Category)> = rows
+    let mut losing: Vec<(&CategoryBeside, &CategoryResult, &CategoryParts)> = rows
         .iter()
         .filter(|(_, category)| !is_tried(category))
         .filter_map(|(row, category)| Some((row.plain.as_ref()?, row, *category)))
@@ -211,9 +214,9 @@ fn workload(table: &Table<'_>) -> Workload {
         losing.iter().flat_map(|(plain, _, category)| recover(table, category, plain)).collect();
     let bounce = losing.first().and_then(|(plain, _, category)| bounce(table, category, plain));
     let worst = losing.first().map(|(_, row, _)| (*row).clone());
-    let rows: Vec<Row> = rows.into_iter().map(|(row, _)| row).collect();
+    let rows: Vec<CategoryResult> = rows.into_iter().map(|(row, _)| row).collect();
     let changed = rows.iter().all(|row| row.plain.is_none()).then(|| most_changed(&rows)).flatten();
-    Workload {
+    WorkloadResults {
         name: table.name.clone(),
         unit: table.unit.to_owned(),
         worst,
@@ -225,7 +228,11 @@ fn workload(table: &Table<'_>) -> Workload {
 }
 
 /// Options that got most of a category's loss back, `loss`.
-fn recover(table: &Table<'_>, category: &Category, loss: &Beside) -> Vec<Recovered> {
+fn recover(
+    table: &ResultsTable<'_>,
+    category: &CategoryParts,
+    loss: &CategoryBeside,
+) -> Vec<Recovered> {
     let there = match table.plain(category) {
         Some(plain) => table.values.get(plain),
         None => Some(&table.host),
@@ -249,35 +256,41 @@ fn recover(table: &Table<'_>, category: &Category, loss: &Beside) -> Vec<Recover
 }
 
 /// The part of a loss that a plain VM with a bounce buffer has too.
-fn bounce(table: &Table<'_>, category: &Category, loss: &Beside) -> Option<f64> {
+fn bounce(
+    table: &ResultsTable<'_>,
+    category: &CategoryParts,
+    loss: &CategoryBeside,
+) -> Option<f64> {
     let plain = table.plain(category)?;
-    let burdened = Category { kind: plain.kind.clone(), options: category.options.clone() };
+    let burdened = CategoryParts { kind: plain.kind.clone(), options: category.options.clone() };
     let (_, alone) = table.at(&burdened.with(BURDEN))?;
     let (_, there) = table.at(plain)?;
     Some((table.beside(&loss.category, there, alone)?.loss / loss.loss).clamp(0.0, 1.0))
 }
 
 /// Without kinds to compare: the category whose last option changes most.
-fn most_changed(rows: &[Row]) -> Option<Row> {
-    let change = |row: &&Row| row.baseline.as_ref().map_or(0.0, |baseline| baseline.loss.abs());
-    let told = |row: &&Row| row.baseline.as_ref().is_some_and(|baseline| baseline.differs);
+fn most_changed(rows: &[CategoryResult]) -> Option<CategoryResult> {
+    let change =
+        |row: &&CategoryResult| row.baseline.as_ref().map_or(0.0, |baseline| baseline.loss.abs());
+    let told =
+        |row: &&CategoryResult| row.baseline.as_ref().is_some_and(|baseline| baseline.differs);
     let most = rows.iter().filter(told).max_by(|a, b| change(a).total_cmp(&change(b)))?;
     (change(&most) >= LOSS).then(|| most.clone())
 }
 
 /// The step, where there are results.
-pub(super) fn step(workloads: &[Arc<Workload>]) -> Option<Step> {
+pub(super) fn step(workloads: &[Arc<WorkloadResults>]) -> Option<ExplainStep> {
     let worst = workloads.first()?;
-    let answer = if worst.loss() >= LOSS { Answer::Yes } else { Answer::No };
+    let answer = if worst.loss() >= LOSS { StepAnswer::Yes } else { StepAnswer::No };
     let thin = workloads.iter().flat_map(|w| &w.rows).any(|row| row.runs < ENOUGH);
     let evidence = workloads.iter().cloned().map(Evidence::Workload).collect();
-    let step = Step::new(Question::Results, answer, Says::Worst(Arc::clone(worst)));
+    let step = ExplainStep::new(Question::Results, answer, Says::Worst(Arc::clone(worst)));
     let step = step.evidence(evidence);
-    Some(if thin { step.next(Record::Repetitions) } else { step })
+    Some(if thin { step.next(ToRecord::Repetitions) } else { step })
 }
 
 /// What got losses back, as findings.
-pub(super) fn findings(workloads: &[Arc<Workload>], context: &Context) -> Vec<Finding> {
+pub(super) fn findings(workloads: &[Arc<WorkloadResults>], context: &Context) -> Vec<Finding> {
     let mut found: BTreeMap<RemedyId, Finding> = BTreeMap::new();
     for workload in workloads {
         for one in &workload.recovered {
@@ -285,7 +298,8 @@ pub(super) fn findings(workloads: &[Arc<Workload>], context: &Context) -> Vec<Fi
                 continue;
             };
             let finding = found.entry(*remedy).or_insert_with(|| {
-                let mut finding = Finding::new(Found::Recovery(one.option.clone()), one.certainty);
+                let mut finding =
+                    Finding::new(FoundKind::Recovery(one.option.clone()), one.certainty);
                 finding.advise(&[*remedy], &Context { kind: one.kind, ..*context });
                 finding
             });
@@ -312,8 +326,8 @@ pub(super) fn findings(workloads: &[Arc<Workload>], context: &Context) -> Vec<Fi
 }
 
 /// What an option costs most: the loss against the category without it, from 5 % on, and where.
-fn harm(workloads: &[Arc<Workload>], option: &str) -> Option<(f64, Evidence)> {
-    let worse = |workload: &Arc<Workload>| {
+fn harm(workloads: &[Arc<WorkloadResults>], option: &str) -> Option<(f64, Evidence)> {
+    let worse = |workload: &Arc<WorkloadResults>| {
         let rows = workload.rows.iter().filter(|row| has_option(&row.category, option));
         let lost = rows.filter_map(|row| {
             let baseline = row.baseline.as_ref()?;

@@ -6,12 +6,12 @@ use vmtax_events::observed::Observed;
 use vmtax_events::{Cause, words};
 
 use super::finding::Evidence;
-use super::workload::Workload;
+use super::workload::WorkloadResults;
 use crate::remedy::VmKind;
 
 words! {
     /// The answer to a step's question.
-    pub enum Answer {
+    pub enum StepAnswer {
         /// Yes.
         Yes = "yes",
         /// No.
@@ -23,32 +23,32 @@ words! {
 
 /// A question, its answer, and what that rests on.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct ExplainStep {
     /// The question.
     pub question: Question,
     /// The answer.
-    pub answer: Answer,
+    pub answer: StepAnswer,
     /// What it says.
     pub says: Says,
     /// What it rests on.
     pub evidence: Vec<Evidence>,
     /// What to record or give to know more.
-    pub next: Option<Record>,
+    pub next: Option<ToRecord>,
     /// The TLB misses much more often than in the base.
     pub misses_more: bool,
 }
 
-impl Step {
-    pub(super) fn new(question: Question, answer: Answer, says: Says) -> Step {
-        Step { question, answer, says, evidence: Vec::new(), next: None, misses_more: false }
+impl ExplainStep {
+    pub(super) fn new(question: Question, answer: StepAnswer, says: Says) -> ExplainStep {
+        ExplainStep { question, answer, says, evidence: Vec::new(), next: None, misses_more: false }
     }
 
-    pub(super) fn evidence(mut self, evidence: Vec<Evidence>) -> Step {
+    pub(super) fn evidence(mut self, evidence: Vec<Evidence>) -> ExplainStep {
         self.evidence = evidence;
         self
     }
 
-    pub(super) fn next(mut self, next: Record) -> Step {
+    pub(super) fn next(mut self, next: ToRecord) -> ExplainStep {
         self.next = Some(next);
         self
     }
@@ -156,7 +156,7 @@ pub enum Says {
         /// Its part.
         here: f64,
         /// In the base, and how the two compare.
-        base: Option<(f64, Compared)>,
+        base: Option<(f64, ComparedFunction)>,
     },
     /// Memory is mapped in pages of 4 KiB.
     SmallPages {
@@ -172,12 +172,12 @@ pub enum Says {
     /// Exits of L1 for each exit of L2.
     Nesting(f64),
     /// The workload that loses most.
-    Worst(Arc<Workload>),
+    Worst(Arc<WorkloadResults>),
 }
 
 /// How a function compares with the base's.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Compared {
+pub enum ComparedFunction {
     /// The code differs.
     OtherCode,
     /// No instruction gained.
@@ -187,13 +187,13 @@ pub enum Compared {
         /// The part of it that is on accesses of memory.
         part: f64,
         /// The instruction that gained most.
-        most: Option<Gain>,
+        most: Option<InstructionGain>,
     },
 }
 
 /// What an instruction gained.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Gain {
+pub struct InstructionGain {
     /// As objdump writes it.
     pub text: String,
     /// Its share in the base.
@@ -204,7 +204,7 @@ pub struct Gain {
 
 /// What to record or give to know more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum ToRecord {
     /// A longer recording.
     Longer,
     /// kvm:kvm_entry.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::{Detail, DetailKind, ExitKey, Outcome, Reason, Tally};
 
-use super::beside::Beside;
-use super::finding::{Cost, Evidence};
+use super::beside::ExitsBeside;
+use super::finding::{Evidence, FindingCost};
 use super::subject::Subject;
 use crate::Ledger;
 use crate::ledger::running_ns;
@@ -52,7 +52,7 @@ pub(super) fn is_most(part: u64, all: u64) -> bool {
 
 /// The exits of one subject.
 #[derive(Default)]
-pub(super) struct Sum {
+pub(super) struct SubjectSum {
     pub(super) count: u64,
     pub(super) high_ns: u64,
     pub(super) tally: Tally,
@@ -62,8 +62,8 @@ pub(super) struct Sum {
     user: u64,
 }
 
-impl Sum {
-    fn merge(&mut self, other: Sum) {
+impl SubjectSum {
+    fn merge(&mut self, other: SubjectSum) {
         self.count = self.count.saturating_add(other.count);
         self.high_ns = self.high_ns.saturating_add(other.high_ns);
         self.user = self.user.saturating_add(other.user);
@@ -80,8 +80,8 @@ impl Sum {
 }
 
 /// Everything that the findings are made of.
-pub(super) struct Sums {
-    pub(super) by_subject: BTreeMap<Subject, Sum>,
+pub(super) struct RecordingSums {
+    pub(super) by_subject: BTreeMap<Subject, SubjectSum>,
     pub(super) base_ns: u64,
     pub(super) wall_ns: u64,
     /// Time preempted whose exits are not known.
@@ -94,8 +94,8 @@ pub(super) struct Sums {
     pub(super) spent_ns: Option<u64>,
 }
 
-impl Sums {
-    pub(super) fn new(ledger: &Ledger) -> Sums {
+impl RecordingSums {
+    pub(super) fn new(ledger: &Ledger) -> RecordingSums {
         let time = ledger.time_total();
         let base_ns = running_ns(&time);
         let timed = ledger.recording.emulated.is_none() && base_ns > 0 && !lacks_entries(ledger);
@@ -106,8 +106,8 @@ impl Sums {
             .fold(0, |sum, (_, tally)| sum + u128::from(tally.time_ns))
             .try_into()
             .unwrap_or(u64::MAX);
-        let mut sums: BTreeMap<Subject, Sum> = BTreeMap::new();
-        let beside = Beside::new(ledger);
+        let mut sums: BTreeMap<Subject, SubjectSum> = BTreeMap::new();
+        let beside = ExitsBeside::new(ledger);
         let mut total = 0u64;
         for (key, tally) in &ledger.exits {
             let sum = sums.entry(beside.subject(key)).or_default();
@@ -138,7 +138,7 @@ impl Sums {
         let spent_ns: u64 =
             not_halting.map(|(_, sum)| sum.tally.time_ns).fold(0, u64::saturating_add);
         let placed: u64 = ledger.preempted.values().fold(0, |sum, ns| sum.saturating_add(*ns));
-        Sums {
+        RecordingSums {
             by_subject: sums,
             base_ns,
             wall_ns: time.wall_ns,
@@ -165,13 +165,13 @@ impl Sums {
     }
 
     /// Whether exits of a subject are enough to be a finding.
-    pub(super) fn matters(&self, sum: &Sum) -> bool {
+    pub(super) fn matters(&self, sum: &SubjectSum) -> bool {
         let of_wall = sum.high_ns as f64 / self.wall_ns.max(1) as f64;
         match self.cost(sum) {
-            Cost::Time { high_ns, base_ns, .. } => {
+            FindingCost::Time { high_ns, base_ns, .. } => {
                 high_ns as f64 >= base_ns as f64 * WORTH && of_wall >= WORTH / 2.0
             }
-            Cost::Spent { time_ns, all_ns, .. } => {
+            FindingCost::Spent { time_ns, all_ns, .. } => {
                 time_ns as f64 >= all_ns as f64 * WORTH_OF_COUNT && sum.count >= FEW
             }
             _ => sum.count as f64 >= self.total as f64 * WORTH_OF_COUNT && sum.count >= FEW,
@@ -179,10 +179,10 @@ impl Sums {
     }
 
     /// What it is ranked by: a part of the time, else of the exits.
-    pub(super) fn weight(&self, sum: &Sum) -> f64 {
+    pub(super) fn weight(&self, sum: &SubjectSum) -> f64 {
         match self.cost(sum) {
-            Cost::Time { high_ns, base_ns, .. } => high_ns as f64 / base_ns.max(1) as f64,
-            Cost::Spent { time_ns, all_ns, .. } => time_ns as f64 / all_ns.max(1) as f64,
+            FindingCost::Time { high_ns, base_ns, .. } => high_ns as f64 / base_ns.max(1) as f64,
+            FindingCost::Spent { time_ns, all_ns, .. } => time_ns as f64 / all_ns.max(1) as f64,
             _ => sum.count as f64 / self.total.max(1) as f64,
         }
     }
@@ -194,24 +194,22 @@ impl Sums {
     }
 
     /// The exits' time and that of all that do not halt, where the running time is unknown.
-    pub(super) fn spent_ns(&self, sum: &Sum) -> Option<(u64, u64)> {
+    pub(super) fn spent_ns(&self, sum: &SubjectSum) -> Option<(u64, u64)> {
         // A halt's time is the guest's own.
         let halts = sum.reasons.keys().any(|reason| is_halt(*reason));
         self.spent_ns.filter(|_| !halts && !self.timed).map(|all_ns| (sum.tally.time_ns, all_ns))
     }
 
-    pub(super) fn cost(&self, sum: &Sum) -> Cost {
+    pub(super) fn cost(&self, sum: &SubjectSum) -> FindingCost {
         let count = sum.count;
         if !self.timed {
             let spent = self.spent_ns(sum);
-            return spent.map_or(Cost::Count { count }, |(time_ns, all_ns)| Cost::Spent {
-                time_ns,
-                all_ns,
-                count,
+            return spent.map_or(FindingCost::Count { count }, |(time_ns, all_ns)| {
+                FindingCost::Spent { time_ns, all_ns, count }
             });
         }
         let low_ns = sum.high_ns.saturating_sub(self.unplaced_ns);
-        Cost::Time { low_ns, high_ns: sum.high_ns, base_ns: self.base_ns, count }
+        FindingCost::Time { low_ns, high_ns: sum.high_ns, base_ns: self.base_ns, count }
     }
 }
 
@@ -238,8 +236,8 @@ fn is_halt(reason: Reason) -> bool {
 }
 
 /// Writes that are over before a VMM could have been asked end in the kernel, also where kvm_userspace_exit was not recorded.
-fn handled_by_the_kernel(sums: &mut BTreeMap<Subject, Sum>) {
-    let is_short = |sum: &Sum| {
+fn handled_by_the_kernel(sums: &mut BTreeMap<Subject, SubjectSum>) {
+    let is_short = |sum: &SubjectSum| {
         let only_written = sum.details.keys().all(|detail| detail.is_write() == Some(true));
         sum.count >= FEW && sum.user == 0 && only_written && mean_ns(sum) < WITHOUT_VMM_NS
     };
@@ -253,7 +251,7 @@ fn handled_by_the_kernel(sums: &mut BTreeMap<Subject, Sum>) {
 }
 
 /// Registers of one page that are written and never read, several of them, are queues' notifications.
-fn several_queues(sums: &mut BTreeMap<Subject, Sum>) {
+fn several_queues(sums: &mut BTreeMap<Subject, SubjectSum>) {
     let Some(sum) = sums.get(&Subject::DeviceRegisters) else { return };
     let only_written = sum.details.keys().all(|detail| detail.is_write() == Some(true));
     let pages: BTreeSet<u64> = sum.details.keys().map(|detail| detail.value >> 12).collect();
@@ -270,7 +268,7 @@ fn several_queues(sums: &mut BTreeMap<Subject, Sum>) {
 
 /// A port that looks like legacy virtio's QUEUE_NOTIFY among other registers of its device is one of them: while virtio runs, only
 /// its interrupt status is read (offset 19).
-fn no_legacy_queue(sums: &mut BTreeMap<Subject, Sum>) {
+fn no_legacy_queue(sums: &mut BTreeMap<Subject, SubjectSum>) {
     const BLOCK: u64 = 0x40;
     const STATUS: u64 = 0x13;
     let is_port = |detail: &Detail| matches!(detail.kind, DetailKind::PortIn | DetailKind::PortOut);
@@ -282,7 +280,7 @@ fn no_legacy_queue(sums: &mut BTreeMap<Subject, Sum>) {
         }
     }
     for word in [Subject::NotificationsToVmm, Subject::QueueNotifications] {
-        let is_register = |sum: &Sum| {
+        let is_register = |sum: &SubjectSum| {
             let in_block = |(detail, count): (&Detail, &(u64, u64))| {
                 is_port(detail) && by_block.get(&(detail.value / BLOCK)) >= Some(&count.0)
             };
@@ -307,7 +305,7 @@ const SHORTEST_AT_ONCE_NS: u64 = 1_000;
 
 /// Halts that return at once: nothing is waited for. By their lengths; in a table, because nothing else happens that a guest could
 /// wait for.
-pub(super) fn halts_return(ledger: &Ledger, sums: &Sums) -> Option<Evidence> {
+pub(super) fn halts_return(ledger: &Ledger, sums: &RecordingSums) -> Option<Evidence> {
     let sum = sums.by_subject.get(&Subject::Halts)?;
     // A table does not say how exits ended.
     let halts = if sums.timed { halts(ledger) } else { sum.tally.clone() };
@@ -339,7 +337,11 @@ pub(super) fn halts_return(ledger: &Ledger, sums: &Sums) -> Option<Evidence> {
 const ALIKE: f64 = 0.8;
 
 /// Wake-ups a second and vCPU at the rate of a tick and of lengths that are alike, and how often the guest arms its timers.
-pub(super) fn periodic_wake_ups(ledger: &Ledger, sums: &Sums, arms: u64) -> Option<(f64, f64)> {
+pub(super) fn periodic_wake_ups(
+    ledger: &Ledger,
+    sums: &RecordingSums,
+    arms: u64,
+) -> Option<(f64, f64)> {
     let halts = halts(ledger);
     let rate = sums.rate(halts.timed).filter(|rate| TICK.contains(rate))?;
     let pairs = halts.hist.windows(2).map(|pair| pair[0].saturating_add(pair[1]));
@@ -353,7 +355,7 @@ const HUNDRED: u64 = 100;
 pub(super) const TICK: std::ops::RangeInclusive<f64> = 80.0..=1100.0;
 
 /// A fault's own time on average, ns.
-pub(super) fn mean_ns(sum: &Sum) -> u64 {
+pub(super) fn mean_ns(sum: &SubjectSum) -> u64 {
     let ns = if sum.high_ns > 0 { sum.high_ns } else { sum.tally.time_ns };
     ns / sum.count.max(1)
 }
@@ -375,7 +377,7 @@ pub(super) fn halts(ledger: &Ledger) -> Tally {
 }
 
 /// Faults take longer than mapping and clearing memory does: the host gets the memory back from somewhere.
-pub(super) fn faults_wait(ledger: &Ledger, sums: &Sums) -> bool {
+pub(super) fn faults_wait(ledger: &Ledger, sums: &RecordingSums) -> bool {
     let has_times = sums.timed || sums.spent_ns.is_some();
     let faults = sums.by_subject.get(&Subject::MemoryFaults);
     ledger.recording.emulated.is_none()

@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use vmtax_events::observed::TimedFunction;
-use vmtax_events::{Place, Sample};
+use vmtax_events::{ProfileOrigin, Sample};
 
 use super::burst::{Burst, burst};
 use super::category::is_category;
 use super::certainty::Certainty;
 use super::exits::too_few;
-use super::finding::{Cost, Finding, Found};
+use super::finding::{Finding, FindingCost, FoundKind};
 use super::findings::{is_of_io, is_throttled, lasting_contention};
 use super::interrupts::wakes;
 use super::mapping;
-use super::step::{Answer, Question, Says, Step};
+use super::step::{ExplainStep, Question, Says, StepAnswer};
 use super::subject::Subject;
-use super::sums::{POLL_NS, Sums, TAX_MATTERS, is_half, is_most, short_halts};
-use super::workload::Workload;
+use super::sums::{POLL_NS, RecordingSums, TAX_MATTERS, is_half, is_most, short_halts};
+use super::workload::WorkloadResults;
 use crate::Ledger;
 use crate::ledger::{Taker, running_ns};
 use crate::remedy::{Context, VmKind};
@@ -68,7 +68,7 @@ pub enum Verdict {
     /// The guest copies data through a bounce buffer, for this share of its samples.
     BounceBuffer(f64),
     /// One finding is the answer: exits, misses of the TLB or of branches.
-    Finding(Found),
+    Finding(FoundKind),
     /// Exits take most of the time for a while.
     Burst(Burst),
     /// The guest waits for memory.
@@ -76,10 +76,10 @@ pub enum Verdict {
         /// Exits are known not to be the bottleneck.
         exits_excluded: bool,
         /// How the memory is mapped.
-        pages: Found,
+        pages: FoundKind,
     },
     /// Results of benchmarks, worst first.
-    Results(Vec<Arc<Workload>>),
+    Results(Vec<Arc<WorkloadResults>>),
     /// Exits are not the bottleneck.
     NotExits(Says),
     /// The VM does next to nothing.
@@ -92,7 +92,7 @@ pub enum Verdict {
         /// What the question about exits says.
         says: Option<Says>,
         /// The exits that occur most.
-        most: Option<Found>,
+        most: Option<FoundKind>,
     },
     /// Results of benchmarks cannot be compared.
     NothingToCompare {
@@ -107,7 +107,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costliest {
     /// What they are.
-    pub found: Found,
+    pub found: FoundKind,
     /// Their share of the running time.
     pub share: f64,
 }
@@ -122,23 +122,23 @@ impl Verdict {
             Verdict::WakeUps { .. } => "wake-ups",
             Verdict::BounceBuffer(_) => "bounce-buffer",
             Verdict::Finding(
-                Found::Exits(_)
-                | Found::HaltsReturn
-                | Found::VmscapeBarrier
-                | Found::EmulatedIommu
-                | Found::PassedThroughRegisters,
+                FoundKind::Exits(_)
+                | FoundKind::HaltsReturn
+                | FoundKind::VmscapeBarrier
+                | FoundKind::EmulatedIommu
+                | FoundKind::PassedThroughRegisters,
             ) => "exits",
-            Verdict::Finding(Found::HostPolls) => "polling",
-            Verdict::Finding(Found::LineTimer(_)) => "wake-ups",
-            Verdict::Finding(Found::Contention(_) | Found::IpiWaits | Found::MmuLock) => {
-                "contention"
-            }
-            Verdict::Finding(Found::NoKvm) => "no-kvm",
-            Verdict::Finding(Found::StealCounter | Found::Message(_)) => "message",
-            Verdict::Finding(Found::SlowFunction(TimedFunction::NumaBalancing)) => "memory",
-            Verdict::Finding(Found::SlowFunction(_)) => "start",
-            Verdict::Finding(Found::Mitigations) => "exits",
-            Verdict::Finding(Found::BranchMisses) => "branch-misses",
+            Verdict::Finding(FoundKind::HostPolls) => "polling",
+            Verdict::Finding(FoundKind::LineTimer(_)) => "wake-ups",
+            Verdict::Finding(
+                FoundKind::Contention(_) | FoundKind::IpiWaits | FoundKind::MmuLock,
+            ) => "contention",
+            Verdict::Finding(FoundKind::NoKvm) => "no-kvm",
+            Verdict::Finding(FoundKind::StealCounter | FoundKind::Message(_)) => "message",
+            Verdict::Finding(FoundKind::SlowFunction(TimedFunction::NumaBalancing)) => "memory",
+            Verdict::Finding(FoundKind::SlowFunction(_)) => "start",
+            Verdict::Finding(FoundKind::Mitigations) => "exits",
+            Verdict::Finding(FoundKind::BranchMisses) => "branch-misses",
             Verdict::Finding(_) | Verdict::Memory { .. } => "memory",
             Verdict::Results(_) => "results",
             Verdict::NotExits(_) => "not-exits",
@@ -148,37 +148,40 @@ impl Verdict {
     }
 
     /// Whether it rests on a finding.
-    pub(super) fn rests_on(&self, found: &Found) -> bool {
+    pub(super) fn rests_on(&self, found: &FoundKind) -> bool {
         match self {
-            Verdict::Contention { .. } => matches!(found, Found::Contention(_)),
-            Verdict::Polling(_) => *found == Found::GuestPolls,
-            Verdict::WakeUps { .. } => *found == Found::Exits(Subject::Halts),
-            Verdict::BounceBuffer(_) => *found == Found::BounceBuffer,
-            Verdict::Finding(Found::Exits(_)) | Verdict::Burst(_) => false,
-            Verdict::Finding(Found::HaltsReturn) => *found == Found::HaltsReturn,
+            Verdict::Contention { .. } => matches!(found, FoundKind::Contention(_)),
+            Verdict::Polling(_) => *found == FoundKind::GuestPolls,
+            Verdict::WakeUps { .. } => *found == FoundKind::Exits(Subject::Halts),
+            Verdict::BounceBuffer(_) => *found == FoundKind::BounceBuffer,
+            Verdict::Finding(FoundKind::Exits(_)) | Verdict::Burst(_) => false,
+            Verdict::Finding(FoundKind::HaltsReturn) => *found == FoundKind::HaltsReturn,
             Verdict::Finding(
-                shown @ (Found::BranchMisses
-                | Found::Compaction
-                | Found::PageMerging
-                | Found::FaultsWait
-                | Found::VmscapeBarrier
-                | Found::LineTimer(_)
-                | Found::Contention(_)
-                | Found::Reclaim
-                | Found::NoKvm
-                | Found::StealCounter
-                | Found::SlowFunction(_)
-                | Found::Mitigations
-                | Found::Message(_)
-                | Found::EmulatedIommu
-                | Found::PassedThroughRegisters
-                | Found::IpiWaits
-                | Found::MmuLock
-                | Found::SpreadMemory
-                | Found::HostPolls),
+                shown @ (FoundKind::BranchMisses
+                | FoundKind::Compaction
+                | FoundKind::PageMerging
+                | FoundKind::FaultsWait
+                | FoundKind::VmscapeBarrier
+                | FoundKind::LineTimer(_)
+                | FoundKind::Contention(_)
+                | FoundKind::Reclaim
+                | FoundKind::NoKvm
+                | FoundKind::StealCounter
+                | FoundKind::SlowFunction(_)
+                | FoundKind::Mitigations
+                | FoundKind::Message(_)
+                | FoundKind::EmulatedIommu
+                | FoundKind::PassedThroughRegisters
+                | FoundKind::IpiWaits
+                | FoundKind::MmuLock
+                | FoundKind::SpreadMemory
+                | FoundKind::HostPolls),
             ) => found == shown,
             Verdict::Finding(_) | Verdict::Memory { .. } => {
-                matches!(found, Found::SmallPages { .. } | Found::TlbMisses | Found::RemoteMemory)
+                matches!(
+                    found,
+                    FoundKind::SmallPages { .. } | FoundKind::TlbMisses | FoundKind::RemoteMemory
+                )
             }
             Verdict::Exits { .. }
             | Verdict::Results(_)
@@ -192,43 +195,44 @@ impl Verdict {
 
 /// The verdict of these steps and findings.
 pub(super) fn judge(
-    steps: &[Step],
+    steps: &[ExplainStep],
     all: &[Finding],
     context: &Context,
     ledger: &Ledger,
-    sums: &Sums,
-    workloads: &[Arc<Workload>],
+    sums: &RecordingSums,
+    workloads: &[Arc<WorkloadResults>],
 ) -> Verdict {
-    let finding = |found: Found| all.iter().find(move |finding| finding.found == found);
-    if let Some(polls) = finding(Found::GuestPolls).filter(|polls| polls.weight >= 0.5) {
+    let finding = |found: FoundKind| all.iter().find(move |finding| finding.found == found);
+    if let Some(polls) = finding(FoundKind::GuestPolls).filter(|polls| polls.weight >= 0.5) {
         return Verdict::Polling(polls.weight);
     }
-    if finding(Found::HaltsReturn).is_some() {
-        return Verdict::Finding(Found::HaltsReturn);
+    if finding(FoundKind::HaltsReturn).is_some() {
+        return Verdict::Finding(FoundKind::HaltsReturn);
     }
     let top = all.iter().find(|finding| {
-        !matches!(finding.cost, Cost::Unknown) && !matches!(finding.found, Found::Contention(_))
+        !matches!(finding.cost, FindingCost::Unknown)
+            && !matches!(finding.found, FoundKind::Contention(_))
     });
     if let Some(found) = of_times(ledger, sums, top).or_else(|| waiting_under_an_emulator(ledger)) {
         return match (&found, wakes(ledger, sums)) {
-            (Verdict::WakeUps { .. }, Some(timer)) => Verdict::Finding(Found::LineTimer(timer)),
+            (Verdict::WakeUps { .. }, Some(timer)) => Verdict::Finding(FoundKind::LineTimer(timer)),
             _ => found,
         };
     }
-    if let Some(found) = finding(Found::BounceBuffer).filter(|found| found.weight >= 0.10) {
+    if let Some(found) = finding(FoundKind::BounceBuffer).filter(|found| found.weight >= 0.10) {
         return Verdict::BounceBuffer(found.weight);
     }
     if let Some(found) =
-        finding(Found::Exits(Subject::ClockReads)).filter(|found| found.weight >= 0.05)
+        finding(FoundKind::Exits(Subject::ClockReads)).filter(|found| found.weight >= 0.05)
     {
         return Verdict::Finding(found.found.clone());
     }
     if let Some(found) = of_memory(steps, all, context, ledger) {
         return found;
     }
-    let tlb = finding(Found::TlbMisses).filter(|found| found.certainty == Certainty::Likely);
-    let remote = || finding(Found::RemoteMemory);
-    if let Some(found) = tlb.or_else(remote).or_else(|| finding(Found::BranchMisses)) {
+    let tlb = finding(FoundKind::TlbMisses).filter(|found| found.certainty == Certainty::Likely);
+    let remote = || finding(FoundKind::RemoteMemory);
+    if let Some(found) = tlb.or_else(remote).or_else(|| finding(FoundKind::BranchMisses)) {
         return Verdict::Finding(found.found.clone());
     }
     if !workloads.is_empty() && ledger.exits.is_empty() {
@@ -245,13 +249,13 @@ pub(super) fn judge(
         return found;
     }
     match steps.iter().find(|step| step.question == Question::Exits) {
-        Some(step) if step.answer == Answer::No => match burst(ledger) {
+        Some(step) if step.answer == StepAnswer::No => match burst(ledger) {
             Some(burst) => Verdict::Burst(burst),
             None => Verdict::NotExits(step.says.clone()),
         },
         Some(step) => {
             let count = |one: &&Finding| match &one.found {
-                Found::Exits(subject) => sums.by_subject.get(subject).map(|sum| sum.count),
+                FoundKind::Exits(subject) => sums.by_subject.get(subject).map(|sum| sum.count),
                 _ => None,
             };
             let most = all.iter().filter(|one| count(one).is_some()).max_by_key(count);
@@ -263,11 +267,14 @@ pub(super) fn judge(
 }
 
 /// The verdict of a profile, or of counters, without a recording of exits.
-fn without_exits(steps: &[Step], all: &[Finding], ledger: &Ledger) -> Option<Verdict> {
+fn without_exits(steps: &[ExplainStep], all: &[Finding], ledger: &Ledger) -> Option<Verdict> {
     let shown = all.first().map(|finding| finding.found.clone());
-    if [Place::Host, Place::Guest].iter().any(|place| ledger.profiles.contains_key(place)) {
-        let asks = |step: &&Step| matches!(step.question, Question::Host | Question::Guest);
-        let says = || steps.iter().filter(asks).find(|step| step.answer == Answer::Yes);
+    if [ProfileOrigin::Host, ProfileOrigin::Guest]
+        .iter()
+        .any(|place| ledger.profiles.contains_key(place))
+    {
+        let asks = |step: &&ExplainStep| matches!(step.question, Question::Host | Question::Guest);
+        let says = || steps.iter().filter(asks).find(|step| step.answer == StepAnswer::Yes);
         let nothing = || Some(Verdict::Undecided { says: Some(says()?.says.clone()), most: None });
         return shown.map(Verdict::Finding).or_else(nothing);
     }
@@ -281,7 +288,7 @@ fn without_exits(steps: &[Step], all: &[Finding], ledger: &Ledger) -> Option<Ver
 }
 
 /// The verdict that the times of exits and waiting allow.
-fn of_times(ledger: &Ledger, sums: &Sums, top: Option<&Finding>) -> Option<Verdict> {
+fn of_times(ledger: &Ledger, sums: &RecordingSums, top: Option<&Finding>) -> Option<Verdict> {
     if !sums.timed || too_few(ledger, sums).is_some() || sums.interrupts_wait(ledger).is_some() {
         return None;
     }
@@ -322,7 +329,7 @@ fn waiting_under_an_emulator(ledger: &Ledger) -> Option<Verdict> {
 }
 
 /// A VM that does next to nothing.
-fn idle(ledger: &Ledger, sums: &Sums, contention: f64) -> Option<Verdict> {
+fn idle(ledger: &Ledger, sums: &RecordingSums, contention: f64) -> Option<Verdict> {
     let busiest = ledger
         .time
         .values()
@@ -344,7 +351,7 @@ fn idle(ledger: &Ledger, sums: &Sums, contention: f64) -> Option<Verdict> {
 }
 
 /// A guest with many short halts.
-fn wake_ups(ledger: &Ledger, sums: &Sums) -> Option<Verdict> {
+fn wake_ups(ledger: &Ledger, sums: &RecordingSums) -> Option<Verdict> {
     let (short, all) = short_halts(ledger)?;
     let rate = sums.rate(all)?;
     let of_halts = sums.by_subject.get(&Subject::Halts).map_or(0, |sum| sum.high_ns);
@@ -359,20 +366,20 @@ fn wake_ups(ledger: &Ledger, sums: &Sums) -> Option<Verdict> {
 
 /// The guest waits for memory, and its memory is mapped in small pages.
 fn of_memory(
-    steps: &[Step],
+    steps: &[ExplainStep],
     all: &[Finding],
     context: &Context,
     ledger: &Ledger,
 ) -> Option<Verdict> {
-    let small = all.iter().find(|finding| matches!(finding.found, Found::SmallPages { .. }))?;
+    let small = all.iter().find(|finding| matches!(finding.found, FoundKind::SmallPages { .. }))?;
     let step = |question| steps.iter().find(|step| step.question == question);
     let waits = step(Question::Memory).is_some_and(|step| step.misses_more);
     let known = mapping::is_small(ledger).is_some() || context.kind == VmKind::Tdx;
-    let shown = step(Question::Instructions).filter(|step| step.answer == Answer::Yes);
+    let shown = step(Question::Instructions).filter(|step| step.answer == StepAnswer::Yes);
     if shown.is_none() && !waits || !known {
         return None;
     }
-    let exits_excluded = step(Question::Exits).is_some_and(|step| step.answer == Answer::No);
+    let exits_excluded = step(Question::Exits).is_some_and(|step| step.answer == StepAnswer::No);
     let pages = small.found.clone();
     Some(Verdict::Memory { exits_excluded, pages })
 }

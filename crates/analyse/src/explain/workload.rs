@@ -13,7 +13,7 @@ pub const ENOUGH: usize = 5;
 
 /// The result of one category of a workload.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct CategoryResult {
     /// The category.
     pub category: String,
     /// The median.
@@ -21,14 +21,14 @@ pub struct Row {
     /// Values.
     pub runs: usize,
     /// The plain VM with the same options; without one, and beside a plain VM, the host.
-    pub plain: Option<Beside>,
+    pub plain: Option<CategoryBeside>,
     /// The same category without its last option.
-    pub baseline: Option<Beside>,
+    pub baseline: Option<CategoryBeside>,
 }
 
 /// A category beside which another is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Beside {
+pub struct CategoryBeside {
     /// Its name.
     pub category: String,
     /// Its median.
@@ -41,7 +41,7 @@ pub struct Beside {
     pub proven: bool,
 }
 
-impl Beside {
+impl CategoryBeside {
     /// The other loses so much that it is looked into.
     pub(super) fn is_loss(&self) -> bool {
         self.differs && self.loss >= LOSS
@@ -50,24 +50,24 @@ impl Beside {
 
 /// The results of a workload.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Workload {
+pub struct WorkloadResults {
     /// What ran, and what was measured.
     pub name: String,
     /// Unit of the values.
     pub unit: String,
     /// The category that loses most against a plain VM with the same options, from [`LOSS`] on.
-    pub worst: Option<Row>,
+    pub worst: Option<CategoryResult>,
     /// The part of that loss that a plain VM with a bounce buffer has too.
     pub bounce: Option<f64>,
     /// Where no category has a plain VM beside it: the one whose last option changes most, from [`LOSS`] on.
-    pub changed: Option<Row>,
+    pub changed: Option<CategoryResult>,
     /// Options that got most of a loss back.
     pub recovered: Vec<Recovered>,
     /// Every category.
-    pub rows: Vec<Row>,
+    pub rows: Vec<CategoryResult>,
 }
 
-impl Workload {
+impl WorkloadResults {
     /// The category that the verdict is about is proven to differ, and so is what an option got back of it.
     pub fn is_proven(&self) -> bool {
         let worst = self.worst.as_ref().and_then(|row| row.plain.as_ref());

@@ -7,7 +7,7 @@ use super::id::RemedyId;
 
 words! {
     /// Where a remedy is carried out.
-    pub enum Place {
+    pub enum RemedyPlace {
         /// On the host.
         Host = "host",
         /// In the VM's configuration.
@@ -51,7 +51,7 @@ pub struct Remedy {
     /// Which.
     pub id: RemedyId,
     /// Where it is carried out.
-    pub place: Place,
+    pub place: RemedyPlace,
     /// What to do.
     pub action: &'static str,
     /// Exits that it removes; `None`: it makes them cheaper, or helps beside them.
@@ -66,7 +66,7 @@ pub struct Remedy {
 
 pub(super) const fn row(
     id: RemedyId,
-    place: Place,
+    place: RemedyPlace,
     action: &'static str,
     applies: fn(&Context) -> Applies,
 ) -> Remedy {

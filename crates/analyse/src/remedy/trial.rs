@@ -29,7 +29,7 @@ words! {
 
 words! {
     /// What a trial counts.
-    pub enum Unit {
+    pub enum TrialUnit {
         /// Exits.
         Exits = "exits",
         /// Accesses of one device, of all exits of a boot.
@@ -49,7 +49,7 @@ words! {
 
 words! {
     /// What the remedy did to the count.
-    pub enum Effect {
+    pub enum TrialEffect {
         /// It fell.
         Fewer = "fewer",
         /// It is the same, as far as repetitions of one VM differ.
@@ -102,7 +102,7 @@ pub struct Tried {
     /// What ran the VM.
     pub vmm: TrialVmm,
     /// What was counted.
-    pub unit: Unit,
+    pub unit: TrialUnit,
     /// For each of what: "read of 4 KiB".
     pub per: &'static str,
     /// Without the remedy.
@@ -125,23 +125,23 @@ pub enum Trial {
 /// Repetitions of one VM differ by this part: exits of sleeps by 5 %, of clock readings by 1.5 %, of disks not at all.
 const SPREAD: f64 = 0.05;
 
-impl Effect {
+impl TrialEffect {
     /// What these counts show.
-    pub fn of(before: Figures, after: Figures) -> Effect {
+    pub fn of(before: Figures, after: Figures) -> TrialEffect {
         if after.most < before.least * (1.0 - SPREAD) {
-            Effect::Fewer
+            TrialEffect::Fewer
         } else if after.least > before.most * (1.0 + SPREAD) {
-            Effect::More
+            TrialEffect::More
         } else {
-            Effect::Same
+            TrialEffect::Same
         }
     }
 }
 
 impl Tried {
     /// What the remedy did to the count.
-    pub fn effect(&self) -> Effect {
-        Effect::of(self.before, self.after)
+    pub fn effect(&self) -> TrialEffect {
+        TrialEffect::of(self.before, self.after)
     }
 
     /// On the Intel host, where the lab's VMM runs.
@@ -171,7 +171,7 @@ impl Tried {
     }
 }
 
-const fn trial(unit: Unit, per: &'static str, before: [f64; 2], after: [f64; 2]) -> Tried {
+const fn trial(unit: TrialUnit, per: &'static str, before: [f64; 2], after: [f64; 2]) -> Tried {
     let [before, after] = [
         Figures { least: before[0], most: before[1] },
         Figures { least: after[0], most: after[1] },
@@ -182,7 +182,7 @@ const fn trial(unit: Unit, per: &'static str, before: [f64; 2], after: [f64; 2])
 
 /// Exits of the AMD host with QEMU, by repetitions.
 const fn exits(per: &'static str, before: [f64; 2], after: [f64; 2]) -> Tried {
-    trial(Unit::Exits, per, before, after)
+    trial(TrialUnit::Exits, per, before, after)
 }
 
 /// The same, of one run or of some that are equal.
@@ -192,7 +192,7 @@ const fn exact(per: &'static str, before: f64, after: f64) -> Tried {
 
 /// Of a load, the part of the running time in which its vCPUs wait.
 const fn waiting(per: &'static str, before: [f64; 2], after: [f64; 2]) -> Tried {
-    trial(Unit::Waiting, per, before, after)
+    trial(TrialUnit::Waiting, per, before, after)
 }
 
 const SLEEP: &str = "sleep of 1 ms";
@@ -213,7 +213,7 @@ impl RemedyId {
         use Trial::Untried as No;
         match self {
             R::IrqThreads => No(Untried::DeviceHandlers),
-            R::IrqAffinity => trial(Unit::Interrupts, LOAD, [8.65, 9.15], [1.05, 1.07])
+            R::IrqAffinity => trial(TrialUnit::Interrupts, LOAD, [8.65, 9.15], [1.05, 1.07])
                 .with("6.1.0")
                 .note("a HPET that interrupts 4,000 times a second, on the vCPU's processor and then on the other; a host of two processors, whose instructions are not counted")
                 .done(),
@@ -228,26 +228,26 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("Linux with kvm=off: readings of port 0x61, 6,766 of them, become two of MSR 0x40000022")
                 .done(),
-            R::FavorDynmods => trial(Unit::Waited, START, [11.3; 2], [0.0; 2])
+            R::FavorDynmods => trial(TrialUnit::Waited, START, [11.3; 2], [0.0; 2])
                 .by_lab()
                 .with("6.1.0")
                 .note("by a process in a cgroup of cgroup2, where KVM_CREATE_VM waits for the cgroups' lock")
                 .done(),
-            R::RcuExpedited => trial(Unit::Waited, START, [11.3; 2], [0.0; 2])
+            R::RcuExpedited => trial(TrialUnit::Waited, START, [11.3; 2], [0.0; 2])
                 .by_lab()
                 .with("6.1.0")
                 .note("with Linux 6.18, whose slots wait for devices, 7.18 stays of 7.29")
                 .done(),
             R::NxHugePagesNever => {
-                trial(Unit::Waited, START, [11.3; 2], [0.0; 2]).by_lab().with("6.1.0").done()
+                trial(TrialUnit::Waited, START, [11.3; 2], [0.0; 2]).by_lab().with("6.1.0").done()
             }
-            R::SlotsFirst => trial(Unit::Waited, START, [7.29; 2], [0.0; 2])
+            R::SlotsFirst => trial(TrialUnit::Waited, START, [7.29; 2], [0.0; 2])
                 .by_lab()
                 .with("6.18.15")
                 .note("without AVIC, which the emulated processor lacks; the Intel host still waits, 7.31 -> 6.37, in the first KVM_CREATE_VCPU")
                 .done(),
             R::FewerIoeventfds => {
-                trial(Unit::Waited, "VM whose ioeventfds are removed", [63.3; 2], [5.34, 5.81])
+                trial(TrialUnit::Waited, "VM whose ioeventfds are removed", [63.3; 2], [5.34, 5.81])
                     .by_lab()
                     .with("6.18.15")
                     .note("eight of them, each assigned and removed, then one; with Linux 6.17 none waits")
@@ -263,7 +263,7 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("idle=poll, and QEMU's main loop on the vCPU's processor, then on the other; a host of two processors, whose instructions are not counted")
                 .done(),
-            R::HostNohzFull => trial(Unit::Interrupts, LOAD, [0.70, 0.80], [0.45, 0.50])
+            R::HostNohzFull => trial(TrialUnit::Interrupts, LOAD, [0.70, 0.80], [0.45, 0.50])
                 .with("6.1.0")
                 .note("a host of two processors, whose instructions are not counted: on the first, then on the second with nohz_full=1; the guest's own tick stays")
                 .done(),
@@ -287,7 +287,7 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("the wait gets shorter, which is no exit")
                 .done(),
-            R::NoHaltPoll => trial(Unit::Instructions, SHORT_SLEEP, [117_943.0, 118_161.0], [39_841.0, 40_120.0])
+            R::NoHaltPoll => trial(TrialUnit::Instructions, SHORT_SLEEP, [117_943.0, 118_161.0], [39_841.0, 40_120.0])
                 .with("6.1.0")
                 .note("of the vCPU's thread: it removes no exit")
                 .done(),
@@ -314,7 +314,7 @@ impl RemedyId {
                 .note("16 accesses of IDE and 10 of bus mastering become a notification")
                 .done(),
             R::VirtioDisplay => exact("text cell", 1.0, 0.0).note("with no VGA at all").done(),
-            R::NoI8042 => trial(Unit::Accesses, BOOT, [212.0; 2], [33.0; 2])
+            R::NoI8042 => trial(TrialUnit::Accesses, BOOT, [212.0; 2], [33.0; 2])
                 .note("of ports 0x60 and 0x64, with psmouse; the rest probes for a controller")
                 .done(),
             R::GuestApic => exits(READ, [32.4; 2], [28.3; 2])
@@ -366,7 +366,7 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("pages of 4 KiB in swap (zram), which is read at once; not the interrupt that the guest cannot take")
                 .done(),
-            R::ThpDefer => trial(Unit::Instructions, TOUCHED, [1_398_462.0, 1_575_438.0], [2_499_718.0, 2_595_163.0])
+            R::ThpDefer => trial(TrialUnit::Instructions, TOUCHED, [1_398_462.0, 1_575_438.0], [2_499_718.0, 2_595_163.0])
                 .with("6.1.0")
                 .note("of the vCPU's thread, in fragmented memory: the compaction goes, and faults of 4 KiB come, 0.38 -> 151 to 168; where fewer regions are in pieces 1,400,012 -> 1,606,197, faults 0.38 -> 43")
                 .done(),
@@ -374,13 +374,13 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("fragmented memory, with defrag=defer in both; how much of it is in pieces differs between hosts")
                 .done(),
-            R::PreFault => trial(Unit::Faults, "2 MiB of guest_memfd", [512.0; 2], [0.0; 2])
+            R::PreFault => trial(TrialUnit::Faults, "2 MiB of guest_memfd", [512.0; 2], [0.0; 2])
                 .by_lab()
                 .with("7.3.4")
                 .done(),
             R::ConvertRegions => {
                 let each = 14_990.0 * 512.0;
-                trial(Unit::Instructions, "2 MiB made shared", [each; 2], [1_311_088.0; 2])
+                trial(TrialUnit::Instructions, "2 MiB made shared", [each; 2], [1_311_088.0; 2])
                     .by_lab()
                     .note("512 hypercalls, then one")
                     .done()
@@ -405,7 +405,7 @@ impl RemedyId {
                 .by_lab()
                 .note("36,450 -> 30,261 instructions")
                 .done(),
-            R::PreemptionTimer => trial(Unit::Instructions, "arming of a timer", [1723.0; 2], [1305.0; 2])
+            R::PreemptionTimer => trial(TrialUnit::Instructions, "arming of a timer", [1723.0; 2], [1305.0; 2])
                 .on_intel()
                 .by_lab()
                 .with("6.1.0")

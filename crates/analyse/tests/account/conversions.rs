@@ -1,6 +1,6 @@
 //! Conversions between private and shared memory, memory-fault exits and pre-faults: the accesses of table `conversion`.
 
-use vmtax_analyse::{Filter, LedgerBuilder, Table, TableKind, Value};
+use vmtax_analyse::{Filter, KeyValue, LedgerBuilder, SortedTable, TableKind};
 use vmtax_events::{Detail, DetailKind, Losses, Recording};
 
 use super::script::{check, run, script};
@@ -79,9 +79,9 @@ fn the_table_has_requests_of_every_kind_of_vm_once() {
     rows.exits.iter().for_each(|row| builder.exit(row));
     rows.accesses.iter().for_each(|row| builder.access(row));
     let ledger = builder.finish(Recording::default(), Losses::default(), true);
-    let table = Table::new(&ledger, TableKind::Conversion, &[]);
+    let table = SortedTable::new(&ledger, TableKind::Conversion, &[]);
     let found: Vec<_> = table.rows.iter().map(|row| (row.key[0], row.tally.count)).collect();
-    let detail = |kind, value| Value::Detail(Detail::new(kind, value));
+    let detail = |kind, value| KeyValue::Detail(Detail::new(kind, value));
     assert_eq!(
         found,
         [(detail(DetailKind::Ghcb, 0x8000_0010), 1), (detail(DetailKind::Hypercall, 12), 1)]

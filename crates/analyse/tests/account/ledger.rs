@@ -1,7 +1,8 @@
 //! What is built on rows: the ledger, tables over it, the table of nesting.
 
 use vmtax_analyse::{
-    Ancillary, By, Filter, Ledger, LedgerBuilder, Nested, NestedRow, Table, TableKind, Value,
+    Ancillary, By, Filter, KeyValue, Ledger, LedgerBuilder, Nested, NestedRow, SortedTable,
+    TableKind,
 };
 use vmtax_events::{
     Cause, Coverage, Detail, DetailKind, ExitKey, Level, Losses, Outcome, Recording, Tally, TimeRow,
@@ -143,7 +144,7 @@ fn every_grouping_of_exits_has_the_same_total() {
     for kind in [TableKind::Vmexit, TableKind::Cause] {
         for first in By::ALL {
             for second in By::ALL {
-                let table = Table::new(&ledger, kind, &[first, second]);
+                let table = SortedTable::new(&ledger, kind, &[first, second]);
                 assert_eq!(table.total, total, "{first:?} {second:?}");
                 let mut sum = Tally::default();
                 table.rows.iter().for_each(|r| sum.merge(&r.tally));
@@ -151,7 +152,7 @@ fn every_grouping_of_exits_has_the_same_total() {
                 let by = if first == second { vec![first] } else { vec![first, second] };
                 assert_eq!(table.by, by);
                 assert!(table.rows.iter().all(|r| r.key.len() == by.len()));
-                let order = |r: &vmtax_analyse::TableRow| {
+                let order = |r: &vmtax_analyse::SortedRow| {
                     (std::cmp::Reverse((r.tally.time_ns, r.tally.count)), r.key.clone())
                 };
                 assert!(table.rows.is_sorted_by_key(order));
@@ -161,15 +162,15 @@ fn every_grouping_of_exits_has_the_same_total() {
 }
 
 /// (key, count, time) of a table's rows.
-fn shown(table: &Table) -> Vec<(Value, u64, u64)> {
+fn shown(table: &SortedTable) -> Vec<(KeyValue, u64, u64)> {
     table.rows.iter().map(|r| (r.key[0], r.tally.count, r.tally.time_ns)).collect()
 }
 
 #[test]
 fn exits_by_each_word() {
     let ledger = ledger();
-    let by = |by| shown(&Table::new(&ledger, TableKind::Vmexit, &[by]));
-    let of = |word| Value::Reason(reason(word));
+    let by = |by| shown(&SortedTable::new(&ledger, TableKind::Vmexit, &[by]));
+    let of = |word| KeyValue::Reason(reason(word));
     assert_eq!(
         by(By::Reason),
         [
@@ -183,26 +184,26 @@ fn exits_by_each_word() {
     );
     assert_eq!(
         by(By::Level),
-        [(Value::Level(Level::L1), 13, 1189), (Value::Level(Level::L2), 3, 95),]
+        [(KeyValue::Level(Level::L1), 13, 1189), (KeyValue::Level(Level::L2), 3, 95),]
     );
     assert_eq!(
         by(By::Cause),
         [
-            (Value::Cause(Cause::Idle), 1, 1000),
-            (Value::Cause(Cause::Cpuid), 6, 147),
-            (Value::Cause(Cause::DevicePio), 2, 100),
-            (Value::Cause(Cause::MemoryFault), 1, 15),
-            (Value::Cause(Cause::NestedAncillary), 4, 12),
-            (Value::Cause(Cause::NestedEntry), 2, 10),
+            (KeyValue::Cause(Cause::Idle), 1, 1000),
+            (KeyValue::Cause(Cause::Cpuid), 6, 147),
+            (KeyValue::Cause(Cause::DevicePio), 2, 100),
+            (KeyValue::Cause(Cause::MemoryFault), 1, 15),
+            (KeyValue::Cause(Cause::NestedAncillary), 4, 12),
+            (KeyValue::Cause(Cause::NestedEntry), 2, 10),
         ]
     );
-    let detail = |kind, value| Value::Detail(Detail::new(kind, value));
+    let detail = |kind, value| KeyValue::Detail(Detail::new(kind, value));
     assert_eq!(
         by(By::Detail),
         [
-            (Value::Detail(Detail::NONE), 6, 1097),
+            (KeyValue::Detail(Detail::NONE), 6, 1097),
             (detail(DetailKind::PortOut, 0x80), 2, 100),
-            (Value::Detail(Detail::cpuid(1, 0)), 3, 60),
+            (KeyValue::Detail(Detail::cpuid(1, 0)), 3, 60),
             (detail(DetailKind::PageFault, 0), 1, 15),
             (detail(DetailKind::MsrWrite, 0x10), 4, 12),
         ]
@@ -210,19 +211,19 @@ fn exits_by_each_word() {
     assert_eq!(
         by(By::Outcome),
         [
-            (Value::Outcome(Outcome::Halted), 1, 1000),
-            (Value::Outcome(Outcome::Kernel), 11, 104),
-            (Value::Outcome(Outcome::User), 2, 100),
-            (Value::Outcome(Outcome::L1), 2, 80),
+            (KeyValue::Outcome(Outcome::Halted), 1, 1000),
+            (KeyValue::Outcome(Outcome::Kernel), 11, 104),
+            (KeyValue::Outcome(Outcome::User), 2, 100),
+            (KeyValue::Outcome(Outcome::L1), 2, 80),
         ]
     );
-    assert_eq!(by(By::Vm), [(Value::Vm(100), 15, 1277), (Value::Vm(200), 1, 7)]);
+    assert_eq!(by(By::Vm), [(KeyValue::Vm(100), 15, 1277), (KeyValue::Vm(200), 1, 7)]);
     assert_eq!(
         by(By::Vcpu),
         [
-            (Value::Vcpu(100, 0), 13, 1177),
-            (Value::Vcpu(100, 1), 2, 100),
-            (Value::Vcpu(200, 0), 1, 7),
+            (KeyValue::Vcpu(100, 0), 13, 1177),
+            (KeyValue::Vcpu(100, 1), 2, 100),
+            (KeyValue::Vcpu(200, 0), 1, 7),
         ]
     );
     let causes: Vec<_> = ledger.causes().into_iter().map(|(c, t)| (c, t.time_ns)).collect();
@@ -232,8 +233,8 @@ fn exits_by_each_word() {
 #[test]
 fn tables_of_accesses() {
     let ledger = ledger();
-    let detail = |kind, value| Value::Detail(Detail::new(kind, value));
-    let table = |kind, by: &[By]| shown(&Table::new(&ledger, kind, by));
+    let detail = |kind, value| KeyValue::Detail(Detail::new(kind, value));
+    let table = |kind, by: &[By]| shown(&SortedTable::new(&ledger, kind, by));
     let msrs =
         [(detail(DetailKind::MsrRead, 0x10), 1, 100), (detail(DetailKind::MsrWrite, 0x10), 5, 13)];
     assert_eq!(table(TableKind::Msr, &[]), msrs);
@@ -241,17 +242,17 @@ fn tables_of_accesses() {
     assert_eq!(table(TableKind::Msr, &[By::Cause, By::Reason, By::Outcome]), msrs);
     assert_eq!(
         table(TableKind::Msr, &[By::Vm, By::Outcome]),
-        [(Value::Vm(200), 1, 100), (Value::Vm(100), 5, 13)]
+        [(KeyValue::Vm(200), 1, 100), (KeyValue::Vm(100), 5, 13)]
     );
-    assert_eq!(table(TableKind::Ioport, &[By::Vcpu]), [(Value::Vcpu(100, 1), 2, 90)]);
-    assert_eq!(table(TableKind::Cpuid, &[By::Level]), [(Value::Level(Level::L2), 1, 9)]);
+    assert_eq!(table(TableKind::Ioport, &[By::Vcpu]), [(KeyValue::Vcpu(100, 1), 2, 90)]);
+    assert_eq!(table(TableKind::Cpuid, &[By::Level]), [(KeyValue::Level(Level::L2), 1, 9)]);
     assert_eq!(table(TableKind::Mmio, &[]), []);
     assert_eq!(table(TableKind::Hypercall, &[]), []);
     assert_eq!(table(TableKind::Conversion, &[]), []);
     for kind in TableKind::ALL.into_iter().filter(|k| !k.is_exits()) {
-        let total = Table::new(&ledger, kind, &[]).total;
+        let total = SortedTable::new(&ledger, kind, &[]).total;
         for by in By::ALL {
-            assert_eq!(Table::new(&ledger, kind, &[by]).total, total, "{kind:?} {by:?}");
+            assert_eq!(SortedTable::new(&ledger, kind, &[by]).total, total, "{kind:?} {by:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use vmtax_events::event::MmioAccess;
 use vmtax_events::{
-    Detail, DetailKind, Event, Isa, Kind, Level, NO_VCPU, Outcome, Reason, TimeRow, svm, vmx,
+    Detail, DetailKind, Event, EventKind, Isa, Level, NO_VCPU, Outcome, Reason, TimeRow, svm, vmx,
 };
 
 /// (vm, vcpu, level, reason, outcome, detail, ancillary of)
@@ -25,7 +25,7 @@ fn fault(reason: Reason, error_code: u64) -> DetailKind {
 }
 
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Totals {
+pub(crate) struct ModelTotals {
     pub(crate) exits: BTreeMap<ExitId, Durations>,
     pub(crate) accesses: BTreeMap<AccessId, Durations>,
     /// By process.
@@ -36,21 +36,21 @@ pub(crate) struct Totals {
 
 /// How an open exit, or an open access, came to its end.
 #[derive(Clone, Copy, PartialEq)]
-enum End {
+enum ExitEnd {
     Entry(usize),
     NextExit(usize),
     Never,
 }
 
-struct Model<'a>(&'a [Event]);
+struct AccountModel<'a>(&'a [Event]);
 
-pub(crate) fn totals(events: &[Event]) -> Totals {
-    let model = Model(events);
-    let mut totals = Totals::default();
+pub(crate) fn totals(events: &[Event]) -> ModelTotals {
+    let model = AccountModel(events);
+    let mut totals = ModelTotals::default();
     for (at, event) in events.iter().enumerate() {
         match event.kind {
-            Kind::Exit { reason, .. } => model.exit(at, reason, &mut totals),
-            Kind::Entry => {
+            EventKind::Exit { reason, .. } => model.exit(at, reason, &mut totals),
+            EventKind::Entry => {
                 let surprise = model.open_at(at).is_none() && model.last_is_step(at);
                 totals.unpaired_entries += u64::from(surprise);
             }
@@ -64,16 +64,16 @@ pub(crate) fn totals(events: &[Event]) -> Totals {
     totals
 }
 
-impl Model<'_> {
+impl AccountModel<'_> {
     fn is(&self, at: usize, tid: u32) -> bool {
-        self.0[at].tid == tid && !matches!(self.0[at].kind, Kind::Lost { .. })
+        self.0[at].tid == tid && !matches!(self.0[at].kind, EventKind::Lost { .. })
     }
 
     /// A loss that this thread is hit by.
     fn hits(&self, at: usize, tid: u32) -> bool {
-        let Event { cpu, kind: Kind::Lost { .. }, .. } = self.0[at] else { return false };
+        let Event { cpu, kind: EventKind::Lost { .. }, .. } = self.0[at] else { return false };
         let seen_on = (0..at).rev().find_map(|i| match self.0[i].kind {
-            Kind::Switch { next_tid, .. } if next_tid == tid => Some(self.0[i].cpu),
+            EventKind::Switch { next_tid, .. } if next_tid == tid => Some(self.0[i].cpu),
             _ => self.is(i, tid).then_some(self.0[i].cpu),
         });
         cpu == u32::MAX || seen_on == Some(cpu)
@@ -84,7 +84,7 @@ impl Model<'_> {
         let tid = self.0[at].tid;
         (0..at)
             .rev()
-            .take_while(move |&i| !(self.is(i, tid) && self.0[i].kind == Kind::ThreadEnd))
+            .take_while(move |&i| !(self.is(i, tid) && self.0[i].kind == EventKind::ThreadEnd))
             .filter(move |&i| self.is(i, tid) || self.hits(i, tid))
     }
 
@@ -92,42 +92,51 @@ impl Model<'_> {
     fn open_at(&self, at: usize) -> Option<usize> {
         self.life(at)
             .find(|&i| {
-                matches!(self.0[i].kind, Kind::Exit { .. } | Kind::Entry | Kind::Lost { .. })
+                matches!(
+                    self.0[i].kind,
+                    EventKind::Exit { .. } | EventKind::Entry | EventKind::Lost { .. }
+                )
             })
-            .filter(|&i| matches!(self.0[i].kind, Kind::Exit { .. }))
+            .filter(|&i| matches!(self.0[i].kind, EventKind::Exit { .. }))
     }
 
     /// The exit or entry before, unless a loss came in between.
     fn last_is_step(&self, at: usize) -> bool {
         self.life(at)
             .find(|&i| {
-                matches!(self.0[i].kind, Kind::Exit { .. } | Kind::Entry | Kind::Lost { .. })
+                matches!(
+                    self.0[i].kind,
+                    EventKind::Exit { .. } | EventKind::Entry | EventKind::Lost { .. }
+                )
             })
-            .is_some_and(|i| !matches!(self.0[i].kind, Kind::Lost { .. }))
+            .is_some_and(|i| !matches!(self.0[i].kind, EventKind::Lost { .. }))
     }
 
-    fn end(&self, at: usize) -> End {
+    fn end(&self, at: usize) -> ExitEnd {
         let tid = self.0[at].tid;
         for i in at + 1..self.0.len() {
             if self.hits(i, tid) {
-                return End::Never;
+                return ExitEnd::Never;
             }
             match self.0[i].kind {
                 _ if !self.is(i, tid) => {}
-                Kind::Entry => return End::Entry(i),
-                Kind::Exit { .. } => return End::NextExit(i),
-                Kind::ThreadEnd => return End::Never,
+                EventKind::Entry => return ExitEnd::Entry(i),
+                EventKind::Exit { .. } => return ExitEnd::NextExit(i),
+                EventKind::ThreadEnd => return ExitEnd::Never,
                 _ => {}
             }
         }
-        End::Never
+        ExitEnd::Never
     }
 
     /// Where an exit is over, for whatever reason.
     fn closed(&self, at: usize) -> usize {
         let tid = self.0[at].tid;
         let ends = |&i: &usize| {
-            let step = matches!(self.0[i].kind, Kind::Exit { .. } | Kind::Entry | Kind::ThreadEnd);
+            let step = matches!(
+                self.0[i].kind,
+                EventKind::Exit { .. } | EventKind::Entry | EventKind::ThreadEnd
+            );
             self.hits(i, tid) || (self.is(i, tid) && step)
         };
         (at + 1..self.0.len()).find(ends).unwrap_or(self.0.len())
@@ -149,7 +158,7 @@ impl Model<'_> {
     }
 
     fn nested(&self, exit: usize, until: usize) -> bool {
-        self.within(exit, until).any(|i| matches!(self.0[i].kind, Kind::NestedExit { .. }))
+        self.within(exit, until).any(|i| matches!(self.0[i].kind, EventKind::NestedExit { .. }))
     }
 
     /// The L2 exit that L1 is handling at `at`.
@@ -157,17 +166,17 @@ impl Model<'_> {
         let last = self.life(at).find(|&i| {
             matches!(
                 self.0[i].kind,
-                Kind::NestedInject { .. } | Kind::NestedEnter | Kind::Lost { .. }
+                EventKind::NestedInject { .. } | EventKind::NestedEnter | EventKind::Lost { .. }
             )
         })?;
-        let Kind::NestedInject { reason } = self.0[last].kind else { return None };
+        let EventKind::NestedInject { reason } = self.0[last].kind else { return None };
         // An injection into a thread that nothing is known of means nothing.
         self.life(last).find(|&i| {
-            matches!(self.0[i].kind, Kind::Exit { .. } | Kind::Entry) || self.is_access(i)
+            matches!(self.0[i].kind, EventKind::Exit { .. } | EventKind::Entry) || self.is_access(i)
         })?;
         let l2 = self.open_at(last).filter(|&exit| self.nested(exit, last));
         Some(match l2.map(|exit| self.0[exit].kind) {
-            Some(Kind::Exit { reason, .. }) => reason,
+            Some(EventKind::Exit { reason, .. }) => reason,
             _ => reason,
         })
     }
@@ -175,12 +184,12 @@ impl Model<'_> {
     fn is_access(&self, at: usize) -> bool {
         matches!(
             self.0[at].kind,
-            Kind::Msr { .. }
-                | Kind::Pio { .. }
-                | Kind::Cpuid { .. }
-                | Kind::FastMmio { .. }
-                | Kind::Hypercall { .. }
-                | Kind::Mmio { access: MmioAccess::Read | MmioAccess::Write, .. }
+            EventKind::Msr { .. }
+                | EventKind::Pio { .. }
+                | EventKind::Cpuid { .. }
+                | EventKind::FastMmio { .. }
+                | EventKind::Hypercall { .. }
+                | EventKind::Mmio { access: MmioAccess::Read | MmioAccess::Write, .. }
         )
     }
 
@@ -188,36 +197,37 @@ impl Model<'_> {
     fn says(&self, at: usize, reason: Reason) -> Option<(u8, Detail)> {
         use DetailKind as K;
         let (worth, kind, value) = match self.0[at].kind {
-            Kind::Msr { write: true, index, .. } => (4, K::MsrWrite, index.into()),
-            Kind::Msr { index, .. } => (4, K::MsrRead, index.into()),
-            Kind::Pio { write: true, port, .. } => (4, K::PortOut, port.into()),
-            Kind::Pio { port, .. } => (4, K::PortIn, port.into()),
-            Kind::Mmio { access: MmioAccess::Write, gpa, .. } | Kind::FastMmio { gpa } => {
-                (4, K::MmioWrite, gpa)
+            EventKind::Msr { write: true, index, .. } => (4, K::MsrWrite, index.into()),
+            EventKind::Msr { index, .. } => (4, K::MsrRead, index.into()),
+            EventKind::Pio { write: true, port, .. } => (4, K::PortOut, port.into()),
+            EventKind::Pio { port, .. } => (4, K::PortIn, port.into()),
+            EventKind::Mmio { access: MmioAccess::Write, gpa, .. }
+            | EventKind::FastMmio { gpa } => (4, K::MmioWrite, gpa),
+            EventKind::Mmio { gpa, .. } => (4, K::MmioRead, gpa),
+            EventKind::Hypercall { number, .. } => (4, K::Hypercall, number),
+            EventKind::Cpuid { function, .. } => (4, K::Cpuid, u64::from(function) << 32),
+            EventKind::Cr { write: true, number, .. } => (4, K::CrWrite, number.into()),
+            EventKind::Cr { number, .. } => (4, K::CrRead, number.into()),
+            EventKind::GhcbEnter { code, .. } => (3, K::Ghcb, code),
+            EventKind::GhcbMsr { value } => (3, K::GhcbMsr, value & 0xfff),
+            EventKind::Tdvmcall { leaf } => (3, K::Tdvmcall, leaf),
+            EventKind::VmcsField { field, .. } => (4, K::VmcsField, field.into()),
+            EventKind::Apic { write: true, register, .. } => (2, K::ApicWrite, register.into()),
+            EventKind::Apic { register, .. } => (2, K::ApicRead, register.into()),
+            EventKind::PageFault { gpa, error_code } => {
+                (1, fault(reason, error_code), gpa & !0x1f_ffff)
             }
-            Kind::Mmio { gpa, .. } => (4, K::MmioRead, gpa),
-            Kind::Hypercall { number, .. } => (4, K::Hypercall, number),
-            Kind::Cpuid { function, .. } => (4, K::Cpuid, u64::from(function) << 32),
-            Kind::Cr { write: true, number, .. } => (4, K::CrWrite, number.into()),
-            Kind::Cr { number, .. } => (4, K::CrRead, number.into()),
-            Kind::GhcbEnter { code, .. } => (3, K::Ghcb, code),
-            Kind::GhcbMsr { value } => (3, K::GhcbMsr, value & 0xfff),
-            Kind::Tdvmcall { leaf } => (3, K::Tdvmcall, leaf),
-            Kind::VmcsField { field, .. } => (4, K::VmcsField, field.into()),
-            Kind::Apic { write: true, register, .. } => (2, K::ApicWrite, register.into()),
-            Kind::Apic { register, .. } => (2, K::ApicRead, register.into()),
-            Kind::PageFault { gpa, error_code } => (1, fault(reason, error_code), gpa & !0x1f_ffff),
-            Kind::Wakeup { polled: true, .. } => (1, K::Halt, 0),
-            Kind::Wakeup { .. } => (2, K::Halt, 1),
+            EventKind::Wakeup { polled: true, .. } => (1, K::Halt, 0),
+            EventKind::Wakeup { .. } => (2, K::Halt, 1),
             _ => return None,
         };
         Some((worth, Detail::new(kind, value)))
     }
 
-    fn exit(&self, at: usize, reason: Reason, totals: &mut Totals) {
+    fn exit(&self, at: usize, reason: Reason, totals: &mut ModelTotals) {
         let (end, timed) = match self.end(at) {
-            End::Entry(end) => (end, true),
-            End::NextExit(end) if self.is_fast_path(at) => (end, false),
+            ExitEnd::Entry(end) => (end, true),
+            ExitEnd::NextExit(end) if self.is_fast_path(at) => (end, false),
             _ => {
                 totals.unpaired_exits += 1;
                 return;
@@ -231,7 +241,7 @@ impl Model<'_> {
             }
         }
         // An exit without any information has no fault to tell of.
-        let Kind::Exit { info1, info2, .. } = self.0[at].kind else { unreachable!() };
+        let EventKind::Exit { info1, info2, .. } = self.0[at].kind else { unreachable!() };
         if reason.code == svm::NPF && detail.0 == 0 && (info1, info2) != (0, 0) {
             detail.1 = Detail::new(fault(reason, info1), info2);
         }
@@ -247,24 +257,24 @@ impl Model<'_> {
     }
 
     fn outcome(&self, at: usize, end: usize, reason: Reason, detail: Detail) -> Outcome {
-        let any = |f: fn(Kind) -> bool| self.within(at, end).any(|i| f(self.0[i].kind));
-        let injected = any(|k| matches!(k, Kind::NestedInject { .. }));
+        let any = |f: fn(EventKind) -> bool| self.within(at, end).any(|i| f(self.0[i].kind));
+        let injected = any(|k| matches!(k, EventKind::NestedInject { .. }));
         let ghcb_halt = detail == Detail::new(DetailKind::Ghcb, 0x78);
         if injected && self.nested(at, end) {
             Outcome::L1
         } else if [vmx::HLT, svm::HLT].contains(&reason.code)
             || ghcb_halt
-            || any(|k| matches!(k, Kind::UserspaceExit { reason: 5, .. }))
+            || any(|k| matches!(k, EventKind::UserspaceExit { reason: 5, .. }))
         {
             Outcome::Halted
-        } else if any(|k| matches!(k, Kind::UserspaceExit { .. })) {
+        } else if any(|k| matches!(k, EventKind::UserspaceExit { .. })) {
             Outcome::User
         } else {
             Outcome::Kernel
         }
     }
 
-    fn access(&self, at: usize, totals: &mut Totals) {
+    fn access(&self, at: usize, totals: &mut ModelTotals) {
         if !self.is_access(at) {
             return;
         }
@@ -279,13 +289,13 @@ impl Model<'_> {
             (at, open.map(|exit| now - self.0[exit].time_ns - away(exit)))
         } else {
             match self.end(at) {
-                End::Entry(end) => {
+                ExitEnd::Entry(end) => {
                     let away = open.map_or(0, |exit| {
                         self.away(exit, end).filter(|(out, _)| *out > at).map(|(_, ns)| ns).sum()
                     });
                     (end, Some(self.0[end].time_ns - now - away))
                 }
-                End::NextExit(end) if open.is_some_and(|exit| self.is_fast_path(exit)) => {
+                ExitEnd::NextExit(end) if open.is_some_and(|exit| self.is_fast_path(exit)) => {
                     (end, None)
                 }
                 _ => return,
@@ -296,25 +306,27 @@ impl Model<'_> {
     }
 
     fn is_fast_path(&self, exit: usize) -> bool {
-        let Kind::Exit { reason, info1, .. } = self.0[exit].kind else { return false };
+        let EventKind::Exit { reason, info1, .. } = self.0[exit].kind else { return false };
         [vmx::MSR_WRITE, vmx::PREEMPTION_TIMER].contains(&reason.code)
             || (reason.code == svm::MSR && info1 != 0)
     }
 
     /// The time between an exit or entry and the one before.
-    fn span(&self, at: usize, totals: &mut Totals) {
-        if !matches!(self.0[at].kind, Kind::Exit { .. } | Kind::Entry) {
+    fn span(&self, at: usize, totals: &mut ModelTotals) {
+        if !matches!(self.0[at].kind, EventKind::Exit { .. } | EventKind::Entry) {
             return;
         }
-        let step = |&i: &usize| matches!(self.0[i].kind, Kind::Exit { .. } | Kind::Entry);
+        let step = |&i: &usize| matches!(self.0[i].kind, EventKind::Exit { .. } | EventKind::Entry);
         let Some(before) = self.life(at).find(step) else { return };
         let wall = self.0[at].time_ns - self.0[before].time_ns;
         let time = totals.time.entry(self.0[at].pid).or_default();
         time.wall_ns += wall;
         match (self.0[before].kind, self.0[at].kind) {
             _ if !self.last_is_step(at) => time.unknown_ns += wall,
-            (Kind::Exit { reason, .. }, Kind::Entry) => self.split(before, at, reason, time),
-            (Kind::Entry, Kind::Exit { .. }) => {
+            (EventKind::Exit { reason, .. }, EventKind::Entry) => {
+                self.split(before, at, reason, time)
+            }
+            (EventKind::Entry, EventKind::Exit { .. }) => {
                 time.guest_ns += wall;
                 if self.nested(at, self.closed(at)) {
                     time.l2_ns += wall;
@@ -328,17 +340,17 @@ impl Model<'_> {
     fn away(&self, exit: usize, end: usize) -> impl Iterator<Item = (usize, u64)> {
         let tid = self.0[exit].tid;
         self.within(exit, end).filter_map(move |out| {
-            if !matches!(self.0[out].kind, Kind::Switch { preempted: true, .. }) {
+            if !matches!(self.0[out].kind, EventKind::Switch { preempted: true, .. }) {
                 return None;
             }
             // It is back when it is given a CPU, or, where that is not recorded, when it does something.
             let back = (out + 1..=end).find(|&i| match self.0[i].kind {
-                Kind::Switch { next_tid, .. } => next_tid == tid || self.0[i].tid == tid,
-                Kind::Lost { .. } | Kind::ThreadEnd => false,
+                EventKind::Switch { next_tid, .. } => next_tid == tid || self.0[i].tid == tid,
+                EventKind::Lost { .. } | EventKind::ThreadEnd => false,
                 _ => self.0[i].tid == tid,
             });
             let came_back = |&i: &usize| match self.0[i].kind {
-                Kind::Switch { next_tid, .. } => next_tid == tid,
+                EventKind::Switch { next_tid, .. } => next_tid == tid,
                 _ => true,
             };
             let back = back.filter(came_back)?;
@@ -349,7 +361,7 @@ impl Model<'_> {
     fn split(&self, exit: usize, entry: usize, reason: Reason, time: &mut TimeRow) {
         let user = self
             .within(exit, entry)
-            .find(|&i| matches!(self.0[i].kind, Kind::UserspaceExit { .. }));
+            .find(|&i| matches!(self.0[i].kind, EventKind::UserspaceExit { .. }));
         let end_ns = self.0[entry].time_ns;
         let user_from = user.map_or(end_ns, |i| self.0[i].time_ns);
         let (mut kernel, mut in_user) = (user_from - self.0[exit].time_ns, end_ns - user_from);
@@ -371,12 +383,13 @@ impl Model<'_> {
             let wakeups: Vec<u64> = self
                 .within(exit, entry)
                 .filter_map(|i| match self.0[i].kind {
-                    Kind::Wakeup { ns, .. } => Some(ns),
+                    EventKind::Wakeup { ns, .. } => Some(ns),
                     _ => None,
                 })
                 .collect();
             // Wakeups mean something only to a thread with an exit open; that they are recorded shows anywhere.
-            let recorded = self.0[..entry].iter().any(|e| matches!(e.kind, Kind::Wakeup { .. }));
+            let recorded =
+                self.0[..entry].iter().any(|e| matches!(e.kind, EventKind::Wakeup { .. }));
             let halted = match (wakeups.is_empty(), recorded) {
                 (false, _) => wakeups.iter().sum::<u64>().min(kernel),
                 (true, true) => 0,
@@ -386,7 +399,7 @@ impl Model<'_> {
             time.halted_ns += halted;
             if self
                 .within(exit, entry)
-                .any(|i| matches!(self.0[i].kind, Kind::UserspaceExit { reason: 5, .. }))
+                .any(|i| matches!(self.0[i].kind, EventKind::UserspaceExit { reason: 5, .. }))
             {
                 time.halted_ns += std::mem::take(&mut in_user);
             }

@@ -1,9 +1,9 @@
 //! Which exits and accesses there are, whose they are, and what they are about.
 
-use vmtax_analyse::{Accountant, Options};
+use vmtax_analyse::{AccountOptions, Accountant};
 use vmtax_events::{NO_VCPU, Vm};
 
-use super::script::{Rows, check, check_intervals, rows, run, script};
+use super::script::{ScriptRows, check, check_intervals, rows, run, script};
 
 #[test]
 fn exits_are_paired_with_the_next_entry_of_their_thread() {
@@ -41,7 +41,7 @@ fn vcpus_of_two_processes_are_apart() {
 
 #[test]
 fn a_vm_is_named_after_its_process_and_counted_rows_pass_through() {
-    let mut accountant = Accountant::new(Options::default(), Rows::default());
+    let mut accountant = Accountant::new(AccountOptions::default(), ScriptRows::default());
     accountant.thread_name(101, "CPU 0/KVM");
     accountant.thread_name(100, "qemu");
     accountant.event(&script("10 entry")[0]);

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use vmtax_analyse::{Filter, LedgerBuilder};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{Event, Kind, NO_VCPU, Reason, Recording, Tally, TimeRow};
+use vmtax_events::{Event, EventKind, NO_VCPU, Reason, Recording, Tally, TimeRow};
 
-use super::model::{Totals, totals};
-use super::script::{Rows, parts, reason, run};
+use super::model::{ModelTotals, totals};
+use super::script::{ScriptRows, parts, reason, run};
 
 const TIDS: [u32; 4] = [101, 102, 201, 202];
 
@@ -19,63 +19,72 @@ fn any_reason() -> impl Strategy<Value = Reason> {
     .prop_map(reason)
 }
 
-fn within_exit() -> impl Strategy<Value = Kind> {
+fn within_exit() -> impl Strategy<Value = EventKind> {
     let mmio = prop::sample::select(
         &[MmioAccess::Read, MmioAccess::Write, MmioAccess::UnsatisfiedRead][..],
     );
     prop_oneof![
-        (any::<bool>(), 0..3u32).prop_map(|(write, index)| Kind::Msr { write, index, data: 0 }),
-        (any::<bool>(), 0..3u16).prop_map(|(write, port)| Kind::Pio {
+        (any::<bool>(), 0..3u32).prop_map(|(write, index)| EventKind::Msr {
+            write,
+            index,
+            data: 0
+        }),
+        (any::<bool>(), 0..3u16).prop_map(|(write, port)| EventKind::Pio {
             write,
             size: 1,
             port,
             count: 1
         }),
-        (mmio, 0..3u64).prop_map(|(access, gpa)| Kind::Mmio { access, len: 4, gpa }),
-        (0..3u64).prop_map(|gpa| Kind::FastMmio { gpa }),
-        (0..3u64).prop_map(|number| Kind::Hypercall { interface: HypercallInterface::Kvm, number }),
-        (0..2u32).prop_map(|function| Kind::Cpuid { function, index: 9 }),
+        (mmio, 0..3u64).prop_map(|(access, gpa)| EventKind::Mmio { access, len: 4, gpa }),
+        (0..3u64).prop_map(|gpa| EventKind::FastMmio { gpa }),
+        (0..3u64)
+            .prop_map(|number| EventKind::Hypercall { interface: HypercallInterface::Kvm, number }),
+        (0..2u32).prop_map(|function| EventKind::Cpuid { function, index: 9 }),
         (0..3u64, prop::sample::select(&[4, 7, 0x15u64][..]))
-            .prop_map(|(n, error_code)| Kind::PageFault { gpa: n * 0x15_0000, error_code }),
-        (any::<bool>(), 0..3u8).prop_map(|(write, number)| Kind::Cr { write, number, value: 0 }),
-        (any::<bool>(), 0..3u32).prop_map(|(write, register)| Kind::Apic {
+            .prop_map(|(n, error_code)| EventKind::PageFault { gpa: n * 0x15_0000, error_code }),
+        (any::<bool>(), 0..3u8).prop_map(|(write, number)| EventKind::Cr {
+            write,
+            number,
+            value: 0
+        }),
+        (any::<bool>(), 0..3u32).prop_map(|(write, register)| EventKind::Apic {
             write,
             register,
             value: 0
         }),
-        prop::sample::select(&[0x72, 0x78u64][..]).prop_map(|code| Kind::GhcbEnter {
+        prop::sample::select(&[0x72, 0x78u64][..]).prop_map(|code| EventKind::GhcbEnter {
             code,
             info1: 0,
             info2: 0
         }),
-        Just(Kind::GhcbMsr { value: 0x1014 }),
-        Just(Kind::Tdvmcall { leaf: 0x20 }),
-        (any::<bool>(), 0..3u32).prop_map(|(write, field)| Kind::VmcsField { write, field }),
+        Just(EventKind::GhcbMsr { value: 0x1014 }),
+        Just(EventKind::Tdvmcall { leaf: 0x20 }),
+        (any::<bool>(), 0..3u32).prop_map(|(write, field)| EventKind::VmcsField { write, field }),
     ]
 }
 
-fn any_kind() -> impl Strategy<Value = Kind> {
+fn any_kind() -> impl Strategy<Value = EventKind> {
     prop_oneof![
-        8 => (any_reason(), 0..2u64).prop_map(|(reason, info1)| Kind::Exit { reason, info1, info2: 0 }),
-        8 => Just(Kind::Entry),
+        8 => (any_reason(), 0..2u64).prop_map(|(reason, info1)| EventKind::Exit { reason, info1, info2: 0 }),
+        8 => Just(EventKind::Entry),
         8 => within_exit(),
         2 => prop::sample::select(&[2, 5, 10u32][..])
-            .prop_map(|reason| Kind::UserspaceExit { reason, errno: 0 }),
-        2 => any_reason().prop_map(|reason| Kind::NestedExit { reason }),
-        2 => any_reason().prop_map(|reason| Kind::NestedInject { reason }),
-        1 => Just(Kind::NestedEnter),
-        1 => (0..40u64, any::<bool>()).prop_map(|(ns, polled)| Kind::Wakeup { ns, polled }),
-        3 => any::<bool>().prop_map(|preempted| Kind::Switch { next_tid: 7, preempted }),
-        1 => (0..2u64).prop_map(|count| Kind::Lost { count }),
-        1 => Just(Kind::ThreadEnd),
+            .prop_map(|reason| EventKind::UserspaceExit { reason, errno: 0 }),
+        2 => any_reason().prop_map(|reason| EventKind::NestedExit { reason }),
+        2 => any_reason().prop_map(|reason| EventKind::NestedInject { reason }),
+        1 => Just(EventKind::NestedEnter),
+        1 => (0..40u64, any::<bool>()).prop_map(|(ns, polled)| EventKind::Wakeup { ns, polled }),
+        3 => any::<bool>().prop_map(|preempted| EventKind::Switch { next_tid: 7, preempted }),
+        1 => (0..2u64).prop_map(|count| EventKind::Lost { count }),
+        1 => Just(EventKind::ThreadEnd),
     ]
 }
 
 /// Thread 102 and 202 run on an old kernel, where only the entry names the vCPU.
-fn event(time_ns: u64, tid: u32, cpu: u32, kind: Kind) -> Event {
+fn event(time_ns: u64, tid: u32, cpu: u32, kind: EventKind) -> Event {
     let names_vcpu = match kind {
-        Kind::Entry => true,
-        Kind::Exit { .. } => tid % 100 == 1,
+        EventKind::Entry => true,
+        EventKind::Exit { .. } => tid % 100 == 1,
         _ => false,
     };
     let vcpu = if names_vcpu { tid % 100 - 1 } else { NO_VCPU };
@@ -92,13 +101,13 @@ fn recording() -> impl Strategy<Value = Vec<Event>> {
         for (pause, who, cpu, kind) in steps {
             now += pause;
             let tid = TIDS[who];
-            let lost = matches!(kind, Kind::Lost { .. });
+            let lost = matches!(kind, EventKind::Lost { .. });
             if !lost && away.remove(&tid) {
-                let back = Kind::Switch { next_tid: tid, preempted: false };
+                let back = EventKind::Switch { next_tid: tid, preempted: false };
                 events.push(Event { pid: 7, ..event(now, 7, cpu, back) });
                 continue;
             }
-            if matches!(kind, Kind::Switch { .. }) {
+            if matches!(kind, EventKind::Switch { .. }) {
                 away.insert(tid);
             }
             let cpu = if lost && cpu == 2 && pause > 15 { u32::MAX } else { cpu };
@@ -113,8 +122,8 @@ fn nonsense(last_ns: u64) -> impl Strategy<Value = Vec<Event>> {
     let step = (0..=last_ns, 0..TIDS.len(), 0..3u32, any_kind(), prop::bool::weighted(0.1));
     prop::collection::vec(step, 0..160).prop_map(|steps| {
         let made = steps.into_iter().map(|(now, who, cpu, kind, back)| match kind {
-            Kind::Switch { preempted, .. } if back => {
-                event(now, 7, cpu, Kind::Switch { next_tid: TIDS[who], preempted })
+            EventKind::Switch { preempted, .. } if back => {
+                event(now, 7, cpu, EventKind::Switch { next_tid: TIDS[who], preempted })
             }
             kind => event(now, TIDS[who], cpu, kind),
         });
@@ -123,8 +132,8 @@ fn nonsense(last_ns: u64) -> impl Strategy<Value = Vec<Event>> {
 }
 
 /// Rows as the model gives them. Durations cannot be had from a tally, so the model's become tallies.
-fn compare(rows: &Rows, model: &Totals) {
-    let mut got = Totals::default();
+fn compare(rows: &ScriptRows, model: &ModelTotals) {
+    let mut got = ModelTotals::default();
     let mut exits = std::collections::BTreeMap::<_, Tally>::new();
     for row in &rows.exits {
         let k = row.key;
@@ -173,11 +182,11 @@ fn check_tally(t: &Tally) {
 }
 
 /// What holds of every accounting: exits are in rows or in the losses, and each row is once in its interval.
-fn check_rows(rows: &Rows, events: &[Event]) {
+fn check_rows(rows: &ScriptRows, events: &[Event]) {
     for tally in rows.exits.iter().map(|r| &r.tally).chain(rows.accesses.iter().map(|r| &r.tally)) {
         check_tally(tally);
     }
-    let exits = events.iter().filter(|e| matches!(e.kind, Kind::Exit { .. })).count() as u64;
+    let exits = events.iter().filter(|e| matches!(e.kind, EventKind::Exit { .. })).count() as u64;
     let counted: u64 = rows.exits.iter().map(|r| r.tally.count).sum();
     assert_eq!(counted + rows.losses.unpaired_exits, exits);
     let once: BTreeSet<_> = rows.exits.iter().map(|r| (r.interval_start_ns, r.key)).collect();
@@ -190,7 +199,7 @@ fn check_rows(rows: &Rows, events: &[Event]) {
     assert!(rows.times.is_sorted_by_key(|r| r.interval_start_ns));
 }
 
-fn ledger_of(rows: &Rows, interval_ns: u64) -> vmtax_analyse::Ledger {
+fn ledger_of(rows: &ScriptRows, interval_ns: u64) -> vmtax_analyse::Ledger {
     let mut builder = LedgerBuilder::new(Filter::default(), interval_ns);
     rows.exits.iter().for_each(|r| builder.exit(r));
     rows.accesses.iter().for_each(|r| builder.access(r));
@@ -205,7 +214,7 @@ proptest! {
     fn the_accounting_is_the_models(events in recording(), interval_ns in prop::sample::select(&[1u64, 50, 1_000_000][..])) {
         let rows = run(interval_ns, &events);
         // Without one, exits are counted without times (losses.rs).
-        if events.iter().any(|event| event.kind == Kind::Entry) {
+        if events.iter().any(|event| event.kind == EventKind::Entry) {
             compare(&rows, &totals(&events));
         }
         check_rows(&rows, &events);

@@ -9,16 +9,16 @@
 //! with a duration `-` for what is counted untimed; `access` likewise; `time guest=.. kernel=.. ...`, whose
 //! wall time is the sum of its parts, of which `l2` is a part of `guest`; `lost exits=.. entries=..`, all zero when absent.
 
-use vmtax_analyse::{Accountant, Options};
+use vmtax_analyse::{AccountOptions, Accountant};
 use vmtax_events::event::{HypercallInterface, MmioAccess};
 use vmtax_events::{
-    AccessKey, AccessRow, Detail, DetailKind, Event, Exit, ExitKey, ExitRow, Isa, Kind, Level,
+    AccessKey, AccessRow, Detail, DetailKind, Event, EventKind, Exit, ExitKey, ExitRow, Isa, Level,
     Losses, NO_PID, NO_VCPU, Outcome, PreemptedRow, Reason, RowSink, Tally, TimeRow, Vm,
 };
 
 /// Everything that an accounting gave.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Rows {
+pub(crate) struct ScriptRows {
     pub(crate) exits: Vec<ExitRow>,
     pub(crate) accesses: Vec<AccessRow>,
     pub(crate) times: Vec<TimeRow>,
@@ -29,7 +29,7 @@ pub(crate) struct Rows {
     pub(crate) preempted: Vec<PreemptedRow>,
 }
 
-impl RowSink for Rows {
+impl RowSink for ScriptRows {
     fn exit(&mut self, row: &ExitRow) {
         self.exits.push(row.clone());
     }
@@ -51,9 +51,11 @@ impl RowSink for Rows {
 }
 
 /// Accounts for events.
-pub(crate) fn run(interval_ns: u64, events: &[Event]) -> Rows {
-    let mut accountant =
-        Accountant::new(Options { interval_ns, ..Options::default() }, Rows::default());
+pub(crate) fn run(interval_ns: u64, events: &[Event]) -> ScriptRows {
+    let mut accountant = Accountant::new(
+        AccountOptions { interval_ns, ..AccountOptions::default() },
+        ScriptRows::default(),
+    );
     for event in events {
         accountant.event(event);
     }
@@ -87,7 +89,7 @@ pub(crate) fn parts(t: &TimeRow) -> u64 {
     t.guest_ns + t.exit_kernel_ns + t.exit_user_ns + t.halted_ns + t.preempted_ns + t.unknown_ns
 }
 
-fn show(rows: &Rows) -> String {
+fn show(rows: &ScriptRows) -> String {
     let tally = |t: &Tally| format!("{} of {} timed, {} ns", t.timed, t.count, t.time_ns);
     let mut text = String::new();
     for r in &rows.exits {
@@ -145,7 +147,7 @@ fn event(text: &str) -> Event {
         }
     }
     let kind = kind(&words);
-    let carries_vcpu = matches!(kind, Kind::Exit { .. } | Kind::Entry);
+    let carries_vcpu = matches!(kind, EventKind::Exit { .. } | EventKind::Entry);
     let usual_vcpu = if carries_vcpu { (tid % 100).saturating_sub(1) } else { NO_VCPU };
     Event {
         time_ns,
@@ -157,21 +159,23 @@ fn event(text: &str) -> Event {
     }
 }
 
-fn kind(words: &[&str]) -> Kind {
+fn kind(words: &[&str]) -> EventKind {
     let arg = |i: usize| number(words[i]);
     let arg32 = |i: usize| number32(words[i]);
-    let mmio = |access| Kind::Mmio { access, len: 4, gpa: arg(1) };
-    let call = |interface| Kind::Hypercall { interface, number: arg(1) };
+    let mmio = |access| EventKind::Mmio { access, len: 4, gpa: arg(1) };
+    let call = |interface| EventKind::Hypercall { interface, number: arg(1) };
     match words[0] {
         "exit" => {
             let info = |prefix| {
                 words.iter().find_map(|w| w.strip_prefix(prefix)).map(number).unwrap_or_default()
             };
-            Kind::Exit { reason: reason(words[1]), info1: info("i1="), info2: info("i2=") }
+            EventKind::Exit { reason: reason(words[1]), info1: info("i1="), info2: info("i2=") }
         }
-        "entry" => Kind::Entry,
-        "rdmsr" | "wrmsr" => Kind::Msr { write: words[0] == "wrmsr", index: arg32(1), data: 0 },
-        "in" | "out" => Kind::Pio {
+        "entry" => EventKind::Entry,
+        "rdmsr" | "wrmsr" => {
+            EventKind::Msr { write: words[0] == "wrmsr", index: arg32(1), data: 0 }
+        }
+        "in" | "out" => EventKind::Pio {
             write: words[0] == "out",
             size: 1,
             port: arg(1).try_into().unwrap(),
@@ -180,46 +184,50 @@ fn kind(words: &[&str]) -> Kind {
         "mmio-read" => mmio(MmioAccess::Read),
         "mmio-write" => mmio(MmioAccess::Write),
         "mmio-wait" => mmio(MmioAccess::UnsatisfiedRead),
-        "fast-mmio" => Kind::FastMmio { gpa: arg(1) },
+        "fast-mmio" => EventKind::FastMmio { gpa: arg(1) },
         "hypercall" => call(HypercallInterface::Kvm),
         "hv-call" => call(HypercallInterface::HyperV),
         "xen-call" => call(HypercallInterface::Xen),
-        "fault" => Kind::PageFault { gpa: arg(1), error_code: 4 },
-        "cpuid" => Kind::Cpuid { function: arg32(1), index: arg32(2) },
-        "rdcr" | "wrcr" => {
-            Kind::Cr { write: words[0] == "wrcr", number: arg(1).try_into().unwrap(), value: 0 }
-        }
+        "fault" => EventKind::PageFault { gpa: arg(1), error_code: 4 },
+        "cpuid" => EventKind::Cpuid { function: arg32(1), index: arg32(2) },
+        "rdcr" | "wrcr" => EventKind::Cr {
+            write: words[0] == "wrcr",
+            number: arg(1).try_into().unwrap(),
+            value: 0,
+        },
         "rdapic" | "wrapic" => {
-            Kind::Apic { write: words[0] == "wrapic", register: arg32(1), value: 0 }
+            EventKind::Apic { write: words[0] == "wrapic", register: arg32(1), value: 0 }
         }
         "ghcb" => {
             let info1 = if words.len() > 2 { arg(2) } else { 0 };
-            Kind::GhcbEnter { code: arg(1), info1, info2: 0 }
+            EventKind::GhcbEnter { code: arg(1), info1, info2: 0 }
         }
-        "ghcb-msr" => Kind::GhcbMsr { value: arg(1) },
-        "tdvmcall" => Kind::Tdvmcall { leaf: arg(1) },
-        "vmread" | "vmwrite" => Kind::VmcsField { write: words[0] == "vmwrite", field: arg32(1) },
-        "attributes" => Kind::SetAttributes { start: arg(1), end: arg(2), attributes: arg(3) },
-        "map" => Kind::MapRequest { gfn: arg(1), level: arg(2).try_into().unwrap() },
-        "user" => Kind::UserspaceExit { reason: arg32(1), errno: 0 },
-        "nexit" => Kind::NestedExit { reason: reason(words[1]) },
-        "inject" => Kind::NestedInject { reason: reason(words[1]) },
-        "nenter" => Kind::NestedEnter,
-        "wakeup" => Kind::Wakeup { ns: arg(1), polled: false },
-        "poll" => Kind::Wakeup { ns: arg(1), polled: true },
-        "inform" => Kind::Information { info1: arg(1), info2: 0 },
-        "preempt" => Kind::Switch { next_tid: arg32(1), preempted: true },
-        "block" => Kind::Switch { next_tid: arg32(1), preempted: false },
-        "lost" => Kind::Lost { count: arg(1) },
-        "end" => Kind::ThreadEnd,
-        "sampled" => Kind::Sampled { count: arg(1) },
+        "ghcb-msr" => EventKind::GhcbMsr { value: arg(1) },
+        "tdvmcall" => EventKind::Tdvmcall { leaf: arg(1) },
+        "vmread" | "vmwrite" => {
+            EventKind::VmcsField { write: words[0] == "vmwrite", field: arg32(1) }
+        }
+        "attributes" => EventKind::SetAttributes { start: arg(1), end: arg(2), attributes: arg(3) },
+        "map" => EventKind::MapRequest { gfn: arg(1), level: arg(2).try_into().unwrap() },
+        "user" => EventKind::UserspaceExit { reason: arg32(1), errno: 0 },
+        "nexit" => EventKind::NestedExit { reason: reason(words[1]) },
+        "inject" => EventKind::NestedInject { reason: reason(words[1]) },
+        "nenter" => EventKind::NestedEnter,
+        "wakeup" => EventKind::Wakeup { ns: arg(1), polled: false },
+        "poll" => EventKind::Wakeup { ns: arg(1), polled: true },
+        "inform" => EventKind::Information { info1: arg(1), info2: 0 },
+        "preempt" => EventKind::Switch { next_tid: arg32(1), preempted: true },
+        "block" => EventKind::Switch { next_tid: arg32(1), preempted: false },
+        "lost" => EventKind::Lost { count: arg(1) },
+        "end" => EventKind::ThreadEnd,
+        "sampled" => EventKind::Sampled { count: arg(1) },
         other => panic!("no event: {other}"),
     }
 }
 
 /// The rows and losses of a result script.
-pub(crate) fn rows(text: &str) -> Rows {
-    let mut rows = Rows::default();
+pub(crate) fn rows(text: &str) -> ScriptRows {
+    let mut rows = ScriptRows::default();
     for line in text.lines().map(str::trim).filter(|l| !l.is_empty()) {
         let (head, durations) = line.split_once(" :").unwrap_or((line, ""));
         let mut words = head.split_whitespace();

@@ -1,8 +1,8 @@
 //! Who handled an exit, and where its time went.
 
-use vmtax_analyse::{Accountant, Options};
+use vmtax_analyse::{AccountOptions, Accountant};
 
-use super::script::{Rows, check, run, script};
+use super::script::{ScriptRows, check, run, script};
 
 #[test]
 fn outcomes() {
@@ -267,7 +267,7 @@ fn preemption_names_the_threads_that_ran() {
         ),
     ];
     for (what, events, expected) in cases {
-        let mut accountant = Accountant::new(Options::default(), Rows::default());
+        let mut accountant = Accountant::new(AccountOptions::default(), ScriptRows::default());
         accountant.thread_name(7, "seven");
         for event in &script(events) {
             accountant.event(event);

@@ -2,7 +2,7 @@
 
 use regex_lite::Regex;
 use serde_json::Value;
-use vmtax_capture::program::{Output, Reading, Refusal, number, sane};
+use vmtax_capture::program::{ClientOutput, OutputRefusal, ProgramReading, number, sane};
 use vmtax_events::Better;
 
 /// Where to find the value.
@@ -18,7 +18,7 @@ pub enum Extract {
 
 /// The metric of a user's command.
 #[derive(Clone, Debug)]
-pub struct Own {
+pub struct OwnMetric {
     /// Name of the value.
     pub metric: String,
     /// Its unit.
@@ -29,27 +29,31 @@ pub struct Own {
     pub extract: Extract,
 }
 
-impl Own {
+impl OwnMetric {
     /// The value in an output.
-    pub fn parse(&self, output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+    pub fn parse(&self, output: &ClientOutput<'_>) -> Result<Vec<ProgramReading>, OutputRefusal> {
         let value = match &self.extract {
             Extract::Elapsed => output.elapsed_ns as f64 / 1e9,
             Extract::Pattern(pattern) => {
                 let found = pattern.captures_iter(output.stdout).last();
                 let found = found.or_else(|| pattern.captures_iter(output.stderr).last());
-                let found = found.ok_or_else(|| Refusal::missing("a match of the pattern"))?;
+                let found =
+                    found.ok_or_else(|| OutputRefusal::missing("a match of the pattern"))?;
                 let group = found.name("value").or_else(|| found.get(1));
-                let group = group.ok_or_else(|| Refusal::missing("a group in the pattern"))?;
+                let group =
+                    group.ok_or_else(|| OutputRefusal::missing("a group in the pattern"))?;
                 number(&self.metric, group.as_str())?
             }
             Extract::Json(pointer) => {
                 let document: Value = serde_json::from_str(output.stdout.trim())
-                    .map_err(|e| Refusal::missing(format!("a JSON document ({e})")))?;
-                let value = document.pointer(pointer).ok_or_else(|| Refusal::missing(pointer))?;
-                let found = || Refusal::Number { what: pointer.clone(), found: value.to_string() };
+                    .map_err(|e| OutputRefusal::missing(format!("a JSON document ({e})")))?;
+                let value =
+                    document.pointer(pointer).ok_or_else(|| OutputRefusal::missing(pointer))?;
+                let found =
+                    || OutputRefusal::Number { what: pointer.clone(), found: value.to_string() };
                 value.as_f64().ok_or_else(found)?
             }
         };
-        sane(vec![Reading::new(self.metric.clone(), &self.unit, value, self.better)])
+        sane(vec![ProgramReading::new(self.metric.clone(), &self.unit, value, self.better)])
     }
 }

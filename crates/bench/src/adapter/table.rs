@@ -5,8 +5,8 @@
 //! the agent, `{disk}` the VM's disk, and a parameter's name in braces is its value.
 
 use vmtax_capture::program::{
-    Output, Reading, Refusal, builtin, dnn, fio, iperf, npb, onnx, ping, redis, sched, sysbench,
-    time, wrk,
+    ClientOutput, OutputRefusal, ProgramReading, builtin, dnn, fio, iperf, npb, onnx, ping, redis,
+    sched, sysbench, time, wrk,
 };
 
 /// A known workload.
@@ -31,7 +31,7 @@ pub struct Adapter {
     /// The client.
     pub client: &'static str,
     /// Parser of the client's output; call [`Adapter::readings`], which also checks the result.
-    pub(crate) parse: fn(&Output<'_>) -> Result<Vec<Reading>, Refusal>,
+    pub(crate) parse: fn(&ClientOutput<'_>) -> Result<Vec<ProgramReading>, OutputRefusal>,
     /// The metric shown in short tables.
     pub headline: &'static str,
     /// Minimum number of processors.
@@ -388,10 +388,13 @@ impl Adapter {
     }
 
     /// The readings in an output. The last line must be complete: an interrupted program may have written half a number.
-    pub fn readings(&self, output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+    pub fn readings(
+        &self,
+        output: &ClientOutput<'_>,
+    ) -> Result<Vec<ProgramReading>, OutputRefusal> {
         let cut = |text: &str| !text.is_empty() && !text.ends_with(['\n', '}']);
         if cut(output.stdout) || cut(output.stderr) {
-            return Err(Refusal::missing("the end of the last line"));
+            return Err(OutputRefusal::missing("the end of the last line"));
         }
         (self.parse)(output)
     }

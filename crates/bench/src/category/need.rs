@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use vmtax_lab::category::Need;
-use vmtax_machine::{Limits, Tool};
+use vmtax_machine::{Tool, ToolLimits};
 
 use crate::target::Accel;
 
@@ -112,7 +112,7 @@ pub(crate) fn tap_missing(root: &Path) -> Option<String> {
 fn qemu_has_object(name: &str) -> bool {
     let mut command = Command::new("qemu-system-x86_64");
     command.args(["-object", "help"]);
-    let limits = Limits { time: Duration::from_secs(10), output: 1 << 20 };
+    let limits = ToolLimits { time: Duration::from_secs(10), output: 1 << 20 };
     let Ok(output) = Tool::new(command, limits).run() else { return true };
     String::from_utf8_lossy(&output.stdout).lines().any(|line| line.trim() == name)
 }

@@ -7,7 +7,7 @@ use crate::Error;
 use crate::import::text::words::find;
 
 /// An architecture whose exits are not read.
-struct Architecture {
+struct UnreadArchitecture {
     name: &'static str,
     /// How `uname -m` begins there.
     machines: &'static [&'static str],
@@ -22,30 +22,30 @@ struct Architecture {
 /// Linux `arch/arm/kvm/trace.h` (until 5.6),
 /// `arch/riscv/kvm/trace.h`, `arch/s390/kvm/trace.h` and `trace-s390.h`, `arch/powerpc/kvm/trace_{hv,pr,booke}.h`,
 /// `arch/mips/kvm/trace.h`, `arch/loongarch/kvm/trace.h`. Fields and texts of the last two are the same.
-static ARCHITECTURES: &[Architecture] = &[
+static ARCHITECTURES: &[UnreadArchitecture] = &[
     // Linux runs no VMs on 32-bit Arm since 5.7. Fields of `kvm_exit` had these names on arm64 too, once.
-    Architecture {
+    UnreadArchitecture {
         name: "32-bit Arm (or arm64, by an old kernel)",
         machines: &["armv"],
         fields: &[&["exit_reason", "vcpu_pc"]],
         events: &["kvm_emulate_cp15_imp", "kvm_wfx", "kvm_hvc"],
         texts: &["vcpu_pc="],
     },
-    Architecture {
+    UnreadArchitecture {
         name: "RISC-V",
         machines: &["riscv"],
         fields: &[&["scause"]],
         events: &[],
         texts: &["SCAUSE:", "scause="],
     },
-    Architecture {
+    UnreadArchitecture {
         name: "s390",
         machines: &["s390"],
         fields: &[],
         events: &["kvm_s390_"],
         texts: &[],
     },
-    Architecture {
+    UnreadArchitecture {
         name: "PowerPC",
         machines: &["ppc", "powerpc"],
         fields: &[&["exit_nr"], &["trap"]],
@@ -60,21 +60,21 @@ static ARCHITECTURES: &[Architecture] = &[
         ],
         texts: &["exit_nr=", " | pc=0x"],
     },
-    Architecture {
+    UnreadArchitecture {
         name: "MIPS",
         machines: &["mips"],
         fields: &[],
         events: &["kvm_asid_change", "kvm_guestid_change", "kvm_hwr"],
         texts: &[],
     },
-    Architecture {
+    UnreadArchitecture {
         name: "LoongArch",
         machines: &["loongarch"],
         fields: &[],
         events: &["kvm_exit_", "kvm_vpid_change"],
         texts: &[],
     },
-    Architecture {
+    UnreadArchitecture {
         name: "MIPS or LoongArch",
         machines: &[],
         fields: &[&["pc"], &["reason"]],
@@ -111,7 +111,7 @@ pub(super) fn of_exit_text(text: &[u8]) -> Option<&'static str> {
     name(|a| a.texts.iter().any(|part| find(text, part.as_bytes()).is_some()))
 }
 
-fn name(is: impl Fn(&Architecture) -> bool) -> Option<&'static str> {
+fn name(is: impl Fn(&UnreadArchitecture) -> bool) -> Option<&'static str> {
     ARCHITECTURES.iter().find(|a| is(a)).map(|a| a.name)
 }
 

@@ -17,12 +17,12 @@ use serde::Deserialize;
 use vmtax_events::{Coverage, Detail, HIST_BUCKETS, Isa, Reason, Recording, Tally};
 
 use choice::{choose, names_other, vendor};
-use line::{Code, Entry, Key, annotated, has_intel_name, is_of_svm};
+use line::{DumpEntry, MapKey, ReasonCode, annotated, has_intel_name, is_of_svm};
 
 use super::counts::{row, tell_requests};
 use super::spelling::request;
-use super::text::lines::Lines;
-use super::text::words::{Words, decimal, number, trim};
+use super::text::lines::TextLines;
+use super::text::words::{TextWords, decimal, number, trim};
 use super::text::{UNTERMINATED, head_lines, is_text};
 use crate::import::Imported;
 use crate::{Error, Feed};
@@ -36,10 +36,13 @@ const MOST_KEYS: usize = 1 << 16;
 pub fn recognise(head: &[u8]) -> bool {
     is_text(head)
         && head_lines(head).any(|line| {
-            let is_map = match Entry::read(line) {
-                Entry::Count { .. } => true,
-                Entry::Head { key, .. } => {
-                    matches!(Key::read(key, Isa::Unknown), Key::Reason(_) | Key::WithMore(_))
+            let is_map = match DumpEntry::read(line) {
+                DumpEntry::Count { .. } => true,
+                DumpEntry::Head { key, .. } => {
+                    matches!(
+                        MapKey::read(key, Isa::Unknown),
+                        MapKey::Reason(_) | MapKey::WithMore(_)
+                    )
                 }
                 _ => false,
             };
@@ -49,7 +52,7 @@ pub fn recognise(head: &[u8]) -> bool {
 
 /// Reads a dump. `isa` is the vendor of numeric reasons; names identify their vendor.
 pub fn import(input: &mut dyn Read, isa: Isa, feed: &mut impl Feed) -> Result<Imported, Error> {
-    let mut lines = Lines::new(input);
+    let mut lines = TextLines::new(input);
     let mut dump =
         Dump { isa, annotated: [false; 2], maps: BTreeMap::new(), with_more: false, open: None };
     loop {
@@ -85,7 +88,7 @@ fn is_json(line: &[u8]) -> bool {
 fn is_attaching(line: &[u8]) -> bool {
     line.strip_prefix(b"Attaching ").or_else(|| line.strip_prefix(b"Attached ")).is_some_and(
         |rest| {
-            let mut words = Words::new(rest);
+            let mut words = TextWords::new(rest);
             words.next().and_then(decimal).is_some()
                 && words.next().is_some_and(|w| w.starts_with(b"probe"))
         },
@@ -94,9 +97,9 @@ fn is_attaching(line: &[u8]) -> bool {
 
 /// One map of a dump. It may be printed more than once.
 #[derive(Default)]
-struct Map {
+struct BpftraceMap {
     /// By the text of the key. bpftrace sorts by count, so the end of a print cannot be recognised.
-    counts: BTreeMap<Vec<u8>, Count>,
+    counts: BTreeMap<Vec<u8>, KeyCount>,
     /// A key occurs more than once.
     repeated: bool,
     /// A count decreased between prints, so the script clears the map.
@@ -115,16 +118,16 @@ struct Map {
 }
 
 /// The counts of one key.
-struct Count {
-    code: Code,
+struct KeyCount {
+    code: ReasonCode,
     last: u64,
     sum: u64,
     /// Sum of the values of a stats() map in the last print.
     total: Option<u64>,
 }
 
-impl Map {
-    fn count(&mut self, key: &[u8], code: Code, count: u64, total: Option<u64>) {
+impl BpftraceMap {
+    fn count(&mut self, key: &[u8], code: ReasonCode, count: u64, total: Option<u64>) {
         self.has_totals |= total.is_some();
         if let Some(known) = self.counts.get_mut(key) {
             self.repeated = true;
@@ -133,16 +136,16 @@ impl Map {
             known.sum = known.sum.saturating_add(count);
             known.total = total;
         } else if self.counts.len() < MOST_KEYS {
-            self.counts.insert(key.to_vec(), Count { code, last: count, sum: count, total });
+            self.counts.insert(key.to_vec(), KeyCount { code, last: count, sum: count, total });
         } else {
             self.unfit = true;
         }
     }
 
     /// bpftrace keeps counting until the script clears the map, so the last print has all counts.
-    fn totals(&self) -> BTreeMap<Code, u64> {
+    fn totals(&self) -> BTreeMap<ReasonCode, u64> {
         let mut totals = BTreeMap::new();
-        for Count { code, last, sum, .. } in self.counts.values() {
+        for KeyCount { code, last, sum, .. } in self.counts.values() {
             let total = totals.entry(*code).or_insert(0u64);
             *total = total.saturating_add(if self.was_cleared { *sum } else { *last });
         }
@@ -155,7 +158,7 @@ struct Dump {
     isa: Isa,
     /// Vendors of the names behind numeric reasons: VMX, SVM.
     annotated: [bool; 2],
-    maps: BTreeMap<Vec<u8>, Map>,
+    maps: BTreeMap<Vec<u8>, BpftraceMap>,
     with_more: bool,
     /// Map and key of the histogram that is being read.
     open: Option<(Vec<u8>, Vec<u8>)>,
@@ -167,8 +170,8 @@ impl Dump {
             return self.object(line, offset);
         }
         let isa = self.isa;
-        match Entry::read(line) {
-            Entry::Count { map, key, count, total, said } => {
+        match DumpEntry::read(line) {
+            DumpEntry::Count { map, key, count, total, said } => {
                 match annotated(key, said) {
                     Some(Isa::Vmx) => self.annotated[0] = true,
                     Some(Isa::Svm) => self.annotated[1] = true,
@@ -177,7 +180,7 @@ impl Dump {
                 let Some(map) = self.map(map, offset)? else { return Ok(()) };
                 self.with_more |= add(map, key, (count, total), offset, isa);
             }
-            Entry::Head { map: name, key } => {
+            DumpEntry::Head { map: name, key } => {
                 self.annotated[0] |= has_intel_name(key);
                 self.open = Some((name.to_vec(), key.to_vec()));
                 if let Some(map) = self.map(name, offset)? {
@@ -185,13 +188,13 @@ impl Dump {
                     map.histograms.remove(key);
                 }
             }
-            Entry::Bucket { low, count } => self.bucket(low, count),
-            Entry::Other { map } => {
+            DumpEntry::Bucket { low, count } => self.bucket(low, count),
+            DumpEntry::Other { map } => {
                 if let Some(map) = self.map(map, offset)? {
                     map.unfit = true;
                 }
             }
-            Entry::None => {}
+            DumpEntry::None => {}
         }
         Ok(())
     }
@@ -210,7 +213,7 @@ impl Dump {
     /// A line of `bpftrace -f json`: one print of a map.
     fn object(&mut self, line: &[u8], offset: u64) -> Result<(), Error> {
         let problem = |problem: String| Error::malformed(offset, "bpftrace dump", problem);
-        let object: Object = serde_json::from_slice(line)
+        let object: BpftraceObject = serde_json::from_slice(line)
             .map_err(|e| problem(format!("a line is no JSON of bpftrace ({e})")))?;
         let serde_json::Value::Object(maps) = object.data else { return Ok(()) };
         for (name, value) in &maps {
@@ -241,7 +244,7 @@ impl Dump {
         Ok(())
     }
 
-    fn map(&mut self, name: &[u8], offset: u64) -> Result<Option<&mut Map>, Error> {
+    fn map(&mut self, name: &[u8], offset: u64) -> Result<Option<&mut BpftraceMap>, Error> {
         if !self.maps.contains_key(name) {
             if self.maps.len() >= MOST_MAPS {
                 let problem = format!("more than {MOST_MAPS} maps");
@@ -249,7 +252,10 @@ impl Dump {
             }
             let is_of_requests = is_of_requests(name);
             let unfit = names_other(name) && !is_of_requests;
-            self.maps.insert(name.to_vec(), Map { unfit, is_of_requests, ..Map::default() });
+            self.maps.insert(
+                name.to_vec(),
+                BpftraceMap { unfit, is_of_requests, ..BpftraceMap::default() },
+            );
         }
         Ok(self.maps.get_mut(name))
     }
@@ -301,7 +307,7 @@ impl Dump {
         let totals = map.totals();
         let notes = &mut about.losses.notes;
         let other = totals.keys().find_map(|code| match code {
-            Code::Bare(raw) if is_of_svm(*raw) => Some(*raw),
+            ReasonCode::Bare(raw) if is_of_svm(*raw) => Some(*raw),
             _ => None,
         });
         let isa = match (self.isa, self.annotated) {
@@ -319,8 +325,8 @@ impl Dump {
             (isa, _) => isa,
         };
         let reason = |code| match code {
-            Code::Bare(raw) => Reason::from_trace(isa, raw),
-            Code::Named(name) => name.reason(isa),
+            ReasonCode::Bare(raw) => Reason::from_trace(isa, raw),
+            ReasonCode::Named(name) => name.reason(isa),
         };
         let mut rows: BTreeMap<(Reason, Detail), Tally> = BTreeMap::new();
         for (code, count) in totals {
@@ -352,7 +358,7 @@ impl Dump {
 
 /// A line of `bpftrace -f json`.
 #[derive(Deserialize)]
-struct Object {
+struct BpftraceObject {
     #[serde(rename = "type")]
     kind: String,
     #[serde(default)]
@@ -375,10 +381,10 @@ fn buckets(value: &serde_json::Value) -> [u64; HIST_BUCKETS] {
 
 /// Adds the times of a map of stats() to rows whose key has a histogram with the same count.
 fn time(
-    map: &Map,
+    map: &BpftraceMap,
     histograms: &[BTreeMap<Vec<u8>, [u64; HIST_BUCKETS]>],
     rows: &mut BTreeMap<(Reason, Detail), Tally>,
-    reason: impl Fn(Code) -> Reason,
+    reason: impl Fn(ReasonCode) -> Reason,
 ) {
     for (key, count) in &map.counts {
         let holds = |h: &&[u64; HIST_BUCKETS]| {
@@ -405,13 +411,13 @@ fn time(
 fn counts_of_histograms(
     histograms: &BTreeMap<Vec<u8>, [u64; HIST_BUCKETS]>,
     isa: Isa,
-) -> Option<Map> {
-    let mut map = Map::default();
+) -> Option<BpftraceMap> {
+    let mut map = BpftraceMap::default();
     for (key, buckets) in histograms {
         let count = buckets.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
-        match Key::read(key, isa) {
-            Key::Reason(code) | Key::WithMore(code) => map.count(key, code, count, None),
-            Key::All | Key::Ambiguous | Key::Foreign => return None,
+        match MapKey::read(key, isa) {
+            MapKey::Reason(code) | MapKey::WithMore(code) => map.count(key, code, count, None),
+            MapKey::All | MapKey::Ambiguous | MapKey::Foreign => return None,
         }
     }
     (!map.counts.is_empty()).then_some(map)
@@ -424,7 +430,7 @@ fn is_of_requests(name: &[u8]) -> bool {
 
 /// Adds the count of a key, and its sum in a map of stats(). Returns whether a part of the key is not used.
 fn add(
-    map: &mut Map,
+    map: &mut BpftraceMap,
     key: &[u8],
     (count, total): (u64, Option<u64>),
     offset: u64,
@@ -437,15 +443,15 @@ fn add(
         }
         return false;
     }
-    match Key::read(key, isa) {
-        Key::Reason(code) => map.count(key, code, count, total),
-        Key::WithMore(code) => {
+    match MapKey::read(key, isa) {
+        MapKey::Reason(code) => map.count(key, code, count, total),
+        MapKey::WithMore(code) => {
             map.count(key, code, count, total);
             return true;
         }
-        Key::All => map.has_totals = true,
-        Key::Ambiguous => map.ambiguous = map.ambiguous.or(Some(offset)),
-        Key::Foreign => map.unfit = true,
+        MapKey::All => map.has_totals = true,
+        MapKey::Ambiguous => map.ambiguous = map.ambiguous.or(Some(offset)),
+        MapKey::Foreign => map.unfit = true,
     }
     false
 }

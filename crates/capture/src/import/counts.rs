@@ -35,38 +35,38 @@ use super::spelling::{Spelled, vendor};
 use super::text::{UNTERMINATED, is_text};
 use crate::{Error, Feed};
 
-pub(crate) use kvm_stat::{Counters, counters, is_kvm_stat};
+pub(crate) use kvm_stat::{KvmStatCounters, counters, is_kvm_stat};
 
 /// Larger texts are no tables of exits.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// A text that is read, by its first bytes.
 #[derive(Clone, Copy)]
-struct Kind {
+struct TextKind {
     /// Format and tool of the recording.
     tool: &'static str,
     recognise: fn(&str) -> bool,
-    read: fn(&str, &mut Table) -> Result<(), Error>,
+    read: fn(&str, &mut CountsTable) -> Result<(), Error>,
 }
 
-const KINDS: [Kind; 9] = [
-    Kind { tool: "perf kvm stat", recognise: perf_kvm::recognise, read: perf_kvm::read },
-    Kind { tool: "perf report", recognise: shares::recognise, read: shares::read },
-    Kind {
+const KINDS: [TextKind; 9] = [
+    TextKind { tool: "perf kvm stat", recognise: perf_kvm::recognise, read: perf_kvm::read },
+    TextKind { tool: "perf report", recognise: shares::recognise, read: shares::read },
+    TextKind {
         tool: "perf-prof",
         recognise: scripts::recognise_perf_prof,
         read: scripts::read_perf_prof,
     },
-    Kind { tool: "kvm_stat", recognise: kvm_stat::recognise, read: kvm_stat::read },
-    Kind { tool: "bcc kvmexit", recognise: scripts::recognise_bcc, read: scripts::read_bcc },
-    Kind {
+    TextKind { tool: "kvm_stat", recognise: kvm_stat::recognise, read: kvm_stat::read },
+    TextKind { tool: "bcc kvmexit", recognise: scripts::recognise_bcc, read: scripts::read_bcc },
+    TextKind {
         tool: "SystemTap",
         recognise: scripts::recognise_systemtap,
         read: scripts::read_systemtap,
     },
-    Kind { tool: "DTrace", recognise: dtrace::recognise, read: dtrace::read },
-    Kind { tool: "bpftrace", recognise: columns::recognise, read: columns::read },
-    Kind { tool: "bpftrace", recognise: named::recognise, read: named::read },
+    TextKind { tool: "DTrace", recognise: dtrace::recognise, read: dtrace::read },
+    TextKind { tool: "bpftrace", recognise: columns::recognise, read: columns::read },
+    TextKind { tool: "bpftrace", recognise: named::recognise, read: named::read },
 ];
 
 /// The text without the spaces that all its lines begin with: an indented list has lines below others all the same.
@@ -87,7 +87,7 @@ fn dedented(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn kind(head: &[u8]) -> Option<Kind> {
+fn kind(head: &[u8]) -> Option<TextKind> {
     let text = String::from_utf8_lossy(head);
     is_text(head).then(|| KINDS.into_iter().find(|kind| (kind.recognise)(&text)))?
 }
@@ -113,7 +113,7 @@ pub fn import(input: &mut dyn Read, isa: Isa, feed: &mut impl Feed) -> Result<Im
     let kind = kind(head)
         .ok_or_else(|| Error::malformed(0, "table of exits", "is of no tool that is known"))?;
     let text = String::from_utf8_lossy(&bytes);
-    let mut table = Table::default();
+    let mut table = CountsTable::default();
     (kind.read)(&dedented(&text), &mut table)?;
     let mut about = Imported {
         recording: Recording {
@@ -132,7 +132,7 @@ pub fn import(input: &mut dyn Read, isa: Isa, feed: &mut impl Feed) -> Result<Im
 
 /// What a table counts, before it is known whose its names are.
 #[derive(Default)]
-struct Table {
+struct CountsTable {
     rows: BTreeMap<(Spelled, Detail), Tally>,
     /// Accesses, of which an exit can make several or none.
     accesses: BTreeMap<Detail, Tally>,
@@ -142,7 +142,7 @@ struct Table {
     requests: BTreeMap<u64, u64>,
 }
 
-impl Table {
+impl CountsTable {
     fn add(&mut self, name: Spelled, detail: Detail, tally: &Tally) {
         self.rows.entry((name, detail)).or_default().merge(tally);
     }

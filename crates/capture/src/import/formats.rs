@@ -9,8 +9,8 @@ use vmtax_events::Coverage;
 use crate::Error;
 use crate::import::architecture;
 use crate::import::cursor::{Cursor, MAX_TEXT, text};
-use crate::import::seen::Seen;
-use crate::import::tracepoint::{self, Decoder, Endian};
+use crate::import::seen::SeenEvents;
+use crate::import::tracepoint::{self, Endian, RecordDecoder};
 
 /// 17 08 44 and "tracing".
 pub(in crate::import) const MAGIC: [u8; 10] = *b"\x17\x08\x44tracing";
@@ -28,8 +28,8 @@ const MAX_NOT_UNDERSTOOD: usize = 32;
 
 /// The event formats of the file that the analysis wants.
 #[derive(Clone, Debug, Default)]
-pub(in crate::import) struct Formats {
-    pub(in crate::import) decoders: Vec<Decoder>,
+pub(in crate::import) struct EventFormats {
+    pub(in crate::import) decoders: Vec<RecordDecoder>,
     /// `common_type` -> index into `decoders` plus one; [`UNWANTED`] for events that are described and
     /// not wanted, 0 for those that are not described.
     pub(in crate::import) index: Vec<u16>,
@@ -45,10 +45,10 @@ pub(in crate::import) struct Formats {
     systems: u32,
 }
 
-impl Formats {
+impl EventFormats {
     /// The decoder for records of this `common_type`, if the analysis wants them.
     #[inline]
-    pub(in crate::import) fn decoder(&self, common_type: u16) -> Option<&Decoder> {
+    pub(in crate::import) fn decoder(&self, common_type: u16) -> Option<&RecordDecoder> {
         let slot = *self.index.get(usize::from(common_type))?;
         self.decoders.get(usize::from(slot).checked_sub(1)?)
     }
@@ -65,8 +65,8 @@ impl Formats {
     }
 
     /// How often each of KVM's events occurs, of counts by `common_type`.
-    pub(in crate::import) fn seen(&self, counts: &[u64]) -> Seen {
-        let mut seen = Seen::default();
+    pub(in crate::import) fn seen(&self, counts: &[u64]) -> SeenEvents {
+        let mut seen = SeenEvents::default();
         for (id, name) in &self.kvm {
             seen.add(name, counts.get(usize::from(*id)).copied().unwrap_or(0));
         }
@@ -82,7 +82,7 @@ impl Formats {
         }
         // It comes last: without it fields can be missing, and some of those would be read as 0.
         let is_whole = format.contains("print fmt:");
-        match Decoder::parse(format, endian).filter(|_| is_whole) {
+        match RecordDecoder::parse(format, endian).filter(|_| is_whole) {
             Some(decoder) => {
                 if ours {
                     self.described.add(name);
@@ -109,7 +109,7 @@ impl Formats {
         }
     }
 
-    fn insert(&mut self, decoder: Decoder) {
+    fn insert(&mut self, decoder: RecordDecoder) {
         let id = usize::from(decoder.id);
         if self.index.len() <= id {
             self.index.resize(id + 1, 0);
@@ -149,7 +149,7 @@ pub(in crate::import) fn skip_ftrace_formats(c: &mut Cursor<'_>) -> Result<(), E
 /// The EVENT_FORMATS.
 pub(in crate::import) fn event_formats(
     c: &mut Cursor<'_>,
-    formats: &mut Formats,
+    formats: &mut EventFormats,
 ) -> Result<(), Error> {
     let systems = count(c, MAX_SYSTEMS, "count of event systems")?;
     formats.systems = formats.systems.saturating_add(systems);
@@ -166,7 +166,10 @@ pub(in crate::import) fn event_formats(
 }
 
 /// The formats in the TRACING_DATA of a `perf.data`, at byte `offset` of the input.
-pub(in crate::import) fn of_tracing_data(payload: &[u8], offset: u64) -> Result<Formats, Error> {
+pub(in crate::import) fn of_tracing_data(
+    payload: &[u8],
+    offset: u64,
+) -> Result<EventFormats, Error> {
     let mut c = Cursor::embedded(&payload, offset, Endian::Little);
     c.expect(&MAGIC, "magic of the tracing data")?;
     c.string("version of the tracing data")?;
@@ -178,7 +181,7 @@ pub(in crate::import) fn of_tracing_data(payload: &[u8], offset: u64) -> Result<
         let len = c.u64(item)?;
         c.skip(len, item)?;
     }
-    let mut formats = Formats::default();
+    let mut formats = EventFormats::default();
     // perf can record ftrace's own events, and nothing is lost when they are not decoded.
     for _ in 0..count(&mut c, MAX_EVENTS, "count of ftrace event formats")? {
         let len = c.u64("size of an ftrace event format")?;

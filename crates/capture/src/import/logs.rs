@@ -7,19 +7,21 @@
 //!
 //! Left out on purpose: everything else that a log holds. `vmtax bench` runs these programs itself and keeps all of it.
 
-use crate::program::{Reading, Refusal, after, iperf, npb, number, ping, redis, unit, wrk};
+use crate::program::{
+    OutputRefusal, ProgramReading, after, iperf, npb, number, ping, redis, unit, wrk,
+};
 
 /// What a log says.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Log {
+pub struct LogText {
     /// What wrote it; empty where only its path says that.
     pub program: &'static str,
     /// What was measured, of which part where the program measures several.
-    pub readings: Vec<(String, Reading)>,
+    pub readings: Vec<(String, ProgramReading)>,
 }
 
 /// Finds the value in a text that is this program's.
-type Find = fn(&str) -> Result<Reading, Refusal>;
+type Find = fn(&str) -> Result<ProgramReading, OutputRefusal>;
 
 /// Programs, what must stand in the log of each, and its value.
 const LOGS: [(&str, &[&str], Find); 8] = [
@@ -38,25 +40,27 @@ const EXAMPLES: &str = "Total throughput (examples/sec):";
 ///
 /// # Errors
 /// What is missing: the log was cut, or the program failed.
-pub fn read(text: &str) -> Option<Result<Log, Refusal>> {
+pub fn read(text: &str) -> Option<Result<LogText, OutputRefusal>> {
     if let Some(exits) = bench_module(text) {
         return Some(exits);
     }
-    let one = |program, reading| Log { program, readings: vec![(String::new(), reading)] };
+    let one = |program, reading| LogText { program, readings: vec![(String::new(), reading)] };
     let is = |words: &[&str]| words.iter().all(|word| text.contains(word));
     if let Some((program, _, find)) = LOGS.iter().find(|(_, words, _)| is(words)) {
-        return Some(find(text).and_then(Reading::possible).map(|reading| one(program, reading)));
+        return Some(
+            find(text).and_then(ProgramReading::possible).map(|reading| one(program, reading)),
+        );
     }
     // Many programs print such a line; what it is of, its path says.
     let time = text.lines().find_map(|line| line.strip_prefix("Time: "))?;
     let seconds = seconds(time.split_whitespace().next()?).ok()?;
-    let reading = Reading::lower("time", unit::SECONDS, seconds).possible().ok()?;
+    let reading = ProgramReading::lower("time", unit::SECONDS, seconds).possible().ok()?;
     Some(Ok(one("", reading)))
 }
 
 /// Lines of the kernel's log that CVM_eval's module `bench` writes in the guest, those of its last run:
 /// `[  104.1] bench: _cpuid_1, total_cycle 273312738, avg_cycle 2733, total_time 101228723, avg_time 1012`.
-fn bench_module(text: &str) -> Option<Result<Log, Refusal>> {
+fn bench_module(text: &str) -> Option<Result<LogText, OutputRefusal>> {
     let said = |line: &str| line.split_once("bench: ").map(|(_, rest)| rest.trim().to_owned());
     let lines: Vec<String> = text.lines().filter_map(said).collect();
     if !lines.iter().any(|line| line.contains(", avg_cycle ") && line.contains(", avg_time ")) {
@@ -65,26 +69,27 @@ fn bench_module(text: &str) -> Option<Result<Log, Refusal>> {
     let begins = lines.iter().rposition(|line| line.contains("Initializing"));
     let run = lines.get(begins.map_or(0, |at| at + 1)..).unwrap_or_default();
     if !run.iter().any(|line| line.starts_with("done")) {
-        return Some(Err(Refusal::missing("the line \"bench: done\"")));
+        return Some(Err(OutputRefusal::missing("the line \"bench: done\"")));
     }
     let reading = |line: &String| {
         let (name, rest) = line.split_once(',')?;
         let word = rest.split_once("avg_time ")?.1.split([',', ' ']).next()?;
-        let reading = Reading::lower("time", unit::NANOSECONDS, number("avg_time", word).ok()?);
+        let reading =
+            ProgramReading::lower("time", unit::NANOSECONDS, number("avg_time", word).ok()?);
         Some((name.trim().trim_start_matches('_').to_owned(), reading.possible().ok()?))
     };
-    Some(Ok(Log { program: "exit", readings: run.iter().filter_map(reading).collect() }))
+    Some(Ok(LogText { program: "exit", readings: run.iter().filter_map(reading).collect() }))
 }
 
 /// `7.30`, or `00:02.97`.
-fn seconds(word: &str) -> Result<f64, Refusal> {
+fn seconds(word: &str) -> Result<f64, OutputRefusal> {
     let (minutes, rest) = word.split_once(':').unwrap_or(("0", word));
     Ok(number("minutes", minutes)? * 60.0 + number("seconds", rest)?)
 }
 
-fn examples(text: &str) -> Result<Reading, Refusal> {
+fn examples(text: &str) -> Result<ProgramReading, OutputRefusal> {
     let rate = number(EXAMPLES, after(text, EXAMPLES)?)?;
-    Ok(Reading::higher("throughput", unit::PER_SECOND, rate))
+    Ok(ProgramReading::higher("throughput", unit::PER_SECOND, rate))
 }
 
 #[cfg(test)]
@@ -161,7 +166,7 @@ mod tests {
             assert!(read(text).is_some_and(|reading| reading.is_err()), "{text}");
         }
         let unverified = NPB.replace("SUCCESSFUL", "UNSUCCESSFUL");
-        assert!(matches!(read(&unverified), Some(Err(Refusal::Unverified(_)))));
+        assert!(matches!(read(&unverified), Some(Err(OutputRefusal::Unverified(_)))));
         assert_eq!(read("hello\n"), None);
     }
 }

@@ -30,8 +30,8 @@ use crate::import::Imported;
 use crate::import::tracepoint::Endian;
 use crate::source::ReadAt;
 use crate::{Error, Feed};
-pub use parts::Part;
-use records::Input;
+pub use parts::EventsFile;
+use records::RecordsInput;
 
 /// Whether these first bytes are a `perf.data` file (not a stream).
 pub fn recognise_file(head: &[u8]) -> bool {
@@ -45,7 +45,7 @@ pub fn recognise_pipe(head: &[u8]) -> bool {
 
 /// Whether these first bytes are records without a header: a part of a folder.
 pub(crate) fn is_part(head: &[u8]) -> bool {
-    record::are_records(head, layout::Bytes(Endian::Little))
+    record::are_records(head, layout::OrderedBytes(Endian::Little))
 }
 
 /// Imports a `perf.data` file, decoding on this number of additional threads.
@@ -65,7 +65,7 @@ pub fn import_file<F: Feed>(
         });
     }
     feed.described(&session.recording)?;
-    let input = Input::section(source, header.data_offset, header.data_size);
+    let input = RecordsInput::section(source, header.data_offset, header.data_size);
     records::with_reader(threads, &mut session, feed, |reader| reader.all(input))?;
     Ok(session.finish())
 }
@@ -73,7 +73,7 @@ pub fn import_file<F: Feed>(
 /// Imports a folder that perf wrote: its file `data` and its parts, of which `perf record --kcore` writes none.
 pub fn import_folder<F: Feed>(
     data: &dyn ReadAt,
-    parts: &[Part<'_>],
+    parts: &[EventsFile<'_>],
     feed: &mut F,
 ) -> Result<Imported, Error> {
     let (header, mut session) = open::<F>(data, "perf.data (folder)")?;
@@ -91,7 +91,7 @@ pub fn import_folder<F: Feed>(
     feed.described(&session.recording)?;
     records::with_reader(0, &mut session, feed, |reader| {
         reader.has_rounds = false;
-        reader.all(Input::section(data, header.data_offset, header.data_size))?;
+        reader.all(RecordsInput::section(data, header.data_offset, header.data_size))?;
         parts::run(parts, reader)
     })?;
     note_missing_parts(parts, &mut session);
@@ -99,7 +99,7 @@ pub fn import_folder<F: Feed>(
 }
 
 /// perf numbers the parts from 0, one of each ring that it read.
-fn note_missing_parts(parts: &[Part<'_>], session: &mut session::Session) {
+fn note_missing_parts(parts: &[EventsFile<'_>], session: &mut session::PerfDataSession) {
     let highest = parts.iter().map(|part| part.number as usize + 1).max().unwrap_or(0);
     let expected = session.rings.len().max(highest.min(session::MAX_PARTS));
     let has = |number: usize| parts.iter().any(|part| part.number as usize == number);
@@ -118,9 +118,9 @@ fn note_missing_parts(parts: &[Part<'_>], session: &mut session::Session) {
 fn open<F: Feed>(
     source: &dyn ReadAt,
     format: &str,
-) -> Result<(header::File, session::Session), Error> {
-    let header = header::File::read(source)?;
-    let mut session = session::Session::new(header.endian, format);
+) -> Result<(header::HeaderFile, session::PerfDataSession), Error> {
+    let header = header::HeaderFile::read(source)?;
+    let mut session = session::PerfDataSession::new(header.endian, format);
     header.load(source, &mut session)?;
     if !F::WANTS_PROFILE {
         session.check_architecture()?;
@@ -135,8 +135,8 @@ pub fn import_pipe(
     feed: &mut impl Feed,
 ) -> Result<Imported, Error> {
     let endian = header::read_pipe_header(input)?;
-    let mut session = session::Session::new(endian, "perf.data (stream)");
-    let input = Input::stream(input, header::PIPE_HEADER_SIZE);
+    let mut session = session::PerfDataSession::new(endian, "perf.data (stream)");
+    let input = RecordsInput::stream(input, header::PIPE_HEADER_SIZE);
     records::with_reader(threads, &mut session, feed, |reader| reader.all(input))?;
     Ok(session.finish())
 }

@@ -45,7 +45,7 @@ pub fn import(input: &mut dyn Read, feed: &mut impl Feed) -> Result<Imported, Er
         let offset = error.position().map_or(0, csv::Position::byte);
         Error::malformed(offset, "results", error.to_string())
     };
-    let columns = Columns::of(reader.headers().map_err(problem)?)?;
+    let columns = ResultColumns::of(reader.headers().map_err(problem)?)?;
     let mut about = Imported {
         recording: Recording { format: "results".to_owned(), ..Recording::default() },
         ..Imported::default()
@@ -102,7 +102,7 @@ impl Read for Ends<'_> {
 }
 
 /// Where the columns stand.
-struct Columns {
+struct ResultColumns {
     workload: usize,
     category: usize,
     repeat: Option<usize>,
@@ -112,13 +112,13 @@ struct Columns {
     better: Option<usize>,
 }
 
-impl Columns {
-    fn of(header: &StringRecord) -> Result<Columns, Error> {
+impl ResultColumns {
+    fn of(header: &StringRecord) -> Result<ResultColumns, Error> {
         let at = |name: &str| header.iter().position(|column| column == name);
         let required = |name: &'static str| {
             at(name).ok_or_else(|| Error::malformed(0, "results", format!("have no column {name}")))
         };
-        Ok(Columns {
+        Ok(ResultColumns {
             workload: required("workload")?,
             category: required("category")?,
             repeat: at("repeat"),

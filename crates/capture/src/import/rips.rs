@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{MAX_THREADS, Rips as Counts};
+use vmtax_events::{MAX_THREADS, RipCounts as Counts};
 
 /// Counts of each thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

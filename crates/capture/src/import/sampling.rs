@@ -1,11 +1,11 @@
 //! What samples of tracepoints tell, in every format.
 
 use vmtax_events::event::MmioAccess;
-use vmtax_events::{Coverage, Kind, Losses};
+use vmtax_events::{Coverage, EventKind, Losses};
 
 /// How many events a sample stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Weight {
+pub(crate) enum SampleWeight {
     /// So many.
     Fixed(u64),
     /// The sample says it.
@@ -14,7 +14,7 @@ pub(crate) enum Weight {
     Unknown,
 }
 
-impl Weight {
+impl SampleWeight {
     /// Of a tracepoint that was recorded with this period or frequency; `None`: each event is a record.
     ///
     /// A kernel that notes the period of each sample makes a sample of every event, whatever the period that was asked for;
@@ -23,11 +23,11 @@ impl Weight {
         period: u64,
         is_frequency: bool,
         notes_period: bool,
-    ) -> Option<Weight> {
+    ) -> Option<SampleWeight> {
         match (is_frequency, notes_period) {
-            (true, true) => Some(Weight::InSample),
-            (true, false) => Some(Weight::Unknown),
-            (false, false) if period > 1 => Some(Weight::Fixed(period)),
+            (true, true) => Some(SampleWeight::InSample),
+            (true, false) => Some(SampleWeight::Unknown),
+            (false, false) if period > 1 => Some(SampleWeight::Fixed(period)),
             (false, _) => None,
         }
     }
@@ -35,18 +35,18 @@ impl Weight {
     /// How many events a sample stands for that has this period.
     pub(crate) fn count(self, period: Option<u64>) -> u64 {
         match self {
-            Weight::Fixed(count) => count,
-            Weight::InSample => period.unwrap_or(1),
-            Weight::Unknown => 1,
+            SampleWeight::Fixed(count) => count,
+            SampleWeight::InSample => period.unwrap_or(1),
+            SampleWeight::Unknown => 1,
         }
     }
 
     /// Says that kvm_exit was sampled.
     pub(crate) fn note(self, losses: &mut Losses) {
         let of = match self {
-            Weight::Fixed(count) => format!("a sample stands for {count} events"),
-            Weight::InSample => "a sample stands for as many events as its period".to_owned(),
-            Weight::Unknown => {
+            SampleWeight::Fixed(count) => format!("a sample stands for {count} events"),
+            SampleWeight::InSample => "a sample stands for as many events as its period".to_owned(),
+            SampleWeight::Unknown => {
                 "the recording does not say for how many events a sample stands: it counts as one, and counts are too low"
                     .to_owned()
             }
@@ -64,15 +64,15 @@ pub(crate) fn limited(coverage: Coverage) -> Coverage {
 }
 
 /// What can be counted of samples. Others only mean something beside the events around them.
-pub(crate) fn stands_for_others(kind: &Kind) -> bool {
+pub(crate) fn stands_for_others(kind: &EventKind) -> bool {
     matches!(
         kind,
-        Kind::Exit { .. }
-            | Kind::Msr { .. }
-            | Kind::Pio { .. }
-            | Kind::Mmio { access: MmioAccess::Read | MmioAccess::Write, .. }
-            | Kind::FastMmio { .. }
-            | Kind::Hypercall { .. }
-            | Kind::Cpuid { .. }
+        EventKind::Exit { .. }
+            | EventKind::Msr { .. }
+            | EventKind::Pio { .. }
+            | EventKind::Mmio { access: MmioAccess::Read | MmioAccess::Write, .. }
+            | EventKind::FastMmio { .. }
+            | EventKind::Hypercall { .. }
+            | EventKind::Cpuid { .. }
     )
 }

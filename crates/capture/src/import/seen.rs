@@ -21,11 +21,11 @@ const OF_ARM64: &str = "kvm_get_timer_map";
 
 /// Counts of KVM's events by the name of their tracepoint, wanted or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenEvents {
     counts: BTreeMap<String, u64>,
 }
 
-impl Seen {
+impl SeenEvents {
     /// Counts `n` more of one event.
     pub(crate) fn add(&mut self, name: &str, n: u64) {
         if let Some(count) = self.counts.get_mut(name) {
@@ -36,7 +36,7 @@ impl Seen {
     }
 
     /// Counts those of a part of the recording.
-    pub(crate) fn add_all(&mut self, part: &Seen) {
+    pub(crate) fn add_all(&mut self, part: &SeenEvents) {
         part.counts.iter().for_each(|(name, n)| self.add(name, *n));
     }
 
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_list_is_bounded_and_in_order() {
-        let mut seen = Seen::default();
+        let mut seen = SeenEvents::default();
         for n in 0..2000 {
             seen.add(&format!("kvm_{n}"), n);
         }

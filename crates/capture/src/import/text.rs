@@ -28,8 +28,8 @@ mod streams;
 pub mod trace_cmd_report;
 pub(crate) mod words;
 
-use line::{Dialect, Line};
-use words::{Words, decimal, decimal_u32, split_digits};
+use line::{EventLine, ThreadDialect};
+use words::{TextWords, decimal, decimal_u32, split_digits};
 
 /// Event lines to look at before a format is recognised.
 const ENOUGH: usize = 200;
@@ -70,7 +70,7 @@ impl Votes {
             if votes.perf + votes.ftrace >= ENOUGH {
                 break;
             }
-            if let Some(line) = Line::read(text, Dialect::Ftrace) {
+            if let Some(line) = EventLine::read(text, ThreadDialect::Ftrace) {
                 votes.ftrace += 1;
                 // trace-cmd starts the text at column 22 behind the event's name and colon.
                 if line.event.len() < 20 {
@@ -78,7 +78,7 @@ impl Votes {
                     votes.aligned += usize::from(aligned);
                     votes.ragged += usize::from(!aligned);
                 }
-            } else if Line::read(text, Dialect::PerfScript).is_some() {
+            } else if EventLine::read(text, ThreadDialect::PerfScript).is_some() {
                 votes.perf += 1;
             }
         }
@@ -114,7 +114,7 @@ pub(crate) fn loss_line(line: &[u8]) -> Option<(u32, u64)> {
     };
     let inside = line.strip_prefix(b"[")?.strip_suffix(b"]")?;
     let (mut count, mut lost, mut events) = (0, false, false);
-    for word in Words::new(inside) {
+    for word in TextWords::new(inside) {
         match word {
             b"LOST" | b"DROPPED" => lost = true,
             b"EVENTS" => events = true,

@@ -27,7 +27,7 @@ use vmtax_events::{NO_PID, Recording, Together};
 
 use super::{HEAD, Imported, architecture, formats};
 use crate::{Error, Feed, source::ReadAt};
-use contents::{Contents, CpuData};
+use contents::{CpuData, TraceDatContents};
 use page::PageDecoder;
 
 /// Whether these first bytes are those of a `trace.dat`.
@@ -51,7 +51,8 @@ pub fn import(
     feed: &mut impl Feed,
 ) -> Result<Imported, Error> {
     let (initial, contents) = read(source)?;
-    let Contents { layout, formats, options, codec, names, data, end, mut truncated } = contents;
+    let TraceDatContents { layout, formats, options, codec, names, data, end, mut truncated } =
+        contents;
     truncated.extend(another(source, end, &data)?);
     if data.is_empty() && options.text_buffers != 0 {
         return Err(Error::Unsupported {
@@ -88,13 +89,13 @@ pub fn import(
         tgids: &options.tgids,
     };
     let empty = data.is_empty();
-    let input = stream::Input { source, decoder: &decoder };
+    let input = stream::StreamInput { source, decoder: &decoder };
     let named = names.iter().filter(|(_, name)| *name != "<...>").map(|(tid, _)| *tid).collect();
-    let mut sum = stream::Sum::new(&formats, named);
+    let mut sum = stream::StreamSum::new(&formats, named);
     let (data, left_out) = instances::once(input, &codec, data)?;
     truncated.extend(stream::run(input, (&codec, threads), data, &mut sum, feed)?);
 
-    let stream::Sum { seen, counts, mut losses, rips, .. } = sum;
+    let stream::StreamSum { seen, counts, mut losses, rips, .. } = sum;
     losses.truncated = truncated;
     losses.notes.extend(left_out.map(|left_out| left_out.sentence(&options)));
     options.remark(&recording, &mut losses);
@@ -120,7 +121,7 @@ pub fn together(source: &dyn ReadAt) -> Result<Together, Error> {
 }
 
 /// Everything but the trace data.
-fn read(source: &dyn ReadAt) -> Result<(header::Initial, Contents), Error> {
+fn read(source: &dyn ReadAt) -> Result<(header::Initial, TraceDatContents), Error> {
     let initial = header::initial(source)?;
     let contents = match initial.version {
         6 => v6::read(source, &initial)?,

@@ -8,7 +8,7 @@
 
 pub(crate) mod table;
 
-use vmtax_events::{Isa, Kind, NO_VCPU, vmx};
+use vmtax_events::{EventKind, Isa, NO_VCPU, vmx};
 
 use crate::import::text::payload::MAX_FIELDS;
 use table::{Make, POINTER_OR_VCPU, TRACEPOINTS, VCPU, reason, trap};
@@ -24,13 +24,13 @@ pub enum Endian {
 
 /// Place of a number in a record, from the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct NumberPlace {
     offset: u16,
     /// 1, 2, 4 or 8.
     size: u8,
 }
 
-impl Place {
+impl NumberPlace {
     fn end(self) -> usize {
         usize::from(self.offset) + usize::from(self.size)
     }
@@ -39,19 +39,19 @@ impl Place {
 /// How a number is read: eight bytes that hold it are loaded whatever its size, shifted and masked, so
 /// that every field takes the same few instructions. Every record has at least eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Field {
+struct NumberField {
     at: u16,
     shift: u8,
     /// 0 for a field that this kernel does not have: it reads as 0.
     mask: u64,
 }
 
-impl Field {
-    const ABSENT: Field = Field { at: 0, shift: 0, mask: 0 };
+impl NumberField {
+    const ABSENT: NumberField = NumberField { at: 0, shift: 0, mask: 0 };
 
     /// For records of at least `min_len` bytes, which is not below 8.
-    fn new(place: Option<Place>, min_len: usize, endian: Endian) -> Field {
-        let Some(place) = place else { return Field::ABSENT };
+    fn new(place: Option<NumberPlace>, min_len: usize, endian: Endian) -> NumberField {
+        let Some(place) = place else { return NumberField::ABSENT };
         let offset = usize::from(place.offset);
         // A field near the end is loaded with the bytes before it.
         let at = offset.min(min_len.saturating_sub(8));
@@ -61,7 +61,7 @@ impl Field {
             Endian::Little => before,
             Endian::Big => 8usize.saturating_sub(before + size),
         };
-        Field { at: at as u16, shift: 8 * shift as u8, mask: u64::MAX >> (64 - 8 * size) }
+        NumberField { at: at as u16, shift: 8 * shift as u8, mask: u64::MAX >> (64 - 8 * size) }
     }
 
     /// The number, without its sign: who needs that narrows it to the signed type of its size.
@@ -78,18 +78,18 @@ impl Field {
 
 /// Decodes the raw records of one tracepoint.
 #[derive(Clone)]
-pub struct Decoder {
+pub struct RecordDecoder {
     /// `kvm_exit`, `sched_switch`, ...
     pub name: String,
     /// The `common_type` of its records.
     pub id: u16,
     endian: Endian,
     min_len: usize,
-    common_pid: Field,
-    vcpu: Field,
+    common_pid: NumberField,
+    vcpu: NumberField,
     /// The guest's instruction pointer, of entries and exits.
-    rip: Field,
-    fields: [Field; MAX_FIELDS],
+    rip: NumberField,
+    fields: [NumberField; MAX_FIELDS],
     make: Option<Make>,
     /// Some records are no events.
     selects: bool,
@@ -97,7 +97,7 @@ pub struct Decoder {
     next_comm: Option<(u16, u8)>,
 }
 
-impl std::fmt::Debug for Decoder {
+impl std::fmt::Debug for RecordDecoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Decoder")
             .field("name", &self.name)
@@ -108,22 +108,22 @@ impl std::fmt::Debug for Decoder {
 
 /// A decoded record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decoded {
+pub struct DecodedRecord {
     /// vCPU id or [`vmtax_events::NO_VCPU`].
     pub vcpu: u32,
     /// `common_pid`: the thread that was running.
     pub tid: u32,
     /// What happened.
-    pub kind: Kind,
+    pub kind: EventKind,
 }
 
-impl Decoder {
+impl RecordDecoder {
     /// Parses a format file. `None` if it has no name or ID, if a field that its tracepoint needs is
     /// missing, or if one that is used is not a number.
-    pub fn parse(format: &str, endian: Endian) -> Option<Decoder> {
+    pub fn parse(format: &str, endian: Endian) -> Option<RecordDecoder> {
         let mut name = None;
         let mut id = None;
-        let mut places: Vec<(&str, Place)> = Vec::new();
+        let mut places: Vec<(&str, NumberPlace)> = Vec::new();
         let mut next_comm = None;
         for line in format.lines() {
             let line = line.trim();
@@ -140,15 +140,15 @@ impl Decoder {
         }
         let (name, id) = (name?, id?);
         let find = |wanted: &str| places.iter().find(|(n, _)| *n == wanted).map(|&(_, p)| p);
-        let mut decoder = Decoder {
+        let mut decoder = RecordDecoder {
             name: name.to_owned(),
             id,
             endian,
             min_len: 8,
-            common_pid: Field::ABSENT,
-            vcpu: Field::ABSENT,
-            rip: Field::ABSENT,
-            fields: [Field::ABSENT; MAX_FIELDS],
+            common_pid: NumberField::ABSENT,
+            vcpu: NumberField::ABSENT,
+            rip: NumberField::ABSENT,
+            fields: [NumberField::ABSENT; MAX_FIELDS],
             make: None,
             selects: false,
             next_comm,
@@ -158,7 +158,7 @@ impl Decoder {
             return Some(decoder);
         }
         let tracepoint = of_name.find(|t| t.is_for(|field| find(field).is_some()))?;
-        let mut wanted: Vec<Option<Place>> = Vec::new();
+        let mut wanted: Vec<Option<NumberPlace>> = Vec::new();
         for field in tracepoint.fields() {
             let place = field.names.iter().find_map(|name| find(name));
             // `info1[8]` is an array of that name.
@@ -172,12 +172,12 @@ impl Decoder {
             wanted.push(place);
         }
         let common_pid = find("common_pid");
-        let find_any = |field: table::Field| field.names.iter().find_map(|name| find(name));
+        let find_any = |field: table::TableField| field.names.iter().find_map(|name| find(name));
         let vcpu = find_any(VCPU).or_else(|| find_any(POINTER_OR_VCPU).filter(|p| p.size <= 4));
         let rip = tracepoint.rip.and_then(find);
         let used = wanted.iter().chain([&common_pid, &vcpu, &rip]).flatten();
         decoder.min_len = used.map(|p| p.end()).max().unwrap_or(0).max(8);
-        let field = |place| Field::new(place, decoder.min_len, endian);
+        let field = |place| NumberField::new(place, decoder.min_len, endian);
         for (slot, &place) in decoder.fields.iter_mut().zip(&wanted) {
             *slot = field(place);
         }
@@ -203,10 +203,10 @@ impl Decoder {
 
     /// Decodes a record (from its `common_type` on). `None` if it is too short for its fields, or a value
     /// is outside of what its tracepoint can say.
-    pub fn decode(&self, raw: &[u8]) -> Option<Decoded> {
+    pub fn decode(&self, raw: &[u8]) -> Option<DecodedRecord> {
         let tid = self.thread(raw, self.endian)?;
         let mut decoded = None;
-        self.give(raw, self.endian, |vcpu, kind| decoded = Some(Decoded { vcpu, tid, kind }));
+        self.give(raw, self.endian, |vcpu, kind| decoded = Some(DecodedRecord { vcpu, tid, kind }));
         decoded
     }
 
@@ -233,12 +233,22 @@ impl Decoder {
     /// [`Decoder::decode`] for a recorder that gives the thread itself: gives vCPU and what happened. The byte order is
     /// that of the format. `false`: the record could not be read.
     #[inline(always)]
-    pub(super) fn give(&self, raw: &[u8], endian: Endian, mut give: impl FnMut(u32, Kind)) -> bool {
+    pub(super) fn give(
+        &self,
+        raw: &[u8],
+        endian: Endian,
+        mut give: impl FnMut(u32, EventKind),
+    ) -> bool {
         self.give_to(raw, endian, &mut give).is_some()
     }
 
     #[inline(always)]
-    fn give_to(&self, raw: &[u8], endian: Endian, give: &mut impl FnMut(u32, Kind)) -> Option<()> {
+    fn give_to(
+        &self,
+        raw: &[u8],
+        endian: Endian,
+        give: &mut impl FnMut(u32, EventKind),
+    ) -> Option<()> {
         let make = self.make?;
         if raw.len() < self.min_len {
             return None;
@@ -249,7 +259,7 @@ impl Decoder {
         };
         let value = |n: usize| self.fields[n].read(raw, endian);
         match make {
-            Make::Entry => give(vcpu, Kind::Entry),
+            Make::Entry => give(vcpu, EventKind::Entry),
             Make::Exit => {
                 let reason = reason(value(1)?, value(0)?);
                 let is_interrupt = self.fields[4].mask != 0
@@ -257,12 +267,12 @@ impl Decoder {
                     && reason.code == vmx::EXTERNAL_INTERRUPT;
                 // Kernels that have `intr_info` have an interrupt's vector there.
                 let info2 = value(if is_interrupt { 4 } else { 3 })?;
-                give(vcpu, Kind::Exit { reason, info1: value(2)?, info2 });
+                give(vcpu, EventKind::Exit { reason, info1: value(2)?, info2 });
             }
             Make::Pio => {
                 let (write, port) = (value(0)? != 0, value(1)? as u16);
                 let (size, count) = (value(2)? as u8, value(3)? as u32);
-                give(vcpu, Kind::Pio { write, size, port, count });
+                give(vcpu, EventKind::Pio { write, size, port, count });
             }
             Make::OfReason(make) => give(vcpu, make(reason(value(1)?, value(0)?))),
             Make::Trap => give(vcpu, trap(value(0)?, value(1)?)),
@@ -306,7 +316,7 @@ fn text_field(text: &str, name: &str) -> Option<(u16, u8)> {
     Some((offset?, size))
 }
 
-fn parse_field(text: &str) -> Option<(&str, Place)> {
+fn parse_field(text: &str) -> Option<(&str, NumberPlace)> {
     let mut parts = text.split(';').map(str::trim);
     let declaration = parts.next()?;
     let (mut offset, mut size) = (None, None);
@@ -325,7 +335,7 @@ fn parse_field(text: &str) -> Option<(&str, Place)> {
     {
         return None;
     }
-    Some((name, Place { offset: offset?, size }))
+    Some((name, NumberPlace { offset: offset?, size }))
 }
 
 #[cfg(test)]
@@ -364,31 +374,33 @@ mod tests {
     #[test]
     fn reads_by_name_in_both_byte_orders() {
         for endian in [Endian::Little, Endian::Big] {
-            let decoder = Decoder::parse(EXIT, endian).unwrap();
+            let decoder = RecordDecoder::parse(EXIT, endian).unwrap();
             assert_eq!((decoder.name.as_str(), decoder.id), ("kvm_exit", 1419));
             let decoded = decoder.decode(&record(endian)).unwrap();
             assert_eq!((decoded.vcpu, decoded.tid), (3, 77));
             // The failed-entry flag is kept apart from the reason; a missing field (info2) reads as 0.
             let reason = Reason { isa: Isa::Vmx, code: 0x21, flags: 0x8000_0000 };
-            assert_eq!(decoded.kind, Kind::Exit { reason, info1: 0x1234_5678_9abc, info2: 0 });
+            assert_eq!(decoded.kind, EventKind::Exit { reason, info1: 0x1234_5678_9abc, info2: 0 });
         }
     }
 
     #[test]
     fn short_records_and_incomplete_formats_are_refused() {
-        let decoder = Decoder::parse(EXIT, Endian::Little).unwrap();
+        let decoder = RecordDecoder::parse(EXIT, Endian::Little).unwrap();
         for len in 0..60 {
             assert_eq!(decoder.decode(&record(Endian::Little)[..len]), None);
         }
-        assert!(Decoder::parse(&EXIT.replace("exit_reason", "esr_ec"), Endian::Little).is_none());
-        assert!(Decoder::parse("name: kvm_exit\n", Endian::Little).is_none());
+        assert!(
+            RecordDecoder::parse(&EXIT.replace("exit_reason", "esr_ec"), Endian::Little).is_none()
+        );
+        assert!(RecordDecoder::parse("name: kvm_exit\n", Endian::Little).is_none());
     }
 
     #[test]
     fn an_absent_optional_field_does_not_hide_later_ones() {
         let format = EXIT.replace("u32 isa", "u32 other").replace("u64 info1", "u64 info2");
-        let decoder = Decoder::parse(&format, Endian::Little).unwrap();
-        let Kind::Exit { reason, info1, info2 } =
+        let decoder = RecordDecoder::parse(&format, Endian::Little).unwrap();
+        let EventKind::Exit { reason, info1, info2 } =
             decoder.decode(&record(Endian::Little)).unwrap().kind
         else {
             panic!("not an exit")
@@ -404,12 +416,12 @@ mod tests {
              \tfield:u32 intr_info;\toffset:48;\tsize:4;\tsigned:0;\n\
              \tfield:unsigned int vcpu_id",
         );
-        let decoder = Decoder::parse(&format, Endian::Little).unwrap();
+        let decoder = RecordDecoder::parse(&format, Endian::Little).unwrap();
         let mut raw = record(Endian::Little);
         raw[40..48].copy_from_slice(&5_u64.to_le_bytes());
         raw[48..52].copy_from_slice(&0x8000_00ec_u32.to_le_bytes());
         let info2 = |raw: &[u8]| match decoder.decode(raw).unwrap().kind {
-            Kind::Exit { info2, .. } => info2,
+            EventKind::Exit { info2, .. } => info2,
             other => panic!("{other:?}"),
         };
         // Of another exit it is an exception's, or old.
@@ -429,32 +441,38 @@ mod tests {
             \tfield:unsigned long __probe_ip;\toffset:8;\tsize:8;\tsigned:0;\n\
             \tfield:u64 field;\toffset:16;\tsize:8;\tsigned:0;\n\n\
             print fmt: \"(%lx) field=%Lu\", REC->__probe_ip, REC->field\n";
-        let decoder = Decoder::parse(format, Endian::Little).unwrap();
+        let decoder = RecordDecoder::parse(format, Endian::Little).unwrap();
         let record = |field: u64| {
             let mut raw = vec![0xa6, 6, 0, 0, 77, 0, 0, 0];
             raw.extend(0xffff_ffff_c0aa_041a_u64.to_le_bytes());
             raw.extend(field.to_le_bytes());
             raw
         };
-        let kind = Kind::VmcsField { write: true, field: 0x681e };
-        assert_eq!(decoder.decode(&record(0x681e)), Some(Decoded { vcpu: NO_VCPU, tid: 77, kind }));
+        let kind = EventKind::VmcsField { write: true, field: 0x681e };
+        assert_eq!(
+            decoder.decode(&record(0x681e)),
+            Some(DecodedRecord { vcpu: NO_VCPU, tid: 77, kind })
+        );
         assert_eq!(decoder.decode(&record(0x1_0000_681e)), None);
-        let read =
-            Decoder::parse(&format.replace("vmcs_write", "vmcs_read"), Endian::Little).unwrap();
-        let kind = Kind::VmcsField { write: false, field: 0x4402 };
-        assert_eq!(read.decode(&record(0x4402)), Some(Decoded { vcpu: NO_VCPU, tid: 77, kind }));
+        let read = RecordDecoder::parse(&format.replace("vmcs_write", "vmcs_read"), Endian::Little)
+            .unwrap();
+        let kind = EventKind::VmcsField { write: false, field: 0x4402 };
+        assert_eq!(
+            read.decode(&record(0x4402)),
+            Some(DecodedRecord { vcpu: NO_VCPU, tid: 77, kind })
+        );
     }
 
     /// A field that is there and is no number is none of the blanks of older kernels.
     #[test]
     fn a_used_field_that_cannot_be_read_refuses_the_format() {
         let odd = EXIT.replace("u64 info1;\toffset:32;\tsize:8", "u64 info1;\toffset:32;\tsize:3");
-        assert!(Decoder::parse(&odd, Endian::Little).is_none());
+        assert!(RecordDecoder::parse(&odd, Endian::Little).is_none());
         let old = EXIT.replace("kvm_exit", "kvm_nested_vmexit").replace("exit_reason", "exit_code");
-        let decoder = Decoder::parse(&old, Endian::Little).unwrap();
+        let decoder = RecordDecoder::parse(&old, Endian::Little).unwrap();
         let reason = Reason { isa: Isa::Vmx, code: 0x21, flags: 0x8000_0000 };
         let kind = decoder.decode(&record(Endian::Little)).unwrap().kind;
-        assert_eq!(kind, Kind::NestedExit { reason });
+        assert_eq!(kind, EventKind::NestedExit { reason });
     }
 
     #[test]
@@ -463,12 +481,12 @@ mod tests {
             "\tfield:u32 isa",
             "\tfield:unsigned long guest_rip;\toffset:16;\tsize:8;\tsigned:0;\n\tfield:u32 isa",
         );
-        let decoder = Decoder::parse(&format, Endian::Little).unwrap();
+        let decoder = RecordDecoder::parse(&format, Endian::Little).unwrap();
         let mut raw = record(Endian::Little);
         assert_eq!(decoder.rip(&raw, Endian::Little), Some(0));
         raw[16] = 7;
         assert_eq!(decoder.rip(&raw, Endian::Little), Some(7));
-        let without = Decoder::parse(EXIT, Endian::Little).unwrap();
+        let without = RecordDecoder::parse(EXIT, Endian::Little).unwrap();
         assert_eq!(without.rip(&raw, Endian::Little), None);
     }
 }

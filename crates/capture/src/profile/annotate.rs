@@ -18,9 +18,9 @@
 
 use std::io::Read;
 
-use super::Sum;
+use super::StackSum;
 use crate::Error;
-use crate::import::text::lines::Lines;
+use crate::import::text::lines::TextLines;
 use crate::import::text::{UNTERMINATED, is_text};
 
 /// Beginning of a function's header: shares, samples (-n), or counts of the event.
@@ -48,7 +48,7 @@ fn is_screen(text: &str) -> bool {
 }
 
 /// `20.00 │      movss  (%rsi,%rax,4),%xmm1`, where the share may be missing.
-fn screen_line(line: &str) -> Option<Line> {
+fn screen_line(line: &str) -> Option<AnnotatedLine> {
     let (share, text) = line.split_once(['│', '|'])?;
     let is_share = share.trim().is_empty() || weight(share.trim()).is_some();
     is_share.then(|| instruction(&format!("{share} {text}")))?
@@ -72,8 +72,8 @@ fn is_head(line: &str) -> bool {
         .any(|rest| rest.trim_start().starts_with(['|', '│']) && rest.contains("Disassembly of"))
 }
 
-pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
-    let mut lines = Lines::new(input);
+pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error> {
+    let mut lines = TextLines::new(input);
     let mut function = String::from("[unknown]");
     let mut heads = 0;
     let mut first: Option<Numbered> = None;
@@ -137,10 +137,10 @@ struct Numbered {
     /// The head of the columns was seen.
     inside: bool,
     /// Instructions, and lines that may be one: share, column and text.
-    lines: Vec<Line>,
+    lines: Vec<AnnotatedLine>,
 }
 
-struct Line {
+struct AnnotatedLine {
     share: Option<u64>,
     /// A label, or the arrow of a jump, precedes it.
     marked: bool,
@@ -165,13 +165,13 @@ impl Numbered {
     }
 
     /// The column of instructions, which distinguishes them from source lines: that of lines with a share or a mark.
-    fn finish(self, sum: &mut Sum) {
+    fn finish(self, sum: &mut StackSum) {
         let function = self.function.unwrap_or_else(|| "[unknown]".to_owned());
-        let known = |line: &&Line| line.share.is_some() || line.marked;
+        let known = |line: &&AnnotatedLine| line.share.is_some() || line.marked;
         let Some(column) = self.lines.iter().filter(known).map(|line| line.column).min() else {
             return;
         };
-        let is_source = |line: &Line| {
+        let is_source = |line: &AnnotatedLine| {
             !known(&line)
                 && (line.text.ends_with([';', '{', '}', ',']) || line.text.contains(" = "))
         };
@@ -185,7 +185,7 @@ impl Numbered {
 }
 
 /// A line's share and instruction: `66.67  1a:   mulsd  (%rdi),%xmm0`, where share and label may be missing.
-fn instruction(line: &str) -> Option<Line> {
+fn instruction(line: &str) -> Option<AnnotatedLine> {
     let (mut share, mut marked) = (None, false);
     let column = |rest: &str| line.chars().count() - rest.chars().count();
     let mut rest = line.trim_start();
@@ -212,7 +212,7 @@ fn instruction(line: &str) -> Option<Line> {
     let name = words.first()?;
     let is_name = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'.');
     let text = words.join(" ");
-    (is_name && name.starts_with(|c: char| c.is_ascii_lowercase())).then_some(Line {
+    (is_name && name.starts_with(|c: char| c.is_ascii_lowercase())).then_some(AnnotatedLine {
         share,
         marked,
         column,

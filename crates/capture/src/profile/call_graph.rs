@@ -15,11 +15,11 @@ use std::io::Read;
 
 use vmtax_events::Profile;
 
-use super::Sum;
+use super::StackSum;
 use super::perf_report::{MARKS, REST, WHOLE};
 use crate::Error;
 use crate::import::text::is_text;
-use crate::import::text::lines::Lines;
+use crate::import::text::lines::TextLines;
 
 /// Lines with a share, and lines, that make a call graph; lines that are kept.
 const ENOUGH: usize = 1;
@@ -33,7 +33,7 @@ pub fn recognise(head: &[u8]) -> bool {
     is_text(head) && {
         let text = String::from_utf8_lossy(head);
         let lines = || text.lines().map(trimmed).filter(|line| !line.trim().is_empty());
-        let nodes: Vec<Node<'_>> = lines().filter_map(node).collect();
+        let nodes: Vec<GraphLine<'_>> = lines().filter_map(node).collect();
         let with = nodes.iter().filter(|node| node.share.is_some() && !node.is_head).count();
         let opened = nodes.iter().filter(|node| node.is_open).count();
         // A cut line or two at the end of the head.
@@ -50,7 +50,7 @@ fn trimmed(line: &str) -> &str {
 }
 
 /// A line of the graph.
-struct Node<'l> {
+struct GraphLine<'l> {
     /// Where its text begins.
     column: usize,
     name: &'l str,
@@ -64,7 +64,7 @@ struct Node<'l> {
     has_callers: bool,
 }
 
-fn node(line: &str) -> Option<Node<'_>> {
+fn node(line: &str) -> Option<GraphLine<'_>> {
     let start = line.trim_start_matches(' ');
     let text = start.trim_start_matches(['-', '+']).trim_start_matches(' ');
     let is_open = start.starts_with('-');
@@ -75,7 +75,15 @@ fn node(line: &str) -> Option<Node<'_>> {
         let name = text.get(at + length..)?.split_whitespace().next()?;
         let [share, own] = [0, 1].map(|at| shares.clone().nth(at).and_then(hundredths));
         let has_callers = own.is_none();
-        return Some(Node { column: 0, name, share, own, is_open, is_head: true, has_callers });
+        return Some(GraphLine {
+            column: 0,
+            name,
+            share,
+            own,
+            is_open,
+            is_head: true,
+            has_callers,
+        });
     }
     let mut words = text.split_whitespace();
     let first = words.next()?;
@@ -85,7 +93,7 @@ fn node(line: &str) -> Option<Node<'_>> {
     };
     let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.@:~<>[]".contains(&b));
-    (is_name && words.next().is_none() && column > 0).then_some(Node {
+    (is_name && words.next().is_none() && column > 0).then_some(GraphLine {
         column,
         name,
         share,
@@ -102,7 +110,7 @@ fn hundredths(share: &str) -> Option<u64> {
 }
 
 /// A node with the place of its caller, or of what it calls.
-struct Placed {
+struct PlacedLine {
     parent: Option<usize>,
     column: usize,
     name: String,
@@ -116,12 +124,12 @@ struct Placed {
 /// Nodes in the order of the text: each stands behind its parent.
 #[derive(Default)]
 struct Graph {
-    nodes: Vec<Placed>,
+    nodes: Vec<PlacedLine>,
     open: Vec<usize>,
 }
 
 impl Graph {
-    fn add(&mut self, node: &Node<'_>) {
+    fn add(&mut self, node: &GraphLine<'_>) {
         let is_bare = node.share.is_none() && !node.is_open;
         if node.is_head {
             self.open.clear();
@@ -143,11 +151,11 @@ impl Graph {
             self.open.push(self.nodes.len());
             let name = super::one_frame(node.name);
             let (column, share, own) = (node.column, node.share, node.own);
-            self.nodes.push(Placed { parent, column, name, share, own, is_bare, has_callers });
+            self.nodes.push(PlacedLine { parent, column, name, share, own, is_bare, has_callers });
         }
     }
 
-    fn deliver(mut self, sum: &mut Sum) {
+    fn deliver(mut self, sum: &mut StackSum) {
         let opened: BTreeSet<usize> = self.nodes.iter().filter_map(|node| node.parent).collect();
         // What a closed row calls is in other rows.
         for (at, node) in self.nodes.iter_mut().enumerate() {
@@ -179,8 +187,8 @@ impl Graph {
     }
 }
 
-pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
-    let mut lines = Lines::new(input);
+pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error> {
+    let mut lines = TextLines::new(input);
     let mut graph = Graph::default();
     while let Some(line) = lines.next()? {
         let line = String::from_utf8_lossy(line);
@@ -204,7 +212,7 @@ mod tests {
 
     fn stacks(text: &str) -> Vec<(String, u64)> {
         assert!(recognise(text.as_bytes()), "{text}");
-        let mut sum = Sum::new(vmtax_events::Place::Host);
+        let mut sum = StackSum::new(vmtax_events::ProfileOrigin::Host);
         read(&mut text.as_bytes(), &mut sum).unwrap();
         let stacks = sum.finish().profile.stacks;
         stacks.into_iter().map(|(stack, weight)| (stack.to_string(), weight)).collect()

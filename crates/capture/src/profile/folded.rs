@@ -2,9 +2,9 @@
 
 use std::io::Read;
 
-use super::Sum;
+use super::StackSum;
 use crate::Error;
-use crate::import::text::lines::Lines;
+use crate::import::text::lines::TextLines;
 use crate::import::text::{UNTERMINATED, head_lines, is_text};
 
 /// Lines that are looked at.
@@ -18,8 +18,8 @@ pub fn recognise(head: &[u8]) -> bool {
     }
 }
 
-pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
-    let mut lines = Lines::new(input);
+pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error> {
+    let mut lines = TextLines::new(input);
     while let Some(line) = lines.next()? {
         if line.is_empty() {
             continue;

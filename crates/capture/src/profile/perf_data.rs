@@ -11,11 +11,11 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 
-use vmtax_events::{Event, ExitRow, NO_PID, Place};
+use vmtax_events::{Event, ExitRow, NO_PID, ProfileOrigin};
 
-use super::{Imported, MOST_BYTES, MOST_STACKS, Sum, of_file, one_frame};
-use crate::import::{Source, perf_data};
-use crate::{Error, Feed, Mode, Profiled};
+use super::{ImportedProfile, MOST_BYTES, MOST_STACKS, StackSum, of_file, one_frame};
+use crate::import::{ImportSource, perf_data};
+use crate::{Error, Feed, Mode, ProfileRecord};
 
 /// More mappings, and more names of threads, than a recording has.
 const MOST_MAPPINGS: usize = 1 << 20;
@@ -26,7 +26,7 @@ const MOST_LOOKS: u64 = 1 << 30;
 const GENERATIONS: usize = 16;
 
 /// Knows the names of functions.
-pub trait Symbols {
+pub trait SymbolNames {
     /// The kernel's function at this address; `text` is where the recorded kernel's own text began.
     fn kernel(&mut self, address: u64, text: Option<u64>) -> Option<String>;
     /// The function at this place in a file. Hostile path.
@@ -37,7 +37,7 @@ pub trait Symbols {
 #[derive(Clone, Copy, Debug)]
 pub struct NoSymbols;
 
-impl Symbols for NoSymbols {
+impl SymbolNames for NoSymbols {
     fn kernel(&mut self, _address: u64, _text: Option<u64>) -> Option<String> {
         None
     }
@@ -48,21 +48,21 @@ impl Symbols for NoSymbols {
 }
 
 pub(super) fn import(
-    source: Source<'_>,
-    place: Place,
-    symbols: &mut dyn Symbols,
-) -> Result<Imported, Error> {
+    source: ImportSource<'_>,
+    place: ProfileOrigin,
+    symbols: &mut dyn SymbolNames,
+) -> Result<ImportedProfile, Error> {
     let mut collected = Collected::default();
     let about = match source {
-        Source::Random(source) if is_pipe(source)? => {
+        ImportSource::Random(source) if is_pipe(source)? => {
             let mut input = crate::import::FrontToBack { source, at: 0 };
             perf_data::import_pipe(&mut input, 0, &mut collected)?
         }
-        Source::Random(source) => perf_data::import_file(source, 0, &mut collected)?,
-        Source::Folder(data, parts) => perf_data::import_folder(data, parts, &mut collected)?,
-        Source::Stream(input) => perf_data::import_pipe(input, 0, &mut collected)?,
+        ImportSource::Random(source) => perf_data::import_file(source, 0, &mut collected)?,
+        ImportSource::Folder(data, parts) => perf_data::import_folder(data, parts, &mut collected)?,
+        ImportSource::Stream(input) => perf_data::import_pipe(input, 0, &mut collected)?,
     };
-    let mut sum = Sum::new(place);
+    let mut sum = StackSum::new(place);
     sum.losses = about.losses;
     collected.fold(symbols, &mut sum);
     Ok(sum.finish())
@@ -84,14 +84,14 @@ struct Stack {
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Seen {
+struct SeenMappings {
     /// Sum of the periods.
     weight: u64,
     /// The last time.
     time_ns: u64,
 }
 
-struct Mapping {
+struct CodeMapping {
     time_ns: u64,
     start: u64,
     len: u64,
@@ -101,10 +101,10 @@ struct Mapping {
 
 #[derive(Default)]
 struct Collected {
-    stacks: HashMap<Stack, Seen>,
+    stacks: HashMap<Stack, SeenMappings>,
     words: usize,
     dropped: u64,
-    mappings: HashMap<u32, Vec<Mapping>>,
+    mappings: HashMap<u32, Vec<CodeMapping>>,
     mapped: usize,
     parents: HashMap<u32, u32>,
     /// Who began a thread, and when.
@@ -136,9 +136,9 @@ impl Feed for Collected {
         Ok(())
     }
 
-    fn profiled(&mut self, part: Profiled<'_>) -> Result<(), Error> {
+    fn profiled(&mut self, part: ProfileRecord<'_>) -> Result<(), Error> {
         match part {
-            Profiled::Sample { pid, tid, time_ns, period, mode, addresses } => {
+            ProfileRecord::Sample { pid, tid, time_ns, period, mode, addresses } => {
                 let stack = Stack { pid, tid, mode, addresses: addresses.into() };
                 let is_full = self.stacks.len() >= MOST_STACKS || self.words * 8 >= MOST_BYTES;
                 if is_full && !self.stacks.contains_key(&stack) {
@@ -147,22 +147,23 @@ impl Feed for Collected {
                 }
                 let words = stack.addresses.len();
                 let seen = self.stacks.entry(stack).or_default();
-                if *seen == Seen::default() {
+                if *seen == SeenMappings::default() {
                     self.words += words;
                 }
                 seen.weight = seen.weight.saturating_add(period);
                 seen.time_ns = seen.time_ns.max(time_ns);
             }
-            Profiled::Mapping { pid, time_ns, start, len, offset, name } => {
+            ProfileRecord::Mapping { pid, time_ns, start, len, offset, name } => {
                 if self.mapped < MOST_MAPPINGS {
                     self.mapped += 1;
-                    let mapping = Mapping { time_ns, start, len, offset, name: name.to_owned() };
+                    let mapping =
+                        CodeMapping { time_ns, start, len, offset, name: name.to_owned() };
                     self.mappings.entry(pid).or_default().push(mapping);
                 } else {
                     self.unheld += 1;
                 }
             }
-            Profiled::Fork { pid, tid, parent, parent_tid, time_ns } => {
+            ProfileRecord::Fork { pid, tid, parent, parent_tid, time_ns } => {
                 if self.beginners.len() < MOST_MAPPINGS {
                     self.beginners.insert(tid, (parent_tid, time_ns));
                     if pid != parent {
@@ -172,7 +173,7 @@ impl Feed for Collected {
                     self.unheld += 1;
                 }
             }
-            Profiled::Name { tid, time_ns, name } => {
+            ProfileRecord::Name { tid, time_ns, name } => {
                 if self.named < MOST_MAPPINGS {
                     self.named += 1;
                     self.names.entry(tid).or_default().push((time_ns, name.to_owned()));
@@ -186,16 +187,16 @@ impl Feed for Collected {
 }
 
 impl Collected {
-    fn fold(&self, symbols: &mut dyn Symbols, sum: &mut Sum) {
+    fn fold(&self, symbols: &mut dyn SymbolNames, sum: &mut StackSum) {
         let text = self.kernel_text();
         let mut known: HashMap<(u32, Mode, u64), String> = HashMap::new();
         // In a fixed order, so that the same entries are dropped in every run.
-        let stacks: BTreeMap<&Stack, &Seen> = self.stacks.iter().collect();
+        let stacks: BTreeMap<&Stack, &SeenMappings> = self.stacks.iter().collect();
         for (stack, seen) in stacks {
             let mut mode = stack.mode;
             let mut frames: Vec<String> = Vec::with_capacity(stack.addresses.len());
             for &address in &stack.addresses {
-                if address >= Profiled::MODES {
+                if address >= ProfileRecord::MODES {
                     mode = Mode::of_context(address);
                     continue;
                 }
@@ -238,7 +239,7 @@ impl Collected {
     }
 
     /// The thread's name when it was last seen.
-    fn thread(&self, stack: &Stack, seen: &Seen) -> &str {
+    fn thread(&self, stack: &Stack, seen: &SeenMappings) -> &str {
         if stack.pid == 0 && stack.tid == 0 {
             return "swapper";
         }
@@ -270,9 +271,9 @@ impl Collected {
         pid: u32,
         mode: Mode,
         address: u64,
-        seen: &Seen,
+        seen: &SeenMappings,
         text: Option<u64>,
-        symbols: &mut dyn Symbols,
+        symbols: &mut dyn SymbolNames,
     ) -> String {
         match mode {
             Mode::Kernel => {
@@ -294,9 +295,10 @@ impl Collected {
     }
 
     /// The mapping there: of the process, or of the process that it was forked from.
-    fn mapping(&self, mut pid: u32, address: u64, time_ns: u64) -> Option<&Mapping> {
+    fn mapping(&self, mut pid: u32, address: u64, time_ns: u64) -> Option<&CodeMapping> {
         for _ in 0..GENERATIONS {
-            let holds = |m: &&Mapping| address.checked_sub(m.start).is_some_and(|at| at < m.len);
+            let holds =
+                |m: &&CodeMapping| address.checked_sub(m.start).is_some_and(|at| at < m.len);
             let newest_first = self.mappings.get(&pid).into_iter().flatten().rev();
             let here = newest_first.take_while(|_| self.may_look()).filter(holds);
             let mut newest = None;
@@ -325,8 +327,8 @@ mod tests {
         for (looks, expected) in [(0, "work;[file]"), (MOST_LOOKS, "work;[unknown]")] {
             let mut collected = Collected { looks: Cell::new(looks), ..Collected::default() };
             let parts = [
-                Profiled::Name { tid: 1, time_ns: 0, name: "work" },
-                Profiled::Mapping {
+                ProfileRecord::Name { tid: 1, time_ns: 0, name: "work" },
+                ProfileRecord::Mapping {
                     pid: 1,
                     time_ns: 0,
                     start: 0x1000,
@@ -334,7 +336,7 @@ mod tests {
                     offset: 0,
                     name: "/bin/file",
                 },
-                Profiled::Sample {
+                ProfileRecord::Sample {
                     pid: 1,
                     tid: 1,
                     time_ns: 1,
@@ -344,7 +346,7 @@ mod tests {
                 },
             ];
             parts.into_iter().for_each(|part| collected.profiled(part).unwrap());
-            let mut sum = Sum::new(Place::Host);
+            let mut sum = StackSum::new(ProfileOrigin::Host);
             collected.fold(&mut NoSymbols, &mut sum);
             let imported = sum.finish();
             let stacks: Vec<&str> = imported.profile.stacks.keys().map(|stack| &**stack).collect();

@@ -15,9 +15,9 @@
 
 use std::io::Read;
 
-use super::Sum;
+use super::StackSum;
 use crate::Error;
-use crate::import::text::lines::Lines;
+use crate::import::text::lines::TextLines;
 use crate::import::text::{UNTERMINATED, is_text};
 
 /// How a symbol is marked: kernel, user, guest kernel, guest user, hypervisor, none.
@@ -58,8 +58,8 @@ fn heading(line: &str) -> Option<(usize, bool)> {
     Some((shares, line.contains("Symbol")))
 }
 
-pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
-    let mut lines = Lines::new(input);
+pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error> {
+    let mut lines = TextLines::new(input);
     let mut titles: Option<usize> = None;
     let mut events = 0;
     loop {

@@ -12,9 +12,9 @@
 
 use std::io::Read;
 
-use super::Sum;
+use super::StackSum;
 use crate::Error;
-use crate::import::text::lines::Lines;
+use crate::import::text::lines::TextLines;
 use crate::import::text::{UNTERMINATED, is_text};
 
 /// Longer chains than perf prints.
@@ -26,7 +26,7 @@ pub fn recognise(head: &[u8]) -> bool {
         let text = String::from_utf8_lossy(head);
         let mut lines =
             text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
-        match (lines.next().and_then(Head::read), lines.next()) {
+        match (lines.next().and_then(SampleHead::read), lines.next()) {
             (Some(head), next) => {
                 head.frame.is_some() || next.is_some_and(|line| frame(line).is_some())
             }
@@ -35,9 +35,9 @@ pub fn recognise(head: &[u8]) -> bool {
     }
 }
 
-pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
-    let mut lines = Lines::new(input);
-    let mut sample: Option<Sample> = None;
+pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error> {
+    let mut lines = TextLines::new(input);
+    let mut sample: Option<ScriptSample> = None;
     let mut event: Option<String> = None;
     let mut others = 0u64;
     while let Some(line) = lines.next()? {
@@ -56,17 +56,17 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
             continue;
         }
         sample.take().into_iter().for_each(|sample| sample.add(sum));
-        let Some(head) = Head::read(&line) else {
+        let Some(head) = SampleHead::read(&line) else {
             sum.losses.undecodable += 1;
             continue;
         };
         if event.get_or_insert_with(|| head.event.to_owned()) != head.event {
             others += 1;
             // Its frames are of no sample.
-            sample = Some(Sample { period: 0, thread: String::new(), chain: Vec::new() });
+            sample = Some(ScriptSample { period: 0, thread: String::new(), chain: Vec::new() });
             continue;
         }
-        let mut next = Sample {
+        let mut next = ScriptSample {
             period: head.period,
             thread: super::one_frame(head.thread),
             chain: Vec::new(),
@@ -94,7 +94,7 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut Sum) -> Result<(), Error> {
 }
 
 /// A sample that is being read.
-struct Sample {
+struct ScriptSample {
     /// Events that it represents.
     period: u64,
     /// Empty: of another event.
@@ -103,8 +103,8 @@ struct Sample {
     chain: Vec<String>,
 }
 
-impl Sample {
-    fn add(self, sum: &mut Sum) {
+impl ScriptSample {
+    fn add(self, sum: &mut StackSum) {
         if self.thread.is_empty() || self.chain.is_empty() {
             return;
         }
@@ -118,7 +118,7 @@ impl Sample {
 }
 
 /// A sample's first line.
-struct Head<'a> {
+struct SampleHead<'a> {
     thread: &'a str,
     /// 1 where it is not said.
     period: u64,
@@ -127,8 +127,8 @@ struct Head<'a> {
     frame: Option<String>,
 }
 
-impl Head<'_> {
-    fn read(line: &str) -> Option<Head<'_>> {
+impl SampleHead<'_> {
+    fn read(line: &str) -> Option<SampleHead<'_>> {
         // The thread's name may have spaces and digits in it; the first word of digits alone is its number.
         let mut at = 0;
         let (thread, mut rest) = loop {
@@ -158,7 +158,7 @@ impl Head<'_> {
                 continue;
             }
             let event = word.strip_suffix(':').filter(|event| !event.is_empty())?;
-            return Some(Head { thread, period, event, frame: frame(rest) });
+            return Some(SampleHead { thread, period, event, frame: frame(rest) });
         }
     }
 }

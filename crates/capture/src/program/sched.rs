@@ -1,11 +1,11 @@
 //! hackbench, perf bench sched and schbench: the scheduler.
 
 use super::text::{after, brief, number, scaled, word};
-use super::{Output, Reading, Refusal, sane, unit};
+use super::{ClientOutput, OutputRefusal, ProgramReading, sane, unit};
 
 /// `Time: 0.225`, in seconds.
-pub fn hackbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
-    sane(vec![Reading::lower(
+pub fn hackbench(output: &ClientOutput<'_>) -> Result<Vec<ProgramReading>, OutputRefusal> {
+    sane(vec![ProgramReading::lower(
         "time",
         unit::SECONDS,
         number("Time", after(output.stdout, "Time:")?)?,
@@ -13,17 +13,17 @@ pub fn hackbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
 }
 
 /// `Total time: 1.476 [sec]`.
-pub fn perf_bench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+pub fn perf_bench(output: &ClientOutput<'_>) -> Result<Vec<ProgramReading>, OutputRefusal> {
     let line = after(output.stdout, "Total time:")?;
     let (value, times) =
-        line.split_once(' ').ok_or_else(|| Refusal::missing("the unit of Total time"))?;
+        line.split_once(' ').ok_or_else(|| OutputRefusal::missing("the unit of Total time"))?;
     let seconds =
         scaled("Total time", number("Total time", value)?, times.trim(), &[("[sec]", 1.0)])?;
-    sane(vec![Reading::lower("time", unit::SECONDS, seconds)])
+    sane(vec![ProgramReading::lower("time", unit::SECONDS, seconds)])
 }
 
 /// The last block of each kind is used; earlier blocks are intermediate results.
-pub fn schbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+pub fn schbench(output: &ClientOutput<'_>) -> Result<Vec<ProgramReading>, OutputRefusal> {
     // It reports on standard error.
     let text = if output.stderr.contains("percentiles") { output.stderr } else { output.stdout };
     let mut readings = Vec::new();
@@ -32,7 +32,7 @@ pub fn schbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     {
         let Some(block) = last_block(text, title)? else { continue };
         for (percentile, value) in block {
-            readings.push(Reading::lower(
+            readings.push(ProgramReading::lower(
                 format!("{prefix}latency-p{percentile}"),
                 unit::MICROSECONDS,
                 value,
@@ -40,12 +40,12 @@ pub fn schbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
         }
     }
     if readings.is_empty() {
-        return Err(Refusal::missing("the percentiles of latencies"));
+        return Err(OutputRefusal::missing("the percentiles of latencies"));
     }
     // Older versions measure no requests and have one title. Where there are two, the line of the mean rate is the last.
     if text.contains("Wakeup Latencies") {
         let rate = after(text, "average rps:")?;
-        readings.push(Reading::higher(
+        readings.push(ProgramReading::higher(
             "rate",
             unit::PER_SECOND,
             number("average rps", word(rate))?,
@@ -55,7 +55,7 @@ pub fn schbench(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
 }
 
 /// `Wakeup Latencies percentiles (usec) runtime 30 (s) (N total samples)` and the rows below it.
-fn last_block(text: &str, title: &str) -> Result<Option<Vec<(String, f64)>>, Refusal> {
+fn last_block(text: &str, title: &str) -> Result<Option<Vec<(String, f64)>>, OutputRefusal> {
     let lines: Vec<&str> = text.lines().collect();
     let begins = format!("{title} percentiles");
     let Some(at) = lines.iter().rposition(|line| line.trim_start().starts_with(&begins)) else {
@@ -71,7 +71,7 @@ fn last_block(text: &str, title: &str) -> Result<Option<Vec<(String, f64)>>, Ref
     }
     let wanted = rows.iter().any(|(percentile, _)| percentile.starts_with("99"));
     if !wanted {
-        return Err(Refusal::missing(format!("the 99th percentile of {}", brief(title))));
+        return Err(OutputRefusal::missing(format!("the 99th percentile of {}", brief(title))));
     }
     Ok(Some(rows))
 }

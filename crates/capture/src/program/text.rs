@@ -1,11 +1,11 @@
 //! Numbers with units in lines of text.
 
-use super::Refusal;
+use super::OutputRefusal;
 
 /// The number, if the word is one.
-pub fn number(what: &str, word: &str) -> Result<f64, Refusal> {
+pub fn number(what: &str, word: &str) -> Result<f64, OutputRefusal> {
     let word = word.trim();
-    let refused = || Refusal::Number { what: what.to_owned(), found: brief(word) };
+    let refused = || OutputRefusal::Number { what: what.to_owned(), found: brief(word) };
     let plain = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | 'e' | 'E');
     if !word.chars().all(plain) {
         return Err(refused());
@@ -14,14 +14,14 @@ pub fn number(what: &str, word: &str) -> Result<f64, Refusal> {
 }
 
 /// `218.37us` -> the number and `us`.
-pub(super) fn split<'a>(what: &str, word: &'a str) -> Result<(f64, &'a str), Refusal> {
+pub(super) fn split<'a>(what: &str, word: &'a str) -> Result<(f64, &'a str), OutputRefusal> {
     let word = word.trim();
     let end = word.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(word.len());
     Ok((number(what, &word[..end])?, word[end..].trim()))
 }
 
 /// A value with its unit, multiplied by the unit's factor in the table.
-pub(super) fn in_unit(what: &str, word: &str, units: &[(&str, f64)]) -> Result<f64, Refusal> {
+pub(super) fn in_unit(what: &str, word: &str, units: &[(&str, f64)]) -> Result<f64, OutputRefusal> {
     let (value, unit) = split(what, word)?;
     scaled(what, value, unit, units)
 }
@@ -32,9 +32,9 @@ pub(super) fn scaled(
     value: f64,
     unit: &str,
     units: &[(&str, f64)],
-) -> Result<f64, Refusal> {
+) -> Result<f64, OutputRefusal> {
     let factor = units.iter().find(|(name, _)| *name == unit);
-    let refused = || Refusal::Unit { what: what.to_owned(), unit: brief(unit) };
+    let refused = || OutputRefusal::Unit { what: what.to_owned(), unit: brief(unit) };
     factor.map(|(_, factor)| value * factor).ok_or_else(refused)
 }
 
@@ -43,11 +43,11 @@ pub(super) const TIME: &[(&str, f64)] =
     &[("ns", 1e-3), ("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6), ("h", 3600e6)];
 
 /// The rest of the first line that begins with this key.
-pub(crate) fn after<'a>(text: &'a str, key: &str) -> Result<&'a str, Refusal> {
+pub(crate) fn after<'a>(text: &'a str, key: &str) -> Result<&'a str, OutputRefusal> {
     text.lines()
         .find_map(|line| line.trim().strip_prefix(key))
         .map(str::trim)
-        .ok_or_else(|| Refusal::missing(key))
+        .ok_or_else(|| OutputRefusal::missing(key))
 }
 
 /// The first word.

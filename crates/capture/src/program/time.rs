@@ -1,21 +1,24 @@
 //! GNU time -v, around a build for one.
 
 use super::text::{after, brief, number};
-use super::{Output, Reading, Refusal, sane, unit};
+use super::{ClientOutput, OutputRefusal, ProgramReading, sane, unit};
 
 const ELAPSED: &str = "Elapsed (wall clock) time (h:mm:ss or m:ss):";
 
 /// All that is compared.
-pub fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+pub fn parse(output: &ClientOutput<'_>) -> Result<Vec<ProgramReading>, OutputRefusal> {
     let text = output.stderr;
     let status = number("Exit status", after(text, "Exit status:")?)?;
     if status != 0.0 {
-        return Err(Refusal::Failed(format!("the command ended with {status}")));
+        return Err(OutputRefusal::Failed(format!("the command ended with {status}")));
     }
     let word = after(text, ELAPSED)?;
     let parts: Vec<&str> = word.split(':').collect();
     if !(2..=3).contains(&parts.len()) {
-        return Err(Refusal::Number { what: "the elapsed time".to_owned(), found: brief(word) });
+        return Err(OutputRefusal::Number {
+            what: "the elapsed time".to_owned(),
+            found: brief(word),
+        });
     }
     let mut seconds = 0.0;
     for part in parts {
@@ -23,9 +26,13 @@ pub fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
     }
     let field = |key: &str| number(key, after(text, key)?);
     sane(vec![
-        Reading::lower("time", unit::SECONDS, seconds),
-        Reading::lower("user-time", unit::SECONDS, field("User time (seconds):")?),
-        Reading::lower("system-time", unit::SECONDS, field("System time (seconds):")?),
-        Reading::lower("memory", unit::KIBIBYTES, field("Maximum resident set size (kbytes):")?),
+        ProgramReading::lower("time", unit::SECONDS, seconds),
+        ProgramReading::lower("user-time", unit::SECONDS, field("User time (seconds):")?),
+        ProgramReading::lower("system-time", unit::SECONDS, field("System time (seconds):")?),
+        ProgramReading::lower(
+            "memory",
+            unit::KIBIBYTES,
+            field("Maximum resident set size (kbytes):")?,
+        ),
     ])
 }

@@ -1,7 +1,7 @@
 //! wrk: requests per second and latencies.
 
 use super::text::{TIME, after, brief, in_unit, number, word};
-use super::{Output, Reading, Refusal, sane, unit};
+use super::{ClientOutput, OutputRefusal, ProgramReading, sane, unit};
 
 /// Units of sizes, as bytes: wrk counts in powers of 1024.
 const SIZES: &[(&str, f64)] = &[
@@ -13,11 +13,11 @@ const SIZES: &[(&str, f64)] = &[
 ];
 
 /// All that it says. A run with errors is refused: what it measured is also the speed of errors.
-pub fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
+pub fn parse(output: &ClientOutput<'_>) -> Result<Vec<ProgramReading>, OutputRefusal> {
     let text = output.stdout;
     for bad in ["Socket errors:", "Non-2xx or 3xx responses:"] {
         if let Ok(what) = after(text, bad) {
-            return Err(Refusal::Failed(format!("{bad} {}", brief(what))));
+            return Err(OutputRefusal::Failed(format!("{bad} {}", brief(what))));
         }
     }
     let rate = rate(text)?;
@@ -27,18 +27,20 @@ pub fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
         .lines()
         .filter_map(|line| line.trim().strip_prefix("Latency "))
         .find(|rest| rest.trim().starts_with(|c: char| c.is_ascii_digit()))
-        .ok_or_else(|| Refusal::missing("Latency"))?;
+        .ok_or_else(|| OutputRefusal::missing("Latency"))?;
     let words: Vec<&str> = line.split_whitespace().collect();
-    let [mean, _, most, _] = words[..] else { return Err(Refusal::missing("a column of Latency")) };
+    let [mean, _, most, _] = words[..] else {
+        return Err(OutputRefusal::missing("a column of Latency"));
+    };
     let mut readings = vec![
         rate,
-        Reading::higher("transfer", unit::BYTES, transfer),
-        Reading::lower("latency", unit::MICROSECONDS, in_unit("Latency", mean, TIME)?),
-        Reading::lower("latency-max", unit::MICROSECONDS, in_unit("Latency", most, TIME)?),
+        ProgramReading::higher("transfer", unit::BYTES, transfer),
+        ProgramReading::lower("latency", unit::MICROSECONDS, in_unit("Latency", mean, TIME)?),
+        ProgramReading::lower("latency-max", unit::MICROSECONDS, in_unit("Latency", most, TIME)?),
     ];
     for (key, metric) in [("50%", "latency-p50"), ("99%", "latency-p99")] {
         if let Ok(value) = after(text, key) {
-            readings.push(Reading::lower(
+            readings.push(ProgramReading::lower(
                 metric,
                 unit::MICROSECONDS,
                 in_unit(key, word(value), TIME)?,
@@ -49,7 +51,7 @@ pub fn parse(output: &Output<'_>) -> Result<Vec<Reading>, Refusal> {
 }
 
 /// The rate alone.
-pub fn rate(text: &str) -> Result<Reading, Refusal> {
+pub fn rate(text: &str) -> Result<ProgramReading, OutputRefusal> {
     let rate = number("Requests/sec", after(text, "Requests/sec:")?)?;
-    Ok(Reading::higher("rate", unit::PER_SECOND, rate))
+    Ok(ProgramReading::higher("rate", unit::PER_SECOND, rate))
 }

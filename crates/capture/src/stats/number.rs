@@ -11,7 +11,7 @@ const SEPARATORS: [char; 10] =
 const DECIMAL: [char; 3] = [',', '.', '\u{66b}'];
 
 /// A number in parts: the first digits, then each separator with the digits behind it.
-struct Parts<'a> {
+struct NumberParts<'a> {
     first: &'a str,
     more: Vec<(char, &'a str)>,
 }
@@ -21,7 +21,7 @@ struct Parts<'a> {
 /// perf prints counts without decimals and scaled values with two (before Linux 3.14: six), so three digits behind a
 /// single separator are a group.
 pub(super) fn of_perf_text(line: &str) -> Option<(f64, &str)> {
-    let (parts, rest) = Parts::split(line)?;
+    let (parts, rest) = NumberParts::split(line)?;
     let value = match parts.more.as_slice() {
         [(separator, digits)] if DECIMAL.contains(separator) && matches!(digits.len(), 2 | 6) => {
             parse(parts.first, digits)
@@ -34,7 +34,7 @@ pub(super) fn of_perf_text(line: &str) -> Option<(f64, &str)> {
 
 /// A number without groups: digits, and decimals behind a point or a comma.
 pub(super) fn without_groups(word: &str) -> Option<f64> {
-    let (parts, rest) = Parts::split(word)?;
+    let (parts, rest) = NumberParts::split(word)?;
     match parts.more.as_slice() {
         _ if !rest.is_empty() => None,
         [] => parse(parts.first, "0"),
@@ -49,12 +49,12 @@ pub(super) fn of_list(word: &str) -> Option<f64> {
     if let Some(value) = word.parse().ok().filter(|value: &f64| is_plain && value.is_finite()) {
         return Some(value);
     }
-    let (parts, rest) = Parts::split(word)?;
+    let (parts, rest) = NumberParts::split(word)?;
     if parts.more.len() < 2 || !rest.is_empty() { None } else { parts.value() }
 }
 
-impl<'a> Parts<'a> {
-    fn split(text: &'a str) -> Option<(Parts<'a>, &'a str)> {
+impl<'a> NumberParts<'a> {
+    fn split(text: &'a str) -> Option<(NumberParts<'a>, &'a str)> {
         let (first, mut rest) = digits(text)?;
         let mut more = Vec::new();
         while let Some(separator) = rest.chars().next().filter(|c| SEPARATORS.contains(c)) {
@@ -66,7 +66,7 @@ impl<'a> Parts<'a> {
             more.push((separator, group));
             rest = after;
         }
-        Some((Parts { first, more }, rest))
+        Some((NumberParts { first, more }, rest))
     }
 
     /// The value if only one reading is possible: all separators group, or all but the last.

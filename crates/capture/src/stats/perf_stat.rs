@@ -19,9 +19,9 @@ use super::number;
 
 /// A parsed line.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Row {
+pub(super) enum PerfStatLine {
     /// A counter and its total.
-    Counter(Counter),
+    Counter(PerfStatCounter),
     /// A counter that perf could not count.
     NotCounted(String),
     /// No counter: a metric, the time elapsed, a comment.
@@ -30,7 +30,7 @@ pub(super) enum Row {
 
 /// One counter.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Counter {
+pub(super) struct PerfStatCounter {
     pub(super) name: String,
     /// Empty for a plain count.
     pub(super) unit: String,
@@ -60,14 +60,14 @@ pub(super) fn is_row(line: &str) -> bool {
 ///
 /// # Errors
 /// The problem of a line, to follow its number.
-pub(super) fn row(line: &str) -> Result<Row, String> {
+pub(super) fn row(line: &str) -> Result<PerfStatLine, String> {
     if is_elapsed(line) {
-        return Ok(Row::Nothing);
+        return Ok(PerfStatLine::Nothing);
     }
     if is_interval(line) {
         return Err(INTERVALS.to_owned());
     }
-    let mut readings: Vec<Row> = of_text(line)?.into_iter().collect();
+    let mut readings: Vec<PerfStatLine> = of_text(line)?.into_iter().collect();
     for separator in separators(line) {
         readings.extend(of_fields(line, separator)?);
     }
@@ -109,7 +109,7 @@ pub(super) fn check_part(line: &str, is_table: bool) -> Result<(), String> {
 }
 
 /// Reads an object of `-j`.
-pub(super) fn object(object: &Map<String, Value>) -> Result<Row, String> {
+pub(super) fn object(object: &Map<String, Value>) -> Result<PerfStatLine, String> {
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     if object.contains_key("interval") {
         return Err(INTERVALS.to_owned());
@@ -118,19 +118,23 @@ pub(super) fn object(object: &Map<String, Value>) -> Result<Row, String> {
         return Err(format!("has a count of one {part}, and vmtax reads totals"));
     }
     let (Some(value), Some(name)) = (text("counter-value"), text("event")) else {
-        return Ok(Row::Nothing);
+        return Ok(PerfStatLine::Nothing);
     };
     counter(value, text("unit").unwrap_or_default(), name)
         .ok_or_else(|| format!("gives {value:?} for {name}, which is no number"))
 }
 
 /// A value, `<not counted>` or `<not supported>`, with its unit and name.
-fn counter(value: &str, unit: &str, name: &str) -> Option<Row> {
+fn counter(value: &str, unit: &str, name: &str) -> Option<PerfStatLine> {
     if matches!(value, "<not counted>" | "<not supported>") {
-        return Some(Row::NotCounted(name.to_owned()));
+        return Some(PerfStatLine::NotCounted(name.to_owned()));
     }
     let value = number::without_groups(value)?;
-    Some(Row::Counter(Counter { name: name.to_owned(), unit: unit.to_owned(), value }))
+    Some(PerfStatLine::Counter(PerfStatCounter {
+        name: name.to_owned(),
+        unit: unit.to_owned(),
+        value,
+    }))
 }
 
 /// `0.102411999 seconds time elapsed`, with `+-` or not, and the lines of `--table`.
@@ -156,7 +160,7 @@ fn of_group(name: &str, group: &str) -> String {
 }
 
 /// A line of the table. `None` if it is none.
-fn of_text(line: &str) -> Result<Option<Row>, String> {
+fn of_text(line: &str) -> Result<Option<PerfStatLine>, String> {
     let (value, rest) = match line.strip_prefix('<').and_then(|line| line.split_once('>')) {
         Some((_, rest)) => (None, rest),
         None => match number::of_perf_text(line) {
@@ -197,10 +201,12 @@ fn of_text(line: &str) -> Result<Option<Row>, String> {
         return Err(of_group(name, group));
     }
     Ok(Some(match value {
-        None => Row::NotCounted((*name).to_owned()),
-        Some(value) => {
-            Row::Counter(Counter { name: (*name).to_owned(), unit: unit.to_owned(), value })
-        }
+        None => PerfStatLine::NotCounted((*name).to_owned()),
+        Some(value) => PerfStatLine::Counter(PerfStatCounter {
+            name: (*name).to_owned(),
+            unit: unit.to_owned(),
+            value,
+        }),
     }))
 }
 
@@ -225,7 +231,7 @@ fn behind_digits(text: &str) -> Option<(char, &str)> {
 }
 
 /// The fields of `-x`: value, unit, event, then variance, run time, per cent and metric where they are printed.
-fn of_fields(line: &str, separator: char) -> Result<Option<Row>, String> {
+fn of_fields(line: &str, separator: char) -> Result<Option<PerfStatLine>, String> {
     let mut fields: Vec<&str> = line.split(separator).collect();
     // "<not counted>", where the separator may be a space.
     if line.starts_with('<') {
@@ -234,7 +240,7 @@ fn of_fields(line: &str, separator: char) -> Result<Option<Row>, String> {
         fields = vec![&line[..=value.len()]];
         fields.extend(rest.split(separator));
     }
-    let mut found: Option<Row> = None;
+    let mut found: Option<PerfStatLine> = None;
     // With a comma for both, the decimals of the value are a field of their own.
     let split = matches!(separator, ',' | '.');
     for value_fields in 1..=if split { 2 } else { 1 } {

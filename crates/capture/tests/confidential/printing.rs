@@ -7,31 +7,31 @@ use std::collections::BTreeMap;
 
 /// A value of a field, or of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
+pub(crate) enum PrintedValue {
     Number(i128),
     Text(String),
 }
 
-impl Value {
+impl PrintedValue {
     fn number(&self) -> i128 {
         match self {
-            Value::Number(n) => *n,
-            Value::Text(text) => panic!("{text:?} is no number"),
+            PrintedValue::Number(n) => *n,
+            PrintedValue::Text(text) => panic!("{text:?} is no number"),
         }
     }
 }
 
 /// Decimal, or hexadecimal after 0x.
-pub(crate) fn number(text: &str) -> Value {
+pub(crate) fn number(text: &str) -> PrintedValue {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => i128::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    Value::Number(parsed.unwrap_or_else(|e| panic!("{text}: {e}")))
+    PrintedValue::Number(parsed.unwrap_or_else(|e| panic!("{text}: {e}")))
 }
 
 #[derive(Clone, Debug)]
-struct Field {
+struct PrintedField {
     name: String,
     offset: usize,
     size: usize,
@@ -40,16 +40,16 @@ struct Field {
 
 /// A format file.
 #[derive(Clone, Debug)]
-pub(crate) struct Format {
+pub(crate) struct PrintFormat {
     pub(crate) name: String,
     pub(crate) text: String,
     id: u16,
-    fields: Vec<Field>,
+    fields: Vec<PrintedField>,
     tokens: Vec<Token>,
 }
 
-impl Format {
-    pub(crate) fn parse(text: &str) -> Format {
+impl PrintFormat {
+    pub(crate) fn parse(text: &str) -> PrintFormat {
         let line = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();
         let fields = text.lines().filter_map(|line| {
             let mut parts = line.trim().strip_prefix("field:")?.split(';').map(str::trim);
@@ -61,9 +61,9 @@ impl Format {
                 Some((name, _)) => (name, true),
                 None => (name, false),
             };
-            Some(Field { name: name.to_owned(), offset, size, is_text })
+            Some(PrintedField { name: name.to_owned(), offset, size, is_text })
         });
-        Format {
+        PrintFormat {
             name: line("name:").to_owned(),
             text: text.trim_end().to_owned() + "\n",
             id: line("ID:").parse().unwrap(),
@@ -87,18 +87,18 @@ impl Format {
     }
 
     /// A record of a thread. Fields without a value are 0.
-    pub(crate) fn record(&self, tid: u32, values: &BTreeMap<String, Value>) -> Vec<u8> {
+    pub(crate) fn record(&self, tid: u32, values: &BTreeMap<String, PrintedValue>) -> Vec<u8> {
         let end = self.fields.iter().map(|field| field.offset + field.size).max().unwrap();
         let mut raw = vec![0; end];
         for field in &self.fields {
             let value = match field.name.as_str() {
-                "common_type" => Some(Value::Number(self.id.into())),
-                "common_pid" => Some(Value::Number(tid.into())),
+                "common_type" => Some(PrintedValue::Number(self.id.into())),
+                "common_pid" => Some(PrintedValue::Number(tid.into())),
                 name => values.get(name).cloned(),
             };
             let bytes = match value {
-                Some(Value::Number(n)) => n.to_le_bytes().to_vec(),
-                Some(Value::Text(text)) => {
+                Some(PrintedValue::Number(n)) => n.to_le_bytes().to_vec(),
+                Some(PrintedValue::Text(text)) => {
                     assert!(field.is_text && text.len() < field.size, "{text}");
                     let mut bytes = text.into_bytes();
                     bytes.resize(field.size, 0);
@@ -112,9 +112,9 @@ impl Format {
     }
 
     /// The text behind the event's name.
-    pub(crate) fn print(&self, values: &BTreeMap<String, Value>) -> String {
+    pub(crate) fn print(&self, values: &BTreeMap<String, PrintedValue>) -> String {
         let mut parser = Parser { tokens: &self.tokens, at: 0, values };
-        let Value::Text(format) = parser.expression() else { panic!("no format") };
+        let PrintedValue::Text(format) = parser.expression() else { panic!("no format") };
         let mut arguments = Vec::new();
         while parser.take(",") {
             arguments.push(parser.expression());
@@ -125,7 +125,7 @@ impl Format {
 }
 
 /// printk's formats.
-fn printf(format: &str, arguments: &[Value]) -> String {
+fn printf(format: &str, arguments: &[PrintedValue]) -> String {
     let mut arguments = arguments.iter();
     let mut out = String::new();
     let mut rest = format;
@@ -140,11 +140,13 @@ fn printf(format: &str, arguments: &[Value]) -> String {
         };
         let width: usize = width.trim_end_matches('l').parse().unwrap_or(0);
         match (kind, value) {
-            ("s" | "c", Value::Text(text)) => out += text,
-            ("d" | "u", Value::Number(n)) => out += &n.to_string(),
+            ("s" | "c", PrintedValue::Text(text)) => out += text,
+            ("d" | "u", PrintedValue::Number(n)) => out += &n.to_string(),
             // No prefix before a zero, as vsnprintf has it.
-            ("x", Value::Number(n)) if alternate && *n != 0 => out += &format!("{n:#0width$x}"),
-            ("x", Value::Number(n)) => out += &format!("{n:0width$x}"),
+            ("x", PrintedValue::Number(n)) if alternate && *n != 0 => {
+                out += &format!("{n:#0width$x}")
+            }
+            ("x", PrintedValue::Number(n)) => out += &format!("{n:0width$x}"),
             other => panic!("%{flags}{other:?}"),
         }
         rest = &after[end + 1..];
@@ -209,7 +211,7 @@ const ENUMERATORS: [(&str, i128); 4] = [
 struct Parser<'a> {
     tokens: &'a [Token],
     at: usize,
-    values: &'a BTreeMap<String, Value>,
+    values: &'a BTreeMap<String, PrintedValue>,
 }
 
 /// Binary operators, those that bind least first.
@@ -236,7 +238,7 @@ impl Parser<'_> {
         assert!(self.take(sign), "{sign} at {:?}", self.tokens.get(self.at..));
     }
 
-    fn expression(&mut self) -> Value {
+    fn expression(&mut self) -> PrintedValue {
         let condition = self.binary(0);
         if !self.take("?") {
             return condition;
@@ -244,7 +246,7 @@ impl Parser<'_> {
         // GNU C's `a ?: b`.
         if self.take(":") {
             let otherwise = self.expression();
-            return if condition == Value::Number(0) { otherwise } else { condition };
+            return if condition == PrintedValue::Number(0) { otherwise } else { condition };
         }
         let yes = self.expression();
         self.expect(":");
@@ -252,13 +254,13 @@ impl Parser<'_> {
         if condition.number() == 0 { no } else { yes }
     }
 
-    fn binary(&mut self, level: usize) -> Value {
+    fn binary(&mut self, level: usize) -> PrintedValue {
         let Some(signs) = BINARY.get(level) else { return self.unary() };
         let mut left = self.binary(level + 1);
         while let Some(sign) = signs.iter().find(|sign| self.take(sign)) {
             let right = self.binary(level + 1);
             let (a, b) = (left.number(), right.number());
-            left = Value::Number(match *sign {
+            left = PrintedValue::Number(match *sign {
                 "||" => (a != 0 || b != 0).into(),
                 "&&" => (a != 0 && b != 0).into(),
                 "|" => a | b,
@@ -278,15 +280,15 @@ impl Parser<'_> {
         left
     }
 
-    fn unary(&mut self) -> Value {
+    fn unary(&mut self) -> PrintedValue {
         if self.take("!") {
-            return Value::Number((self.unary().number() == 0).into());
+            return PrintedValue::Number((self.unary().number() == 0).into());
         }
         if self.take("~") {
-            return Value::Number(!self.unary().number());
+            return PrintedValue::Number(!self.unary().number());
         }
         if self.take("-") {
-            return Value::Number(-self.unary().number());
+            return PrintedValue::Number(-self.unary().number());
         }
         if self.take("(") {
             let inside = self.expression();
@@ -296,22 +298,22 @@ impl Parser<'_> {
         let token = self.tokens[self.at].clone();
         self.at += 1;
         match token {
-            Token::Number(n) => Value::Number(n),
+            Token::Number(n) => PrintedValue::Number(n),
             Token::Text(mut text) => {
                 while let Some(Token::Text(more)) = self.tokens.get(self.at) {
                     text += more;
                     self.at += 1;
                 }
-                Value::Text(text)
+                PrintedValue::Text(text)
             }
             Token::Word(word) if word == "REC" => {
                 self.expect("->");
                 let Token::Word(field) = &self.tokens[self.at] else { panic!("REC-> of nothing") };
                 self.at += 1;
-                self.values.get(field).cloned().unwrap_or(Value::Number(0))
+                self.values.get(field).cloned().unwrap_or(PrintedValue::Number(0))
             }
             Token::Word(word) => match ENUMERATORS.iter().find(|(name, _)| *name == word) {
-                Some((_, value)) => Value::Number(*value),
+                Some((_, value)) => PrintedValue::Number(*value),
                 None => self.call(&word),
             },
             Token::Sign(sign) => panic!("{sign} where a value is expected"),
@@ -319,13 +321,13 @@ impl Parser<'_> {
     }
 
     /// `__print_symbolic(value, { number, "name" }, ...)` or `__print_flags(value, "|", ...)`.
-    fn call(&mut self, name: &str) -> Value {
+    fn call(&mut self, name: &str) -> PrintedValue {
         self.expect("(");
         let value = self.expression().number();
         // Linux include/linux/string_choices.h.
         if name == "str_read_write" {
             self.expect(")");
-            return Value::Text(if value == 0 { "write" } else { "read" }.to_owned());
+            return PrintedValue::Text(if value == 0 { "write" } else { "read" }.to_owned());
         }
         let is_flags = match name {
             "__print_flags" => true,
@@ -335,7 +337,7 @@ impl Parser<'_> {
         let mut between = String::new();
         if is_flags {
             self.expect(",");
-            let Value::Text(text) = self.expression() else { panic!("no separator") };
+            let PrintedValue::Text(text) = self.expression() else { panic!("no separator") };
             between = text;
         }
         let mut names = Vec::new();
@@ -343,7 +345,7 @@ impl Parser<'_> {
             self.expect("{");
             let number = self.expression().number();
             self.expect(",");
-            let Value::Text(name) = self.expression() else { panic!("no name") };
+            let PrintedValue::Text(name) = self.expression() else { panic!("no name") };
             self.expect("}");
             names.push((number, name));
         }
@@ -351,7 +353,9 @@ impl Parser<'_> {
         if !is_flags {
             let known = names.into_iter().find(|(number, _)| *number == value);
             // trace_print_symbols_seq of Linux kernel/trace/trace_output.c.
-            return Value::Text(known.map_or_else(|| format!("{value:#x}"), |(_, name)| name));
+            return PrintedValue::Text(
+                known.map_or_else(|| format!("{value:#x}"), |(_, name)| name),
+            );
         }
         let mut rest = value;
         let mut parts = Vec::new();
@@ -364,6 +368,6 @@ impl Parser<'_> {
         if rest != 0 {
             parts.push(format!("{rest:#x}"));
         }
-        Value::Text(parts.join(&between))
+        PrintedValue::Text(parts.join(&between))
     }
 }

@@ -45,7 +45,7 @@ const KEPT: [&str; 12] = [
 ];
 
 /// What a trace.dat of version 6 and the tracing data of perf begin with.
-struct Head {
+struct MetadataHead {
     header_info: Vec<u8>,
     /// Systems and the formats of their events.
     formats: Vec<(String, Vec<String>)>,
@@ -53,8 +53,8 @@ struct Head {
     end: usize,
 }
 
-impl Head {
-    fn read(bytes: &[u8]) -> Head {
+impl MetadataHead {
+    fn read(bytes: &[u8]) -> MetadataHead {
         // Magic, version, byte order, size of long, page size.
         let mut at = 10 + 2 + 1 + 1 + 4;
         let start = at;
@@ -87,7 +87,7 @@ impl Head {
             at += 4 + u32_at(bytes, at) as usize;
         }
         let cmdlines = take(&mut at);
-        Head { header_info, formats, cmdlines, end: at }
+        MetadataHead { header_info, formats, cmdlines, end: at }
     }
 
     fn event_formats(&self) -> Vec<u8> {
@@ -152,7 +152,7 @@ impl Perf {
             .map(|(n, bit)| (bit, section(features_at + 16 * n).to_vec()))
             .collect();
         let (_, tracing_data) = features.iter().find(|(bit, _)| *bit == TRACING_DATA).unwrap();
-        let head = Head::read(&[&tracing_data[..10], &tracing_data[12..]].concat());
+        let head = MetadataHead::read(&[&tracing_data[..10], &tracing_data[12..]].concat());
         let ids = head.ids();
         let attrs = section(24).chunks_exact(attr_size).map(|entry| {
             let (attr, _) = entry.split_at(attr_size - 16);
@@ -326,7 +326,7 @@ fn records(mut data: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// A trace.dat of version 6 with `count` pages of each CPU, from the `skip`th on.
 pub(crate) fn trace_dat(file: &[u8], skip: usize, count: usize) -> Spec {
-    let head = Head::read(file);
+    let head = MetadataHead::read(file);
     let page = u32_at(file, 14) as usize;
     let mut at = head.end;
     let cpus = u32_at(file, at) as usize;

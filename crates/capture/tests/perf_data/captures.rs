@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use vmtax_capture::order::Sorter;
-use vmtax_capture::{Error, Format, Imported, Options, Sink, Source, import, pipeline};
+use vmtax_capture::{
+    Error, ImportFormat, ImportOptions, ImportSource, Imported, Sink, import, pipeline,
+};
 use vmtax_events::event::{HypercallInterface, InterruptAt};
-use vmtax_events::{Event, ExitRow, Kind};
+use vmtax_events::{Event, EventKind, ExitRow};
 
 fn capture(path: &str) -> Vec<u8> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures");
@@ -20,12 +22,12 @@ fn text(path: &str) -> String {
 
 /// What a sink is given.
 #[derive(Debug, Default, PartialEq)]
-struct Collect {
+struct CollectCaptures {
     events: Vec<Event>,
     names: Vec<(u32, u32, String)>,
 }
 
-impl Sink for &mut Collect {
+impl Sink for &mut CollectCaptures {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         self.events.extend_from_slice(events);
         Ok(())
@@ -42,43 +44,46 @@ impl Sink for &mut Collect {
 }
 
 /// On one thread.
-fn sorted(file: &[u8]) -> (Imported, Collect) {
-    let format = Format::recognise(file).unwrap();
-    let mut collect = Collect::default();
+fn sorted(file: &[u8]) -> (Imported, CollectCaptures) {
+    let format = ImportFormat::recognise(file).unwrap();
+    let mut collect = CollectCaptures::default();
     let mut sorter = Sorter::new(&mut collect);
     let imported =
-        import::import(format, Source::Random(&file), Options::default(), &mut sorter).unwrap();
+        import::import(format, ImportSource::Random(&file), ImportOptions::default(), &mut sorter)
+            .unwrap();
     let (_, late) = sorter.finish().unwrap();
     assert_eq!(late, 0);
     (imported, collect)
 }
 
 /// The name in perf's text.
-fn tracepoint(kind: Kind) -> Option<&'static str> {
+fn tracepoint(kind: EventKind) -> Option<&'static str> {
     Some(match kind {
-        Kind::Exit { .. } => "kvm:kvm_exit",
-        Kind::Entry => "kvm:kvm_entry",
-        Kind::Msr { .. } => "kvm:kvm_msr",
-        Kind::Pio { .. } => "kvm:kvm_pio",
-        Kind::Mmio { .. } => "kvm:kvm_mmio",
-        Kind::FastMmio { .. } => "kvm:kvm_fast_mmio",
-        Kind::Hypercall { interface: HypercallInterface::Kvm, .. } => "kvm:kvm_hypercall",
-        Kind::Hypercall { interface: HypercallInterface::HyperV, .. } => "kvm:kvm_hv_hypercall",
-        Kind::Hypercall { interface: HypercallInterface::Xen, .. } => "kvm:kvm_xen_hypercall",
-        Kind::PageFault { .. } => "kvm:kvm_page_fault",
-        Kind::Cpuid { .. } => "kvm:kvm_cpuid",
-        Kind::Cr { .. } => "kvm:kvm_cr",
-        Kind::Apic { .. } => "kvm:kvm_apic",
-        Kind::UserspaceExit { .. } => "kvm:kvm_userspace_exit",
-        Kind::NestedExit { .. } => "kvm:kvm_nested_vmexit",
-        Kind::NestedInject { .. } => "kvm:kvm_nested_vmexit_inject",
-        Kind::NestedEnter => "kvm:kvm_nested_vmenter",
-        Kind::Wakeup { .. } => "kvm:kvm_vcpu_wakeup",
-        Kind::Switch { .. } => "sched:sched_switch",
-        Kind::Interrupt { at: InterruptAt::Apic, .. } => "kvm:kvm_apic_accept_irq",
-        Kind::ApicvInhibit { .. } => "kvm:kvm_apicv_inhibit_changed",
+        EventKind::Exit { .. } => "kvm:kvm_exit",
+        EventKind::Entry => "kvm:kvm_entry",
+        EventKind::Msr { .. } => "kvm:kvm_msr",
+        EventKind::Pio { .. } => "kvm:kvm_pio",
+        EventKind::Mmio { .. } => "kvm:kvm_mmio",
+        EventKind::FastMmio { .. } => "kvm:kvm_fast_mmio",
+        EventKind::Hypercall { interface: HypercallInterface::Kvm, .. } => "kvm:kvm_hypercall",
+        EventKind::Hypercall { interface: HypercallInterface::HyperV, .. } => {
+            "kvm:kvm_hv_hypercall"
+        }
+        EventKind::Hypercall { interface: HypercallInterface::Xen, .. } => "kvm:kvm_xen_hypercall",
+        EventKind::PageFault { .. } => "kvm:kvm_page_fault",
+        EventKind::Cpuid { .. } => "kvm:kvm_cpuid",
+        EventKind::Cr { .. } => "kvm:kvm_cr",
+        EventKind::Apic { .. } => "kvm:kvm_apic",
+        EventKind::UserspaceExit { .. } => "kvm:kvm_userspace_exit",
+        EventKind::NestedExit { .. } => "kvm:kvm_nested_vmexit",
+        EventKind::NestedInject { .. } => "kvm:kvm_nested_vmexit_inject",
+        EventKind::NestedEnter => "kvm:kvm_nested_vmenter",
+        EventKind::Wakeup { .. } => "kvm:kvm_vcpu_wakeup",
+        EventKind::Switch { .. } => "sched:sched_switch",
+        EventKind::Interrupt { at: InterruptAt::Apic, .. } => "kvm:kvm_apic_accept_irq",
+        EventKind::ApicvInhibit { .. } => "kvm:kvm_apicv_inhibit_changed",
         // perf prints these only when asked to.
-        Kind::Lost { .. } | Kind::ThreadEnd => return None,
+        EventKind::Lost { .. } | EventKind::ThreadEnd => return None,
         other => panic!("{other:?} is in none of the recordings"),
     })
 }
@@ -108,10 +113,10 @@ const WANTED: [&str; 21] = [
 ];
 
 /// Name, CPU, thread and microseconds of an event, as perf's text has them.
-type Line = (String, u32, u32, u64);
+type PerfLine = (String, u32, u32, u64);
 
 /// `  CPU 0/KVM   129 [000]     8.455713:     kvm:kvm_exit: ...`; the name may hold spaces.
-fn parse(line: &str) -> Option<Line> {
+fn parse(line: &str) -> Option<PerfLine> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let cpu_of = |w: &str| w.strip_prefix('[')?.strip_suffix(']')?.parse::<u32>().ok();
     let (at, cpu) = words.iter().enumerate().find_map(|(i, w)| Some((i, cpu_of(w)?)))?;
@@ -129,13 +134,13 @@ fn parse(line: &str) -> Option<Line> {
     Some((name.to_owned(), cpu, tid.parse().ok()?, time))
 }
 
-fn lines(events: &[Event]) -> Vec<Line> {
+fn lines(events: &[Event]) -> Vec<PerfLine> {
     let line = |e: &Event| Some((tracepoint(e.kind)?.to_owned(), e.cpu, e.tid, e.time_ns / 1000));
     events.iter().filter_map(line).collect()
 }
 
 /// How often each tracepoint occurs.
-fn counts(lines: &[Line]) -> BTreeMap<&str, u64> {
+fn counts(lines: &[PerfLine]) -> BTreeMap<&str, u64> {
     let mut counts = BTreeMap::new();
     for (name, ..) in lines {
         *counts.entry(name.as_str()).or_insert(0) += 1;
@@ -147,7 +152,7 @@ fn counts(lines: &[Line]) -> BTreeMap<&str, u64> {
 fn exits(events: &[Event]) -> BTreeMap<(String, u32, String), u64> {
     let mut exits = BTreeMap::new();
     for e in events {
-        let Kind::Exit { reason, .. } = e.kind else { continue };
+        let EventKind::Exit { reason, .. } = e.kind else { continue };
         let who = format!("{}/{}", e.pid, e.tid);
         *exits.entry((who, e.vcpu, reason.name().into_owned())).or_insert(0) += 1;
     }
@@ -164,30 +169,30 @@ fn expected_exits(path: &str) -> BTreeMap<(String, u32, String), u64> {
 }
 
 /// Every recording with its text: folder, name, how it was recorded.
-const RECORDINGS: [(&str, &str, Format); 10] = [
-    ("amd-pipe", "pipe", Format::PerfPipe),
-    ("amd-pipe", "pipe-zstd", Format::PerfPipe),
-    ("amd-pipe", "pipe-kvmstat", Format::PerfPipe),
-    ("intel-cpuid", "intel", Format::PerfFile),
-    ("intel-nested", "intel-nested", Format::PerfFile),
-    ("amd-midrun", "midrun", Format::PerfFile),
-    ("amd-nested-exact", "nested-exact", Format::PerfFile),
-    ("amd-same-workload", "workload", Format::PerfFile),
-    ("amd-sched", "sched", Format::PerfFile),
-    ("amd-two-vms", "two-vms", Format::PerfFile),
+const RECORDINGS: [(&str, &str, ImportFormat); 10] = [
+    ("amd-pipe", "pipe", ImportFormat::PerfPipe),
+    ("amd-pipe", "pipe-zstd", ImportFormat::PerfPipe),
+    ("amd-pipe", "pipe-kvmstat", ImportFormat::PerfPipe),
+    ("intel-cpuid", "intel", ImportFormat::PerfFile),
+    ("intel-nested", "intel-nested", ImportFormat::PerfFile),
+    ("amd-midrun", "midrun", ImportFormat::PerfFile),
+    ("amd-nested-exact", "nested-exact", ImportFormat::PerfFile),
+    ("amd-same-workload", "workload", ImportFormat::PerfFile),
+    ("amd-sched", "sched", ImportFormat::PerfFile),
+    ("amd-two-vms", "two-vms", ImportFormat::PerfFile),
 ];
 
 #[test]
 fn every_recording_equals_perf_script() {
     for (folder, name, format) in RECORDINGS {
         let file = capture(&format!("{folder}/input/{name}.perf.data.zst"));
-        assert_eq!(Format::recognise(&file).unwrap(), format, "{name}");
+        assert_eq!(ImportFormat::recognise(&file).unwrap(), format, "{name}");
         let (imported, collect) = sorted(&file);
         assert!(imported.losses.is_empty(), "{name}: {:?}", imported.losses);
         assert_eq!(imported.losses.notes, Vec::<String>::new(), "{name}");
         let ours = lines(&collect.events);
         let script = text(&format!("{folder}/input/{name}.script.txt.zst"));
-        let theirs: Vec<Line> = script.lines().filter_map(parse).collect();
+        let theirs: Vec<PerfLine> = script.lines().filter_map(parse).collect();
         assert_eq!(counts(&ours), counts(&theirs), "{name}");
         // Not only as many: the same one after the other.
         let first = ours.iter().zip(&theirs).position(|(a, b)| a != b);
@@ -206,8 +211,8 @@ fn a_perf_kvm_stat_recording_equals_its_report() {
     for e in &collect.events {
         // perf counts an exit when the entry after it comes.
         match e.kind {
-            Kind::Exit { reason, .. } => _ = open.insert(e.tid, reason),
-            Kind::Entry => {
+            EventKind::Exit { reason, .. } => _ = open.insert(e.tid, reason),
+            EventKind::Entry => {
                 if let Some(reason) = open.remove(&e.tid) {
                     *ours.entry(reason.name().into_owned()).or_insert(0) += 1;
                 }
@@ -231,15 +236,15 @@ fn a_perf_kvm_stat_recording_equals_its_report() {
 }
 
 /// A recording through [`pipeline::run`], its source read in order if it can be.
-fn piped(file: &[u8]) -> (Imported, Collect) {
-    let format = Format::recognise(file).unwrap();
-    let mut collect = Collect::default();
+fn piped(file: &[u8]) -> (Imported, CollectCaptures) {
+    let format = ImportFormat::recognise(file).unwrap();
+    let mut collect = CollectCaptures::default();
     let mut stream = file;
     let source = match format {
-        Format::PerfPipe => Source::Stream(&mut stream),
-        _ => Source::Random(&file),
+        ImportFormat::PerfPipe => ImportSource::Stream(&mut stream),
+        _ => ImportSource::Random(&file),
     };
-    let imported = pipeline::run(format, source, Options::default(), &mut collect).unwrap();
+    let imported = pipeline::run(format, source, ImportOptions::default(), &mut collect).unwrap();
     (imported, collect)
 }
 
@@ -265,7 +270,7 @@ fn a_full_ring_is_a_loss() {
         .events
         .iter()
         .filter_map(|e| match e.kind {
-            Kind::Lost { count } => Some(count),
+            EventKind::Lost { count } => Some(count),
             _ => None,
         })
         .sum();

@@ -4,10 +4,10 @@ use vmtax_capture::Error;
 use vmtax_capture::import::{Imported, bpftrace};
 use vmtax_events::{Isa, NO_VCPU, Reason};
 
-use super::{Kept, svm, vmx};
+use super::{KeptText, svm, vmx};
 
 fn dump(text: &str, isa: Isa) -> Result<(Vec<(Reason, u64)>, Imported), Error> {
-    let mut kept = Kept::default();
+    let mut kept = KeptText::default();
     let imported = bpftrace::import(&mut text.as_bytes(), isa, &mut kept)?;
     assert!(kept.events.is_empty());
     let rows = kept.rows.iter().map(|r| {

@@ -1,25 +1,25 @@
 //! Line -> event, for every spelling of a payload that is known.
 
 use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{Event, Isa, Kind, NO_PID, NO_VCPU, Reason};
+use vmtax_events::{Event, EventKind, Isa, NO_PID, NO_VCPU, Reason};
 
 use super::{Import, exit, ftrace, import, perf, svm, switch, trace_cmd, vmx};
 
-fn pio(write: bool, port: u16, size: u8, count: u32) -> Kind {
-    Kind::Pio { write, size, port, count }
+fn pio(write: bool, port: u16, size: u8, count: u32) -> EventKind {
+    EventKind::Pio { write, size, port, count }
 }
 
-fn mmio(access: MmioAccess, len: u32, gpa: u64) -> Kind {
-    Kind::Mmio { access, len, gpa }
+fn mmio(access: MmioAccess, len: u32, gpa: u64) -> EventKind {
+    EventKind::Mmio { access, len, gpa }
 }
 
-fn userspace(reason: u32, errno: i32) -> Kind {
-    Kind::UserspaceExit { reason, errno }
+fn userspace(reason: u32, errno: i32) -> EventKind {
+    EventKind::UserspaceExit { reason, errno }
 }
 
 /// Each (event, payload) alone in a text, in all three formats.
 #[track_caller]
-fn check(cases: &[(&str, u32, Kind)]) {
+fn check(cases: &[(&str, u32, EventKind)]) {
     for &(payload, vcpu, kind) in cases {
         let (event, payload) = payload.split_once(": ").expect("event: payload");
         let expected = Event { time_ns: 7_000_001_000, pid: NO_PID, tid: 12, cpu: 3, vcpu, kind };
@@ -39,7 +39,7 @@ fn check(cases: &[(&str, u32, Kind)]) {
             let others = kept.names.iter().skip(1);
             assert!(
                 others.clone().all(
-                    |(_, tid, _)| matches!(kind, Kind::Switch { next_tid, .. } if next_tid == *tid)
+                    |(_, tid, _)| matches!(kind, EventKind::Switch { next_tid, .. } if next_tid == *tid)
                 ),
                 "{text}"
             );
@@ -149,21 +149,25 @@ fn exits() {
 #[test]
 fn entries() {
     check(&[
-        ("kvm_entry: vcpu 0", 0, Kind::Entry),
-        ("kvm_entry: vcpu 12, rip 0xfff0", 12, Kind::Entry),
-        ("kvm_entry: vcpu 1, rip 0xfff0[immediate exit]", 1, Kind::Entry),
-        ("kvm_entry: vcpu 1, rip 0x1 intr_info 0x00000000 error_code 0x00000000", 1, Kind::Entry),
-        ("kvm_entry:  vcpu 3 rip 0xfff0", 3, Kind::Entry),
-        ("kvm_entry: vcpu_id=3 rip=0xfff0 immediate_exit=0", 3, Kind::Entry),
+        ("kvm_entry: vcpu 0", 0, EventKind::Entry),
+        ("kvm_entry: vcpu 12, rip 0xfff0", 12, EventKind::Entry),
+        ("kvm_entry: vcpu 1, rip 0xfff0[immediate exit]", 1, EventKind::Entry),
+        (
+            "kvm_entry: vcpu 1, rip 0x1 intr_info 0x00000000 error_code 0x00000000",
+            1,
+            EventKind::Entry,
+        ),
+        ("kvm_entry:  vcpu 3 rip 0xfff0", 3, EventKind::Entry),
+        ("kvm_entry: vcpu_id=3 rip=0xfff0 immediate_exit=0", 3, EventKind::Entry),
     ]);
 }
 
 #[test]
 fn accesses() {
-    let msr = |write, index, data| Kind::Msr { write, index, data };
-    let cpuid = |function, index| Kind::Cpuid { function, index };
-    let cr = |write, number, value| Kind::Cr { write, number, value };
-    let apic = |write, register, value| Kind::Apic { write, register, value };
+    let msr = |write, index, data| EventKind::Msr { write, index, data };
+    let cpuid = |function, index| EventKind::Cpuid { function, index };
+    let cr = |write, number, value| EventKind::Cr { write, number, value };
+    let apic = |write, register, value| EventKind::Apic { write, register, value };
     check(&[
         ("kvm_msr: msr_read 1d9 = 0x0", NO_VCPU, msr(false, 0x1d9, 0)),
         ("kvm_msr: msr_write 4b564d01 = 0xef761", NO_VCPU, msr(true, 0x4b56_4d01, 0xef761)),
@@ -211,9 +215,9 @@ fn accesses() {
         (
             "kvm_fast_mmio: fast mmio at gpa 0xfe003000",
             NO_VCPU,
-            Kind::FastMmio { gpa: 0xfe00_3000 },
+            EventKind::FastMmio { gpa: 0xfe00_3000 },
         ),
-        ("kvm_fast_mmio: gpa=0xfe003000", NO_VCPU, Kind::FastMmio { gpa: 0xfe00_3000 }),
+        ("kvm_fast_mmio: gpa=0xfe003000", NO_VCPU, EventKind::FastMmio { gpa: 0xfe00_3000 }),
         ("kvm_cpuid: func 4 rax d rbx 68747541 rcx 444d4163 rdx 0", NO_VCPU, cpuid(4, 0)),
         (
             "kvm_cpuid: func 40000001 idx 2 rax 100fafb rbx 0 rcx 0 rdx 0, cpuid entry found",
@@ -238,7 +242,7 @@ fn accesses() {
 
 #[test]
 fn hypercalls_and_confidential_guests() {
-    let call = |interface, number| Kind::Hypercall { interface, number };
+    let call = |interface, number| EventKind::Hypercall { interface, number };
     check(&[
         (
             "kvm_hypercall: nr 0xc a0 0x1000 a1 0x1 a2 0x0 a3 0x0",
@@ -269,57 +273,73 @@ fn hypercalls_and_confidential_guests() {
         (
             "kvm_page_fault: address 14 error_code 4",
             NO_VCPU,
-            Kind::PageFault { gpa: 0x14, error_code: 4 },
+            EventKind::PageFault { gpa: 0x14, error_code: 4 },
         ),
         (
             "kvm_page_fault: address fee000f0 error_code 181",
             NO_VCPU,
-            Kind::PageFault { gpa: 0xfee0_00f0, error_code: 0x181 },
+            EventKind::PageFault { gpa: 0xfee0_00f0, error_code: 0x181 },
         ),
         (
             "kvm_page_fault: vcpu 2 rip 0xe05b address 0x00000000000fa948 error_code 0x100000004",
             2,
-            Kind::PageFault { gpa: 0xfa948, error_code: 0x1_0000_0004 },
+            EventKind::PageFault { gpa: 0xfa948, error_code: 0x1_0000_0004 },
         ),
         (
             "kvm_page_fault: vcpu_id=2 guest_rip=0xe05b fault_address=0xfa948 error_code=0x14",
             2,
-            Kind::PageFault { gpa: 0xfa948, error_code: 0x14 },
+            EventKind::PageFault { gpa: 0xfa948, error_code: 0x14 },
         ),
         (
             "kvm_vmgexit_enter: vcpu 1, exit_reason 80000010, exit_info1 800, exit_info2 0",
             1,
-            Kind::GhcbEnter { code: 0x8000_0010, info1: 0x800, info2: 0 },
+            EventKind::GhcbEnter { code: 0x8000_0010, info1: 0x800, info2: 0 },
         ),
         (
             "kvm_vmgexit_enter: vcpu_id=1 exit_reason=80000010 info1=800 info2=0",
             1,
-            Kind::GhcbEnter { code: 0x8000_0010, info1: 0x800, info2: 0 },
+            EventKind::GhcbEnter { code: 0x8000_0010, info1: 0x800, info2: 0 },
         ),
         (
             "kvm_vmgexit_msr_protocol_enter: vcpu 0, ghcb_gpa 0000000000000002",
             0,
-            Kind::GhcbMsr { value: 2 },
+            EventKind::GhcbMsr { value: 2 },
         ),
-        ("kvm_tdvmcall: rip: 12 reason: CPUID p1: 0 p2: 0", NO_VCPU, Kind::Tdvmcall { leaf: 10 }),
-        ("kvm_tdvmcall: rip: 0 reason: MAP_GPA p1: 0", NO_VCPU, Kind::Tdvmcall { leaf: 0x10001 }),
-        ("kvm_tdvmcall: rip=0x0 exit_reason=32 p1=0x6e0", NO_VCPU, Kind::Tdvmcall { leaf: 32 }),
+        (
+            "kvm_tdvmcall: rip: 12 reason: CPUID p1: 0 p2: 0",
+            NO_VCPU,
+            EventKind::Tdvmcall { leaf: 10 },
+        ),
+        (
+            "kvm_tdvmcall: rip: 0 reason: MAP_GPA p1: 0",
+            NO_VCPU,
+            EventKind::Tdvmcall { leaf: 0x10001 },
+        ),
+        (
+            "kvm_tdvmcall: rip=0x0 exit_reason=32 p1=0x6e0",
+            NO_VCPU,
+            EventKind::Tdvmcall { leaf: 32 },
+        ),
         (
             "kvm_rmp_fault: vcpu 2 gpa 0000000100003000 pfn 0x1b2c03 error_code 0x580000007 rmp_level 2 psmash_ret 0",
             2,
-            Kind::PageFault { gpa: 0x1_0000_3000, error_code: 0x5_8000_0007 },
+            EventKind::PageFault { gpa: 0x1_0000_3000, error_code: 0x5_8000_0007 },
         ),
         (
             "vmcs_read: (handle_vmread+0x1a/0x20 [kvm_intel]) field=17410",
             NO_VCPU,
-            Kind::VmcsField { write: false, field: 0x4402 },
+            EventKind::VmcsField { write: false, field: 0x4402 },
         ),
         (
             "vmcs_write: (ffffffffc0aa041a) field=26654",
             NO_VCPU,
-            Kind::VmcsField { write: true, field: 0x681e },
+            EventKind::VmcsField { write: true, field: 0x681e },
         ),
-        ("kvm_tdvmcall: rip: 12 reason: 0x10001 p1: 0", NO_VCPU, Kind::Tdvmcall { leaf: 0x10001 }),
+        (
+            "kvm_tdvmcall: rip: 12 reason: 0x10001 p1: 0",
+            NO_VCPU,
+            EventKind::Tdvmcall { leaf: 0x10001 },
+        ),
         ("kvm_userspace_exit: reason KVM_EXIT_IO (2)", NO_VCPU, userspace(2, 0)),
         ("kvm_userspace_exit: reason 0x28 (40)", NO_VCPU, userspace(40, 0)),
         ("kvm_userspace_exit: reason restart (4)", NO_VCPU, userspace(0, -4)),
@@ -329,27 +349,27 @@ fn hypercalls_and_confidential_guests() {
         (
             "kvm_mmu_spte_requested: gfn 40000 pfn 1c400 level 2 access 7",
             NO_VCPU,
-            Kind::MapRequest { gfn: 0x40000, level: 2 },
+            EventKind::MapRequest { gfn: 0x40000, level: 2 },
         ),
         (
             "kvm_mmu_spte_requested: gfn=0x40000 pfn=0x1c400 level=1",
             NO_VCPU,
-            Kind::MapRequest { gfn: 0x40000, level: 1 },
+            EventKind::MapRequest { gfn: 0x40000, level: 1 },
         ),
         (
             "kvm_vm_set_mem_attributes: 0x00000000040000 -- 0x00000000040200 [0x8]",
             NO_VCPU,
-            Kind::SetAttributes { start: 0x40000, end: 0x40200, attributes: 8 },
+            EventKind::SetAttributes { start: 0x40000, end: 0x40200, attributes: 8 },
         ),
         (
             "kvm_vm_set_mem_attributes: 00000000000000 -- 0x00000000000001 [0]",
             NO_VCPU,
-            Kind::SetAttributes { start: 0, end: 1, attributes: 0 },
+            EventKind::SetAttributes { start: 0, end: 1, attributes: 0 },
         ),
         (
             "kvm_vm_set_mem_attributes: start=0x40000 end=0x40001 attr=0x0",
             NO_VCPU,
-            Kind::SetAttributes { start: 0x40000, end: 0x40001, attributes: 0 },
+            EventKind::SetAttributes { start: 0x40000, end: 0x40001, attributes: 0 },
         ),
         ("kvm_userspace_exit: reason=10 errno=-4", NO_VCPU, userspace(10, -4)),
     ]);
@@ -360,8 +380,8 @@ fn hypercalls_and_confidential_guests() {
 fn interrupts() {
     use vmtax_events::apicv::NAMED;
     use vmtax_events::event::InterruptAt as At;
-    let raised = |at, number, source| Kind::Interrupt { at, number, source };
-    let inhibit = |set, reason, inhibits| Kind::ApicvInhibit { reason, set, inhibits };
+    let raised = |at, number, source| EventKind::Interrupt { at, number, source };
+    let inhibit = |set, reason, inhibits| EventKind::ApicvInhibit { reason, set, inhibits };
     check(&[
         ("kvm_set_irq: gsi 0 level 1 source 2", NO_VCPU, raised(At::Gsi, 0, 2)),
         ("kvm_set_irq: gsi=8 level=1 irq_source_id=0", NO_VCPU, raised(At::Gsi, 8, 0)),
@@ -422,63 +442,63 @@ fn nesting() {
             "kvm_nested_vmexit: rip: 0x00000000000000b0 reason: EPT_VIOLATION ext_inf1: 0x184 \
              ext_inf2: 0x0 ext_int: 0x00000000 ext_int_err: 0x00000000",
             NO_VCPU,
-            Kind::NestedExit { reason: vmx(48) },
+            EventKind::NestedExit { reason: vmx(48) },
         ),
         (
             "kvm_nested_vmexit: vcpu 0 reason interrupt rip 0x0 info1 0x0000000000000000 info2 \
              0x0000000000000000 intr_info 0x00000000 error_code 0x00000000",
             0,
-            Kind::NestedExit { reason: svm(0x60) },
+            EventKind::NestedExit { reason: svm(0x60) },
         ),
         // trace-cmd's plugin on an older kernel and on one whose fields it does not know.
         (
             "kvm_nested_vmexit:  rip fff0reason EXIT_NPF info1 100000014 info2 0 int_info 0",
             NO_VCPU,
-            Kind::NestedExit { reason: svm(0x400) },
+            EventKind::NestedExit { reason: svm(0x400) },
         ),
         (
             "kvm_nested_vmexit: <CANT FIND FIELD rip>vcpu 0 reason npf rip 0x0 info1 0x0 info2 0x0",
             0,
-            Kind::NestedExit { reason: svm(0x400) },
+            EventKind::NestedExit { reason: svm(0x400) },
         ),
         (
             "kvm_nested_vmexit: exit_reason=96 guest_rip=0x0 isa=2 info1=0x0 info2=0x0 vcpu_id=5",
             5,
-            Kind::NestedExit { reason: svm(0x60) },
+            EventKind::NestedExit { reason: svm(0x60) },
         ),
         (
             "kvm_nested_vmexit_inject: reason: UD excp ext_inf1: 0x0000000000000000 ext_inf2: \
              0x0000000000000000 ext_int: 0x00000000 ext_int_err: 0x00000000",
             NO_VCPU,
-            Kind::NestedInject { reason: svm(0x46) },
+            EventKind::NestedInject { reason: svm(0x46) },
         ),
         (
             "kvm_nested_vmexit_inject: reason EXIT_CPUID info1 0 info2 0 int_info 0 int_info_err 0",
             NO_VCPU,
-            Kind::NestedInject { reason: svm(0x72) },
+            EventKind::NestedInject { reason: svm(0x72) },
         ),
         (
             "kvm_nested_vmexit_inject: exit_code=10 exit_info1=0x0 exit_info2=0x0 isa=1",
             NO_VCPU,
-            Kind::NestedInject { reason: vmx(10) },
+            EventKind::NestedInject { reason: vmx(10) },
         ),
         (
             "kvm_nested_vmenter: rip: 0xffffffffc038e20c vmcb: 0x0000000010a9f000 nested_rip: 0x0",
             NO_VCPU,
-            Kind::NestedEnter,
+            EventKind::NestedEnter,
         ),
         (
             "kvm_nested_vmenter: rip=0xffffffffc03b820c vmcb=0x2d08000 isa=2",
             NO_VCPU,
-            Kind::NestedEnter,
+            EventKind::NestedEnter,
         ),
-        ("kvm_nested_vmrun: rip: 0x1 vmcb: 0x2 nrip: 0x3 npt: on", NO_VCPU, Kind::NestedEnter),
+        ("kvm_nested_vmrun: rip: 0x1 vmcb: 0x2 nrip: 0x3 npt: on", NO_VCPU, EventKind::NestedEnter),
     ]);
 }
 
 #[test]
 fn halts_and_switches() {
-    let wakeup = |ns, polled| Kind::Wakeup { ns, polled };
+    let wakeup = |ns, polled| EventKind::Wakeup { ns, polled };
     check(&[
         ("kvm_vcpu_wakeup: wait time 1569580 ns, polling valid", NO_VCPU, wakeup(1_569_580, false)),
         ("kvm_vcpu_wakeup: poll time 1000 ns, polling invalid", NO_VCPU, wakeup(1000, true)),
@@ -576,7 +596,7 @@ fn vendor_of_numbers() {
         .events
         .iter()
         .map(|e| match e.kind {
-            Kind::Exit { reason, .. } => reason,
+            EventKind::Exit { reason, .. } => reason,
             _ => panic!("{e:?}"),
         })
         .collect();

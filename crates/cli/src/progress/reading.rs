@@ -13,10 +13,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How much of the inputs is read, at which rate, and the time left. Clones are the same line.
 #[derive(Clone, Debug, Default)]
-pub struct ReadingProgress(Arc<Mutex<State>>);
+pub struct ReadingProgress(Arc<Mutex<ReadingState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ReadingState {
     /// Bytes of all inputs, as far as they were announced.
     announced: u64,
     /// Bytes of the inputs that began.
@@ -38,7 +38,7 @@ impl ReadingProgress {
     }
 
     /// Begins an input of this many bytes; `None` for a pipe.
-    pub fn begin(&self, bytes: Option<u64>) -> Share {
+    pub fn begin(&self, bytes: Option<u64>) -> InputShare {
         let mut state = self.lock();
         state.begun = state.begun.saturating_add(bytes.unwrap_or(0));
         state.endless |= bytes.is_none();
@@ -46,15 +46,15 @@ impl ReadingProgress {
         state.started.get_or_insert_with(Instant::now);
         state.resize();
         drop(state);
-        Share { of: self.clone() }
+        InputShare { of: self.clone() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReadingState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ReadingState {
     fn total(&self) -> Option<u64> {
         (!self.endless).then(|| self.announced.max(self.begun))
     }
@@ -105,18 +105,18 @@ impl State {
 
 /// One input that is being read. It ends when it is dropped.
 #[derive(Debug)]
-pub struct Share {
+pub struct InputShare {
     of: ReadingProgress,
 }
 
-impl Share {
+impl InputShare {
     /// This many bytes more are read.
     pub fn advance(&self, bytes: u64) {
         self.of.lock().advance(bytes);
     }
 }
 
-impl Drop for Share {
+impl Drop for InputShare {
     fn drop(&mut self) {
         self.of.lock().end();
     }

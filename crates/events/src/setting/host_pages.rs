@@ -22,7 +22,7 @@ pub const GROUP_LINES: usize = GROUP * REGION / COARSE;
 
 /// Whether a system is a VM, as far as it shows that to every user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Machine {
+pub enum SystemKind {
     /// It is, by this file.
     Vm(&'static str),
     /// The processor would say that it is virtual, and does not.
@@ -35,18 +35,18 @@ pub enum Machine {
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostPages {
     /// Whether it is a VM.
-    pub machine: Machine,
+    pub machine: SystemKind,
     /// What was measured, unless there is no VM.
-    pub measured: Option<Result<Measured, NotMeasured>>,
+    pub measured: Option<Result<MeasuredChains, NotMeasured>>,
     /// What kind of VM it is, as far as it shows.
-    pub confidential: Confidential,
+    pub confidential: ConfidentialSigns,
     /// From the start to the end, ns.
     pub took_ns: u64,
 }
 
 /// What a guest shows of its confidentiality.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Confidential {
+pub struct ConfidentialSigns {
     /// `/proc/cpuinfo` has the flag `tdx_guest`.
     pub tdx: bool,
     /// The kernel has a device for the SEV-SNP guest, or a file with its privilege level.
@@ -83,7 +83,7 @@ pub enum NotMeasured {
 
 /// Where huge pages came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum HugePageSource {
     /// Transparent huge pages.
     Thp,
     /// Pages of hugetlbfs.
@@ -115,7 +115,7 @@ impl Timing {
 
 /// Chains of one length through pages of the guest's smallest size.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub struct ChainPoint {
     /// Loads.
     pub lines: usize,
     /// Side by side.
@@ -126,7 +126,7 @@ pub struct Point {
 
 /// A coarse chain: one line in each part of 64 KiB of several regions.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Group {
+pub struct CoarseChain {
     /// The regions, by their place in [`Measured::regions`].
     pub regions: Vec<usize>,
     /// The chain.
@@ -135,21 +135,21 @@ pub struct Group {
 
 /// Chains that were measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
+pub struct MeasuredChains {
     /// Bytes of the guest's smallest page.
     pub page: usize,
     /// Bytes of its huge page.
     pub huge: usize,
     /// Where the huge pages came from.
-    pub source: Source,
+    pub source: HugePageSource,
     /// Times by length, in the guest's smallest pages; [`GROUP_LINES`] and [`LINES`] are among the lengths.
-    pub curve: Vec<Point>,
+    pub curve: Vec<ChainPoint>,
     /// A fine chain through each region.
     pub regions: Vec<Timing>,
     /// Coarse chains, of regions that are alike in their fine chains.
-    pub groups: Vec<Group>,
+    pub groups: Vec<CoarseChain>,
     /// Chains of as many loads in the guest's smallest pages, repeated together with the coarse ones.
-    pub beside_groups: Point,
+    pub beside_groups: ChainPoint,
     /// Loads in all regions, as of a program with much data: side by side, and all over.
-    pub wide: Point,
+    pub wide: ChainPoint,
 }

@@ -5,7 +5,7 @@ use crate::Isa;
 
 /// A module of the kernel, loaded or built in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Module {
+pub struct KvmModule {
     /// Its name. Hostile text.
     pub name: String,
     /// It is part of the kernel's image.
@@ -18,7 +18,7 @@ pub struct Kvm {
     /// `/dev/kvm` is there.
     pub device: bool,
     /// The module `kvm`, and those with its prefix that drive a kind of virtualization: `kvm_intel`, `kvm_amd`, others.
-    pub modules: Known<Vec<Module>>,
+    pub modules: Known<Vec<KvmModule>>,
     /// The virtualization that the processor's flags (or fields of its own) show: none, or unknown.
     pub processor: Known<Option<Isa>>,
     /// The folder with KVM's tracepoints.
@@ -27,13 +27,13 @@ pub struct Kvm {
 
 /// What serves, as far as recording exits goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Server<'a> {
+pub enum ExitServer<'a> {
     /// `kvm_intel` or `kvm_amd`: exits by VMX or SVM. On arm64 `kvm`.
-    Hardware(Isa, &'a Module),
+    Hardware(Isa, &'a KvmModule),
     /// Another module, whose exits are not known.
-    Other(&'a Module),
+    Other(&'a KvmModule),
     /// `kvm_intel` or `kvm_amd` is built in, and the processor has no such virtualization.
-    Unsupported(&'a Module),
+    Unsupported(&'a KvmModule),
     /// `kvm` alone, or a `/dev/kvm` of which no module is seen.
     Unnamed,
     /// No KVM.
@@ -66,15 +66,15 @@ impl Kvm {
     }
 
     /// The module of this name.
-    pub fn module(&self, name: &str) -> Option<&Module> {
+    pub fn module(&self, name: &str) -> Option<&KvmModule> {
         self.modules.as_ref().ok()?.iter().find(|module| module.name == name)
     }
 
     /// What serves VMs here.
-    pub fn server(&self) -> Server<'_> {
+    pub fn server(&self) -> ExitServer<'_> {
         let modules = match &self.modules {
             Ok(modules) => modules,
-            Err(why) => return Server::Unknown(why),
+            Err(why) => return ExitServer::Unknown(why),
         };
         let mut vendors =
             [(Isa::Vmx, INTEL), (Isa::Svm, AMD)].map(|(isa, name)| (isa, self.module(name)));
@@ -86,24 +86,24 @@ impl Kvm {
         if self.processor == Ok(Some(Isa::Arm))
             && let Some(module) = self.module(CORE)
         {
-            return Server::Hardware(Isa::Arm, module);
+            return ExitServer::Hardware(Isa::Arm, module);
         }
         let other = modules.iter().find(|module| ![CORE, INTEL, AMD].contains(&&*module.name));
         for (isa, module) in vendors {
             if let Some(module) = module.filter(|module| self.supports(isa, module)) {
-                return Server::Hardware(isa, module);
+                return ExitServer::Hardware(isa, module);
             }
         }
         match (other, vendors.into_iter().find_map(|(_, module)| module)) {
-            (Some(module), _) => Server::Other(module),
-            (None, Some(module)) => Server::Unsupported(module),
-            (None, None) if self.device || self.module(CORE).is_some() => Server::Unnamed,
-            (None, None) => Server::Nothing,
+            (Some(module), _) => ExitServer::Other(module),
+            (None, Some(module)) => ExitServer::Unsupported(module),
+            (None, None) if self.device || self.module(CORE).is_some() => ExitServer::Unnamed,
+            (None, None) => ExitServer::Nothing,
         }
     }
 
     /// A loaded module has found the hardware that it needs; a built-in one is always present.
-    fn supports(&self, isa: Isa, module: &Module) -> bool {
+    fn supports(&self, isa: Isa, module: &KvmModule) -> bool {
         !module.built_in || self.processor.as_ref().map_or(true, |has| *has == Some(isa))
     }
 }
@@ -114,7 +114,7 @@ mod tests {
 
     /// The KVM that these modules form; `+` marks built-in ones.
     fn server(modules: &[&str], processor: Known<Option<Isa>>, device: bool) -> String {
-        let module = |name: &&str| Module {
+        let module = |name: &&str| KvmModule {
             name: name.trim_start_matches('+').to_owned(),
             built_in: name.starts_with('+'),
         };
@@ -125,12 +125,12 @@ mod tests {
             tracepoints: Err(Unknown::NotRead),
         };
         match kvm.server() {
-            Server::Hardware(isa, module) => format!("{} {}", isa.name(), module.name),
-            Server::Other(module) => format!("other {}", module.name),
-            Server::Unsupported(module) => format!("unsupported {}", module.name),
-            Server::Unnamed => "unnamed".to_owned(),
-            Server::Nothing => "nothing".to_owned(),
-            Server::Unknown(why) => why.to_string(),
+            ExitServer::Hardware(isa, module) => format!("{} {}", isa.name(), module.name),
+            ExitServer::Other(module) => format!("other {}", module.name),
+            ExitServer::Unsupported(module) => format!("unsupported {}", module.name),
+            ExitServer::Unnamed => "unnamed".to_owned(),
+            ExitServer::Nothing => "nothing".to_owned(),
+            ExitServer::Unknown(why) => why.to_string(),
         }
     }
 

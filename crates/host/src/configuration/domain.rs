@@ -64,7 +64,7 @@ struct Domain {
     words: Vec<String>,
     pins: Vec<Thread>,
     /// The device that is open: its attributes come one by one.
-    device: Option<Device>,
+    device: Option<DomainDevice>,
     /// Elements that are open, outermost first.
     path: Vec<String>,
     text: String,
@@ -95,7 +95,7 @@ struct Has {
 }
 
 #[derive(Default)]
-struct Device {
+struct DomainDevice {
     kind: String,
     medium: String,
     backend: String,
@@ -238,7 +238,13 @@ impl Domain {
             "disk" | "interface" | "controller" | "input" | "video" => {
                 let medium = if name == "disk" { of("device") } else { of("type") };
                 let (bus, model) = (of("bus"), of("model"));
-                self.device = Some(Device { kind: name, medium, bus, model, ..Device::default() });
+                self.device = Some(DomainDevice {
+                    kind: name,
+                    medium,
+                    bus,
+                    model,
+                    ..DomainDevice::default()
+                });
             }
             "target" | "model" | "driver" | "source" => self.part(&name, element),
             _ => {}
@@ -317,7 +323,7 @@ impl Domain {
     /// The words of the device that ends.
     fn device(&mut self) {
         let Some(device) = self.device.take() else { return };
-        let Device { kind, medium, bus, model, options, vhost, backend } = device;
+        let DomainDevice { kind, medium, bus, model, options, vhost, backend } = device;
         let with = |name: &str| [vec![name.to_owned()], options.clone()].concat().join(",");
         match (kind.as_str(), bus.as_str(), model.as_str()) {
             ("disk", "ide" | "sata", _) if medium == "cdrom" => self.option("-device", "ide-cd"),

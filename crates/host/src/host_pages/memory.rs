@@ -13,11 +13,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
 use rustix::time::{ClockId, clock_gettime};
 use vmtax_events::setting::files;
-use vmtax_events::setting::host_pages::{NotMeasured, REGION, Source};
+use vmtax_events::setting::host_pages::{HugePageSource, NotMeasured, REGION};
 use vmtax_events::setting::{Known, Unknown};
 
 use super::chain::APART;
-use super::{Area, Chain, Loads};
+use super::{Area, LoadChain, Loads};
 
 /// Regions that are measured at most: 256 MiB. A kind of page of which a VM has a tenth is missed by them once in 700,000 times.
 const REGIONS: usize = 128;
@@ -36,20 +36,20 @@ const DISTANCE: usize = 3;
 const HUGETLB: usize = 2 << 20;
 
 /// A mapping of this process, all zero.
-struct Mapping {
+struct ZeroMapping {
     start: *mut c_void,
     bytes: usize,
 }
 
-impl Mapping {
-    fn new(bytes: usize, flags: MapFlags) -> Result<Mapping, NotMeasured> {
+impl ZeroMapping {
+    fn new(bytes: usize, flags: MapFlags) -> Result<ZeroMapping, NotMeasured> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | flags;
         // SAFETY: a new mapping, at a place that the kernel chooses.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) };
         let refused = |errno: Errno| io::Error::from(errno).to_string();
         let start = start.map_err(|errno| NotMeasured::Refused(Unknown::Failed(refused(errno))))?;
-        Ok(Mapping { start, bytes })
+        Ok(ZeroMapping { start, bytes })
     }
 
     /// Advice for some bytes of it. No advice that is given here changes contents.
@@ -71,7 +71,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for ZeroMapping {
     fn drop(&mut self) {
         // SAFETY: nothing refers to it: slices of it borrow this value.
         // An error leaves the memory until the process ends.
@@ -80,18 +80,18 @@ impl Drop for Mapping {
 }
 
 /// Memory in small and in huge pages of the guest.
-pub(super) struct Memory {
-    small: Mapping,
+pub(super) struct ProbeMemory {
+    small: ZeroMapping,
     small_pages: usize,
-    large: Mapping,
+    large: ZeroMapping,
     huge: usize,
-    source: Source,
+    source: HugePageSource,
     regions: Vec<usize>,
 }
 
-impl Memory {
+impl ProbeMemory {
     /// Takes memory, at most `room` bytes.
-    pub(super) fn new(room: u64) -> Result<Memory, NotMeasured> {
+    pub(super) fn new(room: u64) -> Result<ProbeMemory, NotMeasured> {
         let page = page_size();
         let few = NotMeasured::Memory { room };
         let room = usize::try_from(room).unwrap_or(usize::MAX);
@@ -100,35 +100,37 @@ impl Memory {
         if small_pages < 2 * super::LINES || asked < FEWEST {
             return Err(few);
         }
-        let small = Mapping::new(SMALL_PAGES * APART * page, MapFlags::empty())?;
+        let small = ZeroMapping::new(SMALL_PAGES * APART * page, MapFlags::empty())?;
         // Kernels without huge pages do not know the advice.
         let _ = small.advise(0, small.bytes, Advice::LinuxNoHugepage);
         let (thp, huge) = transparent(asked, room / 4 * 3)?;
         let (large, regions, source, huge) = match thp {
-            (large, regions) if regions.len() >= FEWEST => (large, regions, Source::Thp, huge),
+            (large, regions) if regions.len() >= FEWEST => {
+                (large, regions, HugePageSource::Thp, huge)
+            }
             (_, regions) => match reserved(asked) {
-                Some((large, of_hugetlb)) => (large, of_hugetlb, Source::Hugetlb, HUGETLB),
+                Some((large, of_hugetlb)) => (large, of_hugetlb, HugePageSource::Hugetlb, HUGETLB),
                 None => return Err(why_not(regions.len(), asked)),
             },
         };
-        Ok(Memory { small, small_pages, large, huge, source, regions })
+        Ok(ProbeMemory { small, small_pages, large, huge, source, regions })
     }
 }
 
-type Regions = (Mapping, Vec<usize>);
+type ProbeRegions = (ZeroMapping, Vec<usize>);
 
 /// Transparent huge pages, and their size.
-fn transparent(asked: usize, room: usize) -> Result<(Regions, usize), NotMeasured> {
+fn transparent(asked: usize, room: usize) -> Result<(ProbeRegions, usize), NotMeasured> {
     let size = fs::read_to_string(HUGE_SIZE).ok().and_then(|text| text.trim().parse().ok());
     let huge = size
         .filter(|size: &usize| *size >= REGION && size.is_multiple_of(REGION))
         .unwrap_or(REGION);
     let pages = (asked * REGION).div_ceil(huge).min(room / huge);
     if is_off() {
-        return Ok(((Mapping::new(huge, MapFlags::empty())?, Vec::new()), huge));
+        return Ok(((ZeroMapping::new(huge, MapFlags::empty())?, Vec::new()), huge));
     }
     // Two are left out after each, so that each is a mapping of its own in smaps; an odd distance uses all sets of a TLB.
-    let large = Mapping::new((DISTANCE * pages + 1) * huge, MapFlags::empty())?;
+    let large = ZeroMapping::new((DISTANCE * pages + 1) * huge, MapFlags::empty())?;
     let first = large.address().next_multiple_of(huge) - large.address();
     let starts = (0..pages).map(|at| first + DISTANCE * at * huge);
     let start = cpu_time();
@@ -162,9 +164,9 @@ fn cpu_time() -> Duration {
 }
 
 /// Reserved huge pages, if there are enough.
-fn reserved(asked: usize) -> Option<Regions> {
+fn reserved(asked: usize) -> Option<ProbeRegions> {
     let free = usize::try_from(hugetlb_free().ok()?).ok()?.min(asked);
-    let large = Mapping::new(free * HUGETLB, MapFlags::HUGETLB | MapFlags::HUGE_2MB).ok()?;
+    let large = ZeroMapping::new(free * HUGETLB, MapFlags::HUGETLB | MapFlags::HUGE_2MB).ok()?;
     // Touching a page that a control group refuses would end the process: the kernel is asked first.
     let is_there = |from: &usize| large.advise(*from, HUGETLB, Advice::LinuxPopulateWrite).is_ok();
     let regions: Vec<usize> = (0..large.bytes).step_by(HUGETLB).filter(is_there).collect();
@@ -172,7 +174,7 @@ fn reserved(asked: usize) -> Option<Regions> {
 }
 
 /// Has memory mapped before it is measured. Kernels before 5.14 map it when the chain is laid out.
-fn populate(large: &Mapping, from: usize, bytes: usize) -> Result<(), Errno> {
+fn populate(large: &ZeroMapping, from: usize, bytes: usize) -> Result<(), Errno> {
     match large.advise(from, bytes, Advice::LinuxPopulateWrite) {
         Err(Errno::INVAL) => {
             // SAFETY: the byte is inside the mapping, which this process alone uses.
@@ -224,7 +226,7 @@ fn whole_mappings(smaps: &str) -> Vec<usize> {
     whole
 }
 
-impl Loads for Memory {
+impl Loads for ProbeMemory {
     fn page(&self) -> usize {
         page_size()
     }
@@ -233,7 +235,7 @@ impl Loads for Memory {
         self.huge
     }
 
-    fn source(&self) -> Source {
+    fn source(&self) -> HugePageSource {
         self.source
     }
 
@@ -245,7 +247,7 @@ impl Loads for Memory {
         self.small_pages
     }
 
-    fn time(&mut self, chain: &Chain, times: usize) -> f64 {
+    fn time(&mut self, chain: &LoadChain, times: usize) -> f64 {
         let words = match chain.area {
             Area::Small => self.small.words(),
             Area::Huge => self.large.words(),
@@ -289,7 +291,7 @@ mod tests {
     /// A chain is a circle through all of its places.
     #[test]
     fn chains_are_circles() {
-        let mut memory = Mapping::new(1 << 20, MapFlags::empty()).unwrap();
+        let mut memory = ZeroMapping::new(1 << 20, MapFlags::empty()).unwrap();
         let words = memory.words();
         let places = [5, 100, 7, 64_000];
         for (at, to) in places.iter().zip(places.iter().cycle().skip(1)) {

@@ -7,16 +7,16 @@ const DEFAULT: u64 = 128 << 20;
 
 /// A block of memory that an option gives a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Given {
+pub(super) struct GivenBlock {
     /// The option, as a person would write it: `-m 192M`, `-object mem`.
     pub(super) option: String,
     pub(super) bytes: u64,
 }
 
 /// The blocks that this command line of QEMU gives. Empty where it does not say: its options are in a file, or have a form that is not known.
-pub(super) fn by_qemu(words: &[String]) -> Vec<Given> {
+pub(super) fn by_qemu(words: &[String]) -> Vec<GivenBlock> {
     let mut backends = Vec::new();
-    let mut main = Given { option: "the default of -m".to_owned(), bytes: DEFAULT };
+    let mut main = GivenBlock { option: "the default of -m".to_owned(), bytes: DEFAULT };
     let mut has_backend = false;
     for (option, value) in options(words) {
         match option {
@@ -29,7 +29,7 @@ pub(super) fn by_qemu(words: &[String]) -> Vec<Given> {
                     continue;
                 };
                 let Some(bytes) = bytes(size, 1 << 20) else { return Vec::new() };
-                main = Given { option: format!("-m {size}"), bytes };
+                main = GivenBlock { option: format!("-m {size}"), bytes };
             }
             "object" => match backend(value) {
                 Ok(Some(given)) => backends.push(given),
@@ -57,7 +57,7 @@ fn options(words: &[String]) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// A memory backend of `-object`, in either form. Another object is `None`.
-fn backend(value: &str) -> Result<Option<Given>, ()> {
+fn backend(value: &str) -> Result<Option<GivenBlock>, ()> {
     let pairs = match value.starts_with('{') {
         true => match serde_json::from_str(value) {
             Ok(Value::Object(fields)) => {
@@ -72,7 +72,10 @@ fn backend(value: &str) -> Result<Option<Given>, ()> {
         return Ok(None);
     }
     let bytes = field(&pairs, "size").and_then(|size| bytes(size, 1)).ok_or(())?;
-    Ok(Some(Given { option: format!("-object {}", field(&pairs, "id").unwrap_or("?")), bytes }))
+    Ok(Some(GivenBlock {
+        option: format!("-object {}", field(&pairs, "id").unwrap_or("?")),
+        bytes,
+    }))
 }
 
 fn plain(value: &Value) -> String {

@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use vmtax_events::size;
 use vmtax_machine::maps::Mapping;
 
-use super::given::Given;
+use super::given::GivenBlock;
 
 /// Where nothing says how large a VM's memory is, a smaller mapping is none of it.
 const LEAST: u64 = 16 << 20;
 
 /// A mapping that is assumed to be a VM's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct TakenMapping {
     pub(super) mapping: Mapping,
     /// Why, for people.
     pub(super) why: String,
@@ -54,10 +54,10 @@ fn candidates(all: &[Mapping]) -> Vec<Mapping> {
 }
 
 /// The mappings that are as large as what the VM was given, one for each block. An error names the block that none fits.
-pub(super) fn as_given(all: &[Mapping], given: &[Given]) -> Result<Vec<Taken>, String> {
+pub(super) fn as_given(all: &[Mapping], given: &[GivenBlock]) -> Result<Vec<TakenMapping>, String> {
     let mut free = candidates(all);
     free.extend(joined(&free));
-    let mut taken: Vec<Taken> = Vec::new();
+    let mut taken: Vec<TakenMapping> = Vec::new();
     for block in given {
         let is_free = |m: &Mapping| {
             taken.iter().all(|t| {
@@ -71,7 +71,7 @@ pub(super) fn as_given(all: &[Mapping], given: &[Given]) -> Result<Vec<Taken>, S
             ));
         };
         let why = format!("as large as {} says", block.option);
-        taken.push(Taken { mapping: found.clone(), why });
+        taken.push(TakenMapping { mapping: found.clone(), why });
     }
     Ok(taken)
 }
@@ -90,11 +90,13 @@ fn joined(mappings: &[Mapping]) -> Vec<Mapping> {
 }
 
 /// Where nothing says what the VM was given: all shared memory, or the largest private mapping.
-pub(super) fn by_size(all: &[Mapping]) -> Vec<Taken> {
+pub(super) fn by_size(all: &[Mapping]) -> Vec<TakenMapping> {
     let large: Vec<Mapping> = candidates(all).into_iter().filter(|m| m.bytes() >= LEAST).collect();
-    let take =
-        |mapping: &Mapping, why: &str| Taken { mapping: mapping.clone(), why: why.to_owned() };
-    let shared: Vec<Taken> = large
+    let take = |mapping: &Mapping, why: &str| TakenMapping {
+        mapping: mapping.clone(),
+        why: why.to_owned(),
+    };
+    let shared: Vec<TakenMapping> = large
         .iter()
         .filter(|m| m.shared)
         .map(|m| take(m, "shared memory; how much the VM was given is not known"))
@@ -131,8 +133,8 @@ mod tests {
 7f9394000000-7f9494000000 rw-s 00000000 00:01 5                          anon_inode:[vfio-device]
 ";
 
-    fn given(bytes: u64) -> Given {
-        Given { option: format!("-m {bytes}"), bytes }
+    fn given(bytes: u64) -> GivenBlock {
+        GivenBlock { option: format!("-m {bytes}"), bytes }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use vmtax_cli::progress::Progress;
 use vmtax_pageops::checkpoint::Accelerate;
 use vmtax_pageops::{Cpu, PAGE, PageFacts};
 
-use super::Source;
+use super::RamSource;
 
 /// Pages read at a time: they fit in a core's L2 cache.
 const CHUNK: usize = 64;
@@ -59,7 +59,7 @@ impl Survey {
     /// # Errors
     /// When the memory cannot be read.
     pub fn new(
-        source: &mut Source,
+        source: &mut RamSource,
         accel: &mut dyn Accelerate,
         dirty: Option<Duration>,
     ) -> anyhow::Result<Survey> {
@@ -79,7 +79,7 @@ impl Survey {
 
 /// Distinct contents among pages: of all, or of a sample by hash that is halved whenever there are too many.
 #[derive(Default)]
-struct Contents {
+struct DistinctContents {
     seen: HashMap<u64, ()>,
     /// Low bits of the hash that must be zero.
     mask: u64,
@@ -87,7 +87,7 @@ struct Contents {
     duplicates: u64,
 }
 
-impl Contents {
+impl DistinctContents {
     fn add(&mut self, page: &[u8], crc: u32) {
         let hash = hash(page, crc);
         if hash & self.mask != 0 {
@@ -129,13 +129,13 @@ fn hash(page: &[u8], crc: u32) -> u64 {
     hash
 }
 
-fn scan(source: &mut Source, accel: &mut dyn Accelerate) -> anyhow::Result<Survey> {
+fn scan(source: &mut RamSource, accel: &mut dyn Accelerate) -> anyhow::Result<Survey> {
     let extents = source.extents()?;
     let data: u64 = extents.iter().map(|e| e.end - e.start).sum();
     let mut found = Survey { total: source.pages(), data: data / PAGE as u64, ..Survey::default() };
     let watch = Progress::bytes(data);
     let every = (data / (CHUNK * PAGE) as u64 / SAMPLES).max(1);
-    let mut contents = Contents::default();
+    let mut contents = DistinctContents::default();
     let mut compressor = zstd::bulk::Compressor::new(1)?;
     let mut buffer = vec![0; CHUNK * PAGE];
     let mut facts = vec![PageFacts::default(); CHUNK];
@@ -179,7 +179,7 @@ fn scan(source: &mut Source, accel: &mut dyn Accelerate) -> anyhow::Result<Surve
 }
 
 /// The rate at which pages are written during `time`.
-fn dirty(source: &mut Source, time: Duration) -> anyhow::Result<Dirty> {
+fn dirty(source: &mut RamSource, time: Duration) -> anyhow::Result<Dirty> {
     if source.forget_dirty()? {
         let start = Instant::now();
         std::thread::sleep(time);
@@ -200,7 +200,7 @@ fn dirty(source: &mut Source, time: Duration) -> anyhow::Result<Dirty> {
     })
 }
 
-fn checksums(source: &mut Source) -> anyhow::Result<HashMap<u64, u32>> {
+fn checksums(source: &mut RamSource) -> anyhow::Result<HashMap<u64, u32>> {
     let mut checksums = HashMap::new();
     let mut buffer = vec![0; CHUNK * PAGE];
     let mut facts = vec![PageFacts::default(); CHUNK];
@@ -277,7 +277,7 @@ mod tests {
         }
         // Two pages of a hole.
         file.as_file().set_len(8 * PAGE as u64).expect("made longer");
-        let mut source = Source::open(&file.path().display().to_string()).expect("an image");
+        let mut source = RamSource::open(&file.path().display().to_string()).expect("an image");
         let found = Survey::new(&mut source, &mut Cpu::best(), None).expect("scanned");
         assert_eq!((found.total, found.zero + found.total - found.data), (8, 3));
         assert_eq!((found.filled, found.duplicate, found.other()), (1, 2, 2));

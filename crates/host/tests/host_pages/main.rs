@@ -3,23 +3,23 @@
 mod simulated;
 mod soak;
 
-use vmtax_analyse::host_pages::{Doubt, Judged, Verdict, judge};
-use vmtax_events::setting::host_pages::{Confidential, HostPages, Machine};
+use vmtax_analyse::host_pages::{Doubt, Judged, PagesVerdict, judge};
+use vmtax_events::setting::host_pages::{ConfidentialSigns, HostPages, SystemKind};
 use vmtax_host::host_pages::probe;
 
 use simulated::Replacement::{Fifo, Lru, Random, Tree};
-use simulated::{KIB, MIB, Noise, Processor, Vm};
+use simulated::{KIB, MIB, Noise, Processor, SimulatedVm};
 
 const fn processor(
     name: &'static str,
-    first: simulated::Size,
-    second: simulated::Size,
+    first: simulated::TlbSize,
+    second: simulated::TlbSize,
     times: [f64; 3],
 ) -> Processor {
     Processor { name, first, first_large: None, second, joins: 4 * KIB, times }
 }
 
-const fn with_large(of: Processor, first_large: simulated::Size) -> Processor {
+const fn with_large(of: Processor, first_large: simulated::TlbSize) -> Processor {
     Processor { first_large: Some(first_large), ..of }
 }
 
@@ -63,29 +63,29 @@ const GUESTS: [(usize, usize); 3] =
     [(4 * KIB, 2 * MIB), (16 * KIB, 32 * MIB), (64 * KIB, 512 * MIB)];
 
 /// What is too noisy is measured again, as by the program.
-fn judged(mut vm: Vm, machine: Machine) -> Judged {
+fn judged(mut vm: SimulatedVm, machine: SystemKind) -> Judged {
     let mut once = || {
         judge(&HostPages {
             machine: machine.clone(),
             measured: Some(Ok(probe(&mut vm))),
-            confidential: Confidential::default(),
+            confidential: ConfidentialSigns::default(),
             took_ns: 0,
         })
     };
     (0..2).map(|_| once()).find(|judged| !judged.is_noisy()).unwrap_or_else(&mut once)
 }
 
-fn of_vm(vm: Vm) -> Judged {
-    judged(vm, Machine::Vm("/proc/cpuinfo"))
+fn of_vm(vm: SimulatedVm) -> Judged {
+    judged(vm, SystemKind::Vm("/proc/cpuinfo"))
 }
 
 /// Of 128 regions: all, a tenth, half, nine tenths and none in small pages.
-const SHARES: [(usize, Verdict); 5] = [
-    (128, Verdict::Small),
-    (13, Verdict::Mixed),
-    (64, Verdict::Mixed),
-    (115, Verdict::Mixed),
-    (0, Verdict::Large),
+const SHARES: [(usize, PagesVerdict); 5] = [
+    (128, PagesVerdict::Small),
+    (13, PagesVerdict::Mixed),
+    (64, PagesVerdict::Mixed),
+    (115, PagesVerdict::Mixed),
+    (0, PagesVerdict::Large),
 ];
 
 /// Where a processor joins small pages to entries that fit its first TLB there may be none.
@@ -95,9 +95,10 @@ fn every_processor_and_page_gives_the_right_verdict() {
     for processor in processors() {
         for guest in GUESTS {
             for (small, expected) in SHARES {
-                let vm = Vm::new(processor, BUSY, guest, (128, small, 4 * KIB), small as u64);
+                let vm =
+                    SimulatedVm::new(processor, BUSY, guest, (128, small, 4 * KIB), small as u64);
                 let judged = of_vm(vm);
-                if processor.joins > 4 * KIB && judged.verdict == Verdict::Undecided {
+                if processor.joins > 4 * KIB && judged.verdict == PagesVerdict::Undecided {
                     continue;
                 }
                 let regions = judged.paging.as_ref().unwrap().regions;
@@ -132,8 +133,10 @@ fn larger_small_pages_are_never_large() {
         for guest in [GUESTS[0], GUESTS[2]] {
             for host in [16 * KIB, 64 * KIB] {
                 for small in [64, 115, 128] {
-                    let judged = of_vm(Vm::new(processor, BUSY, guest, (128, small, host), 7));
-                    let expected = if small == 128 { Verdict::Small } else { Verdict::Mixed };
+                    let judged =
+                        of_vm(SimulatedVm::new(processor, BUSY, guest, (128, small, host), 7));
+                    let expected =
+                        if small == 128 { PagesVerdict::Small } else { PagesVerdict::Mixed };
                     let is_doubted = matches!(judged.doubt, Some(Doubt::Grain | Doubt::Unclear));
                     assert!(
                         judged.verdict == expected || is_doubted,
@@ -150,11 +153,11 @@ fn larger_small_pages_are_never_large() {
 fn a_tenth_in_entries_of_64_kib_is_missed() {
     let joining = joining(ZEN_5, 64 * KIB);
     for (small, verdict, doubt) in [
-        (13, Verdict::Large, None),
-        (64, Verdict::Undecided, Some(Doubt::Grain)),
-        (128, Verdict::Undecided, Some(Doubt::Grain)),
+        (13, PagesVerdict::Large, None),
+        (64, PagesVerdict::Undecided, Some(Doubt::Grain)),
+        (128, PagesVerdict::Undecided, Some(Doubt::Grain)),
     ] {
-        let judged = of_vm(Vm::new(joining, QUIET, GUESTS[0], (128, small, 4 * KIB), 13));
+        let judged = of_vm(SimulatedVm::new(joining, QUIET, GUESTS[0], (128, small, 4 * KIB), 13));
         assert_eq!((judged.verdict, judged.doubt), (verdict, doubt), "{small}");
     }
 }
@@ -173,7 +176,7 @@ fn the_reach_of_both_tlbs_is_found() {
         ),
     ] {
         for small in [0, 128] {
-            let vm = Vm::new(processor, QUIET, GUESTS[0], (128, small, 4 * KIB), 3);
+            let vm = SimulatedVm::new(processor, QUIET, GUESTS[0], (128, small, 4 * KIB), 3);
             let paging = of_vm(vm).paging.unwrap();
             assert_eq!(
                 (paging.first.fits, paging.first.exceeds),
@@ -195,10 +198,10 @@ fn noise_leads_to_no_wrong_verdict() {
         let (small, expected) = SHARES[seed as usize % SHARES.len()];
         let part = 0.2 + 0.006 * seed as f64;
         let noise = Noise { interrupted: part, disturbed: part, clock: 0.5 };
-        let vm = Vm::new(processor, noise, GUESTS[0], (128, small, 4 * KIB), seed);
+        let vm = SimulatedVm::new(processor, noise, GUESTS[0], (128, small, 4 * KIB), seed);
         let verdict = of_vm(vm).verdict;
         assert!(
-            [expected, Verdict::Undecided].contains(&verdict),
+            [expected, PagesVerdict::Undecided].contains(&verdict),
             "{processor:?} {small} {verdict}"
         );
         decided += usize::from(verdict == expected);
@@ -211,35 +214,38 @@ fn noise_leads_to_no_wrong_verdict() {
 fn a_machine_without_tlbs_is_undecided() {
     let flat = Processor { times: [5.0, 0.2, 0.4], ..ZEN_4 };
     for small in [0, 128] {
-        let judged = of_vm(Vm::new(flat, BUSY, GUESTS[0], (64, small / 2, 4 * KIB), 5));
-        assert_eq!((judged.verdict, judged.doubt), (Verdict::Undecided, Some(Doubt::NoContrast)));
+        let judged = of_vm(SimulatedVm::new(flat, BUSY, GUESTS[0], (64, small / 2, 4 * KIB), 5));
+        assert_eq!(
+            (judged.verdict, judged.doubt),
+            (PagesVerdict::Undecided, Some(Doubt::NoContrast))
+        );
     }
     let endless = processor("400", (400, 400, Lru), (3072, 24, Lru), [1.0, 2.0, 9.0]);
-    let judged = of_vm(Vm::new(endless, QUIET, GUESTS[0], (64, 0, 4 * KIB), 5));
-    assert_eq!((judged.verdict, judged.doubt), (Verdict::Undecided, Some(Doubt::Reach)));
+    let judged = of_vm(SimulatedVm::new(endless, QUIET, GUESTS[0], (64, 0, 4 * KIB), 5));
+    assert_eq!((judged.verdict, judged.doubt), (PagesVerdict::Undecided, Some(Doubt::Reach)));
 }
 
 /// An arm64 processor does not say whether it is virtual: quick chains on a computer without a host prove nothing.
 #[test]
 fn large_pages_prove_no_vm() {
-    let vm = |small| Vm::new(NEOVERSE, QUIET, GUESTS[1], (64, small, 4 * KIB), 9);
-    let large = judged(vm(0), Machine::Unknown);
-    assert_eq!((large.verdict, large.doubt), (Verdict::Undecided, Some(Doubt::NoSignOfVm)));
-    assert_eq!(judged(vm(64), Machine::Unknown).verdict, Verdict::Small);
+    let vm = |small| SimulatedVm::new(NEOVERSE, QUIET, GUESTS[1], (64, small, 4 * KIB), 9);
+    let large = judged(vm(0), SystemKind::Unknown);
+    assert_eq!((large.verdict, large.doubt), (PagesVerdict::Undecided, Some(Doubt::NoSignOfVm)));
+    assert_eq!(judged(vm(64), SystemKind::Unknown).verdict, PagesVerdict::Small);
 }
 
 /// Samples of a VM of which 2.6 % is small, the worst share: "large" and "mixed" are rare beside each other.
 #[test]
 fn few_pages_of_a_kind_are_undecided() {
-    let vm = |small| Vm::new(ZEN_4, QUIET, GUESTS[0], (128, small, 4 * KIB), 11);
+    let vm = |small| SimulatedVm::new(ZEN_4, QUIET, GUESTS[0], (128, small, 4 * KIB), 11);
     for (small, expected) in [
-        (0, (Verdict::Large, None)),
-        (1, (Verdict::Undecided, Some(Doubt::Rare(1)))),
-        (5, (Verdict::Undecided, Some(Doubt::Rare(5)))),
-        (6, (Verdict::Mixed, None)),
-        (126, (Verdict::Undecided, Some(Doubt::Unclear))),
-        (127, (Verdict::Undecided, Some(Doubt::Unclear))),
-        (128, (Verdict::Small, None)),
+        (0, (PagesVerdict::Large, None)),
+        (1, (PagesVerdict::Undecided, Some(Doubt::Rare(1)))),
+        (5, (PagesVerdict::Undecided, Some(Doubt::Rare(5)))),
+        (6, (PagesVerdict::Mixed, None)),
+        (126, (PagesVerdict::Undecided, Some(Doubt::Unclear))),
+        (127, (PagesVerdict::Undecided, Some(Doubt::Unclear))),
+        (128, (PagesVerdict::Small, None)),
     ] {
         let judged = of_vm(vm(small));
         assert_eq!((judged.verdict, judged.doubt), expected, "{small}");

@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 
-use vmtax_events::setting::host_pages::{REGION, Source};
-use vmtax_host::host_pages::{Area, Chain, Loads};
+use vmtax_events::setting::host_pages::{HugePageSource, REGION};
+use vmtax_host::host_pages::{Area, LoadChain, Loads};
 
 pub(crate) const KIB: usize = 1 << 10;
 pub(crate) const MIB: usize = 1 << 20;
@@ -21,16 +21,16 @@ pub(crate) enum Replacement {
 }
 
 /// Entries, ways, replacement.
-pub(crate) type Size = (usize, usize, Replacement);
+pub(crate) type TlbSize = (usize, usize, Replacement);
 
 /// A processor. Times are of one load, ns. Its name is for messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Processor {
     pub(crate) name: &'static str,
     /// The first TLB, and that for pages of 2 MiB and more, if it is another.
-    pub(crate) first: Size,
-    pub(crate) first_large: Option<Size>,
-    pub(crate) second: Size,
+    pub(crate) first: TlbSize,
+    pub(crate) first_large: Option<TlbSize>,
+    pub(crate) second: TlbSize,
     /// Bytes of neighbouring small pages of the host that one entry covers.
     pub(crate) joins: usize,
     /// A load that hits everywhere, what a miss of the first TLB adds, and a walk.
@@ -79,7 +79,7 @@ struct Tlb {
 }
 
 impl Tlb {
-    fn new((entries, ways, replacement): Size) -> Tlb {
+    fn new((entries, ways, replacement): TlbSize) -> Tlb {
         let state = vec![0; entries];
         Tlb { ways, replacement, entries: vec![None; entries], state, clock: 0 }
     }
@@ -140,7 +140,7 @@ impl Tlb {
 }
 
 /// A VM on such a processor.
-pub(crate) struct Vm {
+pub(crate) struct SimulatedVm {
     processor: Processor,
     noise: Noise,
     page: usize,
@@ -158,7 +158,7 @@ pub(crate) struct Vm {
     second: Tlb,
 }
 
-impl Vm {
+impl SimulatedVm {
     /// A VM of which `small` of `regions` regions, at random, are in the host's pages of `host` bytes, the others in 2 MiB.
     pub(crate) fn new(
         processor: Processor,
@@ -166,7 +166,7 @@ impl Vm {
         (page, huge): (usize, usize),
         (regions, small, host): (usize, usize, usize),
         seed: u64,
-    ) -> Vm {
+    ) -> SimulatedVm {
         let mut random = Random(seed);
         let mut all: Vec<usize> =
             (0..regions).map(|at| if at < small { host } else { 2 * MIB }).collect();
@@ -176,7 +176,7 @@ impl Vm {
         let elsewhere = if small * 2 > regions { host } else { 2 * MIB };
         let large = processor.first_large.map(Tlb::new);
         let (first, second) = (Tlb::new(processor.first), Tlb::new(processor.second));
-        Vm {
+        SimulatedVm {
             processor,
             noise,
             page,
@@ -226,7 +226,7 @@ impl Vm {
     }
 
     /// What a load of a chain that was followed twice waits for its translation, on average.
-    fn steady(&mut self, chain: &Chain) -> f64 {
+    fn steady(&mut self, chain: &LoadChain) -> f64 {
         let entries: Vec<(usize, usize)> =
             chain.places.iter().map(|place| self.entry(chain.area, *place)).collect();
         let mut follow = |times: usize| {
@@ -252,7 +252,7 @@ impl Vm {
     }
 }
 
-impl Loads for Vm {
+impl Loads for SimulatedVm {
     fn page(&self) -> usize {
         self.page
     }
@@ -261,8 +261,8 @@ impl Loads for Vm {
         self.huge
     }
 
-    fn source(&self) -> Source {
-        Source::Thp
+    fn source(&self) -> HugePageSource {
+        HugePageSource::Thp
     }
 
     fn regions(&self) -> Vec<usize> {
@@ -274,7 +274,7 @@ impl Loads for Vm {
         8192
     }
 
-    fn time(&mut self, chain: &Chain, _: usize) -> f64 {
+    fn time(&mut self, chain: &LoadChain, _: usize) -> f64 {
         self.chunks += 1;
         let loads = chain.places.len();
         let key = (chain.area, chain.places[0], loads);

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use vmtax_analyse::host_pages::{Verdict, judge};
+use vmtax_analyse::host_pages::{PagesVerdict, judge};
 use vmtax_host::host_pages::this_system;
 
 /// Busy loops beside it.
@@ -13,8 +13,8 @@ const LOOPS: usize = 4;
 
 /// What the runs found.
 #[derive(Default)]
-struct Found {
-    verdicts: BTreeMap<Verdict, usize>,
+struct SoakFound {
+    verdicts: BTreeMap<PagesVerdict, usize>,
     doubts: Vec<String>,
     /// Smallest and largest of all runs, ns: a load that hits, and one that misses the first TLB.
     times: [Option<(f64, f64)>; 2],
@@ -22,7 +22,7 @@ struct Found {
     regions: Vec<usize>,
 }
 
-impl Found {
+impl SoakFound {
     fn add(&mut self) {
         let pages = this_system();
         let judged = judge(&pages);
@@ -43,7 +43,7 @@ impl Found {
 #[ignore = "long: ./x soak probe [N]"]
 fn probe() {
     let runs = std::env::var("VMTAX_PROBES").ok().map_or(1000, |n| n.parse().unwrap());
-    let (stop, mut found) = (AtomicBool::new(false), Found::default());
+    let (stop, mut found) = (AtomicBool::new(false), SoakFound::default());
     thread::scope(|scope| {
         for _ in 0..LOOPS {
             // No hint of a spin loop: it would leave the core to a sibling.
@@ -66,7 +66,7 @@ fn probe() {
     println!("regions: {:?} to {:?}", found.regions.first(), found.regions.last());
     let took = |at: usize| found.took_ns.get(at).map_or(0, |ns| ns / 1_000_000);
     println!("took, ms: median {}, longest {}", took(runs / 2), took(runs - 1));
-    let undecided = found.verdicts.remove(&Verdict::Undecided).unwrap_or(0);
+    let undecided = found.verdicts.remove(&PagesVerdict::Undecided).unwrap_or(0);
     assert_eq!(found.verdicts.len(), 1, "verdicts contradict each other");
     assert!(undecided * 100 <= runs, "{undecided} runs are undecided");
 }

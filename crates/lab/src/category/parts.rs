@@ -5,7 +5,7 @@ use vmtax_guest::traffic::Role;
 
 /// A property of the disk of workloads that use one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disk {
+pub enum DiskKind {
     /// QEMU's cache mode.
     Cache(&'static str),
     /// How QEMU reads and writes the disk's file.
@@ -16,7 +16,7 @@ pub enum Disk {
 
 /// A confidential guest, which firmware is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guest {
+pub enum ConfidentialKind {
     /// AMD SEV-SNP.
     Snp,
     /// Intel TDX.
@@ -29,7 +29,7 @@ pub struct Confidential {
     /// QEMU's object, without its identifier.
     pub object: &'static str,
     /// What its firmware is for.
-    pub guest: Guest,
+    pub guest: ConfidentialKind,
 }
 
 /// A requirement on the host.
@@ -78,7 +78,7 @@ pub enum Shows {
 
 /// A part of a category.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub struct CategoryPart {
     /// Its word in a category's name, with its sign.
     pub name: &'static str,
     /// Description.
@@ -104,7 +104,7 @@ pub struct Part {
     /// Several queues of the network card.
     pub queues: bool,
     /// The property of the disk that it changes.
-    pub disk: Option<Disk>,
+    pub disk: Option<DiskKind>,
     /// Additions to the guest's command line, [to be filled in](super::fill).
     pub guest: &'static [&'static str],
     /// Modules loaded in the guest.
@@ -143,7 +143,7 @@ pub struct Part {
     pub before_nested: bool,
 }
 
-const NONE: Part = Part {
+const NONE: CategoryPart = CategoryPart {
     name: "",
     about: "",
     machine: None,
@@ -178,7 +178,7 @@ const NONE: Part = Part {
 };
 
 /// A part of VMs of QEMU on an emulated host alone.
-const INSIDE: Part = Part { needs: &[Need::Inside], inside: true, ..NONE };
+const INSIDE: CategoryPart = CategoryPart { needs: &[Need::Inside], inside: true, ..NONE };
 
 /// Two queues in each direction of a network card.
 pub const MULTI_QUEUE: &str = ",mq=on,vectors=6";
@@ -203,22 +203,22 @@ const VIRTIO_MAILBOX: &[&str] = &["vmtax.mailbox=virtio"];
 
 /// Kinds of VM. Source of the flags: QEMU's documentation of `sev-snp-guest` and `tdx-guest`; of the kernel's words its
 /// kernel-parameters.txt.
-pub const KINDS: &[Part] = &[
-    Part {
+pub const KINDS: &[CategoryPart] = &[
+    CategoryPart {
         name: "plain",
         about: "a VM with default settings",
         on_emulated_host: true,
         inside: true,
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "snp",
         about: "a confidential VM: AMD SEV-SNP",
         machine: Some("q35,memory-backend=ram0"),
         cpu: Some("EPYC-v4,host-phys-bits=true"),
         confidential: Some(Confidential {
             object: "sev-snp-guest,cbitpos=51,reduced-phys-bits=1",
-            guest: Guest::Snp,
+            guest: ConfidentialKind::Snp,
         }),
         guest: VIRTIO_MAILBOX,
         arguments: &["-object", "memory-backend-memfd,id=ram0,size={memory}M,share=true"],
@@ -227,19 +227,19 @@ pub const KINDS: &[Part] = &[
         changes: CONFIDENTIAL,
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "tdx",
         about: "a confidential VM: Intel TDX",
         machine: Some("q35,kernel_irqchip=split"),
         cpu: Some("host,pmu=off"),
-        confidential: Some(Confidential { object: "tdx-guest", guest: Guest::Tdx }),
+        confidential: Some(Confidential { object: "tdx-guest", guest: ConfidentialKind::Tdx }),
         guest: VIRTIO_MAILBOX,
         device: ",iommu_platform=on,disable-legacy=on",
         needs: &[Need::Kvm, Need::Tdx],
         changes: CONFIDENTIAL,
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "private",
         about: "a software-protected VM (KVM_X86_SW_PROTECTED_VM): data of programs is in private memory, the kernel's is shared",
         // Data of programs is movable, and at the upper end; text of programs in a ramfs is not. The last word is for the agent.
@@ -258,8 +258,8 @@ pub const NESTED: &str = "+nested";
 pub(crate) const PV_EOI: &str = "+pv-eoi";
 
 /// Parts. Sources: the categories of "Performance analysis of confidential VMs" (TU Munich, 2024), the kernel's documentation of each word.
-pub const PARTS: &[Part] = &[
-    Part {
+pub const PARTS: &[CategoryPart] = &[
+    CategoryPart {
         name: "+vhost",
         about: "the host's kernel works on the network card's queues (vhost_net)",
         tap: ",vhost=on",
@@ -268,13 +268,13 @@ pub const PARTS: &[Part] = &[
         inside: true,
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+vhost-user",
         about: "the network card's queues are worked on by a program of the host, such as DPDK's",
         needs: &[Need::VhostUser],
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+mq",
         about: "the network card has two queues in each direction",
         queues: true,
@@ -282,45 +282,45 @@ pub const PARTS: &[Part] = &[
         needs: &[Need::Tap],
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+direct",
         about: "the disk's file is read and written past the host's page cache (cache=none)",
-        disk: Some(Disk::Cache("none")),
+        disk: Some(DiskKind::Cache("none")),
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+writethrough",
         about: "each write to the disk reaches its file before it completes in the guest (cache=writethrough)",
-        disk: Some(Disk::Cache("writethrough")),
+        disk: Some(DiskKind::Cache("writethrough")),
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+unsafe",
         about: "the disk ignores the guest's flushes (cache=unsafe)",
-        disk: Some(Disk::Cache("unsafe")),
+        disk: Some(DiskKind::Cache("unsafe")),
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+io-uring",
         about: "QEMU reads and writes the disk's file by io_uring, not by threads",
-        disk: Some(Disk::Aio("io_uring")),
+        disk: Some(DiskKind::Aio("io_uring")),
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+native",
         about: "QEMU reads and writes the disk's file by Linux AIO; after +direct",
-        disk: Some(Disk::Aio("native")),
+        disk: Some(DiskKind::Aio("native")),
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+iothread",
         about: "a dedicated I/O thread serves the disk's queue instead of QEMU's main loop",
-        disk: Some(Disk::Thread),
+        disk: Some(DiskKind::Thread),
         shows: Shows::Thread(Role::Io, "I/O thread of QEMU"),
         inside: true,
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+swiotlb",
         about: "all that devices read and write goes through a bounce buffer of the size that Linux gives a confidential VM: 6 % of its memory, 64 MiB to 1 GiB",
         guest: &["swiotlb={slabs},force"],
@@ -332,7 +332,7 @@ pub const PARTS: &[Part] = &[
         inside: true,
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+poll",
         about: "an idle vCPU polls and never halts (the guest's idle=poll)",
         guest: &["idle=poll"],
@@ -344,7 +344,7 @@ pub const PARTS: &[Part] = &[
         ..NONE
     },
     // The name is that of the categories of the paper.
-    Part {
+    CategoryPart {
         name: "+hpoll",
         about: "an idle vCPU polls for a while before it halts (the guest's cpuidle_haltpoll.force=Y; its kernel needs CONFIG_CPU_IDLE_GOV_HALTPOLL, which Debian's 6.1 is without)",
         guest: &["cpuidle_haltpoll.force=Y"],
@@ -357,7 +357,7 @@ pub const PARTS: &[Part] = &[
         inside: true,
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+halt_poll_ns",
         about: "the host polls for up to 200 us before the thread of a halted vCPU sleeps (the host's kvm.halt_poll_ns)",
         host: &[(files::HALT_POLL, "200000")],
@@ -367,7 +367,7 @@ pub const PARTS: &[Part] = &[
         before_nested: true,
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "-tsc-deadline",
         about: "the APIC's timer counts down from an initial count; there is no TSC deadline",
         cpu_flags: ",-tsc-deadline",
@@ -378,7 +378,7 @@ pub const PARTS: &[Part] = &[
         before_nested: true,
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+hugepages",
         about: "the VM's memory lies in huge pages, taken before it starts",
         machine: Some("pc,memory-backend=ram0"),
@@ -389,7 +389,7 @@ pub const PARTS: &[Part] = &[
         needs: &[Need::HugePages],
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+gmem",
         about: "the VM's memory is a guest_memfd, as a confidential VM's is: mapped in pages of 4 KiB up to Linux 7.3",
         backing: Some("guest-memfd"),
@@ -397,14 +397,14 @@ pub const PARTS: &[Part] = &[
         on_emulated_host: true,
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+pinned",
         about: "each vCPU thread is pinned to its own processor",
         pinned: true,
         needs: &[Need::Processors],
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: NESTED,
         about: "the workload runs in a guest of the VM (L2); parts before this one are the VM's (L1), parts after it the guest's",
         needs: &[Need::Nested],
@@ -413,27 +413,27 @@ pub const PARTS: &[Part] = &[
         inside: true,
         ..NONE
     },
-    Part {
+    CategoryPart {
         name: "+smp",
         about: "two vCPUs: the card's interrupts are for the first, and the server runs on the second",
         vcpus: Some(2),
         shows: Shows::Word("processors", "2"),
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+smp4",
         about: "four vCPUs",
         vcpus: Some(4),
         shows: Shows::Word("processors", "4"),
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "-ioeventfd",
         about: "each notification of card and disk is handled by the vCPU's thread in QEMU, and not turned into an eventfd by KVM",
         device: ",ioeventfd=off",
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "-x2apic",
         about: "the APIC's registers are in memory (MMIO), and not MSRs",
         cpu_flags: ",-x2apic",
@@ -441,18 +441,18 @@ pub const PARTS: &[Part] = &[
         before_nested: true,
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: PV_EOI,
         about: "the VM ends interrupts in memory that it shares with KVM (kvm-pv-eoi, which is on by default outside the lab)",
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "-thp",
         about: "the host backs the VM with pages of 4 KiB (transparent_hugepage=never)",
         host: &[(files::THP, "never")],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+pc",
         about: "the machine is a PC, with HPET, PIT, real-time clock and IDE",
         machine: Some("pc,vmport=off"),
@@ -461,124 +461,124 @@ pub const PARTS: &[Part] = &[
         arguments: &["-global", "apic-common.vapic=off"],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+ide",
         about: "the disk is on IDE (needs +pc)",
         disk_model: Some("ide-hd,drive=disk0,bus=ide.0"),
         modules: &["ata_piix", "sd_mod"],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+nvme",
         about: "the disk is on NVMe",
         disk_model: Some("nvme,drive=disk0,serial=vmtax"),
         modules: &["nvme"],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+e1000",
         about: "the card is an e1000 (needs +pc)",
         card_model: Some("e1000,netdev=net0,romfile="),
         modules: &["e1000"],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+nomsi",
         about: "devices signal by lines and not by messages (pci=nomsi; needs +pc)",
         guest: &["pci=nomsi"],
         shows: Shows::Word("command line", "pci=nomsi"),
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+noapic",
         about: "interrupts of devices come by the PIC (noapic; needs +pc)",
         guest: &["noapic"],
         shows: Shows::Word("command line", "noapic"),
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+acpi-pm",
         about: "the VM's clock is the ACPI power management timer (needs +pc)",
         guest: &["clocksource=acpi_pm"],
         shows: Shows::Word("clocksource", "acpi_pm"),
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+hpet",
         about: "the VM's clock is the HPET (needs +pc)",
         guest: &["clocksource=hpet"],
         shows: Shows::Word("clocksource", "hpet"),
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+hpet-timer",
         about: "the VM's timer is the HPET's and not its APIC's (nolapic_timer; needs +pc)",
         guest: &["nolapic_timer"],
         shows: Shows::Word("command line", "nolapic_timer"),
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+hyperv",
         about: "the VM sees Hyper-V and not KVM, with Hyper-V's clock (hv-time), as Windows does (needs +pc)",
         cpu_flags: ",kvm=off,hv-relaxed,hv-vpindex,hv-time",
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+hv-vapic",
         about: "and ends interrupts in memory that it shares with KVM (hv-vapic; needs +hyperv)",
         cpu_flags: ",hv-vapic",
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+hv-frequencies",
         about: "and reads the frequencies of TSC and APIC timer in place of measuring them (hv-frequencies; needs +hyperv)",
         cpu_flags: ",hv-frequencies",
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+hv-ipi",
         about: "and sends interrupts to other vCPUs by hypercall (hv-ipi; needs +hyperv)",
         cpu_flags: ",hv-ipi",
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+hv-stimer",
         about: "and has Hyper-V's timers (hv-synic, hv-stimer, hv-stimer-direct; needs +hyperv)",
         cpu_flags: ",hv-synic,hv-stimer,hv-stimer-direct",
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+hv-tlbflush",
         about: "and flushes TLBs of other vCPUs by hypercall (hv-tlbflush; needs +hyperv)",
         cpu_flags: ",hv-tlbflush",
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "-pv-ipi",
         about: "no hypercall for interrupts to many vCPUs (-kvm-pv-ipi)",
         cpu_flags: ",-kvm-pv-ipi",
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "-pv-tlb-flush",
         about: "flushes of the TLBs of preempted vCPUs are not left to KVM (-kvm-pv-tlb-flush)",
         cpu_flags: ",-kvm-pv-tlb-flush",
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+spin-hint",
         about: "the VM is told that its vCPUs are not preempted (kvm-hint-dedicated=on)",
         cpu_flags: ",kvm-hint-dedicated=on",
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "-kvmapf",
         about: "no asynchronous page faults (no-kvmapf)",
         guest: &["no-kvmapf"],
         shows: Shows::Word("command line", "no-kvmapf"),
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+swiotlb-small",
         about: "the same as +swiotlb, with a buffer of 2 MiB",
         device: ",iommu_platform=on",
@@ -586,7 +586,7 @@ pub const PARTS: &[Part] = &[
         shows: Shows::Word("command line", "swiotlb=1024,force"),
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+ksm",
         about: "the host merges equal pages without a pause",
         host: &[
@@ -596,31 +596,31 @@ pub const PARTS: &[Part] = &[
         ],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+swapped",
         about: "the host writes the VM's memory to swap (zram) between warm-up and recording",
         swaps: true,
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+locked",
         about: "QEMU locks the VM's memory (-overcommit mem-lock=on)",
         arguments: &["-overcommit", "mem-lock=on"],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+fragmented",
         about: "the host's free memory is in pieces of less than 64 KiB",
         fragmented: true,
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+thp-defer",
         about: "a page fault of the host does not make room for a huge page (transparent_hugepage/defrag=defer)",
         host: &[(files::THP_DEFRAG, "defer")],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+hugetlb",
         about: "the VM's memory is of huge pages that the host reserved before (vm.nr_hugepages, hugetlbfs)",
         host: &[("/proc/sys/vm/nr_hugepages", "128")],
@@ -632,7 +632,7 @@ pub const PARTS: &[Part] = &[
         ],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+numa-balancing",
         about: "the host has two NUMA nodes, and looks each 6 ms of a vCPU's time whether its memory is on the right one (kernel.numa_balancing)",
         two_nodes: true,
@@ -645,63 +645,63 @@ pub const PARTS: &[Part] = &[
         ],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "-numa-balancing",
         about: "the host has two NUMA nodes, and leaves memory where it is (kernel.numa_balancing=0)",
         two_nodes: true,
         host: &[("/proc/sys/kernel/numa_balancing", "0")],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+rival",
         about: "a thread of the host computes all the time",
         rivals: 1,
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+vcpus-on-0",
         about: "all vCPUs run on the host's processor 0",
         pins: &[("CPU ", 0)],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+vcpu0-on-1",
         about: "vCPU 0 runs on the host's processor 1 (needs a host of two)",
         pins: &[("CPU 0/", 1)],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+vcpus-apart",
         about: "vCPU 0 runs on the host's processor 0, and vCPU 1 on 1 (needs +smp, and a host of two)",
         pins: &[("CPU 0/", 0), ("CPU 1/", 1)],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+nohz-full",
         about: "vCPU 1 has no tick while one thread alone runs there (nohz_full=1; needs +smp)",
         guest: &["nohz_full=1"],
         shows: Shows::Word("command line", "nohz_full=1"),
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+rival-on-0",
         about: "the rival runs on the host's processor 0 (needs +rival)",
         pins: &[("rival", 0)],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+io-on-0",
         about: "QEMU's main loop runs on the host's processor 0",
         pins: &[("qemu", 0)],
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+device-on-0",
         about: "a device of the host (its HPET) interrupts processor 0 four thousand times a second",
         interrupted: Some(0),
         ..INSIDE
     },
-    Part {
+    CategoryPart {
         name: "+device-on-1",
         about: "the same, and the host's processor 1 (needs a host of two)",
         interrupted: Some(1),

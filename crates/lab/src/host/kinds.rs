@@ -8,7 +8,7 @@ use vmtax_machine::{Emulator, MailboxDisk, QUICK_BOOT, QUICK_BOOT_ARM};
 
 /// An emulated host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum HostKind {
     /// QEMU TCG: SVM with nested paging.
     Amd,
     /// Bochs: SVM with nested paging and next-RIP save.
@@ -21,37 +21,40 @@ pub enum Host {
     Kvm,
 }
 
-impl Host {
+impl HostKind {
     /// All of them.
-    pub const ALL: [Host; 5] = [Host::Amd, Host::AmdBochs, Host::Intel, Host::Arm, Host::Kvm];
+    pub const ALL: [HostKind; 5] =
+        [HostKind::Amd, HostKind::AmdBochs, HostKind::Intel, HostKind::Arm, HostKind::Kvm];
 
     /// `amd`, `amd-bochs`, `intel`, `arm` or `kvm`.
     pub fn name(self) -> &'static str {
         match self {
-            Host::Amd => "amd",
-            Host::AmdBochs => "amd-bochs",
-            Host::Intel => "intel",
-            Host::Arm => "arm",
-            Host::Kvm => "kvm",
+            HostKind::Amd => "amd",
+            HostKind::AmdBochs => "amd-bochs",
+            HostKind::Intel => "intel",
+            HostKind::Arm => "arm",
+            HostKind::Kvm => "kvm",
         }
     }
 
     /// Its emulator.
     pub fn emulator(self) -> Emulator {
         match self {
-            Host::Amd => Emulator::Tcg { icount: true },
-            Host::AmdBochs => Emulator::Bochs { svm: true },
-            Host::Intel => Emulator::Bochs { svm: false },
-            Host::Arm => Emulator::TcgArm,
-            Host::Kvm => Emulator::Kvm,
+            HostKind::Amd => Emulator::Tcg { icount: true },
+            HostKind::AmdBochs => Emulator::Bochs { svm: true },
+            HostKind::Intel => Emulator::Bochs { svm: false },
+            HostKind::Arm => Emulator::TcgArm,
+            HostKind::Kvm => Emulator::Kvm,
         }
     }
 
     /// The architecture of its kernel.
     pub fn architecture(self) -> Architecture {
         match self {
-            Host::Arm => Architecture::Arm64,
-            Host::Amd | Host::AmdBochs | Host::Intel | Host::Kvm => Architecture::Amd64,
+            HostKind::Arm => Architecture::Arm64,
+            HostKind::Amd | HostKind::AmdBochs | HostKind::Intel | HostKind::Kvm => {
+                Architecture::Amd64
+            }
         }
     }
 
@@ -66,11 +69,11 @@ impl Host {
     /// The instruction set of the virtualization that its KVM uses.
     pub fn isa(self) -> Isa {
         match self {
-            Host::Amd | Host::AmdBochs => Isa::Svm,
-            Host::Intel => Isa::Vmx,
-            Host::Arm => Isa::Arm,
+            HostKind::Amd | HostKind::AmdBochs => Isa::Svm,
+            HostKind::Intel => Isa::Vmx,
+            HostKind::Arm => Isa::Arm,
             // A processor with neither is refused by the launcher.
-            Host::Kvm => {
+            HostKind::Kvm => {
                 let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
                 if vmtax_events::setting::cpuinfo::has_flag(&info, "svm") {
                     Isa::Svm
@@ -118,12 +121,12 @@ impl Host {
 
     /// Whether L1 has XSAVE. QEMU's TCG does not know the XSETBV intercept, so KVM would restore an XCR0 that L1 has long changed.
     pub(crate) fn guest_has_xsave(self) -> bool {
-        self != Host::Amd
+        self != HostKind::Amd
     }
 
     /// Whether steps of a VM's life can be measured: its clock counts instructions at 1 GHz, by which the kernel's idle time is one of them.
     pub(crate) fn counts_steps(self) -> bool {
-        matches!(self, Host::Amd | Host::Intel)
+        matches!(self, HostKind::Amd | HostKind::Intel)
     }
 
     /// The kernel modules for it and for the mailbox. KVM of arm64 is no module.
@@ -143,9 +146,9 @@ impl Host {
     /// What a run on it can be asked for beside operations at L1 and their recording.
     pub fn can(self, what: Ability) -> bool {
         match self {
-            Host::Amd | Host::AmdBochs | Host::Intel => true,
-            Host::Kvm => what != Ability::Profile,
-            Host::Arm => false,
+            HostKind::Amd | HostKind::AmdBochs | HostKind::Intel => true,
+            HostKind::Kvm => what != Ability::Profile,
+            HostKind::Arm => false,
         }
     }
 }
@@ -165,7 +168,7 @@ pub enum Ability {
     Program,
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for HostKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use vmtax_machine::cpio::{self, Entry};
-use vmtax_machine::programs::{self, Files};
-use vmtax_machine::{Emulator, Initramfs, Mailbox, Options, QUICK_BOOT, Spec};
+use vmtax_machine::cpio::{self, ArchiveEntry};
+use vmtax_machine::programs::{self, FilesByPath};
+use vmtax_machine::{Emulator, Initramfs, Mailbox, QUICK_BOOT, QemuOptions, VmSpec};
 
-use super::parts::{Parts, module_sets};
+use super::parts::{SiteParts, module_sets};
 use super::site::{FIRMWARE, L1, L1_MIB, QEMU, QUIET, VM_MIB, VMLINUX, initramfs};
-use super::{Category, Client, NetworkPlan, NetworkSetup};
-use crate::host::{Host, base, modules};
+use super::{Category, ClientPlace, NetworkPlan, NetworkSetup};
+use crate::host::{HostKind, base, modules};
 use crate::{Error, elf};
 
 /// Folders of this computer with QEMU's firmware.
@@ -61,9 +61,9 @@ impl Needs {
         let any = |is: fn(&Category) -> bool| plan.cells.iter().any(|cell| is(&cell.category));
         Needs {
             l1: any(Category::is_nested),
-            peer: plan.cells.iter().any(|cell| cell.client == Client::Peer),
-            pc: any(|category| category.levels().iter().any(|level| Parts(level).is_pc())),
-            swap: any(|category| Parts(&category.parts).swaps()),
+            peer: plan.cells.iter().any(|cell| cell.client == ClientPlace::Peer),
+            pc: any(|category| category.levels().iter().any(|level| SiteParts(level).is_pc())),
+            swap: any(|category| SiteParts(&category.parts).swaps()),
             two_nodes: any(|category| category.parts.iter().any(|part| part.two_nodes)),
             device: any(|category| category.parts.iter().any(|part| part.interrupted.is_some())),
         }
@@ -77,7 +77,8 @@ impl Needs {
 
     /// Modules of a host, and those of a host that is an L1.
     fn modules(self, is_l1: bool) -> Vec<&'static str> {
-        let mut names: Vec<&str> = HOST_MODULES.into_iter().chain([Host::Amd.module()]).collect();
+        let mut names: Vec<&str> =
+            HOST_MODULES.into_iter().chain([HostKind::Amd.module()]).collect();
         names.extend(self.peer.then_some(PEER_MODULE));
         names.extend(self.swap.then_some(SWAP_MODULE));
         names.extend(VM_MODULES.iter().filter(|_| is_l1));
@@ -91,7 +92,7 @@ impl Needs {
 }
 
 /// The spec of the machine, and its initramfs.
-pub(super) fn spec(setup: &NetworkSetup, plan: &NetworkPlan) -> Result<(Spec, Vec<u8>), Error> {
+pub(super) fn spec(setup: &NetworkSetup, plan: &NetworkPlan) -> Result<(VmSpec, Vec<u8>), Error> {
     let (needs, cpus) = (Needs::of(plan), plan.processors);
     let mut files = vm_files(setup, plan, needs)?;
     let mut vms_mib = needs.vms_mib();
@@ -104,9 +105,9 @@ pub(super) fn spec(setup: &NetworkSetup, plan: &NetworkPlan) -> Result<(Spec, Ve
     let memory_mib = HOST_MIB + vms_mib + cpus * (BUFFER_KIB >> 10) + programs::memory_mib(&files);
     let mut arguments = if needs.two_nodes { nodes(memory_mib, cpus) } else { Vec::new() };
     arguments.extend(HPET_LINES.iter().filter(|_| needs.device).map(|word| (*word).to_owned()));
-    let spec = Spec {
+    let spec = VmSpec {
         // With counted instructions QEMU lets the other processor run only after a tenth of a second of the machine's time (`TCG_KICK_PERIOD`).
-        emulator: if cpus > 1 { Emulator::Tcg { icount: false } } else { Host::Amd.emulator() },
+        emulator: if cpus > 1 { Emulator::Tcg { icount: false } } else { HostKind::Amd.emulator() },
         kernel: setup.kernel.clone(),
         command_line: format!(
             "console=ttyS0,115200 {QUICK_BOOT} panic=-1 tsc=reliable {QUIET} vmtax.role=network vmtax.buffer={BUFFER_KIB}{}",
@@ -119,7 +120,7 @@ pub(super) fn spec(setup: &NetworkSetup, plan: &NetworkPlan) -> Result<(Spec, Ve
         console: setup.console.clone(),
         limit: setup.limit,
         stop: setup.stop.clone(),
-        options: Options { arguments, ..Options::default() },
+        options: QemuOptions { arguments, ..QemuOptions::default() },
     };
     Ok((spec, archive))
 }
@@ -136,13 +137,13 @@ fn nodes(memory_mib: u32, cpus: u32) -> Vec<String> {
 }
 
 /// QEMU, and what its VMs boot: of most categories, so that one saved state is for all of them.
-fn vm_files(setup: &NetworkSetup, plan: &NetworkPlan, needs: Needs) -> Result<Files, Error> {
-    let mut files = Files::new();
+fn vm_files(setup: &NetworkSetup, plan: &NetworkPlan, needs: Needs) -> Result<FilesByPath, Error> {
+    let mut files = FilesByPath::new();
     pack(&mut files, needs.pc)?;
     files.insert(VMLINUX.to_owned(), elf::trimmed_for_qemu(&setup.kernel.vmlinux()?)?);
     let mut sets = module_sets();
     let levels = plan.cells.iter().flat_map(|cell| cell.category.levels());
-    sets.extend(levels.map(|level| Parts(level).modules()));
+    sets.extend(levels.map(|level| SiteParts(level).modules()));
     for set in sets {
         let names: Vec<&str> = VM_MODULES.iter().chain(&set).copied().collect();
         let modules = modules(&setup.kernel, &names)?;
@@ -152,10 +153,10 @@ fn vm_files(setup: &NetworkSetup, plan: &NetworkPlan, needs: Needs) -> Result<Fi
 }
 
 /// The initramfs of a host with these files and modules.
-fn archive(setup: &NetworkSetup, files: &Files, names: &[&str]) -> Result<Vec<u8>, Error> {
+fn archive(setup: &NetworkSetup, files: &FilesByPath, names: &[&str]) -> Result<Vec<u8>, Error> {
     let modules = modules(&setup.kernel, names)?;
-    let mut entries: Vec<Entry<'_>> = base(&modules);
-    entries.extend([Entry::folder("tmp"), Entry::folder("dev/net")]);
+    let mut entries: Vec<ArchiveEntry<'_>> = base(&modules);
+    entries.extend([ArchiveEntry::folder("tmp"), ArchiveEntry::folder("dev/net")]);
     entries.extend(programs::entries(files));
     Ok(cpio::archive(&entries)?)
 }
@@ -169,7 +170,7 @@ fn below_tables(mut archive: Vec<u8>) -> Vec<u8> {
 }
 
 /// QEMU, its libraries and its firmware.
-fn pack(files: &mut Files, pc: bool) -> Result<(), Error> {
+fn pack(files: &mut FilesByPath, pc: bool) -> Result<(), Error> {
     let problem = |problem: String| Error::Observer { program: QEMU.to_owned(), problem };
     let path = programs::find(QEMU).ok_or_else(|| {
         let how = "it is not installed here; apt-get install --no-install-recommends qemu-system-x86 seabios";
@@ -191,5 +192,5 @@ fn pack(files: &mut Files, pc: bool) -> Result<(), Error> {
 
 /// The version of the VMM, which is that of the emulator.
 pub(super) fn version() -> Option<String> {
-    vmtax_machine::version(Host::Amd.emulator())
+    vmtax_machine::version(HostKind::Amd.emulator())
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use vmtax_events::setting::files;
-use vmtax_guest::traffic::{Pin, Pressure, Seen};
+use vmtax_guest::traffic::{Pin, Pressure, SeenVm};
 
 use super::site::VM_MIB;
-use crate::category::{Category, Disk, PARTS, PV_EOI, Part, Shown, fill, missing};
+use crate::category::{Category, CategoryPart, DiskKind, PARTS, PV_EOI, ShownVm, fill, missing};
 
 /// PCI for interrupts by message (MSI-X); none of the devices of a PC that would take exits of their own.
 const MICROVM: &str = "microvm,pcie=on,pit=off,pic=off,rtc=off";
@@ -25,21 +25,21 @@ pub(super) fn module_sets() -> BTreeSet<BTreeSet<&'static str>> {
 }
 
 /// Why these VMs, from the outermost on, are not those of this category, if so.
-pub(super) fn missing_of(category: &Category, vms: &[Seen]) -> Option<String> {
+pub(super) fn missing_of(category: &Category, vms: &[SeenVm]) -> Option<String> {
     let names = if category.is_nested() { &["L1", "the VM"][..] } else { &["the VM"] };
     let mut seen = vms.iter();
     names.iter().zip(category.levels()).find_map(|(name, parts)| match seen.next() {
-        Some(seen) => Parts(parts).missing(name, seen),
+        Some(seen) => SiteParts(parts).missing(name, seen),
         None => Some(format!("the host did not say what {name} is")),
     })
 }
 
 /// Parts of one VM.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parts<'a>(pub(super) &'a [&'static Part]);
+pub(super) struct SiteParts<'a>(pub(super) &'a [&'static CategoryPart]);
 
-impl Parts<'_> {
-    fn all(&self, of: impl Fn(&Part) -> &'static str) -> String {
+impl SiteParts<'_> {
+    fn all(&self, of: impl Fn(&CategoryPart) -> &'static str) -> String {
         self.0.iter().map(|part| of(part)).collect()
     }
 
@@ -82,7 +82,7 @@ impl Parts<'_> {
     }
 
     fn has_io_thread(&self) -> bool {
-        self.0.iter().any(|part| part.disk == Some(Disk::Thread))
+        self.0.iter().any(|part| part.disk == Some(DiskKind::Thread))
     }
 
     /// Further arguments of QEMU.
@@ -137,13 +137,13 @@ impl Parts<'_> {
     }
 
     /// Why this VM does not have them, if so.
-    fn missing(&self, name: &str, seen: &Seen) -> Option<String> {
+    fn missing(&self, name: &str, seen: &SeenVm) -> Option<String> {
         let fact = |fact: &str| {
             let found = seen.facts.iter().find(|(name, _)| name == fact);
             found.map_or("", |(_, value)| value.as_str())
         };
         let thread = |role| seen.threads.iter().any(|one| one.role == role && !one.of_peer);
-        let shown = Shown { fact: &fact, thread: &thread, memory: (VM_MIB, None) };
+        let shown = ShownVm { fact: &fact, thread: &thread, memory: (VM_MIB, None) };
         let (part, problem) = missing(self.0, &shown)?;
         Some(format!("{name} is not {part}: {problem}"))
     }

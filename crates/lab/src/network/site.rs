@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use vmtax_guest::traffic::{self, DISK, Place, Site, TAP, TAPS};
+use vmtax_guest::traffic::{self, DISK, Site, SiteAddress, TAP, TAPS};
 
-use super::parts::Parts;
-use super::{Category, Client};
+use super::parts::SiteParts;
+use super::{Category, ClientPlace};
 use crate::category::KINDS;
-use crate::host::Host;
+use crate::host::HostKind;
 
 /// The VMM's program.
 pub const QEMU: &str = "qemu-system-x86_64";
@@ -38,47 +38,48 @@ const NO_CLOCK: &str = "initcall_blacklist=cmos_init";
 const NETWORKS: [[u8; 2]; 2] = [[2, 3], [4, 5]];
 
 /// The VMs of a category.
-pub(super) fn of(category: &Category, client: Client) -> Site {
+pub(super) fn of(category: &Category, client: ClientPlace) -> Site {
     let [outside, inside] = NETWORKS;
     let levels = category.levels();
     let (outer, inner) = match levels.as_slice() {
-        [outer, inner, ..] => (Parts(outer), Parts(inner)),
-        _ => return vms(Parts(&category.parts), client, outside, LIMIT),
+        [outer, inner, ..] => (SiteParts(outer), SiteParts(inner)),
+        _ => return vms(SiteParts(&category.parts), client, outside, LIMIT),
     };
     let [network, _] = outside;
     let client = traffic::Client::Inside(Box::new(vms(inner, client, inside, NESTED_LIMIT)));
-    site(outer, &Vm::l1(outer, Place::Vm.address(network)), network, client, NESTED_LIMIT)
+    site(outer, &SiteVm::l1(outer, SiteAddress::Vm.address(network)), network, client, NESTED_LIMIT)
 }
 
 /// QEMU's command lines of a category's VM, and of the one inside, with a client on their host.
 pub fn commands(category: &Category) -> Vec<Vec<String>> {
-    let site = of(category, Client::Host);
+    let site = of(category, ClientPlace::Host);
     match site.client {
         traffic::Client::Inside(inner) => vec![site.qemu, inner.qemu],
         _ => vec![site.qemu],
     }
 }
 
-fn vms(parts: Parts<'_>, client: Client, networks: [u8; 2], limit: Duration) -> Site {
+fn vms(parts: SiteParts<'_>, client: ClientPlace, networks: [u8; 2], limit: Duration) -> Site {
     let [of_host, of_peer] = networks;
     let [tap, peers_tap] = TAPS;
     match client {
-        Client::Host => {
-            let vm = Vm::server(parts, Place::Vm.address(of_host), TAP);
+        ClientPlace::Host => {
+            let vm = SiteVm::server(parts, SiteAddress::Vm.address(of_host), TAP);
             site(parts, &vm, of_host, traffic::Client::Host, limit)
         }
-        Client::Peer => {
+        ClientPlace::Peer => {
             let plain = [&KINDS[0]];
-            let peer = Vm::peer(Parts(&plain), Place::Peer.address(of_peer), peers_tap);
-            let vm = Vm::server(parts, Place::Vm.address(of_peer), tap);
+            let peer =
+                SiteVm::peer(SiteParts(&plain), SiteAddress::Peer.address(of_peer), peers_tap);
+            let vm = SiteVm::server(parts, SiteAddress::Vm.address(of_peer), tap);
             site(parts, &vm, of_peer, traffic::Client::Peer(peer.qemu()), limit)
         }
     }
 }
 
 fn site(
-    parts: Parts<'_>,
-    vm: &Vm<'_>,
+    parts: SiteParts<'_>,
+    vm: &SiteVm<'_>,
     network: u8,
     client: traffic::Client,
     limit: Duration,
@@ -101,8 +102,8 @@ pub(super) fn initramfs(modules: &BTreeSet<&str>) -> String {
 }
 
 /// One VM of QEMU.
-struct Vm<'a> {
-    parts: Parts<'a>,
+struct SiteVm<'a> {
+    parts: SiteParts<'a>,
     role: &'static str,
     address: [u8; 4],
     tap: &'static str,
@@ -112,26 +113,26 @@ struct Vm<'a> {
     memory_mib: u32,
 }
 
-impl Vm<'_> {
-    fn server<'a>(parts: Parts<'a>, address: [u8; 4], tap: &'static str) -> Vm<'a> {
+impl SiteVm<'_> {
+    fn server<'a>(parts: SiteParts<'a>, address: [u8; 4], tap: &'static str) -> SiteVm<'a> {
         let (role, card) = ("server", "56");
         let initramfs = initramfs(&parts.modules());
-        Vm { parts, role, address, tap, card, initramfs, memory_mib: VM_MIB }
+        SiteVm { parts, role, address, tap, card, initramfs, memory_mib: VM_MIB }
     }
 
-    fn peer<'a>(parts: Parts<'a>, address: [u8; 4], tap: &'static str) -> Vm<'a> {
-        Vm { role: "driver", card: "57", ..Vm::server(parts, address, tap) }
+    fn peer<'a>(parts: SiteParts<'a>, address: [u8; 4], tap: &'static str) -> SiteVm<'a> {
+        SiteVm { role: "driver", card: "57", ..SiteVm::server(parts, address, tap) }
     }
 
-    fn l1<'a>(parts: Parts<'a>, address: [u8; 4]) -> Vm<'a> {
+    fn l1<'a>(parts: SiteParts<'a>, address: [u8; 4]) -> SiteVm<'a> {
         let (initramfs, memory_mib) = (L1.to_owned(), L1_MIB);
-        Vm { role: "driver", initramfs, memory_mib, ..Vm::server(parts, address, TAP) }
+        SiteVm { role: "driver", initramfs, memory_mib, ..SiteVm::server(parts, address, TAP) }
     }
 
     fn command_line(&self) -> String {
         let (role, address) = (self.role, Ipv4Addr::from(self.address));
         let own = format!("{QUIET} {NO_CLOCK} vmtax.role={role} vmtax.address={address}");
-        Host::Amd.vm_command_line(&own) + &self.parts.words()
+        HostKind::Amd.vm_command_line(&own) + &self.parts.words()
     }
 
     /// The VMM's command line.
@@ -186,13 +187,13 @@ impl Vm<'_> {
 mod tests {
     use super::*;
 
-    fn line(name: &str, client: Client) -> String {
+    fn line(name: &str, client: ClientPlace) -> String {
         of(&Category::read(name).expect("a category"), client).qemu.join(" ")
     }
 
     #[test]
     fn a_part_changes_the_vmm_alone_where_it_says_so() {
-        let line = |name: &str| line(name, Client::Host);
+        let line = |name: &str| line(name, ClientPlace::Host);
         let plain = line("plain");
         assert!(!plain.contains("vhost") && !plain.contains("swiotlb"), "{plain}");
         for (name, word) in [
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn parts_change_the_host() {
-        let site = |name: &str| of(&Category::read(name).expect("a category"), Client::Host);
+        let site = |name: &str| of(&Category::read(name).expect("a category"), ClientPlace::Host);
         let setting = |site: &Site, file: &str| {
             let named = site.settings.iter().filter(|(path, _)| path.ends_with(file));
             named.map(|(_, content)| content.clone()).collect::<Vec<_>>()
@@ -238,8 +239,10 @@ mod tests {
 
     #[test]
     fn parts_before_nested_are_those_of_l1() {
-        let site =
-            of(&Category::read("plain-x2apic+nested+vhost").expect("a category"), Client::Host);
+        let site = of(
+            &Category::read("plain-x2apic+nested+vhost").expect("a category"),
+            ClientPlace::Host,
+        );
         let l1 = site.qemu.join(" ");
         assert!(l1.contains(",-x2apic") && l1.contains("vmtax.role=driver"), "{l1}");
         assert!(!l1.contains("vhost=on") && !l1.contains(DISK), "{l1}");
@@ -252,7 +255,7 @@ mod tests {
     #[test]
     fn a_peer_is_plain_and_has_a_card_of_its_own() {
         let category = Category::read("plain+vhost").expect("a category");
-        let site = of(&category, Client::Peer);
+        let site = of(&category, ClientPlace::Peer);
         let traffic::Client::Peer(peer) = &site.client else { panic!("no peer") };
         let (vm, peer) = (site.qemu.join(" "), peer.join(" "));
         for (line, tap, mac, address) in

@@ -24,33 +24,33 @@ const FIRST: Register = 9;
 const SECOND: Register = 10;
 
 /// A system register or instruction: op0, op1, CRn, CRm, op2.
-pub(crate) type System = (u32, u32, u32, u32, u32);
+pub(crate) type SystemRegister = (u32, u32, u32, u32, u32);
 
 /// The virtual counter.
-pub(crate) const CNTVCT_EL0: System = (3, 3, 14, 0, 2);
-const VBAR_EL1: System = (3, 0, 12, 0, 0);
-const ESR_EL1: System = (3, 0, 5, 2, 0);
-const CPACR_EL1: System = (3, 0, 1, 0, 2);
+pub(crate) const CNTVCT_EL0: SystemRegister = (3, 3, 14, 0, 2);
+const VBAR_EL1: SystemRegister = (3, 0, 12, 0, 0);
+const ESR_EL1: SystemRegister = (3, 0, 5, 2, 0);
+const CPACR_EL1: SystemRegister = (3, 0, 1, 0, 2);
 
 /// Words of code that are being assembled.
 #[derive(Debug, Default)]
-pub(crate) struct Words(Vec<u32>);
+pub(crate) struct CodeWords(Vec<u32>);
 
 /// A place in the code.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place(usize);
+pub(crate) struct CodeLabel(usize);
 
-impl Words {
+impl CodeWords {
     pub(crate) fn word(&mut self, word: u32) {
         self.0.push(word);
     }
 
     /// The next instruction's place.
-    pub(crate) fn here(&self) -> Place {
-        Place(self.0.len())
+    pub(crate) fn here(&self) -> CodeLabel {
+        CodeLabel(self.0.len())
     }
 
-    fn distance(&self, to: Place) -> u32 {
+    fn distance(&self, to: CodeLabel) -> u32 {
         (to.0 as i64 - self.0.len() as i64) as u32
     }
 
@@ -84,24 +84,24 @@ impl Words {
         self.word(0xf100_0000 | 1 << 10 | register << 5 | register);
     }
 
-    fn branch_unless_zero(&mut self, to: Place) {
+    fn branch_unless_zero(&mut self, to: CodeLabel) {
         self.branch_if(1, to);
     }
 
-    fn branch_if_below(&mut self, to: Place) {
+    fn branch_if_below(&mut self, to: CodeLabel) {
         self.branch_if(3, to);
     }
 
-    fn branch_if(&mut self, condition: u32, to: Place) {
+    fn branch_if(&mut self, condition: u32, to: CodeLabel) {
         self.word(0x5400_0000 | (self.distance(to) & 0x7_ffff) << 5 | condition);
     }
 
     /// Branches back if a bit of a register is set.
-    pub(crate) fn branch_if_bit(&mut self, (register, bit): (Register, u32), to: Place) {
+    pub(crate) fn branch_if_bit(&mut self, (register, bit): (Register, u32), to: CodeLabel) {
         self.word(0x3700_0000 | bit << 19 | (self.distance(to) & 0x3fff) << 5 | register);
     }
 
-    fn branch(&mut self, to: Place) {
+    fn branch(&mut self, to: CodeLabel) {
         self.word(0x1400_0000 | self.distance(to) & 0x3ff_ffff);
     }
 
@@ -132,22 +132,22 @@ impl Words {
         self.store_at(address, SECOND);
     }
 
-    pub(crate) fn read(&mut self, to: Register, from: System) {
+    pub(crate) fn read(&mut self, to: Register, from: SystemRegister) {
         self.word(0xd520_0000 | system(from) | to);
     }
 
-    pub(crate) fn write(&mut self, to: System, from: Register) {
+    pub(crate) fn write(&mut self, to: SystemRegister, from: Register) {
         self.word(0xd500_0000 | system(to) | from);
     }
 
     /// Writes a number to a system register.
-    pub(crate) fn put_system(&mut self, to: System, number: u64) {
+    pub(crate) fn put_system(&mut self, to: SystemRegister, number: u64) {
         self.set(SECOND, number);
         self.write(to, SECOND);
     }
 
     /// A system instruction such as TLBI.
-    pub(crate) fn system(&mut self, what: System) {
+    pub(crate) fn system(&mut self, what: SystemRegister) {
         self.word(0xd500_0000 | system(what) | ZERO);
     }
 
@@ -209,27 +209,27 @@ impl Words {
 /// Where the exception vectors are: behind the first page, which has all other code.
 const VECTORS: u64 = arm::MEMORY + 0x1000;
 
-fn system((op0, op1, crn, crm, op2): System) -> u32 {
+fn system((op0, op1, crn, crm, op2): SystemRegister) -> u32 {
     op0 << 19 | op1 << 16 | crn << 12 | crm << 8 | op2 << 5
 }
 
 /// What an operation executes on arm64.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Code {
+pub(crate) struct ArmCode {
     /// Once, before the first batch.
-    pub(crate) setup: fn(&mut Words),
+    pub(crate) setup: fn(&mut CodeWords),
     /// Before each batch.
-    pub(crate) batch: fn(&mut Words),
+    pub(crate) batch: fn(&mut CodeWords),
     /// The operation.
-    pub(crate) body: fn(&mut Words),
+    pub(crate) body: fn(&mut CodeWords),
 }
 
 /// Assembles a payload.
 ///
 /// # Panics
 /// If it has more than a page of code: the tables of operations are tested.
-pub(crate) fn assemble(number: u16, code: &Code) -> Payload {
-    let mut out = Words::default();
+pub(crate) fn assemble(number: u16, code: &ArmCode) -> Payload {
+    let mut out = CodeWords::default();
     out.put_system(VBAR_EL1, VECTORS);
     out.put_system(CPACR_EL1, 3 << 20);
     out.synchronize();
@@ -262,7 +262,7 @@ pub(crate) fn assemble(number: u16, code: &Code) -> Payload {
     let here = out.here();
     out.branch(here);
     out.vectors();
-    let at = |place: Place| arm::MEMORY + 4 * place.0 as u64;
+    let at = |place: CodeLabel| arm::MEMORY + 4 * place.0 as u64;
     Payload {
         code: out.0.iter().flat_map(|word| word.to_le_bytes()).collect(),
         entries: Vec::new(),
@@ -278,7 +278,7 @@ mod tests {
     /// The words are LLVM's, of the instructions beside them.
     #[test]
     fn instructions_are_encoded_as_an_assembler_does() {
-        let mut out = Words::default();
+        let mut out = CodeWords::default();
         out.set(9, 0x1_0123_4567);
         out.add(25, 25, 4 << 12);
         out.add(19, 19, 1);
@@ -338,10 +338,10 @@ mod tests {
 
     #[test]
     fn exceptions_have_their_vectors_behind_every_payload() {
-        let nothing: fn(&mut Words) = |_| {};
-        let long: fn(&mut Words) = |out| (0..400).for_each(|_| out.wait_for_event());
+        let nothing: fn(&mut CodeWords) = |_| {};
+        let long: fn(&mut CodeWords) = |out| (0..400).for_each(|_| out.wait_for_event());
         for body in [nothing, long] {
-            let payload = assemble(3, &Code { setup: nothing, batch: nothing, body });
+            let payload = assemble(3, &ArmCode { setup: nothing, batch: nothing, body });
             let vectors = (VECTORS - arm::MEMORY) as usize;
             assert_eq!(payload.code.len(), vectors + 2048);
             assert_eq!(payload.code[vectors..][..4], 0xd538_520a_u32.to_le_bytes());

@@ -10,10 +10,10 @@
 use std::io::Read;
 use std::ops::Range;
 
-use super::flow::{Completion, Flow, Run};
-use super::symbols::{Gate, Symbols, is_payload};
-use super::words::Words;
-use super::{Batches, Problem, source};
+use super::flow::{ExitCompletion, Flow, FunctionRun};
+use super::symbols::{CodeGate, LevelSymbols, is_payload};
+use super::words::StreamWords;
+use super::{RecordBatches, RecordProblem, source};
 
 pub(super) const MAGIC: [u8; 8] = *b"VMTAXBCH";
 const VERSION: u32 = 1;
@@ -134,7 +134,7 @@ const INVALID: u32 = u32::MAX;
 
 /// An exit as the record has it, in words that VMX and SVM have in common.
 #[derive(Clone, Copy, Debug)]
-struct Exit {
+struct BochsExit {
     cause: &'static str,
     /// The port, of an OUT.
     writes: Option<u16>,
@@ -153,15 +153,15 @@ fn port_access(is_read: bool, is_string: bool) -> &'static str {
     }
 }
 
-impl Exit {
-    fn vmx(reason: u32, qualification: u64) -> Exit {
+impl BochsExit {
+    fn vmx(reason: u32, qualification: u64) -> BochsExit {
         let basic = reason as u16;
         let cause = if basic == PORT_ACCESS {
             port_access(qualification & IS_READ != 0, qualification & IS_STRING != 0)
         } else {
             CAUSES.iter().find(|(one, _)| *one == basic).map_or(OTHER, |(_, name)| name)
         };
-        Exit {
+        BochsExit {
             cause,
             writes: (cause == "out").then_some((qualification >> 16) as u16),
             entry_failed: reason & ENTRY_FAILED != 0,
@@ -169,7 +169,7 @@ impl Exit {
         }
     }
 
-    fn svm(code: u32, information: u64) -> Exit {
+    fn svm(code: u32, information: u64) -> BochsExit {
         let named = || {
             let found = SVM_CAUSES.iter().find(|(first, last, _)| (*first..=*last).contains(&code));
             found.map_or(OTHER, |(_, _, name)| name)
@@ -182,7 +182,7 @@ impl Exit {
             SVM_MSR_ACCESS => "wrmsr",
             _ => named(),
         };
-        Exit {
+        BochsExit {
             cause,
             writes: (cause == "out").then_some((information >> 16) as u16),
             entry_failed: code == INVALID,
@@ -195,7 +195,7 @@ const OTHER: &str = "other exit";
 
 /// What is known about the current level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
+enum BochsLevel {
     /// Nothing is being recorded.
     Off,
     /// The host runs and has not entered a guest yet.
@@ -205,7 +205,7 @@ enum Progress {
 
 /// The last recorded clock, and the events since then.
 #[derive(Clone, Copy, Debug, Default)]
-struct Clock {
+struct BochsClock {
     tsc: Option<u64>,
     /// Instructions.
     begun: u64,
@@ -218,46 +218,46 @@ struct Clock {
 }
 
 /// The state of reading.
-struct Reader<'a, 'b, R> {
-    words: Words<R>,
+struct BochsReader<'a, 'b, R> {
+    words: StreamWords<R>,
     flow: Flow<'a>,
-    symbols: &'a [Symbols; 3],
-    batches: &'b mut Batches,
+    symbols: &'a [LevelSymbols; 3],
+    batches: &'b mut RecordBatches,
     /// Where the instruction begins that began last.
     address: u64,
     /// Function and source line of the last instructions, how many they are, and the addresses around them with both.
-    run: Run,
+    run: FunctionRun,
     range: Range<u64>,
-    progress: Progress,
+    progress: BochsLevel,
     /// The host has entered a guest, whose first instruction is still to come.
     entering: bool,
     /// An event was delivered, whose handler is still to come.
     delivered: Option<u8>,
-    clock: Clock,
+    clock: BochsClock,
     /// [`REFLECTS`].
     reflects: [Option<u32>; 3],
 }
 
 /// Reads a record from behind its magic to its end.
 pub(super) fn read(
-    mut words: Words<impl Read>,
-    symbols: &[Symbols; 3],
-    batches: &mut Batches,
-) -> Result<(), Problem> {
+    mut words: StreamWords<impl Read>,
+    symbols: &[LevelSymbols; 3],
+    batches: &mut RecordBatches,
+) -> Result<(), RecordProblem> {
     words.version(VERSION)?;
     words.next()?;
-    let mut reader = Reader {
+    let mut reader = BochsReader {
         words,
         flow: Flow::new(symbols),
         symbols,
         batches,
         address: 0,
-        run: Run { function: 0, line: source::UNKNOWN, count: 0 },
+        run: FunctionRun { function: 0, line: source::UNKNOWN, count: 0 },
         range: 0..0,
-        progress: Progress::Off,
+        progress: BochsLevel::Off,
         entering: false,
         delivered: None,
-        clock: Clock::default(),
+        clock: BochsClock::default(),
         reflects: REFLECTS.map(|name| symbols[0].id(name)),
     };
     reader.all()?;
@@ -266,8 +266,8 @@ pub(super) fn read(
     Ok(())
 }
 
-impl<R: Read> Reader<'_, '_, R> {
-    fn all(&mut self) -> Result<(), Problem> {
+impl<R: Read> BochsReader<'_, '_, R> {
+    fn all(&mut self) -> Result<(), RecordProblem> {
         loop {
             match self.words.byte()? {
                 step @ 0..NEAR => self.begin(self.address.wrapping_add(step.into()))?,
@@ -285,7 +285,7 @@ impl<R: Read> Reader<'_, '_, R> {
                 }
                 kind @ (LEAVES | LEAVES_SVM) => {
                     let (reason, more) = (self.words.next()?, self.words.double()?);
-                    let of = if kind == LEAVES { Exit::vmx } else { Exit::svm };
+                    let of = if kind == LEAVES { BochsExit::vmx } else { BochsExit::svm };
                     self.leave(of(reason, more))?;
                 }
                 ENTERS => self.enter()?,
@@ -305,9 +305,9 @@ impl<R: Read> Reader<'_, '_, R> {
 
     /// An instruction begins.
     #[inline]
-    fn begin(&mut self, address: u64) -> Result<(), Problem> {
+    fn begin(&mut self, address: u64) -> Result<(), RecordProblem> {
         self.address = address;
-        if self.progress == Progress::Off {
+        if self.progress == BochsLevel::Off {
             return Err(self.words.problem("an instruction begins before the record does"));
         }
         if self.entering || self.delivered.is_some() {
@@ -351,7 +351,8 @@ impl<R: Read> Reader<'_, '_, R> {
     fn arrive(&mut self, to: u64) {
         self.counted();
         if std::mem::take(&mut self.entering) {
-            let starts = std::mem::replace(&mut self.progress, Progress::On) == Progress::Started;
+            let starts =
+                std::mem::replace(&mut self.progress, BochsLevel::On) == BochsLevel::Started;
             if starts && !is_payload(to) {
                 // The payload that wrote the mark runs in L2, and L1 comes first.
                 self.flow.enter(false);
@@ -365,14 +366,14 @@ impl<R: Read> Reader<'_, '_, R> {
             // Payloads have handlers of their own, which are parts of them.
             None => {}
             Some(_) if is_payload(to) => {}
-            Some(NMI | INTERRUPTS..) => self.flow.gate(Gate::Interrupt),
+            Some(NMI | INTERRUPTS..) => self.flow.gate(CodeGate::Interrupt),
             // The instruction that raised it has been counted by the clock too.
-            Some(_) => self.flow.gate(Gate::Trap),
+            Some(_) => self.flow.gate(CodeGate::Trap),
         }
     }
 
     /// The last instruction was a branch.
-    fn branch(&mut self, kind: u8, accessed: u64) -> Result<(), Problem> {
+    fn branch(&mut self, kind: u8, accessed: u64) -> Result<(), RecordProblem> {
         self.counted();
         match kind {
             CALL | CALL_INDIRECT => self.flow.call(accessed),
@@ -392,9 +393,9 @@ impl<R: Read> Reader<'_, '_, R> {
     }
 
     /// The host enters a guest.
-    fn enter(&mut self) -> Result<(), Problem> {
+    fn enter(&mut self) -> Result<(), RecordProblem> {
         self.counted();
-        if self.flow.level() != 0 || self.progress == Progress::Off {
+        if self.flow.level() != 0 || self.progress == BochsLevel::Off {
             return Err(self.words.problem("a guest that already runs is entered"));
         }
         self.entering = true;
@@ -402,7 +403,7 @@ impl<R: Read> Reader<'_, '_, R> {
     }
 
     /// A guest leaves.
-    fn leave(&mut self, exit: Exit) -> Result<(), Problem> {
+    fn leave(&mut self, exit: BochsExit) -> Result<(), RecordProblem> {
         self.counted();
         self.delivered = None;
         self.clock.events += 1;
@@ -411,11 +412,11 @@ impl<R: Read> Reader<'_, '_, R> {
             self.mark(port);
         }
         match (before, self.progress) {
-            (Progress::Off, Progress::Off) => {
+            (BochsLevel::Off, BochsLevel::Off) => {
                 return Err(self.words.problem("a guest leaves before the record begins"));
             }
             // The mark that starts it, or ends it.
-            (Progress::Off, _) | (_, Progress::Off) => return Ok(()),
+            (BochsLevel::Off, _) | (_, BochsLevel::Off) => return Ok(()),
             _ => {}
         }
         if self.flow.level() == 0 {
@@ -433,7 +434,7 @@ impl<R: Read> Reader<'_, '_, R> {
         if exit.enters_guest {
             self.flow.enters_guest();
         }
-        self.flow.exit(exit.cause, Completion::Done);
+        self.flow.exit(exit.cause, ExitCompletion::Done);
         self.moved();
         Ok(())
     }
@@ -441,22 +442,22 @@ impl<R: Read> Reader<'_, '_, R> {
     /// A payload writes a mark.
     fn mark(&mut self, port: u16) {
         let marks = self.batches.marks;
-        if port == marks.on && self.progress == Progress::Off {
+        if port == marks.on && self.progress == BochsLevel::Off {
             self.flow.restart();
-            self.progress = Progress::Started;
+            self.progress = BochsLevel::Started;
             self.moved();
         } else if port == marks.off {
-            self.progress = Progress::Off;
+            self.progress = BochsLevel::Off;
             (self.entering, self.clock) =
-                (false, Clock { idle: self.clock.idle, ..Clock::default() });
+                (false, BochsClock { idle: self.clock.idle, ..BochsClock::default() });
         }
         self.batches.mark(port.into());
     }
 
     /// The clock, before the next instruction begins.
-    fn clock(&mut self, halted: bool) -> Result<(), Problem> {
+    fn clock(&mut self, halted: bool) -> Result<(), RecordProblem> {
         let now = self.words.double()?;
-        let Clock { tsc, begun, events, .. } = self.clock;
+        let BochsClock { tsc, begun, events, .. } = self.clock;
         (self.clock.tsc, self.clock.begun, self.clock.events) = (Some(now), 0, 0);
         let Some(then) = tsc else { return Ok(()) };
         let passed = now.wrapping_sub(then);

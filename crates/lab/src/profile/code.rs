@@ -7,7 +7,7 @@ use iced_x86::{
 
 /// What an instruction does to the stack of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum StackEffect {
     /// It calls.
     Call,
     /// It returns from a call.
@@ -44,11 +44,11 @@ fn decode(code: &[u8]) -> Instruction {
 }
 
 /// The effect of the instruction with these bytes.
-pub(crate) fn effect(code: &[u8]) -> Effect {
+pub(crate) fn effect(code: &[u8]) -> StackEffect {
     let instruction = decode(code);
     match instruction.mnemonic() {
-        Mnemonic::Vmrun | Mnemonic::Vmlaunch | Mnemonic::Vmresume => return Effect::Enter,
-        Mnemonic::Syscall | Mnemonic::Sysenter => return Effect::Syscall,
+        Mnemonic::Vmrun | Mnemonic::Vmlaunch | Mnemonic::Vmresume => return StackEffect::Enter,
+        Mnemonic::Syscall | Mnemonic::Sysenter => return StackEffect::Syscall,
         Mnemonic::Iret
         | Mnemonic::Iretd
         | Mnemonic::Iretq
@@ -56,15 +56,15 @@ pub(crate) fn effect(code: &[u8]) -> Effect {
         | Mnemonic::Sysretq
         | Mnemonic::Sysexit
         | Mnemonic::Sysexitq => {
-            return Effect::GateReturn;
+            return StackEffect::GateReturn;
         }
         _ => {}
     }
     match instruction.flow_control() {
-        FlowControl::Call | FlowControl::IndirectCall => Effect::Call,
-        FlowControl::Return => Effect::Return,
-        FlowControl::UnconditionalBranch => Effect::Jump,
-        _ => Effect::None,
+        FlowControl::Call | FlowControl::IndirectCall => StackEffect::Call,
+        FlowControl::Return => StackEffect::Return,
+        FlowControl::UnconditionalBranch => StackEffect::Jump,
+        _ => StackEffect::None,
     }
 }
 
@@ -145,19 +145,19 @@ mod tests {
 
     #[test]
     fn effects_of_instructions() {
-        let cases: [(&[u8], Effect); 12] = [
-            (&[0xe8, 0, 0, 0, 0], Effect::Call),
-            (&[0xff, 0xd0], Effect::Call),
-            (&[0x41, 0xff, 0x14, 0x24], Effect::Call),
-            (&[0xc3], Effect::Return),
-            (&[0xf3, 0xc3], Effect::Return),
-            (&[0x48, 0xcf], Effect::GateReturn),
-            (&[0x48, 0x0f, 0x07], Effect::GateReturn),
-            (&[0x0f, 0x05], Effect::Syscall),
-            (&[0xe9, 0, 0, 0, 0], Effect::Jump),
-            (&[0xff, 0xe0], Effect::None),
-            (&[0x74, 0], Effect::None),
-            (&[0x0f, 0x01, 0xd8], Effect::Enter),
+        let cases: [(&[u8], StackEffect); 12] = [
+            (&[0xe8, 0, 0, 0, 0], StackEffect::Call),
+            (&[0xff, 0xd0], StackEffect::Call),
+            (&[0x41, 0xff, 0x14, 0x24], StackEffect::Call),
+            (&[0xc3], StackEffect::Return),
+            (&[0xf3, 0xc3], StackEffect::Return),
+            (&[0x48, 0xcf], StackEffect::GateReturn),
+            (&[0x48, 0x0f, 0x07], StackEffect::GateReturn),
+            (&[0x0f, 0x05], StackEffect::Syscall),
+            (&[0xe9, 0, 0, 0, 0], StackEffect::Jump),
+            (&[0xff, 0xe0], StackEffect::None),
+            (&[0x74, 0], StackEffect::None),
+            (&[0x0f, 0x01, 0xd8], StackEffect::Enter),
         ];
         for (code, expected) in cases {
             assert_eq!(effect(code), expected, "{code:x?}");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map of such keys.
-pub(crate) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Multiply>>;
+pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<Multiply>>;
 
 #[derive(Default)]
 pub(crate) struct Multiply(u64);

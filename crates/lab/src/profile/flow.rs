@@ -9,9 +9,9 @@
 //! VMLOAD, and L1's, with all that it causes, under L2's instruction. The readers of records ([`super::tcg`], [`super::bochs`])
 //! say what happens; here is what it means.
 
-use super::stacks::{Entry, NONE, Stacks};
-use super::symbols::{Gate, Symbols};
-use super::tree::{Label, Labels, Other, ROOT, Tree};
+use super::stacks::{FrameEntry, NONE, Stacks};
+use super::symbols::{CodeGate, LevelSymbols};
+use super::tree::{Label, LabelList, OtherLabel, ROOT, RecordedTree};
 
 /// Frames above this function are the same for all exits, and are left out: `KVM_RUN` of the VMM.
 const TOP: &str = "kvm_arch_vcpu_ioctl_run";
@@ -35,7 +35,7 @@ fn is_handler(name: &str) -> bool {
 
 /// Instructions that were executed one after the other in a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct FunctionRun {
     pub(crate) function: u32,
     /// Their source line, if it is known: [`super::source::Lines`].
     pub(crate) line: u32,
@@ -44,8 +44,8 @@ pub(crate) struct Run {
 
 /// A call tree of one batch, and what it is of.
 #[derive(Debug)]
-pub(crate) struct Batch {
-    pub(crate) tree: Tree,
+pub(crate) struct BatchTree {
+    pub(crate) tree: RecordedTree,
     /// Instructions that began.
     pub(crate) begun: u64,
     /// Those of them that were not done: intercepted, or begun again after a fault.
@@ -54,17 +54,17 @@ pub(crate) struct Batch {
 
 /// A thread of a processor, and the guest that it runs.
 #[derive(Debug, Default)]
-struct Thread {
+struct FlowThread {
     /// Of the nodes of its frames. It changes when what they hang under does.
     generation: u32,
     /// The node that its frames hang under, of this generation.
     base: Option<u32>,
-    guest: Option<Guest>,
+    guest: Option<FlowGuest>,
 }
 
 /// A vCPU as the thread that runs it sees it.
 #[derive(Clone, Copy, Debug)]
-struct Guest {
+struct FlowGuest {
     /// Its processor.
     cpu: usize,
     /// The processor that left it last: its own, or that of its guest.
@@ -79,28 +79,28 @@ struct Guest {
 
 /// A processor of a level.
 #[derive(Debug)]
-struct Cpu {
+struct LevelCpu {
     level: u8,
     number: u32,
     stacks: Stacks,
-    threads: Vec<Thread>,
+    threads: Vec<FlowThread>,
     /// Processor and thread that run it.
     host: Option<(usize, u32)>,
 }
 
 /// See the module.
 pub(crate) struct Flow<'a> {
-    symbols: &'a [Symbols; 3],
+    symbols: &'a [LevelSymbols; 3],
     /// [`TOP`] of each level.
     tops: [Option<Label>; 3],
     /// [`SWITCH`] of each level.
     switches: [Option<u32>; 3],
-    pub(crate) labels: Labels,
-    cpus: Vec<Cpu>,
+    pub(crate) labels: LabelList,
+    cpus: Vec<LevelCpu>,
     /// Which of them executes.
     at: usize,
     generation: u32,
-    batch: Option<Batch>,
+    batch: Option<BatchTree>,
     /// The operation's level: that of its payload.
     operation_level: u8,
     /// Where the last instruction was counted.
@@ -110,14 +110,14 @@ pub(crate) struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    pub(crate) fn new(symbols: &'a [Symbols; 3]) -> Flow<'a> {
+    pub(crate) fn new(symbols: &'a [LevelSymbols; 3]) -> Flow<'a> {
         let top =
             |level: u8| symbols[usize::from(level)].id(TOP).map(|id| Label::function(level, id));
         let mut flow = Flow {
             symbols,
             tops: [top(0), top(1), None],
             switches: std::array::from_fn(|level| symbols[level].id(SWITCH)),
-            labels: Labels::default(),
+            labels: LabelList::default(),
             cpus: Vec::new(),
             at: 0,
             generation: 0,
@@ -133,7 +133,7 @@ impl<'a> Flow<'a> {
     /// Forgets everything: the machine executes the host now, and has just left a guest.
     pub(crate) fn restart(&mut self) {
         self.cpus.clear();
-        self.cpus.push(Cpu::new(0, 0, None));
+        self.cpus.push(LevelCpu::new(0, 0, None));
         (self.at, self.batch, self.last, self.undecided) = (0, None, None, None);
         self.guest_of(0, 0, 1);
     }
@@ -146,7 +146,7 @@ impl<'a> Flow<'a> {
     /// A batch begins after what was executed so far.
     pub(crate) fn begin(&mut self, operation_level: u8) {
         self.operation_level = operation_level;
-        self.batch = Some(Batch { tree: Tree::default(), begun: 0, undone: 0 });
+        self.batch = Some(BatchTree { tree: RecordedTree::default(), begun: 0, undone: 0 });
         self.last = None;
         self.undecided = None;
         for cpu in 0..self.cpus.len() {
@@ -157,7 +157,7 @@ impl<'a> Flow<'a> {
     }
 
     /// It has ended with what was executed so far.
-    pub(crate) fn end(&mut self) -> Option<Batch> {
+    pub(crate) fn end(&mut self) -> Option<BatchTree> {
         self.undecided = None;
         self.batch.take()
     }
@@ -174,7 +174,7 @@ impl<'a> Flow<'a> {
 
     /// Instructions were executed.
     #[inline]
-    pub(crate) fn run(&mut self, runs: &[Run]) {
+    pub(crate) fn run(&mut self, runs: &[FunctionRun]) {
         let level = self.cpus[self.at].level;
         for run in runs {
             let label = Label::function(level, run.function);
@@ -221,7 +221,7 @@ impl<'a> Flow<'a> {
 
     /// The last instruction was a call; its return address is at `slot`.
     pub(crate) fn call(&mut self, slot: u64) {
-        self.cpus[self.at].stacks.call(slot, Entry::Call);
+        self.cpus[self.at].stacks.call(slot, FrameEntry::Call);
     }
 
     /// It was a return by the address at `slot`.
@@ -231,7 +231,7 @@ impl<'a> Flow<'a> {
 
     /// It was a system call.
     pub(crate) fn syscall(&mut self) {
-        self.cpus[self.at].stacks.enter(Entry::Gate);
+        self.cpus[self.at].stacks.enter(FrameEntry::Gate);
     }
 
     /// It was a return from an interrupt, exception or system call.
@@ -240,33 +240,33 @@ impl<'a> Flow<'a> {
     }
 
     /// What comes next is entered by an interrupt or exception.
-    pub(crate) fn gate(&mut self, gate: Gate) {
+    pub(crate) fn gate(&mut self, gate: CodeGate) {
         let entry = match gate {
-            Gate::Interrupt => Entry::Interrupt,
-            Gate::Fault => {
+            CodeGate::Interrupt => FrameEntry::Interrupt,
+            CodeGate::Fault => {
                 self.undone();
-                Entry::Gate
+                FrameEntry::Gate
             }
-            Gate::Trap => Entry::Gate,
+            CodeGate::Trap => FrameEntry::Gate,
         };
         self.cpus[self.at].stacks.enter(entry);
     }
 
     /// Whether an interrupt or exception of the present level enters there.
-    pub(crate) fn gate_at(&self, address: u64) -> Option<Gate> {
+    pub(crate) fn gate_at(&self, address: u64) -> Option<CodeGate> {
         self.symbols[usize::from(self.level())].gate(address)
     }
 
     /// The guest has left, to the host that the thread of `cpu` 0 is in.
-    pub(crate) fn exit(&mut self, cause: &'static str, completion: Completion) {
+    pub(crate) fn exit(&mut self, cause: &'static str, completion: ExitCompletion) {
         let Some((host, thread)) = self.host_of(self.at) else { return };
         match completion {
-            Completion::Done => {}
-            Completion::Undone => self.undone(),
-            Completion::IfHandled => self.undecided = self.last,
+            ExitCompletion::Done => {}
+            ExitCompletion::Undone => self.undone(),
+            ExitCompletion::IfHandled => self.undecided = self.last,
         }
         let level = self.level();
-        let label = self.labels.of(Other::Cause { level, name: cause });
+        let label = self.labels.of(OtherLabel::Cause { level, name: cause });
         let left = self.at;
         if let Some(guest) = self.guest(host, thread) {
             (guest.left, guest.cause) = (left, Some(label));
@@ -337,7 +337,7 @@ impl<'a> Flow<'a> {
 
     /// The record began with an exit of L2, not of L1: L1 is entered with it.
     pub(crate) fn began_nested(&mut self, cause: &'static str) {
-        let cause = self.labels.of(Other::Cause { level: 2, name: cause });
+        let cause = self.labels.of(OtherLabel::Cause { level: 2, name: cause });
         let one = self.at;
         let inner = self.cpus[one].stacks.thread();
         let two = self.guest_of(one, inner, 2);
@@ -363,7 +363,7 @@ impl<'a> Flow<'a> {
         if host == 0 { Some((host, thread)) } else { self.cpus[host].host }
     }
 
-    fn guest(&mut self, cpu: usize, thread: u32) -> Option<&mut Guest> {
+    fn guest(&mut self, cpu: usize, thread: u32) -> Option<&mut FlowGuest> {
         self.cpus[cpu].threads.get_mut(thread as usize)?.guest.as_mut()
     }
 
@@ -375,9 +375,9 @@ impl<'a> Flow<'a> {
         }
         let number = self.cpus.iter().filter(|cpu| cpu.level == level).count() as u32;
         let new = self.cpus.len();
-        self.cpus.push(Cpu::new(level, number, Some((cpu, thread))));
+        self.cpus.push(LevelCpu::new(level, number, Some((cpu, thread))));
         self.cpus[cpu].threads[thread as usize].guest =
-            Some(Guest { cpu: new, left: new, cause: None, nested: false, reflected: false });
+            Some(FlowGuest { cpu: new, left: new, cause: None, nested: false, reflected: false });
         new
     }
 
@@ -394,7 +394,7 @@ impl<'a> Flow<'a> {
         let mut missing: Vec<u32> = Vec::new();
         let mut at = frame;
         let mut under = loop {
-            let Cpu { stacks, threads, .. } = &mut self.cpus[cpu];
+            let LevelCpu { stacks, threads, .. } = &mut self.cpus[cpu];
             let found = *stacks.get(at);
             let generation = threads.get(found.thread as usize).map_or(0, |t| t.generation);
             if found.generation == generation && generation != 0 {
@@ -404,16 +404,16 @@ impl<'a> Flow<'a> {
             let is_top = found.label.is_some()
                 && found.label == self.tops[usize::from(self.cpus[cpu].level)];
             let caller = self.cpus[cpu].stacks.caller(at);
-            if is_top || caller == NONE || found.entry == Entry::Interrupt {
+            if is_top || caller == NONE || found.entry == FrameEntry::Interrupt {
                 break self.base(cpu, found.thread);
             }
             at = caller;
         };
         while let Some(at) = missing.pop() {
             let found = *self.cpus[cpu].stacks.get(at);
-            if found.entry == Entry::Interrupt {
+            if found.entry == FrameEntry::Interrupt {
                 let level = self.cpus[cpu].level;
-                let interrupt = self.labels.of(Other::Cause { level, name: "interrupt" });
+                let interrupt = self.labels.of(OtherLabel::Cause { level, name: "interrupt" });
                 under = self.child(under, interrupt);
             }
             if let Some(label) = found.label {
@@ -456,14 +456,14 @@ impl<'a> Flow<'a> {
 
     /// The node of instructions without a cause above.
     fn top(&mut self, cpu: usize, thread: u32) -> u32 {
-        let Cpu { level, number, .. } = self.cpus[cpu];
+        let LevelCpu { level, number, .. } = self.cpus[cpu];
         let mut node = ROOT;
         if level > 0 {
-            let vcpu = self.labels.of(Other::Vcpu { level, number });
+            let vcpu = self.labels.of(OtherLabel::Vcpu { level, number });
             node = self.child(node, vcpu);
         }
         if level == 0 || thread > 0 {
-            let label = self.labels.of(Other::Thread { level, number: thread });
+            let label = self.labels.of(OtherLabel::Thread { level, number: thread });
             node = self.child(node, label);
         }
         node
@@ -472,22 +472,22 @@ impl<'a> Flow<'a> {
 
 /// Whether the instruction that left a guest was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Completion {
+pub(crate) enum ExitCompletion {
     Done,
     Undone,
     /// It was intercepted if the host handles such an exit. If not, an interrupt came after it.
     IfHandled,
 }
 
-impl Cpu {
-    fn new(level: u8, number: u32, host: Option<(usize, u32)>) -> Cpu {
-        Cpu { level, number, stacks: Stacks::new(), threads: Vec::new(), host }
+impl LevelCpu {
+    fn new(level: u8, number: u32, host: Option<(usize, u32)>) -> LevelCpu {
+        LevelCpu { level, number, stacks: Stacks::new(), threads: Vec::new(), host }
     }
 
-    fn thread(&mut self, thread: u32) -> &mut Thread {
+    fn thread(&mut self, thread: u32) -> &mut FlowThread {
         let index = thread as usize;
         while self.threads.len() <= index {
-            self.threads.push(Thread::default());
+            self.threads.push(FlowThread::default());
         }
         &mut self.threads[index]
     }

@@ -7,12 +7,12 @@ pub mod bochs;
 use std::collections::BTreeMap;
 
 use vmtax_events::CallRow;
-use vmtax_guest::functions::{Functions, Kernels, Loaded, Part};
+use vmtax_guest::functions::{CodePart, HostKernels, KernelFunctions, LoadedAddresses};
 use vmtax_guest::layout;
 
-use super::source::Lines;
+use super::source::SourceLines;
 use super::symbols::levels;
-use super::{Batches, Clocked, Measure, read_record};
+use super::{Clocked, OperationMeasure, RecordBatches, read_record};
 use crate::host::MARKS;
 
 pub const KERNEL: u64 = 0xffff_ffff_8100_0000;
@@ -47,15 +47,15 @@ pub const STORE: &[u8] = &[0x89, 0x07];
 pub const WRMSR: &[u8] = &[0x0f, 0x30];
 
 /// A record that is written.
-pub struct Record {
+pub struct TcgRecord {
     pub words: Vec<u8>,
     pub blocks: u32,
     pub upper: u64,
 }
 
-impl Record {
-    pub fn new() -> Record {
-        let mut record = Record { words: b"VMTAXTCG".to_vec(), blocks: 0, upper: 0 };
+impl TcgRecord {
+    pub fn new() -> TcgRecord {
+        let mut record = TcgRecord { words: b"VMTAXTCG".to_vec(), blocks: 0, upper: 0 };
         record.put(&[1, 1]);
         record
     }
@@ -139,7 +139,7 @@ impl Record {
     }
 }
 
-pub fn kernels() -> Kernels {
+pub fn kernels() -> HostKernels {
     let functions = [
         (RUN, "kvm_arch_vcpu_ioctl_run"),
         (HANDLER, "msr_interception"),
@@ -153,15 +153,15 @@ pub fn kernels() -> Kernels {
     let mut before = 0;
     let steps =
         functions.map(|(at, name)| (at - std::mem::replace(&mut before, at), name.to_owned()));
-    let part = Part { name: String::new(), functions: steps.to_vec() };
-    let functions = Functions { parts: vec![part] };
-    let (host, guest) = (Loaded::default(), Some(Loaded::default()));
-    Kernels { functions, host, guest }
+    let part = CodePart { name: String::new(), functions: steps.to_vec() };
+    let functions = KernelFunctions { parts: vec![part] };
+    let (host, guest) = (LoadedAddresses::default(), Some(LoadedAddresses::default()));
+    HostKernels { functions, host, guest }
 }
 
 /// Small records that are whole: of each emulator, a CPUID that the host handles.
 pub fn samples() -> [Vec<u8>; 3] {
-    let mut tcg = Record::new();
+    let mut tcg = TcgRecord::new();
     tcg.begin();
     tcg.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);
     tcg.partial(2);
@@ -171,7 +171,7 @@ pub fn samples() -> [Vec<u8>; 3] {
     tcg.block(LAST - 1, GUEST, &[NOP, RDTSC]);
     tcg.block(LAST + 2, GUEST, &[NOP]);
     let bochs = [(false, bochs::CPUID), (true, bochs::SVM_CPUID)].map(|(svm, cpuid)| {
-        let mut bochs = bochs::Record::with(svm);
+        let mut bochs = bochs::BochsRecord::with(svm);
         bochs.begin();
         bochs.run(FIRST + 2, 2);
         bochs.leaves(cpuid, 0);
@@ -194,12 +194,12 @@ pub fn check_record(record: &[u8]) -> Result<(), String> {
         let operation = Clocked { level, clock: (FIRST, LAST) };
         let operations = BTreeMap::from([(0, operation)]);
         let symbols = levels(&kernels())?;
-        let lines = Lines::of("svm.c", &[(HANDLER, 7), (HANDLER + 1, 8), (HANDLER + 2, 0)]);
-        let mut batches = Batches::new(MARKS, operations, lines);
+        let lines = SourceLines::of("svm.c", &[(HANDLER, 7), (HANDLER + 1, 8), (HANDLER + 2, 0)]);
+        let mut batches = RecordBatches::new(MARKS, operations, lines);
         read_record(record, &symbols, &mut batches).map_err(|problem| problem.to_string())?;
         let cycles: Vec<u64> =
             batches.done.get(&0).into_iter().flatten().map(|one| one.cycles()).collect();
-        let measure = Measure { number: 0, workload: "x", cycles: &cycles, around: 0 };
+        let measure = OperationMeasure { number: 0, workload: "x", cycles: &cycles, around: 0 };
         let profile = match batches.profile(&measure, &symbols) {
             Ok(profile) => profile,
             // Whose payload is at the other level.

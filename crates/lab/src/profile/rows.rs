@@ -2,14 +2,14 @@
 
 use vmtax_events::{CallKind, CallRow, Sample};
 
-use super::source::Lines;
-use super::symbols::Symbols;
-use super::tree::{Labels, Node, Other, Parts, ROOT};
-use super::{Batches, Done};
+use super::source::SourceLines;
+use super::symbols::LevelSymbols;
+use super::tree::{LabelList, LabelParts, Node, OtherLabel, ROOT};
+use super::{DoneBatch, RecordBatches};
 
 /// What was measured of an operation independently of the record.
 #[derive(Clone, Debug)]
-pub(crate) struct Measure<'a> {
+pub(crate) struct OperationMeasure<'a> {
     pub(crate) number: u16,
     pub(crate) workload: &'a str,
     /// Cycles of each batch; the first is the warm-up.
@@ -20,7 +20,7 @@ pub(crate) struct Measure<'a> {
 
 /// The call tree of an operation, and its totals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Profile {
+pub struct OperationProfile {
     /// Its nodes.
     pub rows: Vec<CallRow>,
     /// Instructions that began in the batch.
@@ -33,7 +33,7 @@ pub struct Profile {
     pub idle: u64,
 }
 
-impl Profile {
+impl OperationProfile {
     /// The totals as metrics of samples, with their units.
     pub(crate) fn figures(&self, count: u32) -> [(&'static str, &'static str, u64); 5] {
         [
@@ -46,13 +46,13 @@ impl Profile {
     }
 }
 
-impl Batches {
+impl RecordBatches {
     /// The tree of the batch whose path is the median, if each batch has as many instructions as the clock says.
     pub(crate) fn profile(
         &self,
-        measure: &Measure<'_>,
-        symbols: &[Symbols; 3],
-    ) -> Result<Profile, String> {
+        measure: &OperationMeasure<'_>,
+        symbols: &[LevelSymbols; 3],
+    ) -> Result<OperationProfile, String> {
         let batches = self.done.get(&measure.number).map_or(&[][..], Vec::as_slice);
         if batches.len() != measure.cycles.len() || batches.is_empty() {
             let (recorded, measured) = (batches.len(), measure.cycles.len());
@@ -68,7 +68,7 @@ impl Batches {
     }
 }
 
-impl Done {
+impl DoneBatch {
     /// Instructions that completed.
     fn done(&self) -> u64 {
         self.batch.begun - self.batch.undone
@@ -101,9 +101,9 @@ impl Done {
 
     fn rows(
         &self,
-        measure: &Measure<'_>,
-        (labels, symbols, lines): (&Labels, &[Symbols; 3], &Lines),
-    ) -> Result<Profile, String> {
+        measure: &OperationMeasure<'_>,
+        (labels, symbols, lines): (&LabelList, &[LevelSymbols; 3], &SourceLines),
+    ) -> Result<OperationProfile, String> {
         let mut nodes = self.batch.tree.nodes.clone();
         let payload = self.payload.and_then(|payload| nodes.get_mut(payload as usize));
         let Some(payload) = payload.filter(|payload| payload.count >= measure.around) else {
@@ -135,7 +135,7 @@ impl Done {
                 instructions: node.count,
             });
         }
-        Ok(Profile {
+        Ok(OperationProfile {
             rows,
             begun: self.batch.begun,
             undone: self.batch.undone,
@@ -158,40 +158,42 @@ fn kept(nodes: &[Node]) -> Vec<bool> {
 }
 
 /// The only root node, if it is a vCPU: its name adds no information then.
-fn only_vcpu(nodes: &[Node], kept: &[bool], labels: &Labels) -> Option<usize> {
+fn only_vcpu(nodes: &[Node], kept: &[bool], labels: &LabelList) -> Option<usize> {
     let mut tops = (0..nodes.len()).filter(|index| kept[*index] && nodes[*index].parent == ROOT);
     let top = tops.next().filter(|_| tops.next().is_none())?;
-    let Parts::Other(place) = nodes[top].label.parts() else { return None };
+    let LabelParts::Other(place) = nodes[top].label.parts() else { return None };
     let other = labels.get(place)?;
-    matches!(other, Other::Vcpu { .. }).then_some(top)
+    matches!(other, OtherLabel::Vcpu { .. }).then_some(top)
 }
 
 fn describe(
     (node, above): (&Node, Option<&Node>),
-    labels: &Labels,
-    symbols: &[Symbols; 3],
-    lines: &Lines,
+    labels: &LabelList,
+    symbols: &[LevelSymbols; 3],
+    lines: &SourceLines,
 ) -> (CallKind, u8, String, String) {
     let plain = |kind, level, name: String| (kind, level, name, String::new());
     match node.label.parts() {
-        Parts::Function { level, id } => {
+        LabelParts::Function { level, id } => {
             let name = symbols[usize::from(level.min(2))].name(id);
             (CallKind::Function, level, name.function.clone(), name.module.clone())
         }
-        Parts::Line(number) => {
+        LabelParts::Line(number) => {
             // Of the function's level.
             let level = match above.map(|above| above.label.parts()) {
-                Some(Parts::Function { level, .. }) => level,
+                Some(LabelParts::Function { level, .. }) => level,
                 _ => 0,
             };
             plain(CallKind::Line, level, lines.text(number))
         }
-        Parts::Other(place) => match labels.get(place) {
-            Some(Other::Cause { level, name }) => plain(CallKind::Cause, level, name.to_owned()),
-            Some(Other::Vcpu { level, number }) => {
+        LabelParts::Other(place) => match labels.get(place) {
+            Some(OtherLabel::Cause { level, name }) => {
+                plain(CallKind::Cause, level, name.to_owned())
+            }
+            Some(OtherLabel::Vcpu { level, number }) => {
                 plain(CallKind::Thread, level, format!("vCPU {number}"))
             }
-            Some(Other::Thread { level, number }) => {
+            Some(OtherLabel::Thread { level, number }) => {
                 plain(CallKind::Thread, level, format!("thread {number}"))
             }
             None => plain(CallKind::Function, 0, "[unknown]".to_owned()),

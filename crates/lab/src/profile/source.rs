@@ -17,7 +17,7 @@ use object::{
     CompressionFormat, Object, ObjectKind, ObjectSection, ObjectSymbol, RelocationTarget,
     SymbolKind,
 };
-use vmtax_guest::functions::{Kernels, Loaded};
+use vmtax_guest::functions::{HostKernels, LoadedAddresses};
 
 use crate::Error;
 
@@ -25,7 +25,7 @@ use crate::Error;
 pub(crate) const UNKNOWN: u32 = 0;
 
 /// What is needed of a file with debug information.
-pub(crate) struct Source {
+pub(crate) struct DebugSource {
     path: PathBuf,
     build: Vec<u8>,
     /// A module's, whose sections have addresses of their own from 0.
@@ -45,20 +45,20 @@ struct Relocation {
     value: u64,
 }
 
-type Texts<'a> = EndianSlice<'a, LittleEndian>;
+type SourceTexts<'a> = EndianSlice<'a, LittleEndian>;
 
-impl Source {
+impl DebugSource {
     /// Reads files.
-    pub(crate) fn open(paths: &[PathBuf]) -> Result<Vec<Source>, Error> {
+    pub(crate) fn open(paths: &[PathBuf]) -> Result<Vec<DebugSource>, Error> {
         let open = |path: &PathBuf| {
             let file = File::open(path).map_err(Error::io(path, "open"))?;
-            Source::of_elf(path, &ReadCache::new(file))
+            DebugSource::of_elf(path, &ReadCache::new(file))
                 .map_err(|problem| Error::DebugInfo { path: path.clone(), problem })
         };
         paths.iter().map(open).collect()
     }
 
-    fn of_elf<'a>(path: &Path, data: impl ReadRef<'a>) -> Result<Source, String> {
+    fn of_elf<'a>(path: &Path, data: impl ReadRef<'a>) -> Result<DebugSource, String> {
         let file = object::File::parse(data)
             .map_err(|error| format!("no file with debug information: {error}"))?;
         let bad = |error: object::Error| format!("its debug information cannot be read: {error}");
@@ -75,7 +75,7 @@ impl Source {
             let section = symbol.section_index()?.0;
             Some((symbol.name().ok()?.to_owned(), section, symbol.address()))
         });
-        let mut source = Source {
+        let mut source = DebugSource {
             path: path.to_owned(),
             build: build.to_vec(),
             relocatable,
@@ -164,33 +164,36 @@ fn relocations<'a>(file: &object::File<'a, impl ReadRef<'a>>) -> Result<Vec<Relo
 }
 
 /// A source line from here on; line 0 is none.
-struct Row {
+struct LineRow {
     address: u64,
     file: u32,
     line: u32,
 }
 
 /// The lines of the kernel or of a module, by its addresses in the host.
-struct Part {
-    rows: Vec<Row>,
+struct SourcePart {
+    rows: Vec<LineRow>,
     /// What L1 has at a higher address than the host.
     inner: u64,
 }
 
 /// Source lines by address.
 #[derive(Default)]
-pub(crate) struct Lines {
-    parts: Vec<Part>,
+pub(crate) struct SourceLines {
+    parts: Vec<SourcePart>,
     files: Vec<String>,
     numbers: HashMap<(u32, u32), u32>,
     /// File and line of each number but [`UNKNOWN`].
     texts: Vec<(u32, u32)>,
 }
 
-impl Lines {
+impl SourceLines {
     /// The lines of these files, which must be of these kernels.
-    pub(crate) fn new(sources: &[Source], kernels: &Kernels) -> Result<Lines, Error> {
-        let mut lines = Lines::default();
+    pub(crate) fn new(
+        sources: &[DebugSource],
+        kernels: &HostKernels,
+    ) -> Result<SourceLines, Error> {
+        let mut lines = SourceLines::default();
         for source in sources {
             lines
                 .add(source, kernels)
@@ -199,7 +202,7 @@ impl Lines {
         Ok(lines)
     }
 
-    fn add(&mut self, source: &Source, kernels: &Kernels) -> Result<(), String> {
+    fn add(&mut self, source: &DebugSource, kernels: &HostKernels) -> Result<(), String> {
         let name = owner(&source.build, &kernels.host)?;
         let mut runs: HashMap<&str, Option<u64>> = HashMap::new();
         for part in kernels.functions.parts.iter().filter(|part| part.name == name) {
@@ -220,22 +223,22 @@ impl Lines {
             .rows(&line, &source.texts, kernel)
             .map_err(|error| format!("its line table cannot be read: {error}"))?;
         rows.sort_by_key(|row| (row.address, row.line > 0));
-        let at = |loaded: &Loaded| {
+        let at = |loaded: &LoadedAddresses| {
             loaded.modules.iter().find(|module| module.0 == name).map(|module| module.1)
         };
         let inner = match (kernels.guest.as_ref().and_then(at), at(&kernels.host)) {
             (Some(there), Some(here)) => there.wrapping_sub(here),
             _ => 0,
         };
-        self.parts.push(Part { rows, inner });
+        self.parts.push(SourcePart { rows, inner });
         Ok(())
     }
 
-    fn rows(&mut self, line: &[u8], texts: &[Vec<u8>; 2], by: u64) -> gimli::Result<Vec<Row>> {
+    fn rows(&mut self, line: &[u8], texts: &[Vec<u8>; 2], by: u64) -> gimli::Result<Vec<LineRow>> {
         let texts =
             (DebugStr::new(&texts[0], LittleEndian), DebugLineStr::new(&texts[1], LittleEndian));
         let table = DebugLine::new(line, LittleEndian);
-        let mut found: Vec<Row> = Vec::new();
+        let mut found: Vec<LineRow> = Vec::new();
         let mut known: HashMap<String, u32> = HashMap::new();
         let mut offset = 0_usize;
         while offset < line.len() {
@@ -259,7 +262,7 @@ impl Lines {
                 });
                 // The kernel's half: what is not loaded begins at 0.
                 if address >> 63 == 1 && (last != (file, line) || line == 0) {
-                    found.push(Row { address, file, line });
+                    found.push(LineRow { address, file, line });
                     last = (file, line);
                 }
             }
@@ -295,10 +298,10 @@ impl Lines {
 
     /// Lines of one file of the kernel, for tests.
     #[cfg(any(test, feature = "fuzz"))]
-    pub(crate) fn of(file: &str, rows: &[(u64, u32)]) -> Lines {
-        let rows = rows.iter().map(|&(address, line)| Row { address, file: 0, line }).collect();
-        let parts = vec![Part { rows, inner: 0 }];
-        Lines { parts, files: vec![file.to_owned()], ..Lines::default() }
+    pub(crate) fn of(file: &str, rows: &[(u64, u32)]) -> SourceLines {
+        let rows = rows.iter().map(|&(address, line)| LineRow { address, file: 0, line }).collect();
+        let parts = vec![SourcePart { rows, inner: 0 }];
+        SourceLines { parts, files: vec![file.to_owned()], ..SourceLines::default() }
     }
 
     /// `arch/x86/kvm/x86.c:123`.
@@ -310,7 +313,7 @@ impl Lines {
 }
 
 /// Which part of the host's code has this build id: a module, or the kernel without a name.
-fn owner<'a>(build: &[u8], host: &'a Loaded) -> Result<&'a str, String> {
+fn owner<'a>(build: &[u8], host: &'a LoadedAddresses) -> Result<&'a str, String> {
     if let Some((name, _)) = host.builds.iter().find(|(_, id)| id == build) {
         return Ok(name);
     }
@@ -326,11 +329,11 @@ fn owner<'a>(build: &[u8], host: &'a Loaded) -> Result<&'a str, String> {
 
 /// A file of a line table, relative to the folder in which the kernel was built.
 fn file_name(
-    header: &LineProgramHeader<Texts<'_>>,
+    header: &LineProgramHeader<SourceTexts<'_>>,
     index: u64,
-    (strings, line_strings): (DebugStr<Texts<'_>>, DebugLineStr<Texts<'_>>),
+    (strings, line_strings): (DebugStr<SourceTexts<'_>>, DebugLineStr<SourceTexts<'_>>),
 ) -> String {
-    let text = |value: AttributeValue<Texts<'_>>| {
+    let text = |value: AttributeValue<SourceTexts<'_>>| {
         let text = match value {
             AttributeValue::String(text) => Some(text),
             AttributeValue::DebugStrRef(at) => strings.get_str(at).ok(),

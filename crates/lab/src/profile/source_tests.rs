@@ -1,6 +1,8 @@
 use std::process::Command;
 
-use vmtax_guest::functions::{Functions, Kernels, Loaded, Part as Functioned};
+use vmtax_guest::functions::{
+    CodePart as Functioned, HostKernels, KernelFunctions, LoadedAddresses,
+};
 
 use super::*;
 
@@ -54,8 +56,8 @@ impl Made {
         Made::new(&[], &["-Ttext", "0xffffffff81000000", "-e", "first"])
     }
 
-    fn open(&self) -> Result<Vec<Source>, Error> {
-        Source::open(std::slice::from_ref(&self.path))
+    fn open(&self) -> Result<Vec<DebugSource>, Error> {
+        DebugSource::open(std::slice::from_ref(&self.path))
     }
 
     /// The address of a function as the file has it.
@@ -69,25 +71,25 @@ impl Made {
     }
 }
 
-fn kernels(name: &str, build: &[u8], functions: [(&str, u64); 2]) -> Kernels {
+fn kernels(name: &str, build: &[u8], functions: [(&str, u64); 2]) -> HostKernels {
     let mut before = 0;
     let steps = functions
         .map(|(name, at)| (at - std::mem::replace(&mut before, at), name.to_owned()))
         .to_vec();
-    let loaded = |at| Loaded {
+    let loaded = |at| LoadedAddresses {
         notes: 1,
         modules: vec![("demo".to_owned(), at)],
         builds: vec![(String::new(), vec![0xab; 20]), (name.to_owned(), build.to_vec())],
     };
     let part = Functioned { name: name.to_owned(), functions: steps };
-    Kernels {
-        functions: Functions { parts: vec![part] },
+    HostKernels {
+        functions: KernelFunctions { parts: vec![part] },
         host: loaded(MODULE),
         guest: Some(loaded(GUEST)),
     }
 }
 
-fn text(lines: &mut Lines, level: usize, address: u64) -> String {
+fn text(lines: &mut SourceLines, level: usize, address: u64) -> String {
     let (number, range) = lines.find(level, address);
     assert!(range.contains(&address), "{address:#x} in {range:x?}");
     lines.text(number)
@@ -99,7 +101,7 @@ fn a_modules_sections_are_found_where_they_are_loaded() {
     let sources = made.open().unwrap();
     let (first, second) = (MODULE + 0x7000, MODULE + 0x100);
     let kernels = kernels("demo", &sources[0].build, [("second", second), ("first", first)]);
-    let mut lines = Lines::new(&sources, &kernels).unwrap();
+    let mut lines = SourceLines::new(&sources, &kernels).unwrap();
     assert_eq!(text(&mut lines, 0, first), "sub/code.c:2");
     assert_eq!(text(&mut lines, 0, second), "sub/code.c:7");
     // L1 has it elsewhere.
@@ -127,7 +129,7 @@ fn a_kernel_may_run_elsewhere_than_it_was_linked() {
     let at = |name| made.address(name) - LINKED + RUNS;
     let kernels =
         kernels("", &sources[0].build, [("first", at("first")), ("second", at("second"))]);
-    let mut lines = Lines::new(&sources, &kernels).unwrap();
+    let mut lines = SourceLines::new(&sources, &kernels).unwrap();
     assert_eq!(text(&mut lines, 0, at("first")), "sub/code.c:2");
     assert_eq!(text(&mut lines, 0, at("second")), "sub/code.c:7");
     // L1 runs the host's kernel, at the same place.
@@ -140,8 +142,9 @@ fn files_of_another_build_are_refused() {
     let made = Made::module();
     let sources = made.open().unwrap();
     let functions = [("second", MODULE), ("first", MODULE + 0x100)];
-    let problem =
-        |kernels: &Kernels| Lines::new(&sources, kernels).map(|_| ()).unwrap_err().to_string();
+    let problem = |kernels: &HostKernels| {
+        SourceLines::new(&sources, kernels).map(|_| ()).unwrap_err().to_string()
+    };
     let text = problem(&kernels("demo", &[0xcd; 20], functions));
     assert!(text.starts_with(&made.path.display().to_string()), "{text}");
     assert!(text.contains(&format!("the kernel that runs ({})", "ab".repeat(20))), "{text}");
@@ -188,8 +191,8 @@ fn damaged_files_do_not_panic() {
         let build = made.open().unwrap().remove(0).build;
         let kernels = kernels("demo", &build, [("second", MODULE), ("first", MODULE + 0x7000)]);
         let read = |bytes: &[u8]| {
-            let source = Source::of_elf(&made.path, bytes);
-            let _ = source.map(|source| Lines::new(&[source], &kernels).map(|_| ()));
+            let source = DebugSource::of_elf(&made.path, bytes);
+            let _ = source.map(|source| SourceLines::new(&[source], &kernels).map(|_| ()));
         };
         for cut in (0..whole.len()).step_by(7) {
             read(&whole[..cut]);

@@ -4,7 +4,7 @@
 //! return, switched stacks), and a return to a frame of another thread means that the processor has switched to that thread.
 //! Calls from before the record are unknown: a return to one begins a new stack.
 
-use super::fast::Map;
+use super::fast::FastMap;
 use super::tree::Label;
 
 /// No frame.
@@ -17,7 +17,7 @@ const THREADS_MOST: u32 = 1 << 12;
 
 /// How a frame was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum FrameEntry {
     Call,
     /// A system call or an exception, which the code above caused.
     Gate,
@@ -27,19 +27,19 @@ pub(crate) enum Entry {
 
 /// Reference to a frame: its slot, and the generation of the slot's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct FrameRef {
     at: u32,
     serial: u32,
 }
 
 /// A function that was entered and has not returned.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Frame {
-    parent: Place,
+pub(crate) struct StackFrame {
+    parent: FrameRef,
     serial: u32,
     /// The function, once an instruction of it was executed.
     pub(crate) label: Option<Label>,
-    pub(crate) entry: Entry,
+    pub(crate) entry: FrameEntry,
     pub(crate) thread: u32,
     slot: u64,
     /// Its node in the present tree, if it is of this generation.
@@ -50,12 +50,12 @@ pub(crate) struct Frame {
 /// Stacks of one processor.
 #[derive(Debug)]
 pub(crate) struct Stacks {
-    frames: Vec<Frame>,
+    frames: Vec<StackFrame>,
     free: Vec<u32>,
     /// Frames by the place of their return address.
-    slots: Map<u64, Place>,
+    slots: FastMap<u64, FrameRef>,
     /// Threads by their stack.
-    threads: Map<u64, u32>,
+    threads: FastMap<u64, u32>,
     last_stack: u64,
     current: u32,
     count: u32,
@@ -63,7 +63,7 @@ pub(crate) struct Stacks {
     switching: bool,
 }
 
-const NOWHERE: Place = Place { at: NONE, serial: 0 };
+const NOWHERE: FrameRef = FrameRef { at: NONE, serial: 0 };
 
 impl Stacks {
     /// One thread, with an unknown stack.
@@ -71,8 +71,8 @@ impl Stacks {
         let mut stacks = Stacks {
             frames: Vec::new(),
             free: Vec::new(),
-            slots: Map::default(),
-            threads: Map::default(),
+            slots: FastMap::default(),
+            threads: FastMap::default(),
             last_stack: u64::MAX,
             current: NONE,
             count: 1,
@@ -92,11 +92,11 @@ impl Stacks {
         self.get(self.current).thread
     }
 
-    pub(crate) fn get(&self, frame: u32) -> &Frame {
+    pub(crate) fn get(&self, frame: u32) -> &StackFrame {
         &self.frames[frame as usize]
     }
 
-    pub(crate) fn get_mut(&mut self, frame: u32) -> &mut Frame {
+    pub(crate) fn get_mut(&mut self, frame: u32) -> &mut StackFrame {
         &mut self.frames[frame as usize]
     }
 
@@ -105,20 +105,28 @@ impl Stacks {
         self.alive(self.get(frame).parent).unwrap_or(NONE)
     }
 
-    fn alive(&self, place: Place) -> Option<u32> {
+    fn alive(&self, place: FrameRef) -> Option<u32> {
         let frame = self.frames.get(place.at as usize)?;
         (frame.serial == place.serial).then_some(place.at)
     }
 
-    fn place(&self, frame: u32) -> Place {
+    fn place(&self, frame: u32) -> FrameRef {
         self.frames
             .get(frame as usize)
-            .map_or(NOWHERE, |found| Place { at: frame, serial: found.serial })
+            .map_or(NOWHERE, |found| FrameRef { at: frame, serial: found.serial })
     }
 
-    fn push(&mut self, parent: Place, entry: Entry, thread: u32, slot: u64) {
-        let mut new =
-            Frame { parent, serial: 0, label: None, entry, thread, slot, node: 0, generation: 0 };
+    fn push(&mut self, parent: FrameRef, entry: FrameEntry, thread: u32, slot: u64) {
+        let mut new = StackFrame {
+            parent,
+            serial: 0,
+            label: None,
+            entry,
+            thread,
+            slot,
+            node: 0,
+            generation: 0,
+        };
         self.current = match self.free.pop() {
             Some(at) => {
                 let old = &mut self.frames[at as usize];
@@ -135,12 +143,12 @@ impl Stacks {
 
     /// A new, unknown stack.
     fn begin(&mut self, thread: u32) {
-        self.push(NOWHERE, Entry::Call, thread, 0);
+        self.push(NOWHERE, FrameEntry::Call, thread, 0);
     }
 
     fn forget(&mut self, frame: u32) {
         let place = self.place(frame);
-        let Frame { slot, .. } = self.frames[frame as usize];
+        let StackFrame { slot, .. } = self.frames[frame as usize];
         if slot != 0 && self.slots.get(&slot) == Some(&place) {
             self.slots.remove(&slot);
         }
@@ -160,7 +168,7 @@ impl Stacks {
     }
 
     /// A call whose return address is at `slot`.
-    pub(crate) fn call(&mut self, slot: u64, entry: Entry) {
+    pub(crate) fn call(&mut self, slot: u64, entry: FrameEntry) {
         self.drop_overwritten(slot);
         let thread = self.thread();
         self.note_stack(slot, thread);
@@ -186,7 +194,7 @@ impl Stacks {
     }
 
     /// Enters through a gate, which does not push a return address like a call's.
-    pub(crate) fn enter(&mut self, entry: Entry) {
+    pub(crate) fn enter(&mut self, entry: FrameEntry) {
         let thread = self.thread();
         self.push(self.place(self.current), entry, thread, 0);
     }
@@ -252,7 +260,7 @@ impl Stacks {
     /// A return from a gate.
     pub(crate) fn gate_return(&mut self) {
         let (mut at, thread) = (self.current, self.thread());
-        while at != NONE && self.get(at).entry == Entry::Call {
+        while at != NONE && self.get(at).entry == FrameEntry::Call {
             at = self.caller(at);
         }
         self.unwind(at);
@@ -269,7 +277,7 @@ impl Stacks {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::Parts;
+    use super::super::tree::LabelParts;
     use super::*;
 
     const A: u64 = 0xffff_c900_0001_0000;
@@ -281,7 +289,7 @@ mod tests {
         let mut at = stacks.current();
         while at != NONE {
             names.push(stacks.get(at).label.map_or(0, |label| match label.parts() {
-                Parts::Function { id, .. } => id,
+                LabelParts::Function { id, .. } => id,
                 _ => 0,
             }));
             at = stacks.caller(at);
@@ -295,7 +303,7 @@ mod tests {
     }
 
     fn calls(stacks: &mut Stacks, slot: u64, id: u32) {
-        stacks.call(slot, Entry::Call);
+        stacks.call(slot, FrameEntry::Call);
         name(stacks, id);
     }
 
@@ -355,7 +363,7 @@ mod tests {
     fn gates_are_left_whatever_was_called_in_them() {
         let mut stacks = Stacks::new();
         name(&mut stacks, 1);
-        stacks.enter(Entry::Interrupt);
+        stacks.enter(FrameEntry::Interrupt);
         name(&mut stacks, 2);
         calls(&mut stacks, A + 0x700, 3);
         stacks.gate_return();

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use vmtax_guest::functions::{Functions, Kernels, Loaded};
+use vmtax_guest::functions::{HostKernels, KernelFunctions, LoadedAddresses};
 use vmtax_guest::layout;
 
 /// How control reaches an address that no instruction calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gate {
+pub(crate) enum CodeGate {
     /// An interrupt: the instruction before it has completed.
     Interrupt,
     /// An exception: the instruction that raised it is restarted, or abandoned.
@@ -41,11 +41,11 @@ pub(crate) struct Name {
 
 /// The code of one level.
 #[derive(Debug, Default)]
-pub(crate) struct Symbols {
+pub(crate) struct LevelSymbols {
     /// Start and name, by address.
     starts: Vec<(u64, u32)>,
     names: Vec<Name>,
-    gates: HashMap<u64, Gate>,
+    gates: HashMap<u64, CodeGate>,
     /// Ranges of stubs.
     stubs: Vec<(u64, u64)>,
 }
@@ -65,17 +65,17 @@ pub(crate) fn is_user(address: u64) -> bool {
     address >> 63 == 0
 }
 
-impl Symbols {
+impl LevelSymbols {
     /// Without a kernel: only payloads and programs.
-    pub(crate) fn none() -> Symbols {
+    pub(crate) fn none() -> LevelSymbols {
         let name = |function: &str| Name { function: function.to_owned(), module: String::new() };
         let names = vec![name("[unknown]"), name("[program]"), name("payload")];
-        Symbols { names, ..Symbols::default() }
+        LevelSymbols { names, ..LevelSymbols::default() }
     }
 
     /// The symbols of a kernel. `at` has the current address of a module that has moved since its functions were read.
-    fn of(functions: &Functions, at: &dyn Fn(&str) -> i64) -> Symbols {
-        let mut symbols = Symbols::none();
+    fn of(functions: &KernelFunctions, at: &dyn Fn(&str) -> i64) -> LevelSymbols {
+        let mut symbols = LevelSymbols::none();
         let mut known: HashMap<Name, u32> = HashMap::new();
         let mut raw: Vec<(u64, &str, &str)> = Vec::new();
         for part in &functions.parts {
@@ -104,11 +104,11 @@ impl Symbols {
         if STUBS.contains(&name) {
             self.stubs.push((start, end));
         } else if TRAPS.contains(&name) {
-            self.gates.insert(start, Gate::Trap);
+            self.gates.insert(start, CodeGate::Trap);
         } else if name.starts_with("asm_sysvec_") || name == "asm_exc_nmi" {
-            self.gates.insert(start, Gate::Interrupt);
+            self.gates.insert(start, CodeGate::Interrupt);
         } else if name.starts_with("asm_exc_") {
-            self.gates.insert(start, Gate::Fault);
+            self.gates.insert(start, CodeGate::Fault);
         }
     }
 
@@ -150,9 +150,9 @@ impl Symbols {
     }
 
     /// Whether an interrupt or exception enters here.
-    pub(crate) fn gate(&self, address: u64) -> Option<Gate> {
+    pub(crate) fn gate(&self, address: u64) -> Option<CodeGate> {
         let is_stub = self.stubs.iter().any(|(start, end)| (*start..*end).contains(&address));
-        if is_stub { Some(Gate::Interrupt) } else { self.gates.get(&address).copied() }
+        if is_stub { Some(CodeGate::Interrupt) } else { self.gates.get(&address).copied() }
     }
 }
 
@@ -163,35 +163,35 @@ fn plain(name: &str) -> &str {
 }
 
 /// The code of L0, L1 and L2; L1 has the kernel of L0, but its modules may be at other addresses.
-pub(crate) fn levels(kernels: &Kernels) -> Result<[Symbols; 3], String> {
-    let host = Symbols::of(&kernels.functions, &|_| 0);
+pub(crate) fn levels(kernels: &HostKernels) -> Result<[LevelSymbols; 3], String> {
+    let host = LevelSymbols::of(&kernels.functions, &|_| 0);
     let guest = match &kernels.guest {
-        None => Symbols::none(),
+        None => LevelSymbols::none(),
         Some(guest) if guest.notes != kernels.host.notes => {
             return Err("the guest that nests runs another kernel than its host".to_owned());
         }
         Some(guest) => {
-            let at = |loaded: &Loaded, name: &str| {
+            let at = |loaded: &LoadedAddresses, name: &str| {
                 loaded.modules.iter().find(|module| module.0 == name).map(|module| module.1)
             };
             let shift = |name: &str| match (at(guest, name), at(&kernels.host, name)) {
                 (Some(there), Some(here)) => there.wrapping_sub(here).cast_signed(),
                 _ => 0,
             };
-            Symbols::of(&kernels.functions, &shift)
+            LevelSymbols::of(&kernels.functions, &shift)
         }
     };
-    Ok([host, guest, Symbols::none()])
+    Ok([host, guest, LevelSymbols::none()])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vmtax_guest::functions::Part;
+    use vmtax_guest::functions::CodePart;
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
 
-    fn kernels() -> Kernels {
+    fn kernels() -> HostKernels {
         let functions = |list: &[(u64, &str)]| {
             list.iter().map(|(step, name)| (*step, (*name).to_owned())).collect()
         };
@@ -203,13 +203,16 @@ mod tests {
             (0x10, "foo.cold"),
         ]);
         let module = functions(&[(BASE + 0x1000_0000, "svm_vcpu_run"), (0x20, "npf_interception")]);
-        let loaded =
-            |at| Loaded { notes: 1, modules: vec![("kvm_amd".to_owned(), at)], builds: Vec::new() };
-        Kernels {
-            functions: Functions {
+        let loaded = |at| LoadedAddresses {
+            notes: 1,
+            modules: vec![("kvm_amd".to_owned(), at)],
+            builds: Vec::new(),
+        };
+        HostKernels {
+            functions: KernelFunctions {
                 parts: vec![
-                    Part { name: String::new(), functions: kernel },
-                    Part { name: "kvm_amd".to_owned(), functions: module },
+                    CodePart { name: String::new(), functions: kernel },
+                    CodePart { name: "kvm_amd".to_owned(), functions: module },
                 ],
             },
             host: loaded(BASE + 0x1000_0000),
@@ -221,7 +224,7 @@ mod tests {
     fn addresses_have_names() {
         let [host, guest, inner] = levels(&kernels()).unwrap();
         let name =
-            |symbols: &Symbols, address| symbols.name(symbols.find(address)).function.clone();
+            |symbols: &LevelSymbols, address| symbols.name(symbols.find(address)).function.clone();
         assert_eq!(name(&host, BASE + 0x111), "foo");
         assert_eq!(name(&host, BASE + 0x120), "bar");
         assert_eq!(host.find(BASE + 0x130), host.find(BASE + 0x110));
@@ -235,9 +238,9 @@ mod tests {
     #[test]
     fn gates_are_known_by_their_names() {
         let [host, ..] = levels(&kernels()).unwrap();
-        assert_eq!(host.gate(BASE), Some(Gate::Fault));
+        assert_eq!(host.gate(BASE), Some(CodeGate::Fault));
         assert_eq!(host.gate(BASE + 1), None);
-        assert_eq!(host.gate(BASE + 0x18), Some(Gate::Interrupt));
+        assert_eq!(host.gate(BASE + 0x18), Some(CodeGate::Interrupt));
         assert_eq!(host.gate(BASE + 0x110), None);
     }
 

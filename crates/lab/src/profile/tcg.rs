@@ -6,11 +6,11 @@
 
 use std::io::Read;
 
-use super::code::{Effect, Leaves, effect, leaves};
-use super::flow::{Completion, Flow, Run};
-use super::symbols::{Gate, Symbols, is_payload};
-use super::words::Words;
-use super::{Batches, Problem};
+use super::code::{Leaves, StackEffect, effect, leaves};
+use super::flow::{ExitCompletion, Flow, FunctionRun};
+use super::symbols::{CodeGate, LevelSymbols, is_payload};
+use super::words::StreamWords;
+use super::{RecordBatches, RecordProblem};
 
 pub(super) const MAGIC: [u8; 8] = *b"VMTAXTCG";
 const VERSION: u32 = 1;
@@ -27,28 +27,28 @@ const BLOCKS_MOST: u32 = 1 << 23;
 const RDTSC: [u8; 2] = [0x0f, 0x31];
 
 /// A guest address, and the address of the same byte in the emulator's memory.
-type Place = (u64, u64);
+type BlockAddress = (u64, u64);
 
 /// A translated block.
-struct Block {
-    start: Place,
+struct TcgBlock {
+    start: BlockAddress,
     /// Ends of its instructions, as offsets in the code.
     ends: Box<[u16]>,
     code: Box<[u8]>,
-    effect: Effect,
+    effect: StackEffect,
     /// By level, once looked up.
-    names: [Option<Names>; 3],
+    names: [Option<BlockNames>; 3],
 }
 
 /// What the symbols tell about a block.
-struct Names {
+struct BlockNames {
     /// Its functions.
-    runs: Box<[Run]>,
+    runs: Box<[FunctionRun]>,
     /// Whether an interrupt or exception enters at its start.
-    gate: Option<Gate>,
+    gate: Option<CodeGate>,
 }
 
-impl Block {
+impl TcgBlock {
     fn count(&self) -> u32 {
         self.ends.len() as u32
     }
@@ -58,7 +58,7 @@ impl Block {
         index.checked_sub(1).map_or(0, |before| usize::from(self.ends[before as usize]))
     }
 
-    fn place(&self, index: u32) -> Place {
+    fn place(&self, index: u32) -> BlockAddress {
         let offset = self.offset(index) as u64;
         (self.start.0.wrapping_add(offset), self.start.1.wrapping_add(offset))
     }
@@ -69,12 +69,12 @@ impl Block {
 }
 
 /// The state of reading.
-struct Reader<'a, 'b, R> {
-    words: Words<R>,
+struct TcgReader<'a, 'b, R> {
+    words: StreamWords<R>,
     flow: Flow<'a>,
-    symbols: &'a [Symbols; 3],
-    batches: &'b mut Batches,
-    blocks: Vec<Option<Box<Block>>>,
+    symbols: &'a [LevelSymbols; 3],
+    batches: &'b mut RecordBatches,
+    blocks: Vec<Option<Box<TcgBlock>>>,
     /// The block that was executed last, and how many of its instructions, if not all.
     present: Option<u32>,
     done: Option<u32>,
@@ -85,15 +85,15 @@ struct Reader<'a, 'b, R> {
     idle: u64,
     has_idle: bool,
     /// Where the host goes on after a guest.
-    after_guest: Vec<Place>,
+    after_guest: Vec<BlockAddress>,
     /// Where L1 goes on after its guest.
-    after_inner: Place,
-    progress: Progress,
+    after_inner: BlockAddress,
+    progress: TcgLevel,
 }
 
 /// What is known about the current level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
+enum TcgLevel {
     /// Nothing is being recorded.
     Off,
     /// A payload writes the mark that starts the record.
@@ -105,13 +105,13 @@ enum Progress {
 
 /// Reads a record, from after its magic to its end.
 pub(super) fn read(
-    mut words: Words<impl Read>,
-    symbols: &[Symbols; 3],
-    batches: &mut Batches,
-) -> Result<(), Problem> {
+    mut words: StreamWords<impl Read>,
+    symbols: &[LevelSymbols; 3],
+    batches: &mut RecordBatches,
+) -> Result<(), RecordProblem> {
     words.version(VERSION)?;
     let has_idle = words.next()? & 1 == 1;
-    let mut reader = Reader {
+    let mut reader = TcgReader {
         words,
         flow: Flow::new(symbols),
         symbols,
@@ -126,7 +126,7 @@ pub(super) fn read(
         has_idle,
         after_guest: Vec::new(),
         after_inner: (0, 0),
-        progress: Progress::Off,
+        progress: TcgLevel::Off,
     };
     reader.all()?;
     let labels = std::mem::take(&mut reader.flow.labels);
@@ -134,8 +134,8 @@ pub(super) fn read(
     Ok(())
 }
 
-impl<R: Read> Reader<'_, '_, R> {
-    fn all(&mut self) -> Result<(), Problem> {
+impl<R: Read> TcgReader<'_, '_, R> {
+    fn all(&mut self) -> Result<(), RecordProblem> {
         loop {
             let word = self.words.next()?;
             match word >> 29 {
@@ -168,7 +168,7 @@ impl<R: Read> Reader<'_, '_, R> {
         }
     }
 
-    fn block(&mut self) -> Result<(), Problem> {
+    fn block(&mut self) -> Result<(), RecordProblem> {
         let (id, count, bytes) = (self.words.next()?, self.words.next()?, self.words.next()?);
         let start = (self.words.double()?, self.words.double()?);
         if id > BLOCKS_MOST || count == 0 || count > INSTRUCTIONS_MOST || bytes > 15 * count {
@@ -191,7 +191,7 @@ impl<R: Read> Reader<'_, '_, R> {
         }
         let code: Box<[u8]> = code.into();
         let effect = effect(&code[code.len() - usize::from(sizes[sizes.len() - 1])..]);
-        let block = Block { start, ends, code, effect, names: [None, None, None] };
+        let block = TcgBlock { start, ends, code, effect, names: [None, None, None] };
         let index = id as usize;
         if self.blocks.len() <= index {
             self.blocks.resize_with(index + 1, || None);
@@ -206,18 +206,18 @@ impl<R: Read> Reader<'_, '_, R> {
     fn mark(&mut self, port: u32) {
         let marks = &self.batches.marks;
         if port == u32::from(marks.on) {
-            if self.progress == Progress::Off {
-                self.progress = Progress::Starting;
+            if self.progress == TcgLevel::Off {
+                self.progress = TcgLevel::Starting;
             }
         } else if port == u32::from(marks.off) {
-            self.progress = Progress::Off;
+            self.progress = TcgLevel::Off;
             self.present = None;
         }
         self.batches.mark(port);
     }
 
     /// The next block begins; the one before it is over.
-    fn executed(&mut self, id: u32) -> Result<(), Problem> {
+    fn executed(&mut self, id: u32) -> Result<(), RecordProblem> {
         if self.blocks.get(id as usize).is_none_or(Option::is_none) {
             return Err(self
                 .words
@@ -226,13 +226,13 @@ impl<R: Read> Reader<'_, '_, R> {
         let before = self.present.replace(id);
         let done = self.done.take();
         match (self.progress, before) {
-            (Progress::Off, _) => {}
+            (TcgLevel::Off, _) => {}
             // The block with the mark that started the record is not part of it.
-            (Progress::Starting, _) => {
+            (TcgLevel::Starting, _) => {
                 let start = self.start(id);
                 self.flow.restart();
                 self.after_guest = vec![start];
-                self.progress = Progress::Started;
+                self.progress = TcgLevel::Started;
             }
             (_, Some(before)) => self.step(before, done, id)?,
             (_, None) => {}
@@ -241,12 +241,12 @@ impl<R: Read> Reader<'_, '_, R> {
         Ok(())
     }
 
-    fn start(&self, id: u32) -> Place {
+    fn start(&self, id: u32) -> BlockAddress {
         self.blocks[id as usize].as_ref().map_or((0, 0), |block| block.start)
     }
 
     /// From a block to the next.
-    fn step(&mut self, before: u32, done: Option<u32>, next: u32) -> Result<(), Problem> {
+    fn step(&mut self, before: u32, done: Option<u32>, next: u32) -> Result<(), RecordProblem> {
         let to = self.start(next);
         self.look_up(before);
         self.look_up(next);
@@ -278,29 +278,31 @@ impl<R: Read> Reader<'_, '_, R> {
         if block.names[level].is_some() {
             return;
         }
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<FunctionRun> = Vec::new();
         for index in 0..block.count() {
             let (address, _) = block.place(index);
             let function = symbols.find(address);
             let line = lines.find(level, address).0;
             match runs.last_mut() {
                 Some(run) if (run.function, run.line) == (function, line) => run.count += 1,
-                _ => runs.push(Run { function, line, count: 1 }),
+                _ => runs.push(FunctionRun { function, line, count: 1 }),
             }
         }
         let gate = symbols.gate(block.start.0);
-        block.names[level] = Some(Names { runs: runs.into(), gate });
+        block.names[level] = Some(BlockNames { runs: runs.into(), gate });
     }
 
     /// Whether an interrupt or exception of the current level enters at the block.
-    fn gate(&self, id: u32) -> Option<Gate> {
+    fn gate(&self, id: u32) -> Option<CodeGate> {
         let block = self.blocks.get(id as usize)?.as_ref()?;
         block.names[usize::from(self.flow.level())].as_ref()?.gate
     }
 
     /// Counts the block's instructions.
-    fn run(&mut self, block: &Block, done: u32) {
-        let Some(Names { runs, .. }) = &block.names[usize::from(self.flow.level())] else { return };
+    fn run(&mut self, block: &TcgBlock, done: u32) {
+        let Some(BlockNames { runs, .. }) = &block.names[usize::from(self.flow.level())] else {
+            return;
+        };
         if done == block.count() {
             self.flow.run(runs);
             return;
@@ -310,13 +312,13 @@ impl<R: Read> Reader<'_, '_, R> {
             let count = run.count.min(left);
             left -= count;
             if count > 0 {
-                self.flow.run(&[Run { count, ..*run }]);
+                self.flow.run(&[FunctionRun { count, ..*run }]);
             }
         }
     }
 
     /// Whether the last instruction reads the clock that measures batches.
-    fn clock(&mut self, block: &Block, done: u32) {
+    fn clock(&mut self, block: &TcgBlock, done: u32) {
         let (address, _) = block.place(done - 1);
         if !is_payload(address) || block.instruction(done - 1) != RDTSC {
             return;
@@ -326,25 +328,25 @@ impl<R: Read> Reader<'_, '_, R> {
     }
 
     /// Follows control out of the block.
-    fn go(&mut self, block: &Block, done: u32, (to, gate): (Place, Option<Gate>)) {
+    fn go(&mut self, block: &TcgBlock, done: u32, (to, gate): (BlockAddress, Option<CodeGate>)) {
         let whole = done == block.count();
         let last = if whole { block.effect } else { effect(block.instruction(done - 1)) };
         let level = self.flow.level();
         if level > 0 && self.after_guest.contains(&to) {
             return self.exit(block, done, last);
         }
-        if level == 0 && last == Effect::Enter && whole {
+        if level == 0 && last == StackEffect::Enter && whole {
             return self.enter(block.place(block.count()), to);
         }
         match gate {
             // The common part of the stubs, or what an interrupt's stub jumps to.
-            Some(_) if whole && last == Effect::Jump => {}
+            Some(_) if whole && last == StackEffect::Jump => {}
             // An exception of the instruction fetch comes after an instruction that is done.
-            Some(Gate::Fault) if whole && self.is_done(block, done) => {
+            Some(CodeGate::Fault) if whole && self.is_done(block, done) => {
                 self.effect(last);
-                self.flow.gate(Gate::Trap);
+                self.flow.gate(CodeGate::Trap);
             }
-            Some(Gate::Fault) => self.flow.gate(Gate::Fault),
+            Some(CodeGate::Fault) => self.flow.gate(CodeGate::Fault),
             Some(gate) => {
                 self.effect(last);
                 self.flow.gate(gate);
@@ -355,7 +357,7 @@ impl<R: Read> Reader<'_, '_, R> {
 
     /// Whether the last instruction has made all its accesses. One that faults without accessing memory is not the last of a
     /// block.
-    fn is_done(&self, block: &Block, done: u32) -> bool {
+    fn is_done(&self, block: &TcgBlock, done: u32) -> bool {
         match leaves(block.instruction(done - 1)) {
             Leaves::Accesses(count) => self.accesses >= count,
             Leaves::Never => true,
@@ -364,27 +366,27 @@ impl<R: Read> Reader<'_, '_, R> {
     }
 
     /// What the last instruction has done to the stack.
-    fn effect(&mut self, last: Effect) {
+    fn effect(&mut self, last: StackEffect) {
         match last {
-            Effect::Call if self.accesses > 0 => self.flow.call(self.accessed),
-            Effect::Return if self.accesses > 0 => self.flow.ret(self.accessed),
-            Effect::GateReturn => self.flow.gate_return(),
-            Effect::Syscall => self.flow.syscall(),
+            StackEffect::Call if self.accesses > 0 => self.flow.call(self.accessed),
+            StackEffect::Return if self.accesses > 0 => self.flow.ret(self.accessed),
+            StackEffect::GateReturn => self.flow.gate_return(),
+            StackEffect::Syscall => self.flow.syscall(),
             _ => {}
         }
     }
 
     /// The host has executed its VMRUN, and this comes next.
-    fn enter(&mut self, after: Place, to: Place) {
+    fn enter(&mut self, after: BlockAddress, to: BlockAddress) {
         if !self.after_guest.contains(&after) {
             self.after_guest.push(after);
         }
-        let starts = std::mem::replace(&mut self.progress, Progress::On) == Progress::Started;
+        let starts = std::mem::replace(&mut self.progress, TcgLevel::On) == TcgLevel::Started;
         if self.after_guest.contains(&to) {
             // The guest has left before its first instruction.
             let nested = self.flow.is_nested();
             self.flow.enter(nested);
-            return self.flow.exit("interrupt", Completion::Done);
+            return self.flow.exit("interrupt", ExitCompletion::Done);
         }
         if starts && !is_payload(to.0) {
             // The payload that wrote the mark runs in L2, and L1 comes first.
@@ -397,30 +399,30 @@ impl<R: Read> Reader<'_, '_, R> {
         if let Some(gate) = self.flow.gate_at(to.0) {
             // An event that was injected.
             self.flow.gate(match gate {
-                Gate::Interrupt => Gate::Interrupt,
-                Gate::Fault | Gate::Trap => Gate::Trap,
+                CodeGate::Interrupt => CodeGate::Interrupt,
+                CodeGate::Fault | CodeGate::Trap => CodeGate::Trap,
             });
         }
     }
 
     /// A guest has left after this instruction, or in it.
-    fn exit(&mut self, block: &Block, done: u32, last: Effect) {
+    fn exit(&mut self, block: &TcgBlock, done: u32, last: StackEffect) {
         let whole = done == block.count();
         let (cause, completion) = match leaves(block.instruction(done - 1)) {
-            Leaves::Intercepted(name) => (name, Completion::Undone),
-            Leaves::Perhaps(name) if whole => (name, Completion::IfHandled),
-            Leaves::Perhaps(name) => (name, Completion::Undone),
-            Leaves::Undefined(name) => (name, Completion::Done),
+            Leaves::Intercepted(name) => (name, ExitCompletion::Undone),
+            Leaves::Perhaps(name) if whole => (name, ExitCompletion::IfHandled),
+            Leaves::Perhaps(name) => (name, ExitCompletion::Undone),
+            Leaves::Undefined(name) => (name, ExitCompletion::Done),
             Leaves::Accesses(count) if !whole || self.accesses < count => {
-                ("memory access", Completion::Undone)
+                ("memory access", ExitCompletion::Undone)
             }
-            _ if whole => ("interrupt", Completion::Done),
-            _ => ("fault", Completion::Undone),
+            _ if whole => ("interrupt", ExitCompletion::Done),
+            _ => ("fault", ExitCompletion::Undone),
         };
-        if completion == Completion::Done {
+        if completion == ExitCompletion::Done {
             self.effect(last);
         }
-        if last == Effect::Enter {
+        if last == StackEffect::Enter {
             self.after_inner = block.place(done);
             self.flow.enters_guest();
         }

@@ -8,27 +8,33 @@ use vmtax_events::{CallKind, CallRow};
 use vmtax_guest::layout;
 
 use super::imagined::*;
-use super::source::Lines;
+use super::source::SourceLines;
 use super::symbols::levels;
-use super::{Batches, Clocked, Measure, Problem, Profile, read_record};
+use super::{
+    Clocked, OperationMeasure, OperationProfile, RecordBatches, RecordProblem, read_record,
+};
 use crate::host::MARKS;
 
 /// The tree of a record whose only batch took so many cycles, one of which is the loop's.
-fn profile(record: &[u8], level: u8, cycles: u64) -> Result<Result<Profile, String>, Problem> {
-    profile_lines(record, level, cycles, Lines::default())
+fn profile(
+    record: &[u8],
+    level: u8,
+    cycles: u64,
+) -> Result<Result<OperationProfile, String>, RecordProblem> {
+    profile_lines(record, level, cycles, SourceLines::default())
 }
 
 fn profile_lines(
     record: &[u8],
     level: u8,
     cycles: u64,
-    lines: Lines,
-) -> Result<Result<Profile, String>, Problem> {
+    lines: SourceLines,
+) -> Result<Result<OperationProfile, String>, RecordProblem> {
     let symbols = levels(&kernels()).unwrap();
     let operation = Clocked { level, clock: (FIRST, LAST) };
-    let mut batches = Batches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
+    let mut batches = RecordBatches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
     read_record(record, &symbols, &mut batches)?;
-    let measure = Measure { number: 0, workload: "x", cycles: &[cycles], around: 1 };
+    let measure = OperationMeasure { number: 0, workload: "x", cycles: &[cycles], around: 1 };
     Ok(batches.profile(&measure, &symbols))
 }
 
@@ -52,7 +58,7 @@ fn folded(rows: &[CallRow]) -> Vec<String> {
     rows.iter().filter(|row| row.instructions > 0).map(line).collect()
 }
 
-fn tree(record: Record, level: u8, cycles: u64) -> Vec<String> {
+fn tree(record: TcgRecord, level: u8, cycles: u64) -> Vec<String> {
     folded(&profile(&record.end(), level, cycles).unwrap().unwrap().rows)
 }
 
@@ -60,7 +66,7 @@ const HOST_RUN: &str = "0:kvm_arch_vcpu_ioctl_run";
 
 #[test]
 fn what_an_exit_takes_hangs_under_its_instruction() {
-    let mut record = Record::new();
+    let mut record = TcgRecord::new();
     record.begin();
     // Two instructions, of which CPUID is not done; the host's 3 + 2, one more, and VMRUN.
     record.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);
@@ -90,7 +96,7 @@ fn the_samples_for_fuzzing_are_whole() {
 /// The record of the test above, in which the host's functions have source lines.
 #[test]
 fn lines_are_parts_of_their_functions() {
-    let mut record = Record::new();
+    let mut record = TcgRecord::new();
     record.begin();
     record.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);
     record.partial(2);
@@ -100,7 +106,7 @@ fn lines_are_parts_of_their_functions() {
     record.block(LAST - 1, GUEST, &[NOP, RDTSC]);
     record.block(LAST + 2, GUEST, &[NOP]);
     // The handler's second instruction has another line than its first, and what follows it has none.
-    let lines = Lines::of("svm.c", &[(HANDLER, 7), (HANDLER + 1, 8), (HANDLER + 2, 0)]);
+    let lines = SourceLines::of("svm.c", &[(HANDLER, 7), (HANDLER + 1, 8), (HANDLER + 2, 0)]);
     let profile = profile_lines(&record.end(), 1, 10, lines).unwrap().unwrap();
     let expected = [
         "payload 2".to_owned(),
@@ -116,7 +122,7 @@ fn lines_are_parts_of_their_functions() {
 #[test]
 fn a_tree_that_does_not_add_up_is_refused() {
     let record = || {
-        let mut record = Record::new();
+        let mut record = TcgRecord::new();
         record.begin();
         record.block(LAST, GUEST, &[RDTSC]);
         record.block(LAST + 2, GUEST, &[NOP]);
@@ -132,7 +138,7 @@ fn a_tree_that_does_not_add_up_is_refused() {
 
 #[test]
 fn waiting_is_counted_beside_the_tree() {
-    let mut record = Record::new();
+    let mut record = TcgRecord::new();
     record.idle(1000);
     record.begin();
     record.block(FIRST + 2, GUEST, &[NOP]);
@@ -145,7 +151,7 @@ fn waiting_is_counted_beside_the_tree() {
 
 #[test]
 fn interrupts_of_the_host_are_not_calls() {
-    let mut record = Record::new();
+    let mut record = TcgRecord::new();
     record.begin();
     // The guest is interrupted after a whole block.
     record.block(FIRST + 2, GUEST, &[NOP, NOP]);
@@ -165,7 +171,7 @@ fn interrupts_of_the_host_are_not_calls() {
 
 #[test]
 fn faults_take_their_instruction_back() {
-    let mut record = Record::new();
+    let mut record = TcgRecord::new();
     record.begin();
     record.block(FIRST + 2, GUEST, &[CPUID]);
     // The host's store faults, and is begun again after the exception.
@@ -187,7 +193,7 @@ fn faults_take_their_instruction_back() {
 #[test]
 fn an_intercepted_msr_is_told_from_one_before_an_interrupt() {
     let record = |handled: bool| {
-        let mut record = Record::new();
+        let mut record = TcgRecord::new();
         record.begin();
         record.block(FIRST + 2, GUEST, &[WRMSR]);
         record.host(&[]);
@@ -212,13 +218,13 @@ fn an_intercepted_msr_is_told_from_one_before_an_interrupt() {
 /// L2 leaves, the host hands the exit to L1, whose VMRUN brings L2 back: the same addresses at two places of the emulator's memory.
 #[test]
 fn the_guests_guest_and_its_hypervisor() {
-    let mut record = Record::new();
-    let enters_l1 = |record: &mut Record| {
+    let mut record = TcgRecord::new();
+    let enters_l1 = |record: &mut TcgRecord| {
         record.host(&[]);
         record.enter();
         record.block(RUN + 3, L1, &[NOP, NOP, NOP]);
     };
-    let resumes = |record: &mut Record| {
+    let resumes = |record: &mut TcgRecord| {
         record.block(RUN, L1, &[VMRUN]);
         record.host(&[NOP]);
         record.enter();
@@ -250,12 +256,12 @@ fn the_guests_guest_and_its_hypervisor() {
 #[test]
 fn damaged_records_are_refused_in_a_sentence() {
     let whole = || {
-        let mut record = Record::new();
+        let mut record = TcgRecord::new();
         record.begin();
         record
     };
     let refused = |bytes: &[u8]| profile(bytes, 1, 0).unwrap_err().to_string();
-    let end = |mut record: Record, words: &[u32]| {
+    let end = |mut record: TcgRecord, words: &[u32]| {
         record.put(words);
         record.words
     };
@@ -283,7 +289,7 @@ fn damaged_records_are_refused_in_a_sentence() {
 /// A cut anywhere is an error, and never anything worse.
 #[test]
 fn every_cut_is_an_error() {
-    let mut record = Record::new();
+    let mut record = TcgRecord::new();
     record.begin();
     record.block(FIRST + 2, GUEST, &[CPUID]);
     record.handle();
@@ -320,7 +326,7 @@ fn assert_survives_damage(bytes: &[u8], level: u8) {
 
 #[test]
 fn corruption_anywhere_does_not_panic() {
-    let mut record = Record::new();
+    let mut record = TcgRecord::new();
     record.begin();
     record.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);
     record.partial(2);

@@ -1,6 +1,6 @@
 //! A call tree under construction: nodes with labels and counts of instructions.
 
-use super::fast::Map;
+use super::fast::FastMap;
 
 /// The meaning of a node. Functions are numbers of [`super::symbols::Symbols`]; other things are listed in [`Labels`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,19 +20,19 @@ impl Label {
         Label(Label::OTHER << 30 | Label::LINE | number & (Label::LINE - 1))
     }
 
-    pub(crate) fn parts(self) -> Parts {
+    pub(crate) fn parts(self) -> LabelParts {
         let value = self.0 & 0x3fff_ffff;
         match self.0 >> 30 {
-            Label::OTHER if value & Label::LINE != 0 => Parts::Line(value & (Label::LINE - 1)),
-            Label::OTHER => Parts::Other(value as usize),
-            level => Parts::Function { level: level as u8, id: value },
+            Label::OTHER if value & Label::LINE != 0 => LabelParts::Line(value & (Label::LINE - 1)),
+            Label::OTHER => LabelParts::Other(value as usize),
+            level => LabelParts::Function { level: level as u8, id: value },
         }
     }
 }
 
 /// A label taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Parts {
+pub(crate) enum LabelParts {
     Function {
         level: u8,
         id: u32,
@@ -45,7 +45,7 @@ pub(crate) enum Parts {
 
 /// A label that is not a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Other {
+pub(crate) enum OtherLabel {
     /// An instruction of a guest, or an event in it, that the level below handles.
     Cause { level: u8, name: &'static str },
     /// A vCPU of the guest at a level.
@@ -56,10 +56,10 @@ pub(crate) enum Other {
 
 /// The list of labels that are not functions.
 #[derive(Debug, Default)]
-pub(crate) struct Labels(Vec<Other>);
+pub(crate) struct LabelList(Vec<OtherLabel>);
 
-impl Labels {
-    pub(crate) fn of(&mut self, other: Other) -> Label {
+impl LabelList {
+    pub(crate) fn of(&mut self, other: OtherLabel) -> Label {
         let place = self.0.iter().position(|one| *one == other).unwrap_or_else(|| {
             self.0.push(other);
             self.0.len() - 1
@@ -67,7 +67,7 @@ impl Labels {
         Label(Label::OTHER << 30 | place as u32)
     }
 
-    pub(crate) fn get(&self, place: usize) -> Option<Other> {
+    pub(crate) fn get(&self, place: usize) -> Option<OtherLabel> {
         self.0.get(place).copied()
     }
 }
@@ -83,18 +83,18 @@ pub(crate) struct Node {
 
 /// The tree. A parent's number is smaller than its children's.
 #[derive(Debug, Default)]
-pub(crate) struct Tree {
+pub(crate) struct RecordedTree {
     pub(crate) nodes: Vec<Node>,
-    children: Map<u64, u32>,
+    children: FastMap<u64, u32>,
 }
 
 /// The parent of root nodes.
 pub(crate) const ROOT: u32 = u32::MAX;
 
-impl Tree {
+impl RecordedTree {
     /// The child with this label.
     pub(crate) fn child(&mut self, parent: u32, label: Label) -> u32 {
-        let Tree { nodes, children } = self;
+        let RecordedTree { nodes, children } = self;
         *children.entry(u64::from(parent) << 32 | u64::from(label.0)).or_insert_with(|| {
             nodes.push(Node { parent, label, calls: 0, count: 0 });
             nodes.len() as u32 - 1

@@ -2,13 +2,13 @@
 
 use std::io::{ErrorKind, Read};
 
-use super::Problem;
+use super::RecordProblem;
 
 /// Size of a read.
 const PIECE: usize = 1 << 20;
 
 /// The stream, and the position in it.
-pub(super) struct Words<R> {
+pub(super) struct StreamWords<R> {
     input: R,
     buffer: Vec<u8>,
     from: usize,
@@ -16,14 +16,14 @@ pub(super) struct Words<R> {
     before: u64,
 }
 
-impl<R: Read> Words<R> {
-    pub(super) fn new(input: R) -> Words<R> {
-        Words { input, buffer: Vec::with_capacity(PIECE), from: 0, before: 0 }
+impl<R: Read> StreamWords<R> {
+    pub(super) fn new(input: R) -> StreamWords<R> {
+        StreamWords { input, buffer: Vec::with_capacity(PIECE), from: 0, before: 0 }
     }
 
     /// The next word; a record that ends without an end mark is an error.
     #[inline]
-    pub(super) fn next(&mut self) -> Result<u32, Problem> {
+    pub(super) fn next(&mut self) -> Result<u32, RecordProblem> {
         if self.buffer.len() - self.from < 4 {
             self.fill(4)?;
         }
@@ -34,7 +34,7 @@ impl<R: Read> Words<R> {
 
     /// The next byte.
     #[inline]
-    pub(super) fn byte(&mut self) -> Result<u8, Problem> {
+    pub(super) fn byte(&mut self) -> Result<u8, RecordProblem> {
         if self.buffer.len() == self.from {
             self.fill(1)?;
         }
@@ -43,12 +43,12 @@ impl<R: Read> Words<R> {
     }
 
     /// The next two words, as one number.
-    pub(super) fn double(&mut self) -> Result<u64, Problem> {
+    pub(super) fn double(&mut self) -> Result<u64, RecordProblem> {
         Ok(u64::from(self.next()?) | u64::from(self.next()?) << 32)
     }
 
     /// The next bytes; words go on after what fills up the last of them.
-    pub(super) fn bytes(&mut self, count: usize) -> Result<Vec<u8>, Problem> {
+    pub(super) fn bytes(&mut self, count: usize) -> Result<Vec<u8>, RecordProblem> {
         let whole = count.next_multiple_of(4);
         if self.buffer.len() - self.from < whole {
             self.fill(whole)?;
@@ -59,7 +59,7 @@ impl<R: Read> Words<R> {
     }
 
     /// The version, which must be this one.
-    pub(super) fn version(&mut self, known: u32) -> Result<(), Problem> {
+    pub(super) fn version(&mut self, known: u32) -> Result<(), RecordProblem> {
         let version = self.next()?;
         if version == known {
             return Ok(());
@@ -67,7 +67,7 @@ impl<R: Read> Words<R> {
         Err(self.problem(&format!("it has version {version}; this program reads version {known}")))
     }
 
-    fn fill(&mut self, need: usize) -> Result<(), Problem> {
+    fn fill(&mut self, need: usize) -> Result<(), RecordProblem> {
         self.before += self.from as u64;
         self.buffer.drain(..self.from);
         self.from = 0;
@@ -96,7 +96,7 @@ impl<R: Read> Words<R> {
     }
 
     /// A defect at the current position.
-    pub(super) fn problem(&self, what: &str) -> Problem {
-        Problem { at: self.before + self.from as u64, what: what.to_owned() }
+    pub(super) fn problem(&self, what: &str) -> RecordProblem {
+        RecordProblem { at: self.before + self.from as u64, what: what.to_owned() }
     }
 }

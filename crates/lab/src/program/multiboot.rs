@@ -24,7 +24,7 @@ const HIGH: u64 = 1 << 20;
 
 /// A loaded image.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Loaded {
+pub(super) struct LoadedImage {
     pub(super) entry: u32,
     pub(super) pieces: Vec<(u32, Vec<u8>)>,
     /// Memory of its segments.
@@ -32,7 +32,7 @@ pub(super) struct Loaded {
 }
 
 /// Loads an image into memory of this size.
-pub(super) fn load(bytes: &[u8], memory: u32) -> Result<Loaded, String> {
+pub(super) fn load(bytes: &[u8], memory: u32) -> Result<LoadedImage, String> {
     if bytes.starts_with(b"\x7fELF\x02") {
         return Err("is a 64-bit ELF file, which no multiboot loader takes; use the 32-bit image: kvm-unit-tests makes it with \
                     objcopy -O elf32-i386"
@@ -62,7 +62,7 @@ fn header(bytes: &[u8]) -> Option<u32> {
     })
 }
 
-fn segments(bytes: &[u8], memory: u32) -> Result<Loaded, String> {
+fn segments(bytes: &[u8], memory: u32) -> Result<LoadedImage, String> {
     let endian = LittleEndian;
     let damaged = |what: &str| format!("is a damaged ELF file: {what}");
     let header = FileHeader32::<LittleEndian>::parse(bytes)
@@ -71,7 +71,7 @@ fn segments(bytes: &[u8], memory: u32) -> Result<Loaded, String> {
         return Err("is no x86 executable with fixed addresses".to_owned());
     }
     let mut loaded =
-        Loaded { entry: header.e_entry(endian), pieces: Vec::new(), taken: Vec::new() };
+        LoadedImage { entry: header.e_entry(endian), pieces: Vec::new(), taken: Vec::new() };
     let headers =
         header.program_headers(endian, bytes).map_err(|error| damaged(&error.to_string()))?;
     for segment in headers.iter().filter(|segment| segment.p_type(endian) == PT_LOAD) {

@@ -3,9 +3,11 @@
 use vmtax_guest::layout::{self, arm};
 use vmtax_guest::order::{Backing, Touch};
 
-use super::definition::{Code, Definition, Kind, OnArm, clean, given_back, line, nothing};
+use super::definition::{
+    Definition, ExpectedExits, GuestCode, OnArm, clean, given_back, line, nothing,
+};
 use super::primitives::{PAGE_2M, PAGE_4K};
-use crate::payload::arm::{CNTVCT_EL0, Code as ArmCode, KEPT, System, Words};
+use crate::payload::arm::{ArmCode, CNTVCT_EL0, CodeWords, KEPT, SystemRegister};
 
 const COUNT: u32 = 20;
 const TOUCHES_2M: u32 = 2;
@@ -14,18 +16,18 @@ const TOUCHES_2M: u32 = 2;
 const SMCCC_VERSION: u64 = 0x8000_0000;
 const PSCI_VERSION: u64 = 0x8400_0000;
 
-const ACTLR_EL1: System = (3, 0, 1, 0, 1);
-const OSLAR_EL1: System = (2, 0, 1, 0, 4);
-const ID_AA64MMFR0_EL1: System = (3, 0, 0, 7, 0);
-const TLBI_VMALLE1IS: System = (1, 0, 8, 3, 0);
-const CNTV_CTL_EL0: System = (3, 3, 14, 3, 1);
-const CNTV_CVAL_EL0: System = (3, 3, 14, 3, 2);
-const ICC_SRE_EL1: System = (3, 0, 12, 12, 5);
-const ICC_PMR_EL1: System = (3, 0, 4, 6, 0);
-const ICC_IGRPEN1_EL1: System = (3, 0, 12, 12, 7);
-const ICC_SGI1R_EL1: System = (3, 0, 12, 11, 5);
-const ICC_IAR1_EL1: System = (3, 0, 12, 12, 0);
-const ICC_EOIR1_EL1: System = (3, 0, 12, 12, 1);
+const ACTLR_EL1: SystemRegister = (3, 0, 1, 0, 1);
+const OSLAR_EL1: SystemRegister = (2, 0, 1, 0, 4);
+const ID_AA64MMFR0_EL1: SystemRegister = (3, 0, 0, 7, 0);
+const TLBI_VMALLE1IS: SystemRegister = (1, 0, 8, 3, 0);
+const CNTV_CTL_EL0: SystemRegister = (3, 3, 14, 3, 1);
+const CNTV_CVAL_EL0: SystemRegister = (3, 3, 14, 3, 2);
+const ICC_SRE_EL1: SystemRegister = (3, 0, 12, 12, 5);
+const ICC_PMR_EL1: SystemRegister = (3, 0, 4, 6, 0);
+const ICC_IGRPEN1_EL1: SystemRegister = (3, 0, 12, 12, 7);
+const ICC_SGI1R_EL1: SystemRegister = (3, 0, 12, 11, 5);
+const ICC_IAR1_EL1: SystemRegister = (3, 0, 12, 12, 0);
+const ICC_EOIR1_EL1: SystemRegister = (3, 0, 12, 12, 1);
 
 /// Registers of the GIC: Arm IHI 0069, chapter 12.
 const GICD_IIDR: u64 = arm::DISTRIBUTOR + 8;
@@ -119,7 +121,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
             take_interrupt(out);
         },
     )),
-    one("wfe", "WFE", None, Words::wait_for_event),
+    one("wfe", "WFE", None, CodeWords::wait_for_event),
     one("tlbi", "TLBI VMALLE1IS and its completion", None, |out| {
         out.system(TLBI_VMALLE1IS);
         out.finish_invalidation();
@@ -141,18 +143,24 @@ pub(super) const OPERATIONS: &[Definition] = &[
     ),
 ];
 
-const fn nothing_before(_: &mut Words) {}
+const fn nothing_before(_: &mut CodeWords) {}
 
 const fn one(
     name: &'static str,
     summary: &'static str,
     exits: Option<&'static str>,
-    body: fn(&mut Words),
+    body: fn(&mut CodeWords),
 ) -> Definition {
     let code = ArmCode { setup: nothing_before, batch: nothing_before, body };
     let on_arm = OnArm { code, exits, straight: true };
-    let code = Code { arm: Some(on_arm), ..clean(line(nothing)) };
-    Definition { name, summary, count: COUNT, kind: Kind::Measured, code: code.only_on_arm() }
+    let code = GuestCode { arm: Some(on_arm), ..clean(line(nothing)) };
+    Definition {
+        name,
+        summary,
+        count: COUNT,
+        kind: ExpectedExits::Measured,
+        code: code.only_on_arm(),
+    }
 }
 
 /// With interrupts as far as the processor's interface; they stay masked.
@@ -160,11 +168,12 @@ const fn on_gic(
     name: &'static str,
     summary: &'static str,
     exits: Option<&'static str>,
-    body: fn(&mut Words),
+    body: fn(&mut CodeWords),
 ) -> Definition {
     let code = ArmCode { setup: enable_interrupts, batch: nothing_before, body };
     let one = one(name, summary, exits, body);
-    let code = Code { arm: Some(OnArm { code, exits, straight: true }), shares: false, ..one.code };
+    let code =
+        GuestCode { arm: Some(OnArm { code, exits, straight: true }), shares: false, ..one.code };
     Definition { code, ..one }
 }
 
@@ -174,13 +183,13 @@ const fn whole(one: Definition) -> Definition {
         Some(arm) => Some(OnArm { straight: false, ..arm }),
         None => None,
     };
-    Definition { code: Code { arm, ..one.code }, ..one }
+    Definition { code: GuestCode { arm, ..one.code }, ..one }
 }
 
 /// Its body waits for time to pass.
 const fn waiting(one: Definition) -> Definition {
     let one = whole(one);
-    Definition { code: Code { waits: true, ..one.code }, ..one }
+    Definition { code: GuestCode { waits: true, ..one.code }, ..one }
 }
 
 const fn mapping(
@@ -191,31 +200,31 @@ const fn mapping(
     arm: OnArm,
 ) -> Definition {
     let touch = Touch { populated: true, ..given_back(page * count, backing) };
-    let code = Code { arm: Some(arm), touch: Some(touch), ..line(nothing) };
-    Definition { name, summary, count, kind: Kind::Measured, code: code.only_on_arm() }
+    let code = GuestCode { arm: Some(arm), touch: Some(touch), ..line(nothing) };
+    Definition { name, summary, count, kind: ExpectedExits::Measured, code: code.only_on_arm() }
 }
 
-const fn touch(body: fn(&mut Words)) -> OnArm {
+const fn touch(body: fn(&mut CodeWords)) -> OnArm {
     let code = ArmCode { setup: nothing_before, batch: start_touching, body };
     OnArm { code, exits: Some("DABT_LOW"), straight: true }
 }
 
-fn start_touching(out: &mut Words) {
+fn start_touching(out: &mut CodeWords) {
     out.set(KEPT, arm::TOUCH);
 }
 
-fn first_store(out: &mut Words, page: u32) {
+fn first_store(out: &mut CodeWords, page: u32) {
     out.store(KEPT, (KEPT, 0));
     out.add(KEPT, KEPT, page);
 }
 
-fn hvc_psci(out: &mut Words) {
+fn hvc_psci(out: &mut CodeWords) {
     out.set(0, PSCI_VERSION);
     out.hvc();
 }
 
 /// The distributor with affinity routing, this processor's redistributor awake, SGI 0 and the virtual timer in group 1 and enabled.
-fn enable_interrupts(out: &mut Words) {
+fn enable_interrupts(out: &mut CodeWords) {
     out.put(arm::DISTRIBUTOR, 0x12);
     out.put(GICR_WAKER, 0);
     let asleep = out.here();
@@ -232,14 +241,14 @@ fn enable_interrupts(out: &mut Words) {
 }
 
 /// Sets the virtual timer to a time that is over.
-fn arm_timer(out: &mut Words) {
+fn arm_timer(out: &mut CodeWords) {
     out.write(CNTV_CVAL_EL0, 31);
     out.put_system(CNTV_CTL_EL0, 1);
     out.synchronize();
 }
 
 /// Acknowledges the pending interrupt, switches the timer off and ends it.
-fn take_interrupt(out: &mut Words) {
+fn take_interrupt(out: &mut CodeWords) {
     out.read(0, ICC_IAR1_EL1);
     out.write(CNTV_CTL_EL0, 31);
     out.write(ICC_EOIR1_EL1, 0);

@@ -15,9 +15,9 @@ use iced_x86::code_asm::{
     al, dword_ptr, dx, eax, ecx, edi, edx, esi, qword_ptr, r8, r8d, r9, rax, rbx, rsi,
 };
 
-use super::definition::{Code, Definition, Kind, whole};
+use super::definition::{Definition, ExpectedExits, GuestCode, whole};
 use super::memory::{PRIVATE as TO_PRIVATE, SHARED as TO_SHARED, convert};
-use crate::payload::{Assembled, Assembler};
+use crate::payload::{Assemble, Assembler};
 use vmtax_guest::layout;
 use vmtax_guest::order::{Backing, Touch};
 
@@ -71,13 +71,13 @@ const SOURCE: u32 = 4 << 20;
 const BUFFER: u32 = 6 << 20;
 const _: () = assert!(BUFFER as usize + (2 << 20) <= layout::MEMORY);
 
-const KICKED: Kind = Kind::Each { svm: ("io", 1), vmx: ("IO_INSTRUCTION", 1) };
+const KICKED: ExpectedExits = ExpectedExits::Each { svm: ("io", 1), vmx: ("IO_INSTRUCTION", 1) };
 
 const fn sized(
     name: &'static str,
     summary: &'static str,
     count: u32,
-    body: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assemble,
 ) -> Definition {
     Definition { name, summary, count, kind: KICKED, code: whole(setup, body) }
 }
@@ -88,7 +88,7 @@ const fn converting(
     summary: &'static str,
     size: u32,
     count: u32,
-    body: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assemble,
 ) -> Definition {
     let touch = Touch {
         bytes: size * count,
@@ -97,30 +97,30 @@ const fn converting(
         prefault: true,
         counted: true,
     };
-    let code = Code { batch: start, touch: Some(touch), ..whole(setup, body) };
+    let code = GuestCode { batch: start, touch: Some(touch), ..whole(setup, body) };
     Definition { name, summary, count, kind: KICKED, code }
 }
 
 const fn row(
     name: &'static str,
     summary: &'static str,
-    body: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assemble,
 ) -> Definition {
     Definition {
         name,
         summary,
         count: 20,
-        kind: Kind::Each { svm: ("io", 1), vmx: ("IO_INSTRUCTION", 1) },
+        kind: ExpectedExits::Each { svm: ("io", 1), vmx: ("IO_INSTRUCTION", 1) },
         code: whole(setup, body),
     }
 }
 
-fn setup(asm: &mut Assembler) -> Assembled {
+fn setup(asm: &mut Assembler) -> Assemble {
     asm.a.xor(rbx, rbx)
 }
 
 /// Offers a buffer at this address in the next slot.
-fn offer(asm: &mut Assembler, address: u64) -> Assembled {
+fn offer(asm: &mut Assembler, address: u64) -> Assemble {
     asm.a.mov(rax, rbx)?;
     asm.a.and(rax, SLOTS - 1)?;
     asm.a.shl(rax, 4)?;
@@ -134,14 +134,14 @@ fn offer(asm: &mut Assembler, address: u64) -> Assembled {
     asm.a.mov(dword_ptr(layout::RING), eax)
 }
 
-fn copy(asm: &mut Assembler) -> Assembled {
+fn copy(asm: &mut Assembler) -> Assemble {
     asm.a.mov(esi, PRIVATE as u32)?;
     asm.a.mov(edi, SHARED as u32)?;
     asm.a.mov(ecx, PAGE / 8)?;
     asm.a.rep().movsq()
 }
 
-fn copied<const SIZE: u32>(asm: &mut Assembler) -> Assembled {
+fn copied<const SIZE: u32>(asm: &mut Assembler) -> Assemble {
     asm.a.mov(esi, SOURCE)?;
     asm.a.mov(edi, BUFFER)?;
     asm.a.mov(ecx, SIZE / 8)?;
@@ -150,19 +150,19 @@ fn copied<const SIZE: u32>(asm: &mut Assembler) -> Assembled {
     kick(asm)
 }
 
-fn start(asm: &mut Assembler) -> Assembled {
+fn start(asm: &mut Assembler) -> Assemble {
     asm.a.mov(r8d, layout::TOUCH as u32)
 }
 
 /// Converts the memory at r8.
-fn convert_here(asm: &mut Assembler, size: u32, attributes: u32) -> Assembled {
+fn convert_here(asm: &mut Assembler, size: u32, attributes: u32) -> Assemble {
     asm.a.mov(r9, rbx)?;
     asm.a.mov(rbx, r8)?;
     convert(asm, size / PAGE, attributes)?;
     asm.a.mov(rbx, r9)
 }
 
-fn converted<const SIZE: u32>(asm: &mut Assembler) -> Assembled {
+fn converted<const SIZE: u32>(asm: &mut Assembler) -> Assemble {
     convert_here(asm, SIZE, TO_SHARED)?;
     // What was private is lost: the data is written when the pages are shared.
     asm.a.mov(rsi, r8)?;
@@ -181,7 +181,7 @@ fn converted<const SIZE: u32>(asm: &mut Assembler) -> Assembled {
 }
 
 /// Kicks the device, and waits until it has processed all buffers.
-fn kick(asm: &mut Assembler) -> Assembled {
+fn kick(asm: &mut Assembler) -> Assemble {
     asm.a.mov(edx, u32::from(layout::KICK))?;
     asm.a.out(dx, al)?;
     let mut again = asm.a.create_label();
@@ -191,25 +191,25 @@ fn kick(asm: &mut Assembler) -> Assembled {
     asm.a.jne(again)
 }
 
-fn direct(asm: &mut Assembler) -> Assembled {
+fn direct(asm: &mut Assembler) -> Assemble {
     offer(asm, PRIVATE)?;
     kick(asm)
 }
 
-fn bounced(asm: &mut Assembler) -> Assembled {
+fn bounced(asm: &mut Assembler) -> Assemble {
     copy(asm)?;
     offer(asm, SHARED)?;
     kick(asm)
 }
 
-fn direct_16(asm: &mut Assembler) -> Assembled {
+fn direct_16(asm: &mut Assembler) -> Assemble {
     for _ in 0..SLOTS {
         offer(asm, PRIVATE)?;
     }
     kick(asm)
 }
 
-fn bounced_16(asm: &mut Assembler) -> Assembled {
+fn bounced_16(asm: &mut Assembler) -> Assemble {
     for _ in 0..SLOTS {
         copy(asm)?;
         offer(asm, SHARED)?;

@@ -1,11 +1,11 @@
 //! What an operation of a suite is: what the guest executes, and what is known of its exits.
 
 use vmtax_events::Isa;
-use vmtax_guest::order::{Backing, Operation, Paging, Pmu, Step, Touch};
+use vmtax_guest::order::{Backing, LifeStep, Operation, Paging, PmuOrder, Touch};
 
 use crate::Error;
-use crate::host::Host;
-use crate::payload::{Assembled, Assembler, Parts, Payload, arm, assemble};
+use crate::host::HostKind;
+use crate::payload::{Assemble, Assembler, Payload, PayloadParts, arm, assemble};
 
 /// An operation of a suite.
 #[derive(Clone, Copy, Debug)]
@@ -17,13 +17,13 @@ pub struct Definition {
     /// Operations in a batch at L1.
     pub count: u32,
     /// What is known of its exits.
-    pub kind: Kind,
-    pub(super) code: Code,
+    pub kind: ExpectedExits,
+    pub(super) code: GuestCode,
 }
 
 /// What is known of the exits of one operation before it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ExpectedExits {
     /// So many exits of this reason, on SVM and on VMX; others (a timer tick of the host) may come between.
     Each {
         /// Reason and exits of an operation on SVM.
@@ -67,14 +67,14 @@ pub struct Ordered {
 }
 
 /// The same number of exits on both.
-pub(super) const fn each(svm: &'static str, vmx: &'static str) -> Kind {
-    Kind::Each { svm: (svm, 1), vmx: (vmx, 1) }
+pub(super) const fn each(svm: &'static str, vmx: &'static str) -> ExpectedExits {
+    ExpectedExits::Each { svm: (svm, 1), vmx: (vmx, 1) }
 }
 
 /// What the guest executes, and what is known of its exits, on arm64.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnArm {
-    pub(super) code: arm::Code,
+    pub(super) code: arm::ArmCode,
     /// Each takes an exit of this reason.
     pub(super) exits: Option<&'static str>,
     /// As [`Code::straight`].
@@ -83,16 +83,16 @@ pub(super) struct OnArm {
 
 /// What the guest executes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Code {
-    pub(super) setup: fn(&mut Assembler) -> Assembled,
-    pub(super) batch: fn(&mut Assembler) -> Assembled,
-    pub(super) body: fn(&mut Assembler) -> Assembled,
-    pub(super) second: Option<fn(&mut Assembler) -> Assembled>,
+pub(super) struct GuestCode {
+    pub(super) setup: fn(&mut Assembler) -> Assemble,
+    pub(super) batch: fn(&mut Assembler) -> Assemble,
+    pub(super) body: fn(&mut Assembler) -> Assemble,
+    pub(super) second: Option<fn(&mut Assembler) -> Assemble>,
     pub(super) touch: Option<Touch>,
     /// The guest has this PMU.
-    pub(super) pmu: Option<Pmu>,
+    pub(super) pmu: Option<PmuOrder>,
     /// The VMM's step that it is, in place of code.
-    pub(super) step: Option<Step>,
+    pub(super) step: Option<LifeStep>,
     /// Memory with page tables of its own, whose accesses are recorded.
     pub(super) paging: Option<Paging>,
     /// Only there.
@@ -108,12 +108,12 @@ pub(super) struct Code {
     /// It needs XSAVE, which L1 does not have on every host.
     pub(super) xsave: bool,
     /// Machine code of the user's, in place of the functions above.
-    pub(super) own: Option<&'static Own>,
+    pub(super) own: Option<&'static OwnMachineCode>,
 }
 
 /// Machine code of an operation.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct OwnMachineCode {
     pub(super) setup: Vec<u8>,
     pub(super) body: Vec<u8>,
     /// Instructions of a straight body that are not part of the path: all but one.
@@ -121,7 +121,7 @@ pub(super) struct Own {
     pub(super) levels: Vec<u8>,
 }
 
-pub(super) fn nothing(_: &mut Assembler) -> Assembled {
+pub(super) fn nothing(_: &mut Assembler) -> Assemble {
     Ok(())
 }
 
@@ -131,8 +131,8 @@ pub(super) const fn given_back(bytes: u32, backing: Backing) -> Touch {
 }
 
 /// Code that is only its body.
-pub(super) const fn line(body: fn(&mut Assembler) -> Assembled) -> Code {
-    Code {
+pub(super) const fn line(body: fn(&mut Assembler) -> Assemble) -> GuestCode {
+    GuestCode {
         setup: nothing,
         batch: nothing,
         body,
@@ -152,37 +152,37 @@ pub(super) const fn line(body: fn(&mut Assembler) -> Assembled) -> Code {
 }
 
 /// Code that leaves nothing behind.
-pub(super) const fn clean(code: Code) -> Code {
-    Code { shares: true, ..code }
+pub(super) const fn clean(code: GuestCode) -> GuestCode {
+    GuestCode { shares: true, ..code }
 }
 
 pub(super) const fn with_setup(
-    setup: fn(&mut Assembler) -> Assembled,
-    body: fn(&mut Assembler) -> Assembled,
-) -> Code {
-    Code { setup, ..line(body) }
+    setup: fn(&mut Assembler) -> Assemble,
+    body: fn(&mut Assembler) -> Assemble,
+) -> GuestCode {
+    GuestCode { setup, ..line(body) }
 }
 
 /// Code whose body loops or lets handlers run: all of it is the operation.
 pub(super) const fn whole(
-    setup: fn(&mut Assembler) -> Assembled,
-    body: fn(&mut Assembler) -> Assembled,
-) -> Code {
-    Code { straight: false, ..with_setup(setup, body) }
+    setup: fn(&mut Assembler) -> Assemble,
+    body: fn(&mut Assembler) -> Assemble,
+) -> GuestCode {
+    GuestCode { straight: false, ..with_setup(setup, body) }
 }
 
 /// Code whose body waits for a timer.
 pub(super) const fn waiting(
-    setup: fn(&mut Assembler) -> Assembled,
-    body: fn(&mut Assembler) -> Assembled,
-) -> Code {
-    Code { waits: true, ..whole(setup, body) }
+    setup: fn(&mut Assembler) -> Assemble,
+    body: fn(&mut Assembler) -> Assemble,
+) -> GuestCode {
+    GuestCode { waits: true, ..whole(setup, body) }
 }
 
-impl Code {
+impl GuestCode {
     /// Nothing on x86.
-    pub(super) const fn only_on_arm(self) -> Code {
-        Code { isa: Some(Isa::Arm), ..self }
+    pub(super) const fn only_on_arm(self) -> GuestCode {
+        GuestCode { isa: Some(Isa::Arm), ..self }
     }
 }
 
@@ -195,12 +195,12 @@ impl PartialEq for Definition {
 
 impl Definition {
     /// Whether it can be executed at a level of this host.
-    pub fn is_for(&self, host: Host, level: u8) -> bool {
+    pub fn is_for(&self, host: HostKind, level: u8) -> bool {
         let has_xsave = level < 2 || host.guest_has_xsave();
         if self.code.own.is_some_and(|own| !own.levels.contains(&level)) {
             return false;
         }
-        if self.code.paging.is_some() && (host != Host::Amd || level > 1) {
+        if self.code.paging.is_some() && (host != HostKind::Amd || level > 1) {
             return false;
         }
         if self.code.step.is_some() && !host.counts_steps() {
@@ -215,7 +215,9 @@ impl Definition {
     /// The fewest conversions that a batch at this level makes.
     pub fn conversions_at(&self, level: u8) -> u64 {
         match (self.code.touch, self.kind) {
-            (Some(touch), Kind::Each { .. }) if touch.counted => self.count_at(level).into(),
+            (Some(touch), ExpectedExits::Each { .. }) if touch.counted => {
+                self.count_at(level).into()
+            }
             _ => 0,
         }
     }
@@ -228,12 +230,12 @@ impl Definition {
     }
 
     /// The PMU that the guest has in place of KVM's.
-    pub fn pmu(&self) -> Option<Pmu> {
+    pub fn pmu(&self) -> Option<PmuOrder> {
         self.code.pmu
     }
 
     /// The step of a VM's life that it is, if it is one.
-    pub fn step(&self) -> Option<Step> {
+    pub fn step(&self) -> Option<LifeStep> {
         self.code.step
     }
 
@@ -265,10 +267,12 @@ impl Definition {
             return self.code.arm?.exits.map(|reason| Least { exits, reason: Some(reason) });
         }
         let (svm, vmx) = match self.kind {
-            Kind::Each { svm, vmx } => (svm, vmx),
-            Kind::EachByApic { svm, vmx } if !apic_may_be_virtual => (svm, vmx),
-            Kind::Some => return Some(Least { exits: 1, reason: None }),
-            Kind::EachByApic { .. } | Kind::None | Kind::Measured => return None,
+            ExpectedExits::Each { svm, vmx } => (svm, vmx),
+            ExpectedExits::EachByApic { svm, vmx } if !apic_may_be_virtual => (svm, vmx),
+            ExpectedExits::Some => return Some(Least { exits: 1, reason: None }),
+            ExpectedExits::EachByApic { .. } | ExpectedExits::None | ExpectedExits::Measured => {
+                return None;
+            }
         };
         let (reason, exits) = if isa == Isa::Svm { svm } else { vmx };
         // Of several exits of an operation some may be spared by a later kernel; the first is what the operation is about.
@@ -287,13 +291,13 @@ impl Definition {
             |asm: &mut Assembler| asm.machine_code(code.own.map_or(&[], |own| &own.setup));
         let own_body =
             |asm: &mut Assembler| asm.machine_code(code.own.map_or(&[], |own| &own.body));
-        let parts = Parts {
+        let parts = PayloadParts {
             number,
             isa,
             setup: if code.own.is_some() { &own_setup } else { &code.setup },
             batch: &code.batch,
             body: if code.own.is_some() { &own_body } else { &code.body },
-            second: second.as_ref().map(|f| f as &dyn Fn(&mut Assembler) -> Assembled),
+            second: second.as_ref().map(|f| f as &dyn Fn(&mut Assembler) -> Assemble),
         };
         let on_arm = code.arm.filter(|_| isa == Isa::Arm);
         let payload = match (code.step, on_arm) {

@@ -13,9 +13,9 @@
 use iced_x86::code_asm::{dword_ptr, eax, ecx, edx, rbx, rsi};
 use vmtax_guest::order::{Backing, Touch};
 
-use super::definition::{Code, Definition, Kind, line, nothing, whole};
+use super::definition::{Definition, ExpectedExits, GuestCode, line, nothing, whole};
 use super::primitives::{PAGE_2M, PAGE_4K, start_touching, touch_2m, touch_4k};
-use crate::payload::{Assembled, Assembler};
+use crate::payload::{Assemble, Assembler};
 
 /// Regions of 2 MiB in a batch; one at L2.
 const REGIONS: u32 = 4;
@@ -76,9 +76,9 @@ operations! {
 pub(super) const fn definition(
     (name, summary): (&'static str, &'static str),
     in_region: u32,
-    kind: Kind,
+    kind: ExpectedExits,
     (backing, before): (Backing, Before),
-    code: Code,
+    code: GuestCode,
 ) -> Definition {
     let touch = Touch {
         bytes: REGIONS * PAGE_2M,
@@ -87,13 +87,13 @@ pub(super) const fn definition(
         prefault: before.prefault,
         counted: true,
     };
-    let code = Code { batch: start_touching, touch: Some(touch), ..code };
+    let code = GuestCode { batch: start_touching, touch: Some(touch), ..code };
     Definition { name, summary, count: REGIONS * in_region, kind, code }
 }
 
 /// Pre-faulted memory may take no fault at all; other memory takes some.
-pub(super) const fn faults(before: Before) -> Kind {
-    if before.prefault { Kind::Measured } else { Kind::Some }
+pub(super) const fn faults(before: Before) -> ExpectedExits {
+    if before.prefault { ExpectedExits::Measured } else { ExpectedExits::Some }
 }
 
 const fn small(
@@ -120,7 +120,7 @@ const fn hypercall(
     summary: &'static str,
     backing: Backing,
     in_region: u32,
-    body: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assemble,
 ) -> Definition {
     let kind = super::definition::each("hypercall", "VMCALL");
     definition((name, summary), in_region, kind, (backing, BOTH), line(body))
@@ -131,7 +131,7 @@ const fn implicit(
     summary: &'static str,
     unit: u32,
     in_region: u32,
-    body: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assemble,
 ) -> Definition {
     let kind = super::definition::each("npf", "EPT_VIOLATION");
     definition((name, summary), in_region, kind, (Backing::Unbacked(unit), POPULATED), line(body))
@@ -140,42 +140,42 @@ const fn implicit(
 const fn shattering(
     name: &'static str,
     summary: &'static str,
-    body: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assemble,
 ) -> Definition {
     let kind = super::definition::each("hypercall", "VMCALL");
     definition((name, summary), 1, kind, (Backing::Shared, BOTH), whole(nothing, body))
 }
 
 /// Asks for so many pages from rbx on to become private or shared.
-pub(super) fn convert(asm: &mut Assembler, pages: u32, attributes: u32) -> Assembled {
+pub(super) fn convert(asm: &mut Assembler, pages: u32, attributes: u32) -> Assemble {
     asm.a.mov(eax, MAP_GPA_RANGE)?;
     asm.a.mov(ecx, pages)?;
     asm.a.mov(edx, attributes)?;
     asm.hypercall()
 }
 
-fn to_shared_4k(asm: &mut Assembler) -> Assembled {
+fn to_shared_4k(asm: &mut Assembler) -> Assemble {
     convert(asm, 1, SHARED)?;
     asm.a.add(rbx, PAGE_4K as i32)
 }
 
-fn to_private_4k(asm: &mut Assembler) -> Assembled {
+fn to_private_4k(asm: &mut Assembler) -> Assemble {
     convert(asm, 1, PRIVATE)?;
     asm.a.add(rbx, PAGE_4K as i32)
 }
 
-fn to_shared_2m(asm: &mut Assembler) -> Assembled {
+fn to_shared_2m(asm: &mut Assembler) -> Assemble {
     convert(asm, PAGES, SHARED)?;
     asm.a.add(rbx, PAGE_2M as i32)
 }
 
-fn to_private_2m(asm: &mut Assembler) -> Assembled {
+fn to_private_2m(asm: &mut Assembler) -> Assemble {
     convert(asm, PAGES, PRIVATE)?;
     asm.a.add(rbx, PAGE_2M as i32)
 }
 
 /// Stores to each 4 KiB page of the 2 MiB at rbx.
-fn touch_region(asm: &mut Assembler) -> Assembled {
+fn touch_region(asm: &mut Assembler) -> Assemble {
     asm.a.mov(rsi, rbx)?;
     asm.a.mov(ecx, PAGES)?;
     let mut again = asm.a.create_label();
@@ -186,13 +186,13 @@ fn touch_region(asm: &mut Assembler) -> Assembled {
     asm.a.jnz(again)
 }
 
-fn shatter(asm: &mut Assembler) -> Assembled {
+fn shatter(asm: &mut Assembler) -> Assemble {
     convert(asm, 1, PRIVATE)?;
     touch_region(asm)?;
     asm.a.add(rbx, PAGE_2M as i32)
 }
 
-fn shatter_back(asm: &mut Assembler) -> Assembled {
+fn shatter_back(asm: &mut Assembler) -> Assemble {
     convert(asm, 1, PRIVATE)?;
     touch_region(asm)?;
     convert(asm, 1, SHARED)?;

@@ -8,8 +8,8 @@ use iced_x86::code_asm::{
 };
 use vmtax_events::Isa;
 
-use super::definition::{Code, Definition, Kind, line, with_setup};
-use crate::payload::{Assembled, Assembler, PAGES};
+use super::definition::{Definition, ExpectedExits, GuestCode, line, with_setup};
+use crate::payload::{Assemble, Assembler, PAGES};
 
 const COUNT: u32 = 20;
 
@@ -24,19 +24,23 @@ pub(super) const OPERATIONS: &[Definition] = &[
     vmx("vmwrite-host-cr3", "VMWRITE HOST_CR3", vmwrite::<0x6c02>),
     vmx("vmwrite-tsc-offset", "VMWRITE TSC_OFFSET", vmwrite::<0x2010>),
     Definition {
-        kind: Kind::Each { svm: ("", 0), vmx: ("VMPTRLD", 1) },
+        kind: ExpectedExits::Each { svm: ("", 0), vmx: ("VMPTRLD", 1) },
         ..vmx("vmptrld", "VMPTRLD of the current VMCS", vmptrld)
     },
     Definition {
-        kind: Kind::Each { svm: ("", 0), vmx: ("INVEPT", 1) },
+        kind: ExpectedExits::Each { svm: ("", 0), vmx: ("INVEPT", 1) },
         ..vmx("invept", "INVEPT, all contexts", invept)
     },
     Definition {
         name: "vmresume",
         summary: "VMRESUME, CPUID of L2, and back",
         count: COUNT,
-        kind: Kind::Each { svm: ("", 0), vmx: ("VMRESUME", 1) },
-        code: Code { isa: Some(Isa::Vmx), straight: false, ..with_setup(hypervisor_vmx, resume) },
+        kind: ExpectedExits::Each { svm: ("", 0), vmx: ("VMRESUME", 1) },
+        code: GuestCode {
+            isa: Some(Isa::Vmx),
+            straight: false,
+            ..with_setup(hypervisor_vmx, resume)
+        },
     },
     svm("vmload", "VMLOAD", vmload),
     svm("vmsave", "VMSAVE", vmsave),
@@ -46,8 +50,12 @@ pub(super) const OPERATIONS: &[Definition] = &[
         name: "vmrun",
         summary: "VMRUN, CPUID of L2, and back",
         count: COUNT,
-        kind: Kind::Each { svm: ("vmrun", 1), vmx: ("", 0) },
-        code: Code { isa: Some(Isa::Svm), straight: false, ..with_setup(hypervisor_svm, vmrun) },
+        kind: ExpectedExits::Each { svm: ("vmrun", 1), vmx: ("", 0) },
+        code: GuestCode {
+            isa: Some(Isa::Svm),
+            straight: false,
+            ..with_setup(hypervisor_svm, vmrun)
+        },
     },
 ];
 
@@ -55,20 +63,20 @@ pub(super) const OPERATIONS: &[Definition] = &[
 const fn vmx(
     name: &'static str,
     summary: &'static str,
-    body: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assemble,
 ) -> Definition {
-    let code = Code { setup: hypervisor_vmx, isa: Some(Isa::Vmx), ..line(body) };
-    Definition { name, summary, count: COUNT, kind: Kind::Measured, code }
+    let code = GuestCode { setup: hypervisor_vmx, isa: Some(Isa::Vmx), ..line(body) };
+    Definition { name, summary, count: COUNT, kind: ExpectedExits::Measured, code }
 }
 
 /// The processor may execute some of these without an exit (virtual VMLOAD and VMSAVE, virtual GIF).
 const fn svm(
     name: &'static str,
     summary: &'static str,
-    body: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assemble,
 ) -> Definition {
-    let code = Code { setup: hypervisor_svm, isa: Some(Isa::Svm), ..line(body) };
-    Definition { name, summary, count: COUNT, kind: Kind::Measured, code }
+    let code = GuestCode { setup: hypervisor_svm, isa: Some(Isa::Svm), ..line(body) };
+    Definition { name, summary, count: COUNT, kind: ExpectedExits::Measured, code }
 }
 
 const VMXON: u64 = PAGES;
@@ -86,24 +94,24 @@ fn at(address: u64) -> AsmMemoryOperand {
     qword_ptr(address)
 }
 
-fn field(asm: &mut Assembler, number: u32, value: u64) -> Assembled {
+fn field(asm: &mut Assembler, number: u32, value: u64) -> Assemble {
     asm.a.mov(rax, value)?;
     field_rax(asm, number)
 }
 
 /// Writes rax to a field.
-fn field_rax(asm: &mut Assembler, number: u32) -> Assembled {
+fn field_rax(asm: &mut Assembler, number: u32) -> Assemble {
     asm.a.mov(edx, number)?;
     asm.a.vmwrite(rdx, rax)
 }
 
-fn field_label(asm: &mut Assembler, number: u32, label: CodeLabel) -> Assembled {
+fn field_label(asm: &mut Assembler, number: u32, label: CodeLabel) -> Assemble {
     asm.a.lea(rax, ptr(label))?;
     field_rax(asm, number)
 }
 
 /// A control field: the bits wanted and those that its capability MSR makes fixed.
-fn control(asm: &mut Assembler, number: u32, capability: u32, wanted: u32) -> Assembled {
+fn control(asm: &mut Assembler, number: u32, capability: u32, wanted: u32) -> Assemble {
     asm.a.mov(ecx, capability)?;
     asm.a.rdmsr()?;
     asm.a.or(eax, wanted)?;
@@ -112,7 +120,7 @@ fn control(asm: &mut Assembler, number: u32, capability: u32, wanted: u32) -> As
 }
 
 /// Turns the payload into a VMX hypervisor whose guest has been launched once.
-fn hypervisor_vmx(asm: &mut Assembler) -> Assembled {
+fn hypervisor_vmx(asm: &mut Assembler) -> Assemble {
     let (mut launched, mut guest, mut over) =
         (asm.a.create_label(), asm.a.create_label(), asm.a.create_label());
     asm.a.mov(rax, cr4)?;
@@ -164,14 +172,14 @@ fn hypervisor_vmx(asm: &mut Assembler) -> Assembled {
 }
 
 /// Ends in a triple fault: the VMM reports the place.
-fn fail(asm: &mut Assembler) -> Assembled {
+fn fail(asm: &mut Assembler) -> Assemble {
     asm.a.mov(word_ptr(POINTER + 32), 0)?;
     asm.a.lidt(ptr(POINTER + 32))?;
     asm.a.ud2()
 }
 
 /// A TSS, which VMX wants the task register to hold.
-fn task_register(asm: &mut Assembler) -> Assembled {
+fn task_register(asm: &mut Assembler) -> Assemble {
     asm.a.mov(rax, 0x00af_9b00_0000_ffff_u64)?;
     asm.a.mov(at(GDT + 8), rax)?;
     asm.a.mov(rax, 0x00cf_9300_0000_ffff_u64)?;
@@ -185,7 +193,7 @@ fn task_register(asm: &mut Assembler) -> Assembled {
     asm.a.ltr(iced_x86::code_asm::ax)
 }
 
-fn controls(asm: &mut Assembler) -> Assembled {
+fn controls(asm: &mut Assembler) -> Assemble {
     control(asm, 0x4000, 0x481, 0)?;
     // HLT exits.
     control(asm, 0x4002, 0x482, 1 << 7)?;
@@ -198,7 +206,7 @@ fn controls(asm: &mut Assembler) -> Assembled {
     field(asm, 0x2800, u64::MAX)
 }
 
-fn host_state(asm: &mut Assembler) -> Assembled {
+fn host_state(asm: &mut Assembler) -> Assemble {
     for selector in [0x0c00, 0x0c04, 0x0c06, 0x0c08, 0x0c0a] {
         field(asm, selector, 16)?;
     }
@@ -221,7 +229,7 @@ fn host_state(asm: &mut Assembler) -> Assembled {
     field_rax(asm, 0x6c14)
 }
 
-fn control_registers(asm: &mut Assembler, first: u32) -> Assembled {
+fn control_registers(asm: &mut Assembler, first: u32) -> Assemble {
     asm.a.mov(rax, cr0)?;
     field_rax(asm, first)?;
     asm.a.mov(rax, cr3)?;
@@ -230,7 +238,7 @@ fn control_registers(asm: &mut Assembler, first: u32) -> Assembled {
     field_rax(asm, first + 4)
 }
 
-fn guest_state(asm: &mut Assembler) -> Assembled {
+fn guest_state(asm: &mut Assembler) -> Assemble {
     // ES, CS, SS, DS, FS, GS: selector, limit, rights, base.
     for segment in 0..6 {
         let code = segment == 1;
@@ -269,27 +277,27 @@ fn guest_state(asm: &mut Assembler) -> Assembled {
     control_registers(asm, 0x6800)
 }
 
-fn vmread<const FIELD: u32>(asm: &mut Assembler) -> Assembled {
+fn vmread<const FIELD: u32>(asm: &mut Assembler) -> Assemble {
     asm.a.mov(edx, FIELD)?;
     asm.a.vmread(rax, rdx)
 }
 
-fn vmwrite<const FIELD: u32>(asm: &mut Assembler) -> Assembled {
+fn vmwrite<const FIELD: u32>(asm: &mut Assembler) -> Assemble {
     // The fields stay valid, because L2 is not entered again.
     asm.a.mov(edx, FIELD)?;
     asm.a.vmwrite(rdx, rax)
 }
 
-fn vmptrld(asm: &mut Assembler) -> Assembled {
+fn vmptrld(asm: &mut Assembler) -> Assemble {
     asm.a.vmptrld(at(POINTER))
 }
 
-fn invept(asm: &mut Assembler) -> Assembled {
+fn invept(asm: &mut Assembler) -> Assemble {
     asm.a.mov(ecx, 2)?;
     asm.a.invept(rcx, iced_x86::code_asm::xmmword_ptr(POINTER + 64))
 }
 
-fn resume(asm: &mut Assembler) -> Assembled {
+fn resume(asm: &mut Assembler) -> Assemble {
     let mut back = asm.a.create_label();
     field_label(asm, 0x6c16, back)?;
     asm.a.vmresume()?;
@@ -298,7 +306,7 @@ fn resume(asm: &mut Assembler) -> Assembled {
     asm.a.nop()
 }
 
-fn hypervisor_svm(asm: &mut Assembler) -> Assembled {
+fn hypervisor_svm(asm: &mut Assembler) -> Assemble {
     let (mut guest, mut over) = (asm.a.create_label(), asm.a.create_label());
     asm.a.mov(ecx, 0xc000_0080_u32)?;
     asm.a.rdmsr()?;
@@ -345,25 +353,25 @@ fn hypervisor_svm(asm: &mut Assembler) -> Assembled {
     asm.a.mov(rbx, VMCB)
 }
 
-fn vmload(asm: &mut Assembler) -> Assembled {
+fn vmload(asm: &mut Assembler) -> Assemble {
     asm.a.mov(eax, VMCB as u32)?;
     asm.a.vmload()
 }
 
-fn vmsave(asm: &mut Assembler) -> Assembled {
+fn vmsave(asm: &mut Assembler) -> Assemble {
     asm.a.mov(eax, VMCB as u32)?;
     asm.a.vmsave()
 }
 
-fn stgi(asm: &mut Assembler) -> Assembled {
+fn stgi(asm: &mut Assembler) -> Assemble {
     asm.a.stgi()
 }
 
-fn clgi(asm: &mut Assembler) -> Assembled {
+fn clgi(asm: &mut Assembler) -> Assemble {
     asm.a.clgi()
 }
 
-fn vmrun(asm: &mut Assembler) -> Assembled {
+fn vmrun(asm: &mut Assembler) -> Assemble {
     asm.a.mov(eax, VMCB as u32)?;
     asm.a.vmrun()
 }

@@ -24,7 +24,7 @@ use serde::Deserialize;
 use vmtax_durable::read_small_text;
 use vmtax_events::{Isa, svm, vmx};
 
-use super::definition::{Code, Definition, Kind, Own, line, nothing};
+use super::definition::{Definition, ExpectedExits, GuestCode, OwnMachineCode, line, nothing};
 use super::{EMPTY, SUITES, Suite};
 use crate::Error;
 use crate::budget::toml_problem;
@@ -40,14 +40,14 @@ const COUNT: u32 = 20;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct OwnFile {
     #[serde(default)]
-    operation: Vec<Written>,
+    operation: Vec<WrittenOperation>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Written {
+struct WrittenOperation {
     name: String,
     #[serde(default)]
     summary: String,
@@ -59,13 +59,13 @@ struct Written {
     setup: Option<String>,
     setup_bytes: Option<String>,
     #[serde(default)]
-    exits: Exits,
+    exits: OwnExits,
 }
 
 /// The reason of the exit that each operation must take.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Exits {
+struct OwnExits {
     amd: Option<String>,
     intel: Option<String>,
 }
@@ -87,7 +87,7 @@ pub fn read(path: &Path) -> Result<&'static Suite, Error> {
 }
 
 fn definitions(text: &str) -> Result<Vec<Definition>, String> {
-    let file: File = toml::from_str(text).map_err(|error| toml_problem(text, &error))?;
+    let file: OwnFile = toml::from_str(text).map_err(|error| toml_problem(text, &error))?;
     if file.operation.is_empty() || file.operation.len() > MOST {
         return Err(format!("has {} operations; from 1 to {MOST} can run", file.operation.len()));
     }
@@ -105,7 +105,7 @@ fn definitions(text: &str) -> Result<Vec<Definition>, String> {
     Ok(found)
 }
 
-impl Written {
+impl WrittenOperation {
     fn definition(self) -> Result<Definition, String> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.name.is_empty() || self.name.len() > LONGEST_NAME || !self.name.chars().all(plain) {
@@ -131,18 +131,23 @@ impl Written {
         let setup = machine_code(("setup", self.setup), ("setup-bytes", self.setup_bytes))?;
         let body = body.filter(|body| !body.is_empty()).ok_or("has neither code nor bytes")?;
         let kind = kind(&self.exits)?;
-        let own = Own { setup: setup.unwrap_or_default(), around: around(&body), body, levels };
+        let own = OwnMachineCode {
+            setup: setup.unwrap_or_default(),
+            around: around(&body),
+            body,
+            levels,
+        };
         Ok(Definition {
             name: String::leak(self.name),
             summary: String::leak(self.summary),
             count,
             kind,
-            code: Code { own: Some(Box::leak(Box::new(own))), isa, ..line(nothing) },
+            code: GuestCode { own: Some(Box::leak(Box::new(own))), isa, ..line(nothing) },
         })
     }
 }
 
-fn kind(exits: &Exits) -> Result<Kind, String> {
+fn kind(exits: &OwnExits) -> Result<ExpectedExits, String> {
     let reason = |given: &Option<String>, name: fn(u32) -> Option<&'static str>, host: &str| {
         let Some(given) = given else { return Ok(("", 0)) };
         let known = (0..=0x500).find_map(|code| name(code).filter(|name| name == given));
@@ -152,7 +157,7 @@ fn kind(exits: &Exits) -> Result<Kind, String> {
     };
     let (svm, vmx) =
         (reason(&exits.amd, svm::name, "amd")?, reason(&exits.intel, vmx::name, "intel")?);
-    Ok(if svm.1 + vmx.1 == 0 { Kind::Measured } else { Kind::Each { svm, vmx } })
+    Ok(if svm.1 + vmx.1 == 0 { ExpectedExits::Measured } else { ExpectedExits::Each { svm, vmx } })
 }
 
 /// Code from either of two keys.
@@ -244,7 +249,7 @@ fn around(body: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Host;
+    use crate::host::HostKind;
 
     fn problem(text: &str) -> String {
         definitions(text).expect_err(text)
@@ -257,7 +262,9 @@ mod tests {
         let [one] = found.as_slice() else { panic!("one") };
         assert_eq!((one.name, one.count_at(1)), ("own-cpuid", 7));
         assert!(
-            one.is_for(Host::Amd, 1) && !one.is_for(Host::Amd, 2) && !one.is_for(Host::Intel, 1)
+            one.is_for(HostKind::Amd, 1)
+                && !one.is_for(HostKind::Amd, 2)
+                && !one.is_for(HostKind::Intel, 1)
         );
         assert_eq!(
             one.least_exits(Isa::Svm, 1, false).map(|least| (least.exits, least.reason)),

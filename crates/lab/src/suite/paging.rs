@@ -19,9 +19,9 @@ use iced_x86::code_asm::{
 use vmtax_guest::layout;
 use vmtax_guest::order::{Backing, Paging};
 
-use super::definition::{Code, Definition, Kind, whole};
+use super::definition::{Definition, ExpectedExits, GuestCode, whole};
 use super::primitives::PAGE_4K;
-use crate::payload::{Assembled, Assembler};
+use crate::payload::{Assemble, Assembler};
 
 /// Bytes of memory: more 4 KiB pages than any TLB has entries.
 const BYTES: u32 = 32 << 20;
@@ -44,7 +44,7 @@ const WITHIN: u32 = BYTES >> 20;
 #[derive(Clone, Copy)]
 struct Mapped(bool, Backing, u32);
 
-type Part = fn(&mut Assembler) -> Assembled;
+type Part = fn(&mut Assembler) -> Assemble;
 
 const fn of(
     name: &'static str,
@@ -53,8 +53,8 @@ const fn of(
     Mapped(large, backing, scattered_mib): Mapped,
 ) -> Definition {
     let paging = Paging { bytes: BYTES, backing, large, scattered_mib, chain };
-    let code = Code { batch: start, paging: Some(paging), ..whole(touch_all, body) };
-    Definition { name, summary, count, kind: Kind::None, code }
+    let code = GuestCode { batch: start, paging: Some(paging), ..whole(touch_all, body) };
+    Definition { name, summary, count, kind: ExpectedExits::None, code }
 }
 
 /// Each pattern with each mapping.
@@ -88,7 +88,7 @@ operations! {
 }
 
 /// Writes to each 4 KiB what is there, so that all is mapped and nothing changes.
-fn touch_all(asm: &mut Assembler) -> Assembled {
+fn touch_all(asm: &mut Assembler) -> Assemble {
     asm.a.mov(rbx, layout::DATA)?;
     asm.a.mov(ecx, BYTES / PAGE_4K)?;
     let mut again = asm.a.create_label();
@@ -100,26 +100,26 @@ fn touch_all(asm: &mut Assembler) -> Assembled {
     asm.a.jnz(again)
 }
 
-fn start_at_data(asm: &mut Assembler) -> Assembled {
+fn start_at_data(asm: &mut Assembler) -> Assemble {
     asm.a.mov(rbx, layout::DATA)
 }
 
-fn scan(asm: &mut Assembler) -> Assembled {
+fn scan(asm: &mut Assembler) -> Assemble {
     asm.a.mov(rax, qword_ptr(rbx))?;
     asm.a.add(rbx, 8)
 }
 
-fn chase(asm: &mut Assembler) -> Assembled {
+fn chase(asm: &mut Assembler) -> Assemble {
     asm.a.mov(rbx, qword_ptr(rbx))
 }
 
-fn start_random(asm: &mut Assembler) -> Assembled {
+fn start_random(asm: &mut Assembler) -> Assemble {
     start_at_data(asm)?;
     asm.a.mov(r8, 0x9e37_79b9_7f4a_7c15_u64)
 }
 
 /// xorshift64 in r8.
-fn random(asm: &mut Assembler) -> Assembled {
+fn random(asm: &mut Assembler) -> Assemble {
     let shift = |asm: &mut Assembler, left: bool, by: u32| {
         asm.a.mov(rdx, r8)?;
         if left {
@@ -138,7 +138,7 @@ fn random(asm: &mut Assembler) -> Assembled {
 }
 
 /// rdi goes down a column, rsi along the vector, r8 counts its rest, r9 columns.
-fn start_product(asm: &mut Assembler) -> Assembled {
+fn start_product(asm: &mut Assembler) -> Assemble {
     asm.a.mov(r10, layout::DATA)?;
     asm.a.mov(r11, layout::DATA + u64::from(RESULTS))?;
     asm.a.mov(rbx, layout::DATA + u64::from(VECTOR))?;
@@ -149,7 +149,7 @@ fn start_product(asm: &mut Assembler) -> Assembled {
     asm.a.xorps(xmm1, xmm1)
 }
 
-fn product(asm: &mut Assembler) -> Assembled {
+fn product(asm: &mut Assembler) -> Assemble {
     asm.a.movss(xmm0, dword_ptr(rsi))?;
     asm.a.mulss(xmm0, dword_ptr(rdi))?;
     asm.a.addss(xmm1, xmm0)?;

@@ -5,9 +5,9 @@
 
 use iced_x86::code_asm::{dword_ptr, eax, ecx, edx, qword_ptr, rax};
 
-use super::definition::{Definition, Kind, waiting};
+use super::definition::{Definition, ExpectedExits, waiting};
 use super::timers::{deadline_halt, x2apic_deadline};
-use crate::payload::{Assembled, Assembler, INTERRUPTS, VARIABLES};
+use crate::payload::{Assemble, Assembler, INTERRUPTS, VARIABLES};
 
 /// Ticks.
 const COUNT: u32 = 20;
@@ -38,13 +38,19 @@ pub(super) const OPERATIONS: &[Definition] = &[
 const fn row(
     name: &'static str,
     summary: &'static str,
-    body: fn(&mut Assembler) -> Assembled,
+    body: fn(&mut Assembler) -> Assemble,
 ) -> Definition {
-    Definition { name, summary, count: COUNT, kind: Kind::Some, code: waiting(setup, body) }
+    Definition {
+        name,
+        summary,
+        count: COUNT,
+        kind: ExpectedExits::Some,
+        code: waiting(setup, body),
+    }
 }
 
 /// A timer, and the first event of each counter.
-fn setup(asm: &mut Assembler) -> Assembled {
+fn setup(asm: &mut Assembler) -> Assemble {
     x2apic_deadline(asm)?;
     for (present, events) in PRESENT.into_iter().zip(EVENTS) {
         asm.a.mov(dword_ptr(present), events[0])?;
@@ -53,7 +59,7 @@ fn setup(asm: &mut Assembler) -> Assembled {
 }
 
 /// Stops a counter: its event select without the enable bit; then its value is read.
-fn stop(asm: &mut Assembler, i: usize) -> Assembled {
+fn stop(asm: &mut Assembler, i: usize) -> Assemble {
     asm.a.mov(eax, dword_ptr(PRESENT[i]))?;
     asm.a.and(eax, !ENABLE as i32)?;
     asm.a.xor(edx, edx)?;
@@ -64,7 +70,7 @@ fn stop(asm: &mut Assembler, i: usize) -> Assembled {
 }
 
 /// Starts a counter: its value, then its event select.
-fn start(asm: &mut Assembler, i: usize) -> Assembled {
+fn start(asm: &mut Assembler, i: usize) -> Assemble {
     asm.write_msr(COUNTER + i as u32, RELOAD)?;
     asm.a.mov(eax, dword_ptr(PRESENT[i]))?;
     asm.a.xor(edx, edx)?;
@@ -72,7 +78,7 @@ fn start(asm: &mut Assembler, i: usize) -> Assembled {
     asm.a.wrmsr()
 }
 
-fn multiplex(asm: &mut Assembler) -> Assembled {
+fn multiplex(asm: &mut Assembler) -> Assemble {
     deadline_halt(asm)?;
     for i in 0..2 {
         stop(asm, i)?;
@@ -83,7 +89,7 @@ fn multiplex(asm: &mut Assembler) -> Assembled {
     Ok(())
 }
 
-fn sample(asm: &mut Assembler) -> Assembled {
+fn sample(asm: &mut Assembler) -> Assemble {
     deadline_halt(asm)?;
     for _ in 0..2 {
         asm.a.mov(ecx, COUNTER)?;
@@ -93,17 +99,17 @@ fn sample(asm: &mut Assembler) -> Assembled {
     Ok(())
 }
 
-fn switch(asm: &mut Assembler) -> Assembled {
+fn switch(asm: &mut Assembler) -> Assemble {
     (0..2).try_for_each(|i| stop(asm, i))?;
     (0..2).try_for_each(|i| start(asm, i))
 }
 
-fn switch_often(asm: &mut Assembler) -> Assembled {
+fn switch_often(asm: &mut Assembler) -> Assemble {
     deadline_halt(asm)?;
     (0..SWITCHES).try_for_each(|_| switch(asm))
 }
 
-fn switch_seldom(asm: &mut Assembler) -> Assembled {
+fn switch_seldom(asm: &mut Assembler) -> Assemble {
     deadline_halt(asm)?;
     let mut not_now = asm.a.create_label();
     asm.a.mov(rax, qword_ptr(INTERRUPTS))?;

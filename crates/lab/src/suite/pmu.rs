@@ -7,10 +7,10 @@
 
 use iced_x86::code_asm::{eax, ebx, ecx, edx, qword_ptr, r8, rax, rbx, rcx, rdi, rdx, rsp};
 use vmtax_guest::layout::PROFILE;
-use vmtax_guest::order::Pmu;
+use vmtax_guest::order::PmuOrder;
 
-use super::definition::{Code, Definition, Kind, each, waiting, whole, with_setup};
-use crate::payload::{Assembled, Assembler, INTERRUPTS, VECTOR};
+use super::definition::{Definition, ExpectedExits, GuestCode, each, waiting, whole, with_setup};
+use crate::payload::{Assemble, Assembler, INTERRUPTS, VECTOR};
 
 /// Operations in a batch: few, as one of them takes long.
 const COUNT: u32 = 4;
@@ -90,14 +90,14 @@ pub(super) const OPERATIONS: &[Definition] = &[
         name: "pmu-fixed-ctrl-legacy",
         summary: "reads and writes the fixed counters' control, off and on; events recreated",
         count: COUNT,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: pmu(with_setup(six_on::<HERE>, fixed_control::<HERE>), LEGACY),
     },
     Definition {
         name: "pmu-fixed-ctrl-reuse",
         summary: "reads and writes the fixed counters' control, off and on; events reused",
         count: COUNT,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: pmu(with_setup(six_on::<HERE>, fixed_control::<HERE>), REUSE),
     },
     Definition {
@@ -118,35 +118,35 @@ pub(super) const OPERATIONS: &[Definition] = &[
         name: "pmu-sample-legacy",
         summary: "a hypercall, a counter overflow interrupt, and its handler; events recreated",
         count: COUNT,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: pmu(whole(sampled, sample), LEGACY),
     },
     Definition {
         name: "pmu-sample-reuse",
         summary: "a hypercall, a counter overflow interrupt, and its handler; events reused",
         count: COUNT,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: pmu(whole(sampled, sample), REUSE),
     },
     Definition {
         name: "pmu-switch-legacy",
         summary: "a thread with six counters is switched out and in; events recreated",
         count: COUNT,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: pmu(with_setup(six_on::<HERE>, switch::<HERE>), LEGACY),
     },
     Definition {
         name: "pmu-switch-reuse",
         summary: "a thread with six counters is switched out and in; events reused",
         count: COUNT,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: pmu(with_setup(six_on::<HERE>, switch::<HERE>), REUSE),
     },
     Definition {
         name: "pmu-global-mediated",
         summary: "clears and sets global control, in registers that represent passed-through ones",
         count: COUNT,
-        kind: Kind::None,
+        kind: ExpectedExits::None,
         code: mediated(with_setup(six_on::<STANDS>, global::<STANDS>)),
     },
     Definition {
@@ -160,74 +160,77 @@ pub(super) const OPERATIONS: &[Definition] = &[
         name: "pmu-fixed-ctrl-mediated",
         summary: "reads and writes the fixed counters' control, which KVM emulates",
         count: COUNT,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: mediated(with_setup(six_on::<STANDS>, fixed_control::<STANDS>)),
     },
     Definition {
         name: "pmu-read-mediated",
         summary: "reads a counter, in a register that represents a passed-through one",
         count: COUNT,
-        kind: Kind::None,
+        kind: ExpectedExits::None,
         code: mediated(with_setup(six_on::<STANDS>, read::<STANDS>)),
     },
     Definition {
         name: "pmu-sample-mediated",
         summary: "an interrupt that KVM raises, and its handler with passed-through registers",
         count: COUNT,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: mediated(whole(interrupted, interrupt)),
     },
     Definition {
         name: "pmu-switch-mediated",
         summary: "a thread with six counters is switched out and in, in registers that represent passed-through ones",
         count: COUNT,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: mediated(with_setup(six_on::<STANDS>, switch::<STANDS>)),
     },
     Definition {
         name: "pmu-profile-legacy",
         summary: "a program that profiles itself by NMIs; events recreated",
         count: ROUNDS,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: pmu(waiting(profiled, program), LEGACY),
     },
     Definition {
         name: "pmu-profile-reuse",
         summary: "a program that profiles itself by NMIs; events reused",
         count: ROUNDS,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: pmu(waiting(profiled, program), REUSE),
     },
     Definition {
         name: "pmu-profile-amd",
         summary: "the same with AMD's PerfMonV2 and an APIC in memory; events reused",
         count: ROUNDS,
-        kind: Kind::Some,
-        code: Code { pmu: Some(Pmu { amd: true, reuse: REUSE }), ..waiting(profiled_amd, program) },
+        kind: ExpectedExits::Some,
+        code: GuestCode {
+            pmu: Some(PmuOrder { amd: true, reuse: REUSE }),
+            ..waiting(profiled_amd, program)
+        },
     },
     Definition {
         name: "pmu-faults",
         summary: "accesses that must fault: reserved bits, a register of a later version, RDPMC",
         count: COUNT,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: pmu(whole(faulting, faults), REUSE),
     },
 ];
 
 /// Writes of MSRs.
-const fn write(times: u32) -> Kind {
-    Kind::Each { svm: ("msr", times), vmx: ("MSR_WRITE", times) }
+const fn write(times: u32) -> ExpectedExits {
+    ExpectedExits::Each { svm: ("msr", times), vmx: ("MSR_WRITE", times) }
 }
 
 /// Code with Intel's PMU. All of it is the operation.
-const fn pmu(code: Code, reuse: bool) -> Code {
-    Code { pmu: Some(Pmu { amd: false, reuse }), straight: false, ..code }
+const fn pmu(code: GuestCode, reuse: bool) -> GuestCode {
+    GuestCode { pmu: Some(PmuOrder { amd: false, reuse }), straight: false, ..code }
 }
 
 /// Code of a guest with a mediated PMU, which is KVM's. Emulated processors have no counters to give to a guest, so other
 /// registers are used in their place.
-const fn mediated(code: Code) -> Code {
-    Code { straight: false, ..code }
+const fn mediated(code: GuestCode) -> GuestCode {
+    GuestCode { straight: false, ..code }
 }
 
 /// Accesses of the PMU's registers, or of those used in their place.
@@ -248,25 +251,25 @@ fn register<const S: bool>(index: u32) -> u32 {
     }
 }
 
-fn write_msr<const S: bool>(asm: &mut Assembler, index: u32, value: u64) -> Assembled {
+fn write_msr<const S: bool>(asm: &mut Assembler, index: u32, value: u64) -> Assemble {
     // A base has to be an address.
     let value = if S == STANDS { value & 0xffff_ffff } else { value };
     asm.write_msr(register::<S>(index), value)
 }
 
-fn read_msr<const S: bool>(asm: &mut Assembler, index: u32) -> Assembled {
+fn read_msr<const S: bool>(asm: &mut Assembler, index: u32) -> Assemble {
     asm.a.mov(ecx, register::<S>(index))?;
     asm.a.rdmsr()
 }
 
 /// Starts six counters, far from overflow.
-fn six_on<const S: bool>(asm: &mut Assembler) -> Assembled {
+fn six_on<const S: bool>(asm: &mut Assembler) -> Assemble {
     six::<S>(asm, true)?;
     write_msr::<S>(asm, CONTROL, ALL)
 }
 
 /// Sets or clears each counter's own enable bit. A counter starts with its value.
-fn six<const S: bool>(asm: &mut Assembler, on: bool) -> Assembled {
+fn six<const S: bool>(asm: &mut Assembler, on: bool) -> Assemble {
     for (i, select) in (0..).zip(GENERAL) {
         if on {
             write_msr::<S>(asm, COUNTER + i, FAR)?;
@@ -291,17 +294,17 @@ fn six<const S: bool>(asm: &mut Assembler, on: bool) -> Assembled {
     Ok(())
 }
 
-fn global<const S: bool>(asm: &mut Assembler) -> Assembled {
+fn global<const S: bool>(asm: &mut Assembler) -> Assemble {
     write_msr::<S>(asm, CONTROL, 0)?;
     write_msr::<S>(asm, CONTROL, ALL)
 }
 
-fn event_select<const S: bool>(asm: &mut Assembler) -> Assembled {
+fn event_select<const S: bool>(asm: &mut Assembler) -> Assemble {
     write_msr::<S>(asm, SELECT, GENERAL[0] & !ENABLE)?;
     write_msr::<S>(asm, SELECT, GENERAL[0])
 }
 
-fn fixed_control<const S: bool>(asm: &mut Assembler) -> Assembled {
+fn fixed_control<const S: bool>(asm: &mut Assembler) -> Assemble {
     for value in [FIXED_ON & !0xf, FIXED_ON] {
         read_msr::<S>(asm, FIXED_CONTROL)?;
         write_msr::<S>(asm, FIXED_CONTROL, value)?;
@@ -309,11 +312,11 @@ fn fixed_control<const S: bool>(asm: &mut Assembler) -> Assembled {
     Ok(())
 }
 
-fn read<const S: bool>(asm: &mut Assembler) -> Assembled {
+fn read<const S: bool>(asm: &mut Assembler) -> Assemble {
     read_msr::<S>(asm, COUNTER)
 }
 
-fn switch<const S: bool>(asm: &mut Assembler) -> Assembled {
+fn switch<const S: bool>(asm: &mut Assembler) -> Assemble {
     write_msr::<S>(asm, CONTROL, 0)?;
     six::<S>(asm, false)?;
     write_msr::<S>(asm, CONTROL, ALL)?;
@@ -323,13 +326,13 @@ fn switch<const S: bool>(asm: &mut Assembler) -> Assembled {
 }
 
 /// A hypercall that does nothing (KVM_HC_VAPIC_POLL_IRQ): what the counters count.
-fn call(asm: &mut Assembler) -> Assembled {
+fn call(asm: &mut Assembler) -> Assemble {
     asm.a.mov(eax, 1)?;
     asm.hypercall()
 }
 
 /// Cycles on fixed counter 1, interrupting at every hypercall.
-fn sampled(asm: &mut Assembler) -> Assembled {
+fn sampled(asm: &mut Assembler) -> Assemble {
     asm.enable_x2apic()?;
     asm.gate(VECTOR, handle_sample)?;
     asm.write_msr(LVTPC, u64::from(VECTOR))?;
@@ -339,35 +342,35 @@ fn sampled(asm: &mut Assembler) -> Assembled {
     asm.a.sti()
 }
 
-fn sample(asm: &mut Assembler) -> Assembled {
+fn sample(asm: &mut Assembler) -> Assemble {
     asm.a.mov(r8, qword_ptr(INTERRUPTS))?;
     call(asm)?;
     asm.spin(false)
 }
 
 /// An interrupt of KVM's APIC in place of a counter's: one exit, and the interrupt at the next entry.
-fn interrupted(asm: &mut Assembler) -> Assembled {
+fn interrupted(asm: &mut Assembler) -> Assemble {
     asm.enable_x2apic()?;
     asm.gate(VECTOR, handle_interrupt)?;
     asm.a.sti()
 }
 
-fn interrupt(asm: &mut Assembler) -> Assembled {
+fn interrupt(asm: &mut Assembler) -> Assemble {
     asm.a.mov(r8, qword_ptr(INTERRUPTS))?;
     asm.write_msr(SELF_IPI, u64::from(VECTOR))?;
     asm.spin(false)
 }
 
-fn handle_sample(asm: &mut Assembler) -> Assembled {
+fn handle_sample(asm: &mut Assembler) -> Assemble {
     handle::<HERE>(asm)
 }
 
-fn handle_interrupt(asm: &mut Assembler) -> Assembled {
+fn handle_interrupt(asm: &mut Assembler) -> Assemble {
     handle::<STANDS>(asm)
 }
 
 /// As in Linux's perf: counters off, acknowledge, read, set for the next sample, look again, counters on.
-fn handle<const S: bool>(asm: &mut Assembler) -> Assembled {
+fn handle<const S: bool>(asm: &mut Assembler) -> Assemble {
     for register in [rax, rcx, rdx] {
         asm.a.push(register)?;
     }
@@ -389,7 +392,7 @@ fn handle<const S: bool>(asm: &mut Assembler) -> Assembled {
 }
 
 /// Registers of a program that profiles itself.
-struct Registers {
+struct ProfilerRegisters {
     control: u32,
     bit: u64,
     status: u32,
@@ -398,7 +401,7 @@ struct Registers {
     x2apic: bool,
 }
 
-const INTEL: Registers = Registers {
+const INTEL: ProfilerRegisters = ProfilerRegisters {
     control: CONTROL,
     bit: 1 << 33,
     status: STATUS,
@@ -406,7 +409,7 @@ const INTEL: Registers = Registers {
     counter: FIXED + 1,
     x2apic: true,
 };
-const AMD: Registers = Registers {
+const AMD: ProfilerRegisters = ProfilerRegisters {
     control: AMD_CONTROL,
     bit: 1,
     status: AMD_STATUS,
@@ -416,7 +419,7 @@ const AMD: Registers = Registers {
     x2apic: false,
 };
 
-fn profiled(asm: &mut Assembler) -> Assembled {
+fn profiled(asm: &mut Assembler) -> Assemble {
     asm.enable_x2apic()?;
     asm.gate(2, handle_profile)?;
     raise_nmi(asm, &INTEL)?;
@@ -425,7 +428,7 @@ fn profiled(asm: &mut Assembler) -> Assembled {
     asm.write_msr(CONTROL, INTEL.bit)
 }
 
-fn profiled_amd(asm: &mut Assembler) -> Assembled {
+fn profiled_amd(asm: &mut Assembler) -> Assemble {
     asm.enable_apic()?;
     asm.gate(2, handle_profile_amd)?;
     raise_nmi(asm, &AMD)?;
@@ -436,12 +439,12 @@ fn profiled_amd(asm: &mut Assembler) -> Assembled {
 }
 
 /// Sets LVTPC to an NMI (vector 2), which masks it again.
-fn raise_nmi(asm: &mut Assembler, registers: &Registers) -> Assembled {
+fn raise_nmi(asm: &mut Assembler, registers: &ProfilerRegisters) -> Assemble {
     if registers.x2apic { asm.write_msr(LVTPC, NMI.into()) } else { asm.write_apic(0x340, NMI) }
 }
 
 /// The program: its functions one after the other. rbx has the number of the running function, in place of an address and symbols.
-fn program(asm: &mut Assembler) -> Assembled {
+fn program(asm: &mut Assembler) -> Assemble {
     for (i, (_, calls)) in (1..).zip(FUNCTIONS) {
         let mut again = asm.a.create_label();
         asm.a.mov(ebx, i)?;
@@ -454,15 +457,15 @@ fn program(asm: &mut Assembler) -> Assembled {
     asm.a.xor(ebx, ebx)
 }
 
-fn handle_profile(asm: &mut Assembler) -> Assembled {
+fn handle_profile(asm: &mut Assembler) -> Assemble {
     count(asm, &INTEL)
 }
 
-fn handle_profile_amd(asm: &mut Assembler) -> Assembled {
+fn handle_profile_amd(asm: &mut Assembler) -> Assemble {
     count(asm, &AMD)
 }
 
-fn count(asm: &mut Assembler, registers: &Registers) -> Assembled {
+fn count(asm: &mut Assembler, registers: &ProfilerRegisters) -> Assemble {
     for register in [rax, rcx, rdx, rdi] {
         asm.a.push(register)?;
     }
@@ -481,12 +484,12 @@ fn count(asm: &mut Assembler, registers: &Registers) -> Assembled {
     asm.a.iretq()
 }
 
-fn faulting(asm: &mut Assembler) -> Assembled {
+fn faulting(asm: &mut Assembler) -> Assemble {
     asm.gate(13, handle_fault)
 }
 
 /// rbx has the number of the access, as in a profile.
-fn faults(asm: &mut Assembler) -> Assembled {
+fn faults(asm: &mut Assembler) -> Assemble {
     asm.a.mov(ebx, 1)?;
     asm.write_msr(CONTROL, 1 << 63)?;
     asm.a.mov(ebx, 2)?;
@@ -498,7 +501,7 @@ fn faults(asm: &mut Assembler) -> Assembled {
 }
 
 /// Counts a general protection fault and continues after its instruction of two bytes. The error code is on the stack.
-fn handle_fault(asm: &mut Assembler) -> Assembled {
+fn handle_fault(asm: &mut Assembler) -> Assemble {
     asm.a.inc(qword_ptr(rbx * 8 + PROFILE as i64))?;
     asm.a.add(qword_ptr(rsp + 8), 2)?;
     asm.a.add(rsp, 8)?;

@@ -7,10 +7,11 @@ use iced_x86::code_asm::{
 
 use super::arm;
 use super::definition::{
-    Code, Definition, Kind, clean, each, given_back, line, nothing, waiting, whole, with_setup,
+    Definition, ExpectedExits, GuestCode, clean, each, given_back, line, nothing, waiting, whole,
+    with_setup,
 };
 use crate::payload::{
-    APIC, Assembled, Assembler, INTERRUPTS, VARIABLES, VECTOR, handle_apic, handle_x2apic,
+    APIC, Assemble, Assembler, INTERRUPTS, VARIABLES, VECTOR, handle_apic, handle_x2apic,
     skip_two_bytes,
 };
 use vmtax_guest::layout;
@@ -70,21 +71,21 @@ pub(super) const OPERATIONS: &[Definition] = &[
         name: "timer-tick",
         summary: "a tick of the local APIC's periodic timer, 200 us, with its EOI",
         count: 20,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: clean(waiting(periodic, wait_for_tick)),
     },
     Definition {
         name: "x2apic-self-ipi",
         summary: "x2APIC ICR to itself, interrupt, EOI",
         count: COUNT,
-        kind: Kind::EachByApic { svm: ("msr", 2), vmx: ("MSR_WRITE", 2) },
+        kind: ExpectedExits::EachByApic { svm: ("msr", 2), vmx: ("MSR_WRITE", 2) },
         code: clean(whole(x2apic, self_ipi)),
     },
     Definition {
         name: "xapic-read",
         summary: "read of the local APIC's TPR in memory",
         count: COUNT,
-        kind: Kind::EachByApic { svm: ("npf", 1), vmx: ("EPT_VIOLATION", TWICE) },
+        kind: ExpectedExits::EachByApic { svm: ("npf", 1), vmx: ("EPT_VIOLATION", TWICE) },
         code: clean(with_setup(Assembler::enable_apic, read_tpr)),
     },
     Definition {
@@ -120,7 +121,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
         summary: "first store to a 4 KiB page",
         count: TOUCHES_4K,
         kind: each("npf", "EPT_VIOLATION"),
-        code: Code {
+        code: GuestCode {
             arm: Some(arm::TOUCH_4K),
             ..touching(PAGE_4K, TOUCHES_4K, Backing::Small, touch_4k)
         },
@@ -130,7 +131,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
         summary: "first store to a 2 MiB page",
         count: TOUCHES_2M,
         kind: each("npf", "EPT_VIOLATION"),
-        code: Code {
+        code: GuestCode {
             arm: Some(arm::TOUCH_2M),
             ..touching(PAGE_2M, TOUCHES_2M, Backing::Thp, touch_2m)
         },
@@ -139,14 +140,14 @@ pub(super) const OPERATIONS: &[Definition] = &[
         name: "hlt-timer",
         summary: "one-shot timer of the local APIC, HLT, interrupt, EOI",
         count: 20,
-        kind: Kind::Each { svm: ("hlt", 1), vmx: ("HLT", 1) },
+        kind: ExpectedExits::Each { svm: ("hlt", 1), vmx: ("HLT", 1) },
         code: clean(waiting(one_shot, halt)),
     },
     Definition {
         name: "pause",
         summary: "PAUSE in a loop",
         count: COUNT,
-        kind: Kind::Measured,
+        kind: ExpectedExits::Measured,
         code: line(pause),
     },
     Definition {
@@ -167,7 +168,7 @@ pub(super) const OPERATIONS: &[Definition] = &[
         name: "dr-write",
         summary: "MOV to DR0; KVM intercepts only the first",
         count: COUNT,
-        kind: Kind::Some,
+        kind: ExpectedExits::Some,
         code: clean(line(write_dr)),
     },
     Definition {
@@ -181,21 +182,21 @@ pub(super) const OPERATIONS: &[Definition] = &[
         name: "xsetbv",
         summary: "XSETBV of the same value",
         count: COUNT,
-        kind: Kind::Each { svm: ("xsetbv", XSETBV_ON_TCG), vmx: ("XSETBV", 1) },
-        code: Code { xsave: true, ..with_setup(os_xsave, xsetbv) },
+        kind: ExpectedExits::Each { svm: ("xsetbv", XSETBV_ON_TCG), vmx: ("XSETBV", 1) },
+        code: GuestCode { xsave: true, ..with_setup(os_xsave, xsetbv) },
     },
     Definition {
         name: "rdtsc",
         summary: "RDTSC",
         count: COUNT,
-        kind: Kind::None,
+        kind: ExpectedExits::None,
         code: clean(line(rdtsc)),
     },
     Definition {
         name: "invlpg",
         summary: "INVLPG",
         count: COUNT,
-        kind: Kind::None,
+        kind: ExpectedExits::None,
         code: clean(line(invlpg)),
     },
     Definition {
@@ -209,8 +210,8 @@ pub(super) const OPERATIONS: &[Definition] = &[
         name: "context-switch",
         summary: "IPI to another vCPU and back: two IPIs, two HLTs",
         count: 20,
-        kind: Kind::Some,
-        code: Code { second: Some(answer), ..whole(ping_pong, ping) },
+        kind: ExpectedExits::Some,
+        code: GuestCode { second: Some(answer), ..whole(ping_pong, ping) },
     },
 ];
 
@@ -218,42 +219,42 @@ const fn touching(
     page: u32,
     count: u32,
     backing: Backing,
-    body: fn(&mut Assembler) -> Assembled,
-) -> Code {
-    Code {
+    body: fn(&mut Assembler) -> Assemble,
+) -> GuestCode {
+    GuestCode {
         batch: start_touching,
         touch: Some(given_back(page * count, backing)),
         ..with_setup(nothing, body)
     }
 }
 
-fn cpuid(asm: &mut Assembler) -> Assembled {
+fn cpuid(asm: &mut Assembler) -> Assemble {
     asm.a.xor(eax, eax)?;
     asm.a.cpuid()
 }
 
-fn hypercall(asm: &mut Assembler) -> Assembled {
+fn hypercall(asm: &mut Assembler) -> Assemble {
     asm.a.mov(eax, 1)?;
     asm.hypercall()
 }
 
-fn rdmsr(asm: &mut Assembler) -> Assembled {
+fn rdmsr(asm: &mut Assembler) -> Assemble {
     asm.a.mov(ecx, 0x1b)?;
     asm.a.rdmsr()
 }
 
-fn wrmsr(asm: &mut Assembler) -> Assembled {
+fn wrmsr(asm: &mut Assembler) -> Assemble {
     // The value after reset.
     asm.write_msr(0x277, 0x0007_0406_0007_0406)
 }
 
-fn deadline_mode(asm: &mut Assembler) -> Assembled {
+fn deadline_mode(asm: &mut Assembler) -> Assemble {
     asm.enable_apic()?;
     // TSC-deadline mode, masked: the timer never interrupts.
     asm.write_apic(0x320, 0x5_0000 | u32::from(VECTOR))
 }
 
-fn arm_far(asm: &mut Assembler) -> Assembled {
+fn arm_far(asm: &mut Assembler) -> Assemble {
     asm.a.rdtsc()?;
     asm.a.add(edx, 0x100)?;
     asm.a.mov(ecx, 0x6e0)?;
@@ -261,12 +262,12 @@ fn arm_far(asm: &mut Assembler) -> Assembled {
 }
 
 /// Interrupts of the APIC in memory.
-fn apic(asm: &mut Assembler) -> Assembled {
+fn apic(asm: &mut Assembler) -> Assemble {
     asm.enable_apic()?;
     asm.gate(VECTOR, handle_apic)
 }
 
-fn periodic(asm: &mut Assembler) -> Assembled {
+fn periodic(asm: &mut Assembler) -> Assemble {
     apic(asm)?;
     asm.write_apic(0x3e0, 0xb)?;
     asm.write_apic(0x320, 0x2_0000 | u32::from(VECTOR))?;
@@ -274,130 +275,130 @@ fn periodic(asm: &mut Assembler) -> Assembled {
     asm.write_apic(0x380, PERIOD_NS)
 }
 
-fn wait_for_tick(asm: &mut Assembler) -> Assembled {
+fn wait_for_tick(asm: &mut Assembler) -> Assemble {
     asm.a.mov(r8, qword_ptr(INTERRUPTS))?;
     asm.spin(false)
 }
 
-fn x2apic(asm: &mut Assembler) -> Assembled {
+fn x2apic(asm: &mut Assembler) -> Assemble {
     asm.enable_x2apic()?;
     asm.gate(VECTOR, handle_x2apic)?;
     asm.a.sti()
 }
 
-fn self_ipi(asm: &mut Assembler) -> Assembled {
+fn self_ipi(asm: &mut Assembler) -> Assemble {
     asm.a.mov(r8, qword_ptr(INTERRUPTS))?;
     // Fixed, to itself.
     asm.write_msr(0x830, 0x4_4000 | u64::from(VECTOR))?;
     asm.spin(false)
 }
 
-fn read_tpr(asm: &mut Assembler) -> Assembled {
+fn read_tpr(asm: &mut Assembler) -> Assemble {
     asm.a.mov(edi, (APIC + 0x80) as u32)?;
     asm.a.mov(eax, dword_ptr(rdi))
 }
 
-fn pio_user(asm: &mut Assembler) -> Assembled {
+fn pio_user(asm: &mut Assembler) -> Assemble {
     asm.a.mov(edx, u32::from(layout::DEVICE_PORT))?;
     asm.a.out(dx, al)
 }
 
-fn pio_pit(asm: &mut Assembler) -> Assembled {
+fn pio_pit(asm: &mut Assembler) -> Assemble {
     asm.a.in_(al, 0x40)
 }
 
-fn pio_pic(asm: &mut Assembler) -> Assembled {
+fn pio_pic(asm: &mut Assembler) -> Assemble {
     asm.a.in_(al, 0x21)
 }
 
-fn mmio_user(asm: &mut Assembler) -> Assembled {
+fn mmio_user(asm: &mut Assembler) -> Assemble {
     asm.a.mov(edi, layout::DEVICE as u32)?;
     asm.a.mov(dword_ptr(rdi), eax)
 }
 
-pub(super) fn start_touching(asm: &mut Assembler) -> Assembled {
+pub(super) fn start_touching(asm: &mut Assembler) -> Assemble {
     asm.a.mov(ebx, layout::TOUCH as u32)
 }
 
-pub(super) fn touch_4k(asm: &mut Assembler) -> Assembled {
+pub(super) fn touch_4k(asm: &mut Assembler) -> Assemble {
     asm.a.mov(dword_ptr(rbx), eax)?;
     asm.a.add(rbx, PAGE_4K as i32)
 }
 
-pub(super) fn touch_2m(asm: &mut Assembler) -> Assembled {
+pub(super) fn touch_2m(asm: &mut Assembler) -> Assemble {
     asm.a.mov(dword_ptr(rbx), eax)?;
     asm.a.add(rbx, PAGE_2M as i32)
 }
 
-fn one_shot(asm: &mut Assembler) -> Assembled {
+fn one_shot(asm: &mut Assembler) -> Assemble {
     apic(asm)?;
     asm.write_apic(0x3e0, 0xb)?;
     asm.write_apic(0x320, u32::from(VECTOR))
 }
 
-fn halt(asm: &mut Assembler) -> Assembled {
+fn halt(asm: &mut Assembler) -> Assemble {
     asm.write_apic(0x380, PERIOD_NS)?;
     asm.a.sti()?;
     asm.a.hlt()?;
     asm.a.cli()
 }
 
-fn pause(asm: &mut Assembler) -> Assembled {
+fn pause(asm: &mut Assembler) -> Assemble {
     asm.a.pause()
 }
 
-fn load_cr4(asm: &mut Assembler) -> Assembled {
+fn load_cr4(asm: &mut Assembler) -> Assemble {
     asm.a.mov(rbx, cr4)
 }
 
-fn write_cr4(asm: &mut Assembler) -> Assembled {
+fn write_cr4(asm: &mut Assembler) -> Assemble {
     asm.a.xor(rbx, 1)?;
     asm.a.mov(cr4, rbx)
 }
 
-fn load_cr0(asm: &mut Assembler) -> Assembled {
+fn load_cr0(asm: &mut Assembler) -> Assemble {
     asm.a.mov(rbx, cr0)
 }
 
-fn write_cr0(asm: &mut Assembler) -> Assembled {
+fn write_cr0(asm: &mut Assembler) -> Assemble {
     asm.a.xor(rbx, 1 << 18)?;
     asm.a.mov(cr0, rbx)
 }
 
-fn write_dr(asm: &mut Assembler) -> Assembled {
+fn write_dr(asm: &mut Assembler) -> Assemble {
     asm.a.mov(dr0, rax)
 }
 
-fn wbinvd(asm: &mut Assembler) -> Assembled {
+fn wbinvd(asm: &mut Assembler) -> Assemble {
     asm.a.wbinvd()
 }
 
-fn os_xsave(asm: &mut Assembler) -> Assembled {
+fn os_xsave(asm: &mut Assembler) -> Assemble {
     asm.a.mov(rax, cr4)?;
     asm.a.or(rax, 1 << 18)?;
     asm.a.mov(cr4, rax)
 }
 
-fn xsetbv(asm: &mut Assembler) -> Assembled {
+fn xsetbv(asm: &mut Assembler) -> Assemble {
     asm.a.xor(ecx, ecx)?;
     asm.a.xor(edx, edx)?;
     asm.a.mov(eax, 3)?;
     asm.a.xsetbv()
 }
 
-fn rdtsc(asm: &mut Assembler) -> Assembled {
+fn rdtsc(asm: &mut Assembler) -> Assemble {
     asm.a.rdtsc()
 }
 
-fn invlpg(asm: &mut Assembler) -> Assembled {
+fn invlpg(asm: &mut Assembler) -> Assemble {
     asm.a.invlpg(ptr(layout::RING))
 }
 
-fn ud_gate(asm: &mut Assembler) -> Assembled {
+fn ud_gate(asm: &mut Assembler) -> Assemble {
     asm.gate(6, skip_two_bytes)
 }
 
-fn ud2(asm: &mut Assembler) -> Assembled {
+fn ud2(asm: &mut Assembler) -> Assemble {
     asm.a.ud2()
 }
 
@@ -406,7 +407,7 @@ const ANSWERS: u64 = VARIABLES + 0x40;
 /// The second vCPU is ready.
 const PRESENT: u64 = VARIABLES + 0x48;
 
-fn ping_pong(asm: &mut Assembler) -> Assembled {
+fn ping_pong(asm: &mut Assembler) -> Assemble {
     asm.enable_x2apic()?;
     asm.gate(VECTOR, handle_x2apic)?;
     asm.gate(VECTOR + 1, handle_answer)?;
@@ -422,13 +423,13 @@ fn ping_pong(asm: &mut Assembler) -> Assembled {
 /// In a loop that waits for the other vCPU, before anything is measured: asks the VMM to let it run, with which it shares its
 /// processor. Of an exit for PAUSE one cannot be sure: QEMU's emulator stops to think at each, and a guest's guest
 /// takes none on Intel; and Bochs takes no interrupt of the host in so short a loop.
-fn spin(asm: &mut Assembler) -> Assembled {
+fn spin(asm: &mut Assembler) -> Assemble {
     asm.a.mov(edx, i32::from(layout::YIELD))?;
     asm.a.out(dx, al)
 }
 
 /// Sends an IPI to the second vCPU and halts until its answer.
-fn ping(asm: &mut Assembler) -> Assembled {
+fn ping(asm: &mut Assembler) -> Assemble {
     asm.write_msr(0x830, 1 << 32 | 0x4000 | u64::from(VECTOR + 1))?;
     asm.a.sti()?;
     asm.a.hlt()?;
@@ -436,7 +437,7 @@ fn ping(asm: &mut Assembler) -> Assembled {
 }
 
 /// The second vCPU: halts until an IPI, answers it, again.
-fn answer(asm: &mut Assembler) -> Assembled {
+fn answer(asm: &mut Assembler) -> Assemble {
     let mut wait = asm.a.create_label();
     asm.a.set_label(&mut wait)?;
     spin(asm)?;
@@ -454,7 +455,7 @@ fn answer(asm: &mut Assembler) -> Assembled {
     asm.a.jmp(again)
 }
 
-fn handle_answer(asm: &mut Assembler) -> Assembled {
+fn handle_answer(asm: &mut Assembler) -> Assemble {
     for register in [rax, rcx, rdx] {
         asm.a.push(register)?;
     }

@@ -10,20 +10,20 @@ use vmtax_guest::order::Backing;
 use super::definition::{Definition, line};
 use super::memory::{BOTH, Before, COLD, PAGES, POPULATED, PREFAULTED, definition, faults};
 use super::primitives::{PAGE_4K, touch_4k};
-use crate::payload::{Assembled, Assembler};
+use crate::payload::{Assemble, Assembler};
 
 const PRIVATE: Backing = Backing::Snapshot { shared: false };
 const SHARED: Backing = Backing::Snapshot { shared: true };
 const BY_4K: Backing = Backing::Userfault(4 << 10);
 const BY_64K: Backing = Backing::Userfault(64 << 10);
 
-type Access = fn(&mut Assembler) -> Assembled;
+type ResumeAccess = fn(&mut Assembler) -> Assemble;
 
 const fn pages(
     name: &'static str,
     summary: &'static str,
     of: (Backing, Before),
-    access: Access,
+    access: ResumeAccess,
 ) -> Definition {
     definition((name, summary), PAGES, faults(of.1), of, line(access))
 }
@@ -113,12 +113,12 @@ pub(super) const OPERATIONS: &[Definition] = &[
     ),
 ];
 
-fn read(asm: &mut Assembler) -> Assembled {
+fn read(asm: &mut Assembler) -> Assemble {
     asm.a.mov(eax, dword_ptr(rbx))?;
     asm.a.add(rbx, PAGE_4K as i32)
 }
 
-fn read_write(asm: &mut Assembler) -> Assembled {
+fn read_write(asm: &mut Assembler) -> Assemble {
     asm.a.mov(eax, dword_ptr(rbx))?;
     asm.a.mov(dword_ptr(rbx), eax)?;
     asm.a.add(rbx, PAGE_4K as i32)

@@ -5,8 +5,8 @@
 
 use iced_x86::code_asm::{ecx, qword_ptr, r8};
 
-use super::definition::{Definition, Kind, waiting};
-use crate::payload::{Assembled, Assembler, INTERRUPTS, VECTOR, handle_apic, handle_x2apic};
+use super::definition::{Definition, ExpectedExits, waiting};
+use crate::payload::{Assemble, Assembler, INTERRUPTS, VECTOR, handle_apic, handle_x2apic};
 
 const COUNT: u32 = 20;
 /// The wait.
@@ -42,34 +42,40 @@ pub(super) const OPERATIONS: &[Definition] = &[
 const fn row(
     name: &'static str,
     summary: &'static str,
-    setup: fn(&mut Assembler) -> Assembled,
-    body: fn(&mut Assembler) -> Assembled,
+    setup: fn(&mut Assembler) -> Assemble,
+    body: fn(&mut Assembler) -> Assemble,
 ) -> Definition {
-    Definition { name, summary, count: COUNT, kind: Kind::Some, code: waiting(setup, body) }
+    Definition {
+        name,
+        summary,
+        count: COUNT,
+        kind: ExpectedExits::Some,
+        code: waiting(setup, body),
+    }
 }
 
-fn xapic_count(asm: &mut Assembler) -> Assembled {
+fn xapic_count(asm: &mut Assembler) -> Assemble {
     asm.enable_apic()?;
     asm.gate(VECTOR, handle_apic)?;
     asm.write_apic(0x3e0, 0xb)?;
     asm.write_apic(0x320, u32::from(VECTOR))
 }
 
-fn x2apic_count(asm: &mut Assembler) -> Assembled {
+fn x2apic_count(asm: &mut Assembler) -> Assemble {
     asm.enable_x2apic()?;
     asm.gate(VECTOR, handle_x2apic)?;
     asm.write_msr(0x83e, 0xb)?;
     asm.write_msr(0x832, u64::from(VECTOR))
 }
 
-fn xapic_deadline(asm: &mut Assembler) -> Assembled {
+fn xapic_deadline(asm: &mut Assembler) -> Assemble {
     asm.enable_apic()?;
     asm.calibrate()?;
     asm.gate(VECTOR, handle_apic)?;
     asm.write_apic(0x320, 0x4_0000 | u32::from(VECTOR))
 }
 
-pub(super) fn x2apic_deadline(asm: &mut Assembler) -> Assembled {
+pub(super) fn x2apic_deadline(asm: &mut Assembler) -> Assemble {
     asm.enable_apic()?;
     asm.calibrate()?;
     asm.enable_x2apic()?;
@@ -77,38 +83,38 @@ pub(super) fn x2apic_deadline(asm: &mut Assembler) -> Assembled {
     asm.write_msr(0x832, 0x4_0000 | u64::from(VECTOR))
 }
 
-fn haltpoll(asm: &mut Assembler) -> Assembled {
+fn haltpoll(asm: &mut Assembler) -> Assemble {
     x2apic_deadline(asm)?;
     asm.write_msr(KVM_POLL_CONTROL, 0)
 }
 
-fn sleep(asm: &mut Assembler) -> Assembled {
+fn sleep(asm: &mut Assembler) -> Assemble {
     asm.a.sti()?;
     asm.a.hlt()?;
     asm.a.cli()
 }
 
-fn count_xapic_halt(asm: &mut Assembler) -> Assembled {
+fn count_xapic_halt(asm: &mut Assembler) -> Assemble {
     asm.write_apic(0x380, WAIT_NS)?;
     sleep(asm)
 }
 
-fn count_x2apic_halt(asm: &mut Assembler) -> Assembled {
+fn count_x2apic_halt(asm: &mut Assembler) -> Assemble {
     asm.write_msr(0x838, u64::from(WAIT_NS))?;
     sleep(asm)
 }
 
-pub(super) fn deadline_halt(asm: &mut Assembler) -> Assembled {
+pub(super) fn deadline_halt(asm: &mut Assembler) -> Assemble {
     asm.arm_deadline(WAIT_NS)?;
     sleep(asm)
 }
 
-fn short_halt(asm: &mut Assembler) -> Assembled {
+fn short_halt(asm: &mut Assembler) -> Assemble {
     asm.arm_deadline(SHORT_NS)?;
     sleep(asm)
 }
 
-fn deadline_poll(asm: &mut Assembler) -> Assembled {
+fn deadline_poll(asm: &mut Assembler) -> Assemble {
     asm.a.mov(r8, qword_ptr(INTERRUPTS))?;
     asm.arm_deadline(WAIT_NS)?;
     asm.a.sti()?;
@@ -116,20 +122,20 @@ fn deadline_poll(asm: &mut Assembler) -> Assembled {
     asm.a.cli()
 }
 
-fn deadline_haltpoll(asm: &mut Assembler) -> Assembled {
+fn deadline_haltpoll(asm: &mut Assembler) -> Assemble {
     asm.a.mov(r8, qword_ptr(INTERRUPTS))?;
     asm.arm_deadline(WAIT_NS)?;
     poll_then_halt(asm)
 }
 
-fn short_haltpoll(asm: &mut Assembler) -> Assembled {
+fn short_haltpoll(asm: &mut Assembler) -> Assemble {
     asm.a.mov(r8, qword_ptr(INTERRUPTS))?;
     asm.arm_deadline(SHORT_NS)?;
     poll_then_halt(asm)
 }
 
 /// Polls for the interrupt, then halts if there is none.
-fn poll_then_halt(asm: &mut Assembler) -> Assembled {
+fn poll_then_halt(asm: &mut Assembler) -> Assemble {
     let (mut again, mut seen) = (asm.a.create_label(), asm.a.create_label());
     asm.a.sti()?;
     asm.a.mov(ecx, POLLS)?;

@@ -20,16 +20,16 @@ pub(crate) fn symbol(name: &CStr) -> *mut c_void {
 }
 
 /// Functions of Bochs that the recorder calls.
-pub(crate) struct Bochs {
+pub(crate) struct BochsFunctions {
     rip: extern "C" fn() -> u64,
     tsc: extern "C" fn(*mut c_void) -> u64,
     processors: *const *const *mut c_void,
     fetch: extern "C" fn(*mut c_void, u64, u32, *mut u8) -> bool,
 }
 
-impl Bochs {
+impl BochsFunctions {
     /// Looks the functions up; the error names the missing one.
-    pub(crate) fn find() -> Result<Bochs, String> {
+    pub(crate) fn find() -> Result<BochsFunctions, String> {
         let found = |name: &CStr| {
             let at = symbol(name);
             let missing = || format!("this Bochs has no {}", name.to_string_lossy());
@@ -40,7 +40,7 @@ impl Bochs {
         // SAFETY: the mangled names determine the types: uint64_t (void), uint64_t (BX_CPU_C *), BX_CPU_C **,
         // bool (BX_CPU_C *, uint64_t, unsigned, uint8_t *).
         unsafe {
-            Ok(Bochs {
+            Ok(BochsFunctions {
                 rip: std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(rip),
                 tsc: std::mem::transmute::<*mut c_void, extern "C" fn(*mut c_void) -> u64>(tsc),
                 processors: processors.cast(),

@@ -37,7 +37,7 @@ mod hooks;
 mod record;
 mod state;
 
-use record::{Recorder, Wanted};
+use record::{Recorder, WantedRecord};
 use state::SHARED;
 
 /// Runs when the library is loaded.
@@ -46,14 +46,14 @@ extern "C" fn loaded() {
     if !hooks::are_here() {
         return;
     }
-    let Ok(wanted) = Wanted::parse(&wanted.to_string_lossy()) else { return };
+    let Ok(wanted) = WantedRecord::parse(&wanted.to_string_lossy()) else { return };
     if let Err(problem) = install(&wanted) {
         // A machine that cannot be recorded still runs. If the reason cannot be written either, the record is empty.
         let _ = wanted.refuse(&problem);
     }
 }
 
-fn install(wanted: &Wanted) -> Result<(), String> {
+fn install(wanted: &WantedRecord) -> Result<(), String> {
     let recorder = Recorder::new(wanted)?;
     // SAFETY: no hook is redirected yet.
     unsafe { *SHARED.0.get() = Some(recorder) };

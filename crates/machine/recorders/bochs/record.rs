@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 
-use crate::bochs::Bochs;
+use crate::bochs::BochsFunctions;
 
 const HEADER: &[u8; 16] = b"VMTAXBCH\x01\0\0\0\0\0\0\0";
 
@@ -34,20 +34,20 @@ const INFORMATION: u64 = 8;
 const PIECE: usize = 256 << 10;
 
 /// What `VMTAX_RECORD` asks for.
-pub(crate) struct Wanted {
+pub(crate) struct WantedRecord {
     out: String,
-    marks: Marks,
+    marks: BochsMarks,
     pub(crate) svm: bool,
 }
 
-impl Wanted {
-    pub(crate) fn parse(text: &str) -> Result<Wanted, ()> {
+impl WantedRecord {
+    pub(crate) fn parse(text: &str) -> Result<WantedRecord, ()> {
         let value = |key: &str| {
             text.split(',').find_map(|word| word.strip_prefix(key)?.strip_prefix('=')).ok_or(())
         };
         let port = |key: &str| value(key)?.parse().map_err(|_| ());
-        let marks = Marks { on: port("on")?, off: port("off")?, end: port("end")? };
-        Ok(Wanted { out: value("out")?.to_owned(), marks, svm: value("svm")? == "1" })
+        let marks = BochsMarks { on: port("on")?, off: port("off")?, end: port("end")? };
+        Ok(WantedRecord { out: value("out")?.to_owned(), marks, svm: value("svm")? == "1" })
     }
 
     fn open(&self) -> io::Result<File> {
@@ -66,7 +66,7 @@ impl Wanted {
 
 /// Ports whose writes are marks.
 #[derive(Clone, Copy)]
-struct Marks {
+struct BochsMarks {
     on: u16,
     off: u16,
     end: u16,
@@ -74,7 +74,7 @@ struct Marks {
 
 /// Why the clock is recorded before the next instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pending {
+enum PendingClock {
     Nothing,
     /// An exit or an exception.
     Event,
@@ -83,15 +83,15 @@ enum Pending {
 
 /// The state of a recording.
 pub(crate) struct Recorder {
-    bochs: Bochs,
-    marks: Marks,
+    bochs: BochsFunctions,
+    marks: BochsMarks,
     /// The last address accessed.
     pub(crate) accessed: u64,
     out: Option<File>,
     unwritten: Vec<u8>,
     on: bool,
     rip: u64,
-    pending: Pending,
+    pending: PendingClock,
     /// A VM exit was reported; the hook of the context switch follows.
     leaving: bool,
     /// Where the VMCB's exit code was written since the last instruction began.
@@ -99,16 +99,16 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(crate) fn new(wanted: &Wanted) -> Result<Recorder, String> {
+    pub(crate) fn new(wanted: &WantedRecord) -> Result<Recorder, String> {
         Ok(Recorder {
-            bochs: Bochs::find()?,
+            bochs: BochsFunctions::find()?,
             marks: wanted.marks,
             accessed: 0,
             out: Some(wanted.open().map_err(|e| format!("{}: {e}", wanted.out))?),
             unwritten: HEADER.to_vec(),
             on: false,
             rip: 0,
-            pending: Pending::Nothing,
+            pending: PendingClock::Nothing,
             leaving: false,
             exit_code: None,
         })
@@ -121,7 +121,7 @@ impl Recorder {
         if !self.on {
             return;
         }
-        if self.pending != Pending::Nothing {
+        if self.pending != PendingClock::Nothing {
             self.clock();
         }
         let rip = self.bochs.rip();
@@ -174,7 +174,7 @@ impl Recorder {
         if self.on {
             self.put(word, &reason.to_le_bytes());
             self.unwritten.extend_from_slice(&qualification.to_le_bytes());
-            self.happened(Pending::Event);
+            self.happened(PendingClock::Event);
         }
         if port == Some(self.marks.off) && self.on {
             self.on = false;
@@ -193,7 +193,7 @@ impl Recorder {
 
     /// An exception is raised.
     pub(crate) fn faults(&mut self) {
-        self.happened(Pending::Event);
+        self.happened(PendingClock::Event);
     }
 
     /// An exception or interrupt is delivered.
@@ -205,11 +205,11 @@ impl Recorder {
 
     /// The processor halts.
     pub(crate) fn halts(&mut self) {
-        self.happened(Pending::Halt);
+        self.happened(PendingClock::Halt);
     }
 
-    fn happened(&mut self, what: Pending) {
-        if self.pending != Pending::Halt {
+    fn happened(&mut self, what: PendingClock) {
+        if self.pending != PendingClock::Halt {
             self.pending = what;
         }
     }
@@ -225,9 +225,9 @@ impl Recorder {
     }
 
     fn clock(&mut self) {
-        let word = match std::mem::replace(&mut self.pending, Pending::Nothing) {
-            Pending::Halt => CLOCK_AFTER_HALT,
-            Pending::Nothing | Pending::Event => CLOCK,
+        let word = match std::mem::replace(&mut self.pending, PendingClock::Nothing) {
+            PendingClock::Halt => CLOCK_AFTER_HALT,
+            PendingClock::Nothing | PendingClock::Event => CLOCK,
         };
         let tsc = self.bochs.tsc();
         self.put(word, &tsc.to_le_bytes());

@@ -5,12 +5,12 @@ use std::cell::UnsafeCell;
 use crate::record::Recorder;
 
 /// State shared by all hooks. Bochs calls them from its single emulation thread.
-pub(crate) struct Shared(pub(crate) UnsafeCell<Option<Recorder>>);
+pub(crate) struct HookState(pub(crate) UnsafeCell<Option<Recorder>>);
 
 // SAFETY: see the type.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for HookState {}
 
-pub(crate) static SHARED: Shared = Shared(UnsafeCell::new(None));
+pub(crate) static SHARED: HookState = HookState(UnsafeCell::new(None));
 
 /// # Safety
 /// No reference returned earlier may still be in use: each hook calls this once.

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 /// The plugin's id.
-pub(crate) type Id = u64;
+pub(crate) type PluginId = u64;
 /// A block that is being translated.
 #[repr(C)]
 pub(crate) struct Tb {
@@ -17,7 +17,7 @@ pub(crate) struct Insn {
 
 /// `qemu_info_t`, for system emulation.
 #[repr(C)]
-pub(crate) struct Info {
+pub(crate) struct QemuInfo {
     _target: *const c_char,
     _least: c_int,
     _present: c_int,
@@ -28,8 +28,8 @@ pub(crate) struct Info {
 
 pub(crate) type Called = extern "C" fn(c_uint, *mut c_void);
 pub(crate) type Accessed = extern "C" fn(c_uint, u32, u64, *mut c_void);
-pub(crate) type Translated = extern "C" fn(Id, *mut Tb);
-pub(crate) type Ended = extern "C" fn(Id, *mut c_void);
+pub(crate) type Translated = extern "C" fn(PluginId, *mut Tb);
+pub(crate) type ExitCallback = extern "C" fn(PluginId, *mut c_void);
 
 /// `QEMU_PLUGIN_CB_NO_REGS`.
 pub(crate) const NO_REGISTERS: c_int = 0;
@@ -48,7 +48,7 @@ struct PerVcpu {
 
 /// How instructions are counted and read.
 #[derive(Clone, Copy)]
-enum Counting {
+enum CountingWay {
     /// Version 1: into a variable.
     Variable {
         add: unsafe extern "C" fn(*mut Insn, c_int, *mut c_void, u64),
@@ -69,7 +69,7 @@ static mut EXECUTED: u64 = 0;
 /// The functions.
 #[derive(Clone, Copy)]
 pub(crate) struct Api {
-    pub(crate) tb_trans_cb: unsafe extern "C" fn(Id, Translated),
+    pub(crate) tb_trans_cb: unsafe extern "C" fn(PluginId, Translated),
     pub(crate) tb_exec_cb: unsafe extern "C" fn(*mut Tb, Called, c_int, *mut c_void),
     pub(crate) insn_exec_cb: unsafe extern "C" fn(*mut Insn, Called, c_int, *mut c_void),
     pub(crate) mem_cb: unsafe extern "C" fn(*mut Insn, Accessed, c_int, c_int, *mut c_void),
@@ -77,9 +77,9 @@ pub(crate) struct Api {
     pub(crate) tb_get_insn: unsafe extern "C" fn(*const Tb, usize) -> *mut Insn,
     pub(crate) insn_vaddr: unsafe extern "C" fn(*const Insn) -> u64,
     pub(crate) insn_haddr: unsafe extern "C" fn(*const Insn) -> *mut c_void,
-    pub(crate) atexit_cb: unsafe extern "C" fn(Id, Ended, *mut c_void),
+    pub(crate) atexit_cb: unsafe extern "C" fn(PluginId, ExitCallback, *mut c_void),
     insn_size: unsafe extern "C" fn(*const Insn) -> usize,
-    counting: Counting,
+    counting: CountingWay,
 }
 
 unsafe extern "C" {
@@ -131,7 +131,7 @@ impl Api {
                 insn_haddr: function(c"qemu_plugin_insn_haddr")?,
                 atexit_cb: function(c"qemu_plugin_register_atexit_cb")?,
                 insn_size: function(c"qemu_plugin_insn_size")?,
-                counting: Counting::find()?,
+                counting: CountingWay::find()?,
             })
         }
     }
@@ -145,11 +145,11 @@ impl Api {
         let size = unsafe { (self.insn_size)(insn) }.min(room.len());
         match self.counting {
             // SAFETY: guaranteed by the caller; QEMU's copy has `size` bytes.
-            Counting::Variable { data, .. } => unsafe {
+            CountingWay::Variable { data, .. } => unsafe {
                 room[..size].copy_from_slice(std::slice::from_raw_parts(data(insn), size));
             },
             // SAFETY: guaranteed by the caller; there is room for `size` bytes.
-            Counting::PerVcpu { data, .. } => unsafe {
+            CountingWay::PerVcpu { data, .. } => unsafe {
                 data(insn, room.as_mut_ptr(), size);
             },
         }
@@ -163,11 +163,11 @@ impl Api {
     pub(crate) unsafe fn count(&self, insn: *mut Insn) {
         match self.counting {
             // SAFETY: guaranteed by the caller; the variable is never freed.
-            Counting::Variable { add, .. } => unsafe {
+            CountingWay::Variable { add, .. } => unsafe {
                 add(insn, ADD, (&raw mut EXECUTED).cast(), 1);
             },
             // SAFETY: guaranteed by the caller.
-            Counting::PerVcpu { add, counter, .. } => unsafe { add(insn, ADD, counter, 1) },
+            CountingWay::PerVcpu { add, counter, .. } => unsafe { add(insn, ADD, counter, 1) },
         }
     }
 
@@ -176,26 +176,26 @@ impl Api {
     pub(crate) fn executed(&self) -> u64 {
         match self.counting {
             // SAFETY: written by translated code of this thread alone.
-            Counting::Variable { .. } => unsafe { (&raw const EXECUTED).read_volatile() },
+            CountingWay::Variable { .. } => unsafe { (&raw const EXECUTED).read_volatile() },
             // SAFETY: the counter was made for it.
-            Counting::PerVcpu { get, counter, .. } => unsafe { get(counter, 0) },
+            CountingWay::PerVcpu { get, counter, .. } => unsafe { get(counter, 0) },
         }
     }
 }
 
-impl Counting {
-    fn find() -> Result<Counting, &'static str> {
+impl CountingWay {
+    fn find() -> Result<CountingWay, &'static str> {
         // SAFETY: the types are those of `qemu-plugin.h`, of version 1 and later ones.
         unsafe {
             if version() == 1 {
-                return Ok(Counting::Variable {
+                return Ok(CountingWay::Variable {
                     add: function(c"qemu_plugin_register_vcpu_insn_exec_inline")?,
                     data: function(c"qemu_plugin_insn_data")?,
                 });
             }
             let board: unsafe extern "C" fn(usize) -> *mut c_void =
                 function(c"qemu_plugin_scoreboard_new")?;
-            Ok(Counting::PerVcpu {
+            Ok(CountingWay::PerVcpu {
                 add: function(c"qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu")?,
                 get: function(c"qemu_plugin_u64_get")?,
                 counter: PerVcpu { board: board(size_of::<u64>()), offset: 0 },

@@ -8,21 +8,22 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::api::symbol;
 
-type Read = unsafe extern "C" fn() -> i64;
+type ReadClock = unsafe extern "C" fn() -> i64;
 
 /// The thread that calls them.
-pub(crate) struct Clock {
+pub(crate) struct TcgClock {
     ask: SyncSender<()>,
     answers: Receiver<u64>,
 }
 
-impl Clock {
+impl TcgClock {
     /// `None` if this QEMU does not export the functions.
-    pub(crate) fn start() -> Option<Clock> {
+    pub(crate) fn start() -> Option<TcgClock> {
         let [clock, instructions] = [c"icount_get", c"icount_get_raw"].map(|name| {
             // SAFETY: both take nothing and return an int64_t.
-            symbol(name)
-                .map(|found| unsafe { std::mem::transmute::<*mut std::ffi::c_void, Read>(found) })
+            symbol(name).map(|found| unsafe {
+                std::mem::transmute::<*mut std::ffi::c_void, ReadClock>(found)
+            })
         });
         let (clock, instructions) = (clock?, instructions?);
         let (ask, asked) = sync_channel::<()>(0);
@@ -37,7 +38,7 @@ impl Clock {
             }
         };
         std::thread::Builder::new().name("vmtax-clock".to_owned()).spawn(body).ok()?;
-        Some(Clock { ask, answers })
+        Some(TcgClock { ask, answers })
     }
 
     /// Total idle time in nanoseconds.

@@ -42,9 +42,9 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs::File;
 
-use api::{Api, Id, Info, Insn, Tb};
+use api::{Api, Insn, PluginId, QemuInfo, Tb};
 use memory::Accesses;
-use record::{Block, Marks, Recorder};
+use record::{QemuMarks, Recorder, TranslatedBlock};
 
 /// What is recorded.
 enum Mode {
@@ -53,12 +53,12 @@ enum Mode {
 }
 
 /// State shared by all callbacks. TCG calls them from the thread of its only vCPU; [`install`] refuses machines with more.
-struct Shared(UnsafeCell<Option<Mode>>);
+struct PluginState(UnsafeCell<Option<Mode>>);
 
 // SAFETY: see the type.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PluginState {}
 
-static SHARED: Shared = Shared(UnsafeCell::new(None));
+static SHARED: PluginState = PluginState(UnsafeCell::new(None));
 
 /// # Safety
 /// No reference returned earlier may still be in use: each callback calls this once.
@@ -79,7 +79,7 @@ unsafe fn recorder<'a>() -> Option<&'a mut Recorder> {
 
 extern "C" fn executed(_vcpu: c_uint, block: *mut c_void) {
     // SAFETY: called once; `translated` leaked the block, and only this thread uses it.
-    let (recorder, block) = unsafe { (recorder(), &mut *block.cast::<Block>()) };
+    let (recorder, block) = unsafe { (recorder(), &mut *block.cast::<TranslatedBlock>()) };
     if let Some(recorder) = recorder {
         recorder.executed(block);
     }
@@ -122,7 +122,7 @@ extern "C" fn loads(_vcpu: c_uint, data: *mut c_void) {
     }
 }
 
-extern "C" fn ends(_id: Id, _data: *mut c_void) {
+extern "C" fn ends(_id: PluginId, _data: *mut c_void) {
     // SAFETY: called once; the vCPU has stopped.
     match unsafe { mode() } {
         Some(Mode::Code(recorder)) => recorder.end(),
@@ -131,7 +131,7 @@ extern "C" fn ends(_id: Id, _data: *mut c_void) {
     }
 }
 
-extern "C" fn translated(_id: Id, tb: *mut Tb) {
+extern "C" fn translated(_id: PluginId, tb: *mut Tb) {
     // SAFETY: called once. The handles are QEMU's, valid during this callback.
     unsafe {
         let Some(recorder) = recorder() else { return };
@@ -166,7 +166,7 @@ extern "C" fn translated(_id: Id, tb: *mut Tb) {
     }
 }
 
-extern "C" fn translated_for_accesses(_id: Id, tb: *mut Tb) {
+extern "C" fn translated_for_accesses(_id: PluginId, tb: *mut Tb) {
     // SAFETY: called once. The handles are QEMU's, valid during this callback.
     unsafe {
         let Some(Mode::Memory(accesses)) = mode() else { return };
@@ -189,7 +189,7 @@ extern "C" fn translated_for_accesses(_id: Id, tb: *mut Tb) {
 ///
 /// # Safety
 /// The instruction is being translated.
-unsafe fn watch(api: &Api, marks: &Marks, insn: *mut Insn, bytes: &[u8]) {
+unsafe fn watch(api: &Api, marks: &QemuMarks, insn: *mut Insn, bytes: &[u8]) {
     match *bytes {
         [0xba, a, b, c, d] => {
             let port = u32::from_le_bytes([a, b, c, d]);
@@ -258,8 +258,8 @@ static LOADED: extern "C" fn() = loaded;
 /// The arguments are those that `qemu-plugin.h` specifies.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn qemu_plugin_install(
-    id: Id,
-    info: *const Info,
+    id: PluginId,
+    info: *const QemuInfo,
     argc: c_int,
     argv: *const *const c_char,
 ) -> c_int {
@@ -283,7 +283,7 @@ fn complain(problem: &str) {
     eprintln!("vmtax's recorder: {problem}");
 }
 
-fn install(id: Id, vcpus: c_int, words: &[String]) -> Result<(), String> {
+fn install(id: PluginId, vcpus: c_int, words: &[String]) -> Result<(), String> {
     if vcpus != 1 {
         return Err(format!("the machine has {vcpus} vCPUs; one can be recorded"));
     }
@@ -293,7 +293,7 @@ fn install(id: Id, vcpus: c_int, words: &[String]) -> Result<(), String> {
     };
     let port =
         |key: &str| value(key)?.parse().map_err(|_| format!("the argument {key}= is no number"));
-    let marks = Marks {
+    let marks = QemuMarks {
         on: port("on")?,
         off: port("off")?,
         first: port("first")?,
@@ -307,7 +307,7 @@ fn install(id: Id, vcpus: c_int, words: &[String]) -> Result<(), String> {
     let mode = if is_of_accesses {
         Mode::Memory(Accesses::new(api, marks, out, (value("ram")?, value("code")?))?)
     } else {
-        Mode::Code(Recorder::new(api, marks, out, clock::Clock::start()))
+        Mode::Code(Recorder::new(api, marks, out, clock::TcgClock::start()))
     };
     // SAFETY: no callback is registered yet.
     unsafe {

@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use crate::api::{Api, function};
-use crate::record::Marks;
+use crate::record::QemuMarks;
 
 const MAGIC: [u8; 8] = *b"VMTAXMEM";
 const VERSION: u64 = 1;
@@ -167,7 +167,7 @@ impl Roots {
 /// The state of a recording of accesses.
 pub(crate) struct Accesses {
     pub(crate) api: Api,
-    pub(crate) marks: Marks,
+    pub(crate) marks: QemuMarks,
     /// The port of the last `MOV EDX` of a mark.
     pub(crate) loaded: u32,
     /// Addresses of payloads.
@@ -187,7 +187,7 @@ pub(crate) struct Accesses {
 impl Accesses {
     pub(crate) fn new(
         api: Api,
-        marks: Marks,
+        marks: QemuMarks,
         out: File,
         (ram, code): (&str, &str),
     ) -> Result<Accesses, String> {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 
 use crate::api::Api;
-use crate::clock::Clock;
+use crate::clock::TcgClock;
 
 /// `VMTAXTCG`.
 const MAGIC: [u8; 8] = *b"VMTAXTCG";
@@ -25,7 +25,7 @@ const PIECE: usize = 256 << 10;
 
 /// Ports whose writes are marks.
 #[derive(Clone, Copy)]
-pub(crate) struct Marks {
+pub(crate) struct QemuMarks {
     pub(crate) on: u32,
     pub(crate) off: u32,
     pub(crate) first: u32,
@@ -33,14 +33,14 @@ pub(crate) struct Marks {
     pub(crate) end: u32,
 }
 
-impl Marks {
+impl QemuMarks {
     pub(crate) fn has(&self, port: u32) -> bool {
         [self.on, self.off, self.end].contains(&port) || (self.first..=self.last).contains(&port)
     }
 }
 
 /// A translated block.
-pub(crate) struct Block {
+pub(crate) struct TranslatedBlock {
     id: u32,
     instructions: u32,
     /// Its last instruction is HLT.
@@ -52,11 +52,11 @@ pub(crate) struct Block {
 /// The state of a recording.
 pub(crate) struct Recorder {
     pub(crate) api: Api,
-    pub(crate) marks: Marks,
+    pub(crate) marks: QemuMarks,
     /// The port of the last `MOV EDX` of a mark.
     pub(crate) loaded: u32,
     out: Option<File>,
-    clock: Option<Clock>,
+    clock: Option<TcgClock>,
     unwritten: Vec<u8>,
     on: bool,
     ids: u32,
@@ -71,7 +71,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(crate) fn new(api: Api, marks: Marks, out: File, clock: Option<Clock>) -> Recorder {
+    pub(crate) fn new(api: Api, marks: QemuMarks, out: File, clock: Option<TcgClock>) -> Recorder {
         let mut unwritten = MAGIC.to_vec();
         unwritten.extend_from_slice(&VERSION.to_le_bytes());
         unwritten.extend_from_slice(&u32::from(clock.is_some()).to_le_bytes());
@@ -93,13 +93,18 @@ impl Recorder {
     }
 
     /// A block for [`Recorder::executed`].
-    pub(crate) fn block(&mut self, address: [u64; 2], sizes: &[u8], code: &[u8]) -> Block {
+    pub(crate) fn block(
+        &mut self,
+        address: [u64; 2],
+        sizes: &[u8],
+        code: &[u8],
+    ) -> TranslatedBlock {
         let instructions = sizes.len() as u32;
         let halts = code.last() == Some(&0xf4) && sizes.last() == Some(&1);
         let id = self.ids;
         self.ids += 1;
         if self.out.is_none() {
-            return Block { id, instructions, halts, definition: Vec::new() };
+            return TranslatedBlock { id, instructions, halts, definition: Vec::new() };
         }
         let mut definition = Vec::with_capacity(36 + sizes.len() + code.len());
         for word in [BLOCK, id, instructions, code.len() as u32] {
@@ -111,12 +116,12 @@ impl Recorder {
         definition.extend_from_slice(sizes);
         definition.extend_from_slice(code);
         definition.resize(definition.len().next_multiple_of(4), 0);
-        Block { id, instructions, halts, definition }
+        TranslatedBlock { id, instructions, halts, definition }
     }
 
     /// A block begins.
     #[inline]
-    pub(crate) fn executed(&mut self, block: &mut Block) {
+    pub(crate) fn executed(&mut self, block: &mut TranslatedBlock) {
         if !self.on {
             return;
         }
@@ -141,7 +146,7 @@ impl Recorder {
 
     /// The vCPU may have been idle.
     fn waited(&mut self) {
-        let idle = self.clock.as_ref().and_then(Clock::idle);
+        let idle = self.clock.as_ref().and_then(TcgClock::idle);
         if let Some(idle) = idle.filter(|idle| *idle != self.idle) {
             self.idle = idle;
             self.word(IDLE);

@@ -49,7 +49,7 @@ pub(crate) struct BootDisk {
 }
 
 /// What is on the disk.
-pub(crate) struct Content<'a> {
+pub(crate) struct BootContent<'a> {
     pub(crate) vmlinux: &'a Path,
     pub(crate) initramfs: &'a [u8],
     pub(crate) command_line: &'a str,
@@ -57,7 +57,7 @@ pub(crate) struct Content<'a> {
 }
 
 /// Something that is to be in memory when the kernel starts.
-struct Piece {
+struct BootPiece {
     address: u64,
     bytes: Vec<u8>,
     /// Bytes of zeros behind it.
@@ -65,7 +65,7 @@ struct Piece {
 }
 
 impl BootDisk {
-    pub(crate) fn build(content: &Content<'_>) -> Result<BootDisk, Error> {
+    pub(crate) fn build(content: &BootContent<'_>) -> Result<BootDisk, Error> {
         let problem = |problem: String| Error::Kernel { path: content.vmlinux.to_owned(), problem };
         let elf =
             fs::read(content.vmlinux).map_err(Error::io(content.vmlinux, "read the kernel"))?;
@@ -84,10 +84,12 @@ impl BootDisk {
         if content.command_line.len() >= COMMAND_LINE_MAX {
             return Err(problem("the command line is longer than 2047 bytes".to_owned()));
         }
-        pieces.push(Piece::at(initramfs_at, content.initramfs));
-        pieces.push(Piece::at(PARAMETERS_AT, &parameters(content, initramfs_at)));
-        pieces.push(Piece::at(COMMAND_LINE_AT, format!("{}\0", content.command_line).as_bytes()));
-        pieces.push(Piece::at(PAGE_TABLES_AT, &vmtax_page_tables::identity_map(PAGE_TABLES_AT)));
+        pieces.push(BootPiece::at(initramfs_at, content.initramfs));
+        pieces.push(BootPiece::at(PARAMETERS_AT, &parameters(content, initramfs_at)));
+        pieces
+            .push(BootPiece::at(COMMAND_LINE_AT, format!("{}\0", content.command_line).as_bytes()));
+        pieces
+            .push(BootPiece::at(PAGE_TABLES_AT, &vmtax_page_tables::identity_map(PAGE_TABLES_AT)));
         let loader =
             |list: &[u8]| loader(entry, list).map_err(|e| problem(format!("no loader: {e}")));
         let disk = lay_out(&pieces, loader)?;
@@ -101,14 +103,14 @@ impl BootDisk {
     }
 }
 
-impl Piece {
-    fn at(address: u64, bytes: &[u8]) -> Piece {
-        Piece { address, bytes: bytes.to_vec(), zeros: 0 }
+impl BootPiece {
+    fn at(address: u64, bytes: &[u8]) -> BootPiece {
+        BootPiece { address, bytes: bytes.to_vec(), zeros: 0 }
     }
 }
 
 /// The kernel's entry and its segments, without the zeros that end them.
-fn segments(elf: &[u8]) -> object::read::Result<(u64, Vec<Piece>)> {
+fn segments(elf: &[u8]) -> object::read::Result<(u64, Vec<BootPiece>)> {
     let header = FileHeader64::<LittleEndian>::parse(elf)?;
     let endian = header.endian()?;
     let mut pieces = Vec::new();
@@ -122,14 +124,14 @@ fn segments(elf: &[u8]) -> object::read::Result<(u64, Vec<Piece>)> {
         let used = used.next_multiple_of(SECTOR as usize).min(bytes.len());
         let zeros = segment.p_memsz(endian).saturating_sub(used as u64);
         let address = segment.p_paddr(endian);
-        pieces.push(Piece { address, bytes: bytes[..used].to_vec(), zeros });
+        pieces.push(BootPiece { address, bytes: bytes[..used].to_vec(), zeros });
     }
     Ok((header.e_entry(endian), pieces))
 }
 
 /// Sectors of the disk: the boot sector, the loader with its list of pieces, the pieces.
 fn lay_out(
-    pieces: &[Piece],
+    pieces: &[BootPiece],
     loader: impl Fn(&[u8]) -> Result<Vec<u8>, Error>,
 ) -> Result<Vec<u8>, Error> {
     let mut list = Vec::new();
@@ -151,7 +153,7 @@ fn lay_out(
 }
 
 /// The boot parameters but for the memory map, which the loader fills in.
-fn parameters(content: &Content<'_>, initramfs_at: u64) -> Vec<u8> {
+fn parameters(content: &BootContent<'_>, initramfs_at: u64) -> Vec<u8> {
     let mut page = vec![0; 4096];
     let mut put = |at: usize, bytes: &[u8]| page[at..at + bytes.len()].copy_from_slice(bytes);
     put(0x1fe, &0xaa55u16.to_le_bytes());

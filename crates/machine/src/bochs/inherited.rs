@@ -1,6 +1,6 @@
 //! The descriptors that a Bochs is started with.
 
-use crate::process::Handed;
+use crate::process::HandedDescriptors;
 
 /// Descriptors in the order in which they are passed, which determines their numbers.
 pub(super) enum Inherited {
@@ -17,6 +17,6 @@ pub(super) enum Inherited {
 
 impl Inherited {
     pub(super) fn path(self) -> String {
-        format!("/proc/self/fd/{}", Handed::number(self as usize))
+        format!("/proc/self/fd/{}", HandedDescriptors::number(self as usize))
     }
 }

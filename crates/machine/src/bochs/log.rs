@@ -5,9 +5,9 @@ use std::os::unix::fs::FileExt;
 
 /// Bochs's log of panics, in memory.
 #[derive(Debug)]
-pub(super) struct Log(pub(super) File);
+pub(super) struct BochsLog(pub(super) File);
 
-impl Log {
+impl BochsLog {
     pub(super) fn panic(&self) -> Option<String> {
         let length = self.0.metadata().ok()?.len().min(64 << 10);
         if length == 0 {

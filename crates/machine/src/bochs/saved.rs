@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::inherited::Inherited;
-use super::log::Log;
-use super::screen::{Screen, path_of};
+use super::log::BochsLog;
+use super::screen::{BochsScreen, path_of};
 use crate::Mailbox;
 use crate::mailbox::memory;
-use crate::process::Process;
+use crate::process::ChildProcess;
 use crate::state;
 use crate::stream::Until;
 
@@ -49,8 +49,8 @@ const LEAST_ROOM: u64 = 64 << 20;
 
 /// Has Bochs save its machine into an empty folder.
 pub(super) fn save(
-    (screen, log): (&Screen, &Log),
-    process: &mut Process,
+    (screen, log): (&BochsScreen, &BochsLog),
+    process: &mut ChildProcess,
     folder: &Path,
     until: Until<'_>,
 ) -> Result<(), String> {
@@ -86,7 +86,7 @@ pub(super) fn save(
 }
 
 /// Clicks the button until the question is there; its window.
-fn open_question(screen: &Screen, until: Until<'_>) -> Result<String, String> {
+fn open_question(screen: &BochsScreen, until: Until<'_>) -> Result<String, String> {
     let patience = Instant::now() + WINDOW;
     while Instant::now() < patience {
         screen.act(&["mousemove", BUTTON.0, BUTTON.1, "click", "1"])?;
@@ -151,7 +151,7 @@ impl Copy {
     pub(super) fn wait(
         &self,
         mailbox: &Mailbox,
-        (process, log): (&mut Process, &Log),
+        (process, log): (&mut ChildProcess, &BochsLog),
         until: Until<'_>,
     ) -> Result<(), String> {
         let mut found = [0; 16];

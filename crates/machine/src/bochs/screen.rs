@@ -14,8 +14,8 @@ use rustix::process::Signal;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::mailbox::{memory, with_content};
-use crate::process::{Handed, Process};
-use crate::{Limits, Tool};
+use crate::process::{ChildProcess, HandedDescriptors};
+use crate::{Tool, ToolLimits};
 
 /// The X server.
 pub(crate) const SERVER: &str = "Xvfb";
@@ -23,25 +23,25 @@ pub(crate) const SERVER: &str = "Xvfb";
 pub(crate) const HAND: &str = "xdotool";
 
 /// Limits of that program.
-const LIMITS: Limits = Limits { time: Duration::from_secs(60), output: 1 << 20 };
+const LIMITS: ToolLimits = ToolLimits { time: Duration::from_secs(60), output: 1 << 20 };
 const START: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(2);
 
 /// A screen. Dropping it ends its server.
 #[derive(Debug)]
-pub(crate) struct Screen {
-    server: Process,
+pub(crate) struct BochsScreen {
+    server: ChildProcess,
     display: String,
     cookie: File,
 }
 
-impl Screen {
-    pub(crate) fn start() -> io::Result<Screen> {
+impl BochsScreen {
+    pub(crate) fn start() -> io::Result<BochsScreen> {
         let mut secret = [0; 16];
         getrandom(&mut secret, GetRandomFlags::empty())?;
         let cookie = with_content("vmtax-xauthority", &authority(&secret))?;
         let (number, words) = (memory("vmtax-display")?, memory("vmtax-xvfb")?);
-        let mut handed = Handed::default();
+        let mut handed = HandedDescriptors::default();
         let mut command = Command::new(SERVER);
         command
             .args(["-auth", &handed.give_path(cookie.try_clone()?)])
@@ -50,7 +50,7 @@ impl Screen {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(words);
-        let mut server = Process::spawn_with(command, handed, Signal::TERM)?;
+        let mut server = ChildProcess::spawn_with(command, handed, Signal::TERM)?;
         let deadline = Instant::now() + START;
         // The server writes its number and a newline once it is ready.
         let display = loop {
@@ -63,11 +63,15 @@ impl Screen {
             }
             thread::sleep(Duration::from_millis(2));
         };
-        Ok(Screen { server, display, cookie })
+        Ok(BochsScreen { server, display, cookie })
     }
 
     /// Lets a program draw on this screen.
-    pub(crate) fn show(&self, command: &mut Command, handed: &mut Handed) -> io::Result<()> {
+    pub(crate) fn show(
+        &self,
+        command: &mut Command,
+        handed: &mut HandedDescriptors,
+    ) -> io::Result<()> {
         command.env("DISPLAY", &self.display);
         command.env("XAUTHORITY", handed.give_path(self.cookie.try_clone()?));
         Ok(())
@@ -76,7 +80,7 @@ impl Screen {
     /// Runs `xdotool`; what it prints, or why it failed.
     pub(crate) fn act(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new(HAND);
-        let mut handed = Handed::default();
+        let mut handed = HandedDescriptors::default();
         self.show(&mut command, &mut handed).map_err(|e| e.to_string())?;
         command.args(arguments);
         let finished = Tool::new(command, LIMITS).handing(handed).run();
@@ -100,7 +104,7 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl Drop for BochsScreen {
     fn drop(&mut self) {
         self.server.end_gently(Instant::now() + END);
     }

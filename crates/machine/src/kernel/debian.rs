@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::store::{IMAGE, PARTS, Store};
+use super::store::{IMAGE, KernelStore, PARTS};
 use super::{Architecture, Kernel};
 use crate::Error;
 
@@ -38,7 +38,7 @@ const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The kernel of a version: `6.12` (the newest of it that is kept, or else that the archive has), or a release such as `6.12.117+deb13-amd64`.
 pub fn debian(architecture: Architecture, version: &str, cache: &Path) -> Result<Kernel, Error> {
-    let store = Store::of_debian(architecture, cache);
+    let store = KernelStore::of_debian(architecture, cache);
     if let Some(kernel) = kept(&store, version) {
         return Ok(kernel);
     }
@@ -65,7 +65,7 @@ pub fn debian_versions(
     architecture: Architecture,
     cache: &Path,
 ) -> Result<(Vec<String>, Option<String>), Error> {
-    let store = Store::of_debian(architecture, cache);
+    let store = KernelStore::of_debian(architecture, cache);
     let names = store.entries();
     let names = names.iter().filter_map(|entry| entry.file_name()?.to_str());
     let mut versions: BTreeSet<Vec<u64>> =
@@ -86,7 +86,7 @@ pub fn debian_versions(
 }
 
 /// The newest kernel of a version that is kept and not damaged.
-fn kept(store: &Store, version: &str) -> Option<Kernel> {
+fn kept(store: &KernelStore, version: &str) -> Option<Kernel> {
     let mut entries = store.entries();
     entries.retain(|entry| {
         let name = entry.file_name().and_then(|name| name.to_str());
@@ -108,7 +108,7 @@ struct Packages {
 }
 
 impl Packages {
-    fn ask(store: &Store) -> Result<Packages, Error> {
+    fn ask(store: &KernelStore) -> Result<Packages, Error> {
         configure(store)?;
         let folder = Path::new("/");
         let update = store.apt("apt-get", &["update", "-q"], folder);
@@ -161,7 +161,7 @@ impl Packages {
 }
 
 /// Writes apt's configuration.
-fn configure(store: &Store) -> Result<(), Error> {
+fn configure(store: &KernelStore) -> Result<(), Error> {
     let apt = store.folder.join(APT);
     let write = |path: &Path, text: &str| {
         fs::write(path, text).map_err(Error::io(path, "write apt's configuration"))

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use super::Kernel;
-use super::store::{IMAGE, Store};
+use super::store::{IMAGE, KernelStore};
 use crate::Error;
 
 /// The meta packages of the kernel: Debian's and Ubuntu's.
@@ -17,7 +17,7 @@ pub fn distribution(cache: &Path) -> Result<Kernel, Error> {
     if let Some(kernel) = cached(cache) {
         return Ok(kernel);
     }
-    let store = Store::of_distribution(cache);
+    let store = KernelStore::of_distribution(cache);
     let _lock = store.lock()?;
     // Another process may have fetched it meanwhile.
     if let Some(kernel) = cached(cache) {
@@ -29,12 +29,12 @@ pub fn distribution(cache: &Path) -> Result<Kernel, Error> {
 
 /// The most recently fetched kernel that is not damaged.
 fn cached(cache: &Path) -> Option<Kernel> {
-    let store = Store::of_distribution(cache);
+    let store = KernelStore::of_distribution(cache);
     store.entries().into_iter().find_map(|entry| store.open(&entry).ok())
 }
 
 /// The package that the distribution's meta package depends on: `linux-image-6.1.0-56-amd64`.
-fn image_package(store: &Store) -> Result<String, Error> {
+fn image_package(store: &KernelStore) -> Result<String, Error> {
     let problem = |problem: String| Error::Fetch { problem };
     let mut reasons = Vec::new();
     for meta in META {

@@ -19,7 +19,7 @@ const LARGEST_IMAGE: u64 = 1 << 30;
 const LARGEST_ELF: u64 = 2 << 30;
 
 /// A kernel image.
-pub(crate) enum Image {
+pub(crate) enum KernelImage {
     /// An ELF file.
     Elf {
         /// The file.
@@ -45,9 +45,9 @@ pub(crate) struct Packed {
     payload: std::ops::Range<usize>,
 }
 
-impl Image {
+impl KernelImage {
     /// Reads an image and checks that it is whole.
-    pub(crate) fn read(path: &Path) -> Result<Image, Error> {
+    pub(crate) fn read(path: &Path) -> Result<KernelImage, Error> {
         let problem = |problem: String| Error::Kernel { path: path.to_owned(), problem };
         let mut file = File::open(path).map_err(Error::io(path, "open the kernel"))?;
         let metadata = file.metadata().map_err(Error::io(path, "read the kernel"))?;
@@ -62,7 +62,7 @@ impl Image {
         let short = |_| problem("not a kernel image: it is too short; give a bzImage".into());
         file.read_exact(&mut magic).map_err(short)?;
         if magic == *b"\x7fELF" {
-            return Ok(Image::Elf { path: path.to_owned() });
+            return Ok(KernelImage::Elf { path: path.to_owned() });
         }
         let mut bytes = magic.to_vec();
         file.take(LARGEST_IMAGE)
@@ -70,17 +70,17 @@ impl Image {
             .map_err(Error::io(path, "read the kernel"))?;
         let (at, magic) = ARM_MAGIC;
         if bytes.get(at..).is_some_and(|rest| rest.starts_with(magic)) {
-            return Ok(Image::Arm { path: path.to_owned() });
+            return Ok(KernelImage::Arm { path: path.to_owned() });
         }
         let payload = payload(&bytes).map_err(problem)?;
-        Ok(Image::Packed(Packed { path: path.to_owned(), bytes, payload }))
+        Ok(KernelImage::Packed(Packed { path: path.to_owned(), bytes, payload }))
     }
 
     /// The kernel's release: `6.1.0-56-amd64`.
     pub(crate) fn release(&self) -> Result<String, Error> {
         let (path, release) = match self {
-            Image::Packed(packed) => (&packed.path, packed.release()),
-            Image::Elf { path } | Image::Arm { path } => {
+            KernelImage::Packed(packed) => (&packed.path, packed.release()),
+            KernelImage::Elf { path } | KernelImage::Arm { path } => {
                 let bytes = fs::read(path).map_err(Error::io(path, "read the kernel"))?;
                 (path, elf_release(&bytes))
             }
@@ -331,9 +331,9 @@ mod tests {
         let path = folder.path().join("bzImage");
         fs::write(&path, image).unwrap();
         let words = |e: Error| e.to_string().replace(&path.display().to_string(), "IMAGE");
-        let image = Image::read(&path).map_err(words)?;
+        let image = KernelImage::read(&path).map_err(words)?;
         let release = image.release().map_err(words)?;
-        let Image::Packed(packed) = image else { return Err("an ELF file".to_owned()) };
+        let KernelImage::Packed(packed) = image else { return Err("an ELF file".to_owned()) };
         let elf = packed.unpack(folder.path()).map_err(words)?;
         let bytes = fs::read(&elf).unwrap();
         // Broken entries of the cache heal.

@@ -11,14 +11,14 @@ use crate::Error;
 
 /// A module, ready for `init_module`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Module {
+pub struct KernelModule {
     /// Its name as the kernel writes it: `kvm_amd`.
     pub name: String,
     /// The unpacked `.ko`.
     pub bytes: Vec<u8>,
 }
 
-impl Module {
+impl KernelModule {
     /// Takes the signature off. Checking it hashes the whole module, 60 million instructions for KVM's; without, the
     /// kernel says once that it is tainted, and refuses only if it was built with `MODULE_SIG_FORCE`.
     pub fn strip_signature(&mut self) {
@@ -45,14 +45,14 @@ pub(super) fn in_load_order(
     folder: Option<&Path>,
     names: &[&str],
     read: &dyn Fn(&Path) -> Result<Vec<u8>, String>,
-) -> Result<Vec<Module>, Error> {
+) -> Result<Vec<KernelModule>, Error> {
     let Some(folder) = folder else {
         return match names.first() {
             None => Ok(Vec::new()),
             Some(name) => Err(no_module(release, name, "no folder of modules was given")),
         };
     };
-    let mut search = Search {
+    let mut search = ModuleSearch {
         release,
         folder,
         read,
@@ -73,23 +73,23 @@ fn no_module(release: &str, module: &str, problem: &str) -> Error {
 }
 
 /// A module of the running kernel, from a folder such as `/lib/modules/RELEASE`; `None` if it is not there.
-pub fn module(folder: &Path, name: &str) -> io::Result<Option<Module>> {
+pub fn module(folder: &Path, name: &str) -> io::Result<Option<KernelModule>> {
     let name = normal(name);
     let Some(path) = find(folder)?.remove(&name) else { return Ok(None) };
-    Ok(Some(Module { bytes: unpacked(&path)?, name }))
+    Ok(Some(KernelModule { bytes: unpacked(&path)?, name }))
 }
 
-struct Search<'a> {
+struct ModuleSearch<'a> {
     release: &'a str,
     folder: &'a Path,
     read: &'a dyn Fn(&Path) -> Result<Vec<u8>, String>,
     files: BTreeMap<String, PathBuf>,
     builtin: HashSet<String>,
     seen: HashSet<String>,
-    found: Vec<Module>,
+    found: Vec<KernelModule>,
 }
 
-impl Search<'_> {
+impl ModuleSearch<'_> {
     fn add(&mut self, name: &str, depth: u32) -> Result<(), Error> {
         if self.builtin.contains(name) || !self.seen.insert(name.to_owned()) {
             return Ok(());
@@ -104,7 +104,7 @@ impl Search<'_> {
         };
         let bytes = (self.read)(&path)
             .map_err(|problem| refused(&format!("{}: {problem}", path.display())))?;
-        let info = Info::read(&bytes).map_err(|problem| {
+        let info = ModuleInfo::read(&bytes).map_err(|problem| {
             let problem = format!("{} is damaged ({problem})", path.display());
             refused(&problem)
         })?;
@@ -118,7 +118,7 @@ impl Search<'_> {
         for dependency in info.dependencies {
             self.add(&dependency, depth + 1)?;
         }
-        self.found.push(Module { name: name.to_owned(), bytes });
+        self.found.push(KernelModule { name: name.to_owned(), bytes });
         Ok(())
     }
 }
@@ -156,7 +156,7 @@ fn find(folder: &Path) -> io::Result<BTreeMap<String, PathBuf>> {
 }
 
 /// Removes all module files below a folder but those of these modules.
-pub(super) fn remove_others(folder: &Path, kept: &[Module]) -> io::Result<()> {
+pub(super) fn remove_others(folder: &Path, kept: &[KernelModule]) -> io::Result<()> {
     for (name, path) in find(folder)? {
         if !kept.iter().any(|module| module.name == name) {
             fs::remove_file(path)?;
@@ -187,7 +187,7 @@ pub(super) fn unpacked(path: &Path) -> io::Result<Vec<u8>> {
 
 /// What a module says of itself.
 #[derive(Debug, PartialEq, Eq)]
-struct Info {
+struct ModuleInfo {
     /// `depends=` in `.modinfo`.
     dependencies: Vec<String>,
     /// The release of the kernel that it was built for, the first word of `vermagic=`.
@@ -196,8 +196,8 @@ struct Info {
     is_versioned: bool,
 }
 
-impl Info {
-    fn read(bytes: &[u8]) -> object::read::Result<Info> {
+impl ModuleInfo {
+    fn read(bytes: &[u8]) -> object::read::Result<ModuleInfo> {
         let file = object::File::parse(bytes)?;
         let section = file.section_by_name(".modinfo");
         let info = section.map(|section| section.data()).transpose()?.unwrap_or_default();
@@ -206,7 +206,7 @@ impl Info {
             found.map(|value| String::from_utf8_lossy(value).into_owned())
         };
         let names = value(b"depends=").unwrap_or_default();
-        Ok(Info {
+        Ok(ModuleInfo {
             dependencies: names.split(',').filter(|name| !name.is_empty()).map(normal).collect(),
             built_for: value(b"vermagic=")
                 .and_then(|magic| magic.split_whitespace().next().map(str::to_owned)),
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn modules_of_another_kernel() {
-        let info = |built_for: Option<&str>, is_versioned| Info {
+        let info = |built_for: Option<&str>, is_versioned| ModuleInfo {
             dependencies: Vec::new(),
             built_for: built_for.map(str::to_owned),
             is_versioned,
@@ -254,7 +254,7 @@ mod tests {
         signed.extend([0; 8]);
         signed.extend(9u32.to_be_bytes());
         signed.extend(b"~Module signature appended~\n");
-        let mut module = Module { name: "m".to_owned(), bytes: signed };
+        let mut module = KernelModule { name: "m".to_owned(), bytes: signed };
         module.strip_signature();
         assert_eq!(module.bytes, b"module");
         module.strip_signature();

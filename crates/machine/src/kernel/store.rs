@@ -18,11 +18,11 @@ use std::time::{Duration, SystemTime};
 
 use vmtax_durable::{NewFolder, remove_folder};
 
-use super::image::Image;
-use super::modules::{self, Module, unpacked};
+use super::image::KernelImage;
+use super::modules::{self, KernelModule, unpacked};
 use super::{Architecture, Kernel, files};
-use crate::lock::Lock;
-use crate::{Error, Limits, Tool, checksum};
+use crate::lock::MachineLock;
+use crate::{Error, Tool, ToolLimits, checksum};
 
 const SUMS: &str = "SHA256SUMS";
 /// Kernels of the system's own archive.
@@ -34,19 +34,19 @@ pub(super) const IMAGE: &str = "linux-image-";
 /// The packages that an image's package depends on for its parts.
 pub(super) const PARTS: [&str; 2] = ["linux-binary-", "linux-modules-"];
 /// Timeout of apt, which may fetch 100 MB over a slow line.
-const LIMITS: Limits = Limits { time: Duration::from_secs(600), output: 16 << 20 };
+const LIMITS: ToolLimits = ToolLimits { time: Duration::from_secs(600), output: 16 << 20 };
 
 impl Kernel {
     /// These modules and their dependencies, in the order of loading. A module that is built into the kernel needs no loading and is
     /// left out. A damaged file of the cache is fetched again.
-    pub fn modules_for(&self, names: &[&str]) -> Result<Vec<Module>, Error> {
+    pub fn modules_for(&self, names: &[&str]) -> Result<Vec<KernelModule>, Error> {
         let read = |path: &Path| checked(self, path, unpacked);
         modules::in_load_order(&self.release, self.modules.as_deref(), names, &read)
     }
 }
 
 /// A folder of unpacked kernels, and the archive that they come from.
-pub(super) struct Store {
+pub(super) struct KernelStore {
     pub(super) folder: PathBuf,
     cache: PathBuf,
     /// Whose kernels.
@@ -55,33 +55,34 @@ pub(super) struct Store {
     configuration: Option<PathBuf>,
 }
 
-impl Store {
+impl KernelStore {
     /// The kernels of the system's own archive.
-    pub(super) fn of_distribution(cache: &Path) -> Store {
+    pub(super) fn of_distribution(cache: &Path) -> KernelStore {
         let (folder, cache) = (cache.join(KERNELS), cache.to_owned());
-        Store { folder, cache, architecture: Architecture::Amd64, configuration: None }
+        KernelStore { folder, cache, architecture: Architecture::Amd64, configuration: None }
     }
 
     /// The kernels of Debian's releases, by the apt configuration in their folder.
-    pub(super) fn of_debian(architecture: Architecture, cache: &Path) -> Store {
+    pub(super) fn of_debian(architecture: Architecture, cache: &Path) -> KernelStore {
         let folder = cache.join(architecture.folder());
         let configuration = Some(folder.join(CONFIGURATION));
-        Store { folder, cache: cache.to_owned(), architecture, configuration }
+        KernelStore { folder, cache: cache.to_owned(), architecture, configuration }
     }
 
     /// The store that an entry is in.
-    fn of_entry(entry: &Path, cache: &Path) -> Store {
+    fn of_entry(entry: &Path, cache: &Path) -> KernelStore {
         let folder = entry.parent().and_then(Path::file_name);
         let is_of = |one: &Architecture| folder.is_some_and(|name| name == one.folder());
         match [Architecture::Amd64, Architecture::Arm64].into_iter().find(is_of) {
-            Some(architecture) => Store::of_debian(architecture, cache),
-            None => Store::of_distribution(cache),
+            Some(architecture) => KernelStore::of_debian(architecture, cache),
+            None => KernelStore::of_distribution(cache),
         }
     }
 
     /// The lock for fetching, so that each kernel is fetched once.
-    pub(super) fn lock(&self) -> Result<Lock, Error> {
-        Lock::exclusive(&self.folder).map_err(Error::io(&self.folder, "lock the cached kernels"))
+    pub(super) fn lock(&self) -> Result<MachineLock, Error> {
+        MachineLock::exclusive(&self.folder)
+            .map_err(Error::io(&self.folder, "lock the cached kernels"))
     }
 
     /// The cached kernels, the one that was fetched last first.
@@ -101,7 +102,7 @@ impl Store {
 
     /// The kernel in an entry, if its image matches its checksum.
     pub(super) fn open(&self, entry: &Path) -> Result<Kernel, Error> {
-        let sums = Sums::read(entry)?;
+        let sums = Checksums::read(entry)?;
         let problem = |problem: &str| Error::Kernel {
             path: entry.to_owned(),
             problem: format!("{problem}; remove this folder to have it fetched again"),
@@ -115,7 +116,7 @@ impl Store {
         if !sums.matches(entry, &image) {
             return Err(problem("the image is damaged"));
         }
-        let release = Image::read(&image)?.release()?;
+        let release = KernelImage::read(&image)?.release()?;
         let modules = entry.join("lib/modules").join(&release);
         Ok(Kernel {
             release,
@@ -134,9 +135,9 @@ fn checked<T>(
     read: impl Fn(&Path) -> io::Result<T>,
 ) -> Result<T, String> {
     let Some(entry) = &kernel.entry else { return read(path).map_err(|e| e.to_string()) };
-    let is_sound = || Sums::read(entry).is_ok_and(|sums| sums.matches(entry, path));
+    let is_sound = || Checksums::read(entry).is_ok_and(|sums| sums.matches(entry, path));
     if !is_sound() {
-        let store = Store::of_entry(entry, &kernel.cache);
+        let store = KernelStore::of_entry(entry, &kernel.cache);
         let _lock = store.lock().map_err(|e| e.to_string())?;
         if !is_sound() {
             let package = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -149,14 +150,14 @@ fn checked<T>(
 }
 
 /// The checksum list of an entry: path in the entry -> SHA-256.
-struct Sums(BTreeMap<String, String>);
+struct Checksums(BTreeMap<String, String>);
 
-impl Sums {
-    fn read(entry: &Path) -> Result<Sums, Error> {
+impl Checksums {
+    fn read(entry: &Path) -> Result<Checksums, Error> {
         let path = entry.join(SUMS);
         let text = fs::read_to_string(&path).map_err(Error::io(&path, "read"))?;
         let lines = text.lines().filter_map(|line| line.split_once("  "));
-        Ok(Sums(lines.map(|(sum, path)| (path.to_owned(), sum.to_owned())).collect()))
+        Ok(Checksums(lines.map(|(sum, path)| (path.to_owned(), sum.to_owned())).collect()))
     }
 
     fn matches(&self, entry: &Path, file: &Path) -> bool {
@@ -185,7 +186,7 @@ impl Sums {
     }
 }
 
-impl Store {
+impl KernelStore {
     /// Names of the packages that a package depends on, the first of each group of alternatives.
     pub(super) fn depends(&self, package: &str) -> Result<Vec<String>, Error> {
         let show = ["show", "--no-all-versions", package];
@@ -220,7 +221,7 @@ impl Store {
         if self.configuration.is_some() {
             keep_modules(new.path(), self.architecture.kept())?;
         }
-        Sums::write(new.path()).map_err(keep)?;
+        Checksums::write(new.path()).map_err(keep)?;
         new.replace().map_err(keep)?;
         self.open(&entry)
     }

@@ -29,11 +29,14 @@ fn answers_are_told_from_events_and_counted() {
     assert_eq!(qmp.run("stop", json!({})).unwrap(), json!({}));
     assert_eq!((qmp.events().stops, qmp.events().resumes), (1, 0));
     assert_eq!(qmp.run("again", json!({})).unwrap(), 7);
-    assert_eq!(qmp.events(), &Events { stops: 2, resumes: 1, resets: 1, ..Events::default() });
+    assert_eq!(
+        qmp.events(),
+        &QmpEvents { stops: 2, resumes: 1, resets: 1, ..QmpEvents::default() }
+    );
     assert_eq!(qmp.run("echo", json!({ "a": "ö" })).unwrap(), json!({ "a": "ö" }));
     let refused = qmp.run("no", json!({})).unwrap_err().to_string();
     assert!(refused.ends_with("QEMU refused no: not\nso"), "{refused}");
-    let many: Vec<Request> = (0..200)
+    let many: Vec<QmpRequest> = (0..200)
         .map(|i| if i % 3 == 0 { ("no", json!({})) } else { ("echo", json!({ "i": i })) })
         .collect();
     let answers = qmp.run_all(&many).unwrap();
@@ -116,7 +119,7 @@ fn endless_events_end_with_the_command() {
     let mut qmp = connect(&fake).unwrap();
     let done = qmp.run_until("stop", json!({}), Until::after(Duration::from_millis(200)));
     assert!(matches!(problem(done), QmpProblem::TimedOut(command) if command == "stop"));
-    assert_eq!(qmp.events(), &Events::default());
+    assert_eq!(qmp.events(), &QmpEvents::default());
 }
 
 /// Whatever the server does, a stop request ends the wait, and what undoes something is sent all the same.

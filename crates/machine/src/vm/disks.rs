@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Vm, VmError};
+use super::{QemuVm, VmError};
 
 /// A disk with a medium.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Disk {
+pub struct MediumDisk {
     /// What people call it: the id of the guest's device, else that of the drive or node.
     pub name: String,
     /// Id of the drive (`-drive`); empty for one made by `-blockdev`.
@@ -27,7 +27,7 @@ pub struct Disk {
     /// Whether the guest may write to it.
     pub writable: bool,
     /// The file, then what it is an overlay of, and so on.
-    pub images: Vec<Image>,
+    pub images: Vec<DiskImage>,
     /// Where the VM writes to since the checkpoint, if vmtax made it do so: then the images stay as they were.
     pub overlay: Option<String>,
     /// Whether QEMU knows the file by a relative name.
@@ -38,14 +38,14 @@ pub struct Disk {
 /// A file of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Image {
+pub struct DiskImage {
     /// Absolute path, or what QEMU has instead of one, such as `nbd://host/disk`.
     pub file: String,
     /// When it was last written, ns since 1970; nothing where a file system does not say (block devices, networks).
     pub modified_ns: Option<i64>,
 }
 
-impl Disk {
+impl MediumDisk {
     /// The file that the VM writes to.
     pub fn file(&self) -> &str {
         self.images.first().map_or("no file", |image| image.file.as_str())
@@ -63,7 +63,7 @@ pub struct DiskCheck {
 
 impl DiskCheck {
     /// Compares disks with those of the VM that was saved.
-    pub fn new(saved: &[Disk], here: &[Disk]) -> DiskCheck {
+    pub fn new(saved: &[MediumDisk], here: &[MediumDisk]) -> DiskCheck {
         let mut check = DiskCheck::default();
         for disk in saved.iter().filter(|disk| disk.writable) {
             let what = format!("disk {}", disk.name);
@@ -76,7 +76,7 @@ impl DiskCheck {
         check
     }
 
-    fn compare(&mut self, what: &str, saved: &Disk, here: &Disk) {
+    fn compare(&mut self, what: &str, saved: &MediumDisk, here: &MediumDisk) {
         if saved.bytes != here.bytes {
             self.differences.push(format!(
                 "{what}: saved with {} bytes, this QEMU has {} bytes",
@@ -109,9 +109,9 @@ impl DiskCheck {
     }
 }
 
-impl Vm {
+impl QemuVm {
     /// Its disks with a medium, writable or not.
-    pub fn disks(&mut self) -> Result<Vec<Disk>, VmError> {
+    pub fn disks(&mut self) -> Result<Vec<MediumDisk>, VmError> {
         let answer = self.qmp.run("query-block", json!({}))?;
         let folder = fs::read_link(format!("/proc/{}/cwd", self.pid)).unwrap_or_default();
         let drives = answer.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -122,7 +122,7 @@ impl Vm {
     /// `folder`. Nothing is made yet.
     pub fn plan_overlays(
         &self,
-        disks: &mut [Disk],
+        disks: &mut [MediumDisk],
         folder: Option<&Path>,
         name: &str,
     ) -> Result<(), VmError> {
@@ -175,7 +175,7 @@ impl Vm {
     }
 
     /// Makes the planned overlays, all or none: from then on the VM writes to them, and what it had stays as it is.
-    pub fn snapshot_disks(&mut self, disks: &[Disk]) -> Result<(), VmError> {
+    pub fn snapshot_disks(&mut self, disks: &[MediumDisk]) -> Result<(), VmError> {
         let planned = disks.iter().filter_map(|disk| Some((disk, disk.overlay.as_deref()?)));
         let actions: Vec<Value> =
             planned.clone().enumerate().map(|(i, (disk, file))| action(i, disk, file)).collect();
@@ -197,7 +197,7 @@ impl Vm {
     }
 }
 
-fn action(number: usize, disk: &Disk, file: &str) -> Value {
+fn action(number: usize, disk: &MediumDisk, file: &str) -> Value {
     let mut data = json!({ "snapshot-file": file, "format": "qcow2", "mode": "absolute-paths" });
     if disk.device.is_empty() {
         data["node-name"] = disk.node.as_str().into();
@@ -213,7 +213,7 @@ fn action(number: usize, disk: &Disk, file: &str) -> Value {
 }
 
 /// A disk of query-block; nothing for a drive without a medium.
-fn disk(drive: &Value, folder: &Path) -> Option<Disk> {
+fn disk(drive: &Value, folder: &Path) -> Option<MediumDisk> {
     let inserted = drive.get("inserted")?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (device, node) = (text(&drive["device"]), text(&inserted["node-name"]));
@@ -232,7 +232,7 @@ fn disk(drive: &Value, folder: &Path) -> Option<Disk> {
         level = image.get("backing-image");
     }
     let first = inserted["image"]["filename"].as_str().unwrap_or_default();
-    Some(Disk {
+    Some(MediumDisk {
         name: name.to_owned(),
         device,
         node,
@@ -245,16 +245,16 @@ fn disk(drive: &Value, folder: &Path) -> Option<Disk> {
     })
 }
 
-fn image(name: &str, folder: &Path) -> Image {
+fn image(name: &str, folder: &Path) -> DiskImage {
     if !is_file_name(name) {
-        return Image { file: name.to_owned(), modified_ns: None };
+        return DiskImage { file: name.to_owned(), modified_ns: None };
     }
     let path: PathBuf = folder.join(name);
     let path = path.canonicalize().unwrap_or(path);
     let metadata = path.metadata().ok().filter(fs::Metadata::is_file);
     let modified_ns =
         metadata.and_then(|m| m.mtime().checked_mul(1_000_000_000)?.checked_add(m.mtime_nsec()));
-    Image { file: path.to_string_lossy().into_owned(), modified_ns }
+    DiskImage { file: path.to_string_lossy().into_owned(), modified_ns }
 }
 
 /// Whether QEMU's name of an image is a path: `nbd://...` and `json:{...}` are not.

@@ -28,9 +28,9 @@ use rustix::io::Errno;
 use rustix::process::{Signal, getppid, kill_process};
 use serde_json::json;
 
-use super::orders::{Guard, Order};
+use super::orders::{Guard, GuardOrder};
 use super::state::{SET_CAPABILITIES, ignore_shared};
-use super::{Vm, VmError};
+use super::{QemuVm, VmError};
 use crate::Stop;
 use crate::qmp::{Qmp, QmpError};
 use crate::stream::Until;
@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two attempts.
 const AGAIN: Duration = Duration::from_millis(100);
 
-impl Vm {
+impl QemuVm {
     /// Starts the process that resumes the VM if this one does not: `command` has to call [`guard()`] with its standard input
     /// and output.
     pub fn start_guard(&mut self, mut command: Command) -> Result<(), VmError> {
@@ -56,7 +56,7 @@ impl Vm {
         Ok(())
     }
 
-    pub(super) fn tell_guard(&mut self, order: Order) {
+    pub(super) fn tell_guard(&mut self, order: GuardOrder) {
         if let Some(guard) = &mut self.guard {
             guard.tell(order);
         }
@@ -81,11 +81,11 @@ pub fn guard(
     report: &mut dyn FnMut(Guarded),
 ) -> Result<(), VmError> {
     let mut orders = fs::File::from(orders);
-    let mut last = Order::Over;
+    let mut last = GuardOrder::Over;
     let mut stopped_since = None;
     loop {
         let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK.subsec_nanos()) };
-        let wait = (last == Order::GoesOn).then_some(&wait);
+        let wait = (last == GuardOrder::GoesOn).then_some(&wait);
         match poll(&mut [PollFd::new(&orders, PollFlags::IN)], wait) {
             Ok(0) => {
                 if continue_parent(&mut stopped_since) {
@@ -100,15 +100,16 @@ pub fn guard(
         if !orders.read(&mut byte).is_ok_and(|read| read == 1) {
             break;
         }
-        let order = [Order::GoesOn, Order::Stays].into_iter().find(|o| *o as u8 == byte[0]);
-        last = order.unwrap_or(Order::Over);
+        let order =
+            [GuardOrder::GoesOn, GuardOrder::Stays].into_iter().find(|o| *o as u8 == byte[0]);
+        last = order.unwrap_or(GuardOrder::Over);
         stopped_since = None;
     }
-    if last == Order::Over {
+    if last == GuardOrder::Over {
         return Ok(());
     }
     let qmp = Qmp::taken_over(UnixStream::from(monitor), name.to_owned());
-    if tidy_up(qmp, last == Order::GoesOn)? {
+    if tidy_up(qmp, last == GuardOrder::GoesOn)? {
         report(Guarded::Resumed);
     }
     Ok(())

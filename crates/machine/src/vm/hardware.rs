@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Disk, Vm, VmError};
-use crate::qmp::Request;
+use super::{MediumDisk, QemuVm, VmError};
+use crate::qmp::QmpRequest;
 
 /// What a VM is made of. Fields that a QEMU could not tell are empty, and not compared.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -38,11 +38,11 @@ pub struct Hardware {
     /// Place of each vCPU: socket-id, core-id, thread-id, ...
     pub vcpus: Vec<BTreeMap<String, u64>>,
     /// Devices that were asked for, in the order of their names.
-    pub devices: Vec<Device>,
+    pub devices: Vec<VmDevice>,
     /// Types of the devices that the machine has by itself, and how many of each.
     pub onboard: BTreeMap<String, u64>,
     /// Disks when the VM was stopped. Compared by [`super::DiskCheck`].
-    pub disks: Vec<Disk>,
+    pub disks: Vec<MediumDisk>,
 }
 
 /// A memory backend.
@@ -70,7 +70,7 @@ pub struct CpuModel {
 /// A device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Device {
+pub struct VmDevice {
     /// Its id, if it has one.
     pub id: String,
     /// Such as `virtio-blk-pci`.
@@ -184,19 +184,19 @@ fn is_plain(kind: &str) -> bool {
 }
 
 /// A child in QEMU's tree of objects, or a property: its name, and its type.
-pub(super) struct Entry {
+pub(super) struct TreeEntry {
     pub(super) name: String,
     kind: String,
 }
 
-impl Entry {
+impl TreeEntry {
     /// The type of a child.
     fn child(&self) -> Option<&str> {
         self.kind.strip_prefix("child<")?.strip_suffix('>')
     }
 }
 
-impl Vm {
+impl QemuVm {
     /// What it is made of, but for its disks.
     pub fn hardware(&mut self) -> Result<Hardware, VmError> {
         let version = self.ask("query-version", json!({}))?;
@@ -279,7 +279,7 @@ impl Vm {
     }
 
     /// Configured devices: from -device, -drive and similar options, or hotplugged.
-    fn devices(&mut self) -> Result<Vec<Device>, VmError> {
+    fn devices(&mut self) -> Result<Vec<VmDevice>, VmError> {
         let mut devices = Vec::new();
         for folder in [PERIPHERAL, ANONYMOUS] {
             for entry in self.children(folder)? {
@@ -290,7 +290,7 @@ impl Vm {
                 properties.retain(|_, value| *value != "auto");
                 let bus = self.property(&path, "parent_bus")?;
                 let id = if folder == PERIPHERAL { entry.name.clone() } else { String::new() };
-                devices.push(Device { id, model: model.to_owned(), bus, properties });
+                devices.push(VmDevice { id, model: model.to_owned(), bus, properties });
             }
         }
         self.name_buses(&mut devices)?;
@@ -299,7 +299,7 @@ impl Vm {
     }
 
     /// A bus of another device is named by that device's type: its id and its number may be others in another QEMU.
-    fn name_buses(&mut self, devices: &mut [Device]) -> Result<(), VmError> {
+    fn name_buses(&mut self, devices: &mut [VmDevice]) -> Result<(), VmError> {
         for device in devices {
             for folder in [PERIPHERAL, ANONYMOUS, UNATTACHED] {
                 let rest = device.bus.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'));
@@ -333,10 +333,10 @@ impl Vm {
         Ok(onboard)
     }
 
-    pub(super) fn children(&mut self, path: &str) -> Result<Vec<Entry>, VmError> {
+    pub(super) fn children(&mut self, path: &str) -> Result<Vec<TreeEntry>, VmError> {
         let answer = self.ask("qom-list", json!({ "path": path }))?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let of = |e: &Value| Entry { name: text(&e["name"]), kind: text(&e["type"]) };
+        let of = |e: &Value| TreeEntry { name: text(&e["name"]), kind: text(&e["type"]) };
         Ok(array(&answer).iter().map(of).collect())
     }
 
@@ -358,8 +358,9 @@ impl Vm {
             .filter(|entry| is_plain(&entry.kind) && wanted(&entry.name))
             .map(|entry| entry.name)
             .collect();
-        let request =
-            |name: &String| -> Request { ("qom-get", json!({ "path": path, "property": name })) };
+        let request = |name: &String| -> QmpRequest {
+            ("qom-get", json!({ "path": path, "property": name }))
+        };
         let values = self.qmp.run_all(&names.iter().map(request).collect::<Vec<_>>())?;
         Ok(names.into_iter().zip(values).filter_map(|(name, value)| Some((name, value?))).collect())
     }
@@ -468,17 +469,22 @@ impl CpuModel {
     }
 }
 
-fn compare_devices(saved: &[Device], here: &[Device], same_board: bool, found: &mut Vec<String>) {
+fn compare_devices(
+    saved: &[VmDevice],
+    here: &[VmDevice],
+    same_board: bool,
+    found: &mut Vec<String>,
+) {
     // By another name, or in another order, it is the same device.
-    let same = |a: &Device, b: &Device| {
+    let same = |a: &VmDevice, b: &VmDevice| {
         a.model == b.model && (!same_board || (a.bus == b.bus && a.properties == b.properties))
     };
-    let mut theirs: Vec<&Device> = here.iter().collect();
-    let mut take = |fits: &dyn Fn(&Device) -> bool| {
+    let mut theirs: Vec<&VmDevice> = here.iter().collect();
+    let mut take = |fits: &dyn Fn(&VmDevice) -> bool| {
         let at = theirs.iter().position(|device| fits(device))?;
         Some(theirs.remove(at))
     };
-    let ours: Vec<&Device> = saved.iter().filter(|d| take(&|t| same(d, t)).is_none()).collect();
+    let ours: Vec<&VmDevice> = saved.iter().filter(|d| take(&|t| same(d, t)).is_none()).collect();
     let mut gone = Vec::new();
     for device in ours {
         let by_id = take(&|t| !device.id.is_empty() && t.id == device.id);
@@ -495,7 +501,7 @@ fn compare_devices(saved: &[Device], here: &[Device], same_board: bool, found: &
     }
 }
 
-impl Device {
+impl VmDevice {
     fn title(&self) -> String {
         let place = self.properties.get("addr").map(|addr| format!(" at {}", shown("addr", addr)));
         let place = place.unwrap_or_default();
@@ -505,7 +511,7 @@ impl Device {
         }
     }
 
-    fn compare(&self, other: &Device, same_board: bool, found: &mut Vec<String>) {
+    fn compare(&self, other: &VmDevice, same_board: bool, found: &mut Vec<String>) {
         let title = format!("device {}", self.title());
         if self.model != other.model {
             found.push(format!("{title}: this QEMU has {} instead", other.title()));

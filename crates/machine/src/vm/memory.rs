@@ -8,8 +8,8 @@ use std::io;
 
 use serde_json::json;
 
-use super::tree::Part;
-use super::{Vm, VmError};
+use super::tree::MemoryRange;
+use super::{QemuVm, VmError};
 use crate::maps::Mapping;
 
 /// A block of memory that is a shared file.
@@ -36,11 +36,11 @@ impl Ram {
 
 /// A shared memory backend that the guest has.
 #[derive(Debug)]
-struct Backend {
+struct SharedBackend {
     id: String,
     bytes: u64,
     /// A part of the guest's memory that is it.
-    part: Part,
+    part: MemoryRange,
 }
 
 /// QEMU's type of a backend that is a file with a name, or a nameless one in a named folder.
@@ -50,7 +50,7 @@ const ONLY_NAMED_FILES: (u64, u64) = (8, 1);
 /// How to start a VM whose memory can be saved, with any version of QEMU.
 const START: &str = "start it with -object memory-backend-file,id=mem,size=...,mem-path=/dev/shm,share=on -machine memory-backend=mem";
 
-impl Vm {
+impl QemuVm {
     /// Its memory in shared files, sorted by name, to be read, or to be written too. All other memory is part of the device state.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl Vm {
         for (backend, mapping) in backends.into_iter().zip(mappings) {
             let file = mapping.open(self.pid, write);
             let file = file.map_err(|error| self.not_opened(&backend.id, &mapping, &error))?;
-            let Backend { id: name, bytes, .. } = backend;
+            let SharedBackend { id: name, bytes, .. } = backend;
             found.push(Ram { name, bytes, file, offset: mapping.offset, mapped: Some(mapping) });
         }
         Ok(found)
@@ -108,7 +108,7 @@ impl Vm {
     }
 
     /// Shared memory of the guest, sorted by name. Backends that nothing uses are none of it.
-    fn shared_backends(&mut self) -> Result<Vec<Backend>, VmError> {
+    fn shared_backends(&mut self) -> Result<Vec<SharedBackend>, VmError> {
         let answer = self.qmp.run("query-memdev", json!({}))?;
         let tree = self.memory_tree()?;
         let mut found = Vec::new();
@@ -123,7 +123,7 @@ impl Vm {
             let parts = tree.iter().filter(|part| part.backend == id);
             match parts.max_by_key(|part| part.bytes) {
                 Some(part) => {
-                    found.push(Backend { id: id.to_owned(), bytes, part: part.clone() });
+                    found.push(SharedBackend { id: id.to_owned(), bytes, part: part.clone() });
                 }
                 None => self.check_unused(id)?,
             }
@@ -144,7 +144,7 @@ impl Vm {
     }
 
     /// Where QEMU has each backend mapped: addresses, file and offset of its bytes.
-    fn mappings(&mut self, backends: &[Backend]) -> Result<Vec<Mapping>, VmError> {
+    fn mappings(&mut self, backends: &[SharedBackend]) -> Result<Vec<Mapping>, VmError> {
         let mut addresses = Vec::new();
         for backend in backends {
             addresses.push(self.host_address(&backend.part)?);
@@ -158,7 +158,12 @@ impl Vm {
     }
 
     /// The mapping of these bytes at this address.
-    fn mapping(&self, backend: &Backend, at: u64, maps: &[Mapping]) -> Result<Mapping, VmError> {
+    fn mapping(
+        &self,
+        backend: &SharedBackend,
+        at: u64,
+        maps: &[Mapping],
+    ) -> Result<Mapping, VmError> {
         let id = &backend.id;
         let end = at.saturating_add(backend.bytes);
         let found = maps.iter().find(|m| m.range.start <= at && end <= m.range.end);

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 /// An order to the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Order {
+pub(super) enum GuardOrder {
     /// The VM is stopped from now on, and is to be resumed.
     GoesOn = b'g',
     /// It is stopped, and stays so: it was asked for, or another client decides.
@@ -30,7 +30,7 @@ impl Guard {
         Ok(Guard { child, pipe })
     }
 
-    pub(super) fn tell(&mut self, order: Order) {
+    pub(super) fn tell(&mut self, order: GuardOrder) {
         // A guard that was killed is missed only if this process is killed too.
         let _ = self.pipe.write_all(&[order as u8]);
     }

@@ -7,9 +7,9 @@
 
 use serde_json::json;
 
-use super::orders::Order;
-use super::{Vm, VmError};
-use crate::qmp::Events;
+use super::orders::GuardOrder;
+use super::{QemuVm, VmError};
+use crate::qmp::QmpEvents;
 
 /// Run states that are another operation's, or in which memory changes without a vCPU.
 const UNFIT: [(&str, &str); 7] = [
@@ -32,26 +32,26 @@ const UNFIT: [(&str, &str); 7] = [
 /// A stopped VM, which is resumed when this is dropped.
 #[derive(Debug)]
 pub struct Pause<'a> {
-    vm: &'a mut Vm,
+    vm: &'a mut QemuVm,
     goes_on: bool,
     /// Its state right after it was stopped.
     status: String,
     /// What had happened by then.
-    seen: Events,
+    seen: QmpEvents,
 }
 
 impl<'a> Pause<'a> {
     /// Stops a VM. One that ran goes on afterwards, unless it is to be left stopped; one that another client had stopped
     /// stays stopped.
-    pub fn begin(vm: &'a mut Vm, leave_stopped: bool) -> Result<Pause<'a>, VmError> {
+    pub fn begin(vm: &'a mut QemuVm, leave_stopped: bool) -> Result<Pause<'a>, VmError> {
         let before = vm.status()?;
         if let Some((_, why)) = UNFIT.iter().find(|(status, _)| *status == before) {
             return Err(vm.unfit(format!("the VM cannot be saved: {why}")));
         }
         let goes_on = before == "running" && !leave_stopped;
-        vm.tell_guard(if goes_on { Order::GoesOn } else { Order::Stays });
+        vm.tell_guard(if goes_on { GuardOrder::GoesOn } else { GuardOrder::Stays });
         // From here on it is resumed also if `stop` fails: it may have had its effect.
-        let mut pause = Pause { vm, goes_on, status: before, seen: Events::default() };
+        let mut pause = Pause { vm, goes_on, status: before, seen: QmpEvents::default() };
         match pause.stop() {
             Ok(()) => Ok(pause),
             Err(error) => Err(match pause.end() {
@@ -76,7 +76,7 @@ impl<'a> Pause<'a> {
     }
 
     /// The VM.
-    pub fn vm(&mut self) -> &mut Vm {
+    pub fn vm(&mut self) -> &mut QemuVm {
         self.vm
     }
 
@@ -113,7 +113,7 @@ impl<'a> Pause<'a> {
     /// Another client used the VM, and decides whether it runs.
     fn give_up(&mut self) {
         self.goes_on = false;
-        self.vm.tell_guard(Order::Stays);
+        self.vm.tell_guard(GuardOrder::Stays);
     }
 
     /// Lets the VM go on. An error if it may still be stopped.
@@ -125,7 +125,7 @@ impl<'a> Pause<'a> {
         if std::mem::take(&mut self.goes_on) {
             self.vm.qmp.run_anyway("cont", json!({}))?;
         }
-        self.vm.tell_guard(Order::Over);
+        self.vm.tell_guard(GuardOrder::Over);
         Ok(())
     }
 

@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 
 use serde_json::json;
 
-use super::tree::Part;
-use super::{Ram, Vm, VmError};
-use crate::qmp::Request;
+use super::tree::MemoryRange;
+use super::{QemuVm, Ram, VmError};
+use crate::qmp::QmpRequest;
 
 const PAGE: usize = 4096;
 /// Pages that are looked at in a block, evenly spread.
@@ -20,14 +20,14 @@ const TRIES: usize = 3;
 
 /// A page of a block.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct SamplePage {
     /// Where in the block.
     offset: u64,
     /// Its guest-physical address.
     address: u64,
 }
 
-impl Vm {
+impl QemuVm {
     /// An error unless pages that the guest has written are the same in QEMU and in the files. The VM is stopped.
     pub fn check_content(&mut self, ram: &[Ram]) -> Result<(), VmError> {
         let tree = self.memory_tree()?;
@@ -50,13 +50,17 @@ impl Vm {
     }
 
     /// The pages that differ.
-    fn differing(&mut self, block: &Ram, places: &[Place]) -> Result<Vec<Place>, VmError> {
-        let ask = |place: &Place| -> Request {
+    fn differing(
+        &mut self,
+        block: &Ram,
+        places: &[SamplePage],
+    ) -> Result<Vec<SamplePage>, VmError> {
+        let ask = |place: &SamplePage| -> QmpRequest {
             let line = format!("xp /{}xg {:#x}", PAGE / 8, place.address);
             ("human-monitor-command", json!({ "command-line": line }))
         };
         let answers = self.qmp.run_all(&places.iter().map(ask).collect::<Vec<_>>())?;
-        let differs = |(place, answer): &(&Place, Option<serde_json::Value>)| {
+        let differs = |(place, answer): &(&SamplePage, Option<serde_json::Value>)| {
             let text = answer.as_ref().and_then(|value| value.as_str());
             let ours = page(block, place.offset);
             ours.is_none() || ours.map(Vec::from) != text.map(bytes)
@@ -67,23 +71,23 @@ impl Vm {
 }
 
 /// Pages of a block that have content, evenly spread: QEMU or a vCPU has touched them, or the file has something there.
-fn sample(block: &Ram, tree: &[Part], pagemap: Option<&File>) -> Vec<Place> {
+fn sample(block: &Ram, tree: &[MemoryRange], pagemap: Option<&File>) -> Vec<SamplePage> {
     let pages = block.bytes / PAGE as u64;
-    let of_block = |part: &&Part| part.backend == block.name;
-    let parts: Vec<&Part> = tree.iter().filter(of_block).collect();
+    let of_block = |part: &&MemoryRange| part.backend == block.name;
+    let parts: Vec<&MemoryRange> = tree.iter().filter(of_block).collect();
     let place = |offset: u64| {
         let part = parts.iter().find(|p| p.offset <= offset && offset - p.offset < p.bytes)?;
-        Some(Place { offset, address: part.address + (offset - part.offset) })
+        Some(SamplePage { offset, address: part.address + (offset - part.offset) })
     };
     let count = pages.min(CANDIDATES);
     let all = (0..count).map(|i| u128::from(i) * u128::from(pages) / u128::from(count));
-    let has_content = |place: &Place| {
+    let has_content = |place: &SamplePage| {
         let mapped = block.mapped.as_ref().map(|mapping| mapping.range.start + place.offset);
         let is_touched = pagemap.zip(mapped).is_some_and(|(file, at)| is_present(file, at));
         is_touched || page(block, place.offset).is_some_and(|page| page.iter().any(|b| *b != 0))
     };
     let offsets = all.map(|page| page as u64 * PAGE as u64);
-    let found: Vec<Place> = offsets.filter_map(place).filter(has_content).collect();
+    let found: Vec<SamplePage> = offsets.filter_map(place).filter(has_content).collect();
     let step = found.len().div_ceil(COMPARED).max(1);
     found.into_iter().step_by(step).collect()
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Vm, VmError};
+use super::{QemuVm, VmError};
 use crate::qmp::{QmpError, QmpProblem};
 use crate::stream::{LineReader, StreamError, Until, write_all};
 
@@ -29,7 +29,7 @@ pub(super) fn ignore_shared(state: bool) -> Value {
     json!({ "capabilities": [{ "capability": "x-ignore-shared", "state": state }] })
 }
 
-impl Vm {
+impl QemuVm {
     /// The state of the devices of a stopped VM.
     pub fn save_state(&mut self) -> Result<Vec<u8>, VmError> {
         self.qmp.run(SET_CAPABILITIES, ignore_shared(true))?;

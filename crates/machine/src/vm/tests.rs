@@ -9,14 +9,14 @@ use super::*;
 use crate::qmp::fake::{Fake, event, ok};
 
 /// The commands that a fake QEMU got.
-type Heard = Arc<Mutex<Vec<String>>>;
+type HeardCommands = Arc<Mutex<Vec<String>>>;
 
 /// A QEMU in these states, one per query-status, the last for ever; `before` gives what is sent before an answer.
 fn fake(
     states: &'static [&'static str],
     mut before: impl FnMut(&str, usize) -> String + Send + 'static,
-) -> (Fake, Heard) {
-    let heard = Heard::default();
+) -> (Fake, HeardCommands) {
+    let heard = HeardCommands::default();
     let log = Arc::clone(&heard);
     let mut asked = 0;
     let fake = Fake::answering(move |name, _| {
@@ -32,12 +32,12 @@ fn fake(
     (fake, heard)
 }
 
-fn heard(heard: &Heard) -> Vec<String> {
+fn heard(heard: &HeardCommands) -> Vec<String> {
     heard.lock().unwrap().clone()
 }
 
-fn connect(fake: &Fake) -> Vm {
-    Vm::connect(fake.path(), Stop::default()).unwrap()
+fn connect(fake: &Fake) -> QemuVm {
+    QemuVm::connect(fake.path(), Stop::default()).unwrap()
 }
 
 #[test]
@@ -188,22 +188,23 @@ fn disks_are_read_with_what_they_are_overlays_of() {
     assert!(error.to_string().contains("exists already"), "{error}");
 }
 
-fn disk(name: &str, files: &[(&str, i64)], overlay: Option<&str>) -> Disk {
-    let image = |(file, ns): &(&str, i64)| Image { file: (*file).into(), modified_ns: Some(*ns) };
-    Disk {
+fn disk(name: &str, files: &[(&str, i64)], overlay: Option<&str>) -> MediumDisk {
+    let image =
+        |(file, ns): &(&str, i64)| DiskImage { file: (*file).into(), modified_ns: Some(*ns) };
+    MediumDisk {
         name: name.into(),
         bytes: 1 << 20,
         writable: true,
         images: files.iter().map(image).collect(),
         overlay: overlay.map(str::to_owned),
-        ..Disk::default()
+        ..MediumDisk::default()
     }
 }
 
 #[test]
 fn disks_of_another_moment_are_named() {
     let saved = [disk("vb", &[("/d.img", 5)], Some("/d.monday.qcow2"))];
-    let check = |here: Disk| DiskCheck::new(&saved, &[here]);
+    let check = |here: MediumDisk| DiskCheck::new(&saved, &[here]);
     let good = [
         disk("vb", &[("/d.img", 5)], None),
         disk("vb", &[("/new.qcow2", 9), ("/d.img", 5)], None),
@@ -219,7 +220,7 @@ fn disks_of_another_moment_are_named() {
             disk("vb", &[("/d.monday.qcow2", 9), ("/d.img", 5)], None),
             "/d.monday.qcow2 is what the saved VM went on writing to",
         ),
-        (Disk { bytes: 3, ..disk("vb", &[("/d.img", 5)], None) }, "saved with 1048576 bytes"),
+        (MediumDisk { bytes: 3, ..disk("vb", &[("/d.img", 5)], None) }, "saved with 1048576 bytes"),
     ];
     for (here, words) in bad {
         let check = check(here);
@@ -229,7 +230,7 @@ fn disks_of_another_moment_are_named() {
     let copy = check(disk("vb", &[("/copy.img", 9)], None));
     assert!(copy.differences.is_empty() && copy.notes.len() == 1, "{copy:?}");
     assert!(DiskCheck::new(&saved, &[]).differences[0].contains("does not have it"));
-    let unwritten = Disk { writable: false, ..saved[0].clone() };
+    let unwritten = MediumDisk { writable: false, ..saved[0].clone() };
     assert_eq!(DiskCheck::new(&[unwritten], &[]), DiskCheck::default());
 }
 
@@ -237,7 +238,7 @@ fn hardware() -> Hardware {
     let properties = |pairs: &[(&str, Value)]| {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
     };
-    let device = |id: &str, model: &str, addr: u64| Device {
+    let device = |id: &str, model: &str, addr: u64| VmDevice {
         id: id.into(),
         model: model.into(),
         bus: "/machine/q35/pcie.0".into(),
@@ -291,16 +292,16 @@ fn the_same_machine_has_no_differences() {
 }
 
 /// Makes another machine of one.
-type Change<'a> = &'a dyn Fn(&mut Hardware);
+type MachineChange<'a> = &'a dyn Fn(&mut Hardware);
 
 #[test]
 fn each_difference_is_a_sentence() {
-    let change = |change: Change<'_>| {
+    let change = |change: MachineChange<'_>| {
         let mut here = hardware();
         change(&mut here);
         hardware().differences(&here)
     };
-    let cases: [(Change<'_>, &[&str]); 15] = [
+    let cases: [(MachineChange<'_>, &[&str]); 15] = [
         (
             &|h| {
                 h.machine = "pc-i440fx-7.2".into();

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::hardware::{ANONYMOUS, PERIPHERAL};
-use super::{Vm, VmError};
-use crate::qmp::Request;
+use super::{QemuVm, VmError};
+use crate::qmp::QmpRequest;
 
 /// Guest-physical addresses that are memory of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct MemoryRange {
     /// Id of the backend.
     pub(super) backend: String,
     /// The first guest-physical address.
@@ -23,9 +23,9 @@ pub(super) struct Part {
     pub(super) offset: u64,
 }
 
-impl Vm {
+impl QemuVm {
     /// The parts of the guest's memory that are a backend's and that the guest can write.
-    pub(super) fn memory_tree(&mut self) -> Result<Vec<Part>, VmError> {
+    pub(super) fn memory_tree(&mut self) -> Result<Vec<MemoryRange>, VmError> {
         let parts = parts(&self.human("info mtree -f -o")?);
         if parts.is_empty() {
             return Err(self.unfit(
@@ -36,7 +36,7 @@ impl Vm {
     }
 
     /// The address in QEMU of a backend's first byte.
-    pub(super) fn host_address(&mut self, part: &Part) -> Result<u64, VmError> {
+    pub(super) fn host_address(&mut self, part: &MemoryRange) -> Result<u64, VmError> {
         let text = self.human(&format!("gpa2hva {:#x}", part.address))?;
         let address = text.rsplit_once(" is 0x").and_then(|(_, hex)| number(hex));
         let start = address.and_then(|address| address.checked_sub(part.offset));
@@ -55,7 +55,7 @@ impl Vm {
             let children = self.children(folder)?.into_iter();
             paths.extend(children.map(|child| format!("{folder}/{}", child.name)));
         }
-        let ask = |path: &String| -> Request {
+        let ask = |path: &String| -> QmpRequest {
             ("qom-get", json!({ "path": path, "property": "memdev" }))
         };
         let answers = self.qmp.run_all(&paths.iter().map(ask).collect::<Vec<_>>())?;
@@ -114,7 +114,7 @@ fn blocks(text: &str) -> BTreeMap<String, Value> {
 }
 
 /// The parts in an answer to `info mtree -f -o`, of the address space `memory`.
-fn parts(text: &str) -> Vec<Part> {
+fn parts(text: &str) -> Vec<MemoryRange> {
     let mut found = Vec::new();
     let mut is_memory = false;
     for line in text.lines() {
@@ -140,14 +140,14 @@ pub fn check_answer(text: &str) {
 }
 
 /// A line such as `START-END (prio 0, ram): NAME @OFFSET owner:{obj path=/objects/ID}`; without an offset it is 0.
-fn part(line: &str) -> Option<Part> {
+fn part(line: &str) -> Option<MemoryRange> {
     let (range, rest) = line.trim_start().split_once(" (prio ")?;
     let (_, region) = rest.split_once(", ram): ")?;
     let (region, owner) = region.rsplit_once(" owner:{obj path=/objects/")?;
     let (backend, _) = owner.split_once('}')?;
     let (first, last) = range.split_once('-')?;
     let (first, last) = (number(first)?, number(last)?);
-    Some(Part {
+    Some(MemoryRange {
         backend: backend.to_owned(),
         address: first,
         bytes: last.checked_sub(first)?.checked_add(1)?,
@@ -204,7 +204,7 @@ FlatView #3
 
     #[test]
     fn parts_of_the_guests_memory() {
-        let part = |backend: &str, address, bytes, offset| Part {
+        let part = |backend: &str, address, bytes, offset| MemoryRange {
             backend: backend.to_owned(),
             address,
             bytes,

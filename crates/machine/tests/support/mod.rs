@@ -3,7 +3,7 @@
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use vmtax_machine::cpio::{Entry, archive};
+use vmtax_machine::cpio::{ArchiveEntry, archive};
 
 /// Echoes sector 1 to sector 2 and powers off.
 pub(crate) const ECHO: u8 = b'E';
@@ -20,9 +20,9 @@ const BUFFER: u64 = BASE + 0x1000;
 pub(crate) fn initramfs() -> Vec<u8> {
     let program = elf(program().expect("the program assembles"));
     archive(&[
-        Entry::folder("dev"),
-        Entry::device("dev/console", 5, 1),
-        Entry::file("init", 0o755, &program),
+        ArchiveEntry::folder("dev"),
+        ArchiveEntry::device("dev/console", 5, 1),
+        ArchiveEntry::file("init", 0o755, &program),
     ])
     .expect("the archive is small")
 }

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::{PAGEOPS_EINVAL, PAGEOPS_EPANIC};
 
 /// Why a call did nothing.
-pub(super) struct Failure {
+pub(super) struct CallFailure {
     /// PAGEOPS_EINVAL, ...
     pub(super) code: i32,
     /// One sentence.
@@ -14,12 +14,12 @@ pub(super) struct Failure {
 }
 
 /// An argument is invalid.
-pub(super) fn invalid(what: impl Into<String>) -> Failure {
-    Failure { code: PAGEOPS_EINVAL, what: what.into() }
+pub(super) fn invalid(what: impl Into<String>) -> CallFailure {
+    CallFailure { code: PAGEOPS_EINVAL, what: what.into() }
 }
 
 /// Runs the body of a function of C: its result, or an error's code. No panic leaves it.
-pub(super) fn guarded<T: From<i32>>(body: impl FnOnce() -> Result<T, Failure>) -> T {
+pub(super) fn guarded<T: From<i32>>(body: impl FnOnce() -> Result<T, CallFailure>) -> T {
     caught(body).unwrap_or_else(|failure| T::from(failure.code))
 }
 
@@ -31,7 +31,7 @@ pub(super) fn guarded<T: From<i32>>(body: impl FnOnce() -> Result<T, Failure>) -
 pub(super) unsafe fn told<T: From<i32>>(
     error: *mut c_char,
     room: usize,
-    body: impl FnOnce() -> Result<T, Failure>,
+    body: impl FnOnce() -> Result<T, CallFailure>,
 ) -> T {
     caught(body).unwrap_or_else(|failure| {
         // SAFETY: by the contract.
@@ -48,7 +48,7 @@ pub(super) unsafe fn told<T: From<i32>>(
 pub(super) unsafe fn handle<T>(
     error: *mut c_char,
     room: usize,
-    body: impl FnOnce() -> Result<*mut T, Failure>,
+    body: impl FnOnce() -> Result<*mut T, CallFailure>,
 ) -> *mut T {
     caught(body).unwrap_or_else(|failure| {
         // SAFETY: by the contract.
@@ -57,18 +57,18 @@ pub(super) unsafe fn handle<T>(
     })
 }
 
-fn caught<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+fn caught<T>(body: impl FnOnce() -> Result<T, CallFailure>) -> Result<T, CallFailure> {
     // What a panic leaves half done is behind locks that then refuse, or is dropped.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
         // Dropping what was thrown may panic too.
         std::mem::forget(payload);
         let what = "a defect of libvmtax_pageops: the message on standard error names the place";
-        Err(Failure { code: PAGEOPS_EPANIC, what: what.to_owned() })
+        Err(CallFailure { code: PAGEOPS_EPANIC, what: what.to_owned() })
     })
 }
 
 /// Bytes from `p` on that can be one block: none, or not at NULL and not past the end of memory.
-pub(super) fn block(name: &str, p: *const u8, len: usize) -> Result<(), Failure> {
+pub(super) fn block(name: &str, p: *const u8, len: usize) -> Result<(), CallFailure> {
     if len == 0 {
         return Ok(());
     }
@@ -87,7 +87,7 @@ pub(super) fn block(name: &str, p: *const u8, len: usize) -> Result<(), Failure>
 pub(super) fn apart(
     (one, p, p_len): (&str, *const u8, usize),
     (other, q, q_len): (&str, *const u8, usize),
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     block(one, p, p_len)?;
     block(other, q, q_len)?;
     let overlap =
@@ -101,7 +101,11 @@ pub(super) fn apart(
 ///
 /// `len` bytes can be read at `p`, and are not written to while the slice lives, unless the address is wrong in a way
 /// that [`block`] sees.
-pub(super) unsafe fn bytes<'a>(name: &str, p: *const u8, len: usize) -> Result<&'a [u8], Failure> {
+pub(super) unsafe fn bytes<'a>(
+    name: &str,
+    p: *const u8,
+    len: usize,
+) -> Result<&'a [u8], CallFailure> {
     block(name, p, len)?;
     // SAFETY: by the contract.
     Ok(if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(p, len) } })
@@ -117,14 +121,14 @@ pub(super) unsafe fn bytes_mut<'a>(
     name: &str,
     p: *mut u8,
     len: usize,
-) -> Result<&'a mut [u8], Failure> {
+) -> Result<&'a mut [u8], CallFailure> {
     block(name, p, len)?;
     // SAFETY: by the contract.
     Ok(if len == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(p, len) } })
 }
 
 /// An array of `count` at `p` that can be one.
-pub(super) fn array<T>(name: &str, p: *const T, count: usize) -> Result<(), Failure> {
+pub(super) fn array<T>(name: &str, p: *const T, count: usize) -> Result<(), CallFailure> {
     if count > 0 && !p.is_aligned() {
         return Err(invalid(format!("{name} is not aligned to {} bytes", align_of::<T>())));
     }
@@ -139,7 +143,7 @@ pub(super) fn array<T>(name: &str, p: *const T, count: usize) -> Result<(), Fail
 /// # Safety
 ///
 /// `p` is NULL or a C string that does not change while the slice lives.
-pub(super) unsafe fn text<'a>(name: &str, p: *const c_char) -> Result<&'a [u8], Failure> {
+pub(super) unsafe fn text<'a>(name: &str, p: *const c_char) -> Result<&'a [u8], CallFailure> {
     if p.is_null() {
         return Err(invalid(format!("{name} is NULL")));
     }
@@ -152,7 +156,7 @@ pub(super) unsafe fn text<'a>(name: &str, p: *const c_char) -> Result<&'a [u8], 
 /// # Safety
 ///
 /// As for [`text`].
-pub(super) unsafe fn utf8<'a>(name: &str, p: *const c_char) -> Result<&'a str, Failure> {
+pub(super) unsafe fn utf8<'a>(name: &str, p: *const c_char) -> Result<&'a str, CallFailure> {
     // SAFETY: by the contract.
     let bytes = unsafe { text(name, p) }?;
     std::str::from_utf8(bytes).map_err(|_| invalid(format!("{name} is not UTF-8")))

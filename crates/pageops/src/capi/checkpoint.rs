@@ -6,11 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use super::arguments::{Failure, array, bytes, bytes_mut, handle, invalid, text, told, utf8};
-use super::engine::{PageopsEngine, Running, running};
+use super::arguments::{CallFailure, array, bytes, bytes_mut, handle, invalid, text, told, utf8};
+use super::engine::{PageopsEngine, RunningEngine, running};
 use super::handles::Handles;
 use super::{PAGEOPS_EDEAD, PAGEOPS_EIO};
-use crate::checkpoint::{Accelerate, Checkpoint, Error, Options, Reason, Summary, Target, Writer};
+use crate::checkpoint::{
+    Accelerate, Checkpoint, CheckpointOptions, CheckpointWriter, DamageReason, Error,
+    RestoreTarget, Summary,
+};
 use crate::engine::PageEngine;
 use crate::{Cpu, PAGE};
 
@@ -83,10 +86,10 @@ pub struct PageopsCheckpoint {
 /// A writer with what it scans with.
 struct Writing {
     /// `None`: a call failed.
-    writer: Option<Writer<'static>>,
+    writer: Option<CheckpointWriter<'static>>,
     scanner: *mut dyn Accelerate,
     /// What the scanner's operations run on.
-    _engine: Option<Arc<Running>>,
+    _engine: Option<Arc<RunningEngine>>,
 }
 
 // SAFETY: the scanner is a `Cpu` or a `PageEngine` of a shared engine, which threads may hand to each other; the writer holds a
@@ -105,18 +108,20 @@ impl Drop for Writing {
 static WRITERS: Handles<Mutex<Writing>> = Handles::new("writer");
 static CHECKPOINTS: Handles<Checkpoint> = Handles::new("checkpoint");
 
-fn failed(error: &Error) -> Failure {
+fn failed(error: &Error) -> CallFailure {
     let code = match error.reason {
-        Reason::Misused(_) | Reason::Shape(_) | Reason::Ancestor { .. } => super::PAGEOPS_EINVAL,
+        DamageReason::Misused(_) | DamageReason::Shape(_) | DamageReason::Ancestor { .. } => {
+            super::PAGEOPS_EINVAL
+        }
         _ => PAGEOPS_EIO,
     };
-    Failure { code, what: error.to_string() }
+    CallFailure { code, what: error.to_string() }
 }
 
 /// # Safety
 ///
 /// `p` is NULL or a C string.
-unsafe fn path<'a>(name: &str, p: *const c_char) -> Result<&'a Path, Failure> {
+unsafe fn path<'a>(name: &str, p: *const c_char) -> Result<&'a Path, CallFailure> {
     // SAFETY: by the contract.
     let path = unsafe { text(name, p) }?;
     if path.is_empty() {
@@ -144,7 +149,7 @@ pub unsafe extern "C" fn pageops_checkpoint_create(
     unsafe {
         handle(error, room, || {
             let path = self::path("path", path)?;
-            let (mut wanted, mut engine) = (Options::default(), None);
+            let (mut wanted, mut engine) = (CheckpointOptions::default(), None);
             if !options.is_null() {
                 array("options", options, 1)?;
                 let options = options.read();
@@ -168,7 +173,8 @@ pub unsafe extern "C" fn pageops_checkpoint_create(
             let scanner = Box::into_raw(scanner);
             let mut writing = Writing { writer: None, scanner, _engine: engine };
             // The box lives until `Writing` is dropped, and the writer before it.
-            let writer = Writer::create(path, wanted, &mut *scanner).map_err(|e| failed(&e))?;
+            let writer =
+                CheckpointWriter::create(path, wanted, &mut *scanner).map_err(|e| failed(&e))?;
             writing.writer = Some(writer);
             Ok(WRITERS.put(Mutex::new(writing)))
         })
@@ -178,9 +184,9 @@ pub unsafe extern "C" fn pageops_checkpoint_create(
 /// Does something with a writer. After an error other than of its arguments the writer is of no use: the file may lack bytes.
 fn with_writer<T>(
     writing: &Mutex<Writing>,
-    act: impl FnOnce(&mut Writer<'static>) -> Result<T, Error>,
-) -> Result<T, Failure> {
-    let gone = || Failure { code: PAGEOPS_EDEAD, what: "an earlier call failed".to_owned() };
+    act: impl FnOnce(&mut CheckpointWriter<'static>) -> Result<T, Error>,
+) -> Result<T, CallFailure> {
+    let gone = || CallFailure { code: PAGEOPS_EDEAD, what: "an earlier call failed".to_owned() };
     let mut writing = writing.lock().map_err(|_| gone())?;
     let done = act(writing.writer.as_mut().ok_or_else(gone)?).map_err(|e| failed(&e));
     if done.as_ref().is_err_and(|failure| failure.code == PAGEOPS_EIO) {
@@ -279,7 +285,7 @@ pub unsafe extern "C" fn pageops_checkpoint_finish(
             }
             array("summary", summary, usize::from(!summary.is_null()))?;
             let gone =
-                || Failure { code: PAGEOPS_EDEAD, what: "an earlier call failed".to_owned() };
+                || CallFailure { code: PAGEOPS_EDEAD, what: "an earlier call failed".to_owned() };
             let writer = writing.lock().map_err(|_| gone())?.writer.take().ok_or_else(gone)?;
             let finished = writer.finish(&mut state, description).map_err(|e| failed(&e))?;
             let Summary { bytes, raw, compressed, deltas, filled, zero, unchanged } =
@@ -363,7 +369,7 @@ pub unsafe extern "C" fn pageops_checkpoint_region_pages(
 }
 
 /// Name and pages of a region.
-fn region_of(checkpoint: &Checkpoint, region: usize) -> Result<(&str, u64), Failure> {
+fn region_of(checkpoint: &Checkpoint, region: usize) -> Result<(&str, u64), CallFailure> {
     let found = checkpoint.regions().nth(region).map(|r| (r.name, r.pages));
     found.ok_or_else(|| {
         invalid(format!("region {region}: the checkpoint has {}", checkpoint.regions().count()))
@@ -470,18 +476,18 @@ pub unsafe extern "C" fn pageops_checkpoint_restore(
                 }
                 blocks.push(bytes_mut("memory", one.at, one.bytes)?);
             }
-            let mut target = Blocks { blocks };
+            let mut target = CallerBlocks { blocks };
             checkpoint.restore(&mut target, &mut |_| ()).map(|()| 0).map_err(|e| failed(&e))
         })
     }
 }
 
 /// Memory of the caller.
-struct Blocks<'a> {
+struct CallerBlocks<'a> {
     blocks: Vec<&'a mut [u8]>,
 }
 
-impl Target for Blocks<'_> {
+impl RestoreTarget for CallerBlocks<'_> {
     fn clear(&mut self, region: usize, _: u64) -> io::Result<()> {
         let cpu = Cpu::best();
         // Writing to a page that is zero would allocate it.
@@ -518,7 +524,10 @@ pub unsafe extern "C" fn pageops_checkpoint_state(
             if len > 0 && len <= room as u64 {
                 let read = checkpoint.state().read_exact(&mut to[..len as usize]);
                 let what = |e| {
-                    failed(&Error { path: checkpoint.path().to_owned(), reason: Reason::Io(e) })
+                    failed(&Error {
+                        path: checkpoint.path().to_owned(),
+                        reason: DamageReason::Io(e),
+                    })
                 };
                 read.map_err(what)?;
             }

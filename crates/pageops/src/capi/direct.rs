@@ -7,7 +7,7 @@ use super::{PAGEOPS_EBADMSG, PAGEOPS_EOVERFLOW};
 use crate::delta::{self, Delta, DeltaError};
 use crate::{Cpu, PAGE, PageFacts, xbzrle};
 
-use super::arguments::Failure;
+use super::arguments::CallFailure;
 
 /// Result of a pass over a page of 4096 bytes.
 #[repr(C)]
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn pageops_copy_crc32c(
 }
 
 /// Bytes of this number of pages.
-fn pages(count: usize) -> Result<usize, Failure> {
+fn pages(count: usize) -> Result<usize, CallFailure> {
     count.checked_mul(PAGE).ok_or_else(|| invalid(format!("{count} pages fit in no memory")))
 }
 

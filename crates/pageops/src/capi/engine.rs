@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::arguments::{
-    Failure, apart, array, block, guarded, handle, invalid, put_text, told, utf8,
+    CallFailure, apart, array, block, guarded, handle, invalid, put_text, told, utf8,
 };
 use super::handles::Handles;
 use super::{PAGEOPS_EBADMSG, PAGEOPS_EDEAD, PAGEOPS_EINVAL, PAGEOPS_EOVERFLOW};
-use crate::accel::Accel;
+use crate::accel::AccelChoice;
 use crate::delta::{Delta, MAX_REGION};
 use crate::device::idxd::Roots;
-use crate::device::model::Model;
-use crate::engine::{Choice, Config, Engine, Job, Op, Outcome, Value};
+use crate::device::model::DeviceModel;
+use crate::engine::{
+    Choice, EngineConfig, Op, OperationOutcome, OperationValue, OperationsJob, ThreadedEngine,
+};
 
 /// Whether `src` is zero; value 1 if it is.
 pub const PAGEOPS_ZERO: u32 = 0;
@@ -98,23 +100,23 @@ pub struct PageopsJob {
 }
 
 /// An engine of this process.
-pub(super) struct Running {
-    pub(super) engine: Arc<Engine>,
+pub(super) struct RunningEngine {
+    pub(super) engine: Arc<ThreadedEngine>,
     /// Devices in software; they end after the engine.
-    _models: Vec<Model>,
+    _models: Vec<DeviceModel>,
     pid: u32,
 }
 
-struct Handed {
-    job: Job,
+struct HandedJob {
+    job: OperationsJob,
     count: usize,
 }
 
-static ENGINES: Handles<Running> = Handles::new("engine");
-static JOBS: Handles<Handed> = Handles::new("job");
+static ENGINES: Handles<RunningEngine> = Handles::new("engine");
+static JOBS: Handles<HandedJob> = Handles::new("job");
 
 /// The engine of a handle, in the process that started it.
-pub(super) fn running(engine: *const PageopsEngine) -> Result<Arc<Running>, Failure> {
+pub(super) fn running(engine: *const PageopsEngine) -> Result<Arc<RunningEngine>, CallFailure> {
     let found = ENGINES.get(engine)?;
     match found.pid == std::process::id() {
         true => Ok(found),
@@ -140,12 +142,12 @@ pub unsafe extern "C" fn pageops_engine_new(
     // SAFETY: by the contract.
     unsafe {
         handle(error, room, || {
-            let accel = Accel::parse(utf8("accel", accel)?).map_err(invalid)?;
+            let accel = AccelChoice::parse(utf8("accel", accel)?).map_err(invalid)?;
             let devices =
                 accel.open(&Roots::default()).map_err(|problem| invalid(problem.to_string()))?;
-            let config = Config { policy: devices.policy, ..Config::default() };
-            Ok(ENGINES.put(Running {
-                engine: Arc::new(Engine::start(config, devices.portals)),
+            let config = EngineConfig { policy: devices.policy, ..EngineConfig::default() };
+            Ok(ENGINES.put(RunningEngine {
+                engine: Arc::new(ThreadedEngine::start(config, devices.portals)),
                 _models: devices.models,
                 pid: std::process::id(),
             }))
@@ -186,13 +188,13 @@ pub unsafe extern "C" fn pageops_submit(
                 op(one).map_err(|f| invalid(format!("operation {i}: {}", f.what)))
             };
             let ops = ops.iter().enumerate().map(at).collect::<Result<Vec<Op>, _>>()?;
-            Ok(JOBS.put(Handed { job: running.engine.submit(ops), count }))
+            Ok(JOBS.put(HandedJob { job: running.engine.submit(ops), count }))
         })
     }
 }
 
 /// An operation of C as one of the engine, if it is possible.
-fn op(op: &PageopsOp) -> Result<Op, Failure> {
+fn op(op: &PageopsOp) -> Result<Op, CallFailure> {
     let PageopsOp { kind, mut src, mut dst, len, word, mut record, record_len } = *op;
     let (reads, writes) = (("src", src, len), ("dst", dst.cast_const(), len));
     let delta = ("record", record.cast_const(), record_len);
@@ -273,14 +275,14 @@ pub unsafe extern "C" fn pageops_job_wait(
     })
 }
 
-fn outcome_of(Outcome { value, choice, fault }: Outcome) -> PageopsOutcome {
+fn outcome_of(OperationOutcome { value, choice, fault }: OperationOutcome) -> PageopsOutcome {
     let (value, result) = match value {
-        Value::Equal(equal) => (u64::from(equal), 0),
-        Value::Crc(crc) => (u64::from(crc), 0),
-        Value::Delta(Delta::Equal) | Value::Done => (0, 0),
-        Value::Delta(Delta::Differs(size)) => (size as u64, 0),
-        Value::Delta(Delta::Overflow(_)) => (0, PAGEOPS_EOVERFLOW),
-        Value::Invalid => (0, PAGEOPS_EBADMSG),
+        OperationValue::Equal(equal) => (u64::from(equal), 0),
+        OperationValue::Crc(crc) => (u64::from(crc), 0),
+        OperationValue::Delta(Delta::Equal) | OperationValue::Done => (0, 0),
+        OperationValue::Delta(Delta::Differs(size)) => (size as u64, 0),
+        OperationValue::Delta(Delta::Overflow(_)) => (0, PAGEOPS_EOVERFLOW),
+        OperationValue::Invalid => (0, PAGEOPS_EBADMSG),
     };
     let on_device = choice == Choice::Device;
     PageopsOutcome { value, result, on_device, had_fault: fault.is_some() }

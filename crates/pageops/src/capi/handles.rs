@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::PAGEOPS_EINVAL;
-use super::arguments::Failure;
+use super::arguments::CallFailure;
 
 /// Objects of one kind. Numbers are never given twice.
 pub(super) struct Handles<T> {
@@ -32,23 +32,23 @@ impl<T> Handles<T> {
     }
 
     /// The object of a handle.
-    pub(super) fn get<Opaque>(&self, handle: *const Opaque) -> Result<Arc<T>, Failure> {
+    pub(super) fn get<Opaque>(&self, handle: *const Opaque) -> Result<Arc<T>, CallFailure> {
         let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
         live.get(&handle.addr()).cloned().ok_or_else(|| self.unknown(handle.is_null()))
     }
 
     /// Ends a handle. The object lives until the last call that uses it returns.
-    pub(super) fn remove<Opaque>(&self, handle: *const Opaque) -> Result<Arc<T>, Failure> {
+    pub(super) fn remove<Opaque>(&self, handle: *const Opaque) -> Result<Arc<T>, CallFailure> {
         let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
         live.remove(&handle.addr()).ok_or_else(|| self.unknown(handle.is_null()))
     }
 
-    fn unknown(&self, null: bool) -> Failure {
+    fn unknown(&self, null: bool) -> CallFailure {
         let kind = self.kind;
         let what = match null {
             true => format!("the {kind} is NULL"),
             false => format!("this is no {kind}, or it was freed"),
         };
-        Failure { code: PAGEOPS_EINVAL, what }
+        CallFailure { code: PAGEOPS_EINVAL, what }
     }
 }

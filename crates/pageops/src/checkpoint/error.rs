@@ -13,18 +13,18 @@ pub struct Error {
     pub path: PathBuf,
     /// What is wrong with it.
     #[source]
-    pub reason: Reason,
+    pub reason: DamageReason,
 }
 
 impl Error {
-    pub(crate) fn at(path: &Path) -> impl Fn(Reason) -> Error {
+    pub(crate) fn at(path: &Path) -> impl Fn(DamageReason) -> Error {
         move |reason| Error { path: path.to_owned(), reason }
     }
 }
 
 /// What is wrong.
 #[derive(Debug, thiserror::Error)]
-pub enum Reason {
+pub enum DamageReason {
     /// The file cannot be read or written.
     #[error("cannot be read or written: {0}")]
     Io(#[from] io::Error),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use super::error::Reason;
+use super::error::DamageReason;
 use crate::PAGE;
 
 /// Version written; readers accept it and older ones. Version 2 added the description, version 3 layers.
@@ -35,15 +35,15 @@ const PAGES: u64 = 1 << 40;
 /// Identifies a checkpoint: SHA-256 of its header, device state, description, index (which holds the checksums of pages) and
 /// trailer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Id(pub [u8; 32]);
+pub struct CheckpointId(pub [u8; 32]);
 
-impl fmt::Display for Id {
+impl fmt::Display for CheckpointId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl fmt::Debug for Id {
+impl fmt::Debug for CheckpointId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
@@ -51,7 +51,7 @@ impl fmt::Debug for Id {
 
 /// How pages of a run are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RunKind {
     /// Uncompressed.
     Raw,
     /// All zero; only needed over a parent.
@@ -66,8 +66,8 @@ pub enum Kind {
 
 /// Consecutive pages that are stored in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) kind: Kind,
+pub(super) struct PageRun {
+    pub(super) kind: RunKind,
     pub(super) first: u64,
     pub(super) count: u64,
     /// Offset of its payload in the file.
@@ -78,7 +78,7 @@ pub(super) struct Run {
     pub(super) lengths: Vec<u16>,
 }
 
-impl Run {
+impl PageRun {
     pub(super) fn end(&self) -> u64 {
         self.first + self.count
     }
@@ -86,10 +86,10 @@ impl Run {
     /// Bytes of payload.
     pub(super) fn payload(&self) -> u64 {
         match self.kind {
-            Kind::Raw => self.count * PAGE as u64,
-            Kind::Zero | Kind::Fill(_) => 0,
-            Kind::Zstd(len) => u64::from(len),
-            Kind::Xbzrle => self.lengths.iter().map(|l| u64::from(*l)).sum(),
+            RunKind::Raw => self.count * PAGE as u64,
+            RunKind::Zero | RunKind::Fill(_) => 0,
+            RunKind::Zstd(len) => u64::from(len),
+            RunKind::Xbzrle => self.lengths.iter().map(|l| u64::from(*l)).sum(),
         }
     }
 }
@@ -100,12 +100,12 @@ pub(super) struct Region {
     pub(super) name: String,
     pub(super) pages: u64,
     /// At least one. A page in a layer replaces that page in earlier layers; the runs of a layer are ascending.
-    pub(super) layers: Vec<Vec<Run>>,
+    pub(super) layers: Vec<Vec<PageRun>>,
 }
 
 /// Pages whose final content is in one run of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct LayerPiece {
     pub(super) first: u64,
     pub(super) end: u64,
     pub(super) layer: u32,
@@ -114,12 +114,13 @@ pub(super) struct Piece {
 
 impl Region {
     /// The valid parts for the stored pages, ascending.
-    pub(super) fn pieces(&self) -> Vec<Piece> {
+    pub(super) fn pieces(&self) -> Vec<LayerPiece> {
         let mut pieces = Vec::new();
         for (layer, runs) in self.layers.iter().enumerate() {
             let layer = layer as u32;
             let above = runs.iter().zip(0..);
-            let above = above.map(|(r, run)| Piece { first: r.first, end: r.end(), layer, run });
+            let above =
+                above.map(|(r, run)| LayerPiece { first: r.first, end: r.end(), layer, run });
             pieces = replaced(pieces, above);
         }
         pieces
@@ -127,18 +128,18 @@ impl Region {
 }
 
 /// `below`, overlaid by `above`. Both are ascending.
-fn replaced(below: Vec<Piece>, above: impl Iterator<Item = Piece>) -> Vec<Piece> {
+fn replaced(below: Vec<LayerPiece>, above: impl Iterator<Item = LayerPiece>) -> Vec<LayerPiece> {
     let mut above = above.peekable();
     let mut pieces = Vec::with_capacity(below.len());
     for mut piece in below {
         // The last part above may cover several below.
-        let covered = pieces.last().map_or(0, |last: &Piece| last.end);
+        let covered = pieces.last().map_or(0, |last: &LayerPiece| last.end);
         piece.first = piece.first.max(covered);
         while piece.first < piece.end
             && let Some(top) = above.next_if(|top| top.first < piece.end)
         {
             if piece.first < top.first {
-                pieces.push(Piece { end: top.first, ..piece });
+                pieces.push(LayerPiece { end: top.first, ..piece });
             }
             piece.first = piece.first.max(top.end);
             pieces.push(top);
@@ -198,9 +199,9 @@ impl Trailer {
         bytes: &[u8; 128],
         file_len: u64,
         version: u32,
-    ) -> Result<(Trailer, Id), Reason> {
+    ) -> Result<(Trailer, CheckpointId), DamageReason> {
         let at = file_len - TRAILER;
-        let damaged = |what| Reason::Damaged { at, what };
+        let damaged = |what| DamageReason::Damaged { at, what };
         if bytes[..8] != END {
             return Err(damaged(
                 "the end of a checkpoint is missing; it was cut or never finished",
@@ -236,7 +237,7 @@ impl Trailer {
         {
             return Err(damaged("the lengths of its parts do not add up to the file's"));
         }
-        Ok((trailer, Id(id)))
+        Ok((trailer, CheckpointId(id)))
     }
 }
 
@@ -249,8 +250,8 @@ impl Naming {
         self.0.update(bytes);
     }
 
-    pub(super) fn finish(self) -> Id {
-        Id(self.0.finalize().into())
+    pub(super) fn finish(self) -> CheckpointId {
+        CheckpointId(self.0.finalize().into())
     }
 }
 
@@ -265,18 +266,21 @@ pub(super) fn header(nonce: [u8; 16]) -> [u8; HEADER as usize] {
 }
 
 /// Checks a first page, and gives its version.
-pub(super) fn check_header(bytes: &[u8]) -> Result<u32, Reason> {
+pub(super) fn check_header(bytes: &[u8]) -> Result<u32, DamageReason> {
     if bytes.len() < 16 || bytes[..8] != MAGIC {
-        return Err(Reason::NotOne);
+        return Err(DamageReason::NotOne);
     }
     let word =
         |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let version = word(8);
     if !(OLDEST..=VERSION).contains(&version) {
-        return Err(Reason::Version { found: version, newest: VERSION });
+        return Err(DamageReason::Version { found: version, newest: VERSION });
     }
     if word(12) != PAGE as u32 {
-        return Err(Reason::Damaged { at: 12, what: "pages of another size than 4096 bytes" });
+        return Err(DamageReason::Damaged {
+            at: 12,
+            what: "pages of another size than 4096 bytes",
+        });
     }
     Ok(version)
 }
@@ -323,8 +327,8 @@ impl Index {
         version: u32,
         base: u64,
         payload_end: u64,
-    ) -> Result<Index, Reason> {
-        let mut cursor = Cursor { bytes, at: 0, base };
+    ) -> Result<Index, DamageReason> {
+        let mut cursor = IndexCursor { bytes, at: 0, base };
         let parent = cursor.name()?;
         let mut regions = Vec::new();
         let mut offset = HEADER;
@@ -358,20 +362,20 @@ impl Index {
     }
 }
 
-impl Run {
+impl PageRun {
     fn encode(&self, at: u64, out: &mut Vec<u8>) {
         out.push(match self.kind {
-            Kind::Raw => 1,
-            Kind::Zero => 2,
-            Kind::Fill(_) => 3,
-            Kind::Zstd(_) => 4,
-            Kind::Xbzrle => 5,
+            RunKind::Raw => 1,
+            RunKind::Zero => 2,
+            RunKind::Fill(_) => 3,
+            RunKind::Zstd(_) => 4,
+            RunKind::Xbzrle => 5,
         });
         put(out, self.first - at);
         put(out, self.count);
         match self.kind {
-            Kind::Fill(word) => out.extend(word.to_le_bytes()),
-            Kind::Zstd(len) => put(out, u64::from(len)),
+            RunKind::Fill(word) => out.extend(word.to_le_bytes()),
+            RunKind::Zstd(len) => put(out, u64::from(len)),
             _ => {}
         }
         for crc in &self.crcs {
@@ -384,18 +388,18 @@ impl Run {
 }
 
 /// Reads an index; every count is checked against the remaining bytes before it is used.
-struct Cursor<'a> {
+struct IndexCursor<'a> {
     bytes: &'a [u8],
     at: usize,
     base: u64,
 }
 
-impl Cursor<'_> {
-    fn damaged(&self, what: &'static str) -> Reason {
-        Reason::Damaged { at: self.base + self.at as u64, what }
+impl IndexCursor<'_> {
+    fn damaged(&self, what: &'static str) -> DamageReason {
+        DamageReason::Damaged { at: self.base + self.at as u64, what }
     }
 
-    fn take(&mut self, len: u64) -> Result<&[u8], Reason> {
+    fn take(&mut self, len: u64) -> Result<&[u8], DamageReason> {
         let left = self.bytes.len() - self.at;
         match usize::try_from(len) {
             Ok(len) if len <= left => {
@@ -406,7 +410,7 @@ impl Cursor<'_> {
         }
     }
 
-    fn number(&mut self, limit: u64, what: &'static str) -> Result<u64, Reason> {
+    fn number(&mut self, limit: u64, what: &'static str) -> Result<u64, DamageReason> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.take(1)?[0];
@@ -422,14 +426,19 @@ impl Cursor<'_> {
         Err(self.damaged(what))
     }
 
-    fn name(&mut self) -> Result<String, Reason> {
+    fn name(&mut self) -> Result<String, DamageReason> {
         let len = self.number(NAME, "the length of a name")?;
         let bytes = self.take(len)?.to_owned();
         String::from_utf8(bytes).map_err(|_| self.damaged("a name that is no UTF-8"))
     }
 
     /// The runs of a region of `pages` in one layer. Payloads continue at `offset`.
-    fn runs(&mut self, pages: u64, offset: &mut u64, payload_end: u64) -> Result<Vec<Run>, Reason> {
+    fn runs(
+        &mut self,
+        pages: u64,
+        offset: &mut u64,
+        payload_end: u64,
+    ) -> Result<Vec<PageRun>, DamageReason> {
         let mut runs = Vec::new();
         let mut at = 0;
         for _ in 0..self.number(pages, "a region's runs")? {
@@ -444,7 +453,7 @@ impl Cursor<'_> {
         Ok(runs)
     }
 
-    fn run(&mut self, at: u64, pages: u64, offset: u64) -> Result<Run, Reason> {
+    fn run(&mut self, at: u64, pages: u64, offset: u64) -> Result<PageRun, DamageReason> {
         let kind = self.take(1)?[0];
         let first = at + self.number(pages - at, "a run that begins behind its region")?;
         let count = self.number(pages - first, "a run that ends behind its region")?;
@@ -452,27 +461,27 @@ impl Cursor<'_> {
             return Err(self.damaged("a run of no pages"));
         }
         let kind = match kind {
-            1 => Kind::Raw,
-            2 => Kind::Zero,
-            3 => Kind::Fill(u64::from_le_bytes(self.take(8)?.try_into().unwrap_or_default())),
+            1 => RunKind::Raw,
+            2 => RunKind::Zero,
+            3 => RunKind::Fill(u64::from_le_bytes(self.take(8)?.try_into().unwrap_or_default())),
             4 if count <= GROUP as u64 => {
-                Kind::Zstd(self.number(GROUP as u64 * PAGE as u64, "a compressed length")? as u32)
+                RunKind::Zstd(self.number(GROUP as u64 * PAGE as u64, "a compressed length")? as u32)
             }
-            5 if count <= DELTAS as u64 => Kind::Xbzrle,
+            5 if count <= DELTAS as u64 => RunKind::Xbzrle,
             _ => return Err(self.damaged("a run of an unknown kind")),
         };
         let (mut crcs, mut lengths) = (Vec::new(), Vec::new());
-        if !matches!(kind, Kind::Zero | Kind::Fill(_)) {
+        if !matches!(kind, RunKind::Zero | RunKind::Fill(_)) {
             let bytes = self.take(count * 4)?;
             crcs = bytes.as_chunks::<4>().0.iter().map(|c| u32::from_le_bytes(*c)).collect();
         }
-        if kind == Kind::Xbzrle {
+        if kind == RunKind::Xbzrle {
             for _ in 0..count {
                 lengths
                     .push(self.number(PAGE as u64, "a delta that is longer than its page")? as u16);
             }
         }
-        Ok(Run { kind, first, count, offset, crcs, lengths })
+        Ok(PageRun { kind, first, count, offset, crcs, lengths })
     }
 }
 
@@ -485,20 +494,21 @@ mod tests {
         let mut runs = Vec::new();
         let crcs = |n: u32| (0..n).map(|i| i * 77).collect::<Vec<u32>>();
         for (kind, first, count, crcs, lengths) in [
-            (Kind::Raw, 0, 3, crcs(3), vec![]),
-            (Kind::Zero, 3, 200, vec![], vec![]),
-            (Kind::Fill(7), 300, 1, vec![], vec![]),
-            (Kind::Zstd(123), 301, 16, crcs(16), vec![]),
-            (Kind::Xbzrle, 400, 2, crcs(2), vec![0, 4096]),
+            (RunKind::Raw, 0, 3, crcs(3), vec![]),
+            (RunKind::Zero, 3, 200, vec![], vec![]),
+            (RunKind::Fill(7), 300, 1, vec![], vec![]),
+            (RunKind::Zstd(123), 301, 16, crcs(16), vec![]),
+            (RunKind::Xbzrle, 400, 2, crcs(2), vec![0, 4096]),
         ] {
-            let run = Run { kind, first, count, offset, crcs, lengths };
+            let run = PageRun { kind, first, count, offset, crcs, lengths };
             offset += run.payload();
             runs.push(run);
         }
         let mut again = Vec::new();
-        for (kind, first, count, crcs) in [(Kind::Raw, 1, 4, crcs(4)), (Kind::Zero, 303, 2, vec![])]
+        for (kind, first, count, crcs) in
+            [(RunKind::Raw, 1, 4, crcs(4)), (RunKind::Zero, 303, 2, vec![])]
         {
-            let run = Run { kind, first, count, offset, crcs, lengths: vec![] };
+            let run = PageRun { kind, first, count, offset, crcs, lengths: vec![] };
             offset += run.payload();
             again.push(run);
         }
@@ -517,14 +527,14 @@ mod tests {
             (seed >> 33) % limit
         };
         for _ in 0..2000 {
-            let layers: Vec<Vec<Run>> = (0..1 + below(4))
+            let layers: Vec<Vec<PageRun>> = (0..1 + below(4))
                 .map(|_| {
                     let (mut runs, mut at) = (Vec::new(), below(3));
                     while at < 24 {
                         let count = 1 + below(6);
                         let (crcs, lengths) = (vec![], vec![]);
-                        runs.push(Run {
-                            kind: Kind::Zero,
+                        runs.push(PageRun {
+                            kind: RunKind::Zero,
                             first: at,
                             count,
                             offset: 0,

@@ -39,11 +39,11 @@ pub struct Latest {
     keys: Box<FingerprintKeys>,
     mix: [u64; 4],
     of_zero: u64,
-    regions: Vec<Pages>,
+    regions: Vec<RegionPages>,
 }
 
 /// Of one region. Both are allocated by the system as they are written, so pages that are never looked at take nothing.
-struct Pages {
+struct RegionPages {
     /// 0: a page that is zero, or that was never written.
     fingerprints: Vec<u64>,
     /// A [`Sort`]; 0: never written.
@@ -71,7 +71,7 @@ impl Latest {
 
     pub(super) fn region(&mut self, pages: u64) {
         let pages = pages as usize;
-        self.regions.push(Pages { fingerprints: vec![0; pages], sorts: vec![0; pages] });
+        self.regions.push(RegionPages { fingerprints: vec![0; pages], sorts: vec![0; pages] });
     }
 
     /// Of a page; 0 of a zero page.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::cycles::{Counted, Counter};
+use super::cycles::{CycleCounter, CycleKind};
 
 /// Time of one phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct PhaseCost {
     /// Wall time.
     pub wall: Duration,
     /// Processor time of the thread that writes.
@@ -20,15 +20,15 @@ pub struct Cost {
     pub cycles: u64,
 }
 
-impl Cost {
-    fn add(&mut self, more: Cost) {
+impl PhaseCost {
+    fn add(&mut self, more: PhaseCost) {
         self.wall += more.wall;
         self.cpu += more.cpu;
         self.cycles += more.cycles;
     }
 
-    fn without(self, part: Cost) -> Cost {
-        Cost {
+    fn without(self, part: PhaseCost) -> PhaseCost {
+        PhaseCost {
             wall: self.wall.saturating_sub(part.wall),
             cpu: self.cpu.saturating_sub(part.cpu),
             cycles: self.cycles.saturating_sub(part.cycles),
@@ -83,26 +83,26 @@ impl Phase {
 
 /// Costs of a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Costs {
-    phases: [Cost; 7],
+pub struct CheckpointCosts {
+    phases: [PhaseCost; 7],
     /// Share of the scan that only finds zero pages, measured on every 16th chunk; `None` if no chunk was measured, or a device scans.
     pub zero_share: Option<f64>,
     /// Kind of cycles counted; `None` if there is no counter.
-    pub counted: Option<Counted>,
+    pub counted: Option<CycleKind>,
 }
 
-impl Costs {
+impl CheckpointCosts {
     /// Cost of a phase.
-    pub fn of_phase(&self, phase: Phase) -> Cost {
+    pub fn of_phase(&self, phase: Phase) -> PhaseCost {
         self.phases[phase as usize]
     }
 }
 
 /// Attributes time to phases.
-pub(super) struct Meter {
-    clock: Clock,
+pub(super) struct PhaseMeter {
+    clock: ThreadClock,
     last: Moment,
-    costs: Costs,
+    costs: CheckpointCosts,
     /// Time of zero checks alone, and of the scans of the same chunks.
     sampled: (Duration, Duration),
     chunks: u64,
@@ -110,8 +110,8 @@ pub(super) struct Meter {
 
 /// Clocks of the thread that created it.
 #[derive(Clone, Debug, Default)]
-struct Clock {
-    cycles: Option<Arc<Counter>>,
+struct ThreadClock {
+    cycles: Option<Arc<CycleCounter>>,
 }
 
 #[derive(Clone, Copy)]
@@ -122,7 +122,7 @@ struct Moment {
     cycles: Option<u64>,
 }
 
-impl Clock {
+impl ThreadClock {
     fn now(&self) -> Moment {
         let cycles = self.cycles.as_ref().and_then(|counter| counter.read());
         Moment { wall: Instant::now(), cpu: thread_time(), cycles }
@@ -130,9 +130,9 @@ impl Clock {
 }
 
 impl Moment {
-    fn since(self, earlier: Moment) -> Cost {
+    fn since(self, earlier: Moment) -> PhaseCost {
         let cycles = self.cycles.zip(earlier.cycles);
-        Cost {
+        PhaseCost {
             wall: self.wall.saturating_duration_since(earlier.wall),
             cpu: self.cpu.saturating_sub(earlier.cpu),
             cycles: cycles.map_or(0, |(now, earlier)| now.saturating_sub(earlier)),
@@ -148,13 +148,13 @@ fn thread_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-impl Meter {
+impl PhaseMeter {
     /// Of this thread, which writes to the file.
-    pub(super) fn new(file: &mut TimedFile) -> Meter {
-        let clock = Clock { cycles: Counter::open().map(Arc::new) };
+    pub(super) fn new(file: &mut TimedFile) -> PhaseMeter {
+        let clock = ThreadClock { cycles: CycleCounter::open().map(Arc::new) };
         file.clock = clock.clone();
         let (last, sampled) = (clock.now(), (Duration::ZERO, Duration::ZERO));
-        Meter { clock, last, costs: Costs::default(), sampled, chunks: 0 }
+        PhaseMeter { clock, last, costs: CheckpointCosts::default(), sampled, chunks: 0 }
     }
 
     /// Starts a measurement: the caller's time since the last phase is not counted.
@@ -188,11 +188,11 @@ impl Meter {
         self.last = now;
     }
 
-    pub(super) fn costs(&self) -> Costs {
+    pub(super) fn costs(&self) -> CheckpointCosts {
         let (zero, scan) = self.sampled;
         let share = zero.as_secs_f64() / scan.as_secs_f64();
         let counter = self.clock.cycles.as_ref().filter(|_| self.last.cycles.is_some());
-        Costs {
+        CheckpointCosts {
             zero_share: (!scan.is_zero()).then_some(share.min(1.0)),
             counted: counter.map(|counter| counter.counted()),
             ..self.costs
@@ -206,18 +206,23 @@ pub(super) struct TimedFile {
     file: File,
     /// For streams: stop waiting for the reader when this is set.
     stop: Option<Arc<AtomicBool>>,
-    clock: Clock,
+    clock: ThreadClock,
     /// Since it was last taken.
-    spent: Cost,
+    spent: PhaseCost,
 }
 
 impl TimedFile {
     pub(super) fn new(file: File) -> TimedFile {
-        TimedFile { file, stop: None, clock: Clock::default(), spent: Cost::default() }
+        TimedFile { file, stop: None, clock: ThreadClock::default(), spent: PhaseCost::default() }
     }
 
     pub(super) fn stream(file: File, stop: Arc<AtomicBool>) -> TimedFile {
-        TimedFile { file, stop: Some(stop), clock: Clock::default(), spent: Cost::default() }
+        TimedFile {
+            file,
+            stop: Some(stop),
+            clock: ThreadClock::default(),
+            spent: PhaseCost::default(),
+        }
     }
 
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -6,8 +6,11 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::error::{Error, Reason};
-use super::format::{HEADER, Id, Index, Kind, Naming, Piece, Run, TRAILER, Trailer, check_header};
+use super::error::{DamageReason, Error};
+use super::format::{
+    CheckpointId, HEADER, Index, LayerPiece, Naming, PageRun, RunKind, TRAILER, Trailer,
+    check_header,
+};
 use crate::{Cpu, PAGE, xbzrle};
 
 /// Most parents of a chain.
@@ -24,10 +27,10 @@ pub struct Checkpoint {
     identity: (u64, u64),
     index: Index,
     /// The valid parts of each region.
-    pieces: Vec<Vec<Piece>>,
+    pieces: Vec<Vec<LayerPiece>>,
     trailer: Trailer,
     description: Vec<u8>,
-    id: Id,
+    id: CheckpointId,
     len: u64,
     parent: Option<Box<Checkpoint>>,
 }
@@ -57,7 +60,7 @@ pub struct Totals {
 }
 
 /// The destination of a restore. Regions are numbered as in the checkpoint.
-pub trait Target {
+pub trait RestoreTarget {
     /// Sets the length of a region, and makes it zero.
     fn clear(&mut self, region: usize, bytes: u64) -> io::Result<()>;
     /// Writes pages that are not all zero.
@@ -84,7 +87,8 @@ impl Checkpoint {
             ..child
         };
         let joined = chain.into_iter().rev().reduce(join);
-        joined.ok_or_else(|| Error::at(&path)(Reason::Misused("a chain without a checkpoint")))
+        joined
+            .ok_or_else(|| Error::at(&path)(DamageReason::Misused("a chain without a checkpoint")))
     }
 
     /// As [`Checkpoint::open`], for an open file without a name, such as a copy of a stream. It is called `name` in errors; its parent must
@@ -101,14 +105,14 @@ impl Checkpoint {
         check_cycle(chain, &path)?;
         let error = Error::at(&child.path);
         if chain.len() > DEPTH {
-            return Err(error(Reason::Depth(DEPTH)));
+            return Err(error(DamageReason::Depth(DEPTH)));
         }
         let parent = Checkpoint::open_one(&path).map_err(Error::at(&path))?;
         if parent.id.0 != child.trailer.parent {
-            return Err(error(Reason::Parent { parent: path.display().to_string() }));
+            return Err(error(DamageReason::Parent { parent: path.display().to_string() }));
         }
         if !parent.regions().eq(child.regions()) {
-            return Err(error(Reason::Shape("regions of other names or sizes".to_owned())));
+            return Err(error(DamageReason::Shape("regions of other names or sizes".to_owned())));
         }
         Ok(Some(parent))
     }
@@ -119,22 +123,22 @@ impl Checkpoint {
         (self.trailer.parent != [0; 32]).then(|| folder.join(&self.index.parent))
     }
 
-    fn open_one(path: &Path) -> Result<Checkpoint, Reason> {
+    fn open_one(path: &Path) -> Result<Checkpoint, DamageReason> {
         // Opening a pipe or a device could block.
         if !path.metadata()?.is_file() {
-            return Err(Reason::NotOne);
+            return Err(DamageReason::NotOne);
         }
         Checkpoint::read_one(File::open(path)?, path)
     }
 
-    fn read_one(file: File, path: &Path) -> Result<Checkpoint, Reason> {
+    fn read_one(file: File, path: &Path) -> Result<Checkpoint, DamageReason> {
         let metadata = file.metadata()?;
         let (len, identity) = (metadata.len(), identity(&metadata));
         let mut header = vec![0; HEADER.min(len) as usize];
         file.read_exact_at(&mut header, 0)?;
         let version = check_header(&header)?;
         if len < HEADER + TRAILER {
-            return Err(Reason::Damaged { at: len, what: "it ends before its first page" });
+            return Err(DamageReason::Damaged { at: len, what: "it ends before its first page" });
         }
         let mut end = [0; TRAILER as usize];
         file.read_exact_at(&mut end, len - TRAILER)?;
@@ -151,14 +155,14 @@ impl Checkpoint {
         }
         let mut index = Vec::new();
         let too_long =
-            |_| Reason::Damaged { at, what: "an index longer than this machine's memory" };
+            |_| DamageReason::Damaged { at, what: "an index longer than this machine's memory" };
         index.try_reserve_exact(trailer.index_len as usize).map_err(too_long)?;
         index.resize(trailer.index_len as usize, 0);
         file.read_exact_at(&mut index, at)?;
         naming.update(&index);
         naming.update(&end[..96]);
         if naming.finish() != id {
-            return Err(Reason::Checksum);
+            return Err(DamageReason::Checksum);
         }
         let index = Index::decode(&index, version, at, trailer.state_at)?;
         let pieces = index.regions.iter().map(|r| r.pieces()).collect();
@@ -196,7 +200,7 @@ impl Checkpoint {
     }
 
     /// Its id, which is also its checksum.
-    pub fn id(&self) -> Id {
+    pub fn id(&self) -> CheckpointId {
         self.id
     }
 
@@ -233,11 +237,11 @@ impl Checkpoint {
             self.pieces.iter().enumerate().flat_map(|(i, p)| p.iter().map(move |p| (i, p)));
         for (region, piece) in pieces {
             *match self.run(region, piece).kind {
-                Kind::Raw => &mut totals.raw,
-                Kind::Zero => &mut totals.zero,
-                Kind::Fill(_) => &mut totals.filled,
-                Kind::Zstd(_) => &mut totals.compressed,
-                Kind::Xbzrle => &mut totals.deltas,
+                RunKind::Raw => &mut totals.raw,
+                RunKind::Zero => &mut totals.zero,
+                RunKind::Fill(_) => &mut totals.filled,
+                RunKind::Zstd(_) => &mut totals.compressed,
+                RunKind::Xbzrle => &mut totals.deltas,
             } += piece.end - piece.first;
         }
         totals
@@ -245,7 +249,11 @@ impl Checkpoint {
 
     /// Reads the device state.
     pub fn state(&self) -> impl Read + '_ {
-        State { file: &self.file, at: self.trailer.state_at, end: self.trailer.description_at() }
+        ReaderState {
+            file: &self.file,
+            at: self.trailer.state_at,
+            end: self.trailer.description_at(),
+        }
     }
 
     /// Ranges of pages within `range` that this or a parent stores. All others are zero.
@@ -300,12 +308,12 @@ impl Checkpoint {
     /// Restores all memory. `progress` is called with the number of pages done.
     pub fn restore(
         &self,
-        target: &mut dyn Target,
+        target: &mut dyn RestoreTarget,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
         for (i, region) in self.regions().enumerate() {
             let bytes = region.pages * PAGE as u64;
-            target.clear(i, bytes).map_err(|e| Error::at(&self.path)(Reason::Target(e)))?;
+            target.clear(i, bytes).map_err(|e| Error::at(&self.path)(DamageReason::Target(e)))?;
         }
         let cpu = Cpu::best();
         self.each_chunk(progress, &mut |region, first, pages| {
@@ -350,7 +358,8 @@ impl Checkpoint {
                     let step = (CHUNK - at % CHUNK).min(range.end - at);
                     let pages = &mut buffer[..step as usize * PAGE];
                     self.read(i, at, pages)?;
-                    each(i, at, pages).map_err(|e| Error::at(&self.path)(Reason::Target(e)))?;
+                    each(i, at, pages)
+                        .map_err(|e| Error::at(&self.path)(DamageReason::Target(e)))?;
                     at += step;
                     done += step;
                     progress(done);
@@ -361,14 +370,14 @@ impl Checkpoint {
     }
 
     /// Pieces that overlap a range.
-    fn overlapping(&self, region: usize, range: &Range<u64>) -> &[Piece] {
+    fn overlapping(&self, region: usize, range: &Range<u64>) -> &[LayerPiece] {
         let pieces = &self.pieces[region];
         let start = pieces.partition_point(|piece| piece.end <= range.start);
         let count = pieces[start..].partition_point(|piece| piece.first < range.end);
         &pieces[start..start + count]
     }
 
-    fn run(&self, region: usize, piece: &Piece) -> &Run {
+    fn run(&self, region: usize, piece: &LayerPiece) -> &PageRun {
         &self.index.regions[region].layers[piece.layer as usize][piece.run as usize]
     }
 
@@ -376,23 +385,23 @@ impl Checkpoint {
     fn read_run(
         &self,
         region: usize,
-        run: &Run,
+        run: &PageRun,
         part: Range<u64>,
         into: &mut [u8],
-    ) -> Result<(), Reason> {
+    ) -> Result<(), DamageReason> {
         let skip = (part.start - run.first) as usize;
         match run.kind {
-            Kind::Zero => into.fill(0),
-            Kind::Fill(word) => Cpu::best().fill(into, word),
-            Kind::Raw => self.read_payload(into, run.offset + (skip * PAGE) as u64)?,
-            Kind::Zstd(len) => {
+            RunKind::Zero => into.fill(0),
+            RunKind::Fill(word) => Cpu::best().fill(into, word),
+            RunKind::Raw => self.read_payload(into, run.offset + (skip * PAGE) as u64)?,
+            RunKind::Zstd(len) => {
                 let mut compressed = vec![0; len as usize];
                 self.read_payload(&mut compressed, run.offset)?;
                 let mut group = vec![0; run.count as usize * PAGE];
                 let read = zstd::bulk::decompress_to_buffer(&compressed, group.as_mut_slice());
                 if !read.is_ok_and(|read| read == group.len()) {
                     let region = self.index.regions[region].name.clone();
-                    return Err(Reason::Compressed {
+                    return Err(DamageReason::Compressed {
                         region,
                         page: run.first,
                         last: run.end() - 1,
@@ -400,7 +409,7 @@ impl Checkpoint {
                 }
                 into.copy_from_slice(&group[skip * PAGE..][..into.len()]);
             }
-            Kind::Xbzrle => self.read_deltas(region, run, skip, into)?,
+            RunKind::Xbzrle => self.read_deltas(region, run, skip, into)?,
         }
         let crcs = run.crcs.get(skip..).unwrap_or_default();
         for (i, (page, crc)) in into.chunks_exact(PAGE).zip(crcs).enumerate() {
@@ -408,7 +417,7 @@ impl Checkpoint {
             if found != *crc {
                 let region = self.index.regions[region].name.clone();
                 let page = part.start + i as u64;
-                return Err(Reason::Page { region, page, found, expected: *crc });
+                return Err(DamageReason::Page { region, page, found, expected: *crc });
             }
         }
         Ok(())
@@ -417,10 +426,10 @@ impl Checkpoint {
     fn read_deltas(
         &self,
         region: usize,
-        run: &Run,
+        run: &PageRun,
         skip: usize,
         into: &mut [u8],
-    ) -> Result<(), Reason> {
+    ) -> Result<(), DamageReason> {
         let before: u64 = run.lengths[..skip].iter().map(|l| u64::from(*l)).sum();
         let mut at = run.offset + before;
         let mut delta = [0; PAGE];
@@ -431,18 +440,18 @@ impl Checkpoint {
             if let Err(error) = xbzrle::decode(&delta[..len], page) {
                 let region = self.index.regions[region].name.clone();
                 let page = run.first + (skip + i) as u64;
-                return Err(Reason::Delta { region, page, error });
+                return Err(DamageReason::Delta { region, page, error });
             }
         }
         Ok(())
     }
 
-    fn read_payload(&self, into: &mut [u8], at: u64) -> Result<(), Reason> {
+    fn read_payload(&self, into: &mut [u8], at: u64) -> Result<(), DamageReason> {
         self.file.read_exact_at(into, at).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {
-                Reason::Damaged { at, what: "the file was cut while it was read" }
+                DamageReason::Damaged { at, what: "the file was cut while it was read" }
             }
-            _ => Reason::Io(error),
+            _ => DamageReason::Io(error),
         })
     }
 }
@@ -459,7 +468,7 @@ fn check_cycle(chain: &[Checkpoint], parent: &Path) -> Result<(), Error> {
         Some(at) => {
             let names = chain[at..].iter().map(|one| one.path.clone());
             let cycle = names.chain([chain[at].path.clone()]).collect();
-            Err(Error::at(&chain[0].path)(Reason::Cycle(cycle)))
+            Err(Error::at(&chain[0].path)(DamageReason::Cycle(cycle)))
         }
         None => Ok(()),
     }
@@ -487,7 +496,7 @@ pub fn children(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The trailer and the id of a checkpoint, unchecked; `None` of another file.
-fn ends(path: &Path) -> io::Result<Option<(Trailer, Id)>> {
+fn ends(path: &Path) -> io::Result<Option<(Trailer, CheckpointId)>> {
     // Opening a pipe or a device could block.
     if !path.metadata()?.is_file() {
         return Ok(None);
@@ -505,13 +514,13 @@ fn ends(path: &Path) -> io::Result<Option<(Trailer, Id)>> {
     Ok(Trailer::decode(&end, len, version).ok())
 }
 
-struct State<'a> {
+struct ReaderState<'a> {
     file: &'a File,
     at: u64,
     end: u64,
 }
 
-impl Read for State<'_> {
+impl Read for ReaderState<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
         let len = buffer.len().min(left);

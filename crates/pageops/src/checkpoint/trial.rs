@@ -7,12 +7,12 @@ const EVERY: usize = 256;
 
 /// What was seen lately.
 #[derive(Default)]
-pub(super) struct Trial {
+pub(super) struct RecentTrial {
     misses: u32,
     skipped: usize,
 }
 
-impl Trial {
+impl RecentTrial {
     /// Whether compression pauses.
     pub(super) fn pauses(&self) -> bool {
         self.misses >= MISSES

@@ -9,21 +9,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use vmtax_durable::{Access, NewFile};
+use vmtax_durable::{FileAccess, NewFile};
 
-use finished::Target;
-pub use finished::{Finished, Summary};
+use finished::FinishedTarget;
+pub use finished::{FinishedCheckpoint, Summary};
 
 use super::disk::begin_sync;
-use super::error::{Error, Reason};
+use super::error::{DamageReason, Error};
 use super::format::{
-    DELTAS, DESCRIPTION, GROUP, Index, Kind, LAYERS, Naming, Region, Run, TRAILER, Trailer,
+    DELTAS, DESCRIPTION, GROUP, Index, LAYERS, Naming, PageRun, Region, RunKind, TRAILER, Trailer,
     VERSION, header,
 };
 use super::latest::{Latest, Sort};
-use super::meter::{Meter, Phase, TimedFile};
+use super::meter::{Phase, PhaseMeter, TimedFile};
 use super::reader::Checkpoint;
-use super::trial::Trial;
+use super::trial::RecentTrial;
 use crate::{Cpu, PAGE, PageFacts};
 
 /// Pages processed together: they fit in a core's L2 cache, so writing reads from there.
@@ -52,7 +52,7 @@ impl Accelerate for Cpu {
 
 /// Options of a checkpoint.
 #[derive(Debug, Default)]
-pub struct Options {
+pub struct CheckpointOptions {
     /// Level of zstd; `None`: uncompressed.
     pub zstd: Option<i32>,
     /// The parent, to save the difference to it.
@@ -62,14 +62,14 @@ pub struct Options {
 }
 
 /// Writes a checkpoint.
-pub struct Writer<'a> {
+pub struct CheckpointWriter<'a> {
     accelerate: &'a mut dyn Accelerate,
-    options: Options,
+    options: CheckpointOptions,
     path: PathBuf,
     /// `None`: a stream.
     new: Option<NewFile>,
     out: BufWriter<TimedFile>,
-    meter: Meter,
+    meter: PhaseMeter,
     naming: Naming,
     /// Place in the file.
     at: u64,
@@ -90,30 +90,30 @@ pub struct Writer<'a> {
     delta: Vec<u8>,
     compressed: Vec<u8>,
     compressor: Option<zstd::bulk::Compressor<'static>>,
-    trial: Trial,
+    trial: RecentTrial,
     summary: Summary,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> CheckpointWriter<'a> {
     /// Begins a checkpoint at `path`, or at the target of that link. It appears there at [`Finished::publish`].
     ///
     /// # Errors
     /// `path` is the file of a parent, or it cannot be written.
     pub fn create(
         path: &Path,
-        options: Options,
+        options: CheckpointOptions,
         accelerate: &'a mut dyn Accelerate,
-    ) -> Result<Writer<'a>, Error> {
+    ) -> Result<CheckpointWriter<'a>, Error> {
         let error = Error::at(path);
-        let io = |e| error(Reason::Io(e));
+        let io = |e| error(DamageReason::Io(e));
         if let Some(ancestor) = options.parent.as_ref().and_then(|parent| parent.in_chain(path)) {
-            return Err(error(Reason::Ancestor { file: ancestor.path().to_owned() }));
+            return Err(error(DamageReason::Ancestor { file: ancestor.path().to_owned() }));
         }
         // Renaming would replace a symbolic link.
         let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let new = NewFile::create(path, Access::Private).map_err(io)?;
+        let new = NewFile::create(path, FileAccess::Private).map_err(io)?;
         let file = new.file().try_clone().map_err(io)?;
-        Writer::begin(path, Some(new), TimedFile::new(file), options, accelerate)
+        CheckpointWriter::begin(path, Some(new), TimedFile::new(file), options, accelerate)
     }
 
     /// Begins a checkpoint that is streamed to a pipe or socket, called `name` in errors. The trailer is sent at [`Finished::publish`]: a
@@ -121,22 +121,22 @@ impl<'a> Writer<'a> {
     pub fn stream(
         file: File,
         name: &str,
-        options: Options,
+        options: CheckpointOptions,
         accelerate: &'a mut dyn Accelerate,
         stop: Arc<AtomicBool>,
-    ) -> Result<Writer<'a>, Error> {
+    ) -> Result<CheckpointWriter<'a>, Error> {
         let file = TimedFile::stream(file, stop);
-        Writer::begin(Path::new(name), None, file, options, accelerate)
+        CheckpointWriter::begin(Path::new(name), None, file, options, accelerate)
     }
 
     fn begin(
         path: &Path,
         new: Option<NewFile>,
         mut file: TimedFile,
-        options: Options,
+        options: CheckpointOptions,
         accelerate: &'a mut dyn Accelerate,
-    ) -> Result<Writer<'a>, Error> {
-        let io = |e| Error::at(path)(Reason::Io(e));
+    ) -> Result<CheckpointWriter<'a>, Error> {
+        let io = |e| Error::at(path)(DamageReason::Io(e));
         let mut index = Index::default();
         if let Some(parent) = &options.parent {
             let child = new.is_some().then_some(path);
@@ -144,9 +144,9 @@ impl<'a> Writer<'a> {
         }
         let compressor = options.zstd.map(zstd::bulk::Compressor::new).transpose().map_err(io)?;
         let latest = options.live.then(Latest::new).transpose().map_err(io)?;
-        let meter = Meter::new(&mut file);
+        let meter = PhaseMeter::new(&mut file);
         let out = BufWriter::with_capacity(128 << 10, file);
-        let mut writer = Writer {
+        let mut writer = CheckpointWriter {
             accelerate,
             options,
             path: path.to_owned(),
@@ -166,7 +166,7 @@ impl<'a> Writer<'a> {
             delta: vec![0; PAGE - 8],
             compressed: Vec::new(),
             compressor,
-            trial: Trial::default(),
+            trial: RecentTrial::default(),
             summary: Summary::default(),
         };
         let header = header(nonce().map_err(io)?);
@@ -178,10 +178,10 @@ impl<'a> Writer<'a> {
     /// Begins a region; its pages follow. A checkpoint with a parent has the parent's regions, in its order.
     pub fn region(&mut self, name: &str, pages: u64) -> Result<(), Error> {
         if self.index.regions.iter().any(|r| r.name == name) {
-            return Err(self.error(Reason::Misused("two regions of one name")));
+            return Err(self.error(DamageReason::Misused("two regions of one name")));
         }
         if self.layer() > 0 {
-            return Err(self.error(Reason::Misused("a region that the first layer lacks")));
+            return Err(self.error(DamageReason::Misused("a region that the first layer lacks")));
         }
         self.end_region()?;
         if let Some(parent) = &self.options.parent {
@@ -193,10 +193,12 @@ impl<'a> Writer<'a> {
                         "{name:?} of {pages} pages, the parent {:?} of {}",
                         r.name, r.pages
                     );
-                    return Err(self.error(Reason::Shape(what)));
+                    return Err(self.error(DamageReason::Shape(what)));
                 }
                 None => {
-                    return Err(self.error(Reason::Shape(format!("{name:?} is not in the parent"))));
+                    return Err(
+                        self.error(DamageReason::Shape(format!("{name:?} is not in the parent")))
+                    );
                 }
             }
         }
@@ -214,10 +216,12 @@ impl<'a> Writer<'a> {
     /// [`Writer::region_again`] selects the one whose pages follow.
     pub fn begin_layer(&mut self) -> Result<(), Error> {
         if self.latest.is_none() {
-            return Err(self.error(Reason::Misused("a further layer of a save that is not live")));
+            return Err(
+                self.error(DamageReason::Misused("a further layer of a save that is not live"))
+            );
         }
         if self.layer() + 1 >= LAYERS {
-            return Err(self.error(Reason::Misused("too many layers")));
+            return Err(self.error(DamageReason::Misused("too many layers")));
         }
         self.end_region()?;
         self.region = None;
@@ -231,7 +235,9 @@ impl<'a> Writer<'a> {
     pub fn region_again(&mut self, region: usize) -> Result<(), Error> {
         let in_order = self.region.is_none_or(|last| last < region);
         if self.layer() == 0 || region >= self.index.regions.len() || !in_order {
-            return Err(self.error(Reason::Misused("regions of a further layer out of order")));
+            return Err(
+                self.error(DamageReason::Misused("regions of a further layer out of order"))
+            );
         }
         self.region = Some(region);
         self.next = 0;
@@ -252,11 +258,13 @@ impl<'a> Writer<'a> {
     /// verifies; the caller ensures that it is the memory of one moment.
     pub fn pages(&mut self, first: u64, bytes: &[u8]) -> Result<(), Error> {
         let Some(region) = self.region.map(|at| &self.index.regions[at]) else {
-            return Err(self.error(Reason::Misused("pages outside of a region")));
+            return Err(self.error(DamageReason::Misused("pages outside of a region")));
         };
         let count = (bytes.len() / PAGE) as u64;
         if !bytes.len().is_multiple_of(PAGE) || first < self.next || first + count > region.pages {
-            return Err(self.error(Reason::Misused("pages out of order, or behind the region")));
+            return Err(
+                self.error(DamageReason::Misused("pages out of order, or behind the region"))
+            );
         }
         self.gap(first)?;
         let mut at = first;
@@ -281,21 +289,27 @@ impl<'a> Writer<'a> {
 
     /// Adds the device state and a description of the machine, at most 16 MiB, and syncs the file. [`Finished::publish`] gives it its
     /// name.
-    pub fn finish(mut self, state: &mut dyn Read, description: &[u8]) -> Result<Finished, Error> {
+    pub fn finish(
+        mut self,
+        state: &mut dyn Read,
+        description: &[u8],
+    ) -> Result<FinishedCheckpoint, Error> {
         if description.len() as u64 > DESCRIPTION {
-            return Err(self.error(Reason::Misused("a description of more than 16 MiB")));
+            return Err(self.error(DamageReason::Misused("a description of more than 16 MiB")));
         }
         self.meter.begin();
         self.end_region()?;
         if let Some(parent) = &self.options.parent
             && parent.regions().count() != self.index.regions.len()
         {
-            return Err(self.error(Reason::Shape("a region of the parent is missing".to_owned())));
+            return Err(
+                self.error(DamageReason::Shape("a region of the parent is missing".to_owned()))
+            );
         }
         let state_at = self.at;
         let mut buffer = vec![0; 64 << 10];
         loop {
-            let read = state.read(&mut buffer).map_err(|e| self.error(Reason::Io(e)))?;
+            let read = state.read(&mut buffer).map_err(|e| self.error(DamageReason::Io(e)))?;
             if read == 0 {
                 break;
             }
@@ -323,7 +337,7 @@ impl<'a> Writer<'a> {
             Some(_) => self.put(&end)?,
             None => self.at += TRAILER,
         }
-        let Writer { new, mut out, mut meter, path, mut summary, at, latest, .. } = self;
+        let CheckpointWriter { new, mut out, mut meter, path, mut summary, at, latest, .. } = self;
         if let Some(latest) = latest {
             for (sort, count) in latest.counts() {
                 *summary.count(sort) = count;
@@ -337,22 +351,22 @@ impl<'a> Writer<'a> {
         meter.lap(Phase::Sync, out.get_mut());
         let costs = meter.costs();
         let target = match new {
-            Some(new) => Target::File(new),
-            None => Target::Stream(Box::new((out, end))),
+            Some(new) => FinishedTarget::File(new),
+            None => FinishedTarget::Stream(Box::new((out, end))),
         };
         match synced {
-            Ok(()) => Ok(Finished { target, path, summary, costs, id }),
-            Err(e) => Err(Error { path, reason: Reason::Io(e) }),
+            Ok(()) => Ok(FinishedCheckpoint { target, path, summary, costs, id }),
+            Err(e) => Err(Error { path, reason: DamageReason::Io(e) }),
         }
     }
 
-    fn error(&self, reason: Reason) -> Error {
+    fn error(&self, reason: DamageReason) -> Error {
         Error { path: self.path.clone(), reason }
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.at += bytes.len() as u64;
-        self.out.write_all(bytes).map_err(|e| self.error(Reason::Io(e)))?;
+        self.out.write_all(bytes).map_err(|e| self.error(DamageReason::Io(e)))?;
         if let Some(new) = &self.new
             && self.at - self.begun >= EAGER
         {
@@ -376,7 +390,7 @@ impl<'a> Writer<'a> {
             && !range.is_empty()
         {
             for stored in parent.stored(region, range) {
-                self.push(Kind::Zero, stored, &[], &[]);
+                self.push(RunKind::Zero, stored, &[], &[]);
             }
         }
         self.next = end;
@@ -448,22 +462,22 @@ impl<'a> Writer<'a> {
             Small::Unchanged => {
                 self.count(Sort::Unchanged, pages.clone());
                 if again {
-                    self.push(Kind::Xbzrle, pages, &[crc], &[0]);
+                    self.push(RunKind::Xbzrle, pages, &[crc], &[0]);
                 }
             }
             Small::Zero => {
                 self.count(Sort::Zero, pages.clone());
                 if again || self.options.parent.is_some() {
-                    self.push(Kind::Zero, pages, &[], &[]);
+                    self.push(RunKind::Zero, pages, &[], &[]);
                 }
             }
             Small::Fill(word) => {
                 self.count(Sort::Filled, pages.clone());
-                self.push(Kind::Fill(word), pages, &[], &[]);
+                self.push(RunKind::Fill(word), pages, &[], &[]);
             }
             Small::Delta(len) => {
                 self.count(Sort::Delta, pages.clone());
-                self.push(Kind::Xbzrle, pages, &[crc], &[len as u16]);
+                self.push(RunKind::Xbzrle, pages, &[crc], &[len as u16]);
                 let delta = std::mem::take(&mut self.delta);
                 self.put(&delta[..len])?;
                 self.delta = delta;
@@ -482,7 +496,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Adds a run whose payload follows, or extends the last one.
-    fn push(&mut self, kind: Kind, pages: Range<u64>, crcs: &[u32], lengths: &[u16]) {
+    fn push(&mut self, kind: RunKind, pages: Range<u64>, crcs: &[u32], lengths: &[u16]) {
         let Some(region) = self.region.and_then(|at| self.index.regions.get_mut(at)) else {
             return;
         };
@@ -491,8 +505,8 @@ impl<'a> Writer<'a> {
         if let Some(last) = runs.last_mut() {
             let grows = last.kind == kind
                 && last.end() == pages.start
-                && !matches!(kind, Kind::Zstd(_))
-                && (kind != Kind::Xbzrle || last.count < DELTAS as u64);
+                && !matches!(kind, RunKind::Zstd(_))
+                && (kind != RunKind::Xbzrle || last.count < DELTAS as u64);
             if grows {
                 last.count += count;
                 last.crcs.extend_from_slice(crcs);
@@ -501,7 +515,7 @@ impl<'a> Writer<'a> {
             }
         }
         let (crcs, lengths) = (crcs.to_vec(), lengths.to_vec());
-        runs.push(Run { kind, first: pages.start, count, offset: self.at, crcs, lengths });
+        runs.push(PageRun { kind, first: pages.start, count, offset: self.at, crcs, lengths });
     }
 
     /// Stores pages of a chunk, uncompressed or compressed.
@@ -528,13 +542,13 @@ impl<'a> Writer<'a> {
             if smaller {
                 let compressed = std::mem::take(&mut self.compressed);
                 self.count(Sort::Compressed, page..page + count);
-                let kind = Kind::Zstd(compressed.len() as u32);
+                let kind = RunKind::Zstd(compressed.len() as u32);
                 self.push(kind, page..page + count, &crcs[at..end], &[]);
                 self.put(&compressed)?;
                 self.compressed = compressed;
             } else {
                 self.count(Sort::Raw, page..page + count);
-                self.push(Kind::Raw, page..page + count, &crcs[at..end], &[]);
+                self.push(RunKind::Raw, page..page + count, &crcs[at..end], &[]);
                 self.put(group)?;
             }
             at = end;
@@ -561,7 +575,7 @@ impl<'a> Writer<'a> {
         self.meter.lap(Phase::Compare, self.out.get_mut());
         let done = compressor.compress_to_buffer(group, &mut self.compressed);
         self.meter.lap(Phase::Compress, self.out.get_mut());
-        let len = done.map_err(|e| self.error(Reason::Io(e)))?;
+        let len = done.map_err(|e| self.error(DamageReason::Io(e)))?;
         self.trial.learn(group.len(), len);
         Ok(len < group.len())
     }

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use super::{Descriptor, Limits, Portal, Submit, opcode};
+use super::{Descriptor, Portal, QueueLimits, Submit, opcode};
 
 /// Folders of devices and of their queues.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ impl Default for Roots {
 
 /// A queue as sysfs describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Queue {
+pub struct IdxdQueue {
     /// `wq0.0`
     pub name: String,
     /// `dsa0`
@@ -35,17 +35,17 @@ pub struct Queue {
     /// Descriptors go in with ENQCMD, from many processes.
     pub shared: bool,
     /// Its limits.
-    pub limits: Limits,
+    pub limits: QueueLimits,
     /// Whether it can resolve page faults.
     pub block_on_fault: bool,
     /// Why it is unusable, if so.
-    pub problem: Option<Problem>,
+    pub problem: Option<QueueProblem>,
 }
 
 /// Why a queue is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{queue}: {what}; {fix}")]
-pub struct Problem {
+pub struct QueueProblem {
     /// The queue.
     pub queue: String,
     /// The problem.
@@ -55,7 +55,7 @@ pub struct Problem {
 }
 
 /// All queues, usable or not, by name.
-pub fn discover(roots: &Roots) -> io::Result<Vec<Queue>> {
+pub fn discover(roots: &Roots) -> io::Result<Vec<IdxdQueue>> {
     let mut queues = Vec::new();
     let entries = match fs::read_dir(&roots.sysfs) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(queues),
@@ -72,10 +72,10 @@ pub fn discover(roots: &Roots) -> io::Result<Vec<Queue>> {
 }
 
 /// One queue by the path that a user gives: /dev/dsa/wq0.0, or wq0.0.
-pub fn find(roots: &Roots, path: &Path) -> Result<Queue, Problem> {
+pub fn find(roots: &Roots, path: &Path) -> Result<IdxdQueue, QueueProblem> {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     if !roots.sysfs.is_dir() {
-        return Err(Problem {
+        return Err(QueueProblem {
             queue: name,
             what: "this machine has no DSA, or its driver is not loaded".to_owned(),
             fix: "run `modprobe idxd`, on a processor with DSA (Sapphire Rapids or later)"
@@ -90,7 +90,7 @@ pub fn find(roots: &Roots, path: &Path) -> Result<Queue, Problem> {
         } else {
             format!("there are {}", all.join(", "))
         };
-        return Err(Problem { queue: name, what: "there is no such queue".to_owned(), fix });
+        return Err(QueueProblem { queue: name, what: "there is no such queue".to_owned(), fix });
     }
     let queue = queue(roots, &name);
     match queue.problem.clone() {
@@ -99,7 +99,7 @@ pub fn find(roots: &Roots, path: &Path) -> Result<Queue, Problem> {
     }
 }
 
-fn queue(roots: &Roots, name: &str) -> Queue {
+fn queue(roots: &Roots, name: &str) -> IdxdQueue {
     let folder = roots.sysfs.join(name);
     let device = format!("dsa{}", name.trim_start_matches("wq").split('.').next().unwrap_or("0"));
     let device_folder = roots.sysfs.join(&device);
@@ -112,13 +112,14 @@ fn queue(roots: &Roots, name: &str) -> Queue {
         values.into_iter().flatten().min().unwrap_or(0)
     };
     let node = text(&device_folder, "numa_node").parse::<i64>().ok();
-    let limits = Limits {
+    let limits = QueueLimits {
         depth: number(&folder, "size").unwrap_or(0) as u32,
         batch: least("max_batch_size") as u32,
         transfer: least("max_transfer_size"),
         node: node.and_then(|n| u32::try_from(n).ok()),
     };
-    let problem = |what: String, fix: String| Some(Problem { queue: name.to_owned(), what, fix });
+    let problem =
+        |what: String, fix: String| Some(QueueProblem { queue: name.to_owned(), what, fix });
     let (state, kind) = (text(&folder, "state"), text(&folder, "type"));
     let problem = if text(&device_folder, "state") == "disabled" {
         problem(
@@ -156,7 +157,7 @@ fn queue(roots: &Roots, name: &str) -> Queue {
     } else {
         None
     };
-    Queue {
+    IdxdQueue {
         name: name.to_owned(),
         device,
         shared: text(&folder, "mode") == "shared",
@@ -180,7 +181,7 @@ enum Way {
 /// An open queue.
 #[derive(Debug)]
 pub struct Idxd {
-    queue: Queue,
+    queue: IdxdQueue,
     way: Way,
     file: Option<File>,
     /// Who opened it; a child of a fork may not use it.
@@ -196,9 +197,9 @@ const PORTAL: usize = 4096;
 
 impl Idxd {
     /// Opens a queue for this process.
-    pub fn open(roots: &Roots, queue: Queue) -> Result<Idxd, Problem> {
+    pub fn open(roots: &Roots, queue: IdxdQueue) -> Result<Idxd, QueueProblem> {
         let path = roots.dev.join(&queue.name);
-        let problem = |what: String, fix: &str| Problem {
+        let problem = |what: String, fix: &str| QueueProblem {
             queue: queue.name.clone(),
             what,
             fix: fix.to_owned(),
@@ -255,7 +256,7 @@ impl Portal for Idxd {
         &self.queue.name
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> QueueLimits {
         let mut limits = self.queue.limits.clone();
         if self.way == Way::Write {
             limits.batch = 0;

@@ -10,16 +10,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub use script::{Fault, Script};
+pub use script::{FaultScript, ModelFault};
 
-use super::rules::{self, Setup};
-use super::{Completion, Descriptor, Limits, Portal, Record, Status, Submit, flag, opcode};
+use super::rules::{self, QueueRules};
+use super::{
+    Completion, CompletionRecord, Descriptor, Portal, QueueLimits, Status, Submit, flag, opcode,
+};
 use crate::Cpu;
 use crate::delta::{Delta, ENTRY};
 
 /// Configuration of the model.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct ModelConfig {
     /// Name of its queue in reports.
     pub name: String,
     /// Engines of the queue.
@@ -39,12 +41,12 @@ pub struct Config {
     /// Minimum time of a descriptor.
     pub service: Duration,
     /// Faults.
-    pub script: Script,
+    pub script: FaultScript,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for ModelConfig {
+    fn default() -> ModelConfig {
+        ModelConfig {
             name: "model".to_owned(),
             engines: 1,
             depth: 128,
@@ -54,14 +56,14 @@ impl Default for Config {
             block_on_fault: true,
             node: None,
             service: Duration::ZERO,
-            script: Script::default(),
+            script: FaultScript::default(),
         }
     }
 }
 
 /// Counters of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenOperations {
     /// Descriptors executed or failed.
     pub descriptors: u64,
     /// Batches.
@@ -74,13 +76,13 @@ pub struct Seen {
     pub unreported: u64,
 }
 
-struct State {
+struct ModelState {
     /// With the times of submission.
     queue: VecDeque<(Descriptor, Instant)>,
     /// Descriptors in execution.
     busy: usize,
     next: u64,
-    seen: Seen,
+    seen: SeenOperations,
     closed: bool,
     /// It has portals.
     opened: usize,
@@ -89,8 +91,8 @@ struct State {
 }
 
 struct Inner {
-    config: Config,
-    state: Mutex<State>,
+    config: ModelConfig,
+    state: Mutex<ModelState>,
     /// Work is available, or the end is requested.
     work: Condvar,
     /// An engine ended a descriptor.
@@ -100,7 +102,7 @@ struct Inner {
 }
 
 /// A device with one queue. Dropping it ends its engines.
-pub struct Model {
+pub struct DeviceModel {
     inner: Arc<Inner>,
     engines: Vec<JoinHandle<()>>,
 }
@@ -114,14 +116,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Model {
+impl DeviceModel {
     /// Starts its engines.
-    pub fn new(config: Config) -> Model {
-        let state = State {
+    pub fn new(config: ModelConfig) -> DeviceModel {
+        let state = ModelState {
             queue: VecDeque::new(),
             busy: 0,
             next: 0,
-            seen: Seen::default(),
+            seen: SeenOperations::default(),
             closed: false,
             opened: 0,
             stuck: 0,
@@ -140,7 +142,7 @@ impl Model {
             std::thread::spawn(move || inner.run())
         };
         let engines = (0..count).map(engine).collect();
-        Model { inner, engines }
+        DeviceModel { inner, engines }
     }
 
     /// Opens its queue.
@@ -157,7 +159,7 @@ impl Model {
     }
 
     /// Counters so far.
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> SeenOperations {
         lock(&self.inner.state).seen
     }
 
@@ -172,7 +174,7 @@ impl Model {
     }
 }
 
-impl Drop for Model {
+impl Drop for DeviceModel {
     fn drop(&mut self) {
         self.inner.close();
         for engine in self.engines.drain(..) {
@@ -193,9 +195,9 @@ impl Portal for ModelPortal {
         &self.inner.config.name
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> QueueLimits {
         let c = &self.inner.config;
-        Limits { depth: c.depth, batch: c.batch, transfer: c.transfer, node: c.node }
+        QueueLimits { depth: c.depth, batch: c.batch, transfer: c.transfer, node: c.node }
     }
 
     unsafe fn submit(&mut self, descriptor: &Descriptor) -> Submit {
@@ -351,12 +353,12 @@ impl Inner {
             }
         }
         let done = match fault {
-            Some(Fault::Dead) => return None,
-            Some(Fault::Status(code)) => {
+            Some(ModelFault::Dead) => return None,
+            Some(ModelFault::Status(code)) => {
                 let status = Status::from_code(code);
                 Completion { status, write_fault: code & 0x80 != 0, ..completion() }
             }
-            Some(Fault::PageFault { done, write }) => {
+            Some(ModelFault::PageFault { done, write }) => {
                 let bytes = (u64::from(descriptor.size) * u64::from(done) / 256) as u32 & !63;
                 let done = self.partly(descriptor, bytes, write);
                 // It had its result before it came to the page.
@@ -367,8 +369,8 @@ impl Inner {
             _ => self.execute(descriptor),
         };
         match fault {
-            Some(Fault::Lost) => return Some(done),
-            Some(Fault::Late(time)) => std::thread::sleep(time),
+            Some(ModelFault::Lost) => return Some(done),
+            Some(ModelFault::Late(time)) => std::thread::sleep(time),
             _ => {}
         }
         self.report(descriptor, &done);
@@ -387,14 +389,14 @@ impl Inner {
             lock(&self.state).seen.unreported += 1;
             return;
         }
-        let record: *const Record = pointer(descriptor.completion).cast_const().cast();
+        let record: *const CompletionRecord = pointer(descriptor.completion).cast_const().cast();
         // SAFETY: the submitter keeps the record until it is written.
         unsafe { &*record }.write(completion);
     }
 
-    fn setup(&self) -> Setup {
-        let Config { transfer, block_on_fault, .. } = self.config;
-        Setup { transfer, block_on_fault }
+    fn setup(&self) -> QueueRules {
+        let ModelConfig { transfer, block_on_fault, .. } = self.config;
+        QueueRules { transfer, block_on_fault }
     }
 
     /// The first faulting address of a range.

@@ -18,7 +18,7 @@ const PRIVILEGED: u32 = 1 << 31;
 
 /// Limits of a queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Setup {
+pub(super) struct QueueRules {
     /// Bytes of an operation.
     pub(super) transfer: u64,
     /// Page faults may be resolved.
@@ -26,7 +26,7 @@ pub(super) struct Setup {
 }
 
 /// Why any descriptor is refused, a batch too, with the value of its record (flags that are not allowed).
-pub(super) fn refusal_of_any(d: &Descriptor, setup: Setup) -> Option<(Status, u64)> {
+pub(super) fn refusal_of_any(d: &Descriptor, setup: QueueRules) -> Option<(Status, u64)> {
     let bad_flags = d.flags() & !allowed_flags(d.opcode(), setup);
     let status = if bad_flags != 0 {
         return Some((Status::BadFlags, u64::from(bad_flags)));
@@ -44,7 +44,7 @@ pub(super) fn refusal_of_any(d: &Descriptor, setup: Setup) -> Option<(Status, u6
 }
 
 /// Why a descriptor that is no batch is refused.
-pub(super) fn refusal(d: &Descriptor, setup: Setup) -> Option<(Status, u64)> {
+pub(super) fn refusal(d: &Descriptor, setup: QueueRules) -> Option<(Status, u64)> {
     let op = d.opcode();
     let known = matches!(
         op,
@@ -74,7 +74,7 @@ pub(super) fn refusal(d: &Descriptor, setup: Setup) -> Option<(Status, u64)> {
     Some((status, 0))
 }
 
-fn allowed_flags(op: u8, setup: Setup) -> u32 {
+fn allowed_flags(op: u8, setup: QueueRules) -> u32 {
     let mut allowed = flag::ALL;
     if !matches!(op, opcode::COMPARE | opcode::COMPVAL | opcode::CR_DELTA) {
         allowed &= !flag::CHECK_RESULT;
@@ -108,7 +108,7 @@ fn region(d: &Descriptor) -> bool {
     (d.size as usize).is_multiple_of(8) && d.size as usize <= MAX_REGION
 }
 
-fn delta_create(d: &Descriptor, setup: Setup) -> Option<Status> {
+fn delta_create(d: &Descriptor, setup: QueueRules) -> Option<Status> {
     let room = d.operands[1] as u32;
     let room_is_right = (room as usize).is_multiple_of(ENTRY)
         && room as usize >= LEAST_RECORD
@@ -126,7 +126,7 @@ fn delta_create(d: &Descriptor, setup: Setup) -> Option<Status> {
     }
 }
 
-fn delta_apply(d: &Descriptor, setup: Setup) -> Option<Status> {
+fn delta_apply(d: &Descriptor, setup: QueueRules) -> Option<Status> {
     let len = d.operands[0] as u32;
     let len_is_right =
         len != 0 && (len as usize).is_multiple_of(ENTRY) && u64::from(len) <= setup.transfer;

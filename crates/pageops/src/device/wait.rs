@@ -28,7 +28,7 @@ pub(crate) fn cpuid7_ecx() -> u32 {
 
 /// What to do between two polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum PollRest {
     /// This number of PAUSE instructions.
     Pause(u32),
     /// Yield.
@@ -46,12 +46,12 @@ impl Backoff {
     const PAUSES: u32 = 10;
     const SLEEP: Duration = Duration::from_micros(50);
 
-    fn next(&mut self) -> Rest {
+    fn next(&mut self) -> PollRest {
         let look = self.looks;
         self.looks += 1;
         match look.checked_sub(Backoff::PAUSES) {
-            None => Rest::Pause(1 << look),
-            Some(sleeps) => Rest::Sleep(Backoff::SLEEP * (1 << sleeps.min(3))),
+            None => PollRest::Pause(1 << look),
+            Some(sleeps) => PollRest::Sleep(Backoff::SLEEP * (1 << sleeps.min(3))),
         }
     }
 }
@@ -75,8 +75,8 @@ pub fn until(at: *const u8, bound: Duration, mut done: impl FnMut() -> bool) -> 
             continue;
         }
         match backoff.next() {
-            Rest::Pause(times) => (0..times).for_each(|_| std::hint::spin_loop()),
-            Rest::Sleep(time) => std::thread::sleep(time.min(left)),
+            PollRest::Pause(times) => (0..times).for_each(|_| std::hint::spin_loop()),
+            PollRest::Sleep(time) => std::thread::sleep(time.min(left)),
         }
     }
 }
@@ -115,10 +115,10 @@ mod tests {
     #[test]
     fn rests_grow_and_have_a_limit() {
         let mut backoff = Backoff::default();
-        let rests: Vec<Rest> = (0..16).map(|_| backoff.next()).collect();
-        let pauses: Vec<Rest> = (0..10).map(|i| Rest::Pause(1 << i)).collect();
+        let rests: Vec<PollRest> = (0..16).map(|_| backoff.next()).collect();
+        let pauses: Vec<PollRest> = (0..10).map(|i| PollRest::Pause(1 << i)).collect();
         assert_eq!(rests[..10], pauses);
-        let sleep = |micros| Rest::Sleep(Duration::from_micros(micros));
+        let sleep = |micros| PollRest::Sleep(Duration::from_micros(micros));
         assert_eq!(rests[10..], [50, 100, 200, 400, 400, 400].map(sleep));
     }
 

@@ -3,17 +3,17 @@
 use std::time::Instant;
 
 use super::Op;
-use crate::device::{Completion, Descriptor, Record, opcode};
+use crate::device::{Completion, CompletionRecord, Descriptor, opcode};
 
 /// An operation that waits for its turn; `tag` is given back with its outcome.
-pub(super) struct Waiting {
+pub(super) struct WaitingOperation {
     pub(super) op: Op,
     pub(super) tag: u64,
 }
 
 /// A batch, or a single operation.
 pub(super) struct Batch {
-    pub(super) ops: Vec<Waiting>,
+    pub(super) ops: Vec<WaitingOperation>,
     pub(super) bytes: u64,
     pub(super) deadline: Instant,
     /// What the queue gets: the batch, or the only operation.
@@ -21,17 +21,18 @@ pub(super) struct Batch {
     /// What the batch lists.
     _list: Box<[Descriptor]>,
     /// One for each operation.
-    records: Box<[Record]>,
+    records: Box<[CompletionRecord]>,
     /// The batch's own.
-    record: Box<Record>,
+    record: Box<CompletionRecord>,
 }
 
 impl Batch {
-    pub(super) fn new(ops: Vec<Waiting>, deadline: Instant) -> Batch {
-        let records: Box<[Record]> = ops.iter().map(|_| Record::default()).collect();
+    pub(super) fn new(ops: Vec<WaitingOperation>, deadline: Instant) -> Batch {
+        let records: Box<[CompletionRecord]> =
+            ops.iter().map(|_| CompletionRecord::default()).collect();
         let list: Box<[Descriptor]> =
             ops.iter().zip(&records).map(|(w, record)| w.op.descriptor(record)).collect();
-        let record = Box::new(Record::default());
+        let record = Box::new(CompletionRecord::default());
         let bytes = ops.iter().map(|w| w.op.bytes() as u64).sum();
         let descriptor = match &*list {
             [only] => *only,
@@ -49,7 +50,7 @@ impl Batch {
     }
 
     /// The record that ends it.
-    pub(super) fn record(&self) -> &Record {
+    pub(super) fn record(&self) -> &CompletionRecord {
         match &*self.records {
             [only] => only,
             _ => &self.record,
@@ -58,6 +59,6 @@ impl Batch {
 
     /// What became of each operation.
     pub(super) fn completions(&self) -> impl Iterator<Item = Option<Completion>> {
-        self.records.iter().map(Record::read)
+        self.records.iter().map(CompletionRecord::read)
     }
 }

@@ -3,13 +3,18 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::batch::{Batch, Waiting};
-use super::{Choice, Config, Fault, Op, Outcome, Policy, QueueStats, Spread, Stats, Value};
+use super::batch::{Batch, WaitingOperation};
+use super::{
+    BackendPolicy, Choice, EngineConfig, EngineStats, Op, OperationOutcome, OperationValue,
+    QueueSpread, QueueStats, SeenFault,
+};
 use crate::Cpu;
-use crate::device::{Completion, Descriptor, Portal, Record, Status, Submit, opcode, wait};
+use crate::device::{
+    Completion, CompletionRecord, Descriptor, Portal, Status, Submit, opcode, wait,
+};
 
 /// A queue and its descriptors in flight.
-struct Queue {
+struct DispatchQueue {
     portal: Box<dyn Portal>,
     flying: Vec<Batch>,
     bytes: u64,
@@ -21,27 +26,27 @@ struct Queue {
 }
 
 struct Drain {
-    record: Box<Record>,
+    record: Box<CompletionRecord>,
     deadline: Instant,
 }
 
 /// The engine without a thread: the owner calls [`Dispatcher::poll`].
 pub struct Dispatcher {
-    config: Config,
+    config: EngineConfig,
     cpu: Cpu,
-    queues: Vec<Queue>,
-    waiting: VecDeque<Waiting>,
-    done: VecDeque<(u64, Outcome)>,
+    queues: Vec<DispatchQueue>,
+    waiting: VecDeque<WaitingOperation>,
+    done: VecDeque<(u64, OperationOutcome)>,
     turn: usize,
     batches: u64,
     choices: BTreeMap<Choice, u64>,
-    faults: BTreeMap<Fault, u64>,
+    faults: BTreeMap<SeenFault, u64>,
 }
 
 impl Dispatcher {
     /// With these queues; without any, the CPU does everything.
-    pub fn new(config: Config, portals: Vec<Box<dyn Portal>>) -> Dispatcher {
-        let queue = |portal: Box<dyn Portal>| Queue {
+    pub fn new(config: EngineConfig, portals: Vec<Box<dyn Portal>>) -> Dispatcher {
+        let queue = |portal: Box<dyn Portal>| DispatchQueue {
             stats: QueueStats { name: portal.name().to_owned(), ..QueueStats::default() },
             portal,
             flying: Vec::new(),
@@ -71,8 +76,8 @@ impl Dispatcher {
     /// its outcome was given or the dispatcher is gone.
     pub unsafe fn submit(&mut self, ops: impl IntoIterator<Item = (u64, Op)>) {
         let before = self.waiting.len();
-        self.waiting.extend(ops.into_iter().map(|(tag, op)| Waiting { op, tag }));
-        let auto = self.config.policy == Policy::Auto;
+        self.waiting.extend(ops.into_iter().map(|(tag, op)| WaitingOperation { op, tag }));
+        let auto = self.config.policy == BackendPolicy::Auto;
         if auto && self.queues.iter().any(|q| q.alive) {
             let bytes: u64 = self.waiting.iter().skip(before).map(|w| w.op.bytes() as u64).sum();
             if bytes < self.config.least_bytes {
@@ -90,7 +95,7 @@ impl Dispatcher {
     }
 
     /// The next available outcome, with its tag.
-    pub fn pop(&mut self) -> Option<(u64, Outcome)> {
+    pub fn pop(&mut self) -> Option<(u64, OperationOutcome)> {
         self.done.pop_front()
     }
 
@@ -129,8 +134,8 @@ impl Dispatcher {
     /// # Safety
     ///
     /// What the operations name is as [`Dispatcher::submit`] asks, for the time of this call.
-    pub unsafe fn run(&mut self, ops: &[Op]) -> Vec<Outcome> {
-        let mut outcomes: Vec<Option<Outcome>> = vec![None; ops.len()];
+    pub unsafe fn run(&mut self, ops: &[Op]) -> Vec<OperationOutcome> {
+        let mut outcomes: Vec<Option<OperationOutcome>> = vec![None; ops.len()];
         let mut left = ops.len();
         // SAFETY: by the contract; this does not return before every operation has ended.
         unsafe { self.submit(ops.iter().enumerate().map(|(i, op)| (i as u64, *op))) };
@@ -145,8 +150,8 @@ impl Dispatcher {
     }
 
     /// Statistics so far.
-    pub fn stats(&self) -> Stats {
-        Stats {
+    pub fn stats(&self) -> EngineStats {
+        EngineStats {
             choices: self.choices.clone(),
             faults: self.faults.clone(),
             batches: self.batches,
@@ -154,15 +159,21 @@ impl Dispatcher {
         }
     }
 
-    fn finish(&mut self, tag: u64, value: Value, choice: Choice, fault: Option<Fault>) {
+    fn finish(
+        &mut self,
+        tag: u64,
+        value: OperationValue,
+        choice: Choice,
+        fault: Option<SeenFault>,
+    ) {
         *self.choices.entry(choice).or_default() += 1;
         if let Some(fault) = fault {
             *self.faults.entry(fault).or_default() += 1;
         }
-        self.done.push_back((tag, Outcome { value, choice, fault }));
+        self.done.push_back((tag, OperationOutcome { value, choice, fault }));
     }
 
-    fn on_cpu(&mut self, op: &Op, tag: u64, from: usize, choice: Choice, fault: Option<Fault>) {
+    fn on_cpu(&mut self, op: &Op, tag: u64, from: usize, choice: Choice, fault: Option<SeenFault>) {
         // SAFETY: the submitter keeps the operation's memory until its outcome was given, and no device
         // has it: it was never handed over, or has ended there, or its queue was drained or closed.
         let value = unsafe { op.on_cpu(self.cpu, from) };
@@ -173,7 +184,7 @@ impl Dispatcher {
     fn hand_over(&mut self) {
         while let Some(front) = self.waiting.front() {
             let bytes = front.op.transfer();
-            if self.config.policy == Policy::Cpu {
+            if self.config.policy == BackendPolicy::Cpu {
                 self.front_on_cpu(Choice::CpuByPolicy);
                 continue;
             }
@@ -185,13 +196,13 @@ impl Dispatcher {
                 self.front_on_cpu(Choice::CpuUnfit);
                 continue;
             };
-            let fits = |q: &Queue| bytes <= q.portal.limits().transfer;
+            let fits = |q: &DispatchQueue| bytes <= q.portal.limits().transfer;
             if !self.queues.iter().any(|q| q.alive && fits(q)) {
                 self.front_on_cpu(Choice::CpuTooLarge);
                 continue;
             }
             let Some(queue) = self.choose(bytes) else {
-                if self.config.policy == Policy::Auto {
+                if self.config.policy == BackendPolicy::Auto {
                     self.front_on_cpu(Choice::CpuBusy);
                     // A queue may have got space meanwhile.
                     for i in 0..self.queues.len() {
@@ -214,7 +225,7 @@ impl Dispatcher {
     /// A queue with space.
     fn choose(&mut self, bytes: u64) -> Option<usize> {
         let config = &self.config;
-        let room = |q: &Queue| {
+        let room = |q: &DispatchQueue| {
             q.alive
                 && q.drain.is_none()
                 && q.flying.len() < config.in_flight as usize
@@ -224,14 +235,14 @@ impl Dispatcher {
         };
         let count = self.queues.len();
         match config.spread {
-            Spread::RoundRobin => {
+            QueueSpread::RoundRobin => {
                 let next =
                     (0..count).map(|i| (self.turn + i) % count).find(|i| room(&self.queues[*i]))?;
                 self.turn = next + 1;
                 Some(next)
             }
-            Spread::LeastLoaded => {
-                let load = |q: &Queue| {
+            QueueSpread::LeastLoaded => {
+                let load = |q: &DispatchQueue| {
                     let near = config.node.is_none() || q.portal.limits().node == config.node;
                     (q.bytes + 1) << u32::from(!near)
                 };
@@ -325,7 +336,7 @@ impl Dispatcher {
             }
             let batch = self.take(at, i);
             let late = Instant::now() > batch.deadline;
-            self.settle(batch, if late { Fault::Late } else { Fault::Lost });
+            self.settle(batch, if late { SeenFault::Late } else { SeenFault::Lost });
         }
     }
 
@@ -338,30 +349,30 @@ impl Dispatcher {
     }
 
     /// Ends every operation of a batch that the device has let go; those without a record have had `missing`.
-    fn settle(&mut self, batch: Batch, missing: Fault) {
-        let late = Instant::now() > batch.deadline && missing == Fault::Late;
+    fn settle(&mut self, batch: Batch, missing: SeenFault) {
+        let late = Instant::now() > batch.deadline && missing == SeenFault::Late;
         let completions: Vec<Option<Completion>> = batch.completions().collect();
         for (waiting, completion) in batch.ops.iter().zip(completions) {
-            let Waiting { op, tag } = waiting;
+            let WaitingOperation { op, tag } = waiting;
             match completion {
                 Some(c) if matches!(c.status, Status::Success | Status::FalsePredicate) => {
-                    let fault = late.then_some(Fault::Late);
+                    let fault = late.then_some(SeenFault::Late);
                     match op.value(&c) {
                         Some(value) => self.finish(*tag, value, Choice::Device, fault),
                         // An impossible result of the operation.
                         None => {
-                            let fault = Some(Fault::Status(c.status));
+                            let fault = Some(SeenFault::Status(c.status));
                             self.on_cpu(op, *tag, 0, Choice::CpuAfterFault, fault);
                         }
                     }
                 }
                 Some(c) => {
                     let from = if c.status == Status::PageFault { op.resume_at(&c) } else { 0 };
-                    let fault = Some(Fault::Status(c.status));
+                    let fault = Some(SeenFault::Status(c.status));
                     self.on_cpu(op, *tag, from, Choice::CpuAfterFault, fault);
                 }
                 None => {
-                    let fault = if missing == Fault::Late { Fault::Lost } else { missing };
+                    let fault = if missing == SeenFault::Late { SeenFault::Lost } else { missing };
                     self.on_cpu(op, *tag, 0, Choice::CpuAfterFault, Some(fault));
                 }
             }
@@ -377,7 +388,7 @@ impl Dispatcher {
         }
         match &queue.drain {
             None if queue.flying.iter().any(|b| now > b.deadline) => {
-                let record = Box::new(Record::default());
+                let record = Box::new(CompletionRecord::default());
                 let descriptor = Descriptor::new(opcode::DRAIN, &*record);
                 queue.stats.drains += 1;
                 // SAFETY: the record is kept until it is written or the portal is closed.
@@ -401,7 +412,7 @@ impl Dispatcher {
                 queue.drain = None;
                 while !self.queues[at].flying.is_empty() {
                     let batch = self.take(at, 0);
-                    self.settle(batch, Fault::Late);
+                    self.settle(batch, SeenFault::Late);
                 }
             }
             Some(drain) if now > drain.deadline => self.give_up(at, "it did not drain in time"),
@@ -419,7 +430,7 @@ impl Dispatcher {
         queue.drain = None;
         while !self.queues[at].flying.is_empty() {
             let batch = self.take(at, 0);
-            self.settle(batch, Fault::QueueDead);
+            self.settle(batch, SeenFault::QueueDead);
         }
     }
 }

@@ -9,22 +9,22 @@ use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Config, Dispatcher, Op, Outcome, Stats};
+use super::{Dispatcher, EngineConfig, EngineStats, Op, OperationOutcome};
 use crate::device::Portal;
 
 /// Operations submitted together.
-pub struct Job {
-    shared: Arc<Shared>,
+pub struct OperationsJob {
+    shared: Arc<SharedJob>,
 }
 
-struct Shared {
-    state: Mutex<Progress>,
+struct SharedJob {
+    state: Mutex<JobProgress>,
     done: Condvar,
 }
 
 #[derive(Default)]
-struct Progress {
-    outcomes: Vec<Option<Outcome>>,
+struct JobProgress {
+    outcomes: Vec<Option<OperationOutcome>>,
     left: usize,
     waker: Option<Waker>,
 }
@@ -33,16 +33,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Progress {
+impl JobProgress {
     /// The outcomes in the order of the operations, once all are available.
-    fn ended(&self) -> Option<Vec<Outcome>> {
+    fn ended(&self) -> Option<Vec<OperationOutcome>> {
         (self.left == 0).then(|| self.outcomes.iter().copied().flatten().collect())
     }
 }
 
-impl Job {
+impl OperationsJob {
     /// The outcomes, if all are available; for every call and every thread.
-    pub fn poll(&self) -> Option<Vec<Outcome>> {
+    pub fn poll(&self) -> Option<Vec<OperationOutcome>> {
         lock(&self.shared.state).ended()
     }
 
@@ -54,7 +54,7 @@ impl Job {
     }
 
     /// Waits for the outcomes, as [`Job::poll`] gives them; `None` if `bound` passed first.
-    pub fn wait(&self, bound: Duration) -> Option<Vec<Outcome>> {
+    pub fn wait(&self, bound: Duration) -> Option<Vec<OperationOutcome>> {
         // A bound beyond the clock's range is no bound.
         const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
         let deadline = Instant::now() + bound.min(YEAR);
@@ -71,10 +71,10 @@ impl Job {
     }
 }
 
-impl Future for Job {
-    type Output = Vec<Outcome>;
+impl Future for OperationsJob {
+    type Output = Vec<OperationOutcome>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Outcome>> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<OperationOutcome>> {
         let mut state = lock(&self.shared.state);
         match state.ended() {
             Some(outcomes) => Poll::Ready(outcomes),
@@ -86,26 +86,26 @@ impl Future for Job {
     }
 }
 
-enum Message {
-    Job(Vec<Op>, Arc<Shared>),
-    Stats(Sender<Stats>),
+enum JobMessage {
+    Job(Vec<Op>, Arc<SharedJob>),
+    Stats(Sender<EngineStats>),
 }
 
 /// An engine with its thread. It finishes submitted jobs when dropped.
-pub struct Engine {
-    sender: Option<Sender<Message>>,
+pub struct ThreadedEngine {
+    sender: Option<Sender<JobMessage>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Engine {
+impl ThreadedEngine {
     /// Starts it on these queues.
-    pub fn start(config: Config, portals: Vec<Box<dyn Portal>>) -> Engine {
+    pub fn start(config: EngineConfig, portals: Vec<Box<dyn Portal>>) -> ThreadedEngine {
         let (sender, receiver) = channel();
         let thread = std::thread::spawn(move || {
             let dispatcher = Dispatcher::new(config, portals);
-            Runner { dispatcher, jobs: HashMap::new(), next: 0 }.run(&receiver);
+            JobRunner { dispatcher, jobs: HashMap::new(), next: 0 }.run(&receiver);
         });
-        Engine { sender: Some(sender), thread: Some(thread) }
+        ThreadedEngine { sender: Some(sender), thread: Some(thread) }
     }
 
     /// Submits operations.
@@ -114,28 +114,28 @@ impl Engine {
     ///
     /// What the operations read stays readable and unwritten, and what they write stays writable and unread, until
     /// the job has its outcomes or the engine was dropped; dropping or forgetting the job ends nothing.
-    pub unsafe fn submit(&self, ops: Vec<Op>) -> Job {
+    pub unsafe fn submit(&self, ops: Vec<Op>) -> OperationsJob {
         let outcomes = vec![None; ops.len()];
-        let progress = Progress { left: ops.len(), outcomes, waker: None };
-        let shared = Arc::new(Shared { state: Mutex::new(progress), done: Condvar::new() });
+        let progress = JobProgress { left: ops.len(), outcomes, waker: None };
+        let shared = Arc::new(SharedJob { state: Mutex::new(progress), done: Condvar::new() });
         if let Some(sender) = &self.sender {
             // The thread ends only after this sender.
-            let _ = sender.send(Message::Job(ops, Arc::clone(&shared)));
+            let _ = sender.send(JobMessage::Job(ops, Arc::clone(&shared)));
         }
-        Job { shared }
+        OperationsJob { shared }
     }
 
     /// Statistics so far.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> EngineStats {
         let (sender, receiver) = channel();
         if let Some(messages) = &self.sender {
-            let _ = messages.send(Message::Stats(sender));
+            let _ = messages.send(JobMessage::Stats(sender));
         }
         receiver.recv_timeout(Duration::from_secs(10)).unwrap_or_default()
     }
 }
 
-impl Drop for Engine {
+impl Drop for ThreadedEngine {
     fn drop(&mut self) {
         self.sender = None;
         if let Some(thread) = self.thread.take() {
@@ -145,18 +145,18 @@ impl Drop for Engine {
     }
 }
 
-struct Runner {
+struct JobRunner {
     dispatcher: Dispatcher,
     /// By the tag of the first operation: (job, operations not yet ended).
-    jobs: HashMap<u64, (Arc<Shared>, usize)>,
+    jobs: HashMap<u64, (Arc<SharedJob>, usize)>,
     next: u64,
 }
 
 /// Most operations of a job: the low bits of a tag.
 const BITS: u32 = 32;
 
-impl Runner {
-    fn run(&mut self, receiver: &Receiver<Message>) {
+impl JobRunner {
+    fn run(&mut self, receiver: &Receiver<JobMessage>) {
         let mut open = true;
         while open || !self.dispatcher.is_idle() || !self.jobs.is_empty() {
             if self.dispatcher.is_idle() && self.jobs.is_empty() && open {
@@ -187,13 +187,13 @@ impl Runner {
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, message: JobMessage) {
         match message {
-            Message::Stats(sender) => {
+            JobMessage::Stats(sender) => {
                 // The requester may have ended.
                 let _ = sender.send(self.dispatcher.stats());
             }
-            Message::Job(ops, shared) => {
+            JobMessage::Job(ops, shared) => {
                 if ops.is_empty() {
                     return;
                 }
@@ -210,7 +210,7 @@ impl Runner {
     }
 
     fn give_out(&mut self) {
-        let mut touched: HashMap<u64, Vec<(usize, Outcome)>> = HashMap::new();
+        let mut touched: HashMap<u64, Vec<(usize, OperationOutcome)>> = HashMap::new();
         while let Some((tag, outcome)) = self.dispatcher.pop() {
             let place = (tag & ((1 << BITS) - 1)) as usize;
             touched.entry(tag >> BITS).or_default().push((place, outcome));

@@ -3,7 +3,7 @@
 use crate::Cpu;
 use crate::delta::{self, Delta, ENTRY};
 use crate::device::rules::{DELTA_ALIGN, LEAST_RECORD};
-use crate::device::{Completion, Descriptor, Record, opcode};
+use crate::device::{Completion, CompletionRecord, Descriptor, opcode};
 
 /// An operation on memory that it names by address.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ unsafe impl Send for Op {}
 
 /// A result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum OperationValue {
     /// Nothing to say.
     Done,
     /// Of a comparison.
@@ -160,7 +160,7 @@ impl Op {
     }
 
     /// As a descriptor that reports to `record`. The size fits: queues take less than 4 GiB.
-    pub(super) fn descriptor(&self, record: *const Record) -> Descriptor {
+    pub(super) fn descriptor(&self, record: *const CompletionRecord) -> Descriptor {
         let at = |p: *const u8| p.expose_provenance() as u64;
         let (code, src, dst, operands) = match *self {
             Op::Compval { src, word, .. } => (opcode::COMPVAL, at(src), word, [0; 3]),
@@ -189,20 +189,22 @@ impl Op {
     }
 
     /// What a completion says; `None` if this operation cannot have had that result.
-    pub(super) fn value(&self, completion: &Completion) -> Option<Value> {
+    pub(super) fn value(&self, completion: &Completion) -> Option<OperationValue> {
         let delta = || completion.value as u32 as usize;
         Some(match (self, completion.result) {
-            (Op::Compval { .. } | Op::Compare { .. }, 0) => Value::Equal(true),
-            (Op::Compval { .. } | Op::Compare { .. }, 1) => Value::Equal(false),
-            (Op::Crc { .. } | Op::CopyCrc { .. }, _) => Value::Crc(completion.value as u32),
-            (Op::DeltaCreate { .. }, 0) => Value::Delta(Delta::Equal),
+            (Op::Compval { .. } | Op::Compare { .. }, 0) => OperationValue::Equal(true),
+            (Op::Compval { .. } | Op::Compare { .. }, 1) => OperationValue::Equal(false),
+            (Op::Crc { .. } | Op::CopyCrc { .. }, _) => {
+                OperationValue::Crc(completion.value as u32)
+            }
+            (Op::DeltaCreate { .. }, 0) => OperationValue::Delta(Delta::Equal),
             (Op::DeltaCreate { cap, .. }, 1) if delta() <= *cap as usize => {
-                Value::Delta(Delta::Differs(delta()))
+                OperationValue::Delta(Delta::Differs(delta()))
             }
             (Op::DeltaCreate { cap, .. }, 2) if delta() <= *cap as usize => {
-                Value::Delta(Delta::Overflow(delta()))
+                OperationValue::Delta(Delta::Overflow(delta()))
             }
-            (Op::Copy { .. } | Op::Fill { .. } | Op::DeltaApply { .. }, _) => Value::Done,
+            (Op::Copy { .. } | Op::Fill { .. } | Op::DeltaApply { .. }, _) => OperationValue::Done,
             _ => return None,
         })
     }
@@ -223,15 +225,15 @@ impl Op {
     /// # Safety
     ///
     /// Its memory can be read and written, and no other code accesses it.
-    pub(super) unsafe fn on_cpu(&self, cpu: Cpu, from: usize) -> Value {
+    pub(super) unsafe fn on_cpu(&self, cpu: Cpu, from: usize) -> OperationValue {
         use std::slice::{from_raw_parts, from_raw_parts_mut};
         // SAFETY: by the contract; slices live within this function, and `from` is at most the length.
         unsafe {
             match *self {
                 Op::Compval { src, len, word } => {
-                    Value::Equal(cpu.mismatch_word(from_raw_parts(src, len), word) == len)
+                    OperationValue::Equal(cpu.mismatch_word(from_raw_parts(src, len), word) == len)
                 }
-                Op::Compare { a, b, len } => Value::Equal(
+                Op::Compare { a, b, len } => OperationValue::Equal(
                     cpu.compare(from_raw_parts(a, len), from_raw_parts(b, len)).is_none(),
                 ),
                 Op::Copy { src, dst, len } => {
@@ -240,16 +242,16 @@ impl Op {
                         from_raw_parts_mut(dst.add(from), rest),
                         from_raw_parts(src.add(from), rest),
                     );
-                    Value::Done
+                    OperationValue::Done
                 }
                 Op::Fill { dst, len, word } => {
                     cpu.fill(from_raw_parts_mut(dst.add(from), len - from), word);
-                    Value::Done
+                    OperationValue::Done
                 }
                 Op::Crc { src, len, seed } => {
-                    Value::Crc(cpu.crc32c(seed, from_raw_parts(src, len)))
+                    OperationValue::Crc(cpu.crc32c(seed, from_raw_parts(src, len)))
                 }
-                Op::CopyCrc { src, dst, len, seed } => Value::Crc(cpu.copy_crc(
+                Op::CopyCrc { src, dst, len, seed } => OperationValue::Crc(cpu.copy_crc(
                     from_raw_parts_mut(dst, len),
                     from_raw_parts(src, len),
                     seed,
@@ -257,12 +259,13 @@ impl Op {
                 Op::DeltaCreate { old, new, len, record, cap } => {
                     let record = from_raw_parts_mut(record, cap as usize);
                     let (old, new) = (from_raw_parts(old, len), from_raw_parts(new, len));
-                    cpu.delta_create(old, new, record).map_or(Value::Invalid, Value::Delta)
+                    cpu.delta_create(old, new, record)
+                        .map_or(OperationValue::Invalid, OperationValue::Delta)
                 }
                 Op::DeltaApply { record, size, region, len } => {
                     let record = from_raw_parts(record, size as usize);
                     let applied = delta::apply(record, from_raw_parts_mut(region, len));
-                    applied.map_or(Value::Invalid, |()| Value::Done)
+                    applied.map_or(OperationValue::Invalid, |()| OperationValue::Done)
                 }
             }
         }

@@ -3,30 +3,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Config, Dispatcher, Engine, Op, Outcome, Policy, Stats, Value};
+use super::{
+    BackendPolicy, Dispatcher, EngineConfig, EngineStats, Op, OperationOutcome, OperationValue,
+    ThreadedEngine,
+};
 use crate::checkpoint::Accelerate;
 use crate::{Cpu, PAGE, PageFacts};
 
 /// Runs operations to their end.
-pub trait Run {
+pub trait RunOperations {
     /// Returns the outcomes in order.
     ///
     /// # Safety
     ///
     /// What the operations name is as [`Dispatcher::submit`] asks, for the time of this call.
-    unsafe fn run(&mut self, ops: &[Op]) -> Vec<Outcome>;
+    unsafe fn run(&mut self, ops: &[Op]) -> Vec<OperationOutcome>;
 }
 
-impl Run for Dispatcher {
-    unsafe fn run(&mut self, ops: &[Op]) -> Vec<Outcome> {
+impl RunOperations for Dispatcher {
+    unsafe fn run(&mut self, ops: &[Op]) -> Vec<OperationOutcome> {
         // SAFETY: by the contract.
         unsafe { Dispatcher::run(self, ops) }
     }
 }
 
 /// A shared engine.
-impl Run for Arc<Engine> {
-    unsafe fn run(&mut self, ops: &[Op]) -> Vec<Outcome> {
+impl RunOperations for Arc<ThreadedEngine> {
+    unsafe fn run(&mut self, ops: &[Op]) -> Vec<OperationOutcome> {
         // SAFETY: by the contract; this does not return before the job ended, or the engine was gone.
         let job = unsafe { self.submit(ops.to_vec()) };
         loop {
@@ -34,7 +37,7 @@ impl Run for Arc<Engine> {
                 return outcomes;
             }
             if job.is_abandoned() {
-                let config = Config { policy: Policy::Cpu, ..Config::default() };
+                let config = EngineConfig { policy: BackendPolicy::Cpu, ..EngineConfig::default() };
                 // SAFETY: by the contract; the engine closed its queues when it ended.
                 return unsafe { Dispatcher::new(config, Vec::new()).run(ops) };
             }
@@ -50,7 +53,7 @@ pub struct PageEngine<R = Dispatcher> {
     of_zero: u32,
 }
 
-impl<R: Run> PageEngine<R> {
+impl<R: RunOperations> PageEngine<R> {
     /// On these queues.
     pub fn new(run: R) -> PageEngine<R> {
         PageEngine { run, ops: Vec::new(), of_zero: Cpu::best().crc32c(0, &[0; PAGE]) }
@@ -59,7 +62,7 @@ impl<R: Run> PageEngine<R> {
 
 impl PageEngine {
     /// Statistics so far.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> EngineStats {
         self.run.stats()
     }
 
@@ -69,7 +72,7 @@ impl PageEngine {
     }
 }
 
-impl<R: Run> Accelerate for PageEngine<R> {
+impl<R: RunOperations> Accelerate for PageEngine<R> {
     fn scan(&mut self, pages: &[u8], out: &mut [PageFacts]) {
         assert_eq!(pages.len(), out.len() * PAGE, "one fact for each page");
         // First find zero pages, then checksum the others: that of a zero page is known.
@@ -80,7 +83,8 @@ impl<R: Run> Accelerate for PageEngine<R> {
         let outcomes = unsafe { self.run.run(&self.ops) };
         self.ops.clear();
         for ((facts, outcome), page) in out.iter_mut().zip(outcomes).zip(pages.chunks_exact(PAGE)) {
-            *facts = PageFacts { zero: outcome.value == Value::Equal(true), crc: self.of_zero };
+            *facts =
+                PageFacts { zero: outcome.value == OperationValue::Equal(true), crc: self.of_zero };
             if !facts.zero {
                 self.ops.push(Op::Crc { src: page.as_ptr(), len: PAGE, seed: 0 });
             }
@@ -89,7 +93,7 @@ impl<R: Run> Accelerate for PageEngine<R> {
         let outcomes = unsafe { self.run.run(&self.ops) };
         let mut outcomes = outcomes.into_iter();
         for facts in out.iter_mut().filter(|f| !f.zero) {
-            if let Some(Value::Crc(crc)) = outcomes.next().map(|o| o.value) {
+            if let Some(OperationValue::Crc(crc)) = outcomes.next().map(|o| o.value) {
                 facts.crc = crc;
             }
         }

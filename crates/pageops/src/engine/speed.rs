@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Choice, Dispatcher, Op, Value};
+use super::{Choice, Dispatcher, Op, OperationValue};
 use crate::delta::{Delta, ENTRY};
 use crate::{Cpu, PAGE};
 
@@ -14,7 +14,7 @@ const STRIDE: usize = 256;
 /// A page as devices want it.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-struct Page([u8; PAGE]);
+struct AlignedPage([u8; PAGE]);
 
 /// Bytes a second of each operation over so much memory, the median of the rounds; `None` where a device did not do all of it, or did it wrong.
 pub fn speeds(
@@ -23,8 +23,8 @@ pub fn speeds(
     rounds: u32,
 ) -> Vec<(&'static str, Option<f64>)> {
     let count = (bytes / PAGE).max(1);
-    let zero = vec![Page([0; PAGE]); count];
-    let mut noise = Page([0; PAGE]);
+    let zero = vec![AlignedPage([0; PAGE]); count];
+    let mut noise = AlignedPage([0; PAGE]);
     let mut state = 1u64;
     for word in noise.0.as_chunks_mut::<8>().0 {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -34,43 +34,55 @@ pub fn speeds(
     for byte in changed.0.iter_mut().step_by(STRIDE) {
         *byte ^= 1;
     }
-    let mut record = Page([0; PAGE]);
+    let mut record = AlignedPage([0; PAGE]);
     let cpu = Cpu::best();
     let size = ENTRY * PAGE / STRIDE;
     let delta = Delta::Differs(size);
-    let crc = Value::Crc(cpu.crc32c(0, &noise.0));
+    let crc = OperationValue::Crc(cpu.crc32c(0, &noise.0));
     if cpu.delta_create(&noise.0, &changed.0, &mut record.0[..ROOM]) != Ok(delta) {
         return Vec::new();
     }
     let (old, new) = (vec![noise; count], vec![changed; count]);
     let (mut copy, mut made, records) = (old.clone(), zero.clone(), vec![record; count]);
-    let at = |pages: &[Page], i: usize| pages[i].0.as_ptr();
+    let at = |pages: &[AlignedPage], i: usize| pages[i].0.as_ptr();
     let (to, made) = (copy.as_mut_ptr().cast::<u8>(), made.as_mut_ptr().cast::<u8>());
     let of = |start: *mut u8, i: usize| start.wrapping_add(i * PAGE);
     type Make<'a> = &'a dyn Fn(usize) -> Op;
     let (len, cap, size) = (PAGE, ROOM as u32, size as u32);
-    let operations: [(&str, Value, Make<'_>); 7] = [
-        ("is zero", Value::Equal(true), &|i| Op::Compval { src: at(&zero, i), len, word: 0 }),
+    let operations: [(&str, OperationValue, Make<'_>); 7] = [
+        ("is zero", OperationValue::Equal(true), &|i| Op::Compval {
+            src: at(&zero, i),
+            len,
+            word: 0,
+        }),
         // The copy is not yet written to.
-        ("compare", Value::Equal(true), &|i| Op::Compare { a: at(&old, i), b: of(to, i), len }),
-        ("copy", Value::Done, &|i| Op::Copy { src: at(&old, i), dst: of(to, i), len }),
+        ("compare", OperationValue::Equal(true), &|i| Op::Compare {
+            a: at(&old, i),
+            b: of(to, i),
+            len,
+        }),
+        ("copy", OperationValue::Done, &|i| Op::Copy { src: at(&old, i), dst: of(to, i), len }),
         ("crc32c", crc, &|i| Op::Crc { src: at(&old, i), len, seed: 0 }),
-        ("delta create", Value::Delta(delta), &|i| Op::DeltaCreate {
+        ("delta create", OperationValue::Delta(delta), &|i| Op::DeltaCreate {
             old: at(&old, i),
             new: at(&new, i),
             len,
             record: of(made, i),
             cap,
         }),
-        ("delta apply", Value::Done, &|i| Op::DeltaApply {
+        ("delta apply", OperationValue::Done, &|i| Op::DeltaApply {
             record: at(&records, i),
             size,
             region: of(to, i),
             len,
         }),
-        ("fill", Value::Done, &|i| Op::Fill { dst: of(to, i), len, word: 0x0123_4567_89ab_cdef }),
+        ("fill", OperationValue::Done, &|i| Op::Fill {
+            dst: of(to, i),
+            len,
+            word: 0x0123_4567_89ab_cdef,
+        }),
     ];
-    let measure = |(name, expected, make): (&'static str, Value, Make<'_>)| {
+    let measure = |(name, expected, make): (&'static str, OperationValue, Make<'_>)| {
         let ops: Vec<Op> = (0..count).map(make).collect();
         let mut times = Vec::new();
         for _ in 0..rounds.max(1) {

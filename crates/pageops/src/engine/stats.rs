@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Value;
+use super::OperationValue;
 use crate::device::Status;
 
 /// Why an operation was done where it was.
@@ -28,7 +28,7 @@ pub enum Choice {
 
 /// A fault that was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+pub enum SeenFault {
     /// A status other than success.
     Status(Status),
     /// No record came, though the queue was drained.
@@ -58,18 +58,18 @@ pub struct QueueStats {
 
 /// What an engine did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct EngineStats {
     /// Operations by where they were finished, and why there.
     pub choices: BTreeMap<Choice, u64>,
     /// Faults by kind, one for each operation that had one.
-    pub faults: BTreeMap<Fault, u64>,
+    pub faults: BTreeMap<SeenFault, u64>,
     /// Batches handed over.
     pub batches: u64,
     /// Queues.
     pub queues: Vec<QueueStats>,
 }
 
-impl Stats {
+impl EngineStats {
     /// In words: who did how much, why, and what went wrong.
     pub fn describe(&self) -> String {
         let mut parts: Vec<String> = Vec::new();
@@ -100,11 +100,11 @@ impl Stats {
 
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct OperationOutcome {
     /// Its result.
-    pub value: Value,
+    pub value: OperationValue,
     /// Where it was finished.
     pub choice: Choice,
     /// What went wrong on the way.
-    pub fault: Option<Fault>,
+    pub fault: Option<SeenFault>,
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use vmtax_pageops::device::{Descriptor, Record, Status, flag, opcode};
+use vmtax_pageops::device::{CompletionRecord, Descriptor, Status, flag, opcode};
 
 /// Operations, flags, statuses and places of members are those of the kernel's header for programs.
 #[test]
@@ -89,7 +89,7 @@ fn descriptors_are_those_of_the_kernels_header() {
     ] {
         say(&format!("offsetof(struct dsa_hw_desc, {member})"), at as u64);
     }
-    say("sizeof(struct dsa_completion_record)", size_of::<Record>() as u64);
+    say("sizeof(struct dsa_completion_record)", size_of::<CompletionRecord>() as u64);
     // As the assertions beside the definitions have them.
     let record = [("status", 0), ("result", 1), ("bytes_completed", 4), ("fault_addr", 8)];
     for (member, at) in record.into_iter().chain([("crc_val", 16), ("delta_rec_size", 16)]) {

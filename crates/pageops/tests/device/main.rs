@@ -10,11 +10,11 @@ mod sysfs;
 
 use std::time::{Duration, Instant};
 
-use vmtax_pageops::device::model::Model;
-use vmtax_pageops::device::{Completion, Descriptor, Portal, Record, Submit};
+use vmtax_pageops::device::model::DeviceModel;
+use vmtax_pageops::device::{Completion, CompletionRecord, Descriptor, Portal, Submit};
 
 /// Hands one descriptor to a model and gives its completion.
-fn one(model: &Model, descriptor: &Descriptor, record: &Record) -> Completion {
+fn one(model: &DeviceModel, descriptor: &Descriptor, record: &CompletionRecord) -> Completion {
     // SAFETY: what the tests below name lives until the record is written.
     assert!(matches!(unsafe { model.portal().unwrap().submit(descriptor) }, Submit::Accepted));
     let start = Instant::now();
@@ -29,9 +29,9 @@ fn one(model: &Model, descriptor: &Descriptor, record: &Record) -> Completion {
 
 /// Memory that delta operations and lists of descriptors are aligned in.
 #[repr(align(64))]
-struct Aligned<const N: usize>([u8; N]);
+struct AlignedMemory<const N: usize>([u8; N]);
 
-impl<const N: usize> Aligned<N> {
+impl<const N: usize> AlignedMemory<N> {
     fn at(&mut self) -> u64 {
         self.0.as_mut_ptr().expose_provenance() as u64
     }

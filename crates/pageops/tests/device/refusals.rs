@@ -2,23 +2,24 @@
 
 use std::time::Duration;
 
-use vmtax_pageops::device::model::{self, Model};
-use vmtax_pageops::device::{Descriptor, Portal, Record, Status, Submit, flag, opcode};
+use vmtax_pageops::device::model::{self, DeviceModel};
+use vmtax_pageops::device::{CompletionRecord, Descriptor, Portal, Status, Submit, flag, opcode};
 
-use super::{Aligned, one};
+use super::{AlignedMemory, one};
 
 #[test]
 fn the_model_gives_every_status_of_the_device() {
-    let model = Model::new(model::Config { batch: 4, transfer: 1 << 16, ..Default::default() });
+    let model =
+        DeviceModel::new(model::ModelConfig { batch: 4, transfer: 1 << 16, ..Default::default() });
     // A list of descriptors must be aligned, or that is what is found fault with first.
     #[repr(align(64))]
-    struct Page([u8; 4096]);
-    let Page(buffer) = &Page([1; 4096]);
-    let Page(to) = &mut Page([0; 4096]);
+    struct RefusedPage([u8; 4096]);
+    let RefusedPage(buffer) = &RefusedPage([1; 4096]);
+    let RefusedPage(to) = &mut RefusedPage([0; 4096]);
     let (src, dst) =
         (buffer.as_ptr().expose_provenance() as u64, to.as_mut_ptr().expose_provenance() as u64);
     let status = |code: u8, change: &dyn Fn(&mut Descriptor)| {
-        let record = Record::default();
+        let record = CompletionRecord::default();
         let mut descriptor = Descriptor { src, dst, size: 4096, ..Descriptor::new(code, &record) };
         change(&mut descriptor);
         one(&model, &descriptor, &record).status
@@ -57,11 +58,11 @@ fn the_model_gives_every_status_of_the_device() {
     );
 
     // A batch with one bad descriptor: the batch failed, each has its own status.
-    let records = [Record::default(), Record::default()];
+    let records = [CompletionRecord::default(), CompletionRecord::default()];
     let good = Descriptor { src, dst, size: 4096, ..Descriptor::new(opcode::MEMMOVE, &records[0]) };
     let bad = Descriptor { size: 0, ..Descriptor::new(opcode::FILL, &records[1]) };
     let list = [good, bad];
-    let record = Record::default();
+    let record = CompletionRecord::default();
     let list_at = list.as_ptr().expose_provenance() as u64;
     let batch = Descriptor { src: list_at, size: 2, ..Descriptor::new(opcode::BATCH, &record) };
     let done = one(&model, &batch, &record);
@@ -107,13 +108,14 @@ fn a_full_shared_queue_returns_its_status() {
 
 /// Whether a queue for two, which took the first two, refused a third.
 fn is_full_for_a_third() -> bool {
-    let model = Model::new(model::Config {
+    let model = DeviceModel::new(model::ModelConfig {
         depth: 2,
         shared: true,
         service: Duration::from_millis(100),
         ..Default::default()
     });
-    let records = [Record::default(), Record::default(), Record::default()];
+    let records =
+        [CompletionRecord::default(), CompletionRecord::default(), CompletionRecord::default()];
     let mut portal = model.portal().unwrap();
     // SAFETY: the records live until the portal is closed.
     let submitted: Vec<Submit> = records
@@ -132,13 +134,13 @@ fn is_full_for_a_third() -> bool {
 /// Deltas: what the specification does not allow is refused, as DML refuses it before hardware would.
 #[test]
 fn the_model_refuses_deltas_that_hardware_refuses() {
-    let model = Model::new(model::Config { transfer: 1 << 20, ..Default::default() });
-    let (mut old, mut new) = (Aligned([1; 4096]), Aligned([1; 4096]));
-    let mut room = Aligned([0; 8192]);
+    let model = DeviceModel::new(model::ModelConfig { transfer: 1 << 20, ..Default::default() });
+    let (mut old, mut new) = (AlignedMemory([1; 4096]), AlignedMemory([1; 4096]));
+    let mut room = AlignedMemory([0; 8192]);
     (new.0[8], new.0[4000]) = (2, 3);
     let (old_at, new_at, room_at) = (old.at(), new.at(), room.at());
     let create = |change: &dyn Fn(&mut Descriptor)| {
-        let record = Record::default();
+        let record = CompletionRecord::default();
         let operands = [room_at, 5120, 0];
         let mut d = Descriptor {
             src: old_at,
@@ -185,12 +187,12 @@ fn the_model_refuses_deltas_that_hardware_refuses() {
     }
 
     let apply = |entries: &[(u16, u64)], change: &dyn Fn(&mut Descriptor)| {
-        let (mut record, mut region) = (Aligned([0; 640]), Aligned([0; 4096]));
+        let (mut record, mut region) = (AlignedMemory([0; 640]), AlignedMemory([0; 4096]));
         for (entry, bytes) in entries.iter().zip(record.0.chunks_exact_mut(10)) {
             bytes[..2].copy_from_slice(&entry.0.to_le_bytes());
             bytes[2..].copy_from_slice(&entry.1.to_le_bytes());
         }
-        let done = Record::default();
+        let done = CompletionRecord::default();
         let mut d = Descriptor {
             src: record.at(),
             dst: region.at(),
@@ -216,8 +218,8 @@ fn the_model_refuses_deltas_that_hardware_refuses() {
 /// Check Result: what was expected is success, what was not is a false predicate, and both have the result.
 #[test]
 fn a_result_that_was_not_expected_is_a_false_predicate() {
-    let model = Model::new(model::Config::default());
-    let (mut a, mut b) = (Aligned([5; 256]), Aligned([5; 256]));
+    let model = DeviceModel::new(model::ModelConfig::default());
+    let (mut a, mut b) = (AlignedMemory([5; 256]), AlignedMemory([5; 256]));
     b.0[100] = 6;
     let (equal, other) = (a.at(), b.at());
     for (code, dst, result) in [
@@ -227,7 +229,7 @@ fn a_result_that_was_not_expected_is_a_false_predicate() {
         (opcode::COMPVAL, 7, 1),
     ] {
         for expected in [0, 1] {
-            let record = Record::default();
+            let record = CompletionRecord::default();
             let mut d = Descriptor { src: equal, dst, size: 256, ..Descriptor::new(code, &record) };
             d.operands[0] = expected;
             let done = one(&model, &d, &record);
@@ -245,9 +247,9 @@ fn a_result_that_was_not_expected_is_a_false_predicate() {
 /// Without a request for a record, success writes none; an error does.
 #[test]
 fn a_record_that_was_not_requested_comes_with_an_error() {
-    let model = Model::new(model::Config::default());
-    let mut block = Aligned([5; 256]);
-    let (record, last) = (Record::default(), Record::default());
+    let model = DeviceModel::new(model::ModelConfig::default());
+    let mut block = AlignedMemory([5; 256]);
+    let (record, last) = (CompletionRecord::default(), CompletionRecord::default());
     let mut d =
         Descriptor { src: block.at(), size: 256, ..Descriptor::new(opcode::CRCGEN, &record) };
     d.flags_opcode &= !flag::REQUEST_CR;

@@ -4,15 +4,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use vmtax_pageops::device::idxd::{self, Roots};
-use vmtax_pageops::device::model::{self, Model};
-use vmtax_pageops::device::{Descriptor, Portal, Record, Status, Submit, flag, opcode};
+use vmtax_pageops::device::model::{self, DeviceModel};
+use vmtax_pageops::device::{CompletionRecord, Descriptor, Portal, Status, Submit, flag, opcode};
 
 /// What a queue makes of descriptors that are right, and of descriptors with one mistake each.
 fn statuses(portal: &mut dyn Portal) -> Vec<(String, Status)> {
     #[repr(align(64))]
-    struct Blocks([[u8; 4096]; 6]);
+    struct StatusBlocks([[u8; 4096]; 6]);
     let limits = portal.limits();
-    let mut blocks = Blocks([[7; 4096]; 6]);
+    let mut blocks = StatusBlocks([[7; 4096]; 6]);
     blocks.0[1][8] = 8;
     // Entries of a delta record: words 1 and 3, then in the wrong order, then past a region of 4096 bytes.
     for (at, word) in [(0, 1u16), (10, 3), (64, 3), (74, 1), (128, 1), (138, 512)] {
@@ -23,7 +23,7 @@ fn statuses(portal: &mut dyn Portal) -> Vec<(String, Status)> {
     let mut found = Vec::new();
     let mut try_one = |name: &str, code: u8, src: u64, dst: u64, size: u64, operands: [u64; 3]| {
         let Ok(size) = u32::try_from(size) else { return };
-        let done = Record::default();
+        let done = CompletionRecord::default();
         let mut d = Descriptor { src, dst, size, operands, ..Descriptor::new(code, &done) };
         if name.contains("checked") {
             d.flags_opcode |= flag::CHECK_RESULT;
@@ -76,7 +76,8 @@ fn statuses(portal: &mut dyn Portal) -> Vec<(String, Status)> {
     }
     if limits.batch >= 2 {
         // A queue that looked past its limit would find descriptors that do nothing.
-        let dones: Vec<Record> = (0..=limits.batch).map(|_| Record::default()).collect();
+        let dones: Vec<CompletionRecord> =
+            (0..=limits.batch).map(|_| CompletionRecord::default()).collect();
         let list: Vec<Descriptor> =
             dones.iter().map(|d| Descriptor::new(opcode::NOOP, d)).collect();
         let at = list.as_ptr().expose_provenance() as u64;
@@ -91,7 +92,7 @@ fn statuses(portal: &mut dyn Portal) -> Vec<(String, Status)> {
 /// The statuses that the specification gives, from the model's own queue.
 #[test]
 fn one_mistake_has_one_status() {
-    let model = Model::new(model::Config::default());
+    let model = DeviceModel::new(model::ModelConfig::default());
     let found = statuses(&mut model.portal().unwrap());
     let wrong = |name: &str| match name {
         "dualcast to other low bits" => Status::DualcastMisaligned,
@@ -130,12 +131,12 @@ fn real_queues_give_the_models_statuses() {
         let queue = idxd::find(&roots, Path::new(path)).unwrap_or_else(|p| panic!("{p}"));
         let mut real = idxd::Idxd::open(&roots, queue).unwrap_or_else(|p| panic!("{p}"));
         let limits = real.limits();
-        let config = model::Config {
+        let config = model::ModelConfig {
             batch: limits.batch,
             transfer: limits.transfer,
-            ..model::Config::default()
+            ..model::ModelConfig::default()
         };
-        let model = Model::new(config);
+        let model = DeviceModel::new(config);
         let expected = statuses(&mut model.portal().unwrap());
         for (model, real) in expected.into_iter().zip(statuses(&mut real)) {
             if model != real {

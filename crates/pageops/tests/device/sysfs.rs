@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use vmtax_pageops::device::idxd::{self, Roots};
-use vmtax_pageops::device::{Descriptor, Portal, Record, Submit, opcode};
+use vmtax_pageops::device::{CompletionRecord, Descriptor, Portal, Submit, opcode};
 
 /// A sysfs with one device and queues of every sort.
 fn sysfs(root: &Path, queues: &[(&str, &[(&str, &str)])]) -> Roots {
@@ -110,7 +110,7 @@ fn where_mapping_is_refused_descriptors_are_written() {
     let queue = idxd::find(&roots, Path::new("wq0.0")).unwrap();
     let mut portal = idxd::Idxd::open(&roots, queue).unwrap();
     assert_eq!((portal.way(), portal.limits().batch), ("write()", 0));
-    let record = Record::default();
+    let record = CompletionRecord::default();
     let descriptor = Descriptor {
         src: 1,
         dst: 2,

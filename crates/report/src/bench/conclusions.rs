@@ -1,6 +1,6 @@
 //! What a benchmark's table proves, and what it only indicates, as sentences.
 
-use vmtax_analyse::conclusions::{Conclusions, Difference};
+use vmtax_analyse::conclusions::{CategoryDifference, Conclusions};
 
 use super::{Benchmark, overhead, percent};
 use crate::numbers::counted;
@@ -27,8 +27,8 @@ pub(crate) fn sentences(shown: &Benchmark<'_>) -> Vec<String> {
     says
 }
 
-fn difference(found: &Difference<'_>, of_runs: bool) -> String {
-    let Difference { row, against, overhead: worse, p } = found;
+fn difference(found: &CategoryDifference<'_>, of_runs: bool) -> String {
+    let CategoryDifference { row, against, overhead: worse, p } = found;
     let how = match overhead(worse.value).as_str() {
         "equal" => "less than 0.1 % different from".to_owned(),
         other => format!("{other} than"),

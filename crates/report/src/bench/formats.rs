@@ -7,18 +7,18 @@ use serde::Serialize;
 use super::{Benchmark, SCHEMA, conclusions, reasons, table, text};
 use crate::html;
 use crate::table::Table;
-use crate::tables::Formats;
-use crate::text::Text;
+use crate::tables::AllFormats;
+use crate::text::TextLayout;
 use crate::traffic;
 
-impl Formats for Benchmark<'_> {
-    fn text(&self, look: Text, out: &mut dyn Write) -> io::Result<()> {
+impl AllFormats for Benchmark<'_> {
+    fn text(&self, look: TextLayout, out: &mut dyn Write) -> io::Result<()> {
         text(self, look, out)
     }
 
     /// One object: the rows of the CSV, and what is to be said of them.
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        let object = Object {
+        let object = BenchObject {
             schema: SCHEMA,
             source: self.source,
             rows: table(self, &self.bench.rows),
@@ -47,7 +47,7 @@ impl Formats for Benchmark<'_> {
 }
 
 #[derive(Serialize)]
-struct Object<'a> {
+struct BenchObject<'a> {
     schema: &'static str,
     source: &'a str,
     rows: Table,

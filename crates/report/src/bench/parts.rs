@@ -7,8 +7,9 @@ use vmtax_analyse::recorded;
 use crate::numbers::significant;
 
 /// An overhead as exits and the rest.
-pub fn by_exits(parts: &recorded::Parts) -> String {
-    let recorded::Parts { workload, category, baseline, difference, unit, exits, cost } = parts;
+pub fn by_exits(parts: &recorded::OverheadParts) -> String {
+    let recorded::OverheadParts { workload, category, baseline, difference, unit, exits, cost } =
+        parts;
     format!(
         "{workload} in {category}: {} {unit} more than in {baseline}: {} exits more x {} (a CPUID exit here) = {}; the rest: {}",
         significant(*difference),
@@ -20,8 +21,8 @@ pub fn by_exits(parts: &recorded::Parts) -> String {
 }
 
 /// An overhead as page faults and the rest.
-pub fn by_faults(parts: &faults::Parts) -> String {
-    let faults::Parts { workload, category, baseline, difference, own, base } = parts;
+pub fn by_faults(parts: &faults::FaultParts) -> String {
+    let faults::FaultParts { workload, category, baseline, difference, own, base } = parts;
     let of = |faults: &faults::Faults| {
         format!(
             "{} faults x {} ({})",

@@ -1,6 +1,6 @@
 //! Exits of a benchmark by reason, each category beside its baseline.
 
-use vmtax_analyse::reasons::{Guest, ReasonRow};
+use vmtax_analyse::reasons::{ExitGuest, ReasonRow};
 
 use crate::names;
 use crate::table::{CSV, Cell, Column, JSON, PEOPLE, Table};
@@ -19,7 +19,7 @@ pub(crate) fn table(rows: &[ReasonRow]) -> Table {
     let mut all = 0.0;
     // The row of all exits is in front of those that are its parts.
     let rows = rows.iter().map(|row| {
-        if row.guest == Guest::All {
+        if row.guest == ExitGuest::All {
             all = row.own;
         }
         (row, all)
@@ -37,9 +37,9 @@ pub(crate) fn table(rows: &[ReasonRow]) -> Table {
         })
         .column(Column::words("guest", "exits of"), |(row, _)| {
             Cell::Word(match row.guest {
-                Guest::All => "all",
-                Guest::Workload => "workload's guest",
-                Guest::Hypervisor => "its hypervisor",
+                ExitGuest::All => "all",
+                ExitGuest::Workload => "workload's guest",
+                ExitGuest::Hypervisor => "its hypervisor",
             })
         })
         .column(Column::words("reason", "reason"), |(row, _)| {

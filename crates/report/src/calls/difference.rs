@@ -1,7 +1,7 @@
 //! What makes a path longer or shorter than another run's: the functions, as a line of text, a table and a picture.
 
-use vmtax_analyse::Profiled;
-use vmtax_analyse::calls::difference::{Difference, Line, difference};
+use vmtax_analyse::ProfiledOperation;
+use vmtax_analyse::calls::difference::{DifferenceLine, TreeDifference, difference};
 use vmtax_events::printable;
 
 use super::{folded, frame, title};
@@ -15,21 +15,30 @@ const NAMED: usize = 8;
 const PARTS_NAMED: usize = 2;
 
 /// An operation in two runs.
-pub struct Compared<'a> {
+pub struct ComparedOperation<'a> {
     /// The second run. Hostile text.
     pub run: String,
     /// In the first run.
-    pub before: &'a Profiled<'a>,
+    pub before: &'a ProfiledOperation<'a>,
     /// In the second.
-    pub after: &'a Profiled<'a>,
+    pub after: &'a ProfiledOperation<'a>,
     /// What its path differs by.
-    pub difference: Difference,
+    pub difference: TreeDifference,
 }
 
-impl<'a> Compared<'a> {
+impl<'a> ComparedOperation<'a> {
     /// Compares the call trees.
-    pub fn new(run: &str, before: &'a Profiled<'a>, after: &'a Profiled<'a>) -> Compared<'a> {
-        Compared { run: run.to_owned(), before, after, difference: difference(before, after) }
+    pub fn new(
+        run: &str,
+        before: &'a ProfiledOperation<'a>,
+        after: &'a ProfiledOperation<'a>,
+    ) -> ComparedOperation<'a> {
+        ComparedOperation {
+            run: run.to_owned(),
+            before,
+            after,
+            difference: difference(before, after),
+        }
     }
 
     /// `+1,668: L0 pfn_valid +360, L0 __pte_offset_map +330, 12 others +20`; nothing where no function differs. Printable.
@@ -39,7 +48,7 @@ impl<'a> Compared<'a> {
 }
 
 /// As [`Compared::sentence`].
-pub fn sentence(difference: &Difference) -> Option<String> {
+pub fn sentence(difference: &TreeDifference) -> Option<String> {
     let lines = &difference.lines;
     if lines.is_empty() {
         return None;
@@ -56,7 +65,7 @@ pub fn sentence(difference: &Difference) -> Option<String> {
     Some(format!("{}: {}", delta(all), parts.join(", ")))
 }
 
-fn part(line: &Line) -> String {
+fn part(line: &DifferenceLine) -> String {
     let list = |names: &[String]| {
         let mut shown: Vec<String> =
             names.iter().take(PARTS_NAMED).map(|name| printable(name)).collect();
@@ -80,13 +89,13 @@ fn part(line: &Line) -> String {
 }
 
 /// `L0 pfn_valid`, `L1 [vmload]`. Printable.
-pub(crate) fn name(line: &Line) -> String {
+pub(crate) fn name(line: &DifferenceLine) -> String {
     let name = frame(&line.label);
     if name.is_empty() { "outside of all functions".to_owned() } else { name }
 }
 
 /// A row for each function that makes a difference.
-pub fn table(all: &[&Compared<'_>]) -> Table {
+pub fn table(all: &[&ComparedOperation<'_>]) -> Table {
     let names = |names: &[String]| match names {
         [] => Cell::Empty,
         names => Cell::Name(names.join(", ")),
@@ -120,8 +129,8 @@ pub fn table(all: &[&Compared<'_>]) -> Table {
 }
 
 /// A differential flame graph of each operation, with its heading.
-pub fn pictures(all: &[&Compared<'_>]) -> Vec<html::Picture> {
-    let picture = |(number, one): (usize, &&Compared<'_>)| html::Picture {
+pub fn pictures(all: &[&ComparedOperation<'_>]) -> Vec<html::Picture> {
+    let picture = |(number, one): (usize, &&ComparedOperation<'_>)| html::Picture {
         heading: format!(
             "{}, {}: {}",
             printable(&title(one.after)),
@@ -140,21 +149,21 @@ pub fn pictures(all: &[&Compared<'_>]) -> Vec<html::Picture> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vmtax_analyse::calls::Label;
+    use vmtax_analyse::calls::NodeLabel;
     use vmtax_events::CallKind;
 
-    fn line(name: &str, delta: f64) -> Line {
-        let label = Label {
+    fn line(name: &str, delta: f64) -> DifferenceLine {
+        let label = NodeLabel {
             kind: CallKind::Function,
             level: 0,
             name: name.to_owned(),
             module: String::new(),
         };
-        Line { label, delta, gone: Vec::new(), new: Vec::new(), was: None }
+        DifferenceLine { label, delta, gone: Vec::new(), new: Vec::new(), was: None }
     }
 
-    fn said(lines: Vec<Line>) -> Option<String> {
-        sentence(&Difference { before: 0.0, after: 0.0, lines })
+    fn said(lines: Vec<DifferenceLine>) -> Option<String> {
+        sentence(&TreeDifference { before: 0.0, after: 0.0, lines })
     }
 
     #[test]
@@ -162,7 +171,7 @@ mod tests {
         assert_eq!(said(Vec::new()), None);
         let few = vec![line("pfn_valid", 1360.0), line("b", -20.25)];
         assert_eq!(said(few).unwrap(), "+1,339.75: L0 pfn_valid +1,360, L0 b -20.25");
-        let many: Vec<Line> = (0..11).map(|n| line("f", f64::from(20 - n))).collect();
+        let many: Vec<DifferenceLine> = (0..11).map(|n| line("f", f64::from(20 - n))).collect();
         let text = said(many).unwrap();
         assert!(text.starts_with("+165: ") && text.ends_with(", 3 others +33"), "{text}");
     }

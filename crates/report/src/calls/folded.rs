@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use std::collections::{BTreeMap, HashMap};
 
-use vmtax_analyse::{CallTree, Profiled};
+use vmtax_analyse::{CallTree, ProfiledOperation};
 use vmtax_events::{CallKind, CallRow};
 
 use super::{frame, leaves, title};
@@ -13,7 +13,7 @@ use super::{frame, leaves, title};
 const DEPTH_MOST: usize = 1000;
 
 /// Writes the stacks of all operations; the first frame is the operation.
-pub fn write(all: &[(Profiled<'_>, CallTree)], out: &mut dyn Write) -> io::Result<()> {
+pub fn write(all: &[(ProfiledOperation<'_>, CallTree)], out: &mut dyn Write) -> io::Result<()> {
     for (one, tree) in all {
         for line in lines(tree) {
             writeln!(out, "{};{line}", crate::names::printable(&title(one)).replace(';', ","))?;
@@ -38,7 +38,7 @@ pub(crate) fn lines(tree: &CallTree) -> Vec<String> {
 /// # Errors
 /// Says which line is none of folded stacks.
 pub fn read(text: &str) -> Result<BTreeMap<String, CallTree>, String> {
-    let mut reading: BTreeMap<String, Reading> = BTreeMap::new();
+    let mut reading: BTreeMap<String, FoldedReading> = BTreeMap::new();
     for (number, line) in text.lines().enumerate() {
         let parsed = line.rsplit_once(' ').and_then(|(stack, weight)| {
             let (title, frames) = stack.split_once(';')?;
@@ -54,16 +54,16 @@ pub fn read(text: &str) -> Result<BTreeMap<String, CallTree>, String> {
 
 /// A tree that is read.
 #[derive(Default)]
-struct Reading {
+struct FoldedReading {
     rows: Vec<CallRow>,
     nodes: HashMap<(Option<u32>, String), u32>,
 }
 
-impl Reading {
+impl FoldedReading {
     fn add(&mut self, frames: &str, weight: u64) {
         let mut parent = None;
         for frame in frames.split(';') {
-            let Reading { rows, nodes } = self;
+            let FoldedReading { rows, nodes } = self;
             let node = *nodes.entry((parent, frame.to_owned())).or_insert_with(|| {
                 let node = rows.len() as u32;
                 let above = parent.and_then(|parent| rows.get(parent as usize));

@@ -7,23 +7,23 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use prost::Message;
-use vmtax_analyse::calls::Label as Node;
-use vmtax_analyse::{CallTree, Profiled};
+use vmtax_analyse::calls::NodeLabel as Node;
+use vmtax_analyse::{CallTree, ProfiledOperation};
 use vmtax_events::CallKind;
 
 use super::{frame, leaves, title};
 use crate::names::printable;
 
 #[derive(Clone, PartialEq, Message)]
-struct Profile {
+struct PprofProfile {
     #[prost(message, repeated, tag = "1")]
     sample_type: Vec<ValueType>,
     #[prost(message, repeated, tag = "2")]
-    sample: Vec<Sample>,
+    sample: Vec<PprofSample>,
     #[prost(message, repeated, tag = "4")]
     location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
-    function: Vec<Function>,
+    function: Vec<PprofFunction>,
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
     #[prost(int64, repeated, tag = "13")]
@@ -39,17 +39,17 @@ struct ValueType {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Sample {
+struct PprofSample {
     #[prost(uint64, repeated, tag = "1")]
     location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
     value: Vec<i64>,
     #[prost(message, repeated, tag = "3")]
-    label: Vec<Label>,
+    label: Vec<PprofLabel>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Label {
+struct PprofLabel {
     #[prost(int64, tag = "1")]
     key: i64,
     #[prost(int64, tag = "2")]
@@ -61,11 +61,11 @@ struct Location {
     #[prost(uint64, tag = "1")]
     id: u64,
     #[prost(message, repeated, tag = "4")]
-    line: Vec<Line>,
+    line: Vec<PprofLine>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Line {
+struct PprofLine {
     #[prost(uint64, tag = "1")]
     function_id: u64,
     #[prost(int64, tag = "2")]
@@ -73,7 +73,7 @@ struct Line {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Function {
+struct PprofFunction {
     #[prost(uint64, tag = "1")]
     id: u64,
     #[prost(int64, tag = "2")]
@@ -86,8 +86,8 @@ struct Function {
 
 /// A profile whose texts, functions and locations are each there once.
 #[derive(Default)]
-struct Growing {
-    profile: Profile,
+struct GrowingProfile {
+    profile: PprofProfile,
     texts: BTreeMap<String, i64>,
     /// By name and file.
     functions: BTreeMap<(i64, i64), u64>,
@@ -95,7 +95,7 @@ struct Growing {
     locations: BTreeMap<(u64, i64), u64>,
 }
 
-impl Growing {
+impl GrowingProfile {
     fn text(&mut self, text: &str) -> i64 {
         let table = &mut self.profile.string_table;
         *self.texts.entry(text.to_owned()).or_insert_with(|| {
@@ -111,22 +111,22 @@ impl Growing {
         let functions = &mut self.profile.function;
         let function = *self.functions.entry((name, file)).or_insert_with(|| {
             let id = functions.len() as u64 + 1;
-            functions.push(Function { id, name, system_name: name, filename: file });
+            functions.push(PprofFunction { id, name, system_name: name, filename: file });
             id
         });
         let line = i64::try_from(line).unwrap_or(i64::MAX);
         let locations = &mut self.profile.location;
         *self.locations.entry((function, line)).or_insert_with(|| {
             let id = locations.len() as u64 + 1;
-            locations.push(Location { id, line: vec![Line { function_id: function, line }] });
+            locations.push(Location { id, line: vec![PprofLine { function_id: function, line }] });
             id
         })
     }
 }
 
 /// Writes all operations.
-pub fn write(all: &[(Profiled<'_>, CallTree)], out: &mut dyn Write) -> io::Result<()> {
-    let mut growing = Growing::default();
+pub fn write(all: &[(ProfiledOperation<'_>, CallTree)], out: &mut dyn Write) -> io::Result<()> {
+    let mut growing = GrowingProfile::default();
     // The first text is empty.
     growing.text("");
     let (instructions, count) = (growing.text("instructions"), growing.text("count"));
@@ -148,10 +148,10 @@ pub fn write(all: &[(Profiled<'_>, CallTree)], out: &mut dyn Write) -> io::Resul
                     location_id.push(growing.location(label, line.take()));
                 }
             }
-            growing.profile.sample.push(Sample {
+            growing.profile.sample.push(PprofSample {
                 location_id,
                 value: vec![i64::try_from(node.own).unwrap_or(i64::MAX)],
-                label: vec![Label { key, str: operation }],
+                label: vec![PprofLabel { key, str: operation }],
             });
         }
     }
@@ -193,7 +193,7 @@ mod tests {
             tree.push(&row);
         }
         let tree = tree.summed();
-        let one = Profiled {
+        let one = ProfiledOperation {
             name: "cpuid".to_owned(),
             level: Level::L1,
             operations: 1,
@@ -205,7 +205,7 @@ mod tests {
         };
         let mut bytes = Vec::new();
         write(&[(one, tree.clone())], &mut bytes).unwrap();
-        let profile = Profile::decode(&bytes[..]).unwrap();
+        let profile = PprofProfile::decode(&bytes[..]).unwrap();
         let text = |at: i64| profile.string_table[at as usize].as_str();
         assert_eq!((text(0), text(profile.comment[0])), ("", "cpuid L1: 1 operations"));
         assert_eq!(text(profile.sample_type[0].r#type), "instructions");

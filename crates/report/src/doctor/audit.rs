@@ -1,7 +1,7 @@
 //! What an audit shows, and how its parts are written.
 
 use vmtax_analyse::Ledger;
-use vmtax_analyse::audit::{Finding, Fix, Subject, Verdict};
+use vmtax_analyse::audit::{AuditFinding, AuditSubject, CheckVerdict, Fix};
 use vmtax_events::setting::{System, VmProcess};
 
 use crate::names::printable;
@@ -22,20 +22,20 @@ pub struct Audit<'a> {
     /// The VMs that were looked at.
     pub vms: &'a [VmProcess],
     /// The verdicts, in the order to show them.
-    pub findings: &'a [Finding],
+    pub findings: &'a [AuditFinding],
 }
 
 impl Audit<'_> {
-    pub(super) fn with(&self, verdict: Verdict) -> impl Iterator<Item = &Finding> {
+    pub(super) fn with(&self, verdict: CheckVerdict) -> impl Iterator<Item = &AuditFinding> {
         self.findings.iter().filter(move |finding| finding.found.verdict == verdict)
     }
 
     /// A subject for people. Printable.
-    pub(super) fn subject(&self, subject: Subject) -> String {
+    pub(super) fn subject(&self, subject: AuditSubject) -> String {
         match subject {
-            Subject::Host => "host".to_owned(),
-            Subject::Guest => "guest".to_owned(),
-            Subject::Vm(pid) => match self.vms.iter().find(|vm| vm.pid == pid) {
+            AuditSubject::Host => "host".to_owned(),
+            AuditSubject::Guest => "guest".to_owned(),
+            AuditSubject::Vm(pid) => match self.vms.iter().find(|vm| vm.pid == pid) {
                 Some(vm) => vm_name(vm),
                 None => pid.to_string(),
             },

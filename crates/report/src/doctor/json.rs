@@ -3,11 +3,13 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use vmtax_analyse::audit::{self, CauseMeasured, Finding, Gain, Seen, Subject};
+use vmtax_analyse::audit::{
+    self, AuditFinding, AuditSubject, CauseMeasured, SeenSetting, SettingGain,
+};
 use vmtax_events::setting::{Fact, VmProcess, files};
 
 use super::audit::{Audit, fix_kind};
-use super::words::{self, Words, fix_line};
+use super::words::{self, RuleWords, fix_line};
 
 /// Name and version of the shape.
 pub const SCHEMA: &str = "vmtax-doctor-1";
@@ -15,25 +17,25 @@ pub const SCHEMA: &str = "vmtax-doctor-1";
 #[derive(Serialize)]
 struct Doctor<'a> {
     schema: &'static str,
-    tool: Tool<'a>,
+    tool: DoctorTool<'a>,
     root: &'a str,
     guest: Option<&'a str>,
     run: Option<&'a str>,
     kernel: Option<&'a str>,
-    kvm: crate::kvm::Shaped<'a>,
+    kvm: crate::kvm::ShapedPrograms<'a>,
     hidden_processes: u64,
-    vms: Vec<Vm<'a>>,
-    findings: Vec<Shaped<'a>>,
+    vms: Vec<DoctorVm<'a>>,
+    findings: Vec<ShapedDoctor<'a>>,
 }
 
 #[derive(Serialize)]
-struct Tool<'a> {
+struct DoctorTool<'a> {
     name: &'static str,
     version: &'a str,
 }
 
 #[derive(Serialize)]
-pub(crate) struct Vm<'a> {
+pub(crate) struct DoctorVm<'a> {
     pid: u32,
     name: &'a str,
     kind: &'static str,
@@ -41,17 +43,17 @@ pub(crate) struct Vm<'a> {
 }
 
 #[derive(Serialize)]
-struct Shaped<'a> {
+struct ShapedDoctor<'a> {
     rule: &'static str,
     check: &'static str,
     subject: &'static str,
     pid: Option<u32>,
     verdict: &'static str,
     what: String,
-    evidence: Vec<Evidence<'a>>,
+    evidence: Vec<EvidenceJson<'a>>,
     fix: Option<ShapedFix>,
     causes: Vec<&'static str>,
-    measured: Option<Measured>,
+    measured: Option<MeasuredShape>,
     wanted: &'static str,
     why: &'static str,
     source: Option<&'static str>,
@@ -59,7 +61,7 @@ struct Shaped<'a> {
 }
 
 #[derive(Serialize)]
-struct Evidence<'a> {
+struct EvidenceJson<'a> {
     path: &'a str,
     value: Option<String>,
     unknown: Option<String>,
@@ -72,14 +74,14 @@ struct ShapedFix {
 }
 
 #[derive(Serialize)]
-struct Measured {
+struct MeasuredShape {
     vm: Option<u32>,
-    causes: Vec<Cause>,
+    causes: Vec<CauseShape>,
     gain: ShapedGain,
 }
 
 #[derive(Serialize)]
-struct Cause {
+struct CauseShape {
     cause: &'static str,
     count: u64,
     per_second: Option<f64>,
@@ -99,7 +101,7 @@ struct ShapedGain {
 pub(super) fn write(audit: &Audit, out: &mut dyn Write) -> io::Result<()> {
     let document = Doctor {
         schema: SCHEMA,
-        tool: Tool { name: "vmtax", version: audit.tool_version },
+        tool: DoctorTool { name: "vmtax", version: audit.tool_version },
         root: audit.root,
         guest: audit.guest,
         run: audit.run.map(|(name, _)| name),
@@ -112,19 +114,19 @@ pub(super) fn write(audit: &Audit, out: &mut dyn Write) -> io::Result<()> {
     crate::json::write(&document, out)
 }
 
-pub(crate) fn vm(vm: &VmProcess) -> Vm<'_> {
-    Vm { pid: vm.pid, name: &vm.name, kind: audit::kind(vm).name(), vcpus: vm.vcpus }
+pub(crate) fn vm(vm: &VmProcess) -> DoctorVm<'_> {
+    DoctorVm { pid: vm.pid, name: &vm.name, kind: audit::kind(vm).name(), vcpus: vm.vcpus }
 }
 
-fn finding(finding: &Finding) -> Shaped<'_> {
+fn finding(finding: &AuditFinding) -> ShapedDoctor<'_> {
     let (subject, pid) = match finding.subject {
-        Subject::Host => ("host", None),
-        Subject::Vm(pid) => ("vm", Some(pid)),
-        Subject::Guest => ("guest", None),
+        AuditSubject::Host => ("host", None),
+        AuditSubject::Vm(pid) => ("vm", Some(pid)),
+        AuditSubject::Guest => ("guest", None),
     };
     let found = &finding.found;
-    let Words { wanted, why, source, .. } = words::rule(finding.rule.id);
-    Shaped {
+    let RuleWords { wanted, why, source, .. } = words::rule(finding.rule.id);
+    ShapedDoctor {
         rule: finding.rule.id.name(),
         check: finding.check.id.name(),
         subject,
@@ -134,7 +136,7 @@ fn finding(finding: &Finding) -> Shaped<'_> {
         evidence: found.evidence.iter().map(evidence).collect(),
         fix: found.fix.as_ref().map(|fix| ShapedFix { kind: fix_kind(fix), text: fix_line(fix) }),
         causes: finding.check.causes.iter().map(|cause| cause.name()).collect(),
-        measured: finding.measured.as_ref().map(|measured| Measured {
+        measured: finding.measured.as_ref().map(|measured| MeasuredShape {
             vm: measured.vm,
             causes: measured.causes.iter().map(cause).collect(),
             gain: gain(&measured.gain),
@@ -146,16 +148,16 @@ fn finding(finding: &Finding) -> Shaped<'_> {
     }
 }
 
-fn evidence(fact: &Fact<Seen>) -> Evidence<'_> {
-    Evidence {
+fn evidence(fact: &Fact<SeenSetting>) -> EvidenceJson<'_> {
+    EvidenceJson {
         path: &fact.path,
         value: fact.value.as_ref().ok().map(words::seen),
         unknown: fact.value.as_ref().err().map(ToString::to_string),
     }
 }
 
-fn cause(measured: &CauseMeasured) -> Cause {
-    Cause {
+fn cause(measured: &CauseMeasured) -> CauseShape {
+    CauseShape {
         cause: measured.cause.name(),
         count: measured.count,
         per_second: measured.per_second,
@@ -164,15 +166,17 @@ fn cause(measured: &CauseMeasured) -> Cause {
     }
 }
 
-fn gain(gain: &Gain) -> ShapedGain {
+fn gain(gain: &SettingGain) -> ShapedGain {
     let (kind, exits, time_ns, base_ns) = match *gain {
-        Gain::AtMost { count, time_ns, base_ns } => {
+        SettingGain::AtMost { count, time_ns, base_ns } => {
             ("at-most", Some(count), Some(time_ns), Some(base_ns))
         }
-        Gain::Preempted { time_ns, base_ns } => ("preempted", None, Some(time_ns), Some(base_ns)),
-        Gain::Counts { count } => ("counts", Some(count), None, None),
-        Gain::NoExits => ("no-exits", None, None, None),
-        Gain::Unknown => ("unknown", None, None, None),
+        SettingGain::Preempted { time_ns, base_ns } => {
+            ("preempted", None, Some(time_ns), Some(base_ns))
+        }
+        SettingGain::Counts { count } => ("counts", Some(count), None, None),
+        SettingGain::NoExits => ("no-exits", None, None, None),
+        SettingGain::Unknown => ("unknown", None, None, None),
     };
     ShapedGain { kind, exits, time_ns, base_ns, share: gain.share() }
 }

@@ -6,7 +6,7 @@
 
 use std::io::{self, Write};
 
-use vmtax_analyse::audit::{Finding, Fix, Subject, Verdict};
+use vmtax_analyse::audit::{AuditFinding, AuditSubject, CheckVerdict, Fix};
 use vmtax_events::setting::files;
 
 use super::audit::{Audit, module_file, quoted, shell_pattern};
@@ -27,7 +27,7 @@ pub(super) fn write(audit: &Audit, out: &mut dyn Write) -> io::Result<()> {
     )?;
     writeln!(out, "set -eu")?;
     let mut none = true;
-    for finding in audit.with(Verdict::Costs) {
+    for finding in audit.with(CheckVerdict::Costs) {
         let Some(fix) = &finding.found.fix else { continue };
         none = false;
         writeln!(out)?;
@@ -66,8 +66,8 @@ fn comment(out: &mut dyn Write, text: &str) -> io::Result<()> {
     writeln!(out, "# {}", printable(text))
 }
 
-fn command(out: &mut dyn Write, finding: &Finding, fix: &Fix) -> io::Result<()> {
-    if finding.subject == Subject::Guest {
+fn command(out: &mut dyn Write, finding: &AuditFinding, fix: &Fix) -> io::Result<()> {
+    if finding.subject == AuditSubject::Guest {
         return comment(out, &format!("In the guest: {}", fix_line(fix)));
     }
     match fix {

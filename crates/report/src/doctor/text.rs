@@ -2,26 +2,28 @@
 
 use std::io::{self, Write};
 
-use vmtax_analyse::audit::{self, Finding, Gain, Measured, Seen, Verdict};
+use vmtax_analyse::audit::{
+    self, AuditFinding, CheckVerdict, MeasuredGain, SeenSetting, SettingGain,
+};
 use vmtax_events::setting::{Fact, VmProcess, cpuinfo, files};
 
 use super::audit::{Audit, vm_name};
 use super::words::{self, fix_line};
 use crate::names::printable;
 use crate::numbers::{count, counted, duration, percent};
-use crate::text::Text;
-use crate::text::layout::{Column, Grid, Paint, Style, wrap};
+use crate::text::TextLayout;
+use crate::text::layout::{Grid, GridColumn, Paint, Style, wrap};
 
 /// A value of a file beyond this says nothing more to people.
 const LONGEST: usize = 200;
 
-struct Page<'a> {
+struct DoctorPage<'a> {
     paint: Paint,
     width: Option<usize>,
     out: &'a mut dyn Write,
 }
 
-impl Page<'_> {
+impl DoctorPage<'_> {
     fn line(&mut self, style: Style, text: &str) -> io::Result<()> {
         self.paint.line(self.out, style, text)
     }
@@ -32,23 +34,23 @@ impl Page<'_> {
     }
 }
 
-pub(super) fn write(audit: &Audit, look: Text, out: &mut dyn Write) -> io::Result<()> {
-    let mut page = Page { paint: Paint { color: look.color }, width: look.width, out };
+pub(super) fn write(audit: &Audit, look: TextLayout, out: &mut dyn Write) -> io::Result<()> {
+    let mut page = DoctorPage { paint: Paint { color: look.color }, width: look.width, out };
     header(&mut page, audit)?;
     summary(&mut page, audit)?;
     for (verdict, title) in [
-        (Verdict::Costs, "Costs you"),
-        (Verdict::Unknown, "Unknown"),
-        (Verdict::Ok, "Ok"),
-        (Verdict::NotApplicable, "Does not apply"),
+        (CheckVerdict::Costs, "Costs you"),
+        (CheckVerdict::Unknown, "Unknown"),
+        (CheckVerdict::Ok, "Ok"),
+        (CheckVerdict::NotApplicable, "Does not apply"),
     ] {
-        let findings: Vec<&Finding> = audit.with(verdict).collect();
+        let findings: Vec<&AuditFinding> = audit.with(verdict).collect();
         if findings.is_empty() {
             continue;
         }
         page.line(Style::Plain, "")?;
         page.line(Style::Heading, title)?;
-        if verdict == Verdict::NotApplicable {
+        if verdict == CheckVerdict::NotApplicable {
             listed(&mut page, audit, &findings)?;
         } else {
             findings.iter().try_for_each(|finding| detailed(&mut page, audit, finding))?;
@@ -57,7 +59,7 @@ pub(super) fn write(audit: &Audit, look: Text, out: &mut dyn Write) -> io::Resul
     Ok(())
 }
 
-fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
+fn header(page: &mut DoctorPage, audit: &Audit) -> io::Result<()> {
     let version = printable(audit.tool_version);
     page.line(Style::Heading, &format!("vmtax {version}: settings of {}", printable(audit.root)))?;
     let settings = &audit.system.settings;
@@ -133,20 +135,21 @@ fn header(page: &mut Page, audit: &Audit) -> io::Result<()> {
     Ok(())
 }
 
-fn summary(page: &mut Page, audit: &Audit) -> io::Result<()> {
+fn summary(page: &mut DoctorPage, audit: &Audit) -> io::Result<()> {
     let number = |verdict| count(audit.with(verdict).count() as u64);
     let text = format!(
         "Of {}: {} cost you, {} unknown, {} ok, {} do not apply.",
         counted(audit.findings.len() as u64, "check"),
-        number(Verdict::Costs),
-        number(Verdict::Unknown),
-        number(Verdict::Ok),
-        number(Verdict::NotApplicable),
+        number(CheckVerdict::Costs),
+        number(CheckVerdict::Unknown),
+        number(CheckVerdict::Ok),
+        number(CheckVerdict::NotApplicable),
     );
     page.line(Style::Plain, "")?;
     page.paragraph(Style::Heading, "", &text)?;
     let untried = audit.findings.iter().any(|finding| {
-        finding.check.confidential && matches!(finding.found.verdict, Verdict::Costs | Verdict::Ok)
+        finding.check.confidential
+            && matches!(finding.found.verdict, CheckVerdict::Costs | CheckVerdict::Ok)
     });
     if untried {
         let text = "The checks of TDX and SEV-SNP have never been tried on such hardware.";
@@ -155,7 +158,7 @@ fn summary(page: &mut Page, audit: &Audit) -> io::Result<()> {
     Ok(())
 }
 
-fn detailed(page: &mut Page, audit: &Audit, finding: &Finding) -> io::Result<()> {
+fn detailed(page: &mut DoctorPage, audit: &Audit, finding: &AuditFinding) -> io::Result<()> {
     let found = &finding.found;
     let title = format!(
         "{}, {}: {}",
@@ -173,14 +176,14 @@ fn detailed(page: &mut Page, audit: &Audit, finding: &Finding) -> io::Result<()>
     if let Some(fix) = &found.fix {
         let line = match finding.subject {
             // A VM is started from outside, also when the option is for the guest.
-            audit::Subject::Guest if !matches!(fix, audit::Fix::Vmm(_)) => {
+            audit::AuditSubject::Guest if !matches!(fix, audit::Fix::Vmm(_)) => {
                 format!("in the guest: {}", fix_line(fix))
             }
             _ => fix_line(fix),
         };
         page.paragraph(Style::Plain, "    fix   ", &line)?;
     }
-    if found.verdict == Verdict::Costs {
+    if found.verdict == CheckVerdict::Costs {
         let rule = words::rule(finding.rule.id);
         let source = rule.source.map(|source| format!(" [{source}]")).unwrap_or_default();
         page.paragraph(Style::Faint, "    why   ", &format!("{}{source}", rule.why))?;
@@ -189,7 +192,7 @@ fn detailed(page: &mut Page, audit: &Audit, finding: &Finding) -> io::Result<()>
 }
 
 /// A setting as it was read. Printable.
-pub(crate) fn evidence(fact: &Fact<Seen>) -> String {
+pub(crate) fn evidence(fact: &Fact<SeenSetting>) -> String {
     match &fact.value {
         Ok(value) => {
             let value = short(&words::seen(value).replace('\n', " | "));
@@ -208,7 +211,7 @@ fn short(text: &str) -> String {
 }
 
 /// What the run says, with the arithmetic.
-fn measured_text(measured: &Measured) -> String {
+fn measured_text(measured: &MeasuredGain) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in &measured.causes {
         let rate = match cause.per_second {
@@ -226,37 +229,41 @@ fn measured_text(measured: &Measured) -> String {
     whose + &parts.join("; ")
 }
 
-fn gain_text(gain: &Gain) -> String {
+fn gain_text(gain: &SettingGain) -> String {
     let share = gain.share().map(percent).unwrap_or_default();
     match *gain {
-        Gain::AtMost { count: 0, .. } => "the run has no such exits: no gain".to_owned(),
-        Gain::AtMost { count: exits, time_ns, base_ns } => format!(
+        SettingGain::AtMost { count: 0, .. } => "the run has no such exits: no gain".to_owned(),
+        SettingGain::AtMost { count: exits, time_ns, base_ns } => format!(
             "gain at most {share} ({} in {} / {} not halted)",
             duration(time_ns as f64),
             counted(exits, "exit"),
             duration(base_ns as f64)
         ),
-        Gain::Preempted { time_ns, base_ns } => format!(
+        SettingGain::Preempted { time_ns, base_ns } => format!(
             "gain at most {share} ({} preempted / {} not halted)",
             duration(time_ns as f64),
             duration(base_ns as f64)
         ),
-        Gain::Counts { count: exits } => {
+        SettingGain::Counts { count: exits } => {
             format!(
                 "gain: at most {} fewer; times of an emulated host do not reflect hardware",
                 counted(exits, "exit")
             )
         }
-        Gain::NoExits => "gain: unknown, because the setting removes no exits".to_owned(),
-        Gain::Unknown => {
+        SettingGain::NoExits => "gain: unknown, because the setting removes no exits".to_owned(),
+        SettingGain::Unknown => {
             "gain: unknown, because the run has no preempted time (sched_switch)".to_owned()
         }
     }
 }
 
 /// What does not apply has a line each.
-fn listed(page: &mut Page, audit: &Audit, findings: &[&Finding]) -> io::Result<()> {
-    let mut grid = Grid::new(vec![Column::words("check"), Column::words("of"), Column::key("why")]);
+fn listed(page: &mut DoctorPage, audit: &Audit, findings: &[&AuditFinding]) -> io::Result<()> {
+    let mut grid = Grid::new(vec![
+        GridColumn::words("check"),
+        GridColumn::words("of"),
+        GridColumn::key("why"),
+    ]);
     for finding in findings {
         let what = printable(&words::found(&finding.found));
         let cells = [finding.check.id.name().to_owned(), audit.subject(finding.subject), what];

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 use vmtax_analyse::Per;
-use vmtax_analyse::explain::{Change, ChangeRow, Fate, Found};
+use vmtax_analyse::explain::{ChangeRow, Fate, FoundKind, LoadChange};
 
 use super::{sentence, words};
-use crate::Subject;
+use crate::RunSubject;
 use crate::names::{self, printable};
 use crate::numbers::{duration, percent, significant};
 use crate::table::{Cell, Column, JSON, PEOPLE, Table};
-use crate::tables::{Section, Tables};
+use crate::tables::{Tables, TitledTable};
 
 /// Name and version of the JSON's shape.
 pub const SCHEMA: &str = "vmtax-change-1";
@@ -22,9 +22,9 @@ const EMULATED: &str =
 /// # Errors
 /// When a number cannot be written as JSON.
 pub fn tables(
-    change: &Change,
-    before: Subject<'_>,
-    after: Subject<'_>,
+    change: &LoadChange,
+    before: RunSubject<'_>,
+    after: RunSubject<'_>,
 ) -> serde_json::Result<Tables> {
     let answer = result(change);
     let is_emulated = [before, after].iter().any(|side| side.emulated().is_some());
@@ -48,7 +48,7 @@ pub fn tables(
         facts,
         answer: vec![format!("{answer}.")],
         emulation: is_emulated.then(|| EMULATED.to_owned()),
-        sections: vec![Section {
+        sections: vec![TitledTable {
             id: "changes",
             title: sentence(&format!("exits {} by what they are about", unit(change.per))),
             notes: Vec::new(),
@@ -60,7 +60,7 @@ pub fn tables(
 }
 
 /// The change in one sentence, without its full stop.
-fn result(change: &Change) -> String {
+fn result(change: &LoadChange) -> String {
     let [before, after] = change.total;
     let how = match change.remaining() {
         None => "there were none before".to_owned(),
@@ -102,7 +102,7 @@ fn unit(per: Per) -> &'static str {
     }
 }
 
-fn rows(change: &Change) -> Table {
+fn rows(change: &LoadChange) -> Table {
     let timed = change.timed;
     let rate = |rate: f64| match change.per {
         Per::Recording => Cell::Count(rate as u64),
@@ -133,7 +133,7 @@ fn rows(change: &Change) -> Table {
 
 fn means(row: &ChangeRow) -> String {
     match row.subject {
-        Some(subject) => words::finding(&Found::Exits(subject)).means,
+        Some(subject) => words::finding(&FoundKind::Exits(subject)).means,
         None => "subjects with fewer than 20 exits in both".to_owned(),
     }
 }

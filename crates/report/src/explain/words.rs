@@ -7,7 +7,9 @@ mod phrases;
 mod results;
 mod trials;
 
-use vmtax_analyse::explain::{Compared, Costliest, Found, Question, Record, Says, Verdict};
+use vmtax_analyse::explain::{
+    ComparedFunction, Costliest, FoundKind, Question, Says, ToRecord, Verdict,
+};
 
 use crate::numbers::{counted, duration, fixed, percent, whole};
 use phrases::SMALL_PAGES;
@@ -116,7 +118,7 @@ pub(crate) fn words_of(sentence: &str) -> usize {
 }
 
 /// What a finding means, without what follows from it.
-fn gist(found: &Found) -> String {
+fn gist(found: &FoundKind) -> String {
     let means = finding(found).means;
     // What follows an "or" belongs to what is before it.
     let goes_on = |at: usize| means[at..].starts_with(", or ");
@@ -292,11 +294,11 @@ fn conclusion(shown: &Says) -> String {
     )
 }
 
-fn comparison(compared: &Compared) -> String {
+fn comparison(compared: &ComparedFunction) -> String {
     match compared {
-        Compared::OtherCode => "; the code differs".to_owned(),
-        Compared::Same => ": the same".to_owned(),
-        Compared::Gained { part, most } => {
+        ComparedFunction::OtherCode => "; the code differs".to_owned(),
+        ComparedFunction::Same => ": the same".to_owned(),
+        ComparedFunction::Gained { part, most } => {
             let most = most.as_ref().map(|gain| {
                 format!("{} from {} to {}", gain.text, percent(gain.from), percent(gain.to))
             });
@@ -310,50 +312,52 @@ fn comparison(compared: &Compared) -> String {
 }
 
 /// What to record or give to know more.
-pub(crate) fn record(record: Record) -> &'static str {
+pub(crate) fn record(record: ToRecord) -> &'static str {
     match record {
-        Record::Longer => "ten seconds and more while the load runs",
-        Record::Entries => {
+        ToRecord::Longer => "ten seconds and more while the load runs",
+        ToRecord::Entries => {
             "kvm:kvm_entry beside kvm:kvm_exit: `perf kvm stat record -a`, or `perf record -a -e 'kvm:*' -e sched:sched_switch`"
         }
-        Record::Sched => {
+        ToRecord::Sched => {
             "sched:sched_switch beside the exits: `perf record -a -e 'kvm:*' -e sched:sched_switch`, which shows who had the processors"
         }
-        Record::BetweenExits => {
+        ToRecord::BetweenExits => {
             "what the guest does between exits: a profile of it, its page sizes"
         }
-        Record::Recording => {
+        ToRecord::Recording => {
             "the recording itself (perf.data.guest of `perf kvm stat record`), which contains the running time of the vCPUs"
         }
-        Record::Times => {
+        ToRecord::Times => {
             "a recording with times: `perf kvm stat record -a`, or `perf record -a -e 'kvm:*' -e sched:sched_switch`"
         }
-        Record::TimesOfBoth => "a recording with times (`perf kvm stat record`)",
-        Record::TimesOrTrial => {
+        ToRecord::TimesOfBoth => "a recording with times (`perf kvm stat record`)",
+        ToRecord::TimesOrTrial => {
             "times of exits on both hosts (`perf kvm stat record -a`); or take the exits away (nohz_full in the guest) and see whether the gap stays"
         }
-        Record::HostProfile => {
+        ToRecord::HostProfile => {
             "a profile of the host: `perf record -a -g`, then `vmtax import --host-profile`"
         }
-        Record::GuestProfile => {
+        ToRecord::GuestProfile => {
             "a profile of the guest: `perf record -g` in it, then `vmtax import --guest-profile`"
         }
-        Record::HotFunction => {
+        ToRecord::HotFunction => {
             "the hot function: `perf annotate --stdio` in the guest, then `vmtax import --guest-instructions`"
         }
-        Record::HotFunctionOfBase => {
+        ToRecord::HotFunctionOfBase => {
             "the same function where it is fast: --against a run that has it"
         }
-        Record::PageSizes => {
+        ToRecord::PageSizes => {
             "`vmtax pages` on the host while the VM runs, then `vmtax import --stats`"
         }
-        Record::HugePagesOfVmm => {
+        ToRecord::HugePagesOfVmm => {
             "AnonHugePages in /proc/PID/smaps_rollup of the VMM; KVM has no counts of mapped pages on this architecture"
         }
-        Record::NestedExits => "a recording with kvm:kvm_nested_vmexit (`perf record -e 'kvm:*'`)",
-        Record::Nested => {
+        ToRecord::NestedExits => {
+            "a recording with kvm:kvm_nested_vmexit (`perf record -e 'kvm:*'`)"
+        }
+        ToRecord::Nested => {
             "a recording with kvm:kvm_nested_eret and kvm:kvm_inject_nested_exception (`perf record -e 'kvm:*'`)"
         }
-        Record::Repetitions => "each setup at least five times: one run has no spread",
+        ToRecord::Repetitions => "each setup at least five times: one run has no spread",
     }
 }

@@ -1,9 +1,9 @@
 //! A benchmark as a page: overhead by category, every repeat as a point, exits beside overhead, and the tables.
 
 use maud::{Markup, html};
-use vmtax_analyse::bench::{EXITS, Row};
+use vmtax_analyse::bench::{EXITS, ResultRow};
 
-use super::frame::{Fact, Frame, Section, closing, framed, shell_word};
+use super::frame::{PageFact, PageFrame, PageSection, closing, framed, shell_word};
 use super::lines::{LINE, Scale, line, part};
 use super::{TableSection, described, figures, losses};
 use crate::bench::{Benchmark, direction, overhead};
@@ -11,12 +11,12 @@ use crate::numbers::significant;
 
 /// The whole page.
 pub(crate) fn page(shown: &Benchmark<'_>) -> Markup {
-    let mut sections = vec![Section {
+    let mut sections = vec![PageSection {
         id: "conclusions".to_owned(),
         label: "Conclusions".to_owned(),
         body: conclusions(shown),
     }];
-    sections.push(Section {
+    sections.push(PageSection {
         id: "overhead".to_owned(),
         label: "Overhead".to_owned(),
         body: overheads(shown),
@@ -26,31 +26,31 @@ pub(crate) fn page(shown: &Benchmark<'_>) -> Markup {
         scatters = html! { (scatters) (scatter(group)) };
     }
     let body = html! { h2 #repeats-title { "Every repeat" } (scatters) };
-    sections.push(Section { id: "repeats".to_owned(), label: "Repeats".to_owned(), body });
+    sections.push(PageSection { id: "repeats".to_owned(), label: "Repeats".to_owned(), body });
     if let Some(body) = correlation(shown) {
-        sections.push(Section { id: "exits".to_owned(), label: "Exits".to_owned(), body });
+        sections.push(PageSection { id: "exits".to_owned(), label: "Exits".to_owned(), body });
     }
     if let Some(body) = super::traffic::section(shown.ledger) {
-        sections.push(Section { id: "traffic".to_owned(), label: "Causes".to_owned(), body });
+        sections.push(PageSection { id: "traffic".to_owned(), label: "Causes".to_owned(), body });
     }
     if !shown.reasons.is_empty() {
-        sections.push(Section {
+        sections.push(PageSection {
             id: "reasons".to_owned(),
             label: "Reasons".to_owned(),
             body: by_reason(shown),
         });
     }
-    sections.push(Section {
+    sections.push(PageSection {
         id: "results".to_owned(),
         label: "Results".to_owned(),
         body: table(shown),
     });
-    let subject = crate::Subject { source: shown.source, ledger: shown.ledger };
+    let subject = crate::RunSubject { source: shown.source, ledger: shown.ledger };
     sections.push(losses::sides(&[("Run", subject)]));
     let command =
         format!("vmtax bench compare {} --format html", shell_word(&figures::text(shown.source)));
     let others = html! { code { "--format csv" } ", or the Parquet files of the run" };
-    let frame = Frame {
+    let frame = PageFrame {
         title: format!("vmtax bench – {}", figures::text(shown.source)),
         tool_version: shown.tool_version,
         name: "bench",
@@ -58,9 +58,9 @@ pub(crate) fn page(shown: &Benchmark<'_>) -> Markup {
         badges: html! {},
         emulation: shown.emulation(),
         facts: vec![
-            Fact::new("run", shown.source),
-            Fact::new("host processor", &shown.ledger.recording.cpu),
-            Fact::new("host kernel", &shown.ledger.recording.kernel),
+            PageFact::new("run", shown.source),
+            PageFact::new("host processor", &shown.ledger.recording.cpu),
+            PageFact::new("host kernel", &shown.ledger.recording.kernel),
         ],
         footer: closing(shown.tool_version, &command, &others, true),
     };
@@ -98,7 +98,7 @@ fn overheads(shown: &Benchmark<'_>) -> Markup {
     }
 }
 
-fn title(head: &Row) -> String {
+fn title(head: &ResultRow) -> String {
     figures::text(&format!(
         "{}: {}, {}, {}",
         head.workload,
@@ -109,8 +109,8 @@ fn title(head: &Row) -> String {
 }
 
 /// A bar for each category that has a baseline, with the interval as a line over it.
-fn bars(group: &[Row]) -> Markup {
-    let compared: Vec<(&Row, f64, f64, f64)> = group
+fn bars(group: &[ResultRow]) -> Markup {
+    let compared: Vec<(&ResultRow, f64, f64, f64)> = group
         .iter()
         .filter_map(|row| {
             let worse = row.against.as_ref()?.overhead?;
@@ -145,19 +145,19 @@ fn bars(group: &[Row]) -> Markup {
 }
 
 /// A category's name, with its path where the chart has several.
-fn label(row: &Row, group: &[Row]) -> String {
+fn label(row: &ResultRow, group: &[ResultRow]) -> String {
     match group.iter().any(|other| other.path != row.path) {
         true if !row.path.is_empty() => figures::text(&format!("{} ({})", row.category, row.path)),
         _ => figures::text(&row.category),
     }
 }
 
-fn is_bounded(row: &Row) -> bool {
+fn is_bounded(row: &ResultRow) -> bool {
     row.against.as_ref().and_then(|against| against.overhead).is_some_and(|e| e.is_bounded())
 }
 
 /// A point for each repeat; outliers are rings.
-fn scatter(group: &[Row]) -> Markup {
+fn scatter(group: &[ResultRow]) -> Markup {
     let Some(head) = group.first() else { return html! {} };
     let most = group.iter().flat_map(|row| &row.values).copied().fold(0.0, f64::max);
     let scale = Scale::new(0.0, most);

@@ -2,14 +2,14 @@
 
 use maud::{Markup, PreEscaped, html};
 use vmtax_analyse::calls::profiled;
-use vmtax_analyse::{Arranged, Profiled};
+use vmtax_analyse::{Arranged, ProfiledOperation};
 
 use super::{figures, flame};
 use crate::Document;
-use crate::calls::{self, Shown, artefact_notes, folded};
+use crate::calls::{self, ShownCalls, artefact_notes, folded};
 
 /// One picture for each operation and level, both views.
-pub(super) fn section(document: &Document, shown: Shown) -> Markup {
+pub(super) fn section(document: &Document, shown: ShownCalls) -> Markup {
     let emulator = document.ledger.recording.emulated.as_deref();
     let (all, problems) = profiled(&document.ledger);
     let notes = artefact_notes(&all, emulator);
@@ -27,9 +27,9 @@ pub(super) fn section(document: &Document, shown: Shown) -> Markup {
 }
 
 fn operation(
-    one: &Profiled<'_>,
+    one: &ProfiledOperation<'_>,
     number: usize,
-    (shown, emulator): (Shown, Option<&str>),
+    (shown, emulator): (ShownCalls, Option<&str>),
 ) -> Markup {
     let tree = one.tree.arranged(shown.arranged);
     let view = match shown.arranged {

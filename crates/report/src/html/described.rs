@@ -6,10 +6,10 @@ use maud::{Markup, PreEscaped, html};
 
 use super::figures;
 use super::flame::Picture;
-use super::frame::{Fact, Frame, MAX_ROWS, Section, framed};
+use super::frame::{MAX_ROWS, PageFact, PageFrame, PageSection, framed};
 use super::heat::{self, Heat};
 use crate::numbers;
-use crate::table::{Cell, Column, PAGE, Slice, Table};
+use crate::table::{BarSlice, Cell, Column, PAGE, Table};
 
 /// A table of a page, and the sentences above it.
 pub struct TableSection<'a> {
@@ -65,19 +65,19 @@ impl TablePage<'_> {
         sections: &[TableSection<'_>],
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        let map = |heat: &Heat| Section {
+        let map = |heat: &Heat| PageSection {
             id: heat.id.clone(),
             label: heat.title.clone(),
             body: heat::drawing(heat),
         };
-        let all: Vec<Section> = heats.iter().map(map).chain(described(sections)).collect();
+        let all: Vec<PageSection> = heats.iter().map(map).chain(described(sections)).collect();
         out.write_all(page(self, &all).into_string().as_bytes())?;
         out.write_all(b"\n")
     }
 }
 
-fn described(parts: &[TableSection<'_>]) -> Vec<Section> {
-    let one = |part: &TableSection<'_>| Section {
+fn described(parts: &[TableSection<'_>]) -> Vec<PageSection> {
+    let one = |part: &TableSection<'_>| PageSection {
         id: part.id.to_owned(),
         label: part.title.to_owned(),
         body: section(part),
@@ -85,10 +85,10 @@ fn described(parts: &[TableSection<'_>]) -> Vec<Section> {
     parts.iter().map(one).collect()
 }
 
-fn page(around: &TablePage<'_>, sections: &[Section]) -> Markup {
+fn page(around: &TablePage<'_>, sections: &[PageSection]) -> Markup {
     let command = around.command;
     let subject = around.facts.first().map_or_else(String::new, |(_, text)| figures::text(text));
-    let frame = Frame {
+    let frame = PageFrame {
         title: match subject.is_empty() {
             true => format!("vmtax {command}"),
             false => format!("vmtax {command} – {subject}"),
@@ -98,7 +98,7 @@ fn page(around: &TablePage<'_>, sections: &[Section]) -> Markup {
         subject,
         badges: html! {},
         emulation: around.emulation.clone(),
-        facts: around.facts.iter().map(|(name, text)| Fact::new(name, text)).collect(),
+        facts: around.facts.iter().map(|(name, text)| PageFact::new(name, text)).collect(),
         footer: html! {
             footer { p {
                 "Made by vmtax " (figures::text(around.tool_version)) ". For a program: "
@@ -106,12 +106,13 @@ fn page(around: &TablePage<'_>, sections: &[Section]) -> Markup {
             } }
         },
     };
-    let all: Vec<Section> = answer(around).into_iter().chain(sections.iter().cloned()).collect();
+    let all: Vec<PageSection> =
+        answer(around).into_iter().chain(sections.iter().cloned()).collect();
     framed(&frame, &all)
 }
 
 /// The sentences above the tables, if they say anything.
-fn answer(around: &TablePage<'_>) -> Option<Section> {
+fn answer(around: &TablePage<'_>) -> Option<PageSection> {
     if around.answer.is_empty() {
         return None;
     }
@@ -121,11 +122,11 @@ fn answer(around: &TablePage<'_>) -> Option<Section> {
             p.verdict[at == 0] { (figures::text(sentence)) }
         }
     };
-    Some(Section { id: "answer".to_owned(), label: "Result".to_owned(), body })
+    Some(PageSection { id: "answer".to_owned(), label: "Result".to_owned(), body })
 }
 
 /// The pictures, folded away until they are asked for.
-fn drawn(pictures: &[Picture]) -> Section {
+fn drawn(pictures: &[Picture]) -> PageSection {
     let body = html! {
         h2 #pictures-title { "Where paths differ" }
         p.note {
@@ -142,7 +143,7 @@ fn drawn(pictures: &[Picture]) -> Section {
             }
         }
     };
-    Section { id: "pictures".to_owned(), label: "Where paths differ".to_owned(), body }
+    PageSection { id: "pictures".to_owned(), label: "Where paths differ".to_owned(), body }
 }
 
 fn section(part: &TableSection<'_>) -> Markup {
@@ -337,7 +338,7 @@ fn value(cell: &Cell) -> Markup {
 }
 
 /// A bar of parts, for the eye: the figures stand beside it.
-fn stack(slices: &[Slice]) -> Markup {
+fn stack(slices: &[BarSlice]) -> Markup {
     let mut x = 0.0;
     html! {
         svg.stack viewBox="0 0 1000 16" preserveAspectRatio="none" aria-hidden="true" focusable="false" {
@@ -383,7 +384,7 @@ mod tests {
 
     #[test]
     fn cells_are_typed() {
-        let slice = Slice { class: "s0".to_owned(), title: "<t>".to_owned(), share: 0.25 };
+        let slice = BarSlice { class: "s0".to_owned(), title: "<t>".to_owned(), share: 0.25 };
         let or = |row: &bool, cell: Cell, total: Cell| if *row { cell } else { total };
         let table = Table::of([true])
             .total(Some(false))

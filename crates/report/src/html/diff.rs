@@ -5,22 +5,22 @@ use vmtax_analyse::Diff;
 use vmtax_analyse::diff::DiffTable;
 
 use super::described::{self, TableSection};
-use super::frame::{Fact, Frame, Section, closing, framed, shell_word};
+use super::frame::{PageFact, PageFrame, PageSection, closing, framed, shell_word};
 use super::headline::big_percent;
 use super::{figures, losses};
 use crate::text::diff::unit;
-use crate::{Comparison, Subject, names, numbers};
+use crate::{Comparison, RunSubject, names, numbers};
 
 /// The whole page.
 pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
     let diff = &comparison.diff;
     let mut sections = vec![
-        Section {
+        PageSection {
             id: "verdict".to_owned(),
             label: "Verdict".to_owned(),
             body: conclusion(comparison),
         },
-        Section { id: "setups".to_owned(), label: "Set-ups".to_owned(), body: setups(diff) },
+        PageSection { id: "setups".to_owned(), label: "Set-ups".to_owned(), body: setups(diff) },
     ];
     sections.extend(diff.tables.iter().enumerate().map(|(number, table)| {
         let by: Vec<&str> = table.by.iter().map(|by| names::heading(*by)).collect();
@@ -29,7 +29,7 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
             h2 id={ (id) "-title" } { "Exits by " (by.join(" and ")) ", " (unit(diff.per)) }
             (self::table(diff, table, &id, &format!("By {}", by.join(", "))))
         };
-        Section { id, label: format!("By {}", by.join(", ")), body }
+        PageSection { id, label: format!("By {}", by.join(", ")), body }
     }));
     sections.push(losses::sides(&[("Base", comparison.base), ("Other", comparison.other)]));
     let word = |text: &str| shell_word(&figures::text(text));
@@ -39,7 +39,7 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
         word(comparison.other.source)
     );
     let others = html! { code { "--format json" } " or " code { "--format csv" } };
-    let frame = Frame {
+    let frame = PageFrame {
         title: format!("vmtax diff – {}", figures::text(comparison.other.source)),
         tool_version: comparison.tool_version,
         name: "comparison",
@@ -50,8 +50,8 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
         badges: html! {},
         emulation: emulation(comparison),
         facts: vec![
-            Fact::new("base", comparison.base.source),
-            Fact::new("other", comparison.other.source),
+            PageFact::new("base", comparison.base.source),
+            PageFact::new("other", comparison.other.source),
         ],
         footer: closing(comparison.tool_version, &command, &others, true),
     };
@@ -73,7 +73,7 @@ fn conclusion(comparison: &Comparison<'_>) -> Markup {
 }
 
 /// What being a VM, and sharing its processors, costs on one side.
-fn cost(diff: &Diff, label: &str, side: Subject<'_>) -> Markup {
+fn cost(diff: &Diff, label: &str, side: RunSubject<'_>) -> Markup {
     let tax = side.ledger.tax().filter(|_| diff.times);
     html! {
         div.tax {
@@ -92,7 +92,7 @@ fn cost(diff: &Diff, label: &str, side: Subject<'_>) -> Markup {
     }
 }
 
-fn contention(side: Subject<'_>) -> String {
+fn contention(side: RunSubject<'_>) -> String {
     let recorded = side.ledger.contention().filter(|_| side.ledger.recording.coverage.sched);
     recorded.map_or_else(
         || "contention not recorded (sched_switch)".to_owned(),

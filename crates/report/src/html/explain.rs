@@ -1,10 +1,10 @@
 //! An explanation as a page: what the answers come to, each question with its evidence, what to change, and the profiles.
 
 use maud::{Markup, html};
-use vmtax_analyse::explain::Answer;
+use vmtax_analyse::explain::StepAnswer;
 use vmtax_analyse::ledger;
 
-use super::frame::{Fact, Frame, Section, closing, framed, shell_word};
+use super::frame::{PageFact, PageFrame, PageSection, closing, framed, shell_word};
 use super::headline::big_percent;
 use super::{described, figures, flame, losses};
 use crate::explain::{Explained, advice, cost, sentence, words, workload_table};
@@ -12,17 +12,17 @@ use crate::names::printable;
 
 /// The whole page.
 pub(super) fn page(explained: &Explained<'_>) -> Markup {
-    let mut sections = vec![Section {
+    let mut sections = vec![PageSection {
         id: "conclusion".to_owned(),
         label: "Conclusion".to_owned(),
         body: conclusion(explained),
     }];
-    sections.push(Section {
+    sections.push(PageSection {
         id: "findings".to_owned(),
         label: "Findings".to_owned(),
         body: findings(explained),
     });
-    sections.push(Section {
+    sections.push(PageSection {
         id: "steps".to_owned(),
         label: "Reasoning".to_owned(),
         body: steps(explained),
@@ -41,7 +41,7 @@ pub(super) fn page(explained: &Explained<'_>) -> Markup {
         .run
         .emulated()
         .map(|which| crate::explain::recorded_under(explained.run.ledger, which));
-    let frame = Frame {
+    let frame = PageFrame {
         title: format!("vmtax explain – {}", figures::text(explained.run.source)),
         tool_version: explained.tool_version,
         name: "explain",
@@ -75,14 +75,14 @@ fn conclusion(explained: &Explained<'_>) -> Markup {
     }
 }
 
-fn facts(explained: &Explained<'_>) -> Vec<Fact> {
+fn facts(explained: &Explained<'_>) -> Vec<PageFact> {
     let recording = &explained.run.ledger.recording;
     vec![
-        Fact::new("run", explained.run.source),
-        Fact::new("against", explained.base.map_or("", |base| base.source)),
-        Fact::new("kernel", &recording.kernel),
-        Fact::new("CPU", &recording.cpu),
-        Fact::new("recorded with", &recording.tool),
+        PageFact::new("run", explained.run.source),
+        PageFact::new("against", explained.base.map_or("", |base| base.source)),
+        PageFact::new("kernel", &recording.kernel),
+        PageFact::new("CPU", &recording.cpu),
+        PageFact::new("recorded with", &recording.tool),
     ]
 }
 
@@ -95,7 +95,7 @@ fn steps(explained: &Explained<'_>) -> Markup {
                 li id={ "step-" (step.question.name()) } {
                     h3 {
                         (words::question(step.question))
-                        @if step.question.is_polar() || step.answer != Answer::Yes {
+                        @if step.question.is_polar() || step.answer != StepAnswer::Yes {
                             " " span class={ "badge " (tone(step.answer)) } { (step.answer.name()) }
                         }
                     }
@@ -156,9 +156,9 @@ fn marked(sentence: &str) -> Markup {
 }
 
 /// Answers are neither good nor bad news; a missing one is highlighted.
-fn tone(answer: Answer) -> &'static str {
+fn tone(answer: StepAnswer) -> &'static str {
     match answer {
-        Answer::Yes | Answer::No => "",
-        Answer::Unknown => "warn",
+        StepAnswer::Yes | StepAnswer::No => "",
+        StepAnswer::Unknown => "warn",
     }
 }

@@ -10,9 +10,9 @@ use inferno::flamegraph::color::MultiPalette;
 use inferno::flamegraph::{self, Options, Palette};
 use maud::{Markup, PreEscaped, html};
 use vmtax_analyse::Ledger;
-use vmtax_events::{Place, Profile};
+use vmtax_events::{Profile, ProfileOrigin};
 
-use super::frame::Section;
+use super::frame::PageSection;
 use crate::{names, numbers};
 
 /// Width of the drawing's own units.
@@ -21,7 +21,7 @@ const WIDTH: usize = 1200;
 const NARROWEST: f64 = 0.1;
 
 /// A section for each profile, beside that of a base where it has one.
-pub(super) fn sections(ledger: &Ledger, base: Option<&Ledger>) -> Vec<Section> {
+pub(super) fn sections(ledger: &Ledger, base: Option<&Ledger>) -> Vec<PageSection> {
     let profiles = ledger.profiles.values();
     profiles
         .enumerate()
@@ -32,24 +32,24 @@ pub(super) fn sections(ledger: &Ledger, base: Option<&Ledger>) -> Vec<Section> {
                 h2 id={ (id) "-title" } { (title(profile.place)) }
                 (drawing(profile, base, number))
             };
-            Section { id, label: label(profile.place).to_owned(), body }
+            PageSection { id, label: label(profile.place).to_owned(), body }
         })
         .collect()
 }
 
-fn label(place: Place) -> &'static str {
+fn label(place: ProfileOrigin) -> &'static str {
     match place {
-        Place::Host => "Host profile",
-        Place::Guest => "Guest profile",
-        Place::Instructions => "Instructions",
+        ProfileOrigin::Host => "Host profile",
+        ProfileOrigin::Guest => "Guest profile",
+        ProfileOrigin::Instructions => "Instructions",
     }
 }
 
-fn title(place: Place) -> &'static str {
+fn title(place: ProfileOrigin) -> &'static str {
     match place {
-        Place::Host => "Where the host's time goes",
-        Place::Guest => "Where the guest's time goes",
-        Place::Instructions => "A function of the guest, by instruction",
+        ProfileOrigin::Host => "Where the host's time goes",
+        ProfileOrigin::Guest => "Where the guest's time goes",
+        ProfileOrigin::Instructions => "A function of the guest, by instruction",
     }
 }
 
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     fn profile(stacks: &[(&str, u64)]) -> Profile {
-        let mut profile = Profile::new(Place::Host);
+        let mut profile = Profile::new(ProfileOrigin::Host);
         stacks.iter().for_each(|(stack, weight)| profile.add(stack, *weight));
         profile
     }

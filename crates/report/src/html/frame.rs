@@ -12,7 +12,7 @@ const SCRIPT: &str = include_str!("script.js");
 
 /// A part of the page that the navigation leads to.
 #[derive(Clone)]
-pub(super) struct Section {
+pub(super) struct PageSection {
     /// Its `id`, a plain word.
     pub(super) id: String,
     /// What the navigation calls it.
@@ -22,7 +22,7 @@ pub(super) struct Section {
 }
 
 /// The page around the sections. The first section is the answer: what holds of all figures, and where they come from, is below it.
-pub(super) struct Frame<'a> {
+pub(super) struct PageFrame<'a> {
     /// Of the window.
     pub(super) title: String,
     /// Version of this tool.
@@ -36,13 +36,13 @@ pub(super) struct Frame<'a> {
     /// The one sentence of the page on emulation. Hostile text.
     pub(super) emulation: Option<String>,
     /// About the data, folded until asked for. Without a value a fact is left out.
-    pub(super) facts: Vec<Fact>,
+    pub(super) facts: Vec<PageFact>,
     /// Below the sections.
     pub(super) footer: Markup,
 }
 
 /// Something that is known of the data.
-pub(super) struct Fact {
+pub(super) struct PageFact {
     /// Its name, with a small letter.
     pub(super) name: &'static str,
     /// Its value.
@@ -51,15 +51,15 @@ pub(super) struct Fact {
     pub(super) is_code: bool,
 }
 
-impl Fact {
+impl PageFact {
     /// A fact in hostile words.
-    pub(super) fn new(name: &'static str, value: &str) -> Fact {
-        Fact { name, value: html! { (figures::text(value)) }, is_code: false }
+    pub(super) fn new(name: &'static str, value: &str) -> PageFact {
+        PageFact { name, value: html! { (figures::text(value)) }, is_code: false }
     }
 }
 
 /// The whole page.
-pub(super) fn framed(frame: &Frame<'_>, sections: &[Section]) -> Markup {
+pub(super) fn framed(frame: &PageFrame<'_>, sections: &[PageSection]) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -107,7 +107,7 @@ pub(super) fn framed(frame: &Frame<'_>, sections: &[Section]) -> Markup {
 }
 
 /// What holds of all figures, below the answer.
-fn qualified(frame: &Frame<'_>) -> Markup {
+fn qualified(frame: &PageFrame<'_>) -> Markup {
     let facts = || frame.facts.iter().filter(|fact| !fact.value.0.is_empty());
     let names: Vec<&str> = facts().map(|fact| fact.name).collect();
     html! {

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use vmtax_analyse::statistics::{Quantile, quantile};
-use vmtax_analyse::{Table, TableKind, TableRow};
+use vmtax_analyse::{SortedRow, SortedTable, TableKind};
 use vmtax_events::{HIST_BUCKETS, Tally};
 
 use super::figures::{self, coordinate};
@@ -23,11 +23,11 @@ pub(super) fn section(doc: &Document) -> Markup {
     let table = match doc.tables.iter().find(|t| t.kind == TableKind::Vmexit) {
         Some(table) => table,
         None => {
-            own = Table::new(&doc.ledger, TableKind::Vmexit, &[]);
+            own = SortedTable::new(&doc.ledger, TableKind::Vmexit, &[]);
             &own
         }
     };
-    let rows: Vec<&TableRow> =
+    let rows: Vec<&SortedRow> =
         table.rows.iter().filter(|row| row.tally.timed > 0).take(MAX_PICTURES).collect();
     html! {
         h2 #latency-title { "Durations of exits" }
@@ -48,12 +48,12 @@ pub(super) fn section(doc: &Document) -> Markup {
 }
 
 /// Buckets on the common axis.
-struct Span {
+struct BucketSpan {
     first: usize,
     last: usize,
 }
 
-impl Span {
+impl BucketSpan {
     fn buckets(&self) -> f64 {
         (self.last - self.first + 1) as f64
     }
@@ -66,16 +66,16 @@ impl Span {
     }
 }
 
-fn span(rows: &[&TableRow]) -> Option<Span> {
+fn span(rows: &[&SortedRow]) -> Option<BucketSpan> {
     let filled =
         |bucket: &usize| rows.iter().any(|row| row.tally.hist.get(*bucket).is_some_and(|&n| n > 0));
     let first = (0..HIST_BUCKETS).find(filled)?;
     let last = (0..HIST_BUCKETS).rfind(filled)?;
     // The axis starts at the shortest exit. A single bucket would fill the picture, so it goes on behind the longest.
-    Some(Span { first, last: last.max(first + MIN_BUCKETS - 1).min(HIST_BUCKETS - 1) })
+    Some(BucketSpan { first, last: last.max(first + MIN_BUCKETS - 1).min(HIST_BUCKETS - 1) })
 }
 
-fn picture(row: &TableRow, span: &Span) -> Markup {
+fn picture(row: &SortedRow, span: &BucketSpan) -> Markup {
     let tally = &row.tally;
     let name: Vec<String> = row.key.iter().map(|&v| figures::text(&names::value(v))).collect();
     let name = name.join(" · ");
@@ -112,7 +112,7 @@ fn picture(row: &TableRow, span: &Span) -> Markup {
     }
 }
 
-fn bars(tally: &Tally, span: &Span) -> Markup {
+fn bars(tally: &Tally, span: &BucketSpan) -> Markup {
     let peak = tally.hist.iter().copied().max().unwrap_or(1).max(1);
     html! {
         @for bucket in span.first..=span.last {
@@ -144,7 +144,7 @@ fn bucket_range(bucket: usize) -> String {
 }
 
 /// Grid lines at powers of ten, labelled where there is room.
-fn decades(span: &Span) -> Markup {
+fn decades(span: &BucketSpan) -> Markup {
     let ticks: Vec<(usize, f64)> = (0..12)
         .map(|power| (power, 10f64.powi(power as i32)))
         .filter(|&(_, ns)| {
@@ -173,7 +173,7 @@ fn decade_label(power: usize) -> String {
 }
 
 /// A line at each quantile's upper bound; its name on a height of its own, so that none overlap.
-fn markers(quantiles: &[(&str, Quantile)], span: &Span) -> Markup {
+fn markers(quantiles: &[(&str, Quantile)], span: &BucketSpan) -> Markup {
     html! {
         svg.markers aria-hidden="true" focusable="false" {
             @for (tier, (name, q)) in quantiles.iter().enumerate() {
@@ -193,7 +193,7 @@ mod tests {
     fn span_of(filled: &[usize]) -> Option<(usize, usize)> {
         let mut tally = Tally::default();
         filled.iter().for_each(|&bucket| tally.hist[bucket] = 1);
-        let row = TableRow { key: Vec::new(), tally };
+        let row = SortedRow { key: Vec::new(), tally };
         span(&[&row]).map(|span| (span.first, span.last))
     }
 

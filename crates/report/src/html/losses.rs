@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 
 use super::figures;
-use super::frame::Section;
-use crate::{Document, Subject, losses, numbers};
+use super::frame::PageSection;
+use crate::{Document, RunSubject, losses, numbers};
 
 /// Losses at most this many sentences long are all shown.
 const MAX_SENTENCES: usize = 100;
@@ -38,7 +38,7 @@ pub(super) fn section(doc: &Document) -> Markup {
 }
 
 /// What each of several runs lacks, and what their importers note. Always in the page.
-pub(super) fn sides(sides: &[(&str, Subject<'_>)]) -> Section {
+pub(super) fn sides(sides: &[(&str, RunSubject<'_>)]) -> PageSection {
     let body = html! {
         h2 #losses-title { "Losses" }
         div.columns {
@@ -51,7 +51,7 @@ pub(super) fn sides(sides: &[(&str, Subject<'_>)]) -> Section {
             }
         }
     };
-    Section { id: "losses".to_owned(), label: "Losses".to_owned(), body }
+    PageSection { id: "losses".to_owned(), label: "Losses".to_owned(), body }
 }
 
 fn sentences(sentences: &[String]) -> Markup {

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::described::TableSection;
-use super::frame::{Frame, Section, closing, framed, shell_word};
+use super::frame::{PageFrame, PageSection, closing, framed, shell_word};
 use super::{
     calls, described, figures, flame, headline, histogram, losses, nested, operations, source,
     tables, timeline, transfers,
@@ -12,7 +12,7 @@ use crate::Document;
 
 /// A report.
 pub(super) fn page(doc: &Document) -> Markup {
-    let frame = Frame {
+    let frame = PageFrame {
         title: format!("vmtax report – {}", figures::text(&doc.source)),
         tool_version: &doc.tool_version,
         name: "report",
@@ -36,7 +36,7 @@ fn further((id, title, note): (&str, &str, &str), table: &crate::table::Table) -
     }
 }
 
-fn budget_section(kept: &crate::budget::Kept) -> Markup {
+fn budget_section(kept: &crate::budget::KeptBudget) -> Markup {
     let title = kept.title();
     let table = crate::budget::table(kept);
     html! {
@@ -52,40 +52,40 @@ fn budget_section(kept: &crate::budget::Kept) -> Markup {
     }
 }
 
-fn sections(doc: &Document) -> Vec<Section> {
-    let mut sections = vec![Section {
+fn sections(doc: &Document) -> Vec<PageSection> {
+    let mut sections = vec![PageSection {
         id: "headline".to_owned(),
         label: "Headline".to_owned(),
         body: headline::section(doc),
     }];
-    sections.extend(doc.budget.as_ref().map(|kept| Section {
+    sections.extend(doc.budget.as_ref().map(|kept| PageSection {
         id: "budget".to_owned(),
         label: "Budget".to_owned(),
         body: budget_section(kept),
     }));
-    let mut nested = doc.nested.as_ref().map(|nested| Section {
+    let mut nested = doc.nested.as_ref().map(|nested| PageSection {
         id: "nested".to_owned(),
         label: "Nested".to_owned(),
         body: nested::section(doc, nested),
     });
     // In a lab run what an operation costs comes first; elsewhere there are none.
     if let Some(operations) = &doc.operations {
-        sections.push(Section {
+        sections.push(PageSection {
             id: "operations".to_owned(),
             label: "Operations".to_owned(),
             body: operations::section(doc, operations),
         });
-        sections.extend(crate::memory::table(operations).map(|table| Section {
+        sections.extend(crate::memory::table(operations).map(|table| PageSection {
             id: "memory".to_owned(),
             label: "Memory".to_owned(),
             body: further(("memory", crate::memory::TITLE, crate::memory::NOTE), &table),
         }));
-        sections.extend(crate::paging::table(operations).map(|table| Section {
+        sections.extend(crate::paging::table(operations).map(|table| PageSection {
             id: "paging".to_owned(),
             label: "Paging".to_owned(),
             body: further(("paging", crate::paging::TITLE, crate::paging::NOTE), &table),
         }));
-        sections.extend(crate::transfers::table(operations).map(|table| Section {
+        sections.extend(crate::transfers::table(operations).map(|table| PageSection {
             id: "transfers".to_owned(),
             label: "Bounce".to_owned(),
             body: transfers::section(operations, &table),
@@ -93,24 +93,24 @@ fn sections(doc: &Document) -> Vec<Section> {
         sections.extend(nested.take());
     }
     if let Some(shown) = doc.calls {
-        sections.push(Section {
+        sections.push(PageSection {
             id: "calls".to_owned(),
             label: "Call trees".to_owned(),
             body: calls::section(doc, shown),
         });
     }
     sections.extend([
-        Section {
+        PageSection {
             id: "time-split".to_owned(),
             label: "Time split".to_owned(),
             body: operations::time_split(doc),
         },
-        Section {
+        PageSection {
             id: "timeline".to_owned(),
             label: "Over time".to_owned(),
             body: timeline::section(doc),
         },
-        Section {
+        PageSection {
             id: "latency".to_owned(),
             label: "Latency".to_owned(),
             body: histogram::section(doc),
@@ -119,7 +119,7 @@ fn sections(doc: &Document) -> Vec<Section> {
     sections.extend(tables::sections(doc));
     sections.extend(nested);
     sections.extend(flame::sections(&doc.ledger, None));
-    sections.push(Section {
+    sections.push(PageSection {
         id: "losses".to_owned(),
         label: "Losses and limits".to_owned(),
         body: losses::section(doc),

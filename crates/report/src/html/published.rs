@@ -5,7 +5,8 @@
 
 use maud::{Markup, html};
 use vmtax_analyse::published::{
-    ANCILLARY, CYCLES_L2_OVER_L1, CYCLES_L2_OVER_L1_VMWARE, Comparison, ComparisonRow, SOURCE,
+    ANCILLARY, CYCLES_L2_OVER_L1, CYCLES_L2_OVER_L1_VMWARE, ComparisonRow, PublishedComparison,
+    SOURCE,
 };
 use vmtax_analyse::{Nested, Operations, Ratio};
 use vmtax_events::{Isa, Reason};
@@ -22,7 +23,9 @@ const MAX_DETAILS: usize = 4;
 pub(super) fn comparison(doc: &Document, nested: &Nested) -> Markup {
     let none = Operations::default();
     let operations = doc.operations.as_ref().unwrap_or(&none);
-    let Some(comparison) = Comparison::new(&nested.rows, operations) else { return html! {} };
+    let Some(comparison) = PublishedComparison::new(&nested.rows, operations) else {
+        return html! {};
+    };
     html! {
         h3 #published-title { "One CPUID of L2, beside a published measurement" }
         p.note {
@@ -35,7 +38,7 @@ pub(super) fn comparison(doc: &Document, nested: &Nested) -> Markup {
 }
 
 /// A row for each reason of an exit of L1; the total is no row of the comparison.
-fn table(comparison: &Comparison) -> Table {
+fn table(comparison: &PublishedComparison) -> Table {
     let published = ANCILLARY.iter().map(|published| published.count).sum();
     Table::of(comparison.rows.iter().map(Some))
         .total(Some(None))
@@ -92,7 +95,7 @@ fn details(row: &ComparisonRow) -> String {
     details.join(", ") + &more
 }
 
-fn ratios(comparison: &Comparison) -> Markup {
+fn ratios(comparison: &PublishedComparison) -> Markup {
     html! {
         p.note {
             "L2 over L1, one CPUID: "

@@ -16,13 +16,13 @@ use super::figures;
 pub(super) const MAX_SERIES: usize = 7;
 
 /// One cause in a picture, or all the minor ones together (`cause` is `None`).
-pub(super) struct Series {
+pub(super) struct PictureSeries {
     pub(super) cause: Option<Cause>,
     pub(super) count: u64,
     pub(super) time_ns: u64,
 }
 
-impl Series {
+impl PictureSeries {
     pub(super) fn name(&self) -> &'static str {
         self.cause.map_or("all others", Cause::name)
     }
@@ -30,7 +30,7 @@ impl Series {
 
 /// The series of a timeline, most important first: by share of time and share of exits together,
 /// so that the two charts show the same causes in the same colours.
-pub(super) fn ranked(timeline: &Timeline) -> Vec<Series> {
+pub(super) fn ranked(timeline: &Timeline) -> Vec<PictureSeries> {
     let mut sums: BTreeMap<Cause, (u64, u64)> = BTreeMap::new();
     for slot in timeline.slots.values() {
         for (&cause, &(count, time)) in &slot.by_cause {
@@ -41,16 +41,21 @@ pub(super) fn ranked(timeline: &Timeline) -> Vec<Series> {
     }
     let total = |f: fn(&(u64, u64)) -> u64| sums.values().map(f).fold(0, u64::saturating_add);
     let (counts, times) = (total(|s| s.0), total(|s| s.1));
-    let weight = |s: &Series| figures::share(s.count, counts) + figures::share(s.time_ns, times);
-    let mut series: Vec<Series> = sums
+    let weight =
+        |s: &PictureSeries| figures::share(s.count, counts) + figures::share(s.time_ns, times);
+    let mut series: Vec<PictureSeries> = sums
         .iter()
-        .map(|(&cause, &(count, time_ns))| Series { cause: Some(cause), count, time_ns })
+        .map(|(&cause, &(count, time_ns))| PictureSeries { cause: Some(cause), count, time_ns })
         .collect();
     series.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
     if series.len() > MAX_SERIES + 1 {
         let rest = series.split_off(MAX_SERIES);
-        let sum = |f: fn(&Series) -> u64| rest.iter().map(f).fold(0, u64::saturating_add);
-        series.push(Series { cause: None, count: sum(|s| s.count), time_ns: sum(|s| s.time_ns) });
+        let sum = |f: fn(&PictureSeries) -> u64| rest.iter().map(f).fold(0, u64::saturating_add);
+        series.push(PictureSeries {
+            cause: None,
+            count: sum(|s| s.count),
+            time_ns: sum(|s| s.time_ns),
+        });
     }
     series
 }

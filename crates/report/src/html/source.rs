@@ -4,14 +4,14 @@ use maud::{Markup, html};
 use vmtax_events::Recording;
 
 use super::figures;
-use super::frame::Fact;
+use super::frame::PageFact;
 use crate::{Document, names, numbers};
 
 /// VMs listed before the rest are only counted.
 const MAX_VMS: usize = 12;
 
 /// How it was recorded, and where.
-pub(super) fn facts(doc: &Document) -> Vec<Fact> {
+pub(super) fn facts(doc: &Document) -> Vec<PageFact> {
     let recording = &doc.ledger.recording;
     let cpu = match recording.cpus {
         0 => recording.cpu.clone(),
@@ -20,14 +20,14 @@ pub(super) fn facts(doc: &Document) -> Vec<Fact> {
     };
     let command = html! { (figures::text(&recording.command)) };
     vec![
-        Fact::new("recorded with", &joined(&[&recording.tool, &recording.format])),
-        Fact::new("host", &joined(&[&recording.hostname, &recording.arch])),
-        Fact::new("kernel", &recording.kernel),
-        Fact::new("CPU", &cpu),
-        Fact::new("clock", &recording.clock),
-        Fact::new("measured", &measured(doc)),
-        Fact { name: "virtual machines", value: vms(recording), is_code: false },
-        Fact { name: "command", value: command, is_code: true },
+        PageFact::new("recorded with", &joined(&[&recording.tool, &recording.format])),
+        PageFact::new("host", &joined(&[&recording.hostname, &recording.arch])),
+        PageFact::new("kernel", &recording.kernel),
+        PageFact::new("CPU", &cpu),
+        PageFact::new("clock", &recording.clock),
+        PageFact::new("measured", &measured(doc)),
+        PageFact { name: "virtual machines", value: vms(recording), is_code: false },
+        PageFact { name: "command", value: command, is_code: true },
     ]
 }
 

@@ -1,16 +1,16 @@
 //! The tables asked for: rows the reader can sort and filter.
 
 use maud::{Markup, html};
-use vmtax_analyse::Table;
+use vmtax_analyse::SortedTable;
 use vmtax_events::Coverage;
 
 use super::described::{self, TableSection};
-use super::frame::Section;
+use super::frame::PageSection;
 use crate::names::TableWords;
 use crate::{Document, exits, names, numbers};
 
 /// One section per table, in the order asked for.
-pub(super) fn sections(doc: &Document) -> Vec<Section> {
+pub(super) fn sections(doc: &Document) -> Vec<PageSection> {
     doc.tables
         .iter()
         .enumerate()
@@ -27,7 +27,7 @@ pub(super) fn sections(doc: &Document) -> Vec<Section> {
             };
             let twice = doc.tables.iter().filter(|other| other.kind == table.kind).count() > 1;
             let label = if twice { names::title(table) } else { words.label.to_owned() };
-            Section { id, label, body }
+            PageSection { id, label, body }
         })
         .collect()
 }
@@ -40,7 +40,7 @@ fn why_empty(words: TableWords, coverage: &Coverage) -> String {
     }
 }
 
-fn filled(doc: &Document, table: &Table, id: &str, note: &str) -> Markup {
+fn filled(doc: &Document, table: &SortedTable, id: &str, note: &str) -> Markup {
     let total = &table.total;
     let note = if total.timed > 0 {
         note

@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use vmtax_analyse::{Slot, Timeline};
 use vmtax_events::Cause;
 
-use super::series::{self, Series};
+use super::series::{self, PictureSeries};
 use super::{axis, figures};
 use crate::{Document, numbers};
 
@@ -76,22 +76,22 @@ pub(super) fn section(doc: &Document) -> Markup {
 }
 
 /// The time axis that both charts share.
-struct Frame<'a> {
+struct TimeAxis<'a> {
     timeline: &'a Timeline,
     first_ns: u64,
     step_ns: u64,
     slots: u64,
 }
 
-fn frame(timeline: &Timeline) -> Option<Frame<'_>> {
+fn frame(timeline: &Timeline) -> Option<TimeAxis<'_>> {
     let (&first_ns, _) = timeline.slots.first_key_value()?;
     let (&last_ns, _) = timeline.slots.last_key_value()?;
     let step_ns = timeline.step_ns;
     let slots = (last_ns - first_ns).checked_div(step_ns)? + 1;
-    (slots <= MAX_SLOTS).then_some(Frame { timeline, first_ns, step_ns, slots })
+    (slots <= MAX_SLOTS).then_some(TimeAxis { timeline, first_ns, step_ns, slots })
 }
 
-impl Frame<'_> {
+impl TimeAxis<'_> {
     fn slot(&self, index: u64) -> Option<&Slot> {
         self.timeline.slots.get(&(self.first_ns + index * self.step_ns))
     }
@@ -113,7 +113,7 @@ impl Frame<'_> {
     }
 }
 
-fn chart(frame: &Frame<'_>, ranked: &[Series], quantity: Quantity) -> Markup {
+fn chart(frame: &TimeAxis<'_>, ranked: &[PictureSeries], quantity: Quantity) -> Markup {
     let sums: Vec<u64> = (0..frame.slots).map(|i| slot_sum(frame.slot(i), quantity)).collect();
     let peak = sums.iter().copied().max().unwrap_or(0);
     let (unit, unit_ns) = match quantity {
@@ -155,7 +155,7 @@ fn slot_sum(slot: Option<&Slot>, quantity: Quantity) -> u64 {
 }
 
 /// What each series has in a slot, in the order of the series.
-fn stack(slot: Option<&Slot>, ranked: &[Series], quantity: Quantity) -> Vec<u64> {
+fn stack(slot: Option<&Slot>, ranked: &[PictureSeries], quantity: Quantity) -> Vec<u64> {
     let mut values = vec![0u64; ranked.len()];
     let Some(slot) = slot else { return values };
     let place = |cause: Cause| {
@@ -171,7 +171,7 @@ fn stack(slot: Option<&Slot>, ranked: &[Series], quantity: Quantity) -> Vec<u64>
 }
 
 /// One stepped area per series, each on top of the ones before.
-fn areas(frame: &Frame<'_>, ranked: &[Series], quantity: Quantity, top: f64) -> Markup {
+fn areas(frame: &TimeAxis<'_>, ranked: &[PictureSeries], quantity: Quantity, top: f64) -> Markup {
     let stacks: Vec<Vec<u64>> =
         (0..frame.slots).map(|i| stack(frame.slot(i), ranked, quantity)).collect();
     let y = |value: f64| HEIGHT - value / top * HEIGHT;
@@ -206,7 +206,7 @@ fn areas(frame: &Frame<'_>, ranked: &[Series], quantity: Quantity, top: f64) -> 
 
 fn outline(
     path: &mut String,
-    frame: &Frame<'_>,
+    frame: &TimeAxis<'_>,
     slots: std::ops::Range<usize>,
     ceiling: impl Fn(usize) -> f64,
     floor: impl Fn(usize) -> f64,
@@ -224,7 +224,12 @@ fn outline(
 }
 
 /// An invisible area per slot that has exits: what the pointer and the keyboard read.
-fn hits(frame: &Frame<'_>, sums: &[u64], ranked: &[Series], quantity: Quantity) -> Markup {
+fn hits(
+    frame: &TimeAxis<'_>,
+    sums: &[u64],
+    ranked: &[PictureSeries],
+    quantity: Quantity,
+) -> Markup {
     let width = figures::coordinate(WIDTH / frame.slots as f64);
     html! {
         @for (i, &sum) in (0u64..).zip(sums) {
@@ -238,10 +243,10 @@ fn hits(frame: &Frame<'_>, sums: &[u64], ranked: &[Series], quantity: Quantity) 
 }
 
 fn slot_title(
-    frame: &Frame<'_>,
+    frame: &TimeAxis<'_>,
     index: u64,
     sum: u64,
-    ranked: &[Series],
+    ranked: &[PictureSeries],
     quantity: Quantity,
 ) -> String {
     let at = frame.moment(index);
@@ -267,7 +272,7 @@ fn value_axis(ticks: &[f64], top: f64) -> Markup {
     }
 }
 
-fn time_axis(frame: &Frame<'_>) -> Markup {
+fn time_axis(frame: &TimeAxis<'_>) -> Markup {
     let span = frame.span_ns();
     let (unit, unit_ns) = axis::time_unit(span);
     let ticks = axis::ticks_within(span / unit_ns, 6);

@@ -8,7 +8,7 @@ use vmtax_analyse::diff::DiffTable;
 use vmtax_events::Losses;
 
 use super::{Json, shape, write};
-use crate::{Compares, Comparison, Subject, diff as described, table};
+use crate::{Compares, Comparison, RunSubject, diff as described, table};
 
 /// Name and version of the shape.
 const SCHEMA: &str = "vmtax-diff-1";
@@ -16,9 +16,9 @@ const SCHEMA: &str = "vmtax-diff-1";
 impl Compares for Json {
     fn compare(&self, comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
         let diff = &comparison.diff;
-        let object = Object {
+        let object = DiffObject {
             schema: SCHEMA,
-            tool: shape::Tool { name: "vmtax", version: comparison.tool_version },
+            tool: shape::ToolJson { name: "vmtax", version: comparison.tool_version },
             per: diff.per.name(),
             base: side(comparison.base, diff.base_units),
             other: side(comparison.other, diff.other_units),
@@ -32,20 +32,20 @@ impl Compares for Json {
 }
 
 #[derive(Serialize)]
-struct Object<'a> {
+struct DiffObject<'a> {
     schema: &'static str,
-    tool: shape::Tool<'a>,
+    tool: shape::ToolJson<'a>,
     per: &'static str,
-    base: Side<'a>,
-    other: Side<'a>,
+    base: DiffSideJson<'a>,
+    other: DiffSideJson<'a>,
     verdict: String,
     setup: table::Table,
     unsaid: &'a [&'static str],
-    tables: Vec<Table>,
+    tables: Vec<DiffTableJson>,
 }
 
 #[derive(Serialize)]
-struct Side<'a> {
+struct DiffSideJson<'a> {
     source: &'a str,
     emulated: Option<&'a str>,
     /// Seconds, exits of L2, operations; 1 for whole recordings.
@@ -55,13 +55,13 @@ struct Side<'a> {
 }
 
 #[derive(Serialize)]
-struct Table {
+struct DiffTableJson {
     by: Vec<&'static str>,
     rows: table::Table,
 }
 
-fn side(subject: Subject<'_>, units: f64) -> Side<'_> {
-    Side {
+fn side(subject: RunSubject<'_>, units: f64) -> DiffSideJson<'_> {
+    DiffSideJson {
         source: subject.source,
         emulated: subject.emulated(),
         units,
@@ -70,6 +70,9 @@ fn side(subject: Subject<'_>, units: f64) -> Side<'_> {
     }
 }
 
-fn table(diff: &Diff, table: &DiffTable) -> Table {
-    Table { by: table.by.iter().map(|by| by.name()).collect(), rows: described::exits(diff, table) }
+fn table(diff: &Diff, table: &DiffTable) -> DiffTableJson {
+    DiffTableJson {
+        by: table.by.iter().map(|by| by.name()).collect(),
+        rows: described::exits(diff, table),
+    }
 }

@@ -7,16 +7,16 @@ use serde::Serialize;
 use crate::table::{self, Cell};
 
 #[derive(Serialize)]
-pub(super) struct Report<'a> {
+pub(super) struct ReportJson<'a> {
     pub(super) schema: &'static str,
-    pub(super) tool: Tool<'a>,
-    pub(super) run: Run<'a>,
-    pub(super) operations: Option<Operations>,
-    pub(super) tables: Vec<Table>,
-    pub(super) nested: Option<Nested>,
+    pub(super) tool: ToolJson<'a>,
+    pub(super) run: RunJson<'a>,
+    pub(super) operations: Option<OperationsJson>,
+    pub(super) tables: Vec<TableJson>,
+    pub(super) nested: Option<NestedJson>,
     /// How a lab run keeps its budget, when it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) budget: Option<Budget<'a>>,
+    pub(super) budget: Option<BudgetJson<'a>>,
     /// Functions of call trees, when asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) functions: Option<table::Table>,
@@ -24,7 +24,7 @@ pub(super) struct Report<'a> {
 }
 
 #[derive(Serialize)]
-pub(super) struct Budget<'a> {
+pub(super) struct BudgetJson<'a> {
     pub(super) file: &'a str,
     pub(super) violations: u64,
     pub(super) notes: &'a [String],
@@ -32,13 +32,13 @@ pub(super) struct Budget<'a> {
 }
 
 #[derive(Serialize)]
-pub(super) struct Tool<'a> {
+pub(super) struct ToolJson<'a> {
     pub(super) name: &'static str,
     pub(super) version: &'a str,
 }
 
 #[derive(Serialize)]
-pub(super) struct Run<'a> {
+pub(super) struct RunJson<'a> {
     pub(super) source: &'a str,
     pub(super) format: Option<String>,
     pub(super) tool: Option<String>,
@@ -51,25 +51,25 @@ pub(super) struct Run<'a> {
     pub(super) clock: Option<String>,
     pub(super) accelerator: String,
     pub(super) coverage: vmtax_events::Coverage,
-    pub(super) vms: Vec<Vm>,
+    pub(super) vms: Vec<VmJson>,
     pub(super) complete: bool,
     pub(super) start_ns: u64,
     pub(super) end_ns: u64,
     pub(super) vcpus: table::Table,
     pub(super) tax: Option<f64>,
     pub(super) contention: Option<f64>,
-    pub(super) taken_by: Vec<Taker<'a>>,
+    pub(super) taken_by: Vec<TakerJson<'a>>,
 }
 
 #[derive(Serialize)]
-pub(super) struct Vm {
+pub(super) struct VmJson {
     pub(super) id: u32,
     pub(super) name: Option<String>,
     pub(super) inferred: bool,
 }
 
 #[derive(Serialize)]
-pub(super) struct Taker<'a> {
+pub(super) struct TakerJson<'a> {
     pub(super) name: &'a str,
     pub(super) vm: Option<u32>,
     pub(super) vcpu: Option<u32>,
@@ -80,7 +80,7 @@ pub(super) struct Taker<'a> {
 }
 
 #[derive(Serialize)]
-pub(super) struct Table {
+pub(super) struct TableJson {
     pub(super) event: &'static str,
     pub(super) by: Vec<&'static str>,
     pub(super) rows: table::Table,
@@ -88,12 +88,12 @@ pub(super) struct Table {
 }
 
 #[derive(Serialize)]
-pub(super) struct Operations {
+pub(super) struct OperationsJson {
     pub(super) rows: table::Table,
 }
 
 #[derive(Serialize)]
-pub(super) struct Nested {
+pub(super) struct NestedJson {
     pub(super) known: bool,
     pub(super) rows: table::Table,
 }

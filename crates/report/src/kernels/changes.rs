@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use vmtax_analyse::calls::difference::difference;
 use vmtax_analyse::calls::profiled;
 use vmtax_analyse::operations::{OperationRow, Operations, Path, Waited};
-use vmtax_analyse::{Ledger, Profiled};
+use vmtax_analyse::{Ledger, ProfiledOperation};
 use vmtax_events::Level;
 
 use crate::calls::difference::sentence;
 use crate::numbers::plain;
-use crate::operations::compared::Kinds;
+use crate::operations::compared::CountsByName;
 
 /// A run of the series.
-pub struct Point<'a> {
+pub struct SeriesPoint<'a> {
     /// The kernel's name in the series. Hostile text.
     pub kernel: String,
     /// `amd`, `intel` or `kvm`.
@@ -27,17 +27,17 @@ pub struct Point<'a> {
 }
 
 /// A run with what is computed of it once.
-pub(super) struct Shown<'a> {
-    pub(super) point: Point<'a>,
+pub(super) struct ShownRun<'a> {
+    pub(super) point: SeriesPoint<'a>,
     pub(super) rows: Vec<OperationRow>,
-    trees: Vec<Profiled<'a>>,
+    trees: Vec<ProfiledOperation<'a>>,
 }
 
-impl<'a> Shown<'a> {
-    pub(super) fn new(point: Point<'a>) -> Shown<'a> {
+impl<'a> ShownRun<'a> {
+    pub(super) fn new(point: SeriesPoint<'a>) -> ShownRun<'a> {
         let rows = Operations::new(point.ledger).rows;
         let trees = profiled(point.ledger).0;
-        Shown { point, rows, trees }
+        ShownRun { point, rows, trees }
     }
 
     pub(super) fn row(&self, name: &str, level: Level) -> Option<&OperationRow> {
@@ -46,7 +46,7 @@ impl<'a> Shown<'a> {
 }
 
 /// An operation that is not the same in two neighbours.
-pub(super) struct Change {
+pub(super) struct OperationChange {
     /// Indices of the runs.
     pub(super) steps: (usize, usize),
     pub(super) name: String,
@@ -61,7 +61,7 @@ pub(super) struct Change {
     pub(super) functions: Option<String>,
 }
 
-impl Change {
+impl OperationChange {
     pub(super) fn ratio(&self) -> Option<f64> {
         let [before, after] = self.paths.map(|path| path.map(|path| path.median));
         Some(after? / before.filter(|before| *before > 0.0)?)
@@ -86,10 +86,10 @@ impl Change {
 }
 
 /// Pairs of runs that differ in the kernel or the options alone, and follow each other.
-pub(super) fn steps(points: &[Shown<'_>]) -> Vec<(usize, usize)> {
+pub(super) fn steps(points: &[ShownRun<'_>]) -> Vec<(usize, usize)> {
     let mut steps = Vec::new();
     for (after, one) in points.iter().enumerate() {
-        let before = |is: &dyn Fn(&Point<'_>) -> bool| {
+        let before = |is: &dyn Fn(&SeriesPoint<'_>) -> bool| {
             points[..after]
                 .iter()
                 .rposition(|other| other.point.host == one.point.host && is(&other.point))
@@ -104,21 +104,25 @@ pub(super) fn steps(points: &[Shown<'_>]) -> Vec<(usize, usize)> {
 }
 
 pub(super) fn tree<'a, 'b>(
-    one: &'b Shown<'a>,
+    one: &'b ShownRun<'a>,
     name: &str,
     level: Level,
-) -> Option<&'b Profiled<'a>> {
+) -> Option<&'b ProfiledOperation<'a>> {
     one.trees.iter().find(|tree| tree.name == name && tree.level == level)
 }
 
 /// The operations that are not the same, the largest change first.
-pub(super) fn changes(points: &[Shown<'_>], steps: (usize, usize), kinds: Kinds) -> Vec<Change> {
+pub(super) fn changes(
+    points: &[ShownRun<'_>],
+    steps: (usize, usize),
+    kinds: CountsByName,
+) -> Vec<OperationChange> {
     let (before, after) = (&points[steps.0], &points[steps.1]);
     let mut found = Vec::new();
     for now in &after.rows {
         let Some(then) = before.row(&now.name, now.level) else { continue };
         let differ = differ(then, now, kinds);
-        let mut change = Change {
+        let mut change = OperationChange {
             steps,
             name: now.name.clone(),
             level: now.level,
@@ -147,7 +151,7 @@ fn waits(then: &OperationRow, now: &OperationRow) -> Option<[Waited; 2]> {
 }
 
 /// Exits of one operation that differ: `L1 msr 1, was 0`.
-fn differ(then: &OperationRow, now: &OperationRow, kinds: Kinds) -> Vec<String> {
+fn differ(then: &OperationRow, now: &OperationRow, kinds: CountsByName) -> Vec<String> {
     let (Some(before), Some(after)) = (kinds(then), kinds(now)) else { return Vec::new() };
     let each = |kinds: &BTreeMap<String, u64>, name: &str, row: &OperationRow| {
         kinds.get(name).copied().unwrap_or(0) as f64 / row.count.max(1) as f64

@@ -5,15 +5,15 @@ use std::io::{self, Write};
 
 use vmtax_analyse::calls::profiled;
 use vmtax_analyse::operations::{OperationRow, Operations, Paging, Path, Ratio, Waited};
-use vmtax_analyse::{Ledger, Profiled};
+use vmtax_analyse::{Ledger, ProfiledOperation};
 
-use crate::calls::difference::{self, Compared};
+use crate::calls::difference::{self, ComparedOperation};
 use crate::html::{TablePage, TableSection};
 use crate::names;
 use crate::numbers::{count, counted, plain, ratio};
 use crate::table::{Cell, Column, Table, sort_key};
-use crate::tables::Formats;
-use crate::text::Text;
+use crate::tables::AllFormats;
+use crate::text::TextLayout;
 
 /// Schema of the JSON; docs/json.md.
 const SCHEMA: &str = "vmtax-lab-comparison-1";
@@ -22,32 +22,32 @@ const SCHEMA: &str = "vmtax-lab-comparison-1";
 type Runs<'a> = [(String, &'a Ledger)];
 
 /// Counts of an operation's exits by name; `None` if they depend on time.
-pub type Kinds = fn(&OperationRow) -> Option<BTreeMap<String, u64>>;
+pub type CountsByName = fn(&OperationRow) -> Option<BTreeMap<String, u64>>;
 
 /// The operations of several runs; the first run is the base. Emulated and other runs cannot be compared: paths are instructions in
 /// one and cycles in the other.
-pub struct Comparison<'a> {
+pub struct OperationsComparison<'a> {
     runs: &'a Runs<'a>,
-    rows: Vec<Row>,
+    rows: Vec<ComparedRow>,
     /// Call trees of each run.
-    trees: Vec<Vec<Profiled<'a>>>,
+    trees: Vec<Vec<ProfiledOperation<'a>>>,
 }
 
-impl<'a> Comparison<'a> {
+impl<'a> OperationsComparison<'a> {
     /// Compares at least one run.
-    pub fn new(runs: &'a Runs<'a>, kinds: Kinds) -> Self {
+    pub fn new(runs: &'a Runs<'a>, kinds: CountsByName) -> Self {
         let trees = runs.iter().map(|(_, ledger)| profiled(ledger).0).collect();
-        Comparison { runs, rows: rows(runs, kinds), trees }
+        OperationsComparison { runs, rows: rows(runs, kinds), trees }
     }
 
-    fn compared(&self) -> Vec<((usize, usize), Compared<'_>)> {
+    fn compared(&self) -> Vec<((usize, usize), ComparedOperation<'_>)> {
         compared(self.runs, &self.rows, &self.trees)
     }
 }
 
-impl Formats for Comparison<'_> {
+impl AllFormats for OperationsComparison<'_> {
     /// A line per operation and a column per run.
-    fn text(&self, look: Text, out: &mut dyn Write) -> io::Result<()> {
+    fn text(&self, look: TextLayout, out: &mut dyn Write) -> io::Result<()> {
         text(out, self.runs, (&self.rows, &self.compared()), look)
     }
 
@@ -68,7 +68,7 @@ impl Formats for Comparison<'_> {
 }
 
 /// One operation in one run.
-struct Measured {
+struct MeasuredRun {
     exits: Ratio,
     path: Option<Path>,
     /// How long it waited, of a step of a VM's life.
@@ -82,18 +82,18 @@ struct Measured {
 }
 
 /// One operation in all runs.
-struct Row {
+struct ComparedRow {
     name: String,
     level: String,
-    cells: Vec<Option<Measured>>,
+    cells: Vec<Option<MeasuredRun>>,
 }
 
 /// The functions by which a run's path of an operation differs from the first run's, where both have call trees.
 fn compared<'a>(
     runs: &[(String, &Ledger)],
-    rows: &[Row],
-    trees: &'a [Vec<Profiled<'a>>],
-) -> Vec<((usize, usize), Compared<'a>)> {
+    rows: &[ComparedRow],
+    trees: &'a [Vec<ProfiledOperation<'a>>],
+) -> Vec<((usize, usize), ComparedOperation<'a>)> {
     let mut found = Vec::new();
     for (at, row) in rows.iter().enumerate() {
         let tree = |column: usize| {
@@ -102,7 +102,7 @@ fn compared<'a>(
         let Some(before) = tree(0) else { continue };
         for (column, (name, _)) in runs.iter().enumerate().skip(1) {
             if let Some(after) = tree(column) {
-                found.push(((at, column), Compared::new(name, before, after)));
+                found.push(((at, column), ComparedOperation::new(name, before, after)));
             }
         }
     }
@@ -110,11 +110,11 @@ fn compared<'a>(
 }
 
 /// A comparison: the measurements, and the functions that differ, by row and column.
-type Parts<'a, 'b> = (&'a [Row], &'a [((usize, usize), Compared<'b>)]);
+type ComparedParts<'a, 'b> = (&'a [ComparedRow], &'a [((usize, usize), ComparedOperation<'b>)]);
 
-fn rows(runs: &[(String, &Ledger)], kinds: Kinds) -> Vec<Row> {
+fn rows(runs: &[(String, &Ledger)], kinds: CountsByName) -> Vec<ComparedRow> {
     let all: Vec<Operations> = runs.iter().map(|(_, ledger)| Operations::new(ledger)).collect();
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<ComparedRow> = Vec::new();
     for (column, operations) in all.iter().enumerate() {
         for one in &operations.rows {
             let level = one.level.name();
@@ -123,7 +123,11 @@ fn rows(runs: &[(String, &Ledger)], kinds: Kinds) -> Vec<Row> {
                 .position(|row| row.name == one.name && row.level == level)
                 .unwrap_or_else(|| {
                     let cells = runs.iter().map(|_| None).collect();
-                    rows.push(Row { name: one.name.clone(), level: level.to_owned(), cells });
+                    rows.push(ComparedRow {
+                        name: one.name.clone(),
+                        level: level.to_owned(),
+                        cells,
+                    });
                     rows.len() - 1
                 });
             rows[at].cells[column] = Some(cell(one, kinds));
@@ -132,8 +136,8 @@ fn rows(runs: &[(String, &Ledger)], kinds: Kinds) -> Vec<Row> {
     rows
 }
 
-fn cell(row: &OperationRow, kinds: Kinds) -> Measured {
-    Measured {
+fn cell(row: &OperationRow, kinds: CountsByName) -> MeasuredRun {
+    MeasuredRun {
         exits: row.exits_per_operation(),
         path: row.path,
         waited: row.waited.clone(),
@@ -143,7 +147,7 @@ fn cell(row: &OperationRow, kinds: Kinds) -> Measured {
     }
 }
 
-impl Measured {
+impl MeasuredRun {
     /// Exits of a kind in one operation.
     fn of_one(&self, kind: &str) -> f64 {
         let count = self.kinds.as_ref().and_then(|kinds| kinds.get(kind)).copied().unwrap_or(0);
@@ -158,7 +162,7 @@ impl Measured {
     }
 }
 
-impl Row {
+impl ComparedRow {
     /// The path of a column divided by that of the first.
     fn ratio(&self, column: usize) -> Option<f64> {
         let [first, here] = self.paths(column)?.map(|path| path.median);
@@ -167,7 +171,7 @@ impl Row {
 
     /// The path of the first column, and that of this one.
     fn paths(&self, column: usize) -> Option<[Path; 2]> {
-        let path = |cell: &Option<Measured>| cell.as_ref()?.path;
+        let path = |cell: &Option<MeasuredRun>| cell.as_ref()?.path;
         Some([path(self.cells.first()?)?, path(self.cells.get(column)?)?])
     }
 
@@ -199,7 +203,7 @@ impl Row {
 
     /// How long the first run's and this one's waited, where every life of one waited longer than every life of the other.
     fn waits(&self, column: usize) -> Option<[Waited; 2]> {
-        let waited = |cell: &Option<Measured>| cell.as_ref()?.waited.clone();
+        let waited = |cell: &Option<MeasuredRun>| cell.as_ref()?.waited.clone();
         let (first, here) = (waited(self.cells.first()?)?, waited(self.cells.get(column)?)?);
         first.differs(&here).then_some([first, here])
     }
@@ -221,7 +225,7 @@ impl Row {
 }
 
 /// Simulated page walks of a column that are not those of the first.
-fn walks_differ(row: &Row, column: usize) -> Vec<String> {
+fn walks_differ(row: &ComparedRow, column: usize) -> Vec<String> {
     let cell = |column: usize| row.cells.get(column)?.as_ref();
     let (Some(first), Some(here)) = (cell(0), cell(column)) else { return Vec::new() };
     let before = first.walks();
@@ -236,8 +240,8 @@ fn walks_differ(row: &Row, column: usize) -> Vec<String> {
 fn text(
     out: &mut dyn Write,
     runs: &[(String, &Ledger)],
-    (rows, compared): Parts<'_, '_>,
-    look: Text,
+    (rows, compared): ComparedParts<'_, '_>,
+    look: TextLayout,
 ) -> io::Result<()> {
     let mut table = Table::of(rows.iter().enumerate())
         .below(|(at, row)| below(runs, (*at, row), compared))
@@ -269,8 +273,8 @@ fn text(
 /// Lines below an operation: the exits and functions by which each run differs from the first.
 fn below(
     runs: &[(String, &Ledger)],
-    (at, row): (usize, &Row),
-    compared: &[((usize, usize), Compared<'_>)],
+    (at, row): (usize, &ComparedRow),
+    compared: &[((usize, usize), ComparedOperation<'_>)],
 ) -> Vec<String> {
     let mut below = Vec::new();
     for (column, (name, _)) in runs.iter().enumerate() {
@@ -281,21 +285,21 @@ fn below(
         below.extend(walks_differ(row, column).iter().map(|walks| format!("{name}: {walks}")));
         let waits = row.waits(column);
         below.extend(waits.map(|waits| format!("{name}: {}", super::waits_changed(&waits))));
-        let functions = functions(compared, (at, column)).and_then(Compared::sentence);
+        let functions = functions(compared, (at, column)).and_then(ComparedOperation::sentence);
         below.extend(functions.map(|functions| format!("{name}: {functions}")));
     }
     below
 }
 
 fn functions<'a, 'b>(
-    compared: &'a [((usize, usize), Compared<'b>)],
+    compared: &'a [((usize, usize), ComparedOperation<'b>)],
     cell: (usize, usize),
-) -> Option<&'a Compared<'b>> {
+) -> Option<&'a ComparedOperation<'b>> {
     compared.iter().find(|(at, _)| *at == cell).map(|(_, one)| one)
 }
 
 /// A row for each operation and run.
-fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
+fn table(runs: &[(String, &Ledger)], rows: &[ComparedRow]) -> Table {
     let measured = rows.iter().flat_map(|row| {
         let cells = row.cells.iter().enumerate();
         cells.filter_map(move |(column, cell)| Some((row, column, cell.as_ref()?)))
@@ -332,8 +336,9 @@ fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
             Column::words("waited_differs", "waiting differs")
                 .help("every VM of one run waited longer than every VM of the other"),
             |(row, at, _)| {
-                let is_known =
-                    |cell: &Option<Measured>| cell.as_ref().is_some_and(|one| one.waited.is_some());
+                let is_known = |cell: &Option<MeasuredRun>| {
+                    cell.as_ref().is_some_and(|one| one.waited.is_some())
+                };
                 let known = [0, *at].iter().all(|at| is_known(&row.cells[*at]));
                 if known { Cell::Flag(row.waits(*at).is_some()) } else { Cell::Absent }
             },
@@ -358,7 +363,7 @@ fn table(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
 }
 
 /// A row for each operation, the runs side by side.
-fn beside(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
+fn beside(runs: &[(String, &Ledger)], rows: &[ComparedRow]) -> Table {
     let mut table = Table::of(rows)
         .column(Column::words("", "operation"), |row| Cell::Name(row.name.clone()))
         .column(Column::short("", "level"), |row| Cell::Name(row.level.clone()));
@@ -387,12 +392,14 @@ fn beside(runs: &[(String, &Ledger)], rows: &[Row]) -> Table {
 }
 
 /// How many operations differ from the first run, and the largest difference.
-fn answer(runs: &[(String, &Ledger)], rows: &[Row]) -> Vec<String> {
+fn answer(runs: &[(String, &Ledger)], rows: &[ComparedRow]) -> Vec<String> {
     let cells = || rows.iter().flat_map(|row| (1..runs.len()).map(move |column| (row, column)));
-    let is_in_both = |(row, at): &(&Row, usize)| row.cells[0].is_some() && row.cells[*at].is_some();
-    let both: Vec<(&Row, usize)> = cells().filter(is_in_both).collect();
-    let change = |row: &Row, at: usize| row.ratio(at).map_or(0.0, |ratio| (ratio - 1.0).abs());
-    let is_different = |(row, at): &&(&Row, usize)| {
+    let is_in_both =
+        |(row, at): &(&ComparedRow, usize)| row.cells[0].is_some() && row.cells[*at].is_some();
+    let both: Vec<(&ComparedRow, usize)> = cells().filter(is_in_both).collect();
+    let change =
+        |row: &ComparedRow, at: usize| row.ratio(at).map_or(0.0, |ratio| (ratio - 1.0).abs());
+    let is_different = |(row, at): &&(&ComparedRow, usize)| {
         row.differs(*at) == Some(true)
             || !row.differences(*at).is_empty()
             || row.waits(*at).is_some()
@@ -433,7 +440,7 @@ fn answer(runs: &[(String, &Ledger)], rows: &[Row]) -> Vec<String> {
 fn html(
     out: &mut dyn Write,
     runs: &[(String, &Ledger)],
-    (rows, compared): Parts<'_, '_>,
+    (rows, compared): ComparedParts<'_, '_>,
     tool_version: &str,
 ) -> io::Result<()> {
     let names: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
@@ -466,7 +473,7 @@ fn html(
     };
     let section =
         TableSection { id: "operations", title: "Operations", notes: different, table: &table };
-    let compared: Vec<&Compared<'_>> = compared.iter().map(|(_, one)| one).collect();
+    let compared: Vec<&ComparedOperation<'_>> = compared.iter().map(|(_, one)| one).collect();
     let functions = difference::table(&compared);
     let functions = TableSection {
         id: "functions",
@@ -484,15 +491,17 @@ fn name_of(runs: &[(String, &Ledger)], column: usize) -> String {
     runs.get(column).map_or_else(String::new, |(name, _)| name.clone())
 }
 
-fn differences(row: &Row, column: usize) -> Vec<serde_json::Value> {
+fn differences(row: &ComparedRow, column: usize) -> Vec<serde_json::Value> {
     let one = |(exit, first, here)| serde_json::json!({ "exit": exit, "first_run": first, "this_run": here });
     row.differences(column).into_iter().map(one).collect()
 }
 
 /// The functions of a cell; null where it is not compared or there are no call trees.
-fn json_functions(compared: Option<&Compared<'_>>) -> serde_json::Value {
-    let Some(Compared { difference, .. }) = compared else { return serde_json::Value::Null };
-    let line = |line: &vmtax_analyse::calls::difference::Line| {
+fn json_functions(compared: Option<&ComparedOperation<'_>>) -> serde_json::Value {
+    let Some(ComparedOperation { difference, .. }) = compared else {
+        return serde_json::Value::Null;
+    };
+    let line = |line: &vmtax_analyse::calls::difference::DifferenceLine| {
         serde_json::json!({
             "function": line.label.name,
             "kind": line.label.kind.name(),
@@ -509,7 +518,7 @@ fn json_functions(compared: Option<&Compared<'_>>) -> serde_json::Value {
 fn json(
     out: &mut dyn Write,
     runs: &[(String, &Ledger)],
-    (rows, compared): Parts<'_, '_>,
+    (rows, compared): ComparedParts<'_, '_>,
 ) -> io::Result<()> {
     let rows: Vec<serde_json::Value> = rows
         .iter()

@@ -2,20 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_analyse::operations::{Place, Waited};
+use vmtax_analyse::operations::{WaitPlace, Waited};
 use vmtax_analyse::{OperationExit, OperationRow, Operations, Path};
 use vmtax_events::{Level, Recording};
 
 use super::{exit_list, factor, instructions, no_exits, path_cell, place, shares, waited};
 use crate::keys::{detail_columns, detail_object, reason_fields};
-use crate::table::{CSV, Cell, Column, JSON, Line, PAGE, PEOPLE, Slice, TEXT, Table, sort_key};
+use crate::table::{
+    BarSlice, CSV, Cell, Column, CsvLine, JSON, PAGE, PEOPLE, TEXT, Table, sort_key,
+};
 use crate::{memory, names, paging};
 
 /// Instructions of an operation at a level that hardware does not execute.
-pub(crate) type Emulated = BTreeMap<(String, Level), f64>;
+pub(crate) type EmulatedInstructions = BTreeMap<(String, Level), f64>;
 
 /// For CSV: an operation, then its exits.
-pub(crate) fn lines(recording: &Recording, operations: &Operations) -> Vec<Line> {
+pub(crate) fn lines(recording: &Recording, operations: &Operations) -> Vec<CsvLine> {
     let rows = operations.rows.iter();
     let of_row = |row: &OperationRow| {
         let exits = row.exits.iter().map(|exit| exit_line(recording, row, exit));
@@ -29,7 +31,7 @@ fn first_cells(
     recording: &Recording,
     row: &OperationRow,
     (table, level): (&'static str, Level),
-) -> Line {
+) -> CsvLine {
     let name = row.vm.and_then(|vm| names::vm_name(recording, vm));
     vec![
         ("table", Cell::Word(table)),
@@ -44,7 +46,7 @@ fn number(value: Option<f64>) -> Cell {
     Cell::of(value, Cell::Number)
 }
 
-fn operation_line(recording: &Recording, row: &OperationRow) -> Line {
+fn operation_line(recording: &Recording, row: &OperationRow) -> CsvLine {
     let path = |part: fn(&Path) -> f64| number(row.path.as_ref().map(part));
     let to_l1 = (row.level == Level::L2).then_some(row.to_l1);
     let mut line = first_cells(recording, row, ("operation", row.level));
@@ -72,7 +74,7 @@ fn operation_line(recording: &Recording, row: &OperationRow) -> Line {
     line
 }
 
-fn exit_line(recording: &Recording, row: &OperationRow, exit: &OperationExit) -> Line {
+fn exit_line(recording: &Recording, row: &OperationRow, exit: &OperationExit) -> CsvLine {
     let mut line = first_cells(recording, row, ("operation-exit", exit.level));
     line.extend([
         ("count", Cell::Count(exit.count)),
@@ -86,7 +88,7 @@ fn exit_line(recording: &Recording, row: &OperationRow, exit: &OperationExit) ->
 }
 
 /// What has the time of an operation's window: class of its colour, name, explanation, share.
-pub(crate) struct Part {
+pub(crate) struct WindowPart {
     pub(crate) class: &'static str,
     pub(crate) name: &'static str,
     pub(crate) explain: &'static str,
@@ -95,15 +97,15 @@ pub(crate) struct Part {
 
 /// All of them; the last has no column of its own.
 #[rustfmt::skip]
-pub(crate) const PARTS: [Part; 4] = [
-    Part { class: "kernel", name: "L0", explain: "the host, handling exits", share: OperationRow::share_l0 },
-    Part { class: "s2", name: "L1", explain: "the guest, or the guest's hypervisor", share: OperationRow::share_l1 },
-    Part { class: "guest", name: "L2", explain: "the guest's guest", share: OperationRow::share_l2 },
-    Part { class: "halted", name: "halted", explain: "waiting for an interrupt", share: OperationRow::share_halted },
+pub(crate) const PARTS: [WindowPart; 4] = [
+    WindowPart { class: "kernel", name: "L0", explain: "the host, handling exits", share: OperationRow::share_l0 },
+    WindowPart { class: "s2", name: "L1", explain: "the guest, or the guest's hypervisor", share: OperationRow::share_l1 },
+    WindowPart { class: "guest", name: "L2", explain: "the guest's guest", share: OperationRow::share_l2 },
+    WindowPart { class: "halted", name: "halted", explain: "waiting for an interrupt", share: OperationRow::share_halted },
 ];
 
 /// A row for each operation. `emulated` is what hardware does not execute, where call trees say so.
-pub(crate) fn table(operations: &Operations, emulated: &Emulated) -> Table {
+pub(crate) fn table(operations: &Operations, emulated: &EmulatedInstructions) -> Table {
     let json = |key| Column::data(key).only(JSON);
     let mut table = Table::of(&operations.rows)
         .column(json("name"), |row| Cell::Name(row.name.clone()))
@@ -223,8 +225,8 @@ fn path_with_range(path: &Path) -> Cell {
     path_cell(path).titled(format!("{range} instructions in {} batches", path.batches))
 }
 
-fn slice(part: &Part, row: &OperationRow) -> Slice {
-    Slice {
+fn slice(part: &WindowPart, row: &OperationRow) -> BarSlice {
+    BarSlice {
         class: part.class.to_owned(),
         title: part.name.to_owned(),
         share: (part.share)(row).unwrap_or(0.0),
@@ -256,7 +258,7 @@ fn path_object(path: &Path) -> Cell {
 }
 
 fn waited_object(of: &Waited) -> Cell {
-    let place = |place: &Place| {
+    let place = |place: &WaitPlace| {
         let functions = place.functions.iter().map(|name| Cell::Name(name.clone())).collect();
         Cell::Object(vec![("functions", Cell::List(functions)), ("ns", Cell::Number(place.ns))])
     };

@@ -69,14 +69,14 @@ pub enum Cell {
     /// Words with spaces between them, at which a line may be broken. Printable.
     Words(Vec<String>),
     /// A stacked bar, on pages alone.
-    Stack(Vec<Slice>),
+    Stack(Vec<BarSlice>),
     /// A cell that a page explains further.
     Titled(Box<Cell>, String),
 }
 
 /// A part of a stacked bar.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Slice {
+pub struct BarSlice {
     /// The class of its colour.
     pub class: String,
     /// Its meaning. Printable.

@@ -8,13 +8,13 @@ use vmtax_analyse::vm_facts::kind;
 use vmtax_analyse::{Diff, Ledger, Per};
 
 use super::layout::{Paint, Style};
-use super::{Page, Text};
+use super::{TextLayout, TextPage};
 use crate::numbers::{duration, of_count, percent};
 use crate::{Compares, Comparison, diff as described, losses, names};
 
-impl Compares for Text {
+impl Compares for TextLayout {
     fn compare(&self, comparison: &Comparison<'_>, out: &mut dyn Write) -> io::Result<()> {
-        let mut page = Page { paint: Paint { color: self.color }, width: self.width, out };
+        let mut page = TextPage { paint: Paint { color: self.color }, width: self.width, out };
         let version = names::printable(comparison.tool_version);
         page.paragraph(Style::Heading, "", &format!("vmtax {version}: comparison"))?;
         let sides = [("base", comparison.base), ("other", comparison.other)];
@@ -128,7 +128,7 @@ fn preempted(comparison: &Comparison<'_>) -> Option<String> {
     })
 }
 
-fn setup(page: &mut Page<'_>, diff: &Diff) -> io::Result<()> {
+fn setup(page: &mut TextPage<'_>, diff: &Diff) -> io::Result<()> {
     page.line(Style::Plain, "")?;
     if diff.setup.is_empty() {
         page.paragraph(Style::Plain, "", "No difference between the setups was recorded.")?;
@@ -150,7 +150,7 @@ pub(crate) fn unit(per: Per) -> &'static str {
     }
 }
 
-fn table(page: &mut Page<'_>, diff: &Diff, table: &DiffTable) -> io::Result<()> {
+fn table(page: &mut TextPage<'_>, diff: &Diff, table: &DiffTable) -> io::Result<()> {
     let by: Vec<&str> = table.by.iter().map(|by| names::heading(*by)).collect();
     page.line(Style::Heading, &format!("Exits by {}, {}", by.join(" and "), unit(diff.per)))?;
     described::exits(diff, table).text((page.paint, page.width), page.out)?;

@@ -13,7 +13,7 @@ const NARROWEST: usize = 8;
 
 /// Renders aligned tables.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Text {
+pub struct TextLayout {
     /// Use terminal colours.
     pub color: bool,
     /// Columns of the terminal; `None` when there is none: nothing is left out or wrapped then.
@@ -53,7 +53,7 @@ impl Paint {
 
 /// How a column gives way when the terminal is narrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum ColumnRoom {
     /// Always shown in full.
     Keep,
     /// Always shown; its text is cut at the end.
@@ -63,39 +63,39 @@ pub(crate) enum Room {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Column {
+pub(crate) struct GridColumn {
     pub(crate) title: String,
     /// What it is called away from its place, where the title alone says too little.
     name: Option<&'static str>,
     pub(crate) right: bool,
-    pub(crate) room: Room,
+    pub(crate) room: ColumnRoom,
 }
 
-impl Column {
+impl GridColumn {
     /// A column of words.
-    pub(crate) fn key(title: &str) -> Column {
-        Column { title: title.to_owned(), name: None, right: false, room: Room::Cut }
+    pub(crate) fn key(title: &str) -> GridColumn {
+        GridColumn { title: title.to_owned(), name: None, right: false, room: ColumnRoom::Cut }
     }
 
     /// A last column of words that are short enough.
-    pub(crate) fn words(title: &str) -> Column {
-        Column { title: title.to_owned(), name: None, right: false, room: Room::Keep }
+    pub(crate) fn words(title: &str) -> GridColumn {
+        GridColumn { title: title.to_owned(), name: None, right: false, room: ColumnRoom::Keep }
     }
 
     /// A column of numbers.
-    pub(crate) fn number(title: &str, room: Room) -> Column {
-        Column { title: title.to_owned(), name: None, right: true, room }
+    pub(crate) fn number(title: &str, room: ColumnRoom) -> GridColumn {
+        GridColumn { title: title.to_owned(), name: None, right: true, room }
     }
 
     /// With a name for the line that says which columns were left out.
-    pub(crate) fn named(self, name: &'static str) -> Column {
-        Column { name: Some(name), ..self }
+    pub(crate) fn named(self, name: &'static str) -> GridColumn {
+        GridColumn { name: Some(name), ..self }
     }
 }
 
 /// A line of a grid.
 #[derive(Clone, Debug)]
-enum Line {
+enum GridLine {
     /// A cell for each column.
     Row(Style, Vec<String>),
     /// Text below a row, which no column holds.
@@ -105,23 +105,23 @@ enum Line {
 /// A table: columns and rows of as many cells.
 #[derive(Clone, Debug)]
 pub(crate) struct Grid {
-    pub(crate) columns: Vec<Column>,
-    lines: Vec<Line>,
+    pub(crate) columns: Vec<GridColumn>,
+    lines: Vec<GridLine>,
 }
 
 impl Grid {
-    pub(crate) fn new(columns: Vec<Column>) -> Grid {
+    pub(crate) fn new(columns: Vec<GridColumn>) -> Grid {
         Grid { columns, lines: Vec::new() }
     }
 
     pub(crate) fn row(&mut self, style: Style, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.lines.push(Line::Row(style, cells));
+        self.lines.push(GridLine::Row(style, cells));
     }
 
     /// Adds text below the last row.
     pub(crate) fn note(&mut self, text: String) {
-        self.lines.push(Line::Note(text));
+        self.lines.push(GridLine::Note(text));
     }
 
     /// Writes the grid so that it fits `width` where that is possible; a last line names the columns that were left out. Says
@@ -142,11 +142,11 @@ impl Grid {
         paint.line(out, Style::Faint, &self.line(&titles, &widths, &shown))?;
         for line in &self.lines {
             match line {
-                Line::Row(style, cells) => {
+                GridLine::Row(style, cells) => {
                     let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
                     paint.line(out, *style, &self.line(&cells, &widths, &shown))?;
                 }
-                Line::Note(text) => {
+                GridLine::Note(text) => {
                     let [first, further] = [2, 3].map(|indents| " ".repeat(indents * INDENT));
                     let lines = wrap(text, width, &first, &further);
                     lines.iter().try_for_each(|line| paint.line(out, Style::Plain, line))?;
@@ -193,8 +193,8 @@ impl Grid {
     fn natural_widths(&self) -> Vec<usize> {
         let widest = |i: usize| {
             let cells = self.lines.iter().filter_map(|line| match line {
-                Line::Row(_, cells) => Some(columns_of(&cells[i])),
-                Line::Note(_) => None,
+                GridLine::Row(_, cells) => Some(columns_of(&cells[i])),
+                GridLine::Note(_) => None,
             });
             cells.max().unwrap_or(0).max(columns_of(&self.columns[i].title))
         };
@@ -205,13 +205,13 @@ impl Grid {
         while total(widths, shown) > width {
             let ranks = self.columns.iter().zip(shown.iter()).filter_map(|(column, shown)| {
                 match column.room {
-                    Room::Drop(rank) if *shown => Some(rank),
+                    ColumnRoom::Drop(rank) if *shown => Some(rank),
                     _ => None,
                 }
             });
             let Some(highest) = ranks.max() else { break };
             for (column, shown) in self.columns.iter().zip(shown.iter_mut()) {
-                *shown &= column.room != Room::Drop(highest);
+                *shown &= column.room != ColumnRoom::Drop(highest);
             }
         }
     }
@@ -220,7 +220,7 @@ impl Grid {
         loop {
             let over = total(widths, shown).saturating_sub(width);
             let cuttable = (0..widths.len())
-                .filter(|&i| self.columns[i].room == Room::Cut && widths[i] > NARROWEST);
+                .filter(|&i| self.columns[i].room == ColumnRoom::Cut && widths[i] > NARROWEST);
             let Some(i) = cuttable.max_by_key(|&i| widths[i]) else { break };
             if over == 0 {
                 break;
@@ -316,10 +316,10 @@ mod tests {
 
     fn grid() -> Grid {
         let mut grid = Grid::new(vec![
-            Column::key("reason"),
-            Column::number("count", Room::Keep),
-            Column::number("min", Room::Drop(1)),
-            Column::number("p50", Room::Drop(2)),
+            GridColumn::key("reason"),
+            GridColumn::number("count", ColumnRoom::Keep),
+            GridColumn::number("min", ColumnRoom::Drop(1)),
+            GridColumn::number("p50", ColumnRoom::Drop(2)),
         ]);
         grid.row(
             Style::Plain,
@@ -361,7 +361,8 @@ mod tests {
 
     #[test]
     fn wide_characters_take_two_columns_and_marks_none() {
-        let mut grid = Grid::new(vec![Column::key("VM"), Column::number("n", Room::Keep)]);
+        let mut grid =
+            Grid::new(vec![GridColumn::key("VM"), GridColumn::number("n", ColumnRoom::Keep)]);
         for name in ["東京の仮想", "e\u{301}t\u{e9}", "plain"] {
             grid.row(Style::Plain, vec![name.to_owned(), "1".to_owned()]);
         }

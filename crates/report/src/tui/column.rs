@@ -3,7 +3,7 @@
 use vmtax_analyse::{ledger, statistics};
 use vmtax_events::{Coverage, TimeRow};
 
-use super::rows::{Sums, View};
+use super::rows::{RowSums, View};
 use crate::numbers;
 use crate::table::{Carrying, Cell, Column, sort_key};
 
@@ -17,7 +17,7 @@ pub(super) const NAME: &str = "name";
 
 /// What a row is measured by.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Measure {
+pub(super) struct RowMeasure {
     /// Rates are over it; `None` shows counts.
     pub(super) length_ns: Option<u64>,
     /// Known time not halted of all vCPUs.
@@ -27,27 +27,27 @@ pub(super) struct Measure {
 
 /// A row of a view.
 #[derive(Clone, Copy)]
-pub(super) struct Line<'a> {
+pub(super) struct ScreenLine<'a> {
     pub(super) id: &'a str,
     pub(super) name: &'a str,
-    pub(super) sums: &'a Sums,
+    pub(super) sums: &'a RowSums,
 }
 
 /// The columns of a view, in the order of the screen. `time` is that of all rows.
 pub(super) fn columns<'a>(
     view: View,
-    measure: Measure,
+    measure: RowMeasure,
     time: &TimeRow,
-) -> Vec<Carrying<'a, Line<'a>>> {
+) -> Vec<Carrying<'a, ScreenLine<'a>>> {
     let rare = if view.has_time() { 110 } else { 0 };
     let exits = if measure.length_ns.is_some() { "EXITS/s" } else { "EXITS" };
-    let mut columns: Vec<Carrying<'a, Line<'a>>> = Vec::new();
+    let mut columns: Vec<Carrying<'a, ScreenLine<'a>>> = Vec::new();
     if view.has_time() {
         let column = Column::number(ID, "ID").screen(7, 0);
-        columns.push(column.of(|line: &Line<'_>| Cell::Name(line.id.to_owned())));
+        columns.push(column.of(|line: &ScreenLine<'_>| Cell::Name(line.id.to_owned())));
     }
     columns.extend([
-        Column::number(TAX, "TAX%").screen(5, 0).of(move |line: &Line<'a>| {
+        Column::number(TAX, "TAX%").screen(5, 0).of(move |line: &ScreenLine<'a>| {
             let row = line.sums;
             let tax = match view.has_time() {
                 true => ledger::tax(&row.time),
@@ -57,22 +57,22 @@ pub(super) fn columns<'a>(
         }),
         Column::number(EXITS, exits)
             .screen(10, 0)
-            .of(move |line: &Line<'a>| exits_cell(line.sums, measure)),
-        Column::number("mean", "MEAN")
-            .screen(7, 0)
-            .of(|line: &Line<'a>| Cell::of(statistics::mean_ns(&line.sums.tally), Cell::Mean)),
-        Column::number("p99", "P99").screen(7, rare).of(|line: &Line<'a>| {
+            .of(move |line: &ScreenLine<'a>| exits_cell(line.sums, measure)),
+        Column::number("mean", "MEAN").screen(7, 0).of(|line: &ScreenLine<'a>| {
+            Cell::of(statistics::mean_ns(&line.sums.tally), Cell::Mean)
+        }),
+        Column::number("p99", "P99").screen(7, rare).of(|line: &ScreenLine<'a>| {
             let slow = statistics::quantile(&line.sums.tally, 0.99);
             Cell::of(slow, |within| Cell::Quantile(within.low_ns, within.high_ns))
         }),
-        Column::number("max", "MAX").screen(7, rare).of(|line: &Line<'a>| {
+        Column::number("max", "MAX").screen(7, rare).of(|line: &ScreenLine<'a>| {
             let tally = &line.sums.tally;
             Cell::of((tally.timed > 0).then_some(tally.max_ns), Cell::Time)
         }),
     ]);
     if view.has_time() {
         columns.extend(parts(time).zip(TimeRow::PARTS).map(|(column, part)| {
-            column.of(move |line: &Line<'a>| {
+            column.of(move |line: &ScreenLine<'a>| {
                 let ns = part.told(&line.sums.time, &measure.coverage);
                 let share = ns.and_then(|ns| numbers::share(ns, line.sums.time.wall_ns));
                 Cell::of(share, Cell::Percent)
@@ -81,15 +81,15 @@ pub(super) fn columns<'a>(
     }
     if view == View::Vms {
         let column = Column::number("vcpus", "VCPUS").screen(5, 90);
-        columns.push(column.of(|line: &Line<'a>| Cell::Count(line.sums.vcpus as u64)));
+        columns.push(column.of(|line: &ScreenLine<'a>| Cell::Count(line.sums.vcpus as u64)));
     }
     let name = Column::words(NAME, view.name());
-    columns.push(name.of(|line: &Line<'a>| Cell::Name(line.name.to_owned())));
+    columns.push(name.of(|line: &ScreenLine<'a>| Cell::Name(line.name.to_owned())));
     columns
 }
 
 /// A count of exits, or their rate.
-fn exits_cell(row: &Sums, measure: Measure) -> Cell {
+fn exits_cell(row: &RowSums, measure: RowMeasure) -> Cell {
     let count = row.tally.count;
     let per_second = |ns: u64| count as f64 * 1e9 / ns.max(1) as f64;
     let (number, text) = match measure.length_ns {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_largest_part_has_room_and_the_rest_is_named() {
-        let counts = Measure { length_ns: None, base_ns: 0, coverage: Coverage::default() };
+        let counts = RowMeasure { length_ns: None, base_ns: 0, coverage: Coverage::default() };
         let parts = || (1..TimeRow::PARTS.len()).filter(|at| TimeRow::PARTS[*at].within.is_none());
         for largest in parts() {
             let mut time = TimeRow::default();

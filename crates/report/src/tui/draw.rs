@@ -9,7 +9,7 @@ use vmtax_events::TimeRow;
 use super::column;
 use super::figure;
 use super::keys::HELP;
-use super::model::{Model, PageOver, Row, Shown, State};
+use super::model::{PageOver, ScreenModel, ScreenRow, ShownScreen, VmState};
 use super::rows::View;
 use super::space::{figures_in, rows_in};
 use crate::names::printable;
@@ -22,7 +22,7 @@ const LEAST: (u16, u16) = (80, 24);
 const METER: usize = 24;
 
 /// Paints the model. Without colours, words and bold or reversed text replace them.
-pub fn draw(model: &Model, area: Rect, buffer: &mut Buffer, has_colors: bool) {
+pub fn draw(model: &ScreenModel, area: Rect, buffer: &mut Buffer, has_colors: bool) {
     let mut pen = Pen { area, buffer, has_colors };
     if area.width < LEAST.0 || area.height < LEAST.1 {
         return too_small(&mut pen);
@@ -100,7 +100,7 @@ fn too_small(pen: &mut Pen<'_>) {
     }
 }
 
-fn head(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
+fn head(pen: &mut Pen<'_>, model: &ScreenModel, shown: &ShownScreen) {
     let recording = &model.facts.recording;
     let mut who = vec!["vmtax top".to_owned()];
     // That before what may be cut.
@@ -114,7 +114,7 @@ fn head(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
     pen.right(0, end, &when, BOLD);
 
     let whole = &shown.whole;
-    let tax = Model::whole_tax(whole);
+    let tax = ScreenModel::whole_tax(whole);
     let filled = (tax.unwrap_or(0.0).clamp(0.0, 1.0) * METER as f64).round() as usize;
     let meter = format!("{}{}", "|".repeat(filled), " ".repeat(METER - filled));
     let tax = tax.map_or("unknown".to_owned(), percent);
@@ -137,7 +137,7 @@ fn head(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
 }
 
 /// Where the time of all vCPUs went.
-fn split(time: &TimeRow, measure: &column::Measure) -> String {
+fn split(time: &TimeRow, measure: &column::RowMeasure) -> String {
     let parts = TimeRow::whole_parts();
     let known = parts.filter_map(|part| Some((part, part.told(time, &measure.coverage)?)));
     // Time is unknown where events are missing; elsewhere there is nothing to say of it.
@@ -150,7 +150,7 @@ fn split(time: &TimeRow, measure: &column::Measure) -> String {
     words.collect::<Vec<_>>().join("   ")
 }
 
-fn losses(pen: &mut Pen<'_>, model: &Model) {
+fn losses(pen: &mut Pen<'_>, model: &ScreenModel) {
     let all = model.facts.losses.as_slice();
     match all {
         [] => {
@@ -171,7 +171,7 @@ fn losses(pen: &mut Pen<'_>, model: &Model) {
 }
 
 /// All that is missing, as far as it has room.
-fn all_losses(pen: &mut Pen<'_>, model: &Model) {
+fn all_losses(pen: &mut Pen<'_>, model: &ScreenModel) {
     pen.fill(5, REVERSED);
     pen.line(5, "Losses: any key returns", REVERSED);
     let width = usize::from(pen.area.width - 2);
@@ -181,7 +181,7 @@ fn all_losses(pen: &mut Pen<'_>, model: &Model) {
     }
 }
 
-fn place(pen: &mut Pen<'_>, model: &Model) {
+fn place(pen: &mut Pen<'_>, model: &ScreenModel) {
     let place = model.place();
     let mut x = 0;
     for view in View::ALL {
@@ -200,7 +200,7 @@ fn place(pen: &mut Pen<'_>, model: &Model) {
     pen.right(4, x, &path, PLAIN);
 }
 
-fn rows(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
+fn rows(pen: &mut Pen<'_>, model: &ScreenModel, shown: &ShownScreen) {
     let place = model.place();
     let (columns, left_out) = column::fitting(&shown.columns, pen.area.width);
     pen.fill(5, REVERSED);
@@ -230,8 +230,8 @@ fn rows(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
     for (y, (index, row)) in (6..).zip(shown.rows.iter().enumerate().skip(first).take(page)) {
         let style = match row.state {
             _ if index == shown.index => REVERSED,
-            State::Runs => PLAIN,
-            State::Idle | State::Gone => DIM,
+            VmState::Runs => PLAIN,
+            VmState::Idle | VmState::Gone => DIM,
         };
         pen.fill(y, style);
         line(pen, y, row, (model, shown), style);
@@ -243,14 +243,20 @@ fn cell(pen: &mut Pen<'_>, (x, y): (u16, u16), text: &str, style: Style) -> u16 
     pen.text((x, y), text, pen.area.width, style)
 }
 
-fn line(pen: &mut Pen<'_>, y: u16, row: &Row, (model, shown): (&Model, &Shown), style: Style) {
+fn line(
+    pen: &mut Pen<'_>,
+    y: u16,
+    row: &ScreenRow,
+    (model, shown): (&ScreenModel, &ShownScreen),
+    style: Style,
+) {
     let mut x = 0;
     for (column, value) in shown.columns.iter().zip(&row.cells) {
         if pen.area.width < column.screen.from {
             continue;
         }
         let mut text = value.text();
-        if column.key == column::NAME && row.state == State::Gone {
+        if column.key == column::NAME && row.state == VmState::Gone {
             text.insert_str(0, if model.is_live() { "ended " } else { "gone " });
         }
         x = match column.screen.width {
@@ -261,7 +267,7 @@ fn line(pen: &mut Pen<'_>, y: u16, row: &Row, (model, shown): (&Model, &Shown), 
 }
 
 /// Why there is no row.
-fn nothing(model: &Model) -> String {
+fn nothing(model: &ScreenModel) -> String {
     let place = model.place();
     match (place.filter.as_str(), place.view) {
         ("", View::Vms) if model.is_live() && !model.is_paused() => {
@@ -282,7 +288,7 @@ fn takers(takers: &[(String, f64)]) -> Option<String> {
     (!named.is_empty()).then(|| format!("preempted by {}", named.join(", ")))
 }
 
-fn figures(pen: &mut Pen<'_>, model: &Model, shown: &Shown) {
+fn figures(pen: &mut Pen<'_>, model: &ScreenModel, shown: &ShownScreen) {
     let Rect { x, y, width, height } = pen.area;
     let (top, lines) = (height - 1 - figures_in(height), figures_in(height));
     let Some(row) = shown.rows.get(shown.index) else { return };
@@ -328,7 +334,7 @@ fn help(pen: &mut Pen<'_>) {
     }
 }
 
-fn keys(pen: &mut Pen<'_>, model: &Model) {
+fn keys(pen: &mut Pen<'_>, model: &ScreenModel) {
     let y = pen.area.height - 1;
     if let Some(text) = &model.prompt {
         let end = pen.line(y, &format!("filter: {}_", printable(text)), BOLD);

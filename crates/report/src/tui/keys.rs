@@ -1,6 +1,6 @@
 //! Keys, as in htop.
 
-use super::model::{Model, PageOver};
+use super::model::{PageOver, ScreenModel};
 
 /// A key that means something here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(super) const HELP: [(&str, &str); 17] = [
     ("P99", "99th percentile (upper bound, within 2x)"),
 ];
 
-impl Model {
+impl ScreenModel {
     /// Does what a key says.
     pub fn key(&mut self, key: Key) -> Wish {
         match key {

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use vmtax_analyse::ledger::Taker;
-use vmtax_analyse::{Frame, Frames, Value, ledger};
+use vmtax_analyse::{Frames, IntervalFrame, KeyValue, ledger};
 use vmtax_events::{Coverage, Recording};
 
-use super::column::{self, Line, Measure};
-use super::rows::{self, Grouped, Sums, View, Within};
+use super::column::{self, RowMeasure, ScreenLine};
+use super::rows::{self, Grouped, RowSums, View, Within};
 use super::space;
 use crate::names::{self, printable};
 use crate::numbers;
@@ -19,7 +19,7 @@ use crate::table::{Cell, Column, Table};
 
 /// Where frames come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum FrameSource {
     /// The running kernel, read this often.
     Live(Duration),
     /// A recording. All of it is there.
@@ -28,7 +28,7 @@ pub enum Source {
 
 /// What is known of the host and of what is recorded.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct HostFacts {
     /// Host, kernel, emulator, names of VMs. Hostile text.
     pub recording: Recording,
     /// One sentence for each thing that is missing; hostile text is made harmless already.
@@ -37,7 +37,7 @@ pub struct Facts {
 
 /// A place in the tree of VMs, vCPUs, causes and exits, with the order there.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct TreePlace {
     pub(super) within: Within,
     pub(super) view: View,
     pub(super) filter: String,
@@ -45,13 +45,13 @@ pub(super) struct Place {
     pub(super) sort: &'static str,
     pub(super) is_descending: bool,
     /// The row that was chosen, and where it was: another may take its place when it is gone.
-    chosen: Option<Vec<Value>>,
+    chosen: Option<Vec<KeyValue>>,
     index: usize,
 }
 
-impl Place {
-    fn new(within: Within, view: View) -> Place {
-        Place {
+impl TreePlace {
+    fn new(within: Within, view: View) -> TreePlace {
+        TreePlace {
             within,
             view,
             filter: String::new(),
@@ -65,7 +65,7 @@ impl Place {
 
 /// Which time is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum TimeShown {
     Newest,
     /// The frame that starts then.
     Start(u64),
@@ -81,7 +81,7 @@ pub(super) enum PageOver {
 
 /// How a VM is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum VmState {
     Runs,
     /// Nothing of it in this interval.
     Idle,
@@ -91,24 +91,24 @@ pub(super) enum State {
 
 /// A row as it is shown.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
-    pub(super) key: Vec<Value>,
+pub(super) struct ScreenRow {
+    pub(super) key: Vec<KeyValue>,
     pub(super) id: String,
     pub(super) name: String,
-    pub(super) state: State,
-    pub(super) sums: Sums,
+    pub(super) state: VmState,
+    pub(super) sums: RowSums,
     /// A cell for each column.
     pub(super) cells: Vec<Cell>,
 }
 
 /// All that is to be painted but for fixed words.
-pub(super) struct Shown {
+pub(super) struct ShownScreen {
     pub(super) columns: Vec<Column>,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<ScreenRow>,
     pub(super) index: usize,
-    pub(super) whole: Sums,
+    pub(super) whole: RowSums,
     pub(super) vms: usize,
-    pub(super) measure: Measure,
+    pub(super) measure: RowMeasure,
     /// Exits a second of the chosen row, frame by frame, up to the one that is shown.
     pub(super) history: Vec<f64>,
     /// Who had the processors of the chosen VM or vCPU while it was preempted, most time first, with their part of that time.
@@ -122,18 +122,18 @@ const SPEEDS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// The state of the screen.
 #[derive(Clone, Debug)]
-pub struct Model {
-    source: Source,
-    pub(super) facts: Facts,
+pub struct ScreenModel {
+    source: FrameSource,
+    pub(super) facts: HostFacts,
     pub(super) frames: Frames,
     /// VMs whose processes run; a recording does not say it.
     alive: Option<BTreeSet<u32>>,
     /// VMs that have ended and are still known.
     ended: BTreeSet<u32>,
-    at: At,
+    at: TimeShown,
     is_playing: bool,
     speed: usize,
-    places: Vec<Place>,
+    places: Vec<TreePlace>,
     /// What is typed into the filter.
     pub(super) prompt: Option<String>,
     /// What covers the rows.
@@ -143,19 +143,19 @@ pub struct Model {
     width: u16,
 }
 
-impl Model {
+impl ScreenModel {
     /// With what there is so far.
-    pub fn new(source: Source, facts: Facts, frames: Frames) -> Model {
-        Model {
+    pub fn new(source: FrameSource, facts: HostFacts, frames: Frames) -> ScreenModel {
+        ScreenModel {
             source,
             facts,
             frames,
             alive: None,
             ended: BTreeSet::new(),
-            at: if source == Source::Replay { At::All } else { At::Newest },
+            at: if source == FrameSource::Replay { TimeShown::All } else { TimeShown::Newest },
             is_playing: false,
             speed: 1,
-            places: vec![Place::new(Within::default(), View::Vms)],
+            places: vec![TreePlace::new(Within::default(), View::Vms)],
             prompt: None,
             page_over: None,
             page: 1,
@@ -170,7 +170,7 @@ impl Model {
     }
 
     /// A frame of the running kernel, with what is known now. `ended` are those of its VMs whose processes have ended.
-    pub fn push(&mut self, frame: Frame, facts: Facts, ended: &BTreeSet<u32>) {
+    pub fn push(&mut self, frame: IntervalFrame, facts: HostFacts, ended: &BTreeSet<u32>) {
         let vms = facts.recording.vms.iter().map(|vm| vm.id);
         let alive: BTreeSet<u32> = vms.filter(|vm| !ended.contains(vm)).collect();
         let is_forgotten = |vm: &u32| !ended.contains(vm) && !alive.contains(vm);
@@ -186,8 +186,8 @@ impl Model {
         self.facts.recording.vms.extend(vms);
         self.frames.push(frame, &forgotten);
         // What was looked at may have been forgotten.
-        if let (At::Start(start), Some(first)) = (self.at, self.frames.first()) {
-            self.at = At::Start(start.max(first));
+        if let (TimeShown::Start(start), Some(first)) = (self.at, self.frames.first()) {
+            self.at = TimeShown::Start(start.max(first));
         }
     }
 
@@ -199,26 +199,26 @@ impl Model {
     /// The next frame of a recording that plays.
     pub fn tick(&mut self) {
         let next = match self.at {
-            At::Start(start) => self.frames.after(start),
-            At::All | At::Newest => self.frames.first(),
+            TimeShown::Start(start) => self.frames.after(start),
+            TimeShown::All | TimeShown::Newest => self.frames.first(),
         };
         match next {
-            Some(next) if self.is_playing => self.at = At::Start(next),
+            Some(next) if self.is_playing => self.at = TimeShown::Start(next),
             _ => self.is_playing = false,
         }
-        if let At::Start(start) = self.at
+        if let TimeShown::Start(start) = self.at
             && self.frames.last() == Some(start)
         {
             self.is_playing = false;
         }
     }
 
-    pub(super) fn place(&self) -> &Place {
+    pub(super) fn place(&self) -> &TreePlace {
         // The first place is never left.
         self.places.last().unwrap_or(&self.places[0])
     }
 
-    fn place_mut(&mut self) -> &mut Place {
+    fn place_mut(&mut self) -> &mut TreePlace {
         let last = self.places.len() - 1;
         &mut self.places[last]
     }
@@ -228,20 +228,20 @@ impl Model {
     }
 
     /// The frame that is shown: of one that is not there nothing.
-    fn frame(&self) -> Option<&Frame> {
+    fn frame(&self) -> Option<&IntervalFrame> {
         match self.at {
-            At::All => Some(self.frames.total()),
-            At::Newest => self.frames.iter().next_back(),
-            At::Start(start) => self.frames.at(start),
+            TimeShown::All => Some(self.frames.total()),
+            TimeShown::Newest => self.frames.iter().next_back(),
+            TimeShown::Start(start) => self.frames.at(start),
         }
     }
 
     pub(super) fn is_live(&self) -> bool {
-        self.source != Source::Replay
+        self.source != FrameSource::Replay
     }
 
     pub(super) fn is_paused(&self) -> bool {
-        self.at != At::Newest
+        self.at != TimeShown::Newest
     }
 
     /// What time is shown, in words.
@@ -257,37 +257,40 @@ impl Model {
         };
         let length = seconds(self.frames.total().length_ns);
         match (self.source, self.at) {
-            (Source::Live(every), At::Newest) => {
+            (FrameSource::Live(every), TimeShown::Newest) => {
                 format!("live, every {}", numbers::duration(every.as_nanos() as f64))
             }
-            (Source::Live(_), At::Start(start)) => format!("paused at {}", place(start)),
-            (Source::Live(_), At::All) => format!("all since the start, {length} s"),
+            (FrameSource::Live(_), TimeShown::Start(start)) => {
+                format!("paused at {}", place(start))
+            }
+            (FrameSource::Live(_), TimeShown::All) => format!("all since the start, {length} s"),
             // A table that another tool printed: nothing says how long it took.
-            (Source::Replay, _) if !self.frames.is_timed() => "all".to_owned(),
-            (Source::Replay, At::Start(start)) if self.is_playing => {
+            (FrameSource::Replay, _) if !self.frames.is_timed() => "all".to_owned(),
+            (FrameSource::Replay, TimeShown::Start(start)) if self.is_playing => {
                 format!("playing {}/s, {}", SPEEDS[self.speed], place(start))
             }
-            (Source::Replay, At::Start(start)) => format!("interval {}", place(start)),
-            (Source::Replay, _) => format!("all {length} s"),
+            (FrameSource::Replay, TimeShown::Start(start)) => format!("interval {}", place(start)),
+            (FrameSource::Replay, _) => format!("all {length} s"),
         }
     }
 
     /// What is to be painted.
-    pub(super) fn shown(&self) -> Shown {
+    pub(super) fn shown(&self) -> ShownScreen {
         let place = self.place();
-        let empty = Frame::default();
+        let empty = IntervalFrame::default();
         let frame = self.frame().unwrap_or(&empty);
         let grouped = rows::group(frame, self.coverage(), &place.within, place.view);
-        let is_rate = self.at != At::All && self.frames.is_timed();
+        let is_rate = self.at != TimeShown::All && self.frames.is_timed();
         let time = &grouped.whole.time;
-        let measure = Measure {
+        let measure = RowMeasure {
             length_ns: is_rate.then_some(frame.length_ns),
             base_ns: ledger::running_ns(time),
             coverage: self.coverage(),
         };
         let whole = grouped.whole.clone();
         let mut rows = self.rows(grouped, frame);
-        let lines = rows.iter().map(|row| Line { id: &row.id, name: &row.name, sums: &row.sums });
+        let lines =
+            rows.iter().map(|row| ScreenLine { id: &row.id, name: &row.name, sums: &row.sums });
         let described = column::columns(place.view, measure, &whole.time);
         let Table { columns, rows: cells, .. } =
             Table::of(lines).columns(described, |line| *line).table();
@@ -298,11 +301,11 @@ impl Model {
         let index = self.index(&rows);
         let history = rows.get(index).map_or_else(Vec::new, |row| self.history(&row.key));
         let takers = rows.get(index).map_or_else(Vec::new, |row| self.takers(frame, row));
-        Shown {
+        ShownScreen {
             columns,
             takers,
             index,
-            vms: self.vms(frame).values().filter(|state| **state != State::Gone).count(),
+            vms: self.vms(frame).values().filter(|state| **state != VmState::Gone).count(),
             rows,
             whole,
             measure,
@@ -310,9 +313,9 @@ impl Model {
         }
     }
 
-    fn takers(&self, frame: &Frame, row: &Row) -> Vec<(String, f64)> {
+    fn takers(&self, frame: &IntervalFrame, row: &ScreenRow) -> Vec<(String, f64)> {
         let within = match row.key.first() {
-            Some(Value::Vm(_) | Value::Vcpu(..)) => Within::default().row(&row.key),
+            Some(KeyValue::Vm(_) | KeyValue::Vcpu(..)) => Within::default().row(&row.key),
             _ => return Vec::new(),
         };
         let mut sums: BTreeMap<&Taker, u64> = BTreeMap::new();
@@ -332,19 +335,19 @@ impl Model {
     }
 
     /// Rows of the place, with those of which there is nothing just now, filtered and sorted.
-    fn rows(&self, grouped: Grouped, frame: &Frame) -> Vec<Row> {
+    fn rows(&self, grouped: Grouped, frame: &IntervalFrame) -> Vec<ScreenRow> {
         let place = self.place();
         let vms = self.vms(frame);
         let mut groups = grouped.rows;
         if place.view == View::Vms {
             vms.keys().for_each(|vm| {
-                groups.entry(vec![Value::Vm(*vm)]).or_default();
+                groups.entry(vec![KeyValue::Vm(*vm)]).or_default();
             });
         }
         if place.view == View::Vcpus {
             for (vm, vcpu) in self.frames.total().time.keys() {
                 if place.within.holds_vcpu(*vm, *vcpu) && vms.contains_key(vm) {
-                    groups.entry(vec![Value::Vcpu(*vm, *vcpu)]).or_default();
+                    groups.entry(vec![KeyValue::Vcpu(*vm, *vcpu)]).or_default();
                 }
             }
         }
@@ -356,56 +359,56 @@ impl Model {
 
     fn row(
         &self,
-        key: Vec<Value>,
-        sums: Sums,
-        vms: &BTreeMap<u32, State>,
+        key: Vec<KeyValue>,
+        sums: RowSums,
+        vms: &BTreeMap<u32, VmState>,
         has_levels: bool,
-    ) -> Row {
+    ) -> ScreenRow {
         let recording = &self.facts.recording;
         let vm_name = |vm: u32| names::vm_name(recording, vm).map(names::printable);
         let is_one = self.place().within.vm.is_some();
         let (id, name, vm) = match key.as_slice() {
-            [Value::Vm(vm)] => (vm.to_string(), vm_name(*vm).unwrap_or_default(), Some(*vm)),
-            [Value::Vcpu(vm, vcpu)] if is_one => {
+            [KeyValue::Vm(vm)] => (vm.to_string(), vm_name(*vm).unwrap_or_default(), Some(*vm)),
+            [KeyValue::Vcpu(vm, vcpu)] if is_one => {
                 (vm.to_string(), format!("vCPU {}", names::vcpu_name(*vcpu)), Some(*vm))
             }
-            [Value::Vcpu(vm, vcpu)] => {
+            [KeyValue::Vcpu(vm, vcpu)] => {
                 let name = vm_name(*vm).unwrap_or_default();
                 let vcpu = names::vcpu_name(*vcpu);
                 (vm.to_string(), format!("vCPU {vcpu} {name}").trim_end().to_owned(), Some(*vm))
             }
-            [Value::Cause(cause)] => {
+            [KeyValue::Cause(cause)] => {
                 (String::new(), format!("{:<16} {}", cause.name(), cause.describe()), None)
             }
             values => {
                 let parts = values.iter().filter_map(|value| match value {
-                    Value::Level(level) => has_levels.then(|| format!("({})", level.name())),
+                    KeyValue::Level(level) => has_levels.then(|| format!("({})", level.name())),
                     value => Some(names::value(*value)).filter(|name| !name.is_empty()),
                 });
                 (String::new(), parts.collect::<Vec<_>>().join(" "), None)
             }
         };
-        let is_empty = sums == Sums::default();
+        let is_empty = sums == RowSums::default();
         let state = match vm.and_then(|vm| vms.get(&vm)) {
-            Some(State::Gone) => State::Gone,
-            _ if is_empty => State::Idle,
-            _ => State::Runs,
+            Some(VmState::Gone) => VmState::Gone,
+            _ if is_empty => VmState::Idle,
+            _ => VmState::Runs,
         };
-        Row { key, id, name, state, sums, cells: Vec::new() }
+        ScreenRow { key, id, name, state, sums, cells: Vec::new() }
     }
 
     /// The VMs that are to be shown, and how they are.
-    fn vms(&self, frame: &Frame) -> BTreeMap<u32, State> {
-        let mut vms: BTreeMap<u32, State> = BTreeMap::new();
+    fn vms(&self, frame: &IntervalFrame) -> BTreeMap<u32, VmState> {
+        let mut vms: BTreeMap<u32, VmState> = BTreeMap::new();
         let seen = frame.exits.keys().map(|key| key.vm);
         for vm in seen.chain(frame.time.keys().map(|(vm, _)| *vm)) {
-            let is_gone = self.at == At::All && self.ended.contains(&vm);
-            vms.insert(vm, if is_gone { State::Gone } else { State::Runs });
+            let is_gone = self.at == TimeShown::All && self.ended.contains(&vm);
+            vms.insert(vm, if is_gone { VmState::Gone } else { VmState::Runs });
         }
         let now = match self.at {
-            At::Start(start) => start,
-            At::Newest => self.frames.last().unwrap_or_default(),
-            At::All => return vms,
+            TimeShown::Start(start) => start,
+            TimeShown::Newest => self.frames.last().unwrap_or_default(),
+            TimeShown::All => return vms,
         };
         for (&vm, &(first, last)) in self.frames.spans() {
             let is_alive = match &self.alive {
@@ -416,25 +419,25 @@ impl Model {
                 continue;
             }
             if is_alive || last > now {
-                vms.insert(vm, State::Idle);
+                vms.insert(vm, VmState::Idle);
             } else if self.frames.before(now) <= self.frames.before(last) + ENDED_FRAMES {
-                vms.insert(vm, State::Gone);
+                vms.insert(vm, VmState::Gone);
             }
         }
-        if self.at == At::Newest {
+        if self.at == TimeShown::Newest {
             self.alive.iter().flatten().for_each(|vm| {
-                vms.entry(*vm).or_insert(State::Idle);
+                vms.entry(*vm).or_insert(VmState::Idle);
             });
         }
         vms
     }
 
-    fn sort(&self, rows: &mut [Row], columns: &[Column]) {
+    fn sort(&self, rows: &mut [ScreenRow], columns: &[Column]) {
         let place = self.place();
         let keys = [place.sort, column::EXITS];
         let at = keys.map(|key| columns.iter().position(|column| column.key == key));
         // What is not known is less than any number.
-        let numbers = |row: &Row| at.map(|at| at.and_then(|at| row.cells[at].sort_key()));
+        let numbers = |row: &ScreenRow| at.map(|at| at.and_then(|at| row.cells[at].sort_key()));
         rows.sort_by(|x, y| {
             let order = match place.sort {
                 column::ID => x.key.cmp(&y.key),
@@ -447,18 +450,18 @@ impl Model {
     }
 
     /// Where the chosen row is, or the one that took its place.
-    fn index(&self, rows: &[Row]) -> usize {
+    fn index(&self, rows: &[ScreenRow]) -> usize {
         let place = self.place();
         let chosen = place.chosen.as_ref();
         let found = rows.iter().position(|row| Some(&row.key) == chosen);
         found.unwrap_or(place.index).min(rows.len().saturating_sub(1))
     }
 
-    fn history(&self, row: &[Value]) -> Vec<f64> {
+    fn history(&self, row: &[KeyValue]) -> Vec<f64> {
         let place = self.place();
         let until = match self.at {
-            At::Start(start) => start,
-            At::All | At::Newest => u64::MAX,
+            TimeShown::Start(start) => start,
+            TimeShown::All | TimeShown::Newest => u64::MAX,
         };
         let frames = self.frames.iter().filter(|frame| frame.start_ns <= until);
         frames
@@ -479,12 +482,12 @@ impl Model {
         path.join(" > ")
     }
 
-    pub(super) fn whole_tax(whole: &Sums) -> Option<f64> {
+    pub(super) fn whole_tax(whole: &RowSums) -> Option<f64> {
         ledger::tax(&whole.time)
     }
 }
 
-fn matches(row: &Row, filter: &str) -> bool {
+fn matches(row: &ScreenRow, filter: &str) -> bool {
     let filter = filter.to_lowercase();
     row.name.to_lowercase().contains(&filter) || (!row.id.is_empty() && row.id.contains(&filter))
 }

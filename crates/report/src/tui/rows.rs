@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_analyse::{Filter, Frame, LedgerBuilder, Value, table};
+use vmtax_analyse::{Filter, IntervalFrame, KeyValue, LedgerBuilder, table};
 use vmtax_events::{Cause, Coverage, ExitKey, ExitRow, Losses, Outcome, Recording, Tally, TimeRow};
 
 vmtax_events::words! {
@@ -21,13 +21,17 @@ impl View {
         matches!(self, View::Vms | View::Vcpus)
     }
 
-    fn key(self, key: &ExitKey) -> Vec<Value> {
+    fn key(self, key: &ExitKey) -> Vec<KeyValue> {
         match self {
-            View::Vms => vec![Value::Vm(key.vm)],
-            View::Vcpus => vec![Value::Vcpu(key.vm, key.vcpu)],
-            View::Causes => vec![Value::Cause(table::cause_of(key))],
+            View::Vms => vec![KeyValue::Vm(key.vm)],
+            View::Vcpus => vec![KeyValue::Vcpu(key.vm, key.vcpu)],
+            View::Causes => vec![KeyValue::Cause(table::cause_of(key))],
             View::Exits => {
-                vec![Value::Reason(key.reason), Value::Detail(key.detail), Value::Level(key.level)]
+                vec![
+                    KeyValue::Reason(key.reason),
+                    KeyValue::Detail(key.detail),
+                    KeyValue::Level(key.level),
+                ]
             }
         }
     }
@@ -43,11 +47,11 @@ pub(super) struct Within {
 
 impl Within {
     /// And to this row.
-    pub(super) fn row(mut self, key: &[Value]) -> Within {
+    pub(super) fn row(mut self, key: &[KeyValue]) -> Within {
         match key.first() {
-            Some(Value::Vm(vm)) => self.vm = Some(*vm),
-            Some(Value::Vcpu(vm, vcpu)) => (self.vm, self.vcpu) = (Some(*vm), Some(*vcpu)),
-            Some(Value::Cause(cause)) => self.cause = Some(*cause),
+            Some(KeyValue::Vm(vm)) => self.vm = Some(*vm),
+            Some(KeyValue::Vcpu(vm, vcpu)) => (self.vm, self.vcpu) = (Some(*vm), Some(*vcpu)),
+            Some(KeyValue::Cause(cause)) => self.cause = Some(*cause),
             _ => {}
         }
         self
@@ -76,7 +80,7 @@ impl Within {
 
 /// What a row counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sums {
+pub(super) struct RowSums {
     pub(super) tally: Tally,
     /// Time in exits that did not halt.
     pub(super) taxed_ns: u64,
@@ -85,7 +89,7 @@ pub(super) struct Sums {
     pub(super) vcpus: usize,
 }
 
-impl Sums {
+impl RowSums {
     fn exit(&mut self, key: &ExitKey, tally: &Tally) {
         self.tally.merge(tally);
         if key.outcome != Outcome::Halted && tally.timed > 0 {
@@ -103,15 +107,20 @@ impl Sums {
 /// A frame's rows.
 #[derive(Debug, Default)]
 pub(super) struct Grouped {
-    pub(super) rows: BTreeMap<Vec<Value>, Sums>,
+    pub(super) rows: BTreeMap<Vec<KeyValue>, RowSums>,
     /// All of them together.
-    pub(super) whole: Sums,
+    pub(super) whole: RowSums,
     /// Some exit came from the nested guest, or the level is unknown.
     pub(super) has_levels: bool,
 }
 
 /// Groups a frame. What the recording could not see becomes unknown as in any report.
-pub(super) fn group(frame: &Frame, coverage: Coverage, within: &Within, view: View) -> Grouped {
+pub(super) fn group(
+    frame: &IntervalFrame,
+    coverage: Coverage,
+    within: &Within,
+    view: View,
+) -> Grouped {
     let mut builder = LedgerBuilder::new(Filter::default(), 1);
     for (key, tally) in frame.exits.iter().filter(|(key, _)| within.holds(key)) {
         builder.exit(&ExitRow { interval_start_ns: 0, key: *key, tally: tally.clone() });
@@ -128,7 +137,8 @@ pub(super) fn group(frame: &Frame, coverage: Coverage, within: &Within, view: Vi
     {
         grouped.whole.time(time);
         if view.has_time() {
-            let key = if view == View::Vms { Value::Vm(*vm) } else { Value::Vcpu(*vm, *vcpu) };
+            let key =
+                if view == View::Vms { KeyValue::Vm(*vm) } else { KeyValue::Vcpu(*vm, *vcpu) };
             grouped.rows.entry(vec![key]).or_default().time(time);
         }
     }
@@ -136,7 +146,7 @@ pub(super) fn group(frame: &Frame, coverage: Coverage, within: &Within, view: Vi
 }
 
 /// Exits of one row in a frame.
-pub(super) fn count(frame: &Frame, within: &Within, view: View, row: &[Value]) -> u64 {
+pub(super) fn count(frame: &IntervalFrame, within: &Within, view: View, row: &[KeyValue]) -> u64 {
     let of_row = |key: &ExitKey| within.holds(key) && view.key(key) == row;
     frame.exits.iter().filter(|(key, _)| of_row(key)).map(|(_, tally)| tally.count).sum()
 }

@@ -1,6 +1,6 @@
 //! Documents to render: one like a real recording, and the ones that are hard to render well.
 
-use vmtax_analyse::{By, Filter, LedgerBuilder, Nested, Table, TableKind};
+use vmtax_analyse::{By, Filter, LedgerBuilder, Nested, SortedTable, TableKind};
 use vmtax_events::{
     AccessKey, AccessRow, Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses,
     Outcome, Reason, Recording, Tally, TimeRow, Vm,
@@ -65,7 +65,7 @@ pub(crate) fn finish(
     complete: bool,
 ) -> Document {
     let ledger = builder.finish(recording, losses, complete);
-    let tables = TableKind::ALL.iter().map(|&kind| Table::new(&ledger, kind, &[])).collect();
+    let tables = TableKind::ALL.iter().map(|&kind| SortedTable::new(&ledger, kind, &[])).collect();
     let nested = Some(Nested::new(&ledger));
     Document {
         source: "run".to_owned(),
@@ -167,7 +167,7 @@ pub(crate) fn hostile() -> Document {
     doc.source = hostile();
     doc.tool_version = hostile();
     let by = [By::Vm, By::Vcpu, By::Reason, By::Detail];
-    doc.tables.push(Table::new(&doc.ledger, TableKind::Vmexit, &by));
+    doc.tables.push(SortedTable::new(&doc.ledger, TableKind::Vmexit, &by));
     doc
 }
 
@@ -201,8 +201,8 @@ pub(crate) fn large() -> Document {
     };
     let mut doc = finish(builder, recording, Losses::default(), true);
     doc.tables = vec![
-        Table::new(&doc.ledger, TableKind::Vmexit, &[By::Reason, By::Detail, By::Vcpu]),
-        Table::new(&doc.ledger, TableKind::Mmio, &[]),
+        SortedTable::new(&doc.ledger, TableKind::Vmexit, &[By::Reason, By::Detail, By::Vcpu]),
+        SortedTable::new(&doc.ledger, TableKind::Mmio, &[]),
     ];
     doc
 }
@@ -237,7 +237,7 @@ fn split(vm: u32, vcpu: u32, random: &mut Random) -> TimeRow {
 
 /// Exits of one kind in the demo: reason, detail, count, median ns, spread, share of the recording
 /// they happen in (from, to).
-type Kind = (u32, Detail, Level, Outcome, Option<u32>, u64, f64, f64, (f64, f64));
+type DemoExits = (u32, Detail, Level, Outcome, Option<u32>, u64, f64, f64, (f64, f64));
 
 /// A host that boots a VM, which boots a VM: the counts of captures/amd-nested-kvmstat, times drawn.
 pub(crate) fn demo() -> Document {
@@ -247,7 +247,7 @@ pub(crate) fn demo() -> Document {
     let d = Detail::new;
     let to_l1 = Outcome::L1;
     #[rustfmt::skip]
-    let kinds: [Kind; 22] = [
+    let kinds: [DemoExits; 22] = [
         (0x7b, d(D::PortOut, 0xcf8), L1, User, None, 16_638, 34_000.0, 0.5, (0.03, 0.35)),
         (0x7b, d(D::PortIn, 0xcfc), L1, User, None, 16_602, 9_000.0, 0.4, (0.03, 0.35)),
         (0x7b, d(D::PortOut, 0x3f8), L1, User, None, 871, 120_000.0, 1.1, (0.0, 1.0)),

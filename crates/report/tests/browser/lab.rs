@@ -1,6 +1,6 @@
 //! Lab runs to render: one like a real one, and one with names that try to act.
 
-use vmtax_analyse::{By, Filter, LedgerBuilder, Operations, Table, TableKind};
+use vmtax_analyse::{By, Filter, LedgerBuilder, Operations, SortedTable, TableKind};
 use vmtax_events::{
     Better, Coverage, Detail, DetailKind, ExitKey, ExitRow, Level, Losses, Outcome, Recording,
     Sample, Tally, TimeRow, Vm,
@@ -10,7 +10,7 @@ use vmtax_report::Document;
 use super::documents::{HOSTILE, exit_key, finish, svm};
 
 /// Exits and path of one operation.
-struct Operation {
+struct ShownOperation {
     name: &'static str,
     /// Executions in the traced window.
     count: u32,
@@ -28,15 +28,15 @@ const fn d(kind: DetailKind, value: u64) -> Detail {
 }
 
 /// The AMD host's primitives, about as they come out.
-const OPERATIONS: &[Operation] = {
+const OPERATIONS: &[ShownOperation] = {
     use DetailKind as D;
     const fn op(
         name: &'static str,
         count: u32,
         path: [f64; 2],
         exits: &'static [(u32, Detail, u32)],
-    ) -> Operation {
-        Operation { name, count, exits, path }
+    ) -> ShownOperation {
+        ShownOperation { name, count, exits, path }
     }
     &[
         op("cpuid", 200, [1_204.0, 21_377.0], &[(0x72, d(D::Cpuid, 0), 1)]),
@@ -115,12 +115,12 @@ fn run(name: &dyn Fn(&str) -> String, emulator: &str) -> Document {
         ..Recording::default()
     };
     let mut doc = finish(builder, recording, Losses::default(), true);
-    doc.tables = vec![Table::new(&doc.ledger, TableKind::Vmexit, &[By::Reason, By::Level])];
+    doc.tables = vec![SortedTable::new(&doc.ledger, TableKind::Vmexit, &[By::Reason, By::Level])];
     doc.operations = Some(Operations::new(&doc.ledger));
     doc
 }
 
-fn add(builder: &mut LedgerBuilder, vm: u32, level: Level, operation: &Operation) {
+fn add(builder: &mut LedgerBuilder, vm: u32, level: Level, operation: &ShownOperation) {
     let mut spent = 0;
     let mut exit = |key: ExitKey, n: u32, ns: u64| {
         let mut tally = Tally::default();
@@ -167,7 +167,7 @@ fn add(builder: &mut LedgerBuilder, vm: u32, level: Level, operation: &Operation
     });
 }
 
-fn samples(builder: &mut LedgerBuilder, workload: &str, level: Level, operation: &Operation) {
+fn samples(builder: &mut LedgerBuilder, workload: &str, level: Level, operation: &ShownOperation) {
     let sample = |metric: &str, repeat, value| Sample {
         workload: workload.to_owned(),
         category: level.name().to_owned(),

@@ -1,12 +1,12 @@
 //! Small documents, built by hand, that every renderer's test renders.
 
-use vmtax_analyse::{Arranged, Filter, LedgerBuilder, Nested, Operations, Table, TableKind};
+use vmtax_analyse::{Arranged, Filter, LedgerBuilder, Nested, Operations, SortedTable, TableKind};
 use vmtax_events::{
     AccessKey, AccessRow, Better, CallKind, CallRow, Coverage, Detail, DetailKind, ExitKey,
     ExitRow, Isa, Level, Losses, Outcome, Reason, Recording, Sample, Tally, TimeRow, Vm, svm,
 };
 use vmtax_report::Document;
-use vmtax_report::calls::Shown;
+use vmtax_report::calls::ShownCalls;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -30,7 +30,7 @@ impl Rows {
         kinds: &[TableKind],
     ) -> Document {
         let ledger = self.0.finish(recording, losses, complete);
-        let tables = kinds.iter().map(|&kind| Table::new(&ledger, kind, &[])).collect();
+        let tables = kinds.iter().map(|&kind| SortedTable::new(&ledger, kind, &[])).collect();
         Document {
             source: "trace.dat".to_owned(),
             tool_version: "0.1.0".to_owned(),
@@ -288,7 +288,7 @@ pub(crate) fn called() -> Document {
     let recording =
         Recording { emulated: Some("QEMU TCG 7.2.22 (icount)".into()), vms, ..recording() };
     let mut document = rows.document(recording, Losses::default(), true, &[]);
-    document.calls = Some(Shown { arranged: Arranged::ByCause, most: 100 });
+    document.calls = Some(ShownCalls { arranged: Arranged::ByCause, most: 100 });
     document
 }
 
@@ -332,7 +332,11 @@ pub(crate) fn hostile() -> Document {
     let losses =
         Losses { truncated: vec![evil.clone()], notes: vec![evil.clone()], ..Losses::default() };
     let mut document = rows.document(recording, losses, true, &[TableKind::Vmexit]);
-    document.tables.push(Table::new(&document.ledger, TableKind::Vmexit, &[vmtax_analyse::By::Vm]));
+    document.tables.push(SortedTable::new(
+        &document.ledger,
+        TableKind::Vmexit,
+        &[vmtax_analyse::By::Vm],
+    ));
     document.source = evil.clone();
     document.tool_version = evil;
     document
@@ -352,6 +356,6 @@ pub(crate) fn huge() -> Document {
     let losses = Losses { recorder_lost: most, details_dropped: most, ..Losses::default() };
     let mut document = rows.document(recording(), losses, true, &[]);
     use vmtax_analyse::By;
-    document.tables.push(Table::new(&document.ledger, TableKind::Vmexit, &By::ALL));
+    document.tables.push(SortedTable::new(&document.ledger, TableKind::Vmexit, &By::ALL));
     document
 }

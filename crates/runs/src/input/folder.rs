@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-use vmtax_capture::Source;
-use vmtax_capture::import::perf_data::{Part, recognise_file};
+use vmtax_capture::ImportSource;
+use vmtax_capture::import::perf_data::{EventsFile, recognise_file};
 use vmtax_capture::source::{RandomFile, ReadAt};
-use vmtax_cli::exit::Fault;
+use vmtax_cli::exit::CodedError;
 use vmtax_cli::output::cannot_read;
 use vmtax_cli::progress::ReadingProgress;
 
@@ -25,7 +25,7 @@ impl PerfFolder {
     ///
     /// # Errors
     /// A file that cannot be opened.
-    pub fn open(folder: &Path) -> Result<Option<PerfFolder>, Fault> {
+    pub fn open(folder: &Path) -> Result<Option<PerfFolder>, CodedError> {
         let data = folder.join("data");
         if !data.is_file() {
             return Ok(None);
@@ -61,22 +61,22 @@ impl PerfFolder {
     pub(crate) fn read<T>(
         &self,
         progress: &ReadingProgress,
-        import: impl FnOnce(Source<'_>) -> T,
+        import: impl FnOnce(ImportSource<'_>) -> T,
     ) -> T {
         let data = WatchedFile::new(&self.data, progress);
         let files = self.parts.iter();
         let files: Vec<(u32, WatchedFile<'_>)> =
             files.map(|(number, file)| (*number, WatchedFile::new(file, progress))).collect();
-        let parts: Vec<Part<'_>> =
-            files.iter().map(|(number, source)| Part { number: *number, source }).collect();
-        import(Source::Folder(&data, &parts))
+        let parts: Vec<EventsFile<'_>> =
+            files.iter().map(|(number, source)| EventsFile { number: *number, source }).collect();
+        import(ImportSource::Folder(&data, &parts))
     }
 }
 
-fn open(path: &Path) -> Result<RandomFile, Fault> {
+fn open(path: &Path) -> Result<RandomFile, CodedError> {
     File::open(path).and_then(RandomFile::new).map_err(|e| unreadable(path, &e))
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> Fault {
+fn unreadable(path: &Path, error: &io::Error) -> CodedError {
     cannot_read(&path.display().to_string(), error)
 }

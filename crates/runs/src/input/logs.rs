@@ -11,11 +11,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use vmtax_analyse::explain::is_category;
-use vmtax_capture::import::logs::{Log, read};
-use vmtax_capture::program::Reading;
+use vmtax_capture::import::logs::{LogText, read};
+use vmtax_capture::program::ProgramReading;
 use vmtax_capture::source::{RandomFile, ReadAt};
 
-use vmtax_cli::exit::{Code, Fault, say};
+use vmtax_cli::exit::{Code, CodedError, say};
 use vmtax_cli::output::cannot_read;
 
 /// Limits: longer logs, more logs and deeper folders are not read.
@@ -26,7 +26,10 @@ const DEEPEST: usize = 10;
 const REPEATS: u32 = 63;
 
 /// The same as [`of_text`] of a file.
-pub(super) fn of_file(file: &RandomFile, name: &str) -> io::Result<Option<Result<String, Fault>>> {
+pub(super) fn of_file(
+    file: &RandomFile,
+    name: &str,
+) -> io::Result<Option<Result<String, CodedError>>> {
     let mut text = vec![0; usize::try_from(file.len().min(MOST_BYTES)).unwrap_or(0)];
     let got = file.read_at(0, &mut text)?;
     text.truncate(got);
@@ -38,7 +41,7 @@ pub(super) fn of_stream(
     head: Vec<u8>,
     rest: &mut dyn Read,
     name: &str,
-) -> io::Result<Option<Result<String, Fault>>> {
+) -> io::Result<Option<Result<String, CodedError>>> {
     let mut text = head;
     // Other data is not read to its end to be refused.
     if std::str::from_utf8(&text).is_err_and(|e| e.error_len().is_some()) {
@@ -49,31 +52,31 @@ pub(super) fn of_stream(
 }
 
 /// A table of the results of one log; its category is what its path says, else its name. `None` if it is no log that is known.
-pub(super) fn of_text(text: &[u8], name: &str) -> Option<Result<String, Fault>> {
+pub(super) fn of_text(text: &[u8], name: &str) -> Option<Result<String, CodedError>> {
     let log = match read(&String::from_utf8_lossy(text)) {
         Some(Ok(log)) if !log.program.is_empty() => log,
         Some(Err(problem)) => {
             let text = format!("{name}: this log cannot be used: {problem}");
-            return Some(Err(Fault::new(Code::Data, text)));
+            return Some(Err(CodedError::new(Code::Data, text)));
         }
         _ => return None,
     };
     let path = Path::new(name);
     let parts: Vec<&str> = path.iter().filter_map(|part| part.to_str()).collect();
-    let mut place = Place::of(&parts);
+    let mut place = LogPath::of(&parts);
     if place.category.is_empty() {
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         place.category = stem.unwrap_or_default();
     }
     // Two logs are compared whatever folders they lie in.
     log.program.clone_into(&mut place.workload);
-    let mut table = Table::default();
+    let mut table = LogTable::default();
     table.add(&place, log);
     Some(Ok(table.csv()))
 }
 
 /// A table of the results in a folder of logs; `None` if no log is in it.
-pub(super) fn of_folder(folder: &Path) -> Result<Option<String>, Fault> {
+pub(super) fn of_folder(folder: &Path) -> Result<Option<String>, CodedError> {
     // Opening it as a run gives the error.
     if fs::read_dir(folder).is_err() {
         return Ok(None);
@@ -81,7 +84,7 @@ pub(super) fn of_folder(folder: &Path) -> Result<Option<String>, Fault> {
     let mut files = Vec::new();
     walk(folder, 0, &mut files)?;
     files.sort();
-    let (mut table, mut others, mut damaged) = (Table::default(), Vec::new(), Vec::new());
+    let (mut table, mut others, mut damaged) = (LogTable::default(), Vec::new(), Vec::new());
     for path in &files {
         let name = path.display().to_string();
         let mut text = Vec::new();
@@ -94,7 +97,7 @@ pub(super) fn of_folder(folder: &Path) -> Result<Option<String>, Fault> {
             .iter()
             .filter_map(|part| part.to_str())
             .collect();
-        let place = Place::of(&parts);
+        let place = LogPath::of(&parts);
         match read(&text) {
             Some(Ok(log)) if !place.category.is_empty() => table.add(&place, log),
             Some(Err(problem)) => damaged.push(format!("{name} ({problem})")),
@@ -104,7 +107,7 @@ pub(super) fn of_folder(folder: &Path) -> Result<Option<String>, Fault> {
     table.shorten();
     if table.rows.is_empty() {
         return match damaged.first() {
-            Some(first) => Err(Fault::new(
+            Some(first) => Err(CodedError::new(
                 Code::Data,
                 format!("{}: none of its logs can be used: {first}", folder.display()),
             )),
@@ -125,7 +128,7 @@ pub(super) fn of_folder(folder: &Path) -> Result<Option<String>, Fault> {
 }
 
 /// Regular files of a folder. Links are not followed.
-fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Fault> {
+fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), CodedError> {
     let unreadable = |e: io::Error| cannot_read(&folder.display().to_string(), &e);
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
@@ -141,15 +144,15 @@ fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Fau
 
 /// Workload, category and repetition of a path.
 #[derive(Clone)]
-struct Place {
+struct LogPath {
     workload: String,
     category: String,
     /// Date, and the number at the end of the file's name.
     repeat: (String, u32),
 }
 
-impl Place {
-    fn of(parts: &[&str]) -> Place {
+impl LogPath {
+    fn of(parts: &[&str]) -> LogPath {
         let (mut workload, mut category) = (Vec::new(), String::new());
         let mut repeat = (String::new(), 0);
         let last = parts.len().saturating_sub(1);
@@ -171,7 +174,7 @@ impl Place {
                 workload.push(stem.to_owned());
             }
         }
-        Place { workload: workload.join("-"), category, repeat }
+        LogPath { workload: workload.join("-"), category, repeat }
     }
 }
 
@@ -203,12 +206,12 @@ fn is_repetition(part: &str) -> bool {
 
 /// Results to be written as a table.
 #[derive(Default)]
-struct Table {
-    rows: Vec<(Place, Reading)>,
+struct LogTable {
+    rows: Vec<(LogPath, ProgramReading)>,
 }
 
-impl Table {
-    fn add(&mut self, place: &Place, log: Log) {
+impl LogTable {
+    fn add(&mut self, place: &LogPath, log: LogText) {
         for (part, reading) in log.readings {
             let mut place = place.clone();
             if !part.is_empty() {
@@ -221,11 +224,12 @@ impl Table {
 
     /// Drops the folders that the names of all workloads begin with.
     fn shorten(&mut self) {
-        let folders = |(place, _): &(Place, Reading)| {
+        let folders = |(place, _): &(LogPath, ProgramReading)| {
             place.workload.split_once('-').map(|(first, _)| format!("{first}-"))
         };
         while let Some(first) = self.rows.first().and_then(folders) {
-            let has_it = |(place, _): &(Place, Reading)| place.workload.starts_with(&first);
+            let has_it =
+                |(place, _): &(LogPath, ProgramReading)| place.workload.starts_with(&first);
             let several =
                 self.rows.iter().any(|(place, _)| place.workload != self.rows[0].0.workload);
             if !several || !self.rows.iter().all(has_it) {
@@ -240,12 +244,12 @@ impl Table {
     fn csv(&self) -> String {
         let mut text = String::from("workload,category,repeat,metric,unit,value,better\n");
         let mut repeats: BTreeMap<(&str, &str), u32> = BTreeMap::new();
-        let mut rows: Vec<&(Place, Reading)> = self.rows.iter().collect();
+        let mut rows: Vec<&(LogPath, ProgramReading)> = self.rows.iter().collect();
         rows.sort_by(|(a, _), (b, _)| a.repeat.cmp(&b.repeat));
         for (place, reading) in rows {
             let repeat = repeats.entry((&place.workload, &place.category)).or_default();
             let cell = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
-            let Reading { metric, unit, value, better, .. } = reading;
+            let ProgramReading { metric, unit, value, better, .. } = reading;
             let _ = writeln!(
                 text,
                 "{},{},{repeat},{metric},{unit},{value},{}",
@@ -266,10 +270,10 @@ mod tests {
     #[test]
     fn folders_of_all_workloads_are_not_in_their_names() {
         let shortened = |paths: &[&str]| {
-            let mut table = Table::default();
+            let mut table = LogTable::default();
             for path in paths {
                 let log = read("Time: 7.30 seconds\n").unwrap().unwrap();
-                table.add(&Place::of(&path.split('/').collect::<Vec<_>>()), log);
+                table.add(&LogPath::of(&path.split('/').collect::<Vec<_>>()), log);
             }
             table.shorten();
             table.rows.into_iter().map(|(place, _)| place.workload).collect::<Vec<_>>()
@@ -285,7 +289,7 @@ mod tests {
     #[test]
     fn a_path_says_what_ran_where() {
         let of = |path: &str| {
-            let place = Place::of(&path.split('/').collect::<Vec<_>>());
+            let place = LogPath::of(&path.split('/').collect::<Vec<_>>());
             (place.workload, place.category, place.repeat.1)
         };
         let place = |workload: &str, category: &str, repeat| {

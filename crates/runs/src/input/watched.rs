@@ -3,12 +3,12 @@
 use std::io::{self, Read};
 
 use vmtax_capture::source::ReadAt;
-use vmtax_cli::progress::{ReadingProgress, Share};
+use vmtax_cli::progress::{InputShare, ReadingProgress};
 
 /// A file.
 pub(crate) struct WatchedFile<'a> {
     source: &'a dyn ReadAt,
-    share: Share,
+    share: InputShare,
 }
 
 impl<'a> WatchedFile<'a> {
@@ -32,7 +32,7 @@ impl ReadAt for WatchedFile<'_> {
 /// A pipe.
 pub(crate) struct Watched<R> {
     stream: R,
-    share: Share,
+    share: InputShare,
 }
 
 impl<R> Watched<R> {

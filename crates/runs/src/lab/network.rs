@@ -6,14 +6,14 @@ use vmtax_analyse::{Filter, LedgerBuilder};
 use vmtax_cli::progress::{Progress, ReadingProgress};
 use vmtax_events::{Better, Losses, Recording as Facts, RowSink, Sample, Vm};
 use vmtax_lab::network::{NetworkHost, NetworkPlan, NetworkSetup, Passage, PassageVm, Turns};
-use vmtax_lab::{Host, Window, console_text};
-use vmtax_store::{Claim, Writer};
+use vmtax_lab::{HostKind, Window, console_text};
+use vmtax_store::{Claim, RunWriter};
 
 use super::{
-    Consoles, Done, cache_folder, fault, keep_console, lab_options, open_trace, put, sentence,
+    Consoles, DoneKernel, cache_folder, fault, keep_console, lab_options, open_trace, put, sentence,
 };
 use crate::convert::{self, Assignment, Converted};
-use crate::{Input, Reading, ToLedger, ToRun, ledger, write_fault};
+use crate::{Input, ReadOptions, ToLedger, ToRun, ledger, write_fault};
 
 /// The metric of [`Turns::vcpu_ns`].
 pub(super) const VCPU_TIME: &str = "time of vCPUs on a processor";
@@ -37,7 +37,7 @@ pub fn rows_of_passage<R: RowSink>(
     };
     let recording = open_trace(&passage.trace, format!("the recording of {name}"))?;
     let assignment = Assignment { names: &names, assign };
-    let read = convert::run_assigned(recording, &Reading::default(), assignment, rows)?;
+    let read = convert::run_assigned(recording, &ReadOptions::default(), assignment, rows)?;
     Ok((read, turns))
 }
 
@@ -64,7 +64,7 @@ fn run(
             Err(problem) => failures.push(format!("{}: {problem}", cell.name())),
         }
     }
-    let vmtax_lab::Start { notes, emulator, .. } = host.start.clone();
+    let vmtax_lab::HostStart { notes, emulator, .. } = host.start.clone();
     Ok(Passages { done, failures, notes, emulator, vmm: host.vmm.clone() })
 }
 
@@ -77,8 +77,8 @@ pub fn measure_network(
     setup: impl FnOnce(PathBuf, PathBuf) -> NetworkSetup,
     plan: &NetworkPlan,
     claim: Option<Claim>,
-) -> anyhow::Result<Done> {
-    vmtax_machine::check(Host::Amd.emulator()).map_err(|e| fault(e.into(), None))?;
+) -> anyhow::Result<DoneKernel> {
+    vmtax_machine::check(HostKind::Amd.emulator()).map_err(|e| fault(e.into(), None))?;
     let cache = cache_folder()?;
     let consoles = Consoles::new(&cache)?;
     let console = consoles.0.join("network.txt");
@@ -93,7 +93,8 @@ pub fn measure_network(
     let failures = passages.failures.clone();
     let ledger = match claim {
         None => {
-            let builder = LedgerBuilder::new(Filter::default(), Reading::default().interval_ns());
+            let builder =
+                LedgerBuilder::new(Filter::default(), ReadOptions::default().interval_ns());
             let (facts, losses, rows) = into_rows(&setup, &passages, ToLedger(builder))?;
             let complete = losses.truncated.is_empty();
             rows.0.finish(facts, losses, complete)
@@ -115,17 +116,17 @@ pub fn measure_network(
         }
     };
     consoles.remove();
-    Ok(Done { ledger, failures, program: None })
+    Ok(DoneKernel { ledger, failures, program: None })
 }
 
 fn store(setup: &NetworkSetup, passages: &Passages, claim: Claim) -> anyhow::Result<()> {
     let folder = &claim.folder().to_owned();
     let labels = [
-        ("host", Host::Amd.to_string()),
+        ("host", HostKind::Amd.to_string()),
         ("vmm", format!("QEMU {}", passages.vmm)),
         ("modules", setup.kernel.modules_label().unwrap_or_default()),
     ];
-    let mut writer = Writer::begin(claim, &lab_options(labels)).map_err(write_fault)?;
+    let mut writer = RunWriter::begin(claim, &lab_options(labels)).map_err(write_fault)?;
     writer.describe(&facts(setup, passages, Facts::default()), &Losses::default());
     for (name, passage) in &passages.done {
         put(folder, &format!("traces/{}.dat", name.replace(' ', "-")), &passage.trace)?;

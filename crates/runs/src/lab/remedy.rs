@@ -8,14 +8,14 @@
 
 mod rows;
 
-use vmtax_analyse::explain::{Change, ChangeRow, Explanation, Fate, Subject};
-use vmtax_analyse::remedy::{Effect, Figures, RemedyId, Trial, Unit};
+use vmtax_analyse::explain::{ChangeRow, Explanation, Fate, LoadChange, Subject};
+use vmtax_analyse::remedy::{Figures, RemedyId, Trial, TrialEffect, TrialUnit};
 use vmtax_analyse::samples::median;
-use vmtax_analyse::{Ledger, Side};
+use vmtax_analyse::{DiffSide, Ledger};
 use vmtax_events::Sample;
-use vmtax_lab::network::{Category, Client, NetworkPlan, PlannedCell, Workload};
+use vmtax_lab::network::{Category, ClientPlace, NetworkPlan, NetworkWorkload, PlannedCell};
 use vmtax_lab::suite::{self, Definition, SUITES};
-use vmtax_lab::{Host, Plan};
+use vmtax_lab::{HostKind, LabPlan};
 
 use super::network::VCPU_TIME;
 pub use rows::ROWS;
@@ -26,25 +26,25 @@ pub struct RemedyRow {
     /// The remedy.
     pub remedy: RemedyId,
     /// What runs without it and with it.
-    pub load: Load,
+    pub load: TrialLoad,
     /// What an explanation must find without it.
     pub finding: Option<&'static str>,
     /// Whether the remedy is advised without times, which an emulator has not.
     pub is_named: bool,
     /// What is counted.
-    pub unit: Unit,
+    pub unit: TrialUnit,
     /// Repetitions differ by this part in each direction, beyond what [`Effect::of`] allows: the turns of vCPUs on processors vary.
     pub spread: f64,
 }
 
 /// What runs without and with a remedy.
 #[derive(Clone, Copy, Debug)]
-pub enum Load {
+pub enum TrialLoad {
     /// A workload in the VM with the symptom and in the one with the remedy, on a host of so many processors.
     Vms(&'static str, [&'static str; 2], u32),
     /// An operation of `vmtax lab run` on this host, without and with it: `cpuid@L2`, and options of the host's kernel; with this kernel, if another shows
     /// nothing.
-    Operations(Host, Option<&'static str>, [(&'static str, &'static [&'static str]); 2]),
+    Operations(HostKind, Option<&'static str>, [(&'static str, &'static [&'static str]); 2]),
 }
 
 /// A host on which rows are tried.
@@ -53,7 +53,7 @@ pub enum TrialMachine {
     /// With QEMU as the VMM, of so many processors.
     Vms(u32),
     /// With the lab's VMM: the host, its kernel if one is named, whether it has an L1, and options of its kernel.
-    Lab(Host, Option<&'static str>, bool, &'static [&'static str]),
+    Lab(HostKind, Option<&'static str>, bool, &'static [&'static str]),
 }
 
 /// What ran on a host.
@@ -61,13 +61,13 @@ pub type TrialRun = (TrialMachine, Ledger);
 
 /// What a trial showed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tried {
+pub struct TriedPair {
     /// Of [`RemedyRow::unit`], before and after: of an operation, or in all where the unit is a part.
     pub counts: [f64; 2],
     /// What the remedy did to it.
-    pub effect: Effect,
+    pub effect: TrialEffect,
     /// What the table of remedies says that it does; `None` of an untried one.
-    pub expected: Option<Effect>,
+    pub expected: Option<TrialEffect>,
     /// The explanation of the symptom has the finding; `None` if it must have none.
     pub found: Option<bool>,
     /// It names the remedy.
@@ -91,7 +91,7 @@ impl RemedyRow {
             }
         }
         let is_wanted = |row: &&RemedyRow| match words {
-            [] => !matches!(row.load, Load::Vms(.., 2)),
+            [] => !matches!(row.load, TrialLoad::Vms(.., 2)),
             words => words.iter().any(|word| row.remedy.name() == word),
         };
         Ok(ROWS.iter().filter(is_wanted).collect())
@@ -100,11 +100,11 @@ impl RemedyRow {
     /// Without the remedy and with it: the host, and what ran there, by the name of its VM in the recording.
     pub fn sides(&self) -> [(TrialMachine, String); 2] {
         match self.load {
-            Load::Vms(workload, vms, processors) => vms.map(|category| {
+            TrialLoad::Vms(workload, vms, processors) => vms.map(|category| {
                 let vm = format!("{workload} {category}");
                 (TrialMachine::Vms(processors), vm)
             }),
-            Load::Operations(host, kernel, sides) => {
+            TrialLoad::Operations(host, kernel, sides) => {
                 let is_nested = sides.iter().any(|(operation, _)| operation.ends_with(AT_L2));
                 sides.map(|(operation, options)| {
                     (TrialMachine::Lab(host, kernel, is_nested, options), operation.to_owned())
@@ -116,8 +116,8 @@ impl RemedyRow {
     /// The workload or operation, and the two sides of it, in words.
     pub fn words(&self) -> (&'static str, [String; 2]) {
         match self.load {
-            Load::Vms(workload, vms, _) => (workload, vms.map(str::to_owned)),
-            Load::Operations(_, _, sides) => {
+            TrialLoad::Vms(workload, vms, _) => (workload, vms.map(str::to_owned)),
+            TrialLoad::Operations(_, _, sides) => {
                 let word = |(operation, options): (&str, &[&str])| match options {
                     [] => operation.to_owned(),
                     options => format!("{operation} {}", options.join(" ")),
@@ -129,14 +129,14 @@ impl RemedyRow {
 
     /// Its two VMs, if it has some.
     fn cells(&self) -> Result<Vec<PlannedCell>, String> {
-        let Load::Vms(word, vms, _) = self.load else { return Ok(Vec::new()) };
+        let TrialLoad::Vms(word, vms, _) = self.load else { return Ok(Vec::new()) };
         let unknown = || format!("{}: {word} is no workload", self.remedy);
-        let workload = Workload::named(word).ok_or_else(unknown)?;
+        let workload = NetworkWorkload::named(word).ok_or_else(unknown)?;
         let cell = |name: &str| {
             let category = Category::read(name)?;
             Ok::<_, String>(PlannedCell {
                 category,
-                client: Client::Host,
+                client: ClientPlace::Host,
                 workload,
                 operations: None,
             })
@@ -145,21 +145,21 @@ impl RemedyRow {
     }
 
     /// What the runs show of it; `None` if one of its sides was not measured.
-    pub fn judge(&self, runs: &[TrialRun]) -> Option<Tried> {
+    pub fn judge(&self, runs: &[TrialRun]) -> Option<TriedPair> {
         let [before, after] = self.sides().map(|(machine, vm)| {
             let run = runs.iter().find(|(known, _)| *known == machine);
             run.and_then(|(_, ledger)| of_vm(ledger, &vm))
         });
         let (before, after) = (before?, after?);
         let labels = Default::default();
-        let [before_side, after_side] = [&before, &after].map(|vm| Side {
+        let [before_side, after_side] = [&before, &after].map(|vm| DiffSide {
             source: "",
             ledger: &vm.ledger,
             labels: &labels,
             seconds: None,
         });
         let operations = before.operations.min(after.operations);
-        let change = Change::new(&before_side, &after_side, Some(operations));
+        let change = LoadChange::new(&before_side, &after_side, Some(operations));
         let explanation = Explanation::new(&before_side, None);
         let finding =
             self.finding.map(|wanted| explanation.findings.iter().find(|one| one.id() == wanted));
@@ -167,17 +167,19 @@ impl RemedyRow {
             .flatten()
             .is_some_and(|one| one.remedies.iter().any(|advice| advice.remedy.id == self.remedy));
         let counts = match self.unit {
-            Unit::Waiting => {
+            TrialUnit::Waiting => {
                 [&before, &after].map(|vm| vm.ledger.contention().unwrap_or(0.0) * 100.0)
             }
-            Unit::Instructions => [before.instructions, after.instructions],
-            Unit::Waited => [before.waited_ms, after.waited_ms],
-            Unit::Interrupts => {
+            TrialUnit::Instructions => [before.instructions, after.instructions],
+            TrialUnit::Waited => [before.waited_ms, after.waited_ms],
+            TrialUnit::Interrupts => {
                 let is_one = |row: &&ChangeRow| row.subject == Some(Subject::HostInterrupts);
                 let row = change.rows.iter().find(is_one);
                 row.map_or([0.0; 2], |row| [row.before.rate, row.after.rate])
             }
-            Unit::Exits | Unit::Accesses | Unit::Faults => change.total.map(|cell| cell.rate),
+            TrialUnit::Exits | TrialUnit::Accesses | TrialUnit::Faults => {
+                change.total.map(|cell| cell.rate)
+            }
         };
         let (less, more) = (1.0 - self.spread, 1.0 + self.spread);
         let figures = |rate: f64| Figures { least: rate * less, most: rate * more };
@@ -186,9 +188,9 @@ impl RemedyRow {
             let cell = |row: &ChangeRow| Some((row.subject?, row.before.rate, row.after.rate));
             rows.filter_map(cell).collect()
         };
-        Some(Tried {
+        Some(TriedPair {
             counts,
-            effect: Effect::of(figures(counts[0]), figures(counts[1])),
+            effect: TrialEffect::of(figures(counts[0]), figures(counts[1])),
             expected: match self.remedy.trial() {
                 Trial::Tried(tried) => Some(tried.effect()),
                 Trial::Untried(_) => None,
@@ -201,7 +203,7 @@ impl RemedyRow {
     }
 
     /// What contradicts the table of remedies; empty if nothing does.
-    pub fn contradicts(&self, tried: &Tried) -> Vec<String> {
+    pub fn contradicts(&self, tried: &TriedPair) -> Vec<String> {
         let mut all = Vec::new();
         match (self.finding, tried.found) {
             (Some(finding), Some(false)) => all.push(format!("explain does not find {finding}")),
@@ -211,8 +213,8 @@ impl RemedyRow {
             _ => {}
         }
         // Halts come and go with the host's scheduler: what counts is whether exits are removed.
-        let removes = |effect: Effect| effect == Effect::Fewer;
-        let other = |expected: &Effect| removes(*expected) != removes(tried.effect);
+        let removes = |effect: TrialEffect| effect == TrialEffect::Fewer;
+        let other = |expected: &TrialEffect| removes(*expected) != removes(tried.effect);
         if let Some(expected) = tried.expected.filter(other) {
             let effect = tried.effect;
             let unit = self.unit;
@@ -220,8 +222,8 @@ impl RemedyRow {
         }
         let subject = self.finding.and_then(Subject::from_name);
         let stays = |subject: &Subject| !tried.gone.iter().any(|(gone, ..)| gone == subject);
-        if tried.effect == Effect::Fewer
-            && self.unit == Unit::Exits
+        if tried.effect == TrialEffect::Fewer
+            && self.unit == TrialUnit::Exits
             && let Some(subject) = subject.filter(stays)
         {
             all.push(format!("exits of {subject} stay"));
@@ -247,7 +249,9 @@ pub fn machines(rows: &[&RemedyRow]) -> Vec<TrialMachine> {
 /// When a row names no VM or workload of QEMU on an emulated host.
 pub fn network_plan(rows: &[&RemedyRow], processors: u32) -> Result<NetworkPlan, String> {
     let mut cells: Vec<PlannedCell> = Vec::new();
-    for row in rows.iter().filter(|row| matches!(row.load, Load::Vms(.., on) if on == processors)) {
+    for row in
+        rows.iter().filter(|row| matches!(row.load, TrialLoad::Vms(.., on) if on == processors))
+    {
         for cell in row.cells()? {
             if !cells.iter().any(|known| known.name() == cell.name()) {
                 cells.push(cell);
@@ -261,7 +265,7 @@ pub fn network_plan(rows: &[&RemedyRow], processors: u32) -> Result<NetworkPlan,
 ///
 /// # Errors
 /// When a row names no operation of `vmtax lab run`.
-pub fn operations_plan(rows: &[&RemedyRow], on: TrialMachine) -> Result<Plan, String> {
+pub fn operations_plan(rows: &[&RemedyRow], on: TrialMachine) -> Result<LabPlan, String> {
     let mut only: Vec<&'static Definition> = Vec::new();
     let sides = rows.iter().flat_map(|row| row.sides());
     for (_, vm) in sides.filter(|(machine, _)| *machine == on) {
@@ -271,7 +275,7 @@ pub fn operations_plan(rows: &[&RemedyRow], on: TrialMachine) -> Result<Plan, St
             only.push(operation);
         }
     }
-    Ok(Plan { suites: SUITES.iter().collect(), only, batches: Plan::LEAST_BATCHES })
+    Ok(LabPlan { suites: SUITES.iter().collect(), only, batches: LabPlan::LEAST_BATCHES })
 }
 
 /// The end of the name of an operation at L2.
@@ -312,24 +316,24 @@ mod tests {
     #[test]
     fn a_trial_contradicts_the_table_where_it_removes_other_exits() {
         let row = &ROWS[0];
-        let tried = Tried {
+        let tried = TriedPair {
             counts: [28.3, 2.8],
-            effect: Effect::Fewer,
-            expected: Some(Effect::Fewer),
+            effect: TrialEffect::Fewer,
+            expected: Some(TrialEffect::Fewer),
             found: Some(true),
             named: true,
             gone: vec![(Subject::IdeDisk, 16.0, 0.0)],
             instead: Vec::new(),
         };
         assert_eq!(row.contradicts(&tried), Vec::<String>::new());
-        let same = Tried { effect: Effect::Same, gone: Vec::new(), ..tried.clone() };
+        let same = TriedPair { effect: TrialEffect::Same, gone: Vec::new(), ..tried.clone() };
         let says = ["exits: same, and the table of remedies says fewer"];
         assert_eq!(row.contradicts(&same), says);
-        let stays = Tried { gone: Vec::new(), ..tried.clone() };
+        let stays = TriedPair { gone: Vec::new(), ..tried.clone() };
         assert_eq!(row.contradicts(&stays), ["exits of ide-disk stay"]);
-        let silent = Tried { named: false, ..tried.clone() };
+        let silent = TriedPair { named: false, ..tried.clone() };
         assert_eq!(row.contradicts(&silent), ["explain does not name virtio-disk"]);
-        let blind = Tried { found: Some(false), named: false, ..tried };
+        let blind = TriedPair { found: Some(false), named: false, ..tried };
         assert_eq!(row.contradicts(&blind), ["explain does not find ide-disk"]);
     }
 

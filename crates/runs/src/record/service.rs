@@ -8,14 +8,14 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use vmtax_cli::exit::{Fault, say};
+use vmtax_cli::exit::{CodedError, say};
 use vmtax_cli::signals::Signals;
-use vmtax_live::Recorder;
-use vmtax_store::{Claim, Writer};
+use vmtax_live::ExitRecorder;
+use vmtax_store::{Claim, RunWriter};
 
-use super::session::{Ended, Session, options};
-use super::tree::{Retention, Tree, disk_bytes};
-use super::{Plan, ROOT, is_full, open, processes};
+use super::session::{RecordSession, SessionEnd, options};
+use super::tree::{Retention, RunTree, disk_bytes};
+use super::{ROOT, RecordPlan, is_full, open, processes};
 use crate::write_fault;
 
 /// How long to wait for room on a full disk before the next attempt.
@@ -25,18 +25,18 @@ const RETRY: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// Why nothing can be recorded or written, as one sentence. A full disk is no error: it is waited for.
-pub fn serve(plan: &Plan, retention: Retention) -> anyhow::Result<()> {
+pub fn serve(plan: &RecordPlan, retention: Retention) -> anyhow::Result<()> {
     let stop = Signals::new()?;
     let processes = processes(&plan.which)?;
     let load = || open(Path::new(ROOT), processes.clone(), plan.limits.clone());
     // Before anything is written: a host that cannot be recorded says so at once.
     let mut loaded = Some(load()?);
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut tree = Tree::open(&plan.output, &host, retention)?;
+    let mut tree = RunTree::open(&plan.output, &host, retention)?;
     let end = plan.duration.and_then(|duration| Instant::now().checked_add(duration));
     let (mut is_waiting, mut is_asked) = (false, false);
     loop {
-        let recorder = (loaded.take(), &load as Load<'_>);
+        let recorder = (loaded.take(), &load as LoadRecorder<'_>);
         match one_run(plan, &mut tree, recorder, (&stop, end, &mut is_asked)) {
             Ok(Some(next)) => {
                 loaded = Some(next);
@@ -70,22 +70,22 @@ pub fn serve(plan: &Plan, retention: Retention) -> anyhow::Result<()> {
 }
 
 /// Makes a recorder that does not count yet.
-type Load<'a> = &'a dyn Fn() -> anyhow::Result<Recorder>;
+type LoadRecorder<'a> = &'a dyn Fn() -> anyhow::Result<ExitRecorder>;
 
 /// Records one run, and returns the recorder of the next one, which counts already; `None` at the end. `is_asked` is set when the end was asked for,
 /// also if the run cannot be closed then.
 fn one_run(
-    plan: &Plan,
-    tree: &mut Tree,
-    (loaded, load): (Option<Recorder>, Load<'_>),
+    plan: &RecordPlan,
+    tree: &mut RunTree,
+    (loaded, load): (Option<ExitRecorder>, LoadRecorder<'_>),
     (stop, end, is_asked): (&Signals, Option<Instant>, &mut bool),
-) -> anyhow::Result<Option<Recorder>> {
+) -> anyhow::Result<Option<ExitRecorder>> {
     tree.make_room(0)?;
     let folder = tree.next_run()?;
     let claim = Claim::new(&folder).map_err(write_fault)?;
-    let writer = Writer::begin(claim, &options(plan)).map_err(write_fault)?;
+    let writer = RunWriter::begin(claim, &options(plan)).map_err(write_fault)?;
     let recorder = loaded.map_or_else(load, Ok)?;
-    let mut session = Session::new(plan, recorder, writer);
+    let mut session = RecordSession::new(plan, recorder, writer);
     session.recorder.start();
     session.describe();
     let began = Instant::now();
@@ -98,10 +98,10 @@ fn one_run(
         tree.make_room(bytes)?;
         Ok(tree.is_full_run(began.elapsed(), bytes)?)
     })?;
-    *is_asked = ended == Ended::Asked;
+    *is_asked = ended == SessionEnd::Asked;
     let mut next = match ended {
-        Ended::Rotation => Some(load()?),
-        Ended::Asked => None,
+        SessionEnd::Rotation => Some(load()?),
+        SessionEnd::Asked => None,
     };
     session.finish(|| {
         if let Some(next) = &mut next {
@@ -113,5 +113,5 @@ fn one_run(
 }
 
 fn is_full_disk(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Fault>().and_then(Fault::answer).is_some_and(is_full)
+    error.downcast_ref::<CodedError>().and_then(CodedError::answer).is_some_and(is_full)
 }

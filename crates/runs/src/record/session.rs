@@ -9,26 +9,26 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::{ClockId, clock_gettime};
-use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::exit::{Code, CodedError};
 use vmtax_cli::signals::Signals;
 use vmtax_events::{AccessRow, ExitRow, PreemptedRow, Recording as Facts, Stat, TimeRow, Vm};
-use vmtax_live::{HostCounters, Recorder, Rows};
-use vmtax_store::{Claim, CreateOptions, Error, Writer, remove_empty_run};
+use vmtax_live::{ExitRecorder, HostCounters, IntervalRows};
+use vmtax_store::{Claim, CreateOptions, Error, RunWriter, remove_empty_run};
 
-use super::{Plan, ROOT, fault, open, processes};
+use super::{ROOT, RecordPlan, fault, open, processes};
 use crate::{create_options, write_fault};
 
 /// Records until the duration is over, the command ends, or a signal asks for it.
 ///
 /// # Errors
 /// Why nothing can be recorded or written, as one sentence.
-pub fn record(plan: &Plan) -> anyhow::Result<()> {
+pub fn record(plan: &RecordPlan) -> anyhow::Result<()> {
     let stop = Signals::new()?;
     let processes = processes(&plan.which)?;
     let created_folder = !plan.output.exists();
     let claim = Claim::new(&plan.output).map_err(write_fault)?;
     let recorder = open(Path::new(ROOT), processes, plan.limits.clone())?;
-    let writer = Writer::begin(claim, &options(plan)).map_err(write_fault)?;
+    let writer = RunWriter::begin(claim, &options(plan)).map_err(write_fault)?;
     let result = run(plan, recorder, writer, &stop);
     if result.is_err() {
         remove_empty_run(&plan.output, created_folder);
@@ -41,15 +41,15 @@ pub fn record(plan: &Plan) -> anyhow::Result<()> {
 /// # Errors
 /// As [`record`].
 pub fn record_process(
-    plan: &Plan,
+    plan: &RecordPlan,
     child: &mut Child,
     begin: impl FnOnce(&mut Child) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let stop = Signals::new()?;
     let claim = Claim::new(&plan.output).map_err(write_fault)?;
     let recorder = open(Path::new(ROOT), Some(BTreeSet::from([child.id()])), plan.limits.clone())?;
-    let writer = Writer::begin(claim, &options(plan)).map_err(write_fault)?;
-    let mut session = Session::new(plan, recorder, writer);
+    let writer = RunWriter::begin(claim, &options(plan)).map_err(write_fault)?;
+    let mut session = RecordSession::new(plan, recorder, writer);
     session.facts.hostname.clear();
     session.recorder.start();
     session.describe();
@@ -64,14 +64,19 @@ pub fn record_process(
 }
 
 /// How the runs of a plan are made.
-pub(super) fn options(plan: &Plan) -> CreateOptions {
+pub(super) fn options(plan: &RecordPlan) -> CreateOptions {
     let interval_ns = u64::try_from(plan.interval.as_nanos()).unwrap_or(u64::MAX);
     let options = create_options(interval_ns, plan.labels.iter().cloned());
     CreateOptions { raw_events: plan.limits.raw.is_some(), ..options }
 }
 
-fn run(plan: &Plan, recorder: Recorder, writer: Writer, stop: &Signals) -> anyhow::Result<()> {
-    let mut session = Session::new(plan, recorder, writer);
+fn run(
+    plan: &RecordPlan,
+    recorder: ExitRecorder,
+    writer: RunWriter,
+    stop: &Signals,
+) -> anyhow::Result<()> {
+    let mut session = RecordSession::new(plan, recorder, writer);
     session.recorder.start();
     session.describe();
     // Where it does not start nothing was recorded, and nothing is left.
@@ -101,7 +106,7 @@ pub fn command_ended(status: Option<ExitStatus>) -> anyhow::Result<()> {
 pub(super) fn start(command: &[OsString]) -> anyhow::Result<Option<Child>> {
     let Some((program, arguments)) = command.split_first() else { return Ok(None) };
     let child = Command::new(program).args(arguments).spawn().map_err(|e| {
-        Fault::new(Code::Input, format!("{}: does not start: {e}", program.to_string_lossy()))
+        CodedError::new(Code::Input, format!("{}: does not start: {e}", program.to_string_lossy()))
     })?;
     Ok(Some(child))
 }
@@ -127,16 +132,16 @@ pub(super) fn end(child: &mut Child, stop: &Signals) -> io::Result<ExitStatus> {
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum SessionEnd {
     /// A signal asked for it, the command ended, or the duration is over.
     Asked,
     /// The run is to be closed, and the next one begun.
     Rotation,
 }
 
-pub(super) struct Session {
-    pub(super) recorder: Recorder,
-    pub(super) writer: Writer,
+pub(super) struct RecordSession {
+    pub(super) recorder: ExitRecorder,
+    pub(super) writer: RunWriter,
     facts: Facts,
     interval: Duration,
     takes_events: bool,
@@ -159,13 +164,17 @@ const EVENTS_EVERY: Duration = Duration::from_millis(50);
 /// How often counters that KVM and the host keep are read.
 const STATS_EVERY: Duration = Duration::from_secs(1);
 
-impl Session {
-    pub(super) fn new(plan: &Plan, recorder: Recorder, writer: Writer) -> Session {
+impl RecordSession {
+    pub(super) fn new(
+        plan: &RecordPlan,
+        recorder: ExitRecorder,
+        writer: RunWriter,
+    ) -> RecordSession {
         let facts = facts(&recorder);
         let (pmu, problem) =
             if plan.pmu { HostCounters::open(Path::new(ROOT)) } else { Default::default() };
         let notes = problem.into_iter().chain(facts.note_of_choice()).collect();
-        Session {
+        RecordSession {
             recorder,
             writer,
             facts,
@@ -183,8 +192,8 @@ impl Session {
         &mut self,
         (stop, end): (&Signals, Option<Instant>),
         mut child: Option<&mut Child>,
-        rotates: &mut dyn FnMut(&Writer) -> anyhow::Result<bool>,
-    ) -> anyhow::Result<Ended> {
+        rotates: &mut dyn FnMut(&RunWriter) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<SessionEnd> {
         let mut next = Instant::now() + self.interval;
         loop {
             let until = end.map_or(next, |end| end.min(next));
@@ -200,16 +209,16 @@ impl Session {
                 None => stop.wait(until)?,
             };
             if is_asked {
-                return Ok(Ended::Asked);
+                return Ok(SessionEnd::Asked);
             }
             if let Some(child) = &mut child
                 && child.try_wait()?.is_some()
             {
-                return Ok(Ended::Asked);
+                return Ok(SessionEnd::Asked);
             }
             let now = Instant::now();
             if end.is_some_and(|end| now >= end) {
-                return Ok(Ended::Asked);
+                return Ok(SessionEnd::Asked);
             }
             if self.takes_events {
                 self.events()?;
@@ -219,7 +228,7 @@ impl Session {
             }
             self.interval()?;
             if rotates(&self.writer)? {
-                return Ok(Ended::Rotation);
+                return Ok(SessionEnd::Rotation);
             }
             // Intervals that were slept through are not made up for.
             while next <= now {
@@ -270,7 +279,7 @@ impl Session {
         Ok(())
     }
 
-    fn store(&mut self, rows: Rows) -> Result<(), Error> {
+    fn store(&mut self, rows: IntervalRows) -> Result<(), Error> {
         name(&mut self.facts, &rows);
         store(&mut self.writer, rows, self.began_ns, self.interval)?;
         self.began_ns = now_ns();
@@ -284,7 +293,12 @@ impl Session {
     }
 }
 
-fn store(writer: &mut Writer, rows: Rows, began_ns: u64, interval: Duration) -> Result<(), Error> {
+fn store(
+    writer: &mut RunWriter,
+    rows: IntervalRows,
+    began_ns: u64,
+    interval: Duration,
+) -> Result<(), Error> {
     let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
     let interval_start_ns = began_ns - began_ns % interval_ns;
     let mut exits: Vec<_> = rows.exits.into_iter().collect();
@@ -307,7 +321,7 @@ fn store(writer: &mut Writer, rows: Rows, began_ns: u64, interval: Duration) -> 
 }
 
 /// Stores KVM's counters of each VM, and the steal time of this host.
-fn stats(writer: &mut Writer, facts: &Facts, pmu: &mut HostCounters) -> Result<(), Error> {
+fn stats(writer: &mut RunWriter, facts: &Facts, pmu: &mut HostCounters) -> Result<(), Error> {
     let time_ns = now_ns();
     // A VM is known by its process; of several in one process the first has what KVM counts of all.
     for vm in &facts.vms {
@@ -336,7 +350,7 @@ fn stolen() -> Option<f64> {
 }
 
 /// Adds the VMs that were not seen before.
-pub(super) fn name(facts: &mut Facts, rows: &Rows) {
+pub(super) fn name(facts: &mut Facts, rows: &IntervalRows) {
     for vcpu in &rows.appeared {
         let (id, state_protected) = (vcpu.vm, vcpu.state_protected);
         if let Some(vm) = facts.vms.iter_mut().find(|vm| vm.id == id) {
@@ -355,7 +369,7 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-pub(super) fn facts(recorder: &Recorder) -> Facts {
+pub(super) fn facts(recorder: &ExitRecorder) -> Facts {
     let system = rustix::system::uname();
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
     let cpu = processor();
@@ -388,14 +402,14 @@ mod tests {
     #[test]
     fn a_vm_has_the_protection_of_its_vcpus() {
         let vcpu =
-            |vm, tid, state_protected| vmtax_live::Vcpu { vm, pid: vm, tid, state_protected };
+            |vm, tid, state_protected| vmtax_live::LiveVcpu { vm, pid: vm, tid, state_protected };
         let mut facts = Facts::default();
         for appeared in [
             vec![vcpu(1_000_000_007, 1, None), vcpu(1_000_000_008, 2, Some(false))],
             vec![vcpu(1_000_000_007, 3, Some(true)), vcpu(1_000_000_007, 4, None)],
             vec![vcpu(1_000_000_009, 5, None)],
         ] {
-            name(&mut facts, &Rows { appeared, ..Rows::default() });
+            name(&mut facts, &IntervalRows { appeared, ..IntervalRows::default() });
         }
         let states: Vec<Option<bool>> = facts.vms.iter().map(|vm| vm.state_protected).collect();
         assert_eq!(states, [Some(true), Some(false), None]);

@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::statvfs;
-use vmtax_cli::exit::{Code, Fault, say};
+use vmtax_cli::exit::{Code, CodedError, say};
 use vmtax_cli::output::{cannot_read, cannot_write};
 use vmtax_durable::{Lock, LockError, remove_folder, remove_temporaries};
-use vmtax_store::{MANIFEST, Run, Writer, remove_empty_run, rfc3339};
+use vmtax_store::{MANIFEST, Run, RunWriter, remove_empty_run, rfc3339};
 
 use crate::write_fault;
 
@@ -51,7 +51,7 @@ struct Closed {
 }
 
 /// The runs of a host.
-pub(super) struct Tree {
+pub(super) struct RunTree {
     folder: PathBuf,
     retention: Retention,
     /// The oldest first.
@@ -59,17 +59,17 @@ pub(super) struct Tree {
     _lock: Lock,
 }
 
-impl Tree {
+impl RunTree {
     /// Opens or makes the host's folder below `tree`, and closes what was left open.
     ///
     /// # Errors
     /// The folder cannot be made, or another process records into it.
-    pub(super) fn open(tree: &Path, host: &str, retention: Retention) -> anyhow::Result<Tree> {
+    pub(super) fn open(tree: &Path, host: &str, retention: Retention) -> anyhow::Result<RunTree> {
         let folder = tree.join(format!("host={}", plain(host)));
         let name = || folder.display().to_string();
         fs::create_dir_all(&folder).map_err(|e| cannot_write(&name(), &e))?;
         let lock = Lock::take(&folder).map_err(|error| match error {
-            LockError::Held(holder) => Fault::new(
+            LockError::Held(holder) => CodedError::new(
                 Code::Output,
                 format!(
                     "{}: is being recorded into by {holder}; end it, or name another tree",
@@ -78,7 +78,7 @@ impl Tree {
             ),
             LockError::Io(e) => cannot_write(&name(), &e),
         })?;
-        let mut tree = Tree { folder, retention, closed: VecDeque::new(), _lock: lock };
+        let mut tree = RunTree { folder, retention, closed: VecDeque::new(), _lock: lock };
         tree.close_all()?;
         Ok(tree)
     }
@@ -187,7 +187,7 @@ fn close(folder: &Path) -> anyhow::Result<Option<SystemTime>> {
     if !manifest.complete {
         let mut losses = manifest.losses.clone();
         losses.truncated.push(INTERRUPTED.to_owned());
-        let writer = Writer::resume(folder).map_err(write_fault)?;
+        let writer = RunWriter::resume(folder).map_err(write_fault)?;
         writer.finish(&manifest.recording, &losses).map_err(write_fault)?;
     }
     let path = folder.join(MANIFEST);

@@ -16,7 +16,7 @@ fn retention() -> Retention {
 
 /// A run with one row, closed or not.
 fn run(folder: &Path, is_closed: bool) {
-    let mut writer = Writer::create(folder, &CreateOptions::default()).unwrap();
+    let mut writer = RunWriter::create(folder, &CreateOptions::default()).unwrap();
     let key = ExitKey {
         vm: 1,
         vcpu: 0,
@@ -35,14 +35,14 @@ fn run(folder: &Path, is_closed: bool) {
     }
 }
 
-fn runs_of(tree: &Tree) -> BTreeSet<String> {
+fn runs_of(tree: &RunTree) -> BTreeSet<String> {
     let name = |run: &Closed| run.folder.strip_prefix(&tree.folder).unwrap().display().to_string();
     tree.closed.iter().map(name).collect()
 }
 
 /// A tree in a folder, with these runs by their time; the later the newer.
-fn tree_with(folder: &Path, names: &[&str], retention: Retention) -> Tree {
-    let tree = Tree::open(folder, "web 1", retention).unwrap();
+fn tree_with(folder: &Path, names: &[&str], retention: Retention) -> RunTree {
+    let tree = RunTree::open(folder, "web 1", retention).unwrap();
     let date = tree.folder.join("date=2026-01-31");
     fs::create_dir_all(&date).unwrap();
     for (at, name) in names.iter().enumerate() {
@@ -53,13 +53,13 @@ fn tree_with(folder: &Path, names: &[&str], retention: Retention) -> Tree {
         manifest.set_modified(at).unwrap();
     }
     drop(tree);
-    Tree::open(folder, "web 1", retention).unwrap()
+    RunTree::open(folder, "web 1", retention).unwrap()
 }
 
 #[test]
 fn a_run_goes_where_queries_look_for_it() {
     let folder = tempfile::tempdir().unwrap();
-    let tree = Tree::open(folder.path(), "../web 1", retention()).unwrap();
+    let tree = RunTree::open(folder.path(), "../web 1", retention()).unwrap();
     let first = tree.next_run().unwrap();
     let path = first.strip_prefix(folder.path()).unwrap().display().to_string();
     let parts: Vec<&str> = path.split('/').collect();
@@ -86,11 +86,11 @@ fn unfinished_runs_are_closed_with_a_loss() {
     drop(tree);
     run(&date.join("killed"), false);
     // Killed before the first interval, before the manifest, and a folder that is none of ours.
-    drop(Writer::create(&date.join("empty"), &CreateOptions::default()).unwrap());
+    drop(RunWriter::create(&date.join("empty"), &CreateOptions::default()).unwrap());
     fs::create_dir(date.join("bare")).unwrap();
     fs::create_dir(date.join("other")).unwrap();
     fs::write(date.join("other/file"), "").unwrap();
-    let tree = Tree::open(folder.path(), "web 1", retention()).unwrap();
+    let tree = RunTree::open(folder.path(), "web 1", retention()).unwrap();
     let named = ["a", "killed"].map(|name| format!("date=2026-01-31/{name}"));
     assert_eq!(runs_of(&tree), BTreeSet::from(named));
     let killed = Run::open(&date.join("killed")).unwrap();
@@ -105,12 +105,12 @@ fn unfinished_runs_are_closed_with_a_loss() {
 #[test]
 fn one_recorder_at_a_time_records_into_the_tree_of_a_host() {
     let folder = tempfile::tempdir().unwrap();
-    let first = Tree::open(folder.path(), "a", retention()).unwrap();
-    let error = Tree::open(folder.path(), "a", retention()).map(drop).unwrap_err().to_string();
+    let first = RunTree::open(folder.path(), "a", retention()).unwrap();
+    let error = RunTree::open(folder.path(), "a", retention()).map(drop).unwrap_err().to_string();
     assert!(error.contains("host=a: is being recorded into by process "), "{error}");
-    Tree::open(folder.path(), "b", retention()).unwrap();
+    RunTree::open(folder.path(), "b", retention()).unwrap();
     drop(first);
-    Tree::open(folder.path(), "a", retention()).unwrap();
+    RunTree::open(folder.path(), "a", retention()).unwrap();
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use vmtax_analyse::ledger::{Taken, Taker};
-use vmtax_analyse::{Frame, Ledger};
+use vmtax_analyse::ledger::{TakenTime, Taker};
+use vmtax_analyse::{IntervalFrame, Ledger};
 use vmtax_events::{ExitKey, Losses, NO_VCPU, PreemptedRow, Recording as Facts, Tally, TimeRow};
-use vmtax_live::{Options, Recorder, Rows};
+use vmtax_live::{ExitRecorder, IntervalRows, LiveOptions};
 
 use crate::ledger;
 
@@ -23,29 +23,29 @@ const MOST_KEYS: usize = 65_536;
 const MOST_TAKERS: usize = 24;
 
 /// Counts of the running kernel, added up since the start.
-pub struct Watch {
-    recorder: Recorder,
+pub struct CountsWatch {
+    recorder: ExitRecorder,
     facts: Facts,
     exits: BTreeMap<ExitKey, Tally>,
     times: HashMap<(u32, u32), TimeRow>,
     /// Who had the processors of preempted vCPUs, by VM.
-    taken_by: BTreeMap<u32, BTreeMap<Taker, Taken>>,
+    taken_by: BTreeMap<u32, BTreeMap<Taker, TakenTime>>,
     /// VMs that did nothing and whose process is gone, and since when.
     ended: BTreeMap<u32, Instant>,
     /// The run's clock when the open interval began.
     began_ns: u64,
 }
 
-impl Watch {
+impl CountsWatch {
     /// Begins to count.
     ///
     /// # Errors
     /// Why nothing can be recorded, as one sentence.
-    pub fn new(which: &Which) -> anyhow::Result<Watch> {
-        let mut recorder = open(Path::new(ROOT), processes(which)?, Options::default())?;
+    pub fn new(which: &Which) -> anyhow::Result<CountsWatch> {
+        let mut recorder = open(Path::new(ROOT), processes(which)?, LiveOptions::default())?;
         recorder.start();
         let facts = session::facts(&recorder);
-        Ok(Watch {
+        Ok(CountsWatch {
             recorder,
             facts,
             exits: BTreeMap::new(),
@@ -60,13 +60,13 @@ impl Watch {
     ///
     /// # Errors
     /// When the counts cannot be read.
-    pub fn step(&mut self) -> anyhow::Result<Frame> {
+    pub fn step(&mut self) -> anyhow::Result<IntervalFrame> {
         let rows = self.recorder.interval().map_err(|e| fault(&e))?;
         let now_ns = session::now_ns();
-        let mut frame = Frame {
+        let mut frame = IntervalFrame {
             start_ns: self.began_ns,
             length_ns: now_ns.saturating_sub(self.began_ns).max(1),
-            ..Frame::default()
+            ..IntervalFrame::default()
         };
         self.began_ns = now_ns;
         self.notice_ends(&rows);
@@ -121,7 +121,7 @@ impl Watch {
     }
 
     /// A VM that did nothing and whose process is gone has ended.
-    fn notice_ends(&mut self, rows: &Rows) {
+    fn notice_ends(&mut self, rows: &IntervalRows) {
         let active: BTreeSet<u32> = rows
             .exits
             .keys()
@@ -156,12 +156,12 @@ impl Watch {
     }
 }
 
-fn add_taker(takers: &mut BTreeMap<Taker, Taken>, row: &PreemptedRow) {
+fn add_taker(takers: &mut BTreeMap<Taker, TakenTime>, row: &PreemptedRow) {
     let mut taker = Taker::of(row).group();
     if takers.len() >= MOST_TAKERS && !takers.contains_key(&taker) {
         taker = Taker { name: "others".into(), vcpu: None, is_own: false };
     }
-    takers.entry(taker).or_default().add(Taken { count: row.count, time_ns: row.time_ns });
+    takers.entry(taker).or_default().add(TakenTime { count: row.count, time_ns: row.time_ns });
 }
 
 #[cfg(test)]

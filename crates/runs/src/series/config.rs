@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::Path;
 
 use vmtax_cli::output;
-use vmtax_durable::Access;
+use vmtax_durable::FileAccess;
 use vmtax_machine::kernel::Kernel;
 
 use super::plan::{StoredRun, slug};
@@ -38,7 +38,7 @@ const OFF: &str = "n";
 pub(super) fn keep(kernel: &Kernel, run: &Path) -> anyhow::Result<()> {
     let Some(text) = beside(kernel) else { return Ok(()) };
     let path = run.join(FILE);
-    vmtax_durable::write(&path, Access::Private, text.as_bytes())
+    vmtax_durable::write(&path, FileAccess::Private, text.as_bytes())
         .map_err(|e| output::cannot_write(&path.display().to_string(), &e).into())
 }
 

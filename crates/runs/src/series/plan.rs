@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
-use vmtax_durable::Access;
+use vmtax_durable::FileAccess;
 
 const PLAN: &str = "plan.json";
 const SCHEMA: &str = "vmtax-lab-series-plan-1";
@@ -14,7 +14,7 @@ const MOST: u64 = 16 << 20;
 
 /// What all runs of a series have in common: numbers of others are not compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct WantedRuns {
     pub(super) suites: Vec<String>,
     pub(super) operations: Vec<String>,
     pub(super) nested: bool,
@@ -37,17 +37,17 @@ pub struct StoredRun {
 
 /// The plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Stored {
+pub(super) struct StoredPlan {
     schema: String,
     #[serde(flatten)]
-    wanted: Wanted,
+    wanted: WantedRuns,
     /// In the order in which they were asked for first.
     pub(super) runs: Vec<StoredRun>,
 }
 
-impl Stored {
+impl StoredPlan {
     /// The plan of a folder, or a new one. A folder with another plan is refused.
-    pub(super) fn open(folder: &Path, wanted: &Wanted) -> anyhow::Result<Stored> {
+    pub(super) fn open(folder: &Path, wanted: &WantedRuns) -> anyhow::Result<StoredPlan> {
         let path = folder.join(PLAN);
         if path.symlink_metadata().is_err() {
             let is_empty =
@@ -62,13 +62,13 @@ impl Stored {
                 );
             }
             let (schema, wanted) = (SCHEMA.to_owned(), wanted.clone());
-            return Ok(Stored { schema, wanted, runs: Vec::new() });
+            return Ok(StoredPlan { schema, wanted, runs: Vec::new() });
         }
         let stored = read(&path)?;
         if stored.wanted == *wanted {
             return Ok(stored);
         }
-        let Wanted { suites, operations, nested, profile, batches } = &stored.wanted;
+        let WantedRuns { suites, operations, nested, profile, batches } = &stored.wanted;
         let mut flags: Vec<String> = Vec::new();
         if !suites.is_empty() {
             flags.push(format!("--suite {}", suites.join(",")));
@@ -107,15 +107,15 @@ impl Stored {
     pub(super) fn write(&self, folder: &Path) -> anyhow::Result<()> {
         let path = folder.join(PLAN);
         let text = serde_json::to_vec_pretty(self)?;
-        vmtax_durable::write(&path, Access::Umask, &text)
+        vmtax_durable::write(&path, FileAccess::Umask, &text)
             .map_err(|e| output::cannot_write(&path.display().to_string(), &e).into())
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Stored> {
+fn read(path: &Path) -> anyhow::Result<StoredPlan> {
     let name = path.display().to_string();
     let text = vmtax_durable::read_small(path, MOST).map_err(|e| output::cannot_read(&name, &e))?;
-    let stored: Stored = match serde_json::from_slice(&text) {
+    let stored: StoredPlan = match serde_json::from_slice(&text) {
         Ok(stored) => stored,
         Err(error) => {
             return fail(
@@ -235,21 +235,21 @@ mod tests {
         );
         assert_eq!(slug("../x"), ".._x");
         let folder = tempfile::tempdir().expect("a folder");
-        let wanted = Wanted {
+        let wanted = WantedRuns {
             suites: vec!["primitives".into()],
             operations: vec![],
             nested: true,
             profile: false,
             batches: 5,
         };
-        let mut stored = Stored::open(folder.path(), &wanted).expect("new");
+        let mut stored = StoredPlan::open(folder.path(), &wanted).expect("new");
         let run = stored.point("6.1", "amd", "kvm_amd.npt=0");
         assert_eq!(run, "6.1-amd-kvm_amd.npt=0");
         assert_eq!(stored.point("6.1", "amd", "kvm_amd.npt=0"), run);
         stored.write(folder.path()).expect("written");
-        assert_eq!(Stored::open(folder.path(), &wanted).expect("read"), stored);
-        let other = Wanted { nested: false, ..wanted.clone() };
-        let error = Stored::open(folder.path(), &other).expect_err("another").to_string();
+        assert_eq!(StoredPlan::open(folder.path(), &wanted).expect("read"), stored);
+        let other = WantedRuns { nested: false, ..wanted.clone() };
+        let error = StoredPlan::open(folder.path(), &other).expect_err("another").to_string();
         assert!(error.contains("was made with --suite primitives --nested --batches 5"), "{error}");
         let text = std::fs::read_to_string(folder.path().join(PLAN)).expect("text");
         for hostile in ["..", "a/b", ".x", ""] {
@@ -258,11 +258,11 @@ mod tests {
                 text.replace(&format!("\"run\": \"{run}\""), &format!("\"run\": \"{hostile}\"")),
             )
             .expect("written");
-            let error = Stored::open(folder.path(), &wanted).expect_err(hostile).to_string();
+            let error = StoredPlan::open(folder.path(), &wanted).expect_err(hostile).to_string();
             assert!(error.contains("is not the name of a run"), "{hostile}: {error}");
         }
         std::fs::write(folder.path().join(PLAN), "{").expect("written");
-        let error = Stored::open(folder.path(), &wanted).expect_err("damaged").to_string();
+        let error = StoredPlan::open(folder.path(), &wanted).expect_err("damaged").to_string();
         assert!(error.contains("is not the plan of a series"), "{error}");
     }
 }

@@ -9,7 +9,7 @@ use vmtax_cli::output;
 use vmtax_durable::NewFolder;
 use vmtax_machine::kernel::{self, Kernel};
 
-use super::Tree;
+use super::GitTree;
 use super::plan::slug;
 use crate::lab::fault;
 
@@ -23,7 +23,7 @@ const LOG: &str = "build.log";
 const COMMIT: &str = "commit";
 
 /// The kernel of a commit, built if it was not yet.
-pub(super) fn kernel(tree: &Tree, commit: &str, series: &Path) -> anyhow::Result<Kernel> {
+pub(super) fn kernel(tree: &GitTree, commit: &str, series: &Path) -> anyhow::Result<Kernel> {
     let folder = std::path::absolute(series)?.join(BUILT).join(slug(commit));
     let id = resolved(&tree.folder, commit)?;
     if !folder.exists() {

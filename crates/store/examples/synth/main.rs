@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use make::{Options, Template, make};
+use make::{SynthOptions, Template, make};
 
 /// Repeat the rows of real runs for many hosts and days, with counts and times scaled by a factor of the seed. Each run is
 /// labelled `synthetic`.
@@ -54,6 +54,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::create_dir(&args.output)?;
     let Args { hosts, days, rows, segments, seed, .. } = args;
     let command = std::env::args().collect();
-    make(&templates, &args.output, &Options { hosts, days, rows, segments, seed, command })?;
+    make(&templates, &args.output, &SynthOptions { hosts, days, rows, segments, seed, command })?;
     Ok(())
 }

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use vmtax_events::{AccessRow, ExitRow, Losses, Recording, RowSink, Sample, Stat, Tally, TimeRow};
-use vmtax_store::{CreateOptions, Error, Run, Writer};
+use vmtax_store::{CreateOptions, Error, Run, RunWriter};
 
 /// What fleet to make.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct SynthOptions {
     /// Hosts.
     pub(crate) hosts: u32,
     /// Days, from 2026-01-01 on.
@@ -90,7 +90,11 @@ impl Template {
 ///
 /// # Errors
 /// When a run cannot be written. What was written before is whole.
-pub(crate) fn make(templates: &[Template], root: &Path, options: &Options) -> Result<(), Error> {
+pub(crate) fn make(
+    templates: &[Template],
+    root: &Path,
+    options: &SynthOptions,
+) -> Result<(), Error> {
     let one = |host: u32| {
         for day in 0..options.days {
             let folder = root.join(format!("host=h{host:06}")).join(format!("date={}", date(day)));
@@ -99,7 +103,7 @@ pub(crate) fn make(templates: &[Template], root: &Path, options: &Options) -> Re
                 what: "make the folder",
                 source,
             })?;
-            let place = Place { host, day, folder: folder.join("000") };
+            let place = SynthPlace { host, day, folder: folder.join("000") };
             write(&templates[host as usize % templates.len()], &place, options)?;
         }
         Ok(())
@@ -125,13 +129,13 @@ pub(crate) fn make(templates: &[Template], root: &Path, options: &Options) -> Re
     })
 }
 
-struct Place {
+struct SynthPlace {
     host: u32,
     day: u32,
     folder: PathBuf,
 }
 
-fn write(template: &Template, place: &Place, options: &Options) -> Result<(), Error> {
+fn write(template: &Template, place: &SynthPlace, options: &SynthOptions) -> Result<(), Error> {
     let mut chance = Chance(
         options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
             ^ u64::from(place.host) << 20
@@ -151,7 +155,7 @@ fn write(template: &Template, place: &Place, options: &Options) -> Result<(), Er
         labels: labels.into_iter().collect(),
         ..CreateOptions::default()
     };
-    let mut writer = Writer::create(&place.folder, &create)?;
+    let mut writer = RunWriter::create(&place.folder, &create)?;
     let rows = if options.rows == 0 { template.exits.len() as u64 } else { options.rows };
     let share = rows.div_ceil(u64::from(options.segments)).max(1);
     let (mut count, mut offset) = (0u64, 0u64);

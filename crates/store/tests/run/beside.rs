@@ -2,18 +2,20 @@
 
 use std::fs;
 
-use vmtax_events::{AccessRow, ExitRow, Losses, Place, Profile, Recording, RowSink, Stat, TimeRow};
-use vmtax_store::{Run, Writer};
+use vmtax_events::{
+    AccessRow, ExitRow, Losses, Profile, ProfileOrigin, Recording, RowSink, Stat, TimeRow,
+};
+use vmtax_store::{Run, RunWriter};
 
 use crate::samples::options;
 
 #[derive(Default)]
-struct Beside {
+struct WriterBeside {
     stats: Vec<Stat>,
     profiles: Vec<Profile>,
 }
 
-impl RowSink for Beside {
+impl RowSink for WriterBeside {
     fn exit(&mut self, _row: &ExitRow) {}
     fn access(&mut self, _row: &AccessRow) {}
     fn time(&mut self, _row: &TimeRow) {}
@@ -38,15 +40,15 @@ fn stats() -> Vec<Stat> {
     vec![stat(0, "pages_4k", 1.5), stat(Stat::HOST, "\u{1b}[31m\n", f64::MAX)]
 }
 
-fn profile(place: Place) -> Profile {
+fn profile(place: ProfileOrigin) -> Profile {
     let mut profile = Profile::new(place);
     profile.add("main;a b;c", 1);
     profile.add("main;übel;[kernel]", u64::MAX);
     profile
 }
 
-fn read(folder: &std::path::Path) -> (Beside, vmtax_store::ReadReport) {
-    let mut beside = Beside::default();
+fn read(folder: &std::path::Path) -> (WriterBeside, vmtax_store::ReadReport) {
+    let mut beside = WriterBeside::default();
     let report = Run::open(folder).unwrap().read(&mut beside).unwrap();
     (beside, report)
 }
@@ -55,19 +57,19 @@ fn read(folder: &std::path::Path) -> (Beside, vmtax_store::ReadReport) {
 fn counters_and_profiles_come_out_as_they_went_in() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
-    let mut writer = Writer::create(&folder, &options()).unwrap();
+    let mut writer = RunWriter::create(&folder, &options()).unwrap();
     stats().iter().for_each(|stat| writer.stat(stat).unwrap());
-    Place::ALL.iter().for_each(|place| writer.profile(profile(*place)));
+    ProfileOrigin::ALL.iter().for_each(|place| writer.profile(profile(*place)));
     // Segments in between do not lose them.
     writer.segment().unwrap();
     writer.finish(&Recording::default(), &Losses::default()).unwrap();
     let (beside, report) = read(&folder);
     assert_eq!(beside.stats, stats());
-    assert_eq!(beside.profiles, Place::ALL.map(profile));
+    assert_eq!(beside.profiles, ProfileOrigin::ALL.map(profile));
     assert_eq!((report.losses, report.damaged), (Losses::default(), 0));
     // Without any there is no such folder.
     let bare = temp.path().join("bare");
-    let writer = Writer::create(&bare, &options()).unwrap();
+    let writer = RunWriter::create(&bare, &options()).unwrap();
     writer.finish(&Recording::default(), &Losses::default()).unwrap();
     assert!(!bare.join("stacks").exists() && !bare.join("stats").exists());
 }
@@ -76,9 +78,9 @@ fn counters_and_profiles_come_out_as_they_went_in() {
 fn profiles_of_one_place_are_added_up() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
-    let mut writer = Writer::create(&folder, &options()).unwrap();
+    let mut writer = RunWriter::create(&folder, &options()).unwrap();
     for weight in [3, 4] {
-        let mut profile = Profile::new(Place::Host);
+        let mut profile = Profile::new(ProfileOrigin::Host);
         profile.add("a;b", weight);
         writer.profile(profile);
     }
@@ -93,8 +95,8 @@ fn damaged_profiles() {
     let temp = tempfile::tempdir().unwrap();
     let write = |name: &str| {
         let folder = temp.path().join(name);
-        let mut writer = Writer::create(&folder, &options()).unwrap();
-        writer.profile(profile(Place::Host));
+        let mut writer = RunWriter::create(&folder, &options()).unwrap();
+        writer.profile(profile(ProfileOrigin::Host));
         writer.finish(&Recording::default(), &Losses::default()).unwrap();
         folder
     };

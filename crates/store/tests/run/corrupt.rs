@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use vmtax_events::Losses;
-use vmtax_store::{Error, Run, Table};
+use vmtax_store::{Error, Run, StoredTable};
 
 use crate::samples::{
     self, Rows, edit_manifest, first_rows, list_again, read_events, read_rows, write_run,
@@ -265,7 +265,7 @@ fn a_damaged_segment_of_a_large_table() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
     write_run(&folder, 60_000, 1_000);
-    let bytes = Run::open(&folder).unwrap().bytes_of(Table::Exits);
+    let bytes = Run::open(&folder).unwrap().bytes_of(StoredTable::Exits);
     assert!(bytes > 1 << 20, "{bytes} bytes are not large");
     let path = folder.join(DAMAGED);
     let mut segment = fs::read(&path).unwrap();

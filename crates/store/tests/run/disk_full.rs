@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use vmtax_events::{Losses, Recording};
-use vmtax_store::{Error, Run, SEGMENT_ROWS, Writer};
+use vmtax_store::{Error, Run, RunWriter, SEGMENT_ROWS};
 
 use crate::samples::{self, first_rows, options, read_events, read_rows};
 
@@ -80,7 +80,7 @@ fn leave_free(disk: &Path, pages: u64) {
 
 /// Writes until the disk is full. Returns how many rows of each kind were stored.
 fn fill(folder: &Path) -> u64 {
-    let mut writer = match Writer::create(folder, &options()) {
+    let mut writer = match RunWriter::create(folder, &options()) {
         Ok(writer) => writer,
         Err(error) => {
             assert_full(&error);
@@ -108,7 +108,7 @@ fn fill(folder: &Path) -> u64 {
 fn fill_buffers(disk: &Path, free_pages: u64) -> usize {
     let folder = disk.join("run");
     leave_free(disk, DISK_PAGES / 2);
-    let mut writer = Writer::create(&folder, &options()).unwrap();
+    let mut writer = RunWriter::create(&folder, &options()).unwrap();
     leave_free(disk, free_pages);
     let error = (0..).find_map(|n| writer.exit(&samples::exit(n)).err()).unwrap();
     assert_full(&error);
@@ -130,7 +130,7 @@ fn fill_buffers(disk: &Path, free_pages: u64) -> usize {
 fn finish_on_full_disk(disk: &Path, free_pages: u64) {
     let folder = disk.join("run");
     leave_free(disk, DISK_PAGES / 2);
-    let mut writer = Writer::create(&folder, &options()).unwrap();
+    let mut writer = RunWriter::create(&folder, &options()).unwrap();
     for n in 0..ROWS_PER_SEGMENT {
         samples::add(&mut writer, n).unwrap();
     }

@@ -9,7 +9,7 @@ use arrow_array::builder::{ListBuilder, UInt64Builder};
 use arrow_array::{ArrayRef, Decimal128Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use vmtax_store::{Run, Table};
+use vmtax_store::{Run, StoredTable};
 
 use crate::samples::{Rows, first_rows, list_again, read_rows, write_run};
 
@@ -123,7 +123,7 @@ fn an_unknown_word_in_a_large_table() {
     write_run(&folder, 60_000, 1_000);
     let words = StringArray::from(vec!["L3"; 1_000]);
     replace(&folder, SEGMENT, "level", Some(Arc::new(words)));
-    assert!(Run::open(&folder).unwrap().bytes_of(Table::Exits) > 1 << 20);
+    assert!(Run::open(&folder).unwrap().bytes_of(StoredTable::Exits) > 1 << 20);
     let error = read_error(&folder);
     assert!(error.starts_with(folder.join(SEGMENT).to_str().unwrap()), "{error}");
     assert!(error.contains("row 0") && error.contains("\"L3\""), "{error}");

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use vmtax_store::{Error, Run, Writer};
+use vmtax_store::{Error, Run, RunWriter};
 
 use crate::samples::{self, first_rows, options, read_events, read_rows};
 
@@ -18,7 +18,7 @@ const ROWS_PER_SEGMENT: u64 = 20;
 #[test]
 fn child() {
     let Some(folder) = env::var_os(CHILD) else { return };
-    let mut writer = Writer::create(&PathBuf::from(folder), &options()).unwrap();
+    let mut writer = RunWriter::create(&PathBuf::from(folder), &options()).unwrap();
     for n in 0.. {
         samples::add(&mut writer, n).unwrap();
         if (n + 1) % ROWS_PER_SEGMENT == 0 {

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use vmtax_store::{Claim, Error, Writer, remove_empty_run};
+use vmtax_store::{Claim, Error, RunWriter, remove_empty_run};
 
 use crate::samples::{options, tree};
 
@@ -17,7 +17,7 @@ const CHILD: &str = "VMTAX_STORE_TEST_HOLD";
 #[test]
 fn child() {
     let Some(folder) = env::var_os(CHILD).map(PathBuf::from) else { return };
-    let writer = Writer::create(&folder, &options()).unwrap();
+    let writer = RunWriter::create(&folder, &options()).unwrap();
     thread::sleep(Duration::from_secs(3600));
     drop(writer);
 }
@@ -64,8 +64,8 @@ fn the_error_of_a_second_writer_names_the_first() {
     left.iter().for_each(|path| fs::write(path, "half").unwrap());
     let before = tree(&folder);
     for refused in [
-        Writer::create(&folder, &options()).map(drop),
-        Writer::resume(&folder).map(drop),
+        RunWriter::create(&folder, &options()).map(drop),
+        RunWriter::resume(&folder).map(drop),
         Claim::new(&folder).map(drop),
     ] {
         let Err(Error::Busy { holder, .. }) = &refused else { panic!("{refused:?}") };
@@ -82,7 +82,7 @@ fn the_error_of_a_second_writer_names_the_first() {
     // SIGKILL, which it cannot do anything about.
     child.kill().unwrap();
     child.wait().unwrap();
-    drop(when_free(|| Writer::resume(&folder)).unwrap());
+    drop(when_free(|| RunWriter::resume(&folder)).unwrap());
     assert!(left.iter().all(|path| !path.exists()), "{:?}", tree(&folder));
     let deadline = Instant::now() + PATIENCE;
     while folder.exists() {
@@ -115,12 +115,12 @@ fn a_folder_of_a_writer_that_was_killed_at_its_first_file() {
     let folder = temp.path().join("run");
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join(".run.json.1-0.tmp"), "{").unwrap();
-    let writer = Writer::create(&folder, &options()).unwrap();
+    let writer = RunWriter::create(&folder, &options()).unwrap();
     assert_eq!(tree(&folder), ["run.json"]);
     drop(writer);
     fs::remove_file(folder.join("run.json")).unwrap();
     fs::write(folder.join(".notes.tmp"), "mine").unwrap();
-    let again = when_free(|| Writer::create(&folder, &options()));
+    let again = when_free(|| RunWriter::create(&folder, &options()));
     assert!(matches!(again, Err(Error::Exists { .. })));
     assert_eq!(tree(&folder), [".notes.tmp"]);
 }

@@ -6,14 +6,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use vmtax_store::{Error, Run, Writer, is_run};
+use vmtax_store::{Error, Run, RunWriter, is_run};
 
 use crate::samples::{self, edit_manifest, options, write_run};
 
 const CHILD: &str = "VMTAX_STORE_TEST_UMASK";
 
 fn refused(folder: &Path) -> String {
-    match Writer::create(folder, &options()) {
+    match RunWriter::create(folder, &options()) {
         Ok(_) => panic!("{} was taken", folder.display()),
         Err(error) => error.to_string(),
     }
@@ -39,7 +39,7 @@ fn folders_that_are_taken() {
 
     let empty = temp.path().join("empty");
     fs::create_dir(&empty).unwrap();
-    assert!(Writer::create(&empty, &options()).is_ok());
+    assert!(RunWriter::create(&empty, &options()).is_ok());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use vmtax_events::{
     HIST_BUCKETS, Isa, Level, Losses, NO_VCPU, Outcome, Reason, Recording, Sample, Tally, TimeRow,
     Vm,
 };
-use vmtax_store::{Accelerator, Run, SEGMENT_ROWS, Span, Table, Writer, is_run};
+use vmtax_store::{Accelerator, Run, RunWriter, SEGMENT_ROWS, Span, StoredTable, is_run};
 
 use crate::samples::{self, Rows, first_rows, options, read_events, read_rows, write_run};
 
@@ -83,7 +83,7 @@ fn rows_of_every_kind() {
 fn manifest() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
-    let mut writer = Writer::create(&folder, &options()).unwrap();
+    let mut writer = RunWriter::create(&folder, &options()).unwrap();
     writer.exit(&samples::exit(5000)).unwrap();
     writer.time(&samples::time(70)).unwrap();
     writer.finish(&recording(), &losses()).unwrap();
@@ -99,8 +99,8 @@ fn manifest() {
     assert_eq!(manifest.losses, losses());
     assert_eq!(manifest.accelerator, Accelerator::Emulated("QEMU TCG".to_owned()));
     assert_eq!(manifest.span, Some(Span { start_ns: 70, end_ns: 6000 }));
-    assert_eq!(manifest.segments_of(Table::Exits).count(), 1);
-    assert_eq!(manifest.segments_of(Table::Events).count(), 0);
+    assert_eq!(manifest.segments_of(StoredTable::Exits).count(), 1);
+    assert_eq!(manifest.segments_of(StoredTable::Events).count(), 0);
     let shape: String =
         manifest.created.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
     assert_eq!(shape, "0000-00-00T00:00:00Z");
@@ -122,7 +122,7 @@ fn the_accelerator_is_never_claimed_without_ground() {
             ..Recording::default()
         };
         let temp = tempfile::tempdir().unwrap();
-        let writer = Writer::create(temp.path(), &options()).unwrap();
+        let writer = RunWriter::create(temp.path(), &options()).unwrap();
         writer.finish(&recording, &Losses::default()).unwrap();
         let run = Run::open(temp.path()).unwrap();
         assert_eq!(run.manifest().accelerator.to_string(), expected);
@@ -177,7 +177,7 @@ fn extreme_values() {
         extreme(u64::MAX, [u64::MAX; HIST_BUCKETS]),
     ];
     assert_eq!(rows[3].0.key.vcpu, NO_VCPU);
-    let mut writer = Writer::create(&folder, &options()).unwrap();
+    let mut writer = RunWriter::create(&folder, &options()).unwrap();
     let mut expected = Rows::default();
     for (exit, access, time) in rows {
         writer.exit(&exit).unwrap();
@@ -196,7 +196,7 @@ fn values_of_samples_are_stored_to_the_bit() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
     let values = [0.0, -0.0, 0.1, f64::MIN_POSITIVE / 2.0, f64::MAX, f64::NEG_INFINITY, f64::NAN];
-    let mut writer = Writer::create(&folder, &options()).unwrap();
+    let mut writer = RunWriter::create(&folder, &options()).unwrap();
     for value in values {
         let sample = Sample { value, repeat: u32::MAX, ..samples::sample(0) };
         writer.sample(&sample).unwrap();
@@ -212,7 +212,7 @@ fn values_of_samples_are_stored_to_the_bit() {
 fn sums_of_squares_beyond_the_decimal_saturate() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
-    let mut writer = Writer::create(&folder, &options()).unwrap();
+    let mut writer = RunWriter::create(&folder, &options()).unwrap();
     let sums = [SUM_SQ_MAX - 1, SUM_SQ_MAX, SUM_SQ_MAX + 1, i128::MAX as u128 + 1, u128::MAX];
     for sum_sq in sums {
         let mut row = samples::exit(0);
@@ -228,14 +228,14 @@ fn sums_of_squares_beyond_the_decimal_saturate() {
 fn empty_tallies_and_runs_without_rows() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
-    let mut writer = Writer::create(&folder, &options()).unwrap();
+    let mut writer = RunWriter::create(&folder, &options()).unwrap();
     let row = ExitRow { tally: Tally::default(), ..samples::exit(1) };
     writer.exit(&row).unwrap();
     writer.finish(&Recording::default(), &Losses::default()).unwrap();
     assert_eq!(read_rows(&folder).0.exits, [row]);
 
     let folder = temp.path().join("empty");
-    let mut writer = Writer::create(&folder, &options()).unwrap();
+    let mut writer = RunWriter::create(&folder, &options()).unwrap();
     writer.segment().unwrap();
     writer.finish(&Recording::default(), &Losses::default()).unwrap();
     let (rows, report) = read_rows(&folder);
@@ -251,7 +251,7 @@ fn events_of_every_kind() {
     assert_eq!(variants.len(), 30, "samples::every_kind misses a variant");
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
-    let mut writer = Writer::create(&folder, &options()).unwrap();
+    let mut writer = RunWriter::create(&folder, &options()).unwrap();
     let mut expected = Vec::new();
     for (i, kind) in kinds.into_iter().enumerate() {
         let n = if i % 2 == 0 { u64::MAX } else { i as u64 };
@@ -269,7 +269,7 @@ fn events_only_when_asked_for() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
     let no_events = vmtax_store::CreateOptions { raw_events: false, ..options() };
-    let mut writer = Writer::create(&folder, &no_events).unwrap();
+    let mut writer = RunWriter::create(&folder, &no_events).unwrap();
     writer.event(&samples::event(1)).unwrap();
     writer.finish(&Recording::default(), &Losses::default()).unwrap();
     assert!(read_events(&folder).0.is_empty());
@@ -297,7 +297,7 @@ fn stored_words_do_not_change() {
 fn full_buffers_become_segments() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
-    let mut writer = Writer::create(&folder, &options()).unwrap();
+    let mut writer = RunWriter::create(&folder, &options()).unwrap();
     // Two buffers and a half; one is written while the next fills.
     for i in 0..SEGMENT_ROWS as u64 * 5 / 8 {
         writer.exit(&samples::exit(i)).unwrap();
@@ -322,7 +322,7 @@ fn full_buffers_become_segments() {
 fn an_unfinished_run_keeps_its_description() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
-    let mut writer = Writer::create(&folder, &options()).unwrap();
+    let mut writer = RunWriter::create(&folder, &options()).unwrap();
     writer.describe(&recording(), &losses());
     writer.span(17, 18);
     writer.exit(&samples::exit(1)).unwrap();

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use vmtax_events::event::{HypercallInterface, InterruptAt, MmioAccess};
 use vmtax_events::{
-    AccessKey, AccessRow, Better, Detail, DetailKind, Event, ExitKey, ExitRow, Isa, Kind, Level,
-    Losses, NO_VCPU, Outcome, PreemptedRow, Reason, Recording, Sample, Tally, TimeRow,
+    AccessKey, AccessRow, Better, Detail, DetailKind, Event, EventKind, ExitKey, ExitRow, Isa,
+    Level, Losses, NO_VCPU, Outcome, PreemptedRow, Reason, Recording, Sample, Tally, TimeRow,
 };
-use vmtax_store::{CreateOptions, ReadReport, Run, Writer};
+use vmtax_store::{CreateOptions, ReadReport, Run, RunWriter};
 
 pub(crate) const LEVELS: [Level; 3] = [Level::L1, Level::L2, Level::Unknown];
 pub(crate) const OUTCOMES: [Outcome; 5] =
@@ -129,16 +129,17 @@ pub(crate) fn event(n: u64) -> Event {
 }
 
 /// Every kind of event with its choices, with the smallest and the largest numbers.
-pub(crate) fn every_kind() -> Vec<Kind> {
-    let mut kinds = vec![Kind::Entry, Kind::NestedEnter, Kind::ThreadEnd, Kind::Runs];
+pub(crate) fn every_kind() -> Vec<EventKind> {
+    let mut kinds =
+        vec![EventKind::Entry, EventKind::NestedEnter, EventKind::ThreadEnd, EventKind::Runs];
     for (i, n) in [0, u64::MAX].into_iter().enumerate() {
         let (n32, n16, n8) = (n as u32, n as u16, n as u8);
         let write = i == 1;
         for isa in ISAS {
             let reason = Reason { isa, code: n32, flags: n32 };
-            kinds.push(Kind::Exit { reason, info1: n, info2: !n });
-            kinds.push(Kind::NestedExit { reason });
-            kinds.push(Kind::NestedInject { reason });
+            kinds.push(EventKind::Exit { reason, info1: n, info2: !n });
+            kinds.push(EventKind::NestedExit { reason });
+            kinds.push(EventKind::NestedInject { reason });
         }
         for at in [
             InterruptAt::Gsi,
@@ -148,10 +149,10 @@ pub(crate) fn every_kind() -> Vec<Kind> {
             InterruptAt::Apic,
             InterruptAt::Acknowledged,
         ] {
-            kinds.push(Kind::Interrupt { at, number: n32, source: !n32 });
+            kinds.push(EventKind::Interrupt { at, number: n32, source: !n32 });
         }
         for access in [MmioAccess::UnsatisfiedRead, MmioAccess::Read, MmioAccess::Write] {
-            kinds.push(Kind::Mmio { access, len: n32, gpa: n });
+            kinds.push(EventKind::Mmio { access, len: n32, gpa: n });
         }
         for interface in [
             HypercallInterface::Kvm,
@@ -159,31 +160,31 @@ pub(crate) fn every_kind() -> Vec<Kind> {
             HypercallInterface::Xen,
             HypercallInterface::Smccc,
         ] {
-            kinds.push(Kind::Hypercall { interface, number: n });
+            kinds.push(EventKind::Hypercall { interface, number: n });
         }
         for errno in [0, -4, i32::MIN, i32::MAX] {
-            kinds.push(Kind::UserspaceExit { reason: n32, errno });
+            kinds.push(EventKind::UserspaceExit { reason: n32, errno });
         }
         kinds.extend([
-            Kind::Msr { write, index: n32, data: n },
-            Kind::Pio { write, size: n8, port: n16, count: n32 },
-            Kind::FastMmio { gpa: n },
-            Kind::PageFault { gpa: n, error_code: !n },
-            Kind::MapRequest { gfn: n, level: n8 },
-            Kind::SetAttributes { start: n, end: !n, attributes: n },
-            Kind::Cpuid { function: n32, index: !n32 },
-            Kind::Cr { write, number: n8, value: n },
-            Kind::Apic { write, register: n32, value: n },
-            Kind::GhcbEnter { code: n, info1: !n, info2: n },
-            Kind::GhcbMsr { value: n },
-            Kind::Tdvmcall { leaf: n },
-            Kind::VmcsField { write, field: n32 },
-            Kind::Sysreg { write, register: n32 },
-            Kind::Wait { for_event: write },
-            Kind::Wakeup { ns: n, polled: write },
-            Kind::Switch { next_tid: n32, preempted: write },
-            Kind::Lost { count: n },
-            Kind::ApicvInhibit { reason: n32, set: write, inhibits: n },
+            EventKind::Msr { write, index: n32, data: n },
+            EventKind::Pio { write, size: n8, port: n16, count: n32 },
+            EventKind::FastMmio { gpa: n },
+            EventKind::PageFault { gpa: n, error_code: !n },
+            EventKind::MapRequest { gfn: n, level: n8 },
+            EventKind::SetAttributes { start: n, end: !n, attributes: n },
+            EventKind::Cpuid { function: n32, index: !n32 },
+            EventKind::Cr { write, number: n8, value: n },
+            EventKind::Apic { write, register: n32, value: n },
+            EventKind::GhcbEnter { code: n, info1: !n, info2: n },
+            EventKind::GhcbMsr { value: n },
+            EventKind::Tdvmcall { leaf: n },
+            EventKind::VmcsField { write, field: n32 },
+            EventKind::Sysreg { write, register: n32 },
+            EventKind::Wait { for_event: write },
+            EventKind::Wakeup { ns: n, polled: write },
+            EventKind::Switch { next_tid: n32, preempted: write },
+            EventKind::Lost { count: n },
+            EventKind::ApicvInhibit { reason: n32, set: write, inhibits: n },
         ]);
     }
     kinds
@@ -203,7 +204,7 @@ pub(crate) fn first_rows(n: u64) -> Rows {
 }
 
 /// Adds row `n` of each kind.
-pub(crate) fn add(writer: &mut Writer, n: u64) -> Result<(), vmtax_store::Error> {
+pub(crate) fn add(writer: &mut RunWriter, n: u64) -> Result<(), vmtax_store::Error> {
     writer.exit(&exit(n))?;
     writer.access(&access(n))?;
     writer.time(&time(n))?;
@@ -214,7 +215,7 @@ pub(crate) fn add(writer: &mut Writer, n: u64) -> Result<(), vmtax_store::Error>
 
 /// A finished run with the rows `0..n` of each kind in segments of `per_segment`.
 pub(crate) fn write_run(folder: &Path, n: u64, per_segment: u64) {
-    let mut writer = Writer::create(folder, &options()).unwrap();
+    let mut writer = RunWriter::create(folder, &options()).unwrap();
     for i in 0..n {
         add(&mut writer, i).unwrap();
         if (i + 1) % per_segment == 0 {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
-use vmtax_bench::Request;
+use vmtax_bench::BenchRequest;
 use vmtax_bench::plan::Shard;
 
 use crate::flags::OutputArgs;
@@ -22,7 +22,7 @@ pub(crate) enum BenchVerb {
     Compare(CompareArgs),
     List(ListArgs),
     Merge(MergeArgs),
-    Import(ImportArgs),
+    Import(BenchImportArgs),
 }
 
 /// Run a matrix: categories x workloads x repeats. Each result is saved immediately; --resume continues a stopped run.
@@ -65,8 +65,8 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    pub(crate) fn request(&self) -> Request {
-        Request {
+    pub(crate) fn request(&self) -> BenchRequest {
+        BenchRequest {
             matrix: self.matrix.clone(),
             resume: self.resume,
             only: self.only.clone(),
@@ -137,7 +137,7 @@ pub(crate) struct MergeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   vmtax bench import table.csv -o run && vmtax bench compare run")]
-pub(crate) struct ImportArgs {
+pub(crate) struct BenchImportArgs {
     /// The table.
     #[arg(value_name = "TABLE", value_hint = ValueHint::FilePath)]
     pub(crate) table: PathBuf,

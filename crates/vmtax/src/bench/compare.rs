@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use vmtax_analyse::bench::{Bench, between, other_path, table};
+use vmtax_analyse::bench::{BenchTable, between, other_path, table};
 use vmtax_analyse::explain::Explanation;
 use vmtax_analyse::faults;
 use vmtax_analyse::reasons::reasons;
 use vmtax_analyse::traffic::traffic;
-use vmtax_analyse::{Filter, Ledger, Side, recorded};
+use vmtax_analyse::{DiffSide, Filter, Ledger, recorded};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
 use vmtax_report::bench::{Benchmark, parts};
 use vmtax_report::explain::Results;
-use vmtax_runs::Reading;
+use vmtax_runs::ReadOptions;
 
-use super::args::{CompareArgs, ImportArgs};
+use super::args::{BenchImportArgs, CompareArgs};
 use crate::flags::{OutputArgs, ReadingArgs};
 use crate::import::{self, ProfileArgs};
 
@@ -35,8 +35,8 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         None => Vec::new(),
     };
     // The recorded exits are of a later run of the client, when the memory had been touched.
-    let is_of_exits = |one: &recorded::Parts| {
-        let alike = |other: &faults::Parts| {
+    let is_of_exits = |one: &recorded::OverheadParts| {
+        let alike = |other: &faults::FaultParts| {
             (&other.workload, &other.category) == (&one.workload, &one.category)
         };
         !of_faults.iter().any(alike)
@@ -109,7 +109,7 @@ pub(super) fn show_run(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Imports a table of results, or only shows it.
-pub(crate) fn import(args: &ImportArgs) -> anyhow::Result<()> {
+pub(crate) fn import(args: &BenchImportArgs) -> anyhow::Result<()> {
     let Some(folder) = &args.output else { return show_run(&args.table) };
     // Check that it is a table of results before the run folder is created.
     of(&args.table, &ledger(&args.table)?)?;
@@ -125,7 +125,7 @@ pub(crate) fn import(args: &ImportArgs) -> anyhow::Result<()> {
 }
 
 fn ledger(path: &Path) -> anyhow::Result<Ledger> {
-    let ledger = vmtax_runs::ledger::of_path(path, &Reading::default(), Filter::default())?;
+    let ledger = vmtax_runs::ledger::of_path(path, &ReadOptions::default(), Filter::default())?;
     match recorded::of_traffic(&ledger) {
         // A table of exact counts shows none of a damaged run.
         Some(traffic) => vmtax_runs::ledger::whole(traffic),
@@ -133,7 +133,7 @@ fn ledger(path: &Path) -> anyhow::Result<Ledger> {
     }
 }
 
-fn of(path: &Path, ledger: &Ledger) -> anyhow::Result<Bench> {
+fn of(path: &Path, ledger: &Ledger) -> anyhow::Result<BenchTable> {
     let of_lab = recorded::samples(ledger);
     let samples = if of_lab.is_empty() { &ledger.samples } else { &of_lab };
     match table(samples, ledger.recording.emulated.is_some()) {
@@ -149,9 +149,9 @@ fn of(path: &Path, ledger: &Ledger) -> anyhow::Result<Bench> {
 }
 
 /// What is found of kinds of VM and their options, by the metrics that are shown.
-fn of_kinds((source, ledger): (&str, &Ledger), bench: &Bench, all: bool) -> Results {
+fn of_kinds((source, ledger): (&str, &Ledger), bench: &BenchTable, all: bool) -> Results {
     let labels = BTreeMap::new();
-    let side = Side { source, ledger, labels: &labels, seconds: None };
+    let side = DiffSide { source, ledger, labels: &labels, seconds: None };
     let is_shown = |name: &str| {
         all || bench.shown(false).iter().any(|rows| {
             rows.first().is_some_and(|row| name == format!("{} {}", row.workload, row.metric))
@@ -162,11 +162,11 @@ fn of_kinds((source, ledger): (&str, &Ledger), bench: &Bench, all: bool) -> Resu
 
 /// Overheads as page faults and the rest, with the costs of a lab run.
 fn of_faults(
-    (path, ledger, bench): (&Path, &Ledger, &Bench),
+    (path, ledger, bench): (&Path, &Ledger, &BenchTable),
     lab: &Path,
-) -> anyhow::Result<Vec<faults::Parts>> {
+) -> anyhow::Result<Vec<faults::FaultParts>> {
     let measured = vmtax_runs::ledger::whole(self::ledger(lab)?)?;
-    let costs = faults::Costs::of_lab(&measured);
+    let costs = faults::FaultCosts::of_lab(&measured);
     if costs.is_empty() {
         return fail(
             Code::Data,

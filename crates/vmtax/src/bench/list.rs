@@ -6,7 +6,7 @@ use vmtax_lab::category::{KINDS, PARTS};
 use vmtax_lab::network::WORKLOADS;
 use vmtax_machine::programs;
 use vmtax_report::table::{Cell, Column, Table};
-use vmtax_report::tables::{Section, Tables};
+use vmtax_report::tables::{Tables, TitledTable};
 
 use super::args::ListArgs;
 
@@ -23,7 +23,7 @@ pub(super) fn run(args: &ListArgs) -> anyhow::Result<()> {
     args.to.write(&tables.with_rows_as_json("vmtax-bench-list-1")?)
 }
 
-fn categories() -> Section {
+fn categories() -> TitledTable {
     let kinds = KINDS.iter().map(|kind| (kind, false));
     let parts = PARTS.iter().map(|part| (part, true));
     let table = Table::of(kinds.chain(parts))
@@ -35,10 +35,10 @@ fn categories() -> Section {
     let note =
         "A kind of VM, and what is added to it: plain+swiotlb+poll. Also host, and names of ssh.";
     let (id, title) = ("categories", "Categories".to_owned());
-    Section { id, title, notes: vec![note.to_owned()], table }
+    TitledTable { id, title, notes: vec![note.to_owned()], table }
 }
 
-fn traffic() -> Section {
+fn traffic() -> TitledTable {
     let table = Table::of(&WORKLOADS)
         .column(Column::short("workload", "workload"), |it| Cell::Word(it.name))
         .column(Column::words("operation", "one operation is a"), |it| Cell::Word(it.operation))
@@ -47,10 +47,10 @@ fn traffic() -> Section {
     let note =
         "Of a matrix whose VMs are QEMU's on an emulated host (accel = \"amd\", vmm = \"qemu\").";
     let (id, title) = ("traffic", "Traffic with VMs of QEMU on an emulated host".to_owned());
-    Section { id, title, notes: vec![note.to_owned()], table }
+    TitledTable { id, title, notes: vec![note.to_owned()], table }
 }
 
-fn workloads() -> Section {
+fn workloads() -> TitledTable {
     let table = Table::of(ADAPTERS)
         .column(Column::short("workload", "workload"), |it| Cell::Word(it.name))
         .column(Column::words("about", "about"), |it| Cell::Word(it.about))
@@ -66,5 +66,5 @@ fn workloads() -> Section {
         .table();
     let note = "A matrix can also have commands of its own (docs/bench.md).";
     let (id, title) = ("workloads", "Workloads".to_owned());
-    Section { id, title, notes: vec![note.to_owned()], table }
+    TitledTable { id, title, notes: vec![note.to_owned()], table }
 }

@@ -7,14 +7,14 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_lab::network::NetworkSetup;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
-use vmtax_lab::{Ability, Host, OF_ALL_KERNELS, Setup, TSC_KHZ};
+use vmtax_lab::{Ability, HostKind, HostSetup, OF_ALL_KERNELS, TSC_KHZ};
 use vmtax_machine::Stop;
 use vmtax_machine::kernel::Architecture;
 use vmtax_runs::kernels;
 
 use super::remedy::RemedyArgs;
 use crate::flags::{OutputArgs, TableFormat};
-use crate::report::Format;
+use crate::report::ReportFormat;
 
 /// Measure KVM on an emulated host: exact exit counts and path lengths, without virtualization hardware.
 #[derive(Debug, Args)]
@@ -26,12 +26,12 @@ pub(crate) struct LabArgs {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabVerb {
-    Run(Box<RunArgs>),
-    Compare(CompareArgs),
+    Run(Box<LabRunArgs>),
+    Compare(LabCompareArgs),
     Series(Box<SeriesArgs>),
     BisectStep(Box<BisectArgs>),
     Remedy(Box<RemedyArgs>),
-    List(ListArgs),
+    List(LabListArgs),
 }
 
 /// The host of VMs of QEMU.
@@ -72,19 +72,19 @@ impl VmHostArgs {
     /// The same kernel on a host of `vmtax lab run`, or this one.
     pub(super) fn lab(
         &self,
-        host: Host,
+        host: HostKind,
         kernel: Option<&str>,
-    ) -> anyhow::Result<impl FnOnce(PathBuf, PathBuf) -> Setup> {
+    ) -> anyhow::Result<impl FnOnce(PathBuf, PathBuf) -> HostSetup> {
         let (name, modules) = match kernel {
             Some(name) => (Path::new(name), &[][..]),
             None => (self.kernel.as_path(), self.modules.as_slice()),
         };
         let kernel = kernels::named(host.architecture(), name, &mut modules.iter())?;
         let (fresh, limit) = (self.fresh, self.limit);
-        Ok(move |cache, console| Setup {
+        Ok(move |cache, console| HostSetup {
             fresh,
             limit,
-            ..Setup::plain(host, kernel, cache, console)
+            ..HostSetup::plain(host, kernel, cache, console)
         })
     }
 }
@@ -102,7 +102,7 @@ impl VmHostArgs {
   vmtax lab run --operation cpuid --observe 'perf kvm stat record -a -o /dev/null'
   vmtax lab run --flat vmexit.flat --append cpuid -o run
   vmtax lab run --host intel --nested --option kvm_intel.enable_shadow_vmcs=0")]
-pub(crate) struct RunArgs {
+pub(crate) struct LabRunArgs {
     /// Emulated host.
     #[arg(long, value_enum, default_value_t = HostWord::Amd)]
     pub(crate) host: HostWord,
@@ -211,15 +211,15 @@ pub(crate) struct RunArgs {
     pub(crate) output: Option<PathBuf>,
 
     /// Output format.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub(crate) format: Format,
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    pub(crate) format: ReportFormat,
 }
 
 /// Compare runs of different kernels, options or observers.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   vmtax lab compare run-6.1 run-6.9")]
-pub(crate) struct CompareArgs {
+pub(crate) struct LabCompareArgs {
     /// Runs of the lab; the first is the baseline.
     #[arg(value_name = "RUN", required = true, num_args = 2.., value_hint = ValueHint::DirPath)]
     pub(crate) runs: Vec<PathBuf>,
@@ -372,7 +372,7 @@ pub(crate) enum Metric {
 #[command(after_help = "Example:
   vmtax lab list
   vmtax lab list --format json")]
-pub(crate) struct ListArgs {
+pub(crate) struct LabListArgs {
     #[command(flatten)]
     pub(crate) to: OutputArgs,
 }
@@ -393,13 +393,13 @@ pub(crate) enum HostWord {
 }
 
 impl HostWord {
-    pub(crate) fn host(self) -> Host {
+    pub(crate) fn host(self) -> HostKind {
         match self {
-            HostWord::Amd => Host::Amd,
-            HostWord::AmdBochs => Host::AmdBochs,
-            HostWord::Intel => Host::Intel,
-            HostWord::Arm => Host::Arm,
-            HostWord::Kvm => Host::Kvm,
+            HostWord::Amd => HostKind::Amd,
+            HostWord::AmdBochs => HostKind::AmdBochs,
+            HostWord::Intel => HostKind::Intel,
+            HostWord::Arm => HostKind::Arm,
+            HostWord::Kvm => HostKind::Kvm,
         }
     }
 }
@@ -414,22 +414,22 @@ pub(crate) enum Arrangement {
 }
 
 /// Refuses flags for what a host cannot do.
-pub(super) fn able(host: Host, asked: &[(bool, &str, Ability)]) -> anyhow::Result<()> {
+pub(super) fn able(host: HostKind, asked: &[(bool, &str, Ability)]) -> anyhow::Result<()> {
     let Some((_, flag, ability)) = asked.iter().find(|one| one.0 && !host.can(one.2)) else {
         return Ok(());
     };
-    let able = Host::ALL.iter().filter(|host| host.can(*ability)).map(|host| host.name());
+    let able = HostKind::ALL.iter().filter(|host| host.can(*ability)).map(|host| host.name());
     let able = able.collect::<Vec<_>>().join(", ");
     fail(Code::Usage, format!("{flag}: cannot be had on --host {host}; use one of {able}"))
 }
 
 /// Refuses call trees of steps of a VM's life, and suites and operations that a host does not have: they would be left out without a word.
 pub(super) fn measurable(
-    host: Host,
+    host: HostKind,
     profile: bool,
     (suites, operations): (&[&'static Suite], &[&'static Definition]),
 ) -> anyhow::Result<()> {
-    let is_on = |one: &Definition, host: Host| one.is_for(host, 1) || one.is_for(host, 2);
+    let is_on = |one: &Definition, host: HostKind| one.is_for(host, 1) || one.is_for(host, 2);
     let of_suite = |suite: &&'static Suite| ("--suite", suite.name, suite.operations);
     let of_operation =
         |one: &&'static Definition| ("--operation", one.name, std::slice::from_ref(*one));
@@ -438,10 +438,10 @@ pub(super) fn measurable(
         some => some.iter().map(of_operation).collect(),
     };
     for (flag, name, all) in named {
-        let any = |host: Host| all.iter().any(|one| is_on(one, host));
+        let any = |host: HostKind| all.iter().any(|one| is_on(one, host));
         if !any(host) {
             let hosts: Vec<&str> =
-                Host::ALL.into_iter().filter(|host| any(*host)).map(Host::name).collect();
+                HostKind::ALL.into_iter().filter(|host| any(*host)).map(HostKind::name).collect();
             let hosts = hosts.join(", ");
             let message =
                 format!("{flag} {name}: cannot be measured on --host {host}; use {hosts}");

@@ -6,9 +6,9 @@ use std::process::Command;
 use vmtax_analyse::operations::Operations;
 use vmtax_cli::exit::{self, Code, fail};
 use vmtax_cli::output;
-use vmtax_lab::{Plan, Setup};
+use vmtax_lab::{HostSetup, LabPlan};
 use vmtax_runs::kernels;
-use vmtax_runs::lab::{Work, measure};
+use vmtax_runs::lab::{HostWork, measure};
 
 use super::args::{BisectArgs, Metric};
 
@@ -66,18 +66,18 @@ fn value(args: &BisectArgs) -> anyhow::Result<f64> {
     let kernel =
         kernels::named(args.host.host().architecture(), &args.kernel, &mut args.modules.iter())?;
     let host = args.host.host();
-    let setup = |cache: PathBuf, console: PathBuf| Setup {
+    let setup = |cache: PathBuf, console: PathBuf| HostSetup {
         nested: args.level == 2,
         options: args.option.clone(),
         limit: args.limit,
-        ..Setup::plain(host, kernel, cache, console)
+        ..HostSetup::plain(host, kernel, cache, console)
     };
-    let plan = Plan {
+    let plan = LabPlan {
         suites: vmtax_lab::suite::SUITES.iter().collect(),
         only: vec![args.operation],
-        batches: Plan::LEAST_BATCHES,
+        batches: LabPlan::LEAST_BATCHES,
     };
-    let done = measure(host, setup, Work::Operations(&plan), None)?;
+    let done = measure(host, setup, HostWork::Operations(&plan), None)?;
     if let Some(failure) = done.failures.first() {
         return fail(Code::Machine, failure.clone());
     }

@@ -3,13 +3,13 @@
 use vmtax_analyse::Ledger;
 use vmtax_analyse::operations::Operations;
 use vmtax_cli::exit::{Code, fail};
-use vmtax_report::operations::compared::Comparison;
+use vmtax_report::operations::compared::OperationsComparison;
 use vmtax_runs::{Input, budget, ledger};
 
-use super::args::CompareArgs;
+use super::args::LabCompareArgs;
 use crate::flags::OutputArgs;
 
-pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &LabCompareArgs) -> anyhow::Result<()> {
     let mut ledgers = Vec::new();
     for path in &args.runs {
         let Input::Run(run) = Input::open(path)? else {
@@ -45,5 +45,5 @@ pub(super) fn show(runs: &[(String, &Ledger)], to: &OutputArgs) -> anyhow::Resul
             "some of these runs are emulated and some are not: their paths cannot be compared",
         );
     }
-    to.write(&Comparison::new(runs, budget::steady_exits))
+    to.write(&OperationsComparison::new(runs, budget::steady_exits))
 }

@@ -1,28 +1,28 @@
 //! `vmtax lab run --flat`: a program as a guest, its output, its verdict and its exits.
 
-use vmtax_cli::exit::{Code, Fault, say};
+use vmtax_cli::exit::{Code, CodedError, say};
 use vmtax_cli::output;
 use vmtax_events::printable;
-use vmtax_lab::program::Image;
-use vmtax_lab::{Ended, Verdict};
+use vmtax_lab::program::ProgramImage;
+use vmtax_lab::{EndedProgram, ProgramVerdict};
 use vmtax_machine::kernel::Kernel;
-use vmtax_runs::lab::{Done, Work};
+use vmtax_runs::lab::{DoneKernel, HostWork};
 use vmtax_store::Claim;
 
-use super::args::RunArgs;
+use super::args::LabRunArgs;
 use super::measure::{shown, work};
-use crate::report::{Format, render};
+use crate::report::{ReportFormat, render};
 
 /// Runs the program and writes its output and verdict, and then the report of its exits.
 pub(super) fn run(
-    args: &RunArgs,
+    args: &LabRunArgs,
     kernel: &Kernel,
-    image: &Image,
+    image: &ProgramImage,
     claim: Option<Claim>,
 ) -> anyhow::Result<()> {
-    let Done { ledger, program, .. } = work(args, kernel, Work::Program(image), claim)?;
+    let DoneKernel { ledger, program, .. } = work(args, kernel, HostWork::Program(image), claim)?;
     let Some(ended) = program else { return Ok(()) };
-    if args.format == Format::Text {
+    if args.format == ReportFormat::Text {
         output::write(None, |out| Ok(write!(out, "{}", text(&ended))?))?;
     } else {
         // Standard output has the report alone.
@@ -37,12 +37,12 @@ pub(super) fn run(
     render(&shown(args, source), ledger, None)?;
     let failed = |code, message: String| {
         let lines = ended.reported().into_iter().map(str::to_owned).collect();
-        Err(Fault::new(code, message).detailed(lines).into())
+        Err(CodedError::new(code, message).detailed(lines).into())
     };
     match ended.verdict() {
-        Verdict::Passed | Verdict::Skipped => Ok(()),
-        Verdict::Failed => failed(Code::Breach, format!("{}: {}", ended.name, ended.said())),
-        Verdict::None => failed(
+        ProgramVerdict::Passed | ProgramVerdict::Skipped => Ok(()),
+        ProgramVerdict::Failed => failed(Code::Breach, format!("{}: {}", ended.name, ended.said())),
+        ProgramVerdict::None => failed(
             Code::Machine,
             format!(
                 "{}: {}, on {}{}",
@@ -68,7 +68,7 @@ fn last_line(output: &str) -> String {
 const LINE_MOST: usize = 120;
 
 /// Output, verdict, and all exits.
-fn text(ended: &Ended) -> String {
+fn text(ended: &EndedProgram) -> String {
     let mut text = ended.output.clone();
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');

@@ -1,14 +1,14 @@
 //! `vmtax lab list`.
 
 use serde_json::Value;
-use vmtax_lab::Host;
+use vmtax_lab::HostKind;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
 use vmtax_report::table::{CSV, Cell, Column, JSON, PAGE, Table};
-use vmtax_report::tables::{Section, Tables};
+use vmtax_report::tables::{Tables, TitledTable};
 
-use super::args::ListArgs;
+use super::args::LabListArgs;
 
-pub(crate) fn run(args: &ListArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &LabListArgs) -> anyhow::Result<()> {
     let (id, title) = ("operations", "Operations".to_owned());
     let tables = Tables {
         command: "lab list",
@@ -16,7 +16,7 @@ pub(crate) fn run(args: &ListArgs) -> anyhow::Result<()> {
         facts: vec![("Suites", SUITES.map(|suite| suite.name).join(", "))],
         answer: Vec::new(),
         emulation: None,
-        sections: vec![Section { id, title, notes: Vec::new(), table: operations() }],
+        sections: vec![TitledTable { id, title, notes: Vec::new(), table: operations() }],
         json: Value::default(),
     };
     args.to.write(&tables.with_rows_as_json("vmtax-lab-list-1")?)
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ListArgs) -> anyhow::Result<()> {
 fn operations() -> Table {
     let all = |column: Column| column.only(PAGE | CSV | JSON);
     let hosts = |one: &Definition, level: u8| -> Vec<&'static str> {
-        let hosts = Host::ALL.into_iter().filter(|host| *host != Host::Kvm);
+        let hosts = HostKind::ALL.into_iter().filter(|host| *host != HostKind::Kvm);
         hosts.filter(|host| one.is_for(*host, level)).map(|host| host.name()).collect()
     };
     let rows = |suite: &'static Suite| suite.operations.iter().map(move |one| (suite, one));

@@ -3,24 +3,24 @@
 use std::path::PathBuf;
 
 use vmtax_analyse::By;
-use vmtax_lab::Setup;
+use vmtax_lab::HostSetup;
 use vmtax_machine::kernel::Kernel;
-use vmtax_runs::lab::{Done, Work, measure};
+use vmtax_runs::lab::{DoneKernel, HostWork, measure};
 use vmtax_store::Claim;
 
-use super::args::{Arrangement, RunArgs};
+use super::args::{Arrangement, LabRunArgs};
 use crate::flags::{Color, ReadingArgs};
 use crate::report::ReportArgs;
 
 /// Has a host with this kernel do the work, and writes the run if it has a folder.
 pub(super) fn work(
-    args: &RunArgs,
+    args: &LabRunArgs,
     kernel: &Kernel,
-    work: Work<'_>,
+    work: HostWork<'_>,
     claim: Option<Claim>,
-) -> anyhow::Result<Done> {
+) -> anyhow::Result<DoneKernel> {
     let host = args.host.host();
-    let setup = |cache: PathBuf, console: PathBuf| Setup {
+    let setup = |cache: PathBuf, console: PathBuf| HostSetup {
         nested: args.nested,
         options: args.option.clone(),
         observer: args
@@ -37,13 +37,13 @@ pub(super) fn work(
         profile: args.profile,
         debug_info: args.debug_info.clone(),
         limit: args.limit,
-        ..Setup::plain(host, kernel.clone(), cache, console)
+        ..HostSetup::plain(host, kernel.clone(), cache, console)
     };
     measure(host, setup, work, claim)
 }
 
 /// The report of a run just made.
-pub(super) fn shown(args: &RunArgs, source: String) -> ReportArgs {
+pub(super) fn shown(args: &LabRunArgs, source: String) -> ReportArgs {
     ReportArgs {
         inputs: vec![source.into()],
         event: Vec::new(),

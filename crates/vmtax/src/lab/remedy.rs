@@ -6,15 +6,15 @@ use clap::{Args, ValueHint};
 use serde_json::Value;
 use vmtax_analyse::Ledger;
 use vmtax_analyse::explain::Subject;
-use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output;
-use vmtax_lab::Setup;
+use vmtax_lab::HostSetup;
 use vmtax_report::table::{CSV, Cell, Column, JSON, PAGE, Table};
-use vmtax_report::tables::{Section, Tables};
+use vmtax_report::tables::{Tables, TitledTable};
 use vmtax_runs::lab::remedy::{
-    ROWS, RemedyRow, TrialMachine, TrialRun, Tried, machines, network_plan, operations_plan,
+    ROWS, RemedyRow, TrialMachine, TrialRun, TriedPair, machines, network_plan, operations_plan,
 };
-use vmtax_runs::lab::{Done, Work, measure, measure_network};
+use vmtax_runs::lab::{DoneKernel, HostWork, measure, measure_network};
 use vmtax_runs::write_fault;
 use vmtax_store::Claim;
 
@@ -88,7 +88,7 @@ pub(super) fn run(args: &RemedyArgs) -> anyhow::Result<()> {
         problems.extend(done.failures);
         runs.push((*machine, done.ledger));
     }
-    let tried: Vec<(&RemedyRow, Option<Tried>)> =
+    let tried: Vec<(&RemedyRow, Option<TriedPair>)> =
         rows.iter().map(|row| (*row, row.judge(&runs))).collect();
     args.to.write(&shown(&tried, hosts(runs.iter().map(|(_, ledger)| ledger)))?)?;
     for (row, tried) in &tried {
@@ -100,9 +100,11 @@ pub(super) fn run(args: &RemedyArgs) -> anyhow::Result<()> {
     }
     match problems.len() {
         0 => Ok(()),
-        count => Err(Fault::new(Code::Machine, format!("{count} contradictions or failures:"))
-            .detailed(problems)
-            .into()),
+        count => {
+            Err(CodedError::new(Code::Machine, format!("{count} contradictions or failures:"))
+                .detailed(problems)
+                .into())
+        }
     }
 }
 
@@ -112,8 +114,8 @@ fn measured(
     rows: &[&RemedyRow],
     machine: TrialMachine,
     claim: Option<Claim>,
-) -> anyhow::Result<Done> {
-    let usage = |problem| Fault::new(Code::Usage, problem);
+) -> anyhow::Result<DoneKernel> {
+    let usage = |problem| CodedError::new(Code::Usage, problem);
     match machine {
         TrialMachine::Vms(processors) => {
             let plan = network_plan(rows, processors).map_err(usage)?;
@@ -123,12 +125,12 @@ fn measured(
             let plan = operations_plan(rows, machine).map_err(usage)?;
             let (setup, options) =
                 (args.host.lab(host, kernel)?, options.iter().map(|word| (*word).to_owned()));
-            let setup = |cache, console| Setup {
+            let setup = |cache, console| HostSetup {
                 nested,
                 options: options.collect(),
                 ..setup(cache, console)
             };
-            measure(host, setup, Work::Operations(&plan), claim)
+            measure(host, setup, HostWork::Operations(&plan), claim)
         }
     }
 }
@@ -160,7 +162,7 @@ fn hosts<'a>(ledgers: impl Iterator<Item = &'a Ledger>) -> String {
 
 const EMULATED: &str = "Counted on emulated hosts: exits of an operation, where no other unit is given. Times under an emulator do not reflect hardware.";
 
-fn shown(tried: &[(&RemedyRow, Option<Tried>)], host: String) -> serde_json::Result<Tables> {
+fn shown(tried: &[(&RemedyRow, Option<TriedPair>)], host: String) -> serde_json::Result<Tables> {
     let (id, title) = ("remedies", "Remedies".to_owned());
     let tables = Tables {
         command: "lab remedy",
@@ -168,24 +170,26 @@ fn shown(tried: &[(&RemedyRow, Option<Tried>)], host: String) -> serde_json::Res
         facts: vec![("Host", host)],
         answer: Vec::new(),
         emulation: Some(EMULATED.to_owned()),
-        sections: vec![Section { id, title, notes: Vec::new(), table: table(tried) }],
+        sections: vec![TitledTable { id, title, notes: Vec::new(), table: table(tried) }],
         json: Value::default(),
     };
     tables.with_rows_as_json("vmtax-remedy-1")
 }
 
-type Row<'a> = (&'a RemedyRow, Option<Tried>);
+type RemedyTableRow<'a> = (&'a RemedyRow, Option<TriedPair>);
 
-fn table(tried: &[Row<'_>]) -> Table {
+fn table(tried: &[RemedyTableRow<'_>]) -> Table {
     let all = |column: Column| column.only(PAGE | CSV | JSON);
     let counts = |at: usize| {
-        move |row: &&Row<'_>| Cell::of(row.1.as_ref(), |tried| Cell::Number(tried.counts[at]))
+        move |row: &&RemedyTableRow<'_>| {
+            Cell::of(row.1.as_ref(), |tried| Cell::Number(tried.counts[at]))
+        }
     };
-    let flag = |of: fn(&Tried) -> Option<bool>| {
-        move |row: &&Row<'_>| Cell::of(row.1.as_ref().and_then(of), Cell::Flag)
+    let flag = |of: fn(&TriedPair) -> Option<bool>| {
+        move |row: &&RemedyTableRow<'_>| Cell::of(row.1.as_ref().and_then(of), Cell::Flag)
     };
-    let subjects = |of: fn(&Tried) -> &[(Subject, f64, f64)]| {
-        move |row: &&Row<'_>| {
+    let subjects = |of: fn(&TriedPair) -> &[(Subject, f64, f64)]| {
+        move |row: &&RemedyTableRow<'_>| {
             Cell::of(row.1.as_ref(), |tried| {
                 let one = |(subject, before, after): &(Subject, f64, f64)| {
                     format!("{subject} {before:.2} -> {after:.2}")

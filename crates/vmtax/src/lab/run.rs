@@ -4,25 +4,25 @@ use std::fs;
 use std::path::Path;
 
 use vmtax_analyse::Ledger;
-use vmtax_cli::exit::{Code, Fault, fail, say, say_more};
+use vmtax_cli::exit::{Code, CodedError, fail, say, say_more};
 use vmtax_cli::output;
-use vmtax_lab::program::Image;
+use vmtax_lab::program::ProgramImage;
 use vmtax_lab::suite::{self, Definition, Suite};
-use vmtax_lab::{Ability, Plan};
+use vmtax_lab::{Ability, LabPlan};
 use vmtax_machine::kernel::Kernel;
-use vmtax_report::budget::Kept;
+use vmtax_report::budget::KeptBudget;
 use vmtax_runs::kernels::{is_image, named};
-use vmtax_runs::lab::{Done, Work, fault};
+use vmtax_runs::lab::{DoneKernel, HostWork, fault};
 use vmtax_runs::{budget, write_fault};
 use vmtax_store::Claim;
 
-use super::args::{HostWord, RunArgs, able, measurable};
+use super::args::{HostWord, LabRunArgs, able, measurable};
 use super::measure::{shown, work};
 use super::{compare, flat};
 use crate::flags::OutputArgs;
-use crate::report::{Format, render};
+use crate::report::{ReportFormat, render};
 
-pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &LabRunArgs) -> anyhow::Result<()> {
     check(args)?;
     let own = args
         .operation_file
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     let plan = plan(args, own);
     let arguments = args.append.as_deref().unwrap_or_default();
-    let image = args.flat.as_deref().map(|path| Image::read(path, arguments));
+    let image = args.flat.as_deref().map(|path| ProgramImage::read(path, arguments));
     let image = image.transpose().map_err(|e| fault(e, None))?;
     // Claim the folder minutes before it is written, so that a second lab run with the same folder fails at its start.
     let claim = match args.kernel.len() {
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     if let Some(image) = &image {
         return flat::run(args, kernel, image, claim);
     }
-    let Done { ledger, failures, .. } = one(args, &plan, kernel, claim)?;
+    let DoneKernel { ledger, failures, .. } = one(args, &plan, kernel, claim)?;
     let measured = not_measured(&failures);
     let kept = match &args.budget {
         Some(path) if measured.is_ok() && args.bless => {
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 /// Tells whoever started the run, a person or CI, how the budget is kept.
-fn told(args: &RunArgs, class: &str, kept: &Kept) -> anyhow::Result<()> {
+fn told(args: &LabRunArgs, class: &str, kept: &KeptBudget) -> anyhow::Result<()> {
     if std::env::var_os("GITHUB_ACTIONS").is_some_and(|on| on == "true") {
         // The runner takes them behind spaces too (actions/runner, ActionCommand.TryParseV2).
         vmtax_report::budget::annotations(kept).iter().for_each(|line| say_more(line));
@@ -82,7 +82,7 @@ fn told(args: &RunArgs, class: &str, kept: &Kept) -> anyhow::Result<()> {
     }
     if kept.violations().next().is_some() {
         let message = format!("{}:", kept.title());
-        return Err(Fault::new(Code::Breach, message).detailed(kept.lines()).into());
+        return Err(CodedError::new(Code::Breach, message).detailed(kept.lines()).into());
     }
     if !kept.numbers.is_empty() {
         say(&format!("{}:", kept.title()));
@@ -93,8 +93,8 @@ fn told(args: &RunArgs, class: &str, kept: &Kept) -> anyhow::Result<()> {
 
 /// Writes the budget. What a second run does not repeat is no number to hold a kernel to.
 fn bless(
-    args: &RunArgs,
-    plan: &Plan,
+    args: &LabRunArgs,
+    plan: &LabPlan,
     kernel: &Kernel,
     ledger: &Ledger,
     path: &Path,
@@ -116,11 +116,11 @@ fn not_measured(failures: &[String]) -> anyhow::Result<()> {
         1 => "1 operation was not measured:".to_owned(),
         many => format!("{many} operations were not measured:"),
     };
-    Err(Fault::new(Code::Machine, what).detailed(failures.to_vec()).into())
+    Err(CodedError::new(Code::Machine, what).detailed(failures.to_vec()).into())
 }
 
 /// A run of each kernel, and their comparison.
-fn several(args: &RunArgs, plan: &Plan, kernels: &[Kernel]) -> anyhow::Result<()> {
+fn several(args: &LabRunArgs, plan: &LabPlan, kernels: &[Kernel]) -> anyhow::Result<()> {
     if let Some(folder) = &args.output {
         fs::create_dir_all(folder)
             .map_err(|e| output::cannot_write(&folder.display().to_string(), &e))?;
@@ -151,7 +151,7 @@ fn claim(output: Option<&Path>) -> anyhow::Result<Option<Claim>> {
 }
 
 /// Checks everything that is known before the host boots.
-fn check(args: &RunArgs) -> anyhow::Result<()> {
+fn check(args: &LabRunArgs) -> anyhow::Result<()> {
     let images = args.kernel.iter().filter(|kernel| is_image(kernel)).count();
     if !args.modules.is_empty() && args.modules.len() != images {
         return fail(
@@ -207,7 +207,7 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
     if args.kernel.len() > 1 && args.budget.is_some() {
         return fail(Code::Usage, "--budget: is for one kernel; give one --kernel");
     }
-    if args.format == Format::Perfetto {
+    if args.format == ReportFormat::Perfetto {
         return fail(
             Code::Usage,
             "--format perfetto: keep the run with -o and run `vmtax report` on its trace.dat",
@@ -240,7 +240,7 @@ fn is_free(folder: &Path) -> bool {
         || fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-fn kernels(args: &RunArgs) -> anyhow::Result<Vec<Kernel>> {
+fn kernels(args: &LabRunArgs) -> anyhow::Result<Vec<Kernel>> {
     let mut modules = args.modules.iter();
     let mut kernels = Vec::new();
     for name in &args.kernel {
@@ -250,12 +250,17 @@ fn kernels(args: &RunArgs) -> anyhow::Result<Vec<Kernel>> {
 }
 
 /// Measures one kernel, and writes the run if it has a folder.
-fn one(args: &RunArgs, plan: &Plan, kernel: &Kernel, claim: Option<Claim>) -> anyhow::Result<Done> {
-    work(args, kernel, Work::Operations(plan), claim)
+fn one(
+    args: &LabRunArgs,
+    plan: &LabPlan,
+    kernel: &Kernel,
+    claim: Option<Claim>,
+) -> anyhow::Result<DoneKernel> {
+    work(args, kernel, HostWork::Operations(plan), claim)
 }
 
 /// The selected suites and operations; with --operation those of all suites, since names of operations are unique, and of the user's file.
-fn plan(args: &RunArgs, own: Option<&'static Suite>) -> Plan {
+fn plan(args: &LabRunArgs, own: Option<&'static Suite>) -> LabPlan {
     let suites = match own {
         own if !args.operation.is_empty() => suite::SUITES.iter().chain(own).collect(),
         Some(own) => vec![own],
@@ -263,11 +268,11 @@ fn plan(args: &RunArgs, own: Option<&'static Suite>) -> Plan {
     };
     let own = own.filter(|_| !args.operation.is_empty());
     let only = args.operation.iter().copied().chain(own.into_iter().flat_map(|own| own.operations));
-    Plan { suites, only: only.collect(), batches: args.batches }
+    LabPlan { suites, only: only.collect(), batches: args.batches }
 }
 
 /// An own operation that this run would leave out without a word is refused.
-fn check_levels(args: &RunArgs, own: &Suite) -> anyhow::Result<()> {
+fn check_levels(args: &LabRunArgs, own: &Suite) -> anyhow::Result<()> {
     let host = args.host.host();
     let runs = |one: &Definition| one.is_for(host, 1) || (args.nested && one.is_for(host, 2));
     let Some(left_out) = own.operations.iter().find(|one| !runs(one)) else { return Ok(()) };

@@ -2,15 +2,15 @@
 
 use std::io::Write;
 
-use vmtax_cli::exit::{Code, Fault, fail};
+use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output;
-use vmtax_lab::{Ability, Host};
-use vmtax_report::kernels::{Point, Series as Shown};
-use vmtax_report::text::Text;
+use vmtax_lab::{Ability, HostKind};
+use vmtax_report::kernels::{KernelSeries as Shown, SeriesPoint};
+use vmtax_report::text::TextLayout;
 use vmtax_runs::budget;
 use vmtax_runs::kernels::is_image;
 use vmtax_runs::lab::fault;
-use vmtax_runs::series::{Series, Spec, Tree, slug};
+use vmtax_runs::series::{GitTree, Series, SeriesSpec, slug};
 
 use super::args::{SeriesArgs, able, measurable};
 use crate::flags::{Color, TableFormat, color, width};
@@ -34,18 +34,18 @@ pub(crate) fn run(args: &SeriesArgs) -> anyhow::Result<()> {
             let what = format!(
                 "{many} of the series could not be measured; the same command tries again:"
             );
-            Err(Fault::new(Code::Machine, what).detailed(series.failures).into())
+            Err(CodedError::new(Code::Machine, what).detailed(series.failures).into())
         }
     }
 }
 
-fn spec(args: &SeriesArgs) -> Spec {
+fn spec(args: &SeriesArgs) -> SeriesSpec {
     let build = args.build.clone().unwrap_or_default();
-    Spec {
+    SeriesSpec {
         folder: args.output.clone(),
         kernels: args.kernel.clone(),
         modules: args.modules.clone(),
-        tree: args.tree.clone().map(|folder| Tree { folder, build }),
+        tree: args.tree.clone().map(|folder| GitTree { folder, build }),
         hosts: args.host.iter().map(|host| host.host()).collect(),
         suites: args.suite.clone(),
         operations: args.operation.clone(),
@@ -72,7 +72,7 @@ fn check(args: &SeriesArgs) -> anyhow::Result<()> {
     if args.no_run {
         return Ok(());
     }
-    let hosts: Vec<Host> = args.host.iter().map(|host| host.host()).collect();
+    let hosts: Vec<HostKind> = args.host.iter().map(|host| host.host()).collect();
     let asked =
         [(args.nested, "--nested", Ability::Nest), (args.profile, "--profile", Ability::Profile)];
     for host in &hosts {
@@ -101,7 +101,7 @@ fn show(args: &SeriesArgs, series: &Series<'_>) -> anyhow::Result<()> {
         return Ok(());
     }
     let missing = series.missing(&points);
-    let shown = points.iter().map(|point| Point {
+    let shown = points.iter().map(|point| SeriesPoint {
         kernel: point.run.kernel.clone(),
         host: point.run.host.clone(),
         options: point.run.options.clone(),
@@ -123,7 +123,7 @@ fn show(args: &SeriesArgs, series: &Series<'_>) -> anyhow::Result<()> {
     output::write(None, |out| {
         match args.format {
             TableFormat::Text => {
-                let look = Text { color: color(Color::Auto, None), width: width(None) };
+                let look = TextLayout { color: color(Color::Auto, None), width: width(None) };
                 shown.text(out, look)?;
                 if !configurations.is_empty() {
                     writeln!(out, "\nConfigurations")?;

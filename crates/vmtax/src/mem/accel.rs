@@ -3,22 +3,22 @@
 use std::time::{Duration, Instant};
 
 use vmtax_analyse::samples::median;
-use vmtax_cli::exit::{Code, Fault};
-use vmtax_pageops::accel::{Accel, Devices};
+use vmtax_cli::exit::{Code, CodedError};
+use vmtax_pageops::accel::{AccelChoice, OpenDevices};
 use vmtax_pageops::checkpoint::Accelerate;
 use vmtax_pageops::device::idxd::Roots;
-use vmtax_pageops::device::model::Model;
+use vmtax_pageops::device::model::DeviceModel;
 use vmtax_pageops::engine::PageEngine;
-use vmtax_pageops::engine::{self, Config, Dispatcher};
+use vmtax_pageops::engine::{self, Dispatcher, EngineConfig};
 use vmtax_pageops::{Cpu, PageFacts};
 
 /// An open backend.
-pub(super) struct Opened {
+pub(super) struct OpenedBackend {
     worker: Worker,
     /// Appended to the description.
     why: &'static str,
     /// Devices in software; they must outlive the engine that uses them.
-    _models: Vec<Model>,
+    _models: Vec<DeviceModel>,
 }
 
 enum Worker {
@@ -26,22 +26,23 @@ enum Worker {
     Engine(Box<PageEngine>),
 }
 
-impl Opened {
+impl OpenedBackend {
     /// Opens the backend that the user chose.
     ///
     /// # Errors
     /// When a queue that was named cannot be used.
-    pub(super) fn new(accel: &Accel) -> anyhow::Result<Opened> {
-        let Devices { policy, portals, models, .. } = accel
+    pub(super) fn new(accel: &AccelChoice) -> anyhow::Result<OpenedBackend> {
+        let OpenDevices { policy, portals, models, .. } = accel
             .open(&Roots::default())
-            .map_err(|problem| Fault::new(Code::Input, format!("--accel: {problem}")))?;
+            .map_err(|problem| CodedError::new(Code::Input, format!("--accel: {problem}")))?;
         if portals.is_empty() {
-            let why = if *accel == Accel::Auto { "; no DSA queue can be used here" } else { "" };
-            return Ok(Opened { worker: Worker::Cpu(Cpu::best()), why, _models: models });
+            let why =
+                if *accel == AccelChoice::Auto { "; no DSA queue can be used here" } else { "" };
+            return Ok(OpenedBackend { worker: Worker::Cpu(Cpu::best()), why, _models: models });
         }
-        let config = Config { policy, ..Config::default() };
+        let config = EngineConfig { policy, ..EngineConfig::default() };
         let engine = PageEngine::new(Dispatcher::new(config, portals));
-        Ok(Opened { worker: Worker::Engine(Box::new(engine)), why: "", _models: models })
+        Ok(OpenedBackend { worker: Worker::Engine(Box::new(engine)), why: "", _models: models })
     }
 
     pub(super) fn scanner(&mut self) -> &mut dyn Accelerate {

@@ -5,14 +5,14 @@ use serde_json::json;
 use vmtax_analyse::samples::median;
 use vmtax_cli::exit::{Code, fail};
 use vmtax_events::setting::cpuinfo;
-use vmtax_pageops::speed::{Measured, Memory, measure};
+use vmtax_pageops::speed::{MeasuredSpeed, SpeedMemory, measure};
 use vmtax_pageops::{Cpu, memory};
 use vmtax_report::numbers::size;
 use vmtax_report::table::{Cell, Column, Table};
-use vmtax_report::tables::{Section, Tables};
+use vmtax_report::tables::{Tables, TitledTable};
 
-use super::accel::Opened;
-use super::flags::BenchArgs;
+use super::accel::OpenedBackend;
+use super::flags::MemBenchArgs;
 
 /// Memory needed at a time, as a multiple of --size: [`Memory`] and the memory of a device's test.
 const COPIES: u64 = 5;
@@ -53,12 +53,12 @@ fn processor(info: &str) -> String {
 }
 
 /// A line of the table: GB/s of each backend.
-struct Row {
+struct BackendSpeeds {
     operation: &'static str,
     speeds: Vec<Option<f64>>,
 }
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &MemBenchArgs) -> anyhow::Result<()> {
     if let Some(free) = available()
         && COPIES * (args.size << 20) > free
     {
@@ -67,18 +67,19 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         return fail(Code::Usage, format!("{what}; choose a smaller one"));
     }
     let before = memory::in_ram().context(IN_RAM)?;
-    let mut memory = Memory::new((args.size << 20) as usize);
+    let mut memory = SpeedMemory::new((args.size << 20) as usize);
     let needed = memory.bytes();
     check_in_ram(before, needed)?;
     let backends = Cpu::variants();
     let mut names: Vec<&'static str> = backends.iter().map(Cpu::name).collect();
     let measured = measure(&backends, &mut memory, args.rounds);
-    let mut rows: Vec<Row> = measured.iter().map(|one| row(one, args.size << 20)).collect();
+    let mut rows: Vec<BackendSpeeds> =
+        measured.iter().map(|one| row(one, args.size << 20)).collect();
     // None of it was swapped out meanwhile.
     check_in_ram(before, needed)?;
     drop(memory);
     if let Some((name, speeds)) =
-        Opened::new(&args.backend.accel)?.bench((args.size << 20) as usize, args.rounds)
+        OpenedBackend::new(&args.backend.accel)?.bench((args.size << 20) as usize, args.rounds)
     {
         names.push(name);
         for row in &mut rows {
@@ -90,12 +91,20 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
 }
 
 /// Medians of the rounds, over this many bytes.
-fn row(measured: &Measured, bytes: u64) -> Row {
+fn row(measured: &MeasuredSpeed, bytes: u64) -> BackendSpeeds {
     let speed = |seconds: &Vec<f64>| Some(bytes as f64 / median(seconds)? / 1e9);
-    Row { operation: measured.operation, speeds: measured.seconds.iter().map(speed).collect() }
+    BackendSpeeds {
+        operation: measured.operation,
+        speeds: measured.seconds.iter().map(speed).collect(),
+    }
 }
 
-fn tables(args: &BenchArgs, processor: &str, names: &[&'static str], rows: &[Row]) -> Tables {
+fn tables(
+    args: &MemBenchArgs,
+    processor: &str,
+    names: &[&'static str],
+    rows: &[BackendSpeeds],
+) -> Tables {
     let mut table = Table::of(rows)
         .column(Column::words("operation", "operation"), |row| Cell::Word(row.operation));
     for (at, name) in names.iter().enumerate() {
@@ -111,16 +120,16 @@ fn tables(args: &BenchArgs, processor: &str, names: &[&'static str], rows: &[Row
         facts: vec![("processor", processor.to_owned())],
         answer: Vec::new(),
         emulation: None,
-        sections: vec![Section { id: "operations", title, notes: Vec::new(), table }],
+        sections: vec![TitledTable { id: "operations", title, notes: Vec::new(), table }],
         json: as_json(args, processor, names, rows),
     }
 }
 
 fn as_json(
-    args: &BenchArgs,
+    args: &MemBenchArgs,
     processor: &str,
     names: &[&'static str],
-    rows: &[Row],
+    rows: &[BackendSpeeds],
 ) -> serde_json::Value {
     let rows: Vec<_> = rows
         .iter()
@@ -171,7 +180,7 @@ mod tests {
         assert!(error.to_string().contains("no speed is shown"), "{error}");
         drop(untouched);
         let before = memory::in_ram().expect("told");
-        let memory = Memory::new(LEN / 4);
+        let memory = SpeedMemory::new(LEN / 4);
         // A test that ends meanwhile gives its memory back.
         let found = memory::in_ram().expect("told") - before;
         assert!(found > memory.bytes() * 9 / 10, "{found} of {}", memory.bytes());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
-use vmtax_pageops::accel::Accel;
+use vmtax_pageops::accel::AccelChoice;
 
 use crate::flags::OutputArgs;
 
@@ -31,7 +31,7 @@ pub(crate) enum MemCommand {
     Save(SaveArgs),
     Restore(RestoreArgs),
     Verify(VerifyArgs),
-    Bench(BenchArgs),
+    Bench(MemBenchArgs),
     /// The process that resumes a VM if the save that paused it is killed; started by `save`.
     #[command(hide = true)]
     GuardPause(GuardArgs),
@@ -178,7 +178,7 @@ pub(crate) struct VerifyArgs {
 #[command(after_help = "Examples:
   vmtax mem bench
   vmtax mem bench --size 64 --accel model")]
-pub(crate) struct BenchArgs {
+pub(crate) struct MemBenchArgs {
     /// Memory to work on, MiB.
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65536))]
     pub(crate) size: u64,
@@ -211,8 +211,8 @@ pub(crate) struct MachineArgs {
 #[derive(Debug, Args)]
 pub(crate) struct AccelArgs {
     /// Backend of the page operations: auto, cpu, model (a device in software), or queues of Intel DSA: dsa:/dev/dsa/wq0.0,dsa:/dev/dsa/wq1.0
-    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = Accel::parse)]
-    pub(crate) accel: Accel,
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = AccelChoice::parse)]
+    pub(crate) accel: AccelChoice,
 }
 
 /// Backend of page operations, and output format.

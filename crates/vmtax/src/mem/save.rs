@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 use vmtax_cli::exit::{Code, fail, say};
 use vmtax_cli::signals;
 use vmtax_machine::Stop;
-use vmtax_machine::vm::Disk;
+use vmtax_machine::vm::MediumDisk;
 use vmtax_snapshot::stream::{self, is_stream};
 use vmtax_snapshot::{Save, SavedVm};
 
-use super::accel::Opened;
+use super::accel::OpenedBackend;
 use super::flags::{OutputFormat, SaveArgs};
 use super::guard;
-use super::saved::Report;
+use super::saved::SaveReport;
 
 pub(super) fn run(args: &SaveArgs) -> anyhow::Result<()> {
     let stop = Stop::default();
     signals::catch(stop.flag())?;
     let start = Instant::now();
-    let mut accel = Opened::new(&args.work.backend.accel)?;
+    let mut accel = OpenedBackend::new(&args.work.backend.accel)?;
     let save = Save {
         output: args.output.clone(),
         parent: args.parent.clone(),
@@ -35,7 +35,7 @@ pub(super) fn run(args: &SaveArgs) -> anyhow::Result<()> {
         (None, None) => return fail(Code::Usage, "name a VM with --qmp or an image with --image"),
     };
     let (wall, cpu) = (start.elapsed(), process_time());
-    let report = Report { args, saved: &saved, wall, cpu, accel: accel.describe() };
+    let report = SaveReport { args, saved: &saved, wall, cpu, accel: accel.describe() };
     if let Some(vm) = &saved.vm {
         warn_of_disks(args, vm);
         warn_of_pause(args, vm);
@@ -60,7 +60,7 @@ fn process_time() -> Duration {
 
 /// Warns of disks that the checkpoint does not contain, with advice.
 fn warn_of_disks(args: &SaveArgs, vm: &SavedVm) {
-    let kept = |disk: &&Disk| disk.writable && disk.overlay.is_none();
+    let kept = |disk: &&MediumDisk| disk.writable && disk.overlay.is_none();
     let names: Vec<String> = vm
         .disks
         .iter()

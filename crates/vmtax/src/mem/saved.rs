@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use serde_json::json;
-use vmtax_pageops::checkpoint::{Cost, Counted, Phase};
+use vmtax_pageops::checkpoint::{CycleKind, Phase, PhaseCost};
 use vmtax_report::numbers::{self, percent, size};
-use vmtax_snapshot::{Pass, PauseTimes, Saved, SavedVm, stream};
+use vmtax_snapshot::{MemoryPass, PauseTimes, Saved, SavedVm, stream};
 
 use super::flags::SaveArgs;
 
 /// A save, reported.
-pub(super) struct Report<'a> {
+pub(super) struct SaveReport<'a> {
     pub(super) args: &'a SaveArgs,
     pub(super) saved: &'a Saved,
     /// Time of the whole command, and processor time.
@@ -20,7 +20,7 @@ pub(super) struct Report<'a> {
     pub(super) accel: String,
 }
 
-impl Report<'_> {
+impl SaveReport<'_> {
     pub(super) fn text(&self) -> String {
         let s = &self.saved.summary;
         let mut parts = vec![format!("{} as they are", numbers::count(s.raw))];
@@ -64,7 +64,7 @@ impl Report<'_> {
     }
 
     fn phases_text(&self) -> String {
-        let phase = |(phase, cost): (Phase, Cost)| {
+        let phase = |(phase, cost): (Phase, PhaseCost)| {
             let mut text = format!("{} {}", phase.name(), milliseconds(cost.wall));
             if let (Phase::Scan, Some(share)) = (phase, self.saved.costs.zero_share) {
                 text.push_str(&format!(" (zero check {})", percent(share)));
@@ -120,7 +120,7 @@ impl Report<'_> {
             "seconds": self.wall.as_secs_f64(),
             "cpu_seconds": self.cpu.as_secs_f64(),
             "phases": phases,
-            "cycles_counted": self.saved.costs.counted.map(Counted::name),
+            "cycles_counted": self.saved.costs.counted.map(CycleKind::name),
             "zero_check_share_of_scan": self.saved.costs.zero_share,
             "zero_check_share_of_processor_time": self.zero_share(),
             "accel": self.accel,
@@ -171,7 +171,7 @@ fn vm_text(vm: &SavedVm, live: bool) -> String {
 
 fn passes_json(vm: &SavedVm) -> serde_json::Value {
     let passes = vm.passes.iter();
-    let pass = |p: &Pass| {
+    let pass = |p: &MemoryPass| {
         let (search, seconds) = (p.search.as_secs_f64(), p.wall.as_secs_f64());
         json!({ "pages": p.pages, "compare_seconds": search, "seconds": seconds })
     };

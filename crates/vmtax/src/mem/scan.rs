@@ -1,24 +1,28 @@
 //! `vmtax mem scan`.
 
 use serde_json::json;
-use vmtax_host::ram::Source;
+use vmtax_host::ram::RamSource;
 use vmtax_host::ram::survey::{Estimates, Survey};
 use vmtax_pageops::PAGE;
 use vmtax_report::numbers::{self, percent, size};
 use vmtax_report::table::{Cell, Column, Table};
-use vmtax_report::tables::{Section, Tables};
+use vmtax_report::tables::{Tables, TitledTable};
 
-use super::accel::Opened;
+use super::accel::OpenedBackend;
 use super::flags::ScanArgs;
 
 pub(super) fn run(args: &ScanArgs) -> anyhow::Result<()> {
-    let mut source = Source::open(&args.target)?;
-    let mut accel = Opened::new(&args.backend.accel)?;
+    let mut source = RamSource::open(&args.target)?;
+    let mut accel = OpenedBackend::new(&args.backend.accel)?;
     let found = Survey::new(&mut source, accel.scanner(), args.dirty)?;
     let by = accel.describe();
     let gbits = args.bandwidth;
-    let section =
-        |id, title: &str, table| Section { id, title: title.to_owned(), notes: Vec::new(), table };
+    let section = |id, title: &str, table| TitledTable {
+        id,
+        title: title.to_owned(),
+        notes: Vec::new(),
+        table,
+    };
     args.to.write(&Tables {
         command: "mem scan",
         tool_version: env!("CARGO_PKG_VERSION"),
@@ -48,7 +52,7 @@ fn answer(found: &Survey) -> String {
 }
 
 /// The mappings that were taken, and why.
-fn memory(source: &Source) -> Table {
+fn memory(source: &RamSource) -> Table {
     Table::of(source.taken())
         .column(Column::number("bytes", "size"), |(bytes, _)| Cell::Bytes(*bytes))
         .column(Column::words("why", "which, and why"), |(_, why)| Cell::Name((*why).to_owned()))
@@ -84,7 +88,7 @@ fn pages(found: &Survey) -> Table {
 }
 
 /// A size or a time that was estimated.
-struct Estimate {
+struct EstimateRow {
     what: &'static str,
     bytes: Cell,
     time: Cell,
@@ -96,7 +100,7 @@ fn estimates(found: &Survey, gbits: f64) -> Table {
     let e = Estimates::new(found, gbits);
     let size_of = |what, bytes, about| {
         let (bytes, time) = (Cell::Bytes(bytes), Cell::Empty);
-        Estimate { what, bytes, time, about }
+        EstimateRow { what, bytes, time, about }
     };
     let sample = numbers::share(found.compressed, found.sampled)
         .map_or_else(String::new, |ratio| {
@@ -120,7 +124,7 @@ fn estimates(found: &Survey, gbits: f64) -> Table {
             ),
         ),
     };
-    rows.push(Estimate { what: "migration", bytes: Cell::Empty, time, about });
+    rows.push(EstimateRow { what: "migration", bytes: Cell::Empty, time, about });
     Table::of(rows)
         .column(Column::short("estimate", "estimate"), |it| Cell::Word(it.what))
         .column(Column::number("bytes", "size"), |it| it.bytes.clone())
@@ -129,7 +133,7 @@ fn estimates(found: &Survey, gbits: f64) -> Table {
         .table()
 }
 
-fn as_json(source: &Source, found: &Survey, gbits: f64, by: &str) -> serde_json::Value {
+fn as_json(source: &RamSource, found: &Survey, gbits: f64, by: &str) -> serde_json::Value {
     let e = Estimates::new(found, gbits);
     let taken = source.taken();
     let taken: Vec<_> =

@@ -44,8 +44,8 @@ pub(crate) struct ReportArgs {
     pub(crate) vcpu: Vec<u32>,
 
     /// Output format.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub(crate) format: Format,
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    pub(crate) format: ReportFormat,
 
     /// Output file. [default: standard output]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -115,7 +115,7 @@ impl EventTable {
 
 /// How a report is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum ReportFormat {
     /// Tables for a terminal.
     Text,
     /// For programs; docs/report.schema.json.
@@ -141,14 +141,14 @@ impl ReportArgs {
     }
 }
 
-impl Format {
+impl ReportFormat {
     /// The same format of a table, where a table can be written so.
     pub(crate) fn of_tables(self) -> Option<TableFormat> {
         match self {
-            Format::Text => Some(TableFormat::Text),
-            Format::Json => Some(TableFormat::Json),
-            Format::Csv => Some(TableFormat::Csv),
-            Format::Html => Some(TableFormat::Html),
+            ReportFormat::Text => Some(TableFormat::Text),
+            ReportFormat::Json => Some(TableFormat::Json),
+            ReportFormat::Csv => Some(TableFormat::Csv),
+            ReportFormat::Html => Some(TableFormat::Html),
             _ => None,
         }
     }

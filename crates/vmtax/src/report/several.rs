@@ -7,10 +7,10 @@ use clap::builder::PossibleValue;
 use vmtax_analyse::{By, Operations, TableKind, recorded};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
-use vmtax_report::several::{Named, Several, short_names};
-use vmtax_report::tables::Formats;
-use vmtax_report::text::Text;
-use vmtax_runs::{Input, Reading, input, ledger};
+use vmtax_report::several::{NamedRecording, Several, short_names};
+use vmtax_report::tables::AllFormats;
+use vmtax_report::text::TextLayout;
+use vmtax_runs::{Input, ReadOptions, input, ledger};
 
 use super::args::{EventTable, ReportArgs};
 use crate::flags::{TableFormat, color, width};
@@ -33,11 +33,11 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let reading = args.reading.reading();
     let mut recordings = Vec::new();
     for (path, name) in paths.into_iter().zip(short_names(&names)) {
-        recordings.push(Named { name, ledger: read(args, path, &reading)? });
+        recordings.push(NamedRecording { name, ledger: read(args, path, &reading)? });
     }
     let shown = Several::new(&recordings, &kinds, &args.by, env!("CARGO_PKG_VERSION"));
     let to = args.output.as_deref();
-    let look = Text { color: color(args.color, to), width: width(to) };
+    let look = TextLayout { color: color(args.color, to), width: width(to) };
     output::write(to, |out| {
         Ok(match format {
             TableFormat::Text => shown.text(look, out),
@@ -78,7 +78,7 @@ fn kinds(args: &ReportArgs) -> anyhow::Result<Vec<TableKind>> {
 fn read(
     args: &ReportArgs,
     path: &Path,
-    reading: &Reading,
+    reading: &ReadOptions,
 ) -> anyhow::Result<vmtax_analyse::Ledger> {
     let filter = ledger::filter(path, &args.vm, &args.vcpu, reading)?;
     let input = Input::open(path)?;

@@ -12,15 +12,15 @@ use ratatui::crossterm::{cursor, execute, terminal};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGCONT, SIGTSTP, SIGWINCH};
-use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::exit::{Code, CodedError};
 use vmtax_cli::signals::{Signals, bytes_of, drain};
-use vmtax_report::tui::{self, Key, Model};
+use vmtax_report::tui::{self, Key, ScreenModel};
 
 /// Whether the terminal is in raw mode.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// Events other than keys.
-pub(super) enum Heard {
+pub(super) enum TerminalEvent {
     Nothing,
     /// A request to end, or the terminal was closed.
     End,
@@ -56,7 +56,7 @@ impl Screen {
         Ok(Screen { terminal, has_colors, changed, stopped })
     }
 
-    pub(super) fn paint(&mut self, model: &mut Model) -> anyhow::Result<()> {
+    pub(super) fn paint(&mut self, model: &mut ScreenModel) -> anyhow::Result<()> {
         let has_colors = self.has_colors;
         let painted = self.terminal.draw(|frame| {
             let area = frame.area();
@@ -67,7 +67,7 @@ impl Screen {
     }
 
     /// Waits for a key, a signal or the time.
-    pub(super) fn wait(&mut self, stop: &Signals, until: Instant) -> anyhow::Result<Heard> {
+    pub(super) fn wait(&mut self, stop: &Signals, until: Instant) -> anyhow::Result<TerminalEvent> {
         let input = io::stdin();
         let mut watched = [
             PollFd::new(&input, PollFlags::IN),
@@ -75,11 +75,11 @@ impl Screen {
             PollFd::new(&self.stopped, PollFlags::IN),
         ];
         if stop.wait_beside(&mut watched, until)? {
-            return Ok(Heard::End);
+            return Ok(TerminalEvent::End);
         }
         let [input, changed, stopped] = watched.map(|one| one.revents());
         if input.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
-            return Ok(Heard::End);
+            return Ok(TerminalEvent::End);
         }
         if !changed.is_empty() {
             drain(&self.changed);
@@ -87,9 +87,9 @@ impl Screen {
         }
         if !stopped.is_empty() {
             drain(&self.stopped);
-            return Ok(Heard::Stop);
+            return Ok(TerminalEvent::Stop);
         }
-        Ok(Heard::Nothing)
+        Ok(TerminalEvent::Nothing)
     }
 
     /// The next key that has a meaning, if one was pressed.
@@ -173,5 +173,7 @@ fn meaning(key: KeyEvent) -> Option<Key> {
 
 /// An error of the terminal.
 fn terminal_fault(error: &io::Error) -> anyhow::Error {
-    Fault::new(Code::Output, format!("the terminal cannot be used: {error}")).answered(error).into()
+    CodedError::new(Code::Output, format!("the terminal cannot be used: {error}"))
+        .answered(error)
+        .into()
 }

@@ -30,9 +30,9 @@ pub(crate) struct VpmuArgs {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum VpmuCommand {
-    Bench(BenchArgs),
+    Bench(VpmuBenchArgs),
     Selftest(SelftestArgs),
-    Run(RunArgs),
+    Run(VpmuRunArgs),
     Module(ModuleArgs),
 }
 
@@ -42,7 +42,7 @@ pub(super) enum VpmuCommand {
 /// hosts, from a recording that is part of vmtax, or measured now with --emulated. The other tables are computed in virtual
 /// time: the policies with the same guests, their precision, and the published tables with the basis of each ratio.
 #[derive(Debug, Args)]
-pub(super) struct BenchArgs {
+pub(super) struct VpmuBenchArgs {
     /// Measure on these emulated hosts instead of showing the recording; separated by commas. The first run on a host boots
     /// it, which takes seconds (amd) or minutes (intel).
     #[arg(long, value_name = "HOSTS", value_delimiter = ',', value_enum)]
@@ -83,7 +83,7 @@ pub(super) struct SelftestArgs {
 #[command(after_help = "Examples:
   vmtax vpmu run --module vmtax_rdpmc.ko -- perf stat -e cycles,branches true
   vmtax vpmu run --host intel --module vmtax_rdpmc.ko --bring perf --bring ./app -- sh -c 'perf record app; perf report'")]
-pub(super) struct RunArgs {
+pub(super) struct VpmuRunArgs {
     /// Emulated host.
     #[arg(long, value_enum, default_value_t = HostWord::Amd)]
     pub(super) host: HostWord,

@@ -3,15 +3,15 @@
 use std::time::SystemTime;
 
 use vmtax_cli::exit::{Code, fail};
-use vmtax_lab::Host;
-use vmtax_vpmu_bench::bench::Bench;
-use vmtax_vpmu_bench::emulated::{Emulated, Recording, plan};
+use vmtax_lab::HostKind;
+use vmtax_vpmu_bench::bench::PolicyBench;
+use vmtax_vpmu_bench::emulated::{EmulatedHost, EmulatedRecording, plan};
 
-use super::args::BenchArgs;
+use super::args::VpmuBenchArgs;
 
-pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
-    let hosts: Vec<Host> = args.emulated.iter().map(|word| word.host()).collect();
-    if let Some(host) = hosts.iter().find(|host| !matches!(host, Host::Amd | Host::Intel)) {
+pub(super) fn run(args: &VpmuBenchArgs) -> anyhow::Result<()> {
+    let hosts: Vec<HostKind> = args.emulated.iter().map(|word| word.host()).collect();
+    if let Some(host) = hosts.iter().find(|host| !matches!(host, HostKind::Amd | HostKind::Intel)) {
         return fail(
             Code::Usage,
             format!("--emulated {host}: measures on the hosts amd and intel"),
@@ -25,14 +25,15 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         let text = format!("{:#}\n", serde_json::to_value(recording)?);
         vmtax_cli::output::write(Some(path), |out| Ok(out.write_all(text.as_bytes())?))?;
     }
-    let bench = Bench::new(measured, args.turns)?;
+    let bench = PolicyBench::new(measured, args.turns)?;
     args.to.write(&bench.tables())
 }
 
-fn measured(hosts: &[Host], batches: u32) -> anyhow::Result<Recording> {
-    let measure =
-        |host: &Host| Ok(Emulated::new(*host, &vmtax_runs::lab::suite(*host, &plan(batches))?));
+fn measured(hosts: &[HostKind], batches: u32) -> anyhow::Result<EmulatedRecording> {
+    let measure = |host: &HostKind| {
+        Ok(EmulatedHost::new(*host, &vmtax_runs::lab::suite(*host, &plan(batches))?))
+    };
     let hosts = hosts.iter().map(measure).collect::<anyhow::Result<_>>()?;
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    Ok(Recording::new(hosts, now.chars().take(10).collect()))
+    Ok(EmulatedRecording::new(hosts, now.chars().take(10).collect()))
 }

@@ -5,17 +5,17 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use vmtax_cli::exit::{Code, Fault, fail};
-use vmtax_guest::job::{Answer, Job, Outcome, Request};
-use vmtax_guest::order::{Counting, Pmu};
-use vmtax_lab::{Host, VmLevel, VmPlan, VmSetup};
+use vmtax_cli::exit::{Code, CodedError, fail};
+use vmtax_guest::job::{Job, JobAnswer, JobOutcome, JobRequest};
+use vmtax_guest::order::{PmuCounting, PmuOrder};
+use vmtax_lab::{HostKind, VmLevel, VmPlan, VmSetup};
 use vmtax_machine::Stop;
-use vmtax_machine::programs::{self, Files};
+use vmtax_machine::programs::{self, FilesByPath};
 use vmtax_report::numbers;
 use vmtax_runs::lab::guest;
 use vmtax_vpmu::Policy;
 
-use super::args::RunArgs;
+use super::args::VpmuRunArgs;
 
 /// Wall-clock limit of booting the host and its guest.
 const BOOT: Duration = Duration::from_secs(20 * 60);
@@ -26,9 +26,9 @@ const BIN: &str = "bin";
 /// The guest's first process loads modules in the order of their names.
 const MODULE: &str = "modules/zz-vmtax_rdpmc.ko";
 
-pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &VpmuRunArgs) -> anyhow::Result<()> {
     let host = args.host.host();
-    if !matches!(host, Host::Amd | Host::Intel) {
+    if !matches!(host, HostKind::Amd | HostKind::Intel) {
         return fail(
             Code::Usage,
             format!("--host {host}: a guest with the virtual PMU needs the host amd or intel"),
@@ -49,8 +49,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
                 }],
                 memory_mib: args.memory,
                 cpus: 1,
-                pmu: Some(Pmu {
-                    amd: host == Host::Amd,
+                pmu: Some(PmuOrder {
+                    amd: host == HostKind::Amd,
                     reuse: args.policy.policy() == Policy::Reuse,
                 }),
             },
@@ -62,7 +62,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
             answer: args.limit.saturating_mul(SLOWER),
             stop: Stop::default(),
         },
-        &Request::Do(Job {
+        &JobRequest::Do(Job {
             client: args.command.clone(),
             limit_ms: u64::try_from(args.limit.as_millis()).unwrap_or(u64::MAX),
             ..Job::default()
@@ -72,14 +72,14 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<()> {
         writeln!(std::io::stderr(), "vmtax: {note}")?;
     }
     match outcome {
-        Answer::Done(outcome) => show(args.policy.policy(), &outcome),
-        Answer::Facts(_) => {
+        JobAnswer::Done(outcome) => show(args.policy.policy(), &outcome),
+        JobAnswer::Facts(_) => {
             fail(Code::Machine, "the guest sent facts instead of the result of the command")
         }
     }
 }
 
-fn show(policy: Policy, outcome: &Outcome) -> anyhow::Result<()> {
+fn show(policy: Policy, outcome: &JobOutcome) -> anyhow::Result<()> {
     vmtax_cli::output::write(None, |out| Ok(out.write_all(&outcome.stdout)?))?;
     if outcome.problem.is_empty() {
         // perf stat prints its results there.
@@ -92,13 +92,13 @@ fn show(policy: Policy, outcome: &Outcome) -> anyhow::Result<()> {
     }
     let errors = String::from_utf8_lossy(&outcome.stderr);
     let lines = errors.lines().map(str::to_owned).collect();
-    Err(Fault::new(Code::Machine, format!("in the guest: {}", outcome.problem))
+    Err(CodedError::new(Code::Machine, format!("in the guest: {}", outcome.problem))
         .detailed(lines)
         .into())
 }
 
 /// Activity of the virtual PMU while the command ran, in one line.
-fn activity(policy: Policy, pmu: &Counting) -> String {
+fn activity(policy: Policy, pmu: &PmuCounting) -> String {
     let count = numbers::count;
     format!(
         "vmtax: virtual PMU ({}): {} host events created; {} counter interrupts: {} delivered, {} merged, {} dropped",
@@ -112,8 +112,8 @@ fn activity(policy: Policy, pmu: &Counting) -> String {
 }
 
 /// The command's program, the files of --bring, and the module.
-fn files(args: &RunArgs) -> anyhow::Result<Files> {
-    let mut files = Files::new();
+fn files(args: &VpmuRunArgs) -> anyhow::Result<FilesByPath> {
+    let mut files = FilesByPath::new();
     let first = args.command.first().map(PathBuf::from);
     for name in first.iter().chain(&args.bring) {
         let shown = name.display().to_string();

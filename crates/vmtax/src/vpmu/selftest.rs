@@ -1,6 +1,6 @@
 //! `vmtax vpmu selftest`: the gates of precision.
 
-use vmtax_cli::exit::{Code, Fault};
+use vmtax_cli::exit::{Code, CodedError};
 use vmtax_vpmu_bench::gates;
 
 use super::args::SelftestArgs;
@@ -12,7 +12,7 @@ pub(super) fn run(args: &SelftestArgs) -> anyhow::Result<()> {
         broken if broken.is_empty() => Ok(()),
         broken => {
             let message = format!("{} of {} gates do not hold", broken.len(), gates.len());
-            Err(Fault::new(Code::Breach, message).detailed(broken).into())
+            Err(CodedError::new(Code::Breach, message).detailed(broken).into())
         }
     }
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::ok;
-use vmtax_bench::category::{Category, Facts};
+use vmtax_bench::category::{MatrixCategory, SystemFacts};
 use vmtax_bench::target::{Accel, Target};
-use vmtax_bench::vm::{Purpose, Vms};
+use vmtax_bench::vm::{MatrixVms, Purpose};
 use vmtax_machine::{Stop, kernel};
 
 /// Names the category of a child process.
@@ -41,7 +41,7 @@ fn emulators() -> Vec<(String, Option<PathBuf>)> {
 }
 
 /// What a VM of a category says of itself, or who refuses it.
-fn attempt(category: &Category, accel: Accel) -> Result<Facts, String> {
+fn attempt(category: &MatrixCategory, accel: Accel) -> Result<SystemFacts, String> {
     let folder = tempfile::tempdir().unwrap();
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab-cache/vmtax/kernels");
     let target = Target { accel, firmware: Some(FIRMWARE.into()), ..Target::default() };
@@ -54,7 +54,7 @@ fn attempt(category: &Category, accel: Accel) -> Result<Facts, String> {
         stop: &stop,
     };
     let kernel = kernel::distribution(&cache).unwrap();
-    let vms = Vms::new(&target, kernel, &purpose).unwrap();
+    let vms = MatrixVms::new(&target, kernel, &purpose).unwrap();
     vms.attempt(category).map_err(|error| error.to_string())
 }
 
@@ -73,8 +73,8 @@ fn with(folder: Option<&Path>, test: &str, category: &str) -> String {
     text
 }
 
-fn named() -> Category {
-    Category::read(&std::env::var(CATEGORY).unwrap_or_else(|_| "snp".to_owned())).unwrap()
+fn named() -> MatrixCategory {
+    MatrixCategory::read(&std::env::var(CATEGORY).unwrap_or_else(|_| "snp".to_owned())).unwrap()
 }
 
 fn has_firmware() -> bool {

@@ -110,13 +110,13 @@ fn matrix(folder: &Path, text: &str) -> PathBuf {
 }
 
 /// Rows of the CSV, by workload, metric and category; each by column.
-type Rows = BTreeMap<(String, String, String), BTreeMap<String, String>>;
+type BenchRows = BTreeMap<(String, String, String), BTreeMap<String, String>>;
 
-fn rows(run: &Path) -> Rows {
+fn rows(run: &Path) -> BenchRows {
     let text = ok(&["compare", name(run), "--all", "--format", "csv"]);
     let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let head = lines.next().unwrap();
-    let mut rows = Rows::new();
+    let mut rows = BenchRows::new();
     for line in lines {
         assert_eq!(line.len(), head.len(), "{line:?}");
         let row: BTreeMap<String, String> = head
@@ -132,7 +132,7 @@ fn rows(run: &Path) -> Rows {
 
 /// A row.
 fn row<'a>(
-    rows: &'a Rows,
+    rows: &'a BenchRows,
     workload: &str,
     metric: &str,
     category: &str,

@@ -28,12 +28,12 @@ set = { seconds = 0.05 }
 "#;
 
 /// The daemons of a cluster of one. Dropping it ends them.
-struct Cluster {
+struct SlurmCluster {
     folder: PathBuf,
     daemons: Vec<Child>,
 }
 
-impl Drop for Cluster {
+impl Drop for SlurmCluster {
     fn drop(&mut self) {
         for daemon in self.daemons.iter_mut().rev() {
             // slurmd ends on its own terms only when it can reach the controller.
@@ -56,8 +56,8 @@ fn ports() -> [u16; 2] {
     [(), ()].map(|()| ports.next().unwrap())
 }
 
-impl Cluster {
-    fn start(folder: &Path) -> Cluster {
+impl SlurmCluster {
+    fn start(folder: &Path) -> SlurmCluster {
         let (host, user) = (said("hostname", &["-s"]), said("id", &["-un"]));
         let place = folder.display();
         // Everybody may look in: munge refuses a socket that some could not reach.
@@ -80,7 +80,7 @@ impl Cluster {
              PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP\n"
         );
         fs::write(folder.join("slurm.conf"), settings).unwrap();
-        let mut cluster = Cluster { folder: folder.to_owned(), daemons: Vec::new() };
+        let mut cluster = SlurmCluster { folder: folder.to_owned(), daemons: Vec::new() };
         let files = [
             "key-file=munge.key",
             "socket=munge.sock",
@@ -149,7 +149,7 @@ impl Cluster {
 #[test]
 fn the_array_script_runs_under_slurm() {
     let folder = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start(folder.path());
+    let cluster = SlurmCluster::start(folder.path());
     let script = format!("{}/../../examples/bench/slurm-array.sh", env!("CARGO_MANIFEST_DIR"));
     let out = folder.path().join("out");
     let output = cluster

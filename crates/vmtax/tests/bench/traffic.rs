@@ -16,15 +16,15 @@ fn compared(run: &Path) -> Value {
 }
 
 /// Values of the table by workload, VM and column; of nested VMs those of L1.
-struct Traffic(BTreeMap<(String, String), Value>);
+struct TrafficTable(BTreeMap<(String, String), Value>);
 
-impl Traffic {
-    fn of(run: &Path) -> Traffic {
+impl TrafficTable {
+    fn of(run: &Path) -> TrafficTable {
         let document = compared(run);
         let rows = document["causes"].as_array().unwrap();
         let name = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
         let keyed = rows.iter().map(|row| ((name(row, "workload"), name(row, "vm")), row.clone()));
-        Traffic(keyed.collect())
+        TrafficTable(keyed.collect())
     }
 
     fn each(&self, workload: &str, vm: &str, column: &str) -> f64 {
@@ -103,7 +103,7 @@ fn capture(name: &str) -> PathBuf {
 /// The kept run: vhost takes QEMU's main loop out of each request, and the exits stay the same.
 #[test]
 fn vhost_moves_notifications_out_of_the_vmm() {
-    vhost(&Traffic::of(&capture("vhost")));
+    vhost(&TrafficTable::of(&capture("vhost")));
 }
 
 /// The kept run: a VM that polls while it is idle takes no HLT exit for a sleep, and the timer of one without TSC deadline and x2APIC is
@@ -111,7 +111,7 @@ fn vhost_moves_notifications_out_of_the_vmm() {
 #[test]
 fn polling_removes_halts_and_timers_can_be_memory() {
     let run = capture("polling");
-    let traffic = Traffic::of(&run);
+    let traffic = TrafficTable::of(&run);
     let timer = |vm: &str, column: &str| traffic.each("timer", vm, column);
     assert!((1.1..1.4).contains(&timer("plain", "idle")));
     assert_eq!(timer("plain+poll", "idle"), 0.0);
@@ -140,7 +140,7 @@ fn polling_removes_halts_and_timers_can_be_memory() {
 /// is refused; one that polls takes no HLT.
 #[test]
 fn two_vcpus_take_ipis_and_a_driver_without_governor_halts() {
-    let show = |name: &str| Traffic::of(&capture(name));
+    let show = |name: &str| TrafficTable::of(&capture(name));
     let smp = show("smp");
     for workload in ["request", "paced"] {
         assert_eq!(smp.each(workload, "plain", "ipi"), 0.0, "{workload}");
@@ -158,7 +158,7 @@ fn two_vcpus_take_ipis_and_a_driver_without_governor_halts() {
 /// thread takes the place of its main loop, turn for turn.
 #[test]
 fn disk_accesses_by_cause() {
-    let disk = Traffic::of(&capture("disk"));
+    let disk = TrafficTable::of(&capture("disk"));
     for workload in ["read", "write"] {
         let of = |vm: &str, column: &str| disk.each(workload, vm, column);
         for vm in ["plain", "plain+iothread", "plain-ioeventfd", "plain+swiotlb"] {
@@ -178,7 +178,7 @@ fn disk_accesses_by_cause() {
 /// The kept run of a bounce buffer under streams and paced requests: a stream from the VM took twice the exits, requests the same.
 #[test]
 fn a_bounce_buffer_under_streams_and_requests() {
-    let load = Traffic::of(&capture("load"));
+    let load = TrafficTable::of(&capture("load"));
     let ratio = |workload: &str| {
         load.each(workload, "plain+swiotlb", "exits") / load.each(workload, "plain", "exits")
     };
@@ -190,7 +190,7 @@ fn a_bounce_buffer_under_streams_and_requests() {
 /// The kept run of two vCPUs that poll: a request takes neither an IPI nor a HLT.
 #[test]
 fn polling_vcpus_need_no_ipi() {
-    let run = Traffic::of(&capture("smp-poll"));
+    let run = TrafficTable::of(&capture("smp-poll"));
     let of =
         |vm: &str| ["idle", "ipi", "exits"].map(|column| rounded(run.each("request", vm, column)));
     assert_eq!([of("plain+smp"), of("plain+smp+poll")], [[2.45, 0.9, 8.65], [0.0, 0.0, 17.6]]);
@@ -274,7 +274,7 @@ fn a_peer_has_exits_of_its_own() {
 /// Three kept runs, each from the boot of its host: exits of a request and of an access to the disk repeat within 1 %, those of streams do not.
 #[test]
 fn repeated_runs_differ_by_so_much() {
-    let runs = ["repeat-1", "repeat-2", "repeat-3"].map(|name| Traffic::of(&capture(name)));
+    let runs = ["repeat-1", "repeat-2", "repeat-3"].map(|name| TrafficTable::of(&capture(name)));
     for (workload, most) in [
         ("request", 0.01),
         ("read", 0.01),
@@ -308,7 +308,7 @@ fn a_nested_vm_and_a_peer_boot() {
     assert!((4.0..4.7).contains(&l2) && (20.0..26.0).contains(&l1), "{l2} {l1}");
     let folder = tempfile::tempdir().unwrap();
     let text = of("\"plain\"", &["use = \"request\"\nclient = \"peer\""]);
-    let peer = Traffic::of(&run(folder.path(), &text));
+    let peer = TrafficTable::of(&run(folder.path(), &text));
     for vm in ["plain", "peer of plain"] {
         assert!((0.9..1.2).contains(&peer.each("request", vm, "device_mmio")), "{vm}");
     }
@@ -347,8 +347,8 @@ fn exits_of_a_request_repeat() {
         "--resume",
     ]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let first = Traffic::of(&folders[0].path().join("run"));
-    let second = Traffic::of(&run(folders[1].path(), &text));
+    let first = TrafficTable::of(&folders[0].path().join("run"));
+    let second = TrafficTable::of(&run(folders[1].path(), &text));
     assert_eq!(first.0.len(), 4);
     for (workload, vm) in first.0.keys() {
         let [a, b] = [&first, &second].map(|run| run.each(workload, vm, "exits"));
@@ -376,7 +376,7 @@ fn killed_after_a_cell(folder: &Path, text: &str) {
     child.wait().unwrap();
 }
 
-fn vhost(run: &Traffic) {
+fn vhost(run: &TrafficTable) {
     for vm in ["plain", "plain+vhost"] {
         let request = |column: &str| run.each("request", vm, column);
         // A notification and an end of interrupt each for request and answer, none of which QEMU handles.

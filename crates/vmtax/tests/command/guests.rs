@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::captures::{expected, json, unpack};
 use crate::check::{Program, check, succeed};
 
-type Counts = BTreeMap<String, u64>;
+type GuestCounts = BTreeMap<String, u64>;
 
 fn input(file: &str) -> PathBuf {
     unpack("amd-guests", file)
@@ -20,8 +20,8 @@ fn page(input: &Path) -> Value {
 }
 
 /// What `trace-cmd report` counts: count, thread, reason.
-fn trace_cmd(file: &str) -> Counts {
-    let mut counts = Counts::new();
+fn trace_cmd(file: &str) -> GuestCounts {
+    let mut counts = GuestCounts::new();
     for line in expected("amd-guests", file).lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         *counts.entry(words[2].to_owned()).or_default() += words[0].parse::<u64>().unwrap();
@@ -29,8 +29,8 @@ fn trace_cmd(file: &str) -> Counts {
     counts
 }
 
-fn counts(page: &Value) -> Counts {
-    let mut counts = Counts::new();
+fn counts(page: &Value) -> GuestCounts {
+    let mut counts = GuestCounts::new();
     for row in page["tables"][0]["rows"].as_array().unwrap() {
         let reason = row["reason"].as_str().unwrap().to_owned();
         *counts.entry(reason).or_default() += row["count"].as_u64().unwrap();

@@ -37,15 +37,15 @@ better = "lower"
 "#;
 
 /// A writer in a folder of its own, which is killed when the test ends.
-struct Holder {
+struct LockingWriter {
     folder: tempfile::TempDir,
     child: Child,
     /// Its command line.
     words: &'static str,
 }
 
-impl Holder {
-    fn start(words: &'static str, prepare: impl FnOnce(&mut Command)) -> Holder {
+impl LockingWriter {
+    fn start(words: &'static str, prepare: impl FnOnce(&mut Command)) -> LockingWriter {
         let folder = tempfile::tempdir().unwrap();
         let capture = unpack("amd-nested", "perf-script.txt");
         std::os::unix::fs::symlink(capture, folder.path().join("capture")).unwrap();
@@ -55,7 +55,7 @@ impl Holder {
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         prepare(&mut command);
         let child = command.spawn().unwrap();
-        Holder { folder, child, words }
+        LockingWriter { folder, child, words }
     }
 
     fn path(&self) -> &Path {
@@ -87,7 +87,7 @@ impl Holder {
     }
 }
 
-impl Drop for Holder {
+impl Drop for LockingWriter {
     fn drop(&mut self) {
         // Errors mean that it has ended already.
         let _ = self.child.kill();
@@ -98,7 +98,7 @@ impl Drop for Holder {
 #[test]
 fn a_run_that_is_imported() {
     for killed in [false, true] {
-        let mut holder = Holder::start("import - -o run", |command| {
+        let mut holder = LockingWriter::start("import - -o run", |command| {
             command.stdin(Stdio::piped());
         });
         let mut input = holder.child.stdin.take().unwrap();
@@ -129,7 +129,7 @@ fn a_run_that_is_imported() {
 #[test]
 fn a_matrix_that_runs() {
     for killed in [false, true] {
-        let mut holder = Holder::start("bench run matrix.toml -o run --resume", |_| {});
+        let mut holder = LockingWriter::start("bench run matrix.toml -o run --resume", |_| {});
         holder.wait_for("cell", |folder| folder.join("started").exists());
         holder.keeps_others_out();
         fs::write(holder.path().join("go"), "").unwrap();
@@ -150,7 +150,7 @@ fn a_matrix_that_runs() {
 /// pipe without a writer.
 #[test]
 fn a_lab_run() {
-    let mut holder = Holder::start("lab run --kernel pipe -o run", |command| {
+    let mut holder = LockingWriter::start("lab run --kernel pipe -o run", |command| {
         let folder = command.get_current_dir().unwrap().to_owned();
         assert!(Command::new("mkfifo").arg(folder.join("pipe")).status().unwrap().success());
     });
@@ -163,7 +163,7 @@ fn a_lab_run() {
 /// Files left by writers that are killed during a write, on file systems without unnamed files.
 #[test]
 fn temporary_files_of_killed_writers() {
-    let mut holder = Holder::start("bench run matrix.toml -o run", |_| {});
+    let mut holder = LockingWriter::start("bench run matrix.toml -o run", |_| {});
     holder.wait_for("cell", |folder| folder.join("started").exists());
     holder.kill();
     let run = holder.path().join("run");

@@ -6,14 +6,14 @@ use vmtax_events::{
     Better, Coverage, Detail, ExitKey, ExitRow, Isa, Level, Losses, Outcome, Reason, Recording,
     Sample, Tally, TimeRow, Vm, svm,
 };
-use vmtax_store::{CreateOptions, Writer};
+use vmtax_store::{CreateOptions, RunWriter};
 
 use crate::captures::{json, report, unpack};
 
 /// 100 CPUIDs at L1 and at L2, each L2 exit answered by L1.
 fn write_run(folder: &Path) {
     let options = CreateOptions { interval_ns: 1_000_000, ..CreateOptions::default() };
-    let mut writer = Writer::create(folder, &options).unwrap();
+    let mut writer = RunWriter::create(folder, &options).unwrap();
     let cpuid = Reason { isa: Isa::Svm, code: svm::CPUID, flags: 0 };
     let vmrun = Reason { code: svm::VMRUN, ..cpuid };
     let key = ExitKey {

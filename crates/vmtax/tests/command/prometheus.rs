@@ -20,14 +20,14 @@ for family in families(sys.stdin.read()):
 ";
 
 /// What the parser of OpenMetrics reads of it.
-pub(crate) fn read(metrics: &[u8]) -> Vec<Sample> {
+pub(crate) fn read(metrics: &[u8]) -> Vec<MetricSample> {
     read_by("prometheus_client.openmetrics.parser", metrics)
 }
 
 /// Name, labels, value.
-type Sample = (String, BTreeMap<String, String>, f64);
+type MetricSample = (String, BTreeMap<String, String>, f64);
 
-fn read_by(parser: &str, metrics: &[u8]) -> Vec<Sample> {
+fn read_by(parser: &str, metrics: &[u8]) -> Vec<MetricSample> {
     let mut reader = Command::new("/usr/bin/python3")
         .args(["-c", READER, parser])
         .stdin(Stdio::piped())
@@ -113,7 +113,7 @@ fn a_textfile_holds_the_same_samples() {
     assert_eq!(String::from_utf8(stdout(folder.path(), &export)).unwrap(), "");
     let text = std::fs::read(&file).unwrap();
     let (mut found, mut expected) = (read_by("prometheus_client.parser", &text), read(&metrics));
-    let order = |a: &Sample, b: &Sample| (&a.0, &a.1).cmp(&(&b.0, &b.1));
+    let order = |a: &MetricSample, b: &MetricSample| (&a.0, &a.1).cmp(&(&b.0, &b.1));
     found.sort_by(order);
     expected.sort_by(order);
     assert_eq!(found, expected);

@@ -41,21 +41,21 @@ const CAPTURES: [(&str, &str); 26] = [
 const EVERYTHING: &str = "--event vmexit,cause,msr,ioport,mmio,cpuid,hypercall,nested";
 
 /// The recording and a run of it under the same name in two folders, so that not even the name differs.
-struct Pair {
+struct RunPair {
     _folder: tempfile::TempDir,
     recording: PathBuf,
     run: PathBuf,
 }
 
-impl Pair {
-    fn new(input: &Path, flags: &str) -> Pair {
+impl RunPair {
+    fn new(input: &Path, flags: &str) -> RunPair {
         let folder = tempfile::tempdir().unwrap();
         let [recording, run] = ["recording", "run"].map(|name| folder.path().join(name));
         fs::create_dir(&recording).unwrap();
         fs::create_dir(&run).unwrap();
         std::os::unix::fs::symlink(input, recording.join("it")).unwrap();
         stdout(&run, &format!("import {} -o it {flags}", input.display()));
-        Pair { _folder: folder, recording, run }
+        RunPair { _folder: folder, recording, run }
     }
 
     /// `vmtax report it FLAGS` of both is the same.
@@ -73,7 +73,7 @@ impl Pair {
 #[test]
 fn a_run_reports_as_its_recording() {
     for (capture, input) in CAPTURES {
-        let pair = Pair::new(&unpack(capture, input), "--raw");
+        let pair = RunPair::new(&unpack(capture, input), "--raw");
         let what = format!("{capture}/{input}");
         for format in ["text", "json", "csv", "html"] {
             pair.check(&what, &format!("--format {format}"));
@@ -88,7 +88,7 @@ fn a_run_reports_as_its_recording() {
 
 #[test]
 fn a_run_filters_as_its_recording() {
-    let two_vms = Pair::new(&unpack("amd-two-vms", "two-vms.perf.data.zst"), "--raw");
+    let two_vms = RunPair::new(&unpack("amd-two-vms", "two-vms.perf.data.zst"), "--raw");
     let mut sizes = Vec::new();
     for filter in
         ["--vm 116", "--vm 142", "--vcpu 1", "--vm 116 --vcpu 0", "--vm 142,116 --vcpu 0,1"]
@@ -119,14 +119,14 @@ fn intervals_change_no_total() {
         ("amd-sched", "sched.script.txt.zst"),
     ] {
         let input = unpack(capture, input);
-        let pair = Pair::new(&input, "");
+        let pair = RunPair::new(&input, "");
         let expected = stdout(&pair.recording, &format!("report it --format csv {EVERYTHING}"));
         for interval in ["1us", "10ms", "1s", "1000s"] {
             let flags = format!("--format csv {EVERYTHING} --interval {interval}");
             let words = format!("report it {flags}");
             assert!(stdout(&pair.recording, &words) == expected, "{capture}: {interval}");
         }
-        let fine = Pair::new(&input, "--interval 10us");
+        let fine = RunPair::new(&input, "--interval 10us");
         let words = format!("report it --format csv {EVERYTHING}");
         assert!(stdout(&fine.run, &words) == expected, "{capture}: imported with 10us");
     }

@@ -83,7 +83,7 @@ fn groups_add_up_to_the_total() {
 }
 
 /// A line of CSV by column.
-type Line = BTreeMap<String, String>;
+type TableLine = BTreeMap<String, String>;
 
 #[test]
 fn csv_holds_the_numbers_of_json() {
@@ -106,7 +106,8 @@ fn csv_holds_the_numbers_of_json() {
         let json = json(&input, &flags);
         for table in json["tables"].as_array().unwrap() {
             let event = table["event"].as_str().unwrap();
-            let lines: Vec<&Line> = lines.iter().filter(|line| line["table"] == event).collect();
+            let lines: Vec<&TableLine> =
+                lines.iter().filter(|line| line["table"] == event).collect();
             let rows = table["rows"].as_array().unwrap();
             assert_eq!(lines.len(), rows.len(), "{capture} {event}");
             for (line, row) in lines.iter().zip(rows) {
@@ -143,10 +144,10 @@ fn csv_holds_the_numbers_of_json() {
 }
 
 /// RFC 4180 as far as a report needs it: commas, quotes doubled in quotes, lines of equal length.
-fn csv(text: &str) -> Vec<Line> {
+fn csv(text: &str) -> Vec<TableLine> {
     let mut lines = text.lines().map(fields);
     let header = lines.next().unwrap();
-    let lines: Vec<Line> = lines
+    let lines: Vec<TableLine> = lines
         .map(|fields| {
             assert_eq!(fields.len(), header.len(), "{fields:?}");
             header.iter().cloned().zip(fields).collect()

@@ -11,11 +11,11 @@ use crate::captures::{expected, json, report, unpack};
 use crate::check::{Program, check, stdout, succeed};
 
 /// Counts by reason.
-type Counts = BTreeMap<String, u64>;
+type NamedCounts = BTreeMap<String, u64>;
 
 /// What perf counts: lines of events, samples, process/thread, vCPU and reason.
-fn perf(file: &str, column: usize) -> Counts {
-    let mut counts = Counts::new();
+fn perf(file: &str, column: usize) -> NamedCounts {
+    let mut counts = NamedCounts::new();
     for line in expected("amd-sampled", file).lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         *counts.entry(words[5].to_owned()).or_default() += words[column].parse::<u64>().unwrap();
@@ -23,17 +23,17 @@ fn perf(file: &str, column: usize) -> Counts {
     counts
 }
 
-fn exits(input: &Path) -> Counts {
+fn exits(input: &Path) -> NamedCounts {
     rows(&json(input, &["--event", "vmexit", "--by", "reason"]))
 }
 
-fn rows(report: &Value) -> Counts {
+fn rows(report: &Value) -> NamedCounts {
     let rows = report["tables"][0]["rows"].as_array().unwrap();
     let key = |row: &Value| match row["reason"].as_str() {
         Some(reason) => reason.to_owned(),
         None => row["detail"].to_string(),
     };
-    let mut counts = Counts::new();
+    let mut counts = NamedCounts::new();
     for row in rows {
         *counts.entry(key(row)).or_default() += row["count"].as_u64().unwrap();
     }
@@ -124,7 +124,7 @@ fn exits_without_entries_are_counted_by_their_recorded_reasons() {
     let case = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../captures/cases/h7-only-kvm-exit/input");
     let text = fs::read_to_string(&case).unwrap();
-    let mut expected = Counts::new();
+    let mut expected = NamedCounts::new();
     for line in text.lines() {
         let (_, rest) = line.split_once(" reason ").unwrap();
         let reason = rest.split(' ').next().unwrap();
@@ -307,7 +307,7 @@ fn a_line_of_kvm_stat_that_lacks_a_field_is_a_loss() {
     fs::write(folder.path().join("log.csv"), format!("{head}2024-05-01 10:00:00,100,20,80\n2024-05-01 10:00:01,110,,80\n2024-05-01 10:00:02,110,30\n")).unwrap();
     let page = json(&folder.path().join("log.csv"), &["--event", "vmexit", "--by", "reason"]);
     let expected = [("HLT", 20), ("MSR_WRITE", 80)].map(|(name, n)| (name.to_owned(), n));
-    assert_eq!(rows(&page), Counts::from(expected));
+    assert_eq!(rows(&page), NamedCounts::from(expected));
     assert_eq!(
         page["losses"]["truncated"][0],
         "2 lines have not a number for each name: not counted"

@@ -9,12 +9,12 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::check::{Program, check, executable, stdout, succeed};
-use crate::root::{PID, Root};
+use crate::root::{MadeRoot, PID};
 
-fn made(root: &Root) -> tempfile::TempDir {
+fn made(root: &MadeRoot) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     root.write(&folder.path().join("host"));
-    Root::guest().write(&folder.path().join("guest"));
+    MadeRoot::guest().write(&folder.path().join("guest"));
     folder
 }
 
@@ -90,19 +90,19 @@ fn a_vm_of_this_machine_is_found() {
 /// `/dev/kvm` may be served by a module that is neither Intel's nor AMD's, and modules may be built in.
 #[test]
 fn the_kvm_module_in_use_is_named() {
-    let built_in = |root: Root, vendor: &str| {
+    let built_in = |root: MadeRoot, vendor: &str| {
         root.without("/sys/module/kvm/initstate")
             .without(&format!("/sys/module/{vendor}/initstate"))
             .with("/dev/kvm", "")
     };
-    let other = Root::default()
+    let other = MadeRoot::default()
         .with("/dev/kvm", "")
         .with("/proc/cpuinfo", "vendor_id\t: GenuineIntel\nflags\t\t: fpu hypervisor\n")
         .with("/proc/sys/kernel/osrelease", "6.18.1\n")
         .with("/sys/kernel/tracing/events/kvm/enable", "0\n")
         .with("/sys/module/kvm/parameters/halt_poll_ns", "0\n")
         .with("/sys/module/kvm_pvm/parameters/stats", "N\n");
-    let intel = built_in(Root::intel(), "kvm_intel")
+    let intel = built_in(MadeRoot::intel(), "kvm_intel")
         .with("/sys/module/kvm_intel/parameters/enable_ipiv", "N\n");
     for (root, line, module, is_built_in, why) in [
         (
@@ -113,7 +113,7 @@ fn the_kvm_module_in_use_is_named() {
             "is served by kvm_pvm",
         ),
         (&intel, "kvm_intel (built into the kernel)", "kvm_intel", true, ""),
-        (&Root::amd(), "kvm_amd (a module)", "kvm_amd", false, ""),
+        (&MadeRoot::amd(), "kvm_amd (a module)", "kvm_amd", false, ""),
     ] {
         let folder = made(root);
         for command in ["doctor --root host", "pages --root host"] {
@@ -146,7 +146,7 @@ fn without_root_what_is_closed_is_unknown() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = Program::unprivileged(folder.path());
     let host = folder.path().join("host");
-    Root::intel().write(&host);
+    MadeRoot::intel().write(&host);
     let debugfs = host.join("sys/kernel/debug");
     let fds = host.join("proc/4711/fd");
     let smaps = host.join("proc/4711/smaps");
@@ -188,7 +188,7 @@ fn without_root_what_is_closed_is_unknown() {
 
 #[test]
 fn mistakes_have_their_exit_codes() {
-    let folder = made(&Root::intel());
+    let folder = made(&MadeRoot::intel());
     fs::write(folder.path().join("empty"), "").unwrap();
     check(
         &Program::new(),
@@ -231,7 +231,7 @@ fn mistakes_have_their_exit_codes() {
 /// A good host with two bad settings, as people see it.
 #[test]
 fn costs_come_first_and_lines_fit_80_columns() {
-    let root = Root::intel()
+    let root = MadeRoot::intel()
         .with("/sys/module/kvm_intel/parameters/enable_apicv", "N\n")
         .with("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
     let folder = made(&root);
@@ -283,7 +283,7 @@ fn strip_colors(line: &str) -> String {
 
 #[test]
 fn pages_show_what_is_mapped_beside_what_is_there() {
-    let folder = made(&Root::intel());
+    let folder = made(&MadeRoot::intel());
     let document = json(&stdout(folder.path(), "pages --root host --format json -p 4711"));
     let vm = &document["vms"][0];
     assert_eq!(
@@ -318,7 +318,7 @@ const NAMES: [&str; 4] = [
 #[test]
 fn hostile_texts_reach_neither_the_terminal_nor_the_script() {
     for name in NAMES {
-        let root = Root::intel()
+        let root = MadeRoot::intel()
             .with(
                 "/proc/4711/cmdline",
                 &format!(
@@ -395,7 +395,7 @@ fn with_ssh(folder: &Path, script: &str, words: &str) -> std::process::Output {
 
 #[test]
 fn a_guest_is_read_through_ssh() {
-    let folder = made(&Root::intel());
+    let folder = made(&MadeRoot::intel());
     let script = r#"for word; do printf '%s\n' "$word"; done > called; for last; do :; done; exec sh -c "$last""#;
     let words = "doctor --root host --guest ssh:root@guest.example --format json";
     let output = with_ssh(folder.path(), script, words);
@@ -424,7 +424,7 @@ fn a_guest_is_read_through_ssh() {
 
 #[test]
 fn a_guest_that_cannot_be_read_is_an_input_error() {
-    let folder = made(&Root::intel());
+    let folder = made(&MadeRoot::intel());
     for (script, sentence) in [
         (
             "echo 'no route' >&2; echo 'root@vm: Permission denied\x1b[2J' >&2; exit 255",
@@ -445,7 +445,7 @@ fn a_guest_that_cannot_be_read_is_an_input_error() {
 /// An answer that never ends is cut off.
 #[test]
 fn a_guest_that_never_ends_is_cut_off() {
-    let folder = made(&Root::intel());
+    let folder = made(&MadeRoot::intel());
     let output = with_ssh(folder.path(), "exec cat /dev/zero", "doctor --root host --guest ssh:vm");
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(3), "{said}");

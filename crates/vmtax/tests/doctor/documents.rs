@@ -11,7 +11,7 @@ use vmtax_report::explain::whole_trial;
 
 use crate::captures::unpack;
 use crate::check::stdout;
-use crate::root::Root;
+use crate::root::MadeRoot;
 
 fn docs(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
@@ -135,13 +135,16 @@ fn the_json_fits_its_schemas() {
     let folder = tempfile::tempdir().unwrap();
     let recording = unpack("amd-cpuid", "zstd.perf.data.zst");
     fs::copy(recording, folder.path().join("recording")).unwrap();
-    let bad = Root::intel()
+    let bad = MadeRoot::intel()
         .with("/sys/module/kvm_intel/parameters/enable_apicv", "N\n")
         .without("/proc/4711/smaps")
         .without("/sys/kernel/debug");
-    for (name, root) in
-        [("intel", Root::intel()), ("amd", Root::amd()), ("bad", bad), ("none", Root::default())]
-    {
+    for (name, root) in [
+        ("intel", MadeRoot::intel()),
+        ("amd", MadeRoot::amd()),
+        ("bad", bad),
+        ("none", MadeRoot::default()),
+    ] {
         root.write(&folder.path().join(name));
         for (words, schema) in [
             (format!("doctor --root {name} --format json"), "doctor.schema.json"),

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use vmtax_analyse::audit::{Finding, Input, Verdict, audit};
+use vmtax_analyse::audit::{AuditFinding, AuditInput, CheckVerdict, audit};
 use vmtax_events::setting::System;
 
 /// The VM of the good hosts.
@@ -13,7 +13,7 @@ pub(crate) const PID: u32 = 4711;
 
 /// Files of a system by path.
 #[derive(Clone, Default)]
-pub(crate) struct Root {
+pub(crate) struct MadeRoot {
     files: BTreeMap<String, String>,
     links: BTreeMap<String, String>,
 }
@@ -157,49 +157,50 @@ pub(crate) const QEMU: &str = "/usr/bin/qemu-system-x86_64 -name guest=web,debug
 pub(crate) const SMAPS: &str = "7f0000000000-7f0040000000 rw-p 00000000 00:00 0 \nSize: 1048576 kB\nRss: 1048576 kB\n\
     Anonymous: 1048576 kB\nAnonHugePages: 1048576 kB\nShmemPmdMapped: 0 kB\nTHPeligible: 1\n";
 
-impl Root {
+impl MadeRoot {
     /// A host with an Intel processor and a VM, everything as wanted.
-    pub(crate) fn intel() -> Root {
-        Root::of(&[COMMON, INTEL]).vm()
+    pub(crate) fn intel() -> MadeRoot {
+        MadeRoot::of(&[COMMON, INTEL]).vm()
     }
 
     /// The same with an AMD processor.
-    pub(crate) fn amd() -> Root {
-        Root::of(&[COMMON, AMD]).vm()
+    pub(crate) fn amd() -> MadeRoot {
+        MadeRoot::of(&[COMMON, AMD]).vm()
     }
 
     /// A host with arm64 processors.
-    pub(crate) fn arm64() -> Root {
+    pub(crate) fn arm64() -> MadeRoot {
         let of_x86 = [
             "/sys/module/kvm/",
             "/sys/devices/system/cpu/vulnerabilities/",
             "/sys/kernel/debug/kvm/4711-11/pages",
         ];
-        let root = of_x86.iter().fold(Root::of(&[COMMON]).vm(), |root, start| root.without(start));
+        let root =
+            of_x86.iter().fold(MadeRoot::of(&[COMMON]).vm(), |root, start| root.without(start));
         let root = ARM64.iter().fold(root, |root, (path, text)| root.with(path, text));
         root.with("/sys/devices/system/cpu/vulnerabilities/spectre_v2", "Mitigation: CSV2, BHB\n")
             .qemu(QEMU_ARM64)
     }
 
     /// Its guest.
-    pub(crate) fn guest_arm64() -> Root {
-        Root::of(&[GUEST_ARM64])
+    pub(crate) fn guest_arm64() -> MadeRoot {
+        MadeRoot::of(&[GUEST_ARM64])
     }
 
     /// A guest, everything as wanted.
-    pub(crate) fn guest() -> Root {
-        Root::of(&[GUEST])
+    pub(crate) fn guest() -> MadeRoot {
+        MadeRoot::of(&[GUEST])
     }
 
-    fn of(parts: &[&[(&str, &str)]]) -> Root {
-        let mut root = Root::default();
+    fn of(parts: &[&[(&str, &str)]]) -> MadeRoot {
+        let mut root = MadeRoot::default();
         for (path, text) in parts.iter().copied().flatten() {
             root.files.insert((*path).to_owned(), (*text).to_owned());
         }
         root
     }
 
-    fn vm(self) -> Root {
+    fn vm(self) -> MadeRoot {
         let status =
             |name: &str, cpus: &str| format!("Name:\t{name}\nCpus_allowed_list:\t{cpus}\n");
         let counter = |name: &str| format!("/sys/kernel/debug/kvm/{PID}-11/{name}");
@@ -235,13 +236,13 @@ impl Root {
     }
 
     /// With another file, or another text in it.
-    pub(crate) fn with(mut self, path: &str, text: &str) -> Root {
+    pub(crate) fn with(mut self, path: &str, text: &str) -> MadeRoot {
         self.files.insert(path.to_owned(), text.to_owned());
         self
     }
 
     /// With the VM started by these words.
-    pub(crate) fn qemu(self, words: &str) -> Root {
+    pub(crate) fn qemu(self, words: &str) -> MadeRoot {
         self.with(
             "/proc/4711/cmdline",
             &(words.split_whitespace().collect::<Vec<_>>().join("\0") + "\0"),
@@ -249,13 +250,13 @@ impl Root {
     }
 
     /// Without the files whose path begins so.
-    pub(crate) fn without(mut self, start: &str) -> Root {
+    pub(crate) fn without(mut self, start: &str) -> MadeRoot {
         self.files.retain(|path, _| !path.starts_with(start));
         self.links.retain(|path, _| !path.starts_with(start));
         self
     }
 
-    pub(crate) fn link(mut self, path: &str, target: &str) -> Root {
+    pub(crate) fn link(mut self, path: &str, target: &str) -> MadeRoot {
         self.links.insert(path.to_owned(), target.to_owned());
         self
     }
@@ -286,9 +287,9 @@ pub(crate) fn place(folder: &Path, path: &str) -> PathBuf {
 }
 
 /// A system in a folder, and what the audit says of it.
-pub(crate) fn findings(system: &System, guest: Option<&Path>) -> Vec<Finding> {
+pub(crate) fn findings(system: &System, guest: Option<&Path>) -> Vec<AuditFinding> {
     let guest = guest.map(|guest| vmtax_host::settings(guest).unwrap());
-    audit(Input {
+    audit(AuditInput {
         host: &system.settings,
         kvm: &system.kvm,
         vms: &system.vms,
@@ -300,7 +301,10 @@ pub(crate) fn findings(system: &System, guest: Option<&Path>) -> Vec<Finding> {
 }
 
 /// Every verdict about a host and, when given, a guest, by check.
-pub(crate) fn verdicts(host: &Root, guest: Option<&Root>) -> BTreeMap<&'static str, Verdict> {
+pub(crate) fn verdicts(
+    host: &MadeRoot,
+    guest: Option<&MadeRoot>,
+) -> BTreeMap<&'static str, CheckVerdict> {
     let folder = tempfile::tempdir().unwrap();
     let (at_host, at_guest) = (folder.path().join("host"), folder.path().join("guest"));
     host.write(&at_host);

@@ -6,13 +6,13 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use vmtax_analyse::audit::{Finding, Verdict};
+use vmtax_analyse::audit::{AuditFinding, CheckVerdict};
 
-use crate::root::{Root, findings, place};
+use crate::root::{MadeRoot, findings, place};
 
 /// What becomes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Damage {
+enum FileDamage {
     Folder,
     Pipe,
     Bytes,
@@ -22,36 +22,36 @@ enum Damage {
     Socket,
 }
 
-const ALL: [Damage; 7] = [
-    Damage::Folder,
-    Damage::Pipe,
-    Damage::Bytes,
-    Damage::LongLine,
-    Damage::LinkLoop,
-    Damage::LinkOut,
-    Damage::Socket,
+const ALL: [FileDamage; 7] = [
+    FileDamage::Folder,
+    FileDamage::Pipe,
+    FileDamage::Bytes,
+    FileDamage::LongLine,
+    FileDamage::LinkLoop,
+    FileDamage::LinkOut,
+    FileDamage::Socket,
 ];
 
-fn damage(path: &Path, how: Damage, outside: &Path) {
+fn damage(path: &Path, how: FileDamage, outside: &Path) {
     fs::remove_file(path).unwrap();
     match how {
-        Damage::Folder => fs::create_dir(path).unwrap(),
-        Damage::Pipe => assert!(Command::new("mkfifo").arg(path).status().unwrap().success()),
-        Damage::Bytes => fs::write(path, b"\xff\xfe\x00\x80\n").unwrap(),
-        Damage::LongLine => {
+        FileDamage::Folder => fs::create_dir(path).unwrap(),
+        FileDamage::Pipe => assert!(Command::new("mkfifo").arg(path).status().unwrap().success()),
+        FileDamage::Bytes => fs::write(path, b"\xff\xfe\x00\x80\n").unwrap(),
+        FileDamage::LongLine => {
             let long = outside.with_file_name("long");
             if !long.exists() {
                 fs::write(&long, vec![b'1'; 10 << 20]).unwrap();
             }
             fs::hard_link(long, path).unwrap();
         }
-        Damage::LinkLoop => symlink(path.file_name().unwrap(), path).unwrap(),
-        Damage::LinkOut => symlink(outside, path).unwrap(),
-        Damage::Socket => drop(std::os::unix::net::UnixListener::bind(path).unwrap()),
+        FileDamage::LinkLoop => symlink(path.file_name().unwrap(), path).unwrap(),
+        FileDamage::LinkOut => symlink(outside, path).unwrap(),
+        FileDamage::Socket => drop(std::os::unix::net::UnixListener::bind(path).unwrap()),
     }
 }
 
-fn audit(host: &Path, guest: &Path) -> Vec<Finding> {
+fn audit(host: &Path, guest: &Path) -> Vec<AuditFinding> {
     findings(&vmtax_host::system(host).unwrap(), Some(guest))
 }
 
@@ -73,8 +73,8 @@ fn a_file_that_cannot_be_read_makes_its_checks_unknown() {
     let outside = folder.path().join("outside");
     fs::write(&outside, "Y\n").unwrap();
     let (mut wrong, mut tried) = (Vec::new(), BTreeSet::new());
-    for (name, host) in [("intel", Root::intel()), ("amd", Root::amd())] {
-        let guest = Root::guest();
+    for (name, host) in [("intel", MadeRoot::intel()), ("amd", MadeRoot::amd())] {
+        let guest = MadeRoot::guest();
         let (at_host, at_guest) =
             (folder.path().join(name), folder.path().join(format!("{name}-guest")));
         host.write(&at_host);
@@ -96,7 +96,7 @@ fn a_file_that_cannot_be_read_makes_its_checks_unknown() {
             for how in ALL {
                 // A command line is of any bytes, and smaps may name files so.
                 let is_text = !path.contains("/4711/");
-                if how == Damage::Bytes && !is_text {
+                if how == FileDamage::Bytes && !is_text {
                     continue;
                 }
                 damage(&file, how, &outside);
@@ -106,17 +106,17 @@ fn a_file_that_cannot_be_read_makes_its_checks_unknown() {
                     let rests = was.evidence.iter().any(|fact| fact.path == path)
                         && (finding.check.place() == "guest") == (at == &at_guest);
                     let now = finding.found.verdict;
-                    if rests && was.verdict == Verdict::Ok {
+                    if rests && was.verdict == CheckVerdict::Ok {
                         tried.insert(id);
                         let expected = if STAY.contains(&(id, path.as_str())) {
-                            Verdict::Ok
+                            CheckVerdict::Ok
                         } else {
-                            Verdict::Unknown
+                            CheckVerdict::Unknown
                         };
                         if now != expected {
                             wrong.push(format!("{name} {path} {how:?}: {id} {now:?}"));
                         }
-                    } else if now == Verdict::Ok && was.verdict != Verdict::Ok {
+                    } else if now == CheckVerdict::Ok && was.verdict != CheckVerdict::Ok {
                         wrong.push(format!("{name} {path} {how:?}: {id} became ok"));
                     }
                 }
@@ -148,8 +148,8 @@ fn a_vm_that_cannot_be_read_has_unknown_verdicts() {
             let outside = folder.path().join("outside");
             fs::write(&outside, "1\n").unwrap();
             let host = folder.path().join("host");
-            Root::intel().write(&host);
-            if how == Damage::Bytes && path.ends_with("cmdline") {
+            MadeRoot::intel().write(&host);
+            if how == FileDamage::Bytes && path.ends_with("cmdline") {
                 continue;
             }
             damage(&place(&host, path), how, &outside);
@@ -157,8 +157,11 @@ fn a_vm_that_cannot_be_read_has_unknown_verdicts() {
                 if checks.contains(&finding.check.id.name()) {
                     let verdict = finding.found.verdict;
                     // A thread that ends while it is looked at is no thread: the other vCPU is pinned still.
-                    let expected =
-                        if path.contains("/task/") { Verdict::Ok } else { Verdict::Unknown };
+                    let expected = if path.contains("/task/") {
+                        CheckVerdict::Ok
+                    } else {
+                        CheckVerdict::Unknown
+                    };
                     assert_eq!(verdict, expected, "{path} {how:?} {}", finding.check.id.name());
                 }
             }
@@ -171,7 +174,7 @@ fn a_vm_that_cannot_be_read_has_unknown_verdicts() {
 fn links_out_of_the_root_show_nothing_of_the_outside() {
     let folder = tempfile::tempdir().unwrap();
     let (host, outside) = (folder.path().join("host"), folder.path().join("outside"));
-    Root::intel().write(&host);
+    MadeRoot::intel().write(&host);
     fs::create_dir_all(outside.join("parameters")).unwrap();
     fs::write(outside.join("parameters/halt_poll_ns"), "31337\n").unwrap();
     let kvm = host.join("sys/module/kvm");

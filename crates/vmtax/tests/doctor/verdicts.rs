@@ -5,16 +5,16 @@ mod memory;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vmtax_analyse::audit::{RULES, Seen, Verdict};
+use vmtax_analyse::audit::{CheckVerdict, RULES, SeenSetting};
 use vmtax_events::Isa;
 use vmtax_report::doctor::words;
 
-use crate::root::{QEMU, Root, verdicts};
+use crate::root::{MadeRoot, QEMU, verdicts};
 
-const C: Verdict = Verdict::Costs;
-const U: Verdict = Verdict::Unknown;
-const O: Verdict = Verdict::Ok;
-const N: Verdict = Verdict::NotApplicable;
+const C: CheckVerdict = CheckVerdict::Costs;
+const U: CheckVerdict = CheckVerdict::Unknown;
+const O: CheckVerdict = CheckVerdict::Ok;
+const N: CheckVerdict = CheckVerdict::NotApplicable;
 const RELEASE: &str = "/proc/sys/kernel/osrelease";
 const CGROUP: &str =
     "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nsdelegate 0 0\n";
@@ -75,21 +75,23 @@ fn good_systems_have_nothing_to_change() {
         ("windows-cpu", N),
     ];
     for (name, host, others) in
-        [("intel", Root::intel(), &intel[..]), ("amd", Root::amd(), &amd[..])]
+        [("intel", MadeRoot::intel(), &intel[..]), ("amd", MadeRoot::amd(), &amd[..])]
     {
         // The guest polls by itself.
         let host = host.with("/sys/module/kvm/parameters/halt_poll_ns", "0\n");
-        let found = verdicts(&host, Some(&Root::guest()));
+        let found = verdicts(&host, Some(&MadeRoot::guest()));
         let all: BTreeSet<&str> = checks_of(Isa::Vmx);
         assert_eq!(found.keys().copied().collect::<BTreeSet<_>>(), all, "{name}");
-        let mut expected: BTreeMap<&str, Verdict> = all.into_iter().map(|id| (id, O)).collect();
+        let mut expected: BTreeMap<&str, CheckVerdict> =
+            all.into_iter().map(|id| (id, O)).collect();
         expected.extend(others.iter().copied());
         assert_eq!(found, expected, "{name}");
     }
 }
 
 /// A check, the host, what is changed of it (`-` removes), and the verdict.
-type Case = (&'static str, fn() -> Root, &'static [(&'static str, &'static str)], Verdict);
+type VerdictCase =
+    (&'static str, fn() -> MadeRoot, &'static [(&'static str, &'static str)], CheckVerdict);
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/";
 const KVM: &str = "/sys/module/kvm/parameters/";
@@ -116,7 +118,7 @@ fn path(short: &str) -> String {
     format!("{start}{rest}")
 }
 
-fn changed(root: Root, changes: &[(&str, &str)]) -> Root {
+fn changed(root: MadeRoot, changes: &[(&str, &str)]) -> MadeRoot {
     changes.iter().fold(root, |root, (short, text)| match *text {
         "-" => root.without(&path(short)),
         text if *short == "vm cmdline" => root.qemu(text),
@@ -124,7 +126,7 @@ fn changed(root: Root, changes: &[(&str, &str)]) -> Root {
     })
 }
 
-fn check(cases: &[Case], with: fn(&Root) -> BTreeMap<&'static str, Verdict>) {
+fn check(cases: &[VerdictCase], with: fn(&MadeRoot) -> BTreeMap<&'static str, CheckVerdict>) {
     let mut wrong = Vec::new();
     for (id, base, changes, expected) in cases {
         let found = with(&changed(base(), changes));
@@ -135,8 +137,8 @@ fn check(cases: &[Case], with: fn(&Root) -> BTreeMap<&'static str, Verdict>) {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-const I: fn() -> Root = Root::intel;
-const A: fn() -> Root = Root::amd;
+const I: fn() -> MadeRoot = MadeRoot::intel;
+const A: fn() -> MadeRoot = MadeRoot::amd;
 
 const TD: &str =
     "qemu-system-x86_64 -object tdx-guest,id=t -machine q35,confidential-guest-support=t";
@@ -626,7 +628,7 @@ fn windows_guests_and_device_models() {
 #[test]
 fn device_interrupts_are_part_of_the_map() {
     let host = |counts: &str, goes_to: &str| {
-        Root::intel()
+        MadeRoot::intel()
             .with("/proc/uptime", "100.00 700.00\n")
             .with("/sys/kernel/irq/24/actions", "eth0-rx-0\n")
             .with("/sys/kernel/irq/24/per_cpu_count", counts)
@@ -659,7 +661,7 @@ fn device_interrupts_are_part_of_the_map() {
     let found = crate::root::findings(&system, None);
     let found = found.into_iter().find(|f| f.check.id.name() == "device-interrupts").unwrap().found;
     assert_eq!(words::found(&found), "devices of the host interrupt the vCPUs on CPUs 4");
-    let seen = Seen::Interrupts { devices: "eth0-rx-0".to_owned(), cpu: 4, rate: 100 };
+    let seen = SeenSetting::Interrupts { devices: "eth0-rx-0".to_owned(), cpu: 4, rate: 100 };
     assert_eq!(found.evidence[1].value, Ok(seen));
 }
 
@@ -668,7 +670,7 @@ fn device_interrupts_are_part_of_the_map() {
 fn cpus_of_several_vms_are_one_map() {
     let other = |cpus: &str| {
         let status = format!("Name:\tCPU 0/KVM\nCpus_allowed_list:\t{cpus}\n");
-        Root::intel()
+        MadeRoot::intel()
             .with("/proc/4800/cmdline", "qemu-system-x86_64\0-name\0guest=db,debug-threads=on\0")
             .with("/proc/4800/comm", "qemu-system-x86\n")
             .with("/proc/4800/task/4801/status", &status)
@@ -676,14 +678,14 @@ fn cpus_of_several_vms_are_one_map() {
             .link("/proc/4800/fd/11", "anon_inode:kvm-vm")
             .link("/proc/4800/fd/12", "anon_inode:kvm-vcpu:0")
     };
-    let of_first = |host: &Root| {
+    let of_first = |host: &MadeRoot| {
         let folder = tempfile::tempdir().unwrap();
         host.write(folder.path());
         let system = vmtax_host::system(folder.path()).unwrap();
         let found = crate::root::findings(&system, None);
-        let is_first = |finding: &vmtax_analyse::audit::Finding| {
+        let is_first = |finding: &vmtax_analyse::audit::AuditFinding| {
             finding.check.id.name() == "vcpu-pinning"
-                && finding.subject == vmtax_analyse::audit::Subject::Vm(4711)
+                && finding.subject == vmtax_analyse::audit::AuditSubject::Vm(4711)
         };
         found.into_iter().find(is_first).unwrap().found
     };
@@ -703,7 +705,7 @@ fn guests() {
     const PLAIN: &str = "vendor_id\t: GenuineIntel\nflags\t\t: fpu hypervisor\n";
     const SLOTS: &str = "/sys/kernel/debug/swiotlb/io_tlb_nslabs";
     const HIGH: &str = "/sys/kernel/debug/swiotlb/io_tlb_used_hiwater";
-    const G: fn() -> Root = Root::guest;
+    const G: fn() -> MadeRoot = MadeRoot::guest;
     check(
         &[
             ("guest-haltpoll", G, &[], O),
@@ -748,14 +750,14 @@ fn guests() {
             ("halt-poll", G, &[("cpu cpuidle/current_driver", "none\n")], O),
             ("halt-poll", G, &[("/proc/cmdline", "idle=poll\n")], C),
         ],
-        |guest| verdicts(&Root::intel(), Some(guest)),
+        |guest| verdicts(&MadeRoot::intel(), Some(guest)),
     );
 }
 
 #[test]
 fn halt_polling_depends_on_who_polls() {
     let off = ("kvm halt_poll_ns", "0\n");
-    let without: &[Case] = &[
+    let without: &[VerdictCase] = &[
         ("halt-poll", I, &[], O),
         ("halt-poll", I, &[("count halt_poll_fail_ns", "99000\n")], C),
         ("halt-poll", I, &[("/sys/kernel/debug", "-")], U),
@@ -763,31 +765,31 @@ fn halt_polling_depends_on_who_polls() {
         ("halt-poll", I, &[("kvm halt_poll_ns", "soon\n")], U),
     ];
     check(without, |host| verdicts(host, None));
-    let polls = |host: &Root| verdicts(host, Some(&Root::guest()));
+    let polls = |host: &MadeRoot| verdicts(host, Some(&MadeRoot::guest()));
     check(&[("halt-poll", I, &[("kvm halt_poll_ns", "0\n")], O)], polls);
-    let halts = Root::guest().with("/sys/devices/system/cpu/cpuidle/current_driver", "none\n");
-    let found = verdicts(&changed(Root::intel(), &[off]), Some(&halts));
+    let halts = MadeRoot::guest().with("/sys/devices/system/cpu/cpuidle/current_driver", "none\n");
+    let found = verdicts(&changed(MadeRoot::intel(), &[off]), Some(&halts));
     assert_eq!(found["halt-poll"], U);
 }
 
 /// idle=poll wants CPUs for the vCPUs alone.
 #[test]
 fn idle_poll_depends_on_pinning() {
-    let guest = Root::guest().with("/proc/cmdline", "idle=poll\n");
+    let guest = MadeRoot::guest().with("/proc/cmdline", "idle=poll\n");
     for (changes, expected) in [
         (&[][..], O),
         (&[("vm task/4713/status", "Name:\tCPU 1/KVM\nCpus_allowed_list:\t0-7\n")][..], C),
         (&[("vm task", "-")][..], U),
         (&[("/proc/4711", "-")][..], U),
     ] {
-        let found = verdicts(&changed(Root::intel(), changes), Some(&guest));
+        let found = verdicts(&changed(MadeRoot::intel(), changes), Some(&guest));
         assert_eq!(found["guest-idle-poll"], expected, "{changes:?}");
     }
 }
 
 #[test]
 fn nothing_can_be_read_where_there_is_nothing() {
-    let found = verdicts(&Root::default(), Some(&Root::default()));
+    let found = verdicts(&MadeRoot::default(), Some(&MadeRoot::default()));
     let wrong: Vec<_> = found.iter().filter(|(_, verdict)| **verdict != U).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
     let checks = RULES.iter().flat_map(|rule| rule.checks);
@@ -802,7 +804,7 @@ fn nothing_can_be_read_where_there_is_nothing() {
 /// A remedy that is wrong for a VM is not offered for it, by whichever check: the table of remedies decides.
 #[test]
 fn fixes_are_those_of_this_vm() {
-    let fixes = |host: &Root, check: &str| {
+    let fixes = |host: &MadeRoot, check: &str| {
         let folder = tempfile::tempdir().unwrap();
         host.write(folder.path());
         let system = vmtax_host::system(folder.path()).unwrap();
@@ -814,7 +816,7 @@ fn fixes_are_those_of_this_vm() {
         }
     };
     // guest_memfd memory of an ordinary VM is mapped in small pages under all settings.
-    let small = Root::intel().with(&path("vm smaps"), SMALL);
+    let small = MadeRoot::intel().with(&path("vm smaps"), SMALL);
     assert!(fixes(&small, "thp-backing").0.is_some());
     for target in ["anon_inode:[kvm-gmem]", "/[kvm-gmem] (deleted)"] {
         let (fix, what) = fixes(&small.clone().link("/proc/4711/fd/20", target), "thp-backing");
@@ -825,6 +827,6 @@ fn fixes_are_those_of_this_vm() {
         fixes(&small.qemu("cloud-hypervisor --memory size=1G --cpus boot=2"), "thp-backing");
     assert!(fix.is_none() && what.contains("another VMM"), "{what}");
     // isolcpus= is deprecated, and is not advised.
-    let (fix, _) = fixes(&Root::intel().with(&path("cpu isolated"), "\n"), "isolcpus");
+    let (fix, _) = fixes(&MadeRoot::intel().with(&path("cpu isolated"), "\n"), "isolcpus");
     assert!(words::fix_line(&fix.unwrap()).contains("cpuset.cpus.partition"));
 }

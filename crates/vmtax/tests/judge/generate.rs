@@ -6,13 +6,13 @@ use serde::Deserialize;
 /// What a made-up recording holds.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Spec {
+pub(crate) struct MadeSpec {
     pub(crate) seed: u64,
     seconds: f64,
     #[serde(default = "one")]
     vcpus: u32,
     #[serde(default)]
-    exit: Vec<Exit>,
+    exit: Vec<MadeExit>,
     #[serde(default)]
     preempt: Vec<Preempt>,
     #[serde(default)]
@@ -29,7 +29,7 @@ pub(crate) struct Spec {
     #[serde(default)]
     first: u32,
     /// A second VM beside it, or further vCPUs of the same process.
-    also: Option<Box<Spec>>,
+    also: Option<Box<MadeSpec>>,
 }
 
 /// Whose text it is.
@@ -104,7 +104,7 @@ fn one() -> u32 {
 /// Exits of one reason, a second and vCPU.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Exit {
+struct MadeExit {
     reason: String,
     rate: f64,
     /// Duration, from and to.
@@ -170,7 +170,7 @@ impl Random {
 }
 
 /// The text, in time order.
-pub(crate) fn perf_script(spec: &Spec, seed: u64) -> String {
+pub(crate) fn perf_script(spec: &MadeSpec, seed: u64) -> String {
     let mut lines: Vec<(u64, String)> = Vec::new();
     for (number, spec) in std::iter::successors(Some(spec), |spec| spec.also.as_deref()).enumerate()
     {
@@ -192,7 +192,7 @@ pub(crate) fn perf_script(spec: &Spec, seed: u64) -> String {
     text
 }
 
-fn vcpu_lines(spec: &Spec, mut random: Random, vcpu: u32, lines: &mut Vec<(u64, String)>) {
+fn vcpu_lines(spec: &MadeSpec, mut random: Random, vcpu: u32, lines: &mut Vec<(u64, String)>) {
     let tid = spec.pid + 1 + vcpu;
     let cpu = spec.pid / 1000 + vcpu;
     let mut put = |at: f64, who: &str, tid: u32, event: &str| {

@@ -25,7 +25,7 @@ struct Truth {
     source: Option<String>,
     /// The command that is scored.
     #[serde(default)]
-    program: Program,
+    program: JudgedProgram,
     /// Words of the command after `explain`, `doctor` or `diff`; `input` and `base` are the case's files.
     command: String,
     /// Verdicts of `explain` that are right, and `refused`.
@@ -59,7 +59,7 @@ const MOST_WORDS: usize = 25;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Program {
+enum JudgedProgram {
     #[default]
     Explain,
     Doctor,
@@ -69,7 +69,7 @@ enum Program {
 /// Files below a folder, for `vmtax doctor`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Tree {
+struct FileTree {
     /// Contents by path.
     files: BTreeMap<String, String>,
     /// Targets of links by path.
@@ -110,7 +110,7 @@ fn lay_out(case: &Path, folder: &Path, variation: u64) -> bool {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         if let Some(stem) = name.strip_suffix(".spec.toml") {
-            let spec: generate::Spec = toml::from_str(&fs::read_to_string(&path).unwrap())
+            let spec: generate::MadeSpec = toml::from_str(&fs::read_to_string(&path).unwrap())
                 .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             let text = generate::perf_script(&spec, spec.seed.wrapping_add(variation * 7919));
             fs::write(folder.join(stem), text).unwrap();
@@ -126,7 +126,7 @@ fn lay_out(case: &Path, folder: &Path, variation: u64) -> bool {
 }
 
 /// Makes the files of a tree.
-fn plant(tree: &Tree, root: &Path) {
+fn plant(tree: &FileTree, root: &Path) {
     let place = |path: &str| {
         let place = root.join(path.trim_start_matches('/'));
         fs::create_dir_all(place.parent().unwrap()).unwrap();
@@ -181,7 +181,7 @@ fn refused(truth: &Truth, refusal: String) -> (Score, String) {
 
 /// What `doctor` and `diff` say: each check's verdict, and sentences.
 fn said(truth: &Truth, folder: &Path, last: &str) -> (Score, String) {
-    let program = if truth.program == Program::Doctor { "doctor" } else { "diff" };
+    let program = if truth.program == JudgedProgram::Doctor { "doctor" } else { "diff" };
     let text = match execute(folder, &format!("{program} {last}")) {
         Ok(text) => text,
         Err(refusal) => return refused(truth, refusal),
@@ -217,7 +217,7 @@ fn judge(case: &Path, truth: &Truth, variation: u64) -> (Score, String) {
     let mut steps: Vec<&str> = truth.command.split(';').map(str::trim).collect();
     let last = steps.pop().unwrap();
     let done = steps.into_iter().try_for_each(|step| run(folder.path(), step).map(|_| ()));
-    if truth.program != Program::Explain {
+    if truth.program != JudgedProgram::Explain {
         return done
             .map_or_else(|refusal| refused(truth, refusal), |()| said(truth, folder.path(), last));
     }

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use vmtax_capture::import::Options;
-use vmtax_capture::{Error, Format, Sink, Source, pipeline};
+use vmtax_capture::import::ImportOptions;
+use vmtax_capture::{Error, ImportFormat, ImportSource, Sink, pipeline};
 use vmtax_events::{Event, ExitRow, Isa};
-use vmtax_lab::{Extent, Host, Outcomes, Plan, Setup, Windows, suite};
+use vmtax_lab::{Extent, HostKind, HostSetup, LabPlan, Outcomes, Windows, suite};
 use vmtax_machine::kernel;
 
 use crate::run::{cache, json, output, refused, text};
@@ -29,8 +29,9 @@ impl Sink for &mut ToWindows {
 /// What a recording shows.
 fn windows(trace: &[u8]) -> Windows {
     let mut sink = ToWindows(Windows::default());
-    let options = Options { isa: Isa::Unknown, ..Options::default() };
-    pipeline::run(Format::TraceDat, Source::Random(&trace), options, &mut sink).unwrap();
+    let options = ImportOptions { isa: Isa::Unknown, ..ImportOptions::default() };
+    pipeline::run(ImportFormat::TraceDat, ImportSource::Random(&trace), options, &mut sink)
+        .unwrap();
     sink.0
 }
 
@@ -48,16 +49,16 @@ fn measured(names: &[&str], buffer_kib: u32) -> Outcomes {
     let cache = cache().join("vmtax");
     fs::create_dir_all(&cache).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let setup = Setup {
+    let setup = HostSetup {
         options: vec![format!("vmtax.buffer={buffer_kib}")],
-        ..Setup::plain(
-            Host::Amd,
+        ..HostSetup::plain(
+            HostKind::Amd,
             kernel::distribution(&cache).unwrap(),
             cache,
             folder.path().join("console.txt"),
         )
     };
-    let plan = Plan {
+    let plan = LabPlan {
         suites: suite::SUITES.iter().collect(),
         only: names.iter().map(|name| suite::operation(name).unwrap()).collect(),
         batches: 5,
@@ -67,7 +68,7 @@ fn measured(names: &[&str], buffer_kib: u32) -> Outcomes {
 
 /// The failures that a recording makes of outcomes that had none.
 fn failures(outcomes: &mut Outcomes, trace: &[u8]) -> Vec<String> {
-    outcomes.check_recording(Host::Amd, &windows(trace));
+    outcomes.check_recording(HostKind::Amd, &windows(trace));
     let failures = outcomes.failures();
     outcomes.operations.iter_mut().for_each(|one| one.failure = None);
     failures

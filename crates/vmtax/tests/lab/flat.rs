@@ -11,11 +11,11 @@ const HEADER: usize = 12;
 
 /// Code for 32-bit protected mode; text that it prints follows it.
 #[derive(Default)]
-struct Code(Vec<u8>);
+struct FlatCode(Vec<u8>);
 
-impl Code {
+impl FlatCode {
     /// Prints the command line, by the multiboot information at EBX.
-    fn command_line(mut self) -> Code {
+    fn command_line(mut self) -> FlatCode {
         self.0.extend([0x8b, 0x73, 0x10]); // mov esi, [ebx + 16]
         self.0.extend([0xba, 0xf8, 0x03, 0, 0]); // mov edx, 0x3f8
         // again: lodsb; test al, al; jz end; out dx, al; jmp again; end:
@@ -24,7 +24,7 @@ impl Code {
     }
 
     /// Prints a text, which lies in the code.
-    fn print(mut self, text: &str) -> Code {
+    fn print(mut self, text: &str) -> FlatCode {
         let length = text.len() as u32;
         self.0.push(0xe9); // jmp over the text
         self.0.extend(length.to_le_bytes());
@@ -40,20 +40,20 @@ impl Code {
     }
 
     /// Executes CPUID ten times.
-    fn cpuid(mut self) -> Code {
+    fn cpuid(mut self) -> FlatCode {
         self.0.extend([0xbd, 10, 0, 0, 0]); // mov ebp, 10
         // again: xor eax, eax; cpuid; dec ebp; jnz again
         self.0.extend([0x31, 0xc0, 0x0f, 0xa2, 0x4d, 0x75, 0xf9]);
         self
     }
 
-    fn bytes(mut self, bytes: &[u8]) -> Code {
+    fn bytes(mut self, bytes: &[u8]) -> FlatCode {
         self.0.extend(bytes);
         self
     }
 
     /// Ends with an exit code.
-    fn exit(mut self, code: u8) -> Code {
+    fn exit(mut self, code: u8) -> FlatCode {
         self.0.extend([0xba, 0xf4, 0, 0, 0, 0xb8, code, 0, 0, 0, 0xef]); // mov edx, 0xf4; mov eax, code; out dx, eax
         self
     }
@@ -84,7 +84,7 @@ fn reported(run: &str) -> serde_json::Value {
 #[test]
 fn a_program_runs_and_its_output_verdict_and_exits_are_kept() {
     let folder = tempfile::tempdir().unwrap();
-    let code = Code::default().command_line().print("\nPASS: cpuid\r\nSUMMARY: 1 tests\r\n");
+    let code = FlatCode::default().command_line().print("\nPASS: cpuid\r\nSUMMARY: 1 tests\r\n");
     let code = code.bytes(&[0xba, 0x34, 0x12, 0, 0, 0xec]); // mov edx, 0x1234; in al, dx
     let image = code.cpuid().exit(0).image(folder.path());
     let image = image.to_str().unwrap();
@@ -119,28 +119,28 @@ fn a_program_runs_and_its_output_verdict_and_exits_are_kept() {
 #[test]
 fn programs_that_fail_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();
-    let run = |code: Code, more: &[&str]| {
+    let run = |code: FlatCode, more: &[&str]| {
         let image = code.image(folder.path());
         refused(&[&["lab", "run", "--flat", image.to_str().unwrap()], more].concat())
     };
-    let (code, said) = run(Code::default().print("FAIL: cpuid\n").exit(1), &[]);
+    let (code, said) = run(FlatCode::default().print("FAIL: cpuid\n").exit(1), &[]);
     assert_eq!(code, 6, "{said}");
     assert!(said.contains("own.flat: failed (exit code 1)\n  FAIL: cpuid\n"), "{said}");
-    let (code, said) = run(Code::default().exit(38), &[]);
+    let (code, said) = run(FlatCode::default().exit(38), &[]);
     assert_eq!(code, 0, "{said}");
     // An invalid instruction, for which there is no handler.
-    let (code, said) = run(Code::default().bytes(&[0x0f, 0x0b]), &[]);
+    let (code, said) = run(FlatCode::default().bytes(&[0x0f, 0x0b]), &[]);
     assert_eq!(code, 7, "{said}");
     assert!(said.contains("own.flat: the guest ended in a triple fault, on QEMU TCG "), "{said}");
     assert!(said.contains("; it printed nothing"), "{said}");
-    let (_, said) = run(Code::default().print("first\nlast\n").bytes(&[0x0f, 0x0b]), &[]);
+    let (_, said) = run(FlatCode::default().print("first\nlast\n").bytes(&[0x0f, 0x0b]), &[]);
     assert!(said.contains("; its last line: \"last\""), "{said}");
     // A loop without end; what it printed is at the end of the message.
     let (code, said) =
-        run(Code::default().print("endless\n").bytes(&[0xeb, 0xfe]), &["--limit", "30s"]);
+        run(FlatCode::default().print("endless\n").bytes(&[0xeb, 0xfe]), &["--limit", "30s"]);
     assert_eq!(code, 7, "{said}");
     assert!(said.contains("was not done after 30 s"), "{said}");
-    let (code, said) = run(Code::default().exit(0), &["--nested"]);
+    let (code, said) = run(FlatCode::default().exit(0), &["--nested"]);
     assert_eq!(code, 2, "{said}");
     let image = folder.path().join("own.flat");
     fs::write(&image, vec![0x5a; 100_000]).unwrap();
@@ -155,11 +155,11 @@ fn programs_that_fail_are_told_apart() {
 #[test]
 fn the_test_device_is_there() {
     let folder = tempfile::tempdir().unwrap();
-    let failed = |code: Code, exit: u8| {
+    let failed = |code: FlatCode, exit: u8| {
         // jz over the end
         code.bytes(&[0x74, 0x0b]).exit(exit)
     };
-    let mut code = Code::default();
+    let mut code = FlatCode::default();
     // mov dx, 0xe0; mov eax, 0x12345678; out dx, eax; xor eax, eax; in eax, dx; cmp eax, 0x12345678
     code = code.bytes(&[0xba, 0xe0, 0, 0, 0, 0xb8, 0x78, 0x56, 0x34, 0x12, 0xef, 0x31, 0xc0, 0xed]);
     code = failed(code.bytes(&[0x3d, 0x78, 0x56, 0x34, 0x12]), 1);

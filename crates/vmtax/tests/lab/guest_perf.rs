@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use vmtax_guest::job::{Answer, Job, Outcome, Request};
-use vmtax_lab::{Host, VmPlan, VmSetup};
-use vmtax_machine::programs::{self, Files};
+use vmtax_guest::job::{Job, JobAnswer, JobOutcome, JobRequest};
+use vmtax_lab::{HostKind, VmPlan, VmSetup};
+use vmtax_machine::programs::{self, FilesByPath};
 use vmtax_machine::{Stop, kernel};
 
 use crate::run::{cache, output};
@@ -110,7 +110,7 @@ fn counted(errors: &str, event: &str) -> Vec<u64> {
 
 /// What the virtual PMU did, as the last line of a run's errors says.
 #[derive(Clone, Copy, Debug)]
-struct Activity {
+struct PmuActivity {
     creates: u64,
     interrupts: u64,
     delivered: u64,
@@ -118,8 +118,8 @@ struct Activity {
     dropped: u64,
 }
 
-impl Activity {
-    fn parse(errors: &str, policy: &str) -> Activity {
+impl PmuActivity {
+    fn parse(errors: &str, policy: &str) -> PmuActivity {
         let begin = format!("vmtax: virtual PMU ({policy}): ");
         let line = errors.lines().last().and_then(|line| line.strip_prefix(&begin)).expect(errors);
         let numbers = line.replace(',', "");
@@ -128,7 +128,7 @@ impl Activity {
         let [creates, interrupts, delivered, merged, dropped] = numbers[..] else {
             panic!("{line}")
         };
-        Activity { creates, interrupts, delivered, merged, dropped }
+        PmuActivity { creates, interrupts, delivered, merged, dropped }
     }
 }
 
@@ -136,15 +136,15 @@ impl Activity {
 ///
 /// They are one observation, not several: under legacy the event's period can end while the host is still creating it, and
 /// then the guest is sampled again before it has executed an instruction.
-struct Cluster<'a> {
+struct SampleCluster<'a> {
     address: &'a str,
     function: &'a str,
     samples: f64,
 }
 
 /// Clusters of the lines "address function" of perf script.
-fn clusters(script: &str) -> Vec<Cluster<'_>> {
-    let mut clusters: Vec<Cluster<'_>> = Vec::new();
+fn clusters(script: &str) -> Vec<SampleCluster<'_>> {
+    let mut clusters: Vec<SampleCluster<'_>> = Vec::new();
     for line in script.lines() {
         let mut words = line.split_whitespace();
         let (Some(address), Some(function)) = (words.next(), words.next()) else { continue };
@@ -153,16 +153,16 @@ fn clusters(script: &str) -> Vec<Cluster<'_>> {
         }
         match clusters.last_mut().filter(|last| last.address == address) {
             Some(last) => last.samples += 1.0,
-            None => clusters.push(Cluster { address, function, samples: 1.0 }),
+            None => clusters.push(SampleCluster { address, function, samples: 1.0 }),
         }
     }
     clusters
 }
 
 /// A function's share of the samples and the standard error of it: of a ratio estimate over clusters of unequal sizes.
-fn share(clusters: &[Cluster<'_>], function: &str, known: f64) -> (f64, f64) {
+fn share(clusters: &[SampleCluster<'_>], function: &str, known: f64) -> (f64, f64) {
     let all: f64 = clusters.iter().map(|c| c.samples).sum();
-    let inside = |c: &Cluster<'_>| if c.function == function { c.samples } else { 0.0 };
+    let inside = |c: &SampleCluster<'_>| if c.function == function { c.samples } else { 0.0 };
     let squares = clusters.iter().map(|c| (inside(c) - known * c.samples).powi(2));
     (clusters.iter().map(inside).sum::<f64>() / all, squares.sum::<f64>().sqrt() / all)
 }
@@ -211,10 +211,10 @@ fn perf_works(host: &str, policy: &str, period: &str) {
     let cycles = counted(&errors, "cycles");
     assert!(cycles[0] > 100_000 && cycles[0] < cycles[1] && cycles[1] < 1_000_000_000, "{errors}");
 
-    let activity = Activity::parse(&errors, policy);
+    let activity = PmuActivity::parse(&errors, policy);
     let samples = script.lines().filter(|line| line.starts_with(' ')).count() as u64;
     eprintln!("{what}: {samples} samples, {activity:?}");
-    let Activity { creates, interrupts, delivered, merged, dropped } = activity;
+    let PmuActivity { creates, interrupts, delivered, merged, dropped } = activity;
     assert_eq!(interrupts, delivered + merged + dropped, "{what}");
     assert_eq!((merged, dropped), (0, 0), "{what}: {activity:?}");
     // One that comes as perf disables its event has none.
@@ -261,9 +261,9 @@ fn legacy_loses_samples_on_intel() {
     let files = [program.as_path(), &module(folder.path())];
     let (script, errors) = in_guest("intel", "legacy", &files, &script);
     let samples = script.lines().filter(|line| line.starts_with(' ')).count() as u64;
-    let activity = Activity::parse(&errors, "legacy");
+    let activity = PmuActivity::parse(&errors, "legacy");
     eprintln!("intel, legacy, short period: {samples} samples, {activity:?}");
-    let Activity { interrupts, delivered, merged, dropped, .. } = activity;
+    let PmuActivity { interrupts, delivered, merged, dropped, .. } = activity;
     assert_eq!(interrupts, delivered + merged + dropped);
     assert!(delivered - samples <= 1, "{samples} samples, {activity:?}");
     // Each sample's handler loses the next overflow: one interrupt of two, and all samples until the next tick.
@@ -282,8 +282,8 @@ fn without_the_module_a_linux_guest_reads_wrong_counts() {
 }
 
 /// A shell's commands on an emulated host itself.
-fn on_host(host: Host, programs: &[&Path], script: &str) -> Outcome {
-    let mut files = Files::new();
+fn on_host(host: HostKind, programs: &[&Path], script: &str) -> JobOutcome {
+    let mut files = FilesByPath::new();
     let last = programs.iter().filter_map(|program| program.file_name()).next_back();
     let console = format!("{}-{}.txt", host.name(), last.unwrap().display());
     for program in programs {
@@ -311,9 +311,9 @@ fn on_host(host: Host, programs: &[&Path], script: &str) -> Outcome {
     let mut vm = setup.start(&|_| {}).unwrap();
     let client = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
     let job = Job { client, limit_ms: 300_000, ..Job::default() };
-    match vm.ask(&Request::Do(job)).unwrap().answer {
-        Answer::Done(outcome) => outcome,
-        Answer::Facts(facts) => panic!("{facts:?}"),
+    match vm.ask(&JobRequest::Do(job)).unwrap().answer {
+        JobAnswer::Done(outcome) => outcome,
+        JobAnswer::Facts(facts) => panic!("{facts:?}"),
     }
 }
 
@@ -342,7 +342,7 @@ fn the_example_vmm_counts_exactly_beside_a_busy_program() {
         (while :; do :; done) &
         vmm /sys/kernel/tracing/events/kvm/kvm_cpuid/id
         kill $!";
-    let outcome = on_host(Host::Amd, &[Path::new("sh"), Path::new("mount"), &vmm], script);
+    let outcome = on_host(HostKind::Amd, &[Path::new("sh"), Path::new("mount"), &vmm], script);
     let text = String::from_utf8_lossy(&outcome.stdout);
     let errors = String::from_utf8_lossy(&outcome.stderr);
     assert!(outcome.problem.is_empty(), "{}: {errors}", outcome.problem);

@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::run::{json, output, refused, text};
 
 /// Faults in the batch, and pages of 4 KiB and 2 MiB mapped by it, of four regions of 2 MiB.
-type Expected = (&'static str, u64, u64, u64);
+type ExpectedFaults = (&'static str, u64, u64, u64);
 
 /// What is the same on every kernel from 5.14 on, on both hosts.
-const ORDINARY: &[Expected] = &[
+const ORDINARY: &[ExpectedFaults] = &[
     ("touch-4k-thp", 4, 0, 4),
     ("touch-4k-thp-populated", 4, 0, 4),
     ("touch-2m-thp", 4, 0, 4),
@@ -23,7 +23,7 @@ const ORDINARY: &[Expected] = &[
 ];
 
 /// guest_memfd, Linux 6.18 to 7.3: no huge page anywhere, and pre-faulting moves the faults to the start.
-const GUEST_MEMFD: &[Expected] = &[
+const GUEST_MEMFD: &[ExpectedFaults] = &[
     ("touch-4k-guest-memfd", 2048, 2048, 0),
     ("touch-4k-guest-memfd-populated", 2048, 2048, 0),
     ("touch-4k-guest-memfd-prefault", 0, 2048, 0),
@@ -38,7 +38,7 @@ const GUEST_MEMFD: &[Expected] = &[
 ];
 
 /// The same in a guest of a guest: one region, L1's KVM counts, and L1 is the one with guest_memfd.
-const NESTED: &[Expected] = &[
+const NESTED: &[ExpectedFaults] = &[
     ("touch-4k-thp", 1, 0, 1),
     ("touch-4k-thp-prefault", 2, 0, 1),
     ("touch-4k-small", 512, 512, 0),
@@ -51,7 +51,7 @@ const NESTED: &[Expected] = &[
 ];
 
 /// Private memory and conversions, Linux 6.12 with software-protected VMs.
-const PRIVATE: &[Expected] = &[
+const PRIVATE: &[ExpectedFaults] = &[
     ("touch-4k-private", 2048, 2048, 0),
     ("touch-4k-private-populated", 2048, 2048, 0),
     ("touch-4k-private-prefault", 0, 2048, 0),
@@ -66,7 +66,7 @@ const PRIVATE: &[Expected] = &[
     ("shatter-back", 2052, 2048, 0),
 ];
 
-const NESTED_PRIVATE: &[Expected] = &[
+const NESTED_PRIVATE: &[ExpectedFaults] = &[
     ("touch-4k-thp", 1, 0, 1),
     ("touch-4k-thp-prefault", 1024, 512, 0),
     ("touch-4k-private", 512, 512, 0),
@@ -75,11 +75,11 @@ const NESTED_PRIVATE: &[Expected] = &[
     ("shatter-back", 513, 512, 0),
 ];
 
-fn names(expected: &[Expected]) -> String {
+fn names(expected: &[ExpectedFaults]) -> String {
     expected.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(",")
 }
 
-fn assert_memory(report: &Value, level: &str, expected: &[Expected]) {
+fn assert_memory(report: &Value, level: &str, expected: &[ExpectedFaults]) {
     let rows = report["operations"]["rows"].as_array().unwrap();
     let wrong: Vec<String> = expected
         .iter()
@@ -149,7 +149,7 @@ fn kernel(variable: &str) -> Option<(String, String)> {
     Some((image.to_owned(), modules.to_owned()))
 }
 
-fn measured_on(variable: &str, host: &str, expected: &[Expected]) -> Value {
+fn measured_on(variable: &str, host: &str, expected: &[ExpectedFaults]) -> Value {
     let (image, modules) = kernel(variable)
         .unwrap_or_else(|| panic!("set {variable} to an image and a folder of modules"));
     let operations = names(expected);
@@ -220,7 +220,8 @@ fn the_kept_runs_show_what_guest_memfd_and_private_memory_cost() {
 fn private_memory_has_no_huge_page_in_7_3_either() {
     let same = ["touch-4k-thp", "touch-4k-guest-memfd", "touch-4k-thp-prefault"];
     let both = ORDINARY.iter().chain(GUEST_MEMFD);
-    let same: Vec<Expected> = both.filter(|(name, ..)| same.contains(name)).copied().collect();
+    let same: Vec<ExpectedFaults> =
+        both.filter(|(name, ..)| same.contains(name)).copied().collect();
     assert_eq!(same.len(), 3);
     for run in ["amd-7.3-protected", "intel-7.3-protected"] {
         let report = recorded(run);

@@ -9,7 +9,7 @@ use crate::run;
 use crate::terminal::Terminal;
 
 /// A block of commands, and the output that the README shows below it.
-struct Block {
+struct CommandBlock {
     commands: String,
     output: String,
 }
@@ -18,14 +18,14 @@ pub(crate) fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-fn blocks(readme: &str) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+fn blocks(readme: &str) -> Vec<CommandBlock> {
+    let mut blocks: Vec<CommandBlock> = Vec::new();
     // Every second part is inside a fence; its first line is the language.
     for fenced in readme.split("```").skip(1).step_by(2) {
         let (language, text) = fenced.split_once('\n').unwrap();
         match (language, blocks.last_mut()) {
             ("sh", _) => {
-                blocks.push(Block { commands: text.to_owned(), output: String::new() });
+                blocks.push(CommandBlock { commands: text.to_owned(), output: String::new() });
             }
             ("", Some(block)) => block.output = text.to_owned(),
             _ => panic!("a block of {language:?}"),

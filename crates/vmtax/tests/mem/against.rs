@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::guest::{Guest, qmp};
+use super::guest::{RunningGuest, qmp};
 use super::{mem, name};
 
 /// Of guests that must be booted anew, and of one that serves all rounds.
@@ -22,7 +22,7 @@ fn processor_time(pid: u32) -> f64 {
 
 /// Of one save: processor time of all who take part, wall time, bytes.
 #[derive(Clone, Copy, Debug)]
-struct Cost {
+struct SaveCost {
     processor: f64,
     wall: f64,
     bytes: f64,
@@ -36,7 +36,7 @@ fn clear(output: &Path) {
     assert!(Command::new("sync").status().unwrap().success());
 }
 
-fn by_vmtax(guest: &Guest, output: &Path, more: &[&str]) -> Cost {
+fn by_vmtax(guest: &RunningGuest, output: &Path, more: &[&str]) -> SaveCost {
     clear(output);
     // Stopped, or the guest's own work would be counted.
     qmp(&guest.qmp, &["{\"execute\":\"stop\"}"]);
@@ -49,10 +49,10 @@ fn by_vmtax(guest: &Guest, output: &Path, more: &[&str]) -> Cost {
     // Our own time is small: it waits.
     let processor = processor_time(guest.pid()) - qemu + processor_time(std::process::id()) - own;
     qmp(&guest.qmp, &["{\"execute\":\"cont\"}"]);
-    Cost { processor, wall, bytes: fs::metadata(output).unwrap().len() as f64 }
+    SaveCost { processor, wall, bytes: fs::metadata(output).unwrap().len() as f64 }
 }
 
-fn by_qemu(guest: &Guest, output: &Path) -> Cost {
+fn by_qemu(guest: &RunningGuest, output: &Path) -> SaveCost {
     clear(output);
     qmp(&guest.qmp, &["{\"execute\":\"stop\"}"]);
     let qemu = processor_time(guest.pid());
@@ -79,11 +79,11 @@ fn by_qemu(guest: &Guest, output: &Path) -> Cost {
     let processor = processor_time(guest.pid()) - qemu;
     // A QEMU that has migrated saves nothing more before it has run again.
     qmp(&guest.qmp, &["{\"execute\":\"cont\"}"]);
-    Cost { processor, wall, bytes: fs::metadata(output).unwrap().len() as f64 }
+    SaveCost { processor, wall, bytes: fs::metadata(output).unwrap().len() as f64 }
 }
 
 /// `cp` of the memory's file, and what it left synced.
-fn by_copy(guest: &Guest, output: &Path) -> Cost {
+fn by_copy(guest: &RunningGuest, output: &Path) -> SaveCost {
     clear(output);
     qmp(&guest.qmp, &["{\"execute\":\"stop\"}"]);
     let memory = memory_file(guest.pid());
@@ -95,7 +95,7 @@ fn by_copy(guest: &Guest, output: &Path) -> Cost {
     let wall = start.elapsed().as_secs_f64();
     let processor = processor_time(std::process::id()) - own;
     qmp(&guest.qmp, &["{\"execute\":\"cont\"}"]);
-    Cost { processor, wall, bytes: fs::metadata(output).unwrap().len() as f64 }
+    SaveCost { processor, wall, bytes: fs::metadata(output).unwrap().len() as f64 }
 }
 
 /// The file in which a guest has its memory.
@@ -122,7 +122,7 @@ impl Verdicts {
 }
 
 /// The median over the rounds of a ratio within a round.
-fn ratio(rounds: &[(Cost, Cost)], value: impl Fn(&Cost) -> f64) -> f64 {
+fn ratio(rounds: &[(SaveCost, SaveCost)], value: impl Fn(&SaveCost) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(|(a, b)| value(a) / value(b)).collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
@@ -136,7 +136,7 @@ fn against_qemu_an_idle_guest() {
     let mut rounds = Vec::new();
     // A fresh guest each time, and vmtax first: QEMU's way reads the holes of the memory, and so fills them.
     for _ in 0..BOOTS {
-        let guest = Guest::start(dir.path(), "idle", "1G", "", false);
+        let guest = RunningGuest::start(dir.path(), "idle", "1G", "", false);
         guest.counted(3);
         let round = (by_vmtax(&guest, &ours, &[]), by_qemu(&guest, &theirs));
         println!("idle guest of 1 GiB: vmtax {:?}, QEMU {:?}", round.0, round.1);
@@ -159,7 +159,7 @@ fn against_qemu_an_idle_guest() {
 fn against_qemu_and_cp_a_random_guest() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = dir.path().join("output");
-    let guest = Guest::start(dir.path(), "random", "1G", "fill=840", false);
+    let guest = RunningGuest::start(dir.path(), "random", "1G", "fill=840", false);
     guest.until(|| guest.text().contains("filled"));
     let (mut qemus, mut copies, mut tried) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -188,7 +188,7 @@ fn against_qemu_and_cp_a_random_guest() {
 
 /// A pause in seconds, and the whole time of the save.
 #[derive(Clone, Copy, Debug)]
-struct Pause {
+struct PauseAndTotal {
     pause: f64,
     /// Of it, comparing memory.
     scan: f64,
@@ -197,14 +197,14 @@ struct Pause {
 }
 
 /// A save of a VM that runs.
-fn live_by_vmtax(guest: &Guest, output: &Path, more: &[&str]) -> Pause {
+fn live_by_vmtax(guest: &RunningGuest, output: &Path, more: &[&str]) -> PauseAndTotal {
     clear(output);
     let save = ["save", "--qmp", name(&guest.qmp), "--format", "json", "-o", name(output)];
     let done = mem(&[&save[..], more].concat());
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let saved: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
     let number = |path: &str| saved.pointer(path).unwrap().as_f64().unwrap();
-    Pause {
+    PauseAndTotal {
         pause: number("/pause/seconds"),
         scan: number("/pause/compare_seconds"),
         wall: number("/seconds"),
@@ -213,7 +213,7 @@ fn live_by_vmtax(guest: &Guest, output: &Path, more: &[&str]) -> Pause {
 }
 
 /// QEMU's own migration of a VM that runs, to a file: its downtime.
-fn live_by_qemu(guest: &Guest, output: &Path) -> Pause {
+fn live_by_qemu(guest: &RunningGuest, output: &Path) -> PauseAndTotal {
     clear(output);
     let qemu = processor_time(guest.pid());
     let speed =
@@ -230,7 +230,7 @@ fn live_by_qemu(guest: &Guest, output: &Path) -> Pause {
                 // The guest's own work is in it.
                 let processor = processor_time(guest.pid()) - qemu;
                 qmp(&guest.qmp, &["{\"execute\":\"cont\"}"]);
-                return Pause { pause, scan: 0.0, wall, processor };
+                return PauseAndTotal { pause, scan: 0.0, wall, processor };
             }
             Some("failed" | "cancelled") => panic!("{status}"),
             _ => std::thread::sleep(Duration::from_millis(5)),
@@ -253,7 +253,7 @@ fn against_qemu_pauses() {
     for (what, arguments, limit) in
         [("idle", "fill=840", None), ("100 MB/s", "fill=560 rate=100", Some(0.150))]
     {
-        let guest = Guest::start(dir.path(), "live", "1G", arguments, false);
+        let guest = RunningGuest::start(dir.path(), "live", "1G", arguments, false);
         guest.until(|| guest.text().contains("filled"));
         guest.until(|| limit.is_none() || guest.text().contains("wrote 3"));
         let (mut live, mut stopped, mut qemu) = (Vec::new(), Vec::new(), Vec::new());
@@ -263,7 +263,8 @@ fn against_qemu_pauses() {
             qemu.push(live_by_qemu(&guest, &output));
         }
         for (who, rounds) in [("save --live", &live), ("save", &stopped), ("QEMU migrate", &qemu)] {
-            let ms = |value: fn(&Pause) -> f64| median(rounds.iter().map(value).collect()) * 1e3;
+            let ms =
+                |value: fn(&PauseAndTotal) -> f64| median(rounds.iter().map(value).collect()) * 1e3;
             println!(
                 "{what}: {who:<12} pause {:>6.0} ms, whole {:>6.0} ms, processor {:>6.0} ms",
                 ms(|p| p.pause),
@@ -328,7 +329,7 @@ fn against_published_shares_of_the_zero_check() {
                 continue;
             }
             let fill = if what == "idle" { String::new() } else { format!("fill={}", used >> 20) };
-            let guest = Guest::start(dir.path(), "shares", &format!("{gib}G"), &fill, false);
+            let guest = RunningGuest::start(dir.path(), "shares", &format!("{gib}G"), &fill, false);
             guest.until(|| {
                 guest.text().contains(if fill.is_empty() { "count 3" } else { "filled" })
             });

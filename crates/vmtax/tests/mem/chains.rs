@@ -5,17 +5,17 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::guest::{Guest, check};
+use super::guest::{RunningGuest, check};
 use super::{image, name, ok, refused};
 
 /// `FOLDER/a/gp.ckpt`, its child `FOLDER/b/parent.ckpt`, and that one's child `FOLDER/b/child.ckpt`.
-struct Chain {
+struct CheckpointChain {
     folder: tempfile::TempDir,
 }
 
-impl Chain {
-    fn new() -> Chain {
-        let chain = Chain { folder: tempfile::tempdir().unwrap() };
+impl CheckpointChain {
+    fn new() -> CheckpointChain {
+        let chain = CheckpointChain { folder: tempfile::tempdir().unwrap() };
         for folder in ["a", "b"] {
             fs::create_dir(chain.path(folder)).unwrap();
         }
@@ -62,7 +62,7 @@ fn strings(words: &[String]) -> Vec<&str> {
 
 #[test]
 fn no_ancestor_is_written_over_under_any_name() {
-    let chain = Chain::new();
+    let chain = CheckpointChain::new();
     let image = chain.image(3);
     let gp = chain.path("a/gp.ckpt");
     symlink(&gp, chain.path("symbolic")).unwrap();
@@ -112,7 +112,7 @@ fn no_ancestor_is_written_over_under_any_name() {
 
 #[test]
 fn no_ancestor_is_written_over_where_it_is_mounted_too() {
-    let chain = Chain::new();
+    let chain = CheckpointChain::new();
     let image = chain.image(3);
     fs::create_dir(chain.path("mounted")).unwrap();
     let before = chain.files();
@@ -138,7 +138,7 @@ fn no_ancestor_is_written_over_where_it_is_mounted_too() {
 /// A later checkpoint may be based on it, too.
 #[test]
 fn no_parent_is_written_over_that_has_a_child_beside_it() {
-    let chain = Chain::new();
+    let chain = CheckpointChain::new();
     let (image, parent) = (chain.image(3), chain.path("b/parent.ckpt"));
     let (code, said) = refused(&["save", "--image", name(&image), "-o", name(&parent)]);
     assert_eq!(code, 2, "{said}");
@@ -154,7 +154,7 @@ fn no_parent_is_written_over_that_has_a_child_beside_it() {
 /// Another program has put a descendant in the place of its ancestor.
 #[test]
 fn a_cycle_is_named_with_its_files() {
-    let chain = Chain::new();
+    let chain = CheckpointChain::new();
     let [gp, parent, child] = ["a/gp.ckpt", "b/parent.ckpt", "b/child.ckpt"].map(|f| chain.path(f));
     fs::rename(&child, &gp).unwrap();
     // In the file its parent is `parent.ckpt`, beside it.
@@ -194,7 +194,7 @@ fn a_cycle_is_named_with_its_files() {
 #[test]
 fn a_vm_is_not_saved_over_what_it_is_saved_from() {
     let dir = tempfile::tempdir().unwrap();
-    let guest = Guest::start(dir.path(), "vm", "128M", "", false);
+    let guest = RunningGuest::start(dir.path(), "vm", "128M", "", false);
     let path = |file: &str| dir.path().join(file);
     let socket = guest.qmp.clone();
     guest.counted(2);

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use vmtax_pageops::checkpoint::Checkpoint;
 
-use super::guest::{Guest, Monitor, PATIENCE};
+use super::guest::{Monitor, PATIENCE, RunningGuest};
 use super::{ended, name, ok, signal, start};
 
 pub(super) const MEMORY: &str = "128M";
@@ -57,7 +57,7 @@ pub(super) fn is_one_sentence(said: &str) -> bool {
 /// Puts a checkpoint into a new QEMU, whose guest must find no bad word in two whole passes.
 pub(super) fn holds_one_moment(folder: &Path, checkpoint: &Path) {
     ok(&["verify", name(checkpoint)]);
-    let guest = Guest::start(folder, "again", MEMORY, "", true);
+    let guest = RunningGuest::start(folder, "again", MEMORY, "", true);
     ok(&["restore", name(checkpoint), "--qmp", name(&guest.qmp)]);
     // The first line may end a pass that began before the checkpoint; then come two whole ones.
     let passes = guest.passed(3);
@@ -74,7 +74,7 @@ enum Meddling {
 }
 
 impl Meddling {
-    fn apply(self, monitor: &mut Monitor, guest: &Guest) {
+    fn apply(self, monitor: &mut Monitor, guest: &RunningGuest) {
         match self {
             Meddling::Resume => drop(monitor.run("cont", json!({}))),
             Meddling::ResumeAndStop => {
@@ -91,7 +91,7 @@ impl Meddling {
 }
 
 /// Interferes with a save, which must fail and leave an existing file unchanged.
-fn refused(guest: &Guest, folder: &Path, save: &[&str], meddling: Meddling) {
+fn refused(guest: &RunningGuest, folder: &Path, save: &[&str], meddling: Meddling) {
     let mut monitor = guest.monitor();
     for _ in 0..TRIES {
         // Not of the first try: a save that was over has replaced its file.
@@ -147,7 +147,7 @@ fn a_vm_that_is_resumed_while_it_is_saved_gives_no_checkpoint() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |file: &str| dir.path().join(file);
     // It is to come back from a reset.
-    let guest = Guest::with(dir.path(), "vm", MEMORY, CHECK, &["-action", "reboot=reset"]);
+    let guest = RunningGuest::with(dir.path(), "vm", MEMORY, CHECK, &["-action", "reboot=reset"]);
     guest.passed(2);
     let (base, old, new) = (path("base.ckpt"), path("old.ckpt"), path("new.ckpt"));
     let save = ["save", "--qmp", name(&guest.qmp), "-o"];
@@ -183,7 +183,7 @@ fn a_checkpoint_is_of_one_moment_whenever_somebody_resumes() {
     let rounds = std::env::var("VMTAX_RESUMES").map_or(5, |rounds| rounds.parse().unwrap());
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |file: &str| dir.path().join(file);
-    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    let guest = RunningGuest::start(dir.path(), "vm", MEMORY, CHECK, false);
     guest.passed(2);
     let (base, target) = (path("base.ckpt"), path("x.ckpt"));
     let save = ["save", "--qmp", name(&guest.qmp), "-o"];
@@ -235,7 +235,7 @@ fn a_checkpoint_is_of_one_moment_whenever_somebody_resumes() {
 #[test]
 fn a_vm_that_somebody_stopped_is_saved_and_stays_stopped() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    let guest = RunningGuest::start(dir.path(), "vm", MEMORY, CHECK, false);
     guest.passed(2);
     let mut monitor = guest.monitor();
     monitor.run("stop", json!({}));
@@ -257,7 +257,7 @@ fn a_qemu_killed_during_a_save_leaves_no_checkpoint() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = dir.path().join("x.ckpt");
     for _ in 0..TRIES {
-        let mut guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+        let mut guest = RunningGuest::start(dir.path(), "vm", MEMORY, CHECK, false);
         guest.passed(1);
         let mut monitor = guest.monitor();
         let child = start(&["save", "--qmp", name(&guest.qmp), "-o", name(&output)]);
@@ -285,7 +285,7 @@ fn a_qemu_killed_during_a_save_leaves_no_checkpoint() {
 fn a_restore_that_is_disturbed_is_right_or_fails() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let checkpoint = dir.path().join("x.ckpt");
-    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    let guest = RunningGuest::start(dir.path(), "vm", MEMORY, CHECK, false);
     guest.passed(2);
     ok(&["save", "--qmp", name(&guest.qmp), "-o", name(&checkpoint)]);
     drop(guest);
@@ -294,7 +294,7 @@ fn a_restore_that_is_disturbed_is_right_or_fails() {
         loop {
             tries += 1;
             assert!(tries < TRIES, "{TRIES} restores were over before anybody could meddle");
-            let guest = Guest::start(dir.path(), "again", MEMORY, "", true);
+            let guest = RunningGuest::start(dir.path(), "again", MEMORY, "", true);
             let memory = guest.memory();
             let mut monitor = guest.monitor();
             let used = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&memory).unwrap());

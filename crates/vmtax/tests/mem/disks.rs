@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::guest::{Guest, Monitor, check};
+use super::guest::{Monitor, RunningGuest, check};
 use super::{mem, name, ok};
 
 const BYTES: u64 = 8 << 20;
@@ -34,12 +34,12 @@ fn arguments(raw: &Path, qcow2: &Path, cd: &Path) -> Vec<String> {
     .to_vec()
 }
 
-fn guest(folder: &Path, name: &str, disks: &[String], incoming: bool) -> Guest {
+fn guest(folder: &Path, name: &str, disks: &[String], incoming: bool) -> RunningGuest {
     let mut arguments: Vec<&str> = disks.iter().map(String::as_str).collect();
     if incoming {
         arguments.extend(["-incoming", "defer"]);
     }
-    Guest::with(folder, name, "128M", "", &arguments)
+    RunningGuest::with(folder, name, "128M", "", &arguments)
 }
 
 /// Runs a job of a QEMU to its end.
@@ -83,7 +83,7 @@ fn write(monitor: &mut Monitor, byte: u8) {
 }
 
 /// Whether the guest finds this in the first 4 KiB of both disks. Ends it: qemu-io says what it read on QEMU's own standard output.
-fn finds(guest: Guest, byte: u8) -> bool {
+fn finds(guest: RunningGuest, byte: u8) -> bool {
     io(&mut guest.monitor(), &format!("read -P {byte} 0 4096"));
     let said = guest.quit();
     assert_eq!(said.matches("read 4096/4096 bytes").count(), 2, "{said}");
@@ -112,12 +112,12 @@ impl Disks {
         for file in [&raw, &cd] {
             File::create(file).unwrap().set_len(BYTES).unwrap();
         }
-        let maker = Guest::with(dir.path(), "maker", "128M", "", &["-S"]);
+        let maker = RunningGuest::with(dir.path(), "maker", "128M", "", &["-S"]);
         make_qcow2(&mut maker.monitor(), &qcow2, None);
         Disks { dir, raw, qcow2, cd }
     }
 
-    fn guest(&self, name: &str, incoming: bool) -> Guest {
+    fn guest(&self, name: &str, incoming: bool) -> RunningGuest {
         let disks = arguments(&self.raw, &self.qcow2, &self.cd);
         guest(self.dir.path(), name, &disks, incoming)
     }
@@ -203,7 +203,7 @@ fn restore(disks: &Disks, alone: &Path, kept: &Path, overlays: &[PathBuf; 2]) {
     drop(vm);
     // With new overlays of what was kept, as the documents say.
     let new = [path("new-raw.qcow2"), path("new-second.qcow2")];
-    let maker = Guest::with(&path(""), "maker", "128M", "", &["-S"]);
+    let maker = RunningGuest::with(&path(""), "maker", "128M", "", &["-S"]);
     make_qcow2(&mut maker.monitor(), &new[0], Some((&disks.raw, "raw")));
     make_qcow2(&mut maker.monitor(), &new[1], Some((&disks.qcow2, "qcow2")));
     drop(maker);

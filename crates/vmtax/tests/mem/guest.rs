@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use vmtax_machine::cpio::{self, Entry};
+use vmtax_machine::cpio::{self, ArchiveEntry};
 use vmtax_machine::kernel;
 
 /// How long a guest may take to boot, or to count on. TCG on a busy machine is slow, and may stand still.
@@ -36,9 +36,9 @@ fn boot() -> &'static Boot {
         let program = fs::read(&init).unwrap();
         fs::remove_file(init).unwrap();
         let entries = [
-            Entry::folder("dev"),
-            Entry::device("dev/console", 5, 1),
-            Entry::file("init", 0o755, &program),
+            ArchiveEntry::folder("dev"),
+            ArchiveEntry::device("dev/console", 5, 1),
+            ArchiveEntry::file("init", 0o755, &program),
         ];
         let initramfs = folder.join("counter.cpio");
         let part = folder.join(format!("counter-{}.cpio", std::process::id()));
@@ -49,7 +49,7 @@ fn boot() -> &'static Boot {
 }
 
 /// A running guest.
-pub(super) struct Guest {
+pub(super) struct RunningGuest {
     child: Child,
     pub(super) qmp: PathBuf,
     /// A second monitor, for another client.
@@ -59,19 +59,19 @@ pub(super) struct Guest {
 
 /// A line of a guest that checks its memory (`check=MIB`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pass {
+pub(super) struct CheckPass {
     pub(super) pass: u64,
     pub(super) bad: u64,
 }
 
 /// A line of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Count {
+pub(super) struct GuestCount {
     pub(super) count: u64,
     pub(super) hash: u64,
 }
 
-impl Guest {
+impl RunningGuest {
     /// Boots one, or with `incoming` starts a QEMU that waits for a state.
     pub(super) fn start(
         folder: &Path,
@@ -79,9 +79,9 @@ impl Guest {
         memory: &str,
         more: &str,
         incoming: bool,
-    ) -> Guest {
+    ) -> RunningGuest {
         let more_arguments: &[&str] = if incoming { &["-incoming", "defer"] } else { &[] };
-        Guest::with(folder, name, memory, more, more_arguments)
+        RunningGuest::with(folder, name, memory, more, more_arguments)
     }
 
     /// As [`Guest::start`], with more arguments of QEMU; they win over those before.
@@ -91,7 +91,7 @@ impl Guest {
         memory: &str,
         more: &str,
         arguments: &[&str],
-    ) -> Guest {
+    ) -> RunningGuest {
         let boot = boot();
         let path = |what: &str| folder.join(format!("{name}.{what}"));
         let (qmp, other, serial) = (path("qmp"), path("other"), path("serial"));
@@ -132,7 +132,7 @@ impl Guest {
             .stdin(Stdio::null())
             .stdout(fs::File::create(path("stdout")).unwrap());
         let child = command.spawn().expect("qemu-system-x86_64");
-        let guest = Guest { child, qmp, other, serial };
+        let guest = RunningGuest { child, qmp, other, serial };
         // Bound is not yet listening.
         guest.until(|| listens(&guest.qmp) && listens(&guest.other));
         guest
@@ -156,19 +156,19 @@ impl Guest {
     }
 
     /// Whole lines of a guest that checks its memory.
-    pub(super) fn passes(&self) -> Vec<Pass> {
+    pub(super) fn passes(&self) -> Vec<CheckPass> {
         let text = self.text();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let pass = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
             let ["pass", pass, "bad", bad] = words[..] else { return None };
-            Some(Pass { pass: pass.parse().ok()?, bad: bad.parse().ok()? })
+            Some(CheckPass { pass: pass.parse().ok()?, bad: bad.parse().ok()? })
         };
         whole.lines().filter_map(pass).collect()
     }
 
     /// Waits for so many passes more.
-    pub(super) fn passed(&self, more: usize) -> Vec<Pass> {
+    pub(super) fn passed(&self, more: usize) -> Vec<CheckPass> {
         let before = self.passes().len();
         self.until(|| self.passes().len() >= before + more);
         self.passes()
@@ -183,7 +183,7 @@ impl Guest {
     }
 
     /// Whole lines that it printed.
-    pub(super) fn counts(&self) -> Vec<Count> {
+    pub(super) fn counts(&self) -> Vec<GuestCount> {
         let text = self.text();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let count = |line: &str| {
@@ -193,13 +193,16 @@ impl Guest {
             else {
                 return None;
             };
-            Some(Count { count: count.parse().ok()?, hash: u64::from_str_radix(hash, 16).ok()? })
+            Some(GuestCount {
+                count: count.parse().ok()?,
+                hash: u64::from_str_radix(hash, 16).ok()?,
+            })
         };
         whole.lines().filter_map(count).collect()
     }
 
     /// Waits until it has printed so many counts.
-    pub(super) fn counted(&self, lines: usize) -> Vec<Count> {
+    pub(super) fn counted(&self, lines: usize) -> Vec<GuestCount> {
         self.until(|| self.counts().len() >= lines);
         self.counts()
     }
@@ -245,7 +248,7 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for RunningGuest {
     fn drop(&mut self) {
         // It may have been killed by the test already.
         let _ = self.child.kill();
@@ -262,7 +265,7 @@ pub(super) fn is_migrating(pid: u32) -> bool {
 }
 
 /// What counter.c prints for counts from 1 on.
-pub(super) fn expected(last: u64) -> Vec<Count> {
+pub(super) fn expected(last: u64) -> Vec<GuestCount> {
     const PAGES: usize = 1024;
     let mut memory = vec![0u64; PAGES * 512];
     let mut state = 1u64;
@@ -276,13 +279,13 @@ pub(super) fn expected(last: u64) -> Vec<Count> {
             let mix = |hash: u64, word: &u64| {
                 (hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).wrapping_add(1)
             };
-            Count { count, hash: memory.iter().fold(count, mix) }
+            GuestCount { count, hash: memory.iter().fold(count, mix) }
         })
         .collect()
 }
 
 /// The counts are those that counter.c must print, one after the other.
-pub(super) fn check(counts: &[Count]) {
+pub(super) fn check(counts: &[GuestCount]) {
     let first = counts.first().unwrap().count;
     let last = counts.last().unwrap().count;
     let expected = expected(last);

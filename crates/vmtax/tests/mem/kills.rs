@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 use vmtax_machine::vm::STOPPED;
-use vmtax_pageops::checkpoint::{Checkpoint, Target};
+use vmtax_pageops::checkpoint::{Checkpoint, RestoreTarget};
 
 use super::clients::{CHECK, MEMORY, TRIES, freeze, holds_one_moment};
-use super::guest::{Guest, Monitor, check, qmp};
+use super::guest::{Monitor, RunningGuest, check, qmp};
 use super::{ended, image, name, ok, signal, start};
 
-struct Memory(Vec<u8>);
+struct KilledMemory(Vec<u8>);
 
-impl Target for Memory {
+impl RestoreTarget for KilledMemory {
     fn clear(&mut self, _: usize, bytes: u64) -> io::Result<()> {
         self.0 = vec![0; bytes as usize];
         Ok(())
@@ -32,7 +32,7 @@ impl Target for Memory {
 /// The memory in a checkpoint; it must verify.
 fn content(path: &Path) -> Vec<u8> {
     let checkpoint = Checkpoint::open(path).unwrap_or_else(|e| panic!("after a kill: {e}"));
-    let mut memory = Memory(Vec::new());
+    let mut memory = KilledMemory(Vec::new());
     checkpoint.restore(&mut memory, &mut |_| {}).unwrap_or_else(|e| panic!("after a kill: {e}"));
     memory.0
 }
@@ -60,11 +60,11 @@ impl Moments {
 
 /// How long a command may take before it is killed, at random. Other work on the computer comes and goes, so the longest time follows
 /// what is found: some are to be killed, and some to end by themselves.
-struct Window(Duration);
+struct KillWindow(Duration);
 
-impl Window {
-    fn new(args: &[&str]) -> Window {
-        Window(duration(args).mul_f64(1.3))
+impl KillWindow {
+    fn new(args: &[&str]) -> KillWindow {
+        KillWindow(duration(args).mul_f64(1.3))
     }
 
     /// Starts the command and kills it at a moment in the window. True if it had ended by itself.
@@ -133,7 +133,7 @@ fn a_killed_save_leaves_the_old_checkpoint_or_the_new_one() {
             args
         })
         .collect();
-    let mut windows: Vec<Window> = ways.iter().map(|args| Window::new(args)).collect();
+    let mut windows: Vec<KillWindow> = ways.iter().map(|args| KillWindow::new(args)).collect();
     let contents = [&states[0], &states[1], &close];
     ok(&ways[0].clone());
     let mut held = 0;
@@ -184,7 +184,7 @@ fn a_killed_restore_leaves_the_old_image_or_the_new_one() {
     let target = path("now.img");
     let ways: Vec<Vec<&str>> =
         checkpoints.iter().map(|c| vec!["restore", name(c), "--image", name(&target)]).collect();
-    let mut window = Window::new(&ways[1]);
+    let mut window = KillWindow::new(&ways[1]);
     let mut held = 1;
     let mut moments = Moments::new();
     let (mut cut, mut ended) = (0, 0);
@@ -215,7 +215,7 @@ fn rounds() -> usize {
 
 /// Puts a checkpoint into a new QEMU, which must go on counting as the saved one did.
 fn goes_on(folder: &Path, checkpoint: &Path) {
-    let guest = Guest::start(folder, "again", "128M", "", true);
+    let guest = RunningGuest::start(folder, "again", "128M", "", true);
     ok(&["restore", name(checkpoint), "--qmp", name(&guest.qmp)]);
     check(&guest.counted(2));
 }
@@ -224,7 +224,7 @@ fn goes_on(folder: &Path, checkpoint: &Path) {
 fn a_killed_save_of_a_vm_leaves_the_old_checkpoint_or_the_new_one() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |file: &str| dir.path().join(file);
-    let guest = Guest::start(dir.path(), "killed", "128M", "", false);
+    let guest = RunningGuest::start(dir.path(), "killed", "128M", "", false);
     guest.counted(3);
     let (base, target) = (path("base.ckpt"), path("x.ckpt"));
     let socket = guest.qmp.clone();
@@ -238,7 +238,7 @@ fn a_killed_save_of_a_vm_leaves_the_old_checkpoint_or_the_new_one() {
         [&to_target[..], &["--live", "--parent", name(&base)]].concat(),
         [&to_target[..], &["--parent", name(&base)]].concat(),
     ];
-    let mut windows: Vec<Window> = ways.iter().map(|args| Window::new(args)).collect();
+    let mut windows: Vec<KillWindow> = ways.iter().map(|args| KillWindow::new(args)).collect();
     let id = || Checkpoint::open(&target).unwrap_or_else(|e| panic!("after a kill: {e}")).id();
     let mut held = id();
     let mut moments = Moments::new();
@@ -281,7 +281,7 @@ fn ignores_shared(monitor: &mut Monitor) -> bool {
 fn a_save_killed_in_its_pause_leaves_the_vm_running() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = dir.path().join("x.ckpt");
-    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    let guest = RunningGuest::start(dir.path(), "vm", MEMORY, CHECK, false);
     guest.passed(1);
     let mut monitor = guest.monitor();
     for way in [&[][..], &["--live"], &["--zstd"], &["--stopped"]].repeat(3) {
@@ -322,7 +322,7 @@ fn a_save_killed_in_its_pause_leaves_the_vm_running() {
 fn a_save_stopped_in_its_pause_is_continued() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = dir.path().join("x.ckpt");
-    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    let guest = RunningGuest::start(dir.path(), "vm", MEMORY, CHECK, false);
     guest.passed(1);
     let mut monitor = guest.monitor();
     for way in [&[][..], &["--live"]] {
@@ -360,13 +360,13 @@ fn a_killed_restore_never_runs_a_vm_with_wrong_memory() {
     let path = |file: &str| dir.path().join(file);
     let (base, child) = (path("base.ckpt"), path("child.ckpt"));
     {
-        let guest = Guest::start(dir.path(), "saved", "128M", "", false);
+        let guest = RunningGuest::start(dir.path(), "saved", "128M", "", false);
         guest.counted(3);
         ok(&["save", "--qmp", name(&guest.qmp), "-o", name(&base)]);
         guest.counted(guest.counts().len() + 2);
         ok(&["save", "--qmp", name(&guest.qmp), "-o", name(&child), "--parent", name(&base)]);
     }
-    let restore = |guest: &Guest| {
+    let restore = |guest: &RunningGuest| {
         vec![
             "restore".to_owned(),
             name(&child).to_owned(),
@@ -375,19 +375,19 @@ fn a_killed_restore_never_runs_a_vm_with_wrong_memory() {
         ]
     };
     let undisturbed = || {
-        let guest = Guest::start(dir.path(), "again", "128M", "", true);
+        let guest = RunningGuest::start(dir.path(), "again", "128M", "", true);
         let args = restore(&guest);
         let start = Instant::now();
         ok(&args.iter().map(String::as_str).collect::<Vec<_>>());
         start.elapsed()
     };
-    let mut window = Window(undisturbed().mul_f64(1.3));
+    let mut window = KillWindow(undisturbed().mul_f64(1.3));
     let mut moments = Moments::new();
     let (mut tries, mut cut, mut complete) = (0, 0, 0);
     let rounds = rounds();
     while cut < rounds && tries < 100 * rounds {
         tries += 1;
-        let mut guest = Guest::start(dir.path(), "again", "128M", "", true);
+        let mut guest = RunningGuest::start(dir.path(), "again", "128M", "", true);
         let args = restore(&guest);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         if !window.kill(&args, &mut moments) {

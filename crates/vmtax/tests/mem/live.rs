@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use vmtax_pageops::checkpoint::Checkpoint;
 
 use super::clients::{CHECK, MEMORY, TRIES, files, freeze, holds_one_moment, is_one_sentence};
-use super::guest::{Guest, check, is_migrating};
-use super::soak::{Composition, Kind, Place, Vm};
+use super::guest::{RunningGuest, check, is_migrating};
+use super::soak::{BackendKind, Composition, DimmPlace, SoakVm};
 use super::{ended, name, ok, refused, signal, start};
 
 /// Saves that are restored: a few, or as many as `./x bench live` asks for.
@@ -21,7 +21,7 @@ fn rounds() -> usize {
 fn a_live_save_is_of_one_moment() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |file: &str| dir.path().join(file);
-    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    let guest = RunningGuest::start(dir.path(), "vm", MEMORY, CHECK, false);
     guest.passed(2);
     let (base, target) = (path("base.ckpt"), path("x.ckpt"));
     let save = ["save", "--qmp", name(&guest.qmp), "--live", "--format", "json", "-o"];
@@ -61,7 +61,7 @@ fn a_live_save_is_of_one_moment() {
 fn a_live_increment_is_small_and_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let path = |file: &str| dir.path().join(file);
-    let guest = Guest::start(dir.path(), "vm", "128M", "", false);
+    let guest = RunningGuest::start(dir.path(), "vm", "128M", "", false);
     guest.counted(3);
     let (base, child) = (path("base.ckpt"), path("child.ckpt"));
     let save = ["save", "--qmp", name(&guest.qmp), "--live", "-o"];
@@ -77,7 +77,7 @@ fn a_live_increment_is_small_and_goes_on() {
     check(&guest.counted(saved + 2));
     drop(guest);
     for checkpoint in [&base, &child] {
-        let guest = Guest::start(dir.path(), "again", "128M", "", true);
+        let guest = RunningGuest::start(dir.path(), "again", "128M", "", true);
         ok(&["restore", name(checkpoint), "--qmp", name(&guest.qmp)]);
         check(&guest.counted(2));
     }
@@ -87,7 +87,7 @@ fn a_live_increment_is_small_and_goes_on() {
 #[test]
 fn a_pause_that_would_be_too_long_does_not_begin() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    let guest = RunningGuest::start(dir.path(), "vm", MEMORY, CHECK, false);
     guest.passed(1);
     let checkpoint = dir.path().join("x.ckpt");
     let save =
@@ -109,7 +109,7 @@ fn a_pause_that_would_be_too_long_does_not_begin() {
 #[test]
 fn a_live_save_of_a_stopped_vm_leaves_it_stopped() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    let guest = RunningGuest::start(dir.path(), "vm", MEMORY, CHECK, false);
     guest.passed(1);
     let mut monitor = guest.monitor();
     monitor.run("stop", json!({}));
@@ -132,8 +132,10 @@ fn a_live_save_of_a_stopped_vm_leaves_it_stopped() {
 /// is set up (its thread holds the list of memory blocks and waits for a vCPU, which waits for the main lock that `object-add` holds).
 #[test]
 fn memory_hotplug_during_a_save_leaves_no_checkpoint() {
-    let composition =
-        Composition::of(&[(Kind::Nameless, Place::Node), (Kind::Nameless, Place::Spare)]);
+    let composition = Composition::of(&[
+        (BackendKind::Nameless, DimmPlace::Node),
+        (BackendKind::Nameless, DimmPlace::Spare),
+    ]);
     for more in [&["--live"][..], &[]] {
         let mut tries = 0;
         loop {
@@ -141,7 +143,7 @@ fn memory_hotplug_during_a_save_leaves_no_checkpoint() {
             assert!(tries < TRIES, "{TRIES} saves were over before memory could be plugged in");
             let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
             let output = dir.path().join("x.ckpt");
-            let mut vm = Vm::start(&composition, dir.path(), "vm", false);
+            let mut vm = SoakVm::start(&composition, dir.path(), "vm", false);
             vm.fill(&composition);
             vm.monitor.forget();
             let args = ["save", "--qmp", name(&vm.qmp), "-o", name(&output)];

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::guest::{Guest, check};
+use super::guest::{RunningGuest, check};
 use super::{mem, name, ok, refused};
 
 /// Two vCPUs and a device beside those of every guest here.
@@ -23,7 +23,7 @@ fn said(args: &[&str]) -> (i32, String) {
 fn a_checkpoint_goes_into_its_own_machine_only() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let checkpoint = dir.path().join("x.ckpt");
-    let guest = Guest::with(dir.path(), "vm", "128M", "", &MACHINE);
+    let guest = RunningGuest::with(dir.path(), "vm", "128M", "", &MACHINE);
     guest.counted(3);
     ok(&["save", "--qmp", name(&guest.qmp), "-o", name(&checkpoint)]);
     drop(guest);
@@ -73,7 +73,7 @@ fn a_checkpoint_goes_into_its_own_machine_only() {
     ];
     for (other, sentences) in cases {
         let arguments = [&MACHINE[..], &["-incoming", "defer"], other].concat();
-        let guest = Guest::with(dir.path(), "other", "128M", "", &arguments);
+        let guest = RunningGuest::with(dir.path(), "other", "128M", "", &arguments);
         let memory = guest.memory();
         let before = fs::metadata(&memory).unwrap().blocks();
         let (code, text) = said(&["restore", name(&checkpoint), "--qmp", name(&guest.qmp)]);
@@ -94,7 +94,7 @@ fn a_checkpoint_goes_into_its_own_machine_only() {
         (&[], "device rng (virtio-rng-pci at 01.0): this QEMU does not have it"),
     ] {
         let arguments = [&["-smp", "2", "-incoming", "defer"], device].concat();
-        let guest = Guest::with(dir.path(), "other", "128M", "", &arguments);
+        let guest = RunningGuest::with(dir.path(), "other", "128M", "", &arguments);
         let (code, text) = said(&["restore", name(&checkpoint), "--qmp", name(&guest.qmp)]);
         assert_eq!(code, 4, "{text}");
         assert!(text.contains(sentence), "{text}");
@@ -102,7 +102,7 @@ fn a_checkpoint_goes_into_its_own_machine_only() {
     // Its own, and by force one with a device more that the guest does not know of.
     for (more, force) in [(&[][..], false), (&["-device", "virtio-balloon-pci"], true)] {
         let arguments = [&MACHINE[..], &["-incoming", "defer"], more].concat();
-        let guest = Guest::with(dir.path(), "own", "128M", "", &arguments);
+        let guest = RunningGuest::with(dir.path(), "own", "128M", "", &arguments);
         let mut args = vec!["restore", name(&checkpoint), "--qmp", name(&guest.qmp)];
         args.extend(force.then_some("--force"));
         let (code, text) = said(&args);
@@ -119,14 +119,19 @@ fn by_version_1(folder: &Path, checkpoint: &Path) {
     let old = folder.join("old.ckpt");
     fs::write(&old, version_1(&fs::read(checkpoint).unwrap())).unwrap();
     let note = "has format version 1, which does not hold the machine, so it cannot be compared with this QEMU";
-    let guest =
-        Guest::with(folder, "own", "128M", "", &[&MACHINE[..], &["-incoming", "defer"]].concat());
+    let guest = RunningGuest::with(
+        folder,
+        "own",
+        "128M",
+        "",
+        &[&MACHINE[..], &["-incoming", "defer"]].concat(),
+    );
     let (code, text) = said(&["restore", name(&old), "--qmp", name(&guest.qmp)]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains(note), "{text}");
     check(&guest.counted(3));
     let other = [&MACHINE[..], &["-incoming", "defer", "-machine", "pc"]].concat();
-    let guest = Guest::with(folder, "old-other", "128M", "", &other);
+    let guest = RunningGuest::with(folder, "old-other", "128M", "", &other);
     let (code, text) = said(&["restore", name(&old), "--qmp", name(&guest.qmp)]);
     assert_eq!(code, 7, "{text}");
     assert!(
@@ -135,7 +140,7 @@ fn by_version_1(folder: &Path, checkpoint: &Path) {
     );
     // Memory is compared all the same.
     let small = [&MACHINE[..], &["-incoming", "defer"]].concat();
-    let guest = Guest::with(folder, "old-small", "64M", "", &small);
+    let guest = RunningGuest::with(folder, "old-small", "64M", "", &small);
     let (code, text) = said(&["restore", name(&old), "--qmp", name(&guest.qmp), "--force"]);
     assert_eq!(code, 4, "{text}");
     assert!(
@@ -186,7 +191,7 @@ fn uleb(bytes: &[u8], at: usize) -> (usize, usize) {
 fn a_qemu_that_does_not_wait_is_refused() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let checkpoint = dir.path().join("x.ckpt");
-    let guest = Guest::start(dir.path(), "vm", "128M", "", false);
+    let guest = RunningGuest::start(dir.path(), "vm", "128M", "", false);
     guest.counted(2);
     ok(&["save", "--qmp", name(&guest.qmp), "-o", name(&checkpoint)]);
     let (code, sentence) = refused(&["restore", name(&checkpoint), "--qmp", name(&guest.qmp)]);
@@ -195,7 +200,7 @@ fn a_qemu_that_does_not_wait_is_refused() {
     let before = guest.counts().len();
     check(&guest.counted(before + 2));
     // And one that waits is not saved.
-    let waiting = Guest::start(dir.path(), "waiting", "128M", "", true);
+    let waiting = RunningGuest::start(dir.path(), "waiting", "128M", "", true);
     let (code, sentence) = refused(&["save", "--qmp", name(&waiting.qmp), "-o", name(&checkpoint)]);
     assert_eq!(code, 3, "{sentence}");
     assert!(sentence.contains("waits for an incoming migration"), "{sentence}");

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::clients::{self, freeze};
-use super::soak::{Composition, Kind, Place, Vm};
+use super::soak::{BackendKind, Composition, DimmPlace, SoakVm};
 use super::{ended, name, signal, start};
 
 const GREETING: &[u8] = b"{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
@@ -224,10 +224,10 @@ fn a_signal_is_obeyed_whatever_the_monitor_does() {
 /// A QEMU that hangs after its VM was stopped: the message says that the VM may still be stopped.
 #[test]
 fn a_vm_that_may_be_left_stopped_is_named() {
-    let composition = Composition::of(&[(Kind::Nameless, Place::Node)]);
+    let composition = Composition::of(&[(BackendKind::Nameless, DimmPlace::Node)]);
     let mut tries = (0..clients::TRIES).map(|_| {
         let dir = tempfile::tempdir().unwrap();
-        let mut vm = Vm::start(&composition, dir.path(), "vm", false);
+        let mut vm = SoakVm::start(&composition, dir.path(), "vm", false);
         vm.fill(&composition);
         let out = dir.path().join("out.ckpt");
         vm.monitor.forget();

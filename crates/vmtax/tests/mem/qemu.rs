@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use super::guest::{Guest, check, qmp};
+use super::guest::{RunningGuest, check, qmp};
 use super::{name, ok, refused};
 
 #[test]
 fn a_vm_is_saved_killed_restored_and_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let path = |file: &str| dir.path().join(file);
-    let mut guest = Guest::start(dir.path(), "first", "192M", "", false);
+    let mut guest = RunningGuest::start(dir.path(), "first", "192M", "", false);
     guest.counted(3);
 
     let (base, child, last) = (path("base.ckpt"), path("child.ckpt"), path("last.ckpt"));
@@ -54,7 +54,7 @@ fn a_vm_is_saved_killed_restored_and_goes_on() {
     for (name_of, checkpoint, moment) in
         [("again", &last, at_last..=at_last), ("older", &base, before_base..=after_base)]
     {
-        let mut guest = Guest::start(dir.path(), name_of, "192M", "", true);
+        let mut guest = RunningGuest::start(dir.path(), name_of, "192M", "", true);
         ok(&["restore", name(checkpoint), "--qmp", name(&guest.qmp)]);
         let counts = guest.counted(4);
         check(&counts);
@@ -72,7 +72,7 @@ fn a_vm_is_saved_killed_restored_and_goes_on() {
 #[test]
 fn a_vm_goes_on_after_a_save_that_failed() {
     let dir = tempfile::tempdir().unwrap();
-    let guest = Guest::start(dir.path(), "vm", "128M", "", false);
+    let guest = RunningGuest::start(dir.path(), "vm", "128M", "", false);
     guest.counted(2);
     let output = dir.path().join("no/such/folder/x.ckpt");
     let (code, sentence) = refused(&["save", "--qmp", name(&guest.qmp), "-o", name(&output)]);

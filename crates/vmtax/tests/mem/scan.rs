@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use serde_json::Value;
 
-use super::guest::Guest;
+use super::guest::RunningGuest;
 use super::{image, name, ok};
 
 const PAGE: u64 = 4096;
@@ -55,7 +55,7 @@ fn an_image_is_told_apart() {
 #[test]
 fn a_vm_is_scanned_while_it_runs_and_no_memory_is_allocated() {
     let dir = tempfile::tempdir().unwrap();
-    let guest = Guest::start(dir.path(), "vm", "256M", "", false);
+    let guest = RunningGuest::start(dir.path(), "vm", "256M", "", false);
     guest.counted(3);
     // Stopped, so that its own memory use does not change.
     use std::io::{BufRead, Write};
@@ -137,9 +137,9 @@ fn private_memory_is_not_populated() {
 }
 
 /// A stopped QEMU with TCG, which translates into a buffer of up to 1 GiB, and what it was given as memory.
-struct Emulator(std::process::Child);
+struct StoppedQemu(std::process::Child);
 
-impl Drop for Emulator {
+impl Drop for StoppedQemu {
     fn drop(&mut self) {
         // Errors mean that it has ended already.
         let _ = self.0.kill();
@@ -147,8 +147,8 @@ impl Drop for Emulator {
     }
 }
 
-impl Emulator {
-    fn start(dir: &std::path::Path, words: &str) -> Emulator {
+impl StoppedQemu {
+    fn start(dir: &std::path::Path, words: &str) -> StoppedQemu {
         let socket = dir.join("qmp");
         let _ = fs::remove_file(&socket);
         let child = std::process::Command::new("qemu-system-x86_64")
@@ -159,7 +159,7 @@ impl Emulator {
             .stdin(std::process::Stdio::null())
             .spawn()
             .expect("qemu-system-x86_64");
-        let mut emulator = Emulator(child);
+        let mut emulator = StoppedQemu(child);
         // It answers when its machine is made.
         let start = std::time::Instant::now();
         loop {
@@ -200,7 +200,7 @@ fn translated_code_is_no_memory_of_a_vm() {
     ];
     for (words, expected) in cases {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let emulator = Emulator::start(dir.path(), words);
+        let emulator = StoppedQemu::start(dir.path(), words);
         let output = super::mem(&["scan", &emulator.0.id().to_string(), "--format", "json"]);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         if error.contains("PAGEMAP_SCAN") {

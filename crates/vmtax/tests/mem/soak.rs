@@ -48,7 +48,7 @@ impl Random {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum BackendKind {
     /// A nameless file in /dev/shm.
     Nameless,
     /// A file of this name, whose path is made anew once QEMU has it.
@@ -62,7 +62,7 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Place {
+pub(super) enum DimmPlace {
     /// A NUMA node; the only one is the machine's memory.
     Node,
     Dimm {
@@ -73,10 +73,10 @@ pub(super) enum Place {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Block {
+pub(super) struct SoakBlock {
     pub(super) id: String,
-    kind: Kind,
-    place: Place,
+    kind: BackendKind,
+    place: DimmPlace,
     mib: u64,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct Composition {
     seed: u64,
     machine: &'static str,
     processors: &'static str,
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: Vec<SoakBlock>,
     /// Disks of the length of its memory; of each, whether its name is removed once QEMU has it.
     disks: Vec<bool>,
     /// Flags of each save. The last one leaves the VM stopped; each has the one before as parent if it says so.
@@ -95,10 +95,10 @@ pub(super) struct Composition {
 
 impl Composition {
     /// Of these blocks, each of 16 MiB, without disks, and saved once.
-    pub(super) fn of(blocks: &[(Kind, Place)]) -> Composition {
-        let block = |(number, (kind, place)): (usize, &(Kind, Place))| {
+    pub(super) fn of(blocks: &[(BackendKind, DimmPlace)]) -> Composition {
+        let block = |(number, (kind, place)): (usize, &(BackendKind, DimmPlace))| {
             let id = format!("b{number}");
-            Block { id, kind: *kind, place: *place, mib: 16 }
+            SoakBlock { id, kind: *kind, place: *place, mib: 16 }
         };
         Composition {
             seed: 1,
@@ -115,33 +115,33 @@ impl Composition {
         let random = &mut Random(seed);
         let is_newer = version() >= NEWER;
         let saved = if is_newer {
-            vec![Kind::Nameless, Kind::Named, Kind::At]
+            vec![BackendKind::Nameless, BackendKind::Named, BackendKind::At]
         } else {
             // Shared memory without a file can be opened by root alone.
-            let ram = Kind::Ram { share: rustix::process::geteuid().is_root() };
-            vec![Kind::Nameless, Kind::Named, Kind::Memfd { share: true }, ram]
+            let ram = BackendKind::Ram { share: rustix::process::geteuid().is_root() };
+            vec![BackendKind::Nameless, BackendKind::Named, BackendKind::Memfd { share: true }, ram]
         };
-        let private = [Kind::Memfd { share: false }, Kind::Ram { share: false }];
+        let private = [BackendKind::Memfd { share: false }, BackendKind::Ram { share: false }];
         let any = [&saved[..], &private].concat();
         // Often of one length, which tells nothing apart.
         let common = random.one_of(&[8, 16, 24]);
         let mut blocks = Vec::new();
-        let mut add = |random: &mut Random, place: Place, kinds: &[Kind]| {
+        let mut add = |random: &mut Random, place: DimmPlace, kinds: &[BackendKind]| {
             let mib = if random.is_one_in(4) { 8 * (1 + random.below(4)) } else { common };
             // Not in the order in which QEMU makes them.
             let id = format!("{}{}", random.one_of(&["a", "m", "z"]), blocks.len());
-            blocks.push(Block { id, kind: random.one_of(kinds), place, mib });
+            blocks.push(SoakBlock { id, kind: random.one_of(kinds), place, mib });
         };
-        add(random, Place::Node, &saved);
+        add(random, DimmPlace::Node, &saved);
         for _ in 0..random.below(3) {
-            add(random, Place::Node, &any);
+            add(random, DimmPlace::Node, &any);
         }
         for _ in 0..random.below(3) {
             let hotplugged = random.is_one_in(2);
-            add(random, Place::Dimm { hotplugged }, &any);
+            add(random, DimmPlace::Dimm { hotplugged }, &any);
         }
         for _ in 0..random.below(3) {
-            add(random, Place::Spare, &any);
+            add(random, DimmPlace::Spare, &any);
         }
         let disks = (0..random.below(3)).map(|_| random.is_one_in(2)).collect();
         let save = |random: &mut Random| {
@@ -159,18 +159,18 @@ impl Composition {
         }
     }
 
-    fn of_place(&self, wanted: impl Fn(Place) -> bool) -> impl Iterator<Item = &Block> {
+    fn of_place(&self, wanted: impl Fn(DimmPlace) -> bool) -> impl Iterator<Item = &SoakBlock> {
         self.blocks.iter().filter(move |block| wanted(block.place))
     }
 
     /// Memory of the nodes, MiB.
     fn nodes_mib(&self) -> u64 {
-        self.of_place(|place| place == Place::Node).map(|block| block.mib).sum()
+        self.of_place(|place| place == DimmPlace::Node).map(|block| block.mib).sum()
     }
 
     /// DIMMs and their addresses.
-    fn dimms(&self) -> impl Iterator<Item = (&Block, u64)> {
-        let all = self.of_place(|place| matches!(place, Place::Dimm { .. }));
+    fn dimms(&self) -> impl Iterator<Item = (&SoakBlock, u64)> {
+        let all = self.of_place(|place| matches!(place, DimmPlace::Dimm { .. }));
         all.zip((DIMMS..).step_by(BETWEEN as usize))
     }
 
@@ -223,7 +223,7 @@ fn filler() -> &'static [u8] {
 }
 
 /// A running QEMU.
-pub(super) struct Vm {
+pub(super) struct SoakVm {
     pub(super) child: Child,
     pub(super) qmp: PathBuf,
     pub(super) monitor: Monitor,
@@ -233,7 +233,7 @@ pub(super) struct Vm {
     others: Vec<(PathBuf, Vec<u8>)>,
 }
 
-impl Drop for Vm {
+impl Drop for SoakVm {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -245,20 +245,21 @@ fn noise(mib: u64, seed: u64) -> Vec<u8> {
     image((mib * MIB / 4096) as usize, seed)
 }
 
-impl Vm {
+impl SoakVm {
     /// Starts one, stopped, or waiting for a state. Its files are called `NAME.*`.
     pub(super) fn start(
         composition: &Composition,
         folder: &Path,
         name_of: &str,
         incoming: bool,
-    ) -> Vm {
+    ) -> SoakVm {
         let path = |what: &str| folder.join(format!("{name_of}.{what}"));
         let (qmp, other, said) = (path("qmp"), path("other"), path("said"));
         let firmware = path("rom");
         fs::write(&firmware, composition.firmware()).unwrap();
         let mut others = Vec::new();
-        let nodes: Vec<&Block> = composition.of_place(|place| place == Place::Node).collect();
+        let nodes: Vec<&SoakBlock> =
+            composition.of_place(|place| place == DimmPlace::Node).collect();
         let mut command = Command::new("qemu-system-x86_64");
         let mut machine = format!("{},accel=tcg", composition.machine);
         if let [only] = nodes[..] {
@@ -286,35 +287,35 @@ impl Vm {
             let (kind, path) = (block.kind, path(&block.id));
             let share = matches!(
                 kind,
-                Kind::Nameless
-                    | Kind::Named
-                    | Kind::At
-                    | Kind::Memfd { share: true }
-                    | Kind::Ram { share: true }
+                BackendKind::Nameless
+                    | BackendKind::Named
+                    | BackendKind::At
+                    | BackendKind::Memfd { share: true }
+                    | BackendKind::Ram { share: true }
             );
             let backend = match kind {
-                Kind::Nameless => "file,mem-path=/dev/shm".to_owned(),
-                Kind::Named => format!("file,mem-path={}", path.display()),
-                Kind::At => {
+                BackendKind::Nameless => "file,mem-path=/dev/shm".to_owned(),
+                BackendKind::Named => format!("file,mem-path={}", path.display()),
+                BackendKind::At => {
                     // Around the memory there is something else.
                     fs::write(&path, noise(block.mib + 2 * (OFFSET / MIB), 9)).unwrap();
                     format!("file,mem-path={},offset={OFFSET}", path.display())
                 }
-                Kind::Memfd { .. } => "memfd".to_owned(),
-                Kind::Ram { .. } => "ram".to_owned(),
+                BackendKind::Memfd { .. } => "memfd".to_owned(),
+                BackendKind::Ram { .. } => "ram".to_owned(),
             };
             let share = if share { "on" } else { "off" };
-            let Block { id, mib, .. } = block;
+            let SoakBlock { id, mib, .. } = block;
             command.arg("-object");
             command.arg(format!("memory-backend-{backend},id={id},size={mib}M,share={share}"));
         }
         // Slots are given in order: those that were hotplugged came last.
-        let is_hotplugged = |block: &Block| block.place == Place::Dimm { hotplugged: true };
+        let is_hotplugged = |block: &SoakBlock| block.place == DimmPlace::Dimm { hotplugged: true };
         let mut dimms: Vec<_> = composition.dimms().collect();
         dimms.sort_by_key(|(block, _)| is_hotplugged(block));
         for (block, address) in dimms {
             // A DIMM that was hotplugged is there from the beginning when its memory comes back.
-            if incoming || block.place == (Place::Dimm { hotplugged: false }) {
+            if incoming || block.place == (DimmPlace::Dimm { hotplugged: false }) {
                 let id = &block.id;
                 command.arg("-device");
                 command.arg(format!("pc-dimm,memdev={id},id=dimm-{id},addr={address:#x}"));
@@ -344,7 +345,7 @@ impl Vm {
             listens(&qmp) && listens(&other)
         });
         let monitor = Monitor::connect(&other).unwrap();
-        let mut vm = Vm { child, qmp, monitor, said, others };
+        let mut vm = SoakVm { child, qmp, monitor, said, others };
         // QEMU listens before it has memory, and answers when it has.
         vm.monitor.status();
         vm.mislead(composition, &path);
@@ -353,7 +354,7 @@ impl Vm {
 
     /// Makes other files of what its memory and its disks were called.
     fn mislead(&mut self, composition: &Composition, path: &dyn Fn(&str) -> PathBuf) {
-        let named = composition.blocks.iter().filter(|block| block.kind == Kind::Named);
+        let named = composition.blocks.iter().filter(|block| block.kind == BackendKind::Named);
         for (number, block) in named.enumerate() {
             let (old, new) = (path(&block.id), path(&format!("{}.new", block.id)));
             let content = noise(block.mib, 77);
@@ -379,7 +380,7 @@ impl Vm {
     /// Plugs in what is hotplugged, and runs the firmware until it has filled all memory.
     pub(super) fn fill(&mut self, composition: &Composition) {
         for (block, address) in composition.dimms() {
-            if block.place == (Place::Dimm { hotplugged: true }) {
+            if block.place == (DimmPlace::Dimm { hotplugged: true }) {
                 let id = &block.id;
                 let dimm = json!({ "driver": "pc-dimm", "memdev": id, "id": format!("dimm-{id}"), "addr": address });
                 self.monitor.run("device_add", dimm);
@@ -405,7 +406,7 @@ impl Vm {
         for (path, content) in &self.others {
             assert!(fs::read(path).unwrap() == *content, "{} was written", path.display());
         }
-        for block in composition.blocks.iter().filter(|block| block.kind == Kind::At) {
+        for block in composition.blocks.iter().filter(|block| block.kind == BackendKind::At) {
             let file = File::open(folder.join(format!("{name_of}.{}", block.id))).unwrap();
             let content = noise(block.mib + 2 * (OFFSET / MIB), 9);
             for at in [0, OFFSET + block.mib * MIB] {
@@ -436,7 +437,7 @@ fn save_and_restore(composition: &Composition) {
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let folder = dir.path();
     let checkpoint = |number: usize| folder.join(format!("{number}.ckpt"));
-    let mut vm = Vm::start(composition, folder, "saved", false);
+    let mut vm = SoakVm::start(composition, folder, "saved", false);
     vm.fill(composition);
     let last = composition.saves.len() - 1;
     for (number, flags) in composition.saves.iter().enumerate() {
@@ -456,7 +457,7 @@ fn save_and_restore(composition: &Composition) {
     let count = |of: &[Vec<u8>]| of.iter().flatten().filter(|byte| **byte != 0).count();
     assert!(count(&memory) * 2 > memory.iter().map(Vec::len).sum::<usize>());
 
-    let mut vm = Vm::start(composition, folder, "restored", true);
+    let mut vm = SoakVm::start(composition, folder, "restored", true);
     vmtax(&["restore", name(&checkpoint(last)), "--qmp", name(&vm.qmp), "--stopped"]);
     let restored = vm.memory(composition, folder);
     for ((range, saved), restored) in composition.ranges().iter().zip(&memory).zip(&restored) {
@@ -500,22 +501,23 @@ fn many_vms_of_all_sorts_are_restored_bit_by_bit() {
 /// Files that are not the memory, though their name or their length is its.
 #[test]
 fn memory_is_found_by_its_mapping() {
-    let private = Kind::Memfd { share: false };
-    let shared = if version() < NEWER { Kind::Memfd { share: true } } else { Kind::Nameless };
-    let (node, spare) = (Place::Node, Place::Spare);
+    let private = BackendKind::Memfd { share: false };
+    let shared =
+        if version() < NEWER { BackendKind::Memfd { share: true } } else { BackendKind::Nameless };
+    let (node, spare) = (DimmPlace::Node, DimmPlace::Spare);
     let mut all = vec![
         // Files of equal length: of another node, and of backends that nothing uses.
         Composition::of(&[(shared, node), (private, node), (private, spare)]),
         Composition::of(&[(private, node), (shared, node), (shared, spare)]),
-        Composition::of(&[(shared, Place::Dimm { hotplugged: true }), (private, node)]),
+        Composition::of(&[(shared, DimmPlace::Dimm { hotplugged: true }), (private, node)]),
         // A path that was made anew: a file of seed 1, and a symbolic link of seed 2.
-        Composition::of(&[(Kind::Named, node)]),
-        Composition { seed: 2, ..Composition::of(&[(Kind::Named, node)]) },
+        Composition::of(&[(BackendKind::Named, node)]),
+        Composition { seed: 2, ..Composition::of(&[(BackendKind::Named, node)]) },
         // A disk of the same length without a name.
         Composition { disks: vec![true], ..Composition::of(&[(shared, node)]) },
     ];
     if version() >= NEWER {
-        all.push(Composition::of(&[(Kind::At, node)]));
+        all.push(Composition::of(&[(BackendKind::At, node)]));
     }
     all.iter().for_each(save_and_restore);
 }
@@ -523,12 +525,12 @@ fn memory_is_found_by_its_mapping() {
 /// QEMU from 8.1 on would put a memfd into the state of the devices: each increment would hold all memory.
 #[test]
 fn memory_that_qemu_does_not_skip_is_refused() {
-    let composition = Composition::of(&[(Kind::Memfd { share: true }, Place::Node)]);
+    let composition = Composition::of(&[(BackendKind::Memfd { share: true }, DimmPlace::Node)]);
     if version() < NEWER {
         return vmtax_skipped::system("QEMU before 8.1 skips all shared memory");
     }
     let dir = tempfile::tempdir().unwrap();
-    let vm = Vm::start(&composition, dir.path(), "vm", false);
+    let vm = SoakVm::start(&composition, dir.path(), "vm", false);
     let output = dir.path().join("x.ckpt");
     let (code, said) = refused(&["save", "--qmp", name(&vm.qmp), "-o", name(&output)]);
     assert_eq!(code, 3, "{said}");

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
 use super::clients::{CHECK, MEMORY, files};
-use super::guest::Guest;
+use super::guest::RunningGuest;
 use super::{ended, image, name, ok};
 
 fn piped(args: &[&str], input: Stdio) -> Child {
@@ -17,10 +17,10 @@ fn piped(args: &[&str], input: Stdio) -> Child {
 #[test]
 fn a_vm_goes_from_one_qemu_to_another_through_a_pipe() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    let guest = RunningGuest::start(dir.path(), "vm", MEMORY, CHECK, false);
     guest.passed(2);
     for more in [&["--live"][..], &["--zstd"]] {
-        let new = Guest::start(dir.path(), "new", MEMORY, "", true);
+        let new = RunningGuest::start(dir.path(), "new", MEMORY, "", true);
         let args = ["save", "--qmp", name(&guest.qmp), "-o", "-"];
         let mut save = piped(&[&args[..], more].concat(), Stdio::null());
         let stream = Stdio::from(save.stdout.take().unwrap());
@@ -66,7 +66,7 @@ fn a_stream_that_is_cut_is_refused() {
 #[test]
 fn a_reader_that_ends_early_gets_no_checkpoint() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let guest = Guest::start(dir.path(), "vm", MEMORY, CHECK, false);
+    let guest = RunningGuest::start(dir.path(), "vm", MEMORY, CHECK, false);
     guest.passed(1);
     for more in [&["--live"][..], &[]] {
         let args = ["save", "--qmp", name(&guest.qmp), "-o", "-"];

@@ -8,16 +8,16 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 
-use vmtax_perf_event::{Attributes, Of};
+use vmtax_perf_event::{EventAttributes, Of};
 
 use super::sys::{self, Ring};
-use super::{EventId, Host, Reading, Request};
+use super::{EventHost, EventId, EventReading, EventRequest};
 use crate::error::Trouble;
-use crate::event::{Event, Programme};
+use crate::event::{PmuEvent, Programme};
 
 /// One of the kernel's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum EventSource {
     /// One of `PERF_COUNT_HW_*`.
     Hardware(u8),
     /// One of a cache: its number, the operation's and the result's, as in `PERF_COUNT_HW_CACHE_*`.
@@ -57,41 +57,41 @@ pub enum Software {
     MajorFaults = 6,
 }
 
-impl Source {
+impl EventSource {
     /// The kernel's default event for an event of the guest.
-    fn of(event: Event) -> Source {
+    fn of(event: PmuEvent) -> EventSource {
         match event {
-            Event::Cycles => Source::Hardware(0),
-            Event::Instructions => Source::Hardware(1),
-            Event::CacheReferences => Source::Hardware(2),
-            Event::CacheMisses => Source::Hardware(3),
-            Event::Branches => Source::Hardware(4),
-            Event::BranchMisses => Source::Hardware(5),
-            Event::ReferenceCycles => Source::Hardware(9),
+            PmuEvent::Cycles => EventSource::Hardware(0),
+            PmuEvent::Instructions => EventSource::Hardware(1),
+            PmuEvent::CacheReferences => EventSource::Hardware(2),
+            PmuEvent::CacheMisses => EventSource::Hardware(3),
+            PmuEvent::Branches => EventSource::Hardware(4),
+            PmuEvent::BranchMisses => EventSource::Hardware(5),
+            PmuEvent::ReferenceCycles => EventSource::Hardware(9),
             // Code 0 with unit mask 4 is how the kernel names the fixed counter of slots.
-            Event::Slots => Source::Raw(0x0400),
-            Event::Raw(config) => Source::Raw(config),
+            PmuEvent::Slots => EventSource::Raw(0x0400),
+            PmuEvent::Raw(config) => EventSource::Raw(config),
         }
     }
 
     /// Type and configuration in `struct perf_event_attr`.
     fn kind_and_config(self) -> (u32, u64) {
         match self {
-            Source::Hardware(id) => (0, id.into()),
-            Source::Software(software) => (1, software as u64),
-            Source::Tracepoint(id) => (2, id),
-            Source::Cache { cache, operation, result } => {
+            EventSource::Hardware(id) => (0, id.into()),
+            EventSource::Software(software) => (1, software as u64),
+            EventSource::Tracepoint(id) => (2, id),
+            EventSource::Cache { cache, operation, result } => {
                 let parts = [cache, operation, result].map(u64::from);
                 (3, parts[0] | parts[1] << 8 | parts[2] << 16)
             }
-            Source::Raw(config) => (4, config),
+            EventSource::Raw(config) => (4, config),
         }
     }
 }
 
 /// Options of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct EventOptions {
     /// Count only while a guest runs.
     pub exclude_host: bool,
     /// Pinned: always on a hardware counter or in error, never multiplexed.
@@ -110,7 +110,7 @@ pub struct Options {
 
 /// An open event.
 #[derive(Debug)]
-struct Open {
+struct OpenEvent {
     file: File,
     ring: Option<Ring>,
     /// Count at which an event without a buffer overflows.
@@ -121,9 +121,9 @@ struct Open {
 #[derive(Debug)]
 pub struct PerfEventHost {
     thread: i32,
-    options: Options,
-    sources: BTreeMap<Event, Source>,
-    events: BTreeMap<EventId, Open>,
+    options: EventOptions,
+    sources: BTreeMap<PmuEvent, EventSource>,
+    events: BTreeMap<EventId, OpenEvent>,
     opened: u64,
     overflowed: VecDeque<EventId>,
     throttled: VecDeque<EventId>,
@@ -131,12 +131,12 @@ pub struct PerfEventHost {
 
 impl PerfEventHost {
     /// Events of the calling thread.
-    pub fn this_thread(options: Options) -> PerfEventHost {
+    pub fn this_thread(options: EventOptions) -> PerfEventHost {
         PerfEventHost::new(sys::this_thread(), options)
     }
 
     /// Events of a thread by its id.
-    pub fn new(thread: i32, options: Options) -> PerfEventHost {
+    pub fn new(thread: i32, options: EventOptions) -> PerfEventHost {
         PerfEventHost {
             thread,
             options,
@@ -149,7 +149,7 @@ impl PerfEventHost {
     }
 
     /// Maps an event of the guest to one of the kernel's.
-    pub fn with_source(mut self, event: Event, source: Source) -> PerfEventHost {
+    pub fn with_source(mut self, event: PmuEvent, source: EventSource) -> PerfEventHost {
         self.sources.insert(event, source);
         self
     }
@@ -158,7 +158,7 @@ impl PerfEventHost {
     fn open(&self, programme: &Programme, period: u64) -> Result<OwnedFd, Trouble> {
         const ENABLED_AND_RUNNING: u64 = 1 | 2;
         let source =
-            self.sources.get(&programme.event).copied().unwrap_or(Source::of(programme.event));
+            self.sources.get(&programme.event).copied().unwrap_or(EventSource::of(programme.event));
         let (kind, config) = source.kind_and_config();
         // Bits of the attribute, in the order of include/uapi/linux/perf_event.h.
         let flags = [
@@ -172,19 +172,19 @@ impl PerfEventHost {
             (12, self.options.on_exec),
             (19, self.options.exclude_host),
         ];
-        let attr = Attributes {
+        let attr = EventAttributes {
             kind,
             config,
             sample_period: period,
             read_format: ENABLED_AND_RUNNING,
             flags: flags.iter().map(|(bit, on)| u64::from(*on) << bit).sum(),
             wakeup_events: 1,
-            ..Attributes::default()
+            ..EventAttributes::default()
         };
         vmtax_perf_event::open(&attr, Of::Thread(self.thread)).map_err(trouble)
     }
 
-    fn event(&self, id: EventId) -> Result<&Open, Trouble> {
+    fn event(&self, id: EventId) -> Result<&OpenEvent, Trouble> {
         self.events.get(&id).ok_or(Trouble::NoSuchEvent)
     }
 
@@ -225,7 +225,7 @@ fn trouble(error: io::Error) -> Trouble {
 }
 
 /// Count, time enabled, time running.
-fn read(mut file: &File) -> Result<Reading, Trouble> {
+fn read(mut file: &File) -> Result<EventReading, Trouble> {
     let mut bytes = [0; 24];
     match file.read(&mut bytes).map_err(trouble)? {
         // End of file means that a pinned event lost its counter.
@@ -233,14 +233,14 @@ fn read(mut file: &File) -> Result<Reading, Trouble> {
         24 => {
             let (words, _) = bytes.as_chunks();
             let [count, enabled, running] = [0, 1, 2].map(|i| u64::from_ne_bytes(words[i]));
-            Ok(Reading { count, enabled, running })
+            Ok(EventReading { count, enabled, running })
         }
         _ => Err(Trouble::Other(0)),
     }
 }
 
-impl Host for PerfEventHost {
-    fn create(&mut self, request: &Request) -> Result<EventId, Trouble> {
+impl EventHost for PerfEventHost {
+    fn create(&mut self, request: &EventRequest) -> Result<EventId, Trouble> {
         let fd = self.open(&request.programme, request.left)?;
         if let Some(signal) = self.options.signal {
             sys::signal(&fd, signal, self.thread).map_err(trouble)?;
@@ -252,19 +252,19 @@ impl Host for PerfEventHost {
         };
         self.opened += 1;
         let id = EventId(self.opened);
-        self.events.insert(id, Open { file: fd.into(), ring, overflow: request.left });
+        self.events.insert(id, OpenEvent { file: fd.into(), ring, overflow: request.left });
         Ok(id)
     }
 
     fn enable(&mut self, id: EventId) -> Result<(), Trouble> {
-        sys::control(&self.event(id)?.file, sys::Request::Enable).map_err(trouble)
+        sys::control(&self.event(id)?.file, sys::EventIoctl::Enable).map_err(trouble)
     }
 
     fn disable(&mut self, id: EventId) -> Result<(), Trouble> {
-        sys::control(&self.event(id)?.file, sys::Request::Disable).map_err(trouble)
+        sys::control(&self.event(id)?.file, sys::EventIoctl::Disable).map_err(trouble)
     }
 
-    fn read(&mut self, id: EventId) -> Result<Reading, Trouble> {
+    fn read(&mut self, id: EventId) -> Result<EventReading, Trouble> {
         read(&self.event(id)?.file)
     }
 
@@ -273,7 +273,7 @@ impl Host for PerfEventHost {
         if event.ring.is_none() {
             event.overflow = read(&event.file)?.count + left;
         }
-        sys::control(&event.file, sys::Request::Period(left)).map_err(trouble)
+        sys::control(&event.file, sys::EventIoctl::Period(left)).map_err(trouble)
     }
 
     fn close(&mut self, id: EventId) {
@@ -291,7 +291,7 @@ impl Host for PerfEventHost {
         self.throttled.pop_front()
     }
 
-    fn probe(&self, event: Event) -> Result<(), Trouble> {
+    fn probe(&self, event: PmuEvent) -> Result<(), Trouble> {
         self.open(&Programme { event, user: true, kernel: false }, 0).map(|_| ())
     }
 
@@ -325,13 +325,13 @@ mod tests {
     #[test]
     fn sources_are_the_kernels_types_and_configurations() {
         let table = [
-            (Source::of(Event::Cycles), (0, 0)),
-            (Source::of(Event::Branches), (0, 4)),
-            (Source::of(Event::Raw(0x1_01c2)), (4, 0x1_01c2)),
-            (Source::Software(Software::ContextSwitches), (1, 3)),
-            (Source::Tracepoint(1234), (2, 1234)),
+            (EventSource::of(PmuEvent::Cycles), (0, 0)),
+            (EventSource::of(PmuEvent::Branches), (0, 4)),
+            (EventSource::of(PmuEvent::Raw(0x1_01c2)), (4, 0x1_01c2)),
+            (EventSource::Software(Software::ContextSwitches), (1, 3)),
+            (EventSource::Tracepoint(1234), (2, 1234)),
             // Misses of writes to the last level cache.
-            (Source::Cache { cache: 2, operation: 1, result: 1 }, (3, 0x1_01_02)),
+            (EventSource::Cache { cache: 2, operation: 1, result: 1 }, (3, 0x1_01_02)),
         ];
         for (source, expected) in table {
             assert_eq!(source.kind_and_config(), expected, "{source:?}");

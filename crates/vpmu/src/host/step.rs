@@ -6,11 +6,11 @@
 
 use std::io;
 
-use super::sys::{Stop, Tracee};
-use super::virtual_time::{Costs, VirtualHost, Work};
-use super::{EventId, Host, Reading, Request};
+use super::sys::{TracedStop, Tracee};
+use super::virtual_time::{EventCosts, GuestWork, VirtualHost};
+use super::{EventHost, EventId, EventReading, EventRequest};
 use crate::error::Trouble;
-use crate::event::Event;
+use crate::event::PmuEvent;
 
 /// Why a program could not be run to its end.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,7 @@ pub enum StepError {
 
 /// Kind of an instruction for the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum InstructionKind {
     /// A near branch, taken or not.
     Branch,
     /// A string instruction with a repeat prefix: one instruction, with a trap after every repetition.
@@ -50,9 +50,9 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl InstructionKind {
     /// Of the 64-bit instruction at the beginning of this code (Intel SDM volume 2, appendix A).
-    pub fn of(code: &[u8]) -> Kind {
+    pub fn of(code: &[u8]) -> InstructionKind {
         let prefix =
             |b: &u8| matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
         let prefixes = code.iter().take_while(|b| prefix(b)).count();
@@ -64,19 +64,23 @@ impl Kind {
             rest => rest,
         };
         match rest {
-            [0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf, ..] if repeated => Kind::Repeated,
+            [0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf, ..] if repeated => InstructionKind::Repeated,
             // Conditional jumps; LOOPs and JRCXZ; near returns, call, jumps.
-            [0x70..=0x7f | 0xe0..=0xe3 | 0xc2 | 0xc3 | 0xe8 | 0xe9 | 0xeb, ..] => Kind::Branch,
-            [0x0f, 0x80..=0x8f, ..] => Kind::Branch,
+            [0x70..=0x7f | 0xe0..=0xe3 | 0xc2 | 0xc3 | 0xe8 | 0xe9 | 0xeb, ..] => {
+                InstructionKind::Branch
+            }
+            [0x0f, 0x80..=0x8f, ..] => InstructionKind::Branch,
             // SYSCALL, SYSRET, SYSENTER, SYSEXIT; far returns, interrupts and IRET.
-            [0x0f, 0x05 | 0x07 | 0x34 | 0x35, ..] | [0xca..=0xcd | 0xcf | 0xf1, ..] => Kind::Far,
+            [0x0f, 0x05 | 0x07 | 0x34 | 0x35, ..] | [0xca..=0xcd | 0xcf | 0xf1, ..] => {
+                InstructionKind::Far
+            }
             // Indirect: near call and jump, far call and jump.
             [0xff, modrm, ..] => match modrm >> 3 & 7 {
-                2 | 4 => Kind::Branch,
-                3 | 5 => Kind::Far,
-                _ => Kind::Other,
+                2 | 4 => InstructionKind::Branch,
+                3 | 5 => InstructionKind::Far,
+                _ => InstructionKind::Other,
             },
-            _ => Kind::Other,
+            _ => InstructionKind::Other,
         }
     }
 }
@@ -87,19 +91,19 @@ pub struct StepHost {
     counting: VirtualHost,
     program: Tracee,
     code: Vec<u8>,
-    plain: Work,
-    branch: Work,
+    plain: GuestWork,
+    branch: GuestWork,
 }
 
 impl StepHost {
     /// A program, before its first instruction. RDI points to 64 KiB of zeros; other registers but RSP are zero.
     pub fn new(code: &[u8]) -> Result<StepHost, StepError> {
         Ok(StepHost {
-            counting: VirtualHost::new(Costs::default()),
+            counting: VirtualHost::new(EventCosts::default()),
             program: Tracee::start(code)?,
             code: code.to_vec(),
-            plain: Work::user(1, &[(Event::Instructions, 1)]),
-            branch: Work::user(1, &[(Event::Instructions, 1), (Event::Branches, 1)]),
+            plain: GuestWork::user(1, &[(PmuEvent::Instructions, 1)]),
+            branch: GuestWork::user(1, &[(PmuEvent::Instructions, 1), (PmuEvent::Branches, 1)]),
         })
     }
 
@@ -120,29 +124,29 @@ impl StepHost {
             return Ok(false);
         }
         let code = usize::try_from(at).ok().and_then(|at| self.code.get(at..));
-        let kind = Kind::of(code.ok_or(StepError::Outside(at))?);
-        if kind == Kind::Far {
+        let kind = InstructionKind::of(code.ok_or(StepError::Outside(at))?);
+        if kind == InstructionKind::Far {
             return Err(StepError::Far(at));
         }
         loop {
             match self.program.step()? {
-                Stop::Trap => {}
-                Stop::Signal(signal) => return Err(StepError::Signal { signal, offset: at }),
-                Stop::Exited => return Err(StepError::Exited),
+                TracedStop::Trap => {}
+                TracedStop::Signal(signal) => return Err(StepError::Signal { signal, offset: at }),
+                TracedStop::Exited => return Err(StepError::Exited),
             }
             // A repeated instruction stays where it is until it is done. A branch may go to itself.
-            if kind != Kind::Repeated || self.program.offset()? != at {
+            if kind != InstructionKind::Repeated || self.program.offset()? != at {
                 break;
             }
         }
-        let work = if kind == Kind::Branch { &self.branch } else { &self.plain };
+        let work = if kind == InstructionKind::Branch { &self.branch } else { &self.plain };
         self.counting.run(work, 1);
         Ok(true)
     }
 }
 
-impl Host for StepHost {
-    fn create(&mut self, request: &Request) -> Result<EventId, Trouble> {
+impl EventHost for StepHost {
+    fn create(&mut self, request: &EventRequest) -> Result<EventId, Trouble> {
         self.probe(request.programme.event)?;
         self.counting.create(request)
     }
@@ -155,7 +159,7 @@ impl Host for StepHost {
         self.counting.disable(id)
     }
 
-    fn read(&mut self, id: EventId) -> Result<Reading, Trouble> {
+    fn read(&mut self, id: EventId) -> Result<EventReading, Trouble> {
         self.counting.read(id)
     }
 
@@ -175,9 +179,9 @@ impl Host for StepHost {
         self.counting.take_throttled()
     }
 
-    fn probe(&self, event: Event) -> Result<(), Trouble> {
+    fn probe(&self, event: PmuEvent) -> Result<(), Trouble> {
         match event {
-            Event::Instructions | Event::Branches => Ok(()),
+            PmuEvent::Instructions | PmuEvent::Branches => Ok(()),
             _ => Err(Trouble::NoSuchEvent),
         }
     }
@@ -190,7 +194,7 @@ impl Host for StepHost {
         true
     }
 
-    fn claim(&mut self, request: &Request) -> Result<EventId, Trouble> {
+    fn claim(&mut self, request: &EventRequest) -> Result<EventId, Trouble> {
         self.create(request)
     }
 }

@@ -11,29 +11,29 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(all(feature = "kvm", target_arch = "x86_64"))]
-use vmtax_perf_event::{Attributes, Of};
+use vmtax_perf_event::{EventAttributes, Of};
 
 /// An ioctl of an open event.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Request {
+pub(super) enum EventIoctl {
     Enable,
     Disable,
     Period(u64),
 }
 
 /// Sends an ioctl to an event.
-pub(super) fn control(fd: &impl AsRawFd, request: Request) -> io::Result<()> {
+pub(super) fn control(fd: &impl AsRawFd, request: EventIoctl) -> io::Result<()> {
     const ENABLE: libc::c_ulong = 0x2400;
     const DISABLE: libc::c_ulong = 0x2401;
     const PERIOD: libc::c_ulong = 0x4008_2404;
     let fd = fd.as_raw_fd();
     let result = match request {
         // SAFETY: takes no pointer.
-        Request::Enable => unsafe { libc::ioctl(fd, ENABLE as _, 0) },
+        EventIoctl::Enable => unsafe { libc::ioctl(fd, ENABLE as _, 0) },
         // SAFETY: takes no pointer.
-        Request::Disable => unsafe { libc::ioctl(fd, DISABLE as _, 0) },
+        EventIoctl::Disable => unsafe { libc::ioctl(fd, DISABLE as _, 0) },
         // SAFETY: the kernel reads one u64 at the pointer.
-        Request::Period(period) => unsafe { libc::ioctl(fd, PERIOD as _, &raw const period) },
+        EventIoctl::Period(period) => unsafe { libc::ioctl(fd, PERIOD as _, &raw const period) },
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -223,7 +223,7 @@ impl Drop for Ring {
 /// The switches of a thread: an event that counts nothing, whose ring gets a record at each of them.
 #[cfg(all(feature = "kvm", target_arch = "x86_64"))]
 #[derive(Debug)]
-pub(crate) struct Switches {
+pub(crate) struct ThreadSwitches {
     ring: Ring,
     /// Bytes of records that were seen.
     seen: u64,
@@ -232,17 +232,21 @@ pub(crate) struct Switches {
 }
 
 #[cfg(all(feature = "kvm", target_arch = "x86_64"))]
-impl Switches {
-    pub(crate) fn of_this_thread() -> io::Result<Switches> {
+impl ThreadSwitches {
+    pub(crate) fn of_this_thread() -> io::Result<ThreadSwitches> {
         const SOFTWARE: u32 = 1;
         const DUMMY: u64 = 9;
         // exclude_kernel and exclude_hv, so that no privilege is needed; context_switch.
         const FLAGS: u64 = 1 << 5 | 1 << 6 | 1 << 26;
-        let attr =
-            Attributes { kind: SOFTWARE, config: DUMMY, flags: FLAGS, ..Attributes::default() };
+        let attr = EventAttributes {
+            kind: SOFTWARE,
+            config: DUMMY,
+            flags: FLAGS,
+            ..EventAttributes::default()
+        };
         let fd = vmtax_perf_event::open(&attr, Of::Thread(this_thread()))?;
         let ring = Ring::map(&fd, true)?;
-        Ok(Switches { seen: ring.head(), ring, _fd: fd })
+        Ok(ThreadSwitches { seen: ring.head(), ring, _fd: fd })
     }
 
     /// Whether there was a switch since the last call.
@@ -253,7 +257,7 @@ impl Switches {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use tracee::{Stop, Tracee};
+pub(super) use tracee::{TracedStop, Tracee};
 
 #[cfg(target_arch = "x86_64")]
 mod tracee {
@@ -264,7 +268,7 @@ mod tracee {
 
     /// Why a traced process is stopped.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(in super::super) enum Stop {
+    pub(in super::super) enum TracedStop {
         Trap,
         Signal(i32),
         Exited,
@@ -274,7 +278,7 @@ mod tracee {
     #[derive(Debug)]
     pub(in super::super) struct Tracee {
         pid: libc::pid_t,
-        memory: Memory,
+        memory: TracedMemory,
         /// It was reaped, so its process id may be reused.
         gone: Cell<bool>,
         /// The kernel has only the thread that started it trace it.
@@ -283,7 +287,7 @@ mod tracee {
 
     /// Memory at the same address here and there: code, zeros, stack.
     #[derive(Debug)]
-    struct Memory {
+    struct TracedMemory {
         base: NonNull<libc::c_void>,
         code: usize,
     }
@@ -291,8 +295,8 @@ mod tracee {
     const SCRATCH: usize = 64 << 10;
     const STACK: usize = 64 << 10;
 
-    impl Memory {
-        fn new(code: &[u8]) -> io::Result<Memory> {
+    impl TracedMemory {
+        fn new(code: &[u8]) -> io::Result<TracedMemory> {
             // Room behind the code, as where the program ends must be an address.
             let room = (code.len() + 1).next_multiple_of(4096);
             let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
@@ -306,7 +310,7 @@ mod tracee {
             let base = NonNull::new(base).ok_or(io::ErrorKind::Other)?;
             // SAFETY: the mapping is longer than the code, and no other code has it yet.
             unsafe { base.as_ptr().cast::<u8>().copy_from(code.as_ptr(), code.len()) };
-            Ok(Memory { base, code: room })
+            Ok(TracedMemory { base, code: room })
         }
 
         fn address(&self) -> u64 {
@@ -314,7 +318,7 @@ mod tracee {
         }
     }
 
-    impl Drop for Memory {
+    impl Drop for TracedMemory {
         fn drop(&mut self) {
             // SAFETY: the mapping was made with this length, and nothing refers to it any more.
             unsafe { libc::munmap(self.base.as_ptr(), self.code + SCRATCH + STACK) };
@@ -323,7 +327,7 @@ mod tracee {
 
     impl Tracee {
         pub(in super::super) fn start(code: &[u8]) -> io::Result<Tracee> {
-            let memory = Memory::new(code)?;
+            let memory = TracedMemory::new(code)?;
             // SAFETY: the child makes system calls only, by functions that may be used between fork and exec.
             let pid = unsafe {
                 let pid = libc::fork();
@@ -338,7 +342,7 @@ mod tracee {
                 return Err(io::Error::last_os_error());
             }
             let tracee = Tracee { pid, memory, gone: Cell::new(false), here: PhantomData };
-            if tracee.wait()? != Stop::Signal(libc::SIGSTOP) {
+            if tracee.wait()? != TracedStop::Signal(libc::SIGSTOP) {
                 return Err(io::Error::other("the process does not stop to be traced"));
             }
             // SAFETY: takes no pointer.
@@ -369,7 +373,7 @@ mod tracee {
         }
 
         /// Has the processor run one instruction, or one repetition.
-        pub(in super::super) fn step(&self) -> io::Result<Stop> {
+        pub(in super::super) fn step(&self) -> io::Result<TracedStop> {
             // SAFETY: takes no pointer.
             check(unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, self.pid, 0, 0) })?;
             self.wait()
@@ -384,7 +388,7 @@ mod tracee {
             }
         }
 
-        fn wait(&self) -> io::Result<Stop> {
+        fn wait(&self) -> io::Result<TracedStop> {
             let mut status = 0;
             // SAFETY: the kernel writes one integer.
             while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } < 0 {
@@ -395,9 +399,9 @@ mod tracee {
             }
             self.gone.set(!libc::WIFSTOPPED(status));
             Ok(match libc::WSTOPSIG(status) {
-                _ if self.gone.get() => Stop::Exited,
-                libc::SIGTRAP => Stop::Trap,
-                signal => Stop::Signal(signal),
+                _ if self.gone.get() => TracedStop::Exited,
+                libc::SIGTRAP => TracedStop::Trap,
+                signal => TracedStop::Signal(signal),
             })
         }
     }
@@ -422,11 +426,11 @@ mod tracee {
 
 #[cfg(all(test, feature = "kvm", target_arch = "x86_64"))]
 mod tests {
-    use super::Switches;
+    use super::ThreadSwitches;
 
     #[test]
     fn a_switch_of_the_thread_is_seen_once() {
-        let Ok(mut switches) = Switches::of_this_thread() else {
+        let Ok(mut switches) = ThreadSwitches::of_this_thread() else {
             vmtax_skipped::system("perf_event_open is not allowed here");
             return;
         };

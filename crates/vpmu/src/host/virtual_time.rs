@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{EventId, Host, MsrAccesses, Reading, Request};
+use super::{EventHost, EventId, EventReading, EventRequest, MsrAccesses};
 use crate::error::Trouble;
-use crate::event::{Counter, Event, Programme};
+use crate::event::{Counter, PmuEvent, Programme};
 
 /// Costs of operations on an event, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct EventCost {
     /// Creating.
     pub create: u64,
     /// Closing.
@@ -28,22 +28,22 @@ pub struct Cost {
 
 /// Costs of events on the two kinds of counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Costs {
+pub struct EventCosts {
     /// On general counters.
-    pub general: Cost,
+    pub general: EventCost,
     /// On fixed counters.
-    pub fixed: Cost,
+    pub fixed: EventCost,
     /// Of an MSR access when a guest's own counters are saved or loaded.
     pub msr: u64,
 }
 
 /// Limits and faults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct VirtualFaults {
     /// Number of hardware counters; more events are multiplexed, rotated at every slice.
     pub counters: Option<usize>,
     /// Events that may not be created.
-    pub denied: BTreeSet<Event>,
+    pub denied: BTreeSet<PmuEvent>,
     /// Events that can be open at a time.
     pub files: Option<usize>,
     /// Overflows of one event in a slice, at which it is stopped until the next.
@@ -52,24 +52,24 @@ pub struct Faults {
 
 /// A unit of a guest's work.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Work {
+pub struct GuestWork {
     /// Its time, ns.
     pub ns: u64,
     /// It runs in user mode.
     pub user: bool,
     /// Its events and their numbers.
-    pub events: Vec<(Event, u64)>,
+    pub events: Vec<(PmuEvent, u64)>,
 }
 
-impl Work {
+impl GuestWork {
     /// Work in user mode.
-    pub fn user(ns: u64, events: &[(Event, u64)]) -> Work {
-        Work { ns, user: true, events: events.to_vec() }
+    pub fn user(ns: u64, events: &[(PmuEvent, u64)]) -> GuestWork {
+        GuestWork { ns, user: true, events: events.to_vec() }
     }
 
     /// Work in kernel mode.
-    pub fn kernel(ns: u64, events: &[(Event, u64)]) -> Work {
-        Work { ns, user: false, events: events.to_vec() }
+    pub fn kernel(ns: u64, events: &[(PmuEvent, u64)]) -> GuestWork {
+        GuestWork { ns, user: false, events: events.to_vec() }
     }
 
     /// Number of these events in a unit.
@@ -82,9 +82,9 @@ impl Work {
 
 /// An event of the virtual host.
 #[derive(Clone, Debug)]
-struct Counting {
-    request: Request,
-    reading: Reading,
+struct CountingEvent {
+    request: EventRequest,
+    reading: EventReading,
     /// Count at which it overflows next.
     overflow: u64,
     /// Its period.
@@ -104,11 +104,11 @@ pub struct VirtualHost {
     now: u64,
     spent: u64,
     counted: u64,
-    costs: Costs,
-    faults: Faults,
-    events: BTreeMap<EventId, Counting>,
+    costs: EventCosts,
+    faults: VirtualFaults,
+    events: BTreeMap<EventId, CountingEvent>,
     capacity: Option<usize>,
-    missing: BTreeSet<Event>,
+    missing: BTreeSet<PmuEvent>,
     created: u64,
     turn: usize,
     ended: bool,
@@ -123,12 +123,12 @@ pub struct VirtualHost {
 
 impl VirtualHost {
     /// A host with these costs.
-    pub fn new(costs: Costs) -> VirtualHost {
+    pub fn new(costs: EventCosts) -> VirtualHost {
         VirtualHost { costs, ..VirtualHost::default() }
     }
 
     /// With these limits and faults.
-    pub fn limited(self, counters: usize, missing: &[Event]) -> VirtualHost {
+    pub fn limited(self, counters: usize, missing: &[PmuEvent]) -> VirtualHost {
         VirtualHost { capacity: Some(counters), missing: missing.iter().copied().collect(), ..self }
     }
 
@@ -164,7 +164,7 @@ impl VirtualHost {
     }
 
     /// Sets limits and faults.
-    pub fn set_faults(&mut self, faults: Faults) {
+    pub fn set_faults(&mut self, faults: VirtualFaults) {
         self.faults = faults;
     }
 
@@ -188,7 +188,7 @@ impl VirtualHost {
     }
 
     /// Runs this number of units of the guest's work, or until the first overflow. Returns the number run.
-    pub fn run(&mut self, work: &Work, units: u64) -> u64 {
+    pub fn run(&mut self, work: &GuestWork, units: u64) -> u64 {
         if self.ended {
             return 0;
         }
@@ -232,7 +232,7 @@ impl VirtualHost {
 
     /// The events that have a hardware counter now.
     fn running(&self) -> Vec<EventId> {
-        let wants = |e: &Counting| e.enabled && !e.taken && !e.throttled;
+        let wants = |e: &CountingEvent| e.enabled && !e.taken && !e.throttled;
         let with = |owned: bool| {
             let these = self.events.iter().filter(move |(_, e)| wants(e) && e.owned == owned);
             these.map(|(id, _)| *id).collect::<Vec<_>>()
@@ -248,7 +248,7 @@ impl VirtualHost {
     }
 
     /// Accounts for the time of an operation on an event.
-    fn pay(&mut self, counter: Counter, cost: impl Fn(&Cost) -> u64) {
+    fn pay(&mut self, counter: Counter, cost: impl Fn(&EventCost) -> u64) {
         self.spend(match counter {
             Counter::General(_) => cost(&self.costs.general),
             Counter::Fixed(_) => cost(&self.costs.fixed),
@@ -260,12 +260,12 @@ impl VirtualHost {
         self.spent += ns;
     }
 
-    fn open_event(&mut self, request: &Request, owned: bool) -> EventId {
+    fn open_event(&mut self, request: &EventRequest, owned: bool) -> EventId {
         self.created += 1;
         let id = EventId(self.created);
-        let event = Counting {
+        let event = CountingEvent {
             request: *request,
-            reading: Reading::default(),
+            reading: EventReading::default(),
             overflow: request.left.max(1),
             period: request.left.max(1),
             enabled: true,
@@ -282,8 +282,8 @@ impl VirtualHost {
     fn event(
         &mut self,
         id: EventId,
-        cost: impl Fn(&Cost) -> u64,
-    ) -> Result<&mut Counting, Trouble> {
+        cost: impl Fn(&EventCost) -> u64,
+    ) -> Result<&mut CountingEvent, Trouble> {
         let event = self.events.get(&id).ok_or(Trouble::NoSuchEvent)?;
         let (counter, owned) = (event.request.counter, event.owned);
         if !owned {
@@ -293,8 +293,8 @@ impl VirtualHost {
     }
 }
 
-impl Host for VirtualHost {
-    fn create(&mut self, request: &Request) -> Result<EventId, Trouble> {
+impl EventHost for VirtualHost {
+    fn create(&mut self, request: &EventRequest) -> Result<EventId, Trouble> {
         self.pay(request.counter, |c| c.create);
         if self.ended {
             return Err(Trouble::ThreadGone);
@@ -320,7 +320,7 @@ impl Host for VirtualHost {
         Ok(())
     }
 
-    fn read(&mut self, id: EventId) -> Result<Reading, Trouble> {
+    fn read(&mut self, id: EventId) -> Result<EventReading, Trouble> {
         let event = self.event(id, |c| c.read)?;
         if event.taken { Err(Trouble::Taken) } else { Ok(event.reading) }
     }
@@ -346,7 +346,7 @@ impl Host for VirtualHost {
         self.throttled.pop_front()
     }
 
-    fn probe(&self, event: Event) -> Result<(), Trouble> {
+    fn probe(&self, event: PmuEvent) -> Result<(), Trouble> {
         if self.missing.contains(&event) { Err(Trouble::NoSuchEvent) } else { Ok(()) }
     }
 
@@ -358,7 +358,7 @@ impl Host for VirtualHost {
         true
     }
 
-    fn claim(&mut self, request: &Request) -> Result<EventId, Trouble> {
+    fn claim(&mut self, request: &EventRequest) -> Result<EventId, Trouble> {
         match self.ended {
             true => Err(Trouble::ThreadGone),
             false => Ok(self.open_event(request, true)),

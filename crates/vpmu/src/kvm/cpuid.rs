@@ -3,7 +3,7 @@
 use kvm_bindings::{CpuId, kvm_cpuid_entry2};
 
 use super::KvmError;
-use crate::model::{Leaf, Model};
+use crate::model::{Leaf, PmuModel};
 
 /// CPUID.7:EBX: transactions.
 const HLE: u32 = 1 << 4;
@@ -11,7 +11,7 @@ const RTM: u32 = 1 << 11;
 
 /// Replaces the PMU leaves of a vCPU's CPUID by those of a model. An Intel model's event selects lack the two bits for TSX, so HLE and
 /// RTM are hidden.
-pub fn show(model: &Model, cpuid: &mut CpuId) -> Result<(), KvmError> {
+pub fn show(model: &PmuModel, cpuid: &mut CpuId) -> Result<(), KvmError> {
     // The other vendor's leaves too: they show no PMU.
     let nothing = [
         Leaf { leaf: 1, mask: [0, 0, 1 << 15, 0], value: [0; 4] },
@@ -20,7 +20,7 @@ pub fn show(model: &Model, cpuid: &mut CpuId) -> Result<(), KvmError> {
         Leaf { leaf: 0x8000_0022, mask: [u32::MAX; 4], value: [0; 4] },
     ];
     let no_tsx = Leaf { leaf: 7, mask: [0, HLE | RTM, 0, 0], value: [0; 4] };
-    let hidden = matches!(model, Model::Intel(_)).then_some(no_tsx);
+    let hidden = matches!(model, PmuModel::Intel(_)).then_some(no_tsx);
     for leaf in nothing.iter().chain(&hidden).chain(&model.cpuid()) {
         let entries = cpuid.as_mut_slice();
         // All of them are a leaf's first part, where it has several.
@@ -75,19 +75,19 @@ mod tests {
             entry(0x8000_0000, 0),
             entry(0x8000_0001, 1 << 23 | 1),
         ];
-        let of = |model: &Model| {
+        let of = |model: &PmuModel| {
             let mut cpuid = CpuId::from_entries(&processor).expect("six entries");
             show(model, &mut cpuid).expect("there is room");
             cpuid
         };
-        let intel = of(&Model::Intel(Intel::default()));
+        let intel = of(&PmuModel::Intel(Intel::default()));
         assert_eq!(leaf(&intel, 0xa), Some([0x0830_0402, 0x80, 0, 0x603]));
         assert_eq!(leaf(&intel, 0).map(|leaf| leaf[0]), Some(0xa));
         assert_eq!(leaf(&intel, 1).map(|leaf| leaf[2]), Some(7 | 1 << 15));
         assert_eq!(leaf(&intel, 0x8000_0001).map(|leaf| leaf[2]), Some(1));
         assert_eq!(leaf(&intel, 0x8000_0022), None);
         assert_eq!(leaf(&intel, 7).map(|leaf| leaf[1]), Some(1));
-        let amd = of(&Model::Amd(Amd { counters: 6, perfmon_v2: true }));
+        let amd = of(&PmuModel::Amd(Amd { counters: 6, perfmon_v2: true }));
         assert_eq!(leaf(&amd, 0x8000_0022), Some([1, 6, 0, 0]));
         assert_eq!(leaf(&amd, 0x8000_0000).map(|leaf| leaf[0]), Some(0x8000_0022));
         assert_eq!(leaf(&amd, 0x8000_0001).map(|leaf| leaf[2]), Some(1 << 23 | 1));

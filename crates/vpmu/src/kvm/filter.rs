@@ -12,7 +12,7 @@ use kvm_ioctls::{
 };
 
 use super::{KvmError, failed};
-use crate::model::Model;
+use crate::model::PmuModel;
 use crate::msr::DEBUG_CONTROL;
 
 /// Options of a VM.
@@ -51,7 +51,7 @@ impl Default for VmOptions<'_> {
 pub fn filter(
     kvm: &Kvm,
     vm: &VmFd,
-    model: &Model,
+    model: &PmuModel,
     options: &VmOptions<'_>,
 ) -> Result<(), KvmError> {
     let all = compose(&ranges(model), options)?;
@@ -72,7 +72,7 @@ pub fn filter(
 }
 
 /// Ranges that keep a model's MSRs from KVM.
-fn ranges(model: &Model) -> Vec<MsrFilterRange<'static>> {
+fn ranges(model: &PmuModel) -> Vec<MsrFilterRange<'static>> {
     let mut rows = model.msrs();
     if model.has_global() {
         rows.push((DEBUG_CONTROL, 1));
@@ -142,9 +142,10 @@ mod tests {
         bitmap[4] = 0xfe;
         let flags = MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE;
         let own = [MsrFilterRange { flags, base: 0x180, msr_count: 96, bitmap: &bitmap }];
-        for model in
-            [Model::Intel(Intel::default()), Model::Amd(Amd { counters: 6, perfmon_v2: true })]
-        {
+        for model in [
+            PmuModel::Intel(Intel::default()),
+            PmuModel::Amd(Amd { counters: 6, perfmon_v2: true }),
+        ] {
             let all = compose(&ranges(&model), &options(&own)).expect("few ranges");
             for msr in (0..0x1000).chain(0xc000_0000..0xc000_0400).chain(0xc001_0000..0xc001_0300) {
                 let is_pmus = model
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn more_ranges_than_kvm_takes_are_refused() {
-        let model = Model::Intel(Intel::default());
+        let model = PmuModel::Intel(Intel::default());
         let pmu = ranges(&model);
         let one = MsrFilterRange {
             flags: MsrFilterRangeFlags::READ,

@@ -1,14 +1,14 @@
 //! A PMU as the manuals describe it, for comparison: it adds up unit by unit, and knows neither hosts nor policies.
 
-use vmtax_vpmu::host::virtual_time::Work;
-use vmtax_vpmu::{Event, GeneralProtection, Model};
+use vmtax_vpmu::host::virtual_time::GuestWork;
+use vmtax_vpmu::{GeneralProtection, PmuEvent, PmuModel};
 
-type Answer<T> = Result<T, GeneralProtection>;
+type ModelAnswer<T> = Result<T, GeneralProtection>;
 const FAULT: GeneralProtection = GeneralProtection;
 
 /// Registers of either vendor. Fixed counters are numbers 32 and up.
 pub(crate) struct Reference {
-    model: Model,
+    model: PmuModel,
     value: [u64; 36],
     select: [u64; 8],
     fixed_control: u64,
@@ -22,10 +22,10 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    pub(crate) fn new(model: Model) -> Reference {
+    pub(crate) fn new(model: PmuModel) -> Reference {
         let control = match &model {
-            Model::Intel(m) if m.version > 1 => (1 << m.general) - 1,
-            Model::Amd(m) if m.perfmon_v2 => (1 << m.counters) - 1,
+            PmuModel::Intel(m) if m.version > 1 => (1 << m.general) - 1,
+            PmuModel::Amd(m) if m.perfmon_v2 => (1 << m.counters) - 1,
             _ => 0,
         };
         Reference {
@@ -54,17 +54,17 @@ impl Reference {
 
     fn there(&self, counter: usize) -> bool {
         match &self.model {
-            Model::Intel(m) if counter < 32 => counter < m.general.into(),
-            Model::Intel(m) => m.fixed >> (counter - 32) & 1 == 1,
-            Model::Amd(m) => counter < m.counters.into(),
+            PmuModel::Intel(m) if counter < 32 => counter < m.general.into(),
+            PmuModel::Intel(m) => m.fixed >> (counter - 32) & 1 == 1,
+            PmuModel::Amd(m) => counter < m.counters.into(),
         }
     }
 
     fn width(&self, counter: usize) -> u32 {
         match &self.model {
-            Model::Intel(m) if counter < 32 => m.general_width.into(),
-            Model::Intel(m) => m.fixed_width.into(),
-            Model::Amd(_) => 48,
+            PmuModel::Intel(m) if counter < 32 => m.general_width.into(),
+            PmuModel::Intel(m) => m.fixed_width.into(),
+            PmuModel::Amd(_) => 48,
         }
     }
 
@@ -74,9 +74,9 @@ impl Reference {
 
     fn version(&self) -> u8 {
         match &self.model {
-            Model::Intel(m) => m.version,
+            PmuModel::Intel(m) => m.version,
             // PerfMonV2 has what Intel's version 4 has.
-            Model::Amd(m) => {
+            PmuModel::Amd(m) => {
                 if m.perfmon_v2 {
                     4
                 } else {
@@ -87,17 +87,17 @@ impl Reference {
     }
 
     /// How often what a general counter counts happens in a unit of work.
-    fn happens(&self, counter: usize, work: &Work) -> u64 {
+    fn happens(&self, counter: usize, work: &GuestWork) -> u64 {
         let event = if counter >= 32 {
             let bits = self.fixed_control >> (4 * (counter - 32));
             if bits & if work.user { 2 } else { 1 } == 0 {
                 return 0;
             }
             match counter {
-                32 => Event::Instructions,
-                33 => Event::Cycles,
-                34 => Event::ReferenceCycles,
-                _ => Event::Slots,
+                32 => PmuEvent::Instructions,
+                33 => PmuEvent::Cycles,
+                34 => PmuEvent::ReferenceCycles,
+                _ => PmuEvent::Slots,
             }
         } else {
             let select = self.select[counter];
@@ -107,27 +107,29 @@ impl Reference {
             }
             let plain = select >> 23 & 0x1ff == 0 && select >> 18 & 1 == 0 && select >> 32 == 0;
             let (bit, event) = match (&self.model, select & 0xffff) {
-                (Model::Intel(_), 0x003c) => (0, Event::Cycles),
-                (Model::Intel(_), 0x00c0) => (1, Event::Instructions),
-                (Model::Intel(_), 0x013c) => (2, Event::ReferenceCycles),
-                (Model::Intel(_), 0x4f2e) => (3, Event::CacheReferences),
-                (Model::Intel(_), 0x412e) => (4, Event::CacheMisses),
-                (Model::Intel(_), 0x00c4) => (5, Event::Branches),
-                (Model::Intel(_), 0x00c5) => (6, Event::BranchMisses),
-                (Model::Intel(_), 0x01a4) => (7, Event::Slots),
-                (Model::Amd(_), 0x76) => (8, Event::Cycles),
-                (Model::Amd(_), 0xc0) => (8, Event::Instructions),
-                (Model::Amd(_), 0xc2) => (8, Event::Branches),
-                (Model::Amd(_), 0xc3) => (8, Event::BranchMisses),
-                (_, code) => (8, Event::Raw(code)),
+                (PmuModel::Intel(_), 0x003c) => (0, PmuEvent::Cycles),
+                (PmuModel::Intel(_), 0x00c0) => (1, PmuEvent::Instructions),
+                (PmuModel::Intel(_), 0x013c) => (2, PmuEvent::ReferenceCycles),
+                (PmuModel::Intel(_), 0x4f2e) => (3, PmuEvent::CacheReferences),
+                (PmuModel::Intel(_), 0x412e) => (4, PmuEvent::CacheMisses),
+                (PmuModel::Intel(_), 0x00c4) => (5, PmuEvent::Branches),
+                (PmuModel::Intel(_), 0x00c5) => (6, PmuEvent::BranchMisses),
+                (PmuModel::Intel(_), 0x01a4) => (7, PmuEvent::Slots),
+                (PmuModel::Amd(_), 0x76) => (8, PmuEvent::Cycles),
+                (PmuModel::Amd(_), 0xc0) => (8, PmuEvent::Instructions),
+                (PmuModel::Amd(_), 0xc2) => (8, PmuEvent::Branches),
+                (PmuModel::Amd(_), 0xc3) => (8, PmuEvent::BranchMisses),
+                (_, code) => (8, PmuEvent::Raw(code)),
             };
             match &self.model {
-                Model::Intel(m) if plain && bit < 8 && m.unavailable >> bit & 1 == 1 => return 0,
+                PmuModel::Intel(m) if plain && bit < 8 && m.unavailable >> bit & 1 == 1 => {
+                    return 0;
+                }
                 _ if plain => event,
                 // With a threshold or a similar modifier it is another event of the processor.
                 _ => {
                     let ignored = 1 << 16 | 1 << 17 | 1 << 19 | 1 << 20 | 1 << 21 | 1 << 22;
-                    Event::Raw(select & !ignored)
+                    PmuEvent::Raw(select & !ignored)
                 }
             }
         };
@@ -135,7 +137,7 @@ impl Reference {
     }
 
     /// One unit of the guest's work.
-    pub(crate) fn run(&mut self, work: &Work) {
+    pub(crate) fn run(&mut self, work: &GuestWork) {
         let mut interrupts = false;
         let frozen = self.version() >= 4 && self.status >> 59 & 1 == 1;
         for counter in 0..36 {
@@ -169,12 +171,18 @@ impl Reference {
         }
     }
 
-    pub(crate) fn rdpmc(&self, index: u32, cpl: u8, pce: bool, protected: bool) -> Answer<u64> {
+    pub(crate) fn rdpmc(
+        &self,
+        index: u32,
+        cpl: u8,
+        pce: bool,
+        protected: bool,
+    ) -> ModelAnswer<u64> {
         if protected && cpl != 0 && !pce {
             return Err(FAULT);
         }
         let counter = match &self.model {
-            Model::Intel(_) if (0x4000_0000..0x4000_0004).contains(&index) => {
+            PmuModel::Intel(_) if (0x4000_0000..0x4000_0004).contains(&index) => {
                 index - 0x4000_0000 + 32
             }
             _ if index < 32 => index,
@@ -183,9 +191,9 @@ impl Reference {
         if self.there(counter as usize) { Ok(self.value[counter as usize]) } else { Err(FAULT) }
     }
 
-    pub(crate) fn read(&self, msr: u32) -> Answer<u64> {
+    pub(crate) fn read(&self, msr: u32) -> ModelAnswer<u64> {
         match self.model.clone() {
-            Model::Intel(m) => match msr {
+            PmuModel::Intel(m) => match msr {
                 0xc1..0xc9 if self.there((msr - 0xc1) as usize) => {
                     Ok(self.value[(msr - 0xc1) as usize])
                 }
@@ -220,7 +228,7 @@ impl Reference {
                 }
                 _ => Err(FAULT),
             },
-            Model::Amd(m) => match msr {
+            PmuModel::Amd(m) => match msr {
                 0xc001_0000..0xc001_0004 => Ok(self.select[(msr - 0xc001_0000) as usize]),
                 0xc001_0004..0xc001_0008 => Ok(self.value[(msr - 0xc001_0004) as usize]),
                 0xc001_0200..0xc001_020c if m.counters == 6 => {
@@ -236,18 +244,18 @@ impl Reference {
         }
     }
 
-    pub(crate) fn write(&mut self, msr: u32, value: u64) -> Answer<()> {
+    pub(crate) fn write(&mut self, msr: u32, value: u64) -> ModelAnswer<()> {
         self.read(msr)?;
         match self.model {
-            Model::Intel(_) => self.write_intel(msr, value),
-            Model::Amd(_) => {
+            PmuModel::Intel(_) => self.write_intel(msr, value),
+            PmuModel::Amd(_) => {
                 self.write_amd(msr, value);
                 Ok(())
             }
         }
     }
 
-    fn write_intel(&mut self, msr: u32, value: u64) -> Answer<()> {
+    fn write_intel(&mut self, msr: u32, value: u64) -> ModelAnswer<()> {
         let only = |bits: u64| if value & !bits == 0 { Ok(value) } else { Err(FAULT) };
         let fixed = self.mask() >> 32;
         let frozen = if self.version() >= 4 { 1 << 59 } else { 0 };

@@ -1,10 +1,10 @@
 //! Who has the processors that vCPUs wait for.
 
 use super::super::certainty::Certainty;
-use super::super::finding::{Cost, Evidence, Finding, Found, Holder};
+use super::super::finding::{CpuHolder, Evidence, Finding, FindingCost, FoundKind};
 use super::super::sums::{TAX_MATTERS, WORTH, total};
 use crate::Ledger;
-use crate::ledger::{Taken, Taker, running_ns};
+use crate::ledger::{TakenTime, Taker, running_ns};
 use crate::remedy::{Context, RemedyId};
 
 /// Part of the taken time from which on a class of threads counts, and from which on it is most of it.
@@ -19,7 +19,7 @@ const NAMED: usize = 3;
 const SOME_SLICES_NS: u64 = 10_000_000;
 
 /// The part of the taken time in which such threads ran.
-fn part(takers: &[(&Taker, Taken)], is: impl Fn(&Taker) -> bool) -> f64 {
+fn part(takers: &[(&Taker, TakenTime)], is: impl Fn(&Taker) -> bool) -> f64 {
     let ns = |is: &dyn Fn(&Taker) -> bool| -> f64 {
         let wanted = takers.iter().filter(|(taker, _)| is(taker));
         wanted.map(|(_, taken)| taken.time_ns as f64).sum()
@@ -59,17 +59,17 @@ fn is_ksm(taker: &Taker) -> bool {
 }
 
 /// Whether vCPUs are held back while their processors are idle.
-pub(in crate::explain) fn is_throttled(takers: &[(&Taker, Taken)]) -> bool {
+pub(in crate::explain) fn is_throttled(takers: &[(&Taker, TakenTime)]) -> bool {
     part(takers, is_idle_task) >= MOST
 }
 
 /// Whether threads that do the VMM's I/O are what vCPUs wait for.
-pub(in crate::explain) fn is_of_io(takers: &[(&Taker, Taken)]) -> bool {
+pub(in crate::explain) fn is_of_io(takers: &[(&Taker, TakenTime)]) -> bool {
     part(takers, is_io) >= HALF
 }
 
 /// What classes of threads take processors.
-fn remedies_of_takers(ledger: &Ledger, takers: &[(&Taker, Taken)]) -> Vec<RemedyId> {
+fn remedies_of_takers(ledger: &Ledger, takers: &[(&Taker, TakenTime)]) -> Vec<RemedyId> {
     if is_throttled(takers) {
         return vec![RemedyId::CpuQuota];
     }
@@ -138,20 +138,20 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
     }
     let time = ledger.time_total();
     let all = ledger.takers();
-    let takers: Vec<(&Taker, Taken)> =
+    let takers: Vec<(&Taker, TakenTime)> =
         all.iter().filter(|(taker, _)| !taker.is_recorder(&ledger.recording)).copied().collect();
     let count = total(takers.iter().map(|(_, taken)| taken.count));
     let holder = if is_throttled(&takers) {
-        Holder::Quota
+        CpuHolder::Quota
     } else if part(&takers, |taker| taker.is_own) >= MOST {
-        Holder::OwnVcpus
+        CpuHolder::OwnVcpus
     } else if takers.is_empty() {
-        Holder::Unknown
+        CpuHolder::Unknown
     } else {
-        Holder::Threads
+        CpuHolder::Threads
     };
     let certainty = if emulated { Certainty::Likely } else { Certainty::Certain };
-    let mut finding = Finding::new(Found::Contention(holder), certainty);
+    let mut finding = Finding::new(FoundKind::Contention(holder), certainty);
     let named: Vec<(String, f64)> = all
         .iter()
         .take(NAMED)
@@ -174,7 +174,8 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
     {
         finding.evidence.push(Evidence::WorstVcpu(*vcpu, most));
     }
-    finding.cost = Cost::Time { low_ns: time_ns, high_ns: time_ns, base_ns: running_ns, count };
+    finding.cost =
+        FindingCost::Time { low_ns: time_ns, high_ns: time_ns, base_ns: running_ns, count };
     finding.weight = share;
     finding.advise(&remedies_of_takers(ledger, &takers), context);
     Some(finding)

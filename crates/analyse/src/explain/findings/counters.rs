@@ -3,7 +3,7 @@
 use vmtax_events::Stat;
 
 use super::super::certainty::Certainty;
-use super::super::finding::{Evidence, Finding, Found};
+use super::super::finding::{Evidence, Finding, FoundKind};
 use crate::Ledger;
 use crate::remedy::{Context, RemedyId};
 
@@ -49,7 +49,7 @@ pub(in crate::explain) fn of_counters(
         |name: &str| ratio(ledger, base, name).is_some_and(|(.., times)| times >= MORE * work);
     let mut found = Vec::new();
     if is_more("branch-misses") {
-        let mut finding = Finding::new(Found::BranchMisses, Certainty::Likely);
+        let mut finding = Finding::new(FoundKind::BranchMisses, Certainty::Likely);
         let beside = ["dtlb-load-misses", "l1-dcache-load-misses", "llc-load-misses"];
         finding.evidence = evidence(ledger, base, &["branch-misses"]);
         finding.evidence.extend(evidence(ledger, base, &beside));
@@ -63,7 +63,7 @@ pub(in crate::explain) fn of_counters(
         instructions.is_none_or(|all| misses * 1000.0 >= all * COSTLY_REMOTE)
     };
     if let Some(name) = REMOTE.into_iter().find(|name| is_more(name) && is_costly(name)) {
-        let mut finding = Finding::new(Found::RemoteMemory, Certainty::Likely);
+        let mut finding = Finding::new(FoundKind::RemoteMemory, Certainty::Likely);
         finding.evidence = evidence(ledger, base, &[name, "node-loads", "instructions"]);
         finding.weight = 0.02;
         finding.advise(&[RemedyId::NumaNode], context);

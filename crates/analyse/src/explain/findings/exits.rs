@@ -7,15 +7,15 @@ use vmtax_events::tdx::{self, Reporting};
 use vmtax_events::{Cause, Detail, DetailKind, Device, ExitKey, Isa, Reason, Tally, apic};
 
 use super::super::certainty::Certainty;
-use super::super::finding::{Evidence, Finding, Found, Most};
+use super::super::finding::{Evidence, Finding, FoundKind, Most};
 use super::super::interrupts::{
     inhibits, lines_are_a_timers, of_inhibits, of_line_timer, wakers, wakes,
 };
 use super::super::mapping;
 use super::super::subject::{Subject, register_in_memory};
 use super::super::sums::{
-    FEW, POLL_NS, Sum, Sums, TICK, WORTH, add, faults_wait, halts, halts_return, is_half, is_most,
-    mean_ns, periodic_wake_ups, short_halts, total,
+    FEW, POLL_NS, RecordingSums, SubjectSum, TICK, WORTH, add, faults_wait, halts, halts_return,
+    is_half, is_most, mean_ns, periodic_wake_ups, short_halts, total,
 };
 use super::memory::{only_if_mapping, refaults, small_by_faults};
 use crate::Ledger;
@@ -33,7 +33,7 @@ const WITHOUT_SHADOW: f64 = 8.0;
 pub(in crate::explain) fn of_exits(
     ledger: &Ledger,
     context: &Context,
-    sums: &Sums,
+    sums: &RecordingSums,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
     let at_once = halts_return(ledger, sums);
@@ -42,10 +42,10 @@ pub(in crate::explain) fn of_exits(
             continue;
         }
         let what = match subject {
-            Subject::Other => Found::OtherExits(reasons(sum)),
-            Subject::MemoryFaults if faults_wait(ledger, sums) => Found::FaultsWait,
-            Subject::Halts if at_once.is_some() => Found::HaltsReturn,
-            _ => Found::Exits(subject),
+            Subject::Other => FoundKind::OtherExits(reasons(sum)),
+            Subject::MemoryFaults if faults_wait(ledger, sums) => FoundKind::FaultsWait,
+            Subject::Halts if at_once.is_some() => FoundKind::HaltsReturn,
+            _ => FoundKind::Exits(subject),
         };
         let mut finding = Finding::new(what, certainty(subject, sum));
         finding.weight = sums.weight(sum);
@@ -85,14 +85,14 @@ const NEAR: f64 = 0.03;
 const IDLE: f64 = 0.9;
 
 /// A timer wakes an idle guest at a fixed rate: one that runs by itself, or the guest's tick. No rate proves which.
-fn periodic(ledger: &Ledger, sums: &Sums) -> Option<Finding> {
+fn periodic(ledger: &Ledger, sums: &RecordingSums) -> Option<Finding> {
     let (rate, armed) = periodic_wake_ups(ledger, sums, arms(ledger))?;
     let is_tick = HZ.iter().any(|hz| (rate - hz).abs() <= hz * NEAR);
     let is_idle = ledger.time_total().halted_ns as f64 >= sums.wall_ns as f64 * IDLE;
     let found = if armed < rate * OTHERS {
-        Found::PeriodicTimer { armed: false }
+        FoundKind::PeriodicTimer { armed: false }
     } else if armed > rate * (1.0 - OTHERS) && is_tick && is_idle {
-        Found::PeriodicTimer { armed: true }
+        FoundKind::PeriodicTimer { armed: true }
     } else {
         return None;
     };
@@ -107,7 +107,7 @@ fn periodic(ledger: &Ledger, sums: &Sums) -> Option<Finding> {
 const SLOW_NS: u64 = 200_000;
 
 /// Registers that take the VMM far longer than registers do.
-fn slow(sums: &Sums) -> Option<Finding> {
+fn slow(sums: &RecordingSums) -> Option<Finding> {
     let is_device = |detail: &Detail| {
         use DetailKind as K;
         matches!(detail.kind, K::PortIn | K::PortOut | K::MmioRead | K::MmioWrite)
@@ -123,7 +123,7 @@ fn slow(sums: &Sums) -> Option<Finding> {
     let all: u64 = slow.iter().fold(0, |sum, (_, ns, _)| sum.saturating_add(*ns));
     let matters = all as f64 >= sums.base_ns as f64 * WORTH;
     (matters && !slow.is_empty()).then(|| {
-        let mut finding = Finding::new(Found::SlowRegisters, Certainty::Certain);
+        let mut finding = Finding::new(FoundKind::SlowRegisters, Certainty::Certain);
         let lines = slow.iter().take(NAMED);
         let isa = sums.by_subject.values().map(isa_of).find(|isa| *isa != Isa::Unknown);
         let isa = isa.unwrap_or(Isa::Unknown);
@@ -135,7 +135,7 @@ fn slow(sums: &Sums) -> Option<Finding> {
     })
 }
 
-fn certainty(subject: Subject, sum: &Sum) -> Certainty {
+fn certainty(subject: Subject, sum: &SubjectSum) -> Certainty {
     match subject {
         Subject::DeviceRegisters
         | Subject::NvmeDoorbells
@@ -150,24 +150,24 @@ fn certainty(subject: Subject, sum: &Sum) -> Certainty {
 }
 
 /// The exits' reasons, most first.
-fn reasons(sum: &Sum) -> Most<Reason> {
+fn reasons(sum: &SubjectSum) -> Most<Reason> {
     let mut all: Vec<(&Reason, &u64)> = sum.reasons.iter().collect();
     all.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), **reason));
     Most::of(all.into_iter().map(|(reason, _)| *reason).collect(), NAMED)
 }
 
 /// Some of the addresses are those of virtio devices, as far as their place says so.
-fn has_virtio(sum: &Sum) -> bool {
+fn has_virtio(sum: &SubjectSum) -> bool {
     let isa = isa_of(sum);
     sum.details.keys().any(|detail| Device::of(isa, *detail) == Some(Device::VirtioMmio))
 }
 
-fn isa_of(sum: &Sum) -> Isa {
+fn isa_of(sum: &SubjectSum) -> Isa {
     sum.reasons.keys().next().map_or(Isa::Unknown, |reason| reason.isa)
 }
 
 /// What the exits accessed, what takes most first; `None` where no detail is known.
-fn details(sum: &Sum, timed: bool) -> Option<Evidence> {
+fn details(sum: &SubjectSum, timed: bool) -> Option<Evidence> {
     let of_time = |ns: u64| if timed { ns } else { 0 };
     let mut all: Vec<(Detail, u64, u64)> =
         sum.details.iter().map(|(d, (count, ns))| (*d, *count, of_time(*ns))).collect();
@@ -192,8 +192,8 @@ fn fitting(
     ledger: &Ledger,
     context: &Context,
     subject: Subject,
-    sum: &Sum,
-    sums: &Sums,
+    sum: &SubjectSum,
+    sums: &RecordingSums,
     evidence: &mut Vec<Evidence>,
 ) -> Vec<RemedyId> {
     let mut ids = subject.remedies().to_vec();
@@ -300,7 +300,7 @@ fn reporting(ledger: &Ledger) -> Option<&'static Reporting> {
 }
 
 /// Ends of interrupts: IA32_X2APIC_EOI, and the same register in memory.
-fn ends(sum: &Sum) -> u64 {
+fn ends(sum: &SubjectSum) -> u64 {
     let is_end = |detail: &Detail| {
         detail.kind == DetailKind::MsrWrite && detail.value == 0x80b
             || register_in_memory(*detail) == Some(u64::from(apic::EOI))
@@ -317,7 +317,7 @@ fn is_at_once(evidence: &[Evidence]) -> bool {
 fn of_interrupts(
     ledger: &Ledger,
     context: &Context,
-    (sum, sums): (&Sum, &Sums),
+    (sum, sums): (&SubjectSum, &RecordingSums),
     ids: &mut Vec<RemedyId>,
     evidence: &mut Vec<Evidence>,
 ) {
@@ -353,7 +353,7 @@ fn of_interrupts(
 /// Page faults: small pages, pages that are taken away, or content that comes from somewhere.
 fn of_faults(
     ledger: &Ledger,
-    (sum, sums): (&Sum, &Sums),
+    (sum, sums): (&SubjectSum, &RecordingSums),
     ids: &mut Vec<RemedyId>,
     evidence: &mut Vec<Evidence>,
 ) {
@@ -430,7 +430,7 @@ fn xapic(ledger: &Ledger, context: &Context) -> Option<Finding> {
             && (0x800..0x900).contains(&key.detail.value)
     });
     (in_memory >= FEW && by_msr == 0).then(|| {
-        let mut finding = Finding::new(Found::Xapic, Certainty::Certain);
+        let mut finding = Finding::new(FoundKind::Xapic, Certainty::Certain);
         finding.evidence.push(Evidence::ApicInMemory(in_memory));
         finding.advise(&[RemedyId::X2apic], context);
         finding

@@ -1,7 +1,7 @@
 //! What KVM's own counters show where there is no recording: which events most of the exits go with. Counts, no costs.
 
 use super::super::certainty::Certainty;
-use super::super::finding::{Evidence, Finding, Found};
+use super::super::finding::{Evidence, Finding, FoundKind};
 use super::super::subject::Subject;
 use crate::Ledger;
 use crate::remedy::Context;
@@ -11,15 +11,15 @@ const MOST: f64 = 0.5;
 /// The same of events that come one by one.
 const NEARLY_ALL: f64 = 0.8;
 /// What is found, the part of the exits, and the counters that show it.
-type Shown = (Found, f64, Vec<(&'static str, f64)>);
+type ShownCounters = (FoundKind, f64, Vec<(&'static str, f64)>);
 
 /// Fewer exits than these show nothing.
 const ENOUGH: f64 = 1000.0;
 
 /// Counters by name: tracepoints of KVM, or files of its debugfs.
-struct Counts<'a>(&'a Ledger);
+struct KvmStatCounts<'a>(&'a Ledger);
 
-impl Counts<'_> {
+impl KvmStatCounts<'_> {
     /// The first of these that was counted.
     fn of(&self, names: &[&'static str]) -> Option<(&'static str, f64)> {
         names.iter().find_map(|wanted| {
@@ -60,19 +60,19 @@ const ABOUT: &[(&[&str], Subject)] = &[
 
 /// What the counters show. No remedies: which device, which timer and what it costs are in a recording.
 pub(in crate::explain) fn of_kvm_counters(ledger: &Ledger, context: &Context) -> Vec<Finding> {
-    let counts = Counts(ledger);
+    let counts = KvmStatCounts(ledger);
     let Some((_, exits)) = counts.of(&EXITS).filter(|(_, exits)| *exits >= ENOUGH) else {
         return Vec::new();
     };
-    let mut found: Vec<Shown> = Vec::new();
+    let mut found: Vec<ShownCounters> = Vec::new();
     found.extend(interrupts(&counts, exits));
     for (names, subject) in ABOUT {
         let part = counts.sum(names) / exits;
         if part >= MOST {
-            found.push((Found::Exits(*subject), part, counts.all(names)));
+            found.push((FoundKind::Exits(*subject), part, counts.all(names)));
         }
     }
-    let finding = |(found, part, counters): Shown| {
+    let finding = |(found, part, counters): ShownCounters| {
         let mut finding = Finding::new(found, Certainty::Possible);
         finding.evidence.push(Evidence::KvmCounters { exits, counters });
         finding.weight = part.min(1.0);
@@ -83,7 +83,7 @@ pub(in crate::explain) fn of_kvm_counters(ledger: &Ledger, context: &Context) ->
 }
 
 /// Exits that come with each interrupt of the guest: arming, expiry, EOI.
-fn interrupts(counts: &Counts<'_>, exits: f64) -> Option<Shown> {
+fn interrupts(counts: &KvmStatCounts<'_>, exits: f64) -> Option<ShownCounters> {
     let (name, taken) = counts.of(&INTERRUPTS)?;
     // Each takes at least an exit for arming or sending it, and one to be taken.
     let part = 2.0 * taken / exits;
@@ -104,13 +104,13 @@ fn interrupts(counts: &Counts<'_>, exits: f64) -> Option<Shown> {
         "kvm_msi_set_irq",
     ]));
     let found = if ipis >= taken * MOST {
-        Found::Exits(Subject::Ipi)
+        FoundKind::Exits(Subject::Ipi)
     } else if timer < taken * NEARLY_ALL || counts.sum(&SENT) > taken * (1.0 - NEARLY_ALL) {
         return None;
     } else if woken >= taken * NEARLY_ALL {
-        Found::PeriodicTimer { armed: true }
+        FoundKind::PeriodicTimer { armed: true }
     } else {
-        Found::Exits(Subject::GuestTimer)
+        FoundKind::Exits(Subject::GuestTimer)
     };
     Some((found, part, counters))
 }
@@ -138,7 +138,7 @@ mod tests {
         of_kvm_counters(&ledger, &context)
             .iter()
             .map(|finding| match &finding.found {
-                Found::Exits(subject) => subject.name(),
+                FoundKind::Exits(subject) => subject.name(),
                 other => other.id(),
             })
             .collect()

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use vmtax_events::{Detail, DetailKind};
 
 use super::super::certainty::Certainty;
-use super::super::finding::{Evidence, Finding, Found, PerWork};
+use super::super::finding::{Evidence, Finding, FoundKind, PerWork};
 use super::super::mapping;
 use super::super::subject::Subject;
-use super::super::sums::{Sums, add, faults_wait, is_most, total};
+use super::super::sums::{RecordingSums, add, faults_wait, is_most, total};
 use crate::Ledger;
 use crate::remedy::{Context, IF_MAPPED_SMALL, IF_NOT_LOGGED, RemedyId, VmKind};
 use crate::vm_facts::mapped;
@@ -40,7 +40,7 @@ fn faults_by_region(ledger: &Ledger) -> BTreeMap<Detail, u64> {
 pub(in crate::explain) fn shattered(
     ledger: &Ledger,
     context: &Context,
-    sums: &Sums,
+    sums: &RecordingSums,
 ) -> Option<Finding> {
     let conversions = sums.by_subject.get(&Subject::Conversions).map_or(0, |sum| sum.count);
     if conversions == 0 || mapping::is_small(ledger) == Some(false) {
@@ -53,7 +53,7 @@ pub(in crate::explain) fn shattered(
     if bursts.is_empty() || all / conversions < FAULTS_OF_A_CONVERSION {
         return None;
     }
-    let mut finding = Finding::new(Found::ShatteredRegions, Certainty::Possible);
+    let mut finding = Finding::new(FoundKind::ShatteredRegions, Certainty::Possible);
     finding.evidence.push(Evidence::ConversionFaults {
         conversions,
         faults: all,
@@ -99,7 +99,7 @@ pub(in crate::explain) fn small_by_faults(ledger: &Ledger) -> Option<Evidence> {
 pub(in crate::explain) fn of_memory(
     (ledger, base): (&Ledger, Option<&Ledger>),
     context: &Context,
-    sums: &Sums,
+    sums: &RecordingSums,
 ) -> Option<Finding> {
     let small = mapping::is_small(ledger);
     let private = matches!(context.kind, VmKind::Tdx | VmKind::Snp);
@@ -113,7 +113,7 @@ pub(in crate::explain) fn of_memory(
         if context.may_shadow {
             return None;
         }
-        let found = Found::SmallPages { private: false };
+        let found = FoundKind::SmallPages { private: false };
         let mut finding = Finding::new(found, Certainty::Likely);
         finding.evidence.push(faults);
         let mut finding = finish_memory(finding, context);
@@ -122,7 +122,7 @@ pub(in crate::explain) fn of_memory(
     }
     let counted = small == Some(true);
     let certainty = if counted { Certainty::Certain } else { Certainty::Likely };
-    let mut finding = Finding::new(Found::SmallPages { private: !counted }, certainty);
+    let mut finding = Finding::new(FoundKind::SmallPages { private: !counted }, certainty);
     let share = |(small, all): (f64, f64)| small / all;
     if let Some((small, all)) = mapped(ledger) {
         // The difference between two hosts is the answer to why one of them is slower.
@@ -159,7 +159,7 @@ pub(in crate::explain) fn of_tlb(
     let (_, most, _, per) = *more.first()?;
     let costly = per == PerWork::ThousandInstructions && most >= COSTLY_MISSES;
     let certainty = if costly { Certainty::Likely } else { Certainty::Possible };
-    let mut finding = Finding::new(Found::TlbMisses, certainty);
+    let mut finding = Finding::new(FoundKind::TlbMisses, certainty);
     finding.evidence.extend(more.iter().map(|(name, here, base, per)| Evidence::MoreMisses {
         name: (*name).to_owned(),
         here: *here,
@@ -200,7 +200,7 @@ pub(in crate::explain) fn advise_private(all: &mut [Finding], context: &Context)
         VmKind::Snp => &[RemedyId::PreFault],
         _ => return,
     };
-    let small = all.iter_mut().find(|one| matches!(one.found, Found::SmallPages { .. }));
+    let small = all.iter_mut().find(|one| matches!(one.found, FoundKind::SmallPages { .. }));
     if let Some(finding) = small {
         finding.advise(ids, context);
     }

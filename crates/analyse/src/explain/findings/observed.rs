@@ -1,9 +1,9 @@
 //! What texts of ordinary tools show.
 
-use vmtax_events::observed::{KernelThread, Message, Observed, TimedFunction};
+use vmtax_events::observed::{KernelThread, LogMessage, Observed, TimedFunction};
 
 use super::super::certainty::Certainty;
-use super::super::finding::{Advice, Evidence, Finding, Found, Holder};
+use super::super::finding::{Advice, CpuHolder, Evidence, Finding, FoundKind};
 use super::super::interrupts::LineTimer;
 use super::super::subject::Subject;
 use super::super::sums::TAX_MATTERS;
@@ -25,41 +25,45 @@ const ELSEWHERE: f64 = 0.10;
 const LONG_NS: u64 = 1_000_000;
 
 /// What one thing means, the remedies, and what must hold for them beside their own conditions.
-type Means = (Found, &'static [RemedyId], Option<&'static str>);
+type Means = (FoundKind, &'static [RemedyId], Option<&'static str>);
 
 fn meaning(observed: Observed) -> Option<Means> {
     use RemedyId as R;
     Some(match observed {
         Observed::Steal(share) if share >= TAX_MATTERS => (
-            Found::Contention(Holder::Host),
+            FoundKind::Contention(CpuHolder::Host),
             &[R::FewerVcpus, R::CpuQuota],
             Some("you run the host; of a rented VM only its provider can"),
         ),
         Observed::Throttled { throttled, periods }
             if periods > 0 && throttled as f64 >= periods as f64 * TAX_MATTERS =>
         {
-            (Found::Contention(Holder::Quota), &[R::CpuQuota], None)
+            (FoundKind::Contention(CpuHolder::Quota), &[R::CpuQuota], None)
         }
         Observed::Clock(_) => (
-            Found::Exits(Subject::ClockReads),
+            FoundKind::Exits(Subject::ClockReads),
             &[R::GuestClocksource],
             Some("it is the guest's clock, and not its host's"),
         ),
-        Observed::Line { rtc, .. } => {
-            (Found::LineTimer(if rtc { LineTimer::Rtc } else { LineTimer::PitOrHpet }), &[], None)
-        }
+        Observed::Line { rtc, .. } => (
+            FoundKind::LineTimer(if rtc { LineTimer::Rtc } else { LineTimer::PitOrHpet }),
+            &[],
+            None,
+        ),
         Observed::Thread(thread, share) if share >= BUSY => match thread {
-            KernelThread::Ksmd => (Found::PageMerging, &[R::KsmOff], None),
-            KernelThread::Kcompactd => (Found::Compaction, &[R::ThpDefer, R::HugetlbMemory], None),
+            KernelThread::Ksmd => (FoundKind::PageMerging, &[R::KsmOff], None),
+            KernelThread::Kcompactd => {
+                (FoundKind::Compaction, &[R::ThpDefer, R::HugetlbMemory], None)
+            }
             KernelThread::Khugepaged => return None,
-            KernelThread::Kswapd => (Found::Reclaim, &[R::ResidentMemory], None),
-            KernelThread::KvmPit => (Found::LineTimer(LineTimer::Pit), &[], None),
+            KernelThread::Kswapd => (FoundKind::Reclaim, &[R::ResidentMemory], None),
+            KernelThread::KvmPit => (FoundKind::LineTimer(LineTimer::Pit), &[], None),
         },
         Observed::Swapping { out, back } if out + back >= SWAPPING => {
-            (Found::Reclaim, &[R::ResidentMemory], None)
+            (FoundKind::Reclaim, &[R::ResidentMemory], None)
         }
-        Observed::NoKvm => (Found::NoKvm, &[], None),
-        Observed::StealCounter => (Found::StealCounter, &[], None),
+        Observed::NoKvm => (FoundKind::NoKvm, &[], None),
+        Observed::StealCounter => (FoundKind::StealCounter, &[], None),
         Observed::Timed(function, ns) if ns >= LONG_NS => {
             let remedies: &[RemedyId] = match function {
                 TimedFunction::NumaBalancing => &[R::NoNumaBalancing],
@@ -70,26 +74,26 @@ fn meaning(observed: Observed) -> Option<Means> {
                 TimedFunction::UnregisterDevice | TimedFunction::Ioeventfd => &[R::FewerIoeventfds],
                 TimedFunction::IrqBypass => &[],
             };
-            (Found::SlowFunction(function), remedies, None)
+            (FoundKind::SlowFunction(function), remedies, None)
         }
-        Observed::Mitigation(_) => (Found::Mitigations, &[], None),
+        Observed::Mitigation(_) => (FoundKind::Mitigations, &[], None),
         Observed::Nodes { elsewhere, .. } if elsewhere >= ELSEWHERE => (
-            Found::SpreadMemory,
+            FoundKind::SpreadMemory,
             &[R::NumaNode],
             Some(
                 "the VM fits into one node, and its vCPUs run on that one; a VM that needs several has nodes of its own, each bound to one of the host's",
             ),
         ),
         Observed::DeviceLine { share, .. } if share >= OFTEN => {
-            (Found::Exits(Subject::LevelInterrupts), &[R::Msi], None)
+            (FoundKind::Exits(Subject::LevelInterrupts), &[R::Msi], None)
         }
         Observed::Message(message) => {
             let remedies: &[RemedyId] = match message {
-                Message::VhostFallback => &[R::Vhost],
-                Message::OutOfMemory => &[R::ResidentMemory],
+                LogMessage::VhostFallback => &[R::Vhost],
+                LogMessage::OutOfMemory => &[R::ResidentMemory],
                 _ => &[],
             };
-            (Found::Message(message), remedies, None)
+            (FoundKind::Message(message), remedies, None)
         }
         _ => return None,
     })

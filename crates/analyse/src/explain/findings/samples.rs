@@ -2,18 +2,18 @@
 //! beside running it.
 
 use vmtax_events::observed::TimedFunction;
-use vmtax_events::{Place, Profile};
+use vmtax_events::{Profile, ProfileOrigin};
 
 use super::super::certainty::Certainty;
-use super::super::finding::{Advice, Evidence, Finding, Found};
+use super::super::finding::{Advice, Evidence, Finding, FoundKind};
 use super::super::subject::Subject;
 use crate::Ledger;
 use crate::remedy::{Context, RemedyId};
 
 /// Functions that show something.
 struct Sign {
-    place: Place,
-    found: Found,
+    place: ProfileOrigin,
+    found: FoundKind,
     certainty: Certainty,
     /// The part of the samples from which on it does.
     least: f64,
@@ -30,8 +30,8 @@ struct Sign {
 
 impl Sign {
     const fn new(
-        place: Place,
-        found: Found,
+        place: ProfileOrigin,
+        found: FoundKind,
         least: f64,
         functions: &'static [&'static str],
     ) -> Sign {
@@ -109,19 +109,19 @@ fn is_in(names: &[&str], function: &str) -> bool {
 const SIGNS: &[Sign] = &[
     // Linux kernel/sched/idle.c, drivers/cpuidle.
     Sign::new(
-        Place::Guest,
-        Found::GuestPolls,
+        ProfileOrigin::Guest,
+        FoundKind::GuestPolls,
         0.3,
         &["cpu_idle_poll", "poll_idle", "haltpoll_enter_idle", "default_enter_idle"],
     )
     .remedies(&[RemedyId::NoIdlePoll]),
     // Linux kernel/dma/swiotlb.c.
-    Sign::new(Place::Guest, Found::BounceBuffer, 0.03, &["swiotlb_*"])
+    Sign::new(ProfileOrigin::Guest, FoundKind::BounceBuffer, 0.03, &["swiotlb_*"])
         .remedies(&[RemedyId::NoForcedBounce, RemedyId::BounceSize]),
     // Linux arch/x86/kernel/hpet.c, drivers/clocksource/acpi_pm.c, i8253.c.
     Sign::new(
-        Place::Guest,
-        Found::Exits(Subject::ClockReads),
+        ProfileOrigin::Guest,
+        FoundKind::Exits(Subject::ClockReads),
         0.02,
         &["read_hpet", "acpi_pm_read", "acpi_pm_read_verified", "i8253_read", "pit_read"],
     )
@@ -129,20 +129,20 @@ const SIGNS: &[Sign] = &[
     .remedies(&[RemedyId::GuestClocksource]),
     // Linux drivers/net/ethernet/intel/e1000, e1000e, realtek/8139cp.c, 8139too.c: a register access in each of them is an exit.
     Sign::new(
-        Place::Guest,
-        Found::Exits(Subject::DeviceRegisters),
+        ProfileOrigin::Guest,
+        FoundKind::Exits(Subject::DeviceRegisters),
         0.05,
         &["e1000_*", "e1000e_*", "rtl8139_*", "cp_start_xmit", "cp_rx_poll"],
     )
     .remedies(&[RemedyId::ParavirtualDevice])
     .only_if("the network card is the VMM's, and not passed through"),
     // Linux drivers/ata/libata-sff.c.
-    Sign::new(Place::Guest, Found::Exits(Subject::IdeDisk), 0.05, &["ata_sff_*", "ata_bmdma_*"])
+    Sign::new(ProfileOrigin::Guest, FoundKind::Exits(Subject::IdeDisk), 0.05, &["ata_sff_*", "ata_bmdma_*"])
         .remedies(&[RemedyId::VirtioDisk]),
     // Linux drivers/tty/serial/8250.
     Sign::new(
-        Place::Guest,
-        Found::Exits(Subject::SerialConsole),
+        ProfileOrigin::Guest,
+        FoundKind::Exits(Subject::SerialConsole),
         0.05,
         &["io_serial_in", "io_serial_out", "serial8250_*"],
     )
@@ -150,16 +150,16 @@ const SIGNS: &[Sign] = &[
     // Linux kernel/smp.c: a vCPU waits there until others ran a function, as for flushes of their TLBs; one that has no processor cannot.
     // kvm@vger, 2019-07-18, "KVM: Boost vCPUs that are delivering interrupts" (Linux commit d73eb57b80b9).
     Sign::new(
-        Place::Guest,
-        Found::IpiWaits,
+        ProfileOrigin::Guest,
+        FoundKind::IpiWaits,
         0.20,
         &["smp_call_function_many*", "smp_call_function_single", "csd_lock_wait", "__csd_lock_wait"],
     )
     .own(),
     // Linux arch/x86/kvm/mmu: what has shadow pages (FNAME(page_fault), kvm_mmu_sync_roots) takes mmu_lock for writing, a spinlock before 5.13.
     Sign::new(
-        Place::Host,
-        Found::MmuLock,
+        ProfileOrigin::Host,
+        FoundKind::MmuLock,
         0.05,
         &[
             "queued_write_lock_slowpath",
@@ -187,18 +187,18 @@ const SIGNS: &[Sign] = &[
         "mmu_sync_children",
     ]),
     // QEMU hw/i386/intel_iommu.c, hw/i386/amd_iommu.c.
-    Sign::new(Place::Host, Found::EmulatedIommu, 0.05, &["vtd_*", "amdvi_*"]),
+    Sign::new(ProfileOrigin::Host, FoundKind::EmulatedIommu, 0.05, &["vtd_*", "amdvi_*"]),
     // QEMU hw/vfio/region.c; Linux drivers/vfio/pci/vfio_pci_rdwr.c.
     Sign::new(
-        Place::Host,
-        Found::PassedThroughRegisters,
+        ProfileOrigin::Host,
+        FoundKind::PassedThroughRegisters,
         0.05,
         &["vfio_region_write", "vfio_region_read", "vfio_pci_bar_rw"],
     ),
     // Linux mm/memory.c, mm/migrate.c: a host that moves pages to where they are used takes them from the guest meanwhile.
     Sign::new(
-        Place::Host,
-        Found::SlowFunction(TimedFunction::NumaBalancing),
+        ProfileOrigin::Host,
+        FoundKind::SlowFunction(TimedFunction::NumaBalancing),
         0.05,
         &["do_numa_page", "do_huge_pmd_numa_page", "migrate_misplaced_*", "task_numa_work"],
     )
@@ -206,8 +206,8 @@ const SIGNS: &[Sign] = &[
     // Linux arch/x86/kvm/mmu/paging_tmpl.h and mmu.c: what walks or follows page tables of a guest. Nested paging without the TDP MMU has the
     // other functions of shadow pages too (kvm_mmu_get_page, pte_list_*).
     Sign::new(
-        Place::Host,
-        Found::Exits(Subject::ShadowPaging),
+        ProfileOrigin::Host,
+        FoundKind::Exits(Subject::ShadowPaging),
         0.01,
         &[
             "paging64_page_fault",
@@ -223,8 +223,8 @@ const SIGNS: &[Sign] = &[
     .only_if("the processor has nested paging, and the parameter is off; not if the guest runs guests of its own"),
     // Linux mm/compaction.c.
     Sign::new(
-        Place::Host,
-        Found::Compaction,
+        ProfileOrigin::Host,
+        FoundKind::Compaction,
         0.05,
         &[
             "compact_zone",
@@ -238,40 +238,40 @@ const SIGNS: &[Sign] = &[
     .remedies(&[RemedyId::ThpDefer, RemedyId::HugetlbMemory]),
     // Linux mm/memory.c, mm/page_io.c, mm/swap_state.c.
     Sign::new(
-        Place::Host,
-        Found::FaultsWait,
+        ProfileOrigin::Host,
+        FoundKind::FaultsWait,
         0.03,
         &["do_swap_page", "swap_readpage", "swap_read_folio", "swapin_readahead", "swap_cluster_readahead"],
     )
     .remedies(&[RemedyId::ResidentMemory]),
     // Linux mm/ksm.c.
     Sign::new(
-        Place::Host,
-        Found::PageMerging,
+        ProfileOrigin::Host,
+        FoundKind::PageMerging,
         0.05,
         &["ksm_do_scan", "ksm_scan_thread", "cmp_and_merge_page", "stable_tree_search", "unstable_tree_search_insert"],
     )
     .remedies(&[RemedyId::KsmOff]),
     // Linux virt/kvm/kvm_main.c.
     Sign::new(
-        Place::Host,
-        Found::Exits(Subject::Spinning),
+        ProfileOrigin::Host,
+        FoundKind::Exits(Subject::Spinning),
         0.05,
         &["kvm_vcpu_on_spin", "kvm_vcpu_yield_to", "yield_to"],
     )
     .remedies(&[RemedyId::SpinPinning]),
     // Linux Documentation/admin-guide/hw-vuln/vmscape.rst: a barrier before each exit to user space. arch/x86/include/asm/entry-common.h.
     Sign::new(
-        Place::Host,
-        Found::VmscapeBarrier,
+        ProfileOrigin::Host,
+        FoundKind::VmscapeBarrier,
         0.10,
         &["arch_exit_to_user_mode_prepare", "entry_ibpb", "write_ibpb"],
     )
     .remedies(&[RemedyId::Ioeventfd, RemedyId::Vhost]),
     // Linux virt/kvm/kvm_main.c: the loop of halt polling, and what it calls. Below kvm_vcpu_halt a vCPU sleeps, too.
     Sign::new(
-        Place::Host,
-        Found::HostPolls,
+        ProfileOrigin::Host,
+        FoundKind::HostPolls,
         0.20,
         &["kvm_vcpu_check_block", "kvm_vcpu_halt", "kvm_vcpu_block", "kvm_arch_vcpu_runnable", "kvm_vcpu_has_events"],
     )
@@ -317,7 +317,7 @@ fn finding(sign: &Sign, ledger: &Ledger, context: &Context) -> Option<Finding> {
     finding.weight = share;
     // idle=poll shows by this function alone.
     let is_forced = profile.functions().contains_key("cpu_idle_poll");
-    if sign.found != Found::GuestPolls || is_forced {
+    if sign.found != FoundKind::GuestPolls || is_forced {
         finding.advise(sign.remedies, context);
     }
     if let Some(condition) = sign.condition {
@@ -335,7 +335,7 @@ mod tests {
     use crate::{Filter, LedgerBuilder};
 
     fn found(stacks: &[(&str, u64)]) -> Vec<&'static str> {
-        let mut profile = Profile::new(Place::Host);
+        let mut profile = Profile::new(ProfileOrigin::Host);
         for (stack, weight) in stacks {
             profile.stacks.insert(stack.replace(';', &Profile::BETWEEN.to_string()), *weight);
         }
@@ -346,7 +346,7 @@ mod tests {
         of_profiles(&ledger, &context)
             .iter()
             .map(|finding| match finding.found {
-                Found::Exits(subject) => subject.name(),
+                FoundKind::Exits(subject) => subject.name(),
                 ref other => other.id(),
             })
             .collect()

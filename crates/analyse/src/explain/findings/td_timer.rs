@@ -5,10 +5,10 @@
 
 use vmtax_events::{Isa, tdx, vmx};
 
-use super::super::finding::{Evidence, Finding, Found};
+use super::super::finding::{Evidence, Finding, FoundKind};
 use super::super::subject::Subject;
 use crate::Ledger;
-use crate::diff::{ABOUT_EQUAL, Side};
+use crate::diff::{ABOUT_EQUAL, DiffSide};
 use crate::remedy::{Context, RemedyId, VmKind};
 use crate::vm_facts::kind;
 
@@ -20,7 +20,7 @@ fn are_equal(a: f64, b: f64) -> bool {
 }
 
 /// Exits of a reason, a second.
-fn rate(side: &Side<'_>, code: u32) -> Option<f64> {
+fn rate(side: &DiffSide<'_>, code: u32) -> Option<f64> {
     let of = |ledger: &Ledger| {
         let own = ledger
             .exits
@@ -34,7 +34,7 @@ fn rate(side: &Side<'_>, code: u32) -> Option<f64> {
 /// Adds to the findings about interrupts and requests what the plain VM shows of them.
 pub(in crate::explain) fn infer_timer(
     all: &mut [Finding],
-    (side, base): (&Side<'_>, &Side<'_>),
+    (side, base): (&DiffSide<'_>, &DiffSide<'_>),
     context: &Context,
 ) -> Option<()> {
     if context.kind != VmKind::Tdx || kind(base.ledger) != VmKind::Plain {
@@ -44,7 +44,7 @@ pub(in crate::explain) fn infer_timer(
     let (ticks, interrupts) =
         (rate(base, vmx::PREEMPTION_TIMER)?, rate(base, vmx::EXTERNAL_INTERRUPT)?);
     let of = |all: &mut [Finding], subject| {
-        let found = Found::Exits(subject);
+        let found = FoundKind::Exits(subject);
         all.iter().position(|finding| finding.found == found)
     };
     if ticks >= here * PART

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use vmtax_events::{Isa, svm};
 
-use super::line::{Code, HIGHEST_VMX, VMX_FLAGS};
+use super::line::{HIGHEST_VMX, ReasonCode, VMX_FLAGS};
 use crate::Error;
 use crate::import::spelling::vendor as vendor_of_names;
 
@@ -54,14 +54,19 @@ pub(super) fn choose<Map>(
 }
 
 /// The vendor of numeric reasons, if only one vendor has them.
-pub(super) fn vendor(counts: &BTreeMap<Code, u64>, notes: &mut Vec<String>) -> Result<Isa, Error> {
+pub(super) fn vendor(
+    counts: &BTreeMap<ReasonCode, u64>,
+    notes: &mut Vec<String>,
+) -> Result<Isa, Error> {
     let bare = || {
-        counts.keys().filter_map(|code| if let Code::Bare(raw) = code { Some(*raw) } else { None })
+        counts
+            .keys()
+            .filter_map(|code| if let ReasonCode::Bare(raw) = code { Some(*raw) } else { None })
     };
     let names = || {
         counts
             .keys()
-            .filter_map(|code| if let Code::Named(name) = code { Some(*name) } else { None })
+            .filter_map(|code| if let ReasonCode::Named(name) = code { Some(*name) } else { None })
     };
     let of_names = vendor_of_names(names(), Isa::Unknown)?;
     if bare().next().is_none() {

@@ -4,7 +4,7 @@ use vmtax_events::{Isa, Reason, svm, vmx};
 
 use crate::import::spelling::{Spelled, spelled};
 use crate::import::text::words::{
-    Words, decimal, is_space, number, number_u32, rsplit_once, split_once, trim, trim_start,
+    TextWords, decimal, is_space, number, number_u32, rsplit_once, split_once, trim, trim_start,
 };
 
 /// The largest exit code; larger numbers are threads, addresses or times.
@@ -22,13 +22,13 @@ pub(super) const HIGHEST_VMX: u32 = 85;
 
 /// A reason in a key. A number stays one until its vendor is known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Code {
+pub(super) enum ReasonCode {
     Bare(u32),
     Named(Spelled),
 }
 
 /// A line of a dump.
-pub(super) enum Entry<'a> {
+pub(super) enum DumpEntry<'a> {
     /// `@map[key]: count`, or `@map[key]: count N, average A, total T`; `said` is what stands behind a plain count.
     Count { map: &'a [u8], key: &'a [u8], count: u64, total: Option<u64>, said: &'a [u8] },
     /// `@map[key]:`, followed by a histogram.
@@ -41,35 +41,35 @@ pub(super) enum Entry<'a> {
     None,
 }
 
-impl<'a> Entry<'a> {
-    pub(super) fn read(line: &'a [u8]) -> Entry<'a> {
+impl<'a> DumpEntry<'a> {
+    pub(super) fn read(line: &'a [u8]) -> DumpEntry<'a> {
         let line = trim(line);
-        Self::of_map(line).or_else(|| Self::of_bucket(line)).unwrap_or(Entry::None)
+        Self::of_map(line).or_else(|| Self::of_bucket(line)).unwrap_or(DumpEntry::None)
     }
 
-    fn of_bucket(line: &'a [u8]) -> Option<Entry<'a>> {
+    fn of_bucket(line: &'a [u8]) -> Option<DumpEntry<'a>> {
         let (range, rest) = rsplit_once(line.strip_prefix(b"[")?, b"|")
             .and_then(|(line, _)| split_once(line, b"|"))
             .and_then(|(line, _)| split_once(line, b"]").or_else(|| split_once(line, b")")))?;
         let low = split_once(range, b",").map_or(range, |(low, _)| low);
-        Some(Entry::Bucket { low: scaled(trim(low))?, count: decimal(trim(rest))? })
+        Some(DumpEntry::Bucket { low: scaled(trim(low))?, count: decimal(trim(rest))? })
     }
 
-    fn of_map(line: &'a [u8]) -> Option<Entry<'a>> {
+    fn of_map(line: &'a [u8]) -> Option<DumpEntry<'a>> {
         let rest = line.strip_prefix(b"@")?;
         let end = rest.iter().position(|b| !b.is_ascii_alphanumeric() && *b != b'_');
         let (map, rest) = rest.split_at_checked(end.unwrap_or(rest.len()))?;
         let Some(keyed) = rest.strip_prefix(b"[") else {
-            return rest.starts_with(b":").then_some(Entry::Other { map });
+            return rest.starts_with(b":").then_some(DumpEntry::Other { map });
         };
         let Some((key, value)) = rsplit_once(keyed, b"]:") else {
-            return Some(Entry::Other { map });
+            return Some(DumpEntry::Other { map });
         };
         // A count, or the count of a stats() map: "count 5, average 3, total 15".
         let value = trim(value);
         let total = rsplit_once(value, b"total ").and_then(|(_, total)| decimal(trim(total)));
         if value.is_empty() {
-            return Some(Entry::Head { map, key: trim(key) });
+            return Some(DumpEntry::Head { map, key: trim(key) });
         }
         let (value, said) = match value.strip_prefix(b"count ") {
             Some(rest) => {
@@ -82,18 +82,18 @@ impl<'a> Entry<'a> {
             }
         };
         Some(match decimal(value) {
-            Some(count) => Entry::Count { map, key: trim(key), count, total, said },
-            None => Entry::Other { map },
+            Some(count) => DumpEntry::Count { map, key: trim(key), count, total, said },
+            None => DumpEntry::Other { map },
         })
     }
 }
 
 /// The meaning of a key.
-pub(super) enum Key {
+pub(super) enum MapKey {
     /// An exit reason.
-    Reason(Code),
+    Reason(ReasonCode),
     /// An exit reason and something else (a thread, a vCPU).
-    WithMore(Code),
+    WithMore(ReasonCode),
     /// All reasons together.
     All,
     /// Two numbers: either may be the reason.
@@ -102,28 +102,28 @@ pub(super) enum Key {
     Foreign,
 }
 
-impl Key {
-    pub(super) fn read(key: &[u8], isa: Isa) -> Key {
+impl MapKey {
+    pub(super) fn read(key: &[u8], isa: Isa) -> MapKey {
         if let Some(code) = code(key, isa) {
-            return Key::Reason(code);
+            return MapKey::Reason(code);
         }
         if key.eq_ignore_ascii_case(b"all") {
-            return Key::All;
+            return MapKey::All;
         }
         let Some((first, second)) = split_once(key, b",").map(|(a, b)| (trim(a), trim(b))) else {
-            return Key::Foreign;
+            return MapKey::Foreign;
         };
         // A number and its name, as kvmexits.bt has them; none for numbers that its table lacks.
         if number(first).is_some() && (second.is_empty() || of_table(first, second)) {
-            return code(first, isa).map_or(Key::Foreign, Key::Reason);
+            return code(first, isa).map_or(MapKey::Foreign, MapKey::Reason);
         }
         match (number(first).is_some(), number(second).is_some()) {
-            (true, true) => of_pair(first, second, isa).map_or(Key::Ambiguous, Key::Reason),
+            (true, true) => of_pair(first, second, isa).map_or(MapKey::Ambiguous, MapKey::Reason),
             (_, false) if named(second).is_some() => {
-                named(second).map_or(Key::Foreign, Key::WithMore)
+                named(second).map_or(MapKey::Foreign, MapKey::WithMore)
             }
-            (false, _) => named(first).map_or(Key::Foreign, Key::WithMore),
-            _ => Key::Foreign,
+            (false, _) => named(first).map_or(MapKey::Foreign, MapKey::WithMore),
+            _ => MapKey::Foreign,
         }
     }
 }
@@ -140,19 +140,19 @@ pub(super) fn has_intel_name(key: &[u8]) -> bool {
 }
 
 /// Two numbers, where they are one exit reason together.
-fn of_pair(first: &[u8], second: &[u8], isa: Isa) -> Option<Code> {
+fn of_pair(first: &[u8], second: &[u8], isa: Isa) -> Option<ReasonCode> {
     let code = isa.facts().code_of_pair(number_u32(first)?, number_u32(second)?)?;
-    Some(Code::Named(Spelled::Sure(Reason { isa, code, flags: 0 })))
+    Some(ReasonCode::Named(Spelled::Sure(Reason { isa, code, flags: 0 })))
 }
 
-fn named(key: &[u8]) -> Option<Code> {
-    spelled(std::str::from_utf8(key).ok()?).map(Code::Named)
+fn named(key: &[u8]) -> Option<ReasonCode> {
+    spelled(std::str::from_utf8(key).ok()?).map(ReasonCode::Named)
 }
 
 /// Whose reason a numeric key is by the name that a listing has behind its count (`@[1]: 5 EXIT_REASON_EXTERNAL_INTERRUPT`).
 pub(super) fn annotated(key: &[u8], said: &[u8]) -> Option<Isa> {
     let raw = number_u32(key)?;
-    let names = Words::new(said).filter_map(|word| {
+    let names = TextWords::new(said).filter_map(|word| {
         let word = std::str::from_utf8(word).ok()?;
         spelled(word.trim_matches(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
     });
@@ -180,7 +180,7 @@ fn scaled(word: &[u8]) -> Option<u64> {
 const HIGHEST_CLASS: u32 = 0x3f;
 
 /// The reason of a key, by name or by number.
-fn code(key: &[u8], isa: Isa) -> Option<Code> {
+fn code(key: &[u8], isa: Isa) -> Option<ReasonCode> {
     let Some(raw) = number_u32(key) else { return named(key) };
     let reason = Reason::from_trace(isa, raw);
     let fits = match isa {
@@ -189,5 +189,5 @@ fn code(key: &[u8], isa: Isa) -> Option<Code> {
         Isa::Arm => raw <= HIGHEST_CLASS,
         _ => reason.code <= HIGHEST_CODE || svm::name(reason.code).is_some(),
     };
-    fits.then_some(Code::Bare(raw))
+    fits.then_some(ReasonCode::Bare(raw))
 }

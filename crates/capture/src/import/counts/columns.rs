@@ -8,7 +8,7 @@
 
 use vmtax_events::{Detail, DetailKind, Isa, Reason, tdx, vmx};
 
-use super::{Table, at_line};
+use super::{CountsTable, at_line};
 use crate::Error;
 use crate::import::spelling::{Spelled, spelled};
 
@@ -61,16 +61,17 @@ const MSRS: [(&str, Detail); 10] = [
 const ENOUGH: usize = 8;
 
 /// What each column counts; `None` for one that has no name (a number without an exit).
-type Columns = Vec<Option<(Spelled, Detail)>>;
+type CountColumns = Vec<Option<(Spelled, Detail)>>;
 
-fn head(line: &str) -> Option<Columns> {
+fn head(line: &str) -> Option<CountColumns> {
     let names: Vec<&str> = line.trim().trim_end_matches(',').split(',').map(str::trim).collect();
     for known in [&LEAVES[..], &MSRS[..]] {
         if names.iter().copied().eq(known.iter().map(|(name, _)| *name)) {
             return Some(known.iter().map(|(_, detail)| Some(of_td(*detail))).collect());
         }
     }
-    let columns: Columns = names.iter().map(|name| Some((spelled(name)?, Detail::NONE))).collect();
+    let columns: CountColumns =
+        names.iter().map(|name| Some((spelled(name)?, Detail::NONE))).collect();
     let known = columns.iter().flatten().count();
     (known >= ENOUGH && known * 2 > columns.len()).then_some(columns)
 }
@@ -79,8 +80,8 @@ pub(super) fn recognise(text: &str) -> bool {
     text.lines().take(16).any(|line| head(line).is_some())
 }
 
-pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
-    let mut columns: Option<Columns> = None;
+pub(super) fn read(text: &str, table: &mut CountsTable) -> Result<(), Error> {
+    let mut columns: Option<CountColumns> = None;
     let mut intervals = 0u64;
     for (number, line) in text.lines().enumerate() {
         if let Some(found) = head(line) {

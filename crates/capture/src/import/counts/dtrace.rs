@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 use vmtax_events::{Detail, DetailKind, Isa, Reason};
 
-use super::{Table, at_line};
+use super::{CountsTable, at_line};
 use crate::Error;
 use crate::import::spelling::Spelled;
 
@@ -54,7 +54,7 @@ pub(super) fn recognise(text: &str) -> bool {
     })
 }
 
-pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
+pub(super) fn read(text: &str, table: &mut CountsTable) -> Result<(), Error> {
     let mut part = Part::Other;
     let mut codes: BTreeMap<u32, u64> = BTreeMap::new();
     let mut told: BTreeMap<(u32, Detail), u64> = BTreeMap::new();
@@ -120,7 +120,7 @@ mod tests {
         let text = "SVM code  Count\n 78 16\n 7b 11\n 400 5\nIOIO SVM exits:\n Port Op OpSz Addr Count\n b008 in 32b 64b 9\n\
             NPF SVM exits:\n Guest PA Guest RIP #PF flags Count\n fee000b0 ffffffffa806b472 D-UW- 4\n 80011008 ffffffffc02521dd D-UW- 1\n";
         assert!(recognise(text));
-        let mut table = Table::default();
+        let mut table = CountsTable::default();
         assert!(read(text, &mut table).is_ok());
         let rows: Vec<(u32, Detail, u64)> = table
             .rows

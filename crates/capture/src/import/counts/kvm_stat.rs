@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use vmtax_events::Detail;
 
-use super::Table;
+use super::CountsTable;
 use super::perf_kvm::count;
 use crate::Error;
 use crate::import::spelling::spelled;
@@ -79,7 +79,7 @@ pub(crate) fn is_kvm_stat(text: &str) -> bool {
 
 /// What a text of kvm_stat counts.
 #[derive(Default)]
-pub(crate) struct Counters<'t> {
+pub(crate) struct KvmStatCounters<'t> {
     /// Every counter by its name, summed over seconds where each has a line.
     pub(crate) sums: BTreeMap<&'t str, u64>,
     /// Lines of counts.
@@ -89,8 +89,8 @@ pub(crate) struct Counters<'t> {
 }
 
 /// Reads all counters.
-pub(crate) fn counters(text: &str) -> Counters<'_> {
-    let Counters { mut sums, mut seconds, mut cut } = Counters::default();
+pub(crate) fn counters(text: &str) -> KvmStatCounters<'_> {
+    let KvmStatCounters { mut sums, mut seconds, mut cut } = KvmStatCounters::default();
     let mut columns: Option<(bool, Vec<&str>)> = None;
     for text in text.lines() {
         if let Some(found) = head(text) {
@@ -120,15 +120,15 @@ pub(crate) fn counters(text: &str) -> Counters<'_> {
             *sum = sum.saturating_add(count);
         }
     }
-    Counters { sums, seconds, cut }
+    KvmStatCounters { sums, seconds, cut }
 }
 
 pub(super) fn recognise(text: &str) -> bool {
     is_kvm_stat(text)
 }
 
-pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
-    let Counters { sums: counters, seconds, cut } = counters(text);
+pub(super) fn read(text: &str, table: &mut CountsTable) -> Result<(), Error> {
+    let KvmStatCounters { sums: counters, seconds, cut } = counters(text);
     if cut > 0 {
         let what = if cut == 1 { "line has" } else { "lines have" };
         table.truncated.push(format!("{cut} {what} not a number for each name: not counted"));

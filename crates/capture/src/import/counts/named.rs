@@ -12,7 +12,7 @@
 
 use vmtax_events::Detail;
 
-use super::{Table, at_line};
+use super::{CountsTable, at_line};
 use crate::Error;
 use crate::import::spelling::{Spelled, request, spelled};
 
@@ -44,7 +44,7 @@ pub(super) fn recognise(text: &str) -> bool {
     !has_maps && (enough >= ENOUGH || enough == 1 && text.starts_with("Attaching"))
 }
 
-pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
+pub(super) fn read(text: &str, table: &mut CountsTable) -> Result<(), Error> {
     let (mut intervals, mut unknown) = (0u64, 0u64);
     for (number, text) in text.lines().enumerate() {
         if is_rule(text) {

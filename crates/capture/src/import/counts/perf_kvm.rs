@@ -18,11 +18,11 @@ mod row;
 
 use vmtax_events::{Detail, Isa, Reason, Tally};
 
-use super::{Table, at_line};
+use super::{CountsTable, at_line};
 use crate::Error;
 use crate::import::spelling::{Spelled, spelled};
 pub(super) use row::count;
-use row::{Access, LONGEST_ROW, Row};
+use row::{AccessObject, LONGEST_ROW, PerfKvmRow};
 
 /// Headings of tables of exits.
 const EXITS: [&str; 2] = ["VM-EXIT", "Event name"];
@@ -72,7 +72,7 @@ fn head(line: &str) -> Option<&str> {
 
 pub(super) fn recognise(text: &str) -> bool {
     let is_row = |line: &&str| {
-        Row::read(line).is_some_and(|row| {
+        PerfKvmRow::read(line).is_some_and(|row| {
             !row.is_cut && (spelled(&row.name).is_some() || row.access("").is_some())
         })
     };
@@ -85,14 +85,14 @@ pub(super) fn recognise(text: &str) -> bool {
 
 /// A table of the text.
 #[derive(Default)]
-struct Section {
+struct TextSection {
     /// Whose events: `all VMs, all VCPUs`.
     about: String,
     heading: String,
     /// Its lines, from 1.
     lines: (usize, usize),
     exits: Vec<(Spelled, Tally)>,
-    accesses: Vec<(Access, Tally)>,
+    accesses: Vec<(AccessObject, Tally)>,
     /// Percent of the samples that its rows are.
     share: f64,
     /// What the line of totals says.
@@ -109,7 +109,7 @@ struct Section {
     unknown: Vec<(usize, usize)>,
 }
 
-impl Section {
+impl TextSection {
     fn has_rows(&self) -> bool {
         !self.exits.is_empty() || !self.accesses.is_empty()
     }
@@ -127,7 +127,7 @@ impl Section {
         exits.chain(accesses).fold(0, u64::saturating_add)
     }
 
-    fn add(&mut self, row: Row, number: usize) -> Result<(), Error> {
+    fn add(&mut self, row: PerfKvmRow, number: usize) -> Result<(), Error> {
         self.cut_rows += usize::from(row.is_cut);
         self.share += row.share;
         self.time_shares.extend(row.time_share.map(|share| (row.name.clone(), share)));
@@ -206,8 +206,8 @@ impl Section {
 
 /// The tables of a text, as its lines are read.
 #[derive(Default)]
-struct Reader {
-    sections: Vec<Section>,
+struct PerfKvmReader {
+    sections: Vec<TextSection>,
     /// What the line above the next table says.
     about: String,
     is_live: bool,
@@ -215,8 +215,8 @@ struct Reader {
     unnamed: Vec<Reason>,
 }
 
-pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
-    let mut reader = Reader::default();
+pub(super) fn read(text: &str, table: &mut CountsTable) -> Result<(), Error> {
+    let mut reader = PerfKvmReader::default();
     // The last line may be cut anywhere, which is said of the whole text.
     let last = if text.ends_with('\n') { None } else { text.lines().count().checked_sub(1) };
     for (number, line) in text.lines().enumerate() {
@@ -225,13 +225,13 @@ pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
     reader.deliver(table)
 }
 
-impl Reader {
+impl PerfKvmReader {
     fn line(
         &mut self,
         number: usize,
         line: &str,
         is_cut: bool,
-        table: &mut Table,
+        table: &mut CountsTable,
     ) -> Result<(), Error> {
         // Copies may have tabs.
         let text = line.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -253,7 +253,7 @@ impl Reader {
             self.sections.last_mut().into_iter().for_each(|one| one.unnamed = Some(reason));
         } else if is_time(text) {
             self.is_live = true;
-        } else if let Some(row) = Row::read(text) {
+        } else if let Some(row) = PerfKvmRow::read(text) {
             self.row(row, number)?;
         } else if self.is_inside() {
             if is_gap(text) {
@@ -269,7 +269,7 @@ impl Reader {
         let about = std::mem::take(&mut self.about);
         let lines = (number + 1, number + 1);
         let heading = heading.to_owned();
-        self.sections.push(Section { about, heading, lines, ..Section::default() });
+        self.sections.push(TextSection { about, heading, lines, ..TextSection::default() });
     }
 
     fn end(&mut self, claimed: Option<u64>) {
@@ -283,8 +283,8 @@ impl Reader {
         self.sections.last().is_some_and(|one| one.claimed.is_none() && !one.is_foreign())
     }
 
-    fn row(&mut self, row: Row, number: usize) -> Result<(), Error> {
-        if self.sections.last().is_some_and(Section::is_foreign) {
+    fn row(&mut self, row: PerfKvmRow, number: usize) -> Result<(), Error> {
+        if self.sections.last().is_some_and(TextSection::is_foreign) {
             return Ok(());
         }
         if !self.is_inside() {
@@ -300,7 +300,7 @@ impl Reader {
         }
     }
 
-    fn deliver(mut self, table: &mut Table) -> Result<(), Error> {
+    fn deliver(mut self, table: &mut CountsTable) -> Result<(), Error> {
         let foreign: Vec<&str> = self
             .sections
             .iter()
@@ -310,8 +310,8 @@ impl Reader {
         if !foreign.is_empty() {
             table.notes.push(format!("other tables are left out: {}", foreign.join(", ")));
         }
-        self.sections.retain(Section::has_rows);
-        let (exits, accesses): (Vec<Section>, Vec<Section>) =
+        self.sections.retain(TextSection::has_rows);
+        let (exits, accesses): (Vec<TextSection>, Vec<TextSection>) =
             self.sections.into_iter().partition(|section| !section.exits.is_empty());
         let mut exits = exits;
         let mut are_unknown = false;
@@ -351,7 +351,7 @@ impl Reader {
     }
 }
 
-fn say_gaps(section: &Section, table: &mut Table) {
+fn say_gaps(section: &TextSection, table: &mut CountsTable) {
     table.truncated.extend(section.gap());
     if section.cut_rows > 0 {
         let lines = section.lines;
@@ -375,10 +375,14 @@ fn say_gaps(section: &Section, table: &mut Table) {
 }
 
 /// The tables of one kind, which are several only where each is of another time, VM or vCPU.
-fn all_or_one(mut all: Vec<Section>, is_live: bool, what: &str) -> Result<Vec<Section>, Error> {
-    let same = |a: &Section, b: &Section| a.exits == b.exits && a.accesses == b.accesses;
+fn all_or_one(
+    mut all: Vec<TextSection>,
+    is_live: bool,
+    what: &str,
+) -> Result<Vec<TextSection>, Error> {
+    let same = |a: &TextSection, b: &TextSection| a.exits == b.exits && a.accesses == b.accesses;
     all.dedup_by(|second, first| !is_live && same(first, second));
-    let are_parts = |all: &[Section]| {
+    let are_parts = |all: &[TextSection]| {
         let mut abouts: Vec<&str> = all.iter().map(|one| one.about.as_str()).collect();
         abouts.sort_unstable();
         abouts.dedup();
@@ -405,8 +409,8 @@ fn is_of_all(about: &str) -> bool {
 }
 
 /// Tables of accesses: those of ports, of MSRs, and of addresses.
-fn by_kind(sections: Vec<Section>) -> [Vec<Section>; 3] {
-    let mut kinds: [Vec<Section>; 3] = Default::default();
+fn by_kind(sections: Vec<TextSection>) -> [Vec<TextSection>; 3] {
+    let mut kinds: [Vec<TextSection>; 3] = Default::default();
     for section in sections {
         let is_of_ports = section.accesses.iter().all(|(access, _)| access.is_port());
         let [ports, msrs, addresses] = &mut kinds;
@@ -421,11 +425,11 @@ fn by_kind(sections: Vec<Section>) -> [Vec<Section>; 3] {
 }
 
 /// Whether `0x6e0:W` is an MSR where the heading does not say: all numbers are those of MSRs.
-fn are_msrs(section: &Section) -> bool {
+fn are_msrs(section: &TextSection) -> bool {
     section.accesses.iter().all(|(access, _)| access.can_be_msr() || access.is_msr())
 }
 
-fn add_accesses(section: &Section, table: &mut Table) -> Result<(), Error> {
+fn add_accesses(section: &TextSection, table: &mut CountsTable) -> Result<(), Error> {
     let are_msrs = are_msrs(section);
     if !are_msrs && section.accesses.iter().any(|(access, _)| access.can_be_msr()) {
         let problem = format!(

@@ -14,7 +14,7 @@
 
 use vmtax_events::{Detail, Isa, Reason, Tally};
 
-use super::{Table, at_line};
+use super::{CountsTable, at_line};
 use crate::Error;
 use crate::import::spelling::{Spelled, spelled};
 
@@ -40,7 +40,7 @@ pub(super) fn recognise_systemtap(text: &str) -> bool {
     text.lines().any(is_systemtap)
 }
 
-pub(super) fn read_bcc(text: &str, table: &mut Table) -> Result<(), Error> {
+pub(super) fn read_bcc(text: &str, table: &mut CountsTable) -> Result<(), Error> {
     let lines = text.lines().enumerate().skip_while(|(_, line)| !is_bcc(line));
     for (number, line) in lines.filter(|(_, line)| !is_bcc(line)) {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -60,7 +60,7 @@ pub(super) fn read_bcc(text: &str, table: &mut Table) -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) fn read_systemtap(text: &str, table: &mut Table) -> Result<(), Error> {
+pub(super) fn read_systemtap(text: &str, table: &mut CountsTable) -> Result<(), Error> {
     let lines = text.lines().enumerate().skip_while(|(_, line)| !is_systemtap(line));
     let mut rows: Vec<(u32, Tally)> = Vec::new();
     for (number, line) in lines.filter(|(_, line)| !is_systemtap(line) && !line.trim().is_empty()) {
@@ -99,7 +99,7 @@ fn row(line: &str) -> Option<(u32, Tally)> {
 const LONGEST_ROW: usize = 4096;
 
 /// Where the columns of perf-prof's table are, from the end of a row: their number differs by version and options.
-struct Columns {
+struct PerfProfColumns {
     name: usize,
     calls: usize,
     total: usize,
@@ -107,14 +107,14 @@ struct Columns {
     max: usize,
 }
 
-impl Columns {
-    fn of(line: &str) -> Option<Columns> {
+impl PerfProfColumns {
+    fn of(line: &str) -> Option<PerfProfColumns> {
         if !line.contains("exit_reason") || line.len() > LONGEST_ROW {
             return None;
         }
         let words: Vec<&str> = line.split_whitespace().rev().collect();
         let at = |name: &str| words.iter().position(|word| *word == name);
-        Some(Columns {
+        Some(PerfProfColumns {
             name: at("exit_reason")?,
             calls: at("calls")?,
             total: at("total(us)")?,
@@ -147,14 +147,14 @@ impl Columns {
 }
 
 pub(super) fn recognise_perf_prof(text: &str) -> bool {
-    text.lines().any(|line| Columns::of(line).is_some())
+    text.lines().any(|line| PerfProfColumns::of(line).is_some())
 }
 
-pub(super) fn read_perf_prof(text: &str, table: &mut Table) -> Result<(), Error> {
+pub(super) fn read_perf_prof(text: &str, table: &mut CountsTable) -> Result<(), Error> {
     let mut columns = None;
     let mut tables = 0u64;
     for (number, line) in text.lines().enumerate() {
-        if let Some(found) = Columns::of(line) {
+        if let Some(found) = PerfProfColumns::of(line) {
             columns = Some(found);
             tables += 1;
             continue;

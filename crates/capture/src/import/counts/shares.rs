@@ -14,9 +14,9 @@
 use std::collections::BTreeMap;
 
 use vmtax_events::event::MmioAccess;
-use vmtax_events::{Detail, DetailKind, Kind, Reason, Tally};
+use vmtax_events::{Detail, DetailKind, EventKind, Reason, Tally};
 
-use super::Table;
+use super::CountsTable;
 use crate::Error;
 use crate::import::spelling::Spelled;
 use crate::import::text::reason::Reasons;
@@ -39,13 +39,13 @@ const ROUNDED: f64 = 1.0;
 
 /// What a line is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum ShareOf {
     Exit(Reason),
     Access(Detail),
 }
 
 /// A row's share in percent, its count where it has one, and what it is about.
-fn row(line: &str, reasons: &mut Reasons) -> Option<(f64, Option<u64>, What)> {
+fn row(line: &str, reasons: &mut Reasons) -> Option<(f64, Option<u64>, ShareOf)> {
     let line = line.trim_start_matches([' ', '\t', '+', '-']);
     let (share, rest) = line.split_once('%')?;
     let share: f64 = share.replace(',', ".").parse().ok()?;
@@ -57,19 +57,19 @@ fn row(line: &str, reasons: &mut Reasons) -> Option<(f64, Option<u64>, What)> {
     (0.0..=100.0).contains(&share).then_some((share, count, what(kind)?))
 }
 
-fn what(kind: Kind) -> Option<What> {
+fn what(kind: EventKind) -> Option<ShareOf> {
     use DetailKind as D;
     let of = |write: bool, [read, wrote]: [DetailKind; 2], value: u64| {
-        Some(What::Access(Detail::new(if write { wrote } else { read }, value)))
+        Some(ShareOf::Access(Detail::new(if write { wrote } else { read }, value)))
     };
     match kind {
-        Kind::Exit { reason, .. } => Some(What::Exit(Reason { flags: 0, ..reason })),
-        Kind::Pio { write, port, .. } => of(write, [D::PortIn, D::PortOut], port.into()),
-        Kind::Msr { write, index, .. } => of(write, [D::MsrRead, D::MsrWrite], index.into()),
-        Kind::Mmio { access: MmioAccess::Read, gpa, .. } => {
+        EventKind::Exit { reason, .. } => Some(ShareOf::Exit(Reason { flags: 0, ..reason })),
+        EventKind::Pio { write, port, .. } => of(write, [D::PortIn, D::PortOut], port.into()),
+        EventKind::Msr { write, index, .. } => of(write, [D::MsrRead, D::MsrWrite], index.into()),
+        EventKind::Mmio { access: MmioAccess::Read, gpa, .. } => {
             of(false, [D::MmioRead, D::MmioWrite], gpa)
         }
-        Kind::Mmio { access: MmioAccess::Write, gpa, .. } => {
+        EventKind::Mmio { access: MmioAccess::Write, gpa, .. } => {
             of(true, [D::MmioRead, D::MmioWrite], gpa)
         }
         _ => None,
@@ -83,22 +83,22 @@ pub(super) fn recognise(text: &str) -> bool {
 
 /// The rows below one line of samples.
 #[derive(Default)]
-struct Section {
+struct SharesSection {
     /// Events that the shares are of.
     events: Option<u64>,
     /// Share and count of each.
-    rows: BTreeMap<What, (f64, u64)>,
+    rows: BTreeMap<ShareOf, (f64, u64)>,
     /// All rows have counts.
     is_counted: bool,
 }
 
-pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
+pub(super) fn read(text: &str, table: &mut CountsTable) -> Result<(), Error> {
     let mut reasons = Reasons::default();
-    let mut section = Section { is_counted: true, ..Section::default() };
+    let mut section = SharesSection { is_counted: true, ..SharesSection::default() };
     for line in text.lines() {
         if line.contains("Samples: ") && line.contains(" of event") {
             section.deliver(table);
-            section = Section { is_counted: true, ..Section::default() };
+            section = SharesSection { is_counted: true, ..SharesSection::default() };
         }
         if let Some((_, rest)) = line.split_once("Event count (approx.): ") {
             let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
@@ -115,10 +115,10 @@ pub(super) fn read(text: &str, table: &mut Table) -> Result<(), Error> {
     Ok(())
 }
 
-impl Section {
+impl SharesSection {
     /// How exact its counts are.
     fn note(&self) -> Option<String> {
-        let is_of_exits = self.rows.keys().any(|what| matches!(what, What::Exit(_)));
+        let is_of_exits = self.rows.keys().any(|what| matches!(what, ShareOf::Exit(_)));
         let note = match self.events {
             _ if self.is_counted => return None,
             // A share of two decimals then has one count.
@@ -132,7 +132,7 @@ impl Section {
         Some(note.to_owned())
     }
 
-    fn deliver(&self, table: &mut Table) {
+    fn deliver(&self, table: &mut CountsTable) {
         if self.rows.is_empty() {
             return;
         }
@@ -155,13 +155,13 @@ impl Section {
                 (share / 100.0 * events as f64).round() as u64
             };
             match what {
-                What::Exit(reason) => table.count(Spelled::Sure(*reason), Detail::NONE, count),
-                What::Access(detail) if self.is_counted || self.events.is_some() => {
+                ShareOf::Exit(reason) => table.count(Spelled::Sure(*reason), Detail::NONE, count),
+                ShareOf::Access(detail) if self.is_counted || self.events.is_some() => {
                     let mut tally = Tally::default();
                     tally.add_untimed(count);
                     table.access(*detail, &tally);
                 }
-                What::Access(_) => {}
+                ShareOf::Access(_) => {}
             }
         }
     }
@@ -176,8 +176,8 @@ mod tests {
         let row = |line: &str| {
             row(line, &mut Reasons::default()).map(|(share, count, what)| {
                 let what = match what {
-                    What::Exit(reason) => reason.name().into_owned(),
-                    What::Access(detail) => format!("{:?} {:#x}", detail.kind, detail.value),
+                    ShareOf::Exit(reason) => reason.name().into_owned(),
+                    ShareOf::Access(detail) => format!("{:?} {:#x}", detail.kind, detail.value),
                 };
                 (share, count, what)
             })

@@ -2,8 +2,8 @@
 
 use std::io::{self, Read};
 
-use super::layout::Bytes;
-use super::session::{Session, feature};
+use super::layout::OrderedBytes;
+use super::session::{PerfDataSession, feature};
 use crate::Error;
 use crate::import::tracepoint::Endian;
 use crate::source::ReadAt;
@@ -33,7 +33,7 @@ impl Magic {
             b"2ELIFREP" => Endian::Big,
             _ => return None,
         };
-        let size = Bytes(endian).u64(head, 8)?;
+        let size = OrderedBytes(endian).u64(head, 8)?;
         Some(Magic { endian, is_pipe: size == PIPE_HEADER_SIZE })
     }
 }
@@ -55,24 +55,24 @@ pub(super) fn read_pipe_header(input: &mut dyn Read) -> Result<Endian, Error> {
 
 /// A section: where and how long.
 #[derive(Clone, Copy, Debug)]
-struct Section {
+struct FileSection {
     offset: u64,
     size: u64,
 }
 
 /// The header of a file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct File {
+pub(super) struct HeaderFile {
     pub(super) endian: Endian,
     pub(super) data_offset: u64,
     pub(super) data_size: u64,
     attr_size: u64,
-    attrs: Section,
+    attrs: FileSection,
     features: [u64; 4],
 }
 
-impl File {
-    pub(super) fn read(source: &dyn ReadAt) -> Result<File, Error> {
+impl HeaderFile {
+    pub(super) fn read(source: &dyn ReadAt) -> Result<HeaderFile, Error> {
         let mut head = [0; FILE_HEADER_SIZE];
         let got = source.read_at(0, &mut head).map_err(|source| Error::Io { offset: 0, source })?;
         let magic = Magic::of(&head[..got]).ok_or_else(|| {
@@ -81,9 +81,9 @@ impl File {
         if got < FILE_HEADER_SIZE {
             return Err(Error::malformed(got as u64, "perf.data header", "the file ends in it"));
         }
-        let bytes = Bytes(magic.endian);
+        let bytes = OrderedBytes(magic.endian);
         let word = |at: usize| bytes.u64(&head, at).unwrap_or(0);
-        let section = |at: usize| Section { offset: word(at), size: word(at + 8) };
+        let section = |at: usize| FileSection { offset: word(at), size: word(at + 8) };
         let data = section(40);
         if data.size == 0 {
             return Err(Error::malformed(
@@ -96,7 +96,7 @@ impl File {
         for (i, f) in features.iter_mut().enumerate() {
             *f = word(72 + 8 * i);
         }
-        Ok(File {
+        Ok(HeaderFile {
             endian: magic.endian,
             data_offset: data.offset,
             data_size: data.size,
@@ -107,9 +107,13 @@ impl File {
     }
 
     /// Reads attributes and features into the session.
-    pub(super) fn load(&self, source: &dyn ReadAt, session: &mut Session) -> Result<(), Error> {
+    pub(super) fn load(
+        &self,
+        source: &dyn ReadAt,
+        session: &mut PerfDataSession,
+    ) -> Result<(), Error> {
         self.load_attrs(source, session)?;
-        let bytes = Bytes(self.endian);
+        let bytes = OrderedBytes(self.endian);
         let mut at = self.data_offset.saturating_add(self.data_size);
         let mut end = at;
         for feature in 0..256u64 {
@@ -137,7 +141,7 @@ impl File {
                 ));
                 break;
             }
-            let section = Section {
+            let section = FileSection {
                 offset: bytes.u64(&entry, 0).unwrap_or(0),
                 size: bytes.u64(&entry, 8).unwrap_or(0),
             };
@@ -160,8 +164,8 @@ impl File {
         &self,
         source: &dyn ReadAt,
         feature: u64,
-        section: Section,
-        session: &mut Session,
+        section: FileSection,
+        session: &mut PerfDataSession,
     ) -> Result<(), Error> {
         match read_section(source, section, "feature section") {
             Ok(payload) => session.feature(feature, &payload, section.offset),
@@ -173,7 +177,7 @@ impl File {
         }
     }
 
-    fn load_attrs(&self, source: &dyn ReadAt, session: &mut Session) -> Result<(), Error> {
+    fn load_attrs(&self, source: &dyn ReadAt, session: &mut PerfDataSession) -> Result<(), Error> {
         let malformed =
             |problem: String| Error::malformed(self.attrs.offset, "attributes", problem);
         // An attribute is followed by the section that holds its event ids.
@@ -183,13 +187,13 @@ impl File {
             .filter(|len| (64..=4096).contains(len))
             .ok_or_else(|| malformed(format!("of {} bytes each", self.attr_size)))?;
         let table = read_section(source, self.attrs, "attributes")?;
-        let bytes = Bytes(self.endian);
+        let bytes = OrderedBytes(self.endian);
         // The lists of ids do not overlap, so all of them fit in the file. Else a small file could ask for
         // endless work.
         let mut left = source.len();
         for entry in table.chunks_exact(attr_len + 16) {
             let (attr, ids) = entry.split_at(attr_len);
-            let section = Section {
+            let section = FileSection {
                 offset: bytes.u64(ids, 0).unwrap_or(0),
                 size: bytes.u64(ids, 8).unwrap_or(0),
             };
@@ -203,7 +207,7 @@ impl File {
 }
 
 /// Says that another recording follows this one, as two files that were joined have it.
-fn another(source: &dyn ReadAt, end: u64, session: &mut Session) -> Result<(), Error> {
+fn another(source: &dyn ReadAt, end: u64, session: &mut PerfDataSession) -> Result<(), Error> {
     let mut head = [0; 16];
     if end >= source.len() {
         return Ok(());
@@ -217,7 +221,7 @@ fn another(source: &dyn ReadAt, end: u64, session: &mut Session) -> Result<(), E
 
 fn read_section(
     source: &dyn ReadAt,
-    section: Section,
+    section: FileSection,
     item: &'static str,
 ) -> Result<Vec<u8>, Error> {
     let end = section.offset.checked_add(section.size);

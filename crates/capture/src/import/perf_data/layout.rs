@@ -31,9 +31,9 @@ const RECORD_HEADER: usize = 8;
 
 /// Number reading in the byte order of the file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bytes(pub(super) Endian);
+pub(super) struct OrderedBytes(pub(super) Endian);
 
-impl Bytes {
+impl OrderedBytes {
     #[inline(always)]
     pub(super) fn u16(self, bytes: &[u8], at: usize) -> Option<u16> {
         let b = bytes.get(at..)?.first_chunk()?;
@@ -64,7 +64,7 @@ impl Bytes {
 
 /// The layout of one attribute's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct AttributeLayout {
     sample_type: u64,
     read_format: u64,
     sample_id_all: bool,
@@ -83,7 +83,7 @@ pub(super) struct Layout {
 
 /// A sample's fields.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample<'a> {
+pub(super) struct SampleFields<'a> {
     /// (process, thread)
     pub(super) tid: Option<(u32, u32)>,
     pub(super) time: u64,
@@ -93,7 +93,7 @@ pub(super) struct Sample<'a> {
 
 /// A sample of a profile.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sampled<'a> {
+pub(super) struct ProfileSample<'a> {
     pub(super) ip: u64,
     /// (process, thread)
     pub(super) tid: (u32, u32),
@@ -112,8 +112,8 @@ pub(super) struct SampleId {
     pub(super) cpu: Option<u32>,
 }
 
-impl Layout {
-    pub(super) fn new(sample_type: u64, read_format: u64, sample_id_all: bool) -> Layout {
+impl AttributeLayout {
+    pub(super) fn new(sample_type: u64, read_format: u64, sample_id_all: bool) -> AttributeLayout {
         let mut at = RECORD_HEADER;
         let mut field = |bit: u64| {
             (sample_type & bit != 0).then(|| {
@@ -130,7 +130,7 @@ impl Layout {
         field(bit::STREAM_ID);
         let cpu = field(bit::CPU);
         let period = field(bit::PERIOD);
-        Layout {
+        AttributeLayout {
             sample_type,
             read_format,
             sample_id_all,
@@ -161,13 +161,17 @@ impl Layout {
     }
 
     /// How many events a sample stands for, as it says itself.
-    pub(super) fn period(&self, record: &[u8], bytes: Bytes) -> Option<u64> {
+    pub(super) fn period(&self, record: &[u8], bytes: OrderedBytes) -> Option<u64> {
         bytes.u64(record, self.period?)
     }
 
     /// The fields of a sample record (its header included). `None` if it is too short.
     #[inline(always)]
-    pub(super) fn sample<'a>(&self, record: &'a [u8], bytes: Bytes) -> Option<Sample<'a>> {
+    pub(super) fn sample<'a>(
+        &self,
+        record: &'a [u8],
+        bytes: OrderedBytes,
+    ) -> Option<SampleFields<'a>> {
         let time = bytes.u64(record, self.time?)?;
         let tid = match self.tid {
             Some(at) => Some((bytes.u32(record, at)?, bytes.u32(record, at + 4)?)),
@@ -183,11 +187,15 @@ impl Layout {
         }
         let size = bytes.u32(record, at)? as usize;
         let raw = record.get(at + 4..)?.get(..size)?;
-        Some(Sample { tid, time, cpu, raw })
+        Some(SampleFields { tid, time, cpu, raw })
     }
 
     /// Decodes a sample of a profile. `None` if it lacks an address, or is too short.
-    pub(super) fn sampled<'a>(&self, record: &'a [u8], bytes: Bytes) -> Option<Sampled<'a>> {
+    pub(super) fn sampled<'a>(
+        &self,
+        record: &'a [u8],
+        bytes: OrderedBytes,
+    ) -> Option<ProfileSample<'a>> {
         let ip = bytes.u64(record, self.ip?)?;
         let tid = self.tid?;
         let time = self.time.and_then(|at| bytes.u64(record, at)).unwrap_or(0);
@@ -198,7 +206,7 @@ impl Layout {
         } else {
             &[]
         };
-        Some(Sampled {
+        Some(ProfileSample {
             ip,
             tid: (bytes.u32(record, tid)?, bytes.u32(record, tid + 4)?),
             time,
@@ -208,7 +216,7 @@ impl Layout {
     }
 
     #[cold]
-    fn skip_variable(&self, record: &[u8], at: usize, bytes: Bytes) -> Option<usize> {
+    fn skip_variable(&self, record: &[u8], at: usize, bytes: OrderedBytes) -> Option<usize> {
         let mut at = self.skip_read(record, at, bytes)?;
         if self.sample_type & bit::CALLCHAIN != 0 {
             let nr = usize::try_from(bytes.u64(record, at)?).ok()?;
@@ -217,7 +225,7 @@ impl Layout {
         Some(at)
     }
 
-    fn skip_read(&self, record: &[u8], mut at: usize, bytes: Bytes) -> Option<usize> {
+    fn skip_read(&self, record: &[u8], mut at: usize, bytes: OrderedBytes) -> Option<usize> {
         if self.sample_type & bit::READ != 0 {
             let times = self.read_format & (read_bit::TIME_ENABLED | read_bit::TIME_RUNNING);
             let times = times.count_ones() as usize;
@@ -240,7 +248,7 @@ impl Layout {
     }
 
     /// The trailer of a record that is not a sample.
-    pub(super) fn sample_id(&self, record: &[u8], bytes: Bytes) -> SampleId {
+    pub(super) fn sample_id(&self, record: &[u8], bytes: OrderedBytes) -> SampleId {
         if !self.sample_id_all {
             return SampleId::default();
         }
@@ -264,7 +272,7 @@ impl Layout {
     }
 
     /// The per-event lost count of a PERF_RECORD_READ: (event id, events lost so far).
-    pub(super) fn lost_of_read(&self, record: &[u8], bytes: Bytes) -> Option<(u64, u64)> {
+    pub(super) fn lost_of_read(&self, record: &[u8], bytes: OrderedBytes) -> Option<(u64, u64)> {
         let wanted = read_bit::ID | read_bit::LOST;
         if self.read_format & wanted != wanted || self.read_format & read_bit::GROUP != 0 {
             return None;

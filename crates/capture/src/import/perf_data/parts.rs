@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::records::{BLOCK, Reader, Zip};
+use super::records::{BLOCK, RecordReader, Zip};
 use crate::source::ReadAt;
 use crate::{Error, Feed};
 
@@ -21,15 +21,15 @@ const SLACK_NS: u64 = 1_000_000;
 /// One file of events of a folder.
 #[derive(Clone, Copy)]
 #[expect(missing_debug_implementations, reason = "it holds a trait object")]
-pub struct Part<'a> {
+pub struct EventsFile<'a> {
     /// The number in its name, `data.N`.
     pub number: u32,
     /// Its bytes.
     pub source: &'a dyn ReadAt,
 }
 
-struct Stream<'a> {
-    part: Part<'a>,
+struct PartStream<'a> {
+    part: EventsFile<'a>,
     at: u64,
     /// The latest time that was read of it.
     time: u64,
@@ -38,12 +38,12 @@ struct Stream<'a> {
 
 /// Reads all parts, so that their times advance together.
 pub(super) fn run<F: Feed>(
-    parts: &[Part<'_>],
-    reader: &mut Reader<'_, '_, '_, F>,
+    parts: &[EventsFile<'_>],
+    reader: &mut RecordReader<'_, '_, '_, F>,
 ) -> Result<(), Error> {
-    let mut streams: Vec<Stream<'_>> = parts
+    let mut streams: Vec<PartStream<'_>> = parts
         .iter()
-        .map(|part| Stream { part: *part, at: 0, time: 0, zip: Zip::default() })
+        .map(|part| PartStream { part: *part, at: 0, time: 0, zip: Zip::default() })
         .collect();
     let mut behind: BinaryHeap<_> = (0..streams.len()).map(|i| Reverse((0, i))).collect();
     let mut block = vec![0; BLOCK];
@@ -71,9 +71,9 @@ pub(super) fn run<F: Feed>(
 
 /// Reads the next block of a part. `false`: it was the last.
 fn step<F: Feed>(
-    stream: &mut Stream<'_>,
+    stream: &mut PartStream<'_>,
     block: &mut Vec<u8>,
-    reader: &mut Reader<'_, '_, '_, F>,
+    reader: &mut RecordReader<'_, '_, '_, F>,
 ) -> Result<bool, Error> {
     let (at, source) = (stream.at, stream.part.source);
     let got = source.read_at(at, block).map_err(|source| Error::Io { offset: at, source })?;

@@ -4,15 +4,15 @@
 
 use std::collections::HashMap;
 
-use super::layout::{Bytes, Layout};
-use crate::import::formats::Formats;
-use crate::import::sampling::Weight;
-use crate::import::tracepoint::Decoder;
+use super::layout::{AttributeLayout, OrderedBytes};
+use crate::import::formats::EventFormats;
+use crate::import::sampling::SampleWeight;
+use crate::import::tracepoint::RecordDecoder;
 
 /// What to do with a sample of one event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attr {
-    pub(super) layout: Layout,
+    pub(super) layout: AttributeLayout,
     pub(super) kind: AttrKind,
 }
 
@@ -22,7 +22,7 @@ pub(super) enum AttrKind {
     /// A tracepoint of this id, each of its events.
     Tracepoint(u64),
     /// A tracepoint of this id of which some events are samples.
-    Sampled(u64, Weight),
+    Sampled(u64, SampleWeight),
     /// A tracepoint of this id that an event before it records too.
     Again(u64),
     /// Another event.
@@ -33,32 +33,32 @@ pub(super) enum AttrKind {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SampleLayout<'a> {
     /// A tracepoint's, laid out so.
-    Tracepoint(&'a Layout),
+    Tracepoint(&'a AttributeLayout),
     /// A tracepoint's that stands for others too.
-    Sampled(&'a Layout, Weight),
+    Sampled(&'a AttributeLayout, SampleWeight),
     /// Of a tracepoint that another event records.
-    Again(&'a Layout),
+    Again(&'a AttributeLayout),
     /// Of another kind of event, laid out so.
-    Other(&'a Layout),
+    Other(&'a AttributeLayout),
     /// Of an event that is not listed.
     Unlisted,
 }
 
 /// Attributes and formats.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) bytes: Bytes,
+pub(super) struct DecodePlan {
+    pub(super) bytes: OrderedBytes,
     pub(super) attrs: Vec<Attr>,
     /// The one layout of all samples, when there is one and every sample is a tracepoint's.
-    pub(super) uniform: Option<Layout>,
+    pub(super) uniform: Option<AttributeLayout>,
     /// Event id -> index in `attrs`.
     pub(super) by_id: HashMap<u64, usize>,
-    pub(super) formats: Option<Formats>,
+    pub(super) formats: Option<EventFormats>,
 }
 
-impl Plan {
-    pub(super) fn new(bytes: Bytes) -> Plan {
-        Plan { bytes, attrs: Vec::new(), uniform: None, by_id: HashMap::new(), formats: None }
+impl DecodePlan {
+    pub(super) fn new(bytes: OrderedBytes) -> DecodePlan {
+        DecodePlan { bytes, attrs: Vec::new(), uniform: None, by_id: HashMap::new(), formats: None }
     }
 
     /// The layout of this sample.
@@ -91,7 +91,7 @@ impl Plan {
 
     /// The decoder for a raw record, if the analysis wants it.
     #[inline(always)]
-    pub(super) fn decoder(&self, raw: &[u8], bytes: Bytes) -> Option<&Decoder> {
+    pub(super) fn decoder(&self, raw: &[u8], bytes: OrderedBytes) -> Option<&RecordDecoder> {
         self.formats.as_ref()?.decoder(bytes.u16(raw, 0)?)
     }
 
@@ -103,7 +103,7 @@ impl Plan {
     }
 
     /// Layout for the trailer of records that are not samples.
-    pub(super) fn trailer(&self) -> Option<Layout> {
+    pub(super) fn trailer(&self) -> Option<AttributeLayout> {
         self.attrs.first().map(|a| a.layout)
     }
 

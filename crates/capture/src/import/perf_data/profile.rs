@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use vmtax_events::NO_PID;
 
-use super::layout::{Bytes, Layout};
-use crate::{Error, Feed, Mode, Profiled};
+use super::layout::{AttributeLayout, OrderedBytes};
+use crate::{Error, Feed, Mode, ProfileRecord};
 
 /// Record types (Linux `include/uapi/linux/perf_event.h`).
 mod kind {
@@ -29,9 +29,9 @@ pub(super) fn is_of(kind: u32) -> bool {
 
 /// Hands over a sample.
 pub(super) fn sample(
-    layout: &Layout,
+    layout: &AttributeLayout,
     record: &[u8],
-    bytes: Bytes,
+    bytes: OrderedBytes,
     feed: &mut impl Feed,
 ) -> Result<(), Error> {
     let Some(sampled) = layout.sampled(record, bytes) else { return Ok(()) };
@@ -47,10 +47,10 @@ pub(super) fn sample(
         .take(LONGEST_CHAIN)
         .filter_map(|word| bytes.u64(sampled.chain, word * 8))
         .collect();
-    if addresses.iter().all(|address| *address >= Profiled::MODES) {
+    if addresses.iter().all(|address| *address >= ProfileRecord::MODES) {
         addresses = vec![sampled.ip];
     }
-    feed.profiled(Profiled::Sample {
+    feed.profiled(ProfileRecord::Sample {
         pid,
         tid,
         time_ns: sampled.time,
@@ -64,7 +64,7 @@ pub(super) fn sample(
 pub(super) fn record(
     kind: u32,
     record: &[u8],
-    bytes: Bytes,
+    bytes: OrderedBytes,
     time_ns: u64,
     feed: &mut impl Feed,
 ) -> Result<(), Error> {
@@ -76,7 +76,7 @@ pub(super) fn record(
             return Ok(());
         };
         let parent = second;
-        return feed.profiled(Profiled::Fork { pid, tid, parent, parent_tid, time_ns });
+        return feed.profiled(ProfileRecord::Fork { pid, tid, parent, parent_tid, time_ns });
     }
     let words = (bytes.u64(record, 16), bytes.u64(record, 24), bytes.u64(record, 32));
     let (Some(start), Some(len), Some(offset)) = words else { return Ok(()) };
@@ -84,7 +84,7 @@ pub(super) fn record(
     let name = name(record.get(at..).unwrap_or_default());
     // The kernel's own mappings are those of process -1.
     let pid = if pid == u32::MAX { NO_PID } else { pid };
-    feed.profiled(Profiled::Mapping { pid, time_ns, start, len, offset, name: &name })
+    feed.profiled(ProfileRecord::Mapping { pid, time_ns, start, len, offset, name: &name })
 }
 
 fn name(bytes: &[u8]) -> Cow<'_, str> {

@@ -1,6 +1,6 @@
 //! The header of a record: type and size.
 
-use super::layout::Bytes;
+use super::layout::OrderedBytes;
 
 /// Record types (Linux `include/uapi/linux/perf_event.h`, `tools/lib/perf/include/perf/event.h`).
 pub(super) mod kind {
@@ -50,7 +50,7 @@ pub(super) const MAX_RECORD: usize = 64 << 10;
 
 /// The next record of a buffer: `None` when it is not all there, `Err` with a size that cannot be.
 #[inline(always)]
-pub(super) fn next_record(buffer: &[u8], bytes: Bytes) -> Option<Result<&[u8], u16>> {
+pub(super) fn next_record(buffer: &[u8], bytes: OrderedBytes) -> Option<Result<&[u8], u16>> {
     let size = bytes.u16(buffer, 6)?;
     if usize::from(size) < HEADER {
         return Some(Err(size));
@@ -70,7 +70,7 @@ pub(super) enum After {
 }
 
 /// The length of the whole records at the front of these bytes, and what follows them.
-pub(super) fn stretch(records: &[u8], bytes: Bytes) -> (usize, After) {
+pub(super) fn stretch(records: &[u8], bytes: OrderedBytes) -> (usize, After) {
     let mut at = 0;
     while let Some(record) = next_record(records.get(at..).unwrap_or_default(), bytes) {
         match record {
@@ -85,7 +85,7 @@ pub(super) fn stretch(records: &[u8], bytes: Bytes) -> (usize, After) {
 }
 
 /// Whether bytes are records from their beginning on: a few of types that perf has, of whole words.
-pub(super) fn are_records(head: &[u8], bytes: Bytes) -> bool {
+pub(super) fn are_records(head: &[u8], bytes: OrderedBytes) -> bool {
     let (mut at, mut count) = (0, 0);
     while let Some(size) = bytes.u16(head, at + 6).map(usize::from).filter(|_| count < 8) {
         let kind = record_type(&head[at..], bytes);
@@ -107,6 +107,6 @@ pub(super) fn are_records(head: &[u8], bytes: Bytes) -> bool {
 }
 
 #[inline(always)]
-pub(super) fn record_type(record: &[u8], bytes: Bytes) -> u32 {
+pub(super) fn record_type(record: &[u8], bytes: OrderedBytes) -> u32 {
     bytes.u32(record, 0).unwrap_or(0)
 }

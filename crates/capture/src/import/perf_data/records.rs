@@ -18,15 +18,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::header;
-use super::layout::Bytes;
+use super::layout::OrderedBytes;
 use super::record::{After, HEADER, kind, next_record, record_type};
-use super::samples::{self, Decoded, Span};
-use super::session::Session;
+use super::samples::{self, DecodedSpan, RecordSpan};
+use super::session::PerfDataSession;
 use crate::feed::Cut;
 use crate::workers::{Workers, with_workers};
 use crate::{Error, Feed};
 pub(super) use compressed::Zip;
-pub(super) use input::Input;
+pub(super) use input::RecordsInput;
 
 /// Bytes that are read at a time; a multiple of the words that records are made of.
 pub(super) const BLOCK: usize = 512 << 10;
@@ -38,31 +38,35 @@ const MAX_SPARE: usize = 16;
 /// Calls `read` with a reader that decodes on this number of additional threads, and ends the reader.
 pub(super) fn with_reader<'s, F: Feed>(
     threads: usize,
-    session: &mut Session,
+    session: &mut PerfDataSession,
     feed: &mut F,
-    read: impl FnOnce(&mut Reader<'_, '_, 's, F>) -> Result<(), Error>,
+    read: impl FnOnce(&mut RecordReader<'_, '_, 's, F>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    with_workers(threads, samples::read, |workers: &mut Workers<'_, Span<'s>, Span<'s>>| {
-        let mut reader = Reader::new(session, feed, workers);
-        read(&mut reader)?;
-        reader.end()
-    })
+    with_workers(
+        threads,
+        samples::read,
+        |workers: &mut Workers<'_, RecordSpan<'s>, RecordSpan<'s>>| {
+            let mut reader = RecordReader::new(session, feed, workers);
+            read(&mut reader)?;
+            reader.end()
+        },
+    )
 }
 
 /// Where the records of a block end.
-enum End {
+enum BlockEnd {
     /// Here; what follows is a part of a record at most.
     Whole(usize),
     /// At a record of a size that cannot be.
     Bad(usize, u16),
     /// Behind a record that these bytes follow, which are not records.
-    Payload(usize, Payload),
+    Payload(usize, RecordPayload),
     /// Nothing that can be read follows; why is noted.
     Stop,
 }
 
 /// Bytes that are not records (TRACING_DATA of a stream, AUXTRACE).
-struct Payload {
+struct RecordPayload {
     /// Where they begin in the file.
     offset: u64,
     left: u64,
@@ -72,17 +76,17 @@ struct Payload {
 
 /// A place between two blocks.
 #[derive(Default)]
-struct Place {
+struct BlockGap {
     /// The beginning of a record whose end is in the next block.
     part: Vec<u8>,
     /// What the next block begins with, instead of records.
-    payload: Option<Payload>,
+    payload: Option<RecordPayload>,
 }
 
-impl<'s, F: Feed> Reader<'_, '_, 's, F> {
+impl<'s, F: Feed> RecordReader<'_, '_, 's, F> {
     /// Reads the records of one input to its end.
-    pub(super) fn all(&mut self, mut input: Input<'s, '_>) -> Result<(), Error> {
-        let mut place = Place::default();
+    pub(super) fn all(&mut self, mut input: RecordsInput<'s, '_>) -> Result<(), Error> {
+        let mut place = BlockGap::default();
         let mut next = input.offset;
         // The first block says how others are read.
         let mut most_ahead = 1;
@@ -137,9 +141,9 @@ impl<'s, F: Feed> Reader<'_, '_, 's, F> {
     /// Handles a block of an input, which stands at byte `offset`. `false`: nothing after it can be read.
     fn block_of(
         &mut self,
-        span: &mut Span<'s>,
+        span: &mut RecordSpan<'s>,
         offset: u64,
-        place: &mut Place,
+        place: &mut BlockGap,
     ) -> Result<bool, Error> {
         let mut at = 0;
         // A record that began in the block before has a span of its own.
@@ -151,7 +155,7 @@ impl<'s, F: Feed> Reader<'_, '_, 's, F> {
             let mut one = self.span(part, decoded);
             let end = self.records(&mut one, 0, offset - begun as u64)?;
             self.spare.push(one.decoded);
-            if let End::Whole(0) = end {
+            if let BlockEnd::Whole(0) = end {
                 place.part = one.block;
                 return Ok(true);
             }
@@ -184,23 +188,23 @@ impl<'s, F: Feed> Reader<'_, '_, 's, F> {
     /// Where to go on in a block at byte `offset` whose records end so.
     fn goes_on(
         &mut self,
-        end: End,
+        end: BlockEnd,
         offset: u64,
-        place: &mut Place,
+        place: &mut BlockGap,
     ) -> Result<Option<usize>, Error> {
         match end {
-            End::Whole(at) => return Ok(Some(at)),
-            End::Payload(at, payload) => {
+            BlockEnd::Whole(at) => return Ok(Some(at)),
+            BlockEnd::Payload(at, payload) => {
                 place.payload = Some(payload);
                 return Ok(Some(at));
             }
-            End::Bad(at, size) => {
+            BlockEnd::Bad(at, size) => {
                 let here = offset + at as u64;
                 self.session.truncated(format!(
                     "at byte {here}: a record of {size} bytes cannot be; nothing after it was read"
                 ));
             }
-            End::Stop => {}
+            BlockEnd::Stop => {}
         }
         self.drain()?;
         Ok(None)
@@ -221,13 +225,13 @@ impl<'s, F: Feed> Reader<'_, '_, 's, F> {
         *block = std::mem::take(&mut span.block);
         self.spare.push(span.decoded);
         let (at, problem) = match end? {
-            End::Whole(at) => {
+            BlockEnd::Whole(at) => {
                 self.drain()?;
                 return Ok(Some(at));
             }
-            End::Stop => return self.drain().map(|()| None),
-            End::Bad(at, _) => (at, "a record that cannot be"),
-            End::Payload(_, payload) => {
+            BlockEnd::Stop => return self.drain().map(|()| None),
+            BlockEnd::Bad(at, _) => (at, "a record that cannot be"),
+            BlockEnd::Payload(_, payload) => {
                 // The sentence gives the place behind its record.
                 let at = usize::try_from(payload.offset - offset).unwrap_or(0);
                 (at, "a record that no part has")
@@ -239,21 +243,26 @@ impl<'s, F: Feed> Reader<'_, '_, 's, F> {
     }
 
     /// Handles the records of a block from `at` on. The block stands at byte `offset`.
-    fn records(&mut self, span: &mut Span<'s>, at: usize, offset: u64) -> Result<End, Error> {
+    fn records(
+        &mut self,
+        span: &mut RecordSpan<'s>,
+        at: usize,
+        offset: u64,
+    ) -> Result<BlockEnd, Error> {
         let bytes = self.session.bytes;
         let mut at = at;
         loop {
             let rest = span.block.get(at..span.len).unwrap_or_default();
             match next_record(rest, bytes) {
-                None => return Ok(End::Whole(at)),
-                Some(Err(size)) => return Ok(End::Bad(at, size)),
+                None => return Ok(BlockEnd::Whole(at)),
+                Some(Err(size)) => return Ok(BlockEnd::Bad(at, size)),
                 Some(Ok(record)) if kind::is_structural(record_type(record, bytes)) => {
                     let here = offset + at as u64;
                     at += record.len();
                     match self.structural(record, here)? {
-                        Step::Next => {}
-                        Step::Payload(payload) => return Ok(End::Payload(at, payload)),
-                        Step::Stop => return Ok(End::Stop),
+                        NextRecord::Next => {}
+                        NextRecord::Payload(payload) => return Ok(BlockEnd::Payload(at, payload)),
+                        NextRecord::Stop => return Ok(BlockEnd::Stop),
                     }
                 }
                 Some(Ok(_)) => {
@@ -273,7 +282,7 @@ impl<'s, F: Feed> Reader<'_, '_, 's, F> {
     }
 
     /// The payload of a record is over, or the input is.
-    fn payload_ends(&mut self, payload: Payload) -> Result<(), Error> {
+    fn payload_ends(&mut self, payload: RecordPayload) -> Result<(), Error> {
         let Some(formats) = payload.formats else { return Ok(()) };
         self.drain()?;
         self.session.tracing_data(&formats, payload.offset)?;
@@ -284,8 +293,8 @@ impl<'s, F: Feed> Reader<'_, '_, 's, F> {
     }
 
     /// A span of a block from its beginning on.
-    fn span(&self, block: Vec<u8>, decoded: Decoded) -> Span<'s> {
-        Span {
+    fn span(&self, block: Vec<u8>, decoded: DecodedSpan) -> RecordSpan<'s> {
+        RecordSpan {
             plan: Arc::clone(&self.session.plan),
             source: None,
             len: block.len(),
@@ -310,7 +319,7 @@ impl<'s, F: Feed> Reader<'_, '_, 's, F> {
             }
         }
         let decoded = self.spare.pop().unwrap_or_default();
-        let span = Span { len, start: Some(0), is_plain: true, ..self.span(plain, decoded) };
+        let span = RecordSpan { len, start: Some(0), is_plain: true, ..self.span(plain, decoded) };
         self.plain += 1;
         self.workers.push(span);
         Ok(())
@@ -331,7 +340,7 @@ impl<'s, F: Feed> Reader<'_, '_, 's, F> {
     }
 
     /// The next block of the input, when all that was decompressed before is applied or follows it.
-    fn next_block(&mut self) -> Result<Option<Span<'s>>, Error> {
+    fn next_block(&mut self) -> Result<Option<RecordSpan<'s>>, Error> {
         if let Some(span) = self.waiting.pop_front() {
             return Ok(Some(span));
         }
@@ -344,7 +353,7 @@ impl<'s, F: Feed> Reader<'_, '_, 's, F> {
         Ok(None)
     }
 
-    fn apply_plain(&mut self, mut span: Span<'s>) -> Result<(), Error> {
+    fn apply_plain(&mut self, mut span: RecordSpan<'s>) -> Result<(), Error> {
         self.plain -= 1;
         self.apply(&mut span)?;
         self.keep(span);
@@ -357,7 +366,7 @@ impl<'s, F: Feed> Reader<'_, '_, 's, F> {
     }
 
     /// Keeps the room of a span to be used again.
-    fn keep(&mut self, span: Span<'s>) {
+    fn keep(&mut self, span: RecordSpan<'s>) {
         if self.blocks.len() < MAX_SPARE && span.block.len() == BLOCK {
             self.blocks.push(span.block);
         }
@@ -365,7 +374,7 @@ impl<'s, F: Feed> Reader<'_, '_, 's, F> {
     }
 }
 
-impl Payload {
+impl RecordPayload {
     /// Takes what it has of these bytes. Returns how many.
     fn take(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
@@ -378,7 +387,7 @@ impl Payload {
 }
 
 /// Completes the beginning of a record with the bytes that follow it. Returns how many of them are its.
-fn complete(part: &mut Vec<u8>, next: &[u8], bytes: Bytes) -> usize {
+fn complete(part: &mut Vec<u8>, next: &[u8], bytes: OrderedBytes) -> usize {
     let mut at = 0;
     // The size is in the header.
     while let Some(wanted) = match part.len().checked_sub(HEADER) {
@@ -399,19 +408,19 @@ fn complete(part: &mut Vec<u8>, next: &[u8], bytes: Bytes) -> usize {
 }
 
 /// What follows a record.
-enum Step {
+enum NextRecord {
     /// The next record.
     Next,
     /// Bytes that are not records.
-    Payload(Payload),
+    Payload(RecordPayload),
     /// Nothing that can be read; why is noted.
     Stop,
 }
 
-pub(super) struct Reader<'a, 'w, 's, F> {
-    pub(super) session: &'a mut Session,
+pub(super) struct RecordReader<'a, 'w, 's, F> {
+    pub(super) session: &'a mut PerfDataSession,
     pub(super) feed: &'a mut F,
-    workers: &'a mut Workers<'w, Span<'s>, Span<'s>>,
+    workers: &'a mut Workers<'w, RecordSpan<'s>, RecordSpan<'s>>,
     /// Latest time seen, and what it was when the round before ended: records of a round may overlap
     /// those of the next round, never of the one after.
     pub(super) round_max: u64,
@@ -423,22 +432,22 @@ pub(super) struct Reader<'a, 'w, 's, F> {
     pub(super) zip: Zip,
     /// Blocks of the input that are read ahead, and those of them that were taken from the threads too early.
     ahead: usize,
-    waiting: VecDeque<Span<'s>>,
+    waiting: VecDeque<RecordSpan<'s>>,
     /// Spans of decompressed records that are not applied yet.
     plain: usize,
     /// Room that is used again.
-    spare: Vec<Decoded>,
+    spare: Vec<DecodedSpan>,
     blocks: Vec<Vec<u8>>,
     cuts: Vec<Cut>,
 }
 
-impl<'a, 'w, 's, F: Feed> Reader<'a, 'w, 's, F> {
+impl<'a, 'w, 's, F: Feed> RecordReader<'a, 'w, 's, F> {
     fn new(
-        session: &'a mut Session,
+        session: &'a mut PerfDataSession,
         feed: &'a mut F,
-        workers: &'a mut Workers<'w, Span<'s>, Span<'s>>,
-    ) -> Reader<'a, 'w, 's, F> {
-        Reader {
+        workers: &'a mut Workers<'w, RecordSpan<'s>, RecordSpan<'s>>,
+    ) -> RecordReader<'a, 'w, 's, F> {
+        RecordReader {
             session,
             feed,
             workers,
@@ -457,9 +466,9 @@ impl<'a, 'w, 's, F: Feed> Reader<'a, 'w, 's, F> {
     }
 }
 
-impl<F: Feed> Reader<'_, '_, '_, F> {
+impl<F: Feed> RecordReader<'_, '_, '_, F> {
     /// Handles a record at byte `offset` that changes how others are read.
-    fn structural(&mut self, record: &[u8], offset: u64) -> Result<Step, Error> {
+    fn structural(&mut self, record: &[u8], offset: u64) -> Result<NextRecord, Error> {
         let bytes = self.session.bytes;
         match record_type(record, bytes) {
             kind::COMPRESSED | kind::COMPRESSED2 => return self.compressed(record, offset),
@@ -469,7 +478,7 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
                     "another recording follows at byte {offset}, {}",
                     header::ANOTHER
                 ));
-                return Ok(Step::Stop);
+                return Ok(NextRecord::Stop);
             }
             kind::HEADER_FEATURE => {
                 self.drain()?;
@@ -500,7 +509,7 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
                         format!("claims {size} bytes"),
                     ));
                 }
-                return Ok(Step::Payload(Payload {
+                return Ok(NextRecord::Payload(RecordPayload {
                     offset: offset + record.len() as u64,
                     left: size.into(),
                     formats: Some(Vec::new()),
@@ -509,10 +518,10 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
             _ => {
                 let left = bytes.u64(record, HEADER).unwrap_or(0);
                 let offset = offset + record.len() as u64;
-                return Ok(Step::Payload(Payload { offset, left, formats: None }));
+                return Ok(NextRecord::Payload(RecordPayload { offset, left, formats: None }));
             }
         }
-        Ok(Step::Next)
+        Ok(NextRecord::Next)
     }
 
     pub(super) fn end(self) -> Result<(), Error> {

@@ -4,22 +4,27 @@ use std::collections::{BTreeMap, HashSet};
 
 use vmtax_events::{Coverage, Losses};
 
-use super::layout::Layout;
-use super::plan::{AttrKind, Plan};
-use crate::import::formats::Formats;
-use crate::import::sampling::{Weight, limited};
+use super::layout::AttributeLayout;
+use super::plan::{AttrKind, DecodePlan};
+use crate::import::formats::EventFormats;
+use crate::import::sampling::{SampleWeight, limited};
 
 /// The kind of a tracepoint's attribute.
-pub(super) fn kind_of(id: u64, period: u64, is_frequency: bool, layout: &Layout) -> AttrKind {
-    match Weight::of_attribute(period, is_frequency, layout.has_period()) {
+pub(super) fn kind_of(
+    id: u64,
+    period: u64,
+    is_frequency: bool,
+    layout: &AttributeLayout,
+) -> AttrKind {
+    match SampleWeight::of_attribute(period, is_frequency, layout.has_period()) {
         Some(weight) => AttrKind::Sampled(id, weight),
         None => AttrKind::Tracepoint(id),
     }
 }
 
-impl Plan {
+impl DecodePlan {
     /// Which tracepoints were sampled, and how.
-    fn sampled(&self) -> impl Iterator<Item = (&str, Weight)> {
+    fn sampled(&self) -> impl Iterator<Item = (&str, SampleWeight)> {
         self.attrs.iter().filter_map(|attr| {
             let AttrKind::Sampled(id, weight) = attr.kind else { return None };
             let decoder = self.formats.as_ref()?.decoder(u16::try_from(id).ok()?)?;
@@ -68,7 +73,7 @@ impl Again {
     }
 
     /// Says what was left out.
-    pub(super) fn note(&self, formats: &Formats, counts: &[u64], losses: &mut Losses) {
+    pub(super) fn note(&self, formats: &EventFormats, counts: &[u64], losses: &mut Losses) {
         for (id, again) in &self.left_out {
             let Some(decoder) = formats.decoder(*id) else { continue };
             let name = &decoder.name;

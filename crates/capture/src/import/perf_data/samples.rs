@@ -15,10 +15,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use vmtax_events::{Event, Kind, NO_PID};
+use vmtax_events::{Event, EventKind, NO_PID};
 
-use super::layout::Bytes;
-use super::plan::{Plan, SampleLayout};
+use super::layout::OrderedBytes;
+use super::plan::{DecodePlan, SampleLayout};
 use super::record::{After, MAX_RECORD, are_records, kind, next_record, record_type};
 use crate::import::Rips;
 use crate::import::sampling::stands_for_others;
@@ -26,8 +26,8 @@ use crate::import::tracepoint::Endian;
 use crate::source::ReadAt;
 
 /// A block of records, and room for what is made of them.
-pub(super) struct Span<'s> {
-    pub(super) plan: Arc<Plan>,
+pub(super) struct RecordSpan<'s> {
+    pub(super) plan: Arc<DecodePlan>,
     /// Where the block is still to be read from.
     pub(super) source: Option<(&'s dyn ReadAt, u64)>,
     pub(super) block: Vec<u8>,
@@ -46,12 +46,12 @@ pub(super) struct Span<'s> {
     pub(super) is_plain: bool,
     /// Samples of other events than tracepoints are wanted, and the records about memory.
     pub(super) is_profile: bool,
-    pub(super) decoded: Decoded,
+    pub(super) decoded: DecodedSpan,
 }
 
 /// What a span holds.
 #[derive(Debug, Default)]
-pub(super) struct Decoded {
+pub(super) struct DecodedSpan {
     pub(super) events: Vec<Event>,
     pub(super) marks: Vec<Mark>,
     /// The latest time of a sample, 0 if there is none.
@@ -86,12 +86,12 @@ pub(super) struct Mark {
     pub(super) at: usize,
     /// The latest time of the samples before it, 0 if there is none.
     pub(super) latest: u64,
-    pub(super) what: What,
+    pub(super) what: MarkKind,
 }
 
 /// The kind of mark.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum MarkKind {
     /// The end of a round.
     Round,
     /// The name of a thread that gets a CPU, in the block.
@@ -100,7 +100,7 @@ pub(super) enum What {
     Record(Range<usize>),
 }
 
-impl Decoded {
+impl DecodedSpan {
     /// Forgets what it holds and keeps the room.
     pub(super) fn clear(&mut self) {
         self.events.clear();
@@ -113,14 +113,14 @@ impl Decoded {
         (self.ends_round, self.in_round) = (false, false);
     }
 
-    fn mark(&mut self, what: What) {
+    fn mark(&mut self, what: MarkKind) {
         self.flush();
         self.marks.push(Mark { at: self.events.len(), latest: self.latest, what });
     }
 }
 
 /// Reads and decodes a block.
-pub(super) fn read(mut span: Span<'_>) -> Span<'_> {
+pub(super) fn read(mut span: RecordSpan<'_>) -> RecordSpan<'_> {
     if let Some((source, at)) = span.source.take() {
         let wanted = span.len;
         match source.read_at(at, span.block.get_mut(..wanted).unwrap_or_default()) {
@@ -134,13 +134,13 @@ pub(super) fn read(mut span: Span<'_>) -> Span<'_> {
 
 /// Where the records begin in a block that was cut from others anywhere, or its end. This is a guess: whoever knows the
 /// blocks before compares.
-fn first_record(block: &[u8], bytes: Bytes) -> usize {
+fn first_record(block: &[u8], bytes: OrderedBytes) -> usize {
     let places = (0..block.len().min(MAX_RECORD)).step_by(8);
     let mut records = places.filter(|&at| are_records(block.get(at..).unwrap_or_default(), bytes));
     records.next().unwrap_or(block.len())
 }
 
-impl Span<'_> {
+impl RecordSpan<'_> {
     /// Decodes the samples, and sorts the events between two marks.
     pub(super) fn decode(&mut self) {
         self.decoded.clear();
@@ -159,8 +159,8 @@ impl Span<'_> {
 
     #[inline(always)]
     fn records(&mut self, endian: Endian) {
-        let Span { plan, block, len, range, decoded, .. } = self;
-        let bytes = Bytes(endian);
+        let RecordSpan { plan, block, len, range, decoded, .. } = self;
+        let bytes = OrderedBytes(endian);
         let records = block.get(..*len).unwrap_or_default();
         let start = self.start.unwrap_or_else(|| first_record(records, bytes));
         let mut at = start;
@@ -178,7 +178,7 @@ impl Span<'_> {
                 }
                 kind::FINISHED_ROUND => {
                     (decoded.ends_round, decoded.in_round) = (true, false);
-                    decoded.mark(What::Round);
+                    decoded.mark(MarkKind::Round);
                 }
                 other if kind::is_structural(other) && !self.is_plain => {
                     break After::Structural(record.len());
@@ -186,7 +186,7 @@ impl Span<'_> {
                 other => {
                     decoded.in_round |= matches!(other, kind::LOST | kind::EXIT);
                     if kind::matters(other, self.is_profile) {
-                        decoded.mark(What::Record(place.clone()));
+                        decoded.mark(MarkKind::Record(place.clone()));
                     }
                 }
             }
@@ -197,9 +197,9 @@ impl Span<'_> {
 
     /// The sort is stable, as that of the whole recording is.
     fn sort(&mut self) {
-        let Decoded { events, marks, .. } = &mut self.decoded;
+        let DecodedSpan { events, marks, .. } = &mut self.decoded;
         let mut from = 0;
-        for mark in marks.iter().filter(|mark| !matches!(mark.what, What::Name(..))) {
+        for mark in marks.iter().filter(|mark| !matches!(mark.what, MarkKind::Name(..))) {
             if let Some(events) = events.get_mut(from..mark.at) {
                 events.sort_by_key(|event| event.time_ns);
             }
@@ -211,7 +211,7 @@ impl Span<'_> {
     }
 }
 
-impl Decoded {
+impl DecodedSpan {
     #[inline(never)]
     fn flush(&mut self) {
         self.events.extend_from_slice(&self.near);
@@ -229,10 +229,10 @@ impl Decoded {
     #[inline(always)]
     fn sample(
         &mut self,
-        plan: &Plan,
+        plan: &DecodePlan,
         record: &[u8],
         place: Range<usize>,
-        bytes: Bytes,
+        bytes: OrderedBytes,
         is_profile: bool,
     ) {
         let mut weight = None;
@@ -251,7 +251,7 @@ impl Decoded {
             }
             SampleLayout::Other(_) => {
                 if is_profile {
-                    self.mark(What::Record(place));
+                    self.mark(MarkKind::Record(place));
                 }
                 return;
             }
@@ -282,19 +282,19 @@ impl Decoded {
         let is_event = decoder.give(sample.raw, bytes.0, |vcpu, kind| {
             if let Some(count) = weight {
                 if stands_for_others(&kind) {
-                    let sampled = Kind::Sampled { count };
+                    let sampled = EventKind::Sampled { count };
                     self.push(Event { time_ns, pid, tid, cpu, vcpu, kind: sampled });
                     self.push(Event { time_ns, pid, tid, cpu, vcpu, kind });
                 }
                 return;
             }
-            if let Kind::Switch { next_tid, .. } = kind
+            if let EventKind::Switch { next_tid, .. } = kind
                 && let Some(name) = decoder.next_name(sample.raw)
                 && self.named.insert(next_tid)
             {
                 // Both are slices of the block.
                 let start = place.start + (name.as_ptr().addr() - record.as_ptr().addr());
-                self.mark(What::Name(next_tid, start..start + name.len()));
+                self.mark(MarkKind::Name(next_tid, start..start + name.len()));
             }
             self.push(Event { time_ns, pid, tid, cpu, vcpu, kind });
         });

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use vmtax_events::{Losses, Recording};
 
-use super::layout::{Bytes, Layout};
-use super::plan::{Attr, AttrKind, Plan};
+use super::layout::{AttributeLayout, OrderedBytes};
+use super::plan::{Attr, AttrKind, DecodePlan};
 use super::sampled::{Again, kind_of};
-use super::samples::Decoded;
+use super::samples::DecodedSpan;
 use crate::Error;
 use crate::import::formats;
 use crate::import::tracepoint::Endian;
@@ -42,12 +42,12 @@ pub(super) mod feature {
 
 /// State of one import.
 #[derive(Debug)]
-pub(super) struct Session {
-    pub(super) bytes: Bytes,
+pub(super) struct PerfDataSession {
+    pub(super) bytes: OrderedBytes,
     pub(super) recording: Recording,
     pub(super) losses: Losses,
     /// What samples are decoded by.
-    pub(super) plan: Arc<Plan>,
+    pub(super) plan: Arc<DecodePlan>,
     lost_records: u64,
     lost_samples: u64,
     lost_reads: HashMap<u64, u64>,
@@ -72,18 +72,18 @@ pub(super) struct Session {
 /// Threads whose names are remembered.
 const MOST_NAMED: usize = 1 << 16;
 
-impl Session {
+impl PerfDataSession {
     /// Whether a thread has no name yet; it has one from now on.
     pub(super) fn is_unnamed(&mut self, tid: u32) -> bool {
         tid != 0 && self.named.len() < MOST_NAMED && self.named.insert(tid)
     }
 
-    pub(super) fn new(endian: Endian, format: &str) -> Session {
-        Session {
-            bytes: Bytes(endian),
+    pub(super) fn new(endian: Endian, format: &str) -> PerfDataSession {
+        PerfDataSession {
+            bytes: OrderedBytes(endian),
             recording: Recording { format: format.to_owned(), ..Recording::default() },
             losses: Losses::default(),
-            plan: Arc::new(Plan::new(Bytes(endian))),
+            plan: Arc::new(DecodePlan::new(OrderedBytes(endian))),
             lost_records: 0,
             lost_samples: 0,
             lost_reads: HashMap::new(),
@@ -105,7 +105,7 @@ impl Session {
     }
 
     /// Adds what a span of records holds.
-    pub(super) fn add(&mut self, decoded: &Decoded) {
+    pub(super) fn add(&mut self, decoded: &DecodedSpan) {
         self.losses.undecodable = self.losses.undecodable.saturating_add(decoded.undecodable);
         self.without_attr = self.without_attr.saturating_add(decoded.unlisted);
         self.again.add(&decoded.again);
@@ -137,7 +137,7 @@ impl Session {
             Endian::Big => flags >> (63 - at) & 1 == 1,
         };
         let (is_frequency, sample_id_all, use_clockid) = (flag(10), flag(18), flag(25));
-        let layout = Layout::new(sample_type, read_format, sample_id_all);
+        let layout = AttributeLayout::new(sample_type, read_format, sample_id_all);
         if let Some(clock) = b.u32(attr, 92).filter(|_| use_clockid) {
             self.recording.clock = clock_name(clock);
         }

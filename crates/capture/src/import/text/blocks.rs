@@ -10,7 +10,7 @@ pub(crate) const LONGEST_LINE: usize = 64 << 10;
 const BLOCK: usize = 128 << 10;
 
 /// Reads blocks, each up to its last line end.
-pub(super) struct Blocks<'r> {
+pub(super) struct TextBlocks<'r> {
     input: &'r mut dyn Read,
     /// Start of a line that ends in the next block.
     part: Vec<u8>,
@@ -24,10 +24,10 @@ pub(super) struct Blocks<'r> {
     pub(super) is_unterminated: bool,
 }
 
-impl<'r> Blocks<'r> {
+impl<'r> TextBlocks<'r> {
     /// Reads from here on.
-    pub(super) fn new(input: &'r mut dyn Read) -> Blocks<'r> {
-        Blocks {
+    pub(super) fn new(input: &'r mut dyn Read) -> TextBlocks<'r> {
+        TextBlocks {
             input,
             part: Vec::new(),
             offset: 0,
@@ -153,7 +153,7 @@ mod tests {
     /// The blocks with their offsets, and whether the last line is incomplete; or the offset of an error.
     fn blocks(text: &[u8], step: usize, fails: bool) -> (Placed, Result<bool, u64>) {
         let mut input = Dribble { text, step, fails };
-        let mut blocks = Blocks::new(&mut input);
+        let mut blocks = TextBlocks::new(&mut input);
         let (mut all, mut block) = (Vec::new(), Vec::new());
         loop {
             match blocks.next(&mut block) {

@@ -12,9 +12,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use vmtax_events::event::HypercallInterface;
-use vmtax_events::{Event, Kind, NO_VCPU};
+use vmtax_events::{Event, EventKind, NO_VCPU};
 
-use super::decode::Decoded;
+use super::decode::DecodedBlock;
 use crate::Error;
 
 /// Fewer contradictions may be damage.
@@ -44,20 +44,20 @@ pub(super) struct Checks {
     /// Events that name their vCPU, and those of another vCPU than their thread's before.
     vcpus: u64,
     other_vcpus: u64,
-    threads: HashMap<u32, Thread>,
+    threads: HashMap<u32, CheckedThread>,
     /// Events by tracepoint, and those that equal the one before of their thread.
     kinds: BTreeMap<&'static str, (u64, u64)>,
 }
 
 /// A thread's last event, and its last vCPU.
-struct Thread {
-    last: Kind,
+struct CheckedThread {
+    last: EventKind,
     vcpu: u32,
 }
 
 impl Checks {
     /// Adds what a block counts.
-    pub(super) fn block(&mut self, decoded: &Decoded) {
+    pub(super) fn block(&mut self, decoded: &DecodedBlock) {
         self.switches += decoded.switches;
         self.foreign_switches += decoded.foreign_switches;
         self.is_sampled_late |= decoded.is_sampled_late;
@@ -88,7 +88,7 @@ impl Checks {
                 self.other_vcpus += u64::from(before != NO_VCPU && before != event.vcpu);
             }
         } else if self.threads.len() < MOST_THREADS {
-            let thread = Thread { last: event.kind, vcpu: event.vcpu };
+            let thread = CheckedThread { last: event.kind, vcpu: event.vcpu };
             self.threads.insert(event.tid, thread);
         }
         if let Some(name) = tracepoint(&event.kind) {
@@ -184,13 +184,13 @@ const EXIT: &str = "kvm_exit";
 const ENTRY: &str = "kvm_entry";
 
 /// The tracepoint of an event that an exit or an entry separates from the next of its kind.
-pub(super) fn tracepoint(kind: &Kind) -> Option<&'static str> {
+pub(super) fn tracepoint(kind: &EventKind) -> Option<&'static str> {
     match kind {
-        Kind::Exit { .. } => Some(EXIT),
-        Kind::Entry => Some(ENTRY),
-        Kind::Msr { .. } => Some("kvm_msr"),
-        Kind::Cpuid { .. } => Some("kvm_cpuid"),
-        Kind::Hypercall { interface, .. } if *interface != HypercallInterface::Smccc => {
+        EventKind::Exit { .. } => Some(EXIT),
+        EventKind::Entry => Some(ENTRY),
+        EventKind::Msr { .. } => Some("kvm_msr"),
+        EventKind::Cpuid { .. } => Some("kvm_cpuid"),
+        EventKind::Hypercall { interface, .. } if *interface != HypercallInterface::Smccc => {
             Some("kvm_hypercall")
         }
         _ => None,

@@ -1,35 +1,35 @@
 //! A block of lines -> items for the session, in the order of the lines. Blocks are independent, so several threads can decode them. The one
 //! exception is the vendor of exit reasons that are bare numbers: a block records whether it used the vendor that it was given.
 
-use vmtax_events::{Event, Isa, Kind, NO_VCPU};
+use vmtax_events::{Event, EventKind, Isa, NO_VCPU};
 
 use super::blocks::First;
-use super::format::Format;
-use super::line::{Dialect, Line, Time};
+use super::format::TextFormat;
+use super::line::{EventLine, ThreadDialect, Time};
 use super::payload;
 use super::reason::Reasons;
-use super::words::Words;
+use super::words::TextWords;
 use crate::Error;
-use crate::import::sampling::{Weight, stands_for_others};
+use crate::import::sampling::{SampleWeight, stands_for_others};
 use crate::import::tracepoint::table;
-use crate::import::{Rips, Seen, architecture};
+use crate::import::{Rips, SeenEvents, architecture};
 
 /// Whole lines, and the items decoded from them.
-pub(super) struct Block {
+pub(super) struct TextBlock {
     pub(super) bytes: Vec<u8>,
     /// Offset in the input.
     pub(super) offset: u64,
     /// Vendor of the exit reasons before this block, as far as known when decoding began.
     pub(super) isa: Isa,
     /// How threads are written, and how the events were sampled.
-    pub(super) dialect: Dialect,
-    pub(super) sampling: Option<Weight>,
-    pub(super) decoded: Decoded,
+    pub(super) dialect: ThreadDialect,
+    pub(super) sampling: Option<SampleWeight>,
+    pub(super) decoded: DecodedBlock,
 }
 
 /// The contents of a block.
 #[derive(Default)]
-pub(super) struct Decoded {
+pub(super) struct DecodedBlock {
     pub(super) items: Vec<Item>,
     /// Concatenated names of threads.
     names: Vec<u8>,
@@ -37,7 +37,7 @@ pub(super) struct Decoded {
     /// Events per tracepoint that the analysis uses.
     pub(super) counts: Vec<u64>,
     /// KVM events that the analysis does not use.
-    pub(super) others: Seen,
+    pub(super) others: SeenEvents,
     /// The guest's instruction pointers of entries and exits.
     pub(super) rips: Rips,
     /// Context switches, and those of another thread than the line is of.
@@ -58,23 +58,23 @@ pub(super) struct Decoded {
 pub(super) enum Item {
     Event(Event),
     /// The events from here on are of this file or instance.
-    Stream(Text),
+    Stream(TextRange),
     /// Time of the first event after a line that is no event.
     Time(u64),
     /// Name of an event's thread, unless the event before had the same thread and name.
     Name {
         pid: u32,
         tid: u32,
-        name: Text,
+        name: TextRange,
     },
     /// Name of the thread that a context switch switches to.
     NameOfNext {
         tid: u32,
-        name: Text,
+        name: TextRange,
     },
     /// A line of the block that is no event, and whether it names a tracepoint that the analysis uses.
     Other {
-        line: Text,
+        line: TextRange,
         names_tracepoint: bool,
     },
     /// The import fails here.
@@ -83,53 +83,59 @@ pub(super) enum Item {
 
 /// A range of a block's bytes, or of its names.
 #[derive(Clone, Copy)]
-pub(super) struct Text {
+pub(super) struct TextRange {
     from: u32,
     to: u32,
 }
 
-impl Text {
+impl TextRange {
     fn of(self, bytes: &[u8]) -> &[u8] {
         bytes.get(self.from as usize..self.to as usize).unwrap_or_default()
     }
 }
 
-impl Block {
-    pub(super) fn empty() -> Block {
-        let (dialect, sampling) = (Dialect::PerfScript, None);
-        let (bytes, decoded) = (Vec::new(), Decoded::default());
-        Block { bytes, offset: 0, isa: Isa::Unknown, dialect, sampling, decoded }
+impl TextBlock {
+    pub(super) fn empty() -> TextBlock {
+        let (dialect, sampling) = (ThreadDialect::PerfScript, None);
+        let (bytes, decoded) = (Vec::new(), DecodedBlock::default());
+        TextBlock { bytes, offset: 0, isa: Isa::Unknown, dialect, sampling, decoded }
     }
 
-    pub(super) fn line(&self, line: Text) -> &[u8] {
+    pub(super) fn line(&self, line: TextRange) -> &[u8] {
         line.of(&self.bytes)
     }
 }
 
-impl Decoded {
-    pub(super) fn name(&self, name: Text) -> &[u8] {
+impl DecodedBlock {
+    pub(super) fn name(&self, name: TextRange) -> &[u8] {
         name.of(&self.names)
     }
 
-    fn keep(&mut self, name: &[u8]) -> Text {
+    fn keep(&mut self, name: &[u8]) -> TextRange {
         let from = self.names.len() as u32;
         self.names.extend_from_slice(name);
-        Text { from, to: self.names.len() as u32 }
+        TextRange { from, to: self.names.len() as u32 }
     }
 }
 
 /// Reads the lines of a block.
-pub(super) fn decode<F: Format>(mut block: Block) -> Block {
-    let Block { bytes, offset, isa, dialect, sampling, decoded } = &mut block;
+pub(super) fn decode<F: TextFormat>(mut block: TextBlock) -> TextBlock {
+    let TextBlock { bytes, offset, isa, dialect, sampling, decoded } = &mut block;
     decoded.clear(*isa);
     let (dialect, sampling) = (*dialect, *sampling);
-    let mut lines =
-        Decoder { decoded, dialect, sampling, stream: None, last: None, is_behind_other: true };
+    let mut lines = BlockDecoder {
+        decoded,
+        dialect,
+        sampling,
+        stream: None,
+        last: None,
+        is_behind_other: true,
+    };
     let mut from = 0;
     while from < bytes.len() {
         let First { line, len, is_cut } = First::of(bytes.get(from..).unwrap_or_default());
         lines.decoded.cut += u64::from(is_cut);
-        let at = Text { from: from as u32, to: (from + line.len()) as u32 };
+        let at = TextRange { from: from as u32, to: (from + line.len()) as u32 };
         if let Err(error) = lines.line::<F>(line, at, *offset + from as u64) {
             lines.decoded.items.push(Item::Fail(Box::new(error)));
             break;
@@ -139,32 +145,37 @@ pub(super) fn decode<F: Format>(mut block: Block) -> Block {
     block
 }
 
-struct Decoder<'b> {
-    decoded: &'b mut Decoded,
-    dialect: Dialect,
-    sampling: Option<Weight>,
+struct BlockDecoder<'b> {
+    decoded: &'b mut DecodedBlock,
+    dialect: ThreadDialect,
+    sampling: Option<SampleWeight>,
     /// The stream of the event before.
-    stream: Option<Text>,
+    stream: Option<TextRange>,
     /// Process, thread and name of the event before.
-    last: Option<(u32, u32, Text)>,
+    last: Option<(u32, u32, TextRange)>,
     /// The line before is no event, or is in another block.
     is_behind_other: bool,
 }
 
-impl Decoder<'_> {
+impl BlockDecoder<'_> {
     /// `offset` is the line's offset in the input.
-    fn line<F: Format>(&mut self, text: &[u8], at: Text, offset: u64) -> Result<(), Error> {
+    fn line<F: TextFormat>(
+        &mut self,
+        text: &[u8],
+        at: TextRange,
+        offset: u64,
+    ) -> Result<(), Error> {
         let is_comment = text.first() == Some(&b'#');
-        let line = if is_comment { None } else { Line::read(text, self.dialect) };
+        let line = if is_comment { None } else { EventLine::read(text, self.dialect) };
         match line {
-            Some(Line { time: Time::Count, .. }) => Err(Error::Unsupported {
+            Some(EventLine { time: Time::Count, .. }) => Err(Error::Unsupported {
                 offset,
                 item: "time stamp",
                 problem: "it has no decimal point, so it is a count of a clock of unknown speed; \
                           record with a trace clock in nanoseconds (local, global, mono, boot)"
                     .to_owned(),
             }),
-            Some(line @ Line { time: Time::Ns(time_ns, digits), .. }) => {
+            Some(line @ EventLine { time: Time::Ns(time_ns, digits), .. }) => {
                 self.decoded.has_event = true;
                 let kind = self.kind::<F>(&line, offset)?;
                 self.event(&line, kind, time_ns, digits);
@@ -180,11 +191,11 @@ impl Decoder<'_> {
     }
 
     /// vCPU and kind of an event that the analysis uses.
-    fn kind<F: Format>(
+    fn kind<F: TextFormat>(
         &mut self,
-        line: &Line<'_>,
+        line: &EventLine<'_>,
         offset: u64,
-    ) -> Result<Option<(u32, Kind)>, Error> {
+    ) -> Result<Option<(u32, EventKind)>, Error> {
         let decoded = &mut *self.decoded;
         let Some(index) = table::find(line.event) else {
             if let Some(name) = architecture::of_event(line.event) {
@@ -213,17 +224,23 @@ impl Decoder<'_> {
         Ok(read.and_then(|read| Some((read.vcpu, read.kind?))))
     }
 
-    fn event(&mut self, line: &Line<'_>, kind: Option<(u32, Kind)>, time_ns: u64, digits: usize) {
+    fn event(
+        &mut self,
+        line: &EventLine<'_>,
+        kind: Option<(u32, EventKind)>,
+        time_ns: u64,
+        digits: usize,
+    ) {
         if std::mem::take(&mut self.is_behind_other) {
             self.decoded.items.push(Item::Time(time_ns));
         }
-        let &Line { comm, pid, tid, cpu, period, stream, .. } = line;
+        let &EventLine { comm, pid, tid, cpu, period, stream, .. } = line;
         if self.stream.is_none_or(|last| self.decoded.name(last) != stream) {
             let stream = self.decoded.keep(stream);
             self.stream = Some(stream);
             self.decoded.items.push(Item::Stream(stream));
         }
-        let is_last = |&(last_pid, last_tid, name): &(u32, u32, Text)| {
+        let is_last = |&(last_pid, last_tid, name): &(u32, u32, TextRange)| {
             last_pid == pid && last_tid == tid && self.decoded.name(name) == comm
         };
         // perf's name for a thread while it runs a guest (`perf script --guest-code`).
@@ -235,7 +252,7 @@ impl Decoder<'_> {
         }
         let Some((vcpu, kind)) = kind else { return };
         self.decoded.is_rounded |= digits == 6;
-        if let Kind::Switch { .. } = kind {
+        if let EventKind::Switch { .. } = kind {
             // The last switch of a thread that has ended has no thread.
             let previous = payload::previous_of_switch(line.payload).filter(|_| tid != 0);
             self.decoded.switches += 1;
@@ -252,22 +269,22 @@ impl Decoder<'_> {
             return;
         };
         if stands_for_others(&kind) {
-            let kind = Kind::Sampled { count: weight.count(period) };
+            let kind = EventKind::Sampled { count: weight.count(period) };
             self.decoded.items.push(Item::Event(Event { kind, ..event }));
             self.decoded.items.push(Item::Event(event));
         }
     }
 }
 
-impl Decoded {
+impl DecodedBlock {
     fn clear(&mut self, isa: Isa) {
-        let Decoded { items, names, reasons, counts, others, rips, .. } = self;
+        let DecodedBlock { items, names, reasons, counts, others, rips, .. } = self;
         items.clear();
         names.clear();
         reasons.begin(isa);
         counts.clear();
         counts.resize(table::COUNT, 0);
-        *others = Seen::default();
+        *others = SeenEvents::default();
         rips.clear();
         (self.has_event, self.is_rounded, self.undecodable, self.cut) = (false, false, 0, 0);
         (self.switches, self.foreign_switches, self.is_sampled_late) = (0, 0, false);
@@ -276,7 +293,7 @@ impl Decoded {
 
 /// Whether a line that is no event names a tracepoint that the analysis uses.
 fn names_tracepoint(line: &[u8]) -> bool {
-    Words::new(line).any(|word| {
+    TextWords::new(line).any(|word| {
         let Some(name) = word.strip_suffix(b":") else { return false };
         let name = name.rsplit(|&b| b == b':').next().unwrap_or(name);
         table::find(name).is_some()

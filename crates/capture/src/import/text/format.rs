@@ -1,14 +1,14 @@
 //! How the formats of texts differ.
 
-use vmtax_events::Kind;
+use vmtax_events::EventKind;
 
-use super::line::{Dialect, Line};
+use super::line::{EventLine, ThreadDialect};
 use crate::Error;
 use crate::import::Imported;
-use crate::import::sampling::Weight;
+use crate::import::sampling::SampleWeight;
 
 /// A line that is not an event.
-pub(crate) enum Other {
+pub(crate) enum OtherLine {
     /// Nothing that matters: a comment, a call chain, an empty line.
     Skip,
     /// The recorder lost events of this CPU, 0 if it does not say how many.
@@ -20,22 +20,22 @@ pub(crate) enum Other {
 }
 
 /// Differences between the formats.
-pub(crate) trait Format {
+pub(crate) trait TextFormat {
     /// `ftrace text`, ...
     const NAME: &'static str;
     /// How threads are written, by the text's first lines.
-    fn dialect(head: &[u8]) -> Dialect;
+    fn dialect(head: &[u8]) -> ThreadDialect;
 
     /// A line that starts with `#`, or is not an event.
-    fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<Other, Error>;
+    fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<OtherLine, Error>;
 
     /// How the events were sampled, by the text's first lines.
-    fn sampling(_head: &[u8]) -> Result<Option<Weight>, Error> {
+    fn sampling(_head: &[u8]) -> Result<Option<SampleWeight>, Error> {
         Ok(None)
     }
 
     /// An event that is not a tracepoint (perf's own records).
-    fn record(_line: &Line<'_>) -> Option<Kind> {
+    fn record(_line: &EventLine<'_>) -> Option<EventKind> {
         None
     }
 

@@ -5,10 +5,10 @@
 
 use std::io::Read;
 
-use super::format::{Format, Other};
-use super::line::Dialect;
+use super::format::{OtherLine, TextFormat};
+use super::line::ThreadDialect;
 use super::session;
-use super::words::{Words, decimal, decimal_u32, find, split_once, trim};
+use super::words::{TextWords, decimal, decimal_u32, find, split_once, trim};
 use super::{Votes, head_lines, is_text, loss_line};
 use crate::import::Imported;
 use crate::{Error, Feed};
@@ -40,18 +40,18 @@ struct FtraceText {
     overwritten: u64,
 }
 
-impl Format for FtraceText {
+impl TextFormat for FtraceText {
     const NAME: &'static str = "ftrace text";
 
-    fn dialect(_head: &[u8]) -> Dialect {
-        Dialect::Ftrace
+    fn dialect(_head: &[u8]) -> ThreadDialect {
+        ThreadDialect::Ftrace
     }
 
-    fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<Other, Error> {
+    fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<OtherLine, Error> {
         if let Some((cpu, count)) = loss_line(line) {
-            return Ok(Other::Lost { cpu, count });
+            return Ok(OtherLine::Lost { cpu, count });
         }
-        let Some(comment) = line.strip_prefix(b"#") else { return Ok(Other::Skip) };
+        let Some(comment) = line.strip_prefix(b"#") else { return Ok(OtherLine::Skip) };
         let comment = trim(comment);
         if find(comment, b" latency trace v").is_some() {
             return Err(Error::Unsupported {
@@ -65,19 +65,19 @@ impl Format for FtraceText {
         }
         if comment.starts_with(b"tracer:") {
             about.recording.tool = "ftrace".to_owned();
-            return Ok(Other::Header);
+            return Ok(OtherLine::Header);
         }
         if let Some(rest) = comment.strip_prefix(b"entries-in-buffer/entries-written:") {
-            let mut words = Words::new(rest);
+            let mut words = TextWords::new(rest);
             if let Some((held, written)) = words.next().and_then(|w| split_once(w, b"/")) {
                 let (held, written) = (decimal(held).unwrap_or(0), decimal(written).unwrap_or(0));
                 self.overwritten = written.saturating_sub(held);
             }
             let cpus = words.next().and_then(|w| decimal_u32(w.strip_prefix(b"#P:")?));
             about.recording.cpus = cpus.unwrap_or(0);
-            return Ok(Other::Header);
+            return Ok(OtherLine::Header);
         }
-        Ok(Other::Skip)
+        Ok(OtherLine::Skip)
     }
 
     fn finish(&mut self, counted: u64, about: &mut Imported) {

@@ -13,7 +13,7 @@
 use vmtax_events::NO_PID;
 
 use super::words::{
-    self, Words, decimal, decimal_u32, split_decimal, split_digits, trim, trim_end, trim_start,
+    self, TextWords, decimal, decimal_u32, split_decimal, split_digits, trim, trim_end, trim_start,
 };
 
 /// The text does not say on which processor an event was recorded.
@@ -21,7 +21,7 @@ pub(crate) const NO_CPU: u32 = u32::MAX;
 
 /// How threads are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub(crate) enum ThreadDialect {
     /// `COMM TID` or `COMM PID/TID`; events are `system:name:`.
     PerfScript,
     /// The same with the CPU behind the thread, without brackets (`perf script -L`).
@@ -32,7 +32,7 @@ pub(crate) enum Dialect {
 
 /// An event's line, its payload not yet read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Line<'a> {
+pub(crate) struct EventLine<'a> {
     /// Name of the thread, or empty when the recorder did not know it.
     pub(crate) comm: &'a [u8],
     /// Process, or [`NO_PID`].
@@ -67,23 +67,27 @@ const LATENCY_NAME: usize = 8;
 /// Where a thread's name and the fields after it must have ended.
 const LONGEST_FRONT: usize = 128;
 
-impl<'a> Line<'a> {
+impl<'a> EventLine<'a> {
     /// Parses the prefix of a line. `None` if it is not an event.
-    pub(crate) fn read(line: &'a [u8], dialect: Dialect) -> Option<Line<'a>> {
+    pub(crate) fn read(line: &'a [u8], dialect: ThreadDialect) -> Option<EventLine<'a>> {
         let front = line.get(..LONGEST_FRONT).unwrap_or(line);
         let mut from = 0;
         while let Some(at) = front.get(from..)?.iter().position(|&b| b == b'[') {
             from += at + 1;
-            let found = Line::at_bracket(line.get(..from - 1)?, line.get(from..)?, dialect);
+            let found = EventLine::at_bracket(line.get(..from - 1)?, line.get(from..)?, dialect);
             if found.is_some() {
                 return found;
             }
         }
-        Line::without_bracket(line, dialect)
+        EventLine::without_bracket(line, dialect)
     }
 
     /// `before [CPU] rest`.
-    fn at_bracket(before: &'a [u8], rest: &'a [u8], dialect: Dialect) -> Option<Line<'a>> {
+    fn at_bracket(
+        before: &'a [u8],
+        rest: &'a [u8],
+        dialect: ThreadDialect,
+    ) -> Option<EventLine<'a>> {
         let (cpu, rest) = split_digits(rest);
         let rest =
             rest.strip_prefix(b"]").filter(|r| r.first().is_some_and(|&b| words::is_space(b)))?;
@@ -94,14 +98,14 @@ impl<'a> Line<'a> {
         if pid != NO_PID {
             thread.pid = pid;
         }
-        Line::finish(thread, cpu, time, rest)
+        EventLine::finish(thread, cpu, time, rest)
     }
 
     /// Lines without `[CPU]`: `perf script -F` without `cpu`, and the latency format of trace-cmd,
     /// where the flags follow the CPU's digits (`1d..1.`).
-    fn without_bracket(line: &'a [u8], dialect: Dialect) -> Option<Line<'a>> {
+    fn without_bracket(line: &'a [u8], dialect: ThreadDialect) -> Option<EventLine<'a>> {
         let front = line.get(..LONGEST_FRONT).unwrap_or(line);
-        let mut words = Words::new(front);
+        let mut words = TextWords::new(front);
         loop {
             let gap = line.len() - front.len() + words.rest().len();
             let start = line.len() - gap;
@@ -112,13 +116,13 @@ impl<'a> Line<'a> {
             let Some((time, rest)) = time(line.get(start..)?) else { continue };
             let before = trim_end(line.get(..start)?);
             let (before, cpu) = match dialect {
-                Dialect::PerfScript => (before, NO_CPU),
-                Dialect::PerfLatency => {
+                ThreadDialect::PerfScript => (before, NO_CPU),
+                ThreadDialect::PerfLatency => {
                     let cut = before.iter().rposition(|&b| words::is_space(b))?;
                     let Some(cpu) = decimal_u32(before.get(cut + 1..)?) else { continue };
                     (before.get(..cut)?, cpu)
                 }
-                Dialect::Ftrace => {
+                ThreadDialect::Ftrace => {
                     let cut = before.iter().rposition(|&b| words::is_space(b))?;
                     let (cpu, flags) = split_digits(before.get(cut + 1..)?);
                     if flags.is_empty() {
@@ -129,14 +133,19 @@ impl<'a> Line<'a> {
                 }
             };
             if let Some(thread) = thread(before, dialect, LATENCY_NAME) {
-                return Line::finish(thread, cpu, time, rest);
+                return EventLine::finish(thread, cpu, time, rest);
             }
         }
     }
 
     /// `[PERIOD] EVENT: payload`, or `[(+DIFFERENCE)] EVENT: payload`.
-    fn finish(thread: Thread<'a>, cpu: u32, time: Time, rest: &'a [u8]) -> Option<Line<'a>> {
-        let mut words = Words::new(rest);
+    fn finish(
+        thread: LineThread<'a>,
+        cpu: u32,
+        time: Time,
+        rest: &'a [u8],
+    ) -> Option<EventLine<'a>> {
+        let mut words = TextWords::new(rest);
         let mut name = words.next()?;
         let period = decimal(name);
         if period.is_some() || name.starts_with(b"(+") && name.ends_with(b")") {
@@ -150,14 +159,14 @@ impl<'a> Line<'a> {
             Some(event) if !first.starts_with(b"PERF_RECORD") => event,
             _ => first,
         };
-        let Thread { stream, comm, pid, tid } = thread;
+        let LineThread { stream, comm, pid, tid } = thread;
         let payload = words.rest();
-        Some(Line { comm, pid, tid, cpu, time, period, stream, event, payload })
+        Some(EventLine { comm, pid, tid, cpu, time, period, stream, event, payload })
     }
 }
 
 /// A thread at the front of a line.
-struct Thread<'a> {
+struct LineThread<'a> {
     stream: &'a [u8],
     comm: &'a [u8],
     pid: u32,
@@ -165,14 +174,14 @@ struct Thread<'a> {
 }
 
 /// `width`: columns of the thread's name as trace-cmd writes it.
-fn thread(text: &[u8], dialect: Dialect, width: usize) -> Option<Thread<'_>> {
+fn thread(text: &[u8], dialect: ThreadDialect, width: usize) -> Option<LineThread<'_>> {
     let mut text = trim_end(text);
     let mut pid = NO_PID;
     let start = match dialect {
-        Dialect::PerfScript | Dialect::PerfLatency => {
+        ThreadDialect::PerfScript | ThreadDialect::PerfLatency => {
             text.iter().rposition(|&b| words::is_space(b)).map_or(0, |at| at + 1)
         }
-        Dialect::Ftrace => {
+        ThreadDialect::Ftrace => {
             if let Some(front) = text.strip_suffix(b")") {
                 let at = words::rfind(front, b"(")?;
                 pid = group(front.get(at + 1..)?)?;
@@ -183,28 +192,30 @@ fn thread(text: &[u8], dialect: Dialect, width: usize) -> Option<Thread<'_>> {
     };
     let (comm, number) = text.split_at_checked(start)?;
     let (comm, tid) = match dialect {
-        Dialect::Ftrace => (comm.strip_suffix(b"-")?, number),
-        Dialect::PerfScript | Dialect::PerfLatency => match words::split_once(number, b"/") {
-            Some((process, tid)) => {
-                // A process that perf does not know is -1.
-                pid = decimal_u32(process).unwrap_or(NO_PID);
-                (comm, tid)
+        ThreadDialect::Ftrace => (comm.strip_suffix(b"-")?, number),
+        ThreadDialect::PerfScript | ThreadDialect::PerfLatency => {
+            match words::split_once(number, b"/") {
+                Some((process, tid)) => {
+                    // A process that perf does not know is -1.
+                    pid = decimal_u32(process).unwrap_or(NO_PID);
+                    (comm, tid)
+                }
+                None => (comm, number),
             }
-            None => (comm, number),
-        },
+        }
     };
     let (stream, comm) = match dialect {
-        Dialect::Ftrace => split_stream(comm, width),
+        ThreadDialect::Ftrace => split_stream(comm, width),
         _ => (&[][..], comm),
     };
     let comm = trim(comm);
-    if dialect == Dialect::PerfLatency && comm.len() > LATENCY_NAME {
+    if dialect == ThreadDialect::PerfLatency && comm.len() > LATENCY_NAME {
         return None;
     }
     // Written by recorders for threads without a known name.
     let unknown = comm == b"<...>" || comm.strip_prefix(b":") == Some(tid);
     let tid = if tid == b"-1" { 0 } else { decimal_u32(tid)? };
-    Some(Thread { stream, comm: if unknown { &[] } else { comm }, pid, tid })
+    Some(LineThread { stream, comm: if unknown { &[] } else { comm }, pid, tid })
 }
 
 /// The stream and the name of `host.dat:        CPU 0/KVM`: trace-cmd aligns both. A stream is longer than a name can be.
@@ -240,7 +251,7 @@ fn flags_and_group(mut text: &[u8]) -> Option<(u32, &[u8])> {
                 text = text.get(end + 1..)?;
             }
             _ => {
-                let mut words = Words::new(text);
+                let mut words = TextWords::new(text);
                 words.next()?;
                 text = words.rest();
             }
@@ -272,14 +283,17 @@ fn time(text: &[u8]) -> Option<(Time, &[u8])> {
 mod tests {
     use super::*;
 
-    fn read(line: &str, dialect: Dialect) -> Option<(String, u32, u32, u32, u64, String, String)> {
-        let l = Line::read(line.as_bytes(), dialect)?;
+    fn read(
+        line: &str,
+        dialect: ThreadDialect,
+    ) -> Option<(String, u32, u32, u32, u64, String, String)> {
+        let l = EventLine::read(line.as_bytes(), dialect)?;
         let Time::Ns(ns, _) = l.time else { return None };
         let text = |b: &[u8]| String::from_utf8_lossy(trim(b)).into_owned();
         Some((text(l.comm), l.pid, l.tid, l.cpu, ns, text(l.event), text(l.payload)))
     }
 
-    fn check(dialect: Dialect, line: &str, expected: (&str, u32, u32, u32, u64, &str, &str)) {
+    fn check(dialect: ThreadDialect, line: &str, expected: (&str, u32, u32, u32, u64, &str, &str)) {
         let (comm, pid, tid, cpu, ns, event, payload) = expected;
         let expected = (comm.into(), pid, tid, cpu, ns, event.into(), payload.into());
         assert_eq!(read(line, dialect), Some(expected), "{line}");
@@ -310,20 +324,20 @@ mod tests {
             ),
         ];
         for (line, expected) in cases {
-            check(Dialect::PerfScript, line, expected);
+            check(ThreadDialect::PerfScript, line, expected);
         }
     }
 
     #[test]
     fn perf_script_with_the_latency_columns() {
         check(
-            Dialect::PerfLatency,
+            ThreadDialect::PerfLatency,
             "CPU 0/KV   131   1     9.444213:  kvm:kvm_entry: vcpu 0",
             ("CPU 0/KV", 0, 131, 1, 9_444_213_000, "kvm_entry", "vcpu 0"),
         );
         // Without the CPU's column: -F comm,tid,time,event,trace.
         let line = "rcu_preempt    15     8.404523: sched:sched_switch: x";
-        assert_eq!(read(line, Dialect::PerfLatency), None);
+        assert_eq!(read(line, ThreadDialect::PerfLatency), None);
     }
 
     #[test]
@@ -347,7 +361,7 @@ mod tests {
             // A thread's name may look like a stream.
             ("    a: bcdefghij-129   [000]    39.889703: kvm_entry:   vcpu 0", "", "a: bcdefghij"),
         ] {
-            let read = Line::read(line.as_bytes(), Dialect::Ftrace).unwrap();
+            let read = EventLine::read(line.as_bytes(), ThreadDialect::Ftrace).unwrap();
             assert_eq!((read.stream, read.comm), (stream.as_bytes(), comm.as_bytes()), "{line}");
             assert_eq!(read.event, b"kvm_entry", "{line}");
         }
@@ -383,7 +397,7 @@ mod tests {
             (" <...>-5 [000] 1.000000: kvm_fpu: x", ("", 0, 5, 0, 1_000_000_000, "kvm_fpu", "x")),
         ];
         for (line, expected) in cases {
-            check(Dialect::Ftrace, line, expected);
+            check(ThreadDialect::Ftrace, line, expected);
         }
     }
 
@@ -399,8 +413,8 @@ mod tests {
             "a-1 [000] 99999999999999999999.000000: x: y",
             "a 1 [000] 99999999999.000000: x: y",
         ] {
-            assert_eq!(Line::read(line.as_bytes(), Dialect::Ftrace), None, "{line}");
-            assert_eq!(Line::read(line.as_bytes(), Dialect::PerfScript), None, "{line}");
+            assert_eq!(EventLine::read(line.as_bytes(), ThreadDialect::Ftrace), None, "{line}");
+            assert_eq!(EventLine::read(line.as_bytes(), ThreadDialect::PerfScript), None, "{line}");
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::io::Read;
 
-use super::blocks::{Blocks, First};
+use super::blocks::{First, TextBlocks};
 use crate::Error;
 
 /// Reads line by line. A line is lent out of the buffer, without its line end.
-pub(crate) struct Lines<'r> {
-    blocks: Blocks<'r>,
+pub(crate) struct TextLines<'r> {
+    blocks: TextBlocks<'r>,
     block: Vec<u8>,
     /// Offset of the block in the input, and of the next line in the block.
     base: u64,
@@ -16,10 +16,10 @@ pub(crate) struct Lines<'r> {
     pub(crate) cut: u64,
 }
 
-impl<'r> Lines<'r> {
+impl<'r> TextLines<'r> {
     /// Reads from here on.
-    pub(crate) fn new(input: &'r mut dyn Read) -> Lines<'r> {
-        Lines { blocks: Blocks::new(input), block: Vec::new(), base: 0, at: 0, cut: 0 }
+    pub(crate) fn new(input: &'r mut dyn Read) -> TextLines<'r> {
+        TextLines { blocks: TextBlocks::new(input), block: Vec::new(), base: 0, at: 0, cut: 0 }
     }
 
     /// Where in the input the next line begins.
@@ -53,9 +53,9 @@ mod tests {
     use crate::import::text::blocks::LONGEST_LINE;
 
     /// Gives at most `step` bytes at a time.
-    struct Dribble<'a>(&'a [u8], usize);
+    struct DribbleLines<'a>(&'a [u8], usize);
 
-    impl Read for Dribble<'_> {
+    impl Read for DribbleLines<'_> {
         fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
             let n = buf.len().min(self.1).min(self.0.len());
             let (now, later) = self.0.split_at(n);
@@ -66,8 +66,8 @@ mod tests {
     }
 
     fn lines(text: &[u8], step: usize) -> (Vec<Vec<u8>>, u64, bool) {
-        let mut input = Dribble(text, step);
-        let mut lines = Lines::new(&mut input);
+        let mut input = DribbleLines(text, step);
+        let mut lines = TextLines::new(&mut input);
         let mut all = Vec::new();
         while let Some(line) = lines.next().unwrap() {
             all.push(line.to_vec());

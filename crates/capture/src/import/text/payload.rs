@@ -15,7 +15,7 @@ use vmtax_events::{Isa, NO_VCPU, Reason, apic, apicv, tdx, userspace, vmx};
 
 use super::reason::{Reasons, vmx_flag};
 use super::words::{
-    self, Words, decimal, decimal_u32, find, hex, number, number_u32, split_digits, split_once,
+    self, TextWords, decimal, decimal_u32, find, hex, number, number_u32, split_digits, split_once,
 };
 
 /// Most fields of an event.
@@ -26,7 +26,7 @@ pub(crate) type Values = [u64; MAX_FIELDS];
 
 /// What a text says of one event.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Said {
+pub(crate) struct SaidEvent {
     /// The vCPU, or [`NO_VCPU`].
     pub(crate) vcpu: u32,
     pub(crate) values: Values,
@@ -34,19 +34,19 @@ pub(crate) struct Said {
     pub(crate) rip: Option<u64>,
 }
 
-impl Said {
+impl SaidEvent {
     /// Fills the rest with zeros.
-    fn new<const N: usize>(vcpu: u32, of: [u64; N]) -> Said {
+    fn new<const N: usize>(vcpu: u32, of: [u64; N]) -> SaidEvent {
         let mut values = [0; MAX_FIELDS];
         for (slot, value) in values.iter_mut().zip(of) {
             *slot = value;
         }
-        Said { vcpu, values, rip: None }
+        SaidEvent { vcpu, values, rip: None }
     }
 }
 
 /// Reads the printed payload of one tracepoint. `None` if it has no spelling that is known.
-pub(crate) type Reader = fn(Payload<'_>, &mut Reasons) -> Option<Said>;
+pub(crate) type PayloadReader = fn(TextPayload<'_>, &mut Reasons) -> Option<SaidEvent>;
 
 /// Linux `include/uapi/asm-generic/errno-base.h`.
 const EFAULT: i32 = 14;
@@ -58,7 +58,7 @@ pub(crate) fn as_recorded(reason: Reason) -> [u64; 2] {
 
 /// The text after an event's name.
 #[derive(Clone, Copy)]
-pub(crate) struct Payload<'a> {
+pub(crate) struct TextPayload<'a> {
     text: &'a [u8],
     /// `key=value` pairs.
     pub(crate) fields: bool,
@@ -79,19 +79,19 @@ fn without_plugin(mut text: &[u8]) -> &[u8] {
     }
 }
 
-impl<'a> Payload<'a> {
-    pub(crate) fn new(text: &'a [u8]) -> Payload<'a> {
+impl<'a> TextPayload<'a> {
+    pub(crate) fn new(text: &'a [u8]) -> TextPayload<'a> {
         let text = words::trim_start(text);
         let (text, decimal) = match text.strip_prefix(b"[FAILED TO PARSE]") {
             Some(rest) => (rest, true),
             None => (without_plugin(text), false),
         };
-        let fields = Words::new(text).next().is_some_and(|w| w.contains(&b'='));
-        Payload { text, fields, decimal }
+        let fields = TextWords::new(text).next().is_some_and(|w| w.contains(&b'='));
+        TextPayload { text, fields, decimal }
     }
 
-    fn words(self) -> Words<'a> {
-        Words::new(self.text)
+    fn words(self) -> TextWords<'a> {
+        TextWords::new(self.text)
     }
 
     /// The word after this word, a colon or comma at its end or not.
@@ -119,8 +119,8 @@ impl<'a> Payload<'a> {
     }
 
     /// The same, with numbers in decimal if so.
-    pub(crate) fn in_decimal(self, is_decimal: bool) -> Payload<'a> {
-        Payload { decimal: self.decimal || is_decimal, ..self }
+    pub(crate) fn in_decimal(self, is_decimal: bool) -> TextPayload<'a> {
+        TextPayload { decimal: self.decimal || is_decimal, ..self }
     }
 
     /// A number whose print format is hexadecimal.
@@ -129,7 +129,7 @@ impl<'a> Payload<'a> {
     }
 
     /// Which of the two directions the first word gives: `msr_write` or `msr_read`.
-    fn direction(self, prefix: &[u8]) -> Option<(bool, Words<'a>)> {
+    fn direction(self, prefix: &[u8]) -> Option<(bool, TextWords<'a>)> {
         let mut words = self.words();
         match words.next()?.strip_prefix(prefix)? {
             b"write" => Some((true, words)),
@@ -143,14 +143,17 @@ impl<'a> Payload<'a> {
 ///
 /// trace-cmd's plugin puts no space before the word (`rip fff0reason EXIT_NPF`), so it is searched
 /// as it stands.
-fn spelled_reason<'a>(text: &'a [u8], reasons: &mut Reasons) -> Option<(u32, Reason, Words<'a>)> {
+fn spelled_reason<'a>(
+    text: &'a [u8],
+    reasons: &mut Reasons,
+) -> Option<(u32, Reason, TextWords<'a>)> {
     let (before, after) = split_once(text, b"reason")?;
     let vcpu = match find(before, b"vcpu ").and_then(|at| before.get(at + 5..)) {
-        Some(id) => decimal_u32(Words::new(id).next()?)?,
+        Some(id) => decimal_u32(TextWords::new(id).next()?)?,
         None => NO_VCPU,
     };
     let after = words::trim_start(after.strip_prefix(b":").unwrap_or(after));
-    let mut words = Words::new(after);
+    let mut words = TextWords::new(after);
     let mut name = words.next()?;
     let mut number = None;
     let mut flags = 0;
@@ -188,7 +191,7 @@ pub(crate) fn interrupted(reason: Reason, info2: u64, intr_info: Option<u64>) ->
     intr_info.filter(|_| is_interrupt(reason)).unwrap_or(info2)
 }
 
-pub(crate) fn exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
+pub(crate) fn exit(payload: TextPayload<'_>, reasons: &mut Reasons) -> Option<SaidEvent> {
     let (mut vcpu, reason, mut tail) = spelled_reason(payload.text, reasons)?;
     let (mut info1, mut info2, mut intr_info, mut rip) = (0, 0, None, None);
     while let Some(word) = tail.next() {
@@ -213,36 +216,36 @@ pub(crate) fn exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> 
         }
     }
     let [raw, isa] = as_recorded(reason);
-    let said = Said::new(vcpu, [raw, isa, info1, interrupted(reason, info2, intr_info)]);
-    Some(Said { rip, ..said })
+    let said = SaidEvent::new(vcpu, [raw, isa, info1, interrupted(reason, info2, intr_info)]);
+    Some(SaidEvent { rip, ..said })
 }
 
-pub(crate) fn entry(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn entry(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let mut words = payload.words();
     let vcpu = words.next().filter(|w| *w == b"vcpu").and_then(|_| words.next())?;
     let vcpu = decimal_u32(vcpu.strip_suffix(b",").unwrap_or(vcpu))?;
     let rip = words.next().filter(|word| *word == b"rip").and_then(|_| words.next());
     // `0xfff0[immediate exit]`
     let rip = rip.and_then(|rip| hex(rip.split(|b| *b == b'[').next()?));
-    Some(Said { rip, ..Said::new(vcpu, []) })
+    Some(SaidEvent { rip, ..SaidEvent::new(vcpu, []) })
 }
 
-pub(crate) fn msr(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn msr(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let (write, mut words) = payload.direction(b"msr_")?;
     let index = u32::try_from(hex(words.next()?)?).ok()?;
     words.next().filter(|w| *w == b"=")?;
-    Some(Said::new(NO_VCPU, [write.into(), index.into(), hex(words.next()?)?]))
+    Some(SaidEvent::new(NO_VCPU, [write.into(), index.into(), hex(words.next()?)?]))
 }
 
-pub(crate) fn pio(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn pio(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let (write, _) = payload.direction(b"pio_")?;
     let port = u16::try_from(hex(payload.after(b"at")?)?).ok()?;
     let size = u8::try_from(decimal(payload.after(b"size")?)?).ok()?;
     let count = decimal_u32(payload.after(b"count")?)?;
-    Some(Said::new(NO_VCPU, [write.into(), port.into(), size.into(), count.into()]))
+    Some(SaidEvent::new(NO_VCPU, [write.into(), port.into(), size.into(), count.into()]))
 }
 
-pub(crate) fn mmio(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn mmio(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let mut words = payload.words();
     words.next().filter(|w| *w == b"mmio")?;
     let access = match words.next()? {
@@ -252,158 +255,164 @@ pub(crate) fn mmio(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
         _ => return None,
     };
     let (len, gpa) = (decimal_u32(payload.after(b"len")?)?, hex(payload.after(b"gpa")?)?);
-    Some(Said::new(NO_VCPU, [access, gpa, len.into()]))
+    Some(SaidEvent::new(NO_VCPU, [access, gpa, len.into()]))
 }
 
-pub(crate) fn fast_mmio(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    Some(Said::new(NO_VCPU, [hex(payload.after(b"gpa")?)?]))
+pub(crate) fn fast_mmio(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
+    Some(SaidEvent::new(NO_VCPU, [hex(payload.after(b"gpa")?)?]))
 }
 
-pub(crate) fn hypercall(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    Some(Said::new(NO_VCPU, [hex(payload.after(b"nr")?)?]))
+pub(crate) fn hypercall(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
+    Some(SaidEvent::new(NO_VCPU, [hex(payload.after(b"nr")?)?]))
 }
 
-pub(crate) fn hv_hypercall(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    Some(Said::new(NO_VCPU, [hex(payload.after(b"code")?)?]))
+pub(crate) fn hv_hypercall(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
+    Some(SaidEvent::new(NO_VCPU, [hex(payload.after(b"code")?)?]))
 }
 
-pub(crate) fn page_fault(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn page_fault(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let vcpu = payload.after(b"vcpu").map_or(Some(NO_VCPU), decimal_u32)?;
     let (gpa, error) = (payload.after(b"address")?, payload.after(b"error_code")?);
-    Some(Said::new(vcpu, [hex(gpa)?, hex(error)?]))
+    Some(SaidEvent::new(vcpu, [hex(gpa)?, hex(error)?]))
 }
 
-pub(crate) fn cpuid(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn cpuid(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let function = u32::try_from(hex(payload.after(b"func")?)?).ok()?;
     // Kernels before 5.7 do not print the sub-leaf.
     let index = u32::try_from(payload.after(b"idx").map_or(Some(0), hex)?).ok()?;
-    Some(Said::new(NO_VCPU, [function.into(), index.into()]))
+    Some(SaidEvent::new(NO_VCPU, [function.into(), index.into()]))
 }
 
-pub(crate) fn cr(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn cr(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let (write, mut words) = payload.direction(b"cr_")?;
     let number = u8::try_from(hex(words.next()?)?).ok()?;
     words.next().filter(|w| *w == b"=")?;
-    Some(Said::new(NO_VCPU, [write.into(), number.into(), hex(words.next()?)?]))
+    Some(SaidEvent::new(NO_VCPU, [write.into(), number.into(), hex(words.next()?)?]))
 }
 
-pub(crate) fn apic(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn apic(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let (write, mut words) = payload.direction(b"apic_")?;
     let name = words.next()?;
     let known = std::str::from_utf8(name).ok().and_then(apic::register_of_kvm_name);
     let number = || number_u32(name).filter(|_| name.starts_with(b"0x"));
     let register = known.or_else(number)?;
     words.next().filter(|w| *w == b"=")?;
-    Some(Said::new(NO_VCPU, [write.into(), register.into(), hex(words.next()?)?]))
+    Some(SaidEvent::new(NO_VCPU, [write.into(), register.into(), hex(words.next()?)?]))
 }
 
-pub(crate) fn vmgexit(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn vmgexit(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let vcpu = decimal_u32(payload.after(b"vcpu")?)?;
     let value = |label: &[u8]| hex(payload.after(label)?);
     let values = [value(b"exit_reason")?, value(b"exit_info1")?, value(b"exit_info2")?];
-    Some(Said::new(vcpu, values))
+    Some(SaidEvent::new(vcpu, values))
 }
 
-pub(crate) fn vmgexit_msr_protocol_enter(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn vmgexit_msr_protocol_enter(
+    payload: TextPayload<'_>,
+    _: &mut Reasons,
+) -> Option<SaidEvent> {
     let vcpu = decimal_u32(payload.after(b"vcpu")?)?;
-    Some(Said::new(vcpu, [hex(payload.after(b"ghcb_gpa")?)?]))
+    Some(SaidEvent::new(vcpu, [hex(payload.after(b"ghcb_gpa")?)?]))
 }
 
 /// `vcpu 0 gpa 0000000100000000 pfn 0x1b2c00 error_code 0x500000007 rmp_level 2 psmash_ret 0`
-pub(crate) fn rmp_fault(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn rmp_fault(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let vcpu = payload.after(b"vcpu").map_or(Some(NO_VCPU), decimal_u32)?;
     let (gpa, error) = (payload.after(b"gpa")?, payload.after(b"error_code")?);
-    Some(Said::new(vcpu, [hex(gpa)?, hex(error)?]))
+    Some(SaidEvent::new(vcpu, [hex(gpa)?, hex(error)?]))
 }
 
 /// Intel's own trees only. The leaf is printed as the VMX reason of the same number (CPUID is 10 in
 /// both), or as a number.
-pub(crate) fn tdvmcall(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn tdvmcall(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let (_, after) = split_once(payload.text, b"reason")?;
-    let name = Words::new(after.strip_prefix(b":").unwrap_or(after)).next()?;
+    let name = TextWords::new(after.strip_prefix(b":").unwrap_or(after)).next()?;
     let leaf = match name.strip_prefix(b"0x") {
         Some(digits) => hex(digits)?,
         None => tdx::leaf_of_series(std::str::from_utf8(name).ok()?)?,
     };
-    Some(Said::new(NO_VCPU, [leaf]))
+    Some(SaidEvent::new(NO_VCPU, [leaf]))
 }
 
 /// `(ffffffffc0aa041a) field=26654`: a probe has no other form.
-pub(crate) fn vmcs_field(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    Some(Said::new(NO_VCPU, [number(payload.field("field")?)?]))
+pub(crate) fn vmcs_field(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
+    Some(SaidEvent::new(NO_VCPU, [number(payload.field("field")?)?]))
 }
 
 /// `gfn 40000 pfn 1c400 level 2 access 7`.
-pub(crate) fn map_request(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn map_request(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let (_, gfn) = split_once(payload.text, b"gfn ")?;
     let (_, level) = split_once(payload.text, b"level ")?;
-    let level = decimal(Words::new(level).next()?)?;
-    Some(Said::new(NO_VCPU, [hex(Words::new(gfn).next()?)?, level]))
+    let level = decimal(TextWords::new(level).next()?)?;
+    Some(SaidEvent::new(NO_VCPU, [hex(TextWords::new(gfn).next()?)?, level]))
 }
 
 /// `0x00000000040000 -- 0x00000000040200 [0x8]`.
-pub(crate) fn set_attributes(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn set_attributes(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let mut words = payload.words();
     let start = words.next()?;
     words.next().filter(|word| *word == b"--")?;
     let end = words.next()?;
     let attributes = words.next()?.strip_prefix(b"[")?.strip_suffix(b"]")?;
-    Some(Said::new(NO_VCPU, [hex(start)?, hex(end)?, hex(attributes)?]))
+    Some(SaidEvent::new(NO_VCPU, [hex(start)?, hex(end)?, hex(attributes)?]))
 }
 
 /// `gsi 8 level 1 source 0`.
-pub(crate) fn set_irq(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn set_irq(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let value = |label: &[u8]| decimal(payload.after(label)?);
     // A level is a truth value, and prints as any number.
     let level = payload.after(b"level")?;
     let level = u64::from(level != b"0");
-    Some(Said::new(NO_VCPU, [value(b"gsi")?, level, value(b"source").unwrap_or(0)]))
+    Some(SaidEvent::new(NO_VCPU, [value(b"gsi")?, level, value(b"source").unwrap_or(0)]))
 }
 
 /// `chip 1 pin 0 (edge|masked) (coalesced)`.
-pub(crate) fn pic_set_irq(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn pic_set_irq(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let (chip, pin) = (decimal(payload.after(b"chip")?)?, decimal(payload.after(b"pin")?)?);
     let mask = if is_masked(payload) { 1 << (pin & 7) } else { 0 };
-    Some(Said::new(NO_VCPU, [chip.min(1), pin & 7, mask]))
+    Some(SaidEvent::new(NO_VCPU, [chip.min(1), pin & 7, mask]))
 }
 
 /// `pin 8 dst 1 vec=209 (Fixed|logical|edge)`: of the entry the vector and the mask.
-pub(crate) fn ioapic_set_irq(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn ioapic_set_irq(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let pin = u64::from(decimal_u32(payload.after(b"pin")?)?);
-    Some(Said::new(NO_VCPU, [u64::from(is_masked(payload)) << 16, pin]))
+    Some(SaidEvent::new(NO_VCPU, [u64::from(is_masked(payload)) << 16, pin]))
 }
 
-fn is_masked(payload: Payload<'_>) -> bool {
+fn is_masked(payload: TextPayload<'_>) -> bool {
     find(payload.text, b"masked").is_some()
 }
 
 /// `dst 1 vec 65 (Fixed|logical|edge)`: Linux before 3.0 printed the vector in hexadecimal.
-pub(crate) fn msi_set_irq(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
-    Some(Said::new(NO_VCPU, [decimal(payload.after(b"vec")?)?]))
+pub(crate) fn msi_set_irq(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
+    Some(SaidEvent::new(NO_VCPU, [decimal(payload.after(b"vec")?)?]))
 }
 
 /// `apicid 0 vec 236 (Fixed|edge)`.
-pub(crate) fn apic_accept_irq(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn apic_accept_irq(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let (_, mode) = split_once(payload.text, b"(")?;
     let (mode, _) = split_once(mode, b"|")?;
     let modes: [&[u8]; 8] =
         [b"Fixed", b"LowPrio", b"SMI", b"Res3", b"NMI", b"INIT", b"SIPI", b"ExtINT"];
     let mode = modes.iter().position(|name| *name == mode)? as u64;
-    Some(Said::new(NO_VCPU, [decimal(payload.after(b"vec")?)? & 0xff, mode << 8]))
+    Some(SaidEvent::new(NO_VCPU, [decimal(payload.after(b"vec")?)? & 0xff, mode << 8]))
 }
 
 /// `irqchip PIC slave pin 0`.
-pub(crate) fn ack_irq(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn ack_irq(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let (_, chip) = split_once(payload.text, b"irqchip ")?;
     let chip = [(&b"PIC master"[..], 0), (b"PIC slave", 1), (b"IOAPIC", 2)]
         .iter()
         .find(|(name, _)| chip.starts_with(name))
         .map(|(_, number)| *number)?;
-    Some(Said::new(NO_VCPU, [chip, u64::from(decimal_u32(payload.after(b"pin")?)?)]))
+    Some(SaidEvent::new(NO_VCPU, [chip, u64::from(decimal_u32(payload.after(b"pin")?)?)]))
 }
 
 /// `set reason=9, inhibits=0x200 PIT_REINJ`.
-pub(crate) fn apicv_inhibit_changed(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn apicv_inhibit_changed(
+    payload: TextPayload<'_>,
+    _: &mut Reasons,
+) -> Option<SaidEvent> {
     let set = match payload.words().next()? {
         b"set" => 1,
         b"cleared" => 0,
@@ -414,10 +423,10 @@ pub(crate) fn apicv_inhibit_changed(payload: Payload<'_>, _: &mut Reasons) -> Op
     let inhibits = payload.field("inhibits").map_or(Some(0), hex)?;
     let named = payload.words().last()?.first()?.is_ascii_uppercase();
     let reason = if named { reason | apicv::NAMED } else { reason };
-    Some(Said::new(NO_VCPU, [reason.into(), set, inhibits]))
+    Some(SaidEvent::new(NO_VCPU, [reason.into(), set, inhibits]))
 }
 
-pub(crate) fn userspace_exit(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn userspace_exit(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let mut words = payload.words();
     words.next().filter(|w| *w == b"reason")?;
     let name = words.next()?;
@@ -430,34 +439,34 @@ pub(crate) fn userspace_exit(payload: Payload<'_>, _: &mut Reasons) -> Option<Sa
         b"restart" | b"error" => (0, -value),
         _ => (value.cast_unsigned(), 0),
     };
-    Some(Said::new(NO_VCPU, [reason.into(), errno.cast_unsigned().into()]))
+    Some(SaidEvent::new(NO_VCPU, [reason.into(), errno.cast_unsigned().into()]))
 }
 
 /// Both tracepoints of a nested exit.
-pub(crate) fn nested_exit(payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
+pub(crate) fn nested_exit(payload: TextPayload<'_>, reasons: &mut Reasons) -> Option<SaidEvent> {
     let (vcpu, reason, _) = spelled_reason(payload.text, reasons)?;
-    Some(Said::new(vcpu, as_recorded(reason)))
+    Some(SaidEvent::new(vcpu, as_recorded(reason)))
 }
 
-pub(crate) fn nested_vmenter(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn nested_vmenter(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     // Its fields are not needed, but a truncated line is detected.
-    payload.words().next()?.starts_with(b"rip").then(|| Said::new(NO_VCPU, []))
+    payload.words().next()?.starts_with(b"rip").then(|| SaidEvent::new(NO_VCPU, []))
 }
 
-pub(crate) fn vcpu_wakeup(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn vcpu_wakeup(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let waited = match payload.words().next()? {
         b"wait" => 1,
         b"poll" => 0,
         _ => return None,
     };
-    Some(Said::new(NO_VCPU, [decimal(payload.after(b"time")?)?, waited]))
+    Some(SaidEvent::new(NO_VCPU, [decimal(payload.after(b"time")?)?, waited]))
 }
 
 /// Names of threads are shorter (TASK_COMM_LEN of Linux `include/linux/sched.h`).
 const LONGEST_NAME: usize = 16;
 
 /// Of the state only whether the thread could have run on is known of every spelling.
-pub(crate) fn sched_switch(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn sched_switch(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let text = payload.text;
     let (next_tid, preempted) = match words::rsplit_once(text, b" next_pid=") {
         Some((front, next)) => {
@@ -466,7 +475,7 @@ pub(crate) fn sched_switch(payload: Payload<'_>, _: &mut Reasons) -> Option<Said
         }
         None => switch_of_plugin(text)?,
     };
-    Some(Said::new(NO_VCPU, [u64::from(!preempted), next_tid.into()]))
+    Some(SaidEvent::new(NO_VCPU, [u64::from(!preempted), next_tid.into()]))
 }
 
 /// The thread that gets the CPU, and its name.
@@ -511,7 +520,7 @@ fn left_runnable(mut text: &[u8]) -> Option<bool> {
         let rest = rest.strip_prefix(b"-").unwrap_or(rest);
         let (_, rest) = split_digits(words::trim_start(rest));
         let Some(state) = rest.strip_prefix(b" prev_state=") else { continue };
-        let state = Words::new(state).next()?;
+        let state = TextWords::new(state).next()?;
         return match decimal(state) {
             // The low byte holds the states in which a thread does not run.
             Some(bits) => Some(bits & 0xff == 0),

@@ -6,16 +6,16 @@
 use std::collections::HashSet;
 use std::io::Read;
 
-use vmtax_events::{Kind, Recording};
+use vmtax_events::{EventKind, Recording};
 
 use super::checks::twice;
-use super::format::{Format, Other};
-use super::line::{Dialect, Line};
+use super::format::{OtherLine, TextFormat};
+use super::line::{EventLine, ThreadDialect};
 use super::session;
-use super::words::{Words, decimal, decimal_u32, split_once, trim};
+use super::words::{TextWords, decimal, decimal_u32, split_once, trim};
 use super::{Votes, head_lines, is_text};
 use crate::import::Imported;
-use crate::import::sampling::Weight;
+use crate::import::sampling::SampleWeight;
 use crate::{Error, Feed};
 
 /// Whether a file that begins with these bytes is such a text. The beginning may be missing.
@@ -74,24 +74,28 @@ impl PerfScript {
     }
 }
 
-impl Format for PerfScript {
+impl TextFormat for PerfScript {
     const NAME: &'static str = "perf script";
 
-    fn dialect(head: &[u8]) -> Dialect {
-        let reads = |dialect| move |line: &&[u8]| Line::read(line, dialect).is_some();
+    fn dialect(head: &[u8]) -> ThreadDialect {
+        let reads = |dialect| move |line: &&[u8]| EventLine::read(line, dialect).is_some();
         let lines = || head_lines(head).filter(|line| line.first() != Some(&b'#'));
-        let events = lines().filter(reads(Dialect::PerfScript)).count();
-        let latency = lines().filter(reads(Dialect::PerfLatency));
+        let events = lines().filter(reads(ThreadDialect::PerfScript)).count();
+        let latency = lines().filter(reads(ThreadDialect::PerfLatency));
         // With the CPU in brackets a line reads the same in both.
         let unlike = |line: &&[u8]| {
-            let read = |dialect| Line::read(line, dialect).map(|read| (read.tid, read.cpu));
-            read(Dialect::PerfLatency) != read(Dialect::PerfScript)
+            let read = |dialect| EventLine::read(line, dialect).map(|read| (read.tid, read.cpu));
+            read(ThreadDialect::PerfLatency) != read(ThreadDialect::PerfScript)
         };
         let latency = latency.filter(unlike).count();
-        if latency * 10 > events * 9 { Dialect::PerfLatency } else { Dialect::PerfScript }
+        if latency * 10 > events * 9 {
+            ThreadDialect::PerfLatency
+        } else {
+            ThreadDialect::PerfScript
+        }
     }
 
-    fn sampling(head: &[u8]) -> Result<Option<Weight>, Error> {
+    fn sampling(head: &[u8]) -> Result<Option<SampleWeight>, Error> {
         let mut names = HashSet::new();
         let mut weight = None;
         for line in head_lines(head) {
@@ -103,38 +107,38 @@ impl Format for PerfScript {
                 if name == b"kvm:kvm_exit" {
                     weight = of_header(rest);
                 }
-            } else if let Some(line) = Line::read(line, Dialect::PerfScript)
+            } else if let Some(line) = EventLine::read(line, ThreadDialect::PerfScript)
                 && line.period.is_some_and(|period| period > 1)
             {
-                return Ok(Some(Weight::InSample));
+                return Ok(Some(SampleWeight::InSample));
             }
         }
         // The text may lack the periods that the recording has.
         Ok(weight.map(|weight| match weight {
-            Weight::InSample if !has_periods(head) => Weight::Unknown,
+            SampleWeight::InSample if !has_periods(head) => SampleWeight::Unknown,
             other => other,
         }))
     }
 
-    fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<Other, Error> {
+    fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<OtherLine, Error> {
         if Self::header(line, &mut about.recording).is_some() {
-            return Ok(Other::Header);
+            return Ok(OtherLine::Header);
         }
         if let Some(chunks) = Self::warning(line) {
             self.lost_chunks = self.lost_chunks.saturating_add(chunks);
-            return Ok(Other::Header);
+            return Ok(OtherLine::Header);
         }
-        Ok(Other::Skip)
+        Ok(OtherLine::Skip)
     }
 
-    fn record(line: &Line<'_>) -> Option<Kind> {
+    fn record(line: &EventLine<'_>) -> Option<EventKind> {
         match line.event {
             b"PERF_RECORD_LOST" | b"PERF_RECORD_LOST_SAMPLES" => {
-                let mut words = Words::new(line.payload);
+                let mut words = TextWords::new(line.payload);
                 words.next().filter(|w| *w == b"lost")?;
-                Some(Kind::Lost { count: words.next().and_then(decimal).unwrap_or(0) })
+                Some(EventKind::Lost { count: words.next().and_then(decimal).unwrap_or(0) })
             }
-            event if event.starts_with(b"PERF_RECORD_EXIT(") => Some(Kind::ThreadEnd),
+            event if event.starts_with(b"PERF_RECORD_EXIT(") => Some(EventKind::ThreadEnd),
             _ => None,
         }
     }
@@ -153,7 +157,7 @@ impl Format for PerfScript {
 }
 
 /// `..., { sample_period, sample_freq } = 10, sample_type = IP|TID|..., ..., freq = 1, ...`.
-fn of_header(event: &[u8]) -> Option<Weight> {
+fn of_header(event: &[u8]) -> Option<SampleWeight> {
     let after = |label: &[u8]| {
         let (_, rest) = split_once(event, label)?;
         split_once(rest, b",").map(|(value, _)| value)
@@ -161,11 +165,12 @@ fn of_header(event: &[u8]) -> Option<Weight> {
     let period = decimal(after(b"{ sample_period, sample_freq } = ")?)?;
     let notes_period = split_once(after(b"sample_type = ")?, b"PERIOD").is_some();
     let is_frequency = split_once(event, b" freq = 1").is_some();
-    Weight::of_attribute(period, is_frequency, notes_period)
+    SampleWeight::of_attribute(period, is_frequency, notes_period)
 }
 
 /// Whether lines have the period of their sample.
 fn has_periods(head: &[u8]) -> bool {
-    let mut lines = head_lines(head).filter_map(|line| Line::read(line, Dialect::PerfScript));
+    let mut lines =
+        head_lines(head).filter_map(|line| EventLine::read(line, ThreadDialect::PerfScript));
     lines.any(|line| line.period.is_some())
 }

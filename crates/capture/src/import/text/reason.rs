@@ -134,7 +134,7 @@ const LONGEST_NAME: usize = 32;
 
 /// A name met before.
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownName {
     len: u8,
     name: [u8; LONGEST_NAME],
     reason: Reason,
@@ -148,7 +148,7 @@ pub(crate) struct Reasons {
     /// A bare number was read before that.
     used_given_isa: bool,
     numbers_assumed: bool,
-    known: Box<[Option<Known>; CACHE]>,
+    known: Box<[Option<KnownName>; CACHE]>,
 }
 
 impl Default for Reasons {
@@ -206,7 +206,7 @@ impl Reasons {
         let mut name = [0; LONGEST_NAME];
         if let (Some(to), Some(slot)) = (name.get_mut(..word.len()), self.known.get_mut(slot)) {
             to.copy_from_slice(word);
-            *slot = Some(Known { len: word.len() as u8, name, reason });
+            *slot = Some(KnownName { len: word.len() as u8, name, reason });
         }
         Some(reason)
     }

@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::io::Read;
 
-use vmtax_events::{Coverage, Event, Isa, Kind, NO_PID, NO_VCPU, Recording};
+use vmtax_events::{Coverage, Event, EventKind, Isa, NO_PID, NO_VCPU, Recording};
 
-use super::blocks::{Blocks, LONGEST_LINE};
+use super::blocks::{LONGEST_LINE, TextBlocks};
 use super::checks::Checks;
-use super::decode::{Block, Item, decode};
-use super::format::{Format, Other};
+use super::decode::{Item, TextBlock, decode};
+use super::format::{OtherLine, TextFormat};
 use super::streams::Streams;
 use super::{UNTERMINATED, words};
-use crate::import::sampling::{Weight, limited};
+use crate::import::sampling::{SampleWeight, limited};
 use crate::import::tracepoint::table;
-use crate::import::{Imported, Rips, Seen};
+use crate::import::{Imported, Rips, SeenEvents};
 use crate::workers::with_workers;
 use crate::{Error, Feed};
 
@@ -25,14 +25,14 @@ const MOST_PENDING: usize = 1024;
 const MOST_THREADS: usize = 1 << 16;
 
 /// Imports a text. `threads` additional threads decode.
-pub(crate) fn import<F: Format>(
+pub(crate) fn import<F: TextFormat>(
     mut format: F,
     input: &mut dyn Read,
     threads: usize,
     feed: &mut impl Feed,
 ) -> Result<Imported, Error> {
-    let mut blocks = Blocks::new(input);
-    let mut session = Session::new(feed);
+    let mut blocks = TextBlocks::new(input);
+    let mut session = TextSession::new(feed);
     let mut about = Imported {
         recording: Recording { format: F::NAME.to_owned(), ..Recording::default() },
         ..Imported::default()
@@ -44,7 +44,7 @@ pub(crate) fn import<F: Format>(
         loop {
             let mut is_over = failed.is_some();
             while !is_over && !workers.is_full() {
-                let mut block = spare.pop().unwrap_or_else(Block::empty);
+                let mut block = spare.pop().unwrap_or_else(TextBlock::empty);
                 block.isa = session.isa;
                 match blocks.next(&mut block.bytes) {
                     Ok(Some(offset)) => {
@@ -84,7 +84,7 @@ pub(crate) fn import<F: Format>(
 }
 
 /// Facts from the lines so far.
-struct Session<'f, F: Feed> {
+struct TextSession<'f, F: Feed> {
     feed: &'f mut F,
     /// Vendor of the last exit reason that identifies one; whether bare numbers were read as its reasons.
     isa: Isa,
@@ -100,7 +100,7 @@ struct Session<'f, F: Feed> {
     /// Events of each wanted tracepoint.
     counts: [u64; table::COUNT],
     /// Events of KVM that are not wanted.
-    others: Seen,
+    others: SeenEvents,
     rips: Rips,
     /// There are lines of this format; there are others.
     is_known: bool,
@@ -112,12 +112,12 @@ struct Session<'f, F: Feed> {
     gaps: u64,
     checks: Checks,
     streams: Streams,
-    sampling: Option<Weight>,
+    sampling: Option<SampleWeight>,
 }
 
-impl<'f, F: Feed> Session<'f, F> {
+impl<'f, F: Feed> TextSession<'f, F> {
     fn new(feed: &'f mut F) -> Self {
-        Session {
+        TextSession {
             feed,
             isa: Isa::Unknown,
             numbers_assumed: false,
@@ -127,7 +127,7 @@ impl<'f, F: Feed> Session<'f, F> {
             time_ns: 0,
             unreleased: 0,
             counts: [0; table::COUNT],
-            others: Seen::default(),
+            others: SeenEvents::default(),
             rips: Rips::default(),
             is_known: false,
             is_unknown: false,
@@ -143,12 +143,12 @@ impl<'f, F: Feed> Session<'f, F> {
     }
 
     /// Processes the items of a block and returns it for reuse.
-    fn block<T: Format>(
+    fn block<T: TextFormat>(
         &mut self,
-        mut block: Block,
+        mut block: TextBlock,
         format: &mut T,
         about: &mut Imported,
-    ) -> Result<Block, Error> {
+    ) -> Result<TextBlock, Error> {
         if block.decoded.reasons.used_given_isa() && block.isa != self.isa {
             block.isa = self.isa;
             block = decode::<T>(block);
@@ -191,7 +191,7 @@ impl<'f, F: Feed> Session<'f, F> {
         }
         self.checks.event(&event);
         self.time_ns = self.time_ns.max(event.time_ns);
-        if let Kind::Lost { count } = event.kind {
+        if let EventKind::Lost { count } = event.kind {
             self.count_lost(count);
         }
         self.feed.event(event)?;
@@ -206,19 +206,24 @@ impl<'f, F: Feed> Session<'f, F> {
         Ok(())
     }
 
-    fn other(&mut self, other: Other, line: &[u8], names_tracepoint: bool) -> Result<(), Error> {
+    fn other(
+        &mut self,
+        other: OtherLine,
+        line: &[u8],
+        names_tracepoint: bool,
+    ) -> Result<(), Error> {
         match other {
-            Other::Skip if words::trim(line).is_empty() => {}
-            Other::Skip => {
+            OtherLine::Skip if words::trim(line).is_empty() => {}
+            OtherLine::Skip => {
                 self.is_unknown = true;
                 self.undecodable += u64::from(names_tracepoint);
             }
-            Other::Lost { cpu, count } => {
+            OtherLine::Lost { cpu, count } => {
                 self.is_known = true;
                 self.lost(cpu, count)?;
             }
-            Other::Header => self.is_known = true,
-            Other::File => {
+            OtherLine::Header => self.is_known = true,
+            OtherLine::File => {
                 self.is_known = true;
                 self.streams.are_files();
             }
@@ -277,13 +282,13 @@ impl<'f, F: Feed> Session<'f, F> {
 
     fn flush_lost(&mut self, time_ns: u64) -> Result<(), Error> {
         for (cpu, count) in self.pending.drain(..) {
-            let kind = Kind::Lost { count };
+            let kind = EventKind::Lost { count };
             self.feed.event(Event { time_ns, pid: NO_PID, tid: 0, cpu, vcpu: NO_VCPU, kind })?;
         }
         Ok(())
     }
 
-    fn finish<T: Format>(mut self, format: &mut T, about: &mut Imported) -> Result<(), Error> {
+    fn finish<T: TextFormat>(mut self, format: &mut T, about: &mut Imported) -> Result<(), Error> {
         self.flush_lost(self.time_ns)?;
         let losses = &mut about.losses;
         losses.recorder_lost = losses.recorder_lost.saturating_add(self.lost);

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use vmtax_events::event::HypercallInterface;
-use vmtax_events::{Coverage, Event, Kind};
+use vmtax_events::{Coverage, Event, EventKind};
 
 use super::checks::tracepoint;
 use crate::Error;
@@ -21,7 +21,7 @@ const MOST: usize = 256;
 /// The streams of a text.
 #[derive(Default)]
 pub(super) struct Streams {
-    all: Vec<Stream>,
+    all: Vec<TextStream>,
     current: usize,
     /// The text is of several files, of which this is the host's.
     of_files: bool,
@@ -31,7 +31,7 @@ pub(super) struct Streams {
 }
 
 #[derive(Default)]
-struct Stream {
+struct TextStream {
     name: String,
     /// What exits are counted of.
     tracepoints: BTreeSet<&'static str>,
@@ -50,7 +50,7 @@ impl Streams {
         let known = self.all.iter().position(|stream| stream.name == name);
         self.current = known.unwrap_or_else(|| {
             if self.all.len() < MOST {
-                self.all.push(Stream { name: name.into_owned(), ..Stream::default() });
+                self.all.push(TextStream { name: name.into_owned(), ..TextStream::default() });
             }
             self.all.len() - 1
         });
@@ -67,7 +67,7 @@ impl Streams {
             stream.events += 1;
             stream.tracepoints.extend(tracepoint(&event.kind));
         }
-        if matches!(event.kind, Kind::Exit { .. } | Kind::Entry) {
+        if matches!(event.kind, EventKind::Exit { .. } | EventKind::Entry) {
             self.host.get_or_insert(self.current);
         }
         let is_hosts = !self.is_guest();
@@ -82,7 +82,7 @@ impl Streams {
     /// # Errors
     /// When two streams have the same events: two hosts, or events that were recorded twice.
     pub(super) fn finish(&self, about: &mut Imported) -> Result<(), Error> {
-        let mut seen: Vec<(&Stream, &str)> = Vec::new();
+        let mut seen: Vec<(&TextStream, &str)> = Vec::new();
         for stream in &self.all {
             for name in &stream.tracepoints {
                 if let Some((other, _)) = seen.iter().find(|(_, known)| known == name) {
@@ -119,18 +119,18 @@ impl Streams {
 }
 
 /// The tracepoint of an event that says what a recording covers.
-fn covered(kind: &Kind) -> &'static str {
+fn covered(kind: &EventKind) -> &'static str {
     match kind {
-        Kind::NestedExit { .. } => "kvm_nested_vmexit",
-        Kind::UserspaceExit { .. } => "kvm_userspace_exit",
-        Kind::Switch { .. } => "sched_switch",
-        Kind::Wakeup { .. } => "kvm_vcpu_wakeup",
-        Kind::Pio { .. } => "kvm_pio",
-        Kind::Mmio { .. } => "kvm_mmio",
-        Kind::PageFault { .. } => "kvm_page_fault",
-        Kind::NestedEnter => "kvm_nested_eret",
-        Kind::Sysreg { .. } => "kvm_handle_sys_reg",
-        Kind::Hypercall { interface: HypercallInterface::Smccc, .. } => "kvm_hvc_arm64",
+        EventKind::NestedExit { .. } => "kvm_nested_vmexit",
+        EventKind::UserspaceExit { .. } => "kvm_userspace_exit",
+        EventKind::Switch { .. } => "sched_switch",
+        EventKind::Wakeup { .. } => "kvm_vcpu_wakeup",
+        EventKind::Pio { .. } => "kvm_pio",
+        EventKind::Mmio { .. } => "kvm_mmio",
+        EventKind::PageFault { .. } => "kvm_page_fault",
+        EventKind::NestedEnter => "kvm_nested_eret",
+        EventKind::Sysreg { .. } => "kvm_handle_sys_reg",
+        EventKind::Hypercall { interface: HypercallInterface::Smccc, .. } => "kvm_hvc_arm64",
         other => tracepoint(other).unwrap_or_default(),
     }
 }

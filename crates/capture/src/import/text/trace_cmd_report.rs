@@ -2,8 +2,8 @@
 
 use std::io::Read;
 
-use super::format::{Format, Other};
-use super::line::Dialect;
+use super::format::{OtherLine, TextFormat};
+use super::line::ThreadDialect;
 use super::session;
 use super::words::{decimal, decimal_u32, find, split_once};
 use super::{Votes, head_lines, is_text, loss_line};
@@ -39,16 +39,16 @@ fn cpus(line: &[u8]) -> Option<u32> {
 
 struct TraceCmdReport;
 
-impl Format for TraceCmdReport {
+impl TextFormat for TraceCmdReport {
     const NAME: &'static str = "trace-cmd report";
 
-    fn dialect(_head: &[u8]) -> Dialect {
-        Dialect::Ftrace
+    fn dialect(_head: &[u8]) -> ThreadDialect {
+        ThreadDialect::Ftrace
     }
 
-    fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<Other, Error> {
+    fn other(&mut self, line: &[u8], about: &mut Imported) -> Result<OtherLine, Error> {
         if let Some((cpu, count)) = loss_line(line) {
-            return Ok(Other::Lost { cpu, count });
+            return Ok(OtherLine::Lost { cpu, count });
         }
         let (file, line) = match split_once(line, b": ") {
             Some((file, line)) if cpus(line).is_some() => (Some(file), line),
@@ -57,13 +57,13 @@ impl Format for TraceCmdReport {
         if let Some(cpus) = cpus(line) {
             about.recording.tool = "trace-cmd".to_owned();
             if file.is_some() {
-                return Ok(Other::File);
+                return Ok(OtherLine::File);
             }
             about.recording.cpus = cpus;
-            return Ok(Other::Header);
+            return Ok(OtherLine::Header);
         }
         let version = line.strip_prefix(b"version = ").and_then(decimal);
         let empty = line.starts_with(b"CPU ") && find(line, b" is empty").is_some();
-        Ok(if version.is_some() || empty { Other::Header } else { Other::Skip })
+        Ok(if version.is_some() || empty { OtherLine::Header } else { OtherLine::Skip })
     }
 }

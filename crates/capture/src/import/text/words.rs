@@ -2,14 +2,14 @@
 
 /// The words of a text, separated by spaces and tabs.
 #[derive(Clone, Copy)]
-pub(crate) struct Words<'a> {
+pub(crate) struct TextWords<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Words<'a> {
+impl<'a> TextWords<'a> {
     /// The words of `text`.
-    pub(crate) fn new(text: &'a [u8]) -> Words<'a> {
-        Words { rest: text }
+    pub(crate) fn new(text: &'a [u8]) -> TextWords<'a> {
+        TextWords { rest: text }
     }
 
     /// The unread rest, with leading spaces.
@@ -18,7 +18,7 @@ impl<'a> Words<'a> {
     }
 }
 
-impl<'a> Iterator for Words<'a> {
+impl<'a> Iterator for TextWords<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {

@@ -2,8 +2,8 @@
 
 use super::chunk::Codec;
 use super::header::PageLayout;
-use super::options::Options;
-use crate::import::formats::Formats;
+use super::options::TraceDatOptions;
+use crate::import::formats::EventFormats;
 
 /// The trace data of one CPU in one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +22,10 @@ pub(super) struct CpuData {
 }
 
 /// A file whose metadata has been read.
-pub(super) struct Contents {
+pub(super) struct TraceDatContents {
     pub(super) layout: PageLayout,
-    pub(super) formats: Formats,
-    pub(super) options: Options,
+    pub(super) formats: EventFormats,
+    pub(super) options: TraceDatOptions,
     pub(super) codec: Codec,
     /// Thread id and name.
     pub(super) names: Vec<(u32, String)>,

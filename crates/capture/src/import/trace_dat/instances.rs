@@ -8,8 +8,8 @@ use vmtax_events::{Event, ExitRow};
 
 use super::chunk::Codec;
 use super::contents::CpuData;
-use super::options::Options;
-use super::stream::{self, Input, Sum};
+use super::options::TraceDatOptions;
+use super::stream::{self, StreamInput, StreamSum};
 use crate::{Error, Feed};
 
 /// Fewer events of an instance may be of a time of which the buffers before have none.
@@ -20,7 +20,7 @@ pub(super) struct LeftOut(BTreeMap<usize, u64>);
 
 impl LeftOut {
     /// What is said of them.
-    pub(super) fn sentence(&self, options: &Options) -> String {
+    pub(super) fn sentence(&self, options: &TraceDatOptions) -> String {
         let one = |(number, events): (&usize, &u64)| {
             format!("{:?} ({events} events)", options.name_of(*number))
         };
@@ -37,7 +37,7 @@ impl LeftOut {
 /// # Errors
 /// When an instance has events of both kinds, of which only some are in another buffer.
 pub(super) fn once(
-    input: Input<'_>,
+    input: StreamInput<'_>,
     codec: &Codec,
     data: Vec<CpuData>,
 ) -> Result<(Vec<CpuData>, Option<LeftOut>), Error> {
@@ -79,23 +79,23 @@ pub(super) fn once(
 
 /// How often each tracepoint that the analysis wants occurs.
 fn wanted(
-    input: Input<'_>,
+    input: StreamInput<'_>,
     codec: &Codec,
     data: Vec<CpuData>,
 ) -> Result<BTreeMap<String, u64>, Error> {
     let formats = input.decoder.formats;
-    let mut sum = Sum::new(formats, HashSet::new());
+    let mut sum = StreamSum::new(formats, HashSet::new());
     // What is damaged is said when it is read in earnest.
-    stream::run(input, (codec, 0), data, &mut sum, &mut Nothing)?;
+    stream::run(input, (codec, 0), data, &mut sum, &mut TakesNothing)?;
     let count = |id: u16| sum.counts.get(usize::from(id)).copied().unwrap_or(0);
     let of = formats.decoders.iter().map(|decoder| (decoder.name.clone(), count(decoder.id)));
     Ok(of.filter(|(_, count)| *count > 0).collect())
 }
 
 /// Takes nothing.
-struct Nothing;
+struct TakesNothing;
 
-impl Feed for Nothing {
+impl Feed for TakesNothing {
     fn event(&mut self, _: Event) -> Result<(), Error> {
         Ok(())
     }

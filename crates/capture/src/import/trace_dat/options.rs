@@ -80,7 +80,7 @@ pub(super) struct BufferOption {
 
 /// Everything that the options say.
 #[derive(Debug, Default)]
-pub(super) struct Options {
+pub(super) struct TraceDatOptions {
     pub(super) clock: String,
     pub(super) tgids: HashMap<u32, u32>,
     pub(super) tsc2nsec: Option<Tsc2Nsec>,
@@ -108,7 +108,7 @@ pub(super) struct Options {
     after_buffer: bool,
 }
 
-impl Options {
+impl TraceDatOptions {
     /// No more options can be taken.
     pub(super) fn is_full(&self) -> bool {
         self.count > MAX_OPTIONS || self.size > MAX_OPTIONS_SIZE
@@ -349,7 +349,7 @@ mod tests {
     fn options_are_bounded_by_number_and_size() {
         let large = vec![b'a'; MAX_OPTION as usize];
         for (bytes, most) in [(&large[..], 4), (&[][..], MAX_OPTIONS)] {
-            let mut options = Options::default();
+            let mut options = TraceDatOptions::default();
             let mut take = || {
                 options.take(id::UNAME, &mut Cursor::decompressed(&bytes, 0, Endian::Little), true)
             };

@@ -14,12 +14,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use vmtax_events::{Event, Kind, NO_PID, NO_VCPU};
+use vmtax_events::{Event, EventKind, NO_PID, NO_VCPU};
 
 use super::header::PageLayout;
 use super::options::Tsc2Nsec;
 use crate::import::Rips;
-use crate::import::formats::Formats;
+use crate::import::formats::EventFormats;
 use crate::import::tracepoint::Endian;
 
 const COMMIT_MASK: u64 = (1 << 27) - 1;
@@ -31,7 +31,7 @@ const ABSOLUTE_UPPER: u64 = 0x1f << 59;
 
 /// How the pages of all CPUs are decoded. The threads that decode share it.
 pub(super) struct PageDecoder<'a> {
-    pub(super) formats: &'a Formats,
+    pub(super) formats: &'a EventFormats,
     pub(super) endian: Endian,
     pub(super) layout: PageLayout,
     pub(super) tsc2nsec: Option<Tsc2Nsec>,
@@ -41,7 +41,7 @@ pub(super) struct PageDecoder<'a> {
 
 /// What pages hold.
 #[derive(Debug, Default)]
-pub(super) struct Decoded {
+pub(super) struct DecodedPages {
     pub(super) events: Vec<Event>,
     /// Places in `events` of those that have the time of the last record before all of these pages.
     pub(super) untimed: Vec<usize>,
@@ -62,9 +62,9 @@ pub(super) struct Decoded {
     pub(super) time: Option<u64>,
 }
 
-impl Decoded {
+impl DecodedPages {
     /// Forgets what it holds and keeps the room.
-    pub(super) fn clear(&mut self, formats: &Formats) {
+    pub(super) fn clear(&mut self, formats: &EventFormats) {
         self.events.clear();
         self.untimed.clear();
         self.names.clear();
@@ -80,7 +80,7 @@ impl Decoded {
 
 /// The problem of a page, and its place.
 #[derive(Debug)]
-pub(super) struct Damage {
+pub(super) struct PageDamage {
     pub(super) at: usize,
     pub(super) problem: &'static str,
 }
@@ -95,21 +95,26 @@ impl PageDecoder<'_> {
     }
 
     /// Decodes one page. An inconsistent page gives the records before the inconsistency.
-    pub(super) fn page(&self, page: &[u8], cpu: u32, out: &mut Decoded) -> Option<Damage> {
+    pub(super) fn page(&self, page: &[u8], cpu: u32, out: &mut DecodedPages) -> Option<PageDamage> {
         match self.endian {
             Endian::Little => self.page_in::<false>(page, cpu, out),
             Endian::Big => self.page_in::<true>(page, cpu, out),
         }
     }
 
-    fn page_in<const BIG: bool>(&self, page: &[u8], cpu: u32, out: &mut Decoded) -> Option<Damage> {
+    fn page_in<const BIG: bool>(
+        &self,
+        page: &[u8],
+        cpu: u32,
+        out: &mut DecodedPages,
+    ) -> Option<PageDamage> {
         let layout = self.layout;
         let (Some(start), Some(commit), Some(data)) = (
             u64_at::<BIG>(page, layout.time_at),
             long_at::<BIG>(page, layout.commit_at, layout.commit_size),
             page.get(layout.data_at..),
         ) else {
-            return Some(Damage { at: 0, problem: "the page is cut in its header" });
+            return Some(PageDamage { at: 0, problem: "the page is cut in its header" });
         };
         let length = usize::try_from(commit & COMMIT_MASK).unwrap_or(usize::MAX);
         if commit & LOST_BEFORE != 0 {
@@ -121,22 +126,22 @@ impl PageDecoder<'_> {
         if length == 0 {
             // An empty page has a time all the same, one that never reached the disk has nothing.
             let is_blank = start == 0 && commit == 0;
-            return is_blank.then_some(Damage { at: 0, problem: "the page is blank" });
+            return is_blank.then_some(PageDamage { at: 0, problem: "the page is blank" });
         }
         let cut = length > data.len();
         let data = data.get(..length).unwrap_or(data);
         let mut time = start;
         let damage = self.records::<BIG>(data, cpu, &mut time, out);
         out.time = Some(time);
-        let damage = damage.map(|d| Damage { at: layout.data_at + d.at, ..d });
-        damage.or(cut.then_some(Damage {
+        let damage = damage.map(|d| PageDamage { at: layout.data_at + d.at, ..d });
+        damage.or(cut.then_some(PageDamage {
             at: layout.commit_at,
             problem: "the page has less data than it says",
         }))
     }
 
     /// The loss of `count` events (0: unknown) before the time `raw`.
-    fn lost(&self, count: u64, cpu: u32, raw: u64, out: &mut Decoded) {
+    fn lost(&self, count: u64, cpu: u32, raw: u64, out: &mut DecodedPages) {
         match count {
             0 => out.gaps += 1,
             n => out.lost = out.lost.saturating_add(n),
@@ -145,7 +150,7 @@ impl PageDecoder<'_> {
     }
 
     /// Marks that events are missing behind the last record, without counting it as the recorder's loss.
-    pub(super) fn gap(&self, cpu: u32, out: &mut Decoded) {
+    pub(super) fn gap(&self, cpu: u32, out: &mut DecodedPages) {
         if out.time.is_none() {
             out.untimed.push(out.events.len());
         }
@@ -153,7 +158,7 @@ impl PageDecoder<'_> {
     }
 
     fn marker(&self, count: u64, cpu: u32, raw: u64) -> Event {
-        let kind = Kind::Lost { count };
+        let kind = EventKind::Lost { count };
         Event { time_ns: self.ns(raw), pid: NO_PID, tid: 0, cpu, vcpu: NO_VCPU, kind }
     }
 
@@ -163,11 +168,11 @@ impl PageDecoder<'_> {
         data: &[u8],
         cpu: u32,
         time: &mut u64,
-        out: &mut Decoded,
-    ) -> Option<Damage> {
+        out: &mut DecodedPages,
+    ) -> Option<PageDamage> {
         let formats = self.formats;
         let tsc2nsec = self.tsc2nsec;
-        let damaged = |at, problem| Some(Damage { at, problem });
+        let damaged = |at, problem| Some(PageDamage { at, problem });
         let mut last_tgid = (0, NO_PID);
         let mut now = *time;
         let mut at = 0;
@@ -249,7 +254,7 @@ impl PageDecoder<'_> {
             }
             let (vcpu, kind) = (decoded.vcpu, decoded.kind);
             // The list of names that the kernel saved is short.
-            if let Kind::Switch { next_tid, .. } = kind
+            if let EventKind::Switch { next_tid, .. } = kind
                 && next_tid != 0
                 && let Some(name) = decoder.next_name(record)
                 && out.named.insert(next_tid)

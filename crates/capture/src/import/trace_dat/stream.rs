@@ -19,10 +19,10 @@ use super::chunk::{Codec, MAX_CHUNK};
 use super::contents::CpuData;
 use super::damage::say;
 use super::options::MAX_CPUS;
-use super::page::{Decoded, PageDecoder};
+use super::page::{DecodedPages, PageDecoder};
 use crate::import::Rips;
 use crate::import::cursor::Cursor;
-use crate::import::formats::Formats;
+use crate::import::formats::EventFormats;
 use crate::workers::{Workers, with_workers};
 use crate::{Error, Feed, source::ReadAt};
 
@@ -42,7 +42,7 @@ const MIN_ROUND: usize = 4;
 /// Threads whose names are remembered.
 const MOST_NAMED: usize = 1 << 16;
 
-struct Stream {
+struct CpuStream {
     data: CpuData,
     /// The next byte of the file to read.
     at: u64,
@@ -55,13 +55,13 @@ struct Stream {
     span: u64,
     /// Pieces that were handed out and not applied, and those of them that are decoded.
     under_way: usize,
-    ahead: VecDeque<Piece>,
-    rest: Rest,
-    damage: Damage,
+    ahead: VecDeque<StreamPiece>,
+    rest: StreamRest,
+    damage: StreamDamage,
 }
 
 /// What of a CPU's data is not handed out yet.
-enum Rest {
+enum StreamRest {
     Pieces,
     Nothing,
     /// No piece can be found in it; what is wrong is reported after the pieces that are under way.
@@ -70,19 +70,19 @@ enum Rest {
 
 /// What was wrong with data.
 #[derive(Default)]
-struct Damage {
+struct StreamDamage {
     /// The first of it.
     first: Option<String>,
     /// Pages and chunks.
     places: u64,
 }
 
-impl Damage {
+impl StreamDamage {
     fn add(&mut self, problem: String) {
-        self.merge(Damage { first: Some(problem), places: 1 });
+        self.merge(StreamDamage { first: Some(problem), places: 1 });
     }
 
-    fn merge(&mut self, later: Damage) {
+    fn merge(&mut self, later: StreamDamage) {
         self.first = self.first.take().or(later.first);
         self.places += later.places;
     }
@@ -90,13 +90,13 @@ impl Damage {
 
 /// What is read, and how.
 #[derive(Clone, Copy)]
-pub(super) struct Input<'a> {
+pub(super) struct StreamInput<'a> {
     pub(super) source: &'a dyn ReadAt,
     pub(super) decoder: &'a PageDecoder<'a>,
 }
 
 /// What was found in all pieces.
-pub(super) struct Sum {
+pub(super) struct StreamSum {
     /// Threads that have a name.
     named: HashSet<u32>,
     /// Which of the formats' decoders met a record.
@@ -107,9 +107,9 @@ pub(super) struct Sum {
     pub(super) rips: Rips,
 }
 
-impl Sum {
-    pub(super) fn new(formats: &Formats, named: HashSet<u32>) -> Sum {
-        Sum {
+impl StreamSum {
+    pub(super) fn new(formats: &EventFormats, named: HashSet<u32>) -> StreamSum {
+        StreamSum {
             named,
             seen: vec![false; formats.decoders.len()],
             counts: vec![0; formats.index.len()],
@@ -118,7 +118,7 @@ impl Sum {
         }
     }
 
-    fn add(&mut self, decoded: &Decoded) {
+    fn add(&mut self, decoded: &DecodedPages) {
         let losses = &mut self.losses;
         losses.recorder_gaps += decoded.gaps;
         losses.recorder_lost = losses.recorder_lost.saturating_add(decoded.lost);
@@ -134,7 +134,7 @@ impl Sum {
 }
 
 /// Some pages, or a chunk, of one CPU.
-struct Piece {
+struct StreamPiece {
     /// Which of the streams it is of.
     stream: usize,
     cpu: u32,
@@ -144,34 +144,34 @@ struct Piece {
     len: usize,
     /// What a chunk decompresses to.
     chunk: Option<u64>,
-    room: Room,
+    room: StreamBuffers,
     /// What was read of it; fewer bytes only if the file became shorter.
     got: Result<usize, Error>,
-    damage: Damage,
+    damage: StreamDamage,
 }
 
 /// Buffers that are used again.
-struct Room {
+struct StreamBuffers {
     codec: Codec,
     /// As in the file.
     raw: Vec<u8>,
     /// Decompressed.
     chunk: Vec<u8>,
-    decoded: Decoded,
+    decoded: DecodedPages,
 }
 
-impl Piece {
+impl StreamPiece {
     fn is_large(&self) -> bool {
         self.chunk.unwrap_or(0).max(self.len as u64) > LARGE
     }
 
     /// The work of the threads: reads the piece, and decodes it if it is not large.
-    fn read(mut self, input: Input<'_>) -> Piece {
+    fn read(mut self, input: StreamInput<'_>) -> StreamPiece {
         self.room.decoded.clear(input.decoder.formats);
         self.got = read(input.source, self.at, self.len, &mut self.room.raw);
         let Ok(got) = self.got else { return self };
         if let Some(size) = self.chunk {
-            let Room { codec, raw, chunk, .. } = &mut self.room;
+            let StreamBuffers { codec, raw, chunk, .. } = &mut self.room;
             let packed = raw.get(..got).unwrap_or_default();
             if let Err(problem) = codec.decompress(packed, size, chunk) {
                 chunk.clear();
@@ -193,7 +193,7 @@ impl Piece {
     /// Decodes the page at `at`, which moves behind it; the last may be cut. `false`: there is none.
     fn page(&mut self, decoder: &PageDecoder<'_>, at: &mut usize) -> bool {
         let page_size = self.page_size.max(1);
-        let Room { raw, chunk, decoded, .. } = &mut self.room;
+        let StreamBuffers { raw, chunk, decoded, .. } = &mut self.room;
         let bytes = match (self.chunk, &self.got) {
             (Some(_), _) => chunk.as_slice(),
             (None, got) => raw.get(..*got.as_ref().unwrap_or(&0)).unwrap_or_default(),
@@ -223,25 +223,25 @@ impl Piece {
 
 /// Decodes the data of all CPUs into `feed`. Returns one sentence for each CPU whose data is damaged.
 pub(super) fn run<F: Feed>(
-    input: Input<'_>,
+    input: StreamInput<'_>,
     (codec, threads): (&Codec, usize),
     data: Vec<CpuData>,
-    sum: &mut Sum,
+    sum: &mut StreamSum,
     feed: &mut F,
 ) -> Result<Vec<String>, Error> {
     let mut sentences = Vec::new();
     let streams = streams(data, input.source.len(), &mut sentences);
-    let work = |piece: Piece| piece.read(input);
+    let work = |piece: StreamPiece| piece.read(input);
     let streams = with_workers(threads, work, |workers| {
         let most = threads * AHEAD;
         let (under_way, rooms) = (0, Vec::new());
         let mut reader =
-            Reader { input, codec, workers, streams, most, under_way, rooms, sum, feed };
+            StreamReader { input, codec, workers, streams, most, under_way, rooms, sum, feed };
         reader.all()?;
         Ok::<_, Error>(reader.streams)
     })?;
     for stream in streams {
-        let Damage { first: Some(problem), places } = stream.damage else { continue };
+        let StreamDamage { first: Some(problem), places } = stream.damage else { continue };
         let cpu = stream.data.cpu;
         say(&mut sentences, || match places {
             0 | 1 => format!("cpu {cpu}: {problem}"),
@@ -252,13 +252,13 @@ pub(super) fn run<F: Feed>(
 }
 
 /// Keeps ranges within the file that do not overlap; otherwise a small file could cause unlimited work.
-fn streams(mut data: Vec<CpuData>, file_len: u64, sentences: &mut Vec<String>) -> Vec<Stream> {
+fn streams(mut data: Vec<CpuData>, file_len: u64, sentences: &mut Vec<String>) -> Vec<CpuStream> {
     for CpuData { cpu, .. } in data.iter().filter(|d| d.at == 0) {
         say(sentences, || format!("cpu {cpu}: the list of the CPUs' data has no place for it"));
     }
     data.retain(|d| d.len != 0 && d.at != 0);
     data.sort_by_key(|d| (d.at, d.cpu));
-    let mut streams: Vec<Stream> = Vec::new();
+    let mut streams: Vec<CpuStream> = Vec::new();
     let mut free_from = 0;
     for data in data {
         let CpuData { cpu, at, len, .. } = data;
@@ -284,7 +284,7 @@ fn streams(mut data: Vec<CpuData>, file_len: u64, sentences: &mut Vec<String>) -
             let first = (missing != 0).then(|| {
                 format!("the file ends at byte {file_len}, {missing} bytes of its data are missing")
             });
-            streams.push(Stream {
+            streams.push(CpuStream {
                 data,
                 at,
                 end,
@@ -293,28 +293,28 @@ fn streams(mut data: Vec<CpuData>, file_len: u64, sentences: &mut Vec<String>) -
                 span: 0,
                 under_way: 0,
                 ahead: VecDeque::new(),
-                rest: Rest::Pieces,
-                damage: Damage { first, places: 0 },
+                rest: StreamRest::Pieces,
+                damage: StreamDamage { first, places: 0 },
             });
         }
     }
     streams
 }
 
-struct Reader<'a, 'w, F> {
-    input: Input<'a>,
+struct StreamReader<'a, 'w, F> {
+    input: StreamInput<'a>,
     codec: &'a Codec,
-    workers: &'a mut Workers<'w, Piece, Piece>,
-    streams: Vec<Stream>,
+    workers: &'a mut Workers<'w, StreamPiece, StreamPiece>,
+    streams: Vec<CpuStream>,
     /// Pieces that may be under way beside the one whose turn it is, and those that are.
     most: usize,
     under_way: usize,
-    rooms: Vec<Room>,
-    sum: &'a mut Sum,
+    rooms: Vec<StreamBuffers>,
+    sum: &'a mut StreamSum,
     feed: &'a mut F,
 }
 
-impl<F: Feed> Reader<'_, '_, F> {
+impl<F: Feed> StreamReader<'_, '_, F> {
     fn all(&mut self) -> Result<(), Error> {
         let mut behind: BinaryHeap<_> = (0..self.streams.len()).map(|i| Reverse((0, i))).collect();
         let (mut released, mut steps) = (0, 0);
@@ -351,7 +351,9 @@ impl<F: Feed> Reader<'_, '_, F> {
                 return self.apply(piece);
             }
             if stream.under_way == 0 {
-                if let Rest::Damaged(problem) = mem::replace(&mut stream.rest, Rest::Nothing) {
+                if let StreamRest::Damaged(problem) =
+                    mem::replace(&mut stream.rest, StreamRest::Nothing)
+                {
                     stream.damage.add(problem);
                 }
                 return Ok(Turn::Last);
@@ -365,15 +367,15 @@ impl<F: Feed> Reader<'_, '_, F> {
     /// Hands out pieces of those CPUs whose turn comes next, as far as it can be foreseen.
     fn look_ahead(&mut self) -> Result<(), Error> {
         while self.under_way < self.most && !self.workers.is_full() {
-            let turn = |stream: &Stream| {
+            let turn = |stream: &CpuStream| {
                 let time = self.input.decoder.ns(stream.time);
                 let ahead = stream.span.saturating_mul(stream.under_way as u64);
                 (time.saturating_add(ahead), stream.under_way)
             };
             let streams = self.streams.iter().enumerate();
-            let streams = streams.filter(|(_, stream)| matches!(stream.rest, Rest::Pieces));
+            let streams = streams.filter(|(_, stream)| matches!(stream.rest, StreamRest::Pieces));
             let Some((i, _)) = streams.min_by_key(|(_, stream)| turn(stream)) else { break };
-            if let Handed::Waits = self.hand_out(i, true)? {
+            if let HandedPiece::Waits = self.hand_out(i, true)? {
                 break;
             }
         }
@@ -390,23 +392,23 @@ impl<F: Feed> Reader<'_, '_, F> {
     }
 
     /// Hands out the next piece of a CPU's data, or notes that it has none.
-    fn hand_out(&mut self, i: usize, is_ahead: bool) -> Result<Handed, Error> {
-        let has_pieces = |stream: &&mut Stream| matches!(stream.rest, Rest::Pieces);
+    fn hand_out(&mut self, i: usize, is_ahead: bool) -> Result<HandedPiece, Error> {
+        let has_pieces = |stream: &&mut CpuStream| matches!(stream.rest, StreamRest::Pieces);
         let Some(stream) = self.streams.get_mut(i).filter(has_pieces) else {
-            return Ok(Handed::Out);
+            return Ok(HandedPiece::Out);
         };
-        let Place { at, len, chunk, chunks } = match stream.next(self.input) {
-            Ok(Next::Piece(place)) => place,
-            Ok(Next::Damaged(problem)) => {
-                stream.rest = Rest::Damaged(problem);
-                return Ok(Handed::Out);
+        let PiecePlace { at, len, chunk, chunks } = match stream.next(self.input) {
+            Ok(NextPiece::Piece(place)) => place,
+            Ok(NextPiece::Damaged(problem)) => {
+                stream.rest = StreamRest::Damaged(problem);
+                return Ok(HandedPiece::Out);
             }
             // It is reported in its turn.
-            Err(_) if is_ahead => return Ok(Handed::Waits),
+            Err(_) if is_ahead => return Ok(HandedPiece::Waits),
             Err(error) => return Err(error),
         };
         if is_ahead && chunk.unwrap_or(0).max(len as u64) > LARGE {
-            return Ok(Handed::Waits);
+            return Ok(HandedPiece::Waits);
         }
         stream.at = at.saturating_add(len as u64);
         stream.chunks = chunks;
@@ -414,24 +416,34 @@ impl<F: Feed> Reader<'_, '_, F> {
             Some(chunks) => chunks == 0,
             None => stream.at >= stream.end,
         };
-        stream.rest = if is_last { Rest::Nothing } else { Rest::Pieces };
+        stream.rest = if is_last { StreamRest::Nothing } else { StreamRest::Pieces };
         stream.under_way += 1;
         let CpuData { cpu, page_size, .. } = stream.data;
         let room = match self.rooms.pop() {
             Some(room) => room,
-            None => Room::new(self.codec).map_err(|e| Error::malformed(at, "chunk", e))?,
+            None => StreamBuffers::new(self.codec).map_err(|e| Error::malformed(at, "chunk", e))?,
         };
         while self.workers.is_full() {
             self.take();
         }
         self.under_way += 1;
-        let (got, damage) = (Ok(0), Damage::default());
-        self.workers.push(Piece { stream: i, cpu, page_size, at, len, chunk, room, got, damage });
-        Ok(Handed::Out)
+        let (got, damage) = (Ok(0), StreamDamage::default());
+        self.workers.push(StreamPiece {
+            stream: i,
+            cpu,
+            page_size,
+            at,
+            len,
+            chunk,
+            room,
+            got,
+            damage,
+        });
+        Ok(HandedPiece::Out)
     }
 
     /// Feeds what a piece holds.
-    fn apply(&mut self, mut piece: Piece) -> Result<Turn, Error> {
+    fn apply(&mut self, mut piece: StreamPiece) -> Result<Turn, Error> {
         self.under_way -= 1;
         let i = piece.stream;
         let before = self.streams.get(i).map_or(0, |stream| stream.time);
@@ -454,10 +466,10 @@ impl<F: Feed> Reader<'_, '_, F> {
         stream.span = ns(stream.time).saturating_sub(ns(before));
         if got < piece.len {
             // The file became shorter.
-            stream.rest = Rest::Nothing;
+            stream.rest = StreamRest::Nothing;
             return Ok(Turn::Last);
         }
-        let is_last = matches!(stream.rest, Rest::Nothing) && stream.under_way == 0;
+        let is_last = matches!(stream.rest, StreamRest::Nothing) && stream.under_way == 0;
         if !piece.is_large() {
             self.rooms.push(piece.room);
         }
@@ -467,7 +479,7 @@ impl<F: Feed> Reader<'_, '_, F> {
     fn feed_decoded(
         &mut self,
         i: usize,
-        decoded: &mut Decoded,
+        decoded: &mut DecodedPages,
         is_sorted: bool,
     ) -> Result<(), Error> {
         let Some(stream) = self.streams.get_mut(i) else { return Ok(()) };
@@ -498,7 +510,7 @@ enum Turn {
 }
 
 /// What became of the next piece of a CPU's data.
-enum Handed {
+enum HandedPiece {
     /// It was handed out, or there is none.
     Out,
     /// It waits for its turn.
@@ -506,14 +518,14 @@ enum Handed {
 }
 
 /// What comes next of a CPU's data.
-enum Next {
-    Piece(Place),
+enum NextPiece {
+    Piece(PiecePlace),
     /// No piece can be found there.
     Damaged(String),
 }
 
 /// Where a piece is.
-struct Place {
+struct PiecePlace {
     at: u64,
     len: usize,
     /// What a chunk decompresses to.
@@ -522,14 +534,19 @@ struct Place {
     chunks: Option<u32>,
 }
 
-impl Stream {
-    fn next(&self, input: Input<'_>) -> Result<Next, Error> {
+impl CpuStream {
+    fn next(&self, input: StreamInput<'_>) -> Result<NextPiece, Error> {
         let left = self.end - self.at;
         if !self.data.chunked {
             let page_size = self.data.page_size.max(1);
             let piece = (PIECE / page_size).max(1).saturating_mul(page_size);
             let len = usize::try_from(left).unwrap_or(usize::MAX).min(piece);
-            return Ok(Next::Piece(Place { at: self.at, len, chunk: None, chunks: None }));
+            return Ok(NextPiece::Piece(PiecePlace {
+                at: self.at,
+                len,
+                chunk: None,
+                chunks: None,
+            }));
         }
         let mut c = Cursor::part(input.source, self.at, left, input.decoder.endian);
         let head = (|| {
@@ -550,23 +567,23 @@ impl Stream {
         let (compressed, size, chunks) = match head {
             Ok(head) => head,
             Err(e @ Error::Io { .. }) => return Err(e),
-            Err(e) => return Ok(Next::Damaged(e.to_string())),
+            Err(e) => return Ok(NextPiece::Damaged(e.to_string())),
         };
         let (at, left) = (c.at, c.left());
         if u64::from(compressed) > left.min(MAX_CHUNK) {
-            return Ok(Next::Damaged(format!(
+            return Ok(NextPiece::Damaged(format!(
                 "at byte {at}: a chunk of {compressed} bytes where {left} are left"
             )));
         }
         let len = usize::try_from(compressed).unwrap_or(usize::MAX);
-        Ok(Next::Piece(Place { at, len, chunk: Some(size.into()), chunks: Some(chunks) }))
+        Ok(NextPiece::Piece(PiecePlace { at, len, chunk: Some(size.into()), chunks: Some(chunks) }))
     }
 }
 
-impl Room {
-    fn new(codec: &Codec) -> Result<Room, String> {
-        let decoded = Decoded::default();
-        Ok(Room { codec: codec.another()?, raw: Vec::new(), chunk: Vec::new(), decoded })
+impl StreamBuffers {
+    fn new(codec: &Codec) -> Result<StreamBuffers, String> {
+        let decoded = DecodedPages::default();
+        Ok(StreamBuffers { codec: codec.another()?, raw: Vec::new(), chunk: Vec::new(), decoded })
     }
 }
 

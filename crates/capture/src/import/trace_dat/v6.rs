@@ -1,12 +1,12 @@
 //! Version 6: the parts follow one another in a fixed order, trace data is never compressed.
 
 use super::chunk::Codec;
-use super::contents::{Contents, CpuData};
+use super::contents::{CpuData, TraceDatContents};
 use super::damage::say;
 use super::header::{self, Initial};
-use super::options::{MAX_CPUS, MAX_DATA, Options, id, selected_clock};
+use super::options::{MAX_CPUS, MAX_DATA, TraceDatOptions, id, selected_clock};
 use crate::import::cursor::{Cursor, text};
-use crate::import::formats::{self, Formats};
+use crate::import::formats::{self, EventFormats};
 use crate::{Error, source::ReadAt};
 
 /// Data before the table of CPUs.
@@ -14,11 +14,11 @@ const TAG_LEN: u64 = 10;
 const FLYRECORD: &[u8] = b"flyrecord\0";
 
 /// Reads everything but the trace data.
-pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, Error> {
+pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<TraceDatContents, Error> {
     let mut c = Cursor::file(source, initial.end, initial.endian);
     let layout = header::header_info(&mut c)?;
     formats::skip_ftrace_formats(&mut c)?;
-    let mut formats = Formats::default();
+    let mut formats = EventFormats::default();
     formats::event_formats(&mut c, &mut formats)?;
     let len = c.u32("size of kallsyms")?;
     c.skip(u64::from(len), "kallsyms")?;
@@ -26,7 +26,7 @@ pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, E
     c.skip(u64::from(len), "printk formats")?;
     let names = header::cmdlines(&mut c)?;
     let cpus = cpu_count(&mut c)?;
-    let mut options = Options::default();
+    let mut options = TraceDatOptions::default();
     let mut truncated = Vec::new();
     tag(&mut c, &mut options, &mut truncated)?;
     options.cpus = cpus;
@@ -49,7 +49,16 @@ pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, E
             Err(e) => say(&mut truncated, || format!("instance {:?}: {e}", buffer.name)),
         }
     }
-    Ok(Contents { layout, formats, options, codec: Codec::None, names, data, end: c.at, truncated })
+    Ok(TraceDatContents {
+        layout,
+        formats,
+        options,
+        codec: Codec::None,
+        names,
+        data,
+        end: c.at,
+        truncated,
+    })
 }
 
 fn cpu_count(c: &mut Cursor<'_>) -> Result<u32, Error> {
@@ -64,7 +73,7 @@ fn cpu_count(c: &mut Cursor<'_>) -> Result<u32, Error> {
 /// Reads up to the table of CPUs: options (if any), then the word `flyrecord`.
 fn tag(
     c: &mut Cursor<'_>,
-    options: &mut Options,
+    options: &mut TraceDatOptions,
     truncated: &mut Vec<String>,
 ) -> Result<(), Error> {
     let mut at = c.at;
@@ -92,7 +101,7 @@ fn tag(
 
 fn read_options(
     c: &mut Cursor<'_>,
-    options: &mut Options,
+    options: &mut TraceDatOptions,
     truncated: &mut Vec<String>,
 ) -> Result<(), Error> {
     // Each option takes at least six bytes of the file, so this ends.

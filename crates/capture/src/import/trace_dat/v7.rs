@@ -8,12 +8,12 @@
 //! ```
 
 use super::chunk::{Codec, MAX_CHUNK};
-use super::contents::{Contents, CpuData};
+use super::contents::{CpuData, TraceDatContents};
 use super::damage::say;
 use super::header::{self, Initial, MAX_PAGE, MIN_PAGE, PageLayout};
-use super::options::{BufferOption, MAX_CPUS, Options, id};
+use super::options::{BufferOption, MAX_CPUS, TraceDatOptions, id};
 use crate::import::cursor::Cursor;
-use crate::import::formats::{self, Formats};
+use crate::import::formats::{self, EventFormats};
 use crate::import::tracepoint::Endian;
 use crate::{Error, source::ReadAt};
 
@@ -30,7 +30,7 @@ const MAX_OPTION_SECTIONS: usize = 64;
 const MAX_SECTIONS: usize = 16;
 
 /// Reads everything but the trace data.
-pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, Error> {
+pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<TraceDatContents, Error> {
     let mut c = Cursor::file(source, initial.end, initial.endian);
     let at = c.at;
     let algorithm = c.string("compression algorithm")?;
@@ -41,9 +41,9 @@ pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, E
         problem,
     })?;
     let first = c.u64("offset of the options")?;
-    let mut file = File { source, endian: initial.endian, codec };
+    let mut file = Version7File { source, endian: initial.endian, codec };
 
-    let mut options = Options::default();
+    let mut options = TraceDatOptions::default();
     let mut truncated = Vec::new();
     let end = file.options(first, &mut options, &mut truncated)?;
 
@@ -51,7 +51,7 @@ pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, E
         return Err(Error::malformed(first, "options", "no HEADER_INFO: the pages cannot be read"));
     };
     let layout = file.section(info, SECTION_HEADER_INFO, header::header_info)?;
-    let mut formats = Formats::default();
+    let mut formats = EventFormats::default();
     for &at in distinct(&options.event_formats).iter().take(MAX_SECTIONS) {
         file.section(at, SECTION_EVENT_FORMATS, |c| formats::event_formats(c, &mut formats))?;
     }
@@ -83,7 +83,16 @@ pub(super) fn read(source: &dyn ReadAt, initial: &Initial) -> Result<Contents, E
             );
         }
     }
-    Ok(Contents { layout, formats, options, codec: file.codec, names, data, end, truncated })
+    Ok(TraceDatContents {
+        layout,
+        formats,
+        options,
+        codec: file.codec,
+        names,
+        data,
+        end,
+        truncated,
+    })
 }
 
 fn distinct(offsets: &[u64]) -> Vec<u64> {
@@ -93,7 +102,7 @@ fn distinct(offsets: &[u64]) -> Vec<u64> {
     sorted
 }
 
-struct Head {
+struct Version7Head {
     id: u16,
     compressed: bool,
     /// Where the contents start, and their size in the file.
@@ -101,20 +110,20 @@ struct Head {
     len: u64,
 }
 
-struct File<'a> {
+struct Version7File<'a> {
     source: &'a dyn ReadAt,
     endian: Endian,
     codec: Codec,
 }
 
-impl File<'_> {
-    fn head(&self, at: u64) -> Result<Head, Error> {
+impl Version7File<'_> {
+    fn head(&self, at: u64) -> Result<Version7Head, Error> {
         let mut c = Cursor::file(self.source, at, self.endian);
         let id = c.u16("section id")?;
         let flags = c.u16("section flags")?;
         c.u32("section description")?;
         let len = c.u64("section size")?;
-        Ok(Head { id, compressed: flags & FLAG_COMPRESSED != 0, at: c.at, len })
+        Ok(Version7Head { id, compressed: flags & FLAG_COMPRESSED != 0, at: c.at, len })
     }
 
     /// Reads a section's contents with `read`, decompressed if need be.
@@ -148,7 +157,7 @@ impl File<'_> {
     fn options(
         &mut self,
         first: u64,
-        options: &mut Options,
+        options: &mut TraceDatOptions,
         truncated: &mut Vec<String>,
     ) -> Result<u64, Error> {
         let mut visited = Vec::new();
@@ -245,7 +254,7 @@ impl File<'_> {
 /// One section of options; returns the offset of the next or 0.
 fn option_section(
     c: &mut Cursor<'_>,
-    options: &mut Options,
+    options: &mut TraceDatOptions,
     truncated: &mut Vec<String>,
 ) -> Result<u64, Error> {
     loop {
@@ -264,7 +273,7 @@ fn option_section(
     }
 }
 
-impl Options {
+impl TraceDatOptions {
     /// How many CPUs to look for.
     fn cpu_limit(&self) -> u32 {
         match self.cpus {

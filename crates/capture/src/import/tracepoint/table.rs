@@ -8,9 +8,11 @@
 
 use vmtax_events::arm::{self, registers};
 use vmtax_events::event::{HypercallInterface, InterruptAt, MmioAccess};
-use vmtax_events::{Isa, Kind, NO_VCPU, Reason};
+use vmtax_events::{EventKind, Isa, NO_VCPU, Reason};
 
-use crate::import::text::payload::{self, MAX_FIELDS, Payload, Reader, Said, Values};
+use crate::import::text::payload::{
+    self, MAX_FIELDS, PayloadReader, SaidEvent, TextPayload, Values,
+};
 use crate::import::text::reason::Reasons;
 use crate::import::text::words::number;
 
@@ -18,18 +20,18 @@ use crate::import::text::words::number;
 pub(crate) struct Tracepoint {
     pub(crate) name: &'static str,
     /// Fields without which the record means nothing.
-    pub(crate) required: &'static [Field],
+    pub(crate) required: &'static [TableField],
     /// Those that read as 0 when a kernel lacks them.
-    pub(crate) optional: &'static [Field],
+    pub(crate) optional: &'static [TableField],
     /// A field that the event of this name has on other architectures.
     elsewhere: Option<&'static str>,
     pub(crate) make: Make,
     /// Reads the printed form.
-    printed: Reader,
+    printed: PayloadReader,
     /// The field that has the guest's instruction pointer.
     pub(crate) rip: Option<&'static str>,
     /// Marks `key=value` texts of an older libtraceevent, which prints all numbers without `0x` in decimal.
-    is_decimal: fn(Payload<'_>) -> bool,
+    is_decimal: fn(TextPayload<'_>) -> bool,
     /// Its printed form is one of `key=value` that has to be read with care.
     prints_fields: bool,
     /// Some of its records are no events.
@@ -38,23 +40,23 @@ pub(crate) struct Tracepoint {
 
 /// A field: its names, the newest first, its width, and the base in which the kernel prints it.
 #[derive(Clone, Copy)]
-pub(crate) struct Field {
+pub(crate) struct TableField {
     pub(crate) names: &'static [&'static str],
     bits: u32,
     is_hex: bool,
 }
 
 /// Printed in hexadecimal.
-const fn hex(bits: u32, names: &'static [&'static str]) -> Field {
-    Field { names, bits, is_hex: true }
+const fn hex(bits: u32, names: &'static [&'static str]) -> TableField {
+    TableField { names, bits, is_hex: true }
 }
 
 /// Printed in decimal, or as a word.
-const fn decimal(bits: u32, names: &'static [&'static str]) -> Field {
-    Field { names, bits, is_hex: false }
+const fn decimal(bits: u32, names: &'static [&'static str]) -> TableField {
+    TableField { names, bits, is_hex: false }
 }
 
-impl Field {
+impl TableField {
     fn fits(self, value: u64) -> bool {
         let above = value >> (self.bits - 1) >> 1;
         // A negative number is one of two's complement in any width.
@@ -64,7 +66,7 @@ impl Field {
                 && value.cast_signed() < 0)
     }
 
-    fn read(self, payload: Payload<'_>) -> Option<Option<u64>> {
+    fn read(self, payload: TextPayload<'_>) -> Option<Option<u64>> {
         let Some(word) = self.names.iter().find_map(|name| payload.field(name)) else {
             return Some(None);
         };
@@ -78,9 +80,9 @@ impl Field {
 #[derive(Clone, Copy)]
 pub(crate) enum Make {
     /// `None`: this record is not an event.
-    Each(fn(&Values) -> Option<Kind>),
+    Each(fn(&Values) -> Option<EventKind>),
     /// The first two are `exit_reason` and `isa`.
-    OfReason(fn(Reason) -> Kind),
+    OfReason(fn(Reason) -> EventKind),
     /// `kvm_exit` of arm64: `ret` and `esr_ec`.
     Trap,
     /// Most records are of these, which the decoder of records makes without a call: a [`Kind`] that a function returns is
@@ -92,14 +94,16 @@ pub(crate) enum Make {
 }
 
 impl Make {
-    fn kind(self, v: &Values) -> Option<Kind> {
+    fn kind(self, v: &Values) -> Option<EventKind> {
         match self {
             Make::Each(make) => make(v),
             Make::OfReason(make) => Some(make(reason(v[1], v[0]))),
             Make::Trap => Some(trap(v[0], v[1])),
-            Make::Exit => Some(Kind::Exit { reason: reason(v[1], v[0]), info1: v[2], info2: v[3] }),
-            Make::Entry => Some(Kind::Entry),
-            Make::Pio => Some(Kind::Pio {
+            Make::Exit => {
+                Some(EventKind::Exit { reason: reason(v[1], v[0]), info1: v[2], info2: v[3] })
+            }
+            Make::Entry => Some(EventKind::Entry),
+            Make::Pio => Some(EventKind::Pio {
                 write: v[0] != 0,
                 port: v[1] as u16,
                 size: v[2] as u8,
@@ -114,21 +118,21 @@ impl Make {
 }
 
 /// An exit of arm64.
-pub(crate) fn trap(ret: u64, class: u64) -> Kind {
-    Kind::Exit { reason: arm::reason(ret as u32, class as u32), info1: 0, info2: 0 }
+pub(crate) fn trap(ret: u64, class: u64) -> EventKind {
+    EventKind::Exit { reason: arm::reason(ret as u32, class as u32), info1: 0, info2: 0 }
 }
 
 /// A hypervisor in the VM enters its guest, or itself.
-fn nested_eret(spsr: u64, hcr_el2: u64) -> Kind {
-    if arm::is_of_guest(spsr & MODE, hcr_el2) { Kind::NestedEnter } else { Kind::Runs }
+fn nested_eret(spsr: u64, hcr_el2: u64) -> EventKind {
+    if arm::is_of_guest(spsr & MODE, hcr_el2) { EventKind::NestedEnter } else { EventKind::Runs }
 }
 
 /// An exit is handed to a hypervisor in the VM, or an exception of its own.
-fn nested_exception(kind: u64, esr: u64, (spsr, hcr_el2): (u64, u64)) -> Kind {
+fn nested_exception(kind: u64, esr: u64, (spsr, hcr_el2): (u64, u64)) -> EventKind {
     if arm::is_of_guest(spsr & MODE, hcr_el2) {
-        Kind::NestedInject { reason: arm::injected(kind as u32, esr) }
+        EventKind::NestedInject { reason: arm::injected(kind as u32, esr) }
     } else {
-        Kind::Runs
+        EventKind::Runs
     }
 }
 
@@ -140,9 +144,9 @@ pub(crate) fn reason(isa: u64, code: u64) -> Reason {
 }
 
 impl Tracepoint {
-    const fn new(name: &'static str, printed: Reader, make: Make) -> Tracepoint {
-        let is_decimal = |_: Payload<'_>| false;
-        let (required, optional): (&[Field], &[Field]) = (&[], &[]);
+    const fn new(name: &'static str, printed: PayloadReader, make: Make) -> Tracepoint {
+        let is_decimal = |_: TextPayload<'_>| false;
+        let (required, optional): (&[TableField], &[TableField]) = (&[], &[]);
         let (rip, prints_fields, selects, elsewhere) = (None, false, false, None);
         Tracepoint {
             name,
@@ -158,11 +162,11 @@ impl Tracepoint {
         }
     }
 
-    const fn needs(self, required: &'static [Field]) -> Tracepoint {
+    const fn needs(self, required: &'static [TableField]) -> Tracepoint {
         Tracepoint { required, ..self }
     }
 
-    const fn may_have(self, optional: &'static [Field]) -> Tracepoint {
+    const fn may_have(self, optional: &'static [TableField]) -> Tracepoint {
         Tracepoint { optional, ..self }
     }
 
@@ -182,36 +186,40 @@ impl Tracepoint {
         Tracepoint { selects: true, ..self }
     }
 
-    const fn decimal_if(self, is_decimal: fn(Payload<'_>) -> bool) -> Tracepoint {
+    const fn decimal_if(self, is_decimal: fn(TextPayload<'_>) -> bool) -> Tracepoint {
         Tracepoint { is_decimal, ..self }
     }
 
     /// All fields, in the order of the values.
-    pub(crate) fn fields(&self) -> impl Iterator<Item = Field> {
+    pub(crate) fn fields(&self) -> impl Iterator<Item = TableField> {
         self.required.iter().chain(self.optional).copied()
     }
 
     /// Whether it is the row for an event of its name that has these fields.
     pub(crate) fn is_for(&self, has: impl Fn(&str) -> bool) -> bool {
-        let has_any = |field: &Field| field.names.iter().any(|name| has(name));
+        let has_any = |field: &TableField| field.names.iter().any(|name| has(name));
         self.required.iter().all(has_any) && !self.elsewhere.is_some_and(has)
     }
 
-    fn text(&self, payload: Payload<'_>, reasons: &mut Reasons) -> Option<Text> {
+    fn text(&self, payload: TextPayload<'_>, reasons: &mut Reasons) -> Option<EventText> {
         let said = if payload.fields && !self.prints_fields {
             self.key_values(payload, reasons)?
         } else {
             (self.printed)(payload, reasons)?
         };
         let kind = self.make.kind(&said.values);
-        if let (Make::Trap, Some(Kind::Exit { reason, .. })) = (self.make, kind) {
+        if let (Make::Trap, Some(EventKind::Exit { reason, .. })) = (self.make, kind) {
             reasons.given(reason);
         }
-        (kind.is_some() || self.selects).then_some(Text { vcpu: said.vcpu, kind, rip: said.rip })
+        (kind.is_some() || self.selects).then_some(EventText {
+            vcpu: said.vcpu,
+            kind,
+            rip: said.rip,
+        })
     }
 
     /// The values of a text of the form `key=value`.
-    fn key_values(&self, payload: Payload<'_>, reasons: &mut Reasons) -> Option<Said> {
+    fn key_values(&self, payload: TextPayload<'_>, reasons: &mut Reasons) -> Option<SaidEvent> {
         if !self.is_for(|name| payload.field(name).is_some()) {
             return None;
         }
@@ -242,21 +250,21 @@ impl Tracepoint {
             return None;
         }
         let rip = self.rip.and_then(|name| payload.hex(payload.field(name)?));
-        Some(Said { vcpu, values, rip })
+        Some(SaidEvent { vcpu, values, rip })
     }
 }
 
 /// The vCPU, where a tracepoint has it.
-pub(crate) const VCPU: Field = decimal(32, &["vcpu_id"]);
+pub(crate) const VCPU: TableField = decimal(32, &["vcpu_id"]);
 /// On arm64 a field of this name is a pointer.
-pub(crate) const POINTER_OR_VCPU: Field = decimal(32, &["vcpu"]);
+pub(crate) const POINTER_OR_VCPU: TableField = decimal(32, &["vcpu"]);
 /// Places of `kvm_exit`'s values.
 const INFO2: usize = 3;
 const INTR_INFO: usize = 4;
 
-const EXIT_REASON: Field = decimal(32, &["exit_reason", "exit_code"]);
-const ISA: Field = decimal(32, &["isa"]);
-const INFORMATION: &[Field] =
+const EXIT_REASON: TableField = decimal(32, &["exit_reason", "exit_code"]);
+const ISA: TableField = decimal(32, &["isa"]);
+const INFORMATION: &[TableField] =
     &[ISA, hex(64, &["info1"]), hex(64, &["info2"]), hex(64, &["intr_info"])];
 
 /// Every tracepoint that the analysis understands. Field names as in Linux `arch/x86/kvm/trace.h`,
@@ -273,7 +281,7 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
     Tracepoint::new(
         "kvm_msr",
         payload::msr,
-        Make::Each(|v| Some(Kind::Msr { write: v[0] != 0, index: v[1] as u32, data: v[2] })),
+        Make::Each(|v| Some(EventKind::Msr { write: v[0] != 0, index: v[1] as u32, data: v[2] })),
     )
     .needs(&[decimal(32, &["write"]), hex(32, &["ecx"])])
     .may_have(&[hex(64, &["data"])])
@@ -292,7 +300,7 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
                 2 => MmioAccess::Write,
                 _ => return None,
             };
-            Some(Kind::Mmio { access, gpa: v[1], len: v[2] as u32 })
+            Some(EventKind::Mmio { access, gpa: v[1], len: v[2] as u32 })
         }),
     )
     .needs(&[decimal(32, &["type"]), hex(64, &["gpa"])])
@@ -300,33 +308,37 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
     Tracepoint::new(
         "kvm_fast_mmio",
         payload::fast_mmio,
-        Make::Each(|v| Some(Kind::FastMmio { gpa: v[0] })),
+        Make::Each(|v| Some(EventKind::FastMmio { gpa: v[0] })),
     )
     .needs(&[hex(64, &["gpa"])]),
     Tracepoint::new(
         "kvm_hypercall",
         payload::hypercall,
-        Make::Each(|v| Some(Kind::Hypercall { interface: HypercallInterface::Kvm, number: v[0] })),
+        Make::Each(|v| {
+            Some(EventKind::Hypercall { interface: HypercallInterface::Kvm, number: v[0] })
+        }),
     )
     .needs(&[hex(64, &["nr"])]),
     Tracepoint::new(
         "kvm_hv_hypercall",
         payload::hv_hypercall,
         Make::Each(|v| {
-            Some(Kind::Hypercall { interface: HypercallInterface::HyperV, number: v[0] })
+            Some(EventKind::Hypercall { interface: HypercallInterface::HyperV, number: v[0] })
         }),
     )
     .needs(&[hex(64, &["code"])]),
     Tracepoint::new(
         "kvm_xen_hypercall",
         payload::hypercall,
-        Make::Each(|v| Some(Kind::Hypercall { interface: HypercallInterface::Xen, number: v[0] })),
+        Make::Each(|v| {
+            Some(EventKind::Hypercall { interface: HypercallInterface::Xen, number: v[0] })
+        }),
     )
     .needs(&[hex(64, &["nr"])]),
     Tracepoint::new(
         "kvm_page_fault",
         payload::page_fault,
-        Make::Each(|v| Some(Kind::PageFault { gpa: v[0], error_code: v[1] })),
+        Make::Each(|v| Some(EventKind::PageFault { gpa: v[0], error_code: v[1] })),
     )
     .needs(&[hex(64, &["fault_address"])])
     .may_have(&[hex(64, &["error_code"])]),
@@ -334,25 +346,25 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
     Tracepoint::new(
         "kvm_rmp_fault",
         payload::rmp_fault,
-        Make::Each(|v| Some(Kind::PageFault { gpa: v[0], error_code: v[1] })),
+        Make::Each(|v| Some(EventKind::PageFault { gpa: v[0], error_code: v[1] })),
     )
     .needs(&[hex(64, &["gpa"]), hex(64, &["error_code"])]),
     Tracepoint::new(
         "kvm_mmu_spte_requested",
         payload::map_request,
-        Make::Each(|v| Some(Kind::MapRequest { gfn: v[0], level: u8::try_from(v[1]).ok()? })),
+        Make::Each(|v| Some(EventKind::MapRequest { gfn: v[0], level: u8::try_from(v[1]).ok()? })),
     )
     .needs(&[decimal(64, &["gfn"]), decimal(32, &["level"])]),
     Tracepoint::new(
         "kvm_vm_set_mem_attributes",
         payload::set_attributes,
-        Make::Each(|v| Some(Kind::SetAttributes { start: v[0], end: v[1], attributes: v[2] })),
+        Make::Each(|v| Some(EventKind::SetAttributes { start: v[0], end: v[1], attributes: v[2] })),
     )
     .needs(&[decimal(64, &["start"]), decimal(64, &["end"]), decimal(64, &["attr"])]),
     Tracepoint::new(
         "kvm_cpuid",
         payload::cpuid,
-        Make::Each(|v| Some(Kind::Cpuid { function: v[0] as u32, index: v[1] as u32 })),
+        Make::Each(|v| Some(EventKind::Cpuid { function: v[0] as u32, index: v[1] as u32 })),
     )
     .needs(&[hex(32, &["function"])])
     .may_have(&[hex(32, &["index"])])
@@ -361,34 +373,36 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
     Tracepoint::new(
         "kvm_cr",
         payload::cr,
-        Make::Each(|v| Some(Kind::Cr { write: v[0] != 0, number: v[1] as u8, value: v[2] })),
+        Make::Each(|v| Some(EventKind::Cr { write: v[0] != 0, number: v[1] as u8, value: v[2] })),
     )
     .needs(&[decimal(32, &["rw"]), hex(8, &["cr"])])
     .may_have(&[hex(64, &["val"])]),
     Tracepoint::new(
         "kvm_apic",
         payload::apic,
-        Make::Each(|v| Some(Kind::Apic { write: v[0] != 0, register: v[1] as u32, value: v[2] })),
+        Make::Each(|v| {
+            Some(EventKind::Apic { write: v[0] != 0, register: v[1] as u32, value: v[2] })
+        }),
     )
     .needs(&[decimal(32, &["rw"]), decimal(32, &["reg"])])
     .may_have(&[hex(64, &["val"])]),
     Tracepoint::new(
         "kvm_vmgexit_enter",
         payload::vmgexit,
-        Make::Each(|v| Some(Kind::GhcbEnter { code: v[0], info1: v[1], info2: v[2] })),
+        Make::Each(|v| Some(EventKind::GhcbEnter { code: v[0], info1: v[1], info2: v[2] })),
     )
     .needs(&[hex(64, &["exit_reason"])])
     .may_have(&[hex(64, &["info1"]), hex(64, &["info2"])]),
     Tracepoint::new(
         "kvm_vmgexit_msr_protocol_enter",
         payload::vmgexit_msr_protocol_enter,
-        Make::Each(|v| Some(Kind::GhcbMsr { value: v[0] })),
+        Make::Each(|v| Some(EventKind::GhcbMsr { value: v[0] })),
     )
     .needs(&[hex(64, &["ghcb_gpa"])]),
     Tracepoint::new(
         "kvm_tdvmcall",
         payload::tdvmcall,
-        Make::Each(|v| Some(Kind::Tdvmcall { leaf: v[0] })),
+        Make::Each(|v| Some(EventKind::Tdvmcall { leaf: v[0] })),
     )
     .needs(&[decimal(64, &["exit_reason"])]),
     Tracepoint::new("vmcs_read", payload::vmcs_field, Make::Each(|v| vmcs_field(false, v[0])))
@@ -398,39 +412,39 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
     Tracepoint::new(
         "kvm_userspace_exit",
         payload::userspace_exit,
-        Make::Each(|v| Some(Kind::UserspaceExit { reason: v[0] as u32, errno: v[1] as i32 })),
+        Make::Each(|v| Some(EventKind::UserspaceExit { reason: v[0] as u32, errno: v[1] as i32 })),
     )
     .needs(&[decimal(32, &["reason"])])
     .may_have(&[decimal(32, &["errno"])]),
     Tracepoint::new(
         "kvm_nested_vmexit",
         payload::nested_exit,
-        Make::OfReason(|reason| Kind::NestedExit { reason }),
+        Make::OfReason(|reason| EventKind::NestedExit { reason }),
     )
     .needs(&[EXIT_REASON])
     .may_have(&[ISA]),
     Tracepoint::new(
         "kvm_nested_vmexit_inject",
         payload::nested_exit,
-        Make::OfReason(|reason| Kind::NestedInject { reason }),
+        Make::OfReason(|reason| EventKind::NestedInject { reason }),
     )
     .needs(&[EXIT_REASON])
     .may_have(&[ISA]),
     Tracepoint::new(
         "kvm_nested_vmenter",
         payload::nested_vmenter,
-        Make::Each(|_| Some(Kind::NestedEnter)),
+        Make::Each(|_| Some(EventKind::NestedEnter)),
     ),
     // The name until Linux 6.0.
     Tracepoint::new(
         "kvm_nested_vmrun",
         payload::nested_vmenter,
-        Make::Each(|_| Some(Kind::NestedEnter)),
+        Make::Each(|_| Some(EventKind::NestedEnter)),
     ),
     Tracepoint::new(
         "kvm_vcpu_wakeup",
         payload::vcpu_wakeup,
-        Make::Each(|v| Some(Kind::Wakeup { ns: v[0], polled: v[1] == 0 })),
+        Make::Each(|v| Some(EventKind::Wakeup { ns: v[0], polled: v[1] == 0 })),
     )
     .needs(&[decimal(64, &["ns"])])
     .may_have(&[decimal(32, &["waited"])]),
@@ -439,19 +453,21 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
         payload::sched_switch,
         // The low 8 bits are the states a task sleeps or dies in (TASK_REPORT and TASK_REPORT_IDLE);
         // a task that leaves the CPU without any could have run on. The bit above says so in words ("R+").
-        Make::Each(|v| Some(Kind::Switch { preempted: v[0] & 0xff == 0, next_tid: v[1] as u32 })),
+        Make::Each(|v| {
+            Some(EventKind::Switch { preempted: v[0] & 0xff == 0, next_tid: v[1] as u32 })
+        }),
     )
     .needs(&[decimal(64, &["prev_state"]), decimal(32, &["next_pid"])])
     .prints_fields(),
     // arm64: `arch/arm64/kvm/trace_arm.h`, `trace_handle_exit.h` and `hyp_trace.h`, 4.2 to 7.3.
     Tracepoint::new("kvm_exit", payload::arm::exit, Make::Trap)
         .needs(&[decimal(32, &["ret"]), hex(32, &["esr_ec"])]),
-    Tracepoint::new("kvm_entry", payload::arm::entry, Make::Each(|_| Some(Kind::Entry)))
+    Tracepoint::new("kvm_entry", payload::arm::entry, Make::Each(|_| Some(EventKind::Entry)))
         .needs(&[hex(64, &["vcpu_pc"])]),
     Tracepoint::new(
         "kvm_guest_fault",
         payload::arm::guest_fault,
-        Make::Each(|v| Some(Kind::PageFault { gpa: v[0], error_code: v[1] })),
+        Make::Each(|v| Some(EventKind::PageFault { gpa: v[0], error_code: v[1] })),
     )
     .needs(&[hex(64, &["ipa"]), hex(64, &["hsr"])]),
     Tracepoint::new(
@@ -459,7 +475,7 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
         payload::arm::handle_sys_reg,
         Make::Each(|v| {
             let (register, write) = registers::of_syndrome(v[0]);
-            Some(Kind::Sysreg { write, register: register as u32 })
+            Some(EventKind::Sysreg { write, register: register as u32 })
         }),
     )
     .needs(&[hex(64, &["hsr"])]),
@@ -468,7 +484,7 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
         payload::arm::sys_access,
         Make::Each(|v| {
             let register = registers::id(v[1], v[2], v[3], v[4], v[5]) as u32;
-            Some(Kind::Sysreg { write: v[0] != 0, register })
+            Some(EventKind::Sysreg { write: v[0] != 0, register })
         }),
     )
     .needs(&[
@@ -484,14 +500,14 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
         payload::arm::hvc,
         Make::Each(|v| {
             let number = arm::call(v[0], v[1]);
-            Some(Kind::Hypercall { interface: HypercallInterface::Smccc, number })
+            Some(EventKind::Hypercall { interface: HypercallInterface::Smccc, number })
         }),
     )
     .needs(&[hex(64, &["r0"]), hex(64, &["imm"])]),
     Tracepoint::new(
         "kvm_wfx_arm64",
         payload::arm::wfx,
-        Make::Each(|v| Some(Kind::Wait { for_event: v[0] != 0 })),
+        Make::Each(|v| Some(EventKind::Wait { for_event: v[0] != 0 })),
     )
     .needs(&[decimal(8, &["is_wfe"])]),
     Tracepoint::new(
@@ -512,8 +528,12 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
         hex(64, &["hcr_el2"]),
     ]),
     // The vCPU of a thread.
-    Tracepoint::new("kvm_get_timer_map", payload::arm::timer_map, Make::Each(|_| Some(Kind::Runs)))
-        .needs(&[VCPU]),
+    Tracepoint::new(
+        "kvm_get_timer_map",
+        payload::arm::timer_map,
+        Make::Each(|_| Some(EventKind::Runs)),
+    )
+    .needs(&[VCPU]),
     // Interrupts on their way to the guest (include/trace/events/kvm.h, arch/x86/kvm/trace.h). Lines that fall are no interrupts.
     Tracepoint::new(
         "kvm_set_irq",
@@ -577,7 +597,7 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
         "kvm_apicv_inhibit_changed",
         payload::apicv_inhibit_changed,
         Make::Each(|v| {
-            Some(Kind::ApicvInhibit { reason: v[0] as u32, set: v[1] != 0, inhibits: v[2] })
+            Some(EventKind::ApicvInhibit { reason: v[0] as u32, set: v[1] != 0, inhibits: v[2] })
         }),
     )
     .needs(&[decimal(32, &["reason"]), decimal(8, &["set"])])
@@ -593,16 +613,16 @@ const FIRST_VECTOR: u64 = 16;
 const FIXED: u64 = 0;
 const LOWEST_PRIORITY: u64 = 1;
 
-fn interrupt(at: InterruptAt, number: u64, source: u64) -> Kind {
-    Kind::Interrupt { at, number: number as u32, source: source as u32 }
+fn interrupt(at: InterruptAt, number: u64, source: u64) -> EventKind {
+    EventKind::Interrupt { at, number: number as u32, source: source as u32 }
 }
 
 /// How many they are: [`TRACEPOINTS`] has a constant length.
 pub(crate) const COUNT: usize = 45;
 
 /// No encoding has more than 32 bits; a guest that names such a field gets an error.
-fn vmcs_field(write: bool, field: u64) -> Option<Kind> {
-    Some(Kind::VmcsField { write, field: u32::try_from(field).ok()? })
+fn vmcs_field(write: bool, field: u64) -> Option<EventKind> {
+    Some(EventKind::VmcsField { write, field: u32::try_from(field).ok()? })
 }
 
 /// The place of the first row of a tracepoint: architectures have tracepoints of the same name with other fields.
@@ -617,19 +637,19 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 
 /// What the text of an event says.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Text {
+pub(crate) struct EventText {
     /// The vCPU, or [`NO_VCPU`].
     pub(crate) vcpu: u32,
     /// `None`: this one is no event.
-    pub(crate) kind: Option<Kind>,
+    pub(crate) kind: Option<EventKind>,
     /// The guest's instruction pointer, of entries and exits.
     pub(crate) rip: Option<u64>,
 }
 
 /// Reads the text behind an event's name. `None` if it cannot be decoded.
-pub(crate) fn read(tracepoint: usize, text: &[u8], reasons: &mut Reasons) -> Option<Text> {
+pub(crate) fn read(tracepoint: usize, text: &[u8], reasons: &mut Reasons) -> Option<EventText> {
     let first = TRACEPOINTS.get(tracepoint)?;
-    let payload = Payload::new(text);
+    let payload = TextPayload::new(text);
     if let Some(text) = first.text(payload, reasons) {
         return Some(text);
     }

@@ -12,7 +12,7 @@ pub const SVM_CPUID: u32 = 0x72;
 pub const SVM_PORT: u32 = 0x7b;
 
 /// A record that is written, with the clock as Bochs has it.
-pub struct Record {
+pub struct BochsRecord {
     pub bytes: Vec<u8>,
     pub address: u64,
     pub tsc: u64,
@@ -21,17 +21,17 @@ pub struct Record {
     pub svm: bool,
 }
 
-impl Record {
+impl BochsRecord {
     /// From the mark that starts it on: the host has left its guest.
-    pub fn new() -> Record {
-        Record::with(false)
+    pub fn new() -> BochsRecord {
+        BochsRecord::with(false)
     }
 
     /// The same of a processor with SVM or VMX.
-    pub fn with(svm: bool) -> Record {
+    pub fn with(svm: bool) -> BochsRecord {
         let mut bytes = b"VMTAXBCH".to_vec();
         bytes.extend([1, 0, 0, 0, 0, 0, 0, 0]);
-        let mut record = Record { bytes, address: 0, tsc: 1000, clock: None, svm };
+        let mut record = BochsRecord { bytes, address: 0, tsc: 1000, clock: None, svm };
         record.put(0xa3, &1000_u64.to_le_bytes());
         record.writes(layout::PREPARE);
         record

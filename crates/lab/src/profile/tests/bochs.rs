@@ -4,11 +4,11 @@ use vmtax_guest::layout;
 
 use super::HOST_RUN;
 use super::{assert_survives_damage, folded, profile};
-use crate::profile::imagined::bochs::{CPUID, Record, SVM_CPUID};
+use crate::profile::imagined::bochs::{BochsRecord, CPUID, SVM_CPUID};
 use crate::profile::imagined::{
     AFTER_GUEST, FAULT, FIRST, HANDLER, REFLECTS, REFLECTS_SVM, RUN, STACK, TICK,
 };
-use crate::profile::{Problem, Profile};
+use crate::profile::{OperationProfile, RecordProblem};
 
 const INTERRUPT: u32 = 1;
 const VMRESUME: u32 = 24;
@@ -20,7 +20,7 @@ fn tree(bytes: &[u8], level: u8, cycles: u64) -> Vec<String> {
 
 #[test]
 fn what_an_exit_takes_hangs_under_its_instruction() {
-    let mut record = Record::new();
+    let mut record = BochsRecord::new();
     record.begin();
     // A write to another port is no mark.
     record.run(FIRST + 2, 2);
@@ -50,7 +50,7 @@ fn what_an_exit_takes_hangs_under_its_instruction() {
 /// An interrupt comes between two instructions and takes a tick of the clock, which is counted where it is handled.
 #[test]
 fn exits_between_instructions_take_a_tick() {
-    let mut record = Record::new();
+    let mut record = BochsRecord::new();
     record.begin();
     record.run(FIRST + 2, 1);
     record.tsc += 1;
@@ -71,7 +71,7 @@ fn exits_between_instructions_take_a_tick() {
 
 #[test]
 fn halts_are_waiting_and_exceptions_are_calls() {
-    let mut record = Record::new();
+    let mut record = BochsRecord::new();
     record.begin();
     record.run(FIRST + 2, 1);
     record.leaves(CPUID, 0);
@@ -108,13 +108,13 @@ fn halts_are_waiting_and_exceptions_are_calls() {
 fn nested(svm: bool) -> Vec<u8> {
     let (reflects, cpuid, resume) =
         if svm { (REFLECTS_SVM, SVM_CPUID, VMRUN) } else { (REFLECTS, CPUID, VMRESUME) };
-    let enters_l1 = |record: &mut Record| {
+    let enters_l1 = |record: &mut BochsRecord| {
         record.run(AFTER_GUEST, 1);
         record.run(reflects, 1);
         record.host(0);
         record.run(AFTER_GUEST, 1);
     };
-    let resumes = |record: &mut Record| {
+    let resumes = |record: &mut BochsRecord| {
         // The host handles an exit of L1 meanwhile, and enters L1 again.
         record.run(RUN, 1);
         record.leaves(cpuid, 0);
@@ -123,7 +123,7 @@ fn nested(svm: bool) -> Vec<u8> {
         record.leaves(resume, 0);
         record.host(1);
     };
-    let mut record = Record::with(svm);
+    let mut record = BochsRecord::with(svm);
     enters_l1(&mut record);
     resumes(&mut record);
     record.run(layout::CODE + 1, 1);
@@ -161,20 +161,20 @@ fn the_guests_guest_and_its_hypervisor() {
 }
 
 fn refused(bytes: &[u8]) -> String {
-    let found: Result<Result<Profile, String>, Problem> = profile(bytes, 1, 0);
+    let found: Result<Result<OperationProfile, String>, RecordProblem> = profile(bytes, 1, 0);
     found.unwrap_err().to_string()
 }
 
 #[test]
 fn damaged_records_are_refused_in_a_sentence() {
     let with = |more: &[u8]| {
-        let mut record = Record::new();
+        let mut record = BochsRecord::new();
         record.begin();
         record.bytes.extend(more);
         record.bytes
     };
     let header = |more: &[u8]| {
-        let mut bytes = Record::new().bytes[..16].to_vec();
+        let mut bytes = BochsRecord::new().bytes[..16].to_vec();
         bytes.extend(more);
         bytes
     };
@@ -192,7 +192,7 @@ fn damaged_records_are_refused_in_a_sentence() {
         (header(&[0xa0; 13]), "a guest leaves before the record begins"),
         (header(&[0xa1]), "a guest that already runs is entered"),
         (
-            [Record::new().bytes, vec![0xa0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]].concat(),
+            [BochsRecord::new().bytes, vec![0xa0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]].concat(),
             "a guest that was not entered exits",
         ),
         (lost, "instructions and the clock advanced by"),
@@ -208,7 +208,7 @@ fn damaged_records_are_refused_in_a_sentence() {
 /// A cut anywhere is an error, and never anything worse.
 #[test]
 fn every_cut_is_an_error() {
-    let mut record = Record::new();
+    let mut record = BochsRecord::new();
     record.begin();
     record.run(FIRST + 2, 1);
     record.leaves(CPUID, 0);
@@ -222,7 +222,7 @@ fn every_cut_is_an_error() {
 
 #[test]
 fn corruption_anywhere_does_not_panic() {
-    let mut record = Record::new();
+    let mut record = BochsRecord::new();
     record.begin();
     record.run(FIRST + 2, 2);
     record.leaves(CPUID, 0);

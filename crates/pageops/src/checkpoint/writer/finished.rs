@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use vmtax_durable::NewFile;
 
-use crate::checkpoint::error::{Error, Reason};
-use crate::checkpoint::format::{Id, TRAILER};
+use crate::checkpoint::error::{DamageReason, Error};
+use crate::checkpoint::format::{CheckpointId, TRAILER};
 use crate::checkpoint::latest::Sort;
-use crate::checkpoint::meter::{Costs, TimedFile};
+use crate::checkpoint::meter::{CheckpointCosts, TimedFile};
 
 /// Counts of a written checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,47 +45,47 @@ impl Summary {
 /// A complete and synced checkpoint without a name. If dropped, nothing is left.
 #[derive(Debug)]
 #[must_use = "the checkpoint is gone unless it is published"]
-pub struct Finished {
-    pub(super) target: Target,
+pub struct FinishedCheckpoint {
+    pub(super) target: FinishedTarget,
     pub(super) path: PathBuf,
     pub(super) summary: Summary,
-    pub(super) costs: Costs,
-    pub(super) id: Id,
+    pub(super) costs: CheckpointCosts,
+    pub(super) id: CheckpointId,
 }
 
-impl Finished {
+impl FinishedCheckpoint {
     /// Counts of a written checkpoint.
     pub fn summary(&self) -> Summary {
         self.summary
     }
 
     /// Costs of the writer.
-    pub fn costs(&self) -> Costs {
+    pub fn costs(&self) -> CheckpointCosts {
         self.costs
     }
 
     /// Its id.
-    pub fn id(&self) -> Id {
+    pub fn id(&self) -> CheckpointId {
         self.id
     }
 
     /// Publishes it atomically, replacing a file of this name; or ends the stream.
     pub fn publish(self) -> Result<(), Error> {
-        let Finished { target, path, .. } = self;
+        let FinishedCheckpoint { target, path, .. } = self;
         let done = match target {
-            Target::File(new) => new.publish().map(drop),
-            Target::Stream(stream) => {
+            FinishedTarget::File(new) => new.publish().map(drop),
+            FinishedTarget::Stream(stream) => {
                 let (mut out, end) = *stream;
                 out.write_all(&end).and_then(|()| out.flush())
             }
         };
-        done.map_err(|e| Error { path, reason: Reason::Io(e) })
+        done.map_err(|e| Error { path, reason: DamageReason::Io(e) })
     }
 }
 
 /// Destination of a finished checkpoint.
 #[derive(Debug)]
-pub(super) enum Target {
+pub(super) enum FinishedTarget {
     File(NewFile),
     /// With the trailer.
     Stream(Box<(BufWriter<TimedFile>, [u8; TRAILER as usize])>),

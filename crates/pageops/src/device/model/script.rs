@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A fault of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ModelFault {
     /// A page fault after this share (in 256ths) of the bytes.
     PageFault {
         /// Share done.
@@ -24,25 +24,25 @@ pub enum Fault {
 
 /// Faults by the descriptor's number (those of batches count, batches do not), and at random.
 #[derive(Clone, Debug, Default)]
-pub struct Script {
-    at: Vec<(u64, Fault)>,
-    random: Option<(u64, u64, Vec<Fault>)>,
+pub struct FaultScript {
+    at: Vec<(u64, ModelFault)>,
+    random: Option<(u64, u64, Vec<ModelFault>)>,
 }
 
-impl Script {
+impl FaultScript {
     /// A fault of the n-th descriptor, from 0.
-    pub fn at(mut self, n: u64, fault: Fault) -> Script {
+    pub fn at(mut self, n: u64, fault: ModelFault) -> FaultScript {
         self.at.push((n, fault));
         self
     }
 
     /// One in `every` descriptors has one of `faults`; `seed` makes it the same every time.
-    pub fn random(mut self, every: u64, seed: u64, faults: &[Fault]) -> Script {
+    pub fn random(mut self, every: u64, seed: u64, faults: &[ModelFault]) -> FaultScript {
         self.random = Some((every, seed, faults.to_vec()));
         self
     }
 
-    pub(super) fn fault(&self, n: u64) -> Option<Fault> {
+    pub(super) fn fault(&self, n: u64) -> Option<ModelFault> {
         if let Some((_, fault)) = self.at.iter().find(|(at, _)| *at == n) {
             return Some(*fault);
         }

@@ -1,7 +1,7 @@
 //! What a guest measured of the pages in which its host maps it, in words.
 
 use vmtax_analyse::audit::{PagesFound, PagesSeen};
-use vmtax_analyse::host_pages::{Doubt, Reach, Verdict};
+use vmtax_analyse::host_pages::{Doubt, PagesVerdict, Reach};
 use vmtax_events::setting::host_pages::{GROUP_LINES, NotMeasured};
 
 use crate::numbers::{count, percent, significant, size};
@@ -27,16 +27,16 @@ pub(super) fn found(found: &PagesFound) -> String {
     }
 }
 
-fn decided(verdict: Verdict, [small, large]: [usize; 2], (low, high): (u32, u32)) -> String {
+fn decided(verdict: PagesVerdict, [small, large]: [usize; 2], (low, high): (u32, u32)) -> String {
     let of = |some: usize| format!("{} of {}", count(some as u64), count((small + large) as u64));
     let part = |thousandths: u32| percent(f64::from(thousandths) / 1000.0);
     match verdict {
-        Verdict::Small => format!(
+        PagesVerdict::Small => format!(
             "the host maps this VM in small pages: {} regions of 2 MiB that were sampled; at most {} of such memory is in large ones",
             of(small),
             part(1000 - low)
         ),
-        Verdict::Large => format!(
+        PagesVerdict::Large => format!(
             "the host maps this VM in large pages: {} regions of 2 MiB that were sampled; at most {} of such memory is in small ones",
             of(large),
             part(high)

@@ -1,7 +1,7 @@
 //! A line of evidence in words.
 
-use vmtax_analyse::explain::{Access, Evidence, Most, PerWork, Share};
-use vmtax_analyse::timeline::Kind;
+use vmtax_analyse::explain::{Evidence, FunctionShare, MemoryAccess, Most, PerWork};
+use vmtax_analyse::timeline::TimelineKey;
 use vmtax_events::apicv::ApicvInhibit;
 use vmtax_events::observed::Observed;
 use vmtax_events::{Detail, DetailKind, Device, Isa, Profile, Reason};
@@ -233,9 +233,9 @@ pub(crate) fn evidence(line: &Evidence) -> String {
         Evidence::Function { name, here, base } => function(name, *here, *base),
         Evidence::Instruction { of_base, text, share, access } => {
             let access = match access {
-                Access::Own => ", accesses memory",
-                Access::BehindLoad => ", right behind a load",
-                Access::None => "",
+                MemoryAccess::Own => ", accesses memory",
+                MemoryAccess::BehindLoad => ", right behind a load",
+                MemoryAccess::None => "",
             };
             format!("{}{text}: {}{access}", whose(*of_base), percent(*share))
         }
@@ -340,7 +340,7 @@ pub(crate) fn observed(observed: Observed) -> String {
 }
 
 /// The kind of exits: what they access, else their reason.
-pub(crate) fn kind(kind: &Kind) -> String {
+pub(crate) fn kind(kind: &TimelineKey) -> String {
     match kind.detail.kind {
         DetailKind::None | DetailKind::Overflow => names::reason(kind.reason),
         fault if fault.is_fault() => names::reason(kind.reason),
@@ -391,7 +391,7 @@ fn name(isa: Isa, detail: Detail) -> String {
     }
 }
 
-fn function(name: &str, here: Share, base: Option<Share>) -> String {
+fn function(name: &str, here: FunctionShare, base: Option<FunctionShare>) -> String {
     if name == Profile::UNLISTED && base.is_none() {
         return format!("functions that the text does not list: {}", percent(here.own));
     }

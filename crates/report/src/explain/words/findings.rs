@@ -1,13 +1,13 @@
 //! What a finding means, what would disprove it, and what to record next.
 
-use vmtax_analyse::explain::{Found, Holder, LineTimer, Subject};
+use vmtax_analyse::explain::{CpuHolder, FoundKind, LineTimer, Subject};
 use vmtax_events::apicv::ApicvInhibit;
 
 use super::observed::{message, slow_function};
 use super::phrases::{REPETITIONS_OF_EACH, SMALL_PAGES, reasons};
 
 /// A finding in words.
-pub(crate) struct Words {
+pub(crate) struct FindingWords {
     /// What it means, without its full stop.
     pub(crate) means: String,
     /// What would show that it is not so.
@@ -21,7 +21,7 @@ const WHOSE: &str = "whose register it is: `lspci -v` in the guest, or QEMU's `i
 const SAME: &str = "the same workload without these accesses is as slow";
 
 /// What exits of a subject mean, what disproves it, what to record next.
-fn of_subject(subject: Subject) -> Words {
+fn of_subject(subject: Subject) -> FindingWords {
     let (means, disproof, next) = match subject {
         Subject::ClockReads => (
             "the guest reads its clock from a device, and each reading is an exit",
@@ -304,40 +304,41 @@ fn of_subject(subject: Subject) -> Words {
             ("other exits", SAME, "kvm:* (perf record -e 'kvm:*'), which shows their subject")
         }
     };
-    Words { means: means.to_owned(), disproof, next }
+    FindingWords { means: means.to_owned(), disproof, next }
 }
 
 /// The words of a finding.
-pub(crate) fn finding(found: &Found) -> Words {
-    let words = |means: &str, disproof, next| Words { means: means.to_owned(), disproof, next };
+pub(crate) fn finding(found: &FoundKind) -> FindingWords {
+    let words =
+        |means: &str, disproof, next| FindingWords { means: means.to_owned(), disproof, next };
     match found {
-        Found::Exits(subject) => of_subject(*subject),
-        Found::OtherExits(most) => {
+        FoundKind::Exits(subject) => of_subject(*subject),
+        FoundKind::OtherExits(most) => {
             let means = format!("exits without a rule: {}", reasons(most));
-            Words { means, ..of_subject(Subject::Other) }
+            FindingWords { means, ..of_subject(Subject::Other) }
         }
-        Found::FaultsWait => words(
+        FoundKind::FaultsWait => words(
             "the guest touches memory whose content the host must fetch first: from swap, a migration's source, a file",
             "the VMM's major faults (/proc/PID/stat) stand still, and it uses no userfaultfd",
             "VmSwap in /proc/PID/status of the VMM; `vmstat 1` (si, so); QEMU's `info migrate`",
         ),
-        Found::HaltsReturn => words(
+        FoundKind::HaltsReturn => words(
             "halts return at once: an event is pending that the guest does not take, so the vCPU never sleeps",
             "kvm:kvm_vcpu_wakeup shows that the vCPU sleeps",
             "what is pending: kvm:kvm_apic_accept_irq, kvm:kvm_async_pf_ready; the guest's /proc/interrupts (asynchronous page faults of KVM are one such event)",
         ),
-        Found::PeriodicTimer { armed: false } => words(
+        FoundKind::PeriodicTimer { armed: false } => words(
             "a timer in periodic mode wakes the guest: nobody arms it for each wake-up",
             "kvm:kvm_set_irq shows interrupts of a device at that rate",
             "which: kvm:kvm_set_irq (gsi 0 is the PIT, whose thread is kvm-pit/PID, and gsi 8 the RTC), kvm:kvm_apic_accept_irq (the APIC's timer)",
         ),
-        Found::PeriodicTimer { armed: true } => words(
+        FoundKind::PeriodicTimer { armed: true } => words(
             "a timer that the guest arms each time wakes it: its tick, or programs that sleep",
             "its command line has neither nohz=off nor highres=off: then a program sleeps at that rate",
             "the guest's command line; `perf record -e timer:hrtimer_start` in it",
         ),
-        Found::LineTimer(timer) => line_timer(*timer),
-        Found::ApicvInhibited(inhibit) => Words {
+        FoundKind::LineTimer(timer) => line_timer(*timer),
+        FoundKind::ApicvInhibited(inhibit) => FindingWords {
             means: match inhibit {
                 Some(inhibit) => format!("KVM keeps APICv or AVIC off: {}", inhibited(*inhibit)),
                 None => "KVM keeps APICv or AVIC off; what the number of the reason means depends on the kernel".to_owned(),
@@ -345,100 +346,100 @@ pub(crate) fn finding(found: &Found) -> Words {
             disproof: "kvm:kvm_apicv_inhibit_changed clears the last reason later",
             next: "`enum kvm_apicv_inhibit` in arch/x86/include/asm/kvm_host.h of the host's kernel",
         },
-        Found::SlowRegisters => words(
+        FoundKind::SlowRegisters => words(
             "the VMM takes long for a register access, far longer than for others",
             "it takes as long with another VMM, or other registers of the device do too",
             "what the VMM does there: `perf record -g -t TID` or `strace -T -p TID` of the vCPU's thread",
         ),
-        Found::Compaction => words(
+        FoundKind::Compaction => words(
             "the host moves pages to make huge ones, as when a guest first touches its memory",
             "compact_stall in the host's /proc/vmstat stands still",
             "compact_* and thp_fault_* in the host's /proc/vmstat while it is slow; /sys/kernel/mm/transparent_hugepage/defrag",
         ),
-        Found::Reclaim => words(
+        FoundKind::Reclaim => words(
             "memory is short: pages go to swap and come back, and who touches them waits",
             "si and so of `vmstat 1` stay 0 while it is slow",
             "`vmstat 1` on the host and in the guest; VmSwap in /proc/PID/status of the VMM; how much memory all VMs have together",
         ),
-        Found::NoKvm => words(
+        FoundKind::NoKvm => words(
             "KVM does not run the guest: QEMU translates each instruction, which is many times slower",
             "`info kvm` in QEMU's monitor says that KVM is enabled",
             "/dev/kvm; vmx or svm in /proc/cpuinfo; virtualization in the firmware's setup; nested in the parameters of the outer host's module",
         ),
-        Found::StealCounter => words(
+        FoundKind::StealCounter => words(
             "the guest's counter of stolen time is wrong: it holds more than the guest has run; nothing is stolen by that",
             "the counter grows no faster than the clock",
             "whether the VM was migrated: kernels before \"KVM: x86: move steal time initialization to vcpu entry time\" (Linux 4.4) let it overflow then; -cpu ...,-kvm-steal-time hides it",
         ),
-        Found::SlowFunction(function) => slow_function(*function),
-        Found::Mitigations => words(
+        FoundKind::SlowFunction(function) => slow_function(*function),
+        FoundKind::Mitigations => words(
             "entries and exits are dear: mitigations of the host's processor run at each of them",
             "the same with mitigations=off on the host's command line, for a trial, is as slow",
             "`perf kvm stat record -a`: exits times their cost; a newer processor needs fewer mitigations, and mitigations=off suits only hosts whose guests are all trusted",
         ),
-        Found::Message(one) => message(*one),
-        Found::PageMerging => words(
+        FoundKind::Message(one) => message(*one),
+        FoundKind::PageMerging => words(
             "the host's ksmd compares pages, to merge equal ones",
             "/sys/kernel/mm/ksm/run is 0",
             "/sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs,pages_sharing}",
         ),
-        Found::VmscapeBarrier => words(
+        FoundKind::VmscapeBarrier => words(
             "exits to the VMM are dear: a barrier of the host's mitigation of VMSCAPE before each return to user space",
             "/sys/devices/system/cpu/vulnerabilities/vmscape says that the processor is not affected",
             "kvm:kvm_userspace_exit beside the exits, which shows what goes to the VMM",
         ),
-        Found::HostPolls => words(
+        FoundKind::HostPolls => words(
             "KVM polls for halted vCPUs: their threads are busy on the host while the guest is idle",
             "halt_poll_success_ns and halt_poll_fail_ns in KVM's debugfs stand still",
             "halt_poll_success_ns and halt_poll_fail_ns in /sys/kernel/debug/kvm; kvm:kvm_halt_poll_ns",
         ),
-        Found::Xapic => words(
+        FoundKind::Xapic => words(
             "the guest uses its APIC through memory (xAPIC): each access that exits is decoded",
             "the guest's /proc/cpuinfo has x2apic",
             "/proc/cpuinfo and the command line of the guest",
         ),
-        Found::Contention(holder) => contention(*holder),
-        Found::GuestPolls => words(
+        FoundKind::Contention(holder) => contention(*holder),
+        FoundKind::GuestPolls => words(
             "the guest is idle and polls: its processors are busy, and nothing is waited for by exits",
             "the guest has work all the time",
             "the guest's command line (idle=), its cpuidle driver",
         ),
-        Found::BounceBuffer => words(
+        FoundKind::BounceBuffer => words(
             "the guest copies what its devices read and write through the bounce buffer (swiotlb)",
             "the same load without the buffer is as slow",
             "debugfs swiotlb/io_tlb_{nslabs,used_hiwater} in the guest, at high and at low load",
         ),
-        Found::BranchMisses => words(
+        FoundKind::BranchMisses => words(
             "the guest's branches are predicted worse than in the base: not a cost of exits",
             "the same number of instructions was not run on both sides",
             "mitigations in both guests (/sys/devices/system/cpu/vulnerabilities/*); perf record -e branch-misses in both",
         ),
-        Found::RemoteMemory => words(
+        FoundKind::RemoteMemory => words(
             "the guest's loads go to memory of another NUMA node more often than in the base: each takes longer",
             "numa_maps of the VMM's process shows the memory on the node of its vCPUs",
             "/proc/PID/numa_maps of the VMM; `vmtax doctor` compares it with the vCPUs' processors",
         ),
-        Found::SpreadMemory => words(
+        FoundKind::SpreadMemory => words(
             "the VMM's memory is on more than one NUMA node: loads from the other one take longer",
             "the guest has NUMA nodes of its own, and each lies on the one where its vCPUs run",
             "where the vCPUs run: `vmtax doctor` on the host compares it; /proc/PID/numa_maps of the VMM",
         ),
-        Found::MmuLock => words(
+        FoundKind::MmuLock => words(
             "vCPUs wait for the lock of KVM's page tables (mmu_lock): faults of a guest with shadow pages, as a nested guest has them, take it one after the other; with EPT or NPT alone they share it",
             "the guest runs no guests of its own and has EPT or NPT: then the lock is held for another reason (dirty logging, memory that is taken away)",
             "who holds it: `perf lock contention -ab`; fewer faults of the nested guest: huge pages for its memory on the outer host and in L1, memory that is not given back; fewer vCPUs in it",
         ),
-        Found::TlbMisses => words(
+        FoundKind::TlbMisses => words(
             "the guest's TLB misses more often than in the base: it waits for page walks",
             "the two did not do the same work, or the guest's own pages differ (THP in the guest)",
             "`vmtax pages` on the host while each VM runs; AnonHugePages in /proc/meminfo of both guests",
         ),
-        Found::ShatteredRegions => words(
+        FoundKind::ShatteredRegions => words(
             "conversions of single pages break up huge pages: KVM maps a region of 2 MiB that is private in part in pages of 4 KiB",
             "pages_2m of `vmtax pages` does not fall while the guest converts, or there were no 2M pages before",
             "`vmtax pages` before and after the conversions; `vmtax lab run --operation shatter,shatter-back` shows the same on an emulated host",
         ),
-        Found::SmallPages { private } => words(
+        FoundKind::SmallPages { private } => words(
             if *private {
                 "the guest's memory is private, which Linux maps in pages of 4 KiB"
             } else {
@@ -447,22 +448,22 @@ pub(crate) fn finding(found: &Found) -> Words {
             "`vmtax pages` shows 2M and 1G",
             "`vmtax pages` on the host while the VM runs; dTLB-load-misses in the guest; perf annotate of its hottest function",
         ),
-        Found::EmulatedIommu => words(
+        FoundKind::EmulatedIommu => words(
             "the guest maps and unmaps each transfer in an IOMMU that the VMM emulates: each change is an exit to it, and with a passed-through device a change of the host's mappings",
             "the guest's kernel command line has iommu=pt, or the VM has no emulated IOMMU",
             "the same with iommu=pt on the guest's kernel command line, which maps its memory once; without the emulated IOMMU (QEMU's -device intel-iommu, libvirt's <iommu>) where nothing needs it",
         ),
-        Found::PassedThroughRegisters => words(
+        FoundKind::PassedThroughRegisters => words(
             "accesses to registers of a passed-through device go through the VMM (vfio): the device's ROM runs in the guest's firmware, or its registers are not mapped into the guest",
             "the device's registers are mapped into the guest, and the accesses do not come again while it is slow",
             "the same with rombar=0 for the device (QEMU's -device vfio-pci,...,rombar=0, libvirt's <rom bar='off'/>), if it is slow while it starts; kvm:kvm_mmio for the addresses",
         ),
-        Found::IpiWaits => words(
+        FoundKind::IpiWaits => words(
             "the guest's vCPUs wait until others take an IPI (flushes of TLBs, calls of functions): one that has no processor on the host cannot",
             "steal in the guest's /proc/stat stands still: then the guest sends too many IPIs",
             "steal in the guest, and `vmtax doctor` on the host: fewer vCPUs, or VMs that share no processors; QEMU's kvm-pv-tlb-flush (the guest's dmesg: KVM setup pv remote TLB flush), and Linux 5.4 or later on the host, which lets such vCPUs run first (d73eb57b80b9)",
         ),
-        Found::Recovery(option) => words(
+        FoundKind::Recovery(option) => words(
             &format!("{option} recovers losses in the categories that have it"),
             "with five runs of each the values overlap",
             REPETITIONS_OF_EACH,
@@ -470,39 +471,39 @@ pub(crate) fn finding(found: &Found) -> Words {
     }
 }
 
-fn contention(holder: Holder) -> Words {
+fn contention(holder: CpuHolder) -> FindingWords {
     let means = match holder {
-        Holder::Quota => {
+        CpuHolder::Quota => {
             "vCPUs are held back while their processors are idle, as by a CPU quota (cpu.max): not a cost of exits"
         }
-        Holder::OwnVcpus => {
+        CpuHolder::OwnVcpus => {
             "vCPUs of the VM share processors and wait for each other: not a cost of exits"
         }
-        Holder::Host => {
+        CpuHolder::Host => {
             "the host gives the guest's processors to others, as its steal shows: not a cost of exits"
         }
-        Holder::Threads | Holder::Unknown => {
+        CpuHolder::Threads | CpuHolder::Unknown => {
             "vCPUs wait for a processor that other threads occupy: not a cost of exits"
         }
     };
     let next = match holder {
-        Holder::Quota => {
+        CpuHolder::Quota => {
             "nr_throttled and throttled_usec in cpu.stat of the VM's cgroup and of those above it"
         }
-        Holder::Host => {
+        CpuHolder::Host => {
             "on the host: `perf record -a -e 'kvm:*' -e sched:sched_switch`, which names who runs; `vmtax doctor` shows how VMs share processors"
         }
-        Holder::Unknown => {
+        CpuHolder::Unknown => {
             "sched:sched_switch of all processors (perf record -a), which names the running threads"
         }
-        Holder::OwnVcpus | Holder::Threads => "`vmtax doctor` shows how the vCPUs are pinned",
+        CpuHolder::OwnVcpus | CpuHolder::Threads => "`vmtax doctor` shows how the vCPUs are pinned",
     };
     let disproof = "the vCPU threads' nonvoluntary_ctxt_switches stand still";
-    Words { means: means.to_owned(), disproof, next }
+    FindingWords { means: means.to_owned(), disproof, next }
 }
 
 /// A timer on a line of the PC.
-fn line_timer(timer: LineTimer) -> Words {
+fn line_timer(timer: LineTimer) -> FindingWords {
     let (means, next) = match timer {
         LineTimer::Pit => (
             "KVM's PIT interrupts the guest in periodic mode: nobody stopped it, or the guest has no better timer",
@@ -517,7 +518,7 @@ fn line_timer(timer: LineTimer) -> Words {
             "who set it: `fuser /dev/rtc0` in a Linux guest; Windows does it itself if it lacks Hyper-V's timers",
         ),
     };
-    Words {
+    FindingWords {
         means: means.to_owned(),
         disproof: "kvm:kvm_set_irq shows no interrupts at that rate on the line",
         next,

@@ -1,11 +1,11 @@
 //! Words for what texts of ordinary tools show.
 
-use vmtax_events::observed::{Message, TimedFunction};
+use vmtax_events::observed::{LogMessage, TimedFunction};
 
-use super::findings::Words;
+use super::findings::FindingWords;
 
 /// A function of the host's kernel that takes long.
-pub(super) fn slow_function(function: TimedFunction) -> Words {
+pub(super) fn slow_function(function: TimedFunction) -> FindingWords {
     let (means, next) = match function {
         TimedFunction::NumaBalancing => (
             "NUMA balancing unmaps the VM's memory to see who uses it, and vCPUs that fault meanwhile wait",
@@ -30,74 +30,74 @@ pub(super) fn slow_function(function: TimedFunction) -> Words {
     };
     let disproof =
         "`bpftrace` or `strace -T -e ioctl` shows that it returns at once while it is slow";
-    Words { means: means.to_owned(), disproof, next }
+    FindingWords { means: means.to_owned(), disproof, next }
 }
 
 /// A message of QEMU or of a kernel.
-pub(super) fn message(message: Message) -> Words {
+pub(super) fn message(message: LogMessage) -> FindingWords {
     let (means, next) = match message {
-        Message::VhostSections => (
+        LogMessage::VhostSections => (
             "vhost loses parts of the guest's memory: pages of Hyper-V's SynIC cut its sections of 2 MiB",
             "QEMU 5.0 or later (commit 76525114736e); before it, no huge pages, or vhost=off, or no hv-synic",
         ),
-        Message::VhostFallback => (
+        LogMessage::VhostFallback => (
             "QEMU moves the packets itself: vhost was asked for and did not start",
             "/dev/vhost-net: the module vhost_net, and who may open it",
         ),
-        Message::NoTopoext => (
+        LogMessage::NoTopoext => (
             "the guest does not see which of its vCPUs are threads of one core: its scheduler places work badly",
             "-cpu host,topoext=on, or -cpu EPYC (QEMU 3.0 or later), and threads=2 in -smp with vCPUs pinned alike",
         ),
-        Message::TscScaling => (
+        LogMessage::TscScaling => (
             "the guest's TSC has another frequency than the host's, and the processor cannot scale it: the guest may leave tsc as its clock",
             "current_clocksource in the guest",
         ),
-        Message::UnstableTsc => (
+        LogMessage::UnstableTsc => (
             "the host's TSC is unstable, so its guests cannot rely on theirs: kvm-clock needs updates, or the clock is a device",
             "current_clocksource on the host and in the guest; `dmesg | grep -i tsc` on the host",
         ),
-        Message::FastApicTimer => (
+        LogMessage::FastApicTimer => (
             "the guest asks for an APIC timer that is faster than KVM allows",
             "which timer: kvm:kvm_apic in a recording; the parameter min_timer_period_us of kvm",
         ),
-        Message::Stall => (
+        LogMessage::Stall => (
             "a CPU did not run, or was stuck, for seconds; which, the log does not show",
             "steal in the guest's /proc/stat; on the host `perf record -a -e 'kvm:*' -e sched:sched_switch` while it happens",
         ),
-        Message::OutOfMemory => (
+        LogMessage::OutOfMemory => (
             "memory ran out, and the kernel ended a process",
             "whose log it is: of the host, it has too little memory for its VMs; `free -m`, VmSwap in /proc/PID/status of the VMM",
         ),
-        Message::BadGso => (
+        LogMessage::BadGso => (
             "the guest drops packets of virtio-net whose headers do not fit what is in them: the host's network card or its driver merged them wrongly",
             "the same with `ethtool -K NIC rx-gro-hw off` on the host; with bnxt_en Linux 6.12.6 or 6.14 (commit de37faf41ac5) on the host",
         ),
-        Message::UnknownMsrs => (
+        LogMessage::UnknownMsrs => (
             "guests read or write MSRs that KVM does not have: each access is an exit, and KVM writes a line of the log for it",
             "who does it in the guest (0x19c is a temperature, as agents read it); kvm.ignore_msrs=1 with kvm.report_ignored_msrs=0 on the host writes no lines",
         ),
-        Message::TscJump => (
+        LogMessage::TscJump => (
             "the TSC jumped, as a guest's does when the VM is migrated or stands still: the kernel takes tsc for unstable",
             "whether the VM was migrated or paused then; current_clocksource in the guest (kvm-clock needs no exits); QEMU 2.1 or later, whose kvm-clock does not go back at a migration (commit 9a48bcd1b824)",
         ),
-        Message::TscUnused => (
+        LogMessage::TscUnused => (
             "the TSC is taken for unstable, as after a migration, but kvm-clock is the clock in use: reading it needs no exits",
             "current_clocksource in the guest, if it is to be sure; look for the slowness elsewhere",
         ),
-        Message::TscMarked => (
+        LogMessage::TscMarked => (
             "the kernel does not trust the TSC any more; if its clock is then a device (hpet, acpi_pm), each reading of the time by a guest is an exit. Which clock it has, the text does not show",
             "/sys/devices/system/clocksource/clocksource0/current_clocksource where the message comes from: hpet or acpi_pm there is the cause, tsc or kvm-clock is not; on the host `dmesg | grep -i tsc` too",
         ),
-        Message::TapOffloads => (
+        LogMessage::TapOffloads => (
             "the tap has no segmentation and no checksum offload: each packet of 1500 bytes passes the host by itself, where one of 64 KiB would",
             "the same with `ethtool -K TAP tx on tso on`; who turned them off: the VMM (QEMU's vnet_hdr=off of the tap, csum=off or guest_tso4=off of the card; a guest whose driver does not take them) or the network's setup",
         ),
-        Message::NotifyHangs => (
+        LogMessage::NotifyHangs => (
             "a CPU is stuck in a notification of a virtio device: the write to its register does not return, or is repeated for ever",
             "the host's kernel: before Linux 4.16 KVM skips such a write wrongly where it runs nested (commit d391f1207067); on the host `perf kvm stat live` while it hangs",
         ),
     };
-    Words {
+    FindingWords {
         means: means.to_owned(),
         disproof: "the message does not come again while it is slow",
         next,

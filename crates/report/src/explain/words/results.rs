@@ -1,12 +1,12 @@
 //! Results of benchmarks in words.
 
-use vmtax_analyse::explain::{ENOUGH, LOSS, MOST, Row, Workload};
+use vmtax_analyse::explain::{CategoryResult, ENOUGH, LOSS, MOST, WorkloadResults};
 
 use super::phrases::part;
 use crate::numbers::{fixed, percent};
 
 /// A workload's verdict, a sentence without its full stop. Hostile text.
-pub(crate) fn workload(workload: &Workload) -> String {
+pub(crate) fn workload(workload: &WorkloadResults) -> String {
     let Some(worst) = &workload.worst else { return without_loss(workload) };
     let mut says = loss(workload, worst);
     for one in workload.recovered.iter().filter(|one| one.category == worst.category) {
@@ -29,7 +29,7 @@ pub(crate) fn workload(workload: &Workload) -> String {
 }
 
 /// The loss of the worst category.
-fn loss(workload: &Workload, worst: &Row) -> String {
+fn loss(workload: &WorkloadResults, worst: &CategoryResult) -> String {
     let plain = worst.plain.as_ref().map_or("", |plain| plain.category.as_str());
     format!(
         "{}: {} loses {} of {plain} ({}{})",
@@ -42,14 +42,14 @@ fn loss(workload: &Workload, worst: &Row) -> String {
 }
 
 /// The worst category's value and the plain VM's: `591 Mbit/s of 3.4 Gbit/s`.
-pub(crate) fn figures(workload: &Workload) -> String {
+pub(crate) fn figures(workload: &WorkloadResults) -> String {
     let Some(worst) = &workload.worst else { return String::new() };
     let plain = worst.plain.as_ref().map_or(0.0, |plain| plain.value);
     format!("{} of {}", figure(worst.value, &workload.unit), figure(plain, &workload.unit))
 }
 
 /// Without kinds to compare: what an option does.
-fn without_loss(workload: &Workload) -> String {
+fn without_loss(workload: &WorkloadResults) -> String {
     let name = &workload.name;
     if workload.rows.iter().any(|row| row.plain.is_some()) {
         return format!("{name}: no kind of VM loses 5 % and more");
@@ -79,7 +79,7 @@ fn runs(n: usize) -> String {
 }
 
 /// The verdict: how many workloads lose, the worst, and what got its loss back; figures are in the table. Hostile text.
-pub(super) fn verdict<W: AsRef<Workload>>(workloads: &[W]) -> String {
+pub(super) fn verdict<W: AsRef<WorkloadResults>>(workloads: &[W]) -> String {
     let lose = workloads.iter().filter(|workload| workload.as_ref().loss() >= LOSS).count();
     let worst = workloads.first().map(AsRef::as_ref);
     match (worst, worst.and_then(|one| one.worst.as_ref())) {

@@ -1,6 +1,6 @@
 //! What a trial of a remedy showed, or why there was none.
 
-use vmtax_analyse::remedy::{Effect, Figures, Trial, Tried, Unit};
+use vmtax_analyse::remedy::{Figures, Trial, TrialEffect, TrialUnit, Tried};
 
 use crate::numbers::{fixed, whole};
 
@@ -25,10 +25,10 @@ fn figures(tried: &Tried) -> String {
     let (before, after) = (range(tried.before), range(tried.after));
     let counts = format!("{before} -> {after} {} per {}", tried.unit.name(), tried.per);
     match (tried.effect(), tried.unit) {
-        (Effect::Same, Unit::Exits) => format!("removes no exit, {counts}"),
-        (Effect::Same, _) => format!("changes nothing, {counts}"),
-        (Effect::More, _) => format!("takes more, {counts}"),
-        (Effect::Fewer, _) => counts,
+        (TrialEffect::Same, TrialUnit::Exits) => format!("removes no exit, {counts}"),
+        (TrialEffect::Same, _) => format!("changes nothing, {counts}"),
+        (TrialEffect::More, _) => format!("takes more, {counts}"),
+        (TrialEffect::Fewer, _) => counts,
     }
 }
 

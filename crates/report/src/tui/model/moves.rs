@@ -1,12 +1,12 @@
 //! Ways through the rows, the tree and the time.
 
-use super::{At, Model, Place, SPEEDS, Shown, Source};
+use super::{FrameSource, SPEEDS, ScreenModel, ShownScreen, TimeShown, TreePlace};
 use crate::tui::column;
 use crate::tui::rows::View;
 
-impl Model {
+impl ScreenModel {
     pub(in crate::tui) fn choose(&mut self, by: isize) {
-        let Shown { rows, index, .. } = self.shown();
+        let ShownScreen { rows, index, .. } = self.shown();
         let last = rows.len().saturating_sub(1);
         let index = index.saturating_add_signed(by).min(last);
         let chosen = rows.get(index).map(|row| row.key.clone());
@@ -21,7 +21,7 @@ impl Model {
         let Some(row) = place.chosen.clone().filter(|_| place.view != View::Exits) else { return };
         let within = place.within.row(&row);
         let next = within.views().into_iter().find(|view| *view > place.view);
-        self.places.push(Place::new(within, next.unwrap_or(View::Exits)));
+        self.places.push(TreePlace::new(within, next.unwrap_or(View::Exits)));
     }
 
     /// Out of the row; at the top out of the filter.
@@ -50,7 +50,7 @@ impl Model {
 
     fn look(&mut self, view: View) {
         let within = self.place().within;
-        *self.place_mut() = Place::new(within, view);
+        *self.place_mut() = TreePlace::new(within, view);
     }
 
     pub(in crate::tui) fn filter_by(&mut self, text: String) {
@@ -77,15 +77,15 @@ impl Model {
 
     pub(in crate::tui) fn pause(&mut self) {
         match (self.source, self.at) {
-            (Source::Live(_), At::Newest) => {
-                self.at = self.frames.last().map_or(At::Newest, At::Start);
+            (FrameSource::Live(_), TimeShown::Newest) => {
+                self.at = self.frames.last().map_or(TimeShown::Newest, TimeShown::Start);
             }
-            (Source::Live(_), _) => self.at = At::Newest,
-            (Source::Replay, at) => {
+            (FrameSource::Live(_), _) => self.at = TimeShown::Newest,
+            (FrameSource::Replay, at) => {
                 self.is_playing = !self.is_playing && self.frames.len() > 1;
-                let is_at_end = at == self.frames.last().map_or(At::All, At::Start);
-                if self.is_playing && (at == At::All || is_at_end) {
-                    self.at = self.frames.first().map_or(At::All, At::Start);
+                let is_at_end = at == self.frames.last().map_or(TimeShown::All, TimeShown::Start);
+                if self.is_playing && (at == TimeShown::All || is_at_end) {
+                    self.at = self.frames.first().map_or(TimeShown::All, TimeShown::Start);
                 }
             }
         }
@@ -94,9 +94,11 @@ impl Model {
     pub(in crate::tui) fn toggle_all(&mut self) {
         self.is_playing = false;
         self.at = match (self.at, self.source) {
-            (At::All, Source::Live(_)) => At::Newest,
-            (At::All, Source::Replay) => self.frames.first().map_or(At::All, At::Start),
-            _ => At::All,
+            (TimeShown::All, FrameSource::Live(_)) => TimeShown::Newest,
+            (TimeShown::All, FrameSource::Replay) => {
+                self.frames.first().map_or(TimeShown::All, TimeShown::Start)
+            }
+            _ => TimeShown::All,
         };
     }
 
@@ -104,23 +106,23 @@ impl Model {
         self.is_playing = false;
         let end = self.frames.last();
         let to = match self.at {
-            At::Start(start) => self.frames.previous(start).or(Some(start)),
-            At::Newest => end.and_then(|end| self.frames.previous(end)).or(end),
-            At::All => end,
+            TimeShown::Start(start) => self.frames.previous(start).or(Some(start)),
+            TimeShown::Newest => end.and_then(|end| self.frames.previous(end)).or(end),
+            TimeShown::All => end,
         };
-        self.at = to.map_or(self.at, At::Start);
+        self.at = to.map_or(self.at, TimeShown::Start);
     }
 
     pub(in crate::tui) fn step_on(&mut self) {
         self.is_playing = false;
         let next = match self.at {
-            At::Start(start) => self.frames.after(start),
-            At::All => self.frames.first(),
-            At::Newest => None,
+            TimeShown::Start(start) => self.frames.after(start),
+            TimeShown::All => self.frames.first(),
+            TimeShown::Newest => None,
         };
         self.at = match (next, self.at) {
-            (Some(next), _) => At::Start(next),
-            (None, At::Start(_)) if self.is_live() => At::Newest,
+            (Some(next), _) => TimeShown::Start(next),
+            (None, TimeShown::Start(_)) if self.is_live() => TimeShown::Newest,
             (None, at) => at,
         };
     }

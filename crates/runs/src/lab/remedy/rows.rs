@@ -1,9 +1,9 @@
 //! The rows of `vmtax lab remedy`.
 
-use vmtax_analyse::remedy::{RemedyId, Unit};
-use vmtax_lab::Host;
+use vmtax_analyse::remedy::{RemedyId, TrialUnit};
+use vmtax_lab::HostKind;
 
-use super::{Load, RemedyRow};
+use super::{RemedyRow, TrialLoad};
 
 const fn row(
     remedy: RemedyId,
@@ -11,14 +11,14 @@ const fn row(
     vms: [&'static str; 2],
     finding: &'static str,
 ) -> RemedyRow {
-    let (load, finding) = (Load::Vms(workload, vms, 1), Some(finding));
-    RemedyRow { remedy, load, finding, is_named: true, unit: Unit::Exits, spread: 0.0 }
+    let (load, finding) = (TrialLoad::Vms(workload, vms, 1), Some(finding));
+    RemedyRow { remedy, load, finding, is_named: true, unit: TrialUnit::Exits, spread: 0.0 }
 }
 
 /// An operation without and with options of the host's kernel.
 const fn option(
     remedy: RemedyId,
-    host: Host,
+    host: HostKind,
     operation: &'static str,
     [without, with]: [&'static [&'static str]; 2],
 ) -> RemedyRow {
@@ -27,18 +27,18 @@ const fn option(
 
 const fn operations(
     remedy: RemedyId,
-    host: Host,
+    host: HostKind,
     sides: [(&'static str, &'static [&'static str]); 2],
 ) -> RemedyRow {
-    let load = Load::Operations(host, None, sides);
-    RemedyRow { remedy, load, finding: None, is_named: false, unit: Unit::Exits, spread: 0.0 }
+    let load = TrialLoad::Operations(host, None, sides);
+    RemedyRow { remedy, load, finding: None, is_named: false, unit: TrialUnit::Exits, spread: 0.0 }
 }
 
 const fn finds(finding: &'static str, row: RemedyRow) -> RemedyRow {
     RemedyRow { finding: Some(finding), is_named: true, ..row }
 }
 
-const fn in_unit(unit: Unit, row: RemedyRow) -> RemedyRow {
+const fn in_unit(unit: TrialUnit, row: RemedyRow) -> RemedyRow {
     RemedyRow { unit, ..row }
 }
 
@@ -48,18 +48,20 @@ const fn varying(row: RemedyRow) -> RemedyRow {
 
 const fn of_two(row: RemedyRow) -> RemedyRow {
     match row.load {
-        Load::Vms(workload, vms, _) => RemedyRow { load: Load::Vms(workload, vms, 2), ..row },
-        Load::Operations(..) => row,
+        TrialLoad::Vms(workload, vms, _) => {
+            RemedyRow { load: TrialLoad::Vms(workload, vms, 2), ..row }
+        }
+        TrialLoad::Operations(..) => row,
     }
 }
 
 /// With this kernel.
 const fn with_kernel(kernel: &'static str, row: RemedyRow) -> RemedyRow {
     match row.load {
-        Load::Operations(host, _, sides) => {
-            RemedyRow { load: Load::Operations(host, Some(kernel), sides), ..row }
+        TrialLoad::Operations(host, _, sides) => {
+            RemedyRow { load: TrialLoad::Operations(host, Some(kernel), sides), ..row }
         }
-        Load::Vms(..) => row,
+        TrialLoad::Vms(..) => row,
     }
 }
 
@@ -93,14 +95,17 @@ pub const ROWS: &[RemedyRow] = &[
     unnamed(row(RemedyId::HaltPoll, "short-timer", ["plain", "plain+halt_poll_ns"], "halts")),
     unnamed(row(RemedyId::GuestIdlePoll, "short-timer", ["plain", "plain+poll"], "halts")),
     in_unit(
-        Unit::Instructions,
+        TrialUnit::Instructions,
         unnamed(row(RemedyId::NoHaltPoll, "short-timer", ["plain+halt_poll_ns", "plain"], "halts")),
     ),
     in_unit(
-        Unit::Waiting,
+        TrialUnit::Waiting,
         row(RemedyId::FewerVcpus, "compute", ["plain+smp", "plain"], "contention"),
     ),
-    in_unit(Unit::Waiting, row(RemedyId::KsmOff, "compute", ["plain+ksm", "plain"], "contention")),
+    in_unit(
+        TrialUnit::Waiting,
+        row(RemedyId::KsmOff, "compute", ["plain+ksm", "plain"], "contention"),
+    ),
     unnamed(row(
         RemedyId::ResidentMemory,
         "again",
@@ -138,7 +143,7 @@ pub const ROWS: &[RemedyRow] = &[
         "memory-faults",
     )),
     of_two(in_unit(
-        Unit::Waiting,
+        TrialUnit::Waiting,
         row(
             RemedyId::VcpuPinning,
             "compute",
@@ -147,7 +152,7 @@ pub const ROWS: &[RemedyRow] = &[
         ),
     )),
     of_two(in_unit(
-        Unit::Waiting,
+        TrialUnit::Waiting,
         row(
             RemedyId::CpuIsolation,
             "compute",
@@ -156,7 +161,7 @@ pub const ROWS: &[RemedyRow] = &[
         ),
     )),
     of_two(in_unit(
-        Unit::Waiting,
+        TrialUnit::Waiting,
         row(
             RemedyId::IothreadPinning,
             "request",
@@ -171,7 +176,7 @@ pub const ROWS: &[RemedyRow] = &[
         "",
     )))),
     of_two(in_unit(
-        Unit::Interrupts,
+        TrialUnit::Interrupts,
         unnamed(row(
             RemedyId::HostNohzFull,
             "compute",
@@ -186,7 +191,7 @@ pub const ROWS: &[RemedyRow] = &[
         "guest-timer",
     ))),
     of_two(in_unit(
-        Unit::Interrupts,
+        TrialUnit::Interrupts,
         unnamed(row(
             RemedyId::IrqAffinity,
             "compute",
@@ -224,7 +229,7 @@ pub const ROWS: &[RemedyRow] = &[
         "clock-reads",
     )),
     in_unit(
-        Unit::Instructions,
+        TrialUnit::Instructions,
         silent(row(
             RemedyId::ThpDefer,
             "touch",
@@ -239,27 +244,30 @@ pub const ROWS: &[RemedyRow] = &[
         "memory-faults",
     )),
     // Parameters of modules, with the lab's VMM.
-    finds("shadow-paging", option(RemedyId::Npt, Host::Amd, "invlpg", [&["kvm_amd.npt=0"], &[]])),
-    finds("gif", option(RemedyId::Vgif, Host::Amd, "stgi", [&["kvm_amd.vgif=0"], &[]])),
     finds(
         "shadow-paging",
-        option(RemedyId::Ept, Host::Intel, "invlpg", [&["kvm_intel.ept=0"], &[]]),
+        option(RemedyId::Npt, HostKind::Amd, "invlpg", [&["kvm_amd.npt=0"], &[]]),
+    ),
+    finds("gif", option(RemedyId::Vgif, HostKind::Amd, "stgi", [&["kvm_amd.vgif=0"], &[]])),
+    finds(
+        "shadow-paging",
+        option(RemedyId::Ept, HostKind::Intel, "invlpg", [&["kvm_intel.ept=0"], &[]]),
     ),
     finds(
         "vmcs-accesses",
         option(
             RemedyId::ShadowVmcs,
-            Host::Intel,
+            HostKind::Intel,
             "cpuid@L2",
             [&["kvm_intel.enable_shadow_vmcs=0"], &[]],
         ),
     ),
     // KVM takes the timer of a slower TSC alone (`vmtax_lab::TSC_KHZ`).
     in_unit(
-        Unit::Instructions,
+        TrialUnit::Instructions,
         option(
             RemedyId::PreemptionTimer,
-            Host::Intel,
+            HostKind::Intel,
             "tsc-deadline",
             [&["tsc_early_khz=400000", "kvm_intel.preemption_timer=0"], &["tsc_early_khz=400000"]],
         ),
@@ -267,37 +275,41 @@ pub const ROWS: &[RemedyRow] = &[
     // What a guest or its VMM does otherwise.
     finds(
         "counters",
-        operations(RemedyId::FewerEvents, Host::Amd, [("perf-multiplex", &[]), ("perf-none", &[])]),
+        operations(
+            RemedyId::FewerEvents,
+            HostKind::Amd,
+            [("perf-multiplex", &[]), ("perf-none", &[])],
+        ),
     ),
     finds(
         "counters",
         operations(
             RemedyId::GuestNmiWatchdog,
-            Host::Amd,
+            HostKind::Amd,
             [("perf-sample", &[]), ("perf-none", &[])],
         ),
     ),
     in_unit(
-        Unit::Waited,
+        TrialUnit::Waited,
         operations(
             RemedyId::FavorDynmods,
-            Host::Amd,
+            HostKind::Amd,
             [("start-irqchip-first", &[]), ("start-favordynmods", &[])],
         ),
     ),
     in_unit(
-        Unit::Waited,
+        TrialUnit::Waited,
         operations(
             RemedyId::RcuExpedited,
-            Host::Amd,
+            HostKind::Amd,
             [("start-irqchip-first", &[]), ("start-rcu-expedited", &[])],
         ),
     ),
     in_unit(
-        Unit::Waited,
+        TrialUnit::Waited,
         option(
             RemedyId::NxHugePagesNever,
-            Host::Amd,
+            HostKind::Amd,
             "start-irqchip-first",
             [&[], &["kvm.nx_huge_pages=never"]],
         ),
@@ -305,10 +317,10 @@ pub const ROWS: &[RemedyRow] = &[
     with_kernel(
         GRACE_PERIODS,
         in_unit(
-            Unit::Waited,
+            TrialUnit::Waited,
             operations(
                 RemedyId::SlotsFirst,
-                Host::Amd,
+                HostKind::Amd,
                 [("start-irqchip-first", &[]), ("start-memory-first", &[])],
             ),
         ),
@@ -316,10 +328,10 @@ pub const ROWS: &[RemedyRow] = &[
     with_kernel(
         GRACE_PERIODS,
         in_unit(
-            Unit::Waited,
+            TrialUnit::Waited,
             operations(
                 RemedyId::FewerIoeventfds,
-                Host::Amd,
+                HostKind::Amd,
                 [("ioeventfd-8-pairs", &[]), ("ioeventfd-deassign", &[])],
             ),
         ),

@@ -5,10 +5,10 @@ use super::*;
 /// Every check that is asked, and its verdict.
 #[test]
 fn arm64_systems_have_their_own_checks() {
-    let found = verdicts(&Root::arm64(), Some(&Root::guest_arm64()));
+    let found = verdicts(&MadeRoot::arm64(), Some(&MadeRoot::guest_arm64()));
     let all = checks_of(Isa::Arm);
     assert_eq!(found.keys().copied().collect::<BTreeSet<_>>(), all);
-    let mut expected: BTreeMap<&str, Verdict> = all.into_iter().map(|id| (id, O)).collect();
+    let mut expected: BTreeMap<&str, CheckVerdict> = all.into_iter().map(|id| (id, O)).collect();
     expected.extend([("gicv4", N), ("host-pages", U), ("thp-shmem", N)]);
     assert_eq!(found, expected);
     // Of x86 none is left.
@@ -53,7 +53,7 @@ fn settings_of_kvm_on_arm64_are_judged() {
         ("gicv4", cmdline, "kvm-arm.vgic_v4_enable=1", O),
         ("gicv4", cmdline, "quiet", N),
     ] {
-        let found = verdicts(&Root::arm64().with(path, text), None);
+        let found = verdicts(&MadeRoot::arm64().with(path, text), None);
         assert_eq!(found[check], expected, "{check}: {text}");
     }
 }
@@ -66,10 +66,10 @@ fn options_of_vms_of_arm64_are_judged() {
         ("-cpu host,kvm-steal-time=off", "steal-time", C),
         ("-cpu host", "steal-time", O),
     ] {
-        let host = Root::arm64().qemu(&format!("qemu-system-aarch64 -accel kvm {words}"));
+        let host = MadeRoot::arm64().qemu(&format!("qemu-system-aarch64 -accel kvm {words}"));
         assert_eq!(verdicts(&host, None)[check], expected, "{words}");
     }
     // Of another VMM it is not known.
-    let other = Root::arm64().qemu("firecracker --api-sock s");
+    let other = MadeRoot::arm64().qemu("firecracker --api-sock s");
     assert_eq!(verdicts(&other, None)["steal-time"], U);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use vmtax_events::{
-    AccessRow, Detail, Event, ExitRow, Kind, Level, Reason, RowSink, Tally, TimeRow,
+    AccessRow, Detail, Event, EventKind, ExitRow, Level, Reason, RowSink, Tally, TimeRow,
 };
 use vmtax_store::Run;
 
@@ -29,13 +29,13 @@ while true; do sleep 1000 & wait $!; done
 
 /// Exits by what they are, and of each vCPU's.
 #[derive(Default)]
-struct Exits {
+struct RecordedExits {
     kinds: BTreeMap<(Level, Reason, Detail), Tally>,
     vcpus: BTreeMap<(u32, u32), u64>,
     times: usize,
 }
 
-impl RowSink for Exits {
+impl RowSink for RecordedExits {
     fn exit(&mut self, row: &ExitRow) {
         let kind = (row.key.level, row.key.reason, row.key.detail);
         self.kinds.entry(kind).or_default().merge(&row.tally);
@@ -47,8 +47,8 @@ impl RowSink for Exits {
     }
 }
 
-fn exits(run: &Path) -> Exits {
-    let mut exits = Exits::default();
+fn exits(run: &Path) -> RecordedExits {
+    let mut exits = RecordedExits::default();
     Run::open(run).unwrap().read(&mut exits).unwrap();
     exits
 }
@@ -58,7 +58,7 @@ fn single(run: &Path) -> BTreeMap<u32, Vec<(Reason, u64, u64)>> {
     let mut exits: BTreeMap<u32, Vec<_>> = BTreeMap::new();
     let each = &mut |events: &[Event]| {
         for event in events {
-            if let Kind::Exit { reason, info1, info2 } = event.kind {
+            if let EventKind::Exit { reason, info1, info2 } = event.kind {
                 exits.entry(event.tid).or_default().push((reason, info1, info2));
             }
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use vmtax_store::{Run, Table};
+use vmtax_store::{Run, StoredTable};
 
 use super::{losses, observe_script};
 use crate::run::json;
@@ -138,7 +138,7 @@ fn hour(found: &Path) {
         assert!(sizes.len() > 9 && *most < MOST, "{run}: {sizes:?}");
     }
     let run = Run::open(&found.join("busy")).unwrap();
-    let exits: Vec<u64> = run.manifest().segments_of(Table::Exits).map(|s| s.bytes).collect();
+    let exits: Vec<u64> = run.manifest().segments_of(StoredTable::Exits).map(|s| s.bytes).collect();
     eprintln!("{} intervals, of {:?} bytes", exits.len(), (exits.iter().min(), exits.iter().max()));
     assert!(exits.len() >= 300, "{}", exits.len());
     let part = |of: &[u64]| of.iter().sum::<u64>() / of.len() as u64;

@@ -9,7 +9,7 @@ pub(super) const LONGEST_ROW: usize = 4096;
 
 /// What a row counts.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Row {
+pub(super) struct PerfKvmRow {
     /// `HLT`, `0x70:POUT`.
     pub(super) name: String,
     /// Its count, and its times.
@@ -22,10 +22,10 @@ pub(super) struct Row {
     pub(super) time_share: Option<f64>,
 }
 
-impl Row {
+impl PerfKvmRow {
     /// `NAME SAMPLES SAMPLES% TIME% MIN MAX AVG ( +- ERROR% )`, or `NAME SAMPLES SAMPLE% TIME TIME% MAX MIN MEAN` in ns. `None` for any
     /// other line.
-    pub(super) fn read(line: &str) -> Option<Row> {
+    pub(super) fn read(line: &str) -> Option<PerfKvmRow> {
         if line.len() > LONGEST_ROW {
             return None;
         }
@@ -48,21 +48,21 @@ impl Row {
         let is_cut = times.is_none();
         let time_share = rest.first().and_then(|word| percent(word)).filter(|_| is_cut);
         let tally = times.unwrap_or_else(|| untimed(count));
-        Some(Row { name, tally, share, is_cut, time_share })
+        Some(PerfKvmRow { name, tally, share, is_cut, time_share })
     }
 
     /// The access that its name says, of a table with this heading.
-    pub(super) fn access(&self, heading: &str) -> Option<Access> {
+    pub(super) fn access(&self, heading: &str) -> Option<AccessObject> {
         let (number, direction) = self.name.split_once(':')?;
         let value = u64::from_str_radix(number.strip_prefix("0x")?, 16).ok()?;
         let is_mmio = heading.contains("MMIO");
         Some(match direction {
-            "PIN" => Access::Sure(Detail::new(DetailKind::PortIn, value)),
-            "POUT" => Access::Sure(Detail::new(DetailKind::PortOut, value)),
-            "R" if is_mmio => Access::Sure(Detail::new(DetailKind::MmioRead, value)),
-            "W" if is_mmio => Access::Sure(Detail::new(DetailKind::MmioWrite, value)),
-            "R" | "W" if heading.contains("MSR") => Access::Sure(msr_of(value, direction)),
-            "R" | "W" => Access::MsrOrMmio { value, is_write: direction == "W" },
+            "PIN" => AccessObject::Sure(Detail::new(DetailKind::PortIn, value)),
+            "POUT" => AccessObject::Sure(Detail::new(DetailKind::PortOut, value)),
+            "R" if is_mmio => AccessObject::Sure(Detail::new(DetailKind::MmioRead, value)),
+            "W" if is_mmio => AccessObject::Sure(Detail::new(DetailKind::MmioWrite, value)),
+            "R" | "W" if heading.contains("MSR") => AccessObject::Sure(msr_of(value, direction)),
+            "R" | "W" => AccessObject::MsrOrMmio { value, is_write: direction == "W" },
             _ => return None,
         })
     }
@@ -82,7 +82,7 @@ fn with_units(line: &str) -> Vec<String> {
 
 /// The object of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum AccessObject {
     Sure(Detail),
     /// perf from 6.4 on prints the same heading over both tables.
     MsrOrMmio {
@@ -91,12 +91,12 @@ pub(super) enum Access {
     },
 }
 
-impl Access {
+impl AccessObject {
     /// The detail, where the table's rows are all of MSRs or not.
     pub(super) fn detail(self, are_msrs: bool) -> Detail {
         match self {
-            Access::Sure(detail) => detail,
-            Access::MsrOrMmio { value, is_write } => match (are_msrs, is_write) {
+            AccessObject::Sure(detail) => detail,
+            AccessObject::MsrOrMmio { value, is_write } => match (are_msrs, is_write) {
                 (true, true) => Detail::new(DetailKind::MsrWrite, value),
                 (true, false) => Detail::new(DetailKind::MsrRead, value),
                 (false, true) => Detail::new(DetailKind::MmioWrite, value),
@@ -107,21 +107,21 @@ impl Access {
 
     /// Whether it is a port.
     pub(super) fn is_port(self) -> bool {
-        let Access::Sure(detail) = self else { return false };
+        let AccessObject::Sure(detail) = self else { return false };
         matches!(detail.kind, DetailKind::PortIn | DetailKind::PortOut)
     }
 
     /// Whether it is an MSR by the heading of its table.
     pub(super) fn is_msr(self) -> bool {
-        let Access::Sure(detail) = self else { return false };
+        let AccessObject::Sure(detail) = self else { return false };
         matches!(detail.kind, DetailKind::MsrRead | DetailKind::MsrWrite)
     }
 
     /// Whether it may be an MSR: its number is one that has a name.
     pub(super) fn can_be_msr(self) -> bool {
         match self {
-            Access::Sure(_) => false,
-            Access::MsrOrMmio { value, .. } => {
+            AccessObject::Sure(_) => false,
+            AccessObject::MsrOrMmio { value, .. } => {
                 u32::try_from(value).is_ok_and(|index| msr::name(index).is_some())
             }
         }
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn rows_of_both_forms() {
         let of = |line: &str| {
-            let row = Row::read(line)?;
+            let row = PerfKvmRow::read(line)?;
             Some((row.name, row.tally.count, row.tally.time_ns, row.tally.max_ns, row.is_cut))
         };
         let hlt = |time, max, cut| Some(("hlt".to_owned(), 39, time, max, cut));
@@ -304,9 +304,10 @@ mod tests {
     fn names_of_accesses() {
         let of = |name: &str, heading| {
             let (tally, share, is_cut) = (Tally::default(), 1.0, false);
-            Row { name: name.to_owned(), tally, share, is_cut, time_share: None }.access(heading)
+            PerfKvmRow { name: name.to_owned(), tally, share, is_cut, time_share: None }
+                .access(heading)
         };
-        let sure = |kind, value| Some(Access::Sure(Detail::new(kind, value)));
+        let sure = |kind, value| Some(AccessObject::Sure(Detail::new(kind, value)));
         assert_eq!(of("0x70:POUT", "IO Port Access"), sure(DetailKind::PortOut, 0x70));
         assert_eq!(of("0x6e0:W", "MSR Access"), sure(DetailKind::MsrWrite, 0x6e0));
         assert_eq!(of("0xfee00300:W", "MMIO Access"), sure(DetailKind::MmioWrite, 0xfee0_0300));

@@ -1,22 +1,22 @@
 //! Decoded spans in the order of the file -> the feed, and the records that are no samples.
 
-use vmtax_events::{Event, Kind, NO_PID, NO_VCPU};
+use vmtax_events::{Event, EventKind, NO_PID, NO_VCPU};
 
-use super::Reader;
+use super::RecordReader;
 use crate::feed::{Cut, one_by_one};
 use crate::import::perf_data::plan::SampleLayout;
 use crate::import::perf_data::profile;
 use crate::import::perf_data::record::{HEADER, kind, record_type};
-use crate::import::perf_data::samples::{Span, What};
-use crate::{Error, Feed, Profiled};
+use crate::import::perf_data::samples::{MarkKind, RecordSpan};
+use crate::{Error, Feed, ProfileRecord};
 
 /// LOST_SAMPLES with this flag were filtered out on purpose, by a BPF filter.
 const MISC_LOST_SAMPLES_BPF: u16 = 1 << 15;
 
-impl<F: Feed> Reader<'_, '_, '_, F> {
+impl<F: Feed> RecordReader<'_, '_, '_, F> {
     /// Feeds the events of a span, and does what its marks ask for.
-    pub(super) fn apply(&mut self, span: &mut Span<'_>) -> Result<(), Error> {
-        let Span { plan, block, decoded, .. } = span;
+    pub(super) fn apply(&mut self, span: &mut RecordSpan<'_>) -> Result<(), Error> {
+        let RecordSpan { plan, block, decoded, .. } = span;
         self.session.add(decoded);
         self.in_round = decoded.in_round || (self.in_round && !decoded.ends_round);
         let mut cuts = std::mem::take(&mut self.cuts);
@@ -26,12 +26,12 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
         for mark in &decoded.marks {
             self.round_max = self.round_max.max(mark.latest);
             match &mark.what {
-                What::Round if !self.has_rounds => {}
-                What::Round => {
+                MarkKind::Round if !self.has_rounds => {}
+                MarkKind::Round => {
                     cuts.push(Cut { at: mark.at - from, release: self.previous_max });
                     self.previous_max = self.round_max;
                 }
-                What::Name(tid, name) => {
+                MarkKind::Name(tid, name) => {
                     if !self.session.is_unnamed(*tid) {
                         continue;
                     }
@@ -44,7 +44,7 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
                     let name = String::from_utf8_lossy(&block[name.clone()]);
                     self.feed.thread_name(NO_PID, *tid, &name)?;
                 }
-                What::Record(record) => {
+                MarkKind::Record(record) => {
                     one_by_one(self.feed, &decoded.events[from..mark.at], &cuts)?;
                     cuts.clear();
                     from = mark.at;
@@ -84,7 +84,7 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
             kind::LOST => {
                 let count = word(HEADER + 8);
                 self.session.lost(count);
-                self.marker(record, 0, Kind::Lost { count })?;
+                self.marker(record, 0, EventKind::Lost { count })?;
             }
             kind::LOST_SAMPLES => {
                 let is_filter = bytes.u16(record, 4).unwrap_or(0) & MISC_LOST_SAMPLES_BPF != 0;
@@ -107,13 +107,13 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
                     if F::WANTS_PROFILE {
                         let id = self.session.plan.trailer().map(|l| l.sample_id(record, bytes));
                         let time_ns = id.and_then(|id| id.time).unwrap_or(0);
-                        self.feed.profiled(Profiled::Name { tid, time_ns, name: &name })?;
+                        self.feed.profiled(ProfileRecord::Name { tid, time_ns, name: &name })?;
                     }
                 }
             }
             kind::EXIT => {
                 let tid = bytes.u32(record, HEADER + 8).unwrap_or(0);
-                self.marker(record, tid, Kind::ThreadEnd)?;
+                self.marker(record, tid, EventKind::ThreadEnd)?;
             }
             _ if F::WANTS_PROFILE && profile::is_of(kind) => {
                 let time_ns = self
@@ -132,7 +132,7 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
 
     /// An event made of a record that is not a sample. Without a time of its own it gets the
     /// latest time seen.
-    fn marker(&mut self, record: &[u8], tid: u32, kind: Kind) -> Result<(), Error> {
+    fn marker(&mut self, record: &[u8], tid: u32, kind: EventKind) -> Result<(), Error> {
         let id = self
             .session
             .plan

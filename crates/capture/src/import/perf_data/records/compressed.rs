@@ -2,12 +2,12 @@
 
 use zstd::stream::raw::{Decoder as Zstd, InBuffer, Operation, OutBuffer};
 
-use super::{BLOCK, Reader, Step};
+use super::{BLOCK, NextRecord, RecordReader};
 use crate::import::perf_data::record::{After, HEADER, MAX_RECORD, kind, record_type, stretch};
 use crate::{Error, Feed};
 
 /// Why decompression ended early.
-enum Damage {
+enum CompressedDamage {
     /// The data contradicts itself.
     Data(String),
     /// The consumer of the records stopped.
@@ -33,8 +33,8 @@ impl Zip {
     }
 }
 
-impl<F: Feed> Reader<'_, '_, '_, F> {
-    pub(super) fn compressed(&mut self, record: &[u8], offset: u64) -> Result<Step, Error> {
+impl<F: Feed> RecordReader<'_, '_, '_, F> {
+    pub(super) fn compressed(&mut self, record: &[u8], offset: u64) -> Result<NextRecord, Error> {
         let data = if record_type(record, self.session.bytes) == kind::COMPRESSED {
             record.get(HEADER..)
         } else {
@@ -43,31 +43,31 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
         };
         let Some(data) = data else {
             self.session.losses.undecodable += 1;
-            return Ok(Step::Next);
+            return Ok(NextRecord::Next);
         };
         match self.decompress(data, offset) {
-            Ok(()) => Ok(Step::Next),
-            Err(Damage::Consumer(error)) => Err(error),
-            Err(Damage::Data(problem)) => {
+            Ok(()) => Ok(NextRecord::Next),
+            Err(CompressedDamage::Consumer(error)) => Err(error),
+            Err(CompressedDamage::Data(problem)) => {
                 self.session.truncated(format!(
                     "at byte {offset}: compressed data is damaged ({problem}); nothing after it was read"
                 ));
-                Ok(Step::Stop)
+                Ok(NextRecord::Stop)
             }
         }
     }
 
     /// Decompresses one record's data. The stream continues from one compressed record to the next, and an inner record may
     /// be cut between two.
-    fn decompress(&mut self, data: &[u8], offset: u64) -> Result<(), Damage> {
+    fn decompress(&mut self, data: &[u8], offset: u64) -> Result<(), CompressedDamage> {
         let mut zstd = match self.zip.zstd.take() {
             Some(zstd) => zstd,
-            None => Zstd::new().map_err(|e| Damage::Data(e.to_string()))?,
+            None => Zstd::new().map_err(|e| CompressedDamage::Data(e.to_string()))?,
         };
         let mut input = InBuffer::around(data);
         loop {
             if self.zip.plain.len() < BLOCK || self.zip.whole > BLOCK - MAX_RECORD {
-                self.hand_out_plain().map_err(Damage::Consumer)?;
+                self.hand_out_plain().map_err(CompressedDamage::Consumer)?;
                 self.zip.plain.resize(BLOCK, 0);
             }
             let end = self.zip.whole + self.zip.filled;
@@ -78,7 +78,7 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
             let produced = output.pos();
             self.zip.filled += produced;
             self.plain_records(offset)?;
-            result.map_err(|e| Damage::Data(e.to_string()))?;
+            result.map_err(|e| CompressedDamage::Data(e.to_string()))?;
             if produced < len && input.pos() == data.len() {
                 break;
             }
@@ -88,7 +88,7 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
     }
 
     /// Finds the whole records that were decompressed.
-    fn plain_records(&mut self, offset: u64) -> Result<(), Damage> {
+    fn plain_records(&mut self, offset: u64) -> Result<(), CompressedDamage> {
         loop {
             let end = self.zip.whole + self.zip.filled;
             let (len, after) = stretch(&self.zip.plain[self.zip.whole..end], self.session.bytes);
@@ -96,21 +96,25 @@ impl<F: Feed> Reader<'_, '_, '_, F> {
             self.zip.filled -= len;
             let size = match after {
                 After::Nothing => return Ok(()),
-                After::Bad(size) => return Err(Damage::Data(format!("a record of {size} bytes"))),
+                After::Bad(size) => {
+                    return Err(CompressedDamage::Data(format!("a record of {size} bytes")));
+                }
                 After::Structural(size) => size,
             };
             let record = self.zip.plain[self.zip.whole..self.zip.whole + size].to_vec();
             let kind = record_type(&record, self.session.bytes);
             if matches!(kind, kind::COMPRESSED | kind::COMPRESSED2) {
-                return Err(Damage::Data("a compressed record in a compressed record".to_owned()));
+                return Err(CompressedDamage::Data(
+                    "a compressed record in a compressed record".to_owned(),
+                ));
             }
             // It stays where it is, and the decoder skips it.
             self.zip.whole += size;
             self.zip.filled -= size;
-            match self.structural(&record, offset).map_err(Damage::Consumer)? {
-                Step::Next => {}
-                Step::Payload(_) | Step::Stop => {
-                    return Err(Damage::Data(format!("a record of type {kind}")));
+            match self.structural(&record, offset).map_err(CompressedDamage::Consumer)? {
+                NextRecord::Next => {}
+                NextRecord::Payload(_) | NextRecord::Stop => {
+                    return Err(CompressedDamage::Data(format!("a record of type {kind}")));
                 }
             }
         }

@@ -3,59 +3,59 @@
 use std::io::{self, Read};
 
 use super::BLOCK;
-use crate::import::perf_data::samples::Span;
+use crate::import::perf_data::samples::RecordSpan;
 use crate::source::ReadAt;
 
 /// Where the records of a recording are read from.
-pub(in super::super) struct Input<'s, 'i> {
+pub(in super::super) struct RecordsInput<'s, 'i> {
     /// Where they begin in the file.
     pub(super) offset: u64,
     /// How many bytes they should be, if that is known.
     pub(super) size: Option<u64>,
-    bytes: Bytes<'s, 'i>,
+    bytes: InputBytes<'s, 'i>,
 }
 
-enum Bytes<'s, 'i> {
+enum InputBytes<'s, 'i> {
     /// A section of a file, from here to there: the threads that decode read it.
     Section(&'s dyn ReadAt, u64, u64),
     /// Bytes that come one after the other, or have ended.
     Stream(Option<&'i mut dyn Read>),
 }
 
-impl<'s, 'i> Input<'s, 'i> {
+impl<'s, 'i> RecordsInput<'s, 'i> {
     /// The section of a file.
     pub(in super::super) fn section(
         source: &'s dyn ReadAt,
         offset: u64,
         size: u64,
-    ) -> Input<'s, 'i> {
+    ) -> RecordsInput<'s, 'i> {
         let end = offset.saturating_add(size);
-        Input { offset, size: Some(size), bytes: Bytes::Section(source, offset, end) }
+        RecordsInput { offset, size: Some(size), bytes: InputBytes::Section(source, offset, end) }
     }
 
     /// A stream, of which `offset` bytes were read.
-    pub(in super::super) fn stream(input: &'i mut dyn Read, offset: u64) -> Input<'s, 'i> {
-        Input { offset, size: None, bytes: Bytes::Stream(Some(input)) }
+    pub(in super::super) fn stream(input: &'i mut dyn Read, offset: u64) -> RecordsInput<'s, 'i> {
+        RecordsInput { offset, size: None, bytes: InputBytes::Stream(Some(input)) }
     }
 
     /// All blocks were given out.
     pub(super) fn is_over(&self) -> bool {
         match &self.bytes {
-            Bytes::Section(_, at, end) => at >= end,
-            Bytes::Stream(input) => input.is_none(),
+            InputBytes::Section(_, at, end) => at >= end,
+            InputBytes::Stream(input) => input.is_none(),
         }
     }
 
     /// Puts the next block into a span, or says where it is.
-    pub(super) fn next(&mut self, span: &mut Span<'s>) {
+    pub(super) fn next(&mut self, span: &mut RecordSpan<'s>) {
         match &mut self.bytes {
-            Bytes::Section(source, at, end) => {
+            InputBytes::Section(source, at, end) => {
                 let len = BLOCK.min(usize::try_from(*end - *at).unwrap_or(usize::MAX));
                 span.source = Some((*source, *at));
                 span.len = len;
                 *at += len as u64;
             }
-            Bytes::Stream(input) => {
+            InputBytes::Stream(input) => {
                 let Some(stream) = input else { return };
                 match fill(*stream, &mut span.block) {
                     Ok(got) => span.len = got,

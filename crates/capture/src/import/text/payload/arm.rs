@@ -2,12 +2,12 @@
 
 use vmtax_events::NO_VCPU;
 
-use super::{Payload, Said};
+use super::{SaidEvent, TextPayload};
 use crate::import::text::reason::Reasons;
 use crate::import::text::words::{decimal, decimal_u32, hex};
 
-fn said<const N: usize>(values: [u64; N]) -> Option<Said> {
-    Some(Said::new(NO_VCPU, values))
+fn said<const N: usize>(values: [u64; N]) -> Option<SaidEvent> {
+    Some(SaidEvent::new(NO_VCPU, values))
 }
 
 /// `ret` of `kvm_exit` by its word.
@@ -15,7 +15,7 @@ const EXITS: &[(&[u8], u64)] =
     &[(b"IRQ", 0), (b"SERROR", 1), (b"TRAP", 2), (b"ILLEGAL", 3), (b"HYP_GONE", 0x0bad_ca11)];
 
 /// `TRAP: HSR_EC: 0x0024 (DABT_LOW), PC: 0x...`.
-pub(crate) fn exit(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn exit(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let word = payload.words().next()?.strip_suffix(b":")?;
     let known = EXITS.iter().find(|(known, _)| *known == word).map(|(_, ret)| *ret);
     let ret = known.or_else(|| decimal_u32(word).map(u64::from)).or_else(|| hex(word))?;
@@ -26,25 +26,25 @@ pub(crate) fn exit(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
 }
 
 /// `PC: 0xffff8000800acfb8`: it says no vCPU.
-pub(crate) fn entry(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn entry(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let mut words = payload.words();
     words.next().filter(|word| *word == b"PC:")?;
     said([hex(words.next()?)?])
 }
 
 /// `ipa 0x80b0000, hsr 0x93830045, hxfar 0xffff800083290380, pc 0xffff800080991a60`.
-pub(crate) fn guest_fault(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn guest_fault(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     payload.after(b"hxfar")?;
     said([hex(payload.after(b"ipa")?)?, hex(payload.after(b"hsr")?)?])
 }
 
 /// `HSR 0x62357aa6`.
-pub(crate) fn handle_sys_reg(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn handle_sys_reg(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     said([hex(payload.after(b"HSR")?)?])
 }
 
 /// `PC: ffff8000800acfb8 CNTV_CVAL_EL02 (3,5,14,3,2) write`.
-pub(crate) fn sys_access(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn sys_access(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let listed = payload.words().find(|word| word.starts_with(b"("))?;
     let listed = listed.strip_prefix(b"(")?.strip_suffix(b")")?;
     let write = match payload.words().last()? {
@@ -61,12 +61,12 @@ pub(crate) fn sys_access(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> 
 }
 
 /// `HVC at 0x00000000400013a8 (r0: 0x0000000084000000, imm: 0x0)`.
-pub(crate) fn hvc(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn hvc(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     said([hex(payload.after(b"(r0")?)?, hex(payload.after(b"imm")?.strip_suffix(b")")?)?])
 }
 
 /// `guest executed wfi at: 0x00000000400013a8`.
-pub(crate) fn wfx(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn wfx(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     match payload.after(b"executed")? {
         b"wfe" => said([1]),
         b"wfi" => said([0]),
@@ -75,12 +75,12 @@ pub(crate) fn wfx(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
 }
 
 /// `elr_el2: 0x... spsr_el2: 0x600003c5 (M: EL1h) hcr_el2: 2403c807d263f`.
-pub(crate) fn eret(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn eret(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     said([hex(payload.after(b"spsr_el2")?)?, hex(payload.after(b"hcr_el2")?)?])
 }
 
 /// `IRQ: esr_el2 0x0 elr_el2: ...`; trace-cmd knows no word for the type and gives its number.
-pub(crate) fn inject_exception(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn inject_exception(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let kind = match payload.words().next()?.strip_suffix(b":")? {
         b"SYNC" => 0,
         b"IRQ" => 0x80,
@@ -93,7 +93,7 @@ pub(crate) fn inject_exception(payload: Payload<'_>, _: &mut Reasons) -> Option<
 }
 
 /// `VCPU: 0, dv: 1, dp: 0, ev: -1, ep: -1`: the vCPU of the thread.
-pub(crate) fn timer_map(payload: Payload<'_>, _: &mut Reasons) -> Option<Said> {
+pub(crate) fn timer_map(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let vcpu = decimal_u32(payload.after(b"VCPU")?)?;
-    Some(Said::new(vcpu, [vcpu.into()]))
+    Some(SaidEvent::new(vcpu, [vcpu.into()]))
 }
