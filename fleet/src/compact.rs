@@ -28,7 +28,7 @@ use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use datafusion::parquet::basic::{Compression, ZstdLevel};
 use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties};
 use vmtax_durable::{Lock, LockError, NewFolder};
-use vmtax_store::{Segment, Table};
+use vmtax_store::{Segment, StoredTable};
 
 use crate::day::{self, DayManifest, DayRun};
 use crate::fleet::{Fleet, NoFleet, Selection, Wants};
@@ -217,7 +217,7 @@ fn write_day(
     // One thread per table.
     let tables = std::thread::scope(|scope| {
         let threads =
-            Table::ALL.map(|table| scope.spawn(move || verified_table(part, table, runs)));
+            StoredTable::ALL.map(|table| scope.spawn(move || verified_table(part, table, runs)));
         threads.map(|thread| {
             thread
                 .join()
@@ -250,7 +250,7 @@ fn write_day(
 /// Writes a table and reads it again.
 fn verified_table(
     part: &Path,
-    table: Table,
+    table: StoredTable,
     runs: &[Arc<FleetRun>],
 ) -> Result<Vec<Segment>, CompactFailure> {
     let (written, expected) = write_table(part, table, runs)?;
@@ -271,7 +271,7 @@ fn verified_table(
 
 fn write_table(
     part: &Path,
-    table: Table,
+    table: StoredTable,
     runs: &[Arc<FleetRun>],
 ) -> Result<(Vec<Segment>, RowSum), CompactFailure> {
     let mut sum = RowSum::new(table)?;
@@ -299,7 +299,7 @@ fn write_table(
 /// The files of a table as they are written.
 struct TableFiles<'a> {
     part: &'a Path,
-    table: Table,
+    table: StoredTable,
     schema: SchemaRef,
     open: Option<(ArrowWriter<File>, String, u64)>,
     written: Vec<Segment>,
@@ -394,7 +394,7 @@ fn read_file(
 /// A batch of a run with all columns of its table, and those of its run.
 fn with_attributes(
     batch: &RecordBatch,
-    table: Table,
+    table: StoredTable,
     schema: &SchemaRef,
     run: &RunAttributes,
 ) -> Result<RecordBatch, CompactFailure> {
@@ -432,7 +432,7 @@ struct RowSum {
 }
 
 impl RowSum {
-    fn new(table: Table) -> Result<RowSum, CompactFailure> {
+    fn new(table: StoredTable) -> Result<RowSum, CompactFailure> {
         let columns = schema::columns(table, TextType::Plain);
         let all: Vec<_> =
             columns.fields().iter().cloned().chain(schema::attributes(TextType::Plain)).collect();

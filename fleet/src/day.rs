@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use vmtax_store::{Manifest, Segment, Table};
+use vmtax_store::{Manifest, Segment, StoredTable};
 
 use crate::folder::Folder;
 use crate::run::{self, FleetRun, Skipped};
@@ -66,7 +66,7 @@ pub struct Day {
 
 impl Day {
     /// The files of a table.
-    pub fn segments_of(&self, table: Table) -> impl Iterator<Item = &Segment> {
+    pub fn segments_of(&self, table: StoredTable) -> impl Iterator<Item = &Segment> {
         let prefix = format!("{}/", table.name());
         self.segments.iter().filter(move |s| s.path.starts_with(&prefix))
     }

@@ -18,7 +18,7 @@ use datafusion::parquet::errors::ParquetError;
 use datafusion::parquet::file::metadata::ParquetMetaDataReader;
 use datafusion::physical_plan::{ExecutionPlan, SendableRecordBatchStream, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use vmtax_store::{Segment, Table};
+use vmtax_store::{Segment, StoredTable};
 
 use crate::fleet::Fleet;
 use crate::folder::Folder;
@@ -202,7 +202,7 @@ impl QueryEngine {
     /// # Errors
     /// When a file has a column of another type.
     pub fn check_types(&self) -> Result<(), String> {
-        let look = |(table, run, segment): &(Table, Arc<FleetRun>, Segment)| {
+        let look = |(table, run, segment): &(StoredTable, Arc<FleetRun>, Segment)| {
             // Unreadable files give an error later.
             let found = file_schema(&run.folder, segment)?;
             let wrong = disagreement(&schema::columns(*table, TextType::Plain), &found)?;

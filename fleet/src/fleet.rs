@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use vmtax_store::{Segment, Table};
+use vmtax_store::{Segment, StoredTable};
 
 use crate::day::{self, Day};
 use crate::folder::{self, Folder, PathPattern};
@@ -245,11 +245,11 @@ impl Fleet {
     }
 
     /// The files of the single runs that were opened so far.
-    pub fn files(&self) -> Vec<(Table, Arc<FleetRun>, Segment)> {
+    pub fn files(&self) -> Vec<(StoredTable, Arc<FleetRun>, Segment)> {
         let opened = lock(&self.opened);
         let mut files = Vec::new();
         for run in opened.values().flatten() {
-            for table in Table::ALL {
+            for table in StoredTable::ALL {
                 let segments = run.manifest.segments_of(table);
                 files.extend(segments.map(|segment| (table, Arc::clone(run), segment.clone())));
             }

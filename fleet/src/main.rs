@@ -12,7 +12,7 @@ use clap::Parser;
 use vmtax_cli::{exit, output};
 use vmtax_durable::NewFolder;
 
-use vmtax_fleet_flags::{Cli, Command};
+use vmtax_fleet_flags::{Command, FleetCli};
 
 /// DataFusion plans by recursion, deeper than a thread's usual stack.
 const STACK: usize = 16 << 20;
@@ -20,7 +20,7 @@ const STACK: usize = 16 << 20;
 const BLOCKING: usize = 8;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match FleetCli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return exit::usage(&error),
     };

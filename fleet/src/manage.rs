@@ -2,8 +2,8 @@
 
 use vmtax_fleet::compact::{self, CompactFailure, Compacted};
 
-use crate::exit::{Code, Fault, say, say_more};
-use crate::output::{Place, cannot_write};
+use crate::exit::{Code, CodedError, say, say_more};
+use crate::output::{OutputPlace, cannot_write};
 use vmtax_fleet_flags::CompactArgs;
 
 pub(crate) fn compact(args: &CompactArgs) -> anyhow::Result<()> {
@@ -13,8 +13,8 @@ pub(crate) fn compact(args: &CompactArgs) -> anyhow::Result<()> {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let done = compact::compact(&args.tree, &options).map_err(|failure| match failure {
-        CompactFailure::Input(why) => Fault::new(Code::Input, why),
-        CompactFailure::Data(why) => Fault::new(Code::Data, why),
+        CompactFailure::Input(why) => CodedError::new(Code::Input, why),
+        CompactFailure::Data(why) => CodedError::new(Code::Data, why),
         CompactFailure::Output(path, source) => cannot_write(&path.display().to_string(), &source),
     })?;
     let Compacted { days, runs, files, removed, skipped } = done;
@@ -22,7 +22,7 @@ pub(crate) fn compact(args: &CompactArgs) -> anyhow::Result<()> {
         say(&format!("{} runs or folders were left out and stay as they are:", skipped.len()));
         skipped.iter().for_each(|s| say_more(&format!("{}: {}", s.path, s.why)));
     }
-    Place::open(None)?.write(|out| {
+    OutputPlace::open(None)?.write(|out| {
         let (before, after) = files;
         match days.len() {
             0 => writeln!(out, "There was no day to compact; {removed} runs removed.")?,
@@ -48,8 +48,8 @@ mod cluster {
     use vmtax_fleet::engine::{QueryEngine, QueryLimits};
     use vmtax_fleet::schema::TextType;
 
-    use crate::exit::{Code, Fault, fail, say};
-    use crate::output::Place;
+    use crate::exit::{Code, CodedError, fail, say};
+    use crate::output::OutputPlace;
     use crate::query::{find, first_line};
     use vmtax_fleet_flags::{CheckArgs, ExecutorArgs, SchedulerArgs};
 
@@ -60,10 +60,10 @@ JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
 
     pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<()> {
         let address =
-            cluster::address(&args.cluster).map_err(|why| Fault::new(Code::Usage, why))?;
+            cluster::address(&args.cluster).map_err(|why| CodedError::new(Code::Usage, why))?;
         let fleet = Arc::new(find(&args.paths, false)?);
         crate::runtime()?.block_on(async {
-            let unreachable = |why: String| Fault::new(Code::Input, format!("the scheduler at {address}: {why}"));
+            let unreachable = |why: String| CodedError::new(Code::Input, format!("the scheduler at {address}: {why}"));
             let (scheduler, executors) = cluster::ask(&address).await.map_err(unreachable)?;
             if scheduler.version != cluster::VERSION {
                 return fail(Code::Data, format!(
@@ -78,7 +78,7 @@ JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
             let own = crate::scratch("vmtax-check")?;
             let (spill, config) = (own.path(), cluster::config());
             let engine = QueryEngine::new(Arc::clone(&fleet), limits, spill, config, TextType::Plain)?;
-            let hidden = |e: datafusion::common::DataFusionError| Fault::new(
+            let hidden = |e: datafusion::common::DataFusionError| CodedError::new(
                 Code::Data,
                 format!("the executors cannot read the files: {}; they have to lie at the same paths there", first_line(&e)),
             );
@@ -93,7 +93,7 @@ JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
             if skipped > 0 {
                 say(&format!("{skipped} runs or folders were left out; vmtax query names them"));
             }
-            Place::open(None)?.write(|out| {
+            OutputPlace::open(None)?.write(|out| {
                 writeln!(out, "Ballista {} at {address}, executors:", scheduler.version)?;
                 for executor in &executors {
                     writeln!(out, "  {}:{}", vmtax_events::printable(&executor.host), executor.port)?;
@@ -106,7 +106,7 @@ JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
     pub(crate) fn scheduler(args: &SchedulerArgs) -> anyhow::Result<()> {
         say(&format!("scheduler of Ballista {} at {}", cluster::VERSION, args.listen));
         crate::runtime()?.block_on(cluster::scheduler(args.listen, args.timeout)).map_err(|why| {
-            Fault::new(Code::Output, format!("{}: cannot listen: {why}", args.listen)).into()
+            CodedError::new(Code::Output, format!("{}: cannot listen: {why}", args.listen)).into()
         })
     }
 
@@ -136,8 +136,8 @@ JOIN runs r ON r.run = c.run WHERE c.rows <> r.exit_rows";
             work,
         };
         say(&format!("executor of Ballista {} at {}", cluster::VERSION, args.listen));
-        crate::runtime()?
-            .block_on(cluster::executor(options))
-            .map_err(|why| Fault::new(Code::Input, format!("the executor ended: {why}")).into())
+        crate::runtime()?.block_on(cluster::executor(options)).map_err(|why| {
+            CodedError::new(Code::Input, format!("the executor ended: {why}")).into()
+        })
     }
 }

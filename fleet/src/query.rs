@@ -16,11 +16,11 @@ use vmtax_fleet::schema::TextType;
 use vmtax_fleet::stores::{StoreRefusal, refusal};
 use vmtax_fleet::unread::Unread;
 
-use crate::exit::{Code, Fault, fail, say, say_more};
-use crate::output::{self, Out, Place};
+use crate::exit::{Code, CodedError, fail, say, say_more};
+use crate::output::{self, Out, OutputPlace};
 use crate::planning::PlanningLimit;
 use crate::show::{Caption, Sheet};
-use vmtax_fleet_flags::{Format, LimitArgs, QueryArgs};
+use vmtax_fleet_flags::{LimitArgs, QueryArgs, RowFormat};
 
 /// Skipped runs listed by name; the others are counted.
 const NAMED: usize = 20;
@@ -38,8 +38,8 @@ pub(crate) fn run(args: &QueryArgs, spill: &Path) -> anyhow::Result<()> {
     let asked = asked(args)?;
     let output = args.output.as_deref();
     let place = match args.format {
-        Format::Parquet => Place::open_binary(output, "--format parquet")?,
-        _ => Place::open(output)?,
+        RowFormat::Parquet => OutputPlace::open_binary(output, "--format parquet")?,
+        _ => OutputPlace::open(output)?,
     };
     let fleet = Arc::new(find(&asked.paths, args.verify)?);
     crate::runtime()?.block_on(async {
@@ -60,8 +60,8 @@ pub(crate) fn run(args: &QueryArgs, spill: &Path) -> anyhow::Result<()> {
 pub(crate) fn find(paths: &[PathBuf], verified: bool) -> anyhow::Result<Fleet> {
     let fleet = if verified { Fleet::find_verified(paths) } else { Fleet::find(paths) };
     let fleet = fleet.map_err(|e| match e {
-        NoFleet::Input(why) => Fault::new(Code::Input, why),
-        NoFleet::Data(why) => Fault::new(Code::Data, why),
+        NoFleet::Input(why) => CodedError::new(Code::Input, why),
+        NoFleet::Data(why) => CodedError::new(Code::Data, why),
     })?;
     if fleet.is_empty() && fleet.skipped().is_empty() {
         let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
@@ -76,7 +76,7 @@ fn asked(args: &QueryArgs) -> anyhow::Result<Asked> {
     let (question, paths) = match &args.question {
         Some(name) => {
             let named = question::named(name)
-                .map_err(|why| Fault::new(Code::Usage, format!("{why}; --list says more")))?;
+                .map_err(|why| CodedError::new(Code::Usage, format!("{why}; --list says more")))?;
             (Some(named), &words[..])
         }
         None if words.is_empty() => {
@@ -97,8 +97,9 @@ fn asked(args: &QueryArgs) -> anyhow::Result<Asked> {
     let paths = paths.iter().map(PathBuf::from).collect();
     Ok(match question {
         Some(question) => {
-            let parameters =
-                question.values(&args.parameters).map_err(|why| Fault::new(Code::Usage, why))?;
+            let parameters = question
+                .values(&args.parameters)
+                .map_err(|why| CodedError::new(Code::Usage, why))?;
             let notes = vec![format!("{}. Units: {}.", question.title, question.unit)];
             let caption = Caption { title: question.title, source, notes };
             Asked { sql: question.sql, parameters, paths, caption }
@@ -119,7 +120,7 @@ async fn answer(
     args: &QueryArgs,
     asked: &Asked,
     fleet: &Arc<Fleet>,
-    (spill, place): (&Path, Place),
+    (spill, place): (&Path, OutputPlace),
 ) -> anyhow::Result<()> {
     let engine = engine(args, fleet, spill)?;
     if args.verify {
@@ -194,8 +195,8 @@ async fn stream(
     let Some(url) = &args.cluster else {
         return engine.stream(plan).map_err(|e| of_query(engine, e));
     };
-    let address = cluster::address(url).map_err(|why| Fault::new(Code::Usage, why))?;
-    engine.check_types().map_err(|why| Fault::new(Code::Data, why))?;
+    let address = cluster::address(url).map_err(|why| CodedError::new(Code::Usage, why))?;
+    engine.check_types().map_err(|why| CodedError::new(Code::Data, why))?;
     cluster::stream(&address, engine, plan).await.map_err(|e| of_cluster(&address, &e))
 }
 
@@ -231,49 +232,50 @@ fn of_start(error: DataFusionError) -> anyhow::Error {
 
 /// An error of planning: the SQL is wrong.
 fn of_sql(error: DataFusionError) -> anyhow::Error {
-    Fault::new(Code::Usage, format!("the SQL cannot be asked: {}", first_line(&error))).into()
+    CodedError::new(Code::Usage, format!("the SQL cannot be asked: {}", first_line(&error))).into()
 }
 
 /// An error of execution: invalid data, or a limit exceeded.
 fn of_query(engine: &QueryEngine, error: DataFusionError) -> anyhow::Error {
     if let Some(why) = engine.fleet().lost() {
-        return Fault::new(Code::Input, format!("the query failed: {why}")).into();
+        return CodedError::new(Code::Input, format!("the query failed: {why}")).into();
     }
     if let Some(refusal) = refusal(&error) {
         return of_store(refusal).into();
     }
     if let Some(why) = engine.wrong_type(&error) {
-        return Fault::new(Code::Data, why).into();
+        return CodedError::new(Code::Data, why).into();
     }
     match error.find_root() {
-        DataFusionError::ResourcesExhausted(_) => Fault::new(
+        DataFusionError::ResourcesExhausted(_) => CodedError::new(
             Code::Unexpected,
             format!("the query needs more memory than it may take: {}; give it more with --memory, or ask for less", first_line(&error)),
         )
         .into(),
-        _ => Fault::new(Code::Data, format!("the query failed: {}", first_line(&error))).into(),
+        _ => CodedError::new(Code::Data, format!("the query failed: {}", first_line(&error))).into(),
     }
 }
 
 /// A row that cannot be written: no space, or a value that cannot be formatted, such as a date out of range.
 fn of_rows(error: anyhow::Error) -> anyhow::Error {
-    if error.is::<Fault>() || error.is::<std::io::Error>() {
+    if error.is::<CodedError>() || error.is::<std::io::Error>() {
         return error;
     }
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
-    Fault::new(Code::Data, format!("the query failed: a value cannot be written: {line}")).into()
+    CodedError::new(Code::Data, format!("the query failed: a value cannot be written: {line}"))
+        .into()
 }
 
 /// A failed read of a store. If the store does not respond, repeating would take as long.
-fn of_store(refusal: &StoreRefusal) -> Fault {
+fn of_store(refusal: &StoreRefusal) -> CodedError {
     let code = if matches!(refusal.why, Unread::Lost(_)) { Code::Input } else { Code::Data };
-    Fault::new(code, format!("the query failed: {refusal}"))
+    CodedError::new(code, format!("the query failed: {refusal}"))
 }
 
 #[cfg(feature = "cluster")]
 pub(crate) fn of_cluster(address: &str, error: &DataFusionError) -> anyhow::Error {
-    Fault::new(
+    CodedError::new(
         Code::Input,
         format!(
             "the scheduler at {address} does not take the query: {}; vmtax fleet check says more",
@@ -285,7 +287,7 @@ pub(crate) fn of_cluster(address: &str, error: &DataFusionError) -> anyhow::Erro
 
 /// Repeating the query would fail in the same way.
 fn refused(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Fault>().is_none_or(|fault| fault.code() != Code::Data)
+    error.downcast_ref::<CodedError>().is_none_or(|fault| fault.code() != Code::Data)
 }
 
 /// Prefixes of DataFusion's messages.
@@ -339,7 +341,7 @@ fn tell_skipped(fleet: &Fleet) -> usize {
 /// Lists the predefined questions.
 pub(crate) fn list() -> anyhow::Result<()> {
     let questions = question::all().map_err(|why| anyhow::anyhow!(why))?;
-    Place::open(None)?.write(|out| {
+    OutputPlace::open(None)?.write(|out| {
         for (i, FleetQuestion { name, title, unit, about, parameters, .. }) in
             questions.iter().enumerate()
         {
@@ -365,7 +367,7 @@ pub(crate) fn list() -> anyhow::Result<()> {
 /// Writes the SQL of `exits_named` for DuckDB.
 pub(crate) fn duckdb(output: Option<&Path>) -> anyhow::Result<()> {
     let sql = vmtax_fleet::vocabulary::duckdb()?;
-    Place::open(output)?.write(|out| {
+    OutputPlace::open(output)?.write(|out| {
         out.write_all(sql.as_bytes())?;
         Ok(())
     })

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
-use vmtax_store::Table;
+use vmtax_store::StoredTable;
 
 /// Placeholder of the type of texts in the lists below.
 const TEXT: DataType = DataType::Utf8;
@@ -36,7 +36,7 @@ impl TextType {
 }
 
 /// The tables of rows, by the name that SQL knows them by. It is the name of their folder.
-pub const TABLES: [Table; Table::ALL.len()] = Table::ALL;
+pub const TABLES: [StoredTable; StoredTable::ALL.len()] = StoredTable::ALL;
 
 /// Columns that every row has of its run.
 pub const ATTRIBUTES: [&str; 7] =
@@ -51,7 +51,7 @@ pub fn attributes(texts: TextType) -> Vec<FieldRef> {
 }
 
 /// The columns of a table's files: the store's, all of which may be null here.
-pub fn columns(table: Table, texts: TextType) -> SchemaRef {
+pub fn columns(table: StoredTable, texts: TextType) -> SchemaRef {
     let fields: Vec<FieldRef> =
         table.fields().iter().map(|field| texts.field(field.name(), field.data_type())).collect();
     Arc::new(Schema::new(fields))

@@ -13,9 +13,9 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::basic::{Compression, ZstdLevel};
 use datafusion::parquet::file::properties::WriterProperties;
-use vmtax_fleet_flags::Format;
+use vmtax_fleet_flags::RowFormat;
 use vmtax_report::numbers;
-use vmtax_report::rows::{Heading, Rows};
+use vmtax_report::rows::{Heading, NotedRows};
 
 use crate::output::Out;
 
@@ -37,8 +37,8 @@ pub(crate) struct Caption {
 
 /// Writes batches in order.
 pub(crate) enum Sheet<'a> {
-    Kept { rows: Rows, format: Format, width: Option<usize>, out: Out<'a> },
-    Csv { rows: Rows, out: Out<'a> },
+    Kept { rows: NotedRows, format: RowFormat, width: Option<usize>, out: Out<'a> },
+    Csv { rows: NotedRows, out: Out<'a> },
     Json { out: Out<'a>, writer: datafusion::arrow::json::Writer<Vec<u8>, JsonArray> },
     Parquet(Box<ArrowWriter<Out<'a>>>),
 }
@@ -46,7 +46,7 @@ pub(crate) enum Sheet<'a> {
 impl<'a> Sheet<'a> {
     /// Starts a sheet with the columns' names.
     pub(crate) fn new(
-        format: Format,
+        format: RowFormat,
         schema: &SchemaRef,
         caption: Caption,
         width: Option<usize>,
@@ -57,21 +57,21 @@ impl<'a> Sheet<'a> {
             columns.map(|f| Heading { name: f.name().clone(), number: f.data_type().is_numeric() });
         let Caption { title, source, notes } = caption;
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let rows = Rows {
+        let rows = NotedRows {
             title,
             source,
             tool_version: version,
             notes,
             columns: columns.collect(),
-            ..Rows::default()
+            ..NotedRows::default()
         };
         Ok(match format {
-            Format::Text | Format::Html => Sheet::Kept { rows, format, width, out },
-            Format::Csv => {
+            RowFormat::Text | RowFormat::Html => Sheet::Kept { rows, format, width, out },
+            RowFormat::Csv => {
                 rows.csv_head(&mut *out)?;
                 Sheet::Csv { rows, out }
             }
-            Format::Json => {
+            RowFormat::Json => {
                 let columns: Vec<_> = schema.fields().iter().map(|field| {
                     serde_json::json!({"name": field.name(), "type": field.data_type().to_string()})
                 }).collect();
@@ -85,7 +85,7 @@ impl<'a> Sheet<'a> {
                     .build::<_, JsonArray>(Vec::new());
                 Sheet::Json { out, writer }
             }
-            Format::Parquet => {
+            RowFormat::Parquet => {
                 let properties = WriterProperties::builder()
                     .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?));
                 Sheet::Parquet(Box::new(ArrowWriter::try_new(
@@ -101,8 +101,11 @@ impl<'a> Sheet<'a> {
     pub(crate) fn batch(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
         match self {
             Sheet::Kept { rows, format, .. } => {
-                let most =
-                    if *format == Format::Text { TEXT_ROWS } else { vmtax_report::html::MAX_ROWS };
+                let most = if *format == RowFormat::Text {
+                    TEXT_ROWS
+                } else {
+                    vmtax_report::html::MAX_ROWS
+                };
                 let room = most.saturating_sub(rows.rows.len()).min(batch.num_rows());
                 rows.rows.extend(cells(&batch.slice(0, room), true)?);
                 rows.more += (batch.num_rows() - room) as u64;
@@ -123,7 +126,7 @@ impl<'a> Sheet<'a> {
     /// No more rows.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         match self {
-            Sheet::Kept { rows, format: Format::Html, out, .. } => rows.html(&mut *out)?,
+            Sheet::Kept { rows, format: RowFormat::Html, out, .. } => rows.html(&mut *out)?,
             Sheet::Kept { rows, width, out, .. } => rows.text(width, &mut *out)?,
             Sheet::Csv { .. } => {}
             Sheet::Json { out, mut writer } => {

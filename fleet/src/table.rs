@@ -29,7 +29,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::union::UnionExec;
-use vmtax_store::{Segment, Table};
+use vmtax_store::{Segment, StoredTable};
 
 use crate::fleet::{Fleet, Selection, Wants};
 use crate::folder::Folder;
@@ -42,7 +42,7 @@ use crate::types::TypesAgree;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowKind {
     /// A row of the runs' files.
-    Rows(Table),
+    Rows(StoredTable),
     /// A run.
     Runs,
     /// A VM of a run.
@@ -75,7 +75,7 @@ impl FleetTable {
     fn rows(
         &self,
         state: &dyn Session,
-        table: Table,
+        table: StoredTable,
         selection: &Selection,
         projection: Option<&Vec<usize>>,
         limit: Option<usize>,
@@ -352,7 +352,7 @@ fn run_columns(selection: &Selection) -> Vec<ArrayRef> {
         number(&|run| run.manifest.span.map(|span| span.start_ns)),
         number(&|run| run.manifest.span.map(|span| span.end_ns)),
         number(&|run| Some(run.manifest.losses.recorder_lost)),
-        number(&|run| Some(run.manifest.segments_of(Table::Exits).map(|s| s.rows).sum())),
+        number(&|run| Some(run.manifest.segments_of(StoredTable::Exits).map(|s| s.rows).sum())),
         number(&|run| Some(run.manifest.segments.iter().map(|s| s.bytes).sum())),
     ]);
     columns

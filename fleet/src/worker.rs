@@ -29,7 +29,7 @@ use rustix::process::{
 use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::exit::{self, Code, Fault};
+use crate::exit::{self, Code, CodedError};
 use crate::query;
 use vmtax_fleet_flags::QueryArgs;
 
@@ -101,7 +101,7 @@ pub(crate) fn supervise(args: &QueryArgs) -> anyhow::Result<ExitCode> {
     }
     let (status, said) = ended.context("the query's process")?;
     if let Some(limit) = limit.filter(|_| status.signal() == Some(9)) {
-        return Err(Fault::new(Code::Unexpected, exceeded(limit, args)).into());
+        return Err(CodedError::new(Code::Unexpected, exceeded(limit, args)).into());
     }
     match status.code().and_then(|code| u8::try_from(code).ok()) {
         Some(code) if code <= Code::Machine as u8 => {
@@ -201,12 +201,12 @@ fn exceeded(limit: ChildLimit, args: &QueryArgs) -> String {
 }
 
 /// The error of a child that did not exit normally.
-fn died(status: ExitStatus, said: &str, args: &QueryArgs) -> Fault {
+fn died(status: ExitStatus, said: &str, args: &QueryArgs) -> CodedError {
     let memory = "give it more with --memory, or ask for less";
     if let Some(rest) = said.split_once("memory allocation of ") {
         let bytes = rest.1.split(' ').next().unwrap_or_default();
         let taken = vmtax_report::numbers::size(args.limits.memory as u64);
-        return Fault::new(
+        return CodedError::new(
             Code::Unexpected,
             format!(
                 "the query needs more memory than --memory {taken} allows: something in it asked for {bytes} bytes more; {memory}"
@@ -214,14 +214,14 @@ fn died(status: ExitStatus, said: &str, args: &QueryArgs) -> Fault {
         );
     }
     if said.contains("has overflowed its stack") {
-        return Fault::new(
+        return CodedError::new(
             Code::Usage,
             "the SQL cannot be asked: it is nested too deeply, or has too many parts; ask it in parts",
         );
     }
     let how = match status.signal() {
         Some(9) => {
-            return Fault::new(
+            return CodedError::new(
                 Code::Unexpected,
                 format!(
                     "the query's process was killed, by the system if memory is short; {memory}"
@@ -231,7 +231,7 @@ fn died(status: ExitStatus, said: &str, args: &QueryArgs) -> Fault {
         Some(SIGABRT) | None => "the engine cannot carry it out".to_owned(),
         Some(signal) => format!("the engine ended with signal {signal}"),
     };
-    Fault::new(Code::Unexpected, format!("the query failed: {how}; ask it in another way"))
+    CodedError::new(Code::Unexpected, format!("the query failed: {how}; ask it in another way"))
 }
 
 /// Runs the query, in the child.
@@ -259,7 +259,7 @@ pub(crate) fn run(args: QueryArgs, spill: PathBuf) -> ExitCode {
         Some(text) => {
             let text = text.lines().next().unwrap_or_default();
             let what = format!("the query failed: the engine cannot carry it out ({text})");
-            Err(Fault::new(Code::Unexpected, format!("{what}; ask it in another way")).into())
+            Err(CodedError::new(Code::Unexpected, format!("{what}; ask it in another way")).into())
         }
         None => result,
     };

@@ -16,8 +16,8 @@ pub struct Order {
     /// A program that runs beside, and its arguments. It is interrupted at the end, and
     /// what it leaves in `/out` is among the report's files.
     pub observer: Vec<String>,
-    /// Say where the kernel's functions are once the observer has settled ([`crate::functions::Kernels`], with state
-    /// [`crate::mailbox::State::Running`]), and wait for a header with a higher number.
+    /// Say where the kernel's functions are once the observer has settled ([`crate::functions::HostKernels`], with state
+    /// [`crate::mailbox::MailboxState::Running`]), and wait for a header with a higher number.
     pub functions: bool,
     /// A program that runs as a guest, in place of operations.
     pub program: Option<Program>,

@@ -7,7 +7,7 @@
 //!
 //!   vmtax ──mailbox──> host ──TCP──> L1, a VM of QEMU: the same with a VM of its own (L2)
 //! ```
-//! A [`Cell`] is the VMs of a host ([`Site`]) and the traffic to send. The VM's disk is a file on its host; requests to it are traffic too. A peer and an L1 are commanded: [`Command`].
+//! A [`TrafficCell`] is the VMs of a host ([`Site`]) and the traffic to send. The VM's disk is a file on its host; requests to it are traffic too. A peer and an L1 are commanded: [`PeerCommand`].
 
 use serde::{Deserialize, Serialize};
 

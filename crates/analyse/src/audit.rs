@@ -5,7 +5,7 @@
 //! with a run `gain` adds what the cause cost there and how much of it the setting could remove at most. All
 //! results are values; their words are in `vmtax-report`.
 //!
-//! Left out on purpose: reading anything, and guessing. What is not known is [`Verdict::Unknown`], a gain that
+//! Left out on purpose: reading anything, and guessing. What is not known is [`CheckVerdict::Unknown`], a gain that
 //! no exit shows has no number.
 
 mod arm64;

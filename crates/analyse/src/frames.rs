@@ -1,7 +1,7 @@
 //! A recording as a row of frames, each what one interval brought, for who looks at it as it goes.
 //!
-//! Memory is bounded: [`Keep::All`] joins neighbouring frames until they fit (a recording that is looked at afterwards),
-//! [`Keep::Newest`] forgets the oldest (a kernel that runs on).
+//! Memory is bounded: [`KeepFrames::All`] joins neighbouring frames until they fit (a recording that is looked at afterwards),
+//! [`KeepFrames::Newest`] forgets the oldest (a kernel that runs on).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -92,7 +92,7 @@ pub enum KeepFrames {
 #[derive(Clone, Debug)]
 pub struct Frames {
     keep: KeepFrames,
-    /// For [`Keep::All`]: the length of a frame; starts are multiples of it.
+    /// For [`KeepFrames::All`]: the length of a frame; starts are multiples of it.
     step_ns: u64,
     most: usize,
     size: usize,

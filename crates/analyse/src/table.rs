@@ -115,7 +115,7 @@ pub enum KeyValue {
 /// A row: what it counts, and the counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SortedRow {
-    /// One value per [`Table::by`].
+    /// One value per [`SortedTable::by`].
     pub key: Vec<KeyValue>,
     /// Counts and times.
     pub tally: Tally,

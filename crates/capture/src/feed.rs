@@ -101,7 +101,7 @@ pub enum ProfileRecord<'a> {
         period: u64,
         /// How the processor ran.
         mode: Mode,
-        /// The addresses, innermost first. Those from [`Profiled::MODES`] on say how the ones behind them ran.
+        /// The addresses, innermost first. Those from [`ProfileRecord::MODES`] on say how the ones behind them ran.
         addresses: &'a [u64],
     },
     /// A file, or the kernel, was mapped.
@@ -162,7 +162,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Of a word of a call chain that is from [`Profiled::MODES`] on.
+    /// Of a word of a call chain that is from [`ProfileRecord::MODES`] on.
     pub fn of_context(word: u64) -> Mode {
         // PERF_CONTEXT_*
         match (word as i64).wrapping_neg() {

@@ -29,7 +29,7 @@ use crate::{Error, Feed};
 pub use rips::Rips;
 pub use seen::SeenEvents;
 
-/// How many bytes [`Format::recognise`] wants to see. It makes do with fewer.
+/// How many bytes [`ImportFormat::recognise`] wants to see. It makes do with fewer.
 pub const HEAD: usize = 64 << 10;
 
 /// The formats that can be imported.

@@ -1,4 +1,4 @@
-//! An import on several threads: some decode ([`Options::threads`]), one puts in order, the caller's analyses.
+//! An import on several threads: some decode ([`ImportOptions::threads`]), one puts in order, the caller's analyses.
 //!
 //! ```text
 //!  threads 0 or 1   caller: reads, puts in order, analyses; decodes while it would wait     [1: decodes]

@@ -1,7 +1,7 @@
 //! Bytes of a profiler's output -> a [`Profile`].
 //!
 //! - folded stacks (`a;b;c 12`), as flame graph tools write and read them;
-//! - `perf.data` with samples, whose addresses become names by way of [`Symbols`];
+//! - `perf.data` with samples, whose addresses become names by way of [`SymbolNames`];
 //! - the text of `perf script`;
 //! - the text of `perf report --stdio`: functions, without their callers;
 //! - a call graph of their screens, or a part of it;

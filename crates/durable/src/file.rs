@@ -94,7 +94,7 @@ impl NewFile {
         Ok(())
     }
 
-    /// Syncs the file and gives it its name. It is removed again unless [`Published::keep`] is called, so this is not for a
+    /// Syncs the file and gives it its name. It is removed again unless [`UnpublishedFile::keep`] is called, so this is not for a
     /// file that replaces one.
     ///
     /// # Errors
@@ -185,7 +185,7 @@ fn link(file: &File, name: &Path) -> io::Result<()> {
     Ok(rustix::fs::linkat(CWD, by_descriptor(file), CWD, name, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// A file with its final name that nothing refers to yet. It is removed on drop unless [`Published::keep`] was called.
+/// A file with its final name that nothing refers to yet. It is removed on drop unless [`UnpublishedFile::keep`] was called.
 #[derive(Debug)]
 pub struct UnpublishedFile {
     path: PathBuf,

@@ -1,7 +1,7 @@
 //! ISAs: which extension or architecture an exit belongs to, and the facts of each behind one interface.
 //!
 //! An ISA is a module of tables ([`vmx`](crate::vmx), [`svm`](crate::svm), [`arm`](crate::arm)) and its implementation of
-//! [`Facts`]. Whoever needs to know what an exit means asks [`Isa::facts`]; the match there is the only one.
+//! [`IsaFacts`]. Whoever needs to know what an exit means asks [`Isa::facts`]; the match there is the only one.
 
 use crate::arm::Arm;
 use crate::cause::CauseRule;

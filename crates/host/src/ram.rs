@@ -199,7 +199,7 @@ impl RamSource {
         }
     }
 
-    /// Pages written since [`Source::forget_dirty`].
+    /// Pages written since [`RamSource::forget_dirty`].
     ///
     /// # Errors
     /// When the kernel does not provide them.

@@ -3,7 +3,7 @@
 //! ```text
 //!  suite ──payload──> order ──mailbox──> guest in an emulated host ──report──> Outcomes: samples + trace.dat
 //! ```
-//! A run is one [`Plan`] on one host ([`Setup`]). What comes back is a recording that `vmtax-capture` reads, with
+//! A run is one [`LabPlan`] on one host ([`HostSetup`]). What comes back is a recording that `vmtax-capture` reads, with
 //! [`Windows`] telling whose event is whose, and samples of the path lengths; the binary makes a run folder of both.
 //!
 //! The way of an operation, `vmtax lab run --nested -o run`:

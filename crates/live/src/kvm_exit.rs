@@ -68,7 +68,7 @@ struct ExitGroup {
 }
 
 impl ExitRecorder {
-    /// Loads the programs for KVM's exits of this kind, and has them called. They count from [`Recorder::start`] on.
+    /// Loads the programs for KVM's exits of this kind, and has them called. They count from [`ExitRecorder::start`] on.
     ///
     /// # Errors
     /// One sentence on what is missing.

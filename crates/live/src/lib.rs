@@ -1,5 +1,5 @@
 //! The running kernel -> counted exits, accesses and time: `kvm_exit.bpf.c` counts in the kernel by the rules of
-//! `vmtax-analyse`'s accounting, [`Recorder`] loads it and reads what it has counted, interval by interval.
+//! `vmtax-analyse`'s accounting, [`ExitRecorder`] loads it and reads what it has counted, interval by interval.
 //!
 //! ```text
 //!   kernel   raw tracepoints ──> state of the vCPU thread ──> cells, two halves ──┐ mapped memory

@@ -20,7 +20,7 @@ pub struct ArchiveEntry<'a> {
     pub kind: EntryKind<'a>,
 }
 
-/// What an [`Entry`] is.
+/// What an [`ArchiveEntry`] is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryKind<'a> {
     /// A folder, mode 0755.

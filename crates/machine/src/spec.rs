@@ -103,7 +103,7 @@ pub struct QemuOptions {
     pub machine: Option<String>,
     /// `-cpu` in place of the accelerator's.
     pub cpu: Option<String>,
-    /// Further arguments: devices, objects, networks. `{fd0}` is the number that the first of [`Options::descriptors`] has in QEMU.
+    /// Further arguments: devices, objects, networks. `{fd0}` is the number that the first of [`QemuOptions::descriptors`] has in QEMU.
     pub arguments: Vec<String>,
     /// Descriptors that QEMU gets: sockets, taps.
     pub descriptors: Vec<QemuDescriptor>,

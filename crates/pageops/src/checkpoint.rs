@@ -1,6 +1,6 @@
 //! Checkpoints: a machine's memory in one file, complete or as a difference to another checkpoint.
 //!
-//! [`Writer`] takes pages in ascending order and publishes a file only when it is complete and synced.
+//! [`CheckpointWriter`] takes pages in ascending order and publishes a file only when it is complete and synced.
 //! [`Checkpoint`] opens one with its parents and verifies everything that it returns. The format is
 //! docs/checkpoint-format.md. QEMU is not known here: device state and the machine's description are opaque bytes.
 

@@ -8,7 +8,7 @@
 //!
 //! The descriptors in flight are bounded by the size of a queue, and every wait has a timeout. If a record does not arrive in time, the engine
 //! drains the queue and then repeats operations without a record on the CPU. A queue that does not drain is closed, and its operations are done
-//! on the CPU. [`Stats`] counts operations and faults by kind.
+//! on the CPU. [`EngineStats`] counts operations and faults by kind.
 
 mod batch;
 mod dispatch;
@@ -58,7 +58,7 @@ pub struct EngineConfig {
     pub batch: u32,
     /// Most batches in flight in a queue.
     pub in_flight: u32,
-    /// Bytes below which [`Policy::Auto`] uses the CPU.
+    /// Bytes below which [`BackendPolicy::Auto`] uses the CPU.
     pub least_bytes: u64,
     /// Timeout of a batch, after which its queue is drained.
     pub patience: Duration,

@@ -102,7 +102,7 @@ impl<'a> KernelSeries<'a> {
         writeln!(out)
     }
 
-    /// A page: heat maps of the paths, with links to the steps of [`Series::steps`], and all tables.
+    /// A page: heat maps of the paths, with links to the steps of [`KernelSeries::steps`], and all tables.
     pub fn html(&self, out: &mut dyn Write, tool_version: &str) -> io::Result<()> {
         let page = TablePage {
             command: "lab series",

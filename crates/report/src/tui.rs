@@ -5,7 +5,7 @@
 //!                         ▲
 //!                        Key
 //! ```
-//! [`Model`] is what is looked at and how: a pure state that keys and new frames change. [`draw()`] paints it. Left out on
+//! [`ScreenModel`] is what is looked at and how: a pure state that keys and new frames change. [`draw()`] paints it. Left out on
 //! purpose: the terminal, the clock, and where frames come from.
 
 mod column;

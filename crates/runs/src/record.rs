@@ -1,4 +1,4 @@
-//! The running kernel -> a run with a segment for each interval, one run after another ([`serve`]), or running sums ([`Watch`]).
+//! The running kernel -> a run with a segment for each interval, one run after another ([`serve`]), or running sums ([`CountsWatch`]).
 
 mod service;
 mod session;

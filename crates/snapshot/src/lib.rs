@@ -1,7 +1,7 @@
 //! Saves a QEMU virtual machine, or an image of memory, as a checkpoint, and restores it.
 //!
 //! [`Save`] joins [`vmtax_machine::vm`], which pauses the VM and saves its devices, with [`vmtax_pageops::checkpoint`], which writes
-//! pages. A running VM is saved in passes ([`Pass`]); it is paused for the last one only.
+//! pages. A running VM is saved in passes ([`MemoryPass`]); it is paused for the last one only.
 //!
 //! [`Restore`] gives both back to a QEMU that waits for a state and is made of the same.
 //!

@@ -1,8 +1,8 @@
 //! The run folder: a folder that holds one recording, import or lab run with everything needed to
 //! read it again.
 //!
-//! [`Writer`] makes one, [`Run`] reads one. A run is a manifest (`run.json`, [`Manifest`]) and
-//! segments: plain Parquet files of at most some 64k rows, one folder per [`Table`]. The manifest is
+//! [`RunWriter`] makes one, [`Run`] reads one. A run is a manifest (`run.json`, [`Manifest`]) and
+//! segments: plain Parquet files of at most some 64k rows, one folder per [`StoredTable`]. The manifest is
 //! the commit point: a segment is written to a file without a name, synced, named, and only then
 //! listed with its size and checksum. So a crash, a kill or a full disk costs the rows that were
 //! not yet in a listed segment and nothing else, and what is there reads. A [`Claim`] is a run folder's lock: it is taken before

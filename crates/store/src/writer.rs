@@ -35,7 +35,7 @@ pub struct CreateOptions {
     pub command: Vec<String>,
     /// Length of the intervals that rows are counted in, ns.
     pub interval_ns: u64,
-    /// Store raw events too. Otherwise [`Writer::event`] does nothing.
+    /// Store raw events too. Otherwise [`RunWriter::event`] does nothing.
     pub raw_events: bool,
     /// Free labels.
     pub labels: BTreeMap<String, String>,
@@ -60,7 +60,7 @@ pub struct CreateOptions {
 ///
 /// Exits, accesses, time rows, samples and counters always enter the run together, so an unfinished run
 /// holds all of them up to the same row. Profiles are kept until the run is finished, and enter it then. Dropping a writer
-/// without [`Writer::finish`] leaves an incomplete run that reads. The folder is locked as long as the writer lives. After an error the writer refuses more rows: its run has lost the buffered ones and
+/// without [`RunWriter::finish`] leaves an incomplete run that reads. The folder is locked as long as the writer lives. After an error the writer refuses more rows: its run has lost the buffered ones and
 /// must not be finished as if it had not.
 pub struct RunWriter {
     /// Before the claim, which it needs: fields are dropped in order.
@@ -78,7 +78,7 @@ pub struct RunWriter {
     calls: RowBuffer<CallRow>,
     profiles: BTreeMap<ProfileOrigin, Profile>,
     events: RowBuffer<Flat>,
-    /// [`Writer::span`] was called; rows do not change the span any more.
+    /// [`RunWriter::span`] was called; rows do not change the span any more.
     exact_span: bool,
     failed: bool,
 }

@@ -20,7 +20,7 @@
 //!
 //! # What is counted
 //!
-//! Counters also advance while the kernel and the VMM work for the guest, unless the host's events exclude the host ([`crate::host::perf_event::Options::exclude_host`]), which hardware events do and software events do not.
+//! Counters also advance while the kernel and the VMM work for the guest, unless the host's events exclude the host ([`crate::host::perf_event::EventOptions::exclude_host`]), which hardware events do and software events do not.
 //!
 //! # Switches of the thread
 //!
@@ -112,7 +112,7 @@ pub struct VcpuPmu<H> {
 
 impl<H: EventHost> VcpuPmu<H> {
     /// Of the vCPU that the calling thread is going to run. `signal` is what the host's events send when they overflow
-    /// ([`crate::host::perf_event::Options::signal`]): from now on it is blocked in this thread, and ends KVM_RUN.
+    /// ([`crate::host::perf_event::EventOptions::signal`]): from now on it is blocked in this thread, and ends KVM_RUN.
     pub fn new(
         pmu: Pmu<H>,
         vcpu: &VcpuFd,

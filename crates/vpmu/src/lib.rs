@@ -1,7 +1,7 @@
 //! A virtual PMU for VMMs: a guest's performance counters, counted by few host events.
 //!
-//! A [`Pmu`] answers a vCPU's accesses to the MSRs of a [`Model`] (Intel architectural PerfMon 1 to 5, AMD K7 and
-//! PerfMonV2), uses a [`Host`] to count, and reports due interrupts. Three [`Policy`]s decide how the host's counters are used; the
+//! A [`Pmu`] answers a vCPU's accesses to the MSRs of a [`PmuModel`] (Intel architectural PerfMon 1 to 5, AMD K7 and
+//! PerfMonV2), uses a [`EventHost`] to count, and reports due interrupts. Three [`Policy`]s decide how the host's counters are used; the
 //! guest cannot distinguish them. Two of them work in a VMM; the third, mediated, is a model of KVM's mediated PMU (Linux 7.0).
 //!
 //! **Guests of KVM must not use RDPMC.** KVM never forwards that instruction to a VMM: it faults (#GP), or reads zero on AMD hosts

@@ -272,7 +272,7 @@ impl<H: EventHost> Pmu<H> {
     }
 
     /// The vCPU's thread leaves the processor: its counters are saved. A host that does so by itself, as the kernel does,
-    /// is left alone ([`Host::saves_at_switch`]).
+    /// is left alone ([`EventHost::saves_at_switch`]).
     pub fn slice_end(&mut self) {
         self.service();
         self.backing.activity.slices += 1;

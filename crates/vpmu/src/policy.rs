@@ -22,7 +22,7 @@ pub enum Policy {
     Reuse,
     /// As KVM's mediated PMU does since Linux 7.0: no events at all. While the guest runs the host's counters are its own;
     /// they are saved and loaded at each exit ([`crate::mediated`]), and the host's events do not count then. Only a host
-    /// that gives its counters can do so ([`Host::gives_counters`]): a model, or a kernel, but no VMM.
+    /// that gives its counters can do so ([`EventHost::gives_counters`]): a model, or a kernel, but no VMM.
     Mediated,
 }
 

@@ -7,7 +7,7 @@ use vmtax_events::{
     Cause, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses, Outcome, Reason, Recording,
     Tally,
 };
-use vmtax_store::{CreateOptions, Writer};
+use vmtax_store::{CreateOptions, RunWriter};
 
 use crate::recorded::{INTEL, NESTED, PLAIN, import, rows, run, stderr};
 
@@ -149,7 +149,8 @@ fn causes_of_all_reasons_and_details_are_those_of_the_reports() {
         }
     }
     let folder = tempfile::tempdir().unwrap();
-    let mut writer = Writer::create(&folder.path().join("run"), &CreateOptions::default()).unwrap();
+    let mut writer =
+        RunWriter::create(&folder.path().join("run"), &CreateOptions::default()).unwrap();
     exits.iter().for_each(|row| writer.exit(row).unwrap());
     writer.finish(&Recording::default(), &Losses::default()).unwrap();
     let expected = expected(&exits);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::questions::NAMES;
 use crate::recorded::{NESTED, PLAIN, import, program, refuses, rows, run, stderr};
-use crate::synth::{Options, Template, make};
+use crate::synth::{SynthOptions, Template, make};
 
 pub(crate) const SUMS: [&str; 4] = [
     "SELECT host, date, run, kernel, labels, emulated, count(*), sum(count), sum(time_ns), sum(sum_sq), min(interval_start_ns) FROM exits GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY run",
@@ -21,15 +21,15 @@ pub(crate) const SUMS: [&str; 4] = [
 pub(crate) fn fleet(folder: &Path, hosts: &str, days: &str) {
     import(NESTED, &folder.join("template"), PLAIN);
     let [hosts, days] = [hosts, days].map(|number| number.parse().unwrap());
-    synthesize(folder, "tree", Options { hosts, days, segments: 4, ..options() });
+    synthesize(folder, "tree", SynthOptions { hosts, days, segments: 4, ..options() });
 }
 
-fn options() -> Options {
-    Options { hosts: 3, days: 2, rows: 0, segments: 1, seed: 1, command: Vec::new() }
+fn options() -> SynthOptions {
+    SynthOptions { hosts: 3, days: 2, rows: 0, segments: 1, seed: 1, command: Vec::new() }
 }
 
 /// A tree of synthetic runs, made of the run `template`.
-fn synthesize(folder: &Path, tree: &str, options: Options) {
+fn synthesize(folder: &Path, tree: &str, options: SynthOptions) {
     let mut template = Template::read(&folder.join("template")).unwrap();
     assert!(template.has_exits());
     template.source = "template".to_owned();
@@ -256,6 +256,6 @@ fn synthetic_fleets_are_marked_and_repeat_for_a_seed() {
     );
     synthesize(folder.path(), "again", options());
     assert_eq!(rows(folder.path(), &[SUMS[0], "tree"]), rows(folder.path(), &[SUMS[0], "again"]));
-    synthesize(folder.path(), "other", Options { seed: 2, ..options() });
+    synthesize(folder.path(), "other", SynthOptions { seed: 2, ..options() });
     assert_ne!(rows(folder.path(), &[SUMS[0], "tree"]), rows(folder.path(), &[SUMS[0], "other"]));
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 use vmtax_events::{Better, Losses, Recording, Sample, Stat, TimeRow, Vm};
-use vmtax_store::{CreateOptions, Writer};
+use vmtax_store::{CreateOptions, RunWriter};
 
 use crate::recorded::{INTEL, NESTED, PLAIN, SaidRun, import, refuses, rows, run, stderr};
 
@@ -12,9 +12,9 @@ pub(crate) const NAMES: [&str; 6] =
     ["top-causes", "tax-rose", "kernels", "small-pages", "nested", "worst-vcpus"];
 
 /// A run of rows that are given.
-fn write(run: &Path, recording: Recording, rows: &dyn Fn(&mut Writer)) {
+fn write(run: &Path, recording: Recording, rows: &dyn Fn(&mut RunWriter)) {
     std::fs::create_dir_all(run.parent().unwrap()).unwrap();
-    let mut writer = Writer::create(
+    let mut writer = RunWriter::create(
         run,
         &CreateOptions { interval_ns: 1_000_000_000, ..CreateOptions::default() },
     )

@@ -6,11 +6,11 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use vmtax_analyse::Accountant;
-use vmtax_capture::import::{Format, Options};
+use vmtax_capture::import::{ImportFormat, ImportOptions};
 use vmtax_capture::source::RandomFile;
-use vmtax_capture::{Error, Sink, Source, pipeline};
+use vmtax_capture::{Error, ImportSource, Sink, pipeline};
 use vmtax_events::{AccessRow, Event, ExitRow, Recording, RowSink, TimeRow};
-use vmtax_store::{CreateOptions, Writer};
+use vmtax_store::{CreateOptions, RunWriter};
 
 /// What is to be said of a run besides its rows.
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ pub(crate) const NESTED: &str = "amd-nested/input/v7.trace.dat";
 pub(crate) const INTEL: &str = "intel-cpuid/input/intel-v7-zstd.trace.dat";
 
 struct KeepRows {
-    writer: Writer,
+    writer: RunWriter,
     exits: Vec<ExitRow>,
     time: Vec<TimeRow>,
 }
@@ -84,14 +84,16 @@ pub(crate) fn import(recording: &str, run: &Path, said: SaidRun<'_>) -> CountedI
     let labels = said.labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     let options =
         CreateOptions { interval_ns, labels, raw_events: true, ..CreateOptions::default() };
-    let writer = Writer::create(run, &options).unwrap();
+    let writer = RunWriter::create(run, &options).unwrap();
     let keep = KeepRows { writer, exits: Vec::new(), time: Vec::new() };
     let mut count = RecordedCount(Accountant::new(
-        vmtax_analyse::Options { interval_ns, ..Default::default() },
+        vmtax_analyse::AccountOptions { interval_ns, ..Default::default() },
         keep,
     ));
-    let source = Source::Random(&file);
-    let imported = pipeline::run(Format::TraceDat, source, Options::default(), &mut count).unwrap();
+    let source = ImportSource::Random(&file);
+    let imported =
+        pipeline::run(ImportFormat::TraceDat, source, ImportOptions::default(), &mut count)
+            .unwrap();
     let (keep, vms, _) = count.0.finish();
     let recording = Recording {
         hostname: said.host.to_owned(),

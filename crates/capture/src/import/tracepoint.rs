@@ -1,7 +1,7 @@
-//! Tracepoint records -> [`Kind`], by the field names, offsets and sizes of the recorded format text.
+//! Tracepoint records -> [`EventKind`], by the field names, offsets and sizes of the recorded format text.
 //!
-//! Layouts differ between kernels, so nothing is read at a fixed offset: [`Decoder::parse`] turns a
-//! format file (`events/kvm/kvm_exit/format`) into a plan once, and [`Decoder::decode`] follows it.
+//! Layouts differ between kernels, so nothing is read at a fixed offset: [`RecordDecoder::parse`] turns a
+//! format file (`events/kvm/kvm_exit/format`) into a plan once, and [`RecordDecoder::decode`] follows it.
 //! Which fields of which tracepoint make which event is one table, of texts too: `table`.
 //!
 //! Left out on purpose: the print formats, which are not needed to decode.
@@ -230,7 +230,7 @@ impl RecordDecoder {
         self.rip.read(raw, endian)
     }
 
-    /// [`Decoder::decode`] for a recorder that gives the thread itself: gives vCPU and what happened. The byte order is
+    /// [`RecordDecoder::decode`] for a recorder that gives the thread itself: gives vCPU and what happened. The byte order is
     /// that of the format. `false`: the record could not be read.
     #[inline(always)]
     pub(super) fn give(

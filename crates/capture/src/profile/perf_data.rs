@@ -1,4 +1,4 @@
-//! `perf.data` with samples. Addresses become names by way of [`Symbols`], which the caller has: this crate opens no files.
+//! `perf.data` with samples. Addresses become names by way of [`SymbolNames`], which the caller has: this crate opens no files.
 //!
 //! ```text
 //! samples ──> stacks of addresses, added up by thread ──┐

@@ -127,7 +127,7 @@ pub struct ChainPoint {
 /// A coarse chain: one line in each part of 64 KiB of several regions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoarseChain {
-    /// The regions, by their place in [`Measured::regions`].
+    /// The regions, by their place in [`MeasuredChains::regions`].
     pub regions: Vec<usize>,
     /// The chain.
     pub timing: Timing,

@@ -13,7 +13,7 @@ fn bounce_bytes(memory_mib: u32) -> u64 {
     (u64::from(memory_mib) << 20).saturating_mul(6).div_euclid(100).clamp(64 << 20, 1 << 30)
 }
 
-/// A word of [`super::Part::guest`] for a guest of this memory, with a bounce buffer of so many MiB or of Linux's choice.
+/// A word of [`super::CategoryPart::guest`] for a guest of this memory, with a bounce buffer of so many MiB or of Linux's choice.
 pub fn fill(word: &'static str, memory_mib: u32, bounce_mib: Option<u32>) -> Cow<'static, str> {
     const SLABS: &str = "{slabs}";
     if !word.contains(SLABS) {

@@ -3,7 +3,7 @@
 //!
 //! The guest has Intel's PMU of version 2 on either host, so that its operations are those of the series that proposed
 //! reuse; one payload has AMD's. Registers are accessed in the order of Linux's perf. The counted events are
-//! hypercalls ([`vmtax_guest::order::Pmu`]).
+//! hypercalls ([`vmtax_guest::order::PmuOrder`]).
 
 use iced_x86::code_asm::{eax, ebx, ecx, edx, qword_ptr, r8, rax, rbx, rcx, rdi, rdx, rsp};
 use vmtax_guest::layout::PROFILE;

@@ -93,7 +93,7 @@ impl QemuVm {
         Ok(())
     }
 
-    /// An error unless its memory is still what [`Vm::ram`] returned, and what QEMU reads of it is what is in the files: memory can be
+    /// An error unless its memory is still what [`QemuVm::ram`] returned, and what QEMU reads of it is what is in the files: memory can be
     /// hotplugged. The VM is stopped.
     pub fn check_ram(&mut self, ram: &[Ram]) -> Result<(), VmError> {
         let now = self.shared_backends()?;

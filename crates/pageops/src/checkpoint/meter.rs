@@ -16,7 +16,7 @@ pub struct PhaseCost {
     pub wall: Duration,
     /// Processor time of the thread that writes.
     pub cpu: Duration,
-    /// Its cycles, if [`Costs::counted`].
+    /// Its cycles, if [`CheckpointCosts::counted`].
     pub cycles: u64,
 }
 

@@ -57,7 +57,7 @@ pub struct CheckpointOptions {
     pub zstd: Option<i32>,
     /// The parent, to save the difference to it.
     pub parent: Option<Checkpoint>,
-    /// The memory changes during the save, so pages may be given again: [`Writer::begin_layer`].
+    /// The memory changes during the save, so pages may be given again: [`CheckpointWriter::begin_layer`].
     pub live: bool,
 }
 
@@ -95,7 +95,7 @@ pub struct CheckpointWriter<'a> {
 }
 
 impl<'a> CheckpointWriter<'a> {
-    /// Begins a checkpoint at `path`, or at the target of that link. It appears there at [`Finished::publish`].
+    /// Begins a checkpoint at `path`, or at the target of that link. It appears there at [`FinishedCheckpoint::publish`].
     ///
     /// # Errors
     /// `path` is the file of a parent, or it cannot be written.
@@ -116,7 +116,7 @@ impl<'a> CheckpointWriter<'a> {
         CheckpointWriter::begin(path, Some(new), TimedFile::new(file), options, accelerate)
     }
 
-    /// Begins a checkpoint that is streamed to a pipe or socket, called `name` in errors. The trailer is sent at [`Finished::publish`]: a
+    /// Begins a checkpoint that is streamed to a pipe or socket, called `name` in errors. The trailer is sent at [`FinishedCheckpoint::publish`]: a
     /// truncated stream is not a checkpoint. Once `stop` is set, a write that waits for the reader fails.
     pub fn stream(
         file: File,
@@ -213,7 +213,7 @@ impl<'a> CheckpointWriter<'a> {
     }
 
     /// Begins a further layer of a live save: pages given again replace those of earlier layers. All regions exist by then;
-    /// [`Writer::region_again`] selects the one whose pages follow.
+    /// [`CheckpointWriter::region_again`] selects the one whose pages follow.
     pub fn begin_layer(&mut self) -> Result<(), Error> {
         if self.latest.is_none() {
             return Err(
@@ -287,7 +287,7 @@ impl<'a> CheckpointWriter<'a> {
         self.at
     }
 
-    /// Adds the device state and a description of the machine, at most 16 MiB, and syncs the file. [`Finished::publish`] gives it its
+    /// Adds the device state and a description of the machine, at most 16 MiB, and syncs the file. [`FinishedCheckpoint::publish`] gives it its
     /// name.
     pub fn finish(
         mut self,

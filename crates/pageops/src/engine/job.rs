@@ -53,7 +53,7 @@ impl OperationsJob {
         state.left > 0 && Arc::strong_count(&self.shared) == 1
     }
 
-    /// Waits for the outcomes, as [`Job::poll`] gives them; `None` if `bound` passed first.
+    /// Waits for the outcomes, as [`OperationsJob::poll`] gives them; `None` if `bound` passed first.
     pub fn wait(&self, bound: Duration) -> Option<Vec<OperationOutcome>> {
         // A bound beyond the clock's range is no bound.
         const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);

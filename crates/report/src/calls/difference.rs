@@ -47,7 +47,7 @@ impl<'a> ComparedOperation<'a> {
     }
 }
 
-/// As [`Compared::sentence`].
+/// As [`ComparedOperation::sentence`].
 pub fn sentence(difference: &TreeDifference) -> Option<String> {
     let lines = &difference.lines;
     if lines.is_empty() {

@@ -191,7 +191,7 @@ impl ScreenModel {
         }
     }
 
-    /// When a recording plays: how long until [`Model::tick`].
+    /// When a recording plays: how long until [`ScreenModel::tick`].
     pub fn tick_after(&self) -> Option<Duration> {
         self.is_playing.then(|| Duration::from_secs(1) / SPEEDS[self.speed])
     }

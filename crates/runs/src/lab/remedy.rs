@@ -33,7 +33,7 @@ pub struct RemedyRow {
     pub is_named: bool,
     /// What is counted.
     pub unit: TrialUnit,
-    /// Repetitions differ by this part in each direction, beyond what [`Effect::of`] allows: the turns of vCPUs on processors vary.
+    /// Repetitions differ by this part in each direction, beyond what [`TrialEffect::of`] allows: the turns of vCPUs on processors vary.
     pub spread: f64,
 }
 

@@ -14,7 +14,7 @@ use vmtax_report::tables::{Tables, TitledTable};
 use super::accel::OpenedBackend;
 use super::flags::MemBenchArgs;
 
-/// Memory needed at a time, as a multiple of --size: [`Memory`] and the memory of a device's test.
+/// Memory needed at a time, as a multiple of --size: [`SpeedMemory`] and the memory of a device's test.
 const COPIES: u64 = 5;
 
 /// Bytes of memory available without swapping.
