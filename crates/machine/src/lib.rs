@@ -12,7 +12,7 @@
 //! # let archive = Vec::new();
 //! let kernel = kernel::distribution(&kernel::cache_folder())?;
 //! let mailbox = Mailbox::new()?;
-//! let spec = Spec {
+//! let spec = VmSpec {
 //!     emulator: Emulator::Tcg { icount: true },
 //!     kernel,
 //!     initramfs: Initramfs::Bytes(archive.into()),
@@ -23,7 +23,7 @@
 //!     console: "console.txt".into(),
 //!     limit: Duration::from_secs(60),
 //!     stop: Stop::default(),
-//!     options: Options::default(),
+//!     options: QemuOptions::default(),
 //! };
 //! let mut machine = Machine::boot(&spec)?;
 //! machine.wait(|| mailbox.read(0, 1).ok().filter(|byte| byte == b"R"))?;

@@ -12,14 +12,14 @@
 //! `examples/vmm.rs` is such a VMM.
 //!
 //! ```
-//! use vmtax_vpmu::host::virtual_time::{Costs, VirtualHost, Work};
-//! use vmtax_vpmu::{Event, Intel, Model, Pmu, Policy};
+//! use vmtax_vpmu::host::virtual_time::{EventCosts, GuestWork, VirtualHost};
+//! use vmtax_vpmu::{Intel, Pmu, PmuEvent, PmuModel, Policy};
 //!
-//! let host = VirtualHost::new(Costs::default());
-//! let mut pmu = Pmu::new(Model::Intel(Intel::default()), host, Policy::Reuse)?;
+//! let host = VirtualHost::new(EventCosts::default());
+//! let mut pmu = Pmu::new(PmuModel::Intel(Intel::default()), host, Policy::Reuse)?;
 //! // The guest counts instructions in user mode by general counter 0.
 //! pmu.write(0x186, 0x41_00c0)?;
-//! pmu.host_mut().run(&Work::user(1, &[(Event::Instructions, 3)]), 1000);
+//! pmu.host_mut().run(&GuestWork::user(1, &[(PmuEvent::Instructions, 3)]), 1000);
 //! assert_eq!(pmu.read(0xc1), Ok(3000));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
