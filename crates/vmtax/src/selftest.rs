@@ -20,7 +20,7 @@ use vmtax_runs::selftest::{self, Fault};
 
 use crate::flags::OutputArgs;
 
-/// Check vmtax on this computer's KVM: as root, in less than a minute.
+/// Check vmtax on this computer's KVM, as root.
 ///
 /// A small VMM of vmtax runs guests that take known numbers of exits. `vmtax record`, KVM's own statistics and perf (where it is installed)
 /// count them, and all must agree. Also shown: what recording costs an exit, and whether the host's counters, DSA and large pages can be used.
@@ -28,7 +28,7 @@ use crate::flags::OutputArgs;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sudo vmtax selftest
-  sudo vmtax selftest --bundle report.tar.zst    a file for a report: no names of this computer or of its VMs
+  sudo vmtax selftest --bundle report.tar.zst    a file for a report, without the name of this computer
 
 Exit code 6 if anything differs.")]
 pub(crate) struct SelftestArgs {
@@ -65,10 +65,10 @@ pub(crate) fn run(args: &SelftestArgs) -> anyhow::Result<()> {
     let others = vec![device(), pages()];
     let differs = tested.differs() || others.iter().any(|(_, one, _)| *one == Outcome::Differs);
     let tables = vmtax_report::selftest::tables(env!("CARGO_PKG_VERSION"), &tested, others)?;
+    args.to.write(&tables)?;
     if let Some(file) = &args.bundle {
         bundle(file, folder.path(), &tables)?;
     }
-    args.to.write(&tables)?;
     match differs {
         true => Err(Failed::new(Code::Breach, "selftest found a difference").into()),
         false => Ok(()),
