@@ -84,6 +84,12 @@ fn a_new_boot_gives_the_same_numbers() {
         (paths(&report), exits(&report))
     };
     let saved = numbers(&[]);
-    assert_eq!(saved, numbers(&["--fresh"]));
     assert_eq!(saved, numbers(&[]));
+    // Another boot may place objects elsewhere, which is an instruction or two (docs/measured/lab-method.md): CPUID took 2,769 once in hundreds of boots.
+    let fresh = numbers(&["--fresh"]);
+    assert_eq!(saved.1, fresh.1);
+    for (operation, path) in &saved.0 {
+        let other = fresh.0[operation];
+        assert!((path - other).abs() <= 2.0, "{operation}: {path}, {other} from a new boot");
+    }
 }
