@@ -206,11 +206,11 @@ fn processor() -> String {
     format!("{}, family {}, model {}", value("model name"), value("cpu family"), value("model"))
 }
 
-/// Throughput of the asynchronous engine on four devices in software, each of which takes a set time for an
+/// Overlap of the asynchronous engine: four devices in software, each of which sleeps for an
 /// operation, against one of them. Wall time: the devices sleep.
 fn engines(bench: &mut PageBench) {
     const OPS: usize = 4000;
-    const NAME: &str = "engine on four model devices / on one";
+    const NAME: &str = "four threads that sleep 100 us an operation / one";
     if !bench.wants(NAME) {
         return;
     }

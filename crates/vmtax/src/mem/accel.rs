@@ -18,7 +18,7 @@ pub(super) struct OpenedBackend {
     /// Appended to the description.
     why: &'static str,
     /// Devices in software; they must outlive the engine that uses them.
-    _models: Vec<DeviceModel>,
+    models: Vec<DeviceModel>,
 }
 
 enum Worker {
@@ -38,11 +38,11 @@ impl OpenedBackend {
         if portals.is_empty() {
             let why =
                 if *accel == AccelChoice::Auto { "; no DSA queue can be used here" } else { "" };
-            return Ok(OpenedBackend { worker: Worker::Cpu(Cpu::best()), why, _models: models });
+            return Ok(OpenedBackend { worker: Worker::Cpu(Cpu::best()), why, models });
         }
         let config = EngineConfig { policy, ..EngineConfig::default() };
         let engine = PageEngine::new(Dispatcher::new(config, portals));
-        Ok(OpenedBackend { worker: Worker::Engine(Box::new(engine)), why: "", _models: models })
+        Ok(OpenedBackend { worker: Worker::Engine(Box::new(engine)), why: "", models })
     }
 
     pub(super) fn scanner(&mut self) -> &mut dyn Accelerate {
@@ -52,7 +52,7 @@ impl OpenedBackend {
         }
     }
 
-    /// Speed of devices at each operation: their name, and GB/s.
+    /// Speed of devices, or of models of them, at each operation: what they are, and GB/s.
     pub(super) fn bench(&mut self, bytes: usize, rounds: u32) -> Option<DeviceSpeeds> {
         let Worker::Engine(engine) = &mut self.worker else { return None };
         let speeds = engine::speeds(engine.dispatcher(), bytes, rounds);
@@ -67,7 +67,8 @@ impl OpenedBackend {
             times.push(start.elapsed().max(Duration::from_nanos(1)).as_secs_f64());
         }
         speeds.extend(median(&times).map(|seconds| ("scan+crc", bytes as f64 / seconds / 1e9)));
-        Some(("device", speeds))
+        let name = if self.models.is_empty() { "device" } else { "model" };
+        Some((name, speeds))
     }
 
     /// What the CPU and the devices did.
@@ -79,5 +80,5 @@ impl OpenedBackend {
     }
 }
 
-/// Name of a device, and GB/s by operation.
+/// `device` or `model`, and GB/s by operation.
 pub(super) type DeviceSpeeds = (&'static str, Vec<(&'static str, f64)>);

@@ -67,7 +67,7 @@ impl SaveReport<'_> {
         let phase = |(phase, cost): (Phase, PhaseCost)| {
             let mut text = format!("{} {}", phase.name(), milliseconds(cost.wall));
             if let (Phase::Scan, Some(share)) = (phase, self.saved.costs.zero_share) {
-                text.push_str(&format!(" (zero check {})", percent(share)));
+                text.push_str(&format!(" ({} of it finds zero pages)", percent(share)));
             }
             text
         };

@@ -20,7 +20,7 @@ use crate::lab::args::HostWord;
   vmtax vpmu bench --format json
   vmtax vpmu selftest
   vmtax vpmu module rdpmc/                         source of the guest's module
-  vmtax vpmu run --module rdpmc/vmtax_rdpmc.ko -- perf stat -e cycles true
+  vmtax vpmu run --module rdpmc/vmtax_rdpmc.ko --bring true -- perf stat -e cycles true
 
 VMMs in Rust can use the virtual PMU as a library: crates/vpmu.")]
 pub(crate) struct VpmuArgs {

@@ -97,13 +97,17 @@ fn show(policy: Policy, outcome: &JobOutcome) -> anyhow::Result<()> {
         .into())
 }
 
-/// Activity of the virtual PMU while the command ran, in one line.
+/// What the guest's counters count: no number that perf prints there is one of a processor.
+const COUNTED: &str = "vmtax: emulated processors have no counters: cycles are nanoseconds of the vCPU's thread, and every other event (instructions, branches, ...) counts the guest's CPUID instructions";
+
+/// Activity of the virtual PMU while the command ran, in two lines.
 fn activity(policy: Policy, pmu: &PmuCounting) -> String {
     let count = numbers::count;
     format!(
-        "vmtax: virtual PMU ({}): {} host events created; {} counter interrupts: {} delivered, {} merged, {} dropped",
+        "{COUNTED}\nvmtax: virtual PMU ({}): {} host events created, {} closed before the command ended; {} counter interrupts: {} delivered, {} merged, {} dropped",
         policy.name(),
         count(pmu.creates),
+        count(pmu.closes),
         count(pmu.interrupts),
         count(pmu.delivered),
         count(pmu.merged),

@@ -112,6 +112,7 @@ fn counted(errors: &str, event: &str) -> Vec<u64> {
 #[derive(Clone, Copy, Debug)]
 struct PmuActivity {
     creates: u64,
+    closes: u64,
     interrupts: u64,
     delivered: u64,
     merged: u64,
@@ -125,10 +126,10 @@ impl PmuActivity {
         let numbers = line.replace(',', "");
         let words = numbers.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
         let numbers: Vec<u64> = words.map(|word| word.parse().unwrap()).collect();
-        let [creates, interrupts, delivered, merged, dropped] = numbers[..] else {
+        let [creates, closes, interrupts, delivered, merged, dropped] = numbers[..] else {
             panic!("{line}")
         };
-        PmuActivity { creates, interrupts, delivered, merged, dropped }
+        PmuActivity { creates, closes, interrupts, delivered, merged, dropped }
     }
 }
 
@@ -214,16 +215,20 @@ fn perf_works(host: &str, policy: &str, period: &str) {
     let activity = PmuActivity::parse(&errors, policy);
     let samples = script.lines().filter(|line| line.starts_with(' ')).count() as u64;
     eprintln!("{what}: {samples} samples, {activity:?}");
-    let PmuActivity { creates, interrupts, delivered, merged, dropped } = activity;
+    let PmuActivity { creates, closes, interrupts, delivered, merged, dropped } = activity;
     assert_eq!(interrupts, delivered + merged + dropped, "{what}");
     assert_eq!((merged, dropped), (0, 0), "{what}: {activity:?}");
     // One that comes as perf disables its event has none.
     assert!(delivered - samples <= 1, "{what}: {samples} samples, {activity:?}");
     match policy {
         // One event for each run of perf and of its counters, but for those that were idle for a slice.
-        "reuse" => assert!(creates < 20, "{what}: {activity:?}"),
+        // Closed after a slice without use, or still open.
+        "reuse" => assert!(creates < 20 && closes <= creates, "{what}: {activity:?}"),
         // At an overflow, and as the guest's handler enables its counters again.
-        _ => assert!(creates >= 2 * interrupts, "{what}: {activity:?}"),
+        _ => assert!(
+            creates >= 2 * interrupts && closes <= creates && closes + 7 >= creates,
+            "{what}: {activity:?}"
+        ),
     }
     check_shares(&what, &script, &known);
 }
