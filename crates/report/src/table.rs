@@ -358,7 +358,7 @@ impl Table {
         let indent = if self.rows.iter().any(|row| row.group.is_some()) { "  " } else { "" };
         for row in &self.rows {
             if let Some(group) = &row.group {
-                grid.row(Style::Heading, first_cell(printable(group), &grid));
+                grid.group(printable(group));
             }
             let mut cells = self.texts(&row.cells);
             cells[0].insert_str(0, indent);

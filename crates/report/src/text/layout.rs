@@ -98,8 +98,8 @@ impl GridColumn {
 enum GridLine {
     /// A cell for each column.
     Row(Style, Vec<String>),
-    /// Text below a row, which no column holds.
-    Note(String),
+    /// Text that no column holds: its style and its indents.
+    Across(Style, usize, String),
 }
 
 /// A table: columns and rows of as many cells.
@@ -121,7 +121,12 @@ impl Grid {
 
     /// Adds text below the last row.
     pub(crate) fn note(&mut self, text: String) {
-        self.lines.push(GridLine::Note(text));
+        self.lines.push(GridLine::Across(Style::Plain, 2, text));
+    }
+
+    /// Adds the name of the rows that follow.
+    pub(crate) fn group(&mut self, text: String) {
+        self.lines.push(GridLine::Across(Style::Heading, 1, text));
     }
 
     /// Writes the grid so that it fits `width` where that is possible; a last line names the columns that were left out. Says
@@ -146,10 +151,10 @@ impl Grid {
                     let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
                     paint.line(out, *style, &self.line(&cells, &widths, &shown))?;
                 }
-                GridLine::Note(text) => {
-                    let [first, further] = [2, 3].map(|indents| " ".repeat(indents * INDENT));
+                GridLine::Across(style, indents, text) => {
+                    let [first, further] = [0, 1].map(|more| " ".repeat((indents + more) * INDENT));
                     let lines = wrap(text, width, &first, &further);
-                    lines.iter().try_for_each(|line| paint.line(out, Style::Plain, line))?;
+                    lines.iter().try_for_each(|line| paint.line(out, *style, line))?;
                 }
             }
         }
@@ -194,7 +199,7 @@ impl Grid {
         let widest = |i: usize| {
             let cells = self.lines.iter().filter_map(|line| match line {
                 GridLine::Row(_, cells) => Some(columns_of(&cells[i])),
-                GridLine::Note(_) => None,
+                GridLine::Across(..) => None,
             });
             cells.max().unwrap_or(0).max(columns_of(&self.columns[i].title))
         };
