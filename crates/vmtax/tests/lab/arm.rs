@@ -88,6 +88,14 @@ fn on_arm64_operations_take_exactly_the_exits_they_must() {
     }
 }
 
+/// A VM as wide as the processor allows ends after minutes there: Linux walks all that its addresses can be.
+#[test]
+fn the_newest_kernel_takes_the_same_exits() {
+    if is_built() {
+        assert_exits(&json(&["lab", "run", "--host", "arm", "--kernel", "debian:7.3"]), L1);
+    }
+}
+
 #[test]
 fn what_the_arm64_host_cannot_do_is_refused() {
     for flag in ["--nested", "--profile"] {
