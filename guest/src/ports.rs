@@ -34,6 +34,54 @@ pub(crate) fn out32(port: u16, value: u32) {
     };
 }
 
+/// Writes to ports by the instructions by which a recorder inside an emulator knows a mark: `MOV EDX, port; MOV EAX, R15D; OUT DX, EAX; RET`, for each of them.
+pub(crate) struct MarkCode {
+    start: *mut libc::c_void,
+    ports: Vec<u16>,
+}
+
+impl MarkCode {
+    /// Bytes of a mark.
+    const SIZE: usize = 16;
+
+    /// Code for these ports.
+    pub(crate) fn new(ports: Vec<u16>) -> Result<MarkCode> {
+        let mut code = vec![0; ports.len() * MarkCode::SIZE];
+        for (room, port) in code.chunks_exact_mut(MarkCode::SIZE).zip(&ports) {
+            let [low, high] = port.to_le_bytes();
+            room[..10].copy_from_slice(&[0xba, low, high, 0, 0, 0x44, 0x89, 0xf8, 0xef, 0xc3]);
+        }
+        let bytes = code.len().max(1);
+        // SAFETY: new memory, which this structure owns, and of which nothing but the code is executed.
+        let start = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(format!("memory for marks: {}", std::io::Error::last_os_error()));
+        }
+        // SAFETY: the mapping has room for it.
+        unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), start.cast(), code.len()) };
+        Ok(MarkCode { start, ports })
+    }
+
+    /// Writes to a port; nothing if there is no code for it.
+    pub(crate) fn write(&self, port: u16) {
+        let Some(at) = self.ports.iter().position(|one| *one == port) else { return };
+        let code = self.start.wrapping_byte_add(at * MarkCode::SIZE);
+        // SAFETY: the code there is a function that changes two registers, which its caller may not rely on. Nobody answers at the port.
+        unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(code)() };
+    }
+}
+
+impl Drop for MarkCode {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`.
+        unsafe { libc::munmap(self.start, self.ports.len().max(1) * MarkCode::SIZE) };
+    }
+}
+
 /// Writes to [`vmtax_guest::layout::UNRECORDED`] with the instructions by which a recorder inside an emulator knows a mark.
 pub(crate) fn unrecorded() {
     // SAFETY: an I/O instruction; nobody answers at the port.

@@ -162,14 +162,8 @@ fn all(
     let alike =
         |a: &Operation, b: &Operation| (a.level, a.step.is_some()) == (b.level, b.step.is_some());
     for run in order.operations.chunk_by(alike) {
-        if run[0].step.is_some() {
-            // A VM of other operations would have work of its own.
-            *shared = SharedVm::default();
-            outcomes.extend(steps(run, record));
-            continue;
-        }
         if run[0].level < 2 {
-            outcomes.extend(run.iter().map(|operation| one(operation, &tracer, record, shared)));
+            outcomes.extend(some(run, &tracer, record, shared));
             continue;
         }
         let guest =
@@ -184,11 +178,24 @@ fn all(
     Ok((outcomes, tracer))
 }
 
+/// Operations that are all steps of lives, or none of them is.
+fn some(
+    operations: &[Operation],
+    tracer: &Tracer,
+    record: bool,
+    shared: &mut SharedVm,
+) -> Vec<OrderOutcome> {
+    if operations.iter().all(|one| one.step.is_some()) {
+        // A VM of other operations would have work of its own.
+        *shared = SharedVm::default();
+        return steps(operations, record);
+    }
+    operations.iter().map(|operation| one(operation, tracer, record, shared)).collect()
+}
+
 /// Steps of VMs' lives. All are taken in each life, so that what one takes does not depend on what else was ordered.
 fn steps(operations: &[Operation], record: bool) -> Vec<OrderOutcome> {
-    let lives =
-        if record { 1 } else { operations.iter().map(|one| one.batches).max().unwrap_or(0) };
-    let mut taken = life::measure(lives, record);
+    let mut taken = life::measure(operations, record);
     let outcome = |one: &Operation| {
         let number = one.number;
         let step =
@@ -208,11 +215,7 @@ fn steps(operations: &[Operation], record: bool) -> Vec<OrderOutcome> {
 
 /// L1: what runs here is L2.
 fn inner(order: &Order, shared: &mut SharedVm) -> Result<(Report, Vec<Attachment>)> {
-    let outcomes = order
-        .operations
-        .iter()
-        .map(|operation| one(operation, &Tracer::Outside, order.trace, shared))
-        .collect();
+    let outcomes = some(&order.operations, &Tracer::Outside, order.trace, shared);
     let loaded = order.functions.then(kallsyms::loaded);
     Ok((Report { outcomes, loaded, ..Report::default() }, Vec::new()))
 }

@@ -13,7 +13,7 @@ use vmtax_events::{Level, Sample};
 pub use tree::{Arranged, CallNode, CallTree, FunctionCost, NodeLabel};
 
 use crate::Ledger;
-use crate::operations::{L2_SUFFIX, Operations};
+use crate::operations::{L2_SUFFIX, Operations, Waited};
 
 /// An operation with its call tree.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub struct ProfiledOperation<'a> {
     pub around: u64,
     /// Nanoseconds without instructions.
     pub idle: u64,
+    /// How long and where it waits, of a step of a VM's life.
+    pub waited: Option<Waited>,
     /// Its calls.
     pub tree: &'a CallTree,
 }
@@ -69,6 +71,7 @@ pub fn profiled(ledger: &Ledger) -> (Vec<ProfiledOperation<'_>>, Vec<String>) {
             undone: figure(Sample::PROFILE_UNDONE).unwrap_or(0),
             around: figure(Sample::PROFILE_LOOP).unwrap_or(0),
             idle: figure(Sample::PROFILE_IDLE).unwrap_or(0),
+            waited: row.waited,
             tree,
         };
         let sum = [tree.total(), one.undone, one.around].into_iter().try_fold(0, u64::checked_add);

@@ -9,9 +9,13 @@
 //!
 //! Left out: VMs that were there before, and what the VMM does between its calls.
 
+mod requests;
+
 use std::collections::BTreeMap;
 
 use vmtax_events::start::{KvmCall, KvmFile};
+
+pub use requests::Requests;
 
 /// More VMs are counted and not shown.
 const MOST_VMS: usize = 16_384;
@@ -129,6 +133,11 @@ impl Starts {
         }
     }
 
+    /// Counts a call of a VM that was there before.
+    fn of_another(&mut self) {
+        self.of_others += 1;
+    }
+
     /// The VMs, in the order of their creation; VMs beyond the limit; and calls of VMs that were there before.
     pub fn finish(self) -> (Vec<StartedVm>, u64, u64) {
         (self.vms, self.dropped, self.of_others)
@@ -175,8 +184,7 @@ impl Starts {
         let known = self.living.iter().position(|one| own(one) && one.kvm == Some(call.vm));
         let new = || self.living.iter().position(|one| own(one) && one.kvm.is_none());
         let Some(at) = known.or_else(new) else {
-            self.of_others += 1;
-            return;
+            return self.of_another();
         };
         let vm = &mut self.living[at];
         vm.kvm = Some(call.vm);

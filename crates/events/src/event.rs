@@ -234,6 +234,18 @@ pub enum EventKind {
         /// The leaving thread could have run on: it was preempted.
         preempted: bool,
     },
+    /// `sys_enter_ioctl`, or `sys_enter` of that call: a request of KVM's type begins.
+    Ioctl {
+        /// The file's descriptor.
+        descriptor: u32,
+        /// The request.
+        request: u32,
+    },
+    /// `sys_exit_ioctl`, or `sys_exit` of that call: any request returns.
+    IoctlReturn {
+        /// A negative errno, or what the request returns.
+        result: i32,
+    },
     /// The recorder lost events of this CPU just before this point; `tid` is not meaningful.
     Lost {
         /// How many, 0 when the recorder does not say.

@@ -43,6 +43,10 @@ pub trait RowSink {
     fn events(&mut self, events: &[Event]) {
         let _ = events;
     }
+    /// The name of a thread. Hostile text.
+    fn thread_name(&mut self, tid: u32, name: &str) {
+        let _ = (tid, name);
+    }
     /// A VM with its first event; its name may become known later.
     fn appeared(&mut self, vm: &Vm) {
         let _ = vm;

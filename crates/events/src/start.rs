@@ -121,6 +121,14 @@ const CREATE_VM: u32 = 0x01;
 const CREATE_VCPU: u32 = 0x41;
 const RUN: u32 = 0x80;
 
+impl KvmFile {
+    /// The file that takes a request, if there is only one and it is known.
+    pub fn of_request(request: u32) -> Option<KvmFile> {
+        let mut files = REQUESTS.iter().filter(|one| one.1 == request & 0xff).map(|one| one.0);
+        files.next().filter(|_| files.next().is_none())
+    }
+}
+
 impl KvmCall {
     /// A VM is there now.
     pub fn creates_vm(&self) -> bool {

@@ -162,8 +162,8 @@ impl HostSetup {
 
     /// Boots or restores it. A restored host has the order from its first moment on; it is executed by [`Conversation::execute`].
     pub(crate) fn start(&self, order: &Order, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
-        let programs = Programs::of(self)?;
         let waits = order.operations.iter().any(|operation| operation.step.is_some());
+        let programs = Programs::of(self, waits)?;
         let spec = self.spec((Mailbox::new()?, waits), &programs);
         let what = if self.nested { "the host and its guest" } else { "the host" };
         // L1's kernel is made of the image, independent of the name.
@@ -195,9 +195,8 @@ impl HostSetup {
 
     /// The spec of the machine, without programs. Where `waits`, grace periods take as long as they do without the lab.
     fn spec(&self, (mailbox, waits): (Mailbox, bool), programs: &Programs) -> VmSpec {
-        let line = self.host.command_line();
-        let quick = if waits { line.replace(EXPEDITED, "") } else { line };
-        let mut command_line = format!("{quick} panic=-1 vmtax.role=host");
+        let line = waiting(self.host.command_line(), waits);
+        let mut command_line = format!("{line} panic=-1 vmtax.role=host");
         if waits && self.processors > 1 {
             // With counted instructions Linux 5.10 and 6.1 hang where they start the others themselves.
             command_line.push_str(" maxcpus=1 vmtax.online");
@@ -231,6 +230,11 @@ impl HostSetup {
     }
 }
 
+/// A command line; where `waits`, without short grace periods.
+fn waiting(line: String, waits: bool) -> String {
+    if waits { line.replace(EXPEDITED, "") } else { line }
+}
+
 /// Files of a host, without L1's kernel.
 struct Programs {
     /// The first one.
@@ -243,7 +247,7 @@ struct Programs {
 }
 
 impl Programs {
-    fn of(setup: &HostSetup) -> Result<Programs, Error> {
+    fn of(setup: &HostSetup, waits: bool) -> Result<Programs, Error> {
         let init = program_of(setup.host)?;
         let modules = modules(&setup.kernel, setup.host.modules())?;
         let mut files = observer::files(&setup.observer, &setup.brought)?;
@@ -262,7 +266,8 @@ impl Programs {
         let own = setup.options.iter().filter(is_of_all);
         let role =
             own.fold("vmtax.role=guest".to_owned(), |line, option| format!("{line} {option}"));
-        let inner_command_line = setup.nested.then(|| setup.host.inner_command_line(&role));
+        let inner_command_line =
+            setup.nested.then(|| waiting(setup.host.inner_command_line(&role), waits));
         Ok(Programs { init, modules, files, inner_command_line })
     }
 

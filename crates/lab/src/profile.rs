@@ -39,7 +39,7 @@ use vmtax_machine::Marks;
 
 use crate::{Error, host};
 use flow::{BatchTree, Flow};
-use symbols::levels;
+use symbols::{is_user, levels};
 use tree::LabelList;
 use words::StreamWords;
 
@@ -76,10 +76,10 @@ impl std::fmt::Display for RecordProblem {
 /// An operation, as far as reading a record needs it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clocked {
-    /// Of its payload.
+    /// Of its payload, or of the program whose step it is.
     pub(crate) level: u8,
-    /// Where the payload reads the clock before a batch, and after it.
-    pub(crate) clock: (u64, u64),
+    /// Where the payload reads the clock before a batch, and after it; a program reads it nowhere else between its marks.
+    pub(crate) clock: Option<(u64, u64)>,
 }
 
 /// The batches of a record.
@@ -130,29 +130,34 @@ impl RecordBatches {
     fn mark(&mut self, port: u32) {
         let mark = u16::try_from(port).ok().and_then(layout::mark);
         match mark {
-            Some((operation, true)) => self.current = Some(operation),
+            Some((operation, true)) => (self.current, self.open) = (Some(operation), false),
             Some((_, false)) | None => self.current = None,
         }
     }
 
-    /// Whether the current operation's payload reads the clock there.
+    /// Whether the current operation's payload or program reads the clock there.
     fn is_clock(&self, address: u64) -> bool {
         let operation = self.current.and_then(|number| self.operations.get(&number));
-        operation.is_some_and(|one| one.clock.0 == address || one.clock.1 == address)
+        operation.is_some_and(|one| match one.clock {
+            Some((before, after)) => [before, after].contains(&address),
+            None => is_user(address),
+        })
     }
 
-    /// A payload has read the clock.
+    /// A payload or program has read the clock.
     fn clock(&mut self, flow: &mut Flow<'_>, address: u64, idle: Option<u64>) {
         let Some(number) = self.current else { return };
         let Some(operation) = self.operations.get(&number) else { return };
         if flow.level() != operation.level {
             return;
         }
-        if address == operation.clock.0 {
-            flow.begin(operation.level);
+        let begins = operation.clock.map_or(!self.open, |(before, _)| address == before);
+        let ends = operation.clock.is_none_or(|(_, after)| address == after);
+        if begins {
+            flow.begin(operation.level, operation.clock.is_none());
             self.idle = idle;
             self.open = true;
-        } else if address == operation.clock.1 && std::mem::take(&mut self.open) {
+        } else if ends && std::mem::take(&mut self.open) {
             let payload = flow.last();
             let Some(batch) = flow.end() else { return };
             self.nodes += batch.tree.nodes.len();

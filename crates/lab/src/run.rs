@@ -113,7 +113,11 @@ fn read_record(
 ) -> Result<RecordReading, Error> {
     let clocked = |task: &Task| {
         let operation = task.operation();
-        (operation.number, Clocked { level: operation.level, clock: task.ordered.clock })
+        let clocked = match operation.step {
+            Some(_) => Clocked { level: operation.level - 1, clock: None },
+            None => Clocked { level: operation.level, clock: Some(task.ordered.clock) },
+        };
+        (operation.number, clocked)
     };
     RecordReading::start(made, tasks.iter().map(clocked).collect(), sources)
 }
@@ -277,7 +281,7 @@ fn measured(
             paging,
             missing: outcome.missing.clone(),
             profile: calls
-                .filter(|_| failure().is_none() && outcome.missing.is_none() && !is_step)
+                .filter(|_| failure().is_none() && outcome.missing.is_none())
                 .map(profile),
             failure: failure().or(differs),
         });

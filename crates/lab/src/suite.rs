@@ -67,7 +67,7 @@ pub const SUITES: [Suite; 10] = [
         name: "start",
         summary: "steps of a VM's life, from open(2) of /dev/kvm to close(2), with waiting apart",
         operations: start::OPERATIONS,
-        nests: false,
+        nests: true,
     },
     Suite {
         name: "resume",

@@ -19,6 +19,7 @@ use vmtax_events::{CallKind, Level};
 use crate::names::printable;
 use crate::numbers::instructions;
 use crate::numbers::percent;
+use crate::operations::place;
 use crate::table::{Cell, Column, Table};
 
 /// What a report shows of call trees.
@@ -50,7 +51,8 @@ pub(crate) fn summary(one: &ProfiledOperation<'_>, emulator: Option<&str>) -> St
         text += &format!("; not counted: {} intercepted or restarted", shown(one.undone));
     }
     if one.idle > 0 {
-        text += &format!("; {} ns of waiting", shown(one.idle));
+        let place = one.waited.as_ref().and_then(place).map(|place| format!(" in {place}"));
+        text += &format!("; {} ns of waiting{}", shown(one.idle), place.unwrap_or_default());
     }
     let found = artefacts(one, emulator);
     let sum: u64 = found.iter().map(|found| found.instructions).sum();

@@ -21,6 +21,8 @@ pub struct Recorded {
     pub kernel: String,
     /// The emulator, if the host runs under one.
     pub emulated: Option<String>,
+    /// Times off the CPU are known.
+    pub has_off_cpu: bool,
     /// What could not be recorded, as sentences.
     pub losses: Vec<String>,
 }
@@ -49,10 +51,10 @@ pub fn tables(recorded: &Recorded, is_terminal: bool) -> serde_json::Result<Tabl
     };
     let mut sections = vec![section("starts", "Starts", STARTS, starts(recorded))];
     if vms.len() > 1 {
-        sections.push(section("steps", "Steps of all VMs", STEPS, steps(&all_steps)));
+        sections.push(section("steps", "Steps of all VMs", STEPS, steps(recorded, &all_steps)));
     }
     if vms.len() == 1 || !is_terminal || vms.len() <= MOST_SHOWN {
-        sections.push(section("vm_steps", "Steps of each VM", STEPS, steps(&own)));
+        sections.push(section("vm_steps", "Steps of each VM", STEPS, steps(recorded, &own)));
     }
     let lost = if losses.is_empty() { "none known".to_owned() } else { losses.join("; ") };
     let count = match vms.len() {
@@ -80,6 +82,10 @@ pub fn tables(recorded: &Recorded, is_terminal: bool) -> serde_json::Result<Tabl
     tables.with_rows_as_json("vmtax-starts-1")
 }
 
+fn off_cpu(recorded: &Recorded, ns: u64) -> Cell {
+    Cell::of(recorded.has_off_cpu.then_some(ns), Cell::Time)
+}
+
 fn starts(recorded: &Recorded) -> Table {
     let rows = recorded.vms.iter().zip(&recorded.names).zip(&recorded.cgroups);
     let time = |name: &str, vm: &StartedVm| {
@@ -94,7 +100,9 @@ fn starts(recorded: &Recorded) -> Table {
             Cell::of(vm.start_ns, Cell::Time)
         })
         .column(Column::number("in_kvm_ns", "in KVM"), |((vm, _), _)| Cell::Time(vm.in_calls_ns))
-        .column(Column::number("off_cpu_ns", "off CPU"), |((vm, _), _)| Cell::Time(vm.off_cpu_ns))
+        .column(Column::number("off_cpu_ns", "off CPU"), |((vm, _), _)| {
+            off_cpu(recorded, vm.off_cpu_ns)
+        })
         .column(Column::number("create_vm_ns", "create"), |((vm, _), _)| time("KVM_CREATE_VM", vm))
         .column(Column::number("first_run_ns", "first run"), |((vm, _), _)| {
             time("KVM_RUN, first", vm)
@@ -103,7 +111,7 @@ fn starts(recorded: &Recorded) -> Table {
         .table()
 }
 
-fn steps(rows: &[(&str, &Step)]) -> Table {
+fn steps(recorded: &Recorded, rows: &[(&str, &Step)]) -> Table {
     let has_vms = rows.iter().any(|(vm, _)| !vm.is_empty());
     let mut table = Table::of(rows);
     if has_vms {
@@ -115,7 +123,9 @@ fn steps(rows: &[(&str, &Step)]) -> Table {
         .column(Column::data("failed"), |(_, step)| Cell::Count(step.failed))
         .column(Column::number("total_ns", "total"), |(_, step)| Cell::Time(step.total_ns))
         .column(Column::number("max_ns", "max"), |(_, step)| Cell::Time(step.max_ns))
-        .column(Column::number("off_cpu_ns", "off CPU"), |(_, step)| Cell::Time(step.off_cpu_ns))
+        .column(Column::number("off_cpu_ns", "off CPU"), |(_, step)| {
+            off_cpu(recorded, step.off_cpu_ns)
+        })
         .column(Column::list("where", "where"), |(_, step)| {
             let word = |(at, name): (usize, &String)| {
                 if at == 0 { name.clone() } else { format!("< {name}") }
@@ -158,6 +168,7 @@ mod tests {
             ns: 2_000_000_000,
             kernel: "6.1.0".to_owned(),
             emulated: Some("QEMU TCG".to_owned()),
+            has_off_cpu: true,
             losses: Vec::new(),
         }
     }

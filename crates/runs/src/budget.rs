@@ -248,6 +248,7 @@ fn functions(
             undone: 0,
             around: 0,
             idle: 0,
+            waited: None,
             tree,
         };
         if let Some(said) = sentence(&difference(&of(first), &of(second))) {

@@ -297,6 +297,7 @@ impl<R: RowSink> Sink for &mut Accounting<'_, R> {
     }
 
     fn thread_name(&mut self, _pid: u32, tid: u32, name: &str) -> Result<(), Error> {
+        self.accountant.sink_mut().thread_name(tid, name);
         match (&self.assign, &mut self.threads) {
             (None, _) => self.accountant.thread_name(tid, name),
             (_, Some(threads)) => threads.name(tid, name, &mut self.accountant),

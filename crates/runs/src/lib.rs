@@ -23,6 +23,7 @@ pub mod profiles;
 pub mod record;
 pub mod selftest;
 pub mod series;
+pub mod starts;
 pub mod timeline;
 
 use std::time::Duration;

@@ -20,6 +20,7 @@ use vmtax_live::{ExitRecorder, LiveOptions, VmcsPlace};
 pub use service::serve;
 pub use session::{command_ended, now_ns, record, record_process};
 pub use starts::{StartsPlan, starts};
+pub(crate) use starts::{distinct, lost_calls};
 pub use tree::Retention;
 pub use watch::CountsWatch;
 

@@ -53,6 +53,8 @@ pub struct SeriesSpec {
     pub options: Vec<String>,
     /// Options with several values; each combination is a run.
     pub vary: Vec<(String, Vec<String>)>,
+    /// Processors of each host.
+    pub processors: u32,
     /// Batches of each operation.
     pub batches: u32,
     /// Timeout of one host.
@@ -181,6 +183,7 @@ fn wanted(spec: &SeriesSpec) -> WantedRuns {
         operations: spec.operations.iter().map(|one| one.name.to_owned()).collect(),
         nested: spec.nested,
         profile: spec.profile,
+        processors: spec.processors,
         batches: spec.batches,
     }
 }
@@ -310,6 +313,7 @@ fn attempts(
             nested: spec.nested,
             options: options.to_vec(),
             profile: spec.profile,
+            processors: spec.processors,
             limit: spec.limit,
             ..HostSetup::plain(host, kernel.clone(), cache, console)
         };

@@ -54,6 +54,8 @@ macro_rules! kinds {
             "interrupt-acked" Interrupt (at: InterruptAt::Acknowledged) number: a, source: b;
             "apicv-inhibit" ApicvInhibit (set: true) reason: a, inhibits: b;
             "apicv-allow" ApicvInhibit (set: false) reason: a, inhibits: b;
+            "ioctl" Ioctl () descriptor: a, request: b;
+            "ioctl-return" IoctlReturn () result: errno;
             "lost" Lost () count: a;
             "thread-end" ThreadEnd ();
             "sampled" Sampled () count: a;

@@ -23,7 +23,7 @@ use vmtax_report::{Document, Renderer};
 use vmtax_runs::{Input, ReadOptions, ledger, timeline};
 use vmtax_store::Run;
 
-use crate::flags::{color, width};
+use crate::flags::{OutputArgs, TableFormat, color, width};
 use args::EventTable;
 pub(crate) use args::{ReportArgs, ReportFormat};
 
@@ -33,6 +33,9 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     output::check(&inputs, args.output.as_deref())?;
     if inputs.len() > 1 {
         return several::run(args);
+    }
+    if args.event.contains(&EventTable::Starts) {
+        return starts(args);
     }
     let reading = args.reading.reading();
     let filter = ledger::filter(args.input(), &args.vm, &args.vcpu, &reading)?;
@@ -44,6 +47,29 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let ledger = ledger::of_input(input, &reading, filter.clone())?;
     ledger::check_filter(&filter, &ledger)?;
     render(args, ledger, None)
+}
+
+/// How long VMs took to start, by the recording's system calls.
+fn starts(args: &ReportArgs) -> anyhow::Result<()> {
+    let others = !args.by.is_empty() || !args.vm.is_empty() || !args.vcpu.is_empty();
+    if args.event.len() > 1 || others {
+        return fail(
+            Code::Usage,
+            "--event starts: has tables of its own, without other tables, --by, --vm and --vcpu",
+        );
+    }
+    let Some(format) = args.format.of_tables() else {
+        return fail(Code::Usage, "--event starts: is written as text, json, csv or html");
+    };
+    let reading = args.reading.reading();
+    let input = Input::open(args.input())?;
+    ledger::check_reading(&reading, &input)?;
+    if let Input::Run(run) = &input {
+        check_raw(run)?;
+    }
+    let recorded = vmtax_runs::starts::of_input(input, &reading)?;
+    let to = OutputArgs { format, output: args.output.clone() };
+    to.write(&vmtax_report::starts::tables(&recorded, format == TableFormat::Text)?)
 }
 
 /// Writes a ledger in the format of the flags.

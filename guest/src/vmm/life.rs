@@ -27,11 +27,13 @@ use kvm_bindings::{
     kvm_ioeventfd, kvm_ioeventfd_flag_nr_deassign, kvm_irqfd, kvm_mp_state, kvm_msr_entry,
     kvm_msrs, kvm_pit_config, kvm_regs, kvm_sregs, kvm_userspace_memory_region,
 };
-use vmtax_guest::order::LifeStep;
+use vmtax_guest::layout;
+use vmtax_guest::order::{LifeStep, Operation};
 
 use super::touched::map;
 use super::{CodeWidth, TSS, flat_segments};
-use crate::trace::{IdleTrace, SwitchTrace};
+use crate::ports::MarkCode;
+use crate::trace::{self, IdleTrace, SwitchTrace};
 use crate::{Result, system};
 
 /// A pause between lives and within them, so that no work of the one before is left (grace periods of RCU, freed memory).
@@ -58,11 +60,22 @@ pub(crate) struct StepTaken {
     pub(crate) missing: Option<String>,
 }
 
-/// Lets VMs live, and measures their steps. With `record` there are none to warm up, and the waits of the last one have places.
-pub(crate) fn measure(lives: u32, record: bool) -> Result<BTreeMap<LifeStep, StepTaken>> {
+/// Lets VMs live, and measures the steps of these operations. With `record` there are none to warm up, and the waits of the last one have places.
+pub(crate) fn measure(
+    operations: &[Operation],
+    record: bool,
+) -> Result<BTreeMap<LifeStep, StepTaken>> {
+    let most = operations.iter().map(|one| one.batches).max().unwrap_or(0);
+    let lives = if record { 1 } else { most };
     enter_group()?;
+    trace::mount()?;
+    let numbers: BTreeMap<LifeStep, u16> =
+        operations.iter().filter_map(|one| Some((one.step?, one.number))).collect();
+    let ports = numbers.values().flat_map(|number| [layout::begin(*number), layout::end(*number)]);
     let mut clock = StepClock {
         source: IdleSource::open()?,
+        marks: MarkCode::new(ports.chain([layout::PREPARE, layout::DONE]).collect())?,
+        numbers,
         idle: 0,
         switches: -1,
         taken: BTreeMap::new(),
@@ -73,8 +86,10 @@ pub(crate) fn measure(lives: u32, record: bool) -> Result<BTreeMap<LifeStep, Ste
         std::thread::sleep(PAUSE + SHIFT * life);
         let switches = (record && life + 1 == lives).then(SwitchTrace::start).transpose()?;
         clock.windows.clear();
+        clock.marks.write(layout::PREPARE);
         one(&mut clock)?;
         starts(&mut clock)?;
+        clock.marks.write(layout::DONE);
         if let Some(switches) = switches {
             let waits = switches.finish()?;
             clock.place(&waits);
@@ -98,6 +113,10 @@ fn join(group: &str) -> Result<()> {
 /// Measures steps.
 struct StepClock {
     source: IdleSource,
+    /// Tell a recorder in the emulator of each step, outside of the time that is measured.
+    marks: MarkCode,
+    /// Operations that are to be told.
+    numbers: BTreeMap<LifeStep, u16>,
     /// Idle time when the thread had left the processor so often.
     idle: u64,
     switches: i64,
@@ -112,9 +131,11 @@ impl StepClock {
         self.settle()?;
         let (idle, left) = (self.idle, self.switches);
         let ran = self.source.own_time();
+        self.mark(step, layout::begin);
         let began = ticks();
         let done = call();
         let ended = ticks();
+        self.mark(step, layout::end);
         let ran =
             self.source.own_time().zip(ran).map(|(after, before)| after.saturating_sub(before));
         self.settle()?;
@@ -131,6 +152,12 @@ impl StepClock {
         taken.waited.push(waited);
         self.windows.push((step, began, ended));
         Ok(done)
+    }
+
+    fn mark(&self, step: LifeStep, port: fn(u16) -> u16) {
+        if let Some(number) = self.numbers.get(&step) {
+            self.marks.write(port(*number));
+        }
     }
 
     /// Reads the idle time, if this thread has left the processor since.

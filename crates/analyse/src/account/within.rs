@@ -119,6 +119,8 @@ impl<R: RowSink> Accountant<R> {
             EventKind::Exit { .. }
             | EventKind::Entry
             | EventKind::Switch { .. }
+            | EventKind::Ioctl { .. }
+            | EventKind::IoctlReturn { .. }
             | EventKind::Lost { .. }
             | EventKind::ThreadEnd
             | EventKind::Sampled { .. } => {}

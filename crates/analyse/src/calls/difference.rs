@@ -347,6 +347,7 @@ mod tests {
             undone: 0,
             around: 0,
             idle: 0,
+            waited: None,
             tree,
         }
     }

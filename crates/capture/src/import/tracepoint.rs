@@ -139,7 +139,10 @@ impl RecordDecoder {
             }
         }
         let (name, id) = (name?, id?);
-        let find = |wanted: &str| places.iter().find(|(n, _)| *n == wanted).map(|&(_, p)| p);
+        let find = |wanted: &str| {
+            let place = places.iter().find(|(n, _)| *n == wanted).map(|&(_, p)| p);
+            place.or_else(|| element(format, wanted))
+        };
         let mut decoder = RecordDecoder {
             name: name.to_owned(),
             id,
@@ -316,6 +319,25 @@ fn text_field(text: &str, name: &str) -> Option<(u16, u8)> {
     Some((offset?, size))
 }
 
+/// A number of an array, `args[1]` of `unsigned long args[6]; offset:16; size:48; signed:0;`.
+fn element(format: &str, wanted: &str) -> Option<NumberPlace> {
+    let (array, index) = wanted.strip_suffix(']')?.split_once('[')?;
+    let index: u16 = index.parse().ok()?;
+    let of = |line: &str| {
+        let mut parts = line.trim().strip_prefix("field:")?.split(';').map(str::trim);
+        let name = parts.next()?.rsplit(' ').next()?;
+        let count: u16 =
+            name.strip_prefix(array)?.strip_prefix('[')?.strip_suffix(']')?.parse().ok()?;
+        let mut number = |key: &str| parts.next()?.strip_prefix(key)?.parse::<u16>().ok();
+        let (offset, bytes) = (number("offset:")?, number("size:")?);
+        let size = u8::try_from(bytes.checked_div(count)?).ok()?;
+        let is_number = matches!(size, 1 | 2 | 4 | 8) && index < count;
+        let offset = offset.checked_add(index.checked_mul(size.into())?)?;
+        is_number.then_some(NumberPlace { offset, size })
+    };
+    format.lines().find_map(of)
+}
+
 fn parse_field(text: &str) -> Option<(&str, NumberPlace)> {
     let mut parts = text.split(';').map(str::trim);
     let declaration = parts.next()?;
@@ -382,6 +404,31 @@ mod tests {
             let reason = Reason { isa: Isa::Vmx, code: 0x21, flags: 0x8000_0000 };
             assert_eq!(decoded.kind, EventKind::Exit { reason, info1: 0x1234_5678_9abc, info2: 0 });
         }
+    }
+
+    /// `raw_syscalls/sys_enter` has its arguments in an array.
+    #[test]
+    fn arguments_are_numbers_of_an_array() {
+        let format = "name: sys_enter\nID: 7\n\
+            \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\
+            \tfield:long id;\toffset:8;\tsize:8;\tsigned:1;\n\
+            \tfield:unsigned long args[6];\toffset:16;\tsize:48;\tsigned:0;\n";
+        let decoder = RecordDecoder::parse(format, Endian::Little).unwrap();
+        let words: [u64; 8] = [7, 16, 11, 0x4040_ae79, 0x7ffd, 0, 0, 0];
+        let mut raw = words.map(u64::to_le_bytes).concat();
+        raw[4] = 77;
+        let decoded = decoder.decode(&raw).unwrap();
+        let request = EventKind::Ioctl { descriptor: 11, request: 0x4040_ae79 };
+        assert_eq!((decoded.tid, decoded.kind), (77, request));
+        // Another call, and another driver's request.
+        for (at, value) in [(8, 3), (24, 0x5401)] {
+            let mut other = raw.clone();
+            other[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
+            assert_eq!((decoder.decode(&other), decoder.skips(&other)), (None, true));
+        }
+        assert!(
+            RecordDecoder::parse(&format.replace("args[6]", "args[1]"), Endian::Little).is_none()
+        );
     }
 
     #[test]

@@ -375,6 +375,31 @@ fn hypercalls_and_confidential_guests() {
     ]);
 }
 
+/// perf script and trace-cmd report print them alike; `trace-cmd report -R`.
+#[test]
+fn requests_of_kvm() {
+    let ioctl = |descriptor, request| EventKind::Ioctl { descriptor, request };
+    let returns = |result| EventKind::IoctlReturn { result };
+    check(&[
+        (
+            "sys_enter_ioctl: fd: 0x0000000b, cmd: 0x4040ae79, arg: 0x7ffd3c3bd5d0",
+            NO_VCPU,
+            ioctl(11, 0x4040_ae79),
+        ),
+        ("sys_enter_ioctl: fd=0xb cmd=0xae80 arg=0x0", NO_VCPU, ioctl(11, 0xae80)),
+        ("sys_exit_ioctl: 0x4", NO_VCPU, returns(4)),
+        ("sys_exit_ioctl: 0xffffffffffffffea", NO_VCPU, returns(-22)),
+        (
+            "sys_enter: NR 16 (b, 4040ae79, 7ffd3c3bd5d0, 0, 5596, 7f)",
+            NO_VCPU,
+            ioctl(11, 0x4040_ae79),
+        ),
+        ("sys_enter: NR 29 (b, ae80, 0, 0, 0, 0)", NO_VCPU, ioctl(11, 0xae80)),
+        ("sys_exit: NR 16 = 4", NO_VCPU, returns(4)),
+        ("sys_exit: NR 29 = -22", NO_VCPU, returns(-22)),
+    ]);
+}
+
 /// Print formats of Linux 3.10 (`vec=`), 6.1 and 6.12, and `trace-cmd report -R`.
 #[test]
 fn interrupts() {

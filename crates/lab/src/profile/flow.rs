@@ -101,8 +101,10 @@ pub(crate) struct Flow<'a> {
     at: usize,
     generation: u32,
     batch: Option<BatchTree>,
-    /// The operation's level: that of its payload.
+    /// The operation's level: that of its payload or program.
     operation_level: u8,
+    /// The program's thread.
+    program: Option<u32>,
     /// Where the last instruction was counted.
     last: Option<u32>,
     /// Where an instruction was counted that was not done if the host handles it.
@@ -123,6 +125,7 @@ impl<'a> Flow<'a> {
             generation: 0,
             batch: None,
             operation_level: 1,
+            program: None,
             last: None,
             undecided: None,
         };
@@ -132,10 +135,15 @@ impl<'a> Flow<'a> {
 
     /// Forgets everything: the machine executes the host now, and has just left a guest.
     pub(crate) fn restart(&mut self) {
+        self.forget();
+        self.guest_of(0, 0, 1);
+    }
+
+    /// Forgets everything: the machine executes the host.
+    pub(crate) fn forget(&mut self) {
         self.cpus.clear();
         self.cpus.push(LevelCpu::new(0, 0, None));
         (self.at, self.batch, self.last, self.undecided) = (0, None, None, None);
-        self.guest_of(0, 0, 1);
     }
 
     /// The level that executes.
@@ -143,9 +151,10 @@ impl<'a> Flow<'a> {
         self.cpus[self.at].level
     }
 
-    /// A batch begins after what was executed so far.
-    pub(crate) fn begin(&mut self, operation_level: u8) {
+    /// A batch begins after what was executed so far, by a payload of this level or by a program of it.
+    pub(crate) fn begin(&mut self, operation_level: u8, is_program: bool) {
         self.operation_level = operation_level;
+        self.program = is_program.then(|| self.cpus[self.at].stacks.thread());
         self.batch = Some(BatchTree { tree: RecordedTree::default(), begun: 0, undone: 0 });
         self.last = None;
         self.undecided = None;
@@ -159,7 +168,9 @@ impl<'a> Flow<'a> {
     /// It has ended with what was executed so far.
     pub(crate) fn end(&mut self) -> Option<BatchTree> {
         self.undecided = None;
-        self.batch.take()
+        let mut batch = self.batch.take()?;
+        batch.tree.end();
+        Some(batch)
     }
 
     /// The node where the last instruction was counted.
@@ -401,8 +412,10 @@ impl<'a> Flow<'a> {
                 break found.node;
             }
             missing.push(at);
-            let is_top = found.label.is_some()
-                && found.label == self.tops[usize::from(self.cpus[cpu].level)];
+            let level = self.cpus[cpu].level;
+            let is_top = level < self.operation_level
+                && found.label.is_some()
+                && found.label == self.tops[usize::from(level)];
             let caller = self.cpus[cpu].stacks.caller(at);
             if is_top || caller == NONE || found.entry == FrameEntry::Interrupt {
                 break self.base(cpu, found.thread);
@@ -416,7 +429,7 @@ impl<'a> Flow<'a> {
                 let interrupt = self.labels.of(OtherLabel::Cause { level, name: "interrupt" });
                 under = self.child(under, interrupt);
             }
-            if let Some(label) = found.label {
+            if let Some(label) = found.label.filter(|label| !self.goes_on(under, *label)) {
                 under = self.child(under, label);
             }
             let generation = self.cpus[cpu].thread(found.thread).generation;
@@ -440,7 +453,7 @@ impl<'a> Flow<'a> {
             return base;
         }
         let level = self.cpus[cpu].level;
-        let hosts = level == 0 || self.operation_level == 2;
+        let hosts = level < self.operation_level;
         let guest = self.cpus[cpu].thread(thread).guest.filter(|_| hosts);
         let base = match guest.and_then(|guest| Some((guest.left, guest.cause?))) {
             Some((left, cause)) => {
@@ -454,10 +467,24 @@ impl<'a> Flow<'a> {
         base
     }
 
+    /// A function of the program below another one: names of them are not known.
+    fn goes_on(&self, under: u32, label: Label) -> bool {
+        let above = self.batch.as_ref().and_then(|batch| batch.tree.nodes.get(under as usize));
+        self.program.is_some()
+            && label.is_program()
+            && above.is_some_and(|above| above.label == label)
+    }
+
     /// The node of instructions without a cause above.
     fn top(&mut self, cpu: usize, thread: u32) -> u32 {
         let LevelCpu { level, number, .. } = self.cpus[cpu];
         let mut node = ROOT;
+        if let Some(program) = self.program.filter(|_| level == self.operation_level) {
+            // Numbers of threads, and what else runs, differ between kernels.
+            let name = if thread == program { "VMM" } else { "other threads" };
+            let label = self.labels.of(OtherLabel::Threads { level, name });
+            return self.child(node, label);
+        }
         if level > 0 {
             let vcpu = self.labels.of(OtherLabel::Vcpu { level, number });
             node = self.child(node, vcpu);

@@ -191,7 +191,7 @@ pub fn samples() -> [Vec<u8>; 3] {
 /// If a tree has other instructions than the record.
 pub fn check_record(record: &[u8]) -> Result<(), String> {
     for level in [1, 2] {
-        let operation = Clocked { level, clock: (FIRST, LAST) };
+        let operation = Clocked { level, clock: Some((FIRST, LAST)) };
         let operations = BTreeMap::from([(0, operation)]);
         let symbols = levels(&kernels())?;
         let lines = SourceLines::of("svm.c", &[(HANDLER, 7), (HANDLER + 1, 8), (HANDLER + 2, 0)]);

@@ -196,6 +196,9 @@ fn describe(
             Some(OtherLabel::Thread { level, number }) => {
                 plain(CallKind::Thread, level, format!("thread {number}"))
             }
+            Some(OtherLabel::Threads { level, name }) => {
+                plain(CallKind::Thread, level, name.to_owned())
+            }
             None => plain(CallKind::Function, 0, "[unknown]".to_owned()),
         },
     }

@@ -52,7 +52,7 @@ pub(crate) struct LevelSymbols {
 
 /// Code before the first symbol.
 const UNKNOWN: u32 = 0;
-const PROGRAM: u32 = 1;
+pub(super) const PROGRAM: u32 = 1;
 const PAYLOAD: u32 = 2;
 
 /// Whether payloads lie there.

@@ -8,7 +8,7 @@ use std::io::Read;
 
 use super::code::{Leaves, StackEffect, effect, leaves};
 use super::flow::{ExitCompletion, Flow, FunctionRun};
-use super::symbols::{CodeGate, LevelSymbols, is_payload};
+use super::symbols::{CodeGate, LevelSymbols, is_user};
 use super::words::StreamWords;
 use super::{RecordBatches, RecordProblem};
 
@@ -230,9 +230,16 @@ impl<R: Read> TcgReader<'_, '_, R> {
             // The block with the mark that started the record is not part of it.
             (TcgLevel::Starting, _) => {
                 let start = self.start(id);
-                self.flow.restart();
-                self.after_guest = vec![start];
-                self.progress = TcgLevel::Started;
+                if is_user(start.0) {
+                    // A program of the host's wrote it.
+                    self.flow.forget();
+                    self.after_guest.clear();
+                    self.progress = TcgLevel::On;
+                } else {
+                    self.flow.restart();
+                    self.after_guest = vec![start];
+                    self.progress = TcgLevel::Started;
+                }
             }
             (_, Some(before)) => self.step(before, done, id)?,
             (_, None) => {}
@@ -320,7 +327,7 @@ impl<R: Read> TcgReader<'_, '_, R> {
     /// Whether the last instruction reads the clock that measures batches.
     fn clock(&mut self, block: &TcgBlock, done: u32) {
         let (address, _) = block.place(done - 1);
-        if !is_payload(address) || block.instruction(done - 1) != RDTSC {
+        if block.instruction(done - 1) != RDTSC || !self.batches.is_clock(address) {
             return;
         }
         let idle = self.has_idle.then_some(self.idle);
@@ -388,7 +395,7 @@ impl<R: Read> TcgReader<'_, '_, R> {
             self.flow.enter(nested);
             return self.flow.exit("interrupt", ExitCompletion::Done);
         }
-        if starts && !is_payload(to.0) {
+        if starts && !is_user(to.0) {
             // The payload that wrote the mark runs in L2, and L1 comes first.
             self.flow.enter(false);
             self.flow.began_nested("out");

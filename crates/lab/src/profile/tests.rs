@@ -31,7 +31,7 @@ fn profile_lines(
     lines: SourceLines,
 ) -> Result<Result<OperationProfile, String>, RecordProblem> {
     let symbols = levels(&kernels()).unwrap();
-    let operation = Clocked { level, clock: (FIRST, LAST) };
+    let operation = Clocked { level, clock: Some((FIRST, LAST)) };
     let mut batches = RecordBatches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
     read_record(record, &symbols, &mut batches)?;
     let measure = OperationMeasure { number: 0, workload: "x", cycles: &[cycles], around: 1 };
@@ -83,6 +83,61 @@ fn what_an_exit_takes_hangs_under_its_instruction() {
         format!("payload;[cpuid];{HOST_RUN};0:msr_interception 2"),
     ];
     assert_eq!(tree(record, 1, 10), expected);
+}
+
+/// A program of the host's whose system call runs a guest, waits for another thread and is interrupted.
+#[test]
+fn a_step_of_a_program_has_the_tree_of_its_calls() {
+    const PROGRAM: u64 = 0x40_1000;
+    const OTHER: u64 = 0xffff_c900_0002_0000;
+    let mut record = TcgRecord::new();
+    record.block(PROGRAM, HOST, &[OUT]);
+    record.mark(layout::PREPARE);
+    record.block(PROGRAM + 1, HOST, &[OUT]);
+    record.mark(layout::begin(0));
+    record.block(PROGRAM + 8, HOST, &[NOP, RDTSC]);
+    // The program calls a function of its own, which KVM's follows as a call, too.
+    record.block(PROGRAM + 16, HOST, &[NOP, CALL]);
+    record.access(0x7fff_0000);
+    record.block(PROGRAM + 32, HOST, &[NOP, CALL]);
+    record.access(STACK + 0x800);
+    record.enter();
+    record.block(0x1000, GUEST, &[NOP, CPUID, NOP]);
+    record.partial(2);
+    record.handle();
+    record.block(RUN + 0x100, HOST, &[NOP, CALL]);
+    record.access(STACK + 0x700);
+    record.block(FAULT + 0x1000, HOST, &[NOP, RET]);
+    record.access(OTHER + 0x700);
+    record.block(REFLECTS, HOST, &[NOP, CALL]);
+    record.access(OTHER + 0x6f8);
+    record.idle(500);
+    record.block(FAULT + 0x1000, HOST, &[NOP, RET]);
+    record.access(STACK + 0x700);
+    record.block(RUN + 0x108, HOST, &[NOP, RET]);
+    record.access(STACK + 0x800);
+    record.block(PROGRAM + 40, HOST, &[RDTSC]);
+    record.block(PROGRAM + 48, HOST, &[OUT]);
+    let symbols = levels(&kernels()).unwrap();
+    let operation = Clocked { level: 0, clock: None };
+    let lines = SourceLines::default();
+    let mut batches = RecordBatches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
+    read_record(&record.end()[..], &symbols, &mut batches).unwrap();
+    let measure = OperationMeasure { number: 0, workload: "x", cycles: &[521], around: 0 };
+    let profile = batches.profile(&measure, &symbols).unwrap();
+    let run = "(VMM);0:[program];0:kvm_arch_vcpu_ioctl_run";
+    let expected = [
+        "(VMM);0:[program] 5".to_owned(),
+        // VMRUN, 3 behind it with the call of its handler, two that call and return.
+        format!("{run} 8"),
+        "(vCPU 0);1:[program] 1".to_owned(),
+        format!("{run};0:msr_interception 2"),
+        format!("{run};0:__switch_to 2"),
+        "(other threads);0:nested_vmx_vmexit 2".to_owned(),
+        "(other threads);0:nested_vmx_vmexit;0:__switch_to 2".to_owned(),
+    ];
+    assert_eq!(folded(&profile.rows), expected);
+    assert_eq!((profile.begun, profile.undone, profile.idle), (22, 1, 500));
 }
 
 #[test]

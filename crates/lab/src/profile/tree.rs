@@ -15,6 +15,11 @@ impl Label {
         Label(u32::from(level) << 30 | id & 0x3fff_ffff)
     }
 
+    /// Whether it is code of a program.
+    pub(crate) fn is_program(self) -> bool {
+        matches!(self.parts(), LabelParts::Function { id: super::symbols::PROGRAM, .. })
+    }
+
     /// A source line, by its number in [`super::source::Lines`].
     pub(crate) fn line(number: u32) -> Label {
         Label(Label::OTHER << 30 | Label::LINE | number & (Label::LINE - 1))
@@ -52,6 +57,8 @@ pub(crate) enum OtherLabel {
     Vcpu { level: u8, number: u32 },
     /// A thread of a kernel that runs no vCPU.
     Thread { level: u8, number: u32 },
+    /// Threads of a kernel that are not told apart.
+    Threads { level: u8, name: &'static str },
 }
 
 /// The list of labels that are not functions.
@@ -99,6 +106,11 @@ impl RecordedTree {
             nodes.push(Node { parent, label, calls: 0, count: 0 });
             nodes.len() as u32 - 1
         })
+    }
+
+    /// Nothing more is added: it takes less room.
+    pub(crate) fn end(&mut self) {
+        self.children = FastMap::default();
     }
 
     pub(crate) fn add(&mut self, node: u32, count: u64) {

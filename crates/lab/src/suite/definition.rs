@@ -203,7 +203,9 @@ impl Definition {
         if self.code.paging.is_some() && (host != HostKind::Amd || level > 1) {
             return false;
         }
-        if self.code.step.is_some() && !host.counts_steps() {
+        if self.code.step.is_some()
+            && !(host.counts_steps() && (level < 2 || host == HostKind::Amd))
+        {
             return false;
         }
         match host.isa() {

@@ -201,6 +201,7 @@ mod tests {
             undone: 0,
             around: 0,
             idle: 0,
+            waited: None,
             tree: &tree,
         };
         let mut bytes = Vec::new();

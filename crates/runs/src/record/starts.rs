@@ -18,6 +18,7 @@ use vmtax_report::starts::Recorded;
 
 use super::session::{end, processor, start};
 use super::{ROOT, Which, fault, processes};
+use crate::starts::OTHERS;
 
 /// What is recorded.
 #[derive(Debug)]
@@ -96,22 +97,24 @@ impl Session {
 
     fn finish(self, ran: Duration, lost: u64) -> Recorded {
         let (vms, dropped, of_others) = self.starts.finish();
-        let mut losses = Vec::new();
-        for (count, what) in [
+        let losses = lost_calls([
             (lost, "calls found no room and are missing"),
             (dropped, "further VMs are not shown"),
-            (of_others, "calls of VMs that were there before are not shown"),
-        ] {
-            if count > 0 {
-                losses.push(format!("{count} {what}"));
-            }
-        }
+            (of_others, OTHERS),
+        ]);
         let ns = u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX);
         let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
         let names = distinct(self.names);
         let emulated = vmtax_events::Recording::emulator_of_cpu(&processor());
-        Recorded { vms, names, cgroups: self.cgroups, ns, kernel, emulated, losses }
+        let cgroups = self.cgroups;
+        Recorded { vms, names, cgroups, ns, kernel, emulated, has_off_cpu: true, losses }
     }
+}
+
+/// A sentence for each number that is not 0.
+pub(crate) fn lost_calls<const N: usize>(counts: [(u64, &str); N]) -> Vec<String> {
+    let all = counts.into_iter().filter(|(count, _)| *count > 0);
+    all.map(|(count, what)| format!("{count} {what}")).collect()
 }
 
 /// The VM's name, or that of the thread if the process has ended.
@@ -127,7 +130,7 @@ fn cgroup(pid: u32) -> String {
 }
 
 /// Names with a number where one comes again.
-fn distinct(mut names: Vec<String>) -> Vec<String> {
+pub(crate) fn distinct(mut names: Vec<String>) -> Vec<String> {
     let mut seen = std::collections::HashMap::<String, u32>::new();
     for name in &mut names {
         let count = seen.entry(name.clone()).or_default();

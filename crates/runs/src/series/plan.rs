@@ -19,7 +19,14 @@ pub(super) struct WantedRuns {
     pub(super) operations: Vec<String>,
     pub(super) nested: bool,
     pub(super) profile: bool,
+    /// Those of series of before this field have one.
+    #[serde(default = "one")]
+    pub(super) processors: u32,
     pub(super) batches: u32,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// A run.
@@ -68,7 +75,8 @@ impl StoredPlan {
         if stored.wanted == *wanted {
             return Ok(stored);
         }
-        let WantedRuns { suites, operations, nested, profile, batches } = &stored.wanted;
+        let WantedRuns { suites, operations, nested, profile, processors, batches } =
+            &stored.wanted;
         let mut flags: Vec<String> = Vec::new();
         if !suites.is_empty() {
             flags.push(format!("--suite {}", suites.join(",")));
@@ -80,6 +88,9 @@ impl StoredPlan {
         flags.extend(
             switches.iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| (*flag).to_owned()),
         );
+        if *processors != 1 {
+            flags.push(format!("--processors {processors}"));
+        }
         flags.push(format!("--batches {batches}"));
         let flags = vmtax_events::printable(&flags.join(" "));
         fail(
@@ -240,6 +251,7 @@ mod tests {
             operations: vec![],
             nested: true,
             profile: false,
+            processors: 4,
             batches: 5,
         };
         let mut stored = StoredPlan::open(folder.path(), &wanted).expect("new");
@@ -248,9 +260,15 @@ mod tests {
         assert_eq!(stored.point("6.1", "amd", "kvm_amd.npt=0"), run);
         stored.write(folder.path()).expect("written");
         assert_eq!(StoredPlan::open(folder.path(), &wanted).expect("read"), stored);
-        let other = WantedRuns { nested: false, ..wanted.clone() };
-        let error = StoredPlan::open(folder.path(), &other).expect_err("another").to_string();
-        assert!(error.contains("was made with --suite primitives --nested --batches 5"), "{error}");
+        let others = [
+            WantedRuns { nested: false, ..wanted.clone() },
+            WantedRuns { processors: 1, ..wanted.clone() },
+        ];
+        for other in others {
+            let error = StoredPlan::open(folder.path(), &other).expect_err("another").to_string();
+            let flags = "was made with --suite primitives --nested --processors 4 --batches 5";
+            assert!(error.contains(flags), "{error}");
+        }
         let text = std::fs::read_to_string(folder.path().join(PLAN)).expect("text");
         for hostile in ["..", "a/b", ".x", ""] {
             std::fs::write(

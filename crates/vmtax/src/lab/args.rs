@@ -287,6 +287,10 @@ pub(crate) struct SeriesArgs {
     #[arg(long, value_name = "NAME=VALUE,...", value_parser = varied)]
     pub(crate) vary: Vec<(String, Vec<String>)>,
 
+    /// Processors of the emulated AMD host, with --suite start, as for `vmtax lab run`.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "nested", value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub(crate) processors: u32,
+
     /// Measured batches of each operation.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(5..=100))]
     pub(crate) batches: u32,
@@ -423,6 +427,44 @@ pub(super) fn able(host: HostKind, asked: &[(bool, &str, Ability)]) -> anyhow::R
     fail(Code::Usage, format!("{flag}: cannot be had on --host {host}; use one of {able}"))
 }
 
+/// Refuses several processors where they cannot be had.
+pub(super) fn countable(
+    (processors, profile): (u32, bool),
+    hosts: &[HostKind],
+    all: impl IntoIterator<Item = &'static Definition>,
+) -> anyhow::Result<()> {
+    if processors == 1 {
+        return Ok(());
+    }
+    if all.into_iter().any(|one| one.step().is_none()) {
+        return fail(
+            Code::Usage,
+            "--processors: only steps of a VM's life are measured on several; give --suite start",
+        );
+    }
+    if hosts.iter().any(|host| *host != HostKind::Amd) {
+        return fail(Code::Usage, "--processors: only the AMD host has several");
+    }
+    if profile {
+        return fail(
+            Code::Usage,
+            "--profile: can only record a host with one processor, as it follows one stream of calls and returns",
+        );
+    }
+    Ok(())
+}
+
+/// Operations that are chosen: these, or those of the suites.
+pub(super) fn chosen(
+    suites: &[&'static Suite],
+    operations: &[&'static Definition],
+) -> Vec<&'static Definition> {
+    match operations {
+        [] => suites.iter().flat_map(|suite| suite.operations).collect(),
+        some => some.to_vec(),
+    }
+}
+
 /// Refuses call trees of steps of a VM's life, and suites and operations that a host does not have: they would be left out without a word.
 pub(super) fn measurable(
     host: HostKind,
@@ -447,9 +489,9 @@ pub(super) fn measurable(
                 format!("{flag} {name}: cannot be measured on --host {host}; use {hosts}");
             return fail(Code::Usage, message);
         }
-        if profile && all.iter().any(|one| one.step().is_some()) {
+        if profile && host != HostKind::Amd && all.iter().any(|one| one.step().is_some()) {
             let message = format!(
-                "--profile: has no call trees of {flag} {name}, whose steps are the VMM's own; the report names the functions that wait. Other suites have trees"
+                "--profile: has call trees of {flag} {name} on --host amd alone: Bochs records nothing outside of guests' marks; the report names the functions that wait"
             );
             return fail(Code::Usage, message);
         }

@@ -16,7 +16,7 @@ use vmtax_runs::lab::{DoneKernel, HostWork, fault};
 use vmtax_runs::{budget, write_fault};
 use vmtax_store::Claim;
 
-use super::args::{HostWord, LabRunArgs, able, measurable};
+use super::args::{LabRunArgs, able, chosen, countable, measurable};
 use super::measure::{shown, work};
 use super::{compare, flat};
 use crate::flags::OutputArgs;
@@ -170,11 +170,8 @@ fn check(args: &LabRunArgs) -> anyhow::Result<()> {
         (args.flat.is_some(), "--flat", Ability::Program),
     ];
     able(args.host.host(), &asked)?;
-    let mut single = args.operation.iter().copied();
-    let simulated = match args.operation.is_empty() {
-        true => args.suite.iter().flat_map(|suite| suite.operations).find(|one| one.is_simulated()),
-        false => single.find(|one| one.is_simulated()),
-    };
+    let all = chosen(&args.suite, &args.operation);
+    let simulated = all.iter().find(|one| one.is_simulated());
     if let Some(one) = simulated.filter(|one| !one.is_for(args.host.host(), 1)) {
         return fail(
             Code::Usage,
@@ -184,23 +181,13 @@ fn check(args: &LabRunArgs) -> anyhow::Result<()> {
     if args.flat.is_none() && (args.operation_file.is_none() || !args.operation.is_empty()) {
         measurable(args.host.host(), args.profile, (&args.suite, &args.operation))?;
     }
-    let chosen = || args.suite.iter().flat_map(|suite| suite.operations);
-    let has_steps_alone = match args.operation.as_slice() {
-        [] => args.operation_file.is_none() && chosen().all(|one| one.step().is_some()),
-        some => some.iter().all(|one| one.step().is_some()),
+    let counted = match &args.operation_file {
+        // An observer's recording is all that is kept.
+        _ if args.observe.is_some() => Vec::new(),
+        Some(_) if args.operation.is_empty() => vec![&suite::EMPTY],
+        _ => chosen(&args.suite, &args.operation),
     };
-    if args.processors > 1 && args.observe.is_none() && !has_steps_alone {
-        return fail(
-            Code::Usage,
-            "--processors: only steps of a VM's life are measured on several; give --suite start",
-        );
-    }
-    if args.processors > 1 && args.host != HostWord::Amd {
-        return fail(Code::Usage, "--processors: only the AMD host has several");
-    }
-    if args.profile && args.processors > 1 {
-        return fail(Code::Usage, "--profile: can only record a host with one processor");
-    }
+    countable((args.processors, args.profile), &[args.host.host()], counted)?;
     if args.kernel.len() > 1 && args.flat.is_some() {
         return fail(Code::Usage, "--flat: runs on one kernel; give one --kernel");
     }

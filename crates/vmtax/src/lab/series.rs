@@ -12,7 +12,7 @@ use vmtax_runs::kernels::is_image;
 use vmtax_runs::lab::fault;
 use vmtax_runs::series::{GitTree, Series, SeriesSpec, slug};
 
-use super::args::{SeriesArgs, able, measurable};
+use super::args::{SeriesArgs, able, chosen, countable, measurable};
 use crate::flags::{Color, TableFormat, color, width};
 
 /// The files that are written beside the runs.
@@ -53,6 +53,7 @@ fn spec(args: &SeriesArgs) -> SeriesSpec {
         profile: args.profile,
         options: args.option.clone(),
         vary: args.vary.clone(),
+        processors: args.processors,
         batches: args.batches,
         limit: args.limit,
     }
@@ -79,6 +80,7 @@ fn check(args: &SeriesArgs) -> anyhow::Result<()> {
         able(*host, &asked)?;
         measurable(*host, args.profile, (&args.suite, &args.operation))?;
     }
+    countable((args.processors, args.profile), &hosts, chosen(&args.suite, &args.operation))?;
     if hosts.iter().any(|host| host.architecture() != hosts[0].architecture()) {
         return fail(
             Code::Usage,

@@ -67,11 +67,12 @@ pub(crate) enum EventTable {
     Nested,
     Operations,
     Functions,
+    Starts,
 }
 
-const EVENT_TABLES: [EventTable; TableKind::ALL.len() + 3] = {
+const EVENT_TABLES: [EventTable; TableKind::ALL.len() + 4] = {
     let last = TableKind::ALL.len();
-    let mut all = [EventTable::Nested; TableKind::ALL.len() + 3];
+    let mut all = [EventTable::Nested; TableKind::ALL.len() + 4];
     let mut at = 0;
     while at < last {
         all[at] = EventTable::Of(TableKind::ALL[at]);
@@ -79,6 +80,7 @@ const EVENT_TABLES: [EventTable; TableKind::ALL.len() + 3] = {
     }
     all[last + 1] = EventTable::Operations;
     all[last + 2] = EventTable::Functions;
+    all[last + 3] = EventTable::Starts;
     all
 };
 
@@ -98,13 +100,17 @@ impl ValueEnum for EventTable {
                 "functions",
                 "Instructions of each operation by function, of a lab run with --profile.",
             ),
+            EventTable::Starts => (
+                "starts",
+                "How long VMs took to start, by requests of KVM (sys_enter_ioctl and sys_exit_ioctl, or sys_enter and sys_exit); alone.",
+            ),
         };
         Some(PossibleValue::new(name).help(help.trim_end_matches('.')))
     }
 }
 
 impl EventTable {
-    /// The table of the analysis; `None` for nested, operations and functions, which have other columns.
+    /// The table of the analysis; `None` for nested, operations, functions and starts, which have other columns.
     pub(crate) fn kind(self) -> Option<TableKind> {
         match self {
             EventTable::Of(kind) => Some(kind),

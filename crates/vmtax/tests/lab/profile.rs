@@ -12,7 +12,7 @@ use crate::run::{
 };
 
 /// Instructions by stack of each operation: `cpuid L2`.
-type Trees = BTreeMap<String, Vec<(Vec<String>, u64)>>;
+pub(crate) type Trees = BTreeMap<String, Vec<(Vec<String>, u64)>>;
 
 fn printed(arguments: &[&str]) -> String {
     let output = output(arguments);
@@ -20,7 +20,7 @@ fn printed(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn trees(run: &str) -> Trees {
+pub(crate) fn trees(run: &str) -> Trees {
     let mut trees = Trees::new();
     for line in printed(&["report", run, "--format", "folded"]).lines() {
         let (stack, weight) = line.rsplit_once(' ').unwrap();
@@ -32,7 +32,7 @@ fn trees(run: &str) -> Trees {
 }
 
 /// Instructions of the stacks with these frames in this order, with any frames in between.
-fn below(tree: &[(Vec<String>, u64)], frames: &[&str]) -> u64 {
+pub(crate) fn below(tree: &[(Vec<String>, u64)], frames: &[&str]) -> u64 {
     let has = |stack: &[String]| {
         let mut left = stack.iter();
         frames.iter().all(|frame| left.any(|one| one == frame))

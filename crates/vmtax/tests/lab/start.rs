@@ -5,7 +5,8 @@
 
 use serde_json::Value;
 
-use crate::run::json;
+use crate::profile::{below, trees};
+use crate::run::{json, refused};
 
 fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
     let rows = report["operations"]["rows"].as_array().unwrap();
@@ -96,12 +97,86 @@ const RESUMED: &[(&str, f64, u64)] = &[
     ("resume-hugetlb-write", 553.0, 4),
 ];
 
-/// Four processors, a run that boots and one of the state that it saved: Linux 6.1 waits longer than on one, and both are alike.
+/// Each step's tree has all instructions of a life: of one that does not wait those of its path, of another also those by which the processor became idle.
+/// Recording changes nothing.
+#[test]
+fn steps_have_trees_that_add_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let run = run.to_str().unwrap();
+    let arguments = ["lab", "run", "--suite", "start", "--kernel", KERNEL];
+    let plain = json(&arguments);
+    let report = json(&[&arguments[..], &["--profile", "-o", run]].concat());
+    let notes = report["losses"]["notes"].to_string();
+    assert!(!notes.contains("call tree"), "{notes}");
+    let trees = trees(run);
+    for one in report["operations"]["rows"].as_array().unwrap() {
+        let name = one["name"].as_str().unwrap();
+        let before = row(&plain, name);
+        assert!(are_alike(&one["path"], &before["path"], 0.005), "{one} {before}");
+        assert!(are_alike(&one["waited"], &before["waited"], 0.005), "{one} {before}");
+        let tree = &trees[&format!("{name} L1")];
+        let sum = below(tree, &[]) as f64;
+        let of = |key: &str| one["path"][key].as_f64().unwrap();
+        let waits = one["waited"]["max"] != 0.0;
+        let idle = if waits { 0.03 * of("max") + 20_000.0 } else { 0.0 };
+        assert!((of("min")..=of("max") + idle).contains(&sum), "{name}: {sum} {one}");
+        assert!(below(tree, &["VMM"]) * 100 > below(tree, &[]) * 95 || waits, "{name}: {tree:?}");
+    }
+    for (name, frames) in [
+        ("create-vm", ["VMM", "L0 [program]", "L0 kvm_dev_ioctl"]),
+        ("create-vm", ["other threads", "L0 kvm_vm_worker_thread", "L0 cgroup_attach_task_all"]),
+        ("run-first", ["VMM", "L0 kvm_vcpu_ioctl", "L0 kvm_arch_vcpu_ioctl_run"]),
+        ("slot-delete", ["VMM", "L0 kvm_set_memslot", "L0 tdp_iter_next"]),
+        ("destroy", ["VMM", "L0 kvm_vm_release", "L0 kvm_destroy_vm"]),
+    ] {
+        assert!(below(&trees[&format!("{name} L1")], &frames) > 0, "{name} {frames:?}");
+    }
+    assert!(below(&trees["faults-256 L1"], &["vCPU 0", "L1 [program]"]) >= 256 * 3);
+}
+
+/// L1 makes VMs as the host does: what has no exits takes as long, what has many takes many times as long, and those wait that wait on the host.
+#[test]
+fn a_guest_starts_vms_of_its_own() {
+    let report = json(&["lab", "run", "--suite", "start", "--kernel", KERNEL, "--nested"]);
+    let rows = report["operations"]["rows"].as_array().unwrap();
+    let (first, second): (Vec<&Value>, Vec<&Value>) =
+        rows.iter().partition(|row| row["level"] == "L1");
+    assert_eq!((first.len(), second.len()), (33, 33), "{rows:?}");
+    for one in &first {
+        let name = &one["name"];
+        let other = second.iter().find(|row| &row["name"] == name).unwrap();
+        let path = |row: &Value| row["path"]["median"].as_f64().unwrap();
+        let times = path(other) / path(one);
+        let expected = match name.as_str().unwrap() {
+            // L1's CPUIDs, exits of L2, and faults in two page tables.
+            "supported-cpuid" | "run-again" | "faults-256" => 5.0..20.0,
+            "set-cpuid" | "set-msrs" | "irqfd" | "ioeventfd" | "close-kvm" => 0.95..1.05,
+            _ => 0.9..4.0,
+        };
+        assert!(expected.contains(&times), "{times}: {one} {other}");
+        assert_eq!(other["waited"]["lives"], 20, "{other}");
+        let waits = |row: &Value| row["waited"]["min"].as_f64().unwrap() > 1e6;
+        assert_eq!(waits(other), waits(one), "{one} {other}");
+        if name == "create-vm" {
+            assert!(places(other).contains("synchronize_rcu < rcu_sync_enter"), "{other}");
+        }
+    }
+}
+
+/// Four processors, a run that boots and one of the state that it saved, in a series: Linux 6.1 waits longer than on one, and both are alike.
 #[test]
 fn steps_on_four_processors_repeat() {
     let run = ["lab", "run", "--suite", "start", "--kernel", KERNEL, "--processors", "4"];
     let first = json(&[&run[..], &["--fresh"]].concat());
-    let second = json(&run);
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().to_str().unwrap();
+    let series = ["lab", "series", "--suite", "start", "--kernel", KERNEL, "-o", folder];
+    json(&[&series[..], &["--processors", "4"]].concat());
+    let (code, said) = refused(&series);
+    assert!(code == 2 && said.contains("was made with --suite start --processors 4"), "{said}");
+    let made = std::fs::read_dir(folder).unwrap().flatten().find(|one| one.path().is_dir());
+    let second = json(&["report", made.unwrap().path().to_str().unwrap()]);
     for one in first["operations"]["rows"].as_array().unwrap() {
         let other = row(&second, one["name"].as_str().unwrap());
         for (what, slack) in [("path", 0.05), ("waited", 0.2)] {

@@ -10,7 +10,7 @@ use crate::record::observe_script;
 use crate::run::json;
 
 const WATCHERS: &str = r#"
-./vmtax record --starts --format json -o starts.json -- trace-cmd record -b 30000 -e syscalls:sys_enter_ioctl -o trace.dat >starts.said 2>&1 & live=$!
+./vmtax record --starts --format json -o starts.json -- trace-cmd record -b 30000 -e syscalls:sys_enter_ioctl -e syscalls:sys_exit_ioctl -e sched:sched_switch -o trace.dat >starts.said 2>&1 & live=$!
 end() {
     kill -INT $live
     wait $live
@@ -59,10 +59,48 @@ fn starts_are_those_of_the_suite() {
         }
     }
     assert_eq!(told, counted);
+    let trace = found.join("trace.dat");
+    let told = json(&["report", trace.to_str().unwrap(), "--event", "starts"]);
+    system_calls_tell_the_same(&recorded, &told);
     times_are_those_of_the_suite(
         &recorded,
         &json(&["report", folder.path().join("run").to_str().unwrap()]),
     );
+}
+
+/// What tracepoints of system calls tell of the last VMs. Their times have what the probes of the other recorder take: 2,600 instructions a call.
+fn system_calls_tell_the_same(recorded: &Value, told: &Value) {
+    let steps = |report: &Value| {
+        let vms = report["starts"].as_array().unwrap();
+        let rows = report["vm_steps"].as_array().unwrap();
+        let of = |vm: &Value| {
+            let mut steps = BTreeMap::<String, (u64, f64, f64)>::new();
+            for row in rows.iter().filter(|row| row["vm"] == vm["vm"]) {
+                let name = row["step"].as_str().unwrap().trim_end_matches(", removed").to_owned();
+                let step = steps.entry(name).or_default();
+                step.0 += row["count"].as_u64().unwrap();
+                step.1 += row["total_ns"].as_f64().unwrap();
+                step.2 += row["off_cpu_ns"].as_f64().unwrap();
+            }
+            steps.retain(|name, _| !name.starts_with("close"));
+            steps
+        };
+        vms[vms.len() - LAST..].iter().map(of).collect::<Vec<_>>()
+    };
+    let mut compared = 0;
+    for (live, imported) in steps(recorded).iter().zip(&steps(told)) {
+        assert_eq!(live.keys().collect::<Vec<_>>(), imported.keys().collect::<Vec<_>>());
+        for ((name, (count, ns, away)), (times, longer, longer_away)) in
+            live.iter().zip(imported.values())
+        {
+            assert_eq!(count, times, "{name}");
+            let most = 8_000.0 * *count as f64 + 0.03 * ns;
+            assert!((0.0..most).contains(&(longer - ns)), "{name}: {ns} ns, {longer} ns");
+            assert!((longer_away - away).abs() < most, "{name}: {away} ns, {longer_away} ns");
+            compared += count;
+        }
+    }
+    assert!(compared > 1_000, "{compared}");
 }
 
 /// The requests of KVM that perf's library reads in the recording of the last VMs, by name.

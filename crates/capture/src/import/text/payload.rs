@@ -466,6 +466,32 @@ pub(crate) fn vcpu_wakeup(payload: TextPayload<'_>, _: &mut Reasons) -> Option<S
 const LONGEST_NAME: usize = 16;
 
 /// Of the state only whether the thread could have run on is known of every spelling.
+/// `fd: 0x0000000b, cmd: 0x0000ae80, arg: 0x00000000`.
+pub(crate) fn ioctl(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
+    let value = |label: &[u8]| hex(payload.after(label)?);
+    Some(SaidEvent::new(NO_VCPU, [value(b"fd")?, value(b"cmd")?]))
+}
+
+/// `0xffffffffffffffea`.
+pub(crate) fn ioctl_return(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
+    Some(SaidEvent::new(NO_VCPU, [hex(payload.words().next()?)?]))
+}
+
+/// `NR 16 (b, ae80, 0, 0, 0, 0)`.
+pub(crate) fn system_call(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
+    let number = number(payload.after(b"NR")?)?;
+    let (_, arguments) = split_once(payload.text, b"(")?;
+    let mut arguments = arguments.split(|byte| matches!(byte, b',' | b')'));
+    let mut next = || hex(words::trim_start(arguments.next()?));
+    Some(SaidEvent::new(NO_VCPU, [number, next()?, next()?]))
+}
+
+/// `NR 16 = -22`.
+pub(crate) fn system_call_return(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
+    let of = |label: &[u8]| number(payload.after(label)?);
+    Some(SaidEvent::new(NO_VCPU, [of(b"NR")?, of(b"=")?]))
+}
+
 pub(crate) fn sched_switch(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
     let text = payload.text;
     let (next_tid, preempted) = match words::rsplit_once(text, b" next_pid=") {

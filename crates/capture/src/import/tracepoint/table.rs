@@ -602,7 +602,44 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
     )
     .needs(&[decimal(32, &["reason"]), decimal(8, &["set"])])
     .may_have(&[hex(64, &["inhibits"])]),
+    // Requests of KVM: the tracepoints of this system call, and those of all (include/trace/events/syscalls.h).
+    Tracepoint::new("sys_enter_ioctl", payload::ioctl, Make::Each(|v| ioctl(v[0], v[1])))
+        .needs(&[hex(64, &["fd"]), hex(64, &["cmd"])])
+        .selects(),
+    Tracepoint::new(
+        "sys_exit_ioctl",
+        payload::ioctl_return,
+        Make::Each(|v| Some(EventKind::IoctlReturn { result: v[0] as i32 })),
+    )
+    .needs(&[hex(64, &["ret"])]),
+    Tracepoint::new(
+        "sys_enter",
+        payload::system_call,
+        Make::Each(|v| IOCTL.contains(&v[0]).then(|| ioctl(v[1], v[2]))?),
+    )
+    .needs(&[decimal(64, &["id"]), hex(64, &["args[0]"]), hex(64, &["args[1]"])])
+    .selects(),
+    Tracepoint::new(
+        "sys_exit",
+        payload::system_call_return,
+        Make::Each(|v| {
+            let result = v[1] as i32;
+            IOCTL.contains(&v[0]).then_some(EventKind::IoctlReturn { result })
+        }),
+    )
+    .needs(&[decimal(64, &["id"]), decimal(64, &["ret"])])
+    .selects(),
 ];
+
+/// Numbers of ioctl(2) on x86-64 and arm64.
+const IOCTL: [u64; 2] = [16, 29];
+
+/// A request, if it is one of KVM's: by its type, `KVMIO` (include/uapi/linux/kvm.h).
+fn ioctl(descriptor: u64, request: u64) -> Option<EventKind> {
+    const KVMIO: u32 = 0xae;
+    let (descriptor, request) = (descriptor as u32, u32::try_from(request).ok()?);
+    (request >> 8 & 0xff == KVMIO).then_some(EventKind::Ioctl { descriptor, request })
+}
 
 /// Pins of each of a PC's two interrupt controllers; the second one's number (include/uapi/asm/kvm.h, `KVM_IRQCHIP_PIC_SLAVE`).
 const PINS_OF_8259: u64 = 8;
@@ -618,7 +655,7 @@ fn interrupt(at: InterruptAt, number: u64, source: u64) -> EventKind {
 }
 
 /// How many they are: [`TRACEPOINTS`] has a constant length.
-pub(crate) const COUNT: usize = 45;
+pub(crate) const COUNT: usize = 49;
 
 /// No encoding has more than 32 bits; a guest that names such a field gets an error.
 fn vmcs_field(write: bool, field: u64) -> Option<EventKind> {
