@@ -50,6 +50,7 @@ mod hpet;
 mod init;
 mod kallsyms;
 mod latency;
+mod life;
 mod network;
 mod observer;
 mod options;

@@ -122,6 +122,10 @@ pub enum LifeStep {
     VcpuFirst,
     /// `KVM_CREATE_VCPU`, once more.
     VcpuSecond,
+    /// `KVM_ARM_VCPU_INIT`.
+    VcpuInit,
+    /// `KVM_CREATE_DEVICE` and `KVM_SET_DEVICE_ATTR` of the GIC.
+    CreateGic,
     /// `KVM_SET_CPUID2` with all that KVM supports.
     SetCpuid,
     /// `KVM_SET_MSRS` with 16 MSRs.
@@ -158,6 +162,10 @@ pub enum LifeStep {
     CloseVcpu,
     /// close(2) of the rest of the VM, 256 pages of which were touched before.
     DestroyMapped,
+    /// close(2) of an empty VM of 40 bits (arm64).
+    DestroyEmpty,
+    /// The same, of 44 bits (arm64).
+    DestroyWide,
     /// close(2) of /dev/kvm.
     CloseKvm,
     /// From open(2) of /dev/kvm to the first exit, memory before irqchip.
@@ -172,6 +180,23 @@ pub enum LifeStep {
     StartFavordynmods,
     /// A start with `rcu_expedited`.
     StartExpedited,
+}
+
+impl LifeStep {
+    /// Whether VMs of x86 or of arm64 take it.
+    pub fn is_on(self, arm: bool) -> bool {
+        use LifeStep as S;
+        match self {
+            S::SupportedCpuid
+            | S::CreateIrqchip
+            | S::CreatePit
+            | S::SetCpuid
+            | S::SetMsrs
+            | S::SetSregs => !arm,
+            S::VcpuInit | S::CreateGic | S::DestroyEmpty | S::DestroyWide => arm,
+            _ => true,
+        }
+    }
 }
 
 /// A virtual PMU. Each of its events counts the guest's hypercalls, by the host kernel's tracepoint `kvm_hypercall`:

@@ -8,11 +8,10 @@ use crate::init::Host;
 use crate::observer::Observer;
 use crate::trace::{self, Tracer};
 use crate::vmm::backing::HostBacking;
-use crate::vmm::life::{self, StepTaken};
 use crate::vmm::linux::{Linux, MEMORY_MIB};
 use crate::vmm::payload::{PayloadBatches, PayloadPlan, SharedVm, execute};
 use crate::vmm::{paging, program, touched};
-use crate::{Result, kallsyms, ports, system};
+use crate::{Result, kallsyms, life, ports, system};
 
 /// Serves until there is nothing more to do.
 pub(crate) fn run(start: Host) -> Result<()> {
@@ -188,29 +187,9 @@ fn some(
     if operations.iter().all(|one| one.step.is_some()) {
         // A VM of other operations would have work of its own.
         *shared = SharedVm::default();
-        return steps(operations, record);
+        return life::steps(operations, record);
     }
     operations.iter().map(|operation| one(operation, tracer, record, shared)).collect()
-}
-
-/// Steps of VMs' lives. All are taken in each life, so that what one takes does not depend on what else was ordered.
-fn steps(operations: &[Operation], record: bool) -> Vec<OrderOutcome> {
-    let mut taken = life::measure(operations, record);
-    let outcome = |one: &Operation| {
-        let number = one.number;
-        let step =
-            one.step.and_then(|step| taken.as_mut().map(|all| all.remove(&step)).transpose());
-        match step {
-            Some(Ok(StepTaken { cycles, waited, places, missing })) => {
-                OrderOutcome { number, cycles, waited, places, missing, ..OrderOutcome::default() }
-            }
-            Some(Err(problem)) => {
-                OrderOutcome { number, failure: Some(problem.clone()), ..OrderOutcome::default() }
-            }
-            None => OrderOutcome { number, ..OrderOutcome::default() },
-        }
-    };
-    operations.iter().map(outcome).collect()
 }
 
 /// L1: what runs here is L2.

@@ -15,6 +15,22 @@ fn text(string: &str) -> Result<CString> {
     CString::new(string).map_err(|_| format!("{string:?} has a NUL byte in it"))
 }
 
+/// A new mapping of memory to read and write, wherever the kernel puts it.
+pub(crate) fn map(
+    bytes: usize,
+    flags: libc::c_int,
+    file: libc::c_int,
+) -> Result<*mut libc::c_void> {
+    // SAFETY: a new mapping; checked below.
+    let mapping = unsafe {
+        libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, file, 0)
+    };
+    if mapping == libc::MAP_FAILED {
+        return Err(format!("no memory to touch: {}", Error::last_os_error()));
+    }
+    Ok(mapping)
+}
+
 /// `mount(2)` of a file system that has no device. Already mounted is fine.
 pub(crate) fn mount(kind: &str, target: &str) -> Result<()> {
     std::fs::create_dir_all(target).map_err(|e| format!("{target}: {e}"))?;

@@ -5,7 +5,6 @@
 
 pub(crate) mod backing;
 mod gate;
-pub(crate) mod life;
 pub(crate) mod linux;
 mod mptable;
 pub(crate) mod paging;
@@ -33,7 +32,7 @@ use vmtax_vpmu::kvm::VmOptions;
 use crate::Result;
 
 /// KVM's three pages for real mode, where neither memory nor a device is.
-const TSS: usize = 0xfffb_d000;
+pub(crate) const TSS: usize = 0xfffb_d000;
 
 /// CPUID's leaf of what KVM offers guests, in EAX.
 const FEATURES: u32 = 0x4000_0001;
@@ -179,13 +178,13 @@ impl BareVm {
 
 /// Width of the code that a vCPU runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum CodeWidth {
+pub(crate) enum CodeWidth {
     Bits32,
     Bits64,
 }
 
 /// All segments cover all addresses.
-fn flat_segments(special: &mut kvm_sregs, width: CodeWidth) {
+pub(crate) fn flat_segments(special: &mut kvm_sregs, width: CodeWidth) {
     let is_long = u8::from(width == CodeWidth::Bits64);
     let code = kvm_segment {
         base: 0,

@@ -14,6 +14,8 @@ mod awake;
 mod channel;
 #[path = "../disk.rs"]
 mod disk;
+#[path = "../life.rs"]
+mod life;
 #[path = "../options.rs"]
 mod options;
 mod ports;

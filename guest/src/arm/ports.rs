@@ -18,6 +18,17 @@ pub(crate) fn read_bytes(_: u16, into: &mut [u8]) {
 
 pub(crate) fn write_fours(_: u16, _: &[u8]) {}
 
+/// No marks: no recorder reads this host's instructions.
+pub(crate) struct MarkCode;
+
+impl MarkCode {
+    pub(crate) fn new(_: Vec<u16>) -> crate::Result<MarkCode> {
+        Ok(MarkCode)
+    }
+
+    pub(crate) fn write(&self, _: u16) {}
+}
+
 /// There is no order yet.
 pub(crate) fn wait() {
     crate::awake::looked();

@@ -8,7 +8,7 @@ use crate::channel::{Attachment, Channel};
 use crate::disk::BlockMailbox;
 use crate::trace::{self, Tracer};
 use crate::vmm::{ArmPlan, ArmSharedVm, execute};
-use crate::{Result, awake, options, system};
+use crate::{Result, awake, life, options, system};
 
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
 const BUFFER_KIB: u32 = 16 << 10;
@@ -59,7 +59,17 @@ fn modules() -> Vec<PathBuf> {
 fn host(order: &Order) -> Result<(Report, Vec<Attachment>)> {
     let mut shared = ArmSharedVm::default();
     let mut all = |tracer: &Tracer, record: bool| -> Vec<OrderOutcome> {
-        order.operations.iter().map(|one| measure(one, tracer, record, &mut shared)).collect()
+        let mut outcomes = Vec::new();
+        for run in order.operations.chunk_by(|a, b| a.step.is_some() == b.step.is_some()) {
+            if run[0].step.is_some() {
+                // A VM of other operations would have work of its own.
+                shared = ArmSharedVm::default();
+                outcomes.extend(life::steps(run, record));
+            } else {
+                outcomes.extend(run.iter().map(|one| measure(one, tracer, record, &mut shared)));
+            }
+        }
+        outcomes
     };
     let mut report = Report {
         outcomes: all(&Tracer::Off, false),

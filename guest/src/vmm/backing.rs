@@ -19,10 +19,11 @@ use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
 use super::touched::{
     HUGE, MMAP_AND_SHARED, NO_GUEST_MEMFD, NO_PROTECTED, PRIVATE, PROTECTED, guest_memfd,
-    has_guest_memfd, has_protected, map,
+    has_guest_memfd, has_protected,
 };
 use super::{BareVm, ORDINARY, failed};
 use crate::Result;
+use crate::system::map;
 
 /// Linux rounds the beginning of movable memory up, and leaves out the hole below 1 MiB.
 const GAP: usize = 16 << 20;

@@ -14,9 +14,10 @@ use vmtax_guest::order::{Backing, Paging, Touch};
 
 use super::BareVm;
 use super::touched::{
-    self, HUGE, HUGETLB, MMAP_AND_SHARED, guest_memfd, huge_memfd, map, reserve, system,
+    self, HUGE, HUGETLB, MMAP_AND_SHARED, guest_memfd, huge_memfd, reserve, system,
 };
 use crate::Result;
+use crate::system::map;
 
 const PAGE: u64 = 4096;
 const PRESENT_WRITABLE: u64 = 3;

@@ -3,8 +3,8 @@
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::thread::JoinHandle;
 
-use super::touched::map;
 use crate::Result;
+use crate::system::map;
 
 const PAGE: usize = 4096;
 

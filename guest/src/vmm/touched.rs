@@ -21,6 +21,7 @@ use super::snapshot::{Pager, Snapshot};
 use super::stats::{KvmStats, faults, pages};
 use super::{BareVm, ORDINARY, failed};
 use crate::Result;
+use crate::system::map;
 
 /// `KVM_X86_SW_PROTECTED_VM`.
 pub(super) const PROTECTED: u32 = 1;
@@ -395,18 +396,6 @@ impl Drop for Touched {
             let _ = fs::write(HUGETLB, reserved);
         }
     }
-}
-
-pub(super) fn map(
-    bytes: usize,
-    flags: libc::c_int,
-    file: libc::c_int,
-) -> Result<*mut libc::c_void> {
-    // SAFETY: a new mapping, wherever the kernel puts it; checked below.
-    let mapping = unsafe {
-        libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, file, 0)
-    };
-    if mapping == libc::MAP_FAILED { Err(system("no memory to touch")) } else { Ok(mapping) }
 }
 
 /// Drops pages of a file.

@@ -126,7 +126,7 @@ impl HostKind {
 
     /// Whether steps of a VM's life can be measured: its clock counts instructions at 1 GHz, by which the kernel's idle time is one of them.
     pub(crate) fn counts_steps(self) -> bool {
-        matches!(self, HostKind::Amd | HostKind::Intel)
+        matches!(self, HostKind::Amd | HostKind::Intel | HostKind::Arm)
     }
 
     /// The kernel modules for it and for the mailbox. KVM of arm64 is no module.

@@ -203,10 +203,9 @@ impl Definition {
         if self.code.paging.is_some() && (host != HostKind::Amd || level > 1) {
             return false;
         }
-        if self.code.step.is_some()
-            && !(host.counts_steps() && (level < 2 || host == HostKind::Amd))
-        {
-            return false;
+        if let Some(step) = self.code.step {
+            let is_counted = host.counts_steps() && (level < 2 || host == HostKind::Amd);
+            return is_counted && step.is_on(host.isa() == Isa::Arm);
         }
         match host.isa() {
             Isa::Arm => self.code.arm.is_some() && level < 2,

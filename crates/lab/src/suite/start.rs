@@ -24,6 +24,8 @@ pub(super) const OPERATIONS: &[Definition] = &[
     step("slot-first", "the first memory slot, after the irqchip", LifeStep::SlotFirst),
     step("create-vcpu", "KVM_CREATE_VCPU", LifeStep::VcpuFirst),
     step("create-vcpu-second", "KVM_CREATE_VCPU of a second vCPU", LifeStep::VcpuSecond),
+    step("vcpu-init", "KVM_ARM_VCPU_INIT", LifeStep::VcpuInit),
+    step("create-gic", "KVM_CREATE_DEVICE of the GIC, and its attributes", LifeStep::CreateGic),
     step("set-cpuid", "KVM_SET_CPUID2 with all that KVM supports", LifeStep::SetCpuid),
     step("set-msrs", "KVM_SET_MSRS with 16 MSRs", LifeStep::SetMsrs),
     step("set-sregs", "KVM_GET_SREGS and KVM_SET_SREGS", LifeStep::SetSregs),
@@ -46,6 +48,8 @@ pub(super) const OPERATIONS: &[Definition] = &[
     ),
     step("close-vcpu", "close(2) of a vCPU", LifeStep::CloseVcpu),
     step("destroy-mapped", "close(2) of the VM, with 256 pages mapped", LifeStep::DestroyMapped),
+    step("destroy-empty", "close(2) of an empty VM of 40 bits", LifeStep::DestroyEmpty),
+    step("destroy-wide", "close(2) of an empty VM of 44 bits", LifeStep::DestroyWide),
     step("close-kvm", "close(2) of /dev/kvm", LifeStep::CloseKvm),
     step(
         "start-memory-first",

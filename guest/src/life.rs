@@ -17,21 +17,23 @@
 //! On several processors others may be idle while this thread runs: there a step has waited while the thread was on no processor, by its own
 //! processor time (CLOCK_THREAD_CPUTIME_ID). The clock counts instructions of all processors, so that what is left has those of the others.
 
+#[cfg_attr(target_arch = "x86_64", path = "life/x86.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "life/arm.rs")]
+mod machine;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use kvm_bindings::{
-    CpuId, KVM_IRQFD_FLAG_DEASSIGN, KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE, Msrs, kvm_cpuid2,
-    kvm_ioeventfd, kvm_ioeventfd_flag_nr_deassign, kvm_irqfd, kvm_mp_state, kvm_msr_entry,
-    kvm_msrs, kvm_pit_config, kvm_regs, kvm_sregs, kvm_userspace_memory_region,
+    KVM_IRQFD_FLAG_DEASSIGN, kvm_ioeventfd, kvm_ioeventfd_flag_nr_deassign, kvm_irqfd,
+    kvm_userspace_memory_region,
 };
+use machine::{CODE, EXITS, STORES, aim, ticks};
 use vmtax_guest::layout;
-use vmtax_guest::order::{LifeStep, Operation};
+use vmtax_guest::order::{LifeStep, Operation, OrderOutcome};
 
-use super::touched::map;
-use super::{CodeWidth, TSS, flat_segments};
 use crate::ports::MarkCode;
 use crate::trace::{self, IdleTrace, SwitchTrace};
 use crate::{Result, system};
@@ -49,22 +51,39 @@ const NO_FAVORDYNMODS: &str = "this kernel's cgroup2 has no favordynmods (Linux 
 
 /// What came of a step.
 #[derive(Default)]
-pub(crate) struct StepTaken {
+struct StepTaken {
     /// Cycles, by life.
-    pub(crate) cycles: Vec<u64>,
+    cycles: Vec<u64>,
     /// Of these, idle.
-    pub(crate) waited: Vec<u64>,
+    waited: Vec<u64>,
     /// Where it waited in a recorded life.
-    pub(crate) places: Vec<(String, u64)>,
+    places: Vec<(String, u64)>,
     /// What this kernel lacks for it.
-    pub(crate) missing: Option<String>,
+    missing: Option<String>,
+}
+
+/// Steps of VMs' lives. All are taken in each life, so that what one takes does not depend on what else was ordered.
+pub(crate) fn steps(operations: &[Operation], record: bool) -> Vec<OrderOutcome> {
+    let mut taken = measure(operations, record);
+    let outcome = |one: &Operation| {
+        let number = one.number;
+        let step =
+            one.step.and_then(|step| taken.as_mut().map(|all| all.remove(&step)).transpose());
+        match step {
+            Some(Ok(StepTaken { cycles, waited, places, missing })) => {
+                OrderOutcome { number, cycles, waited, places, missing, ..OrderOutcome::default() }
+            }
+            Some(Err(problem)) => {
+                OrderOutcome { number, failure: Some(problem.clone()), ..OrderOutcome::default() }
+            }
+            None => OrderOutcome { number, ..OrderOutcome::default() },
+        }
+    };
+    operations.iter().map(outcome).collect()
 }
 
 /// Lets VMs live, and measures the steps of these operations. With `record` there are none to warm up, and the waits of the last one have places.
-pub(crate) fn measure(
-    operations: &[Operation],
-    record: bool,
-) -> Result<BTreeMap<LifeStep, StepTaken>> {
+fn measure(operations: &[Operation], record: bool) -> Result<BTreeMap<LifeStep, StepTaken>> {
     let most = operations.iter().map(|one| one.batches).max().unwrap_or(0);
     let lives = if record { 1 } else { most };
     enter_group()?;
@@ -190,11 +209,6 @@ impl StepClock {
     }
 }
 
-fn ticks() -> u64 {
-    // SAFETY: every processor of 64 bits has it, and nothing forbids it here.
-    unsafe { std::arch::x86_64::_rdtsc() }
-}
-
 /// How often this thread has left the processor.
 fn switches() -> Result<i64> {
     // SAFETY: a structure of numbers, which the call fills.
@@ -272,21 +286,11 @@ fn idle_time_of(text: &str) -> Option<u64> {
 mod request {
     pub(super) const CREATE_VM: u32 = 0xae01;
     pub(super) const VCPU_MMAP_SIZE: u32 = 0xae04;
-    pub(super) const SUPPORTED_CPUID: u32 = 0xc008_ae05;
     pub(super) const CREATE_VCPU: u32 = 0xae41;
     pub(super) const SET_MEMORY: u32 = 0x4020_ae46;
-    pub(super) const SET_TSS: u32 = 0xae47;
-    pub(super) const CREATE_IRQCHIP: u32 = 0xae60;
     pub(super) const IRQFD: u32 = 0x4020_ae76;
-    pub(super) const CREATE_PIT: u32 = 0x4040_ae77;
     pub(super) const IOEVENTFD: u32 = 0x4040_ae79;
     pub(super) const RUN: u32 = 0xae80;
-    pub(super) const SET_REGS: u32 = 0x4090_ae82;
-    pub(super) const GET_SREGS: u32 = 0x8138_ae83;
-    pub(super) const SET_SREGS: u32 = 0x4138_ae84;
-    pub(super) const SET_MSRS: u32 = 0x4008_ae89;
-    pub(super) const SET_CPUID: u32 = 0x4008_ae90;
-    pub(super) const SET_MP_STATE: u32 = 0x4004_ae99;
 }
 
 /// One system call and no more, as the crates for KVM do not promise: a request with a number.
@@ -338,7 +342,7 @@ struct AnonymousPages {
 
 impl AnonymousPages {
     fn new(bytes: usize) -> Result<AnonymousPages> {
-        let start = map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
+        let start = system::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
         // SAFETY: within the mapping. A kernel without huge pages refuses, and has small ones.
         unsafe { libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) };
         Ok(AnonymousPages { start, bytes })
@@ -356,14 +360,6 @@ impl Drop for AnonymousPages {
     }
 }
 
-/// The VM's first MiB holds this code, in 32-bit mode:
-/// at 0 `again: mov byte [esi], 1; add esi, 4096; dec ecx; jnz again`, at 13 `out 0x10, al; jmp` back to it.
-const CODE: [u8; 17] = [
-    0xc6, 0x06, 0x01, 0x81, 0xc6, 0x00, 0x10, 0x00, 0x00, 0x49, 0x75, 0xf4, 0x90, 0xe6, 0x10, 0xeb,
-    0xfc,
-];
-const STORES: u64 = 0;
-const EXITS: u64 = 13;
 const CODE_AT: usize = 0x1000;
 const LOW: u64 = 1 << 20;
 /// Slots after the first: 2 MiB each, every 4 MiB.
@@ -376,20 +372,6 @@ const PAGES_STORED: u64 = 256;
 /// Where ioeventfds are.
 const DEVICES: u64 = 0xd000_0000;
 const PAIRS: u64 = 8;
-
-/// A VM that lives. What it has mapped is given back last.
-struct Life {
-    vcpus: Vec<OwnedFd>,
-    vm: OwnedFd,
-    kvm: OwnedFd,
-    cpuid: CpuId,
-    _low: AnonymousPages,
-}
-
-fn pit(vm: &OwnedFd) -> Result<i32> {
-    let mut config = kvm_pit_config::default();
-    with(vm, request::CREATE_PIT, &raw mut config)
-}
 
 fn slot(vm: &OwnedFd, number: u32, guest: u64, (host, bytes): (u64, u64)) -> Result<i32> {
     let mut region = kvm_userspace_memory_region {
@@ -426,75 +408,12 @@ fn low() -> Result<AnonymousPages> {
     // SAFETY: the code fits into the mapping, which nothing else uses yet.
     unsafe {
         std::ptr::copy_nonoverlapping(
-            CODE.as_ptr(),
+            CODE.as_ptr().cast::<u8>(),
             low.start.cast::<u8>().wrapping_add(CODE_AT),
-            CODE.len(),
+            size_of_val(&CODE),
         );
     }
     Ok(low)
-}
-
-fn supported_cpuid(kvm: &OwnedFd, cpuid: &mut CpuId) -> Result<i32> {
-    with::<kvm_cpuid2>(kvm, request::SUPPORTED_CPUID, cpuid.as_mut_fam_struct_ptr())
-}
-
-fn set_cpuid(vcpu: &OwnedFd, cpuid: &CpuId) -> Result<i32> {
-    with::<kvm_cpuid2>(vcpu, request::SET_CPUID, cpuid.as_fam_struct_ptr().cast_mut())
-}
-
-fn new_cpuid() -> Result<CpuId> {
-    CpuId::new(KVM_MAX_CPUID_ENTRIES).map_err(|e| format!("room for CPUID: {e:?}"))
-}
-
-/// MSRs that a VMM restores: the TSC, those of system calls, and of memory types.
-const MSRS: [u32; 16] = [
-    0x10,
-    0x174,
-    0x175,
-    0x176,
-    0x277,
-    0x2ff,
-    0x200,
-    0x201,
-    0x250,
-    0x258,
-    0x1a0,
-    0xc000_0081,
-    0xc000_0082,
-    0xc000_0083,
-    0xc000_0084,
-    0xc000_0102,
-];
-
-fn msrs() -> Result<Msrs> {
-    let entry = |index| kvm_msr_entry { index, ..Default::default() };
-    Msrs::from_entries(&MSRS.map(entry)).map_err(|e| format!("room for MSRs: {e:?}"))
-}
-
-/// The request stops at the first MSR that it refuses.
-fn all_msrs(set: i32) -> Result<()> {
-    let all = MSRS.len() as i32;
-    if set == all { Ok(()) } else { Err(format!("KVM_SET_MSRS: {set} of {all} were set")) }
-}
-
-fn flat(vcpu: &OwnedFd) -> Result<i32> {
-    let mut special = kvm_sregs::default();
-    with(vcpu, request::GET_SREGS, &raw mut special)?;
-    flat_segments(&mut special, CodeWidth::Bits32);
-    special.cr0 |= 1;
-    with(vcpu, request::SET_SREGS, &raw mut special)
-}
-
-/// Puts a vCPU at part of the code.
-fn aim(vcpu: &OwnedFd, at: u64, (from, pages): (u64, u64)) -> Result<i32> {
-    let mut registers = kvm_regs {
-        rip: CODE_AT as u64 + at,
-        rsi: from,
-        rcx: pages,
-        rflags: 2,
-        ..Default::default()
-    };
-    with(vcpu, request::SET_REGS, &raw mut registers)
 }
 
 fn enter(vcpu: &OwnedFd) -> Result<i32> {
@@ -504,30 +423,12 @@ fn enter(vcpu: &OwnedFd) -> Result<i32> {
 /// A life with all steps but whole starts.
 fn one(clock: &mut StepClock) -> Result<()> {
     use LifeStep as S;
-    let (mut cpuid, mut registers, low, events) = (new_cpuid()?, msrs()?, low()?, eventfd()?);
+    let (low, events) = (low()?, eventfd()?);
     let memory = AnonymousPages::new((12 * SLOTS_APART) as usize)?;
     let part = |number: u64| (memory.address() + number * SLOTS_APART, SLOT);
     let at = |number: u64| SLOTS + number * SLOTS_APART;
     let kvm = clock.step(S::OpenKvm, open_kvm)?;
-    clock.step(S::SupportedCpuid, || supported_cpuid(&kvm, &mut cpuid))?;
-    let vm = clock.step(S::CreateVm, || call(&kvm, request::CREATE_VM, 0).map(owned))?;
-    call(&vm, request::SET_TSS, TSS)?;
-    clock.step(S::CreateIrqchip, || call(&vm, request::CREATE_IRQCHIP, 0))?;
-    clock.step(S::CreatePit, || pit(&vm))?;
-    clock.step(S::SlotFirst, || slot(&vm, 0, 0, (low.address(), LOW)))?;
-    let first = clock.step(S::VcpuFirst, || call(&vm, request::CREATE_VCPU, 0).map(owned))?;
-    let second = clock.step(S::VcpuSecond, || call(&vm, request::CREATE_VCPU, 1).map(owned))?;
-    clock.step(S::SetCpuid, || set_cpuid(&first, &cpuid))?;
-    set_cpuid(&second, &cpuid)?;
-    clock
-        .step(S::SetMsrs, || {
-            with::<kvm_msrs>(&first, request::SET_MSRS, registers.as_mut_fam_struct_ptr())
-        })
-        .and_then(all_msrs)?;
-    clock.step(S::SetSregs, || flat(&first))?;
-    flat(&second)?;
-    let mut state = kvm_mp_state { mp_state: KVM_MP_STATE_RUNNABLE };
-    with(&second, request::SET_MP_STATE, &raw mut state)?;
+    let (vm, first, second) = machine::create(clock, &kvm, &low)?;
     aim(&first, EXITS, (0, 0))?;
     aim(&second, EXITS, (0, 0))?;
     clock.step(S::RunFirst, || enter(&first))?;
@@ -572,6 +473,7 @@ fn one(clock: &mut StepClock) -> Result<()> {
         drop(vm);
         Ok(())
     })?;
+    machine::ends(clock, &kvm)?;
     clock.step(S::CloseKvm, || {
         drop(kvm);
         Ok(())
@@ -615,11 +517,12 @@ fn favor_moves(on: bool) -> Result<()> {
 fn start(clock: &mut StepClock, step: LifeStep, end: Option<LifeStep>) -> Result<()> {
     std::thread::sleep(PAUSE);
     let memory_first = step == LifeStep::StartMemoryFirst;
-    let (cpuid, low) = (new_cpuid()?, low()?);
+    let low = low()?;
+    let room = machine::room()?;
     let events: Vec<OwnedFd> = (0..5).map(|_| eventfd()).collect::<Result<_>>()?;
-    let life = clock.step(step, || Life::start(memory_first, &events, (cpuid, low)))?;
+    let life = clock.step(step, || whole(memory_first, &events, room, low))?;
     std::thread::sleep(PAUSE);
-    let Life { vcpus, vm, kvm, cpuid, _low } = life;
+    let Life { vcpus, vm, kvm, _room, _low } = life;
     let destroy = || {
         drop(vcpus);
         drop(vm);
@@ -629,43 +532,39 @@ fn start(clock: &mut StepClock, step: LifeStep, end: Option<LifeStep>) -> Result
         Some(end) => clock.step(end, destroy)?,
         None => destroy()?,
     }
-    drop((kvm, cpuid, events));
+    drop((kvm, events));
     Ok(())
 }
 
-impl Life {
-    /// As a VMM starts a VM of two vCPUs, with four devices that have an ioeventfd and an irqfd each.
-    fn start(
-        memory_first: bool,
-        events: &[OwnedFd],
-        (mut cpuid, low): (CpuId, AnonymousPages),
-    ) -> Result<Life> {
-        let kvm = open_kvm()?;
-        call(&kvm, request::VCPU_MMAP_SIZE, 0)?;
-        supported_cpuid(&kvm, &mut cpuid)?;
-        let vm = call(&kvm, request::CREATE_VM, 0).map(owned)?;
-        call(&vm, request::SET_TSS, TSS)?;
-        let memory = || slot(&vm, 0, 0, (low.address(), LOW));
-        if memory_first {
-            memory()?;
-        }
-        call(&vm, request::CREATE_IRQCHIP, 0)?;
-        pit(&vm)?;
-        if !memory_first {
-            memory()?;
-        }
-        let vcpu = |number| call(&vm, request::CREATE_VCPU, number).map(owned);
-        let vcpus = vec![vcpu(0)?, vcpu(1)?];
-        for (number, event) in (0..).zip(&events[1..]) {
-            irqfd(&vm, 5 + number, event, 0)?;
-            ioeventfd(&vm, number.into(), &events[0], 0)?;
-        }
-        vcpus.iter().try_for_each(|vcpu| set_cpuid(vcpu, &cpuid).map(drop))?;
-        flat(&vcpus[0])?;
-        aim(&vcpus[0], EXITS, (0, 0))?;
-        enter(&vcpus[0])?;
-        Ok(Life { vcpus, vm, kvm, cpuid, _low: low })
-    }
+/// A VM that lives. What it has mapped is given back last.
+struct Life {
+    vcpus: Vec<OwnedFd>,
+    vm: OwnedFd,
+    kvm: OwnedFd,
+    _room: machine::Room,
+    _low: AnonymousPages,
+}
+
+/// Starts a VM of two vCPUs as a VMM does, with four devices that have an ioeventfd and an irqfd each.
+fn whole(
+    memory_first: bool,
+    events: &[OwnedFd],
+    mut room: machine::Room,
+    low: AnonymousPages,
+) -> Result<Life> {
+    let kvm = open_kvm()?;
+    call(&kvm, request::VCPU_MMAP_SIZE, 0)?;
+    let memory = |vm: &OwnedFd| slot(vm, 0, machine::MEMORY, (low.address(), LOW)).map(drop);
+    let devices = |vm: &OwnedFd| {
+        (0..).zip(&events[1..]).try_for_each(|(number, event)| {
+            irqfd(vm, 5 + number, event, 0)?;
+            ioeventfd(vm, number.into(), &events[0], 0).map(drop)
+        })
+    };
+    let (vm, vcpus) = machine::start(&kvm, memory_first, &mut room, &memory, &devices)?;
+    aim(&vcpus[0], EXITS, (0, 0))?;
+    enter(&vcpus[0])?;
+    Ok(Life { vcpus, vm, kvm, _room: room, _low: low })
 }
 
 #[cfg(test)]
