@@ -149,14 +149,14 @@ impl StepClock {
     fn step<T>(&mut self, step: LifeStep, call: impl FnOnce() -> Result<T>) -> Result<T> {
         self.settle()?;
         let (idle, left) = (self.idle, self.switches);
-        let ran = self.source.own_time();
         self.mark(step, layout::begin);
+        let ran = self.source.own_time();
         let began = ticks();
         let done = call();
         let ended = ticks();
-        self.mark(step, layout::end);
         let ran =
             self.source.own_time().zip(ran).map(|(after, before)| after.saturating_sub(before));
+        self.mark(step, layout::end);
         self.settle()?;
         let done = done?;
         let cycles = ended.saturating_sub(began);

@@ -113,6 +113,8 @@ fn tracepoint(kind: EventKind) -> &'static str {
         EventKind::NestedEnter => "kvm_nested_vmenter",
         EventKind::Wakeup { .. } => "kvm_vcpu_wakeup",
         EventKind::Switch { .. } => "sched_switch",
+        EventKind::Ioctl { .. } => "sys_enter_ioctl",
+        EventKind::IoctlReturn { .. } => "sys_exit_ioctl",
         EventKind::Interrupt { at: InterruptAt::Gsi, .. } => "kvm_set_irq",
         EventKind::Interrupt { at: InterruptAt::Pic, .. } => "kvm_pic_set_irq",
         EventKind::Interrupt { at: InterruptAt::Ioapic, .. } => "kvm_ioapic_set_irq",

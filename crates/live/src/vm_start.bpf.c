@@ -241,8 +241,9 @@ RAW(sched_switch)
 	now = bpf_ktime_get_ns();
 	open = bpf_map_lookup_elem(&calls, &tid);
 	if (open) {
-		open->out = now;
 		bpf_get_stack(args, open->stack, sizeof(open->stack), 0);
+		// Walking the stack is no waiting.
+		open->out = bpf_ktime_get_ns();
 	}
 	bpf_probe_read_kernel(&tid, sizeof(tid), (void *)(args[2] + config.task_pid));
 	open = bpf_map_lookup_elem(&calls, &tid);

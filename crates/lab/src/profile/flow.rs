@@ -6,7 +6,8 @@
 //!  L0           └─> kvm ┘  (reflects) └─> kvm ┘
 //! ```
 //! What a level does after an exit of the one above it hangs under the instruction that left: L0's work for L1's VMLOAD under that
-//! VMLOAD, and L1's, with all that it causes, under L2's instruction. The readers of records ([`super::tcg`], [`super::bochs`])
+//! VMLOAD, and L1's, with all that it causes, under L2's instruction. Where the operation is a step of a program, the tree is that of
+//! the program's calls, and what its level does after exits is part of them. The readers of records ([`super::tcg`], [`super::bochs`])
 //! say what happens; here is what it means.
 
 use super::stacks::{FrameEntry, NONE, Stacks};

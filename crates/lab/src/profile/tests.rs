@@ -100,7 +100,7 @@ fn a_step_of_a_program_has_the_tree_of_its_calls() {
     record.block(PROGRAM + 16, HOST, &[NOP, CALL]);
     record.access(0x7fff_0000);
     record.block(PROGRAM + 32, HOST, &[NOP, CALL]);
-    record.access(STACK + 0x800);
+    record.access(STACK + 0x900);
     record.enter();
     record.block(0x1000, GUEST, &[NOP, CPUID, NOP]);
     record.partial(2);
@@ -115,7 +115,7 @@ fn a_step_of_a_program_has_the_tree_of_its_calls() {
     record.block(FAULT + 0x1000, HOST, &[NOP, RET]);
     record.access(STACK + 0x700);
     record.block(RUN + 0x108, HOST, &[NOP, RET]);
-    record.access(STACK + 0x800);
+    record.access(STACK + 0x900);
     record.block(PROGRAM + 40, HOST, &[RDTSC]);
     record.block(PROGRAM + 48, HOST, &[OUT]);
     let symbols = levels(&kernels()).unwrap();
@@ -123,7 +123,7 @@ fn a_step_of_a_program_has_the_tree_of_its_calls() {
     let lines = SourceLines::default();
     let mut batches = RecordBatches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
     read_record(&record.end()[..], &symbols, &mut batches).unwrap();
-    let measure = OperationMeasure { number: 0, workload: "x", cycles: &[521], around: 0 };
+    let measure = OperationMeasure { number: 0, workload: "x", cycles: &[522], around: 0 };
     let profile = batches.profile(&measure, &symbols).unwrap();
     let run = "(VMM);0:[program];0:kvm_arch_vcpu_ioctl_run";
     let expected = [
@@ -137,7 +137,7 @@ fn a_step_of_a_program_has_the_tree_of_its_calls() {
         "(other threads);0:nested_vmx_vmexit;0:__switch_to 2".to_owned(),
     ];
     assert_eq!(folded(&profile.rows), expected);
-    assert_eq!((profile.begun, profile.undone, profile.idle), (22, 1, 500));
+    assert_eq!((profile.begun, profile.undone, profile.idle), (23, 1, 500));
 }
 
 #[test]

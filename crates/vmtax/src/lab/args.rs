@@ -465,10 +465,10 @@ pub(super) fn chosen(
     }
 }
 
-/// Refuses call trees of steps of a VM's life, and suites and operations that a host does not have: they would be left out without a word.
+/// Refuses suites and operations that a host does not have, or not with these flags: they would be left out without a word.
 pub(super) fn measurable(
     host: HostKind,
-    profile: bool,
+    (profile, nested): (bool, bool),
     (suites, operations): (&[&'static Suite], &[&'static Definition]),
 ) -> anyhow::Result<()> {
     let is_on = |one: &Definition, host: HostKind| one.is_for(host, 1) || one.is_for(host, 2);
@@ -487,6 +487,11 @@ pub(super) fn measurable(
             let hosts = hosts.join(", ");
             let message =
                 format!("{flag} {name}: cannot be measured on --host {host}; use {hosts}");
+            return fail(Code::Usage, message);
+        }
+        if nested && all.iter().any(|one| one.step().is_some() && !one.is_for(host, 2)) {
+            let message =
+                format!("--nested: {flag} {name} has VMs of a guest's on --host amd alone");
             return fail(Code::Usage, message);
         }
         if profile && host != HostKind::Amd && all.iter().any(|one| one.step().is_some()) {

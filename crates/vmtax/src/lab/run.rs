@@ -179,7 +179,8 @@ fn check(args: &LabRunArgs) -> anyhow::Result<()> {
         );
     }
     if args.flat.is_none() && (args.operation_file.is_none() || !args.operation.is_empty()) {
-        measurable(args.host.host(), args.profile, (&args.suite, &args.operation))?;
+        let asked = (args.profile, args.nested);
+        measurable(args.host.host(), asked, (&args.suite, &args.operation))?;
     }
     let counted = match &args.operation_file {
         // An observer's recording is all that is kept.

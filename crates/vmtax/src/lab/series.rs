@@ -78,7 +78,7 @@ fn check(args: &SeriesArgs) -> anyhow::Result<()> {
         [(args.nested, "--nested", Ability::Nest), (args.profile, "--profile", Ability::Profile)];
     for host in &hosts {
         able(*host, &asked)?;
-        measurable(*host, args.profile, (&args.suite, &args.operation))?;
+        measurable(*host, (args.profile, args.nested), (&args.suite, &args.operation))?;
     }
     countable((args.processors, args.profile), &hosts, chosen(&args.suite, &args.operation))?;
     if hosts.iter().any(|host| host.architecture() != hosts[0].architecture()) {

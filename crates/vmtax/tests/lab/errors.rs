@@ -27,7 +27,7 @@ fn invalid_kernels() {
 /// They would be left out without a word.
 #[test]
 fn suites_that_a_host_or_a_flag_does_not_have() {
-    let cases: [(&[&str], &str); 4] = [
+    let cases: [(&[&str], &str); 5] = [
         (
             &["run", "--suite", "start", "--host", "arm"],
             "--suite start: cannot be measured on --host arm; use amd",
@@ -39,6 +39,10 @@ fn suites_that_a_host_or_a_flag_does_not_have() {
         (
             &["run", "--suite", "primitives,start", "--profile", "--host", "intel"],
             "--profile: has call trees of --suite start on --host amd alone",
+        ),
+        (
+            &["run", "--operation", "create-vm", "--nested", "--host", "intel"],
+            "--nested: --operation create-vm has VMs of a guest's on --host amd alone",
         ),
         (
             &["series", "--kernel", "6.1", "-o", "none", "--processors", "4"],
