@@ -54,6 +54,9 @@ pub fn run(setup: &HostSetup, plan: &LabPlan, progress: &dyn Fn(&str)) -> Result
     let Ready { mut machine, mut conversation, mut start, recorded } =
         setup.start(&order, progress)?;
     start.notes.extend(unnamed);
+    start.notes.extend(setup.scattered_mib.map(|mib| {
+        format!("frames that are scattered over 24 GiB by their operation's name are scattered over {mib} MiB")
+    }));
     let mut recorded = recorded;
     let mut reading = None;
     let accesses = match &recorded {
@@ -172,6 +175,10 @@ fn tasks(setup: &HostSetup, plan: &LabPlan) -> Result<Vec<Task>, Error> {
             let (batches, last) = batches(setup, plan, definition);
             let mut ordered = definition.order(isa, number, level, batches)?;
             ordered.operation.last = last;
+            if let (Some(paging), Some(mib)) = (&mut ordered.operation.paging, setup.scattered_mib)
+            {
+                paging.scatter(mib);
+            }
             tasks.push(Task { definition, ordered });
         }
     }
@@ -224,6 +231,7 @@ fn measured(
             operation.paging.is_some() && failure().is_none() && outcome.missing.is_none()
         });
         let paging = paging.map(|recorded| recorded.of(operation.number)).transpose();
+        let paging = paging.map(|found| found.map(|found| found.with_texts(&operation.code)));
         let (paging, differs) = match paging {
             Ok(paging) => (paging, None),
             Err(problem) => (None, Some(problem)),
