@@ -124,6 +124,10 @@ fn the_probe_finds_the_pages_of_lab_hosts() {
     for (small, verdict) in [(128, Small), (13, Mixed), (64, Mixed), (115, Mixed), (0, Large)] {
         for (processor, judged) in PROCESSORS.into_iter().zip(judged(small)) {
             let paging = judged.paging.as_ref().unwrap();
+            let wide = (paging.wide.packed.min, paging.wide.spread.min);
+            eprintln!(
+                "{processor}, {small} of {REGIONS} small: cycles of a load of 1 MiB side by side, and all over: {wide:?}"
+            );
             assert_eq!((judged.verdict, &judged.doubt), (verdict, &None), "{small} {paging:?}");
             let found = (paging.regions.small, paging.regions.large, paging.regions.unclear);
             assert_eq!(found, (small as usize, (REGIONS - small) as usize, 0), "{processor}");
