@@ -108,11 +108,13 @@ pub struct Paging {
 }
 
 impl Paging {
-    /// Frames that are scattered over more than the memory itself are scattered over so much.
-    pub fn scatter(&mut self, mib: u32) {
-        if self.scattered_mib > self.bytes >> 20 {
+    /// Frames that are scattered over more than the memory itself are scattered over so much. Returns whether they are.
+    pub fn scatter(&mut self, mib: u32) -> bool {
+        let is_wide = self.scattered_mib > self.bytes >> 20;
+        if is_wide {
             self.scattered_mib = mib;
         }
+        is_wide
     }
 }
 

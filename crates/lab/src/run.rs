@@ -169,6 +169,7 @@ impl Task {
 fn tasks(setup: &HostSetup, plan: &LabPlan) -> Result<Vec<Task>, Error> {
     let isa = setup.host.isa();
     let mut tasks = Vec::new();
+    let mut is_scattered = setup.scattered_mib.is_none();
     for level in 1..=if setup.nested { 2 } else { 1 } {
         for definition in definitions(plan, setup.host, level) {
             let number = tasks.len() as u16;
@@ -177,12 +178,12 @@ fn tasks(setup: &HostSetup, plan: &LabPlan) -> Result<Vec<Task>, Error> {
             ordered.operation.last = last;
             if let (Some(paging), Some(mib)) = (&mut ordered.operation.paging, setup.scattered_mib)
             {
-                paging.scatter(mib);
+                is_scattered |= paging.scatter(mib);
             }
             tasks.push(Task { definition, ordered });
         }
     }
-    Ok(tasks)
+    if is_scattered { Ok(tasks) } else { Err(Error::Scattered) }
 }
 
 /// Batches of an operation beside the recorded one, and whether they come last. Of what waits there is no path: its batches are for

@@ -166,6 +166,10 @@ fn accesses_are_recorded_on_one_host_and_without_a_profile() {
             "scan-4k-on-4k: accesses to memory are recorded on --host amd alone",
         ),
         (
+            &["--operation", "matmul-4k-on-4k,cpuid", "--scattered", "64"],
+            "--scattered: no operation of this run scatters frames over 24 GiB; those of the suite paging whose names end in -24g do",
+        ),
+        (
             &["--suite", "paging", "--profile"],
             "--profile: the suite paging records accesses to memory, and call trees need a recording of instructions; run it without --profile",
         ),
