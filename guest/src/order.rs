@@ -86,6 +86,8 @@ pub struct Operation {
     pub step: Option<LifeStep>,
     /// Memory with page tables of its own, whose accesses are recorded.
     pub paging: Option<Paging>,
+    /// Words of that memory, if it is [`Paging::probed`].
+    pub words: Vec<u32>,
 }
 
 /// Memory at [`crate::layout::DATA`], mapped by tables of the guest's of its own.
@@ -101,6 +103,55 @@ pub struct Paging {
     pub scattered_mib: u32,
     /// A cycle of pointers goes through all its pages of 4 KiB, in pseudo-random order.
     pub chain: bool,
+    /// It is for chains of loads; `large`, `scattered_mib` and `chain` do not count then.
+    pub probed: Option<Probed>,
+}
+
+impl Paging {
+    /// Frames that are scattered over more than the memory itself are scattered over so much. Returns whether they are.
+    pub fn scatter(&mut self, mib: u32) -> bool {
+        let is_wide = self.scattered_mib > self.bytes >> 20;
+        if is_wide {
+            self.scattered_mib = mib;
+        }
+        is_wide
+    }
+}
+
+/// Memory for chains of loads: huge pages of the guest, small ones, and the words of [`Operation::words`], each from a boundary of 2 MiB on.
+/// It is on the host in huge pages where these are transparent, but for some of the guest's huge pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probed {
+    /// Huge pages of the guest.
+    pub regions: u32,
+    /// Those of them that are in pages of 4 KiB on the host, as is the rest if they are more than half.
+    pub small: u32,
+    /// Small pages of the guest.
+    pub pages: u32,
+    /// From one to the next, in pages of guest-virtual memory.
+    pub apart: u32,
+}
+
+impl Probed {
+    const HUGE: u64 = 2 << 20;
+    const PAGE: u64 = 4 << 10;
+
+    /// Where small pages begin, from [`crate::layout::DATA`] on, bytes.
+    pub const fn small_pages(self) -> u64 {
+        self.regions as u64 * Probed::HUGE
+    }
+
+    /// Where the words begin.
+    pub const fn words(self) -> u64 {
+        let pages = self.pages as u64 * self.apart as u64 * Probed::PAGE;
+        self.small_pages() + pages.next_multiple_of(Probed::HUGE)
+    }
+
+    /// Bytes of memory, without what lies between small pages.
+    pub const fn bytes(self, words: usize) -> u64 {
+        let pages = (self.pages as u64 * Probed::PAGE).next_multiple_of(Probed::HUGE);
+        self.small_pages() + pages + (4 * words as u64).next_multiple_of(Probed::HUGE)
+    }
 }
 
 /// A step of a VM's life. Those of one life follow each other as listed here; each of the last six is a whole start, of a VM of its own.

@@ -134,8 +134,6 @@ pub(crate) struct IdleTrace {
 }
 
 const IDLE_INSTANCE: &str = "instances/vmtax-idle";
-/// `PWR_EVENT_EXIT`.
-const IDLE_ENDS: &str = "4294967295";
 
 impl IdleTrace {
     pub(crate) fn start() -> Result<IdleTrace> {
@@ -143,6 +141,8 @@ impl IdleTrace {
         fs::create_dir_all(&folder).map_err(|e| format!("{folder}: {e}"))?;
         for (file, value) in [
             ("trace_clock", ports::TRACE_CLOCK),
+            // Times as the clock has them; in other lines a clock of nanoseconds is rounded to microseconds.
+            ("options/raw", "1"),
             ("events/power/cpu_idle/enable", "1"),
             ("trace", ""),
             ("tracing_on", "1"),
@@ -172,20 +172,18 @@ impl IdleTrace {
         Ok(self.sum)
     }
 
-    /// Adds lines `<idle>-0 [000] d..1. 9011100: cpu_idle: state=1 cpu_id=0`.
+    /// Adds lines `0 0 9011100 type: 338`: thread, processor, time. The processor goes idle and ends it in turn, busy at first.
     fn add(&mut self, text: &str) -> Result<()> {
         for line in text.lines() {
             if line.contains("LOST") {
                 return Err("events of cpu_idle were lost".to_owned());
             }
-            let Some((before, what)) = line.split_once(": cpu_idle: state=") else { continue };
-            let Some(time) = before.rsplit(' ').next().and_then(|word| word.parse().ok()) else {
-                continue;
-            };
-            if what.split(' ').next() != Some(IDLE_ENDS) {
-                self.began = Some(time);
-            } else if let Some(began) = self.began.take() {
-                self.sum += time.saturating_sub(began);
+            let time = line.split(' ').nth(2).and_then(|word| word.parse().ok());
+            let time: u64 =
+                time.ok_or_else(|| format!("an event of cpu_idle without time: {line}"))?;
+            match self.began.take() {
+                None => self.began = Some(time),
+                Some(began) => self.sum += time.saturating_sub(began),
             }
         }
         Ok(())

@@ -48,7 +48,7 @@ pub use certainty::Certainty;
 pub use change::{ChangeRow, Fate, LoadChange};
 pub use finding::{
     Advice, CpuHolder, Evidence, Finding, FindingCost, FoundKind, FunctionShare, MemoryAccess,
-    Most, PerWork,
+    Most, PerWork, SIMULATED_WALKS, SimulatedWalks,
 };
 pub use interrupts::LineTimer;
 pub use step::{

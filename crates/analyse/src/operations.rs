@@ -134,10 +134,49 @@ impl BatchMemory {
 pub struct Paging {
     /// Loads and stores.
     pub accesses: u64,
+    /// Instructions that the operation's code executed, and branches among them; 0 in runs before they were counted.
+    pub executed: [u64; 2],
     /// Different pages of 4 KiB that were accessed, by the sizes of guest and host pages that map them: `4K on 2M`. Hostile text.
     pub pages: BTreeMap<String, u64>,
     /// By processor. Hostile text.
     pub processors: BTreeMap<String, Simulated>,
+    /// By instruction: its offset in the code. Texts are hostile.
+    pub instructions: BTreeMap<u64, InstructionPaging>,
+}
+
+/// What an instruction accessed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InstructionPaging {
+    /// It, in Intel's syntax.
+    pub text: String,
+    /// Loads and stores.
+    pub accesses: u64,
+    /// By processor.
+    pub processors: BTreeMap<String, Simulated>,
+}
+
+/// `paging-walks zen4`: puts a count where it belongs; `None` for another metric.
+fn put(processors: &mut BTreeMap<String, Simulated>, metric: &str, count: u64) -> Option<()> {
+    let (metric, processor) = metric.split_once(' ')?;
+    let is_known = Simulated::default().set(metric, count);
+    is_known.then(|| processors.entry(processor.to_owned()).or_default().set(metric, count))?;
+    Some(())
+}
+
+impl InstructionPaging {
+    /// `+0x9d mulss xmm0,dword ptr [rdi]; paging-walks zen4`, behind [`Sample::PAGING_AT`].
+    fn add(all: &mut BTreeMap<u64, InstructionPaging>, named: &str, count: u64) -> Option<()> {
+        let (place, metric) = named.rsplit_once("; ")?;
+        let (offset, text) = place.split_once(' ')?;
+        let offset = u64::from_str_radix(offset.strip_prefix("+0x")?, 16).ok()?;
+        let one = all.entry(offset).or_default();
+        one.text = text.to_owned();
+        if metric == Sample::PAGING_ACCESSES {
+            one.accesses = count;
+            return Some(());
+        }
+        put(&mut one.processors, metric, count)
+    }
 }
 
 impl Paging {
@@ -149,12 +188,14 @@ impl Paging {
             let count = *value as u64;
             if *metric == Sample::PAGING_ACCESSES {
                 found.accesses = count;
+            } else if let Some(at) = Sample::PAGING_EXECUTED.iter().position(|one| one == metric) {
+                found.executed[at] = count;
             } else if let Some(sizes) = metric.strip_prefix(Sample::PAGING_PAGES) {
                 found.pages.insert(sizes.to_owned(), count);
-            } else if let Some((metric, processor)) = metric.split_once(' ')
-                && Simulated::default().set(metric, count)
-            {
-                found.processors.entry(processor.to_owned()).or_default().set(metric, count);
+            } else if let Some(named) = metric.strip_prefix(Sample::PAGING_AT) {
+                InstructionPaging::add(&mut found.instructions, named, count);
+            } else {
+                put(&mut found.processors, metric, count);
             }
         }
         (found.accesses > 0).then_some(found)

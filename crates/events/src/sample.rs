@@ -58,13 +58,18 @@ impl Sample {
     /// Metric: conversions at `KVM_EXIT_MEMORY_FAULT`; unit `count`.
     pub const MEMORY_FAULTS: &'static str = "memory-fault-exits";
     /// What all metrics about simulated translation of addresses begin with: those of [`Simulated`], behind which a space and the processor's name
-    /// follow, and the next two. All are of one batch.
+    /// follow, and the next ones. All are of one batch.
     pub const PAGING: &'static str = "paging-";
     /// Metric: loads and stores; unit `count`.
     pub const PAGING_ACCESSES: &'static str = "paging-accesses";
+    /// Metrics: instructions that the operation's code executed, and those of them that are branches; unit `count`.
+    pub const PAGING_EXECUTED: [&'static str; 2] = ["paging-instructions", "paging-branches"];
     /// What metrics begin with that say how many different pages of 4 KiB were accessed, by the pages that map them: `4K on 2M` follows, the size of
     /// the guest's page and that of the host's; unit `count`.
     pub const PAGING_PAGES: &'static str = "paging-pages ";
+    /// What metrics begin with that are of one instruction of the batch: its offset in the payload and its text follow, a semicolon, and the metric, as in
+    /// `paging-at +0x9d mulss xmm0,dword ptr [rdi]; paging-walks zen4`. Those that are 0 are left out.
+    pub const PAGING_AT: &'static str = "paging-at ";
     /// Metric: operations of the batch that a call tree ([`crate::CallRow`]) is of; unit `count`. The next four are of that batch too.
     pub const PROFILED: &'static str = "profile-operations";
     /// Metric: instructions that began between the two readings of the clock; unit `instructions`.
@@ -92,6 +97,8 @@ impl Sample {
 /// What the accesses of one batch cost a simulated processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Simulated {
+    /// Accesses that missed the first data cache.
+    pub data_misses: u64,
     /// Accesses that missed the first data TLB.
     pub l1_misses: u64,
     /// Accesses that missed the second one too: page walks.
@@ -106,7 +113,7 @@ pub struct Simulated {
 
 impl Simulated {
     /// Metric, unit and value of each number. The processor's name follows the metric.
-    pub fn figures(mut self) -> [(&'static str, &'static str, u64); 8] {
+    pub fn figures(mut self) -> [(&'static str, &'static str, u64); 9] {
         self.fields().map(|(metric, unit, value)| (metric, unit, *value))
     }
 
@@ -116,9 +123,10 @@ impl Simulated {
         field.map(|(_, _, field)| *field = value).is_some()
     }
 
-    fn fields(&mut self) -> [(&'static str, &'static str, &mut u64); 8] {
+    fn fields(&mut self) -> [(&'static str, &'static str, &mut u64); 9] {
         let [l1, l2, l3, memory] = &mut self.references;
         [
+            ("paging-data-misses", "count", &mut self.data_misses),
             ("paging-l1-misses", "count", &mut self.l1_misses),
             ("paging-walks", "count", &mut self.walks),
             ("paging-references-l1", "count", l1),
@@ -128,6 +136,16 @@ impl Simulated {
             ("paging-walk-cycles", "cycles", &mut self.walk_cycles),
             ("paging-cycles", "cycles", &mut self.cycles),
         ]
+    }
+
+    /// All of them together.
+    pub fn sum(all: &[Simulated]) -> Simulated {
+        let mut sum = Simulated::default();
+        for one in all {
+            let parts = one.figures().map(|(.., value)| value);
+            sum.fields().into_iter().zip(parts).for_each(|((.., into), value)| *into += value);
+        }
+        sum
     }
 
     /// Entries of page tables that walks read.

@@ -235,6 +235,7 @@ mod tests {
             pmu: None,
             step: None,
             paging: None,
+            words: Vec::new(),
         };
         let outcome =
             |cycles: &[u64]| OrderOutcome { cycles: cycles.to_vec(), ..OrderOutcome::default() };

@@ -46,6 +46,11 @@ pub enum Error {
         "--profile: the suite paging records accesses to memory, and call trees need a recording of instructions; run it without --profile"
     )]
     Profiled,
+    /// Nothing is scattered.
+    #[error(
+        "--scattered: no operation of this run scatters frames over 24 GiB; those of the suite paging whose names end in -24g do"
+    )]
+    Scattered,
     /// The host's report is invalid.
     #[error("the report of the emulated host cannot be read: {problem}")]
     Report {

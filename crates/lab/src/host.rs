@@ -82,6 +82,8 @@ pub struct HostSetup {
     pub processors: u32,
     /// Additional memory beyond the needs of the host and the observer's files, MiB.
     pub memory_mib: u32,
+    /// MiB over which operations whose frames are scattered have them, in place of those of their names.
+    pub scattered_mib: Option<u32>,
     /// Folder for saved states.
     pub cache: PathBuf,
     /// Boot again, and replace the saved state.
@@ -142,6 +144,7 @@ impl HostSetup {
             brought: Vec::new(),
             processors: 1,
             memory_mib: 0,
+            scattered_mib: None,
             cache,
             fresh: false,
             profile: false,
@@ -164,7 +167,8 @@ impl HostSetup {
     pub(crate) fn start(&self, order: &Order, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
         let waits = order.operations.iter().any(|operation| operation.step.is_some());
         let programs = Programs::of(self, waits)?;
-        let spec = self.spec((Mailbox::new()?, waits), &programs);
+        let mut spec = self.spec((Mailbox::new()?, waits), &programs);
+        spec.memory_mib += probed_mib(order);
         let what = if self.nested { "the host and its guest" } else { "the host" };
         // L1's kernel is made of the image, independent of the name.
         let named = programs.archive(&[])?;
@@ -233,6 +237,14 @@ impl HostSetup {
 /// A command line; where `waits`, without short grace periods.
 fn waiting(line: String, waits: bool) -> String {
     if waits { line.replace(EXPEDITED, "") } else { line }
+}
+
+/// Memory for chains of loads, which have more than all others, MiB.
+fn probed_mib(order: &Order) -> u32 {
+    let probed = order.operations.iter().filter_map(|operation| operation.paging);
+    let bytes = probed.filter(|paging| paging.probed.is_some()).map(|paging| paging.bytes).max();
+    // A whole number of pieces, so that a saved state serves several orders.
+    bytes.unwrap_or(0).next_multiple_of(256 << 20) >> 20
 }
 
 /// Files of a host, without L1's kernel.

@@ -27,7 +27,7 @@ use std::thread::JoinHandle;
 
 use crate::Error;
 pub(crate) use accessed::Outcome;
-pub use accessed::Paging;
+pub use accessed::{InstructionPaging, Paging};
 pub use processor::Processor;
 
 /// A record that a separate thread reads while it is written.

@@ -54,6 +54,9 @@ pub fn run(setup: &HostSetup, plan: &LabPlan, progress: &dyn Fn(&str)) -> Result
     let Ready { mut machine, mut conversation, mut start, recorded } =
         setup.start(&order, progress)?;
     start.notes.extend(unnamed);
+    start.notes.extend(setup.scattered_mib.map(|mib| {
+        format!("frames that are scattered over 24 GiB by their operation's name are scattered over {mib} MiB")
+    }));
     let mut recorded = recorded;
     let mut reading = None;
     let accesses = match &recorded {
@@ -170,16 +173,21 @@ impl Task {
 fn tasks(setup: &HostSetup, plan: &LabPlan) -> Result<Vec<Task>, Error> {
     let isa = setup.host.isa();
     let mut tasks = Vec::new();
+    let mut is_scattered = setup.scattered_mib.is_none();
     for level in 1..=if setup.nested { 2 } else { 1 } {
         for definition in definitions(plan, setup.host, level) {
             let number = tasks.len() as u16;
             let (batches, last) = batches(setup, plan, definition);
             let mut ordered = definition.order(isa, number, level, batches)?;
             ordered.operation.last = last;
+            if let (Some(paging), Some(mib)) = (&mut ordered.operation.paging, setup.scattered_mib)
+            {
+                is_scattered |= paging.scatter(mib);
+            }
             tasks.push(Task { definition, ordered });
         }
     }
-    Ok(tasks)
+    if is_scattered { Ok(tasks) } else { Err(Error::Scattered) }
 }
 
 /// Batches of an operation beside the recorded one, and whether they come last. Of what waits there is no path: its batches are for
@@ -228,6 +236,7 @@ fn measured(
             operation.paging.is_some() && failure().is_none() && outcome.missing.is_none()
         });
         let paging = paging.map(|recorded| recorded.of(operation.number)).transpose();
+        let paging = paging.map(|found| found.map(|found| found.with_texts(&operation.code)));
         let (paging, differs) = match paging {
             Ok(paging) => (paging, None),
             Err(problem) => (None, Some(problem)),

@@ -2,6 +2,7 @@
 
 mod arm;
 mod bounce;
+pub mod chains;
 mod definition;
 pub mod memory;
 mod nested_ops;

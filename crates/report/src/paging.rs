@@ -1,7 +1,9 @@
 //! What the accesses of a lab run's operations cost simulated processors: TLB misses, page walks, where walks find the entries of page tables.
 //! Described once.
 
-use vmtax_analyse::operations::{Paging, Ratio};
+use std::collections::BTreeMap;
+
+use vmtax_analyse::operations::{InstructionPaging, Paging, Ratio};
 use vmtax_analyse::{OperationRow, Operations};
 use vmtax_events::{Recording, Simulated};
 
@@ -14,9 +16,17 @@ pub(crate) const TITLE: &str =
 
 /// Said below the table.
 pub(crate) const NOTE: &str = "Simulated, not measured: accesses of the emulated guest and its real page tables, through a model of TLBs, \
-                               page walker and caches (docs/lab-memory.md). misses, walks: of each operation, in the first TLB, in both. \
+                               page walker and caches (docs/lab-memory.md). instr, branches, accesses: counted, of the operation's own code. L1D: misses of the \
+                               first data cache. misses, walks: of each operation, in the first TLB, in both. \
                                refs: entries of page tables read in a walk; L1 to mem: where. cyc/walk: their latencies. cycles: latencies of \
                                all accesses, as if each waited for the one before.";
+
+/// The heading of the table by instruction.
+pub(crate) const BY_INSTRUCTION: &str = "Simulated: which instructions walk";
+
+/// Said below it.
+pub(crate) const OF_INSTRUCTIONS: &str = "Instructions with more than one walk of a hundred of their operation, by their offset in its code; of operations \
+                                          where several instructions access memory. part: of the operation's walks.";
 
 /// One operation on one processor.
 type Simulation<'a> = (&'a OperationRow, &'a Paging, &'a str, &'a Simulated);
@@ -61,6 +71,15 @@ pub(crate) fn table(operations: &Operations) -> Option<Table> {
         .column(Column::words("", "pages").only(PEOPLE), |(_, paging, ..)| {
             Cell::Name(pages(paging))
         })
+        .column(
+            minor("instr", 4).help("instructions of the operation's own code"),
+            |(row, paging, ..)| each(row, paging.executed[0]),
+        )
+        .column(minor("branches", 4), |(row, paging, ..)| each(row, paging.executed[1]))
+        .column(minor("accesses", 4), |(row, paging, ..)| each(row, paging.accesses))
+        .column(minor("L1D", 3).help("misses of the first data cache"), |(row, .., counts)| {
+            per_operation(row, counts.data_misses)
+        })
         .column(number("misses").help("of the first TLB, of one operation"), |(row, .., counts)| {
             per_operation(row, counts.l1_misses)
         })
@@ -88,6 +107,55 @@ pub(crate) fn table(operations: &Operations) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
+/// An instruction, the number of its operation's walks, its own.
+type InstructionRow<'a> = (Simulation<'a>, (u64, &'a InstructionPaging), &'a Simulated);
+
+fn instructions(operations: &Operations) -> impl Iterator<Item = InstructionRow<'_>> {
+    let several = simulations(operations).filter(|(_, paging, ..)| paging.instructions.len() > 1);
+    several.flat_map(|(row, paging, name, all)| {
+        paging.instructions.iter().filter_map(move |(offset, one)| {
+            let counts = one.processors.get(name)?;
+            (counts.walks > all.walks / 100).then_some((
+                (row, paging, name, all),
+                (*offset, one),
+                counts,
+            ))
+        })
+    })
+}
+
+/// For people, by instruction; `None` where no operation has several that access memory.
+pub(crate) fn by_instruction(operations: &Operations) -> Option<Table> {
+    let number = |title: &'static str| Column::number("", title).only(PEOPLE);
+    let table = Table::of(instructions(operations))
+        .column(Column::words("", "operation").only(PEOPLE), |((row, ..), ..)| {
+            Cell::Name(row.name.clone())
+        })
+        .column(Column::words("", "on").only(PEOPLE), |((_, _, name, _), ..)| {
+            Cell::Name((*name).to_owned())
+        })
+        .column(Column::words("", "instruction").only(PEOPLE), |(_, (offset, one), _)| {
+            Cell::Name(format!("+{offset:#x} {}", one.text))
+        })
+        .column(number("accesses"), |(_, (_, one), _)| Cell::Count(one.accesses))
+        .column(number("walks").strong(), |(.., counts)| Cell::Count(counts.walks))
+        .column(number("part").help("of the operation's walks"), |((.., all), _, counts)| {
+            Cell::Share(counts.walks as f64 / all.walks as f64)
+        })
+        .column(number("refs").help("entries of page tables read in a walk"), |(.., counts)| {
+            of_walk(counts.all_references(), counts)
+        })
+        .column(number("cyc/walk").help("latencies of these entries"), |(.., counts)| {
+            of_walk(counts.walk_cycles, counts)
+        })
+        .table();
+    (!table.rows.is_empty()).then_some(table)
+}
+
+fn each(row: &OperationRow, count: u64) -> Cell {
+    Cell::Number(count as f64 / row.count.max(1) as f64)
+}
+
 /// Shares of an operation are small: the number needs its digits.
 fn per_operation(row: &OperationRow, count: u64) -> Cell {
     let each = count as f64 / row.count.max(1) as f64;
@@ -111,7 +179,11 @@ pub(crate) fn lines(recording: &Recording, operations: &Operations) -> Vec<CsvLi
     let of = |(row, _, name, counts): Simulation<'_>| {
         counts.figures().map(|(metric, _, count)| line(row, format!("{metric} {name}"), count))
     };
-    simulations(operations).flat_map(of).collect()
+    let walks = |((row, _, name, _), (offset, one), counts): InstructionRow<'_>| {
+        let what = format!("paging-walks {name} +{offset:#x} {}", one.text);
+        line(row, what, counts.walks)
+    };
+    simulations(operations).flat_map(of).chain(instructions(operations).map(walks)).collect()
 }
 
 /// For JSON: the object of an operation.
@@ -119,12 +191,25 @@ pub(crate) fn object(row: &OperationRow, paging: &Paging) -> Cell {
     let pages = paging.pages.iter().map(|(sizes, pages)| {
         Cell::Object(vec![("sizes", Cell::Name(sizes.clone())), ("pages_4k", Cell::Count(*pages))])
     });
-    let processors = paging.processors.iter().map(|(name, counts)| processor(row, name, counts));
+    let processors = |of: &BTreeMap<String, Simulated>| {
+        Cell::List(of.iter().map(|(name, counts)| processor(row, name, counts)).collect())
+    };
+    let instructions = paging.instructions.iter().map(|(offset, one)| {
+        Cell::Object(vec![
+            ("offset", Cell::Count(*offset)),
+            ("text", Cell::Name(one.text.clone())),
+            ("accesses", Cell::Count(one.accesses)),
+            ("processors", processors(&one.processors)),
+        ])
+    });
     Cell::Object(vec![
         ("simulated", Cell::Flag(true)),
         ("accesses", Cell::Count(paging.accesses)),
+        ("instructions_executed", Cell::Count(paging.executed[0])),
+        ("branches", Cell::Count(paging.executed[1])),
         ("pages", Cell::List(pages.collect())),
-        ("processors", Cell::List(processors.collect())),
+        ("processors", processors(&paging.processors)),
+        ("instructions", Cell::List(instructions.collect())),
     ])
 }
 
@@ -132,6 +217,7 @@ fn processor(row: &OperationRow, name: &str, counts: &Simulated) -> Cell {
     let [l1, l2, l3, memory] = counts.references;
     Cell::Object(vec![
         ("name", Cell::Name(name.to_owned())),
+        ("data_misses", Cell::Count(counts.data_misses)),
         ("l1_misses", Cell::Count(counts.l1_misses)),
         ("walks", Cell::Count(counts.walks)),
         ("walks_per_operation", Cell::Ratio(row.per_operation(counts.walks))),

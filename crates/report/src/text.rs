@@ -163,6 +163,7 @@ impl TextPage<'_> {
         let further = [
             (memory::table(operations), memory::TITLE, memory::NOTE),
             (paging::table(operations), paging::TITLE, paging::NOTE),
+            (paging::by_instruction(operations), paging::BY_INSTRUCTION, paging::OF_INSTRUCTIONS),
             (transfers::table(operations), transfers::TITLE, transfers::NOTE),
         ];
         for (table, title, note) in further {

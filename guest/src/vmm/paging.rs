@@ -7,10 +7,11 @@
 //! Tables and frames are of the same kind on the host. Nothing of it changes once it is made: batches find the same tables.
 
 use std::fs;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use vmtax_guest::layout;
-use vmtax_guest::order::{Backing, Paging, Touch};
+use vmtax_guest::order::{Backing, Paging, Probed, Touch};
 
 use super::BareVm;
 use super::touched::{
@@ -53,7 +54,7 @@ impl Paged {
     pub(super) const ENTRY: u64 = layout::FRAMES | PRESENT_WRITABLE;
 
     /// Maps and fills it.
-    pub(super) fn new(vm: &BareVm, paging: Paging) -> Result<Paged> {
+    pub(super) fn new(vm: &BareVm, paging: Paging, words: &[u32]) -> Result<Paged> {
         let data = u64::from(paging.bytes);
         let room = data.max(u64::from(paging.scattered_mib) << 20);
         let bytes = usize::try_from(layout::FRAME_TABLES + room).map_err(|e| e.to_string())?;
@@ -77,25 +78,34 @@ impl Paged {
         let start =
             if file.is_some() { first } else { first.wrapping_add(first.align_offset(HUGE)) };
         let paged = Paged { mapping, mapped, start, bytes, file, is_guest_memfd, reserved };
-        paged.advise(paging.backing)?;
+        paged.advise(paging.backing, 0..paged.bytes)?;
+        if let Some(probed) = paging.probed {
+            paged.probed(probed, words)?;
+            return Ok(paged);
+        }
         let frames = frames(data / PAGE, room / PAGE, paging.scattered_mib > 0);
         frames.iter().for_each(|frame| paged.put(*frame, 0));
-        paged.tables(&frames, paging.large);
+        paged.put(0, entry(PAGE));
+        for (page, frame) in (0..).zip(&frames) {
+            let is_mapped = !paging.large || page % ENTRIES == 0;
+            is_mapped.then(|| paged.map(page, *frame, paging.large));
+        }
         if paging.chain {
             paged.chain(&frames);
         }
         Ok(paged)
     }
 
-    /// Asks for huge pages, or for none.
-    fn advise(&self, backing: Backing) -> Result<()> {
+    /// Asks for huge pages in these bytes, or for none.
+    fn advise(&self, backing: Backing, bytes: Range<usize>) -> Result<()> {
         let advice = match backing {
             Backing::Thp => libc::MADV_HUGEPAGE,
             Backing::Small => libc::MADV_NOHUGEPAGE,
             _ => return Ok(()),
         };
+        let first = self.start.wrapping_add(bytes.start);
         // SAFETY: within the mapping.
-        let advised = unsafe { libc::madvise(self.start.cast(), self.bytes, advice) } == 0;
+        let advised = unsafe { libc::madvise(first.cast(), bytes.len(), advice) } == 0;
         // A kernel without huge pages has small ones anyway.
         if advised || backing == Backing::Small { Ok(()) } else { Err(system("MADV_HUGEPAGE")) }
     }
@@ -107,31 +117,60 @@ impl Paged {
         unsafe { self.start.wrapping_add(at as usize).cast::<u64>().write_volatile(word) };
     }
 
-    /// A table of 1 GiB, one of its directories, and tables of small pages behind.
-    fn tables(&self, frames: &[u64], large: bool) {
-        let entry = |offset: u64| (layout::FRAMES + offset) | PRESENT_WRITABLE;
-        self.put(0, entry(PAGE));
-        for (index, frame) in (0..).zip(frames) {
-            let (directory, in_table) = (index / ENTRIES, index % ENTRIES);
-            let table = (2 + directory) * PAGE;
-            let in_directory = PAGE + 8 * directory;
-            if large {
-                let is_first = in_table == 0;
-                is_first.then(|| self.put(in_directory, entry(*frame) | LARGE));
-                continue;
-            }
-            self.put(in_directory, entry(table));
-            self.put(table + 8 * in_table, entry(*frame));
+    /// Maps a page of 4 KiB, or the 2 MiB that begin with it, to a frame: there are a table of 1 GiB, one of its directories, and tables of small
+    /// pages behind.
+    fn map(&self, page: u64, frame: u64, large: bool) {
+        let (directory, in_table) = (page / ENTRIES, page % ENTRIES);
+        let (in_directory, table) = (PAGE + 8 * directory, (2 + directory) * PAGE);
+        if large {
+            return self.put(in_directory, entry(frame) | LARGE);
         }
+        self.put(in_directory, entry(table));
+        self.put(table + 8 * in_table, entry(frame));
+    }
+
+    /// Memory for chains.
+    fn probed(&self, probed: Probed, words: &[u32]) -> Result<()> {
+        let (regions, small) = (u64::from(probed.regions), u64::from(probed.small));
+        let region = |at: u64| (layout::FRAME_TABLES as usize) + at as usize * HUGE;
+        let mut order: Vec<u64> = (0..regions).collect();
+        shuffle(&mut order);
+        for at in order.into_iter().take(probed.small as usize) {
+            self.advise(Backing::Small, region(at)..region(at + 1))?;
+        }
+        if small * 2 > regions {
+            self.advise(Backing::Small, region(regions)..self.bytes)?;
+            self.advise(Backing::Small, 0..region(0))?;
+        }
+        self.put(0, entry(PAGE));
+        let frames = frames((self.bytes as u64 - layout::FRAME_TABLES) / PAGE, 0, false);
+        frames.iter().for_each(|frame| self.put(*frame, 0));
+        let (huge, rest) = frames.split_at((regions * ENTRIES) as usize);
+        let (small, rest) = rest.split_at(probed.pages as usize);
+        let huge = (0..).zip(huge.iter().step_by(ENTRIES as usize));
+        huge.for_each(|(at, frame)| self.map(at * ENTRIES, *frame, true));
+        let first = probed.small_pages() / PAGE;
+        // Contiguous frames would share sets of a data cache: a chain has one line of each, at 64 different offsets.
+        let mut small = small.to_vec();
+        shuffle(&mut small);
+        let small = (0..).zip(&small);
+        small.for_each(|(at, frame)| self.map(first + at * u64::from(probed.apart), *frame, false));
+        let first = probed.words() / PAGE;
+        (0..).zip(rest).for_each(|(at, frame)| self.map(first + at, *frame, false));
+        // Two words at a time, in the frames of the last part.
+        for (at, pair) in (0..).zip(words.chunks(2)) {
+            let second = pair.get(1).copied().unwrap_or(0);
+            let word = u64::from(pair[0]) | u64::from(second) << 32;
+            let frame = rest.get((8 * at / PAGE) as usize).ok_or("the words have no room")?;
+            self.put(frame + 8 * at % PAGE, word);
+        }
+        Ok(())
     }
 
     /// A cycle through all pages, in pseudo-random order: each has, in a line of its own choice, the address of the next.
     fn chain(&self, frames: &[u64]) {
         let mut order: Vec<u64> = (0..frames.len() as u64).collect();
-        let mut random = Random::default();
-        for last in (1..order.len()).rev() {
-            order.swap(last, random.below(last as u64 + 1) as usize);
-        }
+        shuffle(&mut order);
         // Its first page is where the payload begins.
         let first = order.iter().position(|page| *page == 0).unwrap_or(0);
         order.rotate_left(first);
@@ -165,6 +204,18 @@ impl Drop for Paged {
             // Pages that stay reserved are lost to the host, which ends soon.
             let _ = fs::write(HUGETLB, reserved);
         }
+    }
+}
+
+/// An entry that leads to an offset from [`layout::FRAMES`].
+fn entry(offset: u64) -> u64 {
+    (layout::FRAMES + offset) | PRESENT_WRITABLE
+}
+
+fn shuffle(order: &mut [u64]) {
+    let mut random = Random::default();
+    for last in (1..order.len()).rev() {
+        order.swap(last, random.below(last as u64 + 1) as usize);
     }
 }
 

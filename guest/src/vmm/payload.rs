@@ -132,7 +132,8 @@ impl PayloadVm {
         memory.write_slice(&page_tables, GuestAddress(layout::PAGE_TABLES)).map_err(of_memory)?;
         let vm = vm_for(operation.touch.as_ref())?;
         let touched = operation.touch.map(|touch| Touched::new(&vm, touch)).transpose()?;
-        let paged = operation.paging.map(|paging| Paged::new(&vm, paging)).transpose()?;
+        let words = &operation.words;
+        let paged = operation.paging.map(|paging| Paged::new(&vm, paging, words)).transpose()?;
         let mut machine = PayloadVm { vcpus: Vec::new(), vm, memory, touched, paged };
         let host = machine.memory.get_host_address(GuestAddress(0)).map_err(of_memory)?;
         if machine.paged.is_some() {

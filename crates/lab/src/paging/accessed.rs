@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use iced_x86::{Decoder, DecoderOptions, FastFormatter, FlowControl, Instruction};
 use vmtax_events::{Better, Sample, Simulated};
+use vmtax_guest::layout;
 
 /// The simulation of an operation's batch, or why there is none.
 pub(crate) type Outcome = Result<Paging, String>;
@@ -12,8 +14,27 @@ pub(crate) type Outcome = Result<Paging, String>;
 pub struct Paging {
     /// Loads and stores.
     pub accesses: u64,
+    /// Executions of instructions of its code, by address.
+    pub executed: BTreeMap<u64, u64>,
+    /// Branches among them, taken or not.
+    pub branches: u64,
     /// Different pages of 4 KiB among them, by the sizes of the pages that map them: `4K on 2M` is a guest's page of 4 KiB on a host's of 2 MiB.
     pub pages: BTreeMap<String, u64>,
+    /// By the name of the processor.
+    pub simulated: Vec<(&'static str, Simulated)>,
+    /// The same by instruction, in the order of their addresses.
+    pub instructions: Vec<InstructionPaging>,
+}
+
+/// What an instruction accessed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InstructionPaging {
+    /// Its guest-virtual address.
+    pub address: u64,
+    /// It in Intel's syntax; empty where the code is not known.
+    pub text: String,
+    /// Loads and stores.
+    pub accesses: u64,
     /// By the name of the processor.
     pub simulated: Vec<(&'static str, Simulated)>,
 }
@@ -32,6 +53,56 @@ impl Paging {
             };
             counts.figures().map(named)
         });
-        std::iter::once(accesses).chain(pages).chain(simulated).collect()
+        let executed = [self.executed.values().sum(), self.branches];
+        let executed = Sample::PAGING_EXECUTED.into_iter().zip(executed);
+        let executed = executed.map(|(metric, n)| (metric.to_owned(), "count", n, Better::Lower));
+        let instructions = self.instructions.iter().flat_map(InstructionPaging::figures);
+        std::iter::once(accesses)
+            .chain(executed)
+            .chain(pages)
+            .chain(simulated)
+            .chain(instructions)
+            .collect()
     }
+
+    /// With the texts of instructions and the number of branches: the code is this payload's.
+    pub(crate) fn with_texts(mut self, code: &[u8]) -> Paging {
+        let is_branch = |address: &u64| {
+            decoded(code, *address).is_some_and(|it| it.flow_control() != FlowControl::Next)
+        };
+        let branches = self.executed.iter().filter(|(address, _)| is_branch(address));
+        self.branches = branches.map(|(_, times)| times).sum();
+        for one in &mut self.instructions {
+            if let Some(instruction) = decoded(code, one.address) {
+                FastFormatter::new().format(&instruction, &mut one.text);
+            }
+        }
+        self
+    }
+}
+
+impl InstructionPaging {
+    /// Metric, unit and value of each number that is not 0.
+    fn figures(&self) -> Vec<(String, &'static str, u64, Better)> {
+        let offset = self.address.wrapping_sub(layout::CODE);
+        let named =
+            |metric: &str| format!("{}+{offset:#x} {}; {metric}", Sample::PAGING_AT, self.text);
+        let mut all =
+            vec![(named(Sample::PAGING_ACCESSES), "count", self.accesses, Better::Neither)];
+        for (processor, counts) in &self.simulated {
+            all.extend(counts.figures().into_iter().filter(|(.., n)| *n > 0).map(
+                |(metric, unit, n)| {
+                    (named(&format!("{metric} {processor}")), unit, n, Better::Lower)
+                },
+            ));
+        }
+        all
+    }
+}
+
+/// The instruction of a payload at an address.
+fn decoded(code: &[u8], address: u64) -> Option<Instruction> {
+    let offset = usize::try_from(address.checked_sub(layout::CODE)?).ok()?;
+    let instruction = Decoder::new(64, code.get(offset..)?, DecoderOptions::NONE).decode();
+    (!instruction.is_invalid()).then_some(instruction)
 }

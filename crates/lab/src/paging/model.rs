@@ -67,7 +67,10 @@ pub(super) struct Model {
     /// Nested translations of the guest's tables.
     tables: Option<Lru>,
     caches: [Lru; 3],
-    pub(super) counts: Simulated,
+    /// By instruction, in the order of [`Model::access`]'s numbers.
+    pub(super) counts: Vec<Simulated>,
+    /// The instruction that accesses.
+    at: usize,
 }
 
 /// Lines of a KiB.
@@ -88,28 +91,39 @@ impl Model {
                 let cache = &processor.cache[at];
                 Lru::new(cache.kib * LINES, cache.ways)
             }),
-            counts: Simulated::default(),
+            counts: Vec::new(),
+            at: 0,
         }
     }
 
-    /// An access to an address of the page whose walk is given, and to what it is translated to.
-    pub(super) fn access(&mut self, walk: &Walk, address: u64, physical: u64) {
+    fn counts(&mut self) -> &mut Simulated {
+        &mut self.counts[self.at]
+    }
+
+    /// An access by the instruction of this number to an address of the page whose walk is given, and to what it is translated to.
+    pub(super) fn access(&mut self, at: usize, walk: &Walk, (address, physical): (u64, u64)) {
+        self.at = at;
+        if at >= self.counts.len() {
+            self.counts.resize(at + 1, Simulated::default());
+        }
         let is_large = walk.leaf > 1 && walk.page.leaf > 1;
         let level = if is_large { 2 } else { 1 };
         let page = address >> shift(level);
         // An entry is a page's, and its size.
         let tag = page << 1 | u64::from(is_large);
         if !self.first.has(page, tag) {
-            self.counts.l1_misses += 1;
-            self.counts.cycles += self.processor.second_tlb.cycles;
+            self.counts().l1_misses += 1;
+            self.counts().cycles += self.processor.second_tlb.cycles;
             if !self.second.has(page, tag) {
-                self.counts.walks += 1;
+                self.counts().walks += 1;
                 self.walk(walk, address);
                 self.second.put(page, tag);
             }
             self.first.put(page, tag);
         }
-        self.counts.cycles += self.latency(physical, 0).1;
+        let (found, cycles) = self.latency(physical, 0);
+        self.counts().data_misses += u64::from(found > 0);
+        self.counts().cycles += cycles;
     }
 
     /// The cache that has a line, which all nearer ones get; 3 is memory. And its latency.
@@ -125,9 +139,9 @@ impl Model {
     fn reference(&mut self, physical: u64) {
         let nearest = self.processor.walker.reads.saturating_sub(1);
         let (found, cycles) = self.latency(physical, nearest);
-        self.counts.references[found] += 1;
-        self.counts.walk_cycles += cycles;
-        self.counts.cycles += cycles;
+        self.counts().references[found] += 1;
+        self.counts().walk_cycles += cycles;
+        self.counts().cycles += cycles;
     }
 
     fn walk(&mut self, walk: &Walk, address: u64) {

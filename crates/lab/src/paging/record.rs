@@ -1,17 +1,18 @@
 //! Reads the record of accesses; `crates/machine/recorders/qemu/memory.rs` documents the format.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufReader, Read};
 
+use vmtax_events::Simulated;
 use vmtax_guest::layout;
 
-use super::accessed::{Outcome, Paging};
+use super::accessed::{InstructionPaging, Outcome, Paging};
 use super::model::Model;
 use super::processor::Processor;
 use super::tables::{PAGE, Tables};
 
 const MAGIC: [u8; 8] = *b"VMTAXMEM";
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const TAG: u64 = 1 << 63;
 const BEGIN: u64 = TAG | 1;
 const TABLES: u64 = TAG | 2;
@@ -19,9 +20,9 @@ const PAGE_OF_TABLES: u64 = TAG | 3;
 const FINISH: u64 = TAG | 4;
 const LOST: u64 = TAG | 5;
 const END: u64 = TAG | 6;
+const EXECUTED: u64 = TAG | 7;
 /// Most pages of tables of a batch: those of 64 GiB in pages of 4 KiB.
 const PAGES_MOST: usize = 1 << 16;
-/// Most pages that a batch accesses.
 /// Size of a read.
 const PIECE: usize = 1 << 20;
 
@@ -31,6 +32,11 @@ struct Batch {
     pages: usize,
     models: Vec<Model>,
     accesses: u64,
+    /// Executions of instructions by address.
+    executed: BTreeMap<u64, u64>,
+    /// Numbers of instructions that access memory by address, and what each accessed.
+    numbers: HashMap<u64, usize>,
+    by_number: Vec<(u64, u64)>,
     /// The first access that the tables translate otherwise, and how many do.
     wrong: Option<(String, u64)>,
 }
@@ -68,6 +74,7 @@ pub(super) fn read(
                 let finished = std::mem::replace(&mut batch, Batch::new(processors));
                 found.insert(number, finished.outcome(processors));
             }
+            EXECUTED => *batch.executed.entry(first).or_default() += second,
             // The accesses behind it are counted as they come.
             LOST => {
                 batch.wrong = Some((format!("no VMCB translates {first:#x} to {second:#x}"), 0));
@@ -92,6 +99,9 @@ impl Batch {
             pages: 0,
             models: processors.iter().map(Model::new).collect(),
             accesses: 0,
+            executed: BTreeMap::new(),
+            numbers: HashMap::new(),
+            by_number: Vec::new(),
             wrong: None,
         }
     }
@@ -117,7 +127,14 @@ impl Batch {
                 "the tables translate {address:#x} to {walked:#x} and the emulator accessed {physical:#x}, by the instruction at {instruction:#x}"
             ));
         }
-        self.models.iter_mut().for_each(|model| model.access(walk, address, physical));
+        let next = self.by_number.len();
+        let number = *self.numbers.entry(instruction).or_insert(next);
+        if number == next {
+            self.by_number.push((instruction, 0));
+        }
+        self.by_number[number].1 += 1;
+        let place = (address, physical);
+        self.models.iter_mut().for_each(|model| model.access(number, walk, place));
     }
 
     fn differs(&mut self, how: String) {
@@ -137,8 +154,27 @@ impl Batch {
         for walk in self.tables.walked() {
             *pages.entry(walk.sizes()).or_default() += 1;
         }
-        let names = processors.iter().map(|processor| processor.name.as_str());
-        let simulated = names.zip(self.models.into_iter().map(|model| model.counts)).collect();
-        Ok(Paging { accesses: self.accesses, pages, simulated })
+        let named = |counts: &dyn Fn(&Model) -> Simulated| {
+            let names = processors.iter().map(|processor| processor.name.as_str());
+            names.zip(self.models.iter().map(counts)).collect()
+        };
+        let instruction = |(number, (address, accesses)): (usize, &(u64, u64))| InstructionPaging {
+            address: *address,
+            text: String::new(),
+            accesses: *accesses,
+            simulated: named(&|model| model.counts[number]),
+        };
+        let mut instructions: Vec<InstructionPaging> =
+            self.by_number.iter().enumerate().map(instruction).collect();
+        instructions.sort_by_key(|one| one.address);
+        let simulated = named(&|model| Simulated::sum(&model.counts));
+        Ok(Paging {
+            accesses: self.accesses,
+            executed: self.executed,
+            pages,
+            simulated,
+            instructions,
+            ..Paging::default()
+        })
     }
 }

@@ -119,6 +119,8 @@ pub(super) struct OwnMachineCode {
     /// Instructions of a straight body that are not part of the path: all but one.
     pub(super) around: u64,
     pub(super) levels: Vec<u8>,
+    /// Words of its memory, if that has page tables of its own.
+    pub(super) words: Vec<u32>,
 }
 
 pub(super) fn nothing(_: &mut Assembler) -> Assemble {
@@ -328,6 +330,7 @@ impl Definition {
             pmu: code.pmu,
             step: code.step,
             paging: code.paging,
+            words: code.own.map(|own| own.words.clone()).unwrap_or_default(),
         };
         Ok(Ordered { operation, around, clock: payload.clock })
     }

@@ -136,6 +136,7 @@ impl WrittenOperation {
             around: around(&body),
             body,
             levels,
+            words: Vec::new(),
         };
         Ok(Definition {
             name: String::leak(self.name),

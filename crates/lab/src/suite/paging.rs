@@ -10,6 +10,7 @@
 //! | `chase` | a load whose address is what the load before has found, from each 4 KiB page in pseudo-random order |
 //! | `random` | a load from a pseudo-random 8 bytes |
 //! | `matmul` | a step of a matrix product: a load from a row, a load from a column of 4,096 rows of 4,000 bytes |
+//! | `packet` | 4 KiB of a buffer added up; `-bounced`: copied first, as from a bounce buffer |
 //!
 //! Left out: what the accesses cost a processor, which `paging` simulates.
 
@@ -33,6 +34,9 @@ const SCANNED: u32 = 4 << 20;
 const ROWS: u32 = 4096;
 const COLUMNS: u32 = 64;
 const ROW: i32 = 4000;
+/// Packets of 4 KiB, and where their copies are.
+const PACKETS: u32 = 1024;
+const COPIES: u32 = 16 << 20;
 /// Offsets of the vector and of the results behind the matrix.
 const VECTOR: u32 = 20 << 20;
 const RESULTS: u32 = 24 << 20;
@@ -52,7 +56,7 @@ const fn of(
     (start, body, count, chain): (Part, Part, u32, bool),
     Mapped(large, backing, scattered_mib): Mapped,
 ) -> Definition {
-    let paging = Paging { bytes: BYTES, backing, large, scattered_mib, chain };
+    let paging = Paging { bytes: BYTES, backing, large, scattered_mib, chain, probed: None };
     let code = GuestCode { batch: start, paging: Some(paging), ..whole(touch_all, body) };
     Definition { name, summary, count, kind: ExpectedExits::None, code }
 }
@@ -76,6 +80,9 @@ macro_rules! operations {
 
 const MATMUL: (Part, Part, u32, bool) = (start_product, product, ROWS * COLUMNS, false);
 
+const PACKET: (Part, Part, u32, bool) = (start_at_data, packet, PACKETS, false);
+const BOUNCED: (Part, Part, u32, bool) = (start_at_data, bounced, PACKETS, false);
+
 operations! {
     "scan" "loads of adjacent 8 bytes" (start_at_data, scan, SCANNED / 8, false),
     "chase" "loads that depend on each other, one in each 4 KiB" (start_at_data, chase, ROUNDS * (BYTES / PAGE_4K), true),
@@ -84,6 +91,10 @@ operations! {
     rest:
     of("matmul-4k-on-guest-memfd", "that matrix product; guest 4 KiB, host a guest_memfd", MATMUL, Mapped(false, Backing::GuestMemfd, 0)),
     of("matmul-2m-on-guest-memfd", "that matrix product; guest 2 MiB, host a guest_memfd", MATMUL, Mapped(true, Backing::GuestMemfd, 0)),
+    of("packet-2m-on-2m", "a packet of 4 KiB is added up; guest and host 2 MiB (hugetlb)", PACKET, Mapped(true, Backing::Hugetlb, 0)),
+    of("packet-bounced-2m-on-2m", "the same, copied from a bounce buffer first", BOUNCED, Mapped(true, Backing::Hugetlb, 0)),
+    of("packet-bounced-2m-on-4k", "the same; guest 2 MiB, host 4 KiB", BOUNCED, Mapped(true, Backing::Small, 0)),
+    of("packet-bounced-2m-on-guest-memfd", "the same; guest 2 MiB, host a guest_memfd", BOUNCED, Mapped(true, Backing::GuestMemfd, 0)),
     of("matmul-2m-on-thp", "that matrix product; guest 2 MiB, host transparent huge pages", MATMUL, Mapped(true, Backing::Thp, 0)),
 }
 
@@ -166,4 +177,32 @@ fn product(asm: &mut Assembler) -> Assemble {
     asm.a.mov(r8d, ROWS)?;
     // The loop goes on there.
     asm.a.set_label(&mut same_column)
+}
+
+/// rbx is the packet, and then the next one.
+fn packet(asm: &mut Assembler) -> Assemble {
+    asm.a.mov(rdi, rbx)?;
+    add_up(asm)
+}
+
+/// The copy is rdi's, as far from the packet for each.
+fn bounced(asm: &mut Assembler) -> Assemble {
+    asm.a.mov(rsi, rbx)?;
+    asm.a.lea(rdi, qword_ptr(rbx + COPIES as i32))?;
+    asm.a.mov(ecx, PAGE_4K / 8)?;
+    asm.a.rep().movsq()?;
+    asm.a.sub(rdi, PAGE_4K as i32)?;
+    add_up(asm)
+}
+
+/// Adds up what is at rdi.
+fn add_up(asm: &mut Assembler) -> Assemble {
+    asm.a.mov(ecx, PAGE_4K / 8)?;
+    let mut next = asm.a.create_label();
+    asm.a.set_label(&mut next)?;
+    asm.a.add(rax, qword_ptr(rdi))?;
+    asm.a.add(rdi, 8)?;
+    asm.a.dec(rcx)?;
+    asm.a.jnz(next)?;
+    asm.a.add(rbx, PAGE_4K as i32)
 }

@@ -102,6 +102,14 @@ extern "C" fn reached(_vcpu: c_uint, info: u32, address: u64, data: *mut c_void)
     }
 }
 
+/// An instruction of a payload; `data` is its number.
+extern "C" fn executes(_vcpu: c_uint, data: *mut c_void) {
+    // SAFETY: called once.
+    if let Some(Mode::Memory(accesses)) = unsafe { mode() } {
+        accesses.executes(data as usize);
+    }
+}
+
 /// `data` is the port, or 0 for the one that the last [`loads`] had.
 extern "C" fn writes(_vcpu: c_uint, data: *mut c_void) {
     // SAFETY: called once.
@@ -180,6 +188,8 @@ extern "C" fn translated_for_accesses(_id: PluginId, tb: *mut Tb) {
             if accesses.code.contains(&address) {
                 let data = address as usize as *mut c_void;
                 (api.mem_cb)(insn, reached, api::NO_REGISTERS, api::READS_AND_WRITES, data);
+                let number = accesses.translated(address) as *mut c_void;
+                (api.insn_exec_cb)(insn, executes, api::NO_REGISTERS, number);
             }
         }
     }

@@ -10,6 +10,7 @@
 //! | `BEGIN`, port | the mark before a batch |
 //! | `TABLES`, CR3, nCR3 with the number of its levels in the lowest bits | the tables of the batch's accesses; pages follow |
 //! | `PAGE`, host-physical address, 0, then 4,096 bytes | a page of a table |
+//! | `EXECUTED`, address of an instruction, number | executions of an instruction of a payload in the batch; several entries add up |
 //! | `FINISH`, port | the mark after a batch |
 //! | `LOST`, guest-virtual address, host-physical address | no VMCB translates this access |
 //! | `END` | the machine stopped, or the mark `end` was written |
@@ -29,7 +30,7 @@ use crate::api::{Api, function};
 use crate::record::QemuMarks;
 
 const MAGIC: [u8; 8] = *b"VMTAXMEM";
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const TAG: u64 = 1 << 63;
 const BEGIN: u64 = TAG | 1;
 const TABLES: u64 = TAG | 2;
@@ -37,6 +38,7 @@ const PAGE: u64 = TAG | 3;
 const FINISH: u64 = TAG | 4;
 const LOST: u64 = TAG | 5;
 const END: u64 = TAG | 6;
+const EXECUTED: u64 = TAG | 7;
 
 /// Size of a write, in bytes.
 const PIECE: usize = 256 << 10;
@@ -182,6 +184,8 @@ pub(crate) struct Accesses {
     on: bool,
     /// Its tables are recorded.
     has_tables: bool,
+    /// Instructions of payloads as they were translated, by number: their addresses, and how often they were executed.
+    executed: Vec<(u64, u64)>,
 }
 
 impl Accesses {
@@ -218,6 +222,7 @@ impl Accesses {
             batches: BTreeMap::new(),
             on: false,
             has_tables: false,
+            executed: Vec::new(),
         })
     }
 
@@ -238,8 +243,27 @@ impl Accesses {
             self.has_tables = false;
             self.on.then(|| self.entry([BEGIN, port.into(), 0]));
         } else if std::mem::take(&mut self.on) {
+            let executed: Vec<(u64, u64)> =
+                self.executed.iter().copied().filter(|(_, times)| *times > 0).collect();
+            executed.into_iter().for_each(|(at, times)| self.entry([EXECUTED, at, times]));
+            self.executed.iter_mut().for_each(|(_, times)| *times = 0);
             self.entry([FINISH, port.into(), 0]);
             self.flush();
+        }
+    }
+
+    /// An instruction of a payload is translated. Returns its number.
+    pub(crate) fn translated(&mut self, address: u64) -> usize {
+        self.executed.push((address, 0));
+        self.executed.len() - 1
+    }
+
+    /// It is about to be executed.
+    pub(crate) fn executes(&mut self, number: usize) {
+        if self.on
+            && let Some((_, times)) = self.executed.get_mut(number)
+        {
+            *times += 1;
         }
     }
 

@@ -85,6 +85,14 @@ fn sections(doc: &Document) -> Vec<PageSection> {
             label: "Paging".to_owned(),
             body: further(("paging", crate::paging::TITLE, crate::paging::NOTE), &table),
         }));
+        sections.extend(crate::paging::by_instruction(operations).map(|table| {
+            let (title, note) = (crate::paging::BY_INSTRUCTION, crate::paging::OF_INSTRUCTIONS);
+            PageSection {
+                id: "paging-instructions".to_owned(),
+                label: "Walks".to_owned(),
+                body: further(("paging-instructions", title, note), &table),
+            }
+        }));
         sections.extend(crate::transfers::table(operations).map(|table| PageSection {
             id: "transfers".to_owned(),
             label: "Bounce".to_owned(),

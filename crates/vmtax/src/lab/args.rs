@@ -151,6 +151,10 @@ pub(crate) struct LabRunArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(5..=100))]
     pub(crate) batches: u32,
 
+    /// In the suite paging, scatter frames over so many MiB of guest-physical memory where the operation's name says 24 GiB.
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(32..=61_440))]
+    pub(crate) scattered: Option<u32>,
+
     /// Record all instructions that the emulated host executes, as a call tree of each operation.
     #[arg(long)]
     pub(crate) profile: bool,

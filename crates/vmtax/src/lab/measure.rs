@@ -33,6 +33,7 @@ pub(super) fn work(
         brought: args.bring.clone(),
         processors: args.processors,
         memory_mib: args.memory,
+        scattered_mib: args.scattered,
         fresh: args.fresh,
         profile: args.profile,
         debug_info: args.debug_info.clone(),

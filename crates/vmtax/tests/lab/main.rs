@@ -21,6 +21,7 @@ mod observer;
 mod own;
 mod paging;
 mod pmu;
+mod probe;
 mod profile;
 mod readme;
 mod record;

@@ -9,6 +9,7 @@
 //! ```
 
 use serde_json::Value;
+use vmtax_analyse::explain::SIMULATED_WALKS;
 
 use crate::run::{json, refused};
 
@@ -18,8 +19,13 @@ fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
 }
 
 fn on<'a>(row: &'a Value, processor: &str) -> &'a Value {
-    let all = row["paging"]["processors"].as_array().unwrap();
-    all.iter().find(|one| one["name"] == processor).unwrap_or_else(|| panic!("{row}"))
+    on_of(&row["paging"], processor)
+}
+
+/// The same of an instruction.
+fn on_of<'a>(paging: &'a Value, processor: &str) -> &'a Value {
+    let all = paging["processors"].as_array().unwrap();
+    all.iter().find(|one| one["name"] == processor).unwrap_or_else(|| panic!("{paging}"))
 }
 
 fn number(value: &Value) -> f64 {
@@ -82,8 +88,74 @@ fn simulated_tlbs_miss_as_cachegrinds_do_and_two_runs_are_equal() {
     assert!(refs("matmul-4k-on-4k") < 2.1 && refs("matmul-4k-on-4k-24g") > 2.9);
     let cycles = |name: &str| number(&of(name)["walk_cycles"]) / number(&of(name)["walks"]);
     assert!(cycles("matmul-4k-on-4k-24g") > 1.5 * cycles("matmul-4k-on-2m"));
+    // `explain` quotes the run.
+    let quoted = SIMULATED_WALKS;
+    let steps = |name: &str| number(&of(name)["walks_per_operation"]);
+    assert!((steps("matmul-4k-on-4k") - quoted.small).abs() < 5e-5);
+    assert!((steps("matmul-2m-on-2m") - quoted.large).abs() < 5e-6);
+    assert!((refs("matmul-4k-on-4k") - quoted.contiguous).abs() < 5e-3);
+    assert!((refs("matmul-4k-on-4k-24g") - quoted.scattered).abs() < 5e-3);
+    // Its instructions: 64 columns go through 4,000 pages, the vector through 4 for each, and each has a result.
+    let instructions =
+        row(&report, "matmul-4k-on-4k")["paging"]["instructions"].as_array().unwrap();
+    let walks = |one: &Value| {
+        (one["text"].clone(), one["accesses"].clone(), on_of(one, "zen4")["walks"].clone())
+    };
+    let walks: Vec<(Value, Value, Value)> = instructions.iter().map(walks).collect();
+    let expected = [
+        ("movss xmm0,[rsi]", 262_144, 256),
+        ("mulss xmm0,[rdi]", 262_144, 256_000),
+        ("movss [r11+r9*4],xmm1", 64, 64),
+    ];
+    let expected = expected
+        .map(|(text, all, walks)| (Value::from(text), Value::from(all), Value::from(walks)));
+    assert_eq!(walks, expected);
     let again = json(&run);
     assert_eq!(report["operations"], again["operations"]);
+}
+
+/// 1,024 packets of 64 lines, in 512 steps of 4 instructions each, and as many of a copy.
+#[test]
+fn events_of_a_bounce_buffer_are_counted() {
+    const NAMES: [&str; 3] =
+        ["packet-2m-on-2m", "packet-bounced-2m-on-2m", "packet-bounced-2m-on-4k"];
+    let report = json(&["lab", "run", "--operation", &NAMES.join(",")]);
+    for (name, [instructions, branches, accesses, data, walks]) in NAMES.into_iter().zip([
+        [2_102_284, 525_312, 524_288, 65_536, 2],
+        [2_630_668, 525_312, 1_572_864, 131_072, 4],
+        [2_630_668, 525_312, 1_572_864, 131_072, 2048],
+    ]) {
+        let paging = &row(&report, name)["paging"];
+        let executed = (&paging["instructions_executed"], &paging["branches"], &paging["accesses"]);
+        assert_eq!(
+            executed,
+            (&Value::from(instructions), &Value::from(branches), &Value::from(accesses)),
+            "{name}"
+        );
+        for processor in ["zen4", "zen3"] {
+            let on = on_of(paging, processor);
+            assert_eq!(
+                (&on["data_misses"], &on["walks"]),
+                (&Value::from(data), &Value::from(walks)),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn frames_are_scattered_as_asked() {
+    let scattered = |mib: &str| {
+        let report =
+            json(&["lab", "run", "--operation", "matmul-4k-on-4k-24g", "--scattered", mib]);
+        let on = on_of(&row(&report, "matmul-4k-on-4k-24g")["paging"], "zen4").clone();
+        assert_eq!(on["walks"], 256_320, "{mib}");
+        number(&on["references_per_walk"])
+    };
+    // The more tables the frames are mapped by, the farther their entries are from each other.
+    let [narrow, middle, wide] = ["32", "2048", "24576"].map(scattered);
+    assert!(narrow < middle && middle < wide, "{narrow} {middle} {wide}");
+    assert!((wide - SIMULATED_WALKS.scattered).abs() < 5e-3, "{wide}");
 }
 
 #[test]
@@ -92,6 +164,10 @@ fn accesses_are_recorded_on_one_host_and_without_a_profile() {
         (
             &["--operation", "scan-4k-on-4k", "--host", "intel"][..],
             "scan-4k-on-4k: accesses to memory are recorded on --host amd alone",
+        ),
+        (
+            &["--operation", "matmul-4k-on-4k,cpuid", "--scattered", "64"],
+            "--scattered: no operation of this run scatters frames over 24 GiB; those of the suite paging whose names end in -24g do",
         ),
         (
             &["--suite", "paging", "--profile"],

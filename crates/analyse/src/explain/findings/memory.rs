@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use vmtax_events::{Detail, DetailKind};
 
 use super::super::certainty::Certainty;
-use super::super::finding::{Evidence, Finding, FoundKind, PerWork};
+use super::super::finding::{Evidence, Finding, FoundKind, PerWork, SIMULATED_WALKS};
 use super::super::mapping;
 use super::super::subject::Subject;
 use super::super::sums::{RecordingSums, add, faults_wait, is_most, total};
@@ -116,7 +116,7 @@ pub(in crate::explain) fn of_memory(
         let found = FoundKind::SmallPages { private: false };
         let mut finding = Finding::new(found, Certainty::Likely);
         finding.evidence.push(faults);
-        let mut finding = finish_memory(finding, context);
+        let mut finding = finish_memory(finding, ledger, context);
         only_if_mapping(&mut finding);
         return Some(finding);
     }
@@ -132,7 +132,7 @@ pub(in crate::explain) fn of_memory(
     if private {
         finding.evidence.push(Evidence::PrivateMemory(context.kind));
     }
-    Some(finish_memory(finding, context))
+    Some(finish_memory(finding, ledger, context))
 }
 
 /// Misses of the TLB for a thousand instructions from which on they cost several percent: a walk takes tens of cycles.
@@ -181,10 +181,13 @@ pub(in crate::explain) fn only_if_mapping(finding: &mut Finding) {
     }
 }
 
-fn finish_memory(mut finding: Finding, context: &Context) -> Finding {
+fn finish_memory(mut finding: Finding, ledger: &Ledger, context: &Context) -> Finding {
     finding.weight = 0.015;
     if context.guest_memfd && !matches!(context.kind, VmKind::Tdx | VmKind::Snp) {
         finding.evidence.push(Evidence::GuestMemfd);
+    }
+    if ledger.isa().facts().is_x86() {
+        finding.evidence.push(Evidence::SimulatedWalks(&SIMULATED_WALKS));
     }
     finding.advise(&[RemedyId::HugePages], context);
     if context.guest_memfd {

@@ -117,6 +117,14 @@ pub(crate) fn evidence(line: &Evidence) -> String {
             "inferred from its kind: it is a {} guest, and Linux up to 7.3 maps guest_memfd in pages of 4 KiB",
             kind.name()
         ),
+        Evidence::SimulatedWalks(of) => format!(
+            "simulated on {}, not measured here (`vmtax lab run --suite paging`): a loop down the columns of a matrix takes {} page walks a step where the guest or the host has pages of 4 KiB, and {} where both have 2 MiB; a walk reads {} entries of page tables where the guest's frames are contiguous, {} where they are scattered over 24 GiB",
+            of.processor,
+            fixed(of.small, 2),
+            fixed(of.large, 5),
+            fixed(of.contiguous, 1),
+            fixed(of.scattered, 1)
+        ),
         Evidence::Tdcalls(Some(how)) => {
             format!("{}, TDCALL is {} ({})", how.kernels, how.tdcall, how.source)
         }

@@ -446,7 +446,7 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
                 SMALL_PAGES
             },
             "`vmtax pages` shows 2M and 1G",
-            "`vmtax pages` on the host while the VM runs; dTLB-load-misses in the guest; perf annotate of its hottest function",
+            "`vmtax pages` on the host while the VM runs; `vmtax doctor` in the guest, which times what a load pays there; dTLB-load-misses and perf annotate of its hottest function",
         ),
         FoundKind::EmulatedIommu => words(
             "the guest maps and unmaps each transfer in an IOMMU that the VMM emulates: each change is an exit to it, and with a passed-through device a change of the host's mappings",
