@@ -1,4 +1,4 @@
-//! The text of `perf report --stdio`: functions with their shares, most first, and [call graphs](super::report_graph) below them.
+//! The text of `perf report --stdio`: functions with their shares, most first, and call graphs below them (`report_graph`).
 //!
 //! ```text
 //! # Samples: 31  of event 'cpu-clock'
