@@ -21,7 +21,7 @@ type ObservedReader = fn(&str) -> Option<Vec<Observed>>;
 
 /// What a text shows, and the tool that it is of; `None` if no tool is known by it.
 pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
-    let readers: [(&str, ObservedReader); 13] = [
+    let readers: [(&str, ObservedReader); 14] = [
         ("top", top),
         ("table of processor times", tables),
         ("cpu.stat", quota),
@@ -34,6 +34,7 @@ pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
         ("vulnerabilities", mitigations),
         ("interrupt lines", device_lines),
         ("numastat", nodes),
+        ("perf sched latency", delays),
         ("ethtool", offloads),
     ];
     let mut all = Vec::new();
@@ -129,6 +130,29 @@ fn tables(text: &str) -> Option<Vec<Observed>> {
         found.push(Observed::Swapping { out, back });
     }
     (!found.is_empty()).then_some(found)
+}
+
+/// vCPUs in `perf sched latency`: the mean delay times its count, beside the time in which they ran.
+fn delays(text: &str) -> Option<Vec<Observed>> {
+    if !lines(text).any(|line| line.contains("Runtime ms") && line.contains("delay ms")) {
+        return None;
+    }
+    let number = |field: &str| {
+        let digits = field.trim().trim_start_matches("avg:").trim_end_matches("ms").trim();
+        digits.parse::<f64>().ok().filter(|value| (0.0..1e15).contains(value))
+    };
+    let (mut ran, mut waited) = (0.0, 0.0);
+    for line in lines(text) {
+        let mut fields = line.split('|');
+        let is_vcpu = fields.next().is_some_and(|task| task.contains("/KVM:"));
+        if let (true, [Some(runtime), Some(switches), Some(mean)]) =
+            (is_vcpu, [(); 3].map(|()| number(fields.next()?)))
+        {
+            ran += runtime;
+            waited += switches * mean;
+        }
+    }
+    (ran + waited > 0.0).then(|| vec![Observed::Delayed(waited / (ran + waited))])
 }
 
 /// `cpu.stat` of a cgroup.
@@ -549,12 +573,17 @@ fn started(line: &str) -> Option<TimedFunction> {
 }
 
 /// Lines of /sys/devices/system/cpu/vulnerabilities, of `grep` or `lscpu`, and what makes entries and exits dearer.
-const MITIGATIONS: [(&str, &str, HostMitigation); 5] = [
+/// Linux Documentation/admin-guide/hw-vuln/srso.rst and vmscape.rst for the barriers.
+const MITIGATIONS: [(&str, &str, HostMitigation); 9] = [
     ("retbleed", "Mitigation: IBRS", HostMitigation::Ibrs),
     ("retbleed", "Mitigation; IBRS", HostMitigation::Ibrs),
     ("meltdown", "PTI", HostMitigation::Pti),
     ("l1tf", "cache flushes", HostMitigation::L1Flush),
     ("mds", "Clear CPU buffers", HostMitigation::ClearBuffers),
+    ("spec_rstack_overflow", "Mitigation: IBPB", HostMitigation::ExitBarrier),
+    ("spec rstack overflow", "Mitigation; IBPB", HostMitigation::ExitBarrier),
+    ("vmscape", "IBPB on VMEXIT", HostMitigation::ExitBarrier),
+    ("vmscape", "IBPB before exit to userspace", HostMitigation::UserBarrier),
 ];
 
 fn mitigations(text: &str) -> Option<Vec<Observed>> {
@@ -567,8 +596,8 @@ fn mitigations(text: &str) -> Option<Vec<Observed>> {
             continue;
         };
         let name = name.trim().trim_start_matches("Vulnerability").trim().to_ascii_lowercase();
-        is_list |= ["retbleed", "meltdown", "l1tf", "mds"].contains(&name.as_str())
-            && state.contains("itigation");
+        is_list |= state.contains("itigation")
+            && MITIGATIONS.iter().any(|(vulnerability, ..)| name == *vulnerability);
         for (vulnerability, words, mitigation) in MITIGATIONS {
             let observed = Observed::Mitigation(mitigation);
             if name == vulnerability && state.contains(words) && !found.contains(&observed) {
@@ -582,6 +611,18 @@ fn mitigations(text: &str) -> Option<Vec<Observed>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn vcpus_in_a_table_of_latencies() {
+        let table = |delay: &str| {
+            format!(
+                "  Task                  |   Runtime ms  | Switches | Average delay ms | Maximum delay ms |\n  CPU 0/KVM:12345       |   6000.000 ms |     1000 | avg:    {delay} ms | max:   30.0 ms |\n  vhost-1:7 |   600.0 ms |  5 | avg: 900.0 ms | max: 1.0 ms |\n"
+            )
+        };
+        assert_eq!(all(&table("4.000")), [Observed::Delayed(0.4)]);
+        assert_eq!(all(&table("nan")), []);
+        assert_eq!(all("CPU 0/KVM:1 | 6.0 ms | 1 | avg: 4.0 ms |\n"), []);
+    }
 
     fn all(text: &str) -> Vec<Observed> {
         read(text).map(|(_, found)| found).unwrap_or_default()

@@ -3,7 +3,7 @@
 //! - folded stacks (`a;b;c 12`), as flame graph tools write and read them;
 //! - `perf.data` with samples, whose addresses become names by way of [`SymbolNames`];
 //! - the text of `perf script`;
-//! - the text of `perf report --stdio`: functions, without their callers;
+//! - the text of `perf report --stdio`: functions, with their callers where it has graphs;
 //! - a call graph of their screens, or a part of it;
 //! - the text of `perf annotate`: the instructions of a function.
 //!
@@ -16,6 +16,7 @@ pub mod folded;
 pub mod perf_data;
 pub mod perf_report;
 pub mod perf_script;
+mod report_graph;
 
 use std::io::Read;
 

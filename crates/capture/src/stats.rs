@@ -183,13 +183,13 @@ fn of_kvm_stat(text: &str) -> Result<CounterList, Error> {
 fn of_lines(text: &str) -> Result<CounterList, Error> {
     let mut list = CounterList { has_lines: true, ..CounterList::default() };
     // Behind the head of perf's table only its rows are counters.
-    let mut is_table = text.lines().any(perf_stat::is_head);
-    let has_table = is_table;
+    let has_table = text.lines().any(perf_stat::is_head);
+    // Counters of tables above: a second table counts other events.
+    let mut above = 0;
     for (number, line) in text.lines().enumerate() {
         let at_line = at_line(number);
-        if perf_stat::is_head(line) && !std::mem::take(&mut is_table) {
-            let problem = "begins a second table of perf stat: give each in a file of its own";
-            return Err(at_line(problem.to_owned()));
+        if perf_stat::is_head(line) {
+            above = list.stats.len();
         }
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -197,6 +197,11 @@ fn of_lines(text: &str) -> Result<CounterList, Error> {
         }
         if perf_stat::is_row(line) {
             list.add(perf_stat::row(line).map_err(&at_line)?).map_err(&at_line)?;
+            let (others, own) = list.stats.split_at(above);
+            if own.last().is_some_and(|new| others.iter().any(|known| known.name == new.name)) {
+                let problem = "is of a second table of perf stat: give each in a file of its own";
+                return Err(at_line(problem.to_owned()));
+            }
             continue;
         }
         perf_stat::check_part(line, has_table).map_err(&at_line)?;

@@ -105,7 +105,7 @@ fn outputs_without_a_total_are_rejected_by_name() {
         assert!(error.contains(words), "{file}: {error}");
     }
     let two = text("text-C.txt") + &text("text-en_US.txt");
-    assert!(read(&two).unwrap_err().contains("line 13 begins a second table"));
+    assert!(read(&two).unwrap_err().contains("is of a second table"));
 }
 
 #[test]

@@ -61,6 +61,10 @@ words! {
         L1Flush = "l1tf: cache flushes",
         /// Buffers are cleared at entries of the guest.
         ClearBuffers = "mds: clear CPU buffers",
+        /// The predictors of branches are flushed at each exit.
+        ExitBarrier = "IBPB at each exit",
+        /// They are flushed before the VMM goes on behind an exit.
+        UserBarrier = "vmscape: IBPB before the VMM runs",
     }
 }
 
@@ -140,6 +144,8 @@ pub enum Observed {
     Timed(TimedFunction, u64),
     /// A mitigation is at work.
     Mitigation(HostMitigation),
+    /// vCPUs were ready and waited for a processor, in this part of the time in which they ran or were ready.
+    Delayed(f64),
     /// A message was found.
     Message(LogMessage),
     /// A VMM's memory is on more than one NUMA node.

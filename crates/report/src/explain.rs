@@ -337,7 +337,14 @@ impl Explained<'_> {
                 rows.push((Style::Plain, "  next: ".to_owned(), words.next.to_owned()));
             }
         }
-        if explanation.findings.is_empty()
+        // Findings of which none says what to do leave nothing decided: what to record does.
+        let says_how = explanation
+            .findings
+            .iter()
+            .take(FINDINGS)
+            .any(|finding| !finding.remedies.is_empty() || finding.found.is_cured_by_words());
+        let is_open = explanation.verdict.id() == "undecided" && !says_how;
+        if (explanation.findings.is_empty() || is_open)
             && let Some(next) = explanation.steps.iter().find_map(|step| step.next)
         {
             rows.push((Style::Faint, "next: ".to_owned(), words::record(next).to_owned()));

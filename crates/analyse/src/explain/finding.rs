@@ -125,6 +125,10 @@ pub enum FoundKind {
     SpreadMemory,
     /// vCPUs wait for the lock of KVM's page tables.
     MmuLock,
+    /// Time in functions that wait for locks, of which the profile does not show the callers.
+    LockWaits,
+    /// QEMU's thread of a migration looks at each page for zeros.
+    MigrationScan,
     /// The TLB misses more often than in the base.
     TlbMisses,
     /// Conversions of single pages break up huge pages.
@@ -165,7 +169,13 @@ impl FoundKind {
         use FoundKind as F;
         matches!(
             self,
-            F::Message(_) | F::EmulatedIommu | F::PassedThroughRegisters | F::IpiWaits | F::MmuLock
+            F::Message(_)
+                | F::EmulatedIommu
+                | F::PassedThroughRegisters
+                | F::IpiWaits
+                | F::MmuLock
+                | F::LockWaits
+                | F::MigrationScan
         )
     }
 
@@ -206,6 +216,8 @@ impl FoundKind {
             FoundKind::BranchMisses => "branch-misses",
             FoundKind::RemoteMemory | FoundKind::SpreadMemory => "remote-memory",
             FoundKind::MmuLock => "mmu-lock",
+            FoundKind::LockWaits => "lock-waits",
+            FoundKind::MigrationScan => "migration-scan",
             FoundKind::TlbMisses => "tlb-misses",
             FoundKind::ShatteredRegions => "shattered-regions",
             FoundKind::SmallPages { .. } => "small-pages",

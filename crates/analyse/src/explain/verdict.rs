@@ -134,6 +134,7 @@ impl Verdict {
                 FoundKind::Contention(_) | FoundKind::IpiWaits | FoundKind::MmuLock,
             ) => "contention",
             Verdict::Finding(FoundKind::NoKvm) => "no-kvm",
+            Verdict::Finding(FoundKind::LockWaits | FoundKind::MigrationScan) => "undecided",
             Verdict::Finding(FoundKind::StealCounter | FoundKind::Message(_)) => "message",
             Verdict::Finding(FoundKind::SlowFunction(TimedFunction::NumaBalancing)) => "memory",
             Verdict::Finding(FoundKind::SlowFunction(_)) => "start",
@@ -174,6 +175,8 @@ impl Verdict {
                 | FoundKind::PassedThroughRegisters
                 | FoundKind::IpiWaits
                 | FoundKind::MmuLock
+                | FoundKind::LockWaits
+                | FoundKind::MigrationScan
                 | FoundKind::SpreadMemory
                 | FoundKind::HostPolls),
             ) => found == shown,
@@ -281,6 +284,9 @@ fn without_exits(steps: &[ExplainStep], all: &[Finding], ledger: &Ledger) -> Opt
     if let Some(first) = ledger.observed.first() {
         let nothing = || Verdict::Undecided { says: Some(Says::Observed(*first)), most: None };
         return Some(shown.map_or_else(nothing, Verdict::Finding));
+    }
+    if shown == Some(FoundKind::NoKvm) {
+        return shown.map(Verdict::Finding);
     }
     let says = Some(Says::OnlyCounts { emulated: false });
     let has_counts = shown.is_some() || !ledger.stats.is_empty();

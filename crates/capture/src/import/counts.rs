@@ -9,10 +9,12 @@
 //! | `NAME: COUNT` lines | the bpftrace scripts of CVM_eval, as a total or second by second |
 //! | bcc's `kvmexit`, SystemTap's `kvm_service_time.stp` | a line for each reason, the latter with times |
 //! | DTrace on bhyve | a line for each reason of SVM, port and faulting address |
+//! | a reason and its count in each row | tables without titles |
 //! | columns of reasons, MSRs or TDVMCALL leaves | the same scripts, a line each second |
 //!
 //! A table has sums and no single durations: [`vmtax_events::Tally`]'s histogram stays empty, and quantiles are unknown.
 
+mod bare;
 mod columns;
 mod dtrace;
 mod kvm_stat;
@@ -49,7 +51,7 @@ struct TextKind {
     read: fn(&str, &mut CountsTable) -> Result<(), Error>,
 }
 
-const KINDS: [TextKind; 9] = [
+const KINDS: [TextKind; 10] = [
     TextKind { tool: "perf kvm stat", recognise: perf_kvm::recognise, read: perf_kvm::read },
     TextKind { tool: "perf report", recognise: shares::recognise, read: shares::read },
     TextKind {
@@ -67,6 +69,7 @@ const KINDS: [TextKind; 9] = [
     TextKind { tool: "DTrace", recognise: dtrace::recognise, read: dtrace::read },
     TextKind { tool: "bpftrace", recognise: columns::recognise, read: columns::read },
     TextKind { tool: "bpftrace", recognise: named::recognise, read: named::read },
+    TextKind { tool: "rows without titles", recognise: bare::recognise, read: bare::read },
 ];
 
 /// The text without the spaces that all its lines begin with: an indented list has lines below others all the same.

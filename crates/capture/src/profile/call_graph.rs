@@ -32,7 +32,8 @@ const DEEPEST: usize = 1024;
 pub fn recognise(head: &[u8]) -> bool {
     is_text(head) && {
         let text = String::from_utf8_lossy(head);
-        let lines = || text.lines().map(trimmed).filter(|line| !line.trim().is_empty());
+        let lines =
+            || text.lines().map(trimmed).filter(|line| !line.trim().is_empty() && !is_title(line));
         let nodes: Vec<GraphLine<'_>> = lines().filter_map(node).collect();
         let with = nodes.iter().filter(|node| node.share.is_some() && !node.is_head).count();
         let opened = nodes.iter().filter(|node| node.is_open).count();
@@ -42,6 +43,11 @@ pub fn recognise(head: &[u8]) -> bool {
             && (opened * 5 >= nodes.len() || nodes[0].is_head)
             && nodes.len() + 2 >= lines().count()
     }
+}
+
+/// Above the rows of a screen.
+fn is_title(line: &str) -> bool {
+    line.trim_start().starts_with("Samples:") || super::perf_report::heading(line).is_some()
 }
 
 /// A line without the frame of the screen.
@@ -91,7 +97,8 @@ fn node(line: &str) -> Option<GraphLine<'_>> {
         Some(share) => (words.next()?, Some(hundredths(share)?)),
         None => (first, None),
     };
-    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+    let is_name = (name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        || name.starts_with("0x"))
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.@:~<>[]".contains(&b));
     (is_name && words.next().is_none() && column > 0).then_some(GraphLine {
         column,
@@ -190,11 +197,18 @@ impl Graph {
 pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error> {
     let mut lines = TextLines::new(input);
     let mut graph = Graph::default();
-    while let Some(line) = lines.next()? {
+    loop {
+        let offset = lines.offset();
+        let Some(line) = lines.next()? else { break };
         let line = String::from_utf8_lossy(line);
+        if let Some(event) = super::perf_report::counted_event(&line) {
+            return Err(super::perf_report::of_no_time(offset, event));
+        }
         match node(trimmed(&line)) {
             Some(node) => graph.add(&node),
-            None => sum.losses.undecodable += u64::from(!line.trim().is_empty()),
+            None => {
+                sum.losses.undecodable += u64::from(!line.trim().is_empty() && !is_title(&line))
+            }
         }
     }
     sum.losses.undecodable += lines.cut;

@@ -1,5 +1,4 @@
-//! The text of `perf report --stdio`: functions with their shares, most first. Call chains below them are left out: a function
-//! is a stack of itself.
+//! The text of `perf report --stdio`: functions with their shares, most first, and call graphs below them (`report_graph`).
 //!
 //! ```text
 //! # Samples: 31  of event 'cpu-clock'
@@ -15,7 +14,10 @@
 
 use std::io::Read;
 
+use vmtax_events::Profile;
+
 use super::StackSum;
+use super::report_graph::ReportGraphs;
 use crate::Error;
 use crate::import::text::lines::TextLines;
 use crate::import::text::{UNTERMINATED, is_text};
@@ -40,8 +42,27 @@ pub fn recognise(head: &[u8]) -> bool {
     }
 }
 
+/// Modifiers of events: what stands behind the colon of cycles:P.
+const MODIFIERS: &str = "ukhGHpPSDIWebR";
+
+/// The tracepoint or probe whose samples these are, by the line above the titles: a sample of it is one event, and no time.
+pub(super) fn counted_event(line: &str) -> Option<&str> {
+    let text = line.trim_start_matches(['#', ' ']);
+    let (_, rest) = text.strip_prefix("Samples:")?.split_once("of event")?;
+    let event = rest.trim_start().strip_prefix('\'')?.split('\'').next()?;
+    let (_, name) = event.split_once(':')?;
+    (!name.chars().all(|c| MODIFIERS.contains(c))).then_some(event)
+}
+
+pub(super) fn of_no_time(offset: u64, event: &str) -> Error {
+    let problem = format!(
+        "counts {event:?} by its callers, and shows no time: `perf record -a -g` samples time; its events, as `perf script` prints them, are a recording"
+    );
+    Error::malformed(offset, "perf report", problem)
+}
+
 /// A line of titles: which of a row's shares counts, and whether symbols are in it.
-fn heading(line: &str) -> Option<(usize, bool)> {
+pub(super) fn heading(line: &str) -> Option<(usize, bool)> {
     let line = line.trim_start();
     let titles = match line.strip_prefix('#') {
         Some(titles) => titles,
@@ -62,10 +83,14 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error
     let mut lines = TextLines::new(input);
     let mut titles: Option<usize> = None;
     let mut events = 0;
+    let mut graphs = ReportGraphs::default();
     loop {
         let offset = lines.offset();
         let Some(line) = lines.next()? else { break };
         let line = String::from_utf8_lossy(line);
+        if let Some(event) = counted_event(&line) {
+            return Err(of_no_time(offset, event));
+        }
         if line.starts_with("# Samples: ") {
             events += 1;
         }
@@ -82,9 +107,19 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error
             titles = Some(share);
             continue;
         }
-        let Some((share, name)) = row(&line, titles) else { continue };
-        sum.add(&super::one_frame(name), share);
+        let Some(row) = row(&line, titles) else {
+            graphs.line(&line);
+            continue;
+        };
+        let name = super::one_frame(row.name);
+        let of_thread = row
+            .thread
+            .map(|thread| format!("{}{}{name}", thread.trim_matches(['_', '/']), Profile::BETWEEN));
+        if of_thread.is_some() || !graphs.row(&name, row.whole, row.own) {
+            sum.add(&of_thread.unwrap_or(name), row.own);
+        }
     }
+    graphs.deliver(sum);
     let shown = sum.profile.total();
     if shown > 0 && shown + ROUNDING < WHOLE {
         sum.add(REST, WHOLE - shown);
@@ -96,19 +131,36 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error
     Ok(())
 }
 
-/// A row's share and symbol; without titles the number of shares says which one counts. Lines of call chains have no mark behind a share
-/// at their start.
-fn row(line: &str, which: Option<usize>) -> Option<(u64, &str)> {
+/// A row of the report: its symbol and its shares, in hundredths of a percent.
+struct ReportRow<'l> {
+    name: &'l str,
+    own: u64,
+    /// With what it calls, where there is such a column.
+    whole: Option<u64>,
+    thread: Option<&'static str>,
+}
+
+/// Threads of QEMU whose names say what is done: they stand above the function, as its caller.
+const THREADS: [&str; 4] = ["live_migration", "multifdsend_", "multifdrecv_", "/TCG"];
+
+/// A row; without titles the number of shares says which one counts. Lines of call chains have no mark behind a share at their start.
+fn row(line: &str, which: Option<usize>) -> Option<ReportRow<'_>> {
     let line = line.trim_start_matches([' ', '\t', '+', '-']);
     if !line.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
     }
     let shares = || line.split_whitespace().map_while(|word| word.strip_suffix('%'));
     let which = which.unwrap_or_else(|| shares().count().saturating_sub(1).min(1));
-    let share: f64 = shares().nth(which)?.replace(',', ".").parse().ok()?;
+    let hundredths = |at: usize| {
+        let share: f64 = shares().nth(at)?.replace(',', ".").parse().ok()?;
+        (0.0..=100.0).contains(&share).then_some((share * 100.0).round() as u64)
+    };
+    let own = hundredths(which)?;
+    let whole = if which > 0 { Some(hundredths(0)?) } else { None };
     let at = MARKS.iter().filter_map(|mark| Some((line.find(mark)?, mark.len()))).min()?;
     // "foo  -      -" where perf prints more columns behind the symbol.
     let name = line.get(at.0 + at.1..)?.split("  ").next().unwrap_or_default().trim();
-    let weight = (share * 100.0).round() as u64;
-    ((0.0..=100.0).contains(&share) && !name.is_empty()).then_some((weight, name))
+    let between = line.get(..at.0)?;
+    let thread = THREADS.into_iter().find(|thread| between.contains(thread));
+    (!name.is_empty()).then_some(ReportRow { name, own, whole, thread })
 }

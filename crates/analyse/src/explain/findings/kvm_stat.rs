@@ -13,6 +13,9 @@ const NEARLY_ALL: f64 = 0.8;
 /// What is found, the part of the exits, and the counters that show it.
 type ShownCounters = (FoundKind, f64, Vec<(&'static str, f64)>);
 
+/// A process that ran as long, in ms, would have entered its guest.
+const BUSY_MS: f64 = 1000.0;
+
 /// Fewer exits than these show nothing.
 const ENOUGH: f64 = 1000.0;
 
@@ -61,6 +64,17 @@ const ABOUT: &[(&[&str], Subject)] = &[
 /// What the counters show. No remedies: which device, which timer and what it costs are in a recording.
 pub(in crate::explain) fn of_kvm_counters(ledger: &Ledger, context: &Context) -> Vec<Finding> {
     let counts = KvmStatCounts(ledger);
+    // perf stat of a process that ran, in which KVM entered no guest.
+    if counts.of(&["kvm_entry"]).is_some_and(|(_, entries)| entries == 0.0)
+        && counts.of(&["kvm_exit"]).is_some_and(|(_, exits)| exits == 0.0)
+        && counts.of(&["task-clock"]).is_some_and(|(_, ms)| ms >= BUSY_MS)
+    {
+        let mut finding = Finding::new(FoundKind::NoKvm, Certainty::Likely);
+        let counters = vec![("kvm_entry", 0.0)];
+        finding.evidence.push(Evidence::KvmCounters { exits: 0.0, counters });
+        finding.weight = 1.0;
+        return vec![finding];
+    }
     let Some((_, exits)) = counts.of(&EXITS).filter(|(_, exits)| *exits >= ENOUGH) else {
         return Vec::new();
     };

@@ -35,6 +35,9 @@ fn meaning(observed: Observed) -> Option<Means> {
             &[R::FewerVcpus, R::CpuQuota],
             Some("you run the host; of a rented VM only its provider can"),
         ),
+        Observed::Delayed(share) if share >= TAX_MATTERS => {
+            (FoundKind::Contention(CpuHolder::Unknown), &[], None)
+        }
         Observed::Throttled { throttled, periods }
             if periods > 0 && throttled as f64 >= periods as f64 * TAX_MATTERS =>
         {
@@ -128,7 +131,9 @@ pub(in crate::explain) fn of_observed(ledger: &Ledger, context: &Context) -> Vec
 
 fn weight(observed: Observed) -> f64 {
     match observed {
-        Observed::Steal(share) | Observed::Thread(_, share) => share.min(1.0),
+        Observed::Steal(share) | Observed::Delayed(share) | Observed::Thread(_, share) => {
+            share.min(1.0)
+        }
         Observed::Throttled { throttled, periods } => throttled as f64 / periods.max(1) as f64,
         Observed::DeviceLine { share, .. } => share.min(1.0),
         Observed::Nodes { elsewhere, .. } => elsewhere.min(1.0),

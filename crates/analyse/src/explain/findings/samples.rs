@@ -2,6 +2,7 @@
 //! beside running it.
 
 use vmtax_events::observed::TimedFunction;
+use vmtax_events::profile::Weight;
 use vmtax_events::{Profile, ProfileOrigin};
 
 use super::super::certainty::Certainty;
@@ -24,6 +25,8 @@ struct Sign {
     condition: Option<&'static str>,
     /// Time in what these functions call says nothing.
     own: bool,
+    /// Only where the stack has no other functions.
+    alone: bool,
     /// The first function above them that is none of theirs is one of these, where there are any.
     of: &'static [&'static str],
 }
@@ -45,6 +48,7 @@ impl Sign {
             remedies: &[],
             condition: None,
             own: false,
+            alone: false,
             of: &[],
         }
     }
@@ -69,6 +73,11 @@ impl Sign {
         self
     }
 
+    const fn alone(mut self) -> Sign {
+        self.alone = true;
+        self
+    }
+
     const fn only_if(mut self, condition: &'static str) -> Sign {
         self.condition = Some(condition);
         self
@@ -88,7 +97,9 @@ impl Sign {
                     .find(|function| !self.fits(function))
                     .is_some_and(|caller| is_in(self.of, caller));
         }
-        if self.own {
+        if self.alone {
+            functions.all(|function| self.fits(function))
+        } else if self.own {
             functions.next_back().is_some_and(|function| self.fits(function))
         } else {
             functions.any(|function| self.fits(function))
@@ -104,6 +115,20 @@ fn is_in(names: &[&str], function: &str) -> bool {
         None => function == *known,
     })
 }
+
+/// Waiting for a spin lock or a lock of readers and writers. Linux kernel/locking.
+const LOCKS: &[&str] = &[
+    "queued_write_lock_slowpath",
+    "queued_read_lock_slowpath",
+    "native_queued_spin_lock_slowpath",
+    "__pv_queued_spin_lock_slowpath",
+    "pv_queued_spin_lock_slowpath",
+    "queued_spin_lock_slowpath",
+    "_raw_write_lock*",
+    "_raw_read_lock*",
+    "_raw_spin_lock*",
+    "__lock_text_start",
+];
 
 /// Every sign.
 const SIGNS: &[Sign] = &[
@@ -161,18 +186,7 @@ const SIGNS: &[Sign] = &[
         ProfileOrigin::Host,
         FoundKind::MmuLock,
         0.05,
-        &[
-            "queued_write_lock_slowpath",
-            "queued_read_lock_slowpath",
-            "native_queued_spin_lock_slowpath",
-            "__pv_queued_spin_lock_slowpath",
-            "pv_queued_spin_lock_slowpath",
-            "_raw_write_lock",
-            "_raw_read_lock",
-            "_raw_spin_lock",
-            "queued_spin_lock_slowpath",
-            "__lock_text_start",
-        ],
+        LOCKS,
     )
     .of(&[
         "kvm_mmu_*",
@@ -186,6 +200,25 @@ const SIGNS: &[Sign] = &[
         "make_mmu_pages_available",
         "mmu_sync_children",
     ]),
+    Sign::new(ProfileOrigin::Host, FoundKind::LockWaits, 0.10, LOCKS).alone(),
+    Sign::new(ProfileOrigin::Guest, FoundKind::LockWaits, 0.10, LOCKS).alone(),
+    // Linux drivers/virtio/virtio_pci_common.c, virtio_mmio.c: a write to the device's doorbell.
+    Sign::new(
+        ProfileOrigin::Guest,
+        FoundKind::Exits(Subject::QueueNotifications),
+        0.05,
+        &["vp_notify", "vp_notify_with_data", "vm_notify", "vm_notify_with_data"],
+    ),
+    // QEMU accel/tcg: what runs, finds and makes translated blocks; names of its vCPU threads.
+    Sign::new(
+        ProfileOrigin::Host,
+        FoundKind::NoKvm,
+        0.05,
+        &["cpu_exec_loop", "cpu_tb_exec", "tb_lookup", "tb_htable_lookup", "helper_lookup_tb_ptr", "cpu_io_recompile", "tcg_gen_code", "tlb_set_page_full", "TCG"],
+    ),
+    // QEMU migration/ram.c, util/bufferiszero.c: the migration's thread, and not its channels'.
+    Sign::new(ProfileOrigin::Host, FoundKind::MigrationScan, 0.10, &["buffer_zero_*", "buffer_is_zero*"])
+        .of(&["live_migration", "ram_find_and_save_block", "ram_save_iterate", "save_zero_page*"]),
     // QEMU hw/i386/intel_iommu.c, hw/i386/amd_iommu.c.
     Sign::new(ProfileOrigin::Host, FoundKind::EmulatedIommu, 0.05, &["vtd_*", "amdvi_*"]),
     // QEMU hw/vfio/region.c; Linux drivers/vfio/pci/vfio_pci_rdwr.c.
@@ -289,14 +322,16 @@ fn part_of(profile: &Profile, sign: &Sign) -> f64 {
     with.map(|(_, weight)| *weight).fold(0, u64::saturating_add) as f64 / all
 }
 
-/// The functions that fit, with their own shares, largest first.
+/// The functions that fit, with their own shares, largest first; where they only call others, with what these take.
 fn most(profile: &Profile, fits: impl Fn(&str) -> bool) -> Vec<(String, f64)> {
     let functions = profile.functions();
-    let mut named: Vec<(&str, u64)> =
-        functions.iter().filter(|(name, _)| fits(name)).map(|(name, w)| (*name, w.own)).collect();
-    named.sort_by_key(|(_, own)| std::cmp::Reverse(*own));
+    let fitting = || functions.iter().filter(|(name, _)| fits(name));
+    let is_own = fitting().any(|(_, weight)| weight.own > 0);
+    let weight = |w: &Weight| if is_own { w.own } else { w.total };
+    let mut named: Vec<(&str, u64)> = fitting().map(|(name, w)| (*name, weight(w))).collect();
+    named.sort_by_key(|(_, weight)| std::cmp::Reverse(*weight));
     let all = profile.total().max(1) as f64;
-    let share = |(name, own): &(&str, u64)| ((*name).to_owned(), *own as f64 / all);
+    let share = |(name, weight): &(&str, u64)| ((*name).to_owned(), *weight as f64 / all);
     named.iter().take(NAMED).map(share).collect()
 }
 
@@ -312,14 +347,27 @@ fn finding(sign: &Sign, ledger: &Ledger, context: &Context) -> Option<Finding> {
     if share < sign.least {
         return None;
     }
+    let enters = |module: &str| {
+        profile.functions().keys().any(|name| name.trim_start_matches('_').starts_with(module))
+    };
+    // Beside KVM's guests one of TCG is another VM.
+    if sign.found == FoundKind::NoKvm && (enters("vmx_") || enters("svm_")) {
+        return None;
+    }
     let mut finding = Finding::new(sign.found.clone(), sign.certainty);
     finding.evidence.push(Evidence::Samples(sign.place, share, most(profile, fits)));
-    finding.weight = share;
+    // What the locks are for is said by the others.
+    finding.weight = if sign.found == FoundKind::LockWaits { 0.0 } else { share };
     // idle=poll shows by this function alone.
     let is_forced = profile.functions().contains_key("cpu_idle_poll");
-    if sign.found != FoundKind::GuestPolls || is_forced {
-        finding.advise(sign.remedies, context);
-    }
+    let helps = |remedy: &RemedyId| match remedy {
+        // A guest that no processor's virtualization runs has no nested paging: PVM.
+        RemedyId::Ept => enters("vmx_"),
+        RemedyId::Npt => enters("svm_"),
+        _ => sign.found != FoundKind::GuestPolls || is_forced,
+    };
+    let remedies: Vec<RemedyId> = sign.remedies.iter().copied().filter(helps).collect();
+    finding.advise(&remedies, context);
     if let Some(condition) = sign.condition {
         let and = |advice: Advice| Advice { condition: Some(condition), ..advice };
         finding.remedies = finding.remedies.drain(..).map(and).collect();
@@ -356,6 +404,16 @@ mod tests {
     fn functions_of_a_host_show_what_they_are_for_and_no_more() {
         for (stacks, expected) in [
             (&[("vmx_vcpu_run", 90), ("paging64_page_fault", 10)][..], &["shadow-paging"][..]),
+            // Whose lock it is, a function alone does not tell; below another one it does.
+            (&[("vmx_vcpu_run", 50), ("native_queued_spin_lock_slowpath", 50)], &["lock-waits"]),
+            (&[("vmx_vcpu_run", 50), ("futex_wake;_raw_spin_lock", 50)], &[]),
+            (&[("cpu_exec_loop;cpu_tb_exec", 50), ("qemu_poll_ns", 50)], &["no-kvm"]),
+            (&[("cpu_exec_loop;cpu_tb_exec", 50), ("__vmx_vcpu_run", 50)], &[]),
+            // No processor's virtualization: PVM. With it the remedy is one of its vendor.
+            (&[("kvm_cpu_exec", 50), ("paging64_page_fault", 50)], &["shadow-paging"]),
+            (&[("live_migration;buffer_zero_avx2", 50), ("vmx_vcpu_run", 50)], &["migration-scan"]),
+            // The channels look for zeros: zero-page-detection=multifd.
+            (&[("multifdsend;buffer_zero_avx2", 50), ("vmx_vcpu_run", 50)], &[]),
             // Nested paging without the TDP MMU.
             (&[("vmx_vcpu_run", 50), ("kvm_mmu_get_page", 30), ("pte_list_add", 20)], &[]),
             (&[("vmx_vcpu_run", 50), ("kvm_vcpu_halt;kvm_vcpu_check_block", 50)], &["host-polls"]),

@@ -309,6 +309,10 @@ pub(crate) fn observed(observed: Observed) -> String {
         Observed::Steal(share) => {
             format!("{} of the guest's processor time is stolen", percent(share))
         }
+        Observed::Delayed(share) => format!(
+            "vCPUs were ready and waited for a processor for {} of their time",
+            percent(share)
+        ),
         Observed::Throttled { throttled, periods } => format!(
             "the quota was used up in {} of {} periods",
             numbers::count(throttled),

@@ -362,9 +362,9 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
             "`vmstat 1` on the host and in the guest; VmSwap in /proc/PID/status of the VMM; how much memory all VMs have together",
         ),
         FoundKind::NoKvm => words(
-            "KVM does not run the guest: QEMU translates each instruction, which is many times slower",
+            "KVM does not run the guest: QEMU translates each instruction (TCG), which is many times slower",
             "`info kvm` in QEMU's monitor says that KVM is enabled",
-            "/dev/kvm; vmx or svm in /proc/cpuinfo; virtualization in the firmware's setup; nested in the parameters of the outer host's module",
+            "whether the guest's architecture is the host's: TCG alone runs others; /dev/kvm; vmx or svm in /proc/cpuinfo; virtualization in the firmware's setup; nested in the parameters of the outer host's module",
         ),
         FoundKind::StealCounter => words(
             "the guest's counter of stolen time is wrong: it holds more than the guest has run; nothing is stolen by that",
@@ -429,6 +429,16 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
             "the guest runs no guests of its own and has EPT or NPT: then the lock is held for another reason (dirty logging, memory that is taken away)",
             "who holds it: `perf lock contention -ab`; fewer faults of the nested guest: huge pages for its memory on the outer host and in L1, memory that is not given back; fewer vCPUs in it",
         ),
+        FoundKind::LockWaits => words(
+            "much time goes into waiting for locks; the profile does not show whose",
+            "the callers of these functions hold no lock that a vCPU waits for",
+            "who takes the lock: `perf record -a -g -- sleep 10`, then `perf report --stdio --no-children`, which vmtax reads; below KVM's page faults it is mmu_lock. Who holds it: `perf lock contention -ab`",
+        ),
+        FoundKind::MigrationScan => words(
+            "the migration's one thread compares each page with zero before it is sent",
+            "`info migrate` shows few duplicate pages, or the network is full",
+            "with multifd, zero-page-detection=multifd (QEMU 9.0 and later) does that in the channels' threads; without, `migrate_set_capability multifd on` at both ends; a migration that waits for the network gains nothing",
+        ),
         FoundKind::TlbMisses => words(
             "the guest's TLB misses more often than in the base: it waits for page walks",
             "the two did not do the same work, or the guest's own pages differ (THP in the guest)",
@@ -482,8 +492,11 @@ fn contention(holder: CpuHolder) -> FindingWords {
         CpuHolder::Host => {
             "the host gives the guest's processors to others, as its steal shows: not a cost of exits"
         }
-        CpuHolder::Threads | CpuHolder::Unknown => {
+        CpuHolder::Threads => {
             "vCPUs wait for a processor that other threads occupy: not a cost of exits"
+        }
+        CpuHolder::Unknown => {
+            "vCPUs wait for a processor; who has it, or whether a quota holds them back, is not shown: not a cost of exits"
         }
     };
     let next = match holder {
