@@ -493,7 +493,9 @@ pub(super) fn measurable(
                 format!("{flag} {name}: cannot be measured on --host {host}; use {hosts}");
             return fail(Code::Usage, message);
         }
-        if nested && all.iter().any(|one| one.step().is_some() && !one.is_for(host, 2)) {
+        let lacks_l2 =
+            |one: &Definition| one.step().is_some() && one.is_for(host, 1) && !one.is_for(host, 2);
+        if nested && all.iter().any(lacks_l2) {
             let message =
                 format!("--nested: {flag} {name} has VMs of a guest's on --host amd alone");
             return fail(Code::Usage, message);
