@@ -12,15 +12,15 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use vmtax_analyse::explain::{FindingCost, Explanation};
+use vmtax_analyse::explain::{Explanation, FindingCost};
 use vmtax_analyse::{
-    Accountant, By, Filter, Ledger, LedgerBuilder, Nested, AccountOptions, DiffSide, SortedTable,
+    AccountOptions, Accountant, By, DiffSide, Filter, Ledger, LedgerBuilder, Nested, SortedTable,
     TableKind, statistics,
 };
 use vmtax_capture::import::perf_data::EventsFile;
 use vmtax_capture::import::{self, Imported};
 use vmtax_capture::order::Sorter;
-use vmtax_capture::{Error, ImportFormat, Sink, ImportSource};
+use vmtax_capture::{Error, ImportFormat, ImportSource, Sink};
 use vmtax_events::{
     AccessRow, DetailKind, Event, Exit, ExitRow, Isa, Recording, RowSink, Tally, TimeRow,
 };
@@ -57,8 +57,12 @@ pub fn check_folder(data: &[u8], parts: &[&[u8]]) {
     let parts: Vec<EventsFile<'_>> =
         (0..).zip(parts).map(|(number, source)| EventsFile { number, source }).collect();
     let source = ImportSource::Folder(&data, &parts);
-    let imported =
-        import::import(ImportFormat::PerfFile, source, import::ImportOptions::default(), &mut sorter);
+    let imported = import::import(
+        ImportFormat::PerfFile,
+        source,
+        import::ImportOptions::default(),
+        &mut sorter,
+    );
     check_end(sorter, imported);
 }
 
@@ -111,7 +115,11 @@ impl Analysis {
         losses.merge(&lost);
         losses.out_of_order += self.late;
         recording.vms = vms;
-        assert_eq!(rows.ended + self.counted, rows.timed, "exits that ended, and exits that are timed");
+        assert_eq!(
+            rows.ended + self.counted,
+            rows.timed,
+            "exits that ended, and exits that are timed"
+        );
         let complete = losses.truncated.is_empty();
         check_ledger(&rows.ledger.finish(recording, losses, complete));
     }
@@ -225,10 +233,26 @@ fn check_ledger(ledger: &Ledger) {
     assert_eq!(sum(ledger.causes().iter().map(|(_, tally)| tally)), total, "causes");
     let _ = ledger.has_nesting();
 
-    // Changes of attributes and pre-faults are only in the table of conversions, where other rows are a second time.
+    // Page faults and control registers are details of exits alone; changes of attributes and pre-faults are only in the table of conversions,
+    // where other rows are a second time.
     let is_listed = |kind| {
         use DetailKind as K;
-        !matches!(kind, K::Overflow | K::MemoryFault | K::ToPrivate | K::ToShared | K::PreFault)
+        matches!(
+            kind,
+            K::MsrRead
+                | K::MsrWrite
+                | K::SysregRead
+                | K::SysregWrite
+                | K::PortIn
+                | K::PortOut
+                | K::MmioRead
+                | K::MmioWrite
+                | K::Cpuid
+                | K::Hypercall
+                | K::HypervHypercall
+                | K::XenHypercall
+                | K::Smccc
+        )
     };
     let accesses = ledger.accesses.iter().filter(|(key, _)| is_listed(key.detail.kind));
     let accesses = sum(accesses.map(|(_, tally)| tally));
