@@ -1,6 +1,6 @@
 //! Lives of VMs, from open(2) of /dev/kvm to close(2): what each step takes, and how much of that the processor was idle.
 //!
-//! The steps of a life are calls of this thread. Each is timed by the TSC; on a host whose clock counts instructions, what the processor
+//! The steps of a life are calls of this thread. Each is timed by the TSC (arm64: the generic timer); on a host whose clock counts instructions, what the processor
 //! was not idle of that time are instructions. How long it was idle is the kernel's own count, `idle_sleeptime` and `iowait_sleeptime` of
 //! /proc/timer_list, which is exact to the nanosecond and costs the step nothing. It is read where this thread has left the processor since
 //! it was read last: on one processor nothing is idle while a thread runs. A kernel without these lines (Debian's 7.3) has the tracepoint
@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! settle    read the idle time, if the thread left the processor
-//! RDTSC, the step, RDTSC
+//! the clock, the step, the clock
 //! settle    again: the difference is the step's
 //! ```
 //!
@@ -19,7 +19,7 @@
 
 #[cfg_attr(target_arch = "x86_64", path = "life/x86.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "life/arm.rs")]
-mod machine;
+pub(crate) mod machine;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -302,7 +302,7 @@ fn call(file: &OwnedFd, request: u32, number: usize) -> Result<i32> {
 }
 
 /// A request with a structure.
-fn with<T>(file: &OwnedFd, request: u32, structure: *mut T) -> Result<i32> {
+fn with<T>(file: &impl AsRawFd, request: u32, structure: *mut T) -> Result<i32> {
     assert_eq!((request >> 16 & 0x3fff) as usize, size_of::<T>(), "another structure");
     // SAFETY: the structure is the request's, by its size, and the callers' own; what follows one with a number of entries is there.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, structure) };

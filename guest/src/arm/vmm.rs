@@ -1,20 +1,19 @@
 //! A VMM for bare payloads on arm64: memory, one vCPU, KVM's GICv3, and the words that stand for ports.
 
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{
-    KVM_ARM_VCPU_PSCI_0_2, KVM_DEV_ARM_VGIC_CTRL_INIT, KVM_DEV_ARM_VGIC_GRP_ADDR,
-    KVM_DEV_ARM_VGIC_GRP_CTRL, KVM_DEV_ARM_VGIC_GRP_NR_IRQS, KVM_REG_ARM_CORE, KVM_REG_ARM64,
-    KVM_REG_SIZE_U64, KVM_VGIC_V3_ADDR_TYPE_DIST, KVM_VGIC_V3_ADDR_TYPE_REDIST, kvm_create_device,
-    kvm_device_attr, kvm_device_type_KVM_DEV_TYPE_ARM_VGIC_V3, kvm_regs,
+    KVM_ARM_VCPU_PSCI_0_2, KVM_REG_ARM_CORE, KVM_REG_ARM64, KVM_REG_SIZE_U64, kvm_regs,
     kvm_userspace_memory_region, kvm_vcpu_init, user_pt_regs,
 };
-use kvm_ioctls::{DeviceFd, Kvm, VcpuExit, VcpuFd, VmFd};
+use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use vmtax_guest::layout::{self, arm};
 use vmtax_guest::order::{Backing, Operation, Touch};
 
 use crate::Result;
+use crate::life::machine::{BITS, gic};
 use crate::trace::Tracer;
 
 /// How a payload is run.
@@ -29,8 +28,6 @@ pub(crate) struct ArmPlan<'a> {
 #[derive(Default)]
 pub(crate) struct ArmSharedVm(Option<ArmPayloadVm>);
 
-/// Interrupts of the GIC: those of each processor, and no others that anybody uses.
-const INTERRUPTS: u32 = 64;
 /// Emulated time in which a payload's last batch has to begin.
 const LIMIT: Duration = Duration::from_secs(60);
 /// A batch gets so much of the time of the one before, without ticks; the one that is recorded more.
@@ -72,7 +69,7 @@ fn failed(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> String {
 struct ArmPayloadVm {
     vcpu: VcpuFd,
     init: kvm_vcpu_init,
-    _gic: DeviceFd,
+    _gic: OwnedFd,
     _vm: VmFd,
     memory: ArmVmMemory,
     touched: Option<(Touch, ArmVmMemory)>,
@@ -83,7 +80,7 @@ impl ArmPayloadVm {
         let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
         // As QEMU's for so little memory. create_vm takes the widest, whose page tables have more levels and which Linux 7.3 walks whole, in
         // steps of 1 GiB, when the VM ends.
-        let vm = kvm.create_vm_with_ipa_size(40).map_err(failed("KVM_CREATE_VM"))?;
+        let vm = kvm.create_vm_with_ipa_size(BITS as u32).map_err(failed("KVM_CREATE_VM"))?;
         let memory = ArmVmMemory::new(arm::BYTES, Backing::Small)?;
         memory.attach(&vm, (0, arm::MEMORY))?;
         let touched = touch.map(|touch| {
@@ -96,7 +93,7 @@ impl ArmPayloadVm {
         vm.get_preferred_target(&mut init).map_err(failed("KVM_ARM_PREFERRED_TARGET"))?;
         init.features[0] |= 1 << KVM_ARM_VCPU_PSCI_0_2;
         vcpu.vcpu_init(&init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
-        let gic = interrupt_controller(&vm)?;
+        let gic = gic(&vm)?;
         let touched = touched.transpose()?;
         Ok(ArmPayloadVm { vcpu, init, _gic: gic, _vm: vm, memory, touched })
     }
@@ -168,28 +165,6 @@ impl ArmPayloadVm {
             }
         }
     }
-}
-
-/// KVM's GICv3.
-fn interrupt_controller(vm: &VmFd) -> Result<DeviceFd> {
-    let mut device =
-        kvm_create_device { type_: kvm_device_type_KVM_DEV_TYPE_ARM_VGIC_V3, ..Default::default() };
-    let gic = vm.create_device(&mut device).map_err(failed("KVM_CREATE_DEVICE"))?;
-    let set = |group: u32, attr: u32, value: u64| {
-        let attribute = kvm_device_attr {
-            group,
-            attr: attr.into(),
-            addr: &raw const value as u64,
-            ..Default::default()
-        };
-        gic.set_device_attr(&attribute).map_err(failed("KVM_SET_DEVICE_ATTR of the GIC"))
-    };
-    let address = KVM_DEV_ARM_VGIC_GRP_ADDR;
-    set(address, KVM_VGIC_V3_ADDR_TYPE_DIST, arm::DISTRIBUTOR)?;
-    set(address, KVM_VGIC_V3_ADDR_TYPE_REDIST, arm::REDISTRIBUTOR)?;
-    set(KVM_DEV_ARM_VGIC_GRP_NR_IRQS, 0, INTERRUPTS.into())?;
-    set(KVM_DEV_ARM_VGIC_GRP_CTRL, KVM_DEV_ARM_VGIC_CTRL_INIT, 0)?;
-    Ok(gic)
 }
 
 /// Memory of a VM.

@@ -1,6 +1,6 @@
 //! VMs of arm64.
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use kvm_bindings::{
     KVM_ARM_VCPU_PSCI_0_2, KVM_DEV_ARM_VGIC_CTRL_INIT, KVM_DEV_ARM_VGIC_GRP_ADDR,
@@ -35,7 +35,7 @@ pub(super) const STORES: u64 = 0;
 pub(super) const EXITS: u64 = 16;
 const INTERRUPTS: u32 = 64;
 /// As wide as QEMU's VMs of little memory: bits of guest-physical addresses, the type of the VM.
-const BITS: usize = 40;
+pub(crate) const BITS: usize = 40;
 /// A wider VM. One that is as wide as the processor allows has 48 or 52 bits.
 const WIDE: usize = 44;
 
@@ -77,8 +77,8 @@ fn init(vcpu: &OwnedFd, mut how: kvm_vcpu_init) -> Result<i32> {
     with(vcpu, own::VCPU_INIT, &raw mut how)
 }
 
-/// KVM's GICv3.
-fn gic(vm: &OwnedFd) -> Result<OwnedFd> {
+/// KVM's GICv3, with interrupts of each processor and no others that anybody uses.
+pub(crate) fn gic(vm: &impl AsRawFd) -> Result<OwnedFd> {
     let mut device =
         kvm_create_device { type_: kvm_device_type_KVM_DEV_TYPE_ARM_VGIC_V3, ..Default::default() };
     with(vm, own::CREATE_DEVICE, &raw mut device)?;
@@ -94,7 +94,6 @@ fn gic(vm: &OwnedFd) -> Result<OwnedFd> {
     set(KVM_DEV_ARM_VGIC_GRP_ADDR, KVM_VGIC_V3_ADDR_TYPE_REDIST, arm::REDISTRIBUTOR)?;
     set(KVM_DEV_ARM_VGIC_GRP_NR_IRQS, 0, INTERRUPTS.into())?;
     set(KVM_DEV_ARM_VGIC_GRP_CTRL, KVM_DEV_ARM_VGIC_CTRL_INIT, 0)?;
-    drop(set);
     Ok(gic)
 }
 
