@@ -34,8 +34,8 @@ use machine::{CODE, EXITS, STORES, aim, ticks};
 use vmtax_guest::layout;
 use vmtax_guest::order::{LifeStep, Operation, OrderOutcome};
 
-use crate::ports::MarkCode;
-use crate::trace::{self, IdleTrace, SwitchTrace};
+use crate::ports::{self, MarkCode};
+use crate::trace::{self, IdleTrace, SwitchTrace, Tracer};
 use crate::{Result, system};
 
 /// A pause between lives and within them, so that no work of the one before is left (grace periods of RCU, freed memory).
@@ -58,21 +58,29 @@ struct StepTaken {
     waited: Vec<u64>,
     /// Where it waited in a recorded life.
     places: Vec<(String, u64)>,
+    /// When it began and ended in a recorded life.
+    window: Option<(u64, u64)>,
     /// What this kernel lacks for it.
     missing: Option<String>,
 }
 
 /// Steps of VMs' lives. All are taken in each life, so that what one takes does not depend on what else was ordered.
-pub(crate) fn steps(operations: &[Operation], record: bool) -> Vec<OrderOutcome> {
-    let mut taken = measure(operations, record);
+pub(crate) fn steps(operations: &[Operation], tracer: &Tracer, record: bool) -> Vec<OrderOutcome> {
+    let mut taken = measure(operations, record.then_some(tracer));
     let outcome = |one: &Operation| {
         let number = one.number;
         let step =
             one.step.and_then(|step| taken.as_mut().map(|all| all.remove(&step)).transpose());
         match step {
-            Some(Ok(StepTaken { cycles, waited, places, missing })) => {
-                OrderOutcome { number, cycles, waited, places, missing, ..OrderOutcome::default() }
-            }
+            Some(Ok(StepTaken { cycles, waited, places, window, missing })) => OrderOutcome {
+                number,
+                cycles,
+                waited,
+                places,
+                window,
+                missing,
+                ..OrderOutcome::default()
+            },
             Some(Err(problem)) => {
                 OrderOutcome { number, failure: Some(problem.clone()), ..OrderOutcome::default() }
             }
@@ -82,10 +90,13 @@ pub(crate) fn steps(operations: &[Operation], record: bool) -> Vec<OrderOutcome>
     operations.iter().map(outcome).collect()
 }
 
-/// Lets VMs live, and measures the steps of these operations. With `record` there are none to warm up, and the waits of the last one have places.
-fn measure(operations: &[Operation], record: bool) -> Result<BTreeMap<LifeStep, StepTaken>> {
+/// Lets VMs live, and measures the steps of these operations. With a tracer it is one, whose exits are recorded, and whose waits have places.
+fn measure(
+    operations: &[Operation],
+    tracer: Option<&Tracer>,
+) -> Result<BTreeMap<LifeStep, StepTaken>> {
     let most = operations.iter().map(|one| one.batches).max().unwrap_or(0);
-    let lives = if record { 1 } else { most };
+    let lives = if tracer.is_some() { 1 } else { most };
     enter_group()?;
     trace::mount()?;
     let numbers: BTreeMap<LifeStep, u16> =
@@ -103,15 +114,19 @@ fn measure(operations: &[Operation], record: bool) -> Result<BTreeMap<LifeStep, 
     for life in 0..lives {
         // Each life begins at another time between two clock ticks, on which grace periods depend.
         std::thread::sleep(PAUSE + SHIFT * life);
-        let switches = (record && life + 1 == lives).then(SwitchTrace::start).transpose()?;
-        clock.windows.clear();
-        clock.marks.write(layout::PREPARE);
-        one(&mut clock)?;
-        starts(&mut clock)?;
-        clock.marks.write(layout::DONE);
-        if let Some(switches) = switches {
-            let waits = switches.finish()?;
-            clock.place(&waits);
+        let Some(tracer) = tracer else {
+            clock.live()?;
+            continue;
+        };
+        let switches = SwitchTrace::start()?;
+        tracer.record(true);
+        let lived = clock.live();
+        tracer.record(false);
+        let waits = switches.finish()?;
+        lived?;
+        clock.place(&waits);
+        if let Tracer::Here(_) = tracer {
+            clock.date();
         }
     }
     Ok(clock.taken)
@@ -145,6 +160,14 @@ struct StepClock {
 }
 
 impl StepClock {
+    fn live(&mut self) -> Result<()> {
+        self.marks.write(layout::PREPARE);
+        one(self)?;
+        starts(self)?;
+        self.marks.write(layout::DONE);
+        Ok(())
+    }
+
     /// Takes a step.
     fn step<T>(&mut self, step: LifeStep, call: impl FnOnce() -> Result<T>) -> Result<T> {
         self.settle()?;
@@ -191,6 +214,15 @@ impl StepClock {
 
     fn lacks(&mut self, step: LifeStep, what: &str) {
         self.taken.entry(step).or_default().missing = Some(what.to_owned());
+    }
+
+    /// Says when the steps were, by the clock of the recording.
+    fn date(&mut self) {
+        let ahead = ports::trace_clock_ahead();
+        for (step, began, ended) in &self.windows {
+            let window = (began.wrapping_add_signed(ahead), ended.wrapping_add_signed(ahead));
+            self.taken.entry(*step).or_default().window = Some(window);
+        }
     }
 
     /// Gives each wait to the step in which it began.

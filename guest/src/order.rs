@@ -403,6 +403,8 @@ pub struct OrderOutcome {
     pub waited: Vec<u64>,
     /// Where the step of the recorded life waited: the function and its callers, and cycles until the thread ran again.
     pub places: Vec<(String, u64)>,
+    /// When that step began and ended, by the clock of the recording; absent where marks tell it.
+    pub window: Option<(u64, u64)>,
     /// What KVM counted of its vCPU, where it was asked for and the kernel has it.
     pub statistics: Option<Statistics>,
     /// What this kernel lacks for it: it was not run.

@@ -6,6 +6,11 @@ use crate::Result;
 
 /// The clock of recordings that the instructions of payloads read too.
 pub(crate) const TRACE_CLOCK: &str = "x86-tsc";
+
+/// By how much it is ahead of the TSC.
+pub(crate) fn trace_clock_ahead() -> i64 {
+    0
+}
 /// COM1's register of the interrupts that it may raise.
 const COM1_INTERRUPTS: u16 = 0x3f9;
 

@@ -104,7 +104,7 @@ fn host(
             outcome.missing = outcome.missing.take().or(traced.missing);
             // What is held against the recording.
             outcome.memory = traced.memory.or(outcome.memory);
-            outcome.places = traced.places;
+            (outcome.places, outcome.window) = (traced.places, traced.window);
         }
         files.extend(trace::collect()?);
     }
@@ -187,7 +187,7 @@ fn some(
     if operations.iter().all(|one| one.step.is_some()) {
         // A VM of other operations would have work of its own.
         *shared = SharedVm::default();
-        return life::steps(operations, record);
+        return life::steps(operations, tracer, record);
     }
     operations.iter().map(|operation| one(operation, tracer, record, shared)).collect()
 }

@@ -219,8 +219,9 @@ const OF_WAITING: [&str; 8] = [
 /// Functions of the recorder.
 const OF_RECORDING: [&str; 3] = ["trace_event_", "__traceiter_", "__bpf_trace_"];
 /// Functions of a system call's or a thread's entry: what follows them is not of the wait.
-const OF_ENTRY: [&str; 7] = [
+const OF_ENTRY: [&str; 8] = [
     "__x64_sys_",
+    "__arm64_sys_",
     "__do_sys_",
     "do_syscall_",
     "entry_SYSCALL",
@@ -231,8 +232,8 @@ const OF_ENTRY: [&str; 7] = [
 /// Where a kernel thread begins.
 const THREAD: &str = "kthread";
 /// Functions of an interrupt: what they wake was not waiting for the thread that they came to.
-const OF_INTERRUPTS: [&str; 5] =
-    ["__do_softirq", "handle_softirqs", "rcu_do_batch", "__sysvec", "asm_sysvec"];
+const OF_INTERRUPTS: [&str; 6] =
+    ["__do_softirq", "handle_softirqs", "rcu_do_batch", "__sysvec", "asm_sysvec", "gic_handle_irq"];
 /// Callers of a thread that are kept.
 const CALLERS_MOST: usize = 12;
 /// What stands between the functions of two threads, of which one waits for the other.
@@ -265,14 +266,19 @@ impl SwitchTrace {
         set(&format!("{INSTANCE}/{file}"), value)
     }
 
-    /// Ends; each wait: when it began and ended, by the TSC, and the function that waited with its callers.
+    /// Ends; each wait: when it began and ended, by the TSC (arm64: the generic timer, to the microsecond), and the function that waited with its callers.
     pub(crate) fn finish(self) -> Result<Vec<(u64, u64, String)>> {
         self.set("tracing_on", "0")?;
         for event in ["sched_switch", "sched_waking"] {
             self.set(&format!("events/sched/{event}/enable"), "0")?;
         }
+        let ahead = ports::trace_clock_ahead();
         let text = read(&format!("{INSTANCE}/trace"))?;
-        Ok(waits(&String::from_utf8_lossy(&text), &self.thread.to_string()))
+        let mut found = waits(&String::from_utf8_lossy(&text), &self.thread.to_string());
+        for (from, until, _) in &mut found {
+            (*from, *until) = (from.wrapping_add_signed(-ahead), until.wrapping_add_signed(-ahead));
+        }
+        Ok(found)
     }
 }
 
@@ -283,6 +289,13 @@ struct Scheduled<'a> {
     thread: &'a str,
     what: &'a str,
     stack: Vec<&'a str>,
+}
+
+/// A time of a buffer's text: a count, or seconds with six decimals, which become nanoseconds.
+fn time_of(word: &str) -> Option<u64> {
+    let Some((seconds, micros)) = word.split_once('.') else { return word.parse().ok() };
+    let (seconds, micros): (u64, u64) = (seconds.parse().ok()?, micros.parse().ok()?);
+    Some((seconds * 1_000_000 + micros) * 1000)
 }
 
 /// The events of a buffer's text.
@@ -298,7 +311,7 @@ fn scheduled(text: &str) -> Vec<Scheduled<'_>> {
         let Some((before, what)) = line.split_once(": sched_") else { continue };
         let parts = before.split_once(" [").and_then(|(thread, rest)| {
             let thread = thread.trim_end().rsplit('-').next()?;
-            Some((thread, rest.rsplit(' ').next()?.parse().ok()?))
+            Some((thread, time_of(rest.rsplit(' ').next()?)?))
         });
         let Some((thread, time)) = parts else { continue };
         events.push(Scheduled { time, thread, what, stack: Vec::new() });
@@ -559,5 +572,9 @@ mod tests {
             [(9_000_100, 9_011_300, create.to_owned()), (9_030_000, 9_035_100, slot.to_owned())]
         );
         assert_eq!(waits("CPU:0 [LOST 12 EVENTS]\n", "1"), []);
+        // Of arm64, whose clock is written in seconds.
+        let seconds = SWITCHES.replace(": sched_", ".000007: sched_");
+        let waits = waits(&seconds, "1");
+        assert_eq!(waits[1], (9_030_000_000_007_000, 9_035_100_000_007_000, slot.to_owned()));
     }
 }

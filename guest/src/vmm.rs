@@ -5,6 +5,7 @@
 
 pub(crate) mod backing;
 mod gate;
+mod hugetlb;
 pub(crate) mod linux;
 mod mptable;
 pub(crate) mod paging;

@@ -27,7 +27,7 @@ const MAX_EXACT: f64 = (1u64 << 53) as f64;
 /// The operations of a lab run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Operations {
-    /// In the order of the suite (of the VMs' ids). Empty for anything but a lab run.
+    /// In the order of the suite. Empty for anything but a lab run.
     pub rows: Vec<OperationRow>,
 }
 
@@ -391,10 +391,13 @@ impl OperationRow {
 struct WorkloadSamples<'a> {
     /// Its first sample of [`Sample::OPERATIONS`] says so.
     level: Option<Level>,
+    /// Which of all samples that is.
+    place: usize,
     count: u64,
     lengths: Vec<f64>,
     waits: Vec<f64>,
     places: Vec<WaitPlace>,
+    step_is_recorded: bool,
     /// Value by metric, of other metrics.
     figures: BTreeMap<&'a str, f64>,
 }
@@ -429,13 +432,13 @@ impl Operations {
             let (exits, to_l1) = exits.of(ids);
             let mut time = TimeRow::default();
             ids.iter().filter_map(|id| times.get(id)).for_each(|t| time.add(t));
-            rows.push(OperationRow {
+            let row = OperationRow {
                 name: name.to_owned(),
                 vm: ids.first().copied(),
                 level,
                 count: m.count,
-                // A step of the VMM's is in no recording of exits.
-                recorded: ledger.recording.coverage.exits && waited.is_none(),
+                recorded: ledger.recording.coverage.exits
+                    && (waited.is_none() || m.step_is_recorded),
                 exits,
                 to_l1,
                 path,
@@ -444,19 +447,23 @@ impl Operations {
                 paging: Paging::of(&m.figures),
                 waited,
                 time,
-            });
+            };
+            rows.push((m.place, row));
         }
-        rows.sort_by_key(|row| (row.vm.is_none(), row.vm));
-        Operations { rows }
+        rows.sort_by_key(|(place, _)| *place);
+        Operations { rows: rows.into_iter().map(|(_, row)| row).collect() }
     }
 }
 
 fn measured(samples: &[Sample]) -> BTreeMap<&str, WorkloadSamples<'_>> {
     let mut workloads: BTreeMap<&str, WorkloadSamples<'_>> = BTreeMap::new();
-    for sample in samples {
+    for (place, sample) in samples.iter().enumerate() {
         let value = sample.value;
         if sample.metric == Sample::OPERATIONS {
             let of = workloads.entry(&sample.workload).or_default();
+            if of.level.is_none() {
+                of.place = place;
+            }
             of.level.get_or_insert(match sample.category.as_str() {
                 "L1" => Level::L1,
                 "L2" => Level::L2,
@@ -469,6 +476,8 @@ fn measured(samples: &[Sample]) -> BTreeMap<&str, WorkloadSamples<'_>> {
             workloads.entry(&sample.workload).or_default().lengths.push(value);
         } else if sample.metric == Sample::WAITED {
             workloads.entry(&sample.workload).or_default().waits.push(value);
+        } else if sample.metric == Sample::STEP_RECORDED {
+            workloads.entry(&sample.workload).or_default().step_is_recorded = true;
         } else if let Some(place) = sample.metric.strip_prefix(Sample::WAITED_IN) {
             let functions = place.split(" < ").map(str::to_owned).collect();
             let places = &mut workloads.entry(&sample.workload).or_default().places;

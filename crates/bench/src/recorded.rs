@@ -32,7 +32,14 @@ impl RecordedRows {
         file.rewind()?;
         let recording = input::open_file(file, "the emulated host's recording".to_owned())?;
         let mut window = Window::new(vm, nested);
-        let assignment = Assignment { names: &[], assign: &mut |event| window.place(event) };
+        let assignment = Assignment {
+            names: &[],
+            assign: &mut |event, each| {
+                if let Some(placed) = window.place(event) {
+                    each(event, &placed);
+                }
+            },
+        };
         let done = convert::run_assigned(
             recording,
             &ReadOptions::default(),

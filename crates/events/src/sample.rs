@@ -36,6 +36,8 @@ impl Sample {
     /// What the metrics begin with that say where the step of one life waited: the function and its callers follow, as in
     /// `waited-in synchronize_rcu < rcu_sync_enter`; unit `ns`.
     pub const WAITED_IN: &'static str = "waited-in ";
+    /// Metric: exits of the step, of one life, are in the recording; 1, unit `count`. Absent in runs before they were.
+    pub const STEP_RECORDED: &'static str = "step-recorded";
     /// What all metrics about memory begin with.
     pub const MEMORY: &'static str = "memory-";
     /// Metric: 2 MiB regions of memory that the recorded batch touches; unit `count`. The next ones are of that batch too, and absent

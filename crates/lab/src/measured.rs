@@ -25,6 +25,10 @@ pub struct MeasuredOperation {
     pub waited: Vec<u64>,
     /// Where the step of the recorded life waited: the function with its callers, and ns.
     pub places: Vec<(String, u64)>,
+    /// When that step began and ended, by the recording's clock, where no marks of a guest tell it.
+    pub window: Option<(u64, u64)>,
+    /// The step's exits are in the recording.
+    pub recorded: bool,
     /// What the guest's virtual PMU did in these batches, if it has one.
     pub pmu: Option<PmuCounting>,
     /// What it did with memory, if it is about memory.
@@ -88,6 +92,9 @@ impl MeasuredOperation {
         for (place, waited) in &self.places {
             let metric = format!("{}{place}", Sample::WAITED_IN);
             samples.push(sample(0, &metric, "ns", *waited as f64, Better::Neither));
+        }
+        if self.recorded {
+            samples.push(sample(0, Sample::STEP_RECORDED, "count", 1.0, Better::Neither));
         }
         for (metric, unit, value) in self.memory.iter().flat_map(MeasuredMemory::figures) {
             samples.push(sample(0, metric, unit, value as f64, Better::Neither));

@@ -6,7 +6,7 @@ use vmtax_guest::order::Ran;
 use crate::check;
 use crate::host::{HostKind, HostStart};
 use crate::measured::MeasuredOperation;
-use crate::window::Windows;
+use crate::window::{Extent, Windows};
 
 /// Results of a run.
 #[derive(Debug)]
@@ -32,17 +32,25 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
+    /// The windows of the recording, those of steps by their times.
+    pub fn windows(&self) -> Windows {
+        let of_step = |one: &MeasuredOperation| Some((one.vm, one.window?));
+        Windows::with(self.operations.iter().filter_map(of_step))
+    }
+
     /// Holds the operations against what the import of their recording showed: one whose exits are missing was not measured.
     pub fn check_recording(&mut self, host: HostKind, windows: &Windows) {
         if self.trace.is_none() {
             return;
         }
-        // Steps of the VMM are not in the recording, which has what guests do.
-        let ran = |one: &&mut MeasuredOperation| {
-            one.failure.is_none() && one.missing.is_none() && one.definition.step().is_none()
-        };
+        let ran = |one: &&mut MeasuredOperation| one.failure.is_none() && one.missing.is_none();
         for one in self.operations.iter_mut().filter(ran) {
             let seen = windows.of_vm(one.vm);
+            if one.definition.step().is_some() {
+                // Most have no exits, so nothing can be missing.
+                one.recorded = seen.extent == Extent::Whole && !seen.lost;
+                continue;
+            }
             if let Some(memory) = &mut one.memory {
                 memory.traced = seen.mapped;
             }

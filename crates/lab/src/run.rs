@@ -280,6 +280,8 @@ fn measured(
             },
             waited: waited.to_vec(),
             places: outcome.places.clone(),
+            window: outcome.window,
+            recorded: false,
             pmu: outcome.pmu,
             memory: outcome.memory.map(|mapping| MeasuredMemory {
                 regions: u64::from(operation.touch.map_or(0, |touch| touch.bytes)) >> 21,

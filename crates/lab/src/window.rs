@@ -30,6 +30,19 @@ pub struct Windows {
     threads: WindowThreads,
     seen: HashMap<u16, SeenWindow>,
     levels: MappedLevels,
+    /// Windows of which the times are known and no marks: beginnings, ends and operations, the next one last.
+    dated: Vec<(u64, u64, u16)>,
+    step: StepWindow,
+}
+
+/// What is open of a window whose times are known.
+#[derive(Debug, Default)]
+struct StepWindow {
+    is_open: bool,
+    /// Threads that have entered a guest in it.
+    entered: Vec<u32>,
+    /// The exit with which the last one left its guest.
+    left: Option<Event>,
 }
 
 /// What a recording shows of an operation.
@@ -186,7 +199,67 @@ pub fn vm_of(operation: u16) -> u32 {
     u32::from(operation) + 1
 }
 
+impl StepWindow {
+    /// Whether the event is of a thread that is a vCPU in the step: the rest of the host is in none.
+    fn takes(&mut self, event: &Event) -> bool {
+        match event.kind {
+            EventKind::Entry => {
+                self.left = None;
+                if !self.entered.contains(&event.tid) {
+                    self.entered.push(event.tid);
+                }
+            }
+            EventKind::Exit { .. } => self.left = Some(*event),
+            _ => {}
+        }
+        self.entered.contains(&event.tid) || matches!(event.kind, EventKind::Lost { .. })
+    }
+}
+
 impl Windows {
+    /// Windows of VMs ([`vm_of`]) whose beginnings and ends are known by the recording's clock: steps that the VMM takes, which are no exits.
+    pub fn with(times: impl IntoIterator<Item = (u32, (u64, u64))>) -> Windows {
+        let mut windows = Windows::default();
+        for (vm, (began, ended)) in times {
+            let Some(operation) = vm.checked_sub(1).and_then(|one| u16::try_from(one).ok()) else {
+                continue;
+            };
+            windows.dated.push((began, ended, operation));
+            let seen = SeenWindow { extent: Extent::Whole, begun: 1, ..SeenWindow::default() };
+            windows.seen.insert(operation, seen);
+        }
+        windows.dated.sort_unstable_by(|a, b| b.cmp(a));
+        windows
+    }
+
+    /// Opens and ends windows by their times. The step's last exit is over when the step is, which the recording does not say: an entry is
+    /// returned for it, and the same as one of its operation's.
+    pub fn ended(&mut self, time: u64) -> Option<(Event, Event)> {
+        let mut last = None;
+        while let Some((began, ended, operation)) = self.dated.last().copied() {
+            if time < began {
+                break;
+            }
+            if time < ended {
+                if !self.step.is_open {
+                    self.threads.0.clear();
+                    self.step = StepWindow { is_open: true, ..StepWindow::default() };
+                    self.state = WindowState::Inside { operation };
+                }
+                break;
+            }
+            self.dated.pop();
+            if std::mem::take(&mut self.step.is_open) {
+                self.state = WindowState::Outside;
+                last = self.step.left.take().map(|left| {
+                    let entry = Event { time_ns: ended, kind: EventKind::Entry, ..left };
+                    (entry, self.moved(&entry, operation))
+                });
+            }
+        }
+        last
+    }
+
     /// The event as one of its operation's, or `None` when it belongs to none.
     pub fn place(&mut self, event: &Event) -> Option<Event> {
         if let EventKind::Exit { reason, info1, .. } = event.kind
@@ -225,6 +298,9 @@ impl Windows {
                 None
             }
             WindowState::Inside { operation } => {
+                if self.step.is_open && !self.step.takes(event) {
+                    return None;
+                }
                 self.count(event, operation);
                 Some(self.moved(event, operation))
             }

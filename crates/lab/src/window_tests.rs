@@ -248,3 +248,44 @@ fn on_arm64_marks_are_known_from_the_access_behind_their_exit() {
     let seen = windows.of_vm(vm_of(2));
     assert_eq!((seen.extent, seen.exits.all, seen.faults), (Extent::Whole, 3, 2));
 }
+
+/// A step has no marks: its times say which events are of it, and its last exit ends with it. What other threads do is in none.
+#[test]
+fn a_step_has_the_exits_of_its_time() {
+    let events = [
+        event(9, 7, EventKind::Entry),
+        event(10, 7, EventKind::Switch { next_tid: 8, preempted: false }),
+        event(11, 7, EventKind::Entry),
+        event(12, 7, exit(0x400, 0)),
+        event(13, 7, EventKind::Entry),
+        event(14, 7, exit(svm::IOIO, 7)),
+        // The next step follows at once.
+        event(21, 7, EventKind::Entry),
+        event(22, 7, exit(svm::IOIO, 7)),
+        event(40, 8, EventKind::Switch { next_tid: 7, preempted: false }),
+    ];
+    let mut windows =
+        Windows::with([(vm_of(3), (21, 30)), (vm_of(2), (10, 20)), (vm_of(4), (31, 32))]);
+    let mut placed = Vec::new();
+    for event in &events {
+        placed.extend(windows.ended(event.time_ns).map(|(_, placed)| placed));
+        placed.extend(windows.place(event));
+    }
+    let seen: Vec<(u64, u32, bool)> =
+        placed.iter().map(|e| (e.time_ns, e.pid, e.kind == EventKind::Entry)).collect();
+    let [two, three] = [vm_of(2), vm_of(3)];
+    let expected = [
+        (11, two, true),
+        (12, two, false),
+        (13, two, true),
+        (14, two, false),
+        (20, two, true),
+        (21, three, true),
+        (22, three, false),
+        (30, three, true),
+    ];
+    assert_eq!(seen, expected);
+    let exits = [2, 3, 4].map(|operation| windows.of_vm(vm_of(operation)).exits.all);
+    assert_eq!(exits, [2, 1, 0]);
+    assert_eq!(windows.of_vm(vm_of(4)).extent, Extent::Whole);
+}

@@ -108,7 +108,9 @@ impl QemuMachine {
             }
         }
         if let Some(recorder) = recorder {
-            command.args(recorder.plugin(&mut handed, spec.memory_mib).map_err(start_error)?);
+            let takes_turns = spec.emulator != Emulator::Tcg { icount: false };
+            let words = recorder.plugin(&mut handed, spec.memory_mib, takes_turns);
+            command.args(words.map_err(start_error)?);
         }
         // Messages are read here, in one language.
         command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null());

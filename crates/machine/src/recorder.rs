@@ -82,12 +82,13 @@ impl MachineRecorder {
         Ok([("LD_PRELOAD", library), ("VMTAX_RECORD", record)])
     }
 
-    /// The arguments for QEMU, whose machine has so much memory. A recorder of accesses reads page tables there: then that memory is a file,
+    /// The arguments for QEMU, whose machine has so much memory, and vCPUs that take turns where instructions are its clock. A recorder of accesses reads page tables there: then that memory is a file,
     /// with the name that it has in saved states.
     pub(crate) fn plugin(
         self,
         handed: &mut HandedDescriptors,
         memory_mib: u32,
+        takes_turns: bool,
     ) -> io::Result<Vec<String>> {
         let Marks { on, off, end, range: (first, last) } = self.marks;
         let library = handed.give_path(with_content("vmtax-recorder", &unpack(QEMU)?)?);
@@ -95,6 +96,9 @@ impl MachineRecorder {
         let mut argument = format!(
             "file={library},out={out},on={on},off={off},end={end},first={first},last={last}"
         );
+        if takes_turns {
+            argument.push_str(",turns=on");
+        }
         let Some(Range { start, end }) = self.accesses else {
             return Ok(vec!["-plugin".to_owned(), argument]);
         };

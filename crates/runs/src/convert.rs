@@ -40,8 +40,11 @@ pub struct Assignment<'a> {
     pub assign: &'a mut Assign<'a>,
 }
 
-/// Assigns an event to a VM; `None` drops it.
-pub type Assign<'a> = dyn FnMut(&Event) -> Option<Event> + 'a;
+/// Assigns an event to a VM: gives the event, or none, or the end of what came before it too, each behind the one of which it is.
+pub type Assign<'a> = dyn FnMut(&Event, &mut Assigned<'_>) + 'a;
+
+/// Takes an event of the recording and what it is for its VM.
+pub type Assigned<'a> = dyn FnMut(&Event, &Event) + 'a;
 
 /// As [`run`], with events assigned to other VMs.
 ///
@@ -251,11 +254,13 @@ impl<R: RowSink> Accounting<'_, R> {
 
     /// An event for the VM that it is assigned to.
     fn assigned(&mut self, event: &Event) {
-        let Some(placed) = self.assign.as_mut().and_then(|assign| assign(event)) else { return };
-        if let Some(threads) = &mut self.threads {
-            threads.moved(event, &placed, &mut self.accountant);
-        }
-        self.accountant.event(&placed);
+        let Accounting { accountant, assign: Some(assign), threads, .. } = self else { return };
+        assign(event, &mut |event, placed| {
+            if let Some(threads) = threads {
+                threads.moved(event, placed, accountant);
+            }
+            accountant.event(placed);
+        });
     }
 
     /// All that was held back.

@@ -17,14 +17,13 @@ use vmtax_events::{Event, Losses, Recording as Facts, RowSink};
 use vmtax_guest::job::{JobAnswer, JobRequest};
 use vmtax_lab::program::{self, ProgramImage, WholeProgram};
 use vmtax_lab::{
-    EndedProgram, HostKind, HostSetup, LabPlan, MeasuredOperation, Outcomes, VmSetup, Windows,
-    console_text,
+    EndedProgram, HostKind, HostSetup, LabPlan, MeasuredOperation, Outcomes, VmSetup, console_text,
 };
 use vmtax_machine::kernel::{self, Kernel};
 use vmtax_store::{Claim, CreateOptions, RunWriter};
 
 pub use self::network::{measure_network, rows_of_passage};
-use crate::convert::{self, Assignment, Converted};
+use crate::convert::{self, Assigned, Assignment, Converted};
 use crate::{Input, ReadOptions, ToLedger, ToRun, create_options, input, ledger, write_fault};
 
 /// The note on a run with an observer.
@@ -238,10 +237,16 @@ fn into_rows<R: RowSink>(
 ) -> anyhow::Result<(Facts, Losses, R)> {
     let (of_trace, of_import, mut rows) = match &outcomes.trace {
         Some(trace) => {
-            let (mut windows, mut whole) = (Windows::default(), WholeProgram::default());
+            let (mut windows, mut whole) = (outcomes.windows(), WholeProgram::default());
             let is_program = outcomes.program.is_some();
-            let mut assign = |event: &Event| {
-                if is_program { whole.place(event) } else { windows.place(event) }
+            let mut assign = |event: &Event, each: &mut Assigned<'_>| {
+                if let Some((entry, placed)) = windows.ended(event.time_ns) {
+                    each(&entry, &placed);
+                }
+                let placed = if is_program { whole.place(event) } else { windows.place(event) };
+                if let Some(placed) = placed {
+                    each(event, &placed);
+                }
             };
             let names = outcomes.vms.as_slice();
             let assignment = Assignment { names, assign: &mut assign };

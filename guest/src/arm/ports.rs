@@ -1,8 +1,14 @@
 //! No ports: the emulated host's own program talks to nobody outside but through the mailbox. As an L1 it would store to the words of
 //! [`vmtax_guest::layout::arm`].
 
-/// The clock of recordings: nanoseconds of the generic timer, which are instructions where it has 1 GHz.
-pub(crate) const TRACE_CLOCK: &str = "local";
+/// The clock of recordings: nanoseconds of the generic timer, which are instructions where it has 1 GHz. Programs read it as
+/// `CLOCK_MONOTONIC_RAW`.
+pub(crate) const TRACE_CLOCK: &str = "mono_raw";
+
+/// By how much it is ahead of the generic timer.
+pub(crate) fn trace_clock_ahead() -> i64 {
+    crate::system::clock(libc::CLOCK_MONOTONIC_RAW) - crate::life::machine::ticks() as i64
+}
 
 pub(crate) fn out8(_: u16, _: u8) {}
 

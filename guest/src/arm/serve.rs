@@ -64,7 +64,7 @@ fn host(order: &Order) -> Result<(Report, Vec<Attachment>)> {
             if run[0].step.is_some() {
                 // A VM of other operations would have work of its own.
                 shared = ArmSharedVm::default();
-                outcomes.extend(life::steps(run, record));
+                outcomes.extend(life::steps(run, tracer, record));
             } else {
                 outcomes.extend(run.iter().map(|one| measure(one, tracer, record, &mut shared)));
             }
@@ -82,6 +82,7 @@ fn host(order: &Order) -> Result<(Report, Vec<Attachment>)> {
         let tracer = Tracer::arm(false, false)?;
         for (outcome, traced) in report.outcomes.iter_mut().zip(all(&tracer, true)) {
             outcome.failure = outcome.failure.take().or(traced.failure);
+            (outcome.places, outcome.window) = (traced.places, traced.window);
         }
         files = trace::collect()?;
     }

@@ -1,6 +1,11 @@
 //! A VMM for bare payloads on arm64: memory, one vCPU, KVM's GICv3, and the words that stand for ports.
 
-use std::os::fd::OwnedFd;
+#[path = "../vmm/hugetlb.rs"]
+mod hugetlb;
+#[path = "../vmm/snapshot.rs"]
+mod snapshot;
+
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
@@ -12,6 +17,8 @@ use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use vmtax_guest::layout::{self, arm};
 use vmtax_guest::order::{Backing, Operation, Touch};
 
+use self::hugetlb::{HUGE, HUGETLB, huge_memfd, punch, reserve};
+use self::snapshot::{Pager, Snapshot};
 use crate::Result;
 use crate::life::machine::{BITS, gic};
 use crate::trace::Tracer;
@@ -33,9 +40,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A batch gets so much of the time of the one before, without ticks; the one that is recorded more.
 const MARGIN: f64 = 1.5;
 const RECORDED_MARGIN: f64 = 4.0;
-/// Size and alignment of huge pages.
-const HUGE: usize = 2 << 20;
-
 /// Runs all batches of an operation: the cycles of each.
 pub(crate) fn execute(
     operation: &Operation,
@@ -173,14 +177,31 @@ struct ArmVmMemory {
     mapped: usize,
     start: *mut u8,
     bytes: usize,
+    backing: Backing,
+    /// What it is a mapping of, or is copied from.
+    snapshot: Option<Snapshot>,
+    /// Copies from there.
+    _pager: Option<Pager>,
+    /// A file of huge pages, and how many of them there were before.
+    huge: Option<(OwnedFd, String)>,
 }
 
 impl ArmVmMemory {
     fn new(bytes: usize, backing: Backing) -> Result<ArmVmMemory> {
         let advice = match backing {
-            Backing::Small => libc::MADV_NOHUGEPAGE,
+            Backing::Small | Backing::Snapshot { .. } | Backing::Userfault(_) => {
+                libc::MADV_NOHUGEPAGE
+            }
             Backing::Thp => libc::MADV_HUGEPAGE,
+            Backing::Hugetlb => libc::MADV_NORMAL,
             other => return Err(format!("memory of this kind is not there on arm64: {other:?}")),
+        };
+        let huge = match backing {
+            Backing::Hugetlb => {
+                let before = reserve(bytes)?;
+                Some((huge_memfd(bytes)?, before))
+            }
+            _ => None,
         };
         let (mapped, rights) = (bytes + HUGE, libc::PROT_READ | libc::PROT_WRITE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -192,12 +213,51 @@ impl ArmVmMemory {
         };
         let first = mapping.as_ptr();
         let start = first.wrapping_add(first.align_offset(HUGE));
-        let memory = ArmVmMemory { mapping, mapped, start, bytes };
+        let mut memory = ArmVmMemory {
+            mapping,
+            mapped,
+            start,
+            bytes,
+            backing,
+            snapshot: None,
+            _pager: None,
+            huge,
+        };
         // SAFETY: the range lies within the mapping.
         if unsafe { libc::madvise(start.cast(), bytes, advice) } != 0 {
             return Err(system("madvise"));
         }
+        match backing {
+            Backing::Snapshot { .. } => {
+                memory.snapshot = Some(Snapshot::new(bytes)?);
+                memory.map_snapshot(0)?;
+            }
+            Backing::Userfault(chunk) => {
+                let snapshot = memory.snapshot.insert(Snapshot::new(bytes)?);
+                memory._pager = Some(Pager::start(snapshot, (start, bytes), chunk as usize)?);
+            }
+            _ => {}
+        }
+        if let Some((file, _)) = &memory.huge {
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+            // SAFETY: takes the place of part of this value's own mapping.
+            let mapping =
+                unsafe { libc::mmap(start.cast(), bytes, rights, flags, file.as_raw_fd(), 0) };
+            if mapping == libc::MAP_FAILED {
+                return Err(system("mapping huge pages"));
+            }
+        }
         Ok(memory)
+    }
+
+    /// Maps the snapshot in its place, in that of its mapping of before.
+    fn map_snapshot(&self, flags: libc::c_int) -> Result<()> {
+        let (Some(snapshot), Backing::Snapshot { shared }) = (&self.snapshot, self.backing) else {
+            return Ok(());
+        };
+        let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+        // SAFETY: this value's own mapping, which nothing uses now: the vCPU is not running.
+        unsafe { snapshot.map_at(self.start, kind | flags) }
     }
 
     fn attach(&self, vm: &VmFd, (slot, guest): (u32, u64)) -> Result<()> {
@@ -214,9 +274,19 @@ impl ArmVmMemory {
 
     /// Makes it what it has to be before a batch.
     fn renew(&self, touch: &Touch) -> Result<()> {
-        // SAFETY: the range lies within the mapping, whose content nobody reads.
-        if unsafe { libc::madvise(self.start.cast(), self.bytes, libc::MADV_DONTNEED) } != 0 {
-            return Err(system("madvise"));
+        match &self.huge {
+            Some((file, _)) => punch(file, 0, self.bytes),
+            // SAFETY: the range lies within the mapping, whose content nobody reads.
+            None if unsafe {
+                libc::madvise(self.start.cast(), self.bytes, libc::MADV_DONTNEED)
+            } != 0 =>
+            {
+                return Err(system("madvise"));
+            }
+            None => {}
+        }
+        if touch.populated && self.snapshot.is_some() {
+            return self.map_snapshot(libc::MAP_POPULATE);
         }
         if touch.populated {
             for at in (0..self.bytes).step_by(4096) {
@@ -248,6 +318,10 @@ impl Drop for ArmVmMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's, and the VM that used it is gone or goes with this process.
         unsafe { libc::munmap(self.mapping.as_ptr().cast(), self.mapped) };
+        if let Some((_, before)) = &self.huge {
+            // Pages that stay reserved are lost to the host, which ends soon.
+            let _ = std::fs::write(HUGETLB, before);
+        }
     }
 }
 

@@ -17,8 +17,9 @@ use kvm_ioctls::Kvm;
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
+use super::hugetlb::HUGE;
 use super::touched::{
-    HUGE, MMAP_AND_SHARED, NO_GUEST_MEMFD, NO_PROTECTED, PRIVATE, PROTECTED, guest_memfd,
+    MMAP_AND_SHARED, NO_GUEST_MEMFD, NO_PROTECTED, PRIVATE, PROTECTED, guest_memfd,
     has_guest_memfd, has_protected,
 };
 use super::{BareVm, ORDINARY, failed};

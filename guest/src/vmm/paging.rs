@@ -14,9 +14,8 @@ use vmtax_guest::layout;
 use vmtax_guest::order::{Backing, Paging, Probed, Touch};
 
 use super::BareVm;
-use super::touched::{
-    self, HUGE, HUGETLB, MMAP_AND_SHARED, guest_memfd, huge_memfd, reserve, system,
-};
+use super::hugetlb::{HUGE, HUGETLB, huge_memfd, reserve};
+use super::touched::{self, MMAP_AND_SHARED, guest_memfd, system};
 use crate::Result;
 use crate::system::map;
 

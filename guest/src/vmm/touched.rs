@@ -17,6 +17,7 @@ use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 use vmtax_guest::layout;
 use vmtax_guest::order::{Backing, BatchMappings, KvmCounters, Touch};
 
+use super::hugetlb::{HUGE, HUGETLB, huge_memfd, punch, reserve};
 use super::snapshot::{Pager, Snapshot};
 use super::stats::{KvmStats, faults, pages};
 use super::{BareVm, ORDINARY, failed};
@@ -46,9 +47,6 @@ pub(super) const NO_PROTECTED: &str = "this kernel has no software-protected VMs
 pub(super) const NO_GUEST_MEMFD: &str = "this kernel has no guest_memfd for ordinary VMs (GUEST_MEMFD_FLAG_MMAP and INIT_SHARED, Linux 6.18)";
 
 const PAGE: u64 = 4096;
-/// Alignment and size of huge pages.
-pub(super) const HUGE: usize = 2 << 20;
-pub(super) const HUGETLB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
 /// `struct kvm_pre_fault_memory`.
 #[repr(C)]
@@ -398,45 +396,11 @@ impl Drop for Touched {
     }
 }
 
-/// Drops pages of a file.
-fn punch(file: &OwnedFd, from: usize, bytes: usize) {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: a descriptor of the caller; where this fails the batch takes no faults, which is noticed.
-    unsafe { libc::fallocate(file.as_raw_fd(), mode, from as libc::off_t, bytes as libc::off_t) };
-}
-
 pub(super) fn guest_memfd(vm: &BareVm, bytes: u64, flags: u64) -> Result<OwnedFd> {
     let wanted = kvm_create_guest_memfd { size: bytes, flags, ..Default::default() };
     let file = vm.fd.create_guest_memfd(wanted).map_err(failed("KVM_CREATE_GUEST_MEMFD"))?;
     // SAFETY: a new descriptor that is nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
-}
-
-pub(super) fn huge_memfd(bytes: usize) -> Result<OwnedFd> {
-    // SAFETY: the name is a string with its end; the descriptor is new and nobody else's.
-    let file = unsafe {
-        match libc::memfd_create(c"touched".as_ptr(), libc::MFD_HUGETLB | libc::MFD_HUGE_2MB) {
-            -1 => return Err(system("memfd_create of huge pages")),
-            file => OwnedFd::from_raw_fd(file),
-        }
-    };
-    // SAFETY: a descriptor of this function.
-    if unsafe { libc::ftruncate(file.as_raw_fd(), bytes as libc::off_t) } != 0 {
-        return Err(system("a memfd of huge pages"));
-    }
-    Ok(file)
-}
-
-/// Has so many bytes of huge pages ready; what was set before.
-pub(super) fn reserve(bytes: usize) -> Result<String> {
-    let read = || fs::read_to_string(HUGETLB).map_err(|e| format!("{HUGETLB}: {e}"));
-    let before = read()?;
-    let number = before.trim().parse::<usize>().unwrap_or(0) + bytes.div_ceil(HUGE);
-    fs::write(HUGETLB, number.to_string()).map_err(|e| format!("{HUGETLB}: {e}"))?;
-    if read()?.trim().parse() != Ok(number) {
-        return Err(format!("{HUGETLB}: the host has no room for {number} pages"));
-    }
-    Ok(before)
 }
 
 /// What is counted around each batch.

@@ -62,7 +62,7 @@ impl HostKind {
     pub fn recorded_as(self) -> (&'static str, &'static str) {
         match self.architecture() {
             Architecture::Amd64 => ("x86_64", "x86-tsc"),
-            Architecture::Arm64 => ("aarch64", "local"),
+            Architecture::Arm64 => ("aarch64", "mono_raw"),
         }
     }
 

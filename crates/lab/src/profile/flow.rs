@@ -89,6 +89,14 @@ struct LevelCpu {
     host: Option<(usize, u32)>,
 }
 
+/// What a processor of the host leaves when another one is on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turn {
+    at: usize,
+    last: Option<u32>,
+    undecided: Option<u32>,
+}
+
 /// See the module.
 pub(crate) struct Flow<'a> {
     symbols: &'a [LevelSymbols; 3],
@@ -97,9 +105,13 @@ pub(crate) struct Flow<'a> {
     /// [`SWITCH`] of each level.
     switches: [Option<u32>; 3],
     pub(crate) labels: LabelList,
+    /// The first is the host's: all its processors, as they share its threads.
     cpus: Vec<LevelCpu>,
     /// Which of them executes.
     at: usize,
+    /// The host's processor that is on, and where the others are.
+    processor: usize,
+    others: Vec<Turn>,
     generation: u32,
     batch: Option<BatchTree>,
     /// The operation's level: that of its payload or program.
@@ -123,6 +135,8 @@ impl<'a> Flow<'a> {
             labels: LabelList::default(),
             cpus: Vec::new(),
             at: 0,
+            processor: 0,
+            others: Vec::new(),
             generation: 0,
             batch: None,
             operation_level: 1,
@@ -145,6 +159,23 @@ impl<'a> Flow<'a> {
         self.cpus.clear();
         self.cpus.push(LevelCpu::new(0, 0, None));
         (self.at, self.batch, self.last, self.undecided) = (0, None, None, None);
+        self.others.clear();
+        self.cpus[0].stacks.turn(self.processor);
+    }
+
+    /// Another processor of the host is on.
+    pub(crate) fn turn(&mut self, processor: usize) {
+        if processor == self.processor {
+            return;
+        }
+        if self.others.len() <= self.processor.max(processor) {
+            self.others.resize(self.processor.max(processor) + 1, Turn::default());
+        }
+        self.others[self.processor] =
+            Turn { at: self.at, last: self.last, undecided: self.undecided };
+        Turn { at: self.at, last: self.last, undecided: self.undecided } = self.others[processor];
+        self.cpus[0].stacks.turn(processor);
+        self.processor = processor;
     }
 
     /// The level that executes.
@@ -159,6 +190,9 @@ impl<'a> Flow<'a> {
         self.batch = Some(BatchTree { tree: RecordedTree::default(), begun: 0, undone: 0 });
         self.last = None;
         self.undecided = None;
+        for other in &mut self.others {
+            (other.last, other.undecided) = (None, None);
+        }
         for cpu in 0..self.cpus.len() {
             for thread in 0..self.cpus[cpu].threads.len() {
                 self.renew(cpu, thread as u32);
@@ -169,6 +203,9 @@ impl<'a> Flow<'a> {
     /// It has ended with what was executed so far.
     pub(crate) fn end(&mut self) -> Option<BatchTree> {
         self.undecided = None;
+        for other in &mut self.others {
+            other.undecided = None;
+        }
         let mut batch = self.batch.take()?;
         batch.tree.end();
         Some(batch)

@@ -56,7 +56,7 @@ pub struct TcgRecord {
 impl TcgRecord {
     pub fn new() -> TcgRecord {
         let mut record = TcgRecord { words: b"VMTAXTCG".to_vec(), blocks: 0, upper: 0 };
-        record.put(&[1, 1]);
+        record.put(&[2, 1]);
         record
     }
 
@@ -95,6 +95,11 @@ impl TcgRecord {
 
     pub fn mark(&mut self, port: u16) {
         self.put(&[0xffff_fffc, port.into()]);
+    }
+
+    /// What follows is executed by this vCPU.
+    pub fn turn(&mut self, vcpu: u32) {
+        self.put(&[0xffff_fff6, vcpu]);
     }
 
     pub fn idle(&mut self, nanoseconds: u64) {

@@ -1,8 +1,9 @@
-//! Call stacks of the threads of one processor, reconstructed from its calls and returns.
+//! Call stacks of threads, reconstructed from the calls and returns of the processors that execute them.
 //!
 //! A frame has the stack address of its return address. So a return finds its frame whatever happened in between (calls that never
 //! return, switched stacks), and a return to a frame of another thread means that the processor has switched to that thread.
-//! Calls from before the record are unknown: a return to one begins a new stack.
+//! Calls from before the record are unknown: a return to one begins a new stack. Processors have the threads' stacks in common, so a thread may
+//! go on on another one.
 
 use super::fast::FastMap;
 use super::tree::Label;
@@ -47,7 +48,7 @@ pub(crate) struct StackFrame {
     pub(crate) generation: u32,
 }
 
-/// Stacks of one processor.
+/// Stacks of processors that share their threads, of which one is on.
 #[derive(Debug)]
 pub(crate) struct Stacks {
     frames: Vec<StackFrame>,
@@ -56,12 +57,25 @@ pub(crate) struct Stacks {
     slots: FastMap<u64, FrameRef>,
     /// Threads by their stack.
     threads: FastMap<u64, u32>,
-    last_stack: u64,
-    current: u32,
     count: u32,
+    /// The processor that is on, and its place.
+    processor: usize,
+    on: StackPlace,
+    /// Places of all processors, once they were on.
+    places: Vec<Option<StackPlace>>,
+}
+
+/// Where a processor is.
+#[derive(Clone, Copy, Debug)]
+struct StackPlace {
+    current: u32,
+    last_stack: u64,
     /// The kernel is on another thread's stack, and has not returned there yet.
     switching: bool,
 }
+
+const UNKNOWN_PLACE: StackPlace =
+    StackPlace { current: NONE, last_stack: u64::MAX, switching: false };
 
 const NOWHERE: FrameRef = FrameRef { at: NONE, serial: 0 };
 
@@ -73,23 +87,46 @@ impl Stacks {
             free: Vec::new(),
             slots: FastMap::default(),
             threads: FastMap::default(),
-            last_stack: u64::MAX,
-            current: NONE,
             count: 1,
-            switching: false,
+            processor: 0,
+            on: UNKNOWN_PLACE,
+            places: Vec::new(),
         };
         stacks.begin(0);
         stacks
     }
 
+    /// Another processor is on. One that is for the first time has a thread of its own, with an unknown stack.
+    pub(crate) fn turn(&mut self, processor: usize) {
+        if self.places.len() <= self.processor.max(processor) {
+            self.places.resize(self.processor.max(processor) + 1, None);
+        }
+        self.places[self.processor] = Some(self.on);
+        self.processor = processor;
+        if let Some(place) = self.places[processor] {
+            self.on = place;
+            return;
+        }
+        self.on = UNKNOWN_PLACE;
+        self.count += 1;
+        self.begin(self.count - 1);
+    }
+
+    /// Drops all stacks, of all processors.
+    fn reset(&mut self) {
+        let processor = self.processor;
+        *self = Stacks::new();
+        self.processor = processor;
+    }
+
     /// Where the processor is.
     pub(crate) fn current(&self) -> u32 {
-        self.current
+        self.on.current
     }
 
     /// The thread that it executes.
     pub(crate) fn thread(&self) -> u32 {
-        self.get(self.current).thread
+        self.get(self.on.current).thread
     }
 
     pub(crate) fn get(&self, frame: u32) -> &StackFrame {
@@ -127,7 +164,7 @@ impl Stacks {
             node: 0,
             generation: 0,
         };
-        self.current = match self.free.pop() {
+        self.on.current = match self.free.pop() {
             Some(at) => {
                 let old = &mut self.frames[at as usize];
                 new.serial = old.serial;
@@ -159,7 +196,7 @@ impl Stacks {
 
     /// Forgets the frames from the current one up to that one.
     fn unwind(&mut self, until: u32) {
-        let mut at = self.current;
+        let mut at = self.on.current;
         while at != until && at != NONE {
             let caller = self.caller(at);
             self.forget(at);
@@ -172,50 +209,50 @@ impl Stacks {
         self.drop_overwritten(slot);
         let thread = self.thread();
         self.note_stack(slot, thread);
-        self.push(self.place(self.current), entry, thread, slot);
-        self.slots.insert(slot, self.place(self.current));
+        self.push(self.place(self.on.current), entry, thread, slot);
+        self.slots.insert(slot, self.place(self.on.current));
         if self.frames.len() > MOST {
-            *self = Stacks::new();
+            self.reset();
         }
     }
 
     /// Calls whose return address was where this one's is, or deeper, never return.
     fn drop_overwritten(&mut self, slot: u64) {
         loop {
-            let top = self.get(self.current);
+            let top = self.get(self.on.current);
             let dead = top.slot != 0 && top.slot <= slot && top.slot >> STACK == slot >> STACK;
-            let caller = self.caller(self.current);
+            let caller = self.caller(self.on.current);
             if !dead || caller == NONE {
                 return;
             }
-            self.forget(self.current);
-            self.current = caller;
+            self.forget(self.on.current);
+            self.on.current = caller;
         }
     }
 
     /// Enters through a gate, which does not push a return address like a call's.
     pub(crate) fn enter(&mut self, entry: FrameEntry) {
         let thread = self.thread();
-        self.push(self.place(self.current), entry, thread, 0);
+        self.push(self.place(self.on.current), entry, thread, 0);
     }
 
     /// The kernel switches threads (`__switch_to`): what it calls is on the next thread's stack, and its return leads there.
     pub(crate) fn switch(&mut self) {
-        self.switching = true;
+        self.on.switching = true;
     }
 
     fn note_stack(&mut self, slot: u64, thread: u32) {
         let stack = slot >> STACK;
-        if stack != self.last_stack && slot >> 63 == 1 && !self.switching {
-            self.last_stack = stack;
+        if stack != self.on.last_stack && slot >> 63 == 1 && !self.on.switching {
+            self.on.last_stack = stack;
             self.threads.insert(stack, thread);
         }
     }
 
     /// A return by the address at `slot`.
     pub(crate) fn ret(&mut self, slot: u64) {
-        let found = if self.get(self.current).slot == slot {
-            Some(self.current)
+        let found = if self.get(self.on.current).slot == slot {
+            Some(self.on.current)
         } else {
             self.slots.get(&slot).and_then(|place| self.alive(*place))
         };
@@ -224,11 +261,11 @@ impl Stacks {
         if thread == self.thread() {
             self.unwind(frame);
         } else {
-            self.last_stack = u64::MAX;
-            self.switching = false;
+            self.on.last_stack = u64::MAX;
+            self.on.switching = false;
         }
         self.forget(frame);
-        self.current = caller;
+        self.on.current = caller;
         if caller == NONE {
             self.begin(thread);
         }
@@ -238,7 +275,7 @@ impl Stacks {
     fn ret_unseen(&mut self, slot: u64) {
         let mine = self.thread();
         let thread = match self.threads.get(&(slot >> STACK)) {
-            _ if !std::mem::take(&mut self.switching) => mine,
+            _ if !std::mem::take(&mut self.on.switching) => mine,
             Some(thread) => *thread,
             None => {
                 self.count += 1;
@@ -246,20 +283,20 @@ impl Stacks {
             }
         };
         if self.count > THREADS_MOST {
-            *self = Stacks::new();
+            self.reset();
             return;
         }
         if thread == mine {
             self.unwind(NONE);
         }
-        self.last_stack = u64::MAX;
+        self.on.last_stack = u64::MAX;
         self.note_stack(slot, thread);
         self.begin(thread);
     }
 
     /// A return from a gate.
     pub(crate) fn gate_return(&mut self) {
-        let (mut at, thread) = (self.current, self.thread());
+        let (mut at, thread) = (self.on.current, self.thread());
         while at != NONE && self.get(at).entry == FrameEntry::Call {
             at = self.caller(at);
         }
@@ -268,7 +305,7 @@ impl Stacks {
         if at != NONE {
             self.forget(at);
         }
-        self.current = caller;
+        self.on.current = caller;
         if caller == NONE {
             self.begin(thread);
         }
@@ -357,6 +394,31 @@ mod tests {
         stacks.switch();
         stacks.ret(B + 0x600);
         assert_eq!((chain(&stacks), stacks.thread()), (vec![8, 7], 1));
+    }
+
+    #[test]
+    fn a_thread_goes_on_on_another_processor() {
+        let mut stacks = Stacks::new();
+        name(&mut stacks, 1);
+        calls(&mut stacks, A + 0x800, 2);
+        calls(&mut stacks, A + 0x700, 3);
+        stacks.switch();
+        stacks.ret(B + 0x700);
+        name(&mut stacks, 7);
+        assert_eq!((chain(&stacks), stacks.thread()), (vec![7], 1));
+        // The other one has a thread of its own until it switches.
+        stacks.turn(1);
+        name(&mut stacks, 5);
+        assert_eq!((chain(&stacks), stacks.thread()), (vec![5], 2));
+        calls(&mut stacks, B + 0x1_0700, 3);
+        stacks.switch();
+        stacks.ret(A + 0x700);
+        assert_eq!((chain(&stacks), stacks.thread()), (vec![2, 1], 0));
+        stacks.turn(0);
+        assert_eq!((chain(&stacks), stacks.thread()), (vec![7], 1));
+        stacks.turn(1);
+        stacks.ret(A + 0x800);
+        assert_eq!((chain(&stacks), stacks.thread()), (vec![1], 0));
     }
 
     #[test]

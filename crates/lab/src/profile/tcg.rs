@@ -13,17 +13,20 @@ use super::words::StreamWords;
 use super::{RecordBatches, RecordProblem};
 
 pub(super) const MAGIC: [u8; 8] = *b"VMTAXTCG";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const BLOCK: u32 = 0xffff_fffe;
 const MARK: u32 = 0xffff_fffc;
 const IDLE: u32 = 0xffff_fffa;
 const END: u32 = 0xffff_fff8;
+const CPU: u32 = 0xffff_fff6;
 const VALUE: u32 = (1 << 29) - 1;
 
 /// QEMU's blocks have at most 512 instructions.
 const INSTRUCTIONS_MOST: u32 = 4096;
 /// Limit on blocks, more than any run translates.
 const BLOCKS_MOST: u32 = 1 << 23;
+/// Limit on vCPUs.
+const VCPUS_MOST: u32 = 256;
 const RDTSC: [u8; 2] = [0x0f, 0x31];
 
 /// A guest address, and the address of the same byte in the emulator's memory.
@@ -75,12 +78,13 @@ struct TcgReader<'a, 'b, R> {
     symbols: &'a [LevelSymbols; 3],
     batches: &'b mut RecordBatches,
     blocks: Vec<Option<Box<TcgBlock>>>,
-    /// The block that was executed last, and how many of its instructions, if not all.
-    present: Option<u32>,
-    done: Option<u32>,
-    /// What its last instruction accessed: how often, and where last.
-    accesses: u32,
-    accessed: u64,
+    /// The vCPU that is on, and what it executes.
+    vcpu: usize,
+    on: Executing,
+    /// What the others have executed.
+    others: Vec<Executing>,
+    /// The vCPU that wrote the mark that starts the record.
+    starter: usize,
     upper: u64,
     idle: u64,
     has_idle: bool,
@@ -89,6 +93,19 @@ struct TcgReader<'a, 'b, R> {
     /// Where L1 goes on after its guest.
     after_inner: BlockAddress,
     progress: TcgLevel,
+}
+
+/// Where a vCPU is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Executing {
+    /// The block that was executed last, and how many of its instructions, if not all.
+    present: Option<u32>,
+    done: Option<u32>,
+    /// Its instructions are counted: another vCPU was on since.
+    is_counted: bool,
+    /// What its last instruction accessed: how often, and where last.
+    accesses: u32,
+    accessed: u64,
 }
 
 /// What is known about the current level.
@@ -117,10 +134,10 @@ pub(super) fn read(
         symbols,
         batches,
         blocks: Vec::new(),
-        present: None,
-        done: None,
-        accesses: 0,
-        accessed: 0,
+        vcpu: 0,
+        on: Executing::default(),
+        others: Vec::new(),
+        starter: 0,
         upper: 0,
         idle: 0,
         has_idle,
@@ -140,10 +157,10 @@ impl<R: Read> TcgReader<'_, '_, R> {
             let word = self.words.next()?;
             match word >> 29 {
                 0..=3 => self.executed(word)?,
-                4 => self.done = Some(word & VALUE),
+                4 => self.on.done = Some(word & VALUE),
                 5 => {
-                    self.accesses += 1;
-                    self.accessed = self.upper << 32 | u64::from(word & VALUE) << 3;
+                    self.on.accesses += 1;
+                    self.on.accessed = self.upper << 32 | u64::from(word & VALUE) << 3;
                 }
                 6 => {
                     // Sign-extended from bit 60.
@@ -157,6 +174,7 @@ impl<R: Read> TcgReader<'_, '_, R> {
                         self.mark(port);
                     }
                     IDLE => self.idle = self.words.double()?,
+                    CPU => self.turn()?,
                     END => return Ok(()),
                     _ => {
                         return Err(self
@@ -208,12 +226,44 @@ impl<R: Read> TcgReader<'_, '_, R> {
         if port == u32::from(marks.on) {
             if self.progress == TcgLevel::Off {
                 self.progress = TcgLevel::Starting;
+                self.starter = self.vcpu;
             }
         } else if port == u32::from(marks.off) {
             self.progress = TcgLevel::Off;
-            self.present = None;
+            self.on = Executing::default();
+            self.others.clear();
         }
         self.batches.mark(port);
+    }
+
+    /// Another vCPU is on. The block of the one before it is over, and what comes next there is not known yet.
+    fn turn(&mut self) -> Result<(), RecordProblem> {
+        let vcpu = self.words.next()?;
+        if vcpu >= VCPUS_MOST {
+            return Err(self.words.problem(&format!("{vcpu} is not the number of a vCPU")));
+        }
+        let vcpu = vcpu as usize;
+        if vcpu == self.vcpu {
+            return Ok(());
+        }
+        if let Some(id) = self.on.present
+            && matches!(self.progress, TcgLevel::Started | TcgLevel::On)
+        {
+            self.look_up(id);
+            if let Some(block) = self.blocks[id as usize].take() {
+                let counted = self.count(id, &block);
+                self.blocks[id as usize] = Some(block);
+                counted?;
+            }
+        }
+        if self.others.len() <= self.vcpu.max(vcpu) {
+            self.others.resize(self.vcpu.max(vcpu) + 1, Executing::default());
+        }
+        self.others[self.vcpu] = self.on;
+        self.on = self.others[vcpu];
+        self.vcpu = vcpu;
+        self.flow.turn(vcpu);
+        Ok(())
     }
 
     /// The next block begins; the one before it is over.
@@ -223,13 +273,14 @@ impl<R: Read> TcgReader<'_, '_, R> {
                 .words
                 .problem(&format!("block {id} is executed before its definition")));
         }
-        let before = self.present.replace(id);
-        let done = self.done.take();
-        match (self.progress, before) {
+        match (self.progress, self.on.present) {
             (TcgLevel::Off, _) => {}
+            // Others may come before the rest of what started it.
+            (TcgLevel::Starting, _) if self.vcpu != self.starter => return Ok(()),
             // The block with the mark that started the record is not part of it.
             (TcgLevel::Starting, _) => {
                 let start = self.start(id);
+                self.others.clear();
                 if is_user(start.0) {
                     // A program of the host's wrote it.
                     self.flow.forget();
@@ -241,10 +292,10 @@ impl<R: Read> TcgReader<'_, '_, R> {
                     self.progress = TcgLevel::Started;
                 }
             }
-            (_, Some(before)) => self.step(before, done, id)?,
+            (_, Some(before)) => self.step(before, id)?,
             (_, None) => {}
         }
-        self.accesses = 0;
+        self.on = Executing { present: Some(id), ..Executing::default() };
         Ok(())
     }
 
@@ -253,20 +304,17 @@ impl<R: Read> TcgReader<'_, '_, R> {
     }
 
     /// From a block to the next.
-    fn step(&mut self, before: u32, done: Option<u32>, next: u32) -> Result<(), RecordProblem> {
+    fn step(&mut self, before: u32, next: u32) -> Result<(), RecordProblem> {
         let to = self.start(next);
         self.look_up(before);
         self.look_up(next);
         let gate = self.gate(next);
         let Some(block) = self.blocks[before as usize].take() else { return Ok(()) };
-        let done = done.unwrap_or(block.count());
-        if done > block.count() {
-            let text = format!("block {before} has {} instructions, not {done}", block.count());
-            return Err(self.words.problem(&text));
-        }
-        self.run(&block, done);
+        let done = match self.on.is_counted {
+            true => self.on.done.unwrap_or(block.count()),
+            false => self.count(before, &block)?,
+        };
         if done > 0 {
-            self.clock(&block, done);
             self.go(&block, done, (to, gate));
         }
         // A block that follows itself needs it.
@@ -275,6 +323,21 @@ impl<R: Read> TcgReader<'_, '_, R> {
             return Err(self.words.problem("a batch has more functions than the limit"));
         }
         Ok(())
+    }
+
+    /// Counts what was executed of the block that is over, and tells how many instructions that is.
+    fn count(&mut self, id: u32, block: &TcgBlock) -> Result<u32, RecordProblem> {
+        self.on.is_counted = true;
+        let done = self.on.done.unwrap_or(block.count());
+        if done > block.count() {
+            let text = format!("block {id} has {} instructions, not {done}", block.count());
+            return Err(self.words.problem(&text));
+        }
+        self.run(block, done);
+        if done > 0 {
+            self.clock(block, done);
+        }
+        Ok(done)
     }
 
     /// Looks up the block's functions at the current level.
@@ -366,7 +429,7 @@ impl<R: Read> TcgReader<'_, '_, R> {
     /// block.
     fn is_done(&self, block: &TcgBlock, done: u32) -> bool {
         match leaves(block.instruction(done - 1)) {
-            Leaves::Accesses(count) => self.accesses >= count,
+            Leaves::Accesses(count) => self.on.accesses >= count,
             Leaves::Never => true,
             Leaves::Intercepted(_) | Leaves::Perhaps(_) | Leaves::Undefined(_) => false,
         }
@@ -375,8 +438,8 @@ impl<R: Read> TcgReader<'_, '_, R> {
     /// What the last instruction has done to the stack.
     fn effect(&mut self, last: StackEffect) {
         match last {
-            StackEffect::Call if self.accesses > 0 => self.flow.call(self.accessed),
-            StackEffect::Return if self.accesses > 0 => self.flow.ret(self.accessed),
+            StackEffect::Call if self.on.accesses > 0 => self.flow.call(self.on.accessed),
+            StackEffect::Return if self.on.accesses > 0 => self.flow.ret(self.on.accessed),
             StackEffect::GateReturn => self.flow.gate_return(),
             StackEffect::Syscall => self.flow.syscall(),
             _ => {}
@@ -420,7 +483,7 @@ impl<R: Read> TcgReader<'_, '_, R> {
             Leaves::Perhaps(name) if whole => (name, ExitCompletion::IfHandled),
             Leaves::Perhaps(name) => (name, ExitCompletion::Undone),
             Leaves::Undefined(name) => (name, ExitCompletion::Done),
-            Leaves::Accesses(count) if !whole || self.accesses < count => {
+            Leaves::Accesses(count) if !whole || self.on.accesses < count => {
                 ("memory access", ExitCompletion::Undone)
             }
             _ if whole => ("interrupt", ExitCompletion::Done),

@@ -140,6 +140,71 @@ fn a_step_of_a_program_has_the_tree_of_its_calls() {
     assert_eq!((profile.begun, profile.undone, profile.idle), (23, 1, 500));
 }
 
+/// A program that waits on one processor and goes on on another.
+#[test]
+fn a_step_on_two_processors_has_the_instructions_of_both() {
+    const PROGRAM: u64 = 0x40_1000;
+    const OTHER: u64 = 0xffff_c900_0002_0000;
+    const FIRST_IDLE: u64 = 0xffff_c900_0003_0000;
+    let switch = FAULT + 0x1000;
+    let mut record = TcgRecord::new();
+    record.turn(1);
+    record.block(PROGRAM, HOST, &[OUT]);
+    record.mark(layout::PREPARE);
+    // Another processor is on before the rest of the program.
+    record.turn(0);
+    record.block(HANDLER, HOST, &[NOP, NOP, NOP]);
+    record.turn(1);
+    record.block(PROGRAM + 1, HOST, &[OUT]);
+    record.mark(layout::begin(0));
+    record.block(PROGRAM + 8, HOST, &[NOP, RDTSC]);
+    record.turn(0);
+    record.block(HANDLER, HOST, &[NOP, NOP]);
+    record.turn(1);
+    record.block(PROGRAM + 16, HOST, &[NOP, CALL]);
+    record.access(STACK + 0x900);
+    record.block(RUN, HOST, &[NOP, CALL]);
+    record.access(STACK + 0x700);
+    // It waits, and its processor goes on with another thread.
+    record.block(switch, HOST, &[NOP, RET]);
+    record.access(OTHER + 0x700);
+    record.block(REFLECTS, HOST, &[NOP]);
+    record.turn(0);
+    record.block(HANDLER + 2, HOST, &[NOP, CALL]);
+    record.access(FIRST_IDLE + 0x700);
+    record.idle(500);
+    record.block(switch, HOST, &[NOP, RET]);
+    record.access(STACK + 0x700);
+    record.turn(1);
+    record.block(REFLECTS + 1, HOST, &[NOP, NOP]);
+    record.partial(1);
+    record.turn(0);
+    record.block(RUN + 0x108, HOST, &[NOP, RET]);
+    record.access(STACK + 0x900);
+    record.block(PROGRAM + 40, HOST, &[RDTSC]);
+    record.turn(1);
+    record.block(REFLECTS + 3, HOST, &[NOP]);
+    record.turn(0);
+    record.block(PROGRAM + 48, HOST, &[OUT]);
+    let symbols = levels(&kernels()).unwrap();
+    let operation = Clocked { level: 0, clock: None };
+    let lines = SourceLines::default();
+    let mut batches = RecordBatches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
+    read_record(&record.end()[..], &symbols, &mut batches).unwrap();
+    let measure = OperationMeasure { number: 0, workload: "x", cycles: &[517], around: 0 };
+    let profile = batches.profile(&measure, &symbols).unwrap();
+    let expected = [
+        "(other threads);0:msr_interception 4",
+        "(VMM);0:[program] 3",
+        "(VMM);0:[program];0:kvm_arch_vcpu_ioctl_run 4",
+        "(VMM);0:[program];0:kvm_arch_vcpu_ioctl_run;0:__switch_to 2",
+        "(other threads);0:nested_vmx_vmexit 2",
+        "(other threads);0:msr_interception;0:__switch_to 2",
+    ];
+    assert_eq!(folded(&profile.rows), expected);
+    assert_eq!((profile.begun, profile.undone, profile.idle), (17, 0, 500));
+}
+
 #[test]
 fn the_samples_for_fuzzing_are_whole() {
     for sample in samples() {
@@ -322,7 +387,7 @@ fn damaged_records_are_refused_in_a_sentence() {
     };
     for (bytes, problem) in [
         (Vec::new(), "byte 0 of the record: it is truncated here"),
-        (b"VMTAXTCGxxxxxxxx".to_vec(), "it has version 2021161080; this program reads version 1"),
+        (b"VMTAXTCGxxxxxxxx".to_vec(), "it has version 2021161080; this program reads version 2"),
         (vec![0; 64], "it is no record of vmtax's recorders"),
         (whole().words, "it is truncated here"),
         (end(whole(), &[12345]), "block 12345 is executed before its definition"),

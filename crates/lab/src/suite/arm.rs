@@ -44,6 +44,15 @@ pub(super) const EMPTY: OnArm = {
     OnArm { code, exits: None, straight: true }
 };
 pub(super) const TOUCH_4K: OnArm = touch(|out| first_store(out, PAGE_4K));
+/// Loads from a page of 4 KiB, and a load and then a store.
+pub(super) const READ_4K: OnArm = touch(|out| {
+    out.load(0, (KEPT, 0));
+    out.add(KEPT, KEPT, PAGE_4K);
+});
+pub(super) const READ_WRITE_4K: OnArm = touch(|out| {
+    out.load(0, (KEPT, 0));
+    first_store(out, PAGE_4K);
+});
 pub(super) const TOUCH_2M: OnArm = touch(|out| first_store(out, PAGE_2M));
 
 pub(super) const OPERATIONS: &[Definition] = &[

@@ -32,6 +32,12 @@ pub(super) struct Before {
     prefault: bool,
 }
 
+impl Before {
+    pub(super) const fn prefaults(self) -> bool {
+        self.prefault
+    }
+}
+
 pub(super) const COLD: Before = Before { populated: false, prefault: false };
 pub(super) const POPULATED: Before = Before { populated: true, prefault: false };
 pub(super) const PREFAULTED: Before = Before { populated: false, prefault: true };

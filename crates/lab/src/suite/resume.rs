@@ -7,7 +7,8 @@
 use iced_x86::code_asm::{dword_ptr, eax, rbx};
 use vmtax_guest::order::Backing;
 
-use super::definition::{Definition, line};
+use super::arm;
+use super::definition::{Definition, GuestCode, OnArm, line};
 use super::memory::{BOTH, Before, COLD, PAGES, POPULATED, PREFAULTED, definition, faults};
 use super::primitives::{PAGE_4K, touch_4k};
 use crate::payload::{Assemble, Assembler};
@@ -17,15 +18,32 @@ const SHARED: Backing = Backing::Snapshot { shared: true };
 const BY_4K: Backing = Backing::Userfault(4 << 10);
 const BY_64K: Backing = Backing::Userfault(64 << 10);
 
-type ResumeAccess = fn(&mut Assembler) -> Assemble;
+/// What a page is accessed with: on x86, and on arm64.
+#[derive(Clone, Copy)]
+struct ResumeAccess {
+    x86: fn(&mut Assembler) -> Assemble,
+    arm: OnArm,
+}
 
+const READ: ResumeAccess = ResumeAccess { x86: read, arm: arm::READ_4K };
+const WRITE: ResumeAccess = ResumeAccess { x86: touch_4k, arm: arm::TOUCH_4K };
+const READ_WRITE: ResumeAccess = ResumeAccess { x86: read_write, arm: arm::READ_WRITE_4K };
+
+/// Memory that arm64 cannot pre-fault is not there.
 const fn pages(
     name: &'static str,
     summary: &'static str,
     of: (Backing, Before),
     access: ResumeAccess,
 ) -> Definition {
-    definition((name, summary), PAGES, faults(of.1), of, line(access))
+    // A page of 2 MiB takes one exit for all of them.
+    let exits = match of.0 {
+        Backing::Hugetlb | Backing::Thp => None,
+        _ => access.arm.exits,
+    };
+    let on_arm = if of.1.prefaults() { None } else { Some(OnArm { exits, ..access.arm }) };
+    let code = GuestCode { arm: on_arm, ..line(access.x86) };
+    definition((name, summary), PAGES, faults(of.1), of, code)
 }
 
 pub(super) const OPERATIONS: &[Definition] = &[
@@ -33,83 +51,83 @@ pub(super) const OPERATIONS: &[Definition] = &[
         "resume-private-read",
         "load from each page of a private mapping of the snapshot",
         (PRIVATE, COLD),
-        read,
+        READ,
     ),
-    pages("resume-private-write", "store to each page of it", (PRIVATE, COLD), touch_4k),
+    pages("resume-private-write", "store to each page of it", (PRIVATE, COLD), WRITE),
     pages(
         "resume-private-read-write",
         "load from each page of it, then store to it",
         (PRIVATE, COLD),
-        read_write,
+        READ_WRITE,
     ),
     pages(
         "resume-private-populated-read",
         "load; mapped with MAP_POPULATE",
         (PRIVATE, POPULATED),
-        read,
+        READ,
     ),
     pages(
         "resume-private-prefault-read",
         "load; mapped by KVM_PRE_FAULT_MEMORY",
         (PRIVATE, PREFAULTED),
-        read,
+        READ,
     ),
     pages(
         "resume-private-prefault-write",
         "store after KVM_PRE_FAULT_MEMORY",
         (PRIVATE, PREFAULTED),
-        touch_4k,
+        WRITE,
     ),
-    pages("resume-private-populated-prefault-read", "load after both", (PRIVATE, BOTH), read),
-    pages("resume-private-populated-prefault-write", "store after both", (PRIVATE, BOTH), touch_4k),
+    pages("resume-private-populated-prefault-read", "load after both", (PRIVATE, BOTH), READ),
+    pages("resume-private-populated-prefault-write", "store after both", (PRIVATE, BOTH), WRITE),
     pages(
         "resume-shared-read",
         "load from each page of a shared mapping of the snapshot",
         (SHARED, COLD),
-        read,
+        READ,
     ),
-    pages("resume-shared-write", "store to each page of it", (SHARED, COLD), touch_4k),
+    pages("resume-shared-write", "store to each page of it", (SHARED, COLD), WRITE),
     pages(
         "resume-shared-read-write",
         "load from each page of it, then store to it",
         (SHARED, COLD),
-        read_write,
+        READ_WRITE,
     ),
     pages(
         "resume-uffd-4k-read",
         "load; userfaultfd copies 4 KiB at each fault",
         (BY_4K, COLD),
-        read,
+        READ,
     ),
     pages(
         "resume-uffd-4k-read-write",
         "load and store; userfaultfd copies 4 KiB",
         (BY_4K, COLD),
-        read_write,
+        READ_WRITE,
     ),
     pages(
         "resume-uffd-64k-read",
         "load; userfaultfd copies 64 KiB at each fault",
         (BY_64K, COLD),
-        read,
+        READ,
     ),
     pages(
         "resume-hugetlb-write",
         "store to each page of new memory, in hugetlb pages",
         (Backing::Hugetlb, COLD),
-        touch_4k,
+        WRITE,
     ),
     pages(
         "resume-thp-write",
         "store to each page of new memory, in transparent huge pages",
         (Backing::Thp, COLD),
-        touch_4k,
+        WRITE,
     ),
     pages(
         "resume-small-write",
         "store to each page of new memory, in pages of 4 KiB",
         (Backing::Small, COLD),
-        touch_4k,
+        WRITE,
     ),
 ];
 

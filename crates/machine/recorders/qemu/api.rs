@@ -171,14 +171,14 @@ impl Api {
         }
     }
 
-    /// Number of instructions that have begun.
+    /// Number of instructions that have begun on a vCPU; of version 1 on all of them.
     #[inline]
-    pub(crate) fn executed(&self) -> u64 {
+    pub(crate) fn executed(&self, vcpu: u32) -> u64 {
         match self.counting {
             // SAFETY: written by translated code of this thread alone.
             CountingWay::Variable { .. } => unsafe { (&raw const EXECUTED).read_volatile() },
             // SAFETY: the counter was made for it.
-            CountingWay::PerVcpu { get, counter, .. } => unsafe { get(counter, 0) },
+            CountingWay::PerVcpu { get, counter, .. } => unsafe { get(counter, vcpu) },
         }
     }
 }

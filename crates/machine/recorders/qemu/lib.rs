@@ -1,4 +1,5 @@
-//! A plugin of QEMU's TCG that records which instructions a machine with one vCPU executes between two port writes.
+//! A plugin of QEMU's TCG that records which instructions a machine executes between two port writes. Its vCPUs take turns in one thread, as
+//! they do with `-icount`.
 //!
 //! The reader (`vmtax-lab`, `profile/tcg.rs`) interprets the instructions. Arguments, all required:
 //!
@@ -9,6 +10,7 @@
 //! | `first=PORT`, `last=PORT` | further marks, which are recorded |
 //! | `end=PORT` | a mark that ends the record |
 //!
+//! Several vCPUs are recorded with `turns=on` alone, by which the caller promises `-icount`.
 //! With `ram=PATH`, the file of the machine's memory, and `code=FROM-END`, the addresses of payloads, their accesses to memory are recorded
 //! in place of instructions: see `memory`.
 //!
@@ -26,6 +28,7 @@
 //! | `0b110...` | | bits 32 to 60 of the following such addresses, sign-extended |
 //! | `BLOCK` | id, instructions, bytes of code, address (2), host address (2), a byte per instruction: its size; code; padding | defines a block, before its first execution |
 //! | `MARK` | port | the current block writes a mark |
+//! | `CPU` | number | the following blocks are executed by this vCPU, after the last one of another is over; also at the start |
 //! | `IDLE` | nanoseconds (2) | total time that the machine has been idle, executing no instructions |
 //! | `END` | | the machine stopped, or the mark `end` was written |
 //!
@@ -52,7 +55,7 @@ enum Mode {
     Memory(Accesses),
 }
 
-/// State shared by all callbacks. TCG calls them from the thread of its only vCPU; [`install`] refuses machines with more.
+/// State shared by all callbacks. TCG calls them from the one thread that executes its vCPUs: [`install`] refuses several that do not share one.
 struct PluginState(UnsafeCell<Option<Mode>>);
 
 // SAFETY: see the type.
@@ -77,11 +80,11 @@ unsafe fn recorder<'a>() -> Option<&'a mut Recorder> {
     }
 }
 
-extern "C" fn executed(_vcpu: c_uint, block: *mut c_void) {
+extern "C" fn executed(vcpu: c_uint, block: *mut c_void) {
     // SAFETY: called once; `translated` leaked the block, and only this thread uses it.
     let (recorder, block) = unsafe { (recorder(), &mut *block.cast::<TranslatedBlock>()) };
     if let Some(recorder) = recorder {
-        recorder.executed(block);
+        recorder.executed(vcpu, block);
     }
 }
 
@@ -111,10 +114,10 @@ extern "C" fn executes(_vcpu: c_uint, data: *mut c_void) {
 }
 
 /// `data` is the port, or 0 for the one that the last [`loads`] had.
-extern "C" fn writes(_vcpu: c_uint, data: *mut c_void) {
+extern "C" fn writes(vcpu: c_uint, data: *mut c_void) {
     // SAFETY: called once.
     match unsafe { mode() } {
-        Some(Mode::Code(recorder)) => recorder.writes(data as usize as u32),
+        Some(Mode::Code(recorder)) => recorder.writes(vcpu, data as usize as u32),
         Some(Mode::Memory(accesses)) => accesses.writes(data as usize as u32),
         None => {}
     }
@@ -294,8 +297,8 @@ fn complain(problem: &str) {
 }
 
 fn install(id: PluginId, vcpus: c_int, words: &[String]) -> Result<(), String> {
-    if vcpus != 1 {
-        return Err(format!("the machine has {vcpus} vCPUs; one can be recorded"));
+    if vcpus != 1 && !words.iter().any(|word| word == "turns=on") {
+        return Err(format!("the machine has {vcpus} vCPUs, which do not take turns"));
     }
     let value = |key: &str| {
         let found = words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));

@@ -8,7 +8,7 @@ use crate::clock::TcgClock;
 
 /// `VMTAXTCG`.
 const MAGIC: [u8; 8] = *b"VMTAXTCG";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const PARTIAL: u32 = 0b100 << 29;
 const ACCESS: u32 = 0b101 << 29;
@@ -17,6 +17,7 @@ const BLOCK: u32 = 0xffff_fffe;
 const MARK: u32 = 0xffff_fffc;
 const IDLE: u32 = 0xffff_fffa;
 const END: u32 = 0xffff_fff8;
+const CPU: u32 = 0xffff_fff6;
 /// The payload of a word whose kind takes three bits.
 const VALUE: u32 = (1 << 29) - 1;
 
@@ -60,7 +61,9 @@ pub(crate) struct Recorder {
     unwritten: Vec<u8>,
     on: bool,
     ids: u32,
-    /// Number of instructions when the current block began.
+    /// The vCPU that executes the current block.
+    cpu: u32,
+    /// Number of its instructions when the current block began.
     began: u64,
     /// Number of instructions in the current block; more than any block has while it is unknown.
     whole: u64,
@@ -84,6 +87,7 @@ impl Recorder {
             unwritten,
             on: false,
             ids: 0,
+            cpu: 0,
             began: 0,
             whole: u64::MAX,
             halts: false,
@@ -119,19 +123,25 @@ impl Recorder {
         TranslatedBlock { id, instructions, halts, definition }
     }
 
-    /// A block begins.
+    /// A block begins on a vCPU. They take turns between blocks, so the current block is over.
     #[inline]
-    pub(crate) fn executed(&mut self, block: &mut TranslatedBlock) {
+    pub(crate) fn executed(&mut self, cpu: u32, block: &mut TranslatedBlock) {
         if !self.on {
             return;
         }
-        let now = self.api.executed();
+        let mut now = self.api.executed(self.cpu);
         let done = now - self.began;
         if done != self.whole {
             self.word(PARTIAL | (done.min(u64::from(VALUE)) as u32));
         }
         if self.halts {
             self.waited();
+        }
+        if cpu != self.cpu {
+            self.cpu = cpu;
+            self.word(CPU);
+            self.word(cpu);
+            now = self.api.executed(cpu);
         }
         if !block.definition.is_empty() {
             let definition = std::mem::take(&mut block.definition);
@@ -168,8 +178,8 @@ impl Recorder {
         self.word(ACCESS | (address as u32) >> 3);
     }
 
-    /// An OUT that may belong to a mark is about to be executed; port 0 means the last one loaded.
-    pub(crate) fn writes(&mut self, port: u32) {
+    /// An OUT that may belong to a mark is about to be executed on a vCPU; port 0 means the last one loaded.
+    pub(crate) fn writes(&mut self, cpu: u32, port: u32) {
         let port = if port == 0 { std::mem::take(&mut self.loaded) } else { port };
         if !self.marks.has(port) || self.out.is_none() {
             return;
@@ -178,9 +188,11 @@ impl Recorder {
             return self.end();
         }
         if port == self.marks.on && !self.on {
-            self.on = true;
-            (self.began, self.whole, self.halts) = (self.api.executed(), u64::MAX, false);
+            (self.on, self.cpu) = (true, cpu);
+            (self.began, self.whole, self.halts) = (self.api.executed(cpu), u64::MAX, false);
             self.waited();
+            self.word(CPU);
+            self.word(cpu);
         }
         if self.on {
             self.word(MARK);

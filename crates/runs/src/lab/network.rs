@@ -12,7 +12,7 @@ use vmtax_store::{Claim, RunWriter};
 use super::{
     Consoles, DoneKernel, cache_folder, fault, keep_console, lab_options, open_trace, put, sentence,
 };
-use crate::convert::{self, Assignment, Converted};
+use crate::convert::{self, Assigned, Assignment, Converted};
 use crate::{Input, ReadOptions, ToLedger, ToRun, ledger, write_fault};
 
 /// The metric of [`Turns::vcpu_ns`].
@@ -31,9 +31,11 @@ pub fn rows_of_passage<R: RowSink>(
     let mut turns = Turns::default();
     let mut window = Window::new(id, false);
     let (names, threads) = ([(id, name.to_owned())], passage.threads(vm));
-    let assign = &mut |event: &_| {
+    let assign = &mut |event: &_, each: &mut Assigned<'_>| {
         turns.count(&threads, event);
-        window.place(event).filter(|_| passage.is_of(vm, event))
+        if let Some(placed) = window.place(event).filter(|_| passage.is_of(vm, event)) {
+            each(event, &placed);
+        }
     };
     let recording = open_trace(&passage.trace, format!("the recording of {name}"))?;
     let assignment = Assignment { names: &names, assign };

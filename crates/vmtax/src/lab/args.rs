@@ -433,7 +433,7 @@ pub(super) fn able(host: HostKind, asked: &[(bool, &str, Ability)]) -> anyhow::R
 
 /// Refuses several processors where they cannot be had.
 pub(super) fn countable(
-    (processors, profile): (u32, bool),
+    processors: u32,
     hosts: &[HostKind],
     all: impl IntoIterator<Item = &'static Definition>,
 ) -> anyhow::Result<()> {
@@ -448,12 +448,6 @@ pub(super) fn countable(
     }
     if hosts.iter().any(|host| *host != HostKind::Amd) {
         return fail(Code::Usage, "--processors: only the AMD host has several");
-    }
-    if profile {
-        return fail(
-            Code::Usage,
-            "--profile: can only record a host with one processor, as it follows one stream of calls and returns",
-        );
     }
     Ok(())
 }

@@ -188,7 +188,7 @@ fn check(args: &LabRunArgs) -> anyhow::Result<()> {
         Some(_) if args.operation.is_empty() => vec![&suite::EMPTY],
         _ => chosen(&args.suite, &args.operation),
     };
-    countable((args.processors, args.profile), &[args.host.host()], counted)?;
+    countable(args.processors, &[args.host.host()], counted)?;
     if args.kernel.len() > 1 && args.flat.is_some() {
         return fail(Code::Usage, "--flat: runs on one kernel; give one --kernel");
     }

@@ -80,7 +80,7 @@ fn check(args: &SeriesArgs) -> anyhow::Result<()> {
         able(*host, &asked)?;
         measurable(*host, (args.profile, args.nested), (&args.suite, &args.operation))?;
     }
-    countable((args.processors, args.profile), &hosts, chosen(&args.suite, &args.operation))?;
+    countable(args.processors, &hosts, chosen(&args.suite, &args.operation))?;
     if hosts.iter().any(|host| host.architecture() != hosts[0].architecture()) {
         return fail(
             Code::Usage,

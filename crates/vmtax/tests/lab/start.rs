@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use crate::profile::{below, trees};
-use crate::run::{json, refused};
+use crate::run::{json, output, refused};
 
 fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
     let rows = report["operations"]["rows"].as_array().unwrap();
@@ -27,9 +27,17 @@ fn steps_of_a_start_repeat_and_wait_where_linux_6_1_waits() {
     for row in first["operations"]["rows"].as_array().unwrap() {
         assert_eq!(
             (&row["waited"]["lives"], &row["recorded"]),
-            (&20.into(), &false.into()),
+            (&20.into(), &true.into()),
             "{row}"
         );
+        let expected: &[_] = match row["name"].as_str().unwrap() {
+            // The code's page, its store to a device, and stores to 256 pages.
+            "run-again" | "run-second-vcpu" => &[("io", 1)],
+            "faults-256" => &[("io", 1), ("npf", 257)],
+            name if name == "run-first" || name.starts_with("start-") => &[("io", 1), ("npf", 1)],
+            _ => &[],
+        };
+        assert_eq!(guests_exits(row), expected, "{row}");
     }
     for (name, counted) in COUNTED {
         let row = row(&first, name);
@@ -49,6 +57,17 @@ fn steps_of_a_start_repeat_and_wait_where_linux_6_1_waits() {
     }
     // The move waits wherever the VMM is.
     assert!(row(&first, "start-root-cgroup")["waited"]["min"].as_f64().unwrap() > 1e6);
+}
+
+/// Exits by reason, but those by interrupts of the host.
+fn guests_exits(row: &Value) -> Vec<(&str, u64)> {
+    let mut sums = std::collections::BTreeMap::new();
+    for exit in row["exits"].as_array().unwrap() {
+        *sums.entry(exit["reason"].as_str().unwrap()).or_insert(0) +=
+            exit["count"].as_u64().unwrap();
+    }
+    sums.retain(|reason, _| *reason != "interrupt");
+    sums.into_iter().collect()
 }
 
 const KERNEL: &str = "distribution";
@@ -109,6 +128,8 @@ fn steps_have_trees_that_add_up() {
     let report = json(&[&arguments[..], &["--profile", "-o", run]].concat());
     let notes = report["losses"]["notes"].to_string();
     assert!(!notes.contains("call tree"), "{notes}");
+    let shown = String::from_utf8(output(&["report", run]).stdout).unwrap();
+    assert!(shown.contains("of which not on hardware") && shown.contains("clears and copies"));
     let trees = trees(run);
     for one in report["operations"]["rows"].as_array().unwrap() {
         let name = one["name"].as_str().unwrap();
@@ -173,14 +194,27 @@ fn steps_on_four_processors_repeat() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().to_str().unwrap();
     let series = ["lab", "series", "--suite", "start", "--kernel", KERNEL, "-o", folder];
-    json(&[&series[..], &["--processors", "4"]].concat());
+    json(&[&series[..], &["--processors", "4", "--profile"]].concat());
     let (code, said) = refused(&series);
-    assert!(code == 2 && said.contains("was made with --suite start --processors 4"), "{said}");
+    assert!(code == 2 && said.contains("was made with --suite start"), "{said}");
+    assert!(said.contains(" --processors 4"), "{said}");
     let made = std::fs::read_dir(folder).unwrap().flatten().find(|one| one.path().is_dir());
-    let second = json(&["report", made.unwrap().path().to_str().unwrap()]);
+    let made = made.unwrap().path();
+    let made = made.to_str().unwrap();
+    let second = json(&["report", made]);
+    // Trees have the instructions of all processors, and add up, or are not there.
+    let notes = second["losses"]["notes"].to_string();
+    assert!(!notes.contains("call tree"), "{notes}");
+    let trees = trees(made);
+    assert_eq!(trees.len(), second["operations"]["rows"].as_array().unwrap().len());
+    let frames = ["VMM", "L0 kvm_vm_release", "L0 kvm_destroy_vm"];
+    assert!(below(&trees["destroy L1"], &frames) > 100_000);
+    assert!(below(&trees["destroy L1"], &["other threads"]) > 0);
     for one in first["operations"]["rows"].as_array().unwrap() {
         let other = row(&second, one["name"].as_str().unwrap());
-        for (what, slack) in [("path", 0.05), ("waited", 0.2)] {
+        // What a step takes that waits for another processor depends on where that one is: docs/lab-start.md.
+        let waits = [one, other].iter().any(|row| row["waited"]["max"] != 0.0);
+        for (what, slack) in [("path", if waits { 0.5 } else { 0.05 }), ("waited", 0.2)] {
             assert!(are_alike(&one[what], &other[what], slack), "{what}: {one} {other}");
         }
     }
