@@ -11,8 +11,8 @@ use crate::{Result, system};
 /// The modules whose parameters are checked.
 const MODULES: [&str; 3] = ["kvm", "kvm_amd", "kvm_intel"];
 /// The options of all kernels that are checked.
-const OPTIONS: [&str; 4] =
-    ["mitigations", "randomize_kstack_offset", "tsc_early_khz", "kvm-arm.mode"];
+const OPTIONS: [&str; 5] =
+    ["mitigations", "randomize_kstack_offset", "preempt", "tsc_early_khz", "kvm-arm.mode"];
 /// What Linux says of an option: of one it does not know, and of a value (init/main.c, kernel/cpu.c).
 const SAYS_NO: [&str; 3] = [
     "Unknown kernel command line parameters",

@@ -53,7 +53,7 @@ fn program_of(host: HostKind) -> Result<&'static [u8], Error> {
 }
 
 /// Options of the kernels of host and L1.
-pub const OF_ALL_KERNELS: [&str; 2] = ["mitigations", "randomize_kstack_offset"];
+pub const OF_ALL_KERNELS: [&str; 3] = ["mitigations", "randomize_kstack_offset", "preempt"];
 
 /// An option of the host's kernel alone: what it believes of its TSC, kHz. KVM takes VMX's preemption timer if the timer cannot end within 10 s (`hardware_setup` in
 /// arch/x86/kvm/vmx/vmx.c): with Bochs's, which counts each tick of the TSC, below 2^32 / 10 of them a second.

@@ -29,7 +29,7 @@ const READ: ResumeAccess = ResumeAccess { x86: read, arm: arm::READ_4K };
 const WRITE: ResumeAccess = ResumeAccess { x86: touch_4k, arm: arm::TOUCH_4K };
 const READ_WRITE: ResumeAccess = ResumeAccess { x86: read_write, arm: arm::READ_WRITE_4K };
 
-/// Memory that arm64 cannot pre-fault is not there.
+/// Not on arm64: memory that is pre-faulted, and guest_memfd.
 const fn pages(
     name: &'static str,
     summary: &'static str,
@@ -41,7 +41,11 @@ const fn pages(
         Backing::Hugetlb | Backing::Thp => None,
         _ => access.arm.exits,
     };
-    let on_arm = if of.1.prefaults() { None } else { Some(OnArm { exits, ..access.arm }) };
+    let on_arm = match of.0 {
+        Backing::GuestMemfd => None,
+        _ if of.1.prefaults() => None,
+        _ => Some(OnArm { exits, ..access.arm }),
+    };
     let code = GuestCode { arm: on_arm, ..line(access.x86) };
     definition((name, summary), PAGES, faults(of.1), of, code)
 }
@@ -121,6 +125,12 @@ pub(super) const OPERATIONS: &[Definition] = &[
         "resume-thp-write",
         "store to each page of new memory, in transparent huge pages",
         (Backing::Thp, COLD),
+        WRITE,
+    ),
+    pages(
+        "resume-guest-memfd-write",
+        "store to each page of new memory, in a guest_memfd",
+        (Backing::GuestMemfd, COLD),
         WRITE,
     ),
     pages(

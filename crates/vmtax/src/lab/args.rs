@@ -143,7 +143,7 @@ pub(crate) struct LabRunArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) modules: Vec<PathBuf>,
 
-    /// A parameter of a KVM module (kvm_amd.npt=0), mitigations=VALUE, randomize_kstack_offset=VALUE or tsc_early_khz=KHZ; repeatable.
+    /// A parameter of a KVM module (kvm_amd.npt=0), mitigations=VALUE, randomize_kstack_offset=VALUE, preempt=VALUE or tsc_early_khz=KHZ; repeatable.
     #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
     pub(crate) option: Vec<String>,
 
@@ -283,7 +283,7 @@ pub(crate) struct SeriesArgs {
     #[arg(long)]
     pub(crate) profile: bool,
 
-    /// A parameter of a KVM module (kvm_amd.npt=0), mitigations=VALUE or randomize_kstack_offset=VALUE, for all runs; repeatable.
+    /// A parameter of a KVM module (kvm_amd.npt=0), mitigations=VALUE, randomize_kstack_offset=VALUE or preempt=VALUE, for all runs; repeatable.
     #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
     pub(crate) option: Vec<String>,
 
@@ -357,7 +357,7 @@ pub(crate) struct BisectArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) modules: Option<PathBuf>,
 
-    /// A parameter of a KVM module (kvm_amd.npt=0), mitigations=VALUE or randomize_kstack_offset=VALUE; repeatable.
+    /// A parameter of a KVM module (kvm_amd.npt=0), mitigations=VALUE, randomize_kstack_offset=VALUE or preempt=VALUE; repeatable.
     #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
     pub(crate) option: Vec<String>,
 
