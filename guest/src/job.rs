@@ -14,12 +14,10 @@ pub const PORT: &str = "{port}";
 /// In a word of a command: the agent itself, for its built-in workloads.
 pub const AGENT: &str = "{agent}";
 
-/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobRequest {
     /// Send the facts of this system.
     Facts,
-    /// Run this job.
     Do(Job),
     /// Give the first network card an address.
     Network(CardAddress),
@@ -38,7 +36,6 @@ pub struct CardAddress {
     pub prefix: u8,
 }
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobAnswer {
     /// Name and value of each fact.
@@ -94,7 +91,6 @@ pub struct JobCounter {
 pub struct Busy {
     /// Not idle.
     pub busy: u64,
-    /// All.
     pub total: u64,
 }
 
@@ -107,9 +103,7 @@ pub struct JobOutcome {
     pub code: Option<i32>,
     /// Run time of the client.
     pub elapsed_ns: u64,
-    /// The client's output.
     pub stdout: Vec<u8>,
-    /// Its errors.
     pub stderr: Vec<u8>,
     /// Output of the server.
     pub server: Vec<u8>,

@@ -224,9 +224,7 @@ pub(crate) enum VcpuRequest<'a> {
     Interrupted,
 }
 
-/// What the VMM answers.
 pub(crate) enum VmmAnswer {
-    /// Go on.
     Run,
     /// The vCPU has ended.
     End,

@@ -20,7 +20,6 @@ pub struct IntervalFrame {
     pub start_ns: u64,
     /// How long it was, ns.
     pub length_ns: u64,
-    /// Exits.
     pub exits: BTreeMap<ExitKey, Tally>,
     /// Time split by (VM, vCPU).
     pub time: BTreeMap<(u32, u32), TimeRow>,
@@ -29,7 +28,6 @@ pub struct IntervalFrame {
 }
 
 impl IntervalFrame {
-    /// Adds exits.
     pub fn exit(&mut self, key: ExitKey, tally: &Tally) {
         self.exits.entry(key).or_default().merge(tally);
     }

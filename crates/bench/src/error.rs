@@ -12,7 +12,6 @@ pub enum Error {
     /// The agent could not be started or reached.
     #[error("{place}: {problem}")]
     Agent {
-        /// Where.
         place: String,
         /// What is wrong.
         problem: String,

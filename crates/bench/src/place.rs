@@ -30,7 +30,6 @@ const REMOVING_SOON: ToolLimits = ToolLimits { time: Duration::from_secs(5), ..R
 /// A system with an agent.
 #[derive(Debug)]
 pub enum Place {
-    /// This computer.
     Here(ThisComputer),
     /// A system reached by ssh.
     There(There),
@@ -39,7 +38,6 @@ pub enum Place {
 }
 
 impl Place {
-    /// Facts of the system.
     pub fn facts(&mut self) -> Result<SystemFacts, Error> {
         match self.ask(&JobRequest::Facts)? {
             JobAnswer::Facts(facts) => Ok(facts.into_iter().collect()),
@@ -47,7 +45,6 @@ impl Place {
         }
     }
 
-    /// Runs a job.
     pub fn execute(&mut self, job: &Job) -> Result<JobOutcome, Error> {
         match self.ask(&JobRequest::Do(job.clone()))? {
             JobAnswer::Done(outcome) => Ok(outcome),
@@ -249,7 +246,6 @@ impl AgentFolder {
         )
     }
 
-    /// Executes the agent.
     fn start(&self) -> String {
         format!("{}; exec \"$d/vmtax-agent\" job 0", self.0)
     }

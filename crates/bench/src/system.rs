@@ -30,7 +30,6 @@ pub(crate) enum AgentSystem {
 type SystemProblem = anyhow::Error;
 
 impl AgentSystem {
-    /// Facts of the system.
     pub(crate) fn facts(&mut self) -> Result<SystemFacts, SystemProblem> {
         match self {
             AgentSystem::Place(place) => place.facts().map_err(|e| fault(&e).into()),
@@ -51,7 +50,6 @@ impl AgentSystem {
         }
     }
 
-    /// Runs a job.
     pub(crate) fn execute(&mut self, job: &Job) -> Result<JobOutcome, SystemProblem> {
         match self {
             AgentSystem::Place(place) => {

@@ -63,7 +63,6 @@ pub struct MatrixVms {
 /// Everything that VMs have in common besides the target.
 #[derive(Clone, Copy, Debug)]
 pub struct Purpose<'a> {
-    /// The agent.
     pub program: &'static [u8],
     /// Workloads to run in them.
     pub workloads: &'a [&'a Workload],
@@ -71,7 +70,6 @@ pub struct Purpose<'a> {
     pub console: &'a Path,
     /// Hypervisor or emulator.
     pub accel: Accel,
-    /// Stop request.
     pub stop: &'a Stop,
 }
 
@@ -152,12 +150,10 @@ impl MatrixVms {
         &self.target
     }
 
-    /// The agent.
     pub(crate) fn program(&self) -> &'static [u8] {
         self.program
     }
 
-    /// Stop request.
     pub(crate) fn stop(&self) -> &Stop {
         &self.stop
     }

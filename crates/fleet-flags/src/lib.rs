@@ -23,10 +23,6 @@ pub struct FleetCli {
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
-#[expect(
-    missing_docs,
-    reason = "a documentation comment here would replace the help of the command"
-)]
 pub enum Command {
     Query(QueryArgs),
     Compact(CompactArgs),

@@ -20,10 +20,8 @@ pub(crate) struct Conversation {
     early: Option<u32>,
 }
 
-/// An answer.
 pub(crate) struct GuestAnswer {
     pub(crate) report: Report,
-    /// Name and content.
     pub(crate) files: Vec<(String, Vec<u8>)>,
 }
 

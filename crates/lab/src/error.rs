@@ -11,7 +11,6 @@ pub enum Error {
     Payload {
         /// Name of the payload.
         operation: &'static str,
-        /// The assembler's error.
         #[source]
         error: iced_x86::IcedError,
     },
@@ -46,7 +45,6 @@ pub enum Error {
         "--profile: the suite paging records accesses to memory, and call trees need a recording of instructions; run it without --profile"
     )]
     Profiled,
-    /// Nothing is scattered.
     #[error(
         "--scattered: no operation of this run scatters frames over 24 GiB; those of the suite paging whose names end in -24g do"
     )]
@@ -68,7 +66,6 @@ pub enum Error {
     /// A budget file.
     #[error("{path}: {problem}")]
     Budget {
-        /// The file.
         path: PathBuf,
         /// The problem, and what to do.
         problem: String,
@@ -76,7 +73,6 @@ pub enum Error {
     /// Debug information that cannot be used.
     #[error("{path}: {problem}")]
     DebugInfo {
-        /// The file.
         path: PathBuf,
         /// The problem, and what to do.
         problem: String,
@@ -84,7 +80,6 @@ pub enum Error {
     /// A file of operations.
     #[error("{path}: {problem}")]
     Operation {
-        /// The file.
         path: PathBuf,
         /// The operation, and what is wrong with it.
         problem: String,
@@ -92,7 +87,6 @@ pub enum Error {
     /// A program that cannot run as a guest.
     #[error("{path}: {problem}")]
     Program {
-        /// The file.
         path: PathBuf,
         /// The problem, and what to do.
         problem: String,
@@ -112,7 +106,6 @@ pub enum Error {
         path: PathBuf,
         /// The operation, as a verb.
         what: &'static str,
-        /// The system's error.
         source: std::io::Error,
     },
 }

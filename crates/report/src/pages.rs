@@ -18,13 +18,10 @@ use crate::text::layout::{Paint, Style, wrap};
 /// Name and version of the JSON's shape, in `docs/pages.schema.json`.
 pub const SCHEMA: &str = "vmtax-pages-1";
 
-/// What is shown.
 pub struct PagesReport<'a> {
-    /// Version of this tool.
     pub tool_version: &'a str,
     /// The root that was read.
     pub root: &'a str,
-    /// What was read.
     pub system: &'a System,
     /// The VMs to show.
     pub vms: &'a [VmProcess],

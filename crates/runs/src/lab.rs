@@ -44,7 +44,6 @@ pub struct DoneKernel {
 /// What runs on a host.
 #[derive(Clone, Copy, Debug)]
 pub enum HostWork<'a> {
-    /// Operations of suites.
     Operations(&'a LabPlan),
     /// A program as a guest.
     Program(&'a ProgramImage),
@@ -60,9 +59,6 @@ impl HostWork<'_> {
 }
 
 /// The folder for machines' saved states and consoles.
-///
-/// # Errors
-/// When it cannot be made.
 pub fn cache_folder() -> anyhow::Result<PathBuf> {
     let cache = kernel::cache_folder();
     fs::create_dir_all(&cache).map_err(|e| cannot_write(&cache, &e))?;
@@ -71,9 +67,6 @@ pub fn cache_folder() -> anyhow::Result<PathBuf> {
 
 /// Runs a plan or a program on an emulated host and keeps the run in the folder of `claim`, if there is one. `setup` is given the cache and the
 /// file for the console.
-///
-/// # Errors
-/// When the machine failed, or the run cannot be written.
 pub fn measure(
     host: HostKind,
     setup: impl FnOnce(PathBuf, PathBuf) -> HostSetup,

@@ -35,7 +35,6 @@ pub enum Error {
         path: PathBuf,
         /// The operation, as a verb (`write the segment`).
         what: &'static str,
-        /// The system's answer.
         source: io::Error,
     },
     /// An earlier write failed, so the run has a gap and cannot be finished.
@@ -49,7 +48,6 @@ pub enum Error {
     /// Rows could not be turned into Parquet.
     #[error("{path}: cannot encode the rows: {source}; this is a fault of vmtax, please report it")]
     Encode {
-        /// The segment.
         path: PathBuf,
         /// The encoder's error.
         source: parquet::errors::ParquetError,
@@ -80,7 +78,6 @@ pub enum Error {
     Newer {
         /// `run.json`.
         path: PathBuf,
-        /// The version there.
         found: u64,
         /// The newest version this crate reads.
         supported: u64,
@@ -93,11 +90,9 @@ pub enum Error {
          a newer vmtax may have written it, use that one to read it"
     )]
     Value {
-        /// The segment.
         path: PathBuf,
         /// Row in the segment, from 0.
         row: u64,
-        /// Column name.
         column: &'static str,
         /// The value and its problem.
         problem: String,
@@ -107,9 +102,7 @@ pub enum Error {
         "{path}: column {column}: {problem}; a newer vmtax may have written it, use that one to read it"
     )]
     Column {
-        /// The segment.
         path: PathBuf,
-        /// Column name.
         column: &'static str,
         /// What is wrong with it.
         problem: String,

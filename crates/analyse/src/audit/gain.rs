@@ -26,9 +26,7 @@ pub struct MeasuredGain {
 /// A cause in a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CauseMeasured {
-    /// The cause.
     pub cause: Cause,
-    /// Exits.
     pub count: u64,
     /// Exits a second; `None` without times that mean anything.
     pub per_second: Option<f64>,
@@ -52,7 +50,6 @@ pub enum SettingGain {
     },
     /// At most the time that vCPUs were preempted.
     Preempted {
-        /// That time, ns.
         time_ns: u64,
         /// Wall time less halted time of the vCPUs, ns.
         base_ns: u64,

@@ -8,11 +8,9 @@ use super::id::RemedyId;
 words! {
     /// Where a remedy is carried out.
     pub enum RemedyPlace {
-        /// On the host.
         Host = "host",
         /// In the VM's configuration.
         Vmm = "VM",
-        /// In the guest.
         Guest = "guest",
     }
 }
@@ -48,11 +46,9 @@ pub enum Setting {
 
 /// A row of the table.
 pub struct Remedy {
-    /// Which.
     pub id: RemedyId,
     /// Where it is carried out.
     pub place: RemedyPlace,
-    /// What to do.
     pub action: &'static str,
     /// Exits that it removes; `None`: it makes them cheaper, or helps beside them.
     pub removes: Option<fn(&ExitKey) -> bool>,
@@ -60,7 +56,6 @@ pub struct Remedy {
     pub of_contention: bool,
     /// The one setting that it comes to, where there is one.
     pub setting: Option<Setting>,
-    /// Under which conditions.
     pub applies: fn(&Context) -> Applies,
 }
 

@@ -302,7 +302,6 @@ pub(crate) fn counts() -> Document {
     rows.document(recording, Losses::default(), true, &[TableKind::Vmexit])
 }
 
-/// Nothing at all.
 pub(crate) fn empty() -> Document {
     let kinds = [TableKind::Vmexit, TableKind::Msr];
     let mut document = Rows::new().document(Recording::default(), Losses::default(), true, &kinds);
@@ -311,7 +310,6 @@ pub(crate) fn empty() -> Document {
     document
 }
 
-/// Strings that try to act on a terminal, a spreadsheet, a CSV reader or a JSON reader.
 pub(crate) fn hostile() -> Document {
     let evil = "\u{1b}]0;owned\u{7}\u{1b}[31m\"a,b\"\r\n</script>\u{202e}".to_owned();
     let mut rows = Rows::new();

@@ -19,9 +19,6 @@ use crate::{Input, ReadOptions, ToLedger, ToRun, ledger, write_fault};
 pub(super) const VCPU_TIME: &str = "time of vCPUs on a processor";
 
 /// The rows of a VM of a passage, as those of a VM with this number and name, and the turns of its threads.
-///
-/// # Errors
-/// When the recording cannot be read.
 pub fn rows_of_passage<R: RowSink>(
     passage: &Passage,
     vm: &PassageVm,
@@ -70,9 +67,6 @@ fn run(
 
 /// Carries out a plan on the emulated AMD host and keeps the run in the folder of `claim`, if there is one. `setup` is given the cache
 /// and the file for the console.
-///
-/// # Errors
-/// When the machine failed, or the run cannot be written.
 pub fn measure_network(
     setup: impl FnOnce(PathBuf, PathBuf) -> NetworkSetup,
     plan: &NetworkPlan,

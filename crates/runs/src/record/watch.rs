@@ -57,9 +57,6 @@ impl CountsWatch {
     }
 
     /// Adds what was counted since the last step, and returns it.
-    ///
-    /// # Errors
-    /// When the counts cannot be read.
     pub fn step(&mut self) -> anyhow::Result<IntervalFrame> {
         let rows = self.recorder.interval().map_err(|e| fault(&e))?;
         let now_ns = session::now_ns();

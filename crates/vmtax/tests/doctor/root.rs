@@ -182,7 +182,6 @@ impl MadeRoot {
             .qemu(QEMU_ARM64)
     }
 
-    /// Its guest.
     pub(crate) fn guest_arm64() -> MadeRoot {
         MadeRoot::of(&[GUEST_ARM64])
     }
