@@ -3,6 +3,8 @@
 //! The same program carries jobs out in a VM (through the mailbox, [`crate::mailbox`]), on another computer (through its
 //! standard input, over ssh) and on this one, so that all results are measured in the same way.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::order::{FollowingFile, KvmCounters, PmuCounting};
@@ -42,6 +44,24 @@ pub enum JobAnswer {
     Facts(Vec<(String, String)>),
     /// The outcome of the job; for a server, of starting or ending it.
     Done(JobOutcome),
+}
+
+impl JobAnswer {
+    /// The facts, if it is an answer of facts.
+    pub fn facts(self) -> Option<BTreeMap<String, String>> {
+        match self {
+            JobAnswer::Facts(facts) => Some(facts.into_iter().collect()),
+            JobAnswer::Done(_) => None,
+        }
+    }
+
+    /// The outcome, if it is one of a job.
+    pub fn outcome(self) -> Option<JobOutcome> {
+        match self {
+            JobAnswer::Done(outcome) => Some(outcome),
+            JobAnswer::Facts(_) => None,
+        }
+    }
 }
 
 /// A client to measure, and optionally a server.

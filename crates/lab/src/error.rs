@@ -24,16 +24,10 @@ pub enum Error {
     NotBuilt,
     /// The program in the host failed.
     #[error("the emulated host could not do its work: {message}")]
-    Guest {
-        /// Its message.
-        message: String,
-    },
+    Guest { message: String },
     /// The host's kernel lacks what a VM needs.
     #[error("{what}")]
-    Lacking {
-        /// A sentence.
-        what: String,
-    },
+    Lacking { what: String },
     /// The host's kernel does not know an option, or refuses its value.
     #[error("--option: {problem}")]
     Option {
@@ -51,19 +45,10 @@ pub enum Error {
     Scattered,
     /// The host's report is invalid.
     #[error("the report of the emulated host cannot be read: {problem}")]
-    Report {
-        /// The problem.
-        problem: String,
-    },
+    Report { problem: String },
     /// The observer cannot be used.
     #[error("{program}: {problem}")]
-    Observer {
-        /// The program.
-        program: String,
-        /// The problem.
-        problem: String,
-    },
-    /// A budget file.
+    Observer { program: String, problem: String },
     #[error("{path}: {problem}")]
     Budget {
         path: PathBuf,
@@ -93,12 +78,7 @@ pub enum Error {
     },
     /// A kernel image that L1 cannot boot.
     #[error("{path}: {problem}")]
-    Kernel {
-        /// The image.
-        path: PathBuf,
-        /// The problem.
-        problem: String,
-    },
+    Kernel { path: PathBuf, problem: String },
     /// A system call failed.
     #[error("{path}: cannot {what}: {source}")]
     Io {
