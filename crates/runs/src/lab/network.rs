@@ -2,18 +2,18 @@
 
 use std::path::PathBuf;
 
-use vmtax_analyse::{Filter, LedgerBuilder};
-use vmtax_cli::progress::{Progress, ReadingProgress};
+use vmtax_cli::progress::Progress;
 use vmtax_events::{Better, Losses, Recording as Facts, RowSink, Sample, Vm};
 use vmtax_lab::network::{NetworkHost, NetworkPlan, NetworkSetup, Passage, PassageVm, Turns};
 use vmtax_lab::{HostKind, Window, console_text};
 use vmtax_store::{Claim, RunWriter};
 
 use super::{
-    Consoles, DoneKernel, cache_folder, fault, keep_console, lab_options, open_trace, put, sentence,
+    Consoles, DoneKernel, cache_folder, fault, in_memory, keep_console, lab_options, of_stored,
+    open_trace, put, sentence,
 };
 use crate::convert::{self, Assignment, Converted};
-use crate::{Input, ReadOptions, ToLedger, ToRun, ledger, write_fault};
+use crate::{ReadOptions, ToRun, write_fault};
 
 /// The metric of [`Turns::vcpu_ns`].
 pub(super) const VCPU_TIME: &str = "time of vCPUs on a processor";
@@ -86,28 +86,8 @@ pub fn measure_network(
     };
     let failures = passages.failures.clone();
     let ledger = match claim {
-        None => {
-            let builder =
-                LedgerBuilder::new(Filter::default(), ReadOptions::default().interval_ns());
-            let (facts, losses, rows) = into_rows(&setup, &passages, ToLedger(builder))?;
-            let complete = losses.truncated.is_empty();
-            rows.0.finish(facts, losses, complete)
-        }
-        Some(claim) => {
-            let folder = claim.folder().to_owned();
-            store(&setup, &passages, claim)?;
-            match Input::open(&folder)? {
-                Input::Run(run) => {
-                    ledger::of_run(&run, Filter::default(), &ReadingProgress::default())?
-                }
-                Input::Recording(_) => {
-                    return vmtax_cli::exit::fail(
-                        vmtax_cli::exit::Code::Input,
-                        format!("{}: is no longer a run folder", folder.display()),
-                    );
-                }
-            }
-        }
+        None => in_memory(|rows| into_rows(&setup, &passages, rows))?,
+        Some(claim) => of_stored(claim, |claim| store(&setup, &passages, claim))?,
     };
     consoles.remove();
     Ok(DoneKernel { ledger, failures, program: None })
