@@ -261,20 +261,12 @@ impl Frames {
 
 #[cfg(test)]
 mod tests {
-    use vmtax_events::{Detail, Isa, Level, Outcome, Reason};
+    use vmtax_events::{Isa, Reason};
 
     use super::*;
 
     fn row(start: u64, vm: u32, count: u64) -> ExitRow {
-        let key = ExitKey {
-            vm,
-            vcpu: 0,
-            level: Level::L1,
-            reason: Reason { isa: Isa::Svm, code: 0x72, flags: 0 },
-            detail: Detail::NONE,
-            outcome: Outcome::Kernel,
-            ancillary_of: None,
-        };
+        let key = ExitKey::of(vm, Reason { isa: Isa::Svm, code: 0x72, flags: 0 });
         let mut tally = Tally::default();
         (0..count).for_each(|ns| tally.add(ns));
         ExitRow { interval_start_ns: start, key, tally }

@@ -226,13 +226,10 @@ mod tests {
             (2, Level::L1, svm::VMRUN, Detail::NONE, 90),
         ] {
             let key = ExitKey {
-                vm,
-                vcpu: 0,
                 level,
-                reason: Reason::from_trace(Isa::Svm, code),
                 detail,
                 outcome: Outcome::Unknown,
-                ancillary_of: None,
+                ..ExitKey::of(vm, Reason::from_trace(Isa::Svm, code))
             };
             ledger.exits.insert(key, Tally { count, ..Tally::default() });
         }

@@ -225,12 +225,7 @@ pub enum EventKind {
         preempted: bool,
     },
     /// `sys_enter_ioctl`, or `sys_enter` of that call: a request of KVM's type begins.
-    Ioctl {
-        /// The file's descriptor.
-        descriptor: u32,
-        /// The request.
-        request: u32,
-    },
+    Ioctl { descriptor: u32, request: u32 },
     /// `sys_exit_ioctl`, or `sys_exit` of that call: any request returns.
     IoctlReturn {
         /// A negative errno, or what the request returns.

@@ -113,6 +113,21 @@ pub struct ExitKey {
     pub ancillary_of: Option<Reason>,
 }
 
+impl ExitKey {
+    /// An exit of L1 on vCPU 0, without a detail, that the kernel handled.
+    pub const fn of(vm: u32, reason: Reason) -> ExitKey {
+        ExitKey {
+            vm,
+            vcpu: 0,
+            level: Level::L1,
+            reason,
+            detail: Detail::NONE,
+            outcome: Outcome::Kernel,
+            ancillary_of: None,
+        }
+    }
+}
+
 /// The key of accesses (MSR, port, MMIO, CPUID, hypercall). One exit can have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AccessKey {

@@ -21,7 +21,7 @@ pub struct FleetCli {
     pub command: Command,
 }
 
-/// The subcommands.
+/// The subcommands. Documentation comments of variants would replace the help of the commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Query(QueryArgs),

@@ -27,10 +27,7 @@ pub enum Error {
     #[error(
         "recording needs {missing}, which this process does not have; run it as root, or give the capabilities with `setcap`"
     )]
-    Privilege {
-        /// Capabilities, in words.
-        missing: String,
-    },
+    Privilege { missing: String },
     /// The kernel refused a program.
     #[error("the kernel does not take the recorder's programs: {source}{said}")]
     Load {
@@ -40,12 +37,7 @@ pub enum Error {
     },
     /// The kernel refused to call a program.
     #[error("the kernel does not let a program watch {tracepoint}: {source}")]
-    Attach {
-        /// Which tracepoint.
-        tracepoint: &'static str,
-        /// libbpf's error.
-        source: libbpf_rs::Error,
-    },
+    Attach { tracepoint: &'static str, source: libbpf_rs::Error },
     /// What the programs share with us cannot be used.
     #[error("cannot {what} of the recorder's map {map}: {source}")]
     Map {

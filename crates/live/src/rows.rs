@@ -168,13 +168,10 @@ mod tests {
         rows.add(Isa::Svm, 7, &key, &cell);
         let reason = Reason { isa: Isa::Svm, code: 0x72, flags: 0 };
         let key = ExitKey {
-            vm: 7,
             vcpu: 3,
             level: Level::L2,
-            reason,
-            detail: Detail::NONE,
             outcome: Outcome::Halted,
-            ancillary_of: None,
+            ..ExitKey::of(7, reason)
         };
         assert_eq!(rows.exits, HashMap::from([(key, expected)]));
     }

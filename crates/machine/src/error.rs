@@ -12,12 +12,7 @@ use crate::{Emulator, Tail};
 pub enum Error {
     /// A program to be copied into a machine.
     #[error("{program}: {problem}")]
-    Program {
-        /// The program.
-        program: String,
-        /// The problem.
-        problem: String,
-    },
+    Program { program: String, problem: String },
     /// A program that is needed is not installed.
     #[error("{program} is not installed, and {need} needs it; as root: {install}")]
     Missing {
@@ -97,10 +92,7 @@ pub enum Error {
     },
     /// A stop was requested, and the machine was ended.
     #[error("the machine on {emulator} was stopped")]
-    Stopped {
-        /// What ran it.
-        emulator: Emulator,
-    },
+    Stopped { emulator: Emulator },
     /// A saved state cannot be used. A cold boot still can.
     #[error("{path}: the saved machine cannot be used: {problem}; remove it to boot afresh")]
     State {

@@ -14,20 +14,10 @@ use vmtax_durable::{LockError, LockHolder};
 pub enum Error {
     /// The folder for a new run is taken.
     #[error("{path}: {found}; choose another folder for the run, or remove this one first")]
-    Exists {
-        /// The folder.
-        path: PathBuf,
-        /// The entry found.
-        found: &'static str,
-    },
+    Exists { path: PathBuf, found: &'static str },
     /// Another process writes to the folder.
     #[error("{path}: is being written by {holder}; wait for it to end, or name another folder")]
-    Busy {
-        /// The folder.
-        path: PathBuf,
-        /// The process.
-        holder: LockHolder,
-    },
+    Busy { path: PathBuf, holder: LockHolder },
     /// The system refused.
     #[error("{path}: cannot {what}: {source}{}", vmtax_durable::advice(source))]
     Io {
@@ -41,10 +31,7 @@ pub enum Error {
     #[error(
         "{path}: an earlier write failed, so the run stays incomplete; what it lists can be read"
     )]
-    Failed {
-        /// The run folder.
-        path: PathBuf,
-    },
+    Failed { path: PathBuf },
     /// Rows could not be turned into Parquet.
     #[error("{path}: cannot encode the rows: {source}; this is a fault of vmtax, please report it")]
     Encode {
@@ -54,12 +41,7 @@ pub enum Error {
     },
     /// The folder is not a run.
     #[error("{path}: {found}, so this is not a run folder; `vmtax import FILE -o RUN` makes one")]
-    NotARun {
-        /// The folder.
-        path: PathBuf,
-        /// The missing item.
-        found: &'static str,
-    },
+    NotARun { path: PathBuf, found: &'static str },
     /// `run.json` cannot be understood.
     #[error(
         "{path}: {problem}; the segments beside it are plain Parquet and still read in other tools"

@@ -427,26 +427,11 @@ impl From<String> for SeenSetting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fix {
     /// Write a value into a file, now.
-    Write {
-        /// The file.
-        path: String,
-        /// What to write.
-        value: &'static str,
-    },
+    Write { path: String, value: &'static str },
     /// Write a value into each file of a pattern of [`vmtax_events::setting::files`], now.
-    WriteEach {
-        /// The pattern.
-        pattern: &'static str,
-        /// What to write.
-        value: &'static str,
-    },
+    WriteEach { pattern: &'static str, value: &'static str },
     /// An option of a kernel module, from when it is loaded next.
-    Module {
-        /// The module.
-        module: &'static str,
-        /// The option.
-        option: &'static str,
-    },
+    Module { module: &'static str, option: &'static str },
     /// Words for the kernel's command line, from the next boot.
     Kernel(String),
     /// How the VM is to be started.

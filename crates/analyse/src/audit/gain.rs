@@ -198,9 +198,7 @@ pub(super) fn measure(
 
 #[cfg(test)]
 mod tests {
-    use vmtax_events::{
-        Coverage, Detail, DetailKind, ExitRow, Isa, Level, Losses, Reason, Recording,
-    };
+    use vmtax_events::{Coverage, Detail, DetailKind, ExitRow, Isa, Losses, Reason, Recording};
 
     use super::super::RULES;
     use super::*;
@@ -255,13 +253,9 @@ mod tests {
         let outcomes = [Outcome::Kernel, Outcome::User, Outcome::Halted, Outcome::L1];
         plain.chain(detailed).flat_map(move |(isa, code, detail)| {
             outcomes.map(|outcome| ExitKey {
-                vm: 1,
-                vcpu: 0,
-                level: Level::L1,
-                reason: Reason { isa, code, flags: 0 },
                 detail,
                 outcome,
-                ancillary_of: None,
+                ..ExitKey::of(1, Reason { isa, code, flags: 0 })
             })
         })
     }

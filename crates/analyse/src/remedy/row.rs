@@ -20,19 +20,9 @@ words! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
     /// A value in a file, now.
-    File {
-        /// The file.
-        path: &'static str,
-        /// What is written.
-        value: &'static str,
-    },
+    File { path: &'static str, value: &'static str },
     /// An option of a kernel module.
-    Module {
-        /// The module.
-        module: &'static str,
-        /// The option.
-        option: &'static str,
-    },
+    Module { module: &'static str, option: &'static str },
     /// A word on the kernel's command line.
     Kernel(&'static str),
     /// Words of QEMU's command line.

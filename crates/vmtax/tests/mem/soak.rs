@@ -68,6 +68,7 @@ pub(super) enum DimmPlace {
     Dimm {
         hotplugged: bool,
     },
+    /// Nothing uses it.
     Spare,
 }
 
@@ -109,6 +110,7 @@ impl Composition {
         }
     }
 
+    /// At random.
     fn new(seed: u64) -> Composition {
         let random = &mut Random(seed);
         let is_newer = version() >= NEWER;
@@ -220,6 +222,7 @@ fn filler() -> &'static [u8] {
     })
 }
 
+/// A running QEMU.
 pub(super) struct SoakVm {
     pub(super) child: Child,
     pub(super) qmp: PathBuf,
