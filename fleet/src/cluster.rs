@@ -67,9 +67,6 @@ pub fn config() -> SessionConfig {
 }
 
 /// Executes a plan on the cluster.
-///
-/// # Errors
-/// When it cannot be reached, or the query fails there.
 pub async fn stream(
     address: &str,
     engine: &QueryEngine,
@@ -108,9 +105,7 @@ pub struct Scheduler {
 /// Facts of an executor.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Executor {
-    /// Its host.
     pub host: String,
-    /// Its port.
     pub port: u16,
 }
 
@@ -151,9 +146,6 @@ async fn get<T: for<'de> Deserialize<'de>>(address: &str, path: &str) -> Result<
 }
 
 /// Runs a scheduler until it is stopped.
-///
-/// # Errors
-/// When it cannot listen.
 pub async fn scheduler(listen: SocketAddr, timeout: u64) -> Result<(), String> {
     let config = SchedulerConfig {
         bind_host: listen.ip().to_string(),
@@ -198,9 +190,6 @@ pub struct ExecutorOptions {
 }
 
 /// Runs an executor until it is stopped.
-///
-/// # Errors
-/// When the scheduler cannot be reached, or it cannot listen.
 pub async fn executor(options: ExecutorOptions) -> Result<(), String> {
     let (scheduler_host, scheduler_port) = options.scheduler;
     reach(&format!("{scheduler_host}:{scheduler_port}")).await?;

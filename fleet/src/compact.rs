@@ -57,22 +57,18 @@ pub enum CompactFailure {
 /// Result of compacting a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
-    /// Days compacted.
     pub days: Vec<String>,
-    /// Runs in them.
     pub runs: usize,
     /// Files that were read, and that were written.
     pub files: (usize, usize),
     /// Runs that were removed.
     pub removed: usize,
-    /// Runs skipped.
     pub skipped: Vec<Skipped>,
 }
 
 /// Options of compacting.
 #[derive(Clone, Debug, Default)]
 pub struct CompactOptions {
-    /// Only this day.
     pub date: Option<String>,
     /// Remove runs that are in a compacted day.
     pub remove: bool,

@@ -34,11 +34,9 @@ pub struct DayManifest {
     pub format_version: u64,
     /// Version of the tool that wrote it.
     pub tool_version: String,
-    /// The day.
     pub date: String,
     /// What is in it.
     pub runs: Vec<DayRun>,
-    /// Its files.
     pub segments: Vec<Segment>,
 }
 
@@ -54,13 +52,10 @@ pub struct DayRun {
 /// A day that can be asked.
 #[derive(Debug)]
 pub struct Day {
-    /// Its folder.
     pub folder: Folder,
-    /// The day.
     pub date: String,
     /// Its runs; the folders are where they were.
     pub runs: Vec<Arc<FleetRun>>,
-    /// Its files.
     pub segments: Vec<Segment>,
 }
 

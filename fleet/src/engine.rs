@@ -43,7 +43,6 @@ const NAMED: NonZeroUsize = NonZeroUsize::new(3).expect("3 is not 0");
 /// A small file is read with one call; the end of a large one holds its metadata.
 const METADATA_HINT: usize = 64 << 10;
 
-/// The engine.
 pub struct QueryEngine {
     context: SessionContext,
     fleet: Arc<Fleet>,
@@ -51,9 +50,6 @@ pub struct QueryEngine {
 
 impl QueryEngine {
     /// An engine for a fleet, which spills into the caller's folder; `base` has the settings of a cluster.
-    ///
-    /// # Errors
-    /// When a table cannot be made.
     pub fn new(
         fleet: Arc<Fleet>,
         limits: QueryLimits,
@@ -142,34 +138,22 @@ impl QueryEngine {
     }
 
     /// The optimized plan. No file is read.
-    ///
-    /// # Errors
-    /// When it cannot be carried out.
     pub fn optimize(&self, plan: &LogicalPlan) -> Result<LogicalPlan> {
         self.context.state().optimize(plan)
     }
 
     /// The physical plan. Runs and files are opened.
-    ///
-    /// # Errors
-    /// When it cannot be carried out.
     pub async fn physical(&self, optimized: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
         let state = self.context.state();
         state.query_planner().create_physical_plan(optimized, &state).await
     }
 
     /// Executes a plan in this process.
-    ///
-    /// # Errors
-    /// When it cannot begin.
     pub fn stream(&self, plan: Arc<dyn ExecutionPlan>) -> Result<SendableRecordBatchStream> {
         execute_stream(plan, self.context.task_ctx())
     }
 
     /// All rows of a query, for small results and tests.
-    ///
-    /// # Errors
-    /// As the steps.
     pub async fn collect(
         &self,
         sql: &str,
@@ -180,12 +164,10 @@ impl QueryEngine {
         datafusion::physical_plan::collect(physical, self.context.task_ctx()).await
     }
 
-    /// The session.
     pub fn context(&self) -> &SessionContext {
         &self.context
     }
 
-    /// The fleet.
     pub fn fleet(&self) -> &Arc<Fleet> {
         &self.fleet
     }

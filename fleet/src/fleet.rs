@@ -24,7 +24,6 @@ use crate::unread::Unread;
 /// Depth of folders searched below a path.
 const DEPTH: usize = 8;
 
-/// Runs to query.
 #[derive(Debug)]
 pub struct Fleet {
     found: Vec<FoundRun>,
@@ -46,7 +45,6 @@ struct FoundRun {
 /// The runs and days of a query.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Single runs.
     pub runs: Vec<Arc<FleetRun>>,
     /// Compacted days, each with its selected runs.
     pub days: Vec<(Arc<Day>, Vec<Arc<FleetRun>>)>,
@@ -88,9 +86,6 @@ impl Fleet {
 
     /// As [`Fleet::find`], and verifies the checksums of compacted days. If a day is damaged, its runs are used where they still exist. For
     /// single runs see [`Fleet::leave_out_damaged`].
-    ///
-    /// # Errors
-    /// As [`Fleet::find`].
     pub fn find_verified(paths: &[PathBuf]) -> Result<Fleet, NoFleet> {
         Fleet::search(paths, &day::verify)
     }

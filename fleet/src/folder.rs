@@ -13,10 +13,8 @@ use datafusion::object_store::path::Path as Key;
 use crate::stores::{self, ObjectStoreSource};
 use crate::unread::Unread;
 
-/// A folder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Folder {
-    /// A local folder.
     Local(PathBuf),
     /// In a store: all objects whose keys begin with this and a `/`. Empty: all.
     Stored(Arc<ObjectStoreSource>, String),

@@ -25,7 +25,6 @@ use vmtax_fleet_flags::{LimitArgs, QueryArgs, RowFormat};
 /// Skipped runs listed by name; the others are counted.
 const NAMED: usize = 20;
 
-/// The query.
 struct Asked {
     sql: String,
     parameters: Vec<(String, ScalarValue)>,

@@ -22,7 +22,6 @@ const FILES: [(&str, &str); 6] = [
     ("worst-vcpus", include_str!("../questions/worst-vcpus.sql")),
 ];
 
-/// A question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetQuestion {
     /// Its name on the command line.
@@ -33,33 +32,27 @@ pub struct FleetQuestion {
     pub unit: String,
     /// Description: how it is computed, and its limits.
     pub about: String,
-    /// Parameters.
     pub parameters: Vec<Parameter>,
-    /// The SQL.
     pub sql: String,
 }
 
 /// A parameter of a question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
-    /// Its name.
     pub name: String,
     /// Kind of its values.
     pub kind: ParameterKind,
     /// Its default value, as text.
     pub default: String,
-    /// Description.
     pub about: String,
 }
 
 /// Kind of a parameter's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterKind {
-    /// Any text.
     Text,
     /// A whole number from 0.
     Count,
-    /// A number.
     Number,
     /// A day, `2026-01-31`.
     Date,

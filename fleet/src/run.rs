@@ -16,10 +16,8 @@ const MAX_BYTES: u64 = 256 << 20;
 /// Bytes read at a time: in a store each read is a request.
 const BLOCK: u64 = 8 << 20;
 
-/// A usable run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetRun {
-    /// Its folder.
     pub folder: Folder,
     /// [`crate::schema::ATTRIBUTES`], without the mark.
     pub attributes: RunAttributes,
@@ -36,9 +34,7 @@ pub struct RunAttributes {
     pub host: String,
     /// The day, `2026-01-31`.
     pub date: String,
-    /// The host's kernel.
     pub kernel: String,
-    /// The host's processor.
     pub cpu_model: String,
     /// Its labels, see [`labels`].
     pub labels: String,
@@ -56,9 +52,7 @@ impl RunAttributes {
 /// Host and day of a path with `host=H/date=D`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostDay {
-    /// The host.
     pub host: Option<String>,
-    /// The day.
     pub date: Option<String>,
 }
 

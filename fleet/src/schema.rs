@@ -21,7 +21,6 @@ pub enum TextType {
 }
 
 impl TextType {
-    /// The type.
     pub fn data_type(self) -> DataType {
         match self {
             TextType::Views => DataType::Utf8View,

@@ -29,7 +29,6 @@ const SCHEMA: &str = "vmtax-query-1";
 pub(crate) struct Caption {
     /// The question or SQL.
     pub(crate) title: String,
-    /// The paths.
     pub(crate) source: String,
     /// Notes above the table.
     pub(crate) notes: Vec<String>,
@@ -97,7 +96,6 @@ impl<'a> Sheet<'a> {
         })
     }
 
-    /// The next rows.
     pub(crate) fn batch(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
         match self {
             Sheet::Kept { rows, format, .. } => {
@@ -123,7 +121,6 @@ impl<'a> Sheet<'a> {
         Ok(())
     }
 
-    /// No more rows.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         match self {
             Sheet::Kept { rows, format: RowFormat::Html, out, .. } => rows.html(&mut *out)?,

@@ -43,7 +43,6 @@ use crate::types::TypesAgree;
 pub enum RowKind {
     /// A row of the runs' files.
     Rows(StoredTable),
-    /// A run.
     Runs,
     /// A VM of a run.
     Vms,
@@ -59,7 +58,6 @@ pub struct FleetTable {
 }
 
 impl FleetTable {
-    /// A table.
     pub fn new(fleet: Arc<Fleet>, kind: RowKind, texts: TextType) -> FleetTable {
         let schema = match kind {
             RowKind::Rows(table) => {

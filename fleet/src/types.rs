@@ -39,7 +39,6 @@ pub(crate) fn disagreement(table: &SchemaRef, file: &SchemaRef) -> Option<WrongT
 /// A column of a file has another type than its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongType {
-    /// The column.
     pub column: String,
     /// Type in the table.
     pub expected: DataType,

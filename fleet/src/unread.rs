@@ -8,13 +8,11 @@ use std::io;
 pub enum Unread {
     /// It does not exist.
     Missing,
-    /// Permission denied.
     Closed,
     /// It is not a regular file.
     Strange,
     /// Its store does not respond.
     Lost(String),
-    /// Something else.
     Other(String),
 }
 

@@ -27,11 +27,9 @@ const BUSY: u8 = 0x80;
 const DATA_REQUEST: u8 = 0x08;
 const FAULT: u8 = 0x21;
 
-/// The mailbox.
 pub(crate) struct AtaDisk(());
 
 impl AtaDisk {
-    /// Finds the drive.
     pub(crate) fn open() -> Result<AtaDisk> {
         ports::out8(CONTROL, 2);
         ports::out8(DRIVE, 0xe0);

@@ -43,7 +43,6 @@ impl Channel {
         ))
     }
 
-    /// Sends the report.
     pub(crate) fn finish(&self, number: u32, report: &Report, files: &[Attachment]) -> Result<()> {
         self.say(number, &encode(report), files)
     }

@@ -17,7 +17,6 @@ const PROBE: Duration = Duration::from_secs(30);
 /// Bytes that are transferred at a time.
 const PIECE: usize = 64 << 10;
 
-/// The mailbox.
 pub(crate) enum BlockMailbox {
     Ports(ata::AtaDisk),
     /// A block device, past the page cache: the other side changes it without the kernel's knowledge.
@@ -29,7 +28,6 @@ pub(crate) enum BlockMailbox {
 struct AlignedBlocks([u8; PIECE]);
 
 impl BlockMailbox {
-    /// Finds the disk.
     pub(crate) fn open(words: &[&str]) -> Result<BlockMailbox> {
         if !words.contains(&VIRTIO) {
             return ata::AtaDisk::open().map(BlockMailbox::Ports);

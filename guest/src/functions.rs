@@ -2,10 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Kernels of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostKernels {
-    /// The host's functions.
     pub functions: KernelFunctions,
     /// Modules of the host and their addresses.
     pub host: LoadedAddresses,

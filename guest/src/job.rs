@@ -3,6 +3,8 @@
 //! The same program carries jobs out in a VM (through the mailbox, [`crate::mailbox`]), on another computer (through its
 //! standard input, over ssh) and on this one, so that all results are measured in the same way.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::order::{FollowingFile, KvmCounters, PmuCounting};
@@ -14,12 +16,10 @@ pub const PORT: &str = "{port}";
 /// In a word of a command: the agent itself, for its built-in workloads.
 pub const AGENT: &str = "{agent}";
 
-/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobRequest {
     /// Send the facts of this system.
     Facts,
-    /// Run this job.
     Do(Job),
     /// Give the first network card an address.
     Network(CardAddress),
@@ -38,13 +38,30 @@ pub struct CardAddress {
     pub prefix: u8,
 }
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobAnswer {
     /// Name and value of each fact.
     Facts(Vec<(String, String)>),
     /// The outcome of the job; for a server, of starting or ending it.
     Done(JobOutcome),
+}
+
+impl JobAnswer {
+    /// The facts, if it is an answer of facts.
+    pub fn facts(self) -> Option<BTreeMap<String, String>> {
+        match self {
+            JobAnswer::Facts(facts) => Some(facts.into_iter().collect()),
+            JobAnswer::Done(_) => None,
+        }
+    }
+
+    /// The outcome, if it is one of a job.
+    pub fn outcome(self) -> Option<JobOutcome> {
+        match self {
+            JobAnswer::Done(outcome) => Some(outcome),
+            JobAnswer::Facts(_) => None,
+        }
+    }
 }
 
 /// A client to measure, and optionally a server.
@@ -94,7 +111,6 @@ pub struct JobCounter {
 pub struct Busy {
     /// Not idle.
     pub busy: u64,
-    /// All.
     pub total: u64,
 }
 
@@ -107,9 +123,7 @@ pub struct JobOutcome {
     pub code: Option<i32>,
     /// Run time of the client.
     pub elapsed_ns: u64,
-    /// The client's output.
     pub stdout: Vec<u8>,
-    /// Its errors.
     pub stderr: Vec<u8>,
     /// Output of the server.
     pub server: Vec<u8>,

@@ -42,7 +42,6 @@ impl Latencies {
         self.total_ns = self.total_ns.saturating_add(other.total_ns);
     }
 
-    /// Their sum.
     pub(crate) fn total(&self) -> Duration {
         Duration::from_nanos(self.total_ns)
     }

@@ -13,7 +13,6 @@ pub const PARAMETERS: u64 = 0x8000;
 pub const RESULTS: u64 = 0x9000;
 /// Four `u64` in which a payload counts its samples or its faults.
 pub const PROFILE: u64 = 0xa000;
-/// Most batches.
 pub const BATCHES_MOST: u32 = 256;
 /// Top of the first vCPU's stack; each next one is [`STACK_SIZE`] above.
 pub const STACK: u64 = 0x2_0000;
@@ -91,7 +90,6 @@ pub const fn mark(port: u16) -> Option<(u16, bool)> {
 pub mod arm {
     /// Guest-physical address of a payload's memory, and of its code, which starts at the first byte.
     pub const MEMORY: u64 = 0x4000_0000;
-    /// Bytes of it.
     pub const BYTES: usize = 2 << 20;
     /// As [`super::PARAMETERS`].
     pub const PARAMETERS: u64 = MEMORY + 0x10_0000;

@@ -24,12 +24,10 @@ pub const SECTORS: u64 = 130 * 16 * 63;
 
 const MAGIC: [u8; 8] = *b"vmtaxbox";
 
-/// A header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Increases by one with every order; the answer has the order's number.
     pub number: u32,
-    /// The state.
     pub state: MailboxState,
     /// Bytes of the order or report.
     pub length: u32,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::channel::Attachment;
 use crate::{Result, system, trace};
 
-/// The running program.
 pub(crate) struct Observer(Child);
 
 /// The program has settled when it and its children use less than [`REST`] of this time. Some programs poll twenty times a second forever;

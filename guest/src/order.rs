@@ -7,7 +7,6 @@ use crate::functions::LoadedAddresses;
 /// What to do: operations in this order, then a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// What to measure.
     pub operations: Vec<Operation>,
     /// Afterwards run each once more, and record KVM's tracepoints in one batch.
     pub trace: bool,
@@ -32,7 +31,6 @@ pub struct Program {
     pub memory: u32,
     /// What memory holds at the start: addresses and bytes.
     pub pieces: Vec<(u32, Vec<u8>)>,
-    /// Where it starts.
     pub entry: u32,
     /// Address of the multiboot information.
     pub information: u32,
@@ -189,7 +187,6 @@ pub enum LifeStep {
     RunAgain,
     /// `KVM_RUN` of the second vCPU.
     RunSecondVcpu,
-    /// The tenth slot.
     SlotTenth,
     /// A slot without mapped pages is deleted.
     SlotDeleted,
@@ -197,7 +194,6 @@ pub enum LifeStep {
     SlotMoved,
     /// The guest stores to 256 pages of a slot.
     Faults,
-    /// That slot is deleted.
     SlotDeletedMapped,
     /// `KVM_IRQFD`.
     Irqfd,
@@ -267,7 +263,6 @@ impl PmuOrder {
         if self.reuse { vendor.to_owned() } else { format!("{vendor}-legacy") }
     }
 
-    /// From there.
     pub fn of_word(word: &str) -> Option<PmuOrder> {
         let (vendor, reuse) = match word.strip_suffix("-legacy") {
             Some(vendor) => (vendor, false),
@@ -285,7 +280,6 @@ impl PmuOrder {
 /// Memory to be touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Touch {
-    /// Bytes.
     pub bytes: u32,
     /// What the memory is.
     pub backing: Backing,
@@ -449,13 +443,9 @@ pub struct KvmCounters {
 pub struct PmuCounting {
     /// Events of the host that were created.
     pub creates: u64,
-    /// Closed.
     pub closes: u64,
-    /// Enabled.
     pub enables: u64,
-    /// Disabled.
     pub disables: u64,
-    /// Read.
     pub reads: u64,
     /// Given another distance from their overflow.
     pub periods: u64,

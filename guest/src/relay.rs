@@ -30,11 +30,8 @@ pub(crate) struct Relay {
     pub(crate) buffer_kib: u32,
     /// Memory of the guest, MiB.
     pub(crate) memory_mib: usize,
-    /// What that is.
     pub(crate) backing: HostBacking,
-    /// Its vCPUs.
     pub(crate) cpus: u32,
-    /// Their virtual PMU.
     pub(crate) pmu: Option<PmuOrder>,
 }
 

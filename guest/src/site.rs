@@ -19,7 +19,6 @@ use crate::{Result, pressure, system, tap, traffic_client};
 
 /// Console of QEMU and of its VM.
 const CONSOLE: &str = "/tmp/qemu.txt";
-/// That of the peer.
 const PEER_CONSOLE: &str = "/tmp/peer.txt";
 /// Most bytes of it that are sent.
 const CONSOLE_MOST: usize = 4 << 10;
@@ -117,7 +116,6 @@ pub(crate) fn connect(
     Ok(stream)
 }
 
-/// Who sends the traffic.
 enum TrafficSender {
     /// This program, over its connection to the server.
     Here(TcpStream),
@@ -125,7 +123,6 @@ enum TrafficSender {
     There(TcpStream),
 }
 
-/// Running VMs.
 pub(crate) struct RunningVms {
     vm: SiteQemu,
     peer: Option<SiteQemu>,

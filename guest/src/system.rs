@@ -258,7 +258,6 @@ pub(crate) fn loopback_up() -> Result<()> {
     Interface::new("lo")?.up()
 }
 
-/// A network interface.
 pub(crate) struct Interface {
     name: String,
     socket: std::os::fd::OwnedFd,
@@ -392,7 +391,6 @@ pub(crate) fn from_input<T: for<'a> serde::Deserialize<'a>>() -> Result<T> {
     decode(&bytes).ok_or_else(|| "standard input holds nothing that it could do".to_owned())
 }
 
-/// Its answer.
 pub(crate) fn to_output<T: serde::Serialize>(answer: &T) -> Result<()> {
     std::io::stdout().write_all(&encode(answer)).map_err(|e| format!("standard output: {e}"))
 }
@@ -526,7 +524,6 @@ pub(crate) fn pin(tid: u32, cpu: usize) -> Result<()> {
     if answer == 0 { Ok(()) } else { Err(format!("processor {cpu}: {}", Error::last_os_error())) }
 }
 
-/// Untouched memory.
 pub(crate) struct UntouchedMemory {
     start: *mut u8,
     /// From here on it is aligned to a huge page.

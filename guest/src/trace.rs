@@ -25,11 +25,9 @@ const PROBES: &str = "vmtax";
 
 /// Starts and stops recording.
 pub(crate) enum Tracer {
-    /// In this kernel.
     Here(fs::File),
     /// In the kernel of the VMM outside.
     Outside,
-    /// Nothing is recorded.
     Off,
 }
 
@@ -240,7 +238,6 @@ const CALLERS_MOST: usize = 12;
 const OTHER_THREAD: &str = "[another thread]";
 
 impl SwitchTrace {
-    /// Starts to record.
     pub(crate) fn start() -> Result<SwitchTrace> {
         // SAFETY: asks for this thread's number.
         let thread = unsafe { libc::gettid() };

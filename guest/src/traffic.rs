@@ -25,9 +25,7 @@ pub const DISK: &str = "/tmp/disk";
 /// VMs, and the traffic with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficCell {
-    /// The VMs.
     pub site: Site,
-    /// What to send.
     pub traffic: Traffic,
 }
 
@@ -42,7 +40,6 @@ pub struct Site {
     pub qemu: Vec<String>,
     /// Bytes of the VM's disk, a file without content.
     pub disk: u64,
-    /// Where the client is.
     pub client: Client,
     /// What the host does beside running its VMs.
     pub pressure: Pressure,
@@ -70,14 +67,11 @@ pub struct Pressure {
 pub struct Pin {
     /// How their names start.
     pub name: String,
-    /// The processor.
     pub cpu: u32,
 }
 
-/// Where the client is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Client {
-    /// On this host.
     Host,
     /// In a second VM, which QEMU starts with these arguments.
     Peer(Vec<String>),
@@ -88,11 +82,8 @@ pub enum Client {
 /// An address in the network of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SiteAddress {
-    /// The host.
     Host = 1,
-    /// Its VM.
     Vm = 2,
-    /// The VM's peer.
     Peer = 3,
 }
 
@@ -108,7 +99,6 @@ impl SiteAddress {
 pub enum PeerCommand {
     /// Connect to the server at this address, within this many ms.
     Connect([u8; 4], u64),
-    /// Start these VMs.
     Start(Box<Site>),
     /// So many operations of this traffic.
     Send(Traffic, u32),
@@ -143,7 +133,6 @@ pub struct Traffic {
     pub count: u32,
 }
 
-/// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TrafficKind {
     /// The host sends a request, and the VM answers with as many bytes. The host pauses before the next one.
@@ -206,9 +195,7 @@ pub struct CellOutcome {
 /// A thread of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostThread {
-    /// Its id.
     pub tid: u32,
-    /// What it does.
     pub role: Role,
     /// It is one of the peer's.
     pub of_peer: bool,

@@ -47,7 +47,6 @@ pub(crate) fn say(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
     stream.write_all(&[&length, bytes].concat())
 }
 
-/// So many operations.
 pub(crate) fn send(stream: &mut TcpStream, traffic: Traffic, count: u32) -> std::io::Result<()> {
     say(stream, &encode(&(traffic.kind, count)))?;
     let mut chunk = vec![7; CHUNK_KIB as usize * 1024];

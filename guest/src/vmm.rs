@@ -225,9 +225,7 @@ pub(crate) enum VcpuRequest<'a> {
     Interrupted,
 }
 
-/// What the VMM answers.
 pub(crate) enum VmmAnswer {
-    /// Go on.
     Run,
     /// The vCPU has ended.
     End,

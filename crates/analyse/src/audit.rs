@@ -50,7 +50,6 @@ use view::AuditView;
 /// What a finding is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AuditSubject {
-    /// The host.
     Host,
     /// A VM, by its process.
     Vm(u32),
@@ -82,7 +81,6 @@ enum Judge {
 /// The ISAs that have a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isas {
-    /// All.
     Any,
     /// x86.
     X86,
@@ -103,7 +101,6 @@ impl Isas {
 
 /// A row of the table: something to look at.
 pub struct AuditRule {
-    /// Which.
     pub id: RuleId,
     /// The settings that it consists of.
     pub checks: &'static [Check],
@@ -111,7 +108,6 @@ pub struct AuditRule {
 
 /// One setting of a rule.
 pub struct Check {
-    /// Which.
     pub id: CheckId,
     /// The files that it is read from.
     pub files: &'static str,
@@ -137,12 +133,9 @@ impl Check {
     }
 }
 
-/// What is audited.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditInput<'a> {
-    /// The host.
     pub host: &'a Settings,
-    /// Its KVM.
     pub kvm: &'a Kvm,
     /// The VMs to look at.
     pub vms: &'a [VmProcess],
@@ -158,13 +151,9 @@ pub struct AuditInput<'a> {
 
 /// A verdict about one setting of one subject.
 pub struct AuditFinding {
-    /// The row.
     pub rule: &'static AuditRule,
-    /// The check.
     pub check: &'static Check,
-    /// Whose setting.
     pub subject: AuditSubject,
-    /// What was found.
     pub found: CheckFound,
     /// What the run says of it, where that was given and the verdict is not good.
     pub measured: Option<MeasuredGain>,

@@ -81,21 +81,16 @@ impl BenchTable {
 /// A workload's metric in a category.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResultRow {
-    /// What ran.
     pub workload: String,
-    /// In which category.
     pub category: String,
     /// The path between its client and its server; empty if both are in one system.
     pub path: String,
-    /// What was measured.
     pub metric: String,
-    /// Its unit.
     pub unit: String,
     /// Which values are good news.
     pub better: Better,
     /// The values, by repeat.
     pub values: Vec<f64>,
-    /// Their median.
     pub median: Estimate,
     /// Which of the values are outliers. They count all the same.
     pub outliers: Vec<usize>,
@@ -115,7 +110,6 @@ impl ResultRow {
 /// A category beside its baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Against {
-    /// The baseline.
     pub baseline: String,
     /// Values of the baseline.
     pub runs: usize,
@@ -351,9 +345,7 @@ pub fn other_path<'a>(base: &'a BenchTable, other: &'a BenchTable) -> Option<Oth
 /// A workload in a category: what it does more than in the baseline, and what it loses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BenchPoint {
-    /// What ran.
     pub workload: String,
-    /// In which category.
     pub category: String,
     /// Exits of one operation, less those in the baseline.
     pub exits: f64,

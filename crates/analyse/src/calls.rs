@@ -34,7 +34,6 @@ pub struct ProfiledOperation<'a> {
     pub idle: u64,
     /// How long and where it waits, of a step of a VM's life.
     pub waited: Option<Waited>,
-    /// Its calls.
     pub tree: &'a CallTree,
 }
 

@@ -8,7 +8,6 @@ use crate::samples::{ENOUGH, Estimate};
 /// A category that differs from another.
 #[derive(Clone, Copy, Debug)]
 pub struct CategoryDifference<'a> {
-    /// The category.
     pub row: &'a ResultRow,
     /// What it is compared with.
     pub against: &'a Against,
@@ -54,7 +53,6 @@ impl<'a> Conclusions<'a> {
         found
     }
 
-    /// All comparisons.
     pub fn compared(&self) -> usize {
         self.differences.len() + self.open + self.thin
     }

@@ -21,9 +21,7 @@ pub const MIN_INTERVALS: usize = 30;
 /// A difference of means, other minus base, and its simultaneous 95 % confidence interval for all rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// Lower end.
     pub low: f64,
-    /// Upper end.
     pub high: f64,
 }
 

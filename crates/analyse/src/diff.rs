@@ -47,7 +47,6 @@ words! {
 pub struct DiffSide<'a> {
     /// As the user named it. Hostile text.
     pub source: &'a str,
-    /// Its ledger.
     pub ledger: &'a Ledger,
     /// Labels of the run; a recording has none.
     pub labels: &'a BTreeMap<String, String>,
@@ -84,14 +83,11 @@ impl DiffSide<'_> {
     }
 }
 
-/// Two recordings, compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diff {
     /// What the numbers are of.
     pub per: Per,
-    /// Units in the base.
     pub base_units: f64,
-    /// Units in the other.
     pub other_units: f64,
     /// What differs between the set-ups.
     pub setup: Vec<SetupDifference>,
@@ -112,11 +108,9 @@ pub enum Conclusion {
     Load(f64),
     /// One cause accounts for most of it.
     Cause {
-        /// The cause.
         cause: Cause,
         /// In the base, of one unit.
         base: DiffCell,
-        /// In the other.
         other: DiffCell,
         /// What most of that is about, if one kind of access is.
         detail: Option<Detail>,
@@ -126,7 +120,6 @@ pub enum Conclusion {
 /// A fact of the set-up that is not the same in both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetupDifference {
-    /// Which fact.
     pub what: String,
     /// In the base; empty when it is not said. Hostile text.
     pub base: String,
@@ -137,9 +130,7 @@ pub struct SetupDifference {
 /// Rows with the same key columns, largest difference first: of time where both sides have times, else of counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiffTable {
-    /// Those words.
     pub by: Vec<By>,
-    /// The rows.
     pub rows: Vec<DiffRow>,
 }
 
@@ -148,9 +139,7 @@ pub struct DiffTable {
 pub struct DiffRow {
     /// One value per [`DiffTable::by`].
     pub key: Vec<KeyValue>,
-    /// In the base.
     pub base: DiffCell,
-    /// In the other.
     pub other: DiffCell,
     /// How sure the difference of the rates is.
     pub confidence: Confidence,

@@ -61,20 +61,12 @@ pub(crate) fn by_speed(exits: &BTreeMap<ExitKey, Tally>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use vmtax_events::{Detail, Level, Reason};
+    use vmtax_events::Reason;
 
     use super::*;
 
     fn exits(code: u32, durations: &[u64]) -> BTreeMap<ExitKey, Tally> {
-        let key = ExitKey {
-            vm: 1,
-            vcpu: 0,
-            level: Level::L1,
-            reason: Reason { isa: Isa::Svm, code, flags: 0 },
-            detail: Detail::NONE,
-            outcome: Outcome::Kernel,
-            ancillary_of: None,
-        };
+        let key = ExitKey::of(1, Reason { isa: Isa::Svm, code, flags: 0 });
         let mut tally = Tally::default();
         durations.iter().for_each(|ns| tally.add(*ns));
         BTreeMap::from([(key, tally)])

@@ -72,9 +72,7 @@ impl FaultCosts {
 /// An overhead in parts, of one operation of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultParts {
-    /// What ran.
     pub workload: String,
-    /// In which category.
     pub category: String,
     /// Beside which.
     pub baseline: String,
@@ -82,7 +80,6 @@ pub struct FaultParts {
     pub difference: f64,
     /// The category's faults.
     pub own: Faults,
-    /// The baseline's.
     pub base: Faults,
 }
 

@@ -20,7 +20,6 @@ pub struct IntervalFrame {
     pub start_ns: u64,
     /// How long it was, ns.
     pub length_ns: u64,
-    /// Exits.
     pub exits: BTreeMap<ExitKey, Tally>,
     /// Time split by (VM, vCPU).
     pub time: BTreeMap<(u32, u32), TimeRow>,
@@ -29,7 +28,6 @@ pub struct IntervalFrame {
 }
 
 impl IntervalFrame {
-    /// Adds exits.
     pub fn exit(&mut self, key: ExitKey, tally: &Tally) {
         self.exits.entry(key).or_default().merge(tally);
     }
@@ -263,20 +261,12 @@ impl Frames {
 
 #[cfg(test)]
 mod tests {
-    use vmtax_events::{Detail, Isa, Level, Outcome, Reason};
+    use vmtax_events::{Isa, Reason};
 
     use super::*;
 
     fn row(start: u64, vm: u32, count: u64) -> ExitRow {
-        let key = ExitKey {
-            vm,
-            vcpu: 0,
-            level: Level::L1,
-            reason: Reason { isa: Isa::Svm, code: 0x72, flags: 0 },
-            detail: Detail::NONE,
-            outcome: Outcome::Kernel,
-            ancillary_of: None,
-        };
+        let key = ExitKey::of(vm, Reason { isa: Isa::Svm, code: 0x72, flags: 0 });
         let mut tally = Tally::default();
         (0..count).for_each(|ns| tally.add(ns));
         ExitRow { interval_start_ns: start, key, tally }

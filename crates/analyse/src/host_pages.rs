@@ -47,7 +47,6 @@ words! {
         Mixed = "mixed",
         /// The guest has no huge pages to measure with.
         NotMeasured = "none",
-        /// This is no VM.
         NoVm = "no-vm",
         /// It could not be decided.
         Undecided = "undecided",
@@ -100,13 +99,11 @@ pub struct RegionShare {
 /// What the times of loads say.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paging {
-    /// Regions by kind.
     pub regions: RegionShare,
     /// There are regions whose TLB entries are larger than 4 KiB, and smaller than a huge page.
     pub has_grain: bool,
     /// The first data TLB, in the guest's smallest pages.
     pub first: Reach,
-    /// The second.
     pub second: Reach,
     /// A load whose data and translation are in the nearest cache and TLB.
     pub hit: Timing,
@@ -116,16 +113,13 @@ pub struct Paging {
     pub wide: ChainPoint,
 }
 
-/// The verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
-    /// It.
     pub verdict: PagesVerdict,
     /// Why it is undecided.
     pub doubt: Option<Doubt>,
     /// Why nothing was measured.
     pub missing: Option<NotMeasured>,
-    /// What was measured.
     pub paging: Option<Paging>,
     /// Whether it is a VM, and by which file.
     pub machine: SystemKind,

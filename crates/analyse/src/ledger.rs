@@ -97,12 +97,10 @@ pub fn contention(t: &TimeRow) -> Option<f64> {
 pub struct TakenTime {
     /// How often it was given the CPU.
     pub count: u64,
-    /// Time, ns.
     pub time_ns: u64,
 }
 
 impl TakenTime {
-    /// Adds another.
     pub fn add(&mut self, other: TakenTime) {
         self.count = self.count.saturating_add(other.count);
         self.time_ns = self.time_ns.saturating_add(other.time_ns);
@@ -211,7 +209,6 @@ impl VmLoss {
 pub struct Ledger {
     /// What the recording says of itself, and its VMs.
     pub recording: Recording,
-    /// What is missing.
     pub losses: Losses,
     /// The recording or run ended as it should.
     pub complete: bool,
@@ -252,7 +249,6 @@ impl Ledger {
         known.unwrap_or(Isa::Unknown)
     }
 
-    /// All exits.
     pub fn total(&self) -> Tally {
         let mut total = Tally::default();
         for tally in self.exits.values() {
@@ -405,7 +401,6 @@ impl LedgerBuilder {
         }
     }
 
-    /// Adds exits.
     pub fn exit(&mut self, row: &ExitRow) {
         if !self.filter.wants(row.key.vm, row.key.vcpu) {
             return;
@@ -417,7 +412,6 @@ impl LedgerBuilder {
         }
     }
 
-    /// Adds accesses.
     pub fn access(&mut self, row: &AccessRow) {
         if self.filter.wants(row.key.vm, row.key.vcpu) {
             self.accesses.entry(row.key).or_default().merge(&row.tally);

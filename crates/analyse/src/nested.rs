@@ -9,7 +9,6 @@ use vmtax_events::{Detail, Level, Outcome, Reason, Tally};
 
 use crate::Ledger;
 
-/// The ancillary table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nested {
     /// The recording can tell L1 from L2. Without that the rows are empty and mean nothing.
@@ -36,9 +35,7 @@ pub struct NestedRow {
 pub struct Ancillary {
     /// Why L1 exited.
     pub reason: Reason,
-    /// About what.
     pub detail: Detail,
-    /// Counts and times.
     pub tally: Tally,
 }
 

@@ -65,11 +65,8 @@ pub struct OperationRow {
 /// Exits of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationExit {
-    /// Which guest exited.
     pub level: Level,
-    /// Why.
     pub reason: Reason,
-    /// About what.
     pub detail: Detail,
     /// An exit of L1 while it handled an L2 exit of this reason.
     pub ancillary_of: Option<Reason>,
@@ -151,7 +148,6 @@ pub struct InstructionPaging {
     pub text: String,
     /// Loads and stores.
     pub accesses: u64,
-    /// By processor.
     pub processors: BTreeMap<String, Simulated>,
 }
 
@@ -209,9 +205,7 @@ pub struct Waited {
     pub median: f64,
     /// Of the life in which it waited least.
     pub min: f64,
-    /// Most.
     pub max: f64,
-    /// Lives.
     pub lives: u64,
     /// Where it waited in one more life, longest first.
     pub places: Vec<WaitPlace>,
@@ -265,16 +259,13 @@ pub struct Path {
     pub max: f64,
     /// How far the middle half of the batches is from the median at most. A tick of a clock hits one batch, which the median leaves out too.
     pub apart: f64,
-    /// How many.
     pub batches: u64,
 }
 
 /// A quotient of counts, kept exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ratio {
-    /// What is divided.
     pub part: u64,
-    /// By what.
     pub whole: u64,
 }
 

@@ -25,13 +25,11 @@ pub const CYCLES_L2_OVER_L1_VMWARE: f64 = 11.0;
 /// Exits of L1 of one kind, for one CPUID exit of L2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishedExits {
-    /// VMX reason.
     pub vmx: u32,
     /// What takes its place on SVM; `None` where nothing does: the VMCB is memory that L1 reads and writes.
     pub svm: Option<u32>,
     /// What the exits were about, as the source explains it.
     pub about: &'static str,
-    /// Of every exit.
     pub count: u64,
 }
 

@@ -19,7 +19,6 @@ pub struct ReasonRow {
     pub baseline: String,
     /// Whether the counts are of one operation; else of a whole run.
     pub of_operation: bool,
-    /// Who exited.
     pub guest: ExitGuest,
     /// Why, and about which MSR or address; `None` for all exits of this guest.
     pub what: Option<(Reason, Detail)>,
@@ -36,7 +35,6 @@ impl ReasonRow {
     }
 }
 
-/// Whose exits they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExitGuest {
     /// Of all, together.
@@ -228,13 +226,10 @@ mod tests {
             (2, Level::L1, svm::VMRUN, Detail::NONE, 90),
         ] {
             let key = ExitKey {
-                vm,
-                vcpu: 0,
                 level,
-                reason: Reason::from_trace(Isa::Svm, code),
                 detail,
                 outcome: Outcome::Unknown,
-                ancillary_of: None,
+                ..ExitKey::of(vm, Reason::from_trace(Isa::Svm, code))
             };
             ledger.exits.insert(key, Tally { count, ..Tally::default() });
         }

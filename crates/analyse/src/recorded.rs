@@ -121,11 +121,8 @@ pub fn of_traffic(ledger: &Ledger) -> Option<Ledger> {
 /// An overhead in parts, of one operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OverheadParts {
-    /// What ran.
     pub workload: String,
-    /// In which category.
     pub category: String,
-    /// Beside which.
     pub baseline: String,
     /// Instructions or nanoseconds more than the baseline.
     pub difference: f64,

@@ -24,7 +24,6 @@ const DRAWS: usize = 10_000;
 /// An estimate and the interval that holds it with 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The value.
     pub value: f64,
     /// Lower end.
     pub low: f64,

@@ -5,11 +5,9 @@ use vmtax_events::{Losses, Recording};
 /// What was found on this computer.
 #[derive(Clone, Debug)]
 pub struct Tested {
-    /// Counts of exits.
     pub exits: Vec<Exits>,
     /// Exits counted by perf in a run of its own, or why there are none.
     pub perf: Result<Exits, String>,
-    /// What recording costs.
     pub costs: Vec<Costs>,
     /// Instructions that the host's counters saw during a recording, or why they saw none.
     pub instructions: Result<u64, String>,
@@ -21,7 +19,6 @@ pub struct Tested {
     pub recording: Recording,
 }
 
-/// Who counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
     /// `vmtax record`.
@@ -52,7 +49,6 @@ pub struct Costs {
     pub what: String,
     /// Not recorded.
     pub alone_ns: f64,
-    /// Counted.
     pub counted_ns: f64,
     /// With single events.
     pub events_ns: f64,
@@ -61,9 +57,7 @@ pub struct Costs {
 /// Whether something works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All agree.
     Works,
-    /// They do not.
     Differs,
     /// There is nothing to compare it with.
     NotHere,

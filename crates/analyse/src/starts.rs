@@ -29,7 +29,6 @@ const MOST_PROCESSES: usize = 4096;
 /// A VM that was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartedVm {
-    /// Its process.
     pub pid: u32,
     /// The name of the thread that created it.
     pub thread: String,

@@ -12,21 +12,15 @@ pub use crate::cause::{cause_of, missing_of};
 words! {
     /// The tables that `--event` names. (`nested` is [`crate::Nested`].)
     pub enum TableKind {
-        /// Exits by reason.
         Vmexit = "vmexit",
-        /// MSR accesses.
         Msr = "msr",
-        /// Port accesses.
         Ioport = "ioport",
         /// Device register accesses.
         Mmio = "mmio",
-        /// CPUID leaves.
         Cpuid = "cpuid",
-        /// Hypercalls.
         Hypercall = "hypercall",
         /// Conversions between private and shared memory, and pages that were pre-faulted.
         Conversion = "conversion",
-        /// Exits by cause.
         Cause = "cause",
     }
 }
@@ -76,7 +70,6 @@ impl TableKind {
 words! {
     /// The key columns of rows (`--by`).
     pub enum By {
-        /// Exit reason.
         Reason = "reason",
         /// L1 or L2.
         Level = "level",
@@ -84,9 +77,7 @@ words! {
         Cause = "cause",
         /// What it was about: MSR, port, address, ...
         Detail = "detail",
-        /// Who handled it.
         Outcome = "outcome",
-        /// VM.
         Vm = "vm",
         /// vCPU (always with its VM).
         Vcpu = "vcpu",
@@ -117,20 +108,16 @@ pub enum KeyValue {
 pub struct SortedRow {
     /// One value per [`SortedTable::by`].
     pub key: Vec<KeyValue>,
-    /// Counts and times.
     pub tally: Tally,
 }
 
 /// A table: rows with most time first (then most counts, then by key).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SortedTable {
-    /// Which table.
     pub kind: TableKind,
-    /// Of whose exits.
     pub isa: Isa,
     /// The key columns of its rows.
     pub by: Vec<By>,
-    /// The rows.
     pub rows: Vec<SortedRow>,
     /// All rows added up.
     pub total: Tally,

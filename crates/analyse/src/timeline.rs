@@ -29,11 +29,8 @@ pub struct Timeline {
 /// The key of exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimelineKey {
-    /// The cause.
     pub cause: Cause,
-    /// The reason.
     pub reason: Reason,
-    /// The detail.
     pub detail: Detail,
 }
 

@@ -20,7 +20,6 @@ pub struct TrafficRow {
     pub level: Level,
     /// The VM is nested: its exits are two rows.
     pub is_nested: bool,
-    /// Exits by cause.
     pub causes: BTreeMap<Cause, f64>,
     /// Exits that the VMM handled, in user space.
     pub to_vmm: f64,
@@ -29,7 +28,6 @@ pub struct TrafficRow {
 }
 
 impl TrafficRow {
-    /// All exits.
     pub fn exits(&self) -> f64 {
         self.causes.values().sum()
     }

@@ -125,22 +125,14 @@ pub(crate) fn mapped(ledger: &Ledger) -> Option<(f64, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use vmtax_events::{Detail, ExitRow, Level, Outcome, Reason, Recording, RipCounts, Tally};
+    use vmtax_events::{ExitRow, Reason, Recording, RipCounts, Tally};
 
     use super::*;
     use crate::{Filter, LedgerBuilder};
 
     fn ledger(isa: Isa, code: u32, vm: Vm) -> Ledger {
         let mut builder = LedgerBuilder::new(Filter::default(), 1);
-        let key = ExitKey {
-            vm: vm.id,
-            vcpu: 0,
-            level: Level::L1,
-            reason: Reason { isa, code, flags: 0 },
-            detail: Detail::NONE,
-            outcome: Outcome::Kernel,
-            ancillary_of: None,
-        };
+        let key = ExitKey::of(vm.id, Reason { isa, code, flags: 0 });
         let mut tally = Tally::default();
         tally.add(1000);
         builder.exit(&ExitRow { interval_start_ns: 0, key, tally });

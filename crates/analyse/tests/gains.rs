@@ -38,13 +38,9 @@ fn key() -> impl Strategy<Value = ExitKey> {
         proptest::sample::select(outcomes.to_vec()),
     )
         .prop_map(|(isa, code, detail, outcome)| ExitKey {
-            vm: 1,
-            vcpu: 0,
-            level: Level::L1,
-            reason: Reason { isa, code, flags: 0 },
             detail,
             outcome,
-            ancillary_of: None,
+            ..ExitKey::of(1, Reason { isa, code, flags: 0 })
         })
 }
 
@@ -142,13 +138,10 @@ fn huge_counts_are_explained() {
         {
             for (code, (level, outcome)) in codes.into_iter().flat_map(|c| kinds.map(|k| (c, k))) {
                 let key = ExitKey {
-                    vm: 1,
-                    vcpu: 0,
                     level,
-                    reason: Reason { isa: Isa::Vmx, code, flags: 0 },
                     detail: Detail { kind, value },
                     outcome,
-                    ancillary_of: None,
+                    ..ExitKey::of(1, Reason { isa: Isa::Vmx, code, flags: 0 })
                 };
                 builder.exit(&ExitRow { interval_start_ns: 0, key, tally: tally.clone() });
             }

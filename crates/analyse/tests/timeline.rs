@@ -4,9 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot read /proc has failed")]
 
 use vmtax_analyse::{Filter, LedgerBuilder};
-use vmtax_events::{
-    Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses, Outcome, Reason, Recording, Tally,
-};
+use vmtax_events::{Detail, DetailKind, ExitKey, ExitRow, Isa, Losses, Reason, Recording, Tally};
 
 const INTERVAL_NS: u64 = 100_000_000;
 /// Ten minutes.
@@ -26,13 +24,8 @@ fn row(interval: u64, kind: u64) -> ExitRow {
     ExitRow {
         interval_start_ns: interval * INTERVAL_NS,
         key: ExitKey {
-            vm: 1,
-            vcpu: 0,
-            level: Level::L1,
-            reason: Reason { isa: Isa::Svm, code: 0x7c, flags: 0 },
             detail: Detail::new(DetailKind::MsrWrite, kind),
-            outcome: Outcome::Kernel,
-            ancillary_of: None,
+            ..ExitKey::of(1, Reason { isa: Isa::Svm, code: 0x7c, flags: 0 })
         },
         tally,
     }

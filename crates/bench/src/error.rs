@@ -11,16 +11,10 @@ pub enum Error {
     Machine(#[from] vmtax_machine::Error),
     /// The agent could not be started or reached.
     #[error("{place}: {problem}")]
-    Agent {
-        /// Where.
-        place: String,
-        /// What is wrong.
-        problem: String,
-    },
+    Agent { place: String, problem: String },
     /// The agent's answer cannot be read.
     #[error("{place}: the agent's answer cannot be read: {problem}")]
     Answer {
-        /// Where.
         place: String,
         /// What is wrong with it.
         problem: String,
@@ -30,6 +24,11 @@ pub enum Error {
 /// An error of the agent at a place.
 pub(crate) fn at(place: &str, problem: String) -> Error {
     Error::Agent { place: place.to_owned(), problem }
+}
+
+/// An answer to another request than the one that was sent.
+pub(crate) fn strange(place: &str) -> Error {
+    at(place, "it does not answer the request".to_owned())
 }
 
 /// What an error of a benchmark means for the exit code.

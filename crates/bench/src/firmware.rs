@@ -62,7 +62,6 @@ const BEHIND: usize = 32;
 /// A file that boots a confidential VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Firmware {
-    /// The file.
     pub path: PathBuf,
     /// It has an area for hashes: with `kernel-hashes=on` it boots only the kernel that was measured.
     pub takes_hashes: bool,

@@ -29,7 +29,6 @@ const SLOWER: u32 = 20;
 
 /// A system that was to be launched. An error beside it ends the run.
 pub(crate) enum Launch<S> {
-    /// It runs.
     Ready(S),
     /// There is none: what the kernel lacks, or what went wrong. The run goes on without its cells.
     Failed(String),

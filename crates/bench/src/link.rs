@@ -41,7 +41,6 @@ pub enum Side {
     #[default]
     #[serde(rename = "self")]
     Here,
-    /// On the host.
     Host,
     /// In a second, plain VM.
     Peer,
@@ -129,7 +128,6 @@ pub(crate) struct Network {
     pub(crate) ends: [NetdevEnd; 2],
     /// Where programs of the host's end run, if not in the host's own network.
     pub(crate) namespace: Option<Namespace>,
-    /// Addresses and ports.
     pub(crate) route: Route,
 }
 
@@ -140,7 +138,6 @@ pub(crate) struct NetdevEnd {
     pub(crate) descriptors: Vec<QemuDescriptor>,
     /// Whether it is that of a peer, whose card must not have QEMU's usual hardware address, which the VM under test has.
     pub(crate) is_peer: bool,
-    /// The card's address.
     pub(crate) address: Option<CardAddress>,
 }
 

@@ -10,7 +10,7 @@ use vmtax_machine::network::{Namespace, is_served};
 use crate::Error;
 use crate::category::MatrixCategory;
 use crate::category::SystemFacts;
-use crate::error::at;
+use crate::error::{at, strange};
 use crate::link::{Link, Network, Route, Side};
 use crate::place::{There, ThisComputer};
 use crate::vm::{BenchVm, MatrixVms};
@@ -19,6 +19,7 @@ use crate::vm::{BenchVm, MatrixVms};
 const LOOK: Duration = Duration::from_millis(5);
 /// Times that a remote system is asked, for two seconds each, whether a server has ended there.
 const ASKED: u32 = 15;
+const AGENT: &str = "the agent";
 
 /// Both ends of a link.
 #[derive(Debug)]
@@ -74,10 +75,7 @@ impl Linked {
 
     /// Facts of the VM under test.
     pub(crate) fn facts(&mut self) -> Result<SystemFacts, Error> {
-        match self.vm.ask(&JobRequest::Facts)? {
-            JobAnswer::Facts(facts) => Ok(facts.into_iter().collect()),
-            JobAnswer::Done(_) => Err(strange()),
-        }
+        self.vm.ask(&JobRequest::Facts)?.facts().ok_or_else(|| strange(AGENT))
     }
 
     /// The process that runs the VM under test.
@@ -226,7 +224,7 @@ impl OutsideServer<'_> {
                 }
                 if serving.is_finished() || self.stop.is_requested() || Instant::now() > until {
                     request_stop(&over);
-                    let ended = serving.join().map_err(|_| strange())?;
+                    let ended = serving.join().map_err(|_| strange(AGENT))?;
                     return Ok(refused(ended.and_then(outcome)));
                 }
                 std::thread::sleep(LOOK);
@@ -234,7 +232,7 @@ impl OutsideServer<'_> {
             let done = client();
             let early = serving.is_finished();
             request_stop(&over);
-            let ended = serving.join().map_err(|_| strange())?;
+            let ended = serving.join().map_err(|_| strange(AGENT))?;
             let mut done = outcome(done?)?;
             if early && done.problem.is_empty() {
                 done.problem = refused(ended.and_then(outcome)).problem;
@@ -260,12 +258,5 @@ fn refused(ended: Result<JobOutcome, Error>) -> JobOutcome {
 }
 
 fn outcome(answer: JobAnswer) -> Result<JobOutcome, Error> {
-    match answer {
-        JobAnswer::Done(outcome) => Ok(outcome),
-        JobAnswer::Facts(_) => Err(strange()),
-    }
-}
-
-fn strange() -> Error {
-    at("the agent", "it does not answer the request".to_owned())
+    answer.outcome().ok_or_else(|| strange(AGENT))
 }

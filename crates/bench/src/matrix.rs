@@ -24,7 +24,6 @@ pub const BYTES_MOST: u64 = 1 << 20;
 /// A matrix that can be run.
 #[derive(Clone, Debug)]
 pub struct Matrix {
-    /// Its name.
     pub name: String,
     /// Measured runs of each workload in each category.
     pub repeats: u32,
@@ -36,7 +35,6 @@ pub struct Matrix {
     pub exits: bool,
     /// How long a cell may take, ms.
     pub limit_ms: u64,
-    /// Where it runs.
     pub target: Target,
     /// Categories, or places: in order.
     pub categories: Vec<Where>,
@@ -53,7 +51,6 @@ pub enum Where {
     Ssh {
         /// Its name in tables.
         name: String,
-        /// Its address.
         address: SshAddress,
     },
     /// A VM that is launched.

@@ -94,7 +94,6 @@ fn write(claim: Claim, parts: &[RunPart]) -> anyhow::Result<()> {
     writer.finish(&recording, &losses).map_err(|e| write_fault(e).into())
 }
 
-/// One part.
 struct RunPart {
     recording: Recording,
     losses: Losses,

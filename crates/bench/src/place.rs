@@ -8,15 +8,15 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::rand::{GetRandomFlags, getrandom};
 use vmtax_guest::job::{Job, JobAnswer, JobOutcome, JobRequest};
-use vmtax_guest::order::{decode, encode};
+use vmtax_guest::order::encode;
 use vmtax_machine::network::Namespace;
 use vmtax_machine::ssh::{self, SshAddress, SshError};
 use vmtax_machine::{Stop, Tool, ToolLimits};
 
 use crate::Error;
 use crate::category::SystemFacts;
-use crate::error::at;
-use crate::vm::{BenchVm, time_of};
+use crate::error::{at, strange};
+use crate::vm::{BenchVm, answer, time_of};
 
 /// Most bytes of an answer.
 const ANSWER_MOST: usize = 64 << 20;
@@ -30,7 +30,6 @@ const REMOVING_SOON: ToolLimits = ToolLimits { time: Duration::from_secs(5), ..R
 /// A system with an agent.
 #[derive(Debug)]
 pub enum Place {
-    /// This computer.
     Here(ThisComputer),
     /// A system reached by ssh.
     There(There),
@@ -39,20 +38,12 @@ pub enum Place {
 }
 
 impl Place {
-    /// Facts of the system.
     pub fn facts(&mut self) -> Result<SystemFacts, Error> {
-        match self.ask(&JobRequest::Facts)? {
-            JobAnswer::Facts(facts) => Ok(facts.into_iter().collect()),
-            JobAnswer::Done(_) => Err(self.strange()),
-        }
+        self.ask(&JobRequest::Facts)?.facts().ok_or_else(|| strange("the agent"))
     }
 
-    /// Runs a job.
     pub fn execute(&mut self, job: &Job) -> Result<JobOutcome, Error> {
-        match self.ask(&JobRequest::Do(job.clone()))? {
-            JobAnswer::Done(outcome) => Ok(outcome),
-            JobAnswer::Facts(_) => Err(self.strange()),
-        }
+        self.ask(&JobRequest::Do(job.clone()))?.outcome().ok_or_else(|| strange("the agent"))
     }
 
     fn ask(&mut self, request: &JobRequest) -> Result<JobAnswer, Error> {
@@ -60,13 +51,6 @@ impl Place {
             Place::Here(here) => here.ask(request),
             Place::There(there) => there.ask(request),
             Place::Vm(vm) => vm.ask(request),
-        }
-    }
-
-    fn strange(&self) -> Error {
-        Error::Answer {
-            place: "the agent".to_owned(),
-            problem: "it does not answer the request".to_owned(),
         }
     }
 }
@@ -249,7 +233,6 @@ impl AgentFolder {
         )
     }
 
-    /// Executes the agent.
     fn start(&self) -> String {
         format!("{}; exec \"$d/vmtax-agent\" job 0", self.0)
     }
@@ -257,9 +240,4 @@ impl AgentFolder {
     fn remove(&self) -> String {
         format!("{}; rm -f \"$d/vmtax-agent\" && rmdir \"$d\"", self.0)
     }
-}
-
-fn answer(bytes: &[u8], place: &str) -> Result<JobAnswer, Error> {
-    let problem = "it is in the format of another version of vmtax".to_owned();
-    decode(bytes).ok_or_else(|| Error::Answer { place: place.to_owned(), problem })
 }

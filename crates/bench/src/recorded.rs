@@ -81,7 +81,6 @@ impl RecordedRows {
         RecordedRows { rows, losses, coverage: Coverage::default() }
     }
 
-    /// All exits.
     fn count(&self) -> u64 {
         self.rows.exits.iter().map(|row| row.tally.count).sum()
     }

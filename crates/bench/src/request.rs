@@ -7,7 +7,6 @@ use crate::plan::Shard;
 /// Which part of a matrix to run.
 #[derive(Clone, Debug)]
 pub struct BenchRequest {
-    /// The matrix file.
     pub matrix: PathBuf,
     /// Continue a run that was stopped.
     pub resume: bool,

@@ -48,9 +48,6 @@ impl BenchRequest {
     }
 
     /// Writes what would run here, and which requirements are missing.
-    ///
-    /// # Errors
-    /// When the matrix cannot be read, or `out` fails.
     pub fn dry_run(&self, out: &mut dyn Write) -> anyhow::Result<()> {
         let (_, matrix, cells) = self.open()?;
         Ok(describe::dry_run(&matrix, &cells, out)?)
@@ -58,9 +55,6 @@ impl BenchRequest {
 
     /// Runs the cells that the run in this folder lacks. SIGINT, SIGTERM and SIGHUP stop it; changed settings of this host and others
     /// are restored.
-    ///
-    /// # Errors
-    /// When the matrix cannot be read or run here, or the run cannot be written.
     pub fn run(&self, folder: &Path) -> anyhow::Result<()> {
         let (text, matrix, cells) = self.open()?;
         check(&matrix, &cells)?;

@@ -103,7 +103,6 @@ impl Readings {
     }
 }
 
-/// A cell.
 #[derive(Clone)]
 pub(crate) struct NamedCell<'a> {
     /// Position in this part.
@@ -117,7 +116,6 @@ pub(crate) struct NamedCell<'a> {
     pub(crate) path: Option<String>,
 }
 
-/// The run.
 pub(crate) struct BenchSession {
     folder: PathBuf,
     writer: RunWriter,
@@ -303,7 +301,6 @@ impl BenchSession {
         Ok(())
     }
 
-    /// Adds a note.
     pub(crate) fn note(&mut self, note: String) {
         self.notes.insert(note);
     }
@@ -317,7 +314,6 @@ impl BenchSession {
         Losses { notes: self.notes.iter().cloned().collect(), ..self.losses.clone() }
     }
 
-    /// Finishes the run.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         let losses = self.losses();
         self.writer.finish(&self.recording, &losses).map_err(|e| write_fault(e).into())

@@ -1,6 +1,5 @@
 //! The system of a category's cells, and recording of exits there.
 
-use vmtax_cli::exit::{Code, CodedError};
 use vmtax_guest::job::{Job, JobAnswer, JobOutcome, JobRequest};
 use vmtax_lab::{HostKind, LabVm};
 use vmtax_runs::lab::fault as lab_fault;
@@ -8,7 +7,7 @@ use vmtax_runs::record;
 
 use crate::category::MatrixCategory;
 use crate::category::SystemFacts;
-use crate::error::fault;
+use crate::error::{fault, strange};
 use crate::link::in_one_system;
 use crate::linked::Linked;
 use crate::matrix::{Matrix, Where};
@@ -30,15 +29,13 @@ pub(crate) enum AgentSystem {
 type SystemProblem = anyhow::Error;
 
 impl AgentSystem {
-    /// Facts of the system.
     pub(crate) fn facts(&mut self) -> Result<SystemFacts, SystemProblem> {
         match self {
             AgentSystem::Place(place) => place.facts().map_err(|e| fault(&e).into()),
             AgentSystem::Linked(linked) => linked.facts().map_err(|e| fault(&e).into()),
-            AgentSystem::Emulated { vm, .. } => match ask(vm, &JobRequest::Facts)?.0 {
-                JobAnswer::Facts(facts) => Ok(facts.into_iter().collect()),
-                JobAnswer::Done(_) => Err(strange()),
-            },
+            AgentSystem::Emulated { vm, .. } => {
+                ask(vm, &JobRequest::Facts)?.0.facts().ok_or_else(unasked)
+            }
         }
     }
 
@@ -51,7 +48,6 @@ impl AgentSystem {
         }
     }
 
-    /// Runs a job.
     pub(crate) fn execute(&mut self, job: &Job) -> Result<JobOutcome, SystemProblem> {
         match self {
             AgentSystem::Place(place) => {
@@ -59,10 +55,8 @@ impl AgentSystem {
             }
             AgentSystem::Linked(linked) => linked.execute(job).map_err(|e| fault(&e).into()),
             AgentSystem::Emulated { vm, .. } => {
-                match ask(vm, &JobRequest::Do(in_one_system(job)))?.0 {
-                    JobAnswer::Done(outcome) => Ok(outcome),
-                    JobAnswer::Facts(_) => Err(strange()),
-                }
+                let answer = ask(vm, &JobRequest::Do(in_one_system(job)))?.0;
+                answer.outcome().ok_or_else(unasked)
             }
         }
     }
@@ -80,7 +74,7 @@ impl AgentSystem {
         };
         let (answer, trace, lost) =
             ask(vm, &JobRequest::Do(in_one_system(&Job { record: true, counters: false, ..job })))?;
-        let JobAnswer::Done(outcome) = answer else { return Err(strange()) };
+        let outcome = answer.outcome().ok_or_else(unasked)?;
         let recorded = match (lost, trace) {
             (0, Some(trace)) => RecordedRows::of_trace(&trace, number, *nested)?,
             (0, None) => Err("the emulated host gave no recording".to_owned()),
@@ -122,8 +116,8 @@ fn ask(
     Ok((answered.answer, answered.trace, answered.lost))
 }
 
-fn strange() -> SystemProblem {
-    CodedError::new(Code::Machine, "the agent's answer does not belong to the request").into()
+fn unasked() -> SystemProblem {
+    fault(&strange("the agent")).into()
 }
 
 /// The emulated host of an accelerator.

@@ -17,7 +17,6 @@ pub struct Target {
     pub accel: Accel,
     /// What runs the VMs of an emulated host.
     pub vmm: Vmm,
-    /// vCPUs.
     pub cpus: u32,
     /// Memory of each VM, MiB.
     pub memory: u32,
@@ -144,9 +143,7 @@ impl Accel {
 /// would take half of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Platform {
-    /// What runs it.
     pub accel: Accel,
-    /// vCPUs.
     pub cpus: u32,
     /// The other system that its network card reaches.
     pub link: Option<Link>,

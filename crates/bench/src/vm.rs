@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use vmtax_guest::job::{JobAnswer, JobRequest};
-use vmtax_guest::mailbox::{Header, MailboxState, ORDER, ORDER_HEADER, REPORT, SECTOR, STATUS};
 use vmtax_guest::order::{decode, encode};
+use vmtax_lab::Conversation;
 use vmtax_machine::cpio::{self, ArchiveEntry};
 use vmtax_machine::kernel::Kernel;
 use vmtax_machine::programs::{self, FilesByPath};
@@ -17,7 +17,7 @@ use vmtax_machine::{
 
 use crate::Error;
 use crate::category::{MatrixCategory, SystemFacts, processors};
-use crate::error::at;
+use crate::error::{at, strange};
 use crate::link::NetdevEnd;
 use crate::target::{Accel, Target};
 use crate::toolchain;
@@ -25,7 +25,6 @@ use crate::workload::Workload;
 
 /// Size of the disk of workloads that use one.
 const DISK_MIB: usize = 64;
-const BYTES: u64 = SECTOR as u64;
 /// Time for an agent's answer beyond its job's own limit: connecting, and ending programs.
 const GRACE: Duration = Duration::from_secs(60);
 /// Compilers, which have helpers, headers and libraries.
@@ -63,7 +62,6 @@ pub struct MatrixVms {
 /// Everything that VMs have in common besides the target.
 #[derive(Clone, Copy, Debug)]
 pub struct Purpose<'a> {
-    /// The agent.
     pub program: &'static [u8],
     /// Workloads to run in them.
     pub workloads: &'a [&'a Workload],
@@ -71,7 +69,6 @@ pub struct Purpose<'a> {
     pub console: &'a Path,
     /// Hypervisor or emulator.
     pub accel: Accel,
-    /// Stop request.
     pub stop: &'a Stop,
 }
 
@@ -106,7 +103,7 @@ impl MatrixVms {
         if category.is_pinned() {
             machine.pin(&processors())?;
         }
-        Ok(BenchVm { name: category.name.clone(), machine, mailbox, last: 0 })
+        Ok(BenchVm::new(category, machine, mailbox))
     }
 
     /// The facts of a VM of a category, which is started whatever this computer lacks: the error is that of QEMU, or of its KVM.
@@ -114,12 +111,9 @@ impl MatrixVms {
         let end = NetdevEnd::default();
         let (spec, mailbox) = self.spec(category, &end, self.console.clone())?;
         let machine = Machine::offer(&spec)?;
-        let mut vm = BenchVm { name: category.name.clone(), machine, mailbox, last: 0 };
+        let mut vm = BenchVm::new(category, machine, mailbox);
         vm.ready(&end)?;
-        match vm.ask(&JobRequest::Facts)? {
-            JobAnswer::Facts(facts) => Ok(facts.into_iter().collect()),
-            JobAnswer::Done(_) => Err(at(&vm.name, "it does not answer the request".to_owned())),
-        }
+        vm.ask(&JobRequest::Facts)?.facts().ok_or_else(|| strange(&vm.name))
     }
 
     fn spec(
@@ -152,12 +146,10 @@ impl MatrixVms {
         &self.target
     }
 
-    /// The agent.
     pub(crate) fn program(&self) -> &'static [u8] {
         self.program
     }
 
-    /// Stop request.
     pub(crate) fn stop(&self) -> &Stop {
         &self.stop
     }
@@ -305,11 +297,15 @@ pub(crate) fn arguments(
 pub struct BenchVm {
     name: String,
     machine: Machine,
-    mailbox: Mailbox,
-    last: u32,
+    conversation: Conversation,
 }
 
 impl BenchVm {
+    fn new(category: &MatrixCategory, machine: Machine, mailbox: Mailbox) -> BenchVm {
+        let conversation = Conversation::new(mailbox);
+        BenchVm { name: category.name.clone(), machine, conversation }
+    }
+
     /// The process that runs it.
     pub fn process(&self) -> u32 {
         self.machine.process()
@@ -317,53 +313,35 @@ impl BenchVm {
 
     /// Waits until it takes requests, and gives its network card an address, if it is to have one.
     pub(crate) fn ready(&mut self, end: &NetdevEnd) -> Result<(), Error> {
-        self.wait(MailboxState::Ready, 0)?;
+        self.conversation.ready(&mut self.machine).map_err(|error| of_vm(&self.name, error))?;
         let Some(address) = end.address else { return Ok(()) };
-        match self.ask(&JobRequest::Network(address))? {
-            JobAnswer::Done(outcome) if outcome.problem.is_empty() => Ok(()),
-            JobAnswer::Done(outcome) => Err(at(&self.name, outcome.problem)),
-            JobAnswer::Facts(_) => Err(at(&self.name, "it does not answer the request".to_owned())),
+        match self.ask(&JobRequest::Network(address))?.outcome() {
+            Some(outcome) if outcome.problem.is_empty() => Ok(()),
+            Some(outcome) => Err(at(&self.name, outcome.problem)),
+            None => Err(strange(&self.name)),
         }
     }
 
     pub(crate) fn ask(&mut self, request: &JobRequest) -> Result<JobAnswer, Error> {
-        let bytes = encode(request);
-        if bytes.len() as u64 > (REPORT - ORDER) * BYTES {
-            return Err(at(&self.name, "the job is too large for the mailbox".to_owned()));
-        }
-        self.last += 1;
-        let header = Header {
-            number: self.last,
-            state: MailboxState::Ordered,
-            length: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
-            crc: crc32fast::hash(&bytes),
-            message: String::new(),
-        };
         self.machine.allow(time_of(request));
-        self.mailbox.write(ORDER * BYTES, &bytes)?;
-        self.mailbox.write(ORDER_HEADER * BYTES, &header.to_sector())?;
-        let header = self.wait(MailboxState::Done, self.last)?;
-        let bytes = self.mailbox.read(REPORT * BYTES, header.length as usize)?;
-        let problem =
-            |problem: &str| Error::Answer { place: self.name.clone(), problem: problem.to_owned() };
-        if crc32fast::hash(&bytes) != header.crc {
-            return Err(problem("its checksum is wrong"));
-        }
-        decode(&bytes).ok_or_else(|| problem("it is in the format of another version of vmtax"))
+        let answer = self.conversation.ask(&mut self.machine, &encode(request));
+        let bytes = answer.map_err(|error| of_vm(&self.name, error))?;
+        self::answer(&bytes, &self.name)
     }
+}
 
-    fn wait(&mut self, state: MailboxState, number: u32) -> Result<Header, Error> {
-        let mut sector = [0; SECTOR];
-        let mailbox = &self.mailbox;
-        let header = self.machine.wait(|| {
-            mailbox.read_into(STATUS * BYTES, &mut sector).ok()?;
-            let header = Header::from_sector(&sector)?;
-            let there = header.state == state && header.number == number;
-            (there || header.state == MailboxState::Failed).then_some(header)
-        })?;
-        if header.state == MailboxState::Failed {
-            return Err(at(&self.name, header.message));
-        }
-        Ok(header)
+/// The agent's answer from a place.
+pub(crate) fn answer(bytes: &[u8], place: &str) -> Result<JobAnswer, Error> {
+    let problem = "it is in the format of another version of vmtax".to_owned();
+    decode(bytes).ok_or_else(|| Error::Answer { place: place.to_owned(), problem })
+}
+
+fn of_vm(name: &str, error: vmtax_lab::Error) -> Error {
+    use vmtax_lab::Error as Lab;
+    match error {
+        Lab::Machine(error) => Error::Machine(error),
+        Lab::Report { problem } => Error::Answer { place: name.to_owned(), problem },
+        Lab::Guest { message } => at(name, message),
+        other => at(name, other.to_string()),
     }
 }

@@ -13,12 +13,10 @@ use crate::adapter::{Adapter, OwnMetric, words};
 use crate::link::Link;
 use crate::target::Accel;
 
-/// A workload.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Its name in tables.
     pub name: String,
-    /// What it runs.
     pub kind: WorkloadProgram,
     /// Parameters given by the matrix.
     pub parameters: BTreeMap<String, String>,
@@ -33,13 +31,11 @@ pub struct Workload {
 /// The program of a workload.
 #[derive(Clone, Debug)]
 pub enum WorkloadProgram {
-    /// A known program.
     Adapter(&'static Adapter),
     /// A user's command.
     Own {
         /// Program and arguments.
         command: Vec<String>,
-        /// Its metric.
         own: OwnMetric,
     },
     /// Traffic with a VM of QEMU on an emulated host.
@@ -49,9 +45,7 @@ pub enum WorkloadProgram {
 /// Traffic with a VM of QEMU on an emulated host.
 #[derive(Clone, Copy, Debug)]
 pub struct QemuTraffic {
-    /// What it is.
     pub of: &'static network::NetworkWorkload,
-    /// Where its client is.
     pub client: ClientPlace,
     /// Operations in the recording, if the matrix says how many.
     pub operations: Option<u32>,

@@ -17,7 +17,10 @@ pub trait Feed {
     fn event(&mut self, event: Event) -> Result<(), Error>;
 
     /// No event earlier than or at `time_ns` will come any more: whatever is that old may be passed on.
-    fn release(&mut self, time_ns: u64) -> Result<(), Error>;
+    fn release(&mut self, time_ns: u64) -> Result<(), Error> {
+        let _ = time_ns;
+        Ok(())
+    }
 
     /// Many events at once, with the releases between them: the same as one after the other. They are in the order of time
     /// between two releases. The vector may be taken, and another left in its place.
@@ -26,7 +29,10 @@ pub trait Feed {
     }
 
     /// Exits that the recorder counted already (a bpftrace map).
-    fn counted(&mut self, row: ExitRow) -> Result<(), Error>;
+    fn counted(&mut self, row: ExitRow) -> Result<(), Error> {
+        let _ = row;
+        Ok(())
+    }
 
     /// Accesses that the recorder counted already (a table of `perf kvm stat report --event=ioport`).
     fn accessed(&mut self, row: AccessRow) -> Result<(), Error> {
@@ -41,7 +47,10 @@ pub trait Feed {
     }
 
     /// The name of a thread; `pid` is its process or [`vmtax_events::NO_PID`]. Hostile text.
-    fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error>;
+    fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error> {
+        let _ = (pid, tid, name);
+        Ok(())
+    }
 
     /// Facts of the recording, as soon as the importer knows them: an import that is stopped early
     /// has it then. The end of the import may know more.
@@ -191,7 +200,10 @@ pub trait Sink {
     }
 
     /// Exits that the recorder counted already.
-    fn counted(&mut self, row: &ExitRow) -> Result<(), Error>;
+    fn counted(&mut self, row: &ExitRow) -> Result<(), Error> {
+        let _ = row;
+        Ok(())
+    }
 
     /// Accesses that the recorder counted already.
     fn accessed(&mut self, row: &AccessRow) -> Result<(), Error> {
@@ -206,7 +218,10 @@ pub trait Sink {
     }
 
     /// The name of a thread. Hostile text.
-    fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error>;
+    fn thread_name(&mut self, pid: u32, tid: u32, name: &str) -> Result<(), Error> {
+        let _ = (pid, tid, name);
+        Ok(())
+    }
 
     /// Facts of the recording known so far.
     fn described(&mut self, recording: &Recording) -> Result<(), Error> {

@@ -313,12 +313,6 @@ mod tests {
             self.0.extend_from_slice(events);
             Ok(())
         }
-        fn counted(&mut self, _: &ExitRow) -> Result<(), Error> {
-            Ok(())
-        }
-        fn thread_name(&mut self, _: u32, _: u32, _: &str) -> Result<(), Error> {
-            Ok(())
-        }
     }
 
     fn event(time_ns: u64, cpu: u32) -> Event {

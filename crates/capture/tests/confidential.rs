@@ -27,7 +27,7 @@ use vmtax_capture::import::text::{ftrace_text, perf_script, trace_cmd_report};
 use vmtax_capture::import::tracepoint::{Endian, RecordDecoder};
 use vmtax_capture::import::{perf_data, trace_dat};
 use vmtax_capture::{Error, Feed, Imported};
-use vmtax_events::{Event, EventKind, ExitRow, NO_PID, NO_VCPU, RipCounts};
+use vmtax_events::{Event, EventKind, NO_PID, NO_VCPU, RipCounts};
 
 fn captures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures")
@@ -67,18 +67,6 @@ struct KeptRecords(Vec<Event>);
 impl Feed for KeptRecords {
     fn event(&mut self, event: Event) -> Result<(), Error> {
         self.0.push(event);
-        Ok(())
-    }
-
-    fn release(&mut self, _: u64) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn counted(&mut self, _: ExitRow) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn thread_name(&mut self, _: u32, _: u32, _: &str) -> Result<(), Error> {
         Ok(())
     }
 }

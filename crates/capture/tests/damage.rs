@@ -52,10 +52,6 @@ impl Feed for KeptImport {
         Ok(())
     }
 
-    fn release(&mut self, _: u64) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn counted(&mut self, row: ExitRow) -> Result<(), Error> {
         self.rows.push(row);
         Ok(())

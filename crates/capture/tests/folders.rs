@@ -9,7 +9,7 @@ use vmtax_capture::import::perf_data::EventsFile;
 use vmtax_capture::order::Sorter;
 use vmtax_capture::source::ReadAt;
 use vmtax_capture::{Error, ImportFormat, ImportOptions, ImportSource, Imported, Sink, import};
-use vmtax_events::{Event, EventKind, ExitRow};
+use vmtax_events::{Event, EventKind};
 
 #[derive(Default)]
 struct CollectFolder(Vec<Event>);
@@ -17,14 +17,6 @@ struct CollectFolder(Vec<Event>);
 impl Sink for &mut CollectFolder {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         self.0.extend_from_slice(events);
-        Ok(())
-    }
-
-    fn counted(&mut self, _: &ExitRow) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn thread_name(&mut self, _: u32, _: u32, _: &str) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use vmtax_capture::import::{self, HEAD, ImportOptions};
 use vmtax_capture::{Error, Feed, ImportFormat, ImportSource};
-use vmtax_events::{Event, EventKind, ExitRow};
+use vmtax_events::{Event, EventKind};
 
 #[derive(Default)]
 struct NextNames {
@@ -27,14 +27,6 @@ impl Feed for NextNames {
         if let EventKind::Switch { next_tid, .. } = event.kind {
             self.switches.push(next_tid);
         }
-        Ok(())
-    }
-
-    fn release(&mut self, _: u64) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn counted(&mut self, _: ExitRow) -> Result<(), Error> {
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use build::{At, Attr, Sample, Spec, TYPE_HARDWARE, TYPE_SOFTWARE, read, record, 
 use bytes::Bytes;
 use vmtax_capture::import::perf_data::{import_file, import_pipe, recognise_file, recognise_pipe};
 use vmtax_capture::{Error, Feed, Imported};
-use vmtax_events::{Event, EventKind, ExitRow, Isa, NO_PID, NO_VCPU, Reason};
+use vmtax_events::{Event, EventKind, Isa, NO_PID, NO_VCPU, Reason};
 
 /// Everything an importer hands over, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,10 +34,6 @@ impl Feed for CollectAll {
 
     fn release(&mut self, time_ns: u64) -> Result<(), Error> {
         self.releases.push((self.events.len(), time_ns));
-        Ok(())
-    }
-
-    fn counted(&mut self, _: ExitRow) -> Result<(), Error> {
         Ok(())
     }
 

@@ -25,10 +25,6 @@ impl Feed for KeptPosted {
         Ok(())
     }
 
-    fn release(&mut self, _: u64) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn counted(&mut self, row: ExitRow) -> Result<(), Error> {
         let name = format!("{} {}", row.key.reason.isa.name(), row.key.reason.name());
         assert!(self.exits.insert(name, (row.tally.count, row.tally.time_ns)).is_none());
@@ -39,10 +35,6 @@ impl Feed for KeptPosted {
         let detail = row.key.detail;
         let name = format!("{} {:#x}", detail.kind.name(), detail.value);
         assert!(self.accesses.insert(name, (row.tally.count, row.tally.time_ns)).is_none());
-        Ok(())
-    }
-
-    fn thread_name(&mut self, _: u32, _: u32, _: &str) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -21,16 +21,8 @@ impl Feed for ToolRows {
         panic!("a table has no events");
     }
 
-    fn release(&mut self, _: u64) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn counted(&mut self, row: ExitRow) -> Result<(), Error> {
         assert!(self.0.insert((row.key.reason, row.key.detail), row.tally).is_none());
-        Ok(())
-    }
-
-    fn thread_name(&mut self, _: u32, _: u32, _: &str) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use vmtax_capture::import::trace_dat::{import, recognise, together};
 use vmtax_capture::{Error, Feed, Imported};
 use vmtax_events::event::{HypercallInterface, InterruptAt};
-use vmtax_events::{Event, EventKind, ExitRow, NO_PID, NO_VCPU, RecordedGuest, Together};
+use vmtax_events::{Event, EventKind, NO_PID, NO_VCPU, RecordedGuest, Together};
 
 fn capture(path: &str) -> Vec<u8> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures");
@@ -49,10 +49,6 @@ impl Feed for CollectFeed {
     fn release(&mut self, time_ns: u64) -> Result<(), Error> {
         assert!(time_ns > self.released, "released {time_ns} after {}", self.released);
         self.released = time_ns;
-        Ok(())
-    }
-
-    fn counted(&mut self, _: ExitRow) -> Result<(), Error> {
         Ok(())
     }
 

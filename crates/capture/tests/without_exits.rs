@@ -15,7 +15,7 @@ use std::path::Path;
 
 use vmtax_capture::order::Sorter;
 use vmtax_capture::{Error, ImportFormat, ImportOptions, ImportSource, Imported, Sink, import};
-use vmtax_events::{Event, EventKind, ExitRow};
+use vmtax_events::{Event, EventKind};
 
 /// Counts exits.
 #[derive(Default)]
@@ -24,14 +24,6 @@ struct CountedExits(u64);
 impl Sink for &mut CountedExits {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         self.0 += events.iter().filter(|e| matches!(e.kind, EventKind::Exit { .. })).count() as u64;
-        Ok(())
-    }
-
-    fn counted(&mut self, _: &ExitRow) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn thread_name(&mut self, _: u32, _: u32, _: &str) -> Result<(), Error> {
         Ok(())
     }
 }

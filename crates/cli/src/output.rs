@@ -80,7 +80,6 @@ fn run_of(file: &Path) -> Option<&Path> {
 
 /// A place to write to.
 pub enum OutputPlace {
-    /// Standard output.
     Standard,
     /// A device or a pipe, which can only be written to.
     Stream(fs::File, String),
@@ -138,7 +137,6 @@ impl OutputPlace {
         Ok(place)
     }
 
-    /// It is a terminal.
     pub fn is_terminal(&self) -> bool {
         match self {
             OutputPlace::Standard => io::stdout().is_terminal(),

@@ -29,7 +29,6 @@ impl Drop for BarEnd {
 }
 
 impl Progress {
-    /// Shows nothing.
     pub fn hidden() -> Progress {
         Progress::of(ProgressBar::hidden())
     }
@@ -85,7 +84,6 @@ impl Progress {
         self.bar.set_message(what.into());
     }
 
-    /// Removes the bar.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }

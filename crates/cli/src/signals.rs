@@ -11,9 +11,6 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 /// From now on the first SIGINT, SIGTERM or SIGHUP sets the flag and the second one ends the program. Signals that are ignored, as
 /// under nohup, stay ignored.
-///
-/// # Errors
-/// When the system refuses the handlers.
 pub fn catch(stop: &Arc<AtomicBool>) -> io::Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = ignored(&status);
@@ -43,9 +40,6 @@ pub struct Signals {
 
 impl Signals {
     /// From now on SIGINT, SIGTERM and SIGHUP do not end the program.
-    ///
-    /// # Errors
-    /// When the system refuses the handlers.
     pub fn new() -> io::Result<Signals> {
         Ok(Signals {
             asked: bytes_of(&[SIGINT, SIGTERM, SIGHUP])?,
@@ -54,17 +48,11 @@ impl Signals {
     }
 
     /// Waits until then, or for a signal. Whether it is a request to stop.
-    ///
-    /// # Errors
-    /// When the system cannot wait.
     pub fn wait(&self, until: Instant) -> io::Result<bool> {
         self.wait_beside(&mut [], until)
     }
 
     /// As [`Signals::wait`], and ends when one of the others is ready; `revents` tells which.
-    ///
-    /// # Errors
-    /// When the system cannot wait.
     pub fn wait_beside<'a>(
         &'a self,
         others: &mut [PollFd<'a>],
@@ -95,9 +83,6 @@ impl Signals {
 }
 
 /// A stream with a byte for each of these signals, which from now on do nothing else.
-///
-/// # Errors
-/// When the system refuses the handlers.
 pub fn bytes_of(signals: &[i32]) -> io::Result<UnixStream> {
     let (read, write) = UnixStream::pair()?;
     read.set_nonblocking(true)?;

@@ -96,9 +96,6 @@ impl NewFile {
 
     /// Syncs the file and gives it its name. It is removed again unless [`UnpublishedFile::keep`] is called, so this is not for a
     /// file that replaces one.
-    ///
-    /// # Errors
-    /// As [`NewFile::publish`].
     pub fn publish_revocably(mut self) -> io::Result<UnpublishedFile> {
         self.file.sync_all()?;
         if self.named.is_some() || !self.link()? {
@@ -194,9 +191,6 @@ pub struct UnpublishedFile {
 
 impl UnpublishedFile {
     /// Makes its name survive a crash.
-    ///
-    /// # Errors
-    /// The folder cannot be synced.
     pub fn sync_folder(&self) -> io::Result<()> {
         sync_folder(folder_of(&self.path))
     }
@@ -217,9 +211,6 @@ impl Drop for UnpublishedFile {
 }
 
 /// Writes a file with this content, replacing one of this name.
-///
-/// # Errors
-/// As [`NewFile::create`] and [`NewFile::publish`].
 pub fn write(target: &Path, access: FileAccess, bytes: &[u8]) -> io::Result<()> {
     let new = NewFile::create(target, access)?;
     new.file().write_all(bytes)?;

@@ -22,9 +22,6 @@ pub fn create_private_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Makes names in a folder survive a crash. File systems that cannot sync a folder are left alone.
-///
-/// # Errors
-/// The folder cannot be opened or synced.
 pub fn sync_folder(path: &Path) -> io::Result<()> {
     // A relative path of one part has the empty path as its parent.
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -37,9 +34,6 @@ pub fn sync_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Removes a folder with all that is in it, if it exists.
-///
-/// # Errors
-/// Something in it cannot be removed.
 pub fn remove_folder(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
@@ -60,9 +54,6 @@ pub struct NewFolder {
 impl NewFolder {
     /// A private, empty folder beside `target`, which must have a name. Missing parents are created, and leftovers of killed writers of
     /// this target are removed.
-    ///
-    /// # Errors
-    /// The folders cannot be made.
     pub fn beside(target: &Path) -> io::Result<NewFolder> {
         fs::create_dir_all(folder_of(target))?;
         remove_abandoned(target);
@@ -88,15 +79,11 @@ impl NewFolder {
         }
     }
 
-    /// Its temporary path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Publishes it. The target must not exist or be an empty folder.
-    ///
-    /// # Errors
-    /// The name is taken, or the file system refuses.
     pub fn publish(mut self) -> io::Result<()> {
         fs::rename(&self.path, &self.target)?;
         self.published = true;
@@ -104,9 +91,6 @@ impl NewFolder {
     }
 
     /// Publishes it, replacing the present folder. If the file system can exchange two names, a reader always finds a folder.
-    ///
-    /// # Errors
-    /// The old folder cannot be removed, or the file system refuses.
     pub fn replace(mut self) -> io::Result<()> {
         // Not over a folder with content: two processes that removed it first would each find the other's.
         match fs::rename(&self.path, &self.target) {

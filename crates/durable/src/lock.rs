@@ -30,7 +30,6 @@ pub enum LockError {
     Io(io::Error),
 }
 
-/// Who holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
     /// `None`: the system does not say, because the holder is in another container.

@@ -31,7 +31,6 @@ pub struct CallRow {
 words! {
     /// Kind of a node of a call tree.
     pub enum CallKind {
-        /// A function.
         Function = "function",
         /// An instruction or event of a guest, with its handlers below, one level down.
         Cause = "cause",

@@ -17,7 +17,6 @@ use crate::{Detail, DetailKind, Isa, Reason, apic, ghcb, interrupt, msr, svm, td
 words! {
     /// What the guest was doing.
     pub enum Cause {
-        /// Arming its timer.
         TimerArm = "timer-arm",
         /// Its own timer expired, which KVM runs on VMX's preemption timer.
         TimerTick = "timer-tick",
@@ -47,7 +46,6 @@ words! {
         Msr = "msr",
         /// Reading or writing another system register of arm64, or executing a system instruction (TLBI, AT, DC).
         Sysreg = "sysreg",
-        /// Executing CPUID.
         Cpuid = "cpuid",
         /// Using its performance counters.
         Pmu = "pmu",
@@ -57,7 +55,6 @@ words! {
         NestedAncillary = "nested-ancillary",
         /// Becoming able to take an interrupt that was waiting.
         IrqWindow = "irq-window",
-        /// Calling the host.
         Hypercall = "hypercall",
         /// Anything else.
         Other = "other",

@@ -144,7 +144,6 @@ const LEAVES_WITH_SUB_LEAVES: [u32; 17] = [
 ];
 
 impl Detail {
-    /// No detail.
     pub const NONE: Detail = Detail { kind: DetailKind::None, value: 0 };
 
     /// A CPUID leaf, with its sub-leaf where it has any.

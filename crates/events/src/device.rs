@@ -20,7 +20,6 @@ words! {
         Rtc = "RTC/CMOS",
         /// 16550 serial port.
         Serial = "serial port",
-        /// Parallel port.
         Parallel = "parallel port",
         /// Debug consoles of Bochs and of firmware.
         DebugConsole = "debug console",
@@ -44,13 +43,9 @@ words! {
         Pic = "8259 PIC",
         /// 8237 DMA controllers.
         Dma = "DMA controller",
-        /// VMware's backdoor.
         VmwareBackdoor = "VMware backdoor",
-        /// I/O APIC.
         IoApic = "I/O APIC",
-        /// Trusted platform module.
         Tpm = "TPM",
-        /// Firmware flash.
         Flash = "firmware flash",
         /// Another device of the chip set.
         ChipSet = "chip set",
@@ -60,19 +55,15 @@ words! {
         VirtGicV2m = "GICv2m, where QEMU's virt machine has it",
         /// Its interrupt translation service.
         VirtIts = "GIC ITS, where QEMU's virt machine has it",
-        /// Serial port.
         VirtUart = "PL011 serial port, where QEMU's virt machine has it",
         /// Real-time clock.
         VirtRtc = "PL031 real-time clock, where QEMU's virt machine has it",
-        /// QEMU's firmware configuration.
         VirtFwCfg = "fw_cfg, where QEMU's virt machine has it",
         /// General-purpose I/O: the power button.
         VirtGpio = "PL061 GPIO, where QEMU's virt machine has it",
-        /// IOMMU.
         VirtSmmu = "SMMUv3, where QEMU's virt machine has it",
         /// ACPI hotplug and events.
         VirtAcpi = "ACPI registers, where QEMU's virt machine has them",
-        /// virtio transport.
         VirtioMmio = "virtio-mmio, where QEMU's virt machine has it",
         /// Devices that QEMU adds at run time.
         VirtPlatformBus = "platform bus, where QEMU's virt machine has it",
@@ -80,7 +71,6 @@ words! {
         VirtPciMemory = "PCIe device memory, where QEMU's virt machine has it",
         /// Ports of PCIe devices.
         VirtPciPorts = "PCIe I/O ports, where QEMU's virt machine has them",
-        /// PCIe configuration space.
         VirtPciConfig = "PCIe configuration space, where QEMU's virt machine has it",
     }
 }

@@ -18,13 +18,11 @@ pub struct Event {
     pub time_ns: u64,
     /// Host process (thread group) or [`NO_PID`].
     pub pid: u32,
-    /// Host thread.
     pub tid: u32,
     /// Host CPU it was recorded on.
     pub cpu: u32,
     /// KVM's vCPU id where the event carries one, or [`NO_VCPU`].
     pub vcpu: u32,
-    /// What happened.
     pub kind: EventKind,
 }
 
@@ -60,7 +58,6 @@ pub enum EventKind {
         write: bool,
         /// Bytes per element.
         size: u8,
-        /// Port number.
         port: u16,
         /// Elements (string I/O has more than one).
         count: u32,
@@ -83,7 +80,6 @@ pub enum EventKind {
     Hypercall {
         /// Which interface's number space.
         interface: HypercallInterface,
-        /// Hypercall number.
         number: u64,
     },
     /// `kvm_handle_sys_reg` or `kvm_sys_access`: a system register of arm64, or a system instruction.
@@ -104,12 +100,10 @@ pub enum EventKind {
     PageFault {
         /// Guest-physical address (guest-linear with shadow paging).
         gpa: u64,
-        /// Error code.
         error_code: u64,
     },
     /// `kvm_mmu_spte_requested`: a page fault, or a request to pre-fault, maps a guest page at this level.
     MapRequest {
-        /// Guest frame number.
         gfn: u64,
         /// 1: 4 KiB, 2: 2 MiB, 3: 1 GiB.
         level: u8,
@@ -134,9 +128,7 @@ pub enum EventKind {
     Cr {
         /// A write, not a read.
         write: bool,
-        /// Control register number.
         number: u8,
-        /// Value.
         value: u64,
     },
     /// `kvm_apic`.
@@ -145,7 +137,6 @@ pub enum EventKind {
         write: bool,
         /// Register offset in the xAPIC page (0x300 is ICR).
         register: u32,
-        /// Value.
         value: u64,
     },
     /// `kvm_vmgexit_enter`: an SEV-ES/SNP guest's request through the GHCB.
@@ -172,7 +163,6 @@ pub enum EventKind {
     VmcsField {
         /// VMWRITE, not VMREAD.
         write: bool,
-        /// Field encoding.
         field: u32,
     },
     /// What `kvm_exit` could not say yet: of VMX the exit qualification, which KVM reads while it handles the exit. The
@@ -235,12 +225,7 @@ pub enum EventKind {
         preempted: bool,
     },
     /// `sys_enter_ioctl`, or `sys_enter` of that call: a request of KVM's type begins.
-    Ioctl {
-        /// The file's descriptor.
-        descriptor: u32,
-        /// The request.
-        request: u32,
-    },
+    Ioctl { descriptor: u32, request: u32 },
     /// `sys_exit_ioctl`, or `sys_exit` of that call: any request returns.
     IoctlReturn {
         /// A negative errno, or what the request returns.

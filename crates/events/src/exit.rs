@@ -24,17 +24,14 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// Duration, ns.
     pub fn duration_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)
     }
 
-    /// Which guest exited.
     pub fn level(&self) -> Level {
         self.key.level
     }
 
-    /// Why.
     pub fn reason(&self) -> Reason {
         self.key.reason
     }

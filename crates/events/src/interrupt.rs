@@ -11,7 +11,6 @@ use crate::detail::table;
 pub enum Sender {
     /// The CPU's own timer.
     Timer,
-    /// A CPU.
     Cpu,
     /// A device, or the CPU's own error reporting.
     Device,

@@ -5,7 +5,6 @@ use crate::words::words;
 words! {
     /// A clock that is a device: each reading by a guest is an exit.
     pub enum DeviceClock {
-        /// The HPET.
         Hpet = "hpet",
         /// The ACPI PM timer.
         AcpiPm = "acpi_pm",
@@ -85,13 +84,11 @@ words! {
         FastApicTimer = "fast-apic-timer",
         /// A vCPU did not run, or was stuck, for seconds.
         Stall = "stall",
-        /// Memory ran out.
         OutOfMemory = "out-of-memory",
         /// The guest drops packets whose headers of virtio-net are wrong.
         BadGso = "bad-gso",
         /// Guests access MSRs that KVM does not have, and each access is logged.
         UnknownMsrs = "unknown-msrs",
-        /// The TSC jumped.
         TscJump = "tsc-jump",
         /// The TSC jumped, and kvm-clock is the clock in use.
         TscUnused = "tsc-unused",
@@ -113,7 +110,6 @@ pub enum Observed {
     Throttled {
         /// In which it was used up.
         throttled: u64,
-        /// All.
         periods: u64,
     },
     /// The clock that is in use is a device.
@@ -131,7 +127,6 @@ pub enum Observed {
     Line {
         /// The RTC's; else the PIT's.
         rtc: bool,
-        /// On that line.
         count: u64,
         /// Of all lines and vectors.
         all: u64,
@@ -159,7 +154,6 @@ pub enum Observed {
     },
     /// A pin of the I/O APIC is raised and lowered for a device.
     DeviceLine {
-        /// Its number.
         gsi: u32,
         /// Its part of all changes of lines.
         share: f64,

@@ -12,7 +12,6 @@ words! {
     pub enum ProfileOrigin {
         /// On the host: what it does while it handles exits, among others.
         Host = "host",
-        /// In the guest.
         Guest = "guest",
         /// In one hot function of the guest. The stacks are the function and one instruction of it.
         Instructions = "instructions",
@@ -44,7 +43,6 @@ impl Profile {
     /// Between the functions of a stack.
     pub const BETWEEN: char = ';';
 
-    /// An empty one.
     pub fn new(place: ProfileOrigin) -> Profile {
         Profile { place, stacks: BTreeMap::new() }
     }

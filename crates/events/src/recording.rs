@@ -16,13 +16,9 @@ pub struct Recording {
     pub tool: String,
     /// The recorder's command line.
     pub command: String,
-    /// Host name.
     pub hostname: String,
-    /// Kernel release.
     pub kernel: String,
-    /// Machine architecture.
     pub arch: String,
-    /// CPU model.
     pub cpu: String,
     /// Online CPUs, 0 if not said.
     pub cpus: u32,
@@ -37,7 +33,6 @@ pub struct Recording {
     pub choice: Option<String>,
     /// Kinds of events that were recorded.
     pub coverage: Coverage,
-    /// The VMs seen.
     pub vms: Vec<Vm>,
     /// Recordings that were made together with this one.
     #[serde(skip)]

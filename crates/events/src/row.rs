@@ -27,7 +27,6 @@ impl RipCounts {
     /// So many have to be 0, and none another: a guest that runs at address 0 for once does not stay there.
     const ENOUGH: u64 = 32;
 
-    /// Counts one.
     #[inline]
     pub fn add(&mut self, rip: u64) {
         if rip == 0 {
@@ -77,9 +76,7 @@ pub struct Vm {
 words! {
     /// Which guest was running.
     pub enum Level {
-        /// The guest.
         L1 = "L1",
-        /// The guest's guest.
         L2 = "L2",
         /// The VM nests, and the recording has no `kvm_nested_vmexit` to tell which.
         Unknown = "unknown",
@@ -102,23 +99,33 @@ words! {
     }
 }
 
-/// The key of exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExitKey {
     /// [`Vm::id`].
     pub vm: u32,
     /// KVM's vCPU id, or [`crate::NO_VCPU`].
     pub vcpu: u32,
-    /// Which guest exited.
     pub level: Level,
-    /// Why.
     pub reason: Reason,
-    /// About what.
     pub detail: Detail,
-    /// Who handled it.
     pub outcome: Outcome,
     /// An exit of L1 while it handled an L2 exit of this reason: an ancillary exit.
     pub ancillary_of: Option<Reason>,
+}
+
+impl ExitKey {
+    /// An exit of L1 on vCPU 0, without a detail, that the kernel handled.
+    pub const fn of(vm: u32, reason: Reason) -> ExitKey {
+        ExitKey {
+            vm,
+            vcpu: 0,
+            level: Level::L1,
+            reason,
+            detail: Detail::NONE,
+            outcome: Outcome::Kernel,
+            ancillary_of: None,
+        }
+    }
 }
 
 /// The key of accesses (MSR, port, MMIO, CPUID, hypercall). One exit can have several.
@@ -145,7 +152,6 @@ pub struct Tally {
     pub time_ns: u64,
     /// Shortest, ns; `u64::MAX` when nothing is timed.
     pub min_ns: u64,
-    /// Longest, ns.
     pub max_ns: u64,
     /// Sum of squared durations, ns^2, for the standard error.
     pub sum_sq: u128,
@@ -182,7 +188,6 @@ impl Tally {
         (low, high)
     }
 
-    /// Adds one duration.
     #[inline]
     pub fn add(&mut self, ns: u64) {
         self.count += 1;
@@ -199,7 +204,6 @@ impl Tally {
         self.count = self.count.saturating_add(count);
     }
 
-    /// Adds another tally.
     pub fn merge(&mut self, other: &Tally) {
         self.count = self.count.saturating_add(other.count);
         self.timed = self.timed.saturating_add(other.timed);
@@ -218,7 +222,6 @@ impl Tally {
 pub struct ExitRow {
     /// Start of the interval on the recorder's clock, ns. An exit belongs to the interval of its end.
     pub interval_start_ns: u64,
-    /// Which exits.
     pub key: ExitKey,
     /// How many and how long, from `kvm_exit` to the next `kvm_entry`.
     pub tally: Tally,
@@ -232,7 +235,6 @@ pub struct ExitRow {
 pub struct AccessRow {
     /// Start of the interval on the recorder's clock, ns.
     pub interval_start_ns: u64,
-    /// Which accesses.
     pub key: AccessKey,
     /// How many and how long.
     pub tally: Tally,
@@ -244,7 +246,6 @@ pub struct AccessRow {
 pub struct PreemptedRow {
     /// Start of the interval on the recorder's clock, ns. The time belongs to the interval in which the exit ends.
     pub interval_start_ns: u64,
-    /// The exits.
     pub key: ExitKey,
     /// Name of the thread that ran; hostile text.
     pub by: Arc<str>,
@@ -252,7 +253,6 @@ pub struct PreemptedRow {
     pub by_vcpu: Option<(u32, u32)>,
     /// How often it was given the CPU.
     pub count: u64,
-    /// Time, ns.
     pub time_ns: u64,
 }
 

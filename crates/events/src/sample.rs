@@ -19,7 +19,6 @@ pub struct Sample {
     pub metric: String,
     /// Unit of `value`: `count`, `instructions`, ...
     pub unit: String,
-    /// The value.
     pub value: f64,
     /// Which values are good news.
     pub better: Better,

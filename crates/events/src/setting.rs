@@ -21,7 +21,6 @@ pub use kvm::{ExitServer as KvmServer, Kvm, KvmModule};
 pub enum Unknown {
     /// There is no such file.
     Missing,
-    /// Permission denied.
     Denied,
     /// It is not UTF-8, or not of the form that it should have.
     NotText,
@@ -31,7 +30,6 @@ pub enum Unknown {
     NotAFile,
     /// The system's answer to reading it.
     Failed(String),
-    /// It was not read.
     NotRead,
 }
 
@@ -59,12 +57,10 @@ pub type Known<T> = Result<T, Unknown>;
 pub struct Fact<T> {
     /// The file, or the pattern of files, within the system.
     pub path: String,
-    /// Its text.
     pub value: Known<T>,
 }
 
 impl<T> Fact<T> {
-    /// A fact.
     pub fn new(path: impl Into<String>, value: Known<T>) -> Fact<T> {
         Fact { path: path.into(), value }
     }
@@ -148,7 +144,6 @@ fn numbers(path: &str) -> Vec<u64> {
 /// A thread of a VM's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Its id.
     pub tid: u32,
     /// Its name; hostile text.
     pub name: String,
@@ -201,7 +196,6 @@ impl KvmMapped {
         sizes.map(|(pages, shift)| pages.saturating_mul(1 << shift))
     }
 
-    /// All of it.
     pub fn total(&self) -> u64 {
         self.bytes().into_iter().fold(0, u64::saturating_add)
     }
@@ -223,7 +217,6 @@ pub const PART: &str = "qemu-system";
 /// A process that runs a VM: it holds a VM of KVM open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmProcess {
-    /// Its id.
     pub pid: u32,
     /// The name that its command line gives the VM, else the process's; hostile text.
     pub name: String,
@@ -235,9 +228,7 @@ pub struct VmProcess {
     pub guest_memfd: bool,
     /// Its command line, word by word; hostile text.
     pub arguments: Fact<Vec<String>>,
-    /// Its threads.
     pub threads: Fact<Vec<Thread>>,
-    /// Its memory.
     pub backing: Fact<MemoryBacking>,
     /// Its memory by NUMA node, bytes.
     pub nodes: Fact<BTreeMap<u32, u64>>,
@@ -275,9 +266,7 @@ impl VmProcess {
 /// A system that was looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct System {
-    /// Its settings.
     pub settings: Settings,
-    /// Its KVM.
     pub kvm: Kvm,
     /// The VMs that run on it, by process id.
     pub vms: Vec<VmProcess>,

@@ -23,11 +23,9 @@ pub trait RowSink {
     fn preempted(&mut self, row: &PreemptedRow) {
         let _ = row;
     }
-    /// A measured value.
     fn sample(&mut self, sample: &Sample) {
         let _ = sample;
     }
-    /// A counter.
     fn stat(&mut self, stat: &Stat) {
         let _ = stat;
     }
@@ -35,7 +33,6 @@ pub trait RowSink {
     fn call(&mut self, row: &CallRow) {
         let _ = row;
     }
-    /// A profile.
     fn profile(&mut self, profile: Profile) {
         let _ = profile;
     }
@@ -69,15 +66,11 @@ pub trait RowSink {
 /// A sink that keeps rows, in the order in which they come.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeptRows {
-    /// Exits.
     pub exits: Vec<ExitRow>,
-    /// Accesses.
     pub accesses: Vec<AccessRow>,
-    /// Times of vCPUs.
     pub times: Vec<TimeRow>,
     /// Threads that had the CPUs of preempted vCPUs.
     pub preempted: Vec<PreemptedRow>,
-    /// Measured values.
     pub samples: Vec<Sample>,
 }
 

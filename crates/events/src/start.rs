@@ -9,7 +9,6 @@ words! {
         Device = "device",
         /// A VM's.
         Vm = "vm",
-        /// A vCPU's.
         Vcpu = "vcpu",
     }
 }
@@ -17,23 +16,17 @@ words! {
 /// A call. KVM_RUN only the first of a vCPU; no injection of interrupts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvmCall {
-    /// The beginning, ns.
     pub began_ns: u64,
-    /// The duration, ns.
     pub ns: u64,
     /// Of it, the time that the thread was on no CPU, ns.
     pub off_cpu_ns: u64,
     /// The longest part of that, ns.
     pub longest_ns: u64,
-    /// The process.
     pub pid: u32,
-    /// The thread.
     pub tid: u32,
-    /// The thread's name.
     pub name: String,
     /// Number of the cgroup.
     pub cgroup: u64,
-    /// The file.
     pub file: KvmFile,
     /// The kernel's address of the VM; 0 of the device.
     pub vm: u64,
@@ -41,7 +34,6 @@ pub struct KvmCall {
     pub request: u32,
     /// A slot is deleted, an ioeventfd or irqfd is removed.
     pub undoes: bool,
-    /// The answer.
     pub result: i32,
     /// Where the thread left its CPU for the longest time: addresses in the kernel, the innermost first.
     pub stack: Vec<u64>,

@@ -11,7 +11,6 @@ pub struct Stat {
     pub name: String,
     /// Unit of `value`: `pages`, `count`, ...
     pub unit: String,
-    /// The value.
     pub value: f64,
 }
 

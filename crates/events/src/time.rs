@@ -60,7 +60,6 @@ macro_rules! parts {
             pub interval_start_ns: u64,
             /// [`crate::Vm::id`].
             pub vm: u32,
-            /// KVM's vCPU id.
             pub vcpu: u32,
             /// All time between the vCPU's first and last event.
             pub wall_ns: u64,

@@ -239,22 +239,17 @@ pub enum FieldWidth {
 /// Type of a field (bits 11:10 of its encoding).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
-    /// Controls.
     Control,
     /// Read-only data: why the last exit happened.
     ExitInformation,
-    /// Guest state.
     Guest,
-    /// Host state.
     Host,
 }
 
 /// Properties in a field's encoding, for unknown fields too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldLayout {
-    /// How wide.
     pub width: FieldWidth,
-    /// What for.
     pub kind: FieldKind,
     /// Number within the group of this width and kind.
     pub index: u16,

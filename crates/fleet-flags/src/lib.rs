@@ -21,12 +21,8 @@ pub struct FleetCli {
     pub command: Command,
 }
 
-/// The subcommands.
+/// The subcommands. Documentation comments of variants would replace the help of the commands.
 #[derive(Debug, Subcommand)]
-#[expect(
-    missing_docs,
-    reason = "a documentation comment here would replace the help of the command"
-)]
 pub enum Command {
     Query(QueryArgs),
     Compact(CompactArgs),

@@ -68,7 +68,6 @@ fn measure() -> Result<MeasuredChains, NotMeasured> {
     Ok(probe(&mut memory::ProbeMemory::new(room::bytes())?))
 }
 
-/// Measures all chains.
 pub fn probe(loads: &mut impl Loads) -> MeasuredChains {
     let (curve, fine) = first_level(loads);
     let (beside_groups, groups) = coarse(loads, &fine);

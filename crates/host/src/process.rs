@@ -15,7 +15,6 @@ const VMS: usize = 4096;
 /// Most threads and open files examined of each.
 const THREADS: usize = 16_384;
 const DESCRIPTORS: usize = 65_536;
-/// A command line.
 const ARGUMENTS: u64 = 2 << 20;
 /// A status, a name, a counter.
 const SMALL: u64 = 64 << 10;

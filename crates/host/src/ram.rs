@@ -46,9 +46,6 @@ struct RamProcess {
 
 impl RamSource {
     /// Opens a process by its id, or an image by its path.
-    ///
-    /// # Errors
-    /// When there is neither, or it cannot be read.
     pub fn open(target: &str) -> anyhow::Result<RamSource> {
         match target.parse::<u32>() {
             Ok(pid) if !Path::new(target).exists() => RamSource::of_process(pid),
@@ -119,15 +116,11 @@ impl RamSource {
         parts.map(|part| (part.bytes, part.why.as_deref().unwrap_or_default())).collect()
     }
 
-    /// Number of pages.
     pub fn pages(&self) -> u64 {
         self.parts.iter().map(|p| p.bytes / PAGE as u64).sum()
     }
 
     /// Ranges with content. No range covers two parts.
-    ///
-    /// # Errors
-    /// When the kernel does not provide them.
     pub fn extents(&self) -> anyhow::Result<Vec<Range<u64>>> {
         let mut all = Vec::new();
         let mut base = 0;
@@ -158,9 +151,6 @@ impl RamSource {
     }
 
     /// Reads content; memory that was freed meanwhile reads as zeros.
-    ///
-    /// # Errors
-    /// When a file cannot be read.
     pub fn read(&self, at: u64, buffer: &mut [u8]) -> anyhow::Result<()> {
         let mut base = 0;
         for part in &self.parts {
@@ -174,17 +164,11 @@ impl RamSource {
     }
 
     /// Number of pages that the process maps by huge pages; `None` for an image.
-    ///
-    /// # Errors
-    /// When the kernel does not provide them.
     pub fn huge_pages(&self) -> anyhow::Result<Option<u64>> {
         self.count(|r| r.huge)
     }
 
     /// Resets the kernel's record of dirty pages. False if it keeps none.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn forget_dirty(&self) -> anyhow::Result<bool> {
         // Of a shared file each process has its own record; devices and other processes write past it.
         let Some(process) =
@@ -200,9 +184,6 @@ impl RamSource {
     }
 
     /// Pages written since [`RamSource::forget_dirty`].
-    ///
-    /// # Errors
-    /// When the kernel does not provide them.
     pub fn dirty_pages(&self) -> anyhow::Result<u64> {
         Ok(self.count(|r| r.dirty)?.unwrap_or(0))
     }

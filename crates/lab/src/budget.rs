@@ -57,7 +57,6 @@ pub const RACE_TOLERANCE: f64 = 0.05;
 /// L2).
 const RACE_LEAST: f64 = 4.0;
 
-/// A budget file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
@@ -78,7 +77,6 @@ pub struct Budget {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allowance {
-    /// The operation.
     pub name: String,
     /// `L1` or `L2`.
     pub level: String,
@@ -158,7 +156,6 @@ impl BudgetUnit {
 /// A number that is not the budget's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Breach {
-    /// The operation.
     pub name: String,
     /// `L1` or `L2`.
     pub level: String,
@@ -166,9 +163,7 @@ pub struct Breach {
     pub what: String,
     /// What the numbers count.
     pub unit: BudgetUnit,
-    /// The budget's number.
     pub allowed: f64,
-    /// The present number.
     pub found: f64,
 }
 
@@ -200,9 +195,6 @@ pub fn toml_problem(text: &str, error: &toml::de::Error) -> String {
 
 impl Budget {
     /// Reads a budget file.
-    ///
-    /// # Errors
-    /// When it cannot be read or is no budget.
     pub fn read(path: &Path) -> Result<Budget, Error> {
         let text = read_small_text(path, MOST_BYTES).map_err(Error::io(path, "read the budget"))?;
         let budget: Budget = toml::from_str(&text).map_err(|error| Error::Budget {
@@ -223,7 +215,6 @@ impl Budget {
         Ok(budget)
     }
 
-    /// The file's text.
     pub fn to_text(&self) -> String {
         let head = "# What the operations may cost, by `vmtax lab run --bless`. Exits of a batch are exact; a path may be off by its\n\
                     # tolerance (0.005 when not given). `vmtax lab run --budget FILE` holds a run against it.\n\n";

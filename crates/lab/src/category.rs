@@ -18,7 +18,6 @@ pub use parts::{
     PARTS, Shows, THP,
 };
 
-/// A category.
 #[derive(Clone, Debug)]
 pub struct Category {
     /// As written, without spaces.

@@ -1,4 +1,4 @@
-//! Orders to the emulated host and its answers, through the mailbox.
+//! Orders to the agent in a machine and its answers, through the mailbox.
 
 use std::path::{Component, Path};
 
@@ -12,7 +12,7 @@ use crate::Error;
 
 /// Our side of the conversation.
 #[derive(Debug)]
-pub(crate) struct Conversation {
+pub struct Conversation {
     mailbox: Mailbox,
     /// Number of the last order.
     last: u32,
@@ -20,22 +20,21 @@ pub(crate) struct Conversation {
     early: Option<u32>,
 }
 
-/// An answer.
 pub(crate) struct GuestAnswer {
     pub(crate) report: Report,
-    /// Name and content.
     pub(crate) files: Vec<(String, Vec<u8>)>,
 }
 
 const BYTES: u64 = SECTOR as u64;
 
 impl Conversation {
-    pub(crate) fn new(mailbox: Mailbox) -> Conversation {
+    /// Begins it with a machine that has this mailbox.
+    pub fn new(mailbox: Mailbox) -> Conversation {
         Conversation { mailbox, last: 0, early: None }
     }
 
-    /// Waits until the host is ready for an order.
-    pub(crate) fn ready(&self, machine: &mut Machine) -> Result<(), Error> {
+    /// Waits until the agent is ready for an order.
+    pub fn ready(&self, machine: &mut Machine) -> Result<(), Error> {
         self.wait(machine, 0, |header| header.state == MailboxState::Ready).map(drop)
     }
 
@@ -80,7 +79,7 @@ impl Conversation {
     }
 
     /// Sends bytes and returns the answer.
-    pub(crate) fn ask(&mut self, machine: &mut Machine, bytes: &[u8]) -> Result<Vec<u8>, Error> {
+    pub fn ask(&mut self, machine: &mut Machine, bytes: &[u8]) -> Result<Vec<u8>, Error> {
         let number = self.order(bytes)?;
         self.answer(machine, number)
     }
@@ -88,8 +87,8 @@ impl Conversation {
     /// Sends bytes; returns the number of the order.
     fn order(&mut self, bytes: &[u8]) -> Result<u32, Error> {
         if bytes.len() as u64 > (REPORT - ORDER) * BYTES {
-            let problem = "what it is to do is too large for the mailbox".to_owned();
-            return Err(Error::Report { problem });
+            let message = "what it is to do is too large for the mailbox".to_owned();
+            return Err(Error::Guest { message });
         }
         self.last += 1;
         self.mailbox.write(ORDER * BYTES, bytes)?;

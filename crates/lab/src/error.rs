@@ -11,7 +11,6 @@ pub enum Error {
     Payload {
         /// Name of the payload.
         operation: &'static str,
-        /// The assembler's error.
         #[source]
         error: iced_x86::IcedError,
     },
@@ -25,16 +24,10 @@ pub enum Error {
     NotBuilt,
     /// The program in the host failed.
     #[error("the emulated host could not do its work: {message}")]
-    Guest {
-        /// Its message.
-        message: String,
-    },
+    Guest { message: String },
     /// The host's kernel lacks what a VM needs.
     #[error("{what}")]
-    Lacking {
-        /// A sentence.
-        what: String,
-    },
+    Lacking { what: String },
     /// The host's kernel does not know an option, or refuses its value.
     #[error("--option: {problem}")]
     Option {
@@ -46,29 +39,18 @@ pub enum Error {
         "--profile: the suite paging records accesses to memory, and call trees need a recording of instructions; run it without --profile"
     )]
     Profiled,
-    /// Nothing is scattered.
     #[error(
         "--scattered: no operation of this run scatters frames over 24 GiB; those of the suite paging whose names end in -24g do"
     )]
     Scattered,
     /// The host's report is invalid.
     #[error("the report of the emulated host cannot be read: {problem}")]
-    Report {
-        /// The problem.
-        problem: String,
-    },
+    Report { problem: String },
     /// The observer cannot be used.
     #[error("{program}: {problem}")]
-    Observer {
-        /// The program.
-        program: String,
-        /// The problem.
-        problem: String,
-    },
-    /// A budget file.
+    Observer { program: String, problem: String },
     #[error("{path}: {problem}")]
     Budget {
-        /// The file.
         path: PathBuf,
         /// The problem, and what to do.
         problem: String,
@@ -76,7 +58,6 @@ pub enum Error {
     /// Debug information that cannot be used.
     #[error("{path}: {problem}")]
     DebugInfo {
-        /// The file.
         path: PathBuf,
         /// The problem, and what to do.
         problem: String,
@@ -84,7 +65,6 @@ pub enum Error {
     /// A file of operations.
     #[error("{path}: {problem}")]
     Operation {
-        /// The file.
         path: PathBuf,
         /// The operation, and what is wrong with it.
         problem: String,
@@ -92,19 +72,13 @@ pub enum Error {
     /// A program that cannot run as a guest.
     #[error("{path}: {problem}")]
     Program {
-        /// The file.
         path: PathBuf,
         /// The problem, and what to do.
         problem: String,
     },
     /// A kernel image that L1 cannot boot.
     #[error("{path}: {problem}")]
-    Kernel {
-        /// The image.
-        path: PathBuf,
-        /// The problem.
-        problem: String,
-    },
+    Kernel { path: PathBuf, problem: String },
     /// A system call failed.
     #[error("{path}: cannot {what}: {source}")]
     Io {
@@ -112,7 +86,6 @@ pub enum Error {
         path: PathBuf,
         /// The operation, as a verb.
         what: &'static str,
-        /// The system's error.
         source: std::io::Error,
     },
 }

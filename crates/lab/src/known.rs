@@ -16,7 +16,6 @@ const MARKS: u64 = 3 * BATCHES as u64 + 1;
 /// An operation of known exits.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// For the guest.
     pub operation: Operation,
     /// What the guest does, for people.
     pub summary: &'static str,
@@ -29,9 +28,7 @@ pub struct Known {
 /// How exits are told apart from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownBy {
-    /// By their reason.
     Reason(&'static str),
-    /// By what they access.
     Access(Detail),
 }
 

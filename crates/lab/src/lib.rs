@@ -46,6 +46,7 @@ mod trace_dat;
 mod vm;
 mod window;
 
+pub use conversation::Conversation;
 pub use error::Error;
 pub use host::{
     Ability, HostKind, HostSetup, HostStart, OF_ALL_KERNELS, TSC_KHZ, VmcsProbes, console_text,

@@ -12,7 +12,6 @@ use crate::suite::Definition;
 pub struct MeasuredOperation {
     /// Its VM in the recording.
     pub vm: u32,
-    /// Which operation.
     pub name: &'static str,
     pub(crate) definition: &'static Definition,
     /// 1 or 2.

@@ -36,9 +36,7 @@ use crate::{Error, trace_dat};
 /// Traffic by its name.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkWorkload {
-    /// Its word.
     pub name: &'static str,
-    /// What one operation is.
     pub operation: &'static str,
     traffic: Traffic,
 }
@@ -151,7 +149,6 @@ impl NetworkWorkload {
     }
 }
 
-/// Where the client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientPlace {
     /// On the VM's host.
@@ -163,11 +160,8 @@ pub enum ClientPlace {
 /// A VM with its traffic.
 #[derive(Clone, Debug)]
 pub struct PlannedCell {
-    /// The VM.
     pub category: Category,
-    /// Where its client is.
     pub client: ClientPlace,
-    /// The traffic.
     pub workload: &'static NetworkWorkload,
     /// Operations in the recording, if not the workload's own number; a tenth of it is the warm-up.
     pub operations: Option<u32>,
@@ -195,7 +189,6 @@ pub struct NetworkSetup {
     pub console: PathBuf,
     /// Wall-clock limit of the start of the host, and of each cell.
     pub limit: Duration,
-    /// Stop request.
     pub stop: Stop,
 }
 
@@ -259,9 +252,7 @@ impl Passage {
 /// How often threads that serve virtio queues got a processor. (QEMU's worker threads, which read and write the disk's file, are not counted.)
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
-    /// QEMU's main loop.
     pub vmm: u64,
-    /// The kernel's worker.
     pub vhost: u64,
     /// QEMU's thread for the disk's queue.
     pub io: u64,
@@ -292,9 +283,6 @@ impl Turns {
 
 impl NetworkHost {
     /// Boots or restores a host for the cells of a plan.
-    ///
-    /// # Errors
-    /// When the host does not come up.
     pub fn start(
         setup: &NetworkSetup,
         plan: &NetworkPlan,
@@ -325,9 +313,6 @@ impl NetworkHost {
 
     /// Carries out a cell. A VM that does not start or stops answering is tried once more, with a note; the inner error says why it was
     /// not measured.
-    ///
-    /// # Errors
-    /// When the host ends.
     pub fn carry_out(&mut self, cell: &PlannedCell) -> Result<Result<Passage, String>, Error> {
         let mut order = cell.order();
         if !self.counted {
@@ -414,7 +399,6 @@ fn told(outcome: &CellOutcome) -> String {
     }
 }
 
-/// Files by name.
 type NamedFiles = Vec<(String, Vec<u8>)>;
 
 #[cfg(test)]

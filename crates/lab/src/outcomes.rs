@@ -11,7 +11,6 @@ use crate::window::{Extent, Windows};
 /// Results of a run.
 #[derive(Debug)]
 pub struct Outcomes {
-    /// In order.
     pub operations: Vec<MeasuredOperation>,
     /// What the program did that ran in place of operations.
     pub program: Option<EndedProgram>,
@@ -87,7 +86,6 @@ impl Outcomes {
 /// What a program did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndedProgram {
-    /// Its file's name.
     pub name: String,
     /// What it wrote to the serial port and the debug console.
     pub output: String,
@@ -141,7 +139,6 @@ impl EndedProgram {
         }
     }
 
-    /// Its verdict.
     pub fn verdict(&self) -> ProgramVerdict {
         match self.code {
             Some(0) => ProgramVerdict::Passed,

@@ -56,7 +56,6 @@ pub(crate) type Assemble = Result<(), IcedError>;
 
 /// A payload being assembled.
 pub(crate) struct Assembler {
-    /// The assembler proper.
     pub(crate) a: CodeAssembler,
     /// Vendor of the instructions.
     pub(crate) isa: Isa,
@@ -76,13 +75,11 @@ pub(crate) struct PayloadParts<'a> {
     pub(crate) setup: &'a dyn Fn(&mut Assembler) -> Assemble,
     /// Code run before each batch.
     pub(crate) batch: &'a dyn Fn(&mut Assembler) -> Assemble,
-    /// The operation.
     pub(crate) body: &'a dyn Fn(&mut Assembler) -> Assemble,
     /// Code of a second vCPU.
     pub(crate) second: Option<&'a dyn Fn(&mut Assembler) -> Assemble>,
 }
 
-/// An assembled payload.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Payload {
     pub(crate) code: Vec<u8>,
@@ -94,7 +91,6 @@ pub(crate) struct Payload {
     pub(crate) clock: (u64, u64),
 }
 
-/// Assembles a payload.
 pub(crate) fn assemble(parts: &PayloadParts<'_>) -> Result<Payload, IcedError> {
     let mut asm = Assembler { a: CodeAssembler::new(64)?, isa: parts.isa, handlers: Vec::new() };
     asm.tables()?;
@@ -190,7 +186,6 @@ impl Assembler {
         self.a.or(rax, rdx)
     }
 
-    /// Loops forever.
     fn stop(&mut self) -> Assemble {
         let mut here = self.a.create_label();
         self.a.set_label(&mut here)?;
@@ -216,7 +211,6 @@ impl Assembler {
         Ok(())
     }
 
-    /// Writes an MSR.
     pub(crate) fn write_msr(&mut self, index: u32, value: u64) -> Assemble {
         self.a.mov(ecx, index)?;
         self.a.mov(eax, value as u32)?;
@@ -299,7 +293,6 @@ impl Assembler {
         code.chunks(MOST_DATA).try_for_each(|part| self.a.db(part))
     }
 
-    /// The hypercall instruction.
     pub(crate) fn hypercall(&mut self) -> Assemble {
         if self.isa == Isa::Svm { self.a.vmmcall() } else { self.a.vmcall() }
     }

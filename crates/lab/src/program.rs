@@ -49,7 +49,6 @@ impl ProgramImage {
         loaded(name, &bytes, arguments).map(ProgramImage).map_err(problem)
     }
 
-    /// Its file's name.
     pub fn name(&self) -> &str {
         &self.0.name
     }

@@ -44,7 +44,6 @@ pub struct VmLevel {
 /// The levels and their configuration.
 #[derive(Clone, Debug)]
 pub struct VmPlan {
-    /// The emulated host.
     pub host: HostKind,
     /// Parameters of the host's modules: `kvm.halt_poll_ns=0`.
     pub options: Vec<String>,
@@ -54,7 +53,6 @@ pub struct VmPlan {
     pub memory_mib: u32,
     /// Its vCPUs, which share the host's one processor.
     pub cpus: u32,
-    /// Its virtual PMU.
     pub pmu: Option<PmuOrder>,
 }
 
@@ -75,7 +73,6 @@ pub struct VmSetup {
     pub limit: Duration,
     /// Wall-clock limit of an answer.
     pub answer: Duration,
-    /// Stop request.
     pub stop: Stop,
 }
 
@@ -91,7 +88,6 @@ pub struct LabVm {
 /// An answer, and the host's recording.
 #[derive(Debug)]
 pub struct Answered {
-    /// The agent's answer.
     pub answer: JobAnswer,
     /// The recording, a `trace.dat`.
     pub trace: Option<Vec<u8>>,
@@ -150,9 +146,6 @@ impl VmPlan {
 
 impl VmSetup {
     /// Boots or restores it.
-    ///
-    /// # Errors
-    /// When the host or a VM does not come up.
     pub fn start(&self, progress: &dyn Fn(&str)) -> Result<LabVm, Error> {
         let (spec, archive) = self.spec()?;
         if spec.memory_mib > MOST_MIB {
@@ -226,9 +219,6 @@ impl VmSetup {
 
 impl LabVm {
     /// Sends a request to the agent.
-    ///
-    /// # Errors
-    /// When it or the host ends, or what comes back cannot be read.
     pub fn ask(&mut self, request: &JobRequest) -> Result<Answered, Error> {
         self.machine.allow(self.answer);
         let bytes = self.conversation.ask(&mut self.machine, &encode(request))?;

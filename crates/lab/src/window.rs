@@ -68,21 +68,18 @@ pub struct SeenWindow {
 /// How much of a window was seen.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// No mark.
     #[default]
     Nothing,
     /// The begin mark, and no entry of the guest after it.
     Begin,
     /// It opened, and no end mark came.
     Open,
-    /// All of it.
     Whole,
 }
 
 /// Exits in a window.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SeenExits {
-    /// All of them.
     pub all: u64,
     /// Interrupts of the host, which it gets whatever the guest does.
     pub interrupts: u64,

@@ -14,13 +14,11 @@ pub enum Error {
     NoTypes {
         /// The file that should have them.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
     /// Its type information is not what it should be.
     #[error("{path}: {problem}; record with `perf kvm stat record` and use `vmtax import`")]
     Types {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -29,34 +27,23 @@ pub enum Error {
     #[error(
         "recording needs {missing}, which this process does not have; run it as root, or give the capabilities with `setcap`"
     )]
-    Privilege {
-        /// Capabilities, in words.
-        missing: String,
-    },
+    Privilege { missing: String },
     /// The kernel refused a program.
     #[error("the kernel does not take the recorder's programs: {source}{said}")]
     Load {
-        /// libbpf's error.
         source: libbpf_rs::Error,
         /// What the kernel's verifier said last.
         said: String,
     },
     /// The kernel refused to call a program.
     #[error("the kernel does not let a program watch {tracepoint}: {source}")]
-    Attach {
-        /// Which tracepoint.
-        tracepoint: &'static str,
-        /// libbpf's error.
-        source: libbpf_rs::Error,
-    },
+    Attach { tracepoint: &'static str, source: libbpf_rs::Error },
     /// What the programs share with us cannot be used.
     #[error("cannot {what} of the recorder's map {map}: {source}")]
     Map {
-        /// Which map.
         map: &'static str,
         /// What was being done, as a verb.
         what: &'static str,
-        /// The system's answer.
         source: io::Error,
     },
 }

@@ -40,7 +40,6 @@ impl Key {
     pub(crate) const ANCILLARY: u8 = 32;
     pub(crate) const SOLE: u8 = 64;
 
-    /// The vCPU's number.
     pub(crate) fn vcpu(&self) -> u32 {
         if self.vcpu == u16::MAX { NO_VCPU } else { self.vcpu.into() }
     }

@@ -53,7 +53,6 @@ const TRACEPOINTS: [&str; 25] = [
 /// Nothing can be counted without these; others may be missing in a kernel.
 const NEEDED: [&str; 3] = ["sched_switch", "kvm_entry", "kvm_exit"];
 
-/// What is loaded.
 pub(crate) struct WantedPrograms<'a> {
     pub(crate) isa: Isa,
     pub(crate) config: &'a Config,
@@ -72,7 +71,6 @@ pub(crate) fn tell() {
     })));
 }
 
-/// Loads the programs.
 pub(crate) fn load(wanted: &WantedPrograms<'_>) -> Result<Object, Error> {
     tell();
     let programs = if wanted.isa == Isa::Svm { OF_SVM } else { OF_VMX };

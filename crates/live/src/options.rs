@@ -20,7 +20,6 @@ pub struct LiveOptions {
     pub raw: Option<Raw>,
 }
 
-/// Which single events.
 #[derive(Clone, Debug)]
 pub struct Raw {
     /// One exit in this many of each vCPU is recorded; 1: all.

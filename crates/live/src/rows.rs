@@ -12,9 +12,7 @@ use crate::layout::{Cell, Key, Spans, Taken};
 /// What one interval brought.
 #[derive(Debug, Default)]
 pub struct IntervalRows {
-    /// Exits.
     pub exits: HashMap<ExitKey, Tally>,
-    /// Accesses.
     pub accesses: HashMap<AccessKey, Tally>,
     /// Time of each vCPU; `interval_start_ns` is 0.
     pub times: Vec<TimeRow>,
@@ -29,9 +27,7 @@ pub struct IntervalRows {
 pub struct LiveVcpu {
     /// Id of its VM.
     pub vm: u32,
-    /// Its process.
     pub pid: u32,
-    /// The thread.
     pub tid: u32,
     /// KVM cannot read its registers; `None` where the kernel does not say.
     pub state_protected: Option<bool>,
@@ -74,7 +70,6 @@ pub(crate) fn exit_key(isa: Isa, vm: u32, key: &Key) -> ExitKey {
 }
 
 impl IntervalRows {
-    /// Nothing happened.
     pub fn is_empty(&self) -> bool {
         let IntervalRows { exits, accesses, times, preempted, appeared } = self;
         exits.is_empty()
@@ -173,13 +168,10 @@ mod tests {
         rows.add(Isa::Svm, 7, &key, &cell);
         let reason = Reason { isa: Isa::Svm, code: 0x72, flags: 0 };
         let key = ExitKey {
-            vm: 7,
             vcpu: 3,
             level: Level::L2,
-            reason,
-            detail: Detail::NONE,
             outcome: Outcome::Halted,
-            ancillary_of: None,
+            ..ExitKey::of(7, reason)
         };
         assert_eq!(rows.exits, HashMap::from([(key, expected)]));
     }

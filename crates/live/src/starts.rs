@@ -81,7 +81,6 @@ impl Starts {
         self.totals.read(0).lost
     }
 
-    /// Stops timing.
     pub fn stop(&mut self) {
         self.links.clear();
     }

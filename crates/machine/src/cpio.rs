@@ -16,7 +16,6 @@ const HEADER: usize = 256;
 pub struct ArchiveEntry<'a> {
     /// Path without a leading slash.
     pub path: String,
-    /// What it is.
     pub kind: EntryKind<'a>,
 }
 
@@ -25,7 +24,6 @@ pub struct ArchiveEntry<'a> {
 pub enum EntryKind<'a> {
     /// A folder, mode 0755.
     Folder,
-    /// A file.
     File {
         /// Permissions, `0o755`.
         mode: u32,
@@ -44,7 +42,6 @@ pub enum EntryKind<'a> {
 }
 
 impl<'a> ArchiveEntry<'a> {
-    /// A folder.
     pub fn folder(path: impl Into<String>) -> ArchiveEntry<'a> {
         ArchiveEntry { path: path.into(), kind: EntryKind::Folder }
     }

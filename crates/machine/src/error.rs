@@ -12,12 +12,7 @@ use crate::{Emulator, Tail};
 pub enum Error {
     /// A program to be copied into a machine.
     #[error("{program}: {problem}")]
-    Program {
-        /// The program.
-        program: String,
-        /// The problem.
-        problem: String,
-    },
+    Program { program: String, problem: String },
     /// A program that is needed is not installed.
     #[error("{program} is not installed, and {need} needs it; as root: {install}")]
     Missing {
@@ -39,7 +34,6 @@ pub enum Error {
     /// A network for machines could not be made.
     #[error("a network for VMs cannot be made: {step}: {problem}")]
     Network {
-        /// What was tried.
         step: &'static str,
         /// The system's answer, and what to do.
         problem: String,
@@ -53,7 +47,6 @@ pub enum Error {
     /// A kernel image cannot be used.
     #[error("{path}: {problem}")]
     Kernel {
-        /// The image.
         path: PathBuf,
         /// What is wrong with it, and what to do.
         problem: String,
@@ -61,9 +54,7 @@ pub enum Error {
     /// A kernel has no such module, or a broken one.
     #[error("kernel {release} has no usable module {module}: {problem}")]
     Module {
-        /// The kernel.
         release: String,
-        /// The module.
         module: String,
         /// What is wrong, and what to do.
         problem: String,
@@ -71,7 +62,6 @@ pub enum Error {
     /// The machine's system failed: a panic, an oops, a hung task.
     #[error("the machine on {emulator} failed: {failure}; its console is in {}", console.path.display())]
     Failed {
-        /// What ran it.
         emulator: Emulator,
         /// The console line that says so.
         failure: String,
@@ -81,7 +71,6 @@ pub enum Error {
     /// The machine ended early.
     #[error("the machine on {emulator} ended too early: {how}; its console is in {}", console.path.display())]
     Ended {
-        /// What ran it.
         emulator: Emulator,
         /// How: a power-off, a reset, a signal, what the emulator said.
         how: String,
@@ -96,23 +85,17 @@ pub enum Error {
         console.path.display()
     )]
     Limit {
-        /// What ran it.
         emulator: Emulator,
-        /// The limit.
         limit: Duration,
         /// The end of the console.
         console: Tail,
     },
     /// A stop was requested, and the machine was ended.
     #[error("the machine on {emulator} was stopped")]
-    Stopped {
-        /// What ran it.
-        emulator: Emulator,
-    },
+    Stopped { emulator: Emulator },
     /// A saved state cannot be used. A cold boot still can.
     #[error("{path}: the saved machine cannot be used: {problem}; remove it to boot afresh")]
     State {
-        /// The state's folder.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -124,7 +107,6 @@ pub enum Error {
         emulator: Emulator,
         /// The command, as a verb.
         what: &'static str,
-        /// What it answered.
         problem: String,
     },
     /// A system call failed.
@@ -134,7 +116,6 @@ pub enum Error {
         path: PathBuf,
         /// The operation, as a verb.
         what: &'static str,
-        /// The system's answer.
         source: io::Error,
     },
 }

@@ -22,7 +22,6 @@ pub use modules::{KernelModule, module};
 use crate::Error;
 use image::KernelImage;
 
-/// A kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
     /// `6.1.0-56-amd64`.

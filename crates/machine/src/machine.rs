@@ -218,7 +218,6 @@ impl Machine {
         Ok(())
     }
 
-    /// The emulator's process.
     pub fn process(&self) -> u32 {
         self.process.id()
     }

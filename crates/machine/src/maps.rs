@@ -15,9 +15,7 @@ pub struct Mapping {
     pub range: Range<u64>,
     /// Shared with other processes that map the file.
     pub shared: bool,
-    /// May be written.
     pub writable: bool,
-    /// May be executed.
     pub executable: bool,
     /// Where in the file it begins, bytes.
     pub offset: u64,
@@ -103,7 +101,6 @@ impl Mapping {
         Err(io::Error::new(io::ErrorKind::Unsupported, what))
     }
 
-    /// Its length.
     pub fn bytes(&self) -> u64 {
         self.range.end.saturating_sub(self.range.start)
     }

@@ -15,7 +15,6 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 use crate::{Error, QemuDescriptor};
 
-/// The loopback interface.
 const LOOPBACK: &str = "lo";
 /// Where taps are made.
 const TUN: &str = "/dev/net/tun";
@@ -33,9 +32,6 @@ pub fn cable() -> Result<[QemuDescriptor; 2], Error> {
 }
 
 /// A port of the loopback interface that is free for TCP and UDP.
-///
-/// # Errors
-/// There is none.
 pub fn free_port() -> Result<u16, Error> {
     let find = || {
         for _ in 0..100 {
@@ -61,9 +57,6 @@ fn listens(table: &str, port: u16) -> bool {
 }
 
 /// Whether a program listens on this TCP port of the namespace, or of that of this process.
-///
-/// # Errors
-/// The kernel's table cannot be read.
 pub fn is_served(namespace: Option<&Namespace>, port: u16) -> Result<bool, Error> {
     let read = || std::fs::read_to_string("/proc/thread-self/net/tcp");
     let table = match namespace {
@@ -79,9 +72,6 @@ pub struct Namespace(Arc<File>);
 
 impl Namespace {
     /// Makes one, with its loopback interface.
-    ///
-    /// # Errors
-    /// The system does not permit it.
     pub fn new() -> Result<Namespace, Error> {
         let make = || {
             unshare()?;
@@ -125,17 +115,11 @@ impl Namespace {
     }
 
     /// Gives an interface an address in a network of this many bits.
-    ///
-    /// # Errors
-    /// There is no such interface.
     pub fn address(&self, name: &str, address: Ipv4Addr, prefix: u8) -> Result<(), Error> {
         self.within("an address", || NamespaceInterface::new(name)?.address(address, prefix))
     }
 
     /// Names of its interfaces.
-    ///
-    /// # Errors
-    /// The kernel's list cannot be read.
     pub fn interfaces(&self) -> Result<Vec<String>, Error> {
         let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
         let text = self.within("the list of interfaces", read)?;

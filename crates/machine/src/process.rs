@@ -73,7 +73,6 @@ impl ChildProcess {
         })
     }
 
-    /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }

@@ -31,7 +31,6 @@ const CPU: &str = "max,+svm,-fsrm,family=25,model=33,stepping=2";
 /// The model of the arm64 host. Its timer counts nanoseconds, which are instructions.
 const CPU_ARM: &str = "max,cntfrq=1000000000";
 
-/// The state's file.
 pub(crate) const MEMORY: &str = "memory";
 
 /// QEMU's side of a machine.

@@ -48,7 +48,6 @@ pub struct QmpEvents {
     pub stops: u64,
     /// RESUME: it was stopped and continues.
     pub resumes: u64,
-    /// RESET.
     pub resets: u64,
     /// WAKEUP: it was suspended and continues.
     pub wakeups: u64,
@@ -73,9 +72,7 @@ pub struct Qmp {
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: {problem}")]
 pub struct QmpError {
-    /// The socket.
     pub name: String,
-    /// What is wrong.
     #[source]
     pub problem: QmpProblem,
 }
@@ -102,7 +99,6 @@ pub enum QmpProblem {
     /// The other end closed the connection.
     #[error("QEMU closed its monitor; is another client connected, or did it end?")]
     Closed,
-    /// Nothing was received.
     #[error("QEMU sent no greeting within {} s; another client may hold its monitor", .0.as_secs())]
     Silent(Duration),
     /// A command without an answer.
@@ -111,7 +107,6 @@ pub enum QmpProblem {
     /// A command that QEMU refused.
     #[error("QEMU refused {command}: {why}")]
     Refused {
-        /// The command.
         command: String,
         /// QEMU's message. It may contain anything.
         why: String,
@@ -119,7 +114,6 @@ pub enum QmpProblem {
     /// The stop flag was set.
     #[error("interrupted by a signal")]
     Stopped,
-    /// The system's answer.
     #[error("its monitor cannot be used: {0}")]
     Io(io::Error),
 }
@@ -287,12 +281,10 @@ impl Qmp {
         &self.name
     }
 
-    /// The connection.
     pub(crate) fn stream(&self) -> &UnixStream {
         self.reader.stream()
     }
 
-    /// The stop flag.
     pub(crate) fn stop(&self) -> Stop {
         self.stop.clone()
     }

@@ -25,9 +25,7 @@ const PIPE: usize = 1 << 20;
 /// Ports of the machine, or of a guest of it, whose writes are marks in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// Starts recording.
     pub on: u16,
-    /// Stops it.
     pub off: u16,
     /// Nothing is recorded from this one on.
     pub end: u16,

@@ -57,7 +57,6 @@ impl Initramfs {
             .map_err(Error::io(Path::new("the initramfs"), "keep in memory"))
     }
 
-    /// The content.
     pub(crate) fn bytes(&self) -> Result<Cow<'_, [u8]>, Error> {
         Ok(match self {
             Initramfs::Bytes(bytes) => Cow::Borrowed(bytes),
@@ -68,20 +67,15 @@ impl Initramfs {
     }
 }
 
-/// A virtual machine.
 #[derive(Clone, Debug)]
 pub struct VmSpec {
-    /// Its emulator.
     pub emulator: Emulator,
     /// The kernel that it boots.
     pub kernel: Kernel,
-    /// Its initramfs.
     pub initramfs: Initramfs,
     /// The kernel's command line. `panic=-1` makes a panic end the machine; its console is `ttyS0`.
     pub command_line: String,
-    /// Memory, MiB.
     pub memory_mib: u32,
-    /// Processors.
     pub cpus: u32,
     /// The mailbox that it shares with vmtax.
     pub mailbox: Mailbox,
@@ -91,7 +85,6 @@ pub struct VmSpec {
     pub limit: Duration,
     /// A stop request ends it: a wait then returns [`Error::Stopped`].
     pub stop: Stop,
-    /// Options for QEMU.
     pub options: QemuOptions,
 }
 

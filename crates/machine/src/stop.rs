@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Whether to stop.
     pub fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -92,7 +92,6 @@ pub enum StreamError {
     /// The stop flag was set.
     #[error("interrupted by a signal")]
     Stopped,
-    /// The deadline passed.
     #[error("timed out")]
     TimedOut,
     /// More than this number of bytes without an end.
@@ -101,7 +100,6 @@ pub enum StreamError {
     /// Closed within a line.
     #[error("closed in the middle of a line")]
     Cut,
-    /// The system's answer.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -195,7 +193,6 @@ impl<S: Read + AsFd> LineReader<S> {
     }
 }
 
-/// Writes all bytes.
 pub fn write_all(
     mut stream: impl Write + AsFd,
     mut bytes: &[u8],

@@ -26,7 +26,6 @@ const QUOTE: usize = 300;
 /// Limits of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct ToolLimits {
-    /// Run time.
     pub time: Duration,
     /// Bytes of standard output.
     pub output: usize,
@@ -45,7 +44,6 @@ pub struct Tool {
 /// A program that has ended.
 #[derive(Debug)]
 pub struct FinishedTool {
-    /// How it ended.
     pub status: ExitStatus,
     /// All of its standard output.
     pub stdout: Vec<u8>,

@@ -41,13 +41,11 @@ pub struct QemuVm {
 /// Why something cannot be done with a VM. Every message is one sentence that begins with its socket.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
-    /// Its monitor.
     #[error(transparent)]
     Qmp(#[from] QmpError),
     /// It does not meet a requirement: private memory, a state in which it cannot be saved or restored, a disk.
     #[error("{vm}: {what}")]
     Unfit {
-        /// Its socket.
         vm: String,
         /// What is wrong, and what to do.
         what: String,
@@ -55,7 +53,6 @@ pub enum VmError {
     /// Another client resumed or reset it meanwhile.
     #[error("{vm}: {what}")]
     Disturbed {
-        /// Its socket.
         vm: String,
         /// What happened, and what to do.
         what: String,
@@ -63,7 +60,6 @@ pub enum VmError {
     /// QEMU did not save or load the state of its devices.
     #[error("{vm}: {what}")]
     Failed {
-        /// Its socket.
         vm: String,
         /// What happened, and what to do.
         what: String,
@@ -84,7 +80,6 @@ impl QemuVm {
         Ok(QemuVm { qmp, pid, guard: None })
     }
 
-    /// Its socket.
     pub fn name(&self) -> &str {
         self.qmp.name()
     }
@@ -115,7 +110,6 @@ impl QemuVm {
         }
     }
 
-    /// Resumes it.
     pub fn resume(&mut self) -> Result<(), VmError> {
         self.qmp.run("cont", json!({}))?;
         Ok(())

@@ -316,7 +316,7 @@ uint32_t pageops_abi(void);
 const char *pageops_version(void);
 
 /*
- Name of the variant for this processor: "avx512+clmul", "avx512", "avx2+clmul", "avx2", "sse2", "neon", "scalar".
+ Name of the variant for this processor: "avx512", "avx2", "sse2", "neon", "scalar".
 
  Threads: any, at any time.
  */

@@ -1,15 +1,15 @@
 //! Operations on the CPU, with its widest vectors.
 //!
-//! [`Cpu::best`] selects the fastest variant; [`Cpu::variants`] lists all that this processor supports, for tests and benchmarks. All variants
-//! give the same results. Unsafe versions of the operations take raw pointers, for mapped guest memory that others may write.
+//! [`Cpu::best`] selects the widest variant; [`Cpu::variants`] lists all that this processor supports, for tests and benchmarks. All variants
+//! give the same results. Unsafe versions of the operations take raw pointers, for mapped guest memory that others may write. The checksum is
+//! the crate `crc-fast`'s in all variants, which selects the processor's instructions itself.
 
-mod choice;
-mod crc32c;
 pub(crate) mod passes;
 pub(crate) mod vector;
 
-use std::hint::black_box;
 use std::sync::OnceLock;
+
+use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::delta::{self, Delta, DeltaError};
 use crate::xbzrle::{self, Overflow};
@@ -26,7 +26,6 @@ pub struct PageFacts {
 /// Random words that [`Cpu::fingerprint`] hashes with.
 pub type FingerprintKeys = [u64; crate::PAGE / 8 + 2];
 
-type Crc = unsafe fn(u32, *const u8, usize) -> u32;
 type Compare = unsafe fn(*const u8, *const u8, usize) -> usize;
 
 /// A variant: functions that need the same instruction set.
@@ -39,18 +38,29 @@ struct CpuKernels {
     delta: unsafe fn(*const u8, *const u8, usize, *mut u8, usize) -> Delta,
     copy_stream: unsafe fn(*mut u8, *const u8, usize),
     sum: unsafe fn(*const u8, usize) -> bool,
-    scan: unsafe fn(*const u8, usize, Crc, u32, &mut [PageFacts]),
+    scan: unsafe fn(*const u8, usize, u32, &mut [PageFacts]),
     zero_pages: unsafe fn(*const u8, usize, usize, &mut dyn FnMut(usize)),
     copy_scan: unsafe fn(*mut u8, *const u8, usize, u32, &mut [PageFacts]),
     copy_crc: unsafe fn(*mut u8, *const u8, usize, u32) -> u32,
     fingerprint: unsafe fn(*const u8, *const u8) -> [u64; 2],
-    /// Of memory.
-    crc32c: Crc,
+}
+
+/// CRC-32C on the raw register, without the inversions before and after.
+///
+/// # Safety
+///
+/// `len` bytes can be read at `p`.
+#[inline]
+unsafe fn crc32c(crc: u32, p: *const u8, len: usize) -> u32 {
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, crc.into());
+    // SAFETY: by the contract; the bytes are not written to for as long.
+    digest.update(unsafe { std::slice::from_raw_parts(p, len) });
+    digest.get_state() as u32
 }
 
 /// Functions of one instruction set: the generic passes, compiled for it.
 macro_rules! kernels {
-    ($module:ident, $name:literal, $vector:ty, $crc:path $(, $feature:literal)?) => {
+    ($module:ident, $name:literal, $vector:ty $(, $feature:literal)?) => {
         mod $module {
             use super::*;
             use super::passes;
@@ -95,13 +105,13 @@ macro_rules! kernels {
                 unsafe { passes::sum::<$vector>(p, len) }
             }
             $(#[target_feature(enable = $feature)])?
-            unsafe fn scan(p: *const u8, page: usize, crc: Crc, of_zero: u32, out: &mut [PageFacts]) {
+            unsafe fn scan(p: *const u8, page: usize, of_zero: u32, out: &mut [PageFacts]) {
                 for (i, facts) in out.iter_mut().enumerate() {
                     // SAFETY: the caller grants `out.len()` pages at `p`.
                     unsafe {
                         let p = p.add(i * page);
                         let zero = passes::is_zero::<$vector>(p, page);
-                        *facts = PageFacts { zero, crc: if zero { of_zero } else { !crc(!0, p, page) } };
+                        *facts = PageFacts { zero, crc: if zero { of_zero } else { !crc32c(!0, p, page) } };
                     }
                 }
             }
@@ -126,9 +136,8 @@ macro_rules! kernels {
                         let p = src.add(i * page);
                         let zero = passes::is_zero::<$vector>(p, page);
                         passes::copy_stream::<$vector>(dst.add(i * page), p, page);
-                        // The copy has read the page into the first cache; this reads it from there, and fetches
-                        // the next one meanwhile.
-                        let crc = if zero { of_zero } else { !$crc(!0, p, page) };
+                        // The copy has read the page into the first cache; this reads it from there.
+                        let crc = if zero { of_zero } else { !crc32c(!0, p, page) };
                         *facts = PageFacts { zero, crc };
                     }
                 }
@@ -141,7 +150,7 @@ macro_rules! kernels {
                     // SAFETY: within `len`, which the caller grants at both.
                     unsafe {
                         passes::copy_stream::<$vector>(dst.add(at), src.add(at), step);
-                        crc = $crc(crc, src.add(at), step);
+                        crc = crc32c(crc, src.add(at), step);
                     }
                     at += step;
                 }
@@ -154,49 +163,21 @@ macro_rules! kernels {
             }
             pub(super) static KERNELS: CpuKernels = CpuKernels {
                 name: $name, is_zero, mismatch_word, mismatch, xbzrle, delta, copy_stream, sum, scan,
-                zero_pages, copy_scan, copy_crc, fingerprint, crc32c: $crc,
+                zero_pages, copy_scan, copy_crc, fingerprint,
             };
         }
     };
 }
 
-kernels!(scalar, "scalar", u64, crc32c::scalar);
+kernels!(scalar, "scalar", u64);
 #[cfg(target_arch = "x86_64")]
-kernels!(sse2, "sse2", std::arch::x86_64::__m128i, crc32c::scalar, "sse2");
+kernels!(sse2, "sse2", std::arch::x86_64::__m128i, "sse2");
 #[cfg(target_arch = "x86_64")]
-kernels!(
-    avx2,
-    "avx2",
-    std::arch::x86_64::__m256i,
-    crc32c::x86::narrow::crc32c,
-    "avx2,sse4.2,pclmulqdq,bmi1,bmi2"
-);
+kernels!(avx2, "avx2", std::arch::x86_64::__m256i, "avx2,bmi1,bmi2");
 #[cfg(target_arch = "x86_64")]
-kernels!(
-    avx2_clmul,
-    "avx2+clmul",
-    std::arch::x86_64::__m256i,
-    crc32c::x86::wide::crc32c,
-    "avx2,vpclmulqdq,sse4.2,pclmulqdq,bmi1,bmi2"
-);
-#[cfg(target_arch = "x86_64")]
-kernels!(
-    avx512,
-    "avx512",
-    std::arch::x86_64::__m512i,
-    crc32c::x86::narrow::crc32c,
-    "avx512f,avx512bw,avx2,sse4.2,pclmulqdq,bmi1,bmi2"
-);
-#[cfg(target_arch = "x86_64")]
-kernels!(
-    avx512_clmul,
-    "avx512+clmul",
-    std::arch::x86_64::__m512i,
-    crc32c::x86::widest::crc32c,
-    "avx512f,avx512bw,avx2,vpclmulqdq,sse4.2,pclmulqdq,bmi1,bmi2"
-);
+kernels!(avx512, "avx512", std::arch::x86_64::__m512i, "avx512f,avx512bw,avx2,bmi1,bmi2");
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-kernels!(neon, "neon", std::arch::aarch64::uint8x16_t, crc32c::arm::crc32c, "neon,crc,aes");
+kernels!(neon, "neon", std::arch::aarch64::uint8x16_t, "neon");
 
 /// The operations of one variant.
 #[derive(Clone, Copy)]
@@ -212,32 +193,16 @@ impl std::fmt::Debug for Cpu {
     }
 }
 
-/// The fastest of the variants, the widest of which comes first.
-fn fastest(variants: &[Cpu]) -> Cpu {
-    // By tables, the checksum takes many times as long.
-    let candidates: Vec<Cpu> = variants.iter().copied().filter(Cpu::has_crc).collect();
-    let mut facts = [PageFacts::default(); choice::PAGES];
-    let fastest = choice::fastest(candidates.len(), &mut |variant, pages| {
-        candidates[variant].scan(pages, black_box(&mut facts));
-    });
-    candidates.get(fastest).copied().unwrap_or(variants[0])
-}
-
 impl Cpu {
-    /// The fastest variant of this processor, measured at the first call.
+    /// The widest variant of this processor.
     pub fn best() -> Cpu {
         static BEST: OnceLock<Cpu> = OnceLock::new();
-        *BEST.get_or_init(|| fastest(&Cpu::variants()))
+        *BEST.get_or_init(|| Cpu::variants()[0])
     }
 
     /// The scalar variant, the reference for the others.
     pub fn scalar() -> Cpu {
         Cpu::with(&scalar::KERNELS)
-    }
-
-    /// Whether the processor has instructions for the checksum, and it is not computed by tables.
-    fn has_crc(&self) -> bool {
-        !matches!(self.kernels.name, "scalar" | "sse2")
     }
 
     /// All supported variants, the widest first.
@@ -246,21 +211,10 @@ impl Cpu {
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("sse4.2")
-                && is_x86_feature_detected!("pclmulqdq")
                 && is_x86_feature_detected!("bmi1")
                 && is_x86_feature_detected!("bmi2");
-            let avx512 =
-                avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
-            let clmul = is_x86_feature_detected!("vpclmulqdq");
-            if avx512 && clmul {
-                variants.push(Cpu::with(&avx512_clmul::KERNELS));
-            }
-            if avx512 {
+            if avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
                 variants.push(Cpu::with(&avx512::KERNELS));
-            }
-            if avx2 && clmul {
-                variants.push(Cpu::with(&avx2_clmul::KERNELS));
             }
             if avx2 {
                 variants.push(Cpu::with(&avx2::KERNELS));
@@ -268,10 +222,7 @@ impl Cpu {
             variants.push(Cpu::with(&sse2::KERNELS));
         }
         #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-        if std::arch::is_aarch64_feature_detected!("neon")
-            && std::arch::is_aarch64_feature_detected!("crc")
-            && std::arch::is_aarch64_feature_detected!("aes")
-        {
+        if std::arch::is_aarch64_feature_detected!("neon") {
             variants.push(Cpu::with(&neon::KERNELS));
         }
         variants.push(Cpu::scalar());
@@ -280,13 +231,12 @@ impl Cpu {
 
     fn with(kernels: &'static CpuKernels) -> Cpu {
         let page = [0; crate::PAGE];
-        // SAFETY: the page is owned here, and the scalar variant needs no instruction set.
-        let of_zero = !unsafe { crc32c::scalar(!0, page.as_ptr(), page.len()) };
+        // SAFETY: the page is owned here.
+        let of_zero = !unsafe { crc32c(!0, page.as_ptr(), page.len()) };
         Cpu { kernels, of_zero }
     }
 
-    /// Name of the variant: avx512, avx2, sse2, neon, scalar; with "+clmul" if carry-less multiplication has
-    /// 256 bits (VPCLMULQDQ), which makes the checksum faster.
+    /// Name of the variant: avx512, avx2, sse2, neon, scalar.
     pub fn name(&self) -> &'static str {
         self.kernels.name
     }
@@ -355,8 +305,8 @@ impl Cpu {
     /// CRC-32C; `seed` is 0, or the CRC of the preceding bytes.
     #[inline]
     pub fn crc32c(&self, seed: u32, bytes: &[u8]) -> u32 {
-        // SAFETY: the variant runs here; the slice can be read.
-        !unsafe { (self.kernels.crc32c)(!seed, bytes.as_ptr(), bytes.len()) }
+        // SAFETY: the slice can be read.
+        !unsafe { crc32c(!seed, bytes.as_ptr(), bytes.len()) }
     }
 
     /// Two hashes of a page under `keys`: equal pages have equal ones in every variant. Two pages that differ have both the
@@ -419,7 +369,7 @@ impl Cpu {
     /// `out.len()` pages can be read at `pages`, and are not written meanwhile.
     pub unsafe fn scan_at(&self, pages: *const u8, out: &mut [PageFacts]) {
         // SAFETY: the variant runs here; the rest is the caller's.
-        unsafe { (self.kernels.scan)(pages, crate::PAGE, self.kernels.crc32c, self.of_zero, out) }
+        unsafe { (self.kernels.scan)(pages, crate::PAGE, self.of_zero, out) }
     }
 
     /// Calls `found` with the number of each page of `page` bytes that is zero.
@@ -508,18 +458,5 @@ fn fence() {
     // SAFETY: SSE is part of x86-64.
     unsafe {
         std::arch::x86_64::_mm_sfence();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_variant_that_has_a_checksum_is_chosen_before_one_by_tables() {
-        let variants = Cpu::variants();
-        let has_crc = variants.iter().any(Cpu::has_crc);
-        assert_eq!(fastest(&variants).has_crc(), has_crc);
-        assert_eq!(fastest(&[Cpu::scalar()]).name(), "scalar");
     }
 }

@@ -29,7 +29,6 @@ pub struct EventAttributes {
     pub flags: u64,
     /// Samples between two wake-ups.
     pub wakeup_events: u32,
-    /// Kind of breakpoint.
     pub breakpoint: u32,
     /// A further configuration word.
     pub config1: u64,
@@ -69,9 +68,6 @@ pub enum Of {
 }
 
 /// Opens an event. It is not inherited by programs that this one executes.
-///
-/// # Errors
-/// As perf_event_open(2).
 pub fn open(attributes: &EventAttributes, of: Of) -> io::Result<OwnedFd> {
     const FD_CLOEXEC: libc::c_ulong = 8;
     let (thread, processor): (i32, i32) = match of {

@@ -24,16 +24,12 @@ use crate::traffic;
 /// Name and version of the JSON's shape.
 pub const SCHEMA: &str = "vmtax-bench-4";
 
-/// What is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Benchmark<'a> {
     /// Where it came from, as the user named it. Hostile text.
     pub source: &'a str,
-    /// Version of this tool.
     pub tool_version: &'a str,
-    /// The table.
     pub bench: &'a BenchTable,
-    /// The run itself.
     pub ledger: &'a Ledger,
     /// What was found of kinds of VM and their options; sentences.
     pub results: &'a Results,

@@ -32,9 +32,7 @@ pub struct Number {
     pub what: String,
     /// The word behind the numbers; empty where something must be as it is.
     pub unit: &'static str,
-    /// The budget's.
     pub budget: f64,
-    /// The run's.
     pub now: f64,
     /// Whether it violates the budget. If not, it is better than the budget.
     pub violates: bool,
@@ -43,7 +41,6 @@ pub struct Number {
 }
 
 impl KeptBudget {
-    /// The violations.
     pub fn violations(&self) -> impl Iterator<Item = &Number> {
         self.numbers.iter().filter(|one| one.violates)
     }
@@ -126,9 +123,6 @@ pub(crate) fn table(kept: &KeptBudget) -> Table {
 }
 
 /// JUnit XML: each operation of the budget is a test, which fails by its violations.
-///
-/// # Errors
-/// Of writing.
 pub fn junit(kept: &KeptBudget, run: &str, out: &mut dyn Write) -> io::Result<()> {
     let mut of: BTreeMap<&(String, String), Vec<&Number>> =
         kept.operations.iter().map(|operation| (operation, Vec::new())).collect();

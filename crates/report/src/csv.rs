@@ -71,7 +71,6 @@ const COLUMNS: [&str; 34] = [
     "share_l2",
 ];
 
-/// Renders CSV.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Csv;
 

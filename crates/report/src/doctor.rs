@@ -14,7 +14,7 @@ use vmtax_events::setting::files;
 pub use audit::Audit;
 pub(crate) use audit::{hidden, vm_name};
 pub use json::SCHEMA;
-pub(crate) use json::{DoctorVm as ShapedVm, vm as shaped_vm};
+pub(crate) use json::{tool, vm as vm_fields};
 pub(crate) use text::evidence;
 
 use self::words::fix_line;

@@ -11,7 +11,6 @@ use crate::{budget, calls};
 pub struct Document {
     /// Where the data came from, as the user named it. Hostile text.
     pub source: String,
-    /// Version of this tool.
     pub tool_version: String,
     /// The whole ledger: headline, time split, timeline and losses come from it.
     pub ledger: Ledger,
@@ -50,9 +49,7 @@ pub struct Comparison<'a> {
     pub base: RunSubject<'a>,
     /// What is compared.
     pub other: RunSubject<'a>,
-    /// Version of this tool.
     pub tool_version: &'a str,
-    /// The differences.
     pub diff: Diff,
 }
 

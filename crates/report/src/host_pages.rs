@@ -16,7 +16,6 @@ use crate::tables::{Tables, TitledTable};
 /// Name and version of the JSON's shape, in `docs/host-pages.schema.json`.
 pub const SCHEMA: &str = "vmtax-host-pages-1";
 
-/// Above the times.
 const NOTE: &str = "Each load needs the one before; ns for each. Of all repeats the smallest counts: interruptions and neighbours only add. Packed: lines side by side; spread: each in another \
                     of the guest's smallest pages.";
 

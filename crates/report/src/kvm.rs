@@ -1,9 +1,9 @@
 //! Which KVM serves, in words.
 
-use serde::Serialize;
 use vmtax_events::setting::{Kvm, KvmModule, KvmServer, Unknown};
 
 use crate::names::printable;
+use crate::table::Cell;
 
 /// Why exits cannot be recorded, as one sentence that says what to do; `None` where they can.
 pub fn not_recordable(kvm: &Kvm) -> Option<String> {
@@ -43,29 +43,18 @@ pub fn not_recordable(kvm: &Kvm) -> Option<String> {
     })
 }
 
-/// The same for programs.
-#[derive(Serialize)]
-pub(crate) struct ShapedPrograms<'a> {
-    /// `/dev/kvm` is there.
-    device: bool,
-    /// The module that serves; `null` when none is seen.
-    module: Option<&'a str>,
-    built_in: Option<bool>,
-    /// Why exits cannot be recorded; `null` where they can.
-    not_recordable: Option<String>,
-}
-
-pub(crate) fn shaped(kvm: &Kvm) -> ShapedPrograms<'_> {
+/// The same for programs: whether /dev/kvm is there, the module that serves, and why exits cannot be recorded.
+pub(crate) fn object(kvm: &Kvm) -> Cell {
     let module = match kvm.server() {
         KvmServer::Hardware(_, module) | KvmServer::Other(module) => Some(module),
         _ => None,
     };
-    ShapedPrograms {
-        device: kvm.device,
-        module: module.map(|module| module.name.as_str()),
-        built_in: module.map(|module| module.built_in),
-        not_recordable: not_recordable(kvm),
-    }
+    Cell::Object(vec![
+        ("device", Cell::Flag(kvm.device)),
+        ("module", Cell::of(module, |module| Cell::Name(module.name.clone()))),
+        ("built_in", Cell::of(module, |module| Cell::Flag(module.built_in))),
+        ("not_recordable", Cell::of(not_recordable(kvm), Cell::Name)),
+    ])
 }
 
 /// Which KVM serves, for the head of a report.

@@ -8,7 +8,6 @@ use crate::names;
 use crate::operations::path_cell;
 use crate::table::{Cell, Column, CsvLine, PEOPLE, Table};
 
-/// The heading.
 pub(crate) const TITLE: &str = "Memory: page faults and pages mapped in one batch";
 
 /// Said below the table.

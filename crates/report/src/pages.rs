@@ -2,11 +2,10 @@
 
 use std::io::{self, Write};
 
-use serde::Serialize;
 use vmtax_analyse::audit;
 use vmtax_events::setting::{Fact, KvmMapped, MemoryBacking, System, Unknown, VmProcess};
 
-use crate::doctor::{hidden, shaped_vm, vm_name};
+use crate::doctor::{hidden, tool, vm_fields, vm_name};
 use crate::html::{TablePage, TableSection};
 use crate::names::printable;
 use crate::numbers::{percent, share};
@@ -18,13 +17,10 @@ use crate::text::layout::{Paint, Style, wrap};
 /// Name and version of the JSON's shape, in `docs/pages.schema.json`.
 pub const SCHEMA: &str = "vmtax-pages-1";
 
-/// What is shown.
 pub struct PagesReport<'a> {
-    /// Version of this tool.
     pub tool_version: &'a str,
     /// The root that was read.
     pub root: &'a str,
-    /// What was read.
     pub system: &'a System,
     /// The VMs to show.
     pub vms: &'a [VmProcess],
@@ -98,14 +94,14 @@ impl AllFormats for PagesReport<'_> {
     }
 
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        let document = PagesJson {
-            schema: SCHEMA,
-            tool: PagesTool { name: "vmtax", version: self.tool_version },
-            root: self.root,
-            kvm: crate::kvm::shaped(&self.system.kvm),
-            hidden_processes: self.system.hidden,
-            vms: self.vms.iter().map(shaped).collect(),
-        };
+        let document = Cell::Object(vec![
+            ("schema", Cell::Word(SCHEMA)),
+            ("tool", tool(self.tool_version)),
+            ("root", Cell::Name(self.root.to_owned())),
+            ("kvm", crate::kvm::object(&self.system.kvm)),
+            ("hidden_processes", Cell::Count(self.system.hidden)),
+            ("vms", Cell::List(self.vms.iter().map(object).collect())),
+        ]);
         crate::json::write(&document, out)
     }
 }
@@ -249,73 +245,37 @@ fn note(path: &str, why: &Unknown) -> String {
     printable(&format!("{path}: {why}; {what}."))
 }
 
-#[derive(Serialize)]
-struct PagesJson<'a> {
-    schema: &'static str,
-    tool: PagesTool<'a>,
-    root: &'a str,
-    kvm: crate::kvm::ShapedPrograms<'a>,
-    hidden_processes: u64,
-    vms: Vec<VmPages<'a>>,
-}
-
-#[derive(Serialize)]
-struct PagesTool<'a> {
-    name: &'static str,
-    version: &'a str,
-}
-
-#[derive(Serialize)]
-struct VmPages<'a> {
-    #[serde(flatten)]
-    vm: crate::doctor::ShapedVm<'a>,
-    mapped: MappedShape,
-    backing: BackingShape,
-}
-
-#[derive(Serialize)]
-struct MappedShape {
-    path: String,
-    unknown: Option<String>,
-    bytes_4k: Option<u64>,
-    bytes_2m: Option<u64>,
-    bytes_1g: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct BackingShape {
-    path: String,
-    unknown: Option<String>,
-    resident: Option<u64>,
-    anon_thp: Option<u64>,
-    shmem_thp: Option<u64>,
-    hugetlb: Option<u64>,
-    shared: Option<u64>,
-    not_eligible: Option<u64>,
-}
-
-fn shaped(vm: &VmProcess) -> VmPages<'_> {
+fn object(vm: &VmProcess) -> Cell {
     let mapped = vm.mapped();
-    let bytes = mapped.value.as_ref().ok().map(KvmMapped::bytes);
-    let backing = vm.backing.value.as_ref().ok();
-    VmPages {
-        vm: shaped_vm(vm),
-        mapped: MappedShape {
-            unknown: mapped.value.as_ref().err().map(ToString::to_string),
-            path: mapped.path,
-            bytes_4k: bytes.map(|[bytes, _, _]| bytes),
-            bytes_2m: bytes.map(|[_, bytes, _]| bytes),
-            bytes_1g: bytes.map(|[_, _, bytes]| bytes),
-        },
-        backing: BackingShape {
-            path: vm.backing.path.clone(),
-            unknown: vm.backing.value.as_ref().err().map(ToString::to_string),
-            resident: backing.map(|b| b.resident),
-            anon_thp: backing.map(|b| b.anon_thp),
-            shmem_thp: backing.map(|b| b.shmem_thp),
-            hugetlb: backing.map(|b| b.hugetlb),
-            shared: backing.map(|b| b.shared),
-            not_eligible: backing.map(|b| b.not_eligible),
-        },
-    }
+    let unknown = |why: &Unknown| Cell::Name(why.to_string());
+    let by_size =
+        |at: usize| Cell::of(mapped.value.as_ref().ok(), |mapped| Cell::Count(mapped.bytes()[at]));
+    let of_backing = |part: fn(&MemoryBacking) -> u64| {
+        Cell::of(vm.backing.value.as_ref().ok(), |backing| Cell::Count(part(backing)))
+    };
+    let mut fields = vm_fields(vm);
+    fields.push((
+        "mapped",
+        Cell::Object(vec![
+            ("path", Cell::Name(mapped.path.clone())),
+            ("unknown", Cell::of(mapped.value.as_ref().err(), unknown)),
+            ("bytes_4k", by_size(0)),
+            ("bytes_2m", by_size(1)),
+            ("bytes_1g", by_size(2)),
+        ]),
+    ));
+    fields.push((
+        "backing",
+        Cell::Object(vec![
+            ("path", Cell::Name(vm.backing.path.clone())),
+            ("unknown", Cell::of(vm.backing.value.as_ref().err(), unknown)),
+            ("resident", of_backing(|backing| backing.resident)),
+            ("anon_thp", of_backing(|backing| backing.anon_thp)),
+            ("shmem_thp", of_backing(|backing| backing.shmem_thp)),
+            ("hugetlb", of_backing(|backing| backing.hugetlb)),
+            ("shared", of_backing(|backing| backing.shared)),
+            ("not_eligible", of_backing(|backing| backing.not_eligible)),
+        ]),
+    ));
+    Cell::Object(fields)
 }

@@ -10,7 +10,6 @@ use vmtax_events::{Recording, Simulated};
 use crate::names;
 use crate::table::{Cell, Column, CsvLine, PEOPLE, Table};
 
-/// The heading.
 pub(crate) const TITLE: &str =
     "Simulated: TLB misses and page walks of one batch, on named processors";
 

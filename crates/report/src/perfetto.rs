@@ -90,7 +90,6 @@ enum Track {
     Losses,
 }
 
-/// An annotation's value.
 enum AnnotationValue<'a> {
     Number(u64),
     Text(&'a str),
@@ -121,7 +120,6 @@ impl<W: Write> PerfettoWriter<W> {
         Ok(())
     }
 
-    /// Writes an exit.
     pub fn exit(&mut self, exit: &Exit) -> io::Result<()> {
         let track = self.track_of(exit)?;
         let start = exit.start_ns;

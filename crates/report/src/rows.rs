@@ -12,7 +12,6 @@ use crate::table::{guarded, write_record};
 use crate::text::layout::{Paint, Style};
 use crate::{names, numbers};
 
-/// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heading {
     /// Its name. Hostile text.
@@ -28,11 +27,9 @@ pub struct NotedRows {
     pub title: String,
     /// What was asked of. Hostile text.
     pub source: String,
-    /// Version of this tool.
     pub tool_version: String,
     /// Said above the rows. Hostile text.
     pub notes: Vec<String>,
-    /// The columns.
     pub columns: Vec<Heading>,
     /// A cell for each column; `None` has no value.
     pub rows: Vec<Vec<Option<String>>>,

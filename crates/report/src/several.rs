@@ -25,9 +25,7 @@ const INDENT: usize = 2;
 /// A recording with its name. Names are hostile.
 #[derive(Clone, Debug)]
 pub struct NamedRecording {
-    /// Its column's title.
     pub name: String,
-    /// What it holds.
     pub ledger: Ledger,
 }
 

@@ -6,7 +6,6 @@ use vmtax_analyse::starts::{StartedVm, Step, steps_of_all};
 use crate::table::{Cell, Column, Table};
 use crate::tables::{Tables, TitledTable};
 
-/// What was recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     /// The VMs that were created.
@@ -17,7 +16,6 @@ pub struct Recorded {
     pub cgroups: Vec<String>,
     /// How long was recorded, ns.
     pub ns: u64,
-    /// The kernel's release.
     pub kernel: String,
     /// The emulator, if the host runs under one.
     pub emulated: Option<String>,

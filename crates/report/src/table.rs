@@ -25,7 +25,6 @@ pub use self::record::write_record;
 use crate::names::printable;
 use crate::text::layout::{self, ColumnRoom, Grid, Paint, Style, TextLayout};
 
-/// A column.
 #[derive(Clone, Debug)]
 pub struct Column {
     /// The name in CSV and JSON; it never changes.
@@ -45,13 +44,9 @@ pub struct Column {
 
 /// Text for a terminal.
 pub const TEXT: u8 = 1;
-/// CSV.
 pub const CSV: u8 = 2;
-/// JSON.
 pub const JSON: u8 = 4;
-/// A page.
 pub const PAGE: u8 = 8;
-/// Text and page.
 pub const PEOPLE: u8 = TEXT | PAGE;
 
 /// What a column holds, and how it gives way in a narrow terminal.
@@ -63,7 +58,6 @@ enum ColumnKind {
     Short,
     /// The last column: words that go on in further lines.
     List,
-    /// Numbers.
     Numbers(ColumnRoom),
 }
 
@@ -96,7 +90,6 @@ impl Column {
         Column { key, title: title.into(), help: "", name: "", kind, on, page, screen }
     }
 
-    /// A column of words.
     pub fn words(key: &'static str, title: impl Into<Cow<'static, str>>) -> Column {
         Column::new(key, title, ColumnKind::Words)
     }
@@ -191,7 +184,6 @@ impl Column {
         (self, Box::new(cell))
     }
 
-    /// It holds numbers.
     pub fn is_number(&self) -> bool {
         matches!(self.kind, ColumnKind::Numbers(_))
     }
@@ -212,12 +204,10 @@ pub(crate) fn changed<'c, P>(
     columns.into_iter().map(move |(column, cell)| (change(column), cell))
 }
 
-/// A row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// A line above it in text and on a page: what its group is. Programs find that in a column. Hostile text.
     pub group: Option<String>,
-    /// Highlighted.
     pub is_strong: bool,
     /// Lines below it in text. Hostile text.
     pub below: Vec<String>,
@@ -278,7 +268,6 @@ impl<R> Described<R> {
         self
     }
 
-    /// Highlights rows.
     pub(crate) fn strong(mut self, is_strong: impl Fn(&R) -> bool) -> Described<R> {
         for (row, source) in self.table.rows.iter_mut().zip(&self.sources) {
             row.is_strong = is_strong(source);
@@ -294,13 +283,11 @@ impl<R> Described<R> {
         self
     }
 
-    /// The table.
     pub fn table(self) -> Table {
         self.table
     }
 }
 
-/// Columns and rows.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// The columns, in order.
@@ -312,12 +299,10 @@ pub struct Table {
 }
 
 impl Table {
-    /// Without rows.
     pub(crate) fn new(columns: Vec<Column>) -> Table {
         Table { columns, rows: Vec::new(), total: None }
     }
 
-    /// Adds a row.
     pub(crate) fn row(&mut self, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(Row { group: None, is_strong: false, below: Vec::new(), cells });
@@ -332,7 +317,6 @@ impl Table {
         Described { sources, total: None, table: Table { columns: Vec::new(), rows, total: None } }
     }
 
-    /// For a terminal.
     pub fn terminal(&self, look: TextLayout, out: &mut dyn Write) -> io::Result<()> {
         self.text((Paint { color: look.color }, look.width), out).map(drop)
     }
@@ -427,7 +411,6 @@ impl Table {
         Cell::Object(cells.map(|(column, cell)| (column.key, cell.clone())).collect())
     }
 
-    /// For a spreadsheet.
     pub fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
         let columns = self.columns.iter().filter(|column| column.is_on(CSV));
         write_record(out, &columns.map(|column| column.key).collect::<Vec<_>>())?;

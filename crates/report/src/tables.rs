@@ -12,11 +12,8 @@ use crate::text::layout::{Paint, Style, wrap};
 
 /// What has every output format.
 pub trait AllFormats {
-    /// For a terminal.
     fn text(&self, look: TextLayout, out: &mut dyn Write) -> io::Result<()>;
-    /// For programs.
     fn json(&self, out: &mut dyn Write) -> io::Result<()>;
-    /// For a spreadsheet.
     fn csv(&self, out: &mut dyn Write) -> io::Result<()>;
     /// One page that opens offline.
     fn html(&self, out: &mut dyn Write) -> io::Result<()>;
@@ -27,11 +24,9 @@ pub trait AllFormats {
 pub struct TitledTable {
     /// Its name in CSV, and its `id` on a page.
     pub id: &'static str,
-    /// Its heading.
     pub title: String,
     /// Sentences that explain it.
     pub notes: Vec<String>,
-    /// The table.
     pub table: Table,
 }
 
@@ -40,7 +35,6 @@ pub struct TitledTable {
 pub struct Tables {
     /// The command that made them: `lab list`.
     pub command: &'static str,
-    /// Version of this tool.
     pub tool_version: &'static str,
     /// Name and value, above the tables. Values are hostile.
     pub facts: Vec<(&'static str, String)>,
@@ -48,7 +42,6 @@ pub struct Tables {
     pub answer: Vec<String>,
     /// What emulation means for all figures, said once on a page. Hostile text.
     pub emulation: Option<String>,
-    /// The tables.
     pub sections: Vec<TitledTable>,
     /// The document for programs.
     pub json: Value,

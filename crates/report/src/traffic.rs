@@ -6,7 +6,6 @@ use vmtax_events::Cause;
 
 use crate::table::{Cell, Column, PEOPLE, Table};
 
-/// The heading.
 pub(crate) const TITLE: &str = "Exits of one operation by cause";
 
 /// Said with the table.

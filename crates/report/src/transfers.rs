@@ -6,7 +6,6 @@ use vmtax_events::Level;
 use crate::operations::path_cell;
 use crate::table::{Cell, Column, PEOPLE, Table};
 
-/// The heading.
 pub(crate) const TITLE: &str = "Bounce buffer or conversion: one I/O of each size";
 
 /// Said below the table.

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[expect(dead_code, reason = "shared with the tests of other renderers")]
 mod ledgers;
 
 use vmtax_report::csv::Csv;
@@ -167,7 +168,7 @@ fn hostile_strings_stay_in_their_cell_and_are_no_formulas() {
     }
     assert_eq!(
         records[2][vm_name],
-        r#"'=1+1\u{1b}]0;owned\u{7}\u{1b}[31m"a,b"\u{d}\u{a}</script>\u{202e}"#
+        r#"'=1+1\u{1b}]0;owned\u{7}\u{1b}[31m"a,b"\u{d}\u{a}<script>alert(1)</script></style></title>--><img src=x onerror=alert(2)>'`&amp;{{x}}\u{202e}gnp.exe\u{0}"#
     );
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use vmtax_analyse::{Filter, LedgerBuilder};
 use vmtax_events::{
-    Coverage, Detail, ExitKey, ExitRow, Isa, Level, Losses, Outcome, PreemptedRow, Reason,
-    Recording, Tally, TimeRow, Vm,
+    Coverage, ExitKey, ExitRow, Isa, Losses, Outcome, PreemptedRow, Reason, Recording, Tally,
+    TimeRow, Vm,
 };
 use vmtax_report::openmetrics::{MOST_REASONS, MOST_TAKERS, MOST_VMS, MetricsDialect, write};
 
@@ -18,13 +18,8 @@ fn labels_are_bounded() {
     for vm in 0..vms {
         for code in [vm % reasons, 0] {
             let key = ExitKey {
-                vm,
-                vcpu: 0,
-                level: Level::L1,
-                reason: Reason { isa: Isa::Vmx, code, flags: 0 },
-                detail: Detail::NONE,
                 outcome: Outcome::Unknown,
-                ancillary_of: None,
+                ..ExitKey::of(vm, Reason { isa: Isa::Vmx, code, flags: 0 })
             };
             builder.exit(&ExitRow { interval_start_ns: 0, key, tally: tally.clone() });
         }
@@ -60,15 +55,7 @@ fn labels_are_bounded() {
 /// Threads that took processors: by kind, with a limit, and nothing is lost by it.
 #[test]
 fn takers_are_bounded() {
-    let key = ExitKey {
-        vm: 7,
-        vcpu: 0,
-        level: Level::L1,
-        reason: Reason { isa: Isa::Vmx, code: 1, flags: 0 },
-        detail: Detail::NONE,
-        outcome: Outcome::Kernel,
-        ancillary_of: None,
-    };
+    let key = ExitKey::of(7, Reason { isa: Isa::Vmx, code: 1, flags: 0 });
     let mut builder = LedgerBuilder::new(Filter::default(), 1_000_000_000);
     let mut take = |by: String, by_vcpu| {
         let (interval_start_ns, count, time_ns) = (0, 1, 1_000_000_000);

@@ -127,15 +127,7 @@ fn read(bytes: &[u8]) -> Vec<TrackSlice> {
 
 fn exit(code: u32, level: Level, start_ns: u64, end_ns: u64) -> Exit {
     Exit {
-        key: ExitKey {
-            vm: 1234,
-            vcpu: 0,
-            level,
-            reason: Reason { isa: Isa::Svm, code, flags: 0 },
-            detail: Detail::NONE,
-            outcome: Outcome::Kernel,
-            ancillary_of: None,
-        },
+        key: ExitKey { level, ..ExitKey::of(1234, Reason { isa: Isa::Svm, code, flags: 0 }) },
         tid: 1240,
         cpu: 3,
         start_ns,

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[expect(dead_code, reason = "shared with the tests of other renderers")]
 mod ledgers;
 
 use vmtax_events::{Coverage, Losses};

@@ -8,8 +8,8 @@ use ratatui::backend::TestBackend;
 use ratatui::style::Color;
 use vmtax_analyse::{Frames, IntervalFrame, KeepFrames};
 use vmtax_events::{
-    Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Outcome, PreemptedRow, Reason,
-    Recording, Tally, TimeRow, Vm,
+    Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Outcome, PreemptedRow, Reason, Recording,
+    Tally, TimeRow, Vm,
 };
 use vmtax_report::tui::{FrameSource, HostFacts, Key, ScreenModel, Wish, draw};
 
@@ -39,15 +39,7 @@ fn screen(model: &mut ScreenModel) -> Vec<String> {
 }
 
 fn key(vm: u32, vcpu: u32, code: u32, outcome: Outcome) -> ExitKey {
-    ExitKey {
-        vm,
-        vcpu,
-        level: Level::L1,
-        reason: Reason { isa: Isa::Svm, code, flags: 0 },
-        detail: Detail::NONE,
-        outcome,
-        ancillary_of: None,
-    }
+    ExitKey { vcpu, outcome, ..ExitKey::of(vm, Reason { isa: Isa::Svm, code, flags: 0 }) }
 }
 
 /// So many exits of 1 µs, and a second of which the vCPU is so many ms in the kernel and halted.

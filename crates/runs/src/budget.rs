@@ -30,9 +30,6 @@ const CALLS_MOST: u64 = 256 << 20;
 
 /// Writes the budget at `path` from a run, of what a second run of the same kernel repeats. Returns a sentence for each number that it does not, and that
 /// is not in the budget.
-///
-/// # Errors
-/// When it cannot be written.
 pub fn bless(
     path: &Path,
     host: HostKind,
@@ -126,9 +123,6 @@ fn rounded_up(part: f64) -> f64 {
 const MOST_APART: f64 = 0.1;
 
 /// Compares a run with the budget at `path`. Numbers that are better are no violation, unless the comparison is exact.
-///
-/// # Errors
-/// When the budget cannot be read.
 pub fn check(
     path: &Path,
     host: HostKind,

@@ -47,9 +47,6 @@ pub type Assign<'a> = dyn FnMut(&Event, &mut Assigned<'_>) + 'a;
 pub type Assigned<'a> = dyn FnMut(&Event, &Event) + 'a;
 
 /// As [`run`], with events assigned to other VMs.
-///
-/// # Errors
-/// As of [`run`].
 pub fn run_assigned<R: RowSink>(
     recording: RecordingInput,
     reading: &ReadOptions,
@@ -67,9 +64,6 @@ pub fn run_assigned<R: RowSink>(
 }
 
 /// Recounts the single events of a run.
-///
-/// # Errors
-/// When the run cannot be read.
 pub fn of_events<R: RowSink>(
     run: &Run,
     reading: &ReadOptions,
@@ -179,14 +173,11 @@ fn decoding_threads() -> usize {
 /// The thread that counts cannot follow more that decode.
 const MOST_DECODING: usize = 4;
 
-/// A converted recording.
 #[derive(Debug)]
 pub struct Converted<R> {
-    /// The sink.
     pub rows: R,
     /// Facts of the recording.
     pub facts: Facts,
-    /// Losses.
     pub losses: Losses,
     /// Time of its first event and its last, ns on its clock.
     pub span: Option<(u64, u64)>,

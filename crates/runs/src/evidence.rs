@@ -50,7 +50,6 @@ pub struct EvidenceInput {
 
 /// What is left to read.
 enum EvidenceRest {
-    /// All of it.
     Path(PathBuf),
     /// A pipe from its beginning.
     Stream(Box<dyn Read + Send>),
@@ -107,9 +106,6 @@ impl EvidenceInput {
     }
 
     /// The input, to be read as a recording.
-    ///
-    /// # Errors
-    /// When it cannot be read or has an unknown format.
     pub fn input(self) -> anyhow::Result<Input> {
         match self.rest {
             EvidenceRest::Path(path) => Input::open(&path),

@@ -16,16 +16,12 @@ pub struct Replay {
     pub frames: Frames,
     /// Facts of the recording.
     pub recording: Recording,
-    /// Losses.
     pub losses: Losses,
     /// Whether the run was finished.
     pub complete: bool,
 }
 
 /// Reads a run or a recording.
-///
-/// # Errors
-/// When the input cannot be read.
 pub fn of_path(path: &Path, reading: &ReadOptions) -> anyhow::Result<Replay> {
     let input = Input::open(path)?;
     check_reading(reading, &input)?;

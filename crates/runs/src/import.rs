@@ -51,9 +51,6 @@ impl ToRun {
     }
 
     /// The first error of writing, if there was one.
-    ///
-    /// # Errors
-    /// That error.
     pub fn check(&mut self) -> anyhow::Result<()> {
         match self.failed.take() {
             Some(error) => Err(write_fault(error).into()),

@@ -25,9 +25,7 @@ const PIPE: usize = 1 << 20;
 
 /// An input that can be read.
 pub enum Input {
-    /// A run folder.
     Run(Box<Run>),
-    /// A recording.
     Recording(RecordingInput),
 }
 
@@ -35,15 +33,12 @@ pub enum Input {
 pub struct RecordingInput {
     /// Its name as given by the user.
     pub name: String,
-    /// Its format.
     pub format: ImportFormat,
-    /// Its bytes.
     pub bytes: RecordingBytes,
 }
 
 /// The bytes of a recording.
 pub enum RecordingBytes {
-    /// A file.
     File(RandomFile),
     /// A folder of `perf record --threads`.
     Folder(PerfFolder),
@@ -53,9 +48,6 @@ pub enum RecordingBytes {
 
 impl Input {
     /// Opens an input; `-` is standard input.
-    ///
-    /// # Errors
-    /// When it cannot be read or has an unknown format.
     pub fn open(path: &Path) -> anyhow::Result<Input> {
         if path.as_os_str() == "-" {
             return open_standard_input().map(Input::Recording);
@@ -99,9 +91,6 @@ impl RecordingInput {
 }
 
 /// A recording in an open file; `name` is for messages.
-///
-/// # Errors
-/// When it cannot be read or has an unknown format.
 pub fn open_file(mut file: File, name: String) -> anyhow::Result<RecordingInput> {
     let metadata = file.metadata().map_err(|e| cannot_read(&name, &e))?;
     if !metadata.is_file() {
@@ -134,7 +123,6 @@ pub fn open_file(mut file: File, name: String) -> anyhow::Result<RecordingInput>
     Ok(RecordingInput { name, format, bytes: RecordingBytes::File(file) })
 }
 
-/// Results from logs.
 fn of_table(table: String, name: String) -> RecordingInput {
     let bytes = RecordingBytes::Stream(Box::new(io::Cursor::new(table.into_bytes())));
     RecordingInput { name, format: ImportFormat::Results, bytes }

@@ -43,7 +43,6 @@ pub struct DoneKernel {
 /// What runs on a host.
 #[derive(Clone, Copy, Debug)]
 pub enum HostWork<'a> {
-    /// Operations of suites.
     Operations(&'a LabPlan),
     /// A program as a guest.
     Program(&'a ProgramImage),
@@ -59,9 +58,6 @@ impl HostWork<'_> {
 }
 
 /// The folder for machines' saved states and consoles.
-///
-/// # Errors
-/// When it cannot be made.
 pub fn cache_folder() -> anyhow::Result<PathBuf> {
     let cache = kernel::cache_folder();
     fs::create_dir_all(&cache).map_err(|e| cannot_write(&cache, &e))?;
@@ -70,9 +66,6 @@ pub fn cache_folder() -> anyhow::Result<PathBuf> {
 
 /// Runs a plan or a program on an emulated host and keeps the run in the folder of `claim`, if there is one. `setup` is given the cache and the
 /// file for the console.
-///
-/// # Errors
-/// When the machine failed, or the run cannot be written.
 pub fn measure(
     host: HostKind,
     setup: impl FnOnce(PathBuf, PathBuf) -> HostSetup,
@@ -81,34 +74,49 @@ pub fn measure(
 ) -> anyhow::Result<DoneKernel> {
     let cache = cache_folder()?;
     let consoles = Consoles::new(&cache)?;
-    let console = consoles.0.join(format!("{host}.txt"));
-    let setup = with_probes(setup(cache, console));
-    let spinner = Progress::spinner();
-    let (outcomes, lost) =
-        attempts::run(&setup.console, || work.run(&setup, &|what| spinner.say(what)));
-    drop(spinner);
-    let mut outcomes = match outcomes {
+    let setup = with_probes(setup(cache, consoles.of(host)));
+    let mut outcomes = match run(&setup, work) {
         Ok(outcomes) => outcomes,
         Err(error) => return Err(keep_console(error, claim, &setup.console)),
     };
+    let ledger = match claim {
+        None => in_memory(|rows| into_rows(&setup, &mut outcomes, None, rows))?,
+        Some(claim) => of_stored(claim, |claim| store(&setup, &mut outcomes, claim))?,
+    };
+    consoles.remove();
+    Ok(DoneKernel { ledger, failures: outcomes.failures(), program: outcomes.program })
+}
+
+/// Has a host do its work; attempts that the emulator's defect ended are notes and files.
+fn run(setup: &HostSetup, work: HostWork<'_>) -> Result<Outcomes, vmtax_lab::Error> {
+    let spinner = Progress::spinner();
+    let (outcomes, lost) =
+        attempts::run(&setup.console, || work.run(setup, &|what| spinner.say(what)));
+    let mut outcomes = outcomes?;
     outcomes.start.notes.extend(lost.iter().map(attempts::Lost::note));
     outcomes.files.extend(lost.into_iter().map(attempts::Lost::into_file));
-    let Some(claim) = claim else {
-        consoles.remove();
-        let builder = LedgerBuilder::new(Filter::default(), ReadOptions::default().interval_ns());
-        let (facts, losses, rows) = into_rows(&setup, &mut outcomes, None, ToLedger(builder))?;
-        let complete = losses.truncated.is_empty();
-        let ledger = rows.0.finish(facts, losses, complete);
-        return Ok(DoneKernel { ledger, failures: outcomes.failures(), program: outcomes.program });
-    };
+    Ok(outcomes)
+}
+
+/// The ledger of rows that are not kept.
+fn in_memory(
+    rows: impl FnOnce(ToLedger) -> anyhow::Result<(Facts, Losses, ToLedger)>,
+) -> anyhow::Result<Ledger> {
+    let builder = LedgerBuilder::new(Filter::default(), ReadOptions::default().interval_ns());
+    let (facts, losses, rows) = rows(ToLedger(builder))?;
+    let complete = losses.truncated.is_empty();
+    Ok(rows.0.finish(facts, losses, complete))
+}
+
+/// The ledger of a run, which is stored first.
+fn of_stored(
+    claim: Claim,
+    store: impl FnOnce(Claim) -> anyhow::Result<()>,
+) -> anyhow::Result<Ledger> {
     let folder = claim.folder().to_owned();
-    store(&setup, &mut outcomes, claim)?;
-    consoles.remove();
+    store(claim)?;
     match Input::open(&folder)? {
-        Input::Run(run) => {
-            let ledger = ledger::of_run(&run, Filter::default(), &ReadingProgress::default())?;
-            Ok(DoneKernel { ledger, failures: outcomes.failures(), program: outcomes.program })
-        }
+        Input::Run(run) => ledger::of_run(&run, Filter::default(), &ReadingProgress::default()),
         Input::Recording(_) => {
             fail(Code::Input, format!("{}: is no longer a run folder", folder.display()))
         }
@@ -121,14 +129,9 @@ pub fn suite(host: HostKind, plan: &LabPlan) -> anyhow::Result<Outcomes> {
     let cache = cache_folder()?;
     let kernel = kernel::distribution(&cache).map_err(|e| fault(e.into(), None))?;
     let consoles = Consoles::new(&cache)?;
-    let console = consoles.0.join(format!("{host}.txt"));
-    let setup = with_probes(HostSetup::plain(host, kernel, cache, console));
-    let spinner = Progress::spinner();
-    let (outcomes, lost) =
-        attempts::run(&setup.console, || vmtax_lab::run(&setup, plan, &|what| spinner.say(what)));
-    drop(spinner);
-    let mut outcomes = outcomes.map_err(|error| keep_console(error, None, &setup.console))?;
-    outcomes.start.notes.extend(lost.iter().map(attempts::Lost::note));
+    let setup = with_probes(HostSetup::plain(host, kernel, cache, consoles.of(host)));
+    let outcomes = run(&setup, HostWork::Operations(plan))
+        .map_err(|error| keep_console(error, None, &setup.console))?;
     consoles.remove();
     Ok(outcomes)
 }
@@ -144,7 +147,7 @@ pub fn guest(
     let cache = cache_folder()?;
     let kernel = kernel::distribution(&cache).map_err(|e| fault(e.into(), None))?;
     let consoles = Consoles::new(&cache)?;
-    let console = consoles.0.join(format!("{host}.txt"));
+    let console = consoles.of(host);
     let setup = setup(kernel, cache, console.clone());
     let spinner = Progress::spinner();
     let (answered, lost) = attempts::run(&console, || {
@@ -179,6 +182,11 @@ impl Consoles {
         let mine = all.join(std::process::id().to_string());
         fs::create_dir_all(&mine).map_err(|e| cannot_write(&mine, &e))?;
         Ok(Consoles(mine))
+    }
+
+    /// The file of a host.
+    fn of(&self, host: HostKind) -> PathBuf {
+        self.0.join(format!("{host}.txt"))
     }
 
     fn remove(&self) {

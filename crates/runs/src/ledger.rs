@@ -18,17 +18,11 @@ use crate::input::{Input, RecordingInput};
 use crate::{ReadOptions, read_fault};
 
 /// The ledger of a run or a recording.
-///
-/// # Errors
-/// When the input cannot be read, or is refused.
 pub fn of_path(path: &Path, reading: &ReadOptions, filter: Filter) -> anyhow::Result<Ledger> {
     of_opened(Input::open(path)?, reading, filter)
 }
 
 /// The same of an opened input.
-///
-/// # Errors
-/// When it cannot be read, or is refused.
 pub fn of_opened(input: Input, reading: &ReadOptions, filter: Filter) -> anyhow::Result<Ledger> {
     check_reading(reading, &input)?;
     of_input(input, reading, filter)
@@ -36,9 +30,6 @@ pub fn of_opened(input: Input, reading: &ReadOptions, filter: Filter) -> anyhow:
 
 /// Two ledgers, read at the same time. Standard input can be one of them. When neither can be read, the error is that of the
 /// first.
-///
-/// # Errors
-/// As of the two functions.
 pub fn both<A: Send, B: Send>(
     first: impl FnOnce() -> anyhow::Result<A> + Send,
     second: impl FnOnce() -> anyhow::Result<B> + Send,
@@ -71,9 +62,6 @@ pub(crate) fn of_sums<'a>(
 }
 
 /// The ledger of an opened input.
-///
-/// # Errors
-/// When it cannot be read.
 pub fn of_input(input: Input, reading: &ReadOptions, filter: Filter) -> anyhow::Result<Ledger> {
     match input {
         Input::Run(run) => of_run(&run, filter, &reading.progress),
@@ -82,9 +70,6 @@ pub fn of_input(input: Input, reading: &ReadOptions, filter: Filter) -> anyhow::
 }
 
 /// Refuses numeric exit reasons of an unknown vendor: they have no cause.
-///
-/// # Errors
-/// When the input cannot be read, or is refused.
 pub fn check_isa(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
     let mut reasons = ledger.exits.keys().map(|key| key.reason).peekable();
     if reasons.peek().is_some() && reasons.all(|reason| reason.isa == Isa::Unknown) {
@@ -130,9 +115,6 @@ pub fn check_exits(source: &str, ledger: &Ledger) -> anyhow::Result<()> {
 }
 
 /// The ledger of a recording.
-///
-/// # Errors
-/// When the input cannot be read, or is refused.
 pub fn of_recording(
     recording: RecordingInput,
     reading: &ReadOptions,
@@ -145,9 +127,6 @@ pub fn of_recording(
 }
 
 /// The ledger of a run.
-///
-/// # Errors
-/// When the input cannot be read, or is refused.
 pub fn of_run(run: &Run, filter: Filter, progress: &ReadingProgress) -> anyhow::Result<Ledger> {
     let manifest = run.manifest();
     let mut rows = ToLedger(LedgerBuilder::new(filter, manifest.interval_ns));
@@ -184,9 +163,6 @@ fn check_sums(run: &Run, ledger: &Ledger) -> anyhow::Result<()> {
 }
 
 /// The ledger of a run whose counts are compared exactly.
-///
-/// # Errors
-/// When the run cannot be read, or is damaged.
 pub fn of_whole_run(run: &Run) -> anyhow::Result<Ledger> {
     whole(of_run(run, Filter::default(), &ReadingProgress::default())?)
 }
@@ -247,9 +223,6 @@ pub fn has_events(run: &Run) -> bool {
 }
 
 /// Refuses flags for recordings if the input is a run, which was read when it was imported.
-///
-/// # Errors
-/// When the input cannot be read, or is refused.
 pub fn check_reading(reading: &ReadOptions, input: &Input) -> anyhow::Result<()> {
     match (input, reading.given()) {
         (Input::Run(run), Some(flag)) => fail(
@@ -264,9 +237,6 @@ pub fn check_reading(reading: &ReadOptions, input: &Input) -> anyhow::Result<()>
 }
 
 /// Refuses a filter with an unknown VM or vCPU: an empty report would look as if there had been no exits.
-///
-/// # Errors
-/// When the input cannot be read, or is refused.
 pub fn check_filter(filter: &Filter, ledger: &Ledger) -> anyhow::Result<()> {
     let vms = &ledger.recording.vms;
     for id in &filter.vms {
@@ -293,9 +263,6 @@ fn no_such_vm(name: &str, vms: &[Vm]) -> anyhow::Result<()> {
 }
 
 /// The filter by id. Names of VMs are looked up first, in a pass of their own over the input.
-///
-/// # Errors
-/// When the input cannot be read, or is refused.
 pub fn filter(
     input: &Path,
     vms: &[String],

@@ -26,7 +26,6 @@ pub struct ProfileFiles {
     pub guest: Vec<PathBuf>,
     /// The guest's hottest function by instruction.
     pub instructions: Option<PathBuf>,
-    /// Counters.
     pub stats: Vec<PathBuf>,
     /// Root folder of the programs of a perf.data profile and of its kernel's /proc/kallsyms.
     pub symbols: Option<PathBuf>,
@@ -35,19 +34,13 @@ pub struct ProfileFiles {
 /// The content of the files.
 #[derive(Default, Debug)]
 pub struct Profiles {
-    /// Profiles.
     pub profiles: Vec<Profile>,
-    /// Counters.
     pub stats: Vec<Stat>,
-    /// Losses.
     pub losses: Losses,
 }
 
 impl ProfileFiles {
     /// Reads all files.
-    ///
-    /// # Errors
-    /// When a file cannot be read or has an unknown format.
     pub fn read(&self) -> anyhow::Result<Profiles> {
         let mut profiles = Profiles::default();
         let mut symbols = self.open_symbols()?;

@@ -30,18 +30,14 @@ const ROOT: &str = "/";
 /// A selection of running VMs; all when both lists are empty.
 #[derive(Clone, Debug, Default)]
 pub struct Which {
-    /// Processes.
     pub pids: Vec<u32>,
-    /// Names of VMs.
     pub names: Vec<String>,
 }
 
 /// Options of a recording.
 #[derive(Debug)]
 pub struct RecordPlan {
-    /// Which VMs.
     pub which: Which,
-    /// Duration.
     pub duration: Option<Duration>,
     /// Length of the intervals, each a segment of the run.
     pub interval: Duration,
@@ -51,16 +47,12 @@ pub struct RecordPlan {
     pub limits: LiveOptions,
     /// Labels of the run.
     pub labels: Vec<(String, String)>,
-    /// The run folder.
     pub output: PathBuf,
     /// Record while this command runs.
     pub command: Vec<OsString>,
 }
 
 /// A recorder for this process's VM, or for all VMs.
-///
-/// # Errors
-/// When nothing can be recorded.
 pub fn recorder(process: Option<u32>) -> Result<ExitRecorder, String> {
     let processes = process.map(|pid| BTreeSet::from([pid]));
     open(Path::new(ROOT), processes, LiveOptions::default()).map_err(|error| error.to_string())

@@ -39,15 +39,12 @@ pub struct SeriesSpec {
     pub modules: Vec<PathBuf>,
     /// The tree of the commits.
     pub tree: Option<GitTree>,
-    /// Hosts.
     pub hosts: Vec<HostKind>,
     /// Suites; not used if there are operations.
     pub suites: Vec<&'static Suite>,
-    /// Single operations.
     pub operations: Vec<&'static Definition>,
     /// Also at L2.
     pub nested: bool,
-    /// With call trees.
     pub profile: bool,
     /// Options of all runs.
     pub options: Vec<String>,
@@ -71,7 +68,6 @@ impl SeriesSpec {
 /// A git tree whose commits are built.
 #[derive(Clone, Debug)]
 pub struct GitTree {
-    /// Its folder.
     pub folder: PathBuf,
     /// The shell command that builds a commit.
     pub build: String,
@@ -91,7 +87,6 @@ pub struct Series<'a> {
 pub struct CompleteRun<'a> {
     /// Its place in the series.
     pub run: &'a StoredRun,
-    /// Its ledger.
     pub ledger: Ledger,
 }
 
@@ -125,9 +120,6 @@ impl<'a> Series<'a> {
     }
 
     /// The complete runs, in the order in which they are shown.
-    ///
-    /// # Errors
-    /// When one cannot be read.
     pub fn points(&self) -> anyhow::Result<Vec<CompleteRun<'_>>> {
         let mut points = Vec::new();
         for run in self.runs() {
@@ -160,9 +152,6 @@ impl<'a> Series<'a> {
     }
 
     /// A line for each step between kernels whose configurations differ; all options are written to a file of the series.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
     pub fn configurations(&self) -> anyhow::Result<Vec<String>> {
         config::steps(&self.spec.folder, &self.runs())
     }

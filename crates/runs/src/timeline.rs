@@ -10,9 +10,6 @@ use crate::convert;
 use crate::{Input, ReadOptions};
 
 /// Writes the exits of a recording, or of a run that holds single events.
-///
-/// # Errors
-/// What cannot be read or written.
 pub fn write(
     input: Input,
     reading: &ReadOptions,

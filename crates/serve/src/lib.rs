@@ -27,7 +27,6 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// Connections accepted at a time, before the open ones get their turn.
 const AT_A_TIME: usize = 16;
 
-/// Serves one page.
 pub struct PageServer {
     listener: TcpListener,
     /// The oldest first.
@@ -38,9 +37,6 @@ pub struct PageServer {
 
 impl PageServer {
     /// Listens on an address.
-    ///
-    /// # Errors
-    /// When the system refuses it.
     pub fn new(address: SocketAddr, hosts: Hosts) -> io::Result<PageServer> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -48,9 +44,6 @@ impl PageServer {
     }
 
     /// The address that it listens on.
-    ///
-    /// # Errors
-    /// When the system does not tell.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -61,9 +54,6 @@ impl PageServer {
     }
 
     /// Serves until this time. Returns whether a signal asked to stop.
-    ///
-    /// # Errors
-    /// When the system cannot wait or accept.
     pub fn serve(&mut self, stop: &Signals, until: Instant) -> io::Result<bool> {
         loop {
             let now = Instant::now();
@@ -125,7 +115,6 @@ struct ServedContent<'a> {
     hosts: &'a Hosts,
 }
 
-/// A client.
 struct Connection {
     stream: TcpStream,
     began: Instant,

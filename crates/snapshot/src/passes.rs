@@ -60,7 +60,6 @@ impl MemoryPass {
     }
 }
 
-/// Blocks of memory.
 pub(crate) struct MemoryBlocks<'a> {
     /// Their VM or image, for errors.
     from: &'a Path,
@@ -84,7 +83,6 @@ struct MemoryBlock<'a> {
 struct BlockLayout {
     /// Data, in pieces.
     pieces: Vec<Range<u64>>,
-    /// Holes, in pages.
     holes: Vec<Range<u64>>,
     data: u64,
 }
@@ -105,7 +103,6 @@ impl<'a> MemoryBlocks<'a> {
         Ok(MemoryBlocks { from, blocks, keep: live, spare: Mutex::default() })
     }
 
-    /// Its length.
     pub(crate) fn bytes(&self) -> u64 {
         self.blocks.iter().map(|block| block.bytes).sum()
     }

@@ -157,7 +157,6 @@ fn fill(checkpoint: &Checkpoint, target: &mut dyn RestoreTarget, name: &str) -> 
     })
 }
 
-/// A VM's memory.
 struct RestoredBlocks<'a> {
     blocks: &'a [Ram],
 }

@@ -16,7 +16,6 @@ pub struct Saved {
     pub summary: Summary,
     /// Time of each phase of writing.
     pub costs: CheckpointCosts,
-    /// Identifies it.
     pub id: CheckpointId,
     /// Bytes of memory.
     pub memory: u64,
@@ -37,18 +36,15 @@ pub struct SavedVm {
     pub live: bool,
     /// Passes while it ran.
     pub passes: Vec<MemoryPass>,
-    /// The pause.
     pub times: PauseTimes,
 }
 
-/// Times of the pause.
 #[derive(Debug)]
 pub struct PauseTimes {
     /// From before the stop command until after the command to continue, or until the checkpoint was complete.
     pub pause: Duration,
     /// Saving the state of the devices.
     pub state: Duration,
-    /// Memory.
     pub pass: MemoryPass,
 }
 

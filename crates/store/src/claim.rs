@@ -62,7 +62,6 @@ impl Claim {
         Ok(Claim { folder: folder.to_owned(), _lock: lock, remove: false })
     }
 
-    /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -51,7 +51,6 @@ pub(crate) trait Stored {
 
 /// A type whose rows are a table.
 pub(crate) trait TableRow: Stored<Value = Self> + Sized {
-    /// The table.
     const TABLE: StoredTable;
 }
 
@@ -189,7 +188,6 @@ pub(crate) trait Scalar: Sized {
     fn value(array: &Self::Array, index: usize) -> Result<Self, &str>;
 }
 
-/// A column of scalars.
 pub(crate) struct ScalarColumn<'a, T: Scalar> {
     batch: BatchColumns<'a>,
     name: &'static str,

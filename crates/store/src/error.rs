@@ -14,20 +14,10 @@ use vmtax_durable::{LockError, LockHolder};
 pub enum Error {
     /// The folder for a new run is taken.
     #[error("{path}: {found}; choose another folder for the run, or remove this one first")]
-    Exists {
-        /// The folder.
-        path: PathBuf,
-        /// The entry found.
-        found: &'static str,
-    },
+    Exists { path: PathBuf, found: &'static str },
     /// Another process writes to the folder.
     #[error("{path}: is being written by {holder}; wait for it to end, or name another folder")]
-    Busy {
-        /// The folder.
-        path: PathBuf,
-        /// The process.
-        holder: LockHolder,
-    },
+    Busy { path: PathBuf, holder: LockHolder },
     /// The system refused.
     #[error("{path}: cannot {what}: {source}{}", vmtax_durable::advice(source))]
     Io {
@@ -35,33 +25,23 @@ pub enum Error {
         path: PathBuf,
         /// The operation, as a verb (`write the segment`).
         what: &'static str,
-        /// The system's answer.
         source: io::Error,
     },
     /// An earlier write failed, so the run has a gap and cannot be finished.
     #[error(
         "{path}: an earlier write failed, so the run stays incomplete; what it lists can be read"
     )]
-    Failed {
-        /// The run folder.
-        path: PathBuf,
-    },
+    Failed { path: PathBuf },
     /// Rows could not be turned into Parquet.
     #[error("{path}: cannot encode the rows: {source}; this is a fault of vmtax, please report it")]
     Encode {
-        /// The segment.
         path: PathBuf,
         /// The encoder's error.
         source: parquet::errors::ParquetError,
     },
     /// The folder is not a run.
     #[error("{path}: {found}, so this is not a run folder; `vmtax import FILE -o RUN` makes one")]
-    NotARun {
-        /// The folder.
-        path: PathBuf,
-        /// The missing item.
-        found: &'static str,
-    },
+    NotARun { path: PathBuf, found: &'static str },
     /// `run.json` cannot be understood.
     #[error(
         "{path}: {problem}; the segments beside it are plain Parquet and still read in other tools"
@@ -80,7 +60,6 @@ pub enum Error {
     Newer {
         /// `run.json`.
         path: PathBuf,
-        /// The version there.
         found: u64,
         /// The newest version this crate reads.
         supported: u64,
@@ -93,11 +72,9 @@ pub enum Error {
          a newer vmtax may have written it, use that one to read it"
     )]
     Value {
-        /// The segment.
         path: PathBuf,
         /// Row in the segment, from 0.
         row: u64,
-        /// Column name.
         column: &'static str,
         /// The value and its problem.
         problem: String,
@@ -107,9 +84,7 @@ pub enum Error {
         "{path}: column {column}: {problem}; a newer vmtax may have written it, use that one to read it"
     )]
     Column {
-        /// The segment.
         path: PathBuf,
-        /// Column name.
         column: &'static str,
         /// What is wrong with it.
         problem: String,

@@ -109,12 +109,10 @@ impl Span {
     }
 }
 
-/// One finished segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// Path inside the run, `exits/000001.parquet`.
     pub path: String,
-    /// Number of rows.
     pub rows: u64,
     /// Size of the file.
     pub bytes: u64,

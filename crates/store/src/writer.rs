@@ -214,7 +214,6 @@ impl RunWriter {
         }
     }
 
-    /// Adds counted exits.
     pub fn exit(&mut self, row: &ExitRow) -> Result<(), Error> {
         self.check()?;
         self.exits.push(row);
@@ -222,7 +221,6 @@ impl RunWriter {
         self.write_full_rows()
     }
 
-    /// Adds counted accesses.
     pub fn access(&mut self, row: &AccessRow) -> Result<(), Error> {
         self.check()?;
         self.accesses.push(row);

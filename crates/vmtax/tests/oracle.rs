@@ -24,7 +24,6 @@ struct PerfRow {
 
 type PerfRows = BTreeMap<String, PerfRow>;
 
-/// One comparison.
 struct OracleCase {
     capture: &'static str,
     input: &'static str,

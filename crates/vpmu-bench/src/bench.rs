@@ -38,9 +38,6 @@ pub struct PolicyBench {
 impl PolicyBench {
     /// Of a recording measured now, or of the shipped one. Then come alternating policies on the kernel's software events,
     /// `turns` of each, which take real time; 0 leaves them out.
-    ///
-    /// # Errors
-    /// When a virtual PMU cannot be made.
     pub fn new(measured: Option<EmulatedRecording>, turns: u64) -> Result<PolicyBench, Error> {
         let recorded = measured.is_none();
         let events = if turns > 0 { &EVENTS[..] } else { &[] };

@@ -35,9 +35,7 @@ pub fn guests(script: &GuestScript) -> [ScriptGuest; 3] {
 /// A guest under a policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ComparedGuest {
-    /// The guest.
     pub guest: &'static str,
-    /// The policy.
     pub policy: Policy,
     /// Activity of the PMU.
     pub activity: Activity,

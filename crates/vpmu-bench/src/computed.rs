@@ -27,9 +27,6 @@ pub struct Computed {
 
 impl Computed {
     /// Computes all of it; the same in every run.
-    ///
-    /// # Errors
-    /// When a virtual PMU cannot be made.
     pub fn run() -> Result<Computed, Error> {
         let (script, sampling) = (GuestScript::default(), Sampling::default());
         let profile = |policy| Ok((policy, sampling.run(policy, published::costs(ASSUMED))?));

@@ -15,11 +15,9 @@ pub const TAKEN: [usize; 2] = [0, 2];
 /// Six events of a guest, one of which samples.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contended {
-    /// The policy.
     pub policy: Policy,
     /// Counters that the host holds.
     pub taken: usize,
-    /// Samples and counts.
     pub profile: SampledProfile,
 }
 

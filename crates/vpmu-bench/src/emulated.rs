@@ -51,7 +51,6 @@ struct Each {
     mediated: Option<f64>,
 }
 
-/// An operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct EmulatedOperation {
     operation: String,
@@ -110,9 +109,6 @@ pub fn plan(batches: u32) -> LabPlan {
 
 impl EmulatedRecording {
     /// The recording that this crate contains.
-    ///
-    /// # Errors
-    /// When its file is damaged.
     pub fn shipped() -> Result<EmulatedRecording, Error> {
         Ok(serde_json::from_str(RECORDED)?)
     }

@@ -17,27 +17,21 @@ use crate::script::GuestScript;
 /// A gate and the figure found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FigureGate {
-    /// The property checked.
     pub name: &'static str,
-    /// The policy checked.
     pub policy: Policy,
     /// The figure.
     pub found: f64,
-    /// Its limit.
     pub limit: FigureLimit,
 }
 
 /// The limit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FigureLimit {
-    /// Upper limit, inclusive.
     AtMost(f64),
-    /// Lower limit, inclusive.
     AtLeast(f64),
 }
 
 impl FigureGate {
-    /// Whether it holds.
     pub fn holds(&self) -> bool {
         match self.limit {
             FigureLimit::AtMost(limit) => self.found <= limit,
@@ -110,9 +104,6 @@ pub fn broken(gates: &[FigureGate]) -> Vec<String> {
 }
 
 /// Tries all gates.
-///
-/// # Errors
-/// When a virtual PMU cannot be made, or a program cannot be single-stepped.
 pub fn run() -> Result<Vec<FigureGate>, Error> {
     let mut gates = Vec::new();
     for policy in Policy::ALL {

@@ -148,7 +148,6 @@ impl PerfGuest {
         self.set_global(true);
     }
 
-    /// Switches it out.
     pub(crate) fn switch_out(&mut self) {
         let events = std::mem::take(&mut self.events);
         self.set_global(false);

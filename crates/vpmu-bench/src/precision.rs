@@ -42,10 +42,8 @@ impl Default for Sampling {
     }
 }
 
-/// A function's share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampledShare {
-    /// Its name.
     pub function: &'static str,
     /// Its share of the program.
     pub known: f64,
@@ -56,16 +54,13 @@ pub struct SampledShare {
 }
 
 impl SampledShare {
-    /// Their difference.
     pub fn error(&self) -> f64 {
         (self.sampled - self.known).abs()
     }
 }
 
-/// Result of sampling.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampledProfile {
-    /// Samples.
     pub samples: u64,
     /// Samples in the guest's kernel, of which there should be none.
     pub kernel: u64,

@@ -32,9 +32,7 @@ pub fn costs(assumed: u64) -> EventCosts {
 /// A published profile: `perf record -e cpu-cycles --all-user ./ftest`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PublishedSamples {
-    /// The system sampled.
     pub place: &'static str,
-    /// Samples.
     pub samples: u64,
     /// Shares in percent, in the order of [`FUNCTIONS`].
     pub shares: [f64; 6],

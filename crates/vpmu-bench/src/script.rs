@@ -11,7 +11,6 @@ use crate::guest::{CounterPlace, NO_SAMPLES, PerfGuest, PlacedEvent, Ways};
 pub struct GuestScript {
     /// Readings of the six counters while they count.
     pub readings: u64,
-    /// Samples.
     pub samples: u64,
     /// Time between samples.
     pub period: u64,
@@ -73,7 +72,6 @@ const SIX: [CounterPlace; 6] = [
 pub struct ScriptOutcome {
     /// Operations of the host.
     pub activity: Activity,
-    /// Samples taken.
     pub samples: u64,
     /// Host time of work on events, ns.
     pub spent: u64,

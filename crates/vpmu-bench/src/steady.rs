@@ -46,9 +46,7 @@ mod measured {
     /// Figures of many rounds, under legacy and under reuse.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct Steady {
-        /// Rounds of each.
         pub rounds: u64,
-        /// Events created.
         pub creates: [u64; 2],
         /// Time of a round: the median of the turns.
         pub time: [Duration; 2],

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use vmtax_events::{
-    Cause, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses, Outcome, Reason, Recording,
-    Tally,
+    Cause, Detail, DetailKind, ExitKey, ExitRow, Isa, Losses, Reason, Recording, Tally,
 };
 use vmtax_store::{CreateOptions, RunWriter};
 
@@ -45,15 +44,7 @@ fn causes_of_real_recordings_are_those_of_the_reports() {
 
 /// An exit without anything special, not yet counted.
 pub(crate) fn exit(vm: u32) -> ExitRow {
-    let key = ExitKey {
-        vm,
-        vcpu: 0,
-        level: Level::L1,
-        reason: Reason { isa: Isa::Vmx, code: 10, flags: 0 },
-        detail: Detail::NONE,
-        outcome: Outcome::Kernel,
-        ancillary_of: None,
-    };
+    let key = ExitKey::of(vm, Reason { isa: Isa::Vmx, code: 10, flags: 0 });
     ExitRow { interval_start_ns: 0, key, tally: Tally::default() }
 }
 

@@ -69,7 +69,6 @@ impl Sink for &mut RecordedCount {
     }
 }
 
-/// What an import counted.
 pub(crate) struct CountedImport {
     pub(crate) exits: Vec<ExitRow>,
     pub(crate) time: Vec<TimeRow>,

@@ -171,7 +171,6 @@ impl ArmPayloadVm {
     }
 }
 
-/// Memory of a VM.
 struct ArmVmMemory {
     mapping: NonNull<u8>,
     mapped: usize,

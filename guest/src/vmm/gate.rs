@@ -21,7 +21,6 @@ struct GateState {
     seats: Vec<Seat>,
 }
 
-/// A vCPU.
 struct Seat {
     /// Its thread, from its first entry on.
     thread: Option<libc::pthread_t>,
@@ -74,7 +73,6 @@ impl VmGate {
         any
     }
 
-    /// Opens it.
     pub(crate) fn open(&self) {
         self.state().closed = false;
         self.opened.notify_all();

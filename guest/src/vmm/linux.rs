@@ -190,7 +190,6 @@ impl Linux {
     }
 }
 
-/// The VM's vCPUs.
 fn vcpus(
     vm: BareVm,
     entry: u64,
@@ -361,7 +360,6 @@ impl LinuxDevices {
 struct Attached<'a> {
     vcpu: u32,
     devices: Arc<LinuxDevices>,
-    /// Its virtual PMU.
     meter: Option<PmuMeter<'a>>,
 }
 

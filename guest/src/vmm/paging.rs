@@ -33,7 +33,6 @@ pub(crate) fn missing(paging: &Paging) -> Result<Option<String>> {
     touched::missing(&Touch { bytes, backing, populated: true, prefault: false, counted: true })
 }
 
-/// The memory.
 pub(super) struct Paged {
     mapping: *mut libc::c_void,
     mapped: usize,

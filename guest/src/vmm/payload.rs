@@ -40,7 +40,6 @@ pub(crate) struct SharedVm(Option<PayloadVm>);
 
 /// Results of the batches.
 pub(crate) struct PayloadBatches {
-    /// Cycles of each.
     pub(crate) cycles: Vec<u64>,
     /// What the virtual PMU did.
     pub(crate) pmu: Option<PmuCounting>,
@@ -327,7 +326,6 @@ struct PortDevice<'a> {
     taken: u32,
     /// When the last batch began.
     began: Option<Instant>,
-    /// Its virtual PMU.
     meter: Option<PmuMeter<'a>>,
     watch: BatchWatch,
 }

@@ -53,7 +53,6 @@ impl KvmStats {
         Some(KvmStats { file, counters })
     }
 
-    /// A counter's value.
     pub(super) fn value(&self, name: &str) -> Option<u64> {
         let (_, at) = self.counters.iter().find(|(known, _)| known == name)?;
         self.read(*at)
@@ -97,7 +96,6 @@ impl VmTally {
         Some(VmTally { vm: KvmStats::open(vm)?, vcpus, before: None })
     }
 
-    /// Starts.
     pub(super) fn start(&mut self) {
         self.before = self.now();
     }

@@ -107,7 +107,6 @@ pub(super) fn vm_for(touch: Option<&Touch>) -> Result<BareVm> {
     Ok(vm)
 }
 
-/// The memory.
 pub(super) struct Touched {
     touch: Touch,
     /// What this program has mapped, and where in it the memory begins.
@@ -120,7 +119,6 @@ pub(super) struct Touched {
     private: Option<OwnedFd>,
     /// What it is a mapping of, or is copied from.
     snapshot: Option<Snapshot>,
-    /// Copies from there.
     pager: Option<Pager>,
     /// Pages that hugetlb had before.
     reserved: Option<String>,

@@ -19,7 +19,6 @@ const MAX_ROWS: usize = 4_096;
 /// KVM's thread for a VM's PIT: arch/x86/kvm/i8254.c, `kvm_create_pit`.
 const PIT_THREAD: &str = "kvm-pit/";
 
-/// Process and thread.
 type Raiser = (u32, u32);
 
 #[derive(Debug)]
@@ -55,7 +54,6 @@ impl<R: RowSink> Accountant<R> {
         self.raised(event, Detail::new(kind, u64::from(number) | pit));
     }
 
-    /// What inhibits APICv changes.
     pub(super) fn apicv_changed(&mut self, event: &Event, reason: u32, inhibits: u64) {
         self.raised(event, Detail::new(DetailKind::ApicvChange, reason.into()));
         let raiser = (event.pid, event.tid);

@@ -32,7 +32,6 @@ struct Waiter {
     thread: usize,
     /// Its id, as the place may be another's by now.
     tid: u32,
-    /// Who runs.
     running: u32,
     since_ns: u64,
     /// `running` has had no time of this wait yet.

@@ -13,7 +13,6 @@ words! {
     pub enum CheckVerdict {
         /// It costs time, or may.
         Costs = "costs you",
-        /// It is unknown.
         Unknown = "unknown",
         /// It is as wanted.
         Ok = "ok",
@@ -22,10 +21,8 @@ words! {
     }
 }
 
-/// Whose processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vendor {
-    /// Intel's.
     Intel,
     /// AMD's, or Hygon's.
     Amd,
@@ -33,7 +30,6 @@ pub enum Vendor {
 
 /// What was found. Texts in it are hostile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the words of each, in `vmtax-report`, say what it is")]
 pub enum FoundSetting {
     // What several checks find.
     Unread(Option<Unknown>),
@@ -218,7 +214,6 @@ pub enum FoundSetting {
     RtcCatchesUp,
     /// It does not, or that is not known.
     RtcDoesNot,
-    /// It reads their frequencies.
     WindowsReadsFrequencies,
     Enlightened,
     CpuOverridden,
@@ -349,7 +344,6 @@ pub enum FoundSetting {
 
 /// Why KVM does not use AVIC for a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "names of features")]
 pub enum Inhibit {
     Sev,
     SynIc,
@@ -367,11 +361,9 @@ pub enum SeenSetting {
     Flag(&'static str, bool),
     /// Devices of these types have an option, or lack it.
     Devices {
-        /// The option.
         option: &'static str,
         /// They lack it.
         without: bool,
-        /// Their types.
         types: Vec<String>,
     },
     /// The VM lacks these words of its processor.
@@ -390,9 +382,7 @@ pub enum SeenSetting {
     IothreadsOn(Vec<String>),
     /// Interrupts of these devices at a CPU, a second.
     Interrupts {
-        /// Their names.
         devices: String,
-        /// The CPU.
         cpu: u32,
         /// How many a second since the boot.
         rate: u64,
@@ -437,26 +427,11 @@ impl From<String> for SeenSetting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fix {
     /// Write a value into a file, now.
-    Write {
-        /// The file.
-        path: String,
-        /// What to write.
-        value: &'static str,
-    },
+    Write { path: String, value: &'static str },
     /// Write a value into each file of a pattern of [`vmtax_events::setting::files`], now.
-    WriteEach {
-        /// The pattern.
-        pattern: &'static str,
-        /// What to write.
-        value: &'static str,
-    },
+    WriteEach { pattern: &'static str, value: &'static str },
     /// An option of a kernel module, from when it is loaded next.
-    Module {
-        /// The module.
-        module: &'static str,
-        /// The option.
-        option: &'static str,
-    },
+    Module { module: &'static str, option: &'static str },
     /// Words for the kernel's command line, from the next boot.
     Kernel(String),
     /// How the VM is to be started.
@@ -486,7 +461,6 @@ pub enum QemuStart {
 
 /// What to do by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the words of each, in `vmtax-report`, say what it is")]
 pub enum ManualAdvice {
     OpenVhost,
     PinOrHaltpoll,
@@ -548,12 +522,9 @@ pub enum Refused {
     Remedy(&'static str),
 }
 
-/// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckFound {
-    /// The verdict.
     pub verdict: CheckVerdict,
-    /// Why.
     pub what: FoundSetting,
     /// The settings that it rests on.
     pub evidence: Vec<Fact<SeenSetting>>,

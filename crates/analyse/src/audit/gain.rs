@@ -26,9 +26,7 @@ pub struct MeasuredGain {
 /// A cause in a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CauseMeasured {
-    /// The cause.
     pub cause: Cause,
-    /// Exits.
     pub count: u64,
     /// Exits a second; `None` without times that mean anything.
     pub per_second: Option<f64>,
@@ -52,7 +50,6 @@ pub enum SettingGain {
     },
     /// At most the time that vCPUs were preempted.
     Preempted {
-        /// That time, ns.
         time_ns: u64,
         /// Wall time less halted time of the vCPUs, ns.
         base_ns: u64,
@@ -201,9 +198,7 @@ pub(super) fn measure(
 
 #[cfg(test)]
 mod tests {
-    use vmtax_events::{
-        Coverage, Detail, DetailKind, ExitRow, Isa, Level, Losses, Reason, Recording,
-    };
+    use vmtax_events::{Coverage, Detail, DetailKind, ExitRow, Isa, Losses, Reason, Recording};
 
     use super::super::RULES;
     use super::*;
@@ -258,13 +253,9 @@ mod tests {
         let outcomes = [Outcome::Kernel, Outcome::User, Outcome::Halted, Outcome::L1];
         plain.chain(detailed).flat_map(move |(isa, code, detail)| {
             outcomes.map(|outcome| ExitKey {
-                vm: 1,
-                vcpu: 0,
-                level: Level::L1,
-                reason: Reason { isa, code, flags: 0 },
                 detail,
                 outcome,
-                ancillary_of: None,
+                ..ExitKey::of(1, Reason { isa, code, flags: 0 })
             })
         })
     }

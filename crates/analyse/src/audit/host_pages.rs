@@ -14,15 +14,12 @@ use crate::remedy::{Applies, Context, RemedyId, VmKind};
 pub enum PagesFound {
     /// It was not made: settings of a guest alone do not show it.
     NotTried,
-    /// This is no VM.
     NoVm,
     /// The guest has no huge pages to measure with.
     NotMeasured(NotMeasured),
-    /// It is undecided.
     Undecided(Doubt),
     /// Small, large or mixed.
     Decided {
-        /// Which.
         verdict: PagesVerdict,
         /// Sampled regions of 2 MiB in small pages.
         small: usize,
@@ -40,7 +37,6 @@ pub struct PagesSeen {
     pub regions: [usize; 3],
     /// The first data TLB, in the guest's smallest pages.
     pub first: Reach,
-    /// The second.
     pub second: Reach,
     /// A load that hits, one that misses the first TLB, one of a program with much data, and one of as much data side by side.
     pub times: [u64; 4],

@@ -14,7 +14,6 @@ const DEFAULT_POLL_NS: u64 = 200_000;
 pub(super) enum Waits {
     /// It polls; the settings that say so.
     Polls(Fact<SeenSetting>),
-    /// It halts.
     Halts,
     /// It is not known; the setting that could not be read.
     Unknown(Fact<String>),

@@ -250,7 +250,6 @@ pub(super) fn numa(view: &AuditView, vm: &VmProcess) -> CheckFound {
 
 /// A list of CPUs that those of pinned vCPUs should be in.
 struct WantedCpus<'a> {
-    /// The list.
     lists: Known<String>,
     /// What is shown of where it was read.
     seen: Fact<SeenSetting>,

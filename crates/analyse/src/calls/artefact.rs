@@ -7,7 +7,6 @@ use super::{CallTree, NodeLabel, ProfiledOperation};
 /// A part of a path that hardware does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Artefact {
-    /// Its word.
     pub name: &'static str,
     /// Why it is there.
     pub cause: &'static str,
@@ -87,7 +86,6 @@ pub const ARTEFACTS: [Artefact; 4] = [
 /// How many instructions of a batch an artefact has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArtefactFound {
-    /// Which.
     pub artefact: &'static Artefact,
     /// Instructions of the batch. What belongs to two artefacts is the first one's.
     pub instructions: u64,

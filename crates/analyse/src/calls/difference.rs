@@ -41,7 +41,6 @@ pub struct DifferenceLine {
 pub struct TreeDifference {
     /// Instructions of one operation in the first.
     pub before: f64,
-    /// In the second.
     pub after: f64,
     /// Largest first. Their sum is `after` - `before`.
     pub lines: Vec<DifferenceLine>,

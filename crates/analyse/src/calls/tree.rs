@@ -10,7 +10,6 @@ const DEPTH_MOST: usize = 1000;
 /// A call tree. A parent comes before the nodes below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallTree {
-    /// Its nodes.
     pub nodes: Vec<CallNode>,
     /// Numbers of the nodes, as stored.
     numbers: Vec<u32>,
@@ -20,12 +19,10 @@ pub struct CallTree {
     pub(super) damaged: bool,
 }
 
-/// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallNode {
     /// The one above.
     pub parent: Option<usize>,
-    /// What it is.
     pub label: NodeLabel,
     /// How often it was entered.
     pub calls: u64,
@@ -72,7 +69,6 @@ pub struct FunctionCost {
 }
 
 impl CallTree {
-    /// Adds a row.
     pub fn push(&mut self, row: &CallRow) {
         let parent = row.parent.map(|parent| self.numbers.binary_search(&parent).ok());
         self.damaged |=
@@ -217,7 +213,6 @@ impl CallTree {
         tree.finish()
     }
 
-    /// As arranged.
     #[must_use]
     pub fn arranged(&self, how: Arranged) -> CallTree {
         match how {

@@ -12,9 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::{
-    AccessKey, Detail, ExitKey, Isa, Level, Losses, NO_VCPU, Outcome, Reason, Tally,
-};
+use vmtax_events::{AccessKey, Detail, ExitKey, Isa, Losses, NO_VCPU, Outcome, Reason, Tally};
 
 /// Accesses above the count of their exits that still are of the same recording: some exits make two.
 const ABOVE: u64 = 50;
@@ -53,15 +51,7 @@ pub(super) fn split(
 
 /// As a table has it: of no VM, vCPU or detail.
 fn bare(reason: Reason) -> ExitKey {
-    ExitKey {
-        vm: 0,
-        vcpu: NO_VCPU,
-        level: Level::L1,
-        reason,
-        detail: Detail::NONE,
-        outcome: Outcome::Unknown,
-        ancillary_of: None,
-    }
+    ExitKey { vcpu: NO_VCPU, outcome: Outcome::Unknown, ..ExitKey::of(0, reason) }
 }
 
 fn split_one(
@@ -135,7 +125,7 @@ fn take(from: &mut Tally, count: u64) -> Tally {
 
 #[cfg(test)]
 mod tests {
-    use vmtax_events::{DetailKind, svm, vmx};
+    use vmtax_events::{DetailKind, Level, svm, vmx};
 
     use super::*;
 

@@ -13,9 +13,7 @@ words! {
         SevEs = "SEV-ES",
         /// SEV-ES or SEV-SNP; which is not known.
         Encrypted = "SEV-ES or SEV-SNP",
-        /// SEV-SNP.
         Snp = "SEV-SNP",
-        /// A TD.
         Tdx = "TDX",
         /// A software-protected VM: its memory comes from guest_memfd, and nothing is encrypted.
         Protected = "software-protected",
@@ -44,9 +42,7 @@ impl VmKind {
 /// What is known of the VM that a remedy is for.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
-    /// Its kind.
     pub kind: VmKind,
-    /// Whose processor.
     pub vendor: Isa,
     /// KVM's APIC virtualization was seen at work (APIC_WRITE, EOI_INDUCED or AVIC exits).
     pub has_virtual_apic: bool,
@@ -74,7 +70,6 @@ pub struct Context {
 /// Whether a remedy helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applies {
-    /// It does.
     Yes,
     /// Under this condition, which is not known.
     If(&'static str),

@@ -8,11 +8,9 @@ use super::id::RemedyId;
 words! {
     /// Where a remedy is carried out.
     pub enum RemedyPlace {
-        /// On the host.
         Host = "host",
         /// In the VM's configuration.
         Vmm = "VM",
-        /// In the guest.
         Guest = "guest",
     }
 }
@@ -22,19 +20,9 @@ words! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
     /// A value in a file, now.
-    File {
-        /// The file.
-        path: &'static str,
-        /// What is written.
-        value: &'static str,
-    },
+    File { path: &'static str, value: &'static str },
     /// An option of a kernel module.
-    Module {
-        /// The module.
-        module: &'static str,
-        /// The option.
-        option: &'static str,
-    },
+    Module { module: &'static str, option: &'static str },
     /// A word on the kernel's command line.
     Kernel(&'static str),
     /// Words of QEMU's command line.
@@ -48,11 +36,9 @@ pub enum Setting {
 
 /// A row of the table.
 pub struct Remedy {
-    /// Which.
     pub id: RemedyId,
     /// Where it is carried out.
     pub place: RemedyPlace,
-    /// What to do.
     pub action: &'static str,
     /// Exits that it removes; `None`: it makes them cheaper, or helps beside them.
     pub removes: Option<fn(&ExitKey) -> bool>,
@@ -60,7 +46,6 @@ pub struct Remedy {
     pub of_contention: bool,
     /// The one setting that it comes to, where there is one.
     pub setting: Option<Setting>,
-    /// Under which conditions.
     pub applies: fn(&Context) -> Applies,
 }
 

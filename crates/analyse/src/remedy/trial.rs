@@ -30,7 +30,6 @@ words! {
 words! {
     /// What a trial counts.
     pub enum TrialUnit {
-        /// Exits.
         Exits = "exits",
         /// Accesses of one device, of all exits of a boot.
         Accesses = "accesses",
@@ -50,11 +49,9 @@ words! {
 words! {
     /// What the remedy did to the count.
     pub enum TrialEffect {
-        /// It fell.
         Fewer = "fewer",
         /// It is the same, as far as repetitions of one VM differ.
         Same = "same",
-        /// It rose.
         More = "more",
     }
 }
@@ -68,11 +65,8 @@ words! {
         PauseFilter = "no open emulator of a host with two processors has the PAUSE filter",
         /// AVIC; APICv by Bochs 3.0 ends a Linux guest.
         VirtualApic = "no open emulator has an APIC virtualization that a Linux guest survives",
-        /// In no emulator.
         IpiVirtualization = "no open emulator has IPI virtualization",
-        /// In no emulator.
         VirtualVmload = "no open emulator has virtual VMLOAD and VMSAVE",
-        /// In no emulator.
         NodeDistance = "it changes no exit, and no emulator has the time of a remote access",
         /// With HVCI, or Hyper-V in it.
         Windows = "it needs Windows with Hyper-V in the guest",
@@ -86,28 +80,21 @@ words! {
 /// The least and the most of some repetitions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
-    /// The least.
     pub least: f64,
-    /// The most.
     pub most: f64,
 }
 
-/// A trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tried {
-    /// The emulated host.
     pub host: TrialHost,
     /// The release of its kernel.
     pub kernel: &'static str,
     /// What ran the VM.
     pub vmm: TrialVmm,
-    /// What was counted.
     pub unit: TrialUnit,
     /// For each of what: "read of 4 KiB".
     pub per: &'static str,
-    /// Without the remedy.
     pub before: Figures,
-    /// With it.
     pub after: Figures,
     /// What else it changed, what came instead, or how the trial differs from the advice.
     pub note: Option<&'static str>,
@@ -116,7 +103,6 @@ pub struct Tried {
 /// A trial, or why there was none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Trial {
-    /// What it showed.
     Tried(Tried),
     /// Why there was none.
     Untried(Untried),

@@ -55,7 +55,6 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Names a thread.
     pub fn name(&mut self, tid: u32, name: &str) {
         if self.names.len() < MOST_NAMES || self.names.contains_key(&tid) {
             self.names.insert(tid, name.to_owned());

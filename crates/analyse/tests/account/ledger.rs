@@ -56,7 +56,7 @@ fn tally(durations: &[u64], untimed: u64) -> Tally {
 }
 
 fn key(f: impl FnOnce(&mut ExitKey)) -> ExitKey {
-    let mut key = super::script::exit_key(100, reason("cpuid"));
+    let mut key = ExitKey::of(100, reason("cpuid"));
     f(&mut key);
     key
 }

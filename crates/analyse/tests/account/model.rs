@@ -28,7 +28,6 @@ fn fault(reason: Reason, error_code: u64) -> DetailKind {
 pub(crate) struct ModelTotals {
     pub(crate) exits: BTreeMap<ExitId, Durations>,
     pub(crate) accesses: BTreeMap<AccessId, Durations>,
-    /// By process.
     pub(crate) time: BTreeMap<u32, TimeRow>,
     pub(crate) unpaired_exits: u64,
     pub(crate) unpaired_entries: u64,

@@ -273,7 +273,7 @@ fn outcome(word: &str) -> Option<Outcome> {
 }
 
 fn exit_row<'a>(words: impl Iterator<Item = &'a str>, tally: Tally) -> ExitRow {
-    let mut key = exit_key(100, reason("cpuid"));
+    let mut key = ExitKey::of(100, reason("cpuid"));
     let mut interval_start_ns = 0;
     for word in words {
         if let Some(start) = word.strip_prefix('@') {
@@ -293,19 +293,6 @@ fn exit_row<'a>(words: impl Iterator<Item = &'a str>, tally: Tally) -> ExitRow {
         }
     }
     ExitRow { interval_start_ns, key, tally }
-}
-
-/// An exit of L1 on vCPU 0 without a detail, handled in the kernel.
-pub(crate) fn exit_key(vm: u32, reason: Reason) -> ExitKey {
-    ExitKey {
-        vm,
-        vcpu: 0,
-        level: Level::L1,
-        reason,
-        detail: Detail::NONE,
-        outcome: Outcome::Kernel,
-        ancillary_of: None,
-    }
 }
 
 fn access_row<'a>(words: impl Iterator<Item = &'a str>, tally: Tally) -> AccessRow {

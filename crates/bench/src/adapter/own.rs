@@ -21,7 +21,6 @@ pub enum Extract {
 pub struct OwnMetric {
     /// Name of the value.
     pub metric: String,
-    /// Its unit.
     pub unit: String,
     /// Whether higher or lower values are better.
     pub better: Better,

@@ -9,12 +9,10 @@ use vmtax_capture::program::{
     sched, sysbench, time, wrk,
 };
 
-/// A known workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Adapter {
     /// Its name in a matrix.
     pub name: &'static str,
-    /// Description.
     pub about: &'static str,
     /// The program whose version is recorded, and its arguments for that; none for the agent's workloads.
     pub version: &'static str,
@@ -28,7 +26,6 @@ pub struct Adapter {
     pub server: &'static str,
     /// Whether the server refuses a client until it has finished with the previous one; then each client gets a new server.
     pub one_client: bool,
-    /// The client.
     pub client: &'static str,
     /// Parser of the client's output; call [`Adapter::readings`], which also checks the result.
     pub(crate) parse: fn(&ClientOutput<'_>) -> Result<Vec<ProgramReading>, OutputRefusal>,

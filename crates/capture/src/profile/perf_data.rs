@@ -11,7 +11,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 
-use vmtax_events::{Event, ExitRow, NO_PID, ProfileOrigin};
+use vmtax_events::{Event, NO_PID, ProfileOrigin};
 
 use super::{ImportedProfile, MOST_BYTES, MOST_STACKS, StackSum, of_file, one_frame};
 use crate::import::{ImportSource, perf_data};
@@ -121,18 +121,6 @@ impl Feed for Collected {
     const WANTS_PROFILE: bool = true;
 
     fn event(&mut self, _event: Event) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn release(&mut self, _time_ns: u64) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn counted(&mut self, _row: ExitRow) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn thread_name(&mut self, _pid: u32, _tid: u32, _name: &str) -> Result<(), Error> {
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use vmtax_capture::{
     Error, ImportFormat, ImportOptions, ImportSource, Imported, Sink, import, pipeline,
 };
 use vmtax_events::event::{HypercallInterface, InterruptAt};
-use vmtax_events::{Event, EventKind, ExitRow};
+use vmtax_events::{Event, EventKind};
 
 fn capture(path: &str) -> Vec<u8> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures");
@@ -30,10 +30,6 @@ struct CollectCaptures {
 impl Sink for &mut CollectCaptures {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         self.events.extend_from_slice(events);
-        Ok(())
-    }
-
-    fn counted(&mut self, _: &ExitRow) -> Result<(), Error> {
         Ok(())
     }
 

@@ -5,7 +5,6 @@
 macro_rules! files {
     ($($(#[$doc:meta])* $name:ident = $path:literal;)*) => {
         $($(#[$doc])* pub const $name: &str = $path;)*
-        /// All files.
         pub const FILES: &[&str] = &[$($name),*];
     };
 }
@@ -15,7 +14,6 @@ files! {
     CMDLINE = "/proc/cmdline";
     /// The processors: vendor, flags, microcode.
     CPUINFO = "/proc/cpuinfo";
-    /// The kernel's release.
     RELEASE = "/proc/sys/kernel/osrelease";
     /// Whether a counter of each CPU keeps watch over hangs.
     NMI_WATCHDOG = "/proc/sys/kernel/nmi_watchdog";
@@ -31,7 +29,6 @@ files! {
     THP_SHMEM = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
     /// The same for pages of 2 MiB, in kernels that tell sizes apart.
     THP_SHMEM_2M = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/shmem_enabled";
-    /// Same-page merging.
     KSM_RUN = "/sys/kernel/mm/ksm/run";
     /// Pages that it saves.
     KSM_SHARING = "/sys/kernel/mm/ksm/pages_sharing";
@@ -51,11 +48,9 @@ files! {
     PLE_GAP = "/sys/module/kvm_intel/parameters/ple_gap";
     /// Pause-loop exiting: cycles of a loop.
     PLE_WINDOW = "/sys/module/kvm_intel/parameters/ple_window";
-    /// EPT.
     EPT = "/sys/module/kvm_intel/parameters/ept";
     /// Tags of TLB entries by VMX.
     VPID = "/sys/module/kvm_intel/parameters/vpid";
-    /// NPT.
     NPT = "/sys/module/kvm_amd/parameters/npt";
     /// The MMU of KVM that handles faults of several vCPUs at once.
     TDP_MMU = "/sys/module/kvm/parameters/tdp_mmu";
@@ -67,7 +62,6 @@ files! {
     MEDIATED_PMU_INTEL = "/sys/module/kvm_intel/parameters/enable_mediated_pmu";
     /// The same of AMD.
     MEDIATED_PMU_AMD = "/sys/module/kvm_amd/parameters/enable_mediated_pmu";
-    /// Nesting on Intel.
     NESTED_INTEL = "/sys/module/kvm_intel/parameters/nested";
     /// VMREAD and VMWRITE of L1 without exits.
     SHADOW_VMCS = "/sys/module/kvm_intel/parameters/enable_shadow_vmcs";
@@ -79,7 +73,6 @@ files! {
     PAUSE_THRESH = "/sys/module/kvm_amd/parameters/pause_filter_thresh";
     /// Pause filter: PAUSEs of a loop.
     PAUSE_COUNT = "/sys/module/kvm_amd/parameters/pause_filter_count";
-    /// Nesting on AMD.
     NESTED_AMD = "/sys/module/kvm_amd/parameters/nested";
     /// VMLOAD and VMSAVE of L1 without exits.
     VLS = "/sys/module/kvm_amd/parameters/vls";
@@ -125,7 +118,6 @@ files! {
     UPTIME = "/proc/uptime";
     /// What is mounted, and how.
     MOUNTS = "/proc/mounts";
-    /// The clock.
     CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     /// Slots of the bounce buffer.
     SWIOTLB_SIZE = "/sys/kernel/debug/swiotlb/io_tlb_nslabs";

@@ -86,16 +86,13 @@ pub enum NotMeasured {
 pub enum HugePageSource {
     /// Transparent huge pages.
     Thp,
-    /// Pages of hugetlbfs.
     Hugetlb,
 }
 
 /// Repeated measurements of a chain, ns for each load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Timing {
-    /// The smallest.
     pub min: f64,
-    /// The median.
     pub median: f64,
     /// The 90th percentile.
     pub p90: f64,
@@ -118,7 +115,6 @@ impl Timing {
 pub struct ChainPoint {
     /// Loads.
     pub lines: usize,
-    /// Side by side.
     pub packed: Timing,
     /// Each in another page.
     pub spread: Timing,
@@ -129,7 +125,6 @@ pub struct ChainPoint {
 pub struct CoarseChain {
     /// The regions, by their place in [`MeasuredChains::regions`].
     pub regions: Vec<usize>,
-    /// The chain.
     pub timing: Timing,
 }
 

@@ -36,7 +36,6 @@ pub enum ExitServer<'a> {
     Unsupported(&'a KvmModule),
     /// `kvm` alone, or a `/dev/kvm` of which no module is seen.
     Unnamed,
-    /// No KVM.
     Nothing,
     /// The modules could not be listed.
     Unknown(&'a Unknown),

@@ -21,7 +21,6 @@ use super::{Area, LoadChain, Loads};
 
 /// Regions that are measured at most: 256 MiB. A kind of page of which a VM has a tenth is missed by them once in 700,000 times.
 const REGIONS: usize = 128;
-/// Fewer tell nothing.
 const FEWEST: usize = 8;
 /// Most pages of the guest's smallest size.
 const SMALL_PAGES: usize = 8192;

@@ -14,7 +14,6 @@ const LEAST: u64 = 16 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TakenMapping {
     pub(super) mapping: Mapping,
-    /// Why, for people.
     pub(super) why: String,
 }
 

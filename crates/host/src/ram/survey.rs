@@ -22,7 +22,6 @@ const GROUP: usize = 16;
 /// Pages of a memory by content.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// All pages.
     pub total: u64,
     /// Pages that are no hole.
     pub data: u64,
@@ -55,9 +54,6 @@ pub struct Dirty {
 
 impl Survey {
     /// Scans a memory, and watches for the time `dirty` which pages are written.
-    ///
-    /// # Errors
-    /// When the memory cannot be read.
     pub fn new(
         source: &mut RamSource,
         accel: &mut dyn Accelerate,

@@ -17,9 +17,7 @@ pub enum DiskKind {
 /// A confidential guest, which firmware is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfidentialKind {
-    /// AMD SEV-SNP.
     Snp,
-    /// Intel TDX.
     Tdx,
 }
 
@@ -39,9 +37,7 @@ pub enum Need {
     Kvm,
     /// A KVM on an emulated host that supports nested guests.
     Nested,
-    /// SEV-SNP.
     Snp,
-    /// TDX.
     Tdx,
     /// `/dev/vhost-net`.
     Vhost,
@@ -66,7 +62,6 @@ pub enum Need {
 /// What shows in a VM's facts, or on its host, that it has a part.
 #[derive(Clone, Copy, Debug)]
 pub enum Shows {
-    /// Nothing does.
     Nothing,
     /// This fact has this word.
     Word(&'static str, &'static str),
@@ -81,7 +76,6 @@ pub enum Shows {
 pub struct CategoryPart {
     /// Its word in a category's name, with its sign.
     pub name: &'static str,
-    /// Description.
     pub about: &'static str,
     /// `-machine`, if not that of plain VMs.
     pub machine: Option<&'static str>,

@@ -18,7 +18,6 @@ const FIRMWARE_FOLDERS: [&str; 3] = ["/usr/share/qemu", "/usr/share/seabios", "/
 /// The firmware that a microvm needs.
 const FIRMWARE_FILES: [&str; 4] =
     ["bios-microvm.bin", "pvh.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
-/// And a PC.
 const PC_FIRMWARE: [&str; 1] = ["bios-256k.bin"];
 /// Modules of a host beside KVM's.
 const HOST_MODULES: [&str; 2] = ["tun", "vhost_net"];

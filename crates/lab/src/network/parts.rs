@@ -50,7 +50,6 @@ impl SiteParts<'_> {
         format!("host{pv_eoi}{}", self.all(|part| part.cpu_flags))
     }
 
-    /// QEMU's machine.
     pub(super) fn machine(&self) -> &'static str {
         self.0.iter().find_map(|part| part.machine).unwrap_or(MICROVM)
     }
@@ -71,7 +70,6 @@ impl SiteParts<'_> {
         [netdev, format!("virtio-net-pci,netdev=net0,romfile=,disable-legacy=on{device}")]
     }
 
-    /// QEMU's disk.
     pub(super) fn disk(&self) -> String {
         if let Some(disk) = self.0.iter().find_map(|part| part.disk_model) {
             return disk.to_owned();
@@ -93,7 +91,6 @@ impl SiteParts<'_> {
         thread.iter().chain(own).map(|word| (*word).to_owned())
     }
 
-    /// vCPUs.
     pub(super) fn vcpus(&self) -> u32 {
         self.0.iter().find_map(|part| part.vcpus).unwrap_or(1)
     }

@@ -11,7 +11,6 @@ use super::{Category, ClientPlace};
 use crate::category::KINDS;
 use crate::host::HostKind;
 
-/// The VMM's program.
 pub const QEMU: &str = "qemu-system-x86_64";
 /// Where it finds its firmware in the host.
 pub(super) const FIRMWARE: &str = "usr/share/qemu";

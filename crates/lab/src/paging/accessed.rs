@@ -12,7 +12,6 @@ pub(crate) type Outcome = Result<Paging, String>;
 /// What a batch accessed, and what it costs simulated processors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Paging {
-    /// Loads and stores.
     pub accesses: u64,
     /// Executions of instructions of its code, by address.
     pub executed: BTreeMap<u64, u64>,
@@ -29,7 +28,6 @@ pub struct Paging {
 /// What an instruction accessed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InstructionPaging {
-    /// Its guest-virtual address.
     pub address: u64,
     /// It in Intel's syntax; empty where the code is not known.
     pub text: String,

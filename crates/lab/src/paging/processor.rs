@@ -4,7 +4,6 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-/// The files.
 const FILES: [(&str, &str); 2] = [
     ("zen4", include_str!("../../processors/zen4.toml")),
     ("zen3", include_str!("../../processors/zen3.toml")),
@@ -14,14 +13,12 @@ const FILES: [(&str, &str); 2] = [
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Processor {
-    /// A word.
     #[serde(default)]
     pub name: String,
     /// The processor, for people.
     pub title: String,
     /// The first data TLB; pages of all sizes share it.
     pub(super) first_tlb: Tlb,
-    /// The second.
     pub(super) second_tlb: Tlb,
     /// Entries of page tables that the walker keeps.
     pub(super) walker: Walker,
@@ -30,7 +27,6 @@ pub struct Processor {
     pub(super) memory: Memory,
 }
 
-/// A TLB.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Tlb {
@@ -67,7 +63,6 @@ pub(super) struct Cache {
     source: String,
 }
 
-/// The memory behind.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Memory {

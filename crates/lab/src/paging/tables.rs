@@ -47,7 +47,6 @@ pub(super) struct Walk {
     pub(super) entries: [Nested; GUEST_LEVELS],
     /// Level of the entry that maps the page.
     pub(super) leaf: usize,
-    /// The page's own.
     pub(super) page: Nested,
 }
 

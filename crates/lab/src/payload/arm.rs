@@ -218,9 +218,7 @@ fn system((op0, op1, crn, crm, op2): SystemRegister) -> u32 {
 pub(crate) struct ArmCode {
     /// Once, before the first batch.
     pub(crate) setup: fn(&mut CodeWords),
-    /// Before each batch.
     pub(crate) batch: fn(&mut CodeWords),
-    /// The operation.
     pub(crate) body: fn(&mut CodeWords),
 }
 

@@ -22,7 +22,6 @@ const ADDRESSES: u32 = 1 << 16;
 const LOW_END: u64 = 0x9_f000;
 const HIGH: u64 = 1 << 20;
 
-/// A loaded image.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LoadedImage {
     pub(super) entry: u32,

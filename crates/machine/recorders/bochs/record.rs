@@ -114,7 +114,6 @@ impl Recorder {
         })
     }
 
-    /// An instruction begins.
     #[inline]
     pub(crate) fn begin(&mut self) {
         self.exit_code = None;
@@ -149,7 +148,6 @@ impl Recorder {
         }
     }
 
-    /// VM exit.
     pub(crate) fn leaves(&mut self, reason: u32, qualification: u64) {
         self.leaving = true;
         let is_write = reason & 0xffff == PORT_ACCESS && qualification & IS_READ == 0;
@@ -203,7 +201,6 @@ impl Recorder {
         }
     }
 
-    /// The processor halts.
     pub(crate) fn halts(&mut self) {
         self.happened(PendingClock::Halt);
     }

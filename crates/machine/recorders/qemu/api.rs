@@ -2,7 +2,6 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-/// The plugin's id.
 pub(crate) type PluginId = u64;
 /// A block that is being translated.
 #[repr(C)]
@@ -66,7 +65,6 @@ enum CountingWay {
 /// Instructions executed, of version 1.
 static mut EXECUTED: u64 = 0;
 
-/// The functions.
 #[derive(Clone, Copy)]
 pub(crate) struct Api {
     pub(crate) tb_trans_cb: unsafe extern "C" fn(PluginId, Translated),

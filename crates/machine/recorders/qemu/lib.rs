@@ -49,7 +49,6 @@ use api::{Api, Insn, PluginId, QemuInfo, Tb};
 use memory::Accesses;
 use record::{QemuMarks, Recorder, TranslatedBlock};
 
-/// What is recorded.
 enum Mode {
     Code(Recorder),
     Memory(Accesses),

@@ -346,7 +346,6 @@ impl Accesses {
         }
     }
 
-    /// Ends the record.
     pub(crate) fn end(&mut self) {
         self.on = false;
         if self.out.is_some() {

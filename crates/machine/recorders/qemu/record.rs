@@ -40,7 +40,6 @@ impl QemuMarks {
     }
 }
 
-/// A translated block.
 pub(crate) struct TranslatedBlock {
     id: u32,
     instructions: u32,
@@ -204,7 +203,6 @@ impl Recorder {
         }
     }
 
-    /// Ends the record.
     pub(crate) fn end(&mut self) {
         self.on = false;
         if self.out.is_some() {

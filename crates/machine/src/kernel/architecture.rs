@@ -1,6 +1,5 @@
 //! Architectures of kernels, by Debian's names.
 
-/// An architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
     /// x86-64.
@@ -10,7 +9,6 @@ pub enum Architecture {
 }
 
 impl Architecture {
-    /// Debian's name.
     pub(super) fn name(self) -> &'static str {
         match self {
             Architecture::Amd64 => "amd64",

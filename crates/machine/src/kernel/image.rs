@@ -18,18 +18,14 @@ const LARGEST_IMAGE: u64 = 1 << 30;
 /// Unpacked they are 50 to 120 MiB; with debug information, up to 1 GiB.
 const LARGEST_ELF: u64 = 2 << 30;
 
-/// A kernel image.
 pub(crate) enum KernelImage {
-    /// An ELF file.
     Elf {
-        /// The file.
         path: PathBuf,
     },
     /// A bzImage.
     Packed(Packed),
     /// An Image of arm64.
     Arm {
-        /// The file.
         path: PathBuf,
     },
 }

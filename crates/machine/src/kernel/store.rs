@@ -49,7 +49,6 @@ impl Kernel {
 pub(super) struct KernelStore {
     pub(super) folder: PathBuf,
     cache: PathBuf,
-    /// Whose kernels.
     pub(super) architecture: Architecture,
     /// apt's configuration file, where it is not the system's.
     configuration: Option<PathBuf>,

@@ -5,15 +5,12 @@ use crate::{Emulator, Error};
 /// A program of QEMU's and its machine.
 #[derive(Debug)]
 pub(crate) struct Board {
-    /// The program.
     pub(crate) program: &'static str,
     /// `-machine`, unless the spec has another.
     pub(crate) machine: &'static str,
-    /// Its virtio disk.
     pub(crate) disk: &'static str,
     /// Who needs it, in an error.
     need: &'static str,
-    /// Debian's packages.
     packages: &'static str,
 }
 

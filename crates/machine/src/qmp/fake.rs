@@ -54,12 +54,10 @@ impl Fake {
     }
 }
 
-/// An answer.
 pub(crate) fn ok(value: &str) -> String {
     format!("{{\"return\": {value}, \"id\": ID}}\n")
 }
 
-/// An event.
 pub(crate) fn event(name: &str) -> String {
     format!("{{\"event\": \"{name}\", \"timestamp\": {{\"seconds\": 1, \"microseconds\": 2}}}}\n")
 }

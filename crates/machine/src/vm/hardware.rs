@@ -23,9 +23,7 @@ pub struct Hardware {
     pub options: BTreeMap<String, Value>,
     /// `kvm`, or `other` (TCG as a rule).
     pub accelerator: String,
-    /// Bytes of memory.
     pub memory_bytes: u64,
-    /// Memory backends.
     pub memory: Vec<Backend>,
     /// The first vCPU; all are alike.
     pub cpu: CpuModel,
@@ -67,7 +65,6 @@ pub struct CpuModel {
     pub properties: BTreeMap<String, Value>,
 }
 
-/// A device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VmDevice {

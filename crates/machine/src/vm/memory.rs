@@ -19,7 +19,6 @@ pub struct Ram {
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// The file.
     pub file: File,
     /// Where in the file the memory begins.
     pub offset: u64,
@@ -52,9 +51,6 @@ const START: &str = "start it with -object memory-backend-file,id=mem,size=...,m
 
 impl QemuVm {
     /// Its memory in shared files, sorted by name, to be read, or to be written too. All other memory is part of the device state.
-    ///
-    /// # Errors
-    /// When there is none, or a file cannot be found or opened.
     pub fn ram(&mut self, write: bool) -> Result<Vec<Ram>, VmError> {
         let backends = self.shared_backends()?;
         if backends.is_empty() {

@@ -75,7 +75,6 @@ impl<'a> Pause<'a> {
         Ok(())
     }
 
-    /// The VM.
     pub fn vm(&mut self) -> &mut QemuVm {
         self.vm
     }

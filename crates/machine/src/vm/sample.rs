@@ -23,7 +23,6 @@ const TRIES: usize = 3;
 struct SamplePage {
     /// Where in the block.
     offset: u64,
-    /// Its guest-physical address.
     address: u64,
 }
 

@@ -17,7 +17,6 @@ pub(super) struct MemoryRange {
     pub(super) backend: String,
     /// The first guest-physical address.
     pub(super) address: u64,
-    /// Bytes.
     pub(super) bytes: u64,
     /// Where in the backend it begins.
     pub(super) offset: u64,

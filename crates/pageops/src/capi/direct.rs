@@ -19,15 +19,13 @@ pub struct PageopsFacts {
     pub crc: u32,
 }
 
-/// Name of the variant for this processor: "avx512+clmul", "avx512", "avx2+clmul", "avx2", "sse2", "neon", "scalar".
+/// Name of the variant for this processor: "avx512", "avx2", "sse2", "neon", "scalar".
 ///
 /// Threads: any, at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn pageops_variant() -> *const c_char {
     let name = match Cpu::best().name() {
-        "avx512+clmul" => c"avx512+clmul",
         "avx512" => c"avx512",
-        "avx2+clmul" => c"avx2+clmul",
         "avx2" => c"avx2",
         "sse2" => c"sse2",
         "neon" => c"neon",

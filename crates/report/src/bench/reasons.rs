@@ -5,7 +5,6 @@ use vmtax_analyse::reasons::{ExitGuest, ReasonRow};
 use crate::names;
 use crate::table::{CSV, Cell, Column, JSON, PEOPLE, Table};
 
-/// The heading.
 pub(crate) const TITLE: &str = "Exits by reason, beside the baseline";
 
 /// Said with the table.

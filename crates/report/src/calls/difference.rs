@@ -20,7 +20,6 @@ pub struct ComparedOperation<'a> {
     pub run: String,
     /// In the first run.
     pub before: &'a ProfiledOperation<'a>,
-    /// In the second.
     pub after: &'a ProfiledOperation<'a>,
     /// What its path differs by.
     pub difference: TreeDifference,

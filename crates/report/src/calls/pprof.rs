@@ -124,7 +124,6 @@ impl GrowingProfile {
     }
 }
 
-/// Writes all operations.
 pub fn write(all: &[(ProfiledOperation<'_>, CallTree)], out: &mut dyn Write) -> io::Result<()> {
     let mut growing = GrowingProfile::default();
     // The first text is empty.

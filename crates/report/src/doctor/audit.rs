@@ -9,7 +9,6 @@ use crate::numbers::count;
 
 /// What an audit shows.
 pub struct Audit<'a> {
-    /// Version of this tool.
     pub tool_version: &'a str,
     /// The root that was read.
     pub root: &'a str,

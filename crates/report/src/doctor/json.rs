@@ -2,171 +2,110 @@
 
 use std::io::{self, Write};
 
-use serde::Serialize;
 use vmtax_analyse::audit::{
-    self, AuditFinding, AuditSubject, CauseMeasured, SeenSetting, SettingGain,
+    self, AuditFinding, AuditSubject, CauseMeasured, Fix, MeasuredGain, SeenSetting, SettingGain,
 };
 use vmtax_events::setting::{Fact, VmProcess, files};
 
 use super::audit::{Audit, fix_kind};
 use super::words::{self, RuleWords, fix_line};
+use crate::table::Cell;
 
 /// Name and version of the shape.
 pub const SCHEMA: &str = "vmtax-doctor-1";
 
-#[derive(Serialize)]
-struct Doctor<'a> {
-    schema: &'static str,
-    tool: DoctorTool<'a>,
-    root: &'a str,
-    guest: Option<&'a str>,
-    run: Option<&'a str>,
-    kernel: Option<&'a str>,
-    kvm: crate::kvm::ShapedPrograms<'a>,
-    hidden_processes: u64,
-    vms: Vec<DoctorVm<'a>>,
-    findings: Vec<ShapedDoctor<'a>>,
-}
-
-#[derive(Serialize)]
-struct DoctorTool<'a> {
-    name: &'static str,
-    version: &'a str,
-}
-
-#[derive(Serialize)]
-pub(crate) struct DoctorVm<'a> {
-    pid: u32,
-    name: &'a str,
-    kind: &'static str,
-    vcpus: u32,
-}
-
-#[derive(Serialize)]
-struct ShapedDoctor<'a> {
-    rule: &'static str,
-    check: &'static str,
-    subject: &'static str,
-    pid: Option<u32>,
-    verdict: &'static str,
-    what: String,
-    evidence: Vec<EvidenceJson<'a>>,
-    fix: Option<ShapedFix>,
-    causes: Vec<&'static str>,
-    measured: Option<MeasuredShape>,
-    wanted: &'static str,
-    why: &'static str,
-    source: Option<&'static str>,
-    confidential: bool,
-}
-
-#[derive(Serialize)]
-struct EvidenceJson<'a> {
-    path: &'a str,
-    value: Option<String>,
-    unknown: Option<String>,
-}
-
-#[derive(Serialize)]
-struct ShapedFix {
-    kind: &'static str,
-    text: String,
-}
-
-#[derive(Serialize)]
-struct MeasuredShape {
-    vm: Option<u32>,
-    causes: Vec<CauseShape>,
-    gain: ShapedGain,
-}
-
-#[derive(Serialize)]
-struct CauseShape {
-    cause: &'static str,
-    count: u64,
-    per_second: Option<f64>,
-    time_ns: Option<u64>,
-    share: Option<f64>,
-}
-
-#[derive(Serialize)]
-struct ShapedGain {
-    kind: &'static str,
-    exits: Option<u64>,
-    time_ns: Option<u64>,
-    base_ns: Option<u64>,
-    share: Option<f64>,
-}
-
 pub(super) fn write(audit: &Audit, out: &mut dyn Write) -> io::Result<()> {
-    let document = Doctor {
-        schema: SCHEMA,
-        tool: DoctorTool { name: "vmtax", version: audit.tool_version },
-        root: audit.root,
-        guest: audit.guest,
-        run: audit.run.map(|(name, _)| name),
-        kernel: audit.system.settings.text(files::RELEASE).ok(),
-        kvm: crate::kvm::shaped(&audit.system.kvm),
-        hidden_processes: audit.system.hidden,
-        vms: audit.vms.iter().map(vm).collect(),
-        findings: audit.findings.iter().map(finding).collect(),
-    };
+    let kernel = audit.system.settings.text(files::RELEASE).ok();
+    let document = Cell::Object(vec![
+        ("schema", Cell::Word(SCHEMA)),
+        ("tool", tool(audit.tool_version)),
+        ("root", name(audit.root)),
+        ("guest", Cell::of(audit.guest, name)),
+        ("run", Cell::of(audit.run, |(run, _)| name(run))),
+        ("kernel", Cell::of(kernel, name)),
+        ("kvm", crate::kvm::object(&audit.system.kvm)),
+        ("hidden_processes", Cell::Count(audit.system.hidden)),
+        ("vms", Cell::List(audit.vms.iter().map(|one| Cell::Object(vm(one))).collect())),
+        ("findings", Cell::List(audit.findings.iter().map(finding).collect())),
+    ]);
     crate::json::write(&document, out)
 }
 
-pub(crate) fn vm(vm: &VmProcess) -> DoctorVm<'_> {
-    DoctorVm { pid: vm.pid, name: &vm.name, kind: audit::kind(vm).name(), vcpus: vm.vcpus }
+/// This program with its version.
+pub(crate) fn tool(version: &str) -> Cell {
+    Cell::Object(vec![("name", Cell::Word("vmtax")), ("version", name(version))])
 }
 
-fn finding(finding: &AuditFinding) -> ShapedDoctor<'_> {
+fn name(text: &str) -> Cell {
+    Cell::Name(text.to_owned())
+}
+
+/// The fields of a VM.
+pub(crate) fn vm(vm: &VmProcess) -> Vec<(&'static str, Cell)> {
+    vec![
+        ("pid", Cell::Count(vm.pid.into())),
+        ("name", name(&vm.name)),
+        ("kind", Cell::Word(audit::kind(vm).name())),
+        ("vcpus", Cell::Count(vm.vcpus.into())),
+    ]
+}
+
+fn finding(finding: &AuditFinding) -> Cell {
     let (subject, pid) = match finding.subject {
         AuditSubject::Host => ("host", None),
         AuditSubject::Vm(pid) => ("vm", Some(pid)),
         AuditSubject::Guest => ("guest", None),
     };
-    let found = &finding.found;
+    let (found, check) = (&finding.found, finding.check);
     let RuleWords { wanted, why, source, .. } = words::rule(finding.rule.id);
-    ShapedDoctor {
-        rule: finding.rule.id.name(),
-        check: finding.check.id.name(),
-        subject,
-        pid,
-        verdict: found.verdict.name(),
-        what: words::found(found),
-        evidence: found.evidence.iter().map(evidence).collect(),
-        fix: found.fix.as_ref().map(|fix| ShapedFix { kind: fix_kind(fix), text: fix_line(fix) }),
-        causes: finding.check.causes.iter().map(|cause| cause.name()).collect(),
-        measured: finding.measured.as_ref().map(|measured| MeasuredShape {
-            vm: measured.vm,
-            causes: measured.causes.iter().map(cause).collect(),
-            gain: gain(&measured.gain),
-        }),
-        wanted,
-        why,
-        source,
-        confidential: finding.check.confidential,
-    }
+    let fix = |fix: &Fix| {
+        Cell::Object(vec![("kind", Cell::Word(fix_kind(fix))), ("text", Cell::Name(fix_line(fix)))])
+    };
+    let measured = |of: &MeasuredGain| {
+        Cell::Object(vec![
+            ("vm", Cell::of(of.vm, |vm| Cell::Count(vm.into()))),
+            ("causes", Cell::List(of.causes.iter().map(cause).collect())),
+            ("gain", gain(&of.gain)),
+        ])
+    };
+    let causes = check.causes.iter().map(|cause| Cell::Word(cause.name()));
+    Cell::Object(vec![
+        ("rule", Cell::Word(finding.rule.id.name())),
+        ("check", Cell::Word(check.id.name())),
+        ("subject", Cell::Word(subject)),
+        ("pid", Cell::of(pid, |pid| Cell::Count(pid.into()))),
+        ("verdict", Cell::Word(found.verdict.name())),
+        ("what", Cell::Name(words::found(found))),
+        ("evidence", Cell::List(found.evidence.iter().map(evidence).collect())),
+        ("fix", Cell::of(found.fix.as_ref(), fix)),
+        ("causes", Cell::List(causes.collect())),
+        ("measured", Cell::of(finding.measured.as_ref(), measured)),
+        ("wanted", Cell::Word(wanted)),
+        ("why", Cell::Word(why)),
+        ("source", Cell::of(source, Cell::Word)),
+        ("confidential", Cell::Flag(check.confidential)),
+    ])
 }
 
-fn evidence(fact: &Fact<SeenSetting>) -> EvidenceJson<'_> {
-    EvidenceJson {
-        path: &fact.path,
-        value: fact.value.as_ref().ok().map(words::seen),
-        unknown: fact.value.as_ref().err().map(ToString::to_string),
-    }
+fn evidence(fact: &Fact<SeenSetting>) -> Cell {
+    Cell::Object(vec![
+        ("path", name(&fact.path)),
+        ("value", Cell::of(fact.value.as_ref().ok(), |seen| Cell::Name(words::seen(seen)))),
+        ("unknown", Cell::of(fact.value.as_ref().err(), |why| Cell::Name(why.to_string()))),
+    ])
 }
 
-fn cause(measured: &CauseMeasured) -> CauseShape {
-    CauseShape {
-        cause: measured.cause.name(),
-        count: measured.count,
-        per_second: measured.per_second,
-        time_ns: measured.time_ns,
-        share: measured.share,
-    }
+fn cause(measured: &CauseMeasured) -> Cell {
+    Cell::Object(vec![
+        ("cause", Cell::Word(measured.cause.name())),
+        ("count", Cell::Count(measured.count)),
+        ("per_second", Cell::of(measured.per_second, Cell::Number)),
+        ("time_ns", Cell::of(measured.time_ns, Cell::Time)),
+        ("share", Cell::of(measured.share, Cell::Share)),
+    ])
 }
 
-fn gain(gain: &SettingGain) -> ShapedGain {
+fn gain(gain: &SettingGain) -> Cell {
     let (kind, exits, time_ns, base_ns) = match *gain {
         SettingGain::AtMost { count, time_ns, base_ns } => {
             ("at-most", Some(count), Some(time_ns), Some(base_ns))
@@ -178,5 +117,11 @@ fn gain(gain: &SettingGain) -> ShapedGain {
         SettingGain::NoExits => ("no-exits", None, None, None),
         SettingGain::Unknown => ("unknown", None, None, None),
     };
-    ShapedGain { kind, exits, time_ns, base_ns, share: gain.share() }
+    Cell::Object(vec![
+        ("kind", Cell::Word(kind)),
+        ("exits", Cell::of(exits, Cell::Count)),
+        ("time_ns", Cell::of(time_ns, Cell::Time)),
+        ("base_ns", Cell::of(base_ns, Cell::Time)),
+        ("share", Cell::of(gain.share(), Cell::Share)),
+    ])
 }

@@ -18,9 +18,6 @@ const EMULATED: &str =
     "Counted on an emulated host: times do not reflect hardware and are not shown.";
 
 /// The change between two recordings.
-///
-/// # Errors
-/// When a number cannot be written as JSON.
 pub fn tables(
     change: &LoadChange,
     before: RunSubject<'_>,

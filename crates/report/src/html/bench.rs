@@ -9,7 +9,6 @@ use super::{TableSection, described, figures, losses};
 use crate::bench::{Benchmark, direction, overhead};
 use crate::numbers::significant;
 
-/// The whole page.
 pub(crate) fn page(shown: &Benchmark<'_>) -> Markup {
     let mut sections = vec![PageSection {
         id: "conclusions".to_owned(),

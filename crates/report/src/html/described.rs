@@ -19,7 +19,6 @@ pub struct TableSection<'a> {
     pub title: &'a str,
     /// Sentences above it. Hostile text.
     pub notes: Vec<String>,
-    /// The table.
     pub table: &'a Table,
 }
 
@@ -27,7 +26,6 @@ pub struct TableSection<'a> {
 pub struct TablePage<'a> {
     /// The command that made it: `pages`.
     pub command: &'static str,
-    /// Version of this tool.
     pub tool_version: &'a str,
     /// Name and value of what the data is, folded; the first is beside the page's name.
     pub facts: Vec<(&'static str, String)>,
@@ -185,7 +183,6 @@ pub(super) fn cut(table: &Table, most: usize, all: &str) -> Markup {
     }
 }
 
-/// The table alone.
 pub(super) fn rows(id: &str, title: &str, table: &Table) -> Markup {
     grid(id, title, table, MAX_ROWS)
 }

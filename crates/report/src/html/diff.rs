@@ -11,7 +11,6 @@ use super::{figures, losses};
 use crate::text::diff::unit;
 use crate::{Comparison, RunSubject, names, numbers};
 
-/// The whole page.
 pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
     let diff = &comparison.diff;
     let mut sections = vec![

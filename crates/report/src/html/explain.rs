@@ -10,7 +10,6 @@ use super::{described, figures, flame, losses};
 use crate::explain::{Explained, advice, cost, sentence, words, workload_table};
 use crate::names::printable;
 
-/// The whole page.
 pub(super) fn page(explained: &Explained<'_>) -> Markup {
     let mut sections = vec![PageSection {
         id: "conclusion".to_owned(),

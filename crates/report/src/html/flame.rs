@@ -87,7 +87,6 @@ pub(super) fn levels(lines: &[String], operations: u64, number: usize) -> Option
 
 /// A picture of a difference, with its heading.
 pub struct Picture {
-    /// Hostile text.
     pub heading: String,
     /// `None` where it cannot be drawn.
     pub(crate) svg: Option<String>,

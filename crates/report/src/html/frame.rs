@@ -23,9 +23,7 @@ pub(super) struct PageSection {
 
 /// The page around the sections. The first section is the answer: what holds of all figures, and where they come from, is below it.
 pub(super) struct PageFrame<'a> {
-    /// Of the window.
     pub(super) title: String,
-    /// Version of this tool.
     pub(super) tool_version: &'a str,
     /// The name of the page, beside that of the tool.
     pub(super) name: &'a str,
@@ -45,7 +43,6 @@ pub(super) struct PageFrame<'a> {
 pub(super) struct PageFact {
     /// Its name, with a small letter.
     pub(super) name: &'static str,
-    /// Its value.
     pub(super) value: Markup,
     /// A line of its own, in the font of code.
     pub(super) is_code: bool,
@@ -58,7 +55,6 @@ impl PageFact {
     }
 }
 
-/// The whole page.
 pub(super) fn framed(frame: &PageFrame<'_>, sections: &[PageSection]) -> Markup {
     html! {
         (DOCTYPE)

@@ -4,7 +4,6 @@ use maud::{Markup, html};
 
 use super::figures;
 
-/// A heat map.
 pub struct Heat {
     /// Its `id`, a plain word.
     pub id: String,
@@ -12,19 +11,15 @@ pub struct Heat {
     pub title: String,
     /// Headings of the columns. Hostile text.
     pub columns: Vec<String>,
-    /// Its rows.
     pub rows: Vec<HeatRow>,
 }
 
-/// A row.
 pub struct HeatRow {
-    /// Hostile text.
     pub name: String,
     /// A cell for each column.
     pub cells: Vec<HeatCell>,
 }
 
-/// A cell.
 pub struct HeatCell {
     /// Hostile text.
     pub text: String,

@@ -10,7 +10,6 @@ use super::{
 };
 use crate::Document;
 
-/// A report.
 pub(super) fn page(doc: &Document) -> Markup {
     let frame = PageFrame {
         title: format!("vmtax report – {}", figures::text(&doc.source)),

@@ -25,7 +25,6 @@ const LINES: [(&str, &str, Option<f64>); 4] = [
     ("s3", "converted for 100 I/Os", Some(100.0)),
 ];
 
-/// Chart and table.
 pub(super) fn section(operations: &Operations, table: &Table) -> Markup {
     let all = transfers(operations);
     let at_l1: Vec<&Transfer<'_>> = all.iter().filter(|one| one.level == Level::L1).collect();

@@ -22,7 +22,6 @@ pub struct SeriesPoint<'a> {
     pub options: String,
     /// The run's folder in that of the series.
     pub folder: String,
-    /// The run.
     pub ledger: &'a Ledger,
 }
 

@@ -1,7 +1,5 @@
 //! Perfetto's messages, as far as a trace here needs them: names and field numbers of `protos/perfetto/trace/`.
 
-#![expect(missing_docs, reason = "the names are Perfetto's, and so is their documentation")]
-
 use prost::Message;
 
 #[derive(Clone, PartialEq, Message)]

@@ -7,7 +7,6 @@ use super::record::guarded;
 use crate::names::printable;
 use crate::numbers;
 
-/// A typed cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     /// Does not apply: blank.
@@ -50,11 +49,8 @@ pub enum Cell {
     List(Vec<Cell>),
     /// An object for JSON alone.
     Object(Vec<(&'static str, Cell)>),
-    /// A duration.
     Nanoseconds(f64),
-    /// A size.
     Bytes(u64),
-    /// Yes or no.
     Flag(bool),
     /// Numbers of which three digits are shown.
     Numbers(Vec<f64>),
@@ -62,7 +58,6 @@ pub enum Cell {
     Word(&'static str),
     /// A word of this program; a page explains it.
     Described(&'static str, &'static str),
-    /// Hostile text.
     Name(String),
     /// Hostile text that sorts by this key, [`sort_key`] or a whole number.
     Written(String, Option<u128>),

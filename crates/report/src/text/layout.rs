@@ -82,7 +82,6 @@ impl GridColumn {
         GridColumn { title: title.to_owned(), name: None, right: false, room: ColumnRoom::Keep }
     }
 
-    /// A column of numbers.
     pub(crate) fn number(title: &str, room: ColumnRoom) -> GridColumn {
         GridColumn { title: title.to_owned(), name: None, right: true, room }
     }

@@ -5,37 +5,24 @@ use super::model::{PageOver, ScreenModel};
 /// A key that means something here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// A character.
     Char(char),
-    /// With Ctrl.
     Ctrl(char),
-    /// A function key.
     F(u8),
-    /// Up.
     Up,
-    /// Down.
     Down,
     /// Back in time.
     Left,
     /// On in time.
     Right,
-    /// A screen up.
     PageUp,
-    /// A screen down.
     PageDown,
-    /// The first row.
     Home,
-    /// The last row.
     End,
-    /// Into the row.
     Enter,
-    /// Out of it.
     Escape,
     /// Out of it; in a text the last character.
     Backspace,
-    /// The next view.
     Tab,
-    /// The view before.
     BackTab,
 }
 
@@ -44,7 +31,6 @@ pub enum Key {
 pub enum Wish {
     /// Nothing but to paint it again.
     GoOn,
-    /// To end.
     Quit,
     /// To be stopped, as a shell's Ctrl-Z does.
     Stop,

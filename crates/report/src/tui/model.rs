@@ -63,7 +63,6 @@ impl TreePlace {
     }
 }
 
-/// Which time is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TimeShown {
     Newest,
@@ -79,7 +78,6 @@ pub(super) enum PageOver {
     Losses,
 }
 
-/// How a VM is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VmState {
     Runs,

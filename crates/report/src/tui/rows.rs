@@ -6,7 +6,6 @@ use vmtax_analyse::{Filter, IntervalFrame, KeyValue, LedgerBuilder, table};
 use vmtax_events::{Cause, Coverage, ExitKey, ExitRow, Losses, Outcome, Recording, Tally, TimeRow};
 
 vmtax_events::words! {
-    /// What rows are.
     pub(super) enum View {
         Vms = "VMs",
         Vcpus = "vCPUs",
@@ -46,7 +45,6 @@ pub(super) struct Within {
 }
 
 impl Within {
-    /// And to this row.
     pub(super) fn row(mut self, key: &[KeyValue]) -> Within {
         match key.first() {
             Some(KeyValue::Vm(vm)) => self.vm = Some(*vm),

@@ -23,7 +23,7 @@ pub(crate) struct Browser {
     session: Option<String>,
     next_id: u64,
     /// Events of the tab, in order, that were not awaited.
-    pub(crate) events: Vec<Value>,
+    events: Vec<Value>,
     _profile: tempfile::TempDir,
 }
 
@@ -144,6 +144,28 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
+    /// What the browser complained about since the page was opened, and what it fetched other than the page itself.
+    pub(crate) fn complaints(&mut self) -> Vec<String> {
+        // A turn of the event loop lets what is under way arrive.
+        self.eval("new Promise(done => setTimeout(done, 100))");
+        let complaint = |event: &Value| {
+            let params = &event["params"];
+            match event["method"].as_str().unwrap_or_default() {
+                "Runtime.exceptionThrown" | "Log.entryAdded" | "Runtime.consoleAPICalled" => {
+                    Some(params.to_string())
+                }
+                "Network.requestWillBeSent" => {
+                    let url = params["request"]["url"].as_str().unwrap_or_default();
+                    let page = url.starts_with("file://") && params["type"] == json!("Document");
+                    // The empty icon is part of the page.
+                    (!page && url != "data:,").then(|| format!("request: {url}"))
+                }
+                _ => None,
+            }
+        };
+        self.events.iter().filter_map(complaint).collect()
+    }
+
     /// A real click at the centre of the element, scrolled into view.
     pub(crate) fn click(&mut self, selector: &str) {
         let place = self.eval(&format!(
@@ -223,26 +245,4 @@ fn program() -> &'static str {
             std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
         })
         .expect("Chromium is not installed: `./x test` installs it (Debian package `chromium`)")
-}
-
-/// The bytes of base64 text without line breaks.
-pub(crate) fn from_base64(text: &str) -> Vec<u8> {
-    let digit = |c: u8| match c {
-        b'A'..=b'Z' => c - b'A',
-        b'a'..=b'z' => c - b'a' + 26,
-        b'0'..=b'9' => c - b'0' + 52,
-        b'+' => 62,
-        _ => 63,
-    };
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut filled) = (0u32, 0);
-    for c in text.bytes().filter(|&c| c != b'=') {
-        bits = bits << 6 | u32::from(digit(c));
-        filled += 6;
-        if filled >= 8 {
-            filled -= 8;
-            bytes.push((bits >> filled) as u8);
-        }
-    }
-    bytes
 }

@@ -1,6 +1,8 @@
-//! Small documents, built by hand, that every renderer's test renders.
+//! Documents, built by hand, that every renderer's test renders.
 
-use vmtax_analyse::{Arranged, Filter, LedgerBuilder, Nested, Operations, SortedTable, TableKind};
+use vmtax_analyse::{
+    Arranged, By, Filter, LedgerBuilder, Nested, Operations, SortedTable, TableKind,
+};
 use vmtax_events::{
     AccessKey, AccessRow, Better, CallKind, CallRow, Coverage, Detail, DetailKind, ExitKey,
     ExitRow, Isa, Level, Losses, Outcome, Reason, Recording, Sample, Tally, TimeRow, Vm, svm,
@@ -9,6 +11,9 @@ use vmtax_report::Document;
 use vmtax_report::calls::ShownCalls;
 
 const SECOND: u64 = 1_000_000_000;
+
+/// A string that tries to act on a terminal, a spreadsheet, a CSV reader, a JSON reader or a page.
+pub(crate) const EVIL: &str = "\u{1b}]0;owned\u{7}\u{1b}[31m\"a,b\"\r\n<script>alert(1)</script></style></title>--><img src=x onerror=alert(2)>'`&amp;{{x}}\u{202e}gnp.exe\0";
 
 /// Puts rows of one second into a ledger.
 struct Rows(LedgerBuilder);
@@ -158,9 +163,9 @@ pub(crate) fn lab() -> Document {
 
 /// The same with names with terminal escapes and markup.
 pub(crate) fn hostile_lab() -> Document {
-    let evil = ["=cmd|\"a,b\"\r\n\u{1b}[31m</script>\u{202e}", "@x", "-x", "+x", "=x@L2"];
-    let vms = [(1, evil[0]), (2, evil[1]), (3, evil[2]), (4, evil[3]), (101, evil[4])];
-    lab_run(&vms, Recording { emulated: Some("\u{1b}[1m".into()), ..recording() })
+    let evil = format!("=cmd|{EVIL}");
+    let vms = [(1, evil.as_str()), (2, "@x"), (3, "-x"), (4, "+x"), (101, "=x@L2")];
+    lab_run(&vms, Recording { emulated: Some(EVIL.into()), ..recording() })
 }
 
 fn lab_run(vms: &[(u32, &str); 5], recording: Recording) -> Document {
@@ -302,7 +307,6 @@ pub(crate) fn counts() -> Document {
     rows.document(recording, Losses::default(), true, &[TableKind::Vmexit])
 }
 
-/// Nothing at all.
 pub(crate) fn empty() -> Document {
     let kinds = [TableKind::Vmexit, TableKind::Msr];
     let mut document = Rows::new().document(Recording::default(), Losses::default(), true, &kinds);
@@ -311,9 +315,8 @@ pub(crate) fn empty() -> Document {
     document
 }
 
-/// Strings that try to act on a terminal, a spreadsheet, a CSV reader or a JSON reader.
 pub(crate) fn hostile() -> Document {
-    let evil = "\u{1b}]0;owned\u{7}\u{1b}[31m\"a,b\"\r\n</script>\u{202e}".to_owned();
+    let evil = EVIL.to_owned();
     let mut rows = Rows::new();
     rows.exit(key(0xdead, Detail::NONE, Outcome::Kernel), tally(&[1_000]));
     let recording = Recording {
@@ -332,11 +335,7 @@ pub(crate) fn hostile() -> Document {
     let losses =
         Losses { truncated: vec![evil.clone()], notes: vec![evil.clone()], ..Losses::default() };
     let mut document = rows.document(recording, losses, true, &[TableKind::Vmexit]);
-    document.tables.push(SortedTable::new(
-        &document.ledger,
-        TableKind::Vmexit,
-        &[vmtax_analyse::By::Vm],
-    ));
+    document.tables.push(SortedTable::new(&document.ledger, TableKind::Vmexit, &[By::Vm]));
     document.source = evil.clone();
     document.tool_version = evil;
     document
@@ -355,7 +354,62 @@ pub(crate) fn huge() -> Document {
     rows.0.time(&time(7, [most, most, most / 8, most / 8, most / 4, most / 8, most]));
     let losses = Losses { recorder_lost: most, details_dropped: most, ..Losses::default() };
     let mut document = rows.document(recording(), losses, true, &[]);
-    use vmtax_analyse::By;
     document.tables.push(SortedTable::new(&document.ledger, TableKind::Vmexit, &By::ALL));
+    document
+}
+
+/// A VM with a guest of its own: many kinds of exits, in each of four seconds.
+pub(crate) fn busy() -> Document {
+    use Level::{L1, L2};
+    let mut rows = Rows::new();
+    for (code, level, count, ns) in [
+        (svm::IOIO, L1, 4_100, 34_000),
+        (svm::INTR, L1, 366, 21_000),
+        (svm::INTR, L2, 150, 24_000),
+        (svm::NPF, L1, 375, 90_000),
+        (svm::NPF, L2, 76, 160_000),
+        (svm::MSR, L1, 400, 48_000),
+        (svm::CPUID, L1, 182, 17_000),
+        (svm::CPUID, L2, 125, 18_500),
+        (svm::VMLOAD, L1, 241, 20_000),
+        (svm::VMSAVE, L1, 122, 23_000),
+        (svm::VMRUN, L1, 196, 31_000),
+        (svm::HLT, L1, 34, 3_000_000),
+    ] {
+        for second in 0..4 {
+            let outcome = if level == L2 { Outcome::L1 } else { Outcome::Kernel };
+            let key = ExitKey { level, ..key(code, Detail::NONE, outcome) };
+            let tally = tally(&vec![ns + 500 * second; count]);
+            rows.0.exit(&ExitRow { interval_start_ns: second * SECOND, key, tally });
+        }
+    }
+    let ms = [4_000, 2_900, 800, 100, 100, 50, 50];
+    rows.0.time(&time(0, ms.map(|ms| ms * 1_000_000)));
+    let kinds = [TableKind::Vmexit, TableKind::Cause];
+    let mut document = rows.document(recording(), Losses::default(), true, &kinds);
+    document.nested = Some(Nested::new(&document.ledger));
+    document
+}
+
+/// More rows than a page shows, and as many vCPUs as KVM has.
+pub(crate) fn large() -> Document {
+    let mut rows = Rows::new();
+    for i in 0..10_000 {
+        let (interval_start_ns, tally) = (i * SECOND, tally(&[1_000 + i * 7]));
+        let detail = Detail::new(DetailKind::PageFault, i << 21);
+        let vcpu = (i % 256) as u32;
+        let key = ExitKey { vcpu, ..key(svm::NPF, detail, Outcome::Kernel) };
+        rows.0.exit(&ExitRow { interval_start_ns, key, tally: tally.clone() });
+        let detail = Detail::new(DetailKind::MmioWrite, 0xfe00_0000 + i * 4);
+        let key = AccessKey { vm: 1234, vcpu: 0, level: Level::L1, detail };
+        rows.0.access(&AccessRow { interval_start_ns, key, tally });
+    }
+    for vcpu in 0..256 {
+        let ms = [1_000, 500, 200, 100, 150, 40, 10];
+        rows.0.time(&time(vcpu, ms.map(|ms| ms * 1_000_000)));
+    }
+    let mut document = rows.document(recording(), Losses::default(), true, &[TableKind::Mmio]);
+    let by = [By::Reason, By::Detail, By::Vcpu];
+    document.tables.insert(0, SortedTable::new(&document.ledger, TableKind::Vmexit, &by));
     document
 }

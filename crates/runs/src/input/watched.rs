@@ -5,7 +5,6 @@ use std::io::{self, Read};
 use vmtax_capture::source::ReadAt;
 use vmtax_cli::progress::{InputShare, ReadingProgress};
 
-/// A file.
 pub(crate) struct WatchedFile<'a> {
     source: &'a dyn ReadAt,
     share: InputShare,
@@ -29,7 +28,6 @@ impl ReadAt for WatchedFile<'_> {
     }
 }
 
-/// A pipe.
 pub(crate) struct Watched<R> {
     stream: R,
     share: InputShare,

@@ -2,26 +2,23 @@
 
 use std::path::PathBuf;
 
-use vmtax_analyse::{Filter, LedgerBuilder};
-use vmtax_cli::progress::{Progress, ReadingProgress};
+use vmtax_cli::progress::Progress;
 use vmtax_events::{Better, Losses, Recording as Facts, RowSink, Sample, Vm};
 use vmtax_lab::network::{NetworkHost, NetworkPlan, NetworkSetup, Passage, PassageVm, Turns};
 use vmtax_lab::{HostKind, Window, console_text};
 use vmtax_store::{Claim, RunWriter};
 
 use super::{
-    Consoles, DoneKernel, cache_folder, fault, keep_console, lab_options, open_trace, put, sentence,
+    Consoles, DoneKernel, cache_folder, fault, in_memory, keep_console, lab_options, of_stored,
+    open_trace, put, sentence,
 };
 use crate::convert::{self, Assigned, Assignment, Converted};
-use crate::{Input, ReadOptions, ToLedger, ToRun, ledger, write_fault};
+use crate::{ReadOptions, ToRun, write_fault};
 
 /// The metric of [`Turns::vcpu_ns`].
 pub(super) const VCPU_TIME: &str = "time of vCPUs on a processor";
 
 /// The rows of a VM of a passage, as those of a VM with this number and name, and the turns of its threads.
-///
-/// # Errors
-/// When the recording cannot be read.
 pub fn rows_of_passage<R: RowSink>(
     passage: &Passage,
     vm: &PassageVm,
@@ -72,9 +69,6 @@ fn run(
 
 /// Carries out a plan on the emulated AMD host and keeps the run in the folder of `claim`, if there is one. `setup` is given the cache
 /// and the file for the console.
-///
-/// # Errors
-/// When the machine failed, or the run cannot be written.
 pub fn measure_network(
     setup: impl FnOnce(PathBuf, PathBuf) -> NetworkSetup,
     plan: &NetworkPlan,
@@ -94,28 +88,8 @@ pub fn measure_network(
     };
     let failures = passages.failures.clone();
     let ledger = match claim {
-        None => {
-            let builder =
-                LedgerBuilder::new(Filter::default(), ReadOptions::default().interval_ns());
-            let (facts, losses, rows) = into_rows(&setup, &passages, ToLedger(builder))?;
-            let complete = losses.truncated.is_empty();
-            rows.0.finish(facts, losses, complete)
-        }
-        Some(claim) => {
-            let folder = claim.folder().to_owned();
-            store(&setup, &passages, claim)?;
-            match Input::open(&folder)? {
-                Input::Run(run) => {
-                    ledger::of_run(&run, Filter::default(), &ReadingProgress::default())?
-                }
-                Input::Recording(_) => {
-                    return vmtax_cli::exit::fail(
-                        vmtax_cli::exit::Code::Input,
-                        format!("{}: is no longer a run folder", folder.display()),
-                    );
-                }
-            }
-        }
+        None => in_memory(|rows| into_rows(&setup, &passages, rows))?,
+        Some(claim) => of_stored(claim, |claim| store(&setup, &passages, claim))?,
     };
     consoles.remove();
     Ok(DoneKernel { ledger, failures, program: None })

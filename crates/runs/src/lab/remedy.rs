@@ -23,7 +23,6 @@ pub use rows::ROWS;
 /// How a remedy is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct RemedyRow {
-    /// The remedy.
     pub remedy: RemedyId,
     /// What runs without it and with it.
     pub load: TrialLoad,
@@ -31,7 +30,6 @@ pub struct RemedyRow {
     pub finding: Option<&'static str>,
     /// Whether the remedy is advised without times, which an emulator has not.
     pub is_named: bool,
-    /// What is counted.
     pub unit: TrialUnit,
     /// Repetitions differ by this part in each direction, beyond what [`TrialEffect::of`] allows: the turns of vCPUs on processors vary.
     pub spread: f64,

@@ -37,9 +37,6 @@ pub fn record(plan: &RecordPlan) -> anyhow::Result<()> {
 }
 
 /// Records a process that waits to run VMs, from when `begin` lets it go on until it ends. The run does not name this computer.
-///
-/// # Errors
-/// As [`record`].
 pub fn record_process(
     plan: &RecordPlan,
     child: &mut Child,

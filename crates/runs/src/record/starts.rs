@@ -20,12 +20,9 @@ use super::session::{end, processor, start};
 use super::{ROOT, Which, fault, processes};
 use crate::starts::OTHERS;
 
-/// What is recorded.
 #[derive(Debug)]
 pub struct StartsPlan {
-    /// The processes.
     pub which: Which,
-    /// For so long.
     pub duration: Option<Duration>,
     /// While this command runs.
     pub command: Vec<OsString>,

@@ -43,7 +43,6 @@ const LARGEST_RUN: u64 = 4;
 const INTERRUPTED: &str = "The recorder was stopped without closing this run, by a power failure, SIGKILL or a full disk: what it counted after the last \
                            interval is missing.";
 
-/// A closed run.
 struct Closed {
     folder: PathBuf,
     at: SystemTime,
@@ -112,9 +111,6 @@ impl RunTree {
     }
 
     /// The folder of a run that begins now; the folder above it exists.
-    ///
-    /// # Errors
-    /// It cannot be made.
     pub(super) fn next_run(&self) -> anyhow::Result<PathBuf> {
         let now = rfc3339(SystemTime::now());
         let (date, time) = now.split_once('T').unwrap_or((&now, ""));

@@ -1,8 +1,6 @@
 use std::collections::BTreeSet;
 
-use vmtax_events::{
-    Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses, Outcome, Reason, Recording, Tally,
-};
+use vmtax_events::{ExitKey, ExitRow, Isa, Losses, Reason, Recording, Tally};
 use vmtax_store::CreateOptions;
 
 use super::*;
@@ -17,15 +15,7 @@ fn retention() -> Retention {
 /// A run with one row, closed or not.
 fn run(folder: &Path, is_closed: bool) {
     let mut writer = RunWriter::create(folder, &CreateOptions::default()).unwrap();
-    let key = ExitKey {
-        vm: 1,
-        vcpu: 0,
-        level: Level::L1,
-        reason: Reason { isa: Isa::Svm, code: 0x72, flags: 0 },
-        detail: Detail { kind: DetailKind::None, value: 0 },
-        outcome: Outcome::Kernel,
-        ancillary_of: None,
-    };
+    let key = ExitKey::of(1, Reason { isa: Isa::Svm, code: 0x72, flags: 0 });
     let row = ExitRow { interval_start_ns: 0, key, tally: Tally { count: 7, ..Tally::default() } };
     writer.exit(&row).unwrap();
     if is_closed {

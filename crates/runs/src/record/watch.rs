@@ -57,9 +57,6 @@ impl CountsWatch {
     }
 
     /// Adds what was counted since the last step, and returns it.
-    ///
-    /// # Errors
-    /// When the counts cannot be read.
     pub fn step(&mut self) -> anyhow::Result<IntervalFrame> {
         let rows = self.recorder.interval().map_err(|e| fault(&e))?;
         let now_ns = session::now_ns();
@@ -166,22 +163,14 @@ fn add_taker(takers: &mut BTreeMap<Taker, TakenTime>, row: &PreemptedRow) {
 
 #[cfg(test)]
 mod tests {
-    use vmtax_events::{Detail, Isa, Level, Outcome, Reason};
+    use vmtax_events::{Isa, Reason};
 
     use super::*;
 
     /// A host where any number of names come and go makes no more sums than the limit, and nothing is lost.
     #[test]
     fn takers_are_bounded_and_their_times_add_up() {
-        let key = ExitKey {
-            vm: 7,
-            vcpu: 0,
-            level: Level::L1,
-            reason: Reason { isa: Isa::Vmx, code: 1, flags: 0 },
-            detail: Detail::NONE,
-            outcome: Outcome::Kernel,
-            ancillary_of: None,
-        };
+        let key = ExitKey::of(7, Reason { isa: Isa::Vmx, code: 1, flags: 0 });
         let row = |by: &str, by_vcpu| PreemptedRow {
             interval_start_ns: 0,
             key,

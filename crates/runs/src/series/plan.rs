@@ -29,7 +29,6 @@ fn one() -> u32 {
     1
 }
 
-/// A run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRun {
     /// Label of its kernel.
@@ -38,11 +37,9 @@ pub struct StoredRun {
     pub host: String,
     /// Its options, separated by spaces.
     pub options: String,
-    /// Its folder.
     pub run: String,
 }
 
-/// The plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoredPlan {
     schema: String,

@@ -15,7 +15,6 @@ use vmtax_store::{CreateOptions, Error, Run, RunWriter};
 /// What fleet to make.
 #[derive(Clone, Debug)]
 pub(crate) struct SynthOptions {
-    /// Hosts.
     pub(crate) hosts: u32,
     /// Days, from 2026-01-01 on.
     pub(crate) days: u32,
@@ -63,9 +62,6 @@ impl RowSink for Template {
 
 impl Template {
     /// Reads a run.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub(crate) fn read(folder: &Path) -> Result<Template, Error> {
         let run = Run::open(folder)?;
         let manifest = run.manifest();

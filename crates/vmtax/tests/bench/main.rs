@@ -130,7 +130,6 @@ fn rows(run: &Path) -> BenchRows {
     rows
 }
 
-/// A row.
 fn row<'a>(
     rows: &'a BenchRows,
     workload: &str,

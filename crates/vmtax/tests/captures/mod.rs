@@ -11,7 +11,6 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures")
 }
 
-/// An expected text.
 pub(crate) fn expected(capture: &str, file: &str) -> String {
     let path = root().join(capture).join("expected").join(file);
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))

@@ -83,6 +83,7 @@ fn every_kind_of_page_can_be_read() {
             browser.open(&path);
             fits(&mut browser, name, width);
         }
+        assert_eq!(browser.complaints(), [""; 0], "{name}");
         on_a_phone(&mut browser, name, is_emulated);
         browser.emulate("", "dark");
         let unreadable = browser.eval(include_str!("../../../report/tests/browser/contrast.js"));
@@ -135,6 +136,8 @@ fn on_paper(browser: &mut Browser, name: &str) {
     browser.emulate("print", "light");
     browser.resize(PAPER, 1000);
     fits(browser, name, PAPER);
+    let ground = browser.eval("getComputedStyle(document.body).backgroundColor");
+    assert_eq!(ground, json!("rgb(255, 255, 255)"), "{name}: paper is white");
     let problems = browser.eval(
         "[...document.querySelectorAll('details > :not(summary)')].filter(e => !e.getBoundingClientRect().height && e.textContent.trim()).map(e => e.className)
            .concat([...document.querySelectorAll('nav, .tools')].filter(e => e.offsetParent).map(e => e.tagName))",

@@ -40,7 +40,6 @@ better = "lower"
 struct LockingWriter {
     folder: tempfile::TempDir,
     child: Child,
-    /// Its command line.
     words: &'static str,
 }
 

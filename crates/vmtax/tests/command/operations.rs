@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use vmtax_events::{
-    Better, Coverage, Detail, ExitKey, ExitRow, Isa, Level, Losses, Outcome, Reason, Recording,
-    Sample, Tally, TimeRow, Vm, svm,
+    Better, Coverage, ExitKey, ExitRow, Isa, Level, Losses, Outcome, Reason, Recording, Sample,
+    Tally, TimeRow, Vm, svm,
 };
 use vmtax_store::{CreateOptions, RunWriter};
 
@@ -16,15 +16,7 @@ fn write_run(folder: &Path) {
     let mut writer = RunWriter::create(folder, &options).unwrap();
     let cpuid = Reason { isa: Isa::Svm, code: svm::CPUID, flags: 0 };
     let vmrun = Reason { code: svm::VMRUN, ..cpuid };
-    let key = ExitKey {
-        vm: 1,
-        vcpu: 0,
-        level: Level::L1,
-        reason: cpuid,
-        detail: Detail::NONE,
-        outcome: Outcome::Kernel,
-        ancillary_of: None,
-    };
+    let key = ExitKey::of(1, cpuid);
     let mut tally = Tally::default();
     (0..100).for_each(|_| tally.add(1_000));
     for key in [

@@ -24,7 +24,6 @@ pub(crate) fn read(metrics: &[u8]) -> Vec<MetricSample> {
     read_by("prometheus_client.openmetrics.parser", metrics)
 }
 
-/// Name, labels, value.
 type MetricSample = (String, BTreeMap<String, String>, f64);
 
 fn read_by(parser: &str, metrics: &[u8]) -> Vec<MetricSample> {

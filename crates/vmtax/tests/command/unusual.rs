@@ -10,7 +10,6 @@ use serde_json::Value;
 use crate::captures::{expected, json, report, unpack};
 use crate::check::{Program, check, stdout, succeed};
 
-/// Counts by reason.
 type NamedCounts = BTreeMap<String, u64>;
 
 /// What perf counts: lines of events, samples, process/thread, vCPU and reason.

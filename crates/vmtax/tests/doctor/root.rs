@@ -149,7 +149,7 @@ const GUEST: &[(&str, &str)] = &[
 ];
 
 /// What the good hosts' VM is started with.
-pub(crate) const QEMU: &str = "/usr/bin/qemu-system-x86_64 -name guest=web,debug-threads=on -machine q35,pit=off,hpet=off -cpu host,pmu=off \
+const QEMU: &str = "/usr/bin/qemu-system-x86_64 -name guest=web,debug-threads=on -machine q35,pit=off,hpet=off -cpu host,pmu=off \
     -netdev tap,id=n0,vhost=on -device virtio-net-pci,netdev=n0 -object iothread,id=io0 \
     -device virtio-blk-pci,drive=d0,iothread=io0";
 
@@ -182,7 +182,6 @@ impl MadeRoot {
             .qemu(QEMU_ARM64)
     }
 
-    /// Its guest.
     pub(crate) fn guest_arm64() -> MadeRoot {
         MadeRoot::of(&[GUEST_ARM64])
     }

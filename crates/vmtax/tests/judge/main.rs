@@ -70,7 +70,6 @@ enum JudgedProgram {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileTree {
-    /// Contents by path.
     files: BTreeMap<String, String>,
     /// Targets of links by path.
     #[serde(default)]

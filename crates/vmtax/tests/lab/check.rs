@@ -4,7 +4,7 @@ use std::fs;
 
 use vmtax_capture::import::ImportOptions;
 use vmtax_capture::{Error, ImportFormat, ImportSource, Sink, pipeline};
-use vmtax_events::{Event, ExitRow, Isa};
+use vmtax_events::{Event, Isa};
 use vmtax_lab::{Extent, HostKind, HostSetup, LabPlan, Outcomes, Windows, suite};
 use vmtax_machine::kernel;
 
@@ -16,12 +16,6 @@ struct ToWindows(Windows);
 impl Sink for &mut ToWindows {
     fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         events.iter().for_each(|event| _ = self.0.place(event));
-        Ok(())
-    }
-    fn counted(&mut self, _: &ExitRow) -> Result<(), Error> {
-        Ok(())
-    }
-    fn thread_name(&mut self, _: u32, _: u32, _: &str) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -48,7 +48,6 @@ fn boot() -> &'static Boot {
     })
 }
 
-/// A running guest.
 pub(super) struct RunningGuest {
     child: Child,
     pub(super) qmp: PathBuf,
@@ -379,7 +378,6 @@ impl Monitor {
         self.events.clear();
     }
 
-    /// Run state.
     pub(super) fn status(&mut self) -> String {
         self.run("query-status", json!({}))["status"].as_str().unwrap().to_owned()
     }

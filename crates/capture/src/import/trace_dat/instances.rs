@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use vmtax_events::{Event, ExitRow};
+use vmtax_events::Event;
 
 use super::chunk::Codec;
 use super::contents::CpuData;
@@ -97,18 +97,6 @@ struct TakesNothing;
 
 impl Feed for TakesNothing {
     fn event(&mut self, _: Event) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn release(&mut self, _: u64) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn counted(&mut self, _: ExitRow) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn thread_name(&mut self, _: u32, _: u32, _: &str) -> Result<(), Error> {
         Ok(())
     }
 }

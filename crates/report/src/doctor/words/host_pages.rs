@@ -76,7 +76,6 @@ fn not_measured(missing: &NotMeasured) -> String {
     }
 }
 
-/// The figures.
 pub(super) fn seen(seen: &PagesSeen) -> String {
     let [small, large, unclear] = seen.regions.map(|n| count(n as u64));
     let [hit, miss, wide, packed] = seen.times.map(|ps| significant(ps as f64 / 1000.0));

@@ -11,15 +11,12 @@ const CVM_NETWORK: &str =
 const WINDOWS: &str = "optimized clocksource with AMD AVIC enabled for Windows guest (kvm@vger, February 2021); QEMU docs/system/i386/hyperv.rst";
 const NESTED: &str = "profiling nested KVM (KVM Forum 2017)";
 
-/// A rule in words.
 pub struct RuleWords {
     /// What is looked at.
     pub title: &'static str,
-    /// What is wanted.
     pub wanted: &'static str,
     /// Why, and how much it was measured to matter.
     pub why: &'static str,
-    /// Who measured it.
     pub source: Option<&'static str>,
 }
 

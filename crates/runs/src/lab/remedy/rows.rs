@@ -55,7 +55,6 @@ const fn of_two(row: RemedyRow) -> RemedyRow {
     }
 }
 
-/// With this kernel.
 const fn with_kernel(kernel: &'static str, row: RemedyRow) -> RemedyRow {
     match row.load {
         TrialLoad::Operations(host, _, sides) => {
