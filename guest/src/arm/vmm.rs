@@ -61,7 +61,21 @@ fn result(batch: u32) -> usize {
     (arm::RESULTS - arm::MEMORY) as usize + 8 * batch as usize
 }
 
-fn failed(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> String {
+/// Puts a vCPU at its first instruction, with a value in x0.
+pub(crate) fn start_at(vcpu: &VcpuFd, (pc, x0): (u64, u64)) -> Result<()> {
+    let registers = std::mem::offset_of!(kvm_regs, regs);
+    let [first, counter] =
+        [std::mem::offset_of!(user_pt_regs, regs), std::mem::offset_of!(user_pt_regs, pc)];
+    for (place, value) in [(first, x0), (counter, pc)] {
+        // Core registers are named by their place, in words of 32 bits.
+        let place = ((registers + place) / 4) as u64;
+        let register = KVM_REG_ARM64 | KVM_REG_SIZE_U64 | u64::from(KVM_REG_ARM_CORE) | place;
+        vcpu.set_one_reg(register, &value.to_le_bytes()).map_err(failed("KVM_SET_ONE_REG"))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn failed(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> String {
     move |error| format!("{what}: {error}")
 }
 
@@ -93,7 +107,7 @@ impl ArmPayloadVm {
         vm.get_preferred_target(&mut init).map_err(failed("KVM_ARM_PREFERRED_TARGET"))?;
         init.features[0] |= 1 << KVM_ARM_VCPU_PSCI_0_2;
         vcpu.vcpu_init(&init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
-        let gic = gic(&vm)?;
+        let gic = gic(&vm, None)?;
         let touched = touched.transpose()?;
         Ok(ArmPayloadVm { vcpu, init, _gic: gic, _vm: vm, memory, touched })
     }
@@ -105,12 +119,7 @@ impl ArmPayloadVm {
         self.memory.write(parameters, &plan.batches.to_le_bytes());
         self.memory.write(parameters + 4, &operation.count.to_le_bytes());
         self.vcpu.vcpu_init(&self.init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
-        let pc = std::mem::offset_of!(kvm_regs, regs) + std::mem::offset_of!(user_pt_regs, pc);
-        // Core registers are named by their place, in words of 32 bits.
-        let register =
-            KVM_REG_ARM64 | KVM_REG_SIZE_U64 | u64::from(KVM_REG_ARM_CORE) | (pc / 4) as u64;
-        let set = self.vcpu.set_one_reg(register, &arm::MEMORY.to_le_bytes());
-        set.map(drop).map_err(failed("KVM_SET_ONE_REG"))
+        start_at(&self.vcpu, (arm::MEMORY, 0))
     }
 
     fn run(&mut self, operation: &Operation, plan: &ArmPlan<'_>) -> Result<()> {
@@ -168,7 +177,7 @@ impl ArmPayloadVm {
 }
 
 /// Memory of a VM.
-struct ArmVmMemory {
+pub(crate) struct ArmVmMemory {
     mapping: NonNull<u8>,
     mapped: usize,
     start: *mut u8,
@@ -176,7 +185,7 @@ struct ArmVmMemory {
 }
 
 impl ArmVmMemory {
-    fn new(bytes: usize, backing: Backing) -> Result<ArmVmMemory> {
+    pub(crate) fn new(bytes: usize, backing: Backing) -> Result<ArmVmMemory> {
         let advice = match backing {
             Backing::Small => libc::MADV_NOHUGEPAGE,
             Backing::Thp => libc::MADV_HUGEPAGE,
@@ -200,7 +209,7 @@ impl ArmVmMemory {
         Ok(memory)
     }
 
-    fn attach(&self, vm: &VmFd, (slot, guest): (u32, u64)) -> Result<()> {
+    pub(crate) fn attach(&self, vm: &VmFd, (slot, guest): (u32, u64)) -> Result<()> {
         let region = kvm_userspace_memory_region {
             slot,
             flags: 0,
@@ -228,21 +237,33 @@ impl ArmVmMemory {
     }
 
     /// # Panics
-    /// Never: callers stay within [`arm::BYTES`].
-    fn write(&self, at: usize, bytes: &[u8]) {
+    /// Never: callers stay within its bytes.
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.bytes, "within the memory");
         // SAFETY: within the mapping, while no vCPU runs.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(at), bytes.len()) };
     }
 
     /// # Panics
-    /// As [`Memory::write`].
+    /// As [`ArmVmMemory::write`].
+    pub(crate) fn read_into(&self, at: usize, bytes: &mut [u8]) {
+        assert!(at + bytes.len() <= self.bytes, "within the memory");
+        let from = self.start.wrapping_add(at);
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// # Panics
+    /// As [`ArmVmMemory::write`].
     fn read(&self, at: usize) -> u64 {
         assert!(at + 8 <= self.bytes, "within the memory");
         // SAFETY: as above; the place is aligned.
         unsafe { self.start.add(at).cast::<u64>().read_volatile() }
     }
 }
+
+// SAFETY: the mapping is this value's alone.
+unsafe impl Send for ArmVmMemory {}
 
 impl Drop for ArmVmMemory {
     fn drop(&mut self) {

@@ -210,7 +210,7 @@ impl Definition {
             return is_counted && step.is_on(host.isa() == Isa::Arm);
         }
         match host.isa() {
-            Isa::Arm => self.code.arm.is_some() && level < 2,
+            Isa::Arm => self.code.arm.is_some(),
             isa => self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave),
         }
     }
