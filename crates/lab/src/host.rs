@@ -170,7 +170,8 @@ impl HostSetup {
     pub(crate) fn start(&self, order: &Order, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
         let waits = order.operations.iter().any(|operation| operation.step.is_some());
         let programs = Programs::of(self, waits)?;
-        let mut spec = self.spec((Mailbox::new()?, waits), &programs);
+        let nests = self.nested || order.operations.iter().any(|operation| operation.hypervisor);
+        let mut spec = self.spec((Mailbox::new()?, waits, nests), &programs);
         spec.memory_mib += probed_mib(order);
         let what = if self.nested { "the host and its guest" } else { "the host" };
         // L1's kernel is made of the image, independent of the name.
@@ -215,8 +216,9 @@ impl HostSetup {
         self.nested && option.starts_with(MODE_OF_KVM)
     }
 
-    /// The spec of the machine, without programs. Where `waits`, grace periods take as long as they do without the lab.
-    fn spec(&self, (mailbox, waits): (Mailbox, bool), programs: &Programs) -> VmSpec {
+    /// The spec of the machine, without programs. Where `waits`, grace periods take as long as they do without the lab; where `nests`, VMs can have
+    /// hypervisors.
+    fn spec(&self, (mailbox, waits, nests): (Mailbox, bool, bool), programs: &Programs) -> VmSpec {
         let line = waiting(self.host.command_line(), waits);
         let mut command_line = format!("{line} panic=-1 vmtax.role=host");
         if waits && self.processors > 1 {
@@ -225,9 +227,9 @@ impl HostSetup {
         }
         if self.nested {
             command_line.push_str(" vmtax.nested vmtax.buffer=49152");
-            if self.host.architecture() == Architecture::Arm64 {
-                command_line.push_str(&format!(" {MODE_OF_KVM}nested"));
-            }
+        }
+        if nests && self.host.architecture() == Architecture::Arm64 {
+            command_line.push_str(&format!(" {MODE_OF_KVM}nested"));
         }
         for option in self.options.iter().filter(|option| !self.is_inner(option)) {
             command_line.push(' ');

@@ -78,7 +78,7 @@ pub(crate) fn device_tree(booted: &Booted<'_>) -> Vec<u8> {
             let (distributor, redistributor) = (0x1_0000, 0x2_0000);
             let registers = [arm::DISTRIBUTOR, distributor, arm::REDISTRIBUTOR, redistributor];
             tree.numbers("reg", &registers);
-            tree.cells("interrupts", &[PRIVATE, super::linux::MAINTENANCE - 16, HIGH]);
+            tree.cells("interrupts", &[PRIVATE, super::vmm::MAINTENANCE - 16, HIGH]);
             tree.cells("phandle", &[GIC]);
         });
     });

@@ -5,26 +5,20 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kvm_bindings::{
-    KVM_ARM_VCPU_HAS_EL2, KVM_ARM_VCPU_HAS_EL2_E2H0, KVM_ARM_VCPU_PSCI_0_2, kvm_vcpu_init,
-};
-use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+use kvm_ioctls::{Kvm, VcpuExit, VcpuFd};
 use vmtax_guest::layout::{CHANNEL, SETTLE, TRACE, arm};
 use vmtax_guest::order::Backing;
 
 use super::device_tree::{Booted, device_tree};
-use super::vmm::{ArmVmMemory, failed, start_at};
+use super::vmm::{ArmVmMemory, EL2, EL2_WITHOUT_VHE, failed, start_at, vcpu};
 use crate::l1::{self, ConsoleTail, L1Line, L1Port, lock};
-use crate::life::machine::{BITS, gic};
+use crate::life::machine::BITS;
 use crate::trace::Tracer;
 use crate::{Result, system};
 
-/// The interrupt by which the GIC tells a hypervisor that a list register is empty (Arm BSA: PPI 25).
-pub(crate) const MAINTENANCE: u32 = 25;
 /// Its memory, MiB, in pages of 2 MiB.
 const MEMORY_MIB: usize = 256;
 const PAGE: u64 = 0x1000;
@@ -33,12 +27,12 @@ const TREE: u64 = 2 << 20;
 /// KVM_CAP_ARM_EL2 and KVM_CAP_ARM_EL2_E2H0 (Linux `include/uapi/linux/kvm.h`): a VM can have EL2, and one whose hypervisor is no VHE.
 const CAPABILITIES: [u64; 2] = [240, 241];
 
-/// Why there is no L1, if this machine cannot have one.
+/// Why VMs have no EL2, if this machine cannot give them one.
 pub(crate) fn missing() -> Result<Option<String>> {
     let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
     let lacks = CAPABILITIES.iter().any(|number| kvm.check_extension_raw(*number) <= 0);
     Ok(lacks.then(|| {
-        "KVM of this host gives VMs no EL2, which L1 needs: that takes FEAT_NV2 of the processor (QEMU 10 has it and 7.2 does not; crates/lab/second-qemu.sh \
+        "KVM of this host gives VMs no EL2, which a hypervisor in a VM needs: that takes kvm-arm.mode=nested, FEAT_NV2 of the processor (QEMU 10 has it and 7.2 does not; crates/lab/second-qemu.sh \
          trixie arm unpacks it) and Linux 6.18 or newer"
             .to_owned()
     }))
@@ -55,7 +49,7 @@ pub(crate) fn boot() -> Result<L1Line> {
     let exchange = ArmVmMemory::new(arm::EXCHANGE_BYTES, Backing::Small)?;
     exchange.attach(&vm, (1, arm::EXCHANGE))?;
     let tree = load(&memory, &command_line)?;
-    let (vcpu, gic) = vcpu(&vm, &command_line)?;
+    let (vcpu, _, gic) = vcpu(&vm, features(&command_line))?;
     start_at(&vcpu, (arm::MEMORY, tree))?;
     let console = ConsoleTail::default();
     let (line, port) = l1::conversation(console.clone());
@@ -103,18 +97,10 @@ fn load(memory: &ArmVmMemory, command_line: &str) -> Result<u64> {
     Ok(tree_at)
 }
 
-/// Its processor. With E2H it can only be a hypervisor with VHE, without it only another one.
-fn vcpu(vm: &VmFd, command_line: &str) -> Result<(VcpuFd, OwnedFd)> {
-    let vcpu = vm.create_vcpu(0).map_err(failed("KVM_CREATE_VCPU"))?;
-    let mut init = kvm_vcpu_init::default();
-    vm.get_preferred_target(&mut init).map_err(failed("KVM_ARM_PREFERRED_TARGET"))?;
-    init.features[0] |= 1 << KVM_ARM_VCPU_PSCI_0_2 | 1 << KVM_ARM_VCPU_HAS_EL2;
-    if command_line.split_whitespace().any(|word| MODES_WITHOUT_VHE.contains(&word)) {
-        init.features[0] |= 1 << KVM_ARM_VCPU_HAS_EL2_E2H0;
-    }
-    vcpu.vcpu_init(&init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
-    let gic = gic(vm, Some(MAINTENANCE))?;
-    Ok((vcpu, gic))
+/// What its processor has. With E2H it can only be a hypervisor with VHE, without it only another one.
+fn features(command_line: &str) -> u32 {
+    let mut words = command_line.split_whitespace();
+    if words.any(|word| MODES_WITHOUT_VHE.contains(&word)) { EL2_WITHOUT_VHE } else { EL2 }
 }
 
 /// How L1's kernel is told that its KVM runs at EL2 and its kernel below.

@@ -74,7 +74,7 @@ fn outermost(channel: &Channel, words: &[&str]) -> Result<()> {
 
 /// L1: what runs here is L2.
 fn inner(channel: &Channel) -> Result<()> {
-    let mut shared = ArmSharedVm::default();
+    let mut shared = ArmSharedVm::inner();
     loop {
         let (number, order) = channel.next().inspect_err(|problem| channel.fail(0, problem))?;
         let outcomes = some(&order.operations, &Tracer::Outside, order.trace, &mut shared);
@@ -105,9 +105,12 @@ fn host(order: &Order, guest: Option<&L1Line>) -> Result<(Report, Vec<Attachment
         let traced = all(order, guest, tracer, &mut shared)?;
         for (outcome, traced) in report.outcomes.iter_mut().zip(traced) {
             outcome.failure = outcome.failure.take().or(traced.failure);
+            outcome.missing = outcome.missing.take().or(traced.missing);
         }
         files = trace::collect()?;
     }
+    // The machine ends now, and they need not before.
+    std::mem::forget(shared);
     let named = |file: &Attachment| FollowingFile {
         name: file.name.clone(),
         length: file.bytes.len() as u32,
@@ -169,6 +172,15 @@ fn measure(
     let number = operation.number;
     if !record && operation.batches == 0 {
         return OrderOutcome { number, ..OrderOutcome::default() };
+    }
+    if operation.hypervisor {
+        match linux::missing() {
+            Ok(None) => {}
+            Ok(missing) => return OrderOutcome { number, missing, ..OrderOutcome::default() },
+            Err(problem) => {
+                return OrderOutcome { number, failure: Some(problem), ..OrderOutcome::default() };
+            }
+        }
     }
     let plan = if record {
         ArmPlan { batches: 2, traced: Some(1), tracer }

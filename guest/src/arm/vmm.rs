@@ -5,8 +5,9 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{
-    KVM_ARM_VCPU_PSCI_0_2, KVM_REG_ARM_CORE, KVM_REG_ARM64, KVM_REG_SIZE_U64, kvm_regs,
-    kvm_userspace_memory_region, kvm_vcpu_init, user_pt_regs,
+    KVM_ARM_VCPU_HAS_EL2, KVM_ARM_VCPU_HAS_EL2_E2H0, KVM_ARM_VCPU_PSCI_0_2, KVM_REG_ARM_CORE,
+    KVM_REG_ARM64, KVM_REG_SIZE_U64, kvm_regs, kvm_userspace_memory_region, kvm_vcpu_init,
+    user_pt_regs,
 };
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use vmtax_guest::layout::{self, arm};
@@ -24,9 +25,37 @@ pub(crate) struct ArmPlan<'a> {
     pub(crate) tracer: &'a Tracer,
 }
 
-/// The VM that payloads share which leave nothing behind but memory and registers.
+/// VMs that payloads share: one of those that leave nothing behind but memory and registers, one of hypervisors, and in L1 one of all others.
+///
+/// For each VM of an L1 but the first two, and when a VM with a hypervisor ends or its vCPU is made anew, KVM (6.18, 7.3) unmaps all that the second stage of a guest's guest
+/// could have, in steps of 1 GiB: 2^22 with 52 bits of addresses, 2 billion instructions.
 #[derive(Default)]
-pub(crate) struct ArmSharedVm(Option<ArmPayloadVm>);
+pub(crate) struct ArmSharedVm {
+    clean: Option<ArmPayloadVm>,
+    hypervisor: Option<ArmPayloadVm>,
+    other: Option<ArmPayloadVm>,
+    is_inner: bool,
+}
+
+impl ArmSharedVm {
+    /// Those of L1.
+    pub(crate) fn inner() -> ArmSharedVm {
+        ArmSharedVm { is_inner: true, ..ArmSharedVm::default() }
+    }
+
+    /// The place of an operation's VM, if it shares one. Memory to be touched is taken away again.
+    fn place(&mut self, operation: &Operation) -> Option<&mut Option<ArmPayloadVm>> {
+        if operation.hypervisor {
+            return Some(&mut self.hypervisor);
+        }
+        match (operation.shares, self.is_inner) {
+            (true, _) => Some(&mut self.clean),
+            (false, true) if operation.touch.is_some() => Some(&mut self.clean),
+            (false, true) => Some(&mut self.other),
+            (false, false) => None,
+        }
+    }
+}
 
 /// Emulated time in which a payload's last batch has to begin.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -45,13 +74,19 @@ pub(crate) fn execute(
     if operation.code.len() > layout::CODE_MOST || plan.batches > layout::BATCHES_MOST {
         return Err("the payload is too large".into());
     }
-    let kept = if operation.shares { shared.0.take() } else { None };
-    let mut machine = kept.map_or_else(|| ArmPayloadVm::new(operation.touch), Ok)?;
+    let mut place = shared.place(operation);
+    let kept = place.as_mut().and_then(|place| place.take());
+    let mut machine = kept.map_or_else(|| ArmPayloadVm::new(operation.hypervisor), Ok)?;
     machine.load(operation, plan)?;
+    machine.touched = operation.touch.map(|touch| machine.touch(touch)).transpose()?;
     machine.run(operation, plan)?;
     let cycles = (0..plan.batches).map(|batch| machine.memory.read(result(batch))).collect();
-    if operation.shares {
-        shared.0 = Some(machine);
+    if let Some(place) = place {
+        if machine.touched.is_some() {
+            ArmVmMemory::detach(&machine.vm, 1)?;
+            machine.touched = None;
+        }
+        *place = Some(machine);
     }
     Ok(cycles)
 }
@@ -60,6 +95,24 @@ pub(crate) fn execute(
 fn result(batch: u32) -> usize {
     (arm::RESULTS - arm::MEMORY) as usize + 8 * batch as usize
 }
+
+/// Features of a vCPU with EL2: of a hypervisor that has VHE, and of one that has not.
+pub(crate) const EL2: u32 = 1 << KVM_ARM_VCPU_HAS_EL2;
+pub(crate) const EL2_WITHOUT_VHE: u32 = EL2 | 1 << KVM_ARM_VCPU_HAS_EL2_E2H0;
+
+/// A VM's first vCPU with these features, how it was made, and its VM's GIC.
+pub(crate) fn vcpu(vm: &VmFd, features: u32) -> Result<(VcpuFd, kvm_vcpu_init, OwnedFd)> {
+    let vcpu = vm.create_vcpu(0).map_err(failed("KVM_CREATE_VCPU"))?;
+    let mut init = kvm_vcpu_init::default();
+    vm.get_preferred_target(&mut init).map_err(failed("KVM_ARM_PREFERRED_TARGET"))?;
+    init.features[0] |= 1 << KVM_ARM_VCPU_PSCI_0_2 | features;
+    vcpu.vcpu_init(&init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
+    let gic = gic(vm, (features & EL2 != 0).then_some(MAINTENANCE))?;
+    Ok((vcpu, init, gic))
+}
+
+/// The interrupt by which the GIC tells a hypervisor that a list register is empty (Arm BSA: PPI 25).
+pub(crate) const MAINTENANCE: u32 = 25;
 
 /// Puts a vCPU at its first instruction, with a value in x0.
 pub(crate) fn start_at(vcpu: &VcpuFd, (pc, x0): (u64, u64)) -> Result<()> {
@@ -84,32 +137,38 @@ struct ArmPayloadVm {
     vcpu: VcpuFd,
     init: kvm_vcpu_init,
     _gic: OwnedFd,
-    _vm: VmFd,
+    vm: VmFd,
     memory: ArmVmMemory,
     touched: Option<(Touch, ArmVmMemory)>,
+    has_run: bool,
 }
 
 impl ArmPayloadVm {
-    fn new(touch: Option<Touch>) -> Result<ArmPayloadVm> {
+    fn new(hypervisor: bool) -> Result<ArmPayloadVm> {
         let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
         // As QEMU's for so little memory. create_vm takes the widest, whose page tables have more levels and which Linux 7.3 walks whole, in
         // steps of 1 GiB, when the VM ends.
         let vm = kvm.create_vm_with_ipa_size(BITS as u32).map_err(failed("KVM_CREATE_VM"))?;
         let memory = ArmVmMemory::new(arm::BYTES, Backing::Small)?;
         memory.attach(&vm, (0, arm::MEMORY))?;
-        let touched = touch.map(|touch| {
-            let memory = ArmVmMemory::new(touch.bytes as usize, touch.backing)?;
-            memory.attach(&vm, (1, arm::TOUCH))?;
-            Ok::<_, String>((touch, memory))
-        });
-        let vcpu = vm.create_vcpu(0).map_err(failed("KVM_CREATE_VCPU"))?;
-        let mut init = kvm_vcpu_init::default();
-        vm.get_preferred_target(&mut init).map_err(failed("KVM_ARM_PREFERRED_TARGET"))?;
-        init.features[0] |= 1 << KVM_ARM_VCPU_PSCI_0_2;
-        vcpu.vcpu_init(&init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
-        let gic = gic(&vm, None)?;
-        let touched = touched.transpose()?;
-        Ok(ArmPayloadVm { vcpu, init, _gic: gic, _vm: vm, memory, touched })
+        let (vcpu, init, gic) = vcpu(&vm, if hypervisor { EL2 } else { 0 })?;
+        Ok(ArmPayloadVm { vcpu, init, _gic: gic, vm, memory, touched: None, has_run: false })
+    }
+
+    /// Has KVM finish the last store of a hypervisor's payload. It is at EL2 then, as at its start, and the next payload sets all that it needs; a vCPU
+    /// that is made anew has its guest's second stage unmapped.
+    fn finish_store(&mut self) {
+        self.vcpu.set_kvm_immediate_exit(1);
+        // It returns at once, with EINTR.
+        let _ = self.vcpu.run();
+        self.vcpu.set_kvm_immediate_exit(0);
+    }
+
+    /// Memory to be touched.
+    fn touch(&self, touch: Touch) -> Result<(Touch, ArmVmMemory)> {
+        let memory = ArmVmMemory::new(touch.bytes as usize, touch.backing)?;
+        memory.attach(&self.vm, (1, arm::TOUCH))?;
+        Ok((touch, memory))
     }
 
     /// Puts the payload into memory, and the vCPU at its first instruction.
@@ -118,7 +177,12 @@ impl ArmPayloadVm {
         self.memory.write(0, &operation.code);
         self.memory.write(parameters, &plan.batches.to_le_bytes());
         self.memory.write(parameters + 4, &operation.count.to_le_bytes());
-        self.vcpu.vcpu_init(&self.init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
+        if self.has_run && operation.hypervisor {
+            self.finish_store();
+        } else {
+            self.vcpu.vcpu_init(&self.init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
+        }
+        self.has_run = true;
         start_at(&self.vcpu, (arm::MEMORY, 0))
     }
 
@@ -219,6 +283,13 @@ impl ArmVmMemory {
         };
         // SAFETY: the memory outlives the VM, and this program accesses it while no vCPU runs.
         unsafe { vm.set_user_memory_region(region) }.map_err(failed("KVM_SET_USER_MEMORY_REGION"))
+    }
+
+    /// Takes a VM's memory away.
+    fn detach(vm: &VmFd, slot: u32) -> Result<()> {
+        let nothing = kvm_userspace_memory_region { slot, ..Default::default() };
+        // SAFETY: the VM has less memory then.
+        unsafe { vm.set_user_memory_region(nothing) }.map_err(failed("KVM_SET_USER_MEMORY_REGION"))
     }
 
     /// Makes it what it has to be before a batch.

@@ -79,6 +79,8 @@ pub(super) struct OnArm {
     pub(super) exits: Option<&'static str>,
     /// As [`Code::straight`].
     pub(super) straight: bool,
+    /// The guest starts at EL2.
+    pub(super) hypervisor: bool,
 }
 
 /// What the guest executes.
@@ -327,6 +329,7 @@ impl Definition {
             count: self.count_at(level),
             touch: self.touch_at(level),
             shares: code.shares,
+            hypervisor: on_arm.is_some_and(|one| one.hypervisor),
             pmu: code.pmu,
             step: code.step,
             paging: code.paging,
