@@ -61,6 +61,8 @@ fn outermost(channel: &Channel, words: &[&str]) -> Result<()> {
             channel.lack(&what);
             return Err(what);
         }
+        // Where its ticks are between those of this kernel is the same in each boot then.
+        system::align();
         Some(linux::boot().inspect_err(failed)?)
     } else {
         None
