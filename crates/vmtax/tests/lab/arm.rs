@@ -1,7 +1,7 @@
 //! The arm64 host.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -151,9 +151,9 @@ fn newer_qemu() -> Option<PathBuf> {
 }
 
 /// What a run on the host that nests gives, with that QEMU first on PATH.
-fn with_qemu(folder: &PathBuf, arguments: &[&str]) -> Output {
+fn with_qemu(folder: &Path, arguments: &[&str]) -> Output {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(folder.clone()).chain(std::env::split_paths(&path));
+    let folders = std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path));
     let run = ["lab", "run", "--host", "arm", "--kernel", "debian:7.3", "--format", "json"];
     let mut command: Command = vmtax(&[&run[..], arguments].concat());
     command.env("PATH", std::env::join_paths(folders).unwrap()).output().unwrap()
