@@ -15,6 +15,9 @@ use crate::{Result, awake, life, linux, options, ports, system};
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
 const BUFFER_KIB: u32 = 16 << 10;
 
+/// The kernel is to let VMs have hypervisors.
+const NESTED: &str = "kvm-arm.mode=nested";
+
 /// Makes the machine ready and carries out one order; as L1, orders until its host ends.
 pub(crate) fn run() -> Result<()> {
     for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
@@ -35,6 +38,14 @@ pub(crate) fn run() -> Result<()> {
     } else {
         Channel::Mailbox(BlockMailbox::open(&words)?)
     };
+    // A kernel that does not know the word would only refuse it.
+    if words.contains(&NESTED)
+        && Path::new("/dev/kvm").exists()
+        && let Some(what) = linux::missing().inspect_err(|problem| channel.fail(0, problem))?
+    {
+        channel.lack(&what);
+        return Err(what);
+    }
     if let Some(problem) = refused.or_else(|| options::unknown(&words)) {
         channel.misused(&problem);
         return Err(problem);
@@ -57,10 +68,6 @@ fn outermost(channel: &Channel, words: &[&str]) -> Result<()> {
     trace::mount().inspect_err(failed)?;
     trace::prepare(buffer.unwrap_or(BUFFER_KIB)).inspect_err(failed)?;
     let guest = if words.contains(&"vmtax.nested") {
-        if let Some(what) = linux::missing().inspect_err(failed)? {
-            channel.lack(&what);
-            return Err(what);
-        }
         // Where its ticks are between those of this kernel is the same in each boot then.
         system::align();
         Some(linux::boot().inspect_err(failed)?)
