@@ -101,19 +101,30 @@ pub mod arm {
     pub const DISTRIBUTOR: u64 = 0x0800_0000;
     /// The frames of the first vCPU's redistributor.
     pub const REDISTRIBUTOR: u64 = 0x080a_0000;
-    /// Where the word of port 0 is.
+    /// The serial port of an L1, a PL011: where `virt` has it.
+    pub const SERIAL: u64 = 0x0900_0000;
+    /// Memory through which an L1 and its host hand over what goes through [`super::CHANNEL`], and bytes of it: not of L1's kernel.
+    pub const EXCHANGE: u64 = 0x0e00_0000;
+    /// As above.
+    pub const EXCHANGE_BYTES: usize = 1 << 20;
+    /// Where the page of [`FIRST_PORT`] is. Each port has a page with a word at its start, because a host knows no more than the page of a store by
+    /// its guest's guest.
     const PORTS: u64 = 0x0b00_0000;
+    const PORT_PAGE: u64 = 0x1000;
+    /// The first port that has a page.
+    pub const FIRST_PORT: u16 = 0x5f00;
+    /// The port after the last.
+    const PORTS_END: u16 = super::MARKS + 2 * super::OPERATIONS_MOST;
 
-    /// The word of a port.
+    /// The word of a port, from [`FIRST_PORT`] on.
     pub const fn address(port: u16) -> u64 {
-        PORTS + 4 * port as u64
+        PORTS + PORT_PAGE * (port - FIRST_PORT) as u64
     }
 
-    /// The port that a word stands for.
+    /// The port whose page has this address.
     pub const fn port(address: u64) -> Option<u16> {
-        let distance = address.wrapping_sub(PORTS);
-        if distance < 0x4_0000 && distance.is_multiple_of(4) {
-            Some((distance / 4) as u16)
+        if address >= PORTS && address < self::address(PORTS_END) {
+            Some(FIRST_PORT + ((address - PORTS) / PORT_PAGE) as u16)
         } else {
             None
         }

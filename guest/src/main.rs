@@ -49,6 +49,7 @@ mod execute;
 mod hpet;
 mod init;
 mod kallsyms;
+mod l1;
 mod latency;
 mod life;
 mod network;

@@ -78,6 +78,8 @@ pub struct Operation {
     pub touch: Option<Touch>,
     /// It leaves nothing behind but memory, registers and its APIC's state, so it may run in the VM of others like it.
     pub shares: bool,
+    /// Its vCPU has what a hypervisor needs, where not every one has: EL2 on arm64.
+    pub hypervisor: bool,
     /// A virtual PMU that the VMM gives the first vCPU, in place of KVM's.
     pub pmu: Option<PmuOrder>,
     /// A step of a VM's life that the VMM takes, in place of code that its guest executes; each batch is the life of a VM.

@@ -236,6 +236,7 @@ mod tests {
             count: 20,
             touch: None,
             shares: true,
+            hypervisor: false,
             pmu: None,
             step: None,
             paging: None,

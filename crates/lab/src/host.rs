@@ -59,6 +59,9 @@ pub const OF_ALL_KERNELS: [&str; 3] = ["mitigations", "randomize_kstack_offset",
 /// arch/x86/kvm/vmx/vmx.c): with Bochs's, which counts each tick of the TSC, below 2^32 / 10 of them a second.
 pub const TSC_KHZ: &str = "tsc_early_khz";
 
+/// An option of arm64's kernels: how KVM runs. With L1 it is L1's.
+const MODE_OF_KVM: &str = "kvm-arm.mode=";
+
 /// The wall-clock limit of a host for which none is given.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
@@ -167,14 +170,14 @@ impl HostSetup {
     pub(crate) fn start(&self, order: &Order, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
         let waits = order.operations.iter().any(|operation| operation.step.is_some());
         let programs = Programs::of(self, waits)?;
-        let mut spec = self.spec((Mailbox::new()?, waits), &programs);
+        let nests = self.nested || order.operations.iter().any(|operation| operation.hypervisor);
+        let mut spec = self.spec((Mailbox::new()?, waits, nests), &programs);
         spec.memory_mib += probed_mib(order);
         let what = if self.nested { "the host and its guest" } else { "the host" };
         // L1's kernel is made of the image, independent of the name.
         let named = programs.archive(&[])?;
         let archive = || {
-            let kernel =
-                if self.nested { elf::trimmed(&self.kernel.vmlinux()?)? } else { Vec::new() };
+            let kernel = if self.nested { self.inner_kernel()? } else { Vec::new() };
             programs.archive(&kernel)
         };
         let progress = |doing: &str| progress(&format!("{doing} {what}"));
@@ -197,8 +200,25 @@ impl HostSetup {
         booting.start((&named, &archive), &progress)
     }
 
-    /// The spec of the machine, without programs. Where `waits`, grace periods take as long as they do without the lab.
-    fn spec(&self, (mailbox, waits): (Mailbox, bool), programs: &Programs) -> VmSpec {
+    /// L1's kernel as its VMM loads it.
+    fn inner_kernel(&self) -> Result<Vec<u8>, Error> {
+        let image = &self.kernel.image;
+        match self.host.architecture() {
+            Architecture::Amd64 => elf::trimmed(&self.kernel.vmlinux()?),
+            Architecture::Arm64 => {
+                std::fs::read(image).map_err(Error::io(image, "read the kernel"))
+            }
+        }
+    }
+
+    /// Whether an option is L1's alone: a host of arm64 that nests has no other mode of KVM.
+    fn is_inner(&self, option: &str) -> bool {
+        self.nested && option.starts_with(MODE_OF_KVM)
+    }
+
+    /// The spec of the machine, without programs. Where `waits`, grace periods take as long as they do without the lab; where `nests`, VMs can have
+    /// hypervisors.
+    fn spec(&self, (mailbox, waits, nests): (Mailbox, bool, bool), programs: &Programs) -> VmSpec {
         let line = waiting(self.host.command_line(), waits);
         let mut command_line = format!("{line} panic=-1 vmtax.role=host");
         if waits && self.processors > 1 {
@@ -208,7 +228,10 @@ impl HostSetup {
         if self.nested {
             command_line.push_str(" vmtax.nested vmtax.buffer=49152");
         }
-        for option in &self.options {
+        if nests && self.host.architecture() == Architecture::Arm64 {
+            command_line.push_str(&format!(" {MODE_OF_KVM}nested"));
+        }
+        for option in self.options.iter().filter(|option| !self.is_inner(option)) {
             command_line.push(' ');
             command_line.push_str(option);
             if option.starts_with(TSC_KHZ) {
@@ -273,7 +296,9 @@ impl Programs {
         }
         // The kernel of L1 has the mitigations of the host's; parameters of modules are the host's alone.
         let is_of_all = |option: &&String| {
-            option.split_once('=').is_some_and(|(name, _)| OF_ALL_KERNELS.contains(&name))
+            let is_of_all =
+                option.split_once('=').is_some_and(|(name, _)| OF_ALL_KERNELS.contains(&name));
+            is_of_all || setup.is_inner(option)
         };
         let own = setup.options.iter().filter(is_of_all);
         // It stands still while its host's steps wait, more than a minute, which Linux 7.3 takes for a processor that is stuck.

@@ -1,6 +1,7 @@
 //! Suites: tables of operations. Each defines the instructions that the guest executes and the exits that they must cause.
 
 mod arm;
+mod arm_nested;
 mod bounce;
 pub mod chains;
 mod definition;
@@ -42,8 +43,8 @@ pub const SUITES: [Suite; 10] = [
     },
     Suite {
         name: "nested-ops",
-        summary: "VMX and SVM instructions, executed by L1",
-        operations: nested_ops::OPERATIONS,
+        summary: "a hypervisor's instructions (VMX, SVM, EL2 of arm64), executed by L1",
+        operations: &NESTED_OPS,
         nests: false,
     },
     Suite {
@@ -105,15 +106,19 @@ pub const EMPTY: Definition = Definition {
     code: GuestCode { arm: Some(arm::EMPTY), ..clean(line(nothing)) },
 };
 
-/// The primitives of x86 and those of arm64.
-static PRIMITIVES: [Definition; primitives::OPERATIONS.len() + arm::OPERATIONS.len()] = {
-    let mut all = [EMPTY; primitives::OPERATIONS.len() + arm::OPERATIONS.len()];
-    let (of_x86, _) = all.split_at_mut(primitives::OPERATIONS.len());
-    of_x86.copy_from_slice(primitives::OPERATIONS);
-    let (_, of_arm) = all.split_at_mut(primitives::OPERATIONS.len());
-    of_arm.copy_from_slice(arm::OPERATIONS);
+static PRIMITIVES: [Definition; primitives::OPERATIONS.len() + arm::OPERATIONS.len()] =
+    with_arm(primitives::OPERATIONS, arm::OPERATIONS);
+static NESTED_OPS: [Definition; nested_ops::OPERATIONS.len() + arm_nested::OPERATIONS.len()] =
+    with_arm(nested_ops::OPERATIONS, arm_nested::OPERATIONS);
+
+/// Operations of x86, then those of arm64.
+const fn with_arm<const N: usize>(of_x86: &[Definition], of_arm: &[Definition]) -> [Definition; N] {
+    let mut all = [EMPTY; N];
+    let (first, last) = all.split_at_mut(of_x86.len());
+    first.copy_from_slice(of_x86);
+    last.copy_from_slice(of_arm);
     all
-};
+}
 
 impl Suite {
     /// The suite of this name.

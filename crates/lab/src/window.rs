@@ -10,7 +10,7 @@
 //!     │                                          ▲───── window ────────▲│
 //! ```
 //! The exit of VMRUN, VMLAUNCH or VMRESUME shows that L1 enters L2: `kvm_nested_vmenter` is absent on VMX before
-//! Linux 6.1.
+//! Linux 6.1. On arm64 `kvm_nested_eret` does.
 //!
 //! In the window events get a process and threads of their own, so that the analysis, which knows nothing of
 //! operations, takes each operation for a VM.
@@ -278,12 +278,10 @@ impl Windows {
                     return None;
                 }
                 let level = match event.kind {
-                    EventKind::NestedExit { .. } => BeginLevel::Two,
-                    EventKind::Exit { reason, .. }
-                        if level == BeginLevel::Two && enters_guest(reason) =>
-                    {
-                        BeginLevel::Resumed
+                    EventKind::NestedExit { .. } | EventKind::NestedInject { .. } => {
+                        BeginLevel::Two
                     }
+                    kind if level == BeginLevel::Two && enters_guest(&kind) => BeginLevel::Resumed,
                     EventKind::Entry if level != BeginLevel::Two => {
                         self.seen(operation).extent = Extent::Open;
                         self.state = WindowState::Inside { operation };
@@ -336,6 +334,10 @@ impl Windows {
         match event.kind {
             EventKind::Exit { reason, .. } => seen.exits.add(reason),
             EventKind::NestedExit { reason } => seen.nested.add(reason),
+            // There nothing else says that an exit is L2's; it tells of those that L0 does not handle itself.
+            EventKind::NestedInject { reason } if reason.isa == Isa::Arm => {
+                seen.nested.add(reason);
+            }
             EventKind::Lost { .. } => seen.lost = true,
             EventKind::PageFault { .. } => seen.faults += 1,
             _ => {}
@@ -384,9 +386,7 @@ impl Window {
             self.state = Stretch::Over;
         }
         match (self.state, event.kind) {
-            (Stretch::Starting { nested: true }, EventKind::Exit { reason, .. })
-                if enters_guest(reason) =>
-            {
+            (Stretch::Starting { nested: true }, kind) if enters_guest(&kind) => {
                 self.state = Stretch::Starting { nested: false };
                 return None;
             }
@@ -430,13 +430,15 @@ pub fn is_window(reason: Reason) -> bool {
     }
 }
 
-/// By this exit a hypervisor in the guest asks for its own guest to be entered.
-fn enters_guest(reason: Reason) -> bool {
+/// By this a hypervisor in the guest has its own guest entered. arm64's exit for it, ERET, is also how it goes on itself.
+fn enters_guest(kind: &EventKind) -> bool {
+    let EventKind::Exit { reason, .. } = kind else {
+        return matches!(kind, EventKind::NestedEnter);
+    };
     match reason.isa {
         Isa::Svm => reason.code == svm::VMRUN,
         Isa::Vmx => matches!(reason.code, vmx::VMLAUNCH | vmx::VMRESUME),
-        Isa::Arm => reason.code == arm::ERET,
-        Isa::Unknown => false,
+        Isa::Arm | Isa::Unknown => false,
     }
 }
 
@@ -457,8 +459,8 @@ pub(crate) fn port(reason: Reason, info1: u64) -> Option<u16> {
     (reason.code == io).then_some((info1 >> 16) as u16)
 }
 
-/// Looks ahead of exits that do not say what they access: a data abort of arm64 is held back until the events behind it do, and gets the
-/// address of a mark as its first information word. Events stay in their order.
+/// Looks ahead of exits that do not say what they access: a data abort of arm64 is held back until the next event of its thread, and gets the
+/// address of a mark as its first information word if that is a fault there. Events stay in their order.
 #[derive(Debug, Default)]
 pub struct Ahead {
     held: VecDeque<Event>,
@@ -468,11 +470,8 @@ impl Ahead {
     /// Takes an event, and gives those that can go on.
     pub fn take(&mut self, event: &Event, each: &mut dyn FnMut(&Event)) {
         let is_abort = |kind: &EventKind| matches!(kind, EventKind::Exit { reason, .. } if reason.isa == Isa::Arm && reason.code == arm::DABT_LOW);
-        if let Some(first) = self.held.front_mut()
-            && first.tid == event.tid
-            && !matches!(event.kind, EventKind::PageFault { .. })
-        {
-            if let (EventKind::Mmio { gpa, .. }, EventKind::Exit { info1, .. }) =
+        if let Some(first) = self.held.front_mut().filter(|first| first.tid == event.tid) {
+            if let (EventKind::PageFault { gpa, .. }, EventKind::Exit { info1, .. }) =
                 (event.kind, &mut first.kind)
                 && layout::arm::port(gpa).and_then(layout::mark).is_some()
             {

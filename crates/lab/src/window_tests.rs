@@ -206,46 +206,46 @@ fn an_agents_recording_names_missing_events() {
     }
 }
 
-/// arm64 says what an exit accessed only behind it: the exits of the marks are not the operation's, those of pages and devices are.
-#[test]
-fn on_arm64_marks_are_known_from_the_access_behind_their_exit() {
-    let exit = |code| EventKind::Exit {
-        reason: Reason { isa: Isa::Arm, code, flags: 0 },
-        info1: 0,
-        info2: 0,
-    };
-    let fault = EventKind::PageFault { gpa: 0xb01_8000, error_code: 0 };
-    let store = |gpa| EventKind::Mmio { access: MmioAccess::Write, gpa, len: 4 };
-    let mark = |port| store(layout::arm::address(port));
-    let kinds = [
-        exit(arm::DABT_LOW),
-        fault,
-        mark(layout::begin(2)),
-        EventKind::Entry,
-        // A page, a device of the VMM, a call.
-        exit(arm::DABT_LOW),
-        fault,
-        EventKind::Entry,
-        exit(arm::DABT_LOW),
-        fault,
-        mark(layout::DEVICE_PORT),
-        EventKind::Entry,
-        exit(arm::HVC64),
-        EventKind::Entry,
-        exit(arm::DABT_LOW),
-        fault,
-        mark(layout::end(2)),
-        EventKind::Entry,
-        exit(arm::DABT_LOW),
-    ];
+/// An exit of arm64, and the events of one that is an access to a page.
+fn arm_exit(code: u32) -> EventKind {
+    let reason = Reason { isa: Isa::Arm, code, flags: 0 };
+    EventKind::Exit { reason, info1: 0, info2: 0 }
+}
+
+fn access(gpa: u64) -> [EventKind; 2] {
+    [arm_exit(arm::DABT_LOW), EventKind::PageFault { gpa, error_code: 0 }]
+}
+
+/// Times of the events of operation 2, of events of arm64, and what was seen of it.
+fn on_arm(kinds: Vec<EventKind>) -> (Vec<u64>, SeenWindow) {
     let (mut windows, mut ahead, mut times) = (Windows::default(), Ahead::default(), Vec::new());
     let mut each = |event: &Event| times.extend(windows.place(event).map(|event| event.time_ns));
     for (time, kind) in (0..).zip(kinds) {
         ahead.take(&event(time, 7, kind), &mut each);
     }
     ahead.finish(&mut each);
+    (times, windows.of_vm(vm_of(2)))
+}
+
+/// arm64 says what an exit accessed only behind it: the exits of the marks are not the operation's, those of pages and devices are.
+#[test]
+fn on_arm64_marks_are_known_from_the_fault_behind_their_exit() {
+    let store = |port| {
+        let gpa = layout::arm::address(port);
+        let store = EventKind::Mmio { access: MmioAccess::Write, gpa, len: 4 };
+        [&access(gpa)[..], &[store, EventKind::Entry]].concat()
+    };
+    let kinds = [
+        store(layout::begin(2)),
+        // A page, a device of the VMM, a call.
+        [&access(0x4000_0000)[..], &[EventKind::Entry]].concat(),
+        store(layout::DEVICE_PORT),
+        vec![arm_exit(arm::HVC64), EventKind::Entry],
+        store(layout::end(2)),
+        vec![arm_exit(arm::DABT_LOW)],
+    ];
+    let (times, seen) = on_arm(kinds.concat());
     assert_eq!(times, (3..=12).collect::<Vec<u64>>());
-    let seen = windows.of_vm(vm_of(2));
     assert_eq!((seen.extent, seen.exits.all, seen.faults), (Extent::Whole, 3, 2));
 }
 
@@ -288,4 +288,28 @@ fn a_step_has_the_exits_of_its_time() {
     let exits = [2, 3, 4].map(|operation| windows.of_vm(vm_of(operation)).exits.all);
     assert_eq!(exits, [2, 1, 0]);
     assert_eq!(windows.of_vm(vm_of(4)).extent, Extent::Whole);
+}
+
+/// L0 hands L2's marks to L1 without an access of its own, and an ERET of L1 may stay in L1.
+#[test]
+fn on_arm64_the_window_of_l2_opens_when_l1_has_entered_it() {
+    let reason = |code| Reason { isa: Isa::Arm, code, flags: 0 };
+    let inject = |code| EventKind::NestedInject { reason: reason(code) };
+    let mark = |port| {
+        let access = access(layout::arm::address(port));
+        [&access[..], &[inject(arm::DABT_LOW), EventKind::Entry]].concat()
+    };
+    let eret = |enters| vec![arm_exit(arm::ERET), enters, EventKind::Entry];
+    let kinds = [
+        mark(layout::begin(2)),
+        eret(EventKind::Runs),
+        eret(EventKind::NestedEnter),
+        vec![arm_exit(arm::HVC64), inject(arm::HVC64), EventKind::Entry],
+        vec![arm_exit(arm::SYS64), EventKind::Entry],
+        eret(EventKind::NestedEnter),
+        mark(layout::end(2)),
+    ];
+    let (times, seen) = on_arm(kinds.concat());
+    assert_eq!(times, (9..=17).collect::<Vec<u64>>());
+    assert_eq!((seen.extent, seen.exits.all, seen.nested.all), (Extent::Whole, 3, 1));
 }

@@ -1,6 +1,6 @@
 //! `vmtax-guest-arm`: as `vmtax-guest`, for emulated hosts of arm64.
 //!
-//! It is smaller: it carries out operations at L1, with orders from the mailbox. Its words on the kernel's command line are a subset of that
+//! It is smaller: it carries out operations, as the host or as the program of L1. Its words on the kernel's command line are a subset of that
 //! program's, and it has that program's modules for the mailbox, modules and options of the kernel, and tracing.
 #![expect(
     unsafe_code,
@@ -12,10 +12,14 @@ mod ata;
 mod awake;
 #[path = "../channel.rs"]
 mod channel;
+mod device_tree;
 #[path = "../disk.rs"]
 mod disk;
+#[path = "../l1.rs"]
+mod l1;
 #[path = "../life.rs"]
 mod life;
+mod linux;
 #[path = "../options.rs"]
 mod options;
 mod ports;

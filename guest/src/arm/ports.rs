@@ -1,5 +1,15 @@
-//! No ports: the emulated host's own program talks to nobody outside but through the mailbox. As an L1 it would store to the words of
-//! [`vmtax_guest::layout::arm`].
+//! What stands for ports on arm64: words at [`vmtax_guest::layout::arm`], which L1 stores to and loads from. The emulated host's own program talks to
+//! nobody outside but through the mailbox, and to it they are nothing.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{Ordering, fence};
+
+use vmtax_guest::layout::{CHANNEL, DEVICE_PORT, arm};
+
+use crate::Result;
 
 /// The clock of recordings: nanoseconds of the generic timer, which are instructions where it has 1 GHz. Programs read it as
 /// `CLOCK_MONOTONIC_RAW`.
@@ -10,19 +20,123 @@ pub(crate) fn trace_clock_ahead() -> i64 {
     crate::system::clock(libc::CLOCK_MONOTONIC_RAW) - crate::life::machine::ticks() as i64
 }
 
-pub(crate) fn out8(_: u16, _: u8) {}
+/// The pages of ports and the exchange, in L1.
+static WORDS: OnceLock<Words> = OnceLock::new();
 
-pub(crate) fn out32(_: u16, _: u32) {}
+struct Words {
+    ports: NonNull<u8>,
+    exchange: NonNull<u8>,
+}
 
+// SAFETY: device memory that lasts as long as the program, accessed by single words.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+/// The ports that a program uses, from the first one that has a page; those behind are payloads'.
+const PORTS: u16 = DEVICE_PORT - arm::FIRST_PORT;
+const PORT_PAGE: usize =
+    (arm::address(arm::FIRST_PORT + 1) - arm::address(arm::FIRST_PORT)) as usize;
+
+/// Finds the words of the VMM outside.
+pub(crate) fn open() -> Result<()> {
+    let path = "/dev/mem";
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.read(true).write(true).custom_flags(libc::O_SYNC).open(path);
+    let file = file.map_err(|e| format!("{path}: {e}"))?;
+    let map = |at: u64, bytes: usize| {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let (file, at) = (file.as_raw_fd(), at as libc::off_t);
+        // SAFETY: a new mapping of memory that no driver uses; checked below.
+        let mapping =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, libc::MAP_SHARED, file, at) };
+        match NonNull::new(mapping.cast::<u8>()) {
+            Some(mapping) if mapping.as_ptr().cast() != libc::MAP_FAILED => Ok(mapping),
+            _ => Err(format!("{path}: {}", std::io::Error::last_os_error())),
+        }
+    };
+    let ports = map(arm::address(arm::FIRST_PORT), usize::from(PORTS) * PORT_PAGE)?;
+    let exchange = map(arm::EXCHANGE, arm::EXCHANGE_BYTES)?;
+    WORDS.set(Words { ports, exchange }).map_err(|_| "the ports are open already".to_owned())
+}
+
+impl Words {
+    /// The word of a port.
+    ///
+    /// # Panics
+    /// If it is a payload's: constants of this program are not.
+    fn port(&self, port: u16) -> *mut u32 {
+        let number = port.checked_sub(arm::FIRST_PORT).filter(|number| *number < PORTS);
+        let number = number.expect("a port of a program");
+        self.ports.as_ptr().wrapping_add(usize::from(number) * PORT_PAGE).cast()
+    }
+
+    /// Stores to a port, when all before it can be seen.
+    fn store(&self, port: u16, value: u32) {
+        fence(Ordering::SeqCst);
+        // SAFETY: an aligned word of the mapping.
+        unsafe { self.port(port).write_volatile(value) };
+    }
+
+    /// Puts bytes into the exchange. Words alone, as it is no ordinary memory.
+    fn put(&self, bytes: &[u8]) {
+        let words = self.exchange.as_ptr().cast::<u32>();
+        for (index, part) in bytes.chunks(4).enumerate() {
+            let mut word = [0; 4];
+            word[..part.len()].copy_from_slice(part);
+            // SAFETY: callers have at most the bytes of the exchange.
+            unsafe { words.wrapping_add(index).write_volatile(u32::from_le_bytes(word)) };
+        }
+    }
+
+    fn get(&self, bytes: &mut [u8]) {
+        let words = self.exchange.as_ptr().cast::<u32>();
+        for (index, part) in bytes.chunks_mut(4).enumerate() {
+            // SAFETY: as above.
+            let word = unsafe { words.wrapping_add(index).read_volatile() }.to_le_bytes();
+            part.copy_from_slice(&word[..part.len()]);
+        }
+    }
+}
+
+pub(crate) fn out8(port: u16, value: u8) {
+    out32(port, value.into());
+}
+
+pub(crate) fn out32(port: u16, value: u32) {
+    if let Some(words) = WORDS.get() {
+        words.store(port, value);
+    }
+}
+
+/// A channel without strings is not used here.
 pub(crate) fn in8(_: u16) -> u8 {
     0
 }
 
-pub(crate) fn read_bytes(_: u16, into: &mut [u8]) {
-    into.fill(0);
+/// Reads from the channel: how many bytes goes into the exchange, and they come there.
+pub(crate) fn read_bytes(port: u16, into: &mut [u8]) {
+    debug_assert_eq!(port, CHANNEL, "no other is read");
+    let Some(words) = WORDS.get() else { return into.fill(0) };
+    for part in into.chunks_mut(arm::EXCHANGE_BYTES) {
+        words.put(&(part.len() as u32).to_le_bytes());
+        fence(Ordering::SeqCst);
+        // SAFETY: an aligned word of the mapping.
+        unsafe { words.port(port).read_volatile() };
+        fence(Ordering::SeqCst);
+        words.get(part);
+    }
 }
 
-pub(crate) fn write_fours(_: u16, _: &[u8]) {}
+/// Writes to the channel: bytes into the exchange, then how many.
+pub(crate) fn write_fours(port: u16, from: &[u8]) {
+    debug_assert_eq!(port, CHANNEL, "no other is written to");
+    let Some(words) = WORDS.get() else { return };
+    for part in from.chunks(arm::EXCHANGE_BYTES) {
+        words.put(part);
+        words.store(port, part.len() as u32);
+    }
+}
 
 /// No marks: no recorder reads this host's instructions.
 pub(crate) struct MarkCode;

@@ -4,16 +4,21 @@ use std::path::{Path, PathBuf};
 
 use vmtax_guest::order::{FollowingFile, Operation, Order, OrderOutcome, Report};
 
+use crate::channel::Io;
 use crate::channel::{Attachment, Channel};
 use crate::disk::BlockMailbox;
+use crate::l1::L1Line;
 use crate::trace::{self, Tracer};
 use crate::vmm::{ArmPlan, ArmSharedVm, execute};
-use crate::{Result, awake, life, options, system};
+use crate::{Result, awake, life, linux, options, ports, system};
 
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
 const BUFFER_KIB: u32 = 16 << 10;
 
-/// Makes the machine ready and carries out one order.
+/// The kernel is to let VMs have hypervisors.
+const NESTED: &str = "kvm-arm.mode=nested";
+
+/// Makes the machine ready and carries out one order; as L1, orders until its host ends.
 pub(crate) fn run() -> Result<()> {
     for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         system::mount(kind, target)?;
@@ -27,25 +32,63 @@ pub(crate) fn run() -> Result<()> {
         let _ = std::fs::write(format!("/sys/kernel/mm/transparent_hugepage/{file}"), "madvise");
     }
     system::leave_console()?;
-    let channel = Channel::Mailbox(BlockMailbox::open(&words)?);
+    let channel = if words.contains(&"vmtax.role=guest") {
+        ports::open()?;
+        Channel::Port(Io::Strings)
+    } else {
+        Channel::Mailbox(BlockMailbox::open(&words)?)
+    };
+    // A kernel that does not know the word would only refuse it.
+    if words.contains(&NESTED)
+        && Path::new("/dev/kvm").exists()
+        && let Some(what) = linux::missing().inspect_err(|problem| channel.fail(0, problem))?
+    {
+        channel.lack(&what);
+        return Err(what);
+    }
     if let Some(problem) = refused.or_else(|| options::unknown(&words)) {
         channel.misused(&problem);
         return Err(problem);
     }
-    trace::mount()?;
     if !Path::new("/dev/kvm").exists() {
         let problem = "the kernel offers no /dev/kvm: KVM did not find virtualization in this emulated processor";
         channel.fail(0, problem);
         return Err(problem.into());
     }
+    match channel {
+        Channel::Mailbox(_) => outermost(&channel, &words),
+        Channel::Port(_) => inner(&channel),
+    }
+}
+
+/// The emulated host.
+fn outermost(channel: &Channel, words: &[&str]) -> Result<()> {
+    let failed = |problem: &String| channel.fail(0, problem);
     let buffer = words.iter().find_map(|word| word.strip_prefix("vmtax.buffer=")?.parse().ok());
-    trace::prepare(buffer.unwrap_or(BUFFER_KIB)).inspect_err(|problem| channel.fail(0, problem))?;
-    let (number, order) =
-        awake::during(|| channel.next()).inspect_err(|problem| channel.fail(0, problem))?;
+    trace::mount().inspect_err(failed)?;
+    trace::prepare(buffer.unwrap_or(BUFFER_KIB)).inspect_err(failed)?;
+    let guest = if words.contains(&"vmtax.nested") {
+        // Where its ticks are between those of this kernel is the same in each boot then.
+        system::align();
+        Some(linux::boot().inspect_err(failed)?)
+    } else {
+        None
+    };
+    let (number, order) = awake::during(|| channel.next()).inspect_err(failed)?;
     awake::align();
-    host(&order)
+    host(&order, guest.as_ref())
         .and_then(|(report, files)| channel.finish(number, &report, &files))
         .inspect_err(|problem| channel.fail(number, problem))
+}
+
+/// L1: what runs here is L2.
+fn inner(channel: &Channel) -> Result<()> {
+    let mut shared = ArmSharedVm::inner();
+    loop {
+        let (number, order) = channel.next().inspect_err(|problem| channel.fail(0, problem))?;
+        let outcomes = some(&order.operations, &Tracer::Outside, order.trace, &mut shared);
+        channel.finish(number, &Report { outcomes, ..Report::default() }, &[])?;
+    }
 }
 
 /// Modules in the order of their file names.
@@ -56,23 +99,11 @@ fn modules() -> Vec<PathBuf> {
     paths
 }
 
-fn host(order: &Order) -> Result<(Report, Vec<Attachment>)> {
+/// Everything without recording, then once more with it.
+fn host(order: &Order, guest: Option<&L1Line>) -> Result<(Report, Vec<Attachment>)> {
     let mut shared = ArmSharedVm::default();
-    let mut all = |tracer: &Tracer, record: bool| -> Vec<OrderOutcome> {
-        let mut outcomes = Vec::new();
-        for run in order.operations.chunk_by(|a, b| a.step.is_some() == b.step.is_some()) {
-            if run[0].step.is_some() {
-                // A VM of other operations would have work of its own.
-                shared = ArmSharedVm::default();
-                outcomes.extend(life::steps(run, tracer, record));
-            } else {
-                outcomes.extend(run.iter().map(|one| measure(one, tracer, record, &mut shared)));
-            }
-        }
-        outcomes
-    };
     let mut report = Report {
-        outcomes: all(&Tracer::Off, false),
+        outcomes: all(order, guest, Tracer::Off, &mut shared)?,
         release: system::release(),
         processor: processor(),
         ..Report::default()
@@ -80,18 +111,65 @@ fn host(order: &Order) -> Result<(Report, Vec<Attachment>)> {
     let mut files = Vec::new();
     if order.trace {
         let tracer = Tracer::arm(false, false)?;
-        for (outcome, traced) in report.outcomes.iter_mut().zip(all(&tracer, true)) {
+        let traced = all(order, guest, tracer, &mut shared)?;
+        for (outcome, traced) in report.outcomes.iter_mut().zip(traced) {
             outcome.failure = outcome.failure.take().or(traced.failure);
             (outcome.places, outcome.window) = (traced.places, traced.window);
+            outcome.missing = outcome.missing.take().or(traced.missing);
         }
         files = trace::collect()?;
     }
+    // The machine ends now, and they need not before.
+    std::mem::forget(shared);
     let named = |file: &Attachment| FollowingFile {
         name: file.name.clone(),
         length: file.bytes.len() as u32,
     };
     report.files = files.iter().map(named).collect();
     Ok((report, files))
+}
+
+/// All operations once, each at its level, in order.
+fn all(
+    order: &Order,
+    guest: Option<&L1Line>,
+    mut tracer: Tracer,
+    shared: &mut ArmSharedVm,
+) -> Result<Vec<OrderOutcome>> {
+    let record = !matches!(tracer, Tracer::Off);
+    let mut outcomes = Vec::new();
+    let alike =
+        |a: &Operation, b: &Operation| (a.level, a.step.is_some()) == (b.level, b.step.is_some());
+    for run in order.operations.chunk_by(alike) {
+        if run[0].level < 2 {
+            outcomes.extend(some(run, &tracer, record, shared));
+            continue;
+        }
+        let guest =
+            guest.ok_or("an operation in L2 was ordered, and this host was booted without L1")?;
+        let inner = Order { operations: run.to_vec(), trace: record, ..Order::default() };
+        let (report, back) = guest.execute(&inner, tracer)?;
+        tracer = back;
+        let numbers = run.iter().map(|operation| operation.number);
+        report.check(numbers).map_err(|problem| format!("L1: {problem}"))?;
+        outcomes.extend(report.outcomes);
+    }
+    Ok(outcomes)
+}
+
+/// Operations that are all steps of lives, or none of them is.
+fn some(
+    operations: &[Operation],
+    tracer: &Tracer,
+    record: bool,
+    shared: &mut ArmSharedVm,
+) -> Vec<OrderOutcome> {
+    if operations.iter().all(|one| one.step.is_some()) {
+        // A VM of other operations would have work of its own.
+        *shared = ArmSharedVm::default();
+        return life::steps(operations, tracer, record);
+    }
+    operations.iter().map(|one| measure(one, tracer, record, shared)).collect()
 }
 
 /// One operation: its batches, or, to be recorded, one to warm up and one that is recorded.
@@ -104,6 +182,15 @@ fn measure(
     let number = operation.number;
     if !record && operation.batches == 0 {
         return OrderOutcome { number, ..OrderOutcome::default() };
+    }
+    if operation.hypervisor {
+        match linux::missing() {
+            Ok(None) => {}
+            Ok(missing) => return OrderOutcome { number, missing, ..OrderOutcome::default() },
+            Err(problem) => {
+                return OrderOutcome { number, failure: Some(problem), ..OrderOutcome::default() };
+            }
+        }
     }
     let plan = if record {
         ArmPlan { batches: 2, traced: Some(1), tracer }

@@ -10,8 +10,9 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{
-    KVM_ARM_VCPU_PSCI_0_2, KVM_REG_ARM_CORE, KVM_REG_ARM64, KVM_REG_SIZE_U64, kvm_regs,
-    kvm_userspace_memory_region, kvm_vcpu_init, user_pt_regs,
+    KVM_ARM_VCPU_HAS_EL2, KVM_ARM_VCPU_HAS_EL2_E2H0, KVM_ARM_VCPU_PSCI_0_2, KVM_REG_ARM_CORE,
+    KVM_REG_ARM64, KVM_REG_SIZE_U64, kvm_regs, kvm_userspace_memory_region, kvm_vcpu_init,
+    user_pt_regs,
 };
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use vmtax_guest::layout::{self, arm};
@@ -31,9 +32,37 @@ pub(crate) struct ArmPlan<'a> {
     pub(crate) tracer: &'a Tracer,
 }
 
-/// The VM that payloads share which leave nothing behind but memory and registers.
+/// VMs that payloads share: one of those that leave nothing behind but memory and registers, one of hypervisors, and in L1 one of all others.
+///
+/// For each VM of an L1 but the first two, and when a VM with a hypervisor ends or its vCPU is made anew, KVM (6.18, 7.3) unmaps all that the second stage of a guest's guest
+/// could have, in steps of 1 GiB: 2^22 with 52 bits of addresses, 2 billion instructions.
 #[derive(Default)]
-pub(crate) struct ArmSharedVm(Option<ArmPayloadVm>);
+pub(crate) struct ArmSharedVm {
+    clean: Option<ArmPayloadVm>,
+    hypervisor: Option<ArmPayloadVm>,
+    other: Option<ArmPayloadVm>,
+    is_inner: bool,
+}
+
+impl ArmSharedVm {
+    /// Those of L1.
+    pub(crate) fn inner() -> ArmSharedVm {
+        ArmSharedVm { is_inner: true, ..ArmSharedVm::default() }
+    }
+
+    /// The place of an operation's VM, if it shares one. Memory to be touched is taken away again.
+    fn place(&mut self, operation: &Operation) -> Option<&mut Option<ArmPayloadVm>> {
+        if operation.hypervisor {
+            return Some(&mut self.hypervisor);
+        }
+        match (operation.shares, self.is_inner) {
+            (true, _) => Some(&mut self.clean),
+            (false, true) if operation.touch.is_some() => Some(&mut self.clean),
+            (false, true) => Some(&mut self.other),
+            (false, false) => None,
+        }
+    }
+}
 
 /// Emulated time in which a payload's last batch has to begin.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -49,13 +78,19 @@ pub(crate) fn execute(
     if operation.code.len() > layout::CODE_MOST || plan.batches > layout::BATCHES_MOST {
         return Err("the payload is too large".into());
     }
-    let kept = if operation.shares { shared.0.take() } else { None };
-    let mut machine = kept.map_or_else(|| ArmPayloadVm::new(operation.touch), Ok)?;
+    let mut place = shared.place(operation);
+    let kept = place.as_mut().and_then(|place| place.take());
+    let mut machine = kept.map_or_else(|| ArmPayloadVm::new(operation.hypervisor), Ok)?;
     machine.load(operation, plan)?;
+    machine.touched = operation.touch.map(|touch| machine.touch(touch)).transpose()?;
     machine.run(operation, plan)?;
     let cycles = (0..plan.batches).map(|batch| machine.memory.read(result(batch))).collect();
-    if operation.shares {
-        shared.0 = Some(machine);
+    if let Some(place) = place {
+        if machine.touched.is_some() {
+            ArmVmMemory::detach(&machine.vm, 1)?;
+            machine.touched = None;
+        }
+        *place = Some(machine);
     }
     Ok(cycles)
 }
@@ -65,7 +100,39 @@ fn result(batch: u32) -> usize {
     (arm::RESULTS - arm::MEMORY) as usize + 8 * batch as usize
 }
 
-fn failed(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> String {
+/// Features of a vCPU with EL2: of a hypervisor that has VHE, and of one that has not.
+pub(crate) const EL2: u32 = 1 << KVM_ARM_VCPU_HAS_EL2;
+pub(crate) const EL2_WITHOUT_VHE: u32 = EL2 | 1 << KVM_ARM_VCPU_HAS_EL2_E2H0;
+
+/// A VM's first vCPU with these features, how it was made, and its VM's GIC.
+pub(crate) fn vcpu(vm: &VmFd, features: u32) -> Result<(VcpuFd, kvm_vcpu_init, OwnedFd)> {
+    let vcpu = vm.create_vcpu(0).map_err(failed("KVM_CREATE_VCPU"))?;
+    let mut init = kvm_vcpu_init::default();
+    vm.get_preferred_target(&mut init).map_err(failed("KVM_ARM_PREFERRED_TARGET"))?;
+    init.features[0] |= 1 << KVM_ARM_VCPU_PSCI_0_2 | features;
+    vcpu.vcpu_init(&init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
+    let gic = gic(vm, (features & EL2 != 0).then_some(MAINTENANCE))?;
+    Ok((vcpu, init, gic))
+}
+
+/// The interrupt by which the GIC tells a hypervisor that a list register is empty (Arm BSA: PPI 25).
+pub(crate) const MAINTENANCE: u32 = 25;
+
+/// Puts a vCPU at its first instruction, with a value in x0.
+pub(crate) fn start_at(vcpu: &VcpuFd, (pc, x0): (u64, u64)) -> Result<()> {
+    let registers = std::mem::offset_of!(kvm_regs, regs);
+    let [first, counter] =
+        [std::mem::offset_of!(user_pt_regs, regs), std::mem::offset_of!(user_pt_regs, pc)];
+    for (place, value) in [(first, x0), (counter, pc)] {
+        // Core registers are named by their place, in words of 32 bits.
+        let place = ((registers + place) / 4) as u64;
+        let register = KVM_REG_ARM64 | KVM_REG_SIZE_U64 | u64::from(KVM_REG_ARM_CORE) | place;
+        vcpu.set_one_reg(register, &value.to_le_bytes()).map_err(failed("KVM_SET_ONE_REG"))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn failed(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> String {
     move |error| format!("{what}: {error}")
 }
 
@@ -74,32 +141,38 @@ struct ArmPayloadVm {
     vcpu: VcpuFd,
     init: kvm_vcpu_init,
     _gic: OwnedFd,
-    _vm: VmFd,
+    vm: VmFd,
     memory: ArmVmMemory,
     touched: Option<(Touch, ArmVmMemory)>,
+    has_run: bool,
 }
 
 impl ArmPayloadVm {
-    fn new(touch: Option<Touch>) -> Result<ArmPayloadVm> {
+    fn new(hypervisor: bool) -> Result<ArmPayloadVm> {
         let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
         // As QEMU's for so little memory. create_vm takes the widest, whose page tables have more levels and which Linux 7.3 walks whole, in
         // steps of 1 GiB, when the VM ends.
         let vm = kvm.create_vm_with_ipa_size(BITS as u32).map_err(failed("KVM_CREATE_VM"))?;
         let memory = ArmVmMemory::new(arm::BYTES, Backing::Small)?;
         memory.attach(&vm, (0, arm::MEMORY))?;
-        let touched = touch.map(|touch| {
-            let memory = ArmVmMemory::new(touch.bytes as usize, touch.backing)?;
-            memory.attach(&vm, (1, arm::TOUCH))?;
-            Ok::<_, String>((touch, memory))
-        });
-        let vcpu = vm.create_vcpu(0).map_err(failed("KVM_CREATE_VCPU"))?;
-        let mut init = kvm_vcpu_init::default();
-        vm.get_preferred_target(&mut init).map_err(failed("KVM_ARM_PREFERRED_TARGET"))?;
-        init.features[0] |= 1 << KVM_ARM_VCPU_PSCI_0_2;
-        vcpu.vcpu_init(&init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
-        let gic = gic(&vm)?;
-        let touched = touched.transpose()?;
-        Ok(ArmPayloadVm { vcpu, init, _gic: gic, _vm: vm, memory, touched })
+        let (vcpu, init, gic) = vcpu(&vm, if hypervisor { EL2 } else { 0 })?;
+        Ok(ArmPayloadVm { vcpu, init, _gic: gic, vm, memory, touched: None, has_run: false })
+    }
+
+    /// Has KVM finish the last store of a hypervisor's payload. It is at EL2 then, as at its start, and the next payload sets all that it needs; a vCPU
+    /// that is made anew has its guest's second stage unmapped.
+    fn finish_store(&mut self) {
+        self.vcpu.set_kvm_immediate_exit(1);
+        // It returns at once, with EINTR.
+        let _ = self.vcpu.run();
+        self.vcpu.set_kvm_immediate_exit(0);
+    }
+
+    /// Memory to be touched.
+    fn touch(&self, touch: Touch) -> Result<(Touch, ArmVmMemory)> {
+        let memory = ArmVmMemory::new(touch.bytes as usize, touch.backing)?;
+        memory.attach(&self.vm, (1, arm::TOUCH))?;
+        Ok((touch, memory))
     }
 
     /// Puts the payload into memory, and the vCPU at its first instruction.
@@ -108,13 +181,13 @@ impl ArmPayloadVm {
         self.memory.write(0, &operation.code);
         self.memory.write(parameters, &plan.batches.to_le_bytes());
         self.memory.write(parameters + 4, &operation.count.to_le_bytes());
-        self.vcpu.vcpu_init(&self.init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
-        let pc = std::mem::offset_of!(kvm_regs, regs) + std::mem::offset_of!(user_pt_regs, pc);
-        // Core registers are named by their place, in words of 32 bits.
-        let register =
-            KVM_REG_ARM64 | KVM_REG_SIZE_U64 | u64::from(KVM_REG_ARM_CORE) | (pc / 4) as u64;
-        let set = self.vcpu.set_one_reg(register, &arm::MEMORY.to_le_bytes());
-        set.map(drop).map_err(failed("KVM_SET_ONE_REG"))
+        if self.has_run && operation.hypervisor {
+            self.finish_store();
+        } else {
+            self.vcpu.vcpu_init(&self.init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
+        }
+        self.has_run = true;
+        start_at(&self.vcpu, (arm::MEMORY, 0))
     }
 
     fn run(&mut self, operation: &Operation, plan: &ArmPlan<'_>) -> Result<()> {
@@ -171,7 +244,8 @@ impl ArmPayloadVm {
     }
 }
 
-struct ArmVmMemory {
+/// Memory of a VM.
+pub(crate) struct ArmVmMemory {
     mapping: NonNull<u8>,
     mapped: usize,
     start: *mut u8,
@@ -186,7 +260,7 @@ struct ArmVmMemory {
 }
 
 impl ArmVmMemory {
-    fn new(bytes: usize, backing: Backing) -> Result<ArmVmMemory> {
+    pub(crate) fn new(bytes: usize, backing: Backing) -> Result<ArmVmMemory> {
         let advice = match backing {
             Backing::Small | Backing::Snapshot { .. } | Backing::Userfault(_) => {
                 libc::MADV_NOHUGEPAGE
@@ -259,7 +333,7 @@ impl ArmVmMemory {
         unsafe { snapshot.map_at(self.start, kind | flags) }
     }
 
-    fn attach(&self, vm: &VmFd, (slot, guest): (u32, u64)) -> Result<()> {
+    pub(crate) fn attach(&self, vm: &VmFd, (slot, guest): (u32, u64)) -> Result<()> {
         let region = kvm_userspace_memory_region {
             slot,
             flags: 0,
@@ -269,6 +343,13 @@ impl ArmVmMemory {
         };
         // SAFETY: the memory outlives the VM, and this program accesses it while no vCPU runs.
         unsafe { vm.set_user_memory_region(region) }.map_err(failed("KVM_SET_USER_MEMORY_REGION"))
+    }
+
+    /// Takes a VM's memory away.
+    fn detach(vm: &VmFd, slot: u32) -> Result<()> {
+        let nothing = kvm_userspace_memory_region { slot, ..Default::default() };
+        // SAFETY: the VM has less memory then.
+        unsafe { vm.set_user_memory_region(nothing) }.map_err(failed("KVM_SET_USER_MEMORY_REGION"))
     }
 
     /// Makes it what it has to be before a batch.
@@ -297,21 +378,33 @@ impl ArmVmMemory {
     }
 
     /// # Panics
-    /// Never: callers stay within [`arm::BYTES`].
-    fn write(&self, at: usize, bytes: &[u8]) {
+    /// Never: callers stay within its bytes.
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.bytes, "within the memory");
         // SAFETY: within the mapping, while no vCPU runs.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(at), bytes.len()) };
     }
 
     /// # Panics
-    /// As [`Memory::write`].
+    /// As [`ArmVmMemory::write`].
+    pub(crate) fn read_into(&self, at: usize, bytes: &mut [u8]) {
+        assert!(at + bytes.len() <= self.bytes, "within the memory");
+        let from = self.start.wrapping_add(at);
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// # Panics
+    /// As [`ArmVmMemory::write`].
     fn read(&self, at: usize) -> u64 {
         assert!(at + 8 <= self.bytes, "within the memory");
         // SAFETY: as above; the place is aligned.
         unsafe { self.start.add(at).cast::<u64>().read_volatile() }
     }
 }
+
+// SAFETY: the mapping is this value's alone.
+unsafe impl Send for ArmVmMemory {}
 
 impl Drop for ArmVmMemory {
     fn drop(&mut self) {

@@ -35,6 +35,8 @@ pub(super) const CODE: [u32; 7] =
 pub(super) const STORES: u64 = 0;
 pub(super) const EXITS: u64 = 20;
 const INTERRUPTS: u32 = 64;
+/// `KVM_DEV_ARM_VGIC_GRP_MAINT_IRQ` (Linux `arch/arm64/include/uapi/asm/kvm.h`).
+const GROUP_MAINTENANCE: u32 = 9;
 /// As wide as QEMU's VMs of little memory: bits of guest-physical addresses, the type of the VM.
 pub(crate) const BITS: usize = 40;
 /// A wider VM. One that is as wide as the processor allows has 48 or 52 bits.
@@ -78,8 +80,9 @@ fn init(vcpu: &OwnedFd, mut how: kvm_vcpu_init) -> Result<i32> {
     with(vcpu, own::VCPU_INIT, &raw mut how)
 }
 
-/// KVM's GICv3, with interrupts of each processor and no others that anybody uses.
-pub(crate) fn gic(vm: &impl AsRawFd) -> Result<OwnedFd> {
+/// KVM's GICv3, with interrupts of each processor and no others that anybody uses; where VMs have EL2, with that by which it tells their
+/// hypervisor that a list register is empty.
+pub(crate) fn gic(vm: &impl AsRawFd, maintenance: Option<u32>) -> Result<OwnedFd> {
     let mut device =
         kvm_create_device { type_: kvm_device_type_KVM_DEV_TYPE_ARM_VGIC_V3, ..Default::default() };
     with(vm, own::CREATE_DEVICE, &raw mut device)?;
@@ -94,6 +97,9 @@ pub(crate) fn gic(vm: &impl AsRawFd) -> Result<OwnedFd> {
     set(KVM_DEV_ARM_VGIC_GRP_ADDR, KVM_VGIC_V3_ADDR_TYPE_DIST, arm::DISTRIBUTOR)?;
     set(KVM_DEV_ARM_VGIC_GRP_ADDR, KVM_VGIC_V3_ADDR_TYPE_REDIST, arm::REDISTRIBUTOR)?;
     set(KVM_DEV_ARM_VGIC_GRP_NR_IRQS, 0, INTERRUPTS.into())?;
+    if let Some(number) = maintenance {
+        set(GROUP_MAINTENANCE, 0, number.into())?;
+    }
     set(KVM_DEV_ARM_VGIC_GRP_CTRL, KVM_DEV_ARM_VGIC_CTRL_INIT, 0)?;
     Ok(gic)
 }
@@ -112,7 +118,7 @@ pub(super) fn create(
     let how = preferred(&vm)?;
     clock.step(S::VcpuInit, || init(&first, how))?;
     init(&second, how)?;
-    clock.step(S::CreateGic, || gic(&vm))?;
+    clock.step(S::CreateGic, || gic(&vm, None))?;
     Ok((vm, first, second))
 }
 
@@ -144,7 +150,7 @@ pub(super) fn start(
     let vcpus = vec![vcpu(0)?, vcpu(1)?];
     let how = preferred(&vm)?;
     vcpus.iter().try_for_each(|vcpu| init(vcpu, how).map(drop))?;
-    gic(&vm)?;
+    gic(&vm, None)?;
     if !memory_first {
         memory(&vm)?;
     }

@@ -2,12 +2,10 @@
 //!
 //! It gets memory, a serial console, KVM's interrupt controllers and timer, and the port that orders and reports go through.
 
-use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kvm_bindings::kvm_regs;
@@ -18,8 +16,7 @@ use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryMmap};
 use vm_superio::Serial;
 use vm_superio::serial::NoEvents;
 use vmtax_guest::layout::{CHANNEL, COUNT, SETTLE, TRACE};
-use vmtax_guest::mailbox::{REPORT, SECTOR, SECTORS};
-use vmtax_guest::order::{self, Order, Report, decode, encode};
+use vmtax_guest::order::{self, Order, Report};
 
 use super::backing::HostBacking;
 use super::gate::VmGate;
@@ -31,12 +28,10 @@ use vmtax_page_tables::identity_map;
 use super::{
     Around, BareVm, NO_HYPERCALL, VcpuRequest, VmmAnswer, failed, mptable, no_memory, run,
 };
+use crate::l1::{self, ConsoleTail, INITRAMFS, KERNEL, L1Line, L1Port, lock};
 use crate::trace::Tracer;
 use crate::{Result, system};
 
-const KERNEL: &str = "/l1/vmlinux";
-const INITRAMFS: &str = "/l1/initramfs";
-const COMMAND_LINE_FILE: &str = "/l1/command_line";
 /// The guest's memory where nobody says how much.
 pub(crate) const MEMORY_MIB: usize = 192;
 const ZERO_PAGE: u64 = 0x7000;
@@ -44,21 +39,10 @@ const PAGE_TABLES: u64 = 0x9000;
 const COMMAND_LINE: u64 = 0x2_0000;
 const LOW_END: u64 = 0x9_fc00;
 const HIGH: u64 = 0x10_0000;
-/// Emulated time that booting may take.
-const BOOT_LIMIT: Duration = Duration::from_secs(300);
-/// Bytes of reports that wait to be handed on: what the mailbox has room for.
-const REPORTS_MOST: usize = (SECTORS - REPORT) as usize * SECTOR;
-/// Reports that wait. A guest sends one, and that it is up.
-const REPORTS_HELD: usize = 16;
-/// Emulated time that an order may take.
-const ORDER_LIMIT: Duration = Duration::from_secs(600);
 
 /// A running Linux guest.
 pub(crate) struct Linux {
-    orders: Sender<Vec<u8>>,
-    reports: Receiver<Result<Vec<u8>>>,
-    console: ConsoleTail,
-    tracer: Arc<Mutex<Option<Tracer>>>,
+    line: L1Line,
     counting: Arc<Mutex<Option<order::PmuCounting>>>,
     mapped: Arc<Mutex<Option<order::KvmCounters>>>,
 }
@@ -77,8 +61,8 @@ impl Linux {
                 mptable::MOST
             ));
         }
-        let command_line = std::fs::read_to_string(COMMAND_LINE_FILE)
-            .map_err(|e| format!("{COMMAND_LINE_FILE}: {e}"))?;
+        let command_line = std::fs::read_to_string(l1::COMMAND_LINE)
+            .map_err(|e| format!("{}: {e}", l1::COMMAND_LINE))?;
         let bytes = memory_mib << 20;
         let vm = backing.vm()?;
         let memory = backing.attach(&vm, bytes)?;
@@ -86,23 +70,16 @@ impl Linux {
         memory
             .write_slice(&mptable::bytes(cpus), GuestAddress(mptable::AT))
             .map_err(|e| format!("L1's memory: {e}"))?;
-        let (orders, waiting) = channel();
-        let (answer, reports) = channel();
         let console = ConsoleTail::default();
-        let tracer = Arc::new(Mutex::new(None));
+        let (line, port) = l1::conversation(console.clone());
+        let answer = port.answers();
         let counting = Arc::new(Mutex::new(None));
         let mapped = Arc::new(Mutex::new(None));
         let (vm, vcpus) = vcpus(vm, entry, cpus, pmu)?;
         let devices = Arc::new(LinuxDevices {
-            serial: Mutex::new(Serial::new(NoTrigger, console.clone())),
-            channel: Mutex::new(Port {
-                waiting,
-                outgoing: VecDeque::new(),
-                incoming: Vec::new(),
-                held: Vec::new(),
-                answer: answer.clone(),
-            }),
-            tracer: Arc::clone(&tracer),
+            serial: Mutex::new(Serial::new(NoTrigger, console)),
+            tracer: port.tracer(),
+            channel: Mutex::new(port),
             counting: Arc::clone(&counting),
             tally: Mutex::new(VmTally::open(&vm, &vcpus)),
             mapped: Arc::clone(&mapped),
@@ -133,15 +110,13 @@ impl Linux {
                 .spawn(body)
                 .map_err(|e| format!("thread: {e}"))?;
         }
-        let linux = Linux { orders, reports, console, tracer, counting, mapped };
-        linux.up("booting L1")?;
-        Ok(linux)
+        line.booted()?;
+        Ok(Linux { line, counting, mapped })
     }
 
     /// Has an order carried out.
     pub(crate) fn execute(&self, order: &Order, tracer: Tracer) -> Result<(Report, Tracer)> {
-        let (report, tracer) = self.ask(&encode(order), tracer, ORDER_LIMIT)?;
-        Ok((decode(&report).ok_or("L1's report cannot be read")?, tracer))
+        self.line.execute(order, tracer)
     }
 
     /// Hands something on to what runs there, and its answer back.
@@ -151,15 +126,8 @@ impl Linux {
         tracer: Tracer,
         limit: Duration,
     ) -> Result<(Vec<u8>, Tracer)> {
-        *lock(&self.tracer) = Some(tracer);
         *lock(&self.mapped) = None;
-        let mut message = (request.len() as u32).to_le_bytes().to_vec();
-        message.extend(request);
-        self.orders.send(message).map_err(|_| "L1 ended".to_owned())?;
-        let answer = self.report(limit, "an order to L1")?;
-        // L1 asks for its next order.
-        self.up("L1 after an order")?;
-        Ok((answer, lock(&self.tracer).take().unwrap_or(Tracer::Off)))
+        self.line.ask(request, tracer, limit)
     }
 
     /// What the virtual PMU did for the last request; none without one.
@@ -170,23 +138,6 @@ impl Linux {
     /// KVM's page faults during the last request, if the guest had them counted.
     pub(crate) fn mapped(&self) -> Option<order::KvmCounters> {
         *lock(&self.mapped)
-    }
-
-    /// Waits until L1 waits for an order.
-    fn up(&self, what: &str) -> Result<()> {
-        let bytes = self.report(BOOT_LIMIT, what)?;
-        Report::of_waiting(&bytes).map_err(|problem| format!("L1: {problem}"))
-    }
-
-    fn report(&self, limit: Duration, what: &str) -> Result<Vec<u8>> {
-        let result = match self.reports.recv_timeout(limit) {
-            Ok(result) => result,
-            Err(RecvTimeoutError::Disconnected) => Err("L1 ended".into()),
-            Err(RecvTimeoutError::Timeout) => {
-                Err(format!("{what} took more than {} s of emulated time", limit.as_secs()))
-            }
-        };
-        result.map_err(|problem| format!("{problem}; L1's console ends: {}", self.console.end()))
     }
 }
 
@@ -260,48 +211,10 @@ struct Parameters(boot_params);
 // SAFETY: boot_params is a plain C struct without padding of its own (it is packed).
 unsafe impl ByteValued for Parameters {}
 
-/// The console's last bytes.
-#[derive(Clone, Default)]
-struct ConsoleTail(Arc<Mutex<VecDeque<u8>>>);
-
-impl ConsoleTail {
-    fn end(&self) -> String {
-        let bytes: Vec<u8> = lock(&self.0).iter().copied().collect();
-        let text = String::from_utf8_lossy(&bytes);
-        let lines: Vec<&str> =
-            text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        lines[lines.len().saturating_sub(4)..].join(" | ")
-    }
-}
-
-impl Write for ConsoleTail {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let mut kept = lock(&self.0);
-        for byte in bytes {
-            if *byte == b'\n' {
-                // The host's console has it too, whatever becomes of this program.
-                let last: Vec<u8> =
-                    kept.iter().rev().take_while(|byte| **byte != b'\n').copied().collect();
-                let line: Vec<u8> = last.into_iter().rev().collect();
-                system::say(&format!("L1: {}", String::from_utf8_lossy(&line).trim_end()));
-            }
-            kept.push_back(*byte);
-        }
-        while kept.len() > 4096 {
-            kept.pop_front();
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// What all vCPUs have in common.
 struct LinuxDevices {
     serial: Mutex<Serial<NoTrigger, NoEvents, ConsoleTail>>,
-    channel: Mutex<Port>,
+    channel: Mutex<L1Port>,
     tracer: Arc<Mutex<Option<Tracer>>>,
     /// What the virtual PMU of the vCPU that carried out the last order did for it.
     counting: Arc<Mutex<Option<order::PmuCounting>>>,
@@ -311,10 +224,6 @@ struct LinuxDevices {
     mapped: Arc<Mutex<Option<order::KvmCounters>>>,
     /// Of a VM with several.
     gate: Option<VmGate>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl LinuxDevices {
@@ -330,29 +239,17 @@ impl LinuxDevices {
 
     /// Whether a vCPU that reads from the port will wait for an order.
     fn is_idle(&self) -> bool {
-        lock(&self.channel).outgoing.is_empty()
+        lock(&self.channel).is_idle()
     }
 
     /// The guest reads: it waits here until there is an order, and no vCPU runs meanwhile.
     fn send(&self, vcpu: u32, bytes: &mut [u8]) -> VmmAnswer {
-        let mut channel = lock(&self.channel);
-        for byte in bytes {
-            if channel.outgoing.is_empty() {
-                if let Some(gate) = &self.gate {
-                    gate.close(vcpu);
-                }
-                channel.hand_over();
-                match channel.waiting.recv() {
-                    Ok(order) => channel.outgoing.extend(order),
-                    Err(_) => return VmmAnswer::End,
-                }
-                if let Some(gate) = &self.gate {
-                    gate.open();
-                }
-            }
-            *byte = channel.outgoing.pop_front().unwrap_or_default();
-        }
-        VmmAnswer::Run
+        let waits = |waits: bool| match &self.gate {
+            Some(gate) if waits => gate.close(vcpu),
+            Some(gate) => gate.open(),
+            None => {}
+        };
+        if lock(&self.channel).send(bytes, &waits) { VmmAnswer::Run } else { VmmAnswer::End }
     }
 }
 
@@ -434,45 +331,5 @@ impl Around for Attached<'_> {
             VcpuRequest::In(_, data) | VcpuRequest::Load(_, data) => data.fill(0xff),
         }
         Ok(VmmAnswer::Run)
-    }
-}
-
-/// The port that orders and reports go through: each with its length before it.
-///
-/// What the guest writes is handed over when it reads: then it stands still until there is an order, and the machine can be
-/// saved. QEMU restores none that was saved while a guest ran.
-struct Port {
-    waiting: Receiver<Vec<u8>>,
-    outgoing: VecDeque<u8>,
-    incoming: Vec<u8>,
-    held: Vec<Vec<u8>>,
-    answer: Sender<Result<Vec<u8>>>,
-}
-
-impl Port {
-    fn receive(&mut self, bytes: &[u8]) {
-        self.incoming.extend_from_slice(bytes);
-        let Some((length, rest)) = self.incoming.split_first_chunk::<4>() else { return };
-        let length = u32::from_le_bytes(*length) as usize;
-        let held: usize = self.held.iter().map(Vec::len).sum();
-        if length + held > REPORTS_MOST || self.held.len() >= REPORTS_HELD {
-            // The guest is trusted with no more memory than its reports can be handed on with.
-            let problem = format!("L1 sends reports of {} bytes", length + held);
-            let _ = self.answer.send(Err(problem));
-            self.incoming.clear();
-            return;
-        }
-        if rest.len() < length {
-            return;
-        }
-        let report = rest[..length].to_vec();
-        self.incoming.drain(..4 + length);
-        self.held.push(report);
-    }
-
-    fn hand_over(&mut self) {
-        for report in self.held.drain(..) {
-            let _ = self.answer.send(Ok(report));
-        }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use vmtax_events::Isa;
+use vmtax_guest::layout;
 use vmtax_machine::kernel::Architecture;
 use vmtax_machine::{Emulator, MailboxDisk, QUICK_BOOT, QUICK_BOOT_ARM};
 
@@ -102,9 +103,16 @@ impl HostKind {
         }
     }
 
-    /// The command line of L1 under the small VMM, which has neither PCI nor ACPI.
+    /// The command line of L1 under the small VMM, which has neither PCI nor ACPI, and on arm64 no driver for its serial port either.
     pub(crate) fn inner_command_line(self, role: &str) -> String {
-        self.vm_command_line("pci=off acpi=off") + " " + role
+        let line = match self.architecture() {
+            Architecture::Amd64 => self.vm_command_line("pci=off acpi=off"),
+            Architecture::Arm64 => format!(
+                "earlycon=pl011,mmio32,{:#x} keep_bootcon {QUICK_BOOT_ARM} panic=-1",
+                layout::arm::SERIAL
+            ),
+        };
+        format!("{line} {role}")
     }
 
     /// The command line of a VM, with as few exits as possible during boot.
@@ -148,7 +156,7 @@ impl HostKind {
         match self {
             HostKind::Amd | HostKind::AmdBochs | HostKind::Intel => true,
             HostKind::Kvm => what != Ability::Profile,
-            HostKind::Arm => false,
+            HostKind::Arm => what == Ability::Nest,
         }
     }
 }

@@ -164,6 +164,17 @@ impl CodeWords {
         self.word(0xd400_0003);
     }
 
+    /// Into the mode and to the address that the registers of this exception level have.
+    pub(crate) fn exception_return(&mut self) {
+        self.word(0xd69f_03e0);
+    }
+
+    /// The address of the instruction behind the next one into a register.
+    pub(crate) fn set_return(&mut self, register: Register) {
+        // Of memory's first pages an address takes two instructions.
+        self.set(register, arm::MEMORY + 4 * (self.0.len() as u64 + 3));
+    }
+
     pub(crate) fn wait_for_interrupt(&mut self) {
         self.word(0xd503_207f);
     }
@@ -207,7 +218,7 @@ impl CodeWords {
 }
 
 /// Where the exception vectors are: behind the first page, which has all other code.
-const VECTORS: u64 = arm::MEMORY + 0x1000;
+pub(crate) const VECTORS: u64 = arm::MEMORY + 0x1000;
 
 fn system((op0, op1, crn, crm, op2): SystemRegister) -> u32 {
     op0 << 19 | op1 << 16 | crn << 12 | crm << 8 | op2 << 5
@@ -302,6 +313,7 @@ mod tests {
         out.wait_for_interrupt();
         out.wait_for_event();
         out.finish_invalidation();
+        out.exception_return();
         let expected = [
             0xd288_ace9, // movz x9, #0x4567
             0xf2a0_2469, // movk x9, #0x123, lsl #16
@@ -329,9 +341,20 @@ mod tests {
             0xd503_207f, // wfi
             0xd503_205f, // wfe
             0xd503_3b9f, // dsb ish
+            0xd69f_03e0, // eret
         ];
         let differing = out.0.iter().zip(expected).position(|(word, other)| *word != other);
         assert_eq!((differing, out.0.len()), (None, expected.len()));
+    }
+
+    #[test]
+    fn a_return_comes_behind_the_next_instruction() {
+        let mut out = CodeWords::default();
+        out.word(0);
+        out.set_return(17);
+        out.exception_return();
+        assert_eq!(out.0, [0, 0xd280_0211, 0xf2a8_0011, 0xd69f_03e0]);
+        assert_eq!(out.0.len() * 4, 0x10);
     }
 
     #[test]

@@ -41,7 +41,7 @@ const SLEEP_NS: u32 = 5 << 12;
 /// Nothing, of which a loop is left.
 pub(super) const EMPTY: OnArm = {
     let code = ArmCode { setup: nothing_before, batch: nothing_before, body: nothing_before };
-    OnArm { code, exits: None, straight: true }
+    OnArm { code, exits: None, straight: true, hypervisor: false }
 };
 pub(super) const TOUCH_4K: OnArm = touch(|out| first_store(out, PAGE_4K));
 /// Loads from a page of 4 KiB, and a load and then a store.
@@ -152,16 +152,16 @@ pub(super) const OPERATIONS: &[Definition] = &[
     ),
 ];
 
-const fn nothing_before(_: &mut CodeWords) {}
+pub(super) const fn nothing_before(_: &mut CodeWords) {}
 
-const fn one(
+pub(super) const fn one(
     name: &'static str,
     summary: &'static str,
     exits: Option<&'static str>,
     body: fn(&mut CodeWords),
 ) -> Definition {
     let code = ArmCode { setup: nothing_before, batch: nothing_before, body };
-    let on_arm = OnArm { code, exits, straight: true };
+    let on_arm = OnArm { code, exits, straight: true, hypervisor: false };
     let code = GuestCode { arm: Some(on_arm), ..clean(line(nothing)) };
     Definition {
         name,
@@ -181,13 +181,13 @@ const fn on_gic(
 ) -> Definition {
     let code = ArmCode { setup: enable_interrupts, batch: nothing_before, body };
     let one = one(name, summary, exits, body);
-    let code =
-        GuestCode { arm: Some(OnArm { code, exits, straight: true }), shares: false, ..one.code };
+    let arm = OnArm { code, exits, straight: true, hypervisor: false };
+    let code = GuestCode { arm: Some(arm), shares: false, ..one.code };
     Definition { code, ..one }
 }
 
 /// All of its body is the operation.
-const fn whole(one: Definition) -> Definition {
+pub(super) const fn whole(one: Definition) -> Definition {
     let arm = match one.code.arm {
         Some(arm) => Some(OnArm { straight: false, ..arm }),
         None => None,
@@ -215,7 +215,7 @@ const fn mapping(
 
 const fn touch(body: fn(&mut CodeWords)) -> OnArm {
     let code = ArmCode { setup: nothing_before, batch: start_touching, body };
-    OnArm { code, exits: Some("DABT_LOW"), straight: true }
+    OnArm { code, exits: Some("DABT_LOW"), straight: true, hypervisor: false }
 }
 
 fn start_touching(out: &mut CodeWords) {

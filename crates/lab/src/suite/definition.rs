@@ -79,6 +79,8 @@ pub(super) struct OnArm {
     pub(super) exits: Option<&'static str>,
     /// As [`Code::straight`].
     pub(super) straight: bool,
+    /// The guest starts at EL2.
+    pub(super) hypervisor: bool,
 }
 
 /// What the guest executes.
@@ -210,7 +212,7 @@ impl Definition {
             return is_counted && step.is_on(host.isa() == Isa::Arm);
         }
         match host.isa() {
-            Isa::Arm => self.code.arm.is_some() && level < 2,
+            Isa::Arm => self.code.arm.is_some(),
             isa => self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave),
         }
     }
@@ -327,6 +329,7 @@ impl Definition {
             count: self.count_at(level),
             touch: self.touch_at(level),
             shares: code.shares,
+            hypervisor: on_arm.is_some_and(|one| one.hypervisor),
             pmu: code.pmu,
             step: code.step,
             paging: code.paging,

@@ -1,8 +1,15 @@
 //! The arm64 host.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
-use crate::run::{assert_exits, assert_versioned, exits, json, paths, refused, text};
+use serde_json::Value;
+
+use crate::run::{
+    assert_exits, assert_same_paths, assert_versioned, cache, exits, json, paths, refused, text,
+    vmtax,
+};
 
 /// Exits of one operation. QEMU's TCG does not trap WFI with a pending interrupt: that exit is the interrupt.
 const L1: &[(&str, &str)] = &[
@@ -170,11 +177,97 @@ const RESUMED: [(&str, u64); 6] = [
     ("resume-hugetlb-write", 4),
 ];
 
+/// Folder of the QEMU of Debian's backports, whose processor has FEAT_NV2.
+fn newer_qemu() -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let caches = [Some(cache()), home].into_iter().flatten();
+    let folders = caches.map(|cache| cache.join("vmtax/second-qemu-trixie-arm/usr/bin"));
+    let found = folders.into_iter().find(|folder| folder.exists());
+    if found.is_none() {
+        vmtax_skipped::system("there is no second QEMU: crates/lab/second-qemu.sh trixie arm");
+    }
+    found
+}
+
+/// What a run on the host that nests gives, with that QEMU first on PATH.
+fn with_qemu(folder: &Path, arguments: &[&str]) -> Output {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path));
+    let run = ["lab", "run", "--host", "arm", "--kernel", "debian:7.3", "--format", "json"];
+    let mut command: Command = vmtax(&[&run[..], arguments].concat());
+    command.env("PATH", std::env::join_paths(folders).unwrap()).output().unwrap()
+}
+
+fn report(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Two boots of a host that nests.
+#[test]
+fn the_newest_kernel_nests_exactly_on_a_newer_qemu() {
+    let Some(qemu) = newer_qemu().filter(|_| is_built()) else { return };
+    let operations = ["--nested", "--operation", "hvc-psci,smc-psci,id-register,actlr,oslar"];
+    let one = report(&with_qemu(&qemu, &operations));
+    assert!(text(&one["run"]["cpu"]).contains("KVM in VHE+NV2 mode"), "{}", one["run"]);
+    // What KVM in L1 does for each exit of L2.
+    let back = "L1 ERET 1, L1 SYS64 ICH_MISR_EL2 1, L1 SYS64 MDSCR_EL1 3";
+    let nested = |l2: &str| format!("{back}, L2 {l2}");
+    let expected = [
+        ("hvc-psci L1", "L1 HVC64 PSCI_VERSION 1".to_owned()),
+        ("id-register L1", "L1 SYS64 ID_AA64MMFR0_EL1 1".to_owned()),
+        ("hvc-psci L2", nested("HVC64 PSCI_VERSION 1")),
+        ("smc-psci L2", nested("SMC64 1")),
+        ("id-register L2", nested("SYS64 ID_AA64MMFR0_EL1 1")),
+        ("actlr L2", nested("SYS64 ACTLR_EL1 1")),
+    ];
+    let expected: Vec<(&str, &str)> =
+        expected.iter().map(|(name, exits)| (*name, exits.as_str())).collect();
+    assert_exits(&one, &expected);
+    let found = paths(&one);
+    let factor = found["hvc-psci L2"] / found["hvc-psci L1"];
+    assert!((25.0..40.0).contains(&factor), "{factor}: {found:?}");
+    let again = report(&with_qemu(&qemu, &operations));
+    assert_eq!(exits(&one), exits(&again));
+    assert_same_paths(&one, &again);
+}
+
+/// A bare hypervisor's instructions, and registers that the processor keeps in memory.
+#[test]
+fn instructions_of_a_hypervisor_at_el2_take_their_exits() {
+    let Some(qemu) = newer_qemu().filter(|_| is_built()) else { return };
+    let report = report(&with_qemu(&qemu, &["--suite", "nested-ops"]));
+    let expected = [
+        ("eret L1", "L1 ERET 1, L2 HVC64 1"),
+        ("mdcr-read L1", "L1 SYS64 MDCR_EL2 1"),
+        ("ich-misr-read L1", "L1 SYS64 ICH_MISR_EL2 1"),
+        ("cntv-ctl-el02 L1", "L1 SYS64 CNTV_CTL_EL02 1"),
+        ("ich-lr-write L1", ""),
+        ("cntvoff-write L1", ""),
+        ("vttbr-read L1", ""),
+    ];
+    assert_exits(&report, &expected);
+}
+
+/// Without FEAT_NV2 there is no L1, and the error says what it takes.
+#[test]
+fn a_processor_that_cannot_nest_is_named() {
+    if !is_built() {
+        return;
+    }
+    let installed = Command::new("qemu-system-aarch64").arg("--version").output();
+    let version = String::from_utf8(installed.unwrap().stdout).unwrap();
+    if !version.contains("version 7.") {
+        return vmtax_skipped::system("the installed QEMU is newer than 7");
+    }
+    let (code, words) = refused(&["lab", "run", "--host", "arm", "--nested", "--fresh"]);
+    assert_ne!(code, 0);
+    assert!(words.contains("FEAT_NV2") && words.contains("second-qemu.sh trixie arm"), "{words}");
+}
+
 #[test]
 fn what_the_arm64_host_cannot_do_is_refused() {
-    for flag in ["--nested", "--profile"] {
-        let (code, words) = refused(&["lab", "run", "--host", "arm", flag]);
-        assert_eq!(code, 2, "{words}");
-        assert!(words.contains("cannot be had on --host arm; use one of amd,"), "{words}");
-    }
+    let (code, words) = refused(&["lab", "run", "--host", "arm", "--profile"]);
+    assert_eq!(code, 2, "{words}");
+    assert!(words.contains("cannot be had on --host arm; use one of amd,"), "{words}");
 }
