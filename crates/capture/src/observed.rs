@@ -378,6 +378,15 @@ fn log(text: &str) -> Option<Vec<Observed>> {
             found.push(observed);
         }
     }
+    // x86-64-v3 and its like have the default's name.
+    let has_avx = |line: &str| {
+        let mut words = line.split_whitespace();
+        words.next().is_some_and(|name| name.trim_end_matches(':').eq_ignore_ascii_case("flags"))
+            && words.any(|word| word == "avx")
+    };
+    if lines(text).any(has_avx) {
+        found.retain(|one| *one != Observed::Message(LogMessage::DefaultCpu));
+    }
     let is_no_mark = is_said(ON_HYPERV) || clock(text).is_some();
     for weak in WEAK {
         if found.len() > 1 || weak == LogMessage::TscMarked && is_no_mark {
@@ -824,6 +833,7 @@ mod tests {
                 "model name : QEMU Virtual CPU version 2.5+\n",
                 vec![Observed::Message(LogMessage::DefaultCpu)],
             ),
+            ("model name : QEMU Virtual CPU version 2.5+\nflags : fpu avx avx2\n", vec![]),
             (
                 "hrtimer: interrupt took 5 ns\nQEMU Virtual CPU version 2.5+\n",
                 vec![Observed::Message(LogMessage::DefaultCpu)],

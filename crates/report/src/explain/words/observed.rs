@@ -93,7 +93,7 @@ pub(super) fn message(message: LogMessage) -> FindingWords {
             "the same with `ethtool -K TAP tx on tso on`; who turned them off: the VMM (QEMU's vnet_hdr=off of the tap, csum=off or guest_tso4=off of the card; a guest whose driver does not take them) or the network's setup",
         ),
         LogMessage::DefaultCpu => (
-            "the guest has QEMU's default processor model: it lacks AES, AVX and most of what the host's has, so programs take their slow ways",
+            "the guest has one of QEMU's basic processor models: it lacks AVX and more of what the host's has, most of them AES too, so programs take their slow ways",
             "the same with -cpu host (libvirt: <cpu mode='host-passthrough'/>, Proxmox: cpu: host), or with a named model that all hosts share if the VM migrates between different ones; both need KVM",
         ),
         LogMessage::SlowHpet => (
