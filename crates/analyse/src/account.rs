@@ -14,6 +14,7 @@
 mod counts;
 mod gaps;
 mod interrupts;
+mod scheduled;
 mod thread;
 mod unentered;
 mod waiting;
@@ -435,6 +436,10 @@ impl<R: RowSink> Accountant<R> {
     fn switch(&mut self, event: &Event, next_tid: u32, preempted: bool) {
         // Without the processor, who has it while others wait is not known.
         let has_cpu = event.cpu != u32::MAX;
+        if let Some(held) = self.unentered.as_mut().filter(|_| has_cpu) {
+            let place = (event.cpu, event.time_ns);
+            held.scheduled.switch(place, (event.tid, preempted), next_tid, &self.vms);
+        }
         if has_cpu {
             self.waiting.switched(event.cpu, event.time_ns, next_tid, &mut self.threads);
         }
@@ -461,6 +466,9 @@ impl<R: RowSink> Accountant<R> {
             self.losses.recorder_gaps += 1;
         }
         self.gaps.add(cpu);
+        if let Some(held) = &mut self.unentered {
+            held.scheduled.forget();
+        }
     }
 
     #[cold]

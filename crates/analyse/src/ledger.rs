@@ -9,8 +9,8 @@ use rustc_hash::FxHashMap;
 use vmtax_events::observed::Observed;
 use vmtax_events::{
     AccessKey, AccessRow, CallRow, Cause, DetailKind, ExitKey, ExitRow, Isa, Level, Losses,
-    NO_VCPU, Outcome, PreemptedRow, Profile, ProfileOrigin, Recording, Sample, Stat, Tally,
-    TimeRow,
+    NO_VCPU, Outcome, PreemptedRow, Profile, ProfileOrigin, Recording, Sample, ScheduledRow, Stat,
+    Tally, TimeRow,
 };
 
 use crate::calls::CallTree;
@@ -444,6 +444,16 @@ impl LedgerBuilder {
     /// Adds the time that a thread had the CPU of a preempted vCPU, where exits are not told apart.
     pub fn taken_by(&mut self, (vm, vcpu): (u32, u32), taker: Taker, taken: TakenTime) {
         self.taken_by.entry((vm, vcpu, taker)).or_default().add(taken);
+    }
+
+    /// Adds what vCPUs waited in a recording of the scheduler alone. Which VM they are of is not known.
+    pub fn scheduled(&mut self, row: &ScheduledRow) {
+        let share = row.waited_ns as f64 / row.ran_ns.saturating_add(row.waited_ns).max(1) as f64;
+        self.observed(Observed::Delayed(share));
+        for (name, (count, time_ns)) in &row.takers {
+            let taker = Taker { name: Arc::from(name.as_str()), vcpu: None, is_own: false };
+            self.taken_by((0, NO_VCPU), taker, TakenTime { count: *count, time_ns: *time_ns });
+        }
     }
 
     /// Adds a measured value. Samples belong to workloads, so no filter leaves one out.

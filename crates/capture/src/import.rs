@@ -124,7 +124,9 @@ fn describe(head: &[u8]) -> String {
     }
     if is_text {
         let line: String = String::from_utf8_lossy(line).chars().take(60).collect();
-        format!("it is text that begins with {line:?}")
+        format!(
+            "it is text that begins with {line:?} (`perf kvm stat record -a sleep 10` on the host records exits)"
+        )
     } else {
         let bytes: Vec<String> = head.iter().take(8).map(|b| format!("{b:02x}")).collect();
         format!("it begins with the bytes {}", bytes.join(" "))

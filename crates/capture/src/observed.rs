@@ -1,8 +1,10 @@
 //! Texts of ordinary tools -> [`Observed`]: top, mpstat, sar, iostat and vmstat, `cpu.stat` of a cgroup, `/proc/interrupts`, the name of a clock, and
-//! lines of logs.
+//! lines of logs. What vCPUs waited for processors and locks is [`delays`]'s.
 //!
 //! Each has a reader that takes what it knows and leaves the rest: a post has several of them, and words between. Left out on purpose: what
 //! such a text does not prove. A tool that shows nothing is named as before, and refused.
+
+mod delays;
 
 use std::collections::BTreeMap;
 
@@ -21,7 +23,7 @@ type ObservedReader = fn(&str) -> Option<Vec<Observed>>;
 
 /// What a text shows, and the tool that it is of; `None` if no tool is known by it.
 pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
-    let readers: [(&str, ObservedReader); 14] = [
+    let readers: [(&str, ObservedReader); 20] = [
         ("top", top),
         ("table of processor times", tables),
         ("cpu.stat", quota),
@@ -34,7 +36,13 @@ pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
         ("vulnerabilities", mitigations),
         ("interrupt lines", device_lines),
         ("numastat", nodes),
-        ("perf sched latency", delays),
+        ("perf sched latency", delays::latency),
+        ("perf sched timehist", delays::history),
+        ("/proc/PID/sched", delays::sched),
+        ("virsh domstats", delays::domstats),
+        ("pidstat", delays::pidstat),
+        ("perf lock", delays::locks),
+        ("mpstat of a host", host_kernel),
         ("ethtool", offloads),
     ];
     let mut all = Vec::new();
@@ -132,27 +140,24 @@ fn tables(text: &str) -> Option<Vec<Observed>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// vCPUs in `perf sched latency`: the mean delay times its count, beside the time in which they ran.
-fn delays(text: &str) -> Option<Vec<Observed>> {
-    if !lines(text).any(|line| line.contains("Runtime ms") && line.contains("delay ms")) {
-        return None;
-    }
-    let number = |field: &str| {
-        let digits = field.trim().trim_start_matches("avg:").trim_end_matches("ms").trim();
-        digits.parse::<f64>().ok().filter(|value| (0.0..1e15).contains(value))
-    };
-    let (mut ran, mut waited) = (0.0, 0.0);
+/// Rows of mpstat or pidstat on a host that runs guests: the most that the kernel has, by places from the beginning, as posts cut rows.
+fn host_kernel(text: &str) -> Option<Vec<Observed>> {
+    let mut places: Option<(usize, usize)> = None;
+    let mut has_guest = false;
+    let mut most = 0.0f64;
     for line in lines(text) {
-        let mut fields = line.split('|');
-        let is_vcpu = fields.next().is_some_and(|task| task.contains("/KVM:"));
-        if let (true, [Some(runtime), Some(switches), Some(mean)]) =
-            (is_vcpu, [(); 3].map(|()| number(fields.next()?)))
-        {
-            ran += runtime;
-            waited += switches * mean;
+        let words: Vec<&str> = line.split_whitespace().take(MOST_COLUMNS).collect();
+        let at = |name: &str| words.iter().position(|word| *word == name);
+        if let (Some(kernel), Some(guest)) = (at("%sys").or_else(|| at("%system")), at("%guest")) {
+            places = Some((kernel, guest));
+            continue;
         }
+        let Some((kernel, guest)) = places else { continue };
+        let value = |at: usize| words.get(at).and_then(|word| part(word)).unwrap_or(0.0);
+        most = most.max(value(kernel));
+        has_guest |= value(guest) > 0.0;
     }
-    (ran + waited > 0.0).then(|| vec![Observed::Delayed(waited / (ran + waited))])
+    has_guest.then(|| vec![Observed::HostKernel(most)])
 }
 
 /// `cpu.stat` of a cgroup.
@@ -300,7 +305,28 @@ const MESSAGES: &[(&str, LogMessage)] = &[
     // Linux arch/x86/kernel/tsc.c, `mark_tsc_unstable`; kernel/time/clocksource.c.
     (TSC_MARKED, LogMessage::TscMarked),
     ("Marking clocksource 'tsc", LogMessage::TscMarked),
+    // QEMU target/i386/cpu.c: qemu64, qemu32, kvm64 and kvm32; docs/system/cpu-models-x86.rst.inc on their use.
+    ("QEMU Virtual CPU version", LogMessage::DefaultCpu),
+    ("Common KVM processor", LogMessage::DefaultCpu),
+    ("Common 32-bit KVM processor", LogMessage::DefaultCpu),
+    // Linux kernel/time/clocksource.c.
+    ("Watchdog hpet read timed out", LogMessage::SlowHpet),
+    ("hpet read-back delay of", LogMessage::SlowHpet),
+    ("hpet wd-wd read-back delay of", LogMessage::SlowHpet),
+    // Linux kernel/time/hrtimer.c, `hrtimer_interrupt`, which has the three reasons.
+    ("hrtimer: interrupt took", LogMessage::LongTimerInterrupt),
+    // Cloud Hypervisor vmm/src/vm.rs; Linux Documentation/virt/kvm/api.rst on KVM_MEM_READONLY.
+    ("Guest MMIO write to unregistered address", LogMessage::UnregisteredMmio),
+    // Linux arch/x86/kernel/kvm.c; without the mark of what is old on a stack.
+    ("] kvm_async_pf_task_wait_schedule+0x", LogMessage::AsyncPageFault),
+    ("] kvm_async_pf_task_wait+0x", LogMessage::AsyncPageFault),
+    // Linux drivers/net/ethernet/intel/iavf/iavf_main.c.
+    ("Multiqueue Disabled: Queue pair count = 1", LogMessage::OneQueue),
 ];
+
+/// What many logs have by the way: beside others they say nothing.
+const WEAK: [LogMessage; 3] =
+    [LogMessage::LongTimerInterrupt, LogMessage::DefaultCpu, LogMessage::TscMarked];
 
 /// The same where a single line says nothing: some come at each start of a VM.
 const FLOODS: &[(&str, LogMessage)] = &[
@@ -311,6 +337,7 @@ const FLOODS: &[(&str, LogMessage)] = &[
     (" unhandled wrmsr: 0x", LogMessage::UnknownMsrs),
     (" ignored rdmsr: 0x", LogMessage::UnknownMsrs),
     (" ignored wrmsr: 0x", LogMessage::UnknownMsrs),
+    (" disabled perfctr wrmsr: 0x", LogMessage::UnknownMsrs),
 ];
 const FLOOD: usize = 5;
 
@@ -351,8 +378,20 @@ fn log(text: &str) -> Option<Vec<Observed>> {
             found.push(observed);
         }
     }
-    if is_said(ON_HYPERV) || clock(text).is_some() || found.len() > 1 {
-        found.retain(|one| *one != Observed::Message(LogMessage::TscMarked));
+    // x86-64-v3 and its like have the default's name.
+    let has_avx = |line: &str| {
+        let mut words = line.split_whitespace();
+        words.next().is_some_and(|name| name.trim_end_matches(':').eq_ignore_ascii_case("flags"))
+            && words.any(|word| word == "avx")
+    };
+    if lines(text).any(has_avx) {
+        found.retain(|one| *one != Observed::Message(LogMessage::DefaultCpu));
+    }
+    let is_no_mark = is_said(ON_HYPERV) || clock(text).is_some();
+    for weak in WEAK {
+        if found.len() > 1 || weak == LogMessage::TscMarked && is_no_mark {
+            found.retain(|one| *one != Observed::Message(weak));
+        }
     }
     // What the CPU that is stuck does says more than that it is.
     if let Some(stall) = found.iter_mut().find(|one| **one == Observed::Message(LogMessage::Stall))
@@ -587,6 +626,12 @@ const MITIGATIONS: [(&str, &str, HostMitigation); 9] = [
 ];
 
 fn mitigations(text: &str) -> Option<Vec<Observed>> {
+    // `lscpu` or /proc/cpuinfo of a guest: what it does at its own system calls.
+    if lines(text)
+        .any(|line| line.split_whitespace().any(|word| word.eq_ignore_ascii_case("hypervisor")))
+    {
+        return None;
+    }
     let mut found: Vec<Observed> = Vec::new();
     let mut is_list = false;
     for line in lines(text) {
@@ -611,18 +656,6 @@ fn mitigations(text: &str) -> Option<Vec<Observed>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn vcpus_in_a_table_of_latencies() {
-        let table = |delay: &str| {
-            format!(
-                "  Task                  |   Runtime ms  | Switches | Average delay ms | Maximum delay ms |\n  CPU 0/KVM:12345       |   6000.000 ms |     1000 | avg:    {delay} ms | max:   30.0 ms |\n  vhost-1:7 |   600.0 ms |  5 | avg: 900.0 ms | max: 1.0 ms |\n"
-            )
-        };
-        assert_eq!(all(&table("4.000")), [Observed::Delayed(0.4)]);
-        assert_eq!(all(&table("nan")), []);
-        assert_eq!(all("CPU 0/KVM:1 | 6.0 ms | 1 | avg: 4.0 ms |\n"), []);
-    }
 
     fn all(text: &str) -> Vec<Observed> {
         read(text).map(|(_, found)| found).unwrap_or_default()
@@ -794,6 +827,27 @@ mod tests {
                 vec![Observed::Message(LogMessage::TapOffloads)],
             ),
             ("# ethtool -k tap0\ntx-checksumming: on\ntcp-segmentation-offload: on\n", vec![]),
+            // A guest's own are no cost of exits.
+            ("Hypervisor vendor: KVM\nVulnerability Meltdown: Mitigation; PTI\n", vec![]),
+            (
+                "model name : QEMU Virtual CPU version 2.5+\n",
+                vec![Observed::Message(LogMessage::DefaultCpu)],
+            ),
+            ("model name : QEMU Virtual CPU version 2.5+\nflags : fpu avx avx2\n", vec![]),
+            (
+                "hrtimer: interrupt took 5 ns\nQEMU Virtual CPU version 2.5+\n",
+                vec![Observed::Message(LogMessage::DefaultCpu)],
+            ),
+            ("[<0>] ? kvm_async_pf_task_wait_schedule+0x14b/0x180\n", vec![]),
+            (
+                "[<0>] kvm_async_pf_task_wait_schedule+0x14b/0x180\n",
+                vec![Observed::Message(LogMessage::AsyncPageFault)],
+            ),
+            // The rows of a post are cut.
+            (
+                "02:06:08 PM CPU %usr %nice %sys %iowait %irq %soft %steal %guest %gnice %idle\n02:06:09 PM 6 0.00 0.00 4.85 0.00 0.00 0.00 0.00 16.50 0.00 78.64\n02:06:21 PM 6 0.00 0.00 87.13 0.00 0\n",
+                vec![Observed::HostKernel(0.8713)],
+            ),
             ("hello world\n", vec![]),
             ("", vec![]),
         ] {

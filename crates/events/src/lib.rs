@@ -37,6 +37,7 @@ pub mod stat;
 pub mod svm;
 pub mod tdx;
 mod terminal;
+mod thread;
 pub mod time;
 pub mod userspace;
 pub mod vmcs;
@@ -56,11 +57,12 @@ pub use reason::Reason;
 pub use recording::{RecordedGuest, Recording, Together};
 pub use row::{
     AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, PreemptedRow, RipCounts,
-    Tally, Vm,
+    ScheduledRow, Tally, Vm,
 };
 pub use sample::{Better, Sample, Simulated};
 pub use sink::{KeptRows, RowSink};
 pub use size::size;
 pub use stat::Stat;
 pub use terminal::{is_hidden, printable};
+pub use thread::is_vcpu_thread;
 pub use time::{TimePart, TimeRow};

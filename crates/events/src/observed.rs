@@ -98,6 +98,18 @@ words! {
         TscMarked = "tsc-marked",
         /// A VM's tap has no offloads of segmentation and checksums.
         TapOffloads = "tap-offloads",
+        /// The guest's processor is QEMU's default model, or its like.
+        DefaultCpu = "default-cpu",
+        /// Readings of the HPET are too slow for the watchdog of clocks.
+        SlowHpet = "slow-hpet",
+        /// The interrupt of a timer took long.
+        LongTimerInterrupt = "long-timer-interrupt",
+        /// The guest writes to addresses that no device of Cloud Hypervisor has.
+        UnregisteredMmio = "unregistered-mmio",
+        /// A task of the guest waits for memory that the host fetches.
+        AsyncPageFault = "async-page-fault",
+        /// A network card was set up with one queue.
+        OneQueue = "one-queue",
     }
 }
 
@@ -141,6 +153,15 @@ pub enum Observed {
     Mitigation(HostMitigation),
     /// vCPUs were ready and waited for a processor, in this part of the time in which they ran or were ready.
     Delayed(f64),
+    /// vCPUs' threads waited for locks so often, and the one that waited most for so long, ns.
+    LockWaits {
+        /// Of all of them.
+        count: u64,
+        /// Of one.
+        most_ns: u64,
+    },
+    /// The most that the kernel has of a processor of a host that runs guests.
+    HostKernel(f64),
     /// A message was found.
     Message(LogMessage),
     /// A VMM's memory is on more than one NUMA node.

@@ -1,6 +1,7 @@
 //! Counted exits: what the accounting emits per interval, what the run folder stores, and what
 //! the ledger adds up.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -238,6 +239,17 @@ pub struct AccessRow {
     pub key: AccessKey,
     /// How many and how long.
     pub tally: Tally,
+}
+
+/// What threads with names of vCPUs' waited for processors, in a recording of the scheduler without KVM's events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScheduledRow {
+    /// They ran, ns.
+    pub ran_ns: u64,
+    /// They were preempted and waited, ns.
+    pub waited_ns: u64,
+    /// How often, and for how long (ns), threads of a name ran in their place; hostile text.
+    pub takers: BTreeMap<String, (u64, u64)>,
 }
 
 /// Time in one interval in which vCPUs could have run, while they handled exits of one key, and one other thread had

@@ -1,8 +1,8 @@
 //! The one interface by which rows travel: from the accounting, a run folder or the live recorder to whatever keeps them.
 
 use crate::{
-    AccessRow, CallRow, Event, Exit, ExitRow, PreemptedRow, Profile, Recording, Sample, Stat,
-    TimeRow, Vm,
+    AccessRow, CallRow, Event, Exit, ExitRow, PreemptedRow, Profile, Recording, Sample,
+    ScheduledRow, Stat, TimeRow, Vm,
 };
 
 /// Takes rows. A sink implements what it keeps; the rest is ignored.
@@ -21,6 +21,10 @@ pub trait RowSink {
     }
     /// The threads that had the CPU of preempted vCPUs in one interval.
     fn preempted(&mut self, row: &PreemptedRow) {
+        let _ = row;
+    }
+    /// What vCPUs waited in a recording of the scheduler alone.
+    fn scheduled(&mut self, row: &ScheduledRow) {
         let _ = row;
     }
     fn sample(&mut self, sample: &Sample) {

@@ -38,7 +38,18 @@ const OF_HOST: [&str; 12] = [
 ];
 
 /// Threads and modules of a host, as perf names them.
-const OF_VMM: [&str; 6] = ["qemu-kvm", "qemu-system", "/KVM", "[kvm]", "[kvm_intel]", "[kvm_amd]"];
+const OF_VMM: [&str; 9] = [
+    "qemu-kvm",
+    "qemu-system",
+    // perf cuts names of programs to 15 bytes.
+    "cloud-hyperviso",
+    "firecracker",
+    "crosvm",
+    "/KVM",
+    "[kvm]",
+    "[kvm_intel]",
+    "[kvm_amd]",
+];
 
 /// An input that is looked into before it is read as a recording: its text, where it is a short one. A pipe is read once, so what was read of it
 /// is kept.

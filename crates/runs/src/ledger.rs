@@ -9,7 +9,7 @@ use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::progress::ReadingProgress;
 use vmtax_events::{
     AccessRow, CallRow, Detail, Device, ExitKey, ExitRow, Isa, Losses, PreemptedRow, Profile,
-    Recording as Facts, RowSink, Sample, Stat, Tally, TimeRow, Vm,
+    Recording as Facts, RowSink, Sample, ScheduledRow, Stat, Tally, TimeRow, Vm,
 };
 use vmtax_store::Run;
 
@@ -198,6 +198,10 @@ impl RowSink for ToLedger {
 
     fn preempted(&mut self, row: &PreemptedRow) {
         self.0.preempted(row);
+    }
+
+    fn scheduled(&mut self, row: &ScheduledRow) {
+        self.0.scheduled(row);
     }
 
     fn sample(&mut self, sample: &Sample) {

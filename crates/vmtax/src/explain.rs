@@ -20,7 +20,7 @@ use crate::flags::{Color, OutputArgs, ReadingArgs, TableFormat, color, width};
 
 /// Explain why a VM is slow: a verdict, the findings behind it, and what to change under which conditions.
 ///
-/// A recording contains exits only. Profiles (perf report, perf top, folded stacks), counters (kvm_stat, perf stat, debugfs), and what top, mpstat, vmstat, cpu.stat, /proc/interrupts or a clock's name show are read alone too. A run may also contain profiles, counters and page sizes (`vmtax import --help`). A
+/// A recording contains exits only. Profiles (perf report, perf top, folded stacks), counters (kvm_stat, perf stat, debugfs), and what top, mpstat, vmstat, cpu.stat, /proc/interrupts, perf sched, logs or a clock's name show are read alone too. A run may also contain profiles, counters and page sizes (`vmtax import --help`). A
 /// table of benchmark results (CSV) is explained by kind of VM and option. `vmtax doctor` checks the settings.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

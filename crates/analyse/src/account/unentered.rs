@@ -1,4 +1,5 @@
-//! Exits that are counted without a time: of a recording that has no `kvm_entry`, and of one that was sampled.
+//! Exits that are counted without a time: of a recording that has no `kvm_entry`, and of one that was sampled. Of one that has no exits either, what the
+//! scheduler shows.
 //!
 //! Whether a recording has entries is known at its first, so exits that another exit follows wait here until then.
 
@@ -6,6 +7,7 @@ use vmtax_events::{AccessKey, Detail, Event, ExitKey, Level, Outcome, RowSink};
 
 use super::Accountant;
 use super::counts::{IntervalCounts, coarser_accesses, coarser_exits};
+use super::scheduled::ScheduledVcpus;
 use super::thread::OpenExit;
 
 /// Unmatched entries that are not worth a sentence.
@@ -18,11 +20,17 @@ pub(super) struct Unentered {
     accesses: IntervalCounts<AccessKey>,
     /// Number of exits.
     count: u64,
+    pub(super) scheduled: ScheduledVcpus,
 }
 
 impl Default for Unentered {
     fn default() -> Unentered {
-        Unentered { exits: IntervalCounts::new(), accesses: IntervalCounts::new(), count: 0 }
+        Unentered {
+            exits: IntervalCounts::new(),
+            accesses: IntervalCounts::new(),
+            count: 0,
+            scheduled: ScheduledVcpus::new(),
+        }
     }
 }
 
@@ -56,8 +64,12 @@ impl<R: RowSink> Accountant<R> {
 
     /// Counts the exits of a recording that has no entry, in its last interval.
     pub(super) fn without_entries(&mut self) {
-        let Accountant { unentered, exits, accesses, losses, .. } = self;
-        let Some(held) = unentered.as_mut().filter(|held| held.count > 0) else { return };
+        let Accountant { unentered, exits, accesses, losses, vms, sink, .. } = self;
+        let Some(held) = unentered.as_mut() else { return };
+        if held.count == 0 {
+            held.scheduled.take(vms).iter().for_each(|row| sink.scheduled(row));
+            return;
+        }
         for (key, tally) in held.exits.drain() {
             exits.add_many(&key, coarser_exits, tally.count, &mut losses.details_dropped);
         }

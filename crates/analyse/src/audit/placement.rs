@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use vmtax_events::is_vcpu_thread;
 use vmtax_events::setting::{Fact, Known, Settings, Thread, Unknown, VmProcess, files};
 
 use super::view::{AuditView, argument, argument_fact, cpus, list};
@@ -33,12 +34,6 @@ impl Pinning {
     }
 }
 
-/// A thread that runs a vCPU, by the name that its VMM gives it: QEMU, cloud-hypervisor, Firecracker, crosvm.
-fn is_vcpu(name: &str) -> bool {
-    let qemu = name.strip_prefix("CPU ").is_some_and(|rest| rest.contains("/KVM"));
-    qemu || ["vcpu", "fc_vcpu", "crosvm_vcpu"].iter().any(|start| name.starts_with(start))
-}
-
 fn is_iothread(name: &str) -> bool {
     name.starts_with("IO ") || name.starts_with("iothread")
 }
@@ -50,7 +45,8 @@ pub(super) fn pinning(vm: &VmProcess) -> Result<Pinning, Fact<SeenSetting>> {
         Ok(threads) => threads,
         Err(why) => return Err(Fact::new(path, Err(why.clone()))),
     };
-    let vcpus: Vec<&Thread> = threads.iter().filter(|thread| is_vcpu(&thread.name)).collect();
+    let vcpus: Vec<&Thread> =
+        threads.iter().filter(|thread| is_vcpu_thread(&thread.name)).collect();
     if vcpus.is_empty() {
         // QEMU names its threads with -name ...,debug-threads=on.
         return Err(Fact::new(path, Ok(SeenSetting::NoVcpuThread)));

@@ -109,6 +109,8 @@ pub enum FoundKind {
     SlowFunction(TimedFunction),
     /// Mitigations make entries and exits dear.
     Mitigations,
+    /// The host's kernel takes more of a processor than its guest.
+    HostKernel,
     /// A message of a log.
     Message(LogMessage),
     /// vCPUs wait for processors.
@@ -170,6 +172,7 @@ impl FoundKind {
         matches!(
             self,
             F::Message(_)
+                | F::HostKernel
                 | F::EmulatedIommu
                 | F::PassedThroughRegisters
                 | F::IpiWaits
@@ -209,6 +212,7 @@ impl FoundKind {
                 "ioeventfds"
             }
             FoundKind::Mitigations => "mitigations",
+            FoundKind::HostKernel => "host-kernel",
             FoundKind::Message(message) => message.name(),
             FoundKind::Contention(_) => "contention",
             FoundKind::GuestPolls => "guest-polls",

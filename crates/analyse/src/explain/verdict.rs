@@ -134,7 +134,9 @@ impl Verdict {
                 FoundKind::Contention(_) | FoundKind::IpiWaits | FoundKind::MmuLock,
             ) => "contention",
             Verdict::Finding(FoundKind::NoKvm) => "no-kvm",
-            Verdict::Finding(FoundKind::LockWaits | FoundKind::MigrationScan) => "undecided",
+            Verdict::Finding(
+                FoundKind::LockWaits | FoundKind::MigrationScan | FoundKind::HostKernel,
+            ) => "undecided",
             Verdict::Finding(FoundKind::StealCounter | FoundKind::Message(_)) => "message",
             Verdict::Finding(FoundKind::SlowFunction(TimedFunction::NumaBalancing)) => "memory",
             Verdict::Finding(FoundKind::SlowFunction(_)) => "start",
@@ -170,6 +172,7 @@ impl Verdict {
                 | FoundKind::StealCounter
                 | FoundKind::SlowFunction(_)
                 | FoundKind::Mitigations
+                | FoundKind::HostKernel
                 | FoundKind::Message(_)
                 | FoundKind::EmulatedIommu
                 | FoundKind::PassedThroughRegisters

@@ -187,6 +187,65 @@ const TOOLS: &[(&[&str], &str)] = &[
         &["kvm:kvm_exit: "],
         "perf script's text without threads or times: print it with perf script -F comm,pid,tid,cpu,time,event,trace",
     ),
+    (
+        &["ppoll([{fd=", "events=POLLIN"],
+        concat!(
+            "strace's lines of system calls, of which each ppoll is a turn of a loop: `strace -f -c -p PID` counts them by thread, `top -H -p PID` names the thread that is busy; they are no exits",
+            exits!()
+        ),
+    ),
+    (
+        &["ioctl(", "KVM_RUN", ") = "],
+        concat!(
+            "strace's lines of KVM_RUN, which are the exits to the VMM alone, without reasons",
+            exits!()
+        ),
+    ),
+    (
+        &[": count", "distribution", "|"],
+        concat!(
+            "a histogram of bcc's tools, which names no thread: `perf sched record`, then `perf sched latency` says what each vCPU waited, and `vmtax explain` reads it; exits",
+            exits!()
+        ),
+    ),
+    (
+        &["contended", "total wait", "caller"],
+        concat!(
+            "perf lock's table by caller, which names no thread: with -t `vmtax explain` reads it; locks are no exits",
+            exits!()
+        ),
+    ),
+    (
+        &["Sampling at ", " Hertz of "],
+        "stacks of bcc's profile, which with -f it prints on a line each: `vmtax explain` reads those",
+    ),
+    (
+        &["PID", "NAME", "CPU", "REFERENCE", "MISS", "HIT%"],
+        concat!("llcstat's table, which has no exits", exits!()),
+    ),
+    (
+        &["avg10=", "avg60=", "total="],
+        concat!("pressure stall information, which names no VM and has no exits", exits!()),
+    ),
+    (
+        &["cores: ", "memory: ", "net0: ", "ostype: "],
+        "Proxmox's configuration of a VM: `qm showcmd ID --pretty` prints QEMU's command line, which `vmtax doctor FILE` checks",
+    ),
+    (
+        &["VCPU", "CPU Affinity"],
+        "virsh's list of vCPUs: `virsh dumpxml VM` has where they run and more, and `vmtax doctor FILE` checks it",
+    ),
+    (
+        &["total time:", "downtime:", "transferred ram:"],
+        concat!(
+            "QEMU's `info migrate`, which has no exits: what the migration's threads do, `perf record -g -t TID` of live_migration says",
+            exits!()
+        ),
+    ),
+    (
+        &["IOPS=", "BW=", "clat"],
+        concat!("fio's log without its first lines, which has no exits", results!()),
+    ),
     (&["[fentry:", "]:"], concat!("bpftrace's counts of functions, which are no exits", exits!())),
 ];
 
@@ -234,6 +293,15 @@ mod tests {
                 "perf sched",
             ),
             ("% time     seconds  usecs/call     calls    errors syscall\n", "strace"),
+            (
+                "[pid 1] ppoll([{fd=3, events=POLLIN}], 1, {tv_sec=0}, NULL, 8) = 0 (Timeout)\n",
+                "strace",
+            ),
+            ("cores: 4\nmemory: 8192\nnet0: virtio=AA\nostype: l26\n", "Proxmox"),
+            (
+                "     usecs               : count     distribution\n         0 -> 1          : 4      |**  |\n",
+                "a histogram",
+            ),
             (
                 "[    1.69] clocksource: Switched to clocksource acpi_pm\n",
                 "a kernel's log of a guest whose clock is the ACPI PM timer",

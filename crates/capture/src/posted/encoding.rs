@@ -137,7 +137,7 @@ fn is_base64(text: &str) -> bool {
     text.lines().take(200).any(|line| line.trim().eq_ignore_ascii_case(BASE64))
 }
 
-/// A header says so, or lines end in `=` and every other `=` is a code.
+/// A header says so, or lines end in `=` and every other `=` is a code that mail needs.
 fn is_quoted_printable(text: &str) -> bool {
     if !text.contains('=') {
         return false;
@@ -151,13 +151,24 @@ fn is_quoted_printable(text: &str) -> bool {
             Some(line) => (line, true),
             None => (line, false),
         };
-        if line.len() > LONGEST_QUOTED || line.split('=').skip(1).any(|rest| code(rest).is_none()) {
+        let mut parts = line.split('=');
+        let is_start = parts.next().is_some_and(str::is_empty);
+        let is_coded = |(at, rest): (usize, &str)| {
+            code(rest).is_some_and(|byte| is_needed(byte, is_start && at == 0))
+        };
+        if line.len() > LONGEST_QUOTED || !parts.enumerate().all(is_coded) {
             return false;
         }
         soft += usize::from(is_soft);
         codes += line.matches('=').count();
     }
     soft + codes >= 2
+}
+
+/// Letters, digits and signs are not encoded but at the beginning of a line, where mail has its own (`From `, `.`): elsewhere it is `key=45`.
+fn is_needed(byte: u8, is_at_start: bool) -> bool {
+    const ESCAPE: u8 = 0x1b;
+    is_at_start || !byte.is_ascii() || b"= \t\r\n".contains(&byte) || byte == ESCAPE
 }
 
 /// The byte of the two hexadecimal digits at the front. Mail has capitals.
@@ -238,6 +249,9 @@ mod tests {
         let text = "hlt   39 =3D 2.63% =\n 18.39us\nnext=20\nlast\n";
         assert_eq!(plain(text), "hlt   39 = 2.63%  18.39us\n\nnext \nlast\n");
         assert!(!is_encoded("prev_prio=120 next=12\n====\n"));
+        assert!(!is_encoded("some avg10=45.00 avg60=40.00 avg300=30.00 total=123456789\n"));
+        assert!(!is_encoded("vcpu.0.time=6000000000\nvcpu.0.delay=2000000000\n"));
+        assert_eq!(plain("=46rom here =3D there\n=2E\n"), "From here = there\n.\n");
         assert!(!is_encoded("msr_write 6e0 = 0x0\n"));
         let text = "Content-Transfer-Encoding: quoted-printable\n\n=C2=A0=C2=A0hlt\n=====\n";
         assert_eq!(plain(text).lines().last().unwrap(), "=====");

@@ -206,9 +206,9 @@ fn an_input_of_the_wrong_kind_is_a_data_error() {
         ("xz", b"\xfd7zXZ\0\0\x04", "it is xz-compressed: unpack it first*"),
         ("random", &random, "it begins with the bytes 00 9e 3c da*"),
         ("zero", &[0; 4096], "it begins with the bytes 00 00*"),
-        ("text", b"hello \x1b[31mworld\n", "it is text that begins with \"hello world\""),
-        ("html", b"<!DOCTYPE html>\n", "it is text that begins with \"<!DOCTYPE html>\""),
-        ("start", b"PERFILE", "it is text that begins with \"PERFILE\""),
+        ("text", b"hello \x1b[31mworld\n", "it is text that begins with \"hello world\" (*)"),
+        ("html", b"<!DOCTYPE html>\n", "it is text that begins with \"<!DOCTYPE html>\" (*)"),
+        ("start", b"PERFILE", "it is text that begins with \"PERFILE\" (*)"),
     ];
     for (name, bytes, sentence) in kinds {
         write(folder.path(), name, bytes);

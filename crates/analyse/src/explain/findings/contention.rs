@@ -1,5 +1,7 @@
 //! Who has the processors that vCPUs wait for.
 
+use vmtax_events::is_vcpu_thread;
+
 use super::super::certainty::Certainty;
 use super::super::finding::{CpuHolder, Evidence, Finding, FindingCost, FoundKind};
 use super::super::sums::{TAX_MATTERS, WORTH, total};
@@ -33,15 +35,9 @@ fn is_idle_task(taker: &Taker) -> bool {
     &*taker.name == "swapper" || taker.name.starts_with("swapper/")
 }
 
-/// A vCPU's thread: the recording has its exits, or it has the name that QEMU, libvirt, Cloud Hypervisor, Firecracker or crosvm
-/// give.
+/// A vCPU's thread: the recording has its exits, or it has the name of one.
 fn is_vcpu(taker: &Taker) -> bool {
-    let name = &*taker.name;
-    taker.vcpu.is_some()
-        || name.starts_with("CPU ") && name.contains("/KVM")
-        || name.starts_with("vcpu")
-        || name.starts_with("fc_vcpu")
-        || name.starts_with("crosvm_vcpu")
+    taker.vcpu.is_some() || is_vcpu_thread(&taker.name)
 }
 
 fn is_io(taker: &Taker) -> bool {
@@ -128,6 +124,38 @@ pub(in crate::explain) fn lasting_contention(ledger: &Ledger) -> Option<f64> {
     (waited_ns >= SOME_SLICES_NS).then(|| waited_ns as f64 / running_ns.max(1) as f64)
 }
 
+fn holder(takers: &[(&Taker, TakenTime)]) -> CpuHolder {
+    if is_throttled(takers) {
+        CpuHolder::Quota
+    } else if part(takers, |taker| taker.is_own) >= MOST {
+        CpuHolder::OwnVcpus
+    } else if takers.is_empty() {
+        CpuHolder::Unknown
+    } else {
+        CpuHolder::Threads
+    }
+}
+
+/// Who had the processors for most of this time, ns.
+fn named(ledger: &Ledger, takers: &[(&Taker, TakenTime)], waited_ns: u64) -> Option<Evidence> {
+    let name = |(taker, taken): &(&Taker, TakenTime)| {
+        (taker.label(&ledger.recording), taken.time_ns as f64 / waited_ns.max(1) as f64)
+    };
+    (!takers.is_empty()).then(|| Evidence::Takers(takers.iter().take(NAMED).map(name).collect()))
+}
+
+/// The scheduler alone was recorded, or a text shows what its threads waited: who has the processors, where that is known.
+pub(super) fn without_exits(ledger: &Ledger, context: &Context) -> Finding {
+    let takers = ledger.takers();
+    let mut finding = Finding::new(FoundKind::Contention(holder(&takers)), Certainty::Likely);
+    if !takers.is_empty() {
+        let waited_ns = total(takers.iter().map(|(_, taken)| taken.time_ns));
+        finding.evidence.extend(named(ledger, &takers, waited_ns));
+        finding.advise(&remedies_of_takers(ledger, &takers), context);
+    }
+    finding
+}
+
 /// vCPUs wait for processors.
 pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Option<Finding> {
     let share = lasting_contention(ledger)?;
@@ -141,30 +169,11 @@ pub(in crate::explain) fn contention(ledger: &Ledger, context: &Context) -> Opti
     let takers: Vec<(&Taker, TakenTime)> =
         all.iter().filter(|(taker, _)| !taker.is_recorder(&ledger.recording)).copied().collect();
     let count = total(takers.iter().map(|(_, taken)| taken.count));
-    let holder = if is_throttled(&takers) {
-        CpuHolder::Quota
-    } else if part(&takers, |taker| taker.is_own) >= MOST {
-        CpuHolder::OwnVcpus
-    } else if takers.is_empty() {
-        CpuHolder::Unknown
-    } else {
-        CpuHolder::Threads
-    };
     let certainty = if emulated { Certainty::Likely } else { Certainty::Certain };
-    let mut finding = Finding::new(FoundKind::Contention(holder), certainty);
-    let named: Vec<(String, f64)> = all
-        .iter()
-        .take(NAMED)
-        .map(|(taker, taken)| {
-            let part = taken.time_ns as f64 / time.preempted_ns.max(1) as f64;
-            (taker.label(&ledger.recording), part)
-        })
-        .collect();
+    let mut finding = Finding::new(FoundKind::Contention(holder(&takers)), certainty);
     let (time_ns, running_ns) = (waited_ns(ledger), running_ns(&time));
     finding.evidence.push(Evidence::Preempted { ns: time_ns, running_ns });
-    if !named.is_empty() {
-        finding.evidence.push(Evidence::Takers(named));
-    }
+    finding.evidence.extend(named(ledger, &all, time.preempted_ns));
     if ledger.recorder_ns() > 0 {
         finding.evidence.push(Evidence::Recorder { ns: ledger.recorder_ns(), running_ns });
     }

@@ -7,6 +7,7 @@ use super::super::finding::{Advice, CpuHolder, Evidence, Finding, FoundKind};
 use super::super::interrupts::LineTimer;
 use super::super::subject::Subject;
 use super::super::sums::TAX_MATTERS;
+use super::contention;
 use crate::Ledger;
 use crate::remedy::{Applies, Context, RemedyId};
 
@@ -24,6 +25,12 @@ const ELSEWHERE: f64 = 0.10;
 /// A function that takes as long at its slowest is slow: KVM_CREATE_VM takes 0.3 ms, a registration some microseconds.
 const LONG_NS: u64 = 1_000_000;
 
+/// Waiting for locks, of one thread, from which on it matters.
+const WAITS_NS: u64 = 100_000_000;
+
+/// A part of a processor's time in the kernel from which on it matters: it is more than the guest's.
+const IN_KERNEL: f64 = 0.5;
+
 /// What one thing means, the remedies, and what must hold for them beside their own conditions.
 type Means = (FoundKind, &'static [RemedyId], Option<&'static str>);
 
@@ -35,9 +42,6 @@ fn meaning(observed: Observed) -> Option<Means> {
             &[R::FewerVcpus, R::CpuQuota],
             Some("you run the host; of a rented VM only its provider can"),
         ),
-        Observed::Delayed(share) if share >= TAX_MATTERS => {
-            (FoundKind::Contention(CpuHolder::Unknown), &[], None)
-        }
         Observed::Throttled { throttled, periods }
             if periods > 0 && throttled as f64 >= periods as f64 * TAX_MATTERS =>
         {
@@ -80,6 +84,10 @@ fn meaning(observed: Observed) -> Option<Means> {
             (FoundKind::SlowFunction(function), remedies, None)
         }
         Observed::Mitigation(_) => (FoundKind::Mitigations, &[], None),
+        Observed::LockWaits { most_ns, .. } if most_ns >= WAITS_NS => {
+            (FoundKind::LockWaits, &[], None)
+        }
+        Observed::HostKernel(share) if share >= IN_KERNEL => (FoundKind::HostKernel, &[], None),
         Observed::Nodes { elsewhere, .. } if elsewhere >= ELSEWHERE => (
             FoundKind::SpreadMemory,
             &[R::NumaNode],
@@ -106,6 +114,15 @@ fn meaning(observed: Observed) -> Option<Means> {
 pub(in crate::explain) fn of_observed(ledger: &Ledger, context: &Context) -> Vec<Finding> {
     let mut all: Vec<Finding> = Vec::new();
     for observed in &ledger.observed {
+        if let Observed::Delayed(share) = *observed
+            && share >= TAX_MATTERS
+        {
+            let mut finding = contention::without_exits(ledger, context);
+            finding.evidence.insert(0, Evidence::Observed(*observed));
+            finding.weight = weight(*observed);
+            all.push(finding);
+            continue;
+        }
         let Some((found, remedies, condition)) = meaning(*observed) else { continue };
         let evidence = Evidence::Observed(*observed);
         if let Some(known) = all.iter_mut().find(|one| one.found == found) {
@@ -135,7 +152,7 @@ fn weight(observed: Observed) -> f64 {
             share.min(1.0)
         }
         Observed::Throttled { throttled, periods } => throttled as f64 / periods.max(1) as f64,
-        Observed::DeviceLine { share, .. } => share.min(1.0),
+        Observed::DeviceLine { share, .. } | Observed::HostKernel(share) => share.min(1.0),
         Observed::Nodes { elsewhere, .. } => elsewhere.min(1.0),
         Observed::NoKvm => 1.0,
         _ => 0.1,

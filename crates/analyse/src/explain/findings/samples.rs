@@ -178,7 +178,19 @@ const SIGNS: &[Sign] = &[
         ProfileOrigin::Guest,
         FoundKind::IpiWaits,
         0.20,
-        &["smp_call_function_many*", "smp_call_function_single", "csd_lock_wait", "__csd_lock_wait"],
+        &[
+            "smp_call_function_many*",
+            "smp_call_function_single",
+            "csd_lock_wait",
+            "__csd_lock_wait",
+            // arch/x86/kernel/apic and kernel/kvm.c: sending them, where each is an exit.
+            "__x2apic_send_IPI*",
+            "x2apic_send_IPI*",
+            "native_x2apic_icr_write",
+            "default_send_IPI*",
+            "kvm_send_ipi*",
+            "__send_ipi_mask",
+        ],
     )
     .own(),
     // Linux arch/x86/kvm/mmu: what has shadow pages (FNAME(page_fault), kvm_mmu_sync_roots) takes mmu_lock for writing, a spinlock before 5.13.

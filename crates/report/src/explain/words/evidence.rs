@@ -347,7 +347,15 @@ pub(crate) fn observed(observed: Observed) -> String {
         Observed::DeviceLine { gsi, share } => {
             format!("{} of the changes of interrupt lines are of gsi {gsi}", percent(share))
         }
-        Observed::Message(message) => format!("a message of the log: {message}"),
+        Observed::LockWaits { count, most_ns } => format!(
+            "vCPUs' threads waited for locks {} times, one of them for {} in all",
+            numbers::count(count),
+            duration(most_ns as f64)
+        ),
+        Observed::HostKernel(share) => {
+            format!("a processor of the host is in the kernel for {} of its time", percent(share))
+        }
+        Observed::Message(message) => format!("the text shows: {message}"),
     }
 }
 

@@ -377,6 +377,11 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
             "the same with mitigations=off on the host's command line, for a trial, is as slow",
             "`perf kvm stat record -a`: exits times their cost; a newer processor needs fewer mitigations, and mitigations=off suits only hosts whose guests are all trusted",
         ),
+        FoundKind::HostKernel => words(
+            "the host's kernel takes more of a processor than the guest: KVM polls for halted vCPUs, or handles exits",
+            "no VM runs on that processor, or another thread does",
+            "what the kernel does there: `perf top -C CPU` on the host (kvm_vcpu_halt and kvm_vcpu_check_block are polling: the parameter halt_poll_ns of kvm, and halt_poll_fail_ns in its debugfs), and `perf kvm stat record -a`",
+        ),
         FoundKind::Message(one) => message(*one),
         FoundKind::PageMerging => words(
             "the host's ksmd compares pages, to merge equal ones",
@@ -430,12 +435,12 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
             "who holds it: `perf lock contention -ab`; fewer faults of the nested guest: huge pages for its memory on the outer host and in L1, memory that is not given back; fewer vCPUs in it",
         ),
         FoundKind::LockWaits => words(
-            "much time goes into waiting for locks; the profile does not show whose",
+            "much time goes into waiting for locks; whose is not shown",
             "the callers of these functions hold no lock that a vCPU waits for",
-            "who takes the lock: `perf record -a -g -- sleep 10`, then `perf report --stdio --no-children`, which vmtax reads; below KVM's page faults it is mmu_lock. Who holds it: `perf lock contention -ab`",
+            "who takes the lock: `perf record -a -g -- sleep 10`, then `perf report --stdio --no-children`, which vmtax reads; below KVM's page faults it is mmu_lock, below futex of QEMU's threads QEMU's own (BQL). Who holds it: `perf lock contention -ab`",
         ),
         FoundKind::MigrationScan => words(
-            "the migration's one thread compares each page with zero before it is sent",
+            "the migration's one thread compares each page with zero before it is sent: live_migration",
             "`info migrate` shows few duplicate pages, or the network is full",
             "with multifd, zero-page-detection=multifd (QEMU 9.0 and later) does that in the channels' threads; without, `migrate_set_capability multifd on` at both ends; a migration that waits for the network gains nothing",
         ),

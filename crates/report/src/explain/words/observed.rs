@@ -92,6 +92,30 @@ pub(super) fn message(message: LogMessage) -> FindingWords {
             "the tap has no segmentation and no checksum offload: each packet of 1500 bytes passes the host by itself, where one of 64 KiB would",
             "the same with `ethtool -K TAP tx on tso on`; who turned them off: the VMM (QEMU's vnet_hdr=off of the tap, csum=off or guest_tso4=off of the card; a guest whose driver does not take them) or the network's setup",
         ),
+        LogMessage::DefaultCpu => (
+            "the guest has one of QEMU's basic processor models: it lacks AVX and more of what the host's has, most of them AES too, so programs take their slow ways",
+            "the same with -cpu host (libvirt: <cpu mode='host-passthrough'/>, Proxmox: cpu: host), or with a named model that all hosts share if the VM migrates between different ones; both need KVM",
+        ),
+        LogMessage::SlowHpet => (
+            "reading the HPET takes so long that the kernel cannot check its TSC by it: in a VM the HPET is the VMM's, and each reading is an exit, of a nested one several",
+            "current_clocksource where the message comes from: with hpet each reading of the time costs as much, with tsc or kvm-clock the checks alone; of a guest, a VM without HPET (QEMU's -machine hpet=off)",
+        ),
+        LogMessage::LongTimerInterrupt => (
+            "the interrupt of a timer took long once: a guest's CPU had no processor meanwhile, or a timer's function is slow, or the kernel was traced",
+            "steal in the guest's /proc/stat while it is slow; on the host `vmtax doctor`, which shows how VMs share processors",
+        ),
+        LogMessage::UnregisteredMmio => (
+            "the guest writes to an address where Cloud Hypervisor has no device: each write is an exit to it, and a line of its log; memory that KVM maps read-only (pmem, discard_writes=on) does that",
+            "which memory has the address: /proc/iomem in the guest, and its writes there; Cloud Hypervisor with pull request 1796, which maps such a pmem privately in place of read-only; how many: kvm:kvm_mmio on the host",
+        ),
+        LogMessage::AsyncPageFault => (
+            "a task of the guest waits in an asynchronous page fault: the host fetches the page, from swap, from the file of a snapshot or over a network",
+            "VmSwap and the major faults of the VMM on the host, and where a restored VM's memory comes from; a task that waits for ever: whether the VM was restored without the MSRs of asynchronous page faults (MSR_KVM_ASYNC_PF_*)",
+        ),
+        LogMessage::OneQueue => (
+            "the network card has one queue: one CPU takes all its interrupts and packets; the driver makes as many as there are CPUs when it starts",
+            "/proc/interrupts in the guest, and `ethtool -l`; a VM that starts with one CPU and gets more later: the driver again after that (unbind and bind, or modprobe), or the CPUs from the start",
+        ),
         LogMessage::NotifyHangs => (
             "a CPU is stuck in a notification of a virtio device: the write to its register does not return, or is repeated for ever",
             "the host's kernel: before Linux 4.16 KVM skips such a write wrongly where it runs nested (commit d391f1207067); on the host `perf kvm stat live` while it hangs",
