@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use vmtax_guest::layout;
-use vmtax_guest::order::Order;
+use vmtax_guest::order::{Operation, Order};
 use vmtax_machine::cpio::{self, ArchiveEntry};
 use vmtax_machine::kernel::{Architecture, Kernel};
 use vmtax_machine::programs::{self, FilesByPath};
@@ -81,7 +81,7 @@ pub struct HostSetup {
     /// Files and programs that the observer needs.
     pub brought: Vec<PathBuf>,
     /// Processors. With more than one, cycles are not instructions, so there are no path lengths, and only an observer's recording is kept; but of steps
-    /// of a VM's life, during which instructions of all processors are counted.
+    /// of a VM's life and first accesses to memory, during which instructions of all processors are counted.
     pub processors: u32,
     /// Additional memory beyond the needs of the host and the observer's files, MiB.
     pub memory_mib: u32,
@@ -158,7 +158,8 @@ impl HostSetup {
         }
     }
 
-    /// Counted instructions let a second processor run only every tenth of a second, which steps do not notice.
+    /// Counted instructions let a second processor run only every tenth of a second, or when the first is idle, which steps and accesses to memory do not
+    /// notice.
     fn emulator(&self, has_steps: bool) -> Emulator {
         match self.host.emulator() {
             Emulator::Tcg { .. } if self.processors > 1 => Emulator::Tcg { icount: has_steps },
@@ -168,7 +169,10 @@ impl HostSetup {
 
     /// Boots or restores it. A restored host has the order from its first moment on; it is executed by [`Conversation::execute`].
     pub(crate) fn start(&self, order: &Order, progress: &dyn Fn(&str)) -> Result<Ready, Error> {
-        let waits = order.operations.iter().any(|operation| operation.step.is_some());
+        let is_of_memory = |one: &Operation| one.touch.is_some_and(|touch| touch.counted);
+        let waits = order.operations.iter().any(|operation| {
+            operation.step.is_some() || (self.processors > 1 && is_of_memory(operation))
+        });
         let programs = Programs::of(self, waits)?;
         let nests = self.nested || order.operations.iter().any(|operation| operation.hypervisor);
         let mut spec = self.spec((Mailbox::new()?, waits, nests), &programs);

@@ -234,6 +234,11 @@ impl Definition {
         Some(Touch { bytes: (bytes / u64::from(self.count.max(1))) as u32, ..touch })
     }
 
+    /// Whether it can be measured on a host of several processors, where they wait for each other.
+    pub fn is_for_several(&self) -> bool {
+        self.code.step.is_some() || self.code.touch.is_some_and(|touch| touch.counted)
+    }
+
     /// The PMU that the guest has in place of KVM's.
     pub fn pmu(&self) -> Option<PmuOrder> {
         self.code.pmu

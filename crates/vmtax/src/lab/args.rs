@@ -440,10 +440,10 @@ pub(super) fn countable(
     if processors == 1 {
         return Ok(());
     }
-    if all.into_iter().any(|one| one.step().is_none()) {
+    if !all.into_iter().all(Definition::is_for_several) {
         return fail(
             Code::Usage,
-            "--processors: only steps of a VM's life are measured on several; give --suite start",
+            "--processors: only steps of a VM's life and first accesses to memory are measured on several; give --suite start, resume or memory",
         );
     }
     if hosts.iter().any(|host| *host != HostKind::Amd) {

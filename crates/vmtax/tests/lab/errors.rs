@@ -46,7 +46,7 @@ fn suites_that_a_host_or_a_flag_does_not_have() {
         ),
         (
             &["series", "--kernel", "6.1", "-o", "none", "--processors", "4"],
-            "--processors: only steps of a VM's life",
+            "--processors: only steps of a VM's life and first accesses to memory are measured",
         ),
     ];
     for (arguments, expected) in cases {

@@ -98,6 +98,20 @@ fn resumed_memory_costs_what_was_counted() {
         assert!((path / counted - 1.0).abs() < 0.05, "{name}: {path}, counted {counted}");
         assert_eq!(row["memory"]["faults"], *faults, "{name}");
     }
+    // On four processors pages fault as often, and the thread that copies them is woken on another one.
+    let some = "resume-private-read,resume-shared-read,resume-uffd-4k-read";
+    let four = ["lab", "run", "--operation", some, "--kernel", KERNEL, "--processors", "4"];
+    let four = json(&four);
+    for (name, least, most) in [
+        ("resume-private-read", 0.9, 1.1),
+        ("resume-shared-read", 0.9, 1.1),
+        ("resume-uffd-4k-read", 1.1, 1.4),
+    ] {
+        let (one, other) = (row(&report, name), row(&four, name));
+        assert_eq!(one["memory"]["faults"], other["memory"]["faults"], "{one} {other}");
+        let path = |row: &Value| row["path"]["median"].as_f64().unwrap();
+        assert!((least..most).contains(&(path(other) / path(one))), "{one} {other}");
+    }
     // 6.1 cannot pre-fault.
     assert!(!report["operations"].to_string().contains("resume-private-prefault-read"));
     assert!(report["losses"]["notes"].to_string().contains("KVM_PRE_FAULT_MEMORY"));
