@@ -27,7 +27,7 @@ const MAX_EXACT: f64 = (1u64 << 53) as f64;
 /// The operations of a lab run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Operations {
-    /// In the order of the suite. Empty for anything but a lab run.
+    /// In the order of their samples, which is the suite's. Empty for anything but a lab run.
     pub rows: Vec<OperationRow>,
 }
 

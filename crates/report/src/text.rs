@@ -148,6 +148,10 @@ impl TextPage<'_> {
                 "not_on_hardware",
                 "not on hw: the part of the path that hardware does not execute, from the call tree.",
             ),
+            (
+                "waited",
+                "waited: time of a step of a VM's life in which it ran nothing; its path is the rest of it, from its beginning to its end.",
+            ),
             ("spread", "spread: (max - min) / median."),
             (
                 "shares",

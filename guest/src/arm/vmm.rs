@@ -34,8 +34,8 @@ pub(crate) struct ArmPlan<'a> {
 
 /// VMs that payloads share: one of those that leave nothing behind but memory and registers, one of hypervisors, and in L1 one of all others.
 ///
-/// For each VM of an L1 but the first two, and when a VM with a hypervisor ends or its vCPU is made anew, KVM (6.18, 7.3) unmaps all that the second stage of a guest's guest
-/// could have, in steps of 1 GiB: 2^22 with 52 bits of addresses, 2 billion instructions.
+/// For each VM of an L1 but the first two, and when a VM with a hypervisor ends or its vCPU is made anew, KVM (6.18, 7.3) takes minutes of the emulator's time. Probably it unmaps
+/// all that the second stage of a guest's guest could have, in steps of 1 GiB, as it was seen to do for TLBI ALLE1.
 #[derive(Default)]
 pub(crate) struct ArmSharedVm {
     clean: Option<ArmPayloadVm>,

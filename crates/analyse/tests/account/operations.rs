@@ -43,11 +43,11 @@ fn samples() -> Vec<Sample> {
         lengths.iter().enumerate().map(path).collect()
     };
     [
+        vec![sample("cpuid", "L1", 0, Sample::OPERATIONS, 4.0)],
+        paths("cpuid", "L1", &[100.0, 103.0, 99.0]),
         paths("cpuid@L2", "L2", &[2_400.0, 2_410.0, 2_390.0, 2_402.0]),
         vec![sample("cpuid@L2", "L2", 0, Sample::OPERATIONS, 5.0)],
         vec![sample("rdtsc", "L1", 0, Sample::OPERATIONS, 1_000.0)],
-        vec![sample("cpuid", "L1", 0, Sample::OPERATIONS, 4.0)],
-        paths("cpuid", "L1", &[100.0, 103.0, 99.0]),
         vec![sample("cpuid", "L1", 0, "temperature", 1e9)],
     ]
     .concat()

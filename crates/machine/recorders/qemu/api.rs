@@ -27,8 +27,10 @@ pub(crate) struct QemuInfo {
 
 pub(crate) type Called = extern "C" fn(c_uint, *mut c_void);
 pub(crate) type Accessed = extern "C" fn(c_uint, u32, u64, *mut c_void);
-pub(crate) type Translated = extern "C" fn(PluginId, *mut Tb);
-pub(crate) type ExitCallback = extern "C" fn(PluginId, *mut c_void);
+/// Gets the plugin's id and the block; since version 7 the block and what it was registered with.
+pub(crate) type Translated = extern "C" fn(*mut c_void, *mut c_void);
+/// Gets the plugin's id and what it was registered with; since version 7 the latter alone.
+pub(crate) type ExitCallback = extern "C" fn(*mut c_void, *mut c_void);
 
 /// `QEMU_PLUGIN_CB_NO_REGS`.
 pub(crate) const NO_REGISTERS: c_int = 0;
@@ -62,12 +64,22 @@ enum CountingWay {
     },
 }
 
+/// What callbacks are registered with: its address is that of no block.
+static REGISTERED: u8 = 0;
+
+/// The block that is translated, from the arguments of [`Translated`].
+pub(crate) fn block_of(first: *mut c_void, second: *mut c_void) -> *mut Tb {
+    let is_newer = second.cast_const().cast() == &raw const REGISTERED;
+    (if is_newer { first } else { second }).cast()
+}
+
 /// Instructions executed, of version 1.
 static mut EXECUTED: u64 = 0;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Api {
-    pub(crate) tb_trans_cb: unsafe extern "C" fn(PluginId, Translated),
+    /// Before version 7 it takes no third argument, and ignores it.
+    tb_trans_cb: unsafe extern "C" fn(PluginId, Translated, *mut c_void),
     pub(crate) tb_exec_cb: unsafe extern "C" fn(*mut Tb, Called, c_int, *mut c_void),
     pub(crate) insn_exec_cb: unsafe extern "C" fn(*mut Insn, Called, c_int, *mut c_void),
     pub(crate) mem_cb: unsafe extern "C" fn(*mut Insn, Accessed, c_int, c_int, *mut c_void),
@@ -93,7 +105,9 @@ pub(crate) fn symbol(name: &CStr) -> Option<*mut c_void> {
 
 /// The newest API version that both this QEMU and this plugin support.
 pub(crate) fn version() -> c_int {
-    if symbol(c"qemu_plugin_read_memory_vaddr").is_some() {
+    if symbol(c"qemu_plugin_set_pc").is_some() {
+        7
+    } else if symbol(c"qemu_plugin_read_memory_vaddr").is_some() {
         4
     } else if symbol(c"qemu_plugin_scoreboard_new").is_some() {
         2
@@ -132,6 +146,15 @@ impl Api {
                 counting: CountingWay::find()?,
             })
         }
+    }
+
+    /// Has each block that is translated told.
+    ///
+    /// # Safety
+    /// QEMU installs the plugin now.
+    pub(crate) unsafe fn translations(&self, id: PluginId, to: Translated) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { (self.tb_trans_cb)(id, to, (&raw const REGISTERED).cast_mut().cast()) }
     }
 
     /// The instruction's bytes.

@@ -33,7 +33,7 @@
 //! | `END` | | the machine stopped, or the mark `end` was written |
 //!
 //! Left out on purpose: symbols, levels, stacks. Names of `qemu-plugin.h` differ by version, so all are looked up at run time; QEMU
-//! 7.2 (API 1) to 10.0 (API 4) are known. The declarations are written from the API's documentation.
+//! 7.2 (API 1) to 11.1 (API 7) are known. The declarations are written from the API's documentation.
 #![expect(unsafe_code, reason = "a plugin is called by C code and calls it")]
 
 mod api;
@@ -45,7 +45,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs::File;
 
-use api::{Api, Insn, PluginId, QemuInfo, Tb};
+use api::{Api, Insn, PluginId, QemuInfo};
 use memory::Accesses;
 use record::{QemuMarks, Recorder, TranslatedBlock};
 
@@ -132,7 +132,7 @@ extern "C" fn loads(_vcpu: c_uint, data: *mut c_void) {
     }
 }
 
-extern "C" fn ends(_id: PluginId, _data: *mut c_void) {
+extern "C" fn ends(_: *mut c_void, _: *mut c_void) {
     // SAFETY: called once; the vCPU has stopped.
     match unsafe { mode() } {
         Some(Mode::Code(recorder)) => recorder.end(),
@@ -141,7 +141,8 @@ extern "C" fn ends(_id: PluginId, _data: *mut c_void) {
     }
 }
 
-extern "C" fn translated(_id: PluginId, tb: *mut Tb) {
+extern "C" fn translated(first: *mut c_void, second: *mut c_void) {
+    let tb = api::block_of(first, second);
     // SAFETY: called once. The handles are QEMU's, valid during this callback.
     unsafe {
         let Some(recorder) = recorder() else { return };
@@ -176,7 +177,8 @@ extern "C" fn translated(_id: PluginId, tb: *mut Tb) {
     }
 }
 
-extern "C" fn translated_for_accesses(_id: PluginId, tb: *mut Tb) {
+extern "C" fn translated_for_accesses(first: *mut c_void, second: *mut c_void) {
+    let tb = api::block_of(first, second);
     // SAFETY: called once. The handles are QEMU's, valid during this callback.
     unsafe {
         let Some(Mode::Memory(accesses)) = mode() else { return };
@@ -324,7 +326,7 @@ fn install(id: PluginId, vcpus: c_int, words: &[String]) -> Result<(), String> {
     // SAFETY: no callback is registered yet.
     unsafe {
         *SHARED.0.get() = Some(mode);
-        (api.tb_trans_cb)(id, if is_of_accesses { translated_for_accesses } else { translated });
+        api.translations(id, if is_of_accesses { translated_for_accesses } else { translated });
         (api.atexit_cb)(id, ends, std::ptr::null_mut());
     }
     Ok(())

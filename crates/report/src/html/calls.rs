@@ -17,7 +17,7 @@ pub(super) fn section(document: &Document, shown: ShownCalls) -> Markup {
         h2 #calls-title { "Where the instructions go" }
         p.note {
             "Each picture contains all instructions of a batch. Frames: the guest's payload at the bottom, then the instruction that exited "
-            "(in brackets), and above it the functions that handled it. Orange: the host (L0), green: its guest (L1), blue: the guest's guest (L2)."
+            "(in brackets), and above it the functions that handled it; of a step of a VM's life the VMM's calls, and beside them what other threads did. Orange: the host (L0), green: its guest (L1), blue: the guest's guest (L2)."
         }
         @for problem in &problems { p.note { (figures::text(problem)) } }
         @for note in &notes { p.note { "Not on hardware: " (figures::text(note)) } }

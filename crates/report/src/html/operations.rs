@@ -15,6 +15,9 @@ pub(super) fn section(doc: &Document, operations: &Operations) -> Markup {
                 the guest: instructions, median of batches without tracing, and with ± how far off the path of another run may be (0.5 % where none is \
                 shown); its spread is (max - min) / median. → leads from an \
                 exit of L2 to the exits that L1 took to handle it.";
+    let of_steps = "A step of a VM's life has waited while it ran nothing; its path is the rest, from its beginning to its end.";
+    let has_steps = operations.rows.iter().any(|row| row.waited.is_some());
+    let notes = [Some(note), has_steps.then_some(of_steps)];
     html! {
         h2 #operations-title { "Operations: cost of one execution" }
         @if operations.rows.is_empty() {
@@ -29,7 +32,7 @@ pub(super) fn section(doc: &Document, operations: &Operations) -> Markup {
                 &TableSection {
                     id: "operations",
                     title: "operations",
-                    notes: vec![note.to_owned()],
+                    notes: notes.into_iter().flatten().map(str::to_owned).collect(),
                     table: &table(operations, &not_on_hardware(&doc.ledger)),
                 },
                 "--event operations --format csv"
