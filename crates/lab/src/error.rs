@@ -39,6 +39,11 @@ pub enum Error {
         "--profile: the suite paging records accesses to memory, and call trees need a recording of instructions; run it without --profile"
     )]
     Profiled,
+    /// Its plugins count the instructions of one vCPU.
+    #[error(
+        "--profile: QEMU before 9 alone records a host of several processors, and this is {version}; run it without --processors, or with that QEMU first on PATH"
+    )]
+    Several { version: String },
     #[error(
         "--scattered: no operation of this run scatters frames over 24 GiB; those of the suite paging whose names end in -24g do"
     )]

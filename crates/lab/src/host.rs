@@ -189,6 +189,11 @@ impl HostSetup {
         if is_simulated && self.profile {
             return Err(Error::Profiled);
         }
+        if let Some(version) = vmtax_machine::counts_one_vcpu(spec.emulator)
+            .filter(|_| self.profile && self.processors > 1)
+        {
+            return Err(Error::Several { version });
+        }
         let recorded = match (self.profile, is_simulated) {
             (false, false) => None,
             (_, is_simulated) => Some(if is_simulated { What::Accesses } else { What::Code }),

@@ -68,7 +68,7 @@ pub use emulator::Emulator;
 pub use error::Error;
 pub use machine::Machine;
 pub use mailbox::Mailbox;
-pub use qemu::arguments as qemu_arguments;
+pub use qemu::{arguments as qemu_arguments, counts_one_vcpu};
 pub use recorder::{MachineRecorder, Marks};
 pub use spec::{
     EXPEDITED, Initramfs, MailboxDisk, QUICK_BOOT, QUICK_BOOT_ARM, QemuDescriptor, QemuOptions,

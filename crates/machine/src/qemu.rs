@@ -103,7 +103,11 @@ impl QemuMachine {
                 command.args(["-append", &spec.command_line]);
             }
             StartFrom::State(state) => {
-                command.args(["-incoming", &format!("fd:{}", handed.give(state))]);
+                let source = match takes_files(spec.emulator) {
+                    true => format!("file:{}", handed.give_path(state)),
+                    false => format!("fd:{}", handed.give(state)),
+                };
+                command.args(["-incoming", &source]);
             }
         }
         if let Some(recorder) = recorder {
@@ -126,19 +130,25 @@ impl QemuMachine {
         let emulator = self.emulator;
         let path = state.path().join(MEMORY);
         let file = File::create_new(&path).map_err(Error::io(&path, "save the machine"))?;
-        self.migrate(&file, until).map_err(|problem| Error::Control {
+        self.migrate((&path, &file), until).map_err(|problem| Error::Control {
             emulator,
             what: "save the machine",
             problem,
         })
     }
 
-    fn migrate(&mut self, file: &File, until: Until<'_>) -> Result<(), String> {
+    fn migrate(&mut self, (path, file): (&Path, &File), until: Until<'_>) -> Result<(), String> {
         self.run("stop", json!({}), until)?;
         // The machine is stopped, so there is no need to limit the bandwidth.
         self.run("migrate-set-parameters", json!({"max-bandwidth": 1u64 << 40}), until)?;
-        self.qmp.give_fd("state", file.as_fd(), until).map_err(|e| e.to_string())?;
-        self.run("migrate", json!({"uri": "fd:state"}), until)?;
+        let into = if takes_files(self.emulator) {
+            let path = std::path::absolute(path).map_err(|e| e.to_string())?;
+            format!("file:{}", path.to_str().ok_or("the path of its state is no text")?)
+        } else {
+            self.qmp.give_fd("state", file.as_fd(), until).map_err(|e| e.to_string())?;
+            "fd:state".to_owned()
+        };
+        self.run("migrate", json!({"uri": into}), until)?;
         loop {
             let answer = self.run("query-migrate", json!({}), until)?;
             match answer.get("status").and_then(Value::as_str).unwrap_or_default() {
@@ -214,6 +224,23 @@ impl QemuMachine {
         let said = line.strip_prefix(board(self.emulator).program);
         Some(said.and_then(|said| said.strip_prefix(": ")).unwrap_or(line).to_owned())
     }
+}
+
+/// Whether the installed QEMU migrates to files by their names, as 11 must be told to; 8.2 was the first that can.
+fn takes_files(emulator: Emulator) -> bool {
+    is_since((9, 1), &crate::version(emulator).unwrap_or_default())
+}
+
+/// Whether a version is this one or a later one.
+fn is_since(least: (u32, u32), version: &str) -> bool {
+    let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
+    numbers.next().zip(numbers.next()).is_some_and(|found| found >= least)
+}
+
+/// The version of an installed QEMU whose plugins cannot count the instructions of several vCPUs: 11.1 adds to a counter of before in code that it has translated, and
+/// faults. Before 9 there was one counter.
+pub fn counts_one_vcpu(emulator: Emulator) -> Option<String> {
+    crate::version(emulator).filter(|version| is_since((9, 0), version))
 }
 
 /// The arguments of a machine, without those for kernel, console, control and mailbox.
@@ -298,5 +325,26 @@ pub(crate) fn check_kvm() -> Result<(), Error> {
             unsupported("/dev/kvm is missing; load kvm-amd or kvm-intel".to_owned())
         }
         Err(e) => unsupported(format!("/dev/kvm does not open ({e}); join the group kvm")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_since;
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        for (version, expected) in [
+            ("7.2.22", false),
+            ("8.2.0", false),
+            ("9.0.4", false),
+            ("9.1.0", true),
+            ("10.0.13", true),
+            ("11.1.3", true),
+            ("", false),
+            ("x", false),
+        ] {
+            assert_eq!(is_since((9, 1), version), expected, "{version}");
+        }
     }
 }

@@ -10,7 +10,7 @@
 //! | `first=PORT`, `last=PORT` | further marks, which are recorded |
 //! | `end=PORT` | a mark that ends the record |
 //!
-//! Several vCPUs are recorded with `turns=on` alone, by which the caller promises `-icount`.
+//! Several vCPUs are recorded with `turns=on` alone, by which the caller promises `-icount`, and by QEMU before 9 (API 1).
 //! With `ram=PATH`, the file of the machine's memory, and `code=FROM-END`, the addresses of payloads, their accesses to memory are recorded
 //! in place of instructions: see `memory`.
 //!
@@ -300,6 +300,11 @@ fn complain(problem: &str) {
 fn install(id: PluginId, vcpus: c_int, words: &[String]) -> Result<(), String> {
     if vcpus != 1 && !words.iter().any(|word| word == "turns=on") {
         return Err(format!("the machine has {vcpus} vCPUs, which do not take turns"));
+    }
+    if vcpus != 1 && api::version() > 1 {
+        return Err(format!(
+            "the machine has {vcpus} vCPUs, which QEMU before 9 alone can count; use it, or one processor"
+        ));
     }
     let value = |key: &str| {
         let found = words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));

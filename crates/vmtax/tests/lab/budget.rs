@@ -94,6 +94,11 @@ fn a_second_version_of_qemu() {
     assert_ne!(emulator(&own), emulator(&first));
     let (code, said) = second(&nested);
     assert_eq!(code, 0, "{said}");
+    // Trees add up there, too, or a note says why there is none.
+    let run = folder.path().join("run").display().to_string();
+    let (code, said) = second(&["lab", "run", "--operation", "cpuid", "--profile", "-o", &run]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(crate::profile::trees(&run).len(), 1, "{said}");
 }
 
 /// With call trees the functions that break a budget are named, those of an operation that keeps it are not.
