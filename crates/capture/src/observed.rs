@@ -1,5 +1,5 @@
 //! Texts of ordinary tools -> [`Observed`]: top, mpstat, sar, iostat and vmstat, `cpu.stat` of a cgroup, `/proc/interrupts`, the name of a clock, and
-//! lines of logs. What vCPUs waited for processors and locks is [`delays`]'s.
+//! lines of logs. What vCPUs waited for processors and locks is `delays`'s.
 //!
 //! Each has a reader that takes what it knows and leaves the rest: a post has several of them, and words between. Left out on purpose: what
 //! such a text does not prove. A tool that shows nothing is named as before, and refused.
