@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use vmtax_guest::mailbox::{REPORT, SECTOR, SECTORS};
-use vmtax_guest::order::{Order, Report, decode, encode};
+use vmtax_guest::order::{Operation, Order, OrderOutcome, Report, decode, encode};
 
 use crate::trace::Tracer;
 use crate::{Result, system};
@@ -214,4 +214,33 @@ impl Write for ConsoleTail {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+/// All operations once, each at its level, in order: those of L1 here, those of L2 by the guest that has them. Gives the tracer back.
+pub(crate) fn by_level(
+    order: &Order,
+    mut tracer: Tracer,
+    mut here: impl FnMut(&[Operation], &Tracer, bool) -> Vec<OrderOutcome>,
+    guest: Option<impl Fn(&Order, Tracer) -> Result<(Report, Tracer)>>,
+) -> Result<(Vec<OrderOutcome>, Tracer)> {
+    let record = !matches!(tracer, Tracer::Off);
+    let mut outcomes = Vec::new();
+    let alike =
+        |a: &Operation, b: &Operation| (a.level, a.step.is_some()) == (b.level, b.step.is_some());
+    for run in order.operations.chunk_by(alike) {
+        if run[0].level < 2 {
+            outcomes.extend(here(run, &tracer, record));
+            continue;
+        }
+        let guest = guest
+            .as_ref()
+            .ok_or("an operation in L2 was ordered, and this host was booted without L1")?;
+        let inner = Order { operations: run.to_vec(), trace: record, ..Order::default() };
+        let (report, back) = guest(&inner, tracer)?;
+        tracer = back;
+        let numbers = run.iter().map(|operation| operation.number);
+        report.check(numbers).map_err(|problem| format!("L1: {problem}"))?;
+        outcomes.extend(report.outcomes);
+    }
+    Ok((outcomes, tracer))
 }

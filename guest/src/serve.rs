@@ -11,7 +11,7 @@ use crate::vmm::backing::HostBacking;
 use crate::vmm::linux::{Linux, MEMORY_MIB};
 use crate::vmm::payload::{PayloadBatches, PayloadPlan, SharedVm, execute};
 use crate::vmm::{paging, program, touched};
-use crate::{Result, kallsyms, life, ports, system};
+use crate::{Result, kallsyms, l1, life, ports, system};
 
 /// Serves until there is nothing more to do.
 pub(crate) fn run(start: Host) -> Result<()> {
@@ -153,28 +153,16 @@ fn last(order: &Order) -> Order {
 fn all(
     order: &Order,
     guest: Option<&Linux>,
-    mut tracer: Tracer,
+    tracer: Tracer,
     shared: &mut SharedVm,
 ) -> Result<(Vec<OrderOutcome>, Tracer)> {
-    let record = !matches!(tracer, Tracer::Off);
-    let mut outcomes = Vec::new();
-    let alike =
-        |a: &Operation, b: &Operation| (a.level, a.step.is_some()) == (b.level, b.step.is_some());
-    for run in order.operations.chunk_by(alike) {
-        if run[0].level < 2 {
-            outcomes.extend(some(run, &tracer, record, shared));
-            continue;
-        }
-        let guest =
-            guest.ok_or("an operation in L2 was ordered, and this host was booted without L1")?;
-        let inner = Order { operations: run.to_vec(), trace: record, ..Order::default() };
-        let (report, back) = guest.execute(&inner, tracer)?;
-        tracer = back;
-        let numbers = run.iter().map(|operation| operation.number);
-        report.check(numbers).map_err(|problem| format!("L1: {problem}"))?;
-        outcomes.extend(report.outcomes);
-    }
-    Ok((outcomes, tracer))
+    let here = |run: &[Operation], tracer: &Tracer, record| some(run, tracer, record, shared);
+    l1::by_level(
+        order,
+        tracer,
+        here,
+        guest.map(|guest| move |inner: &Order, tracer| guest.execute(inner, tracer)),
+    )
 }
 
 /// Operations that are all steps of lives, or none of them is.

@@ -237,8 +237,8 @@ fn is_since(least: (u32, u32), version: &str) -> bool {
     numbers.next().zip(numbers.next()).is_some_and(|found| found >= least)
 }
 
-/// The version of an installed QEMU whose plugins cannot count the instructions of several vCPUs: 11.1 adds to a counter of before in code that it has translated, and
-/// faults. Before 9 there was one counter.
+/// The version of an installed QEMU whose plugins are not known to count the instructions of several vCPUs: 11.1 faulted in the code that counts, 9 and 10 were
+/// not tried. Before 9 there was one counter.
 pub fn counts_one_vcpu(emulator: Emulator) -> Option<String> {
     crate::version(emulator).filter(|version| is_since((9, 0), version))
 }

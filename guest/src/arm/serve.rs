@@ -10,7 +10,7 @@ use crate::disk::BlockMailbox;
 use crate::l1::L1Line;
 use crate::trace::{self, Tracer};
 use crate::vmm::{ArmPlan, ArmSharedVm, execute};
-use crate::{Result, awake, life, linux, options, ports, system};
+use crate::{Result, awake, l1, life, linux, options, ports, system};
 
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
 const BUFFER_KIB: u32 = 16 << 10;
@@ -133,28 +133,17 @@ fn host(order: &Order, guest: Option<&L1Line>) -> Result<(Report, Vec<Attachment
 fn all(
     order: &Order,
     guest: Option<&L1Line>,
-    mut tracer: Tracer,
+    tracer: Tracer,
     shared: &mut ArmSharedVm,
 ) -> Result<Vec<OrderOutcome>> {
-    let record = !matches!(tracer, Tracer::Off);
-    let mut outcomes = Vec::new();
-    let alike =
-        |a: &Operation, b: &Operation| (a.level, a.step.is_some()) == (b.level, b.step.is_some());
-    for run in order.operations.chunk_by(alike) {
-        if run[0].level < 2 {
-            outcomes.extend(some(run, &tracer, record, shared));
-            continue;
-        }
-        let guest =
-            guest.ok_or("an operation in L2 was ordered, and this host was booted without L1")?;
-        let inner = Order { operations: run.to_vec(), trace: record, ..Order::default() };
-        let (report, back) = guest.execute(&inner, tracer)?;
-        tracer = back;
-        let numbers = run.iter().map(|operation| operation.number);
-        report.check(numbers).map_err(|problem| format!("L1: {problem}"))?;
-        outcomes.extend(report.outcomes);
-    }
-    Ok(outcomes)
+    let here = |run: &[Operation], tracer: &Tracer, record| some(run, tracer, record, shared);
+    l1::by_level(
+        order,
+        tracer,
+        here,
+        guest.map(|guest| move |inner: &Order, tracer| guest.execute(inner, tracer)),
+    )
+    .map(|(outcomes, _)| outcomes)
 }
 
 /// Operations that are all steps of lives, or none of them is.

@@ -303,7 +303,7 @@ fn install(id: PluginId, vcpus: c_int, words: &[String]) -> Result<(), String> {
     }
     if vcpus != 1 && api::version() > 1 {
         return Err(format!(
-            "the machine has {vcpus} vCPUs, which QEMU before 9 alone can count; use it, or one processor"
+            "the machine has {vcpus} vCPUs, which are counted with QEMU before 9; use it, or one processor"
         ));
     }
     let value = |key: &str| {
