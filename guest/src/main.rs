@@ -58,6 +58,7 @@ mod options;
 mod ports;
 mod pressure;
 mod relay;
+mod screen;
 mod serve;
 mod server;
 mod site;

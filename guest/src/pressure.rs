@@ -22,6 +22,9 @@ const PASSES: u32 = 20;
 /// The swap, and its size.
 const SWAP: &str = "/dev/zram0";
 const SWAP_BYTES: u64 = 512 << 20;
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// The period of a limit of processor time, us: the kernel's own.
+const PERIOD_US: u32 = 100_000;
 
 /// The pressure on VMs, which ends with this value.
 pub(crate) struct Under {
@@ -68,6 +71,21 @@ impl Under {
         }
         Ok(under)
     }
+}
+
+/// Lets a VMM have so many percent of a processor, in a group of its own.
+pub(crate) fn limit(quota: Option<u32>, vmm: u32) -> Result<()> {
+    let Some(percent) = quota else { return Ok(()) };
+    system::mount("cgroup2", CGROUPS)?;
+    let write = |path: String, words: String| {
+        fs::write(&path, &words).map_err(|e| format!("{path}: writing {words:?}: {e}"))
+    };
+    write(format!("{CGROUPS}/cgroup.subtree_control"), "+cpu".to_owned())?;
+    let group = format!("{CGROUPS}/quota");
+    fs::create_dir_all(&group).map_err(|e| format!("{group}: {e}"))?;
+    let time = PERIOD_US * percent / 100;
+    write(format!("{group}/cpu.max"), format!("{time} {PERIOD_US}"))?;
+    write(format!("{group}/cgroup.procs"), vmm.to_string())
 }
 
 /// Pins threads of this program and of a VMM.

@@ -172,6 +172,7 @@ impl RunningVms {
         let limit = Duration::from_millis(site.limit_ms);
         let address = SiteAddress::Vm.address(site.network);
         let mut vm = SiteQemu::start(&site.qemu, CONSOLE)?;
+        pressure::limit(site.pressure.quota, vm.0.id())?;
         let mut peer = None;
         let (sender, mut seen) = match &site.client {
             Client::Host => {

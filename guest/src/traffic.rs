@@ -60,6 +60,8 @@ pub struct Pressure {
     pub pins: Vec<Pin>,
     /// The processor that a device interrupts four thousand times a second, if one does.
     pub interrupted: Option<u32>,
+    /// The part of a processor that the VMM may use, percent, if there is a limit.
+    pub quota: Option<u32>,
 }
 
 /// Threads of QEMU or rivals, by how their names start (`CPU 0/`), and their only processor.
@@ -163,6 +165,12 @@ pub enum TrafficKind {
     },
     /// A program in the VM reads the clock.
     Clock,
+    /// A program in the VM reads the time from its real-time clock.
+    RealTimeClock,
+    /// A program in the VM writes a line of 63 characters to its console.
+    Console,
+    /// A program in the VM writes a character to its display's text, if it has a display.
+    Display,
     /// A program in the VM touches a MiB of new memory, page by page.
     Touch,
     /// A program in the VM touches a MiB of memory that it has touched in the warm-up.

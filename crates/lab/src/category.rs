@@ -12,7 +12,7 @@ mod parts;
 use vmtax_guest::traffic::Role;
 
 pub use fill::fill;
-pub(crate) use parts::PV_EOI;
+pub(crate) use parts::{PV_EOI, RTC};
 pub use parts::{
     CategoryPart, Confidential, ConfidentialKind, DiskKind, KINDS, MULTI_QUEUE, NESTED, Need,
     PARTS, Shows, THP,

@@ -51,7 +51,7 @@ const fn workload(
 }
 
 /// All workloads: the operations before the recording and in it.
-pub const WORKLOADS: [NetworkWorkload; 15] = [
+pub const WORKLOADS: [NetworkWorkload; 18] = [
     workload(
         "request",
         "request of 64 B and its answer, one after the other",
@@ -95,6 +95,24 @@ pub const WORKLOADS: [NetworkWorkload; 15] = [
         "reading of the clock by a program in the VM",
         TrafficKind::Clock,
         [100, 1000],
+    ),
+    workload(
+        "rtc",
+        "reading of the time from the VM's real-time clock (needs +pc+rtc)",
+        TrafficKind::RealTimeClock,
+        [2, 20],
+    ),
+    workload(
+        "console",
+        "line of 63 characters that a program writes to the VM's console",
+        TrafficKind::Console,
+        [2, 20],
+    ),
+    workload(
+        "display",
+        "character that a program writes to the text of the VM's display, if it has one",
+        TrafficKind::Display,
+        [50, 500],
     ),
     workload(
         "touch",

@@ -117,6 +117,8 @@ pub struct CategoryPart {
     pub interrupted: Option<u32>,
     /// Threads of the host that compute.
     pub rivals: u32,
+    /// The part of a processor that the VMM may use, percent, if there is a limit.
+    pub quota: Option<u32>,
     /// Threads of QEMU or rivals, by how their names start, and their only processor.
     pub pins: &'static [(&'static str, u32)],
     /// Each vCPU thread is pinned to a processor of its own.
@@ -160,6 +162,7 @@ const NONE: CategoryPart = CategoryPart {
     two_nodes: false,
     interrupted: None,
     rivals: 0,
+    quota: None,
     pins: &[],
     pinned: false,
     needs: &[],
@@ -170,6 +173,9 @@ const NONE: CategoryPart = CategoryPart {
     inside: false,
     before_nested: false,
 };
+
+/// The part of a PC whose guest has the real-time clock, which others do not look for.
+pub(crate) const RTC: &str = "+rtc";
 
 /// A part of VMs of QEMU on an emulated host alone.
 const INSIDE: CategoryPart = CategoryPart { needs: &[Need::Inside], inside: true, ..NONE };
@@ -477,6 +483,45 @@ pub const PARTS: &[CategoryPart] = &[
         ..INSIDE
     },
     CategoryPart {
+        name: RTC,
+        about: "the VM's kernel has the real-time clock (needs +pc)",
+        ..INSIDE
+    },
+    CategoryPart {
+        name: "+vga",
+        about: "the VM has a display: an emulated VGA (needs +pc)",
+        arguments: &["-device", "VGA,romfile="],
+        ..INSIDE
+    },
+    CategoryPart {
+        name: "+hvc",
+        about: "the console is a virtio console and no serial port",
+        arguments: &[
+            "-chardev",
+            "file,id=hvc,path=/tmp/hvc",
+            "-device",
+            "virtio-serial-pci,disable-legacy=on",
+            "-device",
+            "virtconsole,chardev=hvc",
+        ],
+        guest: &["console=hvc0"],
+        modules: &["virtio_console"],
+        shows: Shows::Word("command line", "console=hvc0"),
+        ..INSIDE
+    },
+    CategoryPart {
+        name: "+psmouse",
+        about: "the VM's kernel looks for a PS/2 mouse (needs +pc)",
+        modules: &["psmouse"],
+        ..INSIDE
+    },
+    CategoryPart {
+        name: "-i8042",
+        about: "there is no PS/2 controller (i8042=off; needs +pc)",
+        arguments: &["-machine", "i8042=off"],
+        ..INSIDE
+    },
+    CategoryPart {
         name: "+nomsi",
         about: "devices signal by lines and not by messages (pci=nomsi; needs +pc)",
         guest: &["pci=nomsi"],
@@ -644,6 +689,12 @@ pub const PARTS: &[CategoryPart] = &[
         about: "the host has two NUMA nodes, and leaves memory where it is (kernel.numa_balancing=0)",
         two_nodes: true,
         host: &[("/proc/sys/kernel/numa_balancing", "0")],
+        ..INSIDE
+    },
+    CategoryPart {
+        name: "+quota",
+        about: "the VMM may use 10 % of a processor (cgroup2's cpu.max)",
+        quota: Some(10),
         ..INSIDE
     },
     CategoryPart {

@@ -6,7 +6,12 @@ use vmtax_events::setting::files;
 use vmtax_guest::traffic::{Pin, Pressure, SeenVm};
 
 use super::site::VM_MIB;
-use crate::category::{Category, CategoryPart, DiskKind, PARTS, PV_EOI, ShownVm, fill, missing};
+use crate::category::{
+    Category, CategoryPart, DiskKind, PARTS, PV_EOI, RTC, ShownVm, fill, missing,
+};
+
+/// A word for the VM's kernel.
+const NO_CLOCK: &str = " initcall_blacklist=cmos_init";
 
 /// PCI for interrupts by message (MSI-X); none of the devices of a PC that would take exits of their own.
 const MICROVM: &str = "microvm,pcie=on,pit=off,pic=off,rtc=off";
@@ -57,6 +62,11 @@ impl SiteParts<'_> {
     /// It is not a microvm: its firmware is another.
     pub(super) fn is_pc(&self) -> bool {
         self.machine() != MICROVM
+    }
+
+    /// Words for its kernel, without which it would wait a second for a real-time clock that is not there.
+    pub(super) fn clock(&self) -> &'static str {
+        if self.0.iter().any(|part| part.name == RTC) { "" } else { NO_CLOCK }
     }
 
     /// QEMU's netdev and device, on this tap.
@@ -123,6 +133,7 @@ impl SiteParts<'_> {
             fragmented: self.0.iter().any(|part| part.fragmented),
             swaps: self.swaps(),
             rivals: self.0.iter().map(|part| part.rivals).sum(),
+            quota: self.0.iter().find_map(|part| part.quota),
             interrupted: self.0.iter().find_map(|part| part.interrupted),
             pins: pins.map(|(name, cpu)| Pin { name: (*name).to_owned(), cpu: *cpu }).collect(),
         }

@@ -31,8 +31,6 @@ const NESTED_LIMIT: Duration = Duration::from_secs(300);
 
 /// A word for all kernels: IPv6 sends packets that nobody asked for.
 pub(super) const QUIET: &str = "ipv6.disable=1";
-/// A word for the VM's kernel, which would wait a second for the real-time clock that it does not have.
-const NO_CLOCK: &str = "initcall_blacklist=cmos_init";
 /// Networks of the host and of L1: of a client on it, and of a peer.
 const NETWORKS: [[u8; 2]; 2] = [[2, 3], [4, 5]];
 
@@ -130,7 +128,8 @@ impl SiteVm<'_> {
 
     fn command_line(&self) -> String {
         let (role, address) = (self.role, Ipv4Addr::from(self.address));
-        let own = format!("{QUIET} {NO_CLOCK} vmtax.role={role} vmtax.address={address}");
+        let clock = self.parts.clock();
+        let own = format!("{QUIET}{clock} vmtax.role={role} vmtax.address={address}");
         HostKind::Amd.vm_command_line(&own) + &self.parts.words()
     }
 

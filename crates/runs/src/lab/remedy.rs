@@ -38,18 +38,30 @@ pub struct RemedyRow {
 /// What runs without and with a remedy.
 #[derive(Clone, Copy, Debug)]
 pub enum TrialLoad {
-    /// A workload in the VM with the symptom and in the one with the remedy, on a host of so many processors.
-    Vms(&'static str, [&'static str; 2], u32),
+    /// The workload and the VM with the symptom, and those with the remedy.
+    Vms([(&'static str, &'static str); 2], VmsHost),
     /// An operation of `vmtax lab run` on this host, without and with it: `cpuid@L2`, and options of the host's kernel; with this kernel, if another shows
     /// nothing.
     Operations(HostKind, Option<&'static str>, [(&'static str, &'static [&'static str]); 2]),
 }
 
+/// An emulated host with QEMU as the VMM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VmsHost {
+    pub processors: u32,
+    /// Its kernel and that of its VMs, if another shows nothing.
+    pub kernel: Option<&'static str>,
+}
+
+impl VmsHost {
+    const ONE: VmsHost = VmsHost { processors: 1, kernel: None };
+    const TWO: VmsHost = VmsHost { processors: 2, kernel: None };
+}
+
 /// A host on which rows are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrialMachine {
-    /// With QEMU as the VMM, of so many processors.
-    Vms(u32),
+    Vms(VmsHost),
     /// With the lab's VMM: the host, its kernel if one is named, whether it has an L1, and options of its kernel.
     Lab(HostKind, Option<&'static str>, bool, &'static [&'static str]),
 }
@@ -89,7 +101,7 @@ impl RemedyRow {
             }
         }
         let is_wanted = |row: &&RemedyRow| match words {
-            [] => !matches!(row.load, TrialLoad::Vms(.., 2)),
+            [] => !matches!(row.load, TrialLoad::Vms(.., VmsHost::TWO)),
             words => words.iter().any(|word| row.remedy.name() == word),
         };
         Ok(ROWS.iter().filter(is_wanted).collect())
@@ -98,9 +110,9 @@ impl RemedyRow {
     /// Without the remedy and with it: the host, and what ran there, by the name of its VM in the recording.
     pub fn sides(&self) -> [(TrialMachine, String); 2] {
         match self.load {
-            TrialLoad::Vms(workload, vms, processors) => vms.map(|category| {
+            TrialLoad::Vms(vms, host) => vms.map(|(workload, category)| {
                 let vm = format!("{workload} {category}");
-                (TrialMachine::Vms(processors), vm)
+                (TrialMachine::Vms(host), vm)
             }),
             TrialLoad::Operations(host, kernel, sides) => {
                 let is_nested = sides.iter().any(|(operation, _)| operation.ends_with(AT_L2));
@@ -114,7 +126,13 @@ impl RemedyRow {
     /// The workload or operation, and the two sides of it, in words.
     pub fn words(&self) -> (&'static str, [String; 2]) {
         match self.load {
-            TrialLoad::Vms(workload, vms, _) => (workload, vms.map(str::to_owned)),
+            TrialLoad::Vms([(workload, one), (same, other)], _) if same == workload => {
+                (workload, [one, other].map(str::to_owned))
+            }
+            TrialLoad::Vms(vms, _) => {
+                let word = |(workload, vm)| format!("{workload} {vm}");
+                (vms[0].0, vms.map(word))
+            }
             TrialLoad::Operations(_, _, sides) => {
                 let word = |(operation, options): (&str, &[&str])| match options {
                     [] => operation.to_owned(),
@@ -127,10 +145,10 @@ impl RemedyRow {
 
     /// Its two VMs, if it has some.
     fn cells(&self) -> Result<Vec<PlannedCell>, String> {
-        let TrialLoad::Vms(word, vms, _) = self.load else { return Ok(Vec::new()) };
-        let unknown = || format!("{}: {word} is no workload", self.remedy);
-        let workload = NetworkWorkload::named(word).ok_or_else(unknown)?;
-        let cell = |name: &str| {
+        let TrialLoad::Vms(vms, _) = self.load else { return Ok(Vec::new()) };
+        let cell = |(word, name): (&str, &str)| {
+            let unknown = || format!("{}: {word} is no workload", self.remedy);
+            let workload = NetworkWorkload::named(word).ok_or_else(unknown)?;
             let category = Category::read(name)?;
             Ok::<_, String>(PlannedCell {
                 category,
@@ -164,20 +182,20 @@ impl RemedyRow {
         let named = finding
             .flatten()
             .is_some_and(|one| one.remedies.iter().any(|advice| advice.remedy.id == self.remedy));
+        let rates = |subject: Option<Subject>| {
+            let is_one = |row: &&ChangeRow| row.subject == subject;
+            let row = change.rows.iter().find(is_one);
+            row.map_or([0.0; 2], |row| [row.before.rate, row.after.rate])
+        };
         let counts = match self.unit {
             TrialUnit::Waiting => {
                 [&before, &after].map(|vm| vm.ledger.contention().unwrap_or(0.0) * 100.0)
             }
             TrialUnit::Instructions => [before.instructions, after.instructions],
             TrialUnit::Waited => [before.waited_ms, after.waited_ms],
-            TrialUnit::Interrupts => {
-                let is_one = |row: &&ChangeRow| row.subject == Some(Subject::HostInterrupts);
-                let row = change.rows.iter().find(is_one);
-                row.map_or([0.0; 2], |row| [row.before.rate, row.after.rate])
-            }
-            TrialUnit::Exits | TrialUnit::Accesses | TrialUnit::Faults => {
-                change.total.map(|cell| cell.rate)
-            }
+            TrialUnit::Interrupts => rates(Some(Subject::HostInterrupts)),
+            TrialUnit::Accesses => rates(self.finding.and_then(Subject::from_name)),
+            TrialUnit::Exits | TrialUnit::Faults => change.total.map(|cell| cell.rate),
         };
         let (less, more) = (1.0 - self.spread, 1.0 + self.spread);
         let figures = |rate: f64| Figures { least: rate * less, most: rate * more };
@@ -241,22 +259,20 @@ pub fn machines(rows: &[&RemedyRow]) -> Vec<TrialMachine> {
     machines
 }
 
-/// The VMs of QEMU of these rows on a host of so many processors, each once.
+/// The VMs of QEMU of these rows on this host, each once.
 ///
 /// # Errors
 /// When a row names no VM or workload of QEMU on an emulated host.
-pub fn network_plan(rows: &[&RemedyRow], processors: u32) -> Result<NetworkPlan, String> {
+pub fn network_plan(rows: &[&RemedyRow], host: VmsHost) -> Result<NetworkPlan, String> {
     let mut cells: Vec<PlannedCell> = Vec::new();
-    for row in
-        rows.iter().filter(|row| matches!(row.load, TrialLoad::Vms(.., on) if on == processors))
-    {
+    for row in rows.iter().filter(|row| matches!(row.load, TrialLoad::Vms(.., on) if on == host)) {
         for cell in row.cells()? {
             if !cells.iter().any(|known| known.name() == cell.name()) {
                 cells.push(cell);
             }
         }
     }
-    Ok(NetworkPlan { cells, processors })
+    Ok(NetworkPlan { cells, processors: host.processors })
 }
 
 /// The operations of these rows on this host.
@@ -340,9 +356,9 @@ mod tests {
         let rows: Vec<&RemedyRow> = ROWS.iter().collect();
         for machine in machines(&rows) {
             let mut names: Vec<String> = match machine {
-                TrialMachine::Vms(processors) => {
-                    let plan = network_plan(&rows, processors).expect("VMs of every row");
-                    assert_eq!(plan.processors, processors);
+                TrialMachine::Vms(host) => {
+                    let plan = network_plan(&rows, host).expect("VMs of every row");
+                    assert_eq!(plan.processors, host.processors);
                     plan.cells.iter().map(PlannedCell::name).collect()
                 }
                 TrialMachine::Lab(host, _, is_nested, _) => {

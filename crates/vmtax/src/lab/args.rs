@@ -9,7 +9,7 @@ use vmtax_lab::network::NetworkSetup;
 use vmtax_lab::suite::{Definition, SUITES, Suite};
 use vmtax_lab::{Ability, HostKind, HostSetup, OF_ALL_KERNELS, TSC_KHZ};
 use vmtax_machine::Stop;
-use vmtax_machine::kernel::Architecture;
+use vmtax_machine::kernel::{Architecture, Kernel};
 use vmtax_runs::kernels;
 
 use super::remedy::RemedyArgs;
@@ -55,9 +55,12 @@ pub(crate) struct VmHostArgs {
 }
 
 impl VmHostArgs {
-    /// The host, as soon as there are a cache and a file for its console.
-    pub(super) fn setup(&self) -> anyhow::Result<impl FnOnce(PathBuf, PathBuf) -> NetworkSetup> {
-        let kernel = kernels::named(Architecture::Amd64, &self.kernel, &mut self.modules.iter())?;
+    /// The host with this kernel, or the one that was asked for, as soon as there are a cache and a file for its console.
+    pub(super) fn setup(
+        &self,
+        kernel: Option<&str>,
+    ) -> anyhow::Result<impl FnOnce(PathBuf, PathBuf) -> NetworkSetup> {
+        let kernel = self.kernel(Architecture::Amd64, kernel)?;
         let (fresh, limit) = (self.fresh, self.limit);
         Ok(move |cache, console| NetworkSetup {
             kernel,
@@ -69,17 +72,22 @@ impl VmHostArgs {
         })
     }
 
+    /// This kernel, or the one that was asked for.
+    fn kernel(&self, architecture: Architecture, name: Option<&str>) -> anyhow::Result<Kernel> {
+        let (name, modules) = match name {
+            Some(name) => (Path::new(name), &[][..]),
+            None => (self.kernel.as_path(), self.modules.as_slice()),
+        };
+        kernels::named(architecture, name, &mut modules.iter())
+    }
+
     /// The same kernel on a host of `vmtax lab run`, or this one.
     pub(super) fn lab(
         &self,
         host: HostKind,
         kernel: Option<&str>,
     ) -> anyhow::Result<impl FnOnce(PathBuf, PathBuf) -> HostSetup> {
-        let (name, modules) = match kernel {
-            Some(name) => (Path::new(name), &[][..]),
-            None => (self.kernel.as_path(), self.modules.as_slice()),
-        };
-        let kernel = kernels::named(host.architecture(), name, &mut modules.iter())?;
+        let kernel = self.kernel(host.architecture(), kernel)?;
         let (fresh, limit) = (self.fresh, self.limit);
         Ok(move |cache, console| HostSetup {
             fresh,

@@ -12,7 +12,8 @@ use vmtax_lab::HostSetup;
 use vmtax_report::table::{CSV, Cell, Column, JSON, PAGE, Table};
 use vmtax_report::tables::{Tables, TitledTable};
 use vmtax_runs::lab::remedy::{
-    ROWS, RemedyRow, TrialMachine, TrialRun, TriedPair, machines, network_plan, operations_plan,
+    ROWS, RemedyRow, TrialMachine, TrialRun, TriedPair, VmsHost, machines, network_plan,
+    operations_plan,
 };
 use vmtax_runs::lab::{DoneKernel, HostWork, measure, measure_network};
 use vmtax_runs::write_fault;
@@ -53,7 +54,12 @@ fn remedies() -> String {
     for row in ROWS {
         let (load, [symptom, cured]) = row.words();
         let host = match row.sides() {
-            [(TrialMachine::Vms(2), _), _] => ", on a host of two processors".to_owned(),
+            [(TrialMachine::Vms(VmsHost { processors: 2, .. }), _), _] => {
+                ", on a host of two processors".to_owned()
+            }
+            [(TrialMachine::Vms(VmsHost { kernel: Some(kernel), .. }), _), _] => {
+                format!(", with {kernel}")
+            }
             [(TrialMachine::Lab(host, kernel, ..), _), _] => {
                 let kernel = kernel.map_or_else(String::new, |name| format!(" with {name}"));
                 format!(", on the {host} host of the lab{kernel}")
@@ -117,9 +123,9 @@ fn measured(
 ) -> anyhow::Result<DoneKernel> {
     let usage = |problem| CodedError::new(Code::Usage, problem);
     match machine {
-        TrialMachine::Vms(processors) => {
-            let plan = network_plan(rows, processors).map_err(usage)?;
-            measure_network(args.host.setup()?, &plan, claim)
+        TrialMachine::Vms(host) => {
+            let plan = network_plan(rows, host).map_err(usage)?;
+            measure_network(args.host.setup(host.kernel)?, &plan, claim)
         }
         TrialMachine::Lab(host, kernel, nested, options) => {
             let plan = operations_plan(rows, machine).map_err(usage)?;
@@ -138,7 +144,10 @@ fn measured(
 /// The folder of a host's run below that of all: `vms-1`, `amd-kvm_amd.npt=0`.
 fn name(machine: TrialMachine) -> String {
     match machine {
-        TrialMachine::Vms(processors) => format!("vms-{processors}"),
+        TrialMachine::Vms(VmsHost { processors, kernel }) => {
+            let kernel = kernel.map_or_else(String::new, |kernel| format!("-{kernel}"));
+            format!("vms-{processors}{kernel}").replace(':', "-")
+        }
         TrialMachine::Lab(host, kernel, nested, options) => {
             let nested = if nested { &["nested"][..] } else { &[] };
             let kernel = kernel.as_slice();

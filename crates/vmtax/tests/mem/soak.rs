@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -24,6 +25,9 @@ const BETWEEN: u64 = 128 * MIB;
 /// The version from which on a memory-backend-file may begin anywhere in its file, and from which on QEMU puts memfds into the state of the
 /// devices.
 const NEWER: (u32, u32) = (8, 1);
+
+/// The flag of a save after which the VM does not run.
+const STOPPED: &str = "--stopped";
 
 /// Numbers at random, of a seed.
 struct Random(u64);
@@ -89,7 +93,7 @@ pub(super) struct Composition {
     pub(super) blocks: Vec<SoakBlock>,
     /// Disks of the length of its memory; of each, whether its name is removed once QEMU has it.
     disks: Vec<bool>,
-    /// Flags of each save. The last one leaves the VM stopped; each has the one before as parent if it says so.
+    /// Flags of each save. Those that leave the VM stopped are restored; each has the one before as parent if it says so.
     saves: Vec<Vec<&'static str>>,
 }
 
@@ -106,7 +110,7 @@ impl Composition {
             processors: "1",
             blocks: blocks.iter().enumerate().map(block).collect(),
             disks: Vec::new(),
-            saves: vec![Vec::new()],
+            saves: vec![vec![STOPPED]],
         }
     }
 
@@ -148,7 +152,14 @@ impl Composition {
             let all = ["--live", "--zstd", "--parent"];
             all.into_iter().filter(|_| random.is_one_in(2)).collect()
         };
-        let saves = (0..=random.below(3)).map(|_| save(random)).collect();
+        let mut saves: Vec<Vec<_>> = (0..=random.below(3)).map(|_| save(random)).collect();
+        // The others go on by themselves.
+        let last = saves.len() - 1;
+        for (number, flags) in saves.iter_mut().enumerate() {
+            if number == last || !random.is_one_in(3) {
+                flags.push(STOPPED);
+            }
+        }
         Composition {
             seed,
             machine: random.one_of(&["q35", "pc"]),
@@ -432,14 +443,14 @@ fn vmtax(args: &[&str]) {
     assert!(output.status.success(), "vmtax mem {args:?}: {:?} {said}", output.status);
 }
 
-/// Saves a VM as its composition says, and restores it.
-fn save_and_restore(composition: &Composition) {
+/// Saves a VM as its composition says, and restores it as each save left it that left it stopped. How many did.
+fn save_and_restore(composition: &Composition) -> usize {
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let folder = dir.path();
     let checkpoint = |number: usize| folder.join(format!("{number}.ckpt"));
     let mut vm = SoakVm::start(composition, folder, "saved", false);
     vm.fill(composition);
-    let last = composition.saves.len() - 1;
+    let mut restored = 0;
     for (number, flags) in composition.saves.iter().enumerate() {
         let (output, parent) = (checkpoint(number), checkpoint(number.saturating_sub(1)));
         let mut args = vec!["save", "--qmp", name(&vm.qmp), "-o", name(&output)];
@@ -447,20 +458,30 @@ fn save_and_restore(composition: &Composition) {
         if flags.contains(&"--parent") && number > 0 {
             args.extend(["--parent", name(&parent)]);
         }
-        args.extend((number == last).then_some("--stopped"));
         vmtax(&args);
+        if flags.contains(&STOPPED) {
+            let memory = vm.memory(composition, folder);
+            vm.check_others(composition, folder, "saved");
+            restore(composition, &output, &memory);
+            restored += 1;
+            vm.monitor.run("cont", json!({}));
+        }
     }
-    let memory = vm.memory(composition, folder);
-    vm.check_others(composition, folder, "saved");
-    drop(vm);
+    restored
+}
+
+/// Restores a checkpoint in a new VM, whose memory is that of the saved one.
+fn restore(composition: &Composition, checkpoint: &Path, memory: &[Vec<u8>]) {
     // The firmware of this seed has written: most of it is not zero.
     let count = |of: &[Vec<u8>]| of.iter().flatten().filter(|byte| **byte != 0).count();
-    assert!(count(&memory) * 2 > memory.iter().map(Vec::len).sum::<usize>());
+    assert!(count(memory) * 2 > memory.iter().map(Vec::len).sum::<usize>());
 
+    let dir = tempfile::tempdir_in(checkpoint.parent().unwrap()).unwrap();
+    let folder = dir.path();
     let mut vm = SoakVm::start(composition, folder, "restored", true);
-    vmtax(&["restore", name(&checkpoint(last)), "--qmp", name(&vm.qmp), "--stopped"]);
+    vmtax(&["restore", name(checkpoint), "--qmp", name(&vm.qmp), STOPPED]);
     let restored = vm.memory(composition, folder);
-    for ((range, saved), restored) in composition.ranges().iter().zip(&memory).zip(&restored) {
+    for ((range, saved), restored) in composition.ranges().iter().zip(memory).zip(&restored) {
         let pages = saved.chunks(4096).zip(restored.chunks(4096));
         let differing = pages.filter(|(saved, restored)| saved != restored).count();
         assert_eq!(differing, 0, "pages of {range:x?} are not what they were");
@@ -470,32 +491,62 @@ fn save_and_restore(composition: &Composition) {
     vm.monitor.run("cont", json!({}));
 }
 
+/// Restores VMs of all seeds from `first` on until `wanted` checkpoints were restored, several at once.
 #[expect(clippy::print_stdout, reason = "what is needed to repeat a failure, and what was done")]
-fn soak(first: u64, count: u64) {
-    let (mut saves, started) = (0, Instant::now());
-    for seed in first..first + count {
-        let composition = Composition::new(seed);
-        let done = std::panic::catch_unwind(|| save_and_restore(&composition));
-        assert!(done.is_ok(), "seed {seed}: {composition:#?}");
-        saves += composition.saves.len();
-        if (seed - first + 1).is_multiple_of(100) {
-            println!("{} VMs in {:?}", seed - first + 1, started.elapsed());
+fn soak(first: u64, wanted: usize, jobs: usize) {
+    let started = Instant::now();
+    let (next, vms, saves, restored, failed) = (
+        AtomicU64::new(first),
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+        AtomicUsize::new(0),
+        AtomicBool::new(false),
+    );
+    let work = || {
+        while restored.load(Relaxed) < wanted && !failed.load(Relaxed) {
+            let seed = next.fetch_add(1, Relaxed);
+            let composition = Composition::new(seed);
+            let Ok(done) = std::panic::catch_unwind(|| save_and_restore(&composition)) else {
+                failed.store(true, Relaxed);
+                println!("seed {seed}: {composition:#?}");
+                return;
+            };
+            saves.fetch_add(composition.saves.len(), Relaxed);
+            let all = restored.fetch_add(done, Relaxed) + done;
+            if (vms.fetch_add(1, Relaxed) + 1).is_multiple_of(100) {
+                println!("{all} checkpoints restored in {:?}", started.elapsed());
+            }
         }
-    }
-    println!("{count} VMs from seed {first} on: {saves} saves; all memory was restored bit by bit");
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(work);
+        }
+    });
+    let number = |of: AtomicUsize| of.into_inner();
+    println!(
+        "{} VMs from seed {first} on, {} saves in {:?}: {} were restored, all bit by bit as they were",
+        number(vms),
+        number(saves),
+        started.elapsed(),
+        number(restored)
+    );
+    assert!(!failed.into_inner(), "a VM was not restored as it was");
 }
 
 #[test]
 fn vms_of_all_sorts_are_restored_bit_by_bit() {
-    soak(1, 4);
+    soak(1, 8, 1);
 }
 
 /// `./x soak checkpoints [N]`; with VMTAX_SOAK_SEED of other seeds.
 #[test]
 #[ignore = "long: ./x soak checkpoints"]
 fn many_vms_of_all_sorts_are_restored_bit_by_bit() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
-    soak(number("VMTAX_SOAK_SEED").unwrap_or(1000), number("VMTAX_SOAK").unwrap_or(100));
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let wanted = number("VMTAX_SOAK").unwrap_or(100) as usize;
+    soak(number("VMTAX_SOAK_SEED").unwrap_or(1000), wanted, jobs);
 }
 
 /// Files that are not the memory, though their name or their length is its.
@@ -519,7 +570,9 @@ fn memory_is_found_by_its_mapping() {
     if version() >= NEWER {
         all.push(Composition::of(&[(BackendKind::At, node)]));
     }
-    all.iter().for_each(save_and_restore);
+    for composition in &all {
+        assert_eq!(save_and_restore(composition), 1);
+    }
 }
 
 /// QEMU from 8.1 on would put a memfd into the state of the devices: each increment would hold all memory.

@@ -3,7 +3,7 @@
 use vmtax_analyse::remedy::{RemedyId, TrialUnit};
 use vmtax_lab::HostKind;
 
-use super::{RemedyRow, TrialLoad};
+use super::{RemedyRow, TrialLoad, VmsHost};
 
 const fn row(
     remedy: RemedyId,
@@ -11,7 +11,16 @@ const fn row(
     vms: [&'static str; 2],
     finding: &'static str,
 ) -> RemedyRow {
-    let (load, finding) = (TrialLoad::Vms(workload, vms, 1), Some(finding));
+    workloads(remedy, [(workload, vms[0]), (workload, vms[1])], finding)
+}
+
+/// A workload without the remedy, and another with it.
+const fn workloads(
+    remedy: RemedyId,
+    vms: [(&'static str, &'static str); 2],
+    finding: &'static str,
+) -> RemedyRow {
+    let (load, finding) = (TrialLoad::Vms(vms, VmsHost::ONE), Some(finding));
     RemedyRow { remedy, load, finding, is_named: true, unit: TrialUnit::Exits, spread: 0.0 }
 }
 
@@ -48,20 +57,17 @@ const fn varying(row: RemedyRow) -> RemedyRow {
 
 const fn of_two(row: RemedyRow) -> RemedyRow {
     match row.load {
-        TrialLoad::Vms(workload, vms, _) => {
-            RemedyRow { load: TrialLoad::Vms(workload, vms, 2), ..row }
-        }
+        TrialLoad::Vms(vms, _) => RemedyRow { load: TrialLoad::Vms(vms, VmsHost::TWO), ..row },
         TrialLoad::Operations(..) => row,
     }
 }
 
 const fn with_kernel(kernel: &'static str, row: RemedyRow) -> RemedyRow {
-    match row.load {
-        TrialLoad::Operations(host, _, sides) => {
-            RemedyRow { load: TrialLoad::Operations(host, Some(kernel), sides), ..row }
-        }
-        TrialLoad::Vms(..) => row,
-    }
+    let load = match row.load {
+        TrialLoad::Operations(host, _, sides) => TrialLoad::Operations(host, Some(kernel), sides),
+        TrialLoad::Vms(vms, host) => TrialLoad::Vms(vms, VmsHost { kernel: Some(kernel), ..host }),
+    };
+    RemedyRow { load, ..row }
 }
 
 /// Its exits are too few for an explanation.
@@ -78,7 +84,7 @@ pub const ROWS: &[RemedyRow] = &[
     row(RemedyId::VirtioDisk, "read", ["plain+pc+ide", "plain+pc"], "ide-disk"),
     row(RemedyId::GuestClocksource, "clock", ["plain+pc+acpi-pm", "plain+pc"], "clock-reads"),
     row(RemedyId::HugePages, "touch", ["plain-thp", "plain"], "memory-faults"),
-    row(RemedyId::ParavirtualDevice, "read", ["plain+pc+nvme", "plain+pc"], "nvme-doorbells"),
+    row(RemedyId::ParavirtualDevice, "request", ["plain+pc+e1000", "plain+pc"], "device-registers"),
     row(RemedyId::Msi, "read", ["plain+pc+nomsi", "plain+pc"], "level-interrupts"),
     row(RemedyId::GuestLapicTimer, "timer", ["plain+pc+hpet-timer", "plain+pc"], "hpet-timer"),
     row(RemedyId::Ioeventfd, "read", ["plain-ioeventfd", "plain"], "notifications-to-vmm"),
@@ -242,6 +248,28 @@ pub const ROWS: &[RemedyRow] = &[
         ["plain-thp+poll+numa-balancing", "plain-thp+poll-numa-balancing"],
         "memory-faults",
     )),
+    workloads(RemedyId::RtcReads, [("rtc", "plain+pc+rtc"), ("clock", "plain+pc+rtc")], "rtc"),
+    row(RemedyId::SerialConsole, "console", ["plain", "plain+hvc"], "serial-console"),
+    row(RemedyId::VirtioDisplay, "display", ["plain+pc+vga", "plain+pc"], "display"),
+    in_unit(
+        TrialUnit::Accesses,
+        row(RemedyId::NoI8042, "boot", ["plain+pc+psmouse", "plain+pc+psmouse-i8042"], "keyboard"),
+    ),
+    in_unit(
+        TrialUnit::Waiting,
+        row(RemedyId::CpuQuota, "compute", ["plain+quota", "plain"], "contention"),
+    ),
+    unnamed(row(
+        RemedyId::HvTime,
+        "clock",
+        ["plain+pc+hyperv+acpi-pm", "plain+pc+hyperv"],
+        "clock-reads",
+    )),
+    // The governor, which Linux 6.1 of Debian has not.
+    with_kernel(
+        "debian:6.12",
+        unnamed(row(RemedyId::GuestHaltpoll, "short-timer", ["plain", "plain+hpoll"], "halts")),
+    ),
     // Parameters of modules, with the lab's VMM.
     finds(
         "shadow-paging",
@@ -325,6 +353,17 @@ pub const ROWS: &[RemedyRow] = &[
         ),
     ),
     with_kernel(
+        GUEST_MEMFD,
+        in_unit(
+            TrialUnit::Faults,
+            operations(
+                RemedyId::PreFault,
+                HostKind::Amd,
+                [("touch-4k-guest-memfd", &[]), ("touch-4k-guest-memfd-prefault", &[])],
+            ),
+        ),
+    ),
+    with_kernel(
         GRACE_PERIODS,
         in_unit(
             TrialUnit::Waited,
@@ -337,5 +376,7 @@ pub const ROWS: &[RemedyRow] = &[
     ),
 ];
 
+/// A kernel with guest_memfd that an ordinary VM maps.
+const GUEST_MEMFD: &str = "debian:7.3";
 /// A kernel with 7d9a0273c459, whose slots wait for devices.
 const GRACE_PERIODS: &str = "debian:6.18";
