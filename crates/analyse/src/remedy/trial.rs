@@ -31,7 +31,7 @@ words! {
     /// What a trial counts.
     pub enum TrialUnit {
         Exits = "exits",
-        /// Accesses of one device, of all exits of a boot.
+        /// Accesses of the PS/2 controller, of all exits of a boot.
         Accesses = "accesses",
         /// Faults of the nested page tables.
         Faults = "page faults",

@@ -30,6 +30,9 @@ use crate::{Error, Feed, source::ReadAt};
 use contents::{CpuData, TraceDatContents};
 use page::PageDecoder;
 
+/// The thread of a processor that has nothing to run.
+const IDLE_TASK: u32 = 0;
+
 /// Whether these first bytes are those of a `trace.dat`.
 pub fn recognise(head: &[u8]) -> bool {
     head.starts_with(&formats::MAGIC)
@@ -65,6 +68,8 @@ pub fn import(
         });
     }
 
+    // The kernel keeps no name of it.
+    feed.thread_name(NO_PID, IDLE_TASK, "swapper")?;
     for (tid, name) in &names {
         let pid = options.tgids.get(tid).copied().unwrap_or(NO_PID);
         feed.thread_name(pid, *tid, name)?;

@@ -23,8 +23,7 @@ const SETTINGS: [(&str, &str); 3] =
 
 /// Sets of modules that a VM of most categories can load beside those of every VM: one saved state is for all of these.
 pub(super) fn module_sets() -> BTreeSet<BTreeSet<&'static str>> {
-    let usual =
-        PARTS.iter().filter(|part| part.inside && part.disk_model.or(part.card_model).is_none());
+    let usual = PARTS.iter().filter(|part| part.inside && part.on_emulated_host);
     let sets = usual.map(|part| part.modules.iter().copied().collect());
     sets.chain([BTreeSet::new()]).collect()
 }

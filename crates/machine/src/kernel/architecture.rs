@@ -33,6 +33,23 @@ impl Architecture {
         }
     }
 
+    /// The modules that are kept beside them where a kernel has them: those of a host with QEMU in it, and of its VMs.
+    pub(super) fn kept_too(self) -> &'static [&'static str] {
+        match self {
+            Architecture::Amd64 => &[
+                "tun",
+                "vhost_net",
+                "bridge",
+                "zram",
+                "virtio_pci",
+                "virtio_net",
+                "virtio_blk",
+                "cpuidle_haltpoll",
+            ],
+            Architecture::Arm64 => &[],
+        }
+    }
+
     /// How names of its images' packages end.
     pub fn flavour(self) -> String {
         format!("-{}", self.name())

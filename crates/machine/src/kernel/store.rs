@@ -218,7 +218,7 @@ impl KernelStore {
         }
         tidy(new.path()).map_err(keep)?;
         if self.configuration.is_some() {
-            keep_modules(new.path(), self.architecture.kept())?;
+            keep_modules(new.path(), self.architecture)?;
         }
         Checksums::write(new.path()).map_err(keep)?;
         new.replace().map_err(keep)?;
@@ -285,14 +285,17 @@ fn image_to_boot(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the modules of an unpacked package that are none of these, nor needed by them.
-fn keep_modules(folder: &Path, kept: &[&str]) -> Result<(), Error> {
+/// Removes the modules of an unpacked package that are not kept, nor needed by those.
+fn keep_modules(folder: &Path, architecture: Architecture) -> Result<(), Error> {
     let boot = folder.join("boot");
     let images = fs::read_dir(&boot).map_err(Error::io(&boot, "read the kernel's package"))?;
     let image = images.flatten().map(|entry| entry.path()).find(|path| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
     });
     let (Some(image), modules) = (image, folder.join("lib/modules")) else { return Ok(()) };
-    let kept = files(&image, Some(&modules))?.modules_for(kept)?;
+    let files = files(&image, Some(&modules))?;
+    let mut kept = files.modules_for(architecture.kept())?;
+    let too = architecture.kept_too().iter();
+    kept.extend(too.filter_map(|name| files.modules_for(&[name]).ok()).flatten());
     modules::remove_others(&modules, &kept).map_err(Error::io(&modules, "keep modules"))
 }

@@ -194,7 +194,7 @@ impl RemedyRow {
             TrialUnit::Instructions => [before.instructions, after.instructions],
             TrialUnit::Waited => [before.waited_ms, after.waited_ms],
             TrialUnit::Interrupts => rates(Some(Subject::HostInterrupts)),
-            TrialUnit::Accesses => rates(self.finding.and_then(Subject::from_name)),
+            TrialUnit::Accesses => rates(Some(Subject::Keyboard)),
             TrialUnit::Exits | TrialUnit::Faults => change.total.map(|cell| cell.rate),
         };
         let (less, more) = (1.0 - self.spread, 1.0 + self.spread);
