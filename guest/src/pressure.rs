@@ -115,7 +115,11 @@ fn pieces() -> Result<system::UntouchedMemory> {
     // What the page cache has would be free later, and whole.
     let _ = fs::write("/proc/sys/vm/drop_caches", "3");
     let free = meminfo("MemFree:").ok_or("/proc/meminfo does not say how much memory is free")?;
-    let bytes = free.saturating_sub(RESERVE_KIB) << 10;
+    // What only the kernel may use: with huge pages it is tens of MiB.
+    let path = "/proc/sys/vm/min_free_kbytes";
+    let kernels = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+    let kernels: usize = kernels.trim().parse().map_err(|e| format!("{path}: {e}"))?;
+    let bytes = free.saturating_sub(RESERVE_KIB + kernels) << 10;
     let memory = system::UntouchedMemory::new(bytes, false)?;
     memory.touch(PAGE);
     memory.give_back(PAGE, PIECE)?;

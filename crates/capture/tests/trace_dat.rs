@@ -403,7 +403,8 @@ fn every_kind_of_record_in_both_byte_orders_and_word_sizes() {
             let exit =
                 collect.events.iter().find(|e| matches!(e.kind, EventKind::Exit { .. })).unwrap();
             assert_eq!((exit.pid, exit.tid, exit.vcpu), (70, 77, NO_VCPU));
-            assert_eq!(collect.names, [(70, 77, "cpu 0/KVM".to_owned())]);
+            let names = [(0, 0, "swapper"), (70, 77, "cpu 0/KVM")];
+            assert_eq!(collect.names, names.map(|(pid, tid, name)| (pid, tid, name.to_owned())));
             let losses = &imported.losses;
             // 41 marked in a page, and 2 that the kernel's counters have.
             assert_eq!((losses.recorder_lost, losses.recorder_gaps), (43, 1), "{losses:?}");
