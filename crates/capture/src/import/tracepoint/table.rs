@@ -673,7 +673,7 @@ fn interrupt(at: InterruptAt, number: u64, source: u64) -> EventKind {
 }
 
 /// How many they are: [`TRACEPOINTS`] has a constant length.
-pub(crate) const COUNT: usize = 49;
+pub(crate) const COUNT: usize = 52;
 
 /// No encoding has more than 32 bits; a guest that names such a field gets an error.
 fn vmcs_field(write: bool, field: u64) -> Option<EventKind> {
