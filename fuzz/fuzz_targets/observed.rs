@@ -14,6 +14,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             Observed::Thread(_, processors) => processors.is_finite() && processors >= 0.0,
             Observed::Swapping { out, back } => out.is_finite() && back.is_finite() && out >= 0.0 && back >= 0.0,
             Observed::Line { count, all, .. } => count <= all,
+            Observed::LateRuns { count, .. } => count > 0,
             _ => true,
         };
         assert!(is_possible, "{one:?}");

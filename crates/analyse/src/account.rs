@@ -143,6 +143,7 @@ impl<R: RowSink> Accountant<R> {
             }
             EventKind::Entry => self.kvm_entry(event),
             EventKind::Switch { next_tid, preempted } => self.switch(event, next_tid, preempted),
+            EventKind::Woken { woken_tid } => self.woken(event, woken_tid),
             EventKind::Lost { count } => self.lost(event.cpu, count),
             EventKind::ThreadEnd => self.thread_end(event.tid),
             EventKind::Sampled { count } => self.sampled(event, count),
@@ -456,6 +457,13 @@ impl<R: RowSink> Accountant<R> {
             self.settle(index);
             self.runs(index, event.time_ns);
             self.threads[index].cpu = event.cpu;
+        }
+    }
+
+    /// A thread can run: where the scheduler alone was recorded, it waits from here on.
+    fn woken(&mut self, event: &Event, tid: u32) {
+        if let Some(held) = &mut self.unentered {
+            held.scheduled.woken(event.time_ns, tid, &self.vms);
         }
     }
 

@@ -450,6 +450,11 @@ impl LedgerBuilder {
     pub fn scheduled(&mut self, row: &ScheduledRow) {
         let share = row.waited_ns as f64 / row.ran_ns.saturating_add(row.waited_ns).max(1) as f64;
         self.observed(Observed::Delayed(share));
+        let late = &row.wake_ups;
+        if let Some(mean_ns) = late.time_ns.checked_div(late.count) {
+            let (count, most_ns) = (late.count, late.max_ns);
+            self.observed(Observed::LateRuns { count, mean_ns, most_ns });
+        }
         for (name, (count, time_ns)) in &row.takers {
             let taker = Taker { name: Arc::from(name.as_str()), vcpu: None, is_own: false };
             self.taken_by((0, NO_VCPU), taker, TakenTime { count: *count, time_ns: *time_ns });

@@ -8,6 +8,7 @@ mod delays;
 
 use std::collections::BTreeMap;
 
+use vmtax_events::is_vcpu_thread;
 use vmtax_events::observed::{
     DeviceClock, HostMitigation, KernelThread, LogMessage, Observed, TimedFunction,
 };
@@ -359,6 +360,25 @@ fn is_of_tcg(line: &str) -> bool {
     (is_vcpu || before.ends_with("ALL CPUs")) && is_whole
 }
 
+/// Linux kernel/hung_task.c, `check_hung_task`: `INFO: task NAME:PID blocked for more than 120 seconds.` of a vCPU's thread, and what its stack shows.
+fn blocked(text: &str) -> Option<LogMessage> {
+    let is_of_vcpu = |line: &str| {
+        let (_, task) = line.split_once("INFO: task ")?;
+        let (name, _) = task.split_once(" blocked for more than ")?;
+        is_vcpu_thread(name.rsplit_once(':')?.0).then_some(())
+    };
+    let mut rest = lines(text).skip_while(|line| is_of_vcpu(line).is_none()).peekable();
+    rest.peek()?;
+    // The stack of the first one: the next task's begins with such a line. "? " marks what is old on it.
+    let mut stack = rest.skip(1).take_while(|line| !line.contains("blocked for more than"));
+    let is_reclaim = |line: &str| {
+        let words = ["deferred_split_scan+", "shrink_", "try_to_free_", "do_try_to_free_pages+"];
+        words.iter().any(|word| line.contains(word))
+    };
+    let in_reclaim = stack.any(is_reclaim);
+    Some(if in_reclaim { LogMessage::VcpuInReclaim } else { LogMessage::VcpuBlocked })
+}
+
 fn log(text: &str) -> Option<Vec<Observed>> {
     let is_said = |words: &str| lines(text).any(|line| line.contains(words));
     let mut found = Vec::new();
@@ -378,6 +398,7 @@ fn log(text: &str) -> Option<Vec<Observed>> {
             found.push(observed);
         }
     }
+    found.extend(blocked(text).map(Observed::Message));
     // x86-64-v3 and its like have the default's name.
     let has_avx = |line: &str| {
         let mut words = line.split_whitespace();

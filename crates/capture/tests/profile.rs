@@ -96,3 +96,24 @@ fn hostile_names() {
     assert_eq!(stacks[0].matches(';').count(), 1, "{stacks:?}");
     assert!(!stacks[0].contains(char::is_control), "{stacks:?}");
 }
+
+#[test]
+fn several_profiles_in_one_text_are_no_profile() {
+    let table = |first: &str, share: f64| {
+        format!(
+            "  {share:.2}%  [kernel]  [k] {first}\n   2.00%  [kernel]  [k] b\n   1.00%  [kernel]  [k] c\n"
+        )
+    };
+    let read = |text: &str| {
+        let format = ProfileFormat::recognise(text.as_bytes()).unwrap();
+        let source = ImportSource::Stream(&mut text.as_bytes());
+        profile::import(format, ProfileOrigin::Host, source, &mut NoSymbols)
+    };
+    let two =
+        format!("{}\n\n{}", table("vmx_vmexit", 15.65), table("queued_spin_lock_slowpath", 45.52));
+    let problem = read(&two).unwrap_err().to_string();
+    assert!(problem.contains("vmx_vmexit 15.65 %, queued_spin_lock_slowpath 45.52 %"), "{problem}");
+    // One table with an empty line in it is one.
+    let one = format!("{}\n   0.50%  [kernel]  [k] d\n", table("vmx_vmexit", 15.65));
+    assert_eq!(read(&one).unwrap().profile.stacks.len(), 5);
+}

@@ -305,6 +305,30 @@ fn inputs_without_exits_are_rejected_by_name() {
 }
 
 /// Found by fuzzing: the number behind a name of a register is any number.
+/// `esr_ec` is 0 of all that is no trap: "UNKNOWN" is what interrupts of the host are called.
+#[test]
+fn tables_of_arm64_count_what_is_no_trap() {
+    let stat = "kvm_exit                                     477754    8.4     3691\n  kvm_exit(WFx)                              413413   86.5     3228\n  kvm_exit(SYS64)                             33750    7.1      234\n  kvm_exit(UNKNOWN)                           28805    6.0      212\nkvm_entry                                    477754    8.4     3690\n";
+    let bcc = "TGID     TID      COMM             KVM_EXIT_REASON  COUNT    AVG_TIME\n24877    24901    b'CPU 3/KVM'     EC_WFx           7        503369309.4\n24877    24900    b'CPU 2/KVM'     UNKNOWN_EC       4        1020.0\n";
+    let name = |(reason, _): &(Reason, Detail)| reason.name().into_owned();
+    for (text, expected) in [
+        (stat, vec![("IRQ", 28_805, 0), ("SYS64", 33_750, 0), ("WFx", 413_413, 0)]),
+        (bcc, vec![("IRQ", 4, 4080), ("WFx", 7, 3_523_585_165)]),
+    ] {
+        let (_, rows, imported) = read(text.as_bytes(), Isa::Unknown).unwrap();
+        let mut found: Vec<(String, u64, u64)> =
+            rows.0.iter().map(|(key, tally)| (name(key), tally.count, tally.time_ns)).collect();
+        found.sort();
+        let expected: Vec<(String, u64, u64)> =
+            expected.iter().map(|(name, count, ns)| ((*name).to_owned(), *count, *ns)).collect();
+        assert_eq!(found, expected);
+        assert!(imported.losses.notes.iter().any(|note| note.contains("no traps")));
+    }
+    // Of x86 there is no such reason.
+    let stat = stat.replace("WFx", "HLT").replace("SYS64", "MSR_WRITE");
+    assert!(read(stat.as_bytes(), Isa::Unknown).is_err());
+}
+
 #[test]
 fn a_register_that_no_processor_has_is_no_reason() {
     let text = b"RD\x0a\x0a\xffnal% )\x0a                 hlt         55     1.         @ 3     0.07,EXIT_WRITE_DR18446744073709551615,,,,,,,,,,,EXIT_REASON_HLT,,,,,,e:713617.54us\xac.\x0a\x0a";

@@ -109,6 +109,7 @@ fn tracepoint(kind: EventKind) -> &'static str {
         EventKind::NestedEnter => "kvm_nested_vmenter",
         EventKind::Wakeup { .. } => "kvm_vcpu_wakeup",
         EventKind::Switch { .. } => "sched_switch",
+        EventKind::Woken { .. } => "sched_wakeup",
         EventKind::Ioctl { .. } => "sys_enter_ioctl",
         EventKind::IoctlReturn { .. } => "sys_exit_ioctl",
         EventKind::Interrupt { at: InterruptAt::Gsi, .. } => "kvm_set_irq",

@@ -224,6 +224,11 @@ pub enum EventKind {
         /// The leaving thread could have run on: it was preempted.
         preempted: bool,
     },
+    /// `sched_wakeup`, `sched_wakeup_new` or `sched_waking`: a thread that slept can run from now on. The event's thread is the one that wakes it.
+    Woken {
+        /// Thread that can run.
+        woken_tid: u32,
+    },
     /// `sys_enter_ioctl`, or `sys_enter` of that call: a request of KVM's type begins.
     Ioctl { descriptor: u32, request: u32 },
     /// `sys_exit_ioctl`, or `sys_exit` of that call: any request returns.

@@ -110,6 +110,10 @@ words! {
         AsyncPageFault = "async-page-fault",
         /// A network card was set up with one queue.
         OneQueue = "one-queue",
+        /// A vCPU's thread waited in the host's kernel for minutes.
+        VcpuBlocked = "vcpu-blocked",
+        /// It waited there while the host took memory back.
+        VcpuInReclaim = "vcpu-in-reclaim",
     }
 }
 
@@ -153,6 +157,8 @@ pub enum Observed {
     Mitigation(HostMitigation),
     /// vCPUs were ready and waited for a processor, in this part of the time in which they ran or were ready.
     Delayed(f64),
+    /// vCPUs' threads that could run again waited for a processor: so often, this long on average and at most, ns.
+    LateRuns { count: u64, mean_ns: u64, most_ns: u64 },
     /// vCPUs' threads waited for locks so often, and the one that waited most for so long, ns.
     LockWaits {
         /// Of all of them.

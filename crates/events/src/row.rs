@@ -246,10 +246,12 @@ pub struct AccessRow {
 pub struct ScheduledRow {
     /// They ran, ns.
     pub ran_ns: u64,
-    /// They were preempted and waited, ns.
+    /// They were preempted, or woken while another thread had the processor, and waited, ns.
     pub waited_ns: u64,
     /// How often, and for how long (ns), threads of a name ran in their place; hostile text.
     pub takers: BTreeMap<String, (u64, u64)>,
+    /// From their wake-ups until they ran, whatever had the processor.
+    pub wake_ups: Tally,
 }
 
 /// Time in one interval in which vCPUs could have run, while they handled exits of one key, and one other thread had

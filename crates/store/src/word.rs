@@ -46,6 +46,7 @@ macro_rules! kinds {
             "wakeup-polled" Wakeup (polled: true) ns: a;
             "switch" Switch (preempted: false) next_tid: a;
             "switch-preempted" Switch (preempted: true) next_tid: a;
+            "woken" Woken () woken_tid: a;
             "interrupt-gsi" Interrupt (at: InterruptAt::Gsi) number: a, source: b;
             "interrupt-pic" Interrupt (at: InterruptAt::Pic) number: a, source: b;
             "interrupt-ioapic" Interrupt (at: InterruptAt::Ioapic) number: a, source: b;

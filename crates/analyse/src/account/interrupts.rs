@@ -104,7 +104,9 @@ impl<R: RowSink> Accountant<R> {
         }
         let mut last: FxHashMap<u32, (u64, u64)> = HashMap::with_hasher(FxBuildHasher);
         for (raiser, seen) in std::mem::take(&mut self.interrupts.inhibits) {
-            if let Some(vm) = self.vm_of(raiser).or_else(|| self.vms.only()) {
+            // Of a recording without exits no VM is known.
+            let unknown = self.threads.iter().all(|thread| thread.vcpu == NO_VCPU).then_some(0);
+            if let Some(vm) = self.vm_of(raiser).or_else(|| self.vms.only()).or(unknown) {
                 let latest = last.entry(vm).or_default();
                 *latest = seen.max(*latest);
             }

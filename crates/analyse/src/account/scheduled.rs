@@ -1,12 +1,20 @@
 //! What threads with names of vCPUs' wait for a processor, in a recording of the scheduler without KVM's events.
 //!
-//! A wait begins where such a thread is preempted and ends where it runs again. Left out on purpose: what it waits behind a wake-up, which
-//! `sched_switch` does not show.
+//! A wait begins where such a thread is preempted, or woken (`sched_wakeup`, `sched_waking`), and ends where it runs again:
+//!
+//! ```text
+//!  processor 2:  kworker ─────────────────────┐ switch        swapper ──────────┐ switch
+//!                     ▲ vCPU is woken         ▼ vCPU runs          ▲ woken      ▼ vCPU runs
+//!                     └─ waits for kworker ───┘                    └─ idle state┘
+//! ```
+//!
+//! Who had the processor until the switch is what it waited for. Behind the idle task nothing else ran: that time is the idle state's and the
+//! interrupt's that ends it, which counts as late, and as no contention.
 
 use std::collections::{BTreeMap, HashMap};
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
-use vmtax_events::{ScheduledRow, is_vcpu_thread};
+use vmtax_events::{ScheduledRow, Tally, is_vcpu_thread};
 
 use crate::vms::GroupedVms;
 
@@ -32,9 +40,15 @@ pub(super) struct ScheduledVcpus {
     /// Where each one waits.
     waits_on: FxHashMap<u32, u32>,
     takers: FxHashMap<u32, (u64, u64)>,
+    /// When each one was woken that does not run yet.
+    woken_at: FxHashMap<u32, u64>,
+    wake_ups: Tally,
     ran_ns: u64,
     waited_ns: u64,
 }
+
+/// The idle tasks of all processors (Linux kernel/sched/idle.c).
+const IDLE: u32 = 0;
 
 impl ScheduledVcpus {
     pub(super) fn new() -> ScheduledVcpus {
@@ -42,8 +56,37 @@ impl ScheduledVcpus {
             cpus: HashMap::with_hasher(FxBuildHasher),
             waits_on: HashMap::with_hasher(FxBuildHasher),
             takers: HashMap::with_hasher(FxBuildHasher),
+            woken_at: HashMap::with_hasher(FxBuildHasher),
+            wake_ups: Tally::default(),
             ran_ns: 0,
             waited_ns: 0,
+        }
+    }
+
+    /// A thread can run. One that is preempted waits already, and of two marks of one wake-up the first counts.
+    pub(super) fn woken(&mut self, now_ns: u64, tid: u32, names: &GroupedVms) {
+        let is_vcpu = names.name_of(tid).is_some_and(is_vcpu_thread);
+        let is_known = self.waits_on.contains_key(&tid) || self.woken_at.contains_key(&tid);
+        if is_vcpu && !is_known && self.woken_at.len() < MAX_THREADS {
+            self.woken_at.insert(tid, now_ns);
+        }
+    }
+
+    /// A thread runs that was woken, behind another one.
+    fn runs_late(&mut self, (cpu, now_ns): (u32, u64), behind: u32, tid: u32) {
+        let Some(woken_ns) = self.woken_at.remove(&tid) else { return };
+        let Some(late_ns) = now_ns.checked_sub(woken_ns) else { return };
+        self.wake_ups.add(late_ns);
+        if behind == IDLE {
+            return;
+        }
+        self.waited_ns = self.waited_ns.saturating_add(late_ns);
+        // For how long the other one ran is known from its own switch on.
+        let Some(state) = self.cpus.get(&cpu).filter(|state| state.runs == behind) else { return };
+        let ns = now_ns.saturating_sub(state.since_ns.max(woken_ns));
+        if self.takers.len() < MAX_THREADS || self.takers.contains_key(&behind) {
+            let taken = self.takers.entry(behind).or_default();
+            *taken = (taken.0.saturating_add(1), taken.1.saturating_add(ns));
         }
     }
 
@@ -56,6 +99,9 @@ impl ScheduledVcpus {
         names: &GroupedVms,
     ) {
         let is_vcpu = |tid| names.name_of(tid).is_some_and(is_vcpu_thread);
+        // It runs, so what woke it is over.
+        self.woken_at.remove(&tid);
+        self.runs_late((cpu, now_ns), tid, next_tid);
         self.hand_out(cpu, now_ns, is_vcpu);
         // It may have waited for another processor.
         if let Some(other) = self.waits_on.remove(&next_tid) {
@@ -106,6 +152,7 @@ impl ScheduledVcpus {
     pub(super) fn forget(&mut self) {
         self.cpus.clear();
         self.waits_on.clear();
+        self.woken_at.clear();
     }
 
     /// The sums, if there is enough of them.
@@ -118,10 +165,12 @@ impl ScheduledVcpus {
             let sum = takers.entry(name).or_default();
             *sum = (sum.0.saturating_add(count), sum.1.saturating_add(time_ns));
         }
+        let wake_ups = std::mem::take(&mut self.wake_ups);
         (ran_ns.saturating_add(waited_ns) >= ENOUGH_NS).then_some(ScheduledRow {
             ran_ns,
             waited_ns,
             takers,
+            wake_ups,
         })
     }
 }
@@ -159,6 +208,40 @@ mod tests {
         let takers = [("stress", (1, 40 * MS)), ("swapper/0", (1, 5 * MS))];
         let takers = takers.map(|(name, taken)| (name.to_owned(), taken));
         assert_eq!(row.takers, BTreeMap::from(takers));
+    }
+
+    #[test]
+    fn what_a_woken_vcpu_waits() {
+        let mut names = GroupedVms::default();
+        for (tid, name) in [(1, "CPU 0/KVM"), (3, "kworker/2:1"), (0, "swapper/2")] {
+            names.name(tid, name);
+        }
+        let mut all = ScheduledVcpus::new();
+        let us = |us: u64| us * 1000;
+        // Behind the idle task: 50 us late, and no contention. sched_waking comes before sched_wakeup, and the first counts.
+        all.switch((2, 0), (1, false), 0, &names);
+        all.woken(us(100), 1, &names);
+        all.woken(us(102), 1, &names);
+        all.switch((2, us(150)), (0, false), 1, &names);
+        all.switch((2, us(100_150)), (1, false), 3, &names);
+        // Behind a worker, which had the processor before: 8 ms. Other threads' wake-ups are not asked for.
+        all.woken(us(101_000), 3, &names);
+        all.woken(us(102_150), 1, &names);
+        all.switch((2, us(110_150)), (3, true), 1, &names);
+        // A preempted one waits already.
+        all.switch((2, us(120_150)), (1, true), 3, &names);
+        all.woken(us(121_150), 1, &names);
+        all.switch((2, us(122_150)), (3, false), 1, &names);
+        all.switch((2, us(130_150)), (1, false), 0, &names);
+        let row = all.take(&names).unwrap();
+        let ms = |ms: u64| ms * MS;
+        assert_eq!((row.ran_ns, row.waited_ns), (ms(118), ms(10)));
+        assert_eq!(row.takers, BTreeMap::from([("kworker/2:1".to_owned(), (2, ms(10)))]));
+        let wake_ups = row.wake_ups;
+        assert_eq!(
+            (wake_ups.count, wake_ups.time_ns, wake_ups.min_ns, wake_ups.max_ns),
+            (2, us(8050), us(50), us(8000))
+        );
     }
 
     #[test]

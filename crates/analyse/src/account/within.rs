@@ -119,6 +119,7 @@ impl<R: RowSink> Accountant<R> {
             EventKind::Exit { .. }
             | EventKind::Entry
             | EventKind::Switch { .. }
+            | EventKind::Woken { .. }
             | EventKind::Ioctl { .. }
             | EventKind::IoctlReturn { .. }
             | EventKind::Lost { .. }

@@ -147,7 +147,7 @@ pub(super) fn inhibits(ledger: &Ledger) -> Vec<(u64, Option<ApicvInhibit>)> {
     all.into_iter().map(|number| (number, ApicvInhibit::of(number, kernel))).collect()
 }
 
-/// Exits that APICv or AVIC would spare, while something inhibits them.
+/// Exits that APICv or AVIC would spare, while something inhibits them. Without exits that something does is all there is.
 pub(super) fn of_inhibits(
     ledger: &Ledger,
     sums: &RecordingSums,
@@ -158,7 +158,7 @@ pub(super) fn of_inhibits(
         .iter()
         .any(|subject| sums.by_subject.get(subject).is_some_and(|sum| sums.matters(sum)));
     let all = inhibits(ledger);
-    let (_, first) = all.first().filter(|_| matters)?;
+    let (_, first) = all.first().filter(|_| matters || sums.total == 0)?;
     let mut finding = Finding::new(FoundKind::ApicvInhibited(*first), Certainty::Certain);
     finding.evidence.push(Evidence::Inhibits(all.clone()));
     let remedies: Vec<RemedyId> = all.iter().filter_map(|(_, inhibit)| remedy(*inhibit)).collect();

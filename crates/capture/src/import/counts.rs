@@ -9,6 +9,7 @@
 //! | `NAME: COUNT` lines | the bpftrace scripts of CVM_eval, as a total or second by second |
 //! | bcc's `kvmexit`, SystemTap's `kvm_service_time.stp` | a line for each reason, the latter with times |
 //! | DTrace on bhyve | a line for each reason of SVM, port and faulting address |
+//! | `reason=48 isa=1 rip=...` for each exit | what a bpftrace program of one's own prints |
 //! | a reason and its count in each row | tables without titles |
 //! | columns of reasons, MSRs or TDVMCALL leaves | the same scripts, a line each second |
 //!
@@ -20,6 +21,7 @@ mod dtrace;
 mod kvm_stat;
 mod named;
 mod perf_kvm;
+mod printed;
 mod scripts;
 mod shares;
 
@@ -51,7 +53,7 @@ struct TextKind {
     read: fn(&str, &mut CountsTable) -> Result<(), Error>,
 }
 
-const KINDS: [TextKind; 10] = [
+const KINDS: [TextKind; 11] = [
     TextKind { tool: "perf kvm stat", recognise: perf_kvm::recognise, read: perf_kvm::read },
     TextKind { tool: "perf report", recognise: shares::recognise, read: shares::read },
     TextKind {
@@ -69,6 +71,7 @@ const KINDS: [TextKind; 10] = [
     TextKind { tool: "DTrace", recognise: dtrace::recognise, read: dtrace::read },
     TextKind { tool: "bpftrace", recognise: columns::recognise, read: columns::read },
     TextKind { tool: "bpftrace", recognise: named::recognise, read: named::read },
+    TextKind { tool: "bpftrace", recognise: printed::recognise, read: printed::read },
     TextKind { tool: "rows without titles", recognise: bare::recognise, read: bare::read },
 ];
 

@@ -37,6 +37,13 @@ const TOOLS: &[(&[&str], &str)] = &[
         concat!("mpstat's output in JSON, which has no exits", exits!()),
     ),
     (
+        &["pidstat | grep"],
+        concat!(
+            "rows of pidstat without their titles, which say what its columns are: `pidstat -t -p PID` of the VMM, whole, has %wait of its vCPUs and what its vhost threads take (`pidstat -t -p TID` of a vhost-PID kernel thread): those that take no processor are not what limits a network; it has no exits",
+            exits!()
+        ),
+    ),
+    (
         &["PID", "%usr", "%guest", "Command"],
         concat!("pidstat's output, which has no exits", exits!()),
     ),
@@ -226,6 +233,13 @@ const TOOLS: &[(&[&str], &str)] = &[
     (
         &["avg10=", "avg60=", "total="],
         concat!("pressure stall information, which names no VM and has no exits", exits!()),
+    ),
+    (
+        &["virtio_pci", "negotiated features:"],
+        concat!(
+            "a BSD guest's kernel log of virtio devices, which has no exits: a disk whose negotiated features lack RingIndirect takes several entries of its ring for each request, so that few are under way at once (QEMU: queue-size=); one with `irq N` in place of MSI-X has an exit for each interrupt, which reads its cause",
+            exits!()
+        ),
     ),
     (
         &["cores: ", "memory: ", "net0: ", "ostype: "],

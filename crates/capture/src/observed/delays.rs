@@ -5,6 +5,9 @@ use vmtax_events::observed::Observed;
 
 use super::{MOST_COLUMNS, lines, number};
 
+/// What a wake-up takes by itself at most, ms: an interrupt to another processor, the end of its idle state, a switch.
+const WAKE_UP_MS: f64 = 0.02;
+
 /// Time in which vCPUs ran, and in which they were ready and waited, in one unit.
 #[derive(Default)]
 struct VcpuDelays {
@@ -26,7 +29,8 @@ impl VcpuDelays {
 
 /// A number with its unit of time or none.
 fn time(field: &str) -> Option<f64> {
-    number(field.trim().trim_start_matches("avg:").trim_end_matches("ms").trim())
+    let field = field.trim().trim_start_matches("avg:").trim_start_matches("max:");
+    number(field.trim_end_matches("ms").trim())
 }
 
 /// `perf sched latency`: the mean delay times its count, beside the time in which they ran.
@@ -35,6 +39,7 @@ pub(super) fn latency(text: &str) -> Option<Vec<Observed>> {
         return None;
     }
     let mut delays = VcpuDelays::default();
+    let (mut count, mut most_ms) = (0.0, 0.0f64);
     for line in lines(text) {
         let mut fields = line.split('|');
         let is_vcpu = fields.next().is_some_and(is_vcpu_thread);
@@ -42,9 +47,21 @@ pub(super) fn latency(text: &str) -> Option<Vec<Observed>> {
             (is_vcpu, [(); 3].map(|()| time(fields.next()?)))
         {
             delays.add(runtime, switches * mean);
+            count += switches;
+            most_ms = most_ms.max(fields.next().and_then(time).unwrap_or(0.0));
         }
     }
-    delays.observed()
+    let mut found = delays.observed()?;
+    // Many short ones are the price of many wake-ups, and nobody's place.
+    if delays.waited < count * WAKE_UP_MS {
+        found.clear();
+    }
+    if most_ms > 0.0 && count >= 1.0 {
+        let ns = |ms: f64| (ms * 1e6) as u64;
+        let mean_ns = ns(delays.waited / count);
+        found.push(Observed::LateRuns { count: count as u64, mean_ns, most_ns: ns(most_ms) });
+    }
+    Some(found)
 }
 
 /// `perf sched timehist`: after the task its time asleep, from its wake-up to its run, and of its run.

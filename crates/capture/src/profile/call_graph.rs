@@ -201,8 +201,8 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error
         let offset = lines.offset();
         let Some(line) = lines.next()? else { break };
         let line = String::from_utf8_lossy(line);
-        if let Some(event) = super::perf_report::counted_event(&line) {
-            return Err(super::perf_report::of_no_time(offset, event));
+        if let Some(event) = super::perf_report::counted_event(&line).map(str::to_owned) {
+            return Err(super::perf_report::of_no_time(offset, &event, &mut lines));
         }
         match node(trimmed(&line)) {
             Some(node) => graph.add(&node),

@@ -54,9 +54,23 @@ pub(super) fn counted_event(line: &str) -> Option<&str> {
     (!name.chars().all(|c| MODIFIERS.contains(c))).then_some(event)
 }
 
-pub(super) fn of_no_time(offset: u64, event: &str) -> Error {
+/// Where a guest notifies a virtio device (Linux drivers/virtio/virtio_pci_common.c, virtio_mmio.c): each time is an exit.
+const NOTIFIES: [&str; 4] = ["vp_notify", "vm_notify", "virtqueue_notify", "virtqueue_kick"];
+/// Lines of the text that are looked at for callers.
+const MOST_CALLERS: usize = 1000;
+
+/// Refuses samples of an event; what its callers in the rest of the text are for is said.
+pub(super) fn of_no_time(offset: u64, event: &str, rest: &mut TextLines<'_>) -> Error {
+    let mut notifies = false;
+    for _ in 0..MOST_CALLERS {
+        let Ok(Some(line)) = rest.next() else { break };
+        let line = String::from_utf8_lossy(line);
+        notifies |= NOTIFIES.iter().any(|name| line.contains(name));
+    }
+    let callers =
+        if notifies { " (notifications of virtio devices, each of which is an exit)" } else { "" };
     let problem = format!(
-        "counts {event:?} by its callers, and shows no time: `perf record -a -g` samples time; its events, as `perf script` prints them, are a recording"
+        "counts {event:?} by its callers{callers}, and shows no time: `perf record -a -g` samples time; its events, as `perf script` prints them, are a recording"
     );
     Error::malformed(offset, "perf report", problem)
 }
@@ -84,12 +98,13 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error
     let mut titles: Option<usize> = None;
     let mut events = 0;
     let mut graphs = ReportGraphs::default();
+    let mut tables = ReportTables::default();
     loop {
         let offset = lines.offset();
         let Some(line) = lines.next()? else { break };
         let line = String::from_utf8_lossy(line);
-        if let Some(event) = counted_event(&line) {
-            return Err(of_no_time(offset, event));
+        if let Some(event) = counted_event(&line).map(str::to_owned) {
+            return Err(of_no_time(offset, &event, &mut lines));
         }
         if line.starts_with("# Samples: ") {
             events += 1;
@@ -105,19 +120,27 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error
                 return Err(Error::malformed(offset, "perf report", problem));
             }
             titles = Some(share);
+            tables.other("");
             continue;
         }
         let Some(row) = row(&line, titles) else {
             graphs.line(&line);
+            tables.other(&line);
             continue;
         };
         let name = super::one_frame(row.name);
+        if row.whole.is_none() {
+            tables.row(&name, row.own);
+        }
         let of_thread = row
             .thread
             .map(|thread| format!("{}{}{name}", thread.trim_matches(['_', '/']), Profile::BETWEEN));
         if of_thread.is_some() || !graphs.row(&name, row.whole, row.own) {
             sum.add(&of_thread.unwrap_or(name), row.own);
         }
+    }
+    if let Some(several) = tables.several() {
+        return Err(Error::malformed(0, "perf report", several));
     }
     graphs.deliver(sum);
     let shown = sum.profile.total();
@@ -129,6 +152,52 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error
         sum.losses.truncated.push(UNTERMINATED.to_owned());
     }
     Ok(())
+}
+
+/// Flat tables of one text, each with its first row: their shares are of different samples, so that they are no one profile.
+#[derive(Default)]
+struct ReportTables {
+    /// The first row and the number of rows of each.
+    all: Vec<(String, u64, usize)>,
+    last: u64,
+    is_apart: bool,
+}
+
+/// Tables that are named.
+const MOST_TABLES: usize = 4;
+
+impl ReportTables {
+    /// A line that is no row: an empty one, or words between two tables, end a table. Graphs are indented.
+    fn other(&mut self, line: &str) {
+        self.is_apart |= !line.starts_with([' ', '\t', '#']) || line.trim().is_empty();
+    }
+
+    /// Rows stand in the order of their shares, so that a larger one behind an empty line begins the next table.
+    fn row(&mut self, name: &str, own: u64) {
+        let begins = self.all.is_empty() || self.is_apart && own > self.last;
+        if begins && self.all.len() <= MOST_TABLES {
+            self.all.push((name.to_owned(), own, 0));
+        }
+        if let Some(table) = self.all.last_mut() {
+            table.2 += 1;
+        }
+        (self.last, self.is_apart) = (own, false);
+    }
+
+    /// What is said of more than one.
+    fn several(&self) -> Option<String> {
+        let is_several = self.all.len() > 1 && self.all.iter().all(|(_, _, rows)| *rows >= ENOUGH);
+        let first = |(name, own, _): &(String, u64, usize)| {
+            format!("{name} {}.{:02} %", own / 100, own % 100)
+        };
+        let firsts: Vec<String> = self.all.iter().take(MOST_TABLES).map(first).collect();
+        is_several.then(|| {
+            format!(
+                "has several profiles below each other, which begin with {}: each is of other samples: give each in a file of its own",
+                firsts.join(", ")
+            )
+        })
+    }
 }
 
 /// A row of the report: its symbol and its shares, in hundredths of a percent.

@@ -76,6 +76,8 @@ fn tracepoint(kind: EventKind) -> Option<&'static str> {
         EventKind::NestedEnter => "kvm:kvm_nested_vmenter",
         EventKind::Wakeup { .. } => "kvm:kvm_vcpu_wakeup",
         EventKind::Switch { .. } => "sched:sched_switch",
+        // perf's own text is compared by the names of `WANTED`.
+        EventKind::Woken { .. } => return None,
         EventKind::Ioctl { .. } => "syscalls:sys_enter_ioctl",
         EventKind::IoctlReturn { .. } => "syscalls:sys_exit_ioctl",
         EventKind::Interrupt { at: InterruptAt::Apic, .. } => "kvm:kvm_apic_accept_irq",

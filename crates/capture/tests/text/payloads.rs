@@ -400,6 +400,23 @@ fn requests_of_kvm() {
     ]);
 }
 
+/// Print formats of Linux 4.19 (`success=`) and 6.12, trace-cmd's plugin, and `trace-cmd report -R`; names of threads are hostile.
+#[test]
+fn threads_that_can_run() {
+    let woken = |woken_tid| EventKind::Woken { woken_tid };
+    check(&[
+        (
+            "sched_wakeup: comm=CPU 0/KVM pid=2046 prio=120 success=1 target_cpu=002",
+            NO_VCPU,
+            woken(2046),
+        ),
+        ("sched_waking: comm=x pid=7 prio= pid=2046 prio=120 target_cpu=002", NO_VCPU, woken(2046)),
+        ("sched_wakeup: CPU 0/KVM:2046 [120] CPU:002", NO_VCPU, woken(2046)),
+        ("sched_wakeup_new: a: [1]:9 [120] success=1 CPU:002", NO_VCPU, woken(9)),
+        ("sched_wakeup: comm=CPU 0/KVM pid=2046 prio=120 target_cpu=2", NO_VCPU, woken(2046)),
+    ]);
+}
+
 /// Print formats of Linux 3.10 (`vec=`), 6.1 and 6.12, and `trace-cmd report -R`.
 #[test]
 fn interrupts() {

@@ -248,7 +248,7 @@ fn empty_tallies_and_runs_without_rows() {
 fn events_of_every_kind() {
     let kinds = samples::every_kind();
     let variants: HashSet<_> = kinds.iter().map(mem::discriminant).collect();
-    assert_eq!(variants.len(), 30, "samples::every_kind misses a variant");
+    assert_eq!(variants.len(), 31, "samples::every_kind misses a variant");
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
     let mut writer = RunWriter::create(&folder, &options()).unwrap();

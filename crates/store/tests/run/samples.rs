@@ -183,6 +183,7 @@ pub(crate) fn every_kind() -> Vec<EventKind> {
             EventKind::Wait { for_event: write },
             EventKind::Wakeup { ns: n, polled: write },
             EventKind::Switch { next_tid: n32, preempted: write },
+            EventKind::Woken { woken_tid: n32 },
             EventKind::Lost { count: n },
             EventKind::ApicvInhibit { reason: n32, set: write, inhibits: n },
         ]);

@@ -134,7 +134,7 @@ fn exits_and_threads_of_a_text_of_both_are_the_hosts() {
     agrees(&page, "none.exits.txt");
     let notes = notes(&page);
     let sentence =
-        "exits are those of none.dat; events of other files are left out: none-g1.dat (110 events)";
+        "exits are those of none.dat; events of other files are left out: none-g1.dat (171 events)";
     assert!(notes.contains(sentence), "{notes}");
     // The vCPU's time is split as in the recording, but for times that the text rounds to microseconds.
     let recording = self::page(&input("none.trace.dat"));

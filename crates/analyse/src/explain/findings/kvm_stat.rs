@@ -10,6 +10,8 @@ use crate::remedy::Context;
 const MOST: f64 = 0.5;
 /// The same of events that come one by one.
 const NEARLY_ALL: f64 = 0.8;
+/// The same of others that are named beside.
+const SOME: f64 = 0.01;
 /// What is found, the part of the exits, and the counters that show it.
 type ShownCounters = (FoundKind, f64, Vec<(&'static str, f64)>);
 
@@ -83,7 +85,13 @@ pub(in crate::explain) fn of_kvm_counters(ledger: &Ledger, context: &Context) ->
     for (names, subject) in ABOUT {
         let part = counts.sum(names) / exits;
         if part >= MOST {
-            found.push((FoundKind::Exits(*subject), part, counts.all(names)));
+            let mut counters = counts.all(names);
+            // Beside interrupts: exits to devices, whose tracepoints name them.
+            if *subject == Subject::HostInterrupts {
+                let devices = counts.all(&["io_exits", "mmio_exits"]);
+                counters.extend(devices.into_iter().filter(|(_, value)| *value >= exits * SOME));
+            }
+            found.push((FoundKind::Exits(*subject), part, counters));
         }
     }
     let finding = |(found, part, counters): ShownCounters| {

@@ -28,6 +28,10 @@ const LONG_NS: u64 = 1_000_000;
 /// Waiting for locks, of one thread, from which on it matters.
 const WAITS_NS: u64 = 100_000_000;
 
+/// A wait of a vCPU that can run from which on it matters by itself, however rare: longer than a turn of the scheduler (Linux kernel/sched/fair.c,
+/// sysctl_sched_base_slice: 0.7 ms times 1 + log2 of the processors), and what programs notice.
+const LATE_NS: u64 = 10_000_000;
+
 /// A part of a processor's time in the kernel from which on it matters: it is more than the guest's.
 const IN_KERNEL: f64 = 0.5;
 
@@ -113,12 +117,27 @@ fn meaning(observed: Observed) -> Option<Means> {
 /// The findings.
 pub(in crate::explain) fn of_observed(ledger: &Ledger, context: &Context) -> Vec<Finding> {
     let mut all: Vec<Finding> = Vec::new();
-    for observed in &ledger.observed {
-        if let Observed::Delayed(share) = *observed
-            && share >= TAX_MATTERS
+    // How late they are stands behind what it costs.
+    let is_late = |one: &&Observed| matches!(one, Observed::LateRuns { .. });
+    let (late, others): (Vec<&Observed>, Vec<&Observed>) =
+        ledger.observed.iter().partition(is_late);
+    for observed in others.into_iter().chain(late) {
+        let is_contention = |one: &&mut Finding| matches!(one.found, FoundKind::Contention(_));
+        if is_late(&observed)
+            && let Some(known) = all.iter_mut().find(is_contention)
         {
+            known.evidence.push(Evidence::Observed(*observed));
+            continue;
+        }
+        let waits = match *observed {
+            Observed::Delayed(share) => share >= TAX_MATTERS,
+            Observed::LateRuns { most_ns, .. } => most_ns >= LATE_NS,
+            _ => false,
+        };
+        if waits {
+            let evidence = Evidence::Observed(*observed);
             let mut finding = contention::without_exits(ledger, context);
-            finding.evidence.insert(0, Evidence::Observed(*observed));
+            finding.evidence.insert(0, evidence);
             finding.weight = weight(*observed);
             all.push(finding);
             continue;

@@ -11,12 +11,15 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_events::Detail;
+use vmtax_events::{Detail, Isa};
 
 use super::CountsTable;
 use super::perf_kvm::count;
 use crate::Error;
-use crate::import::spelling::spelled;
+use crate::import::spelling::{Spelled, spelled};
+
+/// Linux arch/arm64/kvm/trace_arm.h, `kvm_exit`: `esr_ec` is 0, whose name is UNKNOWN, of every exit that is no trap.
+pub(super) const NO_TRAP: &str = "UNKNOWN of arm64 counts the exits that are no traps: interrupts of the host, as which they are shown, and SErrors, which are rare";
 
 /// Names that tell kvm_stat's lists from others: tracepoints of KVM, and its counters in debugfs.
 const KNOWN: [&str; 10] = [
@@ -134,13 +137,24 @@ pub(super) fn read(text: &str, table: &mut CountsTable) -> Result<(), Error> {
         table.truncated.push(format!("{cut} {what} not a number for each name: not counted"));
     }
     let mut of_reasons = 0u64;
+    let reason_of = |name: &str| -> Option<String> {
+        Some(name.strip_prefix("kvm_exit(")?.strip_suffix(')')?.to_owned())
+    };
+    let is_arm = counters.keys().filter_map(|name| reason_of(name)).any(
+        |name| matches!(spelled(&name), Some(Spelled::Sure(reason)) if reason.isa == Isa::Arm),
+    );
     for (name, count) in &counters {
-        let Some(reason) = name.strip_prefix("kvm_exit(").and_then(|rest| rest.strip_suffix(')'))
-        else {
-            continue;
+        let Some(reason) = reason_of(name) else { continue };
+        let reason = if is_arm && reason == "UNKNOWN" {
+            if *count > 0 {
+                table.notes.push(NO_TRAP.to_owned());
+            }
+            "IRQ".to_owned()
+        } else {
+            reason
         };
-        let Some(reason) = spelled(reason) else {
-            let problem = format!("counts {name}, which is no exit reason of x86");
+        let Some(reason) = spelled(&reason) else {
+            let problem = format!("counts {name}, which is no exit reason that vmtax knows");
             return Err(Error::malformed(0, "kvm_stat", problem));
         };
         of_reasons = of_reasons.saturating_add(*count);

@@ -23,8 +23,11 @@ const LEAST_OF_SVM: u32 = 0x60;
 
 fn is_bcc(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
-    // "STAT" in its own example file.
-    matches!(words[..], [.., "KVM_EXIT_REASON", "COUNT" | "STAT"])
+    // "STAT" in its own example file. kvmexit-aarch64 has the mean time too.
+    matches!(
+        words[..],
+        [.., "KVM_EXIT_REASON", "COUNT" | "STAT"] | [.., "KVM_EXIT_REASON", "COUNT", "AVG_TIME"]
+    )
 }
 
 fn is_systemtap(line: &str) -> bool {
@@ -42,8 +45,20 @@ pub(super) fn recognise_systemtap(text: &str) -> bool {
 
 pub(super) fn read_bcc(text: &str, table: &mut CountsTable) -> Result<(), Error> {
     let lines = text.lines().enumerate().skip_while(|(_, line)| !is_bcc(line));
+    let has_times = text.lines().any(|line| is_bcc(line) && line.trim_end().ends_with("AVG_TIME"));
     for (number, line) in lines.filter(|(_, line)| !is_bcc(line)) {
         let words: Vec<&str> = line.split_whitespace().collect();
+        if has_times {
+            if let [.., name, count, mean] = words[..]
+                && (name.starts_with("EC_") || name == "UNKNOWN_EC")
+            {
+                let row = of_arm(name, count, mean, table).ok_or_else(|| {
+                    at_line(number, "is no row of the table: REASON COUNT AVG_TIME")
+                })?;
+                table.add(row.0, Detail::NONE, &row.1);
+            }
+            continue;
+        }
         let (name, count) = match words[..] {
             [] => continue,
             [.., name, count] => (name, count.parse::<u64>()),
@@ -58,6 +73,35 @@ pub(super) fn read_bcc(text: &str, table: &mut CountsTable) -> Result<(), Error>
     }
     table.notes.push("kvmexit counts by thread: threads were added up".to_owned());
     Ok(())
+}
+
+/// A row of kvmexit-aarch64 (bcc's pull request 4570): `EC_WFx 7 503369309.4`, the mean in ns; `UNKNOWN_EC` is no trap.
+fn of_arm(
+    name: &str,
+    count: &str,
+    mean: &str,
+    table: &mut CountsTable,
+) -> Option<(Spelled, Tally)> {
+    let reason = match name {
+        "UNKNOWN_EC" => {
+            if !table.notes.iter().any(|note| note == super::kvm_stat::NO_TRAP) {
+                table.notes.push(super::kvm_stat::NO_TRAP.to_owned());
+            }
+            "IRQ"
+        }
+        _ => name.strip_prefix("EC_")?,
+    };
+    let (count, mean): (u64, f64) = (count.parse().ok()?, mean.parse().ok()?);
+    let longest = u64::MAX as f64 / count.max(1) as f64;
+    if count == 0 || !(0.0..longest).contains(&mean) {
+        return None;
+    }
+    let mut tally = Tally::default();
+    (tally.count, tally.timed) = (count, count);
+    tally.time_ns = (mean * count as f64) as u64;
+    // The table has the means alone.
+    (tally.min_ns, tally.max_ns) = (mean as u64, mean as u64);
+    Some((spelled(reason)?, tally))
 }
 
 pub(super) fn read_systemtap(text: &str, table: &mut CountsTable) -> Result<(), Error> {

@@ -504,6 +504,19 @@ pub(crate) fn sched_switch(payload: TextPayload<'_>, _: &mut Reasons) -> Option<
     Some(SaidEvent::new(NO_VCPU, [u64::from(!preempted), next_tid.into()]))
 }
 
+/// `comm=NAME pid=TID prio=120 target_cpu=002`, and trace-cmd's plugin: `NAME:TID [120] CPU:002`. No field behind the thread's has its label.
+pub(crate) fn woken(payload: TextPayload<'_>, _: &mut Reasons) -> Option<SaidEvent> {
+    let text = payload.text;
+    let tid = match words::rsplit_once(text, b" pid=") {
+        Some((_, rest)) => split_digits(words::trim_start(rest)).0,
+        None => {
+            let (front, _) = words::rsplit_once(text, b" [")?;
+            words::trim(words::rsplit_once(front, b":")?.1)
+        }
+    };
+    Some(SaidEvent::new(NO_VCPU, [decimal_u32(tid)?.into()]))
+}
+
 /// The thread that gets the CPU, and its name.
 pub(super) fn next_of_switch(text: &[u8]) -> Option<(u32, &[u8])> {
     let (tid, name) = match words::rsplit_once(text, b" next_pid=") {

@@ -117,6 +117,19 @@ impl Make {
     }
 }
 
+const WOKEN_THREAD: &[TableField] = &[decimal(32, &["pid"])];
+
+/// A thread can run again.
+const fn woken(name: &'static str) -> Tracepoint {
+    Tracepoint::new(
+        name,
+        payload::woken,
+        Make::Each(|v| Some(EventKind::Woken { woken_tid: v[0] as u32 })),
+    )
+    .needs(WOKEN_THREAD)
+    .prints_fields()
+}
+
 /// An exit of arm64.
 pub(crate) fn trap(ret: u64, class: u64) -> EventKind {
     EventKind::Exit { reason: arm::reason(ret as u32, class as u32), info1: 0, info2: 0 }
@@ -459,6 +472,11 @@ pub(crate) static TRACEPOINTS: &[Tracepoint] = &[
     )
     .needs(&[decimal(64, &["prev_state"]), decimal(32, &["next_pid"])])
     .prints_fields(),
+    // include/trace/events/sched.h: `sched_wakeup` where the thread is made runnable, `sched_waking` before that, and alone in recordings of
+    // `perf sched record`.
+    woken("sched_wakeup"),
+    woken("sched_wakeup_new"),
+    woken("sched_waking"),
     // arm64: `arch/arm64/kvm/trace_arm.h`, `trace_handle_exit.h` and `hyp_trace.h`, 4.2 to 7.3.
     Tracepoint::new("kvm_exit", payload::arm::exit, Make::Trap)
         .needs(&[decimal(32, &["ret"]), hex(32, &["esr_ec"])]),
@@ -655,7 +673,7 @@ fn interrupt(at: InterruptAt, number: u64, source: u64) -> EventKind {
 }
 
 /// How many they are: [`TRACEPOINTS`] has a constant length.
-pub(crate) const COUNT: usize = 49;
+pub(crate) const COUNT: usize = 52;
 
 /// No encoding has more than 32 bits; a guest that names such a field gets an error.
 fn vmcs_field(write: bool, field: u64) -> Option<EventKind> {

@@ -98,8 +98,15 @@ pub(crate) fn evidence(line: &Evidence) -> String {
             format!("{} of the {place}'s samples: {}", percent(*share), with_shares(functions))
         }
         Evidence::KvmCounters { exits, counters } => {
-            let listed: Vec<String> =
-                counters.iter().map(|(name, value)| format!("{name} {}", whole(*value))).collect();
+            let each = |(name, value): &(&str, f64)| {
+                let has = match *name {
+                    "io_exits" => " (kvm:kvm_pio has their ports)",
+                    "mmio_exits" => " (kvm:kvm_mmio has their addresses)",
+                    _ => "",
+                };
+                format!("{name} {}{has}", whole(*value))
+            };
+            let listed: Vec<String> = counters.iter().map(each).collect();
             format!("of {} exits: {}", whole(*exits), listed.join(", "))
         }
         Evidence::ConversionFaults { conversions, faults, regions, each } => format!(
@@ -312,6 +319,12 @@ pub(crate) fn observed(observed: Observed) -> String {
         Observed::Delayed(share) => format!(
             "vCPUs were ready and waited for a processor for {} of their time",
             percent(share)
+        ),
+        Observed::LateRuns { count, mean_ns, most_ns } => format!(
+            "they waited {} times until they ran, {} on average and {} at most",
+            numbers::count(count),
+            duration(mean_ns as f64),
+            duration(most_ns as f64)
         ),
         Observed::Throttled { throttled, periods } => format!(
             "the quota was used up in {} of {} periods",

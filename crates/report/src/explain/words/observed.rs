@@ -116,6 +116,14 @@ pub(super) fn message(message: LogMessage) -> FindingWords {
             "the network card has one queue: one CPU takes all its interrupts and packets; the driver makes as many as there are CPUs when it starts",
             "/proc/interrupts in the guest, and `ethtool -l`; a VM that starts with one CPU and gets more later: the driver again after that (unbind and bind, or modprobe), or the CPUs from the start",
         ),
+        LogMessage::VcpuBlocked => (
+            "a vCPU's thread waited in the host's kernel for minutes (its name is CPU 0/KVM or its like): the guest's CPU stood still",
+            "what it waits for: the functions below schedule and io_schedule in the log's Call Trace; the same with `cat /proc/TID/stack` on the host while it hangs; dmesg of the host on its disks and memory",
+        ),
+        LogMessage::VcpuInReclaim => (
+            "a vCPU's thread waited for minutes while the host's kernel took memory back (its name is CPU 0/KVM or its like): the host has too little of it, or waits for a page that another task has locked",
+            "`free -m` and /proc/pressure/memory on the host, VmSwap and VmLck in /proc/PID/status of the VMM; with deferred_split_scan in the log Linux 4.17 or later, which does not wait for such pages",
+        ),
         LogMessage::NotifyHangs => (
             "a CPU is stuck in a notification of a virtio device: the write to its register does not return, or is repeated for ever",
             "the host's kernel: before Linux 4.16 KVM skips such a write wrongly where it runs nested (commit d391f1207067); on the host `perf kvm stat live` while it hangs",
