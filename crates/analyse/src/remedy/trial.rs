@@ -199,7 +199,7 @@ impl RemedyId {
         use Trial::Untried as No;
         match self {
             R::IrqThreads => No(Untried::DeviceHandlers),
-            R::IrqAffinity => trial(TrialUnit::Interrupts, LOAD, [8.65, 9.15], [1.05, 1.07])
+            R::IrqAffinity => trial(TrialUnit::Interrupts, LOAD, [4.35, 9.15], [1.05, 1.93])
                 .with("6.1.0")
                 .note("a HPET that interrupts 4,000 times a second, on the vCPU's processor and then on the other; a host of two processors, whose instructions are not counted")
                 .done(),
@@ -239,13 +239,13 @@ impl RemedyId {
                     .note("eight of them, each assigned and removed, then one; with Linux 6.17 none waits")
                     .done()
             }
-            R::NoNumaBalancing => exits(AGAIN, [119.0, 119.4], [0.06, 0.31])
+            R::NoNumaBalancing => exits(AGAIN, [48.7, 119.4], [0.06, 0.31])
                 .with("6.1.0")
                 .note("two NUMA nodes, the VM on one; pages of 4 KiB, at which the host looks each 100 ms of a vCPU's time, and otherwise each second or less often")
                 .done(),
             R::PrivateHugePages => No(Untried::NoKernel),
-            R::VcpuPinning => waiting(LOAD, [44.6, 48.2], [0.04, 1.5]).on_two().done(),
-            R::IothreadPinning => waiting(REQUEST, [22.7, 32.6], [0.0; 2])
+            R::VcpuPinning => waiting(LOAD, [41.6, 48.2], [0.04, 1.5]).on_two().done(),
+            R::IothreadPinning => waiting(REQUEST, [22.7, 43.5], [0.0, 0.08])
                 .with("6.1.0")
                 .note("idle=poll, and QEMU's main loop on the vCPU's processor, then on the other; a host of two processors, whose instructions are not counted")
                 .done(),
@@ -253,8 +253,8 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("a host of two processors, whose instructions are not counted: on the first, then on the second with nohz_full=1; the guest's own tick stays")
                 .done(),
-            R::CpuIsolation => waiting(LOAD, [48.9, 49.8], [0.3, 4.2]).on_two().done(),
-            R::FewerVcpus => waiting(LOAD, [47.0, 47.8], [0.05; 2])
+            R::CpuIsolation => waiting(LOAD, [48.9, 49.9], [0.3, 4.2]).on_two().done(),
+            R::FewerVcpus => waiting(LOAD, [47.0, 49.4], [0.05; 2])
                 .with("6.1.0")
                 .note("two vCPUs on one processor, then one")
                 .done(),
@@ -262,10 +262,11 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("ksmd without a pause, on the only processor")
                 .done(),
-            R::CpuQuota => waiting(LOAD, [90.0; 2], [14.0; 2])
-                .note("10 % of a processor, then no quota: most of the rest is the recorder's")
+            R::CpuQuota => waiting(LOAD, [88.8, 89.9], [0.05; 2])
+                .with("6.1.0")
+                .note("10 % of a processor, then no quota")
                 .done(),
-            R::GuestNohzFull => exits(LOAD, [4.25, 4.60], [3.08, 3.10])
+            R::GuestNohzFull => exits(LOAD, [4.25, 4.80], [3.00, 3.10])
                 .with("6.1.0")
                 .note("a host of two processors, whose instructions are not counted, one for each vCPU; where both share one it took more, 951 to 962 -> 1,124 to 1,352 (Linux 6.12)")
                 .done(),
@@ -273,12 +274,13 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("the wait gets shorter, which is no exit")
                 .done(),
-            R::NoHaltPoll => trial(TrialUnit::Instructions, SHORT_SLEEP, [117_943.0, 118_161.0], [39_841.0, 40_120.0])
+            R::NoHaltPoll => trial(TrialUnit::Instructions, SHORT_SLEEP, [117_943.0, 118_587.0], [39_841.0, 40_120.0])
                 .with("6.1.0")
                 .note("of the vCPU's thread: it removes no exit")
                 .done(),
-            R::GuestHaltpoll => exits(SHORT_SLEEP, [4.60, 4.71], [4.68; 2])
-                .note("HLT 1.07 -> 0.05, host interrupts 0 -> 1.04, which wake the vCPU that polls")
+            R::GuestHaltpoll => exits(SHORT_SLEEP, [3.99, 4.00], [4.11, 4.14])
+                .with("6.12.118")
+                .note("HLT 1.00 -> 0.01, host interrupts 0 -> 1.00, which wake the vCPU that polls")
                 .done(),
             R::GuestIdlePoll => exits(SHORT_SLEEP, [3.98, 4.02], [4.03, 4.04])
                 .with("6.1.0")
@@ -292,16 +294,21 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("acpi_pm, then kvm-clock; with Linux 6.12 the HPET 1.10, the TSC 0")
                 .done(),
-            R::SerialConsole => exits("line of 63 B", [91.3, 92.4], [12.9, 13.3])
-                .note("ttyS0, then hvc0; 3 of both are the trial's own")
+            R::SerialConsole => exits("line of 63 characters", [98.2, 98.5], [6.30, 6.40])
+                .with("6.1.0")
+                .note("ttyS0, then hvc0")
                 .done(),
             R::VirtioDisk => exits(READ, [28.3; 2], [2.85, 2.86])
                 .with("6.1.0")
                 .note("16 accesses of IDE and 10 of bus mastering become a notification")
                 .done(),
-            R::VirtioDisplay => exact("text cell", 1.0, 0.0).note("with no VGA at all").done(),
-            R::NoI8042 => trial(TrialUnit::Accesses, BOOT, [212.0; 2], [33.0; 2])
-                .note("of ports 0x60 and 0x64, with psmouse; the rest probes for a controller")
+            R::VirtioDisplay => exits("character of its text", [1.01, 1.02], [0.006, 0.012])
+                .with("6.1.0")
+                .note("with no VGA at all")
+                .done(),
+            R::NoI8042 => trial(TrialUnit::Accesses, BOOT, [84.0; 2], [0.0; 2])
+                .with("6.1.0")
+                .note("of ports 0x60 and 0x64, by a kernel with psmouse")
                 .done(),
             R::GuestApic => exits(READ, [32.4; 2], [28.3; 2])
                 .with("6.1.0")
@@ -323,15 +330,15 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("notifications stay, and QEMU's turns go, 2.0 -> 0")
                 .done(),
-            R::ParavirtualDevice => exits(READ, [3.44, 3.46], [2.85, 2.86])
+            R::ParavirtualDevice => exits(REQUEST, [9.25, 9.28], [4.21, 4.34])
                 .with("6.1.0")
-                .note("NVMe, then virtio-blk; with Linux 6.12 a request of 64 B 14.7 (e1000) -> 5.30 (virtio-net)")
+                .note("e1000, then virtio-net; a read of 4 KiB 3.44 to 3.46 (NVMe) -> 2.85 to 2.86 (virtio-blk)")
                 .done(),
             R::TscDeadline => exits(SLEEP, [4.84, 4.95], [4.81, 4.94])
                 .with("6.1.0")
                 .note("an arming is one exit either way")
                 .done(),
-            R::X2apic => exits(SLEEP, [4.94, 4.95], [4.81, 4.94])
+            R::X2apic => exits(SLEEP, [4.91, 4.95], [4.81, 4.94])
                 .with("6.1.0")
                 .note("shortens each: an MSR in place of an access that is decoded")
                 .done(),
@@ -340,15 +347,15 @@ impl RemedyId {
                 .by_lab()
                 .note("Bochs 3.0, whose interrupts end a guest")
                 .done(),
-            R::HugePages => exits(TOUCHED, [191.4, 191.5], [1.91, 1.97])
+            R::HugePages => exits(TOUCHED, [190.9, 191.5], [1.91, 1.97])
                 .with("6.1.0")
                 .note("THP never, then always: page faults 189 -> 0.38")
                 .done(),
-            R::ResidentMemory => exits(AGAIN, [279.8, 280.1], [0.19; 2])
+            R::ResidentMemory => exits(AGAIN, [279.8, 280.5], [0.19; 2])
                 .with("6.1.0")
                 .note("pages of 4 KiB in swap (zram), and locked memory, which the host does not write there")
                 .done(),
-            R::NoKvmapf => exits(AGAIN, [279.8, 279.9], [279.8, 280.2])
+            R::NoKvmapf => exits(AGAIN, [279.8, 280.5], [279.8, 280.8])
                 .with("6.1.0")
                 .note("pages of 4 KiB in swap (zram), which is read at once; not the interrupt that the guest cannot take")
                 .done(),
@@ -360,7 +367,7 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("fragmented memory, with defrag=defer in both; how much of it is in pieces differs between hosts")
                 .done(),
-            R::PreFault => trial(TrialUnit::Faults, "2 MiB of guest_memfd", [512.0; 2], [0.0; 2])
+            R::PreFault => trial(TrialUnit::Faults, "4 KiB of guest_memfd first touched", [1.0; 2], [0.0; 2])
                 .by_lab()
                 .with("7.3.4")
                 .done(),
@@ -401,7 +408,7 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("a read takes more without it, 2.09 -> 2.58: the vCPU halts again")
                 .done(),
-            R::BounceSize => exits("KiB sent", [0.257, 0.258], [0.258; 2])
+            R::BounceSize => exits("KiB sent", [0.257, 0.258], [0.258, 0.259])
                 .with("6.1.0")
                 .note("2 MiB, then 16 MiB; with 512 KiB the network card gets no buffers, and the VM does not answer")
                 .done(),
@@ -415,7 +422,7 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("a payload that does what Linux's handler does: RDMSR and WRMSR of the counter")
                 .done(),
-            R::PvSpinHint => exits("barrier of the other vCPU", [1.75, 16.2], [13.4, 15.5])
+            R::PvSpinHint => exits("barrier of the other vCPU", [1.75, 16.2], [11.2, 15.5])
                 .with("6.1.0")
                 .note("a host of two processors, whose instructions are not counted, one for each vCPU; four vCPUs that share a processor did not end with it")
                 .done(),
@@ -439,17 +446,19 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("Linux with kvm=off and hv-stimer-direct, in place of the TSC deadline: ends of interrupts come back")
                 .done(),
-            R::HvTime => exact("clock reading", 1.081, 0.0)
+            R::HvTime => exits("clock reading", [1.030, 1.035], [0.003, 0.006])
+                .with("6.1.0")
                 .note("Linux with kvm=off, acpi_pm, then the reference TSC page")
                 .done(),
             R::HvIpi => exits("hand-over between two vCPUs", [3.78, 4.36], [4.07, 4.62])
                 .note("Linux with kvm=off, one target: writes of the ICR 1.09 -> hypercalls 1.24")
                 .done(),
-            R::PvEoi => exits(SLEEP, [4.81, 4.94], [3.67, 3.68])
+            R::PvEoi => exits(SLEEP, [4.81, 4.94], [3.63, 3.68])
                 .with("6.1.0")
                 .note("ends of interrupts 1.25 -> 0")
                 .done(),
-            R::RtcReads => exact("reading of the time", 22.0, 0.0)
+            R::RtcReads => exits("reading of the time", [22.1, 22.4], [0.15, 0.30])
+                .with("6.1.0")
                 .note("RTC_RD_TIME, then the system's clock")
                 .done(),
         }
