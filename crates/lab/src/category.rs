@@ -12,11 +12,11 @@ mod parts;
 use vmtax_guest::traffic::Role;
 
 pub use fill::fill;
-pub(crate) use parts::{PV_EOI, RTC};
 pub use parts::{
     CategoryPart, Confidential, ConfidentialKind, DiskKind, KINDS, MULTI_QUEUE, NESTED, Need,
     PARTS, Shows, THP,
 };
+pub(crate) use parts::{PV_EOI, RTC};
 
 #[derive(Clone, Debug)]
 pub struct Category {
