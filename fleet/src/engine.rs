@@ -102,8 +102,8 @@ impl QueryEngine {
         if self.context.table_exist("exits_named")? {
             return Ok(());
         }
-        let plan = self.context.state().create_logical_plan(vocabulary::EXITS_NAMED).await?;
-        let view = ViewTable::new(plan, Some(vocabulary::EXITS_NAMED.to_owned()));
+        let plan = self.context.state().create_logical_plan(vmtax_questions::EXITS_NAMED).await?;
+        let view = ViewTable::new(plan, Some(vmtax_questions::EXITS_NAMED.to_owned()));
         self.context.register_table("exits_named", Arc::new(view))?;
         Ok(())
     }

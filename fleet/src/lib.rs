@@ -3,12 +3,12 @@
 //! ```text
 //! paths ──fleet──> runs, compacted days ──table──> DataFusion ──engine──> rows
 //!                                            ^            └──cluster──> a Ballista scheduler ──> rows
-//!                            guard, question ┘
+//!                                      guard ┘
 //! ```
 //!
 //! [`fleet`] finds runs and reads their manifests, in a local [`folder`] or in one of the [`stores`]. [`table`] makes tables of them and
 //! skips the files of runs that a query excludes. [`engine`] is DataFusion with these tables, within limits. [`guard`] admits only reading
-//! statements. [`question`] has the predefined questions. [`compact`] merges a day's small files into few large ones.
+//! statements. The predefined questions are `vmtax-questions`'s. [`compact`] merges a day's small files into few large ones.
 //!
 //! Left out on purpose: an own query engine (DataFusion and Ballista are used), and the analysis of single runs (`vmtax-analyse`).
 
@@ -20,7 +20,6 @@ pub mod engine;
 pub mod fleet;
 pub mod folder;
 pub mod guard;
-pub mod question;
 pub mod run;
 pub mod schema;
 pub mod stores;

@@ -25,8 +25,7 @@ fn main() -> ExitCode {
         Err(error) => return exit::usage(&error),
     };
     let result = match cli.command {
-        Command::Query(args) if args.list => query::list(),
-        Command::Query(args) if args.duckdb => query::duckdb(args.output.as_deref()),
+        Command::Query(args) if args.list || args.duckdb => vmtax_questions::print(&args),
         Command::Query(args) => {
             return match worker::spill() {
                 Some(spill) => worker::run(args, spill),

@@ -10,11 +10,11 @@ use datafusion::prelude::SessionConfig;
 use futures::StreamExt;
 use vmtax_fleet::engine::{QueryEngine, QueryLimits};
 use vmtax_fleet::fleet::{Fleet, NoFleet};
-use vmtax_fleet::question::{self, FleetQuestion};
 use vmtax_fleet::run::Skipped;
 use vmtax_fleet::schema::TextType;
 use vmtax_fleet::stores::{StoreRefusal, refusal};
 use vmtax_fleet::unread::Unread;
+use vmtax_questions::question::{self, ParameterValue};
 
 use crate::exit::{Code, CodedError, fail, say, say_more};
 use crate::output::{self, Out, OutputPlace};
@@ -98,7 +98,10 @@ fn asked(args: &QueryArgs) -> anyhow::Result<Asked> {
         Some(question) => {
             let parameters = question
                 .values(&args.parameters)
-                .map_err(|why| CodedError::new(Code::Usage, why))?;
+                .map_err(|why| CodedError::new(Code::Usage, why))?
+                .into_iter()
+                .map(|(name, value)| (name, scalar(value)))
+                .collect();
             let notes = vec![format!("{}. Units: {}.", question.title, question.unit)];
             let caption = Caption { title: question.title, source, notes };
             Asked { sql: question.sql, parameters, paths, caption }
@@ -112,6 +115,14 @@ fn asked(args: &QueryArgs) -> anyhow::Result<Asked> {
             Asked { sql: words[0].clone(), parameters: parameters.collect(), paths, caption }
         }
     })
+}
+
+fn scalar(value: ParameterValue) -> ScalarValue {
+    match value {
+        ParameterValue::Text(text) => ScalarValue::from(text.as_str()),
+        ParameterValue::Count(count) => ScalarValue::from(count),
+        ParameterValue::Number(number) => ScalarValue::from(number),
+    }
 }
 
 /// Runs the query; repeats it without damaged runs if a damaged file is found before the first row is written.
@@ -335,39 +346,4 @@ fn tell_skipped(fleet: &Fleet) -> usize {
         say_more(&format!("and {} more", skipped.len() - NAMED));
     }
     skipped.len()
-}
-
-/// Lists the predefined questions.
-pub(crate) fn list() -> anyhow::Result<()> {
-    let questions = question::all().map_err(|why| anyhow::anyhow!(why))?;
-    OutputPlace::open(None)?.write(|out| {
-        for (i, FleetQuestion { name, title, unit, about, parameters, .. }) in
-            questions.iter().enumerate()
-        {
-            if i > 0 {
-                writeln!(out)?;
-            }
-            writeln!(out, "{name}: {title}\n  units: {unit}\n  {about}")?;
-            for p in parameters {
-                let default = if p.default.is_empty() { "nothing" } else { &p.default };
-                writeln!(
-                    out,
-                    "  --param {}=... {} ({}; default: {default})",
-                    p.name,
-                    p.about,
-                    p.kind.word()
-                )?;
-            }
-        }
-        Ok(())
-    })
-}
-
-/// Writes the SQL of `exits_named` for DuckDB.
-pub(crate) fn duckdb(output: Option<&Path>) -> anyhow::Result<()> {
-    let sql = vmtax_fleet::vocabulary::duckdb()?;
-    OutputPlace::open(output)?.write(|out| {
-        out.write_all(sql.as_bytes())?;
-        Ok(())
-    })
 }

@@ -355,9 +355,10 @@ pub struct BenchPoint {
     pub difference: f64,
 }
 
-/// Where exits were recorded: what each category adds of them, beside its overhead.
+/// Where exits of operations were recorded: what each category adds of them, beside its overhead. Exits a second are not comparable with them.
 pub fn exits_and_overhead(bench: &BenchTable) -> Vec<BenchPoint> {
-    let exits = bench.rows.iter().filter(|row| row.metric == EXITS);
+    let is_of_operation = |row: &&ResultRow| row.metric == EXITS && !row.unit.ends_with("/s");
+    let exits = bench.rows.iter().filter(is_of_operation);
     exits
         .filter_map(|row| {
             let alike = |other: &&ResultRow| {

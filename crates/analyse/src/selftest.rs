@@ -13,6 +13,10 @@ pub struct Tested {
     pub instructions: Result<u64, String>,
     /// The guests alone executed so many.
     pub least_instructions: u64,
+    /// Why perf's counts by reason are missing, although perf counts.
+    pub no_reasons: Option<String>,
+    /// A known loop, counted by the processor.
+    pub loops: Vec<KnownLoop>,
     /// What the recordings lost.
     pub losses: Losses,
     /// Where they were made.
@@ -27,8 +31,33 @@ pub enum Counter {
     Events,
     /// KVM's statistics (`KVM_GET_STATS_FD`).
     Kvm,
-    /// `perf stat`.
+    /// `perf kvm stat`, by reason and access; `perf stat` of all exits.
     Perf,
+}
+
+/// A loop of known instructions, as a counter of the processor has it.
+#[derive(Clone, Debug)]
+pub struct KnownLoop {
+    /// The counter.
+    pub event: &'static str,
+    pub known: u64,
+    /// What it counted, or why it counts nothing.
+    pub counted: Result<u64, String>,
+}
+
+/// Of how many one may be counted too many or too few: interrupts end with an instruction of the program's.
+const LOOP_TOLERANCE: u64 = 10_000;
+
+impl KnownLoop {
+    pub fn outcome(&self) -> Outcome {
+        match self.counted {
+            Err(_) => Outcome::NotHere,
+            Ok(counted) if counted.abs_diff(self.known) <= self.known / LOOP_TOLERANCE => {
+                Outcome::Works
+            }
+            Ok(_) => Outcome::Differs,
+        }
+    }
 }
 
 /// Exits of one kind, as each counts them.
@@ -91,6 +120,15 @@ impl Tested {
         }
     }
 
+    /// Whether the processor counts a known loop.
+    pub fn loops(&self) -> Outcome {
+        let outcomes = || self.loops.iter().map(KnownLoop::outcome);
+        [Outcome::Differs, Outcome::Works]
+            .into_iter()
+            .find(|wanted| outcomes().any(|outcome| outcome == *wanted))
+            .unwrap_or(Outcome::NotHere)
+    }
+
     /// Whether nothing was lost but the last exit of each VM.
     pub fn whole(&self) -> Outcome {
         match self.losses.counters().any(|(loss, n)| loss.name != "unpaired_exits" && n > 0) {
@@ -102,7 +140,8 @@ impl Tested {
     /// Whether anything differs.
     pub fn differs(&self) -> bool {
         let exits = self.exits.iter().chain(self.perf.as_ref().ok());
-        let outcomes = exits.map(Exits::outcome).chain([self.counters(), self.whole()]);
+        let outcomes =
+            exits.map(Exits::outcome).chain([self.counters(), self.loops(), self.whole()]);
         outcomes.into_iter().any(|outcome| outcome == Outcome::Differs)
     }
 }
@@ -129,6 +168,17 @@ mod tests {
             }
         }
         assert_eq!(exits(Some(3999), &[Some(4000); 3]), Outcome::Differs);
+    }
+
+    #[test]
+    fn a_loop_is_counted_but_for_interrupts() {
+        let outcome =
+            |counted| KnownLoop { event: "instructions", known: 20_000_000, counted }.outcome();
+        assert_eq!(outcome(Ok(20_000_017)), Outcome::Works);
+        for wrong in [0, 10_000_000, 19_997_999, 20_002_001] {
+            assert_eq!(outcome(Ok(wrong)), Outcome::Differs, "{wrong}");
+        }
+        assert_eq!(outcome(Err("no counters".to_owned())), Outcome::NotHere);
     }
 
     #[test]

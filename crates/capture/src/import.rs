@@ -109,7 +109,6 @@ fn describe(head: &[u8]) -> String {
         return (*words).to_owned();
     }
     let is_text = !head.contains(&0) && std::str::from_utf8(&head[..head.len().min(4096)]).is_ok();
-    let line = head.split(|&b| b == b'\n').next().unwrap_or_default();
     if is_text && let Some(what) = foreign::tool(&String::from_utf8_lossy(head)) {
         return format!("this is {what}");
     }
@@ -123,14 +122,22 @@ fn describe(head: &[u8]) -> String {
         return "this is a kernel's log, which has no exits: record `perf kvm stat record -a sleep 10` on the host beside it".to_owned();
     }
     if is_text {
-        let line: String = String::from_utf8_lossy(line).chars().take(60).collect();
-        format!(
-            "it is text that begins with {line:?} (`perf kvm stat record -a sleep 10` on the host records exits)"
-        )
+        let what = match first_words(&String::from_utf8_lossy(head)) {
+            line if line.is_empty() => "it is text without words".to_owned(),
+            line => format!("it is text that begins with {line:?}"),
+        };
+        format!("{what} (`perf kvm stat record -a sleep 10` on the host records exits)")
     } else {
         let bytes: Vec<String> = head.iter().take(8).map(|b| format!("{b:02x}")).collect();
         format!("it begins with the bytes {}", bytes.join(" "))
     }
+}
+
+/// The first line that says something, cut. Empty lines, also those in place of what a post has around its text, and rules say nothing.
+fn first_words(text: &str) -> String {
+    let says = |line: &&str| line.chars().any(char::is_alphanumeric);
+    let line = text.lines().map(str::trim).find(says).unwrap_or_default();
+    line.chars().take(60).collect()
 }
 
 /// Whether most lines begin as those of dmesg: `[14031.114001] `.

@@ -1,6 +1,6 @@
 //! Bytes of a list of counters -> [`Stat`]s.
 //!
-//! - JSON of `vmtax pages`: mapped pages of each VM;
+//! - JSON of `vmtax doctor --pages`: mapped pages of each VM;
 //! - what `perf stat` prints, also with `-x` and `-j`: counters of the processor and the kernel;
 //! - what kvm_stat prints: its list, its screen, its log (summed), also as CSV;
 //! - `NAME VALUE` lines: KVM's statistics, as debugfs has them.
@@ -48,7 +48,7 @@ pub fn read(input: &mut dyn Read) -> Result<(Vec<Stat>, Losses), Error> {
     };
     if list.stats.is_empty() {
         return refuse(&format!(
-            "hold none{}: give the output of perf stat, the JSON of vmtax pages, or lines of NAME VALUE",
+            "hold none{}: give the output of perf stat, the JSON of vmtax doctor --pages, or lines of NAME VALUE",
             if list.not_counted.is_empty() { "" } else { " that was counted" }
         ));
     }
@@ -148,7 +148,7 @@ struct MappedPages {
 fn of_pages(text: &str) -> Result<Vec<Stat>, Error> {
     let problem = |problem: String| Error::malformed(0, "counters", problem);
     let pages: StatsPages = serde_json::from_str(text)
-        .map_err(|error| problem(format!("are no JSON of vmtax pages ({error})")))?;
+        .map_err(|error| problem(format!("are no JSON of vmtax doctor --pages ({error})")))?;
     if pages.schema != "vmtax-pages-1" {
         return Err(problem(format!("are of the schema {:?}, not vmtax-pages-1", pages.schema)));
     }

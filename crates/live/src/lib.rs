@@ -31,7 +31,7 @@ mod vmcs;
 pub use error::Error;
 pub use kvm_exit::ExitRecorder;
 pub use options::{LiveOptions, Raw};
-pub use pmu::HostCounters;
+pub use pmu::{HostCounters, LoopCount, count_known_loop};
 pub use rows::{IntervalRows, LiveVcpu};
 pub use starts::Starts;
 pub use vmcs::VmcsPlace;

@@ -7,7 +7,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use vmtax_perf_event::{EventAttributes, Of};
+use vmtax_perf_event::{
+    BRANCHES_OF_A_TURN, EventAttributes, INSTRUCTIONS_OF_A_TURN, Of, known_loop,
+};
 
 /// `PERF_COUNT_HW_*` of Linux `include/uapi/linux/perf_event.h`, and names.
 const EVENTS: [(u64, &str); 3] = [(0, "cycles"), (1, "instructions"), (3, "cache_misses")];
@@ -73,6 +75,53 @@ impl HostCounters {
     }
 }
 
+/// What counters of the processor say of a loop whose instructions are known.
+#[derive(Debug)]
+pub struct LoopCount {
+    /// The counter.
+    pub event: &'static str,
+    pub known: u64,
+    /// What it counted, or why it counts nothing.
+    pub counted: Result<u64, std::io::Error>,
+}
+
+/// Turns of the short and of the long loop. Their difference is counted: what reading the counter takes is in both.
+const TURNS: [u64; 2] = [1_000, 10_001_000];
+const PINNED: u64 = 1 << 2;
+const EXCLUDE_KERNEL: u64 = 1 << 5;
+const EXCLUDE_HV: u64 = 1 << 6;
+
+/// Counts a loop of this thread with counters of its own.
+pub fn count_known_loop() -> [LoopCount; 2] {
+    // PERF_COUNT_HW_INSTRUCTIONS and PERF_COUNT_HW_BRANCH_INSTRUCTIONS.
+    [("instructions", 1, INSTRUCTIONS_OF_A_TURN), ("branches", 4, BRANCHES_OF_A_TURN)].map(
+        |(event, config, of_a_turn)| LoopCount {
+            event,
+            known: of_a_turn * (TURNS[1] - TURNS[0]),
+            counted: count_loops(config),
+        },
+    )
+}
+
+fn count_loops(config: u64) -> std::io::Result<u64> {
+    let flags = PINNED | EXCLUDE_KERNEL | EXCLUDE_HV;
+    let attributes = EventAttributes { config, flags, ..EventAttributes::default() };
+    let mut counter = File::from(vmtax_perf_event::open(&attributes, Of::ThisThread)?);
+    let mut read = || {
+        let mut bytes = [0; 8];
+        // A pinned counter that has no place on the processor reads as an end of file.
+        counter.read_exact(&mut bytes).map(|()| u64::from_le_bytes(bytes))
+    };
+    let mut counts = [0; 3];
+    counts[0] = read()?;
+    for (i, turns) in TURNS.into_iter().enumerate() {
+        known_loop(turns);
+        counts[i + 1] = read()?;
+    }
+    let [begun, short, long] = counts;
+    Ok(long.wrapping_sub(short).wrapping_sub(short.wrapping_sub(begun)))
+}
+
 /// `0-3,8`
 fn processors(list: &str) -> Vec<u32> {
     let range = |part: &str| {
@@ -120,6 +169,20 @@ mod tests {
         assert_eq!(scaled([10, 100, 50]), Some(20.0));
         assert_eq!(scaled([10, 100, 100]), Some(10.0));
         assert_eq!(scaled([10, 100, 0]), None);
+    }
+
+    #[test]
+    fn a_known_loop_is_counted_or_the_reason_is_given() {
+        for LoopCount { event, known, counted } in count_known_loop() {
+            assert!(known == 20_000_000 || event == "branches" && known == 10_000_000);
+            match counted {
+                // Interrupts add a few.
+                Ok(counted) => {
+                    assert!(counted.abs_diff(known) < known / 1000, "{event}: {counted}")
+                }
+                Err(error) => assert_ne!(error.to_string(), "", "{event}"),
+            }
+        }
     }
 
     #[test]

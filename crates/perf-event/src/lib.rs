@@ -1,12 +1,16 @@
-//! `perf_event_open(2)`: the attributes of an event, and opening it.
+//! `perf_event_open(2)`: the attributes of an event, and opening it; and a loop whose instructions are known.
 //!
 //! Left out: what an event is for, its ring buffer and its ioctls.
 
 #![expect(unsafe_code, reason = "perf_event_open has no safe form")]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
+mod known_loop;
+
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+
+pub use known_loop::{BRANCHES_OF_A_TURN, INSTRUCTIONS_OF_A_TURN, known_loop};
 
 /// The first version of `struct perf_event_attr` with a second configuration word
 /// (include/uapi/linux/perf_event.h: PERF_ATTR_SIZE_VER1).

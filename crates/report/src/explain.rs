@@ -20,8 +20,8 @@ use vmtax_events::Losses;
 use crate::names::{self, printable};
 use crate::numbers::{count, duration, percent, significant};
 use crate::table::{Cell, Column, JSON, PEOPLE, Table, sort_key};
-use crate::text::TextPage;
 use crate::text::layout::{Paint, Style, wrap};
+use crate::text::{TextPage, losses_style};
 use crate::{RunSubject, losses};
 
 pub use words::whole_trial;
@@ -437,9 +437,11 @@ impl Explained<'_> {
             }
         }
         let mut page = TextPage { paint, width, out };
-        page.losses("losses", &losses::all(self.run.ledger))?;
+        let ledger = self.run.ledger;
+        page.losses(losses_style(ledger), "losses", &losses::all(ledger))?;
         if let Some(base) = self.base {
-            page.losses("losses of the base", &losses::all(base.ledger))?;
+            let style = losses_style(base.ledger);
+            page.losses(style, "losses of the base", &losses::all(base.ledger))?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! A sentence claims a time only where exits are timed, and tells parts apart only where the
 //! recording could ([`vmtax_events::Coverage`]).
 
-mod lab;
+pub(crate) mod lab;
 
 use std::collections::{BTreeMap, BTreeSet};
 

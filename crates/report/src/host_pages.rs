@@ -1,4 +1,4 @@
-//! What `vmtax pages --inside` shows: the verdict, its evidence, and times of loads.
+//! What `vmtax doctor --host-pages` shows: the verdict, its evidence, and times of loads.
 
 use serde_json::{Value, json};
 use vmtax_analyse::audit::{CheckFound, found_of_pages};
@@ -25,7 +25,7 @@ pub fn tables(tool_version: &'static str, pages: &HostPages, judged: &Judged) ->
     let measured = pages.measured.as_ref().and_then(|measured| measured.as_ref().ok());
     let sections = measured.map(|measured| sections(measured, judged)).unwrap_or_default();
     Tables {
-        command: "pages --inside",
+        command: "doctor --host-pages",
         tool_version,
         facts: facts(pages, judged, &says),
         answer: vec![format!("{}.", crate::explain::sentence(&found(&says)))],

@@ -21,7 +21,7 @@ use crate::html::{TablePage, TableSection};
 use crate::numbers::{counted, plain};
 use crate::operations::compared::CountsByName;
 use crate::operations::{self, exit_name};
-use crate::table::{CSV, Cell, Column, JSON, Table};
+use crate::table::{CSV, Cell, Column, JSON, PAGE, Table};
 use crate::text::TextLayout;
 
 use changes::{OperationChange, ShownRun, changes, steps, tree};
@@ -431,8 +431,15 @@ impl<'a> KernelSeries<'a> {
             .column(
                 Column::words("functions", "functions")
                     .help("instructions by function; their sum is the change")
-                    .class("described"),
+                    .only(CSV | JSON),
                 |it| Cell::of(it.functions.clone(), Cell::Name),
+            )
+            .column(
+                Column::words("", "functions")
+                    .help("instructions by function; a link in the table above leads to all of them")
+                    .class("described")
+                    .only(PAGE),
+                |it| Cell::of(it.brief.clone(), Cell::Name),
             )
             .table()
     }
@@ -506,14 +513,14 @@ fn largest(all: &[ComparedOperation<'_>]) -> Table {
         let (named, others) = one.difference.lines.split_at(LINES.min(one.difference.lines.len()));
         let sum = others.iter().map(|line| line.delta).sum();
         let others = (!others.is_empty()).then(|| (format!("{} others", others.len()), sum));
-        let named = named.iter().map(|line| (difference::name(line), line.delta));
+        let named = named.iter().map(|line| (difference::short_name(line), line.delta));
         named.chain(others).map(move |(function, delta)| (one.after, function, delta))
     });
     Table::of(rows)
         .column(Column::words("operation", "operation"), |(of, ..)| Cell::Name(of.name.clone()))
         .column(Column::words("level", "level"), |(of, ..)| Cell::Word(of.level.name()))
         .column(
-            Column::words("function", "function").help("an instruction of a guest in brackets"),
+            Column::words("function", "function").help("of the host, or of the guest that its level names; an instruction of a guest in brackets"),
             |(_, function, _)| Cell::Name(function.clone()),
         )
         .column(

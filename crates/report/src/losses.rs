@@ -1,5 +1,7 @@
 //! What a recording lacks, as sentences: every output says it.
 
+use std::collections::BTreeSet;
+
 use vmtax_analyse::Ledger;
 use vmtax_events::Losses;
 
@@ -18,6 +20,19 @@ pub fn of(losses: &Losses, complete: bool) -> Vec<String> {
     said.extend(events_of(losses, complete));
     said.extend(counted(losses, false));
     said
+}
+
+/// Whether nothing is missing but exits in which their vCPU was when the recording, or its VM, ended: at most one of each vCPU.
+pub(crate) fn is_only_ends(ledger: &Ledger) -> bool {
+    let ends = ledger.losses.unpaired_exits;
+    let others = Losses { unpaired_exits: 0, ..ledger.losses.clone() };
+    let vcpus: BTreeSet<(u32, u32)> = ledger.exits.keys().map(|key| (key.vm, key.vcpu)).collect();
+    ends > 0 && ends <= vcpus.len() as u64 && ledger.complete && others.is_empty()
+}
+
+/// Whether counts are too low, or something is missing that the recording should have.
+pub fn are_grave(losses: &Losses, complete: bool) -> bool {
+    !losses.missing.is_empty() || !events_of(losses, complete).is_empty()
 }
 
 /// That these counts are too low, and why; nothing if they are not.

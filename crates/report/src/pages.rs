@@ -81,7 +81,7 @@ impl AllFormats for PagesReport<'_> {
         let parts: Vec<TableSection<'_>> =
             if self.vms.is_empty() { Vec::new() } else { vec![section] };
         let page = TablePage {
-            command: "pages",
+            command: "doctor --pages",
             tool_version: self.tool_version,
             facts: vec![
                 ("system", self.root.to_owned()),

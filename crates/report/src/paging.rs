@@ -8,6 +8,7 @@ use vmtax_analyse::{OperationRow, Operations};
 use vmtax_events::{Recording, Simulated};
 
 use crate::names;
+use crate::numbers::significant;
 use crate::table::{Cell, Column, CsvLine, PEOPLE, Table};
 
 pub(crate) const TITLE: &str =
@@ -104,6 +105,34 @@ pub(crate) fn table(operations: &Operations) -> Option<Table> {
         )
         .table();
     (!table.rows.is_empty()).then_some(table)
+}
+
+/// What an operation's accesses cost each processor, from the least to the most.
+pub(crate) fn sentences(operations: &Operations) -> Vec<String> {
+    let mut by_processor: BTreeMap<&str, Vec<(f64, &OperationRow)>> = BTreeMap::new();
+    for (row, _, processor, counts) in simulations(operations) {
+        let cycles = counts.cycles as f64 / row.count.max(1) as f64;
+        by_processor.entry(processor).or_default().push((cycles, row));
+    }
+    let sentence = |(processor, mut all): (&str, Vec<(f64, &OperationRow)>)| {
+        all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let (least, most) = (all.first()?, all.last()?);
+        let one = |(cycles, row): &(f64, &OperationRow)| {
+            format!("{} ({})", significant(*cycles), names::printable(&row.name))
+        };
+        let processor = names::printable(processor);
+        Some(match all.len() {
+            1 => {
+                format!("Simulated, {processor}: cycles of accesses an operation: {}.", one(least))
+            }
+            _ => format!(
+                "Simulated, {processor}: cycles of accesses an operation, from {} to {}.",
+                one(least),
+                one(most)
+            ),
+        })
+    };
+    by_processor.into_iter().filter_map(sentence).collect()
 }
 
 /// An instruction, the number of its operation's walks, its own.

@@ -30,8 +30,10 @@ pub fn tables(
     tested: &Tested,
     others: Vec<Tried>,
 ) -> serde_json::Result<Tables> {
-    let mut tried = vec![losses(tested), counters(tested)];
+    let mut tried = vec![losses(tested), counters(tested), loops(tested)];
     tried.extend(tested.perf.as_ref().err().map(|why| ("perf", Outcome::NotHere, why.clone())));
+    let no_reasons = tested.no_reasons.as_ref().filter(|_| tested.perf.is_ok());
+    tried.extend(no_reasons.map(|why| ("perf kvm stat", Outcome::NotHere, why.clone())));
     tried.extend(others);
     let exits: Vec<Exits> = tested.exits.iter().chain(tested.perf.as_ref().ok()).cloned().collect();
     let differ =
@@ -110,6 +112,16 @@ fn counters(tested: &Tested) -> Tried {
     ("the host's counters (record --pmu)", tested.counters(), said)
 }
 
+fn loops(tested: &Tested) -> Tried {
+    let said = tested.loops.iter().map(|one| match &one.counted {
+        Ok(counted) => {
+            format!("{}: {} of {} known", one.event, count(*counted), count(one.known))
+        }
+        Err(why) => format!("{}: {why}", one.event),
+    });
+    ("counters of a known loop", tested.loops(), said.collect::<Vec<_>>().join(", "))
+}
+
 fn counts(exits: Vec<Exits>) -> Table {
     let by = |counter: Counter| move |row: &Exits| row.of(counter).map_or(Cell::Empty, Cell::Count);
     Table::of(exits)
@@ -125,7 +137,9 @@ fn counts(exits: Vec<Exits>) -> Table {
         )
         .column(Column::number("kvm", "KVM").help("KVM's own statistics"), by(Counter::Kvm))
         .column(
-            Column::number("perf", "perf").help("`perf stat -e kvm:kvm_exit`"),
+            Column::number("perf", "perf").help(
+                "`perf kvm stat` by reason and access; all exits: `perf stat -e kvm:kvm_exit`",
+            ),
             by(Counter::Perf),
         )
         .column(Column::words("outcome", "outcome"), |row| Cell::Word(word(row.outcome())))

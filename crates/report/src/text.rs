@@ -8,7 +8,7 @@ pub(crate) mod layout;
 
 use std::io::{self, Write};
 
-use vmtax_analyse::{Nested, Operations, SortedTable};
+use vmtax_analyse::{Ledger, Nested, Operations, SortedTable};
 use vmtax_events::{Isa, Recording};
 
 pub use self::layout::TextLayout;
@@ -45,7 +45,8 @@ impl Renderer for TextLayout {
         if let Some(nested) = &document.nested {
             page.nested(document.ledger.isa(), nested)?;
         }
-        page.losses("losses", &losses::sentences(&document.ledger))
+        let style = losses_style(&document.ledger);
+        page.losses(style, "losses", &losses::sentences(&document.ledger))
     }
 }
 
@@ -260,14 +261,24 @@ impl TextPage<'_> {
     }
 
     /// What is missing of what the label says.
-    pub(crate) fn losses(&mut self, label: &str, losses: &[String]) -> io::Result<()> {
+    pub(crate) fn losses(
+        &mut self,
+        style: Style,
+        label: &str,
+        losses: &[String],
+    ) -> io::Result<()> {
         self.line(Style::Plain, "")?;
         if losses.is_empty() {
             return self.line(Style::Faint, &format!("{label}: none known"));
         }
-        self.line(Style::Warning, &format!("{label}:"))?;
-        losses.iter().try_for_each(|sentence| self.paragraph(Style::Warning, "- ", sentence))
+        self.line(style, &format!("{label}:"))?;
+        losses.iter().try_for_each(|sentence| self.paragraph(style, "- ", sentence))
     }
+}
+
+/// An exit that was open when the recording ended is no reason for a warning.
+pub(crate) fn losses_style(ledger: &Ledger) -> Style {
+    if losses::is_only_ends(ledger) { Style::Faint } else { Style::Warning }
 }
 
 /// Parts that are not empty, each behind its prefix.

@@ -96,6 +96,27 @@ fn badges_show_the_limitations_of_figures() {
     assert!(page.contains("No known losses"));
 }
 
+/// The exit in which a vCPU is when its recording ends has no entry; more of them, or anything else that is missing, is a warning.
+#[test]
+fn exits_at_the_end_of_a_recording_are_no_warning() {
+    let mut document = ledgers::busy();
+    let vcpus = {
+        let keys = document.ledger.exits.keys().map(|key| (key.vm, key.vcpu));
+        keys.collect::<std::collections::BTreeSet<_>>().len() as u64
+    };
+    document.ledger.losses.unpaired_exits = vcpus;
+    let page = render(&document);
+    let mild =
+        format!("Complete but for {vcpus} exit{} at its end", if vcpus == 1 { "" } else { "s" });
+    assert!(page.contains(&mild) && !page.contains("LOSSES"), "{mild}");
+    assert!(page.contains("(no following kvm_entry), excluded from all tables."));
+    document.ledger.losses.unpaired_exits = vcpus + 1;
+    assert!(render(&document).contains("LOSSES"));
+    document.ledger.losses.unpaired_exits = vcpus;
+    document.ledger.losses.undecodable = 1;
+    assert!(render(&document).contains("LOSSES"));
+}
+
 #[test]
 fn every_section_of_an_empty_ledger_is_marked_empty() {
     let page = render(&ledgers::empty());
@@ -179,8 +200,13 @@ fn a_page_of_an_emulated_run_has_one_banner() {
 fn a_lab_run_shows_its_operations_first() {
     let page = render(&ledgers::lab());
     let at = |id: &str| page.find(&format!("<section id=\"{id}\"")).unwrap();
-    let order = ["headline", "operations", "nested", "time-split", "losses"];
+    let order = ["headline", "operations", "nested", "recording", "time-split", "losses"];
     assert!(order.map(at).is_sorted());
+    // What nesting costs is the headline; what it was counted from is folded, also on paper.
+    let headline = &page[at("headline")..at("operations")];
+    assert!(headline.contains(">23.3<") && headline.contains("a nested cpuid"), "{headline}");
+    assert!(page.contains("<details class=\"more\"><summary>Time split, Over time, "));
+    assert!(page.contains("details:not(.more)::details-content"));
     // Exits, list, path and ratio of CPUID at L2.
     let row = page.split("<tr>").find(|row| {
         row.contains(">cpuid</th>") && row.contains(">L2</td>") && row.contains("vmload 2,")

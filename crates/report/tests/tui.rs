@@ -8,8 +8,8 @@ use ratatui::backend::TestBackend;
 use ratatui::style::Color;
 use vmtax_analyse::{Frames, IntervalFrame, KeepFrames};
 use vmtax_events::{
-    Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Outcome, PreemptedRow, Reason, Recording,
-    Tally, TimeRow, Vm,
+    Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Losses, Outcome, PreemptedRow, Reason,
+    Recording, Tally, TimeRow, Vm,
 };
 use vmtax_report::tui::{FrameSource, HostFacts, Key, ScreenModel, Wish, draw};
 
@@ -87,7 +87,7 @@ fn facts(vms: &[(u32, &str)]) -> HostFacts {
             vms: vms.iter().map(vm).collect(),
             ..Recording::default()
         },
-        losses: Vec::new(),
+        ..HostFacts::default()
     }
 }
 
@@ -288,6 +288,7 @@ fn losses_are_reported() {
     let mut known = facts(&[]);
     known.losses =
         vec!["12 events were lost by the recorder.".to_owned(), "xyz ".repeat(50), "y".to_owned()];
+    known.is_lossy = true;
     model.push(frame(1), known, &BTreeSet::new());
     let (lines, is_colored) = paint(&mut model, (80, 24), true);
     assert!(lines[3].starts_with(" 12 events were lost by the recorder. "), "{}", lines[3]);
@@ -306,6 +307,14 @@ fn losses_are_reported() {
     known.losses = vec!["xyz ".repeat(50)];
     model.push(frame(2), known, &BTreeSet::new());
     assert!(screen(&mut model)[3].ends_with("…  l: full text"), "{}", screen(&mut model)[3]);
+}
+
+#[test]
+fn exits_at_the_end_are_no_warning() {
+    let ends = Losses { unpaired_exits: 2, ..Losses::default() };
+    let lost = Losses { recorder_lost: 1, ..ends.clone() };
+    let facts = |losses, complete| HostFacts::new(Recording::default(), losses, complete).is_lossy;
+    assert!(!facts(&ends, true) && facts(&ends, false) && facts(&lost, true));
 }
 
 /// Pseudo-random numbers: the same for the same seed.

@@ -59,12 +59,16 @@ pub struct Played {
     /// Start of the frame that is being played.
     at: Option<u64>,
     sums: IntervalFrame,
+    /// The recording's losses, once for each time that it was played to its end.
+    losses: Losses,
 }
 
 impl Played {
     /// From its beginning, with nothing counted.
     pub fn new(replay: Replay) -> Played {
-        Played { at: replay.frames.first(), replay, sums: IntervalFrame::default() }
+        let Losses { missing, truncated, notes, .. } = replay.losses.clone();
+        let losses = Losses { missing, truncated, notes, ..Losses::default() };
+        Played { at: replay.frames.first(), replay, sums: IntervalFrame::default(), losses }
     }
 
     /// How long the frame takes that is being played, with what is empty behind it; nothing if the recording is empty.
@@ -80,19 +84,29 @@ impl Played {
         let frames = &self.replay.frames;
         if let Some(frame) = self.at.and_then(|at| frames.at(at)) {
             self.sums.merge(frame);
-            self.at = frames.after(frame.start_ns).or(frames.first());
+            self.at = frames.after(frame.start_ns).or_else(|| {
+                let none = Vec::new;
+                let once = Losses {
+                    missing: none(),
+                    truncated: none(),
+                    notes: none(),
+                    ..self.replay.losses.clone()
+                };
+                self.losses.merge(&once);
+                frames.first()
+            });
         }
     }
 
     /// All that was counted.
     pub fn ledger(&self) -> Ledger {
-        let Replay { recording, losses, complete, .. } = &self.replay;
+        let Replay { recording, complete, .. } = &self.replay;
         let taken_by = &self.sums.taken_by;
         ledger::of_sums(
             &self.sums.exits,
             self.sums.time.values(),
             taken_by.iter().map(|((vm, vcpu, taker), taken)| ((*vm, *vcpu), taker, *taken)),
-            (recording, losses.clone(), *complete),
+            (recording, self.losses.clone(), *complete),
         )
     }
 }

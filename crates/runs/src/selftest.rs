@@ -1,9 +1,9 @@
 //! Known exits of this computer's KVM, counted by vmtax, by KVM itself and by perf.
 //!
 //! The small VMM of the lab runs the same payloads several times: alone, beside the recorder, beside the recorder that also keeps single events,
-//! and under `perf stat`.
+//! under `perf stat` and under `perf kvm stat`.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use vmtax_analyse::ledger::{Filter, Ledger};
 use vmtax_analyse::samples::median;
-use vmtax_analyse::selftest::{Costs, Counter, Exits, Tested};
+use vmtax_analyse::selftest::{Costs, Counter, Exits, KnownLoop, Tested};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_events::Isa;
-use vmtax_events::setting::KvmServer;
+use vmtax_events::setting::{Kvm, KvmServer};
 use vmtax_guest::order::{Order, OrderOutcome, Report, decode, encode};
 use vmtax_lab::{Known, KnownBy, guest_program, known};
-use vmtax_live::{HostCounters, LiveOptions, Raw};
+use vmtax_live::{HostCounters, LiveOptions, LoopCount, Raw, count_known_loop};
 
 use crate::record::{RecordPlan, Which, record_process};
 use crate::{ReadOptions, ledger};
@@ -40,23 +40,32 @@ const FEW_KEYS: u32 = 16;
 /// The counter that perf reads.
 const PERF_EVENT: &str = "kvm:kvm_exit";
 
+/// Its tables that are read: exits by reason, and accesses.
+const PERF_TABLES: [&str; 3] = ["vmexit", "ioport", "mmio"];
+
 /// Runs it. Recordings are left in `folder`: `counts`, and `events` with single events.
 ///
 /// # Errors
 /// When this computer's KVM cannot run VMs of this program.
 pub fn run(folder: &Path, fault: Option<Fault>) -> anyhow::Result<Tested> {
-    let isa = isa()?;
+    let root = Path::new("/");
+    let kvm = vmtax_host::kvm(root).map_err(|e| vmtax_cli::output::cannot_read("/", &e))?;
+    let isa = isa(&kvm)?;
     let test = Test::new(isa, fault)?;
     let (alone, _) = test.pass(test.command(), |child| go(child, &test.order()))?;
-    let (mut host, no_pmu) = HostCounters::open(Path::new("/"));
+    let (mut host, no_pmu) = HostCounters::open(root);
     let counted = test.recorded(folder.join("counts"), test.limits(None));
     let instructions = host.read().into_iter().find(|(name, _)| *name == "instructions");
     let events = test.recorded(folder.join("events"), test.limits(Some(Raw::default())));
     let (counted, events) = (counted?, events?);
+    let perf = test.perf();
+    let reasons = test.perf_reasons(folder, perf.is_ok());
     Ok(Tested {
-        exits: test.exits(&counted, &events),
+        exits: test.exits(&counted, &events, reasons.as_deref().unwrap_or_default()),
+        no_reasons: reasons.err(),
+        loops: count_known_loop().into_iter().map(known_loop).collect(),
         costs: test.costs(&alone, &counted.report, &events.report),
-        perf: test.perf(),
+        perf,
         instructions: match instructions {
             Some((_, value)) => Ok(value as u64),
             None => Err(no_pmu.unwrap_or_else(|| "it counted nothing".to_owned())),
@@ -71,12 +80,21 @@ pub fn run(folder: &Path, fault: Option<Fault>) -> anyhow::Result<Tested> {
     })
 }
 
+fn known_loop(one: LoopCount) -> KnownLoop {
+    let counted = one.counted.map_err(|error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => "all counters are in use".to_owned(),
+        _ => error.to_string(),
+    });
+    KnownLoop { event: one.event, known: one.known, counted }
+}
+
 /// The vendor of this computer's KVM.
-fn isa() -> anyhow::Result<Isa> {
-    let root = Path::new("/");
-    let kvm = vmtax_host::kvm(root).map_err(|e| vmtax_cli::output::cannot_read("/", &e))?;
-    match (kvm.server(), vmtax_report::kvm::not_recordable(&kvm)) {
+fn isa(kvm: &Kvm) -> anyhow::Result<Isa> {
+    match (kvm.server(), vmtax_report::kvm::not_recordable(kvm)) {
         (KvmServer::Hardware(isa, _), None) => Ok(isa),
+        (KvmServer::Hardware(..), Some(why)) => {
+            fail(Code::Input, format!("selftest checks `vmtax record`, and {why}"))
+        }
         (_, why) => fail(Code::Input, why.unwrap_or_default()),
     }
 }
@@ -174,20 +192,21 @@ impl Test {
         let run =
             |child: &mut Child| record_process(&plan, child, |child: &mut Child| go(child, &order));
         let (report, _) = self.pass(self.command(), run)?;
-        let ledger = ledger::of_path(&output, &ReadOptions::default(), Filter::default())?;
-        Ok(Recorded { report, ledger })
+        Ok(Recorded { report, ledger: of_file(&output)? })
     }
 
     /// All counts of one run beside each other.
-    fn exits(&self, counted: &Recorded, events: &Recorded) -> Vec<Exits> {
-        let mut rows: Vec<Exits> = (self.known.iter().zip(&counted.report.outcomes))
-            .map(|(one, outcome)| Exits {
+    fn exits(&self, counted: &Recorded, events: &Recorded, perf: &[Option<u64>]) -> Vec<Exits> {
+        let perf = perf.iter().copied().chain(std::iter::repeat(None));
+        let mut rows: Vec<Exits> = (self.known.iter().zip(&counted.report.outcomes).zip(perf))
+            .map(|((one, outcome), perf)| Exits {
                 what: one.summary.to_owned(),
                 known: Some(one.exits()),
                 counts: vec![
                     (Counter::Recorder, of_ledger(&counted.ledger, one)),
                     (Counter::Events, of_ledger(&events.ledger, one)),
                     (Counter::Kvm, statistic(outcome, one)),
+                    (Counter::Perf, perf),
                 ],
             })
             .collect();
@@ -222,6 +241,36 @@ impl Test {
         Ok(Exits { what: "all exits, under perf".to_owned(), known: None, counts })
     }
 
+    /// What `perf kvm stat` counts of each operation.
+    fn perf_reasons(&self, folder: &Path, has_perf: bool) -> Result<Vec<Option<u64>>, String> {
+        if !has_perf {
+            return Err("perf does not count here".to_owned());
+        }
+        let said = |error: anyhow::Error| format!("{error:#}");
+        let recording = folder.join("perf.data");
+        let mut command = Command::new("perf");
+        command.args(["kvm", "stat", "record", "-o"]).arg(&recording).arg("--").arg(self.path());
+        command.arg("operations").env("LC_ALL", "C");
+        self.pass(command, |child| go(child, &self.order())).map_err(said)?;
+        let lost = of_file(&recording).map_err(said)?.losses;
+        if lost.recorder_lost > 0 {
+            return Err(format!("perf lost {} events", lost.recorder_lost));
+        }
+        let mut tables = Vec::new();
+        for event in PERF_TABLES {
+            let mut report = Command::new("perf");
+            report.args(["kvm", "-i"]).arg(&recording);
+            report.args(["stat", "report", "--event", event]).env("LC_ALL", "C");
+            let output = report.stdin(Stdio::null()).output().map_err(|e| e.to_string())?;
+            // The table of perf 6.1 is on standard error.
+            tables.extend(output.stdout.into_iter().chain(output.stderr));
+        }
+        let text = folder.join("perf.txt");
+        fs::write(&text, tables).map_err(|error| error.to_string())?;
+        let ledger = of_file(&text).map_err(said)?;
+        Ok(self.known.iter().map(|one| of_ledger(&ledger, one)).collect())
+    }
+
     /// Cycles of each operation alone and recorded.
     fn costs(&self, alone: &Report, counted: &Report, events: &Report) -> Vec<Costs> {
         let each = |report: &Report, at: usize| {
@@ -245,6 +294,10 @@ impl Test {
         };
         self.known.iter().enumerate().filter_map(costs).collect()
     }
+}
+
+fn of_file(path: &Path) -> anyhow::Result<Ledger> {
+    ledger::of_path(path, &ReadOptions::default(), Filter::default())
 }
 
 /// Gives the program its order, and nothing more.
@@ -285,4 +338,25 @@ fn all_of_kvm(report: &Report) -> Option<u64> {
         counters.iter().find(|(name, _)| name == "exits").map(|(_, value)| *value)
     };
     report.outcomes.iter().map(exits).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use vmtax_events::setting::{KvmModule, Unknown};
+
+    use super::*;
+
+    #[test]
+    fn arm64_has_no_self_test_and_the_sentence_says_what_to_do() {
+        let kvm = Kvm {
+            device: true,
+            modules: Ok(vec![KvmModule { name: "kvm".to_owned(), built_in: true }]),
+            processor: Ok(Some(Isa::Arm)),
+            tracepoints: Err(Unknown::NotRead),
+        };
+        let said = isa(&kvm).map(|isa| isa.name()).map_err(|error| error.to_string());
+        let expected = "selftest checks `vmtax record`, and this is KVM on arm64, which `vmtax record` does not read; record `perf record -a -e \
+                        'kvm:*' -e sched:sched_switch -o perf.data sleep 10`, and give vmtax the file";
+        assert_eq!(said, Err(expected.to_owned()));
+    }
 }

@@ -12,7 +12,6 @@ use anyhow::{Context as _, anyhow};
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
-use vmtax_report::losses;
 use vmtax_report::tui::{FrameSource, HostFacts, Key, ScreenModel, draw};
 use vmtax_runs::ReadOptions;
 use vmtax_runs::frames::{self, Replay};
@@ -32,7 +31,7 @@ fn main() -> anyhow::Result<()> {
     let (width, height) = (size(100)?, size(24)?);
     let Replay { frames, recording, losses, complete } =
         frames::of_path(Path::new(&path), &ReadOptions::default())?;
-    let facts = HostFacts { recording, losses: losses::of(&losses, complete) };
+    let facts = HostFacts::new(recording, &losses, complete);
     let mut model = ScreenModel::new(FrameSource::Replay, facts, frames);
     model.resize(width, height);
     for word in words {

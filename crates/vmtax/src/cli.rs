@@ -30,7 +30,6 @@ pub(crate) enum Command {
     Vpmu(crate::vpmu::VpmuArgs),
     Lab(crate::lab::args::LabArgs),
     Doctor(crate::doctor::DoctorArgs),
-    Pages(crate::doctor::PagesArgs),
     Selftest(crate::selftest::SelftestArgs),
     Query(crate::fleet::QueryCommandArgs),
     Fleet(crate::fleet::FleetArgs),

@@ -1,4 +1,4 @@
-//! `vmtax doctor` and `vmtax pages`: settings of a system, and their costs.
+//! `vmtax doctor`: settings of a system and their costs, and pages of its VMs.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ use crate::flags::{OutputArgs, ReadingArgs};
 ///
 /// Nothing is changed. With RUN, a run or recording of this host, each finding shows what its cause cost there and an
 /// upper bound of the gain. Of a FILE with QEMU's command line or libvirt's XML that VM alone is checked. All settings:
-/// docs/doctor-settings.md.
+/// docs/doctor-settings.md. --pages and --host-pages show in what pages memory is mapped, and nothing else.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   vmtax doctor                                   this host and its VMs; run it as root to read more
@@ -30,7 +30,9 @@ use crate::flags::{OutputArgs, ReadingArgs};
   vmtax doctor --guest-root /                    inside a guest: what it can change itself
   vmtax doctor win10.xml                         a VM by its XML (virsh dumpxml), on any machine
   vmtax doctor --root unpacked/ --format json    an archive of another host's /proc and /sys
-  vmtax doctor --fix-script > fix.sh             to review; vmtax does not run it")]
+  vmtax doctor --fix-script > fix.sh             to review; vmtax does not run it
+  vmtax doctor --pages -p $(pidof qemu-system-x86_64)
+  vmtax doctor --host-pages                      in a VM, without root")]
 pub(crate) struct DoctorArgs {
     /// A run or recording of this host; or a VM's configuration: QEMU's command line, or XML of libvirt.
     #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
@@ -52,6 +54,15 @@ pub(crate) struct DoctorArgs {
     #[arg(short, long, value_name = "PID")]
     pid: Option<u32>,
 
+    /// Show the sizes of the pages that KVM mapped for each running VM, and the kind of its memory. They are KVM's counters in debugfs,
+    /// which only root may read.
+    #[arg(long, conflicts_with_all = ["run", "guest", "guest_root", "fix_script", "host_pages"])]
+    pages: bool,
+
+    /// Inside a VM, as any user: measure by times of loads in what pages its host maps it (docs/doctor.md).
+    #[arg(long, conflicts_with_all = ["run", "root", "pid", "guest", "guest_root", "fix_script"])]
+    host_pages: bool,
+
     #[command(flatten)]
     to: OutputArgs,
 
@@ -63,32 +74,6 @@ pub(crate) struct DoctorArgs {
     reading: ReadingArgs,
 }
 
-/// Show the sizes of the pages that KVM mapped for each running VM, and the kind of its memory.
-///
-/// Mapped pages come from KVM's counters in debugfs, which only root may read. Inside a VM, --inside measures in what pages its
-/// host maps it, as any user.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  vmtax pages
-  vmtax pages -p $(pidof qemu-system-x86_64) --format json
-  vmtax pages --inside                             in a VM, without root")]
-pub(crate) struct PagesArgs {
-    /// Measure inside this VM whether its host maps it in small or large pages, by times of loads: docs/doctor.md.
-    #[arg(long, conflicts_with_all = ["root", "pid"])]
-    inside: bool,
-
-    /// Read /proc and /sys below this folder.
-    #[arg(long, value_name = "DIR", default_value = "/", value_hint = ValueHint::DirPath)]
-    root: PathBuf,
-
-    /// Only the VM of this process.
-    #[arg(short, long, value_name = "PID")]
-    pid: Option<u32>,
-
-    #[command(flatten)]
-    to: OutputArgs,
-}
-
 fn guest(text: &str) -> Result<SshAddress, String> {
     let address = text.strip_prefix("ssh:").and_then(|address| address.parse().ok());
     address.ok_or_else(|| "use ssh:USER@HOST, of letters, digits and @ . : _ - % [ ]".to_owned())
@@ -96,7 +81,10 @@ fn guest(text: &str) -> Result<SshAddress, String> {
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(crate) fn doctor(args: &DoctorArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+    if args.pages || args.host_pages {
+        return pages(args);
+    }
     let evidence = args.run.as_deref().map(EvidenceInput::open).transpose()?;
     if let (Some(path), Some(evidence)) = (&args.run, &evidence)
         && let Some(system) = configuration(path, evidence)?
@@ -222,8 +210,11 @@ fn is_of_this_system(args: &DoctorArgs) -> bool {
     is_here(&args.root) && is_guest && args.pid.is_none()
 }
 
-pub(crate) fn pages(args: &PagesArgs) -> anyhow::Result<()> {
-    if args.inside {
+fn pages(args: &DoctorArgs) -> anyhow::Result<()> {
+    if let Some(flag) = args.reading.reading().given() {
+        return fail(Code::Usage, format!("{flag}: is for recordings; name one"));
+    }
+    if args.host_pages {
         let (pages, judged) = host_pages::of_this_system();
         return args.to.write(&vmtax_report::host_pages::tables(VERSION, &pages, &judged));
     }

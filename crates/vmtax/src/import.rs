@@ -59,7 +59,7 @@ pub(crate) struct ProfileArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     guest_instructions: Option<PathBuf>,
 
-    /// Counters: the totals of `perf stat` (also with -x or -j, but not with -I, -A or --per-socket), the JSON of `vmtax pages`, or
+    /// Counters: the totals of `perf stat` (also with -x or -j, but not with -I, -A or --per-socket), the JSON of `vmtax doctor --pages`, or
     /// lines of NAME VALUE, such as KVM's statistics.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     stats: Vec<PathBuf>,

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Command, ValueHint};
 use vmtax_cli::output;
 use vmtax_durable::{FileAccess, write};
+use vmtax_lab::suite::SUITES;
 
 /// Print a completion script for a shell.
 #[derive(Debug, Args)]
@@ -36,8 +38,22 @@ fn whole(mut command: Command) -> Command {
     command
 }
 
+/// The command with the names that `vmtax lab` has for suites and operations: shells complete them.
+fn with_names(command: Command) -> Command {
+    let suites = || SUITES.iter().map(|suite| suite.name);
+    let operations = || SUITES.iter().flat_map(|suite| suite.operations).map(|one| one.name);
+    let named = |one: Command| {
+        one.mut_args(|arg| match arg.get_id().as_str() {
+            "suite" => arg.value_parser(PossibleValuesParser::new(suites())),
+            "operation" => arg.value_parser(PossibleValuesParser::new(operations())),
+            _ => arg,
+        })
+    };
+    command.mut_subcommand("lab", |lab| lab.mut_subcommands(named))
+}
+
 pub(crate) fn completions(args: &CompletionsArgs, command: Command) -> anyhow::Result<()> {
-    let mut command = whole(command);
+    let mut command = with_names(whole(command));
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "vmtax", &mut script);
     output::write(None, |out| Ok(out.write_all(&script)?))

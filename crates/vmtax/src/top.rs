@@ -11,7 +11,6 @@ use vmtax_analyse::{Frames, KeepFrames};
 use vmtax_cli::exit::{Code, fail};
 use vmtax_cli::output;
 use vmtax_cli::signals::Signals;
-use vmtax_report::losses;
 use vmtax_report::tui::{FrameSource, HostFacts, ScreenModel, Wish};
 use vmtax_runs::frames::{self, Replay};
 use vmtax_runs::record::CountsWatch;
@@ -58,7 +57,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
 fn replayed(path: &Path, reading: &ReadingArgs) -> anyhow::Result<()> {
     check_terminal()?;
     let Replay { frames, recording, losses, complete } = frames::of_path(path, &reading.reading())?;
-    let facts = HostFacts { recording, losses: losses::of(&losses, complete) };
+    let facts = HostFacts::new(recording, &losses, complete);
     let mut model = ScreenModel::new(FrameSource::Replay, facts, frames);
     let stop = Signals::new()?;
     let mut screen = Screen::open(output::has_colors())?;
@@ -127,7 +126,7 @@ fn is_over(
 }
 
 fn known(watch: &CountsWatch) -> HostFacts {
-    HostFacts { recording: watch.facts().clone(), losses: losses::of(&watch.losses(), true) }
+    HostFacts::new(watch.facts().clone(), &watch.losses(), true)
 }
 
 fn check_terminal() -> anyhow::Result<()> {

@@ -279,7 +279,7 @@ fn explanations_of_arm64_name_nothing_of_x86() {
             "guest-haltpoll",
             "tsc-deadline",
             "nested page table",
-            "vmtax pages",
+            "vmtax doctor --pages",
             "x86",
         ] {
             assert!(!text.contains(word), "{}: {word} in {text}", input.display());

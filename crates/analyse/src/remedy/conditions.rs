@@ -13,9 +13,9 @@ const PRIVATE_AT_4K: &str = "its memory comes from guest_memfd, which Linux up t
 
 /// A condition where only the TLB's misses are known.
 pub(crate) const IF_MAPPED_SMALL: &str =
-    "`vmtax pages` shows that the host maps this VM in pages of 4 KiB";
+    "`vmtax doctor --pages` shows that the host maps this VM in pages of 4 KiB";
 /// A condition where only faults are known: they do not tell mapping from tracking of writes.
-pub(crate) const IF_NOT_LOGGED: &str = "`vmtax pages` shows pages of 4 KiB, no migration or checkpoint tracks writes, numa_hint_faults in the host's /proc/vmstat stands still (NUMA balancing takes mapped pages away), and kvm.nx_huge_pages is off, which splits pages that the guest executes";
+pub(crate) const IF_NOT_LOGGED: &str = "`vmtax doctor --pages` shows pages of 4 KiB, no migration or checkpoint tracks writes, numa_hint_faults in the host's /proc/vmstat stands still (NUMA balancing takes mapped pages away), and kvm.nx_huge_pages is off, which splits pages that the guest executes";
 /// Why the remedy of a less important finding is refused.
 pub(crate) const CONTRADICTED: &str = "it contradicts the remedy of a more important finding";
 /// Why an option is refused that benchmarks show to cost more.
@@ -55,7 +55,7 @@ pub(super) fn ordinary_memory(context: &Context) -> Applies {
             "the regions of 2 MiB that fault have no private page: KVM maps a region that is private in part in pages of 4 KiB",
         ),
         _ if context.may_shadow => Applies::No(
-            "the guest runs guests: KVM write-protects their page tables, and faults do not tell that from small pages; `vmtax pages` does",
+            "the guest runs guests: KVM write-protects their page tables, and faults do not tell that from small pages; `vmtax doctor --pages` does",
         ),
         _ if context.logs_writes => Applies::No(
             "KVM maps memory in pages of 4 KiB while it tracks writes (a migration or a checkpoint)",

@@ -11,6 +11,8 @@ use crate::table::{Cell, Column, Table};
 
 /// Functions that a line of text names.
 const NAMED: usize = 8;
+/// Functions that a cell of a page's table names.
+const NAMED_IN_CELL: usize = 3;
 /// Functions named beside a row that combines several.
 const PARTS_NAMED: usize = 2;
 
@@ -48,12 +50,25 @@ impl<'a> ComparedOperation<'a> {
 
 /// As [`ComparedOperation::sentence`].
 pub fn sentence(difference: &TreeDifference) -> Option<String> {
+    listed(difference, NAMED, part)
+}
+
+/// The functions that make most of the difference, for a cell of a table: `+1,668: pfn_valid +360, 12 others +1,308`.
+pub(crate) fn brief(difference: &TreeDifference) -> Option<String> {
+    listed(difference, NAMED_IN_CELL, |line| format!("{} {}", short_name(line), delta(line.delta)))
+}
+
+fn listed(
+    difference: &TreeDifference,
+    most: usize,
+    part: impl Fn(&DifferenceLine) -> String,
+) -> Option<String> {
     let lines = &difference.lines;
     if lines.is_empty() {
         return None;
     }
     // One more takes no more room than its number.
-    let named = if lines.len() == NAMED + 1 { lines.len() } else { NAMED.min(lines.len()) };
+    let named = if lines.len() == most + 1 { lines.len() } else { most.min(lines.len()) };
     let mut parts: Vec<String> = lines[..named].iter().map(part).collect();
     let others = &lines[named..];
     if !others.is_empty() {
@@ -93,21 +108,30 @@ pub(crate) fn name(line: &DifferenceLine) -> String {
     if name.is_empty() { "outside of all functions".to_owned() } else { name }
 }
 
+/// As [`name`], on a page: functions of the host, which most are, without their level.
+pub(crate) fn short_name(line: &DifferenceLine) -> String {
+    let name = name(line);
+    name.strip_prefix("L0 ").map(str::to_owned).unwrap_or(name)
+}
+
 /// A row for each function that makes a difference.
 pub fn table(all: &[&ComparedOperation<'_>]) -> Table {
     let names = |names: &[String]| match names {
         [] => Cell::Empty,
         names => Cell::Name(names.join(", ")),
     };
+    let is_one_run = all.windows(2).all(|two| two[0].run == two[1].run);
     Table::of(all.iter().flat_map(|one| one.difference.lines.iter().map(move |line| (one, line))))
         .column(Column::words("operation", "operation"), |(one, _)| {
             Cell::Name(one.after.name.clone())
         })
         .column(Column::words("level", "level"), |(one, _)| Cell::Word(one.after.level.name()))
-        .column(Column::words("run", "run"), |(one, _)| Cell::Name(one.run.clone()))
+        .column(Column::words("run", "run").shown_if(!is_one_run), |(one, _)| {
+            Cell::Name(one.run.clone())
+        })
         .column(
-            Column::words("function", "function").help("an instruction of a guest in brackets"),
-            |(_, line)| Cell::Name(name(line)),
+            Column::words("function", "function").help("of the host, or of the guest that its level names; an instruction of a guest in brackets"),
+            |(_, line)| Cell::Name(short_name(line)),
         )
         .column(
             Column::number("delta", "difference").help("instructions of one operation"),
@@ -134,8 +158,14 @@ pub fn pictures(all: &[&ComparedOperation<'_>]) -> Vec<html::Picture> {
             "{}, {}: {}",
             printable(&title(one.after)),
             printable(&one.run),
-            one.sentence().unwrap_or_else(|| "no difference".to_owned())
+            match one.difference.lines.as_slice() {
+                [] => "no difference".to_owned(),
+                lines => {
+                    format!("{} instructions", delta(lines.iter().map(|line| line.delta).sum()))
+                }
+            }
         ),
+        sentence: one.sentence().unwrap_or_default(),
         svg: html::difference(
             (&folded::lines(one.before.tree), one.before.operations),
             (&folded::lines(one.after.tree), one.after.operations),
@@ -173,6 +203,9 @@ mod tests {
         let many: Vec<DifferenceLine> = (0..11).map(|n| line("f", f64::from(20 - n))).collect();
         let text = said(many).unwrap();
         assert!(text.starts_with("+165: ") && text.ends_with(", 3 others +33"), "{text}");
+        let lines = (0..11).map(|n| line("f", f64::from(20 - n))).collect();
+        let short = brief(&TreeDifference { before: 0.0, after: 0.0, lines }).unwrap();
+        assert_eq!(short, "+165: f +20, f +19, f +18, 8 others +108");
     }
 
     #[test]

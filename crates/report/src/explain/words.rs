@@ -347,7 +347,7 @@ pub(crate) fn record(record: ToRecord) -> &'static str {
             "the same function where it is fast: --against a run that has it"
         }
         ToRecord::PageSizes => {
-            "`vmtax pages` on the host while the VM runs, then `vmtax import --stats`"
+            "`vmtax doctor --pages` on the host while the VM runs, then `vmtax import --stats`"
         }
         ToRecord::HugePagesOfVmm => {
             "AnonHugePages in /proc/PID/smaps_rollup of the VMM; KVM has no counts of mapped pages on this architecture"

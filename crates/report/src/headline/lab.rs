@@ -5,16 +5,51 @@ use vmtax_events::Level;
 
 use crate::numbers::{counted, ratio};
 use crate::operations::{self, are_recorded, factor, name};
+use crate::paging;
 
 /// Operations that a level's sentence names.
 const COSTLIEST: usize = 3;
 
 pub(super) fn sentences(operations: &Operations) -> Vec<String> {
     let rows = &operations.rows;
-    let mut said = vec![extent(rows)];
-    said.extend([Level::L1, Level::L2].into_iter().filter_map(|level| costliest(rows, level)));
+    let mut said: Vec<String> = nested(rows).map(|(row, _)| conclusion(row)).into_iter().collect();
+    said.extend(paging::sentences(operations));
+    said.push(extent(rows));
+    // Accesses to memory have one instruction and no exit.
+    if said.len() == 1 || rows.iter().any(|row| row.paging.is_none()) {
+        said.extend([Level::L1, Level::L2].into_iter().filter_map(|level| costliest(rows, level)));
+    }
     said.extend(nesting(rows));
     said
+}
+
+/// The operation that stands for what nesting costs, and its factor: CPUID, which does nothing but exit, or the median.
+pub(crate) fn nested(rows: &[OperationRow]) -> Option<(&OperationRow, f64)> {
+    let mut ratios = ratios(rows);
+    ratios.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+    let cpuid = ratios.iter().find(|(row, _)| row.name == "cpuid");
+    cpuid.or_else(|| ratios.get(ratios.len() / 2)).copied()
+}
+
+fn ratios(rows: &[OperationRow]) -> Vec<(&OperationRow, f64)> {
+    rows.iter().filter_map(|row| Some((row, row.l2_over_l1?))).collect()
+}
+
+/// What nesting costs.
+fn conclusion(row: &OperationRow) -> String {
+    let times = row.l2_over_l1.map_or_else(String::new, factor);
+    let path = row.path.map_or_else(String::new, |path| operations::path(&path));
+    let exits = row.exits_per_operation();
+    let exits = match row.recorded {
+        true => {
+            format!(" and {} exit{}", ratio(exits), if exits.exact() == Some(1) { "" } else { "s" })
+        }
+        false => String::new(),
+    };
+    format!(
+        "A nested {} takes {times} times the instructions of one at L1: {path} instructions{exits}.",
+        name(row)
+    )
 }
 
 fn extent(rows: &[OperationRow]) -> String {
@@ -58,18 +93,17 @@ fn costliest(rows: &[OperationRow], level: Level) -> Option<String> {
 
 /// What the same operation costs at L2.
 fn nesting(rows: &[OperationRow]) -> Option<String> {
-    let mut ratios: Vec<(f64, &OperationRow)> =
-        rows.iter().filter_map(|row| Some((row.l2_over_l1?, row))).collect();
-    ratios.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let mut ratios = ratios(rows);
+    ratios.sort_by(|(_, a), (_, b)| a.total_cmp(b));
     let (least, most) = (ratios.first()?, ratios.last()?);
-    let one = |(n, row): &(f64, &OperationRow)| format!("{} ({})", factor(*n), name(row));
-    Some(match ratios.len() {
-        1 => format!("Path at L2 over path at L1: {}.", one(least)),
-        n => format!(
+    let one = |(row, n): &(&OperationRow, f64)| format!("{} ({})", factor(*n), name(row));
+    // Of a single one the first sentence says it.
+    (ratios.len() > 1).then(|| {
+        format!(
             "Path at L2 over path at L1: from {} to {}, median {}.",
             one(least),
             one(most),
-            factor(ratios[n / 2].0)
-        ),
+            factor(ratios[ratios.len() / 2].1)
+        )
     })
 }

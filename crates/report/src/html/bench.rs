@@ -184,6 +184,9 @@ fn scatter(group: &[ResultRow]) -> Markup {
     }
 }
 
+/// More points are not named in the picture: their names would lie over each other.
+const MOST_NAMED: usize = 12;
+
 /// Exits that a category adds, beside what it loses; nothing where no exits were recorded.
 fn correlation(shown: &Benchmark<'_>) -> Option<Markup> {
     let points = vmtax_analyse::bench::exits_and_overhead(shown.bench);
@@ -204,10 +207,22 @@ fn correlation(shown: &Benchmark<'_>) -> Option<Markup> {
         h2 #exits-title { "Exits and overhead" }
         p { "Each point is a workload in a category: the exits that one operation takes more than in the baseline (" code { (EXITS) } "), and the overhead." }
         figure.bench {
+            div.line {
+            span.name {}
             svg.plane height=(height) role="img" aria-label="Exits and overhead" {
                 (across.grid(height))
-                text.name x="4" y="12" { (significant(high)) " %" }
-                text.name x="4" y=(height - 4.0) { (significant(low)) " %" }
+                text.name x="100%" y="12" text-anchor="end" { (significant(high)) " %" }
+                text.name x="100%" y=(height - 4.0) text-anchor="end" { (significant(low)) " %" }
+                @for point in points.iter().filter(|_| points.len() <= MOST_NAMED) {
+                    // Beside the point, on the side that has room.
+                    @let is_left = point.exits < (least + most) / 2.0;
+                    text.name x=(part(across.x(point.exits))) dx=(if is_left { "8" } else { "-8" })
+                        y=(figures::coordinate(y(point.overhead * 100.0).clamp(12.0, height - 4.0)))
+                        text-anchor=(if is_left { "start" } else { "end" })
+                    {
+                        (figures::text(&point.workload)) ", " (figures::text(&point.category))
+                    }
+                }
                 @for point in &points {
                     circle.s0 cx=(part(across.x(point.exits))) cy=(figures::coordinate(y(point.overhead * 100.0))) r="4" {
                         title {
@@ -216,6 +231,8 @@ fn correlation(shown: &Benchmark<'_>) -> Option<Markup> {
                         }
                     }
                 }
+            }
+            span.value {}
             }
             (across.axis())
         }

@@ -1,4 +1,4 @@
-//! Where the instructions of each operation go: a flame graph and a table of functions, folded away until they are asked for.
+//! Where the instructions of each operation go: flame graphs, of which all but the first are folded away until they are asked for.
 
 use maud::{Markup, PreEscaped, html};
 use vmtax_analyse::calls::profiled;
@@ -38,7 +38,7 @@ fn operation(
     };
     let drawn = flame::levels(&folded::lines(&tree), one.operations, number);
     html! {
-        details {
+        details open[number == 0] {
             summary { b { (figures::text(&calls::title(one))) } " " (figures::text(&calls::summary(one, emulator))) }
             @match drawn {
                 Some(svg) => div.scroll.flame aria-label={ "Flame graph " (view) } { (PreEscaped(svg)) },

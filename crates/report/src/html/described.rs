@@ -123,7 +123,7 @@ fn answer(around: &TablePage<'_>) -> Option<PageSection> {
     Some(PageSection { id: "answer".to_owned(), label: "Result".to_owned(), body })
 }
 
-/// The pictures, folded away until they are asked for.
+/// The pictures; all but the first are folded away until they are asked for.
 fn drawn(pictures: &[Picture]) -> PageSection {
     let body = html! {
         h2 #pictures-title { "Where paths differ" }
@@ -131,9 +131,10 @@ fn drawn(pictures: &[Picture]) -> PageSection {
             "A frame is as wide as its instructions in the run that is compared. Red: more of them in one operation than in the first run, blue: fewer. "
             "Functions of the first run only are not drawn."
         }
-        @for Picture { heading, svg } in pictures {
-            details {
+        @for (at, Picture { heading, sentence, svg }) in pictures.iter().enumerate() {
+            details open[at == 0] {
                 summary { (figures::text(heading)) }
+                @if !sentence.is_empty() { p.note { (figures::note(sentence)) } }
                 @match svg {
                     Some(svg) => div.scroll.flame { (PreEscaped(svg)) },
                     None => p.empty { "The difference cannot be drawn." },
@@ -158,7 +159,7 @@ pub(super) fn whole(part: &TableSection<'_>, all: &str) -> Markup {
     html! {
         (cut(table, MAX_ROWS, all))
         div.above {
-            div { @for note in notes { p.note { (figures::text(note)) } } }
+            div { @for note in notes { p.note { (figures::note(note)) } } }
             div.tools {
                 label for={ (id) "-filter" } { "Filter" }
                 input.filter id={ (id) "-filter" } type="search" autocomplete="off" spellcheck="false"
@@ -187,17 +188,42 @@ pub(super) fn rows(id: &str, title: &str, table: &Table) -> Markup {
     grid(id, title, table, MAX_ROWS)
 }
 
+/// Whether a column is on the page: those in which no row has anything are not.
+fn is_shown(table: &Table, at: usize) -> bool {
+    let is_something = |cell: &Cell| match cell {
+        Cell::Absent | Cell::Empty => false,
+        Cell::Name(name) => !name.is_empty(),
+        Cell::Words(words) => !words.is_empty(),
+        _ => true,
+    };
+    let cells = || table.rows.iter().filter_map(|row| row.cells.get(at));
+    let total = table.total.as_ref().and_then(|total| total.get(at));
+    table.columns[at].is_on(PAGE)
+        && (at == 0 || table.rows.is_empty() || cells().chain(total).any(is_something))
+}
+
+/// A row's cells that are on the page, with their columns.
+fn on_page<'t>(
+    table: &'t Table,
+    shown: &'t [bool],
+    cells: &'t [Cell],
+) -> impl Iterator<Item = (&'t Column, &'t Cell)> {
+    let all = table.columns.iter().zip(cells).zip(shown);
+    all.filter(|(_, shown)| **shown).map(|(both, _)| both)
+}
+
 /// The table alone, cut after this number of rows.
 pub(super) fn grid(id: &str, title: &str, table: &Table, most: usize) -> Markup {
     let grouped = table.rows.iter().any(|row| row.group.is_some());
     let mut group = String::new();
+    let shown: Vec<bool> = (0..table.columns.len()).map(|at| is_shown(table, at)).collect();
     html! {
         div.scroll.capped tabindex="0" role="region" aria-label={ "Table: " (figures::text(title)) } {
             table data-sortable data-filterable {
                 thead { tr {
                     @if grouped { th scope="col" data-sort="text" { "Of" } }
                     @for (at, column) in table.columns.iter().enumerate() {
-                        @if column.is_on(PAGE) { (heading(column, sorts(table, at))) }
+                        @if shown[at] { (heading(column, sorts(table, at))) }
                     }
                 } }
                 tbody id={ (id) "-rows" } {
@@ -205,7 +231,7 @@ pub(super) fn grid(id: &str, title: &str, table: &Table, most: usize) -> Markup 
                         @if let Some(name) = &row.group { @let () = group = figures::text(name); }
                         tr {
                             @if grouped { th scope="row" data-key { (group) } }
-                            @for (at, (column, cell)) in table.on(PAGE, &row.cells).enumerate() {
+                            @for (at, (column, cell)) in on_page(table, &shown, &row.cells).enumerate() {
                                 (place(column, cell, at == 0 && !grouped, row.is_strong))
                             }
                         }
@@ -214,7 +240,7 @@ pub(super) fn grid(id: &str, title: &str, table: &Table, most: usize) -> Markup 
                 @if let Some(total) = &table.total {
                     tfoot { tr {
                         @if grouped { th scope="row" {} }
-                        @for (at, (column, cell)) in table.on(PAGE, total).enumerate() {
+                        @for (at, (column, cell)) in on_page(table, &shown, total).enumerate() {
                             @if at == 0 && !grouped { th scope="row" { (value(cell)) } }
                             @else { (place(column, cell, false, false)) }
                         }

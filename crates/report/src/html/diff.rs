@@ -59,9 +59,11 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
 
 /// The verdict, and what being a VM and sharing its processors costs on either side.
 fn conclusion(comparison: &Comparison<'_>) -> Markup {
+    let (sentence, most) = crate::text::diff::conclusions(comparison);
     html! {
         h2 #verdict-title { "The verdict" }
-        p.verdict { (figures::text(&crate::text::diff::verdict(comparison))) }
+        p.verdict { (figures::text(&sentence)) }
+        @if let Some(most) = most { p { (figures::text(&most)) } }
         div.versus {
             @for (label, side) in [("Base", comparison.base), ("Other", comparison.other)] {
                 (cost(&comparison.diff, label, side))

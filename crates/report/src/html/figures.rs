@@ -11,7 +11,16 @@ const MAX_TEXT: usize = 400;
 /// Text from a recording, for a person: hidden characters spelled out, length bounded. What is
 /// left is escaped where it is put into the page.
 pub(super) fn text(hostile: &str) -> String {
-    match hostile.char_indices().nth(MAX_TEXT) {
+    at_most(hostile, MAX_TEXT)
+}
+
+/// A note of several sentences, such as what columns mean.
+pub(super) fn note(hostile: &str) -> String {
+    at_most(hostile, 10 * MAX_TEXT)
+}
+
+fn at_most(hostile: &str, most: usize) -> String {
+    match hostile.char_indices().nth(most) {
         Some((end, _)) => names::printable(&hostile[..end]) + "…",
         None => names::printable(hostile),
     }

@@ -88,6 +88,8 @@ pub(super) fn levels(lines: &[String], operations: u64, number: usize) -> Option
 /// A picture of a difference, with its heading.
 pub struct Picture {
     pub heading: String,
+    /// The functions that differ most; empty where none does.
+    pub(crate) sentence: String,
     /// `None` where it cannot be drawn.
     pub(crate) svg: Option<String>,
 }
@@ -104,6 +106,8 @@ pub(crate) fn difference(
     let times = |lines: &[String], times: u64| {
         let line = |line: &String| {
             let (stack, weight) = line.rsplit_once(' ')?;
+            // Most frames are the host's; those of guests have their level.
+            let stack = stack.strip_prefix("L0 ").unwrap_or(stack).replace(";L0 ", ";");
             Some(format!("{stack} {}\n", weight.parse::<u64>().ok()?.checked_mul(times)?))
         };
         lines.iter().map(line).collect::<Option<String>>()
@@ -134,7 +138,8 @@ fn marked(line: &str) -> String {
             Some("L2") => "_[i]",
             _ => mark,
         };
-        format!("{frame}{mark}")
+        // The colour says that it is the host's.
+        format!("{}{mark}", frame.strip_prefix("L0 ").unwrap_or(frame))
     });
     format!("{} {weight}", frames.collect::<Vec<_>>().join(";"))
 }

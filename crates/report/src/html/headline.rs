@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use vmtax_analyse::Ledger;
 
 use super::figures;
-use crate::operations::are_recorded;
+use crate::operations::{are_recorded, factor};
 use crate::{Document, headline, names, numbers};
 
 /// The figure, the sentences, and the sums behind them.
@@ -19,9 +19,18 @@ pub(super) fn section(doc: &Document) -> Markup {
         div.hero {
             div.tax {
                 @if let Some(operations) = doc.operations.as_ref().filter(|o| !o.rows.is_empty()) {
-                    p.figure { (numbers::count(operations.rows.len() as u64)) }
-                    p.label { "operations measured" }
-                    p.formula { "exits and instructions are counted per operation" }
+                    @match headline::lab::nested(&operations.rows) {
+                        Some((row, times)) => {
+                            p.figure { (factor(times)) span.unit { "\u{a0}×" } }
+                            p.label { "a nested " (figures::text(&row.name)) }
+                            p.formula { "instructions of one at L2, over those of one at L1" }
+                        }
+                        None => {
+                            p.figure { (numbers::count(operations.rows.len() as u64)) }
+                            p.label { "operations measured" }
+                            p.formula { "exits and instructions are counted per operation" }
+                        }
+                    }
                 } @else { @match taxed(&doc.ledger) {
                     Some(Taxed { of, tax, contention: Some(contention) })
                         if headline::waiting_leads(&doc.ledger) =>

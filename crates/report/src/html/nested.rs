@@ -16,6 +16,7 @@ const OPEN: usize = 3;
 
 /// Overview per L2 reason, then each reason's ancillary exits.
 pub(super) fn section(doc: &Document, nested: &Nested) -> Markup {
+    let is_lab = crate::operations::is_lab(&doc.ledger);
     html! {
         h2 #nested-title { "Nested: what an exit of L2 costs" }
         @if !nested.known {
@@ -42,18 +43,19 @@ pub(super) fn section(doc: &Document, nested: &Nested) -> Markup {
             (published::comparison(doc, nested))
             div.lists {
                 @let with_lists = nested.rows.iter().filter(|row| !row.ancillary.is_empty());
-                @for (i, row) in with_lists.take(MAX_LISTS).enumerate() { (list(row, i)) }
+                @for (i, row) in with_lists.take(MAX_LISTS).enumerate() { (list(row, i, is_lab)) }
             }
         }
     }
 }
 
-fn list(row: &NestedRow, number: usize) -> Markup {
+/// In a lab run the operations have these lists already: there they stay folded, also on paper.
+fn list(row: &NestedRow, number: usize, is_lab: bool) -> Markup {
     let name = names::reason(row.reason);
     let count = row.all_ancillary().count;
     let table = crate::nested::ancillary(row);
     html! {
-        details open[number < OPEN] {
+        details.more[is_lab] open[number < OPEN && !is_lab] {
             summary {
                 b { (name) } ": "
                 @if row.to_l1 > 0 {

@@ -106,7 +106,7 @@ fn sections(doc: &Document) -> Vec<PageSection> {
             body: calls::section(doc, shown),
         });
     }
-    sections.extend([
+    let mut recorded = vec![
         PageSection {
             id: "time-split".to_owned(),
             label: "Time split".to_owned(),
@@ -122,16 +122,36 @@ fn sections(doc: &Document) -> Vec<PageSection> {
             label: "Latency".to_owned(),
             body: histogram::section(doc),
         },
-    ]);
-    sections.extend(tables::sections(doc));
-    sections.extend(nested);
-    sections.extend(flame::sections(&doc.ledger, None));
+    ];
+    recorded.extend(tables::sections(doc));
+    recorded.extend(nested);
+    recorded.extend(flame::sections(&doc.ledger, None));
+    // Of a lab run the operations are the result, and these are what they were counted from.
+    match doc.operations.as_ref().is_some_and(|operations| !operations.rows.is_empty()) {
+        true => sections.push(folded(&recorded)),
+        false => sections.extend(recorded),
+    }
     sections.push(PageSection {
         id: "losses".to_owned(),
         label: "Losses and limits".to_owned(),
         body: losses::section(doc),
     });
     sections
+}
+
+/// Sections folded into one.
+fn folded(sections: &[PageSection]) -> PageSection {
+    let labels: Vec<&str> = sections.iter().map(|section| section.label.as_str()).collect();
+    let body = html! {
+        h2 #recording-title { "The recording behind it" }
+        details.more {
+            summary { (labels.join(", ")) }
+            @for section in sections {
+                section id=(section.id) aria-labelledby={ (section.id) "-title" } { (section.body) }
+            }
+        }
+    };
+    PageSection { id: "recording".to_owned(), label: "Recording".to_owned(), body }
 }
 
 fn footer(doc: &Document) -> Markup {

@@ -124,7 +124,7 @@
   // Paper has no way to open a list.
   let closed = [];
   addEventListener("beforeprint", () => {
-    closed = Array.from(document.querySelectorAll("details:not([open])"));
+    closed = Array.from(document.querySelectorAll("details:not([open], .more)"));
     for (const list of closed) list.open = true;
   });
   addEventListener("afterprint", () => {

@@ -5,7 +5,7 @@ use vmtax_events::Recording;
 
 use super::figures;
 use super::frame::PageFact;
-use crate::{Document, names, numbers};
+use crate::{Document, losses, names, numbers};
 
 /// VMs listed before the rest are only counted.
 const MAX_VMS: usize = 12;
@@ -41,6 +41,9 @@ pub(super) fn badges(doc: &Document) -> Markup {
             }
             @if ledger.losses.is_empty() {
                 li.badge.good { "No known losses" }
+            } @else if losses::is_only_ends(ledger) {
+                @let ends = numbers::counted(ledger.losses.unpaired_exits, "exit");
+                li.badge { a href="#losses" { "Complete but for " (ends) " at its end" } }
             } @else {
                 li.badge.bad { a href="#losses" { "LOSSES: see what is missing" } }
             }

@@ -8,7 +8,7 @@ use vmtax_analyse::operations::{OperationRow, Operations, Path, Waited};
 use vmtax_analyse::{Ledger, ProfiledOperation};
 use vmtax_events::Level;
 
-use crate::calls::difference::sentence;
+use crate::calls::difference::{brief, sentence};
 use crate::numbers::plain;
 use crate::operations::compared::CountsByName;
 
@@ -58,6 +58,8 @@ pub(super) struct OperationChange {
     pub(super) kinds: Vec<String>,
     /// Functions by which the path differs, where both runs have call trees.
     pub(super) functions: Option<String>,
+    /// The largest of them.
+    pub(super) brief: Option<String>,
 }
 
 impl OperationChange {
@@ -131,13 +133,17 @@ pub(super) fn changes(
             waits: waits(then, now),
             kinds: differ,
             functions: None,
+            brief: None,
         };
         let is_path = then.path.zip(now.path).is_some_and(|(then, now)| then.differs(&now));
         if !is_path && change.kinds.is_empty() && change.waits.is_none() {
             continue;
         }
         let trees = tree(before, &now.name, now.level).zip(tree(after, &now.name, now.level));
-        change.functions = trees.and_then(|(one, other)| sentence(&difference(one, other)));
+        if let Some(difference) = trees.map(|(one, other)| difference(one, other)) {
+            change.functions = sentence(&difference);
+            change.brief = brief(&difference);
+        }
         found.push(change);
     }
     found.sort_by(|a, b| b.size().total_cmp(&a.size()));

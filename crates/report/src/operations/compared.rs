@@ -14,6 +14,7 @@ use crate::numbers::{count, counted, plain, ratio};
 use crate::table::{Cell, Column, Table, sort_key};
 use crate::tables::AllFormats;
 use crate::text::TextLayout;
+use crate::text::layout::wrap;
 
 /// Schema of the JSON; docs/json.md.
 const SCHEMA: &str = "vmtax-lab-comparison-1";
@@ -24,6 +25,9 @@ type Runs<'a> = [(String, &'a Ledger)];
 /// Counts of an operation's exits by name; `None` if they depend on time.
 pub type CountsByName = fn(&OperationRow) -> Option<BTreeMap<String, u64>>;
 
+/// Labels of a run: the emulated host, options, ...
+type RunLabels = BTreeMap<String, String>;
+
 /// The operations of several runs; the first run is the base. Emulated and other runs cannot be compared: paths are instructions in
 /// one and cycles in the other.
 pub struct OperationsComparison<'a> {
@@ -31,13 +35,20 @@ pub struct OperationsComparison<'a> {
     rows: Vec<ComparedRow>,
     /// Call trees of each run.
     trees: Vec<Vec<ProfiledOperation<'a>>>,
+    /// Labels of each run, where they are known.
+    labels: Vec<RunLabels>,
 }
 
 impl<'a> OperationsComparison<'a> {
     /// Compares at least one run.
     pub fn new(runs: &'a Runs<'a>, kinds: CountsByName) -> Self {
         let trees = runs.iter().map(|(_, ledger)| profiled(ledger).0).collect();
-        OperationsComparison { runs, rows: rows(runs, kinds), trees }
+        OperationsComparison { runs, rows: rows(runs, kinds), trees, labels: Vec::new() }
+    }
+
+    /// With the labels of each run: those that differ are named.
+    pub fn labelled(self, labels: Vec<BTreeMap<String, String>>) -> Self {
+        OperationsComparison { labels, ..self }
     }
 
     fn compared(&self) -> Vec<((usize, usize), ComparedOperation<'_>)> {
@@ -63,7 +74,7 @@ impl AllFormats for OperationsComparison<'_> {
 
     /// A page, with pictures of the functions that differ.
     fn html(&self, out: &mut dyn Write) -> io::Result<()> {
-        html(out, self.runs, (&self.rows, &self.compared()), env!("CARGO_PKG_VERSION"))
+        html(out, self.runs, (&self.rows, &self.compared()), &self.labels)
     }
 }
 
@@ -257,17 +268,15 @@ fn text(
     } else {
         "Exits of one operation, and its cycles."
     };
-    writeln!(
-        out,
-        "\n{unit} x: path / path of the first run. same: not further from it than ± of both together; ± is 0.5 % where none is shown."
-    )?;
+    writeln!(out)?;
+    let mut said = vec![format!(
+        "{unit} x: path / path of the first run. same: not further from it than ± of both together; ± is 0.5 % where none is shown."
+    )];
     if compared.iter().any(|(_, one)| one.sentence().is_some()) {
-        writeln!(
-            out,
-            "Functions: difference in instructions per operation from the first run; the sum is the difference of the paths."
-        )?;
+        said.push("Functions: difference in instructions per operation from the first run; the sum is the difference of the paths.".to_owned());
     }
-    Ok(())
+    let lines = said.iter().flat_map(|sentence| wrap(sentence, look.width, "", ""));
+    lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 /// Lines below an operation: the exits and functions by which each run differs from the first.
@@ -437,11 +446,33 @@ fn answer(runs: &[(String, &Ledger)], rows: &[ComparedRow]) -> Vec<String> {
     said
 }
 
+/// What was measured, where it is not the same in all runs: kernels, processors, and what their labels say.
+fn setups(runs: &[(String, &Ledger)], labels: &[RunLabels]) -> Vec<String> {
+    let all = |of: &dyn Fn(usize) -> String| (0..runs.len()).map(of).collect::<Vec<String>>();
+    let mut setups = vec![
+        ("kernel".to_owned(), all(&|at| runs[at].1.recording.kernel.clone())),
+        ("processor".to_owned(), all(&|at| runs[at].1.recording.cpu.clone())),
+    ];
+    let keys: BTreeSet<&String> = labels.iter().flat_map(BTreeMap::keys).collect();
+    let label = |key: &String, at: usize| labels.get(at)?.get(key).cloned();
+    setups.extend(
+        keys.into_iter().map(|key| {
+            (key.clone(), all(&|at| label(key, at).unwrap_or_else(|| "none".to_owned())))
+        }),
+    );
+    setups.retain(|(_, values)| values.iter().any(|value| *value != values[0]));
+    let said = setups.into_iter().map(|(what, values)| {
+        let each = runs.iter().zip(values).map(|((name, _), value)| format!("{name} {value}"));
+        format!("Different {what}: {}.", each.collect::<Vec<_>>().join(", "))
+    });
+    said.collect()
+}
+
 fn html(
     out: &mut dyn Write,
     runs: &[(String, &Ledger)],
     (rows, compared): ComparedParts<'_, '_>,
-    tool_version: &str,
+    labels: &[RunLabels],
 ) -> io::Result<()> {
     let names: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
     let emulated = runs[0].1.recording.emulated.as_ref();
@@ -464,9 +495,9 @@ fn html(
     }
     let page = TablePage {
         command: "lab compare",
-        tool_version,
+        tool_version: env!("CARGO_PKG_VERSION"),
         facts: vec![("runs", names.join(", "))],
-        answer: answer(runs, rows),
+        answer: answer(runs, rows).into_iter().chain(setups(runs, labels)).collect(),
         emulation: emulated.map(|which| {
             format!("Emulated ({which}): paths are instructions, exact; they do not reflect time.")
         }),

@@ -8,7 +8,7 @@ use vmtax_analyse::vm_facts::kind;
 use vmtax_analyse::{Diff, Ledger, Per};
 
 use super::layout::{Paint, Style};
-use super::{TextLayout, TextPage};
+use super::{TextLayout, TextPage, losses_style};
 use crate::numbers::{duration, of_count, percent};
 use crate::{Compares, Comparison, diff as described, losses, names};
 
@@ -39,13 +39,20 @@ impl Compares for TextLayout {
             self::table(&mut page, &comparison.diff, table)?;
         }
         sides.iter().try_for_each(|(label, side)| {
-            page.losses(&format!("losses of {label}"), &losses::all(side.ledger))
+            let style = losses_style(side.ledger);
+            page.losses(style, &format!("losses of {label}"), &losses::all(side.ledger))
         })
     }
 }
 
-/// The comparison in one sentence.
+/// The comparison in one sentence, and what most of the difference is.
 pub(crate) fn verdict(comparison: &Comparison<'_>) -> String {
+    let (sentence, conclusion) = conclusions(comparison);
+    [Some(sentence), conclusion].into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+/// As [`verdict`], apart.
+pub(crate) fn conclusions(comparison: &Comparison<'_>) -> (String, Option<String>) {
     let rows = || comparison.diff.tables.first().into_iter().flat_map(|table| &table.rows);
     let (base, other): (f64, f64) =
         rows().fold((0.0, 0.0), |sum, row| (sum.0 + row.base.rate, sum.1 + row.other.rate));
@@ -61,7 +68,7 @@ pub(crate) fn verdict(comparison: &Comparison<'_>) -> String {
     };
     let cost = cost + &preempted(comparison).map_or_else(String::new, |said| format!("; {said}"));
     if base <= 0.0 || other <= 0.0 {
-        return format!("One of the two has no exits to compare{cost}.");
+        return (format!("One of the two has no exits to compare{cost}."), None);
     }
     let ratio = other / base;
     let words = if (ratio - 1.0).abs() <= 0.1 {
@@ -70,8 +77,8 @@ pub(crate) fn verdict(comparison: &Comparison<'_>) -> String {
         format!("The other takes {ratio:.2} times the exits of the base")
     };
     let conclusion = comparison.diff.conclusion.as_ref();
-    let conclusion = conclusion.map(|one| format!(" {}.", concluded(one, comparison.diff.per)));
-    format!("{words} ({}){cost}.{}", unit(comparison.diff.per), conclusion.unwrap_or_default())
+    let conclusion = conclusion.map(|one| format!("{}.", concluded(one, comparison.diff.per)));
+    (format!("{words} ({}){cost}.", unit(comparison.diff.per)), conclusion)
 }
 
 /// What the difference comes to, in one sentence.

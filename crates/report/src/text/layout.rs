@@ -20,6 +20,13 @@ pub struct TextLayout {
     pub width: Option<usize>,
 }
 
+impl TextLayout {
+    /// A sentence in lines that fit, behind this indent.
+    pub fn wrapped(&self, sentence: &str, indent: &str) -> Vec<String> {
+        wrap(sentence, self.width, indent, &format!("{indent}  "))
+    }
+}
+
 /// How a piece of text is highlighted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {

@@ -163,9 +163,9 @@ fn losses(pen: &mut Pen<'_>, model: &ScreenModel) {
                 n => format!("l: all {n}"),
             };
             let room = pen.area.width.saturating_sub(more.len() as u16 + 4);
-            let warning = pen.warning();
-            let end = pen.text((1, 3), first, room, warning);
-            pen.right(3, end, &more, warning);
+            let style = if model.facts.is_lossy { pen.warning() } else { DIM };
+            let end = pen.text((1, 3), first, room, style);
+            pen.right(3, end, &more, style);
         }
     }
 }

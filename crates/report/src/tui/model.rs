@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use vmtax_analyse::ledger::Taker;
 use vmtax_analyse::{Frames, IntervalFrame, KeyValue, ledger};
-use vmtax_events::{Coverage, Recording};
+use vmtax_events::{Coverage, Losses, Recording};
 
 use super::column::{self, RowMeasure, ScreenLine};
 use super::rows::{self, Grouped, RowSums, View, Within};
 use super::space;
+use crate::losses;
 use crate::names::{self, printable};
 use crate::numbers;
 use crate::table::{Cell, Column, Table};
@@ -33,6 +34,16 @@ pub struct HostFacts {
     pub recording: Recording,
     /// One sentence for each thing that is missing; hostile text is made harmless already.
     pub losses: Vec<String>,
+    /// These are worth a warning.
+    pub is_lossy: bool,
+}
+
+impl HostFacts {
+    /// Of what a recording says of itself.
+    pub fn new(recording: Recording, losses: &Losses, complete: bool) -> HostFacts {
+        let is_lossy = losses::are_grave(losses, complete);
+        HostFacts { recording, losses: losses::of(losses, complete), is_lossy }
+    }
 }
 
 /// A place in the tree of VMs, vCPUs, causes and exits, with the order there.

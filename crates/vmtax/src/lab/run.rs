@@ -141,7 +141,7 @@ fn several(args: &LabRunArgs, plan: &LabPlan, kernels: &[Kernel]) -> anyhow::Res
     let columns: Vec<(String, &Ledger)> =
         runs.iter().map(|(name, ledger)| (name.clone(), ledger)).collect();
     let format = args.format.of_tables().unwrap_or_default();
-    compare::show(&columns, &OutputArgs { format, output: None })?;
+    compare::show(&columns, Vec::new(), &OutputArgs { format, output: None })?;
     not_measured(&failures)
 }
 

@@ -130,8 +130,8 @@ fn show(args: &SeriesArgs, series: &Series<'_>) -> anyhow::Result<()> {
                 if !configurations.is_empty() {
                     writeln!(out, "\nConfigurations")?;
                 }
-                for line in &configurations {
-                    writeln!(out, "  {line}")?;
+                for line in configurations.iter().flat_map(|line| look.wrapped(line, "  ")) {
+                    writeln!(out, "{line}")?;
                 }
                 writeln!(out, "\n{}", args.output.join(PAGE).display())?;
             }

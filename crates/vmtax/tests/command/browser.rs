@@ -35,7 +35,7 @@ const PAGES: [(&str, &str, bool); 20] = [
     ("report of traffic", "report captures/lab-network/vhost", true),
     ("bench compare of traffic", "bench compare captures/lab-network/vhost", true),
     ("doctor", "doctor --root root", false),
-    ("pages", "pages --root root", false),
+    ("pages", "doctor --pages --root root", false),
     ("mem scan", "mem scan image", false),
     ("vpmu selftest", "vpmu selftest", false),
     ("lab list", "lab list", false),

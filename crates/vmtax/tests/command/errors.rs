@@ -194,7 +194,7 @@ fn an_input_of_the_wrong_kind_is_a_data_error() {
     let help = "; `vmtax report --help` says what can be read";
     let random: Vec<u8> =
         (0..4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let kinds: [(&str, &[u8], &str); 10] = [
+    let kinds: [(&str, &[u8], &str); 13] = [
         ("empty", b"", "it is empty"),
         ("elf", b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0", "it is an ELF program"),
         (
@@ -208,6 +208,14 @@ fn an_input_of_the_wrong_kind_is_a_data_error() {
         ("zero", &[0; 4096], "it begins with the bytes 00 00*"),
         ("text", b"hello \x1b[31mworld\n", "it is text that begins with \"hello world\" (*)"),
         ("html", b"<!DOCTYPE html>\n", "it is text that begins with \"<!DOCTYPE html>\" (*)"),
+        // A post's text around the fences is left out.
+        (
+            "post",
+            b"# Slow VM\n```\n---\nload average: 3\n```\n",
+            "it is text that begins with \"load average: 3\" (*)",
+        ),
+        ("comment", b"\n#\n# my notes\n1\n", "it is text that begins with \"# my notes\" (*)"),
+        ("rule", b"-----\n", "it is text without words (*)"),
         ("start", b"PERFILE", "it is text that begins with \"PERFILE\" (*)"),
     ];
     for (name, bytes, sentence) in kinds {

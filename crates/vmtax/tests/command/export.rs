@@ -27,9 +27,9 @@ fn in_time<T>(mut exchange: impl FnMut() -> T) -> T {
 }
 
 /// A server of a recording, on a port that was free.
-struct Exporter {
+pub(crate) struct Exporter {
     child: Child,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 impl Exporter {
@@ -37,7 +37,7 @@ impl Exporter {
         Exporter::with(&["--listen", "127.0.0.1:0", "--replay", recording])
     }
 
-    fn with(args: &[&str]) -> Exporter {
+    pub(crate) fn with(args: &[&str]) -> Exporter {
         let mut child = Command::new(env!("CARGO_BIN_EXE_vmtax"))
             .arg("export")
             .args(args)
@@ -291,10 +291,11 @@ fn mistakes_are_errors() {
     );
 }
 
-/// Each counter by its series.
+/// Each counter of exits and losses by its series.
 fn counters(page: &[u8]) -> BTreeMap<String, f64> {
     let page = std::str::from_utf8(page).unwrap();
-    let samples = page.lines().filter(|line| line.starts_with("vmtax_exits_total{"));
+    let counted = ["vmtax_exits_total{", "vmtax_losses_total{what=\"unpaired"];
+    let samples = page.lines().filter(|line| counted.iter().any(|start| line.starts_with(start)));
     let parts = samples.map(|line| line.rsplit_once(' ').unwrap());
     parts.map(|(series, value)| (series.to_owned(), value.parse().unwrap())).collect()
 }
@@ -314,6 +315,7 @@ fn a_recording_is_played_again_and_again() {
         "100",
     ]);
     let once = counters(&expected);
+    assert_eq!(once["vmtax_losses_total{what=\"unpaired-exits\"}"], 3.0);
     let mut before = BTreeMap::new();
     let is_twice = |now: &BTreeMap<String, f64>| {
         once.iter().all(|(series, count)| now.get(series).is_some_and(|n| *n >= 2.0 * count))

@@ -17,7 +17,7 @@ const COMMANDS: [(&str, &str); 17] = [
     ("explain --before plain --after td --isa vmx --length 10s", "subject,fate,before,"),
     ("bench compare results.csv", "workload,metric,unit,"),
     ("doctor --root root", "verdict,check,subject,"),
-    ("pages --root root", "pid,name,kind,"),
+    ("doctor --pages --root root", "pid,name,kind,"),
     ("vpmu selftest", "gate,policy,found,at_least,at_most,holds\r\n"),
     ("vpmu bench --turns 0", "table,host,accelerator,kernel,operation,creates_legacy,"),
     ("mem bench --size 1 --rounds 1 --accel cpu", "operation,"),

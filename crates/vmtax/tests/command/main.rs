@@ -9,6 +9,7 @@ mod captures;
 mod check;
 
 mod damage;
+mod dashboard;
 mod diff;
 mod disk_full;
 mod errors;

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::check::{stdout, vmtax};
 
-const COMMANDS: [&str; 5] = ["report", "import", "record", "doctor", "pages"];
+const COMMANDS: [&str; 4] = ["report", "import", "record", "doctor"];
 
 /// Runs a program with this standard input; `None` when its package is not installed.
 fn feed(program: &str, package: &str, args: &[&str], input: &[u8]) -> Option<Output> {
@@ -54,6 +54,9 @@ fn bash_completes_flags_and_their_values() {
         ("vmtax query --quest", "--question"),
         ("vmtax query --format par", "parquet"),
         ("vmtax fleet comp", "compact"),
+        ("vmtax lab run --suite pag", "paging"),
+        ("vmtax lab run --operation touch-", "touch-4k"),
+        ("vmtax lab bisect-step --operation cpu", "cpuid"),
         ("vmtax fleet compact --rem", "--remove"),
     ] {
         let list: Vec<&str> = words.split(' ').collect();

@@ -136,7 +136,7 @@ fn a_textfile_holds_the_same_samples() {
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/export");
 
-fn dashboard() -> Value {
+pub(crate) fn dashboard() -> Value {
     serde_json::from_slice(&std::fs::read(format!("{EXAMPLES}/dashboard.json")).unwrap()).unwrap()
 }
 
@@ -148,6 +148,21 @@ fn expressions(dashboard: &Value) -> Vec<String> {
         targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect();
     assert!(asked.len() >= 9);
     asked
+}
+
+/// The panels' titles and queries, with values in place of Grafana's variables.
+pub(crate) fn title_and_query(dashboard: &Value) -> Vec<(String, String)> {
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let of_panel = |panel: &Value| {
+        let title = panel["title"].as_str().unwrap().to_owned();
+        let queries = panel["targets"].as_array().unwrap().clone();
+        queries.into_iter().map(move |target| {
+            let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "1m");
+            let query = query.replace("$__range", "1h");
+            (title.clone(), query.replace("$instance", ".*").replace("$vm", ".*"))
+        })
+    };
+    panels.flat_map(of_panel).collect()
 }
 
 /// Rules and dashboard of `examples/export` ask for metrics, labels and parts of time that there are.
@@ -202,9 +217,7 @@ fn promtool_takes_the_rules_and_the_textfile() {
     let target = tempfile::tempdir().unwrap();
     // Grafana fills in its variables; the queries are rules then.
     let mut rules = "groups: [{name: dashboard, rules: [".to_owned();
-    for (number, query) in expressions(&dashboard()).into_iter().enumerate() {
-        let query = query.replace("$__rate_interval", "1m").replace("$__range", "1h");
-        let query = query.replace("$instance", ".*").replace("$vm", ".*");
+    for (number, (_, query)) in title_and_query(&dashboard()).into_iter().enumerate() {
         assert!(!query.contains('$'), "{query}");
         let query = serde_json::to_string(&query).unwrap();
         rules += &format!("{{record: 'query:{number}', expr: {query}}}, ");

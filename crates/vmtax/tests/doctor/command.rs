@@ -36,15 +36,15 @@ fn this_machine_can_be_looked_at() {
         "doctor --guest-root /",
         "doctor --format json --guest-root /",
         "doctor --fix-script",
-        "pages",
-        "pages --format json",
+        "doctor --pages",
+        "doctor --pages --format json",
         "doctor --format csv",
         "doctor --format html",
-        "pages --format csv",
-        "pages --format html",
-        "pages --inside",
-        "pages --inside --format csv",
-        "pages --inside --format html",
+        "doctor --pages --format csv",
+        "doctor --pages --format html",
+        "doctor --host-pages",
+        "doctor --host-pages --format csv",
+        "doctor --host-pages --format html",
     ] {
         let out = stdout(folder.path(), words);
         assert!(!out.is_empty(), "{words}");
@@ -75,7 +75,7 @@ fn a_vm_of_this_machine_is_found() {
     BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let pid = holder.id();
     let document = (line == "holding\n")
-        .then(|| json(&stdout(folder.path(), &format!("pages --format json -p {pid}"))));
+        .then(|| json(&stdout(folder.path(), &format!("doctor --pages --format json -p {pid}"))));
     // It ends when its input does.
     drop(holder.stdin.take());
     holder.wait().unwrap();
@@ -116,7 +116,7 @@ fn the_kvm_module_in_use_is_named() {
         (&MadeRoot::amd(), "kvm_amd (a module)", "kvm_amd", false, ""),
     ] {
         let folder = made(root);
-        for command in ["doctor --root host", "pages --root host"] {
+        for command in ["doctor --root host", "doctor --pages --root host"] {
             let text = String::from_utf8(stdout(folder.path(), command)).unwrap();
             assert!(
                 text.lines().any(|l| l.trim().starts_with("KVM ") && l.contains(line)),
@@ -165,10 +165,10 @@ fn without_root_what_is_closed_is_unknown() {
     ] {
         assert_eq!(verdict(&document, check), expected, "{check}");
     }
-    let pages = ask("pages --root host --format json");
+    let pages = ask("doctor --pages --root host --format json");
     assert_eq!(pages["vms"][0]["mapped"]["unknown"], "permission denied");
     assert_eq!(pages["vms"][0]["mapped"]["bytes_2m"], Value::Null);
-    let text = succeed(&mut program.command(folder.path(), "pages --root host"));
+    let text = succeed(&mut program.command(folder.path(), "doctor --pages --root host"));
     assert!(String::from_utf8(text).unwrap().contains("permission denied; run as root."));
     // A process that cannot be looked into may be a VM.
     fs::set_permissions(&fds, fs::Permissions::from_mode(0o000)).unwrap();
@@ -180,7 +180,7 @@ fn without_root_what_is_closed_is_unknown() {
     assert_eq!(verdict(&document, "thp-shmem"), "unknown");
     // This machine, too.
     succeed(&mut program.command(folder.path(), "doctor"));
-    succeed(&mut program.command(folder.path(), "pages"));
+    succeed(&mut program.command(folder.path(), "doctor --pages"));
     for opened in [&debugfs, &fds] {
         fs::set_permissions(opened, fs::Permissions::from_mode(0o755)).unwrap();
     }
@@ -206,12 +206,16 @@ fn mistakes_have_their_exit_codes() {
                 "none: cannot be read: No such file or directory (os error 2); check its name",
             ),
             (
-                "pages --root none",
+                "doctor --pages --root none",
                 3,
                 "none: cannot be read: No such file or directory (os error 2); check its name",
             ),
             ("doctor --root host -p 1", 4, "-p 1: this process runs no VM; there are: 4711 (web)"),
-            ("pages --root guest -p 1", 4, "-p 1: this process runs no VM; no process runs a VM"),
+            (
+                "doctor --pages --root guest -p 1",
+                4,
+                "-p 1: this process runs no VM; no process runs a VM",
+            ),
             (
                 "doctor none",
                 3,
@@ -223,7 +227,7 @@ fn mistakes_have_their_exit_codes() {
             ("doctor --guest ssh:-oProxyCommand=x", 2, "invalid value 'ssh:-oProxyCommand=x' for*"),
             ("doctor --guest ssh:vm --guest-root guest", 2, "*cannot be used with*"),
             ("doctor --fix-script --format json", 2, "*cannot be used with*"),
-            ("pages -p x", 2, "invalid value 'x' for '--pid <PID>'*"),
+            ("doctor --pages -p x", 2, "invalid value 'x' for '--pid <PID>'*"),
         ],
     );
 }
@@ -284,7 +288,7 @@ fn strip_colors(line: &str) -> String {
 #[test]
 fn pages_show_what_is_mapped_beside_what_is_there() {
     let folder = made(&MadeRoot::intel());
-    let document = json(&stdout(folder.path(), "pages --root host --format json -p 4711"));
+    let document = json(&stdout(folder.path(), "doctor --pages --root host --format json -p 4711"));
     let vm = &document["vms"][0];
     assert_eq!(
         (&vm["pid"], &vm["name"], &vm["kind"]),
@@ -299,7 +303,7 @@ fn pages_show_what_is_mapped_beside_what_is_there() {
         (&vm["backing"]["anon_thp"], &vm["backing"]["resident"]),
         (&(1u64 << 30).into(), &(1u64 << 30).into())
     );
-    let text = String::from_utf8(stdout(folder.path(), "pages --root host")).unwrap();
+    let text = String::from_utf8(stdout(folder.path(), "doctor --pages --root host")).unwrap();
     for part in
         ["web (4711), plain", "mapped in EPT/NPT", "1001.2 MiB", "99.9 %", "KVM_GET_STATS_FD"]
     {
@@ -340,9 +344,9 @@ fn hostile_texts_reach_neither_the_terminal_nor_the_script() {
         for words in [
             "doctor --root host",
             "doctor --root host --fix-script",
-            "pages --root host",
+            "doctor --pages --root host",
             "doctor --root host --format json",
-            "pages --root host --format json",
+            "doctor --pages --root host --format json",
         ] {
             let out = String::from_utf8(stdout(folder.path(), words)).unwrap();
             let is_hidden = |c: char| {

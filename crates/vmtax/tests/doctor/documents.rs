@@ -153,7 +153,7 @@ fn the_json_fits_its_schemas() {
                 "doctor.schema.json",
             ),
             (format!("doctor recording --root {name} --format json"), "doctor.schema.json"),
-            (format!("pages --root {name} --format json"), "pages.schema.json"),
+            (format!("doctor --pages --root {name} --format json"), "pages.schema.json"),
         ] {
             let document = serde_json::from_slice(&stdout(folder.path(), &words)).unwrap();
             validate(schema, &document);
@@ -175,7 +175,7 @@ fn the_json_fits_its_schemas() {
     assert!(expected.contains(&found["verdict"].as_str().unwrap()), "{document} {found}");
 }
 
-const INSIDE: &str = "pages --inside --format json";
+const INSIDE: &str = "doctor --host-pages --format json";
 
 #[test]
 fn ids_are_plain_and_stand_once() {

@@ -1,4 +1,4 @@
-//! `vmtax doctor` and `vmtax pages`: verdicts on made-up systems, hostile ones, and the real commands.
+//! `vmtax doctor` and `vmtax doctor --pages`: verdicts on made-up systems, hostile ones, and the real commands.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -79,6 +79,9 @@ fn what_an_option_changes_is_named() {
             "    npt0: L1 npf page fault 0x40000000 (2 MiB): 0, not 1",
         ]
     );
+    let page = printed(&["lab", "compare", &base, &npt0, "--format", "html"]);
+    assert!(page.contains("Different options: base none, npt0 kvm_amd.npt=0."));
+    assert!(!page.contains("Different kernel") && !page.contains("Different host"));
     let csv = printed(&["lab", "compare", &base, &npt0, "--format", "csv"]);
     let rows: Vec<[&str; 4]> = csv
         .lines()

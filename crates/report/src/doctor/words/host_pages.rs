@@ -16,7 +16,7 @@ pub(super) const REMEDY_UNLESS_SNP: &str = "memory in huge pages, if the VM is n
 pub(super) fn found(found: &PagesFound) -> String {
     match found {
         PagesFound::NotTried => {
-            "a guest measures it itself: run vmtax pages --inside there".to_owned()
+            "a guest measures it itself: run vmtax doctor --host-pages there".to_owned()
         }
         PagesFound::NoVm => "this is no VM: there is no host to tell of".to_owned(),
         PagesFound::NotMeasured(missing) => not_measured(missing),

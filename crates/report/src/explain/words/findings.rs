@@ -176,7 +176,7 @@ fn of_subject(subject: Subject) -> FindingWords {
         Subject::MemoryFaults => (
             "the guest touches memory that the host has not mapped: not yet, or no more (NUMA balancing, KSM, reclaim); exits alone do not tell which",
             "each region of 2 MiB faults once: then it is first use",
-            "how numa_pte_updates and numa_hint_faults in the host's /proc/vmstat grow meanwhile (kernel.numa_balancing=0 for a trial); `vmtax pages` on the host; kvm:kvm_page_fault",
+            "how numa_pte_updates and numa_hint_faults in the host's /proc/vmstat grow meanwhile (kernel.numa_balancing=0 for a trial); `vmtax doctor --pages` on the host; kvm:kvm_page_fault",
         ),
         Subject::MappedFaults => (
             "the guest accesses pages that are mapped, but not for that: most often it writes pages that KVM or the host write-protects (a migration or a checkpoint tracks writes, KSM shares pages, the VMM was forked)",
@@ -447,12 +447,12 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
         FoundKind::TlbMisses => words(
             "the guest's TLB misses more often than in the base: it waits for page walks",
             "the two did not do the same work, or the guest's own pages differ (THP in the guest)",
-            "`vmtax pages` on the host while each VM runs; AnonHugePages in /proc/meminfo of both guests",
+            "`vmtax doctor --pages` on the host while each VM runs; AnonHugePages in /proc/meminfo of both guests",
         ),
         FoundKind::ShatteredRegions => words(
             "conversions of single pages break up huge pages: KVM maps a region of 2 MiB that is private in part in pages of 4 KiB",
-            "pages_2m of `vmtax pages` does not fall while the guest converts, or there were no 2M pages before",
-            "`vmtax pages` before and after the conversions; `vmtax lab run --operation shatter,shatter-back` shows the same on an emulated host",
+            "pages_2m of `vmtax doctor --pages` does not fall while the guest converts, or there were no 2M pages before",
+            "`vmtax doctor --pages` before and after the conversions; `vmtax lab run --operation shatter,shatter-back` shows the same on an emulated host",
         ),
         FoundKind::SmallPages { private } => words(
             if *private {
@@ -460,8 +460,8 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
             } else {
                 SMALL_PAGES
             },
-            "`vmtax pages` shows 2M and 1G",
-            "`vmtax pages` on the host while the VM runs; `vmtax doctor` in the guest, which times what a load pays there; dTLB-load-misses and perf annotate of its hottest function",
+            "`vmtax doctor --pages` shows 2M and 1G",
+            "`vmtax doctor --pages` on the host while the VM runs; `vmtax doctor` in the guest, which times what a load pays there; dTLB-load-misses and perf annotate of its hottest function",
         ),
         FoundKind::EmulatedIommu => words(
             "the guest maps and unmaps each transfer in an IOMMU that the VMM emulates: each change is an exit to it, and with a passed-through device a change of the host's mappings",

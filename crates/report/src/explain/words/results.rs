@@ -32,13 +32,22 @@ pub(crate) fn workload(workload: &WorkloadResults) -> String {
 fn loss(workload: &WorkloadResults, worst: &CategoryResult) -> String {
     let plain = worst.plain.as_ref().map_or("", |plain| plain.category.as_str());
     format!(
-        "{}: {} loses {} of {plain} ({}{})",
+        "{}: {} {} ({}{})",
         workload.name,
         worst.category,
-        percent(workload.loss()),
+        lost(workload.loss(), plain),
         figures(workload),
         runs(worst.runs)
     )
+}
+
+/// A loss against a plain VM. Of a cost, such as a time, that more than doubles there is nothing to lose so much of.
+fn lost(loss: f64, plain: &str) -> String {
+    match loss {
+        loss if loss < 0.0 => format!("gains {} of {plain}", percent(-loss)),
+        loss if loss < 1.0 => format!("loses {} of {plain}", percent(loss)),
+        loss => format!("takes {:.1} times as much as {plain}", 1.0 + loss),
+    }
 }
 
 /// The worst category's value and the plain VM's: `591 Mbit/s of 3.4 Gbit/s`.
@@ -59,11 +68,9 @@ fn without_loss(workload: &WorkloadResults) -> String {
         return format!("{name}: no category differs by 5 % and more from its baseline");
     };
     format!(
-        "{name}: {} {} {} of {} ({} of {}{})",
+        "{name}: {} {} ({} of {}{})",
         row.category,
-        if baseline.loss > 0.0 { "loses" } else { "gains" },
-        percent(baseline.loss.abs()),
-        baseline.category,
+        lost(baseline.loss, &baseline.category),
         figure(row.value, &workload.unit),
         figure(baseline.value, &workload.unit),
         runs(row.runs)
@@ -93,10 +100,10 @@ pub(super) fn verdict<W: AsRef<WorkloadResults>>(workloads: &[W]) -> String {
                 all => format!("{lose} of {all} workloads lose; worst is "),
             };
             format!(
-                "{many}{}: {} loses {} of {plain}{}",
+                "{many}{}: {} {}{}",
                 workload.name,
                 worst.category,
-                percent(workload.loss()),
+                lost(workload.loss(), plain),
                 back.unwrap_or_default()
             )
         }
@@ -127,5 +134,17 @@ fn figure(value: f64, unit: &str) -> String {
         ("1/s", "") => format!("{number}/s"),
         ("1/s", prefix) => format!("{number}{prefix}/s"),
         _ => format!("{number} {prefix}{unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_that_doubles_is_a_factor() {
+        assert_eq!(lost(0.844, "VM"), "loses 84.4 % of VM");
+        assert_eq!(lost(5.672, "plain"), "takes 6.7 times as much as plain");
+        assert_eq!(lost(-0.1, "plain"), "gains 10.0 % of plain");
     }
 }

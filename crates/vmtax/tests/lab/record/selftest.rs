@@ -13,6 +13,9 @@ trap asked=1 INT
 ./vmtax selftest --bundle report.tar.zst --format json -o whole.json >whole.said 2>&1; echo $? >whole.code
 ./vmtax selftest --format text -o whole.txt
 ./vmtax selftest --fault miscounted --format json -o miscounted.json >miscounted.said 2>&1; echo $? >miscounted.code
+mkdir small; mount -t tmpfs -o size=16k none small
+./vmtax selftest --bundle small/report.tar.zst --format json -o full.json >full.said 2>&1; echo $? >full.code
+ls -A small >full.left
 ./vmtax selftest --fault lost --format json -o lost.json >lost.said 2>&1; echo $? >lost.code
 setpriv --bounding-set -all --inh-caps -all ./vmtax selftest >denied.said 2>&1; echo $? >denied.code
 while [ -z \"$asked\" ]; do sleep 1; done
@@ -46,13 +49,18 @@ fn outcomes<'a>(document: &'a Value, table: &str, name: &str) -> Vec<(&'a str, &
 fn agrees(host: &str) {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--host", host, "--operation", "cpuid"];
-    let left = observe_script(folder.path(), SCRIPT, &["/usr/bin/perf"], &arguments);
+    let left = observe_script(
+        folder.path(),
+        SCRIPT,
+        &["/usr/bin/perf", "/usr/bin/mount", "/usr/bin/ls"],
+        &arguments,
+    );
     assert_eq!(text(&left, "whole.code").trim(), "0", "{}", text(&left, "whole.said"));
     let whole = document(&left, "whole.json");
     let exits = outcomes(&whole, "exits", "what");
     assert_eq!(exits.len(), 8, "{exits:?}");
     assert!(exits.iter().all(|(_, outcome)| *outcome == "works"), "{whole:#}");
-    for counter in ["known", "recorder", "events"] {
+    for counter in ["known", "recorder", "events", "perf"] {
         let counts = cells(&whole, "exits", "what", counter);
         assert!(counts[..5].iter().all(|(_, count)| **count == 4000), "{counter}: {counts:?}");
     }
@@ -69,6 +77,17 @@ fn agrees(host: &str) {
     bundle(&left.join("report.tar.zst"), &whole);
 
     eprintln!("{}", text(&left, "whole.txt"));
+    // The table is there, and nothing of the archive.
+    assert_eq!(text(&left, "full.code").trim(), "5", "{}", text(&left, "full.said"));
+    assert_eq!(outcomes(&document(&left, "full.json"), "exits", "what"), exits);
+    let said = text(&left, "full.said");
+    assert!(
+        said.starts_with("vmtax: small/report.tar.zst: ") && said.lines().count() == 1,
+        "{said}"
+    );
+    assert!(said.contains("No space left on device"), "{said}");
+    assert_eq!(text(&left, "full.left"), "");
+
     assert_eq!(text(&left, "miscounted.code").trim(), "6", "{}", text(&left, "miscounted.said"));
     let miscounted = document(&left, "miscounted.json");
     let differ: Vec<_> = outcomes(&miscounted, "exits", "what");

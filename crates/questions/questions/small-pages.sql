@@ -1,6 +1,6 @@
 -- title: VMs with memory mapped in 4 KiB pages
 -- unit: MiB; percent of the mapped memory
--- about: From KVM's counters of mapped pages (vmtax pages, vmtax import --stats); the mean of a run's readings.
+-- about: From KVM's counters of mapped pages (vmtax doctor --pages, vmtax import --stats); the mean of a run's readings.
 -- param percent number = 10: minimum percentage of memory in 4 KiB pages
 -- param since date = 0000-01-01: first day to include
 -- param limit count = 100: maximum number of rows

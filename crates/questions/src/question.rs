@@ -10,7 +10,7 @@
 //!
 //! A parameter is a value, bound to `$class` in the plan: it is never part of the text that is parsed.
 
-use datafusion::common::ScalarValue;
+use std::fmt::Write as _;
 
 /// The questions, as they are in `questions/`.
 const FILES: [(&str, &str); 6] = [
@@ -22,6 +22,7 @@ const FILES: [(&str, &str); 6] = [
     ("worst-vcpus", include_str!("../questions/worst-vcpus.sql")),
 ];
 
+/// A predefined question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetQuestion {
     /// Its name on the command line.
@@ -58,6 +59,14 @@ pub enum ParameterKind {
     Date,
 }
 
+/// A value of a parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ParameterValue {
+    Text(String),
+    Count(i64),
+    Number(f64),
+}
+
 impl ParameterKind {
     const ALL: [(ParameterKind, &'static str, &'static str); 4] = [
         (ParameterKind::Text, "text", "a text"),
@@ -75,29 +84,26 @@ impl ParameterKind {
     ///
     /// # Errors
     /// The expected form.
-    pub fn value(self, text: &str) -> Result<ScalarValue, String> {
+    pub fn value(self, text: &str) -> Result<ParameterValue, String> {
         let wrong = || format!("{text:?} is not {}", ParameterKind::ALL[self as usize].2);
         match self {
-            ParameterKind::Text => Ok(ScalarValue::from(text)),
+            ParameterKind::Text => Ok(ParameterValue::Text(text.to_owned())),
             ParameterKind::Count => text
                 .parse::<i64>()
                 .ok()
                 .filter(|&n| n >= 0)
-                .map(ScalarValue::from)
+                .map(ParameterValue::Count)
                 .ok_or_else(wrong),
             ParameterKind::Number => text
                 .parse::<f64>()
                 .ok()
                 .filter(|n| n.is_finite())
-                .map(ScalarValue::from)
+                .map(ParameterValue::Number)
                 .ok_or_else(wrong),
-            ParameterKind::Date => {
-                if vmtax_fleet_flags::is_date(text) {
-                    Ok(ScalarValue::from(text))
-                } else {
-                    Err(wrong())
-                }
-            }
+            ParameterKind::Date => match vmtax_fleet_flags::is_date(text) {
+                true => Ok(ParameterValue::Text(text.to_owned())),
+                false => Err(wrong()),
+            },
         }
     }
 }
@@ -113,6 +119,15 @@ pub fn all() -> Result<Vec<FleetQuestion>, String> {
         .collect()
 }
 
+/// All of them as `vmtax query --list` shows them.
+///
+/// # Errors
+/// As of [`all`].
+pub fn list() -> Result<String, String> {
+    let entries: Vec<String> = all()?.iter().map(FleetQuestion::described).collect();
+    Ok(entries.join("\n"))
+}
+
 /// The question of this name.
 ///
 /// # Errors
@@ -126,11 +141,27 @@ pub fn named(name: &str) -> Result<FleetQuestion, String> {
 }
 
 impl FleetQuestion {
+    /// Its title, what it computes, and its parameters.
+    fn described(&self) -> String {
+        let FleetQuestion { name, title, unit, about, parameters, .. } = self;
+        let mut text = format!("{name}: {title}\n  units: {unit}\n  {about}\n");
+        for Parameter { name, kind, default, about } in parameters {
+            let default = if default.is_empty() { "nothing" } else { default };
+            let kind = kind.word();
+            // Writing to a text cannot fail.
+            let _ = writeln!(text, "  --param {name}=... {about} ({kind}; default: {default})");
+        }
+        text
+    }
+
     /// Its parameters with the values given, the others with their defaults.
     ///
     /// # Errors
     /// When a value is invalid, or a name unknown.
-    pub fn values(&self, given: &[(String, String)]) -> Result<Vec<(String, ScalarValue)>, String> {
+    pub fn values(
+        &self,
+        given: &[(String, String)],
+    ) -> Result<Vec<(String, ParameterValue)>, String> {
         if let Some((name, _)) =
             given.iter().find(|(name, _)| !self.parameters.iter().any(|p| p.name == *name))
         {
@@ -257,7 +288,7 @@ mod tests {
         let text = "-- title: t\n-- unit: u\n-- param since date = 2026-01-31: a\n-- param limit count = 5: b\nSELECT $since, $limit";
         let question = parse("q", text).unwrap();
         let set = |name: &str, value: &str| question.values(&[(name.to_owned(), value.to_owned())]);
-        assert_eq!(set("limit", "7").unwrap()[1].1, ScalarValue::from(7i64));
+        assert_eq!(set("limit", "7").unwrap()[1].1, ParameterValue::Count(7));
         for (name, value) in [
             ("limit", "x"),
             ("limit", "-1"),
