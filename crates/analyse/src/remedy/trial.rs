@@ -210,7 +210,7 @@ impl RemedyId {
             R::NumaNode => No(Untried::NodeDistance),
             R::HvEvmcs | R::NestedMbec => No(Untried::Windows),
             R::ReleaseFirmware => No(Untried::DebugFirmware),
-            R::HvFrequencies => exits(BOOT, [14_288.0, 14_319.0], [7_402.0, 7_404.0])
+            R::HvFrequencies => exits(BOOT, [14_287.0, 14_319.0], [7_375.0, 7_404.0])
                 .with("6.1.0")
                 .note("Linux with kvm=off: readings of port 0x61, 6,766 of them, become two of MSR 0x40000022")
                 .done(),
@@ -286,7 +286,7 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("HLT 1.0 -> 0, host interrupts 0 -> 1.03, which wake the vCPU that polls; Linux 6.12 took more, 4.7 -> 5.8")
                 .done(),
-            R::NoIdlePoll => exits(SHORT_SLEEP, [4.03; 2], [4.00; 2])
+            R::NoIdlePoll => exits(SHORT_SLEEP, [4.02, 4.03], [4.00, 4.04])
                 .with("6.1.0")
                 .note("host interrupts 1.03 -> 0, HLT 0 -> 1.0; Linux 6.12 took fewer, 5.8 -> 4.7")
                 .done(),
@@ -310,7 +310,7 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("of ports 0x60 and 0x64, by a kernel with psmouse")
                 .done(),
-            R::GuestApic => exits(READ, [32.4; 2], [28.3; 2])
+            R::GuestApic => exits(READ, [32.4; 2], [28.3, 28.4])
                 .with("6.1.0")
                 .note("noapic, and a disk on IDE: accesses of the PIC 5.0 -> 0")
                 .done(),
@@ -326,7 +326,7 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("shortens each: exits to the VMM 1.0 -> 0, and the vCPU halts, 0 -> 0.42")
                 .done(),
-            R::Vhost => exits(REQUEST, [4.12; 2], [4.08; 2])
+            R::Vhost => exits(REQUEST, [4.10, 4.12], [4.08; 2])
                 .with("6.1.0")
                 .note("notifications stay, and QEMU's turns go, 2.0 -> 0")
                 .done(),
@@ -404,7 +404,7 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("removes no exit: an expiry is one either way; the kernel is told of a slower TSC (tsc_early_khz), as KVM takes no timer of 1 GHz")
                 .done(),
-            R::NoForcedBounce => exits("KiB sent", [0.258; 2], [0.130; 2])
+            R::NoForcedBounce => exits("KiB sent", [0.257, 0.258], [0.129, 0.130])
                 .with("6.1.0")
                 .note("a read takes more without it, 2.09 -> 2.58: the vCPU halts again")
                 .done(),
@@ -430,11 +430,11 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("four vCPUs on one processor, whose turns are most exits: writes of the ICR 3.0 -> 1.6 to 2.4; to one vCPU, or to all others, it is one exit either way")
                 .done(),
-            R::HvTlbflush => exits("page that is protected", [33.3, 33.7], [3.75, 5.30])
+            R::HvTlbflush => exits("page that is protected", [33.3, 33.9], [3.75, 5.30])
                 .with("6.1.0")
                 .note("Linux with kvm=off, two vCPUs on one processor: IPIs 2.2 -> 0.2, hypercalls 0 -> 2.1, and no vCPU waits for the other's turn")
                 .done(),
-            R::NoHvVapic => exits(SLEEP, [3.73; 2], [4.99; 2])
+            R::NoHvVapic => exits(SLEEP, [3.73, 3.78], [4.94, 4.99])
                 .with("6.1.0")
                 .note("without APICv and AVIC, where it is the wrong way: ends of interrupts come back")
                 .done(),
@@ -442,7 +442,7 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("Linux with kvm=off: ends of interrupts 1.25 -> 0")
                 .done(),
-            R::HvStimer => exits(SLEEP, [3.73; 2], [5.00; 2])
+            R::HvStimer => exits(SLEEP, [3.73, 3.78], [5.00, 5.01])
                 .with("6.1.0")
                 .note("Linux with kvm=off and hv-stimer-direct, in place of the TSC deadline: ends of interrupts come back")
                 .done(),
@@ -450,8 +450,9 @@ impl RemedyId {
                 .with("6.1.0")
                 .note("Linux with kvm=off, acpi_pm, then the reference TSC page")
                 .done(),
-            R::HvIpi => exits("hand-over between two vCPUs", [3.78, 4.36], [4.07, 4.62])
-                .note("Linux with kvm=off, one target: writes of the ICR 1.09 -> hypercalls 1.24")
+            R::HvIpi => exits("barrier of the other vCPU", [17.7; 2], [18.3; 2])
+                .with("6.1.0")
+                .note("Linux with kvm=off, one target; with Linux 6.12 a hand-over between two vCPUs 3.78 to 4.36 -> 4.07 to 4.62, writes of the ICR 1.09 -> hypercalls 1.24")
                 .done(),
             R::PvEoi => exits(SLEEP, [4.81, 4.94], [3.63, 3.68])
                 .with("6.1.0")
