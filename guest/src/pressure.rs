@@ -14,6 +14,9 @@ use crate::{Result, hpet, system};
 const RIVAL: &str = "rival";
 /// Memory that stays free and whole, KiB: the VMM's own, and the kernel's.
 const RESERVE_KIB: usize = 48 << 10;
+/// What the kernel keeps for itself of that, KiB.
+const KEPT_KIB: usize = 16 << 10;
+const KEPT_BY_KERNEL: &str = "/proc/sys/vm/min_free_kbytes";
 const PAGE: usize = 4096;
 /// One page of so many bytes stays in use where memory is in pieces.
 const PIECE: usize = 64 << 10;
@@ -112,14 +115,13 @@ pub(crate) fn pin(pins: &[Pin], vmm: u32) -> Result<()> {
 
 /// Uses all free memory but a reserve, and gives it back in pieces.
 fn pieces() -> Result<system::UntouchedMemory> {
+    // With huge pages the kernel keeps tens of MiB for itself, more the more memory there is.
+    let kept = fs::write(KEPT_BY_KERNEL, KEPT_KIB.to_string());
+    kept.map_err(|e| format!("{KEPT_BY_KERNEL}: {e}"))?;
     // What the page cache has would be free later, and whole.
     let _ = fs::write("/proc/sys/vm/drop_caches", "3");
     let free = meminfo("MemFree:").ok_or("/proc/meminfo does not say how much memory is free")?;
-    // What only the kernel may use: with huge pages it is tens of MiB.
-    let path = "/proc/sys/vm/min_free_kbytes";
-    let kernels = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
-    let kernels: usize = kernels.trim().parse().map_err(|e| format!("{path}: {e}"))?;
-    let bytes = free.saturating_sub(RESERVE_KIB + kernels) << 10;
+    let bytes = free.saturating_sub(RESERVE_KIB) << 10;
     let memory = system::UntouchedMemory::new(bytes, false)?;
     memory.touch(PAGE);
     memory.give_back(PAGE, PIECE)?;

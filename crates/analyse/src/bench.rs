@@ -152,7 +152,7 @@ pub fn baseline<'a>(category: &str, there: &BTreeSet<&'a str>) -> Option<&'a str
 }
 
 /// Parts of categories that take something away; other names can have a minus, too.
-const TAKEN_AWAY: [&str; 8] = [
+const TAKEN_AWAY: [&str; 9] = [
     "-ioeventfd",
     "-tsc-deadline",
     "-x2apic",
@@ -161,6 +161,7 @@ const TAKEN_AWAY: [&str; 8] = [
     "-pv-tlb-flush",
     "-kvmapf",
     "-numa-balancing",
+    "-i8042",
 ];
 
 fn without_last_part(category: &str) -> Option<&str> {

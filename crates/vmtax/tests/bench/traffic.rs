@@ -103,7 +103,31 @@ fn capture(name: &str) -> PathBuf {
 /// The kept run: vhost takes QEMU's main loop out of each request, and the exits stay the same.
 #[test]
 fn vhost_moves_notifications_out_of_the_vmm() {
-    vhost(&TrafficTable::of(&capture("vhost")));
+    for run in ["vhost", "parts"] {
+        vhost(&TrafficTable::of(&capture(run)));
+    }
+}
+
+/// The kept run of ten workloads in four VMs: exits stay with vhost, and a VM that polls takes no HLT.
+#[test]
+fn all_workloads_ran_in_each_category() {
+    let run = TrafficTable::of(&capture("parts"));
+    assert_eq!(run.0.len(), 40);
+    let all =
+        ["request", "paced", "receive", "read", "write", "timer", "clock", "touch", "compute"];
+    for workload in all {
+        let exits = |vm: &str| run.each(workload, vm, "exits");
+        let (plain, vhost) = (exits("plain"), exits("plain+vhost"));
+        // Halts come and go with the turns on the only processor.
+        let halts = run.each(workload, "plain", "idle");
+        assert!((plain - vhost).abs() <= 0.02 * plain + halts, "{workload}: {plain} {vhost}");
+        assert!(
+            run.each(workload, "plain+vhost", "vmm_turns") < 0.1
+                || workload == "read"
+                || workload == "write"
+        );
+        assert!(run.each(workload, "plain+poll", "idle") < 0.01, "{workload}");
+    }
 }
 
 /// The kept run: a VM that polls while it is idle takes no HLT exit for a sleep, and the timer of one without TSC deadline and x2APIC is
