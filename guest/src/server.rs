@@ -12,7 +12,7 @@ use vmtax_guest::order::{decode, encode};
 use vmtax_guest::traffic::TrafficKind;
 
 use crate::traffic_client::{CHUNK_KIB, message, pieces, say};
-use crate::{Result, agent, computing, network, screen, system, traffic_client};
+use crate::{Result, agent, computing, devices, network, system, traffic_client};
 
 /// The VM's disk: on virtio, IDE or NVMe.
 const DISKS: [&str; 3] = ["/dev/vda", "/dev/sda", "/dev/nvme0n1"];
@@ -127,9 +127,9 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
                     std::hint::black_box(Instant::now());
                 }
             }
-            TrafficKind::RealTimeClock => screen::read_clock(count)?,
-            TrafficKind::Console => screen::write_lines(count)?,
-            TrafficKind::Display => screen::write_text(count)?,
+            TrafficKind::RealTimeClock => devices::read_clock(count)?,
+            TrafficKind::Console => devices::write_lines(count)?,
+            TrafficKind::Display => devices::write_text(count)?,
             TrafficKind::Touch => touch(&mut fresh(count)),
             TrafficKind::Again => {
                 if kept.len() < count as usize * MIB {

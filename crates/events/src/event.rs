@@ -6,6 +6,8 @@ use crate::Reason;
 
 /// The process is not known: ftrace records carry a thread only.
 pub const NO_PID: u32 = 0;
+/// The thread of a processor that has nothing to run (Linux kernel/sched/idle.c): the idle tasks of all processors have this number.
+pub const IDLE_TASK: u32 = 0;
 /// The event does not say which vCPU it belongs to; its thread does.
 pub const NO_VCPU: u32 = u32::MAX;
 

@@ -48,7 +48,7 @@ pub use call::{CallKind, CallRow};
 pub use cause::Cause;
 pub use detail::{Detail, DetailKind};
 pub use device::Device;
-pub use event::{Coverage, Event, EventKind, NO_PID, NO_VCPU};
+pub use event::{Coverage, Event, EventKind, IDLE_TASK, NO_PID, NO_VCPU};
 pub use exit::Exit;
 pub use isa::{Isa, IsaFacts, LevelMarks};
 pub use losses::{Loss, Losses, MAX_THREADS, MAX_VMS};

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
-use vmtax_events::{ScheduledRow, Tally, is_vcpu_thread};
+use vmtax_events::{IDLE_TASK, ScheduledRow, Tally, is_vcpu_thread};
 
 use crate::vms::GroupedVms;
 
@@ -47,9 +47,6 @@ pub(super) struct ScheduledVcpus {
     waited_ns: u64,
 }
 
-/// The idle tasks of all processors (Linux kernel/sched/idle.c).
-const IDLE: u32 = 0;
-
 impl ScheduledVcpus {
     pub(super) fn new() -> ScheduledVcpus {
         ScheduledVcpus {
@@ -77,7 +74,7 @@ impl ScheduledVcpus {
         let Some(woken_ns) = self.woken_at.remove(&tid) else { return };
         let Some(late_ns) = now_ns.checked_sub(woken_ns) else { return };
         self.wake_ups.add(late_ns);
-        if behind == IDLE {
+        if behind == IDLE_TASK {
             return;
         }
         self.waited_ns = self.waited_ns.saturating_add(late_ns);

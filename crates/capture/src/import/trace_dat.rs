@@ -23,15 +23,12 @@ mod stream;
 mod v6;
 mod v7;
 
-use vmtax_events::{NO_PID, Recording, Together};
+use vmtax_events::{IDLE_TASK, NO_PID, Recording, Together};
 
 use super::{HEAD, Imported, architecture, formats};
 use crate::{Error, Feed, source::ReadAt};
 use contents::{CpuData, TraceDatContents};
 use page::PageDecoder;
-
-/// The thread of a processor that has nothing to run.
-const IDLE_TASK: u32 = 0;
 
 /// Whether these first bytes are those of a `trace.dat`.
 pub fn recognise(head: &[u8]) -> bool {

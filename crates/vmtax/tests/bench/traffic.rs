@@ -113,20 +113,19 @@ fn vhost_moves_notifications_out_of_the_vmm() {
 fn all_workloads_ran_in_each_category() {
     let run = TrafficTable::of(&capture("parts"));
     assert_eq!(run.0.len(), 40);
-    let all =
-        ["request", "paced", "receive", "read", "write", "timer", "clock", "touch", "compute"];
-    for workload in all {
+    // Not `send` and `clock`: how much one exit sends depends on the turns on the only processor, and a reading of the clock has next to none.
+    for workload in ["request", "paced", "receive", "read", "write", "timer", "touch", "compute"] {
         let exits = |vm: &str| run.each(workload, vm, "exits");
         let (plain, vhost) = (exits("plain"), exits("plain+vhost"));
-        // Halts come and go with the turns on the only processor.
+        // Halts depend on the turns too.
         let halts = run.each(workload, "plain", "idle");
         assert!((plain - vhost).abs() <= 0.02 * plain + halts, "{workload}: {plain} {vhost}");
-        assert!(
-            run.each(workload, "plain+vhost", "vmm_turns") < 0.1
-                || workload == "read"
-                || workload == "write"
-        );
         assert!(run.each(workload, "plain+poll", "idle") < 0.01, "{workload}");
+    }
+    for workload in ["request", "paced", "receive", "send"] {
+        let turns = |vm: &str| ["vmm_turns", "vhost_turns"].map(|of| run.each(workload, vm, of));
+        let ([vmm, none], [no_vmm, vhost]) = (turns("plain"), turns("plain+vhost"));
+        assert!(vmm > 0.01 && none < 0.01 && no_vmm < 0.01 && vhost > 0.01, "{workload}");
     }
 }
 

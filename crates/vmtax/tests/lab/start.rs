@@ -246,7 +246,7 @@ fn steps_on_four_processors_repeat() {
     }
 }
 
-/// All of it is the same, but waits of some milliseconds, which depend on the tick: they differed by up to 97 ns.
+/// All of it is the same, but waits of some milliseconds, which differed by up to 97 ns.
 fn assert_repeats(one: &Value, other: &Value) {
     let waits = |report: &Value| -> (Value, Vec<Value>) {
         let mut rest = report.clone();
