@@ -205,6 +205,7 @@ impl HostSetup {
             recorded,
             observed: !self.observer.is_empty(),
             order: Some(order),
+            has_guests: self.nested,
         };
         booting.start((&named, &archive), &progress)
     }
@@ -364,6 +365,8 @@ pub(crate) struct Booting<'a> {
     pub(crate) observed: bool,
     /// The order that a restored host gets before it goes on.
     pub(crate) order: Option<&'a Order>,
+    /// Whether Linux guests run there, which a defect of QEMU's TCG can leave stuck (docs/measured/lab-method.md).
+    pub(crate) has_guests: bool,
 }
 
 impl Booting<'_> {
@@ -405,7 +408,7 @@ impl Booting<'_> {
             console: boot_console(&spec.console),
             ..spec.clone()
         };
-        let mut machine = Machine::boot(&boot)?;
+        let mut machine = self.watched(Machine::boot(&boot)?);
         conversation.ready(&mut machine)?;
         let booted =
             |notes| HostStart { restored: false, time: started.elapsed(), emulator, notes };
@@ -440,7 +443,7 @@ impl Booting<'_> {
             conversation.send_early(order)?;
         }
         let Some(recorded) = self.recorded else {
-            return Ok((Machine::restore(self.spec, state)?, None));
+            return Ok((self.watched(Machine::restore(self.spec, state)?), None));
         };
         let (recorder, record) = MachineRecorder::new(MARKS)
             .map_err(Error::io(Path::new("the record"), "make a pipe"))?;
@@ -450,7 +453,14 @@ impl Booting<'_> {
             What::Accesses => recorder.of_accesses(code),
         };
         let machine = Machine::restore_recorded(self.spec, state, recorder)?;
-        Ok((machine, Some(HostRecord { record, kernels })))
+        Ok((self.watched(machine), Some(HostRecord { record, kernels })))
+    }
+
+    fn watched(&self, mut machine: Machine) -> Machine {
+        if self.has_guests {
+            machine.watch_kernel();
+        }
+        machine
     }
 
     /// The functions of the saved host's kernels. They are requested once, from a machine that is not used for measurements.

@@ -314,6 +314,7 @@ impl NetworkHost {
             recorded: None,
             observed: false,
             order: None,
+            has_guests: true,
         };
         let say = |doing: &str| progress(&format!("{doing} the host"));
         let ready = booting.start((&archive, &|| Ok(archive.clone())), &say)?;

@@ -162,6 +162,7 @@ impl VmSetup {
             recorded: None,
             observed: false,
             order: None,
+            has_guests: true,
         };
         let Ready { machine, conversation, .. } =
             booting.start((&archive, &|| Ok(archive.clone())), progress)?;

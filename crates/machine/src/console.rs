@@ -119,6 +119,12 @@ impl Console {
         }
     }
 
+    /// Adds registers at its end, once the emulator writes no more. What cannot be written is lost, as they only explain an error.
+    pub(crate) fn add(&self, text: &str) {
+        let text = format!("\nvmtax: registers when the machine was given up:\n{text}");
+        let _ = self.file.write_all_at(text.as_bytes(), self.length());
+    }
+
     /// The last lines. Read errors are ignored, because the tail is only an addition to an error message.
     pub(crate) fn tail(&self) -> Tail {
         let lines = self.last_bytes().map(|bytes| last_lines(&bytes)).unwrap_or_default();

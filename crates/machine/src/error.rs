@@ -79,7 +79,7 @@ pub enum Error {
     },
     /// The wall-clock limit passed.
     #[error(
-        "the machine on {emulator} was not done after {} s and was ended: it hangs, or this computer needs a longer limit; \
+        "the machine on {emulator} was not done after {} s and was ended: it hangs, or this computer needs a longer limit{doing}; \
          its console is in {}",
         limit.as_secs_f32(),
         console.path.display()
@@ -87,6 +87,21 @@ pub enum Error {
     Limit {
         emulator: Emulator,
         limit: Duration,
+        /// What it did then, after a semicolon; empty where its emulator does not tell.
+        doing: String,
+        /// The end of the console.
+        console: Tail,
+    },
+    /// A kernel waits in a loop that nothing ends: see [`crate::Machine::watch_kernel`].
+    #[error(
+        "the machine on {emulator} is stuck: a kernel stays at {at:#x} with interrupts off, as after a lock that it holds itself; \
+         its console is in {}",
+        console.path.display()
+    )]
+    Stuck {
+        emulator: Emulator,
+        /// The lowest address that was seen.
+        at: u64,
         /// The end of the console.
         console: Tail,
     },
@@ -136,7 +151,8 @@ impl Error {
         match self {
             Error::Failed { console, .. }
             | Error::Ended { console, .. }
-            | Error::Limit { console, .. } => Some(console),
+            | Error::Limit { console, .. }
+            | Error::Stuck { console, .. } => Some(console),
             _ => None,
         }
     }

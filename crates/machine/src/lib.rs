@@ -44,6 +44,7 @@ mod error;
 mod identity;
 pub mod kernel;
 mod lock;
+mod look;
 mod machine;
 mod mailbox;
 pub mod maps;

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::bochs::BochsMachine;
 use crate::console::Console;
+use crate::look::{KernelWatch, MachineLook};
 use crate::process::{ChildProcess, describe};
 use crate::qemu::{self, QemuMachine, StartFrom};
 use crate::recorder::MachineRecorder;
 use crate::state::{self, NewState};
 use crate::stream::Until;
-use crate::{Emulator, Error, Stop, VmSpec, check};
+use crate::{Emulator, Error, Stop, Tail, VmSpec, check};
 
 /// Time between two polls.
 const POLL: Duration = Duration::from_millis(2);
@@ -41,6 +42,8 @@ pub struct Machine {
     stop: Stop,
     /// Requirements for restoring a saved state.
     identity: state::Identity,
+    /// Whether waits end when its kernel is stuck.
+    watched: bool,
 }
 
 impl Machine {
@@ -131,6 +134,7 @@ impl Machine {
             control,
             stop: spec.stop.clone(),
             identity: state::Identity::of(spec),
+            watched: false,
         })
     }
 
@@ -140,9 +144,16 @@ impl Machine {
         self.deadline = Instant::now() + limit;
     }
 
+    /// Ends waits when its only processor stays in the same few instructions of a kernel with interrupts off, which a minute and more of silence show: an
+    /// error of its own, [`Error::Stuck`].
+    pub fn watch_kernel(&mut self) {
+        self.watched = true;
+    }
+
     /// Polls every few milliseconds until `poll` gives something. Fails when the machine ends first,
     /// fails, is out of time, or a stop is requested; then it should be dropped.
     pub fn wait<T>(&mut self, mut poll: impl FnMut() -> Option<T>) -> Result<T, Error> {
+        let mut watch = self.watched.then(KernelWatch::new);
         loop {
             if let Some(found) = poll() {
                 return Ok(found);
@@ -163,12 +174,47 @@ impl Machine {
                 return Err(Error::Stopped { emulator: self.emulator });
             }
             if Instant::now() >= self.deadline {
-                self.process.end();
+                let (doing, registers) = self.doing();
+                let console = self.given_up(&registers);
                 let (emulator, limit) = (self.emulator, self.limit);
-                return Err(Error::Limit { emulator, limit, console: self.console.tail() });
+                return Err(Error::Limit { emulator, limit, doing, console });
+            }
+            if let Some(watch) = watch.as_mut().filter(|watch| watch.is_due())
+                && let Some(look) = self.look()
+                && let Some(at) = watch.take(look.clone())
+            {
+                let console = self.given_up(&look.text);
+                return Err(Error::Stuck { emulator: self.emulator, at, console });
             }
             thread::sleep(POLL);
         }
+    }
+
+    /// What it does in a second: in words, and its registers before and after.
+    fn doing(&mut self) -> (String, String) {
+        let Some(first) = self.look() else { return Default::default() };
+        thread::sleep(Duration::from_secs(1));
+        let Some(second) = self.look() else { return Default::default() };
+        (format!("; {}", second.words(&first)), first.text + &second.text)
+    }
+
+    /// Ends it, and adds its registers to the console's file. The end of what it wrote itself.
+    fn given_up(&mut self, registers: &str) -> Tail {
+        self.process.end();
+        let tail = self.console.tail();
+        if !registers.is_empty() {
+            self.console.add(registers);
+        }
+        tail
+    }
+
+    /// A look at it; `None` where its emulator does not answer.
+    fn look(&mut self) -> Option<MachineLook> {
+        /// Time for the answer.
+        const ANSWER: Duration = Duration::from_secs(5);
+        let Control::Qemu(qemu) = &mut self.control else { return None };
+        let text = qemu.registers(Until::after(ANSWER)).ok()?;
+        Some(MachineLook::new(text, self.process.id()))
     }
 
     /// Stops the machine and saves it, without the mailbox, into the folder `state`, which is replaced atomically. The machine ends in

@@ -190,6 +190,13 @@ impl QemuMachine {
         self.qmp.run_until(command, arguments, until).map_err(|e| e.to_string())
     }
 
+    /// The registers of its processors, as QEMU prints them.
+    pub(crate) fn registers(&mut self, until: Until<'_>) -> Result<String, String> {
+        let command = json!({"command-line": "info registers -a"});
+        let answer = self.run("human-monitor-command", command, until)?;
+        Ok(answer.as_str().unwrap_or_default().replace('\r', ""))
+    }
+
     /// The thread of each vCPU, in order.
     pub(crate) fn vcpu_threads(&mut self, until: Until<'_>) -> Result<Vec<u32>, String> {
         let answer = self.run("query-cpus-fast", json!({}), until)?;

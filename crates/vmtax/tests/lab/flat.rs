@@ -140,6 +140,11 @@ fn programs_that_fail_are_told_apart() {
         run(FlatCode::default().print("endless\n").bytes(&[0xeb, 0xfe]), &["--limit", "30s"]);
     assert_eq!(code, 7, "{said}");
     assert!(said.contains("was not done after 30 s"), "{said}");
+    // What it did then.
+    assert!(
+        said.contains("a processor is at 0x") && said.contains(" ms of processor time"),
+        "{said}"
+    );
     let (code, said) = run(FlatCode::default().exit(0), &["--nested"]);
     assert_eq!(code, 2, "{said}");
     let image = folder.path().join("own.flat");

@@ -128,10 +128,10 @@ impl Composition {
         let private = [BackendKind::Memfd { share: false }, BackendKind::Ram { share: false }];
         let any = [&saved[..], &private].concat();
         // Often of one length, which tells nothing apart.
-        let common = random.one_of(&[8, 16, 24]);
+        let common = random.one_of(&[4, 8, 12]);
         let mut blocks = Vec::new();
         let mut add = |random: &mut Random, place: DimmPlace, kinds: &[BackendKind]| {
-            let mib = if random.is_one_in(4) { 8 * (1 + random.below(4)) } else { common };
+            let mib = if random.is_one_in(4) { 4 * (1 + random.below(4)) } else { common };
             // Not in the order in which QEMU makes them.
             let id = format!("{}{}", random.one_of(&["a", "m", "z"]), blocks.len());
             blocks.push(SoakBlock { id, kind: random.one_of(kinds), place, mib });
