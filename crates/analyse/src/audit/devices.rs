@@ -181,6 +181,104 @@ pub(super) fn vhost(_: &AuditView, vm: &VmProcess) -> CheckFound {
         .remedy(RemedyId::Vhost)
 }
 
+/// Backends that can have several pairs of queues (QEMU qapi/net.json: `queues`).
+const SEVERAL: [&str; 3] = ["tap", "vhost-user", "vhost-vdpa"];
+
+/// Pairs of queues that a network backend offers: `queues=`, or a descriptor for each (QEMU qemu-options.hx, `-netdev tap`).
+fn queue_pairs(backend: &str) -> usize {
+    let count = property(backend, "queues").and_then(|number| number.parse().ok());
+    let descriptors = ["fds", "vhostfds"].into_iter().filter_map(|name| property(backend, name));
+    let given = descriptors.map(|list| list.split(':').count()).max();
+    count.or(given).unwrap_or(1)
+}
+
+/// Packets of a card with one pair of queues are handled by one vCPU and one thread of the host (Linux Documentation/networking/scaling.rst).
+pub(super) fn queue_pair(_: &AuditView, vm: &VmProcess) -> CheckFound {
+    if let Some(found) = unknown(vm) {
+        return found;
+    }
+    let cards = devices(vm, &["virtio-net"]);
+    if cards.is_empty() {
+        return CheckFound::not_applicable(FoundSetting::NoVirtioNet);
+    }
+    let backends = options(vm, "netdev");
+    let of_card = |card: &str| {
+        let id = property(card, "netdev")?;
+        backends.iter().find(|backend| property(backend, "id") == Some(id)).copied()
+    };
+    let known: Vec<(&str, &str)> =
+        cards.iter().filter_map(|card| Some((*card, of_card(card)?))).collect();
+    if known.is_empty() {
+        return CheckFound::unknown(FoundSetting::QueuePairsNotSaid);
+    }
+    let has_several = |backend: &str| SEVERAL.contains(&object_type(backend));
+    let mut able = known.iter().filter(|(_, backend)| has_several(backend)).peekable();
+    if able.peek().is_none() {
+        return CheckFound::not_applicable(FoundSetting::QueuePairsImpossible);
+    }
+    let mut single = able.filter(|(_, backend)| queue_pairs(backend) == 1).peekable();
+    if single.peek().is_none() {
+        return CheckFound::ok(FoundSetting::SeveralQueuePairs)
+            .seen(said(vm, "queues=...".to_owned()));
+    }
+    let asks = single.find(|(card, _)| property(card, "mq").is_some_and(is_on));
+    let without = SeenSetting::Without("queues=");
+    if asks.is_some() {
+        return CheckFound::costs(FoundSetting::QueuePairsLost)
+            .seen(said(vm, "mq=on".to_owned()))
+            .seen(said(vm, without))
+            .fix(Fix::Vmm(QemuStart::With(
+                "-netdev tap,...,queues=N -device virtio-net-pci,...,mq=on,vectors=2N+2",
+            )));
+    }
+    if vm.vcpus > 1 {
+        return CheckFound::unknown(FoundSetting::OneQueuePair).seen(said(vm, without));
+    }
+    CheckFound::ok(FoundSetting::OneVcpuOneQueuePair)
+}
+
+/// A host's /dev/random waits for entropy before Linux 5.6 (commit 30c08efec888), and a guest that boots waits with it. QEMU's virtio-rng reads it by
+/// default before version 4.1 (commit a2230bd778d8), and where it is told to.
+pub(super) fn random(view: &AuditView, vm: &VmProcess) -> CheckFound {
+    /// The first kernel whose /dev/random does not wait once it is initialized.
+    const NEVER_WAITS: (u32, u32) = (5, 6);
+    if let Some(found) = unknown(vm) {
+        return found;
+    }
+    if devices(vm, &["virtio-rng"]).is_empty() {
+        return CheckFound::not_applicable(FoundSetting::NoVirtioRng);
+    }
+    let sources: Vec<&str> = options(vm, "object")
+        .into_iter()
+        .filter(|object| object_type(object).starts_with("rng-"))
+        .collect();
+    let file = |source: &str| property(source, "filename").map(str::to_owned);
+    let is_random = |source: &&str| file(source).is_some_and(|file| file == "/dev/random");
+    let asks = sources.iter().any(is_random);
+    // An rng-random without a file and a device without a source have QEMU's default.
+    let by_default = |source: &&str| object_type(source) == "rng-random" && file(source).is_none();
+    if !asks && !sources.is_empty() && !sources.iter().any(by_default) {
+        return CheckFound::ok(FoundSetting::RandomNeverWaits);
+    }
+    let seen = if asks {
+        said(vm, SeenSetting::Text("filename=/dev/random".to_owned()))
+    } else {
+        said(vm, SeenSetting::Without("filename="))
+    };
+    match (view.kernel(), asks) {
+        (Ok(kernel), _) if kernel >= NEVER_WAITS => {
+            CheckFound::ok(FoundSetting::RandomNeverWaits).seen(view.host.fact(files::RELEASE))
+        }
+        (Ok(_), true) => CheckFound::costs(FoundSetting::RandomWaits)
+            .seen(seen)
+            .seen(view.host.fact(files::RELEASE))
+            .fix(Fix::Vmm(QemuStart::With(
+                "-object rng-random,id=rng0,filename=/dev/urandom -device virtio-rng-pci,rng=rng0",
+            ))),
+        _ => CheckFound::unknown(FoundSetting::RandomMayWait).seen(seen),
+    }
+}
+
 pub(super) fn ioeventfd(_: &AuditView, vm: &VmProcess) -> CheckFound {
     if let Some(found) = unknown(vm) {
         return found;

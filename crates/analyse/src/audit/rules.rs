@@ -236,6 +236,8 @@ words! {
         MediatedPmu = "mediated-pmu",
         EmulatedDevices = "emulated-devices",
         DiskFormat = "disk-format",
+        QueuePair = "queue-pair",
+        Random = "random",
         Acceleration = "acceleration",
         Hpet = "hpet",
         GuestTick = "guest-tick",
@@ -421,6 +423,7 @@ pub const RULES: &[AuditRule] = &[
         checks: &[
             check(CheckId::Acceleration, "/proc/PID/cmdline", Judge::Vm(devices::acceleration)),
             check(CheckId::SplitIrqchip, "/proc/PID/cmdline", Judge::Vm(interrupts::split_irqchip)).x86().causes(&[Cause::Apic]),
+            check(CheckId::Random, "/proc/PID/cmdline, /proc/sys/kernel/osrelease", Judge::Vm(devices::random)),
             check(CheckId::DiskFormat, "/proc/PID/cmdline", Judge::Vm(devices::disk_format)),
             check(CheckId::Hpet, "/proc/PID/cmdline", Judge::Vm(timers::hpet)).x86(),
         ],
@@ -434,6 +437,7 @@ pub const RULES: &[AuditRule] = &[
             check(CheckId::Vhost, "/proc/PID/fd, /proc/PID/cmdline", Judge::Vm(devices::vhost))
                 .causes(&[Cause::DeviceMmio, Cause::DevicePio])
                 .removes(to_the_vmm),
+            check(CheckId::QueuePair, "/proc/PID/cmdline", Judge::Vm(devices::queue_pair)),
             check(CheckId::Ioeventfd, "/proc/PID/cmdline", Judge::Vm(devices::ioeventfd))
                 .causes(&[Cause::DeviceMmio, Cause::DevicePio])
                 .removes(to_the_vmm),

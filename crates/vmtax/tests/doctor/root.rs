@@ -117,7 +117,7 @@ const ARM64: &[(&str, &str)] = &[
 
 /// What its VM is started with.
 const QEMU_ARM64: &str = "/usr/bin/qemu-system-aarch64 -name guest=web,debug-threads=on -machine virt,gic-version=host -accel kvm -cpu host \
-    -netdev tap,id=n0,vhost=on -device virtio-net-pci,netdev=n0 -object iothread,id=io0 \
+    -netdev tap,id=n0,vhost=on,queues=2 -device virtio-net-pci,netdev=n0,mq=on -object iothread,id=io0 \
     -device virtio-blk-pci,drive=d0,iothread=io0";
 
 const GUEST_ARM64: &[(&str, &str)] = &[
@@ -150,7 +150,7 @@ const GUEST: &[(&str, &str)] = &[
 
 /// What the good hosts' VM is started with.
 const QEMU: &str = "/usr/bin/qemu-system-x86_64 -name guest=web,debug-threads=on -machine q35,pit=off,hpet=off -cpu host,pmu=off \
-    -netdev tap,id=n0,vhost=on -device virtio-net-pci,netdev=n0 -object iothread,id=io0 \
+    -netdev tap,id=n0,vhost=on,queues=2 -device virtio-net-pci,netdev=n0,mq=on -object iothread,id=io0 \
     -device virtio-blk-pci,drive=d0,iothread=io0";
 
 /// Its memory: a gigabyte, all of it huge pages.
