@@ -64,9 +64,40 @@ impl<'a> KernelParameter<'a> {
         if !Path::new(&folder).exists() {
             return Some(format!("{module}.{name}: this host has no module {module}"));
         }
-        let is_there = Path::new(&folder).join("parameters").join(&name).exists();
-        (!is_there).then(|| format!("{module}.{name}: the kernel knows no such parameter"))
+        let path = Path::new(&folder).join("parameters").join(&name);
+        if !path.exists() {
+            return Some(format!("{module}.{name}: the kernel knows no such parameter"));
+        }
+        // One that cannot be read says nothing.
+        let found = std::fs::read_to_string(path).ok()?;
+        let (_, asked) = self.assignment.split_once('=')?;
+        differ(asked, found.trim()).then(|| {
+            let found = found.trim();
+            format!(
+                "{module}.{}: the kernel runs with {name}={found}; this host's processor or another option may not allow it",
+                self.assignment
+            )
+        })
     }
+}
+
+/// Whether a parameter is not what was asked for. Only two booleans or two numbers can be held against each other.
+fn differ(asked: &str, found: &str) -> bool {
+    let boolean = |text: &str| match text {
+        "Y" | "y" | "1" | "on" | "t" => Some(true),
+        "N" | "n" | "0" | "off" | "f" => Some(false),
+        _ => None,
+    };
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => i64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let pair = if matches!(found, "Y" | "N") {
+        boolean(asked).zip(boolean(found)).map(|(asked, found)| asked != found)
+    } else {
+        number(asked).zip(number(found)).map(|(asked, found)| asked != found)
+    };
+    pair == Some(true)
 }
 
 /// The name of a module: `kvm_amd` of `02-kvm-amd.ko`.
@@ -97,4 +128,30 @@ pub(crate) fn log() -> Vec<String> {
         lines.push(line.lines().next().unwrap_or_default().to_owned());
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::differ;
+
+    /// As the kernel prints its parameters: booleans as Y and N.
+    #[test]
+    fn parameters_that_the_kernel_changed_are_found() {
+        for (asked, found, expected) in [
+            ("1", "N", true),
+            ("on", "N", true),
+            ("0", "N", false),
+            ("1", "Y", false),
+            ("off", "Y", true),
+            ("force", "Y", false),
+            ("auto", "N", false),
+            ("1", "1", false),
+            ("0x10", "16", false),
+            ("200000", "100000", true),
+            ("-1", "-1", false),
+            ("100", "none", false),
+        ] {
+            assert_eq!(differ(asked, found), expected, "{asked} {found}");
+        }
+    }
 }

@@ -142,6 +142,7 @@ fn an_option_that_the_kernel_does_not_know_is_refused() {
     let run = ["lab", "run", "--operation", "cpuid", "--option"];
     for (option, words) in [
         ("kvm_amd.nptt=0", "kvm_amd.nptt: the kernel knows no such parameter"),
+        ("kvm.enable_pmu=1", "kvm.enable_pmu=1: the kernel runs with enable_pmu=N; "),
         ("kvm_amd.npt=maybe", "the kernel refuses kvm_amd with npt=maybe"),
         ("kvm_intel.ept=0", "kvm_intel.ept: this host has no module kvm_intel"),
         ("mitigations=perhaps", "the kernel says: Unsupported mitigations=perhaps"),
