@@ -349,6 +349,16 @@ impl QemuVm {
         path: &str,
         wanted: &dyn Fn(&str) -> bool,
     ) -> Result<BTreeMap<String, Value>, VmError> {
+        // From QEMU 10.1 on; a processor has some 400 properties, and QEMU reads commands byte by byte.
+        let all = self.ask("qom-list-get", json!({ "paths": [path] }))?;
+        if let Some(all) = all[0]["properties"].as_array() {
+            let plain = |one: &Value| {
+                let (name, kind) = (one["name"].as_str()?, one["type"].as_str()?);
+                let value = one.get("value")?;
+                (is_plain(kind) && wanted(name)).then(|| (name.to_owned(), value.clone()))
+            };
+            return Ok(all.iter().filter_map(plain).collect());
+        }
         let names: Vec<String> = self
             .children(path)?
             .into_iter()
