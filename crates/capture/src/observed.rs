@@ -5,10 +5,10 @@
 //! such a text does not prove. A tool that shows nothing is named as before, and refused.
 
 mod delays;
+mod log;
 
 use std::collections::BTreeMap;
 
-use vmtax_events::is_vcpu_thread;
 use vmtax_events::observed::{
     DeviceClock, HostMitigation, KernelThread, LogMessage, Observed, TimedFunction,
 };
@@ -24,14 +24,14 @@ type ObservedReader = fn(&str) -> Option<Vec<Observed>>;
 
 /// What a text shows, and the tool that it is of; `None` if no tool is known by it.
 pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
-    let readers: [(&str, ObservedReader); 20] = [
+    let readers: [(&str, ObservedReader); 23] = [
         ("top", top),
         ("table of processor times", tables),
         ("cpu.stat", quota),
         ("/proc/interrupts", interrupts),
         ("clock", clock),
         ("threads", threads),
-        ("log", log),
+        ("log", log::messages),
         ("/proc/stat", proc_stat),
         ("times of functions", timed),
         ("vulnerabilities", mitigations),
@@ -45,6 +45,9 @@ pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
         ("perf lock", delays::locks),
         ("mpstat of a host", host_kernel),
         ("ethtool", offloads),
+        ("mount", log::mounts),
+        ("Get-NetAdapterRsc", log::coalescing),
+        ("log of a boot", log::boot),
     ];
     let mut all = Vec::new();
     let mut tool = None;
@@ -262,167 +265,6 @@ fn threads(text: &str) -> Option<Vec<Observed>> {
     Some(most.into_values().map(|(thread, share)| Observed::Thread(thread, share)).collect())
 }
 
-/// Lines of logs that say one thing alone: Linux arch/x86/kvm/vmx/vmx.c and svm/svm.c ("disabled by bios"), QEMU accel/kvm/kvm-all.c ("Could not access
-/// KVM kernel module") and softmmu/vl.c ("falling back to tcg").
-const NO_KVM: [&str; 6] = [
-    "kvm: disabled by bios",
-    "Could not access KVM kernel module",
-    "failed to initialize kvm",
-    "falling back to tcg",
-    "KVM acceleration can NOT be used",
-    "TCG doesn't support requested feature",
-];
-
-/// The same of others, each with its source.
-const MESSAGES: &[(&str, LogMessage)] = &[
-    // QEMU hw/virtio/vhost.c, `vhost_region_add_section`.
-    ("Overlapping but not coherent sections", LogMessage::VhostSections),
-    ("Section rounded to 0 prior to previous", LogMessage::VhostSections),
-    // QEMU hw/net/vhost_net.c, hw/net/virtio-net.c.
-    ("falling back on userspace virtio", LogMessage::VhostFallback),
-    ("vhost-net requested but could not be initialized", LogMessage::VhostFallback),
-    // QEMU target/i386/cpu.c.
-    ("AMD CPU doesn't support hyperthreading", LogMessage::NoTopoext),
-    // QEMU target/i386/kvm/kvm.c.
-    ("TSC frequency mismatch between VM", LogMessage::TscScaling),
-    // Linux arch/x86/kvm/x86.c, `kvm_arch_vcpu_create`.
-    ("SMP vm created on host with unstable TSC", LogMessage::UnstableTsc),
-    // Linux arch/x86/kvm/lapic.c, `limit_periodic_timer_frequency`.
-    ("lapic timer period limited to", LogMessage::FastApicTimer),
-    // Linux kernel/watchdog.c, kernel/rcu/tree_stall.h.
-    ("soft lockup - CPU#", LogMessage::Stall),
-    ("self-detected stall on CPU", LogMessage::Stall),
-    ("detected stalls on CPUs/tasks", LogMessage::Stall),
-    // Linux kernel/workqueue.c, `wq_watchdog_timer_fn`.
-    ("BUG: workqueue lockup - pool", LogMessage::Stall),
-    // Linux mm/oom_kill.c.
-    ("Out of memory: Kill", LogMessage::OutOfMemory),
-    ("invoked oom-killer: gfp_mask=", LogMessage::OutOfMemory),
-    // systemd src/core/unit.c, `unit_log_failure` and its neighbours.
-    ("has been killed by the OOM killer", LogMessage::OutOfMemory),
-    // Linux kernel/time/clocksource.c, `__clocksource_unstable` and `clocksource_watchdog`.
-    ("Clocksource tsc unstable (delta", LogMessage::TscJump),
-    ("'kvm-clock' (not 'tsc') is current clocksource", LogMessage::TscUnused),
-    // Linux arch/x86/kernel/tsc.c, `mark_tsc_unstable`; kernel/time/clocksource.c.
-    (TSC_MARKED, LogMessage::TscMarked),
-    ("Marking clocksource 'tsc", LogMessage::TscMarked),
-    // QEMU target/i386/cpu.c: qemu64, qemu32, kvm64 and kvm32; docs/system/cpu-models-x86.rst.inc on their use.
-    ("QEMU Virtual CPU version", LogMessage::DefaultCpu),
-    ("Common KVM processor", LogMessage::DefaultCpu),
-    ("Common 32-bit KVM processor", LogMessage::DefaultCpu),
-    // Linux kernel/time/clocksource.c.
-    ("Watchdog hpet read timed out", LogMessage::SlowHpet),
-    ("hpet read-back delay of", LogMessage::SlowHpet),
-    ("hpet wd-wd read-back delay of", LogMessage::SlowHpet),
-    // Linux kernel/time/hrtimer.c, `hrtimer_interrupt`, which has the three reasons.
-    ("hrtimer: interrupt took", LogMessage::LongTimerInterrupt),
-    // Cloud Hypervisor vmm/src/vm.rs; Linux Documentation/virt/kvm/api.rst on KVM_MEM_READONLY.
-    ("Guest MMIO write to unregistered address", LogMessage::UnregisteredMmio),
-    // Linux arch/x86/kernel/kvm.c; without the mark of what is old on a stack.
-    ("] kvm_async_pf_task_wait_schedule+0x", LogMessage::AsyncPageFault),
-    ("] kvm_async_pf_task_wait+0x", LogMessage::AsyncPageFault),
-    // Linux drivers/net/ethernet/intel/iavf/iavf_main.c.
-    ("Multiqueue Disabled: Queue pair count = 1", LogMessage::OneQueue),
-];
-
-/// What many logs have by the way: beside others they say nothing.
-const WEAK: [LogMessage; 3] =
-    [LogMessage::LongTimerInterrupt, LogMessage::DefaultCpu, LogMessage::TscMarked];
-
-/// The same where a single line says nothing: some come at each start of a VM.
-const FLOODS: &[(&str, LogMessage)] = &[
-    // Linux include/linux/virtio_net.h and drivers/net/virtio_net.c, `receive_buf`.
-    (": bad gso: type: ", LogMessage::BadGso),
-    // Linux arch/x86/kvm/x86.c, `kvm_msr_ignored_check` and `kvm_get_msr_common`.
-    (" unhandled rdmsr: 0x", LogMessage::UnknownMsrs),
-    (" unhandled wrmsr: 0x", LogMessage::UnknownMsrs),
-    (" ignored rdmsr: 0x", LogMessage::UnknownMsrs),
-    (" ignored wrmsr: 0x", LogMessage::UnknownMsrs),
-    (" disabled perfctr wrmsr: 0x", LogMessage::UnknownMsrs),
-];
-const FLOOD: usize = 5;
-
-/// Where a guest writes to the register of a virtio device (Linux drivers/virtio/virtio_pci_common.c).
-const NOTIFIES: &str = "vp_notify+0x";
-
-/// What a kernel says of its TSC; its clock may be another one anyway.
-const TSC_MARKED: &str = "Marking TSC unstable due to";
-/// A guest of Hyper-V has that one's clock.
-const ON_HYPERV: &str = "due to running on Hyper-V";
-
-/// QEMU's accel/tcg/tcg-accel-ops-mttcg.c and tcg-accel-ops-rr.c name their threads `CPU 0/TCG` and `ALL CPUs/TCG`.
-fn is_of_tcg(line: &str) -> bool {
-    let Some((before, after)) = line.split_once("/TCG") else { return false };
-    let is_vcpu = before
-        .rsplit_once("CPU ")
-        .is_some_and(|(_, id)| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()));
-    let is_whole = !after.starts_with(|c: char| c.is_ascii_alphanumeric());
-    (is_vcpu || before.ends_with("ALL CPUs")) && is_whole
-}
-
-/// Linux kernel/hung_task.c, `check_hung_task`: `INFO: task NAME:PID blocked for more than 120 seconds.` of a vCPU's thread, and what its stack shows.
-fn blocked(text: &str) -> Option<LogMessage> {
-    let is_of_vcpu = |line: &str| {
-        let (_, task) = line.split_once("INFO: task ")?;
-        let (name, _) = task.split_once(" blocked for more than ")?;
-        is_vcpu_thread(name.rsplit_once(':')?.0).then_some(())
-    };
-    let mut rest = lines(text).skip_while(|line| is_of_vcpu(line).is_none()).peekable();
-    rest.peek()?;
-    // The stack of the first one: the next task's begins with such a line. "? " marks what is old on it.
-    let mut stack = rest.skip(1).take_while(|line| !line.contains("blocked for more than"));
-    let is_reclaim = |line: &str| {
-        let words = ["deferred_split_scan+", "shrink_", "try_to_free_", "do_try_to_free_pages+"];
-        words.iter().any(|word| line.contains(word))
-    };
-    let in_reclaim = stack.any(is_reclaim);
-    Some(if in_reclaim { LogMessage::VcpuInReclaim } else { LogMessage::VcpuBlocked })
-}
-
-fn log(text: &str) -> Option<Vec<Observed>> {
-    let is_said = |words: &str| lines(text).any(|line| line.contains(words));
-    let mut found = Vec::new();
-    if NO_KVM.iter().any(|words| is_said(words)) || lines(text).any(is_of_tcg) {
-        found.push(Observed::NoKvm);
-    }
-    for (words, message) in MESSAGES {
-        let observed = Observed::Message(*message);
-        if !found.contains(&observed) && is_said(words) {
-            found.push(observed);
-        }
-    }
-    for (words, message) in FLOODS {
-        let observed = Observed::Message(*message);
-        let is_flood = lines(text).filter(|line| line.contains(words)).take(FLOOD).count() == FLOOD;
-        if is_flood && !found.contains(&observed) {
-            found.push(observed);
-        }
-    }
-    found.extend(blocked(text).map(Observed::Message));
-    // x86-64-v3 and its like have the default's name.
-    let has_avx = |line: &str| {
-        let mut words = line.split_whitespace();
-        words.next().is_some_and(|name| name.trim_end_matches(':').eq_ignore_ascii_case("flags"))
-            && words.any(|word| word == "avx")
-    };
-    if lines(text).any(has_avx) {
-        found.retain(|one| *one != Observed::Message(LogMessage::DefaultCpu));
-    }
-    let is_no_mark = is_said(ON_HYPERV) || clock(text).is_some();
-    for weak in WEAK {
-        if found.len() > 1 || weak == LogMessage::TscMarked && is_no_mark {
-            found.retain(|one| *one != Observed::Message(weak));
-        }
-    }
-    // What the CPU that is stuck does says more than that it is.
-    if let Some(stall) = found.iter_mut().find(|one| **one == Observed::Message(LogMessage::Stall))
-        && is_said(NOTIFIES)
-    {
-        *stall = Observed::Message(LogMessage::NotifyHangs);
-    }
-    (!found.is_empty()).then_some(found)
-}
-
 /// `numastat -p`, for one process (a row `Total`) or for several (a row for each).
 fn nodes(text: &str) -> Option<Vec<Observed>> {
     const VMMS: [&str; 4] = ["qemu", "kvm", "cloud-hyper", "firecracker"];
@@ -595,6 +437,15 @@ fn timed(text: &str) -> Option<Vec<Observed>> {
             && let Some(seconds) = number(seconds.1)
         {
             requests.entry(function).or_default().push(seconds * 1e9);
+        }
+        for (_, rest) in line.match_indices("fsync(").map(|(at, _)| line.split_at(at)) {
+            // `fsync(3) = 0 <2.729450>`, in a line of its own or in words about it.
+            let call = rest.split_once(") = 0").and_then(|(_, rest)| {
+                rest.trim_start().strip_prefix('<')?.split_once('>')?.0.parse::<f64>().ok()
+            });
+            if let Some(seconds) = call {
+                keep(TimedFunction::Fsync, seconds * 1e9);
+            }
         }
     }
     // One slow call of hundreds is chance; KVM_CREATE_VM is one of each VM, and the trace may have others of VMs that do not wait.

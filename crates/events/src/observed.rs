@@ -46,6 +46,12 @@ words! {
         UnregisterDevice = "kvm_io_bus_unregister_dev",
         /// An ioeventfd comes or goes.
         Ioeventfd = "KVM_IOEVENTFD",
+        /// A guest's keyboard controller is probed in its boot.
+        Keyboard = "i8042",
+        /// A guest's RTC is probed in its boot.
+        ClockProbe = "rtc_cmos",
+        /// A file is written to the disk.
+        Fsync = "fsync",
     }
 }
 
@@ -110,6 +116,14 @@ words! {
         AsyncPageFault = "async-page-fault",
         /// A network card was set up with one queue.
         OneQueue = "one-queue",
+        /// A guest's bounce buffer is full.
+        BounceBufferFull = "bounce-buffer-full",
+        /// A task of the guest waits until there are random numbers.
+        WaitsForRandom = "waits-for-random",
+        /// A guest's files come by 9p without a cache.
+        UncachedFiles = "uncached-files",
+        /// virtio-net of Windows cannot coalesce what it receives.
+        NoCoalescing = "no-coalescing",
         /// A vCPU's thread waited in the host's kernel for minutes.
         VcpuBlocked = "vcpu-blocked",
         /// It waited there while the host took memory back.

@@ -111,6 +111,23 @@ pub(super) fn acceleration(_: &AuditView, vm: &VmProcess) -> CheckFound {
     ))
 }
 
+/// Cargo's folder of builds without optimization, in which the VMM does its devices' work many times slower.
+const DEBUG_BUILD: &str = "target/debug/";
+
+pub(super) fn build(_: &AuditView, vm: &VmProcess) -> CheckFound {
+    let Ok(words) = &vm.arguments.value else {
+        return CheckFound::unread(said(vm, String::new()));
+    };
+    let program = words.first().map_or("", String::as_str);
+    let at = |folder: &str| program.starts_with(folder) || program.contains(&format!("/{folder}"));
+    if at(DEBUG_BUILD) {
+        return CheckFound::costs(FoundSetting::DebugBuild)
+            .seen(said(vm, program.to_owned()))
+            .fix(Fix::Advice(ManualAdvice::BuildForRelease));
+    }
+    CheckFound::ok(FoundSetting::NoDebugBuild)
+}
+
 /// Formats that QEMU reads for other hypervisors (QEMU docs/system/images.rst): their drivers are for conversion.
 const FOREIGN: [&str; 6] = ["vmdk", "vdi", "vpc", "vhdx", "parallels", "qed"];
 

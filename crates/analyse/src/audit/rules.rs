@@ -236,6 +236,7 @@ words! {
         MediatedPmu = "mediated-pmu",
         EmulatedDevices = "emulated-devices",
         DiskFormat = "disk-format",
+        Build = "build",
         QueuePair = "queue-pair",
         Random = "random",
         Acceleration = "acceleration",
@@ -423,6 +424,7 @@ pub const RULES: &[AuditRule] = &[
         checks: &[
             check(CheckId::Acceleration, "/proc/PID/cmdline", Judge::Vm(devices::acceleration)),
             check(CheckId::SplitIrqchip, "/proc/PID/cmdline", Judge::Vm(interrupts::split_irqchip)).x86().causes(&[Cause::Apic]),
+            check(CheckId::Build, "/proc/PID/cmdline", Judge::Vm(devices::build)),
             check(CheckId::Random, "/proc/PID/cmdline, /proc/sys/kernel/osrelease", Judge::Vm(devices::random)),
             check(CheckId::DiskFormat, "/proc/PID/cmdline", Judge::Vm(devices::disk_format)),
             check(CheckId::Hpet, "/proc/PID/cmdline", Judge::Vm(timers::hpet)).x86(),

@@ -211,6 +211,10 @@ impl FoundKind {
             FoundKind::SlowFunction(TimedFunction::UnregisterDevice | TimedFunction::Ioeventfd) => {
                 "ioeventfds"
             }
+            FoundKind::SlowFunction(TimedFunction::Keyboard | TimedFunction::ClockProbe) => {
+                "boot-probe"
+            }
+            FoundKind::SlowFunction(TimedFunction::Fsync) => "slow-fsync",
             FoundKind::Mitigations => "mitigations",
             FoundKind::HostKernel => "host-kernel",
             FoundKind::Message(message) => message.name(),

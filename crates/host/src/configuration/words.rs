@@ -18,12 +18,30 @@ const OPTIONS: [&str; 12] = [
 
 use vmtax_events::setting::PART;
 
+/// Other VMMs, and options of which one must follow (Cloud Hypervisor docs/, crosvm run --help, Firecracker --help).
+const OTHERS: [&str; 3] = ["cloud-hypervisor", "firecracker", "crosvm"];
+const OTHER_OPTIONS: [&str; 8] =
+    ["--kernel", "--cpus", "--memory", "--disk", "--net", "--api-socket", "--api-sock", "--mem"];
+
 /// Prompts of a shell.
 const PROMPT: [char; 2] = ['$', '#'];
 
-/// The words of the first command line of QEMU in a text.
+/// The words of the first command line of QEMU in a text, or of another VMM.
 pub(super) fn command(text: &str) -> Option<Vec<String>> {
     let all = split(text);
+    of_qemu(&all).or_else(|| of_other(&all))
+}
+
+fn of_other(all: &[String]) -> Option<Vec<String>> {
+    let is_other = |word: &String| {
+        let name = word.rsplit('/').next().unwrap_or_default();
+        OTHERS.contains(&name.trim_start_matches(PROMPT))
+    };
+    let words = &all[all.iter().position(is_other)?..];
+    words.iter().any(|word| OTHER_OPTIONS.contains(&word.as_str())).then(|| words.to_vec())
+}
+
+fn of_qemu(all: &[String]) -> Option<Vec<String>> {
     let is_qemu = |word: &String| {
         let name = word.rsplit('/').next().unwrap_or_default();
         // A prompt may touch it.
@@ -45,7 +63,7 @@ pub(super) fn command(text: &str) -> Option<Vec<String>> {
         }
         // A part of one.
         None if all.first().is_some_and(is_option) => {
-            std::iter::once(PART.to_owned()).chain(all).collect()
+            std::iter::once(PART.to_owned()).chain(all.iter().cloned()).collect()
         }
         None => return None,
     };
@@ -115,6 +133,11 @@ mod tests {
                 "$qemu-system-x86_64 -m 2G -enable-kvm\n",
                 Some("qemu-system-x86_64|-m|2G|-enable-kvm"),
             ),
+            (
+                "$ target/debug/cloud-hypervisor --kernel k --memory size=512M\n",
+                Some("target/debug/cloud-hypervisor|--kernel|k|--memory|size=512M"),
+            ),
+            ("firecracker is slow, says crosvm\n", None),
             ("qemu-system-x86_64 --version\n", None),
             ("kvm is slow: use qemu\n", None),
             ("", None),

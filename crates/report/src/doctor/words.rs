@@ -186,6 +186,8 @@ fn what(what: &FoundSetting) -> String {
         FoundSetting::Accelerated => "KVM runs the guest".into(),
         FoundSetting::AccelerationNotSaid => "the configuration does not say whether KVM runs the guest".into(),
         FoundSetting::NotAccelerated => "no KVM: QEMU translates each instruction of the guest, which is many times slower".into(),
+        FoundSetting::DebugBuild => "the VMM is a debug build (target/debug): its code is not optimized, and what it does for devices is many times slower".into(),
+        FoundSetting::NoDebugBuild => "the VMM's path is not that of a debug build".into(),
         FoundSetting::NoVirtioRng => "the guest has no virtio-rng".into(),
         FoundSetting::RandomNeverWaits => "what virtio-rng reads does not wait for entropy".into(),
         FoundSetting::RandomWaits => "virtio-rng reads the host's /dev/random, which waits for entropy before Linux 5.6: a guest can wait minutes in its boot".into(),
@@ -458,6 +460,9 @@ fn advice(advice: ManualAdvice) -> String {
         }
         ManualAdvice::MoveInterrupts => {
             "move them to other CPUs: echo CPUS > /proc/irq/IRQ/smp_affinity_list, irqbalance --banirq=IRQ (the kernel refuses it of interrupts that it manages itself, such as those of NVMe's queues)"
+        }
+        ManualAdvice::BuildForRelease => {
+            "build the VMM with cargo build --release, and start target/release"
         }
         ManualAdvice::ConvertDisk => {
             "convert the disk: qemu-img convert -O qcow2 OLD NEW, or to raw"

@@ -83,7 +83,8 @@ fn meaning(observed: Observed) -> Option<Means> {
                 }
                 TimedFunction::SwapSlots | TimedFunction::CreateSlot => &[R::SlotsFirst],
                 TimedFunction::UnregisterDevice | TimedFunction::Ioeventfd => &[R::FewerIoeventfds],
-                TimedFunction::IrqBypass => &[],
+                TimedFunction::Keyboard => &[R::NoI8042],
+                TimedFunction::IrqBypass | TimedFunction::ClockProbe | TimedFunction::Fsync => &[],
             };
             (FoundKind::SlowFunction(function), remedies, None)
         }

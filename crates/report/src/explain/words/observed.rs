@@ -27,6 +27,18 @@ pub(super) fn slow_function(function: TimedFunction) -> FindingWords {
             "an ioeventfd that is removed waits for a grace period of SRCU: on Linux 6.18 or later for that of a device that was registered before",
             "`vmtax doctor` on the host (slot-waits); `vmtax lab run --suite start --kernel IMAGE` with the host's kernel names the function that waits",
         ),
+        TimedFunction::Keyboard => (
+            "the guest's boot probes a keyboard controller (i8042), which costs it time whether there is one or not",
+            "the same with i8042.noaux i8042.nomux i8042.nopnp i8042.dumbkbd on the guest's command line, or without i8042 (QEMU: -machine ...,i8042=off) where nobody types",
+        ),
+        TimedFunction::ClockProbe => (
+            "the guest's boot probes an RTC (rtc_cmos) that answers slowly or is not there",
+            "the same with an RTC (QEMU: -machine microvm,rtc=on), or a guest's kernel without rtc_cmos",
+        ),
+        TimedFunction::Fsync => (
+            "an fsync waits until the disk has what was written: of a file that was just copied, all of it",
+            "the size of what is written (`grep Dirty /proc/meminfo` before it); for images of VMs a reflink (cp --reflink) or an overlay (qemu-img create -b), which have nothing to write; which process waits: `strace -f -T -e fsync`",
+        ),
     };
     let disproof =
         "`bpftrace` or `strace -T -e ioctl` shows that it returns at once while it is slow";
@@ -115,6 +127,22 @@ pub(super) fn message(message: LogMessage) -> FindingWords {
         LogMessage::OneQueue => (
             "the network card has one queue: one CPU takes all its interrupts and packets; the driver makes as many as there are CPUs when it starts",
             "/proc/interrupts in the guest, and `ethtool -l`; a VM that starts with one CPU and gets more later: the driver again after that (unbind and bind, or modprobe), or the CPUs from the start",
+        ),
+        LogMessage::BounceBufferFull => (
+            "the guest's bounce buffer (swiotlb) is full: devices wait for room in it, or their requests fail; in a confidential VM all I/O passes it",
+            "swiotlb=SLOTS on the guest's command line (slots of 2 KiB; `vmtax doctor` in the guest shows how full it was), smaller or fewer requests at once; /sys/kernel/debug/swiotlb/io_tlb_used while it is slow",
+        ),
+        LogMessage::WaitsForRandom => (
+            "a task of the guest waits until its kernel has entropy for random numbers: a VM has few sources of it",
+            "virtio-rng (QEMU: -object rng-builtin,id=rng0 -device virtio-rng-pci,rng=rng0), or a guest's kernel that trusts the processor's (random.trust_cpu=on); the guest's log: \"crng init done\" comes when it ends",
+        ),
+        LogMessage::UncachedFiles => (
+            "the guest's files come by 9p without a cache (no cache=, or cache=none): each access of a file is a request to the VMM",
+            "the same mount with cache=mmap or cache=fscache, if the host does not change the files meanwhile; or virtiofs; msize= of 131072 or more",
+        ),
+        LogMessage::NoCoalescing => (
+            "virtio-net offers the guest no coalescing of what it receives (Capability): each packet of 1500 bytes passes by itself",
+            "the command line of the VM's card: guest_tso4, guest_tso6 and host offloads that are off, a backend that has none (-netdev user); `Get-NetAdapterRsc` again after that",
         ),
         LogMessage::VcpuBlocked => (
             "a vCPU's thread waited in the host's kernel for minutes (its name is CPU 0/KVM or its like): the guest's CPU stood still",

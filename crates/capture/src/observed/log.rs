@@ -1,0 +1,322 @@
+//! Lines of kernels' and VMMs' logs, and of what a guest's own tools print, that say one thing each.
+
+use vmtax_events::is_vcpu_thread;
+use vmtax_events::observed::{LogMessage, Observed, TimedFunction};
+
+use super::{clock, lines};
+
+/// Lines of logs that say one thing alone: Linux arch/x86/kvm/vmx/vmx.c and svm/svm.c ("disabled by bios"), QEMU accel/kvm/kvm-all.c ("Could not access
+/// KVM kernel module") and softmmu/vl.c ("falling back to tcg").
+const NO_KVM: [&str; 6] = [
+    "kvm: disabled by bios",
+    "Could not access KVM kernel module",
+    "failed to initialize kvm",
+    "falling back to tcg",
+    "KVM acceleration can NOT be used",
+    "TCG doesn't support requested feature",
+];
+
+/// The same of others, each with its source.
+const MESSAGES: &[(&str, LogMessage)] = &[
+    // QEMU hw/virtio/vhost.c, `vhost_region_add_section`.
+    ("Overlapping but not coherent sections", LogMessage::VhostSections),
+    ("Section rounded to 0 prior to previous", LogMessage::VhostSections),
+    // QEMU hw/net/vhost_net.c, hw/net/virtio-net.c.
+    ("falling back on userspace virtio", LogMessage::VhostFallback),
+    ("vhost-net requested but could not be initialized", LogMessage::VhostFallback),
+    // QEMU target/i386/cpu.c.
+    ("AMD CPU doesn't support hyperthreading", LogMessage::NoTopoext),
+    // QEMU target/i386/kvm/kvm.c.
+    ("TSC frequency mismatch between VM", LogMessage::TscScaling),
+    // Linux arch/x86/kvm/x86.c, `kvm_arch_vcpu_create`.
+    ("SMP vm created on host with unstable TSC", LogMessage::UnstableTsc),
+    // Linux arch/x86/kvm/lapic.c, `limit_periodic_timer_frequency`.
+    ("lapic timer period limited to", LogMessage::FastApicTimer),
+    // Linux kernel/watchdog.c, kernel/rcu/tree_stall.h.
+    ("soft lockup - CPU#", LogMessage::Stall),
+    ("self-detected stall on CPU", LogMessage::Stall),
+    ("detected stalls on CPUs/tasks", LogMessage::Stall),
+    // Linux kernel/workqueue.c, `wq_watchdog_timer_fn`.
+    ("BUG: workqueue lockup - pool", LogMessage::Stall),
+    // Linux mm/oom_kill.c.
+    ("Out of memory: Kill", LogMessage::OutOfMemory),
+    ("invoked oom-killer: gfp_mask=", LogMessage::OutOfMemory),
+    // systemd src/core/unit.c, `unit_log_failure` and its neighbours.
+    ("has been killed by the OOM killer", LogMessage::OutOfMemory),
+    // Linux kernel/time/clocksource.c, `__clocksource_unstable` and `clocksource_watchdog`.
+    ("Clocksource tsc unstable (delta", LogMessage::TscJump),
+    ("'kvm-clock' (not 'tsc') is current clocksource", LogMessage::TscUnused),
+    // Linux arch/x86/kernel/tsc.c, `mark_tsc_unstable`; kernel/time/clocksource.c.
+    (TSC_MARKED, LogMessage::TscMarked),
+    ("Marking clocksource 'tsc", LogMessage::TscMarked),
+    // QEMU target/i386/cpu.c: qemu64, qemu32, kvm64 and kvm32; docs/system/cpu-models-x86.rst.inc on their use.
+    ("QEMU Virtual CPU version", LogMessage::DefaultCpu),
+    ("Common KVM processor", LogMessage::DefaultCpu),
+    ("Common 32-bit KVM processor", LogMessage::DefaultCpu),
+    // Linux kernel/time/clocksource.c.
+    ("Watchdog hpet read timed out", LogMessage::SlowHpet),
+    ("hpet read-back delay of", LogMessage::SlowHpet),
+    ("hpet wd-wd read-back delay of", LogMessage::SlowHpet),
+    // Linux kernel/time/hrtimer.c, `hrtimer_interrupt`, which has the three reasons.
+    ("hrtimer: interrupt took", LogMessage::LongTimerInterrupt),
+    // Cloud Hypervisor vmm/src/vm.rs; Linux Documentation/virt/kvm/api.rst on KVM_MEM_READONLY.
+    ("Guest MMIO write to unregistered address", LogMessage::UnregisteredMmio),
+    // Linux arch/x86/kernel/kvm.c; without the mark of what is old on a stack.
+    ("] kvm_async_pf_task_wait_schedule+0x", LogMessage::AsyncPageFault),
+    ("] kvm_async_pf_task_wait+0x", LogMessage::AsyncPageFault),
+    // Linux kernel/dma/swiotlb.c, `swiotlb_tbl_map_single`.
+    ("swiotlb buffer is full (sz:", LogMessage::BounceBufferFull),
+    // Linux drivers/char/random.c; without the mark of what is old on a stack.
+    ("] wait_for_random_bytes+0x", LogMessage::WaitsForRandom),
+    // Linux drivers/net/ethernet/intel/iavf/iavf_main.c.
+    ("Multiqueue Disabled: Queue pair count = 1", LogMessage::OneQueue),
+];
+
+/// What many logs have by the way: beside others they say nothing.
+const WEAK: [LogMessage; 3] =
+    [LogMessage::LongTimerInterrupt, LogMessage::DefaultCpu, LogMessage::TscMarked];
+
+/// The same where a single line says nothing: some come at each start of a VM.
+const FLOODS: &[(&str, LogMessage)] = &[
+    // Linux include/linux/virtio_net.h and drivers/net/virtio_net.c, `receive_buf`.
+    (": bad gso: type: ", LogMessage::BadGso),
+    // Linux arch/x86/kvm/x86.c, `kvm_msr_ignored_check` and `kvm_get_msr_common`.
+    (" unhandled rdmsr: 0x", LogMessage::UnknownMsrs),
+    (" unhandled wrmsr: 0x", LogMessage::UnknownMsrs),
+    (" ignored rdmsr: 0x", LogMessage::UnknownMsrs),
+    (" ignored wrmsr: 0x", LogMessage::UnknownMsrs),
+    (" disabled perfctr wrmsr: 0x", LogMessage::UnknownMsrs),
+];
+const FLOOD: usize = 5;
+
+/// Where a guest writes to the register of a virtio device (Linux drivers/virtio/virtio_pci_common.c).
+const NOTIFIES: &str = "vp_notify+0x";
+
+/// What a kernel says of its TSC; its clock may be another one anyway.
+const TSC_MARKED: &str = "Marking TSC unstable due to";
+/// A guest of Hyper-V has that one's clock.
+const ON_HYPERV: &str = "due to running on Hyper-V";
+
+/// QEMU's accel/tcg/tcg-accel-ops-mttcg.c and tcg-accel-ops-rr.c name their threads `CPU 0/TCG` and `ALL CPUs/TCG`.
+fn is_of_tcg(line: &str) -> bool {
+    let Some((before, after)) = line.split_once("/TCG") else { return false };
+    let is_vcpu = before
+        .rsplit_once("CPU ")
+        .is_some_and(|(_, id)| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_whole = !after.starts_with(|c: char| c.is_ascii_alphanumeric());
+    (is_vcpu || before.ends_with("ALL CPUs")) && is_whole
+}
+
+/// Linux kernel/hung_task.c, `check_hung_task`: `INFO: task NAME:PID blocked for more than 120 seconds.` of a vCPU's thread, and what its stack shows.
+fn blocked(text: &str) -> Option<LogMessage> {
+    let is_of_vcpu = |line: &str| {
+        let (_, task) = line.split_once("INFO: task ")?;
+        let (name, _) = task.split_once(" blocked for more than ")?;
+        is_vcpu_thread(name.rsplit_once(':')?.0).then_some(())
+    };
+    let mut rest = lines(text).skip_while(|line| is_of_vcpu(line).is_none()).peekable();
+    rest.peek()?;
+    // The stack of the first one: the next task's begins with such a line. "? " marks what is old on it.
+    let mut stack = rest.skip(1).take_while(|line| !line.contains("blocked for more than"));
+    let is_reclaim = |line: &str| {
+        let words = ["deferred_split_scan+", "shrink_", "try_to_free_", "do_try_to_free_pages+"];
+        words.iter().any(|word| line.contains(word))
+    };
+    let in_reclaim = stack.any(is_reclaim);
+    Some(if in_reclaim { LogMessage::VcpuInReclaim } else { LogMessage::VcpuBlocked })
+}
+
+pub(super) fn messages(text: &str) -> Option<Vec<Observed>> {
+    let is_said = |words: &str| lines(text).any(|line| line.contains(words));
+    let mut found = Vec::new();
+    if NO_KVM.iter().any(|words| is_said(words)) || lines(text).any(is_of_tcg) {
+        found.push(Observed::NoKvm);
+    }
+    for (words, message) in MESSAGES {
+        let observed = Observed::Message(*message);
+        if !found.contains(&observed) && is_said(words) {
+            found.push(observed);
+        }
+    }
+    for (words, message) in FLOODS {
+        let observed = Observed::Message(*message);
+        let is_flood = lines(text).filter(|line| line.contains(words)).take(FLOOD).count() == FLOOD;
+        if is_flood && !found.contains(&observed) {
+            found.push(observed);
+        }
+    }
+    found.extend(blocked(text).map(Observed::Message));
+    // x86-64-v3 and its like have the default's name.
+    let has_avx = |line: &str| {
+        let mut words = line.split_whitespace();
+        words.next().is_some_and(|name| name.trim_end_matches(':').eq_ignore_ascii_case("flags"))
+            && words.any(|word| word == "avx")
+    };
+    if lines(text).any(has_avx) {
+        found.retain(|one| *one != Observed::Message(LogMessage::DefaultCpu));
+    }
+    let is_no_mark = is_said(ON_HYPERV) || clock(text).is_some();
+    for weak in WEAK {
+        if found.len() > 1 || weak == LogMessage::TscMarked && is_no_mark {
+            found.retain(|one| *one != Observed::Message(weak));
+        }
+    }
+    // What the CPU that is stuck does says more than that it is.
+    if let Some(stall) = found.iter_mut().find(|one| **one == Observed::Message(LogMessage::Stall))
+        && is_said(NOTIFIES)
+    {
+        *stall = Observed::Message(LogMessage::NotifyHangs);
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+/// `mount` of a guest whose files come by 9p without a cache: Linux Documentation/filesystems/9p.rst, "cache=none" is the default.
+pub(super) fn mounts(text: &str) -> Option<Vec<Observed>> {
+    let mounts: Vec<Vec<&str>> = lines(text).filter_map(by_9p).collect();
+    if mounts.is_empty() {
+        return None;
+    }
+    let is_uncached = |options: &Vec<&str>| {
+        options
+            .iter()
+            .find_map(|one| one.strip_prefix("cache="))
+            .is_none_or(|cache| cache == "none")
+    };
+    let message = Observed::Message(LogMessage::UncachedFiles);
+    Some(mounts.iter().any(is_uncached).then_some(message).into_iter().collect())
+}
+
+/// The options of a mount that goes to the VMM.
+fn by_9p(line: &str) -> Option<Vec<&str>> {
+    let (_, rest) = line.split_once(" type 9p (")?;
+    let options: Vec<&str> = rest.split(')').next()?.split(',').collect();
+    options.contains(&"trans=virtio").then_some(options)
+}
+
+/// Windows's `Get-NetAdapterRsc | Format-List` of virtio-net: receive segments are not coalesced, because the device does not offer it
+/// (Microsoft, MSFT_NetAdapterRscSettingData: its failure reason is Capability).
+pub(super) fn coalescing(text: &str) -> Option<Vec<Observed>> {
+    let value = |name: &str| {
+        lines(text).find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            (key.trim() == name).then_some(value.trim())
+        })
+    };
+    let reason = value("IPv4FailureReason")?;
+    let is_virtio = value("InterfaceDescription")?.starts_with("Red Hat VirtIO Ethernet");
+    let lacks = is_virtio && reason == "Capability";
+    Some(lacks.then_some(Observed::Message(LogMessage::NoCoalescing)).into_iter().collect())
+}
+
+/// The log of a guest's boot: what Linux's `initcall_debug` timed (init/main.c, drivers/base/dd.c), and the time before the keyboard is found.
+pub(super) fn boot(text: &str) -> Option<Vec<Observed>> {
+    /// Names of initcalls and of drivers, and whose they are.
+    const KNOWN: [(&str, TimedFunction); 4] = [
+        ("cmos_init", TimedFunction::ClockProbe),
+        ("rtc_cmos", TimedFunction::ClockProbe),
+        ("i8042_init", TimedFunction::Keyboard),
+        ("i8042", TimedFunction::Keyboard),
+    ];
+    let mut most: Vec<(TimedFunction, f64)> = Vec::new();
+    let mut keep = |function: TimedFunction, ns: f64| {
+        if !(0.0..=1e12).contains(&ns) {
+            return;
+        }
+        match most.iter_mut().find(|(known, _)| *known == function) {
+            Some((_, longest)) => *longest = longest.max(ns),
+            None => most.push((function, ns)),
+        }
+    };
+    let mut before: Option<f64> = None;
+    for line in lines(text) {
+        let Some((stamp, rest)) = line.strip_prefix('[').and_then(|line| line.split_once("] "))
+        else {
+            continue;
+        };
+        let Ok(at) = stamp.trim().parse::<f64>() else { continue };
+        if let Some(call) =
+            rest.strip_prefix("initcall ").or_else(|| rest.strip_prefix("probe of "))
+            && let Some((name, time)) = call.split_once(" returned ")
+        {
+            let name = name.split(['+', ' ']).next().unwrap_or_default();
+            let known = KNOWN.iter().find(|(known, _)| *known == name);
+            let micros = time
+                .split_once(" after ")
+                .and_then(|(_, time)| time.strip_suffix(" usecs")?.trim().parse::<f64>().ok());
+            if let (Some((_, function)), Some(micros)) = (known, micros) {
+                keep(*function, micros * 1e3);
+            }
+        } else if rest.starts_with("input: ")
+            && rest.contains("/i8042/serio")
+            && let Some(before) = before
+        {
+            keep(TimedFunction::Keyboard, (at - before) * 1e9);
+        }
+        before = Some(at);
+    }
+    (!most.is_empty()).then(|| {
+        most.into_iter().map(|(function, ns)| Observed::Timed(function, ns as u64)).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boots_and_tools_of_guests_say_one_thing_each() {
+        let said = |message| vec![Observed::Message(message)];
+        let keyboard = |ns| vec![Observed::Timed(TimedFunction::Keyboard, ns)];
+        for (text, reader, expected) in [
+            (
+                "mount0 on /mnt type 9p (rw,relatime,access=client,msize=131072,trans=virtio)\n",
+                mounts as fn(&str) -> Option<Vec<Observed>>,
+                Some(said(LogMessage::UncachedFiles)),
+            ),
+            (
+                "mount0 on /mnt type 9p (rw,relatime,cache=mmap,trans=virtio)\n",
+                mounts,
+                Some(vec![]),
+            ),
+            ("C:\\ on /mnt/c type 9p (rw,trans=fd)\n", mounts, None),
+            (
+                "InterfaceDescription : Red Hat VirtIO Ethernet Adapter\nIPv4FailureReason : Capability\n",
+                coalescing,
+                Some(said(LogMessage::NoCoalescing)),
+            ),
+            (
+                "InterfaceDescription : Red Hat VirtIO Ethernet Adapter\nIPv4FailureReason : NoFailure\n",
+                coalescing,
+                Some(vec![]),
+            ),
+            (
+                "[    0.032] bootserver=1\n[    0.544] input: AT Raw Set 2 keyboard as /devices/platform/i8042/serio0/input/input0\n",
+                boot,
+                Some(keyboard(512_000_000)),
+            ),
+            (
+                "[ 1.0] probe of i8042 returned 0 after 400000 usecs\n[ 1.1] initcall i8042_init+0x0/0x1 returned 0 after 500000 usecs\n",
+                boot,
+                Some(keyboard(500_000_000)),
+            ),
+            (
+                "[ 2.4] probe of rtc_cmos returned 6 after 1108478 usecs\n",
+                boot,
+                Some(vec![Observed::Timed(TimedFunction::ClockProbe, 1_108_478_000)]),
+            ),
+            ("[ 2.4] probe of eth0 returned 6 after 1108478 usecs\n", boot, None),
+            (
+                "virtio-pci 0000:00:02.0: swiotlb buffer is full (sz: 262144 bytes),\ntotal 524288 (slots), used 523564 (slots)\n",
+                messages,
+                Some(said(LogMessage::BounceBufferFull)),
+            ),
+            (
+                "[<0>] wait_for_random_bytes+0x57/0x60\n",
+                messages,
+                Some(said(LogMessage::WaitsForRandom)),
+            ),
+        ] {
+            assert_eq!(reader(text), expected, "{text}");
+        }
+    }
+}
