@@ -1,9 +1,10 @@
-//! A VM as its configuration has it, without its host: QEMU's command line, or libvirt's XML, as people post them.
+//! A VM as its configuration has it, without its host: QEMU's command line, libvirt's XML or Proxmox's configuration, as people post them.
 //!
-//! libvirt's elements become QEMU's words, by the names that both documents give (libvirt's `formatdomain`, QEMU's `qemu-options.hx` and
+//! libvirt's elements and Proxmox's keys become QEMU's words, by the names that both documents give (libvirt's `formatdomain`, QEMU's `qemu-options.hx` and
 //! `docs/system/i386/hyperv.rst`), so that the checks know one language. What is not there is not known: it is unread.
 
 mod domain;
+mod proxmox;
 mod words;
 
 use std::collections::BTreeMap;
@@ -30,7 +31,8 @@ pub fn vm(text: &str, path: &str) -> Option<Result<VmProcess, String>> {
     if domain::is_domain(text) {
         return Some(domain::read(text).map(|(words, threads)| process(words, threads, path)));
     }
-    words::command(text).map(|words| Ok(process(words, None, path)))
+    let words = words::command(text).or_else(|| proxmox::command(text));
+    words.map(|words| Ok(process(words, None, path)))
 }
 
 /// Parameters of KVM's modules as `grep -H '' /sys/module/kvm*/parameters/*` prints them: `PATH:VALUE`.

@@ -34,7 +34,7 @@ use crate::flags::{OutputArgs, ReadingArgs};
   vmtax doctor --pages -p $(pidof qemu-system-x86_64)
   vmtax doctor --host-pages                      in a VM, without root")]
 pub(crate) struct DoctorArgs {
-    /// A run or recording of this host; or a VM's configuration: QEMU's command line, or XML of libvirt.
+    /// A run or recording of this host; or a VM's configuration: QEMU's command line, XML of libvirt, or Proxmox's file.
     #[arg(value_name = "RUN|FILE", value_hint = ValueHint::AnyPath)]
     run: Option<PathBuf>,
 

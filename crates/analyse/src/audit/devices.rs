@@ -28,7 +28,7 @@ fn unknown(vm: &VmProcess) -> Option<CheckFound> {
 /// Models whose registers are exits to the VMM: disks and network cards of real hardware, and a tablet that the guest's UHCI
 /// controller polls. Tried on an emulated host: IDE 29 exits per read, virtio-blk 3.9; e1000 14.7 per packet, virtio-net 5.3.
 const EMULATED: [&str; 8] =
-    ["ide-", "e1000", "rtl8139", "pcnet", "ne2k", "lsi53c", "am53c974", "usb-tablet"];
+    ["ide-", "e1000", "rtl8139", "pcnet", "ne2k", "lsi", "am53c974", "usb-tablet"];
 
 /// Emulated models that QEMU's short options ask for (QEMU qemu-options.hx: `-hda`, `-net nic`, `-nic`).
 fn short(vm: &VmProcess) -> Vec<String> {
@@ -228,7 +228,9 @@ pub(super) fn queue_pair(_: &AuditView, vm: &VmProcess) -> CheckFound {
     if known.is_empty() {
         return CheckFound::unknown(FoundSetting::QueuePairsNotSaid);
     }
-    let has_several = |backend: &str| SEVERAL.contains(&object_type(backend));
+    let has_several = |backend: &str| {
+        SEVERAL.contains(&property(backend, "type").unwrap_or_else(|| object_type(backend)))
+    };
     let mut able = known.iter().filter(|(_, backend)| has_several(backend)).peekable();
     if able.peek().is_none() {
         return CheckFound::not_applicable(FoundSetting::QueuePairsImpossible);

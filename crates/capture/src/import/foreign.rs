@@ -243,7 +243,7 @@ const TOOLS: &[(&[&str], &str)] = &[
     ),
     (
         &["cores: ", "memory: ", "net0: ", "ostype: "],
-        "Proxmox's configuration of a VM: `qm showcmd ID --pretty` prints QEMU's command line, which `vmtax doctor FILE` checks",
+        "Proxmox's configuration of a VM, which `vmtax doctor FILE` checks",
     ),
     (
         &["VCPU", "CPU Affinity"],
