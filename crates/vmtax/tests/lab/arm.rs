@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::profile::{Trees, assert_adds_up, below, trees};
 use crate::run::{
     assert_exits, assert_same_paths, assert_versioned, cache, exits, json, paths, refused, text,
     vmtax,
@@ -265,9 +266,108 @@ fn a_processor_that_cannot_nest_is_named() {
     assert!(words.contains("FEAT_NV2") && words.contains("second-qemu.sh trixie arm"), "{words}");
 }
 
+/// Operations whose trees are looked at.
+const PROFILED: &str =
+    "hvc-psci,mmio-read,touch-4k,map-4k,id-register,oslar,sgi-self,timer-irq,timer-sleep";
+
+/// Every instruction is at a function of a level's kernel, at a program or at the payload: none is where its level has no code.
+fn assert_all_named(trees: &Trees) {
+    for (name, tree) in trees {
+        let unknown: Vec<_> = tree
+            .iter()
+            .filter(|(stack, _)| stack.iter().any(|one| one.contains("[unknown]")))
+            .collect();
+        assert!(unknown.is_empty(), "{name}: {unknown:?}");
+    }
+}
+
+/// The emulator's clock is its own count of instructions: a tree has as many, exactly, and recording them adds none.
+#[test]
+fn trees_of_arm64_operations_add_up_with_and_without_vhe() {
+    if !is_built() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (mode, of_el2) in [("vhe", false), ("nvhe", true), ("protected", true)] {
+        let run = folder.path().join(mode);
+        let run = run.to_str().unwrap();
+        let option = format!("kvm-arm.mode={mode}");
+        let mut arguments = vec!["lab", "run", "--host", "arm", "--operation", PROFILED];
+        if of_el2 {
+            arguments.extend(["--option", &option]);
+        }
+        let plain = paths(&json(&arguments));
+        let report = json(&[&arguments[..], &["--profile", "-o", run]].concat());
+        for (name, path) in paths(&report) {
+            let varies = VARY.iter().any(|vary| name.starts_with(vary));
+            let most = if varies { path * MOST } else { 0.0 };
+            assert!(
+                (path - plain[&name]).abs() <= most,
+                "{mode}: {name}: {path} and {}",
+                plain[&name]
+            );
+        }
+        let trees = trees(run);
+        assert_eq!(trees.len(), PROFILED.split(',').count());
+        assert_adds_up(&report, &trees);
+        assert_all_named(&trees);
+        assert_functions(&trees, of_el2);
+    }
+}
+
+/// What each operation must execute, by KVM's sources.
+fn assert_functions(trees: &Trees, of_el2: bool) {
+    const RUN: &str = "L0 kvm_arch_vcpu_ioctl_run";
+    let entry = if of_el2 { "L0 __kvm_nvhe___guest_enter" } else { "L0 __guest_enter" };
+    for (name, cause, functions) in [
+        ("hvc-psci L1", "L1 [hvc]", &["L0 handle_exit", "L0 handle_hvc"][..]),
+        ("mmio-read L1", "L1 [memory access]", &["L0 kvm_handle_guest_abort", "L0 io_mem_abort"]),
+        ("touch-4k L1", "L1 [memory access]", &["L0 kvm_handle_guest_abort", "L0 user_mem_abort"]),
+        ("map-4k L1", "L1 [memory access]", &["L0 kvm_handle_guest_abort", "L0 user_mem_abort"]),
+        ("id-register L1", "L1 [mrs ID_AA64MMFR0_EL1]", &["L0 kvm_handle_sys_reg"]),
+        ("oslar L1", "L1 [msr OSLAR_EL1]", &["L0 kvm_handle_sys_reg"]),
+        ("timer-sleep L1", "L1 [wfi]", &["L0 kvm_handle_wfx"]),
+    ] {
+        let tree = &trees[name];
+        for function in functions {
+            let frames = ["L1 payload", cause, RUN, function];
+            assert!(below(tree, &frames) > 20 * 10, "{name}: {function} in {tree:?}");
+        }
+        assert!(below(tree, &["L1 payload", cause, RUN, entry]) > 20 * 5, "{name}");
+    }
+    // A guest at EL1 is entered from EL2, where the kernel without VHE calls.
+    let of_host = ["L1 [hvc]", RUN, "L0 __kvm_nvhe___kvm_hyp_host_vector", entry];
+    assert_eq!(below(&trees["hvc-psci L1"], &of_host) > 0, of_el2);
+    // The VMM answers for its device.
+    assert!(below(&trees["mmio-read L1"], &["L1 [memory access]", "L0 [program]"]) > 20 * 100);
+    assert_eq!(below(&trees["hvc-psci L1"], &["L0 [program]"]), 0);
+}
+
+/// The newest kernel is not saved, and its trees are those of a host that is booted while it is recorded.
+#[test]
+fn trees_of_a_host_that_is_not_saved_add_up() {
+    if !is_built() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let run = run.to_str().unwrap();
+    let operations = "hvc-psci,mmio-read,touch-4k";
+    let arguments =
+        ["lab", "run", "--host", "arm", "--kernel", "debian:7.3", "--operation", operations];
+    let report = json(&[&arguments[..], &["--profile", "-o", run]].concat());
+    let trees = trees(run);
+    assert_adds_up(&report, &trees);
+    assert_all_named(&trees);
+    assert!(
+        below(&trees["touch-4k L1"], &["L1 [memory access]", "L0 kvm_handle_guest_abort"])
+            > 20 * 500
+    );
+}
+
 #[test]
 fn what_the_arm64_host_cannot_do_is_refused() {
-    let (code, words) = refused(&["lab", "run", "--host", "arm", "--profile"]);
+    let (code, words) = refused(&["lab", "run", "--host", "arm", "--observe", "true"]);
     assert_eq!(code, 2, "{words}");
     assert!(words.contains("cannot be had on --host arm; use one of amd,"), "{words}");
 }
