@@ -40,8 +40,10 @@ pub(crate) struct Name {
     pub(crate) module: String,
 }
 
-/// Where arm64's kernel ends its code: what is behind is of no function.
-const END_ARM: &str = "_etext";
+/// Between arm64's code and that of its start, which is given back, lie more bytes of constants than between any two functions.
+const CONSTANTS: u64 = 1 << 20;
+/// What they are aligned to.
+const SEGMENT: u64 = 64 << 10;
 
 /// The code of one level.
 #[derive(Debug, Default)]
@@ -103,10 +105,6 @@ impl LevelSymbols {
             let mut address = 0_u64;
             for (step, name) in &part.functions {
                 address = address.wrapping_add(*step);
-                // Marks of an assembler's: $x, $d.
-                if name.starts_with('$') {
-                    continue;
-                }
                 raw.push((address.wrapping_add_signed(shift), name, &part.name));
             }
         }
@@ -144,10 +142,16 @@ impl LevelSymbols {
         if if self.is_arm { is_arm_payload(address) } else { is_payload(address) } {
             return PAYLOAD;
         }
-        if self.is_arm && address >= self.image.end {
-            return UNKNOWN;
-        }
         match self.starts.partition_point(|(start, _)| *start <= address) {
+            // Behind the kernel's code, and of nothing that lies there.
+            after
+                if self.is_arm
+                    && after > 0
+                    && address >= self.image.end
+                    && self.starts[after - 1].0 < self.image.end =>
+            {
+                UNKNOWN
+            }
             0 if is_user(address) => PROGRAM,
             0 => UNKNOWN,
             after => self.starts[after - 1].1,
@@ -204,10 +208,13 @@ impl LevelSymbols {
 
 /// Where a kernel's own functions begin, and where its code ends.
 fn image(functions: &[(u64, &str, &str)]) -> Range<u64> {
-    let own = || functions.iter().filter(|(_, _, part)| part.is_empty());
-    let start = own().next().map_or(u64::MAX, |first| first.0);
-    let end = own().find(|(_, name, _)| *name == END_ARM).map_or(u64::MAX, |end| end.0);
-    start..end
+    let own: Vec<u64> =
+        functions.iter().filter(|(.., part)| part.is_empty()).map(|(start, ..)| *start).collect();
+    let before = own.windows(2).find(|two| two[1] - two[0] >= CONSTANTS).map(|two| two[0]);
+    let (Some(first), Some(last)) = (own.first(), before.or(own.last().copied())) else {
+        return u64::MAX..u64::MAX;
+    };
+    *first..(last + 1).next_multiple_of(SEGMENT)
 }
 
 /// The name without the compiler's suffixes.
@@ -290,6 +297,22 @@ mod tests {
         assert_eq!(name(&inner, layout::CODE), "payload");
         assert_eq!(name(&host, BASE + 0x1000_0020), "npf_interception");
         assert_eq!(name(&guest, BASE + 0x1000_4020), "npf_interception");
+    }
+
+    #[test]
+    fn code_of_arm64_ends_before_constants() {
+        let mut kernels = kernels();
+        // The code of the kernel's start.
+        kernels.functions.parts[0].functions.push((0x20_0000, "start_kernel".to_owned()));
+        let [host, _, inner] = levels(&kernels, Architecture::Arm64).unwrap();
+        let name = |address| host.name(host.find(address)).function.clone();
+        assert_eq!(name(BASE + 0x130), "foo");
+        assert!(host.is_image(BASE) && host.is_image(BASE + 0xffff));
+        assert!(!host.is_image(BASE - 4) && !host.is_image(BASE + 0x1_0000));
+        assert_eq!(name(BASE + 0x1_0000), "[unknown]");
+        assert_eq!(name(BASE + 0x1000_0020), "npf_interception");
+        assert_eq!(inner.name(inner.find(arm::MEMORY)).function, "payload");
+        assert_eq!(host.start("foo"), Some(BASE + 0x110));
     }
 
     #[test]

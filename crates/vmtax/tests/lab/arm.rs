@@ -233,6 +233,44 @@ fn the_newest_kernel_nests_exactly_on_a_newer_qemu() {
     assert_same_paths(&one, &again);
 }
 
+/// L1 runs L0's kernel at the same addresses. What L0 does for an instruction of L1 is below it, and what L1 does is below L2's.
+#[test]
+fn trees_of_l2_on_arm64_have_l0_and_l1_apart() {
+    let Some(qemu) = newer_qemu().filter(|_| is_built()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let run = run.to_str().unwrap();
+    let operations = ["--nested", "--operation", "hvc-psci,id-register,mmio-read"];
+    let plain = report(&with_qemu(&qemu, &operations));
+    let profiled =
+        report(&with_qemu(&qemu, &[&operations[..], &["--profile", "-o", run]].concat()));
+    assert_eq!(exits(&plain), exits(&profiled));
+    assert_same_paths(&plain, &profiled);
+    let trees = trees(run);
+    assert_eq!(trees.len(), 6);
+    assert_adds_up(&profiled, &trees);
+    assert_all_named(&trees);
+    const OF_L1: [&str; 3] = ["L2 payload", "L2 [hvc]", "L1 kvm_arch_vcpu_ioctl_run"];
+    const OF_L0: &str = "L0 kvm_arch_vcpu_ioctl_run";
+    let nested = &trees["hvc-psci L2"];
+    assert!(below(nested, &[&OF_L1[..], &["L1 handle_exit", "L1 handle_hvc"]].concat()) > 20 * 20);
+    for exit in ["L1 [eret]", "L1 [mrs ICH_MISR_EL2]", "L1 [msr MDSCR_EL1]", "L1 [mrs MDSCR_EL1]"] {
+        let frames = [&OF_L1[..], &[exit, OF_L0]].concat();
+        assert!(below(nested, &frames) > 20 * 1_000, "{exit}: {nested:?}");
+    }
+    // L0 hands L2's exit to L1 before that runs, and enters L2 for its ERET.
+    assert!(below(nested, &["L2 [hvc]", OF_L0, "L0 kvm_inject_nested_sync"]) > 20 * 20);
+    assert!(below(nested, &["L1 [eret]", OF_L0, "L0 kvm_emulate_nested_eret"]) > 20 * 20);
+    assert_eq!(below(nested, &["L1 kvm_emulate_nested_eret"]), 0);
+    assert!(below(&trees["mmio-read L2"], &["L2 [memory access]", "L1 [program]"]) > 20 * 100);
+    // At L1 there is no other level.
+    assert!(
+        trees["hvc-psci L1"]
+            .iter()
+            .all(|(stack, _)| !stack.iter().any(|one| one.starts_with("L2 ")))
+    );
+}
+
 /// A bare hypervisor's instructions, and registers that the processor keeps in memory.
 #[test]
 fn instructions_of_a_hypervisor_at_el2_take_their_exits() {
@@ -336,7 +374,7 @@ fn assert_functions(trees: &Trees, of_el2: bool) {
         assert!(below(tree, &["L1 payload", cause, RUN, entry]) > 20 * 5, "{name}");
     }
     // A guest at EL1 is entered from EL2, where the kernel without VHE calls.
-    let of_host = ["L1 [hvc]", RUN, "L0 __kvm_nvhe___kvm_hyp_host_vector", entry];
+    let of_host = ["L1 [hvc]", RUN, "L0 __kvm_nvhe_handle_trap", entry];
     assert_eq!(below(&trees["hvc-psci L1"], &of_host) > 0, of_el2);
     // The VMM answers for its device.
     assert!(below(&trees["mmio-read L1"], &["L1 [memory access]", "L0 [program]"]) > 20 * 100);

@@ -24,7 +24,6 @@ const NVHE_ENTER: u64 = KERNEL + 0x6000;
 const NVHE_HOST: u64 = KERNEL + 0x7000;
 const NVHE_TRAP: u64 = KERNEL + 0x8000;
 const TICK: u64 = KERNEL + 0x9000;
-const END: u64 = KERNEL + 0xa000;
 /// How far EL2's addresses of the kernel's code are from the kernel's.
 const AT_EL2: u64 = 0x0000_4000_1000_0000_u64.wrapping_sub(KERNEL);
 const STACK: u64 = 0xffff_8000_0a01_0000;
@@ -55,7 +54,6 @@ fn kernels() -> HostKernels {
         (NVHE_HOST, "__kvm_nvhe___kvm_hyp_host_vector"),
         (NVHE_TRAP, "__kvm_nvhe_handle_trap"),
         (TICK, "el1h_64_irq_handler"),
-        (END, "_etext"),
     ];
     let mut before = 0;
     let steps =
