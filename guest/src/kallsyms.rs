@@ -44,6 +44,10 @@ fn function(line: &str) -> Option<(&str, u64, &str)> {
         return None;
     }
     let address = u64::from_str_radix(address, 16).ok().filter(|address| *address >> 63 == 1)?;
+    // Marks of an assembler of arm64: $x, $d.
+    if name.starts_with('$') {
+        return None;
+    }
     let module = words.next().unwrap_or_default();
     Some((module.trim_matches(['[', ']']), address, name))
 }

@@ -116,6 +116,9 @@ pub mod arm {
     /// The port after the last.
     const PORTS_END: u16 = super::MARKS + 2 * super::OPERATIONS_MOST;
 
+    /// Where the word of port 0 would be.
+    pub const PORT_ZERO: u64 = PORTS - PORT_PAGE * FIRST_PORT as u64;
+
     /// The word of a port, from [`FIRST_PORT`] on.
     pub const fn address(port: u16) -> u64 {
         PORTS + PORT_PAGE * (port - FIRST_PORT) as u64

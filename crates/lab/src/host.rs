@@ -133,6 +133,8 @@ pub(crate) struct HostRecord {
     pub(crate) record: File,
     /// The functions of its kernels as reported by the host; empty if an observer will run.
     pub(crate) kernels: Vec<u8>,
+    /// Theirs.
+    pub(crate) architecture: Architecture,
 }
 
 impl HostSetup {
@@ -408,19 +410,20 @@ impl Booting<'_> {
             console: boot_console(&spec.console),
             ..spec.clone()
         };
-        let mut machine = self.watched(Machine::boot(&boot)?);
-        conversation.ready(&mut machine)?;
         let booted =
             |notes| HostStart { restored: false, time: started.elapsed(), emulator, notes };
+        if spec.emulator == Emulator::TcgArm && !sets_its_timer(&spec.kernel.release) {
+            notes.push(format!("the booted host was not saved: {NOT_SET}"));
+            let (machine, recorded) = self.boot_unsaved(&boot, &mut conversation)?;
+            return Ok(Ready { machine, conversation, start: booted(notes), recorded });
+        }
+        let mut machine = self.watched(Machine::boot(&boot)?);
+        conversation.ready(&mut machine)?;
         if let Err(reason) = vmtax_machine::can_save(spec.emulator) {
             if self.recorded.is_some() {
                 return Err(reason.into());
             }
             notes.push(format!("the booted host was not saved: {reason}"));
-            return Ok(Ready { machine, conversation, start: booted(notes), recorded: None });
-        }
-        if spec.emulator == Emulator::TcgArm && !sets_its_timer(&spec.kernel.release) {
-            notes.push(format!("the booted host was not saved: {NOT_SET}"));
             return Ok(Ready { machine, conversation, start: booted(notes), recorded: None });
         }
         progress("saving");
@@ -445,15 +448,25 @@ impl Booting<'_> {
         let Some(recorded) = self.recorded else {
             return Ok((self.watched(Machine::restore(self.spec, state)?), None));
         };
+        let (recorder, record) = self.recorder(recorded)?;
+        let machine = self.watched(Machine::restore_recorded(self.spec, state, recorder)?);
+        Ok((machine, Some(self.record(record, kernels))))
+    }
+
+    /// A recorder of the machine, and where its record is read.
+    fn recorder(&self, what: What) -> Result<(MachineRecorder, File), Error> {
         let (recorder, record) = MachineRecorder::new(MARKS)
             .map_err(Error::io(Path::new("the record"), "make a pipe"))?;
         let code = layout::CODE..layout::CODE + layout::CODE_MOST as u64;
-        let recorder = match recorded {
+        let recorder = match what {
             What::Code => recorder,
             What::Accesses => recorder.of_accesses(code),
         };
-        let machine = Machine::restore_recorded(self.spec, state, recorder)?;
-        Ok((self.watched(machine), Some(HostRecord { record, kernels })))
+        let recorder = match self.architecture() {
+            Architecture::Amd64 => recorder,
+            Architecture::Arm64 => recorder.with_words(layout::arm::PORT_ZERO),
+        };
+        Ok((recorder, record))
     }
 
     fn watched(&self, mut machine: Machine) -> Machine {
@@ -463,24 +476,66 @@ impl Booting<'_> {
         machine
     }
 
+    fn record(&self, record: File, kernels: Vec<u8>) -> HostRecord {
+        HostRecord { record, kernels, architecture: self.architecture() }
+    }
+
+    fn architecture(&self) -> Architecture {
+        match self.spec.emulator {
+            Emulator::TcgArm => Architecture::Arm64,
+            Emulator::Tcg { .. } | Emulator::Bochs { .. } | Emulator::Kvm => Architecture::Amd64,
+        }
+    }
+
+    /// Boots a machine that is not saved. Where it is recorded, another one is asked for its functions before, whose addresses are the same.
+    fn boot_unsaved(
+        &self,
+        boot: &VmSpec,
+        conversation: &mut Conversation,
+    ) -> Result<(Machine, Option<HostRecord>), Error> {
+        let Some(what) = self.recorded else {
+            let mut machine = self.watched(Machine::boot(boot)?);
+            conversation.ready(&mut machine)?;
+            return Ok((machine, None));
+        };
+        let kernels = match what {
+            What::Code if !self.observed => {
+                let mut machine = Machine::boot(boot)?;
+                let mut asking = Conversation::new(boot.mailbox.clone());
+                asking.ready(&mut machine)?;
+                functions(&mut asking, machine)?
+            }
+            _ => Vec::new(),
+        };
+        self.spec.mailbox.clear()?;
+        let (recorder, record) = self.recorder(what)?;
+        let mut machine = self.watched(Machine::boot_recorded(boot, recorder)?);
+        conversation.ready(&mut machine)?;
+        Ok((machine, Some(self.record(record, kernels))))
+    }
+
     /// The functions of the saved host's kernels. They are requested once, from a machine that is not used for measurements.
     fn kernels(&self, state: &Path) -> Result<Vec<u8>, Error> {
         if let Some(kept) = vmtax_machine::kept(state, KERNELS)? {
             return Ok(kept);
         }
-        let mut machine = Machine::restore(self.spec, state)?;
-        let order = Order { functions: true, ..Order::default() };
-        let mut conversation = Conversation::new(self.spec.mailbox.clone());
-        let mut kernels = Vec::new();
-        conversation.execute(&mut machine, &order, &mut |told| {
-            kernels = told.to_vec();
-            Ok(())
-        })?;
-        drop(machine);
+        let machine = Machine::restore(self.spec, state)?;
+        let kernels = functions(&mut Conversation::new(self.spec.mailbox.clone()), machine)?;
         self.spec.mailbox.clear()?;
         vmtax_machine::keep(state, KERNELS, &kernels)?;
         Ok(kernels)
     }
+}
+
+/// Asks a machine for the functions of its kernels, and ends it.
+fn functions(conversation: &mut Conversation, mut machine: Machine) -> Result<Vec<u8>, Error> {
+    let order = Order { functions: true, ..Order::default() };
+    let mut kernels = Vec::new();
+    conversation.execute(&mut machine, &order, &mut |told| {
+        kernels = told.to_vec();
+        Ok(())
+    })?;
+    Ok(kernels)
 }
 
 /// Why a host of arm64 with a newer kernel than [`SETS_ITS_TIMER`] is booted for each run.

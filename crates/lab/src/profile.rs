@@ -210,7 +210,7 @@ impl RecordReading {
     ) -> Result<RecordReading, Error> {
         let report = |problem| Error::Report { problem };
         let kernels = kernels(&made.kernels).map_err(report)?;
-        let symbols = Arc::new(levels(&kernels).map_err(report)?);
+        let symbols = Arc::new(levels(&kernels, made.architecture).map_err(report)?);
         let lines = SourceLines::new(sources, &kernels)?;
         let shared = Arc::clone(&symbols);
         let mut batches = RecordBatches::new(host::MARKS, operations, lines);

@@ -53,8 +53,18 @@ impl Machine {
         Machine::offer(spec)
     }
 
+    /// As [`Machine::boot`] on QEMU, with what the machine executes recorded. It must have one processor.
+    pub fn boot_recorded(spec: &VmSpec, recorder: MachineRecorder) -> Result<Machine, Error> {
+        check::check(spec.emulator)?;
+        Machine::first(spec, Some(recorder))
+    }
+
     /// As [`Machine::boot`], without asking what this computer has: QEMU and KVM say what they miss.
     pub fn offer(spec: &VmSpec) -> Result<Machine, Error> {
+        Machine::first(spec, None)
+    }
+
+    fn first(spec: &VmSpec, recorder: Option<MachineRecorder>) -> Result<Machine, Error> {
         Machine::start(spec, |console| match spec.emulator {
             Emulator::Bochs { .. } => {
                 let (bochs, process) = BochsMachine::boot(spec, console)?;
@@ -66,7 +76,7 @@ impl Machine {
                     None => spec.kernel.bootable()?,
                 };
                 let (qemu, process) =
-                    QemuMachine::start(spec, StartFrom::Boot(&image), None, console)?;
+                    QemuMachine::start(spec, StartFrom::Boot(&image), recorder, console)?;
                 Ok((Control::Qemu(qemu), process))
             }
         })

@@ -48,6 +48,8 @@ pub struct MachineRecorder {
     into: OwnedFd,
     /// Of accesses to memory, by code at these addresses, in place of instructions. QEMU alone.
     accesses: Option<Range<u64>>,
+    /// Of arm64: where port 0's word is.
+    words: Option<u64>,
 }
 
 impl MachineRecorder {
@@ -57,13 +59,19 @@ impl MachineRecorder {
         let (from, into) = pipe_with(PipeFlags::CLOEXEC)?;
         // A small pipe works too.
         let _ = fcntl_setpipe_size(&into, PIPE);
-        Ok((MachineRecorder { marks, into, accesses: None }, File::from(from)))
+        Ok((MachineRecorder { marks, into, accesses: None, words: None }, File::from(from)))
     }
 
     /// Records accesses to memory by code at these addresses, in place of instructions.
     #[must_use]
     pub fn of_accesses(self, code: Range<u64>) -> MachineRecorder {
         MachineRecorder { accesses: Some(code), ..self }
+    }
+
+    /// Of a machine of arm64, whose ports are words at the start of pages: port 0's is at this address.
+    #[must_use]
+    pub fn with_words(self, words: u64) -> MachineRecorder {
+        MachineRecorder { words: Some(words), ..self }
     }
 
     /// The variables for Bochs, whose processor has SVM or VMX.
@@ -96,6 +104,9 @@ impl MachineRecorder {
         );
         if takes_turns {
             argument.push_str(",turns=on");
+        }
+        if let Some(words) = self.words {
+            argument.push_str(&format!(",words={words}"));
         }
         let Some(Range { start, end }) = self.accesses else {
             return Ok(vec!["-plugin".to_owned(), argument]);

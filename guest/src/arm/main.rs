@@ -15,6 +15,8 @@ mod channel;
 mod device_tree;
 #[path = "../disk.rs"]
 mod disk;
+#[path = "../kallsyms.rs"]
+mod kallsyms;
 #[path = "../l1.rs"]
 mod l1;
 #[path = "../life.rs"]

@@ -138,15 +138,75 @@ pub(crate) fn write_fours(port: u16, from: &[u8]) {
     }
 }
 
-/// No marks: no recorder reads this host's instructions.
-pub(crate) struct MarkCode;
+/// Says a port to a recorder inside an emulator, by the instructions by which it knows a mark: `MOVZ X9, low; MOVK X9, high, LSL 16; HINT 85; RET`, for each port.
+/// Nothing is stored anywhere, as the emulated host has no such words.
+pub(crate) struct MarkCode {
+    start: *mut libc::c_void,
+    ports: Vec<u16>,
+}
 
 impl MarkCode {
-    pub(crate) fn new(_: Vec<u16>) -> crate::Result<MarkCode> {
-        Ok(MarkCode)
+    /// Bytes of a mark.
+    const SIZE: usize = 16;
+
+    /// Code for these ports.
+    pub(crate) fn new(ports: Vec<u16>) -> Result<MarkCode> {
+        let code = |port: &u16| {
+            let address = arm::address(*port) as u32;
+            let (low, high) = (address & 0xffff, address >> 16);
+            [0xd280_0009 | low << 5, 0xf2a0_0009 | high << 5, HINT, 0xd65f_03c0]
+        };
+        let words: Vec<u32> = ports.iter().flat_map(code).collect();
+        let bytes = (4 * words.len()).max(1);
+        // SAFETY: new memory, which this structure owns, and of which nothing but the code is executed.
+        let start = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(format!("memory for marks: {}", std::io::Error::last_os_error()));
+        }
+        // SAFETY: the mapping has room for it.
+        unsafe { std::ptr::copy_nonoverlapping(words.as_ptr(), start.cast(), words.len()) };
+        for at in (0..bytes).step_by(MarkCode::SIZE) {
+            let line = start.wrapping_byte_add(at);
+            // SAFETY: makes what was stored visible to fetches of instructions, and changes nothing.
+            unsafe {
+                std::arch::asm!("dc cvau, {0}", "dsb ish", "ic ivau, {0}", "dsb ish", "isb", in(reg) line, options(nostack));
+            }
+        }
+        Ok(MarkCode { start, ports })
     }
 
-    pub(crate) fn write(&self, _: u16) {}
+    /// Says a port; nothing if there is no code for it.
+    pub(crate) fn write(&self, port: u16) {
+        let Some(at) = self.ports.iter().position(|one| *one == port) else { return };
+        let code = self.start.wrapping_byte_add(at * MarkCode::SIZE);
+        // SAFETY: the code there is a function that changes a register, which its caller may not rely on.
+        unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(code)() };
+    }
+}
+
+impl Drop for MarkCode {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`.
+        unsafe { libc::munmap(self.start, (self.ports.len() * MarkCode::SIZE).max(1)) };
+    }
+}
+
+/// `HINT 85`, which does nothing.
+const HINT: u32 = 0xd503_2abf;
+
+/// Says to a recorder that nothing need be recorded from here on.
+pub(crate) fn unrecorded() {
+    const AT: u64 = arm::address(vmtax_guest::layout::UNRECORDED);
+    // SAFETY: changes a register. The three instructions are in one page.
+    unsafe {
+        std::arch::asm!(".p2align 4", "movz x9, {low}", "movk x9, {high}, lsl 16", ".inst {hint}",
+            low = const AT & 0xffff, high = const AT >> 16, hint = const HINT, out("x9") _,
+            options(nomem, nostack, preserves_flags));
+    }
 }
 
 /// There is no order yet.

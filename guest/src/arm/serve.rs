@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use vmtax_guest::order::{FollowingFile, Operation, Order, OrderOutcome, Report};
+use vmtax_guest::functions::HostKernels;
+use vmtax_guest::order::{FollowingFile, Operation, Order, OrderOutcome, Report, encode};
 
 use crate::channel::Io;
 use crate::channel::{Attachment, Channel};
@@ -10,7 +11,7 @@ use crate::disk::BlockMailbox;
 use crate::l1::L1Line;
 use crate::trace::{self, Tracer};
 use crate::vmm::{ArmPlan, ArmSharedVm, execute};
-use crate::{Result, awake, l1, life, linux, options, ports, system};
+use crate::{Result, awake, kallsyms, l1, life, linux, options, ports, system};
 
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
 const BUFFER_KIB: u32 = 16 << 10;
@@ -76,6 +77,11 @@ fn outermost(channel: &Channel, words: &[&str]) -> Result<()> {
     };
     let (number, order) = awake::during(|| channel.next()).inspect_err(failed)?;
     awake::align();
+    if order.functions {
+        kernels(guest.as_ref())
+            .and_then(|kernels| channel.tell(number, &encode(&kernels)))
+            .inspect_err(|problem| channel.fail(number, problem))?;
+    }
     host(&order, guest.as_ref())
         .and_then(|(report, files)| channel.finish(number, &report, &files))
         .inspect_err(|problem| channel.fail(number, problem))
@@ -87,8 +93,20 @@ fn inner(channel: &Channel) -> Result<()> {
     loop {
         let (number, order) = channel.next().inspect_err(|problem| channel.fail(0, problem))?;
         let outcomes = some(&order.operations, &Tracer::Outside, order.trace, &mut shared);
-        channel.finish(number, &Report { outcomes, ..Report::default() }, &[])?;
+        let loaded = order.functions.then(kallsyms::loaded);
+        channel.finish(number, &Report { outcomes, loaded, ..Report::default() }, &[])?;
     }
+}
+
+/// Where the functions are of this kernel, and what L1 has loaded if there is one.
+fn kernels(guest: Option<&L1Line>) -> Result<HostKernels> {
+    let order = Order { functions: true, ..Order::default() };
+    let inner = guest.map(|guest| guest.execute(&order, Tracer::Off)).transpose()?;
+    Ok(HostKernels {
+        functions: kallsyms::functions()?,
+        host: kallsyms::loaded(),
+        guest: inner.and_then(|(report, _)| report.loaded),
+    })
 }
 
 /// Modules in the order of their file names.
@@ -108,6 +126,11 @@ fn host(order: &Order, guest: Option<&L1Line>) -> Result<(Report, Vec<Attachment
         processor: processor(),
         ..Report::default()
     };
+    for outcome in all(&last(order), guest, Tracer::Off, &mut shared)? {
+        let place = report.outcomes.iter_mut().find(|one| one.number == outcome.number);
+        *place.ok_or("an operation that comes last has no outcome")? = outcome;
+    }
+    ports::unrecorded();
     let mut files = Vec::new();
     if order.trace {
         let tracer = Tracer::arm(false, false)?;
@@ -127,6 +150,13 @@ fn host(order: &Order, guest: Option<&L1Line>) -> Result<(Report, Vec<Attachment
     };
     report.files = files.iter().map(named).collect();
     Ok((report, files))
+}
+
+/// The operations that come after all others.
+fn last(order: &Order) -> Order {
+    let late = order.operations.iter().filter(|operation| operation.last && operation.batches > 0);
+    let operations = late.map(|operation| Operation { last: false, ..operation.clone() });
+    Order { operations: operations.collect(), ..Order::default() }
 }
 
 /// All operations once, each at its level, in order.
@@ -169,7 +199,7 @@ fn measure(
     shared: &mut ArmSharedVm,
 ) -> OrderOutcome {
     let number = operation.number;
-    if !record && operation.batches == 0 {
+    if !record && (operation.last || operation.batches == 0) {
         return OrderOutcome { number, ..OrderOutcome::default() };
     }
     if operation.hypervisor {

@@ -25,6 +25,19 @@ pub fn named() -> impl Iterator<Item = u64> {
     REGISTERS.iter().map(|&(number, _)| number)
 }
 
+/// The name of a register or system instruction, generic where the table has none.
+pub fn name(number: u64) -> String {
+    match table::name_of(REGISTERS, number) {
+        Some(name) => name.to_owned(),
+        None => label(number),
+    }
+}
+
+/// Whether a number is that of a system instruction (TLBI, AT, DC), not of a register.
+pub fn is_instruction(number: u64) -> bool {
+    parts(number).0 == 1
+}
+
 /// The five parts of a number, in the order of [`id`].
 fn parts(id: u64) -> (u64, u64, u64, u64, u64) {
     (id >> 14 & 3, id >> 11 & 7, id >> 7 & 15, id >> 3 & 15, id & 7)
@@ -245,6 +258,9 @@ mod tests {
         }
         assert_eq!(label(id(3, 0, 15, 2, 0)), "S3_0_C15_C2_0");
         assert_eq!(label(1 << 16), "0x10000");
+        assert_eq!(name(id(3, 4, 12, 11, 2)), "ICH_MISR_EL2");
+        assert_eq!(name(id(3, 0, 15, 2, 0)), "S3_0_C15_C2_0");
+        assert!(is_instruction(id(1, 4, 8, 7, 4)) && !is_instruction(id(3, 4, 12, 11, 2)));
     }
 
     #[test]

@@ -156,7 +156,7 @@ impl HostKind {
         match self {
             HostKind::Amd | HostKind::AmdBochs | HostKind::Intel => true,
             HostKind::Kvm => what != Ability::Profile,
-            HostKind::Arm => what == Ability::Nest,
+            HostKind::Arm => matches!(what, Ability::Nest | Ability::Profile),
         }
     }
 }

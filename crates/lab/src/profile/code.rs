@@ -1,5 +1,7 @@
 //! What an instruction does to the flow of control, and how it may leave a guest.
 
+pub(crate) mod arm;
+
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
     OpAccess, Register,

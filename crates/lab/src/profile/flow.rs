@@ -12,13 +12,14 @@
 
 use super::stacks::{FrameEntry, NONE, Stacks};
 use super::symbols::{CodeGate, LevelSymbols};
-use super::tree::{Label, LabelList, OtherLabel, ROOT, RecordedTree};
+use super::tree::{CauseName, Label, LabelList, OtherLabel, ROOT, RecordedTree};
 
 /// Frames above this function are the same for all exits, and are left out: `KVM_RUN` of the VMM.
 const TOP: &str = "kvm_arch_vcpu_ioctl_run";
 
-/// The kernel's function that goes over to another thread.
+/// The kernel's function that goes over to another thread: on arm64 it returns there.
 const SWITCH: &str = "__switch_to";
+const SWITCH_ARM: &str = "cpu_switch_to";
 
 /// KVM's handlers of exits that no instruction of the guest makes.
 const OF_NO_INSTRUCTION: [&str; 4] =
@@ -104,6 +105,8 @@ pub(crate) struct Flow<'a> {
     tops: [Option<Label>; 3],
     /// [`SWITCH`] of each level.
     switches: [Option<u32>; 3],
+    /// [`SWITCH_ARM`] of each level.
+    returning: [Option<Label>; 3],
     pub(crate) labels: LabelList,
     /// The first is the host's: all its processors, as they share its threads.
     cpus: Vec<LevelCpu>,
@@ -131,7 +134,12 @@ impl<'a> Flow<'a> {
         let mut flow = Flow {
             symbols,
             tops: [top(0), top(1), None],
-            switches: std::array::from_fn(|level| symbols[level].id(SWITCH)),
+            switches: std::array::from_fn(|level| {
+                symbols[level].id(SWITCH).filter(|_| !symbols[level].is_arm())
+            }),
+            returning: std::array::from_fn(|level| {
+                symbols[level].id(SWITCH_ARM).map(|id| Label::function(level as u8, id))
+            }),
             labels: LabelList::default(),
             cpus: Vec::new(),
             at: 0,
@@ -278,6 +286,28 @@ impl<'a> Flow<'a> {
         self.cpus[self.at].stacks.ret(slot);
     }
 
+    /// The last instruction was a call that is to return to `back`.
+    pub(crate) fn call_back(&mut self, back: u64) {
+        self.cpus[self.at].stacks.call_back(back);
+    }
+
+    /// The function stores its frame record, or loads it.
+    pub(crate) fn frame_record(&mut self, slot: u64, is_load: bool) {
+        let stacks = &mut self.cpus[self.at].stacks;
+        if is_load { stacks.recall(slot) } else { stacks.record(slot) }
+    }
+
+    /// The last instruction was a return, to this address if it is known.
+    pub(crate) fn return_to(&mut self, to: Option<u64>) {
+        let LevelCpu { stacks, level, .. } = &mut self.cpus[self.at];
+        let label = stacks.get(stacks.current()).label;
+        if label.is_some() && label == self.returning[usize::from(*level)] {
+            stacks.leave_thread(to);
+        } else {
+            stacks.return_to(to);
+        }
+    }
+
     /// It was a system call.
     pub(crate) fn syscall(&mut self) {
         self.cpus[self.at].stacks.enter(FrameEntry::Gate);
@@ -307,7 +337,7 @@ impl<'a> Flow<'a> {
     }
 
     /// The guest has left, to the host that the thread of `cpu` 0 is in.
-    pub(crate) fn exit(&mut self, cause: &'static str, completion: ExitCompletion) {
+    pub(crate) fn exit(&mut self, cause: impl Into<CauseName>, completion: ExitCompletion) {
         let Some((host, thread)) = self.host_of(self.at) else { return };
         match completion {
             ExitCompletion::Done => {}
@@ -315,7 +345,7 @@ impl<'a> Flow<'a> {
             ExitCompletion::IfHandled => self.undecided = self.last,
         }
         let level = self.level();
-        let label = self.labels.of(OtherLabel::Cause { level, name: cause });
+        let label = self.labels.of(OtherLabel::Cause { level, name: cause.into() });
         let left = self.at;
         if let Some(guest) = self.guest(host, thread) {
             (guest.left, guest.cause) = (left, Some(label));
@@ -386,7 +416,7 @@ impl<'a> Flow<'a> {
 
     /// The record began with an exit of L2, not of L1: L1 is entered with it.
     pub(crate) fn began_nested(&mut self, cause: &'static str) {
-        let cause = self.labels.of(OtherLabel::Cause { level: 2, name: cause });
+        let cause = self.labels.of(OtherLabel::Cause { level: 2, name: cause.into() });
         let one = self.at;
         let inner = self.cpus[one].stacks.thread();
         let two = self.guest_of(one, inner, 2);
@@ -464,7 +494,8 @@ impl<'a> Flow<'a> {
             let found = *self.cpus[cpu].stacks.get(at);
             if found.entry == FrameEntry::Interrupt {
                 let level = self.cpus[cpu].level;
-                let interrupt = self.labels.of(OtherLabel::Cause { level, name: "interrupt" });
+                let interrupt =
+                    self.labels.of(OtherLabel::Cause { level, name: "interrupt".into() });
                 under = self.child(under, interrupt);
             }
             if let Some(label) = found.label.filter(|label| !self.goes_on(under, *label)) {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use vmtax_events::CallRow;
 use vmtax_guest::functions::{CodePart, HostKernels, KernelFunctions, LoadedAddresses};
 use vmtax_guest::layout;
+use vmtax_machine::kernel::Architecture;
 
 use super::source::SourceLines;
 use super::symbols::levels;
@@ -55,8 +56,13 @@ pub struct TcgRecord {
 
 impl TcgRecord {
     pub fn new() -> TcgRecord {
+        TcgRecord::with(1)
+    }
+
+    /// With these flags.
+    pub fn with(flags: u32) -> TcgRecord {
         let mut record = TcgRecord { words: b"VMTAXTCG".to_vec(), blocks: 0, upper: 0 };
-        record.put(&[2, 1]);
+        record.put(&[3, flags]);
         record
     }
 
@@ -86,11 +92,15 @@ impl TcgRecord {
 
     /// The present block's last instruction accesses memory.
     pub fn access(&mut self, address: u64) {
+        self.upper(address);
+        self.put(&[0b101 << 29 | (address as u32) >> 3]);
+    }
+
+    pub fn upper(&mut self, address: u64) {
         if address >> 32 != self.upper {
             self.upper = address >> 32;
             self.put(&[0b110 << 29 | (self.upper as u32 & 0x1fff_ffff)]);
         }
-        self.put(&[0b101 << 29 | (address as u32) >> 3]);
     }
 
     pub fn mark(&mut self, port: u16) {
@@ -198,7 +208,7 @@ pub fn check_record(record: &[u8]) -> Result<(), String> {
     for level in [1, 2] {
         let operation = Clocked { level, clock: Some((FIRST, LAST)) };
         let operations = BTreeMap::from([(0, operation)]);
-        let symbols = levels(&kernels())?;
+        let symbols = levels(&kernels(), Architecture::Amd64)?;
         let lines = SourceLines::of("svm.c", &[(HANDLER, 7), (HANDLER + 1, 8), (HANDLER + 2, 0)]);
         let mut batches = RecordBatches::new(MARKS, operations, lines);
         read_record(record, &symbols, &mut batches).map_err(|problem| problem.to_string())?;

@@ -188,7 +188,7 @@ fn describe(
         }
         LabelParts::Other(place) => match labels.get(place) {
             Some(OtherLabel::Cause { level, name }) => {
-                plain(CallKind::Cause, level, name.to_owned())
+                plain(CallKind::Cause, level, name.to_string())
             }
             Some(OtherLabel::Vcpu { level, number }) => {
                 plain(CallKind::Thread, level, format!("vCPU {number}"))

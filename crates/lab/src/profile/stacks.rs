@@ -5,6 +5,8 @@
 //! Calls from before the record are unknown: a return to one begins a new stack. Processors have the threads' stacks in common, so a thread may
 //! go on on another one.
 
+mod links;
+
 use super::fast::FastMap;
 use super::tree::Label;
 
@@ -43,6 +45,8 @@ pub(crate) struct StackFrame {
     pub(crate) entry: FrameEntry,
     pub(crate) thread: u32,
     slot: u64,
+    /// Where it is to return to, if its call left that in a register.
+    back: u64,
     /// Its node in the present tree, if it is of this generation.
     pub(crate) node: u32,
     pub(crate) generation: u32,
@@ -161,6 +165,7 @@ impl Stacks {
             entry,
             thread,
             slot,
+            back: 0,
             node: 0,
             generation: 0,
         };
@@ -321,7 +326,7 @@ mod tests {
     const B: u64 = 0xffff_c900_0002_0000;
 
     /// Names of the frames from the current one up; 0 for one that has none yet.
-    fn chain(stacks: &Stacks) -> Vec<u32> {
+    pub(super) fn chain(stacks: &Stacks) -> Vec<u32> {
         let mut names = Vec::new();
         let mut at = stacks.current();
         while at != NONE {
@@ -334,7 +339,7 @@ mod tests {
         names
     }
 
-    fn name(stacks: &mut Stacks, id: u32) {
+    pub(super) fn name(stacks: &mut Stacks, id: u32) {
         let at = stacks.current();
         stacks.get_mut(at).label = Some(Label::function(0, id));
     }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use vmtax_guest::functions::{HostKernels, KernelFunctions, LoadedAddresses};
-use vmtax_guest::layout;
+use vmtax_guest::layout::{self, arm};
+use vmtax_machine::kernel::Architecture;
 
 /// How control reaches an address that no instruction calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +40,17 @@ pub(crate) struct Name {
     pub(crate) module: String,
 }
 
+/// Between arm64's code and that of its start, which is given back, lie more bytes of constants than between any two functions.
+const CONSTANTS: u64 = 1 << 20;
+/// What they are aligned to.
+const SEGMENT: u64 = 64 << 10;
+
 /// The code of one level.
 #[derive(Debug, Default)]
 pub(crate) struct LevelSymbols {
+    is_arm: bool,
+    /// Where arm64's kernel begins, and where its code ends.
+    image: Range<u64>,
     /// Start and name, by address.
     starts: Vec<(u64, u32)>,
     names: Vec<Name>,
@@ -51,13 +60,18 @@ pub(crate) struct LevelSymbols {
 }
 
 /// Code before the first symbol.
-const UNKNOWN: u32 = 0;
+pub(super) const UNKNOWN: u32 = 0;
 pub(super) const PROGRAM: u32 = 1;
 const PAYLOAD: u32 = 2;
 
 /// Whether payloads lie there.
 pub(crate) fn is_payload(address: u64) -> bool {
     (layout::CODE..layout::CODE + layout::CODE_MOST as u64).contains(&address)
+}
+
+/// Whether payloads of arm64 lie there.
+pub(crate) fn is_arm_payload(address: u64) -> bool {
+    (arm::MEMORY..arm::MEMORY + arm::BYTES as u64).contains(&address)
 }
 
 /// Whether programs lie there, not a kernel.
@@ -67,15 +81,23 @@ pub(crate) fn is_user(address: u64) -> bool {
 
 impl LevelSymbols {
     /// Without a kernel: only payloads and programs.
-    pub(crate) fn none() -> LevelSymbols {
+    pub(crate) fn none(architecture: Architecture) -> LevelSymbols {
         let name = |function: &str| Name { function: function.to_owned(), module: String::new() };
         let names = vec![name("[unknown]"), name("[program]"), name("payload")];
-        LevelSymbols { names, ..LevelSymbols::default() }
+        LevelSymbols {
+            is_arm: architecture == Architecture::Arm64,
+            names,
+            ..LevelSymbols::default()
+        }
     }
 
     /// The symbols of a kernel. `at` has the current address of a module that has moved since its functions were read.
-    fn of(functions: &KernelFunctions, at: &dyn Fn(&str) -> i64) -> LevelSymbols {
-        let mut symbols = LevelSymbols::none();
+    fn of(
+        functions: &KernelFunctions,
+        at: &dyn Fn(&str) -> i64,
+        architecture: Architecture,
+    ) -> LevelSymbols {
+        let mut symbols = LevelSymbols::none(architecture);
         let mut known: HashMap<Name, u32> = HashMap::new();
         let mut raw: Vec<(u64, &str, &str)> = Vec::new();
         for part in &functions.parts {
@@ -97,6 +119,9 @@ impl LevelSymbols {
             });
             symbols.starts.push((*address, id));
         }
+        if symbols.is_arm {
+            symbols.image = image(&raw);
+        }
         symbols
     }
 
@@ -114,10 +139,19 @@ impl LevelSymbols {
 
     /// The number, for [`Symbols::name`], of the name at an address.
     pub(crate) fn find(&self, address: u64) -> u32 {
-        if is_payload(address) {
+        if if self.is_arm { is_arm_payload(address) } else { is_payload(address) } {
             return PAYLOAD;
         }
         match self.starts.partition_point(|(start, _)| *start <= address) {
+            // Behind the kernel's code, and of nothing that lies there.
+            after
+                if self.is_arm
+                    && after > 0
+                    && address >= self.image.end
+                    && self.starts[after - 1].0 < self.image.end =>
+            {
+                UNKNOWN
+            }
             0 if is_user(address) => PROGRAM,
             0 => UNKNOWN,
             after => self.starts[after - 1].1,
@@ -149,11 +183,38 @@ impl LevelSymbols {
         self.names.iter().position(|name| name.function == function).map(|at| at as u32)
     }
 
+    /// Whether its kernel is of arm64.
+    pub(crate) fn is_arm(&self) -> bool {
+        self.is_arm
+    }
+
+    /// Where a function begins.
+    pub(crate) fn start(&self, function: &str) -> Option<u64> {
+        let id = self.id(function)?;
+        self.starts.iter().find(|(_, one)| *one == id).map(|(start, _)| *start)
+    }
+
+    /// Whether this is an address of arm64's kernel itself, not of a module.
+    pub(crate) fn is_image(&self, address: u64) -> bool {
+        self.image.contains(&address)
+    }
+
     /// Whether an interrupt or exception enters here.
     pub(crate) fn gate(&self, address: u64) -> Option<CodeGate> {
         let is_stub = self.stubs.iter().any(|(start, end)| (*start..*end).contains(&address));
         if is_stub { Some(CodeGate::Interrupt) } else { self.gates.get(&address).copied() }
     }
+}
+
+/// Where a kernel's own functions begin, and where its code ends.
+fn image(functions: &[(u64, &str, &str)]) -> Range<u64> {
+    let own: Vec<u64> =
+        functions.iter().filter(|(.., part)| part.is_empty()).map(|(start, ..)| *start).collect();
+    let before = own.windows(2).find(|two| two[1] - two[0] >= CONSTANTS).map(|two| two[0]);
+    let (Some(first), Some(last)) = (own.first(), before.or(own.last().copied())) else {
+        return u64::MAX..u64::MAX;
+    };
+    *first..(last + 1).next_multiple_of(SEGMENT)
 }
 
 /// The name without the compiler's suffixes.
@@ -163,10 +224,13 @@ fn plain(name: &str) -> &str {
 }
 
 /// The code of L0, L1 and L2; L1 has the kernel of L0, but its modules may be at other addresses.
-pub(crate) fn levels(kernels: &HostKernels) -> Result<[LevelSymbols; 3], String> {
-    let host = LevelSymbols::of(&kernels.functions, &|_| 0);
+pub(crate) fn levels(
+    kernels: &HostKernels,
+    architecture: Architecture,
+) -> Result<[LevelSymbols; 3], String> {
+    let host = LevelSymbols::of(&kernels.functions, &|_| 0, architecture);
     let guest = match &kernels.guest {
-        None => LevelSymbols::none(),
+        None => LevelSymbols::none(architecture),
         Some(guest) if guest.notes != kernels.host.notes => {
             return Err("the guest that nests runs another kernel than its host".to_owned());
         }
@@ -178,10 +242,10 @@ pub(crate) fn levels(kernels: &HostKernels) -> Result<[LevelSymbols; 3], String>
                 (Some(there), Some(here)) => there.wrapping_sub(here).cast_signed(),
                 _ => 0,
             };
-            LevelSymbols::of(&kernels.functions, &shift)
+            LevelSymbols::of(&kernels.functions, &shift, architecture)
         }
     };
-    Ok([host, guest, LevelSymbols::none()])
+    Ok([host, guest, LevelSymbols::none(architecture)])
 }
 
 #[cfg(test)]
@@ -222,7 +286,7 @@ mod tests {
 
     #[test]
     fn addresses_have_names() {
-        let [host, guest, inner] = levels(&kernels()).unwrap();
+        let [host, guest, inner] = levels(&kernels(), Architecture::Amd64).unwrap();
         let name =
             |symbols: &LevelSymbols, address| symbols.name(symbols.find(address)).function.clone();
         assert_eq!(name(&host, BASE + 0x111), "foo");
@@ -236,8 +300,24 @@ mod tests {
     }
 
     #[test]
+    fn code_of_arm64_ends_before_constants() {
+        let mut kernels = kernels();
+        // The code of the kernel's start.
+        kernels.functions.parts[0].functions.push((0x20_0000, "start_kernel".to_owned()));
+        let [host, _, inner] = levels(&kernels, Architecture::Arm64).unwrap();
+        let name = |address| host.name(host.find(address)).function.clone();
+        assert_eq!(name(BASE + 0x130), "foo");
+        assert!(host.is_image(BASE) && host.is_image(BASE + 0xffff));
+        assert!(!host.is_image(BASE - 4) && !host.is_image(BASE + 0x1_0000));
+        assert_eq!(name(BASE + 0x1_0000), "[unknown]");
+        assert_eq!(name(BASE + 0x1000_0020), "npf_interception");
+        assert_eq!(inner.name(inner.find(arm::MEMORY)).function, "payload");
+        assert_eq!(host.start("foo"), Some(BASE + 0x110));
+    }
+
+    #[test]
     fn gates_are_known_by_their_names() {
-        let [host, ..] = levels(&kernels()).unwrap();
+        let [host, ..] = levels(&kernels(), Architecture::Amd64).unwrap();
         assert_eq!(host.gate(BASE), Some(CodeGate::Fault));
         assert_eq!(host.gate(BASE + 1), None);
         assert_eq!(host.gate(BASE + 0x18), Some(CodeGate::Interrupt));
@@ -248,6 +328,6 @@ mod tests {
     fn another_kernel_inside_is_refused() {
         let mut kernels = kernels();
         kernels.host.notes = 2;
-        assert!(levels(&kernels).unwrap_err().contains("another kernel"));
+        assert!(levels(&kernels, Architecture::Amd64).unwrap_err().contains("another kernel"));
     }
 }

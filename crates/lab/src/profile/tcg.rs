@@ -1,24 +1,31 @@
-//! Reads the record of the QEMU plugin; `crates/machine/recorders/qemu` documents the format.
+//! Reads the record of the QEMU plugin; `crates/machine/recorders/qemu` documents the format. What differs on arm64 is in [`arm`].
 //!
 //! The record has blocks, and where control went from each to the next. From that alone follow levels: the host's code after
 //! its VMRUN runs when a guest leaves, and the code after L1's VMRUN when L2's exit has reached L1. Addresses of the emulator's memory tell
 //! the host's code from L1's at the same address.
 
+mod arm;
+
 use std::io::Read;
+use std::ops::Range;
 
 use super::code::{Leaves, StackEffect, effect, leaves};
 use super::flow::{ExitCompletion, Flow, FunctionRun};
-use super::symbols::{CodeGate, LevelSymbols, is_user};
+use super::symbols::{CodeGate, LevelSymbols, UNKNOWN, is_user};
 use super::words::StreamWords;
 use super::{RecordBatches, RecordProblem};
+use arm::ArmMachine;
 
 pub(super) const MAGIC: [u8; 8] = *b"VMTAXTCG";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+const HAS_IDLE: u32 = 1;
+const ARM64: u32 = 2;
 const BLOCK: u32 = 0xffff_fffe;
 const MARK: u32 = 0xffff_fffc;
 const IDLE: u32 = 0xffff_fffa;
 const END: u32 = 0xffff_fff8;
 const CPU: u32 = 0xffff_fff6;
+const FRAME: u32 = 0xffff_fff4;
 const VALUE: u32 = (1 << 29) - 1;
 
 /// QEMU's blocks have at most 512 instructions.
@@ -90,6 +97,8 @@ struct TcgReader<'a, 'b, R> {
     has_idle: bool,
     /// Where the host goes on after a guest.
     after_guest: Vec<BlockAddress>,
+    /// Of arm64.
+    arm: Option<ArmMachine>,
     /// Where L1 goes on after its guest.
     after_inner: BlockAddress,
     progress: TcgLevel,
@@ -127,7 +136,11 @@ pub(super) fn read(
     batches: &mut RecordBatches,
 ) -> Result<(), RecordProblem> {
     words.version(VERSION)?;
-    let has_idle = words.next()? & 1 == 1;
+    let flags = words.next()?;
+    let is_arm = flags & ARM64 != 0;
+    if is_arm != symbols[0].is_arm() {
+        return Err(words.problem("it is of another architecture than the host's kernel"));
+    }
     let mut reader = TcgReader {
         words,
         flow: Flow::new(symbols),
@@ -140,7 +153,8 @@ pub(super) fn read(
         starter: 0,
         upper: 0,
         idle: 0,
-        has_idle,
+        has_idle: flags & HAS_IDLE != 0,
+        arm: is_arm.then(|| ArmMachine::of(symbols)),
         after_guest: Vec::new(),
         after_inner: (0, 0),
         progress: TcgLevel::Off,
@@ -175,6 +189,11 @@ impl<R: Read> TcgReader<'_, '_, R> {
                     }
                     IDLE => self.idle = self.words.double()?,
                     CPU => self.turn()?,
+                    FRAME => {
+                        let low = self.words.next()?;
+                        let slot = self.upper << 32 | u64::from(low & !7);
+                        self.frame_record(slot, low & 1 == 1);
+                    }
                     END => return Ok(()),
                     _ => {
                         return Err(self
@@ -208,7 +227,10 @@ impl<R: Read> TcgReader<'_, '_, R> {
                 .problem(&format!("block {id}: its instructions do not match its code")));
         }
         let code: Box<[u8]> = code.into();
-        let effect = effect(&code[code.len() - usize::from(sizes[sizes.len() - 1])..]);
+        let effect = match self.arm {
+            Some(_) => StackEffect::None,
+            None => effect(&code[code.len() - usize::from(sizes[sizes.len() - 1])..]),
+        };
         let block = TcgBlock { start, ends, code, effect, names: [None, None, None] };
         let index = id as usize;
         if self.blocks.len() <= index {
@@ -281,7 +303,7 @@ impl<R: Read> TcgReader<'_, '_, R> {
             (TcgLevel::Starting, _) => {
                 let start = self.start(id);
                 self.others.clear();
-                if is_user(start.0) {
+                if self.starts_in_program(start) {
                     // A program of the host's wrote it.
                     self.flow.forget();
                     self.after_guest.clear();
@@ -307,15 +329,22 @@ impl<R: Read> TcgReader<'_, '_, R> {
     fn step(&mut self, before: u32, next: u32) -> Result<(), RecordProblem> {
         let to = self.start(next);
         self.look_up(before);
-        self.look_up(next);
-        let gate = self.gate(next);
+        let gate = match self.arm {
+            Some(_) => None,
+            None => {
+                self.look_up(next);
+                self.gate(next)
+            }
+        };
         let Some(block) = self.blocks[before as usize].take() else { return Ok(()) };
         let done = match self.on.is_counted {
             true => self.on.done.unwrap_or(block.count()),
             false => self.count(before, &block)?,
         };
-        if done > 0 {
-            self.go(&block, done, (to, gate));
+        match self.arm {
+            _ if done == 0 => {}
+            Some(_) => self.go_arm(&block, done, to),
+            None => self.go(&block, done, (to, gate)),
         }
         // A block that follows itself needs it.
         self.blocks[before as usize] = Some(block);
@@ -333,7 +362,7 @@ impl<R: Read> TcgReader<'_, '_, R> {
             let text = format!("block {id} has {} instructions, not {done}", block.count());
             return Err(self.words.problem(&text));
         }
-        self.run(block, done);
+        self.run(block, 0..done);
         if done > 0 {
             self.clock(block, done);
         }
@@ -343,15 +372,20 @@ impl<R: Read> TcgReader<'_, '_, R> {
     /// Looks up the block's functions at the current level.
     fn look_up(&mut self, id: u32) {
         let level = usize::from(self.flow.level());
-        let (symbols, lines) = (&self.symbols[level], &mut self.batches.lines);
-        let Some(Some(block)) = self.blocks.get_mut(id as usize) else { return };
+        let Some(Some(block)) = self.blocks.get(id as usize) else { return };
         if block.names[level].is_some() {
             return;
         }
+        let start = block.start;
+        let named = self.named(start);
+        let (symbols, lines) = (&self.symbols[level], &mut self.batches.lines);
+        let Some(Some(block)) = self.blocks.get_mut(id as usize) else { return };
         let mut runs: Vec<FunctionRun> = Vec::new();
         for index in 0..block.count() {
-            let (address, _) = block.place(index);
-            let function = symbols.find(address);
+            let at = block.place(index).0.wrapping_sub(start.0);
+            // What is at no place of the level's code has no name.
+            let address = named.map_or(u64::MAX, |named| named.wrapping_add(at));
+            let function = if named.is_some() { symbols.find(address) } else { UNKNOWN };
             let line = lines.find(level, address).0;
             match runs.last_mut() {
                 Some(run) if (run.function, run.line) == (function, line) => run.count += 1,
@@ -368,21 +402,21 @@ impl<R: Read> TcgReader<'_, '_, R> {
         block.names[usize::from(self.flow.level())].as_ref()?.gate
     }
 
-    /// Counts the block's instructions.
-    fn run(&mut self, block: &TcgBlock, done: u32) {
+    /// Counts some of the block's instructions.
+    fn run(&mut self, block: &TcgBlock, which: Range<u32>) {
         let Some(BlockNames { runs, .. }) = &block.names[usize::from(self.flow.level())] else {
             return;
         };
-        if done == block.count() {
+        if which == (0..block.count()) {
             self.flow.run(runs);
             return;
         }
-        let mut left = done;
+        let mut at = 0;
         for run in runs {
-            let count = run.count.min(left);
-            left -= count;
-            if count > 0 {
-                self.flow.run(&[FunctionRun { count, ..*run }]);
+            let (from, until) = (which.start.max(at), which.end.min(at + run.count));
+            at += run.count;
+            if from < until {
+                self.flow.run(&[FunctionRun { count: until - from, ..*run }]);
             }
         }
     }
@@ -390,7 +424,11 @@ impl<R: Read> TcgReader<'_, '_, R> {
     /// Whether the last instruction reads the clock that measures batches.
     fn clock(&mut self, block: &TcgBlock, done: u32) {
         let (address, _) = block.place(done - 1);
-        if block.instruction(done - 1) != RDTSC || !self.batches.is_clock(address) {
+        let reads_it = match self.arm {
+            Some(_) => Self::is_arm_clock(block, done),
+            None => block.instruction(done - 1) == RDTSC,
+        };
+        if !reads_it || !self.batches.is_clock(address) {
             return;
         }
         let idle = self.has_idle.then_some(self.idle);

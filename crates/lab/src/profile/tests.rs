@@ -1,11 +1,13 @@
 //! Records of imaginary machines, word by word.
 
+mod arm;
 mod bochs;
 
 use std::collections::BTreeMap;
 
 use vmtax_events::{CallKind, CallRow};
 use vmtax_guest::layout;
+use vmtax_machine::kernel::Architecture;
 
 use super::imagined::*;
 use super::source::SourceLines;
@@ -30,7 +32,7 @@ fn profile_lines(
     cycles: u64,
     lines: SourceLines,
 ) -> Result<Result<OperationProfile, String>, RecordProblem> {
-    let symbols = levels(&kernels()).unwrap();
+    let symbols = levels(&kernels(), Architecture::Amd64).unwrap();
     let operation = Clocked { level, clock: Some((FIRST, LAST)) };
     let mut batches = RecordBatches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
     read_record(record, &symbols, &mut batches)?;
@@ -118,7 +120,7 @@ fn a_step_of_a_program_has_the_tree_of_its_calls() {
     record.access(STACK + 0x900);
     record.block(PROGRAM + 40, HOST, &[RDTSC]);
     record.block(PROGRAM + 48, HOST, &[OUT]);
-    let symbols = levels(&kernels()).unwrap();
+    let symbols = levels(&kernels(), Architecture::Amd64).unwrap();
     let operation = Clocked { level: 0, clock: None };
     let lines = SourceLines::default();
     let mut batches = RecordBatches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
@@ -186,7 +188,7 @@ fn a_step_on_two_processors_has_the_instructions_of_both() {
     record.block(REFLECTS + 3, HOST, &[NOP]);
     record.turn(0);
     record.block(PROGRAM + 48, HOST, &[OUT]);
-    let symbols = levels(&kernels()).unwrap();
+    let symbols = levels(&kernels(), Architecture::Amd64).unwrap();
     let operation = Clocked { level: 0, clock: None };
     let lines = SourceLines::default();
     let mut batches = RecordBatches::new(MARKS, BTreeMap::from([(0, operation)]), lines);

@@ -1,5 +1,9 @@
 //! A call tree under construction: nodes with labels and counts of instructions.
 
+use std::fmt;
+
+use vmtax_events::arm::registers;
+
 use super::fast::FastMap;
 
 /// The meaning of a node. Functions are numbers of [`super::symbols::Symbols`]; other things are listed in [`Labels`].
@@ -48,11 +52,44 @@ pub(crate) enum LabelParts {
     Other(usize),
 }
 
+/// What leaves a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CauseName {
+    Word(&'static str),
+    /// An access to a system register of arm64, or a system instruction, by [`registers::id`].
+    Register {
+        number: u16,
+        write: bool,
+    },
+}
+
+impl From<&'static str> for CauseName {
+    fn from(word: &'static str) -> CauseName {
+        CauseName::Word(word)
+    }
+}
+
+impl fmt::Display for CauseName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            CauseName::Word(word) => f.write_str(word),
+            CauseName::Register { number, write } => {
+                let way = match (registers::is_instruction(number.into()), write) {
+                    (true, _) => "",
+                    (false, true) => "msr ",
+                    (false, false) => "mrs ",
+                };
+                write!(f, "{way}{}", registers::name(number.into()))
+            }
+        }
+    }
+}
+
 /// A label that is not a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum OtherLabel {
     /// An instruction of a guest, or an event in it, that the level below handles.
-    Cause { level: u8, name: &'static str },
+    Cause { level: u8, name: CauseName },
     /// A vCPU of the guest at a level.
     Vcpu { level: u8, number: u32 },
     /// A thread of a kernel that runs no vCPU.

@@ -10,15 +10,18 @@
 //! | `first=PORT`, `last=PORT` | further marks, which are recorded |
 //! | `end=PORT` | a mark that ends the record |
 //!
+//! With `words=ADDRESS` the machine is of arm64, whose ports are words at the start of pages, port 0's at this address.
+//!
 //! Several vCPUs are recorded with `turns=on` alone, by which the caller promises `-icount`, and by QEMU before 9 (API 1).
 //! With `ram=PATH`, the file of the machine's memory, and `code=FROM-END`, the addresses of payloads, their accesses to memory are recorded
 //! in place of instructions: see `memory`.
 //!
-//! A mark is `MOV EDX, imm32; MOV EAX, R15D; OUT DX, EAX`: a sequence that no compiler generates.
+//! A mark is `MOV EDX, imm32; MOV EAX, R15D; OUT DX, EAX`: a sequence that no compiler generates. On arm64 it is `MOVZ X9, imm16; MOVK X9, imm16, LSL 16;
+//! STR W19, [X9]` with the address of a port, or, of a program of the machine's own, `HINT 85` in place of the store.
 //!
 //! # The record
 //!
-//! Little-endian 32-bit words. The first four are `VMTAXTCG` (two words), the version, and whether idle time is recorded (1).
+//! Little-endian 32-bit words. The first four are `VMTAXTCG` (two words), the version, and flags: idle time is recorded (1), the machine is of arm64 (2).
 //!
 //! | word | then | meaning |
 //! |---|---|---|
@@ -29,6 +32,7 @@
 //! | `BLOCK` | id, instructions, bytes of code, address (2), host address (2), a byte per instruction: its size; code; padding | defines a block, before its first execution |
 //! | `MARK` | port | the current block writes a mark |
 //! | `CPU` | number | the following blocks are executed by this vCPU, after the last one of another is over; also at the start |
+//! | `FRAME` | bits 0 to 31 of an address | arm64: the current block stores a frame record (the registers 29 and 30) there, on its stack, or, with bit 0, loads it. Bits 32 to 60 are as above |
 //! | `IDLE` | nanoseconds (2) | total time that the machine has been idle, executing no instructions |
 //! | `END` | | the machine stopped, or the mark `end` was written |
 //!
@@ -91,6 +95,14 @@ extern "C" fn accessed(_vcpu: c_uint, _info: u32, address: u64, _data: *mut c_vo
     // SAFETY: called once.
     if let Some(recorder) = unsafe { recorder() } {
         recorder.accessed(address);
+    }
+}
+
+/// A frame record is accessed; `data` is whether it is loaded.
+extern "C" fn framed(_vcpu: c_uint, _info: u32, address: u64, data: *mut c_void) {
+    // SAFETY: called once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.framed(address, !data.is_null());
     }
 }
 
@@ -160,6 +172,10 @@ extern "C" fn translated(first: *mut c_void, second: *mut c_void) {
             let bytes = api.code(insn, &mut room);
             api.count(insn);
             watch(&api, &recorder.marks, insn, bytes);
+            if let Some(is_load) = recorder.marks.words.and_then(|_| frame_record(bytes)) {
+                let data = usize::from(is_load) as *mut c_void;
+                (api.mem_cb)(insn, framed, api::NO_REGISTERS, api::READS_AND_WRITES, data);
+            }
             if index + 1 == count {
                 (api.mem_cb)(
                     insn,
@@ -204,6 +220,19 @@ extern "C" fn translated_for_accesses(first: *mut c_void, second: *mut c_void) {
 /// # Safety
 /// The instruction is being translated.
 unsafe fn watch(api: &Api, marks: &QemuMarks, insn: *mut Insn, bytes: &[u8]) {
+    if let Some(words) = marks.words {
+        if bytes == STORE || bytes == HINT {
+            // SAFETY: guaranteed by the caller; the bytes before it in the same page are guest memory too.
+            let port = unsafe { before_in_page((api.insn_haddr)(insn).cast()) };
+            let port = port.and_then(|moves| port_of(moves, words));
+            if let Some(port) = port.filter(|port| marks.has(*port)) {
+                let data = port as usize as *mut c_void;
+                // SAFETY: guaranteed by the caller.
+                unsafe { (api.insn_exec_cb)(insn, writes, api::NO_REGISTERS, data) };
+            }
+        }
+        return;
+    }
     match *bytes {
         [0xba, a, b, c, d] => {
             let port = u32::from_le_bytes([a, b, c, d]);
@@ -240,16 +269,56 @@ unsafe fn watch(api: &Api, marks: &QemuMarks, insn: *mut Insn, bytes: &[u8]) {
 /// # Safety
 /// If not null, it points into a page of guest memory.
 unsafe fn before(out: *const u8) -> Option<Option<u32>> {
-    const PAGE: usize = 0xfff;
-    if out.is_null() || out as usize & PAGE < 8 {
-        return None;
-    }
-    // SAFETY: the eight bytes before it are in its page.
-    let bytes = unsafe { std::slice::from_raw_parts(out.sub(8), 8) };
+    // SAFETY: guaranteed by the caller.
+    let bytes = unsafe { before_in_page(out) }?;
     let port = u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
     let moves =
         bytes[0] == 0xba && (bytes[5..] == [0x44, 0x89, 0xf8] || bytes[5..] == [0x41, 0x8b, 0xc7]);
     Some(moves.then_some(port))
+}
+
+/// The eight bytes before an instruction, if they are in its page.
+///
+/// # Safety
+/// If not null, it points into a page of guest memory.
+unsafe fn before_in_page(instruction: *const u8) -> Option<[u8; 8]> {
+    const PAGE: usize = 0xfff;
+    if instruction.is_null() || instruction as usize & PAGE < 8 {
+        return None;
+    }
+    // SAFETY: the eight bytes before it are in its page.
+    Some(unsafe { instruction.sub(8).cast::<[u8; 8]>().read() })
+}
+
+/// What arm64's marks end with: `STR W19, [X9]`, `HINT 85`.
+const STORE: [u8; 4] = 0xb900_0133_u32.to_le_bytes();
+const HINT: [u8; 4] = 0xd503_2abf_u32.to_le_bytes();
+
+/// The port whose address these instructions put into X9, if port 0's is `words`.
+fn port_of(moves: [u8; 8], words: u64) -> Option<u32> {
+    const VALUE: u32 = 0xffff << 5;
+    let [low, high] = [0, 4]
+        .map(|at| u32::from_le_bytes([moves[at], moves[at + 1], moves[at + 2], moves[at + 3]]));
+    // MOVZ X9, low; MOVK X9, high, LSL 16.
+    if (low & !VALUE, high & !VALUE) != (0xd280_0009, 0xf2a0_0009) {
+        return None;
+    }
+    let address = u64::from((high & VALUE) >> 5 << 16 | (low & VALUE) >> 5);
+    let offset = address.checked_sub(words)?;
+    (offset & 0xfff == 0).then_some((offset >> 12) as u32)
+}
+
+/// Whether an instruction of arm64 stores a frame record on the stack (false) or loads it (true): STP or LDP of X29 and X30 with SP as base.
+fn frame_record(bytes: &[u8]) -> Option<bool> {
+    const OFFSET: u32 = 0x7f << 15;
+    let word = u32::from_le_bytes(bytes.try_into().ok()?) & !OFFSET;
+    match word {
+        // STP, before the stack pointer moves or with an offset.
+        0xa980_7bfd | 0xa900_7bfd => Some(false),
+        // LDP, after which it moves or with an offset.
+        0xa8c0_7bfd | 0xa940_7bfd => Some(true),
+        _ => None,
+    }
 }
 
 /// QEMU reads this before it calls any function: the API version of the plugin. [`loaded`] sets it to one that this QEMU supports.
@@ -318,6 +387,7 @@ fn install(id: PluginId, vcpus: c_int, words: &[String]) -> Result<(), String> {
         first: port("first")?,
         last: port("last")?,
         end: port("end")?,
+        words: words.iter().find_map(|word| word.strip_prefix("words=")?.parse().ok()),
     };
     let path = value("out")?;
     let out = File::options().append(true).open(path).map_err(|e| format!("{path}: {e}"))?;

@@ -8,7 +8,10 @@ use crate::clock::TcgClock;
 
 /// `VMTAXTCG`.
 const MAGIC: [u8; 8] = *b"VMTAXTCG";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// Flags of the record.
+const HAS_IDLE: u32 = 1;
+const ARM64: u32 = 2;
 
 const PARTIAL: u32 = 0b100 << 29;
 const ACCESS: u32 = 0b101 << 29;
@@ -18,8 +21,14 @@ const MARK: u32 = 0xffff_fffc;
 const IDLE: u32 = 0xffff_fffa;
 const END: u32 = 0xffff_fff8;
 const CPU: u32 = 0xffff_fff6;
+const FRAME: u32 = 0xffff_fff4;
+/// In the low word of a frame record's address: it was loaded.
+const LOADED: u32 = 1;
 /// The payload of a word whose kind takes three bits.
 const VALUE: u32 = (1 << 29) - 1;
+
+/// The instruction with which arm64 waits.
+const WFI: [u8; 4] = 0xd503_207f_u32.to_le_bytes();
 
 /// Size of a write, in bytes.
 const PIECE: usize = 256 << 10;
@@ -32,6 +41,8 @@ pub(crate) struct QemuMarks {
     pub(crate) first: u32,
     pub(crate) last: u32,
     pub(crate) end: u32,
+    /// On arm64: the address of port 0's page. Each port has a page, to whose start a mark stores.
+    pub(crate) words: Option<u64>,
 }
 
 impl QemuMarks {
@@ -43,7 +54,7 @@ impl QemuMarks {
 pub(crate) struct TranslatedBlock {
     id: u32,
     instructions: u32,
-    /// Its last instruction is HLT.
+    /// Its last instruction is HLT or WFI.
     halts: bool,
     /// Not written yet.
     definition: Vec<u8>,
@@ -66,17 +77,21 @@ pub(crate) struct Recorder {
     began: u64,
     /// Number of instructions in the current block; more than any block has while it is unknown.
     whole: u64,
-    /// The current block ends with HLT.
+    /// The current block ends with HLT or WFI.
     halts: bool,
     idle: u64,
     upper: u32,
+    /// Where the last frame record was, until its second half has been accessed.
+    frame: u64,
 }
 
 impl Recorder {
     pub(crate) fn new(api: Api, marks: QemuMarks, out: File, clock: Option<TcgClock>) -> Recorder {
         let mut unwritten = MAGIC.to_vec();
         unwritten.extend_from_slice(&VERSION.to_le_bytes());
-        unwritten.extend_from_slice(&u32::from(clock.is_some()).to_le_bytes());
+        let idle = if clock.is_some() { HAS_IDLE } else { 0 };
+        let flags = idle | if marks.words.is_some() { ARM64 } else { 0 };
+        unwritten.extend_from_slice(&flags.to_le_bytes());
         Recorder {
             api,
             marks,
@@ -92,6 +107,7 @@ impl Recorder {
             halts: false,
             idle: 0,
             upper: 0,
+            frame: 0,
         }
     }
 
@@ -103,7 +119,10 @@ impl Recorder {
         code: &[u8],
     ) -> TranslatedBlock {
         let instructions = sizes.len() as u32;
-        let halts = code.last() == Some(&0xf4) && sizes.last() == Some(&1);
+        let halts = match self.marks.words {
+            Some(_) => code.ends_with(&WFI),
+            None => code.last() == Some(&0xf4) && sizes.last() == Some(&1),
+        };
         let id = self.ids;
         self.ids += 1;
         if self.out.is_none() {
@@ -169,15 +188,31 @@ impl Recorder {
         if !self.on {
             return;
         }
+        self.upper(address);
+        self.word(ACCESS | (address as u32) >> 3);
+    }
+
+    /// The current block stores or loads a frame record. QEMU before 8 tells of both its halves.
+    #[inline]
+    pub(crate) fn framed(&mut self, address: u64, is_load: bool) {
+        if !self.on || address == std::mem::replace(&mut self.frame, address).wrapping_add(8) {
+            return;
+        }
+        self.upper(address);
+        self.word(FRAME);
+        self.word(address as u32 & !7 | if is_load { LOADED } else { 0 });
+    }
+
+    #[inline]
+    fn upper(&mut self, address: u64) {
         let upper = (address >> 32) as u32 & VALUE;
         if upper != self.upper {
             self.upper = upper;
             self.word(UPPER | upper);
         }
-        self.word(ACCESS | (address as u32) >> 3);
     }
 
-    /// An OUT that may belong to a mark is about to be executed on a vCPU; port 0 means the last one loaded.
+    /// An instruction that may belong to a mark is about to be executed on a vCPU; port 0 means the last one loaded.
     pub(crate) fn writes(&mut self, cpu: u32, port: u32) {
         let port = if port == 0 { std::mem::take(&mut self.loaded) } else { port };
         if !self.marks.has(port) || self.out.is_none() {

@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::profile::{Trees, assert_adds_up, below, trees};
 use crate::run::{
     assert_exits, assert_same_paths, assert_versioned, cache, exits, json, paths, refused, text,
     vmtax,
@@ -232,6 +233,44 @@ fn the_newest_kernel_nests_exactly_on_a_newer_qemu() {
     assert_same_paths(&one, &again);
 }
 
+/// L1 runs L0's kernel at the same addresses. What L0 does for an instruction of L1 is below it, and what L1 does is below L2's.
+#[test]
+fn trees_of_l2_on_arm64_have_l0_and_l1_apart() {
+    let Some(qemu) = newer_qemu().filter(|_| is_built()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let run = run.to_str().unwrap();
+    let operations = ["--nested", "--operation", "hvc-psci,id-register,mmio-read"];
+    let plain = report(&with_qemu(&qemu, &operations));
+    let profiled =
+        report(&with_qemu(&qemu, &[&operations[..], &["--profile", "-o", run]].concat()));
+    assert_eq!(exits(&plain), exits(&profiled));
+    assert_same_paths(&plain, &profiled);
+    let trees = trees(run);
+    assert_eq!(trees.len(), 6);
+    assert_adds_up(&profiled, &trees);
+    assert_all_named(&trees);
+    const OF_L1: [&str; 3] = ["L2 payload", "L2 [hvc]", "L1 kvm_arch_vcpu_ioctl_run"];
+    const OF_L0: &str = "L0 kvm_arch_vcpu_ioctl_run";
+    let nested = &trees["hvc-psci L2"];
+    assert!(below(nested, &[&OF_L1[..], &["L1 handle_exit", "L1 handle_hvc"]].concat()) > 20 * 20);
+    for exit in ["L1 [eret]", "L1 [mrs ICH_MISR_EL2]", "L1 [msr MDSCR_EL1]", "L1 [mrs MDSCR_EL1]"] {
+        let frames = [&OF_L1[..], &[exit, OF_L0]].concat();
+        assert!(below(nested, &frames) > 20 * 1_000, "{exit}: {nested:?}");
+    }
+    // L0 hands L2's exit to L1 before that runs, and enters L2 for its ERET.
+    assert!(below(nested, &["L2 [hvc]", OF_L0, "L0 kvm_inject_nested_sync"]) > 20 * 20);
+    assert!(below(nested, &["L1 [eret]", OF_L0, "L0 kvm_emulate_nested_eret"]) > 20 * 20);
+    assert_eq!(below(nested, &["L1 kvm_emulate_nested_eret"]), 0);
+    assert!(below(&trees["mmio-read L2"], &["L2 [memory access]", "L1 [program]"]) > 20 * 100);
+    // At L1 there is no other level.
+    assert!(
+        trees["hvc-psci L1"]
+            .iter()
+            .all(|(stack, _)| !stack.iter().any(|one| one.starts_with("L2 ")))
+    );
+}
+
 /// A bare hypervisor's instructions, and registers that the processor keeps in memory.
 #[test]
 fn instructions_of_a_hypervisor_at_el2_take_their_exits() {
@@ -265,9 +304,108 @@ fn a_processor_that_cannot_nest_is_named() {
     assert!(words.contains("FEAT_NV2") && words.contains("second-qemu.sh trixie arm"), "{words}");
 }
 
+/// Operations whose trees are looked at.
+const PROFILED: &str =
+    "hvc-psci,mmio-read,touch-4k,map-4k,id-register,oslar,sgi-self,timer-irq,timer-sleep";
+
+/// Every instruction is at a function of a level's kernel, at a program or at the payload: none is where its level has no code.
+fn assert_all_named(trees: &Trees) {
+    for (name, tree) in trees {
+        let unknown: Vec<_> = tree
+            .iter()
+            .filter(|(stack, _)| stack.iter().any(|one| one.contains("[unknown]")))
+            .collect();
+        assert!(unknown.is_empty(), "{name}: {unknown:?}");
+    }
+}
+
+/// The emulator's clock is its own count of instructions: a tree has as many, exactly, and recording them adds none.
+#[test]
+fn trees_of_arm64_operations_add_up_with_and_without_vhe() {
+    if !is_built() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (mode, of_el2) in [("vhe", false), ("nvhe", true), ("protected", true)] {
+        let run = folder.path().join(mode);
+        let run = run.to_str().unwrap();
+        let option = format!("kvm-arm.mode={mode}");
+        let mut arguments = vec!["lab", "run", "--host", "arm", "--operation", PROFILED];
+        if of_el2 {
+            arguments.extend(["--option", &option]);
+        }
+        let plain = paths(&json(&arguments));
+        let report = json(&[&arguments[..], &["--profile", "-o", run]].concat());
+        for (name, path) in paths(&report) {
+            let varies = VARY.iter().any(|vary| name.starts_with(vary));
+            let most = if varies { path * MOST } else { 0.0 };
+            assert!(
+                (path - plain[&name]).abs() <= most,
+                "{mode}: {name}: {path} and {}",
+                plain[&name]
+            );
+        }
+        let trees = trees(run);
+        assert_eq!(trees.len(), PROFILED.split(',').count());
+        assert_adds_up(&report, &trees);
+        assert_all_named(&trees);
+        assert_functions(&trees, of_el2);
+    }
+}
+
+/// What each operation must execute, by KVM's sources.
+fn assert_functions(trees: &Trees, of_el2: bool) {
+    const RUN: &str = "L0 kvm_arch_vcpu_ioctl_run";
+    let entry = if of_el2 { "L0 __kvm_nvhe___guest_enter" } else { "L0 __guest_enter" };
+    for (name, cause, functions) in [
+        ("hvc-psci L1", "L1 [hvc]", &["L0 handle_exit", "L0 handle_hvc"][..]),
+        ("mmio-read L1", "L1 [memory access]", &["L0 kvm_handle_guest_abort", "L0 io_mem_abort"]),
+        ("touch-4k L1", "L1 [memory access]", &["L0 kvm_handle_guest_abort", "L0 user_mem_abort"]),
+        ("map-4k L1", "L1 [memory access]", &["L0 kvm_handle_guest_abort", "L0 user_mem_abort"]),
+        ("id-register L1", "L1 [mrs ID_AA64MMFR0_EL1]", &["L0 kvm_handle_sys_reg"]),
+        ("oslar L1", "L1 [msr OSLAR_EL1]", &["L0 kvm_handle_sys_reg"]),
+        ("timer-sleep L1", "L1 [wfi]", &["L0 kvm_handle_wfx"]),
+    ] {
+        let tree = &trees[name];
+        for function in functions {
+            let frames = ["L1 payload", cause, RUN, function];
+            assert!(below(tree, &frames) > 20 * 10, "{name}: {function} in {tree:?}");
+        }
+        assert!(below(tree, &["L1 payload", cause, RUN, entry]) > 20 * 5, "{name}");
+    }
+    // A guest at EL1 is entered from EL2, where the kernel without VHE calls.
+    let of_host = ["L1 [hvc]", RUN, "L0 __kvm_nvhe_handle_trap", entry];
+    assert_eq!(below(&trees["hvc-psci L1"], &of_host) > 0, of_el2);
+    // The VMM answers for its device.
+    assert!(below(&trees["mmio-read L1"], &["L1 [memory access]", "L0 [program]"]) > 20 * 100);
+    assert_eq!(below(&trees["hvc-psci L1"], &["L0 [program]"]), 0);
+}
+
+/// The newest kernel is not saved, and its trees are those of a host that is booted while it is recorded.
+#[test]
+fn trees_of_a_host_that_is_not_saved_add_up() {
+    if !is_built() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let run = run.to_str().unwrap();
+    let operations = "hvc-psci,mmio-read,touch-4k";
+    let arguments =
+        ["lab", "run", "--host", "arm", "--kernel", "debian:7.3", "--operation", operations];
+    let report = json(&[&arguments[..], &["--profile", "-o", run]].concat());
+    let trees = trees(run);
+    assert_adds_up(&report, &trees);
+    assert_all_named(&trees);
+    assert!(
+        below(&trees["touch-4k L1"], &["L1 [memory access]", "L0 kvm_handle_guest_abort"])
+            > 20 * 500
+    );
+}
+
 #[test]
 fn what_the_arm64_host_cannot_do_is_refused() {
-    let (code, words) = refused(&["lab", "run", "--host", "arm", "--profile"]);
+    let (code, words) = refused(&["lab", "run", "--host", "arm", "--observe", "true"]);
     assert_eq!(code, 2, "{words}");
     assert!(words.contains("cannot be had on --host arm; use one of amd,"), "{words}");
 }

@@ -41,7 +41,7 @@ pub(crate) fn below(tree: &[(Vec<String>, u64)], frames: &[&str]) -> u64 {
 }
 
 /// Each operation with a path has as many instructions in its tree, exactly.
-fn assert_adds_up(report: &Value, trees: &Trees) {
+pub(crate) fn assert_adds_up(report: &Value, trees: &Trees) {
     for row in report["operations"]["rows"].as_array().unwrap() {
         let name = format!("{} {}", text(&row["name"]), text(&row["level"]));
         let tree = trees.get(&name).unwrap_or_else(|| panic!("{name} has no call tree"));
