@@ -80,6 +80,8 @@ pub struct Operation {
     pub shares: bool,
     /// Its vCPU has what a hypervisor needs, where not every one has: EL2 on arm64.
     pub hypervisor: bool,
+    /// Its vCPU has KVM's own virtual PMU, where that has to be asked for: on arm64.
+    pub counters: bool,
     /// A virtual PMU that the VMM gives the first vCPU, in place of KVM's.
     pub pmu: Option<PmuOrder>,
     /// A step of a VM's life that the VMM takes, in place of code that its guest executes; each batch is the life of a VM.
@@ -391,6 +393,8 @@ pub struct OrderOutcome {
     pub number: u16,
     /// Cycles of each batch.
     pub cycles: Vec<u64>,
+    /// What the guest's counter had in each batch, of an operation with counters of KVM's.
+    pub counted: Vec<u64>,
     /// What its virtual PMU did, if it has one.
     pub pmu: Option<PmuCounting>,
     /// How its memory was mapped in the last batch, if it is about memory.

@@ -5,7 +5,7 @@ use vmtax_guest::order::{BatchMappings, PmuCounting};
 
 use crate::paging::Paging;
 use crate::profile::OperationProfile;
-use crate::suite::Definition;
+use crate::suite::{CountedValue, Definition};
 
 /// An operation that was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,8 @@ pub struct MeasuredOperation {
     pub window: Option<(u64, u64)>,
     /// The step's exits are in the recording.
     pub recorded: bool,
+    /// What the guest found with counters of KVM's PMU, by batch, the first included; where that is known beforehand it is equal to it.
+    pub counted: Vec<u64>,
     /// What the guest's virtual PMU did in these batches, if it has one.
     pub pmu: Option<PmuCounting>,
     /// What it did with memory, if it is about memory.
@@ -84,6 +86,14 @@ impl MeasuredOperation {
             vec![sample(0, Sample::OPERATIONS, "count", f64::from(self.count), Better::Neither)];
         for (repeat, path) in self.paths.iter().enumerate() {
             samples.push(sample(repeat, Sample::PATH, "instructions", *path, Better::Lower));
+        }
+        let counted = match self.definition.counted() {
+            Some(CountedValue::Instructions(_)) => self.counted.as_slice(),
+            Some(CountedValue::Interrupt(_)) | None => &[],
+        };
+        for (repeat, counted) in counted.iter().enumerate() {
+            let counted = *counted as f64;
+            samples.push(sample(repeat, Sample::COUNTED, "instructions", counted, Better::Neither));
         }
         for (repeat, waited) in self.waited.iter().enumerate() {
             samples.push(sample(repeat, Sample::WAITED, "ns", *waited as f64, Better::Lower));

@@ -230,7 +230,8 @@ fn measured(
         let failure = || {
             let incomplete = || check::incomplete(operation, outcome);
             let ran = outcome.missing.is_none();
-            outcome.failure.clone().or_else(incomplete).filter(|_| ran)
+            let miscounted = || check::miscounted(task.definition.counted()?, &outcome.counted);
+            outcome.failure.clone().or_else(incomplete).or_else(miscounted).filter(|_| ran)
         };
         let paging = accesses.filter(|_| {
             operation.paging.is_some() && failure().is_none() && outcome.missing.is_none()
@@ -282,6 +283,7 @@ fn measured(
             places: outcome.places.clone(),
             window: outcome.window,
             recorded: false,
+            counted: outcome.counted.clone(),
             pmu: outcome.pmu,
             memory: outcome.memory.map(|mapping| MeasuredMemory {
                 regions: u64::from(operation.touch.map_or(0, |touch| touch.bytes)) >> 21,

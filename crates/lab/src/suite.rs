@@ -2,6 +2,7 @@
 
 mod arm;
 mod arm_nested;
+mod arm_pmu;
 mod bounce;
 pub mod chains;
 mod definition;
@@ -16,7 +17,7 @@ mod resume;
 mod start;
 mod timers;
 
-pub use definition::{Definition, ExpectedExits, Least, Ordered};
+pub use definition::{CountedValue, Definition, ExpectedExits, Least, Ordered};
 use definition::{GuestCode, clean, line, nothing};
 pub(crate) use start::LIVES_LEAST;
 
@@ -79,8 +80,8 @@ pub const SUITES: [Suite; 10] = [
     },
     Suite {
         name: "pmu",
-        summary: "a guest's PMU accesses on a virtual PMU in user space, with host events recreated or reused",
-        operations: pmu::OPERATIONS,
+        summary: "a guest's PMU accesses: on a virtual PMU in user space, with host events recreated or reused; on arm64 on KVM's own",
+        operations: &PMU,
         nests: false,
     },
     Suite {
@@ -110,6 +111,9 @@ static PRIMITIVES: [Definition; primitives::OPERATIONS.len() + arm::OPERATIONS.l
     with_arm(primitives::OPERATIONS, arm::OPERATIONS);
 static NESTED_OPS: [Definition; nested_ops::OPERATIONS.len() + arm_nested::OPERATIONS.len()] =
     with_arm(nested_ops::OPERATIONS, arm_nested::OPERATIONS);
+
+static PMU: [Definition; pmu::OPERATIONS.len() + arm_pmu::OPERATIONS.len()] =
+    with_arm(pmu::OPERATIONS, arm_pmu::OPERATIONS);
 
 /// Operations of x86, then those of arm64.
 const fn with_arm<const N: usize>(of_x86: &[Definition], of_arm: &[Definition]) -> [Definition; N] {

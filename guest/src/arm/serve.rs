@@ -187,7 +187,9 @@ fn measure(
         ArmPlan { batches: operation.batches, traced: None, tracer }
     };
     match execute(operation, &plan, shared) {
-        Ok(cycles) => OrderOutcome { number, cycles, ..OrderOutcome::default() },
+        Ok((cycles, counted)) => {
+            OrderOutcome { number, cycles, counted, ..OrderOutcome::default() }
+        }
         Err(problem) => {
             // The next one must not be recorded from its first batch on.
             tracer.record(false);

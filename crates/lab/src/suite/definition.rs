@@ -81,6 +81,26 @@ pub(super) struct OnArm {
     pub(super) straight: bool,
     /// The guest starts at EL2.
     pub(super) hypervisor: bool,
+    /// The guest has KVM's own PMU.
+    pub(super) counters: Option<Counters>,
+}
+
+/// What is known of the counters of KVM's PMU before an operation is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counters {
+    /// They are programmed.
+    Programmed,
+    /// In each batch the guest finds this.
+    Known(CountedValue),
+}
+
+/// What a guest must find with its counters in each batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountedValue {
+    /// So many instructions in its counter: those that it executed.
+    Instructions(u64),
+    /// This interrupt, acknowledged.
+    Interrupt(u32),
 }
 
 /// What the guest executes.
@@ -239,6 +259,14 @@ impl Definition {
         self.code.step.is_some() || self.code.touch.is_some_and(|touch| touch.counted)
     }
 
+    /// What the guest must find with counters of KVM's PMU in each batch, if that is known; on arm64.
+    pub fn counted(&self) -> Option<CountedValue> {
+        match self.code.arm?.counters? {
+            Counters::Known(value) => Some(value),
+            Counters::Programmed => None,
+        }
+    }
+
     /// The PMU that the guest has in place of KVM's.
     pub fn pmu(&self) -> Option<PmuOrder> {
         self.code.pmu
@@ -335,6 +363,7 @@ impl Definition {
             touch: self.touch_at(level),
             shares: code.shares,
             hypervisor: on_arm.is_some_and(|one| one.hypervisor),
+            counters: on_arm.is_some_and(|one| one.counters.is_some()),
             pmu: code.pmu,
             step: code.step,
             paging: code.paging,
