@@ -110,7 +110,10 @@ pub(crate) fn section(recording: &KernelRecording, computed: &[ComputedRow]) -> 
         "Three bases, two architectures, two units: a row's columns show which operations are dear, and are no factors of each other."
             .to_owned(),
         format!(
-            "Published: \"Intel Virtual PMU Optimization\" (RFC v2, March 2019), Linux 5.0, Xeon E5-2699 v4: the longest of a run. Measured: KVM's              own PMU of arm64, emulated, the operation of the last column, with six counters where it is of all. Computed: the published costs              of creating, stopping and reading an event, and {ASSUMED} ns (assumed) for others, summed over what the operation does under              each policy."
+            "Published: \"Intel Virtual PMU Optimization\" (RFC v2, March 2019), Linux 5.0, Xeon E5-2699 v4: the longest of a run. Measured: \
+             KVM's own PMU of arm64, emulated, the operation of the last column, with six counters where it is of all. Computed: the published \
+             costs of creating, stopping and reading an event, and {ASSUMED} ns (assumed) for others, summed over what the operation does under \
+             each policy."
         ),
     ];
     let title = "Operations of a guest: published, measured on arm64, computed".to_owned();

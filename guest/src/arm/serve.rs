@@ -8,9 +8,11 @@ use crate::channel::Io;
 use crate::channel::{Attachment, Channel};
 use crate::disk::BlockMailbox;
 use crate::l1::L1Line;
+use crate::l1::lock;
+use crate::linux::{COUNTING, SpentByHost};
 use crate::trace::{self, Tracer};
 use crate::vmm::{ArmPlan, ArmSharedVm, execute};
-use crate::{Result, awake, l1, life, linux, options, ports, system};
+use crate::{Result, awake, l1, life, linux, options, perf, ports, system};
 
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
 const BUFFER_KIB: u32 = 16 << 10;
@@ -50,7 +52,8 @@ pub(crate) fn run() -> Result<()> {
         channel.misused(&problem);
         return Err(problem);
     }
-    if !Path::new("/dev/kvm").exists() {
+    let is_counting_guest = words.contains(&COUNTING) && matches!(channel, Channel::Port(_));
+    if !is_counting_guest && !Path::new("/dev/kvm").exists() {
         let problem = "the kernel offers no /dev/kvm: KVM did not find virtualization in this emulated processor";
         channel.fail(0, problem);
         return Err(problem.into());
@@ -67,16 +70,17 @@ fn outermost(channel: &Channel, words: &[&str]) -> Result<()> {
     let buffer = words.iter().find_map(|word| word.strip_prefix("vmtax.buffer=")?.parse().ok());
     trace::mount().inspect_err(failed)?;
     trace::prepare(buffer.unwrap_or(BUFFER_KIB)).inspect_err(failed)?;
-    let guest = if words.contains(&"vmtax.nested") {
+    let spent = SpentByHost::default();
+    let guest = if words.contains(&"vmtax.nested") || words.contains(&COUNTING) {
         // Where its ticks are between those of this kernel is the same in each boot then.
         system::align();
-        Some(linux::boot().inspect_err(failed)?)
+        Some(linux::boot(&spent).inspect_err(failed)?)
     } else {
         None
     };
     let (number, order) = awake::during(|| channel.next()).inspect_err(failed)?;
     awake::align();
-    host(&order, guest.as_ref())
+    host(&order, guest.as_ref(), &spent)
         .and_then(|(report, files)| channel.finish(number, &report, &files))
         .inspect_err(|problem| channel.fail(number, problem))
 }
@@ -100,7 +104,11 @@ fn modules() -> Vec<PathBuf> {
 }
 
 /// Everything without recording, then once more with it.
-fn host(order: &Order, guest: Option<&L1Line>) -> Result<(Report, Vec<Attachment>)> {
+fn host(
+    order: &Order,
+    guest: Option<&L1Line>,
+    spent: &SpentByHost,
+) -> Result<(Report, Vec<Attachment>)> {
     let mut shared = ArmSharedVm::default();
     let mut report = Report {
         outcomes: all(order, guest, Tracer::Off, &mut shared)?,
@@ -108,6 +116,12 @@ fn host(order: &Order, guest: Option<&L1Line>) -> Result<(Report, Vec<Attachment
         processor: processor(),
         ..Report::default()
     };
+    for outcome in &mut report.outcomes {
+        let spent = lock(spent);
+        let own = spent.iter().filter(|(number, _)| *number == outcome.number);
+        let batches = outcome.perf.iter_mut().zip(own);
+        batches.for_each(|(batch, (_, host))| batch.host = *host);
+    }
     let mut files = Vec::new();
     if order.trace {
         let tracer = Tracer::arm(false, false)?;
@@ -186,6 +200,15 @@ fn measure(
     } else {
         ArmPlan { batches: operation.batches, traced: None, tracer }
     };
+    if let Some(perf) = operation.perf {
+        return match perf::execute(operation, perf, &plan) {
+            Ok((cycles, perf)) => OrderOutcome { number, cycles, perf, ..OrderOutcome::default() },
+            Err(problem) => {
+                tracer.record(false);
+                OrderOutcome { number, failure: Some(problem), ..OrderOutcome::default() }
+            }
+        };
+    }
     match execute(operation, &plan, shared) {
         Ok((cycles, counted)) => {
             OrderOutcome { number, cycles, counted, ..OrderOutcome::default() }

@@ -106,7 +106,7 @@ pub(crate) const EL2: u32 = 1 << KVM_ARM_VCPU_HAS_EL2;
 pub(crate) const EL2_WITHOUT_VHE: u32 = EL2 | 1 << KVM_ARM_VCPU_HAS_EL2_E2H0;
 
 /// A virtual PMU by KVM.
-const COUNTERS: u32 = 1 << KVM_ARM_VCPU_PMU_V3;
+pub(crate) const COUNTERS: u32 = 1 << KVM_ARM_VCPU_PMU_V3;
 
 /// Features of the vCPU that an operation needs.
 fn features(operation: &Operation) -> u32 {
