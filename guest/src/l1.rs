@@ -225,10 +225,10 @@ pub(crate) fn by_level(
 ) -> Result<(Vec<OrderOutcome>, Tracer)> {
     let record = !matches!(tracer, Tracer::Off);
     let mut outcomes = Vec::new();
-    let alike =
-        |a: &Operation, b: &Operation| (a.level, a.step.is_some()) == (b.level, b.step.is_some());
+    let kind = |one: &Operation| (one.level, one.step.is_some(), one.perf.is_some());
+    let alike = |a: &Operation, b: &Operation| kind(a) == kind(b);
     for run in order.operations.chunk_by(alike) {
-        if run[0].level < 2 {
+        if run[0].level < 2 && run[0].perf.is_none() {
             outcomes.extend(here(run, &tracer, record));
             continue;
         }

@@ -95,8 +95,12 @@ pub mod arm {
     pub const PARAMETERS: u64 = MEMORY + 0x10_0000;
     /// As [`super::RESULTS`].
     pub const RESULTS: u64 = PARAMETERS + 0x1000;
+    /// One `u64` for each batch: what the guest counted in it.
+    pub const COUNTED: u64 = RESULTS + 0x1000;
     /// As [`super::TOUCH`].
     pub const TOUCH: u64 = 0x8000_0000;
+    /// The interrupt of the counters of a vCPU: where QEMU's machine `virt` has it.
+    pub const PMU_INTERRUPT: u32 = 23;
     /// KVM's interrupt controller, a GICv3: where QEMU's machine `virt` has it.
     pub const DISTRIBUTOR: u64 = 0x0800_0000;
     /// The frames of the first vCPU's redistributor.

@@ -80,8 +80,12 @@ pub struct Operation {
     pub shares: bool,
     /// Its vCPU has what a hypervisor needs, where not every one has: EL2 on arm64.
     pub hypervisor: bool,
+    /// Its vCPU has KVM's own virtual PMU, where that has to be asked for: on arm64.
+    pub counters: bool,
     /// A virtual PMU that the VMM gives the first vCPU, in place of KVM's.
     pub pmu: Option<PmuOrder>,
+    /// What a Linux guest with KVM's own PMU does, in place of code.
+    pub perf: Option<LinuxPerf>,
     /// A step of a VM's life that the VMM takes, in place of code that its guest executes; each batch is the life of a VM.
     pub step: Option<LifeStep>,
     /// Memory with page tables of its own, whose accesses are recorded.
@@ -248,6 +252,26 @@ impl LifeStep {
     }
 }
 
+/// What a thread of a Linux guest with KVM's own PMU does while events of its perf count it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinuxPerf {
+    pub events: u32,
+    /// Samples a second of the first event; 0: none.
+    pub frequency: u32,
+    /// It takes turns with another thread, as many as there are operations in a batch; otherwise it computes.
+    pub turns: bool,
+}
+
+/// What perf found in a batch of [`LinuxPerf`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PerfBatch {
+    /// Instructions of the vCPU's thread outside the guest, by a counter of the host's.
+    pub host: u64,
+    pub samples: u64,
+    /// The part of its time for which the event had a counter that had one least.
+    pub running_permille: u64,
+}
+
 /// A virtual PMU. Each of its events counts the guest's hypercalls, by the host kernel's tracepoint `kvm_hypercall`:
 /// emulated processors have no PMU, and that many is exactly known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -391,6 +415,10 @@ pub struct OrderOutcome {
     pub number: u16,
     /// Cycles of each batch.
     pub cycles: Vec<u64>,
+    /// What the guest's counter had in each batch, of an operation with counters of KVM's.
+    pub counted: Vec<u64>,
+    /// What perf found in each batch of a Linux guest.
+    pub perf: Vec<PerfBatch>,
     /// What its virtual PMU did, if it has one.
     pub pmu: Option<PmuCounting>,
     /// How its memory was mapped in the last batch, if it is about memory.

@@ -30,6 +30,9 @@ impl Sample {
     /// Metric: instructions of one operation, from the guest's instruction back to the guest; unit
     /// `instructions`, one sample per batch.
     pub const PATH: &'static str = "path";
+    /// Metric: what a guest found with counters of KVM's virtual PMU where that is known beforehand: instructions in its counter; unit
+    /// `instructions`, one sample per batch, the first included.
+    pub const COUNTED: &'static str = "guest-counted";
     /// Metric: time of a step of a VM's life that the processor was idle, which is not in its path; unit `ns`, one sample per life.
     pub const WAITED: &'static str = "waited";
     /// What the metrics begin with that say where the step of one life waited: the function and its callers follow, as in

@@ -7,7 +7,7 @@ use vmtax_events::Isa;
 use vmtax_guest::order::{Operation, OrderOutcome};
 
 use crate::measured::MeasuredOperation;
-use crate::suite::Least;
+use crate::suite::{CountedValue, Least};
 use crate::window::{Extent, SeenExits, SeenWindow};
 
 /// What a recording lacks of an operation, as the reason why it was not measured.
@@ -110,6 +110,16 @@ pub(crate) fn incomplete(operation: &Operation, outcome: &OrderOutcome) -> Optio
     empty.map(|batch| format!("batch {} of {ordered} did not end", batch + 1))
 }
 
+/// Where a guest found something else with its counters than what it must: the first such batch.
+pub(crate) fn miscounted(expected: CountedValue, counted: &[u64]) -> Option<String> {
+    let (value, words) = match expected {
+        CountedValue::Instructions(executed) => (executed, "instructions in its counter"),
+        CountedValue::Interrupt(number) => (number.into(), "as the number of its interrupt"),
+    };
+    let (batch, found) = counted.iter().enumerate().find(|(_, found)| **found != value)?;
+    Some(format!("in batch {} the guest found {found} {words}, and not {value}", batch + 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,6 +150,8 @@ mod tests {
             places: Vec::new(),
             window: None,
             recorded: false,
+            counted: Vec::new(),
+            perf: Vec::new(),
             pmu: None,
             memory: None,
             paging: None,
@@ -202,6 +214,8 @@ mod tests {
             places: Vec::new(),
             window: None,
             recorded: false,
+            counted: Vec::new(),
+            perf: Vec::new(),
             pmu: None,
             memory: None,
             paging: None,
@@ -224,6 +238,20 @@ mod tests {
     }
 
     #[test]
+    fn a_count_that_is_off_by_one_is_a_failure() {
+        let executed = CountedValue::Instructions(4_002);
+        assert_eq!(miscounted(executed, &[4_002, 4_002]), None);
+        assert_eq!(
+            miscounted(executed, &[4_002, 4_003]).as_deref(),
+            Some("in batch 2 the guest found 4003 instructions in its counter, and not 4002")
+        );
+        assert_eq!(
+            miscounted(CountedValue::Interrupt(23), &[1_023]).as_deref(),
+            Some("in batch 1 the guest found 1023 as the number of its interrupt, and not 23")
+        );
+    }
+
+    #[test]
     fn missing_batches_are_reported() {
         let operation = |batches| Operation {
             number: 0,
@@ -237,6 +265,8 @@ mod tests {
             touch: None,
             shares: true,
             hypervisor: false,
+            counters: false,
+            perf: None,
             pmu: None,
             step: None,
             paging: None,

@@ -175,15 +175,20 @@ impl HostSetup {
         let waits = order.operations.iter().any(|operation| {
             operation.step.is_some() || (self.processors > 1 && is_of_memory(operation))
         });
-        let programs = Programs::of(self, waits)?;
+        let counting = order.operations.iter().any(|operation| operation.perf.is_some());
+        let programs = Programs::of(self, waits, counting)?;
         let nests = self.nested || order.operations.iter().any(|operation| operation.hypervisor);
         let mut spec = self.spec((Mailbox::new()?, waits, nests), &programs);
+        if counting {
+            spec.command_line.push_str(" vmtax.counting vmtax.buffer=49152");
+            spec.memory_mib += LINUX_MIB;
+        }
         spec.memory_mib += probed_mib(order);
         let what = if self.nested { "the host and its guest" } else { "the host" };
         // L1's kernel is made of the image, independent of the name.
         let named = programs.archive(&[])?;
         let archive = || {
-            let kernel = if self.nested { self.inner_kernel()? } else { Vec::new() };
+            let kernel = if self.nested || counting { self.inner_kernel()? } else { Vec::new() };
             programs.archive(&kernel)
         };
         let progress = |doing: &str| progress(&format!("{doing} {what}"));
@@ -269,6 +274,9 @@ impl HostSetup {
     }
 }
 
+/// Memory for a Linux guest with counters, MiB.
+const LINUX_MIB: u32 = 512;
+
 /// A command line; where `waits`, without short grace periods.
 fn waiting(line: String, waits: bool) -> String {
     if waits { line.replace(EXPEDITED, "") } else { line }
@@ -294,7 +302,7 @@ struct Programs {
 }
 
 impl Programs {
-    fn of(setup: &HostSetup, waits: bool) -> Result<Programs, Error> {
+    fn of(setup: &HostSetup, waits: bool, counting: bool) -> Result<Programs, Error> {
         let init = program_of(setup.host)?;
         let modules = modules(&setup.kernel, setup.host.modules())?;
         let mut files = observer::files(&setup.observer, &setup.brought)?;
@@ -316,8 +324,9 @@ impl Programs {
         // It stands still while its host's steps wait, more than a minute, which Linux 7.3 takes for a processor that is stuck.
         let role = if waits { "vmtax.role=guest nosoftlockup" } else { "vmtax.role=guest" };
         let role = own.fold(role.to_owned(), |line, option| format!("{line} {option}"));
-        let inner_command_line =
-            setup.nested.then(|| waiting(setup.host.inner_command_line(&role), waits));
+        let role = if counting { format!("{role} vmtax.counting") } else { role };
+        let inner_command_line = (setup.nested || counting)
+            .then(|| waiting(setup.host.inner_command_line(&role), waits));
         Ok(Programs { init, modules, files, inner_command_line })
     }
 

@@ -1,11 +1,11 @@
 //! What was measured of an operation.
 
 use vmtax_events::{Better, Sample};
-use vmtax_guest::order::{BatchMappings, PmuCounting};
+use vmtax_guest::order::{BatchMappings, PerfBatch, PmuCounting};
 
 use crate::paging::Paging;
 use crate::profile::OperationProfile;
-use crate::suite::Definition;
+use crate::suite::{CountedValue, Definition};
 
 /// An operation that was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,10 @@ pub struct MeasuredOperation {
     pub window: Option<(u64, u64)>,
     /// The step's exits are in the recording.
     pub recorded: bool,
+    /// What the guest found with counters of KVM's PMU, by batch, the first included; where that is known beforehand it is equal to it.
+    pub counted: Vec<u64>,
+    /// What perf of a Linux guest found in these batches.
+    pub perf: Vec<PerfBatch>,
     /// What the guest's virtual PMU did in these batches, if it has one.
     pub pmu: Option<PmuCounting>,
     /// What it did with memory, if it is about memory.
@@ -41,6 +45,12 @@ pub struct MeasuredOperation {
     /// Why it was not measured.
     pub failure: Option<String>,
 }
+
+/// Metrics of a batch of a Linux guest with perf: instructions of its vCPU's thread outside the guest, by a counter of the host's, unit
+/// `instructions`; samples, unit `count`; and for how much of its time the event had a counter that had one least, unit `permille`.
+const HOST_INSTRUCTIONS: &str = "host-instructions";
+const GUEST_SAMPLES: &str = "guest-samples";
+const EVENT_RUNNING: &str = "event-running";
 
 /// What a batch did with memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +94,23 @@ impl MeasuredOperation {
             vec![sample(0, Sample::OPERATIONS, "count", f64::from(self.count), Better::Neither)];
         for (repeat, path) in self.paths.iter().enumerate() {
             samples.push(sample(repeat, Sample::PATH, "instructions", *path, Better::Lower));
+        }
+        let counted = match self.definition.counted() {
+            Some(CountedValue::Instructions(_)) => self.counted.as_slice(),
+            Some(CountedValue::Interrupt(_)) | None => &[],
+        };
+        for (repeat, counted) in counted.iter().enumerate() {
+            let counted = *counted as f64;
+            samples.push(sample(repeat, Sample::COUNTED, "instructions", counted, Better::Neither));
+        }
+        for (repeat, batch) in self.perf.iter().enumerate() {
+            for (metric, unit, value) in [
+                (HOST_INSTRUCTIONS, "instructions", batch.host),
+                (GUEST_SAMPLES, "count", batch.samples),
+                (EVENT_RUNNING, "permille", batch.running_permille),
+            ] {
+                samples.push(sample(repeat, metric, unit, value as f64, Better::Neither));
+            }
         }
         for (repeat, waited) in self.waited.iter().enumerate() {
             samples.push(sample(repeat, Sample::WAITED, "ns", *waited as f64, Better::Lower));

@@ -160,7 +160,7 @@ impl Task {
     /// the empty loop of the level takes.
     fn around(&self, empty: u64) -> u64 {
         let operation = self.operation();
-        if operation.step.is_some() {
+        if operation.step.is_some() || operation.perf.is_some() {
             return 0;
         }
         // The loop has two instructions of its own.
@@ -175,7 +175,7 @@ fn tasks(setup: &HostSetup, plan: &LabPlan) -> Result<Vec<Task>, Error> {
     let mut tasks = Vec::new();
     let mut is_scattered = setup.scattered_mib.is_none();
     for level in 1..=if setup.nested { 2 } else { 1 } {
-        for definition in definitions(plan, setup.host, level) {
+        for definition in definitions(plan, (setup.host, setup.nested), level) {
             let number = tasks.len() as u16;
             let (batches, last) = batches(setup, plan, definition);
             let mut ordered = definition.order(isa, number, level, batches)?;
@@ -205,13 +205,19 @@ fn batches(setup: &HostSetup, plan: &LabPlan, definition: &Definition) -> (u32, 
     }
 }
 
-fn definitions(plan: &LabPlan, host: HostKind, level: u8) -> Vec<&'static Definition> {
+fn definitions(
+    plan: &LabPlan,
+    (host, nested): (HostKind, bool),
+    level: u8,
+) -> Vec<&'static Definition> {
     let suites = plan
         .suites
         .iter()
         .filter(|suite| level == 1 || suite.nests)
         .flat_map(|suite| suite.operations);
     let wanted = suites
+        // A Linux guest with counters does not nest.
+        .filter(|one| !(nested && one.is_of_linux()))
         .filter(|one| plan.only.is_empty() || plan.only.iter().any(|only| only.name == one.name));
     std::iter::once(&EMPTY).chain(wanted.filter(|one| one.is_for(host, level))).collect()
 }
@@ -230,7 +236,8 @@ fn measured(
         let failure = || {
             let incomplete = || check::incomplete(operation, outcome);
             let ran = outcome.missing.is_none();
-            outcome.failure.clone().or_else(incomplete).filter(|_| ran)
+            let miscounted = || check::miscounted(task.definition.counted()?, &outcome.counted);
+            outcome.failure.clone().or_else(incomplete).or_else(miscounted).filter(|_| ran)
         };
         let paging = accesses.filter(|_| {
             operation.paging.is_some() && failure().is_none() && outcome.missing.is_none()
@@ -282,6 +289,8 @@ fn measured(
             places: outcome.places.clone(),
             window: outcome.window,
             recorded: false,
+            counted: outcome.counted.clone(),
+            perf: outcome.perf.get(1..).unwrap_or_default().to_vec(),
             pmu: outcome.pmu,
             memory: outcome.memory.map(|mapping| MeasuredMemory {
                 regions: u64::from(operation.touch.map_or(0, |touch| touch.bytes)) >> 21,

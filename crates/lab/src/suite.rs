@@ -2,6 +2,8 @@
 
 mod arm;
 mod arm_nested;
+mod arm_perf;
+mod arm_pmu;
 mod bounce;
 pub mod chains;
 mod definition;
@@ -16,7 +18,7 @@ mod resume;
 mod start;
 mod timers;
 
-pub use definition::{Definition, ExpectedExits, Least, Ordered};
+pub use definition::{CountedValue, Definition, ExpectedExits, Least, Ordered};
 use definition::{GuestCode, clean, line, nothing};
 pub(crate) use start::LIVES_LEAST;
 
@@ -79,14 +81,14 @@ pub const SUITES: [Suite; 10] = [
     },
     Suite {
         name: "pmu",
-        summary: "a guest's PMU accesses on a virtual PMU in user space, with host events recreated or reused",
-        operations: pmu::OPERATIONS,
+        summary: "a guest's PMU accesses: on a virtual PMU in user space, with host events recreated or reused; on arm64 on KVM's own",
+        operations: &PMU,
         nests: false,
     },
     Suite {
         name: "perf",
-        summary: "exits of a guest that multiplexes, samples or switches its own counters",
-        operations: perf::OPERATIONS,
+        summary: "exits of a guest that multiplexes, samples or switches its own counters; on arm64 of a Linux guest",
+        operations: &PERF,
         nests: true,
     },
     Suite {
@@ -110,6 +112,12 @@ static PRIMITIVES: [Definition; primitives::OPERATIONS.len() + arm::OPERATIONS.l
     with_arm(primitives::OPERATIONS, arm::OPERATIONS);
 static NESTED_OPS: [Definition; nested_ops::OPERATIONS.len() + arm_nested::OPERATIONS.len()] =
     with_arm(nested_ops::OPERATIONS, arm_nested::OPERATIONS);
+
+static PMU: [Definition; pmu::OPERATIONS.len() + arm_pmu::OPERATIONS.len()] =
+    with_arm(pmu::OPERATIONS, arm_pmu::OPERATIONS);
+
+static PERF: [Definition; perf::OPERATIONS.len() + arm_perf::OPERATIONS.len()] =
+    with_arm(perf::OPERATIONS, arm_perf::OPERATIONS);
 
 /// Operations of x86, then those of arm64.
 const fn with_arm<const N: usize>(of_x86: &[Definition], of_arm: &[Definition]) -> [Definition; N] {

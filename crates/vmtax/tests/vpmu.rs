@@ -36,7 +36,7 @@ fn bench_shows_measured_values_first_with_their_source() {
         assert!(text.contains(constant), "{text}");
     }
     let report = json(&["bench", "--turns", "0"]);
-    assert_eq!(report["schema"], "vmtax-vpmu-bench-4");
+    assert_eq!(report["schema"], "vmtax-vpmu-bench-5");
     assert_eq!(report["emulated"]["recorded"], true);
     // The text above the table lists the costs that the mediated instructions do not include.
     assert_eq!(
@@ -56,6 +56,39 @@ fn bench_shows_measured_values_first_with_their_source() {
         );
     }
     assert_eq!(report["steady"].as_array().unwrap().len(), 0);
+}
+
+/// A row of arm64 beside one of Intel says so, and each base has its own columns.
+#[test]
+fn published_rows_stand_beside_measured_and_computed_ones() {
+    let text = String::from_utf8(vpmu(&["bench", "--turns", "0"]).stdout).unwrap();
+    let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
+    let order = [
+        "Measured: KVM's own virtual PMU on arm64",
+        "Instructions that a guest counted on arm64, and executed",
+        "Operations of a guest: published, measured on arm64, computed",
+        "measured: Linux 6.1",
+        "; not hardware; published and computed: Intel",
+        "the policies over the same guests",
+    ];
+    assert!(order.map(at).is_sorted(), "{text}");
+    let report = json(&["bench", "--turns", "0"]);
+    assert_eq!(report["kvm"]["recorded"], true);
+    let rows = report["operations"].as_array().unwrap();
+    assert_eq!(rows.len(), 8);
+    for kernel in report["kvm"]["recording"]["kernels"].as_array().unwrap() {
+        let accelerator = kernel["accelerator"].as_str().unwrap();
+        assert!(accelerator.starts_with("emulated:") && accelerator.contains("arm64"), "{kernel}");
+        let measured = kernel["operations"].as_array().unwrap();
+        for row in rows {
+            let found = measured.iter().find(|one| one["operation"] == row["on_arm"]);
+            assert!(found.is_some_and(|one| one["path"].as_f64() > Some(500.0)), "{row}");
+        }
+        for one in kernel["counts"].as_array().unwrap() {
+            let counted = one["counted"].as_array().unwrap();
+            assert!(counted.len() > 5 && counted.iter().all(|n| *n == one["executed"]), "{one}");
+        }
+    }
 }
 
 #[test]

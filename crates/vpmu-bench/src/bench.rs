@@ -9,10 +9,12 @@ use vmtax_vpmu::host::perf_event::Software;
 use crate::Error;
 use crate::computed::Computed;
 use crate::emulated::{EmulatedRecording, mediated_exit};
+use crate::in_kernel::KernelRecording;
+use crate::rows::{self, ComputedRow};
 use crate::steady::{Steady, SteadyError, measure};
 
 /// Name and version of the JSON's shape.
-const SCHEMA: &str = "vmtax-vpmu-bench-4";
+const SCHEMA: &str = "vmtax-vpmu-bench-5";
 
 const EVENTS: [(&str, Software); 3] = [
     ("task-clock", Software::TaskClock),
@@ -31,20 +33,30 @@ pub struct PolicyBench {
     recorded: bool,
     /// Accesses that the mediated figures of the recording lack.
     lacks: MsrAccesses,
+    /// KVM's own PMU; true where the recording is the shipped one.
+    in_kernel: (KernelRecording, bool),
+    rows: Vec<ComputedRow>,
     computed: Computed,
     steady: Vec<MeasuredEvent>,
 }
 
 impl PolicyBench {
-    /// Of a recording measured now, or of the shipped one. Then come alternating policies on the kernel's software events,
+    /// Of recordings measured now, or of the shipped ones. Then come alternating policies on the kernel's software events,
     /// `turns` of each, which take real time; 0 leaves them out.
-    pub fn new(measured: Option<EmulatedRecording>, turns: u64) -> Result<PolicyBench, Error> {
+    pub fn new(
+        measured: Option<EmulatedRecording>,
+        in_kernel: Option<KernelRecording>,
+        turns: u64,
+    ) -> Result<PolicyBench, Error> {
         let recorded = measured.is_none();
+        let is_shipped = in_kernel.is_none();
         let events = if turns > 0 { &EVENTS[..] } else { &[] };
         Ok(PolicyBench {
             recording: measured.map_or_else(EmulatedRecording::shipped, Ok)?,
             recorded,
             lacks: mediated_exit()?,
+            in_kernel: (in_kernel.map_or_else(KernelRecording::shipped, Ok)?, is_shipped),
+            rows: rows::computed()?,
             computed: Computed::run()?,
             steady: events.iter().map(|(name, event)| (*name, measure(*event, turns))).collect(),
         })
@@ -53,6 +65,9 @@ impl PolicyBench {
     /// In every format; docs/json.md.
     pub fn tables(&self) -> Tables {
         let mut sections = self.recording.sections(self.recorded, self.lacks);
+        let (in_kernel, is_shipped) = &self.in_kernel;
+        sections.extend(in_kernel.sections(*is_shipped));
+        sections.push(rows::section(in_kernel, &self.rows));
         sections.extend((!self.steady.is_empty()).then(|| steady(&self.steady)));
         sections.extend(self.computed.sections());
         Tables {
@@ -74,6 +89,8 @@ impl PolicyBench {
                 "mediated_lacks": { "reads": self.lacks.reads, "writes": self.lacks.writes },
                 "recording": self.recording,
             },
+            "kvm": { "recorded": self.in_kernel.1, "recording": self.in_kernel.0 },
+            "operations": rows::json(&self.rows),
             "computed": self.computed.json(),
             "steady": self.steady.iter().map(steady_json).collect::<Vec<_>>(),
         })

@@ -195,13 +195,13 @@ impl PerfGuest {
         self.set_global(true);
     }
 
-    fn set_global(&mut self, on: bool) {
+    pub(crate) fn set_global(&mut self, on: bool) {
         let value = if on { self.all } else { 0 };
         self.write(msr::PERF_GLOBAL_CTRL, value);
     }
 
     /// Switches a counter on or off by its own control.
-    fn control(&mut self, place: CounterPlace, on: bool) {
+    pub(crate) fn control(&mut self, place: CounterPlace, on: bool) {
         match place {
             CounterPlace::General(i, event) => {
                 let enable = if on { select::ENABLE } else { 0 };
@@ -215,7 +215,7 @@ impl PerfGuest {
         }
     }
 
-    fn rdpmc(&mut self, place: CounterPlace) {
+    pub(crate) fn rdpmc(&mut self, place: CounterPlace) {
         let privilege = Privilege { cpl: 0, pce: false, protected: true };
         self.counted += self.pmu.rdpmc(place.index(), privilege).expect(OWN);
     }

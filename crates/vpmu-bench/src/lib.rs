@@ -3,7 +3,7 @@
 //! Guests run on the PMU in virtual time ([`vmtax_vpmu::host::virtual_time`]), the same guests under each policy. The figures
 //! stand beside published ones ([`precision`]) or alone ([`compare`], [`contention`]); [`gates`] checks their
 //! precision. [`steady`] needs the kernel's software events and takes real time. [`emulated`] makes tables of a guest of a
-//! real KVM, which `vmtax-lab` measures. [`mod@bench`] has all of it as text and JSON.
+//! real KVM, which `vmtax-lab` measures, [`in_kernel`] of KVM's own PMU on arm64. [`mod@bench`] has all of it as text and JSON.
 //!
 //! Nothing is printed or booted here.
 
@@ -15,9 +15,11 @@ pub mod emulated;
 mod error;
 pub mod gates;
 mod guest;
+pub mod in_kernel;
 pub mod perf;
 pub mod precision;
 pub mod published;
+mod rows;
 pub mod script;
 pub mod steady;
 

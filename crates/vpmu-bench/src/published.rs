@@ -1,7 +1,7 @@
 //! Figures of "Intel Virtual PMU Optimization" (RFC v2 of March 2019, Linux 5.0, Xeon E5-2699 v4, `nowatchdog`), and the assumptions
 //! needed to compute with them.
 //!
-//! Its table of operations is left out: its ratios rest on costs and on a script that it does not give.
+//! Left out of its table of operations: the column of totals, which depends on a script that it does not give.
 
 use vmtax_vpmu::host::virtual_time::{EventCost, EventCosts};
 
@@ -59,3 +59,34 @@ pub const PROFILES: [PublishedSamples; 3] = [
         shares: [37.87, 15.78, 13.18, 12.14, 9.85, 9.59],
     },
 ];
+
+/// An operation of its guest, ns: the longest of a run, as its host traced it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublishedOperation {
+    /// Its words.
+    pub operation: &'static str,
+    pub legacy: u64,
+    pub version_2: u64,
+    /// The operation of the lab's suite `pmu` on arm64 that does the same on PMUv3.
+    pub on_arm: &'static str,
+}
+
+/// Its table of operations. In version 2 the first enabling alone takes so long.
+pub const OPERATIONS: [PublishedOperation; 8] = [
+    row("enable global_ctrl", [57_000_000, 17_000_000], "vpmu-all-on"),
+    row("disable global_ctrl", [2_000_000, 21_000], "vpmu-all-off"),
+    row("r/w fixed_ctrl", [21_000, 1_100], "vpmu-ccfiltr"),
+    row("r/w eventsel", [36_000, 17_000], "vpmu-evtyper"),
+    row("rdpmc", [35_000, 18_000], "vpmu-evcntr-read"),
+    row("handle_irq", [3_500_000, 8_800], "vpmu-sample"),
+    row("context switch in", [350_000_000, 4_000_000], "vpmu-switch-in"),
+    row("context switch out", [55_000_000, 200_000], "vpmu-switch-out"),
+];
+
+const fn row(
+    operation: &'static str,
+    [legacy, version_2]: [u64; 2],
+    on_arm: &'static str,
+) -> PublishedOperation {
+    PublishedOperation { operation, legacy, version_2, on_arm }
+}

@@ -45,10 +45,10 @@ impl Default for GuestScript {
 pub const EXITS: u64 = 250;
 
 /// Cycles in a microsecond, of a processor of 2.2 GHz.
-const CYCLES: u64 = 2200;
+pub(crate) const CYCLES: u64 = 2200;
 
 /// Events in a microsecond of the guest's work.
-const MICROSECOND: [(PmuEvent, u64); 6] = [
+pub(crate) const MICROSECOND: [(PmuEvent, u64); 6] = [
     (PmuEvent::Cycles, CYCLES),
     (PmuEvent::Instructions, 2000),
     (PmuEvent::Branches, 400),
@@ -58,7 +58,7 @@ const MICROSECOND: [(PmuEvent, u64); 6] = [
 ];
 
 /// Cycles and instructions go to fixed counters, as Linux does it. All are counted in both modes and interrupt.
-const SIX: [CounterPlace; 6] = [
+pub(crate) const SIX: [CounterPlace; 6] = [
     CounterPlace::Fixed(1, 0b1011),
     CounterPlace::Fixed(0, 0b1011),
     CounterPlace::General(0, 0x13_4f2e),

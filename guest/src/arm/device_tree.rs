@@ -29,6 +29,8 @@ pub(crate) struct Booted<'a> {
     pub(crate) memory: u64,
     /// Addresses of the initramfs.
     pub(crate) initramfs: std::ops::Range<u64>,
+    /// It has a PMU.
+    pub(crate) counters: bool,
 }
 
 /// The tree: a processor with EL2, memory, KVM's GICv3 and timers.
@@ -71,6 +73,12 @@ pub(crate) fn device_tree(booted: &Booted<'_>) -> Vec<u8> {
             tree.cells("interrupts", &interrupts);
             tree.property("always-on", &[]);
         });
+        if booted.counters {
+            tree.node("pmu", |tree| {
+                tree.text("compatible", "arm,armv8-pmuv3");
+                tree.cells("interrupts", &[PRIVATE, arm::PMU_INTERRUPT - 16, HIGH]);
+            });
+        }
         tree.node(&format!("interrupt-controller@{:x}", arm::DISTRIBUTOR), |tree| {
             tree.text("compatible", "arm,gic-v3");
             tree.cells("#interrupt-cells", &[3]);

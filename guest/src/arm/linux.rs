@@ -1,6 +1,6 @@
-//! Boots Linux as a guest that nests: the same kernel with this same program as its first process.
+//! Boots Linux as a guest that nests, or that has counters: the same kernel with this same program as its first process.
 //!
-//! It has an EL2 of its own, memory, KVM's GICv3 and timers, a serial port that only says what it is told, and a port that orders and reports go
+//! It has an EL2 of its own or a PMU, memory, KVM's GICv3 and timers, a serial port that only says what it is told, and a port that orders and reports go
 //! through.
 
 use std::fs;
@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd};
-use vmtax_guest::layout::{CHANNEL, SETTLE, TRACE, arm};
+use vmtax_guest::layout::{self, CHANNEL, SETTLE, TRACE, arm};
 use vmtax_guest::order::Backing;
 
 use super::device_tree::{Booted, device_tree};
-use super::vmm::{ArmVmMemory, EL2, EL2_WITHOUT_VHE, failed, start_at, vcpu};
+use super::perf::HostInstructions;
+use super::vmm::{ArmVmMemory, COUNTERS, EL2, EL2_WITHOUT_VHE, failed, start_at, vcpu};
 use crate::l1::{self, ConsoleTail, L1Line, L1Port, lock};
 use crate::life::machine::BITS;
 use crate::trace::Tracer;
@@ -38,8 +39,14 @@ pub(crate) fn missing() -> Result<Option<String>> {
     }))
 }
 
+/// A word of the command line of a guest with a PMU, and of its host.
+pub(crate) const COUNTING: &str = "vmtax.counting";
+
+/// Instructions of the vCPU's thread outside the guest, by operation, in the order of its batches.
+pub(crate) type SpentByHost = Arc<Mutex<Vec<(u16, u64)>>>;
+
 /// Boots it, and waits until it is up.
-pub(crate) fn boot() -> Result<L1Line> {
+pub(crate) fn boot(spent: &SpentByHost) -> Result<L1Line> {
     let command_line = read(l1::COMMAND_LINE)?;
     let command_line = String::from_utf8_lossy(&command_line).into_owned();
     let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
@@ -54,10 +61,14 @@ pub(crate) fn boot() -> Result<L1Line> {
     let console = ConsoleTail::default();
     let (line, port) = l1::conversation(console.clone());
     let (answer, tracer) = (port.answers(), port.tracer());
-    let mut devices = L1Devices { console, port, exchange, tracer };
+    let counting = is_counting(&command_line).then(|| Arc::clone(spent));
+    let mut devices = L1Devices { console, port, exchange, tracer, host: None };
     let body = move || {
         let mut vcpu = vcpu;
-        let problem = devices.run(&mut vcpu);
+        let problem = match devices.count(counting) {
+            Ok(()) => devices.run(&mut vcpu),
+            Err(problem) => problem,
+        };
         devices.port.hand_over();
         let _ = answer.send(Err(problem));
         drop((vcpu, gic, vm, memory));
@@ -90,6 +101,7 @@ fn load(memory: &ArmVmMemory, command_line: &str) -> Result<u64> {
         command_line,
         memory: end - arm::MEMORY,
         initramfs: files_at..files_at + initramfs.len() as u64,
+        counters: is_counting(command_line),
     });
     for (at, bytes) in [(arm::MEMORY, &kernel), (files_at, &initramfs), (tree_at, &tree)] {
         memory.write((at - arm::MEMORY) as usize, bytes);
@@ -99,8 +111,15 @@ fn load(memory: &ArmVmMemory, command_line: &str) -> Result<u64> {
 
 /// What its processor has. With E2H it can only be a hypervisor with VHE, without it only another one.
 fn features(command_line: &str) -> u32 {
+    if is_counting(command_line) {
+        return COUNTERS;
+    }
     let mut words = command_line.split_whitespace();
     if words.any(|word| MODES_WITHOUT_VHE.contains(&word)) { EL2_WITHOUT_VHE } else { EL2 }
+}
+
+fn is_counting(command_line: &str) -> bool {
+    command_line.split_whitespace().any(|word| word == COUNTING)
 }
 
 /// How L1's kernel is told that its KVM runs at EL2 and its kernel below.
@@ -112,9 +131,40 @@ struct L1Devices {
     port: L1Port,
     exchange: ArmVmMemory,
     tracer: Arc<Mutex<Option<Tracer>>>,
+    host: Option<CountedHost>,
+}
+
+/// What counts the host's instructions.
+struct CountedHost {
+    counter: HostInstructions,
+    /// At the begin of the batch.
+    begun: u64,
+    spent: SpentByHost,
+}
+
+impl CountedHost {
+    /// A mark of a batch: its begin, or its end.
+    fn marked(&mut self, (operation, begins): (u16, bool)) -> Result<()> {
+        let now = self.counter.read()?;
+        if begins {
+            self.begun = now;
+        } else {
+            lock(&self.spent).push((operation, now - self.begun));
+        }
+        Ok(())
+    }
 }
 
 impl L1Devices {
+    /// Counts the instructions of this thread, the vCPU's, if they go anywhere.
+    fn count(&mut self, spent: Option<SpentByHost>) -> Result<()> {
+        let counted = |spent| {
+            HostInstructions::open().map(|counter| CountedHost { counter, begun: 0, spent })
+        };
+        self.host = spent.map(counted).transpose()?;
+        Ok(())
+    }
+
     /// Runs the vCPU until L1 ends; why it did.
     fn run(&mut self, vcpu: &mut VcpuFd) -> String {
         loop {
@@ -124,7 +174,11 @@ impl L1Devices {
                     match at {
                         // The console cannot fail: it is memory.
                         arm::SERIAL => drop(self.console.write(&data[..1])),
-                        _ => self.written(arm::port(at), word),
+                        _ => {
+                            if let Err(problem) = self.written(arm::port(at), word) {
+                                return problem;
+                            }
+                        }
                     }
                 }
                 Ok(VcpuExit::MmioRead(at, data)) => {
@@ -142,7 +196,10 @@ impl L1Devices {
     }
 
     /// A store to a port.
-    fn written(&mut self, port: Option<u16>, word: u32) {
+    fn written(&mut self, port: Option<u16>, word: u32) -> Result<()> {
+        if let (Some(host), Some(mark)) = (&mut self.host, port.and_then(layout::mark)) {
+            return host.marked(mark);
+        }
         match port {
             Some(CHANNEL) => {
                 let mut bytes = vec![0; (word as usize).min(arm::EXCHANGE_BYTES)];
@@ -157,6 +214,7 @@ impl L1Devices {
             }
             _ => {}
         }
+        Ok(())
     }
 
     /// A load from the channel: as many bytes as the exchange's first word has. False if there will be none.

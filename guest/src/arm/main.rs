@@ -24,6 +24,7 @@ mod life;
 mod linux;
 #[path = "../options.rs"]
 mod options;
+mod perf;
 mod ports;
 mod serve;
 #[path = "../system.rs"]

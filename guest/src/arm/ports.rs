@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, fence};
 
-use vmtax_guest::layout::{CHANNEL, DEVICE_PORT, arm};
+use vmtax_guest::layout::{self, CHANNEL, arm};
 
 use crate::Result;
 
@@ -33,8 +33,8 @@ unsafe impl Send for Words {}
 // SAFETY: as above.
 unsafe impl Sync for Words {}
 
-/// The ports that a program uses, from the first one that has a page; those behind are payloads'.
-const PORTS: u16 = DEVICE_PORT - arm::FIRST_PORT;
+/// All ports, from the first one that has a page: a program uses marks too.
+const PORTS: u16 = layout::end(layout::OPERATIONS_MOST - 1) + 1 - arm::FIRST_PORT;
 const PORT_PAGE: usize =
     (arm::address(arm::FIRST_PORT + 1) - arm::address(arm::FIRST_PORT)) as usize;
 
@@ -64,7 +64,7 @@ impl Words {
     /// The word of a port.
     ///
     /// # Panics
-    /// If it is a payload's: constants of this program are not.
+    /// If it has no page: constants of this program have one.
     fn port(&self, port: u16) -> *mut u32 {
         let number = port.checked_sub(arm::FIRST_PORT).filter(|number| *number < PORTS);
         let number = number.expect("a port of a program");

@@ -9,9 +9,11 @@ use crate::channel::Io;
 use crate::channel::{Attachment, Channel};
 use crate::disk::BlockMailbox;
 use crate::l1::L1Line;
+use crate::l1::lock;
+use crate::linux::{COUNTING, SpentByHost};
 use crate::trace::{self, Tracer};
 use crate::vmm::{ArmPlan, ArmSharedVm, execute};
-use crate::{Result, awake, kallsyms, l1, life, linux, options, ports, system};
+use crate::{Result, awake, kallsyms, l1, life, linux, options, perf, ports, system};
 
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
 const BUFFER_KIB: u32 = 16 << 10;
@@ -51,7 +53,8 @@ pub(crate) fn run() -> Result<()> {
         channel.misused(&problem);
         return Err(problem);
     }
-    if !Path::new("/dev/kvm").exists() {
+    let is_counting_guest = words.contains(&COUNTING) && matches!(channel, Channel::Port(_));
+    if !is_counting_guest && !Path::new("/dev/kvm").exists() {
         let problem = "the kernel offers no /dev/kvm: KVM did not find virtualization in this emulated processor";
         channel.fail(0, problem);
         return Err(problem.into());
@@ -68,10 +71,11 @@ fn outermost(channel: &Channel, words: &[&str]) -> Result<()> {
     let buffer = words.iter().find_map(|word| word.strip_prefix("vmtax.buffer=")?.parse().ok());
     trace::mount().inspect_err(failed)?;
     trace::prepare(buffer.unwrap_or(BUFFER_KIB)).inspect_err(failed)?;
-    let guest = if words.contains(&"vmtax.nested") {
+    let spent = SpentByHost::default();
+    let guest = if words.contains(&"vmtax.nested") || words.contains(&COUNTING) {
         // Where its ticks are between those of this kernel is the same in each boot then.
         system::align();
-        Some(linux::boot().inspect_err(failed)?)
+        Some(linux::boot(&spent).inspect_err(failed)?)
     } else {
         None
     };
@@ -82,7 +86,7 @@ fn outermost(channel: &Channel, words: &[&str]) -> Result<()> {
             .and_then(|kernels| channel.tell(number, &encode(&kernels)))
             .inspect_err(|problem| channel.fail(number, problem))?;
     }
-    host(&order, guest.as_ref())
+    host(&order, guest.as_ref(), &spent)
         .and_then(|(report, files)| channel.finish(number, &report, &files))
         .inspect_err(|problem| channel.fail(number, problem))
 }
@@ -118,7 +122,11 @@ fn modules() -> Vec<PathBuf> {
 }
 
 /// Everything without recording, then once more with it.
-fn host(order: &Order, guest: Option<&L1Line>) -> Result<(Report, Vec<Attachment>)> {
+fn host(
+    order: &Order,
+    guest: Option<&L1Line>,
+    spent: &SpentByHost,
+) -> Result<(Report, Vec<Attachment>)> {
     let mut shared = ArmSharedVm::default();
     let mut report = Report {
         outcomes: all(order, guest, Tracer::Off, &mut shared)?,
@@ -131,6 +139,12 @@ fn host(order: &Order, guest: Option<&L1Line>) -> Result<(Report, Vec<Attachment
         *place.ok_or("an operation that comes last has no outcome")? = outcome;
     }
     ports::unrecorded();
+    for outcome in &mut report.outcomes {
+        let spent = lock(spent);
+        let own = spent.iter().filter(|(number, _)| *number == outcome.number);
+        let batches = outcome.perf.iter_mut().zip(own);
+        batches.for_each(|(batch, (_, host))| batch.host = *host);
+    }
     let mut files = Vec::new();
     if order.trace {
         let tracer = Tracer::arm(false, false)?;
@@ -216,8 +230,19 @@ fn measure(
     } else {
         ArmPlan { batches: operation.batches, traced: None, tracer }
     };
+    if let Some(perf) = operation.perf {
+        return match perf::execute(operation, perf, &plan) {
+            Ok((cycles, perf)) => OrderOutcome { number, cycles, perf, ..OrderOutcome::default() },
+            Err(problem) => {
+                tracer.record(false);
+                OrderOutcome { number, failure: Some(problem), ..OrderOutcome::default() }
+            }
+        };
+    }
     match execute(operation, &plan, shared) {
-        Ok(cycles) => OrderOutcome { number, cycles, ..OrderOutcome::default() },
+        Ok((cycles, counted)) => {
+            OrderOutcome { number, cycles, counted, ..OrderOutcome::default() }
+        }
         Err(problem) => {
             // The next one must not be recorded from its first batch on.
             tracer.record(false);

@@ -10,9 +10,10 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{
-    KVM_ARM_VCPU_HAS_EL2, KVM_ARM_VCPU_HAS_EL2_E2H0, KVM_ARM_VCPU_PSCI_0_2, KVM_REG_ARM_CORE,
-    KVM_REG_ARM64, KVM_REG_SIZE_U64, kvm_regs, kvm_userspace_memory_region, kvm_vcpu_init,
-    user_pt_regs,
+    KVM_ARM_VCPU_HAS_EL2, KVM_ARM_VCPU_HAS_EL2_E2H0, KVM_ARM_VCPU_PMU_V3, KVM_ARM_VCPU_PMU_V3_CTRL,
+    KVM_ARM_VCPU_PMU_V3_INIT, KVM_ARM_VCPU_PMU_V3_IRQ, KVM_ARM_VCPU_PSCI_0_2, KVM_REG_ARM_CORE,
+    KVM_REG_ARM64, KVM_REG_SIZE_U64, kvm_device_attr, kvm_regs, kvm_userspace_memory_region,
+    kvm_vcpu_init, user_pt_regs,
 };
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use vmtax_guest::layout::{self, arm};
@@ -69,22 +70,27 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A batch gets so much of the time of the one before, without ticks; the one that is recorded more.
 const MARGIN: f64 = 1.5;
 const RECORDED_MARGIN: f64 = 4.0;
-/// Runs all batches of an operation: the cycles of each.
+/// Runs all batches of an operation: the cycles of each, and what the guest counted in it, if it has counters.
 pub(crate) fn execute(
     operation: &Operation,
     plan: &ArmPlan<'_>,
     shared: &mut ArmSharedVm,
-) -> Result<Vec<u64>> {
+) -> Result<(Vec<u64>, Vec<u64>)> {
     if operation.code.len() > layout::CODE_MOST || plan.batches > layout::BATCHES_MOST {
         return Err("the payload is too large".into());
     }
     let mut place = shared.place(operation);
     let kept = place.as_mut().and_then(|place| place.take());
-    let mut machine = kept.map_or_else(|| ArmPayloadVm::new(operation.hypervisor), Ok)?;
+    let mut machine = kept.map_or_else(|| ArmPayloadVm::new(features(operation)), Ok)?;
     machine.load(operation, plan)?;
     machine.touched = operation.touch.map(|touch| machine.touch(touch)).transpose()?;
     machine.run(operation, plan)?;
-    let cycles = (0..plan.batches).map(|batch| machine.memory.read(result(batch))).collect();
+    let each = |first: u64| {
+        let place = move |batch: u32| (first - arm::MEMORY) as usize + 8 * batch as usize;
+        (0..plan.batches).map(|batch| machine.memory.read(place(batch))).collect()
+    };
+    let cycles = each(arm::RESULTS);
+    let counted = if operation.counters { each(arm::COUNTED) } else { Vec::new() };
     if let Some(place) = place {
         if machine.touched.is_some() {
             ArmVmMemory::detach(&machine.vm, 1)?;
@@ -92,17 +98,36 @@ pub(crate) fn execute(
         }
         *place = Some(machine);
     }
-    Ok(cycles)
-}
-
-/// Where the cycles of a batch are in memory.
-fn result(batch: u32) -> usize {
-    (arm::RESULTS - arm::MEMORY) as usize + 8 * batch as usize
+    Ok((cycles, counted))
 }
 
 /// Features of a vCPU with EL2: of a hypervisor that has VHE, and of one that has not.
 pub(crate) const EL2: u32 = 1 << KVM_ARM_VCPU_HAS_EL2;
 pub(crate) const EL2_WITHOUT_VHE: u32 = EL2 | 1 << KVM_ARM_VCPU_HAS_EL2_E2H0;
+
+/// A virtual PMU by KVM.
+pub(crate) const COUNTERS: u32 = 1 << KVM_ARM_VCPU_PMU_V3;
+
+/// Features of the vCPU that an operation needs.
+fn features(operation: &Operation) -> u32 {
+    let has = |is_needed, feature| if is_needed { feature } else { 0 };
+    has(operation.hypervisor, EL2) | has(operation.counters, COUNTERS)
+}
+
+/// Completes a vCPU's PMU, when its VM has a GIC.
+fn start_counters(vcpu: &VcpuFd) -> Result<()> {
+    let set = |attribute: u32, value: Option<&u32>| {
+        let attribute = kvm_device_attr {
+            group: KVM_ARM_VCPU_PMU_V3_CTRL,
+            attr: attribute.into(),
+            addr: value.map_or(0, |value| std::ptr::from_ref(value) as u64),
+            flags: 0,
+        };
+        vcpu.set_device_attr(&attribute).map_err(failed("KVM_SET_DEVICE_ATTR of the PMU"))
+    };
+    set(KVM_ARM_VCPU_PMU_V3_IRQ, Some(&arm::PMU_INTERRUPT))?;
+    set(KVM_ARM_VCPU_PMU_V3_INIT, None)
+}
 
 /// A VM's first vCPU with these features, how it was made, and its VM's GIC.
 pub(crate) fn vcpu(vm: &VmFd, features: u32) -> Result<(VcpuFd, kvm_vcpu_init, OwnedFd)> {
@@ -112,6 +137,9 @@ pub(crate) fn vcpu(vm: &VmFd, features: u32) -> Result<(VcpuFd, kvm_vcpu_init, O
     init.features[0] |= 1 << KVM_ARM_VCPU_PSCI_0_2 | features;
     vcpu.vcpu_init(&init).map_err(failed("KVM_ARM_VCPU_INIT"))?;
     let gic = gic(vm, (features & EL2 != 0).then_some(MAINTENANCE))?;
+    if features & COUNTERS != 0 {
+        start_counters(&vcpu)?;
+    }
     Ok((vcpu, init, gic))
 }
 
@@ -148,14 +176,14 @@ struct ArmPayloadVm {
 }
 
 impl ArmPayloadVm {
-    fn new(hypervisor: bool) -> Result<ArmPayloadVm> {
+    fn new(features: u32) -> Result<ArmPayloadVm> {
         let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
         // As QEMU's for so little memory. create_vm takes the widest, whose page tables have more levels and which Linux 7.3 walks whole, in
         // steps of 1 GiB, when the VM ends.
         let vm = kvm.create_vm_with_ipa_size(BITS as u32).map_err(failed("KVM_CREATE_VM"))?;
         let memory = ArmVmMemory::new(arm::BYTES, Backing::Small)?;
         memory.attach(&vm, (0, arm::MEMORY))?;
-        let (vcpu, init, gic) = vcpu(&vm, if hypervisor { EL2 } else { 0 })?;
+        let (vcpu, init, gic) = vcpu(&vm, features)?;
         Ok(ArmPayloadVm { vcpu, init, _gic: gic, vm, memory, touched: None, has_run: false })
     }
 

@@ -75,6 +75,11 @@ impl CodeWords {
         self.word(0xcb00_0000 | less << 16 | from << 5 | to);
     }
 
+    /// Adds a register to itself.
+    pub(crate) fn double(&mut self, register: Register) {
+        self.word(0x8b00_0000 | register << 16 | register << 5 | register);
+    }
+
     fn compare(&mut self, left: Register, right: Register) {
         self.word(0xeb00_0000 | right << 16 | left << 5 | ZERO);
     }
@@ -116,7 +121,7 @@ impl CodeWords {
     }
 
     /// Stores 64 bits in the entry of a table.
-    fn store_entry(&mut self, from: Register, table: Register, entry: Register) {
+    pub(crate) fn store_entry(&mut self, from: Register, table: Register, entry: Register) {
         self.word(0xf820_7800 | entry << 16 | table << 5 | from);
     }
 
@@ -191,6 +196,20 @@ impl CodeWords {
     /// Writes the batch's number to the word of a port.
     fn mark(&mut self, port: u16) {
         self.store_at(arm::address(port), BATCH);
+    }
+
+    /// Puts a value into the word of this batch in a table of 64-bit words.
+    pub(crate) fn store_of_batch(&mut self, table: u64, value: Register) {
+        self.set(FIRST, table);
+        self.store_entry(value, FIRST, BATCH);
+    }
+
+    /// A loop of two instructions, so many times.
+    pub(crate) fn spin(&mut self, times: u32) {
+        self.set(SECOND, times.into());
+        let again = self.here();
+        self.decrement(SECOND);
+        self.branch_unless_zero(again);
     }
 
     /// The counter, when all before it has been done.
@@ -315,6 +334,9 @@ mod tests {
         out.wait_for_event();
         out.finish_invalidation();
         out.exception_return();
+        out.double(25);
+        out.write((3, 3, 9, 12, 1), 25);
+        out.read(0, (3, 3, 14, 12, 3));
         let expected = [
             0xd288_ace9, // movz x9, #0x4567
             0xf2a0_2469, // movk x9, #0x123, lsl #16
@@ -343,6 +365,9 @@ mod tests {
             0xd503_205f, // wfe
             0xd503_3b9f, // dsb ish
             0xd69f_03e0, // eret
+            0x8b19_0339, // add x25, x25, x25
+            0xd51b_9c39, // msr pmcntenset_el0, x25
+            0xd53b_ec60, // mrs x0, pmevtyper3_el0
         ];
         let differing = out.0.iter().zip(expected).position(|(word, other)| *word != other);
         assert_eq!((differing, out.0.len()), (None, expected.len()));

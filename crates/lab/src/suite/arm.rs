@@ -26,13 +26,13 @@ const ICC_SRE_EL1: SystemRegister = (3, 0, 12, 12, 5);
 const ICC_PMR_EL1: SystemRegister = (3, 0, 4, 6, 0);
 const ICC_IGRPEN1_EL1: SystemRegister = (3, 0, 12, 12, 7);
 const ICC_SGI1R_EL1: SystemRegister = (3, 0, 12, 11, 5);
-const ICC_IAR1_EL1: SystemRegister = (3, 0, 12, 12, 0);
-const ICC_EOIR1_EL1: SystemRegister = (3, 0, 12, 12, 1);
+pub(super) const ICC_IAR1_EL1: SystemRegister = (3, 0, 12, 12, 0);
+pub(super) const ICC_EOIR1_EL1: SystemRegister = (3, 0, 12, 12, 1);
 
 /// Registers of the GIC: Arm IHI 0069, chapter 12.
 const GICD_IIDR: u64 = arm::DISTRIBUTOR + 8;
 const GICR_WAKER: u64 = arm::REDISTRIBUTOR + 0x14;
-const GICR_SGI: u64 = arm::REDISTRIBUTOR + 0x1_0000;
+pub(super) const GICR_SGI: u64 = arm::REDISTRIBUTOR + 0x1_0000;
 /// The virtual timer's interrupt.
 const VIRTUAL_TIMER: u32 = 27;
 /// Between the setting of a timer and its interrupt: a number that one ADD has room for.
@@ -41,7 +41,7 @@ const SLEEP_NS: u32 = 5 << 12;
 /// Nothing, of which a loop is left.
 pub(super) const EMPTY: OnArm = {
     let code = ArmCode { setup: nothing_before, batch: nothing_before, body: nothing_before };
-    OnArm { code, exits: None, straight: true, hypervisor: false }
+    OnArm { code, exits: None, straight: true, hypervisor: false, counters: None }
 };
 pub(super) const TOUCH_4K: OnArm = touch(|out| first_store(out, PAGE_4K));
 /// Loads from a page of 4 KiB, and a load and then a store.
@@ -161,7 +161,7 @@ pub(super) const fn one(
     body: fn(&mut CodeWords),
 ) -> Definition {
     let code = ArmCode { setup: nothing_before, batch: nothing_before, body };
-    let on_arm = OnArm { code, exits, straight: true, hypervisor: false };
+    let on_arm = OnArm { code, exits, straight: true, hypervisor: false, counters: None };
     let code = GuestCode { arm: Some(on_arm), ..clean(line(nothing)) };
     Definition {
         name,
@@ -173,7 +173,7 @@ pub(super) const fn one(
 }
 
 /// With interrupts as far as the processor's interface; they stay masked.
-const fn on_gic(
+pub(super) const fn on_gic(
     name: &'static str,
     summary: &'static str,
     exits: Option<&'static str>,
@@ -181,7 +181,7 @@ const fn on_gic(
 ) -> Definition {
     let code = ArmCode { setup: enable_interrupts, batch: nothing_before, body };
     let one = one(name, summary, exits, body);
-    let arm = OnArm { code, exits, straight: true, hypervisor: false };
+    let arm = OnArm { code, exits, straight: true, hypervisor: false, counters: None };
     let code = GuestCode { arm: Some(arm), shares: false, ..one.code };
     Definition { code, ..one }
 }
@@ -215,7 +215,7 @@ const fn mapping(
 
 const fn touch(body: fn(&mut CodeWords)) -> OnArm {
     let code = ArmCode { setup: nothing_before, batch: start_touching, body };
-    OnArm { code, exits: Some("DABT_LOW"), straight: true, hypervisor: false }
+    OnArm { code, exits: Some("DABT_LOW"), straight: true, hypervisor: false, counters: None }
 }
 
 fn start_touching(out: &mut CodeWords) {
@@ -233,7 +233,7 @@ fn hvc_psci(out: &mut CodeWords) {
 }
 
 /// The distributor with affinity routing, this processor's redistributor awake, SGI 0 and the virtual timer in group 1 and enabled.
-fn enable_interrupts(out: &mut CodeWords) {
+pub(super) fn enable_interrupts(out: &mut CodeWords) {
     out.put(arm::DISTRIBUTOR, 0x12);
     out.put(GICR_WAKER, 0);
     let asleep = out.here();

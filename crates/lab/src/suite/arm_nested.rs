@@ -82,7 +82,7 @@ const fn hypervisor(
 ) -> Definition {
     let one = one(name, summary, exits, body);
     let code = ArmCode { setup: become_hypervisor, batch: nothing_before, body };
-    let arm = OnArm { code, exits, straight: true, hypervisor: true };
+    let arm = OnArm { code, exits, straight: true, hypervisor: true, counters: None };
     Definition { code: GuestCode { arm: Some(arm), shares: false, ..one.code }, ..one }
 }
 

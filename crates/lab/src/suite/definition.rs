@@ -1,7 +1,7 @@
 //! What an operation of a suite is: what the guest executes, and what is known of its exits.
 
 use vmtax_events::Isa;
-use vmtax_guest::order::{Backing, LifeStep, Operation, Paging, PmuOrder, Touch};
+use vmtax_guest::order::{Backing, LifeStep, LinuxPerf, Operation, Paging, PmuOrder, Touch};
 
 use crate::Error;
 use crate::host::HostKind;
@@ -81,6 +81,26 @@ pub(super) struct OnArm {
     pub(super) straight: bool,
     /// The guest starts at EL2.
     pub(super) hypervisor: bool,
+    /// The guest has KVM's own PMU.
+    pub(super) counters: Option<Counters>,
+}
+
+/// What is known of the counters of KVM's PMU before an operation is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counters {
+    /// They are programmed.
+    Programmed,
+    /// In each batch the guest finds this.
+    Known(CountedValue),
+}
+
+/// What a guest must find with its counters in each batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountedValue {
+    /// So many instructions in its counter: those that it executed.
+    Instructions(u64),
+    /// This interrupt, acknowledged.
+    Interrupt(u32),
 }
 
 /// What the guest executes.
@@ -93,6 +113,8 @@ pub(super) struct GuestCode {
     pub(super) touch: Option<Touch>,
     /// The guest has this PMU.
     pub(super) pmu: Option<PmuOrder>,
+    /// What a Linux guest does, in place of code; on arm64.
+    pub(super) perf: Option<LinuxPerf>,
     /// The VMM's step that it is, in place of code.
     pub(super) step: Option<LifeStep>,
     /// Memory with page tables of its own, whose accesses are recorded.
@@ -143,6 +165,7 @@ pub(super) const fn line(body: fn(&mut Assembler) -> Assemble) -> GuestCode {
         second: None,
         touch: None,
         pmu: None,
+        perf: None,
         step: None,
         paging: None,
         isa: None,
@@ -212,7 +235,7 @@ impl Definition {
             return is_counted && step.is_on(host.isa() == Isa::Arm);
         }
         match host.isa() {
-            Isa::Arm => self.code.arm.is_some(),
+            Isa::Arm => self.code.arm.is_some() || (self.is_of_linux() && level == 1),
             isa => self.code.isa.is_none_or(|only| only == isa) && (has_xsave || !self.code.xsave),
         }
     }
@@ -239,9 +262,22 @@ impl Definition {
         self.code.step.is_some() || self.code.touch.is_some_and(|touch| touch.counted)
     }
 
+    /// What the guest must find with counters of KVM's PMU in each batch, if that is known; on arm64.
+    pub fn counted(&self) -> Option<CountedValue> {
+        match self.code.arm?.counters? {
+            Counters::Known(value) => Some(value),
+            Counters::Programmed => None,
+        }
+    }
+
     /// The PMU that the guest has in place of KVM's.
     pub fn pmu(&self) -> Option<PmuOrder> {
         self.code.pmu
+    }
+
+    /// Whether a Linux guest does it.
+    pub fn is_of_linux(&self) -> bool {
+        self.code.perf.is_some()
     }
 
     /// The step of a VM's life that it is, if it is one.
@@ -310,15 +346,18 @@ impl Definition {
             second: second.as_ref().map(|f| f as &dyn Fn(&mut Assembler) -> Assemble),
         };
         let on_arm = code.arm.filter(|_| isa == Isa::Arm);
-        let payload = match (code.step, on_arm) {
-            (Some(_), _) => Ok(Payload::default()),
-            (None, Some(on_arm)) => Ok(arm::assemble(number, &on_arm.code)),
-            (None, None) => assemble(&parts),
+        let payload = match on_arm {
+            _ if self.is_of_linux() || code.step.is_some() => Ok(Payload::default()),
+            Some(on_arm) => Ok(arm::assemble(number, &on_arm.code)),
+            None => assemble(&parts),
         };
         let payload = payload.map_err(|error| Error::Payload { operation: self.name, error })?;
         let around = match code.own {
             Some(own) => own.around,
-            None if on_arm.map_or(code.straight, |one| one.straight) && code.step.is_none() => {
+            None if on_arm.map_or(code.straight, |one| one.straight)
+                && code.step.is_none()
+                && code.perf.is_none() =>
+            {
                 payload.instructions.saturating_sub(1) as u64
             }
             None => 0,
@@ -335,7 +374,9 @@ impl Definition {
             touch: self.touch_at(level),
             shares: code.shares,
             hypervisor: on_arm.is_some_and(|one| one.hypervisor),
+            counters: on_arm.is_some_and(|one| one.counters.is_some()),
             pmu: code.pmu,
+            perf: code.perf,
             step: code.step,
             paging: code.paging,
             words: code.own.map(|own| own.words.clone()).unwrap_or_default(),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum, ValueHint};
 use vmtax_vpmu::Policy;
 
 use crate::flags::OutputArgs;
@@ -17,6 +17,7 @@ use crate::lab::args::HostWord;
 #[command(after_help = "Examples:
   vmtax vpmu bench
   vmtax vpmu bench --emulated amd,intel            measure the emulated hosts here
+  vmtax vpmu bench --kvm debian:6.1,debian:7.3     KVM's own virtual PMU on arm64
   vmtax vpmu bench --format json
   vmtax vpmu selftest
   vmtax vpmu module rdpmc/                         source of the guest's module
@@ -39,22 +40,29 @@ pub(super) enum VpmuCommand {
 /// Show what a guest's perf costs under each policy: measured on emulated hosts, then computed.
 ///
 /// The first tables show the events created and the instructions executed for each operation of a guest of KVM on emulated
-/// hosts, from a recording that is part of vmtax, or measured now with --emulated. The other tables are computed in virtual
-/// time: the policies with the same guests, their precision, and the published tables with the basis of each ratio.
+/// hosts, then those of KVM's own virtual PMU on arm64, each from a recording that is part of vmtax, or measured now with --emulated
+/// and --kvm. One table has published rows beside measured and computed ones. The other tables are computed in virtual
+/// time: the policies with the same guests, and their precision.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("measures").args(["emulated", "kvm"]).multiple(true))]
 pub(super) struct VpmuBenchArgs {
     /// Measure on these emulated hosts instead of showing the recording; separated by commas. The first run on a host boots
     /// it, which takes seconds (amd) or minutes (intel).
     #[arg(long, value_name = "HOSTS", value_delimiter = ',', value_enum)]
     pub(super) emulated: Vec<HostWord>,
 
+    /// Measure KVM's own virtual PMU on the emulated arm64 host with these kernels instead of showing the recording; separated by
+    /// commas, each as for `vmtax lab run --kernel`.
+    #[arg(long, value_name = "KERNELS", value_delimiter = ',')]
+    pub(super) kvm: Vec<PathBuf>,
+
     /// Measured batches of each operation. The kernel frees the memory of closed events at its next tick, so with fewer batches
     /// the median under legacy may differ by more than half a percent between runs.
-    #[arg(long, value_name = "N", default_value_t = 11, requires = "emulated", value_parser = clap::value_parser!(u32).range(5..=100))]
+    #[arg(long, value_name = "N", default_value_t = 11, requires = "measures", value_parser = clap::value_parser!(u32).range(5..=100))]
     pub(super) batches: u32,
 
-    /// Write the measurements to this file, in the format of the recording.
-    #[arg(long, value_name = "FILE", requires = "emulated", value_hint = ValueHint::FilePath)]
+    /// Write the measurements to this file, in the format of the recording: those of --emulated or those of --kvm.
+    #[arg(long, value_name = "FILE", requires = "measures", value_hint = ValueHint::FilePath)]
     pub(super) record: Option<PathBuf>,
 
     /// Alternating turns of legacy and reuse on this machine's software events, measured in real time; 0 skips this.

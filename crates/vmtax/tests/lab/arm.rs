@@ -33,6 +33,30 @@ const L1: &[(&str, &str)] = &[
     ("tlbi L1", ""),
 ];
 
+/// Exits of one access of a guest to the counters of KVM's own PMU, and of what Linux's driver does with them.
+const COUNTERS: &[(&str, &str)] = &[
+    ("vpmu-evtyper L1", "L1 SYS64 PMEVTYPER0_EL0 1"),
+    ("vpmu-ccfiltr L1", "L1 SYS64 PMCCFILTR_EL0 1"),
+    ("vpmu-counter-on L1", "L1 SYS64 PMCNTENSET_EL0 1"),
+    ("vpmu-counter-off L1", "L1 SYS64 PMCNTENCLR_EL0 1"),
+    ("vpmu-all-on L1", "L1 SYS64 PMCR_EL0 1"),
+    ("vpmu-all-off L1", "L1 SYS64 PMCR_EL0 1"),
+    ("vpmu-pmcr-read L1", "L1 SYS64 PMCR_EL0 1"),
+    ("vpmu-ccntr-read L1", "L1 SYS64 PMCCNTR_EL0 1"),
+    ("vpmu-evcntr-read L1", "L1 SYS64 PMEVCNTR0_EL0 1"),
+    ("vpmu-evcntr-write L1", "L1 SYS64 PMEVCNTR0_EL0 1"),
+    ("vpmu-ovsclr-write L1", "L1 SYS64 PMOVSCLR_EL0 1"),
+    ("vpmu-intenset-write L1", "L1 SYS64 PMINTENSET_EL1 1"),
+    ("vpmu-swinc L1", "L1 SYS64 PMSWINC_EL0 1"),
+    (
+        "vpmu-count-400k L1",
+        "L1 SYS64 PMCNTENCLR_EL0 1, L1 SYS64 PMCNTENSET_EL0 1, L1 SYS64 PMEVCNTR0_EL0 2",
+    ),
+];
+/// Of these an event of the host's is a part, whose memory may be there already.
+const CREATE: [&str; 5] =
+    ["vpmu-evtyper", "vpmu-ccfiltr", "vpmu-evcntr-write", "vpmu-switch-in", "vpmu-sample"];
+
 /// Of these the kernel's memory management or user space is a part, whose work depends on what came before.
 const VARY: [&str; 6] = ["touch-4k", "touch-2m", "map-4k", "map-2m", "mmio-read", "mmio-write"];
 const MOST: f64 = 0.03;
@@ -104,6 +128,64 @@ fn the_newest_kernel_takes_the_same_exits() {
     if is_built() {
         assert_exits(&json(&["lab", "run", "--host", "arm", "--kernel", "debian:7.3"]), L1);
     }
+}
+
+/// A run in which a guest counts another number of instructions than it executed, or gets no interrupt of its counter, fails.
+#[test]
+fn counters_of_kvm_on_arm64_are_exact_and_cost_the_same_in_each_run() {
+    if !is_built() {
+        return;
+    }
+    let suite =
+        |kernel: &str| json(&["lab", "run", "--host", "arm", "--kernel", kernel, "--suite", "pmu"]);
+    let report = suite("debian:6.1");
+    assert_exits(&report, COUNTERS);
+    let registers = |name: &str| {
+        let rows = report["operations"]["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["name"] == name).unwrap();
+        let exits = row["exits"].as_array().unwrap().iter();
+        let exits = exits.filter(|exit| exit["reason"] == "SYS64");
+        exits.map(|exit| exit["count"].as_u64().unwrap()).sum::<u64>()
+            / row["count"].as_u64().unwrap()
+    };
+    assert_eq!(["vpmu-switch-out", "vpmu-switch-in", "vpmu-sample"].map(registers), [26, 35, 9]);
+    let (one, other) = (paths(&report), paths(&suite("debian:6.1")));
+    assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
+    for (name, path) in &one {
+        let creates = CREATE.iter().any(|one| name.starts_with(one));
+        let most = if creates { path * 0.05 } else { 0.0 };
+        assert!((path - other[name]).abs() <= most, "{name}: {path} and {}", other[name]);
+    }
+    let newest = suite("debian:7.3");
+    assert_exits(&newest, COUNTERS);
+    // Exits are longer there.
+    assert!(paths(&newest)["vpmu-pmcr-read L1"] > one["vpmu-pmcr-read L1"] * 1.5);
+}
+
+/// A thread of a Linux guest that has six events is switched out and in as the bare guest does it; without events no register of the PMU is accessed, and
+/// what perf costs grows with its events and its rate.
+#[test]
+fn perf_in_a_linux_guest_of_arm64_takes_the_accesses_of_its_driver() {
+    if !is_built() {
+        return;
+    }
+    let operations = "linux-none,linux-stat-6,linux-record-1k,linux-turn,linux-turn-1,linux-turn-6";
+    let report = json(&["lab", "run", "--host", "arm", "--operation", operations]);
+    let registers = |name: &str| {
+        let rows = report["operations"]["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["name"] == name).unwrap();
+        let exits = row["exits"].as_array().unwrap().iter();
+        let exits = exits.filter(|exit| exit["reason"] == "SYS64");
+        let sum: u64 = exits.map(|exit| exit["count"].as_u64().unwrap()).sum();
+        sum / row["count"].as_u64().unwrap()
+    };
+    assert_eq!(["linux-none", "linux-turn", "linux-turn-6"].map(registers), [0, 0, 26 + 35]);
+    let paths = paths(&report);
+    let path = |name: &str| paths[&format!("{name} L1")];
+    assert!(path("linux-none") < path("linux-stat-6"), "{paths:?}");
+    assert!(path("linux-stat-6") < path("linux-record-1k"), "{paths:?}");
+    assert!(path("linux-turn") * 2.0 < path("linux-turn-1"), "{paths:?}");
+    assert!(path("linux-turn-1") * 2.0 < path("linux-turn-6"), "{paths:?}");
 }
 
 /// GiB by which a VM of 44 bits is wider than one of 40.
