@@ -2,6 +2,7 @@
 
 mod arm;
 mod arm_nested;
+mod boot;
 mod bounce;
 pub mod chains;
 mod definition;
@@ -34,7 +35,7 @@ pub struct Suite {
 }
 
 /// All suites.
-pub const SUITES: [Suite; 10] = [
+pub const SUITES: [Suite; 11] = [
     Suite {
         name: "primitives",
         summary: "instructions and events of a guest that can cause an exit",
@@ -70,6 +71,12 @@ pub const SUITES: [Suite; 10] = [
         summary: "steps of a VM's life, from open(2) of /dev/kvm to close(2), with waiting apart",
         operations: start::OPERATIONS,
         nests: true,
+    },
+    Suite {
+        name: "boot",
+        summary: "boot of a Linux guest, until it has powered off (arm64)",
+        operations: boot::OPERATIONS,
+        nests: false,
     },
     Suite {
         name: "resume",

@@ -10,6 +10,7 @@
 
 mod ata;
 mod awake;
+mod boot;
 #[path = "../channel.rs"]
 mod channel;
 mod device_tree;
@@ -23,6 +24,7 @@ mod linux;
 #[path = "../options.rs"]
 mod options;
 mod ports;
+mod protected;
 mod serve;
 #[path = "../system.rs"]
 mod system;

@@ -10,7 +10,7 @@ use crate::disk::BlockMailbox;
 use crate::l1::L1Line;
 use crate::trace::{self, Tracer};
 use crate::vmm::{ArmPlan, ArmSharedVm, execute};
-use crate::{Result, awake, l1, life, linux, options, ports, system};
+use crate::{Result, awake, boot, l1, life, linux, options, ports, protected, system};
 
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
 const BUFFER_KIB: u32 = 16 << 10;
@@ -26,6 +26,9 @@ pub(crate) fn run() -> Result<()> {
     let line =
         std::fs::read_to_string("/proc/cmdline").map_err(|e| format!("/proc/cmdline: {e}"))?;
     let words: Vec<&str> = line.split_whitespace().collect();
+    if words.contains(&boot::ROLE) {
+        system::power_off();
+    }
     let refused = options::load(&modules(), &words)?;
     for file in ["enabled", "defrag"] {
         // An operation on a huge page looks whether this worked.
@@ -42,6 +45,14 @@ pub(crate) fn run() -> Result<()> {
     if words.contains(&NESTED)
         && Path::new("/dev/kvm").exists()
         && let Some(what) = linux::missing().inspect_err(|problem| channel.fail(0, problem))?
+    {
+        channel.lack(&what);
+        return Err(what);
+    }
+    if words.contains(&protected::WORD)
+        && Path::new("/dev/kvm").exists()
+        && let Some(what) = protected::missing(mode_of_kvm().as_deref())
+            .inspect_err(|problem| channel.fail(0, problem))?
     {
         channel.lack(&what);
         return Err(what);
