@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use vmtax_guest::mailbox::{REPORT, SECTOR, SECTORS};
-use vmtax_guest::order::{Operation, Order, OrderOutcome, Report, decode, encode};
+use vmtax_guest::order::{LifeStep, Operation, Order, OrderOutcome, Report, decode, encode};
 
 use crate::trace::Tracer;
 use crate::{Result, system};
@@ -183,7 +183,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct ConsoleTail(Arc<Mutex<VecDeque<u8>>>);
 
 impl ConsoleTail {
-    fn end(&self) -> String {
+    pub(crate) fn end(&self) -> String {
         let bytes: Vec<u8> = lock(&self.0).iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<&str> =
@@ -216,6 +216,11 @@ impl Write for ConsoleTail {
     }
 }
 
+/// Whether an operation is a step of a life, and whether that is a boot, which is no life's.
+fn kind_of(operation: &Operation) -> (bool, bool) {
+    (operation.step.is_some(), operation.step == Some(LifeStep::BootLinux))
+}
+
 /// All operations once, each at its level, in order: those of L1 here, those of L2 by the guest that has them. Gives the tracer back.
 pub(crate) fn by_level(
     order: &Order,
@@ -225,7 +230,7 @@ pub(crate) fn by_level(
 ) -> Result<(Vec<OrderOutcome>, Tracer)> {
     let record = !matches!(tracer, Tracer::Off);
     let mut outcomes = Vec::new();
-    let kind = |one: &Operation| (one.level, one.step.is_some(), one.perf.is_some());
+    let kind = |one: &Operation| (one.level, kind_of(one), one.perf.is_some());
     let alike = |a: &Operation, b: &Operation| kind(a) == kind(b);
     for run in order.operations.chunk_by(alike) {
         if run[0].level < 2 && run[0].perf.is_none() {

@@ -60,6 +60,8 @@ pub const KICK: u16 = 0x5fd0;
 pub const TRACE: u16 = 0x5fc0;
 /// L1 asks its VMM to start (1) or stop (0) counting page faults, from KVM's statistics.
 pub const COUNT: u16 = 0x5fb8;
+/// On arm64 the cycles of a batch are written here, as 64 bits: a protected VM's memory cannot be read.
+pub const RESULT: u16 = 0x5f98;
 /// The emulated host writes this when its instructions need not be recorded from then on.
 pub const UNRECORDED: u16 = 0x5fa0;
 /// L1 asks L0 to wait until this number of nanoseconds will pass without clock ticks.
@@ -93,10 +95,8 @@ pub mod arm {
     pub const BYTES: usize = 2 << 20;
     /// As [`super::PARAMETERS`].
     pub const PARAMETERS: u64 = MEMORY + 0x10_0000;
-    /// As [`super::RESULTS`].
-    pub const RESULTS: u64 = PARAMETERS + 0x1000;
     /// One `u64` for each batch: what the guest counted in it.
-    pub const COUNTED: u64 = RESULTS + 0x1000;
+    pub const COUNTED: u64 = PARAMETERS + 0x2000;
     /// As [`super::TOUCH`].
     pub const TOUCH: u64 = 0x8000_0000;
     /// The interrupt of the counters of a vCPU: where QEMU's machine `virt` has it.

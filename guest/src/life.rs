@@ -111,16 +111,18 @@ fn measure(
         taken: BTreeMap::new(),
         windows: Vec::new(),
     };
+    let boots = operations.iter().find(|one| one.step == Some(LifeStep::BootLinux));
+    let boots = boots.map(|one| one.protected);
     for life in 0..lives {
         // Each life begins at another time between two clock ticks, on which grace periods depend.
         std::thread::sleep(PAUSE + SHIFT * life);
         let Some(tracer) = tracer else {
-            clock.live()?;
+            clock.live(boots)?;
             continue;
         };
         let switches = SwitchTrace::start()?;
         tracer.record(true);
-        let lived = clock.live();
+        let lived = clock.live(boots);
         tracer.record(false);
         let waits = switches.finish()?;
         lived?;
@@ -160,10 +162,16 @@ struct StepClock {
 }
 
 impl StepClock {
-    fn live(&mut self) -> Result<()> {
+    /// A life with all steps, or the boot of Linux in a VM that is protected or is not.
+    fn live(&mut self, boots: Option<bool>) -> Result<()> {
         self.marks.write(layout::PREPARE);
-        one(self)?;
-        starts(self)?;
+        match boots {
+            Some(is_protected) => machine::boot(self, is_protected)?,
+            None => {
+                one(self)?;
+                starts(self)?;
+            }
+        }
         self.marks.write(layout::DONE);
         Ok(())
     }

@@ -82,6 +82,8 @@ pub struct Operation {
     pub hypervisor: bool,
     /// Its vCPU has KVM's own virtual PMU, where that has to be asked for: on arm64.
     pub counters: bool,
+    /// Its VM is a protected one of pKVM, whose memory the host cannot access (`KVM_VM_TYPE_ARM_PROTECTED`).
+    pub protected: bool,
     /// A virtual PMU that the VMM gives the first vCPU, in place of KVM's.
     pub pmu: Option<PmuOrder>,
     /// What a Linux guest with KVM's own PMU does, in place of code.
@@ -158,7 +160,7 @@ impl Probed {
     }
 }
 
-/// A step of a VM's life. Those of one life follow each other as listed here; each of the last six is a whole start, of a VM of its own.
+/// A step of a VM's life. Those of one life follow each other as listed here; each of the last six before the last one is a whole start, of a VM of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LifeStep {
     /// open(2) of /dev/kvm.
@@ -233,6 +235,8 @@ pub enum LifeStep {
     StartFavordynmods,
     /// A start with `rcu_expedited`.
     StartExpedited,
+    /// `KVM_RUN` of a Linux guest until it powers off, apart from all others (arm64).
+    BootLinux,
 }
 
 impl LifeStep {
@@ -246,7 +250,7 @@ impl LifeStep {
             | S::SetCpuid
             | S::SetMsrs
             | S::SetSregs => !arm,
-            S::VcpuInit | S::CreateGic | S::DestroyEmpty | S::DestroyWide => arm,
+            S::VcpuInit | S::CreateGic | S::DestroyEmpty | S::DestroyWide | S::BootLinux => arm,
             _ => true,
         }
     }

@@ -46,6 +46,9 @@ pub struct OperationRow {
     pub recorded: bool,
     /// Its exits: those of L2, those of L1, ancillary ones last; most first within each.
     pub exits: Vec<OperationExit>,
+    /// Exits of the traced window that have no event, by the name of their reason, counted in the emulator: code at EL2 handled them by itself. `None` where nobody
+    /// counted there. Hostile text.
+    pub hidden: Option<Vec<(String, u64)>>,
     /// Exits of L2 that were forwarded to L1.
     pub to_l1: u64,
     /// Path lengths of the batches; `None` when there are no samples of it.
@@ -389,6 +392,8 @@ struct WorkloadSamples<'a> {
     waits: Vec<f64>,
     places: Vec<WaitPlace>,
     step_is_recorded: bool,
+    /// Exits by the name of their reason, counted in the emulator.
+    exceptions: Option<BTreeMap<&'a str, u64>>,
     /// Value by metric, of other metrics.
     figures: BTreeMap<&'a str, f64>,
 }
@@ -421,6 +426,7 @@ impl Operations {
             let at_l1 = paths.get(name).filter(|_| level == Level::L2 && name != *workload);
             let waited = Waited::of(m.waits.clone(), m.places.clone());
             let (exits, to_l1) = exits.of(ids);
+            let hidden = m.exceptions.as_ref().map(|counted| hidden(counted, &exits));
             let mut time = TimeRow::default();
             ids.iter().filter_map(|id| times.get(id)).for_each(|t| time.add(t));
             let row = OperationRow {
@@ -431,6 +437,7 @@ impl Operations {
                 recorded: ledger.recording.coverage.exits
                     && (waited.is_none() || m.step_is_recorded),
                 exits,
+                hidden,
                 to_l1,
                 path,
                 l2_over_l1: path.zip(at_l1).and_then(|(l2, l1)| over(l2.median, l1.median)),
@@ -469,6 +476,12 @@ fn measured(samples: &[Sample]) -> BTreeMap<&str, WorkloadSamples<'_>> {
             workloads.entry(&sample.workload).or_default().waits.push(value);
         } else if sample.metric == Sample::STEP_RECORDED {
             workloads.entry(&sample.workload).or_default().step_is_recorded = true;
+        } else if sample.metric == Sample::EXCEPTIONS {
+            workloads.entry(&sample.workload).or_default().exceptions.get_or_insert_default();
+        } else if let Some(reason) = sample.metric.strip_prefix(Sample::EXCEPTIONS_OF) {
+            let of = workloads.entry(&sample.workload).or_default();
+            let counted = of.exceptions.get_or_insert_default();
+            counted.insert(reason, value.clamp(0.0, MAX_EXACT) as u64);
         } else if let Some(place) = sample.metric.strip_prefix(Sample::WAITED_IN) {
             let functions = place.split(" < ").map(str::to_owned).collect();
             let places = &mut workloads.entry(&sample.workload).or_default().places;
@@ -481,6 +494,13 @@ fn measured(samples: &[Sample]) -> BTreeMap<&str, WorkloadSamples<'_>> {
         }
     }
     workloads
+}
+
+/// Exits that were counted in the emulator and are not among those of the recording.
+fn hidden(counted: &BTreeMap<&str, u64>, exits: &[OperationExit]) -> Vec<(String, u64)> {
+    let seen = |name: &str| sum(exits.iter().filter(|exit| exit.reason.name() == name));
+    let rest = |(name, count): (&&str, &u64)| (name.to_string(), count.saturating_sub(seen(name)));
+    counted.iter().map(rest).filter(|(_, count)| *count > 0).collect()
 }
 
 /// Exits of each VM by kind, vCPUs and outcomes added up, and how many were forwarded to L1.
@@ -554,6 +574,21 @@ mod tests {
 
     fn path(lengths: &[f64]) -> Path {
         Path::of(lengths.to_vec()).expect("lengths")
+    }
+
+    /// Of two exits by the emulator's count one was recorded; a count of zero, and more recorded than counted, hide nothing.
+    #[test]
+    fn exits_without_events_are_those_that_the_recording_lacks() {
+        let exit = |name: &str, count| OperationExit {
+            level: Level::L1,
+            reason: Reason::from_name(vmtax_events::Isa::Arm, name).expect("known"),
+            detail: Detail::NONE,
+            ancillary_of: None,
+            count,
+        };
+        let counted = BTreeMap::from([("SYS64", 40), ("IRQ", 1), ("HVC64", 20), ("WFx", 0)]);
+        let exits = [exit("SYS64", 20), exit("SYS64", 5), exit("IRQ", 2), exit("HVC64", 20)];
+        assert_eq!(hidden(&counted, &exits), [("SYS64".to_owned(), 15)]);
     }
 
     /// A tick hits one batch; batches that alternate between two lengths are no single number.

@@ -40,6 +40,10 @@ impl Sample {
     pub const WAITED_IN: &'static str = "waited-in ";
     /// Metric: exits of the step, of one life, are in the recording; 1, unit `count`. Absent in runs before they were.
     pub const STEP_RECORDED: &'static str = "step-recorded";
+    /// Metric: exits of the recorded batch, counted in the emulator; unit `count`. KVM's tracepoints do not see those that code at EL2 handles by itself.
+    pub const EXCEPTIONS: &'static str = "exceptions";
+    /// What the metrics begin with that have those of one reason, whose name follows; unit `count`.
+    pub const EXCEPTIONS_OF: &'static str = "exceptions ";
     /// What all metrics about memory begin with.
     pub const MEMORY: &'static str = "memory-";
     /// Metric: 2 MiB regions of memory that the recorded batch touches; unit `count`. The next ones are of that batch too, and absent

@@ -48,8 +48,18 @@ pub(crate) fn missing(
         Extent::Whole => {}
     }
     let least = measured.definition.least_exits(isa, measured.level, apic_may_be_virtual)?;
+    // Those that EL2 handled by itself are in no recording.
+    let exits = measured.exceptions.as_ref().map_or(exits, SeenExits::of_counted);
     too_few(least, exits)
         .map(|found| format!("{found} by its {} executions at {at}", measured.count))
+}
+
+/// The recording cannot have an exit that the emulator has not.
+pub(crate) fn uncounted(measured: &MeasuredOperation, seen: &SeenWindow) -> Option<String> {
+    let counted = SeenExits::of_counted(measured.exceptions.as_ref()?);
+    (counted.all < seen.exits.all).then(|| {
+        format!("{} exits were recorded, and the emulator has {}", seen.exits.all, counted.all)
+    })
 }
 
 /// Where KVM's own counters and the recording of the same batch differ. At L2 they are of two kernels: L1's KVM counts, and L0's is
@@ -152,6 +162,7 @@ mod tests {
             recorded: false,
             counted: Vec::new(),
             perf: Vec::new(),
+            exceptions: None,
             pmu: None,
             memory: None,
             paging: None,
@@ -216,6 +227,7 @@ mod tests {
             recorded: false,
             counted: Vec::new(),
             perf: Vec::new(),
+            exceptions: None,
             pmu: None,
             memory: None,
             paging: None,
@@ -267,6 +279,7 @@ mod tests {
             hypervisor: false,
             counters: false,
             perf: None,
+            protected: false,
             pmu: None,
             step: None,
             paging: None,

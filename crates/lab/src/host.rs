@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use vmtax_guest::layout;
-use vmtax_guest::order::{Operation, Order};
+use vmtax_guest::order::{LifeStep, Operation, Order};
 use vmtax_machine::cpio::{self, ArchiveEntry};
 use vmtax_machine::kernel::{Architecture, Kernel};
 use vmtax_machine::programs::{self, FilesByPath};
@@ -24,6 +24,7 @@ use vmtax_machine::{
 pub use kinds::{Ability, HostKind};
 
 use crate::conversation::Conversation;
+use crate::exceptions::{self, ExceptionReading};
 use crate::{Error, elf, observer};
 
 /// The program inside, built with this crate and compressed.
@@ -62,6 +63,9 @@ pub const TSC_KHZ: &str = "tsc_early_khz";
 /// An option of arm64's kernels: how KVM runs. With L1 it is L1's.
 const MODE_OF_KVM: &str = "kvm-arm.mode=";
 
+/// The mode of pKVM.
+pub const PROTECTED_MODE: &str = "kvm-arm.mode=protected";
+
 /// The wall-clock limit of a host for which none is given.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
@@ -76,6 +80,8 @@ pub struct HostSetup {
     pub nested: bool,
     /// Module parameters as on a kernel command line: `kvm_intel.enable_shadow_vmcs=0`; one of [`OF_ALL_KERNELS`], which L1's kernel gets too; or [`TSC_KHZ`].
     pub options: Vec<String>,
+    /// Operations run in protected VMs of pKVM. Its option `kvm-arm.mode=protected` is among [`HostSetup::options`].
+    pub protected: bool,
     /// A program of this computer that runs beside the suite, and its arguments.
     pub observer: Vec<String>,
     /// Files and programs that the observer needs.
@@ -126,6 +132,8 @@ pub(crate) struct Ready {
     pub(crate) start: HostStart,
     /// The recorder of its instructions, if requested.
     pub(crate) recorded: Option<HostRecord>,
+    /// The reader of its exceptions, if it has code at EL2 that handles exits by itself.
+    pub(crate) exceptions: Option<ExceptionReading>,
 }
 
 /// The record of a running host.
@@ -145,6 +153,7 @@ impl HostSetup {
             kernel,
             nested: false,
             options: Vec::new(),
+            protected: false,
             observer: Vec::new(),
             brought: Vec::new(),
             processors: 1,
@@ -176,7 +185,8 @@ impl HostSetup {
             operation.step.is_some() || (self.processors > 1 && is_of_memory(operation))
         });
         let counting = order.operations.iter().any(|operation| operation.perf.is_some());
-        let programs = Programs::of(self, waits, counting)?;
+        let boots = order.operations.iter().any(|one| one.step == Some(LifeStep::BootLinux));
+        let programs = Programs::of(self, (waits, boots, counting))?;
         let nests = self.nested || order.operations.iter().any(|operation| operation.hypervisor);
         let mut spec = self.spec((Mailbox::new()?, waits, nests), &programs);
         if counting {
@@ -184,11 +194,24 @@ impl HostSetup {
             spec.memory_mib += LINUX_MIB;
         }
         spec.memory_mib += probed_mib(order);
+        if boots {
+            spec.memory_mib += BOOTED_MIB;
+            spec.command_line.push_str(" vmtax.buffer=49152");
+        }
+        let mut exceptions = None;
+        if self.has_hidden_exits() {
+            let (reading, into) = ExceptionReading::start()
+                .map_err(Error::io(Path::new("the log of exceptions"), "make a pipe"))?;
+            spec.options.arguments = exceptions::ARGUMENTS.map(str::to_owned).to_vec();
+            spec.options.descriptors = vec![into.into()];
+            exceptions = Some(reading);
+        }
         let what = if self.nested { "the host and its guest" } else { "the host" };
         // L1's kernel is made of the image, independent of the name.
         let named = programs.archive(&[])?;
         let archive = || {
-            let kernel = if self.nested || counting { self.inner_kernel()? } else { Vec::new() };
+            let has_inner = self.nested || boots || counting;
+            let kernel = if has_inner { self.inner_kernel()? } else { Vec::new() };
             programs.archive(&kernel)
         };
         let progress = |doing: &str| progress(&format!("{doing} {what}"));
@@ -214,7 +237,22 @@ impl HostSetup {
             order: Some(order),
             has_guests: self.nested,
         };
-        booting.start((&named, &archive), &progress)
+        Ok(Ready { exceptions, ..booting.start((&named, &archive), &progress)? })
+    }
+
+    /// What its VMs are, where there are two kinds.
+    pub fn vms(&self) -> &'static str {
+        match (self.protected, self.has_hidden_exits()) {
+            (true, _) => "protected",
+            (false, true) => "ordinary",
+            (false, false) => "",
+        }
+    }
+
+    /// Whether code at EL2 may handle exits that KVM's tracepoints in the host's kernel do not see: pKVM's does.
+    fn has_hidden_exits(&self) -> bool {
+        let is_protected = |option: &String| option == PROTECTED_MODE;
+        self.host == HostKind::Arm && !self.nested && self.options.iter().any(is_protected)
     }
 
     /// L1's kernel as its VMM loads it.
@@ -247,6 +285,9 @@ impl HostSetup {
         }
         if nests && self.host.architecture() == Architecture::Arm64 {
             command_line.push_str(&format!(" {MODE_OF_KVM}nested"));
+        }
+        if self.protected {
+            command_line.push_str(" vmtax.protected");
         }
         for option in self.options.iter().filter(|option| !self.is_inner(option)) {
             command_line.push(' ');
@@ -290,6 +331,9 @@ fn probed_mib(order: &Order) -> u32 {
     bytes.unwrap_or(0).next_multiple_of(256 << 20) >> 20
 }
 
+/// Memory for a Linux guest that boots, and for its files, MiB.
+const BOOTED_MIB: u32 = 512;
+
 /// Files of a host, without L1's kernel.
 struct Programs {
     /// The first one.
@@ -302,7 +346,11 @@ struct Programs {
 }
 
 impl Programs {
-    fn of(setup: &HostSetup, waits: bool, counting: bool) -> Result<Programs, Error> {
+    /// Of a host whose operations wait, are the boot of a guest, or are of a guest with counters.
+    fn of(
+        setup: &HostSetup,
+        (waits, boots, counting): (bool, bool, bool),
+    ) -> Result<Programs, Error> {
         let init = program_of(setup.host)?;
         let modules = modules(&setup.kernel, setup.host.modules())?;
         let mut files = observer::files(&setup.observer, &setup.brought)?;
@@ -322,10 +370,15 @@ impl Programs {
         };
         let own = setup.options.iter().filter(is_of_all);
         // It stands still while its host's steps wait, more than a minute, which Linux 7.3 takes for a processor that is stuck.
-        let role = if waits { "vmtax.role=guest nosoftlockup" } else { "vmtax.role=guest" };
+        let role = match (boots, waits) {
+            // What it writes to the serial port would be most of its exits.
+            (true, _) => "vmtax.role=boot loglevel=1",
+            (false, true) => "vmtax.role=guest nosoftlockup",
+            (false, false) => "vmtax.role=guest",
+        };
         let role = own.fold(role.to_owned(), |line, option| format!("{line} {option}"));
         let role = if counting { format!("{role} vmtax.counting") } else { role };
-        let inner_command_line = (setup.nested || counting)
+        let inner_command_line = (setup.nested || boots || counting)
             .then(|| waiting(setup.host.inner_command_line(&role), waits));
         Ok(Programs { init, modules, files, inner_command_line })
     }
@@ -403,7 +456,7 @@ impl Booting<'_> {
                     used(&state);
                     let start =
                         HostStart { restored: true, time: started.elapsed(), emulator, notes };
-                    return Ok(Ready { machine, conversation, start, recorded });
+                    return Ok(Ready { machine, conversation, start, recorded, exceptions: None });
                 }
                 Err(error @ Error::Machine(vmtax_machine::Error::State { .. })) => {
                     notes.push(format!("{error}; booted afresh"));
@@ -424,7 +477,13 @@ impl Booting<'_> {
         if spec.emulator == Emulator::TcgArm && !sets_its_timer(&spec.kernel.release) {
             notes.push(format!("the booted host was not saved: {NOT_SET}"));
             let (machine, recorded) = self.boot_unsaved(&boot, &mut conversation)?;
-            return Ok(Ready { machine, conversation, start: booted(notes), recorded });
+            return Ok(Ready {
+                machine,
+                conversation,
+                start: booted(notes),
+                recorded,
+                exceptions: None,
+            });
         }
         let mut machine = self.watched(Machine::boot(&boot)?);
         conversation.ready(&mut machine)?;
@@ -433,13 +492,19 @@ impl Booting<'_> {
                 return Err(reason.into());
             }
             notes.push(format!("the booted host was not saved: {reason}"));
-            return Ok(Ready { machine, conversation, start: booted(notes), recorded: None });
+            return Ok(Ready {
+                machine,
+                conversation,
+                start: booted(notes),
+                recorded: None,
+                exceptions: None,
+            });
         }
         progress("saving");
         machine.save(&state)?;
         vmtax_machine::prune_states(&self.cache.join(STATES), STATES_MOST);
         let (machine, recorded) = self.restore(&state, &mut conversation)?;
-        Ok(Ready { machine, conversation, start: booted(notes), recorded })
+        Ok(Ready { machine, conversation, start: booted(notes), recorded, exceptions: None })
     }
 
     fn restore(

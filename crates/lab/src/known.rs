@@ -56,7 +56,7 @@ pub fn known(isa: Isa) -> Result<Vec<Known>, Error> {
     ];
     let one = |(number, (name, by, statistic)): (u16, (&str, KnownBy, _))| {
         let definition = named(name);
-        let ordered = definition.order(isa, number, 1, BATCHES)?;
+        let ordered = definition.order(isa, number, (1, false), BATCHES)?;
         let operation = Operation { count: COUNT, shares: false, ..ordered.operation };
         Ok(Known { operation, summary: definition.summary, by, statistic })
     };

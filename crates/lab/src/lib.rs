@@ -30,6 +30,7 @@ mod check;
 mod conversation;
 mod elf;
 mod error;
+mod exceptions;
 mod host;
 mod known;
 mod measured;
@@ -49,8 +50,8 @@ mod window;
 pub use conversation::Conversation;
 pub use error::Error;
 pub use host::{
-    Ability, HostKind, HostSetup, HostStart, OF_ALL_KERNELS, TSC_KHZ, VmcsProbes, console_text,
-    guest_program,
+    Ability, HostKind, HostSetup, HostStart, OF_ALL_KERNELS, PROTECTED_MODE, TSC_KHZ, VmcsProbes,
+    console_text, guest_program,
 };
 pub use known::{Known, KnownBy, known};
 pub use measured::{MeasuredMemory, MeasuredOperation};

@@ -3,6 +3,7 @@
 use vmtax_events::{Better, Sample};
 use vmtax_guest::order::{BatchMappings, PerfBatch, PmuCounting};
 
+use crate::exceptions::CountedExits;
 use crate::paging::Paging;
 use crate::profile::OperationProfile;
 use crate::suite::{CountedValue, Definition};
@@ -32,6 +33,8 @@ pub struct MeasuredOperation {
     pub counted: Vec<u64>,
     /// What perf of a Linux guest found in these batches.
     pub perf: Vec<PerfBatch>,
+    /// Exits of the recorded batch, counted in the emulator; absent where nobody counted there.
+    pub(crate) exceptions: Option<CountedExits>,
     /// What the guest's virtual PMU did in these batches, if it has one.
     pub pmu: Option<PmuCounting>,
     /// What it did with memory, if it is about memory.
@@ -121,6 +124,14 @@ impl MeasuredOperation {
         }
         if self.recorded {
             samples.push(sample(0, Sample::STEP_RECORDED, "count", 1.0, Better::Neither));
+        }
+        if let Some(counted) = &self.exceptions {
+            let all = counted.values().sum::<u64>() as f64;
+            samples.push(sample(0, Sample::EXCEPTIONS, "count", all, Better::Neither));
+            for (reason, count) in counted {
+                let metric = format!("{}{}", Sample::EXCEPTIONS_OF, reason.name());
+                samples.push(sample(0, &metric, "count", *count as f64, Better::Neither));
+            }
         }
         for (metric, unit, value) in self.memory.iter().flat_map(MeasuredMemory::figures) {
             samples.push(sample(0, metric, unit, value as f64, Better::Neither));

@@ -54,6 +54,7 @@ impl Outcomes {
                 memory.traced = seen.mapped;
             }
             one.failure = check::missing(one, &seen, host.isa(), host == HostKind::Kvm)
+                .or_else(|| check::uncounted(one, &seen))
                 .or_else(|| check::differs(one, &seen));
         }
     }

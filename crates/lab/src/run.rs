@@ -4,6 +4,7 @@ use vmtax_events::Isa;
 use vmtax_guest::order::{Operation, Order, OrderOutcome};
 
 use crate::conversation::GuestAnswer;
+use crate::exceptions::ExceptionReading;
 use crate::host::{self, HostKind, HostSetup, Ready};
 use crate::measured::{MeasuredMemory, MeasuredOperation, workload};
 use crate::outcomes::Outcomes;
@@ -31,6 +32,10 @@ impl LabPlan {
 /// Batches before those that count.
 const WARM_UP: u32 = 1;
 
+/// What the kernel says of protected VMs (Linux 7.3, arch/arm64/kvm/arm.c), and what they lack there.
+const EXPERIMENTAL: &str = "protected VMs are experimental in this kernel, which taints itself for them; they map memory in pages of 4 KiB, which stay theirs until they \
+                            end, so each batch touches other pages; ACTLR_EL1 is undefined there, and actlr left out";
+
 /// What an emulated processor lacks that shows at L2.
 const NO_PML: &str = "Bochs has no page-modification logging, and without it Linux does not shadow GUEST_PML_INDEX: each exit of \
                       L2 takes a VMREAD of it, which hardware with PML should not show";
@@ -51,8 +56,9 @@ pub fn run(setup: &HostSetup, plan: &LabPlan, progress: &dyn Fn(&str)) -> Result
         observer: setup.observer.clone(),
         program: None,
     };
-    let Ready { mut machine, mut conversation, mut start, recorded } =
+    let Ready { mut machine, mut conversation, mut start, recorded, exceptions } =
         setup.start(&order, progress)?;
+    start.notes.extend(setup.protected.then(|| EXPERIMENTAL.to_owned()));
     start.notes.extend(unnamed);
     start.notes.extend(setup.scattered_mib.map(|mib| {
         format!("frames that are scattered over 24 GiB by their operation's name are scattered over {mib} MiB")
@@ -85,6 +91,7 @@ pub fn run(setup: &HostSetup, plan: &LabPlan, progress: &dyn Fn(&str)) -> Result
     report.check(numbers).map_err(|problem| Error::Report { problem })?;
     let calls = reading.map(RecordReading::finish);
     let accesses = accesses.map(paging::Reading::finish);
+    let exceptions = exceptions.map(ExceptionReading::finish).transpose()?;
     start
         .notes
         .extend(report.refused.iter().map(|probe| format!("VMCS fields are not named: {probe}")));
@@ -93,7 +100,12 @@ pub fn run(setup: &HostSetup, plan: &LabPlan, progress: &dyn Fn(&str)) -> Result
     let trace_lost = trace_dat::lost(&trace);
     let trace =
         if trace.is_empty() { None } else { Some(trace_dat::assemble(&trace, &report.release)?) };
-    let operations = measured(&tasks, &report.outcomes, (calls.as_ref(), accesses.as_ref()))?;
+    let mut operations = measured(&tasks, &report.outcomes, (calls.as_ref(), accesses.as_ref()))?;
+    if let Some(exceptions) = &exceptions {
+        for (one, task) in operations.iter_mut().zip(tasks.iter().filter(|task| task.counts())) {
+            one.exceptions = exceptions.of(task.operation().number).cloned();
+        }
+    }
     let named = |task: &Task| (window::vm_of(task.operation().number), task.workload());
     Ok(Outcomes {
         operations,
@@ -156,6 +168,11 @@ impl Task {
         workload(self.definition.name, self.operation().level)
     }
 
+    /// Whether it is an operation, and not the empty loop.
+    fn counts(&self) -> bool {
+        self.definition.name != EMPTY.name
+    }
+
     /// Instructions of a batch that are no operation's: the loop's, and those of the body that only prepare. `empty` is what
     /// the empty loop of the level takes.
     fn around(&self, empty: u64) -> u64 {
@@ -175,10 +192,10 @@ fn tasks(setup: &HostSetup, plan: &LabPlan) -> Result<Vec<Task>, Error> {
     let mut tasks = Vec::new();
     let mut is_scattered = setup.scattered_mib.is_none();
     for level in 1..=if setup.nested { 2 } else { 1 } {
-        for definition in definitions(plan, (setup.host, setup.nested), level) {
+        for definition in definitions(plan, setup, level) {
             let number = tasks.len() as u16;
             let (batches, last) = batches(setup, plan, definition);
-            let mut ordered = definition.order(isa, number, level, batches)?;
+            let mut ordered = definition.order(isa, number, (level, setup.protected), batches)?;
             ordered.operation.last = last;
             if let (Some(paging), Some(mib)) = (&mut ordered.operation.paging, setup.scattered_mib)
             {
@@ -194,6 +211,10 @@ fn tasks(setup: &HostSetup, plan: &LabPlan) -> Result<Vec<Task>, Error> {
 /// an observer, for what its PMU counts, and for a call tree, which takes no median. A plain run has none of them, and they are most of
 /// the time. Batches for a tree alone come last, so that the paths of operations after them are those of a plain run.
 fn batches(setup: &HostSetup, plan: &LabPlan, definition: &Definition) -> (u32, bool) {
+    if definition.boots() {
+        // It takes as long as many others.
+        return (1, false);
+    }
     if definition.step().is_some() {
         return (WARM_UP + plan.batches.max(LIVES_LEAST), false);
     }
@@ -205,11 +226,7 @@ fn batches(setup: &HostSetup, plan: &LabPlan, definition: &Definition) -> (u32, 
     }
 }
 
-fn definitions(
-    plan: &LabPlan,
-    (host, nested): (HostKind, bool),
-    level: u8,
-) -> Vec<&'static Definition> {
+fn definitions(plan: &LabPlan, setup: &HostSetup, level: u8) -> Vec<&'static Definition> {
     let suites = plan
         .suites
         .iter()
@@ -217,9 +234,13 @@ fn definitions(
         .flat_map(|suite| suite.operations);
     let wanted = suites
         // A Linux guest with counters does not nest.
-        .filter(|one| !(nested && one.is_of_linux()))
+        .filter(|one| !(setup.nested && one.is_of_linux()))
         .filter(|one| plan.only.is_empty() || plan.only.iter().any(|only| only.name == one.name));
-    std::iter::once(&EMPTY).chain(wanted.filter(|one| one.is_for(host, level))).collect()
+    std::iter::once(&EMPTY)
+        .chain(wanted.filter(|one| {
+            one.is_for(setup.host, level) && (!setup.protected || one.is_for_protected())
+        }))
+        .collect()
 }
 
 /// Instructions of an operation: those of the batch, less the loop's and the body's own.
@@ -232,7 +253,8 @@ fn measured(
     let mut empty = 0;
     for (task, outcome) in tasks.iter().zip(outcomes) {
         let operation = task.operation();
-        let cycles = outcome.cycles.get(1..).unwrap_or_default();
+        let warm_up = usize::from(!task.definition.boots());
+        let cycles = outcome.cycles.get(warm_up..).unwrap_or_default();
         let failure = || {
             let incomplete = || check::incomplete(operation, outcome);
             let ran = outcome.missing.is_none();
@@ -248,7 +270,7 @@ fn measured(
             Ok(paging) => (paging, None),
             Err(problem) => (None, Some(problem)),
         };
-        if task.definition.name == EMPTY.name {
+        if !task.counts() {
             let not_measured = || {
                 let why = failure().unwrap_or_else(|| "no batch came back".to_owned());
                 Error::Report { problem: format!("the empty loop was not measured: {why}") }
@@ -260,7 +282,7 @@ fn measured(
         let count = f64::from(operation.count);
         let around = task.around(empty);
         let path = |cycles: &u64| (*cycles as f64 - around as f64) / count;
-        let waited = outcome.waited.get(1..).unwrap_or_default();
+        let waited = outcome.waited.get(warm_up..).unwrap_or_default();
         let busy = |(cycles, waited): (&u64, &u64)| cycles.saturating_sub(*waited) as f64;
         let is_step = operation.step.is_some();
         let profile = |recorded: &WholeRecord| {
@@ -291,6 +313,7 @@ fn measured(
             recorded: false,
             counted: outcome.counted.clone(),
             perf: outcome.perf.get(1..).unwrap_or_default().to_vec(),
+            exceptions: None,
             pmu: outcome.pmu,
             memory: outcome.memory.map(|mapping| MeasuredMemory {
                 regions: u64::from(operation.touch.map_or(0, |touch| touch.bytes)) >> 21,

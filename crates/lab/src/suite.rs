@@ -4,6 +4,7 @@ mod arm;
 mod arm_nested;
 mod arm_perf;
 mod arm_pmu;
+mod boot;
 mod bounce;
 pub mod chains;
 mod definition;
@@ -36,7 +37,7 @@ pub struct Suite {
 }
 
 /// All suites.
-pub const SUITES: [Suite; 10] = [
+pub const SUITES: [Suite; 11] = [
     Suite {
         name: "primitives",
         summary: "instructions and events of a guest that can cause an exit",
@@ -72,6 +73,12 @@ pub const SUITES: [Suite; 10] = [
         summary: "steps of a VM's life, from open(2) of /dev/kvm to close(2), with waiting apart",
         operations: start::OPERATIONS,
         nests: true,
+    },
+    Suite {
+        name: "boot",
+        summary: "boot of a Linux guest, until it has powered off (arm64)",
+        operations: boot::OPERATIONS,
+        nests: false,
     },
     Suite {
         name: "resume",

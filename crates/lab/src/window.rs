@@ -20,6 +20,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use vmtax_events::{Event, EventKind, Isa, Reason, arm, svm, vmx};
 use vmtax_guest::layout;
 
+use crate::exceptions::CountedExits;
+
 /// Thread ids of an operation's events start here, times its VM's id.
 const THREADS: u32 = 0x100;
 
@@ -89,6 +91,16 @@ impl SeenExits {
     fn add(&mut self, reason: Reason) {
         self.all += 1;
         self.interrupts += u64::from(is_of_the_host(reason));
+    }
+
+    /// Those that the emulator counted.
+    pub(crate) fn of_counted(counted: &CountedExits) -> SeenExits {
+        let mut exits = SeenExits::default();
+        for (reason, count) in counted {
+            exits.all += count;
+            exits.interrupts += if is_of_the_host(*reason) { *count } else { 0 };
+        }
+        exits
     }
 
     /// Those that the guest caused.

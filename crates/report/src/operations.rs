@@ -14,6 +14,16 @@ use crate::table::{Cell, sort_key};
 /// Kinds of exit with a smaller share of an operation than this are added up in the list of a row.
 const RARE: f64 = 0.1;
 
+/// What an exit is called that only the emulator counted.
+pub(crate) const NO_EVENT: &str = "no event";
+/// And what it is.
+pub(crate) const NO_EVENT_MEANS: &str = "(no event): exits that no tracepoint shows, because code at EL2 handles them without the host's kernel; counted in the emulator.";
+
+/// Whether any operation has exits of these.
+pub(crate) fn has_hidden(rows: &[OperationRow]) -> bool {
+    rows.iter().any(|row| row.hidden.iter().flatten().next().is_some())
+}
+
 /// Whether the ledger is that of a lab run: it knows how often its operations ran.
 pub fn is_lab(ledger: &Ledger) -> bool {
     ledger.samples.iter().any(|sample| sample.metric == Sample::OPERATIONS)
@@ -153,6 +163,11 @@ pub fn exit_list(row: &OperationRow) -> Vec<String> {
         end_group(&mut words);
         words.push(format!("others {}", ratio(row.per_operation(rare))));
     }
+    for (name, n) in row.hidden.iter().flatten() {
+        end_group(&mut words);
+        let each = ratio(row.per_operation(*n));
+        words.push(format!("{} {each} ({NO_EVENT})", names::printable(name)));
+    }
     words
 }
 
@@ -273,6 +288,7 @@ mod tests {
             count,
             recorded: true,
             exits: exits.collect(),
+            hidden: None,
             to_l1: 0,
             path: None,
             l2_over_l1: None,
@@ -325,6 +341,12 @@ mod tests {
         for (row, expected) in cases {
             assert_eq!(exit_list(&row).join("|"), expected);
         }
+        let hidden = |name: &str, count| Some(vec![(name.to_owned(), count)]);
+        let seen = row(L1, 20, &[(L1, svm::CPUID, None, 20)]);
+        let row = OperationRow { hidden: hidden("SYS64", 40), ..seen };
+        assert_eq!(exit_list(&row).join("|"), "cpuid 1;|SYS64 2 (no event)");
+        assert!(has_hidden(std::slice::from_ref(&row)));
+        assert!(!has_hidden(&[OperationRow { hidden: Some(Vec::new()), ..row }]));
     }
 
     #[test]

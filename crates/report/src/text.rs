@@ -164,6 +164,9 @@ impl TextPage<'_> {
         if operations.rows.iter().any(|row| row.ancillary() > 0) {
             notes.push("→: exits of L1 to handle that exit of L2.");
         }
+        if operations::has_hidden(&operations.rows) {
+            notes.push(operations::NO_EVENT_MEANS);
+        }
         self.paragraph(Style::Faint, "  ", &notes.join(" "))?;
         let further = [
             (memory::table(operations), memory::TITLE, memory::NOTE),

@@ -221,6 +221,7 @@ fn options(setup: &HostSetup, outcomes: &Outcomes) -> CreateOptions {
         ("modules", setup.kernel.modules_label().unwrap_or_default()),
         ("nested", setup.nested.to_string()),
         ("options", setup.options.join(" ")),
+        ("vms", setup.vms().to_owned()),
         ("observer", setup.observer.join(" ")),
         ("program", program.map(|program| program.name.clone()).unwrap_or_default()),
         ("verdict", program.map(EndedProgram::said).unwrap_or_default()),

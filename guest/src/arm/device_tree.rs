@@ -25,6 +25,8 @@ const TIMERS: [u32; 5] = [13, 14, 11, 10, 12];
 /// What differs between trees.
 pub(crate) struct Booted<'a> {
     pub(crate) command_line: &'a str,
+    /// The instruction that calls PSCI: `hvc` or `smc`.
+    pub(crate) psci: &'a str,
     /// Bytes of memory from [`arm::MEMORY`] on.
     pub(crate) memory: u64,
     /// Addresses of the initramfs.
@@ -63,8 +65,7 @@ pub(crate) fn device_tree(booted: &Booted<'_>) -> Vec<u8> {
         });
         tree.node("psci", |tree| {
             tree.text("compatible", "arm,psci-1.0");
-            // HVC is its hypervisor's own.
-            tree.text("method", "smc");
+            tree.text("method", booted.psci);
         });
         tree.node("timer", |tree| {
             tree.text("compatible", "arm,armv8-timer");

@@ -21,7 +21,7 @@ use crate::trace::Tracer;
 use crate::{Result, system};
 
 /// Its memory, MiB, in pages of 2 MiB.
-const MEMORY_MIB: usize = 256;
+pub(crate) const MEMORY_MIB: usize = 256;
 const PAGE: u64 = 0x1000;
 /// Room for the device tree, at the end of memory.
 const TREE: u64 = 2 << 20;
@@ -47,15 +47,15 @@ pub(crate) type SpentByHost = Arc<Mutex<Vec<(u16, u64)>>>;
 
 /// Boots it, and waits until it is up.
 pub(crate) fn boot(spent: &SpentByHost) -> Result<L1Line> {
-    let command_line = read(l1::COMMAND_LINE)?;
-    let command_line = String::from_utf8_lossy(&command_line).into_owned();
+    let command_line = command_line()?;
     let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
     let vm = kvm.create_vm_with_ipa_size(BITS as u32).map_err(failed("KVM_CREATE_VM"))?;
     let memory = ArmVmMemory::new(MEMORY_MIB << 20, Backing::Thp)?;
     memory.attach(&vm, (0, arm::MEMORY))?;
     let exchange = ArmVmMemory::new(arm::EXCHANGE_BYTES, Backing::Small)?;
     exchange.attach(&vm, (1, arm::EXCHANGE))?;
-    let tree = load(&memory, &command_line)?;
+    // HVC is its hypervisor's own.
+    let tree = load(&memory, "smc")?;
     let (vcpu, _, gic) = vcpu(&vm, features(&command_line))?;
     start_at(&vcpu, (arm::MEMORY, tree))?;
     let console = ConsoleTail::default();
@@ -85,8 +85,14 @@ fn read(path: &str) -> Result<Vec<u8>> {
     fs::read(path).map_err(|e| format!("{path}: {e}"))
 }
 
-/// Puts kernel, initramfs and device tree into memory (Linux, `Documentation/arch/arm64/booting.rst`). Returns where the tree is.
-fn load(memory: &ArmVmMemory, command_line: &str) -> Result<u64> {
+fn command_line() -> Result<String> {
+    Ok(String::from_utf8_lossy(&read(l1::COMMAND_LINE)?).into_owned())
+}
+
+/// Puts kernel, initramfs and device tree into memory (Linux, `Documentation/arch/arm64/booting.rst`), the last with the instruction that calls PSCI.
+/// Returns where the tree is.
+pub(crate) fn load(memory: &ArmVmMemory, psci: &str) -> Result<u64> {
+    let command_line = &command_line()?;
     let (kernel, initramfs) = (read(l1::KERNEL)?, read(l1::INITRAMFS)?);
     let end = arm::MEMORY + (MEMORY_MIB << 20) as u64;
     let tree_at = end - TREE;
@@ -99,6 +105,7 @@ fn load(memory: &ArmVmMemory, command_line: &str) -> Result<u64> {
     }
     let tree = device_tree(&Booted {
         command_line,
+        psci,
         memory: end - arm::MEMORY,
         initramfs: files_at..files_at + initramfs.len() as u64,
         counters: is_counting(command_line),

@@ -10,6 +10,7 @@
 
 mod ata;
 mod awake;
+mod boot;
 #[path = "../channel.rs"]
 mod channel;
 mod device_tree;
@@ -26,6 +27,7 @@ mod linux;
 mod options;
 mod perf;
 mod ports;
+mod protected;
 mod serve;
 #[path = "../system.rs"]
 mod system;

@@ -13,7 +13,9 @@ use crate::l1::lock;
 use crate::linux::{COUNTING, SpentByHost};
 use crate::trace::{self, Tracer};
 use crate::vmm::{ArmPlan, ArmSharedVm, execute};
-use crate::{Result, awake, kallsyms, l1, life, linux, options, perf, ports, system};
+use crate::{
+    Result, awake, boot, kallsyms, l1, life, linux, options, perf, ports, protected, system,
+};
 
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
 const BUFFER_KIB: u32 = 16 << 10;
@@ -29,6 +31,9 @@ pub(crate) fn run() -> Result<()> {
     let line =
         std::fs::read_to_string("/proc/cmdline").map_err(|e| format!("/proc/cmdline: {e}"))?;
     let words: Vec<&str> = line.split_whitespace().collect();
+    if words.contains(&boot::ROLE) {
+        system::power_off();
+    }
     let refused = options::load(&modules(), &words)?;
     for file in ["enabled", "defrag"] {
         // An operation on a huge page looks whether this worked.
@@ -45,6 +50,14 @@ pub(crate) fn run() -> Result<()> {
     if words.contains(&NESTED)
         && Path::new("/dev/kvm").exists()
         && let Some(what) = linux::missing().inspect_err(|problem| channel.fail(0, problem))?
+    {
+        channel.lack(&what);
+        return Err(what);
+    }
+    if words.contains(&protected::WORD)
+        && Path::new("/dev/kvm").exists()
+        && let Some(what) = protected::missing(mode_of_kvm().as_deref())
+            .inspect_err(|problem| channel.fail(0, problem))?
     {
         channel.lack(&what);
         return Err(what);

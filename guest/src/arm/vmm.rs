@@ -21,9 +21,9 @@ use vmtax_guest::order::{Backing, Operation, Touch};
 
 use self::hugetlb::{HUGE, HUGETLB, huge_memfd, punch, reserve};
 use self::snapshot::{Pager, Snapshot};
-use crate::Result;
 use crate::life::machine::{BITS, gic};
 use crate::trace::Tracer;
+use crate::{Result, protected};
 
 /// How a payload is run.
 pub(crate) struct ArmPlan<'a> {
@@ -53,6 +53,10 @@ impl ArmSharedVm {
 
     /// The place of an operation's VM, if it shares one. Memory to be touched is taken away again.
     fn place(&mut self, operation: &Operation) -> Option<&mut Option<ArmPayloadVm>> {
+        if operation.protected {
+            // The next payload could not be put into its memory.
+            return None;
+        }
         if operation.hypervisor {
             return Some(&mut self.hypervisor);
         }
@@ -81,16 +85,20 @@ pub(crate) fn execute(
     }
     let mut place = shared.place(operation);
     let kept = place.as_mut().and_then(|place| place.take());
-    let mut machine = kept.map_or_else(|| ArmPayloadVm::new(features(operation)), Ok)?;
+    let mut machine = kept.map_or_else(|| ArmPayloadVm::new(operation), Ok)?;
     machine.load(operation, plan)?;
-    machine.touched = operation.touch.map(|touch| machine.touch(touch)).transpose()?;
-    machine.run(operation, plan)?;
-    let each = |first: u64| {
-        let place = move |batch: u32| (first - arm::MEMORY) as usize + 8 * batch as usize;
-        (0..plan.batches).map(|batch| machine.memory.read(place(batch))).collect()
+    machine.touched = touched(operation, plan).map(|touch| machine.touch(touch)).transpose()?;
+    let cycles = machine.run(operation, plan)?;
+    let count = |batch: u32| {
+        let mut value = [0; 8];
+        let place = (arm::COUNTED - arm::MEMORY) as usize + 8 * batch as usize;
+        machine.memory.read_into(place, &mut value);
+        u64::from_le_bytes(value)
     };
-    let cycles = each(arm::RESULTS);
-    let counted = if operation.counters { each(arm::COUNTED) } else { Vec::new() };
+    let counted = match operation.counters {
+        true => (0..plan.batches).map(count).collect(),
+        false => Vec::new(),
+    };
     if let Some(place) = place {
         if machine.touched.is_some() {
             ArmVmMemory::detach(&machine.vm, 1)?;
@@ -99,6 +107,12 @@ pub(crate) fn execute(
         *place = Some(machine);
     }
     Ok((cycles, counted))
+}
+
+/// The memory that it touches. What a protected VM has touched is its own, so that each batch needs memory of its own.
+fn touched(operation: &Operation, plan: &ArmPlan<'_>) -> Option<Touch> {
+    let of_all = |touch: Touch| Touch { bytes: touch.bytes.saturating_mul(plan.batches), ..touch };
+    operation.touch.map(|touch| if operation.protected { of_all(touch) } else { touch })
 }
 
 /// Features of a vCPU with EL2: of a hypervisor that has VHE, and of one that has not.
@@ -176,11 +190,15 @@ struct ArmPayloadVm {
 }
 
 impl ArmPayloadVm {
-    fn new(features: u32) -> Result<ArmPayloadVm> {
+    fn new(operation: &Operation) -> Result<ArmPayloadVm> {
         let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
         // As QEMU's for so little memory. create_vm takes the widest, whose page tables have more levels and which Linux 7.3 walks whole, in
         // steps of 1 GiB, when the VM ends.
-        let vm = kvm.create_vm_with_ipa_size(BITS as u32).map_err(failed("KVM_CREATE_VM"))?;
+        let (kind, features) = match operation.protected {
+            true => (BITS as u64 | protected::TYPE, protected::FEATURES),
+            false => (BITS as u64, features(operation)),
+        };
+        let vm = kvm.create_vm_with_type(kind).map_err(failed("KVM_CREATE_VM"))?;
         let memory = ArmVmMemory::new(arm::BYTES, Backing::Small)?;
         memory.attach(&vm, (0, arm::MEMORY))?;
         let (vcpu, init, gic) = vcpu(&vm, features)?;
@@ -218,13 +236,21 @@ impl ArmPayloadVm {
         start_at(&self.vcpu, (arm::MEMORY, 0))
     }
 
-    fn run(&mut self, operation: &Operation, plan: &ArmPlan<'_>) -> Result<()> {
+    /// The cycles of each batch.
+    fn run(&mut self, operation: &Operation, plan: &ArmPlan<'_>) -> Result<Vec<u64>> {
+        let mut cycles = vec![0; plan.batches as usize];
         let started = Instant::now();
         let mut began: Option<Instant> = None;
         let end = layout::end(operation.number);
+        let mut at_batch = 0;
         loop {
             let (port, batch) = match self.vcpu.run() {
                 Ok(VcpuExit::MmioWrite(at, data)) => {
+                    if let (Some(layout::RESULT), Ok(data)) = (arm::port(at), data.try_into())
+                        && let Some(place) = cycles.get_mut(at_batch as usize)
+                    {
+                        *place = u64::from_le_bytes(data);
+                    }
                     let batch = data.try_into().map_or(0, u32::from_le_bytes);
                     (arm::port(at), batch)
                 }
@@ -237,7 +263,7 @@ impl ArmPayloadVm {
                 Err(error) => return Err(format!("KVM_RUN: {error}")),
             };
             match port {
-                Some(layout::DONE) => return Ok(()),
+                Some(layout::DONE) => return Ok(cycles),
                 Some(layout::FAULT) => {
                     return Err(format!("the payload took an exception, syndrome {batch:#x}"));
                 }
@@ -249,13 +275,16 @@ impl ArmPayloadVm {
                     ));
                 }
                 Some(layout::PREPARE) => {
+                    at_batch = batch;
                     let is_traced = Some(batch) == plan.traced;
                     // The first batch only warms up.
                     if let Some(began) = began {
                         let margin = if is_traced { RECORDED_MARGIN } else { MARGIN };
                         plan.tracer.settle(began.elapsed().mul_f64(margin));
                     }
-                    if let Some((touch, memory)) = &self.touched {
+                    // A protected VM's is prepared once, for all batches.
+                    let is_prepared = operation.protected && batch > 0;
+                    if let Some((touch, memory)) = self.touched.as_ref().filter(|_| !is_prepared) {
                         memory.renew(touch)?;
                     }
                     began = Some(Instant::now());
@@ -420,14 +449,6 @@ impl ArmVmMemory {
         let from = self.start.wrapping_add(at);
         // SAFETY: as above.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
-    }
-
-    /// # Panics
-    /// As [`ArmVmMemory::write`].
-    fn read(&self, at: usize) -> u64 {
-        assert!(at + 8 <= self.bytes, "within the memory");
-        // SAFETY: as above; the place is aligned.
-        unsafe { self.start.add(at).cast::<u64>().read_volatile() }
     }
 }
 

@@ -13,6 +13,7 @@ use vmtax_guest::order::LifeStep;
 
 use super::{AnonymousPages, CODE_AT, LOW, StepClock, call, owned, request, slot, with};
 use crate::Result;
+use crate::boot::BootingLinux;
 
 /// Where its memory begins.
 pub(super) const MEMORY: u64 = 0;
@@ -156,4 +157,10 @@ pub(super) fn start(
     }
     devices(&vm)?;
     Ok((vm, vcpus))
+}
+
+/// Boots Linux in a VM that is protected or is not.
+pub(super) fn boot(clock: &mut StepClock, is_protected: bool) -> Result<()> {
+    let mut linux = BootingLinux::new(is_protected)?;
+    clock.step(LifeStep::BootLinux, || linux.run())
 }

@@ -154,9 +154,9 @@ impl HostKind {
     /// What a run on it can be asked for beside operations at L1 and their recording.
     pub fn can(self, what: Ability) -> bool {
         match self {
-            HostKind::Amd | HostKind::AmdBochs | HostKind::Intel => true,
-            HostKind::Kvm => what != Ability::Profile,
-            HostKind::Arm => matches!(what, Ability::Nest | Ability::Profile),
+            HostKind::Amd | HostKind::AmdBochs | HostKind::Intel => what != Ability::Protect,
+            HostKind::Kvm => !matches!(what, Ability::Profile | Ability::Protect),
+            HostKind::Arm => matches!(what, Ability::Nest | Ability::Profile | Ability::Protect),
         }
     }
 }
@@ -174,6 +174,8 @@ pub enum Ability {
     Own,
     /// A program as a guest.
     Program,
+    /// Operations in protected VMs.
+    Protect,
 }
 
 impl fmt::Display for HostKind {

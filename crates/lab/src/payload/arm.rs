@@ -18,7 +18,6 @@ const BATCH: Register = 19;
 const LEFT: Register = 20;
 const START: Register = 21;
 const PARAMETERS: Register = 22;
-const RESULTS: Register = 23;
 /// Free for addresses and values.
 const FIRST: Register = 9;
 const SECOND: Register = 10;
@@ -123,6 +122,11 @@ impl CodeWords {
     /// Stores 64 bits in the entry of a table.
     pub(crate) fn store_entry(&mut self, from: Register, table: Register, entry: Register) {
         self.word(0xf820_7800 | entry << 16 | table << 5 | from);
+    }
+
+    /// Stores 64 bits.
+    fn store_double(&mut self, from: Register, base: Register) {
+        self.word(0xf900_0000 | base << 5 | from);
     }
 
     /// Stores 32 bits at an address.
@@ -252,6 +256,9 @@ pub(crate) struct ArmCode {
     pub(crate) body: fn(&mut CodeWords),
 }
 
+/// Code that is not there.
+pub(crate) const fn nothing(_: &mut CodeWords) {}
+
 /// Assembles a payload.
 ///
 /// # Panics
@@ -263,7 +270,6 @@ pub(crate) fn assemble(number: u16, code: &ArmCode) -> Payload {
     out.synchronize();
     (code.setup)(&mut out);
     out.set(PARAMETERS, arm::PARAMETERS);
-    out.set(RESULTS, arm::RESULTS);
     out.set(BATCH, 0);
     let next_batch = out.here();
     out.mark(layout::PREPARE);
@@ -281,7 +287,8 @@ pub(crate) fn assemble(number: u16, code: &ArmCode) -> Payload {
     out.time(FIRST);
     out.subtract(START, FIRST, START);
     out.mark(layout::end(number));
-    out.store_entry(START, RESULTS, BATCH);
+    out.set(FIRST, arm::address(layout::RESULT));
+    out.store_double(START, FIRST);
     out.add(BATCH, BATCH, 1);
     out.load(FIRST, (PARAMETERS, 0));
     out.compare(BATCH, FIRST);
@@ -321,7 +328,7 @@ mod tests {
         out.branch(here);
         out.load(20, (22, 4));
         out.store(19, (9, 0));
-        out.store_entry(21, 23, 19);
+        out.store_double(21, 9);
         out.read(10, ESR_EL1);
         out.read(0, CNTVCT_EL0);
         out.write(VBAR_EL1, 10);
@@ -352,7 +359,7 @@ mod tests {
             0x17ff_fffd, // b 1b
             0xb940_06d4, // ldr w20, [x22, #4]
             0xb900_0133, // str w19, [x9]
-            0xf833_7af5, // str x21, [x23, x19, lsl #3]
+            0xf900_0135, // str x21, [x9]
             0xd538_520a, // mrs x10, esr_el1
             0xd53b_e040, // mrs x0, cntvct_el0
             0xd518_c00a, // msr vbar_el1, x10

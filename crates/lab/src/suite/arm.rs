@@ -7,7 +7,9 @@ use super::definition::{
     Definition, ExpectedExits, GuestCode, OnArm, clean, given_back, line, nothing,
 };
 use super::primitives::{PAGE_2M, PAGE_4K};
-use crate::payload::arm::{ArmCode, CNTVCT_EL0, CodeWords, KEPT, SystemRegister};
+use crate::payload::arm::{
+    ArmCode, CNTVCT_EL0, CodeWords, KEPT, SystemRegister, nothing as nothing_before,
+};
 
 const COUNT: u32 = 20;
 const TOUCHES_2M: u32 = 2;
@@ -151,8 +153,6 @@ pub(super) const OPERATIONS: &[Definition] = &[
         TOUCH_2M,
     ),
 ];
-
-pub(super) const fn nothing_before(_: &mut CodeWords) {}
 
 pub(super) const fn one(
     name: &'static str,

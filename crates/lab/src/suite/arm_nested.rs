@@ -7,9 +7,9 @@
 
 use vmtax_guest::layout::arm;
 
-use super::arm::{nothing_before, one, whole};
+use super::arm::{one, whole};
 use super::definition::{Definition, GuestCode, OnArm};
-use crate::payload::arm::{ArmCode, CodeWords, SystemRegister, VECTORS};
+use crate::payload::arm::{ArmCode, CodeWords, SystemRegister, VECTORS, nothing as nothing_before};
 
 const HCR_EL2: SystemRegister = (3, 4, 1, 1, 0);
 const VTTBR_EL2: SystemRegister = (3, 4, 2, 1, 0);

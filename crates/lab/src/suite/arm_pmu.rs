@@ -7,11 +7,11 @@
 
 use vmtax_guest::layout::arm;
 
-use super::arm::{
-    GICR_SGI, ICC_EOIR1_EL1, ICC_IAR1_EL1, enable_interrupts, nothing_before, one, whole,
-};
+use super::arm::{GICR_SGI, ICC_EOIR1_EL1, ICC_IAR1_EL1, enable_interrupts, one, whole};
 use super::definition::{CountedValue, Counters, Definition, GuestCode, OnArm};
-use crate::payload::arm::{ArmCode, CodeWords, KEPT, Register, SystemRegister, VECTORS};
+use crate::payload::arm::{
+    ArmCode, CodeWords, KEPT, Register, SystemRegister, VECTORS, nothing as nothing_before,
+};
 
 const PMCR_EL0: SystemRegister = (3, 3, 9, 12, 0);
 const PMCNTENSET_EL0: SystemRegister = (3, 3, 9, 12, 1);

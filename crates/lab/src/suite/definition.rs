@@ -5,6 +5,7 @@ use vmtax_guest::order::{Backing, LifeStep, LinuxPerf, Operation, Paging, PmuOrd
 
 use crate::Error;
 use crate::host::HostKind;
+use crate::payload::arm::ArmCode;
 use crate::payload::{Assemble, Assembler, Payload, PayloadParts, arm, assemble};
 
 /// An operation of a suite.
@@ -240,6 +241,22 @@ impl Definition {
         }
     }
 
+    /// Whether it is the boot of a Linux guest.
+    pub fn boots(&self) -> bool {
+        self.code.step == Some(LifeStep::BootLinux)
+    }
+
+    /// Whether protected VMs do it too. Their memory is not given back, shared or a file's, they have no hypervisor, and ACTLR_EL1 is undefined there.
+    pub fn is_for_protected(&self) -> bool {
+        let small =
+            |touch: Touch| !touch.counted && matches!(touch.backing, Backing::Small | Backing::Thp);
+        let is_bare =
+            self.code.step.is_none() && self.code.touch.is_none_or(small) && self.name != "actlr";
+        self.boots()
+            || (is_bare
+                && self.code.arm.is_some_and(|arm| !arm.hypervisor && arm.counters.is_none()))
+    }
+
     /// The fewest conversions that a batch at this level makes.
     pub fn conversions_at(&self, level: u8) -> u64 {
         match (self.code.touch, self.kind) {
@@ -330,7 +347,13 @@ impl Definition {
     ///
     /// # Errors
     /// When the payload does not assemble: a defect of the table.
-    pub fn order(&self, isa: Isa, number: u16, level: u8, batches: u32) -> Result<Ordered, Error> {
+    pub fn order(
+        &self,
+        isa: Isa,
+        number: u16,
+        (level, protected): (u8, bool),
+        batches: u32,
+    ) -> Result<Ordered, Error> {
         let code = &self.code;
         let second = code.second;
         let own_setup =
@@ -346,6 +369,13 @@ impl Definition {
             second: second.as_ref().map(|f| f as &dyn Fn(&mut Assembler) -> Assemble),
         };
         let on_arm = code.arm.filter(|_| isa == Isa::Arm);
+        // A protected VM goes on to memory that it has not touched yet: what comes before each batch comes once.
+        let once = |arm: OnArm| {
+            let code = ArmCode { setup: arm.code.batch, batch: arm::nothing, ..arm.code };
+            OnArm { code, ..arm }
+        };
+        let is_once = protected && code.touch.is_some();
+        let on_arm = on_arm.map(|arm| if is_once { once(arm) } else { arm });
         let payload = match on_arm {
             _ if self.is_of_linux() || code.step.is_some() => Ok(Payload::default()),
             Some(on_arm) => Ok(arm::assemble(number, &on_arm.code)),
@@ -375,6 +405,7 @@ impl Definition {
             shares: code.shares,
             hypervisor: on_arm.is_some_and(|one| one.hypervisor),
             counters: on_arm.is_some_and(|one| one.counters.is_some()),
+            protected,
             pmu: code.pmu,
             perf: code.perf,
             step: code.step,

@@ -271,7 +271,7 @@ mod tests {
             one.least_exits(Isa::Svm, 1, false).map(|least| (least.exits, least.reason)),
             Some((7, Some("cpuid")))
         );
-        let ordered = one.order(Isa::Svm, 0, 1, 5).expect("assembles");
+        let ordered = one.order(Isa::Svm, 0, (1, false), 5).expect("assembles");
         assert_eq!(ordered.around, 1);
         assert!(ordered.operation.code.windows(4).any(|part| part == [0x31, 0xc0, 0x0f, 0xa2]));
     }

@@ -10,7 +10,7 @@ use super::definition::{Definition, ExpectedExits, GuestCode, line, nothing};
 /// Lives that are measured at least. A grace period of RCU takes as long as it takes to the next clock ticks, so that one life says little.
 pub(crate) const LIVES_LEAST: u32 = 20;
 
-const fn step(name: &'static str, summary: &'static str, step: LifeStep) -> Definition {
+pub(super) const fn step(name: &'static str, summary: &'static str, step: LifeStep) -> Definition {
     let code = GuestCode { step: Some(step), ..line(nothing) };
     Definition { name, summary, count: 1, kind: ExpectedExits::Measured, code }
 }

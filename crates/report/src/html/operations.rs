@@ -8,6 +8,7 @@ use super::series;
 use crate::Document;
 use crate::calls::not_on_hardware;
 use crate::operations::described::{PARTS, table};
+use crate::operations::{NO_EVENT_MEANS, has_hidden};
 
 /// The table, with the legend of its bars.
 pub(super) fn section(doc: &Document, operations: &Operations) -> Markup {
@@ -17,7 +18,8 @@ pub(super) fn section(doc: &Document, operations: &Operations) -> Markup {
                 exit of L2 to the exits that L1 took to handle it.";
     let of_steps = "A step of a VM's life has waited while it ran nothing; its path is the rest, from its beginning to its end.";
     let has_steps = operations.rows.iter().any(|row| row.waited.is_some());
-    let notes = [Some(note), has_steps.then_some(of_steps)];
+    let hides = has_hidden(&operations.rows).then_some(NO_EVENT_MEANS);
+    let notes = [Some(note), has_steps.then_some(of_steps), hides];
     html! {
         h2 #operations-title { "Operations: cost of one execution" }
         @if operations.rows.is_empty() {

@@ -132,6 +132,10 @@ pub(crate) fn table(operations: &Operations, emulated: &EmulatedInstructions) ->
             Cell::of(row.paging.as_ref(), |of| paging::object(row, of))
         });
     }
+    if operations.rows.iter().any(|row| row.hidden.is_some()) {
+        table = table
+            .column(json("hidden"), |row| Cell::of(row.hidden.as_ref(), |of| hidden_list(row, of)));
+    }
     let waits = operations.rows.iter().any(|row| row.waited.is_some());
     if waits {
         table = table.column(json("waited"), |row| Cell::of(row.waited.as_ref(), waited_object));
@@ -243,6 +247,17 @@ fn exit_object(row: &OperationRow, exit: &OperationExit) -> Cell {
         ("per_operation", Cell::Ratio(row.per_operation(exit.count))),
     ]);
     Cell::Object(fields)
+}
+
+fn hidden_list(row: &OperationRow, hidden: &[(String, u64)]) -> Cell {
+    let one = |(reason, count): &(String, u64)| {
+        Cell::Object(vec![
+            ("reason", Cell::Name(reason.clone())),
+            ("count", Cell::Count(*count)),
+            ("per_operation", Cell::Ratio(row.per_operation(*count))),
+        ])
+    };
+    Cell::List(hidden.iter().map(one).collect())
 }
 
 fn path_object(path: &Path) -> Cell {

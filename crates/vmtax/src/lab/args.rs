@@ -141,6 +141,11 @@ pub(crate) struct LabRunArgs {
     #[arg(long)]
     pub(crate) nested: bool,
 
+    /// Run operations in protected VMs of pKVM, whose memory the host cannot access. On the arm64 host, with Linux 7.3 and QEMU 10 or newer; sets
+    /// kvm-arm.mode=protected, and without this flag VMs of that mode are ordinary ones.
+    #[arg(long, conflicts_with_all = ["nested", "observe", "operation_file", "flat"])]
+    pub(crate) protected: bool,
+
     /// The kernel: an image (bzImage or vmlinux), `host` for the running one, `distribution`, or a version in
     /// Debian's archive (6.12, or debian:6.12). Repeatable: each
     /// kernel gets a run, and the report compares them, one column per kernel.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use vmtax_analyse::By;
-use vmtax_lab::HostSetup;
+use vmtax_lab::{HostSetup, PROTECTED_MODE};
 use vmtax_machine::kernel::Kernel;
 use vmtax_runs::lab::{DoneKernel, HostWork, measure};
 use vmtax_store::Claim;
@@ -22,7 +22,8 @@ pub(super) fn work(
     let host = args.host.host();
     let setup = |cache: PathBuf, console: PathBuf| HostSetup {
         nested: args.nested,
-        options: args.option.clone(),
+        options: options(args),
+        protected: args.protected,
         observer: args
             .observe
             .as_deref()
@@ -41,6 +42,12 @@ pub(super) fn work(
         ..HostSetup::plain(host, kernel.clone(), cache, console)
     };
     measure(host, setup, work, claim)
+}
+
+/// Those that were given, and the mode of KVM that protected VMs need.
+fn options(args: &LabRunArgs) -> Vec<String> {
+    let mode = args.protected.then(|| PROTECTED_MODE.to_owned());
+    args.option.iter().cloned().chain(mode).collect()
 }
 
 /// The report of a run just made.

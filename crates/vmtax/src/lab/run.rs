@@ -8,7 +8,7 @@ use vmtax_cli::exit::{Code, CodedError, fail, say, say_more};
 use vmtax_cli::output;
 use vmtax_lab::program::ProgramImage;
 use vmtax_lab::suite::{self, Definition, Suite};
-use vmtax_lab::{Ability, LabPlan};
+use vmtax_lab::{Ability, LabPlan, PROTECTED_MODE};
 use vmtax_machine::kernel::Kernel;
 use vmtax_report::budget::KeptBudget;
 use vmtax_runs::kernels::{is_image, named};
@@ -168,9 +168,13 @@ fn check(args: &LabRunArgs) -> anyhow::Result<()> {
         (args.observe.is_some(), "--observe", Ability::Observe),
         (args.operation_file.is_some(), "--operation-file", Ability::Own),
         (args.flat.is_some(), "--flat", Ability::Program),
+        (args.protected, "--protected", Ability::Protect),
     ];
     able(args.host.host(), &asked)?;
     let all = chosen(&args.suite, &args.operation);
+    if args.protected {
+        protectable(args)?;
+    }
     let simulated = all.iter().find(|one| one.is_simulated());
     if let Some(one) = simulated.filter(|one| !one.is_for(args.host.host(), 1)) {
         return fail(
@@ -221,6 +225,27 @@ fn check(args: &LabRunArgs) -> anyhow::Result<()> {
         budget::open(path, args.host.host())?;
     }
     vmtax_machine::check(args.host.host().emulator()).map_err(|e| fault(e.into(), None))
+}
+
+/// Refuses what protected VMs cannot do.
+fn protectable(args: &LabRunArgs) -> anyhow::Result<()> {
+    if args.option.iter().any(|option| option.starts_with("kvm-arm.mode=")) {
+        let message = format!("--protected: is {PROTECTED_MODE}; leave out --option kvm-arm.mode");
+        return fail(Code::Usage, message);
+    }
+    let does = |all: &[Definition]| all.iter().any(Definition::is_for_protected);
+    let suites =
+        args.suite.iter().filter(|suite| args.operation.is_empty() && !does(suite.operations));
+    let operations = args.operation.iter().filter(|one| !one.is_for_protected());
+    match operations.map(|one| one.name).chain(suites.map(|suite| suite.name)).next() {
+        None => Ok(()),
+        Some(name) => fail(
+            Code::Usage,
+            format!(
+                "--protected: {name} is nothing that a protected VM does; --suite primitives and boot are"
+            ),
+        ),
+    }
 }
 
 fn is_free(folder: &Path) -> bool {

@@ -370,6 +370,113 @@ fn instructions_of_a_hypervisor_at_el2_take_their_exits() {
     assert_exits(&report, &expected);
 }
 
+/// Exits of one operation in a protected VM of pKVM that have an event, and those that the emulator counted beside them.
+const PROTECTED: &[(&str, &str, &str)] = &[
+    ("hvc-psci", "HVC64 PSCI_VERSION 1", ""),
+    ("mmio-read", "DABT_LOW 1", ""),
+    ("id-register", "", "SYS64 1"),
+    ("touch-4k", "DABT_LOW 1", ""),
+    ("tlbi", "", ""),
+];
+
+/// Two boots. Code at EL2 answers reads of ID registers itself, so that no tracer sees their exits.
+#[test]
+fn exits_of_a_protected_vm_are_counted_where_no_tracer_sees_them() {
+    let Some(qemu) = newer_qemu().filter(|_| is_built()) else { return };
+    let names: Vec<&str> = PROTECTED.iter().map(|(name, ..)| *name).collect();
+    let operations = names.join(",");
+    let run = |flags: &[&str]| {
+        report(&with_qemu(&qemu, &[flags, &["--operation", operations.as_str()]].concat()))
+    };
+    let (one, again) = (run(&["--protected"]), run(&["--protected"]));
+    let run_facts = &one["run"];
+    assert!(text(&run_facts["cpu"]).contains("KVM in Protected "), "{run_facts}");
+    assert!(one.to_string().contains("protected VMs are experimental in this kernel"), "{one}");
+    let l1 = |exits: &str| if exits.is_empty() { String::new() } else { format!("L1 {exits}") };
+    let expected: Vec<(String, String)> =
+        PROTECTED.iter().map(|(name, seen, _)| (format!("{name} L1"), l1(seen))).collect();
+    let expected: Vec<(&str, &str)> =
+        expected.iter().map(|(name, exits)| (name.as_str(), exits.as_str())).collect();
+    assert_exits(&one, &expected);
+    for (name, _, unseen) in PROTECTED {
+        assert_eq!(hidden(&one, name), *unseen, "{name}");
+    }
+    assert_eq!(exits(&one), exits(&again));
+    let (paths_of_one, paths_again) = (paths(&one), paths(&again));
+    for (name, path) in &paths_of_one {
+        let varies = VARY.iter().any(|vary| name.starts_with(vary));
+        let most = if varies { path * MOST } else { 0.0 };
+        assert!((path - paths_again[name]).abs() <= most, "{paths_of_one:?} {paths_again:?}");
+    }
+    // An ordinary VM of the same host: the host's kernel handles that exit.
+    let ordinary = run(&["--option", "kvm-arm.mode=protected"]);
+    assert_exits(&ordinary, &[("id-register L1", "L1 SYS64 ID_AA64MMFR0_EL1 1")]);
+    assert_eq!(hidden(&ordinary, "id-register"), "");
+    let ordinary = paths(&ordinary)["id-register L1"];
+    assert!(ordinary > 5.0 * paths_of_one["id-register L1"], "{ordinary} {paths_of_one:?}");
+}
+
+/// Exits of one operation that have no event: `SYS64 1`.
+fn hidden(report: &Value, name: &str) -> String {
+    let rows = report["operations"]["rows"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["name"] == name).unwrap();
+    let of = row["count"].as_f64().unwrap();
+    let hidden = row["hidden"].as_array().unwrap_or_else(|| panic!("{row}")).iter();
+    let each = hidden.map(|one| {
+        let count = one["count"].as_f64().unwrap();
+        format!("{} {}", text(&one["reason"]), count / of)
+    });
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// One Linux boots in an ordinary and in a protected VM of the same host: what differs are its page faults, as a protected VM has pages of 4 KiB.
+#[test]
+fn linux_boots_in_a_protected_vm_with_a_fault_for_each_small_page() {
+    let Some(qemu) = newer_qemu().filter(|_| is_built()) else { return };
+    let boot = |flags: &[&str]| {
+        let report = report(&with_qemu(&qemu, &[&["--suite", "boot"][..], flags].concat()));
+        let row = report["operations"]["rows"][0].clone();
+        assert_eq!((text(&row["name"]), &row["recorded"]), ("boot-linux", &Value::Bool(true)));
+        let exits = row["exits"].as_array().unwrap().clone();
+        let of = |reasons: &[&str]| -> u64 {
+            let wanted = exits.iter().filter(|exit| reasons.contains(&text(&exit["reason"])));
+            wanted.map(|exit| exit["count"].as_u64().unwrap()).sum()
+        };
+        (of(&["DABT_LOW", "IABT_LOW"]), of(&["SYS64", "HVC64"]))
+    };
+    let (ordinary, of_ordinary) = boot(&["--option", "kvm-arm.mode=protected"]);
+    let (protected, of_protected) = boot(&["--protected"]);
+    // At most 128 pages of 2 MiB, and the GIC and the serial port; 65,536 pages of 4 KiB, a quarter of which the kernel touches.
+    assert!((50..1_000).contains(&ordinary), "{ordinary}");
+    assert!((10_000..40_000).contains(&protected), "{protected}");
+    // Of system registers EL2 answers most by itself.
+    assert!(of_protected < of_ordinary, "{of_protected} {of_ordinary}");
+}
+
+/// Kernels, processors and operations without protected VMs.
+#[test]
+fn where_there_are_no_protected_vms_it_is_said() {
+    if !is_built() {
+        return;
+    }
+    let lab = ["lab", "run", "--host", "arm", "--protected", "--kernel", "debian:6.12"];
+    let (code, words) = refused(&[&lab[..], &["--operation", "hvc-psci"]].concat());
+    assert_ne!(code, 0);
+    assert!(words.contains("makes no protected VMs") && words.contains("Linux 7.3"), "{words}");
+    for (flags, said) in [
+        (&["--host", "amd", "--protected"][..], "cannot be had on --host amd; use one of arm"),
+        (
+            &["--host", "arm", "--protected", "--suite", "start"],
+            "is nothing that a protected VM does",
+        ),
+        (&["--host", "arm", "--protected", "--option", "kvm-arm.mode=nvhe"], "leave out --option"),
+    ] {
+        let (code, words) = refused(&[&["lab", "run"], flags].concat());
+        assert_eq!(code, 2, "{words}");
+        assert!(words.contains(said), "{words}");
+    }
+}
+
 /// Without FEAT_NV2 there is no L1, and the error says what it takes.
 #[test]
 fn a_processor_that_cannot_nest_is_named() {
