@@ -23,6 +23,6 @@ pub(crate) fn missing(mode: Option<&str>) -> Result<Option<String>> {
     let mode = mode.unwrap_or("an unknown");
     Ok(Some(format!(
         "KVM of this host makes no protected VMs (KVM_VM_TYPE_ARM_PROTECTED: {error}); Linux {release} runs KVM in {mode} mode, and they take Linux 7.3 or newer in \
-         protected mode, with QEMU 10 or newer (crates/lab/second-qemu.sh trixie arm unpacks one)"
+         protected mode"
     )))
 }

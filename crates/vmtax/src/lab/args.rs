@@ -141,7 +141,7 @@ pub(crate) struct LabRunArgs {
     #[arg(long)]
     pub(crate) nested: bool,
 
-    /// Run operations in protected VMs of pKVM, whose memory the host cannot access. On the arm64 host, with Linux 7.3 and QEMU 10 or newer; sets
+    /// Run operations in protected VMs of pKVM, whose memory the host cannot access. On the arm64 host, with Linux 7.3; sets
     /// kvm-arm.mode=protected, and without this flag VMs of that mode are ordinary ones.
     #[arg(long, conflicts_with_all = ["nested", "observe", "operation_file", "flat"])]
     pub(crate) protected: bool,
