@@ -200,19 +200,24 @@ fn a_trapped_register_has_the_rest_of_its_block() {
     assert_eq!(tree[1], format!("payload;[mrs ID_AA64MMFR0_EL1];{TOP} 4"));
 }
 
+/// A block of the kernel's that is executed at EL2.
+fn at_el2(record: &mut TcgRecord, address: u64, code: &[&[u8]]) {
+    record.block(address.wrapping_add(AT_EL2), HOST.wrapping_sub(AT_EL2), code);
+}
+
 /// Without VHE the host's kernel calls KVM at EL2, whose code is the kernel's at other addresses.
 #[test]
 fn el2_without_vhe_is_called_by_the_kernel() {
     fn left(record: &mut TcgRecord) {
-        record.block(NVHE_HYP + AT_EL2 + 0x400, HOST.wrapping_sub(AT_EL2), &[NOP, RET]);
-        record.block(NVHE_TRAP + AT_EL2 + 4, HOST.wrapping_sub(AT_EL2), &[ERET]);
+        at_el2(record, NVHE_HYP + 0x400, &[NOP, RET]);
+        at_el2(record, NVHE_TRAP + 4, &[ERET]);
         record.block(RUN + 4, HOST, &[NOP]);
     }
     fn entered(record: &mut TcgRecord) {
         record.block(RUN, HOST, &[HVC]);
-        record.block(NVHE_HOST + AT_EL2 + 0x400, HOST.wrapping_sub(AT_EL2), &[NOP, BL]);
-        record.block(NVHE_TRAP + AT_EL2, HOST.wrapping_sub(AT_EL2), &[BL]);
-        record.block(NVHE_ENTER + AT_EL2, HOST.wrapping_sub(AT_EL2), &[NOP, ERET]);
+        at_el2(record, NVHE_HOST + 0x400, &[NOP, BL]);
+        at_el2(record, NVHE_TRAP, &[BL]);
+        at_el2(record, NVHE_ENTER, &[NOP, ERET]);
     }
     let mut record = TcgRecord::of_arm();
     record.begins(left, entered);
