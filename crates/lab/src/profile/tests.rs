@@ -389,7 +389,7 @@ fn damaged_records_are_refused_in_a_sentence() {
     };
     for (bytes, problem) in [
         (Vec::new(), "byte 0 of the record: it is truncated here"),
-        (b"VMTAXTCGxxxxxxxx".to_vec(), "it has version 2021161080; this program reads version 2"),
+        (b"VMTAXTCGxxxxxxxx".to_vec(), "it has version 2021161080; this program reads version 3"),
         (vec![0; 64], "it is no record of vmtax's recorders"),
         (whole().words, "it is truncated here"),
         (end(whole(), &[12345]), "block 12345 is executed before its definition"),

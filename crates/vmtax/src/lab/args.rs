@@ -507,10 +507,9 @@ pub(super) fn measurable(
                 format!("--nested: {flag} {name} has VMs of a guest's on --host amd alone");
             return fail(Code::Usage, message);
         }
-        let records_all = matches!(host, HostKind::Amd | HostKind::Arm);
-        if profile && !records_all && all.iter().any(|one| one.step().is_some()) {
+        if profile && host != HostKind::Amd && all.iter().any(|one| one.step().is_some()) {
             let message = format!(
-                "--profile: has call trees of {flag} {name} on --host amd and arm alone: Bochs records nothing outside of guests' marks; the report names the functions that wait"
+                "--profile: has call trees of {flag} {name} on --host amd alone: Bochs records nothing outside of guests' marks; the report names the functions that wait"
             );
             return fail(Code::Usage, message);
         }

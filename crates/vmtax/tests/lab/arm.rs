@@ -579,8 +579,8 @@ fn assert_functions(trees: &Trees, of_el2: bool) {
     for (name, cause, functions) in [
         ("hvc-psci L1", "L1 [hvc]", &["L0 handle_exit", "L0 handle_hvc"][..]),
         ("mmio-read L1", "L1 [memory access]", &["L0 kvm_handle_guest_abort", "L0 io_mem_abort"]),
-        ("touch-4k L1", "L1 [memory access]", &["L0 kvm_handle_guest_abort", "L0 user_mem_abort"]),
-        ("map-4k L1", "L1 [memory access]", &["L0 kvm_handle_guest_abort", "L0 user_mem_abort"]),
+        ("touch-4k L1", "L1 [memory access]", &["L0 kvm_handle_guest_abort"]),
+        ("map-4k L1", "L1 [memory access]", &["L0 kvm_handle_guest_abort"]),
         ("id-register L1", "L1 [mrs ID_AA64MMFR0_EL1]", &["L0 kvm_handle_sys_reg"]),
         ("oslar L1", "L1 [msr OSLAR_EL1]", &["L0 kvm_handle_sys_reg"]),
         ("timer-sleep L1", "L1 [wfi]", &["L0 kvm_handle_wfx"]),
