@@ -54,8 +54,14 @@ const COUNTERS: &[(&str, &str)] = &[
     ),
 ];
 /// Of these an event of the host's is a part, whose memory may be there already.
-const CREATE: [&str; 5] =
-    ["vpmu-evtyper", "vpmu-ccfiltr", "vpmu-evcntr-write", "vpmu-switch-in", "vpmu-sample"];
+const CREATE: [&str; 6] = [
+    "vpmu-evtyper",
+    "vpmu-ccfiltr",
+    "vpmu-evcntr-write",
+    "vpmu-switch-in",
+    "vpmu-sample",
+    "vpmu-count-",
+];
 
 /// Of these the kernel's memory management or user space is a part, whose work depends on what came before.
 const VARY: [&str; 6] = ["touch-4k", "touch-2m", "map-4k", "map-2m", "mmio-read", "mmio-write"];
