@@ -168,6 +168,50 @@ fn counters_of_kvm_on_arm64_are_exact_and_cost_the_same_in_each_run() {
     assert!(paths(&newest)["vpmu-pmcr-read L1"] > one["vpmu-pmcr-read L1"] * 1.5);
 }
 
+/// Where KVM creates an event of perf for a counter of the guest, and where it only starts one.
+#[test]
+fn trees_show_where_kvm_creates_events() {
+    if !is_built() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let run = run.to_str().unwrap();
+    let operations = "vpmu-evtyper,vpmu-evcntr-write,vpmu-all-on,vpmu-switch-in,vpmu-evcntr-read";
+    let report = json(&[
+        "lab",
+        "run",
+        "--host",
+        "arm",
+        "--kernel",
+        "debian:6.1",
+        "--operation",
+        operations,
+        "--profile",
+        "-o",
+        run,
+    ]);
+    let trees = trees(run);
+    assert_adds_up(&report, &trees);
+    assert_all_named(&trees);
+    let share = |name: &str, function: &str| {
+        let (mut within, mut all) = (0, 0);
+        for (stack, instructions) in &trees[&format!("{name} L1")] {
+            all += instructions;
+            within += if stack.iter().any(|one| one == function) { *instructions } else { 0 };
+        }
+        within as f64 / all as f64
+    };
+    const CREATES: &str = "L0 perf_event_create_kernel_counter";
+    for name in ["vpmu-evtyper", "vpmu-evcntr-write", "vpmu-switch-in"] {
+        assert!(share(name, CREATES) > 0.1, "{name}: {}", share(name, CREATES));
+    }
+    for name in ["vpmu-all-on", "vpmu-evcntr-read"] {
+        assert_eq!(share(name, CREATES), 0.0, "{name}");
+    }
+    assert!(share("vpmu-all-on", "L0 perf_event_enable") > 0.8);
+}
+
 /// A thread of a Linux guest that has six events is switched out and in as the bare guest does it; without events no register of the PMU is accessed, and
 /// what perf costs grows with its events and its rate.
 #[test]
