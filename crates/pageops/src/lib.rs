@@ -1,7 +1,7 @@
 //! Operations on pages for checkpoint and live migration: is a page zero or one repeated word, do two pages
 //! differ and where, checksums, copies, deltas, and passes that do several of these in one read.
 //!
-//! [`cpu`] does them with the widest vectors of the processor, [`engine`] with devices, [`accel`] reads which. [`capi`] is the same
+//! [`cpu`] does them with vectors of the processor, [`engine`] with devices, [`accel`] reads which. [`capi`] is the same
 //! for C.
 
 pub mod accel;
