@@ -4,9 +4,24 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-use vmtax_guest::functions::{CodePart, KernelFunctions, LoadedAddresses, build_id};
+use vmtax_guest::functions::{CodePart, HostKernels, KernelFunctions, LoadedAddresses, build_id};
+use vmtax_guest::order::{Order, Report};
 
 use crate::Result;
+use crate::trace::Tracer;
+
+/// Where the functions are of this kernel, and what L1 has loaded if there is one, which is ordered to say it.
+pub(crate) fn kernels(
+    inner: Option<impl FnOnce(&Order) -> Result<(Report, Tracer)>>,
+) -> Result<HostKernels> {
+    let order = Order { functions: true, ..Order::default() };
+    let inner = inner.map(|ask| ask(&order)).transpose()?;
+    Ok(HostKernels {
+        functions: functions()?,
+        host: loaded(),
+        guest: inner.and_then(|(report, _)| report.loaded),
+    })
+}
 
 /// The functions of `/proc/kallsyms`. Of several names of one address the first is kept.
 pub(crate) fn functions() -> Result<KernelFunctions> {

@@ -1,6 +1,5 @@
 //! Takes an order, has it carried out, and hands back the report.
 
-use vmtax_guest::functions::HostKernels;
 use vmtax_guest::order::{FollowingFile, Operation, Order, OrderOutcome, Program, Report, encode};
 
 use crate::channel::{Attachment, Channel};
@@ -29,7 +28,14 @@ pub(crate) fn run(start: Host) -> Result<()> {
             system::align();
         }
         let carried_out = if here {
-            let tell = |guest: Option<&Linux>| channel.tell(number, &encode(&kernels(guest)?));
+            let tell = |guest: Option<&Linux>| {
+                channel.tell(
+                    number,
+                    &encode(&kallsyms::kernels(
+                        guest.map(|guest| |order: &Order| guest.execute(order, Tracer::Off)),
+                    )?),
+                )
+            };
             host(&order, (guest.as_ref(), &tell), &mut shared)
         } else {
             inner(&order, &mut shared)
@@ -47,17 +53,6 @@ pub(crate) fn run(start: Host) -> Result<()> {
 fn prepare(start: &Host) -> Result<Option<Linux>> {
     trace::prepare(start.buffer_kib)?;
     start.nested.then(|| Linux::boot((MEMORY_MIB, HostBacking::Anonymous), 1, None)).transpose()
-}
-
-/// Where the functions are of this kernel, and of L1's if there is one.
-fn kernels(guest: Option<&Linux>) -> Result<HostKernels> {
-    let order = Order { functions: true, ..Order::default() };
-    let inner = guest.map(|guest| guest.execute(&order, Tracer::Off)).transpose()?;
-    Ok(HostKernels {
-        functions: kallsyms::functions()?,
-        host: kallsyms::loaded(),
-        guest: inner.and_then(|(report, _)| report.loaded),
-    })
 }
 
 /// Says where functions are, and waits until that was heard.

@@ -219,7 +219,7 @@ impl std::fmt::Debug for Cpu {
 }
 
 impl Cpu {
-    /// The fastest variant of this processor, measured once in about a millisecond: the widest may be slower than another.
+    /// The fastest variant of this processor, measured once: the widest may be slower than another.
     pub fn best() -> Cpu {
         static BEST: OnceLock<Cpu> = OnceLock::new();
         /// Both memories fit in a second-level cache.

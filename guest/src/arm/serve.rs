@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use vmtax_guest::functions::HostKernels;
 use vmtax_guest::order::{FollowingFile, Operation, Order, OrderOutcome, Report, encode};
 
 use crate::channel::Io;
@@ -95,7 +94,8 @@ fn outermost(channel: &Channel, words: &[&str]) -> Result<()> {
     let (number, order) = awake::during(|| channel.next()).inspect_err(failed)?;
     awake::align();
     if order.functions {
-        kernels(guest.as_ref())
+        let inner = guest.as_ref().map(|guest| |order: &Order| guest.execute(order, Tracer::Off));
+        kallsyms::kernels(inner)
             .and_then(|kernels| channel.tell(number, &encode(&kernels)))
             .inspect_err(|problem| channel.fail(number, problem))?;
     }
@@ -113,17 +113,6 @@ fn inner(channel: &Channel) -> Result<()> {
         let loaded = order.functions.then(kallsyms::loaded);
         channel.finish(number, &Report { outcomes, loaded, ..Report::default() }, &[])?;
     }
-}
-
-/// Where the functions are of this kernel, and what L1 has loaded if there is one.
-fn kernels(guest: Option<&L1Line>) -> Result<HostKernels> {
-    let order = Order { functions: true, ..Order::default() };
-    let inner = guest.map(|guest| guest.execute(&order, Tracer::Off)).transpose()?;
-    Ok(HostKernels {
-        functions: kallsyms::functions()?,
-        host: kallsyms::loaded(),
-        guest: inner.and_then(|(report, _)| report.loaded),
-    })
 }
 
 /// Modules in the order of their file names.
