@@ -2,7 +2,7 @@
 //! this crate contains.
 //!
 //! KVM of arm64 answers a guest's accesses with events of the host's perf, as KVM of x86 does with `enable_mediated_pmu=0`. No emulator of x86 has
-//! counters that Linux accepts, so the rows of x86 are published and computed ones alone ([`crate::rows`]).
+//! counters that Linux accepts, so the rows of x86 are published and computed ones alone (`src/rows.rs`).
 
 use serde::{Deserialize, Serialize};
 use vmtax_analyse::Ledger;
