@@ -1,6 +1,7 @@
 //! The first steps: file systems, modules, kernel command line.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::channel::{Channel, Io};
 use crate::disk::BlockMailbox;
@@ -57,6 +58,13 @@ pub(crate) fn start() -> Result<InitRole> {
     let refused = options::load(&modules()?, &words)?;
     if words.contains(&"vmtax.online") {
         start_processors()?;
+    }
+    if let Some(us) = value(&words, "vmtax.later=").and_then(|us| us.parse().ok()) {
+        let began = Instant::now();
+        // It does not sleep: that would end with a tick of this kernel.
+        while began.elapsed() < Duration::from_micros(us) {
+            std::hint::spin_loop();
+        }
     }
     huge_pages();
     ports::open()?;

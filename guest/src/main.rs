@@ -21,6 +21,7 @@
 //! | `vmtax.backing=thp`, `guest-memfd` or `private` | a relay: what its guest's memory is |
 //! | `vmtax.pmu=amd` or `intel`, `-legacy` | a relay: its guest has a virtual PMU |
 //! | `vmtax.online` | start the processors that `maxcpus=1` left off |
+//! | `vmtax.later=US` | wait before anything starts, without sleeping |
 //! | `vmtax.nested` | boot `/l1/vmlinux` with `/l1/initramfs` before reporting ready |
 //! | `vmtax.buffer=KIB` | size of the trace buffer |
 //! | `kvm*.NAME=VALUE` | parameters of the module, as modprobe would give them |

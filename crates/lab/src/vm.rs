@@ -20,7 +20,7 @@ use vmtax_machine::programs::{self, FilesByPath};
 use vmtax_machine::{Initramfs, Machine, Mailbox, QUICK_BOOT, QemuOptions, Stop, VmSpec};
 
 use crate::conversation::{Conversation, strange};
-use crate::host::{Booting, HostKind, Ready, base, modules};
+use crate::host::{Booting, HostKind, Ready, base, later, modules};
 use crate::{Error, elf, trace_dat};
 
 /// Memory of a host, without that of its guest and of unpacked files, MiB.
@@ -145,6 +145,13 @@ impl VmPlan {
 }
 
 impl VmSetup {
+    /// The same, whose VMs start later, by an amount that depends on how many attempts at this were lost.
+    pub fn later(&self, lost: usize) -> VmSetup {
+        let mut setup = self.clone();
+        setup.plan.options.extend(later(lost));
+        setup
+    }
+
     /// Boots or restores it.
     pub fn start(&self, progress: &dyn Fn(&str)) -> Result<LabVm, Error> {
         let (spec, archive) = self.spec()?;

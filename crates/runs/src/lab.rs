@@ -90,8 +90,9 @@ pub fn measure(
 /// Has a host do its work; attempts that the emulator's defect ended are notes and files.
 fn run(setup: &HostSetup, work: HostWork<'_>) -> Result<Outcomes, vmtax_lab::Error> {
     let spinner = Progress::spinner();
-    let (outcomes, lost) =
-        attempts::run(&setup.console, || work.run(setup, &|what| spinner.say(what)));
+    let (outcomes, lost) = attempts::run(&setup.console, |lost| {
+        work.run(&setup.later(lost), &|what| spinner.say(what))
+    });
     let mut outcomes = outcomes?;
     outcomes.start.notes.extend(lost.iter().map(attempts::Lost::note));
     outcomes.files.extend(lost.into_iter().map(attempts::Lost::into_file));
@@ -150,8 +151,8 @@ pub fn guest(
     let console = consoles.of(host);
     let setup = setup(kernel, cache, console.clone());
     let spinner = Progress::spinner();
-    let (answered, lost) = attempts::run(&console, || {
-        let mut vm = setup.start(&|what| spinner.say(what))?;
+    let (answered, lost) = attempts::run(&console, |lost| {
+        let mut vm = setup.later(lost).start(&|what| spinner.say(what))?;
         spinner.say("running the command");
         vm.ask(request)
     });

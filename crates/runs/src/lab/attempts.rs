@@ -4,6 +4,8 @@
 //! and leaves its vector in `exception_index`. If the instruction budget of the emulator's main loop ends before the guest's next exit,
 //! `cpu_handle_interrupt` finds that value instead of none, and the vector is delivered once more, whatever the guest's flags are. A Linux guest that is then
 //! on its way into a handler loses its stack; one that is in the handler waits for its own lock, which the machine's watch finds. docs/measured/lab-method.md says what the lab does to make that rare.
+//!
+//! With counted instructions a machine does the same each time, so a further attempt starts what is in the host later.
 
 use std::path::Path;
 
@@ -38,14 +40,14 @@ impl Lost {
     }
 }
 
-/// Runs this, again if the defect ended it: the console or the error says so. `console` is the file that it writes.
+/// Runs this with how many attempts were lost, again if the defect ended it: the console or the error says so. `console` is the file that it writes.
 pub(super) fn run<T>(
     console: &Path,
-    mut run: impl FnMut() -> Result<T, Error>,
+    mut run: impl FnMut(usize) -> Result<T, Error>,
 ) -> (Result<T, Error>, Vec<Lost>) {
     let mut lost = Vec::new();
     loop {
-        let result = run();
+        let result = run(lost.len());
         let Err(error) = &result else { return (result, lost) };
         let written = console_text(console);
         let number = lost.len() + 1;
@@ -75,7 +77,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let console = folder.path().join("console");
         let mut times = 0;
-        let (result, lost) = run(&console, || {
+        let (result, lost) = run(&console, |lost| {
+            assert_eq!(lost, times);
             fs::write(&console, consoles[times]).unwrap();
             times += 1;
             if times > well_at { Ok(()) } else { Err(Error::Guest { message: "ended".to_owned() }) }
@@ -97,7 +100,7 @@ mod tests {
             console: vmtax_machine::Tail { path: console.clone(), lines: Vec::new() },
         };
         let mut times = 0;
-        let (result, lost) = run(&console, || {
+        let (result, lost) = run(&console, |_| {
             times += 1;
             if times > 1 { Ok(()) } else { Err(stuck().into()) }
         });
