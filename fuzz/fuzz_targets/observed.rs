@@ -1,11 +1,14 @@
-//! Bytes as the text of an ordinary tool (top, mpstat, /proc/interrupts, logs): what it shows are parts and counts that can be.
+//! Bytes as the text of an ordinary tool (top, mpstat, /proc/interrupts, logs), and as results that people post: what they show are parts and counts that can be.
 #![no_main]
 
-use vmtax_capture::observed;
+use vmtax_capture::{figures, observed};
 use vmtax_events::observed::Observed;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let Some((tool, all)) = observed::read(&String::from_utf8_lossy(data)) else { return };
+    let text = String::from_utf8_lossy(data);
+    let figures = figures::read(&text).unwrap_or_default();
+    assert!(figures.iter().all(|one| one.value.is_finite() && !one.category.is_empty()));
+    let Some((tool, all)) = observed::read(&text) else { return };
     assert!(!tool.is_empty());
     for one in all {
         let is_possible = match one {

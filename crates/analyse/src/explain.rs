@@ -51,6 +51,7 @@ pub use finding::{
     Most, PerWork, SIMULATED_WALKS, SimulatedWalks,
 };
 pub use interrupts::LineTimer;
+pub use results::POSTED_FIGURES;
 pub use step::{
     ComparedFunction, ExplainStep, InstructionGain, Question, Says, StepAnswer, ToRecord,
 };
@@ -83,7 +84,11 @@ impl Explanation {
         let context = kind::context(ledger);
         let mut samples = ledger.samples.clone();
         samples.extend(base_ledger.into_iter().flat_map(|base| base.samples.iter().cloned()));
-        let workloads = results::workloads(&samples, ledger.recording.emulated.is_some());
+        let is_posted = ledger.recording.format == POSTED_FIGURES;
+        let workloads = match is_posted {
+            true => results::posted(&samples),
+            false => results::workloads(&samples, ledger.recording.emulated.is_some()),
+        };
         let sums = RecordingSums::new(ledger);
         let mut steps = Vec::new();
         // A table of results alone has no exits to ask about.
@@ -100,7 +105,7 @@ impl Explanation {
         if ledger.has_nesting() {
             steps.push(exits::nesting(ledger));
         }
-        steps.extend(results::step(&workloads));
+        steps.extend(results::step(&workloads, is_posted));
         let mut all = Vec::new();
         all.extend(findings::contention(ledger, &context));
         let mut exits = findings::of_exits(ledger, &context, &sums);

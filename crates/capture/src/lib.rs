@@ -22,6 +22,7 @@
 
 pub mod error;
 pub mod feed;
+pub mod figures;
 pub mod import;
 pub mod observed;
 pub mod order;

@@ -128,6 +128,10 @@ words! {
         VcpuBlocked = "vcpu-blocked",
         /// It waited there while the host took memory back.
         VcpuInReclaim = "vcpu-in-reclaim",
+        /// A VMM's change of a memory slot waited for minutes for readers of the old slots.
+        SlotWaits = "slot-waits",
+        /// A kernel's log says that a timer of its own did not wake it.
+        TimerMissed = "timer-missed",
     }
 }
 

@@ -6,11 +6,12 @@ use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use vmtax_analyse::explain::POSTED_FIGURES;
 use vmtax_analyse::{Filter, Ledger, LedgerBuilder};
 use vmtax_capture::import::HEAD;
 use vmtax_capture::profile::{self, SymbolNames};
 
-use vmtax_capture::{ImportFormat, ImportSource, observed, posted, stats};
+use vmtax_capture::{ImportFormat, ImportSource, figures, observed, posted, stats};
 use vmtax_cli::output::cannot_read;
 use vmtax_events::{Losses, Profile, ProfileOrigin, Recording};
 
@@ -56,6 +57,8 @@ const OF_VMM: [&str; 9] = [
 pub struct EvidenceInput {
     name: String,
     text: Option<String>,
+    /// The text with what stands around the output of a tool, where it was posted with that.
+    post: Option<String>,
     rest: EvidenceRest,
 }
 
@@ -83,13 +86,13 @@ impl EvidenceInput {
         } else {
             // What cannot be opened is refused where it is read.
             let Ok(file) = File::open(path) else {
-                return Ok(EvidenceInput { name, text: None, rest: nothing() });
+                return Ok(EvidenceInput { name, text: None, post: None, rest: nothing() });
             };
             file
         };
         let metadata = file.metadata().map_err(unreadable)?;
         if metadata.is_dir() || metadata.is_file() && metadata.len() > MOST_BYTES {
-            return Ok(EvidenceInput { name, text: None, rest: nothing() });
+            return Ok(EvidenceInput { name, text: None, post: None, rest: nothing() });
         }
         if metadata.is_file() {
             (&file).rewind().map_err(unreadable)?;
@@ -97,18 +100,19 @@ impl EvidenceInput {
         let mut bytes = Vec::new();
         (&file).take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
         let is_whole = bytes.len() as u64 <= MOST_BYTES;
-        let text = match is_whole {
-            false => None,
+        let written = || std::str::from_utf8(&bytes).ok().map(str::to_owned);
+        let (text, post) = match is_whole {
+            false => (None, None),
             true if posted::is_posted(bytes.get(..HEAD).unwrap_or(&bytes)) => {
-                Some(restored(bytes.as_slice(), &name)?)
+                (Some(restored(bytes.as_slice(), &name)?), written())
             }
-            true => std::str::from_utf8(&bytes).ok().map(str::to_owned),
+            true => (written(), None),
         };
         let rest = match metadata.is_file() {
             true => nothing(),
             false => EvidenceRest::Stream(Box::new(io::Cursor::new(bytes).chain(file))),
         };
-        Ok(EvidenceInput { name, text, rest })
+        Ok(EvidenceInput { name, text, post, rest })
     }
 
     /// The text, as the tool printed it; `None` for other inputs, and longer ones.
@@ -150,6 +154,14 @@ impl EvidenceInput {
         let mut ledger = LedgerBuilder::new(Filter::default(), 1);
         observed.into_iter().for_each(|one| ledger.observed(one));
         Ok(Some(finish(ledger, tool, Losses::default())))
+    }
+
+    /// The ledger of results of benchmarks by set-up.
+    pub fn figures(&self) -> Option<Ledger> {
+        let samples = figures::read(self.post.as_deref().or(self.text())?)?;
+        let mut ledger = LedgerBuilder::new(Filter::default(), 1);
+        samples.iter().for_each(|one| ledger.sample(one));
+        Some(finish(ledger, POSTED_FIGURES, Losses::default()))
     }
 
     fn profile(&self, text: &str) -> anyhow::Result<Option<Ledger>> {

@@ -168,15 +168,17 @@ fn checked(path: &Path, reading: &ReadOptions, filter: Filter) -> anyhow::Result
         configuration::parameters(text).is_some()
             || matches!(configuration::vm(text, ""), Some(Ok(_)))
     });
-    let input = match evidence.input() {
-        Err(_) if is_configuration => {
+    let figures = evidence.figures().filter(|_| filter == Filter::default());
+    let input = match (evidence.input(), figures) {
+        (Err(_), Some(ledger)) => return Ok((path.display().to_string(), ledger)),
+        (Err(_), None) if is_configuration => {
             let name = path.display();
             let text = format!(
                 "{name}: is a configuration of a VM or of KVM: `vmtax doctor {name}` checks it"
             );
             return fail(Code::Data, text);
         }
-        other => other?,
+        (other, _) => other?,
     };
     let ledger = ledger::of_opened(input, reading, filter.clone())?;
     ledger::check_filter(&filter, &ledger)?;

@@ -54,6 +54,9 @@ const OPTIONS: &[(&str, RemedyId)] = &[
 /// What a confidential VM cannot do without and a plain one can be made to do.
 const BURDEN: &str = "swiotlb";
 
+/// The format of results whose set-ups have names of their own, not those of kinds of VM and options.
+pub const POSTED_FIGURES: &str = "figures";
+
 struct ResultsTable<'a> {
     name: String,
     unit: &'a str,
@@ -200,6 +203,81 @@ fn is_tried(category: &CategoryParts) -> bool {
         .any(|o| ["poll", "hpoll", "haltpoll", "halt_poll_ns"].contains(&o.as_str()))
 }
 
+/// Values of set-ups with names of their own.
+struct PostedSetups<'a> {
+    better: Better,
+    values: BTreeMap<&'a str, Vec<f64>>,
+}
+
+impl PostedSetups<'_> {
+    /// Each set-up beside the best; `None` of one alone.
+    fn results(&self, name: String, unit: &str) -> Option<WorkloadResults> {
+        let table = ResultsTable {
+            name,
+            unit,
+            better: self.better,
+            values: BTreeMap::new(),
+            host: Vec::new(),
+            names: BTreeMap::new(),
+        };
+        let median = |values: &[f64]| samples::median(values).unwrap_or_default();
+        let order = |a: &[f64], b: &[f64]| match self.better {
+            Better::Higher => median(a).total_cmp(&median(b)),
+            _ => median(b).total_cmp(&median(a)),
+        };
+        let (best, there) = self.values.iter().max_by(|a, b| order(a.1, b.1))?;
+        let row = |(setup, values): (&&str, &Vec<f64>)| CategoryResult {
+            category: (*setup).to_owned(),
+            value: median(values),
+            runs: values.len(),
+            plain: (setup != best).then(|| table.beside(best, there, values)).flatten(),
+            baseline: None,
+        };
+        let rows: Vec<CategoryResult> = self.values.iter().map(row).collect();
+        let losing = rows.iter().filter_map(|row| {
+            Some((row.plain.as_ref().filter(|plain| plain.is_loss())?.loss, row))
+        });
+        let worst = losing.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, row)| row.clone());
+        let (name, unit) = (table.name, unit.to_owned());
+        (rows.len() > 1).then(|| WorkloadResults {
+            name,
+            unit,
+            worst,
+            bounce: None,
+            changed: None,
+            recovered: Vec::new(),
+            rows,
+        })
+    }
+}
+
+/// Every workload of set-ups with names of their own, worst first.
+pub(super) fn posted(samples: &[Sample]) -> Vec<Arc<WorkloadResults>> {
+    let mut workloads: BTreeMap<(&str, &str, &str), PostedSetups<'_>> = BTreeMap::new();
+    let known = || samples.iter().filter(|sample| sample.better != Better::Neither);
+    for sample in known() {
+        // Of several units of a kind the base.
+        let (base, factor) = base_unit(&sample.unit).unwrap_or((&sample.unit, 1.0));
+        let is_alike = |other: &Sample| {
+            (&other.workload, &other.metric) != (&sample.workload, &sample.metric)
+                || other.unit == sample.unit
+        };
+        let (unit, factor) =
+            if known().all(is_alike) { (sample.unit.as_str(), 1.0) } else { (base, factor) };
+        let setups = workloads
+            .entry((&sample.workload, &sample.metric, unit))
+            .or_insert_with(|| PostedSetups { better: sample.better, values: BTreeMap::new() });
+        setups.values.entry(&sample.category).or_default().push(sample.value * factor);
+    }
+    let results = |((workload, metric, unit), setups): (&(&str, &str, &str), &PostedSetups<'_>)| {
+        setups.results(format!("{workload} {metric}").trim().to_owned(), unit)
+    };
+    let mut all: Vec<Arc<WorkloadResults>> =
+        workloads.iter().filter_map(results).map(Arc::new).collect();
+    all.sort_by(|a, b| b.loss().total_cmp(&a.loss()));
+    all
+}
+
 fn workload(table: &ResultsTable<'_>) -> WorkloadResults {
     let rows: Vec<(CategoryResult, &CategoryParts)> =
         table.values.keys().filter_map(|c| Some((table.row(c)?, c))).collect();
@@ -279,13 +357,16 @@ fn most_changed(rows: &[CategoryResult]) -> Option<CategoryResult> {
 }
 
 /// The step, where there are results.
-pub(super) fn step(workloads: &[Arc<WorkloadResults>]) -> Option<ExplainStep> {
+pub(super) fn step(workloads: &[Arc<WorkloadResults>], is_posted: bool) -> Option<ExplainStep> {
     let worst = workloads.first()?;
     let answer = if worst.loss() >= LOSS { StepAnswer::Yes } else { StepAnswer::No };
     let thin = workloads.iter().flat_map(|w| &w.rows).any(|row| row.runs < ENOUGH);
     let evidence = workloads.iter().cloned().map(Evidence::Workload).collect();
     let step = ExplainStep::new(Question::Results, answer, Says::Worst(Arc::clone(worst)));
     let step = step.evidence(evidence);
+    if is_posted {
+        return Some(step.next(ToRecord::ExitsOfSetups));
+    }
     Some(if thin { step.next(ToRecord::Repetitions) } else { step })
 }
 

@@ -239,4 +239,6 @@ pub enum ToRecord {
     Nested,
     /// More repetitions.
     Repetitions,
+    /// Exits of two set-ups whose results differ.
+    ExitsOfSetups,
 }

@@ -20,7 +20,7 @@ pub struct CategoryResult {
     pub value: f64,
     /// Values.
     pub runs: usize,
-    /// The plain VM with the same options; without one, and beside a plain VM, the host.
+    /// The plain VM with the same options; without one, and beside a plain VM, the host. Of set-ups with names of their own the best.
     pub plain: Option<CategoryBeside>,
     /// The same category without its last option.
     pub baseline: Option<CategoryBeside>,

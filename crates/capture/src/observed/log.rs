@@ -16,6 +16,9 @@ const NO_KVM: [&str; 6] = [
     "TCG doesn't support requested feature",
 ];
 
+/// Linux kernel/rcu/tree_stall.h, `rcu_check_gp_kthread_expired_fqs_timer`.
+const TIMER_MISSED: &str = "kthread timer wakeup didn't happen for";
+
 /// The same of others, each with its source.
 const MESSAGES: &[(&str, LogMessage)] = &[
     // QEMU hw/virtio/vhost.c, `vhost_region_add_section`.
@@ -126,6 +129,19 @@ fn blocked(text: &str) -> Option<LogMessage> {
     Some(if in_reclaim { LogMessage::VcpuInReclaim } else { LogMessage::VcpuBlocked })
 }
 
+/// The same of a VMM whose change of a memory slot waits for readers of the old slots: Linux virt/kvm/kvm_main.c, `kvm_swap_active_memslots` (before 5.17
+/// `install_new_memslots`), which calls `synchronize_srcu_expedited`.
+fn slot_waits(text: &str) -> bool {
+    let mut stack = lines(text)
+        .skip_while(|line| !line.contains(" blocked for more than "))
+        .skip_while(|line| !line.contains("synchronize_srcu"));
+    stack.any(|line| {
+        ["kvm_swap_active_memslots+", "install_new_memslots+"]
+            .iter()
+            .any(|name| line.contains(name))
+    })
+}
+
 pub(super) fn messages(text: &str) -> Option<Vec<Observed>> {
     let is_said = |words: &str| lines(text).any(|line| line.contains(words));
     let mut found = Vec::new();
@@ -146,6 +162,7 @@ pub(super) fn messages(text: &str) -> Option<Vec<Observed>> {
         }
     }
     found.extend(blocked(text).map(Observed::Message));
+    found.extend(slot_waits(text).then_some(Observed::Message(LogMessage::SlotWaits)));
     // x86-64-v3 and its like have the default's name.
     let has_avx = |line: &str| {
         let mut words = line.split_whitespace();
@@ -163,9 +180,12 @@ pub(super) fn messages(text: &str) -> Option<Vec<Observed>> {
     }
     // What the CPU that is stuck does says more than that it is.
     if let Some(stall) = found.iter_mut().find(|one| **one == Observed::Message(LogMessage::Stall))
-        && is_said(NOTIFIES)
     {
-        *stall = Observed::Message(LogMessage::NotifyHangs);
+        if is_said(NOTIFIES) {
+            *stall = Observed::Message(LogMessage::NotifyHangs);
+        } else if is_said(TIMER_MISSED) {
+            *stall = Observed::Message(LogMessage::TimerMissed);
+        }
     }
     (!found.is_empty()).then_some(found)
 }
@@ -262,6 +282,23 @@ pub(super) fn boot(text: &str) -> Option<Vec<Observed>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_stuck_says_why() {
+        let said = |text: &str| messages(text).unwrap_or_default();
+        let is = |message| vec![Observed::Message(message)];
+        let stall = "rcu: INFO: rcu_sched self-detected stall on CPU\n";
+        assert_eq!(said(stall), is(LogMessage::Stall));
+        let missed = "rcu: rcu_sched kthread timer wakeup didn't happen for 26092 jiffies! g-367\n";
+        assert_eq!(said(&format!("{stall}{missed}")), is(LogMessage::TimerMissed));
+        assert_eq!(said(missed), []);
+        let blocked = "INFO: task qemu-system-ris:1765 blocked for more than 120 seconds.\n";
+        let waits =
+            "[] __synchronize_srcu.part.0+0x88/0xe2\n[] kvm_swap_active_memslots+0x186/0x1ea\n";
+        assert_eq!(said(&format!("{blocked}{waits}")), is(LogMessage::SlotWaits));
+        assert_eq!(said(waits), []);
+        assert_eq!(said(&format!("{blocked}[] synchronize_srcu+0x1/0x2\n")), []);
+    }
 
     #[test]
     fn boots_and_tools_of_guests_say_one_thing_each() {

@@ -358,6 +358,9 @@ pub(crate) fn record(record: ToRecord) -> &'static str {
         ToRecord::Nested => {
             "a recording with kvm:kvm_nested_eret and kvm:kvm_inject_nested_exception (`perf record -e 'kvm:*'`)"
         }
+        ToRecord::ExitsOfSetups => {
+            "`perf kvm stat record -a` of both setups: results do not show why they differ"
+        }
         ToRecord::Repetitions => "each setup at least five times: one run has no spread",
     }
 }

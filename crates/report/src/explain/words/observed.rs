@@ -152,6 +152,14 @@ pub(super) fn message(message: LogMessage) -> FindingWords {
             "a vCPU's thread waited for minutes while the host's kernel took memory back (its name is CPU 0/KVM or its like): the host has too little of it, or waits for a page that another task has locked",
             "`free -m` and /proc/pressure/memory on the host, VmSwap and VmLck in /proc/PID/status of the VMM; with deferred_split_scan in the log Linux 4.17 or later, which does not wait for such pages",
         ),
+        LogMessage::SlotWaits => (
+            "the VMM waited for minutes in KVM while it changed the VM's memory (synchronize_srcu in kvm_swap_active_memslots): KVM waits until no vCPU uses the old memory slots, and one did not end",
+            "which vCPU does not end: /proc/PID/task/*/stack of the VMM on the host while it hangs; a newer kernel: a vCPU that sleeps or loops while it holds the slots is an error of its KVM (RISC-V's before 5.19: commit be82abe6a76b)",
+        ),
+        LogMessage::TimerMissed => (
+            "the guest's log says that a timer of its kernel did not fire for seconds (timer wakeup didn't happen): the host did not deliver the interrupt of the timer, or did not run the vCPU then",
+            "steal in the guest's /proc/stat: if it stands still while this happens, the timer was lost and the host's kernel or VMM is to be looked at (kvm:kvm_exit, kvm:kvm_vcpu_wakeup and timer events on the host); if it grows, the vCPU had no processor",
+        ),
         LogMessage::NotifyHangs => (
             "a CPU is stuck in a notification of a virtio device: the write to its register does not return, or is repeated for ever",
             "the host's kernel: before Linux 4.16 KVM skips such a write wrongly where it runs nested (commit d391f1207067); on the host `perf kvm stat live` while it hangs",

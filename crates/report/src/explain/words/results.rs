@@ -101,14 +101,24 @@ pub(super) fn verdict<W: AsRef<WorkloadResults>>(workloads: &[W]) -> String {
             };
             format!(
                 "{many}{}: {} {}{}",
-                workload.name,
-                worst.category,
-                lost(workload.loss(), plain),
+                shortened(&workload.name),
+                shortened(&worst.category),
+                lost(workload.loss(), &shortened(plain)),
                 back.unwrap_or_default()
             )
         }
         (Some(workload), _) if workloads.len() == 1 => without_loss(workload),
         _ => format!("no kind of VM loses 5 % and more in any of {} workloads", workloads.len()),
+    }
+}
+
+/// The first words of a name: those that people give set-ups may be sentences.
+fn shortened(name: &str) -> String {
+    const WORDS: usize = 4;
+    let words: Vec<&str> = name.split_whitespace().collect();
+    match words.get(..WORDS) {
+        Some(first) if words.len() > WORDS => format!("{} ...", first.join(" ")),
+        _ => name.to_owned(),
     }
 }
 
