@@ -242,7 +242,7 @@ impl HostSetup {
             recorded,
             observed: !self.observer.is_empty(),
             order: Some(order),
-            has_guests: self.nested,
+            has_guests: self.nested || boots || counting,
         };
         Ok(Ready { exceptions, ..booting.start((&named, &archive), &progress)? })
     }
