@@ -223,8 +223,23 @@ fn counters(text: &str) -> Option<Cow<'_, str>> {
         let name = path.rsplit('/').next()?;
         value.trim().parse::<u64>().ok().map(|value| format!("{name} {value}\n"))
     };
-    let rows: Vec<String> = text.lines().filter_map(row).collect();
+    let rows: Vec<String> =
+        text.lines().filter_map(|line| row(line).or_else(|| of_list(line))).collect();
     (rows.len() >= ENOUGH).then(|| Cow::Owned(rows.concat()))
+}
+
+/// A line of the list of events with which perf report begins, `105K kvm:kvm_exit` (Linux tools/perf/ui/browsers/hists.c, `perf_evsel_menu__write`), as one of counters.
+fn of_list(line: &str) -> Option<String> {
+    let (count, name) = line.trim().split_once(char::is_whitespace)?;
+    let (digits, factor) = match count.as_bytes().last()? {
+        b'K' => (&count[..count.len() - 1], 1000),
+        b'M' => (&count[..count.len() - 1], 1_000_000),
+        _ => (count, 1),
+    };
+    let value = digits.parse::<u64>().ok()?.checked_mul(factor)?;
+    let name = name.trim().strip_prefix("kvm:")?;
+    let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    is_name.then(|| format!("{name} {value}\n"))
 }
 
 /// Lines of a log may end with a number, too: most stacks have several frames.

@@ -6,6 +6,7 @@ use vmtax_events::{Cause, Level, Reason};
 
 use super::burst::burst;
 use super::finding::Evidence;
+use super::findings;
 use super::step::{ExplainStep, Question, Says, StepAnswer, ToRecord};
 use super::sums::{NAMED, RecordingSums, TAX_MATTERS, add, lacks_entries, total};
 use crate::diff::{ABOUT_EQUAL, Diff, DiffRow, DiffSide, DiffVerdict, Per, suitable};
@@ -68,7 +69,10 @@ pub(super) fn bottleneck(
             let all_ns = ledger.total().time_ns;
             unknown(Says::NoRunningTime { spent_ns, all_ns }, ToRecord::Recording)
         }
-        (None, None) if ledger.exits.is_empty() => unknown(Says::NoExits, ToRecord::Times),
+        (None, None) if ledger.exits.is_empty() => {
+            let says = findings::counted_exits(ledger);
+            unknown(says.unwrap_or(Says::NoExits), ToRecord::Times)
+        }
         (None, None) => unknown(Says::OnlyCounts { emulated }, ToRecord::Times),
         (Some(base), _) => against(side, base),
     }

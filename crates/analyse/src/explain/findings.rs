@@ -12,7 +12,7 @@ mod td_timer;
 pub(super) use contention::{contention, is_of_io, is_throttled, lasting_contention};
 pub(super) use counters::of_counters;
 pub(super) use exits::of_exits;
-pub(super) use kvm_stat::of_kvm_counters;
+pub(super) use kvm_stat::{counted_exits, of_kvm_counters};
 pub(super) use memory::{advise_private, of_memory, of_tlb, shattered, small_by_faults};
 pub(super) use observed::of_observed;
 pub(super) use samples::of_profiles;

@@ -112,6 +112,8 @@ pub enum Says {
     },
     /// There are no exits.
     NoExits,
+    /// Exits were counted, by a counter of that name, and that is all.
+    Counted(&'static str, u64),
     /// There are no times.
     OnlyCounts {
         /// But those of an emulator.

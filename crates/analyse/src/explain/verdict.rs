@@ -11,7 +11,7 @@ use super::category::is_category;
 use super::certainty::Certainty;
 use super::exits::too_few;
 use super::finding::{Finding, FindingCost, FoundKind};
-use super::findings::{is_of_io, is_throttled, lasting_contention};
+use super::findings::{counted_exits, is_of_io, is_throttled, lasting_contention};
 use super::interrupts::wakes;
 use super::mapping;
 use super::step::{ExplainStep, Question, Says, StepAnswer};
@@ -291,7 +291,7 @@ fn without_exits(steps: &[ExplainStep], all: &[Finding], ledger: &Ledger) -> Opt
     if shown == Some(FoundKind::NoKvm) {
         return shown.map(Verdict::Finding);
     }
-    let says = Some(Says::OnlyCounts { emulated: false });
+    let says = counted_exits(ledger).or(Some(Says::OnlyCounts { emulated: false }));
     let has_counts = shown.is_some() || !ledger.stats.is_empty();
     has_counts.then_some(Verdict::Undecided { says, most: shown })
 }

@@ -2,6 +2,7 @@
 
 use super::super::certainty::Certainty;
 use super::super::finding::{Evidence, Finding, FoundKind};
+use super::super::step::Says;
 use super::super::subject::Subject;
 use crate::Ledger;
 use crate::remedy::Context;
@@ -62,6 +63,12 @@ const ABOUT: &[(&[&str], Subject)] = &[
     (&["kvm_hypercall", "kvm_hv_hypercall", "hypercalls"], Subject::Hypercalls),
     (&["irq_exits"], Subject::HostInterrupts),
 ];
+
+/// How many exits a counter has, if one has some.
+pub(in crate::explain) fn counted_exits(ledger: &Ledger) -> Option<Says> {
+    let (name, exits) = KvmStatCounts(ledger).of(&EXITS).filter(|(_, exits)| *exits >= 1.0)?;
+    Some(Says::Counted(name, exits as u64))
+}
 
 /// What the counters show. No remedies: which device, which timer and what it costs are in a recording.
 pub(in crate::explain) fn of_kvm_counters(ledger: &Ledger, context: &Context) -> Vec<Finding> {
