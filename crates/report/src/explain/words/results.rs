@@ -99,11 +99,11 @@ pub(super) fn verdict<W: AsRef<WorkloadResults>>(workloads: &[W]) -> String {
                 1 => String::new(),
                 all => format!("{lose} of {all} workloads lose; worst is "),
             };
+            let (worst, plain) = shortened_pair(&worst.category, plain);
             format!(
-                "{many}{}: {} {}{}",
+                "{many}{}: {worst} {}{}",
                 shortened(&workload.name),
-                shortened(&worst.category),
-                lost(workload.loss(), &shortened(plain)),
+                lost(workload.loss(), &plain),
                 back.unwrap_or_default()
             )
         }
@@ -120,6 +120,20 @@ fn shortened(name: &str) -> String {
         Some(first) if words.len() > WORDS => format!("{} ...", first.join(" ")),
         _ => name.to_owned(),
     }
+}
+
+/// Two names that are not the same: of long ones that begin alike what differs.
+fn shortened_pair(a: &str, b: &str) -> (String, String) {
+    let short = (shortened(a), shortened(b));
+    if short.0 != short.1 {
+        return short;
+    }
+    let alike = a.split_whitespace().zip(b.split_whitespace()).take_while(|(a, b)| a == b).count();
+    let rest = |name: &str| {
+        let words: Vec<&str> = name.split_whitespace().skip(alike).collect();
+        format!("... {}", shortened(&words.join(" ")))
+    };
+    (rest(a), rest(b))
 }
 
 /// A value with its unit, thousands as a prefix of units that have them.
@@ -150,6 +164,17 @@ fn figure(value: f64, unit: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_names_are_told_apart() {
+        let pair = |a: &str, b: &str| shortened_pair(a, b);
+        assert_eq!(pair("snp", "VM"), ("snp".to_owned(), "VM".to_owned()));
+        assert_eq!(
+            pair("a b c d e f", "a b c d e g h i j k"),
+            ("... f".to_owned(), "... g h i j ...".to_owned())
+        );
+        assert_eq!(pair("a b c d e", "x").0, "a b c d ...");
+    }
 
     #[test]
     fn a_cost_that_doubles_is_a_factor() {
