@@ -166,27 +166,34 @@ const MUCH_UNKNOWN: f64 = 0.01;
 
 /// The categories of a workload and what each loses.
 pub(crate) fn workload_table(workload: &WorkloadResults) -> Table {
-    let mut table = Table::new(vec![
+    let mut columns = vec![
         Column::words("category", "category"),
         Column::data("value").only(JSON),
         Column::number("", "median").only(PEOPLE),
         Column::minor("runs", "runs", 2),
-        Column::number("loss_to_plain", "loss to plain"),
-        Column::minor("loss_to_baseline", "loss to baseline", 1),
-    ]);
+    ];
+    match workload.has_kinds {
+        true => columns.extend([
+            Column::number("loss_to_plain", "loss to plain"),
+            Column::minor("loss_to_baseline", "loss to baseline", 1),
+        ]),
+        false => columns.push(Column::number("loss_to_best", "loss to best")),
+    }
+    let mut table = Table::new(columns);
     let loss = |beside: &Option<CategoryBeside>| {
         Cell::of(beside.as_ref(), |beside| Cell::Share(beside.loss))
     };
     for row in &workload.rows {
         let median = format!("{} {}", significant(row.value), workload.unit);
-        table.row(vec![
+        let mut cells = vec![
             Cell::Name(row.category.clone()),
             Cell::Number(row.value),
             Cell::Written(median, sort_key(row.value)),
             Cell::Count(row.runs as u64),
             loss(&row.plain),
-            loss(&row.baseline),
-        ]);
+        ];
+        cells.extend(workload.has_kinds.then(|| loss(&row.baseline)));
+        table.row(cells);
     }
     table
 }

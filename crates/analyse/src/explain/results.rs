@@ -242,6 +242,7 @@ impl PostedSetups<'_> {
         (rows.len() > 1).then(|| WorkloadResults {
             name,
             unit,
+            has_kinds: false,
             worst,
             bounce: None,
             changed: None,
@@ -297,6 +298,7 @@ fn workload(table: &ResultsTable<'_>) -> WorkloadResults {
     WorkloadResults {
         name: table.name.clone(),
         unit: table.unit.to_owned(),
+        has_kinds: true,
         worst,
         bounce,
         changed,

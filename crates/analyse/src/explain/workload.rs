@@ -55,6 +55,8 @@ pub struct WorkloadResults {
     pub name: String,
     /// Unit of the values.
     pub unit: String,
+    /// Categories are kinds of VM and options; else they are set-ups with names of their own, each beside the best.
+    pub has_kinds: bool,
     /// The category that loses most against a plain VM with the same options, from [`LOSS`] on.
     pub worst: Option<CategoryResult>,
     /// The part of that loss that a plain VM with a bounce buffer has too.
