@@ -4,7 +4,8 @@
 //!  record ──tcg, bochs──> what happens ──flow──> who executes, on whose behalf ──tree──> batches ──check──> rows
 //!             symbols, source: functions and lines by address
 //! ```
-//! A batch is everything that the machine executes between two readings of the clock, by a payload or, of a step of a VM's life, by the VMM. The clock counts instructions,
+//! A batch is everything that the machine executes between two readings of the clock, by a payload or, of a step of a VM's life, by the VMM;
+//! or, of a workload of a VM, by the program that has it carried out: then all levels have trees of their own. The clock counts instructions,
 //! so it checks the tree: each batch of each operation must have exactly as many instructions as the clock says, or there is no tree.
 //!
 //! Left out: the recorders (`crates/recorder-*`), how they get into the emulator (`vmtax-machine`), pictures.

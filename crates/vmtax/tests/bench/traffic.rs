@@ -390,6 +390,24 @@ fn a_workload_has_its_functions_at_each_level() {
         let of_kvm = ("hypervisor in the VM".to_owned(), "svm_vcpu_run".to_owned());
         assert!(functions[&of_kvm].1 > 0.0, "{workload}");
     }
+    // A guest executes the same for a request at both levels.
+    let queue = ("workload's guest".to_owned(), "virtqueue_add_split".to_owned());
+    let (base, own) = functions(&run, "request")[&queue];
+    assert!((base.unwrap() - own).abs() < 0.01 * own, "{base:?} {own}");
+    // The exact tree of one CPUID of a payload has the same functions.
+    let lab = folder.path().join("lab");
+    let made = vmtax(&["lab", "run", "--operation", "cpuid", "--profile", "-o", name(&lab)]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let csv = vmtax(&["report", name(&lab), "--event", "functions", "--format", "csv"]);
+    let csv = String::from_utf8(csv.stdout).unwrap();
+    let of_cpuid = functions(&run, "cpuid");
+    for function in ["svm_vcpu_run", "__svm_vcpu_run", "x86_decode_insn", "decode_operand"] {
+        let row = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let row = row.into_iter().find(|row| row.contains(&function)).unwrap();
+        let of_one: f64 = row[2].parse().unwrap();
+        let base = of_cpuid[&("host".to_owned(), function.to_owned())].0.unwrap();
+        assert!((base - of_one).abs() < 0.02 * of_one, "{function}: {base} {of_one}");
+    }
     let folded = vmtax(&["report", name(&run), "--format", "folded"]);
     let folded = String::from_utf8(folded.stdout).unwrap();
     for said in ["cpuid in plain+nested (repeat 0) L2;L0 vCPU threads;", ";L2 "] {
