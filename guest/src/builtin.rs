@@ -35,7 +35,7 @@ struct DoneOperations {
 
 /// CPUID, whatever it says.
 #[expect(unused_unsafe, reason = "safe to call in newer Rust; Cargo.toml takes older ones")]
-fn cpuid() -> u32 {
+pub(crate) fn cpuid() -> u32 {
     // SAFETY: every x86-64 processor has the instruction.
     unsafe { __cpuid(0) }.eax
 }

@@ -9,8 +9,8 @@ use vmtax_guest::order::{decode, encode};
 use vmtax_guest::traffic::{PeerCommand, Reply, SeenVm, Traffic};
 
 use crate::site::{RunningVms, connect, console};
-use crate::traffic_client::{broken, facts, message, say, send};
-use crate::{Result, agent, network, traffic_client};
+use crate::traffic_client::{broken, facts, loaded, message, say, send};
+use crate::{Result, agent, kallsyms, network, traffic_client};
 
 /// What this VM sends traffic to.
 enum TrafficTarget {
@@ -41,11 +41,11 @@ fn carry_out(command: &PeerCommand, target: &mut Option<TrafficTarget>) -> Resul
             let mut stream = connect(*address, limit, || Ok(()))?;
             let facts = facts(&mut stream).map_err(broken)?;
             *target = Some(TrafficTarget::Server(stream));
-            Ok(vec![SeenVm { facts, threads: Vec::new() }])
+            Ok(vec![SeenVm { facts, ..SeenVm::default() }])
         }
         PeerCommand::Start(site) => {
             let vms = RunningVms::start(site).map_err(inside)?;
-            let own = SeenVm { facts: agent::facts(), threads: Vec::new() };
+            let own = SeenVm { facts: agent::facts(), ..SeenVm::default() };
             let seen = std::iter::once(own).chain(vms.seen.iter().cloned()).collect();
             *target = Some(TrafficTarget::Inside(Box::new(vms)));
             Ok(seen)
@@ -53,6 +53,16 @@ fn carry_out(command: &PeerCommand, target: &mut Option<TrafficTarget>) -> Resul
         PeerCommand::Send(traffic, count) => {
             let target = target.as_mut().ok_or("this VM has no server to send to")?;
             target.send(*traffic, *count).map(|()| Vec::new())
+        }
+        PeerCommand::Loaded => {
+            let inside = match target {
+                None => Vec::new(),
+                Some(TrafficTarget::Server(stream)) => vec![loaded(stream)?],
+                Some(TrafficTarget::Inside(vms)) => vms.loaded()?,
+            };
+            let own = kallsyms::loaded_functions()?;
+            let all = std::iter::once(own).chain(inside);
+            Ok(all.map(|loaded| SeenVm { loaded, ..SeenVm::default() }).collect())
         }
     }
 }

@@ -9,6 +9,8 @@ pub struct HostKernels {
     pub host: LoadedAddresses,
     /// Modules of L1, if there is one. It runs the same kernel, so the functions are the host's.
     pub guest: Option<LoadedAddresses>,
+    /// Those of a Linux guest of L1, if it has one, with the same kernel.
+    pub inner: Option<LoadedAddresses>,
 }
 
 /// The functions of a kernel.
@@ -36,6 +38,8 @@ pub struct LoadedAddresses {
     pub modules: Vec<(String, u64)>,
     /// Build ids: of the kernel (without a name) and of its modules, as far as they have one.
     pub builds: Vec<(String, Vec<u8>)>,
+    /// Functions of its modules, if it has others than the host. Empty: they are the host's.
+    pub own: Vec<CodePart>,
 }
 
 /// The GNU build id in ELF notes.

@@ -20,6 +20,7 @@ pub(crate) fn kernels(
         functions: functions()?,
         host: loaded(),
         guest: inner.and_then(|(report, _)| report.loaded),
+        inner: None,
     })
 }
 
@@ -85,5 +86,13 @@ pub(crate) fn loaded() -> LoadedAddresses {
         Some((name.clone(), build_id(&notes)?.to_vec()))
     });
     let builds = own.into_iter().chain(of_modules).collect();
-    LoadedAddresses { notes: crc32fast::hash(&notes), modules, builds }
+    LoadedAddresses { notes: crc32fast::hash(&notes), modules, builds, own: Vec::new() }
+}
+
+/// Modules of the running kernel with their functions.
+pub(crate) fn loaded_functions() -> Result<LoadedAddresses> {
+    let loaded = loaded();
+    let is_module = |part: &CodePart| loaded.modules.iter().any(|(name, _)| *name == part.name);
+    let own = functions()?.parts.into_iter().filter(is_module).collect();
+    Ok(LoadedAddresses { own, ..loaded })
 }

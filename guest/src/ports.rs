@@ -39,7 +39,12 @@ pub(crate) fn out32(port: u16, value: u32) {
     };
 }
 
-/// Writes to ports by the instructions by which a recorder inside an emulator knows a mark: `MOV EDX, port; MOV EAX, R15D; OUT DX, EAX; RET`, for each of them.
+/// Returns.
+const RETURN: [u8; 1] = [0xc3];
+/// Returns the time: `RDTSC; SHL RDX, 32; OR RAX, RDX; RET`.
+const CLOCK: [u8; 10] = [0x0f, 0x31, 0x48, 0xc1, 0xe2, 0x20, 0x48, 0x09, 0xd0, 0xc3];
+
+/// Writes to ports by the instructions by which a recorder inside an emulator knows a mark: `MOV EDX, port; MOV EAX, R15D; OUT DX, EAX`, then a return, for each of them.
 pub(crate) struct MarkCode {
     start: *mut libc::c_void,
     ports: Vec<u16>,
@@ -47,14 +52,26 @@ pub(crate) struct MarkCode {
 
 impl MarkCode {
     /// Bytes of a mark.
-    const SIZE: usize = 16;
+    const SIZE: usize = 32;
+    const MARK: usize = 9;
 
     /// Code for these ports.
     pub(crate) fn new(ports: Vec<u16>) -> Result<MarkCode> {
+        MarkCode::with(ports, &RETURN)
+    }
+
+    /// Code for these ports that reads the clock right after the mark.
+    pub(crate) fn clocked(ports: Vec<u16>) -> Result<MarkCode> {
+        MarkCode::with(ports, &CLOCK)
+    }
+
+    fn with(ports: Vec<u16>, then: &[u8]) -> Result<MarkCode> {
         let mut code = vec![0; ports.len() * MarkCode::SIZE];
         for (room, port) in code.chunks_exact_mut(MarkCode::SIZE).zip(&ports) {
             let [low, high] = port.to_le_bytes();
-            room[..10].copy_from_slice(&[0xba, low, high, 0, 0, 0x44, 0x89, 0xf8, 0xef, 0xc3]);
+            let (mark, rest) = room.split_at_mut(MarkCode::MARK);
+            mark.copy_from_slice(&[0xba, low, high, 0, 0, 0x44, 0x89, 0xf8, 0xef]);
+            rest[..then.len()].copy_from_slice(then);
         }
         let bytes = code.len().max(1);
         // SAFETY: new memory, which this structure owns, and of which nothing but the code is executed.
@@ -71,12 +88,12 @@ impl MarkCode {
         Ok(MarkCode { start, ports })
     }
 
-    /// Writes to a port; nothing if there is no code for it.
-    pub(crate) fn write(&self, port: u16) {
-        let Some(at) = self.ports.iter().position(|one| *one == port) else { return };
+    /// Writes to a port; nothing if there is no code for it. Returns the time, if the code is [`MarkCode::clocked`].
+    pub(crate) fn write(&self, port: u16) -> u64 {
+        let Some(at) = self.ports.iter().position(|one| *one == port) else { return 0 };
         let code = self.start.wrapping_byte_add(at * MarkCode::SIZE);
         // SAFETY: the code there is a function that changes two registers, which its caller may not rely on. Nobody answers at the port.
-        unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(code)() };
+        unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> u64>(code)() }
     }
 }
 

@@ -12,7 +12,9 @@ use vmtax_guest::order::{decode, encode};
 use vmtax_guest::traffic::TrafficKind;
 
 use crate::traffic_client::{CHUNK_KIB, message, pieces, say};
-use crate::{Result, agent, computing, devices, network, system, traffic_client};
+use crate::{
+    Result, agent, builtin, computing, devices, kallsyms, network, system, traffic_client,
+};
 
 /// The VM's disk: on virtio, IDE or NVMe.
 const DISKS: [&str; 3] = ["/dev/vda", "/dev/sda", "/dev/nvme0n1"];
@@ -100,6 +102,11 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     let mut kept = Vec::new();
     while let Some((kind, count)) = message(&mut stream).ok().and_then(|bytes| decode(&bytes)) {
         match kind {
+            TrafficKind::Loaded => {
+                let loaded = kallsyms::loaded_functions().map_err(std::io::Error::other)?;
+                say(&mut stream, &encode(&loaded))?;
+                continue;
+            }
             TrafficKind::Request { bytes, .. } => {
                 buffer.resize(buffer.len().max(bytes as usize), 0);
                 for _ in 0..count {
@@ -125,6 +132,11 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
             TrafficKind::Clock => {
                 for _ in 0..count {
                     std::hint::black_box(Instant::now());
+                }
+            }
+            TrafficKind::Cpuid => {
+                for _ in 0..count {
+                    std::hint::black_box(builtin::cpuid());
                 }
             }
             TrafficKind::RealTimeClock => devices::read_clock(count)?,

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command as Program, Stdio};
 use std::time::{Duration, Instant};
 
+use vmtax_guest::functions::LoadedAddresses;
 use vmtax_guest::traffic::{
     Client, DISK, HostThread, PORT, PeerCommand, Role, SeenVm, Site, SiteAddress, TAP, TAPS,
     Traffic,
@@ -178,7 +179,7 @@ impl RunningVms {
             Client::Host => {
                 let mut stream = vm.connect(address, limit)?;
                 let facts = traffic_client::facts(&mut stream).map_err(broken)?;
-                (TrafficSender::Here(stream), vec![SeenVm { facts, threads: Vec::new() }])
+                (TrafficSender::Here(stream), vec![SeenVm { facts, ..SeenVm::default() }])
             }
             Client::Inside(inner) => {
                 let mut stream = vm.connect(address, limit)?;
@@ -214,6 +215,17 @@ impl RunningVms {
             }
             TrafficSender::There(stream) => {
                 ask(stream, &PeerCommand::Send(traffic, count)).map(drop)
+            }
+        }
+    }
+
+    /// What the kernels of the VM and of that in it have loaded.
+    pub(crate) fn loaded(&mut self) -> Result<Vec<LoadedAddresses>> {
+        match &mut self.sender {
+            TrafficSender::Here(stream) => Ok(vec![traffic_client::loaded(stream)?]),
+            TrafficSender::There(stream) => {
+                let vms = ask(stream, &PeerCommand::Loaded)?;
+                Ok(vms.into_iter().map(|vm| vm.loaded).collect())
             }
         }
     }

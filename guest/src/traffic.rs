@@ -11,6 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::functions::LoadedAddresses;
 use crate::order::FollowingFile;
 
 /// TCP port of the server in a VM, and of a VM that is commanded.
@@ -27,6 +28,8 @@ pub const DISK: &str = "/tmp/disk";
 pub struct TrafficCell {
     pub site: Site,
     pub traffic: Traffic,
+    /// It is sent once more between two marks of a recorder in the emulator, after [`crate::functions::HostKernels`] have been told.
+    pub profiled: bool,
 }
 
 /// A host and its VMs.
@@ -104,6 +107,8 @@ pub enum PeerCommand {
     Start(Box<Site>),
     /// So many operations of this traffic.
     Send(Traffic, u32),
+    /// Say what is loaded here and in the server.
+    Loaded,
 }
 
 /// The answer to a command.
@@ -111,7 +116,7 @@ pub enum PeerCommand {
 pub struct Reply {
     /// Why it failed; empty if it did not.
     pub problem: String,
-    /// Of starting: this VM and those in it; of connecting: the server.
+    /// Of starting and of what is loaded: this VM and those in it; of connecting: the server.
     pub vms: Vec<SeenVm>,
 }
 
@@ -122,6 +127,8 @@ pub struct SeenVm {
     pub facts: Vec<(String, String)>,
     /// Threads of its host that take part, those of a peer too.
     pub threads: Vec<HostThread>,
+    /// Its modules, where they were asked for.
+    pub loaded: LoadedAddresses,
 }
 
 /// Traffic of one kind.
@@ -165,6 +172,8 @@ pub enum TrafficKind {
     },
     /// A program in the VM reads the clock.
     Clock,
+    /// A program in the VM executes CPUID, which its host handles.
+    Cpuid,
     /// A program in the VM reads the time from its real-time clock.
     RealTimeClock,
     /// A program in the VM writes a line of 63 characters to its console.
@@ -183,6 +192,8 @@ pub enum TrafficKind {
     Barrier,
     /// The VM starts, from QEMU's first moment to the server's answer: nothing is sent to it.
     Boot,
+    /// No traffic: the server says what its kernel has loaded.
+    Loaded,
 }
 
 /// Result of a cell.
@@ -196,6 +207,8 @@ pub struct CellOutcome {
     pub vms: Vec<SeenVm>,
     /// Time of the traffic.
     pub elapsed_ns: u64,
+    /// Cycles between the two marks.
+    pub profiled: Option<u64>,
     /// Files that follow, in this order: those of the recording.
     pub files: Vec<FollowingFile>,
 }

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use vmtax_guest::functions::LoadedAddresses;
 use vmtax_guest::order::{decode, encode};
 use vmtax_guest::traffic::{PORT, PeerCommand, Reply, SeenVm, Traffic, TrafficKind};
 
@@ -27,6 +28,13 @@ pub(crate) fn serve(mut one: impl FnMut(TcpStream) -> std::io::Result<()>) -> Re
 /// The facts that the server sends first: a length, and the encoded list.
 pub(crate) fn facts(stream: &mut TcpStream) -> std::io::Result<Vec<(String, String)>> {
     Ok(decode(&message(stream)?).unwrap_or_default())
+}
+
+/// What the server's kernel has loaded.
+pub(crate) fn loaded(stream: &mut TcpStream) -> Result<LoadedAddresses> {
+    say(stream, &encode(&(TrafficKind::Loaded, 0_u32))).map_err(broken)?;
+    decode(&message(stream).map_err(broken)?)
+        .ok_or_else(|| "the VM does not say what it has loaded".to_owned())
 }
 
 /// Most bytes of a message.

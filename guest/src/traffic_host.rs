@@ -1,15 +1,19 @@
 //! An emulated host with QEMU: starts VMs ([`crate::site`]), has traffic sent to them, and records KVM meanwhile.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use vmtax_guest::functions::HostKernels;
+use vmtax_guest::layout;
 use vmtax_guest::order::{FollowingFile as Named, decode, encode};
 use vmtax_guest::traffic::{CellOutcome, TrafficCell, TrafficKind};
 
-use crate::Result;
 use crate::channel::{Attachment, Channel};
+use crate::ports::{self, MarkCode};
 use crate::site::{RunningVms, console};
 use crate::system;
 use crate::trace::{self, Tracer};
+use crate::{Result, kallsyms};
 
 /// Time without traffic before a recording: delayed acknowledgements and timers of the connection have passed.
 const QUIET: Duration = Duration::from_millis(100);
@@ -19,15 +23,20 @@ pub(crate) fn serve(channel: &Channel, buffer_kib: u32) -> Result<()> {
     // Some settings are there; a kernel without it has none of them.
     let _ = system::mount("debugfs", "/sys/kernel/debug");
     trace::prepare(buffer_kib).inspect_err(|problem| channel.fail(0, problem))?;
-    let mut last = 0;
+    let last = Cell::new(0);
     loop {
-        let (number, bytes) = channel.hear(last)?;
-        last = number;
+        let (number, bytes) = channel.hear(last.get())?;
+        last.set(number);
         let cell: TrafficCell = decode(&bytes)
             .ok_or("the cell cannot be read: this program and vmtax do not belong together")?;
         let mut outcome = CellOutcome::default();
         let mut files = Vec::new();
-        if let Err(problem) = carry_out(&cell, &mut outcome, &mut files) {
+        let tell = |kernels: &HostKernels| {
+            // The acknowledgement has a number of its own.
+            last.set(number + 1);
+            channel.tell(number, &encode(kernels))
+        };
+        if let Err(problem) = carry_out(&cell, &tell, &mut outcome, &mut files) {
             outcome.problem = problem;
         }
         outcome.console = console();
@@ -41,6 +50,7 @@ pub(crate) fn serve(channel: &Channel, buffer_kib: u32) -> Result<()> {
 
 fn carry_out(
     cell: &TrafficCell,
+    tell: &dyn Fn(&HostKernels) -> Result<()>,
     outcome: &mut CellOutcome,
     files: &mut Vec<Attachment>,
 ) -> Result<()> {
@@ -59,7 +69,33 @@ fn carry_out(
     vms.before_recording()?;
     std::thread::sleep(QUIET);
     ((), outcome.elapsed_ns) = record(files, || vms.send(traffic, traffic.count))?;
-    vms.check()
+    vms.check()?;
+    if cell.profiled {
+        let mut loaded = vms.loaded()?.into_iter();
+        tell(&HostKernels {
+            functions: kallsyms::functions()?,
+            host: kallsyms::loaded(),
+            guest: loaded.next(),
+            inner: loaded.next(),
+        })?;
+        std::thread::sleep(QUIET);
+        outcome.profiled = Some(profile(|| vms.send(traffic, traffic.count))?);
+        vms.check()?;
+    }
+    Ok(())
+}
+
+/// Has a recorder in the emulator record this: the cycles between the readings of the clock that the marks make, the last of which nothing follows.
+fn profile(run: impl FnOnce() -> Result<()>) -> Result<u64> {
+    let [begin, end] = [layout::begin(0), layout::end(0)];
+    let marks = MarkCode::clocked(vec![layout::PREPARE, begin, end, layout::DONE])?;
+    marks.write(layout::PREPARE);
+    let began = marks.write(begin);
+    let result = run();
+    let ended = marks.write(end);
+    marks.write(layout::DONE);
+    ports::unrecorded();
+    result.map(|()| ended.saturating_sub(began))
 }
 
 /// Records KVM while this runs: its result and its time, ns. The recording is the files.

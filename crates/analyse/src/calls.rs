@@ -3,6 +3,7 @@
 //! Left out on purpose: how a tree is made (`vmtax-lab`), and pictures.
 
 pub mod artefact;
+pub mod beside;
 pub mod difference;
 mod tree;
 
@@ -14,12 +15,15 @@ pub use tree::{Arranged, CallNode, CallTree, FunctionCost, NodeLabel};
 
 use crate::Ledger;
 use crate::operations::{L2_SUFFIX, Operations, Waited};
+use crate::reasons::vm_name;
 
 /// An operation with its call tree.
 #[derive(Clone, Debug)]
 pub struct ProfiledOperation<'a> {
     /// The operation. Hostile text.
     pub name: String,
+    /// Workload and category of a benchmark's cell. Hostile text.
+    pub cell: Option<(&'a str, &'a str)>,
     /// Where it was executed.
     pub level: Level,
     /// How often, in the batch that the tree is of.
@@ -44,41 +48,72 @@ impl ProfiledOperation<'_> {
     }
 }
 
-/// The profiled operations of a ledger, in the order of its operations, and a sentence for each that does not add up.
-pub fn profiled(ledger: &Ledger) -> (Vec<ProfiledOperation<'_>>, Vec<String>) {
+/// The profiled operations of a ledger, in the order of its operations, then the cells of a benchmark; and a sentence for each that does not add up.
+pub fn profiled<'a>(ledger: &'a Ledger) -> (Vec<ProfiledOperation<'a>>, Vec<String>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     if ledger.calls.is_empty() {
         return (found, problems);
     }
     let mut seen = HashSet::new();
-    for row in Operations::new(ledger).rows {
-        let suffix = if row.level == Level::L2 { L2_SUFFIX } else { "" };
-        let workload = format!("{}{suffix}", row.name);
-        let Some(tree) = ledger.calls.get(&workload).filter(|_| seen.insert(workload.clone()))
-        else {
-            continue;
-        };
-        let figure = |metric: &str| {
-            let of = |sample: &&Sample| sample.workload == workload && sample.metric == metric;
-            ledger.samples.iter().find(of).map(|sample| sample.value as u64)
-        };
-        let one = ProfiledOperation {
-            name: row.name,
-            level: row.level,
-            operations: figure(Sample::PROFILED).unwrap_or(0),
-            begun: figure(Sample::PROFILE_BEGUN).unwrap_or(0),
-            undone: figure(Sample::PROFILE_UNDONE).unwrap_or(0),
-            around: figure(Sample::PROFILE_LOOP).unwrap_or(0),
-            idle: figure(Sample::PROFILE_IDLE).unwrap_or(0),
-            waited: row.waited,
-            tree,
-        };
-        let sum = [tree.total(), one.undone, one.around].into_iter().try_fold(0, u64::checked_add);
-        if tree.damaged || one.operations == 0 || sum != Some(one.begun) {
-            problems.push(format!("the call tree of {workload} does not add up, and is not shown"));
+    let mut add = |key: String, one: Option<ProfiledOperation<'a>>| {
+        let Some(one) = one.filter(|_| seen.insert(key.clone())) else { return };
+        let sum = [one.tree.total(), one.undone, one.around];
+        let sum = sum.into_iter().try_fold(0, u64::checked_add);
+        if one.tree.damaged || one.operations == 0 || sum != Some(one.begun) {
+            problems.push(format!("the call tree of {key} does not add up, and is not shown"));
         } else {
             found.push(one);
         }
+    };
+    for row in Operations::new(ledger).rows {
+        let suffix = if row.level == Level::L2 { L2_SUFFIX } else { "" };
+        let workload = format!("{}{suffix}", row.name);
+        let is_of = |sample: &Sample| sample.workload == workload;
+        let one = one(ledger, &workload, &is_of).map(|one| ProfiledOperation {
+            name: row.name,
+            level: row.level,
+            waited: row.waited,
+            ..one
+        });
+        add(workload, one);
+    }
+    for cell in ledger.samples.iter().filter(|sample| sample.metric == Sample::PROFILED) {
+        let key = vm_name(&cell.workload, &cell.category, cell.repeat);
+        let is_of = |sample: &Sample| {
+            (&sample.workload, &sample.category, sample.repeat)
+                == (&cell.workload, &cell.category, cell.repeat)
+        };
+        let one = one(ledger, &key, &is_of).map(|one| {
+            let is_nested = one.tree.levels().contains_key(&2);
+            let level = if is_nested { Level::L2 } else { Level::L1 };
+            let cell = Some((&*cell.workload, &*cell.category));
+            ProfiledOperation { name: key.clone(), cell, level, ..one }
+        });
+        add(key, one);
     }
     (found, problems)
+}
+
+/// The tree of this name, with the figures of these samples.
+fn one<'a>(
+    ledger: &'a Ledger,
+    key: &str,
+    is_of: &dyn Fn(&Sample) -> bool,
+) -> Option<ProfiledOperation<'a>> {
+    let figure = |metric: &str| {
+        let of = |sample: &&Sample| sample.metric == metric && is_of(sample);
+        ledger.samples.iter().find(of).map_or(0, |sample| sample.value as u64)
+    };
+    Some(ProfiledOperation {
+        name: String::new(),
+        cell: None,
+        level: Level::Unknown,
+        operations: figure(Sample::PROFILED),
+        begun: figure(Sample::PROFILE_BEGUN),
+        undone: figure(Sample::PROFILE_UNDONE),
+        around: figure(Sample::PROFILE_LOOP),
+        idle: figure(Sample::PROFILE_IDLE),
+        waited: None,
+        tree: ledger.calls.get(key)?,
+    })
 }

@@ -71,7 +71,7 @@ impl Launcher {
     pub(crate) fn new(
         matrix: &Matrix,
         console: PathBuf,
-        (stop, fresh): (&Stop, bool),
+        (stop, fresh, profile): (&Stop, bool, bool),
     ) -> anyhow::Result<Launcher> {
         let mut kinds = Vec::new();
         let mut modules = None;
@@ -102,6 +102,7 @@ impl Launcher {
                         kernel,
                         cache: vmtax_runs::lab::cache_folder()?,
                         fresh,
+                        profile,
                         console: console.clone(),
                         limit: Duration::from_millis(matrix.limit_ms).saturating_mul(SLOWER),
                         stop: stop.clone(),
@@ -181,7 +182,8 @@ impl Launcher {
         let notes = std::mem::take(&mut host.start.notes);
         Ok(match done {
             Ok(done) => {
-                inside.host = Some(host);
+                // A recorder records one cell, as addresses are those of its VMs.
+                inside.host = (!inside.setup.profile).then_some(host);
                 (done, notes)
             }
             // The next cell has another host.

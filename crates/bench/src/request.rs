@@ -14,6 +14,8 @@ pub struct BenchRequest {
     pub only: Vec<String>,
     /// Boot the emulated host of VMs of QEMU again, and replace its saved state.
     pub fresh: bool,
+    /// Record all that the emulated host executes for each workload, for call trees.
+    pub profile: bool,
     /// Only this part of the workloads.
     pub shard: Option<Shard>,
 }

@@ -11,6 +11,7 @@ use vmtax_cli::progress::Progress;
 use vmtax_cli::signals;
 use vmtax_events::Better;
 use vmtax_guest::job::{Busy, Job, JobOutcome};
+use vmtax_lab::network::ClientPlace;
 use vmtax_machine::Stop;
 
 use crate::adapter::UTILISATION;
@@ -58,9 +59,13 @@ impl BenchRequest {
     pub fn run(&self, folder: &Path) -> anyhow::Result<()> {
         let (text, matrix, cells) = self.open()?;
         check(&matrix, &cells)?;
+        if self.profile {
+            check_profiled(&matrix)?;
+        }
         let mut session = BenchSession::open(folder, &text, self, &matrix)?;
         let stop = Stop::default();
-        let launcher = Launcher::new(&matrix, session.console(), (&stop, self.fresh))?;
+        let launcher =
+            Launcher::new(&matrix, session.console(), (&stop, self.fresh, self.profile))?;
         let mut runner = Runner::new((&matrix, &cells), &mut session, launcher, stop.clone());
         // Before this, a signal has nothing to undo.
         signals::catch(stop.flag())?;
@@ -135,6 +140,34 @@ fn check(matrix: &Matrix, cells: &[BenchCell]) -> anyhow::Result<()> {
                 ),
             );
         }
+    }
+    Ok(())
+}
+
+/// Refuses what has no call trees.
+fn check_profiled(matrix: &Matrix) -> anyhow::Result<()> {
+    if !matrix.target.is_inside() {
+        return fail(
+            Code::Usage,
+            "--profile: workloads of VMs of QEMU on the emulated AMD host have call trees; set accel = \"amd\" and vmm = \"qemu\"",
+        );
+    }
+    let traffic = matrix.workloads.iter().filter_map(|workload| match &workload.kind {
+        WorkloadProgram::Traffic(traffic) => Some((&workload.name, traffic)),
+        WorkloadProgram::Adapter(_) | WorkloadProgram::Own { .. } => None,
+    });
+    for (name, traffic) in traffic {
+        let why = match (traffic.of.has_server(), traffic.client) {
+            (false, _) => "it ends when its VM has started",
+            (true, ClientPlace::Peer) => "its peer has modules at addresses of its own",
+            (true, ClientPlace::Host) => continue,
+        };
+        return fail(
+            Code::Usage,
+            format!(
+                "--profile: workload {name} has no call trees: {why}; leave it out with --only"
+            ),
+        );
     }
     Ok(())
 }
@@ -403,7 +436,17 @@ impl<'a> Runner<'a> {
         let records = set.records;
         let recorded = if records { self.recorded(cell, &job)? } else { None };
         let recorded = recorded.into_iter().collect();
-        Ok((outcome, Ok(Readings { values: readings, counters, mapped, recorded, trace: None })))
+        Ok((
+            outcome,
+            Ok(Readings {
+                values: readings,
+                counters,
+                mapped,
+                recorded,
+                trace: None,
+                profile: None,
+            }),
+        ))
     }
 
     /// Carries out traffic with a VM of QEMU on an emulated host, which is recorded.

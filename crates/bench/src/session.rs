@@ -21,9 +21,10 @@ use vmtax_capture::program::builtin::ROUNDS;
 use vmtax_cli::exit::{Code, CodedError, fail};
 use vmtax_cli::output::cannot_write;
 use vmtax_durable::FileAccess;
-use vmtax_events::{Better, KeptRows, Losses, Recording, RowSink, Sample, Vm};
+use vmtax_events::{Better, CallRow, KeptRows, Losses, Recording, RowSink, Sample, Vm};
 use vmtax_guest::job::{JobCounter, JobOutcome};
 use vmtax_guest::order::KvmCounters;
+use vmtax_lab::OperationProfile;
 use vmtax_lab::network::Passage;
 use vmtax_runs::lab::rows_of_passage;
 use vmtax_runs::{create_options, read_fault, write_fault};
@@ -52,6 +53,8 @@ pub(crate) struct Readings {
     pub(crate) recorded: Vec<ClientExits>,
     /// A recording to keep as it is.
     pub(crate) trace: Option<Vec<u8>>,
+    /// The call trees of so many operations, or why there are none.
+    pub(crate) profile: Option<(u32, Result<OperationProfile, String>)>,
 }
 
 /// Exits of the recorded run of a client in one VM.
@@ -98,6 +101,7 @@ impl Readings {
         readings.values = [(ROUNDS, "count", operations), (Sample::ELAPSED, "ns", elapsed)]
             .map(|(metric, unit, value)| ProgramReading::new(metric, unit, value, Better::Neither))
             .to_vec();
+        readings.profile = passage.profile.map(|profile| (passage.count, profile));
         readings.trace = Some(passage.trace);
         Ok(readings)
     }
@@ -257,6 +261,25 @@ impl BenchSession {
                 if let Some(trace) = readings.trace {
                     let path = self.folder.join(CELLS).join(name.replace(".txt", ".dat"));
                     write_private(&path, &trace)?;
+                }
+                match readings.profile {
+                    None => {}
+                    Some((count, Ok(profile))) => {
+                        let figures = profile.figures(count).into_iter();
+                        samples.extend(figures.map(|(metric, unit, value)| {
+                            sample(metric, unit, value as f64, Better::Neither)
+                        }));
+                        let name = vm_name(workload, category, repeat);
+                        for row in profile.rows {
+                            let row = CallRow { workload: name.clone(), ..row };
+                            self.writer.call(&row).map_err(write_fault)?;
+                        }
+                    }
+                    Some((_, Err(problem))) => {
+                        self.notes.insert(format!(
+                            "no call trees of {workload} in {category}: {problem}"
+                        ));
+                    }
                 }
                 if let Some((counters, operations)) = readings.mapped {
                     samples.extend(mapped(counters, operations, &sample));

@@ -84,6 +84,28 @@ impl Conversation {
         self.answer(machine, number)
     }
 
+    /// The same, of an order whose guest tells something before it goes on, if it gets that far.
+    pub(crate) fn ask_told(
+        &mut self,
+        machine: &mut Machine,
+        bytes: &[u8],
+        told: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
+    ) -> Result<Vec<u8>, Error> {
+        let number = self.order(bytes)?;
+        let header = self.wait(machine, number, |header| {
+            let tells = header.state == MailboxState::Running && header.length > 0;
+            tells || header.state == MailboxState::Done
+        })?;
+        let answer = self.answered(&header)?;
+        if header.state == MailboxState::Done {
+            return Ok(answer);
+        }
+        told(&answer)?;
+        self.last += 1;
+        self.announce(self.last, &[])?;
+        self.answer(machine, number)
+    }
+
     /// Sends bytes; returns the number of the order.
     fn order(&mut self, bytes: &[u8]) -> Result<u32, Error> {
         if bytes.len() as u64 > (REPORT - ORDER) * BYTES {

@@ -137,6 +137,7 @@ pub(crate) struct Ready {
 }
 
 /// The record of a running host.
+#[derive(Debug)]
 pub(crate) struct HostRecord {
     pub(crate) record: File,
     /// The functions of its kernels as reported by the host; empty if an observer will run.

@@ -30,7 +30,8 @@ use vmtax_machine::{Machine, Stop};
 pub use self::site::{QEMU, commands};
 pub use crate::category::Category;
 use crate::conversation::{Conversation, strange};
-use crate::host::{Booting, HostStart, Ready};
+use crate::host::{Booting, HostRecord, HostStart, Ready, What};
+use crate::profile::{BatchClock, Clocked, OperationMeasure, OperationProfile, RecordReading};
 use crate::{Error, trace_dat};
 
 /// Traffic by its name.
@@ -51,7 +52,7 @@ const fn workload(
 }
 
 /// All workloads: the operations before the recording and in it.
-pub const WORKLOADS: [NetworkWorkload; 18] = [
+pub const WORKLOADS: [NetworkWorkload; 19] = [
     workload(
         "request",
         "request of 64 B and its answer, one after the other",
@@ -96,6 +97,7 @@ pub const WORKLOADS: [NetworkWorkload; 18] = [
         TrafficKind::Clock,
         [100, 1000],
     ),
+    workload("cpuid", "CPUID that a program in the VM executes", TrafficKind::Cpuid, [100, 1000]),
     workload(
         "rtc",
         "reading of the time from the VM's real-time clock (needs +pc+rtc)",
@@ -158,6 +160,11 @@ impl NetworkWorkload {
         WORKLOADS.iter().find(|workload| workload.name == name)
     }
 
+    /// Whether its VM runs before it begins.
+    pub fn has_server(&self) -> bool {
+        self.traffic.kind != TrafficKind::Boot
+    }
+
     /// Whether a client takes part, which can be elsewhere. (In the others the VM is only told to begin.)
     pub fn has_client(&self) -> bool {
         matches!(
@@ -203,6 +210,8 @@ pub struct NetworkSetup {
     pub cache: PathBuf,
     /// Boot again, and replace the saved state.
     pub fresh: bool,
+    /// Send the traffic of a cell once more, and record all that the machine executes meanwhile. A host carries out one cell then.
+    pub profile: bool,
     /// The file for the console.
     pub console: PathBuf,
     /// Wall-clock limit of the start of the host, and of each cell.
@@ -225,6 +234,8 @@ pub struct Passage {
     pub trace: Vec<u8>,
     /// Events lost in its buffers.
     pub lost: u64,
+    /// Its call trees, or why there are none, where they were asked for.
+    pub profile: Option<Result<OperationProfile, String>>,
     /// Threads of the host that take part.
     threads: Vec<HostThread>,
 }
@@ -246,6 +257,8 @@ pub struct NetworkHost {
     limit: Duration,
     /// Its time is that of counted instructions.
     counted: bool,
+    /// The recorder of its instructions, until a cell was recorded.
+    recorded: Option<HostRecord>,
     /// How it came up.
     pub start: HostStart,
     /// Version of the VMM.
@@ -311,21 +324,23 @@ impl NetworkHost {
             spec: &spec,
             cache: &setup.cache,
             fresh: setup.fresh,
-            recorded: None,
-            observed: false,
+            recorded: setup.profile.then_some(What::Code),
+            // The functions are told when the VMs run.
+            observed: true,
             order: None,
             // The host itself ends a VM that does not answer, and starts it anew.
             has_guests: false,
         };
         let say = |doing: &str| progress(&format!("{doing} the host"));
         let ready = booting.start((&archive, &|| Ok(archive.clone())), &say)?;
-        let Ready { machine, conversation, start, .. } = ready;
+        let Ready { machine, conversation, start, recorded, .. } = ready;
         Ok(NetworkHost {
             machine,
             conversation,
             release: setup.kernel.release.clone(),
             limit: setup.limit,
             counted: plan.processors == 1,
+            recorded,
             start,
             vmm: files::version().unwrap_or_default(),
         })
@@ -334,22 +349,32 @@ impl NetworkHost {
     /// Carries out a cell. A VM that does not start or stops answering is tried once more, with a note; the inner error says why it was
     /// not measured.
     pub fn carry_out(&mut self, cell: &PlannedCell) -> Result<Result<Passage, String>, Error> {
-        let mut order = cell.order();
+        let mut order = TrafficCell { profiled: self.recorded.is_some(), ..cell.order() };
         if !self.counted {
             // The host's time is that of this computer.
             order.site.limit_ms = self.limit.as_millis() as u64;
         }
         let mut answer = self.ask(&order)?;
-        if !answer.0.problem.is_empty() {
-            let note = format!("{}: {}; tried again", cell.name(), told(&answer.0));
+        if !answer.outcome.problem.is_empty() && answer.reading.is_none() {
+            let note = format!("{}: {}; tried again", cell.name(), told(&answer.outcome));
             self.start.notes.push(note);
             answer = self.ask(&order)?;
         }
-        let (outcome, files) = answer;
+        let CellAnswer { outcome, files, reading } = answer;
         if let Some(problem) = problem(&outcome, &cell.category) {
             return Ok(Err(problem));
         }
+        let profile = reading.zip(outcome.profiled).map(|(reading, cycles)| {
+            let (workload, cycles) = (&*cell.name(), &[cycles][..]);
+            reading.finish().profile(&OperationMeasure {
+                number: WINDOW,
+                workload,
+                cycles,
+                around: 0,
+            })
+        });
         Ok(Ok(Passage {
+            profile,
             vms: cell.vms(),
             count: cell.traffic().count,
             is_nested: cell.category.is_nested(),
@@ -360,12 +385,20 @@ impl NetworkHost {
         }))
     }
 
-    fn ask(&mut self, cell: &TrafficCell) -> Result<(CellOutcome, NamedFiles), Error> {
+    fn ask(&mut self, cell: &TrafficCell) -> Result<CellAnswer, Error> {
         self.machine.allow(self.limit);
-        let bytes = self.conversation.ask(&mut self.machine, &encode(cell))?;
+        let mut reading = None;
+        let NetworkHost { machine, conversation, recorded, .. } = self;
+        let bytes = conversation.ask_told(machine, &encode(cell), &mut |kernels| {
+            let Some(made) = recorded.take() else { return Ok(()) };
+            let made = HostRecord { kernels: kernels.to_vec(), ..made };
+            let window = Clocked { level: 0, clock: BatchClock::Workload };
+            reading = Some(RecordReading::start(made, BTreeMap::from([(WINDOW, window)]), &[])?);
+            Ok(())
+        })?;
         let outcome: CellOutcome = decode(&bytes).ok_or_else(strange)?;
         let files = self.conversation.files(bytes.len(), &outcome.files)?;
-        Ok((outcome, files))
+        Ok(CellAnswer { outcome, files, reading })
     }
 }
 
@@ -388,7 +421,11 @@ impl PlannedCell {
 
     /// A VM for each workload: what a VM did before changes when the host's scheduler lets it run, and so how often it is idle.
     fn order(&self) -> TrafficCell {
-        TrafficCell { site: site::of(&self.category, self.client), traffic: self.traffic() }
+        TrafficCell {
+            site: site::of(&self.category, self.client),
+            traffic: self.traffic(),
+            profiled: false,
+        }
     }
 
     /// VMs of the run: the one under test, and its peer, unless both are in one L1, whose exits are those of both.
@@ -419,7 +456,18 @@ fn told(outcome: &CellOutcome) -> String {
     }
 }
 
+/// The number between whose marks a recorder in the emulator records traffic.
+const WINDOW: u16 = 0;
+
 type NamedFiles = Vec<(String, Vec<u8>)>;
+
+/// What a host says of a cell.
+struct CellAnswer {
+    outcome: CellOutcome,
+    files: NamedFiles,
+    /// Reads the record, if the cell was recorded.
+    reading: Option<RecordReading>,
+}
 
 #[cfg(test)]
 mod tests {
@@ -464,6 +512,7 @@ mod tests {
             elapsed_ns: 0,
             trace: Vec::new(),
             lost: 0,
+            profile: None,
             threads: vec![thread(5, false), thread(6, true)],
         };
         let event = |tid, kind| Event { time_ns: 0, pid: 0, tid, cpu: 0, vcpu: 0, kind };

@@ -4,7 +4,8 @@
 //!  record ──tcg, bochs──> what happens ──flow──> who executes, on whose behalf ──tree──> batches ──check──> rows
 //!             symbols, source: functions and lines by address
 //! ```
-//! A batch is everything that the machine executes between two readings of the clock, by a payload or, of a step of a VM's life, by the VMM. The clock counts instructions,
+//! A batch is everything that the machine executes between two readings of the clock, by a payload or, of a step of a VM's life, by the VMM;
+//! or, of a workload of a VM, by the program that has it carried out: then all levels have trees of their own. The clock counts instructions,
 //! so it checks the tree: each batch of each operation must have exactly as many instructions as the clock says, or there is no tree.
 //!
 //! Left out: the recorders (`crates/recorder-*`), how they get into the emulator (`vmtax-machine`), pictures.
@@ -78,8 +79,18 @@ impl std::fmt::Display for RecordProblem {
 pub(crate) struct Clocked {
     /// Of its payload, or of the program whose step it is.
     pub(crate) level: u8,
-    /// Where the payload reads the clock before a batch, and after it; a program reads it nowhere else between its marks.
-    pub(crate) clock: Option<(u64, u64)>,
+    pub(crate) clock: BatchClock,
+}
+
+/// Who reads the clock before a batch, and after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BatchClock {
+    /// A payload, at these two addresses.
+    Payload(u64, u64),
+    /// A program, between its marks, and nowhere else there.
+    Program,
+    /// A program, right after each of its marks: the batch is all that the machine executes for a workload.
+    Workload,
 }
 
 /// The batches of a record.
@@ -93,6 +104,8 @@ pub(crate) struct RecordBatches {
     /// Idle time when the current batch began, if it is recorded.
     idle: Option<u64>,
     open: bool,
+    /// What follows the last mark.
+    after_mark: u64,
     nodes: usize,
     done: BTreeMap<u16, Vec<DoneBatch>>,
 }
@@ -121,26 +134,34 @@ impl RecordBatches {
             current: None,
             idle: None,
             open: false,
+            after_mark: 0,
             nodes: 0,
             done: BTreeMap::new(),
         }
     }
 
-    /// A payload is about to write a mark.
-    fn mark(&mut self, port: u32) {
+    /// A payload is about to write a mark; what follows it is at this address.
+    fn mark(&mut self, port: u32, next: u64) {
         let mark = u16::try_from(port).ok().and_then(layout::mark);
+        self.after_mark = next;
         match mark {
             Some((operation, true)) => (self.current, self.open) = (Some(operation), false),
+            Some((_, false)) if self.clock_of_current() == Some(BatchClock::Workload) => {}
             Some((_, false)) | None => self.current = None,
         }
     }
 
+    fn clock_of_current(&self) -> Option<BatchClock> {
+        let operation = self.current.and_then(|number| self.operations.get(&number));
+        operation.map(|one| one.clock)
+    }
+
     /// Whether the current operation's payload or program reads the clock there.
     fn is_clock(&self, address: u64) -> bool {
-        let operation = self.current.and_then(|number| self.operations.get(&number));
-        operation.is_some_and(|one| match one.clock {
-            Some((before, after)) => [before, after].contains(&address),
-            None => is_user(address),
+        self.clock_of_current().is_some_and(|clock| match clock {
+            BatchClock::Payload(before, after) => [before, after].contains(&address),
+            BatchClock::Program => is_user(address),
+            BatchClock::Workload => address == self.after_mark,
         })
     }
 
@@ -151,10 +172,12 @@ impl RecordBatches {
         if flow.level() != operation.level {
             return;
         }
-        let begins = operation.clock.map_or(!self.open, |(before, _)| address == before);
-        let ends = operation.clock.is_none_or(|(_, after)| address == after);
+        let (begins, ends) = match operation.clock {
+            BatchClock::Payload(before, after) => (address == before, address == after),
+            BatchClock::Program | BatchClock::Workload => (!self.open, true),
+        };
         if begins {
-            flow.begin(operation.level, operation.clock.is_none());
+            flow.begin(operation.level, operation.clock);
             self.idle = idle;
             self.open = true;
         } else if ends && std::mem::take(&mut self.open) {

@@ -9,7 +9,9 @@ use crate::host::{self, HostKind, HostSetup, Ready};
 use crate::measured::{MeasuredMemory, MeasuredOperation, workload};
 use crate::outcomes::Outcomes;
 use crate::paging;
-use crate::profile::{Clocked, DebugSource, OperationMeasure, RecordReading, WholeRecord};
+use crate::profile::{
+    BatchClock, Clocked, DebugSource, OperationMeasure, RecordReading, WholeRecord,
+};
 use crate::suite::{Definition, EMPTY, LIVES_LEAST, Ordered, Suite};
 use crate::{Error, check, trace_dat, window};
 
@@ -129,8 +131,11 @@ fn read_record(
     let clocked = |task: &Task| {
         let operation = task.operation();
         let clocked = match operation.step {
-            Some(_) => Clocked { level: operation.level - 1, clock: None },
-            None => Clocked { level: operation.level, clock: Some(task.ordered.clock) },
+            Some(_) => Clocked { level: operation.level - 1, clock: BatchClock::Program },
+            None => {
+                let (before, after) = task.ordered.clock;
+                Clocked { level: operation.level, clock: BatchClock::Payload(before, after) }
+            }
         };
         (operation.number, clocked)
     };

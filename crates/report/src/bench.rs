@@ -2,6 +2,7 @@
 
 pub(crate) mod conclusions;
 mod formats;
+pub(crate) mod functions;
 pub mod parts;
 pub(crate) mod reasons;
 
@@ -9,6 +10,7 @@ use std::io::{self, Write};
 
 use vmtax_analyse::Ledger;
 use vmtax_analyse::bench::{Against, BenchTable, ResultRow};
+use vmtax_analyse::calls::beside::FunctionRow;
 use vmtax_analyse::reasons::ReasonRow;
 use vmtax_analyse::samples::Estimate;
 use vmtax_events::Better;
@@ -43,6 +45,10 @@ pub struct Benchmark<'a> {
     pub reasons: &'a [ReasonRow],
     /// Show them as text and as CSV; a page and JSON always have them.
     pub by_reason: bool,
+    /// Functions of workloads; empty where none were counted.
+    pub functions: &'a [FunctionRow],
+    /// Show them as text and as CSV; a page and JSON always have them.
+    pub by_function: bool,
     /// All metrics; else the first of each workload.
     pub all: bool,
 }
@@ -180,11 +186,17 @@ fn text(shown: &Benchmark<'_>, look: TextLayout, out: &mut dyn Write) -> io::Res
         table(shown, group).text((paint, look.width), out)?;
     }
     let tables = [
-        (traffic::TITLE, traffic::table(shown.ledger), traffic::NOTE),
-        (reasons::TITLE, reasons::table(shown.reasons), reasons::NOTE),
+        (shown.by_reason, traffic::TITLE, traffic::table(shown.ledger), traffic::NOTE),
+        (shown.by_reason, reasons::TITLE, reasons::table(shown.reasons), reasons::NOTE),
+        (
+            shown.by_function,
+            functions::TITLE,
+            functions::table(&functions::most(shown.functions)),
+            functions::NOTE,
+        ),
     ];
-    for (title, table, note) in tables {
-        if !shown.by_reason || table.rows.is_empty() {
+    for (is_shown, title, table, note) in tables {
+        if !is_shown || table.rows.is_empty() {
             continue;
         }
         writeln!(out)?;

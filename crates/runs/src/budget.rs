@@ -235,6 +235,7 @@ fn functions(
         let title = format!("{} {}", one.name, one.level);
         let (Some(first), Some(second)) = (before.get(&title), after.get(&title)) else { continue };
         let of = |tree| ProfiledOperation {
+            cell: None,
             name: one.name.clone(),
             level: if one.level == "L2" { Level::L2 } else { Level::L1 },
             operations: one.count,

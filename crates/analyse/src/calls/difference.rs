@@ -339,6 +339,7 @@ mod tests {
     fn profiled(tree: &CallTree, operations: u64) -> ProfiledOperation<'_> {
         let name = "x".to_owned();
         ProfiledOperation {
+            cell: None,
             name,
             level: Level::L1,
             operations,

@@ -451,7 +451,7 @@ impl<R: Read> BochsReader<'_, '_, R> {
             (self.entering, self.clock) =
                 (false, BochsClock { idle: self.clock.idle, ..BochsClock::default() });
         }
-        self.batches.mark(port.into());
+        self.batches.mark(port.into(), 0);
     }
 
     /// The clock, before the next instruction begins.

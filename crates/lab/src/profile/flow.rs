@@ -10,6 +10,7 @@
 //! the program's calls, and what its level does after exits is part of them. The readers of records ([`super::tcg`], [`super::bochs`])
 //! say what happens; here is what it means.
 
+use super::BatchClock;
 use super::stacks::{FrameEntry, NONE, Stacks};
 use super::symbols::{CodeGate, LevelSymbols};
 use super::tree::{CauseName, Label, LabelList, OtherLabel, ROOT, RecordedTree};
@@ -20,6 +21,11 @@ const TOP: &str = "kvm_arch_vcpu_ioctl_run";
 /// The kernel's function that goes over to another thread: on arm64 it returns there.
 const SWITCH: &str = "__switch_to";
 const SWITCH_ARM: &str = "cpu_switch_to";
+
+/// Threads of a host and of L1, where the batch is of a workload: those of vCPUs, and others; and the thread that has it carried out.
+const VCPU_THREADS: [&str; 2] = ["L0 vCPU threads", "L1 vCPU threads"];
+const OTHER_THREADS: [&str; 2] = ["L0 other threads", "L1 other threads"];
+const CLIENT: &str = "L0 client";
 
 /// KVM's handlers of exits that no instruction of the guest makes.
 const OF_NO_INSTRUCTION: [&str; 4] =
@@ -121,6 +127,8 @@ pub(crate) struct Flow<'a> {
     operation_level: u8,
     /// The program's thread.
     program: Option<u32>,
+    /// The batch is of a workload: threads are told apart by what they do, at all levels.
+    is_workload: bool,
     /// Where the last instruction was counted.
     last: Option<u32>,
     /// Where an instruction was counted that was not done if the host handles it.
@@ -149,6 +157,7 @@ impl<'a> Flow<'a> {
             batch: None,
             operation_level: 1,
             program: None,
+            is_workload: false,
             last: None,
             undecided: None,
         };
@@ -192,9 +201,11 @@ impl<'a> Flow<'a> {
     }
 
     /// A batch begins after what was executed so far, by a payload of this level or by a program of it.
-    pub(crate) fn begin(&mut self, operation_level: u8, is_program: bool) {
+    pub(crate) fn begin(&mut self, operation_level: u8, clock: BatchClock) {
         self.operation_level = operation_level;
+        let is_program = !matches!(clock, BatchClock::Payload(..));
         self.program = is_program.then(|| self.cpus[self.at].stacks.thread());
+        self.is_workload = clock == BatchClock::Workload;
         self.batch = Some(BatchTree { tree: RecordedTree::default(), begun: 0, undone: 0 });
         self.last = None;
         self.undecided = None;
@@ -548,6 +559,19 @@ impl<'a> Flow<'a> {
     fn top(&mut self, cpu: usize, thread: u32) -> u32 {
         let LevelCpu { level, number, .. } = self.cpus[cpu];
         let mut node = ROOT;
+        if self.is_workload {
+            let runs_guest = self.cpus[cpu].thread(thread).guest.is_some();
+            let name = match (level, runs_guest) {
+                (0, true) => VCPU_THREADS[0],
+                (0, false) if Some(thread) == self.program => CLIENT,
+                (0, false) => OTHER_THREADS[0],
+                (1, true) => VCPU_THREADS[1],
+                (1, false) => OTHER_THREADS[1],
+                _ => "L2",
+            };
+            let label = self.labels.of(OtherLabel::Threads { level, name });
+            return self.child(node, label);
+        }
         if let Some(program) = self.program.filter(|_| level == self.operation_level) {
             // Numbers of threads, and what else runs, differ between kernels.
             let name = if thread == program { "VMM" } else { "other threads" };

@@ -13,7 +13,7 @@ use vmtax_machine::kernel::Architecture;
 
 use super::source::SourceLines;
 use super::symbols::levels;
-use super::{Clocked, OperationMeasure, RecordBatches, read_record};
+use super::{BatchClock, Clocked, OperationMeasure, RecordBatches, read_record};
 use crate::host::MARKS;
 
 pub const KERNEL: u64 = 0xffff_ffff_8100_0000;
@@ -171,7 +171,7 @@ pub fn kernels() -> HostKernels {
     let part = CodePart { name: String::new(), functions: steps.to_vec() };
     let functions = KernelFunctions { parts: vec![part] };
     let (host, guest) = (LoadedAddresses::default(), Some(LoadedAddresses::default()));
-    HostKernels { functions, host, guest }
+    HostKernels { functions, host, guest, inner: None }
 }
 
 /// Small records that are whole: of each emulator, a CPUID that the host handles.
@@ -197,7 +197,7 @@ pub fn samples() -> [Vec<u8>; 3] {
     [tcg.end(), vmx, svm]
 }
 
-/// Reads a record as if it were of this host, whose payload is at L1 or at L2, and adds up its tree.
+/// Reads a record as if it were of this host, whose payload is at L1 or at L2, or which has a workload, and adds up its tree.
 ///
 /// # Errors
 /// Why there is no tree.
@@ -205,8 +205,9 @@ pub fn samples() -> [Vec<u8>; 3] {
 /// # Panics
 /// If a tree has other instructions than the record.
 pub fn check_record(record: &[u8]) -> Result<(), String> {
-    for level in [1, 2] {
-        let operation = Clocked { level, clock: Some((FIRST, LAST)) };
+    let payload = BatchClock::Payload(FIRST, LAST);
+    for (level, clock) in [(1, payload), (2, payload), (0, BatchClock::Workload)] {
+        let operation = Clocked { level, clock };
         let operations = BTreeMap::from([(0, operation)]);
         let symbols = levels(&kernels(), Architecture::Amd64)?;
         let lines = SourceLines::of("svm.c", &[(HANDLER, 7), (HANDLER + 1, 8), (HANDLER + 2, 0)]);
@@ -217,7 +218,7 @@ pub fn check_record(record: &[u8]) -> Result<(), String> {
         let measure = OperationMeasure { number: 0, workload: "x", cycles: &cycles, around: 0 };
         let profile = match batches.profile(&measure, &symbols) {
             Ok(profile) => profile,
-            // Whose payload is at the other level.
+            // Whose payload is at another level.
             Err(_) if cycles.is_empty() => continue,
             Err(problem) => return Err(problem),
         };

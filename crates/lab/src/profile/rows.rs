@@ -35,7 +35,7 @@ pub struct OperationProfile {
 
 impl OperationProfile {
     /// The totals as metrics of samples, with their units.
-    pub(crate) fn figures(&self, count: u32) -> [(&'static str, &'static str, u64); 5] {
+    pub fn figures(&self, count: u32) -> [(&'static str, &'static str, u64); 5] {
         [
             (Sample::PROFILED, "count", count.into()),
             (Sample::PROFILE_BEGUN, "instructions", self.begun),

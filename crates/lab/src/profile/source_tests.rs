@@ -80,12 +80,14 @@ fn kernels(name: &str, build: &[u8], functions: [(&str, u64); 2]) -> HostKernels
         notes: 1,
         modules: vec![("demo".to_owned(), at)],
         builds: vec![(String::new(), vec![0xab; 20]), (name.to_owned(), build.to_vec())],
+        own: Vec::new(),
     };
     let part = Functioned { name: name.to_owned(), functions: steps };
     HostKernels {
         functions: KernelFunctions { parts: vec![part] },
         host: loaded(MODULE),
         guest: Some(loaded(GUEST)),
+        inner: None,
     }
 }
 

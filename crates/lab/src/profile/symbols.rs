@@ -229,10 +229,15 @@ pub(crate) fn levels(
     architecture: Architecture,
 ) -> Result<[LevelSymbols; 3], String> {
     let host = LevelSymbols::of(&kernels.functions, &|_| 0, architecture);
-    let guest = match &kernels.guest {
-        None => LevelSymbols::none(architecture),
+    let of_guest = |guest: &Option<LoadedAddresses>| match guest {
+        None => Ok(LevelSymbols::none(architecture)),
         Some(guest) if guest.notes != kernels.host.notes => {
-            return Err("the guest that nests runs another kernel than its host".to_owned());
+            Err("the guest that nests runs another kernel than its host".to_owned())
+        }
+        Some(guest) if !guest.own.is_empty() => {
+            let kernel = kernels.functions.parts.iter().filter(|part| part.name.is_empty());
+            let parts = kernel.chain(&guest.own).cloned().collect();
+            Ok(LevelSymbols::of(&KernelFunctions { parts }, &|_| 0, architecture))
         }
         Some(guest) => {
             let at = |loaded: &LoadedAddresses, name: &str| {
@@ -242,10 +247,10 @@ pub(crate) fn levels(
                 (Some(there), Some(here)) => there.wrapping_sub(here).cast_signed(),
                 _ => 0,
             };
-            LevelSymbols::of(&kernels.functions, &shift, architecture)
+            Ok(LevelSymbols::of(&kernels.functions, &shift, architecture))
         }
     };
-    Ok([host, guest, LevelSymbols::none(architecture)])
+    Ok([host, of_guest(&kernels.guest)?, of_guest(&kernels.inner)?])
 }
 
 #[cfg(test)]
@@ -271,6 +276,7 @@ mod tests {
             notes: 1,
             modules: vec![("kvm_amd".to_owned(), at)],
             builds: Vec::new(),
+            own: Vec::new(),
         };
         HostKernels {
             functions: KernelFunctions {
@@ -281,6 +287,7 @@ mod tests {
             },
             host: loaded(BASE + 0x1000_0000),
             guest: Some(loaded(BASE + 0x1000_4000)),
+            inner: None,
         }
     }
 

@@ -255,7 +255,9 @@ impl<R: Read> TcgReader<'_, '_, R> {
             self.on = Executing::default();
             self.others.clear();
         }
-        self.batches.mark(port);
+        let block = self.on.present.and_then(|id| self.blocks.get(id as usize)?.as_ref());
+        let next = block.map_or(0, |block| block.place(block.count()).0);
+        self.batches.mark(port, next);
     }
 
     /// Another vCPU is on. The block of the one before it is over, and what comes next there is not known yet.

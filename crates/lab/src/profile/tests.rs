@@ -13,7 +13,8 @@ use super::imagined::*;
 use super::source::SourceLines;
 use super::symbols::levels;
 use super::{
-    Clocked, OperationMeasure, OperationProfile, RecordBatches, RecordProblem, read_record,
+    BatchClock, Clocked, OperationMeasure, OperationProfile, RecordBatches, RecordProblem,
+    read_record,
 };
 use crate::host::MARKS;
 
@@ -33,7 +34,7 @@ fn profile_lines(
     lines: SourceLines,
 ) -> Result<Result<OperationProfile, String>, RecordProblem> {
     let symbols = levels(&kernels(), Architecture::Amd64).unwrap();
-    let operation = Clocked { level, clock: Some((FIRST, LAST)) };
+    let operation = Clocked { level, clock: BatchClock::Payload(FIRST, LAST) };
     let mut batches = RecordBatches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
     read_record(record, &symbols, &mut batches)?;
     let measure = OperationMeasure { number: 0, workload: "x", cycles: &[cycles], around: 1 };
@@ -121,7 +122,7 @@ fn a_step_of_a_program_has_the_tree_of_its_calls() {
     record.block(PROGRAM + 40, HOST, &[RDTSC]);
     record.block(PROGRAM + 48, HOST, &[OUT]);
     let symbols = levels(&kernels(), Architecture::Amd64).unwrap();
-    let operation = Clocked { level: 0, clock: None };
+    let operation = Clocked { level: 0, clock: BatchClock::Program };
     let lines = SourceLines::default();
     let mut batches = RecordBatches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
     read_record(&record.end()[..], &symbols, &mut batches).unwrap();
@@ -189,7 +190,7 @@ fn a_step_on_two_processors_has_the_instructions_of_both() {
     record.turn(0);
     record.block(PROGRAM + 48, HOST, &[OUT]);
     let symbols = levels(&kernels(), Architecture::Amd64).unwrap();
-    let operation = Clocked { level: 0, clock: None };
+    let operation = Clocked { level: 0, clock: BatchClock::Program };
     let lines = SourceLines::default();
     let mut batches = RecordBatches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
     read_record(&record.end()[..], &symbols, &mut batches).unwrap();
@@ -205,6 +206,58 @@ fn a_step_on_two_processors_has_the_instructions_of_both() {
     ];
     assert_eq!(folded(&profile.rows), expected);
     assert_eq!((profile.begun, profile.undone, profile.idle), (17, 0, 500));
+}
+
+/// What programs read of the clock elsewhere does not end a workload, and threads that run guests are told apart.
+#[test]
+fn a_workload_is_all_between_the_readings_that_follow_its_marks() {
+    const PROGRAM: u64 = 0x40_1000;
+    let mut record = TcgRecord::new();
+    record.block(PROGRAM, HOST, &[OUT]);
+    record.mark(layout::PREPARE);
+    record.block(PROGRAM + 1, HOST, &[RDTSC]);
+    record.block(PROGRAM + 16, HOST, &[OUT]);
+    record.mark(layout::begin(0));
+    record.block(PROGRAM + 17, HOST, &[RDTSC]);
+    record.block(PROGRAM + 32, HOST, &[NOP, RDTSC]);
+    record.block(PROGRAM + 48, HOST, &[NOP, CALL]);
+    record.access(STACK + 0x900);
+    record.enter();
+    record.block(FIRST, GUEST, &[NOP, CPUID, NOP]);
+    record.partial(2);
+    record.handle();
+    record.block(RUN + 0x108, HOST, &[NOP, RET]);
+    record.access(STACK + 0x900);
+    record.block(PROGRAM + 64, HOST, &[OUT]);
+    record.mark(layout::end(0));
+    record.block(PROGRAM + 65, HOST, &[RDTSC]);
+    record.block(PROGRAM + 80, HOST, &[OUT]);
+    record.mark(layout::DONE);
+    let record = record.end();
+    let symbols = levels(&kernels(), Architecture::Amd64).unwrap();
+    let read = |record: &[u8], cycles: &[u64]| {
+        let operation = Clocked { level: 0, clock: BatchClock::Workload };
+        let operations = BTreeMap::from([(0, operation)]);
+        let mut batches = RecordBatches::new(MARKS, operations, SourceLines::default());
+        read_record(record, &symbols, &mut batches).map_err(|problem| problem.to_string())?;
+        let measure = OperationMeasure { number: 0, workload: "x", cycles, around: 0 };
+        batches.profile(&measure, &symbols)
+    };
+    let profile = read(&record, &[15]).unwrap();
+    assert_eq!((profile.begun, profile.undone, profile.idle), (16, 1, 0));
+    let level = |level: u8| {
+        let of = profile.rows.iter().filter(|row| row.level == level);
+        of.map(|row| row.instructions).sum::<u64>()
+    };
+    assert_eq!((level(0), level(1)), (14, 1));
+    let threads = profile.rows.iter().filter(|row| row.kind == CallKind::Thread);
+    let names: Vec<&str> = threads.map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["L0 client", "L1 other threads", "L0 vCPU threads"]);
+    let problem = read(&record, &[16]).unwrap_err();
+    assert_eq!(problem, "batch 0: the tree has 15 instructions, and the clock advanced by 16");
+    for cut in 0..record.len() {
+        assert!(read(&record[..cut], &[15]).unwrap_err().contains("truncated"), "{cut}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{Benchmark, SCHEMA, conclusions, reasons, table, text};
+use super::{Benchmark, SCHEMA, conclusions, functions, reasons, table, text};
 use crate::html;
 use crate::table::Table;
 use crate::tables::AllFormats;
@@ -24,6 +24,7 @@ impl AllFormats for Benchmark<'_> {
             rows: table(self, &self.bench.rows),
             causes: traffic::table(self.ledger),
             exits: reasons::table(self.reasons),
+            functions: functions::table(self.functions),
             findings: conclusions::sentences(self),
             indications: &self.results.unproven,
             parts: self.parts,
@@ -32,8 +33,11 @@ impl AllFormats for Benchmark<'_> {
         crate::json::write(&object, out)
     }
 
-    /// One line a row, all metrics, or exits by reason. Shares are of 1; what does not apply or is not known is empty.
+    /// One line a row, all metrics, or exits by reason, or functions. Shares are of 1; what does not apply or is not known is empty.
     fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.by_function {
+            return functions::table(self.functions).csv(out);
+        }
         if self.by_reason {
             return reasons::table(self.reasons).csv(out);
         }
@@ -53,6 +57,7 @@ struct BenchObject<'a> {
     rows: Table,
     causes: Table,
     exits: Table,
+    functions: Table,
     findings: Vec<String>,
     indications: &'a [String],
     parts: &'a [String],

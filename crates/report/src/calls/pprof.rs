@@ -193,6 +193,7 @@ mod tests {
         }
         let tree = tree.summed();
         let one = ProfiledOperation {
+            cell: None,
             name: "cpuid".to_owned(),
             level: Level::L1,
             operations: 1,

@@ -39,6 +39,13 @@ pub(crate) fn page(shown: &Benchmark<'_>) -> Markup {
             body: by_reason(shown),
         });
     }
+    if !shown.functions.is_empty() {
+        sections.push(PageSection {
+            id: "functions".to_owned(),
+            label: "Functions".to_owned(),
+            body: by_function(shown),
+        });
+    }
     sections.push(PageSection {
         id: "results".to_owned(),
         label: "Results".to_owned(),
@@ -262,6 +269,16 @@ fn table(shown: &Benchmark<'_>) -> Markup {
     html! {
         h2 #results-title { "Results" }
         (described::whole(&TableSection { id: "results", title: "results", notes, table: &table }, "--format csv"))
+    }
+}
+
+fn by_function(shown: &Benchmark<'_>) -> Markup {
+    use crate::bench::functions::{NOTE, TITLE, most, table};
+    let table = table(&most(shown.functions));
+    let notes = vec![NOTE.to_owned()];
+    html! {
+        h2 #functions-title { (TITLE) }
+        (described::whole(&TableSection { id: "functions", title: TITLE, notes, table: &table }, "--functions --format csv"))
     }
 }
 

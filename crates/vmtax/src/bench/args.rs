@@ -32,6 +32,7 @@ pub(crate) enum BenchVerb {
   vmtax bench run matrix.toml -o run
   vmtax bench run matrix.toml -o run --resume      after a crash or a kill
   vmtax bench run matrix.toml -o part2 --shard 2/4
+  vmtax bench run examples/bench/emulated-qemu.toml --profile -o run    functions at all levels
 
 The matrix file is described in docs/bench.md.")]
 pub(crate) struct RunArgs {
@@ -59,6 +60,10 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) fresh: bool,
 
+    /// Send the traffic of each cell with VMs of QEMU (vmm = "qemu") once more, and count all that the emulated host executes meanwhile, by function at all levels.
+    #[arg(long)]
+    pub(crate) profile: bool,
+
     /// Print categories, cells and missing requirements; run nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -72,6 +77,7 @@ impl RunArgs {
             only: self.only.clone(),
             shard: self.shard,
             fresh: self.fresh,
+            profile: self.profile,
         }
     }
 }
@@ -99,6 +105,10 @@ pub(crate) struct CompareArgs {
     /// Show recorded exits by reason, each category beside its baseline: plain+nested (L2) beside plain (L1). With --format csv that table alone.
     #[arg(long, conflicts_with = "other")]
     pub(crate) exits: bool,
+
+    /// Show instructions by function of a run with --profile, each category beside its baseline. With --format csv that table alone.
+    #[arg(long, conflicts_with_all = ["other", "exits"])]
+    pub(crate) functions: bool,
 
     /// Decompose the overhead of plain+gmem and private into page faults x cost and the rest; the cost of a fault is that of this lab
     /// run (suite memory), of the same kernel on the same emulated host.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use vmtax_analyse::bench::{BenchTable, between, other_path, table};
+use vmtax_analyse::calls::beside::beside;
 use vmtax_analyse::explain::Explanation;
 use vmtax_analyse::faults;
 use vmtax_analyse::reasons::reasons;
@@ -79,6 +80,18 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
             ),
         );
     }
+    let by_function = match &args.other {
+        Some(_) => Vec::new(),
+        None => beside(&ledger),
+    };
+    if args.functions && by_function.is_empty() {
+        return fail(
+            Code::Data,
+            format!(
+                "{source}: has no workload with call trees in a category and its baseline; `vmtax bench run MATRIX --profile -o RUN` makes them of VMs of QEMU on an emulated host"
+            ),
+        );
+    }
     let shown = Benchmark {
         source: &source,
         tool_version: env!("CARGO_PKG_VERSION"),
@@ -90,6 +103,8 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         of_runs: args.other.is_some(),
         reasons: &by_reason,
         by_reason: args.exits,
+        functions: &by_function,
+        by_function: args.functions,
         all: args.all,
     };
     args.to.write(&shown)
@@ -103,6 +118,7 @@ pub(super) fn show_run(folder: &Path) -> anyhow::Result<()> {
         all: false,
         faults: None,
         exits: false,
+        functions: false,
         to: OutputArgs::default(),
     };
     run(&args)

@@ -63,6 +63,7 @@ impl VmHostArgs {
         let kernel = self.kernel(Architecture::Amd64, kernel)?;
         let (fresh, limit) = (self.fresh, self.limit);
         Ok(move |cache, console| NetworkSetup {
+            profile: false,
             kernel,
             cache,
             fresh,

@@ -338,6 +338,106 @@ fn a_nested_vm_and_a_peer_boot() {
 }
 
 /// The page of a kept run has a chart for each workload, and a report of several runs names the command that compares them.
+/// Functions and their instructions, of a code in a category and its baseline.
+type ByFunction = BTreeMap<(String, String), (Option<f64>, f64)>;
+
+fn functions(run: &Path, of: &str) -> ByFunction {
+    let text = ok(&["compare", name(run), "--functions", "--format", "csv"]);
+    let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let head = lines.next().unwrap();
+    let at = |column: &str| head.iter().position(|one| *one == column).unwrap();
+    let [code, function, base, own, workload] =
+        ["code", "function", "instructions_baseline", "instructions", "workload"].map(at);
+    let mut found = ByFunction::new();
+    for row in lines.filter(|row| row[workload] == of) {
+        let entry = found.entry((row[code].to_owned(), row[function].to_owned())).or_default();
+        let base = row[base].parse::<f64>().ok();
+        *entry = (
+            base.map(|base| base + entry.0.unwrap_or_default()),
+            entry.1 + row[own].parse::<f64>().unwrap(),
+        );
+    }
+    found
+}
+
+/// What the tables have of a code adds up, and the clock's count was checked when the run was made.
+#[test]
+#[ignore = "minutes: a VM of QEMU boots in a VM of QEMU on an emulated host, whose instructions are recorded"]
+fn a_workload_has_its_functions_at_each_level() {
+    let folder = tempfile::tempdir().unwrap();
+    let workloads = ["use = \"cpuid\"", "use = \"request\"\nset = { operations = 50 }"];
+    let text = of("\"plain\", \"plain+nested\"", &workloads);
+    let run = folder.path().join("run");
+    ok(&["run", name(&matrix(folder.path(), &text)), "--profile", "-o", name(&run)]);
+    let report = vmtax(&["report", name(&run), "--format", "json"]);
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let notes = report["losses"]["notes"].as_array().unwrap();
+    assert!(!notes.iter().any(|note| note.as_str().unwrap().contains("call tree")), "{notes:?}");
+    for workload in ["cpuid", "request"] {
+        let functions = functions(&run, workload);
+        for code in ["host", "hypervisor in the VM", "workload's guest"] {
+            let sum = functions.iter().filter(|((of, name), _)| of == code && name != "all");
+            let sum: f64 = sum.map(|(_, (_, own))| own).sum();
+            let (base, all) = functions[&(code.to_owned(), "all".to_owned())];
+            assert!((sum - all).abs() < 1e-3 * all, "{workload} {code}: {sum} of {all}");
+            assert_eq!(base.is_none(), code == "hypervisor in the VM", "{workload} {code}");
+        }
+        // An exit of L2 takes the host ten times as many as one of L1.
+        let (base, own) = functions[&("host".to_owned(), "all".to_owned())];
+        if workload == "cpuid" {
+            assert!(own > 7.0 * base.unwrap(), "{base:?} {own}");
+        }
+        let of_kvm = ("hypervisor in the VM".to_owned(), "svm_vcpu_run".to_owned());
+        assert!(functions[&of_kvm].1 > 0.0, "{workload}");
+    }
+    // A guest executes the same for a request at both levels.
+    let queue = ("workload's guest".to_owned(), "virtqueue_add_split".to_owned());
+    let (base, own) = functions(&run, "request")[&queue];
+    assert!((base.unwrap() - own).abs() < 0.01 * own, "{base:?} {own}");
+    // The exact tree of one CPUID of a payload has the same functions.
+    let lab = folder.path().join("lab");
+    let made = vmtax(&["lab", "run", "--operation", "cpuid", "--profile", "-o", name(&lab)]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let csv = vmtax(&["report", name(&lab), "--event", "functions", "--format", "csv"]);
+    let csv = String::from_utf8(csv.stdout).unwrap();
+    let of_cpuid = functions(&run, "cpuid");
+    for function in ["svm_vcpu_run", "__svm_vcpu_run", "x86_decode_insn", "decode_operand"] {
+        let row = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let row = row.into_iter().find(|row| row.contains(&function)).unwrap();
+        let of_one: f64 = row[2].parse().unwrap();
+        let base = of_cpuid[&("host".to_owned(), function.to_owned())].0.unwrap();
+        assert!((base - of_one).abs() < 0.02 * of_one, "{function}: {base} {of_one}");
+    }
+    let folded = vmtax(&["report", name(&run), "--format", "folded"]);
+    let folded = String::from_utf8(folded.stdout).unwrap();
+    for said in ["cpuid in plain+nested (repeat 0) L2;L0 vCPU threads;", ";L2 "] {
+        assert!(folded.contains(said), "{said}");
+    }
+}
+
+#[test]
+fn what_has_no_call_trees_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (workload, said) in [
+        ("use = \"request\"\nclient = \"peer\"", "its peer has modules at addresses of its own"),
+        ("use = \"boot\"", "it ends when its VM has started"),
+    ] {
+        let text = of("\"plain\"", &[workload]);
+        let run = folder.path().join("run");
+        let path = matrix(folder.path(), &text);
+        let (_, message) = refused(&["run", name(&path), "--profile", "-o", name(&run)]);
+        assert!(message.contains(said), "{message}");
+        assert!(!run.exists());
+    }
+    let text = "categories = [\"plain\"]\n[vm]\naccel = \"amd\"\n[[workload]]\nuse = \"cpuid\"\n";
+    let path = matrix(folder.path(), text);
+    let run = folder.path().join("run");
+    let (_, message) = refused(&["run", name(&path), "--profile", "-o", name(&run)]);
+    assert!(message.contains("set accel = \"amd\" and vmm = \"qemu\""), "{message}");
+    let (_, message) = refused(&["compare", name(&capture("vhost")), "--functions"]);
+    assert!(message.contains("has no workload with call trees"), "{message}");
+}
+
 #[test]
 fn a_page_has_a_chart_of_each_workload() {
     let run = capture("vhost");

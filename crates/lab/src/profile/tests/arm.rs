@@ -9,7 +9,7 @@ use vmtax_machine::kernel::Architecture;
 use super::super::imagined::{GUEST, HOST, L1, TcgRecord};
 use super::super::source::SourceLines;
 use super::super::symbols::levels;
-use super::super::{Clocked, OperationMeasure, RecordBatches, read_record};
+use super::super::{BatchClock, Clocked, OperationMeasure, RecordBatches, read_record};
 use super::folded;
 use crate::host::MARKS;
 
@@ -61,12 +61,12 @@ fn kernels() -> HostKernels {
     let part = CodePart { name: String::new(), functions: steps.to_vec() };
     let functions = KernelFunctions { parts: vec![part] };
     let (host, guest) = (LoadedAddresses::default(), Some(LoadedAddresses::default()));
-    HostKernels { functions, host, guest }
+    HostKernels { functions, host, guest, inner: None }
 }
 
 fn tree(record: TcgRecord, level: u8, cycles: u64) -> Vec<String> {
     let symbols = levels(&kernels(), Architecture::Arm64).unwrap();
-    let operation = Clocked { level, clock: Some((FIRST, LAST)) };
+    let operation = Clocked { level, clock: BatchClock::Payload(FIRST, LAST) };
     let operations = BTreeMap::from([(0, operation)]);
     let mut batches = RecordBatches::new(MARKS, operations, SourceLines::default());
     read_record(&record.end()[..], &symbols, &mut batches).unwrap();
