@@ -8,6 +8,7 @@
 //!
 //! Workloads that measure a latency add its percentiles: `latency_p99_ns 81000`.
 
+#[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::__cpuid;
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -26,6 +27,25 @@ const WAIT: Duration = Duration::from_micros(50);
 /// Memory touched at a time.
 const TOUCHED: usize = 32 << 20;
 const PAGE: usize = 4096;
+/// Memory that nobody used before, touched at a time: all rounds of a guest must have room.
+#[cfg(target_arch = "aarch64")]
+const NEW: usize = 8 << 20;
+
+/// How long a workload runs.
+#[derive(Clone, Copy)]
+enum Until {
+    Time(Duration),
+    Rounds(u64),
+}
+
+impl Until {
+    fn is_over(self, started: Instant, rounds: u64) -> bool {
+        match self {
+            Until::Time(time) => started.elapsed() >= time,
+            Until::Rounds(most) => rounds >= most,
+        }
+    }
+}
 
 /// Number of operations, and their time.
 struct DoneOperations {
@@ -34,6 +54,7 @@ struct DoneOperations {
 }
 
 /// CPUID, whatever it says.
+#[cfg(target_arch = "x86_64")]
 #[expect(unused_unsafe, reason = "safe to call in newer Rust; Cargo.toml takes older ones")]
 pub(crate) fn cpuid() -> u32 {
     // SAFETY: every x86-64 processor has the instruction.
@@ -44,19 +65,7 @@ pub(crate) fn cpuid() -> u32 {
 pub(crate) fn run(name: &str, seconds: &str) -> Result<()> {
     let time = seconds_of(name, seconds)?;
     let mut latencies = Latencies::default();
-    let done = match name {
-        "cpuid" => Ok(repeated(time, 100, || {
-            black_box(cpuid());
-        })),
-        "timer" => Ok(timer(time, &mut latencies)),
-        "wakeup" => wakeup(time, &mut latencies),
-        "ipi" => ping_pong(time),
-        "matmul" => Ok(matmul(time)),
-        "touch-4k" => touch(time, false),
-        "touch-2m" => touch(time, true),
-        "loopback" => loopback(time),
-        _ => Err(format!("there is no built-in workload {name:?}")),
-    }?;
+    let done = carry_out(name, Until::Time(time), &mut latencies)?;
     println!("vmtax-builtin {name}");
     println!("ns_per_operation {}", done.time.as_nanos() as f64 / done.operations.max(1) as f64);
     println!("operations {}", done.operations);
@@ -64,6 +73,31 @@ pub(crate) fn run(name: &str, seconds: &str) -> Result<()> {
         latencies.print();
     }
     Ok(())
+}
+
+/// So many rounds of a workload. Nothing is printed.
+#[cfg_attr(target_arch = "x86_64", expect(dead_code, reason = "the arm64 program counts rounds"))]
+pub(crate) fn rounds(name: &str, rounds: u32) -> Result<()> {
+    carry_out(name, Until::Rounds(rounds.into()), &mut Latencies::default()).map(drop)
+}
+
+fn carry_out(name: &str, until: Until, latencies: &mut Latencies) -> Result<DoneOperations> {
+    match name {
+        #[cfg(target_arch = "x86_64")]
+        "cpuid" => Ok(repeated(until, 100, || {
+            black_box(cpuid());
+        })),
+        "timer" => Ok(timer(until, latencies)),
+        "wakeup" => wakeup(until, latencies),
+        "ipi" => ping_pong(until),
+        "matmul" => Ok(matmul(until)),
+        "touch-4k" => touch(until, false),
+        "touch-2m" => touch(until, true),
+        #[cfg(target_arch = "aarch64")]
+        "touch-new" => touch_new(until),
+        "loopback" => loopback(until),
+        _ => Err(format!("there is no built-in workload {name:?}")),
+    }
 }
 
 /// A duration from the command line.
@@ -75,25 +109,24 @@ pub(crate) fn seconds_of(name: &str, seconds: &str) -> Result<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Runs `one` in batches until the time is over.
-fn repeated(time: Duration, batch: u32, mut one: impl FnMut()) -> DoneOperations {
+/// Runs `one` in batches until it is over.
+fn repeated(until: Until, batch: u32, mut one: impl FnMut()) -> DoneOperations {
     let (started, mut operations) = (Instant::now(), 0);
     loop {
         for _ in 0..batch {
             one();
         }
         operations += u64::from(batch);
-        let elapsed = started.elapsed();
-        if elapsed >= time {
-            return DoneOperations { operations, time: elapsed };
+        if until.is_over(started, operations) {
+            return DoneOperations { operations, time: started.elapsed() };
         }
     }
 }
 
 /// Wake-up latency of a sleeping thread.
-fn timer(time: Duration, latencies: &mut Latencies) -> DoneOperations {
+fn timer(until: Until, latencies: &mut Latencies) -> DoneOperations {
     let (started, mut late, mut operations) = (Instant::now(), Duration::ZERO, 0);
-    while started.elapsed() < time {
+    while !until.is_over(started, operations) {
         let before = Instant::now();
         std::thread::sleep(WAIT);
         let latency = before.elapsed().saturating_sub(WAIT);
@@ -106,7 +139,7 @@ fn timer(time: Duration, latencies: &mut Latencies) -> DoneOperations {
 
 /// Wake-up latency of worker threads: a messenger notes the time and wakes one after the other, as schbench does. Each sleeps in a futex, and
 /// takes the time when it runs.
-fn wakeup(time: Duration, latencies: &mut Latencies) -> Result<DoneOperations> {
+fn wakeup(until: Until, latencies: &mut Latencies) -> Result<DoneOperations> {
     const WORKERS: usize = 2;
     let started = Instant::now();
     let over = AtomicBool::new(false);
@@ -135,7 +168,9 @@ fn wakeup(time: Duration, latencies: &mut Latencies) -> Result<DoneOperations> {
                 })
             })
             .collect();
-        while started.elapsed() < time {
+        let mut rounds = 0;
+        while !until.is_over(started, rounds) {
+            rounds += 1;
             for (worker, theirs) in workers.iter().zip(&woken) {
                 theirs.store(now(), Ordering::Release);
                 worker.thread().unpark();
@@ -157,7 +192,7 @@ fn wakeup(time: Duration, latencies: &mut Latencies) -> Result<DoneOperations> {
 }
 
 /// Two threads on two processors wake each other in turn: each wake-up of an idle processor is an interrupt.
-fn ping_pong(time: Duration) -> Result<DoneOperations> {
+fn ping_pong(until: Until) -> Result<DoneOperations> {
     let [first, second] = system::two_processors()?;
     let ball = Arc::new(AtomicU32::new(0));
     let over = Arc::new(AtomicBool::new(false));
@@ -175,7 +210,7 @@ fn ping_pong(time: Duration) -> Result<DoneOperations> {
         }
         Ok(())
     });
-    let done = repeated(time, 1, || {
+    let done = repeated(until, 1, || {
         ball.store(1, Ordering::Release);
         other.thread().unpark();
         while ball.load(Ordering::Acquire) == 1 && !other.is_finished() {
@@ -190,13 +225,13 @@ fn ping_pong(time: Duration) -> Result<DoneOperations> {
 
 /// One row of a matrix product whose right-hand side is accessed by column, as in a reference implementation: each access is one row
 /// further, so most are in another page. An operation is a multiplication and an addition.
-fn matmul(time: Duration) -> DoneOperations {
+fn matmul(until: Until) -> DoneOperations {
     const INNER: usize = 1024;
     const COLUMNS: usize = 1000;
     let left: Vec<f32> = (0..INNER).map(|i| i as f32 * 0.5).collect();
     let right: Vec<f32> = (0..INNER * COLUMNS).map(|i| (i % 97) as f32).collect();
     let mut row = vec![0f32; COLUMNS];
-    let done = repeated(time, 1, || {
+    let done = repeated(until, 1, || {
         for (column, out) in row.iter_mut().enumerate() {
             let mut sum = 0f32;
             for (inner, factor) in left.iter().enumerate() {
@@ -210,9 +245,9 @@ fn matmul(time: Duration) -> DoneOperations {
 }
 
 /// Fresh memory, touched once in each 4 KiB, in small pages or in huge ones.
-fn touch(time: Duration, huge: bool) -> Result<DoneOperations> {
+fn touch(until: Until, huge: bool) -> Result<DoneOperations> {
     let mut problem = None;
-    let done = repeated(time, 1, || match system::UntouchedMemory::new(TOUCHED, huge) {
+    let done = repeated(until, 1, || match system::UntouchedMemory::new(TOUCHED, huge) {
         Ok(memory) => {
             memory.touch(PAGE);
             if huge && !memory.is_huge() {
@@ -232,8 +267,23 @@ fn touch(time: Duration, huge: bool) -> Result<DoneOperations> {
     }
 }
 
+/// Memory that this guest has not used before, touched once in each 4 KiB. It is kept: what is given back is used again.
+#[cfg(target_arch = "aarch64")]
+fn touch_new(until: Until) -> Result<DoneOperations> {
+    let mut problem = None;
+    let done = repeated(until, 1, || match system::UntouchedMemory::new(NEW, false) {
+        Ok(memory) => {
+            memory.touch(PAGE);
+            std::mem::forget(memory);
+        }
+        Err(refused) => problem = Some(refused),
+    });
+    problem.map_or(Ok(()), Err)?;
+    Ok(DoneOperations { operations: done.operations * (NEW / PAGE) as u64, ..done })
+}
+
 /// A byte's round trip to a server on the loopback interface.
-fn loopback(time: Duration) -> Result<DoneOperations> {
+fn loopback(until: Until) -> Result<DoneOperations> {
     let failed = |e: std::io::Error| format!("the loopback: {e}");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
@@ -249,7 +299,7 @@ fn loopback(time: Duration) -> Result<DoneOperations> {
     let mut stream = TcpStream::connect(address).map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     let mut result = Ok(());
-    let done = repeated(time, 1, || {
+    let done = repeated(until, 1, || {
         let mut byte = [7];
         let round = stream.write_all(&byte).and_then(|()| stream.read_exact(&mut byte));
         if let Err(e) = round {

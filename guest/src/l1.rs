@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use vmtax_guest::mailbox::{REPORT, SECTOR, SECTORS};
-use vmtax_guest::order::{LifeStep, Operation, Order, OrderOutcome, Report, decode, encode};
+use vmtax_guest::order::{
+    LifeStep, LinuxWork, Operation, Order, OrderOutcome, Report, decode, encode,
+};
 
 use crate::trace::Tracer;
 use crate::{Result, system};
@@ -230,10 +232,12 @@ pub(crate) fn by_level(
 ) -> Result<(Vec<OrderOutcome>, Tracer)> {
     let record = !matches!(tracer, Tracer::Off);
     let mut outcomes = Vec::new();
-    let kind = |one: &Operation| (one.level, kind_of(one), one.perf.is_some());
+    let kind = |one: &Operation| {
+        (one.level, kind_of(one), one.linux.map(|work| matches!(work, LinuxWork::Perf(_))))
+    };
     let alike = |a: &Operation, b: &Operation| kind(a) == kind(b);
     for run in order.operations.chunk_by(alike) {
-        if run[0].level < 2 && run[0].perf.is_none() {
+        if run[0].level < 2 && run[0].linux.is_none() {
             outcomes.extend(here(run, &tracer, record));
             continue;
         }

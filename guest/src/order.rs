@@ -86,8 +86,8 @@ pub struct Operation {
     pub protected: bool,
     /// A virtual PMU that the VMM gives the first vCPU, in place of KVM's.
     pub pmu: Option<PmuOrder>,
-    /// What a Linux guest with KVM's own PMU does, in place of code.
-    pub perf: Option<LinuxPerf>,
+    /// What a Linux guest does, in place of code.
+    pub linux: Option<LinuxWork>,
     /// A step of a VM's life that the VMM takes, in place of code that its guest executes; each batch is the life of a VM.
     pub step: Option<LifeStep>,
     /// Memory with page tables of its own, whose accesses are recorded.
@@ -256,6 +256,18 @@ impl LifeStep {
     }
 }
 
+/// What a Linux guest does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LinuxWork {
+    /// With KVM's own PMU.
+    Perf(LinuxPerf),
+    /// So many rounds of the built-in workload after which the operation is named, behind [`LINUX`].
+    Workload(u32),
+}
+
+/// What the names of operations begin with that a Linux guest carries out.
+pub const LINUX: &str = "linux-";
+
 /// What a thread of a Linux guest with KVM's own PMU does while events of its perf count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinuxPerf {
@@ -423,6 +435,8 @@ pub struct OrderOutcome {
     pub counted: Vec<u64>,
     /// What perf found in each batch of a Linux guest.
     pub perf: Vec<PerfBatch>,
+    /// Of the cycles of each batch, those at EL2; of a workload of a Linux guest where code at EL2 is apart from the host's kernel.
+    pub at_el2: Vec<u64>,
     /// What its virtual PMU did, if it has one.
     pub pmu: Option<PmuCounting>,
     /// How its memory was mapped in the last batch, if it is about memory.

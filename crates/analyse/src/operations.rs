@@ -49,6 +49,8 @@ pub struct OperationRow {
     /// Exits of the traced window that have no event, by the name of their reason, counted in the emulator: code at EL2 handled them by itself. `None` where nobody
     /// counted there. Hostile text.
     pub hidden: Option<Vec<(String, u64)>>,
+    /// Instructions of one operation at EL2 of arm64, median of the batches; `None` where nobody counted them there.
+    pub at_el2: Option<f64>,
     /// Exits of L2 that were forwarded to L1.
     pub to_l1: u64,
     /// Path lengths of the batches; `None` when there are no samples of it.
@@ -394,6 +396,8 @@ struct WorkloadSamples<'a> {
     step_is_recorded: bool,
     /// Exits by the name of their reason, counted in the emulator.
     exceptions: Option<BTreeMap<&'a str, u64>>,
+    /// Instructions at EL2, by batch.
+    at_el2: Vec<f64>,
     /// Value by metric, of other metrics.
     figures: BTreeMap<&'a str, f64>,
 }
@@ -438,6 +442,7 @@ impl Operations {
                     && (waited.is_none() || m.step_is_recorded),
                 exits,
                 hidden,
+                at_el2: Path::of(m.at_el2.clone()).map(|path| path.median),
                 to_l1,
                 path,
                 l2_over_l1: path.zip(at_l1).and_then(|(l2, l1)| over(l2.median, l1.median)),
@@ -474,6 +479,8 @@ fn measured(samples: &[Sample]) -> BTreeMap<&str, WorkloadSamples<'_>> {
             workloads.entry(&sample.workload).or_default().lengths.push(value);
         } else if sample.metric == Sample::WAITED {
             workloads.entry(&sample.workload).or_default().waits.push(value);
+        } else if sample.metric == Sample::AT_EL2 {
+            workloads.entry(&sample.workload).or_default().at_el2.push(value);
         } else if sample.metric == Sample::STEP_RECORDED {
             workloads.entry(&sample.workload).or_default().step_is_recorded = true;
         } else if sample.metric == Sample::EXCEPTIONS {

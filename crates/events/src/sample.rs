@@ -40,6 +40,8 @@ impl Sample {
     pub const WAITED_IN: &'static str = "waited-in ";
     /// Metric: exits of the step, of one life, are in the recording; 1, unit `count`. Absent in runs before they were.
     pub const STEP_RECORDED: &'static str = "step-recorded";
+    /// Metric: instructions of an operation at EL2 of arm64, where code there is apart from the host's kernel, unit `instructions`.
+    pub const AT_EL2: &'static str = "instructions-at-el2";
     /// Metric: exits of the recorded batch, counted in the emulator; unit `count`. KVM's tracepoints do not see those that code at EL2 handles by itself.
     pub const EXCEPTIONS: &'static str = "exceptions";
     /// What the metrics begin with that have those of one reason, whose name follows; unit `count`.

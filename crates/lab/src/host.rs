@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use vmtax_guest::layout;
-use vmtax_guest::order::{LifeStep, Operation, Order};
+use vmtax_guest::order::{LifeStep, LinuxWork, Operation, Order};
 use vmtax_machine::cpio::{self, ArchiveEntry};
 use vmtax_machine::kernel::{Architecture, Kernel};
 use vmtax_machine::programs::{self, FilesByPath};
@@ -192,13 +192,13 @@ impl HostSetup {
         let waits = order.operations.iter().any(|operation| {
             operation.step.is_some() || (self.processors > 1 && is_of_memory(operation))
         });
-        let counting = order.operations.iter().any(|operation| operation.perf.is_some());
+        let linux = linux_word(order);
         let boots = order.operations.iter().any(|one| one.step == Some(LifeStep::BootLinux));
-        let programs = Programs::of(self, (waits, boots, counting))?;
+        let programs = Programs::of(self, (waits, boots, linux))?;
         let nests = self.nested || order.operations.iter().any(|operation| operation.hypervisor);
         let mut spec = self.spec((Mailbox::new()?, waits, nests), &programs);
-        if counting {
-            spec.command_line.push_str(" vmtax.counting vmtax.buffer=49152");
+        if let Some(word) = linux {
+            spec.command_line.push_str(&format!(" {word} vmtax.buffer=49152"));
             spec.memory_mib += LINUX_MIB;
         }
         spec.memory_mib += probed_mib(order);
@@ -218,7 +218,7 @@ impl HostSetup {
         // L1's kernel is made of the image, independent of the name.
         let named = programs.archive(&[])?;
         let archive = || {
-            let has_inner = self.nested || boots || counting;
+            let has_inner = self.nested || boots || linux.is_some();
             let kernel = if has_inner { self.inner_kernel()? } else { Vec::new() };
             programs.archive(&kernel)
         };
@@ -243,7 +243,7 @@ impl HostSetup {
             recorded,
             observed: !self.observer.is_empty(),
             order: Some(order),
-            has_guests: self.nested || boots || counting,
+            has_guests: self.nested || boots || linux.is_some(),
         };
         Ok(Ready { exceptions, ..booting.start((&named, &archive), &progress)? })
     }
@@ -331,7 +331,16 @@ pub(crate) fn later(lost: usize) -> Option<String> {
     (lost > 0).then(|| format!("vmtax.later={}", lost * LATER_US))
 }
 
-/// Memory for a Linux guest with counters, MiB.
+/// The word by which the program inside is told that a Linux guest with counters, or one that runs workloads, carries out operations.
+fn linux_word(order: &Order) -> Option<&'static str> {
+    let counts = |one: &Operation| matches!(one.linux, Some(LinuxWork::Perf(_)));
+    match order.operations.iter().any(counts) {
+        true => Some("vmtax.counting"),
+        false => order.operations.iter().any(|one| one.linux.is_some()).then_some("vmtax.working"),
+    }
+}
+
+/// Memory for a Linux guest that carries out operations, MiB.
 const LINUX_MIB: u32 = 512;
 
 /// A command line; where `waits`, without short grace periods.
@@ -362,10 +371,10 @@ struct Programs {
 }
 
 impl Programs {
-    /// Of a host whose operations wait, are the boot of a guest, or are of a guest with counters.
+    /// Of a host whose operations wait, are the boot of a guest, or are of a Linux guest with this word.
     fn of(
         setup: &HostSetup,
-        (waits, boots, counting): (bool, bool, bool),
+        (waits, boots, linux): (bool, bool, Option<&str>),
     ) -> Result<Programs, Error> {
         let init = program_of(setup.host)?;
         let modules = modules(&setup.kernel, setup.host.modules())?;
@@ -396,8 +405,9 @@ impl Programs {
         let keeps_tick = setup.host == HostKind::Amd && setup.nested;
         let role = if keeps_tick { format!("{role} nohz=off") } else { role.to_owned() };
         let role = own.fold(role, |line, option| format!("{line} {option}"));
-        let role = if counting { format!("{role} vmtax.counting") } else { role };
-        let inner_command_line = (setup.nested || boots || counting)
+        let own = linux.into_iter().chain(linux.and(setup.protected.then_some("vmtax.protected")));
+        let role = own.fold(role, |line, word| format!("{line} {word}"));
+        let inner_command_line = (setup.nested || boots || linux.is_some())
             .then(|| waiting(setup.host.inner_command_line(&role), waits));
         Ok(Programs { init, modules, files, inner_command_line })
     }

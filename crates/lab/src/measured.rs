@@ -33,6 +33,8 @@ pub struct MeasuredOperation {
     pub counted: Vec<u64>,
     /// What perf of a Linux guest found in these batches.
     pub perf: Vec<PerfBatch>,
+    /// Instructions of a batch at EL2, where code there is apart from the host's kernel and was counted.
+    pub at_el2: Vec<u64>,
     /// Exits of the recorded batch, counted in the emulator; absent where nobody counted there.
     pub(crate) exceptions: Option<CountedExits>,
     /// What the guest's virtual PMU did in these batches, if it has one.
@@ -124,6 +126,10 @@ impl MeasuredOperation {
         }
         if self.recorded {
             samples.push(sample(0, Sample::STEP_RECORDED, "count", 1.0, Better::Neither));
+        }
+        for (repeat, at_el2) in self.at_el2.iter().enumerate() {
+            let each = *at_el2 as f64 / f64::from(self.count);
+            samples.push(sample(repeat, Sample::AT_EL2, "instructions", each, Better::Neither));
         }
         if let Some(counted) = &self.exceptions {
             let all = counted.values().sum::<u64>() as f64;

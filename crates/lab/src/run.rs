@@ -182,7 +182,7 @@ impl Task {
     /// the empty loop of the level takes.
     fn around(&self, empty: u64) -> u64 {
         let operation = self.operation();
-        if operation.step.is_some() || operation.perf.is_some() {
+        if operation.step.is_some() || operation.linux.is_some() {
             return 0;
         }
         // The loop has two instructions of its own.
@@ -318,6 +318,7 @@ fn measured(
             recorded: false,
             counted: outcome.counted.clone(),
             perf: outcome.perf.get(1..).unwrap_or_default().to_vec(),
+            at_el2: outcome.at_el2.get(1..).unwrap_or_default().to_vec(),
             exceptions: None,
             pmu: outcome.pmu,
             memory: outcome.memory.map(|mapping| MeasuredMemory {

@@ -18,6 +18,7 @@ mod primitives;
 mod resume;
 mod start;
 mod timers;
+mod workloads;
 
 pub use definition::{CountedValue, Definition, ExpectedExits, Least, Ordered};
 use definition::{GuestCode, clean, line, nothing};
@@ -37,7 +38,7 @@ pub struct Suite {
 }
 
 /// All suites.
-pub const SUITES: [Suite; 11] = [
+pub const SUITES: [Suite; 13] = [
     Suite {
         name: "primitives",
         summary: "instructions and events of a guest that can cause an exit",
@@ -78,6 +79,18 @@ pub const SUITES: [Suite; 11] = [
         name: "boot",
         summary: "boot of a Linux guest, until it has powered off (arm64)",
         operations: boot::OPERATIONS,
+        nests: false,
+    },
+    Suite {
+        name: "workloads",
+        summary: "the built-in workloads of `vmtax bench` in a Linux guest (arm64)",
+        operations: workloads::OPERATIONS,
+        nests: false,
+    },
+    Suite {
+        name: "first-touch",
+        summary: "memory that a Linux guest never used, if no other suite runs before (arm64)",
+        operations: workloads::FIRST_TOUCH,
         nests: false,
     },
     Suite {

@@ -289,6 +289,7 @@ mod tests {
             recorded: true,
             exits: exits.collect(),
             hidden: None,
+            at_el2: None,
             to_l1: 0,
             path: None,
             l2_over_l1: None,

@@ -1,4 +1,4 @@
-//! Boots Linux as a guest that nests, or that has counters: the same kernel with this same program as its first process.
+//! Boots Linux as a guest that nests, that has counters, or that runs workloads: the same kernel with this same program as its first process.
 //!
 //! It has an EL2 of its own or a PMU, memory, KVM's GICv3 and timers, a serial port that only says what it is told, and a port that orders and reports go
 //! through.
@@ -13,12 +13,12 @@ use vmtax_guest::layout::{self, CHANNEL, SETTLE, TRACE, arm};
 use vmtax_guest::order::Backing;
 
 use super::device_tree::{Booted, device_tree};
-use super::perf::HostInstructions;
+use super::perf::ThreadCounter;
 use super::vmm::{ArmVmMemory, COUNTERS, EL2, EL2_WITHOUT_VHE, failed, start_at, vcpu};
 use crate::l1::{self, ConsoleTail, L1Line, L1Port, lock};
 use crate::life::machine::BITS;
 use crate::trace::Tracer;
-use crate::{Result, system};
+use crate::{Result, protected, system};
 
 /// Its memory, MiB, in pages of 2 MiB.
 pub(crate) const MEMORY_MIB: usize = 256;
@@ -42,26 +42,47 @@ pub(crate) fn missing() -> Result<Option<String>> {
 /// A word of the command line of a guest with a PMU, and of its host.
 pub(crate) const COUNTING: &str = "vmtax.counting";
 
-/// Instructions of the vCPU's thread outside the guest, by operation, in the order of its batches.
-pub(crate) type SpentByHost = Arc<Mutex<Vec<(u16, u64)>>>;
+/// A word of the command line of a guest that runs workloads, and of its host.
+pub(crate) const WORKING: &str = "vmtax.working";
 
-/// Boots it, and waits until it is up.
-pub(crate) fn boot(spent: &SpentByHost) -> Result<L1Line> {
+/// What was counted of the vCPU's thread, in the order of batches.
+pub(crate) type SpentByHost = Arc<Mutex<Vec<VcpuBatch>>>;
+
+/// A batch of an operation.
+pub(crate) struct VcpuBatch {
+    pub(crate) operation: u16,
+    /// Instructions of the vCPU's thread: outside the guest where that has counters, and otherwise all.
+    pub(crate) counted: u64,
+    /// Those at EL2, where they are apart.
+    pub(crate) at_el2: Option<u64>,
+}
+
+/// Boots it, and waits until it is up. With `has_el2`, code at EL2 is not the host's kernel.
+pub(crate) fn boot(spent: &SpentByHost, has_el2: bool) -> Result<L1Line> {
     let command_line = command_line()?;
+    let is_protected = has_word(&command_line, protected::WORD);
     let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
-    let vm = kvm.create_vm_with_ipa_size(BITS as u32).map_err(failed("KVM_CREATE_VM"))?;
+    let kind = BITS as u64 | if is_protected { protected::TYPE } else { 0 };
+    let vm = kvm.create_vm_with_type(kind).map_err(failed("KVM_CREATE_VM"))?;
     let memory = ArmVmMemory::new(MEMORY_MIB << 20, Backing::Thp)?;
     memory.attach(&vm, (0, arm::MEMORY))?;
-    let exchange = ArmVmMemory::new(arm::EXCHANGE_BYTES, Backing::Small)?;
-    exchange.attach(&vm, (1, arm::EXCHANGE))?;
-    // HVC is its hypervisor's own.
-    let tree = load(&memory, "smc")?;
+    let exchange = match is_protected {
+        true => None,
+        false => Some(ArmVmMemory::new(arm::EXCHANGE_BYTES, Backing::Small)?),
+    };
+    if let Some(exchange) = &exchange {
+        exchange.attach(&vm, (1, arm::EXCHANGE))?;
+    }
+    // HVC is a hypervisor's own.
+    let psci = if has_word(&command_line, WORKING) { "hvc" } else { "smc" };
+    let tree = load(&memory, psci)?;
     let (vcpu, _, gic) = vcpu(&vm, features(&command_line))?;
     start_at(&vcpu, (arm::MEMORY, tree))?;
     let console = ConsoleTail::default();
     let (line, port) = l1::conversation(console.clone());
     let (answer, tracer) = (port.answers(), port.tracer());
-    let counting = is_counting(&command_line).then(|| Arc::clone(spent));
+    let counts = is_counting(&command_line) || has_word(&command_line, WORKING);
+    let counting = counts.then(|| (Arc::clone(spent), is_counting(&command_line), has_el2));
     let mut devices = L1Devices { console, port, exchange, tracer, host: None };
     let body = move || {
         let mut vcpu = vcpu;
@@ -121,12 +142,19 @@ fn features(command_line: &str) -> u32 {
     if is_counting(command_line) {
         return COUNTERS;
     }
+    if has_word(command_line, WORKING) {
+        return protected::FEATURES;
+    }
     let mut words = command_line.split_whitespace();
     if words.any(|word| MODES_WITHOUT_VHE.contains(&word)) { EL2_WITHOUT_VHE } else { EL2 }
 }
 
 fn is_counting(command_line: &str) -> bool {
-    command_line.split_whitespace().any(|word| word == COUNTING)
+    has_word(command_line, COUNTING)
+}
+
+fn has_word(command_line: &str, word: &str) -> bool {
+    command_line.split_whitespace().any(|one| one == word)
 }
 
 /// How L1's kernel is told that its KVM runs at EL2 and its kernel below.
@@ -136,39 +164,49 @@ const MODES_WITHOUT_VHE: [&str; 2] = ["kvm-arm.mode=nvhe", "kvm-arm.mode=protect
 struct L1Devices {
     console: ConsoleTail,
     port: L1Port,
-    exchange: ArmVmMemory,
+    /// Absent where the guest is protected: bytes go through the port itself.
+    exchange: Option<ArmVmMemory>,
     tracer: Arc<Mutex<Option<Tracer>>>,
     host: Option<CountedHost>,
 }
 
-/// What counts the host's instructions.
+/// What counts instructions of the vCPU's thread.
 struct CountedHost {
-    counter: HostInstructions,
+    /// Of the host alone; otherwise the thread's time, which is instructions, tells all.
+    host: Option<ThreadCounter>,
+    el2: Option<ThreadCounter>,
     /// At the begin of the batch.
-    begun: u64,
+    begun: (u64, Option<u64>),
     spent: SpentByHost,
 }
 
 impl CountedHost {
     /// A mark of a batch: its begin, or its end.
     fn marked(&mut self, (operation, begins): (u16, bool)) -> Result<()> {
-        let now = self.counter.read()?;
+        let (before, el2_before) = self.begun;
+        let el2 = self.el2.as_ref().map(ThreadCounter::read).transpose()?;
+        let now = match &self.host {
+            Some(host) => host.read()?,
+            None => system::clock(libc::CLOCK_THREAD_CPUTIME_ID) as u64,
+        };
         if begins {
-            self.begun = now;
+            self.begun = (now, el2);
         } else {
-            lock(&self.spent).push((operation, now - self.begun));
+            let at_el2 = el2.zip(el2_before).map(|(now, before)| now - before);
+            let counted = now - before;
+            lock(&self.spent).push(VcpuBatch { operation, counted, at_el2 });
         }
         Ok(())
     }
 }
 
 impl L1Devices {
-    /// Counts the instructions of this thread, the vCPU's, if they go anywhere.
-    fn count(&mut self, spent: Option<SpentByHost>) -> Result<()> {
-        let counted = |spent| {
-            HostInstructions::open().map(|counter| CountedHost { counter, begun: 0, spent })
-        };
-        self.host = spent.map(counted).transpose()?;
+    /// Counts the instructions of this thread, the vCPU's, if they go anywhere: those outside the guest, or all, and those at EL2 if they are apart.
+    fn count(&mut self, counting: Option<(SpentByHost, bool, bool)>) -> Result<()> {
+        let Some((spent, of_host, has_el2)) = counting else { return Ok(()) };
+        let host = of_host.then(ThreadCounter::of_host).transpose()?;
+        let el2 = (has_el2 && !of_host).then(ThreadCounter::of_el2).transpose()?;
+        self.host = Some(CountedHost { host, el2, begun: (0, None), spent });
         Ok(())
     }
 
@@ -177,12 +215,11 @@ impl L1Devices {
         loop {
             match vcpu.run() {
                 Ok(VcpuExit::MmioWrite(at, data)) => {
-                    let word = data.try_into().map_or(0, u32::from_le_bytes);
                     match at {
                         // The console cannot fail: it is memory.
                         arm::SERIAL => drop(self.console.write(&data[..1])),
                         _ => {
-                            if let Err(problem) = self.written(arm::port(at), word) {
+                            if let Err(problem) = self.written(arm::port(at), data) {
                                 return problem;
                             }
                         }
@@ -190,7 +227,7 @@ impl L1Devices {
                 }
                 Ok(VcpuExit::MmioRead(at, data)) => {
                     data.fill(0);
-                    if arm::port(at) == Some(CHANNEL) && !self.wanted() {
+                    if arm::port(at) == Some(CHANNEL) && !self.wanted(data) {
                         return "L1 is not needed any more".to_owned();
                     }
                 }
@@ -203,16 +240,20 @@ impl L1Devices {
     }
 
     /// A store to a port.
-    fn written(&mut self, port: Option<u16>, word: u32) -> Result<()> {
+    fn written(&mut self, port: Option<u16>, data: &[u8]) -> Result<()> {
+        let word = data.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
         if let (Some(host), Some(mark)) = (&mut self.host, port.and_then(layout::mark)) {
             return host.marked(mark);
         }
         match port {
-            Some(CHANNEL) => {
-                let mut bytes = vec![0; (word as usize).min(arm::EXCHANGE_BYTES)];
-                self.exchange.read_into(0, &mut bytes);
-                self.port.receive(&bytes);
-            }
+            Some(CHANNEL) => match &self.exchange {
+                Some(exchange) => {
+                    let mut bytes = vec![0; (word as usize).min(arm::EXCHANGE_BYTES)];
+                    exchange.read_into(0, &mut bytes);
+                    self.port.receive(&bytes);
+                }
+                None => self.port.receive(data),
+            },
             Some(SETTLE) => system::away_from_tick(Duration::from_nanos(word.into())),
             Some(TRACE) => {
                 if let Some(tracer) = &*lock(&self.tracer) {
@@ -224,13 +265,14 @@ impl L1Devices {
         Ok(())
     }
 
-    /// A load from the channel: as many bytes as the exchange's first word has. False if there will be none.
-    fn wanted(&mut self) -> bool {
+    /// A load from the channel: as many bytes as the exchange's first word has, or without one those of the load. False if there will be none.
+    fn wanted(&mut self, loaded: &mut [u8]) -> bool {
+        let Some(exchange) = &self.exchange else { return self.port.send(loaded, &|_| ()) };
         let mut word = [0; 4];
-        self.exchange.read_into(0, &mut word);
+        exchange.read_into(0, &mut word);
         let mut bytes = vec![0; (u32::from_le_bytes(word) as usize).min(arm::EXCHANGE_BYTES)];
         let more = self.port.send(&mut bytes, &|_| ());
-        self.exchange.write(0, &bytes);
+        exchange.write(0, &bytes);
         more
     }
 }

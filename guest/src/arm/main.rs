@@ -11,6 +11,8 @@
 mod ata;
 mod awake;
 mod boot;
+#[path = "../builtin.rs"]
+mod builtin;
 #[path = "../channel.rs"]
 mod channel;
 mod device_tree;
@@ -20,6 +22,8 @@ mod disk;
 mod kallsyms;
 #[path = "../l1.rs"]
 mod l1;
+#[path = "../latency.rs"]
+mod latency;
 #[path = "../life.rs"]
 mod life;
 mod linux;
@@ -34,6 +38,7 @@ mod system;
 #[path = "../trace.rs"]
 mod trace;
 mod vmm;
+mod workload;
 
 /// An error is a sentence, printed in the verdict.
 pub(crate) type Result<T> = std::result::Result<T, String>;

@@ -25,6 +25,7 @@ const EVENTS: [(u32, u64); 6] =
     [(HARDWARE, 0), (HARDWARE, 1), (RAW, 0x23), (RAW, 0x24), (RAW, 0x3c), (RAW, 0x11)];
 const DISABLED: u64 = 1;
 const FREQUENCY: u64 = 1 << 10;
+const EXCLUDE_USER_AND_KERNEL: u64 = 1 << 4 | 1 << 5;
 const EXCLUDE_GUEST: u64 = 1 << 20;
 /// IP, TID, TIME, CPU and PERIOD: what `perf record` takes.
 const SAMPLE: u64 = 1 | 2 | 4 | 0x80 | 0x100;
@@ -235,22 +236,26 @@ impl Peer {
     }
 }
 
-/// Instructions of this thread outside guests: those of a vCPU's thread are the host's. By the emulated processor's own counter.
-pub(crate) struct HostInstructions(OwnedFd);
+/// A counter of the emulated processor's, of the calling thread: that of a vCPU.
+pub(crate) struct ThreadCounter(OwnedFd);
 
-impl HostInstructions {
-    /// INST_RETIRED of the calling thread.
-    pub(crate) fn open() -> Result<HostInstructions> {
-        const INSTRUCTIONS: u64 = 8;
-        let attributes = EventAttributes {
-            kind: RAW,
-            config: INSTRUCTIONS,
-            flags: EXCLUDE_GUEST,
-            ..EventAttributes::default()
-        };
+impl ThreadCounter {
+    /// Instructions outside guests (INST_RETIRED), which are the host's.
+    pub(crate) fn of_host() -> Result<ThreadCounter> {
+        ThreadCounter::open((RAW, 8), EXCLUDE_GUEST)
+    }
+
+    /// Cycles at EL2 where the host's kernel is not: one for each instruction. The other counters stand still while a protected VM runs, as it has no PMU
+    /// (MDCR_EL2.HPMN is 0).
+    pub(crate) fn of_el2() -> Result<ThreadCounter> {
+        ThreadCounter::open((HARDWARE, 0), EXCLUDE_USER_AND_KERNEL)
+    }
+
+    fn open((kind, config): (u32, u64), flags: u64) -> Result<ThreadCounter> {
+        let attributes = EventAttributes { kind, config, flags, ..EventAttributes::default() };
         let file = vmtax_perf_event::open(&attributes, Of::ThisThread)
-            .map_err(|e| format!("perf_event_open of the host's instructions: {e}"))?;
-        Ok(HostInstructions(file))
+            .map_err(|e| format!("perf_event_open of the vCPU's thread: {e}"))?;
+        Ok(ThreadCounter(file))
     }
 
     pub(crate) fn read(&self) -> Result<u64> {

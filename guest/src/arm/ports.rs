@@ -25,7 +25,8 @@ static WORDS: OnceLock<Words> = OnceLock::new();
 
 struct Words {
     ports: NonNull<u8>,
-    exchange: NonNull<u8>,
+    /// Absent in a protected guest, whose host cannot access it.
+    exchange: Option<NonNull<u8>>,
 }
 
 // SAFETY: device memory that lasts as long as the program, accessed by single words.
@@ -38,25 +39,26 @@ const PORTS: u16 = layout::end(layout::OPERATIONS_MOST - 1) + 1 - arm::FIRST_POR
 const PORT_PAGE: usize =
     (arm::address(arm::FIRST_PORT + 1) - arm::address(arm::FIRST_PORT)) as usize;
 
-/// Finds the words of the VMM outside.
-pub(crate) fn open() -> Result<()> {
+/// Finds the words of the VMM outside; of a protected guest without the exchange. The ports have their own addresses, by which a log of the emulator's exceptions
+/// knows marks, where nothing else is there.
+pub(crate) fn open(is_protected: bool) -> Result<()> {
     let path = "/dev/mem";
     let mut options = std::fs::OpenOptions::new();
     let file = options.read(true).write(true).custom_flags(libc::O_SYNC).open(path);
     let file = file.map_err(|e| format!("{path}: {e}"))?;
     let map = |at: u64, bytes: usize| {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let wished = std::ptr::without_provenance_mut(at as usize);
         let (file, at) = (file.as_raw_fd(), at as libc::off_t);
-        // SAFETY: a new mapping of memory that no driver uses; checked below.
-        let mapping =
-            unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, libc::MAP_SHARED, file, at) };
+        // SAFETY: a new mapping of memory that no driver uses, in place of no other; checked below.
+        let mapping = unsafe { libc::mmap(wished, bytes, rights, libc::MAP_SHARED, file, at) };
         match NonNull::new(mapping.cast::<u8>()) {
             Some(mapping) if mapping.as_ptr().cast() != libc::MAP_FAILED => Ok(mapping),
             _ => Err(format!("{path}: {}", std::io::Error::last_os_error())),
         }
     };
     let ports = map(arm::address(arm::FIRST_PORT), usize::from(PORTS) * PORT_PAGE)?;
-    let exchange = map(arm::EXCHANGE, arm::EXCHANGE_BYTES)?;
+    let exchange = if is_protected { None } else { Some(map(arm::EXCHANGE, arm::EXCHANGE_BYTES)?) };
     WORDS.set(Words { ports, exchange }).map_err(|_| "the ports are open already".to_owned())
 }
 
@@ -80,7 +82,8 @@ impl Words {
 
     /// Puts bytes into the exchange. Words alone, as it is no ordinary memory.
     fn put(&self, bytes: &[u8]) {
-        let words = self.exchange.as_ptr().cast::<u32>();
+        let Some(exchange) = self.exchange else { return };
+        let words = exchange.as_ptr().cast::<u32>();
         for (index, part) in bytes.chunks(4).enumerate() {
             let mut word = [0; 4];
             word[..part.len()].copy_from_slice(part);
@@ -90,7 +93,8 @@ impl Words {
     }
 
     fn get(&self, bytes: &mut [u8]) {
-        let words = self.exchange.as_ptr().cast::<u32>();
+        let Some(exchange) = self.exchange else { return bytes.fill(0) };
+        let words = exchange.as_ptr().cast::<u32>();
         for (index, part) in bytes.chunks_mut(4).enumerate() {
             // SAFETY: as above.
             let word = unsafe { words.wrapping_add(index).read_volatile() }.to_le_bytes();
@@ -100,7 +104,11 @@ impl Words {
 }
 
 pub(crate) fn out8(port: u16, value: u8) {
-    out32(port, value.into());
+    if let Some(words) = WORDS.get() {
+        fence(Ordering::SeqCst);
+        // SAFETY: the first byte of a word of the mapping.
+        unsafe { words.port(port).cast::<u8>().write_volatile(value) };
+    }
 }
 
 pub(crate) fn out32(port: u16, value: u32) {
@@ -109,9 +117,9 @@ pub(crate) fn out32(port: u16, value: u32) {
     }
 }
 
-/// A channel without strings is not used here.
-pub(crate) fn in8(_: u16) -> u8 {
-    0
+pub(crate) fn in8(port: u16) -> u8 {
+    // SAFETY: as above.
+    WORDS.get().map_or(0, |words| unsafe { words.port(port).cast::<u8>().read_volatile() })
 }
 
 /// Reads from the channel: how many bytes goes into the exchange, and they come there.

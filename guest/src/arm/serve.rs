@@ -2,18 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
-use vmtax_guest::order::{FollowingFile, Operation, Order, OrderOutcome, Report, encode};
+use vmtax_guest::order::{
+    FollowingFile, LinuxWork, Operation, Order, OrderOutcome, Report, encode,
+};
 
 use crate::channel::Io;
 use crate::channel::{Attachment, Channel};
 use crate::disk::BlockMailbox;
 use crate::l1::L1Line;
 use crate::l1::lock;
-use crate::linux::{COUNTING, SpentByHost};
+use crate::linux::{COUNTING, SpentByHost, WORKING};
 use crate::trace::{self, Tracer};
 use crate::vmm::{ArmPlan, ArmSharedVm, execute};
 use crate::{
     Result, awake, boot, kallsyms, l1, life, linux, options, perf, ports, protected, system,
+    workload,
 };
 
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
@@ -40,8 +43,9 @@ pub(crate) fn run() -> Result<()> {
     }
     system::leave_console()?;
     let channel = if words.contains(&"vmtax.role=guest") {
-        ports::open()?;
-        Channel::Port(Io::Strings)
+        let is_protected = words.contains(&protected::WORD);
+        ports::open(is_protected)?;
+        Channel::Port(if is_protected { Io::Registers } else { Io::Strings })
     } else {
         Channel::Mailbox(BlockMailbox::open(&words)?)
     };
@@ -65,8 +69,9 @@ pub(crate) fn run() -> Result<()> {
         channel.misused(&problem);
         return Err(problem);
     }
-    let is_counting_guest = words.contains(&COUNTING) && matches!(channel, Channel::Port(_));
-    if !is_counting_guest && !Path::new("/dev/kvm").exists() {
+    let is_linux = words.contains(&COUNTING) || words.contains(&WORKING);
+    let is_last = is_linux && matches!(channel, Channel::Port(_));
+    if !is_last && !Path::new("/dev/kvm").exists() {
         let problem = "the kernel offers no /dev/kvm: KVM did not find virtualization in this emulated processor";
         channel.fail(0, problem);
         return Err(problem.into());
@@ -84,10 +89,12 @@ fn outermost(channel: &Channel, words: &[&str]) -> Result<()> {
     trace::mount().inspect_err(failed)?;
     trace::prepare(buffer.unwrap_or(BUFFER_KIB)).inspect_err(failed)?;
     let spent = SpentByHost::default();
-    let guest = if words.contains(&"vmtax.nested") || words.contains(&COUNTING) {
+    let linux = ["vmtax.nested", COUNTING, WORKING];
+    let guest = if linux.iter().any(|word| words.contains(word)) {
         // Where its ticks are between those of this kernel is the same in each boot then.
         system::align();
-        Some(linux::boot(&spent).inspect_err(failed)?)
+        let has_el2 = mode_of_kvm().is_some_and(|mode| !mode.starts_with("VHE"));
+        Some(linux::boot(&spent, has_el2).inspect_err(failed)?)
     } else {
         None
     };
@@ -143,9 +150,14 @@ fn host(
     ports::unrecorded();
     for outcome in &mut report.outcomes {
         let spent = lock(spent);
-        let own = spent.iter().filter(|(number, _)| *number == outcome.number);
-        let batches = outcome.perf.iter_mut().zip(own);
-        batches.for_each(|(batch, (_, host))| batch.host = *host);
+        let own = spent.iter().filter(|batch| batch.operation == outcome.number);
+        let batches = outcome.perf.iter_mut().zip(own.clone());
+        batches.for_each(|(batch, own)| batch.host = own.counted);
+        if outcome.perf.is_empty() && own.clone().next().is_some() {
+            // What the guest was idle is no cycle of its vCPU's thread.
+            outcome.cycles = own.clone().map(|batch| batch.counted).collect();
+            outcome.at_el2 = own.filter_map(|batch| batch.at_el2).collect();
+        }
     }
     let mut files = Vec::new();
     if order.trace {
@@ -232,8 +244,12 @@ fn measure(
     } else {
         ArmPlan { batches: operation.batches, traced: None, tracer }
     };
-    if let Some(perf) = operation.perf {
-        return match perf::execute(operation, perf, &plan) {
+    if let Some(work) = operation.linux {
+        let done = match work {
+            LinuxWork::Perf(perf) => perf::execute(operation, perf, &plan),
+            LinuxWork::Workload(rounds) => workload::execute(operation, rounds, &plan),
+        };
+        return match done {
             Ok((cycles, perf)) => OrderOutcome { number, cycles, perf, ..OrderOutcome::default() },
             Err(problem) => {
                 tracer.record(false);

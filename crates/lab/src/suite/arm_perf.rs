@@ -3,7 +3,7 @@
 //! The guest's program opens the events that `perf stat` and `perf record` open, and computes 20 million instructions in a batch, or takes turns
 //! with another thread. An operation is a batch, or a turn. What perf costs is what an operation takes more than the one without events.
 
-use vmtax_guest::order::LinuxPerf;
+use vmtax_guest::order::{LinuxPerf, LinuxWork};
 
 use super::definition::{Definition, ExpectedExits, GuestCode, line, nothing};
 
@@ -38,7 +38,7 @@ const fn switching(events: u32) -> LinuxPerf {
 }
 
 const fn linux(name: &'static str, summary: &'static str, perf: LinuxPerf) -> Definition {
-    let code = GuestCode { perf: Some(perf), ..line(nothing) };
+    let code = GuestCode { linux: Some(LinuxWork::Perf(perf)), ..line(nothing) };
     let count = if perf.turns { TURNS } else { 1 };
     Definition { name, summary, count, kind: ExpectedExits::Measured, code: code.only_on_arm() }
 }

@@ -1,7 +1,7 @@
 //! What an operation of a suite is: what the guest executes, and what is known of its exits.
 
 use vmtax_events::Isa;
-use vmtax_guest::order::{Backing, LifeStep, LinuxPerf, Operation, Paging, PmuOrder, Touch};
+use vmtax_guest::order::{Backing, LifeStep, LinuxWork, Operation, Paging, PmuOrder, Touch};
 
 use crate::Error;
 use crate::host::HostKind;
@@ -115,7 +115,7 @@ pub(super) struct GuestCode {
     /// The guest has this PMU.
     pub(super) pmu: Option<PmuOrder>,
     /// What a Linux guest does, in place of code; on arm64.
-    pub(super) perf: Option<LinuxPerf>,
+    pub(super) linux: Option<LinuxWork>,
     /// The VMM's step that it is, in place of code.
     pub(super) step: Option<LifeStep>,
     /// Memory with page tables of its own, whose accesses are recorded.
@@ -166,7 +166,7 @@ pub(super) const fn line(body: fn(&mut Assembler) -> Assemble) -> GuestCode {
         second: None,
         touch: None,
         pmu: None,
-        perf: None,
+        linux: None,
         step: None,
         paging: None,
         isa: None,
@@ -253,6 +253,7 @@ impl Definition {
         let is_bare =
             self.code.step.is_none() && self.code.touch.is_none_or(small) && self.name != "actlr";
         self.boots()
+            || self.is_workload()
             || (is_bare
                 && self.code.arm.is_some_and(|arm| !arm.hypervisor && arm.counters.is_none()))
     }
@@ -294,7 +295,12 @@ impl Definition {
 
     /// Whether a Linux guest does it.
     pub fn is_of_linux(&self) -> bool {
-        self.code.perf.is_some()
+        self.code.linux.is_some()
+    }
+
+    /// Whether it is a built-in workload of a Linux guest.
+    pub fn is_workload(&self) -> bool {
+        matches!(self.code.linux, Some(LinuxWork::Workload(_)))
     }
 
     /// The step of a VM's life that it is, if it is one.
@@ -386,7 +392,7 @@ impl Definition {
             Some(own) => own.around,
             None if on_arm.map_or(code.straight, |one| one.straight)
                 && code.step.is_none()
-                && code.perf.is_none() =>
+                && code.linux.is_none() =>
             {
                 payload.instructions.saturating_sub(1) as u64
             }
@@ -407,7 +413,7 @@ impl Definition {
             counters: on_arm.is_some_and(|one| one.counters.is_some()),
             protected,
             pmu: code.pmu,
-            perf: code.perf,
+            linux: code.linux,
             step: code.step,
             paging: code.paging,
             words: code.own.map(|own| own.words.clone()).unwrap_or_default(),

@@ -136,6 +136,10 @@ pub(crate) fn table(operations: &Operations, emulated: &EmulatedInstructions) ->
         table = table
             .column(json("hidden"), |row| Cell::of(row.hidden.as_ref(), |of| hidden_list(row, of)));
     }
+    let has_el2 = operations.rows.iter().any(|row| row.at_el2.is_some());
+    if has_el2 {
+        table = table.column(json("at_el2"), |row| number(row.at_el2));
+    }
     let waits = operations.rows.iter().any(|row| row.waited.is_some());
     if waits {
         table = table.column(json("waited"), |row| Cell::of(row.waited.as_ref(), waited_object));
@@ -157,6 +161,15 @@ pub(crate) fn table(operations: &Operations, emulated: &EmulatedInstructions) ->
                 .help("instructions, median of the batches; ±: how far off the path of another run may be, 0.5 % where none is shown")
                 .strong(),
             |row| Cell::of(row.path.as_ref(), path_with_range),
+        )
+        .column(
+            people(Column::minor("", "EL2 %", 2))
+                .help("the part of the path at EL2: KVM's code below the host's kernel")
+                .shown_if(has_el2),
+            |row| {
+                let part = row.at_el2.zip(row.path.as_ref()).map(|(at, path)| at / path.median);
+                part.map_or(Cell::Empty, Cell::Percent)
+            },
         )
         .column(
             people(Column::number("waited", "waited"))

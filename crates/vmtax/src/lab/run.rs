@@ -242,7 +242,7 @@ fn protectable(args: &LabRunArgs) -> anyhow::Result<()> {
         Some(name) => fail(
             Code::Usage,
             format!(
-                "--protected: {name} is nothing that a protected VM does; --suite primitives and boot are"
+                "--protected: {name} is nothing that a protected VM does; --suite primitives, boot and workloads are"
             ),
         ),
     }
