@@ -15,6 +15,8 @@ use crate::vm_facts::mapped;
 
 /// Faults in one region of 2 MiB from which on it is mapped in 4 KiB pages.
 const FAULTS_OF_4K: u64 = 8;
+/// The same on arm64, whose pages have 4, 16 or 64 KiB: more than there are of 16 KiB.
+const FAULTS_OF_4K_ON_ARM: u64 = 129;
 
 /// Faults in one region of 2 MiB after a conversion from which on most of its 4 KiB pages were mapped anew: half of them.
 const FAULTS_OF_A_SHATTERED_REGION: u64 = 256;
@@ -82,12 +84,11 @@ pub(in crate::explain) fn refaults(ledger: &Ledger) -> Option<Evidence> {
 /// Regions of 2 MiB that fault often are mapped in small pages.
 pub(in crate::explain) fn small_by_faults(ledger: &Ledger) -> Option<Evidence> {
     let regions = faults_by_region(ledger);
-    let often = regions.values().filter(|count| **count >= FAULTS_OF_4K).count();
-    // Other hosts have other pages than of 4 KiB.
-    if refaults(ledger).is_some() || !ledger.isa().facts().is_x86() {
+    let faults = if ledger.isa().facts().is_x86() { FAULTS_OF_4K } else { FAULTS_OF_4K_ON_ARM };
+    let often = regions.values().filter(|count| **count >= faults).count();
+    if refaults(ledger).is_some() {
         return None;
     }
-    let faults = FAULTS_OF_4K;
     (often > 0 && often * 2 >= regions.len()).then_some(Evidence::FaultyRegions {
         often,
         all: regions.len(),
@@ -105,8 +106,9 @@ pub(in crate::explain) fn of_memory(
     let private = matches!(context.kind, VmKind::Tdx | VmKind::Snp);
     if small == Some(false) || small.is_none() && !private {
         // A few faults are the host's own doing (reclaim, balancing), whatever they show.
-        let matters =
-            sums.by_subject.get(&Subject::MemoryFaults).is_some_and(|sum| sums.matters(sum));
+        let faults = [Subject::MemoryFaults, Subject::Stage2Faults];
+        let mut sums_of_faults = faults.iter().filter_map(|subject| sums.by_subject.get(subject));
+        let matters = sums_of_faults.any(|sum| sums.matters(sum));
         let only_waits = faults_wait(ledger, sums);
         let faults =
             small_by_faults(ledger).filter(|_| small.is_none() && matters && !only_waits)?;
