@@ -16,7 +16,7 @@
 //! Memory is bounded by the window between two calls of [`Feed::release`].
 //!
 //! [`posted`] restores texts from mail and web pages before a format is recognised.
-//! [`observed`] reads texts of ordinary tools.
+//! [`observed`] reads texts of ordinary tools, [`figures`] results by set-up as people post them.
 //! [`profile`] and [`stats`] read profiles and counters, which a run can contain in addition to a recording; [`program`] reads what
 //! benchmark programs print.
 
