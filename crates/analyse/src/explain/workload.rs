@@ -1,5 +1,7 @@
 //! The results of a workload of benchmarks.
 
+use vmtax_events::Better;
+
 use super::certainty::Certainty;
 use crate::remedy::VmKind;
 
@@ -57,6 +59,8 @@ pub struct WorkloadResults {
     pub unit: String,
     /// Categories are kinds of VM and options; else they are set-ups with names of their own, each beside the best.
     pub has_kinds: bool,
+    /// Which values are good.
+    pub better: Better,
     /// The category that loses most against a plain VM with the same options, from [`LOSS`] on.
     pub worst: Option<CategoryResult>,
     /// The part of that loss that a plain VM with a bounce buffer has too.

@@ -1,6 +1,7 @@
 //! Results of benchmarks in words.
 
 use vmtax_analyse::explain::{CategoryResult, ENOUGH, LOSS, MOST, WorkloadResults};
+use vmtax_events::Better;
 
 use super::phrases::part;
 use crate::numbers::{fixed, percent};
@@ -35,10 +36,20 @@ fn loss(workload: &WorkloadResults, worst: &CategoryResult) -> String {
         "{}: {} {} ({}{})",
         workload.name,
         worst.category,
-        lost(workload.loss(), plain),
+        lost_by(workload, plain),
         figures(workload),
         runs(worst.runs)
     )
+}
+
+/// The largest loss of a workload against this category: of set-ups with names of their own a cost is a factor always.
+fn lost_by(workload: &WorkloadResults, other: &str) -> String {
+    match workload.loss() {
+        loss if !workload.has_kinds && workload.better == Better::Lower => {
+            format!("takes {:.1} times as much as {other}", 1.0 + loss)
+        }
+        loss => lost(loss, other),
+    }
 }
 
 /// A loss against a plain VM. Of a cost, such as a time, that more than doubles there is nothing to lose so much of.
@@ -103,7 +114,7 @@ pub(super) fn verdict<W: AsRef<WorkloadResults>>(workloads: &[W]) -> String {
             format!(
                 "{many}{}: {worst} {}{}",
                 shortened(&workload.name),
-                lost(workload.loss(), &plain),
+                lost_by(workload, &plain),
                 back.unwrap_or_default()
             )
         }
