@@ -508,9 +508,12 @@ pub(super) fn measurable(
                 format!("--nested: {flag} {name} has VMs of a guest's on --host amd alone");
             return fail(Code::Usage, message);
         }
-        if profile && host != HostKind::Amd && all.iter().any(|one| one.step().is_some()) {
+        if profile
+            && !matches!(host, HostKind::Amd | HostKind::Arm)
+            && all.iter().any(|one| one.step().is_some())
+        {
             let message = format!(
-                "--profile: has call trees of {flag} {name} on --host amd alone: Bochs records nothing outside of guests' marks; the report names the functions that wait"
+                "--profile: has call trees of {flag} {name} on --host amd and arm alone: Bochs records nothing outside of guests' marks; the report names the functions that wait"
             );
             return fail(Code::Usage, message);
         }

@@ -69,7 +69,7 @@ const VARY: [&str; 6] = ["touch-4k", "touch-2m", "map-4k", "map-2m", "mmio-read"
 const MOST: f64 = 0.03;
 
 /// Whether the program of the arm64 host is in this vmtax; otherwise the test is skipped.
-fn is_built() -> bool {
+pub(crate) fn is_built() -> bool {
     let (_, said) = refused(&["lab", "run", "--host", "arm", "--operation", "hvc-psci"]);
     let is_built = !said.contains("built without the program of the arm64 host");
     if !is_built {
@@ -667,7 +667,7 @@ const PROFILED: &str =
     "hvc-psci,mmio-read,touch-4k,map-4k,id-register,oslar,sgi-self,timer-irq,timer-sleep";
 
 /// Every instruction is at a function of a level's kernel, at a program or at the payload: none is where its level has no code.
-fn assert_all_named(trees: &Trees) {
+pub(crate) fn assert_all_named(trees: &Trees) {
     for (name, tree) in trees {
         let unknown: Vec<_> = tree
             .iter()

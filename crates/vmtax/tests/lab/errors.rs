@@ -38,7 +38,7 @@ fn suites_that_a_host_or_a_flag_does_not_have() {
         ),
         (
             &["run", "--suite", "primitives,start", "--profile", "--host", "intel"],
-            "--profile: has call trees of --suite start on --host amd alone",
+            "--profile: has call trees of --suite start on --host amd and arm alone",
         ),
         (
             &["run", "--operation", "create-vm", "--nested", "--host", "intel"],

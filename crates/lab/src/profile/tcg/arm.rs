@@ -31,6 +31,9 @@ const TABLE: u64 = 0x800;
 const VECTOR: u64 = 0x80;
 /// The first vector of an exception from a lower exception level.
 const LOWER: u64 = 0x400;
+const PAGE: u64 = 0x1000;
+/// A program of the host's is below this address.
+const PROGRAMS: u64 = 1 << 32;
 
 /// How control reaches a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,14 +126,13 @@ impl<R: Read> TcgReader<'_, '_, R> {
         let Some(machine) = &mut self.arm else { return is_user(to.0) };
         let host = &self.symbols[0];
         let [with_vhe, without] = GUEST_VECTORS.map(|name| Some(host.start(name)? + LOWER));
-        let has_vhe = with_vhe == Some(to.0);
-        // A guest's mark is a store that fails, a program's does nothing.
-        if !has_vhe && self.on.done.is_none() {
-            return true;
-        }
-        let vector = if has_vhe { with_vhe } else { without };
-        machine.offset = vector.map(|address| to.1.wrapping_sub(address));
-        false
+        // Without VHE the vector is at EL2's own address, far above any program, at the same place in its page.
+        let is_at_el2 = |vector: u64| (vector ^ to.0).is_multiple_of(PAGE) && to.0 >= PROGRAMS;
+        let vector = with_vhe
+            .filter(|vector| *vector == to.0)
+            .or_else(|| without.filter(|vector| is_at_el2(*vector)));
+        machine.offset = vector.map_or(machine.offset, |vector| Some(to.1.wrapping_sub(vector)));
+        vector.is_none()
     }
 
     /// A frame record is stored or loaded on the stack of a kernel.
