@@ -1,5 +1,6 @@
 //! Interrupt controllers, IPIs and spinning.
 
+use vmtax_events::Isa;
 use vmtax_events::setting::{Fact, Settings, VmProcess, files};
 
 use super::view::{AuditView, flag_fact, has_flag};
@@ -81,6 +82,12 @@ pub(super) fn split_irqchip(_: &AuditView, vm: &VmProcess) -> CheckFound {
     // QEMU docs/system/i386/tdx.rst, "Restrictions"; it is also what a TD gets without being asked.
     if vmm::kind(vm) == VmKind::Tdx {
         return CheckFound::not_applicable(FoundSetting::SplitIrqchipOfTd);
+    }
+    // QEMU qemu-options.hx, kernel-irqchip: other architectures than x86 have it on or off.
+    if vmm::isa(vm) == Some(Isa::Arm) && irqchip(vm).is_some_and(is_off) {
+        return CheckFound::costs(FoundSetting::ApicOfVmm(vm.name.clone()))
+            .seen(said(vm, "kernel-irqchip=off".to_owned()))
+            .fix(Fix::Vmm(QemuStart::KernelIrqchip));
     }
     if irqchip(vm) != Some("split") {
         return CheckFound::ok(FoundSetting::IrqchipInKernel);

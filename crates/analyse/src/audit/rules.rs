@@ -423,7 +423,7 @@ pub const RULES: &[AuditRule] = &[
         id: RuleId::Machine,
         checks: &[
             check(CheckId::Acceleration, "/proc/PID/cmdline", Judge::Vm(devices::acceleration)),
-            check(CheckId::SplitIrqchip, "/proc/PID/cmdline", Judge::Vm(interrupts::split_irqchip)).x86().causes(&[Cause::Apic]),
+            check(CheckId::SplitIrqchip, "/proc/PID/cmdline", Judge::Vm(interrupts::split_irqchip)).causes(&[Cause::Apic]),
             check(CheckId::Build, "/proc/PID/cmdline", Judge::Vm(devices::build)),
             check(CheckId::Random, "/proc/PID/cmdline, /proc/sys/kernel/osrelease", Judge::Vm(devices::random)),
             check(CheckId::DiskFormat, "/proc/PID/cmdline", Judge::Vm(devices::disk_format)),

@@ -32,7 +32,7 @@ const MESSAGES: &[(&str, LogMessage)] = &[
     // QEMU target/i386/kvm/kvm.c.
     ("TSC frequency mismatch between VM", LogMessage::TscScaling),
     // Linux arch/x86/kvm/x86.c, `kvm_arch_vcpu_create`.
-    ("SMP vm created on host with unstable TSC", LogMessage::UnstableTsc),
+    (super::HOSTS_TSC, LogMessage::UnstableTsc),
     // Linux arch/x86/kvm/lapic.c, `limit_periodic_timer_frequency`.
     ("lapic timer period limited to", LogMessage::FastApicTimer),
     // Linux kernel/watchdog.c, kernel/rcu/tree_stall.h.

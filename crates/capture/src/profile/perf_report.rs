@@ -30,7 +30,7 @@ pub const REST: &str = vmtax_events::Profile::UNLISTED;
 /// All shares together, in hundredths of a percent, and what rounding of rows can take of it.
 pub(super) const WHOLE: u64 = 100 * 100;
 const ROUNDING: u64 = 50;
-/// Rows that make a text without titles.
+/// Rows of one share that make a text without titles; of two one is enough.
 const ENOUGH: usize = 3;
 
 /// Whether these first bytes are such a text.
@@ -38,6 +38,7 @@ pub fn recognise(head: &[u8]) -> bool {
     is_text(head) && {
         let text = String::from_utf8_lossy(head);
         text.lines().any(|line| heading(line).is_some())
+            || text.lines().filter_map(|line| row(line, None)).any(|row| row.whole.is_some())
             || text.lines().filter(|line| row(line, None).is_some()).take(ENOUGH).count() == ENOUGH
     }
 }

@@ -298,6 +298,16 @@ impl Definition {
         self.code.linux.is_some()
     }
 
+    /// What the Linux guest is booted for that does it: one guest does not do what another does.
+    pub fn linux_guest(&self) -> Option<&'static str> {
+        match self.code.linux {
+            _ if self.boots() => Some("its boot alone"),
+            Some(LinuxWork::Workload(_)) => Some("workloads"),
+            Some(_) => Some("counters"),
+            None => None,
+        }
+    }
+
     /// Whether it is a built-in workload of a Linux guest.
     pub fn is_workload(&self) -> bool {
         matches!(self.code.linux, Some(LinuxWork::Workload(_)))

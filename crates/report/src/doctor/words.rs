@@ -86,7 +86,7 @@ fn what(what: &FoundSetting) -> String {
         FoundSetting::IdlePollPinned => "idle=poll, and each vCPU has its own CPU".into(),
         FoundSetting::IdlePollShared => "idle=poll on shared CPUs: polling vCPUs take time from the other threads there".into(),
         FoundSetting::IdlePollUnknown => "idle=poll; it is unknown whether its vCPUs are pinned".into(),
-        FoundSetting::ApicOfVmm(vm) => format!("the APICs of VM {vm} are emulated by the VMM: each interrupt, EOI and access to an APIC goes to it"),
+        FoundSetting::ApicOfVmm(vm) => format!("the interrupt controllers of VM {vm} are emulated by the VMM: each interrupt, EOI and access to one goes to it"),
         FoundSetting::AvicInhibited(all) => format!("inhibits AVIC: {}", inhibits(all)),
         FoundSetting::X2apic => "the guest has the x2APIC".into(),
         FoundSetting::Xapic => "the guest reaches its APIC through memory: each access that is not virtualized is decoded".into(),

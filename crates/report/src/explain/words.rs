@@ -143,10 +143,15 @@ fn undecided(what: &Says) -> String {
             here.name(),
             base.name()
         ),
-        Says::Unlisted(share, _) => format!(
-            "{} of the profile is in functions that the text does not list: `perf report --stdio --no-children` shows them, or perf.data itself",
-            percent(*share)
-        ),
+        Says::Unlisted(share, most) => {
+            let most = most.as_ref().filter(|name| !name.contains(' '));
+            let most =
+                most.map_or_else(String::new, |name| format!("; of the others {name} has most"));
+            format!(
+                "{} of the profile is in functions that the text does not list{most} (all: `perf report --stdio --no-children`)",
+                percent(*share)
+            )
+        }
         Says::MostIn(name) => {
             format!("the profile shows no cost of a VM that is known; most of it is in {name}")
         }

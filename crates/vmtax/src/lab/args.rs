@@ -1,5 +1,6 @@
 //! Flags of `vmtax lab`.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -491,6 +492,16 @@ pub(super) fn measurable(
         [] => suites.iter().map(of_suite).collect(),
         some => some.iter().map(of_operation).collect(),
     };
+    let guests: BTreeSet<&str> =
+        named.iter().flat_map(|(.., all)| *all).filter_map(Definition::linux_guest).collect();
+    if guests.len() > 1 {
+        let guests: Vec<&str> = guests.into_iter().collect();
+        let message = format!(
+            "--suite, --operation: a run has one Linux guest, and these need several: for {}; run them one after the other",
+            guests.join(", for ")
+        );
+        return fail(Code::Usage, message);
+    }
     for (flag, name, all) in named {
         let any = |host: HostKind| all.iter().any(|one| is_on(one, host));
         if !any(host) {

@@ -27,7 +27,7 @@ fn invalid_kernels() {
 /// They would be left out without a word.
 #[test]
 fn suites_that_a_host_or_a_flag_does_not_have() {
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 6] = [
         (
             &["run", "--suite", "start", "--host", "amd-bochs"],
             "--suite start: cannot be measured on --host amd-bochs; use amd, intel, arm",
@@ -43,6 +43,10 @@ fn suites_that_a_host_or_a_flag_does_not_have() {
         (
             &["run", "--operation", "create-vm", "--nested", "--host", "intel"],
             "--nested: --operation create-vm has VMs of a guest's on --host amd alone",
+        ),
+        (
+            &["run", "--suite", "boot,workloads", "--host", "arm"],
+            "these need several: for its boot alone, for workloads; run them",
         ),
         (
             &["series", "--kernel", "6.1", "-o", "none", "--processors", "4"],

@@ -47,6 +47,8 @@ impl KvmStatCounts<'_> {
 }
 
 const EXITS: [&str; 2] = ["kvm_exit", "exits"];
+/// Exits that KVM hands on to the VMM.
+const TO_THE_VMM: [&str; 1] = ["kvm_userspace_exit"];
 const WAKE_UPS: [&str; 2] = ["kvm_vcpu_wakeup", "halt_wakeup"];
 const INTERRUPTS: [&str; 2] = ["kvm_apic_accept_irq", "kvm_inj_virq"];
 /// Interrupts that somebody else sends than the guest's own timer.
@@ -66,7 +68,9 @@ const ABOUT: &[(&[&str], Subject)] = &[
 
 /// How many exits a counter has, if one has some.
 pub(in crate::explain) fn counted_exits(ledger: &Ledger) -> Option<Says> {
-    let (name, exits) = KvmStatCounts(ledger).of(&EXITS).filter(|(_, exits)| *exits >= 1.0)?;
+    let counts = KvmStatCounts(ledger);
+    let counted = |names: &[&'static str]| counts.of(names).filter(|(_, exits)| *exits >= 1.0);
+    let (name, exits) = counted(&EXITS).or_else(|| counted(&TO_THE_VMM))?;
     Some(Says::Counted(name, exits as u64))
 }
 

@@ -297,6 +297,13 @@ const SIGNS: &[Sign] = &[
         &["ksm_do_scan", "ksm_scan_thread", "cmp_and_merge_page", "stable_tree_search", "unstable_tree_search_insert"],
     )
     .remedies(&[RemedyId::KsmOff]),
+    // Linux arch/x86/kvm/cpuid.c, svm/svm.c: for each CPUID of a guest, and for nothing else.
+    Sign::new(
+        ProfileOrigin::Host,
+        FoundKind::Exits(Subject::Cpuid),
+        0.02,
+        &["kvm_emulate_cpuid", "kvm_cpuid", "cpuid_interception"],
+    ),
     // Linux virt/kvm/kvm_main.c.
     Sign::new(
         ProfileOrigin::Host,
