@@ -9,6 +9,7 @@ mod log;
 
 use std::collections::BTreeMap;
 
+use vmtax_events::is_vcpu_thread;
 use vmtax_events::observed::{
     DeviceClock, HostMitigation, KernelThread, LogMessage, Observed, TimedFunction,
 };
@@ -242,15 +243,17 @@ fn is_clock(word: &str) -> bool {
         || word.starts_with("hyperv_clocksource")
 }
 
-/// Threads of the kernel in the list of top or ps, by their part of a processor.
+/// Threads of the kernel and of vCPUs in the list of top or ps, by their part of a processor.
 fn threads(text: &str) -> Option<Vec<Observed>> {
-    let mut column = None;
+    let (mut column, mut last) = (None, 0);
+    let mut vcpus: Option<(u32, f64)> = None;
     let mut most: BTreeMap<&str, (KernelThread, f64)> = BTreeMap::new();
     for line in lines(text) {
         let words: Vec<&str> = line.split_whitespace().take(MOST_COLUMNS).collect();
         let is_header = words.contains(&"PID") && words.last() == Some(&"COMMAND");
         if is_header {
             column = words.iter().position(|word| *word == "%CPU");
+            last = words.len() - 1;
             continue;
         }
         let (Some(column), Some(name)) = (column, words.last()) else { continue };
@@ -262,13 +265,20 @@ fn threads(text: &str) -> Option<Vec<Observed>> {
             })
         });
         let share = words.get(column).and_then(|word| number(word));
+        let command = words.get(last..).unwrap_or_default().join(" ");
+        if let Some(share) = share.filter(|_| is_vcpu_thread(&command)) {
+            let (count, most) = vcpus.unwrap_or_default();
+            vcpus = Some((count.saturating_add(1), most.max(share / 100.0)));
+        }
         if let (Some(thread), Some(share)) = (thread, share) {
             let known = most.entry(thread.name()).or_insert((thread, 0.0));
             known.1 = known.1.max(share / 100.0);
         }
     }
     column?;
-    Some(most.into_values().map(|(thread, share)| Observed::Thread(thread, share)).collect())
+    let vcpus = vcpus.map(|(count, most)| Observed::Vcpus(count, most));
+    let threads = most.into_values().map(|(thread, share)| Observed::Thread(thread, share));
+    Some(threads.chain(vcpus).collect())
 }
 
 /// `numastat -p`, for one process (a row `Total`) or for several (a row for each).
@@ -611,6 +621,10 @@ mod tests {
             (
                 "  PID USER  PR  NI VIRT RES SHR S  %CPU %MEM  TIME+ COMMAND\n  4711 root 20 0 0 0 0 S  12.0  0.0  1:00.00 kvm-pit/4700\n",
                 vec![pit],
+            ),
+            (
+                "  PID USER PR NI VIRT RES SHR S %CPU %MEM TIME+ COMMAND\n  3 root 20 0 1 1 1 R 57.9 0.0 5:45.06 fc_vcpu 1\n  2 root 20 0 1 1 1 R 56.5 0.0 5:42.44 CPU 0/KVM\n  1 root 20 0 1 1 1 R 26.2 0.0 2:33.69 firecracker\n",
+                vec![Observed::Vcpus(2, 0.579)],
             ),
             (
                 "           CPU0       CPU1\n  0:    9000000          0   IO-APIC   2-edge      timer\nLOC:       1000       1000   Local timer interrupts\nRES:          9          9   Rescheduling interrupts\n",

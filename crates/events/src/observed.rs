@@ -184,6 +184,8 @@ pub enum Observed {
         /// Of one.
         most_ns: u64,
     },
+    /// vCPUs' threads in a list of what runs: how many, and the most that one has of a processor.
+    Vcpus(u32, f64),
     /// The most that the kernel has of a processor of a host that runs guests.
     HostKernel(f64),
     /// A message was found.

@@ -365,6 +365,15 @@ pub(crate) fn observed(observed: Observed) -> String {
             numbers::count(count),
             duration(most_ns as f64)
         ),
+        Observed::Vcpus(count, share) => format!(
+            "{} up to {} of a processor, guest and exits together",
+            if count == 1 {
+                "a vCPU thread has".to_owned()
+            } else {
+                format!("{count} vCPU threads have")
+            },
+            percent(share)
+        ),
         Observed::HostKernel(share) => {
             format!("a processor of the host is in the kernel for {} of its time", percent(share))
         }
