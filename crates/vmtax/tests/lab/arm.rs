@@ -178,7 +178,7 @@ fn share_of(trees: &Trees, name: &str, function: &str) -> f64 {
     below as f64 / tree.iter().map(|(_, count)| *count).sum::<u64>() as f64
 }
 
-/// The kept trees have the shares of the table in docs/vpmu.md: create, release, enable, disable, entry and exit.
+/// The kept trees have the shares of the table in docs/measured/vpmu-arm64.md: create, release, enable, disable, entry and exit.
 #[test]
 fn the_kept_trees_of_counters_are_those_of_the_docs() {
     const FUNCTIONS: [&str; 5] = [
@@ -190,7 +190,7 @@ fn the_kept_trees_of_counters_are_those_of_the_docs() {
     ];
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let trees = trees(&format!("{root}/captures/pmu-arm64"));
-    let docs = fs::read_to_string(format!("{root}/docs/vpmu.md")).unwrap();
+    let docs = fs::read_to_string(format!("{root}/docs/measured/vpmu-arm64.md")).unwrap();
     for name in [
         "vpmu-evtyper",
         "vpmu-evcntr-write",

@@ -19,7 +19,7 @@ fn places(row: &Value) -> String {
     functions.iter().map(|name| name.as_str().unwrap()).collect::<Vec<_>>().join(" < ")
 }
 
-/// A run that boots and one of the state that it saved. Two boots differ by up to half a percent (docs/lab-start.md).
+/// A run that boots and one of the state that it saved. Two boots differ by up to half a percent (docs/measured/lab-start.md).
 #[test]
 fn steps_of_a_start_repeat_and_wait_where_linux_6_1_waits() {
     let run = ["lab", "run", "--suite", "start", "--kernel", KERNEL];
@@ -271,7 +271,7 @@ fn steps_on_four_processors_repeat() {
     assert!(below(&trees["destroy L1"], &["other threads"]) > 0);
     for one in first["operations"]["rows"].as_array().unwrap() {
         let other = row(&second, one["name"].as_str().unwrap());
-        // What a step takes that waits for another processor depends on where that one is: docs/lab-start.md.
+        // What a step takes that waits for another processor depends on where that one is: docs/measured/lab-start.md.
         let waits = [one, other].iter().any(|row| row["waited"]["max"] != 0.0);
         for (what, slack) in [("path", if waits { 0.5 } else { 0.05 }), ("waited", 0.2)] {
             assert!(are_alike(&one[what], &other[what], slack), "{what}: {one} {other}");
