@@ -202,6 +202,8 @@ fn steps_on_arm64_have_trees_that_add_up() {
         // Pages come from the kernel's lists, which depend on what came before.
         assert_steps_add_up(&report, if has_vhe { &plain } else { &report }, &trees, 0.03);
         assert_all_named(&trees);
+        let shown = String::from_utf8(output(&["report", run]).stdout).unwrap();
+        assert!(shown.contains("L0     __memset") && !shown.contains("not on h"), "{shown}");
         for (name, frames) in [
             ("create-vm", ["VMM", "L0 [program]", "L0 kvm_dev_ioctl"]),
             ("run-first", ["VMM", "L0 kvm_arch_vcpu_ioctl_run", enters]),
