@@ -117,3 +117,19 @@ fn several_profiles_in_one_text_are_no_profile() {
     let one = format!("{}\n   0.50%  [kernel]  [k] d\n", table("vmx_vmexit", 15.65));
     assert_eq!(read(&one).unwrap().profile.stacks.len(), 5);
 }
+
+#[test]
+fn one_row_with_its_callees_is_a_profile_without_titles() {
+    let read = |text: &str| {
+        let format = ProfileFormat::recognise(text.as_bytes()).unwrap();
+        let source = ImportSource::Stream(&mut text.as_bytes());
+        profile::import(format, ProfileOrigin::Host, source, &mut NoSymbols)
+    };
+    let row = "    13.75%     6.02%  vcpu0  vmm  [.] load_full\n            |\n            ---load_full\n";
+    let stacks = read(row).unwrap().profile.stacks;
+    assert_eq!((stacks["load_full"], stacks.len()), (602, 2), "{stacks:?}");
+    let all_below = row.replace("6.02%", "0.00%");
+    let problem = read(&all_below).unwrap_err().to_string();
+    assert!(problem.contains("load_full and what it calls has 13.75 %"), "{problem}");
+    assert!(problem.contains("`perf report --stdio --no-children`"), "{problem}");
+}

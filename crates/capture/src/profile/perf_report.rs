@@ -100,6 +100,7 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error
     let mut events = 0;
     let mut graphs = ReportGraphs::default();
     let mut tables = ReportTables::default();
+    let mut outer: Option<(String, u64)> = None;
     loop {
         let offset = lines.offset();
         let Some(line) = lines.next()? else { break };
@@ -130,8 +131,12 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error
             continue;
         };
         let name = super::one_frame(row.name);
-        if row.whole.is_none() {
-            tables.row(&name, row.own);
+        match row.whole {
+            Some(whole) if outer.as_ref().is_none_or(|(_, most)| whole > *most) => {
+                outer = Some((name.clone(), whole));
+            }
+            Some(_) => {}
+            None => tables.row(&name, row.own),
         }
         let of_thread = row
             .thread
@@ -145,6 +150,14 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error
     }
     graphs.deliver(sum);
     let shown = sum.profile.total();
+    if let Some((name, whole)) = outer.filter(|_| shown == 0) {
+        let problem = format!(
+            "{name} and what it calls has {}.{:02} %, and no function that has them itself is listed: `perf report --stdio --no-children` lists those",
+            whole / 100,
+            whole % 100
+        );
+        return Err(Error::malformed(0, "perf report", problem));
+    }
     if shown > 0 && shown + ROUNDING < WHOLE {
         sum.add(REST, WHOLE - shown);
     }
