@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use crate::profile::{Trees, assert_adds_up, below, trees};
 use crate::run::{
-    assert_exits, assert_same_paths, assert_versioned, cache, exits, json, paths, refused, text,
-    vmtax,
+    assert_exits, assert_versioned, assert_within, cache, exits, json, paths, refused, text, vmtax,
 };
 
 /// Exits of one operation. QEMU's TCG does not trap WFI with a pending interrupt: that exit is the interrupt.
@@ -370,6 +369,9 @@ fn report(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// Of two boots of a host that nests an operation at L2 has one of two lengths, 451 to 504 instructions of some 57,000 apart (docs/measured/arm-modes.md).
+const BOOTS: f64 = 0.01;
+
 /// Two boots of a host that nests.
 #[test]
 fn the_newest_kernel_nests_exactly_on_a_newer_qemu() {
@@ -396,7 +398,7 @@ fn the_newest_kernel_nests_exactly_on_a_newer_qemu() {
     assert!((25.0..40.0).contains(&factor), "{factor}: {found:?}");
     let again = report(&with_qemu(&qemu, &operations));
     assert_eq!(exits(&one), exits(&again));
-    assert_same_paths(&one, &again);
+    assert_within(&paths(&one), &paths(&again), BOOTS);
 }
 
 /// L1 runs L0's kernel at the same addresses. What L0 does for an instruction of L1 is below it, and what L1 does is below L2's.
@@ -411,7 +413,7 @@ fn trees_of_l2_on_arm64_have_l0_and_l1_apart() {
     let profiled =
         report(&with_qemu(&qemu, &[&operations[..], &["--profile", "-o", run]].concat()));
     assert_eq!(exits(&plain), exits(&profiled));
-    assert_same_paths(&plain, &profiled);
+    assert_within(&paths(&plain), &paths(&profiled), BOOTS);
     let trees = trees(run);
     assert_eq!(trees.len(), 6);
     assert_adds_up(&profiled, &trees);
@@ -489,7 +491,7 @@ fn exits_of_a_protected_vm_are_counted_where_no_tracer_sees_them() {
     let (paths_of_one, paths_again) = (paths(&one), paths(&again));
     for (name, path) in &paths_of_one {
         let varies = VARY.iter().any(|vary| name.starts_with(vary));
-        let most = if varies { path * MOST } else { 0.0 };
+        let most = path * if varies { MOST } else { 0.005 };
         assert!((path - paths_again[name]).abs() <= most, "{paths_of_one:?} {paths_again:?}");
     }
     // An ordinary VM of the same host: the host's kernel handles that exit.

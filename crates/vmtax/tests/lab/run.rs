@@ -124,10 +124,15 @@ pub(crate) fn assert_same_paths(one: &Value, other: &Value) {
 
 /// As [`assert_same_paths`].
 pub(crate) fn assert_close(one: &BTreeMap<String, f64>, other: &BTreeMap<String, f64>) {
+    assert_within(one, other, 0.005);
+}
+
+/// Paths differ by at most this part.
+pub(crate) fn assert_within(one: &BTreeMap<String, f64>, other: &BTreeMap<String, f64>, most: f64) {
     assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
     let off: Vec<String> = one
         .iter()
-        .filter(|(name, path)| (*path - other[*name]).abs() > **path * 0.005)
+        .filter(|(name, path)| (*path - other[*name]).abs() > **path * most)
         .map(|(name, path)| format!("{name}: {path} and {}", other[name]))
         .collect();
     assert!(off.is_empty(), "{}", off.join("\n"));
