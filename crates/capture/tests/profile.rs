@@ -130,6 +130,6 @@ fn one_row_with_its_callees_is_a_profile_without_titles() {
     assert_eq!((stacks["load_full"], stacks.len()), (602, 2), "{stacks:?}");
     let all_below = row.replace("6.02%", "0.00%");
     let problem = read(&all_below).unwrap_err().to_string();
-    assert!(problem.contains("load_full and what it calls has 13.75 %"), "{problem}");
+    assert!(problem.contains("load_full has 13.75 % with what it calls"), "{problem}");
     assert!(problem.contains("`perf report --stdio --no-children`"), "{problem}");
 }

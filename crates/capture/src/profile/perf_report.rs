@@ -152,7 +152,7 @@ pub(super) fn read(input: &mut dyn Read, sum: &mut StackSum) -> Result<(), Error
     let shown = sum.profile.total();
     if let Some((name, whole)) = outer.filter(|_| shown == 0) {
         let problem = format!(
-            "{name} and what it calls has {}.{:02} %, and no function that has them itself is listed: `perf report --stdio --no-children` lists those",
+            "lists no function with samples of its own ({name} has {}.{:02} % with what it calls): `perf report --stdio --no-children` lists them",
             whole / 100,
             whole % 100
         );

@@ -297,7 +297,7 @@ const SIGNS: &[Sign] = &[
         &["ksm_do_scan", "ksm_scan_thread", "cmp_and_merge_page", "stable_tree_search", "unstable_tree_search_insert"],
     )
     .remedies(&[RemedyId::KsmOff]),
-    // Linux arch/x86/kvm/cpuid.c, svm/svm.c: for each CPUID of a guest, and for nothing else.
+    // Linux arch/x86/kvm/cpuid.c, svm/svm.c: for each CPUID of a guest. KVM's emulator calls kvm_cpuid too, for few instructions.
     Sign::new(
         ProfileOrigin::Host,
         FoundKind::Exits(Subject::Cpuid),

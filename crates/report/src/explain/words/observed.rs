@@ -73,7 +73,7 @@ pub(super) fn message(message: LogMessage) -> FindingWords {
             "which timer: kvm:kvm_apic in a recording; the parameter min_timer_period_us of kvm",
         ),
         LogMessage::Stall => (
-            "a CPU did not run, or was stuck, for seconds (a soft lockup, or a stall that RCU saw); which of the two, the log does not show",
+            "a CPU did not run, or was stuck, for seconds (soft lockup or RCU stall); whether it was stuck or had no processor, the log does not show",
             "steal in the guest's /proc/stat; on the host `perf record -a -e 'kvm:*' -e sched:sched_switch` while it happens",
         ),
         LogMessage::OutOfMemory => (
