@@ -437,7 +437,12 @@ impl Programs {
     fn archive(&self, kernel: &[u8]) -> Result<Vec<u8>, Error> {
         let mut entries = base_of(self.init, &self.modules);
         let inner = match self.has_own_kernel {
-            true => cpio::archive(&base_of(self.init, &[]))?,
+            true => {
+                let mut entries = base_of(self.init, &[]);
+                // Without a console this is what a program has for its first three files.
+                entries.push(ArchiveEntry::device("dev/null", 1, 3));
+                cpio::archive(&entries)?
+            }
             false => cpio::archive(&entries)?,
         };
         if let Some(command_line) = &self.inner_command_line {

@@ -178,6 +178,10 @@ pub(crate) fn execute(operation: &Operation, rounds: u32, plan: &ArmPlan<'_>) ->
     }
     let mut device = open(what, kind)?;
     let mut memory = Box::new(AlignedBlocks([0; 64 << 10]));
+    let mut batch_of =
+        || (0..rounds).try_for_each(|round| once(what, (&mut device, &mut memory), round));
+    // The first one finds nothing in place.
+    batch_of().map_err(failed)?;
     let mut cycles = Vec::new();
     for batch in 0..plan.batches {
         let is_traced = plan.traced == Some(batch);
@@ -186,15 +190,19 @@ pub(crate) fn execute(operation: &Operation, rounds: u32, plan: &ArmPlan<'_>) ->
         }
         ports::out32(layout::begin(operation.number), batch);
         let start = ticks();
-        let done = (0..rounds).try_for_each(|round| once(what, (&mut device, &mut memory), round));
+        let done = batch_of();
         cycles.push(ticks() - start);
         ports::out32(layout::end(operation.number), batch);
         if is_traced {
             plan.tracer.record(false);
         }
-        done.map_err(|e| format!("the device: {e}"))?;
+        done.map_err(failed)?;
     }
     Ok(Ok(cycles))
+}
+
+fn failed(error: std::io::Error) -> String {
+    format!("the device: {error}")
 }
 
 /// One operation.
