@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use vmtax_guest::layout;
@@ -92,6 +93,8 @@ fn named(name: &str) -> Option<(DeviceUse, DeviceKind)> {
     Some((what, DeviceKind { is_card, bounced }))
 }
 
+/// Where a disk has 64 KiB that no operation uses.
+const LAST: u64 = (8 << 20) - (64 << 10);
 const REQUEST: usize = 64;
 const SENT: usize = 64 << 10;
 const ACKNOWLEDGED: usize = 1;
@@ -133,20 +136,31 @@ fn lacking(kind: DeviceKind, is_protected: bool) -> Result<Option<&'static str>>
     if !kind.bounced {
         return Ok(None);
     }
-    let path = "/proc/kallsyms";
-    let names = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
-    let has = |name: &str| names.lines().any(|line| line.split_whitespace().nth(2) == Some(name));
-    if !has("rmem_swiotlb_device_init") {
+    let [pool, shares] = kernel_has()?;
+    if !pool {
         return Ok(Some(
             "the guest's kernel has no bounce buffer of a device's own (CONFIG_DMA_RESTRICTED_POOL); crates/lab/guest-kernel.sh makes one that has, for --guest-kernel",
         ));
     }
-    if is_protected && !has("pkvm_init_hyp_services") {
+    if is_protected && !shares {
         return Ok(Some(
             "the guest's kernel does not share memory with the host of a protected VM (CONFIG_ARM_PKVM_GUEST); crates/lab/guest-kernel.sh makes one that does, for --guest-kernel",
         ));
     }
     Ok(None)
+}
+
+/// Whether the kernel has bounce buffers of a device's own, and shares memory with the host of a protected VM: by its functions.
+fn kernel_has() -> Result<[bool; 2]> {
+    static HAS: OnceLock<[bool; 2]> = OnceLock::new();
+    if let Some(has) = HAS.get() {
+        return Ok(*has);
+    }
+    let path = "/proc/kallsyms";
+    let names = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+    let has = ["rmem_swiotlb_device_init", "pkvm_init_hyp_services"]
+        .map(|name| names.lines().any(|line| line.split_whitespace().nth(2) == Some(name)));
+    Ok(*HAS.get_or_init(|| has))
 }
 
 /// Whether drivers of devices may be loaded: in a protected guest only by a kernel that shares what they use.
@@ -220,8 +234,12 @@ fn once(
             disk.write_all_at(&memory.0[..bytes], place(bytes))
         }
         (DeviceUse::Exchange(sent, got), OpenDevice::Card(stream)) => {
+            let mark = round as u8;
+            memory.0[0] = mark;
             stream.write_all(&memory.0[..sent])?;
-            stream.read_exact(&mut memory.0[..got])
+            stream.read_exact(&mut memory.0[..got])?;
+            // Its first byte comes back.
+            if memory.0[0] == mark { Ok(()) } else { Err(std::io::Error::other("another answer")) }
         }
         _ => Ok(()),
     }
@@ -232,7 +250,9 @@ fn open(what: DeviceUse, kind: DeviceKind) -> Result<OpenDevice> {
         let path = format!("/dev/{}", found(|| disk(kind.name()))?);
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).custom_flags(libc::O_DIRECT).open(&path);
-        return file.map(OpenDevice::Disk).map_err(|e| format!("{path}: {e}"));
+        let file = file.map_err(|e| format!("{path}: {e}"))?;
+        keeps(&file).map_err(failed)?;
+        return Ok(OpenDevice::Disk(file));
     };
     let card = Interface::new(&found(|| card(kind.hardware_address()))?)?;
     card.address(kind.guest_address(), 24)?;
@@ -242,6 +262,19 @@ fn open(what: DeviceUse, kind: DeviceKind) -> Result<OpenDevice> {
     let stream = TcpStream::connect(address).map_err(|e| format!("the server: {e}"))?;
     stream.set_nodelay(true).map_err(|e| format!("the server: {e}"))?;
     Ok(OpenDevice::Card(stream))
+}
+
+/// Fails if a disk does not give back what was written to it.
+fn keeps(disk: &File) -> std::io::Result<()> {
+    let mut written = Box::new(AlignedBlocks([0; 64 << 10]));
+    written.0.iter_mut().zip((0u8..251).cycle()).for_each(|(to, from)| *to = from);
+    let mut read = Box::new(AlignedBlocks([0; 64 << 10]));
+    disk.write_all_at(&written.0, LAST)?;
+    disk.read_exact_at(&mut read.0, LAST)?;
+    if read.0 != written.0 {
+        return Err(std::io::Error::other("the disk gives back other data than was written to it"));
+    }
+    Ok(())
 }
 
 /// How long the kernel may take to find a device.

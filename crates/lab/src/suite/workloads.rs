@@ -32,7 +32,7 @@ pub(super) const FIRST_TOUCH: &[Definition] = &[workload(
     (PAGES_OF_8M, 1),
 )];
 
-const ACCESSES: u32 = 50;
+const ACCESSES: u32 = 20;
 
 /// Of the small VMM's virtio devices, without and with a bounce buffer of the guest's.
 pub(super) const DEVICES: &[Definition] = &[
