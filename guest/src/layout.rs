@@ -107,6 +107,14 @@ pub mod arm {
     pub const REDISTRIBUTOR: u64 = 0x080a_0000;
     /// The serial port of an L1, a PL011: where `virt` has it.
     pub const SERIAL: u64 = 0x0900_0000;
+    /// Registers of virtio devices, and bytes of each: where `virt` has the first one.
+    pub const DEVICES: u64 = 0x0a00_0000;
+    /// As above.
+    pub const DEVICE_BYTES: u64 = 0x1000;
+    /// Memory of a Linux guest through which devices with a bounce buffer reach it, and bytes of it.
+    pub const BOUNCE: u64 = MEMORY + (128 << 20);
+    /// As above.
+    pub const BOUNCE_BYTES: u64 = 8 << 20;
     /// Memory through which an L1 and its host hand over what goes through [`super::CHANNEL`], and bytes of it: not of L1's kernel.
     pub const EXCHANGE: u64 = 0x0e00_0000;
     /// As above.

@@ -263,6 +263,8 @@ pub enum LinuxWork {
     Perf(LinuxPerf),
     /// So many rounds of the built-in workload after which the operation is named, behind [`LINUX`].
     Workload(u32),
+    /// So many accesses to a disk or a network card.
+    Device(u32),
 }
 
 /// What the names of operations begin with that a Linux guest carries out.

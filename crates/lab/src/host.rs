@@ -74,8 +74,10 @@ const LIMIT: Duration = Duration::from_secs(15 * 60);
 pub struct HostSetup {
     /// The host.
     pub host: HostKind,
-    /// Its kernel, and that of L1.
+    /// Its kernel, and that of L1 and of other Linux guests.
     pub kernel: Kernel,
+    /// The image of theirs, if it is another one. It has all that they need, as they load no modules then.
+    pub guest_kernel: Option<PathBuf>,
     /// Also boot L1, a Linux guest with KVM.
     pub nested: bool,
     /// Module parameters as on a kernel command line: `kvm_intel.enable_shadow_vmcs=0`; one of [`OF_ALL_KERNELS`], which L1's kernel gets too; or [`TSC_KHZ`].
@@ -152,6 +154,7 @@ impl HostSetup {
         HostSetup {
             host,
             kernel,
+            guest_kernel: None,
             nested: false,
             options: Vec::new(),
             protected: false,
@@ -265,7 +268,7 @@ impl HostSetup {
 
     /// L1's kernel as its VMM loads it.
     fn inner_kernel(&self) -> Result<Vec<u8>, Error> {
-        let image = &self.kernel.image;
+        let image = self.guest_kernel.as_ref().unwrap_or(&self.kernel.image);
         match self.host.architecture() {
             Architecture::Amd64 => elf::trimmed(&self.kernel.vmlinux()?),
             Architecture::Arm64 => {
@@ -331,13 +334,20 @@ pub(crate) fn later(lost: usize) -> Option<String> {
     (lost > 0).then(|| format!("vmtax.later={}", lost * LATER_US))
 }
 
+/// As below, of a guest that has a disk and a network card besides.
+const WITH_DEVICES: &str = "vmtax.working vmtax.devices";
+/// Modules of the devices' drivers in the guest, and of their other end.
+const DRIVERS: [&str; 2] = ["virtio_net", "tun"];
+
 /// The word by which the program inside is told that a Linux guest with counters, or one that runs workloads, carries out operations.
 fn linux_word(order: &Order) -> Option<&'static str> {
-    let counts = |one: &Operation| matches!(one.linux, Some(LinuxWork::Perf(_)));
-    match order.operations.iter().any(counts) {
-        true => Some("vmtax.counting"),
-        false => order.operations.iter().any(|one| one.linux.is_some()).then_some("vmtax.working"),
-    }
+    let words = order.operations.iter().filter_map(|one| one.linux).map(|work| match work {
+        LinuxWork::Perf(_) => "vmtax.counting",
+        LinuxWork::Workload(_) => "vmtax.working",
+        LinuxWork::Device(_) => WITH_DEVICES,
+    });
+    // They are of one kind, as a guest has one.
+    words.max()
 }
 
 /// Memory for a Linux guest that carries out operations, MiB.
@@ -364,6 +374,8 @@ struct Programs {
     /// The first one.
     init: &'static [u8],
     modules: Vec<(String, Vec<u8>)>,
+    /// L1 has another kernel, which does not take these modules.
+    has_own_kernel: bool,
     /// The observer's.
     files: FilesByPath,
     /// Of L1, if there is one.
@@ -377,7 +389,8 @@ impl Programs {
         (waits, boots, linux): (bool, bool, Option<&str>),
     ) -> Result<Programs, Error> {
         let init = program_of(setup.host)?;
-        let modules = modules(&setup.kernel, setup.host.modules())?;
+        let drivers = if linux == Some(WITH_DEVICES) { &DRIVERS[..] } else { &[] };
+        let modules = modules(&setup.kernel, &[setup.host.modules(), drivers].concat())?;
         let mut files = observer::files(&setup.observer, &setup.brought)?;
         if !setup.observer.is_empty() {
             // The module's path in a distribution, for programs that read it.
@@ -406,16 +419,32 @@ impl Programs {
         let role = if keeps_tick { format!("{role} nohz=off") } else { role.to_owned() };
         let role = own.fold(role, |line, option| format!("{line} {option}"));
         let own = linux.into_iter().chain(linux.and(setup.protected.then_some("vmtax.protected")));
-        let role = own.fold(role, |line, word| format!("{line} {word}"));
+        let mut role = own.fold(role, |line, word| format!("{line} {word}"));
+        if let Some(image) = &setup.guest_kernel {
+            // The saved state of a host has a kernel of its guest in it.
+            let bytes = std::fs::read(image).map_err(Error::io(image, "read the kernel"))?;
+            let digest = Sha256::digest(&bytes);
+            let digest: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+            role.push_str(&format!(" vmtax.kernel={digest}"));
+        }
         let inner_command_line = (setup.nested || boots || linux.is_some())
             .then(|| waiting(setup.host.inner_command_line(&role), waits));
-        Ok(Programs { init, modules, files, inner_command_line })
+        let has_own_kernel = setup.guest_kernel.is_some();
+        Ok(Programs { init, modules, has_own_kernel, files, inner_command_line })
     }
 
     /// The initramfs of these files, with this kernel for L1.
     fn archive(&self, kernel: &[u8]) -> Result<Vec<u8>, Error> {
         let mut entries = base_of(self.init, &self.modules);
-        let inner = cpio::archive(&entries)?;
+        let inner = match self.has_own_kernel {
+            true => {
+                let mut entries = base_of(self.init, &[]);
+                // Without a console this is what a program has for its first three files.
+                entries.push(ArchiveEntry::device("dev/null", 1, 3));
+                cpio::archive(&entries)?
+            }
+            false => cpio::archive(&entries)?,
+        };
         if let Some(command_line) = &self.inner_command_line {
             entries.push(ArchiveEntry::folder("l1"));
             entries.push(ArchiveEntry::file("l1/vmlinux", 0o644, kernel));

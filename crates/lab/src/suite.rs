@@ -38,7 +38,7 @@ pub struct Suite {
 }
 
 /// All suites.
-pub const SUITES: [Suite; 13] = [
+pub const SUITES: [Suite; 14] = [
     Suite {
         name: "primitives",
         summary: "instructions and events of a guest that can cause an exit",
@@ -91,6 +91,12 @@ pub const SUITES: [Suite; 13] = [
         name: "first-touch",
         summary: "memory that a Linux guest never used, if no other suite runs before (arm64)",
         operations: workloads::FIRST_TOUCH,
+        nests: false,
+    },
+    Suite {
+        name: "devices",
+        summary: "virtio disk and network of a Linux guest, with and without a bounce buffer (arm64)",
+        operations: workloads::DEVICES,
         nests: false,
     },
     Suite {

@@ -223,11 +223,17 @@ fn options(setup: &HostSetup, outcomes: &Outcomes) -> CreateOptions {
         ("nested", setup.nested.to_string()),
         ("options", setup.options.join(" ")),
         ("vms", setup.vms().to_owned()),
+        ("guest-kernel", setup.guest_kernel.as_deref().map(named).unwrap_or_default()),
         ("observer", setup.observer.join(" ")),
         ("program", program.map(|program| program.name.clone()).unwrap_or_default()),
         ("verdict", program.map(EndedProgram::said).unwrap_or_default()),
     ];
     lab_options(labels)
+}
+
+/// The name of a file, without its folder.
+fn named(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// How a run of the lab is made. Labels without a value are left out.

@@ -2,6 +2,9 @@
 
 use vmtax_guest::layout::arm;
 
+use super::io::DeviceKind;
+use super::virtio;
+
 const BEGIN_NODE: u32 = 1;
 const END_NODE: u32 = 2;
 const PROPERTY: u32 = 3;
@@ -15,6 +18,10 @@ const RESERVED: usize = 16;
 
 /// The interrupt controller's phandle.
 const GIC: u32 = 1;
+/// Memory of its devices with a bounce buffer.
+const POOL: u32 = 2;
+/// Shared interrupts, as the next.
+const SHARED: u32 = 0;
 /// Private interrupts, level, active high (Linux, `Documentation/devicetree/bindings/interrupt-controller/arm,gic-v3.yaml`).
 const PRIVATE: u32 = 1;
 const HIGH: u32 = 4;
@@ -33,6 +40,8 @@ pub(crate) struct Booted<'a> {
     pub(crate) initramfs: std::ops::Range<u64>,
     /// It has a PMU.
     pub(crate) counters: bool,
+    /// Its devices.
+    pub(crate) devices: Vec<DeviceKind>,
 }
 
 /// The tree: a processor with EL2, memory, KVM's GICv3 and timers.
@@ -78,6 +87,30 @@ pub(crate) fn device_tree(booted: &Booted<'_>) -> Vec<u8> {
             tree.node("pmu", |tree| {
                 tree.text("compatible", "arm,armv8-pmuv3");
                 tree.cells("interrupts", &[PRIVATE, arm::PMU_INTERRUPT - 16, HIGH]);
+            });
+        }
+        if booted.devices.iter().any(|device| device.bounced) {
+            tree.node("reserved-memory", |tree| {
+                tree.cells("#address-cells", &[2]);
+                tree.cells("#size-cells", &[2]);
+                tree.property("ranges", &[]);
+                tree.node(&format!("dma@{:x}", arm::BOUNCE), |tree| {
+                    tree.text("compatible", "restricted-dma-pool");
+                    tree.numbers("reg", &[arm::BOUNCE, arm::BOUNCE_BYTES]);
+                    tree.cells("phandle", &[POOL]);
+                });
+            });
+        }
+        for device in &booted.devices {
+            let at = virtio::address(*device);
+            tree.node(&format!("virtio_mmio@{at:x}"), |tree| {
+                tree.text("compatible", "virtio,mmio");
+                tree.numbers("reg", &[at, arm::DEVICE_BYTES]);
+                tree.cells("interrupts", &[SHARED, device.number().into(), HIGH]);
+                tree.property("dma-coherent", &[]);
+                if device.bounced {
+                    tree.cells("memory-region", &[POOL]);
+                }
             });
         }
         tree.node(&format!("interrupt-controller@{:x}", arm::DISTRIBUTOR), |tree| {

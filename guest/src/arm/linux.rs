@@ -14,6 +14,7 @@ use vmtax_guest::order::Backing;
 
 use super::device_tree::{Booted, device_tree};
 use super::perf::ThreadCounter;
+use super::virtio::{self, VirtioBus};
 use super::vmm::{ArmVmMemory, COUNTERS, EL2, EL2_WITHOUT_VHE, failed, start_at, vcpu};
 use crate::l1::{self, ConsoleTail, L1Line, L1Port, lock};
 use crate::life::machine::BITS;
@@ -77,13 +78,17 @@ pub(crate) fn boot(spent: &SpentByHost, has_el2: bool) -> Result<L1Line> {
     let psci = if has_word(&command_line, WORKING) { "hvc" } else { "smc" };
     let tree = load(&memory, psci)?;
     let (vcpu, _, gic) = vcpu(&vm, features(&command_line))?;
+    let vm = Arc::new(vm);
+    let bus = has_word(&command_line, virtio::WORD)
+        .then(|| VirtioBus::start(&memory, &vm, is_protected))
+        .transpose()?;
     start_at(&vcpu, (arm::MEMORY, tree))?;
     let console = ConsoleTail::default();
     let (line, port) = l1::conversation(console.clone());
     let (answer, tracer) = (port.answers(), port.tracer());
     let counts = is_counting(&command_line) || has_word(&command_line, WORKING);
     let counting = counts.then(|| (Arc::clone(spent), is_counting(&command_line), has_el2));
-    let mut devices = L1Devices { console, port, exchange, tracer, host: None };
+    let mut devices = L1Devices { console, port, exchange, tracer, bus, host: None };
     let body = move || {
         let mut vcpu = vcpu;
         let problem = match devices.count(counting) {
@@ -124,12 +129,17 @@ pub(crate) fn load(memory: &ArmVmMemory, psci: &str) -> Result<u64> {
     if arm::MEMORY + size > files_at {
         return Err("L1's memory: its files do not fit in".to_owned());
     }
+    let devices = match has_word(command_line, virtio::WORD) {
+        true => virtio::kinds(has_word(command_line, protected::WORD)).collect(),
+        false => Vec::new(),
+    };
     let tree = device_tree(&Booted {
         command_line,
         psci,
         memory: end - arm::MEMORY,
         initramfs: files_at..files_at + initramfs.len() as u64,
         counters: is_counting(command_line),
+        devices,
     });
     for (at, bytes) in [(arm::MEMORY, &kernel), (files_at, &initramfs), (tree_at, &tree)] {
         memory.write((at - arm::MEMORY) as usize, bytes);
@@ -167,6 +177,7 @@ struct L1Devices {
     /// Absent where the guest is protected: bytes go through the port itself.
     exchange: Option<ArmVmMemory>,
     tracer: Arc<Mutex<Option<Tracer>>>,
+    bus: Option<Arc<VirtioBus>>,
     host: Option<CountedHost>,
 }
 
@@ -219,7 +230,7 @@ impl L1Devices {
                         // The console cannot fail: it is memory.
                         arm::SERIAL => drop(self.console.write(&data[..1])),
                         _ => {
-                            if let Err(problem) = self.written(arm::port(at), data) {
+                            if let Err(problem) = self.written(at, data) {
                                 return problem;
                             }
                         }
@@ -227,6 +238,9 @@ impl L1Devices {
                 }
                 Ok(VcpuExit::MmioRead(at, data)) => {
                     data.fill(0);
+                    if self.bus.as_ref().is_some_and(|bus| bus.load(at, data)) {
+                        continue;
+                    }
                     if arm::port(at) == Some(CHANNEL) && !self.wanted(data) {
                         return "L1 is not needed any more".to_owned();
                     }
@@ -239,8 +253,14 @@ impl L1Devices {
         }
     }
 
-    /// A store to a port.
-    fn written(&mut self, port: Option<u16>, data: &[u8]) -> Result<()> {
+    /// A store to a device or a port.
+    fn written(&mut self, at: u64, data: &[u8]) -> Result<()> {
+        if let Some(bus) = &self.bus
+            && bus.store(at, data)?
+        {
+            return Ok(());
+        }
+        let port = arm::port(at);
         let word = data.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
         if let (Some(host), Some(mark)) = (&mut self.host, port.and_then(layout::mark)) {
             return host.marked(mark);

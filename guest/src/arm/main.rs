@@ -18,6 +18,7 @@ mod channel;
 mod device_tree;
 #[path = "../disk.rs"]
 mod disk;
+mod io;
 #[path = "../kallsyms.rs"]
 mod kallsyms;
 #[path = "../l1.rs"]
@@ -35,8 +36,11 @@ mod protected;
 mod serve;
 #[path = "../system.rs"]
 mod system;
+#[path = "../tap.rs"]
+mod tap;
 #[path = "../trace.rs"]
 mod trace;
+mod virtio;
 mod vmm;
 mod workload;
 

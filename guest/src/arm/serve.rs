@@ -15,8 +15,8 @@ use crate::linux::{COUNTING, SpentByHost, WORKING};
 use crate::trace::{self, Tracer};
 use crate::vmm::{ArmPlan, ArmSharedVm, execute};
 use crate::{
-    Result, awake, boot, kallsyms, l1, life, linux, options, perf, ports, protected, system,
-    workload,
+    Result, awake, boot, io, kallsyms, l1, life, linux, options, perf, ports, protected, system,
+    virtio, workload,
 };
 
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
@@ -36,13 +36,19 @@ pub(crate) fn run() -> Result<()> {
     if words.contains(&boot::ROLE) {
         system::power_off();
     }
-    let refused = options::load(&modules(), &words)?;
+    let is_guest = words.contains(&"vmtax.role=guest");
+    let has_devices = words.contains(&virtio::WORD);
+    let modules = match is_guest && has_devices && !io::may_probe(&words)? {
+        true => Vec::new(),
+        false => modules(),
+    };
+    let refused = options::load(&modules, &words)?;
     for file in ["enabled", "defrag"] {
         // An operation on a huge page looks whether this worked.
         let _ = std::fs::write(format!("/sys/kernel/mm/transparent_hugepage/{file}"), "madvise");
     }
     system::leave_console()?;
-    let channel = if words.contains(&"vmtax.role=guest") {
+    let channel = if is_guest {
         let is_protected = words.contains(&protected::WORD);
         ports::open(is_protected)?;
         Channel::Port(if is_protected { Io::Registers } else { Io::Strings })
@@ -248,6 +254,14 @@ fn measure(
         let done = match work {
             LinuxWork::Perf(perf) => perf::execute(operation, perf, &plan),
             LinuxWork::Workload(rounds) => workload::execute(operation, rounds, &plan),
+            LinuxWork::Device(rounds) => match io::execute(operation, rounds, &plan) {
+                Ok(Ok(cycles)) => Ok((cycles, Vec::new())),
+                Ok(Err(missing)) => {
+                    let missing = Some(missing.to_owned());
+                    return OrderOutcome { number, missing, ..OrderOutcome::default() };
+                }
+                Err(problem) => Err(problem),
+            },
         };
         return match done {
             Ok((cycles, perf)) => OrderOutcome { number, cycles, perf, ..OrderOutcome::default() },

@@ -16,6 +16,7 @@ use kvm_bindings::{
     kvm_vcpu_init, user_pt_regs,
 };
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 use vmtax_guest::layout::{self, arm};
 use vmtax_guest::order::{Backing, Operation, Touch};
 
@@ -400,6 +401,18 @@ impl ArmVmMemory {
         };
         // SAFETY: the memory outlives the VM, and this program accesses it while no vCPU runs.
         unsafe { vm.set_user_memory_region(region) }.map_err(failed("KVM_SET_USER_MEMORY_REGION"))
+    }
+
+    /// It as crates of devices see it, from this address of the guest's on.
+    pub(crate) fn guest(&self, at: u64) -> Result<GuestMemoryMmap> {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: this value's own mapping, which outlives the devices: both last until the machine ends.
+        let region = unsafe { MmapRegion::build_raw(self.start, self.bytes, rights, flags) };
+        let region = region.map_err(|e| format!("the guest's memory: {e}"))?;
+        let region = GuestRegionMmap::new(region, GuestAddress(at))
+            .ok_or("the guest's memory lies too high")?;
+        GuestMemoryMmap::from_regions(vec![region]).map_err(|e| format!("the guest's memory: {e}"))
     }
 
     /// Takes a VM's memory away.

@@ -303,14 +303,15 @@ impl Definition {
         match self.code.linux {
             _ if self.boots() => Some("its boot alone"),
             Some(LinuxWork::Workload(_)) => Some("workloads"),
+            Some(LinuxWork::Device(_)) => Some("disk and network"),
             Some(_) => Some("counters"),
             None => None,
         }
     }
 
-    /// Whether it is a built-in workload of a Linux guest.
+    /// Whether it is a workload of a Linux guest: a built-in one, or one of its disk or network.
     pub fn is_workload(&self) -> bool {
-        matches!(self.code.linux, Some(LinuxWork::Workload(_)))
+        matches!(self.code.linux, Some(LinuxWork::Workload(_) | LinuxWork::Device(_)))
     }
 
     /// The step of a VM's life that it is, if it is one.

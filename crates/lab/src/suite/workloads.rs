@@ -32,6 +32,28 @@ pub(super) const FIRST_TOUCH: &[Definition] = &[workload(
     (PAGES_OF_8M, 1),
 )];
 
+const ACCESSES: u32 = 20;
+
+/// Of the small VMM's virtio devices, without and with a bounce buffer of the guest's.
+pub(super) const DEVICES: &[Definition] = &[
+    device("linux-read-4k", "a read of 4 KiB from a virtio disk, past the page cache"),
+    device("linux-read-4k-bounced", "the same through a bounce buffer"),
+    device("linux-read-64k", "a read of 64 KiB"),
+    device("linux-read-64k-bounced", "the same through a bounce buffer"),
+    device("linux-write-4k", "a write of 4 KiB"),
+    device("linux-write-4k-bounced", "the same through a bounce buffer"),
+    device("linux-request", "64 bytes over TCP to a server on the host, and 64 back"),
+    device("linux-request-bounced", "the same through a bounce buffer"),
+    device("linux-send-64k", "64 KiB over TCP to a server on the host, and a byte back"),
+    device("linux-send-64k-bounced", "the same through a bounce buffer"),
+];
+
+const fn device(name: &'static str, summary: &'static str) -> Definition {
+    let code = GuestCode { linux: Some(LinuxWork::Device(ACCESSES)), ..line(nothing) };
+    let (count, kind) = (ACCESSES, ExpectedExits::Measured);
+    Definition { name, summary, count, kind, code: code.only_on_arm() }
+}
+
 const fn workload(
     name: &'static str,
     summary: &'static str,

@@ -16,11 +16,11 @@ impl Architecture {
         }
     }
 
-    /// The folder of the cache for Debian's kernels.
+    /// The folder of the cache for Debian's kernels. Its name changes with the modules that are kept.
     pub(super) fn folder(self) -> &'static str {
         match self {
             Architecture::Amd64 => "debian",
-            Architecture::Arm64 => "debian-arm64",
+            Architecture::Arm64 => "debian-arm64-2",
         }
     }
 
@@ -33,7 +33,8 @@ impl Architecture {
         }
     }
 
-    /// The modules that are kept beside them where a kernel has them: those of a host with QEMU in it, and of its VMs.
+    /// The modules that are kept beside them where a kernel has them: those of a host with QEMU in it, of its VMs, and of
+    /// a guest's network.
     pub(super) fn kept_too(self) -> &'static [&'static str] {
         match self {
             Architecture::Amd64 => &[
@@ -46,7 +47,7 @@ impl Architecture {
                 "virtio_blk",
                 "cpuidle_haltpoll",
             ],
-            Architecture::Arm64 => &[],
+            Architecture::Arm64 => &["tun", "virtio_net"],
         }
     }
 

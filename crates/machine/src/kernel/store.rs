@@ -3,7 +3,7 @@
 //! ```text
 //! CACHE/kernels/linux-image-6.1.0-56-amd64/           boot/ lib/ SHA256SUMS
 //! CACHE/debian/linux-image-6.12.117+deb13-amd64/      boot/ lib/ SHA256SUMS
-//! CACHE/debian-arm64/linux-image-6.1.0-56-arm64/      boot/ lib/ SHA256SUMS
+//! CACHE/debian-arm64-2/linux-image-6.1.0-56-arm64/      boot/ lib/ SHA256SUMS
 //! ```
 //!
 //! The list is as of `sha256sum`, and written last. The image is checked against it each time, a module when it

@@ -158,6 +158,10 @@ pub(crate) struct LabRunArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) modules: Vec<PathBuf>,
 
+    /// Another kernel for Linux guests of the arm64 host, an image that has all drivers in it (crates/lab/guest-kernel.sh makes one).
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["nested", "profile"], value_hint = ValueHint::FilePath)]
+    pub(crate) guest_kernel: Option<PathBuf>,
+
     /// A parameter of a KVM module (kvm_amd.npt=0), mitigations=VALUE, randomize_kstack_offset=VALUE, preempt=VALUE or tsc_early_khz=KHZ; repeatable.
     #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
     pub(crate) option: Vec<String>,

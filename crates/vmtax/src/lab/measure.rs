@@ -21,6 +21,7 @@ pub(super) fn work(
 ) -> anyhow::Result<DoneKernel> {
     let host = args.host.host();
     let setup = |cache: PathBuf, console: PathBuf| HostSetup {
+        guest_kernel: args.guest_kernel.clone(),
         nested: args.nested,
         options: options(args),
         protected: args.protected,

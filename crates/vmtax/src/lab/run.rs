@@ -175,6 +175,16 @@ fn check(args: &LabRunArgs) -> anyhow::Result<()> {
     if args.protected {
         protectable(args)?;
     }
+    if let Some(image) = &args.guest_kernel {
+        let has_linux = |one: &&Definition| one.linux_guest().is_some();
+        if args.host.host() != vmtax_lab::HostKind::Arm || !all.iter().any(has_linux) {
+            let message = "--guest-kernel: is for Linux guests of --host arm; choose --suite boot, workloads, first-touch or devices";
+            return fail(Code::Usage, message);
+        }
+        if let Err(error) = fs::File::open(image) {
+            return fail(Code::Input, format!("--guest-kernel {}: {error}", image.display()));
+        }
+    }
     let simulated = all.iter().find(|one| one.is_simulated());
     if let Some(one) = simulated.filter(|one| !one.is_for(args.host.host(), 1)) {
         return fail(
@@ -242,7 +252,7 @@ fn protectable(args: &LabRunArgs) -> anyhow::Result<()> {
         Some(name) => fail(
             Code::Usage,
             format!(
-                "--protected: {name} is nothing that a protected VM does; --suite primitives, boot and workloads are"
+                "--protected: {name} is nothing that a protected VM does; --suite primitives, boot, workloads and devices are"
             ),
         ),
     }

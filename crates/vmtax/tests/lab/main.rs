@@ -7,6 +7,7 @@
 
 mod amd;
 mod arm;
+mod arm_devices;
 mod budget;
 mod check;
 mod ci;
