@@ -132,12 +132,20 @@ impl TextPage<'_> {
     }
 
     fn operations(&mut self, document: &Document, operations: &Operations) -> io::Result<()> {
+        let emulated = calls::not_on_hardware(&document.ledger);
+        let beside = operations::described::beside(operations, &emulated);
+        if let Some(table) = beside {
+            let (title, note) = operations::described::BESIDE;
+            self.line(Style::Plain, "")?;
+            self.line(Style::Heading, title)?;
+            table.text((self.paint, self.width), self.out)?;
+            self.paragraph(Style::Faint, "  ", note)?;
+        }
         self.line(Style::Plain, "")?;
         self.line(Style::Heading, "Operations: exits and path length of one execution")?;
         if operations.rows.is_empty() {
             return self.line(Style::Plain, "  none: this is no lab run");
         }
-        let emulated = calls::not_on_hardware(&document.ledger);
         let table = operations::described::table(operations, &emulated);
         let shown = table.text((self.paint, self.width), self.out)?;
         let mut notes = vec![

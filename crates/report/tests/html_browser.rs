@@ -217,8 +217,8 @@ fn operations_sort_and_filter() {
         let values = values.as_array().unwrap();
         values.iter().map(|v| v.as_str().unwrap().to_owned()).collect::<Vec<String>>()
     };
-    let header = |n: u32| format!("#operations thead th:nth-child({n}) button");
-    let (name, level, path, ratio) = (0, 1, 4, 6);
+    let header = |n: u32| format!("table:has(#operations-rows) thead th:nth-child({n}) button");
+    let (name, level, path, of_l2) = (0, 1, 4, 9);
     let rows = shown(&mut browser, name);
     assert_eq!(rows, ["cpuid", "hlt-timer", "rdtsc", "touch-4k", "cpuid"]);
     assert_eq!(shown(&mut browser, level)[3..], ["L1", "L2"], "as the suite has them");
@@ -229,9 +229,9 @@ fn operations_sort_and_filter() {
     browser.click(&header(path + 1));
     let shortest = shown(&mut browser, name);
     assert_eq!(shortest, ["rdtsc", "cpuid", "hlt-timer", "cpuid", "touch-4k"], "none: last");
-    browser.click(&header(ratio + 1));
-    let ratios = shown(&mut browser, ratio);
-    assert_eq!((ratios[0].as_str(), ratios[4].as_str()), ("23.3", ""), "L1 has none: last");
+    browser.click(&header(of_l2 + 1));
+    let shares = shown(&mut browser, of_l2);
+    assert_eq!((shares[0].as_str(), shares[4].as_str()), ("0.2\u{a0}%", ""), "L1 has none: last");
 
     // The first filter of the page is that of the operations.
     browser.press("/");

@@ -212,16 +212,21 @@ A nested cpuid takes 23.3 times the instructions of one at L1: 24,120.3 instruct
 - Emulated (QEMU TCG (icount)): counts and path lengths are exact; times are instructions of the
   emulator (1 ns each) and do not reflect hardware.
 
+Nested beside L1
+  operation  L2/L1  path L1   path L2  exits L1  exits L2
+  cpuid       23.3    1,036  24,120.3     1.005         6
+  L2/L1: path at L2 over path at L1. exits: per execution, at L2 those of L1 to handle them
+  included.
+
 Operations: exits and path length of one execution
-  operation  level  exits           path  spread %  L2/L1  % L0/L1/L2  of which
-  cpuid      L1     1.005          1,036       0.1               97/3  cpuid 1; others 0.01
-  hlt-timer  L1      2.50  14,910 ±0.6 %       1.2                4/3  wrmsr IA32_TSC_DEADLINE 1.50,
-                                                                       hlt 1
-  rdtsc      L1         0              1       0.0                  -  none
-  touch-4k   L1         1              -         -              83/17  npf 1
-  cpuid      L2         6       24,120.3       0.1   23.3    69/30/<1  cpuid 1 → vmload 2,
-                                                                       rdmsr IA32_DEBUGCTL 1,
-                                                                       vmrun 1, vmsave 1
+  operation  level  exits           path  spread %  % L0/L1/L2  of which
+  cpuid      L1     1.005          1,036       0.1        97/3  cpuid 1; others 0.01
+  hlt-timer  L1      2.50  14,910 ±0.6 %       1.2         4/3  wrmsr IA32_TSC_DEADLINE 1.50, hlt 1
+  rdtsc      L1         0              1       0.0           -  none
+  touch-4k   L1         1              -         -       83/17  npf 1
+  cpuid      L2         6       24,120.3       0.1    69/30/<1  cpuid 1 → vmload 2,
+                                                                rdmsr IA32_DEBUGCTL 1, vmrun 1,
+                                                                vmsave 1
   exits: per execution. path: instructions from the guest's instruction back to the guest, median of
   the batches. ±: how far off the path of another run may be, 0.5 % where none is shown. spread:
   (max - min) / median. % L0/L1/L2: share of the traced time in the host, the guest and the nested

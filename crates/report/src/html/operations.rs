@@ -7,7 +7,7 @@ use super::described::{self, TableSection};
 use super::series;
 use crate::Document;
 use crate::calls::not_on_hardware;
-use crate::operations::described::{PARTS, table};
+use crate::operations::described::{BESIDE, PARTS, beside, table};
 use crate::operations::{NO_EVENT_MEANS, has_hidden};
 
 /// The table, with the legend of its bars.
@@ -18,9 +18,16 @@ pub(super) fn section(doc: &Document, operations: &Operations) -> Markup {
                 exit of L2 to the exits that L1 took to handle it.";
     let of_steps = "A step of a VM's life has waited while it ran nothing; its path is the rest, from its beginning to its end.";
     let has_steps = operations.rows.iter().any(|row| row.waited.is_some());
+    let emulated = not_on_hardware(&doc.ledger);
+    let (beside_title, beside_note) = BESIDE;
     let hides = has_hidden(&operations.rows).then_some(NO_EVENT_MEANS);
     let notes = [Some(note), has_steps.then_some(of_steps), hides];
     html! {
+        @if let Some(table) = beside(operations, &emulated) {
+            h2 #beside-title { (beside_title) }
+            (described::rows("beside", beside_title, &table))
+            p.note { (beside_note) }
+        }
         h2 #operations-title { "Operations: cost of one execution" }
         @if operations.rows.is_empty() {
             p.empty { "The source is not a lab run: the number of executions is unknown." }
@@ -35,7 +42,7 @@ pub(super) fn section(doc: &Document, operations: &Operations) -> Markup {
                     id: "operations",
                     title: "operations",
                     notes: notes.into_iter().flatten().map(str::to_owned).collect(),
-                    table: &table(operations, &not_on_hardware(&doc.ledger)),
+                    table: &table(operations, &emulated),
                 },
                 "--event operations --format csv"
             ))

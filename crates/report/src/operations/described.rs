@@ -144,7 +144,6 @@ pub(crate) fn table(operations: &Operations, emulated: &EmulatedInstructions) ->
     if waits {
         table = table.column(json("waited"), |row| Cell::of(row.waited.as_ref(), waited_object));
     }
-    let nests = operations.rows.iter().any(|row| row.level != Level::L1);
     let people = |column: Column| column.only(PEOPLE);
     table = table
         .column(people(Column::words("", "operation")), |row| Cell::Name(row.name.clone()))
@@ -200,16 +199,6 @@ pub(crate) fn table(operations: &Operations, emulated: &EmulatedInstructions) ->
             people(Column::minor("spread", "spread %", 2)).help("(max - min) / median of the batches"),
             |row| Cell::of(row.path.as_ref().and_then(Path::spread), Cell::Percent),
         )
-        .column(
-            people(Column::minor("", "L2/L1", 0))
-                .help("path at L2 over path at L1")
-                .strong()
-                .shown_if(nests),
-            |row| {
-                let written = |times| Cell::Written(factor(times), sort_key(times));
-                row.l2_over_l1.map_or(Cell::Empty, written)
-            },
-        )
         .column(Column::minor("shares", "% L0/L1/L2", 1).only(TEXT), |row| Cell::Name(shares(row)))
         .column(
             Column::number("", "window").only(PAGE).help("share of the traced time").class("picture"),
@@ -227,6 +216,53 @@ pub(crate) fn table(operations: &Operations, emulated: &EmulatedInstructions) ->
         )
         .column(Column::list("", "of which").only(TEXT), exits_in_words)
         .table()
+}
+
+/// The title of the next table, and what is below it.
+pub(crate) const BESIDE: (&str, &str) = (
+    "Nested beside L1",
+    "L2/L1: path at L2 over path at L1. exits: per execution, at L2 those of L1 to handle them included.",
+);
+
+/// A row for each operation that ran at both levels: what nesting multiplies. `None` if there is none.
+pub(crate) fn beside(operations: &Operations, emulated: &EmulatedInstructions) -> Option<Table> {
+    let of_level = |level| operations.rows.iter().filter(move |row| row.level == level);
+    let nested = of_level(Level::L2).filter(|row| row.l2_over_l1.is_some());
+    let pairs: Vec<[&OperationRow; 2]> = nested
+        .filter_map(|inner| Some([of_level(Level::L1).find(|row| row.name == inner.name)?, inner]))
+        .collect();
+    if pairs.is_empty() {
+        return None;
+    }
+    let path = |row: &OperationRow| Cell::of(row.path.as_ref(), path_with_range);
+    let exits = |row: &OperationRow| Cell::Ratio(row.exits_per_operation());
+    let unreal = |row: &OperationRow| {
+        let part = emulated.get(&(row.name.clone(), row.level)).copied();
+        part.map_or(Cell::Empty, Cell::Instructions)
+    };
+    let table = Table::of(&pairs)
+        .column(Column::words("", "operation"), |[row, _]| Cell::Name(row.name.clone()))
+        .column(
+            Column::number("", "L2/L1").help("path at L2 over path at L1").strong(),
+            |[_, row]| {
+                let written = |times| Cell::Written(factor(times), sort_key(times));
+                row.l2_over_l1.map_or(Cell::Empty, written)
+            },
+        )
+        .column(Column::number("", "path L1").help("instructions"), |[row, _]| path(row))
+        .column(Column::number("", "path L2").help("instructions"), |[_, row]| path(row))
+        .column(
+            Column::number("", "not on hw L2")
+                .help("the part of the path that hardware does not execute, from the call tree")
+                .shown_if(!emulated.is_empty()),
+            |[_, row]| unreal(row),
+        )
+        .column(Column::number("", "exits L1").help("of one operation"), |[row, _]| exits(row))
+        .column(
+            Column::number("", "exits L2").help("of one operation, ancillary ones included"),
+            |[_, row]| exits(row),
+        );
+    Some(table.table())
 }
 
 fn exits_in_words(row: &&OperationRow) -> Cell {
