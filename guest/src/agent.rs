@@ -80,6 +80,7 @@ pub(crate) fn program() -> i32 {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["job", parent] => from_input(parent),
+        #[cfg(target_arch = "x86_64")]
         ["operations"] => system::end_with_parent(|| {}).and_then(|()| serve::from_input()),
         ["builtin", name, seconds] => builtin::run(name, seconds),
         ["serve", address, port] => network::serve(address, port),
@@ -138,9 +139,10 @@ pub(crate) fn facts() -> Vec<(String, String)> {
         }
     }
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |name: &str| system::cpuinfo_field(&info, name).unwrap_or_default().to_owned();
-    add("processor", field("model name"));
-    add("processor flags", field("flags"));
+    // arm64 calls them features.
+    let flags = ["flags", "Features"].iter().find_map(|name| system::cpuinfo_field(&info, name));
+    add("processor", serve::processor());
+    add("processor flags", flags.unwrap_or_default().to_owned());
     add(
         "processors",
         info.lines().filter(|line| line.starts_with("processor")).count().to_string(),

@@ -267,11 +267,16 @@ fn touch(until: Until, huge: bool) -> Result<DoneOperations> {
     }
 }
 
-/// Memory that this guest has not used before, touched once in each 4 KiB. It is kept: what is given back is used again.
+/// Memory that this guest has not used before, touched once in each 4 KiB. It is kept, by this program or, as that of a job ends, by the guest's kernel: what is
+/// given back is used again.
 #[cfg(target_arch = "aarch64")]
 fn touch_new(until: Until) -> Result<DoneOperations> {
     let mut problem = None;
-    let done = repeated(until, 1, || match system::UntouchedMemory::new(NEW, false) {
+    let memory = || match until {
+        Until::Rounds(_) => system::UntouchedMemory::new(NEW, false),
+        Until::Time(_) => system::UntouchedMemory::lasting(NEW),
+    };
+    let done = repeated(until, 1, || match memory() {
         Ok(memory) => {
             memory.touch(PAGE);
             std::mem::forget(memory);

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::channel::{Channel, Io};
 use crate::disk::BlockMailbox;
-use crate::relay::Relay;
 use crate::vmm::backing::HostBacking;
 use crate::vmm::linux;
+use crate::vmm::relay::Relay;
 use crate::{Result, options, ports, system, trace};
 use vmtax_guest::job::CardAddress;
 use vmtax_guest::order::PmuOrder;

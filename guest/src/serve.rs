@@ -250,7 +250,8 @@ pub(crate) fn from_input() -> Result<()> {
     system::to_output(&report)
 }
 
-fn processor() -> String {
+/// The processor's name.
+pub(crate) fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     system::cpuinfo_field(&info, "model name").unwrap_or_default().to_owned()
 }

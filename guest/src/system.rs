@@ -559,6 +559,21 @@ impl UntouchedMemory {
         Ok(UntouchedMemory { start, aligned, bytes })
     }
 
+    /// Small pages that stay in use when this program ends: a System V segment that nobody removes.
+    #[cfg(target_arch = "aarch64")]
+    pub(crate) fn lasting(bytes: usize) -> Result<UntouchedMemory> {
+        // SAFETY: a new segment, mapped where nothing else is; where there is none, -1 is refused.
+        let start = unsafe {
+            let segment = libc::shmget(libc::IPC_PRIVATE, bytes + HUGE, libc::IPC_CREAT | 0o600);
+            libc::shmat(segment, std::ptr::null(), 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(format!("memory that stays: {}", Error::last_os_error()));
+        }
+        let start = start.cast::<u8>();
+        Ok(UntouchedMemory { start, aligned: start, bytes })
+    }
+
     /// Writes a byte in each `step`.
     pub(crate) fn touch(&self, step: usize) {
         for at in (0..self.bytes).step_by(step) {

@@ -1,7 +1,7 @@
 //! A VMM small enough to know every exit it takes: memory, vCPUs, KVM's own interrupt controllers and timer,
 //! and the few ports of [`vmtax_guest::layout`].
 //!
-//! [`payload`] runs bare code, [`linux`] a Linux kernel, [`program`] a test program. Left out: every device that none of them needs.
+//! [`payload`] runs bare code, [`linux`] a Linux kernel, for jobs by way of [`relay`], [`program`] a test program. Left out: every device that none of them needs.
 
 pub(crate) mod backing;
 mod gate;
@@ -12,6 +12,7 @@ pub(crate) mod paging;
 pub(crate) mod payload;
 mod pmu;
 pub(crate) mod program;
+pub(crate) mod relay;
 mod serial;
 mod snapshot;
 mod stats;

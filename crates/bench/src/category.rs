@@ -18,7 +18,7 @@ use crate::firmware::Firmware;
 use crate::link::{ALONE, Link, Netdev, NetdevEnd, QUEUES};
 use crate::target::{Accel, Target};
 
-use need::HostView;
+use need::{HostView, ON_ARM};
 pub(crate) use need::{processors, tap_missing};
 
 /// What a system says of itself, by name.
@@ -242,13 +242,21 @@ impl MatrixCategory {
     }
 
     /// What cannot be of it on an emulated host, a sentence each.
-    fn impossible(&self) -> Vec<String> {
-        let cannot = |part: &&&CategoryPart| !part.on_emulated_host;
+    fn impossible(&self, accel: Accel) -> Vec<String> {
+        let is_arm = accel == Accel::Arm;
+        let cannot =
+            |part: &&&CategoryPart| !(if is_arm { part.on_arm } else { part.on_emulated_host });
         let sentence = |part: &&CategoryPart| {
-            format!(
-                "{}: not available on an emulated host, which lacks the hardware and has one processor",
-                part.name
-            )
+            let why = match is_arm {
+                true => {
+                    "not available on the emulated arm64 host, whose categories are plain, pkvm and protected"
+                }
+                false if part.on_arm => ON_ARM,
+                false => {
+                    "not available on an emulated host, which lacks the hardware and has one processor"
+                }
+            };
+            format!("{}: {why}", part.name)
         };
         let mut impossible: Vec<String> = self.parts.iter().filter(cannot).map(sentence).collect();
         let has = |need: Need| self.parts.iter().any(|part| part.needs.contains(&need));
@@ -292,7 +300,7 @@ impl MatrixCategory {
         }
         if accel.is_emulated_host() {
             // It brings its own KVM, and nothing of this host.
-            return self.impossible();
+            return self.impossible(accel);
         }
         let mut missing = Vec::new();
         for part in &self.parts {

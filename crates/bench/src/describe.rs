@@ -16,7 +16,7 @@ use crate::launch::plan;
 use crate::link::{Link, Netdev, NetdevEnd, Network, Side};
 use crate::matrix::{Matrix, Where};
 use crate::plan::BenchCell;
-use crate::system::{host, module_options, why_not};
+use crate::system::{host, host_options, why_not};
 use crate::target::{Accel, Platform, Target};
 use crate::vm::{arguments, command_line, emulator};
 use crate::workload::Workload;
@@ -112,7 +112,7 @@ fn vm(
                 let whose = if level == 1 { "guest" } else { "guest's guest" };
                 writeln!(out, "  {whose} command line: {}", plan.command_line(level))?;
             }
-            let options = module_options(category).join(" ");
+            let options = host_options(category).join(" ");
             let options = if options.is_empty() { "none".to_owned() } else { options };
             writeln!(out, "  settings of the emulated host: {options}")?;
         }
@@ -181,6 +181,10 @@ pub(crate) fn missing(matrix: &Matrix) -> Vec<String> {
             );
         }
     }
+    for workload in matrix.workloads.iter().filter(|_| !accels.is_empty()) {
+        let problem = workload.impossible(matrix.accel(workload));
+        missing.extend(problem.map(|problem| format!("workload {}: {problem}", workload.name)));
+    }
     let has_tap =
         |workload: &Workload| workload.link.is_some_and(|link| link.netdev == Netdev::Tap);
     let has_tap = |workload: &Workload| !matrix.target.is_inside() && has_tap(workload);
@@ -219,6 +223,18 @@ pub(crate) fn not_captured(matrix: &Matrix) -> Vec<String> {
         let vm = matrix.categories.iter().find(|place| matches!(place, Where::Vm(_)));
         if let Some(reason) = vm.and_then(|place| why_not(matrix, place, accel)) {
             notes.push(format!("{EXITS} {whose}: not available: {reason}"));
+        }
+    }
+    for place in &matrix.categories {
+        let Where::Vm(category) = place else { continue };
+        let name = &category.name;
+        if category.has_hidden_exits() && matrix.exits {
+            notes.push(format!(
+                "exits in {name}: those that code at EL2 handles by itself are not recorded, as KVM's tracepoints are in the host's kernel; `vmtax lab run --host arm --suite workloads` counts them"
+            ));
+        }
+        if category.is_protected() {
+            notes.push(format!("category {name}: protected VMs are experimental in the kernel"));
         }
     }
     for place in &matrix.categories {

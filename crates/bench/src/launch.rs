@@ -7,8 +7,9 @@ use vmtax_cli::exit::{Code, fail};
 use vmtax_lab::network::{NetworkHost, NetworkPlan, NetworkSetup, Passage, PlannedCell};
 use vmtax_lab::{HostKind, VmLevel, VmPlan, VmSetup};
 use vmtax_machine::Stop;
-use vmtax_machine::kernel::{self, Kernel};
+use vmtax_machine::kernel::Kernel;
 use vmtax_machine::programs::FilesByPath;
+use vmtax_runs::kernels;
 use vmtax_runs::lab::fault as lab_fault;
 
 use crate::category::MatrixCategory;
@@ -17,7 +18,7 @@ use crate::link::NetdevEnd;
 use crate::linked::Linked;
 use crate::matrix::{Matrix, Where};
 use crate::place::Place;
-use crate::system::{AgentSystem, host, module_options};
+use crate::system::{AgentSystem, host, host_options};
 use crate::target::{Accel, Platform, Target};
 use crate::vm::{MatrixVms, Purpose, emulator, files};
 use crate::workload::{Workload, WorkloadProgram as WorkloadKind};
@@ -82,7 +83,10 @@ impl Launcher {
                 .iter()
                 .filter(|workload| matrix.accel(workload) == accel)
                 .collect();
-            let (target, kernel) = (&matrix.target, kernel(&matrix.target)?);
+            let target = &matrix.target;
+            let mut modules_of_image = target.modules.iter();
+            let kernel =
+                kernels::named(accel.architecture(), &target.kernel, &mut modules_of_image)?;
             modules = kernel.modules_label();
             let kind = match host(accel) {
                 None => {
@@ -231,7 +235,7 @@ pub(crate) fn plan(
     let levels = category.guests().into_iter();
     VmPlan {
         host,
-        options: module_options(category),
+        options: host_options(category),
         levels: levels
             .map(|(words, modules, backing)| VmLevel {
                 words,
@@ -243,13 +247,4 @@ pub(crate) fn plan(
         cpus,
         pmu: None,
     }
-}
-
-fn kernel(target: &Target) -> anyhow::Result<Kernel> {
-    let kernel = match target.kernel.to_str() {
-        Some("distribution") => kernel::distribution(&kernel::cache_folder()),
-        Some("host") => kernel::host(),
-        _ => kernel::files(&target.kernel, target.modules.as_deref()),
-    };
-    kernel.map_err(|e| fault(&e.into()).into())
 }

@@ -112,9 +112,11 @@ fn check(matrix: &Matrix, cells: &[BenchCell]) -> anyhow::Result<()> {
     if let Some(first) = missing.first() {
         let count = missing.len();
         let message = match count {
-            1 => format!("this host cannot run the matrix: {first}; --only leaves categories out"),
+            1 => format!(
+                "this host cannot run the matrix: {first}; --only leaves categories and workloads out"
+            ),
             _ => format!(
-                "this host cannot run the matrix for {count} reasons; --only leaves categories out"
+                "this host cannot run the matrix for {count} reasons; --only leaves categories and workloads out"
             ),
         };
         let details = if count > 1 { missing } else { Vec::new() };

@@ -125,17 +125,20 @@ pub(crate) fn host(accel: Accel) -> Option<HostKind> {
     match accel {
         Accel::Amd => Some(HostKind::Amd),
         Accel::Intel => Some(HostKind::Intel),
+        Accel::Arm => Some(HostKind::Arm),
         Accel::Kvm | Accel::Tcg => None,
     }
 }
 
-/// Parameters of the modules of a category's emulated host.
-pub(crate) fn module_options(category: &MatrixCategory) -> Vec<String> {
+/// Parameters of the modules of a category's emulated host, and other words for its kernel.
+pub(crate) fn host_options(category: &MatrixCategory) -> Vec<String> {
     let option = |(file, value): (&str, &str)| {
         let name = file.strip_prefix("/sys/module/")?.replace("/parameters/", ".");
         Some(format!("{name}={value}"))
     };
-    category.host_settings().into_iter().filter_map(option).collect()
+    let words = category.parts.iter().flat_map(|part| part.host_words);
+    let words = words.map(|word| (*word).to_owned());
+    category.host_settings().into_iter().filter_map(option).chain(words).collect()
 }
 
 /// Why a category's exits are not recorded; `None` if they are.
@@ -151,7 +154,7 @@ pub(crate) fn why_not(matrix: &Matrix, place: &Where, accel: Accel) -> Option<St
             "QEMU's emulator runs VMs without KVM, so there are no exits; accel = \"amd\" runs them on the KVM of an emulated host"
                 .to_owned(),
         ),
-        (Where::Vm(_), Accel::Amd | Accel::Intel) => None,
+        (Where::Vm(_), Accel::Amd | Accel::Intel | Accel::Arm) => None,
         (Where::Vm(_), Accel::Kvm) | (Where::Host, _) => record::recorder(None).err(),
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
+use vmtax_machine::kernel::Architecture;
 use vmtax_machine::ssh::{AddressError, SshAddress};
 
 use crate::link::{Link, Netdev, OutsideLink};
@@ -13,14 +14,14 @@ use crate::link::{Link, Netdev, OutsideLink};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Target {
-    /// `kvm`; `tcg` for QEMU's emulator; `amd` or `intel` for the KVM of an emulated host.
+    /// `kvm`; `tcg` for QEMU's emulator; `amd`, `intel` or `arm` for the KVM of an emulated host.
     pub accel: Accel,
     /// What runs the VMs of an emulated host.
     pub vmm: Vmm,
     pub cpus: u32,
     /// Memory of each VM, MiB.
     pub memory: u32,
-    /// The kernel: `distribution`, `host`, or an image.
+    /// The kernel: `distribution`, `debian:VERSION`, `host`, or an image.
     pub kernel: PathBuf,
     /// The folder with an image's modules.
     pub modules: Option<PathBuf>,
@@ -108,6 +109,8 @@ pub enum Accel {
     Amd,
     /// The KVM of an emulated Intel host (Bochs).
     Intel,
+    /// The KVM of an emulated arm64 host (QEMU's emulator).
+    Arm,
 }
 
 impl Accel {
@@ -118,12 +121,21 @@ impl Accel {
             Accel::Tcg => "tcg",
             Accel::Amd => "amd",
             Accel::Intel => "intel",
+            Accel::Arm => "arm",
         }
     }
 
     /// Whether VMs run on the KVM of an emulated host.
     pub fn is_emulated_host(self) -> bool {
-        matches!(self, Accel::Amd | Accel::Intel)
+        matches!(self, Accel::Amd | Accel::Intel | Accel::Arm)
+    }
+
+    /// The architecture of its VMs.
+    pub(crate) fn architecture(self) -> Architecture {
+        match self {
+            Accel::Kvm | Accel::Tcg | Accel::Amd | Accel::Intel => Architecture::Amd64,
+            Accel::Arm => Architecture::Arm64,
+        }
     }
 
     /// The emulator; `None` on hardware.
@@ -133,6 +145,7 @@ impl Accel {
             Accel::Tcg => Some("QEMU TCG"),
             Accel::Amd => Some("KVM on an emulated AMD host (QEMU TCG)"),
             Accel::Intel => Some("KVM on an emulated Intel host (Bochs)"),
+            Accel::Arm => Some("KVM on an emulated arm64 host (QEMU TCG)"),
         }
     }
 }

@@ -263,6 +263,7 @@ pub fn emulator(accel: Accel) -> Emulator {
         Accel::Tcg => Emulator::Tcg { icount: false },
         Accel::Amd => Emulator::Tcg { icount: true },
         Accel::Intel => Emulator::Bochs { svm: false },
+        Accel::Arm => Emulator::TcgArm,
     }
 }
 

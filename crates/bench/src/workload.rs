@@ -8,6 +8,8 @@ use vmtax_capture::program::{ClientOutput, ProgramReading};
 use vmtax_guest::job::{Job, JobOutcome};
 use vmtax_lab::category::Category;
 use vmtax_lab::network::{self, ClientPlace, PlannedCell, QEMU};
+use vmtax_machine::kernel::Architecture;
+use vmtax_machine::programs;
 
 use crate::adapter::{Adapter, OwnMetric, words};
 use crate::link::Link;
@@ -124,6 +126,30 @@ impl Workload {
     /// Whether it uses the disk of a VM.
     pub fn has_disk(&self) -> bool {
         matches!(&self.kind, WorkloadProgram::Adapter(adapter) if adapter.disk)
+    }
+
+    /// Why VMs of this accelerator cannot run it; half a sentence.
+    pub(crate) fn impossible(&self, accel: Accel) -> Option<String> {
+        let architecture = accel.architecture();
+        if let WorkloadProgram::Adapter(adapter) = &self.kind
+            && adapter.only.is_some_and(|only| only != architecture)
+        {
+            return Some(format!("{} is not there with accel = {:?}", adapter.name, accel.name()));
+        }
+        if architecture == Architecture::Amd64 {
+            return None;
+        }
+        if self.cpus() > 1 {
+            return Some(format!(
+                "it takes {} vCPUs, and VMs of the emulated arm64 host have one",
+                self.cpus()
+            ));
+        }
+        let mut needed = self.programs().into_iter();
+        let other = needed.find(|name| !programs::is_of(name, architecture))?;
+        Some(format!(
+            "{other} is no program of arm64 here, which VMs of the emulated arm64 host take; use a built-in workload, or a static program of arm64"
+        ))
     }
 
     /// Minimum number of processors.

@@ -1,6 +1,6 @@
 //! VM categories: a kind of VM, and parts that each change one property of it.
 //!
-//! A category is written as `plain`, `snp`, `tdx` or `private` and the parts added to it: `plain+swiotlb-x2apic`. Its baseline is the category
+//! A category is written as `plain`, `snp`, `tdx`, `private`, `pkvm` or `protected` and the parts added to it: `plain+swiotlb-x2apic`. Its baseline is the category
 //! without its last part; the baseline of the other kinds is `plain`. One table has what each part changes. `+nested` separates two systems:
 //! parts before it apply to the VM, parts after it to the guest inside, in which the workload runs.
 //!
@@ -10,6 +10,8 @@ mod fill;
 mod parts;
 
 use vmtax_guest::traffic::Role;
+
+use crate::host::{PROTECTED, PROTECTED_MODE};
 
 pub use fill::fill;
 pub use parts::{
@@ -123,6 +125,16 @@ impl Category {
     /// Whether the workload runs in a guest's guest.
     pub fn is_nested(&self) -> bool {
         self.parts.iter().any(|part| part.name == NESTED)
+    }
+
+    /// Whether its host is a protected one of arm64, where code at EL2 handles some exits by itself.
+    pub fn has_hidden_exits(&self) -> bool {
+        self.parts.iter().any(|part| part.host_words.contains(&PROTECTED_MODE))
+    }
+
+    /// Whether it is a protected VM of pKVM.
+    pub fn is_protected(&self) -> bool {
+        self.parts.iter().any(|part| part.host_words.contains(&PROTECTED))
     }
 
     /// Why there is no such VM of QEMU on an emulated host, if so; half a sentence.

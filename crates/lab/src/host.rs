@@ -43,7 +43,7 @@ pub fn guest_program() -> &'static [u8] {
 }
 
 /// The program inside a host.
-fn program_of(host: HostKind) -> Result<&'static [u8], Error> {
+pub(crate) fn program_of(host: HostKind) -> Result<&'static [u8], Error> {
     static ARM: LazyLock<Vec<u8>> =
         LazyLock::new(|| programs::unpack(PACKED_ARM).expect("the build script compressed it"));
     match host.architecture() {
@@ -65,6 +65,9 @@ const MODE_OF_KVM: &str = "kvm-arm.mode=";
 
 /// The mode of pKVM.
 pub const PROTECTED_MODE: &str = "kvm-arm.mode=protected";
+
+/// A word for the program inside: VMs are protected.
+pub(crate) const PROTECTED: &str = "vmtax.protected";
 
 /// The wall-clock limit of a host for which none is given.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -222,7 +225,13 @@ impl HostSetup {
         let named = programs.archive(&[])?;
         let archive = || {
             let has_inner = self.nested || boots || linux.is_some();
-            let kernel = if has_inner { self.inner_kernel()? } else { Vec::new() };
+            let kernel = match (&self.guest_kernel, has_inner) {
+                (_, false) => Vec::new(),
+                (Some(image), true) => {
+                    std::fs::read(image).map_err(Error::io(image, "read the kernel"))?
+                }
+                (None, true) => inner_kernel(self.host, &self.kernel)?,
+            };
             programs.archive(&kernel)
         };
         let progress = |doing: &str| progress(&format!("{doing} {what}"));
@@ -266,17 +275,6 @@ impl HostSetup {
         self.host == HostKind::Arm && !self.nested && self.options.iter().any(is_protected)
     }
 
-    /// L1's kernel as its VMM loads it.
-    fn inner_kernel(&self) -> Result<Vec<u8>, Error> {
-        let image = self.guest_kernel.as_ref().unwrap_or(&self.kernel.image);
-        match self.host.architecture() {
-            Architecture::Amd64 => elf::trimmed(&self.kernel.vmlinux()?),
-            Architecture::Arm64 => {
-                std::fs::read(image).map_err(Error::io(image, "read the kernel"))
-            }
-        }
-    }
-
     /// Whether an option is L1's alone: a host of arm64 that nests has no other mode of KVM.
     fn is_inner(&self, option: &str) -> bool {
         self.nested && option.starts_with(MODE_OF_KVM)
@@ -298,7 +296,7 @@ impl HostSetup {
             command_line.push_str(&format!(" {MODE_OF_KVM}nested"));
         }
         if self.protected {
-            command_line.push_str(" vmtax.protected");
+            command_line.push_str(&format!(" {PROTECTED}"));
         }
         for option in self.options.iter().filter(|option| !self.is_inner(option)) {
             command_line.push(' ');
@@ -418,7 +416,7 @@ impl Programs {
         let keeps_tick = setup.host == HostKind::Amd && setup.nested;
         let role = if keeps_tick { format!("{role} nohz=off") } else { role.to_owned() };
         let role = own.fold(role, |line, option| format!("{line} {option}"));
-        let own = linux.into_iter().chain(linux.and(setup.protected.then_some("vmtax.protected")));
+        let own = linux.into_iter().chain(linux.and(setup.protected.then_some(PROTECTED)));
         let mut role = own.fold(role, |line, word| format!("{line} {word}"));
         if let Some(image) = &setup.guest_kernel {
             // The saved state of a host has a kernel of its guest in it.
@@ -695,6 +693,15 @@ pub fn console_text(console: &Path) -> Vec<u8> {
     parts.concat()
 }
 
+/// L1's kernel as its VMM loads it.
+pub(crate) fn inner_kernel(host: HostKind, kernel: &Kernel) -> Result<Vec<u8>, Error> {
+    let image = &kernel.image;
+    match host.architecture() {
+        Architecture::Amd64 => elf::trimmed(&kernel.vmlinux()?),
+        Architecture::Arm64 => std::fs::read(image).map_err(Error::io(image, "read the kernel")),
+    }
+}
+
 /// Modules and their dependencies, by their path in the initramfs.
 pub(crate) fn modules(kernel: &Kernel, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>, Error> {
     let mut modules = kernel.modules_for(names)?;
@@ -710,7 +717,10 @@ pub(crate) fn base(modules: &[(String, Vec<u8>)]) -> Vec<ArchiveEntry<'_>> {
     base_of(guest_program(), modules)
 }
 
-fn base_of<'a>(init: &'a [u8], modules: &'a [(String, Vec<u8>)]) -> Vec<ArchiveEntry<'a>> {
+pub(crate) fn base_of<'a>(
+    init: &'a [u8],
+    modules: &'a [(String, Vec<u8>)],
+) -> Vec<ArchiveEntry<'a>> {
     let mut entries = vec![
         ArchiveEntry::folder("dev"),
         ArchiveEntry::device("dev/console", 5, 1),

@@ -4,7 +4,7 @@
 //!   vmtax ──mailbox──> emulated host (L0), which records ──port──> VM with the agent (L1)
 //!   vmtax ──mailbox──> emulated host (L0), which records ──port──> VM with KVM (L1) ──port──> its VM with the agent (L2)
 //! ```
-//! Each is booted once and saved, when its agent first waits for a job.
+//! Each is booted once and saved, when its agent first waits for a job. On arm64 there is no nested one, and kernels that are not saved boot each time.
 //!
 //! Left out: the jobs (`vmtax-bench`), and the analysis of exits (`vmtax-analyse`).
 
@@ -17,11 +17,11 @@ use vmtax_guest::order::{PmuOrder, decode, encode};
 use vmtax_machine::cpio::{self, ArchiveEntry};
 use vmtax_machine::kernel::Kernel;
 use vmtax_machine::programs::{self, FilesByPath};
-use vmtax_machine::{Initramfs, Machine, Mailbox, QUICK_BOOT, QemuOptions, Stop, VmSpec};
+use vmtax_machine::{Initramfs, Machine, Mailbox, QemuOptions, Stop, VmSpec};
 
 use crate::conversation::{Conversation, strange};
-use crate::host::{Booting, HostKind, Ready, base, later, modules};
-use crate::{Error, elf, trace_dat};
+use crate::host::{Booting, HostKind, Ready, base_of, inner_kernel, later, modules, program_of};
+use crate::{Error, trace_dat};
 
 /// Memory of a host, without that of its guest and of unpacked files, MiB.
 const HOST_MIB: u32 = 192;
@@ -45,7 +45,7 @@ pub struct VmLevel {
 #[derive(Clone, Debug)]
 pub struct VmPlan {
     pub host: HostKind,
-    /// Parameters of the host's modules: `kvm.halt_poll_ns=0`.
+    /// Parameters of the host's modules, and other words of its kernel's command line: `kvm.halt_poll_ns=0`.
     pub options: Vec<String>,
     /// One VM, or a VM and the nested VM in it; the innermost has the agent. Empty: the agent is on the emulated host itself.
     pub levels: Vec<VmLevel>,
@@ -121,12 +121,15 @@ impl VmPlan {
         let Some(own) = level.checked_sub(1).and_then(|index| self.levels.get(index)) else {
             let options = self.options.iter().map(|option| format!(" {option}"));
             return format!(
-                "console=ttyS0,115200 {QUICK_BOOT} panic=-1 {relay} vmtax.buffer={BUFFER_KIB}{}",
+                "{} panic=-1 {relay} vmtax.buffer={BUFFER_KIB}{}",
+                self.host.command_line(),
                 options.collect::<String>()
             );
         };
         let role = if level == self.levels.len() {
-            "vmtax.role=agent vmtax.port".to_owned()
+            // It stands still between jobs, which Linux takes for a processor that is stuck.
+            let waits = if self.host == HostKind::Arm { " nosoftlockup" } else { "" };
+            format!("vmtax.role=agent vmtax.port{waits}")
         } else {
             format!("{relay} vmtax.port")
         };
@@ -184,7 +187,7 @@ impl VmSetup {
     /// The spec of the machine, and its initramfs. Built from the innermost level outwards: each contains the next one's kernel and files.
     fn spec(&self) -> Result<(VmSpec, Vec<u8>), Error> {
         let plan = &self.plan;
-        let vmlinux = elf::trimmed(&self.kernel.vmlinux()?)?;
+        let (program, vmlinux) = (program_of(plan.host)?, inner_kernel(plan.host, &self.kernel)?);
         let count = plan.levels.len();
         let mut archive = Vec::new();
         for level in (0..=count).rev() {
@@ -192,10 +195,10 @@ impl VmSetup {
             let mut names: Vec<&str> =
                 own.map_or(Vec::new(), |own| own.modules.iter().map(String::as_str).collect());
             if level < count || count == 0 {
-                names.push(plan.host.module());
+                names.extend(plan.host.modules());
             }
             let modules = modules(&self.kernel, &names)?;
-            let mut entries = base(&modules);
+            let mut entries = base_of(program, &modules);
             let line = plan.line(level + 1, plan.memory(level + 2, vmlinux.len()));
             if level < count {
                 entries.push(ArchiveEntry::folder("l1"));
@@ -219,7 +222,7 @@ impl VmSetup {
             console: self.console.clone(),
             limit: self.limit,
             stop: self.stop.clone(),
-            options: QemuOptions::default(),
+            options: QemuOptions { mailbox: plan.host.mailbox(), ..QemuOptions::default() },
         };
         Ok((spec, archive))
     }

@@ -471,8 +471,13 @@ pub(crate) fn port(reason: Reason, info1: u64) -> Option<u16> {
     (reason.code == io).then_some((info1 >> 16) as u16)
 }
 
+/// A port that begins or ends a stretch of a recording.
+fn is_stop(port: u16) -> bool {
+    port == layout::TRACE || layout::mark(port).is_some()
+}
+
 /// Looks ahead of exits that do not say what they access: a data abort of arm64 is held back until the next event of its thread, and gets the
-/// address of a mark as its first information word if that is a fault there. Events stay in their order.
+/// address of a mark or of the end of recording as its first information word if that is a fault there. Events stay in their order.
 #[derive(Debug, Default)]
 pub struct Ahead {
     held: VecDeque<Event>,
@@ -485,7 +490,7 @@ impl Ahead {
         if let Some(first) = self.held.front_mut().filter(|first| first.tid == event.tid) {
             if let (EventKind::PageFault { gpa, .. }, EventKind::Exit { info1, .. }) =
                 (event.kind, &mut first.kind)
-                && layout::arm::port(gpa).and_then(layout::mark).is_some()
+                && layout::arm::port(gpa).is_some_and(is_stop)
             {
                 *info1 = gpa;
             }

@@ -249,6 +249,20 @@ fn on_arm64_marks_are_known_from_the_fault_behind_their_exit() {
     assert_eq!((seen.extent, seen.exits.all, seen.faults), (Extent::Whole, 3, 2));
 }
 
+/// As above, of the store that ends an agent's recording.
+#[test]
+fn on_arm64_a_recording_ends_with_the_agents_store() {
+    let (page, stop) = (access(0x4000_0000), access(layout::arm::address(layout::TRACE)));
+    let kinds = [&[EventKind::Entry][..], &page, &[EventKind::Entry], &stop].concat();
+    let (mut window, mut ahead, mut times) = (Window::new(3, false), Ahead::default(), Vec::new());
+    let mut each = |event: &Event| times.extend(window.place(event).map(|event| event.time_ns));
+    for (time, kind) in (0..).zip(kinds) {
+        ahead.take(&event(time, 7, kind), &mut each);
+    }
+    ahead.finish(&mut each);
+    assert_eq!((times, window.problem()), (vec![0, 1, 2, 3], None));
+}
+
 /// A step has no marks: its times say which events are of it, and its last exit ends with it. What other threads do is in none.
 #[test]
 fn a_step_has_the_exits_of_its_time() {

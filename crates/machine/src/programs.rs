@@ -1,6 +1,7 @@
 //! Programs of this computer to copy into a machine, with the libraries that their loader would load.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use vmtax_durable::read_small;
 
 use crate::cpio::ArchiveEntry;
+use crate::kernel::Architecture;
 use crate::{Error, Tool, ToolLimits};
 
 /// Limits of ldd, which prints a line for each library.
@@ -80,6 +82,17 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())?
         .canonicalize()
         .ok()
+}
+
+/// Whether a name or a path is a program of an architecture, by the head of its file (ELF-64: `e_machine` at 18).
+pub fn is_of(program: &str, architecture: Architecture) -> bool {
+    let machine: u16 = match architecture {
+        Architecture::Amd64 => 62,
+        Architecture::Arm64 => 183,
+    };
+    let mut head = [0; 20];
+    let read = find(program).and_then(|path| File::open(path).ok()?.read_exact(&mut head).ok());
+    read.is_some() && head.starts_with(b"\x7fELF\x02") && head[18..] == machine.to_le_bytes()
 }
 
 /// Libraries and the loader, as the loader lists them. A static program has none.

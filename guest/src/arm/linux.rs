@@ -1,4 +1,4 @@
-//! Boots Linux as a guest that nests, that has counters, or that runs workloads: the same kernel with this same program as its first process.
+//! Boots Linux as a guest that nests, that has counters, or that runs workloads or the agent of a benchmark: the same kernel with this same program as its first process.
 //!
 //! It has an EL2 of its own or a PMU, memory, KVM's GICv3 and timers, a serial port that only says what it is told, and a port that orders and reports go
 //! through.
@@ -21,7 +21,7 @@ use crate::life::machine::BITS;
 use crate::trace::Tracer;
 use crate::{Result, protected, system};
 
-/// Its memory, MiB, in pages of 2 MiB.
+/// Its memory, MiB, in pages of 2 MiB, where nobody says how much.
 pub(crate) const MEMORY_MIB: usize = 256;
 const PAGE: u64 = 0x1000;
 /// Room for the device tree, at the end of memory.
@@ -58,14 +58,17 @@ pub(crate) struct VcpuBatch {
     pub(crate) at_el2: Option<u64>,
 }
 
-/// Boots it, and waits until it is up. With `has_el2`, code at EL2 is not the host's kernel.
-pub(crate) fn boot(spent: &SpentByHost, has_el2: bool) -> Result<L1Line> {
+/// The role of the program in a guest with an agent.
+pub(crate) const AGENT: &str = "vmtax.role=agent";
+
+/// Boots it with so much memory, MiB, and waits until it is up. With `has_el2`, code at EL2 is not the host's kernel.
+pub(crate) fn boot(memory_mib: usize, spent: &SpentByHost, has_el2: bool) -> Result<L1Line> {
     let command_line = command_line()?;
     let is_protected = has_word(&command_line, protected::WORD);
     let kvm = Kvm::new().map_err(failed("/dev/kvm"))?;
     let kind = BITS as u64 | if is_protected { protected::TYPE } else { 0 };
     let vm = kvm.create_vm_with_type(kind).map_err(failed("KVM_CREATE_VM"))?;
-    let memory = ArmVmMemory::new(MEMORY_MIB << 20, Backing::Thp)?;
+    let memory = ArmVmMemory::new(memory_mib << 20, Backing::Thp)?;
     memory.attach(&vm, (0, arm::MEMORY))?;
     let exchange = match is_protected {
         true => None,
@@ -75,7 +78,7 @@ pub(crate) fn boot(spent: &SpentByHost, has_el2: bool) -> Result<L1Line> {
         exchange.attach(&vm, (1, arm::EXCHANGE))?;
     }
     // HVC is a hypervisor's own.
-    let psci = if has_word(&command_line, WORKING) { "hvc" } else { "smc" };
+    let psci = if is_working(&command_line) { "hvc" } else { "smc" };
     let tree = load(&memory, psci)?;
     let (vcpu, _, gic) = vcpu(&vm, features(&command_line))?;
     let vm = Arc::new(vm);
@@ -120,7 +123,7 @@ fn command_line() -> Result<String> {
 pub(crate) fn load(memory: &ArmVmMemory, psci: &str) -> Result<u64> {
     let command_line = &command_line()?;
     let (kernel, initramfs) = (read(l1::KERNEL)?, read(l1::INITRAMFS)?);
-    let end = arm::MEMORY + (MEMORY_MIB << 20) as u64;
+    let end = arm::MEMORY + memory.bytes as u64;
     let tree_at = end - TREE;
     let files_at = (tree_at - initramfs.len() as u64) & !(PAGE - 1);
     // With what it has beyond the image: its size in memory, from its header.
@@ -152,7 +155,7 @@ fn features(command_line: &str) -> u32 {
     if is_counting(command_line) {
         return COUNTERS;
     }
-    if has_word(command_line, WORKING) {
+    if is_working(command_line) {
         return protected::FEATURES;
     }
     let mut words = command_line.split_whitespace();
@@ -161,6 +164,11 @@ fn features(command_line: &str) -> u32 {
 
 fn is_counting(command_line: &str) -> bool {
     has_word(command_line, COUNTING)
+}
+
+/// It has no hypervisor.
+fn is_working(command_line: &str) -> bool {
+    has_word(command_line, WORKING) || has_word(command_line, AGENT)
 }
 
 fn has_word(command_line: &str, word: &str) -> bool {

@@ -9,6 +9,8 @@ use crate::{Result, system};
 
 /// The word by which this program is told that it will have them.
 pub(crate) const WORD: &str = "vmtax.protected";
+/// The host's kernel is to run KVM so.
+pub(crate) const MODE: &str = "kvm-arm.mode=protected";
 /// `KVM_VM_TYPE_ARM_PROTECTED` (Linux 7.3, `include/uapi/linux/kvm.h`).
 pub(crate) const TYPE: u64 = 1 << 31;
 /// A Linux that signs its pointers finds these instructions in its VM.

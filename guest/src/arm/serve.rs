@@ -1,6 +1,8 @@
 //! The first steps, and the order: everything without recording, for the path lengths; then once more with it.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
 
 use vmtax_guest::order::{
     FollowingFile, LinuxWork, Operation, Order, OrderOutcome, Report, encode,
@@ -11,12 +13,13 @@ use crate::channel::{Attachment, Channel};
 use crate::disk::BlockMailbox;
 use crate::l1::L1Line;
 use crate::l1::lock;
-use crate::linux::{COUNTING, SpentByHost, WORKING};
+use crate::linux::{AGENT, COUNTING, MEMORY_MIB, SpentByHost, WORKING};
+use crate::relay::JobGuest;
 use crate::trace::{self, Tracer};
 use crate::vmm::{ArmPlan, ArmSharedVm, execute};
 use crate::{
-    Result, awake, boot, io, kallsyms, l1, life, linux, options, perf, ports, protected, system,
-    virtio, workload,
+    Result, agent, awake, boot, io, kallsyms, l1, life, linux, options, perf, ports, protected,
+    relay, system, virtio, workload,
 };
 
 /// KiB of trace buffer where the command line has no `vmtax.buffer=`.
@@ -25,7 +28,10 @@ const BUFFER_KIB: u32 = 16 << 10;
 /// The kernel is to let VMs have hypervisors.
 const NESTED: &str = "kvm-arm.mode=nested";
 
-/// Makes the machine ready and carries out one order; as L1, orders until its host ends.
+/// A host that hands jobs on to the agent in its guest.
+const RELAY: &str = "vmtax.role=relay";
+
+/// Makes the machine ready and carries out one order; as L1, orders until its host ends; jobs likewise.
 pub(crate) fn run() -> Result<()> {
     for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         system::mount(kind, target)?;
@@ -36,7 +42,7 @@ pub(crate) fn run() -> Result<()> {
     if words.contains(&boot::ROLE) {
         system::power_off();
     }
-    let is_guest = words.contains(&"vmtax.role=guest");
+    let is_guest = words.contains(&"vmtax.role=guest") || words.contains(&AGENT);
     let has_devices = words.contains(&virtio::WORD);
     let modules = match is_guest && has_devices && !io::may_probe(&words)? {
         true => Vec::new(),
@@ -71,9 +77,22 @@ pub(crate) fn run() -> Result<()> {
         channel.lack(&what);
         return Err(what);
     }
+    if words.contains(&RELAY)
+        && words.contains(&protected::MODE)
+        && let Some(mode) = mode_of_kvm().filter(|mode| !mode.starts_with("Protected"))
+    {
+        let release = system::release();
+        let what =
+            format!("Linux {release} runs KVM in {mode} mode here, and not in protected mode");
+        channel.lack(&what);
+        return Err(what);
+    }
     if let Some(problem) = refused.or_else(|| options::unknown(&words)) {
         channel.misused(&problem);
         return Err(problem);
+    }
+    if words.contains(&AGENT) {
+        return agent::serve(&channel);
     }
     let is_linux = words.contains(&COUNTING) || words.contains(&WORKING);
     let is_last = is_linux && matches!(channel, Channel::Port(_));
@@ -83,24 +102,57 @@ pub(crate) fn run() -> Result<()> {
         return Err(problem.into());
     }
     match channel {
+        Channel::Mailbox(_) if words.contains(&RELAY) => forward(&channel, &words),
         Channel::Mailbox(_) => outermost(&channel, &words),
         Channel::Port(_) => inner(&channel),
+    }
+}
+
+/// A number on the command line.
+fn number<T: FromStr>(words: &[&str], key: &str) -> Option<T> {
+    words.iter().find_map(|word| word.strip_prefix(key)?.parse().ok())
+}
+
+/// Tracepoints, before the machine is saved.
+fn prepare_tracing(words: &[&str]) -> Result<()> {
+    trace::mount()?;
+    trace::prepare(number(words, "vmtax.buffer=").unwrap_or(BUFFER_KIB))
+}
+
+/// The emulated host of a guest with an agent.
+fn forward(channel: &Channel, words: &[&str]) -> Result<()> {
+    let failed = |problem: &String| channel.fail(0, problem);
+    prepare_tracing(words).inspect_err(failed)?;
+    system::align();
+    let memory_mib = number(words, "vmtax.memory=").unwrap_or(MEMORY_MIB);
+    let guest = linux::boot(memory_mib, &SpentByHost::default(), false).inspect_err(failed)?;
+    relay::forward(channel, &guest, |last| {
+        // Otherwise time would jump while nobody computes, for the guest too.
+        let heard = awake::during(|| channel.hear(last));
+        if last == 0 {
+            awake::align();
+        }
+        heard
+    })
+}
+
+impl JobGuest for L1Line {
+    fn ask(&self, request: &[u8], tracer: Tracer, limit: Duration) -> Result<(Vec<u8>, Tracer)> {
+        L1Line::ask(self, request, tracer, limit)
     }
 }
 
 /// The emulated host.
 fn outermost(channel: &Channel, words: &[&str]) -> Result<()> {
     let failed = |problem: &String| channel.fail(0, problem);
-    let buffer = words.iter().find_map(|word| word.strip_prefix("vmtax.buffer=")?.parse().ok());
-    trace::mount().inspect_err(failed)?;
-    trace::prepare(buffer.unwrap_or(BUFFER_KIB)).inspect_err(failed)?;
+    prepare_tracing(words).inspect_err(failed)?;
     let spent = SpentByHost::default();
     let linux = ["vmtax.nested", COUNTING, WORKING];
     let guest = if linux.iter().any(|word| words.contains(word)) {
         // Where its ticks are between those of this kernel is the same in each boot then.
         system::align();
         let has_el2 = mode_of_kvm().is_some_and(|mode| !mode.starts_with("VHE"));
-        Some(linux::boot(&spent, has_el2).inspect_err(failed)?)
+        Some(linux::boot(MEMORY_MIB, &spent, has_el2).inspect_err(failed)?)
     } else {
         None
     };
@@ -284,7 +336,7 @@ fn measure(
 }
 
 /// Implementer, part and variant of the processor, as MIDR_EL1 has them, as arm64 has no names; and KVM's mode.
-fn processor() -> String {
+pub(crate) fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name| system::cpuinfo_field(&info, name).unwrap_or("unknown");
     let (implementer, part) = (field("CPU implementer"), field("CPU part"));

@@ -307,7 +307,7 @@ pub(crate) struct ArmVmMemory {
     mapping: NonNull<u8>,
     mapped: usize,
     start: *mut u8,
-    bytes: usize,
+    pub(crate) bytes: usize,
     backing: Backing,
     /// What it is a mapping of, or is copied from.
     snapshot: Option<Snapshot>,

@@ -29,6 +29,7 @@ use super::{
     Around, BareVm, NO_HYPERCALL, VcpuRequest, VmmAnswer, failed, mptable, no_memory, run,
 };
 use crate::l1::{self, ConsoleTail, INITRAMFS, KERNEL, L1Line, L1Port, lock};
+use crate::relay::JobGuest;
 use crate::trace::Tracer;
 use crate::{Result, system};
 
@@ -118,25 +119,19 @@ impl Linux {
     pub(crate) fn execute(&self, order: &Order, tracer: Tracer) -> Result<(Report, Tracer)> {
         self.line.execute(order, tracer)
     }
+}
 
-    /// Hands something on to what runs there, and its answer back.
-    pub(crate) fn ask(
-        &self,
-        request: &[u8],
-        tracer: Tracer,
-        limit: Duration,
-    ) -> Result<(Vec<u8>, Tracer)> {
+impl JobGuest for Linux {
+    fn ask(&self, request: &[u8], tracer: Tracer, limit: Duration) -> Result<(Vec<u8>, Tracer)> {
         *lock(&self.mapped) = None;
         self.line.ask(request, tracer, limit)
     }
 
-    /// What the virtual PMU did for the last request; none without one.
-    pub(crate) fn counting(&self) -> Option<order::PmuCounting> {
+    fn counting(&self) -> Option<order::PmuCounting> {
         *lock(&self.counting)
     }
 
-    /// KVM's page faults during the last request, if the guest had them counted.
-    pub(crate) fn mapped(&self) -> Option<order::KvmCounters> {
+    fn mapped(&self) -> Option<order::KvmCounters> {
         *lock(&self.mapped)
     }
 }

@@ -8,6 +8,7 @@ use vmtax_capture::program::{
     ClientOutput, OutputRefusal, ProgramReading, builtin, dnn, fio, iperf, npb, onnx, ping, redis,
     sched, sysbench, time, wrk,
 };
+use vmtax_machine::kernel::Architecture;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Adapter {
@@ -37,6 +38,8 @@ pub struct Adapter {
     pub brings: &'static [&'static str],
     /// Whether it uses the disk of a VM, `{disk}`.
     pub disk: bool,
+    /// The architecture of the systems that have it, if not all do.
+    pub only: Option<Architecture>,
 }
 
 const NONE: Adapter = Adapter {
@@ -54,6 +57,7 @@ const NONE: Adapter = Adapter {
     cpus: 1,
     disk: false,
     brings: &[],
+    only: None,
 };
 
 const NGINX: &str = "daemon off;
@@ -325,7 +329,10 @@ pub const ADAPTERS: &[Adapter] = &[
         parse: time::parse,
         ..NONE
     },
-    own("cpuid", "built in: CPUID in a loop; in a VM each is an exit"),
+    Adapter {
+        only: Some(Architecture::Amd64),
+        ..own("cpuid", "built in: CPUID in a loop; in a VM each is an exit")
+    },
     own("timer", "built in: wake-up latency of a thread that sleeps 50 us"),
     own(
         "wakeup",
@@ -338,6 +345,15 @@ pub const ADAPTERS: &[Adapter] = &[
     ),
     own("touch-4k", "built in: first access to memory in 4 KiB pages"),
     own("touch-2m", "built in: first access to memory in huge pages"),
+    Adapter {
+        // A round takes longer.
+        parameters: &[("seconds", "0.001")],
+        only: Some(Architecture::Arm64),
+        ..own(
+            "touch-new",
+            "built in: first access to memory that the VM never used, in 4 KiB pages; 8 MiB and more, which stay in use until the VM ends (accel = \"arm\")",
+        )
+    },
     own("loopback", "built in: round trip of a byte to a TCP server on the loopback interface"),
 ];
 

@@ -29,6 +29,9 @@ impl HostView<'_> {
     }
 }
 
+/// Of a kind of VM of arm64.
+pub(super) const ON_ARM: &str = "is a VM of the emulated arm64 host (accel = \"arm\")";
+
 /// What is missing, as a sentence without its end; `None` when it is there.
 pub(super) fn missing(need: Need, host: &HostView<'_>) -> Option<String> {
     let unless = |there: bool, problem: &str| (!there).then(|| problem.to_owned());
@@ -64,6 +67,7 @@ pub(super) fn missing(need: Need, host: &HostView<'_>) -> Option<String> {
         Need::Inside => Some(
             "is a part of VMs of QEMU on an emulated host (accel = \"amd\", vmm = \"qemu\")".to_owned(),
         ),
+        Need::Arm => Some(ON_ARM.to_owned()),
         Need::Vhost => unless(
             host.root.join("dev/vhost-net").exists(),
             "/dev/vhost-net is missing: load vhost_net",

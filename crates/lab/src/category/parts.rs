@@ -3,6 +3,8 @@
 use vmtax_events::setting::files;
 use vmtax_guest::traffic::Role;
 
+use crate::host::{PROTECTED, PROTECTED_MODE};
+
 /// A property of the disk of workloads that use one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskKind {
@@ -57,6 +59,8 @@ pub enum Need {
     Protected,
     /// QEMU on an emulated host.
     Inside,
+    /// KVM of arm64 on an emulated host.
+    Arm,
 }
 
 /// What shows in a VM's facts, or on its host, that it has a part.
@@ -107,6 +111,8 @@ pub struct CategoryPart {
     pub vcpus: Option<u32>,
     /// Settings of the host while the VM runs: a file and its content.
     pub host: &'static [(&'static str, &'static str)],
+    /// Words on the command line of the host's kernel, if the host is emulated.
+    pub host_words: &'static [&'static str],
     /// The host's free memory is in pieces.
     pub fragmented: bool,
     /// The host writes the VM's memory to swap between warm-up and recording.
@@ -131,8 +137,9 @@ pub struct CategoryPart {
     pub shows: Shows,
     /// With vmtax's own VMM on an emulated host: what its memory is, if not transparent huge pages.
     pub backing: Option<&'static str>,
-    /// Whether that VMM supports it.
+    /// Whether that VMM supports it on a host of x86, and on one of arm64.
     pub on_emulated_host: bool,
+    pub on_arm: bool,
     /// Whether a VM of QEMU on an emulated host supports it.
     pub inside: bool,
     /// And whether L1 does, before `+nested`: it is not about card and disk, which no workload uses in L1.
@@ -157,6 +164,7 @@ const NONE: CategoryPart = CategoryPart {
     modules: &[],
     vcpus: None,
     host: &[],
+    host_words: &[],
     fragmented: false,
     swaps: false,
     two_nodes: false,
@@ -170,6 +178,7 @@ const NONE: CategoryPart = CategoryPart {
     shows: Shows::Nothing,
     backing: None,
     on_emulated_host: false,
+    on_arm: false,
     inside: false,
     before_nested: false,
 };
@@ -179,6 +188,9 @@ pub(crate) const RTC: &str = "+rtc";
 
 /// A part of VMs of QEMU on an emulated host alone.
 const INSIDE: CategoryPart = CategoryPart { needs: &[Need::Inside], inside: true, ..NONE };
+
+/// A kind of VM of arm64.
+const ON_ARM: CategoryPart = CategoryPart { needs: &[Need::Arm], on_arm: true, ..NONE };
 
 /// Two queues in each direction of a network card.
 pub const MULTI_QUEUE: &str = ",mq=on,vectors=6";
@@ -208,6 +220,7 @@ pub const KINDS: &[CategoryPart] = &[
         name: "plain",
         about: "a VM with default settings",
         on_emulated_host: true,
+        on_arm: true,
         inside: true,
         ..NONE
     },
@@ -248,6 +261,20 @@ pub const KINDS: &[CategoryPart] = &[
         needs: &[Need::Protected],
         on_emulated_host: true,
         ..NONE
+    },
+    CategoryPart {
+        name: "pkvm",
+        about: "an ordinary VM on a protected arm64 host (pKVM: kvm-arm.mode=protected), emulated; accel = \"arm\" alone has it",
+        host_words: &[PROTECTED_MODE],
+        ..ON_ARM
+    },
+    CategoryPart {
+        name: "protected",
+        about: "a protected VM of such a host, which cannot access its memory: Linux 7.3 or newer, and experimental in the kernel; accel = \"arm\" alone has it",
+        guest: &[PROTECTED],
+        host_words: &[PROTECTED_MODE, PROTECTED],
+        changes: &["processor flags"],
+        ..ON_ARM
     },
 ];
 

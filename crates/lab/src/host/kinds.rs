@@ -86,7 +86,7 @@ impl HostKind {
     }
 
     /// The command line of its kernel, up to what is vmtax's.
-    pub(super) fn command_line(self) -> String {
+    pub(crate) fn command_line(self) -> String {
         match self.architecture() {
             Architecture::Amd64 => format!("console=ttyS0,115200 {QUICK_BOOT}"),
             Architecture::Arm64 => {
@@ -96,7 +96,7 @@ impl HostKind {
     }
 
     /// Where its program finds the mailbox.
-    pub(super) fn mailbox(self) -> MailboxDisk {
+    pub(crate) fn mailbox(self) -> MailboxDisk {
         match self.architecture() {
             Architecture::Amd64 => MailboxDisk::Ide,
             Architecture::Arm64 => MailboxDisk::Virtio(String::new()),
@@ -138,7 +138,7 @@ impl HostKind {
     }
 
     /// The kernel modules for it and for the mailbox. KVM of arm64 is no module.
-    pub(super) fn modules(self) -> &'static [&'static str] {
+    pub(crate) fn modules(self) -> &'static [&'static str] {
         match self.isa() {
             Isa::Svm => &["kvm_amd"],
             Isa::Arm => &["virtio_mmio", "virtio_blk"],

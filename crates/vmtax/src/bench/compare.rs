@@ -76,7 +76,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         return fail(
             Code::Data,
             format!(
-                "{source}: has no workload with recorded exits in a category and its baseline; VMs on an emulated host (accel = \"amd\") have them"
+                "{source}: has no workload with recorded exits in a category and its baseline; VMs on an emulated host (accel = \"amd\" or \"arm\") have them"
             ),
         );
     }

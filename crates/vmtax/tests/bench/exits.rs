@@ -22,7 +22,7 @@ set = { seconds = 0.005 }
 "#;
 
 /// Exits of a VM of a run: reason, detail, how many.
-fn exits(run: &Path, cell: &str) -> Vec<(String, String, u64)> {
+pub(crate) fn exits(run: &Path, cell: &str) -> Vec<(String, String, u64)> {
     let report = vmtax(&["report", name(run), "--by", "vm,reason,detail", "--format", "csv"]);
     assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
     let text = String::from_utf8(report.stdout).unwrap();
