@@ -131,8 +131,8 @@ fn a_protected_vm_faults_once_for_each_page() {
     let faults = |workload: &str| count(&run, &format!("{workload} in protected"), "DABT_LOW", "");
     // Some pages are of those that the guest's kernel used and gave back.
     assert!((PAGES * 0.7..PAGES * 1.02).contains(&faults("touch-new")), "{}", faults("touch-new"));
-    // The run before touched them.
-    assert!(faults("touch-4k") < 82.0, "{}", faults("touch-4k"));
+    // The run before touched most of them.
+    assert!(faults("touch-4k") < 8_192.0 * 0.2, "{}", faults("touch-4k"));
 }
 
 /// VMs of one host on another one, and workloads that need what a VM of arm64 has not: nothing boots.
