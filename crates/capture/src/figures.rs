@@ -192,7 +192,8 @@ fn figures(line: &str, title: &str) -> Option<(String, String, Vec<f64>, bool)> 
         && let Some((minutes, seconds)) = rest.trim().split_once('m')
         && let (Ok(minutes), Some(seconds)) = (minutes.parse::<f64>(), seconds.strip_suffix('s'))
     {
-        let number = 60.0 * minutes + seconds.parse::<f64>().ok()?;
+        // Some languages have a comma there.
+        let number = 60.0 * minutes + seconds.replace(',', ".").parse::<f64>().ok()?;
         return single("real", Value { number, unit: Some("s".to_owned()) });
     }
     if let Some((label, rest)) = line.split_once(':')
@@ -403,6 +404,17 @@ impl PostedTable {
         all
     }
 
+    /// The rows are of one job, whose name stands behind a dash and may be that of a metric: `24.05 - randread`, `Revert - randread`.
+    fn is_of_one_job(&self) -> bool {
+        let parts = |row: &Vec<String>| {
+            row[0].split_once(" - ").map(|(setup, job)| (setup.to_owned(), job.to_owned()))
+        };
+        let Some(names) = self.rows.iter().map(parts).collect::<Option<Vec<_>>>() else {
+            return false;
+        };
+        names.iter().all(|(setup, job)| *job == names[0].1 && !names_metric(setup))
+    }
+
     fn has_switches(&self) -> bool {
         let first = self.of_values().first().map_or(0, |(at, _)| *at);
         let is_switch = |cell: &String| SWITCHES.contains(&cell.to_lowercase().as_str());
@@ -446,7 +458,7 @@ fn of_table(table: &PostedTable, samples: &mut Vec<Sample>) {
     let rows_differ = !heads.iter().all(|head| is_one_unit(head));
     let rows_are_metrics = rows_differ
         || names_metric(&table.head[0])
-        || table.rows.iter().any(|row| names_metric(&row[0]));
+        || !table.is_of_one_job() && table.rows.iter().any(|row| names_metric(&row[0]));
     let columns_are_setups = heads.len() > 1 && !heads.iter().any(|head| names_metric(head));
     if columns_are_setups {
         let of = |(label, head, unit, number): &(String, &str, String, f64)| {
@@ -512,6 +524,22 @@ mod tests {
                 "Linux TCP BW (64K): vhost on, IOMMU off 453.55 MB/s",
                 "Linux TCP BW (64K): vhost on, IOMMU on 0.91 MB/s"
             ]
+        );
+    }
+
+    #[test]
+    fn rows_of_one_job_are_setups() {
+        let head = "| Name | IOPS | Avg Latency (ms) |\n|--|--|--|\n";
+        let two = "| 24.05 - 4k_randread | 12,025,425.08 | 422.46 |\n| Revert - 4k_randread | 14,827,449.27 | 344.49 |\n";
+        let all = read_values(&format!("{head}{two}"));
+        assert_eq!(all.len(), 4);
+        assert_eq!(all[0], " IOPS: 24.05 - 4k_randread 12025425.08 IOPS");
+        let jobs = "| 24.05 - 4k_randread | 1,200 | 4 |\n| 24.05 - 4k_randwrite | 1,400 | 3 |\n";
+        assert_eq!(read_values(&format!("{head}{jobs}")), Vec::<String>::new());
+        let times = "with settings (stimer)\nreal    1m49,131s\nwithout:\nreal    2m4,707s\n";
+        assert_eq!(
+            read_values(times),
+            ["real : with settings (stimer) 109.131 s", "real : without 124.707 s"]
         );
     }
 

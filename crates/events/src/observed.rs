@@ -132,6 +132,8 @@ words! {
         SlotWaits = "slot-waits",
         /// A kernel's log says that a timer of its own did not wake it.
         TimerMissed = "timer-missed",
+        /// The host traps accesses with a lock that cross cache lines, and delays who makes them.
+        SplitLocks = "split-locks",
     }
 }
 

@@ -6,8 +6,9 @@ use vmtax_events::observed::{LogMessage, Observed, TimedFunction};
 use super::{clock, lines};
 
 /// Lines of logs that say one thing alone: Linux arch/x86/kvm/vmx/vmx.c and svm/svm.c ("disabled by bios"), QEMU accel/kvm/kvm-all.c ("Could not access
-/// KVM kernel module") and softmmu/vl.c ("falling back to tcg").
-const NO_KVM: [&str; 6] = [
+/// KVM kernel module") and softmmu/vl.c ("falling back to tcg"); dockur/windows's container, which says why in the brackets.
+const NO_KVM: [&str; 7] = [
+    "KVM acceleration is not available (",
     "kvm: disabled by bios",
     "Could not access KVM kernel module",
     "failed to initialize kvm",
@@ -71,6 +72,8 @@ const MESSAGES: &[(&str, LogMessage)] = &[
     ("swiotlb buffer is full (sz:", LogMessage::BounceBufferFull),
     // Linux drivers/char/random.c; without the mark of what is old on a stack.
     ("] wait_for_random_bytes+0x", LogMessage::WaitsForRandom),
+    // Linux arch/x86/kernel/cpu/bus_lock.c, `split_lock_warn`.
+    ("took a split_lock trap at address: 0x", LogMessage::SplitLocks),
     // Linux drivers/net/ethernet/intel/iavf/iavf_main.c.
     ("Multiqueue Disabled: Queue pair count = 1", LogMessage::OneQueue),
 ];
@@ -169,7 +172,9 @@ pub(super) fn messages(text: &str) -> Option<Vec<Observed>> {
         words.next().is_some_and(|name| name.trim_end_matches(':').eq_ignore_ascii_case("flags"))
             && words.any(|word| word == "avx")
     };
-    if lines(text).any(has_avx) {
+    // A program that has found AES (gocryptfs) is not in the default model.
+    let says_more = ["x86-64-v3", "x86-64-v4", "with AES acceleration"].map(is_said);
+    if says_more.contains(&true) || lines(text).any(has_avx) {
         found.retain(|one| *one != Observed::Message(LogMessage::DefaultCpu));
     }
     let is_no_mark = is_said(ON_HYPERV) || clock(text).is_some();
@@ -292,6 +297,13 @@ mod tests {
         let missed = "rcu: rcu_sched kthread timer wakeup didn't happen for 26092 jiffies! g-367\n";
         assert_eq!(said(&format!("{stall}{missed}")), is(LogMessage::TimerMissed));
         assert_eq!(said(missed), []);
+        let container = "ERROR: KVM acceleration is not available (no write access), this will cause the machine to run about 10 times slower.\n";
+        assert_eq!(said(container), [Observed::NoKvm]);
+        assert_eq!(said("It also runs where KVM acceleration is not available.\n"), []);
+        let model = "cpu: QEMU Virtual CPU version 2.5+\n";
+        assert_eq!(said(model), is(LogMessage::DefaultCpu));
+        assert_eq!(said("cpu: QEMU Virtual CPU version 2.5+; with AES acceleration\n"), []);
+        assert_eq!(said(&format!("a guest of x86-64-v3:\n{model}")), []);
         let blocked = "INFO: task qemu-system-ris:1765 blocked for more than 120 seconds.\n";
         let waits =
             "[] __synchronize_srcu.part.0+0x88/0xe2\n[] kvm_swap_active_memslots+0x186/0x1ea\n";

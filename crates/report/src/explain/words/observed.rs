@@ -160,6 +160,10 @@ pub(super) fn message(message: LogMessage) -> FindingWords {
             "the guest's log says that a timer of its kernel did not fire for seconds (timer wakeup didn't happen): the host did not deliver the interrupt of the timer, or did not run the vCPU then",
             "steal in the guest's /proc/stat: if it stands still while this happens, the timer was lost and the host's kernel or VMM is to be looked at (kvm:kvm_exit, kvm:kvm_vcpu_wakeup and timer events on the host); if it grows, the vCPU had no processor",
         ),
+        LogMessage::SplitLocks => (
+            "programs lock memory that crosses cache lines (split locks): the host traps each such access, delays the thread that makes it, and logs it; if that is a vCPU's, a program of its guest does",
+            "what makes them: the thread that the log names (CPU 0/KVM and its like: a guest); a host booted with split_lock_detect=off traps none, and the sysctl kernel.split_lock_mitigate=0 ends the delay alone",
+        ),
         LogMessage::NotifyHangs => (
             "a CPU is stuck in a notification of a virtio device: the write to its register does not return, or is repeated for ever",
             "the host's kernel: before Linux 4.16 KVM skips such a write wrongly where it runs nested (commit d391f1207067); on the host `perf kvm stat live` while it hangs",
