@@ -1,6 +1,7 @@
 //! `vmtax lab run`: an emulated host -> a run and its report.
 
 use std::fs;
+use std::io::{self, Read};
 use std::path::Path;
 
 use vmtax_analyse::Ledger;
@@ -150,6 +151,10 @@ fn claim(output: Option<&Path>) -> anyhow::Result<Option<Claim>> {
     Ok(output.map(Claim::new).transpose().map_err(write_fault)?)
 }
 
+/// What an image of arm64 has in its header, and where (Linux `Documentation/arch/arm64/booting.rst`).
+const ARM64_MAGIC: [u8; 4] = *b"ARM\x64";
+const ARM64_MAGIC_AT: usize = 56;
+
 /// Checks everything that is known before the host boots.
 fn check(args: &LabRunArgs) -> anyhow::Result<()> {
     let images = args.kernel.iter().filter(|kernel| is_image(kernel)).count();
@@ -181,8 +186,16 @@ fn check(args: &LabRunArgs) -> anyhow::Result<()> {
             let message = "--guest-kernel: is for Linux guests of --host arm; choose --suite boot, workloads, first-touch or devices";
             return fail(Code::Usage, message);
         }
-        if let Err(error) = fs::File::open(image) {
-            return fail(Code::Input, format!("--guest-kernel {}: {error}", image.display()));
+        let mut header = [0; ARM64_MAGIC_AT + ARM64_MAGIC.len()];
+        match fs::File::open(image).and_then(|mut file| file.read_exact(&mut header)) {
+            Ok(()) if header.ends_with(&ARM64_MAGIC) => {}
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                return fail(Code::Input, format!("--guest-kernel {}: {error}", image.display()));
+            }
+            Ok(()) | Err(_) => {
+                let message = format!("--guest-kernel {}: is no Image of arm64", image.display());
+                return fail(Code::Data, message);
+            }
         }
     }
     let simulated = all.iter().find(|one| one.is_simulated());

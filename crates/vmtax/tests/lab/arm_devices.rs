@@ -123,6 +123,16 @@ fn a_kernel_for_guests_is_refused_where_there_is_no_guest() {
             "--guest-kernel /nowhere/Image: No such file or directory",
         ),
         (
+            &["lab", "run", "--host", "arm", "--suite", "devices", "--guest-kernel", "/dev/null"],
+            4,
+            "--guest-kernel /dev/null: is no Image of arm64",
+        ),
+        (
+            &["lab", "run", "--host", "arm", "--suite", "devices", "--guest-kernel", "/"],
+            3,
+            "--guest-kernel /: Is a directory",
+        ),
+        (
             &["lab", "run", "--host", "arm", "--nested", "--suite", "boot", "--guest-kernel", "x"],
             2,
             "cannot be used with",
