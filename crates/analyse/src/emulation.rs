@@ -52,7 +52,8 @@ pub(crate) fn by_speed(exits: &BTreeMap<ExitKey, Tally>) -> Option<String> {
     }
     let (mut all, mut fast) = (0u64, 0u64);
     for (_, tally) in exits.iter().filter(|(key, _)| is_cheap(key)) {
-        let timed = tally.hist.iter().skip(1);
+        let octaves = tally.durations.octaves();
+        let timed = octaves.iter().skip(1);
         all = timed.clone().fold(all, |sum, n| sum.saturating_add(*n));
         fast = timed.take(FAST).fold(fast, |sum, n| sum.saturating_add(*n));
     }

@@ -1,6 +1,6 @@
 //! Statistics of a [`Tally`]. Pure functions.
 
-use vmtax_events::{HIST_BUCKETS, Tally};
+use vmtax_events::Tally;
 
 /// Arithmetic mean of the timed durations, ns. `None` when nothing is timed.
 pub fn mean_ns(tally: &Tally) -> Option<f64> {
@@ -30,34 +30,26 @@ pub fn standard_error_ns(tally: &Tally) -> Option<f64> {
     Some((variance / n as f64).sqrt())
 }
 
-/// A quantile of a log2 histogram: it is within `low_ns..=high_ns`.
+/// A quantile: it is within `low_ns..=high_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantile {
     /// Not smaller than this.
     pub low_ns: u64,
-    /// Not larger than this: at most twice `low_ns`, so the bucket error is at most a factor of 2.
+    /// Not larger than this: at most 1/128 more than `low_ns`, or less than twice as much where the source counted by powers of 2.
     pub high_ns: u64,
 }
 
-/// The bucket that holds quantile `q` (0 to 1), narrowed by the exact minimum and maximum.
-/// `None` when nothing is timed, and where the source gave no histogram.
+/// Bounds of quantile `q` (0 to 1): those of its bin, narrowed by the exact minimum and maximum.
+/// `None` when nothing is timed, and where the source gave no durations.
 pub fn quantile(tally: &Tally, q: f64) -> Option<Quantile> {
-    let counted = tally.hist.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
-    if tally.timed == 0 || counted < tally.timed {
+    if tally.timed == 0 || tally.durations.count() < tally.timed {
         return None;
     }
     // Nearest rank: the smallest duration with at least q of all durations at or below it.
     let rank = ((q.clamp(0.0, 1.0) * tally.timed as f64).ceil() as u64).max(1);
-    let mut seen = 0u64;
-    for bucket in 0..HIST_BUCKETS {
-        seen = seen.saturating_add(tally.hist[bucket]);
-        if seen >= rank {
-            let (low, high) = Tally::bucket_bounds(bucket);
-            let high = high.map_or(tally.max_ns, |h| h - 1).min(tally.max_ns);
-            return Some(Quantile { low_ns: low.max(tally.min_ns).min(high), high_ns: high });
-        }
-    }
-    Some(Quantile { low_ns: tally.max_ns, high_ns: tally.max_ns })
+    let (low, high) = tally.durations.of_rank(rank).unwrap_or((tally.max_ns, tally.max_ns));
+    let high_ns = high.min(tally.max_ns);
+    Some(Quantile { low_ns: low.max(tally.min_ns).min(high_ns), high_ns })
 }
 
 #[cfg(test)]
@@ -109,7 +101,7 @@ mod tests {
             let exact = values[rank - 1];
             let got = quantile(&t, q).unwrap();
             assert!(got.low_ns <= exact && exact <= got.high_ns, "{q}: {got:?} {exact}");
-            assert!(got.high_ns <= got.low_ns.max(1) * 2);
+            assert!((got.high_ns - got.low_ns) * 128 <= got.low_ns, "{q}: {got:?}");
         }
     }
 

@@ -7,8 +7,8 @@ use vmtax_analyse::explain::{Explanation, FindingCost};
 use vmtax_analyse::remedy::are_opposites;
 use vmtax_analyse::{DiffSide, Filter, LedgerBuilder};
 use vmtax_events::{
-    Coverage, Detail, DetailKind, ExitKey, ExitRow, Isa, Level, Losses, Outcome, PreemptedRow,
-    Reason, Recording, Tally, TimeRow, vmx,
+    Coverage, Detail, DetailKind, Durations, ExitKey, ExitRow, Isa, Level, Losses, OCTAVES,
+    Outcome, PreemptedRow, Reason, Recording, Tally, TimeRow, vmx,
 };
 
 fn detail() -> impl Strategy<Value = Detail> {
@@ -117,8 +117,8 @@ proptest! {
 #[test]
 fn huge_counts_are_explained() {
     let (count, time_ns) = (u64::MAX, u64::MAX);
-    let hist = [u64::MAX; vmtax_events::HIST_BUCKETS];
-    let tally = Tally { count, timed: count, time_ns, hist, ..Tally::default() };
+    let durations = Durations::of_octaves(&[u64::MAX; OCTAVES]);
+    let tally = Tally { count, timed: count, time_ns, durations, ..Tally::default() };
     let half = u64::MAX / 2;
     let time = TimeRow {
         vm: 1,

@@ -10,7 +10,7 @@ use vmtax_capture::import::{self, HEAD, ImportOptions};
 use vmtax_capture::profile::{self, perf_data::NoSymbols};
 use vmtax_capture::{Error, Feed, ImportFormat, ImportSource, Imported};
 use vmtax_events::{
-    Detail, DetailKind, Event, ExitRow, Isa, ProfileOrigin, Reason, Tally, svm, tdx, vmx,
+    Detail, DetailKind, Event, ExitRow, Isa, ProfileOrigin, Reason, Tally, octave, svm, tdx, vmx,
 };
 
 #[derive(Default)]
@@ -125,7 +125,8 @@ fn stats_and_histograms_give_times() {
     let of = |code| &rows.0[&(Reason { isa: Isa::Svm, code, flags: 0 }, Detail::NONE)];
     let msr = of(svm::MSR);
     assert_eq!((msr.count, msr.timed, msr.time_ns), (10, 10, 20_000));
-    assert_eq!((msr.hist[Tally::bucket(1024)], msr.hist[Tally::bucket(2048)]), (4, 6));
+    let octaves = msr.durations.octaves();
+    assert_eq!((octaves[octave(1024)], octaves[octave(2048)]), (4, 6));
     assert_eq!((msr.min_ns, msr.max_ns), (1024, 4095));
     assert_eq!(rows.0.len(), 3, "all of them together are no reason");
     assert_eq!(of(svm::HLT).time_ns, 400_000);
@@ -365,7 +366,7 @@ proptest! {
         match read(&text, Isa::Svm) {
             Ok((_, rows, _)) => {
                 for tally in rows.0.values() {
-                    prop_assert!(tally.timed <= tally.count && tally.hist.iter().sum::<u64>() <= tally.timed);
+                    prop_assert!(tally.timed <= tally.count && tally.durations.count() <= tally.timed);
                     prop_assert!(tally.timed == 0 || tally.min_ns <= tally.max_ns && tally.max_ns <= tally.time_ns, "{tally:?}");
                 }
             }

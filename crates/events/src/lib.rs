@@ -15,6 +15,7 @@ pub mod call;
 pub mod cause;
 pub mod detail;
 pub mod device;
+pub mod durations;
 pub mod event;
 pub mod exit;
 pub mod ghcb;
@@ -48,6 +49,7 @@ pub use call::{CallKind, CallRow};
 pub use cause::Cause;
 pub use detail::{Detail, DetailKind};
 pub use device::Device;
+pub use durations::{Durations, OCTAVES, octave, octave_bounds};
 pub use event::{Coverage, Event, EventKind, IDLE_TASK, NO_PID, NO_VCPU};
 pub use exit::Exit;
 pub use isa::{Isa, IsaFacts, LevelMarks};
@@ -56,8 +58,8 @@ pub use profile::{Profile, ProfileOrigin};
 pub use reason::Reason;
 pub use recording::{RecordedGuest, Recording, Together};
 pub use row::{
-    AccessKey, AccessRow, ExitKey, ExitRow, HIST_BUCKETS, Level, Outcome, PreemptedRow, RipCounts,
-    ScheduledRow, Tally, Vm,
+    AccessKey, AccessRow, ExitKey, ExitRow, Level, Outcome, PreemptedRow, RipCounts, ScheduledRow,
+    Tally, Vm,
 };
 pub use sample::{Better, Sample, Simulated};
 pub use sink::{KeptRows, RowSink};

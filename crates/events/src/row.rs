@@ -7,10 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::words::words;
-use crate::{Detail, Reason};
-
-/// Number of log2 buckets of a [`Tally`]'s histogram.
-pub const HIST_BUCKETS: usize = 40;
+use crate::{Detail, Durations, Reason};
 
 /// The guest's instruction pointers that entries and exits have: how many are 0.
 ///
@@ -156,9 +153,9 @@ pub struct Tally {
     pub max_ns: u64,
     /// Sum of squared durations, ns^2, for the standard error.
     pub sum_sq: u128,
-    /// Durations by log2: bucket 0 holds 0 ns, bucket i holds `[2^(i-1), 2^i)` ns, the last is open. A source that gave
-    /// sums alone (the text of `perf kvm stat report`) leaves it empty, and `sum_sq` 0 where it gave no error.
-    pub hist: [u64; HIST_BUCKETS],
+    /// By size. A source that gave sums alone (the text of `perf kvm stat report`) leaves it empty, and `sum_sq` 0 where
+    /// it gave no error.
+    pub durations: Durations,
 }
 
 impl Default for Tally {
@@ -170,25 +167,12 @@ impl Default for Tally {
             min_ns: u64::MAX,
             max_ns: 0,
             sum_sq: 0,
-            hist: [0; HIST_BUCKETS],
+            durations: Durations::default(),
         }
     }
 }
 
 impl Tally {
-    /// The histogram bucket of a duration.
-    #[inline]
-    pub fn bucket(ns: u64) -> usize {
-        ((u64::BITS - ns.leading_zeros()) as usize).min(HIST_BUCKETS - 1)
-    }
-
-    /// Lower (inclusive) and upper (exclusive) bound of a bucket, ns. The last has no upper bound.
-    pub fn bucket_bounds(bucket: usize) -> (u64, Option<u64>) {
-        let low = if bucket == 0 { 0 } else { 1 << (bucket - 1) };
-        let high = (bucket + 1 < HIST_BUCKETS).then(|| 1 << bucket);
-        (low, high)
-    }
-
     #[inline]
     pub fn add(&mut self, ns: u64) {
         self.count += 1;
@@ -197,7 +181,7 @@ impl Tally {
         self.min_ns = self.min_ns.min(ns);
         self.max_ns = self.max_ns.max(ns);
         self.sum_sq = self.sum_sq.saturating_add(u128::from(ns) * u128::from(ns));
-        self.hist[Self::bucket(ns)] += 1;
+        self.durations.add(ns);
     }
 
     /// Adds occurrences that have no duration.
@@ -212,9 +196,7 @@ impl Tally {
         self.min_ns = self.min_ns.min(other.min_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
         self.sum_sq = self.sum_sq.saturating_add(other.sum_sq);
-        for (a, b) in self.hist.iter_mut().zip(&other.hist) {
-            *a = a.saturating_add(*b);
-        }
+        self.durations.merge(&other.durations);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Rust's side of the structs of `layout.bpf.h`. libbpf-cargo generates it from the types that the compiler recorded in
 //! the object file, so a field that moves, grows or changes places in C does so here too.
 
-use vmtax_events::{HIST_BUCKETS, NO_VCPU};
+use vmtax_events::{NO_VCPU, OCTAVES};
 
 use crate::memory::Plain;
 
@@ -30,7 +30,7 @@ pub(crate) use starts::types::{
 pub(crate) const VMCS_PROBES: usize = 4;
 
 // The lengths of arrays are the same on both sides.
-const _: fn(&Cell) -> &[u32; HIST_BUCKETS] = |cell| &cell.histogram;
+const _: fn(&Cell) -> &[u32; OCTAVES] = |cell| &cell.histogram;
 const _: fn(&Config) -> &[u32; VMCS_PROBES] = |config| &config.vmcs_register;
 
 /// Flags of [`Key`], `KEY_*` of `layout.bpf.h`.
@@ -54,7 +54,7 @@ impl Cell {
     /// Nothing was counted.
     pub(crate) fn is_empty(&self) -> bool {
         // Whatever is timed is in the histogram.
-        self.untimed == 0 && self.histogram == [0; HIST_BUCKETS]
+        self.untimed == 0 && self.histogram == [0; OCTAVES]
     }
 }
 

@@ -137,16 +137,18 @@ fn counted(cell: &Cell) -> Tally {
         sum_sq: u128::from(cell.square_high) << 64 | u128::from(cell.square_low),
         ..Tally::default()
     };
-    for (bucket, count) in tally.hist.iter_mut().zip(cell.histogram) {
-        *bucket = u64::from(count);
+    for (octave, count) in cell.histogram.into_iter().enumerate() {
+        tally.durations.add_octave(octave, count.into());
     }
-    tally.timed = tally.hist.iter().sum();
+    tally.timed = tally.durations.count();
     tally.count = tally.timed + cell.untimed;
     tally
 }
 
 #[cfg(test)]
 mod tests {
+    use vmtax_events::{Durations, octave};
+
     use super::*;
 
     #[test]
@@ -158,7 +160,9 @@ mod tests {
             cell.time += ns;
             cell.not_min = cell.not_min.max(!ns);
             cell.max = cell.max.max(ns);
-            cell.histogram[Tally::bucket(ns)] += 1;
+            cell.histogram[octave(ns)] += 1;
+            let durations = std::mem::take(&mut expected.durations);
+            expected.durations = Durations::of_octaves(&durations.octaves());
         }
         let squares: u128 = 9 + 810_000 + 25 * 10_u128.pow(18);
         (cell.square_low, cell.square_high) = (squares as u64, (squares >> 64) as u64);

@@ -14,7 +14,7 @@
 //! In rows of operations `per_operation` is exits for each operation (exactly `count` of the exits by `count`
 //! of the operation), `path` and its bounds are instructions, shares are of 1.
 //!
-//! Times are ns. `p50_ns`, `p90_ns` and `p99_ns` are upper bounds, at most a factor of 2 too high. A
+//! Times are ns. `p50_ns`, `p90_ns` and `p99_ns` are upper bounds: less than 1 % too high, or up to twice as high where the source counted by powers of 2. A
 //! cell that does not apply, or a time that is not known, is empty. `detail` is hexadecimal.
 //! `accelerator` is in every row, so that files can be put together: times of an emulated host never
 //! compare with those of another.

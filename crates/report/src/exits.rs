@@ -1,6 +1,6 @@
 //! The tables of exits and accesses, and what is counted in them, described once.
 
-use vmtax_analyse::{By, KeyValue, SortedTable as Counted, statistics};
+use vmtax_analyse::{By, KeyValue, Ledger, SortedTable as Counted, statistics};
 use vmtax_events::{Level, NO_VCPU, Recording, Tally};
 
 use crate::numbers::share;
@@ -58,8 +58,7 @@ pub(crate) fn tally_columns<'a>(
     let times = |column: Column| column.shown_if(timed);
     let people = |column: Column| times(column.only(PEOPLE));
     let quantile = |key, title, rank, q| {
-        let column =
-            times(Column::minor(key, title, rank)).help("as the upper bound of its bucket");
+        let column = times(Column::minor(key, title, rank)).help("at most this");
         column.of(move |it: &ExitCounts<'a>| {
             Cell::of(statistics::quantile(it.tally, q), |q| Cell::Quantile(q.low_ns, q.high_ns))
         })
@@ -97,10 +96,20 @@ pub(crate) fn tally_columns<'a>(
         people(Column::minor("", "max", 5))
             .of(|it: &ExitCounts<'a>| time(it.tally, it.tally.max_ns)),
         Column::data("hist").only(JSON).of(|it: &ExitCounts<'a>| {
-            let filled = it.tally.hist.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
-            Cell::Counts(it.tally.hist[..filled].to_vec())
+            let octaves = it.tally.durations.octaves();
+            let filled = octaves.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
+            Cell::Counts(octaves[..filled].to_vec())
         }),
     ]
+}
+
+/// How exact percentiles are.
+pub(crate) fn precision(ledger: &Ledger) -> &'static str {
+    if ledger.exits.values().any(|tally| tally.durations.has_octaves()) {
+        "p50, p90, p99: upper bounds; the true value can be half as large, as the source counted by powers of 2."
+    } else {
+        "p50, p90, p99: upper bounds, less than 1 % above the true value."
+    }
 }
 
 /// A time of a tally, if any was recorded.

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use vmtax_analyse::{Ledger, ledger, table};
-use vmtax_events::{Cause, ExitKey, HIST_BUCKETS, Tally, TimeRow};
+use vmtax_events::{Cause, ExitKey, OCTAVES, Tally, TimeRow};
 
 use crate::{Document, Renderer, names};
 
@@ -253,8 +253,9 @@ fn histograms(
             let [a, b, c] = labels;
             page.sample(&format!("{name}_bucket"), &[a, b, c, ("le", bound)], below)
         };
+        let octaves = tally.durations.octaves();
         for power in BOUNDS.step_by(STEP) {
-            let below = tally.hist[..=power.min(HIST_BUCKETS - 1)].iter().sum();
+            let below = octaves[..=power.min(OCTAVES - 1)].iter().sum();
             with(&format!("{:e}", seconds(1 << power)), below, page)?;
         }
         with("+Inf", tally.timed, page)?;

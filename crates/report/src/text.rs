@@ -226,9 +226,7 @@ impl TextPage<'_> {
             self.line(Style::Plain, "")?;
         }
         if quantiles {
-            let text =
-                "p50, p90, p99: upper bucket bounds; the true value is within 2x (log2 histogram).";
-            self.paragraph(Style::Faint, "  ", text)?;
+            self.paragraph(Style::Faint, "  ", crate::exits::precision(&document.ledger))?;
         }
         if access_times {
             let text = "Times of accesses run from the access to the next entry of the vCPU (MMIO reads: from the exit to the access).";

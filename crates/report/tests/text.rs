@@ -48,11 +48,11 @@ Time of each vCPU, % of its wall time
 
 VM exits by reason and level
   reason  exits      %     time      %      min     mean      ±      p50      p90      p99      max
-  hlt         2    0.1   500 ms   85.2   200 ms   250 ms  20.0%   268 ms   300 ms   300 ms   300 ms
-  io      2,000   83.2  86.0 ms   14.7  40.0 µs  43.0 µs   0.1%  46.0 µs  46.0 µs  46.0 µs  46.0 µs
+  hlt         2    0.1   500 ms   85.2   200 ms   250 ms  20.0%   200 ms   300 ms   300 ms   300 ms
+  io      2,000   83.2  86.0 ms   14.7  40.0 µs  43.0 µs   0.1%  43.0 µs  46.0 µs  46.0 µs  46.0 µs
   msr       400   16.6   600 µs    0.1  1.50 µs  1.50 µs   0.0%  1.50 µs  1.50 µs  1.50 µs  1.50 µs
-  cpuid       3    0.1  3.60 µs   <0.1  1.10 µs  1.20 µs   4.8%  1.30 µs  1.30 µs  1.30 µs  1.30 µs
-  all     2,405  100.0   587 ms  100.0  1.10 µs   244 µs  61.4%  65.5 µs  65.5 µs  65.5 µs   300 ms
+  cpuid       3    0.1  3.60 µs   <0.1  1.10 µs  1.20 µs   4.8%  1.21 µs  1.30 µs  1.30 µs  1.30 µs
+  all     2,405  100.0   587 ms  100.0  1.10 µs   244 µs  61.4%  42.2 µs  46.1 µs  46.1 µs   300 ms
 
 I/O port accesses by detail
   detail                         count      %     time      %      min     mean     ±      p90      p99      max
@@ -65,13 +65,13 @@ MSR accesses by detail
 
 VM exits by cause
   cause       exits      %     time      %      min     mean      ±      p50      p90      p99      max
-  idle            2    0.1   500 ms   85.2   200 ms   250 ms  20.0%   268 ms   300 ms   300 ms   300 ms
-  device-pio  2,000   83.2  86.0 ms   14.7  40.0 µs  43.0 µs   0.1%  46.0 µs  46.0 µs  46.0 µs  46.0 µs
+  idle            2    0.1   500 ms   85.2   200 ms   250 ms  20.0%   200 ms   300 ms   300 ms   300 ms
+  device-pio  2,000   83.2  86.0 ms   14.7  40.0 µs  43.0 µs   0.1%  43.0 µs  46.0 µs  46.0 µs  46.0 µs
   timer-arm     400   16.6   600 µs    0.1  1.50 µs  1.50 µs   0.0%  1.50 µs  1.50 µs  1.50 µs  1.50 µs
-  cpuid           3    0.1  3.60 µs   <0.1  1.10 µs  1.20 µs   4.8%  1.30 µs  1.30 µs  1.30 µs  1.30 µs
-  all         2,405  100.0   587 ms  100.0  1.10 µs   244 µs  61.4%  65.5 µs  65.5 µs  65.5 µs   300 ms
+  cpuid           3    0.1  3.60 µs   <0.1  1.10 µs  1.20 µs   4.8%  1.21 µs  1.30 µs  1.30 µs  1.30 µs
+  all         2,405  100.0   587 ms  100.0  1.10 µs   244 µs  61.4%  42.2 µs  46.1 µs  46.1 µs   300 ms
 
-  p50, p90, p99: upper bucket bounds; the true value is within 2x (log2 histogram).
+  p50, p90, p99: upper bounds, less than 1 % above the true value.
   Times of accesses run from the access to the next entry of the vCPU (MMIO reads: from the exit to the access).
 
 losses:
@@ -118,7 +118,7 @@ VM exits by reason and level
   io      2,000   83.2  86.0 ms   14.7  43.0 µs   0.1%  46.0 µs  46.0 µs
   msr       400   16.6   600 µs    0.1  1.50 µs   0.0%  1.50 µs  1.50 µs
   cpuid       3    0.1  3.60 µs   <0.1  1.20 µs   4.8%  1.30 µs  1.30 µs
-  all     2,405  100.0   587 ms  100.0   244 µs  61.4%  65.5 µs   300 ms
+  all     2,405  100.0   587 ms  100.0   244 µs  61.4%  46.1 µs   300 ms
   not shown in 80 columns: min, p50, p90
 
 I/O port accesses by detail
@@ -137,11 +137,10 @@ VM exits by cause
   device-pio  2,000   83.2  86.0 ms   14.7  43.0 µs   0.1%  46.0 µs  46.0 µs
   timer-arm     400   16.6   600 µs    0.1  1.50 µs   0.0%  1.50 µs  1.50 µs
   cpuid           3    0.1  3.60 µs   <0.1  1.20 µs   4.8%  1.30 µs  1.30 µs
-  all         2,405  100.0   587 ms  100.0   244 µs  61.4%  65.5 µs   300 ms
+  all         2,405  100.0   587 ms  100.0   244 µs  61.4%  46.1 µs   300 ms
   not shown in 80 columns: min, p50, p90
 
-  p50, p90, p99: upper bucket bounds; the true value is within 2x (log2
-  histogram).
+  p50, p90, p99: upper bounds, less than 1 % above the true value.
   Times of accesses run from the access to the next entry of the vCPU (MMIO
   reads: from the exit to the access).
 
@@ -178,7 +177,7 @@ VM exits by reason and level
   cpuid   L2       100   28.6  200 µs   21.1  2.00 µs  2.00 µs  0.0%  2.00 µs  2.00 µs  2.00 µs  2.00 µs
   all              350  100.0  950 µs  100.0  2.00 µs  2.71 µs  0.9%  3.00 µs  3.00 µs  3.00 µs  3.00 µs
 
-  p50, p90, p99: upper bucket bounds; the true value is within 2x (log2 histogram).
+  p50, p90, p99: upper bounds, less than 1 % above the true value.
 
 Exits of L2, and the exits of L1 that handle them
   L2 exit / L1 exits                exits  to L1  per exit    time     mean      max
@@ -343,7 +342,7 @@ VM exits by reason, level, cause, detail, outcome, VM and vCPU
   reason      level  cause        detail                         outcome  VM          vCPU                       exits      %              time      %   min             mean       ±               p50               p90               p99               max
   0xfffffffe  L1     device-mmio  mmio write 0xffffffffffffffff  user     4294967295  ?     18,446,744,073,709,551,615  100.0  18,446,744,074 s  100.0  1 ns  6,148,914,691 s  100.0%  18,446,744,074 s  18,446,744,074 s  18,446,744,074 s  18,446,744,074 s
 
-  p50, p90, p99: upper bucket bounds; the true value is within 2x (log2 histogram).
+  p50, p90, p99: upper bounds, less than 1 % above the true value.
 
 losses:
 - 18,446,744,073,709,551,615 events were lost by the recorder.

@@ -7,8 +7,9 @@ use arrow_array::{Array, ArrayRef, Decimal128Array, ListArray, UInt64Array};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, FieldRef};
 use vmtax_events::{
-    AccessKey, AccessRow, Better, CallKind, CallRow, Detail, DetailKind, ExitKey, ExitRow,
-    HIST_BUCKETS, Isa, Level, NO_VCPU, Outcome, PreemptedRow, Reason, Sample, Stat, Tally, TimeRow,
+    AccessKey, AccessRow, Better, CallKind, CallRow, Detail, DetailKind, Durations, ExitKey,
+    ExitRow, Isa, Level, NO_VCPU, OCTAVES, Outcome, PreemptedRow, Reason, Sample, Stat, Tally,
+    TimeRow,
 };
 
 use crate::column::{BatchColumns, ScalarColumn, Stored, TableRow, Unless, stored};
@@ -47,7 +48,7 @@ stored! { Tally, Tally::default();
     min_ns: Minimum = min_ns;
     max_ns: u64 = max_ns;
     sum_sq: SumOfSquares = sum_sq;
-    hist: Histogram = hist;
+    durations: DurationLists = durations;
 }
 
 stored! { ExitRow in StoredTable::Exits,
@@ -293,75 +294,135 @@ impl Stored for SumOfSquares {
     }
 }
 
-/// A histogram: a list up to the last bucket that is not empty.
-struct Histogram;
+/// Durations: `hist` counts those that are known by their power of 2 alone, up to the last that is not empty; `bins_ns` has
+/// where the bins of the others start, ascending, and `bin_counts` how many each has. Runs of version 0.1 have `hist` alone.
+struct DurationLists;
 
-impl Histogram {
-    fn bucket() -> FieldRef {
+impl DurationLists {
+    const NAMES: [&'static str; 3] = ["hist", "bins_ns", "bin_counts"];
+
+    fn element() -> FieldRef {
         Arc::new(Field::new("element", DataType::UInt64, false))
     }
 }
 
 /// Not a builder of Arrow's: its buffers are copied whenever they grow, and these are the largest.
-struct HistogramBuilder {
-    buckets: Vec<u64>,
-    /// Where each row's buckets end, after a zero.
+struct ListBuilder {
+    values: Vec<u64>,
+    /// Where each row's values end, after a zero.
     ends: Vec<i32>,
 }
 
-impl Default for HistogramBuilder {
-    fn default() -> HistogramBuilder {
-        HistogramBuilder { buckets: Vec::new(), ends: vec![0] }
+impl Default for ListBuilder {
+    fn default() -> ListBuilder {
+        ListBuilder { values: Vec::new(), ends: vec![0] }
     }
 }
 
-impl Stored for Histogram {
-    type Value = [u64; HIST_BUCKETS];
-    type Builder = HistogramBuilder;
-    type Columns<'a> = (BatchColumns<'a>, &'static str, &'a ListArray, &'a UInt64Array);
+impl ListBuilder {
+    fn append(&mut self, values: impl IntoIterator<Item = u64>) {
+        self.values.extend(values);
+        let end = i32::try_from(self.values.len());
+        self.ends.push(end.expect("a segment has fewer than 2^31 bins"));
+    }
 
-    fn fields(name: &'static str, fields: &mut Vec<Field>) {
-        fields.push(Field::new(name, DataType::List(Histogram::bucket()), false));
+    fn finish(&mut self) -> ArrayRef {
+        let ListBuilder { values, ends } = std::mem::take(self);
+        let values = Arc::new(UInt64Array::from(values));
+        Arc::new(ListArray::new(
+            DurationLists::element(),
+            OffsetBuffer::new(ends.into()),
+            values,
+            None,
+        ))
     }
-    fn append(builder: &mut HistogramBuilder, hist: &[u64; HIST_BUCKETS]) {
-        let used = hist.iter().rposition(|&n| n != 0).map_or(0, |last| last + 1);
-        builder.buckets.extend_from_slice(&hist[..used]);
-        let end = i32::try_from(builder.buckets.len());
-        builder.ends.push(end.expect("a segment has fewer than 2^31 buckets"));
-    }
-    fn finish(builder: &mut HistogramBuilder, columns: &mut Vec<ArrayRef>) {
-        let HistogramBuilder { buckets, ends } = std::mem::take(builder);
-        let ends = OffsetBuffer::new(ends.into());
-        let buckets = Arc::new(UInt64Array::from(buckets));
-        columns.push(Arc::new(ListArray::new(Histogram::bucket(), ends, buckets, None)));
-    }
-    fn open<'a>(batch: BatchColumns<'a>, name: &'static str) -> Result<Self::Columns<'a>, Error> {
+}
+
+struct ListColumn<'a> {
+    lists: &'a ListArray,
+    values: &'a UInt64Array,
+}
+
+impl<'a> ListColumn<'a> {
+    fn open(batch: BatchColumns<'a>, name: &'static str) -> Result<ListColumn<'a>, Error> {
         let lists: &ListArray = batch.required(name)?;
-        let buckets: Option<&UInt64Array> = lists.values().as_any().downcast_ref();
-        let buckets = buckets.filter(|buckets| buckets.null_count() == 0).ok_or_else(|| {
+        let values: Option<&UInt64Array> = lists.values().as_any().downcast_ref();
+        let values = values.filter(|values| values.null_count() == 0).ok_or_else(|| {
             batch.problem(name, "is not a list of unsigned 64-bit numbers".to_owned())
         })?;
-        Ok((batch, name, lists, buckets))
+        Ok(ListColumn { lists, values })
     }
-    fn get(columns: &Self::Columns<'_>, index: usize) -> Result<[u64; HIST_BUCKETS], Error> {
-        let mut hist = [0; HIST_BUCKETS];
-        Self::fill(columns, index, &mut hist)?;
-        Ok(hist)
+
+    /// The list's own slice would allocate for every row.
+    fn get(&self, index: usize) -> &'a [u64] {
+        let offsets = self.lists.value_offsets();
+        &self.values.values()[offsets[index] as usize..offsets[index + 1] as usize]
+    }
+}
+
+struct DurationColumns<'a> {
+    batch: BatchColumns<'a>,
+    octaves: ListColumn<'a>,
+    bins: Option<[ListColumn<'a>; 2]>,
+}
+
+impl Stored for DurationLists {
+    type Value = Durations;
+    type Builder = [ListBuilder; 3];
+    type Columns<'a> = DurationColumns<'a>;
+
+    fn fields(_: &'static str, fields: &mut Vec<Field>) {
+        let lists = DataType::List(DurationLists::element());
+        fields.extend(DurationLists::NAMES.map(|name| Field::new(name, lists.clone(), false)));
+    }
+    fn append([hist, bins, counts]: &mut [ListBuilder; 3], durations: &Durations) {
+        let (octaves, of_bins) = durations.parts();
+        let used = octaves.iter().rposition(|&n| n != 0).map_or(0, |last| last + 1);
+        hist.append(octaves.into_iter().take(used));
+        bins.append(of_bins.iter().map(|(start, _)| *start));
+        counts.append(of_bins.iter().map(|(_, count)| *count));
+    }
+    fn finish(builders: &mut [ListBuilder; 3], columns: &mut Vec<ArrayRef>) {
+        columns.extend(builders.iter_mut().map(ListBuilder::finish));
+    }
+    fn open<'a>(batch: BatchColumns<'a>, _: &'static str) -> Result<DurationColumns<'a>, Error> {
+        let [hist, bins, counts] = DurationLists::NAMES;
+        let octaves = ListColumn::open(batch, hist)?;
+        let bins = match batch.batch.column_by_name(bins) {
+            Some(_) => Some([ListColumn::open(batch, bins)?, ListColumn::open(batch, counts)?]),
+            None => None,
+        };
+        Ok(DurationColumns { batch, octaves, bins })
+    }
+    fn get(columns: &DurationColumns<'_>, index: usize) -> Result<Durations, Error> {
+        let mut durations = Durations::default();
+        Self::fill(columns, index, &mut durations)?;
+        Ok(durations)
     }
     fn fill(
-        (batch, name, lists, buckets): &Self::Columns<'_>,
+        DurationColumns { batch, octaves, bins }: &DurationColumns<'_>,
         index: usize,
-        hist: &mut [u64; HIST_BUCKETS],
+        durations: &mut Durations,
     ) -> Result<(), Error> {
-        // The list's own slice would allocate for every row.
-        let offsets = lists.value_offsets();
-        let used = &buckets.values()[offsets[index] as usize..offsets[index + 1] as usize];
-        let Some((filled, empty)) = hist.split_at_mut_checked(used.len()) else {
-            let problem = format!("{} buckets, {HIST_BUCKETS} at most are known", used.len());
-            return Err(batch.bad(index, name, problem));
-        };
-        filled.copy_from_slice(used);
-        empty.fill(0);
+        let [hist_name, bins_name, counts_name] = DurationLists::NAMES;
+        durations.clear();
+        let octaves = octaves.get(index);
+        if octaves.len() > OCTAVES {
+            let problem = format!("{} powers of 2, {OCTAVES} at most are known", octaves.len());
+            return Err(batch.bad(index, hist_name, problem));
+        }
+        (0..).zip(octaves).for_each(|(octave, count)| durations.add_octave(octave, *count));
+        let Some([starts, counts]) = bins else { return Ok(()) };
+        let (starts, counts) = (starts.get(index), counts.get(index));
+        if starts.len() != counts.len() {
+            let problem = format!("{} counts of {} bins", counts.len(), starts.len());
+            return Err(batch.bad(index, counts_name, problem));
+        }
+        for (start, count) in starts.iter().zip(counts) {
+            if !durations.add_bin(*start, *count) {
+                return Err(batch.bad(index, bins_name, format!("no bin starts at {start} ns")));
+            }
+        }
         Ok(())
     }
 }

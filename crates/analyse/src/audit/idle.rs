@@ -1,7 +1,7 @@
 //! Waiting: who polls before a vCPU sleeps.
 
 use vmtax_events::setting::{Fact, Settings, Unknown, files};
-use vmtax_events::{HIST_BUCKETS, Outcome, Tally};
+use vmtax_events::{OCTAVES, Outcome, Tally, octave_bounds};
 
 use super::view::{AuditView, argument, argument_fact, has_flag};
 use super::{CheckFound, Fix, FoundSetting, ManualAdvice, SeenSetting, placement};
@@ -47,8 +47,9 @@ fn short_halts(view: &AuditView) -> Option<(u64, u64)> {
         .filter(|(k, _)| k.outcome == Outcome::Halted)
         .for_each(|(_, t)| halts.merge(t));
     let is_short =
-        |bucket: &usize| Tally::bucket_bounds(*bucket).1.is_some_and(|end| end <= DEFAULT_POLL_NS);
-    let short = (0..HIST_BUCKETS).filter(is_short).map(|bucket| halts.hist[bucket]).sum();
+        |bucket: &usize| octave_bounds(*bucket).1.is_some_and(|end| end <= DEFAULT_POLL_NS);
+    let octaves = halts.durations.octaves();
+    let short = (0..OCTAVES).filter(is_short).map(|octave| octaves[octave]).sum();
     (halts.timed > 0).then_some((short, halts.timed))
 }
 

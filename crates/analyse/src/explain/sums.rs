@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vmtax_events::{Detail, DetailKind, ExitKey, Outcome, Reason, Tally};
+use vmtax_events::{Detail, DetailKind, ExitKey, OCTAVES, Outcome, Reason, Tally, octave_bounds};
 
 use super::beside::ExitsBeside;
 use super::finding::{Evidence, FindingCost};
@@ -317,8 +317,9 @@ pub(super) fn halts_return(ledger: &Ledger, sums: &RecordingSums) -> Option<Evid
     let (mean_ns, min_ns) = (halts.time_ns / halts.timed.max(1), halts.min_ns);
     let at_once = if sums.timed {
         let is_short =
-            |bucket: &usize| Tally::bucket_bounds(*bucket).1.is_some_and(|end| end <= AT_ONCE_NS);
-        let short = total((0..vmtax_events::HIST_BUCKETS).filter(is_short).map(|b| halts.hist[b]));
+            |bucket: &usize| octave_bounds(*bucket).1.is_some_and(|end| end <= AT_ONCE_NS);
+        let octaves = halts.durations.octaves();
+        let short = total((0..OCTAVES).filter(is_short).map(|octave| octaves[octave]));
         sums.rate(sum.count)? >= HALTS_AT_ONCE
             && is_most(short, halts.timed)
             && !is_half(woken, sum.count)
@@ -344,7 +345,8 @@ pub(super) fn periodic_wake_ups(
 ) -> Option<(f64, f64)> {
     let halts = halts(ledger);
     let rate = sums.rate(halts.timed).filter(|rate| TICK.contains(rate))?;
-    let pairs = halts.hist.windows(2).map(|pair| pair[0].saturating_add(pair[1]));
+    let octaves = halts.durations.octaves();
+    let pairs = octaves.windows(2).map(|pair| pair[0].saturating_add(pair[1]));
     let most = pairs.max().unwrap_or(0);
     let is_alike = most as f64 >= halts.timed as f64 * ALIKE && halts.timed >= HUNDRED;
     is_alike.then_some((rate, sums.rate(arms)?))
@@ -364,8 +366,9 @@ pub(super) fn mean_ns(sum: &SubjectSum) -> u64 {
 pub(super) fn short_halts(ledger: &Ledger) -> Option<(u64, u64)> {
     let halts = halts(ledger);
     let is_short =
-        |bucket: &usize| Tally::bucket_bounds(*bucket).1.is_some_and(|end| end <= POLL_NS * 4 / 3);
-    let short = total((0..vmtax_events::HIST_BUCKETS).filter(is_short).map(|b| halts.hist[b]));
+        |bucket: &usize| octave_bounds(*bucket).1.is_some_and(|end| end <= POLL_NS * 4 / 3);
+    let octaves = halts.durations.octaves();
+    let short = total((0..OCTAVES).filter(is_short).map(|octave| octaves[octave]));
     (halts.timed >= FEW).then_some((short, halts.timed))
 }
 

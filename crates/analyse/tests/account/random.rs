@@ -175,7 +175,7 @@ fn compare(rows: &ScriptRows, model: &ModelTotals) {
 }
 
 fn check_tally(t: &Tally) {
-    assert_eq!(t.hist.iter().sum::<u64>(), t.timed);
+    assert_eq!(t.durations.count(), t.timed);
     assert!(t.count >= t.timed && t.count > 0, "{t:?}");
     assert!(t.timed == 0 || t.min_ns <= t.max_ns && t.max_ns <= t.time_ns, "{t:?}");
     assert_eq!(t.timed == 0, t.min_ns == u64::MAX && t.max_ns == 0 && t.time_ns == 0);

@@ -14,7 +14,9 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use serde::Deserialize;
-use vmtax_events::{Coverage, Detail, HIST_BUCKETS, Isa, Reason, Recording, Tally};
+use vmtax_events::{
+    Coverage, Detail, Durations, Isa, OCTAVES, Reason, Recording, Tally, octave, octave_bounds,
+};
 
 use choice::{choose, names_other, vendor};
 use line::{DumpEntry, MapKey, ReasonCode, annotated, has_intel_name, is_of_svm};
@@ -111,7 +113,7 @@ struct BpftraceMap {
     /// It has a key for all reasons together, or sums, so it is a map of times.
     has_totals: bool,
     /// Histograms by the text of the key.
-    histograms: BTreeMap<Vec<u8>, [u64; HIST_BUCKETS]>,
+    histograms: BTreeMap<Vec<u8>, [u64; OCTAVES]>,
     /// Requests of SEV-ES guests by code.
     requests: BTreeMap<u64, u64>,
     is_of_requests: bool,
@@ -203,8 +205,8 @@ impl Dump {
         let Some((map, key)) = &self.open else { return };
         let Some(map) = self.maps.get_mut(map) else { return };
         if map.histograms.contains_key(key) || map.histograms.len() < MOST_KEYS {
-            let buckets = map.histograms.entry(key.clone()).or_insert([0; HIST_BUCKETS]);
-            if let Some(bucket) = buckets.get_mut(Tally::bucket(low)) {
+            let buckets = map.histograms.entry(key.clone()).or_insert([0; OCTAVES]);
+            if let Some(bucket) = buckets.get_mut(octave(low)) {
                 *bucket = bucket.saturating_add(count);
             }
         }
@@ -366,12 +368,12 @@ struct BpftraceObject {
 }
 
 /// The buckets of a histogram of `bpftrace -f json`.
-fn buckets(value: &serde_json::Value) -> [u64; HIST_BUCKETS] {
-    let mut buckets = [0u64; HIST_BUCKETS];
+fn buckets(value: &serde_json::Value) -> [u64; OCTAVES] {
+    let mut buckets = [0u64; OCTAVES];
     for one in value.as_array().into_iter().flatten() {
         let number = |name: &str| one.get(name).and_then(serde_json::Value::as_u64);
         if let (Some(count), Some(bucket)) =
-            (number("count"), buckets.get_mut(Tally::bucket(number("min").unwrap_or(0))))
+            (number("count"), buckets.get_mut(octave(number("min").unwrap_or(0))))
         {
             *bucket = bucket.saturating_add(count);
         }
@@ -382,12 +384,12 @@ fn buckets(value: &serde_json::Value) -> [u64; HIST_BUCKETS] {
 /// Adds the times of a map of stats() to rows whose key has a histogram with the same count.
 fn time(
     map: &BpftraceMap,
-    histograms: &[BTreeMap<Vec<u8>, [u64; HIST_BUCKETS]>],
+    histograms: &[BTreeMap<Vec<u8>, [u64; OCTAVES]>],
     rows: &mut BTreeMap<(Reason, Detail), Tally>,
     reason: impl Fn(ReasonCode) -> Reason,
 ) {
     for (key, count) in &map.counts {
-        let holds = |h: &&[u64; HIST_BUCKETS]| {
+        let holds = |h: &&[u64; OCTAVES]| {
             h.iter().fold(0u64, |sum, n| sum.saturating_add(*n)) == count.last
         };
         let histogram = histograms.iter().filter_map(|all| all.get(key)).find(holds);
@@ -395,21 +397,21 @@ fn time(
         let Some(tally) = rows.get_mut(&(reason(count.code), Detail::NONE)) else { continue };
         // Minimum and maximum are only known by their buckets.
         let used = |bucket: &usize| hist[*bucket] > 0;
-        let first = (0..HIST_BUCKETS).find(used).map_or(0, |b| Tally::bucket_bounds(b).0);
-        let last = (0..HIST_BUCKETS).rev().find(used).and_then(|b| Tally::bucket_bounds(b).1);
+        let first = (0..OCTAVES).find(used).map_or(0, |b| octave_bounds(b).0);
+        let last = (0..OCTAVES).rev().find(used).and_then(|b| octave_bounds(b).1);
         if tally.count == count.last && tally.timed == 0 && first <= total && count.last > 0 {
             tally.timed = count.last;
             tally.time_ns = total;
             tally.min_ns = first;
             tally.max_ns = last.map_or(total, |end| (end - 1).min(total)).max(first);
-            tally.hist = *hist;
+            tally.durations = Durations::of_octaves(hist);
         }
     }
 }
 
 /// The counts in a map of hist() alone, if all its keys are reasons (`kvmexits.bt`: `@exit_ns[30, IO_INSTRUCTION]`).
 fn counts_of_histograms(
-    histograms: &BTreeMap<Vec<u8>, [u64; HIST_BUCKETS]>,
+    histograms: &BTreeMap<Vec<u8>, [u64; OCTAVES]>,
     isa: Isa,
 ) -> Option<BpftraceMap> {
     let mut map = BpftraceMap::default();

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use vmtax_analyse::statistics::{Quantile, quantile};
 use vmtax_analyse::{SortedRow, SortedTable, TableKind};
-use vmtax_events::{HIST_BUCKETS, Tally};
+use vmtax_events::{OCTAVES, Tally, octave_bounds};
 
 use super::figures::{self, coordinate};
 use crate::{Document, names, numbers};
@@ -67,12 +67,12 @@ impl BucketSpan {
 }
 
 fn span(rows: &[&SortedRow]) -> Option<BucketSpan> {
-    let filled =
-        |bucket: &usize| rows.iter().any(|row| row.tally.hist.get(*bucket).is_some_and(|&n| n > 0));
-    let first = (0..HIST_BUCKETS).find(filled)?;
-    let last = (0..HIST_BUCKETS).rfind(filled)?;
+    let octaves: Vec<_> = rows.iter().map(|row| row.tally.durations.octaves()).collect();
+    let filled = |bucket: &usize| octaves.iter().any(|all| all[*bucket] > 0);
+    let first = (0..OCTAVES).find(filled)?;
+    let last = (0..OCTAVES).rfind(filled)?;
     // The axis starts at the shortest exit. A single bucket would fill the picture, so it goes on behind the longest.
-    Some(BucketSpan { first, last: last.max(first + MIN_BUCKETS - 1).min(HIST_BUCKETS - 1) })
+    Some(BucketSpan { first, last: last.max(first + MIN_BUCKETS - 1).min(OCTAVES - 1) })
 }
 
 fn picture(row: &SortedRow, span: &BucketSpan) -> Markup {
@@ -113,10 +113,11 @@ fn picture(row: &SortedRow, span: &BucketSpan) -> Markup {
 }
 
 fn bars(tally: &Tally, span: &BucketSpan) -> Markup {
-    let peak = tally.hist.iter().copied().max().unwrap_or(1).max(1);
+    let octaves = tally.durations.octaves();
+    let peak = octaves.iter().copied().max().unwrap_or(1).max(1);
     html! {
         @for bucket in span.first..=span.last {
-            @let n = tally.hist.get(bucket).copied().unwrap_or(0);
+            @let n = octaves[bucket];
             @if n > 0 {
                 // One exit among millions still shows.
                 @let height = (n as f64 / peak as f64 * HEIGHT).max(2.0);
@@ -134,7 +135,7 @@ fn bars(tally: &Tally, span: &BucketSpan) -> Markup {
 }
 
 fn bucket_range(bucket: usize) -> String {
-    let (low, high) = Tally::bucket_bounds(bucket);
+    let (low, high) = octave_bounds(bucket);
     let text = |ns: u64| figures::duration(ns as f64);
     match high {
         _ if bucket == 0 => text(0),
@@ -192,7 +193,7 @@ mod tests {
 
     fn span_of(filled: &[usize]) -> Option<(usize, usize)> {
         let mut tally = Tally::default();
-        filled.iter().for_each(|&bucket| tally.hist[bucket] = 1);
+        filled.iter().for_each(|&bucket| tally.durations.add_octave(bucket, 1));
         let row = SortedRow { key: Vec::new(), tally };
         span(&[&row]).map(|span| (span.first, span.last))
     }
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(span_of(&[12, 15]), Some((12, 19)));
         assert_eq!(span_of(&[12, 25]), Some((12, 25)));
         assert_eq!(span_of(&[0]), Some((0, 7)));
-        let last = HIST_BUCKETS - 1;
+        let last = OCTAVES - 1;
         assert_eq!(span_of(&[last]), Some((last, last)));
     }
 }

@@ -79,9 +79,7 @@ fn limits(doc: &Document) -> Vec<&'static str> {
         ];
     }
     let mut limits = vec![
-        "p50, p90 and p99 come from buckets by powers of two. Each is shown as the upper bound of its \
-         bucket, so the true value is at most a factor of 2 smaller. Count, time, mean, minimum and \
-         maximum are exact.",
+        crate::exits::precision(ledger),
         "An exit lasts from kvm_exit to the next kvm_entry. The hardware's own cost of leaving and \
          entering guest mode, and cold caches afterwards, count as guest time.",
     ];

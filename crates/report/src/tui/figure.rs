@@ -3,7 +3,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use vmtax_events::{HIST_BUCKETS, Tally};
+use vmtax_events::{OCTAVES, Tally, octave_bounds};
 
 /// A bar's last cell, in eighths.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -36,24 +36,23 @@ fn bars(values: &[f64], width: u16, gap: u16, area: Rect, buffer: &mut Buffer) {
 
 /// Durations by powers of 2, from the shortest to the longest; each bar has where it begins below it.
 pub(super) fn histogram(tally: &Tally, area: Rect, buffer: &mut Buffer) {
-    let used = |bucket: &usize| tally.hist[*bucket] > 0;
-    let Some(first) = (0..HIST_BUCKETS).find(used) else { return };
-    let last = (0..HIST_BUCKETS).rfind(used).unwrap_or(first);
+    let octaves = tally.durations.octaves();
+    let used = |bucket: &usize| octaves[*bucket] > 0;
+    let Some(first) = (0..OCTAVES).find(used) else { return };
+    let last = (0..OCTAVES).rfind(used).unwrap_or(first);
     let room = (usize::from(area.width) / STEP).max(1);
     // As many buckets in each bar as it needs for all to have room.
     let joined = (last - first + 1).div_ceil(room);
     let starts: Vec<usize> = (first..=last).step_by(joined).collect();
     let counts: Vec<f64> = starts
         .iter()
-        .map(|&start| {
-            tally.hist[start..(start + joined).min(HIST_BUCKETS)].iter().sum::<u64>() as f64
-        })
+        .map(|&start| octaves[start..(start + joined).min(OCTAVES)].iter().sum::<u64>() as f64)
         .collect();
     let above = Rect { height: area.height.saturating_sub(1), ..area };
     bars(&counts, STEP as u16 - 1, 1, above, buffer);
     for (index, start) in (0_u16..).zip(starts) {
         let x = area.left() + index * STEP as u16;
-        let label = bound(Tally::bucket_bounds(start).0);
+        let label = bound(octave_bounds(start).0);
         buffer.set_stringn(x, above.bottom(), label, STEP - 1, Style::new());
     }
 }
@@ -90,7 +89,7 @@ mod tests {
     #[test]
     fn bounds_have_four_cells() {
         let bounds: Vec<String> = [0, 1, 8, 10, 11, 14, 17, 20, 21, 24, 30, 34, 38]
-            .map(|at| bound(Tally::bucket_bounds(at).0))
+            .map(|at| bound(octave_bounds(at).0))
             .into();
         assert_eq!(
             bounds,

@@ -56,7 +56,7 @@ pub(super) const HELP: [(&str, &str); 17] = [
     ("q F10 Ctrl-C", "end"),
     ("TAX%", "time in exits, of the known time not halted"),
     ("KERN% USER% HALT% PREE%", "in the kernel, in the VMM, halted, preempted"),
-    ("P99", "99th percentile (upper bound, within 2x)"),
+    ("P99", "99th percentile (upper bound)"),
 ];
 
 impl ScreenModel {

@@ -4,9 +4,8 @@ use std::collections::HashSet;
 use std::mem;
 
 use vmtax_events::{
-    AccessKey, AccessRow, Better, Coverage, Detail, DetailKind, Event, ExitKey, ExitRow,
-    HIST_BUCKETS, Isa, Level, Losses, NO_VCPU, Outcome, Reason, Recording, Sample, Tally, TimeRow,
-    Vm,
+    AccessKey, AccessRow, Better, Coverage, Detail, DetailKind, Durations, Event, ExitKey, ExitRow,
+    Isa, Level, Losses, NO_VCPU, OCTAVES, Outcome, Reason, Recording, Sample, Tally, TimeRow, Vm,
 };
 use vmtax_store::{Accelerator, Run, RunWriter, SEGMENT_ROWS, Span, StoredTable, is_run};
 
@@ -131,7 +130,7 @@ fn the_accelerator_is_never_claimed_without_ground() {
 }
 
 /// Rows with the smallest and the largest number in every column.
-fn extreme(n: u64, histogram: [u64; HIST_BUCKETS]) -> (ExitRow, AccessRow, TimeRow) {
+fn extreme(n: u64, durations: Durations) -> (ExitRow, AccessRow, TimeRow) {
     let n32 = n as u32;
     let tally = Tally {
         count: n,
@@ -140,7 +139,7 @@ fn extreme(n: u64, histogram: [u64; HIST_BUCKETS]) -> (ExitRow, AccessRow, TimeR
         min_ns: n,
         max_ns: n,
         sum_sq: if n == 0 { 0 } else { SUM_SQ_MAX },
-        hist: histogram,
+        durations,
     };
     let reason = Reason { isa: Isa::Unknown, code: n32, flags: n32 };
     let detail = Detail::new(DetailKind::Overflow, n);
@@ -168,13 +167,16 @@ fn extreme(n: u64, histogram: [u64; HIST_BUCKETS]) -> (ExitRow, AccessRow, TimeR
 fn extreme_values() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("run");
-    let mut last_bucket = [0; HIST_BUCKETS];
-    last_bucket[HIST_BUCKETS - 1] = 1;
+    let mut last = [0; OCTAVES];
+    last[OCTAVES - 1] = 1;
+    let [last, full] = [last, [u64::MAX; OCTAVES]].map(|octaves| Durations::of_octaves(&octaves));
+    let mut bins = full.clone();
+    [0, 1, 255, 256, 1 << 20, u64::MAX].into_iter().for_each(|ns| bins.add(ns));
     let rows = [
-        extreme(0, [0; HIST_BUCKETS]),
-        extreme(1, last_bucket),
-        extreme(u64::MAX - 1, [u64::MAX; HIST_BUCKETS]),
-        extreme(u64::MAX, [u64::MAX; HIST_BUCKETS]),
+        extreme(0, Durations::default()),
+        extreme(1, last),
+        extreme(u64::MAX - 1, full),
+        extreme(u64::MAX, bins),
     ];
     assert_eq!(rows[3].0.key.vcpu, NO_VCPU);
     let mut writer = RunWriter::create(&folder, &options()).unwrap();

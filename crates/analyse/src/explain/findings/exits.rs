@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use vmtax_events::apicv::ApicvInhibit;
 use vmtax_events::tdx::{self, Reporting};
-use vmtax_events::{Cause, Detail, DetailKind, Device, ExitKey, Isa, Reason, Tally, apic};
+use vmtax_events::{
+    Cause, Detail, DetailKind, Device, ExitKey, Isa, OCTAVES, Reason, apic, octave_bounds,
+};
 
 use super::super::certainty::Certainty;
 use super::super::finding::{Evidence, Finding, FoundKind, Most};
@@ -390,11 +392,12 @@ fn arms(ledger: &Ledger) -> u64 {
 /// What polling for each halt would cost: at most the polling time, or the halt.
 fn polling_ns(ledger: &Ledger) -> u64 {
     let halts = halts(ledger);
+    let octaves = halts.durations.octaves();
     let each = |bucket: usize| {
-        let end = Tally::bucket_bounds(bucket).1.unwrap_or(POLL_NS).min(POLL_NS);
-        halts.hist[bucket].saturating_mul(end)
+        let end = octave_bounds(bucket).1.unwrap_or(POLL_NS).min(POLL_NS);
+        octaves[bucket].saturating_mul(end)
     };
-    (0..vmtax_events::HIST_BUCKETS).map(each).fold(0, u64::saturating_add)
+    (0..OCTAVES).map(each).fold(0, u64::saturating_add)
 }
 
 /// Every event select is written about as often as the timer is armed.

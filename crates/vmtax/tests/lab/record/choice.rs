@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use vmtax_events::{
-    AccessRow, Detail, Event, EventKind, ExitRow, Level, Reason, RowSink, Tally, TimeRow,
+    AccessRow, Detail, Event, EventKind, ExitRow, Level, Reason, RowSink, Tally, TimeRow, octave,
 };
 use vmtax_store::Run;
 
@@ -88,10 +88,10 @@ fn chosen_single_events_are_those_of_the_choice() {
         .collect();
     assert_eq!(single(&third), thirds);
     // As many of each kind as the kernel has counted in the parts of its histograms beyond.
-    let bucket = Tally::bucket(SLOW);
+    let bucket = octave(SLOW);
     let mut slow_ones: BTreeMap<_, u64> = BTreeMap::new();
     for (kind, tally) in &exits(&slow).kinds {
-        slow_ones.insert(*kind, tally.hist[bucket..].iter().sum());
+        slow_ones.insert(*kind, tally.durations.octaves()[bucket..].iter().sum());
     }
     slow_ones.retain(|_, count| *count > 0);
     assert!(slow_ones.len() >= 3 && slow_ones.values().sum::<u64>() > 100, "{slow_ones:?}");
