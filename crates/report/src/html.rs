@@ -3,7 +3,7 @@
 //! Every section is a file of this folder and a function from a [`Document`] to markup. The style
 //! sheet and the script are part of the page; a content security policy that names their hashes
 //! lets nothing else run, so even a hole in the escaping could not execute what a trace says.
-//! The script only sorts, filters and reads out what is already in the page: without it every
+//! The script only sorts, filters, reads out and saves what is already in the page: without it every
 //! figure is still there.
 //!
 //! Left out on purpose: analysis (the ledger has it), inline JSON (the script reads the table

@@ -7,7 +7,7 @@ use vmtax_analyse::diff::DiffTable;
 use super::described::{self, TableSection};
 use super::frame::{PageFact, PageFrame, PageSection, closing, framed, shell_word};
 use super::headline::big_percent;
-use super::{figures, losses};
+use super::{figures, losses, series};
 use crate::text::diff::unit;
 use crate::{Comparison, RunSubject, names, numbers};
 
@@ -145,7 +145,7 @@ fn chart(diff: &Diff, table: &DiffTable) -> Markup {
         figure.pairs {
             figcaption {
                 "Exits, " (unit(diff.per)) ": "
-                span.key.base { "base" } " " span.key.other { "other" }
+                (series::swatch("base")) "base " (series::swatch("other")) "other"
             }
             @for row in rows {
                 @let name: Vec<String> =

@@ -157,8 +157,8 @@ impl Browser {
                 "Network.requestWillBeSent" => {
                     let url = params["request"]["url"].as_str().unwrap_or_default();
                     let page = url.starts_with("file://") && params["type"] == json!("Document");
-                    // The empty icon is part of the page.
-                    (!page && url != "data:,").then(|| format!("request: {url}"))
+                    // What is in the page itself: its empty icon, a chart that is saved.
+                    (!page && !url.starts_with("data:")).then(|| format!("request: {url}"))
                 }
                 _ => None,
             }

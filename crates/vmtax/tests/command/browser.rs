@@ -92,6 +92,79 @@ fn every_kind_of_page_can_be_read() {
     }
 }
 
+/// Presses all buttons that save charts: of each what would be saved, beside the words that the page shows in the chart.
+const SAVED: &str = "(async () => {
+  const blobs = [], names = [];
+  URL.createObjectURL = (blob) => (blobs.push(blob), 'data:,');
+  HTMLAnchorElement.prototype.click = function () { names.push(this.download); };
+  for (const list of document.querySelectorAll('details')) list.open = true;
+  const press = async (button) => {
+    const before = blobs.length;
+    button.click();
+    while (blobs.length === before) await new Promise((done) => setTimeout(done, 5));
+    return blobs[before];
+  };
+  const all = [];
+  for (const chart of document.querySelectorAll('figure, .flame')) {
+    const save = chart.querySelector('.save') ?? chart.nextElementSibling;
+    const [svg, png] = save.querySelectorAll('button');
+    const text = await (await press(svg)).text();
+    const drawing = new DOMParser().parseFromString(text, 'image/svg+xml');
+    const shown = [...chart.querySelectorAll('text, span, figcaption, b, small')]
+      .filter((part) => part.getClientRects().length && !part.children.length && !part.closest('.readout, .save'));
+    const words = (parts) => parts.flatMap((part) => part.textContent.split(/\\s+/)).filter(Boolean);
+    const bitmap = await createImageBitmap(await press(png));
+    const canvas = new OffscreenCanvas(bitmap.width, bitmap.height).getContext('2d');
+    canvas.drawImage(bitmap, 0, 0);
+    const pixels = new Uint32Array(canvas.getImageData(0, 0, bitmap.width, bitmap.height).data.buffer);
+    all.push({
+      names: names.splice(0),
+      text,
+      root: drawing.documentElement.tagName,
+      size: ['width', 'height'].map((side) => 2 * drawing.documentElement.getAttribute(side)),
+      bitmap: [bitmap.width, bitmap.height],
+      colours: new Set(pixels).size,
+      missing: words(shown).filter((word) => !words([...drawing.querySelectorAll('text')]).includes(word)),
+    });
+  }
+  return all;
+})()";
+
+#[test]
+fn charts_are_saved_as_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    inputs(folder);
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("charts");
+    std::fs::create_dir_all(&kept).unwrap();
+    let mut browser = Browser::start();
+    browser.emulate("", "light");
+    browser.resize(1280, 844);
+    let mut seen = 0;
+    for (name, words, _) in PAGES {
+        let path = folder.join("page.html");
+        std::fs::write(&path, made(folder, words)).unwrap();
+        browser.open(&path);
+        let saved = browser.eval(SAVED);
+        for (at, chart) in saved.as_array().unwrap().iter().enumerate() {
+            let file = kept.join(format!("{}-{at}.svg", name.replace(' ', "-")));
+            std::fs::write(file, chart["text"].as_str().unwrap()).unwrap();
+            let place = format!("{name}, chart {at}");
+            let names: Vec<&str> =
+                chart["names"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            assert!(names[0].ends_with(&format!("-{}.svg", at + 1)), "{place}: {names:?}");
+            assert!(names[1].ends_with(&format!("-{}.png", at + 1)), "{place}: {names:?}");
+            assert_eq!(chart["root"], json!("svg"), "{place}");
+            assert_eq!(chart["missing"], json!([]), "{place}: words that the picture lacks");
+            assert_eq!(chart["bitmap"], chart["size"], "{place}");
+            assert!(chart["colours"].as_u64() > Some(2), "{place}: {} colours", chart["colours"]);
+            seen += 1;
+        }
+        assert_eq!(browser.complaints(), [""; 0], "{name}");
+    }
+    assert!(seen > 20, "{seen} charts");
+}
+
 /// The page that a command writes; its verdict may be an exit code.
 fn made(folder: &Path, words: &str) -> Vec<u8> {
     let output = vmtax(folder, &format!("{words} --format html"));
