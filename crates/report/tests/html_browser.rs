@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[expect(dead_code, reason = "shared with the tests of the program")]
 mod browser;
 #[expect(dead_code, reason = "shared with the tests of other renderers")]
 mod ledgers;

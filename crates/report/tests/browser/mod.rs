@@ -166,6 +166,14 @@ impl Browser {
         self.events.iter().filter_map(complaint).collect()
     }
 
+    /// Sheets of paper that the page takes.
+    pub(crate) fn sheets(&mut self) -> u64 {
+        let printed = self.call("Page.printToPDF", json!({"preferCSSPageSize": true}));
+        let pdf = printed["data"].as_str().unwrap();
+        let count = self.eval(&format!("atob('{pdf}').match(/\\/Type *\\/Page\\b/g).length"));
+        count.as_u64().unwrap()
+    }
+
     /// A real click at the centre of the element, scrolled into view.
     pub(crate) fn click(&mut self, selector: &str) {
         let place = self.eval(&format!(

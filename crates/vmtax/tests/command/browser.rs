@@ -212,7 +212,7 @@ fn on_paper(browser: &mut Browser, name: &str) {
     let ground = browser.eval("getComputedStyle(document.body).backgroundColor");
     assert_eq!(ground, json!("rgb(255, 255, 255)"), "{name}: paper is white");
     let problems = browser.eval(
-        "[...document.querySelectorAll('details > :not(summary)')].filter(e => !e.getBoundingClientRect().height && e.textContent.trim()).map(e => e.className)
+        "[...document.querySelectorAll('details > :not(summary)')].filter(e => !e.closest('.more') && !e.getBoundingClientRect().height && e.textContent.trim()).map(e => e.className)
            .concat([...document.querySelectorAll('nav, .tools')].filter(e => e.offsetParent).map(e => e.tagName))",
     );
     assert_eq!(problems, json!([]), "{name}: folded or without use on paper");

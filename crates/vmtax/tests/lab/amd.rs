@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use crate::run::{assert_exits, assert_same_paths, assert_versioned, exits, json, paths};
+use crate::browser::Browser;
+use crate::run::{assert_exits, assert_same_paths, assert_versioned, exits, json, output, paths};
 
 /// Exits of one operation. What depends on time (timers, context switches, lazily saved registers) is not here.
 pub(crate) const L1: &[(&str, &str)] = &[
@@ -59,6 +60,11 @@ fn operations_take_exactly_the_exits_they_must() {
     assert_exits(&again, L1);
     assert_same_paths(&report, &again);
     trace_cmd_reads_the_same(&format!("{run}/trace.dat"));
+    let page = folder.path().join("page.html");
+    output(&["report", run, "--format", "html", "-o", page.to_str().unwrap()]);
+    let mut browser = Browser::start();
+    browser.open(&page);
+    assert!(browser.sheets() <= 3, "the page of the demo takes {} sheets", browser.sheets());
 }
 
 /// trace-cmd counts as many exits of L1's payloads in the same file.

@@ -8,6 +8,9 @@
 mod amd;
 mod arm;
 mod arm_devices;
+#[expect(dead_code, reason = "shared with the tests of the report, which use all of it")]
+#[path = "../../../report/tests/browser/mod.rs"]
+mod browser;
 mod budget;
 mod check;
 mod ci;
