@@ -72,7 +72,8 @@ impl Launcher {
     pub(crate) fn new(
         matrix: &Matrix,
         console: PathBuf,
-        (stop, fresh, profile): (&Stop, bool, bool),
+        (stop, fresh): (&Stop, bool),
+        (profile, annotate): (bool, &[String]),
     ) -> anyhow::Result<Launcher> {
         let mut kinds = Vec::new();
         let mut modules = None;
@@ -107,6 +108,7 @@ impl Launcher {
                         cache: vmtax_runs::lab::cache_folder()?,
                         fresh,
                         profile,
+                        annotate: annotate.to_vec(),
                         console: console.clone(),
                         limit: Duration::from_millis(matrix.limit_ms).saturating_mul(SLOWER),
                         stop: stop.clone(),

@@ -16,6 +16,8 @@ pub struct BenchRequest {
     pub fresh: bool,
     /// Record all that the emulated host executes for each workload, for call trees.
     pub profile: bool,
+    /// Functions of kernels whose instructions the call trees have.
+    pub annotate: Vec<String>,
     /// Only this part of the workloads.
     pub shard: Option<Shard>,
 }

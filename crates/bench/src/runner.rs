@@ -64,8 +64,12 @@ impl BenchRequest {
         }
         let mut session = BenchSession::open(folder, &text, self, &matrix)?;
         let stop = Stop::default();
-        let launcher =
-            Launcher::new(&matrix, session.console(), (&stop, self.fresh, self.profile))?;
+        let launcher = Launcher::new(
+            &matrix,
+            session.console(),
+            (&stop, self.fresh),
+            (self.profile, &self.annotate),
+        )?;
         let mut runner = Runner::new((&matrix, &cells), &mut session, launcher, stop.clone());
         // Before this, a signal has nothing to undo.
         signals::catch(stop.flag())?;

@@ -38,6 +38,15 @@ words! {
         Thread = "thread",
         /// A line of the function above, `file:line`. Its instructions are the function's own.
         Line = "line",
+        /// An instruction of the function above, `function+0x01c mov rax,[rdi]`. It is counted in the function's own.
+        Instruction = "instruction",
+    }
+}
+
+impl CallKind {
+    /// A part of the function above, whose instructions are the function's own.
+    pub fn is_part(self) -> bool {
+        matches!(self, CallKind::Line | CallKind::Instruction)
     }
 }
 
@@ -48,7 +57,10 @@ mod tests {
     /// The words are stored: one that changes makes old runs unreadable.
     #[test]
     fn words() {
-        assert_eq!(CallKind::ALL.map(CallKind::name), ["function", "cause", "thread", "line"]);
+        assert_eq!(
+            CallKind::ALL.map(CallKind::name),
+            ["function", "cause", "thread", "line", "instruction"]
+        );
         for kind in CallKind::ALL {
             assert_eq!(CallKind::from_name(kind.name()), Some(kind));
         }

@@ -67,6 +67,11 @@ pub enum Error {
         /// The problem, and what to do.
         problem: String,
     },
+    /// A function that no kernel of the host has.
+    #[error(
+        "--annotate {function}: no kernel of the host has a function of this name (one that the compiler has put into another has none); the call trees of a run without it name those that are executed"
+    )]
+    NoFunction { function: String },
     /// A file of operations.
     #[error("{path}: {problem}")]
     Operation {

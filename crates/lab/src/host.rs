@@ -106,6 +106,8 @@ pub struct HostSetup {
     pub profile: bool,
     /// Files with debug information of its kernel and modules, for source lines in call trees.
     pub debug_info: Vec<PathBuf>,
+    /// Functions whose instructions call trees have.
+    pub annotate: Vec<String>,
     /// The file for the console.
     pub console: PathBuf,
     /// Wall-clock limit.
@@ -170,6 +172,7 @@ impl HostSetup {
             fresh: false,
             profile: false,
             debug_info: Vec::new(),
+            annotate: Vec::new(),
             console,
             limit: LIMIT,
             vmcs_probes: None,

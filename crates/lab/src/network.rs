@@ -212,6 +212,8 @@ pub struct NetworkSetup {
     pub fresh: bool,
     /// Send the traffic of a cell once more, and record all that the machine executes meanwhile. A host carries out one cell then.
     pub profile: bool,
+    /// Functions whose instructions that has.
+    pub annotate: Vec<String>,
     /// The file for the console.
     pub console: PathBuf,
     /// Wall-clock limit of the start of the host, and of each cell.
@@ -259,6 +261,8 @@ pub struct NetworkHost {
     counted: bool,
     /// The recorder of its instructions, until a cell was recorded.
     recorded: Option<HostRecord>,
+    /// Functions whose instructions the record has.
+    annotate: Vec<String>,
     /// How it came up.
     pub start: HostStart,
     /// Version of the VMM.
@@ -339,6 +343,7 @@ impl NetworkHost {
             conversation,
             release: setup.kernel.release.clone(),
             limit: setup.limit,
+            annotate: setup.annotate.clone(),
             counted: plan.processors == 1,
             recorded,
             start,
@@ -388,12 +393,16 @@ impl NetworkHost {
     fn ask(&mut self, cell: &TrafficCell) -> Result<CellAnswer, Error> {
         self.machine.allow(self.limit);
         let mut reading = None;
-        let NetworkHost { machine, conversation, recorded, .. } = self;
+        let NetworkHost { machine, conversation, recorded, annotate, .. } = self;
         let bytes = conversation.ask_told(machine, &encode(cell), &mut |kernels| {
             let Some(made) = recorded.take() else { return Ok(()) };
             let made = HostRecord { kernels: kernels.to_vec(), ..made };
             let window = Clocked { level: 0, clock: BatchClock::Workload };
-            reading = Some(RecordReading::start(made, BTreeMap::from([(WINDOW, window)]), &[])?);
+            reading = Some(RecordReading::start(
+                made,
+                BTreeMap::from([(WINDOW, window)]),
+                (&[], annotate.as_slice()),
+            )?);
             Ok(())
         })?;
         let outcome: CellOutcome = decode(&bytes).ok_or_else(strange)?;

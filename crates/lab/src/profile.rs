@@ -229,12 +229,17 @@ impl RecordReading {
     pub(crate) fn start(
         made: host::HostRecord,
         operations: BTreeMap<u16, Clocked>,
-        sources: &[DebugSource],
+        (sources, annotated): (&[DebugSource], &[String]),
     ) -> Result<RecordReading, Error> {
         let report = |problem| Error::Report { problem };
         let kernels = kernels(&made.kernels).map_err(report)?;
         let symbols = Arc::new(levels(&kernels, made.architecture).map_err(report)?);
-        let lines = SourceLines::new(sources, &kernels)?;
+        let is_missing =
+            |name: &&String| symbols.iter().all(|level| level.id(name.as_str()).is_none());
+        if let Some(function) = annotated.iter().find(is_missing) {
+            return Err(Error::NoFunction { function: function.clone() });
+        }
+        let lines = SourceLines::new(sources, &kernels)?.annotating(annotated);
         let shared = Arc::clone(&symbols);
         let mut batches = RecordBatches::new(host::MARKS, operations, lines);
         let body = move || {

@@ -73,13 +73,17 @@ pub fn run(setup: &HostSetup, plan: &LabPlan, progress: &dyn Fn(&str)) -> Result
     };
     let accesses = accesses.map(|made| paging::Reading::start(made.record)).transpose()?;
     if setup.observer.is_empty() {
-        reading = recorded.take().map(|made| read_record(made, &tasks, &sources)).transpose()?;
+        reading = recorded
+            .take()
+            .map(|made| read_record(made, &tasks, (&sources, &setup.annotate)))
+            .transpose()?;
     }
     // An observer brings code of its own, so that functions are known when it has.
     let mut functions = |kernels: &[u8]| {
         let made =
             recorded.take().map(|made| host::HostRecord { kernels: kernels.to_vec(), ..made });
-        reading = made.map(|made| read_record(made, &tasks, &sources)).transpose()?;
+        reading =
+            made.map(|made| read_record(made, &tasks, (&sources, &setup.annotate))).transpose()?;
         Ok(())
     };
     progress("running the suite");
@@ -126,7 +130,7 @@ pub fn run(setup: &HostSetup, plan: &LabPlan, progress: &dyn Fn(&str)) -> Result
 fn read_record(
     made: host::HostRecord,
     tasks: &[Task],
-    sources: &[DebugSource],
+    sources: (&[DebugSource], &[String]),
 ) -> Result<RecordReading, Error> {
     let clocked = |task: &Task| {
         let operation = task.operation();

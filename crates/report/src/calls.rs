@@ -99,7 +99,7 @@ pub(crate) fn frame(label: &NodeLabel) -> String {
     let name = match label.kind {
         CallKind::Function => format!("L{} {}", label.level, printable(&label.name)),
         CallKind::Cause => format!("L{} [{}]", label.level, printable(&label.name)),
-        CallKind::Thread | CallKind::Line => printable(&label.name),
+        CallKind::Thread | CallKind::Line | CallKind::Instruction => printable(&label.name),
     };
     name.replace(';', ",")
 }
@@ -150,11 +150,15 @@ pub(crate) fn heading(one: &ProfiledOperation<'_>, emulator: Option<&str>) -> St
     format!("{}: {}", printable(&title(one)), summary(one, emulator))
 }
 
-/// Causes by total, functions by self, and source lines where they are known; by level the functions and lines of each level.
+/// Causes by total, functions by self, and source lines where they are known; by level the functions and lines of each level. Last the
+/// instructions of annotated functions, all of them, in the order of their addresses.
 fn costs(tree: &CallTree, shown: ShownCalls) -> Vec<FunctionCost> {
     let functions = tree.costs(CallKind::Function, false);
     let lines = tree.costs(CallKind::Line, false);
-    match shown.arranged {
+    let mut instructions = tree.costs(CallKind::Instruction, false);
+    instructions
+        .sort_by(|a, b| (a.label.level, &a.label.name).cmp(&(b.label.level, &b.label.name)));
+    let mut costs: Vec<FunctionCost> = match shown.arranged {
         Arranged::ByCause => {
             let causes = tree.costs(CallKind::Cause, true).into_iter().take(shown.most);
             let functions = functions.into_iter().take(shown.most);
@@ -170,7 +174,9 @@ fn costs(tree: &CallTree, shown: ShownCalls) -> Vec<FunctionCost> {
             };
             (0..=2).flat_map(of).collect()
         }
-    }
+    };
+    costs.extend(instructions);
+    costs
 }
 
 /// Nodes with instructions of their own, each with its stack.

@@ -385,7 +385,11 @@ pub fn fault(error: vmtax_lab::Error, console: Option<&Path>) -> anyhow::Error {
             io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidData => Code::Data,
             _ => Code::Output,
         },
-        Lab::Option { .. } | Lab::Profiled | Lab::Several { .. } | Lab::Scattered => Code::Usage,
+        Lab::Option { .. }
+        | Lab::NoFunction { .. }
+        | Lab::Profiled
+        | Lab::Several { .. }
+        | Lab::Scattered => Code::Usage,
         Lab::Observer { .. } => Code::Input,
         _ => Code::Machine,
     };

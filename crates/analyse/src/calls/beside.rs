@@ -113,7 +113,7 @@ fn functions(one: &ProfiledOperation<'_>) -> Functions {
     let tops = tops(one.tree);
     let is_nested = one.level == Level::L2;
     for (node, top) in one.tree.nodes.iter().zip(tops) {
-        if !matches!(node.label.kind, CallKind::Function | CallKind::Line) {
+        if node.label.kind != CallKind::Function && !node.label.kind.is_part() {
             continue;
         }
         let code = match (node.label.level, is_nested) {

@@ -161,8 +161,7 @@ impl Places {
         for node in &tree.nodes {
             let above = node.parent.map_or(NONE, |parent| nodes[parent].exit);
             let label = match (node.label.kind, node.parent) {
-                // A line is a part of its function.
-                (CallKind::Line, Some(parent)) => nodes[parent].label.clone(),
+                (part, Some(parent)) if part.is_part() => nodes[parent].label.clone(),
                 _ => plain(&node.label),
             };
             let exit =

@@ -138,9 +138,8 @@ impl CallTree {
     pub fn costs(&self, kind: CallKind, by_total: bool) -> Vec<FunctionCost> {
         let mut costs: BTreeMap<&NodeLabel, (u64, u64, u64)> = BTreeMap::new();
         for (index, node) in self.nodes.iter().enumerate() {
-            // Lines are parts of their function.
             let of = match node.label.kind {
-                CallKind::Line if kind != CallKind::Line => {
+                part if part.is_part() && part != kind => {
                     node.parent.and_then(|above| self.nodes.get(above))
                 }
                 _ => Some(node),
@@ -197,7 +196,7 @@ impl CallTree {
             let label = &node.label;
             let place = match label.kind {
                 CallKind::Cause | CallKind::Thread => None,
-                CallKind::Function | CallKind::Line => {
+                CallKind::Function | CallKind::Line | CallKind::Instruction => {
                     let same = above
                         .filter(|(above, _)| above.label.level == label.level)
                         .and_then(|(_, place)| place);

@@ -317,7 +317,15 @@ impl<R: Read> BochsReader<'_, '_, R> {
             self.counted();
             let level = usize::from(self.flow.level());
             let (function, in_function) = self.symbols[level].find_range(address);
-            let (line, of_line) = self.batches.lines.find(level, address);
+            let lines = &mut self.batches.lines;
+            let instruction = lines
+                .annotates()
+                .then(|| lines.instruction((level, &self.symbols[level]), address, None))
+                .flatten();
+            let (line, of_line) = match instruction {
+                Some(line) => (line, address..address + 1),
+                None => lines.find(level, address),
+            };
             (self.run.function, self.run.line) = (function, line);
             self.range = in_function.start.max(of_line.start)..in_function.end.min(of_line.end);
             if level == 0 && self.reflects.contains(&Some(self.run.function)) {

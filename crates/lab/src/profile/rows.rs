@@ -184,7 +184,8 @@ fn describe(
                 Some(LabelParts::Function { level, .. }) => level,
                 _ => 0,
             };
-            plain(CallKind::Line, level, lines.text(number))
+            let (kind, text) = lines.text(number);
+            plain(kind, level, text)
         }
         LabelParts::Other(place) => match labels.get(place) {
             Some(OtherLabel::Cause { level, name }) => {

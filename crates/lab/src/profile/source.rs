@@ -12,13 +12,16 @@ use gimli::{
     AttributeValue, DebugLine, DebugLineOffset, DebugLineStr, DebugStr, EndianSlice,
     LineProgramHeader, LittleEndian,
 };
+use iced_x86::{Decoder, DecoderOptions, FastFormatter};
 use object::read::{ReadCache, ReadRef};
 use object::{
     CompressionFormat, Object, ObjectKind, ObjectSection, ObjectSymbol, RelocationTarget,
     SymbolKind,
 };
+use vmtax_events::CallKind;
 use vmtax_guest::functions::{HostKernels, LoadedAddresses};
 
+use super::symbols::LevelSymbols;
 use crate::Error;
 
 /// The number of no line.
@@ -177,14 +180,24 @@ struct SourcePart {
     inner: u64,
 }
 
-/// Source lines by address.
+/// What a number stands for.
+enum LineText {
+    /// A file and a line.
+    Source(u32, u32),
+    Instruction(String),
+}
+
+/// Source lines by address, and the instructions of functions that are annotated.
 #[derive(Default)]
 pub(crate) struct SourceLines {
     parts: Vec<SourcePart>,
     files: Vec<String>,
     numbers: HashMap<(u32, u32), u32>,
-    /// File and line of each number but [`UNKNOWN`].
-    texts: Vec<(u32, u32)>,
+    /// Of each number but [`UNKNOWN`].
+    texts: Vec<LineText>,
+    annotated: Vec<String>,
+    /// Numbers of instructions, by level and address.
+    instructions: HashMap<(usize, u64), u32>,
 }
 
 impl SourceLines {
@@ -287,7 +300,7 @@ impl SourceLines {
             if let Some(row) = row.filter(|row| row.line > 0) {
                 let texts = &mut self.texts;
                 let number = *self.numbers.entry((row.file, row.line)).or_insert_with(|| {
-                    texts.push((row.file, row.line));
+                    texts.push(LineText::Source(row.file, row.line));
                     texts.len() as u32
                 });
                 return (number, range);
@@ -304,12 +317,69 @@ impl SourceLines {
         SourceLines { parts, files: vec![file.to_owned()], ..SourceLines::default() }
     }
 
-    /// `arch/x86/kvm/x86.c:123`.
-    pub(crate) fn text(&self, number: u32) -> String {
+    /// `arch/x86/kvm/x86.c:123`, or an instruction.
+    pub(crate) fn text(&self, number: u32) -> (CallKind, String) {
         let found = number.checked_sub(1).and_then(|at| self.texts.get(at as usize));
         let file = |file: u32| self.files.get(file as usize).map_or("", String::as_str);
-        found.map_or_else(String::new, |(name, line)| format!("{}:{line}", file(*name)))
+        match found {
+            Some(LineText::Source(name, line)) => {
+                (CallKind::Line, format!("{}:{line}", file(*name)))
+            }
+            Some(LineText::Instruction(text)) => (CallKind::Instruction, text.clone()),
+            None => (CallKind::Line, String::new()),
+        }
     }
+
+    /// Has instructions of these functions a number each.
+    #[must_use]
+    pub(crate) fn annotating(self, functions: &[String]) -> SourceLines {
+        SourceLines { annotated: functions.to_vec(), ..self }
+    }
+
+    pub(crate) fn annotates(&self) -> bool {
+        !self.annotated.is_empty()
+    }
+
+    /// The number, for [`Lines::text`], of an instruction of a level, if its function is annotated. Without its code only its place is said.
+    pub(crate) fn instruction(
+        &mut self,
+        (level, symbols): (usize, &LevelSymbols),
+        address: u64,
+        code: Option<&[u8]>,
+    ) -> Option<u32> {
+        let (function, range) = symbols.find_range(address);
+        let name = &symbols.name(function).function;
+        if !self.annotated.contains(name) {
+            return None;
+        }
+        let texts = &mut self.texts;
+        Some(*self.instructions.entry((level, address)).or_insert_with(|| {
+            let offset = address.wrapping_sub(range.start);
+            let shown = code.map(|code| disassembled(symbols, address, code)).unwrap_or_default();
+            let text = format!("{name}+{offset:#05x} {shown}");
+            texts.push(LineText::Instruction(text.trim_end().to_owned()));
+            texts.len() as u32
+        }))
+    }
+}
+
+/// `call 0xffffffff81234560 <svm_vcpu_run+0x1c>`; of arm64 its word.
+fn disassembled(symbols: &LevelSymbols, address: u64, code: &[u8]) -> String {
+    if symbols.is_arm() {
+        let word = code.iter().rev().map(|byte| format!("{byte:02x}")).collect::<String>();
+        return format!(".inst 0x{word}");
+    }
+    let instruction = Decoder::with_ip(64, code, address, DecoderOptions::NONE).decode();
+    let (mut text, mut formatter) = (String::new(), FastFormatter::new());
+    formatter.options_mut().set_use_hex_prefix(true);
+    formatter.format(&instruction, &mut text);
+    let to = instruction.near_branch_target();
+    if to != 0 {
+        let (function, range) = symbols.find_range(to);
+        let name = &symbols.name(function).function;
+        text += &format!(" <{name}+{:#x}>", to.wrapping_sub(range.start));
+    }
+    text
 }
 
 /// Which part of the host's code has this build id: a module, or the kernel without a name.

@@ -94,7 +94,7 @@ fn kernels(name: &str, build: &[u8], functions: [(&str, u64); 2]) -> HostKernels
 fn text(lines: &mut SourceLines, level: usize, address: u64) -> String {
     let (number, range) = lines.find(level, address);
     assert!(range.contains(&address), "{address:#x} in {range:x?}");
-    lines.text(number)
+    lines.text(number).1
 }
 
 #[test]

@@ -388,7 +388,12 @@ impl<R: Read> TcgReader<'_, '_, R> {
             // What is at no place of the level's code has no name.
             let address = named.map_or(u64::MAX, |named| named.wrapping_add(at));
             let function = if named.is_some() { symbols.find(address) } else { UNKNOWN };
-            let line = lines.find(level, address).0;
+            let instruction = (named.is_some() && lines.annotates())
+                .then(|| {
+                    lines.instruction((level, symbols), address, Some(block.instruction(index)))
+                })
+                .flatten();
+            let line = instruction.unwrap_or_else(|| lines.find(level, address).0);
             match runs.last_mut() {
                 Some(run) if (run.function, run.line) == (function, line) => run.count += 1,
                 _ => runs.push(FunctionRun { function, line, count: 1 }),

@@ -47,7 +47,7 @@ fn folded(rows: &[CallRow]) -> Vec<String> {
         CallKind::Function if row.name == "payload" => row.name.clone(),
         CallKind::Function => format!("{}:{}", row.level, row.name),
         CallKind::Cause => format!("[{}]", row.name),
-        CallKind::Thread | CallKind::Line => format!("({})", row.name),
+        CallKind::Thread | CallKind::Line | CallKind::Instruction => format!("({})", row.name),
     };
     let line = |row: &CallRow| {
         let mut stack = vec![name(row)];

@@ -98,6 +98,7 @@ fn row(node: u32, (parent, above): (Option<u32>, u8), frame: &str) -> CallRow {
                 None => (CallKind::Function, level, name.to_owned()),
             }
         }
+        None if frame.contains(INSTRUCTION) => (CallKind::Instruction, above, frame.to_owned()),
         None => match frame.rsplit_once(':') {
             Some((_, line)) if line.parse::<u64>().is_ok() => {
                 (CallKind::Line, above, frame.to_owned())
@@ -118,6 +119,8 @@ fn row(node: u32, (parent, above): (Option<u32>, u8), frame: &str) -> CallRow {
     }
 }
 
+/// Between the function and the place of an instruction.
+const INSTRUCTION: &str = "+0x";
 /// The name for functions without a symbol.
 const UNNAMED: [&str; 2] = ["unknown", "program"];
 

@@ -9,7 +9,6 @@ use std::io::{self, Write};
 use prost::Message;
 use vmtax_analyse::calls::NodeLabel as Node;
 use vmtax_analyse::{CallTree, ProfiledOperation};
-use vmtax_events::CallKind;
 
 use super::{frame, leaves, title};
 use crate::names::printable;
@@ -141,7 +140,7 @@ pub fn write(all: &[(ProfiledOperation<'_>, CallTree)], out: &mut dyn Write) -> 
             let mut line = None;
             // From the leaf down.
             for label in stack.iter().rev() {
-                if label.kind == CallKind::Line {
+                if label.kind.is_part() {
                     line = Some(*label);
                 } else {
                     location_id.push(growing.location(label, line.take()));
@@ -165,7 +164,7 @@ fn place(text: &str) -> (String, u64) {
 
 #[cfg(test)]
 mod tests {
-    use vmtax_events::{CallRow, Level};
+    use vmtax_events::{CallKind, CallRow, Level};
 
     use super::*;
 

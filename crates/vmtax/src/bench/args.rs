@@ -64,6 +64,10 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) profile: bool,
 
+    /// Count each instruction of this function of a kernel, in call trees and below the functions of vmtax report. Repeatable.
+    #[arg(long, value_name = "FUNCTION", requires = "profile")]
+    pub(crate) annotate: Vec<String>,
+
     /// Print categories, cells and missing requirements; run nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -78,6 +82,7 @@ impl RunArgs {
             shard: self.shard,
             fresh: self.fresh,
             profile: self.profile,
+            annotate: self.annotate.clone(),
         }
     }
 }

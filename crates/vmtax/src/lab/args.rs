@@ -65,6 +65,7 @@ impl VmHostArgs {
         let (fresh, limit) = (self.fresh, self.limit);
         Ok(move |cache, console| NetworkSetup {
             profile: false,
+            annotate: Vec::new(),
             kernel,
             cache,
             fresh,
@@ -181,6 +182,10 @@ pub(crate) struct LabRunArgs {
     /// Debug information of the kernel (vmlinux) or of one of its modules (kvm.ko), for source lines in call trees. Repeatable.
     #[arg(long, value_name = "FILE", requires = "profile", value_hint = ValueHint::FilePath)]
     pub(crate) debug_info: Vec<PathBuf>,
+
+    /// Count each instruction of this function of a kernel, in call trees and below the functions. Repeatable.
+    #[arg(long, value_name = "FUNCTION", requires = "profile")]
+    pub(crate) annotate: Vec<String>,
 
     /// Arrangement of call trees: handlers under the guest instruction that caused the exit, or one tree per level.
     #[arg(long, value_enum, default_value_t = Arrangement::Cause, requires = "profile")]

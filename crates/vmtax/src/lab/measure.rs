@@ -39,6 +39,7 @@ pub(super) fn work(
         fresh: args.fresh,
         profile: args.profile,
         debug_info: args.debug_info.clone(),
+        annotate: args.annotate.clone(),
         limit: args.limit,
         ..HostSetup::plain(host, kernel.clone(), cache, console)
     };

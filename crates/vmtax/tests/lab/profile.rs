@@ -374,3 +374,73 @@ fn runs_without_call_trees() {
     let (code, said) = refused(&["lab", "run", "--host", "kvm", "--profile"]);
     assert_eq!(code, 2, "{said}");
 }
+
+/// Offset and mnemonic of each instruction of a function, as binutils reads the module's file.
+fn disassembled(module: &Path, function: &str) -> BTreeMap<u64, String> {
+    let output = Command::new("objdump")
+        .args(["-d", "-M", "intel", &format!("--disassemble={function}")])
+        .arg(module)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut found = BTreeMap::new();
+    let mut start = None;
+    for line in text.lines() {
+        let mut parts = line.split('\t');
+        let address = parts.next().unwrap().trim().strip_suffix(':');
+        let Some(address) = address.and_then(|hex| u64::from_str_radix(hex, 16).ok()) else {
+            continue;
+        };
+        // A line of bytes alone goes on with an instruction.
+        if let Some(instruction) = parts.nth(1) {
+            let start = *start.get_or_insert(address);
+            let word = instruction.split_whitespace().next().unwrap();
+            found.insert(address - start, word.to_owned());
+        }
+    }
+    found
+}
+
+/// The instructions of an annotated function are those of the module's file, each counted, and add up to the function's own.
+#[test]
+fn an_annotated_function_has_the_instructions_of_its_file() {
+    const FUNCTION: &str = "__svm_vcpu_run";
+    let folder = tempfile::tempdir().unwrap();
+    let [plain, run] = ["plain", "run"].map(|name| folder.path().join(name).display().to_string());
+    let arguments = ["lab", "run", "--operation", "cpuid", "--profile"];
+    let report = json(&[&arguments[..], &["-o", &plain]].concat());
+    let annotate = ["--annotate", FUNCTION, "-o", &run];
+    let annotated = json(&[&arguments[..], &annotate].concat());
+    assert_adds_up(&annotated, &trees(&run));
+    let release = text(&report["run"]["kernel"]).to_owned();
+    let modules = crate::run::cache().join(format!(
+        "vmtax/kernels/linux-image-{release}/lib/modules/{release}/kernel/arch/x86/kvm"
+    ));
+    let file = disassembled(&modules.join("kvm-amd.ko"), FUNCTION);
+    let tree = &trees(&run)["cpuid L1"];
+    let mut own = 0;
+    for (stack, weight) in tree {
+        let last = stack.last().unwrap();
+        let Some(place) = last.strip_prefix(&format!("{FUNCTION}+0x")) else { continue };
+        assert_eq!(stack[stack.len() - 2], format!("L0 {FUNCTION}"), "{stack:?}");
+        let (offset, instruction) = place.split_once(' ').unwrap();
+        let offset = u64::from_str_radix(offset, 16).unwrap();
+        let word = instruction.split_whitespace().next().unwrap();
+        match file[&offset].as_str() {
+            // The kernel replaces its jumps to the return thunk when it starts.
+            "jmp" if word == "ret" => {}
+            other => assert_eq!(word, other, "at {offset:#x}: {instruction}"),
+        }
+        own += weight;
+    }
+    let same =
+        |stack: &[String]| stack.last().is_some_and(|last| *last == format!("L0 {FUNCTION}"));
+    let of_function: u64 =
+        trees(&plain)["cpuid L1"].iter().filter(|(stack, _)| same(stack)).map(|(_, n)| n).sum();
+    assert!(own > 0 && own == of_function, "{own} of {of_function}");
+    let (code, said) = refused(&["lab", "run", "--operation", "cpuid", "--annotate", FUNCTION]);
+    assert_eq!(code, 2, "{said}");
+    let (code, said) = refused(&[&arguments[..], &["--annotate", "no_such_function"]].concat());
+    assert_eq!((code, said.lines().count()), (2, 1), "{said}");
+    assert!(said.contains("no_such_function: no kernel of the host has"), "{said}");
+}
