@@ -1,8 +1,10 @@
 //! The tables of a comparison, described once for every format.
 
+use vmtax_analyse::calls::profiled;
 use vmtax_analyse::diff::{Confidence, DiffRow, DiffTable, DiffVerdict};
-use vmtax_analyse::{Diff, Per, diff};
+use vmtax_analyse::{Diff, Per, ProfiledOperation, diff};
 
+use crate::calls::difference::ComparedOperation;
 use crate::numbers::percent;
 use crate::table::{CSV, Cell, Column, JSON, PEOPLE, Table, changed};
 use crate::{Comparison, RunSubject, keys, losses, names};
@@ -130,6 +132,23 @@ pub(crate) fn lacks(comparison: &Comparison<'_>) -> Table {
         .column(Column::data("base"), |(_, is_base)| yes(*is_base))
         .column(Column::data("other"), |(_, is_base)| yes(!is_base))
         .table()
+}
+
+/// Passes on the operations and workloads of which both sides have call trees, compared; nothing where there are none.
+pub(crate) fn with_trees<R>(
+    comparison: &Comparison<'_>,
+    use_them: impl FnOnce(&[&ComparedOperation<'_>]) -> R,
+) -> Option<R> {
+    let (base, other) = (profiled(comparison.base.ledger).0, profiled(comparison.other.ledger).0);
+    let same = |after: &&ProfiledOperation<'_>| {
+        base.iter().position(|before| (&before.name, before.level) == (&after.name, after.level))
+    };
+    let both = other.iter().filter_map(|after| Some((&base[same(&after)?], after)));
+    let compared: Vec<ComparedOperation<'_>> = both
+        .map(|(before, after)| ComparedOperation::new(comparison.other.source, before, after))
+        .collect();
+    let compared: Vec<&ComparedOperation<'_>> = compared.iter().collect();
+    (!compared.is_empty()).then(|| use_them(&compared))
 }
 
 /// Why differences were not tested, if they were not.

@@ -74,7 +74,7 @@ impl TablePage<'_> {
     }
 }
 
-fn described(parts: &[TableSection<'_>]) -> Vec<PageSection> {
+pub(super) fn described(parts: &[TableSection<'_>]) -> Vec<PageSection> {
     let one = |part: &TableSection<'_>| PageSection {
         id: part.id.to_owned(),
         label: part.title.to_owned(),
@@ -124,7 +124,7 @@ fn answer(around: &TablePage<'_>) -> Option<PageSection> {
 }
 
 /// The pictures; all but the first are folded away until they are asked for.
-fn drawn(pictures: &[Picture]) -> PageSection {
+pub(super) fn drawn(pictures: &[Picture]) -> PageSection {
     let body = html! {
         h2 #pictures-title { "Where paths differ" }
         p.note {

@@ -8,6 +8,7 @@ use super::described::{self, TableSection};
 use super::frame::{PageFact, PageFrame, PageSection, closing, framed, shell_word};
 use super::headline::big_percent;
 use super::{figures, losses, series};
+use crate::calls::difference;
 use crate::text::diff::unit;
 use crate::{Comparison, RunSubject, names, numbers};
 
@@ -30,6 +31,7 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
         };
         PageSection { id, label: format!("By {}", by.join(", ")), body }
     }));
+    sections.extend(functions(comparison));
     sections.push(losses::sides(&[("Base", comparison.base), ("Other", comparison.other)]));
     let word = |text: &str| shell_word(&figures::text(text));
     let command = format!(
@@ -55,6 +57,25 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Markup {
         footer: closing(comparison.tool_version, &command, &others, true),
     };
     framed(&frame, &sections)
+}
+
+/// The functions by which call trees differ, and pictures of them.
+fn functions(comparison: &Comparison<'_>) -> Vec<PageSection> {
+    let sections = crate::diff::with_trees(comparison, |all| {
+        let table = difference::table(all);
+        let notes = vec![
+            "Instructions of one operation, other less base; the sum is exactly the difference of the call trees.".to_owned(),
+        ];
+        let mut sections = described::described(&[TableSection {
+            id: "functions",
+            title: "Functions",
+            notes,
+            table: &table,
+        }]);
+        sections.push(described::drawn(&difference::pictures(all)));
+        sections
+    });
+    sections.unwrap_or_default()
 }
 
 /// The verdict, and what being a VM and sharing its processors costs on either side.

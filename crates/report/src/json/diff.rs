@@ -8,6 +8,7 @@ use vmtax_analyse::diff::DiffTable;
 use vmtax_events::Losses;
 
 use super::{Json, shape, write};
+use crate::calls::difference;
 use crate::{Compares, Comparison, RunSubject, diff as described, table};
 
 /// Name and version of the shape.
@@ -26,6 +27,7 @@ impl Compares for Json {
             setup: described::setup(diff),
             unsaid: &diff.unsaid,
             tables: diff.tables.iter().map(|one| table(diff, one)).collect(),
+            functions: described::with_trees(comparison, difference::table),
         };
         write(&object, out)
     }
@@ -42,6 +44,9 @@ struct DiffObject<'a> {
     setup: table::Table,
     unsaid: &'a [&'static str],
     tables: Vec<DiffTableJson>,
+    /// Where both have call trees.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    functions: Option<table::Table>,
 }
 
 #[derive(Serialize)]

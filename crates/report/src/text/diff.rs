@@ -9,6 +9,7 @@ use vmtax_analyse::{Diff, Ledger, Per};
 
 use super::layout::{Paint, Style};
 use super::{TextLayout, TextPage, losses_style};
+use crate::calls::difference::ComparedOperation;
 use crate::numbers::{duration, of_count, percent};
 use crate::{Compares, Comparison, diff as described, losses, names};
 
@@ -38,11 +39,27 @@ impl Compares for TextLayout {
             page.line(Style::Plain, "")?;
             self::table(&mut page, &comparison.diff, table)?;
         }
+        functions(&mut page, comparison)?;
         sides.iter().try_for_each(|(label, side)| {
             let style = losses_style(side.ledger);
             page.losses(style, &format!("losses of {label}"), &losses::all(side.ledger))
         })
     }
+}
+
+/// The functions by which the instructions of each operation differ.
+fn functions(page: &mut TextPage<'_>, comparison: &Comparison<'_>) -> io::Result<()> {
+    let said = described::with_trees(comparison, |all| {
+        let line = |one: &&ComparedOperation<'_>| {
+            let difference = one.sentence().unwrap_or_else(|| "no difference".to_owned());
+            format!("{}: {difference}", names::printable(&crate::calls::title(one.after)))
+        };
+        all.iter().map(line).collect::<Vec<_>>()
+    });
+    let Some(lines) = said else { return Ok(()) };
+    page.line(Style::Plain, "")?;
+    page.line(Style::Heading, "Instructions of one operation, other less base, by function")?;
+    lines.iter().try_for_each(|line| page.paragraph(Style::Plain, "  ", line))
 }
 
 /// The comparison in one sentence, and what most of the difference is.
