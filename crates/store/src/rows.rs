@@ -320,8 +320,8 @@ impl Default for ListBuilder {
 }
 
 impl ListBuilder {
-    fn append(&mut self, values: impl IntoIterator<Item = u64>) {
-        self.values.extend(values);
+    /// The row has no more values.
+    fn end(&mut self) {
         let end = i32::try_from(self.values.len());
         self.ends.push(end.expect("a segment has fewer than 2^31 bins"));
     }
@@ -378,9 +378,14 @@ impl Stored for DurationLists {
     fn append([hist, bins, counts]: &mut [ListBuilder; 3], durations: &Durations) {
         let (octaves, of_bins) = durations.parts();
         let used = octaves.iter().rposition(|&n| n != 0).map_or(0, |last| last + 1);
-        hist.append(octaves.into_iter().take(used));
-        bins.append(of_bins.iter().map(|(start, _)| *start));
-        counts.append(of_bins.iter().map(|(_, count)| *count));
+        hist.values.extend_from_slice(&octaves[..used]);
+        hist.end();
+        for (start, count) in of_bins {
+            bins.values.push(start);
+            counts.values.push(count);
+        }
+        bins.end();
+        counts.end();
     }
     fn finish(builders: &mut [ListBuilder; 3], columns: &mut Vec<ArrayRef>) {
         columns.extend(builders.iter_mut().map(ListBuilder::finish));
@@ -420,7 +425,11 @@ impl Stored for DurationLists {
         }
         for (start, count) in starts.iter().zip(counts) {
             if !durations.add_bin(*start, *count) {
-                return Err(batch.bad(index, bins_name, format!("no bin starts at {start} ns")));
+                return Err(batch.bad(
+                    index,
+                    bins_name,
+                    format!("no bin of {count} starts at {start} ns"),
+                ));
             }
         }
         Ok(())
