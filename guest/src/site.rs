@@ -131,6 +131,7 @@ pub(crate) struct RunningVms {
     /// The VM, and if that is an L1, the VM in it.
     pub(crate) seen: Vec<SeenVm>,
     swaps: bool,
+    in_xen: bool,
     _under: Under,
     _settings: SiteSettings,
 }
@@ -198,8 +199,8 @@ impl RunningVms {
             outermost.threads.extend(peer.iter().flat_map(|peer| peer.threads(true)));
         }
         pressure::pin(&site.pressure.pins, vm.0.id())?;
-        let swaps = site.pressure.swaps;
-        Ok(RunningVms { vm, peer, sender, seen, swaps, _under: under, _settings: settings })
+        let (swaps, in_xen) = (site.pressure.swaps, site.in_xen);
+        Ok(RunningVms { vm, peer, sender, seen, swaps, in_xen, _under: under, _settings: settings })
     }
 
     /// What the host does between warm-up and recording.
@@ -219,9 +220,12 @@ impl RunningVms {
         }
     }
 
-    /// What the kernels of the VM and of that in it have loaded.
+    /// What the kernels of the VM and of that in it have loaded. Xen loads nothing.
     pub(crate) fn loaded(&mut self) -> Result<Vec<LoadedAddresses>> {
         match &mut self.sender {
+            TrafficSender::Here(stream) if self.in_xen => {
+                Ok(vec![LoadedAddresses::default(), traffic_client::loaded(stream)?])
+            }
             TrafficSender::Here(stream) => Ok(vec![traffic_client::loaded(stream)?]),
             TrafficSender::There(stream) => {
                 let vms = ask(stream, &PeerCommand::Loaded)?;
