@@ -220,16 +220,17 @@ impl RunningVms {
         }
     }
 
-    /// What the kernels of the VM and of that in it have loaded. Xen loads nothing.
-    pub(crate) fn loaded(&mut self) -> Result<Vec<LoadedAddresses>> {
+    /// What the kernels of the VM and of that in it have loaded. Xen is no such kernel, and the VM that answers is in it.
+    pub(crate) fn loaded(&mut self) -> Result<[Option<LoadedAddresses>; 2]> {
         match &mut self.sender {
-            TrafficSender::Here(stream) if self.in_xen => {
-                Ok(vec![LoadedAddresses::default(), traffic_client::loaded(stream)?])
+            TrafficSender::Here(stream) => {
+                let loaded = Some(traffic_client::loaded(stream)?);
+                Ok(if self.in_xen { [None, loaded] } else { [loaded, None] })
             }
-            TrafficSender::Here(stream) => Ok(vec![traffic_client::loaded(stream)?]),
             TrafficSender::There(stream) => {
                 let vms = ask(stream, &PeerCommand::Loaded)?;
-                Ok(vms.into_iter().map(|vm| vm.loaded).collect())
+                let mut loaded = vms.into_iter().map(|vm| vm.loaded);
+                Ok([loaded.next(), loaded.next()])
             }
         }
     }
