@@ -58,7 +58,7 @@ fn carry_out(command: &PeerCommand, target: &mut Option<TrafficTarget>) -> Resul
             let inside = match target {
                 None => Vec::new(),
                 Some(TrafficTarget::Server(stream)) => vec![loaded(stream)?],
-                Some(TrafficTarget::Inside(vms)) => vms.loaded()?,
+                Some(TrafficTarget::Inside(vms)) => vms.loaded()?.into_iter().flatten().collect(),
             };
             let own = kallsyms::loaded_functions()?;
             let all = std::iter::once(own).chain(inside);

@@ -7,9 +7,9 @@ pub struct HostKernels {
     pub functions: KernelFunctions,
     /// Modules of the host and their addresses.
     pub host: LoadedAddresses,
-    /// Modules of L1, if there is one. It runs the same kernel, so the functions are the host's.
+    /// Modules of L1, if there is one with Linux. It runs the same kernel, so the functions are the host's.
     pub guest: Option<LoadedAddresses>,
-    /// Those of a Linux guest of L1, if it has one, with the same kernel.
+    /// Those of a Linux guest of L1 or of Xen, if it has one, with the same kernel.
     pub inner: Option<LoadedAddresses>,
 }
 

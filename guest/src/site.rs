@@ -131,6 +131,7 @@ pub(crate) struct RunningVms {
     /// The VM, and if that is an L1, the VM in it.
     pub(crate) seen: Vec<SeenVm>,
     swaps: bool,
+    in_xen: bool,
     _under: Under,
     _settings: SiteSettings,
 }
@@ -198,8 +199,8 @@ impl RunningVms {
             outermost.threads.extend(peer.iter().flat_map(|peer| peer.threads(true)));
         }
         pressure::pin(&site.pressure.pins, vm.0.id())?;
-        let swaps = site.pressure.swaps;
-        Ok(RunningVms { vm, peer, sender, seen, swaps, _under: under, _settings: settings })
+        let (swaps, in_xen) = (site.pressure.swaps, site.in_xen);
+        Ok(RunningVms { vm, peer, sender, seen, swaps, in_xen, _under: under, _settings: settings })
     }
 
     /// What the host does between warm-up and recording.
@@ -219,13 +220,17 @@ impl RunningVms {
         }
     }
 
-    /// What the kernels of the VM and of that in it have loaded.
-    pub(crate) fn loaded(&mut self) -> Result<Vec<LoadedAddresses>> {
+    /// What the kernels of the VM and of that in it have loaded. Xen is no such kernel, and the VM that answers is in it.
+    pub(crate) fn loaded(&mut self) -> Result<[Option<LoadedAddresses>; 2]> {
         match &mut self.sender {
-            TrafficSender::Here(stream) => Ok(vec![traffic_client::loaded(stream)?]),
+            TrafficSender::Here(stream) => {
+                let loaded = Some(traffic_client::loaded(stream)?);
+                Ok(if self.in_xen { [None, loaded] } else { [loaded, None] })
+            }
             TrafficSender::There(stream) => {
                 let vms = ask(stream, &PeerCommand::Loaded)?;
-                Ok(vms.into_iter().map(|vm| vm.loaded).collect())
+                let mut loaded = vms.into_iter().map(|vm| vm.loaded);
+                Ok([loaded.next(), loaded.next()])
             }
         }
     }

@@ -46,6 +46,8 @@ pub struct Site {
     pub client: Client,
     /// What the host does beside running its VMs.
     pub pressure: Pressure,
+    /// The VM is a guest of Xen, which QEMU starts.
+    pub in_xen: bool,
     /// Timeout of the start and of the traffic, in ms of the host's time.
     pub limit_ms: u64,
 }

@@ -71,12 +71,12 @@ fn carry_out(
     ((), outcome.elapsed_ns) = record(files, || vms.send(traffic, traffic.count))?;
     vms.check()?;
     if cell.profiled {
-        let mut loaded = vms.loaded()?.into_iter();
+        let [guest, inner] = vms.loaded()?;
         tell(&HostKernels {
             functions: kallsyms::functions()?,
             host: kallsyms::loaded(),
-            guest: loaded.next(),
-            inner: loaded.next(),
+            guest,
+            inner,
         })?;
         std::thread::sleep(QUIET);
         outcome.profiled = Some(profile(|| vms.send(traffic, traffic.count))?);

@@ -94,6 +94,9 @@ impl Category {
                 return Some(format!("its parts {what}; take one of them"));
             }
         }
+        if self.is_in_xen() && self.is_nested() {
+            return Some("a guest of Xen is a guest's guest already; leave nested out".to_owned());
+        }
         if has("+native") && !has("+direct") {
             return Some("native needs direct; write plain+direct+native".to_owned());
         }
@@ -125,6 +128,11 @@ impl Category {
     /// Whether the workload runs in a guest's guest.
     pub fn is_nested(&self) -> bool {
         self.parts.iter().any(|part| part.name == NESTED)
+    }
+
+    /// Whether the workload's VM is a guest of Xen in QEMU's VM.
+    pub fn is_in_xen(&self) -> bool {
+        self.parts.iter().any(|part| part.xen)
     }
 
     /// Whether its host is a protected one of arm64, where code at EL2 handles some exits by itself.
@@ -213,6 +221,7 @@ mod tests {
             ("plain+nested+nested", "twice"),
             ("snp+hugepages", "different machines"),
             ("private+gmem", "different memory"),
+            ("plain+nested+xen", "is a guest's guest already"),
             ("PLAIN", "is not one of"),
         ] {
             let error = name(wrong).unwrap_err();

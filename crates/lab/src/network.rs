@@ -382,7 +382,7 @@ impl NetworkHost {
             profile,
             vms: cell.vms(),
             count: cell.traffic().count,
-            is_nested: cell.category.is_nested(),
+            is_nested: cell.category.is_nested() || cell.category.is_in_xen(),
             elapsed_ns: outcome.elapsed_ns,
             lost: trace_dat::lost(&files),
             trace: trace_dat::assemble(&files, &self.release)?,

@@ -44,6 +44,12 @@ pub enum Error {
         /// What happened and what to do.
         problem: String,
     },
+    /// Xen could not be fetched.
+    #[error("Xen, the hypervisor, could not be fetched: {problem}")]
+    Xen {
+        /// What happened and what to do.
+        problem: String,
+    },
     /// A kernel image cannot be used.
     #[error("{path}: {problem}")]
     Kernel {

@@ -9,6 +9,7 @@ mod distribution;
 mod image;
 mod modules;
 mod store;
+mod xen;
 
 use std::fs::File;
 use std::io::Read;
@@ -18,6 +19,7 @@ pub use architecture::Architecture;
 pub use debian::{debian, debian_versions, of_release};
 pub use distribution::distribution;
 pub use modules::{KernelModule, module};
+pub use xen::xen;
 
 use crate::Error;
 use image::KernelImage;

@@ -144,6 +144,8 @@ pub struct CategoryPart {
     pub inside: bool,
     /// And whether L1 does, before `+nested`: it is not about card and disk, which no workload uses in L1.
     pub before_nested: bool,
+    /// QEMU's VM is Xen, and the VM of the category its PVH dom0, which Xen runs as a guest (L2).
+    pub xen: bool,
 }
 
 const NONE: CategoryPart = CategoryPart {
@@ -181,6 +183,7 @@ const NONE: CategoryPart = CategoryPart {
     on_arm: false,
     inside: false,
     before_nested: false,
+    xen: false,
 };
 
 /// The part of a PC whose guest has the real-time clock, which others do not look for.
@@ -440,6 +443,20 @@ pub const PARTS: &[CategoryPart] = &[
         on_emulated_host: true,
         inside: true,
         ..NONE
+    },
+    CategoryPart {
+        name: "+xen",
+        about: "the VM is a guest (L2) of Xen, its PVH dom0, and Xen runs in QEMU's VM (L1); devices of that VM are the guest's",
+        // Xen wants an IOMMU for a PVH dom0. It takes its timer from the local APIC alone.
+        machine: Some("q35,hpet=off,vmport=off"),
+        arguments: &["-global", "apic-common.vapic=off", "-device", "intel-iommu,intremap=off"],
+        device: ",iommu_platform=on",
+        // QEMU's TCG does not know the XSETBV intercept, and takes RDTSCP for an intercepted RDTSC, whose length Xen decodes otherwise.
+        cpu_flags: ",-xsave,-rdtscp",
+        guest: &["console=hvc0"],
+        shows: Shows::Word("hypervisor", "xen"),
+        xen: true,
+        ..INSIDE
     },
     CategoryPart {
         name: "+smp",

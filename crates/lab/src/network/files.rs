@@ -8,7 +8,7 @@ use vmtax_machine::programs::{self, FilesByPath};
 use vmtax_machine::{Emulator, Initramfs, Mailbox, QUICK_BOOT, QemuOptions, VmSpec};
 
 use super::parts::{SiteParts, module_sets};
-use super::site::{FIRMWARE, L1, L1_MIB, QEMU, QUIET, VM_MIB, VMLINUX, initramfs};
+use super::site::{FIRMWARE, L1, L1_MIB, QEMU, QUIET, VM_MIB, VMLINUX, XEN, XEN_MIB, initramfs};
 use super::{Category, ClientPlace, NetworkPlan, NetworkSetup};
 use crate::host::{HostKind, base, modules};
 use crate::{Error, elf};
@@ -19,6 +19,8 @@ const FIRMWARE_FOLDERS: [&str; 3] = ["/usr/share/qemu", "/usr/share/seabios", "/
 const FIRMWARE_FILES: [&str; 4] =
     ["bios-microvm.bin", "pvh.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
 const PC_FIRMWARE: [&str; 1] = ["bios-256k.bin"];
+/// And a PC that starts Xen.
+const XEN_FIRMWARE: [&str; 1] = ["multiboot_dma.bin"];
 /// Modules of a host beside KVM's.
 const HOST_MODULES: [&str; 2] = ["tun", "vhost_net"];
 /// And of one with a peer.
@@ -50,6 +52,7 @@ struct Needs {
     l1: bool,
     peer: bool,
     pc: bool,
+    xen: bool,
     swap: bool,
     two_nodes: bool,
     device: bool,
@@ -62,6 +65,7 @@ impl Needs {
             l1: any(Category::is_nested),
             peer: plan.cells.iter().any(|cell| cell.client == ClientPlace::Peer),
             pc: any(|category| category.levels().iter().any(|level| SiteParts(level).is_pc())),
+            xen: any(Category::is_in_xen),
             swap: any(|category| SiteParts(&category.parts).swaps()),
             two_nodes: any(|category| category.parts.iter().any(|part| part.two_nodes)),
             device: any(|category| category.parts.iter().any(|part| part.interrupted.is_some())),
@@ -86,7 +90,8 @@ impl Needs {
 
     /// Memory of the VMs of a host, MiB.
     fn vms_mib(self) -> u32 {
-        VM_MIB * if self.peer { 2 } else { 1 }
+        let others = if self.peer { VM_MIB } else { 0 };
+        others + if self.xen { XEN_MIB } else { VM_MIB }
     }
 }
 
@@ -138,7 +143,10 @@ fn nodes(memory_mib: u32, cpus: u32) -> Vec<String> {
 /// QEMU, and what its VMs boot: of most categories, so that one saved state is for all of them.
 fn vm_files(setup: &NetworkSetup, plan: &NetworkPlan, needs: Needs) -> Result<FilesByPath, Error> {
     let mut files = FilesByPath::new();
-    pack(&mut files, needs.pc)?;
+    pack(&mut files, needs)?;
+    if needs.xen {
+        files.insert(XEN.to_owned(), vmtax_machine::kernel::xen(&setup.cache)?);
+    }
     files.insert(VMLINUX.to_owned(), elf::trimmed_for_qemu(&setup.kernel.vmlinux()?)?);
     let mut sets = module_sets();
     let levels = plan.cells.iter().flat_map(|cell| cell.category.levels());
@@ -169,14 +177,16 @@ fn below_tables(mut archive: Vec<u8>) -> Vec<u8> {
 }
 
 /// QEMU, its libraries and its firmware.
-fn pack(files: &mut FilesByPath, pc: bool) -> Result<(), Error> {
+fn pack(files: &mut FilesByPath, needs: Needs) -> Result<(), Error> {
     let problem = |problem: String| Error::Observer { program: QEMU.to_owned(), problem };
     let path = programs::find(QEMU).ok_or_else(|| {
         let how = "it is not installed here; apt-get install --no-install-recommends qemu-system-x86 seabios";
         problem(how.to_owned())
     })?;
     programs::add(files, QEMU, &path, &Path::new("/usr/bin").join(QEMU))?;
-    for name in FIRMWARE_FILES.into_iter().chain(PC_FIRMWARE.into_iter().filter(|_| pc)) {
+    let of_pc = PC_FIRMWARE.into_iter().filter(|_| needs.pc);
+    let of_xen = XEN_FIRMWARE.into_iter().filter(|_| needs.xen);
+    for name in FIRMWARE_FILES.into_iter().chain(of_pc).chain(of_xen) {
         let mut places = FIRMWARE_FOLDERS.iter().map(|folder| Path::new(folder).join(name));
         let found = places.find_map(|path| std::fs::read(path).ok()).ok_or_else(|| {
             problem(format!(

@@ -63,6 +63,11 @@ impl SiteParts<'_> {
         self.machine() != MICROVM
     }
 
+    /// Its kernel runs as a guest of Xen.
+    pub(super) fn is_in_xen(&self) -> bool {
+        self.0.iter().any(|part| part.xen)
+    }
+
     /// Words for its kernel, without which it would wait a second for a real-time clock that is not there.
     pub(super) fn clock(&self) -> &'static str {
         if self.0.iter().any(|part| part.name == RTC) { "" } else { NO_CLOCK }

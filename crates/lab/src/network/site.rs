@@ -16,6 +16,12 @@ pub const QEMU: &str = "qemu-system-x86_64";
 pub(super) const FIRMWARE: &str = "usr/share/qemu";
 /// The kernel of VMs, in the host.
 pub(super) const VMLINUX: &str = "vm/vmlinux";
+/// Xen, in the host.
+pub(super) const XEN: &str = "vm/xen";
+/// Words for Xen: its console is QEMU's, and its dom0 a PVH guest with the memory of a VM.
+const XEN_WORDS: &str = "console=com1 com1=115200,8n1 noreboot dom0=pvh dom0_mem=256M";
+/// Memory of a VM that is Xen.
+pub(super) const XEN_MIB: u32 = 512;
 /// The initramfs of an L1.
 pub(super) const L1: &str = "vm/l1";
 /// Memory of a VM, MiB.
@@ -88,6 +94,7 @@ fn site(
         disk: DISK_BYTES,
         client,
         pressure: parts.pressure(),
+        in_xen: parts.is_in_xen(),
         limit_ms: limit.as_millis() as u64,
     }
 }
@@ -114,7 +121,8 @@ impl SiteVm<'_> {
     fn server<'a>(parts: SiteParts<'a>, address: [u8; 4], tap: &'static str) -> SiteVm<'a> {
         let (role, card) = ("server", "56");
         let initramfs = initramfs(&parts.modules());
-        SiteVm { parts, role, address, tap, card, initramfs, memory_mib: VM_MIB }
+        let memory_mib = if parts.is_in_xen() { XEN_MIB } else { VM_MIB };
+        SiteVm { parts, role, address, tap, card, initramfs, memory_mib }
     }
 
     fn peer<'a>(parts: SiteParts<'a>, address: [u8; 4], tap: &'static str) -> SiteVm<'a> {
@@ -131,6 +139,19 @@ impl SiteVm<'_> {
         let clock = self.parts.clock();
         let own = format!("{QUIET}{clock} vmtax.role={role} vmtax.address={address}");
         HostKind::Amd.vm_command_line(&own) + &self.parts.words()
+    }
+
+    /// What QEMU loads: a kernel, its initramfs, and its command line. Xen's initramfs are its dom0's kernel with its words, and the dom0's initramfs.
+    fn boots(&self) -> [(&'static str, String); 3] {
+        let (kernel, initramfs, words) =
+            (format!("/{VMLINUX}"), format!("/{}", self.initramfs), self.command_line());
+        let [kernel, initramfs, words] = if self.parts.is_in_xen() {
+            let modules = format!("{kernel} {},{initramfs}", words.replace(',', ",,"));
+            [format!("/{XEN}"), modules, XEN_WORDS.to_owned()]
+        } else {
+            [kernel, initramfs, words]
+        };
+        [("-kernel", kernel), ("-initrd", initramfs), ("-append", words)]
     }
 
     /// The VMM's command line.
@@ -152,20 +173,21 @@ impl SiteVm<'_> {
         ];
         let own = [
             ("-machine", parts.machine().to_owned()),
-            ("-kernel", format!("/{VMLINUX}")),
             ("-L", format!("/{FIRMWARE}")),
             ("-name", "vm,debug-threads=on".to_owned()),
             ("-cpu", parts.cpu()),
             ("-smp", parts.vcpus().to_string()),
             ("-m", format!("{}M", self.memory_mib)),
-            ("-initrd", format!("/{}", self.initramfs)),
-            ("-append", self.command_line()),
             ("-netdev", netdev),
             ("-device", format!("{card},mac=52:54:00:12:34:{}", self.card)),
         ];
         let mut words = vec![format!("/usr/bin/{QEMU}")];
         words.extend(fixed.map(str::to_owned));
-        words.extend(own.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
+        words.extend(
+            own.into_iter()
+                .chain(self.boots())
+                .flat_map(|(option, value)| [option.to_owned(), value]),
+        );
         words.extend(self.disk());
         words.extend(parts.arguments());
         words
@@ -213,6 +235,26 @@ mod tests {
         ] {
             assert!(line(name).contains(word) && !plain.contains(word), "{}", line(name));
         }
+    }
+
+    #[test]
+    fn xen_is_loaded_with_its_dom0() {
+        let category = Category::read("plain+xen").expect("a category");
+        let words = of(&category, ClientPlace::Host).qemu;
+        let value = |option: &str| {
+            let at = words.iter().position(|word| word == option).expect("an option");
+            words[at + 1].as_str()
+        };
+        assert_eq!(value("-kernel"), "/vm/xen");
+        assert_eq!(value("-append"), XEN_WORDS);
+        assert_eq!(value("-m"), "512M");
+        let [kernel, initramfs] = ["/vm/vmlinux ", ",/vm/initramfs"];
+        let modules = value("-initrd").strip_prefix(kernel).expect("the dom0's kernel");
+        let words = modules.strip_suffix(initramfs).expect("its initramfs");
+        // QEMU takes one comma for the end of a module.
+        assert!(words.contains("console=ttyS0,,115200 "), "{words}");
+        assert!(!words.replace(",,", "").contains(','), "{words}");
+        assert!(words.ends_with(" console=hvc0"), "{words}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! CACHE/kernels/linux-image-6.1.0-56-amd64/           boot/ lib/ SHA256SUMS
 //! CACHE/debian/linux-image-6.12.117+deb13-amd64/      boot/ lib/ SHA256SUMS
 //! CACHE/debian-arm64-2/linux-image-6.1.0-56-arm64/      boot/ lib/ SHA256SUMS
+//! CACHE/xen/xen-hypervisor-4.17-amd64/                boot/ SHA256SUMS
 //! ```
 //!
 //! The list is as of `sha256sum`, and written last. The image is checked against it each time, a module when it
@@ -27,6 +28,8 @@ use crate::{Error, Tool, ToolLimits, checksum};
 const SUMS: &str = "SHA256SUMS";
 /// Kernels of the system's own archive.
 const KERNELS: &str = "kernels";
+/// Xen of the system's own archive.
+const XEN: &str = "xen";
 /// apt's configuration for Debian's releases, in the folder of their kernels.
 const CONFIGURATION: &str = ".apt/apt.conf";
 /// The package of an image begins so. It has the image and modules, or (Debian from 6.19 on, Ubuntu) depends on packages that have them.
@@ -59,6 +62,11 @@ impl KernelStore {
     pub(super) fn of_distribution(cache: &Path) -> KernelStore {
         let (folder, cache) = (cache.join(KERNELS), cache.to_owned());
         KernelStore { folder, cache, architecture: Architecture::Amd64, configuration: None }
+    }
+
+    /// Xen of the system's own archive.
+    pub(super) fn of_xen(cache: &Path) -> KernelStore {
+        KernelStore { folder: cache.join(XEN), ..KernelStore::of_distribution(cache) }
     }
 
     /// The kernels of Debian's releases, by the apt configuration in their folder.
@@ -149,24 +157,24 @@ fn checked<T>(
 }
 
 /// The checksum list of an entry: path in the entry -> SHA-256.
-struct Checksums(BTreeMap<String, String>);
+pub(super) struct Checksums(BTreeMap<String, String>);
 
 impl Checksums {
-    fn read(entry: &Path) -> Result<Checksums, Error> {
+    pub(super) fn read(entry: &Path) -> Result<Checksums, Error> {
         let path = entry.join(SUMS);
         let text = fs::read_to_string(&path).map_err(Error::io(&path, "read"))?;
         let lines = text.lines().filter_map(|line| line.split_once("  "));
         Ok(Checksums(lines.map(|(sum, path)| (path.to_owned(), sum.to_owned())).collect()))
     }
 
-    fn matches(&self, entry: &Path, file: &Path) -> bool {
+    pub(super) fn matches(&self, entry: &Path, file: &Path) -> bool {
         let name = file.strip_prefix(entry).ok().and_then(|name| name.to_str());
         let Some(expected) = name.and_then(|name| self.0.get(name)) else { return false };
         checksum::of_file(file).is_ok_and(|found| found == *expected)
     }
 
     /// Lists all files of a new entry.
-    fn write(entry: &Path) -> io::Result<()> {
+    pub(super) fn write(entry: &Path) -> io::Result<()> {
         let mut list = String::new();
         let mut folders = vec![entry.to_owned()];
         while let Some(folder) = folders.pop() {
@@ -203,7 +211,20 @@ impl KernelStore {
         packages.extend(self.depends(package)?.into_iter().filter(is_part));
         let entry = self.folder.join(package);
         let keep = |e| Error::io(&entry, "keep the kernel")(e);
-        let new = NewFolder::beside(&entry).map_err(keep)?;
+        let new = self.unpack(&entry, &packages)?;
+        tidy(new.path()).map_err(keep)?;
+        if self.configuration.is_some() {
+            keep_modules(new.path(), self.architecture)?;
+        }
+        Checksums::write(new.path()).map_err(keep)?;
+        new.replace().map_err(keep)?;
+        self.open(&entry)
+    }
+
+    /// Fetches packages and unpacks them into a new folder beside an entry.
+    pub(super) fn unpack(&self, entry: &Path, packages: &[String]) -> Result<NewFolder, Error> {
+        let keep = |e| Error::io(entry, "keep a package")(e);
+        let new = NewFolder::beside(entry).map_err(keep)?;
         let mut arguments = vec!["download"];
         arguments.extend(packages.iter().map(String::as_str));
         let unless_full = |e| full(new.path()).map_or(e, keep);
@@ -216,13 +237,7 @@ impl KernelStore {
                 fs::remove_file(&path).map_err(keep)?;
             }
         }
-        tidy(new.path()).map_err(keep)?;
-        if self.configuration.is_some() {
-            keep_modules(new.path(), self.architecture)?;
-        }
-        Checksums::write(new.path()).map_err(keep)?;
-        new.replace().map_err(keep)?;
-        self.open(&entry)
+        Ok(new)
     }
 
     /// Runs a program of the package manager in a folder and returns what it prints.
