@@ -8,6 +8,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);
     let figures = figures::read(&text).unwrap_or_default();
     assert!(figures.iter().all(|one| one.value.is_finite() && !one.category.is_empty()));
+    let named = observed::named_costs(&text);
+    assert!(named.iter().enumerate().all(|(at, one)| !named[..at].contains(one)));
     let Some((tool, all)) = observed::read(&text) else { return };
     assert!(!tool.is_empty());
     for one in all {
@@ -18,6 +20,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             Observed::Swapping { out, back } => out.is_finite() && back.is_finite() && out >= 0.0 && back >= 0.0,
             Observed::Line { count, all, .. } => count <= all,
             Observed::LateRuns { count, .. } => count > 0,
+            Observed::BootGaps { count, ns, all_ns, before } => {
+                count > 0 && ns <= all_ns + 1 && !before.as_str().is_empty()
+            }
+            Observed::StuckIn(name) | Observed::BlockedIn(name) => !name.as_str().is_empty(),
             _ => true,
         };
         assert!(is_possible, "{one:?}");

@@ -7,61 +7,29 @@
 //! | on    | off   | 518.94 MB/s |        boot: 0.064787 seconds
 //! ```
 //!
-//! Only values whose unit is known are read, and a cell that holds more than one value is none. Left out: what the figures mean.
+//! Only values whose unit is known are read, and a cell that holds more than one value is none. What compares no values may state relative changes
+//! (`+6.65%`, `1.03x`) or compare in sentences: these are read where there is nothing else. Left out: what the figures mean.
+
+mod programs;
+mod prose;
+mod setup;
+mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::{Better, Sample};
 
+use self::setup::{is_setup_word, remainder};
+use self::value::{Value, change, digits, known, number, plain, unit_in, value};
+
 /// More lines than a post has.
 const LINES: usize = 10_000;
 /// More values than a post has.
 const VALUES: usize = 10_000;
+/// A shorter line of dashes is none under a title.
+const UNDERLINE: usize = 4;
 /// Longer titles and labels are sentences.
 const LABEL: usize = 80;
-
-/// Units, as they are written.
-const UNITS: &[(&str, Better)] = &[
-    ("ns", Better::Lower),
-    ("us", Better::Lower),
-    ("\u{b5}s", Better::Lower),
-    ("\u{3bc}s", Better::Lower),
-    ("usec", Better::Lower),
-    ("ms", Better::Lower),
-    ("msec", Better::Lower),
-    ("s", Better::Lower),
-    ("sec", Better::Lower),
-    ("secs", Better::Lower),
-    ("seconds", Better::Lower),
-    ("cycles", Better::Lower),
-    ("iops", Better::Higher),
-    ("bit/s", Better::Higher),
-    ("bits/sec", Better::Higher),
-    ("kbit/s", Better::Higher),
-    ("kbits/sec", Better::Higher),
-    ("kbps", Better::Higher),
-    ("mbit/s", Better::Higher),
-    ("mbits/sec", Better::Higher),
-    ("mb/s", Better::Higher),
-    ("mbps", Better::Higher),
-    ("gbit/s", Better::Higher),
-    ("gbits/sec", Better::Higher),
-    ("gb/s", Better::Higher),
-    ("gbps", Better::Higher),
-    ("b/s", Better::Higher),
-    ("kb/s", Better::Higher),
-    ("kib/s", Better::Higher),
-    ("mib/s", Better::Higher),
-    ("gib/s", Better::Higher),
-    ("req/s", Better::Higher),
-    ("requests/s", Better::Higher),
-    ("requests/sec", Better::Higher),
-    ("ops/s", Better::Higher),
-    ("ops/sec", Better::Higher),
-    ("tps", Better::Higher),
-    ("qps", Better::Higher),
-    ("fps", Better::Higher),
-];
 
 /// Parts of words that name what was measured, and no set-up.
 const METRICS: &[&str] = &[
@@ -86,13 +54,6 @@ const METRIC_WORDS: &[&str] = &[
 /// Cells of a column that says whether something is there.
 const SWITCHES: &[&str] = &["on", "off", "yes", "no", "enabled", "disabled", "true", "false"];
 
-/// A value with its unit; without one it has that of its column or title.
-#[derive(Clone, Debug, PartialEq)]
-struct Value {
-    number: f64,
-    unit: Option<String>,
-}
-
 struct PostedTable {
     title: String,
     head: Vec<String>,
@@ -102,6 +63,9 @@ struct PostedTable {
 /// Values of a line below a title.
 struct PostedLine {
     title: String,
+    /// The part of the post, and what stands above it: each is between two fences.
+    part: usize,
+    heading: String,
     label: String,
     unit: String,
     values: Vec<f64>,
@@ -111,26 +75,70 @@ struct PostedLine {
 
 /// The values of a post, with set-ups as categories; `None` if it compares none.
 pub fn read(text: &str) -> Option<Vec<Sample>> {
-    let (tables, lines) = blocks(text);
+    let Blocks { tables, lines, changes } = blocks(text);
     let mut samples = of_lines(&lines);
     if !of_titled(&tables, &mut samples) {
         tables.iter().for_each(|table| of_table(table, &mut samples));
     }
-    samples.retain(|one| one.value.is_finite());
-    samples.truncate(VALUES);
+    let ends = |samples: &mut Vec<Sample>| {
+        samples.retain(|one| one.value.is_finite() && !one.category.is_empty());
+        samples.truncate(VALUES);
+    };
+    ends(&mut samples);
+    if compares(&samples) {
+        return Some(samples);
+    }
+    let mut samples = of_changes(&tables, &changes);
+    ends(&mut samples);
+    if samples.len() > 1 {
+        return Some(samples);
+    }
+    let mut samples = prose::read(text);
+    ends(&mut samples);
+    (!samples.is_empty()).then_some(samples)
+}
+
+/// Whether something has values of several set-ups.
+fn compares(samples: &[Sample]) -> bool {
     let mut setups: BTreeMap<(&str, &str, &str), BTreeSet<&str>> = BTreeMap::new();
-    for one in &samples {
-        let key = (one.workload.as_str(), one.metric.as_str(), one.unit.as_str());
+    for one in samples {
+        let key = (one.workload.as_str(), one.metric.as_str(), kind_of(&one.unit));
         setups.entry(key).or_default().insert(&one.category);
     }
-    setups.values().any(|all| all.len() > 1).then_some(samples)
+    setups.values().any(|all| all.len() > 1)
+}
+
+/// Units of one kind are converted: bits, bytes, times.
+fn kind_of(unit: &str) -> &str {
+    match unit {
+        _ if unit.ends_with("its/sec") || unit.ends_with("bit/s") || unit.ends_with("bps") => {
+            "bits"
+        }
+        _ if unit.ends_with("B/s") || unit.ends_with("B/sec") => "bytes",
+        "ns" | "us" | "usec" | "ms" | "msec" | "s" | "sec" | "secs" | "second" | "seconds"
+        | "min" | "minutes" => "time",
+        other => other,
+    }
+}
+
+/// What a post has.
+#[derive(Default)]
+struct Blocks {
+    tables: Vec<PostedTable>,
+    lines: Vec<PostedLine>,
+    /// Title, label, and a relative change.
+    changes: Vec<(String, String, f64)>,
 }
 
 /// Tables, and lines with figures, each with the title above it.
-fn blocks(text: &str) -> (Vec<PostedTable>, Vec<PostedLine>) {
-    let (mut tables, mut lines): (Vec<PostedTable>, Vec<PostedLine>) = Default::default();
+fn blocks(text: &str) -> Blocks {
+    let Blocks { mut tables, mut lines, mut changes } = Blocks::default();
     let mut title = String::new();
+    let (mut heading, mut part, mut is_fenced) = (String::new(), 0, false);
     let mut in_table = false;
+    // The line before is a title that the next one may go on with.
+    let mut is_begun = false;
+    let mut previous = "";
     for line in text.lines().take(LINES) {
         let line = line.trim_start_matches(['>', ' ', '\t']).trim_end();
         let cells = cells(line);
@@ -153,13 +161,158 @@ fn blocks(text: &str) -> (Vec<PostedTable>, Vec<PostedLine>) {
             continue;
         }
         in_table = false;
-        if let Some((label, unit, values, repeats)) = figures(line, &title) {
-            lines.push(PostedLine { title: title.clone(), label, unit, values, repeats });
+        let before = std::mem::replace(&mut previous, line);
+        // A line under a title; what stands above may look like a program's output.
+        if line.len() >= UNDERLINE
+            && ['#', '=', '-', '~'].iter().any(|mark| line.chars().all(|c| c == *mark))
+        {
+            let found = as_label(before.trim_matches(['#', '=', ' ', ':', '-']));
+            if let Some(found) =
+                found.filter(|_| figures(before, "").is_none() && !before.starts_with('$'))
+            {
+                title = found;
+            }
+            is_begun = false;
+            continue;
+        }
+        if line.starts_with("```") {
+            is_fenced = !is_fenced;
+            part += usize::from(is_fenced);
+            is_begun = false;
+            continue;
+        }
+        if !is_fenced && line.chars().any(char::is_alphabetic) {
+            heading = as_heading(line);
+        }
+        if let Some((before, after)) = two_values(line) {
+            for (title, value) in [("before", before.1), ("after", after)] {
+                lines.push(PostedLine {
+                    title: title.to_owned(),
+                    part,
+                    heading: heading.clone(),
+                    label: before.0.clone(),
+                    unit: value.unit.unwrap_or_default(),
+                    values: vec![value.number],
+                    repeats: false,
+                });
+            }
+        } else if let Some((label, unit, values, repeats)) = figures(line, &title) {
+            let (title, heading) = (title.clone(), heading.clone());
+            lines.push(PostedLine { title, part, heading, label, unit, values, repeats });
+        } else if let Some((label, change)) = change_of(line) {
+            changes.push((title.clone(), label, change));
         } else if let Some(found) = as_title(line) {
-            title = found;
+            let goes_on = is_begun && found.starts_with(char::is_lowercase);
+            title = if goes_on { format!("{title} {found}") } else { found };
+            is_begun = line.len() > LABEL / 2 && !line.ends_with(['.', ':']);
+            continue;
+        }
+        is_begun = false;
+    }
+    Blocks { tables, lines, changes }
+}
+
+/// What stands above a fence: the beginning of its last sentence.
+fn as_heading(line: &str) -> String {
+    let last = line.trim_end_matches(['.', ' ']).rsplit(". ").next().unwrap_or(line);
+    plain(last.trim_matches(['#', '=', ' ', ':', '-'])).chars().take(LABEL).collect()
+}
+
+/// `boot: 1.2 s -> 0.9 s (-25 %)`: what was measured, before and after. One of the two has a unit.
+fn two_values(line: &str) -> Option<((String, Value), Value)> {
+    let (before, after) = ARROWS.iter().find_map(|arrow| line.split_once(arrow))?;
+    let words: Vec<&str> = before.split_whitespace().collect();
+    // The value may be of two words.
+    let (label, mut before) = [2, 1].into_iter().find_map(|length| {
+        let (label, words) = words.split_at(words.len().checked_sub(length)?);
+        Some((label.join(" "), value(&words.join(" "))?))
+    })?;
+    let words: Vec<&str> = after.split_whitespace().take(2).collect();
+    let trimmed = |text: &str| text.trim_end_matches([',', ';', '.']).to_owned();
+    let mut after =
+        [2, 1].into_iter().find_map(|length| value(&trimmed(&words.get(..length)?.join(" "))))?;
+    before.unit = before.unit.or_else(|| after.unit.clone());
+    after.unit = after.unit.or_else(|| before.unit.clone());
+    let label = as_label(label.trim_end_matches([':', '=', ' ']))?;
+    before.unit.is_some().then_some(((label, before), after))
+}
+
+/// Arrows between two values, or behind a label.
+const ARROWS: [&str; 5] = ["-->", "->", "=>", "\u{2192}", "\u{21d2}"];
+
+/// A line with a relative change: `2 VMs:  +6.65%`, `boot time  -12 %`.
+fn change_of(line: &str) -> Option<(String, f64)> {
+    if let Some((label, rest)) = line.rsplit_once(':')
+        && let Some(found) = change(rest, false)
+    {
+        return Some((as_label(label)?, found));
+    }
+    let at = line.rfind(['+', '-', '\u{2212}']).filter(|at| line[..*at].ends_with([' ', '\t']))?;
+    Some((as_label(&line[..at])?, change(&line[at..], false)?))
+}
+
+/// Relative changes, of tables and of lines below titles.
+fn of_changes(tables: &[PostedTable], lines: &[(String, String, f64)]) -> Vec<Sample> {
+    /// Words of a head or a title by which a share without a sign is a change.
+    const RELATIVE: [&str; 14] = [
+        "change",
+        "diff",
+        "delta",
+        "improvement",
+        "overhead",
+        "slowdown",
+        "speedup",
+        "regression",
+        "gain",
+        "vs",
+        "relative",
+        "reduction",
+        "loss",
+        "penalty",
+    ];
+    let is_relative = |text: &str| {
+        let text = text.to_lowercase();
+        RELATIVE
+            .iter()
+            .any(|word| text.split(|c: char| !c.is_alphanumeric()).any(|one| one.starts_with(word)))
+    };
+    let mut samples = Vec::new();
+    for table in tables {
+        for at in 1..table.head.len() {
+            let head = table.head[at].as_str();
+            let bare = is_relative(head) || is_relative(&table.title);
+            let found: Vec<(&Vec<String>, f64, &str)> = table
+                .rows
+                .iter()
+                .filter_map(|row| {
+                    let cell = row.get(at)?;
+                    let factor = plain(cell);
+                    let factor =
+                        factor.trim_start_matches(['~', '\u{2248}']).strip_suffix(['x', '\u{d7}']);
+                    change(cell, bare)
+                        .map(|change| (row, change, "%"))
+                        .or_else(|| Some((row, digits(factor?.trim()).filter(|_| bare)?, "times")))
+                })
+                .collect();
+            if 2 * found.len() < table.rows.len() {
+                continue;
+            }
+            let rows_are_metrics = table.rows.iter().any(|row| names_metric(&row[0]));
+            samples.extend(found.into_iter().map(|(row, change, unit)| match rows_are_metrics {
+                true => sample(head, (&row[0], ""), (unit, change)),
+                false => sample(&row[0], (head, ""), (unit, change)),
+            }));
         }
     }
-    (tables, lines)
+    samples.extend(lines.iter().map(|(title, label, change)| {
+        match names_metric(label) || title.is_empty() {
+            true => {
+                sample(if title.is_empty() { "change" } else { title }, (label, ""), ("%", *change))
+            }
+            false => sample(label, (title, ""), ("%", *change)),
+        }
+    }));
+    samples
 }
 
 /// Cells of a table's row.
@@ -169,11 +322,6 @@ fn cells(line: &str) -> Vec<String> {
     }
     let line = line.trim_matches(['|', '\u{2502}']);
     line.split(['|', '\u{2502}']).map(plain).collect()
-}
-
-/// Without Markdown's marks.
-fn plain(text: &str) -> String {
-    text.replace(['*', '`'], "").trim().to_owned()
 }
 
 /// The values of a line that has some: its label, their unit, and whether they are repetitions.
@@ -196,10 +344,25 @@ fn figures(line: &str, title: &str) -> Option<(String, String, Vec<f64>, bool)> 
         let number = 60.0 * minutes + seconds.replace(',', ".").parse::<f64>().ok()?;
         return single("real", Value { number, unit: Some("s".to_owned()) });
     }
-    if let Some((label, rest)) = line.split_once(':')
+    if let Some((label, found)) = programs::read(line) {
+        return single(&label, found);
+    }
+    // Behind a value stands what else the program says of it: `[ 300 IOPS]`, `< 24 us>`.
+    let start = line.split(['[', '<']).next().unwrap_or(line).trim();
+    if let Some((label, rest)) = start.rsplit_once(": ").or_else(|| start.split_once(':'))
         && let Some(found) = value(rest).filter(|found| found.unit.is_some())
     {
         let label = as_label(label)?;
+        return single(&label, found);
+    }
+    // `LABEL --> 31.33   (93.8%)`, `LABEL  474.69 MB/s`.
+    if let Some((label, rest)) = ARROWS.iter().find_map(|arrow| line.split_once(arrow))
+        && let Some(found) = value(rest).filter(|found| found.unit.is_some() || is_named(label))
+    {
+        let unit = found.unit.unwrap_or_default();
+        return Some((as_label(label)?, unit, vec![found.number], false));
+    }
+    if let Some((label, found)) = labelled(start) {
         return single(&label, found);
     }
     // Three values and more, whose unit the title has.
@@ -212,6 +375,28 @@ fn figures(line: &str, title: &str) -> Option<(String, String, Vec<f64>, bool)> 
     is_row.then_some((label, unit, values, true))
 }
 
+/// A label that names a set-up.
+fn is_named(label: &str) -> bool {
+    label.split_whitespace().any(is_setup_word)
+}
+
+/// `AES-GCM-256-Go   197.24 MB/s    (selected)`: a label, a value and its unit, and nothing else.
+fn labelled(line: &str) -> Option<(String, Value)> {
+    /// More words are a sentence.
+    const WORDS: usize = 6;
+    let line = match line.split_once(" (") {
+        Some((before, inside)) if inside.ends_with(')') && before.contains(' ') => before,
+        _ => line,
+    };
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (label, found) = [2, 1].into_iter().find_map(|length| {
+        let (label, words) = words.split_at(words.len().checked_sub(length)?);
+        let found = value(&words.join(" ")).filter(|found| found.unit.is_some())?;
+        Some((label, found))
+    })?;
+    (label.len() <= WORDS).then(|| Some((as_label(&label.join(" "))?, found)))?
+}
+
 /// A label: short, and with a letter.
 fn as_label(text: &str) -> Option<String> {
     let text = plain(text);
@@ -221,6 +406,13 @@ fn as_label(text: &str) -> Option<String> {
 
 /// A line that may be a title: no command, no output of a program, no long sentence.
 fn as_title(line: &str) -> Option<String> {
+    // An item of a list, `2. 1000 instances`.
+    let is_item = line.split_once(". ").is_some_and(|(number, rest)| {
+        number.parse::<u8>().is_ok() && rest.starts_with(char::is_alphanumeric)
+    });
+    if is_item && line.len() <= LABEL / 2 {
+        return Some(line.trim_end_matches(':').to_owned());
+    }
     let has_value = line
         .split_whitespace()
         .next()
@@ -238,90 +430,17 @@ fn as_title(line: &str) -> Option<String> {
         )
     };
     let has_value = has_value || line.split_whitespace().any(is_time);
+    // A command may be told of: `make -j4   # host`.
+    if is_command
+        && let Some((_, comment)) = line.trim_start_matches(['#', ' ']).rsplit_once(" # ")
+        && let Some(comment) = as_label(comment)
+    {
+        return Some(comment);
+    }
     let is_output =
         has_value || assigns || is_command || line.starts_with("time ") || line.starts_with("```");
     let text = line.trim_matches(['#', '=', ' ', ':', '-']).split("<-").next()?.trim();
     as_label(text).filter(|_| !is_output).map(|text| text.trim_end_matches(':').to_owned())
-}
-
-/// Bare digits, with a point or with groups of three: `40,074`, `0.092668`.
-fn digits(text: &str) -> Option<f64> {
-    let groups: Vec<&str> = text.split(',').collect();
-    let is_grouped = match groups.as_slice() {
-        [_] => true,
-        [first, rest @ ..] => {
-            let last = rest.len() - 1;
-            (1..=3).contains(&first.len())
-                && rest.iter().enumerate().all(|(at, group)| match at == last {
-                    true => group.split('.').next().is_some_and(|whole| whole.len() == 3),
-                    false => group.len() == 3,
-                })
-        }
-        [] => false,
-    };
-    let bare = text.replace(',', "");
-    let is_number = bare.starts_with(|c: char| c.is_ascii_digit())
-        && bare.chars().all(|c| c.is_ascii_digit() || c == '.');
-    (is_grouped && is_number).then(|| bare.parse().ok())?
-}
-
-/// A number, with k, M or G for thousands.
-fn number(word: &str) -> Option<f64> {
-    let factor = match word.chars().last()? {
-        'k' | 'K' => 1e3,
-        'M' => 1e6,
-        'G' => 1e9,
-        _ => return digits(word),
-    };
-    Some(digits(&word[..word.len() - 1])? * factor)
-}
-
-/// A cell with one value: `~175 MB/s`, `**297.7 ms**`, `253k (??)`, `4488ms`, `43.1MiB/s`.
-fn value(cell: &str) -> Option<Value> {
-    let cell = plain(cell);
-    let cell = cell.trim_start_matches(['~', '\u{2248}', ' ']);
-    let cell = match cell.split_once('(') {
-        Some((before, inside)) if inside.ends_with(')') => before.trim(),
-        Some(_) => return None,
-        None => cell,
-    };
-    let cell = cell.split('\u{b1}').next()?.trim();
-    if let Some(number) = number(cell) {
-        return Some(Value { number, unit: None });
-    }
-    let end = cell.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ',')?;
-    let (digit, rest) = cell.split_at(end);
-    let unit = |rest: &str| known(rest.trim()).map(|_| rest.trim().to_owned());
-    let (factor, unit) = match unit(rest) {
-        Some(unit) => (1.0, unit),
-        // 12.9k IOPS.
-        None => (number(&format!("1{}", rest.get(..1)?))?, unit(rest.get(1..)?)?),
-    };
-    Some(Value { number: digits(digit)? * factor, unit: Some(unit) })
-}
-
-/// Which values of a unit are good, if it is one.
-fn known(unit: &str) -> Option<Better> {
-    let unit = unit.to_lowercase();
-    UNITS.iter().find(|(name, _)| *name == unit).map(|(_, better)| *better)
-}
-
-/// The unit that a head or a title names.
-fn unit_in(text: &str) -> Option<String> {
-    let is_mark = |c: char| c.is_whitespace() || ",()[].-_".contains(c);
-    let is_enclosed =
-        |word: &str| text.contains(&format!("({word})")) || text.contains(&format!("[{word}]"));
-    let mut words = text.split(is_mark).filter_map(|word| {
-        // Milliseconds of a file: ms/file.
-        let is_time =
-            |(time, _): &(&str, &str)| known(time).is_some_and(|better| better == Better::Lower);
-        match known(word) {
-            Some(_) => Some(word),
-            None => word.split_once('/').filter(is_time).map(|(time, _)| time),
-        }
-    });
-    // A single letter may be anything.
-    words.find(|word| word.len() > 1 || is_enclosed(word)).map(str::to_owned)
 }
 
 fn names_metric(text: &str) -> bool {
@@ -348,19 +467,75 @@ fn of_lines(lines: &[PostedLine]) -> Vec<Sample> {
     for line in lines {
         titles.entry(&line.label).or_default().insert(&line.title);
     }
-    let is_titled = |line: &&PostedLine| !line.repeats && titles[line.label.as_str()].len() > 1;
-    let titled =
-        lines.iter().filter(is_titled).map(|line| (&line.title, (line.label.as_str(), ""), line));
+    let grouped = of_setups(lines);
+    let of_group: BTreeSet<&str> = grouped.iter().map(|one| one.category.as_str()).collect();
+    let is_single = |line: &&PostedLine| !line.repeats && !of_group.contains(line.label.as_str());
+    let is_titled = |line: &&PostedLine| titles[line.label.as_str()].len() > 1;
+    let titled = lines
+        .iter()
+        .filter(is_single)
+        .filter(is_titled)
+        .map(|line| (line.title.clone(), (line.label.as_str(), ""), line));
     let repeated = lines
         .iter()
         .filter(|line| line.repeats)
-        .map(|line| (&line.label, (line.title.as_str(), ""), line));
-    titled
-        .chain(repeated)
-        .flat_map(|(setup, names, line)| {
-            line.values.iter().map(move |number| sample(setup, names, (&line.unit, *number)))
-        })
-        .collect()
+        .map(|line| (line.label.clone(), (line.title.as_str(), ""), line));
+    // Under one title, in several parts of the post: what stands above each part tells them apart.
+    let mut parts: BTreeMap<&str, BTreeMap<usize, &str>> = BTreeMap::new();
+    for line in lines {
+        parts.entry(&line.label).or_default().entry(line.part).or_insert(&line.heading);
+    }
+    let parted =
+        lines.iter().filter(is_single).filter(|line| !is_titled(line)).filter_map(|line| {
+            let parts = &parts[line.label.as_str()];
+            let headings: BTreeSet<&str> = parts.values().copied().collect();
+            let name = match headings.len() == parts.len() && !line.heading.is_empty() {
+                true => line.heading.clone(),
+                false => format!("part {}", line.part),
+            };
+            (parts.len() > 1).then_some((name, (line.label.as_str(), ""), line))
+        });
+    let samples = titled.chain(repeated).chain(parted).flat_map(|(setup, names, line)| {
+        let values = line.values.iter();
+        values.map(|number| sample(&setup, names, (&line.unit, *number))).collect::<Vec<_>>()
+    });
+    samples.chain(grouped.iter().cloned()).collect()
+}
+
+/// Lines of one thing in several set-ups, which their labels name: `with vhost: 9.4 Gbit/s`, `without: 3.1 Gbit/s`.
+fn of_setups(lines: &[PostedLine]) -> Vec<Sample> {
+    type Measured<'a> = (&'a str, usize, String, String);
+    let mut groups: BTreeMap<Measured<'_>, Vec<&PostedLine>> = BTreeMap::new();
+    for line in lines.iter().filter(|line| !line.repeats) {
+        if let Some(thing) = remainder(&line.label) {
+            let key = (line.title.as_str(), line.part, thing, line.unit.to_lowercase());
+            groups.entry(key).or_default().push(line);
+        }
+    }
+    let mut samples = Vec::new();
+    for ((title, _, thing, unit), lines) in groups {
+        let labels: BTreeSet<&str> = lines.iter().map(|line| line.label.as_str()).collect();
+        if labels.len() < 2 {
+            continue;
+        }
+        let name = match (title, thing.as_str()) {
+            ("", "") => match known(&unit) {
+                None => "figures",
+                Some(_) if kind_of(&unit) == "time" => "time",
+                Some(_) => unit.as_str(),
+            },
+            ("", thing) => thing,
+            (title, _) => title,
+        };
+        for line in lines {
+            samples.extend(
+                line.values
+                    .iter()
+                    .map(|number| sample(&line.label, (name, ""), (&line.unit, *number))),
+            );
+        }
+    }
+    samples
 }
 
 /// A table's columns that have values, with the units of their heads.
@@ -468,7 +643,12 @@ fn of_table(table: &PostedTable, samples: &mut Vec<Sample>) {
     }
     if !rows_are_metrics && (!columns_are_setups || table.has_switches()) {
         let of = |(label, head, unit, number): &(String, &str, String, f64)| {
-            sample(label, (&table.title, head), (unit, *number))
+            // `1.5 MB` alone says nothing.
+            let is_bare = label.starts_with(|c: char| c.is_ascii_digit())
+                && label.split_whitespace().count() <= 2
+                && !table.head[0].is_empty();
+            let named = if is_bare { format!("{} {label}", table.head[0]) } else { label.clone() };
+            sample(&named, (&table.title, head), (unit, *number))
         };
         samples.extend(values.iter().map(of));
     }
@@ -582,6 +762,15 @@ mod tests {
         let all = read_values(text);
         assert_eq!(all.len(), 6);
         assert_eq!(all[3], "1000 files, mean ms/file : virtiofs 0.41 ms");
+    }
+
+    #[test]
+    fn a_title_with_a_line_under_it_may_look_like_output() {
+        let text = "# VMM A queue_size=1024\n##########\n$ a --disk x\nREAD: bw=131MiB/s (137MB/s), io=7832MiB\n\n# VMM B queue_size=1024\n##########\nREAD: bw=67.3MiB/s (70.6MB/s), io=4000MiB\n";
+        assert_eq!(
+            read_values(text),
+            ["READ : VMM A queue_size=1024 131 MiB/s", "READ : VMM B queue_size=1024 67.3 MiB/s"]
+        );
     }
 
     /// A list of different things compares nothing.

@@ -4,8 +4,11 @@
 //! Each has a reader that takes what it knows and leaves the rest: a post has several of them, and words between. Left out on purpose: what
 //! such a text does not prove. A tool that shows nothing is named as before, and refused.
 
+mod boot;
 mod delays;
 mod log;
+mod named;
+mod stuck;
 
 use std::collections::BTreeMap;
 
@@ -25,7 +28,7 @@ type ObservedReader = fn(&str) -> Option<Vec<Observed>>;
 
 /// What a text shows, and the tool that it is of; `None` if no tool is known by it.
 pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
-    let readers: [(&str, ObservedReader); 23] = [
+    let readers: [(&str, ObservedReader); 27] = [
         ("top", top),
         ("table of processor times", tables),
         ("cpu.stat", quota),
@@ -49,6 +52,10 @@ pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
         ("mount", log::mounts),
         ("Get-NetAdapterRsc", log::coalescing),
         ("log of a boot", log::boot),
+        ("log of a boot", boot::gaps),
+        ("stack of a log", stuck::functions),
+        ("counter of stolen time", falling_steal),
+        ("words about steal", steal_in_words),
     ];
     let mut all = Vec::new();
     let mut tool = None;
@@ -57,6 +64,10 @@ pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
             tool.get_or_insert(name);
             all.extend(found);
         }
+    }
+    // A counter that falls shows no share either.
+    if all.contains(&Observed::StealFalls) {
+        all.retain(|one| !matches!(one, Observed::Steal(_)));
     }
     Some((tool?, all))
 }
@@ -93,6 +104,91 @@ fn top(text: &str) -> Option<Vec<Observed>> {
     };
     let steal: Vec<f64> = lines(text).filter_map(of_line).collect();
     Some(vec![Observed::Steal(mean(&steal)?)])
+}
+
+/// What a text names in words that is a known cost: the last resort, where nothing else is read.
+pub fn named_costs(text: &str) -> Vec<Observed> {
+    named::costs(text)
+}
+
+/// Differences of a counter of stolen time by second, most of which are negative, or two lines of /proc/stat of which the second has less of it. The words
+/// before the figures say that they are of steal.
+fn falling_steal(text: &str) -> Option<Vec<Observed>> {
+    const FALLS: usize = 3;
+    const STEAL: usize = 8;
+    let mut is_of_steal = false;
+    let (mut falls, mut others) = (0usize, 0usize);
+    let mut last: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut decreases = false;
+    for line in lines(text) {
+        let words: Vec<&str> = line.split_whitespace().take(16).collect();
+        match words.as_slice() {
+            [one] if one.parse::<i64>().is_ok() => {
+                if is_of_steal {
+                    falls += usize::from(one.starts_with('-'));
+                    others += usize::from(!one.starts_with('-'));
+                }
+            }
+            [name, ..] if name.starts_with("cpu") && words.len() > STEAL => {
+                if let Ok(steal) = words[STEAL].parse::<u64>() {
+                    decreases |= last.insert(name, steal).is_some_and(|before| steal < before);
+                }
+            }
+            [] => {}
+            _ if line.starts_with("```") || line == "..." || line.contains("test $num") => {}
+            _ => {
+                is_of_steal = line.to_ascii_lowercase().contains("steal")
+                    || is_of_steal && line.starts_with('#')
+            }
+        }
+    }
+    (falls >= FALLS && falls > others || decreases).then(|| vec![Observed::StealFalls])
+}
+
+/// `top showed 95% steal`, `steal time: 40 %`: of a sentence that supposes nothing.
+fn steal_in_words(text: &str) -> Option<Vec<Observed>> {
+    /// Words by which it is advice or a bound.
+    const SUPPOSING: [&str; 11] = [
+        "if", "when", "should", "would", "could", "may", "might", "above", "over", "exceeds",
+        "than",
+    ];
+    let clean = |word: &str| {
+        word.trim_matches(|c: char| !c.is_alphanumeric() && c != '%').to_ascii_lowercase()
+    };
+    let mut found = Vec::new();
+    for line in lines(text) {
+        for sentence in line.split(". ") {
+            let mut words: Vec<String> = Vec::new();
+            for word in sentence.split_whitespace().take(64).map(clean) {
+                match words.last_mut().filter(|_| word == "%") {
+                    Some(number) => number.push('%'),
+                    None if word.is_empty() => {}
+                    None => words.push(word),
+                }
+            }
+            if words.iter().any(|word| SUPPOSING.contains(&word.as_str())) {
+                continue;
+            }
+            for (at, word) in words.iter().enumerate() {
+                let Some(share) = word.strip_suffix('%').and_then(part) else { continue };
+                let is = |word: Option<&String>| {
+                    word.is_some_and(|word| ["steal", "stolen", "st"].contains(&word.as_str()))
+                };
+                let before = |n: usize| at.checked_sub(n).and_then(|at| words.get(at));
+                let of = |word: Option<&String>| {
+                    word.is_some_and(|word| ["time", "of", "is", "at"].contains(&word.as_str()))
+                };
+                if is(words.get(at + 1))
+                    || is(before(1)) && before(2).is_none_or(|word| word == "cpu")
+                    || of(before(1)) && is(before(2))
+                    || of(before(1)) && of(before(2)) && is(before(3))
+                {
+                    found.push(share);
+                }
+            }
+        }
+    }
+    Some(vec![Observed::Steal(mean(&found)?)])
 }
 
 /// Columns of mpstat, sar and iostat (`%steal`), and of vmstat (`si`, `so`, `st`), by their places from the end: the times before are of
@@ -577,6 +673,36 @@ mod tests {
             ),
         ] {
             assert_eq!(all(text), [Observed::Steal(steal)], "{text}");
+        }
+    }
+
+    #[test]
+    fn steal_is_read_in_words() {
+        for (text, share) in [
+            ("`top` showed **95% steal (`st`)** with 1-min load ~38\n", 0.95),
+            ("CPU steal is 35 % most of the day.\n", 0.35),
+            ("steal time of 12.5%\n", 0.125),
+        ] {
+            assert_eq!(all(text), [Observed::Steal(share)], "{text}");
+        }
+        for none in [
+            "If steal is above 10% you should talk to your provider.\n",
+            "steal 3\u{2013}24%\n",
+            "95% idle, no steal\n",
+            "they steal 5 % of it\n",
+        ] {
+            assert_eq!(all(none), [], "{none}");
+        }
+    }
+
+    #[test]
+    fn a_counter_that_falls_shows_no_share() {
+        let column = "steal column of /proc/stat, per second:\n-5433\n-8812\n-120\n12\n";
+        assert_eq!(all(column), [Observed::StealFalls]);
+        let twice = "cpu  10 0 10 100 0 0 0 400 0 0\ncpu0 10 0 10 100 0 0 0 400 0 0\ncpu  20 0 10 190 0 0 0 300 0 0\ncpu0 20 0 10 190 0 0 0 300 0 0\n";
+        assert_eq!(all(twice), [Observed::StealFalls]);
+        for none in ["idle column:\n-5433\n-8812\n-120\n", "steal:\n5\n6\n-1\n7\n"] {
+            assert_eq!(all(none), [], "{none}");
         }
     }
 

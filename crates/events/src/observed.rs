@@ -137,6 +137,70 @@ words! {
     }
 }
 
+words! {
+    /// Something that a text names in words and that is a known cost of VMs; whether it is the cost here, the text does not show.
+    pub enum NamedCost {
+        /// Memory comes by a process of the host.
+        Userfaultfd = "userfaultfd",
+        /// The guest's memory is mapped and pinned for a passed-through device.
+        IommuMap = "iommu-map",
+        /// A confidential guest accepts its memory.
+        AcceptMemory = "memory-acceptance",
+        /// The guest's memory is mapped at first touch.
+        HostFaults = "host-faults",
+        /// The page tables of a large process are copied.
+        Fork = "fork",
+        /// The host delays who makes split locks.
+        SplitLocks = "split-lock-delay",
+        /// The guest's kernel writes to a serial port.
+        SerialConsole = "serial-port",
+        Balloon = "balloon",
+        /// The guest's memory has pages of 4 KiB.
+        SmallPages = "pages-of-4-kib",
+        /// Processor time that the host gave to others.
+        Steal = "steal-in-words",
+        /// System calls for the time.
+        ClockCalls = "clock-calls",
+        /// A guest of a guest.
+        Nested = "nested",
+        /// A guest's disk is a file that goes through the host's page cache.
+        HostCache = "host-page-cache",
+    }
+}
+
+/// A name that is short: of a function, of a driver.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ShortName {
+    bytes: [u8; ShortName::MOST],
+    length: u8,
+}
+
+impl ShortName {
+    /// Bytes that it has at most.
+    pub const MOST: usize = 48;
+
+    /// `None` if it is longer, empty, or has other characters than those of names.
+    pub fn new(name: &str) -> Option<ShortName> {
+        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
+        let length = u8::try_from(name.len()).ok()?;
+        let mut bytes = [0; ShortName::MOST];
+        bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+        (length > 0 && name.bytes().all(is_of_name)).then_some(ShortName { bytes, length })
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        let bytes = self.bytes.get(..usize::from(self.length)).unwrap_or_default();
+        std::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for ShortName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
 /// One thing that a text shows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Observed {
@@ -171,6 +235,23 @@ pub enum Observed {
     NoKvm,
     /// The counter of stolen time shows more than there was.
     StealCounter,
+    /// The counter of stolen time falls.
+    StealFalls,
+    /// A CPU did not leave this function for seconds.
+    StuckIn(ShortName),
+    /// A task was blocked for minutes below this function.
+    BlockedIn(ShortName),
+    /// Gaps of a boot's log, the lines behind which are mostly of one driver or subsystem.
+    BootGaps {
+        count: u32,
+        /// Of them all, ns.
+        ns: u64,
+        /// From the first line to the last, ns.
+        all_ns: u64,
+        before: ShortName,
+    },
+    /// A text names it.
+    Named(NamedCost),
     /// A function took this long at most, ns.
     Timed(TimedFunction, u64),
     /// A mitigation is at work.

@@ -350,7 +350,10 @@ impl Explained<'_> {
             .iter()
             .take(FINDINGS)
             .any(|finding| !finding.remedies.is_empty() || finding.found.is_cured_by_words());
-        let is_open = explanation.verdict.id() == "undecided" && !says_how;
+        // What a text names beside results explains none of them.
+        let is_named = |one: &Finding| matches!(one.found, explain::FoundKind::Named(_));
+        let is_open = explanation.verdict.id() == "undecided" && !says_how
+            || explanation.verdict.id() == "results" && explanation.findings.iter().all(is_named);
         if (explanation.findings.is_empty() || is_open)
             && let Some(next) = explanation.steps.iter().find_map(|step| step.next)
         {

@@ -148,7 +148,9 @@ impl EvidenceInput {
         if ImportFormat::recognise(head).is_ok() {
             return Ok(None);
         }
-        let Some((tool, observed)) = observed::read(text).filter(|(_, all)| !all.is_empty()) else {
+        // What stands between the parts of a post says what they are.
+        let read = |text: &str| observed::read(text).filter(|(_, all)| !all.is_empty());
+        let Some((tool, observed)) = read(text).or_else(|| read(self.post.as_deref()?)) else {
             return Ok(None);
         };
         let mut ledger = LedgerBuilder::new(Filter::default(), 1);
@@ -156,12 +158,30 @@ impl EvidenceInput {
         Ok(Some(finish(ledger, tool, Losses::default())))
     }
 
-    /// The ledger of results of benchmarks by set-up.
+    /// The ledger of results of benchmarks by set-up, and of the costs that the text names.
     pub fn figures(&self) -> Option<Ledger> {
-        let samples = figures::read(self.post.as_deref().or(self.text())?)?;
+        let text = self.post.as_deref().or(self.text())?;
+        let samples = figures::read(text)?;
         let mut ledger = LedgerBuilder::new(Filter::default(), 1);
         samples.iter().for_each(|one| ledger.sample(one));
+        observed::named_costs(text).into_iter().for_each(|one| ledger.observed(one));
         Some(finish(ledger, POSTED_FIGURES, Losses::default()))
+    }
+
+    /// The ledger of the costs that a text names and does not measure; `None` if it names none.
+    pub fn named_costs(&self) -> Option<Ledger> {
+        let named = observed::named_costs(self.post.as_deref().or(self.text())?);
+        let mut ledger = LedgerBuilder::new(Filter::default(), 1);
+        named.iter().for_each(|one| ledger.observed(*one));
+        (!named.is_empty()).then(|| finish(ledger, "words", Losses::default()))
+    }
+
+    /// Whether it is text of no format that an importer takes: figures of a log that has several results are more than the last of them.
+    pub fn is_unknown_text(&self) -> bool {
+        self.text().is_some_and(|text| {
+            let head = text.as_bytes().get(..HEAD).unwrap_or(text.as_bytes());
+            ImportFormat::recognise(head).is_err()
+        })
     }
 
     fn profile(&self, text: &str) -> anyhow::Result<Option<Ledger>> {

@@ -169,6 +169,13 @@ fn checked(path: &Path, reading: &ReadOptions, filter: Filter) -> anyhow::Result
             || matches!(configuration::vm(text, ""), Some(Ok(_)))
     });
     let figures = evidence.figures().filter(|_| filter == Filter::default());
+    let named = evidence.named_costs().filter(|_| filter == Filter::default() && !is_configuration);
+    let figures = match figures {
+        Some(ledger) if evidence.is_unknown_text() => {
+            return Ok((path.display().to_string(), ledger));
+        }
+        other => other.or(named),
+    };
     let input = match (evidence.input(), figures) {
         (Err(_), Some(ledger)) => return Ok((path.display().to_string(), ledger)),
         (Err(_), None) if is_configuration => {

@@ -152,6 +152,45 @@ pub(super) fn disk_format(_: &AuditView, vm: &VmProcess) -> CheckFound {
         .fix(Fix::Advice(ManualAdvice::ConvertDisk))
 }
 
+/// QEMU qemu-options.hx, `-drive cache=`: all but none and directsync use the host's page cache, and writethrough and directsync report a write when it is on
+/// the storage. `-blockdev cache.direct=` is the same.
+pub(super) fn disk_cache(_: &AuditView, vm: &VmProcess) -> CheckFound {
+    if let Some(found) = unknown(vm) {
+        return found;
+    }
+    let is_disk = |value: &&str| property(value, "media") != Some("cdrom");
+    let direct = |value: &str| {
+        property(value, "cache.direct").map(|word| if is_on(word) { "none" } else { "writeback" })
+    };
+    let drives = options(vm, "drive").into_iter().filter(is_disk);
+    let modes: Vec<String> = drives
+        .filter_map(|value| property(value, "cache").or_else(|| direct(value)))
+        .chain(options(vm, "blockdev").into_iter().filter_map(direct))
+        .map(str::to_owned)
+        .collect();
+    let seen = |these: &[&str]| {
+        let mut types: Vec<String> =
+            modes.iter().filter(|mode| these.contains(&mode.as_str())).cloned().collect();
+        types.dedup();
+        (!types.is_empty())
+            .then(|| said(vm, SeenSetting::Devices { option: "cache", without: false, types }))
+    };
+    if let Some(seen) = seen(&["writethrough", "directsync"]) {
+        return CheckFound::costs(FoundSetting::DiskCacheWaits).seen(seen).fix(Fix::Vmm(
+            QemuStart::With(
+                "-drive ...,cache=none (libvirt: <driver cache='none'/>), if the guest flushes what must last, as Linux and Windows do",
+            ),
+        ));
+    }
+    if let Some(seen) = seen(&["writeback", "unsafe"]) {
+        return CheckFound::unknown(FoundSetting::DiskCacheOfHost).seen(seen);
+    }
+    match seen(&["none"]) {
+        Some(seen) => CheckFound::ok(FoundSetting::DiskCacheDirect).seen(seen),
+        None => CheckFound::not_applicable(FoundSetting::NoDiskCache),
+    }
+}
+
 pub(super) fn vhost(_: &AuditView, vm: &VmProcess) -> CheckFound {
     if let Some(found) = unknown(vm) {
         return found;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use vmtax_events::apicv::ApicvInhibit;
-use vmtax_events::observed::{LogMessage, Observed, TimedFunction};
+use vmtax_events::observed::{LogMessage, NamedCost, Observed, ShortName, TimedFunction};
 use vmtax_events::{Cause, Detail, Isa, ProfileOrigin, Reason};
 
 use super::burst::Burst;
@@ -105,6 +105,14 @@ pub enum FoundKind {
     NoKvm,
     /// The guest's counter of stolen time is wrong.
     StealCounter,
+    /// A CPU did not leave this function for seconds.
+    StuckIn(ShortName),
+    /// A task was blocked for minutes below this function.
+    BlockedIn(ShortName),
+    /// The log of a boot has gaps, before lines of this driver or subsystem.
+    BootGaps(ShortName),
+    /// The text names it, and no cost of it.
+    Named(NamedCost),
     /// A function of the host's kernel takes long.
     SlowFunction(TimedFunction),
     /// Mitigations make entries and exits dear.
@@ -172,6 +180,11 @@ impl FoundKind {
         matches!(
             self,
             F::Message(_)
+                | F::StealCounter
+                | F::StuckIn(_)
+                | F::BlockedIn(_)
+                | F::BootGaps(_)
+                | F::Named(_)
                 | F::HostKernel
                 | F::EmulatedIommu
                 | F::PassedThroughRegisters
@@ -200,6 +213,10 @@ impl FoundKind {
             FoundKind::Reclaim => "reclaim",
             FoundKind::NoKvm => "no-kvm",
             FoundKind::StealCounter => "steal-counter",
+            FoundKind::StuckIn(_) => "stuck-function",
+            FoundKind::BlockedIn(_) => "blocked-function",
+            FoundKind::BootGaps(_) => "boot-gaps",
+            FoundKind::Named(_) => "named-cost",
             FoundKind::SlowFunction(TimedFunction::NumaBalancing) => "numa-balancing",
             FoundKind::SlowFunction(TimedFunction::IrqBypass) => "irq-bypass",
             FoundKind::SlowFunction(TimedFunction::WorkerThread | TimedFunction::CreateVm) => {

@@ -27,16 +27,18 @@ const UNITS: &[(&[&str], &str, f64)] = &[
     (&["Mbit/s", "Mbits/sec", "Mb/s", "Mbps"], "bit/s", 1e6),
     (&["Gbit/s", "Gbits/sec", "Gb/s", "Gbps"], "bit/s", 1e9),
     (&["B/s"], "B/s", 1.0),
-    (&["kB/s", "KB/s"], "B/s", 1e3),
-    (&["MB/s"], "B/s", 1e6),
-    (&["GB/s"], "B/s", 1e9),
-    (&["KiB/s"], "B/s", 1024.0),
-    (&["MiB/s"], "B/s", 1_048_576.0),
-    (&["GiB/s"], "B/s", 1_073_741_824.0),
+    (&["kB/s", "KB/s", "KB/sec"], "B/s", 1e3),
+    (&["MB/s", "MB/sec"], "B/s", 1e6),
+    (&["GB/s", "GB/sec"], "B/s", 1e9),
+    (&["KiB/s", "KiB/sec"], "B/s", 1024.0),
+    (&["MiB/s", "MiB/sec"], "B/s", 1_048_576.0),
+    (&["GiB/s", "GiB/sec"], "B/s", 1_073_741_824.0),
     (&["ns"], "ns", 1.0),
     (&["us", "\u{b5}s", "usec"], "ns", 1e3),
     (&["ms", "msec"], "ns", 1e6),
-    (&["s", "sec", "seconds"], "ns", 1e9),
+    (&["s", "sec", "secs", "second", "seconds"], "ns", 1e9),
+    (&["min", "mins", "minute", "minutes"], "ns", 60e9),
+    (&["hours"], "ns", 3600e9),
 ];
 
 /// Options that may get a loss back, and their remedies.
@@ -226,11 +228,13 @@ impl PostedSetups<'_> {
             _ => median(b).total_cmp(&median(a)),
         };
         let (best, there) = self.values.iter().max_by(|a, b| order(a.1, b.1))?;
+        // Without a unit, and of changes, nobody knows which is the best.
+        let is_known = self.better != Better::Neither;
         let row = |(setup, values): (&&str, &Vec<f64>)| CategoryResult {
             category: (*setup).to_owned(),
             value: median(values),
             runs: values.len(),
-            plain: (setup != best).then(|| table.beside(best, there, values)).flatten(),
+            plain: (is_known && setup != best).then(|| table.beside(best, there, values)).flatten(),
             baseline: None,
         };
         let rows: Vec<CategoryResult> = self.values.iter().map(row).collect();
@@ -239,10 +243,12 @@ impl PostedSetups<'_> {
         });
         let worst = losing.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, row)| row.clone());
         let (name, unit) = (table.name, unit.to_owned());
-        (rows.len() > 1).then(|| WorkloadResults {
+        let is_relative = is_relative(&unit);
+        (rows.len() > 1 || is_relative).then(|| WorkloadResults {
             name,
             unit,
             has_kinds: false,
+            is_relative,
             better: self.better,
             worst,
             bounce: None,
@@ -256,7 +262,7 @@ impl PostedSetups<'_> {
 /// Every workload of set-ups with names of their own, worst first.
 pub(super) fn posted(samples: &[Sample]) -> Vec<Arc<WorkloadResults>> {
     let mut workloads: BTreeMap<(&str, &str, &str), PostedSetups<'_>> = BTreeMap::new();
-    let known = || samples.iter().filter(|sample| sample.better != Better::Neither);
+    let known = || samples.iter();
     for sample in known() {
         // Of several units of a kind the base.
         let (base, factor) = base_unit(&sample.unit).unwrap_or((&sample.unit, 1.0));
@@ -276,8 +282,13 @@ pub(super) fn posted(samples: &[Sample]) -> Vec<Arc<WorkloadResults>> {
     };
     let mut all: Vec<Arc<WorkloadResults>> =
         workloads.iter().filter_map(results).map(Arc::new).collect();
-    all.sort_by(|a, b| b.loss().total_cmp(&a.loss()));
+    all.sort_by(|a, b| b.loss().total_cmp(&a.loss()).then(b.span().total_cmp(&a.span())));
     all
+}
+
+/// Whether values are changes against something that a post does not show.
+fn is_relative(unit: &str) -> bool {
+    unit.starts_with('%') || unit.starts_with("times")
 }
 
 fn workload(table: &ResultsTable<'_>) -> WorkloadResults {
@@ -300,6 +311,7 @@ fn workload(table: &ResultsTable<'_>) -> WorkloadResults {
         name: table.name.clone(),
         unit: table.unit.to_owned(),
         has_kinds: true,
+        is_relative: false,
         better: table.better,
         worst,
         bounce,
@@ -363,7 +375,11 @@ fn most_changed(rows: &[CategoryResult]) -> Option<CategoryResult> {
 /// The step, where there are results.
 pub(super) fn step(workloads: &[Arc<WorkloadResults>], is_posted: bool) -> Option<ExplainStep> {
     let worst = workloads.first()?;
-    let answer = if worst.loss() >= LOSS { StepAnswer::Yes } else { StepAnswer::No };
+    let answer = match worst.loss() {
+        _ if is_posted && worst.better == Better::Neither => StepAnswer::Unknown,
+        loss if loss >= LOSS => StepAnswer::Yes,
+        _ => StepAnswer::No,
+    };
     let thin = workloads.iter().flat_map(|w| &w.rows).any(|row| row.runs < ENOUGH);
     let evidence = workloads.iter().cloned().map(Evidence::Workload).collect();
     let step = ExplainStep::new(Question::Results, answer, Says::Worst(Arc::clone(worst)));

@@ -137,7 +137,14 @@ impl Verdict {
             Verdict::Finding(
                 FoundKind::LockWaits | FoundKind::MigrationScan | FoundKind::HostKernel,
             ) => "undecided",
-            Verdict::Finding(FoundKind::StealCounter | FoundKind::Message(_)) => "message",
+            Verdict::Finding(
+                FoundKind::StealCounter
+                | FoundKind::Message(_)
+                | FoundKind::StuckIn(_)
+                | FoundKind::BlockedIn(_),
+            ) => "message",
+            Verdict::Finding(FoundKind::BootGaps(_)) => "start",
+            Verdict::Finding(FoundKind::Named(_)) => "undecided",
             Verdict::Finding(FoundKind::SlowFunction(TimedFunction::NumaBalancing)) => "memory",
             Verdict::Finding(FoundKind::SlowFunction(_)) => "start",
             Verdict::Finding(FoundKind::Mitigations) => "exits",
@@ -170,6 +177,10 @@ impl Verdict {
                 | FoundKind::Reclaim
                 | FoundKind::NoKvm
                 | FoundKind::StealCounter
+                | FoundKind::StuckIn(_)
+                | FoundKind::BlockedIn(_)
+                | FoundKind::BootGaps(_)
+                | FoundKind::Named(_)
                 | FoundKind::SlowFunction(_)
                 | FoundKind::Mitigations
                 | FoundKind::HostKernel

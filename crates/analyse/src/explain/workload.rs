@@ -59,6 +59,8 @@ pub struct WorkloadResults {
     pub unit: String,
     /// Categories are kinds of VM and options; else they are set-ups with names of their own, each beside the best.
     pub has_kinds: bool,
+    /// Values are changes against something that the text does not show, in percent or as factors.
+    pub is_relative: bool,
     /// Which values are good.
     pub better: Better,
     /// The category that loses most against a plain VM with the same options, from [`LOSS`] on.
@@ -80,6 +82,22 @@ impl WorkloadResults {
         let beside = worst.or(self.changed.as_ref().and_then(|row| row.baseline.as_ref()));
         let sure = |one: &Recovered| one.certainty == Certainty::Likely;
         beside.is_some_and(|beside| beside.proven) && self.recovered.iter().all(sure)
+    }
+
+    /// The set-ups with the smallest and the largest value.
+    pub fn ends(&self) -> Option<(&CategoryResult, &CategoryResult)> {
+        let order = |a: &&CategoryResult, b: &&CategoryResult| a.value.total_cmp(&b.value);
+        Some((self.rows.iter().min_by(order)?, self.rows.iter().max_by(order)?))
+    }
+
+    /// How far the values are apart: of changes the largest, else by how much the largest is above the smallest.
+    pub(super) fn span(&self) -> f64 {
+        let Some((least, most)) = self.ends() else { return 0.0 };
+        match self.is_relative {
+            true => least.value.abs().max(most.value.abs()) / 100.0,
+            false if least.value > 0.0 => most.value / least.value - 1.0,
+            false => 0.0,
+        }
     }
 
     /// The largest loss against a plain VM with the same options; 0 where there is none.

@@ -246,6 +246,14 @@ const TOOLS: &[(&[&str], &str)] = &[
         "Proxmox's configuration of a VM, which `vmtax doctor FILE` checks",
     ),
     (
+        &["GRUB_CMDLINE_LINUX"],
+        "GRUB's settings, whose kernel's command line says what is asked for: `vmtax doctor` on that machine checks what is in use (of a host and of a guest), and `perf kvm stat record -a sleep 10` on the host records exits",
+    ),
+    (
+        &["Id ", "Name", "State", "-----", "running"],
+        "virsh's list of VMs: `virsh dumpxml VM` has each VM's settings, `vmtax doctor FILE` checks them, and `perf kvm stat record -a sleep 10` on the host records exits",
+    ),
+    (
         &["VCPU", "CPU Affinity"],
         "virsh's list of vCPUs: `virsh dumpxml VM` has where they run and more, and `vmtax doctor FILE` checks it",
     ),

@@ -226,11 +226,29 @@ struct ReportRow<'l> {
 /// Threads of QEMU whose names say what is done: they stand above the function, as its caller.
 const THREADS: [&str; 4] = ["live_migration", "multifdsend_", "multifdrecv_", "/TCG"];
 
+/// A row of `perf top` before Linux 3.2 (tools/perf/util/top.c: `samples  pcnt function  DSO`): `21026.00 51.1% hypercall_page  [kernel.kallsyms]`.
+fn old_top_row(line: &str) -> Option<ReportRow<'_>> {
+    let mut words = line.split_whitespace();
+    let (samples, share) = (words.next()?, words.next()?.strip_suffix('%')?);
+    let (name, object) = (words.next()?, words.next()?);
+    let is_row = words.next().is_none()
+        && samples.contains('.')
+        && samples.parse::<f64>().is_ok()
+        && object.starts_with(['[', '/'])
+        && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let share =
+        share.parse::<f64>().ok().filter(|share| is_row && (0.0..=100.0).contains(share))?;
+    Some(ReportRow { name, own: (share * 100.0).round() as u64, whole: None, thread: None })
+}
+
 /// A row; without titles the number of shares says which one counts. Lines of call chains have no mark behind a share at their start.
 fn row(line: &str, which: Option<usize>) -> Option<ReportRow<'_>> {
     let line = line.trim_start_matches([' ', '\t', '+', '-']);
     if !line.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
+    }
+    if let Some(row) = old_top_row(line) {
+        return Some(row);
     }
     let shares = || line.split_whitespace().map_while(|word| word.strip_suffix('%'));
     let which = which.unwrap_or_else(|| shares().count().saturating_sub(1).min(1));

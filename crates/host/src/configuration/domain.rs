@@ -102,6 +102,7 @@ struct DomainDevice {
     bus: String,
     model: String,
     options: Vec<String>,
+    cache: Option<String>,
     vhost: bool,
 }
 
@@ -286,6 +287,11 @@ impl Domain {
             "source" => device.backend = of("bridge") + &of("network"),
             _ => {
                 device.vhost = of("name") != "qemu";
+                // libvirt's cache modes have QEMU's names (formatdomain, "Hard drives").
+                let cache = of("cache");
+                if device.kind == "disk" && !cache.is_empty() && cache != "default" {
+                    device.cache = Some(cache);
+                }
                 for option in ["ioeventfd", "iothread"] {
                     let value = of(option);
                     if !value.is_empty() {
@@ -323,7 +329,10 @@ impl Domain {
     /// The words of the device that ends.
     fn device(&mut self) {
         let Some(device) = self.device.take() else { return };
-        let DomainDevice { kind, medium, bus, model, options, vhost, backend } = device;
+        let DomainDevice { kind, medium, bus, model, options, cache, vhost, backend } = device;
+        if let Some(cache) = cache.filter(|_| medium != "cdrom") {
+            self.option("-drive", format!("if=none,cache={}", cache.replace(',', ",,")));
+        }
         let with = |name: &str| [vec![name.to_owned()], options.clone()].concat().join(",");
         match (kind.as_str(), bus.as_str(), model.as_str()) {
             ("disk", "ide" | "sata", _) if medium == "cdrom" => self.option("-device", "ide-cd"),

@@ -242,7 +242,7 @@ fn costs_come_first_and_lines_fit_80_columns() {
     let text = stdout(folder.path(), "doctor --root host");
     let text = String::from_utf8(text).unwrap();
     for part in [
-        "Of 62 checks: 2 cost you, 0 unknown,",
+        "Of 63 checks: 2 cost you, 0 unknown,",
         "- thp-enabled, host: guest memory gets no transparent huge pages\n",
         "    seen  /sys/kernel/mm/transparent_hugepage/enabled = always madvise [never]\n",
         "    fix   echo madvise > /sys/kernel/mm/transparent_hugepage/enabled\n",

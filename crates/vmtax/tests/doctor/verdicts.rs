@@ -28,6 +28,7 @@ fn good_systems_have_nothing_to_change() {
         ("avic", N),
         ("avic-inhibit", N),
         ("cgroup-moves", N),
+        ("disk-cache", N),
         ("host-pages", U),
         ("hpet", N),
         ("hv-enlightenments", N),
@@ -51,6 +52,7 @@ fn good_systems_have_nothing_to_change() {
     let amd = [
         ("apicv", N),
         ("cgroup-moves", N),
+        ("disk-cache", N),
         ("host-pages", U),
         ("hpet", N),
         ("hv-enlightenments", N),

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod generate;
+mod kinds;
 
 use std::collections::BTreeMap;
 use std::fs;

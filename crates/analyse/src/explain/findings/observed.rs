@@ -74,7 +74,11 @@ fn meaning(observed: Observed) -> Option<Means> {
             (FoundKind::Reclaim, &[R::ResidentMemory], None)
         }
         Observed::NoKvm => (FoundKind::NoKvm, &[], None),
-        Observed::StealCounter => (FoundKind::StealCounter, &[], None),
+        Observed::StealCounter | Observed::StealFalls => (FoundKind::StealCounter, &[], None),
+        Observed::StuckIn(function) => (FoundKind::StuckIn(function), &[], None),
+        Observed::BlockedIn(function) => (FoundKind::BlockedIn(function), &[], None),
+        Observed::BootGaps { before, .. } => (FoundKind::BootGaps(before), &[], None),
+        Observed::Named(cost) => (FoundKind::Named(cost), &[], None),
         Observed::Timed(function, ns) if ns >= LONG_NS => {
             let remedies: &[RemedyId] = match function {
                 TimedFunction::NumaBalancing => &[R::NoNumaBalancing],
@@ -175,6 +179,9 @@ fn weight(observed: Observed) -> f64 {
         Observed::DeviceLine { share, .. } | Observed::HostKernel(share) => share.min(1.0),
         Observed::Nodes { elsewhere, .. } => elsewhere.min(1.0),
         Observed::NoKvm => 1.0,
+        // More than the message that a CPU is stuck.
+        Observed::StuckIn(_) | Observed::BlockedIn(_) => 0.2,
+        Observed::Named(_) => 0.0,
         _ => 0.1,
     }
 }

@@ -355,6 +355,19 @@ pub(crate) fn observed(observed: Observed) -> String {
             "more time is stolen than all other counters of /proc/stat hold, a hundred times over"
                 .to_owned()
         }
+        Observed::StealFalls => "the counter of stolen time falls".to_owned(),
+        Observed::StuckIn(function) => format!("the CPU was in {}", function.as_str()),
+        Observed::BlockedIn(function) => {
+            format!("the task was blocked below {}", function.as_str())
+        }
+        Observed::BootGaps { count, ns, all_ns, before } => format!(
+            "{} gaps of half a second and more take {} of the {} between lines; most of that is before lines of {}",
+            numbers::count(count.into()),
+            duration(ns as f64),
+            duration(all_ns as f64),
+            before.as_str()
+        ),
+        Observed::Named(cost) => format!("the text names it: {cost}"),
         Observed::Timed(function, ns) => format!("{function} takes {}", duration(ns as f64)),
         Observed::Mitigation(mitigation) => format!("at work: {mitigation}"),
         Observed::DeviceLine { gsi, share } => {

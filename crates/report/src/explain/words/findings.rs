@@ -3,7 +3,7 @@
 use vmtax_analyse::explain::{CpuHolder, FoundKind, LineTimer, Subject};
 use vmtax_events::apicv::ApicvInhibit;
 
-use super::observed::{message, slow_function};
+use super::observed::{boot_gaps, message, named_cost, slow_function, stuck_in};
 use super::phrases::{REPETITIONS_OF_EACH, SMALL_PAGES, reasons};
 
 /// A finding in words.
@@ -367,10 +367,14 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
             "whether the guest's architecture is the host's: TCG alone runs others; /dev/kvm; vmx or svm in /proc/cpuinfo; virtualization in the firmware's setup; nested in the parameters of the outer host's module",
         ),
         FoundKind::StealCounter => words(
-            "the guest's counter of stolen time is wrong: it holds more than the guest has run; nothing is stolen by that",
-            "the counter grows no faster than the clock",
+            "the guest's counter of stolen time is wrong: it falls, or holds more than the guest has run; it shows nothing of steal",
+            "the counter grows, and no faster than the clock",
             "whether the VM was migrated: kernels before \"KVM: x86: move steal time initialization to vcpu entry time\" (Linux 4.4) let it overflow then; -cpu ...,-kvm-steal-time hides it",
         ),
+        FoundKind::StuckIn(function) => stuck_in(function.as_str(), false),
+        FoundKind::BlockedIn(function) => stuck_in(function.as_str(), true),
+        FoundKind::BootGaps(before) => boot_gaps(before.as_str()),
+        FoundKind::Named(cost) => named_cost(*cost),
         FoundKind::SlowFunction(function) => slow_function(*function),
         FoundKind::Mitigations => words(
             "entries and exits are dear: mitigations of the host's processor run at each of them",

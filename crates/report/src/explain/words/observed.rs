@@ -1,6 +1,6 @@
 //! Words for what texts of ordinary tools show.
 
-use vmtax_events::observed::{LogMessage, TimedFunction};
+use vmtax_events::observed::{LogMessage, NamedCost, TimedFunction};
 
 use super::findings::FindingWords;
 
@@ -172,6 +172,236 @@ pub(super) fn message(message: LogMessage) -> FindingWords {
     FindingWords {
         means: means.to_owned(),
         disproof: "the message does not come again while it is slow",
+        next,
+    }
+}
+
+/// Functions in which CPUs are stuck or below which tasks are blocked, what they wait for, and what to look at.
+const WAITS: &[(&[&str], &str, &str)] = &[
+    // Linux drivers/net/virtio_net.c, `virtnet_send_command`: it spins until the device answers.
+    (
+        &["virtnet_send_command"],
+        "while the network device does not answer a command on its control queue",
+        "which features the VMM offers (the guest's /sys/bus/virtio/devices/*/features, VIRTIO_NET_F_CTRL_VQ and VIRTIO_NET_F_CTRL_GUEST_OFFLOADS) and the VMM's log; the same with a newer kernel or VMM",
+    ),
+    // Linux kernel/smp.c: the sender waits until each receiver has run the function.
+    (
+        &[
+            "smp_call_function",
+            "csd_lock_wait",
+            "generic_exec_single",
+            "flush_tlb_",
+            "native_flush_tlb",
+            "on_each_cpu",
+        ],
+        "while other CPUs do not answer its interrupts (IPIs)",
+        "steal of all CPUs in the guest's /proc/stat: a vCPU that the host does not run does not answer; on the host `perf record -a -e 'kvm:*' -e sched:sched_switch` while it happens",
+    ),
+    // Linux kernel/locking/qspinlock.c.
+    (
+        &[
+            "native_queued_spin_lock_slowpath",
+            "queued_spin_lock_slowpath",
+            "__pv_queued_spin_lock_slowpath",
+            "_raw_spin_lock",
+            "queued_read_lock_slowpath",
+            "queued_write_lock_slowpath",
+        ],
+        "while another CPU holds a lock",
+        "steal in the guest's /proc/stat: if it grows, the holder has no processor (contention); if not, the functions below this one in the log's Call Trace name the lock",
+    ),
+    // Linux kernel/stop_machine.c, `multi_cpu_stop`.
+    (
+        &["multi_cpu_stop", "stop_machine"],
+        "while not all CPUs have stopped for a change of the kernel",
+        "steal of all CPUs in the guest's /proc/stat: a vCPU that the host does not run holds up all others",
+    ),
+    // Linux drivers/tty/serial/8250: each access of a port of an emulated UART is an exit.
+    (
+        &[
+            "serial8250_",
+            "io_serial_in",
+            "io_serial_out",
+            "wait_for_xmitr",
+            "wait_for_lsr",
+            "univ8250_console_write",
+        ],
+        "while it writes to a serial port",
+        "the same without console=ttyS0 on the guest's command line, or with quiet; who reads the port on the host; `perf kvm stat record -a` on the host counts the exits",
+    ),
+    // Linux mm: the host gives memory at the first write.
+    (
+        &["clear_page", "clear_huge_page", "clear_highpage", "memset_", "copy_page"],
+        "while it writes to memory that the host may have to give first",
+        "VmSwap and the major faults of the VMM on the host, `free -m` and /proc/pressure/memory there",
+    ),
+    // Linux drivers/firmware/efi/unaccepted_memory.c, arch/x86/coco.
+    (
+        &["accept_memory", "try_accept", "tdx_accept_memory", "snp_accept_memory", "pvalidate"],
+        "while it accepts memory of a confidential VM",
+        "a firmware and a kernel that accept memory when it is used (CONFIG_UNACCEPTED_MEMORY); accept_memory= on the guest's command line",
+    ),
+    // Linux arch/x86/pci, drivers/pci/access.c: the VMM answers.
+    (
+        &[
+            "pci_conf1_read",
+            "pci_conf1_write",
+            "pci_mmcfg_read",
+            "pci_mmcfg_write",
+            "pci_bus_read_config",
+            "pci_user_read_config",
+            "raw_pci_read",
+        ],
+        "while it accesses a PCI device's configuration",
+        "which device: the lines before it in the log, `lspci -v`; on the host `perf kvm stat record -a` while it happens",
+    ),
+    // Linux net/9p, fs/fuse: the host's server answers.
+    (
+        &["p9_client_rpc", "p9_virtio_request"],
+        "while the host's 9p server does not answer",
+        "what the VMM's 9p threads wait for: `cat /proc/TID/stack` on the host; the file system behind it",
+    ),
+    (
+        &["request_wait_answer", "fuse_simple_request", "__fuse_simple_request"],
+        "while a FUSE server, of virtiofs the host's, does not answer",
+        "virtiofsd's log, and what its threads wait for: `cat /proc/TID/stack` on the host",
+    ),
+    // Linux fs/jbd2, block, fs/xfs, mm/filemap.c.
+    (
+        &[
+            "jbd2_",
+            "blk_",
+            "submit_bio_wait",
+            "xfs_",
+            "ext4_",
+            "btrfs_",
+            "wait_on_page",
+            "folio_wait",
+            "wait_on_buffer",
+            "__wait_on_buffer",
+            "dm_",
+            "scsi_",
+            "nvme_",
+            "virtblk_",
+        ],
+        "while a disk or its file system does not answer",
+        "`iostat -x 1` in the guest and on the host, and the host's log and storage at that time; whether the VM was paused, saved or migrated then",
+    ),
+    // Linux net/sunrpc/sched.c.
+    (
+        &["rpc_wait_bit_killable"],
+        "while an NFS server does not answer",
+        "the server and the network to it",
+    ),
+];
+
+/// A function in which a CPU is stuck, or below which a task is blocked. Hostile name.
+pub(super) fn stuck_in(function: &str, blocked: bool) -> FindingWords {
+    let known = WAITS.iter().find(|(names, ..)| {
+        names.iter().any(|name| function == *name || name.len() > 3 && function.starts_with(name))
+    });
+    let what = if blocked { "a task was blocked for minutes in" } else { "a CPU did not leave" };
+    let end = if blocked { "" } else { " for seconds" };
+    let (means, next) = match known {
+        Some((_, waits, next)) => (
+            format!(
+                "{what} {function}{end} {waits}; if the host did not run the VM then, it only stood there"
+            ),
+            *next,
+        ),
+        None => (
+            format!(
+                "{what} {function}{end}: whether it waits there or the host did not run it, the log does not show"
+            ),
+            "steal in the guest's /proc/stat while it happens; the functions below it in the log's Call Trace; on the host `perf record -a -e 'kvm:*' -e sched:sched_switch`",
+        ),
+    };
+    FindingWords {
+        means,
+        disproof: "the message comes again with other functions each time: then the CPU had no processor",
+        next,
+    }
+}
+
+/// Gaps of a boot before lines of a driver. Hostile name.
+pub(super) fn boot_gaps(before: &str) -> FindingWords {
+    let (why, next) = match before {
+        // Linux 6.14, "PCI: Batch BAR sizing operations": memory decoding is turned off and on around each BAR, and the VMM maps them anew.
+        "pci" | "pcieport" | "vfio-pci" | "pci_bus" => (
+            "; with passed-through devices of large BARs each BAR that is sized lets the VMM unmap and map them",
+            "which device: `lspci -vv` in the guest shows its BARs; the same without that device; Linux 6.14 or later in the guest sizes all BARs of a device at once; `perf kvm stat record -a` on the host during the boot",
+        ),
+        _ => (
+            "; a gap shows when nothing was printed, and not why (and of an excerpt not even that)",
+            "initcall_debug on the guest's command line, which times each call (`dmesg | grep initcall`); `perf kvm stat record -a` on the host during the boot; the guest's steal",
+        ),
+    };
+    FindingWords {
+        means: format!("the boot's log stands still before lines of {before}{why}"),
+        disproof: "initcall_debug shows that the calls return at once: then printing itself is slow (a serial console)",
+        next,
+    }
+}
+
+/// What a text names.
+pub(super) fn named_cost(cost: NamedCost) -> FindingWords {
+    let (means, next) = match cost {
+        NamedCost::Userfaultfd => (
+            "the text names userfaultfd and does not show what it costs; if it serves the VM's memory, each first access to a page waits for a process of the host",
+            "how many and how long: `perf trace -F all -p PID` of the VMM or kvm:kvm_page_fault on the host; the server's counters; the same with memory that is there from the start",
+        ),
+        NamedCost::IommuMap => (
+            "the text names the mapping of the VM's memory for a passed-through device and does not show what it costs; it pins all of it, and takes longer with more memory and smaller pages",
+            "`strace -f -T -e ioctl` of the VMM at its start (VFIO_IOMMU_MAP_DMA, IOMMU_IOAS_MAP), and the same with huge pages",
+        ),
+        NamedCost::AcceptMemory => (
+            "the text names the acceptance of a confidential VM's memory and does not show what it costs; each page is accepted once, by the firmware or at first use",
+            "the time of each stage of the boot; a firmware and a kernel that accept at first use (CONFIG_UNACCEPTED_MEMORY); `perf kvm stat record -a` on the host during the boot",
+        ),
+        NamedCost::HostFaults => (
+            "the text names functions by which KVM maps memory at first touch and does not show what they cost; each page is mapped once, or again after it was taken",
+            "how many: `perf kvm stat record -a sleep 10` on the host; minor and major faults of the VMM (`pidstat -r -p PID 1`)",
+        ),
+        NamedCost::Fork => (
+            "the text names dup_mmap and does not show what it costs; a large process that forks copies its page tables under the lock of its memory",
+            "`strace -f -T -e clone,clone3,fork,vfork,execve` of the process that starts VMMs, and its size (VmRSS); the same with vfork or posix_spawn",
+        ),
+        NamedCost::SplitLocks => (
+            "the text names the host's handling of split locks and does not show what it costs; it delays the thread of a vCPU whose guest locks across cache lines",
+            "`dmesg | grep split` on the host; the same with the sysctl kernel.split_lock_mitigate=0, which ends the delay alone",
+        ),
+        NamedCost::SerialConsole => (
+            "the text names console=ttyS and does not show what it costs; the port is emulated, and each byte of the kernel's console is an exit or several",
+            "the boot's time without console=ttyS0 or with quiet, and `perf kvm stat record -a` on the host during it",
+        ),
+        NamedCost::Balloon => (
+            "the text names a balloon and does not show what it costs; while it inflates or deflates the guest's pages are given back and faulted in again",
+            "`virsh dommemstat VM` or QEMU's `info balloon` over time beside the work; a profile of the guest at that time",
+        ),
+        NamedCost::SmallPages => (
+            "the text names pages of 4 KiB and does not show what it costs; a VM with such memory has more faults and longer page walks than with 2 MiB",
+            "`vmtax doctor --pages` on the host while the VM runs; the same load with huge pages",
+        ),
+        NamedCost::Steal => (
+            "the text names steal and does not show what it costs; it is the guest's processor time that its host gave to others, where the counter is right",
+            "`vmstat 1` or `mpstat 1` in the guest while it is slow, as text to `vmtax explain`; on the host `perf sched record`",
+        ),
+        NamedCost::ClockCalls => (
+            "strace shows clock_gettime as a system call and not what the calls cost; a clock that can be read without a system call is answered by the vDSO, and strace does not see that",
+            "current_clocksource in the guest: tsc, kvm-clock and Hyper-V's need no call; with another one `strace -c` counts the calls",
+        ),
+        NamedCost::HostCache => (
+            "the text has a benchmark and a VMM's command line that opens the disk's file without O_DIRECT; what it measures may be the host's page cache",
+            "the same with cache=none (QEMU) or direct=on (Cloud Hypervisor), and with a file larger than the host's memory; direct=1 in the guest passes the guest's cache alone",
+        ),
+        NamedCost::Nested => (
+            "the text names a guest of a guest and does not show what it costs; each exit of it is several of the outer guest",
+            "`perf kvm stat record -a sleep 10` on the outermost host, and `vmtax explain` of it",
+        ),
+    };
+    FindingWords {
+        means: means.to_owned(),
+        disproof: "a measurement shows that it takes no time here",
         next,
     }
 }

@@ -8,6 +8,9 @@ use crate::numbers::{fixed, percent};
 
 /// A workload's verdict, a sentence without its full stop. Hostile text.
 pub(crate) fn workload(workload: &WorkloadResults) -> String {
+    if workload.better == Better::Neither {
+        return without_better(workload, &|name| name.to_owned());
+    }
     let Some(worst) = &workload.worst else { return without_loss(workload) };
     let mut says = loss(workload, worst);
     for one in workload.recovered.iter().filter(|one| one.category == worst.category) {
@@ -72,7 +75,8 @@ pub(crate) fn figures(workload: &WorkloadResults) -> String {
 fn without_loss(workload: &WorkloadResults) -> String {
     let name = &workload.name;
     if workload.rows.iter().any(|row| row.plain.is_some()) {
-        return format!("{name}: no kind of VM loses 5 % and more");
+        let what = if workload.has_kinds { "kind of VM" } else { "setup" };
+        return format!("{name}: no {what} loses 5 % and more");
     }
     let changed = workload.changed.as_ref().and_then(|row| Some((row, row.baseline.as_ref()?)));
     let Some((row, baseline)) = changed else {
@@ -86,6 +90,41 @@ fn without_loss(workload: &WorkloadResults) -> String {
         figure(baseline.value, &workload.unit),
         runs(row.runs)
     )
+}
+
+/// Changes, and values of which the text does not say whether small or large ones are good.
+fn without_better(workload: &WorkloadResults, short: &dyn Fn(&str) -> String) -> String {
+    let Some((least, most)) = workload.ends() else { return short(&workload.name) };
+    let name = short(&workload.name);
+    let (low, high) = (short(&least.category), short(&most.category));
+    let of = |value: f64| match workload.unit.strip_prefix("times") {
+        Some(how) => format!("{} times{how}", fixed_short(value)),
+        None if workload.unit == "%" => {
+            format!("{}{} %", if value > 0.0 { "+" } else { "" }, fixed_short(value))
+        }
+        None => format!("{} {}", fixed_short(value), workload.unit),
+    };
+    match workload.is_relative {
+        true if workload.rows.len() == 1 => {
+            format!("{name}: {high} {}, by the text's own words", of(most.value))
+        }
+        true => {
+            format!("{name} changes by {} ({low}) to {} ({high})", of(least.value), of(most.value))
+        }
+        false if least.value > 0.0 => format!(
+            "{name}: {high} has {:.2} times the value of {low}; which is better the text does not say",
+            most.value / least.value
+        ),
+        false => {
+            format!("{name}: {high} differs from {low}; which is better the text does not say")
+        }
+    }
+}
+
+/// With as many digits as are there, two at most.
+fn fixed_short(value: f64) -> String {
+    let text = fixed(value, 2);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn runs(n: usize) -> String {
@@ -118,7 +157,17 @@ pub(super) fn verdict<W: AsRef<WorkloadResults>>(workloads: &[W]) -> String {
                 back.unwrap_or_default()
             )
         }
+        (Some(workload), _) if workload.better == Better::Neither => {
+            let says = without_better(workload, &shortened);
+            match workloads.len() {
+                1 => says,
+                n => format!("{says}; {} more below", n - 1),
+            }
+        }
         (Some(workload), _) if workloads.len() == 1 => without_loss(workload),
+        (Some(workload), _) if !workload.has_kinds => {
+            format!("no setup loses 5 % and more in any of {} workloads", workloads.len())
+        }
         _ => format!("no kind of VM loses 5 % and more in any of {} workloads", workloads.len()),
     }
 }
