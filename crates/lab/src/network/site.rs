@@ -143,14 +143,14 @@ impl SiteVm<'_> {
 
     /// What QEMU loads: a kernel, its initramfs, and its command line. Xen's initramfs are its dom0's kernel with its words, and the dom0's initramfs.
     fn boots(&self) -> [(&'static str, String); 3] {
-        let (kernel, initramfs, words) =
-            (format!("/{VMLINUX}"), format!("/{}", self.initramfs), self.command_line());
-        let [kernel, initramfs, words] = if self.parts.is_in_xen() {
-            let modules = format!("{kernel} {},{initramfs}", words.replace(',', ",,"));
-            [format!("/{XEN}"), modules, XEN_WORDS.to_owned()]
-        } else {
-            [kernel, initramfs, words]
-        };
+        let mut kernel = format!("/{VMLINUX}");
+        let mut initramfs = format!("/{}", self.initramfs);
+        let mut words = self.command_line();
+        if self.parts.is_in_xen() {
+            initramfs = format!("{kernel} {},{initramfs}", words.replace(',', ",,"));
+            kernel = format!("/{XEN}");
+            words = XEN_WORDS.to_owned();
+        }
         [("-kernel", kernel), ("-initrd", initramfs), ("-append", words)]
     }
 
@@ -158,6 +158,7 @@ impl SiteVm<'_> {
     fn qemu(&self) -> Vec<String> {
         let parts = self.parts;
         let [netdev, card] = parts.network(self.tap);
+        let [kernel, initrd, append] = self.boots();
         let fixed = [
             "-no-user-config",
             "-nodefaults",
@@ -173,21 +174,20 @@ impl SiteVm<'_> {
         ];
         let own = [
             ("-machine", parts.machine().to_owned()),
+            kernel,
             ("-L", format!("/{FIRMWARE}")),
             ("-name", "vm,debug-threads=on".to_owned()),
             ("-cpu", parts.cpu()),
             ("-smp", parts.vcpus().to_string()),
             ("-m", format!("{}M", self.memory_mib)),
+            initrd,
+            append,
             ("-netdev", netdev),
             ("-device", format!("{card},mac=52:54:00:12:34:{}", self.card)),
         ];
         let mut words = vec![format!("/usr/bin/{QEMU}")];
         words.extend(fixed.map(str::to_owned));
-        words.extend(
-            own.into_iter()
-                .chain(self.boots())
-                .flat_map(|(option, value)| [option.to_owned(), value]),
-        );
+        words.extend(own.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
         words.extend(self.disk());
         words.extend(parts.arguments());
         words
@@ -224,7 +224,7 @@ mod tests {
             ("plain+poll", " idle=poll"),
             ("plain+hpoll", "-initrd /vm/initramfs-cpuidle_haltpoll"),
             ("plain-x2apic", "-kvm-pv-eoi,-x2apic"),
-            ("plain+pc+ide", "-machine pc,vmport=off -kernel"),
+            ("plain+pc+ide", "-machine pc,vmport=off "),
             ("plain+pc+ide", "-device ide-hd,drive=disk0,bus=ide.0"),
             ("plain+pc+ide", "-initrd /vm/initramfs-ata_piix-sd_mod"),
             ("plain+pc+e1000", "-device e1000,netdev=net0,romfile=,mac=52:54:00:12:34:56"),

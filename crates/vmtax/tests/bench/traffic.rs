@@ -337,6 +337,35 @@ fn a_nested_vm_and_a_peer_boot() {
     }
 }
 
+/// The kept run of KVM and Xen in a VM: a CPUID of Xen's guest takes one exit of Xen, and L0 half the instructions.
+#[test]
+fn a_kept_xen_takes_one_exit_for_one_of_its_guest() {
+    let run = capture("xen");
+    let document = compared(&run);
+    let kind = |vm, reason: &str| {
+        reasons(&document, ("cpuid", vm), "its hypervisor", reason)[1].unwrap_or(0.0)
+    };
+    let of = |vm| ["vmrun", "vmload", "vmsave"].map(|reason| kind(vm, reason));
+    assert_eq!(of("plain+nested"), [1.041, 2.082, 1.044]);
+    assert_eq!(of("plain+xen"), [1.085, 0.0, 0.0]);
+    let debugctl = "msr rdmsr 0x1d9 IA32_DEBUGCTL";
+    assert_eq!(["plain+nested", "plain+xen"].map(|vm| kind(vm, debugctl)), [1.041, 0.0]);
+    let text = ok(&["compare", name(&run), "--functions", "--format", "csv"]);
+    let sum = |category: &str, code: &str| {
+        let lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let is_sum =
+            |row: &Vec<&str>| [category, code, "all"].iter().all(|word| row.contains(word));
+        let rows: Vec<Vec<&str>> = lines.filter(is_sum).collect();
+        let [row] = rows.as_slice() else { panic!("{category} {code}: {rows:?}") };
+        let head: Vec<&str> = text.lines().next().unwrap().split(',').collect();
+        let at = head.iter().position(|one| *one == "instructions").unwrap();
+        row[at].parse::<f64>().unwrap().round()
+    };
+    let codes = ["host", "hypervisor in the VM", "workload's guest"];
+    assert_eq!(codes.map(|code| sum("plain+nested", code)), [25_991.0, 3201.0, 66.0]);
+    assert_eq!(codes.map(|code| sum("plain+xen", code)), [13_035.0, 7033.0, 67.0]);
+}
+
 /// Xen enters its guest again by one VMRUN, and its other instructions of SVM take no exit; KVM takes five. The guests take the same.
 #[test]
 #[ignore = "minutes: Xen boots with its dom0 in a VM of QEMU on an emulated host, and KVM too"]
