@@ -392,7 +392,6 @@ fn xen_takes_one_exit_for_one_of_its_guest() {
     assert!((5.0..5.5).contains(&kvm) && (1.0..1.25).contains(&xen), "{kvm} {xen}");
 }
 
-/// The page of a kept run has a chart for each workload, and a report of several runs names the command that compares them.
 /// Functions and their instructions, of a code in a category and its baseline.
 type ByFunction = BTreeMap<(String, String), (Option<f64>, f64)>;
 
@@ -493,6 +492,7 @@ fn what_has_no_call_trees_is_refused() {
     assert!(message.contains("has no workload with call trees"), "{message}");
 }
 
+/// The page of a kept run has a chart for each workload, and a report of several runs names the command that compares them.
 #[test]
 fn a_page_has_a_chart_of_each_workload() {
     let run = capture("vhost");
