@@ -293,16 +293,30 @@ fn steps_on_four_processors_repeat() {
     }
 }
 
-/// All of it is the same, but waits of some milliseconds, which differed by up to 97 ns.
+/// All of it is the same, but waits of some milliseconds, which differed by up to 97 ns, and times of the VM that was recorded: beside a build the
+/// levels' shares of one window of 20 differed by 0.3 % of it once, with the same exits and paths; why is not known.
 fn assert_repeats(one: &Value, other: &Value) {
-    let waits = |report: &Value| -> (Value, Vec<Value>) {
+    let times = |report: &Value| -> (Value, Vec<[Value; 2]>) {
         let mut rest = report.clone();
         let rows = rest["rows"].as_array_mut().unwrap();
-        let waits = rows.iter_mut().map(|row| row["waited"].take()).collect();
-        (rest, waits)
+        let times = rows.iter_mut().map(|row| [row["waited"].take(), row["window"].take()]);
+        let times = times.collect();
+        (rest, times)
     };
-    let ((one, waited), (other, waited_again)) = (waits(one), waits(other));
+    let ((one, times), (other, times_again)) = (times(one), times(other));
     assert_eq!(one, other);
+    for ([_, window], [_, again]) in times.iter().zip(&times_again) {
+        for part in ["l0", "l1", "l2", "halted"] {
+            let shares = [window, again].map(|window| window[part].as_f64());
+            let is_near = match shares {
+                [Some(one), Some(other)] => (one - other).abs() < 0.01,
+                [one, other] => one == other,
+            };
+            assert!(is_near, "{part}: {window} {again}");
+        }
+    }
+    let [waited, waited_again] = [times, times_again]
+        .map(|times| times.into_iter().map(|[waited, _]| waited).collect::<Vec<_>>());
     assert_eq!(waited.len(), waited_again.len());
     for (one, other) in waited.iter().zip(&waited_again) {
         assert!(are_near(one, other), "{one} {other}");

@@ -7,6 +7,7 @@
 //! 2024-05-01 10:00:00,1024,12                                          -l -c
 //! ```
 //!
+//! VMMs that read KVM's statistics themselves print the same names, with a sign where they print how much they grew.
 //! `kvm_exit(HLT)` is a count by reason, which there is with `kvm_stat -t -f kvm_exit`.
 
 use std::collections::BTreeMap;
@@ -62,7 +63,7 @@ fn line(text: &str) -> Option<(&str, u64)> {
     let is_number = |word: &str| word.parse::<f64>().is_ok() || count(word).is_some();
     let numbers = words.all(|word| is_number(&word.trim_end_matches('%').replace(',', "")));
     (numbers && name.starts_with(|c: char| c.is_ascii_alphabetic()))
-        .then(|| Some((name, count(total)?)))?
+        .then(|| Some((name, count(total.strip_prefix('+').unwrap_or(total))?)))?
 }
 
 /// Whether the text is kvm_stat's.
