@@ -194,7 +194,7 @@ impl RowSink for Rows {
 
 fn check_tally(t: &Tally) {
     assert!(t.count >= t.timed, "more timed than counted: {t:?}");
-    let sum: u128 = t.hist.iter().map(|&n| u128::from(n)).sum();
+    let sum: u128 = t.durations.bins().map(|bin| u128::from(bin.count)).sum();
     assert!(sum <= u128::from(t.timed), "the histogram holds more than what is timed: {t:?}");
     if t.timed > 0 {
         assert!(t.min_ns <= t.max_ns && t.max_ns <= t.time_ns, "{t:?}");
