@@ -403,6 +403,52 @@ fn preemption_is_taken_out_of_exits() {
     }
 }
 
+/// Percentiles are those of the single exits that perf lists, each by its rank, and less than 1 % above them.
+#[test]
+fn percentiles_are_those_of_the_exits_that_perf_lists() {
+    let input = unpack("amd-nested", "kvmstat.perf.data.zst");
+    let text =
+        perf(&["script", "--ns", "-i", input.to_str().unwrap(), "-F", "tid,time,event,trace"]);
+    let mut open: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
+    let mut exits: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(thread), Some(time), Some(event)) = (words.next(), words.next(), words.next())
+        else {
+            continue;
+        };
+        // Warnings of perf are among its lines.
+        let Some((seconds, ns)) = time.trim_end_matches(':').split_once('.') else { continue };
+        let time = seconds.parse::<u64>().unwrap() * 1_000_000_000 + ns.parse::<u64>().unwrap();
+        match event {
+            "kvm:kvm_exit:" => {
+                let reason = line.split_once(" reason ").unwrap().1.split_once(" rip ").unwrap().0;
+                open.insert(thread, (time, reason));
+            }
+            "kvm:kvm_entry:" => {
+                if let Some((start, reason)) = open.remove(thread) {
+                    exits.entry(reason).or_default().push(time - start);
+                }
+            }
+            _ => {}
+        }
+    }
+    let report = json(&input, &["--event", "vmexit", "--by", "reason"]);
+    let rows = report["tables"][0]["rows"].as_array().unwrap();
+    assert!(rows.len() > 15 && rows.len() == exits.len(), "{} rows", rows.len());
+    for row in rows {
+        let durations = exits.get_mut(row["reason"].as_str().unwrap()).unwrap();
+        durations.sort_unstable();
+        assert_eq!(row["timed"], durations.len(), "{row}");
+        for (key, percent) in [("p50_ns", 50), ("p90_ns", 90), ("p99_ns", 99)] {
+            let exact = durations[(durations.len() * percent).div_ceil(100).max(1) - 1];
+            let [low, high] = ["low", "high"].map(|end| row[key][end].as_u64().unwrap());
+            assert!((low..=high).contains(&exact), "{key}, {exact}: {row}");
+            assert!((high - exact) * 100 < exact.max(1), "{key}, {exact}: {row}");
+        }
+    }
+}
+
 #[test]
 fn ancillary_exits_equal_what_the_guests_did() {
     // Bare hypervisors of known code: each CPUID of L2 is forwarded to L1, which answers with one VM entry (and on
