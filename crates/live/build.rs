@@ -9,8 +9,8 @@ use libbpf_cargo::SkeletonBuilder;
 const PROGRAMS: &str = "src/kvm_exit.bpf.c";
 /// Alike for all processors.
 const STARTS: &str = "src/vm_start.bpf.c";
-/// Name and `ISA`. The structs are the same in both.
-const KINDS: [(&str, u32); 2] = [("vmx", 1), ("svm", 2)];
+/// Name and `ISA`. The structs are the same in all.
+const KINDS: [(&str, u32); 3] = [("vmx", 1), ("svm", 2), ("arm", 3)];
 
 fn main() {
     println!("cargo::rerun-if-changed=src");

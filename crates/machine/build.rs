@@ -64,7 +64,9 @@ fn build() -> PathBuf {
             .arg("--out-dir")
             .arg(&out)
             .arg(Path::new("recorders").join(recorder).join("lib.rs"));
-        if let Ok(linker) = var("RUSTC_LINKER") {
+        // That of another architecture links nothing of this one.
+        let linker = var("RUSTC_LINKER").ok().filter(|_| var("TARGET").as_deref() == Ok(TARGET));
+        if let Some(linker) = linker {
             compiler.arg(format!("-Clinker={linker}"));
         }
         let status = compiler.status().expect("rustc runs");

@@ -80,7 +80,6 @@ pub(crate) fn program() -> i32 {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["job", parent] => from_input(parent),
-        #[cfg(target_arch = "x86_64")]
         ["operations"] => system::end_with_parent(|| {}).and_then(|()| serve::from_input()),
         ["builtin", name, seconds] => builtin::run(name, seconds),
         ["serve", address, port] => network::serve(address, port),

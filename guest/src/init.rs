@@ -48,10 +48,7 @@ pub(crate) fn start() -> Result<InitRole> {
     for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         system::mount(kind, target)?;
     }
-    // No mounts: the observer's files may lie there already.
-    for folder in ["/tmp", "/out"] {
-        std::fs::create_dir_all(folder).map_err(|e| format!("{folder}: {e}"))?;
-    }
+    system::folder("/tmp")?;
     let line =
         std::fs::read_to_string("/proc/cmdline").map_err(|e| format!("/proc/cmdline: {e}"))?;
     let words: Vec<&str> = line.split_whitespace().collect();

@@ -20,6 +20,8 @@ impl Observer {
     /// Starts it and waits until it has settled.
     pub(crate) fn start(arguments: &[String]) -> Result<Option<Observer>> {
         let Some((program, rest)) = arguments.split_first() else { return Ok(None) };
+        // No mount: its files may lie there already.
+        system::folder("/out")?;
         trace::mount()?;
         system::mount("debugfs", "/sys/kernel/debug")?;
         // L1 has just reported that it is up and will wait soon; its processor time until then is not the observer's.

@@ -31,9 +31,14 @@ pub(crate) fn map(
     Ok(mapping)
 }
 
+/// Makes a folder, if it is not there.
+pub(crate) fn folder(path: &str) -> Result<()> {
+    std::fs::create_dir_all(path).map_err(|e| format!("{path}: {e}"))
+}
+
 /// `mount(2)` of a file system that has no device. Already mounted is fine.
 pub(crate) fn mount(kind: &str, target: &str) -> Result<()> {
-    std::fs::create_dir_all(target).map_err(|e| format!("{target}: {e}"))?;
+    folder(target)?;
     let (kind_c, target_c) = (text(kind)?, text(target)?);
     // SAFETY: the strings live over the call; no data is passed.
     let answer = unsafe {

@@ -32,11 +32,15 @@ const PACKED: &[u8] = include_bytes!(env!("VMTAX_GUEST_PACKED"));
 /// That of the arm64 host; empty where the compiler had no standard library for it.
 const PACKED_ARM: &[u8] = include_bytes!(env!("VMTAX_GUEST_ARM_PACKED"));
 
-/// The program inside.
-///
-/// # Panics
-/// Never: the build script made the data, which carries a checksum.
+/// The program that runs payloads and jobs on this computer. Empty on arm64 in a build without it.
 pub fn guest_program() -> &'static [u8] {
+    match cfg!(target_arch = "aarch64") {
+        true => program_of(HostKind::Arm).unwrap_or_default(),
+        false => x86_program(),
+    }
+}
+
+fn x86_program() -> &'static [u8] {
     static PROGRAM: LazyLock<Vec<u8>> =
         LazyLock::new(|| programs::unpack(PACKED).expect("the build script compressed it"));
     &PROGRAM
@@ -47,7 +51,7 @@ pub(crate) fn program_of(host: HostKind) -> Result<&'static [u8], Error> {
     static ARM: LazyLock<Vec<u8>> =
         LazyLock::new(|| programs::unpack(PACKED_ARM).expect("the build script compressed it"));
     match host.architecture() {
-        Architecture::Amd64 => Ok(guest_program()),
+        Architecture::Amd64 => Ok(x86_program()),
         Architecture::Arm64 if PACKED_ARM.is_empty() => Err(Error::NotBuilt),
         Architecture::Arm64 => Ok(&ARM),
     }
@@ -717,7 +721,7 @@ pub(crate) fn modules(kernel: &Kernel, names: &[&str]) -> Result<Vec<(String, Ve
 
 /// Entries of every initramfs: the program, and modules.
 pub(crate) fn base(modules: &[(String, Vec<u8>)]) -> Vec<ArchiveEntry<'_>> {
-    base_of(guest_program(), modules)
+    base_of(x86_program(), modules)
 }
 
 pub(crate) fn base_of<'a>(

@@ -99,6 +99,18 @@ impl<'a> Types<'a> {
             .then(|| function.count.saturating_sub(1))
     }
 
+    /// The value of an enumerator.
+    pub(crate) fn enumerator(&self, name: &str) -> Option<u32> {
+        let of = |of: &BtfType<'a>| {
+            let mut values = of.rest.chunks_exact(8);
+            let found = values.find(|value| {
+                word(value, 0).and_then(|at| self.name(at)) == Some(name.as_bytes())
+            })?;
+            word(found, 4)
+        };
+        self.types.iter().filter(|one| one.kind == ENUM).find_map(of)
+    }
+
     fn find(&self, kind: u32, name: &str) -> Option<BtfType<'a>> {
         let found = self
             .types
@@ -239,6 +251,19 @@ mod tests {
         assert_eq!(types.offset("kvm_vcpu", "number.more"), None);
         assert_eq!(types.offset("kvm_vcpu", "other"), None);
         assert_eq!(types.offset("int", "vcpu_id"), None);
+    }
+
+    #[test]
+    fn enumerators_have_values() {
+        let mut d = BtfDescription::default();
+        let int = d.name("int");
+        d.push(int, INT, 0, 4, &[32]); // 1
+        let (registers, first, second) = (d.name("vcpu_sysreg"), d.name("MPIDR"), d.name("HCR"));
+        d.push(registers, ENUM, 2, 4, &[first, 1, second, 134]); // 2
+        let bytes = d.bytes();
+        let types = Types::parse(&bytes, None).unwrap();
+        let values = ["MPIDR", "HCR", "int"].map(|name| types.enumerator(name));
+        assert_eq!(values, [Some(1), Some(134), None]);
     }
 
     #[test]

@@ -7,10 +7,24 @@ INLINE u32 basic(u32 reason)
 	return ISA == VMX ? reason & 0xffff : reason;
 }
 
-// Exit reasons, as in crates/events/src/vmx.rs and svm.rs.
+// Exit reasons, as in crates/events/src/vmx.rs, svm.rs and arm.rs.
 INLINE int is_halt(u32 reason)
 {
+	if (ISA == ARM)
+		return reason == 1;
 	return ISA == VMX ? basic(reason) == 12 : reason == 0x78 || reason == 0xa6;
+}
+
+// The vCPU waits, by the reason of its exit and by its detail.
+INLINE int waits(u32 reason, u32 kind, u64 value)
+{
+	if (ISA != ARM)
+		return is_halt(reason) || (kind == GHCB && value == 0x78);
+	// CPU_SUSPEND and CPU_DEFAULT_SUSPEND, with registers of both widths.
+	if (kind == SMCCC)
+		return (value & ~0x40000000ULL) == 0x84000001 || (value & ~0x40000000ULL) == 0x8400000c;
+	// WFE lets another thread run and goes on.
+	return is_halt(reason) && !(kind == WAIT && value);
 }
 
 // KVM may answer such an exit in the run loop and enter again without kvm_entry.
@@ -20,7 +34,7 @@ INLINE int is_fast_path(struct thread *thread)
 
 	if (ISA == VMX)
 		return reason == 32 || reason == 52;
-	return reason == 0x7c && thread->info1;
+	return ISA == SVM && reason == 0x7c && thread->info1;
 }
 
 // The handlers of these exits read the qualification, so KVM has it cached.
@@ -52,6 +66,12 @@ INLINE u32 fault_kind(u32 reason, u64 error)
 {
 	u32 fetch;
 
+	if (ISA == ARM) {
+		// The error is the syndrome: a fault of permission.
+		if ((reason != 0x24 && reason != 0x20) || (error & 0x3c) != 0xc)
+			return PAGE_FAULT;
+		return reason == 0x20 ? MAPPED_FETCH : MAPPED_FAULT;
+	}
 	if (ISA == VMX) {
 		if (basic(reason) != 48 || !(error & 0x38))
 			return PAGE_FAULT;
@@ -82,6 +102,8 @@ INLINE u32 from_information(struct thread *thread, u64 *value)
 	u32 reason = basic(thread->reason), type;
 	u64 info;
 
+	if (ISA == ARM)
+		return NONE;
 	if (ISA == SVM) {
 		if (reason == 0x400) {
 			if (is_of_device(reason, thread->info1)) {
@@ -180,7 +202,7 @@ APART int close_any(struct thread *thread, u64 now, int timed)
 	}
 	if ((flags & (INJECTED | NESTED)) == (INJECTED | NESTED))
 		outcome = OUTCOME_L1;
-	else if (flags & USER_HALT || is_halt(thread->reason) || (kind == GHCB && value == 0x78))
+	else if (flags & USER_HALT || waits(thread->reason, kind, value))
 		outcome = OUTCOME_HALTED;
 	else if (flags & USER)
 		outcome = OUTCOME_USER;
@@ -239,6 +261,14 @@ APART int exit_in_exit(struct thread *thread, u64 now)
 	return 0;
 }
 
+// The open exit came from L2, and so did the guest time before it.
+INLINE void of_l2(struct thread *thread)
+{
+	thread->flags |= NESTED;
+	thread->spans[totals.half & 1].l2 += thread->guest;
+	thread->guest = 0;
+}
+
 // kvm_exit of a thread that is not known to be in the guest, or with more to record.
 APART int leave_somewhere(struct thread *thread, u64 now)
 {
@@ -272,7 +302,9 @@ APART int leave_somewhere(struct thread *thread, u64 now)
 	if (!(flags & LATE))
 		thread->since = now;
 	thread->flags = flags;
-	thread->state = (state & THREAD_ANCILLARY) | SEEN;
+	thread->state = (state & LASTING) | SEEN;
+	if (state & RUNS_L2)
+		of_l2(thread);
 	return 0;
 }
 
@@ -326,7 +358,7 @@ APART int enter_somehow(struct thread *thread, u64 now)
 	// The exit began where the time before it ended, unless the event was late.
 	if (told || now > thread->since)
 		thread->since = now;
-	thread->state = (state & THREAD_ANCILLARY) | SEEN | IN_GUEST;
+	thread->state = (state & LASTING) | SEEN | IN_GUEST;
 	return 0;
 }
 
@@ -337,7 +369,7 @@ INLINE void enter_guest(struct thread *thread, u64 now)
 	u64 duration = now - thread->start;
 
 	if (config.raw || thread->flags != (OPEN | SOLE) || thread->state != SEEN || thread->accesses || now < thread->start ||
-	    is_halt(reason)) {
+	    is_halt(reason) || (ISA == ARM && thread->kind == SMCCC)) {
 		enter_somehow(thread, now);
 		return;
 	}

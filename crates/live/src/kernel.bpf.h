@@ -21,6 +21,7 @@ static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
 static u32 (*bpf_get_smp_processor_id)(void) = (void *)8;
 static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
 static long (*bpf_get_current_comm)(void *to, u32 size) = (void *)16;
+static u64 (*bpf_get_current_task)(void) = (void *)35;
 static long (*bpf_get_stack)(void *context, void *to, u32 size, u64 flags) = (void *)67;
 static u64 (*bpf_get_current_cgroup_id)(void) = (void *)80;
 static long (*bpf_map_pop_elem)(void *map, void *value) = (void *)88;

@@ -15,7 +15,7 @@ const TYPES: &str = "sys/kernel/btf";
 
 /// The part of the configuration that the kernel decides.
 pub(crate) fn config(root: &Path, isa: Isa) -> Result<Config, Error> {
-    described(root, &["kvm", vendor(isa)], |types| fill(isa, types))
+    described(root, modules(isa), |types| fill(isa, types))
 }
 
 /// The same for programs that time starts.
@@ -60,8 +60,13 @@ fn described<T>(
     fill(&described).map_err(problem(modules.last().unwrap_or(&path)))
 }
 
-fn vendor(isa: Isa) -> &'static str {
-    if isa == Isa::Svm { "kvm_amd" } else { "kvm_intel" }
+/// KVM's modules. That of arm64 is none.
+fn modules(isa: Isa) -> &'static [&'static str] {
+    match isa {
+        Isa::Svm => &["kvm", "kvm_amd"],
+        Isa::Arm => &[],
+        Isa::Vmx | Isa::Unknown => &["kvm", "kvm_intel"],
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
@@ -88,11 +93,11 @@ fn fill(isa: Isa, described: &[Types<'_>]) -> Result<Config, String> {
         task_pid: offset("task_struct", &["pid"])?,
         // Its name until Linux 5.13.
         task_state: offset("task_struct", &["__state", "state"])?,
-        // Until Linux 5.16 the reason came first.
-        exit_vcpu: match arguments("kvm_exit") {
-            Some(2) => 0,
-            Some(3) => 1,
-            other => {
+        // Until Linux 5.16 the reason came first. On arm64 there is no vCPU.
+        exit_vcpu: match (isa, arguments("kvm_exit")) {
+            (Isa::Arm, Some(3)) | (Isa::Svm | Isa::Vmx | Isa::Unknown, Some(2)) => 0,
+            (Isa::Svm | Isa::Vmx | Isa::Unknown, Some(3)) => 1,
+            (_, other) => {
                 return Err(format!(
                     "describes a tracepoint kvm_exit with {other:?} arguments, which this vmtax does not know"
                 ));
@@ -111,21 +116,46 @@ fn fill(isa: Isa, described: &[Types<'_>]) -> Result<Config, String> {
         fault_gfn: offset("kvm_page_fault", &["gfn"]).unwrap_or_default(),
         ..Config::default()
     };
-    if isa == Isa::Svm {
-        config.svm_vmcb = offset("vcpu_svm", &["vmcb"])?;
-        config.svm_vmcb01 = offset("vcpu_svm", &["vmcb01.ptr"]).unwrap_or_default();
-        // Kernels without SEV-ES have no such page, and no tracepoint that would name it.
-        config.ghcb_exit_code = offset("ghcb", &["save.sw_exit_code"]).unwrap_or_default();
-    } else {
-        // Since Linux 6.16 what VMX and TDX share is a struct of its own.
-        config.vmx_exit_reason = offset("vcpu_vmx", &["exit_reason", "vt.exit_reason"])?;
-        config.vmx_qualification =
-            offset("vcpu_vmx", &["exit_qualification", "vt.exit_qualification"])?;
-        // Without it interrupts have no vectors.
-        config.vmx_interruption =
-            offset("vcpu_vmx", &["exit_intr_info", "vt.exit_intr_info"]).unwrap_or_default();
+    match isa {
+        Isa::Svm => {
+            config.svm_vmcb = offset("vcpu_svm", &["vmcb"])?;
+            config.svm_vmcb01 = offset("vcpu_svm", &["vmcb01.ptr"]).unwrap_or_default();
+            // Kernels without SEV-ES have no such page, and no tracepoint that would name it.
+            config.ghcb_exit_code = offset("ghcb", &["save.sw_exit_code"]).unwrap_or_default();
+        }
+        Isa::Arm => {
+            config.task_notifiers = offset("task_struct", &["preempt_notifiers.first"])?;
+            config.vcpu_notifier = offset("kvm_vcpu", &["preempt_notifier.link"])?;
+            config.sysreg_write = offset("sys_reg_params", &["is_write"])?;
+            // Without them this KVM has no hypervisors in VMs.
+            hypervisors(&mut config, described).unwrap_or_default();
+        }
+        Isa::Vmx | Isa::Unknown => {
+            // Since Linux 6.16 what VMX and TDX share is a struct of its own.
+            config.vmx_exit_reason = offset("vcpu_vmx", &["exit_reason", "vt.exit_reason"])?;
+            config.vmx_qualification =
+                offset("vcpu_vmx", &["exit_qualification", "vt.exit_qualification"])?;
+            // Without it interrupts have no vectors.
+            config.vmx_interruption =
+                offset("vcpu_vmx", &["exit_intr_info", "vt.exit_intr_info"]).unwrap_or_default();
+        }
     }
     Ok(config)
+}
+
+/// Where a vCPU of arm64 has what tells a hypervisor from its guest. Registers from `__VNCR_START__` on are in the page of VNCR_EL2, where a vCPU has one
+/// (Linux `arch/arm64/include/asm/kvm_host.h`, `___ctxt_sys_reg`); HCR_EL2 is one of them in 6.12, and not in 7.3.
+fn hypervisors(config: &mut Config, described: &[Types<'_>]) -> Option<()> {
+    let offset = |path| offset(described, "kvm_vcpu", &[path]).ok();
+    let number = |name| described.iter().find_map(|types| types.enumerator(name));
+    let hcr = number("HCR_EL2")?;
+    config.vcpu_pstate = offset("arch.ctxt.regs.pstate")?;
+    if let Some(place) = number("__VNCR_START__").and_then(|first| hcr.checked_sub(first)) {
+        config.vcpu_vncr = offset("arch.ctxt.vncr_array")?;
+        config.vncr_hcr = 8 * place;
+    }
+    config.vcpu_hcr = offset("arch.ctxt.sys_regs")? + 8 * hcr;
+    Some(())
 }
 
 #[cfg(test)]

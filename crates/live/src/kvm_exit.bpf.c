@@ -21,12 +21,13 @@
 #include "exit.bpf.h"
 
 // Priority of a kind of detail; the highest is kept, and the first of equal ones.
-#define WEIGHT_FAULT 1
-#define WEIGHT_POLLED 1
-#define WEIGHT_BLOCKED 2
-#define WEIGHT_APIC 2
-#define WEIGHT_GHCB 3
-#define WEIGHT_ACCESS 4
+#define WEIGHT_WAIT 1
+#define WEIGHT_FAULT 2
+#define WEIGHT_POLLED 2
+#define WEIGHT_BLOCKED 3
+#define WEIGHT_APIC 3
+#define WEIGHT_GHCB 4
+#define WEIGHT_ACCESS 5
 
 INLINE void learn(struct thread *thread, u32 weight, u32 kind, u64 value)
 {
@@ -128,22 +129,6 @@ INLINE int mmio(u32 type, u64 address)
 	return type == 1 ? mmio_read(address) : access(MMIO_WRITE, address);
 }
 
-// Leaves whose answer depends on ECX, as in Detail::cpuid of crates/events/src/detail.rs.
-#define LEAVES                                                                                                          \
-	(1ULL << 0x4 | 1ULL << 0x7 | 1ULL << 0xb | 1ULL << 0xd | 1ULL << 0xf | 1ULL << 0x10 | 1ULL << 0x12 |           \
-	 1ULL << 0x14 | 1ULL << 0x17 | 1ULL << 0x18 | 1ULL << 0x1d | 1ULL << 0x1e | 1ULL << 0x1f | 1ULL << 0x24)
-
-INLINE int cpuid(u32 leaf, u32 index)
-{
-	int has;
-
-	if (leaf < 64)
-		has = LEAVES >> leaf & 1;
-	else
-		has = leaf == 0x8000001d || leaf == 0x80000020 || leaf == 0x80000026;
-	return access(CPUID, (u64)leaf << 32 | (has ? index : 0));
-}
-
 INLINE int userspace_exit(u32 reason, u32 error)
 {
 	struct thread *thread = current_thread();
@@ -176,20 +161,6 @@ INLINE int converted(u64 start, u64 end, u64 attributes)
 	return tell_now(ATTRIBUTES, start, end, attributes);
 }
 
-// A page is mapped: for a page fault during an exit, otherwise on request of user space.
-INLINE int mapped(u64 gfn, u32 level)
-{
-	struct thread *thread = current_thread();
-	u64 id = bpf_get_current_pid_tgid();
-
-	// A single-threaded process may be a kernel thread, which maps pages that were swapped out.
-	if (!thread && (u32)id != id >> 32)
-		thread = thread_at(new_thread());
-	if (thread && (thread->flags & (OPEN | USER)) != OPEN && level - 1 < 3)
-		count_access(thread, PRE_FAULT, 4096ULL << 9 * (level - 1), 0, 0);
-	return tell_now(MAP_REQUEST, gfn, level, 0);
-}
-
 INLINE int wakeup(u64 ns, u32 waited)
 {
 	struct thread *thread = current_thread();
@@ -206,14 +177,6 @@ INLINE int wakeup(u64 ns, u32 waited)
 	return tell_now(WAKEUP, ns, waited, 0);
 }
 
-INLINE int nested_exit(struct thread *thread)
-{
-	thread->flags |= NESTED;
-	thread->spans[totals.half & 1].l2 += thread->guest;
-	thread->guest = 0;
-	return tell_now(NESTED_EXIT, 0, 0, 0);
-}
-
 INLINE int nested_inject(u32 reason)
 {
 	struct thread *thread = current_thread();
@@ -221,8 +184,18 @@ INLINE int nested_inject(u32 reason)
 	if (!thread)
 		return 0;
 	tell_now(NESTED_INJECT, reason, 0, 0);
+	// L2 was entered before the recording began: this exit is the first that is known to be its.
+	if (ISA == ARM && !(thread->state & RUNS_L2) && thread->flags & OPEN)
+		of_l2(thread);
+	thread->state &= ~RUNS_L2;
 	if (thread->flags & OPEN) {
 		thread->flags |= INJECTED;
+		// Only L1 knows whether an abort is an access of a device.
+		if (ISA == ARM && thread->weight && is_fault(thread->kind)) {
+			thread->weight = 0;
+			thread->kind = 0;
+			thread->value = 0;
+		}
 		if (thread->flags & NESTED)
 			reason = thread->reason;
 	}
@@ -235,8 +208,11 @@ INLINE int nested_enter(void)
 {
 	struct thread *thread = current_thread();
 
-	if (thread)
+	if (thread) {
 		thread->state &= ~THREAD_ANCILLARY;
+		if (ISA == ARM && thread->flags & OPEN)
+			thread->state |= RUNS_L2;
+	}
 	return tell_now(NESTED_ENTER, 0, 0, 0);
 }
 
@@ -306,29 +282,10 @@ INLINE int thread_ends(void)
 	return 0;
 }
 
-// Handlers of tracepoints, each with its single event.
-INLINE int msr(u32 write, u32 index, u64 data)
-{
-	access(write ? MSR_WRITE : MSR_READ, index);
-	return tell_now(MSR, write, index, data);
-}
-
-INLINE int pio(u32 write, u16 port, u32 size, u32 count)
-{
-	access(write ? PORT_OUT : PORT_IN, port);
-	return tell_now(PIO, write, port | (u64)size << 32, count);
-}
-
 INLINE int mmio_of(u32 type, u64 length, u64 address)
 {
 	mmio(type, address);
 	return tell_now(MMIO, type, address, length);
-}
-
-INLINE int fast_mmio(u64 address)
-{
-	access(MMIO_WRITE, address);
-	return tell_now(FAST_MMIO, address, 0, 0);
 }
 
 INLINE int call(u32 kind, u64 number)
@@ -347,42 +304,6 @@ INLINE int page_fault(u64 address, u64 error)
 	return tell_now(FAULT, address, error, 0);
 }
 
-INLINE int leaf(u32 function, u32 index)
-{
-	cpuid(function, index);
-	return tell_now(LEAF, function, index, 0);
-}
-
-INLINE int control_register(u32 write, u8 number, u64 value)
-{
-	detail(WEIGHT_ACCESS, write ? CR_WRITE : CR_READ, number);
-	return tell_now(CR, write, number, value);
-}
-
-INLINE int apic(u32 write, u32 at, u64 value)
-{
-	detail(WEIGHT_APIC, write ? APIC_WRITE : APIC_READ, at);
-	return tell_now(APIC, write, at, value);
-}
-
-INLINE int ghcb(u64 code, u64 first, u64 second)
-{
-	// ghcb::request of crates/events: MMIO_READ, MMIO_WRITE, IOIO.
-	if (code == 0x80000001 || code == 0x80000002)
-		detail(WEIGHT_ACCESS, code == 0x80000001 ? MMIO_READ : MMIO_WRITE, first);
-	else if (code == 0x7b)
-		detail(WEIGHT_ACCESS, first & 1 ? PORT_IN : PORT_OUT, first >> 16 & 0xffff);
-	else
-		detail(WEIGHT_GHCB, GHCB, code);
-	return tell_now(GHCB_ENTER, code, first, second);
-}
-
-INLINE int ghcb_request(u64 value)
-{
-	detail(WEIGHT_GHCB, GHCB_MSR, value & 0xfff);
-	return tell_now(GHCB_REQUEST, value, 0, 0);
-}
-
 // The end of kvm_exit, when the reason is known.
 INLINE int exit_known(struct thread *thread)
 {
@@ -394,31 +315,10 @@ INLINE int exit_known(struct thread *thread)
 }
 
 #include "raw.bpf.h"
-
-#if ISA == VMX
-// KVM has loaded the field's encoding from the guest's register into a register of the host.
-INLINE int vmcs_field(void *registers, u32 at, u32 write)
-{
-	u64 field = 0;
-
-	bpf_probe_read_kernel(&field, sizeof(field), registers + at);
-	// No encoding has more than 32 bits; a guest that names such a field gets an error.
-	if (field >> 32)
-		return 0;
-	detail(WEIGHT_ACCESS, VMCS_FIELD, field);
-	return tell_now(VMCS, write, field, 0);
-}
-
-// Probes in the handler of VMREAD, then those in the handler of VMWRITE.
-#define PROBE(n, write)                                                                                                \
-	SEC("kprobe/vmcs") int on_vmcs_##n(void *registers)                                                            \
-	{                                                                                                              \
-		return vmcs_field(registers, config.vmcs_register[n], write);                                          \
-	}
-PROBE(0, 0)
-PROBE(1, 0)
-PROBE(2, 1)
-PROBE(3, 1)
+#if ISA == ARM
+#include "arm.bpf.h"
+#else
+#include "x86.bpf.h"
 #endif
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

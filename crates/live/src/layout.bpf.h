@@ -5,11 +5,12 @@
 #include "kernel.bpf.h"
 
 // The programs are compiled for one processor's virtualization: KVM_ISA_VMX or KVM_ISA_SVM of Linux
-// arch/x86/kvm/trace.h.
+// arch/x86/kvm/trace.h, or arm64's.
 #define VMX 1
 #define SVM 2
+#define ARM 3
 #ifndef ISA
-#error "compile with -DISA=1 or -DISA=2"
+#error "compile with -DISA=1, -DISA=2 or -DISA=3"
 #endif
 
 // Most places in KVM's code that are probed for VMCS fields.
@@ -51,7 +52,16 @@ struct config {
 	u64 slower_ns;
 	// Offset of kvm_vcpu.arch.guest_state_protected.
 	u32 vcpu_protected;
-	u32 unused;
+	// arm64: offsets of what a thread has the scheduler call, and of a vCPU's part in it; of sys_reg_params.is_write; and of a
+	// vCPU's PSTATE and HCR_EL2 (0 if this KVM has no hypervisors in VMs). If HCR_EL2 may be in another page: the pointer to that
+	// page, and the place within it.
+	u32 task_notifiers;
+	u32 vcpu_notifier;
+	u32 sysreg_write;
+	u32 vcpu_pstate;
+	u32 vcpu_hcr;
+	u32 vcpu_vncr;
+	u32 vncr_hcr;
 };
 const volatile struct config config SEC(".rodata");
 
@@ -110,6 +120,10 @@ enum kind {
 	MAPPED_FAULT = 26,
 	MAPPED_FETCH = 27,
 	INTERRUPT = 28,
+	SYSREG_READ = 29,
+	SYSREG_WRITE = 30,
+	SMCCC = 31,
+	WAIT = 32,
 };
 
 #define BUCKETS 40
@@ -180,6 +194,10 @@ struct line {
 #define THREAD_ANCILLARY 4
 #define OUT 8
 #define OUT_PREEMPTED 16
+// arm64: L1 has entered L2, and nothing else says that an exit is L2's.
+#define RUNS_L2 32
+// What lasts beyond an exit and an entry.
+#define LASTING (THREAD_ANCILLARY | RUNS_L2)
 
 // A thread that ran on the CPU of a preempted vCPU.
 struct taker {
@@ -407,6 +425,8 @@ enum what {
 	INFORMATION = 23,
 	ATTRIBUTES = 24,
 	MAP_REQUEST = 25,
+	SYSREG = 26,
+	WAIT_FOR = 27,
 };
 
 struct {

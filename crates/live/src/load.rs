@@ -20,16 +20,27 @@ macro_rules! programs {
 }
 const OF_VMX: &[u8] = programs!("vmx");
 const OF_SVM: &[u8] = programs!("svm");
+const OF_ARM: &[u8] = programs!("arm");
+
+fn programs(isa: Isa) -> &'static [u8] {
+    match isa {
+        Isa::Svm => OF_SVM,
+        Isa::Arm => OF_ARM,
+        Isa::Vmx | Isa::Unknown => OF_VMX,
+    }
+}
 
 /// Raw tracepoints, in the order in which they are attached: what tells of an exit before the exit itself. Names as in Linux
-/// `arch/x86/kvm/trace.h`, `include/trace/events/kvm.h` and `include/trace/events/sched.h`.
-const TRACEPOINTS: [&str; 25] = [
+/// `arch/x86/kvm/trace.h`, `arch/arm64/kvm/trace_arm.h` and `trace_handle_exit.h`, `include/trace/events/kvm.h` and `include/trace/events/sched.h`.
+const TRACEPOINTS: [&str; 32] = [
     "sched_process_exit",
     "sched_switch",
     "kvm_nested_vmrun",
     "kvm_nested_vmenter",
     "kvm_nested_vmexit",
     "kvm_nested_vmexit_inject",
+    "kvm_nested_eret",
+    "kvm_inject_nested_exception",
     "kvm_vcpu_wakeup",
     "kvm_vm_set_mem_attributes",
     "kvm_mmu_spte_requested",
@@ -47,6 +58,11 @@ const TRACEPOINTS: [&str; 25] = [
     "kvm_mmio",
     "kvm_pio",
     "kvm_msr",
+    "kvm_wfx_arm64",
+    "kvm_hvc_arm64",
+    "kvm_sys_access",
+    "kvm_handle_sys_reg",
+    "kvm_guest_fault",
     "kvm_entry",
     "kvm_exit",
 ];
@@ -73,9 +89,8 @@ pub(crate) fn tell() {
 
 pub(crate) fn load(wanted: &WantedPrograms<'_>) -> Result<Object, Error> {
     tell();
-    let programs = if wanted.isa == Isa::Svm { OF_SVM } else { OF_VMX };
     let failed = |source| Error::Load { source, said: said() };
-    let mut open = ObjectBuilder::default().open_memory(programs).map_err(failed)?;
+    let mut open = ObjectBuilder::default().open_memory(programs(wanted.isa)).map_err(failed)?;
     size_maps(&mut open, wanted.config, wanted.options).map_err(failed)?;
     for mut program in open.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();

@@ -1,9 +1,10 @@
 //! Single events as the programs send them -> the vocabulary's.
 
 use vmtax_events::event::{HypercallInterface, MmioAccess};
-use vmtax_events::{DetailKind, Event, EventKind, Isa, NO_VCPU, Reason};
+use vmtax_events::{DetailKind, Event, EventKind, Isa, NO_VCPU};
 
 use crate::layout::Sent;
+use crate::rows;
 
 /// The event, if it is one.
 pub(crate) fn event(isa: Isa, sent: &Sent) -> Option<Event> {
@@ -20,7 +21,7 @@ pub(crate) fn event(isa: Isa, sent: &Sent) -> Option<Event> {
 /// In the order of `enum what`.
 fn kind(isa: Isa, sent: &Sent) -> Option<EventKind> {
     let Sent { a, b, c, .. } = *sent;
-    let (reason, is_write) = (|| Reason::from_trace(isa, sent.reason), a != 0);
+    let (reason, is_write) = (|| rows::reason(isa, sent.reason), a != 0);
     Some(match sent.what {
         1 => EventKind::Exit { reason: reason(), info1: a, info2: b },
         2 => EventKind::Entry,
@@ -52,6 +53,8 @@ fn kind(isa: Isa, sent: &Sent) -> Option<EventKind> {
         23 => EventKind::Information { info1: a, info2: b },
         24 => EventKind::SetAttributes { start: a, end: b, attributes: c },
         25 => EventKind::MapRequest { gfn: a, level: b as u8 },
+        26 => EventKind::Sysreg { write: is_write, register: b as u32 },
+        27 => EventKind::Wait { for_event: is_write },
         _ => return None,
     })
 }
@@ -72,6 +75,7 @@ fn interface(kind: u64) -> Option<HypercallInterface> {
         DetailKind::Hypercall => HypercallInterface::Kvm,
         DetailKind::HypervHypercall => HypercallInterface::HyperV,
         DetailKind::XenHypercall => HypercallInterface::Xen,
+        DetailKind::Smccc => HypercallInterface::Smccc,
         _ => return None,
     })
 }
@@ -85,14 +89,14 @@ mod tests {
         let sent = |what| Sent { what, a: 2, ..Sent::default() };
         let name = |kind: EventKind| format!("{kind:?}").split(' ').next().unwrap().to_owned();
         let calls = Sent { what: 7, a: 8, b: 3, ..Sent::default() };
-        let mut names: Vec<String> = (1..=25)
+        let mut names: Vec<String> = (1..=27)
             .map(|what| if what == 7 { calls } else { sent(what) })
             .map(|sent| name(kind(Isa::Svm, &sent).unwrap()))
             .collect();
         names.sort();
         names.dedup();
-        assert_eq!(names.len(), 25);
-        assert_eq!((kind(Isa::Svm, &sent(0)), kind(Isa::Svm, &sent(26))), (None, None));
+        assert_eq!(names.len(), 27);
+        assert_eq!((kind(Isa::Svm, &sent(0)), kind(Isa::Svm, &sent(28))), (None, None));
         assert_eq!(kind(Isa::Svm, &sent(7)), None);
     }
 

@@ -49,11 +49,19 @@ pub(crate) struct LiveTaker {
     pub(crate) vcpu: Option<(u32, u32)>,
 }
 
+/// The reason that the programs give; they make that of arm64 as [`vmtax_events::arm::reason`] does.
+pub(crate) fn reason(isa: Isa, raw: u32) -> Reason {
+    match isa {
+        Isa::Arm => Reason { isa, code: raw, flags: 0 },
+        Isa::Vmx | Isa::Svm | Isa::Unknown => Reason::from_trace(isa, raw),
+    }
+}
+
 pub(crate) fn exit_key(isa: Isa, vm: u32, key: &Key) -> ExitKey {
     let reason = |raw| match raw {
         // The row for the reasons beyond the limit.
-        u32::MAX if isa == Isa::Vmx => Reason { isa, code: u32::MAX, flags: 0 },
-        raw => Reason::from_trace(isa, raw),
+        u32::MAX => Reason { isa, code: u32::MAX, flags: 0 },
+        raw => reason(isa, raw),
     };
     let outcome = [Outcome::Kernel, Outcome::User, Outcome::Halted, Outcome::L1]
         [usize::from(key.outcome() & 3)];

@@ -252,7 +252,7 @@ fn request(name: &str) -> libc::ifreq {
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays zero.
     let places = request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1);
-    places.zip(name.bytes()).for_each(|(to, from)| *to = from.cast_signed());
+    places.zip(name.bytes()).for_each(|(to, from)| *to = libc::c_char::from_ne_bytes([from]));
     request
 }
 

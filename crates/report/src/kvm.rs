@@ -8,11 +8,6 @@ use crate::table::Cell;
 /// Why exits cannot be recorded, as one sentence that says what to do; `None` where they can.
 pub fn not_recordable(kvm: &Kvm) -> Option<String> {
     Some(match kvm.server() {
-        KvmServer::Hardware(isa, _) if !isa.facts().is_x86() => format!(
-            "this is KVM on {}, which `vmtax record` does not read; record `perf record -a -e 'kvm:*' -e sched:sched_switch -o \
-             perf.data sleep 10`, and give vmtax the file",
-            isa.facts().vendor()
-        ),
         KvmServer::Hardware(..) => return None,
         KvmServer::Other(module) => format!(
             "KVM is served by {} here, and vmtax knows the exits of kvm_intel and kvm_amd only; {}; record exits on a host \

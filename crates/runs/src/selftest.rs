@@ -339,24 +339,3 @@ fn all_of_kvm(report: &Report) -> Option<u64> {
     };
     report.outcomes.iter().map(exits).sum()
 }
-
-#[cfg(test)]
-mod tests {
-    use vmtax_events::setting::{KvmModule, Unknown};
-
-    use super::*;
-
-    #[test]
-    fn arm64_has_no_self_test_and_the_sentence_says_what_to_do() {
-        let kvm = Kvm {
-            device: true,
-            modules: Ok(vec![KvmModule { name: "kvm".to_owned(), built_in: true }]),
-            processor: Ok(Some(Isa::Arm)),
-            tracepoints: Err(Unknown::NotRead),
-        };
-        let said = isa(&kvm).map(|isa| isa.name()).map_err(|error| error.to_string());
-        let expected = "selftest checks `vmtax record`, and this is KVM on arm64, which `vmtax record` does not read; record `perf record -a -e \
-                        'kvm:*' -e sched:sched_switch -o perf.data sleep 10`, and give vmtax the file";
-        assert_eq!(said, Err(expected.to_owned()));
-    }
-}

@@ -36,6 +36,8 @@ mod life;
 mod linux;
 #[path = "../network.rs"]
 mod network;
+#[path = "../observer.rs"]
+mod observer;
 #[path = "../options.rs"]
 mod options;
 mod perf;

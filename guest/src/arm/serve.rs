@@ -14,9 +14,10 @@ use crate::disk::BlockMailbox;
 use crate::l1::L1Line;
 use crate::l1::lock;
 use crate::linux::{AGENT, COUNTING, MEMORY_MIB, SpentByHost, WORKING};
+use crate::observer::Observer;
 use crate::relay::JobGuest;
 use crate::trace::{self, Tracer};
-use crate::vmm::{ArmPlan, ArmSharedVm, execute};
+use crate::vmm::{ArmPlan, ArmSharedVm, execute, execute_alone};
 use crate::{
     Result, agent, awake, boot, io, kallsyms, l1, life, linux, options, perf, ports, protected,
     relay, system, virtio, workload,
@@ -36,6 +37,7 @@ pub(crate) fn run() -> Result<()> {
     for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         system::mount(kind, target)?;
     }
+    system::folder("/tmp")?;
     let line =
         std::fs::read_to_string("/proc/cmdline").map_err(|e| format!("/proc/cmdline: {e}"))?;
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -195,6 +197,7 @@ fn host(
     spent: &SpentByHost,
 ) -> Result<(Report, Vec<Attachment>)> {
     let mut shared = ArmSharedVm::default();
+    let observer = Observer::start(&order.observer)?;
     let mut report = Report {
         outcomes: all(order, guest, Tracer::Off, &mut shared)?,
         release: system::release(),
@@ -217,7 +220,7 @@ fn host(
             outcome.at_el2 = own.filter_map(|batch| batch.at_el2).collect();
         }
     }
-    let mut files = Vec::new();
+    let mut files = observer.map(Observer::finish).transpose()?.unwrap_or_default();
     if order.trace {
         let tracer = Tracer::arm(false, false)?;
         let traced = all(order, guest, tracer, &mut shared)?;
@@ -226,7 +229,7 @@ fn host(
             (outcome.places, outcome.window) = (traced.places, traced.window);
             outcome.missing = outcome.missing.take().or(traced.missing);
         }
-        files = trace::collect()?;
+        files.extend(trace::collect()?);
     }
     // The machine ends now, and they need not before.
     std::mem::forget(shared);
@@ -275,6 +278,31 @@ fn some(
         return life::steps(operations, tracer, record);
     }
     operations.iter().map(|one| measure(one, tracer, record, shared)).collect()
+}
+
+/// As a program on a host: an order from standard input, its report on standard output. Nothing is recorded, and each operation has a VM of
+/// its own.
+pub(crate) fn from_input() -> Result<()> {
+    let order: Order = system::from_input()?;
+    let one = |operation: &Operation| {
+        let number = operation.number;
+        let plan = ArmPlan { batches: operation.batches, traced: None, tracer: &Tracer::Off };
+        match execute_alone(operation, &plan) {
+            Ok((cycles, statistics)) => {
+                OrderOutcome { number, cycles, statistics, ..OrderOutcome::default() }
+            }
+            Err(failure) => {
+                OrderOutcome { number, failure: Some(failure), ..OrderOutcome::default() }
+            }
+        }
+    };
+    let report = Report {
+        outcomes: order.operations.iter().map(one).collect(),
+        release: system::release(),
+        processor: processor(),
+        ..Report::default()
+    };
+    system::to_output(&report)
 }
 
 /// One operation: its batches, or, to be recorded, one to warm up and one that is recorded.

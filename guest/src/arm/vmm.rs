@@ -4,6 +4,8 @@
 mod hugetlb;
 #[path = "../vmm/snapshot.rs"]
 mod snapshot;
+#[path = "../vmm/stats.rs"]
+mod stats;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -18,10 +20,11 @@ use kvm_bindings::{
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 use vmtax_guest::layout::{self, arm};
-use vmtax_guest::order::{Backing, Operation, Touch};
+use vmtax_guest::order::{Backing, Operation, Statistics, Touch};
 
 use self::hugetlb::{HUGE, HUGETLB, huge_memfd, punch, reserve};
 use self::snapshot::{Pager, Snapshot};
+use self::stats::KvmStats;
 use crate::life::machine::{BITS, gic};
 use crate::trace::Tracer;
 use crate::{Result, protected};
@@ -108,6 +111,34 @@ pub(crate) fn execute(
         *place = Some(machine);
     }
     Ok((cycles, counted))
+}
+
+/// Runs all batches of an operation in a VM of its own, on a thread of its own: the cycles of each, and what KVM counted.
+pub(crate) fn execute_alone(
+    operation: &Operation,
+    plan: &ArmPlan<'_>,
+) -> Result<(Vec<u64>, Option<Statistics>)> {
+    let run = || {
+        let mut machine = ArmPayloadVm::new(operation)?;
+        machine.load(operation, plan)?;
+        let cycles = machine.run(operation, plan)?;
+        Ok((cycles, machine.statistics()))
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name(operation.name.clone())
+            .spawn_scoped(scope, run)
+            .map_err(|e| format!("thread: {e}"))?;
+        thread.join().unwrap_or_else(|_| Err("the payload's thread failed".into()))
+    })
+}
+
+/// Rate of the counter that guests read as their clock, kHz.
+fn counter_khz() -> u32 {
+    let hz: u64;
+    // SAFETY: Linux lets programs read this register.
+    unsafe { std::arch::asm!("mrs {}, cntfrq_el0", out(reg) hz, options(nomem, nostack)) };
+    u32::try_from(hz / 1000).unwrap_or(u32::MAX)
 }
 
 /// The memory that it touches. What a protected VM has touched is its own, so that each batch needs memory of its own.
@@ -204,6 +235,12 @@ impl ArmPayloadVm {
         memory.attach(&vm, (0, arm::MEMORY))?;
         let (vcpu, init, gic) = vcpu(&vm, features)?;
         Ok(ArmPayloadVm { vcpu, init, _gic: gic, vm, memory, touched: None, has_run: false })
+    }
+
+    /// What KVM counted of the vCPU.
+    fn statistics(&self) -> Option<Statistics> {
+        let counters = KvmStats::open(&self.vcpu)?.all();
+        Some(Statistics { counters, tsc_khz: counter_khz() })
     }
 
     /// Has KVM finish the last store of a hypervisor's payload. It is at EL2 then, as at its start, and the next payload sets all that it needs; a vCPU

@@ -156,7 +156,7 @@ impl HostKind {
         match self {
             HostKind::Amd | HostKind::AmdBochs | HostKind::Intel => what != Ability::Protect,
             HostKind::Kvm => !matches!(what, Ability::Profile | Ability::Protect),
-            HostKind::Arm => matches!(what, Ability::Nest | Ability::Profile | Ability::Protect),
+            HostKind::Arm => !matches!(what, Ability::Own | Ability::Program),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The arm64 host.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -344,7 +345,7 @@ const RESUMED: [(&str, u64); 6] = [
 ];
 
 /// Folder of the QEMU of Debian's backports, whose processor has FEAT_NV2.
-fn newer_qemu() -> Option<PathBuf> {
+pub(crate) fn newer_qemu() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let caches = [Some(cache()), home].into_iter().flatten();
     let folders = caches.map(|cache| cache.join("vmtax/second-qemu-trixie-arm/usr/bin"));
@@ -357,11 +358,16 @@ fn newer_qemu() -> Option<PathBuf> {
 
 /// What a run on the host that nests gives, with that QEMU first on PATH.
 fn with_qemu(folder: &Path, arguments: &[&str]) -> Output {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path));
     let run = ["lab", "run", "--host", "arm", "--kernel", "debian:7.3", "--format", "json"];
     let mut command: Command = vmtax(&[&run[..], arguments].concat());
-    command.env("PATH", std::env::join_paths(folders).unwrap()).output().unwrap()
+    command.env("PATH", path_with(folder)).output().unwrap()
+}
+
+/// PATH with this folder first.
+pub(crate) fn path_with(folder: &Path) -> OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path));
+    std::env::join_paths(folders).unwrap()
 }
 
 fn report(output: &Output) -> Value {

@@ -7,8 +7,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::run::{json, output, paths};
+use crate::arm::path_with;
+use crate::run::{json, output, paths, vmtax};
 
+mod arm;
 mod choice;
 mod crowd;
 mod selftest;
@@ -25,10 +27,19 @@ pub(crate) fn stripped(folder: &Path) -> PathBuf {
 
 /// Runs the lab with an observer; returns what it left.
 pub(crate) fn observe(folder: &Path, observer: &str, arguments: &[&str]) -> PathBuf {
+    observe_on(None, folder, observer, arguments)
+}
+
+/// With the QEMU of a folder, if there is one.
+fn observe_on(qemu: Option<&Path>, folder: &Path, observer: &str, arguments: &[&str]) -> PathBuf {
     let run = folder.join("run");
     let run_name = run.to_str().unwrap();
-    let made =
-        output(&[&["lab", "run", "-o", run_name, "--observe", observer], arguments].concat());
+    let mut command =
+        vmtax(&[&["lab", "run", "-o", run_name, "--observe", observer], arguments].concat());
+    if let Some(qemu) = qemu {
+        command.env("PATH", path_with(qemu));
+    }
+    let made = command.output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     run.join("observer")
 }
@@ -67,8 +78,9 @@ fn add(counts: &mut BTreeMap<String, u64>, csv: &str) {
     let place = |name: &str| head.iter().position(|column| *column == name).unwrap();
     let (accelerator, vm, count) = (place("accelerator"), place("vm"), place("count"));
     for line in lines.filter(|line| !line.starts_with("time,") && !line.starts_with("losses,")) {
-        // Names that need quotes would need a reader of CSV, and none is known here.
-        let mut cells: Vec<&str> = line.split(',').collect();
+        // The accelerator alone has quotes, and is left out.
+        let unquoted: String = line.split('"').step_by(2).collect();
+        let mut cells: Vec<&str> = unquoted.split(',').collect();
         let number = cells[count].parse().unwrap_or_else(|_| panic!("{line}"));
         cells[accelerator] = "";
         let key = cells[..vm].join(",");
