@@ -345,7 +345,17 @@ fn figures(line: &str, title: &str) -> Option<(String, String, Vec<f64>, bool)> 
         return single("real", Value { number, unit: Some("s".to_owned()) });
     }
     if let Some((label, found)) = programs::read(line) {
-        return single(&label, found);
+        // criterion's longer names are on the line before.
+        let is_named = line.starts_with("time:") && !title.is_empty() && !title.contains(' ');
+        return single(if is_named { title } else { &label }, found);
+    }
+    // Intel's Memory Latency Checker, of one node: `0   169.3`.
+    if title.starts_with("Measuring idle latencies")
+        && let [node, found] = line.split_whitespace().collect::<Vec<_>>()[..]
+        && node.parse::<u8>().is_ok()
+    {
+        let unit = unit_in(title);
+        return single("idle latency", Value { number: digits(found)?, unit });
     }
     // Behind a value stands what else the program says of it: `[ 300 IOPS]`, `< 24 us>`.
     let start = line.split(['[', '<']).next().unwrap_or(line).trim();
@@ -437,8 +447,10 @@ fn as_title(line: &str) -> Option<String> {
     {
         return Some(comment);
     }
-    let is_output =
-        has_value || assigns || is_command || line.starts_with("time ") || line.starts_with("```");
+    let is_output = has_value
+        || assigns
+        || is_command
+        || ["time ", "```", "Numa node"].iter().any(|start| line.starts_with(start));
     let text = line.trim_matches(['#', '=', ' ', ':', '-']).split("<-").next()?.trim();
     as_label(text).filter(|_| !is_output).map(|text| text.trim_end_matches(':').to_owned())
 }
@@ -547,11 +559,23 @@ impl PostedTable {
             let values: Vec<Value> = cells.iter().filter_map(|cell| value(cell)).collect();
             let unit = unit_in(&self.head[at]);
             let has_unit = unit.is_some() || values.iter().any(|value| value.unit.is_some());
-            if has_unit && 2 * values.len() >= cells.len() && !values.is_empty() {
+            if (has_unit || self.rows_are_named())
+                && 2 * values.len() >= cells.len()
+                && !values.is_empty()
+            {
                 columns.push((at, unit));
             }
         }
         columns
+    }
+
+    /// Each row is of a set-up by its name, and each column of a number: values may have no unit.
+    fn rows_are_named(&self) -> bool {
+        let is_number = |head: &String| number(head).is_some();
+        self.rows.len() > 1
+            && self.head.len() > 2
+            && self.head[1..].iter().all(is_number)
+            && self.rows.iter().all(|row| is_named(&row[0]))
     }
 
     /// What a row is of: its cells before the first column of values.
@@ -572,7 +596,10 @@ impl PostedTable {
             let label = self.label(row, *first);
             for (at, unit) in &columns {
                 let Some(found) = row.get(*at).and_then(|cell| value(cell)) else { continue };
-                let Some(unit) = found.unit.or_else(|| unit.clone()) else { continue };
+                let unit = found.unit.or_else(|| unit.clone());
+                let Some(unit) = unit.or_else(|| self.rows_are_named().then(String::new)) else {
+                    continue;
+                };
                 all.push((label.clone(), self.head[*at].as_str(), unit, found.number));
             }
         }
@@ -624,10 +651,18 @@ fn of_titled(tables: &[PostedTable], samples: &mut Vec<Sample>) -> bool {
 /// A table: its rows are set-ups, or its columns, or both.
 fn of_table(table: &PostedTable, samples: &mut Vec<Sample>) {
     let values = table.values();
+    if table.rows_are_named() {
+        let of = |(label, head, unit, number): &(String, &str, String, f64)| {
+            let of_what = format!("{} {head}", table.head[0]);
+            sample(label, (of_what.trim(), ""), (unit, *number))
+        };
+        samples.extend(values.iter().map(of));
+        return;
+    }
     let heads: BTreeSet<&str> = values.iter().map(|(_, head, ..)| *head).collect();
     let is_one_unit = |head: &str| {
         let units: BTreeSet<&str> =
-            values.iter().filter(|one| one.1 == head).map(|one| one.2.as_str()).collect();
+            values.iter().filter(|one| one.1 == head).map(|one| kind_of(&one.2)).collect();
         units.len() == 1
     };
     let rows_differ = !heads.iter().all(|head| is_one_unit(head));
@@ -728,6 +763,58 @@ mod tests {
         let text = "| Metric | Without vhost | With vhost |\n|--|--|--|\n| Throughput | ~175 MB/s | ~580 MB/s |\n| TCP timeouts | 25,480 | 0 |\n";
         let expected = ["Throughput : Without vhost 175 MB/s", "Throughput : With vhost 580 MB/s"];
         assert_eq!(read_values(text), expected);
+    }
+
+    /// As criterion, Intel's Memory Latency Checker and people have them; the names are made up.
+    #[test]
+    fn parts_and_times_of_several_units() {
+        let criterion = "- Kernel A\n```\nvm/create\n        time:   [1.80 ms 1.90 ms 2.00 ms]\n```\n- Kernel B\n```\nvm/create\n        time:   [7.0 ms 8.0 ms 9.0 ms]\n```\n";
+        assert_eq!(
+            read_values(criterion),
+            ["vm/create : Kernel A 1.9 ms", "vm/create : Kernel B 8 ms"]
+        );
+        let mlc = |part: &str, value: &str| {
+            format!(
+                "### {part}\n```\nMeasuring idle latencies for random access (in ns)...\n                Numa node\nNuma node            0\n       0         {value}\nALL Reads        :      70000.5\n```\n"
+            )
+        };
+        assert_eq!(
+            read_values(&format!("{}{}", mlc("Firmware A", "130.1"), mlc("Firmware B", "90.2"))),
+            [
+                "idle latency : Firmware A 130.1 ns",
+                "ALL Reads : Firmware A 70000.5 MB/s",
+                "idle latency : Firmware B 90.2 ns",
+                "ALL Reads : Firmware B 70000.5 MB/s"
+            ]
+        );
+        let table = "Disks | First boot | Second boot\n-- | -- | --\n1 | 50sec | 30sec\n16 | 1min20sec | 1m5s\n";
+        assert_eq!(
+            read_values(table),
+            [
+                " First boot: Disks 1 50 sec",
+                " Second boot: Disks 1 30 sec",
+                " First boot: Disks 16 80 s",
+                " Second boot: Disks 16 65 s"
+            ]
+        );
+        let threads = "|Threads|1|8|\n|---|-|-|\n| Host| 1485.33 | 1606.92 |\n| QEMU guest| 802.77 | 1574.90 |\n";
+        assert_eq!(
+            read_values(threads),
+            [
+                "Threads 1 : Host 1485.33 ",
+                "Threads 8 : Host 1606.92 ",
+                "Threads 1 : QEMU guest 802.77 ",
+                "Threads 8 : QEMU guest 1574.9 "
+            ]
+        );
+        let labels = "Timings:\n20G master:  92s\n20G master+reverts: 57s\n50G master: 526s\n50G master+reverts: 142s\n";
+        assert_eq!(read_values(labels).len(), 4);
+        for none in [
+            "a | b | c\n- | - | -\nx | 1m | 2h3\ny | 1s2m | 4\n",
+            "|n|1|2|\n|-|-|-|\n|x|3|4|\n|y|5|6|\n",
+        ] {
+            assert_eq!(read(none), None, "{none}");
+        }
     }
 
     #[test]

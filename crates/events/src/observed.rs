@@ -165,6 +165,10 @@ words! {
         Nested = "nested",
         /// A guest's disk is a file that goes through the host's page cache.
         HostCache = "host-page-cache",
+        /// The guest's memory is mapped by shadow page tables, or was for a trial.
+        ShadowPaging = "nested-paging-off",
+        /// The host takes pages of the guest's memory away, to move or to share them.
+        Unmapping = "unmapping",
     }
 }
 

@@ -145,6 +145,20 @@ pub(super) fn read(line: &str) -> Option<(String, Value)> {
         let name = before.trim_end_matches([':', ' ', ',']).trim();
         return named(if name.is_empty() { "IOPS" } else { name }, with_unit(rate, "IOPS"));
     }
+    // Intel's Memory Latency Checker: `3:1 Reads-Writes :      105536.8`.
+    if (line.starts_with("ALL Reads") || line.contains(" Reads-Writes"))
+        && let Some((name, rate)) = line.rsplit_once(':')
+    {
+        return named(name.trim(), with_unit(digits(rate.trim())?, "MB/s"));
+    }
+    // criterion: the lower bound, the estimate and the upper bound.
+    if let Some((name, rest)) = line.split_once("time:")
+        && let Some(bounds) = rest.trim().strip_prefix('[').and_then(|rest| rest.split(']').next())
+        && let [_, _, estimate, unit, _, _] = bounds.split_whitespace().collect::<Vec<_>>()[..]
+    {
+        let name = if name.trim().is_empty() { "time" } else { name.trim() };
+        return named(name, value(&format!("{estimate} {unit}")));
+    }
     if line.starts_with("T:") && line.contains(" Act:") {
         return named("cyclictest, worst", behind(line, "Max:", "us"));
     }
@@ -156,7 +170,7 @@ mod tests {
     use super::*;
 
     /// Lines as iperf 2.1, iperf3 3.16, redis-benchmark 7, ab 2.4, wrk 4.2, sysbench 1.0, pgbench 16, dd 9, hdparm 9.65, ping 20240117, systemd-analyze 255, zsh 5.9,
-    /// time 1.9, Geekbench 6, UnixBench 5, 7-Zip 23, STREAM 5.10, openssl 3.0, fio 3.36 and cyclictest 2.6 print them.
+    /// time 1.9, Geekbench 6, UnixBench 5, 7-Zip 23, STREAM 5.10, openssl 3.0, fio 3.36, cyclictest 2.6, Intel MLC 3.11a and criterion 0.5 print them.
     #[test]
     fn each_program_has_its_line() {
         for (line, expected) in [
@@ -199,6 +213,12 @@ mod tests {
                 "T: 0 ( 1234) P:99 I:1000 C:  10000 Min:      3 Act:    5 Avg:    7 Max:     120",
                 "cyclictest, worst 120 us",
             ),
+            ("3:1 Reads-Writes :      105536.8", "3:1 Reads-Writes 105536.8 MB/s"),
+            ("ALL Reads        :      73182.9", "ALL Reads 73182.9 MB/s"),
+            (
+                "boot/first              time:   [1.8367 ms 1.8681 ms 1.9014 ms]",
+                "boot/first 1.8681 ms",
+            ),
         ] {
             let found = read(line).map(|(name, value)| {
                 format!("{name} {} {}", value.number, value.unit.unwrap_or_default())
@@ -226,6 +246,9 @@ mod tests {
             " user % cpu  total",
             "T: Act:",
             " requests per second",
+            "time: [1 2 3]",
+            "time: [",
+            "ALL Reads : x",
             "[  5] local 10.0.0.1 port 5201 connected to 10.0.0.2 port 34567",
         ] {
             assert_eq!(read(line), None, "{line}");

@@ -61,6 +61,12 @@ const WORDS: &[&str] = &[
     "vanilla",
     "baseline",
     "stock",
+    "master",
+    "upstream",
+    "mainline",
+    "reverted",
+    "revert",
+    "reverts",
     "hugepages",
     "thp",
     "pinned",
@@ -107,6 +113,8 @@ pub(super) fn is_setup_word(word: &str) -> bool {
         && version.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c));
     WORDS.contains(&bare.as_str())
         || WORDS.contains(&word.to_lowercase().as_str())
+        // `master+reverts`.
+        || bare.split('+').all(|part| WORDS.contains(&part))
         || is_version
         || is_setting(word)
 }

@@ -128,6 +128,9 @@ pub(super) fn value(cell: &str) -> Option<Value> {
     if let Some(number) = number(cell) {
         return Some(Value { number, unit: None });
     }
+    if let Some(number) = several_units(cell) {
+        return Some(Value { number, unit: Some("s".to_owned()) });
+    }
     let end = cell.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ',')?;
     let (digit, rest) = cell.split_at(end);
     let unit = |rest: &str| known(rest.trim()).map(|_| rest.trim().to_owned());
@@ -137,6 +140,31 @@ pub(super) fn value(cell: &str) -> Option<Value> {
         None => (number(&format!("1{}", rest.get(..1)?))?, unit(rest.get(1..)?)?),
     };
     Some(Value { number: digits(digit)? * factor, unit: Some(unit) })
+}
+
+/// Seconds of a time in more than one unit, the larger first: `8m52s`, `1min5sec`, `1h 02m 3.5s`.
+fn several_units(text: &str) -> Option<f64> {
+    const NAMES: [(&[&str], f64); 3] = [
+        (&["h", "hr", "hour", "hours"], 3600.0),
+        (&["m", "min", "mins", "minute", "minutes"], 60.0),
+        (&["s", "sec", "secs", "second", "seconds"], 1.0),
+    ];
+    let (mut rest, mut sum, mut parts, mut before) = (text, 0.0, 0, f64::INFINITY);
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (digit, behind) = rest.split_at(end);
+        let behind = behind.trim_start();
+        let end = behind.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(behind.len());
+        let unit = behind[..end].to_lowercase();
+        let (_, factor) = NAMES.iter().find(|(names, _)| names.contains(&unit.as_str()))?;
+        if *factor >= before {
+            return None;
+        }
+        sum += digits(digit)? * factor;
+        (before, parts) = (*factor, parts + 1);
+        rest = behind[end..].trim_start();
+    }
+    (parts > 1).then_some(sum)
 }
 
 /// Which values of a unit are good, if it is one.

@@ -7,7 +7,7 @@ use super::{clock, lines};
 
 /// Lines of logs that say one thing alone: Linux arch/x86/kvm/vmx/vmx.c and svm/svm.c ("disabled by bios"), QEMU accel/kvm/kvm-all.c ("Could not access
 /// KVM kernel module") and softmmu/vl.c ("falling back to tcg"); dockur/windows's container, which says why in the brackets.
-const NO_KVM: [&str; 9] = [
+const NO_KVM: [&str; 11] = [
     "KVM acceleration is not available (",
     "kvm: disabled by bios",
     "Could not access KVM kernel module",
@@ -16,6 +16,8 @@ const NO_KVM: [&str; 9] = [
     // People tell that message in the past.
     "fell back to TCG",
     "fell back to tcg",
+    "TCG software emulation",
+    "software emulation (TCG)",
     "KVM acceleration can NOT be used",
     "TCG doesn't support requested feature",
 ];

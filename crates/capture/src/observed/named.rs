@@ -45,6 +45,15 @@ const NAMES: &[(&str, NamedCost)] = &[
     ("%steal", NamedCost::Steal),
     // vdso(7): strace does not see calls that the vDSO answers.
     ("clock_gettime(CLOCK_", NamedCost::ClockCalls),
+    // Linux arch/x86/kvm/svm/svm.c and vmx/vmx.c: module parameters.
+    ("npt=0", NamedCost::ShadowPaging),
+    ("ept=0", NamedCost::ShadowPaging),
+    ("npt=N", NamedCost::ShadowPaging),
+    ("ept=N", NamedCost::ShadowPaging),
+    // Linux arch/x86/kvm/mmu/mmu.c and virt/kvm/kvm_main.c.
+    ("kvm_unmap_hva_range", NamedCost::Unmapping),
+    ("kvm_mmu_notifier_invalidate_range", NamedCost::Unmapping),
+    ("kvm_mmu_unmap_gfn_range", NamedCost::Unmapping),
     // Linux Documentation/virt/kvm/x86/nested-vmx.rst.
     ("nested VM", NamedCost::Nested),
     ("nested virtualization", NamedCost::Nested),
@@ -101,6 +110,8 @@ mod tests {
             named("a clone by userfaultfd, whose memory has 4 KiB pages\n"),
             [Observed::Named(NamedCost::Userfaultfd), Observed::Named(NamedCost::SmallPages)]
         );
+        assert_eq!(named("we loaded kvm_amd with npt=0\n"), is(NamedCost::ShadowPaging));
+        assert_eq!(named("kvm_stat: 9000 kvm_unmap_hva_range/s\n"), is(NamedCost::Unmapping));
         let line = "qemu-system-x86_64 -drive file=a.img,if=virtio -m 1G\n";
         let fio = "READ: bw=131MiB/s (137MB/s), 131MiB/s-131MiB/s\n";
         assert_eq!(named(&format!("{line}{fio}")), is(NamedCost::HostCache));

@@ -81,9 +81,18 @@ fn has_fences(text: &str) -> bool {
     text.lines().any(is_fence)
 }
 
+/// An excerpt whose first fence closes: it stands right below text and above an empty line, and one fence has no other.
+fn begins_inside(text: &str) -> bool {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_blank = |at: usize| lines.get(at).is_none_or(|line| line.trim().is_empty());
+    let is_odd = lines.iter().filter(|line| is_fence(line)).count() % 2 == 1;
+    let first = lines.iter().position(|line| is_fence(line)).filter(|_| is_odd);
+    first.is_some_and(|at| at > 0 && !is_blank(at - 1) && is_blank(at + 1))
+}
+
 /// What is within the fences, each block without the indent of its fence; everything, where nothing is within one.
 fn fenced(text: &str) -> String {
-    let (mut inside, mut lines) = (None, Vec::new());
+    let (mut inside, mut lines) = (begins_inside(text).then_some(0), Vec::new());
     for line in text.lines() {
         let indent = line.len() - line.trim_start().len();
         lines.push(match inside {
@@ -185,6 +194,8 @@ mod tests {
         assert_eq!(plain(text), "\n\n\na\n  b\n\n\n\n");
         // The text stands outside.
         assert_eq!(plain("```\n```\na\n"), "\n\na\n");
+        assert_eq!(plain("a\n```\n\nwords\n```\nb\n```\n"), "a\n\n\n\n\nb\n\n");
+        assert_eq!(plain("words\n```\nb\n"), "\n\nb\n");
     }
 
     #[test]

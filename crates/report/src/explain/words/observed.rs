@@ -394,6 +394,14 @@ pub(super) fn named_cost(cost: NamedCost) -> FindingWords {
             "the text has a benchmark and a VMM's command line that opens the disk's file without O_DIRECT; what it measures may be the host's page cache",
             "the same with cache=none (QEMU) or direct=on (Cloud Hypervisor), and with a file larger than the host's memory; direct=1 in the guest passes the guest's cache alone",
         ),
+        NamedCost::ShadowPaging => (
+            "the text names nested paging (NPT, EPT) that is off and does not show what that costs; without it each change of the guest's page tables is an exit, and what is faster so may have been slow for another reason",
+            "the same load with and without it, each with `perf kvm stat record -a sleep 10` on the host, and `vmtax diff` of the two; `vmtax doctor` shows whether it is on",
+        ),
+        NamedCost::Unmapping => (
+            "the text names functions by which KVM gives up pages of the guest's memory (kvm_unmap_hva_range and its callers) because the host moves, shares or takes them; it does not show what that costs",
+            "who does it: numa_pages_migrated, pgmigrate_success, thp_split_page and pswpout of the host's /proc/vmstat over time, and /sys/kernel/mm/ksm/pages_shared; the same with the sysctl kernel.numa_balancing=0",
+        ),
         NamedCost::Nested => (
             "the text names a guest of a guest and does not show what it costs; each exit of it is several of the outer guest",
             "`perf kvm stat record -a sleep 10` on the outermost host, and `vmtax explain` of it",
