@@ -17,6 +17,8 @@ struct UnreadArchitecture {
     events: &'static [&'static str],
     /// A word of the text of `kvm_exit` there.
     texts: &'static [&'static str],
+    /// Names that `perf kvm stat` gives exits there alone.
+    reasons: &'static [&'static str],
 }
 
 /// Linux `arch/arm/kvm/trace.h` (until 5.6),
@@ -30,6 +32,7 @@ static ARCHITECTURES: &[UnreadArchitecture] = &[
         fields: &[&["exit_reason", "vcpu_pc"]],
         events: &["kvm_emulate_cp15_imp", "kvm_wfx", "kvm_hvc"],
         texts: &["vcpu_pc="],
+        reasons: &[],
     },
     UnreadArchitecture {
         name: "RISC-V",
@@ -37,6 +40,16 @@ static ARCHITECTURES: &[UnreadArchitecture] = &[
         fields: &[&["scause"]],
         events: &[],
         texts: &["SCAUSE:", "scause="],
+        // tools/perf/util/kvm-stat-arch/riscv_trap_types.h.
+        reasons: &[
+            "INST_GUEST_PAGE_FAULT",
+            "LOAD_GUEST_PAGE_FAULT",
+            "STORE_GUEST_PAGE_FAULT",
+            "VIRTUAL_INST_FAULT",
+            "SUPERVISOR_SYSCALL",
+            "HYPERVISOR_SYSCALL",
+            "INST_ILLEGAL",
+        ],
     },
     UnreadArchitecture {
         name: "s390",
@@ -44,6 +57,8 @@ static ARCHITECTURES: &[UnreadArchitecture] = &[
         fields: &[],
         events: &["kvm_s390_"],
         texts: &[],
+        // arch/s390/include/uapi/asm/sie.h: sie_intercept_code.
+        reasons: &["Host interruption", "External request", "Wait state", "Stop request"],
     },
     UnreadArchitecture {
         name: "PowerPC",
@@ -59,6 +74,14 @@ static ARCHITECTURES: &[UnreadArchitecture] = &[
             "kvm_ppc_",
         ],
         texts: &["exit_nr=", " | pc=0x"],
+        // arch/powerpc/kvm/trace_book3s.h: kvm_trace_symbol_exit.
+        reasons: &[
+            "H_DATA_STORAGE",
+            "H_INST_STORAGE",
+            "H_EMUL_ASSIST",
+            "HV_DECREMENTER",
+            "DATA_SEGMENT",
+        ],
     },
     UnreadArchitecture {
         name: "MIPS",
@@ -66,6 +89,7 @@ static ARCHITECTURES: &[UnreadArchitecture] = &[
         fields: &[],
         events: &["kvm_asid_change", "kvm_guestid_change", "kvm_hwr"],
         texts: &[],
+        reasons: &[],
     },
     UnreadArchitecture {
         name: "LoongArch",
@@ -73,6 +97,14 @@ static ARCHITECTURES: &[UnreadArchitecture] = &[
         fields: &[],
         events: &["kvm_exit_", "kvm_vpid_change"],
         texts: &[],
+        // tools/perf/arch/loongarch/util/kvm-stat.c: loongarch_exception_type.
+        reasons: &[
+            "Privilege Error",
+            "Memory store",
+            "Memory read",
+            "Memory modify",
+            "FP Disabled",
+        ],
     },
     UnreadArchitecture {
         name: "MIPS or LoongArch",
@@ -80,6 +112,7 @@ static ARCHITECTURES: &[UnreadArchitecture] = &[
         fields: &[&["pc"], &["reason"]],
         events: &["kvm_enter", "kvm_reenter", "kvm_out"],
         texts: &["]PC: 0x", "] PC: 0x", "pc="],
+        reasons: &[],
     },
 ];
 
@@ -111,6 +144,11 @@ pub(super) fn of_exit_text(text: &[u8]) -> Option<&'static str> {
     name(|a| a.texts.iter().any(|part| find(text, part.as_bytes()).is_some()))
 }
 
+/// By the name of an exit in a table of `perf kvm stat`.
+pub(super) fn of_reason(reason: &str) -> Option<&'static str> {
+    name(|a| a.reasons.contains(&reason))
+}
+
 fn name(is: impl Fn(&UnreadArchitecture) -> bool) -> Option<&'static str> {
     ARCHITECTURES.iter().find(|a| is(a)).map(|a| a.name)
 }
@@ -129,6 +167,18 @@ pub(super) fn refuse(name: &str, offset: u64) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reasons_are_of_one_architecture() {
+        let of = |reason| of_reason(reason).unwrap_or_default();
+        assert_eq!(of("STORE_GUEST_PAGE_FAULT"), "RISC-V");
+        assert_eq!(of("Privilege Error"), "LoongArch");
+        assert_eq!(of("Wait state"), "s390");
+        assert_eq!(of("H_DATA_STORAGE"), "PowerPC");
+        for reason in ["EPT_VIOLATION", "npf", "DABT_LOW", "EXTERNAL_INTERRUPT", ""] {
+            assert_eq!(of_reason(reason), None, "{reason}");
+        }
+    }
 
     /// Each recording of all of x86's KVM events has it before Linux 5.14.
     #[test]

@@ -20,6 +20,7 @@ use vmtax_events::{Detail, Isa, Reason, Tally};
 
 use super::{CountsTable, at_line};
 use crate::Error;
+use crate::import::architecture;
 use crate::import::spelling::{Spelled, spelled};
 pub(super) use row::count;
 use row::{AccessObject, LONGEST_ROW, PerfKvmRow};
@@ -144,10 +145,13 @@ impl TextSection {
         }
         let name = unnamed.map(Spelled::Sure).or_else(|| spelled(&row.name)).ok_or_else(|| {
             let name = &row.name;
-            at_line(
-                number,
-                &format!("begins with {name:?}, which is no exit reason of x86 or arm64"),
-            )
+            match architecture::of_reason(name) {
+                Some(architecture) => architecture::refuse(architecture, 0),
+                None => at_line(
+                    number,
+                    &format!("begins with {name:?}, which is no exit reason of x86 or arm64"),
+                ),
+            }
         })?;
         // perf has the kernel's own spelling: VMX in capitals.
         let name = match name {
