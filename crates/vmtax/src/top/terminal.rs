@@ -113,9 +113,11 @@ impl Screen {
         self.go_on()
     }
 
-    /// Clears the terminal, whose content is unknown.
+    /// Clears the terminal, whose content is unknown. Not by `clear`, which asks the terminal where its cursor is and fails when the answer is late.
     pub(super) fn clear(&mut self) -> anyhow::Result<()> {
-        self.terminal.clear().map_err(|e| terminal_fault(&e))
+        let size = self.terminal.size();
+        let cleared = size.and_then(|size| self.terminal.resize(size.into()));
+        cleared.map_err(|e| terminal_fault(&e))
     }
 
     /// Sets the terminal up again after a stop, when other programs used it.

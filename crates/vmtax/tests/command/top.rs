@@ -1,6 +1,8 @@
 //! `vmtax top` in a terminal, tmux: what the screen shows, cell by cell, and what is left of it.
 
+use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -119,6 +121,40 @@ fn terminals_of_all_sizes_are_served() {
     terminal.expect(include_str!("screens/all.txt"));
     terminal.press("F10");
     is_given_back(&terminal, 0);
+}
+
+/// A terminal that answers no request, as a slow line may not in time.
+#[test]
+fn nothing_is_asked_of_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("trace"), recording()).unwrap();
+    let line = format!(
+        "stty rows 24 cols 80; echo $$ >pid; exec {} top --replay trace",
+        env!("CARGO_BIN_EXE_vmtax")
+    );
+    let mut script = Command::new("script");
+    script.args(["-q", "-e", "-f", "-c", &line, "screen"]).current_dir(folder.path());
+    script.env("SHELL", "/bin/sh").env("TERM", "xterm");
+    let mut child =
+        script.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let screens = || {
+        let bytes = std::fs::read(folder.path().join("screen")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).matches("Quit").count()
+    };
+    let mut wait = |for_screens: usize| {
+        while screens() < for_screens {
+            let ended = child.try_wait().unwrap();
+            assert!(ended.is_none(), "{ended:?} after {} of {for_screens} screens", screens());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    };
+    wait(1);
+    let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
+    let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    kill_process(pid, Signal::WINCH).unwrap();
+    wait(2);
+    child.stdin.take().unwrap().write_all(b"q").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
