@@ -7,10 +7,11 @@ use std::path::Path;
 use libbpf_cargo::SkeletonBuilder;
 
 const PROGRAMS: &str = "src/kvm_exit.bpf.c";
-/// Alike for all processors.
+/// Alike for all processors but for the registers of a function's arguments.
 const STARTS: &str = "src/vm_start.bpf.c";
+const ARM: u32 = 3;
 /// Name and `ISA`. The structs are the same in all.
-const KINDS: [(&str, u32); 3] = [("vmx", 1), ("svm", 2), ("arm", 3)];
+const KINDS: [(&str, u32); 3] = [("vmx", 1), ("svm", 2), ("arm", ARM)];
 
 fn main() {
     println!("cargo::rerun-if-changed=src");
@@ -25,7 +26,9 @@ fn main() {
             structs(&mut builder, &folder.join("kvm_exit.skel.rs"));
         }
     }
-    let mut builder = compile(&clang, STARTS, &folder.join("vm_start.o"), 0);
+    let is_arm = var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("aarch64");
+    let isa = if is_arm { ARM } else { 0 };
+    let mut builder = compile(&clang, STARTS, &folder.join("vm_start.o"), isa);
     structs(&mut builder, &folder.join("vm_start.skel.rs"));
 }
 

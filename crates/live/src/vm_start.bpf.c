@@ -186,11 +186,18 @@ INLINE int begin(u32 file, u64 of, u32 request, u64 argument)
 	return 0;
 }
 
-// Linux arch/x86/include/asm/ptrace.h, struct pt_regs: arguments and result of a function.
+// Arguments and result of a function in struct pt_regs: Linux arch/arm64/include/asm/ptrace.h, and arch/x86/include/asm/ptrace.h.
+#if ISA == 3
+#define FIRST(registers) (registers[0])
+#define SECOND(registers) (registers[1])
+#define THIRD(registers) (registers[2])
+#define RESULT(registers) (registers[0])
+#else
 #define FIRST(registers) (registers[14])
 #define SECOND(registers) (registers[13])
 #define THIRD(registers) (registers[12])
 #define RESULT(registers) (registers[10])
+#endif
 
 #define REQUESTS(function, file)                                                                                       \
 	SEC("kprobe/" #function) int on_##function(u64 *registers)                                                     \

@@ -105,3 +105,20 @@ fn counts_of_nested_arm64_are_those_of_the_trace() {
     let Some(counts) = same_as_trace(Some(&qemu), &arguments) else { return };
     assert!(of(&counts, ",L2,") > 100, "{counts:#?}");
 }
+
+/// selftest runs its five VMs alone, and beside two recorders.
+const STARTS: &str = "
+trap asked=1 INT
+./vmtax record --starts -o starts.txt -- ./vmtax selftest -o table.txt
+while [ -z \"$asked\" ]; do sleep 1; done
+";
+
+#[test]
+#[ignore = "a minute; after ./x package arm64"]
+fn starts_on_arm64_are_timed() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(found) = observe(folder.path(), STARTS, &["--operation", "hvc-psci"]) else { return };
+    let text = std::fs::read_to_string(found.join("starts.txt")).unwrap();
+    eprintln!("{text}");
+    assert!(text.starts_with("Recorded: 15 VMs were created"), "{text}");
+}
