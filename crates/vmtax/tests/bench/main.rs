@@ -10,6 +10,7 @@ mod exits;
 mod kills;
 mod network;
 mod pinned;
+mod profiled;
 mod programs;
 mod remote;
 mod slurm;
