@@ -4,6 +4,7 @@
 
 mod arm;
 mod confidential;
+mod documents;
 mod endless;
 mod errors;
 mod exits;
