@@ -15,6 +15,14 @@ const HOSTS: [(&str, &str); 2] = [("intel", "Intel"), ("amd", "AMD")];
 /// Runs of the compile.
 const COMPILES: [(&str, &str); 2] = [("profiled-amd-6.1", "AMD"), ("profiled-intel-6.1", "Intel")];
 
+/// Runs of workloads.
+const WORKLOADS: [(&str, &str, &str); 4] = [
+    ("profiled-amd-6.1", "AMD", "compile"),
+    ("profiled-amd-6.1-wakeups", "AMD", "wakeup"),
+    ("profiled-amd-6.1-wakeups", "AMD", "ipi"),
+    ("profiled-intel-6.1", "Intel", "compile"),
+];
+
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
@@ -343,6 +351,52 @@ fn compile() -> String {
     table(&["host", "", "at L1", "at L2"], &rows)
 }
 
+/// Instructions and exits of one operation of each workload.
+fn workloads() -> String {
+    let mut rows = Vec::new();
+    for (run, host, workload) in WORKLOADS {
+        let run = root(&format!("captures/bench-nested/{run}"));
+        let functions = csv(&ok(&["compare", name(&run), "--functions", "--format", "csv"]));
+        let exits = csv(&ok(&["compare", name(&run), "--exits", "--format", "csv"]));
+        let of_code = |code: &str, column: &str| {
+            let is_sum = |row: &&BTreeMap<String, String>| {
+                row["workload"] == workload && row["code"] == code && row["function"] == "all"
+            };
+            let row = functions.iter().find(is_sum).unwrap();
+            row[column].parse::<f64>().unwrap_or_default()
+        };
+        let codes = ["host", "hypervisor in the VM", "workload's guest"];
+        let base = codes.map(|code| of_code(code, "instructions_baseline"));
+        let own = codes.map(|code| of_code(code, "instructions"));
+        let [at_l1, at_l2]: [f64; 2] = [base.iter().sum(), own.iter().sum()];
+        let is_sum =
+            |row: &&BTreeMap<String, String>| row["workload"] == workload && row["guest"] == "all";
+        let row = exits.iter().find(is_sum).unwrap();
+        let exits = |column: &str| match row[column].parse::<f64>().unwrap() {
+            many if many >= 100.0 => grouped(many),
+            few => format!("{few:.2}"),
+        };
+        let mut cells = vec![format!("{host} `{workload}`")];
+        cells.extend([at_l1, base[0], base[2], at_l2, own[0], own[1], own[2]].map(grouped));
+        cells.push(format!("{:.2}", at_l2 / at_l1));
+        cells.push(format!("{}, {}", exits("exits_baseline"), exits("exits")));
+        rows.push(cells);
+    }
+    let head = [
+        "",
+        "at L1",
+        "L0",
+        "guest",
+        "at L2",
+        "L0",
+        "L1 as hypervisor",
+        "guest",
+        "L2/L1",
+        "exits at L1, L2",
+    ];
+    table(&head, &rows)
+}
+
 /// Functions of L0 and of L1 as hypervisor with most instructions of that compile.
 fn of_compile() -> String {
     const SHOWN: usize = 12;
@@ -405,6 +459,7 @@ fn the_document_has_the_tables_of_kept_runs() {
     holds("published", &published(&runs));
     holds("works", &works(&runs));
     holds("functions", &functions(&runs));
+    holds("workloads", &workloads());
     holds("compile", &compile());
     holds("of the compile", &of_compile());
 }
