@@ -73,9 +73,11 @@ fn profiled(accel: &str) {
     for code in CODES {
         let all = |run: &ByFunction| run[&(code.to_owned(), "all".to_owned())];
         let [(base, one), (again, two)] = [all(&runs[0]), all(&runs[1])];
-        assert!((one - two).abs() < 0.01 * one, "{code}: {one} and {two}");
+        // Ticks of the clocks fall elsewhere, which hypervisors have more of.
+        let most = if code == "workload's guest" { 0.01 } else { 0.03 };
+        assert!((one - two).abs() < most * one, "{code}: {one} and {two}");
         if let (Some(base), Some(again)) = (base, again) {
-            assert!((base - again).abs() < 0.01 * base, "{code}: {base} and {again}");
+            assert!((base - again).abs() < most * base, "{code}: {base} and {again}");
         }
     }
     // The guest executes the same for a compile at both levels, and the host many times as much.
