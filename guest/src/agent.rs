@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use vmtax_guest::functions::HostKernels;
 use vmtax_guest::job::{JobAnswer, JobOutcome, JobRequest};
 use vmtax_guest::order::{decode, encode};
 
 use crate::channel::Channel;
 use crate::execute::Served;
 use crate::trace::Tracer;
-use crate::{Result, builtin, execute, network, serve, system};
+use crate::{Result, builtin, execute, kallsyms, network, serve, system};
 
 /// Facts, each with its file.
 const FILES: [(&str, &str); 9] = [
@@ -59,6 +60,10 @@ impl Agent {
         };
         match request {
             JobRequest::Facts => JobAnswer::Facts(facts()),
+            JobRequest::Kernels => match kallsyms::loaded_functions() {
+                Ok(host) => JobAnswer::Kernels(HostKernels { host, ..HostKernels::default() }),
+                Err(problem) => done(Err(problem)),
+            },
             JobRequest::Do(job) => JobAnswer::Done(execute::run(&job, &self.tracer)),
             JobRequest::Network(address) => done(network::configure(address)),
             JobRequest::Serve(job) => {

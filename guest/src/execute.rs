@@ -208,7 +208,7 @@ impl ProgramPlace {
         let counters = job.counters.then(ClientCounters::open);
         let before = processors();
         tracer.count(true);
-        let recorder = if job.record { tracer } else { &Tracer::Off };
+        let recorder = if job.record || job.profile { tracer } else { &Tracer::Off };
         recorder.record(true);
         let done = self.client(&job.client, server, "stdout.txt", "stderr.txt");
         recorder.record(false);

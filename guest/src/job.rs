@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::functions::HostKernels;
 use crate::order::{FollowingFile, KvmCounters, PmuCounting};
 
 /// In a word of a command or in a file: the job's private folder.
@@ -21,6 +22,8 @@ pub enum JobRequest {
     /// Send the facts of this system.
     Facts,
     Do(Job),
+    /// Say where the kernels here have their functions, for a recorder in the emulator. Only a guest of an emulated host is asked.
+    Kernels,
     /// Give the first network card an address.
     Network(CardAddress),
     /// Start the job's server, and leave it running.
@@ -44,6 +47,8 @@ pub enum JobAnswer {
     Facts(Vec<(String, String)>),
     /// The outcome of the job; for a server, of starting or ending it.
     Done(JobOutcome),
+    /// What the answering system has loaded, and the systems in it. Only the emulated host tells all functions.
+    Kernels(HostKernels),
 }
 
 impl JobAnswer {
@@ -51,7 +56,7 @@ impl JobAnswer {
     pub fn facts(self) -> Option<BTreeMap<String, String>> {
         match self {
             JobAnswer::Facts(facts) => Some(facts.into_iter().collect()),
-            JobAnswer::Done(_) => None,
+            JobAnswer::Done(_) | JobAnswer::Kernels(_) => None,
         }
     }
 
@@ -59,7 +64,7 @@ impl JobAnswer {
     pub fn outcome(self) -> Option<JobOutcome> {
         match self {
             JobAnswer::Done(outcome) => Some(outcome),
-            JobAnswer::Facts(_) => None,
+            JobAnswer::Facts(_) | JobAnswer::Kernels(_) => None,
         }
     }
 }
@@ -81,6 +86,8 @@ pub struct Job {
     pub limit_ms: u64,
     /// Record this system's exits while the client runs. Only in a guest of an emulated host, which records them.
     pub record: bool,
+    /// Have the emulator record all that it executes while the client runs, and no exits. Only in a guest of an emulated host.
+    pub profile: bool,
     /// Count [`EVENTS`] of the client and its children.
     pub counters: bool,
     /// The value of [`PORT`], if it is not to be chosen here.
@@ -133,6 +140,8 @@ pub struct JobOutcome {
     pub counters: Vec<JobCounter>,
     /// Activity of the vCPU's virtual PMU during the job, if it has one.
     pub pmu: Option<Box<PmuCounting>>,
+    /// Cycles of the emulated host's clock between the marks around the client, if the emulator recorded it.
+    pub profiled: Option<u64>,
     /// KVM's page faults while the client ran, and the pages that it has mapped for the VM; only of a guest of an emulated host.
     pub mapped: Option<KvmCounters>,
     /// Files that follow the answer in the mailbox, in this order: the recording of an emulated host.

@@ -54,6 +54,7 @@ mod kallsyms;
 mod l1;
 mod latency;
 mod life;
+mod marks;
 mod network;
 mod observer;
 mod options;

@@ -39,6 +39,11 @@ pub(crate) fn out32(port: u16, value: u32) {
     };
 }
 
+// SAFETY: the code is written before this structure exists and executed alone afterwards, by any thread that may use the ports.
+unsafe impl Send for MarkCode {}
+// SAFETY: as above.
+unsafe impl Sync for MarkCode {}
+
 /// Returns.
 const RETURN: [u8; 1] = [0xc3];
 /// Returns the time: `RDTSC; SHL RDX, 32; OR RAX, RDX; RET`.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use vmtax_guest::layout::{COUNT, SETTLE, TRACE};
 
 use crate::channel::Attachment;
+use crate::marks::WorkloadMarks;
 use crate::{Result, ports, system};
 
 const ROOT: &str = "/sys/kernel/tracing";
@@ -28,6 +29,8 @@ pub(crate) enum Tracer {
     Here(fs::File),
     /// In the kernel of the VMM outside.
     Outside,
+    /// The emulator records what the machine executes, and nobody records exits.
+    Emulator(WorkloadMarks),
     Off,
 }
 
@@ -118,6 +121,7 @@ impl Tracer {
                 let _ = (&*switch).write_all(if on { b"1" } else { b"0" });
             }
             Tracer::Outside => ports::out8(TRACE, u8::from(on)),
+            Tracer::Emulator(marks) => marks.record(on),
             Tracer::Off => {}
         }
     }

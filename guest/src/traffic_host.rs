@@ -4,16 +4,15 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use vmtax_guest::functions::HostKernels;
-use vmtax_guest::layout;
 use vmtax_guest::order::{FollowingFile as Named, decode, encode};
 use vmtax_guest::traffic::{CellOutcome, TrafficCell, TrafficKind};
 
 use crate::channel::{Attachment, Channel};
-use crate::ports::{self, MarkCode};
+use crate::marks::WorkloadMarks;
 use crate::site::{RunningVms, console};
 use crate::system;
 use crate::trace::{self, Tracer};
-use crate::{Result, kallsyms};
+use crate::{Result, kallsyms, ports};
 
 /// Time without traffic before a recording: delayed acknowledgements and timers of the connection have passed.
 const QUIET: Duration = Duration::from_millis(100);
@@ -87,15 +86,12 @@ fn carry_out(
 
 /// Has a recorder in the emulator record this: the cycles between the readings of the clock that the marks make, the last of which nothing follows.
 fn profile(run: impl FnOnce() -> Result<()>) -> Result<u64> {
-    let [begin, end] = [layout::begin(0), layout::end(0)];
-    let marks = MarkCode::clocked(vec![layout::PREPARE, begin, end, layout::DONE])?;
-    marks.write(layout::PREPARE);
-    let began = marks.write(begin);
+    let marks = WorkloadMarks::new()?;
+    marks.record(true);
     let result = run();
-    let ended = marks.write(end);
-    marks.write(layout::DONE);
+    marks.record(false);
     ports::unrecorded();
-    result.map(|()| ended.saturating_sub(began))
+    result.map(|()| marks.cycles().unwrap_or_default())
 }
 
 /// Records KVM while this runs: its result and its time, ns. The recording is the files.

@@ -62,8 +62,12 @@ struct EmulatedVms {
     kernel: Kernel,
     files: FilesByPath,
     cache: PathBuf,
+    fresh: bool,
     console: PathBuf,
     answer: Duration,
+    /// Record what the machine executes during a job of each.
+    profile: bool,
+    annotate: Vec<String>,
     stop: Stop,
 }
 
@@ -124,8 +128,11 @@ impl Launcher {
                         kernel,
                         files: files(target, &workloads).map_err(|e| fault(&e))?,
                         cache,
+                        fresh,
                         console: console.clone(),
                         answer: Duration::from_millis(matrix.limit_ms).saturating_mul(SLOWER),
+                        profile,
+                        annotate: annotate.to_vec(),
                         stop: stop.clone(),
                     })
                 }
@@ -218,9 +225,12 @@ impl EmulatedVms {
             kernel: self.kernel.clone(),
             files: self.files.clone(),
             cache: self.cache.clone(),
+            fresh: self.fresh,
             console: self.console.clone(),
             limit: BOOT,
             answer: self.answer,
+            profile: self.profile,
+            annotate: self.annotate.clone(),
             stop: self.stop.clone(),
         }
     }

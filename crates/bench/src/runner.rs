@@ -11,6 +11,7 @@ use vmtax_cli::progress::Progress;
 use vmtax_cli::signals;
 use vmtax_events::Better;
 use vmtax_guest::job::{Busy, Job, JobOutcome};
+use vmtax_lab::OperationProfile;
 use vmtax_lab::network::ClientPlace;
 use vmtax_machine::Stop;
 
@@ -28,7 +29,7 @@ use crate::recorded::RecordedRows;
 use crate::request::BenchRequest;
 use crate::session::{BenchSession, ClientExits, NamedCell, Readings};
 use crate::system::{AgentSystem, why_not};
-use crate::target::{Platform, Target};
+use crate::target::{Accel, Platform, Target};
 use crate::vmm::CountedProcess;
 use crate::workload::{QemuTraffic, Workload, WorkloadProgram};
 
@@ -71,6 +72,7 @@ impl BenchRequest {
             (self.profile, &self.annotate),
         )?;
         let mut runner = Runner::new((&matrix, &cells), &mut session, launcher, stop.clone());
+        runner.profiles = self.profile;
         // Before this, a signal has nothing to undo.
         signals::catch(stop.flag())?;
         let result = runner.parity(&cells).and_then(|cells| runner.all(&cells));
@@ -152,10 +154,12 @@ fn check(matrix: &Matrix, cells: &[BenchCell]) -> anyhow::Result<()> {
 
 /// Refuses what has no call trees.
 fn check_profiled(matrix: &Matrix) -> anyhow::Result<()> {
-    if !matrix.target.is_inside() {
+    let is_vm = |place: &Where| matches!(place, Where::Vm(_));
+    let is_recorded = |accel: Accel| matches!(accel, Accel::Amd | Accel::Intel);
+    if !matrix.accels().into_iter().all(is_recorded) || !matrix.categories.iter().all(is_vm) {
         return fail(
             Code::Usage,
-            "--profile: workloads of VMs of QEMU on the emulated AMD host have call trees; set accel = \"amd\" and vmm = \"qemu\"",
+            "--profile: workloads of VMs on the emulated AMD and Intel hosts have call trees; set accel = \"amd\" or \"intel\", or leave the others out with --only",
         );
     }
     let traffic = matrix.workloads.iter().filter_map(|workload| match &workload.kind {
@@ -189,6 +193,8 @@ struct Runner<'a> {
     /// A cell was measured, and why the first that was not failed.
     has_measured: bool,
     first_problem: Option<String>,
+    /// Each cell has call trees.
+    profiles: bool,
     bar: Progress,
 }
 
@@ -232,6 +238,7 @@ impl<'a> Runner<'a> {
             present: None,
             has_measured: false,
             first_problem: None,
+            profiles: false,
             bar: Progress::count(cells.len() as u64, "cells"),
         }
     }
@@ -442,17 +449,33 @@ impl<'a> Runner<'a> {
         let records = set.records;
         let recorded = if records { self.recorded(cell, &job)? } else { None };
         let recorded = recorded.into_iter().collect();
+        let profile = if self.profiles { self.profiled(cell, &job) } else { None };
         Ok((
             outcome,
-            Ok(Readings {
-                values: readings,
-                counters,
-                mapped,
-                recorded,
-                trace: None,
-                profile: None,
-            }),
+            Ok(Readings { values: readings, counters, mapped, recorded, trace: None, profile }),
         ))
+    }
+
+    /// The call trees of a cell, by running its job once more; its system is not used for another cell.
+    fn profiled(
+        &mut self,
+        cell: &BenchCell,
+        job: &Job,
+    ) -> Option<(u32, Result<OperationProfile, String>)> {
+        let (_, launch) = self.present.take()?;
+        let Launch::Ready(mut set) = launch else { return None };
+        let workload = &self.matrix.workloads[cell.workload];
+        let category = self.matrix.categories[cell.category].name();
+        let (outcome, profile) =
+            match set.system.profile(job, &format!("{} in {category}", workload.name)) {
+                Ok(done) => done,
+                Err(error) => return Some((1, Err(error.to_string()))),
+            };
+        Some(match workload.readings(&outcome) {
+            // What reports no number of operations is one.
+            Ok(readings) => (operations(&readings).map_or(1, |count| count as u32), profile),
+            Err(problem) => (1, profile.and(Err(problem))),
+        })
     }
 
     /// Carries out traffic with a VM of QEMU on an emulated host, which is recorded.

@@ -1,7 +1,7 @@
 //! The system of a category's cells, and recording of exits there.
 
 use vmtax_guest::job::{Job, JobAnswer, JobOutcome, JobRequest};
-use vmtax_lab::{HostKind, LabVm};
+use vmtax_lab::{HostKind, LabVm, OperationProfile};
 use vmtax_runs::lab::fault as lab_fault;
 use vmtax_runs::record;
 
@@ -83,6 +83,19 @@ impl AgentSystem {
             )),
         };
         Ok((outcome, recorded))
+    }
+
+    /// Runs a job once more, without warm-up, while the emulator of its host records all that it executes: the call trees, or why there are none.
+    pub(crate) fn profile(
+        &mut self,
+        job: &Job,
+        workload: &str,
+    ) -> Result<(JobOutcome, Result<OperationProfile, String>), SystemProblem> {
+        let AgentSystem::Emulated { vm, .. } = self else {
+            return Ok((JobOutcome::default(), Err("it is on no emulated host".to_owned())));
+        };
+        let job = Job { warmups: Vec::new(), counters: false, ..job.clone() };
+        vm.profile(&in_one_system(&job), workload).map_err(|error| lab_fault(error, None))
     }
 
     /// Records with eBPF in the running kernel: the exits of the VM, or of all VMs if this computer itself is measured.

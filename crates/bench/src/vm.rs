@@ -40,7 +40,7 @@ const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
 /// Timeout of a request to an agent.
 pub(crate) fn time_of(request: &JobRequest) -> Duration {
     match request {
-        JobRequest::Facts | JobRequest::Network(_) | JobRequest::End => GRACE,
+        JobRequest::Facts | JobRequest::Kernels | JobRequest::Network(_) | JobRequest::End => GRACE,
         JobRequest::Do(job) | JobRequest::Serve(job) => GRACE + Duration::from_millis(job.limit_ms),
     }
 }

@@ -91,6 +91,15 @@ pub(crate) enum BatchClock {
     Program,
     /// A program, right after each of its marks: the batch is all that the machine executes for a workload.
     Workload,
+    /// The same, by the VMM's thread that runs the guest with the workload.
+    Vmm,
+}
+
+impl BatchClock {
+    /// Whether the batch is all that the machine executes for a workload.
+    pub(crate) fn is_of_workload(self) -> bool {
+        matches!(self, BatchClock::Workload | BatchClock::Vmm)
+    }
 }
 
 /// The batches of a record.
@@ -146,7 +155,8 @@ impl RecordBatches {
         self.after_mark = next;
         match mark {
             Some((operation, true)) => (self.current, self.open) = (Some(operation), false),
-            Some((_, false)) if self.clock_of_current() == Some(BatchClock::Workload) => {}
+            Some((_, false)) if self.clock_of_current().is_some_and(BatchClock::is_of_workload) => {
+            }
             Some((_, false)) | None => self.current = None,
         }
     }
@@ -161,7 +171,7 @@ impl RecordBatches {
         self.clock_of_current().is_some_and(|clock| match clock {
             BatchClock::Payload(before, after) => [before, after].contains(&address),
             BatchClock::Program => is_user(address),
-            BatchClock::Workload => address == self.after_mark,
+            BatchClock::Workload | BatchClock::Vmm => address == self.after_mark,
         })
     }
 
@@ -174,7 +184,7 @@ impl RecordBatches {
         }
         let (begins, ends) = match operation.clock {
             BatchClock::Payload(before, after) => (address == before, address == after),
-            BatchClock::Program | BatchClock::Workload => (!self.open, true),
+            BatchClock::Program | BatchClock::Workload | BatchClock::Vmm => (!self.open, true),
         };
         if begins {
             flow.begin(operation.level, operation.clock);

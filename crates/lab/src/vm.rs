@@ -8,11 +8,12 @@
 //!
 //! Left out: the jobs (`vmtax-bench`), and the analysis of exits (`vmtax-analyse`).
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vmtax_guest::job::{JobAnswer, JobRequest};
+use vmtax_guest::job::{Job, JobAnswer, JobOutcome, JobRequest};
 use vmtax_guest::order::{PmuOrder, decode, encode};
 use vmtax_machine::cpio::{self, ArchiveEntry};
 use vmtax_machine::kernel::Kernel;
@@ -20,7 +21,10 @@ use vmtax_machine::programs::{self, FilesByPath};
 use vmtax_machine::{Initramfs, Machine, Mailbox, QemuOptions, Stop, VmSpec};
 
 use crate::conversation::{Conversation, strange};
-use crate::host::{Booting, HostKind, Ready, base_of, inner_kernel, later, modules, program_of};
+use crate::host::{
+    Booting, HostKind, HostRecord, Ready, What, base_of, inner_kernel, later, modules, program_of,
+};
+use crate::profile::{BatchClock, Clocked, OperationMeasure, OperationProfile, RecordReading};
 use crate::{Error, trace_dat};
 
 /// Memory of a host, without that of its guest and of unpacked files, MiB.
@@ -67,12 +71,18 @@ pub struct VmSetup {
     pub files: FilesByPath,
     /// Folder for saved states.
     pub cache: PathBuf,
+    /// Boot again, and replace the saved state.
+    pub fresh: bool,
     /// The file for the console.
     pub console: PathBuf,
     /// Wall-clock limit of booting.
     pub limit: Duration,
     /// Wall-clock limit of an answer.
     pub answer: Duration,
+    /// Record what the machine executes during one job, [`LabVm::profile`]. On hosts of x86.
+    pub profile: bool,
+    /// Functions whose instructions that has.
+    pub annotate: Vec<String>,
     pub stop: Stop,
 }
 
@@ -83,6 +93,10 @@ pub struct LabVm {
     conversation: Conversation,
     release: String,
     answer: Duration,
+    /// The recorder of its instructions, until a job was recorded.
+    recorded: Option<HostRecord>,
+    /// Functions whose instructions the record has.
+    annotate: Vec<String>,
 }
 
 /// An answer, and the host's recording.
@@ -168,19 +182,22 @@ impl VmSetup {
         let booting = Booting {
             spec: &spec,
             cache: &self.cache,
-            fresh: false,
-            recorded: None,
-            observed: false,
+            fresh: self.fresh,
+            recorded: self.profile.then_some(What::Code),
+            // The functions are told before the job that is recorded.
+            observed: true,
             order: None,
             has_guests: true,
         };
-        let Ready { machine, conversation, .. } =
+        let Ready { machine, conversation, recorded, .. } =
             booting.start((&archive, &|| Ok(archive.clone())), progress)?;
         Ok(LabVm {
             machine,
             conversation,
             release: self.kernel.release.clone(),
             answer: self.answer,
+            recorded,
+            annotate: self.annotate.clone(),
         })
     }
 
@@ -244,4 +261,43 @@ impl LabVm {
         }
         Ok(answered)
     }
+
+    /// Has a job carried out and everything recorded that the machine executes while its client runs: the job's outcome and the call trees, or why there are
+    /// none. One job of a VM can be recorded.
+    pub fn profile(
+        &mut self,
+        job: &Job,
+        workload: &str,
+    ) -> Result<(JobOutcome, Result<OperationProfile, String>), Error> {
+        let Some(made) = self.recorded.take() else {
+            return Ok((JobOutcome::default(), Err("nothing records this VM".to_owned())));
+        };
+        let kernels = match self.ask(&JobRequest::Kernels)?.answer {
+            JobAnswer::Kernels(kernels) => kernels,
+            JobAnswer::Done(outcome) => {
+                let problem = outcome.problem.clone();
+                return Ok((outcome, Err(problem)));
+            }
+            JobAnswer::Facts(_) => return Err(strange()),
+        };
+        let window = Clocked { level: 0, clock: BatchClock::Vmm };
+        let reading = RecordReading::start(
+            HostRecord { kernels: encode(&kernels), ..made },
+            BTreeMap::from([(WINDOW, window)]),
+            (&[], &self.annotate),
+        )?;
+        let job = Job { profile: true, record: false, ..job.clone() };
+        let outcome = self.ask(&JobRequest::Do(job))?.answer.outcome().ok_or_else(strange)?;
+        let Some(cycles) = outcome.profiled else {
+            let problem = format!("the workload did not run to its end: {}", outcome.problem);
+            return Ok((outcome, Err(problem)));
+        };
+        let cycles = &[cycles][..];
+        let measure = OperationMeasure { number: WINDOW, workload, cycles, around: 0 };
+        let profile = reading.finish().profile(&measure);
+        Ok((outcome, profile))
+    }
 }
+
+/// The number between whose marks the recorder records the client of a job.
+const WINDOW: u16 = 0;

@@ -122,7 +122,11 @@ fn functions(one: &ProfiledOperation<'_>) -> Functions {
             _ => CodeOf::Guest,
         };
         let name = match &one.tree.nodes[top].label {
-            top if node.label.name == PROGRAM && top.kind == CallKind::Thread => {
+            // A guest has other threads at L1 than at L2, and the same programs.
+            top if node.label.name == PROGRAM
+                && top.kind == CallKind::Thread
+                && code != CodeOf::Guest =>
+            {
                 format!("{PROGRAM} of {}", top.name)
             }
             _ => node.label.name.clone(),
@@ -177,6 +181,7 @@ mod tests {
                     (0, PROGRAM, 4),
                     (1, "svm_vcpu_run", 30),
                     (2, "memcpy", 12),
+                    (2, PROGRAM, 2),
                 ],
             ),
         ] {
@@ -232,14 +237,15 @@ mod tests {
             [
                 (CodeOf::Host, "all", Some(10.0), 32.0),
                 (CodeOf::Hypervisor, "all", None, 15.0),
-                (CodeOf::Guest, "all", Some(5.0), 6.0),
+                (CodeOf::Guest, "all", Some(5.0), 7.0),
                 (CodeOf::Host, "svm_vcpu_run", Some(10.0), 30.0),
                 (CodeOf::Hypervisor, "svm_vcpu_run", None, 15.0),
                 (CodeOf::Guest, "memcpy", Some(5.0), 6.0),
                 (CodeOf::Host, "[program] of L0 vCPU threads", Some(0.0), 2.0),
+                (CodeOf::Guest, "[program]", Some(0.0), 1.0),
             ]
         );
-        assert_eq!((rows[0].all, rows[0].category.as_str()), (53.0, "plain+nested"));
+        assert_eq!((rows[0].all, rows[0].category.as_str()), (54.0, "plain+nested"));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::words::StreamWords;
 use super::{RecordBatches, RecordProblem, source};
 
 pub(super) const MAGIC: [u8; 8] = *b"VMTAXBCH";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const NEAR: u8 = 0x80;
 const FAR: u8 = 0x81;
@@ -36,6 +36,7 @@ const DELIVERS: u8 = 0xa2;
 const CLOCK: u8 = 0xa3;
 const CLOCK_AFTER_HALT: u8 = 0xa4;
 const LEAVES_SVM: u8 = 0xa5;
+const HOST_WRITES: u8 = 0xa6;
 const END: u8 = 0xff;
 
 /// KVM's functions that hand an exit of L2 to L1, by their names in different versions.
@@ -236,6 +237,8 @@ struct BochsReader<'a, 'b, R> {
     clock: BochsClock,
     /// [`REFLECTS`].
     reflects: [Option<u32>; 3],
+    /// Where a program of the host reads the clock next.
+    clock_at: Option<u64>,
 }
 
 /// Reads a record from behind its magic to its end.
@@ -259,6 +262,7 @@ pub(super) fn read(
         delivered: None,
         clock: BochsClock::default(),
         reflects: REFLECTS.map(|name| symbols[0].id(name)),
+        clock_at: None,
     };
     reader.all()?;
     let labels = std::mem::take(&mut reader.flow.labels);
@@ -287,6 +291,12 @@ impl<R: Read> BochsReader<'_, '_, R> {
                     let (reason, more) = (self.words.next()?, self.words.double()?);
                     let of = if kind == LEAVES { BochsExit::vmx } else { BochsExit::svm };
                     self.leave(of(reason, more))?;
+                }
+                HOST_WRITES => {
+                    let port = u16::from_le_bytes([self.words.byte()?, self.words.byte()?]);
+                    if self.batches.marks.has(port) {
+                        self.host_mark(port);
+                    }
                 }
                 ENTERS => self.enter()?,
                 DELIVERS => {
@@ -335,9 +345,13 @@ impl<R: Read> BochsReader<'_, '_, R> {
         let ticks = std::mem::take(&mut self.clock.ticks);
         self.run.count = self.run.count.saturating_add(1).saturating_add(ticks);
         self.clock.begun += 1;
-        if is_payload(address) && self.batches.is_clock(address) {
+        let by_program = self.clock_at == Some(address) && self.flow.level() == 0;
+        if (by_program || is_payload(address)) && self.batches.is_clock(address) {
             self.counted();
             self.batches.clock(&mut self.flow, address, Some(self.clock.idle));
+            if by_program {
+                self.clock_at = None;
+            }
         }
         Ok(())
     }
@@ -455,11 +469,30 @@ impl<R: Read> BochsReader<'_, '_, R> {
             self.progress = BochsLevel::Started;
             self.moved();
         } else if port == marks.off {
-            self.progress = BochsLevel::Off;
-            (self.entering, self.clock) =
-                (false, BochsClock { idle: self.clock.idle, ..BochsClock::default() });
+            self.stop();
         }
         self.batches.mark(port.into(), 0);
+    }
+
+    /// A program of the host writes a mark, with an instruction of one byte.
+    fn host_mark(&mut self, port: u16) {
+        self.counted();
+        let (marks, next) = (self.batches.marks, self.address.wrapping_add(1));
+        if port == marks.on && self.progress == BochsLevel::Off {
+            self.flow.forget();
+            self.progress = BochsLevel::On;
+            self.moved();
+        } else if port == marks.off {
+            self.stop();
+        }
+        self.batches.mark(port.into(), next);
+        self.clock_at = Some(next);
+    }
+
+    fn stop(&mut self) {
+        self.progress = BochsLevel::Off;
+        (self.entering, self.clock) =
+            (false, BochsClock { idle: self.clock.idle, ..BochsClock::default() });
     }
 
     /// The clock, before the next instruction begins.

@@ -37,6 +37,8 @@ pub(crate) enum Leaves {
     Undefined(&'static str),
     /// It accesses memory so many times, which may fault.
     Accesses(u32),
+    /// The same, as often as a register says, which may be never.
+    Repeats(u32),
     /// It does not.
     Never,
 }
@@ -83,10 +85,17 @@ pub(crate) fn leaves(code: &[u8]) -> Leaves {
         OpAccess::Read | OpAccess::CondRead | OpAccess::Write | OpAccess::CondWrite => 1,
         _ => 0,
     });
+    let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
     match accesses.sum() {
         0 => Leaves::Never,
+        count if repeats => Leaves::Repeats(count),
         count => Leaves::Accesses(count),
     }
+}
+
+/// Whether the instruction with these bytes divides, which may raise an exception without an access to memory.
+pub(crate) fn divides(code: &[u8]) -> bool {
+    matches!(decode(code).mnemonic(), Mnemonic::Div | Mnemonic::Idiv)
 }
 
 fn named(instruction: &Instruction) -> Option<Leaves> {
@@ -168,7 +177,7 @@ mod tests {
 
     #[test]
     fn ways_out_of_a_guest() {
-        let cases: [(&[u8], Leaves); 10] = [
+        let cases: [(&[u8], Leaves); 12] = [
             (&[0x0f, 0xa2], Leaves::Intercepted("cpuid")),
             (&[0xef], Leaves::Intercepted("out")),
             (&[0x0f, 0x01, 0xda], Leaves::Intercepted("vmload")),
@@ -179,6 +188,8 @@ mod tests {
             (&[0x89, 0x07], Leaves::Accesses(1)),
             (&[0xff, 0x07], Leaves::Accesses(2)),
             (&[0x48, 0xff, 0xc8], Leaves::Never),
+            (&[0xaa], Leaves::Accesses(1)),
+            (&[0xf3, 0x48, 0xa5], Leaves::Repeats(2)),
         ];
         for (code, expected) in cases {
             assert_eq!(leaves(code), expected, "{code:x?}");

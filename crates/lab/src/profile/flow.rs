@@ -127,8 +127,8 @@ pub(crate) struct Flow<'a> {
     operation_level: u8,
     /// The program's thread.
     program: Option<u32>,
-    /// The batch is of a workload: threads are told apart by what they do, at all levels.
-    is_workload: bool,
+    /// The batch is of a workload: threads are told apart by what they do, at all levels. The name of the program's thread then.
+    of_workload: Option<&'static str>,
     /// Where the last instruction was counted.
     last: Option<u32>,
     /// Where an instruction was counted that was not done if the host handles it.
@@ -157,7 +157,7 @@ impl<'a> Flow<'a> {
             batch: None,
             operation_level: 1,
             program: None,
-            is_workload: false,
+            of_workload: None,
             last: None,
             undecided: None,
         };
@@ -205,7 +205,12 @@ impl<'a> Flow<'a> {
         self.operation_level = operation_level;
         let is_program = !matches!(clock, BatchClock::Payload(..));
         self.program = is_program.then(|| self.cpus[self.at].stacks.thread());
-        self.is_workload = clock == BatchClock::Workload;
+        self.of_workload = match clock {
+            BatchClock::Workload => Some(CLIENT),
+            // It has not entered its guest yet.
+            BatchClock::Vmm => Some(VCPU_THREADS[0]),
+            BatchClock::Payload(..) | BatchClock::Program => None,
+        };
         self.batch = Some(BatchTree { tree: RecordedTree::default(), begun: 0, undone: 0 });
         self.last = None;
         self.undecided = None;
@@ -559,11 +564,11 @@ impl<'a> Flow<'a> {
     fn top(&mut self, cpu: usize, thread: u32) -> u32 {
         let LevelCpu { level, number, .. } = self.cpus[cpu];
         let mut node = ROOT;
-        if self.is_workload {
+        if let Some(program) = self.of_workload {
             let runs_guest = self.cpus[cpu].thread(thread).guest.is_some();
             let name = match (level, runs_guest) {
                 (0, true) => VCPU_THREADS[0],
-                (0, false) if Some(thread) == self.program => CLIENT,
+                (0, false) if Some(thread) == self.program => program,
                 (0, false) => OTHER_THREADS[0],
                 (1, true) => VCPU_THREADS[1],
                 (1, false) => OTHER_THREADS[1],

@@ -206,7 +206,8 @@ pub fn samples() -> [Vec<u8>; 3] {
 /// If a tree has other instructions than the record.
 pub fn check_record(record: &[u8]) -> Result<(), String> {
     let payload = BatchClock::Payload(FIRST, LAST);
-    for (level, clock) in [(1, payload), (2, payload), (0, BatchClock::Workload)] {
+    let of_host = [BatchClock::Workload, BatchClock::Vmm].map(|clock| (0, clock));
+    for (level, clock) in [(1, payload), (2, payload)].into_iter().chain(of_host) {
         let operation = Clocked { level, clock };
         let operations = BTreeMap::from([(0, operation)]);
         let symbols = levels(&kernels(), Architecture::Amd64)?;

@@ -9,7 +9,7 @@ mod arm;
 use std::io::Read;
 use std::ops::Range;
 
-use super::code::{Leaves, StackEffect, effect, leaves};
+use super::code::{Leaves, StackEffect, divides, effect, leaves};
 use super::flow::{ExitCompletion, Flow, FunctionRun};
 use super::symbols::{CodeGate, LevelSymbols, UNKNOWN, is_user};
 use super::words::StreamWords;
@@ -457,7 +457,7 @@ impl<R: Read> TcgReader<'_, '_, R> {
             // The common part of the stubs, or what an interrupt's stub jumps to.
             Some(_) if whole && last == StackEffect::Jump => {}
             // An exception of the instruction fetch comes after an instruction that is done.
-            Some(CodeGate::Fault) if whole && self.is_done(block, done) => {
+            Some(CodeGate::Fault) if self.is_done(block, done) => {
                 self.effect(last);
                 self.flow.gate(CodeGate::Trap);
             }
@@ -471,11 +471,13 @@ impl<R: Read> TcgReader<'_, '_, R> {
     }
 
     /// Whether the last instruction has made all its accesses. One that faults without accessing memory is not the last of a
-    /// block.
+    /// block. Where only some instructions of a block were executed, accesses of the last of them are not known.
     fn is_done(&self, block: &TcgBlock, done: u32) -> bool {
-        match leaves(block.instruction(done - 1)) {
-            Leaves::Accesses(count) => self.on.accesses >= count,
-            Leaves::Never => true,
+        let (code, whole) = (block.instruction(done - 1), done == block.count());
+        match leaves(code) {
+            Leaves::Accesses(count) | Leaves::Repeats(count) => whole && self.on.accesses >= count,
+            // QEMU counts an instruction that continues in another page to the block, and executes it alone: its fetch faults.
+            Leaves::Never => whole || !divides(code),
             Leaves::Intercepted(_) | Leaves::Perhaps(_) | Leaves::Undefined(_) => false,
         }
     }
@@ -528,6 +530,15 @@ impl<R: Read> TcgReader<'_, '_, R> {
             Leaves::Perhaps(name) if whole => (name, ExitCompletion::IfHandled),
             Leaves::Perhaps(name) => (name, ExitCompletion::Undone),
             Leaves::Undefined(name) => (name, ExitCompletion::Done),
+            // Nothing is left to repeat, and an interrupt came; or the first access was intercepted.
+            Leaves::Repeats(count) if whole && self.on.accesses < count => {
+                ("memory access", ExitCompletion::IfHandled)
+            }
+            Leaves::Repeats(_) if !whole => ("memory access", ExitCompletion::Undone),
+            // As of faults: the next instruction's fetch.
+            Leaves::Never if !whole && self.is_done(block, done) => {
+                ("memory access", ExitCompletion::Done)
+            }
             Leaves::Accesses(count) if !whole || self.on.accesses < count => {
                 ("memory access", ExitCompletion::Undone)
             }

@@ -88,6 +88,46 @@ fn what_an_exit_takes_hangs_under_its_instruction() {
     assert_eq!(tree(record, 1, 10), expected);
 }
 
+/// A repeated instruction without an access is done if an interrupt comes after it, as nothing was left to repeat, and not if the host handles its access.
+#[test]
+fn a_repeated_instruction_is_done_where_nothing_was_left() {
+    for (is_handled, cycles) in [(false, 10), (true, 9)] {
+        let mut record = TcgRecord::new();
+        record.begin();
+        record.block(FIRST + 2, GUEST, &[NOP, &[0xf3, 0xaa]]);
+        if is_handled {
+            record.handle();
+        } else {
+            record.host(&[NOP, NOP, NOP]);
+        }
+        record.enter();
+        record.block(LAST - 1, GUEST, &[NOP, RDTSC]);
+        record.block(LAST + 2, GUEST, &[NOP]);
+        let found = profile(&record.end(), 1, cycles).unwrap().unwrap();
+        assert_eq!((found.begun, found.undone), (10, u64::from(is_handled)));
+    }
+}
+
+/// Where the fetch of an instruction that continues in the next page faults, the one before it is done. One that divides may have faulted itself.
+#[test]
+fn an_instruction_before_one_whose_fetch_faults_is_done() {
+    for (last, cycles) in [(NOP, 10), (&[0xf7, 0xf1][..], 9)] {
+        let mut record = TcgRecord::new();
+        record.begin();
+        record.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);
+        record.partial(2);
+        record.host(&[last, STORE]);
+        record.partial(3);
+        record.block(FAULT, HOST, &[NOP, IRET]);
+        record.block(RUN + 0x100, HOST, &[NOP]);
+        record.enter();
+        record.block(LAST - 1, GUEST, &[NOP, RDTSC]);
+        record.block(LAST + 2, GUEST, &[NOP]);
+        let found = profile(&record.end(), 1, cycles).unwrap();
+        assert_eq!(found.map(|found| found.begun), Ok(11));
+    }
+}
+
 /// A program of the host's whose system call runs a guest, waits for another thread and is interrupted.
 #[test]
 fn a_step_of_a_program_has_the_tree_of_its_calls() {

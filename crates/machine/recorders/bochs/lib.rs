@@ -2,8 +2,8 @@
 //!
 //! Distributions build Bochs with `--enable-instrumentation`: its hooks are exported functions that do nothing, one RET padded to 16
 //! bytes. This library overwrites them with jumps to its functions. It does nothing in a program that is not such a Bochs, or
-//! without the environment variable `VMTAX_RECORD`, `out=PATH,on=PORT,off=PORT,end=PORT,svm=0`: the file of the record, the port writes of
-//! guests that start and stop recording, the host's port write that ends the record, and whether the processor has SVM (1) or VMX (0).
+//! without the environment variable `VMTAX_RECORD`, `out=PATH,on=PORT,off=PORT,end=PORT,svm=0`: the file of the record, the port writes
+//! that start and stop recording, the host's port write that ends the record, and whether the processor has SVM (1) or VMX (0).
 //!
 //! Bochs has no hook for exits with SVM. It has one for the context switch of an entry and of an exit, and one for accesses to physical
 //! memory: only an exit has written the exit code into the VMCB since the last instruction began.
@@ -21,6 +21,7 @@
 //! | 0xa0 | 32, 64 bits | VM exit: VMX exit reason, qualification |
 //! | 0xa1 | | VM entry |
 //! | 0xa5 | 32, 64 bits | VM exit: low half of the SVM exit code, EXITINFO1 |
+//! | 0xa6 | 16 bits | the instruction, which no guest leaves by, writes to this port |
 //! | 0xa2 | 8 bits | an interrupt or exception is delivered: vector |
 //! | 0xa3 | 64 bits | the time-stamp counter before the next instruction, recorded after an exit or an exception |
 //! | 0xa4 | 64 bits | the same, recorded after the processor was halted |

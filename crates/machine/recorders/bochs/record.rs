@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use crate::bochs::BochsFunctions;
 
-const HEADER: &[u8; 16] = b"VMTAXBCH\x01\0\0\0\0\0\0\0";
+const HEADER: &[u8; 16] = b"VMTAXBCH\x02\0\0\0\0\0\0\0";
 
 const NEAR: u8 = 0x80;
 const FAR: u8 = 0x81;
@@ -16,6 +16,7 @@ const DELIVERS: u8 = 0xa2;
 const CLOCK: u8 = 0xa3;
 const CLOCK_AFTER_HALT: u8 = 0xa4;
 const LEAVES_SVM: u8 = 0xa5;
+const HOST_WRITES: u8 = 0xa6;
 const END: u8 = 0xff;
 
 /// Bochs's kinds of branch that are recorded: `BX_INSTR_IS_CALL` to `BX_INSTR_IS_SYSEXIT`.
@@ -213,6 +214,19 @@ impl Recorder {
 
     /// The host writes to a port.
     pub(crate) fn host_writes(&mut self, port: u16) {
+        if port == self.marks.on && !self.on && self.out.is_some() {
+            self.on = true;
+            self.rip = 0;
+            // The clock has not advanced by this instruction yet.
+            self.happened(PendingClock::Event);
+        }
+        if self.on {
+            self.put(HOST_WRITES, &port.to_le_bytes());
+        }
+        if port == self.marks.off && self.on {
+            self.on = false;
+            self.flush();
+        }
         if port == self.marks.end && self.out.is_some() {
             self.on = false;
             self.unwritten.push(END);

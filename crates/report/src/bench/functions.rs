@@ -7,7 +7,7 @@ use crate::table::{CSV, Cell, Column, JSON, PEOPLE, Table};
 pub(crate) const TITLE: &str = "Instructions by function, beside the baseline";
 
 /// Said with the table.
-pub(crate) const NOTE: &str = "Instructions of one operation that an emulated host executed at all levels, counted exactly while the traffic was sent once more without \
+pub(crate) const NOTE: &str = "Instructions of one operation that an emulated host executed at all levels, counted exactly while the workload ran once more without \
                                recording exits; means of the repeats. Of each code the functions with most are shown, --format csv has all; \
                                `vmtax report RUN --format folded` has what calls them.";
 

@@ -56,11 +56,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "K/N", value_parser = shard)]
     pub(crate) shard: Option<Shard>,
 
-    /// Boot the emulated host of VMs of QEMU (vmm = "qemu") again, and replace its saved state.
+    /// Boot emulated hosts again, and replace their saved states.
     #[arg(long)]
     pub(crate) fresh: bool,
 
-    /// Send the traffic of each cell with VMs of QEMU (vmm = "qemu") once more, and count all that the emulated host executes meanwhile, by function at all levels.
+    /// Run each cell once more, and count all that the emulated host (amd or intel) executes meanwhile, by function at all levels.
     #[arg(long)]
     pub(crate) profile: bool,
 

@@ -57,9 +57,12 @@ pub(super) fn run(args: &VpmuRunArgs) -> anyhow::Result<()> {
             kernel,
             files,
             cache,
+            fresh: false,
             console,
             limit: BOOT,
             answer: args.limit.saturating_mul(SLOWER),
+            profile: false,
+            annotate: Vec::new(),
             stop: Stop::default(),
         },
         &JobRequest::Do(Job {
@@ -73,7 +76,7 @@ pub(super) fn run(args: &VpmuRunArgs) -> anyhow::Result<()> {
     }
     match outcome {
         JobAnswer::Done(outcome) => show(args.policy.policy(), &outcome),
-        JobAnswer::Facts(_) => {
+        JobAnswer::Facts(_) | JobAnswer::Kernels(_) => {
             fail(Code::Machine, "the guest sent facts instead of the result of the command")
         }
     }

@@ -4,12 +4,14 @@
 
 mod arm;
 mod confidential;
+mod documents;
 mod endless;
 mod errors;
 mod exits;
 mod kills;
 mod network;
 mod pinned;
+mod profiled;
 mod programs;
 mod remote;
 mod slurm;

@@ -483,11 +483,15 @@ fn what_has_no_call_trees_is_refused() {
         assert!(message.contains(said), "{message}");
         assert!(!run.exists());
     }
-    let text = "categories = [\"plain\"]\n[vm]\naccel = \"amd\"\n[[workload]]\nuse = \"cpuid\"\n";
-    let path = matrix(folder.path(), text);
-    let run = folder.path().join("run");
-    let (_, message) = refused(&["run", name(&path), "--profile", "-o", name(&run)]);
-    assert!(message.contains("set accel = \"amd\" and vmm = \"qemu\""), "{message}");
+    for (categories, accel) in [("\"plain\"", "tcg"), ("\"plain\"", "arm"), ("\"host\"", "amd")] {
+        let text = format!(
+            "categories = [{categories}]\n[vm]\naccel = \"{accel}\"\n[[workload]]\nuse = \"timer\"\n"
+        );
+        let path = matrix(folder.path(), &text);
+        let run = folder.path().join("run");
+        let (_, message) = refused(&["run", name(&path), "--profile", "-o", name(&run)]);
+        assert!(message.contains("set accel = \"amd\" or \"intel\""), "{accel}: {message}");
+    }
     let (_, message) = refused(&["compare", name(&capture("vhost")), "--functions"]);
     assert!(message.contains("has no workload with call trees"), "{message}");
 }

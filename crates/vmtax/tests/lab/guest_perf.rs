@@ -308,9 +308,12 @@ fn on_host(host: HostKind, programs: &[&Path], script: &str) -> JobOutcome {
         kernel: distribution(),
         files,
         cache: cache().join("vmtax"),
+        fresh: false,
         console: cache().join(console),
         limit: Duration::from_secs(600),
         answer: Duration::from_secs(600),
+        profile: false,
+        annotate: Vec::new(),
         stop: Stop::default(),
     };
     let mut vm = setup.start(&|_| {}).unwrap();
@@ -318,7 +321,7 @@ fn on_host(host: HostKind, programs: &[&Path], script: &str) -> JobOutcome {
     let job = Job { client, limit_ms: 300_000, ..Job::default() };
     match vm.ask(&JobRequest::Do(job)).unwrap().answer {
         JobAnswer::Done(outcome) => outcome,
-        JobAnswer::Facts(facts) => panic!("{facts:?}"),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -30,11 +30,26 @@ impl BochsRecord {
     /// The same of a processor with SVM or VMX.
     pub fn with(svm: bool) -> BochsRecord {
         let mut bytes = b"VMTAXBCH".to_vec();
-        bytes.extend([1, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend([2, 0, 0, 0, 0, 0, 0, 0]);
         let mut record = BochsRecord { bytes, address: 0, tsc: 1000, clock: None, svm };
         record.put(0xa3, &1000_u64.to_le_bytes());
         record.writes(layout::PREPARE);
         record
+    }
+
+    /// From the mark on that a program of the host writes at this address.
+    pub fn of_host(address: u64) -> BochsRecord {
+        let mut record = BochsRecord::new();
+        record.bytes.truncate(16);
+        record.host_writes(layout::PREPARE);
+        record.clock = Some(0xa3);
+        record.address = address;
+        record
+    }
+
+    /// The host's last instruction writes to this port.
+    pub fn host_writes(&mut self, port: u16) {
+        self.put(0xa6, &port.to_le_bytes());
     }
 
     pub fn put(&mut self, word: u8, more: &[u8]) {

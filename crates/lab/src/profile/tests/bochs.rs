@@ -1,14 +1,24 @@
 //! The same machines under Bochs.
 
+use std::collections::BTreeMap;
+
+use vmtax_events::CallKind;
 use vmtax_guest::layout;
+use vmtax_machine::kernel::Architecture;
 
 use super::HOST_RUN;
 use super::{assert_survives_damage, folded, profile};
+use crate::host::MARKS;
 use crate::profile::imagined::bochs::{BochsRecord, CPUID, SVM_CPUID};
 use crate::profile::imagined::{
-    AFTER_GUEST, FAULT, FIRST, HANDLER, REFLECTS, REFLECTS_SVM, RUN, STACK, TICK,
+    AFTER_GUEST, FAULT, FIRST, HANDLER, REFLECTS, REFLECTS_SVM, RUN, STACK, TICK, kernels,
 };
-use crate::profile::{OperationProfile, RecordProblem};
+use crate::profile::source::SourceLines;
+use crate::profile::symbols::levels;
+use crate::profile::{
+    BatchClock, Clocked, OperationMeasure, OperationProfile, RecordBatches, RecordProblem,
+    read_record,
+};
 
 const INTERRUPT: u32 = 1;
 const VMRESUME: u32 = 24;
@@ -67,6 +77,52 @@ fn exits_between_instructions_take_a_tick() {
     let interrupt =
         "payload;[interrupt];[interrupt];0:asm_sysvec_apic_timer_interrupt 2".to_owned();
     assert!(folded(&found.rows).contains(&interrupt), "{:?}", folded(&found.rows));
+}
+
+/// The batch is what the machine executes from after the first reading of the clock to the second one. Ports that are no marks end nothing.
+#[test]
+fn a_workload_is_all_between_the_marks_of_a_program_of_the_host() {
+    const PROGRAM: u64 = 0x40_1000;
+    let mut record = BochsRecord::of_host(PROGRAM);
+    record.run(PROGRAM + 1, 2);
+    record.host_writes(layout::begin(0));
+    record.run(PROGRAM + 3, 1);
+    record.run(PROGRAM + 4, 2);
+    record.branch(17, 0);
+    record.run(RUN, 2);
+    record.enters();
+    record.run(FIRST, 3);
+    record.leaves(CPUID, 0);
+    record.host(3);
+    // The address of a mark's clock, by other code.
+    record.run(PROGRAM + 3, 1);
+    record.leaves(CPUID, 0);
+    record.run(AFTER_GUEST, 1);
+    record.run(RUN, 1);
+    record.branch(18, 0);
+    record.run(PROGRAM + 3, 3);
+    record.host_writes(layout::DEVICE_PORT);
+    record.run(PROGRAM + 0x20, 1);
+    record.host_writes(layout::end(0));
+    record.run(PROGRAM + 0x21, 1);
+    record.run(PROGRAM + 0x22, 2);
+    record.host_writes(layout::DONE);
+    let mut bytes = record.bytes;
+    bytes.push(0xff);
+    let symbols = levels(&kernels(), Architecture::Amd64).unwrap();
+    let operations = BTreeMap::from([(0, Clocked { level: 0, clock: BatchClock::Vmm })]);
+    let mut batches = RecordBatches::new(MARKS, operations, SourceLines::default());
+    read_record(&bytes[..], &symbols, &mut batches).unwrap();
+    let measure = OperationMeasure { number: 0, workload: "x", cycles: &[20], around: 0 };
+    let profile = batches.profile(&measure, &symbols).unwrap();
+    let level = |level: u8| {
+        let of = profile.rows.iter().filter(|row| row.level == level);
+        of.map(|row| row.instructions).sum::<u64>()
+    };
+    assert_eq!((level(0), level(1), profile.begun), (16, 4, 20));
+    let threads = profile.rows.iter().filter(|row| row.kind == CallKind::Thread);
+    let names: Vec<&str> = threads.map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["L0 vCPU threads", "L1 other threads"]);
 }
 
 #[test]
@@ -181,7 +237,7 @@ fn damaged_records_are_refused_in_a_sentence() {
     let clock = |tsc: u64| [&[0xa3][..], &tsc.to_le_bytes()].concat();
     let lost = [with(&clock(1002)), clock(1009)].concat();
     for (bytes, problem) in [
-        (b"VMTAXBCHxxxxxxxx".to_vec(), "it has version 2021161080; this program reads version 1"),
+        (b"VMTAXBCHxxxxxxxx".to_vec(), "it has version 2021161080; this program reads version 2"),
         (with(&[]), "it is truncated here"),
         (with(&[0xb0]), "0xb0 is not a type of entry"),
         (with(&[0xa0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), "it is truncated here"),

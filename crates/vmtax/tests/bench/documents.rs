@@ -1,0 +1,465 @@
+//! docs/measured/where-time-goes.md has the tables of kept runs: of one CPUID of L2 by kernel, and of a compile.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::{name, ok, vmtax};
+
+/// Runs of one CPUID at L1 and L2, by host.
+const KERNELS: [&str; 4] = ["6.1.0-56", "6.12.118+deb13", "6.18.15+deb13", "7.3.4+deb13"];
+const HOSTS: [(&str, &str); 2] = [("intel", "Intel"), ("amd", "AMD")];
+/// Runs of the compile.
+const COMPILES: [(&str, &str); 2] = [("profiled-amd-6.1", "AMD"), ("profiled-intel-6.1", "Intel")];
+
+/// Runs of workloads.
+const WORKLOADS: [(&str, &str, &str); 4] = [
+    ("profiled-amd-6.1", "AMD", "compile"),
+    ("profiled-amd-6.1-wakeups", "AMD", "wakeup"),
+    ("profiled-amd-6.1-wakeups", "AMD", "ipi"),
+    ("profiled-intel-6.1", "Intel", "compile"),
+];
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// A number with commas.
+fn grouped(number: f64) -> String {
+    let digits = format!("{:.0}", number.abs());
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A table of these columns; numbers are on the right.
+fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let mut text = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
+    for row in rows {
+        writeln!(text, "| {} |", row.join(" | ")).unwrap();
+    }
+    text
+}
+
+/// What L0 does for such a CPUID, and the functions that do it, with their callees. Each instruction belongs to the first that has it.
+const WORKS: [(&str, &[&str]); 7] = [
+    ("finds pages of L1's in memory", &["kvm_vcpu_map", "__kvm_vcpu_map", "kvm_vcpu_unmap"]),
+    ("decodes instructions of L1 and L2", &["x86_decode_emulated_instruction"]),
+    (
+        "merges L1's MSR bitmap into its own",
+        &["nested_svm_vmrun_msrpm", "nested_svm_merge_msrpm", "nested_vmx_prepare_msr_bitmap"],
+    ),
+    ("copies shadowed VMCS fields", &["copy_shadow_to_vmcs12", "nested_sync_vmcs12_to_shadow"]),
+    ("updates CPUID's table", &["__kvm_update_cpuid_runtime"]),
+    ("sets up walks of page tables", &["nested_vmx_load_cr3", "nested_svm_load_cr3"]),
+    ("the rest", &[]),
+];
+
+/// One CPUID of L2 in one run.
+struct NestedCpuid {
+    kernel: &'static str,
+    host: &'static str,
+    /// Exits of L1, by name: `vmread`, `msr`.
+    exits: BTreeMap<String, f64>,
+    /// Instructions at L1 and at L2.
+    paths: [f64; 2],
+    /// Instructions of L2's by part: an instruction of L1 with its handling, or a level.
+    parts: BTreeMap<String, f64>,
+    /// Those of L0 by what they are for, [`WORKS`].
+    works: [f64; WORKS.len()],
+    /// Instructions of L0 and L1 by level and function, without callees.
+    functions: BTreeMap<(String, String), f64>,
+}
+
+impl NestedCpuid {
+    fn of(kernel: &'static str, (host, shown): (&str, &'static str)) -> NestedCpuid {
+        let run = root(&format!("captures/kernels/l2-cpuid/{kernel}-{host}"));
+        let json = vmtax(&["report", name(&run), "--format", "json"]);
+        let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+        let rows = json["operations"]["rows"].as_array().unwrap();
+        let of_level = |level: &str| rows.iter().find(|row| row["level"] == level).unwrap();
+        let path = |level| of_level(level)["path"]["median"].as_f64().unwrap();
+        let mut exits = BTreeMap::new();
+        let l2 = of_level("L2");
+        for exit in l2["exits"].as_array().unwrap().iter().filter(|exit| exit["level"] == "L1") {
+            let reason = exit["reason"].as_str().unwrap().to_lowercase();
+            *exits.entry(reason).or_default() += exit["per_operation"].as_f64().unwrap();
+        }
+        let count = l2["count"].as_f64().unwrap();
+        let folded = vmtax(&["report", name(&run), "--format", "folded"]);
+        let folded = String::from_utf8(folded.stdout).unwrap();
+        let (mut parts, mut functions) = (BTreeMap::new(), BTreeMap::new());
+        let mut works = [0.0; WORKS.len()];
+        for line in folded.lines().filter(|line| line.starts_with("cpuid L2;")) {
+            let (stack, own) = line.rsplit_once(' ').unwrap();
+            let own = own.parse::<f64>().unwrap() / count;
+            let frames: Vec<&str> = stack.split(';').skip(1).collect();
+            let (level, function) = frames.last().unwrap().split_once(' ').unwrap();
+            let cause = frames.iter().find_map(|frame| frame.strip_prefix("L1 ["));
+            let part = cause.map_or(level, |cause| cause.trim_end_matches(']'));
+            if level == "L0" {
+                let names = frames.iter().filter_map(|frame| frame.strip_prefix("L0 "));
+                let names: Vec<&str> = names.collect();
+                let has = |(_, of): &(&str, &[&str])| names.iter().any(|name| of.contains(name));
+                works[WORKS.iter().position(has).unwrap_or(WORKS.len() - 1)] += own;
+            }
+            *parts.entry(part.to_owned()).or_default() += own;
+            *functions.entry((level.to_owned(), function.to_owned())).or_default() += own;
+        }
+        let paths = ["L1", "L2"].map(path);
+        let sum: f64 = parts.values().sum();
+        assert!((sum - paths[1]).abs() < 5.0, "{kernel} {host}: {sum} of {}", paths[1]);
+        NestedCpuid { kernel, host: shown, exits, paths, parts, works, functions }
+    }
+
+    fn all() -> Vec<NestedCpuid> {
+        let of_host = |host| KERNELS.map(|kernel| NestedCpuid::of(kernel, host));
+        HOSTS.into_iter().flat_map(of_host).collect()
+    }
+
+    fn named(&self) -> String {
+        format!("{} {}", self.host, self.kernel)
+    }
+
+    /// Instructions of this function of a level; 0 if it was not executed.
+    fn function(&self, level: &str, function: &str) -> f64 {
+        self.functions.get(&(level.to_owned(), function.to_owned())).copied().unwrap_or_default()
+    }
+}
+
+/// A count, or nothing.
+fn some(count: f64) -> String {
+    if count == 0.0 { String::new() } else { grouped(count) }
+}
+
+/// Exits of L1 for one CPUID of L2.
+fn ancillary(runs: &[NestedCpuid]) -> String {
+    let published = ["Broadwell, Linux 4.13 (published, 2017)", "2", "1", "1", "1", "1", "", "6"];
+    let mut rows = vec![published.map(str::to_owned).to_vec()];
+    rows[0].extend(["", "", "25 (of cycles)"].map(str::to_owned));
+    for run in runs {
+        let exits =
+            |names: &[&str]| names.iter().filter_map(|name| run.exits.get(*name)).sum::<f64>();
+        let kinds = [
+            exits(&["vmread"]),
+            exits(&["vmwrite"]),
+            exits(&["xsetbv"]),
+            exits(&["msr", "msr_read", "rdmsr"]),
+            exits(&["vmresume", "vmrun"]),
+            exits(&["vmload", "vmsave"]),
+        ];
+        let all: f64 = run.exits.values().sum();
+        assert_eq!(kinds.iter().sum::<f64>(), all, "{}: {:?}", run.named(), run.exits);
+        let mut row = vec![run.named()];
+        row.extend(kinds.map(some));
+        row.extend([all, run.paths[0], run.paths[1]].map(grouped));
+        row.push(format!("{:.1}", run.paths[1] / run.paths[0]));
+        rows.push(row);
+    }
+    let head = [
+        "",
+        "VMREAD",
+        "VMWRITE",
+        "XSETBV",
+        "RDMSR",
+        "VMRESUME, VMRUN",
+        "VMLOAD, VMSAVE",
+        "all",
+        "instructions at L1",
+        "at L2",
+        "L2/L1",
+    ];
+    table(&head, &rows)
+}
+
+/// The instructions of that CPUID, by what L1 executes.
+fn parts(runs: &[NestedCpuid]) -> String {
+    let columns: [(&str, &[&str]); 7] = [
+        ("entry to L2", &["vmresume", "vmrun"]),
+        ("L0, until it hands the exit to L1", &["L0"]),
+        ("VMREAD", &["vmread"]),
+        ("RDMSR", &["rdmsr"]),
+        ("VMLOAD", &["vmload"]),
+        ("VMSAVE", &["vmsave"]),
+        ("L1 itself", &["L1"]),
+    ];
+    let rows: Vec<Vec<String>> = runs
+        .iter()
+        .map(|run| {
+            let part =
+                |names: &[&str]| names.iter().filter_map(|name| run.parts.get(*name)).sum::<f64>();
+            let numbers = columns.map(|(_, names)| part(names));
+            // The rest is L2's.
+            assert!((numbers.iter().sum::<f64>() - run.paths[1]).abs() < 5.0, "{:?}", run.parts);
+            let mut row = vec![run.named()];
+            row.extend(numbers.map(some));
+            row
+        })
+        .collect();
+    let head: Vec<&str> = [""].into_iter().chain(columns.map(|(title, _)| title)).collect();
+    table(&head, &rows)
+}
+
+/// What L0 does for that CPUID.
+fn works(runs: &[NestedCpuid]) -> String {
+    let row = |(at, (title, _)): (usize, &(&str, &[&str]))| {
+        let mut row = vec![(*title).to_owned()];
+        row.extend(runs.iter().map(|run| some(run.works[at])));
+        row
+    };
+    let mut rows: Vec<Vec<String>> = WORKS.iter().enumerate().map(row).collect();
+    let mut all = vec!["all of L0".to_owned()];
+    all.extend(runs.iter().map(|run| grouped(run.works.iter().sum())));
+    rows.push(all);
+    let names: Vec<String> = runs.iter().map(NestedCpuid::named).collect();
+    let head: Vec<&str> = ["L0"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    table(&head, &rows)
+}
+
+/// Functions of L0 with most instructions of that CPUID, in the oldest and in the newest kernel.
+fn functions(runs: &[NestedCpuid]) -> String {
+    const SHOWN: usize = 14;
+    let mut text = String::new();
+    for (_, host) in HOSTS {
+        let of_host: Vec<&NestedCpuid> = runs.iter().filter(|run| run.host == host).collect();
+        let most = |run: &NestedCpuid, function: &str| run.function("L0", function);
+        let mut names: Vec<&str> = of_host
+            .iter()
+            .flat_map(|run| run.functions.keys())
+            .filter(|(level, _)| level == "L0")
+            .map(|(_, function)| function.as_str())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        let newest = of_host[of_host.len() - 1];
+        names.sort_by(|a, b| most(newest, b).total_cmp(&most(newest, a)));
+        let rows: Vec<Vec<String>> = names[..SHOWN]
+            .iter()
+            .map(|function| {
+                let mut row = vec![format!("`{function}`")];
+                row.extend(of_host.iter().map(|run| grouped(most(run, function))));
+                row
+            })
+            .collect();
+        let title = format!("{host}: function of L0");
+        let head: Vec<&str> = [title.as_str()].into_iter().chain(KERNELS).collect();
+        text.push_str(&table(&head, &rows));
+        text.push('\n');
+    }
+    text
+}
+
+/// The functions that the document of 2017 names, and what is there now, on Intel.
+fn published(runs: &[NestedCpuid]) -> String {
+    let today: [(&str, &str, &[&str]); 5] = [
+        (
+            "`nested_vmx_disable_intercept_for_msr`: a loop over 256 MSRs of the x2APIC",
+            "`nested_vmx_prepare_msr_bitmap`, part of `nested_get_vmcs12_pages`",
+            &["nested_get_vmcs12_pages", "nested_vmx_prepare_msr_bitmap"],
+        ),
+        (
+            "`nested_vmx_run`: clearing of the 4 KiB of the MSR bitmap",
+            "`nested_vmx_run`",
+            &["nested_vmx_run"],
+        ),
+        (
+            "`vmx_vcpu_run`: RDMSR of DEBUGCTL, VMRESUME",
+            "`vmx_vcpu_run`, `__vmx_vcpu_run`",
+            &["vmx_vcpu_run", "__vmx_vcpu_run"],
+        ),
+        ("`copy_shadow_to_vmcs12`", "`copy_shadow_to_vmcs12`", &["copy_shadow_to_vmcs12"]),
+        ("`read_tsc`", "`read_tsc`", &["read_tsc"]),
+    ];
+    let intel: Vec<&NestedCpuid> = runs.iter().filter(|run| run.host == "Intel").collect();
+    let rows: Vec<Vec<String>> = today
+        .iter()
+        .map(|(then, now, functions)| {
+            let mut row = vec![(*then).to_owned(), (*now).to_owned()];
+            row.extend(intel.iter().map(|run| {
+                grouped(functions.iter().map(|function| run.function("L0", function)).sum())
+            }));
+            row
+        })
+        .collect();
+    let head: Vec<&str> = ["2017 (published)", "now"].into_iter().chain(KERNELS).collect();
+    table(&head, &rows)
+}
+
+/// Rows of a CSV by their columns.
+fn csv(text: &str) -> Vec<BTreeMap<String, String>> {
+    let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned));
+    let head: Vec<String> = lines.next().unwrap().collect();
+    lines.map(|line| head.iter().cloned().zip(line).collect()).collect()
+}
+
+/// Instructions and exits of a compile at L1 and L2, by whose code it is.
+fn compile() -> String {
+    let mut rows = Vec::new();
+    for (run, host) in COMPILES {
+        let run = root(&format!("captures/bench-nested/{run}"));
+        let functions = csv(&ok(&["compare", name(&run), "--functions", "--format", "csv"]));
+        let exits = csv(&ok(&["compare", name(&run), "--exits", "--format", "csv"]));
+        let number = |row: &BTreeMap<String, String>, column: &str| {
+            row.get(column).and_then(|cell| cell.parse::<f64>().ok())
+        };
+        let mut sums = [0.0, 0.0];
+        for (code, shown) in [
+            ("workload's guest", "the guest that compiles"),
+            ("hypervisor in the VM", "L1 as hypervisor"),
+            ("host", "L0"),
+        ] {
+            let row = functions
+                .iter()
+                .find(|row| {
+                    row["workload"] == "compile" && row["code"] == code && row["function"] == "all"
+                })
+                .unwrap();
+            let base = number(row, "instructions_baseline").unwrap_or_default();
+            let own = number(row, "instructions").unwrap();
+            (sums[0], sums[1]) = (sums[0] + base, sums[1] + own);
+            rows.push(vec![host.to_owned(), shown.to_owned(), some(base), grouped(own)]);
+        }
+        rows.push(vec![
+            host.to_owned(),
+            "all".to_owned(),
+            grouped(sums[0]),
+            format!("{} ({:.3} times)", grouped(sums[1]), sums[1] / sums[0]),
+        ]);
+        for (guest, shown) in [
+            ("workload's guest", "exits of the guest that compiles"),
+            ("its hypervisor", "exits of L1 as hypervisor"),
+        ] {
+            let row = exits
+                .iter()
+                .find(|row| {
+                    row["workload"] == "compile" && row["guest"] == guest && row["reason"] == "all"
+                })
+                .unwrap();
+            let base = number(row, "exits_baseline").unwrap_or_default();
+            let own = number(row, "exits").unwrap();
+            rows.push(vec![host.to_owned(), shown.to_owned(), some(base), grouped(own)]);
+        }
+    }
+    table(&["host", "", "at L1", "at L2"], &rows)
+}
+
+/// Instructions and exits of one operation of each workload.
+fn workloads() -> String {
+    let mut rows = Vec::new();
+    for (run, host, workload) in WORKLOADS {
+        let run = root(&format!("captures/bench-nested/{run}"));
+        let functions = csv(&ok(&["compare", name(&run), "--functions", "--format", "csv"]));
+        let exits = csv(&ok(&["compare", name(&run), "--exits", "--format", "csv"]));
+        let of_code = |code: &str, column: &str| {
+            let is_sum = |row: &&BTreeMap<String, String>| {
+                row["workload"] == workload && row["code"] == code && row["function"] == "all"
+            };
+            let row = functions.iter().find(is_sum).unwrap();
+            row[column].parse::<f64>().unwrap_or_default()
+        };
+        let codes = ["host", "hypervisor in the VM", "workload's guest"];
+        let base = codes.map(|code| of_code(code, "instructions_baseline"));
+        let own = codes.map(|code| of_code(code, "instructions"));
+        let [at_l1, at_l2]: [f64; 2] = [base.iter().sum(), own.iter().sum()];
+        let is_sum =
+            |row: &&BTreeMap<String, String>| row["workload"] == workload && row["guest"] == "all";
+        let row = exits.iter().find(is_sum).unwrap();
+        let exits = |column: &str| match row[column].parse::<f64>().unwrap() {
+            many if many >= 100.0 => grouped(many),
+            few => format!("{few:.2}"),
+        };
+        let mut cells = vec![format!("{host} `{workload}`")];
+        cells.extend([at_l1, base[0], base[2], at_l2, own[0], own[1], own[2]].map(grouped));
+        cells.push(format!("{:.2}", at_l2 / at_l1));
+        cells.push(format!("{}, {}", exits("exits_baseline"), exits("exits")));
+        rows.push(cells);
+    }
+    let head = [
+        "",
+        "at L1",
+        "L0",
+        "guest",
+        "at L2",
+        "L0",
+        "L1 as hypervisor",
+        "guest",
+        "L2/L1",
+        "exits at L1, L2",
+    ];
+    table(&head, &rows)
+}
+
+/// Functions of L0 and of L1 as hypervisor with most instructions of that compile.
+fn of_compile() -> String {
+    const SHOWN: usize = 12;
+    let mut text = String::new();
+    for (run, host) in COMPILES {
+        let run = root(&format!("captures/bench-nested/{run}"));
+        let functions = csv(&ok(&["compare", name(&run), "--functions", "--format", "csv"]));
+        for (code, shown) in [("host", "L0"), ("hypervisor in the VM", "L1 as hypervisor")] {
+            let rows: Vec<Vec<String>> = functions
+                .iter()
+                .filter(|row| {
+                    row["workload"] == "compile" && row["code"] == code && row["function"] != "all"
+                })
+                .take(SHOWN)
+                .map(|row| {
+                    let number =
+                        |column: &str| row[column].parse::<f64>().map_or(String::new(), grouped);
+                    let base = number("instructions_baseline");
+                    let own = number("instructions");
+                    let mut cells = vec![format!("`{}`", row["function"])];
+                    if code == "host" {
+                        cells.push(base);
+                    }
+                    cells.push(own);
+                    cells
+                })
+                .collect();
+            let title = format!("{host}, {shown}");
+            let head: &[&str] =
+                if code == "host" { &[&title, "at L1", "at L2"] } else { &[&title, "at L2"] };
+            text.push_str(&table(head, &rows));
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// The document has this between its two marks.
+fn holds(mark: &str, table: &str) {
+    let path = root("docs/measured/where-time-goes.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let (start, end) = (format!("<!-- {mark} -->\n"), format!("<!-- end of {mark} -->"));
+    let (before, rest) = text.split_once(&start).unwrap();
+    let (there, after) = rest.split_once(&end).unwrap();
+    if there == table {
+        return;
+    }
+    if std::env::var_os("VMTAX_WRITE_DOCS").is_some() {
+        fs::write(&path, format!("{before}{start}{table}{end}{after}")).unwrap();
+        return;
+    }
+    panic!("{} has another table {mark}; VMTAX_WRITE_DOCS=1 writes it", path.display());
+}
+
+#[test]
+fn the_document_has_the_tables_of_kept_runs() {
+    let runs = NestedCpuid::all();
+    holds("ancillary", &ancillary(&runs));
+    holds("parts", &parts(&runs));
+    holds("published", &published(&runs));
+    holds("works", &works(&runs));
+    holds("functions", &functions(&runs));
+    holds("workloads", &workloads());
+    holds("compile", &compile());
+    holds("of the compile", &of_compile());
+}
