@@ -5,9 +5,10 @@
 
 use vmtax_events::Sample;
 
+use super::blocks::{LABEL, LINES};
+use super::sample;
 use super::setup::{is_place, named};
 use super::value::{Value, digits, known, value};
-use super::{LABEL, sample};
 
 /// More sentences than a post has, and words of each.
 const SENTENCES: usize = 2_000;
@@ -66,7 +67,7 @@ fn sentences(text: &str) -> Vec<Vec<&str>> {
     let mut all: Vec<Vec<&str>> = Vec::new();
     let mut is_open = false;
     let mut is_fenced = false;
-    for line in text.lines().take(super::LINES) {
+    for line in text.lines().take(LINES) {
         let line = line.trim_start_matches(['>', ' ', '\t', '*', '-']).trim_end();
         if line.starts_with("```") {
             is_fenced = !is_fenced;

@@ -1,0 +1,301 @@
+//! The text of a post -> tables, lines with figures, and relative changes, each with the title above it.
+
+use super::programs;
+use super::setup::is_setup_word;
+use super::value::{Value, change, digits, number, plain, unit_in, value};
+
+/// More lines than a post has.
+pub(super) const LINES: usize = 10_000;
+/// A shorter line of dashes is none under a title.
+const UNDERLINE: usize = 4;
+/// Longer titles and labels are sentences.
+pub(super) const LABEL: usize = 80;
+
+pub(super) struct PostedTable {
+    pub(super) title: String,
+    pub(super) head: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+/// Values of a line below a title.
+pub(super) struct PostedLine {
+    pub(super) title: String,
+    /// The part of the post, and what stands above it: each is between two fences.
+    pub(super) part: usize,
+    pub(super) heading: String,
+    pub(super) label: String,
+    pub(super) unit: String,
+    pub(super) values: Vec<f64>,
+    /// They are repetitions, and the unit is the title's.
+    pub(super) repeats: bool,
+}
+
+/// What a post has.
+#[derive(Default)]
+pub(super) struct Blocks {
+    pub(super) tables: Vec<PostedTable>,
+    pub(super) lines: Vec<PostedLine>,
+    /// Title, label, and a relative change.
+    pub(super) changes: Vec<(String, String, f64)>,
+}
+
+/// Tables, and lines with figures, each with the title above it.
+pub(super) fn blocks(text: &str) -> Blocks {
+    let Blocks { mut tables, mut lines, mut changes } = Blocks::default();
+    let mut title = String::new();
+    let (mut heading, mut part, mut is_fenced) = (String::new(), 0, false);
+    let mut in_table = false;
+    // The line before is a title that the next one may go on with.
+    let mut is_begun = false;
+    let mut previous = "";
+    for line in text.lines().take(LINES) {
+        let line = line.trim_start_matches(['>', ' ', '\t']).trim_end();
+        let cells = cells(line);
+        if cells.len() > 1 {
+            let is_rule = cells.iter().all(|cell| cell.chars().all(|c| "-:=+ ".contains(c)));
+            match tables.last_mut().filter(|_| in_table) {
+                Some(_) if is_rule => {}
+                Some(table) => {
+                    // The corner of a head may be blank.
+                    if table.rows.is_empty() && table.head.len() + 1 == cells.len() {
+                        table.head.insert(0, String::new());
+                    }
+                    table.rows.push(cells);
+                }
+                None => {
+                    tables.push(PostedTable { title: title.clone(), head: cells, rows: Vec::new() })
+                }
+            }
+            in_table = true;
+            continue;
+        }
+        in_table = false;
+        let before = std::mem::replace(&mut previous, line);
+        // A line under a title; what stands above may look like a program's output.
+        if line.len() >= UNDERLINE
+            && ['#', '=', '-', '~'].iter().any(|mark| line.chars().all(|c| c == *mark))
+        {
+            let found = as_label(before.trim_matches(['#', '=', ' ', ':', '-']));
+            if let Some(found) =
+                found.filter(|_| figures(before, "").is_none() && !before.starts_with('$'))
+            {
+                title = found;
+            }
+            is_begun = false;
+            continue;
+        }
+        if line.starts_with("```") {
+            is_fenced = !is_fenced;
+            part += usize::from(is_fenced);
+            is_begun = false;
+            continue;
+        }
+        if !is_fenced && line.chars().any(char::is_alphabetic) {
+            heading = as_heading(line);
+        }
+        if let Some((before, after)) = two_values(line) {
+            for (title, value) in [("before", before.1), ("after", after)] {
+                lines.push(PostedLine {
+                    title: title.to_owned(),
+                    part,
+                    heading: heading.clone(),
+                    label: before.0.clone(),
+                    unit: value.unit.unwrap_or_default(),
+                    values: vec![value.number],
+                    repeats: false,
+                });
+            }
+        } else if let Some((label, unit, values, repeats)) = figures(line, &title) {
+            let (title, heading) = (title.clone(), heading.clone());
+            lines.push(PostedLine { title, part, heading, label, unit, values, repeats });
+        } else if let Some((label, change)) = change_of(line) {
+            changes.push((title.clone(), label, change));
+        } else if let Some(found) = as_title(line) {
+            let goes_on = is_begun && found.starts_with(char::is_lowercase);
+            title = if goes_on { format!("{title} {found}") } else { found };
+            is_begun = line.len() > LABEL / 2 && !line.ends_with(['.', ':']);
+            continue;
+        }
+        is_begun = false;
+    }
+    Blocks { tables, lines, changes }
+}
+
+/// What stands above a fence: the beginning of its last sentence.
+pub(super) fn as_heading(line: &str) -> String {
+    let last = line.trim_end_matches(['.', ' ']).rsplit(". ").next().unwrap_or(line);
+    plain(last.trim_matches(['#', '=', ' ', ':', '-'])).chars().take(LABEL).collect()
+}
+
+/// `boot: 1.2 s -> 0.9 s (-25 %)`: what was measured, before and after. One of the two has a unit.
+pub(super) fn two_values(line: &str) -> Option<((String, Value), Value)> {
+    let (before, after) = ARROWS.iter().find_map(|arrow| line.split_once(arrow))?;
+    let words: Vec<&str> = before.split_whitespace().collect();
+    // The value may be of two words.
+    let (label, mut before) = [2, 1].into_iter().find_map(|length| {
+        let (label, words) = words.split_at(words.len().checked_sub(length)?);
+        Some((label.join(" "), value(&words.join(" "))?))
+    })?;
+    let words: Vec<&str> = after.split_whitespace().take(2).collect();
+    let trimmed = |text: &str| text.trim_end_matches([',', ';', '.']).to_owned();
+    let mut after =
+        [2, 1].into_iter().find_map(|length| value(&trimmed(&words.get(..length)?.join(" "))))?;
+    before.unit = before.unit.or_else(|| after.unit.clone());
+    after.unit = after.unit.or_else(|| before.unit.clone());
+    let label = as_label(label.trim_end_matches([':', '=', ' ']))?;
+    before.unit.is_some().then_some(((label, before), after))
+}
+
+/// Arrows between two values, or behind a label.
+pub(super) const ARROWS: [&str; 5] = ["-->", "->", "=>", "\u{2192}", "\u{21d2}"];
+
+/// A line with a relative change: `2 VMs:  +6.65%`, `boot time  -12 %`.
+pub(super) fn change_of(line: &str) -> Option<(String, f64)> {
+    if let Some((label, rest)) = line.rsplit_once(':')
+        && let Some(found) = change(rest, false)
+    {
+        return Some((as_label(label)?, found));
+    }
+    let at = line.rfind(['+', '-', '\u{2212}']).filter(|at| line[..*at].ends_with([' ', '\t']))?;
+    Some((as_label(&line[..at])?, change(&line[at..], false)?))
+}
+
+/// Cells of a table's row.
+pub(super) fn cells(line: &str) -> Vec<String> {
+    if !line.contains(['|', '\u{2502}']) {
+        return Vec::new();
+    }
+    let line = line.trim_matches(['|', '\u{2502}']);
+    line.split(['|', '\u{2502}']).map(plain).collect()
+}
+
+/// The values of a line that has some: its label, their unit, and whether they are repetitions.
+pub(super) fn figures(line: &str, title: &str) -> Option<(String, String, Vec<f64>, bool)> {
+    let single = |label: &str, value: Value| {
+        Some((label.to_owned(), value.unit?, vec![value.number], false))
+    };
+    // fio's groups, and bash's time.
+    for label in ["READ", "WRITE"] {
+        if let Some(rest) = line.strip_prefix(label).and_then(|rest| rest.strip_prefix(": bw=")) {
+            let end = rest.find([' ', ',']).unwrap_or(rest.len());
+            return single(label, value(&rest[..end])?);
+        }
+    }
+    if let Some(rest) = line.strip_prefix("real")
+        && let Some((minutes, seconds)) = rest.trim().split_once('m')
+        && let (Ok(minutes), Some(seconds)) = (minutes.parse::<f64>(), seconds.strip_suffix('s'))
+    {
+        // Some languages have a comma there.
+        let number = 60.0 * minutes + seconds.replace(',', ".").parse::<f64>().ok()?;
+        return single("real", Value { number, unit: Some("s".to_owned()) });
+    }
+    if let Some((label, found)) = programs::read(line) {
+        // criterion's longer names are on the line before.
+        let is_named = line.starts_with("time:") && !title.is_empty() && !title.contains(' ');
+        return single(if is_named { title } else { &label }, found);
+    }
+    // Intel's Memory Latency Checker, of one node: `0   169.3`.
+    if title.starts_with("Measuring idle latencies")
+        && let [node, found] = line.split_whitespace().collect::<Vec<_>>()[..]
+        && node.parse::<u8>().is_ok()
+    {
+        let unit = unit_in(title);
+        return single("idle latency", Value { number: digits(found)?, unit });
+    }
+    // Behind a value stands what else the program says of it: `[ 300 IOPS]`, `< 24 us>`.
+    let start = line.split(['[', '<']).next().unwrap_or(line).trim();
+    if let Some((label, rest)) = start.rsplit_once(": ").or_else(|| start.split_once(':'))
+        && let Some(found) = value(rest).filter(|found| found.unit.is_some())
+    {
+        let label = as_label(label)?;
+        return single(&label, found);
+    }
+    // `LABEL --> 31.33   (93.8%)`, `LABEL  474.69 MB/s`.
+    if let Some((label, rest)) = ARROWS.iter().find_map(|arrow| line.split_once(arrow))
+        && let Some(found) = value(rest).filter(|found| found.unit.is_some() || is_named(label))
+    {
+        let unit = found.unit.unwrap_or_default();
+        return Some((as_label(label)?, unit, vec![found.number], false));
+    }
+    if let Some((label, found)) = labelled(start) {
+        return single(&label, found);
+    }
+    // Three values and more, whose unit the title has.
+    let unit = unit_in(title)?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let first = words.iter().position(|word| number(word).is_some())?;
+    let values: Vec<f64> = words[first..].iter().map_while(|word| number(word)).collect();
+    let label = as_label(&words[..first].join(" "))?;
+    let is_row = values.len() > 2 && first + values.len() == words.len();
+    is_row.then_some((label, unit, values, true))
+}
+
+/// A label that names a set-up.
+pub(super) fn is_named(label: &str) -> bool {
+    label.split_whitespace().any(is_setup_word)
+}
+
+/// `AES-GCM-256-Go   197.24 MB/s    (selected)`: a label, a value and its unit, and nothing else.
+pub(super) fn labelled(line: &str) -> Option<(String, Value)> {
+    /// More words are a sentence.
+    const WORDS: usize = 6;
+    let line = match line.split_once(" (") {
+        Some((before, inside)) if inside.ends_with(')') && before.contains(' ') => before,
+        _ => line,
+    };
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (label, found) = [2, 1].into_iter().find_map(|length| {
+        let (label, words) = words.split_at(words.len().checked_sub(length)?);
+        let found = value(&words.join(" ")).filter(|found| found.unit.is_some())?;
+        Some((label, found))
+    })?;
+    (label.len() <= WORDS).then(|| Some((as_label(&label.join(" "))?, found)))?
+}
+
+/// A label: short, and with a letter.
+pub(super) fn as_label(text: &str) -> Option<String> {
+    let text = plain(text);
+    let is_short = text.chars().count() <= LABEL;
+    (is_short && text.chars().any(char::is_alphabetic)).then_some(text)
+}
+
+/// A line that may be a title: no command, no output of a program, no long sentence.
+pub(super) fn as_title(line: &str) -> Option<String> {
+    // An item of a list, `2. 1000 instances`.
+    let is_item = line.split_once(". ").is_some_and(|(number, rest)| {
+        number.parse::<u8>().is_ok() && rest.starts_with(char::is_alphanumeric)
+    });
+    if is_item && line.len() <= LABEL / 2 {
+        return Some(line.trim_end_matches(':').to_owned());
+    }
+    let has_value = line
+        .split_whitespace()
+        .next()
+        .is_some_and(|word| value(word.trim_end_matches(',')).is_some());
+    let assigns = line
+        .match_indices('=')
+        .any(|(at, _)| line[at + 1..].starts_with(|c: char| c.is_ascii_digit()));
+    let is_command = ["$ ", "# ", " --", "./"]
+        .iter()
+        .any(|mark| line.trim_start_matches(['#', ' ']).contains(mark));
+    // bash's user and sys.
+    let is_time = |word: &str| {
+        word.strip_suffix('s').and_then(|word| word.split_once('m')).is_some_and(
+            |(minutes, seconds)| digits(minutes).is_some() && digits(seconds).is_some(),
+        )
+    };
+    let has_value = has_value || line.split_whitespace().any(is_time);
+    // A command may be told of: `make -j4   # host`.
+    if is_command
+        && let Some((_, comment)) = line.trim_start_matches(['#', ' ']).rsplit_once(" # ")
+        && let Some(comment) = as_label(comment)
+    {
+        return Some(comment);
+    }
+    let is_output = has_value
+        || assigns
+        || is_command
+        || ["time ", "```", "Numa node"].iter().any(|start| line.starts_with(start));
+    let text = line.trim_matches(['#', '=', ' ', ':', '-']).split("<-").next()?.trim();
+    as_label(text).filter(|_| !is_output).map(|text| text.trim_end_matches(':').to_owned())
+}

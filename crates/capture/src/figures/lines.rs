@@ -1,0 +1,87 @@
+//! Figures below titles -> samples: which of their titles, labels and parts are set-ups.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vmtax_events::Sample;
+
+use super::blocks::PostedLine;
+use super::setup::remainder;
+use super::value::known;
+use super::{kind_of, sample};
+
+/// Figures below titles: set-ups are the titles, if lines of one label are below several, or labels with repetitions.
+pub(super) fn of_lines(lines: &[PostedLine]) -> Vec<Sample> {
+    let mut titles: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for line in lines {
+        titles.entry(&line.label).or_default().insert(&line.title);
+    }
+    let grouped = of_setups(lines);
+    let of_group: BTreeSet<&str> = grouped.iter().map(|one| one.category.as_str()).collect();
+    let is_single = |line: &&PostedLine| !line.repeats && !of_group.contains(line.label.as_str());
+    let is_titled = |line: &&PostedLine| titles[line.label.as_str()].len() > 1;
+    let titled = lines
+        .iter()
+        .filter(is_single)
+        .filter(is_titled)
+        .map(|line| (line.title.clone(), (line.label.as_str(), ""), line));
+    let repeated = lines
+        .iter()
+        .filter(|line| line.repeats)
+        .map(|line| (line.label.clone(), (line.title.as_str(), ""), line));
+    // Under one title, in several parts of the post: what stands above each part tells them apart.
+    let mut parts: BTreeMap<&str, BTreeMap<usize, &str>> = BTreeMap::new();
+    for line in lines {
+        parts.entry(&line.label).or_default().entry(line.part).or_insert(&line.heading);
+    }
+    let parted =
+        lines.iter().filter(is_single).filter(|line| !is_titled(line)).filter_map(|line| {
+            let parts = &parts[line.label.as_str()];
+            let headings: BTreeSet<&str> = parts.values().copied().collect();
+            let name = match headings.len() == parts.len() && !line.heading.is_empty() {
+                true => line.heading.clone(),
+                false => format!("part {}", line.part),
+            };
+            (parts.len() > 1).then_some((name, (line.label.as_str(), ""), line))
+        });
+    let samples = titled.chain(repeated).chain(parted).flat_map(|(setup, names, line)| {
+        let values = line.values.iter();
+        values.map(|number| sample(&setup, names, (&line.unit, *number))).collect::<Vec<_>>()
+    });
+    samples.chain(grouped.iter().cloned()).collect()
+}
+
+/// Lines of one thing in several set-ups, which their labels name: `with vhost: 9.4 Gbit/s`, `without: 3.1 Gbit/s`.
+fn of_setups(lines: &[PostedLine]) -> Vec<Sample> {
+    type Measured<'a> = (&'a str, usize, String, String);
+    let mut groups: BTreeMap<Measured<'_>, Vec<&PostedLine>> = BTreeMap::new();
+    for line in lines.iter().filter(|line| !line.repeats) {
+        if let Some(thing) = remainder(&line.label) {
+            let key = (line.title.as_str(), line.part, thing, line.unit.to_lowercase());
+            groups.entry(key).or_default().push(line);
+        }
+    }
+    let mut samples = Vec::new();
+    for ((title, _, thing, unit), lines) in groups {
+        let labels: BTreeSet<&str> = lines.iter().map(|line| line.label.as_str()).collect();
+        if labels.len() < 2 {
+            continue;
+        }
+        let name = match (title, thing.as_str()) {
+            ("", "") => match known(&unit) {
+                None => "figures",
+                Some(_) if kind_of(&unit) == "time" => "time",
+                Some(_) => unit.as_str(),
+            },
+            ("", thing) => thing,
+            (title, _) => title,
+        };
+        for line in lines {
+            samples.extend(
+                line.values
+                    .iter()
+                    .map(|number| sample(&line.label, (name, ""), (&line.unit, *number))),
+            );
+        }
+    }
+    samples
+}
