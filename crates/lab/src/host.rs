@@ -396,7 +396,8 @@ impl Programs {
         let init = program_of(setup.host)?;
         let drivers = if linux == Some(WITH_DEVICES) { &DRIVERS[..] } else { &[] };
         let modules = modules(&setup.kernel, &[setup.host.modules(), drivers].concat())?;
-        let mut files = observer::files(&setup.observer, &setup.brought)?;
+        let mut files =
+            observer::files(&setup.observer, &setup.brought, setup.host.architecture())?;
         if !setup.observer.is_empty() {
             // The module's path in a distribution, for programs that read it.
             let release = &setup.kernel.release;

@@ -2,14 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use vmtax_machine::programs::{FilesByPath, add, find};
+use vmtax_machine::kernel::Architecture;
+use vmtax_machine::programs::{FilesByPath, add, find, is_of};
 
 use crate::Error;
 
 /// The files that a program needs: itself, libraries, and those of --bring. Empty without a program.
 ///
 /// The loader lists the libraries, without running the program.
-pub(crate) fn files(command: &[String], brought: &[PathBuf]) -> Result<FilesByPath, Error> {
+pub(crate) fn files(
+    command: &[String],
+    brought: &[PathBuf],
+    architecture: Architecture,
+) -> Result<FilesByPath, Error> {
     let mut files = FilesByPath::new();
     let Some(program) = command.first() else { return Ok(files) };
     let problem =
@@ -24,6 +29,14 @@ pub(crate) fn files(command: &[String], brought: &[PathBuf]) -> Result<FilesByPa
     };
     if !add(&mut files, program, &path, &inside).map_err(of_observer)? {
         return Err(problem("is a script; give the program that it runs"));
+    }
+    if !is_of(&path.display().to_string(), architecture) {
+        return Err(problem(match architecture {
+            Architecture::Amd64 => "is no program of x86-64, and the host is x86-64",
+            Architecture::Arm64 => {
+                "is no program of arm64, and the host is arm64; give a static one, as `./x package arm64` makes of vmtax"
+            }
+        }));
     }
     for path in brought {
         // Relative names are relative to the program's working folder.

@@ -771,7 +771,10 @@ fn trees_of_a_host_that_is_not_saved_add_up() {
 
 #[test]
 fn what_the_arm64_host_cannot_do_is_refused() {
-    let (code, words) = refused(&["lab", "run", "--host", "arm", "--observe", "true"]);
+    let (code, words) = refused(&["lab", "run", "--host", "arm", "--operation-file", "none"]);
     assert_eq!(code, 2, "{words}");
     assert!(words.contains("cannot be had on --host arm; use one of amd,"), "{words}");
+    let (code, words) = refused(&["lab", "run", "--host", "arm", "--observe", "true"]);
+    assert_eq!(code, 3, "{words}");
+    assert!(words.contains("true: is no program of arm64, and the host is arm64; give"), "{words}");
 }
