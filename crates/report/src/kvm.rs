@@ -119,6 +119,7 @@ mod tests {
             assert!(!said.contains('\n') && !line(&kvm).is_empty(), "{said}");
         }
         assert_eq!(not_recordable(&kvm(&["kvm", "kvm_intel"], true, Some(Isa::Vmx))), None);
+        assert_eq!(not_recordable(&kvm(&["kvm"], true, Some(Isa::Arm))), None);
         let pvm = kvm(&["kvm", "kvm_pvm"], true, None);
         assert_eq!(line(&pvm), "kvm_pvm (built into the kernel), whose exits vmtax does not know");
         let denied = Kvm { tracepoints: Err(Unknown::Denied), ..pvm };

@@ -113,6 +113,9 @@ struct Recorded {
 
 impl Test {
     fn new(isa: Isa, fault: Option<Fault>) -> anyhow::Result<Test> {
+        if guest_program().is_empty() {
+            return fail(Code::Input, vmtax_lab::Error::NotBuilt.to_string());
+        }
         let mut program = File::from(memfd_create("vmtax-guest", MemfdFlags::CLOEXEC)?);
         program.write_all(guest_program())?;
         // The kernel does not execute a file that is open for writing.
