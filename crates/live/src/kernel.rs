@@ -127,8 +127,13 @@ fn fill(isa: Isa, described: &[Types<'_>]) -> Result<Config, String> {
             config.task_notifiers = offset("task_struct", &["preempt_notifiers.first"])?;
             config.vcpu_notifier = offset("kvm_vcpu", &["preempt_notifier.link"])?;
             config.sysreg_write = offset("sys_reg_params", &["is_write"])?;
-            // Without them this KVM has no hypervisors in VMs.
-            hypervisors(&mut config, described).unwrap_or_default();
+            let has_hypervisors = arguments("kvm_nested_eret").is_some();
+            if has_hypervisors && hypervisors(&mut config, described).is_none() {
+                return Err(
+                    "describes no place of HCR_EL2, which tells exits of L2 from those of L1"
+                        .to_owned(),
+                );
+            }
         }
         Isa::Vmx | Isa::Unknown => {
             // Since Linux 6.16 what VMX and TDX share is a struct of its own.
