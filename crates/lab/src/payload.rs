@@ -194,6 +194,20 @@ impl Assembler {
         self.a.jmp(here)
     }
 
+    /// Halts until an interrupt, which it takes, with interrupts disabled before and after.
+    ///
+    /// QEMU's TCG carries the shadow of a host's STI over VMRUN to the guest's first instruction. In it a second STI has no shadow of its own, so that
+    /// the interrupt comes before HLT, which then never ends; and CLI as first instruction leaves the interrupt pending. KVM enters guests by
+    /// `sti; vmrun` where it lacks commit be45bc4eff33 (Linux 6.14; not in the 6.8 of Ubuntu 24.04). A guest is entered after the exit of an instruction, so
+    /// both have a NOP before them.
+    pub(crate) fn halt(&mut self) -> Assemble {
+        self.a.nop()?;
+        self.a.sti()?;
+        self.a.hlt()?;
+        self.a.nop()?;
+        self.a.cli()
+    }
+
     /// Sets the handler of a vector.
     pub(crate) fn gate(&mut self, vector: u8, handler: Handler) -> Assemble {
         let label = self.a.create_label();

@@ -338,9 +338,7 @@ fn one_shot(asm: &mut Assembler) -> Assemble {
 
 fn halt(asm: &mut Assembler) -> Assemble {
     asm.write_apic(0x380, PERIOD_NS)?;
-    asm.a.sti()?;
-    asm.a.hlt()?;
-    asm.a.cli()
+    asm.halt()
 }
 
 fn pause(asm: &mut Assembler) -> Assemble {
@@ -431,9 +429,7 @@ fn spin(asm: &mut Assembler) -> Assemble {
 /// Sends an IPI to the second vCPU and halts until its answer.
 fn ping(asm: &mut Assembler) -> Assemble {
     asm.write_msr(0x830, 1 << 32 | 0x4000 | u64::from(VECTOR + 1))?;
-    asm.a.sti()?;
-    asm.a.hlt()?;
-    asm.a.cli()
+    asm.halt()
 }
 
 /// The second vCPU: halts until an IPI, answers it, again.
@@ -448,9 +444,7 @@ fn answer(asm: &mut Assembler) -> Assemble {
     asm.a.mov(dword_ptr(PRESENT), 2)?;
     let mut again = asm.a.create_label();
     asm.a.set_label(&mut again)?;
-    asm.a.sti()?;
-    asm.a.hlt()?;
-    asm.a.cli()?;
+    asm.halt()?;
     asm.write_msr(0x830, 0x4000 | u64::from(VECTOR))?;
     asm.a.jmp(again)
 }

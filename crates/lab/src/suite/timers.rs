@@ -89,9 +89,7 @@ fn haltpoll(asm: &mut Assembler) -> Assemble {
 }
 
 fn sleep(asm: &mut Assembler) -> Assemble {
-    asm.a.sti()?;
-    asm.a.hlt()?;
-    asm.a.cli()
+    asm.halt()
 }
 
 fn count_xapic_halt(asm: &mut Assembler) -> Assemble {
@@ -148,8 +146,7 @@ fn poll_then_halt(asm: &mut Assembler) -> Assemble {
     asm.a.cli()?;
     asm.a.cmp(qword_ptr(INTERRUPTS), r8)?;
     asm.a.jne(seen)?;
-    asm.a.sti()?;
-    asm.a.hlt()?;
+    asm.halt()?;
     asm.a.set_label(&mut seen)?;
     asm.a.cli()
 }
