@@ -250,6 +250,41 @@ mod tests {
         }
     }
 
+    /// Labels name the set-up before a dash, by a verb, or in brackets; a prompt is no title.
+    #[test]
+    fn setups_of_labels() {
+        let dash = "Results\nmmap - Read IOPS ~52\nsync - Read IOPS ~5200\n";
+        assert_eq!(
+            read_values(dash),
+            ["Results : mmap - Read 52 IOPS", "Results : sync - Read 5200 IOPS"]
+        );
+        let verbs = "Primes below 10000:\n- vm takes 38 seconds\n- non-vm takes 12 seconds\n";
+        assert_eq!(
+            read_values(verbs),
+            ["Primes below 10000 : vm 38 seconds", "Primes below 10000 : non-vm 12 seconds"]
+        );
+        let times = "a boot: 1 min 23 seconds\nb boot (without acceleration): 2 min 23 seconds\nb kvm boot: 15 seconds\n";
+        assert_eq!(
+            read_values(times),
+            ["b boot : b boot (without acceleration) 143 s", "b boot : b kvm boot 15 seconds"]
+        );
+        let iperf = |setting: &str, rate: &str| {
+            format!(
+                "root@vm:~ sysctl x={setting}\nx = {setting}\nroot@vm:~ iperf3 -c 10.0.0.1 -t 30\n[  4]   0.00-30.00  sec  72.7 GBytes  {rate} Gbits/sec       receiver\n"
+            )
+        };
+        assert_eq!(
+            read_values(&format!("{}{}", iperf("bbr", "20.8"), iperf("cubic", "37.0"))),
+            [
+                "iperf, receiver : x = bbr 20.8 Gbits/sec",
+                "iperf, receiver : x = cubic 37 Gbits/sec"
+            ]
+        );
+        for none in ["vm takes 38 seconds\n", "a - b IOPS 5\n", "a takes b\n", " takes 5 s\n"] {
+            assert_eq!(read(none), None, "{none}");
+        }
+    }
+
     #[test]
     fn titles_are_setups() {
         let tables = "Results using bus=virtio\n```\nsize | read-iops\n4KiB | 120,883\n```\nResults using default bus=sata\n```\nsize | read-iops\n4KiB | 20,632\n```\n";

@@ -65,6 +65,8 @@ pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
             all.extend(found);
         }
     }
+    // Where vCPUs' threads are shown, the text is of their host: steal is what it lost itself.
+    all.sort_by_key(|one| !matches!(one, Observed::Vcpus(..)));
     // A counter that falls shows no share either.
     if all.contains(&Observed::StealFalls) {
         all.retain(|one| !matches!(one, Observed::Steal(_)));
@@ -342,7 +344,7 @@ fn is_clock(word: &str) -> bool {
 /// Threads of the kernel and of vCPUs in the list of top or ps, by their part of a processor.
 fn threads(text: &str) -> Option<Vec<Observed>> {
     let (mut column, mut last) = (None, 0);
-    let mut vcpus: Option<(u32, f64)> = None;
+    let mut vcpus: Option<(u32, f64, Option<u32>)> = None;
     let mut most: BTreeMap<&str, (KernelThread, f64)> = BTreeMap::new();
     for line in lines(text) {
         let words: Vec<&str> = line.split_whitespace().take(MOST_COLUMNS).collect();
@@ -363,8 +365,11 @@ fn threads(text: &str) -> Option<Vec<Observed>> {
         let share = words.get(column).and_then(|word| number(word));
         let command = words.get(last..).unwrap_or_default().join(" ");
         if let Some(share) = share.filter(|_| is_vcpu_thread(&command)) {
-            let (count, most) = vcpus.unwrap_or_default();
-            vcpus = Some((count.saturating_add(1), most.max(share / 100.0)));
+            let (count, most, busiest) = vcpus.unwrap_or_default();
+            let number = command.strip_prefix("CPU ").and_then(|rest| rest.strip_suffix("/KVM"));
+            let number = number.and_then(|number| number.parse().ok());
+            let busiest = if share / 100.0 > most { number } else { busiest };
+            vcpus = Some((count.saturating_add(1), most.max(share / 100.0), busiest));
         }
         if let (Some(thread), Some(share)) = (thread, share) {
             let known = most.entry(thread.name()).or_insert((thread, 0.0));
@@ -372,7 +377,7 @@ fn threads(text: &str) -> Option<Vec<Observed>> {
         }
     }
     column?;
-    let vcpus = vcpus.map(|(count, most)| Observed::Vcpus(count, most));
+    let vcpus = vcpus.map(|(count, most, busiest)| Observed::Vcpus(count, most, busiest));
     let threads = most.into_values().map(|(thread, share)| Observed::Thread(thread, share));
     Some(threads.chain(vcpus).collect())
 }
@@ -750,7 +755,12 @@ mod tests {
             ),
             (
                 "  PID USER PR NI VIRT RES SHR S %CPU %MEM TIME+ COMMAND\n  3 root 20 0 1 1 1 R 57.9 0.0 5:45.06 fc_vcpu 1\n  2 root 20 0 1 1 1 R 56.5 0.0 5:42.44 CPU 0/KVM\n  1 root 20 0 1 1 1 R 26.2 0.0 2:33.69 firecracker\n",
-                vec![Observed::Vcpus(2, 0.579)],
+                vec![Observed::Vcpus(2, 0.579, None)],
+            ),
+            // Of a host that is a VM itself.
+            (
+                "%Cpu(s): 13.9 us, 10.5 sy,  0.0 ni, 74.0 id,  0.6 wa,  0.0 hi,  0.6 si,  0.4 st\n\n  PID USER PR NI VIRT RES SHR S %CPU %MEM TIME+ COMMAND\n  3 root 20 0 1 1 1 R 92.0 0.0 5:45.06 CPU 1/KVM\n",
+                vec![Observed::Vcpus(1, 0.92, Some(1)), Observed::Steal(0.004)],
             ),
             (
                 "           CPU0       CPU1\n  0:    9000000          0   IO-APIC   2-edge      timer\nLOC:       1000       1000   Local timer interrupts\nRES:          9          9   Rescheduling interrupts\n",

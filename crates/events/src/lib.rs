@@ -66,5 +66,5 @@ pub use sink::{KeptRows, RowSink};
 pub use size::size;
 pub use stat::Stat;
 pub use terminal::{is_hidden, printable};
-pub use thread::is_vcpu_thread;
+pub use thread::{is_idle_function, is_vcpu_thread};
 pub use time::{TimePart, TimeRow};

@@ -89,7 +89,7 @@ words! {
         /// The guest asks for a timer of its APIC that is too fast.
         FastApicTimer = "fast-apic-timer",
         /// A vCPU did not run, or was stuck, for seconds.
-        Stall = "stall",
+        Stall = "soft-lockup-or-rcu-stall",
         OutOfMemory = "out-of-memory",
         /// The guest drops packets whose headers of virtio-net are wrong.
         BadGso = "bad-gso",
@@ -169,6 +169,24 @@ words! {
         ShadowPaging = "nested-paging-off",
         /// The host takes pages of the guest's memory away, to move or to share them.
         Unmapping = "unmapping",
+        /// Files of the host by 9p.
+        Plan9 = "9p",
+        /// Memory or processors of several NUMA nodes.
+        Numa = "numa",
+        /// KVM tracks which pages of the guest are written.
+        DirtyLogging = "dirty-logging",
+        /// A kernel does not trust its TSC.
+        UnstableTsc = "unstable-tsc",
+        /// The CPU quota of a cgroup.
+        Quota = "quota-in-words",
+        /// A guest whose idle processors spin.
+        IdleSpin = "idle-spin",
+        /// A named model of processor, which may lack instructions that the host has.
+        CpuModel = "cpu-model",
+        /// A Windows that is idle and takes processor time.
+        IdleWindows = "idle-windows",
+        /// QEMU's disks by io_uring.
+        IoUring = "io-uring",
     }
 }
 
@@ -254,8 +272,8 @@ pub enum Observed {
         all_ns: u64,
         before: ShortName,
     },
-    /// A text names it.
-    Named(NamedCost),
+    /// A text names it, by this word.
+    Named(NamedCost, ShortName),
     /// A function took this long at most, ns.
     Timed(TimedFunction, u64),
     /// A mitigation is at work.
@@ -271,8 +289,8 @@ pub enum Observed {
         /// Of one.
         most_ns: u64,
     },
-    /// vCPUs' threads in a list of what runs: how many, and the most that one has of a processor.
-    Vcpus(u32, f64),
+    /// vCPUs' threads in a list of what runs: how many, the most that one has of a processor, and the number of its vCPU (QEMU's `CPU 0/KVM`).
+    Vcpus(u32, f64, Option<u32>),
     /// The most that the kernel has of a processor of a host that runs guests.
     HostKernel(f64),
     /// A message was found.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vmtax_events::profile::Weight;
-use vmtax_events::{Profile, ProfileOrigin};
+use vmtax_events::{Profile, ProfileOrigin, is_idle_function};
 
 use super::finding::{Evidence, FunctionShare, MemoryAccess};
 use super::step::{
@@ -44,6 +44,9 @@ fn shares(profile: &Profile) -> BTreeMap<&str, FunctionShare> {
 /// A part of the samples below which the guest hardly runs.
 const ELSEWHERE: f64 = 0.05;
 
+/// A part of the samples in idle functions from which on that is what the profile shows.
+const IDLE: f64 = 0.5;
+
 /// Where the host's time goes while it handles exits.
 pub(super) fn host(ledger: &Ledger, base: Option<&Ledger>) -> ExplainStep {
     let step = functions(ledger, base, ProfileOrigin::Host, Question::Host, ToRecord::HostProfile);
@@ -60,7 +63,7 @@ pub(super) fn host(ledger: &Ledger, base: Option<&Ledger>) -> ExplainStep {
     let is_elsewhere = |here: f64| {
         base.is_none()
             && here < ELSEWHERE
-            && matches!(step.says, Says::MostIn(_) | Says::Unlisted(..))
+            && matches!(step.says, Says::MostIn(_) | Says::MostlyIdle(..) | Says::Unlisted(..))
     };
     match enters(ledger) {
         // The guest hardly runs: what the VMM does is what is known.
@@ -109,9 +112,15 @@ fn functions(
         Evidence::Function { name: (*name).to_owned(), here: *here, base: *base }
     };
     let evidence = rows.iter().take(NAMED).map(line).collect();
+    let is_idle = |(name, _): &(&&str, &FunctionShare)| is_idle_function(name);
+    let idle: f64 = here.iter().filter(is_idle).map(|(_, share)| share.own).sum();
     let says = match (rows.first(), &there) {
         (Some((Profile::UNLISTED, share, _)), None) => {
             Says::Unlisted(share.own, rows.get(1).map(|(name, ..)| (*name).to_owned()))
+        }
+        (Some(_), None) if idle >= IDLE => {
+            let works = rows.iter().find(|(name, ..)| !is_idle_function(name));
+            Says::MostlyIdle(idle, works.map(|(name, ..)| (*name).to_owned()))
         }
         (Some((name, ..)), None) => Says::MostIn((*name).to_owned()),
         (Some((name, share, Some(base))), _) if share.own < base.own => {

@@ -135,6 +135,8 @@ pub enum Says {
     NoProfile,
     /// This function leads. Hostile text, here and below.
     MostIn(String),
+    /// Most of it, this part, is idle time; of the rest this function leads.
+    MostlyIdle(f64, Option<String>),
     /// Most of it, this part, is in functions that the text does not list; of the others this one leads.
     Unlisted(f64, Option<String>),
     /// This function has lost most against the base.

@@ -2,7 +2,7 @@
 
 use super::programs;
 use super::setup::is_setup_word;
-use super::value::{Value, change, digits, number, plain, unit_in, value};
+use super::value::{Value, change, digits, known, number, plain, unit_in, value};
 
 /// More lines than a post has.
 pub(super) const LINES: usize = 10_000;
@@ -50,6 +50,11 @@ pub(super) fn blocks(text: &str) -> Blocks {
     let mut previous = "";
     for line in text.lines().take(LINES) {
         let line = line.trim_start_matches(['>', ' ', '\t']).trim_end();
+        let is_item = |rest: &&str| rest.starts_with(char::is_alphabetic);
+        let line = ["- ", "* "]
+            .iter()
+            .find_map(|mark| line.strip_prefix(mark).filter(is_item))
+            .unwrap_or(line);
         let cells = cells(line);
         if cells.len() > 1 {
             let is_rule = cells.iter().all(|cell| cell.chars().all(|c| "-:=+ ".contains(c)));
@@ -217,7 +222,7 @@ pub(super) fn figures(line: &str, title: &str) -> Option<(String, String, Vec<f6
         let unit = found.unit.unwrap_or_default();
         return Some((as_label(label)?, unit, vec![found.number], false));
     }
-    if let Some((label, found)) = labelled(start) {
+    if let Some((label, found)) = stated(start).or_else(|| labelled(start)) {
         return single(&label, found);
     }
     // Three values and more, whose unit the title has.
@@ -252,6 +257,26 @@ pub(super) fn labelled(line: &str) -> Option<(String, Value)> {
     (label.len() <= WORDS).then(|| Some((as_label(&label.join(" "))?, found)))?
 }
 
+/// `vm takes 38 seconds`, `mmap - read IOPS ~52`: a label, a verb or the unit, and the value behind it.
+fn stated(line: &str) -> Option<(String, Value)> {
+    const VERBS: [&str; 4] = [" takes ", " took ", " needs ", " needed "];
+    /// More words are a sentence.
+    const WORDS: usize = 4;
+    let line = line.trim_end_matches('.');
+    if let Some((label, found)) = VERBS.iter().find_map(|verb| line.split_once(verb))
+        && label.split_whitespace().count() <= WORDS
+        && let Some(found) = value(found).filter(|found| found.unit.is_some())
+    {
+        return Some((as_label(label)?, found));
+    }
+    let (label, found) = line.rsplit_once(' ')?;
+    let (label, unit) = label.rsplit_once(' ')?;
+    let found = value(found).filter(|found| found.unit.is_none() && known(unit).is_some())?;
+    let found = Value { number: found.number, unit: Some(unit.to_owned()) };
+    let has_dash = label.contains(" - ");
+    has_dash.then(|| Some((as_label(label)?, found)))?
+}
+
 /// A label: short, and with a letter.
 pub(super) fn as_label(text: &str) -> Option<String> {
     let text = plain(text);
@@ -275,9 +300,14 @@ pub(super) fn as_title(line: &str) -> Option<String> {
     let assigns = line
         .match_indices('=')
         .any(|(at, _)| line[at + 1..].starts_with(|c: char| c.is_ascii_digit()));
-    let is_command = ["$ ", "# ", " --", "./"]
-        .iter()
-        .any(|mark| line.trim_start_matches(['#', ' ']).contains(mark));
+    // `root@host:~ make`, of a prompt without a mark at its end.
+    let is_prompt = line.split_once(' ').is_some_and(|(prompt, _)| {
+        prompt.split_once('@').is_some_and(|(_, host)| host.contains(":~") || host.contains(":/"))
+    });
+    let is_command = is_prompt
+        || ["$ ", "# ", " --", "./"]
+            .iter()
+            .any(|mark| line.trim_start_matches(['#', ' ']).contains(mark));
     // bash's user and sys.
     let is_time = |word: &str| {
         word.strip_suffix('s').and_then(|word| word.split_once('m')).is_some_and(
@@ -295,7 +325,7 @@ pub(super) fn as_title(line: &str) -> Option<String> {
     let is_output = has_value
         || assigns
         || is_command
-        || ["time ", "```", "Numa node"].iter().any(|start| line.starts_with(start));
+        || ["time ", "```", "Numa node", "[ ID]"].iter().any(|start| line.starts_with(start));
     let text = line.trim_matches(['#', '=', ' ', ':', '-']).split("<-").next()?.trim();
     as_label(text).filter(|_| !is_output).map(|text| text.trim_end_matches(':').to_owned())
 }

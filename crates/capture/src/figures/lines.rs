@@ -50,27 +50,33 @@ pub(super) fn of_lines(lines: &[PostedLine]) -> Vec<Sample> {
     samples.chain(grouped.iter().cloned()).collect()
 }
 
+/// What stands behind a dash: of `mmap - read`, `sync - read` the words before it are set-ups.
+fn behind_dash(label: &str) -> Option<String> {
+    let (setup, thing) = label.split_once(" - ")?;
+    (!setup.is_empty()).then(|| thing.trim().to_lowercase())
+}
+
 /// Lines of one thing in several set-ups, which their labels name: `with vhost: 9.4 Gbit/s`, `without: 3.1 Gbit/s`.
 fn of_setups(lines: &[PostedLine]) -> Vec<Sample> {
     type Measured<'a> = (&'a str, usize, String, String);
     let mut groups: BTreeMap<Measured<'_>, Vec<&PostedLine>> = BTreeMap::new();
     for line in lines.iter().filter(|line| !line.repeats) {
-        if let Some(thing) = remainder(&line.label) {
-            let key = (line.title.as_str(), line.part, thing, line.unit.to_lowercase());
+        if let Some(thing) = remainder(&line.label).or_else(|| behind_dash(&line.label)) {
+            let unit = line.unit.to_lowercase();
+            let key = (line.title.as_str(), line.part, thing, kind_of(&unit).to_owned());
             groups.entry(key).or_default().push(line);
         }
     }
     let mut samples = Vec::new();
-    for ((title, _, thing, unit), lines) in groups {
+    for ((title, _, thing, kind), lines) in groups {
         let labels: BTreeSet<&str> = lines.iter().map(|line| line.label.as_str()).collect();
         if labels.len() < 2 {
             continue;
         }
         let name = match (title, thing.as_str()) {
-            ("", "") => match known(&unit) {
+            ("", "") => match lines.iter().find_map(|line| known(&line.unit)) {
                 None => "figures",
-                Some(_) if kind_of(&unit) == "time" => "time",
-                Some(_) => unit.as_str(),
+                Some(_) => kind.as_str(),
             },
             ("", thing) => thing,
             (title, _) => title,

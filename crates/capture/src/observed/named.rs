@@ -1,6 +1,6 @@
 //! Names in prose, call chains and excerpts that are known costs of VMs. A name shows no cost: what it may mean is said, and what to measure.
 
-use vmtax_events::observed::{NamedCost, Observed};
+use vmtax_events::observed::{NamedCost, Observed, ShortName};
 
 use super::lines;
 
@@ -54,7 +54,51 @@ const NAMES: &[(&str, NamedCost)] = &[
     ("kvm_unmap_hva_range", NamedCost::Unmapping),
     ("kvm_mmu_notifier_invalidate_range", NamedCost::Unmapping),
     ("kvm_mmu_unmap_gfn_range", NamedCost::Unmapping),
+    // Linux Documentation/filesystems/9p.rst; QEMU qemu-options.hx, -virtfs.
+    ("Plan 9 File Protocol", NamedCost::Plan9),
+    ("9p mount", NamedCost::Plan9),
+    ("9p-mounted", NamedCost::Plan9),
+    ("9p share", NamedCost::Plan9),
+    ("virtio-9p", NamedCost::Plan9),
+    ("-virtfs", NamedCost::Plan9),
+    // numa(7), numactl(8).
+    ("NUMA node", NamedCost::Numa),
+    ("NUMA placement", NamedCost::Numa),
+    ("numactl", NamedCost::Numa),
+    // Linux Documentation/virt/kvm/api.rst, KVM_GET_DIRTY_LOG and KVM_MEM_LOG_DIRTY_PAGES.
+    ("KVM_GET_DIRTY_LOG", NamedCost::DirtyLogging),
+    ("KVM_CLEAR_DIRTY_LOG", NamedCost::DirtyLogging),
+    ("dirty_log", NamedCost::DirtyLogging),
+    ("dirty logging", NamedCost::DirtyLogging),
+    // Linux arch/x86/kernel/tsc.c, mark_tsc_unstable.
+    ("TSC is unstable", NamedCost::UnstableTsc),
+    ("TSC unstable", NamedCost::UnstableTsc),
+    ("TSC as unstable", NamedCost::UnstableTsc),
+    // Linux Documentation/scheduler/sched-bwc.rst.
+    ("nr_throttled", NamedCost::Quota),
+    ("throttled_usec", NamedCost::Quota),
+    ("cfs_quota", NamedCost::Quota),
+    // Linux Documentation/admin-guide/kernel-parameters.txt, idle=.
+    ("idle=poll", NamedCost::IdleSpin),
+    ("PAUSE-spin", NamedCost::IdleSpin),
+    ("idle loop never halts", NamedCost::IdleSpin),
+    // QEMU docs/system/cpu-models-x86.rst.inc.
+    ("-cpu EPYC", NamedCost::CpuModel),
+    ("-cpu Skylake", NamedCost::CpuModel),
+    ("-cpu Haswell", NamedCost::CpuModel),
+    ("-cpu Cascadelake", NamedCost::CpuModel),
+    ("-cpu Icelake", NamedCost::CpuModel),
+    ("-cpu SapphireRapids", NamedCost::CpuModel),
+    ("-cpu kvm64", NamedCost::CpuModel),
+    ("-cpu qemu64", NamedCost::CpuModel),
+    // Intel SDM, volume 3, VMREAD and VMWRITE.
+    ("vmread", NamedCost::Nested),
+    ("vmwrite", NamedCost::Nested),
     // Linux Documentation/virt/kvm/x86/nested-vmx.rst.
+    ("L1-hypervisor", NamedCost::Nested),
+    ("L1 hypervisor", NamedCost::Nested),
+    // QEMU qemu-options.hx, -drive aio=.
+    ("aio=io_uring", NamedCost::IoUring),
     ("nested VM", NamedCost::Nested),
     ("nested virtualization", NamedCost::Nested),
     ("from L2", NamedCost::Nested),
@@ -65,15 +109,56 @@ const NAMES: &[(&str, NamedCost)] = &[
 pub(super) fn costs(text: &str) -> Vec<Observed> {
     let mut found: Vec<Observed> = Vec::new();
     for (words, cost) in NAMES {
-        let observed = Observed::Named(*cost);
-        if !found.contains(&observed) && lines(text).any(|line| line.contains(words)) {
-            found.push(observed);
+        let is_known = found.iter().any(|one| matches!(one, Observed::Named(of, _) if of == cost));
+        if let Some(word) = lines(text).find_map(|line| in_line(line, words)).filter(|_| !is_known)
+        {
+            found.push(Observed::Named(*cost, word));
         }
     }
     if measures_host_cache(text) {
-        found.push(Observed::Named(NamedCost::HostCache));
+        found.extend(
+            ShortName::new("benchmark").map(|word| Observed::Named(NamedCost::HostCache, word)),
+        );
+    }
+    if let Some(word) = idle_windows(text) {
+        found.push(Observed::Named(NamedCost::IdleWindows, word));
     }
     found
+}
+
+/// The word by which a line has these words: of them the longest, whole. They may be marked as code (`` `TSC` is unstable ``).
+fn in_line(line: &str, words: &str) -> Option<ShortName> {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
+    let plain = line.replace('`', "");
+    let from = plain.find(words)?;
+    let longest = words.split(|c| !is_of_name(c)).max_by_key(|word| word.len())?;
+    let at = from + words.rfind(longest)?;
+    let start = plain[..at].rfind(|c| !is_of_name(c)).map_or(0, |at| at + 1);
+    let rest = &plain[at..];
+    let end = at + rest.find(|c| !is_of_name(c)).unwrap_or(rest.len());
+    let own = |text: &str| ShortName::new(text.trim_matches(|c: char| ".:-".contains(c)));
+    own(plain.get(start..end)?).or_else(|| own(longest))
+}
+
+/// A line on a Windows that is idle and takes processor time: `Windows guest idles at 30% CPU`.
+fn idle_windows(text: &str) -> Option<ShortName> {
+    const OF_TIME: [&str; 4] = ["cpu", "load", "core", "processor"];
+    let mut is_windows = false;
+    for line in lines(text) {
+        let line = line.to_lowercase();
+        is_windows |= line.contains("windows");
+        let is_idle =
+            line.split(|c: char| !c.is_alphanumeric()).any(|word| word.starts_with("idl"));
+        let has_share = line.split_whitespace().any(|word| {
+            word.trim_end_matches([',', '.', ')', ';'])
+                .strip_suffix('%')
+                .is_some_and(|number| number.ends_with(|c: char| c.is_ascii_digit()))
+        });
+        if is_windows && is_idle && has_share && OF_TIME.iter().any(|word| line.contains(word)) {
+            return ShortName::new("Windows");
+        }
+    }
+    None
 }
 
 /// A benchmark of a disk in a text that shows the VMM's command line: QEMU's default is cache=writeback (qemu-options.hx), Cloud Hypervisor's direct=off
@@ -99,24 +184,39 @@ mod tests {
 
     #[test]
     fn names_are_said_once() {
-        let named = |text: &str| costs(text);
-        let is = |cost| vec![Observed::Named(cost)];
-        assert_eq!(named("dup_mm -> dup_mmap\n dup_mmap\n"), is(NamedCost::Fork));
-        assert_eq!(
-            named("all of it in ioctl(9, VFIO_IOMMU_MAP_DMA, x)\n"),
-            is(NamedCost::IommuMap)
-        );
-        assert_eq!(
-            named("a clone by userfaultfd, whose memory has 4 KiB pages\n"),
-            [Observed::Named(NamedCost::Userfaultfd), Observed::Named(NamedCost::SmallPages)]
-        );
-        assert_eq!(named("we loaded kvm_amd with npt=0\n"), is(NamedCost::ShadowPaging));
-        assert_eq!(named("kvm_stat: 9000 kvm_unmap_hva_range/s\n"), is(NamedCost::Unmapping));
+        let named = |text: &str| -> Vec<String> {
+            let shown = |one| match one {
+                Observed::Named(cost, word) => format!("{cost} {}", word.as_str()),
+                other => format!("{other:?}"),
+            };
+            costs(text).into_iter().map(shown).collect()
+        };
+        for (text, expected) in [
+            ("dup_mm -> dup_mmap\n dup_mmap\n", vec!["fork dup_mmap"]),
+            (
+                "all of it in ioctl(9, VFIO_IOMMU_MAP_DMA, x)\n",
+                vec!["iommu-map VFIO_IOMMU_MAP_DMA"],
+            ),
+            (
+                "a clone by userfaultfd, whose memory has 4 KiB pages\n",
+                vec!["userfaultfd userfaultfd", "pages-of-4-kib pages"],
+            ),
+            ("we loaded kvm_amd with npt=0\n", vec!["nested-paging-off npt"]),
+            ("kvm_stat: 9000 kvm_unmap_hva_range/s\n", vec!["unmapping kvm_unmap_hva_range"]),
+            ("then the `TSC` is unstable, it says\n", vec!["unstable-tsc unstable"]),
+            ("`nr_throttled 7` in the VM's group\n", vec!["quota-in-words nr_throttled"]),
+            ("with -cpu EPYC-v4, slower\n", vec!["cpu-model EPYC-v4"]),
+            ("the end of it, stop_dirty_log(), waits\n", vec!["dirty-logging stop_dirty_log"]),
+            ("Windows 10 here\nidles at 30%, all of one CPU\n", vec!["idle-windows Windows"]),
+        ] {
+            assert_eq!(named(text), expected, "{text}");
+        }
         let line = "qemu-system-x86_64 -drive file=a.img,if=virtio -m 1G\n";
         let fio = "READ: bw=131MiB/s (137MB/s), 131MiB/s-131MiB/s\n";
-        assert_eq!(named(&format!("{line}{fio}")), is(NamedCost::HostCache));
-        assert_eq!(named(&format!("{}{fio}", line.replace("a.img", "a.img,cache=none"))), []);
-        assert_eq!(named(line), []);
+        assert_eq!(named(&format!("{line}{fio}")), ["host-page-cache benchmark"]);
+        let none: [&str; 0] = [];
+        assert_eq!(named(&format!("{}{fio}", line.replace("a.img", "a.img,cache=none"))), none);
+        assert_eq!(named(line), none);
         for text in [
             "",
             "hello\n",
@@ -124,8 +224,13 @@ mod tests {
             "we steal ideas\n",
             "clock_gettime\n",
             "the balloon rises\n",
+            "a stable TSC\n",
+            "an idle loop\n",
+            "9 people\n",
+            "Windows 10 idles\n",
+            "the host idles at 30% CPU\n",
         ] {
-            assert_eq!(named(text), [], "{text}");
+            assert_eq!(named(text), none, "{text}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The function in which a CPU is stuck, or below which a task is blocked, by the stack that the kernel prints behind its message.
 
-use vmtax_events::is_vcpu_thread;
 use vmtax_events::observed::{Observed, ShortName};
+use vmtax_events::{is_idle_function, is_vcpu_thread};
 
 use super::lines;
 
@@ -16,21 +16,6 @@ const STUCK: [&str; 4] = [
 const BLOCKED: &str = " blocked for more than ";
 /// Lines of registers and of a stack.
 const STACK: usize = 80;
-
-/// An idle CPU is not stuck: it did not run. (Linux kernel/sched/idle.c, arch/x86/kernel/process.c, arch/arm64/kernel/idle.c.)
-const IDLE: [&str; 11] = [
-    "native_safe_halt",
-    "pv_native_safe_halt",
-    "acpi_safe_halt",
-    "default_idle",
-    "default_idle_call",
-    "mwait_idle",
-    "intel_idle",
-    "cpu_idle",
-    "kvm_wait",
-    "cpu_do_idle",
-    "arch_cpu_idle",
-];
 
 /// What waits for another function's sake: Linux kernel/sched, kernel/locking, lib.
 const WAITS: [&str; 26] = [
@@ -102,7 +87,7 @@ pub(super) fn functions(text: &str) -> Option<Vec<Observed>> {
             stuck -= 1;
             if let Some(name) = at(line) {
                 stuck = 0;
-                if let Some(name) = ShortName::new(name).filter(|_| !IDLE.contains(&name)) {
+                if let Some(name) = ShortName::new(name).filter(|_| !is_idle_function(name)) {
                     add(Observed::StuckIn(name));
                 }
             }

@@ -155,6 +155,15 @@ fn undecided(what: &Says) -> String {
         Says::MostIn(name) => {
             format!("the profile shows no cost of a VM that is known; most of it is in {name}")
         }
+        Says::MostlyIdle(share, works) => {
+            let works = works.as_ref().filter(|name| !name.contains(' '));
+            let works =
+                works.map_or_else(String::new, |name| format!("; of the rest {name} has most"));
+            format!(
+                "the profile shows no cost of a VM that is known: {} of it is idle time{works}",
+                percent(*share)
+            )
+        }
         Says::EntersGuest(share, _) => format!(
             "the profile shows no cost of a VM that is known; {} of it is the guest, its entries and its exits",
             percent(*share)
@@ -251,6 +260,10 @@ pub(crate) fn says(says: &Says) -> String {
             format!("{} of it is in functions that the text does not list{most}", percent(*share))
         }
         Says::MostIn(name) => format!("most of it in {name}"),
+        Says::MostlyIdle(share, works) => {
+            let works = works.as_ref().map(|name| format!("; of the rest {name} has most"));
+            format!("{} of it is idle time{}", percent(*share), works.unwrap_or_default())
+        }
         Says::LessIn(name) => {
             format!("the largest difference is that less of it is in {name}")
         }

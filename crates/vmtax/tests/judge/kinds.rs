@@ -16,7 +16,42 @@ const STACK: &str = "[ 1.1] RIP: 0010:multi_cpu_stop+0x52/0xf0\n";
 const LOCKUP: &str = "[ 4823.1] watchdog: BUG: soft lockup - CPU#2 stuck for 26s! [ksoftirqd/2:23]\n[ 4823.1] RIP: 0010:smp_call_function_many_cond+0x12c/0x390\n";
 const HUNG: &str = "[  242.1] INFO: task jbd2/vda1-8:277 blocked for more than 120 seconds.\n[  242.1] Call Trace:\n[  242.1]  __schedule+0x2e3/0x740\n[  242.1]  io_schedule+0x12/0x40\n[  242.1]  jbd2_journal_commit_transaction+0x25f/0x17e0\n";
 
-const KINDS: [Kind; 14] = [
+/// Rows of `perf report` below its titles.
+macro_rules! concat_profile {
+    ($rows:literal) => {
+        concat!(
+            "# Overhead  Command  Shared Object      Symbol\n# ........  .......  .................  ....................\n#\n",
+            $rows
+        )
+    };
+}
+
+const KINDS: [Kind; 15] = [
+    Kind {
+        name: "a profile of an idle host",
+        texts: [
+            (
+                concat_profile!(
+                    "    91.84%  swapper  [kernel.kallsyms]  [k] xen_hypercall_sched_op\n     5.15%  kworker  [dm_thin_pool]     [k] process_discard_bio\n"
+                ),
+                "undecided",
+                "91.8 % of it is idle time; of the rest process_discard_bio has most",
+            ),
+            (
+                concat_profile!(
+                    "    70.00%  swapper  [kernel.kallsyms]  [k] pv_native_safe_halt\n    20.00%  app      app                [.] main\n"
+                ),
+                "undecided",
+                "70.0 % of it is idle time; of the rest main has most",
+            ),
+        ],
+        other: (
+            concat_profile!(
+                "    30.00%  swapper  [kernel.kallsyms]  [k] pv_native_safe_halt\n    60.00%  app      app                [.] main\n"
+            ),
+            "idle time",
+        ),
+    },
     Kind {
         name: "two values with an arrow",
         texts: [

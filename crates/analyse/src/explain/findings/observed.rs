@@ -78,7 +78,7 @@ fn meaning(observed: Observed) -> Option<Means> {
         Observed::StuckIn(function) => (FoundKind::StuckIn(function), &[], None),
         Observed::BlockedIn(function) => (FoundKind::BlockedIn(function), &[], None),
         Observed::BootGaps { before, .. } => (FoundKind::BootGaps(before), &[], None),
-        Observed::Named(cost) => (FoundKind::Named(cost), &[], None),
+        Observed::Named(cost, _) => (FoundKind::Named(cost), &[], None),
         Observed::Timed(function, ns) if ns >= LONG_NS => {
             let remedies: &[RemedyId] = match function {
                 TimedFunction::NumaBalancing => &[R::NoNumaBalancing],
@@ -181,7 +181,7 @@ fn weight(observed: Observed) -> f64 {
         Observed::NoKvm => 1.0,
         // More than the message that a CPU is stuck.
         Observed::StuckIn(_) | Observed::BlockedIn(_) => 0.2,
-        Observed::Named(_) => 0.0,
+        Observed::Named(..) => 0.0,
         _ => 0.1,
     }
 }

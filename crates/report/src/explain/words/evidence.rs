@@ -367,7 +367,7 @@ pub(crate) fn observed(observed: Observed) -> String {
             duration(all_ns as f64),
             before.as_str()
         ),
-        Observed::Named(cost) => format!("the text names it: {cost}"),
+        Observed::Named(cost, word) => format!("the text names it: {cost} ({})", word.as_str()),
         Observed::Timed(function, ns) => format!("{function} takes {}", duration(ns as f64)),
         Observed::Mitigation(mitigation) => format!("at work: {mitigation}"),
         Observed::DeviceLine { gsi, share } => {
@@ -378,14 +378,15 @@ pub(crate) fn observed(observed: Observed) -> String {
             numbers::count(count),
             duration(most_ns as f64)
         ),
-        Observed::Vcpus(count, share) => format!(
-            "{} up to {} of a processor, guest and exits together",
+        Observed::Vcpus(count, share, busiest) => format!(
+            "{} up to {} of a processor{}, guest and exits together",
             if count == 1 {
                 "a vCPU thread has".to_owned()
             } else {
                 format!("{count} vCPU threads have")
             },
-            percent(share)
+            percent(share),
+            busiest.map_or_else(String::new, |number| format!(" (CPU {number}/KVM)"))
         ),
         Observed::HostKernel(share) => {
             format!("a processor of the host is in the kernel for {} of its time", percent(share))

@@ -402,6 +402,42 @@ pub(super) fn named_cost(cost: NamedCost) -> FindingWords {
             "the text names functions by which KVM gives up pages of the guest's memory (kvm_unmap_hva_range and its callers) because the host moves, shares or takes them; it does not show what that costs",
             "who does it: numa_pages_migrated, pgmigrate_success, thp_split_page and pswpout of the host's /proc/vmstat over time, and /sys/kernel/mm/ksm/pages_shared; the same with the sysctl kernel.numa_balancing=0",
         ),
+        NamedCost::Plan9 => (
+            "the text names files that a VM has of its host by 9p and does not show what they cost; each operation is a request to the VMM, which makes the call in the guest's place",
+            "the operations: `strace -f -c -p PID` of the VMM, and `perf top -p PID`; the same files by virtiofs or on a disk of the VM; msize=, cache= and the number of open files of the mount",
+        ),
+        NamedCost::Numa => (
+            "the text names NUMA and does not show what it costs; memory of another node takes longer, and vCPUs that are kept on one node share its processors",
+            "`numastat -p PID` of the VMM, `virsh vcpuinfo VM` and `lscpu -e` on the host: whose memory, how many vCPUs for each core; `perf sched record` for waits",
+        ),
+        NamedCost::DirtyLogging => (
+            "the text names the tracking of written pages (dirty logging) and does not show what it costs; while it is on, huge pages are mapped in small ones and first writes exit, and its start and its end walk all of the VM's memory",
+            "`perf trace -s -p PID` or `strace -f -T -e ioctl` of the VMM for KVM_SET_USER_MEMORY_REGION and KVM_GET_DIRTY_LOG; `perf kvm stat record -a sleep 10` while it is on and while it is off",
+        ),
+        NamedCost::UnstableTsc => (
+            "the text names an unstable TSC and does not show which clock is in use; a kernel that distrusts its TSC takes another clock, and where that is a device (HPET, ACPI PM) each reading is an exit",
+            "/sys/devices/system/clocksource/clocksource0/current_clocksource in the guest and on the host, as text to `vmtax explain`; `dmesg | grep -i tsc` of both",
+        ),
+        NamedCost::Quota => (
+            "the text names a CPU quota or its counters (nr_throttled, throttled_usec), and not of how many periods; once it is used up, by vCPUs or by the VMM's other threads, all of them wait until the period ends",
+            "cpu.stat of the VM's cgroup, whole, as text to `vmtax explain`; the same load with a larger quota or a burst (cpu.max, cpu.max.burst)",
+        ),
+        NamedCost::IdleSpin => (
+            "the text names a guest whose idle processors spin, and does not show what that costs; each of them takes a processor of the host all the time, whatever it has to do",
+            "`top -H -p PID` of the VMM while the guest is idle; the same with an idle loop that halts; which processors the vCPUs share (`vmtax doctor` on the host)",
+        ),
+        NamedCost::CpuModel => (
+            "the text names a model of processor for the VM and does not show what it costs; instructions that the host has and the model lacks are hidden (AES, AVX-512), and programs take slower code",
+            "the flags line of /proc/cpuinfo in the guest beside the host's; the same with -cpu host",
+        ),
+        NamedCost::IdleWindows => (
+            "the text is of a Windows that is idle and takes processor time, and does not show for what; without Hyper-V's enlightenments its timers are devices (RTC, HPET) that interrupt it thousands of times a second",
+            "`perf kvm stat record -a sleep 10` on the host while it is idle; `vmtax doctor` on the host checks hv_stimer, hv_time and their like",
+        ),
+        NamedCost::IoUring => (
+            "the text names QEMU's aio=io_uring and does not show what it costs; QEMU's loop waits for its rings, and versions differ in when it wakes",
+            "the same with aio=native (cache=none) and with aio=threads; `strace -f -T -p PID` of QEMU while a request waits",
+        ),
         NamedCost::Nested => (
             "the text names a guest of a guest and does not show what it costs; each exit of it is several of the outer guest",
             "`perf kvm stat record -a sleep 10` on the outermost host, and `vmtax explain` of it",
