@@ -3,7 +3,8 @@
 use vmtax_events::is_vcpu_thread;
 use vmtax_events::observed::{LogMessage, Observed, TimedFunction};
 
-use super::{clock, lines};
+use super::devices::{HOSTS_TSC, clock};
+use super::lines;
 
 /// Lines of logs that say one thing alone: Linux arch/x86/kvm/vmx/vmx.c and svm/svm.c ("disabled by bios"), QEMU accel/kvm/kvm-all.c ("Could not access
 /// KVM kernel module") and softmmu/vl.c ("falling back to tcg"); dockur/windows's container, which says why in the brackets.
@@ -38,7 +39,7 @@ const MESSAGES: &[(&str, LogMessage)] = &[
     // QEMU target/i386/kvm/kvm.c.
     ("TSC frequency mismatch between VM", LogMessage::TscScaling),
     // Linux arch/x86/kvm/x86.c, `kvm_arch_vcpu_create`.
-    (super::HOSTS_TSC, LogMessage::UnstableTsc),
+    (HOSTS_TSC, LogMessage::UnstableTsc),
     // Linux arch/x86/kvm/lapic.c, `limit_periodic_timer_frequency`.
     ("lapic timer period limited to", LogMessage::FastApicTimer),
     // Linux kernel/watchdog.c, kernel/rcu/tree_stall.h.

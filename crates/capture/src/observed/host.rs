@@ -1,0 +1,173 @@
+//! What a host shows of itself: its kernel's time, threads, quotas, NUMA nodes, mitigations.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::is_vcpu_thread;
+use vmtax_events::observed::{HostMitigation, KernelThread, Observed};
+
+use super::{MOST_COLUMNS, lines, number, part};
+
+/// Rows of mpstat or pidstat on a host that runs guests: the most that the kernel has, by places from the beginning, as posts cut rows.
+pub(super) fn kernel(text: &str) -> Option<Vec<Observed>> {
+    let mut places: Option<(usize, usize)> = None;
+    let mut has_guest = false;
+    let mut most = 0.0f64;
+    for line in lines(text) {
+        let words: Vec<&str> = line.split_whitespace().take(MOST_COLUMNS).collect();
+        let at = |name: &str| words.iter().position(|word| *word == name);
+        if let (Some(kernel), Some(guest)) = (at("%sys").or_else(|| at("%system")), at("%guest")) {
+            places = Some((kernel, guest));
+            continue;
+        }
+        let Some((kernel, guest)) = places else { continue };
+        let value = |at: usize| words.get(at).and_then(|word| part(word)).unwrap_or(0.0);
+        most = most.max(value(kernel));
+        has_guest |= value(guest) > 0.0;
+    }
+    has_guest.then(|| vec![Observed::HostKernel(most)])
+}
+
+/// `cpu.stat` of a cgroup.
+pub(super) fn quota(text: &str) -> Option<Vec<Observed>> {
+    let value = |name: &str| {
+        lines(text).find_map(|line| {
+            let (key, value) = line.split_once([' ', '\t', ':', '='])?;
+            (key.trim() == name).then_some(())?;
+            value.trim().parse::<u64>().ok()
+        })
+    };
+    let (periods, throttled) = (value("nr_periods")?, value("nr_throttled")?);
+    (throttled <= periods).then(|| vec![Observed::Throttled { throttled, periods }])
+}
+
+/// Threads of the kernel and of vCPUs in the list of top or ps, by their part of a processor.
+pub(super) fn threads(text: &str) -> Option<Vec<Observed>> {
+    let (mut column, mut last) = (None, 0);
+    let mut vcpus: Option<(u32, f64, Option<u32>)> = None;
+    let mut most: BTreeMap<&str, (KernelThread, f64)> = BTreeMap::new();
+    for line in lines(text) {
+        let words: Vec<&str> = line.split_whitespace().take(MOST_COLUMNS).collect();
+        let is_header = words.contains(&"PID") && words.last() == Some(&"COMMAND");
+        if is_header {
+            column = words.iter().position(|word| *word == "%CPU");
+            last = words.len() - 1;
+            continue;
+        }
+        let (Some(column), Some(name)) = (column, words.last()) else { continue };
+        let name = name.trim_matches(['[', ']']);
+        let thread = KernelThread::ALL.into_iter().find(|thread| {
+            let rest = name.strip_prefix(thread.name());
+            rest.is_some_and(|rest| {
+                rest.is_empty() || rest.starts_with(|c: char| c == '/' || c.is_ascii_digit())
+            })
+        });
+        let share = words.get(column).and_then(|word| number(word));
+        let command = words.get(last..).unwrap_or_default().join(" ");
+        if let Some(share) = share.filter(|_| is_vcpu_thread(&command)) {
+            let (count, most, busiest) = vcpus.unwrap_or_default();
+            let number = command.strip_prefix("CPU ").and_then(|rest| rest.strip_suffix("/KVM"));
+            let number = number.and_then(|number| number.parse().ok());
+            let busiest = if share / 100.0 > most { number } else { busiest };
+            vcpus = Some((count.saturating_add(1), most.max(share / 100.0), busiest));
+        }
+        if let (Some(thread), Some(share)) = (thread, share) {
+            let known = most.entry(thread.name()).or_insert((thread, 0.0));
+            known.1 = known.1.max(share / 100.0);
+        }
+    }
+    column?;
+    let vcpus = vcpus.map(|(count, most, busiest)| Observed::Vcpus(count, most, busiest));
+    let threads = most.into_values().map(|(thread, share)| Observed::Thread(thread, share));
+    Some(threads.chain(vcpus).collect())
+}
+
+/// `numastat -p`, for one process (a row `Total`) or for several (a row for each).
+pub(super) fn nodes(text: &str) -> Option<Vec<Observed>> {
+    const VMMS: [&str; 4] = ["qemu", "kvm", "cloud-hyper", "firecracker"];
+    let is_vmm = |line: &str| VMMS.iter().any(|name| line.to_ascii_lowercase().contains(name));
+    if !lines(text).any(is_vmm) {
+        return None;
+    }
+    let mut ids: Vec<u32> = Vec::new();
+    let (mut sum, mut of_processes) = (None, Vec::new());
+    for line in lines(text) {
+        let words: Vec<&str> = line.split_whitespace().take(MOST_COLUMNS).collect();
+        if words.contains(&"Node") && words.last() == Some(&"Total") {
+            let id = |pair: &[&str]| match pair {
+                ["Node", id] => id.parse().ok(),
+                _ => None,
+            };
+            ids = words.windows(2).filter_map(id).collect();
+            continue;
+        }
+        let values = ids.len() + 1;
+        if ids.len() < 2 || words.len() <= values {
+            continue;
+        }
+        let (name, columns) = words.split_at(words.len() - values);
+        let columns: Vec<f64> = columns.iter().filter_map(|word| number(word)).collect();
+        if columns.len() != values {
+            continue;
+        }
+        if name == ["Total"] {
+            sum.get_or_insert(columns);
+        } else if name.first().is_some_and(|pid| pid.parse::<u32>().is_ok())
+            && is_vmm(&name.join(" "))
+        {
+            of_processes.push(columns);
+        }
+    }
+    let of = |columns: Vec<f64>| {
+        let mut on: Vec<(u32, f64)> = ids.iter().copied().zip(columns).collect();
+        on.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let all: f64 = on.iter().map(|(_, size)| size).sum();
+        let [(most, size), (next, _), ..] = on[..] else { return None };
+        (all > 0.0).then(|| (most, next, 1.0 - size / all))
+    };
+    let rows = if of_processes.is_empty() { sum.into_iter().collect() } else { of_processes };
+    let (most, next, elsewhere) =
+        rows.into_iter().filter_map(of).max_by(|a, b| a.2.total_cmp(&b.2))?;
+    Some(vec![Observed::Nodes { most, next, elsewhere }])
+}
+
+/// Lines of /sys/devices/system/cpu/vulnerabilities, of `grep` or `lscpu`, and what makes entries and exits dearer.
+/// Linux Documentation/admin-guide/hw-vuln/srso.rst and vmscape.rst for the barriers.
+const MITIGATIONS: [(&str, &str, HostMitigation); 9] = [
+    ("retbleed", "Mitigation: IBRS", HostMitigation::Ibrs),
+    ("retbleed", "Mitigation; IBRS", HostMitigation::Ibrs),
+    ("meltdown", "PTI", HostMitigation::Pti),
+    ("l1tf", "cache flushes", HostMitigation::L1Flush),
+    ("mds", "Clear CPU buffers", HostMitigation::ClearBuffers),
+    ("spec_rstack_overflow", "Mitigation: IBPB", HostMitigation::ExitBarrier),
+    ("spec rstack overflow", "Mitigation; IBPB", HostMitigation::ExitBarrier),
+    ("vmscape", "IBPB on VMEXIT", HostMitigation::ExitBarrier),
+    ("vmscape", "IBPB before exit to userspace", HostMitigation::UserBarrier),
+];
+
+pub(super) fn mitigations(text: &str) -> Option<Vec<Observed>> {
+    // `lscpu` or /proc/cpuinfo of a guest: what it does at its own system calls.
+    if lines(text)
+        .any(|line| line.split_whitespace().any(|word| word.eq_ignore_ascii_case("hypervisor")))
+    {
+        return None;
+    }
+    let mut found: Vec<Observed> = Vec::new();
+    let mut is_list = false;
+    for line in lines(text) {
+        let Some((name, state)) =
+            line.rsplit_once("vulnerabilities/").map_or(line, |(_, rest)| rest).split_once(':')
+        else {
+            continue;
+        };
+        let name = name.trim().trim_start_matches("Vulnerability").trim().to_ascii_lowercase();
+        is_list |= state.contains("itigation")
+            && MITIGATIONS.iter().any(|(vulnerability, ..)| name == *vulnerability);
+        for (vulnerability, words, mitigation) in MITIGATIONS {
+            let observed = Observed::Mitigation(mitigation);
+            if name == vulnerability && state.contains(words) && !found.contains(&observed) {
+                found.push(observed);
+            }
+        }
+    }
+    (is_list && !found.is_empty()).then_some(found)
+}

@@ -1,0 +1,99 @@
+//! Functions with the time that each took: lines of logs, strace, funclatency.
+
+use std::collections::BTreeMap;
+
+use vmtax_events::observed::{Observed, TimedFunction};
+
+use super::{lines, number};
+
+/// `FUNCTION (tid=1) took 12 ms`; a line of strace with its time (`<0.027>`); bcc's funclatency, with its mean (`avg = 12 nsecs`).
+pub(super) fn functions(text: &str) -> Option<Vec<Observed>> {
+    let known = |name: &str| TimedFunction::ALL.into_iter().find(|one| one.name() == name);
+    let mut most: BTreeMap<&str, (TimedFunction, u64)> = BTreeMap::new();
+    let mut keep = |function: TimedFunction, ns: f64| {
+        if ns.is_finite() && (0.0..=1e15).contains(&ns) {
+            let at = most.entry(function.name()).or_insert((function, 0));
+            at.1 = at.1.max(ns as u64);
+        }
+    };
+    let mut traced = None;
+    let mut requests: BTreeMap<TimedFunction, Vec<f64>> = BTreeMap::new();
+    for line in lines(text) {
+        if let Some((_, rest)) = line.split_once("functions for \"") {
+            traced = rest.split('"').next().and_then(known);
+        } else if let Some((_, rest)) = line.split_once("avg = ") {
+            let unit = if line.contains("usecs") {
+                1e3
+            } else if line.contains("msecs") {
+                1e6
+            } else {
+                1.0
+            };
+            if let (Some(function), Some(mean)) =
+                (traced, rest.split_whitespace().next().and_then(number))
+            {
+                keep(function, mean * unit);
+            }
+        } else if let Some((before, after)) = line.split_once(") took ") {
+            let name = before.split(" (").next().and_then(|name| name.split_whitespace().last());
+            let mut words = after.split_whitespace();
+            let time = words.next().and_then(number);
+            let unit = match words.next() {
+                Some("ms") => 1e6,
+                Some("us") => 1e3,
+                Some("s") => 1e9,
+                _ => continue,
+            };
+            if let (Some(function), Some(time)) = (name.and_then(known), time) {
+                keep(function, time * unit);
+            }
+        } else if let Some(function) = started(line)
+            && let Some(seconds) = line.strip_suffix('>').and_then(|line| line.rsplit_once('<'))
+            && let Some(seconds) = number(seconds.1)
+        {
+            requests.entry(function).or_default().push(seconds * 1e9);
+        }
+        for (_, rest) in line.match_indices("fsync(").map(|(at, _)| line.split_at(at)) {
+            // `fsync(3) = 0 <2.729450>`, in a line of its own or in words about it.
+            let call = rest.split_once(") = 0").and_then(|(_, rest)| {
+                rest.trim_start().strip_prefix('<')?.split_once('>')?.0.parse::<f64>().ok()
+            });
+            if let Some(seconds) = call {
+                keep(TimedFunction::Fsync, seconds * 1e9);
+            }
+        }
+    }
+    // One slow call of hundreds is chance; KVM_CREATE_VM is one of each VM, and the trace may have others of VMs that do not wait.
+    for (function, mut times) in requests {
+        times.sort_by(f64::total_cmp);
+        let at = if function == TimedFunction::CreateVm {
+            times.len() - 1
+        } else {
+            times.len() * 9 / 10
+        };
+        keep(function, times[at]);
+    }
+    // Messages of a kernel before and after it.
+    let stamp = |line: &str| number(line.split_once('[')?.1.split(']').next()?.trim());
+    let at = |mark: &str| {
+        lines(text)
+            .find(|line| line.contains("kvm_vm_create_worker_thread") && line.ends_with(mark))
+            .and_then(stamp)
+    };
+    if let (Some(start), Some(end)) = (at("START"), at("DONE")) {
+        keep(TimedFunction::WorkerThread, (end - start) * 1e9);
+    }
+    (!most.is_empty())
+        .then(|| most.into_values().map(|(function, ns)| Observed::Timed(function, ns)).collect())
+}
+
+/// The request of a starting VM in a line of strace. A slot that is removed, or whose writes are tracked, has work to do and does not wait alone.
+fn started(line: &str) -> Option<TimedFunction> {
+    let is_new = || line.contains("flags=0") && !line.contains("memory_size=0,");
+    let requests = [TimedFunction::CreateVm, TimedFunction::CreateSlot, TimedFunction::Ioeventfd];
+    let is_request = |one: &TimedFunction| line.split([' ', ',']).any(|word| word == one.name());
+    requests
+        .into_iter()
+        .find(is_request)
+        .filter(|one| *one != TimedFunction::CreateSlot || is_new())
+}
