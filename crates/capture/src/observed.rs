@@ -2,9 +2,9 @@
 //! lines of logs.
 //!
 //! ```text
-//! text ──steal, host, devices, delays, timed──> what tools show
-//!      ──log, boot, stuck────────────────────> what logs say
-//!      ──named───────────────────────────────> known costs in words, where nothing else is read
+//! text ──steal, host, idle, devices, delays, timed──> what tools show
+//!      ──log, boot, stuck──────────────────────────> what logs say
+//!      ──named─────────────────────────────────────> known costs in words, where nothing else is read
 //! ```
 //! Each has a reader that takes what it knows and leaves the rest: a post has several of them, and words between. Left out on purpose: what
 //! such a text does not prove. A tool that shows nothing is named as before, and refused.
@@ -13,6 +13,7 @@ mod boot;
 mod delays;
 mod devices;
 mod host;
+mod idle;
 mod log;
 mod named;
 mod steal;
@@ -32,7 +33,7 @@ type ObservedReader = fn(&str) -> Option<Vec<Observed>>;
 
 /// What a text shows, and the tool that it is of; `None` if no tool is known by it.
 pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
-    let readers: [(&str, ObservedReader); 27] = [
+    let readers: [(&str, ObservedReader); 29] = [
         ("top", steal::top),
         ("table of processor times", steal::tables),
         ("cpu.stat", host::quota),
@@ -58,6 +59,8 @@ pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
         ("log of a boot", log::boot),
         ("log of a boot", boot::gaps),
         ("stack of a log", stuck::functions),
+        ("load inside and outside", idle::inside),
+        ("kvm_halt_poll_ns", idle::polls),
         ("counter of stolen time", steal::falling),
         ("words about steal", steal::in_words),
     ];

@@ -259,6 +259,10 @@ pub enum Observed {
     StealCounter,
     /// The counter of stolen time falls.
     StealFalls,
+    /// A guest is idle in this part of its time by its own counters, and its host has so many processors busy for it.
+    IdleInside { idle: f64, busy: f64 },
+    /// KVM changed for how long it polls for a halted vCPU: so often, and to this at most, ns.
+    HaltPolls { changes: u64, most_ns: u64 },
     /// A CPU did not leave this function for seconds.
     StuckIn(ShortName),
     /// A task was blocked for minutes below this function.

@@ -105,6 +105,8 @@ pub enum FoundKind {
     NoKvm,
     /// The guest's counter of stolen time is wrong.
     StealCounter,
+    /// The guest is idle by its own counters, and its host has a processor busy for it.
+    IdleInside,
     /// A CPU did not leave this function for seconds.
     StuckIn(ShortName),
     /// A task was blocked for minutes below this function.
@@ -181,6 +183,7 @@ impl FoundKind {
             self,
             F::Message(_)
                 | F::StealCounter
+                | F::IdleInside
                 | F::StuckIn(_)
                 | F::BlockedIn(_)
                 | F::BootGaps(_)
@@ -213,6 +216,7 @@ impl FoundKind {
             FoundKind::Reclaim => "reclaim",
             FoundKind::NoKvm => "no-kvm",
             FoundKind::StealCounter => "steal-counter",
+            FoundKind::IdleInside => "idle-inside",
             FoundKind::StuckIn(_) => "stuck-function",
             FoundKind::BlockedIn(_) => "blocked-function",
             FoundKind::BootGaps(_) => "boot-gaps",

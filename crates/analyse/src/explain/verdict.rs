@@ -144,6 +144,7 @@ impl Verdict {
                 | FoundKind::BlockedIn(_),
             ) => "message",
             Verdict::Finding(FoundKind::BootGaps(_)) => "start",
+            Verdict::Finding(FoundKind::IdleInside) => "idle",
             Verdict::Finding(FoundKind::Named(_)) => "undecided",
             Verdict::Finding(FoundKind::SlowFunction(TimedFunction::NumaBalancing)) => "memory",
             Verdict::Finding(FoundKind::SlowFunction(_)) => "start",
@@ -177,6 +178,7 @@ impl Verdict {
                 | FoundKind::Reclaim
                 | FoundKind::NoKvm
                 | FoundKind::StealCounter
+                | FoundKind::IdleInside
                 | FoundKind::StuckIn(_)
                 | FoundKind::BlockedIn(_)
                 | FoundKind::BootGaps(_)

@@ -74,6 +74,7 @@ fn meaning(observed: Observed) -> Option<Means> {
             (FoundKind::Reclaim, &[R::ResidentMemory], None)
         }
         Observed::NoKvm => (FoundKind::NoKvm, &[], None),
+        Observed::IdleInside { .. } => (FoundKind::IdleInside, &[], None),
         Observed::StealCounter | Observed::StealFalls => (FoundKind::StealCounter, &[], None),
         Observed::StuckIn(function) => (FoundKind::StuckIn(function), &[], None),
         Observed::BlockedIn(function) => (FoundKind::BlockedIn(function), &[], None),
@@ -179,6 +180,7 @@ fn weight(observed: Observed) -> f64 {
         Observed::DeviceLine { share, .. } | Observed::HostKernel(share) => share.min(1.0),
         Observed::Nodes { elsewhere, .. } => elsewhere.min(1.0),
         Observed::NoKvm => 1.0,
+        Observed::IdleInside { busy, .. } => busy.min(1.0),
         // More than the message that a CPU is stuck.
         Observed::StuckIn(_) | Observed::BlockedIn(_) => 0.2,
         Observed::Named(..) => 0.0,

@@ -355,6 +355,16 @@ pub(crate) fn observed(observed: Observed) -> String {
             "more time is stolen than all other counters of /proc/stat hold, a hundred times over"
                 .to_owned()
         }
+        Observed::IdleInside { idle, busy } => format!(
+            "the guest's own tools show {} idle (%idle), its host's tools a processor that is busy for {}",
+            percent(idle),
+            percent(busy)
+        ),
+        Observed::HaltPolls { changes, most_ns } => format!(
+            "KVM changed its polling for halted vCPUs (halt_poll_ns) {} times, to {} at most",
+            numbers::count(changes),
+            duration(most_ns as f64)
+        ),
         Observed::StealFalls => "the counter of stolen time falls".to_owned(),
         Observed::StuckIn(function) => format!("the CPU was in {}", function.as_str()),
         Observed::BlockedIn(function) => {
