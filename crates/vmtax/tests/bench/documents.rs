@@ -15,6 +15,10 @@ const HOSTS: [(&str, &str); 2] = [("intel", "Intel"), ("amd", "AMD")];
 /// Runs of the compile.
 const COMPILES: [(&str, &str); 2] = [("profiled-amd-6.1", "AMD"), ("profiled-intel-6.1", "Intel")];
 
+/// Runs of the compile on the AMD host, by the kernel of all levels.
+const COMPILES_BY_KERNEL: [(&str, &str); 3] =
+    [("profiled-amd-6.1", "6.1"), ("profiled-amd-6.12", "6.12"), ("profiled-amd-7.3", "7.3")];
+
 /// Runs of workloads.
 const WORKLOADS: [(&str, &str, &str); 4] = [
     ("profiled-amd-6.1", "AMD", "compile"),
@@ -397,6 +401,75 @@ fn workloads() -> String {
     table(&head, &rows)
 }
 
+/// The compile by kernel: instructions of each level, then functions of L0 at L2.
+fn compile_by_kernel() -> String {
+    const SHOWN: usize = 14;
+    let compared = |run: &str, what: &str| {
+        let run = root(&format!("captures/bench-nested/{run}"));
+        let rows = csv(&ok(&["compare", name(&run), what, "--format", "csv"]));
+        rows.into_iter().filter(|row| row["workload"] == "compile").collect::<Vec<_>>()
+    };
+    let runs =
+        COMPILES_BY_KERNEL.map(|(run, _)| (compared(run, "--functions"), compared(run, "--exits")));
+    let cell = |rows: &[BTreeMap<String, String>], keys: [(&str, &str); 2], column: &str| {
+        let is_it =
+            |row: &&BTreeMap<String, String>| keys.iter().all(|(key, value)| row[*key] == *value);
+        let row = rows.iter().find(is_it);
+        row.and_then(|row| row[column].parse::<f64>().ok()).unwrap_or_default()
+    };
+    let (guest, l1, l0) = ("workload's guest", "hypervisor in the VM", "host");
+    let levels = |column: &str| {
+        runs.each_ref().map(|(functions, _)| {
+            [guest, l1, l0]
+                .map(|code| cell(functions, [("code", code), ("function", "all")], column))
+        })
+    };
+    let [base, own] = ["instructions_baseline", "instructions"].map(levels);
+    let mut rows = Vec::new();
+    let mut add = |label: &str, cells: [String; 3]| {
+        rows.push([vec![label.to_owned()], cells.to_vec()].concat());
+    };
+    add("at L1: the guest", base.map(|levels| grouped(levels[0])));
+    add("at L1: L0", base.map(|levels| grouped(levels[2])));
+    add("at L2: the guest", own.map(|levels| grouped(levels[0])));
+    add("at L2: L1 as hypervisor", own.map(|levels| grouped(levels[1])));
+    add("at L2: L0", own.map(|levels| grouped(levels[2])));
+    let sums = [0, 1, 2].map(|n| (base[n].iter().sum::<f64>(), own[n].iter().sum::<f64>()));
+    add("all at L2 / all at L1", sums.map(|(at_l1, at_l2)| format!("{:.3}", at_l2 / at_l1)));
+    for (of, label, column) in [
+        (guest, "exits of the guest, at L1", "exits_baseline"),
+        (guest, "exits of the guest, at L2", "exits"),
+        ("its hypervisor", "exits of L1 as hypervisor", "exits"),
+    ] {
+        let count = |(_, exits): &(Vec<_>, Vec<_>)| {
+            grouped(cell(exits, [("guest", of), ("reason", "all")], column))
+        };
+        add(label, runs.each_ref().map(count));
+    }
+    let head: Vec<&str> =
+        ["AMD"].into_iter().chain(COMPILES_BY_KERNEL.map(|(_, kernel)| kernel)).collect();
+    let mut text = table(&head, &rows);
+    let newest = &runs[runs.len() - 1].0;
+    let is_of_l0 = |row: &&BTreeMap<String, String>| row["code"] == l0 && row["function"] != "all";
+    let rows: Vec<Vec<String>> = newest
+        .iter()
+        .filter(is_of_l0)
+        .take(SHOWN)
+        .map(|row| {
+            let function = &*row["function"];
+            let of = |(functions, _): &(Vec<_>, Vec<_>)| {
+                grouped(cell(functions, [("code", l0), ("function", function)], "instructions"))
+            };
+            [vec![format!("`{function}`")], runs.each_ref().map(of).to_vec()].concat()
+        })
+        .collect();
+    let head: Vec<&str> =
+        ["L0 at L2"].into_iter().chain(COMPILES_BY_KERNEL.map(|(_, kernel)| kernel)).collect();
+    text.push('\n');
+    text.push_str(&table(&head, &rows));
+    text
+}
+
 /// Functions of L0 and of L1 as hypervisor with most instructions of that compile.
 fn of_compile() -> String {
     const SHOWN: usize = 12;
@@ -462,4 +535,5 @@ fn the_document_has_the_tables_of_kept_runs() {
     holds("workloads", &workloads());
     holds("compile", &compile());
     holds("of the compile", &of_compile());
+    holds("compile by kernel", &compile_by_kernel());
 }
