@@ -323,7 +323,7 @@ impl Matrix {
         let names: Vec<&str> = self.accels().into_iter().filter_map(Accel::emulator).collect();
         let turns = match self.target.processors {
             1 => String::new(),
-            several => format!(", {several} processors by turns"),
+            several => format!(" with {several} processors that take turns"),
         };
         (!names.is_empty()).then(|| names.join("; ") + &turns)
     }
