@@ -193,8 +193,7 @@ impl HostSetup {
         setup
     }
 
-    /// Counted instructions let a second processor run only every tenth of a second, or when the first is idle, which steps and accesses to memory do not
-    /// notice.
+    /// With counted instructions a processor runs until it halts, spins with PAUSE, or a timer expires, which steps and accesses to memory do not notice.
     fn emulator(&self, has_steps: bool) -> Emulator {
         match self.host.emulator() {
             Emulator::Tcg { .. } if self.processors > 1 => Emulator::Tcg { icount: has_steps },
@@ -331,7 +330,7 @@ impl HostSetup {
     }
 }
 
-/// Whether what a host of so many processors executes can be recorded: plugins of the installed QEMU may count those of one only.
+/// Fails if plugins of the installed QEMU cannot count the instructions of this number of processors.
 pub fn check_recorded(emulator: Emulator, processors: u32) -> Result<(), Error> {
     vmtax_machine::counts_one_vcpu(emulator)
         .filter(|_| processors > 1)

@@ -58,7 +58,7 @@ pub struct VmPlan {
     pub memory_mib: u32,
     /// Processors of the emulated host, and vCPUs of each VM on it but the one with the agent. With counted instructions they take turns.
     pub processors: u32,
-    /// vCPUs of the VM with the agent. On several processors each is pinned to its own, or to that with its number less theirs.
+    /// vCPUs of the VM with the agent, which share the processor below it, or are pinned in turn to several.
     pub cpus: u32,
     pub pmu: Option<PmuOrder>,
 }
