@@ -27,6 +27,8 @@ const WAIT: Duration = Duration::from_micros(50);
 /// Memory touched at a time.
 const TOUCHED: usize = 32 << 20;
 const PAGE: usize = 4096;
+/// Threads that [`wakeup`] wakes.
+const WORKERS: usize = 2;
 /// Memory that nobody used before, touched at a time: all rounds of a guest must have room.
 #[cfg(target_arch = "aarch64")]
 const NEW: usize = 8 << 20;
@@ -88,7 +90,8 @@ fn carry_out(name: &str, until: Until, latencies: &mut Latencies) -> Result<Done
             black_box(cpuid());
         })),
         "timer" => Ok(timer(until, latencies)),
-        "wakeup" => wakeup(until, latencies),
+        "wakeup" => wakeup(until, latencies, None),
+        "wakeup-across" => wakeup(until, latencies, Some(apart()?)),
         "ipi" => ping_pong(until),
         "matmul" => Ok(matmul(until)),
         "touch-4k" => touch(until, false),
@@ -137,10 +140,25 @@ fn timer(until: Until, latencies: &mut Latencies) -> DoneOperations {
     DoneOperations { operations, time: late }
 }
 
+/// A processor for the messenger, and others for the workers of [`wakeup`].
+fn apart() -> Result<[usize; 1 + WORKERS]> {
+    let usable = system::several_processors()?;
+    let others = usable.len() - 1;
+    Ok(std::array::from_fn(|thread| match thread.checked_sub(1) {
+        None => usable[0],
+        Some(worker) => usable[1 + worker % others],
+    }))
+}
+
 /// Wake-up latency of worker threads: a messenger notes the time and wakes one after the other, as schbench does. Each sleeps in a futex, and
-/// takes the time when it runs.
-fn wakeup(until: Until, latencies: &mut Latencies) -> Result<DoneOperations> {
-    const WORKERS: usize = 2;
+/// takes the time when it runs. The messenger and the workers stay on these processors, or are where the kernel puts them.
+fn wakeup(
+    until: Until,
+    latencies: &mut Latencies,
+    places: Option<[usize; 1 + WORKERS]>,
+) -> Result<DoneOperations> {
+    let stay_on = |thread: usize| places.map_or(Ok(()), |places| system::stay_on(places[thread]));
+    let mut placed = Ok(());
     let started = Instant::now();
     let over = AtomicBool::new(false);
     // When each was woken, in ns after the start; 0 while it sleeps.
@@ -150,7 +168,10 @@ fn wakeup(until: Until, latencies: &mut Latencies) -> Result<DoneOperations> {
         let messenger = std::thread::current();
         let workers: Vec<_> = woken
             .iter()
-            .map(|mine| {
+            .enumerate()
+            .map(|(worker, mine)| {
+                // A thread starts on the processor of the one that starts it.
+                placed = placed.clone().and(stay_on(1 + worker));
                 let (messenger, over) = (messenger.clone(), &over);
                 scope.spawn(move || {
                     let mut latencies = Latencies::default();
@@ -168,8 +189,9 @@ fn wakeup(until: Until, latencies: &mut Latencies) -> Result<DoneOperations> {
                 })
             })
             .collect();
+        placed = placed.clone().and(stay_on(0));
         let mut rounds = 0;
-        while !until.is_over(started, rounds) {
+        while placed.is_ok() && !until.is_over(started, rounds) {
             rounds += 1;
             for (worker, theirs) in workers.iter().zip(&woken) {
                 theirs.store(now(), Ordering::Release);
@@ -185,6 +207,7 @@ fn wakeup(until: Until, latencies: &mut Latencies) -> Result<DoneOperations> {
         let joined = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
         joined.collect::<std::result::Result<Vec<_>, _>>()
     });
+    placed?;
     for theirs in found.map_err(|_| "a worker failed".to_owned())? {
         latencies.merge(&theirs);
     }
@@ -193,7 +216,8 @@ fn wakeup(until: Until, latencies: &mut Latencies) -> Result<DoneOperations> {
 
 /// Two threads on two processors wake each other in turn: each wake-up of an idle processor is an interrupt.
 fn ping_pong(until: Until) -> Result<DoneOperations> {
-    let [first, second] = system::two_processors()?;
+    let usable = system::several_processors()?;
+    let (first, second) = (usable[0], usable[1]);
     let ball = Arc::new(AtomicU32::new(0));
     let over = Arc::new(AtomicBool::new(false));
     system::stay_on(first)?;

@@ -40,7 +40,8 @@ pub(crate) fn serve(own: CardAddress) -> Result<()> {
 /// With two vCPUs the card's interrupts are for the first and this thread is on the second, so that each request wakes a thread on another
 /// vCPU.
 fn spread() -> Result<()> {
-    let Ok([first, second]) = system::two_processors() else { return Ok(()) };
+    let Ok(usable) = system::several_processors() else { return Ok(()) };
+    let (first, second) = (usable[0], usable[1]);
     let table = std::fs::read_to_string("/proc/interrupts").unwrap_or_default();
     for line in table.lines().filter(|line| line.contains("virtio")) {
         if let Some((number, _)) = line.trim().split_once(':') {

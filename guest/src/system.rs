@@ -430,8 +430,8 @@ pub(crate) fn terminate(pid: u32) {
     unsafe { libc::kill(pid.cast_signed(), libc::SIGTERM) };
 }
 
-/// Two processors that this program may run on.
-pub(crate) fn two_processors() -> Result<[usize; 2]> {
+/// The processors that this program may run on, two or more.
+pub(crate) fn several_processors() -> Result<Vec<usize>> {
     // SAFETY: a set of processors is plain memory, and the call writes one.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -439,11 +439,11 @@ pub(crate) fn two_processors() -> Result<[usize; 2]> {
         set
     };
     // SAFETY: the numbers are within the set.
-    let mut usable =
-        (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) });
-    match (usable.next(), usable.next()) {
-        (Some(first), Some(second)) => Ok([first, second]),
-        _ => Err("it needs two processors, and there is one".to_owned()),
+    let is_usable = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
+    let usable: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(is_usable).collect();
+    match usable.len() {
+        0 | 1 => Err("it needs two processors, and there is one".to_owned()),
+        _ => Ok(usable),
     }
 }
 

@@ -105,8 +105,13 @@ fn vm(
         None => here(target, accel, category, (link, has_disk(matrix, accel)), out)?,
         Some(host) => {
             let plan = plan(host, target, category, cpus);
-            let vcpus = if cpus == 1 { "vCPU" } else { "vCPUs, which share it" };
-            writeln!(out, "  processors: 1 of the emulated host, {cpus} {vcpus}")?;
+            let processors = target.processors;
+            let vcpus = match (processors, cpus) {
+                (1, 1) => "vCPU",
+                (1, _) => "vCPUs, which share it",
+                (..) => "vCPUs, each pinned to one; processors take turns",
+            };
+            writeln!(out, "  processors: {processors} of the emulated host, {cpus} {vcpus}")?;
             writeln!(out, "  emulated host's command line: {}", plan.command_line(0))?;
             for level in 1..=plan.levels.len() {
                 let whose = if level == 1 { "guest" } else { "guest's guest" };

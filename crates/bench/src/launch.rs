@@ -256,6 +256,7 @@ pub(crate) fn plan(
             })
             .collect(),
         memory_mib: target.memory,
+        processors: target.processors,
         cpus,
         pmu: None,
     }

@@ -18,6 +18,8 @@ use crate::workload::{QemuTraffic, Workload, WorkloadProgram};
 
 /// Most cells of a matrix.
 const CELLS_MOST: usize = 1 << 20;
+/// Most processors of an emulated host, as of `vmtax lab run --processors`.
+const PROCESSORS_MOST: u64 = 8;
 /// Most bytes of a file.
 pub const BYTES_MOST: u64 = 1 << 20;
 
@@ -142,6 +144,7 @@ impl Matrix {
         between("repeats", file.repeats.into(), 1000)?;
         between("limit_seconds", file.limit_seconds, 86_400)?;
         between("vm.cpus", file.vm.cpus.into(), 1024)?;
+        between("vm.processors", file.vm.processors.into(), PROCESSORS_MOST)?;
         between("vm.memory", file.vm.memory.into(), 1 << 24)?;
         if let Some(mib) = file.vm.swiotlb {
             between("vm.swiotlb", mib.into(), u64::from(file.vm.memory) / 2)?;
@@ -185,6 +188,12 @@ impl Matrix {
                 ));
             }
             workloads.push(workload);
+        }
+        for workload in &workloads {
+            let accel = workload.accel.unwrap_or(file.vm.accel);
+            if let Some(problem) = file.vm.problem_processors(accel) {
+                return Err(format!("workload {:?}: {problem}", workload.name));
+            }
         }
         for workload in workloads.iter().filter(|workload| workload.has_disk()) {
             let name = &workload.name;
@@ -254,7 +263,10 @@ impl Matrix {
         if self.target.is_inside() {
             return Platform { accel, cpus: 1, link: None };
         }
-        let cpus = if accel.is_emulated_host() { workload.cpus() } else { self.target.cpus };
+        let cpus = match accel.is_emulated_host() {
+            true => workload.cpus().max(self.target.processors),
+            false => self.target.cpus,
+        };
         Platform { accel, cpus, link: workload.link }
     }
 
@@ -309,7 +321,11 @@ impl Matrix {
     /// What emulates VMs of it, if anything does.
     pub fn emulated(&self) -> Option<String> {
         let names: Vec<&str> = self.accels().into_iter().filter_map(Accel::emulator).collect();
-        (!names.is_empty()).then(|| names.join("; "))
+        let turns = match self.target.processors {
+            1 => String::new(),
+            several => format!(" with {several} processors that take turns"),
+        };
+        (!names.is_empty()).then(|| names.join("; ") + &turns)
     }
 }
 

@@ -14,6 +14,7 @@ use vmtax_guest::job::{Busy, Job, JobOutcome};
 use vmtax_lab::OperationProfile;
 use vmtax_lab::network::ClientPlace;
 use vmtax_machine::Stop;
+use vmtax_runs::lab::fault as lab_fault;
 
 use crate::adapter::UTILISATION;
 use crate::category::{MatrixCategory, SystemFacts};
@@ -30,6 +31,7 @@ use crate::request::BenchRequest;
 use crate::session::{BenchSession, ClientExits, NamedCell, Readings};
 use crate::system::{AgentSystem, why_not};
 use crate::target::{Accel, Platform, Target};
+use crate::vm::emulator;
 use crate::vmm::CountedProcess;
 use crate::workload::{QemuTraffic, Workload, WorkloadProgram};
 
@@ -161,6 +163,10 @@ fn check_profiled(matrix: &Matrix) -> anyhow::Result<()> {
             Code::Usage,
             "--profile: workloads of VMs on the emulated AMD and Intel hosts have call trees; set accel = \"amd\" or \"intel\", or leave the others out with --only",
         );
+    }
+    for accel in matrix.accels() {
+        vmtax_lab::check_recorded(emulator(accel), matrix.target.processors)
+            .map_err(|error| lab_fault(error, None))?;
     }
     let traffic = matrix.workloads.iter().filter_map(|workload| match &workload.kind {
         WorkloadProgram::Traffic(traffic) => Some((&workload.name, traffic)),

@@ -422,6 +422,9 @@ fn labels(request: &BenchRequest, matrix: &Matrix) -> BTreeMap<String, String> {
     if let Some(shard) = request.shard {
         labels.insert("shard".to_owned(), format!("{}/{}", shard.number, shard.of));
     }
+    if matrix.target.processors > 1 {
+        labels.insert("processors".to_owned(), matrix.target.processors.to_string());
+    }
     for workload in &matrix.workloads {
         if let Some(version) = describe::version(workload) {
             labels.insert(format!("version of {}", workload.name), version);

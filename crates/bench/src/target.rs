@@ -18,6 +18,8 @@ pub struct Target {
     pub accel: Accel,
     /// What runs the VMs of an emulated host.
     pub vmm: Vmm,
+    /// Processors of the emulated AMD host.
+    pub processors: u32,
     pub cpus: u32,
     /// Memory of each VM, MiB.
     pub memory: u32,
@@ -55,6 +57,17 @@ impl Target {
     /// Whether VMs are those of QEMU on an emulated host.
     pub(crate) fn is_inside(&self) -> bool {
         self.vmm == Vmm::Qemu
+    }
+
+    /// What contradicts several processors of the emulated host, if there are to be several, for a workload with this accelerator; a sentence.
+    pub(crate) fn problem_processors(&self, accel: Accel) -> Option<String> {
+        (self.processors > 1 && accel != Accel::Amd).then(|| {
+            format!(
+                "vm.processors = {}: only the emulated AMD host has several; use accel = \"amd\", not \"{}\"",
+                self.processors,
+                accel.name()
+            )
+        })
     }
 
     /// What contradicts VMs of QEMU on an emulated host, if it is to be one; a sentence.
@@ -152,8 +165,8 @@ impl Accel {
 
 /// The hypervisor of a VM, its number of vCPUs, and its network.
 ///
-/// vCPUs on an emulated host share one processor, so a VM has only as many as its workload needs: with `idle=poll` an idle one
-/// would take half of the time.
+/// vCPUs on an emulated host share its processors, so a VM has only as many as its workload needs, or as there are processors: with `idle=poll` an idle
+/// one would take half of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Platform {
     pub accel: Accel,
@@ -167,6 +180,7 @@ impl Default for Target {
         Target {
             accel: Accel::Kvm,
             vmm: Vmm::Vmtax,
+            processors: 1,
             cpus: 2,
             memory: 1024,
             kernel: "distribution".into(),

@@ -41,7 +41,7 @@ pub enum Error {
     Profiled,
     /// Its plugins count the instructions of one vCPU.
     #[error(
-        "--profile: a host of several processors is recorded with QEMU before 9, and this is {version}; run it without --processors, or with such a QEMU first on PATH"
+        "--profile: a host of several processors is recorded with QEMU before 9, and this is {version}; run it on one processor, or with such a QEMU first on PATH"
     )]
     Several { version: String },
     #[error(

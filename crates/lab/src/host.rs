@@ -70,6 +70,9 @@ const MODE_OF_KVM: &str = "kvm-arm.mode=";
 /// The mode of pKVM.
 pub const PROTECTED_MODE: &str = "kvm-arm.mode=protected";
 
+/// Words of a host of several processors whose instructions are counted: its program starts the others. Linux 5.10 and 6.1 hang where they do it themselves.
+pub(crate) const ONE_BY_ONE: &str = " maxcpus=1 vmtax.online";
+
 /// A word for the program inside: VMs are protected.
 pub(crate) const PROTECTED: &str = "vmtax.protected";
 
@@ -190,8 +193,7 @@ impl HostSetup {
         setup
     }
 
-    /// Counted instructions let a second processor run only every tenth of a second, or when the first is idle, which steps and accesses to memory do not
-    /// notice.
+    /// With counted instructions a processor runs until it halts, spins with PAUSE, or a timer expires, which steps and accesses to memory do not notice.
     fn emulator(&self, has_steps: bool) -> Emulator {
         match self.host.emulator() {
             Emulator::Tcg { .. } if self.processors > 1 => Emulator::Tcg { icount: has_steps },
@@ -246,10 +248,8 @@ impl HostSetup {
         if is_simulated && self.profile {
             return Err(Error::Profiled);
         }
-        if let Some(version) = vmtax_machine::counts_one_vcpu(spec.emulator)
-            .filter(|_| self.profile && self.processors > 1)
-        {
-            return Err(Error::Several { version });
+        if self.profile {
+            check_recorded(spec.emulator, self.processors)?;
         }
         let recorded = match (self.profile, is_simulated) {
             (false, false) => None,
@@ -293,8 +293,7 @@ impl HostSetup {
         let line = waiting(self.host.command_line(), waits);
         let mut command_line = format!("{line} panic=-1 vmtax.role=host");
         if waits && self.processors > 1 {
-            // With counted instructions Linux 5.10 and 6.1 hang where they start the others themselves.
-            command_line.push_str(" maxcpus=1 vmtax.online");
+            command_line.push_str(ONE_BY_ONE);
         }
         if self.nested {
             command_line.push_str(" vmtax.nested vmtax.buffer=49152");
@@ -329,6 +328,13 @@ impl HostSetup {
             options: QemuOptions { mailbox: self.host.mailbox(), ..QemuOptions::default() },
         }
     }
+}
+
+/// Fails if plugins of the installed QEMU cannot count the instructions of this number of processors.
+pub fn check_recorded(emulator: Emulator, processors: u32) -> Result<(), Error> {
+    vmtax_machine::counts_one_vcpu(emulator)
+        .filter(|_| processors > 1)
+        .map_or(Ok(()), |version| Err(Error::Several { version }))
 }
 
 /// The option of a host that starts its VMs later. With counted instructions a machine does the same each time, the defects of its emulator included; this

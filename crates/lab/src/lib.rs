@@ -51,7 +51,7 @@ pub use conversation::Conversation;
 pub use error::Error;
 pub use host::{
     Ability, HostKind, HostSetup, HostStart, OF_ALL_KERNELS, PROTECTED_MODE, TSC_KHZ, VmcsProbes,
-    console_text, guest_program,
+    check_recorded, console_text, guest_program,
 };
 pub use known::{Known, KnownBy, known};
 pub use measured::{MeasuredMemory, MeasuredOperation};

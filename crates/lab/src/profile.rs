@@ -108,6 +108,8 @@ pub(crate) struct RecordBatches {
     operations: BTreeMap<u16, Clocked>,
     labels: LabelList,
     lines: SourceLines,
+    /// Processors of the host that executed something beside one of them.
+    others: u64,
     /// The operation between whose marks the reader is.
     current: Option<u16>,
     /// Idle time when the current batch began, if it is recorded.
@@ -140,6 +142,7 @@ impl RecordBatches {
             operations,
             lines,
             labels: LabelList::default(),
+            others: 0,
             current: None,
             idle: None,
             open: false,

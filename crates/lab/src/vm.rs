@@ -22,7 +22,8 @@ use vmtax_machine::{Initramfs, Machine, Mailbox, QemuOptions, Stop, VmSpec};
 
 use crate::conversation::{Conversation, strange};
 use crate::host::{
-    Booting, HostKind, HostRecord, Ready, What, base_of, inner_kernel, later, modules, program_of,
+    Booting, HostKind, HostRecord, ONE_BY_ONE, Ready, What, base_of, check_recorded, inner_kernel,
+    later, modules, program_of,
 };
 use crate::profile::{BatchClock, Clocked, OperationMeasure, OperationProfile, RecordReading};
 use crate::{Error, trace_dat};
@@ -31,7 +32,7 @@ use crate::{Error, trace_dat};
 const HOST_MIB: u32 = 192;
 /// Most memory of the host: the guest's memory must be below the device gap.
 const MOST_MIB: u32 = 3 << 10;
-/// Size of the trace buffer, KiB; it must fit in the mailbox.
+/// Size of the trace buffers of all processors, KiB; they must fit in the mailbox.
 const BUFFER_KIB: u32 = 48 << 10;
 
 /// Configuration of a level.
@@ -55,7 +56,9 @@ pub struct VmPlan {
     pub levels: Vec<VmLevel>,
     /// Memory of the VM with the agent, MiB.
     pub memory_mib: u32,
-    /// Its vCPUs, which share the host's one processor.
+    /// Processors of the emulated host, and vCPUs of each VM on it but the one with the agent. With counted instructions they take turns.
+    pub processors: u32,
+    /// vCPUs of the VM with the agent, which share the processor below it, or are pinned in turn to several.
     pub cpus: u32,
     pub pmu: Option<PmuOrder>,
 }
@@ -121,8 +124,9 @@ impl VmPlan {
             true => "vmtax.role=agent".to_owned(),
             false => format!("vmtax.role=relay vmtax.memory={memory_of_next}"),
         };
-        if level + 1 == self.levels.len() && self.cpus > 1 {
-            relay.push_str(&format!(" vmtax.cpus={}", self.cpus));
+        let cpus = self.cpus(level + 1);
+        if level < self.levels.len() && cpus > 1 {
+            relay.push_str(&format!(" vmtax.cpus={cpus}"));
         }
         if level + 1 == self.levels.len()
             && let Some(pmu) = self.pmu
@@ -134,9 +138,11 @@ impl VmPlan {
         }
         let Some(own) = level.checked_sub(1).and_then(|index| self.levels.get(index)) else {
             let options = self.options.iter().map(|option| format!(" {option}"));
+            let starts = if self.processors > 1 { ONE_BY_ONE } else { "" };
             return format!(
-                "{} panic=-1 {relay} vmtax.buffer={BUFFER_KIB}{}",
+                "{}{starts} panic=-1 {relay} vmtax.buffer={}{}",
                 self.host.command_line(),
+                BUFFER_KIB / self.processors.max(1),
                 options.collect::<String>()
             );
         };
@@ -149,6 +155,11 @@ impl VmPlan {
         };
         let words = own.words.iter().map(|word| format!(" {word}")).collect::<String>();
         self.host.inner_command_line(&role) + &words
+    }
+
+    /// Processors of a level.
+    fn cpus(&self, level: usize) -> u32 {
+        if level == self.levels.len() && level > 0 { self.cpus } else { self.processors }
     }
 
     /// Memory of a level, MiB, if its files for the next level have this size.
@@ -178,6 +189,9 @@ impl VmSetup {
                 spec.memory_mib
             );
             return Err(Error::Guest { message });
+        }
+        if self.profile {
+            check_recorded(spec.emulator, self.plan.processors)?;
         }
         let booting = Booting {
             spec: &spec,
@@ -234,7 +248,7 @@ impl VmSetup {
             command_line: plan.line(0, plan.memory(1, vmlinux.len())),
             memory_mib: plan.memory(0, vmlinux.len() + archive.len() / 2),
             initramfs: Initramfs::Bytes(Arc::default()),
-            cpus: 1,
+            cpus: plan.processors,
             mailbox: Mailbox::new()?,
             console: self.console.clone(),
             limit: self.limit,

@@ -93,6 +93,7 @@ impl Linux {
             let answer = answer.clone();
             let body = move || {
                 let mut run = || {
+                    stay_apart(number, cpus)?;
                     // The PMU's events are this thread's.
                     let of = (&vcpu, number as u8);
                     let meter = pmu.map(|pmu| PmuMeter::new(pmu, CountedGuest::Linux, &vm, of));
@@ -118,6 +119,14 @@ impl Linux {
     /// Has an order carried out.
     pub(crate) fn execute(&self, order: &Order, tracer: Tracer) -> Result<(Report, Tracer)> {
         self.line.execute(order, tracer)
+    }
+}
+
+/// Pins a vCPU's thread, if there are several of both, to the processor with its number, so that an interrupt of one for another always crosses processors.
+fn stay_apart(number: u32, cpus: u32) -> Result<()> {
+    match system::processors() {
+        processors if processors > 1 && cpus > 1 => system::stay_on(number as usize % processors),
+        _ => Ok(()),
     }
 }
 

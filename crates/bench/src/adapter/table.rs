@@ -338,6 +338,13 @@ pub const ADAPTERS: &[Adapter] = &[
         "wakeup",
         "built in: wake-up latency of two worker threads, as in schbench, with percentiles",
     ),
+    Adapter {
+        cpus: 2,
+        ..own(
+            "wakeup-across",
+            "built in: the same, with the workers on other processors than what wakes them",
+        )
+    },
     Adapter { cpus: 2, ..own("ipi", "built in: two processors wake each other") },
     own(
         "matmul",

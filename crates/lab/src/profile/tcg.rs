@@ -283,6 +283,7 @@ impl<R: Read> TcgReader<'_, '_, R> {
         if self.others.len() <= self.vcpu.max(vcpu) {
             self.others.resize(self.vcpu.max(vcpu) + 1, Executing::default());
         }
+        self.batches.others = self.batches.others.max(self.others.len() as u64 - 1);
         self.others[self.vcpu] = self.on;
         self.on = self.others[vcpu];
         self.vcpu = vcpu;

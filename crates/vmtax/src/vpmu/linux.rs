@@ -48,6 +48,7 @@ pub(super) fn run(args: &VpmuRunArgs) -> anyhow::Result<()> {
                     backing: None,
                 }],
                 memory_mib: args.memory,
+                processors: 1,
                 cpus: 1,
                 pmu: Some(PmuOrder {
                     amd: host == HostKind::Amd,

@@ -1,4 +1,4 @@
-//! docs/measured/where-time-goes.md has the tables of kept runs: of one CPUID of L2 by kernel, and of a compile.
+//! docs/measured/where-time-goes.md has the tables of kept runs: of one CPUID of L2 by kernel, of a compile, and of hosts of several processors.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -298,7 +298,9 @@ fn published(runs: &[NestedCpuid]) -> String {
 }
 
 /// Rows of a CSV by their columns.
-fn csv(text: &str) -> Vec<BTreeMap<String, String>> {
+type CsvRows = Vec<BTreeMap<String, String>>;
+
+fn csv(text: &str) -> CsvRows {
     let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned));
     let head: Vec<String> = lines.next().unwrap().collect();
     lines.map(|line| head.iter().cloned().zip(line).collect()).collect()
@@ -507,6 +509,145 @@ fn of_compile() -> String {
     text
 }
 
+/// A workload in one boot of a host of several processors.
+struct TurnsCell {
+    /// Operations of the run whose exits were recorded.
+    operations: f64,
+    /// Exits of all levels.
+    exits: f64,
+    /// Interrupts for another vCPU, if the recording names them: of a guest's guest it does not. Halts of the vCPUs with the workload.
+    sent: Option<f64>,
+    halts: f64,
+    /// Instructions of the profiled run by level, for each of its operations.
+    instructions: BTreeMap<String, f64>,
+    /// Those of the guest with the workload that wait for another processor, as a part of all.
+    waits: f64,
+}
+
+/// Functions in which Linux spins until another processor has done something.
+const SPIN_WAITS: [&str; 6] = [
+    "smp_call_function_many_cond",
+    "__pv_queued_spin_lock_slowpath",
+    "native_queued_spin_lock_slowpath",
+    "mutex_spin_on_owner",
+    "rwsem_spin_on_owner",
+    "osq_lock",
+];
+
+impl TurnsCell {
+    /// Of a run, its samples and exits, and its folded stacks.
+    fn of(
+        (samples, exits, folded): (&CsvRows, &CsvRows, &str),
+        (workload, category): (&str, &str),
+    ) -> TurnsCell {
+        let value = |metric: &str| {
+            let is = |row: &&BTreeMap<String, String>| {
+                row["workload"] == workload
+                    && row["category"] == category
+                    && row["metric"] == metric
+            };
+            let row = samples.iter().find(is);
+            row.map(|row| row["median"].parse::<f64>().unwrap())
+        };
+        let vm = format!("{workload} in {category} (repeat 0)");
+        let level = if category == "plain" { "L1" } else { "L2" };
+        let count = |is: &dyn Fn(&BTreeMap<String, String>) -> bool| -> f64 {
+            let of_vm = exits.iter().filter(|row| row["table"] == "vmexit" && row["vm_name"] == vm);
+            of_vm.filter(|row| is(row)).map(|row| row["count"].parse::<f64>().unwrap()).sum()
+        };
+        let of_guest = |row: &BTreeMap<String, String>| row["level"] == level;
+        let exits = count(&|_| true);
+        let sent = count(&|row| of_guest(row) && row["detail_name"] == "X2APIC_ICR");
+        let operations = value("profile-operations").unwrap();
+        let (mut instructions, mut waits, mut all) = (BTreeMap::new(), 0.0, 0.0);
+        for line in folded.lines().filter(|line| line.starts_with(&vm)) {
+            let (stack, own) = line.rsplit_once(' ').unwrap();
+            let own: f64 = own.parse().unwrap();
+            let (of, function) = stack.rsplit_once(';').unwrap().1.split_once(' ').unwrap();
+            *instructions.entry(of.to_owned()).or_default() += own / operations;
+            all += own;
+            if of == level && SPIN_WAITS.contains(&function) {
+                waits += own;
+            }
+        }
+        assert_eq!(all, value("profile-begun").unwrap() - value("profile-undone").unwrap(), "{vm}");
+        TurnsCell {
+            // Of a program it is one.
+            operations: match workload {
+                "lock" => 1.0,
+                _ => (exits / value("exits").unwrap()).round(),
+            },
+            exits,
+            sent: Some(sent).filter(|_| level == "L1"),
+            halts: count(&|row| of_guest(row) && row["reason"].starts_with("hlt")),
+            instructions,
+            waits: waits / all,
+        }
+    }
+
+    fn all(&self) -> f64 {
+        self.instructions.values().sum()
+    }
+
+    /// A count for each operation.
+    fn each(&self, count: f64) -> String {
+        match count / self.operations {
+            few if self.operations > 1.0 => format!("{few:.2}"),
+            all => grouped(all),
+        }
+    }
+}
+
+/// Two boots of a host of one, two and four processors.
+fn processors() -> String {
+    let mut rows = Vec::new();
+    let numbers = [1, 2, 4];
+    let runs = numbers.map(|processors| {
+        ["a", "b"].map(|boot| {
+            let run = root(&format!("captures/bench-processors/{processors}-{boot}"));
+            let of = |words: &[&str]| {
+                String::from_utf8(vmtax(&[&["report", name(&run)], words].concat()).stdout).unwrap()
+            };
+            let exits = of(&["--by", "vm,level,reason,detail", "--format", "csv"]);
+            let samples = ok(&["compare", name(&run), "--all", "--format", "csv"]);
+            (csv(&samples), csv(&exits), of(&["--format", "folded"]))
+        })
+    });
+    for workload in ["ipi", "wakeup-across", "lock"] {
+        for (category, level) in [("plain", "L1"), ("plain+nested", "L2")] {
+            for (processors, boots) in numbers.iter().zip(&runs) {
+                let cells = boots.each_ref().map(|(samples, exits, folded)| {
+                    TurnsCell::of((samples, exits, folded), (workload, category))
+                });
+                let both = |of: &dyn Fn(&TurnsCell) -> String| {
+                    let [one, two] = cells.each_ref().map(of);
+                    if one == two { one } else { format!("{one}; {two}") }
+                };
+                let [one, two] = cells.each_ref().map(TurnsCell::all);
+                let mut row = vec![format!("`{workload}`, {level}"), processors.to_string()];
+                row.push(both(&|cell| cell.sent.map_or_else(String::new, |sent| cell.each(sent))));
+                row.push(both(&|cell| cell.each(cell.halts)));
+                row.push(both(&|cell| cell.each(cell.exits)));
+                row.push(both(&|cell| grouped(cell.all())));
+                row.push(format!("{:.1} %", 100.0 * (one - two).abs() / one.min(two)));
+                row.push(both(&|cell| format!("{:.1} %", 100.0 * cell.waits)));
+                rows.push(row);
+            }
+        }
+    }
+    let head = [
+        "workload",
+        "processors",
+        "IPIs",
+        "halts",
+        "exits",
+        "instructions",
+        "differ by",
+        "of them spin waits",
+    ];
+    table(&head, &rows)
+}
+
 /// The document has this between its two marks.
 fn holds(mark: &str, table: &str) {
     let path = root("docs/measured/where-time-goes.md");
@@ -536,4 +677,5 @@ fn the_document_has_the_tables_of_kept_runs() {
     holds("compile", &compile());
     holds("of the compile", &of_compile());
     holds("compile by kernel", &compile_by_kernel());
+    holds("processors", &processors());
 }

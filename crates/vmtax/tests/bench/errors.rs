@@ -55,6 +55,17 @@ fn invalid_matrices() {
         ),
         ("\"host\"]", "\"x/y\"]\nssh = { \"x/y\" = \"me@far\" }", "letters, digits"),
         ("name = \"w\"", "name = \"w\\u001b[31m\"", "control character"),
+        ("[[workload]]", "[vm]\nprocessors = 9\n[[workload]]", "vm.processors = 9: use 1 to 8"),
+        (
+            "[[workload]]",
+            "[vm]\naccel = \"intel\"\nprocessors = 2\n[[workload]]",
+            "workload \"w\": vm.processors = 2: only the emulated AMD host has several; use accel = \"amd\", not \"intel\"",
+        ),
+        (
+            "[[workload]]",
+            "[vm]\naccel = \"amd\"\nvmm = \"qemu\"\nprocessors = 2\n[[workload]]",
+            "leave everything out of [vm] but accel, vmm, kernel and modules",
+        ),
         ("[[workload]]", "[[workload", "expected"),
     ] {
         let text = GOOD.replace(from, to);

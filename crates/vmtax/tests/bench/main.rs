@@ -11,6 +11,7 @@ mod exits;
 mod kills;
 mod network;
 mod pinned;
+mod processors;
 mod profiled;
 mod programs;
 mod remote;

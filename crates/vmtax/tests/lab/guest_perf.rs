@@ -302,6 +302,7 @@ fn on_host(host: HostKind, programs: &[&Path], script: &str) -> JobOutcome {
             options: Vec::new(),
             levels: Vec::new(),
             memory_mib: 256,
+            processors: 1,
             cpus: 1,
             pmu: None,
         },
