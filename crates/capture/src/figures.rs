@@ -280,7 +280,14 @@ mod tests {
                 "iperf, receiver : x = cubic 37 Gbits/sec"
             ]
         );
-        for none in ["vm takes 38 seconds\n", "a - b IOPS 5\n", "a takes b\n", " takes 5 s\n"] {
+        for none in [
+            "vm takes 38 seconds\n",
+            "a - b IOPS 5\n",
+            "read - IOPS 52\nwrite - IOPS 60\n",
+            "Random - IOPS 52\nsequential - IOPS 60\n",
+            "a takes b\n",
+            " takes 5 s\n",
+        ] {
             assert_eq!(read(none), None, "{none}");
         }
     }

@@ -7,7 +7,7 @@ use vmtax_events::Sample;
 use super::blocks::PostedLine;
 use super::setup::remainder;
 use super::value::known;
-use super::{kind_of, sample};
+use super::{kind_of, names_metric, sample};
 
 /// Figures below titles: set-ups are the titles, if lines of one label are below several, or labels with repetitions.
 pub(super) fn of_lines(lines: &[PostedLine]) -> Vec<Sample> {
@@ -50,10 +50,12 @@ pub(super) fn of_lines(lines: &[PostedLine]) -> Vec<Sample> {
     samples.chain(grouped.iter().cloned()).collect()
 }
 
-/// What stands behind a dash: of `mmap - read`, `sync - read` the words before it are set-ups.
+/// What stands behind a dash: of `mmap - read`, `sync - read` the words before it are set-ups. `read - IOPS` and `random - IOPS` are of other work.
 fn behind_dash(label: &str) -> Option<String> {
     let (setup, thing) = label.split_once(" - ")?;
-    (!setup.is_empty()).then(|| thing.trim().to_lowercase())
+    let is_work = |word: &str| word.starts_with("seq") || word.starts_with("rand");
+    let is_work = names_metric(setup) || setup.to_lowercase().split_whitespace().any(is_work);
+    (!setup.is_empty() && !is_work).then(|| thing.trim().to_lowercase())
 }
 
 /// Lines of one thing in several set-ups, which their labels name: `with vhost: 9.4 Gbit/s`, `without: 3.1 Gbit/s`.

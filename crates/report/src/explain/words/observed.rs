@@ -431,7 +431,7 @@ pub(super) fn named_cost(cost: NamedCost) -> FindingWords {
             "the flags line of /proc/cpuinfo in the guest beside the host's; the same with -cpu host",
         ),
         NamedCost::IdleWindows => (
-            "the text is of a Windows that is idle and takes processor time, and does not show for what; without Hyper-V's enlightenments its timers are devices (RTC, HPET) that interrupt it thousands of times a second",
+            "the text names a Windows that is idle and takes processor time, and does not show for what; without Hyper-V's enlightenments its timers are devices (RTC, HPET) that interrupt it thousands of times a second",
             "`perf kvm stat record -a sleep 10` on the host while it is idle; `vmtax doctor` on the host checks hv_stimer, hv_time and their like",
         ),
         NamedCost::IoUring => (
