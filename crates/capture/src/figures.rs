@@ -90,12 +90,64 @@ fn compares(samples: &[Sample]) -> bool {
     setups.values().any(|all| all.len() > 1)
 }
 
+/// Words of sentences and titles about what is set, wished or supposed, and not measured.
+const NOT_MEASURED: &[&str] = &[
+    "timeout",
+    "timeouts",
+    "limit",
+    "limits",
+    "period",
+    "interval",
+    "default",
+    "defaults",
+    "threshold",
+    "range",
+    "uptime",
+    "tick",
+    "heartbeat",
+    "sla",
+    "goal",
+    "goals",
+    "target",
+    "targets",
+    "config",
+    "deadline",
+    "bandwidth-limit",
+    "if",
+    "should",
+    "would",
+    "might",
+    "could",
+    "may",
+    "not",
+    "never",
+    "cannot",
+    "claims",
+    "claimed",
+    "claim",
+    "hoped",
+    "hope",
+    "expect",
+    "expected",
+    "suppose",
+];
+
+/// Whether words are about something that was not measured.
+fn is_unmeasured(text: &str) -> bool {
+    text.split_whitespace().any(|word| {
+        let word = word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase();
+        NOT_MEASURED.contains(&word.as_str())
+            || word.ends_with("n't")
+            || word.ends_with("n\u{2019}t")
+    })
+}
+
 /// Units of one kind are converted: bits, bytes, times.
 fn kind_of(unit: &str) -> &str {
     match unit {
-        _ if unit.ends_with("its/sec") || unit.ends_with("bit/s") || unit.ends_with("bps") => {
-            "bits"
-        }
+        _ if ["its/sec", "bit/s", "bps"].iter().any(|end| unit.ends_with(end)) => "bits",
+        // Mb/s are bits, MB/s bytes; mb/s may be either.
+        _ if ["Kb/s", "Mb/s", "Gb/s"].contains(&unit) => "bits",
         _ if unit.ends_with("B/s") || unit.ends_with("B/sec") => "bytes",
         "ns" | "us" | "usec" | "ms" | "msec" | "s" | "sec" | "secs" | "second" | "seconds"
         | "min" | "minutes" => "time",
@@ -280,7 +332,24 @@ mod tests {
                 "iperf, receiver : x = cubic 37 Gbits/sec"
             ]
         );
+        let hosts = "In the VM:\nroot@vm:~ iperf3 -c a\n[  5]   0.00-10.00  sec  10.9 GBytes  9.40 Gbits/sec   receiver\nroot@host:~ iperf3 -c a\n[  5]   0.00-10.00  sec  45.9 GBytes  39.40 Gbits/sec   receiver\n";
+        assert_eq!(
+            read_values(hosts),
+            ["iperf, receiver : In the VM 9.4 Gbits/sec", "iperf, receiver : host 39.4 Gbits/sec"]
+        );
+        let things = "Results\nmmap - Read IOPS ~5200\nmmap - Write IOPS ~90\nsync - Read IOPS ~5100\nsync - Write IOPS ~88\n";
+        assert_eq!(
+            read_values(things),
+            [
+                "Results read: mmap - Read 5200 IOPS",
+                "Results read: sync - Read 5100 IOPS",
+                "Results write: mmap - Write 90 IOPS",
+                "Results write: sync - Write 88 IOPS"
+            ]
+        );
         for none in [
+            "Timeouts in our config: \nguest: 30 s\nhost: 300 s\n",
+            "vm: 1,250 s\nhost: 12 s\n",
             "vm takes 38 seconds\n",
             "a - b IOPS 5\n",
             "read - IOPS 52\nwrite - IOPS 60\n",

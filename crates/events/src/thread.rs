@@ -1,8 +1,8 @@
 //! Threads of VMMs and idle functions of kernels, by the names that they have.
 
 /// Functions in which a processor is idle: Linux kernel/sched/idle.c, drivers/cpuidle, drivers/idle/intel_idle.c, drivers/acpi/processor_idle.c,
-/// arch/x86/kernel/process.c and kvm.c, arch/x86/xen/irq.c (SCHEDOP_block), arch/arm64/kernel/idle.c.
-const IDLE_FUNCTIONS: [&str; 16] = [
+/// arch/x86/kernel/process.c, arch/x86/xen/irq.c (SCHEDOP_block), arch/arm64/kernel/idle.c.
+const IDLE_FUNCTIONS: [&str; 15] = [
     "native_safe_halt",
     "pv_native_safe_halt",
     "acpi_safe_halt",
@@ -15,7 +15,6 @@ const IDLE_FUNCTIONS: [&str; 16] = [
     "intel_idle",
     "intel_idle_irq",
     "cpu_idle",
-    "kvm_wait",
     "cpu_do_idle",
     "arch_cpu_idle",
     "xen_hypercall_sched_op",

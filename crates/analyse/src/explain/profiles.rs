@@ -47,6 +47,19 @@ const ELSEWHERE: f64 = 0.05;
 /// A part of the samples in idle functions from which on that is what the profile shows.
 const IDLE: f64 = 0.5;
 
+/// The part of a profile that is idle. Who halts below these waits for a lock: Linux arch/x86/kernel/kvm.c, arch/x86/xen/spinlock.c.
+fn idle(profile: &Profile) -> f64 {
+    const WAITS: [&str; 2] = ["kvm_wait", "xen_qlock_wait"];
+    let is_idle = |stack: &str| {
+        let mut functions = stack.split(Profile::BETWEEN);
+        functions.clone().next_back().is_some_and(is_idle_function)
+            && !functions.any(|name| WAITS.contains(&name))
+    };
+    let idle = profile.stacks.iter().filter(|(stack, _)| is_idle(stack));
+    let idle = idle.map(|(_, weight)| *weight).fold(0, u64::saturating_add);
+    idle as f64 / profile.total().max(1) as f64
+}
+
 /// Where the host's time goes while it handles exits.
 pub(super) fn host(ledger: &Ledger, base: Option<&Ledger>) -> ExplainStep {
     let step = functions(ledger, base, ProfileOrigin::Host, Question::Host, ToRecord::HostProfile);
@@ -112,8 +125,7 @@ fn functions(
         Evidence::Function { name: (*name).to_owned(), here: *here, base: *base }
     };
     let evidence = rows.iter().take(NAMED).map(line).collect();
-    let is_idle = |(name, _): &(&&str, &FunctionShare)| is_idle_function(name);
-    let idle: f64 = here.iter().filter(is_idle).map(|(_, share)| share.own).sum();
+    let idle = idle(profile);
     let says = match (rows.first(), &there) {
         (Some((Profile::UNLISTED, share, _)), None) => {
             Says::Unlisted(share.own, rows.get(1).map(|(name, ..)| (*name).to_owned()))

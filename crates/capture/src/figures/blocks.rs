@@ -48,6 +48,7 @@ pub(super) fn blocks(text: &str) -> Blocks {
     // The line before is a title that the next one may go on with.
     let mut is_begun = false;
     let mut previous = "";
+    let mut at_host = None;
     for line in text.lines().take(LINES) {
         let line = line.trim_start_matches(['>', ' ', '\t']).trim_end();
         let is_item = |rest: &&str| rest.starts_with(char::is_alphabetic);
@@ -94,6 +95,12 @@ pub(super) fn blocks(text: &str) -> Blocks {
             part += usize::from(is_fenced);
             is_begun = false;
             continue;
+        }
+        // Commands on another host: its figures are not below the title.
+        if let Some(host) = prompt_of(line)
+            && at_host.replace(host).is_some_and(|before| before != host)
+        {
+            title = host.to_owned();
         }
         if !is_fenced && line.chars().any(char::is_alphabetic) {
             heading = as_heading(line);
@@ -284,6 +291,12 @@ pub(super) fn as_label(text: &str) -> Option<String> {
     (is_short && text.chars().any(char::is_alphabetic)).then_some(text)
 }
 
+/// The host of `root@host:~ make`, a prompt without a mark at its end.
+fn prompt_of(line: &str) -> Option<&str> {
+    let (_, host) = line.split_once(' ')?.0.split_once('@')?;
+    host.split_once(":~").or_else(|| host.split_once(":/")).map(|(host, _)| host)
+}
+
 /// A line that may be a title: no command, no output of a program, no long sentence.
 pub(super) fn as_title(line: &str) -> Option<String> {
     // An item of a list, `2. 1000 instances`.
@@ -300,11 +313,7 @@ pub(super) fn as_title(line: &str) -> Option<String> {
     let assigns = line
         .match_indices('=')
         .any(|(at, _)| line[at + 1..].starts_with(|c: char| c.is_ascii_digit()));
-    // `root@host:~ make`, of a prompt without a mark at its end.
-    let is_prompt = line.split_once(' ').is_some_and(|(prompt, _)| {
-        prompt.split_once('@').is_some_and(|(_, host)| host.contains(":~") || host.contains(":/"))
-    });
-    let is_command = is_prompt
+    let is_command = prompt_of(line).is_some()
         || ["$ ", "# ", " --", "./"]
             .iter()
             .any(|mark| line.trim_start_matches(['#', ' ']).contains(mark));

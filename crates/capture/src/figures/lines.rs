@@ -7,7 +7,7 @@ use vmtax_events::Sample;
 use super::blocks::PostedLine;
 use super::setup::remainder;
 use super::value::known;
-use super::{kind_of, names_metric, sample};
+use super::{is_unmeasured, kind_of, sample};
 
 /// Figures below titles: set-ups are the titles, if lines of one label are below several, or labels with repetitions.
 pub(super) fn of_lines(lines: &[PostedLine]) -> Vec<Sample> {
@@ -50,12 +50,14 @@ pub(super) fn of_lines(lines: &[PostedLine]) -> Vec<Sample> {
     samples.chain(grouped.iter().cloned()).collect()
 }
 
-/// What stands behind a dash: of `mmap - read`, `sync - read` the words before it are set-ups. `read - IOPS` and `random - IOPS` are of other work.
+/// How files are accessed, by fio's engines and QEMU's aio=: set-ups where they stand before a dash.
+const ENGINES: [&str; 8] =
+    ["mmap", "sync", "psync", "libaio", "io_uring", "posixaio", "threads", "native"];
+
+/// What stands behind a dash and such a set-up: `mmap - read`.
 fn behind_dash(label: &str) -> Option<String> {
     let (setup, thing) = label.split_once(" - ")?;
-    let is_work = |word: &str| word.starts_with("seq") || word.starts_with("rand");
-    let is_work = names_metric(setup) || setup.to_lowercase().split_whitespace().any(is_work);
-    (!setup.is_empty() && !is_work).then(|| thing.trim().to_lowercase())
+    ENGINES.contains(&setup.to_lowercase().as_str()).then(|| thing.trim().to_lowercase())
 }
 
 /// Lines of one thing in several set-ups, which their labels name: `with vhost: 9.4 Gbit/s`, `without: 3.1 Gbit/s`.
@@ -64,13 +66,20 @@ fn of_setups(lines: &[PostedLine]) -> Vec<Sample> {
     let mut groups: BTreeMap<Measured<'_>, Vec<&PostedLine>> = BTreeMap::new();
     for line in lines.iter().filter(|line| !line.repeats) {
         if let Some(thing) = remainder(&line.label).or_else(|| behind_dash(&line.label)) {
-            let unit = line.unit.to_lowercase();
-            let key = (line.title.as_str(), line.part, thing, kind_of(&unit).to_owned());
+            if is_unmeasured(&line.title) || is_unmeasured(&line.label) {
+                continue;
+            }
+            let key = (line.title.as_str(), line.part, thing, kind_of(&line.unit).to_owned());
             groups.entry(key).or_default().push(line);
         }
     }
+    // Under one title may be several things.
+    let mut things: BTreeMap<(&str, usize), BTreeSet<String>> = BTreeMap::new();
+    for (title, part, thing, _) in groups.keys() {
+        things.entry((*title, *part)).or_default().insert(thing.clone());
+    }
     let mut samples = Vec::new();
-    for ((title, _, thing, kind), lines) in groups {
+    for ((title, part, thing, kind), lines) in groups {
         let labels: BTreeSet<&str> = lines.iter().map(|line| line.label.as_str()).collect();
         if labels.len() < 2 {
             continue;
@@ -83,11 +92,13 @@ fn of_setups(lines: &[PostedLine]) -> Vec<Sample> {
             ("", thing) => thing,
             (title, _) => title,
         };
+        let is_one = title.is_empty() || things[&(title, part)].len() == 1;
+        let metric = if is_one { "" } else { thing.as_str() };
         for line in lines {
             samples.extend(
                 line.values
                     .iter()
-                    .map(|number| sample(&line.label, (name, ""), (&line.unit, *number))),
+                    .map(|number| sample(&line.label, (name, metric), (&line.unit, *number))),
             );
         }
     }

@@ -139,6 +139,11 @@ pub(super) fn value(cell: &str) -> Option<Value> {
         // 12.9k IOPS.
         None => (number(&format!("1{}", rest.get(..1)?))?, unit(rest.get(1..)?)?),
     };
+    // 1,250 s are some twenty minutes in English, and a second and a quarter in German.
+    let is_either = digit.matches(',').count() == 1 && !digit.contains('.');
+    if is_either && ["s", "sec", "secs", "second", "seconds", "min", "minutes"].contains(&&*unit) {
+        return None;
+    }
     Some(Value { number: digits(digit)? * factor, unit: Some(unit) })
 }
 

@@ -43,8 +43,6 @@ const NAMES: &[(&str, NamedCost)] = &[
     ("steal time", NamedCost::Steal),
     ("CPU steal", NamedCost::Steal),
     ("%steal", NamedCost::Steal),
-    // vdso(7): strace does not see calls that the vDSO answers.
-    ("clock_gettime(CLOCK_", NamedCost::ClockCalls),
     // Linux arch/x86/kvm/svm/svm.c and vmx/vmx.c: module parameters.
     ("npt=0", NamedCost::ShadowPaging),
     ("ept=0", NamedCost::ShadowPaging),
@@ -101,7 +99,6 @@ const NAMES: &[(&str, NamedCost)] = &[
     ("aio=io_uring", NamedCost::IoUring),
     ("nested VM", NamedCost::Nested),
     ("nested virtualization", NamedCost::Nested),
-    ("from L2", NamedCost::Nested),
     ("L2 guest", NamedCost::Nested),
 ];
 
@@ -120,17 +117,38 @@ pub(super) fn costs(text: &str) -> Vec<Observed> {
             ShortName::new("benchmark").map(|word| Observed::Named(NamedCost::HostCache, word)),
         );
     }
+    // L2 is a cache, too.
+    let is_of_kvm = |line: &str| line.contains("from L2") && line.contains("KVM");
+    if !found.iter().any(|one| matches!(one, Observed::Named(NamedCost::Nested, _)))
+        && lines(text).any(is_of_kvm)
+    {
+        found.extend(ShortName::new("L2").map(|word| Observed::Named(NamedCost::Nested, word)));
+    }
+    if let Some(word) = clock_calls(text) {
+        found.push(Observed::Named(NamedCost::ClockCalls, word));
+    }
     if let Some(word) = idle_windows(text) {
         found.push(Observed::Named(NamedCost::IdleWindows, word));
     }
     found
 }
 
+/// A line of strace with a call for the time. vdso(7): strace does not see calls that the vDSO answers.
+fn clock_calls(text: &str) -> Option<ShortName> {
+    let is_call = |line: &str| line.contains("clock_gettime(CLOCK_") && line.contains(") = 0");
+    lines(text).any(is_call).then(|| ShortName::new("clock_gettime"))?
+}
+
 /// The word by which a line has these words: of them the longest, whole. They may be marked as code (`` `TSC` is unstable ``).
 fn in_line(line: &str, words: &str) -> Option<ShortName> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
     let plain = line.replace('`', "");
-    let from = plain.find(words)?;
+    // Not within another word: ept=0 is no part of intercept=0.
+    let begins = |at: usize| {
+        let is_letter = |c: char| c.is_ascii_alphanumeric();
+        !plain[..at].ends_with(is_letter) || !words.starts_with(is_letter)
+    };
+    let from = plain.match_indices(words).map(|(at, _)| at).find(|at| begins(*at))?;
     let longest = words.split(|c| !is_of_name(c)).max_by_key(|word| word.len())?;
     let at = from + words.rfind(longest)?;
     let start = plain[..at].rfind(|c| !is_of_name(c)).map_or(0, |at| at + 1);
@@ -140,23 +158,37 @@ fn in_line(line: &str, words: &str) -> Option<ShortName> {
     own(plain.get(start..end)?).or_else(|| own(longest))
 }
 
-/// A line on a Windows that is idle and takes processor time: `Windows guest idles at 30% CPU`.
+/// A line on a Windows that is idle and takes processor time: `Windows guest idles at 30% CPU`; Windows may be named on the line before.
 fn idle_windows(text: &str) -> Option<ShortName> {
+    /// Words from `idle` to the share, and from there to the processor.
+    const NEAR: usize = 8;
     const OF_TIME: [&str; 4] = ["cpu", "load", "core", "processor"];
-    let mut is_windows = false;
+    /// Another system's idling, Windows as the host, and Windows' own name for idle time.
+    const OTHERS: [&str; 6] = ["linux", "host", "process", "timeout", "memory", "ubuntu"];
+    let mut before = String::new();
     for line in lines(text) {
         let line = line.to_lowercase();
-        is_windows |= line.contains("windows");
-        let is_idle =
-            line.split(|c: char| !c.is_alphanumeric()).any(|word| word.starts_with("idl"));
-        let has_share = line.split_whitespace().any(|word| {
-            word.trim_end_matches([',', '.', ')', ';'])
+        let both = format!("{before} {line}");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let bare =
+            |word: &str| word.trim_matches(|c: char| !c.is_alphanumeric() && c != '%').to_owned();
+        let is_share = |word: &str| {
+            bare(word)
                 .strip_suffix('%')
                 .is_some_and(|number| number.ends_with(|c: char| c.is_ascii_digit()))
+        };
+        let idle = words.iter().position(|word| bare(word).starts_with("idl"));
+        let near = |at: usize| &words[at..words.len().min(at + NEAR)];
+        let is_near = idle.is_some_and(|at| {
+            let near = near(at);
+            near.iter().any(|word| is_share(word))
+                && near.iter().any(|word| OF_TIME.iter().any(|name| bare(word).contains(name)))
         });
-        if is_windows && is_idle && has_share && OF_TIME.iter().any(|word| line.contains(word)) {
+        let others = both.split(|c: char| !c.is_alphanumeric()).any(|word| OTHERS.contains(&word));
+        if is_near && both.contains("windows") && !others {
             return ShortName::new("Windows");
         }
+        before = line;
     }
     None
 }
@@ -228,6 +260,13 @@ mod tests {
             "an idle loop\n",
             "9 people\n",
             "Windows 10 idles\n",
+            "the rest is served from L2\n",
+            "perf: intercept=0 accept=0\n",
+            "clock_gettime(CLOCK_MONOTONIC, &start);\n",
+            "Windows is fine\nthe Linux guest idles at 2% CPU\n",
+            "Windows: System Idle Process 97% CPU\n",
+            "on a Windows host VirtualBox idles at 30% CPU\n",
+            "Windows 10\n\nit\nidles at 30% CPU\n",
             "the host idles at 30% CPU\n",
         ] {
             assert_eq!(named(text), none, "{text}");

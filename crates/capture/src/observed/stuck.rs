@@ -17,6 +17,9 @@ const BLOCKED: &str = " blocked for more than ";
 /// Lines of registers and of a stack.
 const STACK: usize = 80;
 
+/// Linux arch/x86/kernel/kvm.c: a vCPU that waits for a lock halts there.
+const WAITS_FOR_LOCK: &str = "kvm_wait";
+
 /// What waits for another function's sake: Linux kernel/sched, kernel/locking, lib.
 const WAITS: [&str; 26] = [
     "schedule",
@@ -87,7 +90,9 @@ pub(super) fn functions(text: &str) -> Option<Vec<Observed>> {
             stuck -= 1;
             if let Some(name) = at(line) {
                 stuck = 0;
-                if let Some(name) = ShortName::new(name).filter(|_| !is_idle_function(name)) {
+                if let Some(name) = ShortName::new(name)
+                    .filter(|_| !is_idle_function(name) && name != WAITS_FOR_LOCK)
+                {
                     add(Observed::StuckIn(name));
                 }
             }

@@ -123,6 +123,9 @@ const LOCKS: &[&str] = &[
     "native_queued_spin_lock_slowpath",
     "__pv_queued_spin_lock_slowpath",
     "pv_queued_spin_lock_slowpath",
+    // Linux arch/x86/kernel/kvm.c and arch/x86/xen/spinlock.c: a vCPU that waits for a lock halts there.
+    "kvm_wait",
+    "xen_qlock_wait",
     "queued_spin_lock_slowpath",
     "_raw_write_lock*",
     "_raw_read_lock*",

@@ -379,7 +379,7 @@ pub(super) fn named_cost(cost: NamedCost) -> FindingWords {
             "`virsh dommemstat VM` or QEMU's `info balloon` over time beside the work; a profile of the guest at that time",
         ),
         NamedCost::SmallPages => (
-            "the text names pages of 4 KiB and does not show what it costs; a VM with such memory has more faults and longer page walks than with 2 MiB",
+            "the text names pages of 4 KiB, of the VM's memory or of something else, and does not show what they cost; a VM with such memory has more faults and longer page walks than with 2 MiB",
             "`vmtax doctor --pages` on the host while the VM runs; the same load with huge pages",
         ),
         NamedCost::Steal => (
