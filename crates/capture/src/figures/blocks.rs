@@ -1,5 +1,6 @@
 //! The text of a post -> tables, lines with figures, and relative changes, each with the title above it.
 
+use super::is_unmeasured;
 use super::programs;
 use super::setup::is_setup_word;
 use super::value::{Value, change, digits, known, number, plain, unit_in, value};
@@ -155,6 +156,7 @@ pub(super) fn two_values(line: &str) -> Option<((String, Value), Value)> {
     before.unit = before.unit.or_else(|| after.unit.clone());
     after.unit = after.unit.or_else(|| before.unit.clone());
     let label = as_label(label.trim_end_matches([':', '=', ' ']))?;
+    (!is_unmeasured(&label)).then_some(())?;
     before.unit.is_some().then_some(((label, before), after))
 }
 

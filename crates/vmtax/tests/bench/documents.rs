@@ -20,10 +20,12 @@ const COMPILES_BY_KERNEL: [(&str, &str); 3] =
     [("profiled-amd-6.1", "6.1"), ("profiled-amd-6.12", "6.12"), ("profiled-amd-7.3", "7.3")];
 
 /// Runs of workloads.
-const WORKLOADS: [(&str, &str, &str); 5] = [
+const WORKLOADS: [(&str, &str, &str); 7] = [
     ("profiled-amd-6.1", "AMD", "compile"),
     ("profiled-amd-6.1-wakeups", "AMD", "wakeup"),
     ("profiled-amd-6.1-wakeups", "AMD", "ipi"),
+    ("profiled-amd-6.1-streams", "AMD", "send"),
+    ("profiled-amd-6.1-streams", "AMD", "receive"),
     ("profiled-intel-6.1", "Intel", "compile"),
     ("profiled-intel-6.1-wakeup", "Intel", "wakeup"),
 ];
