@@ -155,7 +155,8 @@ fn in_line(line: &str, words: &str) -> Option<ShortName> {
     let rest = &plain[at..];
     let end = at + rest.find(|c| !is_of_name(c)).unwrap_or(rest.len());
     let own = |text: &str| ShortName::new(text.trim_matches(|c: char| ".:-".contains(c)));
-    own(plain.get(start..end)?).or_else(|| own(longest))
+    // A character of several bytes may stand before it.
+    plain.get(start..end).and_then(own).or_else(|| own(longest))
 }
 
 /// A line on a Windows that is idle and takes processor time: `Windows guest idles at 30% CPU`; Windows may be named on the line before.
@@ -237,6 +238,7 @@ mod tests {
             ("kvm_stat: 9000 kvm_unmap_hva_range/s\n", vec!["unmapping kvm_unmap_hva_range"]),
             ("then the `TSC` is unstable, it says\n", vec!["unstable-tsc unstable"]),
             ("`nr_throttled 7` in the VM's group\n", vec!["quota-in-words nr_throttled"]),
+            ("\u{201c}nr_throttled\u{201d} grows\n", vec!["quota-in-words nr_throttled"]),
             ("with -cpu EPYC-v4, slower\n", vec!["cpu-model EPYC-v4"]),
             ("the end of it, stop_dirty_log(), waits\n", vec!["dirty-logging stop_dirty_log"]),
             ("Windows 10 here\nidles at 30%, all of one CPU\n", vec!["idle-windows Windows"]),

@@ -372,7 +372,7 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
             "whether the VM was migrated: kernels before \"KVM: x86: move steal time initialization to vcpu entry time\" (Linux 4.4) let it overflow then; -cpu ...,-kvm-steal-time hides it",
         ),
         FoundKind::IdleInside => words(
-            "the guest is idle by its own counters, and its host has a processor busy for it: its idle loop spins (idle=poll, haltpoll, a kernel that does not halt), KVM polls for it, or the VMM works; the text does not show which",
+            "a processor of the host is busy for a guest that is idle by its own counters: its idle loop spins (idle=poll, haltpoll, a kernel that does not halt), KVM polls for it, or the VMM works; the text does not show which",
             "the guest's processes, or steal and interrupts, take the time after all",
             "which of them: `perf kvm stat record -a sleep 10` on the host, and `perf top -p PID` of the VMM (guest code, kvm_vcpu_halt, or the VMM's own); /proc/cmdline and /sys/devices/system/cpu/cpuidle/current_driver in the guest",
         ),
