@@ -23,7 +23,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             Observed::BootGaps { count, ns, all_ns, before } => {
                 count > 0 && ns <= all_ns + 1 && !before.as_str().is_empty()
             }
-            Observed::StuckIn(name) | Observed::BlockedIn(name) => !name.as_str().is_empty(),
+            Observed::StuckIn(name) | Observed::BlockedIn(name) | Observed::VmmBlockedIn(name) => !name.as_str().is_empty(),
             _ => true,
         };
         assert!(is_possible, "{one:?}");

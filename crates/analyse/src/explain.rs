@@ -144,6 +144,11 @@ impl Explanation {
             // What an idle VM's exits cost of its little running time is nothing to change, nor are a few exits.
             all.retain(|finding| finding.cost == FindingCost::Unknown);
         }
+        if steps.iter().any(|step| step.says.gains_nothing()) {
+            // Exits that halt are all that there is.
+            let is_other = |found: &FoundKind| matches!(found, FoundKind::Exits(subject) if *subject != Subject::Halts);
+            all.retain(|finding| !is_other(&finding.found));
+        }
         // What the verdict rests on comes first.
         all.sort_by_key(|finding| !verdict.rests_on(&finding.found));
         without_contradictions(&mut all);

@@ -15,6 +15,7 @@ mod devices;
 mod host;
 mod idle;
 mod log;
+mod migration;
 mod named;
 mod steal;
 mod stuck;
@@ -33,7 +34,7 @@ type ObservedReader = fn(&str) -> Option<Vec<Observed>>;
 
 /// What a text shows, and the tool that it is of; `None` if no tool is known by it.
 pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
-    let readers: [(&str, ObservedReader); 29] = [
+    let readers: [(&str, ObservedReader); 32] = [
         ("top", steal::top),
         ("table of processor times", steal::tables),
         ("cpu.stat", host::quota),
@@ -62,6 +63,9 @@ pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
         ("load inside and outside", idle::inside),
         ("kvm_halt_poll_ns", idle::polls),
         ("counter of stolen time", steal::falling),
+        ("info migrate", migration::behind),
+        ("info irq", devices::info_irq),
+        ("selftest of KVM", timed::selftest),
         ("words about steal", steal::in_words),
     ];
     let mut all = Vec::new();

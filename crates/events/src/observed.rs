@@ -52,6 +52,12 @@ words! {
         ClockProbe = "rtc_cmos",
         /// A file is written to the disk.
         Fsync = "fsync",
+        /// KVM's tracking of written pages ends: a step of its selftest dirty_log_perf_test, as are these.
+        EndDirtyLogging = "Disabling dirty logging",
+        /// Pages that were written are tracked anew.
+        ClearDirtyLog = "clear dirty log",
+        /// The host asks which pages were accessed: a step of access_tracking_perf_test.
+        MarkIdle = "Mark memory idle",
     }
 }
 
@@ -132,6 +138,10 @@ words! {
         SlotWaits = "slot-waits",
         /// A kernel's log says that a timer of its own did not wake it.
         TimerMissed = "timer-missed",
+        /// A request to a virtio device has descriptors that QEMU refuses: it stops the device.
+        BrokenRing = "broken-ring",
+        /// A network card that a VMM emulates did not send for seconds.
+        CardHangs = "card-hangs",
         /// The host traps accesses with a lock that cross cache lines, and delays who makes them.
         SplitLocks = "split-locks",
     }
@@ -263,10 +273,14 @@ pub enum Observed {
     IdleInside { idle: f64, busy: f64 },
     /// KVM changed for how long it polls for a halted vCPU: so often, and to this at most, ns.
     HaltPolls { changes: u64, most_ns: u64 },
+    /// A guest writes pages again about as fast as its migration sends them, both a second, and the pause that is allowed; 0 where it is not known.
+    MigrationBehind { dirtied: f64, sent: f64, limit_ms: f64 },
     /// A CPU did not leave this function for seconds.
     StuckIn(ShortName),
     /// A task was blocked for minutes below this function.
     BlockedIn(ShortName),
+    /// The same of a thread of QEMU that is no vCPU's.
+    VmmBlockedIn(ShortName),
     /// Gaps of a boot's log, the lines behind which are mostly of one driver or subsystem.
     BootGaps {
         count: u32,

@@ -107,10 +107,14 @@ pub enum FoundKind {
     StealCounter,
     /// The guest is idle by its own counters, and its host has a processor busy for it.
     IdleInside,
+    /// A guest writes memory as fast as its migration sends it.
+    MigrationBehind,
     /// A CPU did not leave this function for seconds.
     StuckIn(ShortName),
     /// A task was blocked for minutes below this function.
     BlockedIn(ShortName),
+    /// A thread of QEMU that is no vCPU's was blocked below it.
+    VmmBlockedIn(ShortName),
     /// The log of a boot has gaps, before lines of this driver or subsystem.
     BootGaps(ShortName),
     /// The text names it, and no cost of it.
@@ -184,8 +188,10 @@ impl FoundKind {
             F::Message(_)
                 | F::StealCounter
                 | F::IdleInside
+                | F::MigrationBehind
                 | F::StuckIn(_)
                 | F::BlockedIn(_)
+                | F::VmmBlockedIn(_)
                 | F::BootGaps(_)
                 | F::Named(_)
                 | F::HostKernel
@@ -217,8 +223,9 @@ impl FoundKind {
             FoundKind::NoKvm => "no-kvm",
             FoundKind::StealCounter => "steal-counter",
             FoundKind::IdleInside => "idle-inside",
+            FoundKind::MigrationBehind => "migration-behind",
             FoundKind::StuckIn(_) => "stuck-function",
-            FoundKind::BlockedIn(_) => "blocked-function",
+            FoundKind::BlockedIn(_) | FoundKind::VmmBlockedIn(_) => "blocked-function",
             FoundKind::BootGaps(_) => "boot-gaps",
             FoundKind::Named(_) => "named-cost",
             FoundKind::SlowFunction(TimedFunction::NumaBalancing) => "numa-balancing",
@@ -236,6 +243,10 @@ impl FoundKind {
                 "boot-probe"
             }
             FoundKind::SlowFunction(TimedFunction::Fsync) => "slow-fsync",
+            FoundKind::SlowFunction(
+                TimedFunction::EndDirtyLogging | TimedFunction::ClearDirtyLog,
+            ) => "dirty-log",
+            FoundKind::SlowFunction(TimedFunction::MarkIdle) => "access-tracking",
             FoundKind::Mitigations => "mitigations",
             FoundKind::HostKernel => "host-kernel",
             FoundKind::Message(message) => message.name(),

@@ -90,6 +90,9 @@ impl Question {
     }
 }
 
+/// A part of the time that is nothing to gain.
+const LITTLE: f64 = 0.01;
+
 /// What an answer says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Says {
@@ -177,6 +180,13 @@ pub enum Says {
     Nesting(f64),
     /// The workload that loses most.
     Worst(Arc<WorkloadResults>),
+}
+
+impl Says {
+    /// Whether exits that do not halt took next to nothing of the time in all exits. The vCPUs' time is at least that in exits.
+    pub fn gains_nothing(&self) -> bool {
+        matches!(self, Says::NoRunningTime { spent_ns, all_ns } if *spent_ns as f64 <= *all_ns as f64 * LITTLE)
+    }
 }
 
 /// How a function compares with the base's.

@@ -141,12 +141,18 @@ impl Verdict {
                 FoundKind::StealCounter
                 | FoundKind::Message(_)
                 | FoundKind::StuckIn(_)
-                | FoundKind::BlockedIn(_),
+                | FoundKind::BlockedIn(_)
+                | FoundKind::VmmBlockedIn(_),
             ) => "message",
             Verdict::Finding(FoundKind::BootGaps(_)) => "start",
             Verdict::Finding(FoundKind::IdleInside) => "idle",
             Verdict::Finding(FoundKind::Named(_)) => "undecided",
-            Verdict::Finding(FoundKind::SlowFunction(TimedFunction::NumaBalancing)) => "memory",
+            Verdict::Finding(FoundKind::SlowFunction(
+                TimedFunction::NumaBalancing
+                | TimedFunction::EndDirtyLogging
+                | TimedFunction::ClearDirtyLog
+                | TimedFunction::MarkIdle,
+            )) => "memory",
             Verdict::Finding(FoundKind::SlowFunction(_)) => "start",
             Verdict::Finding(FoundKind::Mitigations) => "exits",
             Verdict::Finding(FoundKind::BranchMisses) => "branch-misses",
@@ -181,6 +187,8 @@ impl Verdict {
                 | FoundKind::IdleInside
                 | FoundKind::StuckIn(_)
                 | FoundKind::BlockedIn(_)
+                | FoundKind::VmmBlockedIn(_)
+                | FoundKind::MigrationBehind
                 | FoundKind::BootGaps(_)
                 | FoundKind::Named(_)
                 | FoundKind::SlowFunction(_)

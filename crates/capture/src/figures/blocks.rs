@@ -195,13 +195,10 @@ pub(super) fn figures(line: &str, title: &str) -> Option<(String, String, Vec<f6
             return single(label, value(&rest[..end])?);
         }
     }
-    if let Some(rest) = line.strip_prefix("real")
-        && let Some((minutes, seconds)) = rest.trim().split_once('m')
-        && let (Ok(minutes), Some(seconds)) = (minutes.parse::<f64>(), seconds.strip_suffix('s'))
-    {
-        // Some languages have a comma there.
-        let number = 60.0 * minutes + seconds.replace(',', ".").parse::<f64>().ok()?;
-        return single("real", Value { number, unit: Some("s".to_owned()) });
+    if let Some((word, seconds)) = time_of(line) {
+        // What of it were a program's own and the kernel's is not what was measured.
+        let unit = Some("s".to_owned());
+        return (word == "real").then(|| single(word, Value { number: seconds, unit }))?;
     }
     if let Some((label, found)) = programs::read(line) {
         // criterion's longer names are on the line before.
@@ -299,6 +296,14 @@ fn prompt_of(line: &str) -> Option<&str> {
     host.split_once(":~").or_else(|| host.split_once(":/")).map(|(host, _)| host)
 }
 
+/// A line of `time`, in seconds: bash's `real 0m2.5s`, busybox's `real 0m 2.50s`. Some languages have a comma there.
+fn time_of(line: &str) -> Option<(&'static str, f64)> {
+    let word = ["real", "user", "sys"].into_iter().find(|word| line.starts_with(word))?;
+    let (minutes, seconds) = line.get(word.len()..)?.trim().split_once('m')?;
+    let seconds = seconds.trim().strip_suffix('s')?.replace(',', ".");
+    Some((word, 60.0 * minutes.parse::<f64>().ok()? + seconds.parse::<f64>().ok()?))
+}
+
 /// A line that may be a title: no command, no output of a program, no long sentence.
 pub(super) fn as_title(line: &str) -> Option<String> {
     // An item of a list, `2. 1000 instances`.
@@ -319,13 +324,7 @@ pub(super) fn as_title(line: &str) -> Option<String> {
         || ["$ ", "# ", " --", "./"]
             .iter()
             .any(|mark| line.trim_start_matches(['#', ' ']).contains(mark));
-    // bash's user and sys.
-    let is_time = |word: &str| {
-        word.strip_suffix('s').and_then(|word| word.split_once('m')).is_some_and(
-            |(minutes, seconds)| digits(minutes).is_some() && digits(seconds).is_some(),
-        )
-    };
-    let has_value = has_value || line.split_whitespace().any(is_time);
+    let has_value = has_value || time_of(line).is_some();
     // A command may be told of: `make -j4   # host`.
     if is_command
         && let Some((_, comment)) = line.trim_start_matches(['#', ' ']).rsplit_once(" # ")

@@ -35,6 +35,40 @@ pub(super) fn interrupts(text: &str) -> Option<Vec<Observed>> {
     Some(line("0", false).into_iter().chain(line("8", true)).collect())
 }
 
+/// Fewer interrupts of a line are no sign of a timer.
+const MANY: u64 = 100;
+
+/// `info irq` of QEMU's monitor, asked twice (hw/core/machine-hmp-cmds.c): how often each pin of the first controller was raised between both.
+pub(super) fn info_irq(text: &str) -> Option<Vec<Observed>> {
+    let mut asked: Vec<BTreeMap<u32, u64>> = Vec::new();
+    let mut controller = None;
+    let mut is_read = false;
+    for line in lines(text) {
+        if let Some(name) = line.strip_prefix("IRQ statistics for ") {
+            is_read = *controller.get_or_insert(name) == name;
+            if is_read {
+                asked.push(BTreeMap::new());
+            }
+        } else if let Some((pin, count)) = line.split_once(':')
+            && let (Ok(pin), Ok(count)) = (pin.trim().parse(), count.trim().parse())
+            && let Some(last) = asked.last_mut().filter(|_| is_read)
+        {
+            last.insert(pin, count);
+        }
+    }
+    let [first, .., last] = asked.as_slice() else { return None };
+    let raised = |(pin, count): (&u32, &u64)| {
+        (*pin, count.saturating_sub(first.get(pin).copied().unwrap_or_default()))
+    };
+    let raised: BTreeMap<u32, u64> = last.iter().map(raised).collect();
+    let all = raised.values().fold(0, |sum: u64, count| sum.saturating_add(*count));
+    let line = |pin: u32, rtc| {
+        let count = raised.get(&pin).copied().filter(|count| *count >= MANY && *count > all / 2)?;
+        Some(Observed::Line { rtc, count, all })
+    };
+    Some(line(0, false).into_iter().chain(line(8, true)).collect())
+}
+
 /// Linux arch/x86/kvm/x86.c, `kvm_arch_vcpu_create`: the kernel that says it is a host's.
 pub(super) const HOSTS_TSC: &str = "SMP vm created on host with unstable TSC";
 

@@ -82,6 +82,8 @@ const MESSAGES: &[(&str, LogMessage)] = &[
     ("took a split_lock trap at address: 0x", LogMessage::SplitLocks),
     // Linux drivers/net/ethernet/intel/iavf/iavf_main.c.
     ("Multiqueue Disabled: Queue pair count = 1", LogMessage::OneQueue),
+    // QEMU hw/virtio/virtio.c, `virtqueue_map_desc`: `virtio_error` marks the device as broken.
+    ("virtio: bogus descriptor or out of resources", LogMessage::BrokenRing),
 ];
 
 /// What many logs have by the way: beside others they say nothing.
@@ -151,6 +153,16 @@ fn slot_waits(text: &str) -> bool {
     })
 }
 
+/// Linux net/sched/sch_generic.c, `dev_watchdog`, of a card that VMMs emulate, and a kernel's log that says that its machine is one of QEMU's: machines have such
+/// cards too, and their driver's name is the same.
+fn card_hangs(text: &str) -> bool {
+    const DRIVERS: [&str; 5] = ["(e1000)", "(e1000e)", "(8139cp)", "(8139too)", "(pcnet32)"];
+    let mut hangs = lines(text).filter(|line| line.contains("NETDEV WATCHDOG: "));
+    let is_of_qemu = |line: &str| line.contains("Hardware name: QEMU ");
+    hangs.any(|line| DRIVERS.iter().any(|driver| line.contains(driver)))
+        && lines(text).any(is_of_qemu)
+}
+
 pub(super) fn messages(text: &str) -> Option<Vec<Observed>> {
     let is_said = |words: &str| lines(text).any(|line| line.contains(words));
     let mut found = Vec::new();
@@ -170,6 +182,7 @@ pub(super) fn messages(text: &str) -> Option<Vec<Observed>> {
             found.push(observed);
         }
     }
+    found.extend(card_hangs(text).then_some(Observed::Message(LogMessage::CardHangs)));
     found.extend(blocked(text).map(Observed::Message));
     found.extend(slot_waits(text).then_some(Observed::Message(LogMessage::SlotWaits)));
     // x86-64-v3 and its like have the default's name.

@@ -21,7 +21,10 @@ const STACK: usize = 80;
 const WAITS_FOR_LOCK: &str = "kvm_wait";
 
 /// What waits for another function's sake: Linux kernel/sched, kernel/locking, lib.
-const WAITS: [&str; 26] = [
+const WAITS: [&str; 28] = [
+    // Of OpenZFS: module/os/linux/spl/spl-condvar.c.
+    "cv_wait_common",
+    "__cv_wait",
     "schedule",
     "__schedule",
     "schedule_timeout",
@@ -77,15 +80,16 @@ pub(super) fn functions(text: &str) -> Option<Vec<Observed>> {
     };
     // Lines that are left of the last message's stack, and of the last blocked task's.
     let (mut stuck, mut blocked) = (0usize, 0usize);
+    let mut of_vmm = false;
     for line in lines(text) {
         if STUCK.iter().any(|words| line.contains(words)) {
             (stuck, blocked) = (STACK, 0);
         } else if let Some((_, task)) = line.split_once("INFO: task ") {
             // Threads of vCPUs are of a host, and have a finding of their own.
             let name = task.split_once(BLOCKED).and_then(|(name, _)| name.rsplit_once(':'));
-            let is_of_guest =
-                name.is_some_and(|(name, _)| !is_vcpu_thread(name) && !name.starts_with("qemu"));
-            (stuck, blocked) = (0, if is_of_guest { STACK } else { 0 });
+            let name = name.map_or("", |(name, _)| name);
+            (stuck, blocked) = (0, if is_vcpu_thread(name) { 0 } else { STACK });
+            of_vmm = name.starts_with("qemu");
         } else if stuck > 0 {
             stuck -= 1;
             if let Some(name) = at(line) {
@@ -105,7 +109,11 @@ pub(super) fn functions(text: &str) -> Option<Vec<Observed>> {
             if let Some(name) = name.filter(|_| !line.contains("RIP:")) {
                 blocked = 0;
                 if let Some(name) = ShortName::new(name) {
-                    add(Observed::BlockedIn(name));
+                    add(if of_vmm {
+                        Observed::VmmBlockedIn(name)
+                    } else {
+                        Observed::BlockedIn(name)
+                    });
                 }
             }
         }
@@ -121,6 +129,7 @@ mod tests {
         let name = |one: &Observed| match one {
             Observed::StuckIn(name) => format!("stuck {}", name.as_str()),
             Observed::BlockedIn(name) => format!("blocked {}", name.as_str()),
+            Observed::VmmBlockedIn(name) => format!("QEMU {}", name.as_str()),
             other => format!("{other:?}"),
         };
         functions(text).unwrap_or_default().iter().map(name).collect()
@@ -164,5 +173,7 @@ mod tests {
         assert_eq!(said(stack), Vec::<String>::new());
         let vcpu = "INFO: task CPU 0/KVM:277 blocked for more than 120 seconds.\n";
         assert_eq!(said(&format!("{vcpu}{stack}")), Vec::<String>::new());
+        let qemu = "INFO: task qemu-kvm:277 blocked for more than 120 seconds.\n";
+        assert_eq!(said(&format!("{qemu}{stack}")), ["QEMU jbd2_journal_commit_transaction"]);
     }
 }

@@ -20,9 +20,6 @@ pub(crate) use results::{figures, workload};
 pub(crate) use trials::trial;
 pub use trials::whole_trial;
 
-/// A part of the time that is nothing to gain.
-const LITTLE: f64 = 0.01;
-
 /// The verdict. Hostile text.
 pub(crate) fn verdict(verdict: &Verdict) -> String {
     match verdict {
@@ -216,8 +213,7 @@ pub(crate) fn says(says: &Says) -> String {
                 duration(*spent_ns as f64),
                 duration(*all_ns as f64)
             );
-            // The vCPUs' time is at least that in exits.
-            if *spent_ns as f64 <= *all_ns as f64 * LITTLE {
+            if says.gains_nothing() {
                 format!("{known}: fewer of them would gain nothing")
             } else {
                 format!("{known}; the table does not contain the running time")

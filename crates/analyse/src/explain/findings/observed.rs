@@ -75,9 +75,11 @@ fn meaning(observed: Observed) -> Option<Means> {
         }
         Observed::NoKvm => (FoundKind::NoKvm, &[], None),
         Observed::IdleInside { .. } => (FoundKind::IdleInside, &[], None),
+        Observed::MigrationBehind { .. } => (FoundKind::MigrationBehind, &[], None),
         Observed::StealCounter | Observed::StealFalls => (FoundKind::StealCounter, &[], None),
         Observed::StuckIn(function) => (FoundKind::StuckIn(function), &[], None),
         Observed::BlockedIn(function) => (FoundKind::BlockedIn(function), &[], None),
+        Observed::VmmBlockedIn(function) => (FoundKind::VmmBlockedIn(function), &[], None),
         Observed::BootGaps { before, .. } => (FoundKind::BootGaps(before), &[], None),
         Observed::Named(cost, _) => (FoundKind::Named(cost), &[], None),
         Observed::Timed(function, ns) if ns >= LONG_NS => {
@@ -89,7 +91,12 @@ fn meaning(observed: Observed) -> Option<Means> {
                 TimedFunction::SwapSlots | TimedFunction::CreateSlot => &[R::SlotsFirst],
                 TimedFunction::UnregisterDevice | TimedFunction::Ioeventfd => &[R::FewerIoeventfds],
                 TimedFunction::Keyboard => &[R::NoI8042],
-                TimedFunction::IrqBypass | TimedFunction::ClockProbe | TimedFunction::Fsync => &[],
+                TimedFunction::IrqBypass
+                | TimedFunction::ClockProbe
+                | TimedFunction::Fsync
+                | TimedFunction::EndDirtyLogging
+                | TimedFunction::ClearDirtyLog
+                | TimedFunction::MarkIdle => &[],
             };
             (FoundKind::SlowFunction(function), remedies, None)
         }
@@ -182,7 +189,8 @@ fn weight(observed: Observed) -> f64 {
         Observed::NoKvm => 1.0,
         Observed::IdleInside { busy, .. } => busy.min(1.0),
         // More than the message that a CPU is stuck.
-        Observed::StuckIn(_) | Observed::BlockedIn(_) => 0.2,
+        Observed::StuckIn(_) | Observed::BlockedIn(_) | Observed::VmmBlockedIn(_) => 0.2,
+        Observed::MigrationBehind { .. } => 1.0,
         Observed::Named(..) => 0.0,
         _ => 0.1,
     }

@@ -80,7 +80,9 @@ pub(super) fn recognise(text: &str) -> bool {
     let has_total = || text.lines().any(|line| line.trim().starts_with("Total Samples:"));
     text.lines().any(|line| head(line).is_some()) || {
         let rows = text.lines().filter(is_row).take(ENOUGH).count();
-        rows == ENOUGH || rows > 0 && has_total()
+        // The row that somebody tells of, whole to the deviation of its mean.
+        let is_whole = |line: &str| line.contains("us ( +-") && is_row(&line);
+        rows == ENOUGH || rows > 0 && (has_total() || text.lines().any(is_whole))
     }
 }
 

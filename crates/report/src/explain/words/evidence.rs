@@ -360,6 +360,17 @@ pub(crate) fn observed(observed: Observed) -> String {
             percent(idle),
             percent(busy)
         ),
+        Observed::MigrationBehind { dirtied, sent, limit_ms } => {
+            let limit = match limit_ms {
+                0.0 => String::new(),
+                limit => format!("; it may stand still for {limit} ms at its end"),
+            };
+            format!(
+                "the guest writes {} pages a second, the migration sends {}{limit}",
+                numbers::count(dirtied as u64),
+                numbers::count(sent as u64)
+            )
+        }
         Observed::HaltPolls { changes, most_ns } => format!(
             "KVM changed its polling for halted vCPUs (halt_poll_ns) {} times, to {} at most",
             numbers::count(changes),
@@ -367,7 +378,7 @@ pub(crate) fn observed(observed: Observed) -> String {
         ),
         Observed::StealFalls => "the counter of stolen time falls".to_owned(),
         Observed::StuckIn(function) => format!("the CPU was in {}", function.as_str()),
-        Observed::BlockedIn(function) => {
+        Observed::BlockedIn(function) | Observed::VmmBlockedIn(function) => {
             format!("the task was blocked below {}", function.as_str())
         }
         Observed::BootGaps { count, ns, all_ns, before } => format!(

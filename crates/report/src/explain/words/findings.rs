@@ -3,7 +3,7 @@
 use vmtax_analyse::explain::{CpuHolder, FoundKind, LineTimer, Subject};
 use vmtax_events::apicv::ApicvInhibit;
 
-use super::observed::{boot_gaps, message, named_cost, slow_function, stuck_in};
+use super::observed::{boot_gaps, message, named_cost, slow_function, stuck_in, vmm_blocked_in};
 use super::phrases::{REPETITIONS_OF_EACH, SMALL_PAGES, reasons};
 
 /// A finding in words.
@@ -376,7 +376,13 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
             "the guest's processes, or steal and interrupts, take the time after all",
             "which of them: `perf kvm stat record -a sleep 10` on the host, and `perf top -p PID` of the VMM (guest code, kvm_vcpu_halt, or the VMM's own); /proc/cmdline and /sys/devices/system/cpu/cpuidle/current_driver in the guest",
         ),
+        FoundKind::MigrationBehind => words(
+            "the guest dirties memory about as fast as its migration sends it: precopy repeats its rounds and does not end by itself",
+            "the rest falls from round to round (`info migrate`: remaining ram, dirty sync count)",
+            "which of both can change: a faster link, more of it (max-bandwidth, multifd), a guest that writes less for as long; auto-converge (slows the vCPUs), postcopy and a longer downtime-limit end it at a price for the guest",
+        ),
         FoundKind::StuckIn(function) => stuck_in(function.as_str(), false),
+        FoundKind::VmmBlockedIn(function) => vmm_blocked_in(function.as_str()),
         FoundKind::BlockedIn(function) => stuck_in(function.as_str(), true),
         FoundKind::BootGaps(before) => boot_gaps(before.as_str()),
         FoundKind::Named(cost) => named_cost(*cost),

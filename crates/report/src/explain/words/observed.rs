@@ -35,6 +35,18 @@ pub(super) fn slow_function(function: TimedFunction) -> FindingWords {
             "the guest's boot probes an RTC (rtc_cmos) that answers slowly or is not there",
             "the same with an RTC (QEMU: -machine microvm,rtc=on), or a guest's kernel without rtc_cmos",
         ),
+        TimedFunction::EndDirtyLogging => (
+            "the end of dirty logging takes long: KVM walks the VM's page tables to make huge pages of small ones again, or frees the small ones",
+            "the same with another kernel, and with kvm.tdp_mmu=N where it can be changed; `perf record -a -g` while it lasts names the function",
+        ),
+        TimedFunction::ClearDirtyLog => (
+            "clearing the dirty log takes long: KVM protects each page that was written again, and flushes TLBs",
+            "the same with another kernel; PML where the processor has it (kvm_intel.pml); `perf record -a -g` while it lasts names the function",
+        ),
+        TimedFunction::MarkIdle => (
+            "marking memory idle takes long: the host clears the accessed bit of each page in the VM's page tables, and flushes its TLBs",
+            "who asks: page_idle, DAMON, the multi-generational LRU (/sys/kernel/mm/lru_gen/enabled); larger pages have fewer entries; `perf record -a -g` while it lasts names the function",
+        ),
         TimedFunction::Fsync => (
             "an fsync waits until the disk has what was written: of a file that was just copied, all of it",
             "the size of what is written (`grep Dirty /proc/meminfo` before it); for images of VMs a reflink (cp --reflink) or an overlay (qemu-img create -b), which have nothing to write; which process waits: `strace -f -T -e fsync`",
@@ -123,6 +135,14 @@ pub(super) fn message(message: LogMessage) -> FindingWords {
         LogMessage::AsyncPageFault => (
             "a task of the guest waits in an asynchronous page fault: the host fetches the page, from swap, from the file of a snapshot or over a network",
             "VmSwap and the major faults of the VMM on the host, and where a restored VM's memory comes from; a task that waits for ever: whether the VM was restored without the MSRs of asynchronous page faults (MSR_KVM_ASYNC_PF_*)",
+        ),
+        LogMessage::BrokenRing => (
+            "QEMU refuses a request to a virtio device (bogus descriptor or out of resources) and stops the device until the guest resets it: the guest waits for requests that never end. Its ring or its buffers' addresses are wrong, or QEMU cannot map them",
+            "the guest's kernel and its driver (which changed last), the same with another version of it; with a bounce buffer or an IOMMU (iommu_platform=on) whether the addresses are below the VM's memory; QEMU's trace events virtqueue_*",
+        ),
+        LogMessage::CardHangs => (
+            "an emulated network card (e1000 and its like) did not send for seconds, and the guest resets it: the VMM did not run, or its network did not take the packets",
+            "the same with virtio-net, which has fewer exits and no such watchdog to miss; on the host whether the VMM gets its processors (`vmtax doctor`) and drops at the tap (`ip -s link`)",
         ),
         LogMessage::OneQueue => (
             "the network card has one queue: one CPU takes all its interrupts and packets; the driver makes as many as there are CPUs when it starts",
@@ -320,6 +340,17 @@ pub(super) fn stuck_in(function: &str, blocked: bool) -> FindingWords {
         means,
         disproof: "the message comes again with other functions each time: then the CPU had no processor",
         next,
+    }
+}
+
+/// A thread of QEMU that waits in its host's kernel. Hostile name.
+pub(super) fn vmm_blocked_in(function: &str) -> FindingWords {
+    FindingWords {
+        means: format!(
+            "a thread of QEMU was blocked for minutes in the host's kernel, below {function}: what it does for the guest (its disks, its monitor) waits as long"
+        ),
+        disproof: "the host's log names other tasks, and never QEMU's",
+        next: "what the rest of the stack is of: a file system, a volume, a network; `iostat -x 1` on the host while it happens, and an I/O thread of QEMU for that disk (-object iothread), which leaves the main loop free",
     }
 }
 
