@@ -44,7 +44,7 @@ fn carry_out(command: &PeerCommand, target: &mut Option<TrafficTarget>) -> Resul
             Ok(vec![SeenVm { facts, ..SeenVm::default() }])
         }
         PeerCommand::Start(site) => {
-            let vms = RunningVms::start(site).map_err(inside)?;
+            let vms = RunningVms::start(site, &mut || ()).map_err(inside)?;
             let own = SeenVm { facts: agent::facts(), ..SeenVm::default() };
             let seen = std::iter::once(own).chain(vms.seen.iter().cloned()).collect();
             *target = Some(TrafficTarget::Inside(Box::new(vms)));

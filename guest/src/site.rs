@@ -2,6 +2,7 @@
 //!
 //! Left out on purpose: the meaning of QEMU's arguments, which vmtax chooses, and recording ([`crate::traffic_host`]).
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -163,8 +164,9 @@ impl Drop for SiteSettings {
 }
 
 impl RunningVms {
-    /// Starts them, and waits until the client has its connection to the server.
-    pub(crate) fn start(site: &Site) -> Result<RunningVms> {
+    /// Starts them, and waits until the client has its connection to the server. `begin` is called just before the VM under test starts: where that is a guest's
+    /// guest, L1 runs by then.
+    pub(crate) fn start(site: &Site, begin: &mut dyn FnMut()) -> Result<RunningVms> {
         network(site)?;
         let settings = SiteSettings::change(&site.settings)?;
         // Anew for each VM: what the one before wrote is gone.
@@ -173,6 +175,10 @@ impl RunningVms {
         let under = Under::begin(&site.pressure)?;
         let limit = Duration::from_millis(site.limit_ms);
         let address = SiteAddress::Vm.address(site.network);
+        let is_inside = matches!(site.client, Client::Inside(_));
+        if !is_inside {
+            begin();
+        }
         let mut vm = SiteQemu::start(&site.qemu, CONSOLE)?;
         pressure::limit(site.pressure.quota, vm.0.id())?;
         let mut peer = None;
@@ -184,6 +190,7 @@ impl RunningVms {
             }
             Client::Inside(inner) => {
                 let mut stream = vm.connect(address, limit)?;
+                begin();
                 let seen = ask(&mut stream, &PeerCommand::Start(inner.clone()))?;
                 (TrafficSender::There(stream), seen)
             }
@@ -220,7 +227,8 @@ impl RunningVms {
         }
     }
 
-    /// What the kernels of the VM and of that in it have loaded. Xen is no such kernel, and the VM that answers is in it.
+    /// What the kernels of the VM and of that in it have loaded. Xen is no such kernel, and the VM that answers is in it. A VM and its peer are told apart by
+    /// nothing in a record of what the machine executes, so they have to have loaded the same at the same addresses.
     pub(crate) fn loaded(&mut self) -> Result<[Option<LoadedAddresses>; 2]> {
         match &mut self.sender {
             TrafficSender::Here(stream) => {
@@ -230,7 +238,15 @@ impl RunningVms {
             TrafficSender::There(stream) => {
                 let vms = ask(stream, &PeerCommand::Loaded)?;
                 let mut loaded = vms.into_iter().map(|vm| vm.loaded);
-                Ok([loaded.next(), loaded.next()])
+                let [first, second] = [loaded.next(), loaded.next()];
+                if self.peer.is_none() {
+                    return Ok([first, second]);
+                }
+                match (&first, &second) {
+                    (Some(peer), Some(vm)) => same_places(peer, vm)?,
+                    _ => return Err("the VM and its peer do not say what they have loaded".into()),
+                }
+                Ok([first, None])
             }
         }
     }
@@ -239,6 +255,20 @@ impl RunningVms {
     pub(crate) fn check(&mut self) -> Result<()> {
         self.vm.check()?;
         self.peer.as_mut().map_or(Ok(()), SiteQemu::check)
+    }
+}
+
+/// Fails if the kernels of a VM and its peer have modules at other addresses.
+fn same_places(peer: &LoadedAddresses, vm: &LoadedAddresses) -> Result<()> {
+    if peer.notes != vm.notes {
+        return Err("the VM and its peer have other kernels, so they have no call trees".into());
+    }
+    let [ours, theirs] = [vm, peer].map(|one| one.modules.iter().collect::<BTreeSet<_>>());
+    match ours.symmetric_difference(&theirs).next() {
+        None => Ok(()),
+        Some((name, address)) => Err(format!(
+            "the VM and its peer have no call trees in common: {name} is at {address:#x} in one of them alone"
+        )),
     }
 }
 

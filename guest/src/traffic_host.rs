@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use vmtax_guest::functions::HostKernels;
+use vmtax_guest::functions::{HostKernels, LoadedAddresses};
 use vmtax_guest::order::{FollowingFile as Named, decode, encode};
 use vmtax_guest::traffic::{CellOutcome, TrafficCell, TrafficKind};
 
@@ -54,12 +54,9 @@ fn carry_out(
     files: &mut Vec<Attachment>,
 ) -> Result<()> {
     if cell.traffic.kind == TrafficKind::Boot {
-        let (vms, elapsed) = record(files, || RunningVms::start(&cell.site))?;
-        outcome.vms.clone_from(&vms.seen);
-        outcome.elapsed_ns = elapsed;
-        return Ok(());
+        return boot(cell, tell, outcome, files);
     }
-    let mut vms = RunningVms::start(&cell.site)?;
+    let mut vms = RunningVms::start(&cell.site, &mut || ())?;
     outcome.vms.clone_from(&vms.seen);
     let traffic = cell.traffic;
     if traffic.warm_up > 0 {
@@ -67,40 +64,74 @@ fn carry_out(
     }
     vms.before_recording()?;
     std::thread::sleep(QUIET);
-    ((), outcome.elapsed_ns) = record(files, || vms.send(traffic, traffic.count))?;
+    ((), outcome.elapsed_ns) = record(files, |begin| {
+        begin();
+        vms.send(traffic, traffic.count)
+    })?;
     vms.check()?;
     if cell.profiled {
-        let [guest, inner] = vms.loaded()?;
-        tell(&HostKernels {
-            functions: kallsyms::functions()?,
-            host: kallsyms::loaded(),
-            guest,
-            inner,
-        })?;
+        tell(&kernels(vms.loaded()?)?)?;
         std::thread::sleep(QUIET);
-        outcome.profiled = Some(profile(|| vms.send(traffic, traffic.count))?);
+        ((), outcome.profiled) = profile(|begin| {
+            begin();
+            vms.send(traffic, traffic.count)
+        })?;
         vms.check()?;
     }
     Ok(())
 }
 
-/// Has a recorder in the emulator record this: the cycles between the readings of the clock that the marks make, the last of which nothing follows.
-fn profile(run: impl FnOnce() -> Result<()>) -> Result<u64> {
-    let marks = WorkloadMarks::new()?;
-    marks.record(true);
-    let result = run();
-    marks.record(false);
-    ports::unrecorded();
-    result.map(|()| marks.cycles().unwrap_or_default())
+/// A VM that starts is the workload. Its second start has the addresses of the first.
+fn boot(
+    cell: &TrafficCell,
+    tell: &dyn Fn(&HostKernels) -> Result<()>,
+    outcome: &mut CellOutcome,
+    files: &mut Vec<Attachment>,
+) -> Result<()> {
+    let start = |begin: &mut dyn FnMut()| RunningVms::start(&cell.site, begin);
+    let (mut vms, elapsed) = record(files, start)?;
+    outcome.vms.clone_from(&vms.seen);
+    outcome.elapsed_ns = elapsed;
+    if cell.profiled {
+        let loaded = vms.loaded()?;
+        drop(vms);
+        tell(&kernels(loaded.clone())?)?;
+        std::thread::sleep(QUIET);
+        (vms, outcome.profiled) = profile(start)?;
+        if vms.loaded()? != loaded {
+            return Err("the VM that was started again has its modules at other addresses".into());
+        }
+    }
+    Ok(())
 }
 
-/// Records KVM while this runs: its result and its time, ns. The recording is the files.
-fn record<T>(files: &mut Vec<Attachment>, run: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
+/// The kernels of this host and of VMs that have loaded this.
+fn kernels([guest, inner]: [Option<LoadedAddresses>; 2]) -> Result<HostKernels> {
+    Ok(HostKernels { functions: kallsyms::functions()?, host: kallsyms::loaded(), guest, inner })
+}
+
+/// Has a recorder in the emulator record this, from where it calls what it is given: the cycles between the readings of the clock that the marks make, the last
+/// of which nothing follows.
+fn profile<T>(run: impl FnOnce(&mut dyn FnMut()) -> Result<T>) -> Result<(T, Option<u64>)> {
+    let marks = WorkloadMarks::new()?;
+    let result = run(&mut || marks.record(true));
+    marks.record(false);
+    ports::unrecorded();
+    result.map(|result| (result, marks.cycles()))
+}
+
+/// Records KVM while this runs, from where it calls what it is given: its result and its time, ns. The recording is the files.
+fn record<T>(
+    files: &mut Vec<Attachment>,
+    run: impl FnOnce(&mut dyn FnMut()) -> Result<T>,
+) -> Result<(T, u64)> {
     trace::clear()?;
     let tracer = Tracer::arm(false, false)?;
-    tracer.record(true);
-    let started = Instant::now();
-    let result = run();
+    let mut started = Instant::now();
+    let result = run(&mut || {
+        tracer.record(true);
+        started = Instant::now();
+    });
     let elapsed = started.elapsed();
     tracer.record(false);
     tracer.disarm()?;

@@ -97,8 +97,8 @@ fn vm(
     let baseline = category.baseline().map_or("none".to_owned(), |baseline| baseline.name.clone());
     writeln!(out, "  baseline: {baseline}")?;
     match host(accel) {
-        Some(_) if target.is_inside() => {
-            for words in vmtax_lab::network::commands(category) {
+        Some(host) if target.is_inside() => {
+            for words in vmtax_lab::network::commands(host, category) {
                 writeln!(out, "  qemu on the emulated host: {}", words.join(" "))?;
             }
         }

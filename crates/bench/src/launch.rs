@@ -106,8 +106,9 @@ impl Launcher {
                         MatrixVms::new(target, kernel, &purpose).map_err(|e| fault(&e))?,
                     )
                 }
-                Some(_) if target.is_inside() => {
+                Some(host) if target.is_inside() => {
                     let setup = NetworkSetup {
+                        host,
                         kernel,
                         cache: vmtax_runs::lab::cache_folder()?,
                         fresh,

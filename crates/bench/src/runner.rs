@@ -12,7 +12,6 @@ use vmtax_cli::signals;
 use vmtax_events::Better;
 use vmtax_guest::job::{Busy, Job, JobOutcome};
 use vmtax_lab::OperationProfile;
-use vmtax_lab::network::ClientPlace;
 use vmtax_machine::Stop;
 use vmtax_runs::lab::fault as lab_fault;
 
@@ -167,23 +166,6 @@ fn check_profiled(matrix: &Matrix) -> anyhow::Result<()> {
     for accel in matrix.accels() {
         vmtax_lab::check_recorded(emulator(accel), matrix.target.processors)
             .map_err(|error| lab_fault(error, None))?;
-    }
-    let traffic = matrix.workloads.iter().filter_map(|workload| match &workload.kind {
-        WorkloadProgram::Traffic(traffic) => Some((&workload.name, traffic)),
-        WorkloadProgram::Adapter(_) | WorkloadProgram::Own { .. } => None,
-    });
-    for (name, traffic) in traffic {
-        let why = match (traffic.of.has_server(), traffic.client) {
-            (false, _) => "it ends when its VM has started",
-            (true, ClientPlace::Peer) => "its peer has modules at addresses of its own",
-            (true, ClientPlace::Host) => continue,
-        };
-        return fail(
-            Code::Usage,
-            format!(
-                "--profile: workload {name} has no call trees: {why}; leave it out with --only"
-            ),
-        );
     }
     Ok(())
 }

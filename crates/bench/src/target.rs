@@ -72,17 +72,18 @@ impl Target {
 
     /// What contradicts VMs of QEMU on an emulated host, if it is to be one; a sentence.
     pub(crate) fn problem_inside(&self) -> Option<&'static str> {
-        let Target { accel, cpus, memory, .. } = Target::default();
+        let Target { cpus, memory, .. } = Target::default();
         if !self.is_inside() {
             return None;
         }
-        if self.accel != Accel::Amd {
+        if !matches!(self.accel, Accel::Amd | Accel::Intel) {
             return Some(
-                "vm.vmm = \"qemu\": is for accel = \"amd\"; VMs of this computer are QEMU's anyway",
+                "vm.vmm = \"qemu\": is for accel = \"amd\" or \"intel\"; VMs of this computer are QEMU's anyway",
             );
         }
-        let other = Target { accel, cpus, memory, vmm: Vmm::Vmtax, ..self.clone() };
+        let other = Target { cpus, memory, vmm: Vmm::Vmtax, ..self.clone() };
         let rest = Target {
+            accel: self.accel,
             kernel: self.kernel.clone(),
             modules: self.modules.clone(),
             ..Target::default()

@@ -30,7 +30,7 @@ use vmtax_machine::{Machine, Stop};
 pub use self::site::{QEMU, commands};
 pub use crate::category::Category;
 use crate::conversation::{Conversation, strange};
-use crate::host::{Booting, HostRecord, HostStart, Ready, What};
+use crate::host::{Booting, HostKind, HostRecord, HostStart, Ready, What};
 use crate::profile::{BatchClock, Clocked, OperationMeasure, OperationProfile, RecordReading};
 use crate::{Error, trace_dat};
 
@@ -204,6 +204,8 @@ pub struct NetworkPlan {
 /// Configuration of the host.
 #[derive(Clone, Debug)]
 pub struct NetworkSetup {
+    /// [`HostKind::Amd`] or [`HostKind::Intel`].
+    pub host: HostKind,
     /// Its kernel, and that of its VMs.
     pub kernel: Kernel,
     /// Folder for saved states.
@@ -253,6 +255,7 @@ pub struct PassageVm {
 /// A host that carries out cells. It ends when dropped.
 #[derive(Debug)]
 pub struct NetworkHost {
+    host: HostKind,
     machine: Machine,
     conversation: Conversation,
     release: String,
@@ -339,6 +342,7 @@ impl NetworkHost {
         let ready = booting.start((&archive, &|| Ok(archive.clone())), &say)?;
         let Ready { machine, conversation, start, recorded, .. } = ready;
         Ok(NetworkHost {
+            host: setup.host,
             machine,
             conversation,
             release: setup.kernel.release.clone(),
@@ -354,7 +358,7 @@ impl NetworkHost {
     /// Carries out a cell. A VM that does not start or stops answering is tried once more, with a note; the inner error says why it was
     /// not measured.
     pub fn carry_out(&mut self, cell: &PlannedCell) -> Result<Result<Passage, String>, Error> {
-        let mut order = TrafficCell { profiled: self.recorded.is_some(), ..cell.order() };
+        let mut order = TrafficCell { profiled: self.recorded.is_some(), ..cell.order(self.host) };
         if !self.counted {
             // The host's time is that of this computer.
             order.site.limit_ms = self.limit.as_millis() as u64;
@@ -429,9 +433,9 @@ impl PlannedCell {
     }
 
     /// A VM for each workload: what a VM did before changes when the host's scheduler lets it run, and so how often it is idle.
-    fn order(&self) -> TrafficCell {
+    fn order(&self, host: HostKind) -> TrafficCell {
         TrafficCell {
-            site: site::of(&self.category, self.client),
+            site: site::of(host, &self.category, self.client),
             traffic: self.traffic(),
             profiled: false,
         }

@@ -79,9 +79,8 @@ impl Needs {
     }
 
     /// Modules of a host, and those of a host that is an L1.
-    fn modules(self, is_l1: bool) -> Vec<&'static str> {
-        let mut names: Vec<&str> =
-            HOST_MODULES.into_iter().chain([HostKind::Amd.module()]).collect();
+    fn modules(self, host: HostKind, is_l1: bool) -> Vec<&'static str> {
+        let mut names: Vec<&str> = HOST_MODULES.into_iter().chain([host.module()]).collect();
         names.extend(self.peer.then_some(PEER_MODULE));
         names.extend(self.swap.then_some(SWAP_MODULE));
         names.extend(VM_MODULES.iter().filter(|_| is_l1));
@@ -101,17 +100,17 @@ pub(super) fn spec(setup: &NetworkSetup, plan: &NetworkPlan) -> Result<(VmSpec, 
     let mut files = vm_files(setup, plan, needs)?;
     let mut vms_mib = needs.vms_mib();
     if needs.l1 {
-        let archive = below_tables(archive(setup, &files, &needs.modules(true))?);
+        let archive = below_tables(archive(setup, &files, &needs.modules(setup.host, true))?);
         files.insert(L1.to_owned(), archive);
         vms_mib = vms_mib.max(L1_MIB);
     }
-    let archive = archive(setup, &files, &needs.modules(false))?;
+    let archive = archive(setup, &files, &needs.modules(setup.host, false))?;
     let memory_mib = HOST_MIB + vms_mib + cpus * (BUFFER_KIB >> 10) + programs::memory_mib(&files);
     let mut arguments = if needs.two_nodes { nodes(memory_mib, cpus) } else { Vec::new() };
     arguments.extend(HPET_LINES.iter().filter(|_| needs.device).map(|word| (*word).to_owned()));
     let spec = VmSpec {
         // With counted instructions QEMU lets the other processor run only after a tenth of a second of the machine's time (`TCG_KICK_PERIOD`).
-        emulator: if cpus > 1 { Emulator::Tcg { icount: false } } else { HostKind::Amd.emulator() },
+        emulator: if cpus > 1 { Emulator::Tcg { icount: false } } else { setup.host.emulator() },
         kernel: setup.kernel.clone(),
         command_line: format!(
             "console=ttyS0,115200 {QUICK_BOOT} panic=-1 tsc=reliable {QUIET} vmtax.role=network vmtax.buffer={BUFFER_KIB}{}",

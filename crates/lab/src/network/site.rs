@@ -41,40 +41,51 @@ pub(super) const QUIET: &str = "ipv6.disable=1";
 const NETWORKS: [[u8; 2]; 2] = [[2, 3], [4, 5]];
 
 /// The VMs of a category.
-pub(super) fn of(category: &Category, client: ClientPlace) -> Site {
+pub(super) fn of(host: HostKind, category: &Category, client: ClientPlace) -> Site {
     let [outside, inside] = NETWORKS;
     let levels = category.levels();
     let (outer, inner) = match levels.as_slice() {
         [outer, inner, ..] => (SiteParts(outer), SiteParts(inner)),
-        _ => return vms(SiteParts(&category.parts), client, outside, LIMIT),
+        _ => return vms((host, SiteParts(&category.parts)), client, outside, LIMIT),
     };
     let [network, _] = outside;
-    let client = traffic::Client::Inside(Box::new(vms(inner, client, inside, NESTED_LIMIT)));
-    site(outer, &SiteVm::l1(outer, SiteAddress::Vm.address(network)), network, client, NESTED_LIMIT)
+    let client =
+        traffic::Client::Inside(Box::new(vms((host, inner), client, inside, NESTED_LIMIT)));
+    let l1 = SiteVm::l1(host, outer, SiteAddress::Vm.address(network));
+    site(outer, &l1, network, client, NESTED_LIMIT)
 }
 
 /// QEMU's command lines of a category's VM, and of the one inside, with a client on their host.
-pub fn commands(category: &Category) -> Vec<Vec<String>> {
-    let site = of(category, ClientPlace::Host);
+pub fn commands(host: HostKind, category: &Category) -> Vec<Vec<String>> {
+    let site = of(host, category, ClientPlace::Host);
     match site.client {
         traffic::Client::Inside(inner) => vec![site.qemu, inner.qemu],
         _ => vec![site.qemu],
     }
 }
 
-fn vms(parts: SiteParts<'_>, client: ClientPlace, networks: [u8; 2], limit: Duration) -> Site {
+fn vms(
+    (host, parts): (HostKind, SiteParts<'_>),
+    client: ClientPlace,
+    networks: [u8; 2],
+    limit: Duration,
+) -> Site {
     let [of_host, of_peer] = networks;
     let [tap, peers_tap] = TAPS;
     match client {
         ClientPlace::Host => {
-            let vm = SiteVm::server(parts, SiteAddress::Vm.address(of_host), TAP);
+            let vm = SiteVm::server(host, parts, SiteAddress::Vm.address(of_host), TAP);
             site(parts, &vm, of_host, traffic::Client::Host, limit)
         }
         ClientPlace::Peer => {
             let plain = [&KINDS[0]];
-            let peer =
-                SiteVm::peer(SiteParts(&plain), SiteAddress::Peer.address(of_peer), peers_tap);
-            let vm = SiteVm::server(parts, SiteAddress::Vm.address(of_peer), tap);
+            let peer = SiteVm::peer(
+                host,
+                SiteParts(&plain),
+                SiteAddress::Peer.address(of_peer),
+                peers_tap,
+            );
+            let vm = SiteVm::server(host, parts, SiteAddress::Vm.address(of_peer), tap);
             site(parts, &vm, of_peer, traffic::Client::Peer(peer.qemu()), limit)
         }
     }
@@ -107,6 +118,7 @@ pub(super) fn initramfs(modules: &BTreeSet<&str>) -> String {
 
 /// One VM of QEMU.
 struct SiteVm<'a> {
+    host: HostKind,
     parts: SiteParts<'a>,
     role: &'static str,
     address: [u8; 4],
@@ -118,27 +130,42 @@ struct SiteVm<'a> {
 }
 
 impl SiteVm<'_> {
-    fn server<'a>(parts: SiteParts<'a>, address: [u8; 4], tap: &'static str) -> SiteVm<'a> {
+    fn server<'a>(
+        host: HostKind,
+        parts: SiteParts<'a>,
+        address: [u8; 4],
+        tap: &'static str,
+    ) -> SiteVm<'a> {
         let (role, card) = ("server", "56");
         let initramfs = initramfs(&parts.modules());
         let memory_mib = if parts.is_in_xen() { XEN_MIB } else { VM_MIB };
-        SiteVm { parts, role, address, tap, card, initramfs, memory_mib }
+        SiteVm { host, parts, role, address, tap, card, initramfs, memory_mib }
     }
 
-    fn peer<'a>(parts: SiteParts<'a>, address: [u8; 4], tap: &'static str) -> SiteVm<'a> {
-        SiteVm { role: "driver", card: "57", ..SiteVm::server(parts, address, tap) }
+    fn peer<'a>(
+        host: HostKind,
+        parts: SiteParts<'a>,
+        address: [u8; 4],
+        tap: &'static str,
+    ) -> SiteVm<'a> {
+        SiteVm { role: "driver", card: "57", ..SiteVm::server(host, parts, address, tap) }
     }
 
-    fn l1<'a>(parts: SiteParts<'a>, address: [u8; 4]) -> SiteVm<'a> {
+    fn l1<'a>(host: HostKind, parts: SiteParts<'a>, address: [u8; 4]) -> SiteVm<'a> {
         let (initramfs, memory_mib) = (L1.to_owned(), L1_MIB);
-        SiteVm { role: "driver", initramfs, memory_mib, ..SiteVm::server(parts, address, TAP) }
+        SiteVm {
+            role: "driver",
+            initramfs,
+            memory_mib,
+            ..SiteVm::server(host, parts, address, TAP)
+        }
     }
 
     fn command_line(&self) -> String {
         let (role, address) = (self.role, Ipv4Addr::from(self.address));
         let clock = self.parts.clock();
         let own = format!("{QUIET}{clock} vmtax.role={role} vmtax.address={address}");
-        HostKind::Amd.vm_command_line(&own) + &self.parts.words()
+        self.host.vm_command_line(&own) + &self.parts.words()
     }
 
     /// What QEMU loads: a kernel, its initramfs, and its command line. Xen's initramfs are its dom0's kernel with its words, and the dom0's initramfs.
@@ -208,7 +235,7 @@ mod tests {
     use super::*;
 
     fn line(name: &str, client: ClientPlace) -> String {
-        of(&Category::read(name).expect("a category"), client).qemu.join(" ")
+        of(HostKind::Amd, &Category::read(name).expect("a category"), client).qemu.join(" ")
     }
 
     #[test]
@@ -240,7 +267,7 @@ mod tests {
     #[test]
     fn xen_is_loaded_with_its_dom0() {
         let category = Category::read("plain+xen").expect("a category");
-        let words = of(&category, ClientPlace::Host).qemu;
+        let words = of(HostKind::Amd, &category, ClientPlace::Host).qemu;
         let value = |option: &str| {
             let at = words.iter().position(|word| word == option).expect("an option");
             words[at + 1].as_str()
@@ -259,7 +286,9 @@ mod tests {
 
     #[test]
     fn parts_change_the_host() {
-        let site = |name: &str| of(&Category::read(name).expect("a category"), ClientPlace::Host);
+        let site = |name: &str| {
+            of(HostKind::Amd, &Category::read(name).expect("a category"), ClientPlace::Host)
+        };
         let setting = |site: &Site, file: &str| {
             let named = site.settings.iter().filter(|(path, _)| path.ends_with(file));
             named.map(|(_, content)| content.clone()).collect::<Vec<_>>()
@@ -280,6 +309,7 @@ mod tests {
     #[test]
     fn parts_before_nested_are_those_of_l1() {
         let site = of(
+            HostKind::Amd,
             &Category::read("plain-x2apic+nested+vhost").expect("a category"),
             ClientPlace::Host,
         );
@@ -295,7 +325,7 @@ mod tests {
     #[test]
     fn a_peer_is_plain_and_has_a_card_of_its_own() {
         let category = Category::read("plain+vhost").expect("a category");
-        let site = of(&category, ClientPlace::Peer);
+        let site = of(HostKind::Amd, &category, ClientPlace::Peer);
         let traffic::Client::Peer(peer) = &site.client else { panic!("no peer") };
         let (vm, peer) = (site.qemu.join(" "), peer.join(" "));
         for (line, tap, mac, address) in

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use vmtax_cli::progress::Progress;
 use vmtax_events::{Better, Losses, Recording as Facts, RowSink, Sample, Vm};
 use vmtax_lab::network::{NetworkHost, NetworkPlan, NetworkSetup, Passage, PassageVm, Turns};
-use vmtax_lab::{HostKind, Window, console_text};
+use vmtax_lab::{Window, console_text};
 use vmtax_store::{Claim, RunWriter};
 
 use super::{
@@ -74,11 +74,11 @@ pub fn measure_network(
     plan: &NetworkPlan,
     claim: Option<Claim>,
 ) -> anyhow::Result<DoneKernel> {
-    vmtax_machine::check(HostKind::Amd.emulator()).map_err(|e| fault(e.into(), None))?;
     let cache = cache_folder()?;
     let consoles = Consoles::new(&cache)?;
     let console = consoles.0.join("network.txt");
     let setup = setup(cache, console);
+    vmtax_machine::check(setup.host.emulator()).map_err(|e| fault(e.into(), None))?;
     let spinner = Progress::spinner();
     let passages = run(&setup, plan, &|what| spinner.say(what));
     drop(spinner);
@@ -98,7 +98,7 @@ pub fn measure_network(
 fn store(setup: &NetworkSetup, passages: &Passages, claim: Claim) -> anyhow::Result<()> {
     let folder = &claim.folder().to_owned();
     let labels = [
-        ("host", HostKind::Amd.to_string()),
+        ("host", setup.host.to_string()),
         ("vmm", format!("QEMU {}", passages.vmm)),
         ("modules", setup.kernel.modules_label().unwrap_or_default()),
     ];

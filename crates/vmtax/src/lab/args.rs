@@ -64,6 +64,7 @@ impl VmHostArgs {
         let kernel = self.kernel(Architecture::Amd64, kernel)?;
         let (fresh, limit) = (self.fresh, self.limit);
         Ok(move |cache, console| NetworkSetup {
+            host: HostKind::Amd,
             profile: false,
             annotate: Vec::new(),
             kernel,

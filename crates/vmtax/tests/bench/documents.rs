@@ -20,14 +20,22 @@ const COMPILES_BY_KERNEL: [(&str, &str); 3] =
     [("profiled-amd-6.1", "6.1"), ("profiled-amd-6.12", "6.12"), ("profiled-amd-7.3", "7.3")];
 
 /// Runs of workloads.
-const WORKLOADS: [(&str, &str, &str); 7] = [
+const WORKLOADS: [(&str, &str, &str); 15] = [
     ("profiled-amd-6.1", "AMD", "compile"),
     ("profiled-amd-6.1-wakeups", "AMD", "wakeup"),
     ("profiled-amd-6.1-wakeups", "AMD", "ipi"),
     ("profiled-amd-6.1-streams", "AMD", "send"),
     ("profiled-amd-6.1-streams", "AMD", "receive"),
+    ("profiled-amd-6.1-peers", "AMD", "send to a peer"),
+    ("profiled-amd-6.1-peers", "AMD", "receive from a peer"),
+    ("profiled-amd-6.1-memory", "AMD", "memory"),
+    ("amd-6.1-boot", "AMD", "boot"),
     ("profiled-intel-6.1", "Intel", "compile"),
     ("profiled-intel-6.1-wakeup", "Intel", "wakeup"),
+    ("profiled-intel-6.1-streams", "Intel", "send"),
+    ("profiled-intel-6.1-streams", "Intel", "receive"),
+    ("profiled-intel-6.1-memory", "Intel", "memory"),
+    ("intel-6.1-boot", "Intel", "boot"),
 ];
 
 fn root(path: &str) -> PathBuf {
@@ -360,24 +368,34 @@ fn compile() -> String {
     table(&["host", "", "at L1", "at L2"], &rows)
 }
 
+/// Instructions of one operation of a workload: at L1 all, of L0, of the guest; at L2 all, of L0, of L1, of the guest; and the ratio.
+fn instructions(run: &Path, workload: &str) -> [String; 8] {
+    let functions = csv(&ok(&["compare", name(run), "--functions", "--format", "csv"]));
+    let of_code = |code: &str, column: &str| {
+        let is_sum = |row: &&BTreeMap<String, String>| {
+            row["workload"] == workload && row["code"] == code && row["function"] == "all"
+        };
+        let row = functions.iter().find(is_sum).unwrap();
+        row[column].parse::<f64>().unwrap_or_default()
+    };
+    let codes = ["host", "hypervisor in the VM", "workload's guest"];
+    let base = codes.map(|code| of_code(code, "instructions_baseline"));
+    let own = codes.map(|code| of_code(code, "instructions"));
+    let [at_l1, at_l2]: [f64; 2] = [base.iter().sum(), own.iter().sum()];
+    let [of_l0, _, of_guest] = base;
+    let [l0, l1, guest] = own;
+    let ratio = format!("{:.2}", at_l2 / at_l1);
+    let counts = [at_l1, of_l0, of_guest, at_l2, l0, l1, guest].map(grouped);
+    let mut cells = counts.into_iter().chain([ratio]);
+    std::array::from_fn(|_| cells.next().unwrap())
+}
+
 /// Instructions and exits of one operation of each workload.
 fn workloads() -> String {
     let mut rows = Vec::new();
     for (run, host, workload) in WORKLOADS {
         let run = root(&format!("captures/bench-nested/{run}"));
-        let functions = csv(&ok(&["compare", name(&run), "--functions", "--format", "csv"]));
         let exits = csv(&ok(&["compare", name(&run), "--exits", "--format", "csv"]));
-        let of_code = |code: &str, column: &str| {
-            let is_sum = |row: &&BTreeMap<String, String>| {
-                row["workload"] == workload && row["code"] == code && row["function"] == "all"
-            };
-            let row = functions.iter().find(is_sum).unwrap();
-            row[column].parse::<f64>().unwrap_or_default()
-        };
-        let codes = ["host", "hypervisor in the VM", "workload's guest"];
-        let base = codes.map(|code| of_code(code, "instructions_baseline"));
-        let own = codes.map(|code| of_code(code, "instructions"));
-        let [at_l1, at_l2]: [f64; 2] = [base.iter().sum(), own.iter().sum()];
         let is_sum =
             |row: &&BTreeMap<String, String>| row["workload"] == workload && row["guest"] == "all";
         let row = exits.iter().find(is_sum).unwrap();
@@ -386,8 +404,11 @@ fn workloads() -> String {
             few => format!("{few:.2}"),
         };
         let mut cells = vec![format!("{host} `{workload}`")];
-        cells.extend([at_l1, base[0], base[2], at_l2, own[0], own[1], own[2]].map(grouped));
-        cells.push(format!("{:.2}", at_l2 / at_l1));
+        // A boot has no call trees.
+        cells.extend(match workload {
+            "boot" => [""; 8].map(str::to_owned),
+            _ => instructions(&run, workload),
+        });
         cells.push(format!("{}, {}", exits("exits_baseline"), exits("exits")));
         rows.push(cells);
     }
