@@ -148,10 +148,10 @@ mod tests {
         mapped: None,
     };
 
-    /// What is missing of an operation of which so many exits were seen, interrupts among them.
-    fn missing_of(name: &'static str, level: u8, exits: (u64, u64), apic: bool) -> Option<String> {
+    /// An operation of which nothing was found yet.
+    fn measured(name: &'static str, level: u8) -> MeasuredOperation {
         let definition = suite::operation(name).expect("in a suite");
-        let measured = MeasuredOperation {
+        MeasuredOperation {
             vm: 1,
             name,
             definition,
@@ -172,7 +172,12 @@ mod tests {
             profile: None,
             missing: None,
             failure: None,
-        };
+        }
+    }
+
+    /// What is missing of an operation of which so many exits were seen, interrupts among them.
+    fn missing_of(name: &'static str, level: u8, exits: (u64, u64), apic: bool) -> Option<String> {
+        let measured = measured(name, level);
         let exits = SeenExits { all: exits.0, interrupts: exits.1 };
         let seen = match level {
             1 => SeenWindow { exits, ..WHOLE },
@@ -217,28 +222,7 @@ mod tests {
 
     #[test]
     fn a_recording_without_marks_is_no_measurement() {
-        let measured = MeasuredOperation {
-            vm: 1,
-            name: "rdtsc",
-            definition: suite::operation("rdtsc").expect("in a suite"),
-            level: 1,
-            count: 20,
-            paths: Vec::new(),
-            waited: Vec::new(),
-            places: Vec::new(),
-            window: None,
-            recorded: false,
-            counted: Vec::new(),
-            perf: Vec::new(),
-            at_el2: Vec::new(),
-            exceptions: None,
-            pmu: None,
-            memory: None,
-            paging: None,
-            profile: None,
-            missing: None,
-            failure: None,
-        };
+        let measured = measured("rdtsc", 1);
         let said = |seen| missing(&measured, &seen, Isa::Svm, false).unwrap_or_default();
         for (extent, part) in [
             (Extent::Nothing, "the begin mark is missing"),

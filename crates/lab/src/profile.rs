@@ -12,7 +12,6 @@
 
 mod bochs;
 mod code;
-mod fast;
 mod flow;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod imagined;

@@ -142,6 +142,7 @@ fn the_gates_hold_for_all_policies() {
     let gates = json(&["selftest"]);
     assert_eq!(gates["schema"], "vmtax-vpmu-selftest-1");
     let gates = gates["gates"].as_array().unwrap();
+    assert_eq!(gates.len(), 17);
     for policy in ["legacy", "reuse", "mediated"] {
         assert!(gates.iter().filter(|g| g["policy"] == policy).count() >= 5, "{policy}");
     }

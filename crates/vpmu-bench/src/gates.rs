@@ -218,15 +218,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_gates_hold() {
-        let gates = run().expect("the self-test runs");
-        assert_eq!(gates.len(), 17);
-        for gate in gates {
-            assert!(gate.holds(), "{gate:?}");
-        }
-    }
-
-    #[test]
     fn a_gate_can_fail() {
         let gate = |found, limit| FigureGate { name: "", policy: Policy::Reuse, found, limit };
         assert!(gate(0.0, FigureLimit::AtMost(0.0)).holds());

@@ -1,28 +1,18 @@
-//! Shares of samples, samples that are lost, interrupts that are accounted for; and all of it under contention.
-
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Interrupts that are accounted for, under contention too, and the policies over the same guests. Shares and lost samples are
+//! gates, which `vmtax vpmu selftest` tries.
 
 use vmtax_vpmu::Policy;
 use vmtax_vpmu::host::virtual_time::EventCosts;
 use vmtax_vpmu_bench::compare::{ComparedGuest, compare};
 use vmtax_vpmu_bench::contention::contended;
-use vmtax_vpmu_bench::precision::{FUNCTIONS, SampledProfile, Sampling};
-use vmtax_vpmu_bench::published::{self, ASSUMED, PROFILES};
+use vmtax_vpmu_bench::precision::{FUNCTIONS, Sampling};
+use vmtax_vpmu_bench::published::{self, ASSUMED};
 use vmtax_vpmu_bench::script::GuestScript;
 
-fn run(policy: Policy) -> SampledProfile {
-    Sampling::default().run(policy, published::costs(ASSUMED)).unwrap()
-}
-
 #[test]
-fn shares_are_within_their_gates_under_all_policies() {
+fn the_program_has_the_published_functions() {
     assert_eq!(FUNCTIONS.iter().map(|(_, share)| share).sum::<u64>(), 1000);
     assert_eq!(FUNCTIONS.map(|(name, _)| name), published::FUNCTIONS);
-    for policy in Policy::ALL {
-        let profile = run(policy);
-        assert!(profile.precise(), "{policy:?} {profile:#?}");
-        assert!(profile.samples > 1000);
-    }
 }
 
 #[test]
@@ -35,20 +25,9 @@ fn a_biased_sampler_is_detected() {
 }
 
 #[test]
-fn legacy_loses_samples_as_published_and_the_others_do_not() {
-    let ideal = Sampling::default().run(Policy::Reuse, EventCosts::default()).unwrap().samples;
-    let [legacy, reuse, mediated] = Policy::ALL.map(|policy| run(policy).samples);
-    assert!(reuse * 100 >= ideal * 95, "{reuse} of {ideal}");
-    assert!(mediated * 100 >= ideal * 95, "{mediated} of {ideal}");
-    assert!(legacy * 2 < ideal, "{legacy} of {ideal}");
-    let [published, version_2, host] = PROFILES.map(|profile| profile.samples);
-    assert_eq!((published, version_2, host), (5_198, 22_550, 20_652));
-}
-
-#[test]
 fn every_period_is_an_interrupt() {
     for policy in Policy::ALL {
-        let profile = run(policy);
+        let profile = Sampling::default().run(policy, published::costs(ASSUMED)).unwrap();
         let a = profile.activity;
         // A sample begins where the last one was taken: at the end of the unit that it fell in.
         let expected = a.counted / Sampling::default().period.next_multiple_of(55);

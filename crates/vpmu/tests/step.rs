@@ -26,88 +26,37 @@ struct ProgramFamily {
 }
 
 const FAMILIES: [ProgramFamily; 16] = [
-    ProgramFamily {
-        name: "straight line",
-        program: nops,
-        takes: |n| (n, 0),
-        numbers: [1, 10, 500],
-    },
-    ProgramFamily {
-        name: "loop",
-        program: counted_loop,
-        takes: |n| (1 + 2 * n, n),
-        numbers: [1, 9, 400],
-    },
-    ProgramFamily {
-        name: "branch to itself",
-        program: own_loop,
-        takes: |n| (1 + n, n),
-        numbers: [1, 7, 600],
-    },
-    ProgramFamily {
-        name: "nested loops",
-        program: nested,
-        takes: |n| (1 + n * (3 + 2 * 5), n * 6),
-        numbers: [1, 6, 40],
-    },
-    ProgramFamily {
-        name: "calls",
-        program: calls,
-        takes: |n| (2 + 4 * n, 1 + 3 * n),
-        numbers: [1, 8, 150],
-    },
-    ProgramFamily {
-        name: "recursion",
-        program: recursion,
-        takes: |n| (2 + 4 * n, 1 + 3 * n),
-        numbers: [1, 5, 120],
-    },
-    ProgramFamily {
-        name: "calls through a register",
-        program: indirect,
-        takes: |n| (3 + 4 * n, 1 + 3 * n),
-        numbers: [1, 4, 100],
-    },
-    ProgramFamily {
-        name: "branches not taken",
-        program: not_taken,
-        takes: |n| (2 * n, n),
-        numbers: [1, 12, 200],
-    },
-    ProgramFamily {
-        name: "every other branch taken",
-        program: alternating,
-        takes: |n| (1 + 4 * n + n.div_ceil(2), 2 * n),
-        numbers: [1, 10, 151],
-    },
-    ProgramFamily {
-        name: "repeated store",
-        program: repeated_store,
-        takes: |_| (2, 0),
-        numbers: [0, 1, 900],
-    },
-    ProgramFamily {
-        name: "repeated search",
-        program: repeated_search,
-        takes: |_| (3, 0),
-        numbers: [0, 2, 300],
-    },
-    ProgramFamily {
-        name: "loop of repeated stores",
-        program: repeated_loop,
-        takes: |n| (1 + 4 * n, n),
-        numbers: [1, 3, 30],
-    },
-    ProgramFamily {
-        name: "Fibonacci",
-        program: fibonacci,
-        takes: fibonacci_takes,
-        numbers: [1, 5, 9],
-    },
-    ProgramFamily { name: "Collatz", program: collatz, takes: collatz_takes, numbers: [2, 7, 27] },
-    ProgramFamily { name: "Euclid", program: euclid, takes: euclid_takes, numbers: [1, 144, 1001] },
-    ProgramFamily { name: "sieve", program: sieve, takes: sieve_takes, numbers: [4, 30, 100] },
+    family("straight line", nops, |n| (n, 0), [1, 10, 500]),
+    family("loop", counted_loop, |n| (1 + 2 * n, n), [1, 9, 400]),
+    family("branch to itself", own_loop, |n| (1 + n, n), [1, 7, 600]),
+    family("nested loops", nested, |n| (1 + n * (3 + 2 * 5), n * 6), [1, 6, 40]),
+    family("calls", calls, |n| (2 + 4 * n, 1 + 3 * n), [1, 8, 150]),
+    family("recursion", recursion, |n| (2 + 4 * n, 1 + 3 * n), [1, 5, 120]),
+    family("calls through a register", indirect, |n| (3 + 4 * n, 1 + 3 * n), [1, 4, 100]),
+    family("branches not taken", not_taken, |n| (2 * n, n), [1, 12, 200]),
+    family(
+        "every other branch taken",
+        alternating,
+        |n| (1 + 4 * n + n.div_ceil(2), 2 * n),
+        [1, 10, 151],
+    ),
+    family("repeated store", repeated_store, |_| (2, 0), [0, 1, 900]),
+    family("repeated search", repeated_search, |_| (3, 0), [0, 2, 300]),
+    family("loop of repeated stores", repeated_loop, |n| (1 + 4 * n, n), [1, 3, 30]),
+    family("Fibonacci", fibonacci, fibonacci_takes, [1, 5, 9]),
+    family("Collatz", collatz, collatz_takes, [2, 7, 27]),
+    family("Euclid", euclid, euclid_takes, [1, 144, 1001]),
+    family("sieve", sieve, sieve_takes, [4, 30, 100]),
 ];
+
+const fn family(
+    name: &'static str,
+    program: fn(&mut CodeAssembler, u32) -> AssembledStep,
+    takes: fn(u64) -> StepCounts,
+    numbers: [u32; 3],
+) -> ProgramFamily {
+    ProgramFamily { name, program, takes, numbers }
+}
 
 fn nops(a: &mut CodeAssembler, n: u32) -> AssembledStep {
     (0..n).try_for_each(|_| a.nop())

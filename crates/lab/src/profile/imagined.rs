@@ -165,26 +165,37 @@ pub fn kernels() -> HostKernels {
         (REFLECTS, "nested_vmx_vmexit"),
         (REFLECTS_SVM, "nested_svm_vmexit"),
     ];
+    kernels_with(&functions)
+}
+
+/// Kernels with these functions, by address.
+pub(crate) fn kernels_with(functions: &[(u64, &str)]) -> HostKernels {
     let mut before = 0;
-    let steps =
-        functions.map(|(at, name)| (at - std::mem::replace(&mut before, at), name.to_owned()));
-    let part = CodePart { name: String::new(), functions: steps.to_vec() };
+    let steps = functions
+        .iter()
+        .map(|&(at, name)| (at - std::mem::replace(&mut before, at), name.to_owned()));
+    let part = CodePart { name: String::new(), functions: steps.collect() };
     let functions = KernelFunctions { parts: vec![part] };
     let (host, guest) = (LoadedAddresses::default(), Some(LoadedAddresses::default()));
     HostKernels { functions, host, guest, inner: None }
 }
 
+/// Two instructions, of which CPUID is not done; the host's 3 + 2, one more, and VMRUN; then the rest of the guest's.
+pub(crate) fn handled_cpuid() -> TcgRecord {
+    let mut record = TcgRecord::new();
+    record.begin();
+    record.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);
+    record.partial(2);
+    record.handle();
+    record.block(RUN + 0x100, HOST, &[NOP]);
+    record.enter();
+    record.block(LAST - 1, GUEST, &[NOP, RDTSC]);
+    record.block(LAST + 2, GUEST, &[NOP]);
+    record
+}
+
 /// Small records that are whole: of each emulator, a CPUID that the host handles.
 pub fn samples() -> [Vec<u8>; 3] {
-    let mut tcg = TcgRecord::new();
-    tcg.begin();
-    tcg.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);
-    tcg.partial(2);
-    tcg.handle();
-    tcg.block(RUN + 0x100, HOST, &[NOP]);
-    tcg.enter();
-    tcg.block(LAST - 1, GUEST, &[NOP, RDTSC]);
-    tcg.block(LAST + 2, GUEST, &[NOP]);
     let bochs = [(false, bochs::CPUID), (true, bochs::SVM_CPUID)].map(|(svm, cpuid)| {
         let mut bochs = bochs::BochsRecord::with(svm);
         bochs.begin();
@@ -194,7 +205,7 @@ pub fn samples() -> [Vec<u8>; 3] {
         bochs.end()
     });
     let [vmx, svm] = bochs;
-    [tcg.end(), vmx, svm]
+    [handled_cpuid().end(), vmx, svm]
 }
 
 /// Reads a record as if it were of this host, whose payload is at L1 or at L2, or which has a workload, and adds up its tree.

@@ -7,7 +7,8 @@
 
 mod links;
 
-use super::fast::FastMap;
+use rustc_hash::FxHashMap;
+
 use super::tree::Label;
 
 /// No frame.
@@ -58,9 +59,9 @@ pub(crate) struct Stacks {
     frames: Vec<StackFrame>,
     free: Vec<u32>,
     /// Frames by the place of their return address.
-    slots: FastMap<u64, FrameRef>,
+    slots: FxHashMap<u64, FrameRef>,
     /// Threads by their stack.
-    threads: FastMap<u64, u32>,
+    threads: FxHashMap<u64, u32>,
     count: u32,
     /// The processor that is on, and its place.
     processor: usize,
@@ -89,8 +90,8 @@ impl Stacks {
         let mut stacks = Stacks {
             frames: Vec::new(),
             free: Vec::new(),
-            slots: FastMap::default(),
-            threads: FastMap::default(),
+            slots: FxHashMap::default(),
+            threads: FxHashMap::default(),
             count: 1,
             processor: 0,
             on: UNKNOWN_PLACE,

@@ -69,23 +69,13 @@ const HOST_RUN: &str = "0:kvm_arch_vcpu_ioctl_run";
 
 #[test]
 fn what_an_exit_takes_hangs_under_its_instruction() {
-    let mut record = TcgRecord::new();
-    record.begin();
-    // Two instructions, of which CPUID is not done; the host's 3 + 2, one more, and VMRUN.
-    record.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);
-    record.partial(2);
-    record.handle();
-    record.block(RUN + 0x100, HOST, &[NOP]);
-    record.enter();
-    record.block(LAST - 1, GUEST, &[NOP, RDTSC]);
-    record.block(LAST + 2, GUEST, &[NOP]);
     let expected = [
         // The NOP before CPUID, the one before RDTSC, and RDTSC, less the loop's.
         "payload 2".to_owned(),
         format!("payload;[cpuid];{HOST_RUN} 5"),
         format!("payload;[cpuid];{HOST_RUN};0:msr_interception 2"),
     ];
-    assert_eq!(tree(record, 1, 10), expected);
+    assert_eq!(tree(handled_cpuid(), 1, 10), expected);
 }
 
 /// A repeated instruction without an access is done if an interrupt comes after it, as nothing was left to repeat, and not if the host handles its access.
@@ -128,6 +118,16 @@ fn an_instruction_before_one_whose_fetch_faults_is_done() {
     }
 }
 
+/// What a program of the host's does between two readings of its clock.
+fn of_program(record: &[u8], clock: BatchClock, cycles: u64) -> Result<OperationProfile, String> {
+    let symbols = levels(&kernels(), Architecture::Amd64).unwrap();
+    let operations = BTreeMap::from([(0, Clocked { level: 0, clock })]);
+    let mut batches = RecordBatches::new(MARKS, operations, SourceLines::default());
+    read_record(record, &symbols, &mut batches).map_err(|problem| problem.to_string())?;
+    let measure = OperationMeasure { number: 0, workload: "x", cycles: &[cycles], around: 0 };
+    batches.profile(&measure, &symbols)
+}
+
 /// A program of the host's whose system call runs a guest, waits for another thread and is interrupted.
 #[test]
 fn a_step_of_a_program_has_the_tree_of_its_calls() {
@@ -161,13 +161,7 @@ fn a_step_of_a_program_has_the_tree_of_its_calls() {
     record.access(STACK + 0x900);
     record.block(PROGRAM + 40, HOST, &[RDTSC]);
     record.block(PROGRAM + 48, HOST, &[OUT]);
-    let symbols = levels(&kernels(), Architecture::Amd64).unwrap();
-    let operation = Clocked { level: 0, clock: BatchClock::Program };
-    let lines = SourceLines::default();
-    let mut batches = RecordBatches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
-    read_record(&record.end()[..], &symbols, &mut batches).unwrap();
-    let measure = OperationMeasure { number: 0, workload: "x", cycles: &[522], around: 0 };
-    let profile = batches.profile(&measure, &symbols).unwrap();
+    let profile = of_program(&record.end(), BatchClock::Program, 522).unwrap();
     let run = "(VMM);0:[program];0:kvm_arch_vcpu_ioctl_run";
     let expected = [
         "(VMM);0:[program] 5".to_owned(),
@@ -229,13 +223,7 @@ fn a_step_on_two_processors_has_the_instructions_of_both() {
     record.block(REFLECTS + 3, HOST, &[NOP]);
     record.turn(0);
     record.block(PROGRAM + 48, HOST, &[OUT]);
-    let symbols = levels(&kernels(), Architecture::Amd64).unwrap();
-    let operation = Clocked { level: 0, clock: BatchClock::Program };
-    let lines = SourceLines::default();
-    let mut batches = RecordBatches::new(MARKS, BTreeMap::from([(0, operation)]), lines);
-    read_record(&record.end()[..], &symbols, &mut batches).unwrap();
-    let measure = OperationMeasure { number: 0, workload: "x", cycles: &[517], around: 0 };
-    let profile = batches.profile(&measure, &symbols).unwrap();
+    let profile = of_program(&record.end(), BatchClock::Program, 517).unwrap();
     let expected = [
         "(other threads);0:msr_interception 4",
         "(VMM);0:[program] 3",
@@ -274,16 +262,8 @@ fn a_workload_is_all_between_the_readings_that_follow_its_marks() {
     record.block(PROGRAM + 80, HOST, &[OUT]);
     record.mark(layout::DONE);
     let record = record.end();
-    let symbols = levels(&kernels(), Architecture::Amd64).unwrap();
-    let read = |record: &[u8], cycles: &[u64]| {
-        let operation = Clocked { level: 0, clock: BatchClock::Workload };
-        let operations = BTreeMap::from([(0, operation)]);
-        let mut batches = RecordBatches::new(MARKS, operations, SourceLines::default());
-        read_record(record, &symbols, &mut batches).map_err(|problem| problem.to_string())?;
-        let measure = OperationMeasure { number: 0, workload: "x", cycles, around: 0 };
-        batches.profile(&measure, &symbols)
-    };
-    let profile = read(&record, &[15]).unwrap();
+    let read = |record: &[u8], cycles| of_program(record, BatchClock::Workload, cycles);
+    let profile = read(&record, 15).unwrap();
     assert_eq!((profile.begun, profile.undone, profile.idle), (16, 1, 0));
     let level = |level: u8| {
         let of = profile.rows.iter().filter(|row| row.level == level);
@@ -293,10 +273,10 @@ fn a_workload_is_all_between_the_readings_that_follow_its_marks() {
     let threads = profile.rows.iter().filter(|row| row.kind == CallKind::Thread);
     let names: Vec<&str> = threads.map(|row| row.name.as_str()).collect();
     assert_eq!(names, ["L0 client", "L1 other threads", "L0 vCPU threads"]);
-    let problem = read(&record, &[16]).unwrap_err();
+    let problem = read(&record, 16).unwrap_err();
     assert_eq!(problem, "batch 0: the tree has 15 instructions, and the clock advanced by 16");
     for cut in 0..record.len() {
-        assert!(read(&record[..cut], &[15]).unwrap_err().contains("truncated"), "{cut}");
+        assert!(read(&record[..cut], 15).unwrap_err().contains("truncated"), "{cut}");
     }
 }
 
@@ -311,18 +291,9 @@ fn the_samples_for_fuzzing_are_whole() {
 /// The record of the test above, in which the host's functions have source lines.
 #[test]
 fn lines_are_parts_of_their_functions() {
-    let mut record = TcgRecord::new();
-    record.begin();
-    record.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);
-    record.partial(2);
-    record.handle();
-    record.block(RUN + 0x100, HOST, &[NOP]);
-    record.enter();
-    record.block(LAST - 1, GUEST, &[NOP, RDTSC]);
-    record.block(LAST + 2, GUEST, &[NOP]);
     // The handler's second instruction has another line than its first, and what follows it has none.
     let lines = SourceLines::of("svm.c", &[(HANDLER, 7), (HANDLER + 1, 8), (HANDLER + 2, 0)]);
-    let profile = profile_lines(&record.end(), 1, 10, lines).unwrap().unwrap();
+    let profile = profile_lines(&handled_cpuid().end(), 1, 10, lines).unwrap().unwrap();
     let expected = [
         "payload 2".to_owned(),
         format!("payload;[cpuid];{HOST_RUN} 5"),

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
+use rustc_hash::FxHashMap;
 use vmtax_events::arm::registers;
-
-use super::fast::FastMap;
 
 /// The meaning of a node. Functions are numbers of [`super::symbols::Symbols`]; other things are listed in [`Labels`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -129,7 +128,7 @@ pub(crate) struct Node {
 #[derive(Debug, Default)]
 pub(crate) struct RecordedTree {
     pub(crate) nodes: Vec<Node>,
-    children: FastMap<u64, u32>,
+    children: FxHashMap<u64, u32>,
 }
 
 /// The parent of root nodes.
@@ -147,7 +146,7 @@ impl RecordedTree {
 
     /// Nothing more is added: it takes less room.
     pub(crate) fn end(&mut self) {
-        self.children = FastMap::default();
+        self.children = FxHashMap::default();
     }
 
     pub(crate) fn add(&mut self, node: u32, count: u64) {

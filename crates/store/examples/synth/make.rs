@@ -8,9 +8,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
 
 use vmtax_events::{AccessRow, ExitRow, Losses, Recording, RowSink, Sample, Stat, Tally, TimeRow};
-use vmtax_store::{CreateOptions, Error, Run, RunWriter};
+use vmtax_store::{CreateOptions, Error, Run, RunWriter, rfc3339};
 
 /// What fleet to make.
 #[derive(Clone, Debug)]
@@ -226,19 +227,11 @@ fn scale_time(row: &TimeRow, offset: u64, factor: f64) -> TimeRow {
     row
 }
 
-/// A day of 2026.
+/// A day of 2026, which began this many days after 1970.
 fn date(day: u32) -> String {
-    const MONTHS: [u32; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let (mut year, mut day) = (2026, day);
-    loop {
-        for (month, length) in MONTHS.into_iter().enumerate() {
-            if day < length {
-                return format!("{year}-{:02}-{:02}", month + 1, day + 1);
-            }
-            day -= length;
-        }
-        year += 1;
-    }
+    const FIRST: u64 = 20_454;
+    let time = UNIX_EPOCH + Duration::from_secs((FIRST + u64::from(day)) * 86_400);
+    rfc3339(time)[..10].to_owned()
 }
 
 /// Numbers that look like chance: `SplitMix64`.

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::{name, ok, vmtax};
+use crate::processors::{TurnsCell, TurnsRun};
+use crate::{CsvRow, csv, name, ok, reported};
 
 /// Runs of one CPUID at L1 and L2, by host.
 const KERNELS: [&str; 4] = ["6.1.0-56", "6.12.118+deb13", "6.18.15+deb13", "7.3.4+deb13"];
@@ -43,7 +44,7 @@ fn root(path: &str) -> PathBuf {
 }
 
 /// A number with commas.
-fn grouped(number: f64) -> String {
+pub(crate) fn grouped(number: f64) -> String {
     let digits = format!("{:.0}", number.abs());
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -97,8 +98,7 @@ struct NestedCpuid {
 impl NestedCpuid {
     fn of(kernel: &'static str, (host, shown): (&str, &'static str)) -> NestedCpuid {
         let run = root(&format!("captures/kernels/l2-cpuid/{kernel}-{host}"));
-        let json = vmtax(&["report", name(&run), "--format", "json"]);
-        let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+        let json: Value = serde_json::from_str(&reported(&run, &["--format", "json"])).unwrap();
         let rows = json["operations"]["rows"].as_array().unwrap();
         let of_level = |level: &str| rows.iter().find(|row| row["level"] == level).unwrap();
         let path = |level| of_level(level)["path"]["median"].as_f64().unwrap();
@@ -109,8 +109,7 @@ impl NestedCpuid {
             *exits.entry(reason).or_default() += exit["per_operation"].as_f64().unwrap();
         }
         let count = l2["count"].as_f64().unwrap();
-        let folded = vmtax(&["report", name(&run), "--format", "folded"]);
-        let folded = String::from_utf8(folded.stdout).unwrap();
+        let folded = reported(&run, &["--format", "folded"]);
         let (mut parts, mut functions) = (BTreeMap::new(), BTreeMap::new());
         let mut works = [0.0; WORKS.len()];
         for line in folded.lines().filter(|line| line.starts_with("cpuid L2;")) {
@@ -308,108 +307,105 @@ fn published(runs: &[NestedCpuid]) -> String {
     table(&head, &rows)
 }
 
-/// Rows of a CSV by their columns.
-type CsvRows = Vec<BTreeMap<String, String>>;
-
-fn csv(text: &str) -> CsvRows {
-    let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned));
-    let head: Vec<String> = lines.next().unwrap().collect();
-    lines.map(|line| head.iter().cloned().zip(line).collect()).collect()
+/// What `compare` says of a workload of a kept run, beside the baseline.
+struct Compared {
+    functions: Vec<CsvRow>,
+    exits: Vec<CsvRow>,
 }
+
+impl Compared {
+    fn of(run: &str, workload: &str) -> Compared {
+        let run = root(&format!("captures/bench-nested/{run}"));
+        let rows = |what: &str| {
+            let rows = csv(&ok(&["compare", name(&run), what, "--format", "csv"]));
+            rows.into_iter().filter(|row| row["workload"] == workload).collect()
+        };
+        let is_profiled =
+            run.join("profile").read_dir().is_ok_and(|mut files| files.next().is_some());
+        let functions = if is_profiled { rows("--functions") } else { Vec::new() };
+        Compared { functions, exits: rows("--exits") }
+    }
+
+    /// Instructions of a function of a code, or of `all`, in the baseline and in the category.
+    fn of_function(&self, code: &str, function: &str) -> [Option<f64>; 2] {
+        let is_it = |row: &&CsvRow| row["code"] == code && row["function"] == function;
+        let row = self.functions.iter().find(is_it);
+        ["instructions_baseline", "instructions"].map(|column| number(row, column))
+    }
+
+    /// The same, 0 where it has none.
+    fn instructions(&self, code: &str, function: &str) -> [f64; 2] {
+        self.of_function(code, function).map(Option::unwrap_or_default)
+    }
+
+    /// Exits of a guest, or of `all`, likewise.
+    fn exits(&self, guest: &str) -> [f64; 2] {
+        let is_sum = |row: &&CsvRow| row["guest"] == guest && row["reason"] == "all";
+        let row = self.exits.iter().find(is_sum);
+        ["exits_baseline", "exits"].map(|column| number(row, column).unwrap_or_default())
+    }
+
+    /// The functions of a code with most instructions in the category.
+    fn functions(&self, code: &str, most: usize) -> impl Iterator<Item = &str> {
+        let of_code = move |row: &&CsvRow| row["code"] == code && row["function"] != "all";
+        self.functions.iter().filter(of_code).take(most).map(|row| row["function"].as_str())
+    }
+}
+
+fn number(row: Option<&CsvRow>, column: &str) -> Option<f64> {
+    row?[column].parse().ok()
+}
+
+/// Whose code an instruction can be.
+const GUEST: &str = "workload's guest";
+const L1: &str = "hypervisor in the VM";
+const L0: &str = "host";
 
 /// Instructions and exits of a compile at L1 and L2, by whose code it is.
 fn compile() -> String {
     let mut rows = Vec::new();
     for (run, host) in COMPILES {
-        let run = root(&format!("captures/bench-nested/{run}"));
-        let functions = csv(&ok(&["compare", name(&run), "--functions", "--format", "csv"]));
-        let exits = csv(&ok(&["compare", name(&run), "--exits", "--format", "csv"]));
-        let number = |row: &BTreeMap<String, String>, column: &str| {
-            row.get(column).and_then(|cell| cell.parse::<f64>().ok())
+        let run = Compared::of(run, "compile");
+        let mut add = |what: &str, base: String, own: String| {
+            rows.push(vec![host.to_owned(), what.to_owned(), base, own]);
         };
+        let codes = [(GUEST, "the guest that compiles"), (L1, "L1 as hypervisor"), (L0, "L0")];
         let mut sums = [0.0, 0.0];
-        for (code, shown) in [
-            ("workload's guest", "the guest that compiles"),
-            ("hypervisor in the VM", "L1 as hypervisor"),
-            ("host", "L0"),
-        ] {
-            let row = functions
-                .iter()
-                .find(|row| {
-                    row["workload"] == "compile" && row["code"] == code && row["function"] == "all"
-                })
-                .unwrap();
-            let base = number(row, "instructions_baseline").unwrap_or_default();
-            let own = number(row, "instructions").unwrap();
-            (sums[0], sums[1]) = (sums[0] + base, sums[1] + own);
-            rows.push(vec![host.to_owned(), shown.to_owned(), some(base), grouped(own)]);
+        for (code, shown) in codes {
+            let [base, own] = run.instructions(code, "all");
+            sums = [sums[0] + base, sums[1] + own];
+            add(shown, some(base), grouped(own));
         }
-        rows.push(vec![
-            host.to_owned(),
-            "all".to_owned(),
-            grouped(sums[0]),
-            format!("{} ({:.3} times)", grouped(sums[1]), sums[1] / sums[0]),
-        ]);
+        let all = format!("{} ({:.3} times)", grouped(sums[1]), sums[1] / sums[0]);
+        add("all", grouped(sums[0]), all);
         for (guest, shown) in [
-            ("workload's guest", "exits of the guest that compiles"),
+            (GUEST, "exits of the guest that compiles"),
             ("its hypervisor", "exits of L1 as hypervisor"),
         ] {
-            let row = exits
-                .iter()
-                .find(|row| {
-                    row["workload"] == "compile" && row["guest"] == guest && row["reason"] == "all"
-                })
-                .unwrap();
-            let base = number(row, "exits_baseline").unwrap_or_default();
-            let own = number(row, "exits").unwrap();
-            rows.push(vec![host.to_owned(), shown.to_owned(), some(base), grouped(own)]);
+            let [base, own] = run.exits(guest);
+            add(shown, some(base), grouped(own));
         }
     }
     table(&["host", "", "at L1", "at L2"], &rows)
-}
-
-/// Instructions of one operation of a workload: at L1 all, of L0, of the guest; at L2 all, of L0, of L1, of the guest; and the ratio.
-fn instructions(run: &Path, workload: &str) -> [String; 8] {
-    let functions = csv(&ok(&["compare", name(run), "--functions", "--format", "csv"]));
-    let of_code = |code: &str, column: &str| {
-        let is_sum = |row: &&BTreeMap<String, String>| {
-            row["workload"] == workload && row["code"] == code && row["function"] == "all"
-        };
-        let row = functions.iter().find(is_sum).unwrap();
-        row[column].parse::<f64>().unwrap_or_default()
-    };
-    let codes = ["host", "hypervisor in the VM", "workload's guest"];
-    let base = codes.map(|code| of_code(code, "instructions_baseline"));
-    let own = codes.map(|code| of_code(code, "instructions"));
-    let [at_l1, at_l2]: [f64; 2] = [base.iter().sum(), own.iter().sum()];
-    let [of_l0, _, of_guest] = base;
-    let [l0, l1, guest] = own;
-    let ratio = format!("{:.2}", at_l2 / at_l1);
-    let counts = [at_l1, of_l0, of_guest, at_l2, l0, l1, guest].map(grouped);
-    let mut cells = counts.into_iter().chain([ratio]);
-    std::array::from_fn(|_| cells.next().unwrap())
 }
 
 /// Instructions and exits of one operation of each workload.
 fn workloads() -> String {
     let mut rows = Vec::new();
     for (run, host, workload) in WORKLOADS {
-        let run = root(&format!("captures/bench-nested/{run}"));
-        let exits = csv(&ok(&["compare", name(&run), "--exits", "--format", "csv"]));
-        let is_sum =
-            |row: &&BTreeMap<String, String>| row["workload"] == workload && row["guest"] == "all";
-        let row = exits.iter().find(is_sum).unwrap();
-        let exits = |column: &str| match row[column].parse::<f64>().unwrap() {
+        let run = Compared::of(run, workload);
+        let [l0, l1, guest] = [L0, L1, GUEST].map(|code| run.instructions(code, "all"));
+        let [at_l1, at_l2] = [0, 1].map(|level| l0[level] + l1[level] + guest[level]);
+        let exits = run.exits("all").map(|exits| match exits {
             many if many >= 100.0 => grouped(many),
             few => format!("{few:.2}"),
-        };
-        let mut cells = vec![format!("{host} `{workload}`")];
-        // A boot has no call trees.
-        cells.extend(match workload {
-            "boot" => [""; 8].map(str::to_owned),
-            _ => instructions(&run, workload),
         });
-        cells.push(format!("{}, {}", exits("exits_baseline"), exits("exits")));
+        let mut cells = vec![format!("{host} `{workload}`")];
+        let counts = [at_l1, l0[0], guest[0], at_l2, l0[1], l1[1], guest[1]];
+        // A boot has no call trees.
+        cells.extend(counts.map(some));
+        cells.push(if at_l1 > 0.0 { format!("{:.2}", at_l2 / at_l1) } else { String::new() });
+        cells.push(exits.join(", "));
         rows.push(cells);
     }
     let head = [
@@ -430,70 +426,35 @@ fn workloads() -> String {
 /// The compile by kernel: instructions of each level, then functions of L0 at L2.
 fn compile_by_kernel() -> String {
     const SHOWN: usize = 14;
-    let compared = |run: &str, what: &str| {
-        let run = root(&format!("captures/bench-nested/{run}"));
-        let rows = csv(&ok(&["compare", name(&run), what, "--format", "csv"]));
-        rows.into_iter().filter(|row| row["workload"] == "compile").collect::<Vec<_>>()
+    let runs = COMPILES_BY_KERNEL.map(|(run, _)| Compared::of(run, "compile"));
+    let each = |label: &str, cell: &dyn Fn(&Compared) -> String| {
+        [vec![label.to_owned()], runs.each_ref().map(cell).to_vec()].concat()
     };
-    let runs =
-        COMPILES_BY_KERNEL.map(|(run, _)| (compared(run, "--functions"), compared(run, "--exits")));
-    let cell = |rows: &[BTreeMap<String, String>], keys: [(&str, &str); 2], column: &str| {
-        let is_it =
-            |row: &&BTreeMap<String, String>| keys.iter().all(|(key, value)| row[*key] == *value);
-        let row = rows.iter().find(is_it);
-        row.and_then(|row| row[column].parse::<f64>().ok()).unwrap_or_default()
+    let of_code = |code: &'static str, level: usize| {
+        move |run: &Compared| grouped(run.instructions(code, "all")[level])
     };
-    let (guest, l1, l0) = ("workload's guest", "hypervisor in the VM", "host");
-    let levels = |column: &str| {
-        runs.each_ref().map(|(functions, _)| {
-            [guest, l1, l0]
-                .map(|code| cell(functions, [("code", code), ("function", "all")], column))
-        })
+    let all = |run: &Compared, level: usize| -> f64 {
+        [GUEST, L1, L0].map(|code| run.instructions(code, "all")[level]).iter().sum()
     };
-    let [base, own] = ["instructions_baseline", "instructions"].map(levels);
-    let mut rows = Vec::new();
-    let mut add = |label: &str, cells: [String; 3]| {
-        rows.push([vec![label.to_owned()], cells.to_vec()].concat());
-    };
-    add("at L1: the guest", base.map(|levels| grouped(levels[0])));
-    add("at L1: L0", base.map(|levels| grouped(levels[2])));
-    add("at L2: the guest", own.map(|levels| grouped(levels[0])));
-    add("at L2: L1 as hypervisor", own.map(|levels| grouped(levels[1])));
-    add("at L2: L0", own.map(|levels| grouped(levels[2])));
-    let sums = [0, 1, 2].map(|n| (base[n].iter().sum::<f64>(), own[n].iter().sum::<f64>()));
-    add("all at L2 / all at L1", sums.map(|(at_l1, at_l2)| format!("{:.3}", at_l2 / at_l1)));
-    for (of, label, column) in [
-        (guest, "exits of the guest, at L1", "exits_baseline"),
-        (guest, "exits of the guest, at L2", "exits"),
-        ("its hypervisor", "exits of L1 as hypervisor", "exits"),
-    ] {
-        let count = |(_, exits): &(Vec<_>, Vec<_>)| {
-            grouped(cell(exits, [("guest", of), ("reason", "all")], column))
-        };
-        add(label, runs.each_ref().map(count));
-    }
-    let head: Vec<&str> =
-        ["AMD"].into_iter().chain(COMPILES_BY_KERNEL.map(|(_, kernel)| kernel)).collect();
-    let mut text = table(&head, &rows);
-    let newest = &runs[runs.len() - 1].0;
-    let is_of_l0 = |row: &&BTreeMap<String, String>| row["code"] == l0 && row["function"] != "all";
-    let rows: Vec<Vec<String>> = newest
-        .iter()
-        .filter(is_of_l0)
-        .take(SHOWN)
-        .map(|row| {
-            let function = &*row["function"];
-            let of = |(functions, _): &(Vec<_>, Vec<_>)| {
-                grouped(cell(functions, [("code", l0), ("function", function)], "instructions"))
-            };
-            [vec![format!("`{function}`")], runs.each_ref().map(of).to_vec()].concat()
+    let rows = [
+        each("at L1: the guest", &of_code(GUEST, 0)),
+        each("at L1: L0", &of_code(L0, 0)),
+        each("at L2: the guest", &of_code(GUEST, 1)),
+        each("at L2: L1 as hypervisor", &of_code(L1, 1)),
+        each("at L2: L0", &of_code(L0, 1)),
+        each("all at L2 / all at L1", &|run| format!("{:.3}", all(run, 1) / all(run, 0))),
+        each("exits of the guest, at L1", &|run| grouped(run.exits(GUEST)[0])),
+        each("exits of the guest, at L2", &|run| grouped(run.exits(GUEST)[1])),
+        each("exits of L1 as hypervisor", &|run| grouped(run.exits("its hypervisor")[1])),
+    ];
+    let head = |title| [&[title], &COMPILES_BY_KERNEL.map(|(_, kernel)| kernel)[..]].concat();
+    let functions: Vec<Vec<String>> = runs[runs.len() - 1]
+        .functions(L0, SHOWN)
+        .map(|function| {
+            each(&format!("`{function}`"), &|run| grouped(run.instructions(L0, function)[1]))
         })
         .collect();
-    let head: Vec<&str> =
-        ["L0 at L2"].into_iter().chain(COMPILES_BY_KERNEL.map(|(_, kernel)| kernel)).collect();
-    text.push('\n');
-    text.push_str(&table(&head, &rows));
-    text
+    format!("{}\n{}", table(&head("AMD"), &rows), table(&head("L0 at L2"), &functions))
 }
 
 /// Functions of L0 and of L1 as hypervisor with most instructions of that compile.
@@ -501,125 +462,25 @@ fn of_compile() -> String {
     const SHOWN: usize = 12;
     let mut text = String::new();
     for (run, host) in COMPILES {
-        let run = root(&format!("captures/bench-nested/{run}"));
-        let functions = csv(&ok(&["compare", name(&run), "--functions", "--format", "csv"]));
-        for (code, shown) in [("host", "L0"), ("hypervisor in the VM", "L1 as hypervisor")] {
-            let rows: Vec<Vec<String>> = functions
-                .iter()
-                .filter(|row| {
-                    row["workload"] == "compile" && row["code"] == code && row["function"] != "all"
-                })
-                .take(SHOWN)
-                .map(|row| {
-                    let number =
-                        |column: &str| row[column].parse::<f64>().map_or(String::new(), grouped);
-                    let base = number("instructions_baseline");
-                    let own = number("instructions");
-                    let mut cells = vec![format!("`{}`", row["function"])];
-                    if code == "host" {
-                        cells.push(base);
-                    }
-                    cells.push(own);
-                    cells
+        let run = Compared::of(run, "compile");
+        for (code, shown) in [(L0, "L0"), (L1, "L1 as hypervisor")] {
+            // L1 is no hypervisor at L1.
+            let levels = if code == L0 { 0..2 } else { 1..2 };
+            let rows: Vec<Vec<String>> = run
+                .functions(code, SHOWN)
+                .map(|function| {
+                    let each = run.of_function(code, function);
+                    let each = each.map(|count| count.map_or_else(String::new, grouped));
+                    [vec![format!("`{function}`")], each[levels.clone()].to_vec()].concat()
                 })
                 .collect();
             let title = format!("{host}, {shown}");
-            let head: &[&str] =
-                if code == "host" { &[&title, "at L1", "at L2"] } else { &[&title, "at L2"] };
-            text.push_str(&table(head, &rows));
+            let head = [&[title.as_str()], &["at L1", "at L2"][levels]].concat();
+            text.push_str(&table(&head, &rows));
             text.push('\n');
         }
     }
     text
-}
-
-/// A workload in one boot of a host of several processors.
-struct TurnsCell {
-    /// Operations of the run whose exits were recorded.
-    operations: f64,
-    /// Exits of all levels.
-    exits: f64,
-    /// Interrupts for another vCPU, if the recording names them: of a guest's guest it does not. Halts of the vCPUs with the workload.
-    sent: Option<f64>,
-    halts: f64,
-    /// Instructions of the profiled run by level, for each of its operations.
-    instructions: BTreeMap<String, f64>,
-    /// Those of the guest with the workload that wait for another processor, as a part of all.
-    waits: f64,
-}
-
-/// Functions in which Linux spins until another processor has done something.
-const SPIN_WAITS: [&str; 6] = [
-    "smp_call_function_many_cond",
-    "__pv_queued_spin_lock_slowpath",
-    "native_queued_spin_lock_slowpath",
-    "mutex_spin_on_owner",
-    "rwsem_spin_on_owner",
-    "osq_lock",
-];
-
-impl TurnsCell {
-    /// Of a run, its samples and exits, and its folded stacks.
-    fn of(
-        (samples, exits, folded): (&CsvRows, &CsvRows, &str),
-        (workload, category): (&str, &str),
-    ) -> TurnsCell {
-        let value = |metric: &str| {
-            let is = |row: &&BTreeMap<String, String>| {
-                row["workload"] == workload
-                    && row["category"] == category
-                    && row["metric"] == metric
-            };
-            let row = samples.iter().find(is);
-            row.map(|row| row["median"].parse::<f64>().unwrap())
-        };
-        let vm = format!("{workload} in {category} (repeat 0)");
-        let level = if category == "plain" { "L1" } else { "L2" };
-        let count = |is: &dyn Fn(&BTreeMap<String, String>) -> bool| -> f64 {
-            let of_vm = exits.iter().filter(|row| row["table"] == "vmexit" && row["vm_name"] == vm);
-            of_vm.filter(|row| is(row)).map(|row| row["count"].parse::<f64>().unwrap()).sum()
-        };
-        let of_guest = |row: &BTreeMap<String, String>| row["level"] == level;
-        let exits = count(&|_| true);
-        let sent = count(&|row| of_guest(row) && row["detail_name"] == "X2APIC_ICR");
-        let operations = value("profile-operations").unwrap();
-        let (mut instructions, mut waits, mut all) = (BTreeMap::new(), 0.0, 0.0);
-        for line in folded.lines().filter(|line| line.starts_with(&vm)) {
-            let (stack, own) = line.rsplit_once(' ').unwrap();
-            let own: f64 = own.parse().unwrap();
-            let (of, function) = stack.rsplit_once(';').unwrap().1.split_once(' ').unwrap();
-            *instructions.entry(of.to_owned()).or_default() += own / operations;
-            all += own;
-            if of == level && SPIN_WAITS.contains(&function) {
-                waits += own;
-            }
-        }
-        assert_eq!(all, value("profile-begun").unwrap() - value("profile-undone").unwrap(), "{vm}");
-        TurnsCell {
-            // Of a program it is one.
-            operations: match workload {
-                "lock" => 1.0,
-                _ => (exits / value("exits").unwrap()).round(),
-            },
-            exits,
-            sent: Some(sent).filter(|_| level == "L1"),
-            halts: count(&|row| of_guest(row) && row["reason"].starts_with("hlt")),
-            instructions,
-            waits: waits / all,
-        }
-    }
-
-    fn all(&self) -> f64 {
-        self.instructions.values().sum()
-    }
-
-    /// A count for each operation.
-    fn each(&self, count: f64) -> String {
-        match count / self.operations {
-            few if self.operations > 1.0 => format!("{few:.2}"),
-            all => grouped(all),
-        }
-    }
 }
 
 /// Two boots of a host of one, two and four processors.
@@ -629,20 +490,13 @@ fn processors() -> String {
     let runs = numbers.map(|processors| {
         ["a", "b"].map(|boot| {
             let run = root(&format!("captures/bench-processors/{processors}-{boot}"));
-            let of = |words: &[&str]| {
-                String::from_utf8(vmtax(&[&["report", name(&run)], words].concat()).stdout).unwrap()
-            };
-            let exits = of(&["--by", "vm,level,reason,detail", "--format", "csv"]);
-            let samples = ok(&["compare", name(&run), "--all", "--format", "csv"]);
-            (csv(&samples), csv(&exits), of(&["--format", "folded"]))
+            TurnsRun::of(&run)
         })
     });
     for workload in ["ipi", "wakeup-across", "lock"] {
         for (category, level) in [("plain", "L1"), ("plain+nested", "L2")] {
             for (processors, boots) in numbers.iter().zip(&runs) {
-                let cells = boots.each_ref().map(|(samples, exits, folded)| {
-                    TurnsCell::of((samples, exits, folded), (workload, category))
-                });
+                let cells = boots.each_ref().map(|boot| boot.cell(workload, category));
                 let both = |of: &dyn Fn(&TurnsCell) -> String| {
                     let [one, two] = cells.each_ref().map(of);
                     if one == two { one } else { format!("{one}; {two}") }

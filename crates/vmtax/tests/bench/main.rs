@@ -27,6 +27,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use serde_json::Value;
+
 /// `vmtax` with these words, and the cache of kernels that the tests of the lab have.
 fn vmtax(words: &[&str]) -> Output {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab-cache");
@@ -113,33 +115,46 @@ fn matrix(folder: &Path, text: &str) -> PathBuf {
     path
 }
 
-/// Rows of the CSV, by workload, metric and category; each by column.
-type BenchRows = BTreeMap<(String, String, String), BTreeMap<String, String>>;
+/// What `vmtax report` prints of a run.
+fn reported(run: &Path, words: &[&str]) -> String {
+    let output = vmtax(&[&["report", name(run)], words].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// No call tree of the run is missing or shorter than the clock says.
+fn trees_are_whole(run: &Path) {
+    let report: Value = serde_json::from_str(&reported(run, &["--format", "json"])).unwrap();
+    let notes = report["losses"]["notes"].as_array().unwrap();
+    assert!(!notes.iter().any(|note| note.as_str().unwrap().contains("call tree")), "{notes:?}");
+}
+
+/// A row of a CSV, by column.
+type CsvRow = BTreeMap<String, String>;
+
+fn csv(text: &str) -> Vec<CsvRow> {
+    let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned));
+    let head: Vec<String> = lines.next().unwrap().collect();
+    let row = |line: Vec<String>| {
+        assert_eq!(line.len(), head.len(), "{line:?}");
+        head.iter().cloned().zip(line).collect()
+    };
+    lines.map(|line| row(line.collect())).collect()
+}
+
+/// Rows of the CSV, by workload, metric and category.
+type BenchRows = BTreeMap<(String, String, String), CsvRow>;
 
 fn rows(run: &Path) -> BenchRows {
-    let text = ok(&["compare", name(run), "--all", "--format", "csv"]);
-    let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
-    let head = lines.next().unwrap();
     let mut rows = BenchRows::new();
-    for line in lines {
-        assert_eq!(line.len(), head.len(), "{line:?}");
-        let row: BTreeMap<String, String> = head
-            .iter()
-            .zip(line)
-            .map(|(column, cell)| ((*column).to_owned(), cell.to_owned()))
-            .collect();
+    for row in csv(&ok(&["compare", name(run), "--all", "--format", "csv"])) {
         let key = ["workload", "metric", "category"].map(|column| row[column].clone());
         assert!(rows.insert(key.into(), row).is_none());
     }
     rows
 }
 
-fn row<'a>(
-    rows: &'a BenchRows,
-    workload: &str,
-    metric: &str,
-    category: &str,
-) -> &'a BTreeMap<String, String> {
+fn row<'a>(rows: &'a BenchRows, workload: &str, metric: &str, category: &str) -> &'a CsvRow {
     let key = (workload.to_owned(), metric.to_owned(), category.to_owned());
     rows.get(&key).unwrap_or_else(|| panic!("no {key:?} among {:?}", rows.keys()))
 }

@@ -4,29 +4,22 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
-use crate::{matrix, name, ok, vmtax};
+use crate::{csv, matrix, name, ok, trees_are_whole};
 
 const CODES: [&str; 3] = ["host", "hypervisor in the VM", "workload's guest"];
 
 /// Functions and their instructions in the baseline, if it can have them, and in the category, by code; `all` is their sum.
-type ByFunction = BTreeMap<(String, String), (Option<f64>, f64)>;
+pub(crate) type ByFunction = BTreeMap<(String, String), (Option<f64>, f64)>;
 
-fn functions(run: &Path) -> ByFunction {
-    let text = ok(&["compare", name(run), "--functions", "--format", "csv"]);
-    let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
-    let head = lines.next().unwrap();
-    let at = |column: &str| head.iter().position(|one| *one == column).unwrap();
-    let [code, function, base, own] =
-        ["code", "function", "instructions_baseline", "instructions"].map(at);
+fn functions(run: &Path, workload: &str) -> ByFunction {
+    let rows = csv(&ok(&["compare", name(run), "--functions", "--format", "csv"]));
     let mut found = ByFunction::new();
-    for row in lines {
-        let entry = found.entry((row[code].to_owned(), row[function].to_owned())).or_default();
-        let base = row[base].parse::<f64>().ok();
+    for row in rows.iter().filter(|row| row["workload"] == workload) {
+        let entry = found.entry((row["code"].clone(), row["function"].clone())).or_default();
+        let base = row["instructions_baseline"].parse::<f64>().ok();
         *entry = (
             base.map(|base| base + entry.0.unwrap_or_default()),
-            entry.1 + row[own].parse::<f64>().unwrap(),
+            entry.1 + row["instructions"].parse::<f64>().unwrap(),
         );
     }
     found
@@ -49,19 +42,16 @@ fn compiled(folder: &Path, accel: &str, number: u32) -> PathBuf {
     run
 }
 
-/// The trees of each code add up, and the run has no note that one is not as long as the clock says.
-fn adds_up(run: &Path) -> ByFunction {
-    let report = vmtax(&["report", name(run), "--format", "json"]);
-    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
-    let notes = report["losses"]["notes"].as_array().unwrap();
-    assert!(!notes.iter().any(|note| note.as_str().unwrap().contains("call tree")), "{notes:?}");
-    let functions = functions(run);
+/// The functions of a workload, whose trees add up in each code.
+pub(crate) fn adds_up(run: &Path, workload: &str) -> ByFunction {
+    trees_are_whole(run);
+    let functions = functions(run, workload);
     for code in CODES {
         let sum = functions.iter().filter(|((of, name), _)| of == code && name != "all");
         let sum: f64 = sum.map(|(_, (_, own))| own).sum();
         let (base, all) = functions[&(code.to_owned(), "all".to_owned())];
-        assert!(all > 0.0 && (sum - all).abs() < 1e-3 * all, "{code}: {sum} of {all}");
-        assert_eq!(base.is_none(), code == "hypervisor in the VM", "{code}");
+        assert!(all > 0.0 && (sum - all).abs() < 1e-3 * all, "{workload} {code}: {sum} of {all}");
+        assert_eq!(base.is_none(), code == "hypervisor in the VM", "{workload} {code}");
     }
     functions
 }
@@ -69,7 +59,7 @@ fn adds_up(run: &Path) -> ByFunction {
 /// Two boots: the guest's instructions at L1 and L2, and those of all levels in both.
 fn profiled(accel: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let runs = [1, 2].map(|number| adds_up(&compiled(folder.path(), accel, number)));
+    let runs = [1, 2].map(|number| adds_up(&compiled(folder.path(), accel, number), "compile"));
     for code in CODES {
         let all = |run: &ByFunction| run[&(code.to_owned(), "all".to_owned())];
         let [(base, one), (again, two)] = [all(&runs[0]), all(&runs[1])];

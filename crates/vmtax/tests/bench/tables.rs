@@ -141,10 +141,9 @@ fn kept(folder: &str) -> String {
 #[test]
 fn exits_at_l2_are_beside_those_at_l1() {
     let csv = ok(&["compare", &kept("bench-nested/amd-6.1"), "--exits", "--format", "csv"]);
-    let mut lines = csv.lines();
     let head = "workload,category,baseline,unit,guest,reason,exits_baseline,exits,ratio";
-    assert_eq!(lines.next(), Some(head));
-    let rows: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
+    assert_eq!(csv.lines().next(), Some(head));
+    let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
     let find = |workload: &str, guest: &str, reason: &str| {
         let found = rows.iter().find(|row| (row[0], row[4], row[5]) == (workload, guest, reason));
         let row = found.unwrap_or_else(|| panic!("no {workload} {guest} {reason}: {csv}"));

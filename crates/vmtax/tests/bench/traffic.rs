@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{bench, matrix, name, ok, refused, vmtax};
+use crate::profiled::adds_up;
+use crate::{CsvRow, bench, csv, matrix, name, ok, refused, reported, vmtax};
 
 /// The document of a run.
 fn compared(run: &Path) -> Value {
@@ -350,16 +351,13 @@ fn a_kept_xen_takes_one_exit_for_one_of_its_guest() {
     assert_eq!(of("plain+xen"), [1.085, 0.0, 0.0]);
     let debugctl = "msr rdmsr 0x1d9 IA32_DEBUGCTL";
     assert_eq!(["plain+nested", "plain+xen"].map(|vm| kind(vm, debugctl)), [1.041, 0.0]);
-    let text = ok(&["compare", name(&run), "--functions", "--format", "csv"]);
+    let functions = csv(&ok(&["compare", name(&run), "--functions", "--format", "csv"]));
     let sum = |category: &str, code: &str| {
-        let lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
-        let is_sum =
-            |row: &Vec<&str>| [category, code, "all"].iter().all(|word| row.contains(word));
-        let rows: Vec<Vec<&str>> = lines.filter(is_sum).collect();
+        let cells = ["category", "code", "function"].into_iter().zip([category, code, "all"]);
+        let is_sum = |row: &&CsvRow| cells.clone().all(|(column, cell)| row[column] == cell);
+        let rows: Vec<&CsvRow> = functions.iter().filter(is_sum).collect();
         let [row] = rows.as_slice() else { panic!("{category} {code}: {rows:?}") };
-        let head: Vec<&str> = text.lines().next().unwrap().split(',').collect();
-        let at = head.iter().position(|one| *one == "instructions").unwrap();
-        row[at].parse::<f64>().unwrap().round()
+        row["instructions"].parse::<f64>().unwrap().round()
     };
     let codes = ["host", "hypervisor in the VM", "workload's guest"];
     assert_eq!(codes.map(|code| sum("plain+nested", code)), [25_991.0, 3201.0, 66.0]);
@@ -392,28 +390,6 @@ fn xen_takes_one_exit_for_one_of_its_guest() {
     assert!((5.0..5.5).contains(&kvm) && (1.0..1.25).contains(&xen), "{kvm} {xen}");
 }
 
-/// Functions and their instructions, of a code in a category and its baseline.
-type ByFunction = BTreeMap<(String, String), (Option<f64>, f64)>;
-
-fn functions(run: &Path, of: &str) -> ByFunction {
-    let text = ok(&["compare", name(run), "--functions", "--format", "csv"]);
-    let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
-    let head = lines.next().unwrap();
-    let at = |column: &str| head.iter().position(|one| *one == column).unwrap();
-    let [code, function, base, own, workload] =
-        ["code", "function", "instructions_baseline", "instructions", "workload"].map(at);
-    let mut found = ByFunction::new();
-    for row in lines.filter(|row| row[workload] == of) {
-        let entry = found.entry((row[code].to_owned(), row[function].to_owned())).or_default();
-        let base = row[base].parse::<f64>().ok();
-        *entry = (
-            base.map(|base| base + entry.0.unwrap_or_default()),
-            entry.1 + row[own].parse::<f64>().unwrap(),
-        );
-    }
-    found
-}
-
 /// What the tables have of a code adds up, and the clock's count was checked when the run was made.
 #[test]
 #[ignore = "minutes: a VM of QEMU boots in a VM of QEMU on an emulated host, whose instructions are recorded"]
@@ -423,38 +399,23 @@ fn a_workload_has_its_functions_at_each_level() {
     let text = of("\"plain\", \"plain+nested\"", &workloads);
     let run = folder.path().join("run");
     ok(&["run", name(&matrix(folder.path(), &text)), "--profile", "-o", name(&run)]);
-    let report = vmtax(&["report", name(&run), "--format", "json"]);
-    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
-    let notes = report["losses"]["notes"].as_array().unwrap();
-    assert!(!notes.iter().any(|note| note.as_str().unwrap().contains("call tree")), "{notes:?}");
-    for workload in ["cpuid", "request"] {
-        let functions = functions(&run, workload);
-        for code in ["host", "hypervisor in the VM", "workload's guest"] {
-            let sum = functions.iter().filter(|((of, name), _)| of == code && name != "all");
-            let sum: f64 = sum.map(|(_, (_, own))| own).sum();
-            let (base, all) = functions[&(code.to_owned(), "all".to_owned())];
-            assert!((sum - all).abs() < 1e-3 * all, "{workload} {code}: {sum} of {all}");
-            assert_eq!(base.is_none(), code == "hypervisor in the VM", "{workload} {code}");
-        }
-        // An exit of L2 takes the host ten times as many as one of L1.
-        let (base, own) = functions[&("host".to_owned(), "all".to_owned())];
-        if workload == "cpuid" {
-            assert!(own > 7.0 * base.unwrap(), "{base:?} {own}");
-        }
+    let [of_cpuid, of_request] = ["cpuid", "request"].map(|workload| adds_up(&run, workload));
+    for functions in [&of_cpuid, &of_request] {
         let of_kvm = ("hypervisor in the VM".to_owned(), "svm_vcpu_run".to_owned());
-        assert!(functions[&of_kvm].1 > 0.0, "{workload}");
+        assert!(functions[&of_kvm].1 > 0.0, "{functions:?}");
     }
+    // An exit of L2 takes the host ten times as many as one of L1.
+    let (base, own) = of_cpuid[&("host".to_owned(), "all".to_owned())];
+    assert!(own > 7.0 * base.unwrap(), "{base:?} {own}");
     // A guest executes the same for a request at both levels.
     let queue = ("workload's guest".to_owned(), "virtqueue_add_split".to_owned());
-    let (base, own) = functions(&run, "request")[&queue];
+    let (base, own) = of_request[&queue];
     assert!((base.unwrap() - own).abs() < 0.01 * own, "{base:?} {own}");
     // The exact tree of one CPUID of a payload has the same functions.
     let lab = folder.path().join("lab");
     let made = vmtax(&["lab", "run", "--operation", "cpuid", "--profile", "-o", name(&lab)]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let csv = vmtax(&["report", name(&lab), "--event", "functions", "--format", "csv"]);
-    let csv = String::from_utf8(csv.stdout).unwrap();
-    let of_cpuid = functions(&run, "cpuid");
+    let csv = reported(&lab, &["--event", "functions", "--format", "csv"]);
     for function in ["svm_vcpu_run", "__svm_vcpu_run", "x86_decode_insn", "decode_operand"] {
         let row = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
         let row = row.into_iter().find(|row| row.contains(&function)).unwrap();
@@ -462,8 +423,7 @@ fn a_workload_has_its_functions_at_each_level() {
         let base = of_cpuid[&("host".to_owned(), function.to_owned())].0.unwrap();
         assert!((base - of_one).abs() < 0.02 * of_one, "{function}: {base} {of_one}");
     }
-    let folded = vmtax(&["report", name(&run), "--format", "folded"]);
-    let folded = String::from_utf8(folded.stdout).unwrap();
+    let folded = reported(&run, &["--format", "folded"]);
     for said in ["cpuid in plain+nested (repeat 0) L2;L0 vCPU threads;", ";L2 "] {
         assert!(folded.contains(said), "{said}");
     }

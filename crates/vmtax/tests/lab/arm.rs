@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::Value;
 
 use crate::profile::{Trees, assert_adds_up, below, trees};
 use crate::run::{
-    assert_exits, assert_versioned, assert_within, cache, exits, json, paths, refused, text, vmtax,
+    assert_exits, assert_versioned, assert_within, cache, count, exits, json, parsed, path, paths,
+    refused, row, text, vmtax,
 };
 
 /// Exits of one operation. QEMU's TCG does not trap WFI with a pending interrupt: that exit is the interrupt.
@@ -137,6 +138,21 @@ fn the_newest_kernel_takes_the_same_exits() {
     }
 }
 
+/// Accesses of system registers of one operation.
+fn registers(row: &Value) -> u64 {
+    count(row, |exit| exit["reason"] == "SYS64") / row["count"].as_u64().unwrap()
+}
+
+/// Data aborts in all batches.
+fn aborts(row: &Value) -> u64 {
+    count(row, |exit| exit["reason"] == "DABT_LOW")
+}
+
+/// Page faults in all batches.
+fn faults(row: &Value) -> u64 {
+    count(row, |exit| exit["detail"]["kind"] == "page-fault")
+}
+
 /// A run in which a guest counts another number of instructions than it executed, or gets no interrupt of its counter, fails.
 #[test]
 fn counters_of_kvm_on_arm64_are_exact_and_cost_the_same_in_each_run() {
@@ -147,14 +163,7 @@ fn counters_of_kvm_on_arm64_are_exact_and_cost_the_same_in_each_run() {
         |kernel: &str| json(&["lab", "run", "--host", "arm", "--kernel", kernel, "--suite", "pmu"]);
     let report = suite("debian:6.1");
     assert_exits(&report, COUNTERS);
-    let registers = |name: &str| {
-        let rows = report["operations"]["rows"].as_array().unwrap();
-        let row = rows.iter().find(|row| row["name"] == name).unwrap();
-        let exits = row["exits"].as_array().unwrap().iter();
-        let exits = exits.filter(|exit| exit["reason"] == "SYS64");
-        exits.map(|exit| exit["count"].as_u64().unwrap()).sum::<u64>()
-            / row["count"].as_u64().unwrap()
-    };
+    let registers = |name| registers(row(&report, name));
     assert_eq!(["vpmu-switch-out", "vpmu-switch-in", "vpmu-sample"].map(registers), [26, 35, 9]);
     let (one, other) = (paths(&report), paths(&suite("debian:6.1")));
     assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
@@ -219,19 +228,9 @@ fn trees_show_where_kvm_creates_events() {
     let run = folder.path().join("run");
     let run = run.to_str().unwrap();
     let operations = "vpmu-evtyper,vpmu-evcntr-write,vpmu-all-on,vpmu-switch-in,vpmu-evcntr-read";
-    let report = json(&[
-        "lab",
-        "run",
-        "--host",
-        "arm",
-        "--kernel",
-        "debian:6.1",
-        "--operation",
-        operations,
-        "--profile",
-        "-o",
-        run,
-    ]);
+    let on_arm = ["lab", "run", "--host", "arm", "--kernel", "debian:6.1"];
+    let report =
+        json(&[&on_arm[..], &["--operation", operations, "--profile", "-o", run]].concat());
     let trees = trees(run);
     assert_adds_up(&report, &trees);
     assert_all_named(&trees);
@@ -255,14 +254,7 @@ fn perf_in_a_linux_guest_of_arm64_takes_the_accesses_of_its_driver() {
     }
     let operations = "linux-none,linux-stat-6,linux-record-1k,linux-turn,linux-turn-1,linux-turn-6";
     let report = json(&["lab", "run", "--host", "arm", "--operation", operations]);
-    let registers = |name: &str| {
-        let rows = report["operations"]["rows"].as_array().unwrap();
-        let row = rows.iter().find(|row| row["name"] == name).unwrap();
-        let exits = row["exits"].as_array().unwrap().iter();
-        let exits = exits.filter(|exit| exit["reason"] == "SYS64");
-        let sum: u64 = exits.map(|exit| exit["count"].as_u64().unwrap()).sum();
-        sum / row["count"].as_u64().unwrap()
-    };
+    let registers = |name| registers(row(&report, name));
     assert_eq!(["linux-none", "linux-turn", "linux-turn-6"].map(registers), [0, 0, 26 + 35]);
     let paths = paths(&report);
     let path = |name: &str| paths[&format!("{name} L1")];
@@ -286,10 +278,7 @@ fn lives_of_vms_have_their_steps_on_arm64() {
         json(&["lab", "run", "--host", "arm", "--kernel", kernel, "--suite", "start"])
     };
     let (old, new) = (paths(&steps("debian:6.12")), steps("debian:7.3"));
-    let row = |name: &str| {
-        let rows = new["operations"]["rows"].as_array().unwrap();
-        rows.iter().find(|row| row["name"] == name).unwrap()
-    };
+    let row = |name: &str| row(&new, name);
     let waits = |name: &str| row(name)["waited"]["median"].as_f64().unwrap_or_default();
     // 7d9a0273c459, as on x86.
     assert!(waits("ioeventfd-deassign") > 1e6 && waits("ioeventfd") == 0.0, "{new}");
@@ -298,11 +287,7 @@ fn lives_of_vms_have_their_steps_on_arm64() {
         "\"__synchronize_srcu\",\"synchronize_srcu_expedited\",\"kvm_io_bus_unregister_dev\"";
     assert!(functions.contains(expected), "{functions}");
     // The store to a device, and stores to 256 pages.
-    let aborts = |name: &str| {
-        let exits = row(name)["exits"].as_array().unwrap().iter();
-        let aborts = exits.filter(|exit| exit["reason"] == "DABT_LOW");
-        aborts.map(|exit| exit["count"].as_u64().unwrap()).sum::<u64>()
-    };
+    let aborts = |name| aborts(row(name));
     assert_eq!(["run-first", "run-again", "faults-256"].map(aborts), [1, 1, 257], "{new}");
     let new = paths(&new);
     assert_eq!(old.keys().collect::<Vec<_>>(), new.keys().collect::<Vec<_>>());
@@ -326,12 +311,8 @@ fn resumed_memory_faults_on_arm64_as_on_x86() {
     let run = ["lab", "run", "--host", "arm", "--kernel", "debian:6.12", "--operation"];
     let report = json(&[&run[..], &[operations.as_str()]].concat());
     for (name, expected) in RESUMED {
-        let rows = report["operations"]["rows"].as_array().unwrap();
-        let row = rows.iter().find(|row| row["name"] == name).unwrap();
-        let exits = row["exits"].as_array().unwrap().iter();
-        let aborts = exits.filter(|exit| exit["reason"] == "DABT_LOW");
-        let sum: u64 = aborts.map(|exit| exit["count"].as_u64().unwrap()).sum();
-        assert_eq!(sum, expected, "{row}");
+        let row = row(&report, name);
+        assert_eq!(aborts(row), expected, "{row}");
     }
 }
 
@@ -357,10 +338,10 @@ pub(crate) fn newer_qemu() -> Option<PathBuf> {
 }
 
 /// What a run on the host that nests gives, with that QEMU first on PATH.
-fn with_qemu(folder: &Path, arguments: &[&str]) -> Output {
+fn with_qemu(folder: &Path, arguments: &[&str]) -> Value {
     let run = ["lab", "run", "--host", "arm", "--kernel", "debian:7.3", "--format", "json"];
     let mut command: Command = vmtax(&[&run[..], arguments].concat());
-    command.env("PATH", path_with(folder)).output().unwrap()
+    parsed(&command.env("PATH", path_with(folder)).output().unwrap())
 }
 
 /// PATH with this folder first.
@@ -368,11 +349,6 @@ pub(crate) fn path_with(folder: &Path) -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path));
     std::env::join_paths(folders).unwrap()
-}
-
-fn report(output: &Output) -> Value {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Of two boots of a host that nests an operation at L2 has one of two lengths, 451 to 504 instructions of some 57,000 apart (docs/measured/arm-modes.md).
@@ -383,7 +359,7 @@ const BOOTS: f64 = 0.01;
 fn the_newest_kernel_nests_exactly_on_a_newer_qemu() {
     let Some(qemu) = newer_qemu().filter(|_| is_built()) else { return };
     let operations = ["--nested", "--operation", "hvc-psci,smc-psci,id-register,actlr,oslar"];
-    let one = report(&with_qemu(&qemu, &operations));
+    let one = with_qemu(&qemu, &operations);
     assert!(text(&one["run"]["cpu"]).contains("KVM in VHE+NV2 mode"), "{}", one["run"]);
     // What KVM in L1 does for each exit of L2.
     let back = "L1 ERET 1, L1 SYS64 ICH_MISR_EL2 1, L1 SYS64 MDSCR_EL1 3";
@@ -402,7 +378,7 @@ fn the_newest_kernel_nests_exactly_on_a_newer_qemu() {
     let found = paths(&one);
     let factor = found["hvc-psci L2"] / found["hvc-psci L1"];
     assert!((25.0..40.0).contains(&factor), "{factor}: {found:?}");
-    let again = report(&with_qemu(&qemu, &operations));
+    let again = with_qemu(&qemu, &operations);
     assert_eq!(exits(&one), exits(&again));
     assert_within(&paths(&one), &paths(&again), BOOTS);
 }
@@ -415,9 +391,8 @@ fn trees_of_l2_on_arm64_have_l0_and_l1_apart() {
     let run = folder.path().join("run");
     let run = run.to_str().unwrap();
     let operations = ["--nested", "--operation", "hvc-psci,id-register,mmio-read"];
-    let plain = report(&with_qemu(&qemu, &operations));
-    let profiled =
-        report(&with_qemu(&qemu, &[&operations[..], &["--profile", "-o", run]].concat()));
+    let plain = with_qemu(&qemu, &operations);
+    let profiled = with_qemu(&qemu, &[&operations[..], &["--profile", "-o", run]].concat());
     assert_eq!(exits(&plain), exits(&profiled));
     assert_within(&paths(&plain), &paths(&profiled), BOOTS);
     let trees = trees(run);
@@ -449,7 +424,7 @@ fn trees_of_l2_on_arm64_have_l0_and_l1_apart() {
 #[test]
 fn instructions_of_a_hypervisor_at_el2_take_their_exits() {
     let Some(qemu) = newer_qemu().filter(|_| is_built()) else { return };
-    let report = report(&with_qemu(&qemu, &["--suite", "nested-ops"]));
+    let report = with_qemu(&qemu, &["--suite", "nested-ops"]);
     let expected = [
         ("eret L1", "L1 ERET 1, L2 HVC64 1"),
         ("mdcr-read L1", "L1 SYS64 MDCR_EL2 1"),
@@ -477,9 +452,8 @@ fn exits_of_a_protected_vm_are_counted_where_no_tracer_sees_them() {
     let Some(qemu) = newer_qemu().filter(|_| is_built()) else { return };
     let names: Vec<&str> = PROTECTED.iter().map(|(name, ..)| *name).collect();
     let operations = names.join(",");
-    let run = |flags: &[&str]| {
-        report(&with_qemu(&qemu, &[flags, &["--operation", operations.as_str()]].concat()))
-    };
+    let run =
+        |flags: &[&str]| with_qemu(&qemu, &[flags, &["--operation", operations.as_str()]].concat());
     let (one, again) = (run(&["--protected"]), run(&["--protected"]));
     let run_facts = &one["run"];
     assert!(text(&run_facts["cpu"]).contains("KVM in Protected "), "{run_facts}");
@@ -510,8 +484,7 @@ fn exits_of_a_protected_vm_are_counted_where_no_tracer_sees_them() {
 
 /// Exits of one operation that have no event: `SYS64 1`.
 fn hidden(report: &Value, name: &str) -> String {
-    let rows = report["operations"]["rows"].as_array().unwrap();
-    let row = rows.iter().find(|row| row["name"] == name).unwrap();
+    let row = row(report, name);
     let of = row["count"].as_f64().unwrap();
     let hidden = row["hidden"].as_array().unwrap_or_else(|| panic!("{row}")).iter();
     let each = hidden.map(|one| {
@@ -526,17 +499,10 @@ fn hidden(report: &Value, name: &str) -> String {
 fn linux_boots_in_a_protected_vm_with_a_fault_for_each_small_page() {
     let Some(qemu) = newer_qemu().filter(|_| is_built()) else { return };
     let boot = |flags: &[&str]| {
-        let report = report(&with_qemu(&qemu, &[&["--suite", "boot"][..], flags].concat()));
-        let row = report["operations"]["rows"][0].clone();
-        assert_eq!((text(&row["name"]), &row["recorded"]), ("boot-linux", &Value::Bool(true)));
-        let exits = row["exits"].as_array().unwrap().clone();
-        let of = |reasons: &[&str]| -> u64 {
-            let wanted = exits.iter().filter(|exit| reasons.contains(&text(&exit["reason"])));
-            wanted.map(|exit| exit["count"].as_u64().unwrap()).sum()
-        };
-        let faults = exits.iter().filter(|exit| exit["detail"]["kind"] == "page-fault");
-        let faults: u64 = faults.map(|exit| exit["count"].as_u64().unwrap()).sum();
-        (faults, of(&["SYS64", "HVC64"]))
+        let report = with_qemu(&qemu, &[&["--suite", "boot"][..], flags].concat());
+        let row = row(&report, "boot-linux");
+        assert_eq!(row["recorded"], true);
+        (faults(row), count(row, |exit| ["SYS64", "HVC64"].contains(&text(&exit["reason"]))))
     };
     let (ordinary, of_ordinary) = boot(&["--option", "kvm-arm.mode=protected"]);
     let (protected, of_protected) = boot(&["--protected"]);
@@ -553,18 +519,9 @@ fn linux_boots_in_a_protected_vm_with_a_fault_for_each_small_page() {
 fn workloads_of_a_protected_linux_guest_fault_for_each_small_page() {
     let Some(qemu) = newer_qemu().filter(|_| is_built()) else { return };
     let run = |flags: &[&str], operations: &str| {
-        report(&with_qemu(&qemu, &[flags, &["--operation", operations]].concat()))
+        with_qemu(&qemu, &[flags, &["--operation", operations]].concat())
     };
-    let row = |report: &Value, name: &str| {
-        let rows = report["operations"]["rows"].as_array().unwrap();
-        rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{report}")).clone()
-    };
-    let faults = |row: &Value| {
-        let exits = row["exits"].as_array().unwrap().iter();
-        let faults = exits.filter(|exit| exit["detail"]["kind"] == "page-fault");
-        let faults: u64 = faults.map(|exit| exit["count"].as_u64().unwrap()).sum();
-        faults as f64 / row["count"].as_f64().unwrap()
-    };
+    let faults = |row: &Value| faults(row) as f64 / row["count"].as_f64().unwrap();
     let unseen = |row: &Value| {
         let hidden = row["hidden"].as_array().unwrap().iter();
         let of_fp = hidden.filter(|one| one["reason"] == "FP_ASIMD");
@@ -573,12 +530,12 @@ fn workloads_of_a_protected_linux_guest_fault_for_each_small_page() {
     };
     let at_el2 = |row: &Value| row["at_el2"].as_f64().unwrap();
     let ordinary_flags = ["--option", "kvm-arm.mode=protected"];
-    let [ordinary, protected] = [&ordinary_flags[..], &["--protected"]]
-        .map(|flags| ["linux-touch-new", "linux-timer"].map(|name| row(&run(flags, name), name)));
+    let [ordinary, protected] = [&ordinary_flags[..], &["--protected"]].map(|flags| {
+        ["linux-touch-new", "linux-timer"].map(|name| row(&run(flags, name), name).clone())
+    });
     // A few of its pages are some that the kernel used and gave back.
     assert!(faults(&ordinary[0]) < 0.01, "{}", ordinary[0]);
     assert!((0.7..1.01).contains(&faults(&protected[0])), "{}", protected[0]);
-    let path = |row: &Value| row["path"]["median"].as_f64().unwrap();
     assert!(path(&protected[0]) > 2.0 * path(&ordinary[0]), "{} {}", ordinary[0], protected[0]);
     for sleep in [&ordinary[1], &protected[1]] {
         assert!((1.0..1.1).contains(&unseen(sleep)), "{sleep}");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use crate::arm::is_built;
-use crate::run::{cache, json, refused, text};
+use crate::run::{cache, count, json, path, refused, text};
 
 const RUN: [&str; 5] = ["lab", "run", "--host", "arm", "--suite"];
 /// Where the small VMM has its disks and cards, and registers of virtio-mmio (Virtual I/O Device 1.2, 4.2.2): QueueNotify, InterruptStatus, InterruptACK.
@@ -22,12 +22,9 @@ fn rows(report: &Value) -> BTreeMap<&str, &Value> {
 
 /// Accesses of a batch to registers of this device.
 fn accesses(row: &Value, device: u64) -> [u64; 3] {
-    let exits = row["exits"].as_array().unwrap();
     REGISTERS.map(|register| {
-        let at = exits.iter().filter(|exit| {
-            exit["reason"] == "DABT_LOW" && exit["detail"]["value"] == device + register
-        });
-        at.map(|exit| exit["count"].as_u64().unwrap()).sum()
+        let at = device + register;
+        count(row, |exit| exit["reason"] == "DABT_LOW" && exit["detail"]["value"] == at)
     })
 }
 
@@ -93,7 +90,6 @@ fn a_protected_guest_reaches_its_devices_by_a_bounce_buffer() {
     for rows in [&ordinary, &protected] {
         assert_accesses(rows, "-bounced", BOUNCED);
     }
-    let path = |row: &Value| row["path"]["median"].as_f64().unwrap();
     for name in ["linux-read-64k", "linux-send-64k"] {
         let bounced = format!("{name}-bounced");
         // A copy of 64 KiB takes at least 64 Ki / 64 instructions.
@@ -103,42 +99,18 @@ fn a_protected_guest_reaches_its_devices_by_a_bounce_buffer() {
 
 #[test]
 fn a_kernel_for_guests_is_refused_where_there_is_no_guest() {
+    const DEVICES: &[&str] = &["--host", "arm", "--suite", "devices"];
     let says =
         "is for Linux guests of --host arm; choose --suite boot, workloads, first-touch or devices";
-    for (flags, code, said) in [
-        (&["lab", "run", "--guest-kernel", "/dev/null"][..], 2, says),
-        (&["lab", "run", "--host", "arm", "--guest-kernel", "/dev/null"], 2, says),
-        (
-            &[
-                "lab",
-                "run",
-                "--host",
-                "arm",
-                "--suite",
-                "devices",
-                "--guest-kernel",
-                "/nowhere/Image",
-            ],
-            3,
-            "--guest-kernel /nowhere/Image: No such file or directory",
-        ),
-        (
-            &["lab", "run", "--host", "arm", "--suite", "devices", "--guest-kernel", "/dev/null"],
-            4,
-            "--guest-kernel /dev/null: is no Image of arm64",
-        ),
-        (
-            &["lab", "run", "--host", "arm", "--suite", "devices", "--guest-kernel", "/"],
-            3,
-            "--guest-kernel /: Is a directory",
-        ),
-        (
-            &["lab", "run", "--host", "arm", "--nested", "--suite", "boot", "--guest-kernel", "x"],
-            2,
-            "cannot be used with",
-        ),
+    for (flags, kernel, code, said) in [
+        (&[][..], "/dev/null", 2, says),
+        (&["--host", "arm"], "/dev/null", 2, says),
+        (DEVICES, "/nowhere/Image", 3, "--guest-kernel /nowhere/Image: No such file or directory"),
+        (DEVICES, "/dev/null", 4, "--guest-kernel /dev/null: is no Image of arm64"),
+        (DEVICES, "/", 3, "--guest-kernel /: Is a directory"),
+        (&["--host", "arm", "--nested", "--suite", "boot"], "x", 2, "cannot be used with"),
     ] {
-        let (found, words) = refused(flags);
+        let (found, words) = refused(&[&["lab", "run", "--guest-kernel", kernel], flags].concat());
         assert_eq!(found, code, "{words}");
         assert!(words.contains(said), "{words}");
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::run::{output, refused, vmtax};
+use crate::run::{printed, refused, vmtax};
 
 #[test]
 fn a_worse_configuration_breaks_the_budget() {
@@ -10,22 +10,12 @@ fn a_worse_configuration_breaks_the_budget() {
     let budget = folder.path().join("budget.toml");
     let budget = budget.to_str().unwrap();
     let operations = "cpuid,invlpg,touch-4k";
-    let blessed = output(&["lab", "run", "--operation", operations, "--budget", budget, "--bless"]);
-    assert!(blessed.status.success(), "{}", String::from_utf8_lossy(&blessed.stderr));
+    let run = ["lab", "run", "--operation", operations, "--budget", budget];
+    printed(&[&run[..], &["--bless"]].concat());
     assert!(fs::read_to_string(budget).unwrap().contains("name = \"invlpg\""));
-    let kept = output(&["lab", "run", "--operation", operations, "--budget", budget]);
-    assert!(kept.status.success(), "{}", String::from_utf8_lossy(&kept.stderr));
+    printed(&run);
     // Without nested paging INVLPG is an exit, and touching a page is more of them.
-    let (code, said) = refused(&[
-        "lab",
-        "run",
-        "--operation",
-        operations,
-        "--budget",
-        budget,
-        "--option",
-        "kvm_amd.npt=0",
-    ]);
+    let (code, said) = refused(&[&run[..], &["--option", "kvm_amd.npt=0"]].concat());
     assert_eq!(code, 6, "{said}");
     assert!(said.contains("\n  invlpg L1: L1 invlpg: 0 -> 20 exits (+20)\n"), "{said}");
     assert!(!said.contains("was made with"), "{said}");
@@ -44,8 +34,7 @@ fn another_emulator(budget: &str, operations: &str) {
     assert!(version.starts_with(|c: char| c.is_ascii_digit()), "{line}");
     fs::write(budget, text.replace(line, "emulator = \"QEMU TCG 1.0 (icount)\"")).unwrap();
     let run = ["lab", "run", "--operation", operations, "--budget", budget];
-    let kept = output(&run);
-    assert!(kept.status.success(), "{}", String::from_utf8_lossy(&kept.stderr));
+    printed(&run);
     let (code, said) = refused(&[&run[..], &["--option", "kvm_amd.npt=0"]].concat());
     assert_eq!(code, 6, "{said}");
     let first = said.lines().nth(1).unwrap();
@@ -80,8 +69,7 @@ fn a_second_version_of_qemu() {
         text.lines().find(|line| line.starts_with("emulator = ")).unwrap().to_owned()
     };
     let one = ["lab", "run", "--operation", "touch-4k", "--budget", first.as_str()];
-    let blessed = output(&[&one[..], &["--bless"]].concat());
-    assert!(blessed.status.success(), "{}", String::from_utf8_lossy(&blessed.stderr));
+    printed(&[&one[..], &["--bless"]].concat());
     let (code, said) = second(&[&one[..], &["--option", "kvm_amd.npt=0"]].concat());
     assert_eq!(code, 6, "{said}");
     assert!(
@@ -108,8 +96,7 @@ fn the_functions_that_break_a_budget_are_named() {
     let [budget, calls] = ["budget.toml", "budget.toml.folded"]
         .map(|name| folder.path().join(name).display().to_string());
     let run = ["lab", "run", "--operation", "touch-4k", "--budget", &budget];
-    let blessed = output(&[&run[..], &["--bless", "--profile"]].concat());
-    assert!(blessed.status.success(), "{}", String::from_utf8_lossy(&blessed.stderr));
+    printed(&[&run[..], &["--bless", "--profile"]].concat());
     assert!(fs::read_to_string(&calls).unwrap().starts_with("touch-4k L1;L1 payload"));
     let broken = [&run[..], &["--profile", "--option", "kvm_amd.npt=0"]].concat();
     let (code, said) = refused(&broken);
@@ -131,7 +118,7 @@ fn the_functions_that_break_a_budget_are_named() {
     assert_eq!(code, 4, "{said}");
     assert!(said.contains("budget.toml.folded: line 1: is no folded stack"), "{said}");
     // Without call trees a budget has none beside it.
-    assert!(output(&[&run[..], &["--bless"]].concat()).status.success());
+    printed(&[&run[..], &["--bless"]].concat());
     assert!(!std::path::Path::new(&calls).exists());
 }
 
@@ -140,18 +127,10 @@ fn without_shadow_vmcs_the_fields_are_listed() {
     let folder = tempfile::tempdir().unwrap();
     let budget = folder.path().join("budget.toml");
     let budget = budget.to_str().unwrap();
-    let arguments = [
-        "lab",
-        "run",
-        "--host",
-        "intel",
-        "--operation",
-        "vmread-guest-rip,vmwrite-guest-rip",
-        "--budget",
-        budget,
-    ];
-    let blessed = output(&[&arguments[..], &["--bless"]].concat());
-    assert!(blessed.status.success(), "{}", String::from_utf8_lossy(&blessed.stderr));
+    let operations = "vmread-guest-rip,vmwrite-guest-rip";
+    let arguments =
+        ["lab", "run", "--host", "intel", "--operation", operations, "--budget", budget];
+    printed(&[&arguments[..], &["--bless"]].concat());
     let (code, said) =
         refused(&[&arguments[..], &["--option", "kvm_intel.enable_shadow_vmcs=0"]].concat());
     assert_eq!(code, 6, "{said}");
@@ -171,15 +150,8 @@ fn without_shadow_vmcs_the_fields_are_listed() {
 
 #[test]
 fn a_host_without_nesting_is_reported() {
-    let (code, said) = refused(&[
-        "lab",
-        "run",
-        "--nested",
-        "--operation",
-        "cpuid",
-        "--option",
-        "kvm_amd.nested=0",
-    ]);
+    let run = ["lab", "run", "--nested", "--operation", "cpuid"];
+    let (code, said) = refused(&[&run[..], &["--option", "kvm_amd.nested=0"]].concat());
     assert_eq!(code, 7, "{said}");
     assert!(said.contains("L1"), "{said}");
     assert_eq!(said.trim_end().lines().count(), 1, "{said}");

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use crate::readme::{printed, repository};
-use crate::run::{cache, output};
+use crate::run::{self, cache};
 
 fn document() -> String {
     fs::read_to_string(repository().join("docs/lab-ci.md")).unwrap()
@@ -22,8 +22,7 @@ fn commands(document: &str, heading: &str) -> Vec<String> {
 
 /// The distribution's kernel, which an earlier run has unpacked: its image, and its folder of modules.
 fn kernel() -> (PathBuf, PathBuf) {
-    let run = output(&["lab", "run", "--operation", "cpuid"]);
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    run::printed(&["lab", "run", "--operation", "cpuid"]);
     let folders = fs::read_dir(cache().join("vmtax/kernels")).unwrap();
     // Its list is written last.
     let is_whole = |path: &PathBuf| path.join("SHA256SUMS").exists();

@@ -5,14 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::run::{json as run_json, output, refused, text};
-
-/// What the command prints.
-fn printed(arguments: &[&str]) -> String {
-    let output = output(arguments);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
+use crate::run::{json as run_json, printed, refused, text};
 
 #[test]
 fn two_kernels_in_one_call() {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::run::{output, refused, vmtax};
+use crate::run::{json, output, refused};
 
 /// Where the image is loaded, and bytes before its code: the multiboot header.
 const LOADED: u32 = 0x40_0000;
@@ -75,12 +75,6 @@ impl FlatCode {
     }
 }
 
-fn reported(run: &str) -> serde_json::Value {
-    let output = vmtax(&["report", run, "--format", "json"]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
 #[test]
 fn a_program_runs_and_its_output_verdict_and_exits_are_kept() {
     let folder = tempfile::tempdir().unwrap();
@@ -103,7 +97,7 @@ fn a_program_runs_and_its_output_verdict_and_exits_are_kept() {
         assert!(manifest.contains("passed (exit code 0)"), "{manifest}");
         // Both the kernel's counter and the recording have each exit.
         assert!(said.contains(&format!("{cpuid} 10")), "{said}");
-        let report = reported(run);
+        let report = json(&["report", run]);
         let tables = report["tables"].as_array().unwrap();
         let rows = tables.iter().flat_map(|table| table["rows"].as_array().unwrap());
         let counts: Vec<Option<u64>> = rows

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::run::{json, output, refused, text};
+use crate::run::{json, output, path, refused, row, text};
 
 /// Faults in the batch, and pages of 4 KiB and 2 MiB mapped by it, of four regions of 2 MiB.
 type ExpectedFaults = (&'static str, u64, u64, u64);
@@ -153,20 +153,9 @@ fn measured_on(variable: &str, host: &str, expected: &[ExpectedFaults]) -> Value
     let (image, modules) = kernel(variable)
         .unwrap_or_else(|| panic!("set {variable} to an image and a folder of modules"));
     let operations = names(expected);
-    let report = json(&[
-        "lab",
-        "run",
-        "--host",
-        host,
-        "--kernel",
-        &image,
-        "--modules",
-        &modules,
-        "--limit",
-        "40m",
-        "--operation",
-        &operations,
-    ]);
+    let kernel = ["--kernel", &image, "--modules", &modules, "--limit", "40m"];
+    let run = ["lab", "run", "--host", host, "--operation", &operations];
+    let report = json(&[&run[..], &kernel].concat());
     assert_memory(&report, "L1", expected);
     report
 }
@@ -194,9 +183,7 @@ fn private_memory_has_no_huge_page_and_conversions_shatter() {
 fn recorded(name: &str) -> Value {
     let folder: PathBuf =
         [env!("CARGO_MANIFEST_DIR"), "../../captures/lab-memory", name].iter().collect();
-    let output = output(&["report", folder.to_str().unwrap(), "--format", "json"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    json(&["report", folder.to_str().unwrap()])
 }
 
 #[test]
@@ -246,9 +233,7 @@ fn the_kept_runs_show_the_same_in_a_guest_of_a_guest() {
 #[test]
 fn the_kept_run_shows_what_bounce_buffers_and_conversions_take() {
     let report = recorded("amd-6.12-bounce");
-    let rows = report["operations"]["rows"].as_array().unwrap();
-    let row = |name: String| rows.iter().find(|row| text(&row["name"]) == name).unwrap();
-    let path = |row: &Value| row["path"]["median"].as_f64().unwrap();
+    let row = |name: String| row(&report, &name);
     let mut copied = 0.0;
     // The last is one huge page.
     for (size, faults) in [("4k", 1.0), ("16k", 4.0), ("64k", 16.0), ("256k", 64.0), ("2m", 1.0)] {

@@ -11,12 +11,7 @@
 use serde_json::Value;
 use vmtax_analyse::explain::SIMULATED_WALKS;
 
-use crate::run::{json, refused};
-
-fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
-    let rows = report["operations"]["rows"].as_array().unwrap();
-    rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
-}
+use crate::run::{json, refused, row};
 
 fn on<'a>(row: &'a Value, processor: &str) -> &'a Value {
     on_of(&row["paging"], processor)

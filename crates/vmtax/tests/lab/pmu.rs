@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::run::{assert_versioned, json};
+use crate::run::{self, assert_versioned, json, row};
 
 /// Events that one operation creates under legacy; under reuse it is none. The handler of a sample sets global control,
 /// and the overflow itself creates anew too, as it did in KVM.
@@ -123,10 +123,8 @@ fn a_guest_of_kvm_costs_the_same_in_every_run_and_creates_no_events_under_reuse(
     assert_versioned(&report["accelerator"], "emulated:QEMU TCG ", " (icount)");
     // Another boot.
     let fresh = json(&["lab", "run", "--suite", "pmu", "--batches", "11", "--fresh"]);
-    let rows = fresh["operations"]["rows"].as_array().unwrap();
     for (name, path) in paths(&report) {
-        let row = rows.iter().find(|row| row["name"] == name.as_str()).unwrap();
-        let again = number(&row["path"]["median"]);
+        let again = run::path(row(&fresh, &name));
         // What makes and ends events takes so long that a tick of the clock or a grace period falls into some batches.
         let most = if name.contains("legacy") { 0.03 } else { 0.005 };
         assert!((again - path).abs() <= most * path, "{name}: {path} and {again}");

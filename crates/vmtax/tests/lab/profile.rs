@@ -8,17 +8,11 @@ use serde_json::Value;
 
 use crate::record::stripped;
 use crate::run::{
-    assert_close, assert_exits, assert_versioned, json, output, paths, refused, text,
+    assert_close, assert_exits, assert_versioned, json, paths, printed, refused, text,
 };
 
 /// Instructions by stack of each operation: `cpuid L2`.
 pub(crate) type Trees = BTreeMap<String, Vec<(Vec<String>, u64)>>;
-
-fn printed(arguments: &[&str]) -> String {
-    let output = output(arguments);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
 
 pub(crate) fn trees(run: &str) -> Trees {
     let mut trees = Trees::new();

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::arm::path_with;
-use crate::run::{json, output, paths, vmtax};
+use crate::run::{json, paths, printed, vmtax};
 
 mod arm;
 mod choice;
@@ -64,9 +64,7 @@ fn counts(run: &Path) -> BTreeMap<String, u64> {
         if !by.is_empty() {
             arguments.extend(["--by", by]);
         }
-        let report = output(&arguments);
-        assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
-        add(&mut counts, &String::from_utf8(report.stdout).unwrap());
+        add(&mut counts, &printed(&arguments));
     }
     counts
 }
@@ -161,9 +159,7 @@ fn same_as_trace(arguments: &[&str], kinds: &[&str], probes: &str) -> BTreeMap<S
     if kinds.contains(&"raw") {
         // Single events, counted by the rules for recordings, come to what was counted in the kernel.
         let (raw, again) = (found.join("raw"), found.join("again"));
-        let made =
-            output(&["import", raw.to_str().unwrap(), "-o", again.to_str().unwrap(), "--raw"]);
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        printed(&["import", raw.to_str().unwrap(), "-o", again.to_str().unwrap(), "--raw"]);
         same("again");
         assert_eq!(times(&again), times(&raw));
     }
@@ -177,20 +173,26 @@ pub(crate) fn observe_script(
     brought: &[&str],
     arguments: &[&str],
 ) -> PathBuf {
+    let tools = ["trace-cmd", "mkdir", "sleep", "setpriv", "pidof", "dmesg"];
+    let tools = tools.map(|tool| format!("/usr/bin/{tool}"));
+    let brought = [&tools.each_ref().map(String::as_str)[..], brought].concat();
+    observe_in("/bin/sh", folder, script, (&brought, arguments))
+}
+
+/// The same in another shell, with these programs alone.
+pub(crate) fn observe_in(
+    shell: &str,
+    folder: &Path,
+    script: &str,
+    (brought, arguments): (&[&str], &[&str]),
+) -> PathBuf {
+    // Files that are brought lie at the place that they have here.
     let (program, path) = (stripped(folder), folder.join("script.sh"));
     fs::write(&path, script.replace("./vmtax", program.to_str().unwrap())).unwrap();
-    let observer = format!("/bin/sh {}", path.display());
-    let mut all = vec![path.to_str().unwrap(), program.to_str().unwrap()];
-    all.extend([
-        "/usr/bin/trace-cmd",
-        "/usr/bin/mkdir",
-        "/usr/bin/sleep",
-        "/usr/bin/setpriv",
-        "/usr/bin/pidof",
-        "/usr/bin/dmesg",
-    ]);
-    all.extend(brought);
-    let mut flags: Vec<&str> = all.iter().flat_map(|file| ["--bring", file]).collect();
+    let observer = format!("{shell} {}", path.display());
+    let own = [path.to_str().unwrap(), program.to_str().unwrap()];
+    let mut flags: Vec<&str> =
+        own.iter().chain(brought).flat_map(|file| ["--bring", file]).collect();
     flags.extend(arguments);
     observe(folder, &observer, &flags)
 }
@@ -204,8 +206,8 @@ fn same_losses(live: &Value, trace: &Value, run: &str) {
 
 /// Where the time of all vCPUs went, as a report says it: ns by part.
 fn times(run: &Path) -> BTreeMap<String, u64> {
-    let report = output(&["report", run.to_str().unwrap(), "--event", "cause", "--format", "csv"]);
-    let report = String::from_utf8(report.stdout).unwrap();
+    let run = run.to_str().unwrap();
+    let report = printed(&["report", run, "--event", "cause", "--format", "csv"]);
     let mut times = BTreeMap::new();
     for line in report.lines().filter(|line| line.starts_with("time,")) {
         // The part, the vCPU, its time.
@@ -336,25 +338,15 @@ tell whole.said
 #[test]
 fn injected_faults_cost_exactly_their_cells() {
     let folder = tempfile::tempdir().unwrap();
-    let (program, script) = (stripped(folder.path()), folder.path().join("troubles.sh"));
-    fs::write(&script, TROUBLES).unwrap();
-    let mut brought =
-        vec!["--bring", script.to_str().unwrap(), "--bring", program.to_str().unwrap()];
-    for tool in [
+    let brought = [
         "/usr/bin/mount",
         "/usr/bin/mkdir",
         "/usr/bin/cp",
         "/usr/bin/sleep",
         "/usr/bin/setpriv",
         "/usr/sbin/rmmod",
-    ] {
-        brought.extend(["--bring", tool]);
-    }
-    // Files that are brought lie at the place that they have here.
-    let script = TROUBLES.replace("./vmtax", program.to_str().unwrap());
-    fs::write(folder.path().join("troubles.sh"), script).unwrap();
-    let observer = format!("/bin/sh {}", folder.path().join("troubles.sh").display());
-    let found = observe(folder.path(), &observer, &brought);
+    ];
+    let found = observe_in("/bin/sh", folder.path(), TROUBLES, (&brought, &[]));
     let said = |name: &str| fs::read_to_string(found.join(name)).unwrap_or_default();
     let names = [
         "whole", "few", "churn", "paused", "tight", "mine", "other", "full", "unborn", "denied",

@@ -35,12 +35,37 @@ pub(crate) fn refused(arguments: &[&str]) -> (i32, String) {
 
 /// A run's JSON report.
 pub(crate) fn json(arguments: &[&str]) -> Value {
-    let mut arguments = arguments.to_vec();
-    arguments.extend(["--format", "json"]);
-    let output = output(&arguments);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
+    parsed(&output(&[arguments, &["--format", "json"]].concat()))
+}
+
+/// What a run that succeeds prints.
+pub(crate) fn printed(arguments: &[&str]) -> String {
+    let output = output(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The JSON that a run printed; it must have succeeded.
+pub(crate) fn parsed(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The row of an operation.
+pub(crate) fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let rows = report["operations"]["rows"].as_array().unwrap();
+    rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
+}
+
+/// Its exits of this kind, in all batches.
+pub(crate) fn count(row: &Value, is: impl Fn(&Value) -> bool) -> u64 {
+    let exits = row["exits"].as_array().unwrap().iter().filter(|exit| is(exit));
+    exits.map(|exit| exit["count"].as_u64().unwrap()).sum()
+}
+
+/// Its path length.
+pub(crate) fn path(row: &Value) -> f64 {
+    row["path"]["median"].as_f64().unwrap()
 }
 
 /// Exits of the host's own clock, which no operation asks for.

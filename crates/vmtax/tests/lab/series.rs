@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::run::{cache, output, refused, text};
+use crate::run::{cache, output, printed, refused, text};
 
 /// One operation with and without nested paging: the kernel that was made slower on purpose.
 fn series(folder: &str, more: &[&str]) -> Vec<String> {
@@ -99,16 +99,8 @@ fn an_invalid_kernel_is_named_and_others_are_measured() {
     let image = folder.path().join("bzImage");
     fs::write(&image, vec![0x5a; 100_000]).unwrap();
     let kernels = format!("{},distribution", image.display());
-    let flags = [
-        "lab",
-        "series",
-        "--operation",
-        "cpuid",
-        "--kernel",
-        &kernels,
-        "-o",
-        home.to_str().unwrap(),
-    ];
+    let series = ["lab", "series", "--operation", "cpuid"];
+    let flags = [&series[..], &["--kernel", &kernels, "-o", home.to_str().unwrap()]].concat();
     let output = output(&flags);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(7), "{said}");
@@ -120,18 +112,20 @@ fn an_invalid_kernel_is_named_and_others_are_measured() {
     assert!(shown.contains("cpuid") && shown.contains("missing: "), "{shown}");
 }
 
+/// What git prints in a tree.
+fn git(tree: &Path, arguments: &[&str]) -> String {
+    let name = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
+    let done = Command::new("git").args(name).args(arguments).current_dir(tree).output().unwrap();
+    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
+
 /// A tree whose commits are options of modules: the one that takes nested paging away is found.
 #[test]
 fn git_bisect_finds_the_commit() {
     let folder = tempfile::tempdir().unwrap();
     let tree = folder.path();
-    let git = |arguments: &[&str]| {
-        let name = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
-        let done =
-            Command::new("git").args(name).args(arguments).current_dir(tree).output().unwrap();
-        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
-        String::from_utf8(done.stdout).unwrap()
-    };
+    let git = |arguments: &[&str]| git(tree, arguments);
     git(&["init", "-q"]);
     // The third cannot be measured: the module refuses its value, and has no KVM.
     let commits = [
@@ -191,8 +185,7 @@ fn the_list_of_operations_is_data() {
 
 /// The kernel of the distribution that the lab has unpacked: image and modules.
 fn distribution() -> (String, String) {
-    let prepared = output(&["lab", "run", "--operation", "cpuid"]);
-    assert!(prepared.status.success(), "{}", String::from_utf8_lossy(&prepared.stderr));
+    printed(&["lab", "run", "--operation", "cpuid"]);
     let image = crate::errors::find(&cache().join("vmtax/kernels"), "vmlinuz-").unwrap();
     let package = image.parent().unwrap().parent().unwrap();
     let modules = [package.join("lib/modules"), package.join("usr/lib/modules")];
@@ -208,13 +201,7 @@ fn commits_of_a_tree_are_built_once_and_measured() {
     let home = folder.path().join("series");
     let log = folder.path().join("built");
     fs::create_dir(&tree).unwrap();
-    let git = |arguments: &[&str]| {
-        let name = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
-        let done =
-            Command::new("git").args(name).args(arguments).current_dir(&tree).output().unwrap();
-        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
-        String::from_utf8(done.stdout).unwrap()
-    };
+    let git = |arguments: &[&str]| git(&tree, arguments);
     git(&["init", "-q"]);
     let (image, modules) = distribution();
     let build = |hz: u32| {
@@ -233,22 +220,9 @@ fn commits_of_a_tree_are_built_once_and_measured() {
         git(&["commit", "-qm", tag]);
         git(&["tag", tag]);
     }
-    let flags = [
-        "lab",
-        "series",
-        "--tree",
-        tree.to_str().unwrap(),
-        "--kernel",
-        "next/v1,v2,v3,none",
-        "--build",
-        "sh -e build",
-        "--operation",
-        "cpuid",
-        "-o",
-        home.to_str().unwrap(),
-        "--format",
-        "json",
-    ];
+    let of_tree = ["--tree", tree.to_str().unwrap(), "--kernel", "next/v1,v2,v3,none"];
+    let made = ["--build", "sh -e build", "--operation", "cpuid", "-o", home.to_str().unwrap()];
+    let flags = [&["lab", "series"], &of_tree[..], &made, &["--format", "json"]].concat();
     let first = output(&flags);
     let said = String::from_utf8(first.stderr).unwrap();
     assert_eq!(first.status.code(), Some(7), "{said}");

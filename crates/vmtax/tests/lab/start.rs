@@ -7,12 +7,7 @@ use serde_json::Value;
 
 use crate::arm::{assert_all_named, is_built};
 use crate::profile::{Trees, below, trees};
-use crate::run::{json, output, refused};
-
-fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
-    let rows = report["operations"]["rows"].as_array().unwrap();
-    rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
-}
+use crate::run::{json, output, path, refused, row};
 
 fn places(row: &Value) -> String {
     let functions = row["waited"]["places"][0]["functions"].as_array().unwrap();
@@ -42,7 +37,7 @@ fn steps_of_a_start_repeat_and_wait_where_linux_6_1_waits() {
     }
     for (name, counted) in COUNTED {
         let row = row(&first, name);
-        let path = row["path"]["median"].as_f64().unwrap();
+        let path = path(row);
         assert!((path / counted - 1.0).abs() < 0.05, "{name}: {path}, counted {counted}");
         assert_eq!(row["waited"]["max"], 0.0, "{name}");
     }
@@ -95,7 +90,7 @@ fn resumed_memory_costs_what_was_counted() {
     let report = json(&["lab", "run", "--suite", "resume", "--kernel", KERNEL]);
     for (name, counted, faults) in RESUMED {
         let row = row(&report, name);
-        let path = row["path"]["median"].as_f64().unwrap();
+        let path = path(row);
         assert!((path / counted - 1.0).abs() < 0.05, "{name}: {path}, counted {counted}");
         assert_eq!(row["memory"]["faults"], *faults, "{name}");
     }
@@ -110,7 +105,6 @@ fn resumed_memory_costs_what_was_counted() {
     ] {
         let (one, other) = (row(&report, name), row(&four, name));
         assert_eq!(one["memory"]["faults"], other["memory"]["faults"], "{one} {other}");
-        let path = |row: &Value| row["path"]["median"].as_f64().unwrap();
         assert!((least..most).contains(&(path(other) / path(one))), "{one} {other}");
     }
     // 6.1 cannot pre-fault.
@@ -229,7 +223,6 @@ fn a_guest_starts_vms_of_its_own() {
     for one in &first {
         let name = &one["name"];
         let other = second.iter().find(|row| &row["name"] == name).unwrap();
-        let path = |row: &Value| row["path"]["median"].as_f64().unwrap();
         let times = path(other) / path(one);
         let expected = match name.as_str().unwrap() {
             // L1's CPUIDs, exits of L2, and faults in two page tables.

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::record::observe_script;
-use crate::run::json;
+use crate::run::{json, path, row};
 
 const WATCHERS: &str = r#"
 ./vmtax record --starts --format json -o starts.json -- trace-cmd record -b 30000 -e syscalls:sys_enter_ioctl -e syscalls:sys_exit_ioctl -e sched:sched_switch -o trace.dat >starts.said 2>&1 & live=$!
@@ -187,10 +187,8 @@ fn times_are_those_of_the_suite(recorded: &Value, report: &Value) {
             .collect();
         times.sort_by(f64::total_cmp);
         let recorded = times[10];
-        let row = report["operations"]["rows"].as_array().unwrap();
-        let row = row.iter().find(|row| row["name"] == step).unwrap();
-        let measured = row["path"]["median"].as_f64().unwrap()
-            + row["waited"]["median"].as_f64().unwrap_or_default();
+        let row = row(report, step);
+        let measured = path(row) + row["waited"]["median"].as_f64().unwrap_or_default();
         // What the probes and trace-cmd take outside of the recorded time: 3,500 to 4,000 instructions. The clock counts them.
         let outside = measured - recorded;
         let most = 2_500.0 + 0.01 * measured;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::record::{observe, stripped};
-use crate::run::output;
+use crate::record::observe_in;
+use crate::run::printed;
 
 /// A server of metrics, asked again and again; a screen whose terminal is a file; and a recorder.
 const WATCH: &str = r#"
@@ -51,11 +51,7 @@ while kill -0 $server; do ask; sleep 1; done 2>/dev/null
 #[test]
 fn what_is_exported_and_shown_is_what_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
-    let (program, script) = (stripped(folder.path()), folder.path().join("watch.sh"));
-    fs::write(&script, WATCH.replace("./vmtax", program.to_str().unwrap())).unwrap();
-    let mut brought =
-        vec!["--bring", script.to_str().unwrap(), "--bring", program.to_str().unwrap()];
-    for tool in [
+    let brought = [
         "/usr/bin/sleep",
         "/usr/bin/cat",
         "/usr/bin/mkdir",
@@ -63,11 +59,8 @@ fn what_is_exported_and_shown_is_what_is_recorded() {
         "/usr/bin/script",
         "/usr/bin/stty",
         "/usr/sbin/ip",
-    ] {
-        brought.extend(["--bring", tool]);
-    }
-    let observer = format!("/bin/bash {}", script.display());
-    let found = observe(folder.path(), &observer, &brought);
+    ];
+    let found = observe_in("/bin/bash", folder.path(), WATCH, (&brought, &[]));
     let said = |name: &str| fs::read_to_string(found.join(name)).unwrap_or_default();
     assert_eq!(
         (said("server.code").trim(), said("top.code").trim()),
@@ -81,9 +74,8 @@ fn what_is_exported_and_shown_is_what_is_recorded() {
 
 /// Every series ends where the recording says; those of VMs that ended have been there before.
 fn exported(found: &Path) {
-    let report =
-        output(&["report", found.join("live").to_str().unwrap(), "--format", "prometheus"]);
-    let recorded = exits(&String::from_utf8(report.stdout).unwrap());
+    let live = found.join("live");
+    let recorded = exits(&printed(&["report", live.to_str().unwrap(), "--format", "prometheus"]));
     let answered = exits(&fs::read_to_string(found.join("answers")).unwrap());
     assert!(recorded.len() > 10, "{recorded:?}");
     assert_eq!(answered, recorded);
@@ -118,17 +110,8 @@ fn shown(found: &Path) {
     let lines = crate::terminal::lines(screen);
     assert!(lines.iter().any(|line| line.ends_with(" ended init")), "{lines:#?}");
     let live = found.join("live");
-    let report = output(&[
-        "report",
-        live.to_str().unwrap(),
-        "--event",
-        "vmexit",
-        "--by",
-        "vm",
-        "--format",
-        "csv",
-    ]);
-    let csv = String::from_utf8(report.stdout).unwrap();
+    let by_vm = ["--event", "vmexit", "--by", "vm", "--format", "csv"];
+    let csv = printed(&[&["report", live.to_str().unwrap()], &by_vm[..]].concat());
     let head: Vec<&str> = csv.lines().next().unwrap().split(',').collect();
     let place = |name: &str| head.iter().position(|column| *column == name).unwrap();
     let counts: BTreeMap<&str, u64> = csv

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::guest::{RunningGuest, check};
-use super::{image, name, ok, refused};
+use super::{child_of, image, name, ok, refused};
 
 /// `FOLDER/a/gp.ckpt`, its child `FOLDER/b/parent.ckpt`, and that one's child `FOLDER/b/child.ckpt`.
 struct CheckpointChain {
@@ -25,7 +25,7 @@ impl CheckpointChain {
             [(1, "a/gp.ckpt", "b/parent.ckpt"), (2, "b/parent.ckpt", "b/child.ckpt")]
         {
             let image = chain.image(age);
-            ok(&chain.save(&image, parent, &chain.path(child)).each_ref().map(String::as_str));
+            ok(&child_of(&chain.path(parent), &image, &chain.path(child)));
         }
         chain
     }
@@ -42,22 +42,11 @@ impl CheckpointChain {
         path
     }
 
-    /// The words of a save.
-    fn save(&self, image: &Path, parent: &str, output: &Path) -> [String; 7] {
-        let parent = self.path(parent);
-        let words = ["save", "--image", name(image), "--parent", name(&parent), "-o", name(output)];
-        words.map(str::to_owned)
-    }
-
     fn files(&self) -> Vec<Vec<u8>> {
         ["a/gp.ckpt", "b/parent.ckpt", "b/child.ckpt"]
             .map(|f| fs::read(self.path(f)).unwrap())
             .into()
     }
-}
-
-fn strings(words: &[String]) -> Vec<&str> {
-    words.iter().map(String::as_str).collect()
 }
 
 #[test]
@@ -73,7 +62,7 @@ fn no_ancestor_is_written_over_under_any_name() {
     let names = ["a/gp.ckpt", "b/../a/gp.ckpt", "symbolic", "symbolic2", "folder/gp.ckpt", "hard"];
     for parent in ["b/parent.ckpt", "b/child.ckpt"] {
         for output in names {
-            let (code, said) = refused(&strings(&chain.save(&image, parent, &chain.path(output))));
+            let (code, said) = refused(&child_of(&chain.path(parent), &image, &chain.path(output)));
             assert_eq!(code, 2, "{parent} {output}: {said}");
             assert!(said.contains("gp.ckpt, which the new checkpoint would be based on"), "{said}");
             // The other way round: the image that a restore writes.
@@ -86,16 +75,8 @@ fn no_ancestor_is_written_over_under_any_name() {
     // A relative name, from the folder itself.
     let relative = Command::new(env!("CARGO_BIN_EXE_vmtax"))
         .current_dir(chain.path("a"))
-        .args([
-            "mem",
-            "save",
-            "--image",
-            "../0.img",
-            "--parent",
-            "../b/child.ckpt",
-            "-o",
-            "gp.ckpt",
-        ])
+        .arg("mem")
+        .args(child_of(Path::new("../b/child.ckpt"), Path::new("../0.img"), Path::new("gp.ckpt")))
         .output()
         .unwrap();
     assert_eq!(relative.status.code(), Some(2), "{}", String::from_utf8_lossy(&relative.stderr));
@@ -105,8 +86,7 @@ fn no_ancestor_is_written_over_under_any_name() {
     ok(&["verify", name(&chain.path("b/child.ckpt"))]);
     assert_eq!(fs::read_dir(chain.path("a")).unwrap().count(), 1, "a refused save left a file");
     // Another output is none of the chain.
-    let words = chain.save(&image, "b/child.ckpt", &chain.path("a/next.ckpt"));
-    ok(&strings(&words));
+    ok(&child_of(&chain.path("b/child.ckpt"), &image, &chain.path("a/next.ckpt")));
     ok(&["verify", name(&chain.path("a/next.ckpt"))]);
 }
 
@@ -116,13 +96,13 @@ fn no_ancestor_is_written_over_where_it_is_mounted_too() {
     let image = chain.image(3);
     fs::create_dir(chain.path("mounted")).unwrap();
     let before = chain.files();
-    let words = chain.save(&image, "b/child.ckpt", &chain.path("mounted/gp.ckpt"));
+    let (child, output) = (chain.path("b/child.ckpt"), chain.path("mounted/gp.ckpt"));
     let (from, to) = (chain.path("a"), chain.path("mounted"));
     let script = "mount --bind \"$1\" \"$2\" || exit 99; shift 2; exec \"$@\"";
     let output = Command::new("unshare")
         .args(["-m", "sh", "-c", script, "sh", name(&from), name(&to)])
         .args([env!("CARGO_BIN_EXE_vmtax"), "mem"])
-        .args(&words)
+        .args(child_of(&child, &image, &output))
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -144,8 +124,7 @@ fn no_parent_is_written_over_that_has_a_child_beside_it() {
     assert_eq!(code, 2, "{said}");
     assert!(said.contains("child.ckpt is based on it"), "{said}");
     // The last of a chain has none.
-    let words = chain.save(&image, "b/parent.ckpt", &chain.path("b/child.ckpt"));
-    ok(&strings(&words));
+    ok(&child_of(&parent, &image, &chain.path("b/child.ckpt")));
     fs::remove_file(chain.path("b/child.ckpt")).unwrap();
     ok(&["save", "--image", name(&image), "-o", name(&parent)]);
     ok(&["verify", name(&parent)]);
@@ -161,19 +140,11 @@ fn a_cycle_is_named_with_its_files() {
     symlink(&parent, chain.path("a/parent.ckpt")).unwrap();
     let out = chain.path("out");
     for words in [
-        vec!["verify", name(&gp)],
-        vec!["restore", name(&gp), "--image", name(&out)],
-        vec![
-            "save",
-            "--image",
-            name(&chain.path("0.img")),
-            "--parent",
-            name(&gp),
-            "-o",
-            name(&out),
-        ],
+        &["verify", name(&gp)][..],
+        &["restore", name(&gp), "--image", name(&out)],
+        &child_of(&gp, &chain.path("0.img"), &out),
     ] {
-        let (code, said) = refused(&words);
+        let (code, said) = refused(words);
         assert_eq!(code, 4, "{said}");
         assert!(
             said.contains("its parents lead back to it, so one of them was written over"),
@@ -213,15 +184,8 @@ fn a_vm_is_not_saved_over_what_it_is_saved_from() {
         (&parent, "is also --parent; choose another output"),
         (&memory, "is the VM's memory (mem)"),
     ] {
-        let (code, said) = refused(&[
-            "save",
-            "--qmp",
-            name(&socket),
-            "-o",
-            name(output),
-            "--parent",
-            name(&parent),
-        ]);
+        let save = ["save", "--qmp", name(&socket), "--parent", name(&parent)];
+        let (code, said) = refused(&[&save[..], &["-o", name(output)]].concat());
         assert_eq!(code, 2, "{said}");
         assert!(said.contains(words), "{said}");
     }

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use super::{image, name, ok, refused};
+use super::{child_of, image, name, ok, refused};
 
 #[test]
 fn images_come_back_whole_and_in_increments() {
@@ -19,39 +19,20 @@ fn images_come_back_whole_and_in_increments() {
     state[70_000..70_100].fill(7);
     state[4096 * 50..4096 * 60].fill(0);
     fs::write(path("b.img"), &state).unwrap();
-    let b = [
-        "save",
-        "--image",
-        name(&path("b.img")),
-        "-o",
-        name(&path("b.ckpt")),
-        "--parent",
-        name(&path("a.ckpt")),
-        "--format",
-        "json",
-    ]
-    .map(str::to_owned);
-    let b: Vec<&str> = b.iter().map(String::as_str).collect();
-    let saved: serde_json::Value = serde_json::from_str(&ok(&b)).unwrap();
+    let [parent, b_image, b] = ["a.ckpt", "b.img", "b.ckpt"].map(path);
+    let words = [&child_of(&parent, &b_image, &b)[..], &["--format", "json"]].concat();
+    let saved: serde_json::Value = serde_json::from_str(&ok(&words)).unwrap();
     assert_eq!(
         (&saved["pages"]["deltas"], &saved["pages"]["zero"]),
         (&1.into(), &7.into()),
         "{saved}"
     );
-    ok(&["restore", name(&path("b.ckpt")), "--image", name(&path("c.img"))]);
+    ok(&["restore", name(&b), "--image", name(&path("c.img"))]);
     assert!(fs::read(path("c.img")).unwrap() == state);
     // The parent by another name in another folder.
     fs::create_dir(path("sub")).unwrap();
     let child = path("sub/d.ckpt");
-    ok(&[
-        "save",
-        "--image",
-        name(&path("a.img")),
-        "-o",
-        name(&child),
-        "--parent",
-        name(&path("b.ckpt")),
-    ]);
+    ok(&child_of(&b, &path("a.img"), &child));
     ok(&["restore", name(&child), "--image", name(&path("c.img"))]);
     assert!(fs::read(path("c.img")).unwrap() == image(300, 1));
 }
@@ -87,16 +68,8 @@ fn every_refusal_has_an_exit_code_and_a_reason() {
         (&["restore", name(&checkpoint), "--image", "/proc/x"], 5, ""),
         (&["save", "--image", name(&empty), "-o", name(&out)], 4, "0 bytes"),
         (&["save", "--image", name(&folder), "-o", name(&out)], 3, "is not a file"),
-        (
-            &["save", "--image", name(&image_path), "-o", name(&out), "--parent", name(&cut)],
-            4,
-            "the end of a checkpoint is missing",
-        ),
-        (
-            &["save", "--image", name(&image_path), "-o", name(&out), "--parent", name(&bad)],
-            4,
-            "page 2 of \"image\" has checksum",
-        ),
+        (&child_of(&cut, &image_path, &out), 4, "the end of a checkpoint is missing"),
+        (&child_of(&bad, &image_path, &out), 4, "page 2 of \"image\" has checksum"),
         (&["scan", name(&empty)], 4, "0 bytes"),
         (&["scan", name(&odd)], 4, "is not a multiple of 4096"),
         (&["scan", name(&folder)], 3, "is not a file"),
@@ -112,15 +85,7 @@ fn every_refusal_has_an_exit_code_and_a_reason() {
             "is also --image; choose another output",
         ),
         (
-            &[
-                "save",
-                "--image",
-                name(&image_path),
-                "-o",
-                name(&checkpoint),
-                "--parent",
-                name(&checkpoint),
-            ],
+            &child_of(&checkpoint, &image_path, &checkpoint),
             2,
             "is also --parent; choose another output",
         ),
@@ -134,12 +99,12 @@ fn every_refusal_has_an_exit_code_and_a_reason() {
         (
             &[
                 "save",
+                "--accel",
+                "dsa:/dev/dsa/wq0.0",
                 "--image",
                 name(&image_path),
                 "-o",
                 name(&out),
-                "--accel",
-                "dsa:/dev/dsa/wq0.0",
             ],
             3,
             "wq0.0",
@@ -242,11 +207,7 @@ fn missing_privileges_are_named() {
         (&["save", "--qmp", name(&monitor), "-o", name(&ours)], 3, "as the user of the VM"),
         (&["verify", name(&checkpoint)], 3, "ermission denied"),
         (&["restore", name(&checkpoint), "--image", name(&ours)], 3, "ermission denied"),
-        (
-            &["save", "--image", name(&opened), "-o", name(&ours), "--parent", name(&checkpoint)],
-            3,
-            "ermission denied",
-        ),
+        (&child_of(&checkpoint, &opened, &ours), 3, "ermission denied"),
     ];
     for (args, code, words) in cases {
         let Some((found, sentence)) = as_nobody(dir.path(), args) else {

@@ -67,6 +67,11 @@ fn name(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
+/// The words of a save of an image that is based on a checkpoint.
+fn child_of<'a>(parent: &'a Path, image: &'a Path, output: &'a Path) -> [&'a str; 7] {
+    ["save", "--image", name(image), "--parent", name(parent), "-o", name(output)]
+}
+
 /// Pages of noise, made of a seed, with every fourth one zero.
 fn image(pages: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;

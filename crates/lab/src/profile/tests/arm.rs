@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use vmtax_guest::functions::{CodePart, HostKernels, KernelFunctions, LoadedAddresses};
+use vmtax_guest::functions::HostKernels;
 use vmtax_guest::layout::{self, arm};
 use vmtax_machine::kernel::Architecture;
 
-use super::super::imagined::{GUEST, HOST, L1, TcgRecord};
+use super::super::imagined::{GUEST, HOST, L1, TcgRecord, kernels_with};
 use super::super::source::SourceLines;
 use super::super::symbols::levels;
 use super::super::{BatchClock, Clocked, OperationMeasure, RecordBatches, read_record};
@@ -55,13 +55,7 @@ fn kernels() -> HostKernels {
         (NVHE_TRAP, "__kvm_nvhe_handle_trap"),
         (TICK, "el1h_64_irq_handler"),
     ];
-    let mut before = 0;
-    let steps =
-        functions.map(|(at, name)| (at - std::mem::replace(&mut before, at), name.to_owned()));
-    let part = CodePart { name: String::new(), functions: steps.to_vec() };
-    let functions = KernelFunctions { parts: vec![part] };
-    let (host, guest) = (LoadedAddresses::default(), Some(LoadedAddresses::default()));
-    HostKernels { functions, host, guest, inner: None }
+    kernels_with(&functions)
 }
 
 fn tree(record: TcgRecord, level: u8, cycles: u64) -> Vec<String> {
