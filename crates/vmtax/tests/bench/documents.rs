@@ -320,8 +320,7 @@ impl Compared {
             let rows = csv(&ok(&["compare", name(&run), what, "--format", "csv"]));
             rows.into_iter().filter(|row| row["workload"] == workload).collect()
         };
-        let is_profiled =
-            run.join("profile").read_dir().is_ok_and(|mut files| files.next().is_some());
+        let is_profiled = run.join("profile").is_dir();
         let functions = if is_profiled { rows("--functions") } else { Vec::new() };
         Compared { functions, exits: rows("--exits") }
     }
