@@ -20,6 +20,7 @@
 //! | `vmtax.memory=MIB` | a relay: memory of its guest |
 //! | `vmtax.backing=thp`, `guest-memfd` or `private` | a relay: what its guest's memory is |
 //! | `vmtax.pmu=amd` or `intel`, `-legacy` | a relay: its guest has a virtual PMU |
+//! | `vmtax.settled` | load each module when the one before has freed what it needed for its start |
 //! | `vmtax.online` | start the processors that `maxcpus=1` left off |
 //! | `vmtax.later=US` | wait before anything starts, without sleeping |
 //! | `vmtax.nested` | boot `/l1/vmlinux` with `/l1/initramfs` before reporting ready |

@@ -20,6 +20,9 @@ const SAYS_NO: [&str; 3] = [
     "Unsupported mitigations=",
 ];
 
+/// A word on the command line: modules are at the same addresses in each VM that loads the same ones.
+const SETTLED: &str = "vmtax.settled";
+
 /// Loads these modules, each with its parameters on the command line. The problem if a module refuses a value.
 pub(crate) fn load(modules: &[PathBuf], words: &[&str]) -> Result<Option<String>> {
     for path in modules {
@@ -29,6 +32,9 @@ pub(crate) fn load(modules: &[PathBuf], words: &[&str]) -> Result<Option<String>
         let parameters = parameters.join(" ");
         if !system::load_module(path, &parameters)? {
             return Ok(Some(format!("the kernel refuses {name} with {parameters}")));
+        }
+        if words.contains(&SETTLED) {
+            system::settle();
         }
     }
     Ok(None)

@@ -89,6 +89,18 @@ pub(crate) fn load_module(path: &Path, parameters: &str) -> Result<bool> {
     })
 }
 
+/// Waits until the kernel has freed what a module needed for its start alone: a worker does that after a grace period, and whether the next module gets
+/// these addresses would depend on when (kernel/module/main.c, `do_free_init`).
+pub(crate) fn settle() {
+    const BEGINS: Duration = Duration::from_millis(20);
+    const ENDS: Duration = Duration::from_millis(5);
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    std::thread::sleep(BEGINS);
+    // SAFETY: it has no pointers. It waits for a grace period that begins after the worker's.
+    let _ = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    std::thread::sleep(ENDS);
+}
+
 /// Why the kernel refuses a module: `Exec format error` says little.
 fn refused_module(path: &Path) -> String {
     let magic = b"vermagic=";

@@ -86,6 +86,7 @@ fn vms(
                 peers_tap,
             );
             let vm = SiteVm::server(host, parts, SiteAddress::Vm.address(of_peer), tap);
+            let [vm, peer] = [vm, peer].map(|vm| SiteVm { settled: true, ..vm });
             site(parts, &vm, of_peer, traffic::Client::Peer(peer.qemu()), limit)
         }
     }
@@ -127,6 +128,8 @@ struct SiteVm<'a> {
     card: &'static str,
     initramfs: String,
     memory_mib: u32,
+    /// Its modules are where those of its peer are.
+    settled: bool,
 }
 
 impl SiteVm<'_> {
@@ -139,7 +142,7 @@ impl SiteVm<'_> {
         let (role, card) = ("server", "56");
         let initramfs = initramfs(&parts.modules());
         let memory_mib = if parts.is_in_xen() { XEN_MIB } else { VM_MIB };
-        SiteVm { host, parts, role, address, tap, card, initramfs, memory_mib }
+        SiteVm { host, parts, role, address, tap, card, initramfs, memory_mib, settled: false }
     }
 
     fn peer<'a>(
@@ -164,7 +167,8 @@ impl SiteVm<'_> {
     fn command_line(&self) -> String {
         let (role, address) = (self.role, Ipv4Addr::from(self.address));
         let clock = self.parts.clock();
-        let own = format!("{QUIET}{clock} vmtax.role={role} vmtax.address={address}");
+        let settled = if self.settled { " vmtax.settled" } else { "" };
+        let own = format!("{QUIET}{clock} vmtax.role={role} vmtax.address={address}{settled}");
         self.host.vm_command_line(&own) + &self.parts.words()
     }
 

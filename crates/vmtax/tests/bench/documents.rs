@@ -318,7 +318,10 @@ impl Compared {
         let run = root(&format!("captures/bench-nested/{run}"));
         let rows = |what: &str| {
             let rows = csv(&ok(&["compare", name(&run), what, "--format", "csv"]));
-            rows.into_iter().filter(|row| row["workload"] == workload).collect()
+            // A peer has rows of its own.
+            let is_it =
+                |row: &CsvRow| row["workload"] == workload && row["category"] == "plain+nested";
+            rows.into_iter().filter(is_it).collect()
         };
         let is_profiled = run.join("profile").is_dir();
         let functions = if is_profiled { rows("--functions") } else { Vec::new() };

@@ -429,6 +429,27 @@ fn a_workload_has_its_functions_at_each_level() {
     }
 }
 
+/// A stream between two VMs, whose code is one in the tables, and one on the Intel host: what the tables have of a code adds up.
+#[test]
+#[ignore = "minutes: VMs of QEMU boot in VMs of QEMU on emulated hosts, whose instructions are recorded"]
+fn streams_between_vms_and_on_intel_have_their_functions() {
+    for (accel, client, entry) in
+        [("amd", "peer", "svm_vcpu_run"), ("intel", "host", "vmx_vcpu_run")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let send = format!("use = \"send\"\nclient = \"{client}\"\nset = {{ operations = 512 }}");
+        let text = of("\"plain\", \"plain+nested\"", &[&send]);
+        let text = text.replace("accel = \"amd\"", &format!("accel = \"{accel}\""));
+        let run = folder.path().join("run");
+        ok(&["run", name(&matrix(folder.path(), &text)), "--profile", "-o", name(&run)]);
+        let functions = adds_up(&run, "send");
+        let entered = |code: &str| functions[&(code.to_owned(), entry.to_owned())];
+        // L0 enters L1 and L2, L1 its guests alone.
+        let (base, own) = entered("host");
+        assert!(own > base.unwrap() && own > entered("hypervisor in the VM").1, "{functions:?}");
+    }
+}
+
 #[test]
 fn what_has_no_call_trees_is_refused() {
     let folder = tempfile::tempdir().unwrap();
