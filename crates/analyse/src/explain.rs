@@ -146,7 +146,10 @@ impl Explanation {
         }
         if steps.iter().any(|step| step.says.gains_nothing()) {
             // Exits that halt are all that there is.
-            let is_other = |found: &FoundKind| matches!(found, FoundKind::Exits(subject) if *subject != Subject::Halts);
+            let is_other = |found: &FoundKind| match found {
+                FoundKind::Exits(subject) => *subject != Subject::Halts,
+                other => matches!(other, FoundKind::OtherExits(_)),
+            };
             all.retain(|finding| !is_other(&finding.found));
         }
         // What the verdict rests on comes first.

@@ -301,7 +301,8 @@ fn time_of(line: &str) -> Option<(&'static str, f64)> {
     let word = ["real", "user", "sys"].into_iter().find(|word| line.starts_with(word))?;
     let (minutes, seconds) = line.get(word.len()..)?.trim().split_once('m')?;
     let seconds = seconds.trim().strip_suffix('s')?.replace(',', ".");
-    Some((word, 60.0 * minutes.parse::<f64>().ok()? + seconds.parse::<f64>().ok()?))
+    let seconds = 60.0 * minutes.parse::<f64>().ok()? + seconds.parse::<f64>().ok()?;
+    (seconds >= 0.0).then_some((word, seconds))
 }
 
 /// A line that may be a title: no command, no output of a program, no long sentence.

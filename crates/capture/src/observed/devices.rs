@@ -36,37 +36,44 @@ pub(super) fn interrupts(text: &str) -> Option<Vec<Observed>> {
 }
 
 /// Fewer interrupts of a line are no sign of a timer.
-const MANY: u64 = 100;
+const MANY: u64 = 1000;
+/// Controllers whose pins 0 and 8 are the PIT's and the RTC's.
+const OF_A_PC: [&str; 4] = ["isa-i8259", "kvm-i8259", "ioapic", "kvm-ioapic"];
 
-/// `info irq` of QEMU's monitor, asked twice (hw/core/machine-hmp-cmds.c): how often each pin of the first controller was raised between both.
+/// `info irq` of QEMU's monitor, asked twice (hw/core/machine-hmp-cmds.c): how often each pin was raised between the last two answers, of the controller with most.
 pub(super) fn info_irq(text: &str) -> Option<Vec<Observed>> {
-    let mut asked: Vec<BTreeMap<u32, u64>> = Vec::new();
+    let mut asked: BTreeMap<&str, Vec<BTreeMap<u32, u64>>> = BTreeMap::new();
     let mut controller = None;
-    let mut is_read = false;
     for line in lines(text) {
         if let Some(name) = line.strip_prefix("IRQ statistics for ") {
-            is_read = *controller.get_or_insert(name) == name;
-            if is_read {
-                asked.push(BTreeMap::new());
-            }
+            controller = Some(name.trim_end_matches(':'));
+            asked.entry(name.trim_end_matches(':')).or_default().push(BTreeMap::new());
         } else if let Some((pin, count)) = line.split_once(':')
             && let (Ok(pin), Ok(count)) = (pin.trim().parse(), count.trim().parse())
-            && let Some(last) = asked.last_mut().filter(|_| is_read)
+            && let Some(last) = controller.and_then(|name| asked.get_mut(name)?.last_mut())
         {
             last.insert(pin, count);
         }
     }
-    let [first, .., last] = asked.as_slice() else { return None };
-    let raised = |(pin, count): (&u32, &u64)| {
-        (*pin, count.saturating_sub(first.get(pin).copied().unwrap_or_default()))
+    // A pin that was not raised before is in the second answer alone: since when, it does not say.
+    let raised = |answers: &Vec<BTreeMap<u32, u64>>| {
+        let [.., first, last] = answers.as_slice() else { return None };
+        let raised = last.iter().map(|(pin, count)| {
+            Some((*pin, count.checked_sub(first.get(pin).copied().unwrap_or_default())?))
+        });
+        let raised: BTreeMap<u32, u64> = raised.collect::<Option<_>>()?;
+        let all = raised.values().fold(0, |sum: u64, count| sum.saturating_add(*count));
+        let is_known = |pin: u32| first.contains_key(&pin);
+        Some((all, [0, 8].map(|pin| raised.get(&pin).copied().filter(|_| is_known(pin)))))
     };
-    let raised: BTreeMap<u32, u64> = last.iter().map(raised).collect();
-    let all = raised.values().fold(0, |sum: u64, count| sum.saturating_add(*count));
-    let line = |pin: u32, rtc| {
-        let count = raised.get(&pin).copied().filter(|count| *count >= MANY && *count > all / 2)?;
+    let of_pc = asked.iter().filter(|(name, _)| OF_A_PC.contains(name));
+    let (all, pins) = of_pc.filter_map(|(_, answers)| raised(answers)).max_by_key(|one| one.0)?;
+    let line = |count: Option<u64>, rtc| {
+        let count = count.filter(|count| *count >= MANY && *count > all / 2)?;
         Some(Observed::Line { rtc, count, all })
     };
-    Some(line(0, false).into_iter().chain(line(8, true)).collect())
+    let [pit, rtc] = pins;
+    Some(line(pit, false).into_iter().chain(line(rtc, true)).collect())
 }
 
 /// Linux arch/x86/kvm/x86.c, `kvm_arch_vcpu_create`: the kernel that says it is a host's.

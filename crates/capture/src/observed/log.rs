@@ -82,8 +82,6 @@ const MESSAGES: &[(&str, LogMessage)] = &[
     ("took a split_lock trap at address: 0x", LogMessage::SplitLocks),
     // Linux drivers/net/ethernet/intel/iavf/iavf_main.c.
     ("Multiqueue Disabled: Queue pair count = 1", LogMessage::OneQueue),
-    // QEMU hw/virtio/virtio.c, `virtqueue_map_desc`: `virtio_error` marks the device as broken.
-    ("virtio: bogus descriptor or out of resources", LogMessage::BrokenRing),
 ];
 
 /// What many logs have by the way: beside others they say nothing.
@@ -153,14 +151,32 @@ fn slot_waits(text: &str) -> bool {
     })
 }
 
-/// Linux net/sched/sch_generic.c, `dev_watchdog`, of a card that VMMs emulate, and a kernel's log that says that its machine is one of QEMU's: machines have such
-/// cards too, and their driver's name is the same.
+/// Linux net/sched/sch_generic.c, `dev_watchdog`, of a card that VMMs emulate, and the warning's own lines say that its machine is one of QEMU's: machines have such
+/// cards too, and their driver's name is the same. A guest with a passed-through device may have one.
 fn card_hangs(text: &str) -> bool {
     const DRIVERS: [&str; 5] = ["(e1000)", "(e1000e)", "(8139cp)", "(8139too)", "(pcnet32)"];
-    let mut hangs = lines(text).filter(|line| line.contains("NETDEV WATCHDOG: "));
-    let is_of_qemu = |line: &str| line.contains("Hardware name: QEMU ");
-    hangs.any(|line| DRIVERS.iter().any(|driver| line.contains(driver)))
-        && lines(text).any(is_of_qemu)
+    /// Lines from the message to its machine's name.
+    const WITHIN: usize = 20;
+    let is_passed_through = text.contains("vfio") || text.contains("passthrough");
+    let is_of_driver = |line: &str| DRIVERS.iter().any(|driver| line.contains(driver));
+    let is_hang = |line: &&str| line.contains("NETDEV WATCHDOG: ") && is_of_driver(line);
+    let machine = lines(text)
+        .skip_while(|line| !is_hang(line))
+        .take(WITHIN)
+        .find_map(|line| line.split_once("Hardware name: "));
+    !is_passed_through && machine.is_some_and(|(_, name)| name.starts_with("QEMU "))
+}
+
+/// QEMU hw/virtio/virtio.c, `virtqueue_map_desc`: `virtio_error` marks the device as broken. A line of QEMU's: its name, and the message.
+fn breaks_ring(text: &str) -> bool {
+    lines(text).any(|line| {
+        line.split_once(": virtio: bogus descriptor or out of resources").is_some_and(
+            |(before, after)| {
+                let program = before.rsplit(' ').next().unwrap_or_default();
+                program.starts_with("qemu-") && !after.starts_with(['"', '\'', '`', '\\'])
+            },
+        )
+    })
 }
 
 pub(super) fn messages(text: &str) -> Option<Vec<Observed>> {
@@ -183,6 +199,7 @@ pub(super) fn messages(text: &str) -> Option<Vec<Observed>> {
         }
     }
     found.extend(card_hangs(text).then_some(Observed::Message(LogMessage::CardHangs)));
+    found.extend(breaks_ring(text).then_some(Observed::Message(LogMessage::BrokenRing)));
     found.extend(blocked(text).map(Observed::Message));
     found.extend(slot_waits(text).then_some(Observed::Message(LogMessage::SlotWaits)));
     // x86-64-v3 and its like have the default's name.

@@ -4,27 +4,59 @@ use vmtax_events::observed::Observed;
 
 use super::{lines, number};
 
-/// Of a page, where the text does not say (QEMU's targets on x86 and arm64).
+/// Bytes of a page, where the text does not say (QEMU's targets on x86 and arm64).
 const PAGE: f64 = 4096.0;
 /// From this part of what is sent on, what is written again keeps a migration from its end.
 const BEHIND: f64 = 0.9;
+/// What remains falls if it is less than this part of what it was.
+const FALLS: f64 = 0.5;
 
-/// The last `info migrate` of QEMU's monitor in a text (migration/migration-hmp-cmds.c), and `downtime-limit` of its parameters. Left out on purpose: a
-/// migration that is done, whose rates are those of its last moment, and one of which a rate is missing.
+/// An answer to `info migrate`.
+#[derive(Default)]
+struct MigrationState {
+    sent_mbps: Option<f64>,
+    remaining: Option<f64>,
+    page: Option<f64>,
+    dirtied: Option<f64>,
+}
+
+/// `info migrate` of QEMU's monitor (migration/migration-hmp-cmds.c), and `downtime-limit` of its parameters. Left out on purpose: a migration that is not active
+/// or whose rest falls, one that compresses (its bytes are no pages), other units, and one of which a rate is missing.
 pub(super) fn behind(text: &str) -> Option<Vec<Observed>> {
-    let value = |name: &str| {
-        let cell = |line: &str| {
-            let (key, value) = line.split_once(':')?;
-            (key.trim() == name).then(|| value.split_whitespace().next().and_then(number))?
-        };
-        lines(text).filter_map(cell).last()
-    };
-    let dirtied = value("dirty pages rate")?;
-    let sent =
-        value("throughput")? * 1e6 / 8.0 / value("page size").map_or(PAGE, |kib| kib * 1024.0);
-    let is_done = lines(text).any(|line| line.eq_ignore_ascii_case("migration status: completed"));
-    let is_behind = !is_done && sent > 0.0 && dirtied >= sent * BEHIND;
-    let limit_ms = value("downtime-limit").unwrap_or_default();
+    let mut states: Vec<MigrationState> = Vec::new();
+    let mut limit_ms = 0.0;
+    for line in lines(text) {
+        let Some((key, value)) = line.split_once(':') else { continue };
+        let (key, value) = (key.trim(), value.trim());
+        let in_unit = |unit: &str| value.strip_suffix(unit).and_then(|found| number(found.trim()));
+        if key.to_lowercase().ends_with("status") && value != "active" {
+            return None;
+        }
+        let is_packed = key.starts_with("xbzrle")
+            || key == "compress" && value == "on"
+            || key == "multifd-compression" && value != "none";
+        if is_packed {
+            return None;
+        }
+        match key {
+            "total time" => states.push(MigrationState::default()),
+            "downtime-limit" => limit_ms = in_unit("milliseconds").unwrap_or_default(),
+            _ => {}
+        }
+        let Some(state) = states.last_mut() else { continue };
+        match key {
+            "throughput" => state.sent_mbps = state.sent_mbps.or(Some(in_unit("mbps")?)),
+            "remaining ram" => state.remaining = in_unit("kbytes"),
+            "page size" => state.page = Some(in_unit("kbytes")? * 1024.0),
+            "dirty pages rate" => state.dirtied = in_unit("pages"),
+            _ => {}
+        }
+    }
+    let (first, last) = (states.first()?, states.last()?);
+    let (was, remains) = (first.remaining?, last.remaining?);
+    let is_ending = states.len() > 1 && remains < was * FALLS;
+    let (dirtied, sent) = (last.dirtied?, last.sent_mbps? * 1e6 / 8.0 / last.page.unwrap_or(PAGE));
+    let is_behind = !is_ending && sent > 0.0 && dirtied >= sent * BEHIND;
     is_behind.then(|| vec![Observed::MigrationBehind { dirtied, sent, limit_ms }])
 }
 
@@ -32,14 +64,15 @@ pub(super) fn behind(text: &str) -> Option<Vec<Observed>> {
 mod tests {
     use super::*;
 
+    fn text(rate: &str, status: &str) -> String {
+        format!(
+            "downtime-limit: 300 milliseconds\nMigration status: {status}\ntotal time: 9000 ms\nthroughput: 327.68 mbps\n\
+             remaining ram: 4000 kbytes\npage size: 4 kbytes\ndirty pages rate: {rate} pages\n"
+        )
+    }
+
     #[test]
     fn what_is_written_is_compared_with_what_is_sent() {
-        let text = |rate: &str, status: &str| {
-            format!(
-                "downtime-limit: 300 milliseconds\nMigration status: {status}\nthroughput: 327.68 mbps\n\
-                 page size: 4 kbytes\ndirty pages rate: {rate} pages\n"
-            )
-        };
         let sent = 10_000.0;
         let found = |rate: &str| {
             let dirtied = rate.parse().unwrap();
@@ -47,7 +80,27 @@ mod tests {
         };
         assert_eq!(behind(&text("9000", "active")), found("9000"));
         assert_eq!(behind(&text("8999", "active")), None);
-        assert_eq!(behind(&text("12000", "completed")), None);
-        assert_eq!(behind("dirty pages rate: 12000 pages\n"), None);
+        // Another program's throughput is none of the migration's.
+        let other = text("12000", "active") + "throughput: 94.1 mbps\n";
+        assert_eq!(behind(&other), found("12000"));
+    }
+
+    #[test]
+    fn what_ends_or_is_told_in_other_units_is_left_out() {
+        let one = text("12000", "active");
+        for status in ["completed", "cancelled", "postcopy-active", "completed (downtime 120 ms)"] {
+            assert_eq!(behind(&text("12000", status)), None, "{status}");
+        }
+        let falls = one.replace("4000 kbytes", "400000 kbytes") + &one;
+        for other in [
+            "dirty pages rate: 12000 pages\n".to_owned(),
+            one.replace("mbps", "gbps"),
+            one.replace("4 kbytes", "4096 bytes"),
+            one.replace("total time", "VM status: paused\ntotal time"),
+            one.clone() + "xbzrle transferred: 900 kbytes\n",
+            falls,
+        ] {
+            assert_eq!(behind(&other), None, "{other}");
+        }
     }
 }

@@ -21,7 +21,12 @@ const STACK: usize = 80;
 const WAITS_FOR_LOCK: &str = "kvm_wait";
 
 /// What waits for another function's sake: Linux kernel/sched, kernel/locking, lib.
-const WAITS: [&str; 28] = [
+const WAITS: [&str; 33] = [
+    "preempt_schedule_common",
+    "down_read_killable",
+    "down_write_killable",
+    "mutex_lock_killable",
+    "__wait_rcu_gp",
     // Of OpenZFS: module/os/linux/spl/spl-condvar.c.
     "cv_wait_common",
     "__cv_wait",
@@ -53,6 +58,20 @@ const WAITS: [&str; 28] = [
     "wait_for_completion_timeout",
 ];
 
+/// What enters the kernel: a stack that names no function above it shows nothing. Linux arch/x86/entry, arch/x86/kernel/process.c.
+const ENTRIES: [&str; 4] = ["entry_", "do_syscall_", "ret_from_fork", "kthread"];
+
+/// A line that begins another message than a stack's.
+fn is_other_message(line: &str) -> bool {
+    ["WARNING: ", "BUG: ", "INFO: ", "---[ end trace"].iter().any(|word| line.contains(word))
+}
+
+/// The lines of a message, up to the next one.
+fn stack_of<'a, 'b>(lines: &'b [&'a str]) -> &'b [&'a str] {
+    let end = lines.iter().position(|line| is_other_message(line)).unwrap_or(lines.len());
+    &lines[..end.min(STACK)]
+}
+
 /// The name in `func+0x12/0x34 [module]`, or before it addresses of older kernels.
 fn function(line: &str) -> Option<&str> {
     let word = line.split([' ', '\t']).find(|word| word.contains("+0x"))?;
@@ -81,7 +100,8 @@ pub(super) fn functions(text: &str) -> Option<Vec<Observed>> {
     // Lines that are left of the last message's stack, and of the last blocked task's.
     let (mut stuck, mut blocked) = (0usize, 0usize);
     let mut of_vmm = false;
-    for line in lines(text) {
+    let all: Vec<&str> = lines(text).collect();
+    for (number, line) in all.iter().copied().enumerate() {
         if STUCK.iter().any(|words| line.contains(words)) {
             (stuck, blocked) = (STACK, 0);
         } else if let Some((_, task)) = line.split_once("INFO: task ") {
@@ -89,7 +109,12 @@ pub(super) fn functions(text: &str) -> Option<Vec<Observed>> {
             let name = task.split_once(BLOCKED).and_then(|(name, _)| name.rsplit_once(':'));
             let name = name.map_or("", |(name, _)| name);
             (stuck, blocked) = (0, if is_vcpu_thread(name) { 0 } else { STACK });
-            of_vmm = name.starts_with("qemu");
+            // QEMU's own names, cut to 15 characters; its agent (qemu-ga) runs in guests, and qemu-img is no VM's.
+            of_vmm = name.starts_with("qemu-system") || ["qemu-kvm", "kvm"].contains(&name);
+            let is_vcpu = |line: &&str| line.contains("kvm_arch_vcpu_ioctl_run+");
+            if of_vmm && stack_of(&all[number + 1..]).iter().any(is_vcpu) {
+                blocked = 0;
+            }
         } else if stuck > 0 {
             stuck -= 1;
             if let Some(name) = at(line) {
@@ -101,14 +126,15 @@ pub(super) fn functions(text: &str) -> Option<Vec<Observed>> {
                 }
             }
         } else if blocked > 0 {
-            blocked -= 1;
+            blocked = if is_other_message(line) { 0 } else { blocked - 1 };
             // What is old on a stack has a mark.
             let name = function(line).filter(|name| {
                 !line.contains(" ? ") && !line.starts_with("? ") && !WAITS.contains(name)
             });
-            if let Some(name) = name.filter(|_| !line.contains("RIP:")) {
+            if let Some(name) = name.filter(|_| blocked > 0 && !line.contains("RIP:")) {
                 blocked = 0;
-                if let Some(name) = ShortName::new(name) {
+                let is_entry = ENTRIES.iter().any(|entry| name.starts_with(entry));
+                if let Some(name) = ShortName::new(name).filter(|_| !is_entry) {
                     add(if of_vmm {
                         Observed::VmmBlockedIn(name)
                     } else {
@@ -175,5 +201,13 @@ mod tests {
         assert_eq!(said(&format!("{vcpu}{stack}")), Vec::<String>::new());
         let qemu = "INFO: task qemu-kvm:277 blocked for more than 120 seconds.\n";
         assert_eq!(said(&format!("{qemu}{stack}")), ["QEMU jbd2_journal_commit_transaction"]);
+        let agent = "INFO: task qemu-ga:277 blocked for more than 120 seconds.\n";
+        assert_eq!(said(&format!("{agent}{stack}")), ["blocked jbd2_journal_commit_transaction"]);
+        let runs = format!("{qemu}{stack} kvm_arch_vcpu_ioctl_run+0x1/0x2\n");
+        assert_eq!(said(&runs), Vec::<String>::new());
+        let waits = "Call Trace:\n schedule+0x1/0x2\n entry_SYSCALL_64_after_hwframe+0x1/0x2\n";
+        assert_eq!(said(&format!("{task}{waits}{stack}")), Vec::<String>::new());
+        let other = "Call Trace:\n schedule+0x1/0x2\nWARNING: CPU: 1 PID: 2 at x.c:1\n usb_submit_urb+0x1/0x2\n";
+        assert_eq!(said(&format!("{task}{other}")), Vec::<String>::new());
     }
 }

@@ -214,7 +214,7 @@ pub(crate) fn says(says: &Says) -> String {
                 duration(*all_ns as f64)
             );
             if says.gains_nothing() {
-                format!("{known}: fewer of them would gain nothing")
+                format!("{known}: fewer of them would gain nothing if all vCPUs are alike")
             } else {
                 format!("{known}; the table does not contain the running time")
             }

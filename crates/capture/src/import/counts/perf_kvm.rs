@@ -71,6 +71,20 @@ fn head(line: &str) -> Option<&str> {
     })
 }
 
+/// A row that somebody tells of by itself: whole, with most of the time, below a title that names the command.
+fn is_told(title: &str, row: &str) -> bool {
+    /// Longer lines are sentences, which may say that it is not so.
+    const TITLE: usize = 40;
+    /// Percent.
+    const MOST: f64 = 90.0;
+    let is_title = title.len() <= TITLE && title.to_lowercase().contains("perf kvm");
+    // Of the samples, then of the time.
+    let mut shares = row.split_whitespace().filter_map(|word| word.strip_suffix('%'));
+    let has_most =
+        shares.nth(1).and_then(|share| share.parse().ok()).is_some_and(|share: f64| share >= MOST);
+    is_title && has_most && row.contains("us ( +-")
+}
+
 pub(super) fn recognise(text: &str) -> bool {
     let is_row = |line: &&str| {
         PerfKvmRow::read(line).is_some_and(|row| {
@@ -80,9 +94,9 @@ pub(super) fn recognise(text: &str) -> bool {
     let has_total = || text.lines().any(|line| line.trim().starts_with("Total Samples:"));
     text.lines().any(|line| head(line).is_some()) || {
         let rows = text.lines().filter(is_row).take(ENOUGH).count();
-        // The row that somebody tells of, whole to the deviation of its mean.
-        let is_whole = |line: &str| line.contains("us ( +-") && is_row(&line);
-        rows == ENOUGH || rows > 0 && (has_total() || text.lines().any(is_whole))
+        let mut lines = text.lines().zip(text.lines().skip(1));
+        let mut has_told = || lines.any(|(title, row)| is_told(title, row) && is_row(&row));
+        rows == ENOUGH || rows > 0 && (has_total() || has_told())
     }
 }
 

@@ -350,7 +350,7 @@ pub(super) fn vmm_blocked_in(function: &str) -> FindingWords {
             "a thread of QEMU was blocked for minutes in the host's kernel, below {function}: what it does for the guest (its disks, its monitor) waits as long"
         ),
         disproof: "the host's log names other tasks, and never QEMU's",
-        next: "what the rest of the stack is of: a file system, a volume, a network; `iostat -x 1` on the host while it happens, and an I/O thread of QEMU for that disk (-object iothread), which leaves the main loop free",
+        next: "what the rest of the stack is of. A file system or a block device: `iostat -x 1` on the host while it happens, and an I/O thread of QEMU for that disk (-object iothread), which leaves the main loop free. handle_userfault: where the VM's memory comes from; vfio: pinned memory; kvm_destroy_vm: the VM's end",
     }
 }
 
