@@ -476,8 +476,9 @@ fn is_stop(port: u16) -> bool {
     port == layout::TRACE || layout::mark(port).is_some()
 }
 
-/// Looks ahead of exits that do not say what they access: a data abort of arm64 is held back until the next event of its thread, and gets the
-/// address of a mark or of the end of recording as its first information word if that is a fault there. Events stay in their order.
+/// Looks ahead of exits that do not say what they access: a data abort of arm64 is held back until its thread faults, enters the guest or exits again, and gets the
+/// address of a mark or of the end of recording as its first information word if it is a fault there. What comes between is of an interrupt of the host, which may
+/// switch to another thread. Events stay in their order.
 #[derive(Debug, Default)]
 pub struct Ahead {
     held: VecDeque<Event>,
@@ -487,7 +488,12 @@ impl Ahead {
     /// Takes an event, and gives those that can go on.
     pub fn take(&mut self, event: &Event, each: &mut dyn FnMut(&Event)) {
         let is_abort = |kind: &EventKind| matches!(kind, EventKind::Exit { reason, .. } if reason.isa == Isa::Arm && reason.code == arm::DABT_LOW);
-        if let Some(first) = self.held.front_mut().filter(|first| first.tid == event.tid) {
+        let decides = matches!(
+            event.kind,
+            EventKind::PageFault { .. } | EventKind::Entry | EventKind::Exit { .. }
+        );
+        let first = self.held.front_mut();
+        if let Some(first) = first.filter(|first| decides && first.tid == event.tid) {
             if let (EventKind::PageFault { gpa, .. }, EventKind::Exit { info1, .. }) =
                 (event.kind, &mut first.kind)
                 && layout::arm::port(gpa).is_some_and(is_stop)

@@ -249,6 +249,36 @@ fn on_arm64_marks_are_known_from_the_fault_behind_their_exit() {
     assert_eq!((seen.extent, seen.exits.all, seen.faults), (Extent::Whole, 3, 2));
 }
 
+/// A tick of the host between the exit and its fault switches to another thread, which has exits of its own.
+#[test]
+fn on_arm64_a_mark_is_known_though_its_thread_was_preempted() {
+    let [abort, fault] = access(layout::arm::address(layout::end(2)));
+    let begin = access(layout::arm::address(layout::begin(2)));
+    let (mut windows, mut ahead, mut seen) = (Windows::default(), Ahead::default(), 0);
+    let switch = |next_tid| EventKind::Switch { next_tid, preempted: true };
+    let kinds = [
+        (7, begin[0]),
+        (7, begin[1]),
+        (7, EventKind::Entry),
+        (7, arm_exit(arm::HVC64)),
+        (7, EventKind::Entry),
+        (7, abort),
+        (7, switch(8)),
+        (8, switch(7)),
+        (7, fault),
+        (7, EventKind::Entry),
+        (7, arm_exit(arm::HVC64)),
+    ];
+    let mut each = |event: &Event| seen += usize::from(windows.place(event).is_some());
+    for (time, (tid, kind)) in (0..).zip(kinds) {
+        ahead.take(&event(time, tid, kind), &mut each);
+    }
+    ahead.finish(&mut each);
+    let shown = windows.of_vm(vm_of(2));
+    // Nothing of what follows the end is the operation's.
+    assert_eq!((shown.extent, shown.exits.all, seen), (Extent::Whole, 1, 3));
+}
+
 /// As above, of the store that ends an agent's recording.
 #[test]
 fn on_arm64_a_recording_ends_with_the_agents_store() {

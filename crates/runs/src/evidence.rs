@@ -120,11 +120,14 @@ impl EvidenceInput {
         self.text.as_deref()
     }
 
-    /// The input, to be read as a recording.
-    pub fn input(self) -> anyhow::Result<Input> {
-        match self.rest {
+    /// The input, to be read as a recording; once, as a pipe is read then.
+    pub fn input(&mut self) -> anyhow::Result<Input> {
+        let rest = std::mem::replace(&mut self.rest, EvidenceRest::Path(PathBuf::from(&self.name)));
+        match rest {
             EvidenceRest::Path(path) => Input::open(&path),
-            EvidenceRest::Stream(stream) => open_stream(stream, self.name).map(Input::Recording),
+            EvidenceRest::Stream(stream) => {
+                open_stream(stream, self.name.clone()).map(Input::Recording)
+            }
         }
     }
 

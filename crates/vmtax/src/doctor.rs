@@ -98,7 +98,8 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let system = system(&args.root)?;
     let vms = chosen(&system, args.pid)?;
     let (guest_name, guest) = guest_settings(args)?.unzip();
-    let read = |run: EvidenceInput| ledger::of_opened(run.input()?, &reading, Default::default());
+    let read =
+        |mut run: EvidenceInput| ledger::of_opened(run.input()?, &reading, Default::default());
     let ledger = evidence.map(read).transpose()?;
     let inside = is_of_this_system(args).then(host_pages::of_this_system);
     let findings = audit::audit(AuditInput {

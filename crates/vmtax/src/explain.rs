@@ -158,38 +158,41 @@ fn explain(args: &ExplainArgs, run: &Path) -> anyhow::Result<()> {
 /// A ledger that can be explained, with the name of its input.
 fn checked(path: &Path, reading: &ReadOptions, filter: Filter) -> anyhow::Result<(String, Ledger)> {
     // A profile or counters alone hold no exits.
-    let evidence = EvidenceInput::open(path)?;
-    if filter == Filter::default()
-        && let Some(ledger) = evidence.ledger()?
-    {
-        return Ok((path.display().to_string(), ledger));
+    let mut evidence = EvidenceInput::open(path)?;
+    let is_plain = filter == Filter::default();
+    let source = path.display().to_string();
+    if is_plain && let Some(ledger) = evidence.ledger()? {
+        return Ok((source, ledger));
     }
-    let is_configuration = evidence.text().is_some_and(|text| {
-        configuration::parameters(text).is_some()
-            || matches!(configuration::vm(text, ""), Some(Ok(_)))
-    });
-    let figures = evidence.figures().filter(|_| filter == Filter::default());
-    let named = evidence.named_costs().filter(|_| filter == Filter::default() && !is_configuration);
-    let figures = match figures {
-        Some(ledger) if evidence.is_unknown_text() => {
-            return Ok((path.display().to_string(), ledger));
+    // What a post says besides is looked for where it is no recording.
+    if is_plain
+        && evidence.is_unknown_text()
+        && let Some(ledger) = evidence.figures()
+    {
+        return Ok((source, ledger));
+    }
+    let input = match evidence.input() {
+        Ok(input) => input,
+        Err(problem) => {
+            let is_configuration = evidence.text().is_some_and(|text| {
+                configuration::parameters(text).is_some()
+                    || matches!(configuration::vm(text, ""), Some(Ok(_)))
+            });
+            let named = || evidence.named_costs().filter(|_| !is_configuration);
+            if is_plain && let Some(ledger) = evidence.figures().or_else(named) {
+                return Ok((source, ledger));
+            }
+            if is_configuration {
+                let text = format!(
+                    "{source}: is a configuration of a VM or of KVM: `vmtax doctor {source}` checks it"
+                );
+                return fail(Code::Data, text);
+            }
+            return Err(problem);
         }
-        other => other.or(named),
-    };
-    let input = match (evidence.input(), figures) {
-        (Err(_), Some(ledger)) => return Ok((path.display().to_string(), ledger)),
-        (Err(_), None) if is_configuration => {
-            let name = path.display();
-            let text = format!(
-                "{name}: is a configuration of a VM or of KVM: `vmtax doctor {name}` checks it"
-            );
-            return fail(Code::Data, text);
-        }
-        (other, _) => other?,
     };
     let ledger = ledger::of_opened(input, reading, filter.clone())?;
     ledger::check_filter(&filter, &ledger)?;
-    let source = path.display().to_string();
     ledger::check_isa(&source, &ledger)?;
     ledger::check_exits(&source, &ledger)?;
     Ok((source, ledger))
