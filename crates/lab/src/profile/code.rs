@@ -43,8 +43,12 @@ pub(crate) enum Leaves {
     Never,
 }
 
+/// The instruction with exactly these bytes. Firmware and the first steps of a kernel run in modes of 16 and 32 bits, in which the same bytes are another one: the
+/// emulator's length tells.
 fn decode(code: &[u8]) -> Instruction {
-    Decoder::with_ip(64, code, 0, DecoderOptions::NONE).decode()
+    let of_mode = |bits| Decoder::with_ip(bits, code, 0, DecoderOptions::NONE).decode();
+    let fits = |one: &Instruction| !one.is_invalid() && one.len() == code.len();
+    [64, 32, 16].into_iter().map(of_mode).find(fits).unwrap_or_else(|| of_mode(64))
 }
 
 /// The effect of the instruction with these bytes.
@@ -177,7 +181,7 @@ mod tests {
 
     #[test]
     fn ways_out_of_a_guest() {
-        let cases: [(&[u8], Leaves); 12] = [
+        let cases: [(&[u8], Leaves); 15] = [
             (&[0x0f, 0xa2], Leaves::Intercepted("cpuid")),
             (&[0xef], Leaves::Intercepted("out")),
             (&[0x0f, 0x01, 0xda], Leaves::Intercepted("vmload")),
@@ -190,6 +194,10 @@ mod tests {
             (&[0x48, 0xff, 0xc8], Leaves::Never),
             (&[0xaa], Leaves::Accesses(1)),
             (&[0xf3, 0x48, 0xa5], Leaves::Repeats(2)),
+            // Of 16 and 32 bits: MOV AX, [0x1234]; PUSH ES; DEC EAX.
+            (&[0xa1, 0x34, 0x12], Leaves::Accesses(1)),
+            (&[0x06], Leaves::Accesses(1)),
+            (&[0x48], Leaves::Never),
         ];
         for (code, expected) in cases {
             assert_eq!(leaves(code), expected, "{code:x?}");
