@@ -117,7 +117,7 @@ fn profile<T>(run: impl FnOnce(&mut dyn FnMut()) -> Result<T>) -> Result<(T, Opt
     let result = run(&mut || marks.record(true));
     marks.record(false);
     ports::unrecorded();
-    result.map(|result| (result, marks.cycles()))
+    result.map(|result| (result, Some(marks.cycles().unwrap_or_default())))
 }
 
 /// Records KVM while this runs, from where it calls what it is given: its result and its time, ns. The recording is the files.

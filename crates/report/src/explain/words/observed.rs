@@ -141,8 +141,8 @@ pub(super) fn message(message: LogMessage) -> FindingWords {
             "the guest's kernel and its driver (which changed last), the same with another version of it; with a bounce buffer or an IOMMU (iommu_platform=on) whether the addresses are below the VM's memory; QEMU's trace events virtqueue_*",
         ),
         LogMessage::CardHangs => (
-            "an emulated network card (e1000 and its like) did not send for seconds, and the guest resets it: the VMM did not run, or its network did not take the packets",
-            "the same with virtio-net, which has fewer exits and no such watchdog to miss; on the host whether the VMM gets its processors (`vmtax doctor`) and drops at the tap (`ip -s link`)",
+            "an emulated network card did not send for seconds, and the guest resets it: whether the VMM did not run or its network took no packets, the log does not show",
+            "on the host whether the VMM gets its processors (`vmtax doctor`), and packets that the tap drops (`ip -s link`); the same with virtio-net, whose packets take fewer exits than those of an emulated card",
         ),
         LogMessage::OneQueue => (
             "the network card has one queue: one CPU takes all its interrupts and packets; the driver makes as many as there are CPUs when it starts",
