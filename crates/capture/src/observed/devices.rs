@@ -159,3 +159,35 @@ pub(super) fn interrupt_lines(text: &str) -> Option<Vec<Observed>> {
     let line = most.map(|(gsi, [low, high])| Observed::DeviceLine { gsi: *gsi, share: low + high });
     (!pins.is_empty()).then(|| line.into_iter().collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_pc_are_counted_between_two_answers() {
+        let answer = |controller: &str, pins: &[(u32, u64)]| {
+            let pins: String =
+                pins.iter().map(|(pin, count)| format!(" {pin}: {count}\n")).collect();
+            format!("IRQ statistics for {controller}:\n{pins}")
+        };
+        let twice = |controller, first, last| answer(controller, first) + &answer(controller, last);
+        let line = |rtc, count, all| Some(vec![Observed::Line { rtc, count, all }]);
+        assert_eq!(
+            info_irq(&twice("ioapic", &[(0, 500), (4, 1)], &[(0, 9500), (4, 11)])),
+            line(false, 9000, 9010)
+        );
+        assert_eq!(info_irq(&twice("isa-i8259", &[(8, 1)], &[(8, 4001)])), line(true, 4000, 4000));
+        // Too few; another line has more; since when is not known.
+        for (first, last) in [
+            (&[(0, 1)][..], &[(0, 900)][..]),
+            (&[(0, 1), (16, 0)], &[(0, 2001), (16, 90_000)]),
+            (&[(4, 1)], &[(0, 9000), (4, 1)]),
+        ] {
+            assert_eq!(info_irq(&twice("ioapic", first, last)), Some(Vec::new()), "{last:?}");
+        }
+        assert_eq!(info_irq(&twice("arm_gicv3", &[(0, 1)], &[(0, 9000)])), None);
+        assert_eq!(info_irq(&twice("ioapic", &[(0, 9000)], &[(0, 1)])), None);
+        assert_eq!(info_irq(&answer("ioapic", &[(0, 9000)])), None);
+    }
+}

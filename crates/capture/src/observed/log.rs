@@ -404,4 +404,32 @@ mod tests {
             assert_eq!(reader(text), expected, "{text}");
         }
     }
+
+    #[test]
+    fn a_broken_ring_is_a_line_of_qemus() {
+        let message = "virtio: bogus descriptor or out of resources";
+        assert!(breaks_ring(&format!("qemu-system-x86_64: {message}][eta 22m]\n")));
+        for told in [
+            format!("there is no \"{message}\" in its log\n"),
+            format!("virtio_error(vdev, \"{message}\");\n"),
+            format!("grep \"qemu-kvm: {message}\" log\n"),
+        ] {
+            assert!(!breaks_ring(&told), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_card_that_hangs_is_one_of_qemus() {
+        let text = |driver: &str, machine: &str| {
+            format!(
+                "[ 24.0] NETDEV WATCHDOG: eth0 ({driver}): transmit queue 0 timed out\n[ 24.0] Hardware name: {machine}\n"
+            )
+        };
+        let qemu = "QEMU Standard PC (i440FX + PIIX, 1996)";
+        assert!(card_hangs(&text("e1000", qemu)));
+        assert!(!card_hangs(&text("virtio_net", qemu)));
+        // A host's card, beside its guest's log; a passed-through one.
+        assert!(!card_hangs(&(text("e1000e", "Dell Inc. PowerEdge") + &text("igb", qemu))));
+        assert!(!card_hangs(&format!("-device vfio-pci\n{}", text("e1000e", qemu))));
+    }
 }

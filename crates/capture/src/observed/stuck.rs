@@ -108,7 +108,8 @@ pub(super) fn functions(text: &str) -> Option<Vec<Observed>> {
             // Threads of vCPUs are of a host, and have a finding of their own.
             let name = task.split_once(BLOCKED).and_then(|(name, _)| name.rsplit_once(':'));
             let name = name.map_or("", |(name, _)| name);
-            (stuck, blocked) = (0, if is_vcpu_thread(name) { 0 } else { STACK });
+            let is_read = !name.is_empty() && !is_vcpu_thread(name);
+            (stuck, blocked) = (0, if is_read { STACK } else { 0 });
             // QEMU's own names, cut to 15 characters; its agent (qemu-ga) runs in guests, and qemu-img is no VM's.
             of_vmm = name.starts_with("qemu-system") || ["qemu-kvm", "kvm"].contains(&name);
             let is_vcpu = |line: &&str| line.contains("kvm_arch_vcpu_ioctl_run+");
