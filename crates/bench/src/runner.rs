@@ -156,11 +156,11 @@ fn check(matrix: &Matrix, cells: &[BenchCell]) -> anyhow::Result<()> {
 /// Refuses what has no call trees.
 fn check_profiled(matrix: &Matrix) -> anyhow::Result<()> {
     let is_vm = |place: &Where| matches!(place, Where::Vm(_));
-    let is_recorded = |accel: Accel| matches!(accel, Accel::Amd | Accel::Intel);
+    let is_recorded = |accel: Accel| matches!(accel, Accel::Amd | Accel::Intel | Accel::Arm);
     if !matrix.accels().into_iter().all(is_recorded) || !matrix.categories.iter().all(is_vm) {
         return fail(
             Code::Usage,
-            "--profile: workloads of VMs on the emulated AMD and Intel hosts have call trees; set accel = \"amd\" or \"intel\", or leave the others out with --only",
+            "--profile: workloads of VMs on emulated hosts have call trees; set accel = \"amd\", \"intel\" or \"arm\", or leave the others out with --only",
         );
     }
     for accel in matrix.accels() {

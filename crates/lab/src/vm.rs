@@ -82,7 +82,7 @@ pub struct VmSetup {
     pub limit: Duration,
     /// Wall-clock limit of an answer.
     pub answer: Duration,
-    /// Record what the machine executes during one job, [`LabVm::profile`]. On hosts of x86.
+    /// Record what the machine executes during one job, [`LabVm::profile`].
     pub profile: bool,
     /// Functions whose instructions that has.
     pub annotate: Vec<String>,

@@ -34,6 +34,7 @@ mod latency;
 #[path = "../life.rs"]
 mod life;
 mod linux;
+#[path = "../marks.rs"]
 mod marks;
 #[path = "../network.rs"]
 mod network;

@@ -146,23 +146,43 @@ pub(crate) fn write_fours(port: u16, from: &[u8]) {
     }
 }
 
-/// Says a port to a recorder inside an emulator, by the instructions by which it knows a mark: `MOVZ X9, low; MOVK X9, high, LSL 16; HINT 85; RET`, for each port.
+/// Says a port to a recorder inside an emulator, by the instructions by which it knows a mark: `MOVZ X9, low; MOVK X9, high, LSL 16; HINT 85`, for each port.
 /// Nothing is stored anywhere, as the emulated host has no such words.
 pub(crate) struct MarkCode {
     start: *mut libc::c_void,
     ports: Vec<u16>,
 }
 
+// SAFETY: the code is written before this structure exists and executed alone afterwards.
+unsafe impl Send for MarkCode {}
+// SAFETY: as above.
+unsafe impl Sync for MarkCode {}
+
 impl MarkCode {
-    /// Bytes of a mark.
-    const SIZE: usize = 16;
+    /// Bytes of a mark, with what follows it.
+    const SIZE: usize = 32;
+    const RETURN: [u32; 1] = [0xd65f_03c0];
+    /// `MRS X0, CNTVCT_EL0; RET`.
+    const CLOCK: [u32; 2] = [0xd53b_e040, 0xd65f_03c0];
 
     /// Code for these ports.
     pub(crate) fn new(ports: Vec<u16>) -> Result<MarkCode> {
+        MarkCode::with(ports, &MarkCode::RETURN)
+    }
+
+    /// Code for these ports that reads the clock right after the mark.
+    pub(crate) fn clocked(ports: Vec<u16>) -> Result<MarkCode> {
+        MarkCode::with(ports, &MarkCode::CLOCK)
+    }
+
+    fn with(ports: Vec<u16>, then: &[u32]) -> Result<MarkCode> {
         let code = |port: &u16| {
             let address = arm::address(*port) as u32;
             let (low, high) = (address & 0xffff, address >> 16);
-            [0xd280_0009 | low << 5, 0xf2a0_0009 | high << 5, HINT, 0xd65f_03c0]
+            let mut code = [0; MarkCode::SIZE / 4];
+            code[..3].copy_from_slice(&[0xd280_0009 | low << 5, 0xf2a0_0009 | high << 5, HINT]);
+            code[3..3 + then.len()].copy_from_slice(then);
+            code
         };
         let words: Vec<u32> = ports.iter().flat_map(code).collect();
         let bytes = (4 * words.len()).max(1);
@@ -187,12 +207,12 @@ impl MarkCode {
         Ok(MarkCode { start, ports })
     }
 
-    /// Says a port; nothing if there is no code for it.
-    pub(crate) fn write(&self, port: u16) {
-        let Some(at) = self.ports.iter().position(|one| *one == port) else { return };
+    /// Says a port; nothing if there is no code for it. Returns the time, if the code is [`MarkCode::clocked`].
+    pub(crate) fn write(&self, port: u16) -> u64 {
+        let Some(at) = self.ports.iter().position(|one| *one == port) else { return 0 };
         let code = self.start.wrapping_byte_add(at * MarkCode::SIZE);
-        // SAFETY: the code there is a function that changes a register, which its caller may not rely on.
-        unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(code)() };
+        // SAFETY: the code there is a function that changes two registers, which its caller may not rely on.
+        unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> u64>(code)() }
     }
 }
 

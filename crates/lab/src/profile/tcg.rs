@@ -256,7 +256,10 @@ impl<R: Read> TcgReader<'_, '_, R> {
             self.others.clear();
         }
         let block = self.on.present.and_then(|id| self.blocks.get(id as usize)?.as_ref());
-        let next = block.map_or(0, |block| block.place(block.count()).0);
+        let next = block.map_or(0, |block| match self.arm {
+            Some(_) => block.after_arm_mark(),
+            None => block.place(block.count()).0,
+        });
         self.batches.mark(port, next);
     }
 

@@ -10,6 +10,11 @@ pub(crate) fn is_clock(word: u32) -> bool {
     word & !0x1f == 0xd53b_e040
 }
 
+/// An instruction of floating point or SIMD, loads and stores of its registers among them. Where these trap, QEMU's block ends with it and its clock counts it.
+pub(crate) fn is_floating_point(word: u32) -> bool {
+    word >> 26 & 0b11 == 0b11
+}
+
 /// The effect of an instruction.
 pub(crate) fn effect(word: u32) -> StackEffect {
     match word {
@@ -119,6 +124,7 @@ mod tests {
             (0xf833_7af5, "access"),                      // str x21, [x23, x19, lsl #3]
             (0xa9bf_7bfd, "access"),                      // stp x29, x30, [sp, #-16]!
             (0x3d80_0000, "access"),                      // str q0, [x0]
+            (0xad00_0400, "access"),                      // stp q0, q1, [x0]
             (0x885f_7c00, "access"),                      // ldxr w0, [x0]
             (0x9100_0673, ""),                            // add x19, x19, #1
             (0x9b01_7c00, ""),                            // mul x0, x0, x1
@@ -127,5 +133,10 @@ mod tests {
             assert_eq!(text(word), expected, "{word:#x}");
         }
         assert!(is_clock(0xd53b_e055) && !is_clock(0xd53b_e035));
+        // str q0, [x0]; stp q0, q1, [x0]; fmov d0, d0; movi v0.2d, #0; str x21, [x23, x19, lsl #3]; stp x29, x30, [sp, #-16]!; b; isb.
+        let words = [0x3d80_0000, 0xad00_0400, 0x1e60_4000, 0x6f00_e400];
+        assert!(words.into_iter().all(is_floating_point));
+        let others = [0xf833_7af5, 0xa9bf_7bfd, 0x1400_0004, 0xd503_3fdf];
+        assert!(!others.into_iter().any(is_floating_point));
     }
 }

@@ -14,7 +14,7 @@
 use std::io::Read;
 
 use super::super::code::StackEffect;
-use super::super::code::arm::{ArmTrap, effect, is_clock, trap};
+use super::super::code::arm::{ArmTrap, effect, is_clock, is_floating_point, trap};
 use super::super::flow::ExitCompletion;
 use super::super::symbols::{CodeGate, LevelSymbols, is_arm_payload, is_user};
 use super::super::tree::CauseName;
@@ -99,6 +99,13 @@ impl TcgBlock {
     /// An instruction of arm64.
     fn word(&self, index: u32) -> u32 {
         self.instruction(index).try_into().map_or(0, u32::from_le_bytes)
+    }
+
+    /// Where it goes on after a program's mark, which ends no block of QEMU's; 0 if it has none.
+    pub(super) fn after_arm_mark(&self) -> u64 {
+        const HINT: u32 = 0xd503_2abf;
+        let mark = (0..self.count()).find(|index| self.word(*index) == HINT);
+        mark.map_or(0, |index| self.place(index + 1).0)
     }
 }
 
@@ -214,7 +221,12 @@ impl<R: Read> TcgReader<'_, '_, R> {
         if vector == Vector::Interrupt {
             return ("interrupt".into(), ExitCompletion::Done);
         }
-        match trap(block.word(done - 1)) {
+        let word = block.word(done - 1);
+        // Another block ends with such an instruction only where its page does.
+        if whole && is_floating_point(word) && !block.place(done).0.is_multiple_of(PAGE) {
+            return ("floating point".into(), ExitCompletion::Done);
+        }
+        match trap(word) {
             ArmTrap::Counted(name) if whole => (name, ExitCompletion::Done),
             ArmTrap::Block(name) => {
                 self.run(block, done..block.count());
