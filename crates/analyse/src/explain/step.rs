@@ -116,7 +116,7 @@ pub enum Says {
     /// There are no exits.
     NoExits,
     /// Exits were counted, by a counter of that name, and that is all.
-    Counted(&'static str, u64),
+    Counted(&'static str, u64, Option<(&'static str, u64)>),
     /// There are no times.
     OnlyCounts {
         /// But those of an emulator.

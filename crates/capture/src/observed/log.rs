@@ -7,13 +7,14 @@ use super::devices::{HOSTS_TSC, clock};
 use super::lines;
 
 /// Lines of logs that say one thing alone: Linux arch/x86/kvm/vmx/vmx.c and svm/svm.c ("disabled by bios"), QEMU accel/kvm/kvm-all.c ("Could not access
-/// KVM kernel module") and softmmu/vl.c ("falling back to tcg"); dockur/windows's container, which says why in the brackets.
-const NO_KVM: [&str; 11] = [
+/// KVM kernel module"), softmmu/vl.c ("falling back to tcg") and accel/tcg (`info jit`: "Translation buffer state:"); dockur/windows's container, which says why in the brackets.
+const NO_KVM: [&str; 12] = [
     "KVM acceleration is not available (",
     "kvm: disabled by bios",
     "Could not access KVM kernel module",
     "failed to initialize kvm",
     "falling back to tcg",
+    "Translation buffer state:",
     // People tell that message in the past.
     "fell back to TCG",
     "fell back to tcg",
@@ -335,6 +336,10 @@ mod tests {
         assert_eq!(said(missed), []);
         let container = "ERROR: KVM acceleration is not available (no write access), this will cause the machine to run about 10 times slower.\n";
         assert_eq!(said(container), [Observed::NoKvm]);
+        let jit = "Translation buffer state:\ngen code size       810926227/1073659904\n";
+        assert_eq!(said(jit), [Observed::NoKvm]);
+        let of_kvm = "JIT information is only available with accel=tcg\n";
+        assert_eq!(said(of_kvm), []);
         assert_eq!(said("It also runs where KVM acceleration is not available.\n"), []);
         let model = "cpu: QEMU Virtual CPU version 2.5+\n";
         assert_eq!(said(model), is(LogMessage::DefaultCpu));

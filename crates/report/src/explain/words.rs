@@ -219,10 +219,16 @@ pub(crate) fn says(says: &Says) -> String {
                 format!("{known}; the table does not contain the running time")
             }
         }
-        Says::Counted(name, n) => format!(
-            "{} counted ({name}), without their reasons and times: their cost is unknown",
-            counted(*n, "exit")
-        ),
+        Says::Counted(name, n, most) => {
+            let most = most.map(|(part, count)| {
+                format!("; {part} has most, {}", crate::numbers::count(count))
+            });
+            format!(
+                "{} counted ({name}){}, without their reasons and times: their cost is unknown",
+                counted(*n, "exit"),
+                most.unwrap_or_default()
+            )
+        }
         Says::NoExits => "the recording contains no exits".to_owned(),
         Says::OnlyCounts { emulated } => {
             let times = "times under an emulator do not reflect hardware, and ";

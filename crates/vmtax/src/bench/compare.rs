@@ -88,7 +88,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         return fail(
             Code::Data,
             format!(
-                "{source}: has no workload with call trees in a category and its baseline; `vmtax bench run MATRIX --profile -o RUN` makes them of VMs on the emulated AMD and Intel hosts"
+                "{source}: has no workload with call trees in a category and its baseline; `vmtax bench run MATRIX --profile -o RUN` makes them of VMs on emulated hosts"
             ),
         );
     }

@@ -315,12 +315,16 @@ struct Compared {
 
 impl Compared {
     fn of(run: &str, workload: &str) -> Compared {
+        Compared::beside(run, workload, "plain+nested")
+    }
+
+    /// In a category and its baseline.
+    fn beside(run: &str, workload: &str, category: &str) -> Compared {
         let run = root(&format!("captures/bench-nested/{run}"));
         let rows = |what: &str| {
             let rows = csv(&ok(&["compare", name(&run), what, "--format", "csv"]));
             // A peer has rows of its own.
-            let is_it =
-                |row: &CsvRow| row["workload"] == workload && row["category"] == "plain+nested";
+            let is_it = |row: &CsvRow| row["workload"] == workload && row["category"] == category;
             rows.into_iter().filter(is_it).collect()
         };
         let is_profiled = run.join("profile").is_dir();
@@ -362,6 +366,23 @@ fn number(row: Option<&CsvRow>, column: &str) -> Option<f64> {
 const GUEST: &str = "workload's guest";
 const L1: &str = "hypervisor in the VM";
 const L0: &str = "host";
+
+/// Workloads of VMs of arm64, on an ordinary host and on one of protected VMs.
+fn of_arm() -> String {
+    let mut rows = Vec::new();
+    for workload in ["wakeup", "timer", "touch-4k"] {
+        let run = Compared::beside("profiled-arm-6.1", workload, "pkvm");
+        let [host, guest] = [L0, GUEST].map(|code| run.instructions(code, "all"));
+        let mut cells = vec![format!("`{workload}`")];
+        for (at, exits) in run.exits("all").into_iter().enumerate() {
+            cells.extend([host[at] + guest[at], host[at], guest[at]].map(some));
+            cells.push(format!("{exits:.3}"));
+        }
+        rows.push(cells);
+    }
+    let head = ["", "ordinary host", "L0", "guest", "exits", "with pKVM", "L0", "guest", "exits"];
+    table(&head, &rows)
+}
 
 /// Instructions and exits of a compile at L1 and L2, by whose code it is.
 fn compile() -> String {
@@ -554,6 +575,7 @@ fn the_document_has_the_tables_of_kept_runs() {
     holds("works", &works(&runs));
     holds("functions", &functions(&runs));
     holds("workloads", &workloads());
+    holds("arm64", &of_arm());
     holds("compile", &compile());
     holds("of the compile", &of_compile());
     holds("compile by kernel", &compile_by_kernel());

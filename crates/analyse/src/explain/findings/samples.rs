@@ -229,7 +229,7 @@ const SIGNS: &[Sign] = &[
         ProfileOrigin::Host,
         FoundKind::NoKvm,
         0.05,
-        &["cpu_exec_loop", "cpu_tb_exec", "tb_lookup", "tb_htable_lookup", "helper_lookup_tb_ptr", "cpu_io_recompile", "tcg_gen_code", "tlb_set_page_full", "TCG"],
+        &["cpu_exec_loop", "cpu_tb_exec", "tb_lookup", "tb_htable_lookup", "helper_lookup_tb_ptr", "cpu_io_recompile", "tcg_*", "tlb_set_page_full", "TCG"],
     ),
     // QEMU migration/ram.c, util/bufferiszero.c: the migration's thread, and not its channels'.
     Sign::new(ProfileOrigin::Host, FoundKind::MigrationScan, 0.10, &["buffer_zero_*", "buffer_is_zero*"])
@@ -441,6 +441,7 @@ mod tests {
             (&[("vmx_vcpu_run", 50), ("futex_wake;_raw_spin_lock", 50)], &[]),
             (&[("cpu_exec_loop;cpu_tb_exec", 50), ("qemu_poll_ns", 50)], &["no-kvm"]),
             (&[("cpu_exec_loop;cpu_tb_exec", 50), ("__vmx_vcpu_run", 50)], &[]),
+            (&[("tcg_flush_jmp_cache", 50), ("arm_feature", 50)], &["no-kvm"]),
             // No processor's virtualization: PVM. With it the remedy is one of its vendor.
             (&[("kvm_cpu_exec", 50), ("paging64_page_fault", 50)], &["shadow-paging"]),
             (&[("live_migration;buffer_zero_avx2", 50), ("vmx_vcpu_run", 50)], &["migration-scan"]),

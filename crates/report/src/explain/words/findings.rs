@@ -71,7 +71,7 @@ fn of_subject(subject: Subject) -> FindingWords {
             "the guest's interrupts go by the I/O APIC or MSI",
             WHO,
         ),
-        Subject::VmwarePort => ("the guest uses VMware's backdoor port", SAME, WHO),
+        Subject::VmwarePort => ("the guest uses VMware's backdoor port 0x5658", SAME, WHO),
         Subject::LegacyDevice => ("the guest uses an old device of the PC", SAME, WHO),
         Subject::LevelInterrupts => (
             "devices use level-triggered interrupts, whose handlers read the APIC's trigger modes and each device's status",
