@@ -32,9 +32,6 @@ const VECTORS: &[(u32, u32, (Sender, &str))] = &[
     (0xfd, 0xfd, (Sender::Cpu, "reschedule")),
 ];
 
-/// Reschedule: another CPU made a thread of this one runnable, or kicks the vCPU out of the guest.
-pub const RESCHEDULE: u64 = 0xfd;
-
 fn row(vector: u64) -> Option<&'static (u32, u32, (Sender, &'static str))> {
     table::range_of(VECTORS, u32::try_from(vector).ok()?)
 }

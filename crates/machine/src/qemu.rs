@@ -260,7 +260,7 @@ pub fn arguments(
     let words = ["-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-machine"];
     let mut arguments: Vec<String> = words.map(str::to_owned).to_vec();
     arguments.push(options.machine.clone().unwrap_or_else(|| board(emulator).machine.to_owned()));
-    arguments.extend(accelerator(emulator).iter().map(|word| (*word).to_owned()));
+    arguments.extend(accelerator(emulator).into_iter().map(str::to_owned));
     if let (Some(cpu), Some(last)) = (&options.cpu, arguments.last_mut()) {
         // The accelerator's arguments end with the processor.
         last.clone_from(cpu);
@@ -275,38 +275,27 @@ pub fn arguments(
     arguments
 }
 
-/// The options that make a machine that of this emulator.
-pub(crate) fn accelerator(emulator: Emulator) -> &'static [&'static str] {
-    match emulator {
-        // One instruction is one nanosecond of the machine's time, and idle time is skipped. Random numbers and the date are the
-        // same in each boot, so that two boots of a kernel are alike.
-        Emulator::Tcg { icount: true } => &[
-            "-seed",
-            "1",
-            "-rtc",
-            "base=2026-01-01,clock=vm",
-            "-accel",
-            "tcg,thread=single",
-            "-icount",
-            "shift=0,sleep=off",
-            "-cpu",
-            CPU,
-        ],
-        Emulator::TcgArm => &[
-            "-seed",
-            "1",
-            "-rtc",
-            "base=2026-01-01,clock=vm",
-            "-accel",
-            "tcg,thread=single",
-            "-icount",
-            "shift=0,sleep=off",
-            "-cpu",
-            CPU_ARM,
-        ],
-        Emulator::Tcg { icount: false } => &["-accel", "tcg,thread=multi", "-cpu", CPU],
-        Emulator::Kvm | Emulator::Bochs { .. } => &["-accel", "kvm", "-cpu", "host"],
-    }
+/// The options that make a machine that of this emulator; the last is the processor.
+pub(crate) fn accelerator(emulator: Emulator) -> Vec<&'static str> {
+    // One instruction is one nanosecond of the machine's time, and idle time is skipped. Random numbers and the date are the
+    // same in each boot, so that two boots of a kernel are alike.
+    const COUNTED: &[&str] = &[
+        "-seed",
+        "1",
+        "-rtc",
+        "base=2026-01-01,clock=vm",
+        "-accel",
+        "tcg,thread=single",
+        "-icount",
+        "shift=0,sleep=off",
+    ];
+    let (accelerator, cpu) = match emulator {
+        Emulator::Tcg { icount: true } => (COUNTED, CPU),
+        Emulator::TcgArm => (COUNTED, CPU_ARM),
+        Emulator::Tcg { icount: false } => (&["-accel", "tcg,thread=multi"][..], CPU),
+        Emulator::Kvm | Emulator::Bochs { .. } => (&["-accel", "kvm"][..], "host"),
+    };
+    [accelerator, &["-cpu", cpu]].concat()
 }
 
 /// Whether this computer has hardware virtualization that KVM can use.

@@ -439,44 +439,6 @@ impl Cpu {
         !crc
     }
 
-    /// Scan, checksum and delta against an older state in one read of each page. `delta` is called with the
-    /// page's number and its delta, or `None` where that takes `cap` bytes or more; pages that did not change
-    /// have an empty one.
-    ///
-    /// # Panics
-    ///
-    /// When the lengths do not fit each other, or `cap` is above a page.
-    pub fn delta_scan(
-        &self,
-        old: &[u8],
-        new: &[u8],
-        cap: usize,
-        out: &mut [PageFacts],
-        mut delta: impl FnMut(usize, Option<&[u8]>),
-    ) {
-        assert_eq!(old.len(), new.len(), "states of one length are compared");
-        let mut buffer = [0; crate::PAGE];
-        self.scan_in_steps(new, out, |i, page, _| {
-            let before = &old[i * crate::PAGE..][..crate::PAGE];
-            let encoded = self.xbzrle_encode(before, page, &mut buffer[..cap]);
-            delta(i, encoded.ok().map(|len| &buffer[..len]));
-        });
-    }
-
-    /// Scans page by page and passes each on while it is in the cache.
-    fn scan_in_steps(
-        &self,
-        pages: &[u8],
-        out: &mut [PageFacts],
-        mut each: impl FnMut(usize, &[u8], PageFacts),
-    ) {
-        assert_eq!(pages.len(), out.len() * crate::PAGE, "one fact for each page");
-        for (i, page) in pages.chunks_exact(crate::PAGE).enumerate() {
-            self.scan(page, &mut out[i..=i]);
-            each(i, page, out[i]);
-        }
-    }
-
     /// Reads everything, with almost no computation: the upper bound of a scan's speed. True if the exclusive or of the words is
     /// zero.
     pub fn read(&self, bytes: &[u8]) -> bool {

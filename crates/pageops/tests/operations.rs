@@ -242,10 +242,6 @@ proptest! {
             .chunks(PAGE)
             .map(|p| PageFacts { zero: p.iter().all(|b| *b == 0), crc: reference::crc32c(p) })
             .collect();
-        let mut old = memory.clone();
-        for (i, byte) in old.iter_mut().enumerate() {
-            *byte ^= u8::from(i % 977 == 0);
-        }
         for cpu in Cpu::variants() {
             let mut facts = vec![PageFacts::default(); expected.len()];
             cpu.scan(&memory, &mut facts);
@@ -262,14 +258,6 @@ proptest! {
             let wanted: Vec<usize> = (0..expected.len()).filter(|i| expected[*i].zero).collect();
             prop_assert_eq!(zero, wanted, "{:?}", cpu);
 
-            let mut facts = vec![PageFacts::default(); expected.len()];
-            let mut restored = old.clone();
-            cpu.delta_scan(&old, &memory, PAGE, &mut facts, |i, delta| {
-                let page = &mut restored[i * PAGE..][..PAGE];
-                assert!(xbzrle::decode(delta.unwrap(), page).is_ok());
-            });
-            prop_assert_eq!(&facts, &expected, "{:?}", cpu);
-            prop_assert_eq!(&restored, &memory, "{:?}", cpu);
         }
     }
 

@@ -24,6 +24,15 @@ fn write(dir: &Path, name: &str, doc: &Document) -> PathBuf {
     path
 }
 
+/// A browser that shows the page of a ledger.
+fn opened(doc: &Document) -> Browser {
+    let dir = tempfile::tempdir().unwrap();
+    let mut browser = Browser::start();
+    browser.resize(1280, 900);
+    browser.open(&write(dir.path(), "page", doc));
+    browser
+}
+
 /// The column of the first table under this heading, as its cells' sort keys or texts.
 fn column(browser: &mut Browser, index: u32) -> Vec<String> {
     let values = browser.eval(&format!(
@@ -82,11 +91,7 @@ fn every_page_loads_without_complaint_and_fits_its_window() {
 
 #[test]
 fn tables_sort_by_pointer_and_by_key() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = write(dir.path(), "busy", &ledgers::busy());
-    let mut browser = Browser::start();
-    browser.resize(1280, 900);
-    browser.open(&path);
+    let mut browser = opened(&ledgers::busy());
     let header = |n: u32| format!("#table-0-vmexit thead th:nth-child({n}) button");
     let sorted = |browser: &mut Browser, n: u32| {
         browser.eval(&format!("document.querySelector('#table-0-vmexit thead th:nth-child({n})').getAttribute('aria-sort')"))
@@ -134,11 +139,7 @@ fn tables_sort_by_pointer_and_by_key() {
 
 #[test]
 fn sorting_is_exact_beyond_what_a_double_holds() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = write(dir.path(), "nesting", &ledgers::nesting());
-    let mut browser = Browser::start();
-    browser.resize(1280, 900);
-    browser.open(&path);
+    let mut browser = opened(&ledgers::nesting());
     // 2^53 and its neighbour are the same double; rows without a value come last either way.
     let script = "(() => {
         const rows = document.querySelector('#table-0-vmexit tbody').rows;
@@ -164,11 +165,7 @@ fn sorting_is_exact_beyond_what_a_double_holds() {
 
 #[test]
 fn filters_leave_the_matching_rows() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = write(dir.path(), "busy", &ledgers::busy());
-    let mut browser = Browser::start();
-    browser.resize(1280, 900);
-    browser.open(&path);
+    let mut browser = opened(&ledgers::busy());
     let output = "document.querySelector('#table-0-vmexit output').textContent";
     let all = browser.eval(NAMES).as_array().unwrap().clone();
     assert_eq!(browser.eval(output), json!(format!("{} rows", all.len())));
@@ -207,11 +204,7 @@ fn filters_leave_the_matching_rows() {
 
 #[test]
 fn operations_sort_and_filter() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = write(dir.path(), "lab", &ledgers::lab());
-    let mut browser = Browser::start();
-    browser.resize(1280, 900);
-    browser.open(&path);
+    let mut browser = opened(&ledgers::lab());
     let shown = |browser: &mut Browser, cell: u32| {
         let rows = "[...document.querySelectorAll('#operations-rows tr:not([hidden])')]";
         let values = browser.eval(&format!("{rows}.map(r => r.cells[{cell}].textContent)"));
@@ -252,11 +245,7 @@ fn operations_sort_and_filter() {
 
 #[test]
 fn charts_can_be_read_with_the_keyboard() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = write(dir.path(), "busy", &ledgers::busy());
-    let mut browser = Browser::start();
-    browser.resize(1280, 900);
-    browser.open(&path);
+    let mut browser = opened(&ledgers::busy());
     browser.eval("document.querySelector('[data-readout]').focus()");
     let readout = "document.querySelector('.readout').textContent";
     let rest = browser.eval(readout);

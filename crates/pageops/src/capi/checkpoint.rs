@@ -181,12 +181,15 @@ pub unsafe extern "C" fn pageops_checkpoint_create(
     }
 }
 
+fn gone() -> CallFailure {
+    CallFailure { code: PAGEOPS_EDEAD, what: "an earlier call failed".to_owned() }
+}
+
 /// Does something with a writer. After an error other than of its arguments the writer is of no use: the file may lack bytes.
 fn with_writer<T>(
     writing: &Mutex<Writing>,
     act: impl FnOnce(&mut CheckpointWriter<'static>) -> Result<T, Error>,
 ) -> Result<T, CallFailure> {
-    let gone = || CallFailure { code: PAGEOPS_EDEAD, what: "an earlier call failed".to_owned() };
     let mut writing = writing.lock().map_err(|_| gone())?;
     let done = act(writing.writer.as_mut().ok_or_else(gone)?).map_err(|e| failed(&e));
     if done.as_ref().is_err_and(|failure| failure.code == PAGEOPS_EIO) {
@@ -284,8 +287,6 @@ pub unsafe extern "C" fn pageops_checkpoint_finish(
                 description = bytes("description", given.description, given.description_len)?;
             }
             array("summary", summary, usize::from(!summary.is_null()))?;
-            let gone =
-                || CallFailure { code: PAGEOPS_EDEAD, what: "an earlier call failed".to_owned() };
             let writer = writing.lock().map_err(|_| gone())?.writer.take().ok_or_else(gone)?;
             let finished = writer.finish(&mut state, description).map_err(|e| failed(&e))?;
             let Summary { bytes, raw, compressed, deltas, filled, zero, unchanged } =

@@ -108,6 +108,34 @@ const PAGES: usize = 6144;
 /// Rounds after which it must have been killed and have ended by itself.
 const MANY: usize = 1000;
 
+/// Kills these commands in turn. What is found after each is what was there before, or what it writes: of `contents` the one with
+/// its number.
+fn kills(ways: &[Vec<&str>], contents: &[&[u8]], found: impl Fn() -> Vec<u8>) {
+    let mut windows: Vec<KillWindow> = ways.iter().map(|args| KillWindow::new(args)).collect();
+    ok(&ways[0]);
+    let mut held = 0;
+    let mut moments = Moments::new();
+    let (mut cut, mut ended) = (0, 0);
+    let mut round = 0;
+    while round < 110 || ((cut < 20 || ended < 5) && round < MANY) {
+        let way = round % ways.len();
+        round += 1;
+        if windows[way].kill(&ways[way], &mut moments) {
+            ended += 1
+        } else {
+            cut += 1
+        }
+        let found = found();
+        let now = contents.iter().position(|content| *content == found);
+        assert!(
+            now == Some(held) || now == Some(way),
+            "round {round}: neither the old nor the new"
+        );
+        held = now.unwrap();
+    }
+    assert!(cut >= 20 && ended >= 5, "{cut} cut, {ended} ended by themselves");
+}
+
 #[test]
 fn a_killed_save_leaves_the_old_checkpoint_or_the_new_one() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -133,30 +161,8 @@ fn a_killed_save_leaves_the_old_checkpoint_or_the_new_one() {
             args
         })
         .collect();
-    let mut windows: Vec<KillWindow> = ways.iter().map(|args| KillWindow::new(args)).collect();
-    let contents = [&states[0], &states[1], &close];
-    ok(&ways[0].clone());
-    let mut held = 0;
-    let mut moments = Moments::new();
-    let (mut cut, mut ended) = (0, 0);
-    let mut round = 0;
-    while round < 110 || ((cut < 20 || ended < 5) && round < MANY) {
-        let way = round % 3;
-        round += 1;
-        if windows[way].kill(&ways[way], &mut moments) {
-            ended += 1
-        } else {
-            cut += 1
-        }
-        let found = content(&target);
-        let now = contents.iter().position(|c| **c == found);
-        assert!(
-            now == Some(held) || now == Some(way),
-            "round {round}: a checkpoint that verifies and is wrong"
-        );
-        held = now.unwrap();
-    }
-    assert!(cut >= 20 && ended >= 5, "{cut} cut, {ended} ended by themselves");
+    let contents = [&states[0][..], &states[1], &close];
+    kills(&ways, &contents, || content(&target));
     // No half file under any name: at most the one moment between two names.
     for entry in fs::read_dir(dir.path()).unwrap() {
         let entry = entry.unwrap().path();
@@ -184,28 +190,7 @@ fn a_killed_restore_leaves_the_old_image_or_the_new_one() {
     let target = path("now.img");
     let ways: Vec<Vec<&str>> =
         checkpoints.iter().map(|c| vec!["restore", name(c), "--image", name(&target)]).collect();
-    let mut window = KillWindow::new(&ways[1]);
-    let mut held = 1;
-    let mut moments = Moments::new();
-    let (mut cut, mut ended) = (0, 0);
-    let mut round = 0;
-    while round < 100 || ((cut < 20 || ended < 5) && round < MANY) {
-        let way = round % 2;
-        round += 1;
-        if window.kill(&ways[way], &mut moments) {
-            ended += 1
-        } else {
-            cut += 1
-        }
-        let found = fs::read(&target).unwrap();
-        let now = states.iter().position(|s| *s == found);
-        assert!(
-            now == Some(held) || now == Some(way),
-            "round {round}: an image that is neither the old nor the new"
-        );
-        held = now.unwrap();
-    }
-    assert!(cut >= 20 && ended >= 5, "{cut} cut, {ended} ended by themselves");
+    kills(&ways, &[&states[0][..], &states[1]], || fs::read(&target).unwrap());
 }
 
 /// Kills of each test of a VM: a few, or as many as `./x bench kills` asks for.
