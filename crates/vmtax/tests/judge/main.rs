@@ -1,5 +1,5 @@
-//! The labelled corpus: `captures/cases/NAME/{input..., truth.toml}`, each case explained by the program and compared with its
-//! truth. `./x bench judge` prints the score.
+//! The labelled corpus: `captures/cases/NAME.toml`, or `NAME/truth.toml` beside its inputs, each case explained by the program and compared
+//! with its truth. `./x bench judge` prints the score.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -55,6 +55,12 @@ struct Truth {
     /// Further remedies that are not false.
     #[serde(default)]
     allowed: Vec<String>,
+    /// Recordings that are made up, by name.
+    #[serde(default)]
+    made: BTreeMap<String, generate::MadeSpec>,
+    /// Files of a host or guest, by the name of their folder.
+    #[serde(default)]
+    tree: BTreeMap<String, FileTree>,
 }
 
 /// A verdict is one sentence of at most so many words.
@@ -70,9 +76,10 @@ enum JudgedProgram {
 }
 
 /// Files below a folder, for `vmtax doctor`.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileTree {
+    #[serde(default)]
     files: BTreeMap<String, String>,
     /// Targets of links by path.
     #[serde(default)]
@@ -88,43 +95,62 @@ enum Score {
     FalseRemedy,
 }
 
-fn cases() -> Vec<PathBuf> {
+/// A case: the folder of its inputs, if it has any that are not made.
+struct JudgedCase {
+    name: String,
+    inputs: Option<PathBuf>,
+    truth: Truth,
+}
+
+impl JudgedCase {
+    /// `None` if this is no case, or not a chosen one.
+    fn open(path: &Path) -> Option<JudgedCase> {
+        let inputs = path.is_dir().then(|| path.to_owned());
+        let truth = inputs.as_ref().map_or(path.to_owned(), |folder| folder.join("truth.toml"));
+        let name = path.file_stem()?.to_str()?.to_owned();
+        if truth.extension()? != "toml" || chosen().is_some_and(|part| !name.contains(&part)) {
+            return None;
+        }
+        let text = fs::read_to_string(&truth).ok()?;
+        let truth: Truth = toml::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let origins = ["generated", "constructed", "published", "recorded"];
+        assert!(origins.contains(&truth.origin.as_str()), "{name}");
+        Some(JudgedCase { name, inputs, truth })
+    }
+
+    /// Puts the inputs into a folder: those that are made up are made.
+    fn lay_out(&self, folder: &Path, variation: u64) {
+        for entry in self.inputs.iter().flat_map(|inputs| fs::read_dir(inputs).unwrap()) {
+            let path = entry.unwrap().path();
+            copy(&path, &folder.join(path.file_name().unwrap()));
+        }
+        for (name, spec) in &self.truth.made {
+            let text = generate::perf_script(spec, spec.seed.wrapping_add(variation * 7919));
+            fs::write(folder.join(name), text).unwrap();
+        }
+        for (name, tree) in &self.truth.tree {
+            plant(tree, &folder.join(name));
+        }
+    }
+
+    /// Its only input is made from a description.
+    fn is_made(&self) -> bool {
+        self.truth.made.contains_key("input")
+    }
+}
+
+fn cases() -> Vec<JudgedCase> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/cases");
-    let mut cases: Vec<PathBuf> = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.join("truth.toml").is_file())
-        .filter(|path| chosen().is_none_or(|part| path.to_string_lossy().contains(&part)))
-        .collect();
-    cases.sort();
+    let entries = fs::read_dir(folder).unwrap();
+    let mut cases: Vec<JudgedCase> =
+        entries.filter_map(|entry| JudgedCase::open(&entry.unwrap().path())).collect();
+    cases.sort_by(|a, b| a.name.cmp(&b.name));
     cases
 }
 
 /// `VMTAX_CASES`: part of the names of the cases to score; their output is shown too.
 fn chosen() -> Option<String> {
     std::env::var("VMTAX_CASES").ok().filter(|part| !part.is_empty())
-}
-
-/// Puts the inputs of a case into a folder: those that are made up are made.
-fn lay_out(case: &Path, folder: &Path, variation: u64) -> bool {
-    let mut made = false;
-    for entry in fs::read_dir(case).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        if let Some(stem) = name.strip_suffix(".spec.toml") {
-            let spec: generate::MadeSpec = toml::from_str(&fs::read_to_string(&path).unwrap())
-                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            let text = generate::perf_script(&spec, spec.seed.wrapping_add(variation * 7919));
-            fs::write(folder.join(stem), text).unwrap();
-            made = true;
-        } else if let Some(stem) = name.strip_suffix(".tree.toml") {
-            let tree = toml::from_str(&fs::read_to_string(&path).unwrap());
-            plant(&tree.unwrap_or_else(|error| panic!("{name}: {error}")), &folder.join(stem));
-        } else {
-            copy(&path, &folder.join(&name));
-        }
-    }
-    made
 }
 
 /// Makes the files of a tree.
@@ -213,9 +239,9 @@ fn said(truth: &Truth, folder: &Path, last: &str) -> (Score, String) {
 
 /// Explains a case, and what is to be said of that.
 #[expect(clippy::print_stdout, reason = "what is said of chosen cases is read by a person")]
-fn judge(case: &Path, truth: &Truth, variation: u64) -> (Score, String) {
-    let folder = tempfile::tempdir().unwrap();
-    lay_out(case, folder.path(), variation);
+fn judge(case: &JudgedCase, variation: u64) -> (Score, String) {
+    let (folder, truth) = (tempfile::tempdir().unwrap(), &case.truth);
+    case.lay_out(folder.path(), variation);
     let mut steps: Vec<&str> = truth.command.split(';').map(str::trim).collect();
     let last = steps.pop().unwrap();
     let done = steps.into_iter().try_for_each(|step| run(folder.path(), step).map(|_| ()));
@@ -229,7 +255,7 @@ fn judge(case: &Path, truth: &Truth, variation: u64) -> (Score, String) {
             Err(refusal) => return refused(truth, refusal),
         };
     if chosen().is_some() {
-        println!("---- {}", case.display());
+        println!("---- {}", case.name);
         println!("{}", execute(folder.path(), &format!("explain {last}")).unwrap_or_default());
     }
     let verdict = report["verdict"]["id"].as_str().unwrap_or_default();
@@ -323,24 +349,17 @@ impl Display for ScoreTable {
 /// Judges the cases whose input is made from a description, with two seeds each, or all others.
 fn judged(made: bool) -> ScoreTable {
     let all = cases();
-    let mine: Vec<&PathBuf> =
-        all.iter().filter(|case| case.join("input.spec.toml").is_file() == made).collect();
+    let mine: Vec<&JudgedCase> = all.iter().filter(|case| case.is_made() == made).collect();
     let next = AtomicUsize::new(0);
     let work = || {
         let mut table = ScoreTable::default();
         while let Some(case) = mine.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let name = case.file_name().unwrap().to_str().unwrap().to_owned();
-            let text = fs::read_to_string(case.join("truth.toml")).unwrap();
-            let truth: Truth =
-                toml::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
-            let origins = ["generated", "constructed", "published", "recorded"];
-            assert!(origins.contains(&truth.origin.as_str()), "{name}");
             let worst = (0..if made { 2 } else { 1 })
-                .map(|variation| judge(case, &truth, variation))
+                .map(|variation| judge(case, variation))
                 .max_by_key(|(score, _)| *score)
                 .unwrap();
-            let key = (truth.source.is_some(), worst.0);
-            table.names.entry(key).or_default().push(format!("{name}: {}", worst.1));
+            let key = (case.truth.source.is_some(), worst.0);
+            table.names.entry(key).or_default().push(format!("{}: {}", case.name, worst.1));
         }
         table
     };
