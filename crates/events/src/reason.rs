@@ -34,6 +34,15 @@ impl Reason {
         }
     }
 
+    /// It has this code on VMX or SVM; `None` for a vendor without such an exit.
+    pub fn is(self, on_vmx: impl Into<Option<u32>>, on_svm: impl Into<Option<u32>>) -> bool {
+        match self.isa {
+            Isa::Vmx => on_vmx.into() == Some(self.code),
+            Isa::Svm => on_svm.into() == Some(self.code),
+            Isa::Arm | Isa::Unknown => false,
+        }
+    }
+
     /// A table knows it, and it has no flags.
     pub fn is_known(self) -> bool {
         self.flags == 0 && matches!(self.name(), Cow::Borrowed(_))
@@ -42,5 +51,19 @@ impl Reason {
     /// The reason that [`Reason::name`] of this vendor calls `name`.
     pub fn from_name(isa: Isa, name: &str) -> Option<Reason> {
         Some(Reason { isa, code: isa.facts().code(name)?, flags: 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vmx;
+
+    /// SVM's `VMEXIT_INVALID` has the largest number: no number stands for "no such exit".
+    #[test]
+    fn a_vendor_without_such_an_exit_has_none_of_it() {
+        let invalid = Reason { isa: Isa::Svm, code: u32::MAX, flags: 0 };
+        assert!(!invalid.is(vmx::VMREAD, None) && invalid.is(None, u32::MAX));
+        assert!(!Reason { isa: Isa::Arm, ..invalid }.is(u32::MAX, u32::MAX));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `docs/doctor-settings.md` shows it with the words of `vmtax-report`; a test holds the two together.
 
-use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Isa, Outcome, arm, svm, vmx, words};
+use vmtax_events::{Cause, Detail, DetailKind, ExitKey, Outcome, arm, svm, vmx, words};
 
 use super::{
     AuditRule, Check, Isas, Judge, Removes, arm64, counters, devices, features, host_pages, idle,
@@ -56,12 +56,12 @@ fn memory_faults(key: &ExitKey) -> bool {
 }
 
 fn pauses(key: &ExitKey) -> bool {
-    is(key, vmx::PAUSE_INSTRUCTION, svm::PAUSE)
+    key.reason.is(vmx::PAUSE_INSTRUCTION, svm::PAUSE)
 }
 
 /// The host's tick, and what else interrupts it: a timer that KVM runs on VMX's stays.
 fn host_interrupts(key: &ExitKey) -> bool {
-    is(key, vmx::EXTERNAL_INTERRUPT, svm::INTR)
+    key.reason.is(vmx::EXTERNAL_INTERRUPT, svm::INTR)
 }
 
 /// AMD's exits have no vectors: no share of theirs is known.
@@ -106,15 +106,15 @@ fn pmu_work(key: &ExitKey) -> bool {
 }
 
 fn vmcs_accesses(key: &ExitKey) -> bool {
-    is(key, vmx::VMREAD, u32::MAX) || is(key, vmx::VMWRITE, u32::MAX)
+    key.reason.is(vmx::VMREAD, None) || key.reason.is(vmx::VMWRITE, None)
 }
 
 fn vmload_vmsave(key: &ExitKey) -> bool {
-    is(key, u32::MAX, svm::VMLOAD) || is(key, u32::MAX, svm::VMSAVE)
+    key.reason.is(None, svm::VMLOAD) || key.reason.is(None, svm::VMSAVE)
 }
 
 fn gif_changes(key: &ExitKey) -> bool {
-    is(key, u32::MAX, svm::STGI) || is(key, u32::MAX, svm::CLGI)
+    key.reason.is(None, svm::STGI) || key.reason.is(None, svm::CLGI)
 }
 
 /// A vCPU that spins in WFE.
@@ -123,15 +123,7 @@ fn wfes(key: &ExitKey) -> bool {
 }
 
 fn nmi_windows(key: &ExitKey) -> bool {
-    is(key, u32::MAX, svm::IRET)
-}
-
-fn is(key: &ExitKey, on_vmx: u32, on_svm: u32) -> bool {
-    match key.reason.isa {
-        Isa::Vmx => key.reason.code == on_vmx,
-        Isa::Svm => key.reason.code == on_svm,
-        Isa::Arm | Isa::Unknown => false,
-    }
+    key.reason.is(None, svm::IRET)
 }
 
 words! {

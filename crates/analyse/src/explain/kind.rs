@@ -38,8 +38,7 @@ pub(super) fn context(ledger: &Ledger) -> Context {
         polls,
         guest_memfd: is_guest_memfd(ledger),
         converts: keys().any(|key| subject_of(key) == Subject::Conversions),
-        logs_writes: keys()
-            .any(|key| key.reason.isa == Isa::Vmx && key.reason.code == vmx::PML_FULL),
+        logs_writes: keys().any(|key| key.reason.is(vmx::PML_FULL, None)),
         may_shadow: super::mapping::is_small(ledger).is_none()
             && keys().any(|key| subject_of(key) == Subject::Nesting),
         is_windows: keys().any(|key| match key.detail.kind {

@@ -5,7 +5,7 @@
 
 use vmtax_events::device::{looks_like_doorbell, looks_like_notification};
 use vmtax_events::{
-    Cause, Detail, DetailKind, Device, ExitKey, Isa, Level, Outcome, apic, arm, svm, vmx,
+    Cause, Detail, DetailKind, Device, ExitKey, Level, Outcome, apic, arm, svm, vmx,
 };
 
 use crate::remedy::RemedyId;
@@ -221,17 +221,6 @@ impl Subject {
     }
 }
 
-fn is(key: &ExitKey, on_vmx: u32, on_svm: u32) -> bool {
-    match key.reason.isa {
-        Isa::Vmx => key.reason.code == on_vmx,
-        Isa::Svm => key.reason.code == on_svm,
-        Isa::Arm | Isa::Unknown => false,
-    }
-}
-
-/// No code of that vendor.
-const NONE: u32 = u32::MAX - 1;
-
 /// MSRs that clocks read: HV_X64_MSR_TIME_REF_COUNT (Hyper-V TLFS, "Partition reference counter"). No clock reads IA32_TSC
 /// (0x10) by RDMSR: RDTSC needs no exit.
 const CLOCK_MSRS: [u64; 1] = [0x4000_0020];
@@ -331,17 +320,17 @@ fn by_rules(key: &ExitKey) -> Subject {
 }
 
 fn of_reason(key: &ExitKey) -> Option<Subject> {
-    if is(key, vmx::PAUSE_INSTRUCTION, svm::PAUSE) {
+    if key.reason.is(vmx::PAUSE_INSTRUCTION, svm::PAUSE) {
         return Some(Subject::Spinning);
     }
-    if is(key, vmx::PML_FULL, NONE) {
+    if key.reason.is(vmx::PML_FULL, None) {
         return Some(Subject::DirtyLogging);
     }
-    let cr3 = is(key, NONE, svm::READ_CR3) || is(key, NONE, svm::WRITE_CR3);
-    if is(key, vmx::INVLPG, svm::INVLPG) || is(key, NONE, svm::PF_EXCP) || cr3 {
+    let cr3 = key.reason.is(None, svm::READ_CR3) || key.reason.is(None, svm::WRITE_CR3);
+    if key.reason.is(vmx::INVLPG, svm::INVLPG) || key.reason.is(None, svm::PF_EXCP) || cr3 {
         return Some(Subject::ShadowPaging);
     }
-    if is(key, vmx::EOI_INDUCED, NONE) {
+    if key.reason.is(vmx::EOI_INDUCED, None) {
         return Some(Subject::LevelInterrupts);
     }
     None
@@ -357,11 +346,11 @@ fn of_fault(kind: DetailKind) -> Subject {
 }
 
 fn of_nesting(key: &ExitKey) -> Subject {
-    if is(key, vmx::VMREAD, NONE) || is(key, vmx::VMWRITE, NONE) {
+    if key.reason.is(vmx::VMREAD, None) || key.reason.is(vmx::VMWRITE, None) {
         Subject::VmcsAccesses
-    } else if is(key, NONE, svm::VMLOAD) || is(key, NONE, svm::VMSAVE) {
+    } else if key.reason.is(None, svm::VMLOAD) || key.reason.is(None, svm::VMSAVE) {
         Subject::VmloadVmsave
-    } else if is(key, NONE, svm::STGI) || is(key, NONE, svm::CLGI) {
+    } else if key.reason.is(None, svm::STGI) || key.reason.is(None, svm::CLGI) {
         Subject::Gif
     } else {
         Subject::Nesting
@@ -435,7 +424,7 @@ fn of_hypercall(key: &ExitKey) -> Subject {
     match (key.detail.kind, key.detail.value) {
         (DetailKind::Hypercall, 5) | (DetailKind::HypervHypercall, 8) => Subject::SpinlockKicks,
         _ if key.detail.is_conversion() => Subject::Conversions,
-        _ if is(key, vmx::TDCALL, svm::VMGEXIT) => Subject::Requests,
+        _ if key.reason.is(vmx::TDCALL, svm::VMGEXIT) => Subject::Requests,
         _ => Subject::Hypercalls,
     }
 }
@@ -466,7 +455,7 @@ mod tests {
     /// A remedy that removes exits removes those of the subjects that offer it, and no others.
     #[test]
     fn remedies_remove_what_their_subject_is() {
-        use vmtax_events::Reason;
+        use vmtax_events::{Isa, Reason};
         let is_offered = |id: RemedyId, by: &dyn Fn(Subject) -> bool| {
             Subject::ALL.into_iter().any(|subject| by(subject) && subject.remedies().contains(&id))
         };

@@ -14,16 +14,8 @@ use super::context::Applies;
 use super::id::RemedyId;
 use super::row::{Remedy, RemedyPlace, row};
 
-fn is(key: &ExitKey, on_vmx: u32, on_svm: u32) -> bool {
-    match key.reason.isa {
-        Isa::Vmx => key.reason.code == on_vmx,
-        Isa::Svm => key.reason.code == on_svm,
-        Isa::Arm | Isa::Unknown => false,
-    }
-}
-
 fn pauses(key: &ExitKey) -> bool {
-    is(key, vmx::PAUSE_INSTRUCTION, svm::PAUSE)
+    key.reason.is(vmx::PAUSE_INSTRUCTION, svm::PAUSE)
 }
 
 /// Remedies that are the same on every ISA: settings of schedulers, VMMs and devices. The others are settings of x86's KVM, CPUs

@@ -183,7 +183,7 @@ fn spelled_reason<'a>(
 }
 
 fn is_interrupt(reason: Reason) -> bool {
-    reason.isa == Isa::Vmx && reason.code == vmx::EXTERNAL_INTERRUPT
+    reason.is(vmx::EXTERNAL_INTERRUPT, None)
 }
 
 /// The second word of an exit: kernels that have `intr_info` have an interrupt's vector there.
