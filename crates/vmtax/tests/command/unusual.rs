@@ -176,11 +176,16 @@ fn tracepoints_that_were_recorded_twice_count_once() {
             "streams: kvm_exit is in two of them, \"\" and \"again\": *",
         ),
     ] {
-        let recording = sampled(file);
-        let command = format!("report {}", recording.display());
-        let sentence = format!("{}: at byte 0: {sentence}", recording.display());
-        check(&Program::new(), folder.path(), &[(&command, 4, &sentence)]);
+        refused_at_its_start(&sampled(file), sentence);
     }
+}
+
+/// A recording that cannot be read at all.
+fn refused_at_its_start(recording: &Path, sentence: &str) {
+    let command = format!("report {}", recording.display());
+    let sentence = format!("{}: at byte 0: {sentence}", recording.display());
+    let folder = tempfile::tempdir().unwrap();
+    check(&Program::new(), folder.path(), &[(&command, 4, &sentence)]);
 }
 
 /// The columns of `perf script` are those that its events confirm.
@@ -206,10 +211,7 @@ fn columns_of_perf_script_are_decided_from_the_text() {
             "times: * of * events are earlier than the event before: the times are differences (perf script --deltatime); *",
         ),
     ] {
-        let recording = sampled(file);
-        let command = format!("report {}", recording.display());
-        let sentence = format!("{}: at byte 0: {sentence}", recording.display());
-        check(&Program::new(), folder.path(), &[(&command, 4, &sentence)]);
+        refused_at_its_start(&sampled(file), sentence);
     }
     let without =
         "qemu 8.401742: kvm:kvm_exit: vcpu 0 reason npf rip 0x1 info1 0 info2 0\n".repeat(9);
