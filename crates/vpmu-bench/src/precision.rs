@@ -74,6 +74,13 @@ pub struct SampledProfile {
     pub activity: Activity,
 }
 
+impl SampledProfile {
+    /// Whether there are samples, of the program alone, whose shares are all within their gates.
+    pub fn precise(&self) -> bool {
+        self.samples > 0 && self.kernel == 0 && self.shares.iter().all(|s| s.error() <= s.gate)
+    }
+}
+
 /// Cycles of a unit of work, the resolution of a sample's place.
 const UNIT: u64 = 55;
 /// Units of a round of the program, and of the guest's kernel after it, which must not be sampled.
