@@ -1,4 +1,5 @@
-//! docs/measured/where-time-goes.md has the tables of kept runs: of one CPUID of L2 by kernel, of a compile, and of hosts of several processors.
+//! docs/measured/where-time-goes.md has the tables of kept runs: of one CPUID of L2 by kernel, of a compile, and of hosts of several processors; and
+//! nested-peers.md those of workloads on Xen.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -384,6 +385,51 @@ fn of_arm() -> String {
     table(&head, &rows)
 }
 
+/// Workloads of a guest of KVM and of one of Xen, in a VM each: exits, and instructions by whose code they are.
+fn peers() -> [String; 2] {
+    let (mut of_exits, mut of_code) = (Vec::new(), Vec::new());
+    for (workload, what) in
+        [("touch", " (1 MiB)"), ("timer", " (1 ms)"), ("request", ""), ("read", "")]
+    {
+        let [kvm, xen] = ["plain+nested", "plain+xen"]
+            .map(|category| Compared::beside("profiled-amd-6.1-xen", workload, category));
+        let both = |run: &Compared| [GUEST, "its hypervisor"].map(|code| run.exits(code)[1]);
+        let ([kvm_l2, kvm_l1], [xen_l2, xen_l1]) = (both(&kvm), both(&xen));
+        let is_rdtsc = |row: &&CsvRow| row["guest"] == GUEST && row["reason"] == "rdtsc";
+        let rdtsc = number(xen.exits.iter().find(is_rdtsc), "exits").unwrap();
+        of_exits.push(vec![
+            format!("`{workload}`{what}"),
+            format!("{:.2}", kvm.exits(GUEST)[0]),
+            format!("{kvm_l2:.2}, {kvm_l1:.1}"),
+            format!("{:.1}", kvm_l1 / kvm_l2),
+            format!("{xen_l2:.1}, {rdtsc:.1}"),
+            format!("{xen_l1:.1}"),
+            format!("{:.2}", xen_l1 / xen_l2),
+        ]);
+        let code = |run: &Compared, codes: &[&str], at: usize| {
+            let counts = codes.iter().map(|code| grouped(run.instructions(code, "all")[at]));
+            counts.collect::<Vec<_>>().join(", ")
+        };
+        of_code.push(vec![
+            format!("`{workload}`"),
+            code(&kvm, &[L0, GUEST], 0),
+            code(&kvm, &[L0, L1, GUEST], 1),
+            code(&xen, &[L0, L1, GUEST], 1),
+        ]);
+    }
+    let head = [
+        "",
+        "plain: exits",
+        "KVM: exits of L2, of L1",
+        "L1's for one of L2's",
+        "Xen: exits of L2, of these RDTSC",
+        "exits of L1",
+        "L1's for one of L2's",
+    ];
+    let code = ["instructions", "plain: L0, guest", "KVM: L0, L1, guest", "Xen: L0, L1, guest"];
+    [table(&head, &of_exits), table(&code, &of_code)]
+}
+
 /// Instructions and exits of a compile at L1 and L2, by whose code it is.
 fn compile() -> String {
     let mut rows = Vec::new();
@@ -551,7 +597,11 @@ fn processors() -> String {
 
 /// The document has this between its two marks.
 fn holds(mark: &str, table: &str) {
-    let path = root("docs/measured/where-time-goes.md");
+    is_in("where-time-goes", mark, table);
+}
+
+fn is_in(document: &str, mark: &str, table: &str) {
+    let path = root(&format!("docs/measured/{document}.md"));
     let text = fs::read_to_string(&path).unwrap();
     let (start, end) = (format!("<!-- {mark} -->\n"), format!("<!-- end of {mark} -->"));
     let (before, rest) = text.split_once(&start).unwrap();
@@ -580,4 +630,7 @@ fn the_document_has_the_tables_of_kept_runs() {
     holds("of the compile", &of_compile());
     holds("compile by kernel", &compile_by_kernel());
     holds("processors", &processors());
+    let [exits, instructions] = peers();
+    is_in("nested-peers", "exits of workloads", &exits);
+    is_in("nested-peers", "instructions of workloads", &instructions);
 }
