@@ -5,6 +5,7 @@
 //!           encoding            UTF-16, quoted-printable, entities of HTML, escapes of terminals, unusual spaces
 //!           lines               quotes of mail, fences, borders of tables, line numbers
 //!           wrap                rows and events that a mail client broke
+//!           front               events that lack what stands before their times
 //! ```
 //!
 //! [`is_posted`] looks at the first bytes of an input; large recordings as the tools print them are not touched. Lines keep their numbers: where a
@@ -13,6 +14,7 @@
 //! Left out on purpose: what is said between tables and events. The importers skip it.
 
 mod encoding;
+mod front;
 mod lines;
 mod wrap;
 
@@ -26,7 +28,10 @@ pub fn is_posted(head: &[u8]) -> bool {
     encoding::is_utf16(head)
         || !head.is_empty() && is_text(head) && {
             let text = String::from_utf8_lossy(head);
-            encoding::is_encoded(&text) || lines::is_marked(&text) || wrap::is_wrapped(&text)
+            encoding::is_encoded(&text)
+                || lines::is_marked(&text)
+                || wrap::is_wrapped(&text)
+                || front::is_missing(&text)
         }
 }
 
@@ -36,5 +41,5 @@ pub fn is_posted(head: &[u8]) -> bool {
 /// What the text is, where it cannot be restored: what to give instead.
 pub fn restore(bytes: &[u8]) -> Result<String, String> {
     let text = encoding::restored(bytes)?;
-    Ok(wrap::restored(&lines::restored(&text)))
+    Ok(front::restored(&wrap::restored(&lines::restored(&text))))
 }

@@ -1,7 +1,9 @@
-//! Lines that a bpftrace program of one's own prints for each `kvm_exit`, as `key=value`: without times, so that they are counts.
+//! Lines for each `kvm_exit` that have no times, so that they are counts: what a bpftrace program of one's own prints, as `key=value`, and ftrace's text
+//! whose front was cut.
 //!
 //! ```text
 //! CPU 3/KVM: rip=ffffffffa746d5fa reason=1 isa=1 info1=0 info2=0 intr=2147483894 error=0 vcpu=3
+//!  kvm_exit:             reason VMRESUME rip 0xfffff80006a40115 info 0 0
 //! ```
 //!
 //! Names are those of the tracepoint's fields (Linux arch/x86/kvm/trace.h, `kvm_exit`) and what people make of them. `isa` says whose the numbers
@@ -13,7 +15,7 @@ use vmtax_events::{Detail, Isa, Reason, svm, vmx};
 
 use super::CountsTable;
 use crate::Error;
-use crate::import::spelling::Spelled;
+use crate::import::spelling::{Spelled, spelled};
 
 /// Lines that make such a text.
 const ENOUGH: usize = 3;
@@ -73,12 +75,34 @@ fn exit(line: &str) -> Option<PrintedExit<'_>> {
     })
 }
 
+/// The reason of `kvm_exit: [vcpu N] reason NAME ...` that nothing stands before.
+fn untimed(line: &str) -> Option<&str> {
+    let event = line.trim_start().strip_prefix("kvm_exit:")?;
+    let mut words = event.split_whitespace().skip_while(|word| *word != "reason");
+    words.nth(1).filter(|_| line.len() <= LONGEST)
+}
+
 pub(super) fn recognise(text: &str) -> bool {
+    let enough = |found: &mut dyn Iterator<Item = ()>| found.take(ENOUGH).count() == ENOUGH;
     let is_event = |line: &str| line.contains("kvm_exit:");
-    text.lines().filter_map(exit).take(ENOUGH).count() == ENOUGH && !text.lines().any(is_event)
+    let is_timed = |line: &str| is_event(line) && untimed(line).is_none();
+    enough(&mut text.lines().filter_map(exit).map(drop)) && !text.lines().any(is_event)
+        || enough(&mut text.lines().filter_map(untimed).filter_map(spelled).map(drop))
+            && !text.lines().any(is_timed)
 }
 
 pub(super) fn read(text: &str, table: &mut CountsTable) -> Result<(), Error> {
+    for reason in text.lines().filter_map(untimed) {
+        let Some(name) = spelled(reason) else {
+            table.truncated.push(format!("{reason}: no exit reason that vmtax knows: not counted"));
+            continue;
+        };
+        table.count(name, Detail::NONE, 1);
+    }
+    if text.lines().any(|line| untimed(line).is_some()) {
+        table.notes.push("events without their times, so that exits are counted".to_owned());
+        return Ok(());
+    }
     let exits = || text.lines().filter_map(exit);
     let is_svm = exits().any(|one| one.isa == Some(OF_SVM))
         || exits().all(|one| one.isa.is_none()) && exits().any(|one| one.code >= LEAST_OF_SVM);
@@ -152,10 +176,18 @@ mod tests {
         // Numbers of either.
         let text = "reason=12 vcpu=0\nreason=12 vcpu=0\nreason=12 vcpu=1\n";
         assert_eq!(counts(text), Some(vec![(Spelled::Either(12, 12), Detail::NONE, 3)]));
+        // ftrace's text without its front.
+        let text = " kvm_entry: vcpu 0\n kvm_exit:             reason VMRESUME rip 0x1 info 0 0\n kvm_exit: vcpu 0 reason EOI_INDUCED rip 0x2\n kvm_exit: reason VMRESUME rip 0x1\n";
+        let mut rows = counts(text).unwrap_or_default();
+        rows.sort_by_key(|(_, _, count)| *count);
+        let expected = [(vmx::EOI_INDUCED, 1), (vmx::VMRESUME, 2)];
+        assert_eq!(rows, expected.map(|(code, count)| (sure(Isa::Vmx, code), Detail::NONE, count)));
         // Reasons of other things, and ftrace's text.
         for text in [
             "status=1 reason=12\nstatus=1 reason=12\nstatus=1 reason=12\n",
             "x [001] 1.0: kvm_exit: reason=12 isa=1\nreason=12 isa=1\nreason=12 isa=1\n",
+            "x-1 [001] 1.000000: kvm_exit: reason HLT rip 0x1\n kvm_exit: reason HLT rip 0x1\n kvm_exit: reason HLT rip 0x1\n kvm_exit: reason HLT rip 0x1\n",
+            " kvm_exit: reason GONE\n kvm_exit: reason GONE\n kvm_exit: reason GONE\n",
         ] {
             assert_eq!(counts(text), None, "{text}");
         }
