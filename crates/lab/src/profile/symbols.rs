@@ -20,6 +20,8 @@ pub(crate) enum CodeGate {
 
 /// The kernel's stubs of interrupts, one for each vector; they jump to a common one.
 const STUBS: [&str; 2] = ["irq_entries_start", "spurious_entries_start"];
+/// Those of exceptions while the kernel starts (Linux arch/x86/kernel/head_64.S): page faults, by which it maps what it reads.
+const EARLY_STUBS: &str = "early_idt_handler_array";
 /// Exceptions that the instruction itself raises; it counts as completed.
 const TRAPS: [&str; 6] = [
     "asm_exc_invalid_op",
@@ -55,8 +57,8 @@ pub(crate) struct LevelSymbols {
     starts: Vec<(u64, u32)>,
     names: Vec<Name>,
     gates: HashMap<u64, CodeGate>,
-    /// Ranges of stubs.
-    stubs: Vec<(u64, u64)>,
+    /// Ranges of stubs, and what enters there.
+    stubs: Vec<(Range<u64>, CodeGate)>,
 }
 
 /// Code before the first symbol.
@@ -127,7 +129,9 @@ impl LevelSymbols {
 
     fn note_gate(&mut self, start: u64, end: u64, name: &str) {
         if STUBS.contains(&name) {
-            self.stubs.push((start, end));
+            self.stubs.push((start..end, CodeGate::Interrupt));
+        } else if name == EARLY_STUBS {
+            self.stubs.push((start..end, CodeGate::Fault));
         } else if TRAPS.contains(&name) {
             self.gates.insert(start, CodeGate::Trap);
         } else if name.starts_with("asm_sysvec_") || name == "asm_exc_nmi" {
@@ -201,8 +205,8 @@ impl LevelSymbols {
 
     /// Whether an interrupt or exception enters here.
     pub(crate) fn gate(&self, address: u64) -> Option<CodeGate> {
-        let is_stub = self.stubs.iter().any(|(start, end)| (*start..*end).contains(&address));
-        if is_stub { Some(CodeGate::Interrupt) } else { self.gates.get(&address).copied() }
+        let stub = self.stubs.iter().find(|(range, _)| range.contains(&address));
+        stub.map(|(_, gate)| *gate).or_else(|| self.gates.get(&address).copied())
     }
 }
 
@@ -270,6 +274,8 @@ mod tests {
             (0x100, "foo"),
             (0x10, "bar.constprop.0"),
             (0x10, "foo.cold"),
+            (0x10, "early_idt_handler_array"),
+            (0x120, "early_idt_handler_common"),
         ]);
         let module = functions(&[(BASE + 0x1000_0000, "svm_vcpu_run"), (0x20, "npf_interception")]);
         let loaded = |at| LoadedAddresses {
@@ -329,6 +335,9 @@ mod tests {
         assert_eq!(host.gate(BASE + 1), None);
         assert_eq!(host.gate(BASE + 0x18), Some(CodeGate::Interrupt));
         assert_eq!(host.gate(BASE + 0x110), None);
+        // The stub of vector 14.
+        assert_eq!(host.gate(BASE + 0x140 + 14 * 9), Some(CodeGate::Fault));
+        assert_eq!(host.gate(BASE + 0x140 + 0x120), None);
     }
 
     #[test]
