@@ -358,7 +358,7 @@ impl NetworkHost {
     /// Carries out a cell. A VM that does not start or stops answering is tried once more, with a note; the inner error says why it was
     /// not measured.
     pub fn carry_out(&mut self, cell: &PlannedCell) -> Result<Result<Passage, String>, Error> {
-        let mut order = TrafficCell { profiled: self.recorded.is_some(), ..cell.order(self.host) };
+        let mut order = cell.order(self.host, self.recorded.is_some());
         if !self.counted {
             // The host's time is that of this computer.
             order.site.limit_ms = self.limit.as_millis() as u64;
@@ -433,12 +433,11 @@ impl PlannedCell {
     }
 
     /// A VM for each workload: what a VM did before changes when the host's scheduler lets it run, and so how often it is idle.
-    fn order(&self, host: HostKind) -> TrafficCell {
-        TrafficCell {
-            site: site::of(host, &self.category, self.client),
-            traffic: self.traffic(),
-            profiled: false,
-        }
+    fn order(&self, host: HostKind, profiled: bool) -> TrafficCell {
+        let traffic = self.traffic();
+        let starts_twice = profiled && traffic.kind == TrafficKind::Boot;
+        let site = site::of(host, &self.category, self.client, starts_twice);
+        TrafficCell { site, traffic, profiled }
     }
 
     /// VMs of the run: the one under test, and its peer, unless both are in one L1, whose exits are those of both.

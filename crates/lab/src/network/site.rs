@@ -40,24 +40,25 @@ pub(super) const QUIET: &str = "ipv6.disable=1";
 /// Networks of the host and of L1: of a client on it, and of a peer.
 const NETWORKS: [[u8; 2]; 2] = [[2, 3], [4, 5]];
 
-/// The VMs of a category.
-pub(super) fn of(host: HostKind, category: &Category, client: ClientPlace) -> Site {
+/// The VMs of a category. One that starts twice has its modules at the same addresses again.
+pub(super) fn of(host: HostKind, category: &Category, client: ClientPlace, twice: bool) -> Site {
     let [outside, inside] = NETWORKS;
     let levels = category.levels();
     let (outer, inner) = match levels.as_slice() {
         [outer, inner, ..] => (SiteParts(outer), SiteParts(inner)),
-        _ => return vms((host, SiteParts(&category.parts)), client, outside, LIMIT),
+        _ => return vms((host, SiteParts(&category.parts), twice), client, outside, LIMIT),
     };
     let [network, _] = outside;
     let client =
-        traffic::Client::Inside(Box::new(vms((host, inner), client, inside, NESTED_LIMIT)));
+        traffic::Client::Inside(Box::new(vms((host, inner, twice), client, inside, NESTED_LIMIT)));
     let l1 = SiteVm::l1(host, outer, SiteAddress::Vm.address(network));
+    let l1 = SiteVm { settled: twice, ..l1 };
     site(outer, &l1, network, client, NESTED_LIMIT)
 }
 
 /// QEMU's command lines of a category's VM, and of the one inside, with a client on their host.
 pub fn commands(host: HostKind, category: &Category) -> Vec<Vec<String>> {
-    let site = of(host, category, ClientPlace::Host);
+    let site = of(host, category, ClientPlace::Host, false);
     match site.client {
         traffic::Client::Inside(inner) => vec![site.qemu, inner.qemu],
         _ => vec![site.qemu],
@@ -65,7 +66,7 @@ pub fn commands(host: HostKind, category: &Category) -> Vec<Vec<String>> {
 }
 
 fn vms(
-    (host, parts): (HostKind, SiteParts<'_>),
+    (host, parts, twice): (HostKind, SiteParts<'_>, bool),
     client: ClientPlace,
     networks: [u8; 2],
     limit: Duration,
@@ -75,6 +76,7 @@ fn vms(
     match client {
         ClientPlace::Host => {
             let vm = SiteVm::server(host, parts, SiteAddress::Vm.address(of_host), TAP);
+            let vm = SiteVm { settled: twice, ..vm };
             site(parts, &vm, of_host, traffic::Client::Host, limit)
         }
         ClientPlace::Peer => {
@@ -128,7 +130,7 @@ struct SiteVm<'a> {
     card: &'static str,
     initramfs: String,
     memory_mib: u32,
-    /// Its modules are where those of its peer are.
+    /// Its modules are where those of its peer are, or where they were when it started before.
     settled: bool,
 }
 
@@ -239,7 +241,7 @@ mod tests {
     use super::*;
 
     fn line(name: &str, client: ClientPlace) -> String {
-        of(HostKind::Amd, &Category::read(name).expect("a category"), client).qemu.join(" ")
+        of(HostKind::Amd, &Category::read(name).expect("a category"), client, false).qemu.join(" ")
     }
 
     #[test]
@@ -271,7 +273,7 @@ mod tests {
     #[test]
     fn xen_is_loaded_with_its_dom0() {
         let category = Category::read("plain+xen").expect("a category");
-        let words = of(HostKind::Amd, &category, ClientPlace::Host).qemu;
+        let words = of(HostKind::Amd, &category, ClientPlace::Host, false).qemu;
         let value = |option: &str| {
             let at = words.iter().position(|word| word == option).expect("an option");
             words[at + 1].as_str()
@@ -291,7 +293,7 @@ mod tests {
     #[test]
     fn parts_change_the_host() {
         let site = |name: &str| {
-            of(HostKind::Amd, &Category::read(name).expect("a category"), ClientPlace::Host)
+            of(HostKind::Amd, &Category::read(name).expect("a category"), ClientPlace::Host, false)
         };
         let setting = |site: &Site, file: &str| {
             let named = site.settings.iter().filter(|(path, _)| path.ends_with(file));
@@ -316,6 +318,7 @@ mod tests {
             HostKind::Amd,
             &Category::read("plain-x2apic+nested+vhost").expect("a category"),
             ClientPlace::Host,
+            false,
         );
         let l1 = site.qemu.join(" ");
         assert!(l1.contains(",-x2apic") && l1.contains("vmtax.role=driver"), "{l1}");
@@ -329,7 +332,7 @@ mod tests {
     #[test]
     fn a_peer_is_plain_and_has_a_card_of_its_own() {
         let category = Category::read("plain+vhost").expect("a category");
-        let site = of(HostKind::Amd, &category, ClientPlace::Peer);
+        let site = of(HostKind::Amd, &category, ClientPlace::Peer, false);
         let traffic::Client::Peer(peer) = &site.client else { panic!("no peer") };
         let (vm, peer) = (site.qemu.join(" "), peer.join(" "));
         for (line, tap, mac, address) in
