@@ -62,7 +62,7 @@ impl TcgRecord {
     /// With these flags.
     pub fn with(flags: u32) -> TcgRecord {
         let mut record = TcgRecord { words: b"VMTAXTCG".to_vec(), blocks: 0, upper: 0 };
-        record.put(&[3, flags]);
+        record.put(&[4, flags]);
         record
     }
 
@@ -94,6 +94,11 @@ impl TcgRecord {
     pub fn access(&mut self, address: u64) {
         self.upper(address);
         self.put(&[0b101 << 29 | (address as u32) >> 3]);
+    }
+
+    /// The present block's last instruction begins.
+    pub fn last(&mut self) {
+        self.put(&[0xffff_fff2]);
     }
 
     pub fn upper(&mut self, address: u64) {

@@ -17,7 +17,7 @@ use super::{RecordBatches, RecordProblem};
 use arm::ArmMachine;
 
 pub(super) const MAGIC: [u8; 8] = *b"VMTAXTCG";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const HAS_IDLE: u32 = 1;
 const ARM64: u32 = 2;
 const BLOCK: u32 = 0xffff_fffe;
@@ -26,6 +26,7 @@ const IDLE: u32 = 0xffff_fffa;
 const END: u32 = 0xffff_fff8;
 const CPU: u32 = 0xffff_fff6;
 const FRAME: u32 = 0xffff_fff4;
+const LAST: u32 = 0xffff_fff2;
 const VALUE: u32 = (1 << 29) - 1;
 
 /// QEMU's blocks have at most 512 instructions.
@@ -71,6 +72,12 @@ impl TcgBlock {
     fn place(&self, index: u32) -> BlockAddress {
         let offset = self.offset(index) as u64;
         (self.start.0.wrapping_add(offset), self.start.1.wrapping_add(offset))
+    }
+
+    /// Whether the block was over after so many instructions. One that continues in another page is counted to it and is executed in a block of its own.
+    fn is_over(&self, done: u32) -> bool {
+        let continues = |last: u32| last > 0 && self.place(last).0 & 0xfff > 0xff0;
+        done == self.count() || done + 1 == self.count() && continues(done)
     }
 
     fn instruction(&self, index: u32) -> &[u8] {
@@ -194,6 +201,7 @@ impl<R: Read> TcgReader<'_, '_, R> {
                         let slot = self.upper << 32 | u64::from(low & !7);
                         self.frame_record(slot, low & 1 == 1);
                     }
+                    LAST => self.on.accesses = 0,
                     END => return Ok(()),
                     _ => {
                         return Err(self
@@ -457,6 +465,9 @@ impl<R: Read> TcgReader<'_, '_, R> {
         if level == 0 && last == StackEffect::Enter && whole {
             return self.enter(block.place(block.count()), to);
         }
+        if to == block.place(done - 1) && last == StackEffect::None && self.restarts(block, done) {
+            return self.flow.undone();
+        }
         match gate {
             // The common part of the stubs, or what an interrupt's stub jumps to.
             Some(_) if whole && last == StackEffect::Jump => {}
@@ -474,16 +485,22 @@ impl<R: Read> TcgReader<'_, '_, R> {
         }
     }
 
-    /// Whether the last instruction has made all its accesses. One that faults without accessing memory is not the last of a
-    /// block. Where only some instructions of a block were executed, accesses of the last of them are not known.
+    /// Whether the last instruction has made all its accesses, which are known of the last one of a block. One that faults without accessing memory is
+    /// not the last.
     fn is_done(&self, block: &TcgBlock, done: u32) -> bool {
-        let (code, whole) = (block.instruction(done - 1), done == block.count());
+        let (code, is_over) = (block.instruction(done - 1), block.is_over(done));
         match leaves(code) {
-            Leaves::Accesses(count) | Leaves::Repeats(count) => whole && self.on.accesses >= count,
-            // QEMU counts an instruction that continues in another page to the block, and executes it alone: its fetch faults.
-            Leaves::Never => whole || !divides(code),
+            Leaves::Accesses(count) | Leaves::Repeats(count) => {
+                is_over && self.on.accesses >= count
+            }
+            Leaves::Never => is_over && !(done < block.count() && divides(code)),
             Leaves::Intercepted(_) | Leaves::Perhaps(_) | Leaves::Undefined(_) => false,
         }
+    }
+
+    /// Whether QEMU executes the last instruction again, which comes next: it writes to the page of its own block.
+    fn restarts(&self, block: &TcgBlock, done: u32) -> bool {
+        matches!(leaves(block.instruction(done - 1)), Leaves::Accesses(_))
     }
 
     /// What the last instruction has done to the stack.
@@ -528,7 +545,7 @@ impl<R: Read> TcgReader<'_, '_, R> {
 
     /// A guest has left after this instruction, or in it.
     fn exit(&mut self, block: &TcgBlock, done: u32, last: StackEffect) {
-        let whole = done == block.count();
+        let whole = block.is_over(done);
         let (cause, completion) = match leaves(block.instruction(done - 1)) {
             Leaves::Intercepted(name) => (name, ExitCompletion::Undone),
             Leaves::Perhaps(name) if whole => (name, ExitCompletion::IfHandled),
@@ -539,13 +556,11 @@ impl<R: Read> TcgReader<'_, '_, R> {
                 ("memory access", ExitCompletion::IfHandled)
             }
             Leaves::Repeats(_) if !whole => ("memory access", ExitCompletion::Undone),
-            // As of faults: the next instruction's fetch.
-            Leaves::Never if !whole && self.is_done(block, done) => {
-                ("memory access", ExitCompletion::Done)
-            }
             Leaves::Accesses(count) if !whole || self.on.accesses < count => {
                 ("memory access", ExitCompletion::Undone)
             }
+            // The next instruction's fetch.
+            _ if whole && done < block.count() => ("memory access", ExitCompletion::Done),
             _ if whole => ("interrupt", ExitCompletion::Done),
             _ => ("fault", ExitCompletion::Undone),
         };

@@ -98,24 +98,75 @@ fn a_repeated_instruction_is_done_where_nothing_was_left() {
     }
 }
 
-/// Where the fetch of an instruction that continues in the next page faults, the one before it is done. One that divides may have faulted itself.
+/// Where the fetch of an instruction that continues in the next page faults, the one before it is done if it has made its access. One that divides may
+/// have faulted itself, and so has one in the middle of a page.
 #[test]
 fn an_instruction_before_one_whose_fetch_faults_is_done() {
-    for (last, cycles) in [(NOP, 10), (&[0xf7, 0xf1][..], 9)] {
+    let divides: &[u8] = &[0xf7, 0xf1];
+    let cases: [(&[u8], u64, bool, u64); 6] = [
+        (NOP, FAULT, false, 10),
+        (divides, FAULT, false, 9),
+        (STORE, FAULT, true, 10),
+        (STORE, FAULT, false, 9),
+        (STORE, FAULT - 0x100, true, 9),
+        (NOP, FAULT - 0x100, false, 9),
+    ];
+    for (one, page, accesses, cycles) in cases {
         let mut record = TcgRecord::new();
         record.begin();
         record.block(FIRST + 2, GUEST, &[NOP, CPUID, NOP]);
         record.partial(2);
-        record.host(&[last, STORE]);
-        record.partial(3);
+        record.host(&[]);
+        record.block(page - 1 - one.len() as u64, HOST, &[one, STORE]);
+        if accesses {
+            record.access(STACK);
+        }
+        record.partial(1);
         record.block(FAULT, HOST, &[NOP, IRET]);
         record.block(RUN + 0x100, HOST, &[NOP]);
         record.enter();
         record.block(LAST - 1, GUEST, &[NOP, RDTSC]);
         record.block(LAST + 2, GUEST, &[NOP]);
         let found = profile(&record.end(), 1, cycles).unwrap();
-        assert_eq!(found.map(|found| found.begun), Ok(11));
+        assert_eq!(found.map(|found| found.begun), Ok(11), "{one:x?} {page:x} {accesses}");
     }
+}
+
+/// What the instruction before the last one accessed, the last one did not: it faults.
+#[test]
+fn accesses_before_the_last_instruction_begins_are_not_its_own() {
+    let mut record = TcgRecord::new();
+    record.begin();
+    record.block(FIRST + 2, GUEST, &[CPUID]);
+    record.host(&[]);
+    record.block(FAULT - 4, HOST, &[STORE, STORE]);
+    record.access(STACK);
+    record.last();
+    record.block(FAULT, HOST, &[IRET]);
+    record.block(FAULT - 2, HOST, &[STORE]);
+    record.access(STACK);
+    record.enter();
+    record.block(LAST, GUEST, &[RDTSC]);
+    record.block(LAST + 2, GUEST, &[NOP]);
+    // Ten began; CPUID and a store were not done.
+    let found = profile(&record.end(), 1, 7).unwrap();
+    assert_eq!(found.map(|found| found.begun), Ok(9));
+}
+
+/// QEMU executes a store alone, and so begins it twice, if it writes to the page of its block.
+#[test]
+fn a_store_that_is_begun_again_is_counted_once() {
+    let mut record = TcgRecord::new();
+    record.begin();
+    record.block(FIRST + 2, GUEST, &[CPUID]);
+    record.host(&[STORE, NOP]);
+    record.partial(3);
+    record.block(RUN + 5, HOST, &[STORE]);
+    record.block(RUN + 7, HOST, &[NOP]);
+    record.enter();
+    record.block(LAST, GUEST, &[RDTSC]);
+    record.block(LAST + 2, GUEST, &[NOP]);
+    assert_eq!(tree(record, 1, 6), [format!("payload;[cpuid];{HOST_RUN} 5")]);
 }
 
 /// What a program of the host's does between two readings of its clock.
@@ -453,7 +504,7 @@ fn damaged_records_are_refused_in_a_sentence() {
     };
     for (bytes, problem) in [
         (Vec::new(), "byte 0 of the record: it is truncated here"),
-        (b"VMTAXTCGxxxxxxxx".to_vec(), "it has version 2021161080; this program reads version 3"),
+        (b"VMTAXTCGxxxxxxxx".to_vec(), "it has version 2021161080; this program reads version 4"),
         (vec![0; 64], "it is no record of vmtax's recorders"),
         (whole().words, "it is truncated here"),
         (end(whole(), &[12345]), "block 12345 is executed before its definition"),

@@ -27,10 +27,11 @@
 //! |---|---|---|
 //! | `0b0...` | | the block with this id is executed next; the previous one was executed completely |
 //! | `0b100...` | | of the block before the next, only this many instructions were executed |
-//! | `0b101...` | | bits 3 to 31 of an address that the last instruction of the current block accessed |
+//! | `0b101...` | | bits 3 to 31 of an address that the last instruction of the current block accessed, or the one before it where `LAST` may come |
 //! | `0b110...` | | bits 32 to 60 of the following such addresses, sign-extended |
 //! | `BLOCK` | id, instructions, bytes of code, address (2), host address (2), a byte per instruction: its size; code; padding | defines a block, before its first execution |
 //! | `MARK` | port | the current block writes a mark |
+//! | `LAST` | | the last instruction of the current block begins. Of a block whose last instruction, not its only one, begins in the last 15 bytes of a page: if it continues in the next page, QEMU counts it to the block, and executes it in another one. Not on arm64 |
 //! | `CPU` | number | the following blocks are executed by this vCPU, after the last one of another is over; also at the start |
 //! | `FRAME` | bits 0 to 31 of an address | arm64: the current block stores a frame record (the registers 29 and 30) there, on its stack, or, with bit 0, loads it. Bits 32 to 60 are as above |
 //! | `IDLE` | nanoseconds (2) | total time that the machine has been idle, executing no instructions |
@@ -88,6 +89,13 @@ extern "C" fn executed(vcpu: c_uint, block: *mut c_void) {
     let (recorder, block) = unsafe { (recorder(), &mut *block.cast::<TranslatedBlock>()) };
     if let Some(recorder) = recorder {
         recorder.executed(vcpu, block);
+    }
+}
+
+extern "C" fn last_begins(_vcpu: c_uint, _data: *mut c_void) {
+    // SAFETY: called once.
+    if let Some(recorder) = unsafe { recorder() } {
+        recorder.last_begins();
     }
 }
 
@@ -165,6 +173,8 @@ extern "C" fn translated(first: *mut c_void, second: *mut c_void) {
         }
         let first = (api.tb_get_insn)(tb, 0);
         let address = [(api.insn_vaddr)(first), (api.insn_haddr)(first) as u64];
+        let last = (api.insn_vaddr)((api.tb_get_insn)(tb, count - 1));
+        let may_continue = recorder.marks.words.is_none() && count > 1 && last & PAGE > PAGE - 15;
         let (mut sizes, mut code) = (Vec::with_capacity(count), Vec::with_capacity(count * 5));
         for index in 0..count {
             let insn = (api.tb_get_insn)(tb, index);
@@ -176,7 +186,11 @@ extern "C" fn translated(first: *mut c_void, second: *mut c_void) {
                 let data = usize::from(is_load) as *mut c_void;
                 (api.mem_cb)(insn, framed, api::NO_REGISTERS, api::READS_AND_WRITES, data);
             }
-            if index + 1 == count {
+            if index + 1 == count && may_continue {
+                let none = std::ptr::null_mut();
+                (api.insn_exec_cb)(insn, last_begins, api::NO_REGISTERS, none);
+            }
+            if index + 1 == count || index + 2 == count && may_continue {
                 (api.mem_cb)(
                     insn,
                     accessed,
@@ -282,13 +296,15 @@ unsafe fn before(out: *const u8) -> Option<Option<u32>> {
 /// # Safety
 /// If not null, it points into a page of guest memory.
 unsafe fn before_in_page(instruction: *const u8) -> Option<[u8; 8]> {
-    const PAGE: usize = 0xfff;
-    if instruction.is_null() || instruction as usize & PAGE < 8 {
+    if instruction.is_null() || instruction as u64 & PAGE < 8 {
         return None;
     }
     // SAFETY: the eight bytes before it are in its page.
     Some(unsafe { instruction.sub(8).cast::<[u8; 8]>().read() })
 }
+
+/// The bits of an address within its page.
+const PAGE: u64 = 0xfff;
 
 /// What arm64's marks end with: `STR W19, [X9]`, `HINT 85`.
 const STORE: [u8; 4] = 0xb900_0133_u32.to_le_bytes();

@@ -8,7 +8,7 @@ use crate::clock::TcgClock;
 
 /// `VMTAXTCG`.
 const MAGIC: [u8; 8] = *b"VMTAXTCG";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Flags of the record.
 const HAS_IDLE: u32 = 1;
 const ARM64: u32 = 2;
@@ -22,6 +22,7 @@ const IDLE: u32 = 0xffff_fffa;
 const END: u32 = 0xffff_fff8;
 const CPU: u32 = 0xffff_fff6;
 const FRAME: u32 = 0xffff_fff4;
+const LAST: u32 = 0xffff_fff2;
 /// In the low word of a frame record's address: it was loaded.
 const LOADED: u32 = 1;
 /// The payload of a word whose kind takes three bits.
@@ -182,7 +183,14 @@ impl Recorder {
         }
     }
 
-    /// The last instruction of the current block accesses memory.
+    /// The last instruction of the current block begins; accesses so far were of the one before it.
+    pub(crate) fn last_begins(&mut self) {
+        if self.on {
+            self.word(LAST);
+        }
+    }
+
+    /// The last instruction of the current block accesses memory, or the one before it.
     #[inline]
     pub(crate) fn accessed(&mut self, address: u64) {
         if !self.on {
