@@ -328,8 +328,11 @@ impl Compared {
             let is_it = |row: &CsvRow| row["workload"] == workload && row["category"] == category;
             rows.into_iter().filter(is_it).collect()
         };
-        let is_profiled = run.join("profile").is_dir();
-        let functions = if is_profiled { rows("--functions") } else { Vec::new() };
+        // The trees of a boot are too large to be kept: what the command says of its largest functions is.
+        let functions = match std::fs::read_to_string(run.join("functions.csv")) {
+            Ok(kept) => csv(&kept),
+            Err(_) => rows("--functions"),
+        };
         Compared { functions, exits: rows("--exits") }
     }
 
@@ -471,9 +474,8 @@ fn workloads() -> String {
         });
         let mut cells = vec![format!("{host} `{workload}`")];
         let counts = [at_l1, l0[0], guest[0], at_l2, l0[1], l1[1], guest[1]];
-        // A boot has no call trees.
-        cells.extend(counts.map(some));
-        cells.push(if at_l1 > 0.0 { format!("{:.2}", at_l2 / at_l1) } else { String::new() });
+        cells.extend(counts.map(grouped));
+        cells.push(format!("{:.2}", at_l2 / at_l1));
         cells.push(exits.join(", "));
         rows.push(cells);
     }
