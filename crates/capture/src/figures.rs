@@ -149,7 +149,7 @@ fn is_unmeasured(text: &str) -> bool {
 /// Units of one kind are converted: bits, bytes, times.
 fn kind_of(unit: &str) -> &str {
     match unit {
-        _ if ["its/sec", "bit/s", "bps"].iter().any(|end| unit.ends_with(end)) => "bits",
+        _ if ["its/sec", "its/s", "bit/s", "bps"].iter().any(|end| unit.ends_with(end)) => "bits",
         // Mb/s are bits, MB/s bytes; mb/s may be either.
         _ if ["Kb/s", "Mb/s", "Gb/s"].contains(&unit) => "bits",
         _ if unit.ends_with("B/s") || unit.ends_with("B/sec") => "bytes",
@@ -304,6 +304,23 @@ mod tests {
         ] {
             assert_eq!(read(none), None, "{none}");
         }
+    }
+
+    /// The first of several lines of numbers may be the columns'.
+    #[test]
+    fn numbers_of_columns_are_no_repetitions() {
+        let rows = "IOPS by depth (Unit: KIOPS)\n\nqd         1   4  16  64\nfirst     35 121 176 153\nsecond    41 133 258 313\n";
+        let all = read_values(rows);
+        assert_eq!(all.len(), 8);
+        assert_eq!(all[0], "IOPS by depth (Unit: KIOPS) qd 1: first 35 IOPS");
+        assert_eq!(all[7], "IOPS by depth (Unit: KIOPS) qd 64: second 313 IOPS");
+        let runs = rows.replace("1   4  16  64", "31 140 160 150");
+        assert_eq!(read_values(&runs)[0], "IOPS by depth (Unit: KIOPS) : qd 31 IOPS");
+        let headed = "## Offloads on\n\nI kept them.\n\n| net | rate |\n|--|--|\n| a | 1.4 Gbits/s |\n\n## Offloads off\n\nI took them away.\n\n| net | rate |\n|--|--|\n| a | 10 Gbits/s |\n";
+        assert_eq!(
+            read_values(headed),
+            ["a rate: Offloads on 1.4 Gbits/s", "a rate: Offloads off 10 Gbits/s"]
+        );
     }
 
     /// Labels name the set-up before a dash, by a verb, or in brackets; a prompt is no title.

@@ -22,10 +22,10 @@ const HOST: &str = "host";
 
 /// Units that differ from another by a factor alone.
 const UNITS: &[(&[&str], &str, f64)] = &[
-    (&["bit/s", "bits/sec", "b/s", "bps"], "bit/s", 1.0),
-    (&["kbit/s", "Kbits/sec", "Kb/s", "kb/s", "kbps"], "bit/s", 1e3),
-    (&["Mbit/s", "Mbits/sec", "Mb/s", "Mbps"], "bit/s", 1e6),
-    (&["Gbit/s", "Gbits/sec", "Gb/s", "Gbps"], "bit/s", 1e9),
+    (&["bit/s", "bits/s", "bits/sec", "b/s", "bps"], "bit/s", 1.0),
+    (&["kbit/s", "Kbits/s", "Kbits/sec", "Kb/s", "kb/s", "kbps"], "bit/s", 1e3),
+    (&["Mbit/s", "Mbits/s", "Mbits/sec", "Mb/s", "Mbps"], "bit/s", 1e6),
+    (&["Gbit/s", "Gbits/s", "Gbits/sec", "Gb/s", "Gbps"], "bit/s", 1e9),
     (&["B/s"], "B/s", 1.0),
     (&["kB/s", "KB/s", "KB/sec"], "B/s", 1e3),
     (&["MB/s", "MB/sec"], "B/s", 1e6),
@@ -378,6 +378,7 @@ pub(super) fn step(workloads: &[Arc<WorkloadResults>], is_posted: bool) -> Optio
     let answer = match worst.loss() {
         _ if is_posted && worst.better == Better::Neither => StepAnswer::Unknown,
         loss if loss >= LOSS => StepAnswer::Yes,
+        _ if workloads.iter().any(|one| one.unproven().is_some()) => StepAnswer::Unknown,
         _ => StepAnswer::No,
     };
     let thin = workloads.iter().flat_map(|w| &w.rows).any(|row| row.runs < ENOUGH);

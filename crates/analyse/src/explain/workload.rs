@@ -90,6 +90,13 @@ impl WorkloadResults {
         Some((self.rows.iter().min_by(order)?, self.rows.iter().max_by(order)?))
     }
 
+    /// The category that seems to lose most, from [`LOSS`] on, where runs of it and of the best overlap.
+    pub fn unproven(&self) -> Option<(&CategoryResult, &CategoryBeside)> {
+        let beside = self.rows.iter().filter_map(|row| Some((row, row.plain.as_ref()?)));
+        let most = beside.max_by(|a, b| a.1.loss.total_cmp(&b.1.loss));
+        most.filter(|(_, plain)| self.worst.is_none() && plain.loss >= LOSS)
+    }
+
     /// How far the values are apart: of changes the largest, else by how much the largest is above the smallest.
     pub(super) fn span(&self) -> f64 {
         let Some((least, most)) = self.ends() else { return 0.0 };

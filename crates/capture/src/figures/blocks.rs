@@ -46,6 +46,7 @@ pub(super) fn blocks(text: &str) -> Blocks {
     let mut title = String::new();
     let (mut heading, mut part, mut is_fenced) = (String::new(), 0, false);
     let mut in_table = false;
+    let mut is_headed = false;
     // The line before is a title that the next one may go on with.
     let mut is_begun = false;
     let mut previous = "";
@@ -124,6 +125,11 @@ pub(super) fn blocks(text: &str) -> Blocks {
         } else if let Some((label, change)) = change_of(line) {
             changes.push((title.clone(), label, change));
         } else if let Some(found) = as_title(line) {
+            // A sentence under a heading is no other title.
+            if is_headed && line.ends_with('.') && !line.ends_with("..") {
+                continue;
+            }
+            is_headed = line.starts_with('#');
             let goes_on = is_begun && found.starts_with(char::is_lowercase);
             title = if goes_on { format!("{title} {found}") } else { found };
             is_begun = line.len() > LABEL / 2 && !line.ends_with(['.', ':']);

@@ -24,10 +24,22 @@ pub(super) fn of_lines(lines: &[PostedLine]) -> Vec<Sample> {
         .filter(is_single)
         .filter(is_titled)
         .map(|line| (line.title.clone(), (line.label.as_str(), ""), line));
+    let heads = heads(lines);
+    let head = |line: &PostedLine| heads.get(line.title.as_str()).copied();
     let repeated = lines
         .iter()
-        .filter(|line| line.repeats)
+        .filter(|line| line.repeats && head(line).is_none())
         .map(|line| (line.label.clone(), (line.title.as_str(), ""), line));
+    let columns = lines.iter().filter(|line| line.repeats).flat_map(|line| {
+        let head = head(line).filter(|head| !std::ptr::eq(*head, line));
+        let columns = head
+            .into_iter()
+            .flat_map(|head| head.values.iter().map(|column| format!("{} {column}", head.label)));
+        let of = |(column, number): (String, &f64)| {
+            sample(&line.label, (&line.title, &column), (&line.unit, *number))
+        };
+        columns.zip(&line.values).map(of).collect::<Vec<_>>()
+    });
     // Under one title, in several parts of the post: what stands above each part tells them apart.
     let mut parts: BTreeMap<&str, BTreeMap<usize, &str>> = BTreeMap::new();
     for line in lines {
@@ -47,7 +59,25 @@ pub(super) fn of_lines(lines: &[PostedLine]) -> Vec<Sample> {
         let values = line.values.iter();
         values.map(|number| sample(&setup, names, (&line.unit, *number))).collect::<Vec<_>>()
     });
-    samples.chain(grouped.iter().cloned()).collect()
+    samples.chain(columns).chain(grouped.iter().cloned()).collect()
+}
+
+/// By title, the first of several lines of numbers, if it has what each column was measured with, `qd 1 4 16 64`, and no repetitions: each number is at least
+/// twice the one before.
+fn heads(lines: &[PostedLine]) -> BTreeMap<&str, &PostedLine> {
+    let mut titles: BTreeMap<&str, Vec<&PostedLine>> = BTreeMap::new();
+    for line in lines.iter().filter(|line| line.repeats) {
+        titles.entry(&line.title).or_default().push(line);
+    }
+    let is_head = |values: &[f64]| {
+        let grows = |pair: &[f64]| pair[0] > 0.0 && pair[1] >= 2.0 * pair[0];
+        values.windows(2).all(grows) && values.iter().all(|value| value.fract() == 0.0)
+    };
+    titles.retain(|_, lines| {
+        let is_even = |line: &&PostedLine| line.values.len() == lines[0].values.len();
+        lines.len() > 2 && is_head(&lines[0].values) && lines.iter().all(is_even)
+    });
+    titles.into_iter().map(|(title, lines)| (title, lines[0])).collect()
 }
 
 /// How files are accessed, by fio's engines and QEMU's aio=: set-ups where they stand before a dash.

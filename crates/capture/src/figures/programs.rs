@@ -39,9 +39,22 @@ fn begins(line: &str, word: &str) -> bool {
     line.split_whitespace().next() == Some(word)
 }
 
+/// `cpuid 1313`, in cycles, of kvm-unit-tests (x86/vmexit.c), by how its names begin.
+fn vmexit(line: &str) -> Option<(String, Value)> {
+    const NAMES: [&str; 8] =
+        ["cpuid", "vmcall", "mov_from_cr", "mov_to_cr", "inl_", "outl_", "wr_", "rd_"];
+    let (name, cycles) = line.split_once(' ')?;
+    let is_known = NAMES.iter().any(|begin| name.starts_with(begin));
+    let cycles: u32 = cycles.trim().parse().ok().filter(|_| is_known)?;
+    Some((name.to_owned(), with_unit(cycles.into(), "cycles")?))
+}
+
 /// What a program's line says: what was measured, and the value.
 pub(super) fn read(line: &str) -> Option<(String, Value)> {
     let named = |name: &str, found: Option<Value>| Some((name.to_owned(), found?));
+    if let Some(found) = vmexit(line) {
+        return Some(found);
+    }
     // iperf and iperf3: each line of an interval, the receiver's apart.
     if line.starts_with('[') && line.contains(" sec ") && line.contains("/sec") {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -197,6 +210,7 @@ mod tests {
             ),
             ("make -j8  21.04s user 4.41s system 260% cpu 9.755 total", "total 9.755 s"),
             ("Elapsed (wall clock) time (h:mm:ss or m:ss): 1:45.5", "elapsed 105.5 s"),
+            ("inl_from_pmtimer 6770", "inl_from_pmtimer 6770 cycles"),
             ("Single-Core Score             1234", "Single-Core Score 1234 points"),
             (
                 "System Benchmarks Index Score                       1705.5",

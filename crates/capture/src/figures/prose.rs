@@ -278,7 +278,7 @@ fn of_change(words: &[&str], samples: &mut Vec<Sample>) {
         "shortens",
     ];
     /// Words of another sense, if they do not stand right before it: a VM drops packets.
-    const MOVES: [&str; 5] = ["drops", "dropped", "went", "rose", "fell"];
+    const MOVES: [&str; 6] = ["drops", "dropped", "goes", "went", "rose", "fell"];
     let all = values(words);
     let Some([one, two]) = changed(words, &all) else { return };
     let moves = one.first > 1 && MOVES.contains(&bare(words[one.first - 2]).as_str());

@@ -14,23 +14,31 @@ const FALLS: f64 = 0.5;
 /// An answer to `info migrate`.
 #[derive(Default)]
 struct MigrationState {
+    /// Milliseconds, and kbytes that were sent in them.
+    total: f64,
+    sent: Option<f64>,
     sent_mbps: Option<f64>,
     remaining: Option<f64>,
     page: Option<f64>,
     dirtied: Option<f64>,
 }
 
-/// `info migrate` of QEMU's monitor (migration/migration-hmp-cmds.c), and `downtime-limit` of its parameters. Left out on purpose: a migration that is not active
-/// or whose rest falls, one that compresses (its bytes are no pages), other units, and one of which a rate is missing.
+/// `info migrate` of QEMU's monitor (migration/migration-hmp-cmds.c), and `downtime-limit` of its parameters. Without a throughput what was sent so far
+/// tells it. Left out on purpose: a migration that is not active or whose rest falls, one that compresses (its bytes are no pages), other units, and one of
+/// which a rate is missing.
 pub(super) fn behind(text: &str) -> Option<Vec<Observed>> {
     let mut states: Vec<MigrationState> = Vec::new();
     let mut limit_ms = 0.0;
+    let mut is_active = true;
     for line in lines(text) {
         let Some((key, value)) = line.split_once(':') else { continue };
         let (key, value) = (key.trim(), value.trim());
         let in_unit = |unit: &str| value.strip_suffix(unit).and_then(|found| number(found.trim()));
-        if key.to_lowercase().ends_with("status") && value != "active" {
-            return None;
+        if key.to_lowercase().ends_with("status") {
+            is_active = value == "active";
+            if !is_active && states.is_empty() {
+                return None;
+            }
         }
         let is_packed = key.starts_with("xbzrle")
             || key == "compress" && value == "on"
@@ -39,13 +47,22 @@ pub(super) fn behind(text: &str) -> Option<Vec<Observed>> {
             return None;
         }
         match key {
-            "total time" => states.push(MigrationState::default()),
+            "total time" => {
+                let total = value.split(' ').next().and_then(number)?;
+                match states.last() {
+                    // It took less time than the one before: another migration.
+                    Some(before) if !is_active && total < before.total => break,
+                    _ if !is_active => return None,
+                    _ => states.push(MigrationState { total, ..MigrationState::default() }),
+                }
+            }
             "downtime-limit" => limit_ms = in_unit("milliseconds").unwrap_or_default(),
             _ => {}
         }
         let Some(state) = states.last_mut() else { continue };
         match key {
             "throughput" => state.sent_mbps = state.sent_mbps.or(Some(in_unit("mbps")?)),
+            "transferred ram" => state.sent = in_unit("kbytes"),
             "remaining ram" => state.remaining = in_unit("kbytes"),
             "page size" => state.page = Some(in_unit("kbytes")? * 1024.0),
             "dirty pages rate" => state.dirtied = in_unit("pages"),
@@ -55,8 +72,12 @@ pub(super) fn behind(text: &str) -> Option<Vec<Observed>> {
     let (first, last) = (states.first()?, states.last()?);
     let (was, remains) = (first.remaining?, last.remaining?);
     let is_ending = states.len() > 1 && remains < was * FALLS;
-    let (dirtied, sent) = (last.dirtied?, last.sent_mbps? * 1e6 / 8.0 / last.page.unwrap_or(PAGE));
-    let is_behind = !is_ending && sent > 0.0 && dirtied >= sent * BEHIND;
+    let bytes = match (last.sent_mbps, last.sent) {
+        (Some(mbps), _) => mbps * 1e6 / 8.0,
+        (None, sent) => sent? * 1024.0 / (last.total / 1e3),
+    };
+    let (dirtied, sent) = (last.dirtied?, bytes / last.page.unwrap_or(PAGE));
+    let is_behind = !is_ending && sent > 0.0 && sent.is_finite() && dirtied >= sent * BEHIND;
     is_behind.then(|| vec![Observed::MigrationBehind { dirtied, sent, limit_ms }])
 }
 
@@ -83,6 +104,20 @@ mod tests {
         // Another program's throughput is none of the migration's.
         let other = text("12000", "active") + "throughput: 94.1 mbps\n";
         assert_eq!(behind(&other), found("12000"));
+    }
+
+    /// What was sent tells the rate; one that took less time is another migration, and its end is not this one's.
+    #[test]
+    fn another_migration_does_not_end_the_first() {
+        let first = text("12000", "active")
+            .replace("throughput: 327.68 mbps", "transferred ram: 360000 kbytes");
+        let sent = 10_000.0;
+        let found =
+            Some(vec![Observed::MigrationBehind { dirtied: 12_000.0, sent, limit_ms: 300.0 }]);
+        assert_eq!(behind(&first), found);
+        let ended = |total: &str| text("0", "completed").replace("9000 ms", total);
+        assert_eq!(behind(&format!("{first}{}", ended("4000 ms"))), found);
+        assert_eq!(behind(&format!("{first}{}", ended("9500 ms"))), None);
     }
 
     #[test]

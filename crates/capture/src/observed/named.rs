@@ -2,7 +2,7 @@
 
 use vmtax_events::observed::{NamedCost, Observed, ShortName};
 
-use super::lines;
+use super::{lines, number};
 
 /// Names, each with its source. More than one of a text is said.
 const NAMES: &[(&str, NamedCost)] = &[
@@ -136,10 +136,24 @@ pub(super) fn costs(text: &str) -> Vec<Observed> {
     found
 }
 
-/// A line of strace with a call for the time. vdso(7): strace does not see calls that the vDSO answers.
+/// A line of strace with a call for the time, or a row of its table (`-c`) with many. vdso(7): strace does not see calls that the vDSO answers.
 fn clock_calls(text: &str) -> Option<ShortName> {
+    /// Fewer may be those of a program's start.
+    const MANY: u64 = 100;
     let is_call = |line: &str| line.contains("clock_gettime(CLOCK_") && line.contains(") = 0");
-    lines(text).any(is_call).then(|| ShortName::new("clock_gettime"))?
+    if lines(text).any(is_call) {
+        return ShortName::new("clock_gettime");
+    }
+    // Share, seconds, microseconds of each, calls, errors if any, name.
+    let row = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [share, seconds, each, calls, .., name] = words[..] else { return None };
+        let is_time = ["clock_gettime", "gettimeofday", "time"].contains(&name);
+        let are_numbers = [share, seconds, each].iter().all(|word| number(word).is_some());
+        let is_many = calls.parse::<u64>().is_ok_and(|calls| calls >= MANY);
+        (is_time && are_numbers && is_many && words.len() <= 6).then(|| ShortName::new(name))?
+    };
+    lines(text).find_map(row)
 }
 
 /// The word by which a line has these words: of them the longest, whole. They may be marked as code (`` `TSC` is unstable ``).
@@ -237,6 +251,11 @@ mod tests {
                 "a clone by userfaultfd, whose memory has 4 KiB pages\n",
                 vec!["userfaultfd userfaultfd", "pages-of-4-kib pages"],
             ),
+            (
+                "  0.10    0.000900           9       100           gettimeofday\n",
+                vec!["clock-calls gettimeofday"],
+            ),
+            ("  0.10    0.000900           9        99           gettimeofday\n", vec![]),
             ("we loaded kvm_amd with npt=0\n", vec!["nested-paging-off npt"]),
             ("kvm_stat: 9000 kvm_unmap_hva_range/s\n", vec!["unmapping kvm_unmap_hva_range"]),
             ("then the `TSC` is unstable, it says\n", vec!["unstable-tsc unstable"]),

@@ -418,7 +418,7 @@ pub(super) fn named_cost(cost: NamedCost) -> FindingWords {
             "`vmstat 1` or `mpstat 1` in the guest while it is slow, as text to `vmtax explain`; on the host `perf sched record`",
         ),
         NamedCost::ClockCalls => (
-            "strace shows clock_gettime as a system call and not what the calls cost; a clock that can be read without a system call is answered by the vDSO, and strace does not see that",
+            "strace shows calls for the time as system calls and not what they cost; a clock that can be read without a system call is answered by the vDSO, and strace does not see that",
             "current_clocksource in the guest: tsc, kvm-clock and Hyper-V's need no call; with another one `strace -c` counts the calls",
         ),
         NamedCost::HostCache => (

@@ -39,15 +39,15 @@ fn loss(workload: &WorkloadResults, worst: &CategoryResult) -> String {
         "{}: {} {} ({}{})",
         workload.name,
         worst.category,
-        lost_by(workload, plain),
+        lost_by(workload, workload.loss(), plain),
         figures(workload),
         runs(worst.runs)
     )
 }
 
-/// The largest loss of a workload against this category: of set-ups with names of their own a cost is a factor always.
-fn lost_by(workload: &WorkloadResults, other: &str) -> String {
-    match workload.loss() {
+/// A loss of a workload against this category: of set-ups with names of their own a cost is a factor always.
+fn lost_by(workload: &WorkloadResults, loss: f64, other: &str) -> String {
+    match loss {
         loss if !workload.has_kinds && workload.better == Better::Lower => {
             format!("takes {:.1} times as much as {other}", 1.0 + loss)
         }
@@ -74,6 +74,11 @@ pub(crate) fn figures(workload: &WorkloadResults) -> String {
 /// Without kinds to compare: what an option does.
 fn without_loss(workload: &WorkloadResults) -> String {
     let name = &workload.name;
+    if let Some((row, plain)) = workload.unproven() {
+        let (worse, best) = shortened_pair(&row.category, &plain.category);
+        let lost = lost_by(workload, plain.loss, &best);
+        return format!("{}: {worse} {lost}, not proven: their runs overlap", shortened(name));
+    }
     if workload.rows.iter().any(|row| row.plain.is_some()) {
         let what = if workload.has_kinds { "kind of VM" } else { "setup" };
         return format!("{name}: no {what} loses 5 % and more");
@@ -153,7 +158,7 @@ pub(super) fn verdict<W: AsRef<WorkloadResults>>(workloads: &[W]) -> String {
             format!(
                 "{many}{}: {worst} {}{}",
                 shortened(&workload.name),
-                lost_by(workload, &plain),
+                lost_by(workload, workload.loss(), &plain),
                 back.unwrap_or_default()
             )
         }
@@ -165,10 +170,13 @@ pub(super) fn verdict<W: AsRef<WorkloadResults>>(workloads: &[W]) -> String {
             }
         }
         (Some(workload), _) if workloads.len() == 1 => without_loss(workload),
-        (Some(workload), _) if !workload.has_kinds => {
-            format!("no setup loses 5 % and more in any of {} workloads", workloads.len())
+        (Some(workload), _) => {
+            let what = if workload.has_kinds { "kind of VM" } else { "setup" };
+            let is_open = workloads.iter().any(|one| one.as_ref().unproven().is_some());
+            let loses = if is_open { "is proven to lose" } else { "loses" };
+            format!("no {what} {loses} 5 % and more in any of {} workloads", workloads.len())
         }
-        _ => format!("no kind of VM loses 5 % and more in any of {} workloads", workloads.len()),
+        (None, _) => String::new(),
     }
 }
 
