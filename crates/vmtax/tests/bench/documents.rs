@@ -494,6 +494,27 @@ fn workloads() -> String {
     table(&head, &rows)
 }
 
+/// How late a thread wakes by the VM's own clock: percentiles that the workload prints.
+fn latencies() -> String {
+    const SHOWN: [&str; 5] = ["p50", "p90", "p99", "p99.9", "max"];
+    const CELLS: [(&str, &str); 4] = [
+        ("AMD, L1", "profiled-amd-6.1-wakeups/cells/00000-wakeup-plain-0.txt"),
+        ("AMD, L2", "profiled-amd-6.1-wakeups/cells/00002-wakeup-plain+nested-0.txt"),
+        ("Intel, L1", "profiled-intel-6.1-wakeup/cells/00000-wakeup-plain-0.txt"),
+        ("Intel, L2", "profiled-intel-6.1-wakeup/cells/00001-wakeup-plain+nested-0.txt"),
+    ];
+    let rows = CELLS.map(|(shown, cell)| {
+        let text = std::fs::read_to_string(root("captures/bench-nested").join(cell)).unwrap();
+        let of = |name: &str| {
+            let key = format!("latency_{name}_ns ");
+            let value = text.lines().find_map(|line| line.strip_prefix(&key)).unwrap();
+            grouped(value.parse().unwrap())
+        };
+        [vec![shown.to_owned()], SHOWN.map(of).to_vec()].concat()
+    });
+    table(&[&["ns"][..], &SHOWN].concat(), &rows)
+}
+
 /// The compile by kernel: instructions of each level, then functions of L0 at L2.
 fn compile_by_kernel() -> String {
     const SHOWN: usize = 14;
@@ -627,6 +648,7 @@ fn the_document_has_the_tables_of_kept_runs() {
     holds("works", &works(&runs));
     holds("functions", &functions(&runs));
     holds("workloads", &workloads());
+    holds("latencies", &latencies());
     holds("arm64", &of_arm());
     holds("compile", &compile());
     holds("of the compile", &of_compile());
