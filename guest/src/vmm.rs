@@ -18,6 +18,7 @@ mod snapshot;
 mod stats;
 mod test_device;
 pub(crate) mod touched;
+mod user;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

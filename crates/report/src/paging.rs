@@ -25,7 +25,7 @@ pub(crate) const NOTE: &str = "Simulated, not measured: accesses of the emulated
 pub(crate) const BY_INSTRUCTION: &str = "Simulated: which instructions walk";
 
 /// Said below it.
-pub(crate) const OF_INSTRUCTIONS: &str = "Instructions with more than one walk of a hundred of their operation, by their offset in its code; of operations \
+pub(crate) const OF_INSTRUCTIONS: &str = "Instructions with more than one walk of a hundred of their operation, by their offset in its code, or their address in a program's file; of operations \
                                           where several instructions access memory. part: of the operation's walks.";
 
 /// One operation on one processor.
@@ -139,7 +139,10 @@ pub(crate) fn sentences(operations: &Operations) -> Vec<String> {
 type InstructionRow<'a> = (Simulation<'a>, (u64, &'a InstructionPaging), &'a Simulated);
 
 fn instructions(operations: &Operations) -> impl Iterator<Item = InstructionRow<'_>> {
-    let several = simulations(operations).filter(|(_, paging, ..)| paging.instructions.len() > 1);
+    let is_one_of_several = |(_, paging, ..): &Simulation<'_>| {
+        paging.instructions.values().any(|one| one.accesses < paging.accesses)
+    };
+    let several = simulations(operations).filter(is_one_of_several);
     several.flat_map(|(row, paging, name, all)| {
         paging.instructions.iter().filter_map(move |(offset, one)| {
             let counts = one.processors.get(name)?;

@@ -49,6 +49,7 @@ pub fn suite(probed: Probed, chains: &[Chain]) -> Result<&'static Suite, Error> 
         scattered_mib: 0,
         chain: false,
         probed: Some(probed),
+        program: false,
     };
     let own = OwnMachineCode { setup: Vec::new(), body, around: 0, levels: vec![1], words };
     let code = GuestCode {
