@@ -52,10 +52,10 @@ impl Paging {
             (format!("{}{sizes}", Sample::PAGING_PAGES), "count", *pages, Better::Neither)
         });
         let simulated = self.simulated.iter().flat_map(|(processor, counts)| {
-            let named = |(metric, unit, value)| {
+            let named = move |(metric, unit, value)| {
                 (format!("{metric} {processor}"), unit, value, Better::Lower)
             };
-            counts.figures().map(named)
+            counts.known_figures().map(named)
         });
         let executed = [self.executed.values().sum(), self.branches];
         let executed = Sample::PAGING_EXECUTED.into_iter().zip(executed);
@@ -105,11 +105,9 @@ impl InstructionPaging {
         let mut all =
             vec![(named(Sample::PAGING_ACCESSES), "count", self.accesses, Better::Neither)];
         for (processor, counts) in &self.simulated {
-            all.extend(counts.figures().into_iter().filter(|(.., n)| *n > 0).map(
-                |(metric, unit, n)| {
-                    (named(&format!("{metric} {processor}")), unit, n, Better::Lower)
-                },
-            ));
+            all.extend(counts.known_figures().filter(|(.., n)| *n > 0).map(|(metric, unit, n)| {
+                (named(&format!("{metric} {processor}")), unit, n, Better::Lower)
+            }));
         }
         all
     }

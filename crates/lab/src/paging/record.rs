@@ -7,7 +7,7 @@ use vmtax_events::Simulated;
 use vmtax_guest::layout;
 
 use super::accessed::{InstructionPaging, Outcome, Paging};
-use super::model::Model;
+use super::model::{Access, Model};
 use super::processor::Processor;
 use super::tables::{PAGE, Tables};
 
@@ -138,7 +138,7 @@ impl Batch {
     }
 
     fn access(&mut self, address: u64, physical: u64, instruction: u64) {
-        let physical = physical & !TAG;
+        let (is_store, physical) = (physical & TAG != 0, physical & !TAG);
         self.accesses += u64::from(self.counts);
         let instruction = if self.counts { instruction } else { UNCOUNTED };
         let Some(walk) = self.tables.walk(address, self.counts) else {
@@ -156,8 +156,8 @@ impl Batch {
             self.by_number.push((instruction, 0));
         }
         self.by_number[number].1 += 1;
-        let place = (address, physical);
-        self.models.iter_mut().for_each(|model| model.access(number, walk, place));
+        let access = Access { address, physical, is_store };
+        self.models.iter_mut().for_each(|model| model.access(number, walk, access));
     }
 
     fn differs(&mut self, how: String) {

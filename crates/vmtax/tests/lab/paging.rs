@@ -6,7 +6,10 @@
 //! ```text
 //! valgrind --tool=cachegrind --cache-sim=yes --I1=65536,8,64 --D1=294912,72,4096 --LL=12582912,12,4096     zen4
 //! valgrind --tool=cachegrind --cache-sim=yes --I1=65536,8,64 --D1=262144,64,4096 --LL=8388608,8,4096       zen3
+//! valgrind --tool=cachegrind --cache-sim=yes --I1=65536,8,64 --D1=262144,4,4096 --LL=8388608,16,4096       sapphire-rapids
+//! valgrind --tool=cachegrind --cache-sim=yes --I1=65536,8,64 --D1=196608,48,4096 --LL=5242880,5,4096       neoverse-n1
 //! ```
+//! Sapphire Rapids has a TLB for stores, which cachegrind has not: there the 64 of `matmul`, all in one page, miss once.
 
 use std::fs;
 use std::path::Path;
@@ -34,12 +37,18 @@ fn number(value: &Value) -> f64 {
 /// Misses of the first TLB and of both.
 type Misses = (u64, u64);
 
-/// Loads and stores, then misses on Zen 4 and on Zen 3.
-const CACHEGRIND: [(&str, u64, [Misses; 2]); 4] = [
-    ("scan", 524_288, [(1_024, 1_024); 2]),
-    ("chase", 524_288, [(524_288, 524_288); 2]),
-    ("random", 65_536, [(64_969, 41_700), (65_033, 49_459)]),
-    ("matmul", 524_352, [(256_320, 256_320); 2]),
+const PROCESSORS: [&str; 4] = ["zen4", "zen3", "sapphire-rapids", "neoverse-n1"];
+
+/// Loads and stores, then misses on each processor.
+const CACHEGRIND: [(&str, u64, [Misses; 4]); 4] = [
+    ("scan", 524_288, [(1_024, 1_024); 4]),
+    ("chase", 524_288, [(524_288, 524_288); 4]),
+    ("random", 65_536, [(64_969, 41_700), (65_033, 49_459), (65_039, 49_498), (65_166, 55_443)]),
+    (
+        "matmul",
+        524_352,
+        [(256_320, 256_320), (256_320, 256_320), (256_257, 256_257), (256_320, 256_320)],
+    ),
 ];
 
 const OPERATIONS: &str = "scan-4k-on-4k,scan-4k-on-2m-32m,scan-2m-on-4k,scan-2m-on-2m,chase-4k-on-4k,chase-2m-on-2m,random-4k-on-4k,\
@@ -67,8 +76,12 @@ fn simulated_tlbs_miss_as_cachegrinds_do_and_two_runs_are_equal() {
             assert_eq!((found.len(), &found[0]["sizes"]), (1, &pages.into()), "{name}");
             // Nothing of it faults.
             assert!(!row["exits"].to_string().contains("npf"), "{row}");
-            for (processor, (first, both)) in ["zen4", "zen3"].into_iter().zip(misses) {
+            for (processor, (first, both)) in PROCESSORS.into_iter().zip(misses) {
                 let on = on(row, processor);
+                // Where the walker is not known, walks are all that is.
+                let is_timed = processor.starts_with("zen");
+                assert_eq!(on["references_per_walk"].is_null(), !is_timed, "{name} {processor}");
+                assert_eq!(on["cycles"].is_null(), !is_timed, "{name} {processor}");
                 assert_eq!(
                     (&on["l1_misses"], &on["walks"]),
                     (&first.into(), &both.into()),
@@ -182,9 +195,11 @@ fn a_marked_part_of_a_program_walks_as_cachegrind_says() {
         assert_eq!(found.len(), 1, "{pages}");
         assert_eq!(found[0], serde_json::json!({"sizes": sizes, "pages_4k": 4005}), "{pages}");
         assert!(!row["exits"].to_string().contains("npf"), "{row}");
-        for (processor, (first, both)) in ["zen4", "zen3"].into_iter().zip(misses) {
+        for (processor, (first, both)) in PROCESSORS.into_iter().zip(misses) {
             let on = on_of(paging, processor);
-            let both = if sizes == "2M on 2M" { (0, 0) } else { (first, both) };
+            // Where loads have a TLB of their own, the stores before leave it without the 8 large pages of the matrix and that of the vector.
+            let warm = if processor == "sapphire-rapids" { 9 } else { 0 };
+            let both = if sizes == "2M on 2M" { (warm, 0) } else { (first, both) };
             assert_eq!(
                 (&on["l1_misses"], &on["walks"]),
                 (&both.0.into(), &both.1.into()),
