@@ -115,7 +115,8 @@ pub struct Operation {
 pub struct Paging {
     /// Bytes: whole pages of 2 MiB.
     pub bytes: u32,
-    /// What it is on the host: [`Backing::Small`], [`Backing::Thp`], [`Backing::Hugetlb`] or [`Backing::GuestMemfd`].
+    /// What it is on the host: [`Backing::Small`], [`Backing::Thp`], [`Backing::Hugetlb`], [`Backing::GuestMemfd`], or [`Backing::Private`] without a chain, as
+    /// only the guest can write to that.
     pub backing: Backing,
     /// The guest maps it in pages of 2 MiB; otherwise in pages of 4 KiB.
     pub large: bool,

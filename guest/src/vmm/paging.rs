@@ -4,7 +4,8 @@
 //! FRAMES                  FRAMES + FRAME_TABLES
 //!   the guest's tables      frames: contiguous, or scattered
 //! ```
-//! Tables and frames are of the same kind on the host. Tables do not change once they are made: batches find the same ones.
+//! Tables and frames are of the same kind on the host, but for private frames: their tables are in shared memory of small pages, where this program can write
+//! them. Tables do not change once they are made: batches find the same ones.
 
 use std::fs;
 use std::ops::Range;
@@ -40,6 +41,8 @@ pub(super) struct Paged {
     bytes: usize,
     file: Option<OwnedFd>,
     is_guest_memfd: bool,
+    /// The guest_memfd of private frames.
+    private: Option<OwnedFd>,
     /// Pages that hugetlb had before.
     reserved: Option<String>,
     /// The frames of a program's memory, by page.
@@ -70,6 +73,8 @@ impl Paged {
             Backing::GuestMemfd => (Some(guest_memfd(vm, bytes as u64, MMAP_AND_SHARED)?), None),
             _ => (None, None),
         };
+        let private =
+            paging.backing.is_protected().then(|| guest_memfd(vm, room, 0)).transpose()?;
         let (mapping, mapped) = match &file {
             Some(file) => (map(bytes, libc::MAP_SHARED, file.as_raw_fd())?, bytes),
             None => {
@@ -81,15 +86,26 @@ impl Paged {
         let start =
             if file.is_some() { first } else { first.wrapping_add(first.align_offset(HUGE)) };
         let program = Vec::new();
-        let mut paged =
-            Paged { mapping, mapped, start, bytes, file, is_guest_memfd, reserved, program };
+        let mut paged = Paged {
+            mapping,
+            mapped,
+            start,
+            bytes,
+            file,
+            is_guest_memfd,
+            private,
+            reserved,
+            program,
+        };
         paged.advise(paging.backing, 0..paged.bytes)?;
         if let Some(probed) = paging.probed {
             paged.probed(probed, words)?;
             return Ok(paged);
         }
         let frames = frames(data / PAGE, room / PAGE, paging.scattered_mib > 0);
-        frames.iter().for_each(|frame| paged.put(*frame, 0));
+        if paged.private.is_none() {
+            frames.iter().for_each(|frame| paged.put(*frame, 0));
+        }
         paged.put(0, entry(PAGE));
         let first = if paging.program { layout::PROGRAM / PAGE } else { 0 };
         for (page, frame) in (first..).zip(&frames) {
@@ -157,14 +173,14 @@ impl Paged {
     fn advise(&self, backing: Backing, bytes: Range<usize>) -> Result<()> {
         let advice = match backing {
             Backing::Thp => libc::MADV_HUGEPAGE,
-            Backing::Small => libc::MADV_NOHUGEPAGE,
+            Backing::Small | Backing::Private => libc::MADV_NOHUGEPAGE,
             _ => return Ok(()),
         };
         let first = self.start.wrapping_add(bytes.start);
         // SAFETY: within the mapping.
         let advised = unsafe { libc::madvise(first.cast(), bytes.len(), advice) } == 0;
         // A kernel without huge pages has small ones anyway.
-        if advised || backing == Backing::Small { Ok(()) } else { Err(system("MADV_HUGEPAGE")) }
+        if advised || backing != Backing::Thp { Ok(()) } else { Err(system("MADV_HUGEPAGE")) }
     }
 
     /// Writes a word at an offset from [`layout::FRAMES`].
@@ -243,6 +259,16 @@ impl Paged {
     /// # Safety
     /// It must outlive the VM.
     pub(super) unsafe fn attach(&self, vm: &BareVm) -> Result<()> {
+        if let Some(private) = &self.private {
+            let tables = layout::FRAME_TABLES as usize;
+            let (at, frames) = (layout::FRAMES + layout::FRAME_TABLES, self.bytes - tables);
+            // SAFETY: the caller keeps both parts.
+            unsafe {
+                vm.memory(layout::FRAMES, self.start, tables)?;
+                vm.memory_of(private, at, self.start.wrapping_add(tables), frames)?;
+            }
+            return vm.make_private(at, frames as u64);
+        }
         match self.file.as_ref().filter(|_| self.is_guest_memfd) {
             // SAFETY: the caller keeps it.
             Some(file) => unsafe { vm.memory_of(file, layout::FRAMES, self.start, self.bytes) },

@@ -142,7 +142,8 @@ impl PayloadVm {
             .map_err(of_memory)?;
         let page_tables = identity_map(layout::PAGE_TABLES);
         memory.write_slice(&page_tables, GuestAddress(layout::PAGE_TABLES)).map_err(of_memory)?;
-        let vm = vm_for(operation.touch.as_ref())?;
+        let touched = operation.touch.map(|touch| touch.backing);
+        let vm = vm_for(touched.or(operation.paging.map(|paging| paging.backing)))?;
         let touched = operation.touch.map(|touch| Touched::new(&vm, touch)).transpose()?;
         let words = &operation.words;
         let paged = operation.paging.map(|paging| Paged::new(&vm, paging, words)).transpose()?;

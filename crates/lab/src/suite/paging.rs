@@ -106,6 +106,8 @@ operations! {
     rest:
     of("matmul-4k-on-guest-memfd", "that matrix product; guest 4 KiB, host a guest_memfd", MATMUL, Mapped(false, Backing::GuestMemfd, 0)),
     of("matmul-2m-on-guest-memfd", "that matrix product; guest 2 MiB, host a guest_memfd", MATMUL, Mapped(true, Backing::GuestMemfd, 0)),
+    of("matmul-4k-on-private", "that matrix product; guest 4 KiB, host private memory", MATMUL, Mapped(false, Backing::Private, 0)),
+    of("matmul-2m-on-private", "that matrix product; guest 2 MiB, host private memory", MATMUL, Mapped(true, Backing::Private, 0)),
     of("packet-2m-on-2m", "a packet of 4 KiB is added up; guest and host 2 MiB (hugetlb)", PACKET, Mapped(true, Backing::Hugetlb, 0)),
     of("packet-bounced-2m-on-2m", "the same, copied from a bounce buffer first", BOUNCED, Mapped(true, Backing::Hugetlb, 0)),
     of("packet-bounced-2m-on-4k", "the same; guest 2 MiB, host 4 KiB", BOUNCED, Mapped(true, Backing::Small, 0)),

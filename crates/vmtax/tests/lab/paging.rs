@@ -155,6 +155,37 @@ fn events_of_a_bounce_buffer_are_counted() {
     }
 }
 
+/// Kept, as its KVM has to be built; captures/lab-memory/README.md says how.
+#[test]
+fn private_memory_makes_large_pages_of_the_guest_worth_nothing() {
+    let run =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures/lab-memory/amd-6.12-paging");
+    let report = json(&["report", run.to_str().unwrap()]);
+    let (_, accesses, misses) = CACHEGRIND[3];
+    for (name, sizes) in
+        [("matmul-4k-on-private", "4K on 4K"), ("matmul-2m-on-private", "2M on 4K")]
+    {
+        let paging = &row(&report, name)["paging"];
+        assert_eq!(paging["accesses"], accesses, "{name}");
+        let pages = serde_json::json!([{"sizes": sizes, "pages_4k": 4005}]);
+        assert_eq!(paging["pages"], pages, "{name}");
+        for (processor, (first, both)) in PROCESSORS.into_iter().zip(misses) {
+            let on = on_of(paging, processor);
+            let expected = (&first.into(), &both.into());
+            assert_eq!((&on["l1_misses"], &on["walks"]), expected, "{name} {processor}");
+        }
+    }
+    let small = |name: &str| number(&on(row(&report, name), "zen4")["references_per_walk"]);
+    assert_eq!(small("matmul-4k-on-private"), small("matmul-4k-on-4k"));
+}
+
+#[test]
+fn private_memory_that_a_kernel_lacks_is_skipped() {
+    let said = crate::run::printed(&["lab", "run", "--operation", "matmul-4k-on-private"]);
+    assert!(said.contains("CONFIG_KVM_SW_PROTECTED_VM"), "{said}");
+    assert!(said.contains("skipped: matmul-4k-on-private"), "{said}");
+}
+
 /// A static program of matmul.c, by these flags of gcc.
 fn program(name: &str, flags: &[&str]) -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
