@@ -36,6 +36,10 @@ pub const FRAMES: u64 = 4 << 30;
 pub const FRAME_TABLES: u64 = 2 << 20;
 /// The guest-virtual address of that memory: the second entry of the highest table, where nothing else is.
 pub const DATA: u64 = 1 << 39;
+/// The guest-virtual address of a user's program and its memory: where LLD puts programs, below where GNU ld does. They end below [`PROGRAM_END`].
+pub const PROGRAM: u64 = 0x20_0000;
+/// As above: what the first directory of page tables maps.
+pub const PROGRAM_END: u64 = 1 << 30;
 /// A page without a device: the VMM returns zeros and ignores writes.
 pub const DEVICE: u64 = 0xd000_0000;
 
@@ -60,6 +64,12 @@ pub const KICK: u16 = 0x5fd0;
 pub const TRACE: u16 = 0x5fc0;
 /// L1 asks its VMM to start (1) or stop (0) counting page faults, from KVM's statistics.
 pub const COUNT: u16 = 0x5fb8;
+/// Written where a user's program is to be started, at each of its system calls, and when it has raised an exception, whose vector is written.
+pub const PROGRAM_START: u8 = 0xe4;
+/// As above.
+pub const PROGRAM_CALL: u8 = 0xe5;
+/// As above.
+pub const PROGRAM_FAULT: u8 = 0xe6;
 /// On arm64 the cycles of a batch are written here, as 64 bits: a protected VM's memory cannot be read.
 pub const RESULT: u16 = 0x5f98;
 /// The emulated host writes this when its instructions need not be recorded from then on.

@@ -20,6 +20,20 @@ pub struct Order {
     pub functions: bool,
     /// A program that runs as a guest, in place of operations.
     pub program: Option<Program>,
+    /// The program of operations that are [`Paging::program`].
+    pub simulated: Option<UserProgram>,
+}
+
+/// A static program of Linux, ready to start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserProgram {
+    /// What its memory holds at the start, from [`crate::layout::PROGRAM`] on: addresses and bytes. All else is 0.
+    pub pieces: Vec<(u32, Vec<u8>)>,
+    pub entry: u32,
+    /// The stack pointer at the start: the number of arguments is there.
+    pub stack: u32,
+    /// Memory that it can ask for: from its end on by brk(2), from the end down by mmap(2).
+    pub heap: (u32, u32),
 }
 
 /// A multiboot program, ready to start in 32-bit protected mode.
@@ -96,12 +110,13 @@ pub struct Operation {
     pub words: Vec<u32>,
 }
 
-/// Memory at [`crate::layout::DATA`], mapped by tables of the guest's of its own.
+/// Memory at [`crate::layout::DATA`], or at [`crate::layout::PROGRAM`], mapped by tables of the guest's of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paging {
     /// Bytes: whole pages of 2 MiB.
     pub bytes: u32,
-    /// What it is on the host: [`Backing::Small`], [`Backing::Thp`], [`Backing::Hugetlb`] or [`Backing::GuestMemfd`].
+    /// What it is on the host: [`Backing::Small`], [`Backing::Thp`], [`Backing::Hugetlb`], [`Backing::GuestMemfd`], or [`Backing::Private`] without a chain, as
+    /// only the guest can write to that.
     pub backing: Backing,
     /// The guest maps it in pages of 2 MiB; otherwise in pages of 4 KiB.
     pub large: bool,
@@ -111,6 +126,8 @@ pub struct Paging {
     pub chain: bool,
     /// It is for chains of loads; `large`, `scattered_mib` and `chain` do not count then.
     pub probed: Option<Probed>,
+    /// It is the memory of the order's [`UserProgram`], at [`crate::layout::PROGRAM`].
+    pub program: bool,
 }
 
 impl Paging {

@@ -67,6 +67,7 @@ fn host(
     if let Some(program) = &order.program {
         return run_program(program);
     }
+    shared.program.clone_from(&order.simulated);
     // An observer may want to record them too; they cost nothing until somebody does.
     let refused = trace::define(&order.probes);
     let observer = Observer::start(&order.observer)?;
@@ -84,7 +85,7 @@ fn host(
     ports::unrecorded();
     if observer.is_some() {
         // It may want to see KVM without VMs, or to unload it.
-        *shared = SharedVm::default();
+        shared.end();
     }
     let mut files = observer.map(Observer::finish).transpose()?.unwrap_or_default();
     if order.trace {
@@ -169,7 +170,7 @@ fn some(
 ) -> Vec<OrderOutcome> {
     if operations.iter().all(|one| one.step.is_some()) {
         // A VM of other operations would have work of its own.
-        *shared = SharedVm::default();
+        shared.end();
         return life::steps(operations, tracer, record);
     }
     operations.iter().map(|operation| one(operation, tracer, record, shared)).collect()

@@ -18,13 +18,14 @@ mod snapshot;
 mod stats;
 mod test_device;
 pub(crate) mod touched;
+mod user;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvm_bindings::{
-    KVM_MAX_CPUID_ENTRIES, KVM_MEM_GUEST_MEMFD, KVM_MP_STATE_RUNNABLE, kvm_mp_state,
-    kvm_pit_config, kvm_segment, kvm_sregs, kvm_userspace_memory_region,
+    KVM_MAX_CPUID_ENTRIES, KVM_MEM_GUEST_MEMFD, KVM_MP_STATE_RUNNABLE, kvm_memory_attributes,
+    kvm_mp_state, kvm_pit_config, kvm_segment, kvm_sregs, kvm_userspace_memory_region,
     kvm_userspace_memory_region2,
 };
 use kvm_ioctls::{HypercallExit, Kvm, ReadMsrExit, VcpuExit, VcpuFd, VmFd, WriteMsrExit};
@@ -111,6 +112,13 @@ impl BareVm {
         // SAFETY: the caller keeps the memory.
         unsafe { self.fd.set_user_memory_region2(region) }
             .map_err(failed("KVM_SET_USER_MEMORY_REGION2"))
+    }
+
+    /// Makes guest-physical memory private.
+    fn make_private(&self, address: u64, size: u64) -> Result<()> {
+        let attributes =
+            kvm_memory_attributes { address, size, attributes: touched::PRIVATE, flags: 0 };
+        self.fd.set_memory_attributes(attributes).map_err(failed("KVM_SET_MEMORY_ATTRIBUTES"))
     }
 
     /// A slot number that is not in use yet.

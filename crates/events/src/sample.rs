@@ -127,6 +127,18 @@ impl Simulated {
         self.fields().map(|(metric, unit, value)| (metric, unit, *value))
     }
 
+    /// Whether the references of walks and latencies were simulated: not of a processor whose walker is not known.
+    pub fn is_timed(&self) -> bool {
+        self.cycles > 0
+    }
+
+    /// The [figures](Simulated::figures) that were simulated.
+    pub fn known_figures(self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        const MISSES: usize = 3;
+        let known = if self.is_timed() { self.figures().len() } else { MISSES };
+        self.figures().into_iter().take(known)
+    }
+
     /// Sets the number of this metric; whether there is one.
     pub fn set(&mut self, metric: &str, value: u64) -> bool {
         let field = self.fields().into_iter().find(|(name, ..)| *name == metric);

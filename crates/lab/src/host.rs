@@ -601,7 +601,7 @@ impl Booting<'_> {
     fn recorder(&self, what: What) -> Result<(MachineRecorder, File), Error> {
         let (recorder, record) = MachineRecorder::new(MARKS)
             .map_err(Error::io(Path::new("the record"), "make a pipe"))?;
-        let code = layout::CODE..layout::CODE + layout::CODE_MOST as u64;
+        let code = layout::CODE..layout::PROGRAM_END;
         let recorder = match what {
             What::Code => recorder,
             What::Accesses => recorder.of_accesses(code),

@@ -14,6 +14,7 @@
 mod accessed;
 mod model;
 mod processor;
+mod program;
 mod record;
 mod tables;
 
@@ -29,6 +30,8 @@ use crate::Error;
 pub(crate) use accessed::Outcome;
 pub use accessed::{InstructionPaging, Paging};
 pub use processor::Processor;
+pub use program::SimulatedProgram;
+pub(crate) use program::{BYTES, RecordedCode};
 
 /// A record that a separate thread reads while it is written.
 pub(crate) struct Reading(JoinHandle<(BTreeMap<u16, Outcome>, Option<String>)>);

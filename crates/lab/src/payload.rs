@@ -225,6 +225,17 @@ impl Assembler {
         Ok(())
     }
 
+    /// Sets where SYSCALL leads.
+    pub(crate) fn system_calls(&mut self, handler: Handler) -> Assemble {
+        const LSTAR: u32 = 0xc000_0082;
+        let label = self.a.create_label();
+        self.a.lea(rax, ptr(label))?;
+        self.a.xor(edx, edx)?;
+        self.a.mov(ecx, LSTAR)?;
+        self.handlers.push((label, handler));
+        self.a.wrmsr()
+    }
+
     pub(crate) fn write_msr(&mut self, index: u32, value: u64) -> Assemble {
         self.a.mov(ecx, index)?;
         self.a.mov(eax, value as u32)?;

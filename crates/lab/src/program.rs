@@ -23,9 +23,9 @@ use crate::{Error, trace_dat};
 /// Bytes of memory of a program, as much as QEMU gives a machine.
 const MEMORY: u32 = 128 << 20;
 /// Most bytes of a file.
-const MOST_FILE: u64 = 64 << 20;
+pub(crate) const MOST_FILE: u64 = 64 << 20;
 /// Most bytes that are loaded from it: an order must fit the mailbox.
-const MOST_LOADED: usize = 4_000_000;
+pub(crate) const MOST_LOADED: usize = 4_000_000;
 /// Most bytes of a command line.
 const MOST_LINE: usize = 2000;
 /// The VM of a program in its recording.

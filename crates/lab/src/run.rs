@@ -8,7 +8,7 @@ use crate::exceptions::ExceptionReading;
 use crate::host::{self, HostKind, HostSetup, Ready};
 use crate::measured::{MeasuredMemory, MeasuredOperation, workload};
 use crate::outcomes::Outcomes;
-use crate::paging;
+use crate::paging::{self, RecordedCode};
 use crate::profile::{
     BatchClock, Clocked, DebugSource, OperationMeasure, RecordReading, WholeRecord,
 };
@@ -57,6 +57,10 @@ pub fn run(setup: &HostSetup, plan: &LabPlan, progress: &dyn Fn(&str)) -> Result
         probes,
         observer: setup.observer.clone(),
         program: None,
+        simulated: tasks
+            .iter()
+            .find_map(|task| task.definition.program())
+            .map(|one| one.program.clone()),
     };
     let Ready { mut machine, mut conversation, mut start, recorded, exceptions } =
         setup.start(&order, progress)?;
@@ -224,6 +228,10 @@ fn batches(setup: &HostSetup, plan: &LabPlan, definition: &Definition) -> (u32, 
         // It takes as long as many others.
         return (1, false);
     }
+    if definition.program().is_some() {
+        // Each batch is the same.
+        return (WARM_UP + 1, false);
+    }
     if definition.step().is_some() {
         return (WARM_UP + plan.batches.max(LIVES_LEAST), false);
     }
@@ -274,7 +282,11 @@ fn measured(
             operation.paging.is_some() && failure().is_none() && outcome.missing.is_none()
         });
         let paging = paging.map(|recorded| recorded.of(operation.number)).transpose();
-        let paging = paging.map(|found| found.map(|found| found.with_texts(&operation.code)));
+        let code = match task.definition.program() {
+            Some(program) => RecordedCode::Program(program),
+            None => RecordedCode::Payload(&operation.code),
+        };
+        let paging = paging.map(|found| found.map(|found| found.with_texts(code)));
         let (paging, differs) = match paging {
             Ok(paging) => (paging, None),
             Err(problem) => (None, Some(problem)),

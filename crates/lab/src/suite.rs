@@ -11,7 +11,7 @@ mod definition;
 pub mod memory;
 mod nested_ops;
 pub mod own;
-mod paging;
+pub mod paging;
 mod perf;
 pub mod pmu;
 mod primitives;
@@ -119,7 +119,7 @@ pub const SUITES: [Suite; 14] = [
     },
     Suite {
         name: "paging",
-        summary: "access patterns by size of pages, with simulated TLB misses and page walks",
+        summary: "access patterns, or a program (--program), by size of pages, with simulated TLB misses and page walks",
         operations: paging::OPERATIONS,
         nests: false,
     },

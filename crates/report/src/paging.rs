@@ -25,7 +25,7 @@ pub(crate) const NOTE: &str = "Simulated, not measured: accesses of the emulated
 pub(crate) const BY_INSTRUCTION: &str = "Simulated: which instructions walk";
 
 /// Said below it.
-pub(crate) const OF_INSTRUCTIONS: &str = "Instructions with more than one walk of a hundred of their operation, by their offset in its code; of operations \
+pub(crate) const OF_INSTRUCTIONS: &str = "Instructions with more than one walk of a hundred of their operation, by their offset in its code, or their address in a program's file; of operations \
                                           where several instructions access memory. part: of the operation's walks.";
 
 /// One operation on one processor.
@@ -45,8 +45,14 @@ fn pages(paging: &Paging) -> String {
     all.into_iter().map(|(sizes, _)| names::printable(sizes)).collect::<Vec<_>>().join(", ")
 }
 
+/// Empty where it was not simulated.
 fn of_walk(part: u64, counts: &Simulated) -> Cell {
-    Cell::Ratio(Ratio { part, whole: counts.walks })
+    if counts.is_timed() { Cell::Ratio(Ratio { part, whole: counts.walks }) } else { Cell::Empty }
+}
+
+/// The same of a count or a ratio.
+fn timed(counts: &Simulated, cell: Cell) -> Cell {
+    if counts.is_timed() { cell } else { Cell::Empty }
 }
 
 fn share(counts: &Simulated, place: usize) -> Cell {
@@ -101,7 +107,9 @@ pub(crate) fn table(operations: &Operations) -> Option<Table> {
         })
         .column(
             number("cycles").help("latencies of all accesses of an operation"),
-            |(row, .., counts)| Cell::Number(counts.cycles as f64 / row.count.max(1) as f64),
+            |(row, .., counts)| {
+                timed(counts, Cell::Number(counts.cycles as f64 / row.count.max(1) as f64))
+            },
         )
         .table();
     (!table.rows.is_empty()).then_some(table)
@@ -110,7 +118,7 @@ pub(crate) fn table(operations: &Operations) -> Option<Table> {
 /// What an operation's accesses cost each processor, from the least to the most.
 pub(crate) fn sentences(operations: &Operations) -> Vec<String> {
     let mut by_processor: BTreeMap<&str, Vec<(f64, &OperationRow)>> = BTreeMap::new();
-    for (row, _, processor, counts) in simulations(operations) {
+    for (row, _, processor, counts) in simulations(operations).filter(|one| one.3.is_timed()) {
         let cycles = counts.cycles as f64 / row.count.max(1) as f64;
         by_processor.entry(processor).or_default().push((cycles, row));
     }
@@ -139,7 +147,10 @@ pub(crate) fn sentences(operations: &Operations) -> Vec<String> {
 type InstructionRow<'a> = (Simulation<'a>, (u64, &'a InstructionPaging), &'a Simulated);
 
 fn instructions(operations: &Operations) -> impl Iterator<Item = InstructionRow<'_>> {
-    let several = simulations(operations).filter(|(_, paging, ..)| paging.instructions.len() > 1);
+    let is_one_of_several = |(_, paging, ..): &Simulation<'_>| {
+        paging.instructions.values().any(|one| one.accesses < paging.accesses)
+    };
+    let several = simulations(operations).filter(is_one_of_several);
     several.flat_map(|(row, paging, name, all)| {
         paging.instructions.iter().filter_map(move |(offset, one)| {
             let counts = one.processors.get(name)?;
@@ -205,7 +216,8 @@ pub(crate) fn lines(recording: &Recording, operations: &Operations) -> Vec<CsvLi
         ]
     };
     let of = |(row, _, name, counts): Simulation<'_>| {
-        counts.figures().map(|(metric, _, count)| line(row, format!("{metric} {name}"), count))
+        let one = |(metric, _, count)| line(row, format!("{metric} {name}"), count);
+        counts.known_figures().map(one).collect::<Vec<_>>()
     };
     let walks = |((row, _, name, _), (offset, one), counts): InstructionRow<'_>| {
         let what = format!("paging-walks {name} +{offset:#x} {}", one.text);
@@ -249,13 +261,13 @@ fn processor(row: &OperationRow, name: &str, counts: &Simulated) -> Cell {
         ("l1_misses", Cell::Count(counts.l1_misses)),
         ("walks", Cell::Count(counts.walks)),
         ("walks_per_operation", Cell::Ratio(row.per_operation(counts.walks))),
-        ("references_l1", Cell::Count(l1)),
-        ("references_l2", Cell::Count(l2)),
-        ("references_l3", Cell::Count(l3)),
-        ("references_memory", Cell::Count(memory)),
+        ("references_l1", timed(counts, Cell::Count(l1))),
+        ("references_l2", timed(counts, Cell::Count(l2))),
+        ("references_l3", timed(counts, Cell::Count(l3))),
+        ("references_memory", timed(counts, Cell::Count(memory))),
         ("references_per_walk", of_walk(counts.all_references(), counts)),
-        ("walk_cycles", Cell::Count(counts.walk_cycles)),
-        ("cycles", Cell::Count(counts.cycles)),
-        ("cycles_per_operation", Cell::Ratio(row.per_operation(counts.cycles))),
+        ("walk_cycles", timed(counts, Cell::Count(counts.walk_cycles))),
+        ("cycles", timed(counts, Cell::Count(counts.cycles))),
+        ("cycles_per_operation", timed(counts, Cell::Ratio(row.per_operation(counts.cycles)))),
     ])
 }

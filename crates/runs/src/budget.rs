@@ -289,8 +289,8 @@ fn allowance(row: &OperationRow) -> Allowance {
             let sizes = ["4K", "2M", "1G"].map(str::to_owned).into_iter();
             sizes.zip(pages).filter(|(_, n)| *n > 0).collect()
         }),
-        walks: simulated(row, |counts| counts.walks),
-        references: simulated(row, Simulated::all_references),
+        walks: simulated(row, |counts| Some(counts.walks)),
+        references: simulated(row, |counts| counts.is_timed().then(|| counts.all_references())),
         exits: steady_exits(row),
         exits_may_differ,
         exits_tolerance: vmtax_lab::suite::operation(&row.name)
@@ -300,9 +300,12 @@ fn allowance(row: &OperationRow) -> Allowance {
 }
 
 /// A count of each simulated processor. Those of TLBs depend on addresses of the guest alone, and repeat on every boot; where entries are in the caches does not.
-fn simulated(row: &OperationRow, count: fn(&Simulated) -> u64) -> Option<BTreeMap<String, u64>> {
+fn simulated(
+    row: &OperationRow,
+    count: fn(&Simulated) -> Option<u64>,
+) -> Option<BTreeMap<String, u64>> {
     let processors = row.paging.as_ref()?.processors.iter();
-    Some(processors.map(|(name, counts)| (name.clone(), count(counts))).collect())
+    Some(processors.filter_map(|(name, counts)| Some((name.clone(), count(counts)?))).collect())
 }
 
 /// Exits by name, without those of clocks: the host's interrupts, and what L1 does for its own tick. `None` for an operation that waits, whose exits depend on time, and for exits

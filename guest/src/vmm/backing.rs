@@ -12,15 +12,14 @@
 
 use std::os::fd::{AsRawFd, IntoRawFd};
 
-use kvm_bindings::kvm_memory_attributes;
 use kvm_ioctls::Kvm;
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
 use super::hugetlb::HUGE;
 use super::touched::{
-    MMAP_AND_SHARED, NO_GUEST_MEMFD, NO_PROTECTED, PRIVATE, PROTECTED, guest_memfd,
-    has_guest_memfd, has_protected,
+    MMAP_AND_SHARED, NO_GUEST_MEMFD, NO_PROTECTED, PROTECTED, guest_memfd, has_guest_memfd,
+    has_protected,
 };
 use super::{BareVm, ORDINARY, failed};
 use crate::Result;
@@ -108,13 +107,7 @@ impl HostBacking {
         }
         // A VM's memory does not keep its guest_memfd: without this descriptor the pages are gone.
         let _ = file.into_raw_fd();
-        let attributes = kvm_memory_attributes {
-            address: from as u64,
-            size: (end - from) as u64,
-            attributes: PRIVATE,
-            flags: 0,
-        };
-        vm.fd.set_memory_attributes(attributes).map_err(failed("KVM_SET_MEMORY_ATTRIBUTES"))?;
+        vm.make_private(from as u64, (end - from) as u64)?;
         region(host, bytes)
     }
 }

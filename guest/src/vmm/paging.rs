@@ -4,14 +4,15 @@
 //! FRAMES                  FRAMES + FRAME_TABLES
 //!   the guest's tables      frames: contiguous, or scattered
 //! ```
-//! Tables and frames are of the same kind on the host. Nothing of it changes once it is made: batches find the same tables.
+//! Tables and frames are of the same kind on the host, but for private frames: their tables are in shared memory of small pages, where this program can write
+//! them. Tables do not change once they are made: batches find the same ones.
 
 use std::fs;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use vmtax_guest::layout;
-use vmtax_guest::order::{Backing, Paging, Probed, Touch};
+use vmtax_guest::order::{Backing, Paging, Probed, Touch, UserProgram};
 
 use super::BareVm;
 use super::hugetlb::{HUGE, HUGETLB, huge_memfd, reserve};
@@ -40,16 +41,23 @@ pub(super) struct Paged {
     bytes: usize,
     file: Option<OwnedFd>,
     is_guest_memfd: bool,
+    /// The guest_memfd of private frames.
+    private: Option<OwnedFd>,
     /// Pages that hugetlb had before.
     reserved: Option<String>,
+    /// The frames of a program's memory, by page.
+    program: Vec<u64>,
 }
 
-// SAFETY: the mapping belongs to this value alone, and is not accessed after `new`.
+// SAFETY: the mapping belongs to this value alone, and is accessed after `new` by the thread that runs the vCPU alone, between two runs.
 unsafe impl Send for Paged {}
 
 impl Paged {
-    /// The entry of the highest table that leads to the guest's tables.
-    pub(super) const ENTRY: u64 = layout::FRAMES | PRESENT_WRITABLE;
+    /// The entry that leads to the guest's tables, and where it is from [`layout::PAGE_TABLES`] on: in the highest table, or, for a program, in place of the
+    /// first directory.
+    pub(super) fn root(&self) -> (u64, u64) {
+        if self.program.is_empty() { (8, entry(0)) } else { (PAGE, entry(PAGE)) }
+    }
 
     /// Maps and fills it.
     pub(super) fn new(vm: &BareVm, paging: Paging, words: &[u32]) -> Result<Paged> {
@@ -65,6 +73,8 @@ impl Paged {
             Backing::GuestMemfd => (Some(guest_memfd(vm, bytes as u64, MMAP_AND_SHARED)?), None),
             _ => (None, None),
         };
+        let private =
+            paging.backing.is_protected().then(|| guest_memfd(vm, room, 0)).transpose()?;
         let (mapping, mapped) = match &file {
             Some(file) => (map(bytes, libc::MAP_SHARED, file.as_raw_fd())?, bytes),
             None => {
@@ -75,37 +85,102 @@ impl Paged {
         let first = mapping.cast::<u8>();
         let start =
             if file.is_some() { first } else { first.wrapping_add(first.align_offset(HUGE)) };
-        let paged = Paged { mapping, mapped, start, bytes, file, is_guest_memfd, reserved };
+        let program = Vec::new();
+        let mut paged = Paged {
+            mapping,
+            mapped,
+            start,
+            bytes,
+            file,
+            is_guest_memfd,
+            private,
+            reserved,
+            program,
+        };
         paged.advise(paging.backing, 0..paged.bytes)?;
         if let Some(probed) = paging.probed {
             paged.probed(probed, words)?;
             return Ok(paged);
         }
         let frames = frames(data / PAGE, room / PAGE, paging.scattered_mib > 0);
-        frames.iter().for_each(|frame| paged.put(*frame, 0));
+        if paged.private.is_none() {
+            frames.iter().for_each(|frame| paged.put(*frame, 0));
+        }
         paged.put(0, entry(PAGE));
-        for (page, frame) in (0..).zip(&frames) {
+        let first = if paging.program { layout::PROGRAM / PAGE } else { 0 };
+        for (page, frame) in (first..).zip(&frames) {
             let is_mapped = !paging.large || page % ENTRIES == 0;
             is_mapped.then(|| paged.map(page, *frame, paging.large));
         }
         if paging.chain {
             paged.chain(&frames);
         }
+        if paging.program {
+            // Payloads have what is below.
+            let below = (0..layout::PROGRAM).step_by(HUGE);
+            below.for_each(|at| paged.put(PAGE + (at >> 18), at | PRESENT_WRITABLE | LARGE));
+            paged.program = frames;
+        }
         Ok(paged)
+    }
+
+    /// Makes a program's memory what it is at the start.
+    pub(super) fn load(&mut self, program: &UserProgram) -> Result<()> {
+        for frame in &self.program {
+            let page = self.start.wrapping_add(*frame as usize);
+            // SAFETY: within the mapping, a whole page; the vCPU does not run.
+            unsafe { page.write_bytes(0, PAGE as usize) };
+        }
+        program.pieces.iter().try_for_each(|(at, bytes)| self.write(u64::from(*at), bytes))
+    }
+
+    /// Writes to a program's memory.
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        let mut rest = bytes;
+        self.parts(at, bytes.len(), |place, length| {
+            let (part, after) = rest.split_at(length);
+            rest = after;
+            // SAFETY: so many bytes are within a page of the mapping; the vCPU does not run.
+            unsafe { place.copy_from_nonoverlapping(part.as_ptr(), length) };
+        })
+    }
+
+    /// Reads from a program's memory.
+    pub(super) fn read(&self, at: u64, length: usize) -> Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(length);
+        self.parts(at, length, |place, length| {
+            // SAFETY: so many bytes are within a page of the mapping; the vCPU does not run.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(place, length) });
+        })?;
+        Ok(bytes)
+    }
+
+    /// The parts of a program's memory that are in one page each.
+    fn parts(&self, at: u64, length: usize, mut each: impl FnMut(*mut u8, usize)) -> Result<()> {
+        let outside = || format!("the program hands over memory at {at:#x} that it does not have");
+        let (mut from, end) = (at, at.checked_add(length as u64).ok_or_else(outside)?);
+        while from < end {
+            let page = from.checked_sub(layout::PROGRAM).ok_or_else(outside)? / PAGE;
+            let frame = self.program.get(page as usize).ok_or_else(outside)?;
+            let length = (end - from).min(PAGE - from % PAGE);
+            each(self.start.wrapping_add((frame + from % PAGE) as usize), length as usize);
+            from += length;
+        }
+        Ok(())
     }
 
     /// Asks for huge pages in these bytes, or for none.
     fn advise(&self, backing: Backing, bytes: Range<usize>) -> Result<()> {
         let advice = match backing {
             Backing::Thp => libc::MADV_HUGEPAGE,
-            Backing::Small => libc::MADV_NOHUGEPAGE,
+            Backing::Small | Backing::Private => libc::MADV_NOHUGEPAGE,
             _ => return Ok(()),
         };
         let first = self.start.wrapping_add(bytes.start);
         // SAFETY: within the mapping.
         let advised = unsafe { libc::madvise(first.cast(), bytes.len(), advice) } == 0;
         // A kernel without huge pages has small ones anyway.
-        if advised || backing == Backing::Small { Ok(()) } else { Err(system("MADV_HUGEPAGE")) }
+        if advised || backing != Backing::Thp { Ok(()) } else { Err(system("MADV_HUGEPAGE")) }
     }
 
     /// Writes a word at an offset from [`layout::FRAMES`].
@@ -184,6 +259,16 @@ impl Paged {
     /// # Safety
     /// It must outlive the VM.
     pub(super) unsafe fn attach(&self, vm: &BareVm) -> Result<()> {
+        if let Some(private) = &self.private {
+            let tables = layout::FRAME_TABLES as usize;
+            let (at, frames) = (layout::FRAMES + layout::FRAME_TABLES, self.bytes - tables);
+            // SAFETY: the caller keeps both parts.
+            unsafe {
+                vm.memory(layout::FRAMES, self.start, tables)?;
+                vm.memory_of(private, at, self.start.wrapping_add(tables), frames)?;
+            }
+            return vm.make_private(at, frames as u64);
+        }
         match self.file.as_ref().filter(|_| self.is_guest_memfd) {
             // SAFETY: the caller keeps it.
             Some(file) => unsafe { vm.memory_of(file, layout::FRAMES, self.start, self.bytes) },

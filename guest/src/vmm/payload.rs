@@ -8,12 +8,13 @@ use kvm_bindings::{kvm_debugregs, kvm_lapic_state, kvm_regs, kvm_sregs};
 use kvm_ioctls::{VcpuFd, VmFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmtax_guest::layout;
-use vmtax_guest::order::{BatchMappings, Operation, PmuCounting, Statistics};
+use vmtax_guest::order::{BatchMappings, Operation, PmuCounting, Statistics, UserProgram};
 
 use super::paging::Paged;
 use super::pmu::{self, CountedGuest, PmuMeter};
 use super::stats::KvmStats;
 use super::touched::{BatchWatch, Touched, vm_for};
+use super::user::UserGuest;
 use vmtax_page_tables::identity_map;
 
 use super::{Around, BareVm, NO_HYPERCALL, VcpuRequest, VmmAnswer, failed, kick, no_memory, run};
@@ -33,10 +34,21 @@ pub(crate) struct PayloadPlan<'a> {
     pub(crate) statistics: bool,
 }
 
-/// The VM that payloads share of which nothing is left once its vCPU is as it was. To make and to end a VM takes longer than to
-/// run most of them.
+/// What the operations of an order share.
 #[derive(Default)]
-pub(crate) struct SharedVm(Option<PayloadVm>);
+pub(crate) struct SharedVm {
+    /// The VM of payloads of which nothing is left once its vCPU is as it was. To make and to end a VM takes longer than to run most of them.
+    vm: Option<PayloadVm>,
+    /// The user's program.
+    pub(crate) program: Option<UserProgram>,
+}
+
+impl SharedVm {
+    /// Ends the VM.
+    pub(crate) fn end(&mut self) {
+        self.vm = None;
+    }
+}
 
 /// Results of the batches.
 pub(crate) struct PayloadBatches {
@@ -58,17 +70,18 @@ pub(crate) fn execute(
     if operation.code.len() > layout::CODE_MOST || plan.batches > layout::BATCHES_MOST {
         return Err("the payload is too large".into());
     }
-    let kept = if operation.shares { shared.0.take() } else { None };
+    let kept = if operation.shares { shared.vm.take() } else { None };
     let mut machine = kept.map_or_else(|| PayloadVm::new(operation), Ok)?;
     machine.load(operation, plan)?;
     let found = if operation.shares {
         // A VM whose threads change waits for the kernel's grace periods, one after each.
-        machine.run(operation, plan)?
+        machine.run(operation, plan, None)?
     } else {
+        let program = shared.program.as_ref();
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new()
                 .name(operation.name.clone())
-                .spawn_scoped(scope, || machine.run(operation, plan))
+                .spawn_scoped(scope, || machine.run(operation, plan, program))
                 .map_err(|e| format!("thread: {e}"))?;
             thread.join().unwrap_or_else(|_| Err("the payload's thread failed".into()))
         })?
@@ -78,7 +91,7 @@ pub(crate) fn execute(
         batches.statistics = machine.statistics();
     }
     if operation.shares {
-        shared.0 = Some(machine);
+        shared.vm = Some(machine);
     }
     Ok(batches)
 }
@@ -129,15 +142,16 @@ impl PayloadVm {
             .map_err(of_memory)?;
         let page_tables = identity_map(layout::PAGE_TABLES);
         memory.write_slice(&page_tables, GuestAddress(layout::PAGE_TABLES)).map_err(of_memory)?;
-        let vm = vm_for(operation.touch.as_ref())?;
+        let touched = operation.touch.map(|touch| touch.backing);
+        let vm = vm_for(touched.or(operation.paging.map(|paging| paging.backing)))?;
         let touched = operation.touch.map(|touch| Touched::new(&vm, touch)).transpose()?;
         let words = &operation.words;
         let paged = operation.paging.map(|paging| Paged::new(&vm, paging, words)).transpose()?;
         let mut machine = PayloadVm { vcpus: Vec::new(), vm, memory, touched, paged };
         let host = machine.memory.get_host_address(GuestAddress(0)).map_err(of_memory)?;
-        if machine.paged.is_some() {
-            let entry = GuestAddress(layout::PAGE_TABLES + 8);
-            machine.memory.write_obj(Paged::ENTRY, entry).map_err(of_memory)?;
+        if let Some((at, entry)) = machine.paged.as_ref().map(Paged::root) {
+            let at = GuestAddress(layout::PAGE_TABLES + at);
+            machine.memory.write_obj(entry, at).map_err(of_memory)?;
         }
         // SAFETY: `memory`, `touched` and `paged` outlive `vm`, and this program writes to them through vm-memory or not at all.
         unsafe {
@@ -189,8 +203,13 @@ impl PayloadVm {
     }
 
     /// The first vCPU runs here, and says when all have done. Further ones have threads and never end by themselves.
-    fn run(&mut self, operation: &Operation, plan: &PayloadPlan<'_>) -> Result<RunFound> {
-        let PayloadVm { vcpus, vm, memory, touched, .. } = self;
+    fn run(
+        &mut self,
+        operation: &Operation,
+        plan: &PayloadPlan<'_>,
+        program: Option<&UserProgram>,
+    ) -> Result<RunFound> {
+        let PayloadVm { vcpus, vm, memory, touched, paged } = self;
         let Some(((first, _), others)) = vcpus.split_first_mut() else { return Ok((None, None)) };
         // The PMU's events are this thread's.
         let meter = operation
@@ -208,6 +227,7 @@ impl PayloadVm {
             began: None,
             meter,
             watch: BatchWatch::default(),
+            user: None,
         };
         let stop = AtomicBool::new(false);
         let handles: Vec<OnceLock<libc::pthread_t>> =
@@ -228,6 +248,7 @@ impl PayloadVm {
                 threads.push(thread);
             }
             let mut device = device(meter);
+            device.user = program.zip(paged.as_mut()).map(UserGuest::new);
             let alarm = Alarm::set(LIMIT)?;
             let result = run(first, &LATE, &mut device);
             drop(alarm);
@@ -328,6 +349,8 @@ struct PortDevice<'a> {
     began: Option<Instant>,
     meter: Option<PmuMeter<'a>>,
     watch: BatchWatch,
+    /// The user's program.
+    user: Option<UserGuest<'a>>,
 }
 
 /// A batch gets so much of the time of the one before, without ticks; the one that is recorded more, for recording takes
@@ -344,6 +367,9 @@ impl Around for PortDevice<'_> {
             && self.watch.enter(touched, vcpu)?
         {
             self.began = Some(Instant::now());
+        }
+        if let Some(user) = &mut self.user {
+            user.enter(vcpu)?;
         }
         self.meter.as_mut().map_or(Ok(()), |meter| meter.enter(vcpu))
     }
@@ -371,7 +397,12 @@ impl Around for PortDevice<'_> {
                 Some(touched) => touched.fault(self.vm, gpa, &mut self.watch)?,
                 None => return Err(no_memory(gpa)),
             },
-            VcpuRequest::Out(..) | VcpuRequest::Store(..) => {}
+            VcpuRequest::Out(port, value) => {
+                if let Some(user) = &mut self.user {
+                    user.asks(port, value);
+                }
+            }
+            VcpuRequest::Store(..) => {}
             VcpuRequest::In(_, data) | VcpuRequest::Load(_, data) => data.fill(0),
             VcpuRequest::Interrupted => {
                 if let Some(meter) = &self.meter {

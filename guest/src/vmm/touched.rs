@@ -93,8 +93,8 @@ pub(super) fn has_guest_memfd(kvm: &Kvm) -> Result<bool> {
 }
 
 /// The VM that such memory needs.
-pub(super) fn vm_for(touch: Option<&Touch>) -> Result<BareVm> {
-    if !touch.is_some_and(|touch| touch.backing.is_protected()) {
+pub(super) fn vm_for(backing: Option<Backing>) -> Result<BareVm> {
+    if !backing.is_some_and(Backing::is_protected) {
         return BareVm::of_type(ORDINARY);
     }
     let vm = BareVm::of_type(PROTECTED)?;

@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use iced_x86::{Decoder, DecoderOptions, FastFormatter, FlowControl, Instruction};
+use iced_x86::{FastFormatter, FlowControl};
 use vmtax_events::{Better, Sample, Simulated};
-use vmtax_guest::layout;
+
+use super::program::RecordedCode;
+
+/// An instruction of a program is kept if it has more than one walk of so many.
+const KEPT: u64 = 100;
 
 /// The simulation of an operation's batch, or why there is none.
 pub(crate) type Outcome = Result<Paging, String>;
@@ -29,7 +33,9 @@ pub struct Paging {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InstructionPaging {
     pub address: u64,
-    /// It in Intel's syntax; empty where the code is not known.
+    /// Where it is in its code: in that of a payload, or in the file of a program.
+    pub place: u64,
+    /// Its function, if it has a name, and it in Intel's syntax; empty where the code is not known.
     pub text: String,
     /// Loads and stores.
     pub accesses: u64,
@@ -46,10 +52,10 @@ impl Paging {
             (format!("{}{sizes}", Sample::PAGING_PAGES), "count", *pages, Better::Neither)
         });
         let simulated = self.simulated.iter().flat_map(|(processor, counts)| {
-            let named = |(metric, unit, value)| {
+            let named = move |(metric, unit, value)| {
                 (format!("{metric} {processor}"), unit, value, Better::Lower)
             };
-            counts.figures().map(named)
+            counts.known_figures().map(named)
         });
         let executed = [self.executed.values().sum(), self.branches];
         let executed = Sample::PAGING_EXECUTED.into_iter().zip(executed);
@@ -63,15 +69,26 @@ impl Paging {
             .collect()
     }
 
-    /// With the texts of instructions and the number of branches: the code is this payload's.
-    pub(crate) fn with_texts(mut self, code: &[u8]) -> Paging {
+    /// With the texts of instructions and the number of branches: the code is this. Of a program, only what walks is kept.
+    pub(crate) fn with_texts(mut self, code: RecordedCode<'_>) -> Paging {
         let is_branch = |address: &u64| {
-            decoded(code, *address).is_some_and(|it| it.flow_control() != FlowControl::Next)
+            code.instruction(*address).is_some_and(|it| it.flow_control() != FlowControl::Next)
         };
+        self.executed.retain(|address, _| code.has(*address));
         let branches = self.executed.iter().filter(|(address, _)| is_branch(address));
         self.branches = branches.map(|(_, times)| times).sum();
+        if let RecordedCode::Program(_) = code {
+            let walks = |all: &[(&str, Simulated)]| all.iter().map(|(_, one)| one.walks).collect();
+            let all: Vec<u64> = walks(&self.simulated);
+            self.instructions.retain(|one| {
+                let of: Vec<u64> = walks(&one.simulated);
+                of.iter().zip(&all).any(|(one, all)| *one > all / KEPT)
+            });
+        }
         for one in &mut self.instructions {
-            if let Some(instruction) = decoded(code, one.address) {
+            one.place = code.place(one.address);
+            if let Some(instruction) = code.instruction(one.address) {
+                one.text = code.function(one.address).unwrap_or_default();
                 FastFormatter::new().format(&instruction, &mut one.text);
             }
         }
@@ -82,25 +99,16 @@ impl Paging {
 impl InstructionPaging {
     /// Metric, unit and value of each number that is not 0.
     fn figures(&self) -> Vec<(String, &'static str, u64, Better)> {
-        let offset = self.address.wrapping_sub(layout::CODE);
+        let place = self.place;
         let named =
-            |metric: &str| format!("{}+{offset:#x} {}; {metric}", Sample::PAGING_AT, self.text);
+            |metric: &str| format!("{}+{place:#x} {}; {metric}", Sample::PAGING_AT, self.text);
         let mut all =
             vec![(named(Sample::PAGING_ACCESSES), "count", self.accesses, Better::Neither)];
         for (processor, counts) in &self.simulated {
-            all.extend(counts.figures().into_iter().filter(|(.., n)| *n > 0).map(
-                |(metric, unit, n)| {
-                    (named(&format!("{metric} {processor}")), unit, n, Better::Lower)
-                },
-            ));
+            all.extend(counts.known_figures().filter(|(.., n)| *n > 0).map(|(metric, unit, n)| {
+                (named(&format!("{metric} {processor}")), unit, n, Better::Lower)
+            }));
         }
         all
     }
-}
-
-/// The instruction of a payload at an address.
-fn decoded(code: &[u8], address: u64) -> Option<Instruction> {
-    let offset = usize::try_from(address.checked_sub(layout::CODE)?).ok()?;
-    let instruction = Decoder::new(64, code.get(offset..)?, DecoderOptions::NONE).decode();
-    (!instruction.is_invalid()).then_some(instruction)
 }

@@ -2,11 +2,11 @@
 //!
 //! The walker of AMD's processors is modelled: it keeps entries of the guest's tables by guest-virtual address, entries of the nested tables by
 //! guest-physical address, and nested translations of the guest's tables. Each reference that is left reads an entry at its host-physical address
-//! through the data caches, which the program's own accesses share.
+//! through the data caches, which the program's own accesses share. Of a processor that is not [timed](Processor::is_timed) only misses are counted.
 
 use vmtax_events::Simulated;
 
-use super::processor::Processor;
+use super::processor::{Processor, Tlb};
 use super::tables::{Nested, Walk, shift};
 
 /// Entries with least-recently-used replacement in each set.
@@ -60,17 +60,29 @@ impl Lru {
 /// A processor with nothing in its TLBs and caches.
 pub(super) struct Model {
     processor: &'static Processor,
+    is_timed: bool,
     first: Lru,
+    first_large: Option<Lru>,
+    first_stores: Option<Lru>,
     second: Lru,
+    second_large: Option<Lru>,
     guest: [Lru; 3],
     nested: [Lru; 3],
     /// Nested translations of the guest's tables.
     tables: Option<Lru>,
-    caches: [Lru; 3],
+    caches: Vec<Lru>,
     /// By instruction, in the order of [`Model::access`]'s numbers.
     pub(super) counts: Vec<Simulated>,
     /// The instruction that accesses.
     at: usize,
+}
+
+/// An access, and to what it is translated.
+#[derive(Clone, Copy)]
+pub(super) struct Access {
+    pub(super) address: u64,
+    pub(super) physical: u64,
+    pub(super) is_store: bool,
 }
 
 /// Lines of a KiB.
@@ -78,19 +90,24 @@ const LINES: usize = 16;
 
 impl Model {
     pub(super) fn new(processor: &'static Processor) -> Model {
-        let (first, second) = (&processor.first_tlb, &processor.second_tlb);
-        let walker = &processor.walker;
+        let tlb = |tlb: &Tlb| Lru::new(tlb.entries, tlb.ways);
+        let other = |of: &Option<Tlb>| of.as_ref().map(tlb);
+        let walker = processor.walker.as_ref();
+        let (guest, nested) = walker.map_or(([0; 3], [0; 3]), |one| (one.guest, one.nested));
+        let tables = walker.map_or(0, |one| one.tables);
+        let caches = processor.cache.iter();
         Model {
             processor,
-            first: Lru::new(first.entries, first.ways),
-            second: Lru::new(second.entries, second.ways),
-            guest: walker.guest.map(Lru::full),
-            nested: walker.nested.map(Lru::full),
-            tables: (walker.tables > 0).then(|| Lru::full(walker.tables)),
-            caches: [0, 1, 2].map(|at| {
-                let cache = &processor.cache[at];
-                Lru::new(cache.kib * LINES, cache.ways)
-            }),
+            is_timed: processor.is_timed(),
+            first: tlb(&processor.first_tlb),
+            first_large: other(&processor.first_tlb_large),
+            first_stores: other(&processor.first_tlb_stores),
+            second: tlb(&processor.second_tlb),
+            second_large: other(&processor.second_tlb_large),
+            guest: guest.map(Lru::full),
+            nested: nested.map(Lru::full),
+            tables: (tables > 0).then(|| Lru::full(tables)),
+            caches: caches.map(|cache| Lru::new(cache.kib * LINES, cache.ways)).collect(),
             counts: Vec::new(),
             at: 0,
         }
@@ -100,8 +117,27 @@ impl Model {
         &mut self.counts[self.at]
     }
 
+    fn takes(&mut self, cycles: Option<u64>) {
+        if self.is_timed {
+            self.counts().cycles += cycles.unwrap_or(0);
+        }
+    }
+
+    fn first(&mut self, is_large: bool, is_store: bool) -> &mut Lru {
+        match (&mut self.first_stores, &mut self.first_large) {
+            (Some(stores), _) if is_store => stores,
+            (_, Some(large)) if is_large => large,
+            _ => &mut self.first,
+        }
+    }
+
+    fn second(&mut self, is_large: bool) -> &mut Lru {
+        self.second_large.as_mut().filter(|_| is_large).unwrap_or(&mut self.second)
+    }
+
     /// An access by the instruction of this number to an address of the page whose walk is given, and to what it is translated to.
-    pub(super) fn access(&mut self, at: usize, walk: &Walk, (address, physical): (u64, u64)) {
+    pub(super) fn access(&mut self, at: usize, walk: &Walk, access: Access) {
+        let Access { address, physical, is_store } = access;
         self.at = at;
         if at >= self.counts.len() {
             self.counts.resize(at + 1, Simulated::default());
@@ -111,40 +147,44 @@ impl Model {
         let page = address >> shift(level);
         // An entry is a page's, and its size.
         let tag = page << 1 | u64::from(is_large);
-        if !self.first.has(page, tag) {
+        if !self.first(is_large, is_store).has(page, tag) {
             self.counts().l1_misses += 1;
-            self.counts().cycles += self.processor.second_tlb.cycles;
-            if !self.second.has(page, tag) {
+            self.takes(self.processor.second_tlb.cycles);
+            if !self.second(is_large).has(page, tag) {
                 self.counts().walks += 1;
                 self.walk(walk, address);
-                self.second.put(page, tag);
+                self.second(is_large).put(page, tag);
             }
-            self.first.put(page, tag);
+            self.first(is_large, is_store).put(page, tag);
         }
         let (found, cycles) = self.latency(physical, 0);
         self.counts().data_misses += u64::from(found > 0);
-        self.counts().cycles += cycles;
+        self.takes(cycles);
     }
 
-    /// The cache that has a line, which all nearer ones get; 3 is memory. And its latency.
-    fn latency(&mut self, physical: u64, nearest: usize) -> (usize, u64) {
+    /// The cache that has a line, which all nearer ones get; behind the last is memory. And its latency.
+    fn latency(&mut self, physical: u64, nearest: usize) -> (usize, Option<u64>) {
         let line = physical >> 6;
-        let found = (nearest..3).find(|at| self.caches[*at].has(line, line)).unwrap_or(3);
+        let memory = self.caches.len();
+        let found = (nearest..memory).find(|at| self.caches[*at].has(line, line)).unwrap_or(memory);
         self.caches[nearest..found].iter_mut().for_each(|cache| cache.put(line, line));
-        let cache = self.processor.cache.get(found);
-        (found, cache.map_or(self.processor.memory.cycles, |cache| cache.cycles))
+        let memory = self.processor.memory.as_ref().map(|memory| memory.cycles);
+        (found, self.processor.cache.get(found).map_or(memory, |cache| cache.cycles))
     }
 
     /// The walker reads an entry.
     fn reference(&mut self, physical: u64) {
-        let nearest = self.processor.walker.reads.saturating_sub(1);
+        let nearest = self.processor.walker.as_ref().map_or(0, |one| one.reads.saturating_sub(1));
         let (found, cycles) = self.latency(physical, nearest);
         self.counts().references[found] += 1;
-        self.counts().walk_cycles += cycles;
-        self.counts().cycles += cycles;
+        self.counts().walk_cycles += cycles.unwrap_or(0);
+        self.takes(cycles);
     }
 
     fn walk(&mut self, walk: &Walk, address: u64) {
+        if !self.is_timed {
+            return;
+        }
         let top = walk.entries.len();
         let from = first_to_read(&mut self.guest, (walk.leaf, top), address);
         for level in (walk.leaf..=from).rev() {

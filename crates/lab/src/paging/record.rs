@@ -7,12 +7,12 @@ use vmtax_events::Simulated;
 use vmtax_guest::layout;
 
 use super::accessed::{InstructionPaging, Outcome, Paging};
-use super::model::Model;
+use super::model::{Access, Model};
 use super::processor::Processor;
 use super::tables::{PAGE, Tables};
 
 const MAGIC: [u8; 8] = *b"VMTAXMEM";
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 const TAG: u64 = 1 << 63;
 const BEGIN: u64 = TAG | 1;
 const TABLES: u64 = TAG | 2;
@@ -21,8 +21,11 @@ const FINISH: u64 = TAG | 4;
 const LOST: u64 = TAG | 5;
 const END: u64 = TAG | 6;
 const EXECUTED: u64 = TAG | 7;
+const PART: u64 = TAG | 8;
 /// Most pages of tables of a batch: those of 64 GiB in pages of 4 KiB.
 const PAGES_MOST: usize = 1 << 16;
+/// In place of the address of an instruction whose accesses are not counted.
+const UNCOUNTED: u64 = u64::MAX;
 /// Size of a read.
 const PIECE: usize = 1 << 20;
 
@@ -32,6 +35,9 @@ struct Batch {
     pages: usize,
     models: Vec<Model>,
     accesses: u64,
+    /// What is read is counted, as it is until the first mark of the program's own, which starts the counts anew.
+    counts: bool,
+    is_marked: bool,
     /// Executions of instructions by address.
     executed: BTreeMap<u64, u64>,
     /// Numbers of instructions that access memory by address, and what each accessed.
@@ -74,7 +80,9 @@ pub(super) fn read(
                 let finished = std::mem::replace(&mut batch, Batch::new(processors));
                 found.insert(number, finished.outcome(processors));
             }
-            EXECUTED => *batch.executed.entry(first).or_default() += second,
+            EXECUTED if batch.counts => *batch.executed.entry(first).or_default() += second,
+            EXECUTED => {}
+            PART => batch.part(first == 1),
             // The accesses behind it are counted as they come.
             LOST => {
                 batch.wrong = Some((format!("no VMCB translates {first:#x} to {second:#x}"), 0));
@@ -99,6 +107,8 @@ impl Batch {
             pages: 0,
             models: processors.iter().map(Model::new).collect(),
             accesses: 0,
+            counts: true,
+            is_marked: false,
             executed: BTreeMap::new(),
             numbers: HashMap::new(),
             by_number: Vec::new(),
@@ -115,10 +125,23 @@ impl Batch {
         Ok(())
     }
 
+    /// What was accessed so far stays in TLBs and caches.
+    fn part(&mut self, starts: bool) {
+        if !std::mem::replace(&mut self.is_marked, true) {
+            self.accesses = 0;
+            self.executed.clear();
+            self.by_number.iter_mut().for_each(|(_, accesses)| *accesses = 0);
+            self.models.iter_mut().for_each(|model| model.counts.fill(Simulated::default()));
+            self.tables.forget();
+        }
+        self.counts = starts;
+    }
+
     fn access(&mut self, address: u64, physical: u64, instruction: u64) {
-        let physical = physical & !TAG;
-        self.accesses += 1;
-        let Some(walk) = self.tables.walk(address) else {
+        let (is_store, physical) = (physical & TAG != 0, physical & !TAG);
+        self.accesses += u64::from(self.counts);
+        let instruction = if self.counts { instruction } else { UNCOUNTED };
+        let Some(walk) = self.tables.walk(address, self.counts) else {
             return self.differs(format!("the tables do not map {address:#x}"));
         };
         let walked = walk.page.physical & !(PAGE as u64 - 1) | address & (PAGE as u64 - 1);
@@ -133,8 +156,8 @@ impl Batch {
             self.by_number.push((instruction, 0));
         }
         self.by_number[number].1 += 1;
-        let place = (address, physical);
-        self.models.iter_mut().for_each(|model| model.access(number, walk, place));
+        let access = Access { address, physical, is_store };
+        self.models.iter_mut().for_each(|model| model.access(number, walk, access));
     }
 
     fn differs(&mut self, how: String) {
@@ -146,6 +169,9 @@ impl Batch {
         if let Some((first, times)) = self.wrong {
             let all = self.accesses;
             return Err(format!("{times} of {all} accesses differ from the page tables: {first}"));
+        }
+        if self.is_marked && self.counts {
+            return Err("the program has no mark behind its last part".to_owned());
         }
         if self.accesses == 0 {
             return Err("no access to memory was recorded".to_owned());
@@ -160,6 +186,7 @@ impl Batch {
         };
         let instruction = |(number, (address, accesses)): (usize, &(u64, u64))| InstructionPaging {
             address: *address,
+            place: 0,
             text: String::new(),
             accesses: *accesses,
             simulated: named(&|model| model.counts[number]),
@@ -167,7 +194,14 @@ impl Batch {
         let mut instructions: Vec<InstructionPaging> =
             self.by_number.iter().enumerate().map(instruction).collect();
         instructions.sort_by_key(|one| one.address);
-        let simulated = named(&|model| Simulated::sum(&model.counts));
+        instructions.retain(|one| one.accesses > 0 && one.address != UNCOUNTED);
+        let uncounted = self.numbers.get(&UNCOUNTED).copied();
+        let counted = |model: &Model| {
+            let all = model.counts.iter().enumerate();
+            let counted = all.filter(|(number, _)| Some(*number) != uncounted);
+            Simulated::sum(&counted.map(|(_, counts)| *counts).collect::<Vec<_>>())
+        };
+        let simulated = named(&counted);
         Ok(Paging {
             accesses: self.accesses,
             executed: self.executed,

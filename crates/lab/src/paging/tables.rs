@@ -48,6 +48,8 @@ pub(super) struct Walk {
     /// Level of the entry that maps the page.
     pub(super) leaf: usize,
     pub(super) page: Nested,
+    /// Whether an access is counted that took it.
+    is_counted: bool,
 }
 
 impl Walk {
@@ -73,19 +75,26 @@ impl Tables {
         self.pages.insert(address, page);
     }
 
-    /// The walk of an address; `None` if the tables do not map it.
-    pub(super) fn walk(&mut self, address: u64) -> Option<&Walk> {
+    /// The walk of an address, for an access that is counted or not; `None` if the tables do not map it.
+    pub(super) fn walk(&mut self, address: u64, counts: bool) -> Option<&Walk> {
         let page = address >> 12;
         if !self.walks.contains_key(&page) {
             let walk = self.walk_of(page << 12).map(Box::new);
             self.walks.insert(page, walk);
         }
-        self.walks.get(&page)?.as_deref()
+        let walk = self.walks.get_mut(&page)?.as_deref_mut()?;
+        walk.is_counted |= counts;
+        Some(walk)
     }
 
-    /// All pages that were walked.
+    /// The walks of all accesses that were counted.
     pub(super) fn walked(&self) -> impl Iterator<Item = &Walk> {
-        self.walks.values().flatten().map(Box::as_ref)
+        self.walks.values().flatten().map(Box::as_ref).filter(|walk| walk.is_counted)
+    }
+
+    /// No access so far is counted.
+    pub(super) fn forget(&mut self) {
+        self.walks.values_mut().flatten().for_each(|walk| walk.is_counted = false);
     }
 
     fn word(&self, address: u64) -> Option<u64> {
@@ -124,7 +133,12 @@ impl Tables {
             let entry = self.word(place.physical).filter(|entry| entry & PRESENT != 0)?;
             entries[level - 1] = place;
             if let Some(physical) = Tables::leaf(entry, level, address) {
-                return Some(Walk { entries, leaf: level, page: self.nested(physical)? });
+                return Some(Walk {
+                    entries,
+                    leaf: level,
+                    page: self.nested(physical)?,
+                    is_counted: false,
+                });
             }
             table = entry & ADDRESS;
         }

@@ -22,7 +22,7 @@ struct Record(Vec<u8>);
 impl Record {
     fn new() -> Record {
         let mut record = Record(b"VMTAXMEM".to_vec());
-        record.0.extend(2_u64.to_le_bytes());
+        record.0.extend(3_u64.to_le_bytes());
         record
     }
 

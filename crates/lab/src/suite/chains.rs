@@ -49,6 +49,7 @@ pub fn suite(probed: Probed, chains: &[Chain]) -> Result<&'static Suite, Error> 
         scattered_mib: 0,
         chain: false,
         probed: Some(probed),
+        program: false,
     };
     let own = OwnMachineCode { setup: Vec::new(), body, around: 0, levels: vec![1], words };
     let code = GuestCode {
@@ -63,7 +64,7 @@ pub fn suite(probed: Probed, chains: &[Chain]) -> Result<&'static Suite, Error> 
     Ok(Box::leak(Box::new(Suite { name: NAME, summary, operations, nests: false })))
 }
 
-/// Cycles of a load that is timed, by chain and processor; `None` if the accesses are not those of so many chains.
+/// Cycles of a load that is timed, by chain and processor whose cycles are simulated; `None` if the accesses are not those of so many chains.
 pub fn cycles(
     measured: &MeasuredOperation,
     chains: usize,
@@ -72,7 +73,8 @@ pub fn cycles(
     let of = |chain: &[InstructionPaging]| {
         let timed = chain.last()?;
         let load = |cycles: u64| cycles as f64 / timed.accesses as f64;
-        Some(timed.simulated.iter().map(|(name, counts)| (*name, load(counts.cycles))).collect())
+        let simulated = timed.simulated.iter().filter(|(_, counts)| counts.is_timed());
+        Some(simulated.map(|(name, counts)| (*name, load(counts.cycles))).collect())
     };
     (instructions.len() == OF_A_CHAIN * chains)
         .then(|| instructions.chunks(OF_A_CHAIN).map(of).collect())?

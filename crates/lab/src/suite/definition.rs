@@ -5,6 +5,7 @@ use vmtax_guest::order::{Backing, LifeStep, LinuxWork, Operation, Paging, PmuOrd
 
 use crate::Error;
 use crate::host::HostKind;
+use crate::paging::SimulatedProgram;
 use crate::payload::arm::ArmCode;
 use crate::payload::{Assemble, Assembler, Payload, PayloadParts, arm, assemble};
 
@@ -132,6 +133,8 @@ pub(super) struct GuestCode {
     pub(super) waits: bool,
     /// It needs XSAVE, which L1 does not have on every host.
     pub(super) xsave: bool,
+    /// The program that it starts.
+    pub(super) program: Option<&'static SimulatedProgram>,
     /// Machine code of the user's, in place of the functions above.
     pub(super) own: Option<&'static OwnMachineCode>,
 }
@@ -175,6 +178,7 @@ pub(super) const fn line(body: fn(&mut Assembler) -> Assemble) -> GuestCode {
         shares: false,
         waits: false,
         xsave: false,
+        program: None,
         own: None,
     }
 }
@@ -322,6 +326,11 @@ impl Definition {
     /// Whether its memory accesses are recorded and their translation simulated.
     pub fn is_simulated(&self) -> bool {
         self.code.paging.is_some()
+    }
+
+    /// The program of the user's that it starts.
+    pub(crate) fn program(&self) -> Option<&'static SimulatedProgram> {
+        self.code.program
     }
 
     /// Whether the guest waits for time to pass: then there is no path length.

@@ -12,16 +12,21 @@
 //! | `matmul` | a step of a matrix product: a load from a row, a load from a column of 4,096 rows of 4,000 bytes |
 //! | `packet` | 4 KiB of a buffer added up; `-bounced`: copied first, as from a bounce buffer |
 //!
+//! A program of the user's takes the place of the patterns ([`of_program`]). An operation is then a run of the program.
+//!
 //! Left out: what the accesses cost a processor, which `paging` simulates.
 
 use iced_x86::code_asm::{
-    dword_ptr, ecx, qword_ptr, r8, r8d, r9, r10, r11, rax, rbx, rcx, rdi, rdx, rsi, xmm0, xmm1,
+    al, dword_ptr, eax, ecx, qword_ptr, r8, r8d, r9, r10, r11, rax, rbx, rcx, rdi, rdx, rsi, xmm0,
+    xmm1,
 };
 use vmtax_guest::layout;
 use vmtax_guest::order::{Backing, Paging};
 
+use super::Suite;
 use super::definition::{Definition, ExpectedExits, GuestCode, whole};
 use super::primitives::PAGE_4K;
+use crate::paging::{BYTES as PROGRAM_BYTES, SimulatedProgram};
 use crate::payload::{Assemble, Assembler};
 
 /// Bytes of memory: more 4 KiB pages than any TLB has entries.
@@ -37,6 +42,11 @@ const ROW: i32 = 4000;
 /// Packets of 4 KiB, and where their copies are.
 const PACKETS: u32 = 1024;
 const COPIES: u32 = 16 << 20;
+/// MSRs of SYSCALL (AMD64 Architecture Programmer's Manual, volume 2, 6.1.1), and EFER with LMA, LME and SCE.
+const EFER: u32 = 0xc000_0080;
+const STAR: u32 = 0xc000_0081;
+const SFMASK: u32 = 0xc000_0084;
+const LONG_MODE_WITH_SYSCALL: u64 = 0x501;
 /// Offsets of the vector and of the results behind the matrix.
 const VECTOR: u32 = 20 << 20;
 const RESULTS: u32 = 24 << 20;
@@ -48,6 +58,11 @@ const WITHIN: u32 = BYTES >> 20;
 #[derive(Clone, Copy)]
 struct Mapped(bool, Backing, u32);
 
+/// Memory that is mapped like this.
+const fn mapped(Mapped(large, backing, scattered_mib): Mapped, chain: bool) -> Paging {
+    Paging { bytes: 0, backing, large, scattered_mib, chain, probed: None, program: false }
+}
+
 type Part = fn(&mut Assembler) -> Assemble;
 
 const fn of(
@@ -56,7 +71,7 @@ const fn of(
     (start, body, count, chain): (Part, Part, u32, bool),
     Mapped(large, backing, scattered_mib): Mapped,
 ) -> Definition {
-    let paging = Paging { bytes: BYTES, backing, large, scattered_mib, chain, probed: None };
+    let paging = Paging { bytes: BYTES, ..mapped(Mapped(large, backing, scattered_mib), chain) };
     let code = GuestCode { batch: start, paging: Some(paging), ..whole(touch_all, body) };
     Definition { name, summary, count, kind: ExpectedExits::None, code }
 }
@@ -91,6 +106,8 @@ operations! {
     rest:
     of("matmul-4k-on-guest-memfd", "that matrix product; guest 4 KiB, host a guest_memfd", MATMUL, Mapped(false, Backing::GuestMemfd, 0)),
     of("matmul-2m-on-guest-memfd", "that matrix product; guest 2 MiB, host a guest_memfd", MATMUL, Mapped(true, Backing::GuestMemfd, 0)),
+    of("matmul-4k-on-private", "that matrix product; guest 4 KiB, host private memory", MATMUL, Mapped(false, Backing::Private, 0)),
+    of("matmul-2m-on-private", "that matrix product; guest 2 MiB, host private memory", MATMUL, Mapped(true, Backing::Private, 0)),
     of("packet-2m-on-2m", "a packet of 4 KiB is added up; guest and host 2 MiB (hugetlb)", PACKET, Mapped(true, Backing::Hugetlb, 0)),
     of("packet-bounced-2m-on-2m", "the same, copied from a bounce buffer first", BOUNCED, Mapped(true, Backing::Hugetlb, 0)),
     of("packet-bounced-2m-on-4k", "the same; guest 2 MiB, host 4 KiB", BOUNCED, Mapped(true, Backing::Small, 0)),
@@ -98,10 +115,95 @@ operations! {
     of("matmul-2m-on-thp", "that matrix product; guest 2 MiB, host transparent huge pages", MATMUL, Mapped(true, Backing::Thp, 0)),
 }
 
-/// Writes to each 4 KiB what is there, so that all is mapped and nothing changes.
+/// The suite's operations that run a program, in place of its patterns. It is kept until the process ends.
+pub fn of_program(program: SimulatedProgram) -> &'static Suite {
+    let program: &'static SimulatedProgram = Box::leak(Box::new(program));
+    let definition = |(name, summary, at): (&'static str, &'static str, Mapped)| {
+        let paging = Paging { bytes: PROGRAM_BYTES, program: true, ..mapped(at, false) };
+        let code = GuestCode {
+            paging: Some(paging),
+            program: Some(program),
+            ..whole(prepare_program, start_program)
+        };
+        Definition { name, summary, count: 1, kind: ExpectedExits::Measured, code }
+    };
+    let summary = "a program by size of pages, with simulated TLB misses and page walks";
+    let operations = Vec::leak(PROGRAMS.map(definition).to_vec());
+    Box::leak(Box::new(Suite { name: "paging", summary, operations, nests: false }))
+}
+
+/// What a program runs on.
+const PROGRAMS: [(&str, &str, Mapped); 7] = [
+    (
+        "program-4k-on-4k",
+        "the program; guest and host pages of 4 KiB",
+        Mapped(false, Backing::Small, 0),
+    ),
+    (
+        "program-4k-on-4k-24g",
+        "the program; both 4 KiB, frames scattered over 24 GiB",
+        Mapped(false, Backing::Small, WIDELY),
+    ),
+    (
+        "program-4k-on-2m",
+        "the program; guest 4 KiB, host 2 MiB (hugetlb)",
+        Mapped(false, Backing::Hugetlb, 0),
+    ),
+    ("program-2m-on-4k", "the program; guest 2 MiB, host 4 KiB", Mapped(true, Backing::Small, 0)),
+    (
+        "program-2m-on-2m",
+        "the program; guest and host 2 MiB (hugetlb)",
+        Mapped(true, Backing::Hugetlb, 0),
+    ),
+    (
+        "program-2m-on-thp",
+        "the program; guest 2 MiB, host transparent huge pages",
+        Mapped(true, Backing::Thp, 0),
+    ),
+    (
+        "program-2m-on-guest-memfd",
+        "the program; guest 2 MiB, host a guest_memfd",
+        Mapped(true, Backing::GuestMemfd, 0),
+    ),
+];
+
+/// Where SYSCALL leads: to the VMM, and back.
+fn call(asm: &mut Assembler) -> Assemble {
+    asm.a.out(layout::PROGRAM_CALL as u32, al)?;
+    asm.a.jmp(rcx)
+}
+
+/// The VMM is told of an exception.
+fn raised<const VECTOR: u32>(asm: &mut Assembler) -> Assemble {
+    asm.a.mov(eax, VECTOR)?;
+    asm.a.out(layout::PROGRAM_FAULT as u32, al)
+}
+
+/// SYSCALL with its code segment, and exceptions of the processor.
+fn prepare_program(asm: &mut Assembler) -> Assemble {
+    asm.gate(0, raised::<0>)?;
+    asm.gate(6, raised::<6>)?;
+    asm.gate(13, raised::<13>)?;
+    asm.gate(14, raised::<14>)?;
+    asm.write_msr(EFER, LONG_MODE_WITH_SYSCALL)?;
+    asm.write_msr(STAR, 8 << 32)?;
+    asm.write_msr(SFMASK, 0)?;
+    asm.system_calls(call)?;
+    touch(asm, layout::PROGRAM, PROGRAM_BYTES)
+}
+
+fn start_program(asm: &mut Assembler) -> Assemble {
+    asm.a.out(layout::PROGRAM_START as u32, al)
+}
+
 fn touch_all(asm: &mut Assembler) -> Assemble {
-    asm.a.mov(rbx, layout::DATA)?;
-    asm.a.mov(ecx, BYTES / PAGE_4K)?;
+    touch(asm, layout::DATA, BYTES)
+}
+
+/// Writes to each 4 KiB what is there, so that all is mapped and nothing changes.
+fn touch(asm: &mut Assembler, from: u64, bytes: u32) -> Assemble {
+    asm.a.mov(rbx, from)?;
+    asm.a.mov(ecx, bytes / PAGE_4K)?;
     let mut again = asm.a.create_label();
     asm.a.set_label(&mut again)?;
     asm.a.mov(rax, qword_ptr(rbx))?;

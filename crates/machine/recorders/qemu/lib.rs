@@ -14,7 +14,7 @@
 //!
 //! Several vCPUs are recorded with `turns=on` alone, by which the caller promises `-icount`, and by QEMU before 9 (API 1).
 //! With `ram=PATH`, the file of the machine's memory, and `code=FROM-END`, the addresses of payloads, their accesses to memory are recorded
-//! in place of instructions: see `memory`.
+//! in place of instructions: see `memory`. A program among them can mark parts of itself by SSC marks.
 //!
 //! A mark is `MOV EDX, imm32; MOV EAX, R15D; OUT DX, EAX`: a sequence that no compiler generates. On arm64 it is `MOVZ X9, imm16; MOVK X9, imm16, LSL 16;
 //! STR W19, [X9]` with the address of a port, or, of a program of the machine's own, `HINT 85` in place of the store.
@@ -124,6 +124,9 @@ extern "C" fn reached(_vcpu: c_uint, info: u32, address: u64, data: *mut c_void)
     }
 }
 
+/// An access to a VMCB by QEMU. It takes the callback of the last instruction that had one and was left in the middle, so that such instructions have this.
+extern "C" fn ignored(_vcpu: c_uint, _info: u32, _address: u64, _data: *mut c_void) {}
+
 /// An instruction of a payload; `data` is its number.
 extern "C" fn executes(_vcpu: c_uint, data: *mut c_void) {
     // SAFETY: called once.
@@ -139,6 +142,22 @@ extern "C" fn writes(vcpu: c_uint, data: *mut c_void) {
         Some(Mode::Code(recorder)) => recorder.writes(vcpu, data as usize as u32),
         Some(Mode::Memory(accesses)) => accesses.writes(data as usize as u32),
         None => {}
+    }
+}
+
+/// A guest is entered, or, without `data`, has been left.
+extern "C" fn enters(_vcpu: c_uint, data: *mut c_void) {
+    // SAFETY: called once.
+    if let Some(Mode::Memory(accesses)) = unsafe { mode() } {
+        accesses.is_inside = !data.is_null();
+    }
+}
+
+/// A mark of a program's own; `data` is whether it starts a part.
+extern "C" fn parts(_vcpu: c_uint, data: *mut c_void) {
+    // SAFETY: called once.
+    if let Some(Mode::Memory(accesses)) = unsafe { mode() } {
+        accesses.parts(!data.is_null());
     }
 }
 
@@ -219,9 +238,20 @@ extern "C" fn translated_for_accesses(first: *mut c_void, second: *mut c_void) {
             let mut room = [0; 16];
             let bytes = api.code(insn, &mut room);
             watch(&api, &accesses.marks, insn, bytes);
+            if let Some(enters_guest) = accesses.passage(address, bytes) {
+                let data = usize::from(enters_guest) as *mut c_void;
+                (api.insn_exec_cb)(insn, enters, api::NO_REGISTERS, data);
+                (api.mem_cb)(insn, ignored, api::NO_REGISTERS, api::READS_AND_WRITES, data);
+            }
             if accesses.code.contains(&address) {
                 let data = address as usize as *mut c_void;
-                (api.mem_cb)(insn, reached, api::NO_REGISTERS, api::READS_AND_WRITES, data);
+                let accessed = if only_exits(bytes) { ignored } else { reached };
+                (api.mem_cb)(insn, accessed, api::NO_REGISTERS, api::READS_AND_WRITES, data);
+                if let Some(starts) = own_mark(&api, insn, bytes) {
+                    let data = usize::from(starts) as *mut c_void;
+                    (api.insn_exec_cb)(insn, parts, api::NO_REGISTERS, data);
+                    continue;
+                }
                 let number = accesses.translated(address) as *mut c_void;
                 (api.insn_exec_cb)(insn, executes, api::NO_REGISTERS, number);
             }
@@ -274,6 +304,35 @@ unsafe fn watch(api: &Api, marks: &QemuMarks, insn: *mut Insn, bytes: &[u8]) {
             }
         }
         _ => {}
+    }
+}
+
+/// Whether an instruction accesses no memory, but may leave the guest, or goes on elsewhere by a helper of QEMU's.
+fn only_exits(bytes: &[u8]) -> bool {
+    match bytes {
+        // IN, OUT, HLT, PAUSE.
+        [0xe4..=0xe7, _] | [0xec..=0xef] | [0xf4] | [0xf3, 0x90] => true,
+        // SYSCALL, CPUID, WRMSR, RDTSC, RDMSR, RDPMC.
+        [0x0f, 0x05 | 0xa2 | 0x30..=0x33] => true,
+        // XGETBV, XSETBV, VMMCALL, RDTSCP.
+        [0x0f, 0x01, 0xd0 | 0xd1 | 0xd9 | 0xf9] => true,
+        _ => false,
+    }
+}
+
+/// Whether an instruction of a program ends an SSC mark, and whether that starts a part: `MOV EBX, 0x111` or `0x222` before it, as for Intel's SDE.
+///
+/// # Safety
+/// The instruction is being translated.
+unsafe fn own_mark(api: &Api, insn: *mut Insn, bytes: &[u8]) -> Option<bool> {
+    if bytes != [0x64, 0x67, 0x90] {
+        return None;
+    }
+    // SAFETY: guaranteed by the caller; the bytes before it in the same page are guest memory too.
+    match unsafe { before_in_page((api.insn_haddr)(insn).cast()) }? {
+        [.., 0xbb, 0x11, 0x01, 0, 0] => Some(true),
+        [.., 0xbb, 0x22, 0x02, 0, 0] => Some(false),
+        _ => None,
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `BEGIN`, port | the mark before a batch |
 //! | `TABLES`, CR3, nCR3 with the number of its levels in the lowest bits | the tables of the batch's accesses; pages follow |
 //! | `PAGE`, host-physical address, 0, then 4,096 bytes | a page of a table |
+//! | `PART`, 1 or 0 | a mark of a program's own: what follows is counted, or is not; what comes before the first one is not |
 //! | `EXECUTED`, address of an instruction, number | executions of an instruction of a payload in the batch; several entries add up |
 //! | `FINISH`, port | the mark after a batch |
 //! | `LOST`, guest-virtual address, host-physical address | no VMCB translates this access |
@@ -30,7 +31,7 @@ use crate::api::{Api, function};
 use crate::record::QemuMarks;
 
 const MAGIC: [u8; 8] = *b"VMTAXMEM";
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 const TAG: u64 = 1 << 63;
 const BEGIN: u64 = TAG | 1;
 const TABLES: u64 = TAG | 2;
@@ -39,6 +40,7 @@ const FINISH: u64 = TAG | 4;
 const LOST: u64 = TAG | 5;
 const END: u64 = TAG | 6;
 const EXECUTED: u64 = TAG | 7;
+const PART: u64 = TAG | 8;
 
 /// Size of a write, in bytes.
 const PIECE: usize = 256 << 10;
@@ -54,6 +56,7 @@ const PRESENT: u64 = 1;
 const LARGE: u64 = 1 << 7;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 const PAGE_SIZE: u64 = 4096;
+const VMRUN: [u8; 3] = [0x0f, 0x01, 0xd8];
 
 /// An opaque handle of QEMU's.
 #[repr(C)]
@@ -182,6 +185,10 @@ pub(crate) struct Accesses {
     batches: BTreeMap<u32, u32>,
     /// Between the marks of a batch that is recorded.
     on: bool,
+    /// A guest executes, and not a program of the host, which may have the same addresses.
+    pub(crate) is_inside: bool,
+    /// Where the host goes on after a guest: behind each VMRUN.
+    left_at: HashSet<u64>,
     /// Its tables are recorded.
     has_tables: bool,
     /// Instructions of payloads as they were translated, by number: their addresses, and how often they were executed.
@@ -221,6 +228,8 @@ impl Accesses {
             unwritten,
             batches: BTreeMap::new(),
             on: false,
+            is_inside: false,
+            left_at: HashSet::new(),
             has_tables: false,
             executed: Vec::new(),
         })
@@ -243,13 +252,35 @@ impl Accesses {
             self.has_tables = false;
             self.on.then(|| self.entry([BEGIN, port.into(), 0]));
         } else if std::mem::take(&mut self.on) {
-            let executed: Vec<(u64, u64)> =
-                self.executed.iter().copied().filter(|(_, times)| *times > 0).collect();
-            executed.into_iter().for_each(|(at, times)| self.entry([EXECUTED, at, times]));
-            self.executed.iter_mut().for_each(|(_, times)| *times = 0);
+            self.entries_of_executed();
             self.entry([FINISH, port.into(), 0]);
             self.flush();
         }
+    }
+
+    /// Records how often instructions were executed since this was called last.
+    fn entries_of_executed(&mut self) {
+        let executed: Vec<(u64, u64)> =
+            self.executed.iter().copied().filter(|(_, times)| *times > 0).collect();
+        executed.into_iter().for_each(|(at, times)| self.entry([EXECUTED, at, times]));
+        self.executed.iter_mut().for_each(|(_, times)| *times = 0);
+    }
+
+    /// A mark of a program's own is about to be executed: the first or the last instruction that counts.
+    pub(crate) fn parts(&mut self, starts: bool) {
+        if self.on {
+            self.entries_of_executed();
+            self.entry([PART, starts.into(), 0]);
+        }
+    }
+
+    /// Whether the instruction at an address enters a guest (true), or is the first after one (false).
+    pub(crate) fn passage(&mut self, address: u64, bytes: &[u8]) -> Option<bool> {
+        if bytes == VMRUN {
+            self.left_at.insert(address + VMRUN.len() as u64);
+            return Some(true);
+        }
+        self.left_at.contains(&address).then_some(false)
     }
 
     /// An instruction of a payload is translated. Returns its number.
@@ -261,6 +292,7 @@ impl Accesses {
     /// It is about to be executed.
     pub(crate) fn executes(&mut self, number: usize) {
         if self.on
+            && self.is_inside
             && let Some((_, times)) = self.executed.get_mut(number)
         {
             *times += 1;
@@ -272,7 +304,7 @@ impl Accesses {
     /// # Safety
     /// It is called by QEMU's callback for this access.
     pub(crate) unsafe fn reached(&mut self, info: u32, address: u64, instruction: u64) {
-        if !self.on || address & TAG != 0 {
+        if !self.on || !self.is_inside || address & TAG != 0 {
             return;
         }
         // SAFETY: guaranteed by the caller; the handle is valid during the callback.

@@ -131,10 +131,15 @@ pub(crate) struct LabRunArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "suite", value_hint = ValueHint::FilePath)]
     pub(crate) operation_file: Option<PathBuf>,
 
+    /// Run this static program of x86-64 Linux in place of the patterns of --suite paging, with its arguments: words are split at spaces. Marked by two
+    /// instructions (SSC marks 0x111 and 0x222, as for Intel's SDE), what is between them counts; otherwise all.
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["operation", "operation_file"])]
+    pub(crate) program: Option<String>,
+
     /// Run this multiboot program, such as a .flat file of kvm-unit-tests, as a guest instead of operations. Its exits are recorded; its
     /// output and verdict are printed, and with -o kept. A failed test gives exit code 6.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
-        conflicts_with_all = ["suite", "operation", "operation_file", "nested", "batches", "profile", "observe", "budget"])]
+        conflicts_with_all = ["suite", "operation", "operation_file", "program", "nested", "batches", "profile", "observe", "budget"])]
     pub(crate) flat: Option<PathBuf>,
 
     /// Arguments of the program of --flat, as QEMU's -append.

@@ -7,6 +7,7 @@ use std::path::Path;
 use vmtax_analyse::Ledger;
 use vmtax_cli::exit::{Code, CodedError, fail, say, say_more};
 use vmtax_cli::output;
+use vmtax_lab::paging::SimulatedProgram;
 use vmtax_lab::program::ProgramImage;
 use vmtax_lab::suite::{self, Definition, Suite};
 use vmtax_lab::{Ability, LabPlan, PROTECTED_MODE};
@@ -33,7 +34,15 @@ pub(crate) fn run(args: &LabRunArgs) -> anyhow::Result<()> {
     if let Some(own) = own {
         check_levels(args, own)?;
     }
-    let plan = plan(args, own);
+    let plan = match &args.program {
+        Some(command) => {
+            let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+            let program = SimulatedProgram::read(&words).map_err(|e| fault(e, None))?;
+            let suites = vec![suite::paging::of_program(program)];
+            LabPlan { suites, only: Vec::new(), batches: args.batches }
+        }
+        None => plan(args, own),
+    };
     let arguments = args.append.as_deref().unwrap_or_default();
     let image = args.flat.as_deref().map(|path| ProgramImage::read(path, arguments));
     let image = image.transpose().map_err(|e| fault(e, None))?;
@@ -179,6 +188,10 @@ fn check(args: &LabRunArgs) -> anyhow::Result<()> {
     let all = chosen(&args.suite, &args.operation);
     if args.protected {
         protectable(args)?;
+    }
+    if args.program.is_some() && !matches!(args.suite[..], [one] if one.name == "paging") {
+        let message = "--program: takes the place of patterns; give --suite paging, and no other";
+        return fail(Code::Usage, message);
     }
     if let Some(image) = &args.guest_kernel {
         let has_linux = |one: &&Definition| one.linux_guest().is_some();
