@@ -314,8 +314,10 @@ mod tests {
         assert_eq!(all.len(), 8);
         assert_eq!(all[0], "IOPS by depth (Unit: KIOPS) qd 1: first 35 IOPS");
         assert_eq!(all[7], "IOPS by depth (Unit: KIOPS) qd 64: second 313 IOPS");
-        let runs = rows.replace("1   4  16  64", "31 140 160 150");
-        assert_eq!(read_values(&runs)[0], "IOPS by depth (Unit: KIOPS) : qd 31 IOPS");
+        for (one, other) in [("1   4  16  64", "31 140 160 150"), ("qd  ", "zero")] {
+            let all = read_values(&rows.replace(one, other));
+            assert!(all[0].starts_with("IOPS by depth (Unit: KIOPS) : "), "{all:?}");
+        }
         let headed = "## Offloads on\n\nI kept them.\n\n| net | rate |\n|--|--|\n| a | 1.4 Gbits/s |\n\n## Offloads off\n\nI took them away.\n\n| net | rate |\n|--|--|\n| a | 10 Gbits/s |\n";
         assert_eq!(
             read_values(headed),

@@ -62,20 +62,37 @@ pub(super) fn of_lines(lines: &[PostedLine]) -> Vec<Sample> {
     samples.chain(columns).chain(grouped.iter().cloned()).collect()
 }
 
-/// By title, the first of several lines of numbers, if it has what each column was measured with, `qd 1 4 16 64`, and no repetitions: each number is at least
-/// twice the one before.
+/// What a benchmark is repeated with more of.
+const SIZES: [&str; 13] = [
+    "qd",
+    "iodepth",
+    "depth",
+    "thread",
+    "job",
+    "numjob",
+    "vcpu",
+    "cpu",
+    "client",
+    "connection",
+    "stream",
+    "queue",
+    "size",
+];
+
+/// By title, the first of several lines of numbers, if it has what each column was measured with, `qd 1 4 16 64`, and no repetitions.
 fn heads(lines: &[PostedLine]) -> BTreeMap<&str, &PostedLine> {
     let mut titles: BTreeMap<&str, Vec<&PostedLine>> = BTreeMap::new();
     for line in lines.iter().filter(|line| line.repeats) {
         titles.entry(&line.title).or_default().push(line);
     }
-    let is_head = |values: &[f64]| {
-        let grows = |pair: &[f64]| pair[0] > 0.0 && pair[1] >= 2.0 * pair[0];
-        values.windows(2).all(grows) && values.iter().all(|value| value.fract() == 0.0)
+    let is_head = |line: &PostedLine| {
+        let grows = line.values.windows(2).all(|pair| pair[0] < pair[1]);
+        let label = line.label.to_lowercase();
+        grows && SIZES.contains(&label.trim_end_matches('s'))
     };
     titles.retain(|_, lines| {
         let is_even = |line: &&PostedLine| line.values.len() == lines[0].values.len();
-        lines.len() > 2 && is_head(&lines[0].values) && lines.iter().all(is_even)
+        lines.len() > 2 && is_head(lines[0]) && lines.iter().all(is_even)
     });
     titles.into_iter().map(|(title, lines)| (title, lines[0])).collect()
 }

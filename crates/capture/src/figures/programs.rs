@@ -39,14 +39,28 @@ fn begins(line: &str, word: &str) -> bool {
     line.split_whitespace().next() == Some(word)
 }
 
-/// `cpuid 1313`, in cycles, of kvm-unit-tests (x86/vmexit.c), by how its names begin.
+/// `cpuid 1313`, in cycles, of kvm-unit-tests (x86/vmexit.c).
 fn vmexit(line: &str) -> Option<(String, Value)> {
-    const NAMES: [&str; 8] =
-        ["cpuid", "vmcall", "mov_from_cr", "mov_to_cr", "inl_", "outl_", "wr_", "rd_"];
+    const NAMES: [&str; 12] = [
+        "cpuid",
+        "vmcall",
+        "mov_from_cr8",
+        "mov_to_cr8",
+        "inl_from_pmtimer",
+        "inl_from_qemu",
+        "inl_from_kernel",
+        "outl_to_kernel",
+        "ple_round_robin",
+        "wr_kernel_gs_base",
+        "wr_tsc_adjust_msr",
+        "rd_tsc_adjust_msr",
+    ];
+    /// Of CPUID a smaller number is a leaf.
+    const LEAVES: u32 = 50;
     let (name, cycles) = line.split_once(' ')?;
-    let is_known = NAMES.iter().any(|begin| name.starts_with(begin));
-    let cycles: u32 = cycles.trim().parse().ok().filter(|_| is_known)?;
-    Some((name.to_owned(), with_unit(cycles.into(), "cycles")?))
+    let cycles: u32 = cycles.trim().parse().ok().filter(|_| NAMES.contains(&name))?;
+    let is_leaf = name == "cpuid" && cycles < LEAVES;
+    Some((name.to_owned(), with_unit(cycles.into(), "cycles")?)).filter(|_| !is_leaf)
 }
 
 /// What a program's line says: what was measured, and the value.

@@ -8,6 +8,8 @@ use super::{lines, number};
 const PAGE: f64 = 4096.0;
 /// From this part of what is sent on, what is written again keeps a migration from its end.
 const BEHIND: f64 = 0.9;
+/// A migration has sent for so long, in milliseconds, before its mean says how fast it is.
+const LONG: f64 = 10_000.0;
 /// What remains falls if it is less than this part of what it was.
 const FALLS: f64 = 0.5;
 
@@ -74,10 +76,11 @@ pub(super) fn behind(text: &str) -> Option<Vec<Observed>> {
     let is_ending = states.len() > 1 && remains < was * FALLS;
     let bytes = match (last.sent_mbps, last.sent) {
         (Some(mbps), _) => mbps * 1e6 / 8.0,
-        (None, sent) => sent? * 1024.0 / (last.total / 1e3),
+        (None, sent) if last.total >= LONG => sent? * 1024.0 / (last.total / 1e3),
+        _ => return None,
     };
     let (dirtied, sent) = (last.dirtied?, bytes / last.page.unwrap_or(PAGE));
-    let is_behind = !is_ending && sent > 0.0 && sent.is_finite() && dirtied >= sent * BEHIND;
+    let is_behind = !is_ending && sent > 0.0 && dirtied >= sent * BEHIND;
     is_behind.then(|| vec![Observed::MigrationBehind { dirtied, sent, limit_ms }])
 }
 
@@ -109,15 +112,17 @@ mod tests {
     /// What was sent tells the rate; one that took less time is another migration, and its end is not this one's.
     #[test]
     fn another_migration_does_not_end_the_first() {
-        let first = text("12000", "active")
-            .replace("throughput: 327.68 mbps", "transferred ram: 360000 kbytes");
+        let begun = text("12000", "active")
+            .replace("throughput: 327.68 mbps", "transferred ram: 400000 kbytes");
+        assert_eq!(behind(&begun), None);
+        let first = begun.replace("9000 ms", "10000 ms");
         let sent = 10_000.0;
         let found =
             Some(vec![Observed::MigrationBehind { dirtied: 12_000.0, sent, limit_ms: 300.0 }]);
         assert_eq!(behind(&first), found);
         let ended = |total: &str| text("0", "completed").replace("9000 ms", total);
         assert_eq!(behind(&format!("{first}{}", ended("4000 ms"))), found);
-        assert_eq!(behind(&format!("{first}{}", ended("9500 ms"))), None);
+        assert_eq!(behind(&format!("{first}{}", ended("11000 ms"))), None);
     }
 
     #[test]

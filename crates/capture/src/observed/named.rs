@@ -136,7 +136,8 @@ pub(super) fn costs(text: &str) -> Vec<Observed> {
     found
 }
 
-/// A line of strace with a call for the time, or a row of its table (`-c`) with many. vdso(7): strace does not see calls that the vDSO answers.
+/// A line of strace with a call for the time, or its table (`-c`) with many of them beside the others. vdso(7): strace does not see calls that the vDSO
+/// answers.
 fn clock_calls(text: &str) -> Option<ShortName> {
     /// Fewer may be those of a program's start.
     const MANY: u64 = 100;
@@ -145,15 +146,20 @@ fn clock_calls(text: &str) -> Option<ShortName> {
         return ShortName::new("clock_gettime");
     }
     // Share, seconds, microseconds of each, calls, errors if any, name.
-    let row = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
+    let row = |line| {
+        let words: Vec<&str> = str::split_whitespace(line).collect();
         let [share, seconds, each, calls, .., name] = words[..] else { return None };
-        let is_time = ["clock_gettime", "gettimeofday", "time"].contains(&name);
         let are_numbers = [share, seconds, each].iter().all(|word| number(word).is_some());
-        let is_many = calls.parse::<u64>().is_ok_and(|calls| calls >= MANY);
-        (is_time && are_numbers && is_many && words.len() <= 6).then(|| ShortName::new(name))?
+        let is_row = are_numbers && words.len() <= 6 && name != "total";
+        is_row.then(|| Some((calls.parse::<u64>().ok()?, name)))?
     };
-    lines(text).find_map(row)
+    let rows: Vec<(u64, &str)> = lines(text).filter_map(row).collect();
+    let most = rows.iter().map(|(calls, _)| *calls).max()?;
+    let is_time = |name: &str| ["clock_gettime", "gettimeofday", "time"].contains(&name);
+    let found = rows
+        .iter()
+        .find(|(calls, name)| is_time(name) && *calls >= MANY && calls.saturating_mul(10) >= most);
+    found.and_then(|(_, name)| ShortName::new(name))
 }
 
 /// The word by which a line has these words: of them the longest, whole. They may be marked as code (`` `TSC` is unstable ``).
@@ -256,6 +262,10 @@ mod tests {
                 vec!["clock-calls gettimeofday"],
             ),
             ("  0.10    0.000900           9        99           gettimeofday\n", vec![]),
+            (
+                "  9.10    0.900900           9      1001           read\n  0.10    0.000900           9       100           gettimeofday\n",
+                vec![],
+            ),
             ("we loaded kvm_amd with npt=0\n", vec!["nested-paging-off npt"]),
             ("kvm_stat: 9000 kvm_unmap_hva_range/s\n", vec!["unmapping kvm_unmap_hva_range"]),
             ("then the `TSC` is unstable, it says\n", vec!["unstable-tsc unstable"]),
