@@ -149,7 +149,7 @@ fn is_unmeasured(text: &str) -> bool {
 /// Units of one kind are converted: bits, bytes, times.
 fn kind_of(unit: &str) -> &str {
     match unit {
-        _ if ["its/sec", "its/s", "bit/s", "bps"].iter().any(|end| unit.ends_with(end)) => "bits",
+        _ if ["bits/sec", "bits/s", "bit/s", "bps"].iter().any(|end| unit.ends_with(end)) => "bits",
         // Mb/s are bits, MB/s bytes; mb/s may be either.
         _ if ["Kb/s", "Mb/s", "Gb/s"].contains(&unit) => "bits",
         _ if unit.ends_with("B/s") || unit.ends_with("B/sec") => "bytes",
@@ -318,10 +318,22 @@ mod tests {
             let all = read_values(&rows.replace(one, other));
             assert!(all[0].starts_with("IOPS by depth (Unit: KIOPS) : "), "{all:?}");
         }
+        let again = rows.replacen("IOPS by depth (Unit: KIOPS)\n", "", 1);
+        assert_eq!(read(&format!("{rows}\n{again}")).unwrap_or_default().len(), 24);
+        let tests =
+            "Before:\ncpuid 1313\ninl_from_qemu 6856\nAfter:\ncpuid 1291\ninl_from_qemu 6209\n";
+        assert_eq!(read_values(tests)[0], "cpuid : Before 1313 cycles");
+        assert_eq!(read(&tests.replace("inl_from_qemu", "hlt")), None);
         let headed = "## Offloads on\n\nI kept them.\n\n| net | rate |\n|--|--|\n| a | 1.4 Gbits/s |\n\n## Offloads off\n\nI took them away.\n\n| net | rate |\n|--|--|\n| a | 10 Gbits/s |\n";
         assert_eq!(
             read_values(headed),
             ["a rate: Offloads on 1.4 Gbits/s", "a rate: Offloads off 10 Gbits/s"]
+        );
+        let sentences =
+            "# netperf\n\nMitigations on.\nrate: 12 Mbits/s\nMitigations off.\nrate: 34 Mbits/s\n";
+        assert_eq!(
+            read_values(sentences),
+            ["rate : netperf 12 Mbits/s", "rate : Mitigations off. 34 Mbits/s"]
         );
     }
 

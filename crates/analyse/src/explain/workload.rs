@@ -90,11 +90,11 @@ impl WorkloadResults {
         Some((self.rows.iter().min_by(order)?, self.rows.iter().max_by(order)?))
     }
 
-    /// The category that seems to lose most, from [`LOSS`] on, where runs of it and of the best overlap.
+    /// The category that seems to lose most, from [`LOSS`] on, where none is proven to: its runs and those of the best overlap.
     pub fn unproven(&self) -> Option<(&CategoryResult, &CategoryBeside)> {
         let beside = self.rows.iter().filter_map(|row| Some((row, row.plain.as_ref()?)));
-        let most = beside.max_by(|a, b| a.1.loss.total_cmp(&b.1.loss));
-        most.filter(|(_, plain)| self.worst.is_none() && plain.loss >= LOSS)
+        let open = beside.filter(|(_, plain)| !plain.differs && plain.loss >= LOSS);
+        open.max_by(|a, b| a.1.loss.total_cmp(&b.1.loss)).filter(|_| self.worst.is_none())
     }
 
     /// How far the values are apart: of changes the largest, else by how much the largest is above the smallest.

@@ -74,7 +74,7 @@ pub(super) fn blocks(text: &str) -> Blocks {
                     tables.push(PostedTable { title: title.clone(), head: cells, rows: Vec::new() })
                 }
             }
-            in_table = true;
+            (in_table, is_headed) = (true, false);
             continue;
         }
         in_table = false;
@@ -107,6 +107,8 @@ pub(super) fn blocks(text: &str) -> Blocks {
         if !is_fenced && line.chars().any(char::is_alphabetic) {
             heading = as_heading(line);
         }
+        let was_headed = is_headed;
+        is_headed &= line.is_empty();
         if let Some((before, after)) = two_values(line) {
             for (title, value) in [("before", before.1), ("after", after)] {
                 lines.push(PostedLine {
@@ -125,8 +127,8 @@ pub(super) fn blocks(text: &str) -> Blocks {
         } else if let Some((label, change)) = change_of(line) {
             changes.push((title.clone(), label, change));
         } else if let Some(found) = as_title(line) {
-            // A sentence under a heading is no other title.
-            if is_headed && line.ends_with('.') && !line.ends_with("..") {
+            // A sentence right under a heading is no other title.
+            if was_headed && line.ends_with('.') && !line.ends_with("..") {
                 continue;
             }
             is_headed = line.starts_with('#');
@@ -137,6 +139,7 @@ pub(super) fn blocks(text: &str) -> Blocks {
         }
         is_begun = false;
     }
+    lines.retain(|line| programs::is_of_tests(text, &line.label));
     Blocks { tables, lines, changes }
 }
 

@@ -92,7 +92,9 @@ fn heads(lines: &[PostedLine]) -> BTreeMap<&str, &PostedLine> {
     };
     titles.retain(|_, lines| {
         let is_even = |line: &&PostedLine| line.values.len() == lines[0].values.len();
-        lines.len() > 2 && is_head(lines[0]) && lines.iter().all(is_even)
+        // Another head begins another table.
+        let is_one = lines.iter().filter(|line| is_head(line)).count() == 1;
+        lines.len() > 2 && is_one && is_head(lines[0]) && lines.iter().all(is_even)
     });
     titles.into_iter().map(|(title, lines)| (title, lines[0])).collect()
 }

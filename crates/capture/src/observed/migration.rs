@@ -41,6 +41,7 @@ pub(super) fn behind(text: &str) -> Option<Vec<Observed>> {
             if !is_active && states.is_empty() {
                 return None;
             }
+            continue;
         }
         let is_packed = key.starts_with("xbzrle")
             || key == "compress" && value == "on"
@@ -53,7 +54,10 @@ pub(super) fn behind(text: &str) -> Option<Vec<Observed>> {
                 let total = value.split(' ').next().and_then(number)?;
                 match states.last() {
                     // It took less time than the one before: another migration.
-                    Some(before) if !is_active && total < before.total => break,
+                    Some(before) if !is_active && total < before.total => {
+                        is_active = true;
+                        break;
+                    }
                     _ if !is_active => return None,
                     _ => states.push(MigrationState { total, ..MigrationState::default() }),
                 }
@@ -61,7 +65,7 @@ pub(super) fn behind(text: &str) -> Option<Vec<Observed>> {
             "downtime-limit" => limit_ms = in_unit("milliseconds").unwrap_or_default(),
             _ => {}
         }
-        let Some(state) = states.last_mut() else { continue };
+        let Some(state) = states.last_mut().filter(|_| is_active) else { continue };
         match key {
             "throughput" => state.sent_mbps = state.sent_mbps.or(Some(in_unit("mbps")?)),
             "transferred ram" => state.sent = in_unit("kbytes"),
@@ -70,6 +74,9 @@ pub(super) fn behind(text: &str) -> Option<Vec<Observed>> {
             "dirty pages rate" => state.dirtied = in_unit("pages"),
             _ => {}
         }
+    }
+    if !is_active {
+        return None;
     }
     let (first, last) = (states.first()?, states.last()?);
     let (was, remains) = (first.remaining?, last.remaining?);
@@ -123,6 +130,8 @@ mod tests {
         let ended = |total: &str| text("0", "completed").replace("9000 ms", total);
         assert_eq!(behind(&format!("{first}{}", ended("4000 ms"))), found);
         assert_eq!(behind(&format!("{first}{}", ended("11000 ms"))), None);
+        let cut = "Migration status: completed\ndowntime: 34 milliseconds\n";
+        assert_eq!(behind(&format!("{first}{cut}")), None);
     }
 
     #[test]

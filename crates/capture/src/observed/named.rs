@@ -153,7 +153,8 @@ fn clock_calls(text: &str) -> Option<ShortName> {
         let is_row = are_numbers && words.len() <= 6 && name != "total";
         is_row.then(|| Some((calls.parse::<u64>().ok()?, name)))?
     };
-    let rows: Vec<(u64, &str)> = lines(text).filter_map(row).collect();
+    let behind = lines(text).skip_while(|line| !line.contains("usecs/call"));
+    let rows: Vec<(u64, &str)> = behind.filter_map(row).collect();
     let most = rows.iter().map(|(calls, _)| *calls).max()?;
     let is_time = |name: &str| ["clock_gettime", "gettimeofday", "time"].contains(&name);
     let found = rows
@@ -239,6 +240,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn many_calls_for_the_time_in_a_table_of_strace() {
+        const HEAD: &str = "% time     seconds  usecs/call     calls    errors syscall\n";
+        let row =
+            |calls: u64, name: &str| format!("  0.10    0.000900           9 {calls}     {name}\n");
+        let found = |rows: &[String]| clock_calls(&rows.concat());
+        let head = HEAD.to_owned();
+        let time = ShortName::new("gettimeofday");
+        assert_eq!(found(&[head.clone(), row(100, "gettimeofday")]), time);
+        assert_eq!(found(&[head.clone(), row(100, "gettimeofday"), row(1000, "read")]), time);
+        assert_eq!(found(&[head.clone(), row(100, "gettimeofday"), row(1001, "read")]), None);
+        assert_eq!(found(&[head, row(99, "gettimeofday")]), None);
+        assert_eq!(found(&[row(100, "gettimeofday")]), None);
+    }
+
+    #[test]
     fn names_are_said_once() {
         let named = |text: &str| -> Vec<String> {
             let shown = |one| match one {
@@ -256,15 +272,6 @@ mod tests {
             (
                 "a clone by userfaultfd, whose memory has 4 KiB pages\n",
                 vec!["userfaultfd userfaultfd", "pages-of-4-kib pages"],
-            ),
-            (
-                "  0.10    0.000900           9       100           gettimeofday\n",
-                vec!["clock-calls gettimeofday"],
-            ),
-            ("  0.10    0.000900           9        99           gettimeofday\n", vec![]),
-            (
-                "  9.10    0.900900           9      1001           read\n  0.10    0.000900           9       100           gettimeofday\n",
-                vec![],
             ),
             ("we loaded kvm_amd with npt=0\n", vec!["nested-paging-off npt"]),
             ("kvm_stat: 9000 kvm_unmap_hva_range/s\n", vec!["unmapping kvm_unmap_hva_range"]),
