@@ -319,7 +319,10 @@ mod tests {
             assert!(all[0].starts_with("IOPS by depth (Unit: KIOPS) : "), "{all:?}");
         }
         let again = rows.replacen("IOPS by depth (Unit: KIOPS)\n", "", 1);
-        assert_eq!(read(&format!("{rows}\n{again}")).unwrap_or_default().len(), 24);
+        let both =
+            read_values(&format!("{rows}\n{}", again.replace("  1   4  16  64", "2 8 32 128")));
+        assert_eq!(both[15], "IOPS by depth (Unit: KIOPS) qd 128: second 313 IOPS");
+        assert!(both.iter().all(|one| !one.contains(": qd")), "{both:?}");
         let tests =
             "Before:\ncpuid 1313\ninl_from_qemu 6856\nAfter:\ncpuid 1291\ninl_from_qemu 6209\n";
         assert_eq!(read_values(tests)[0], "cpuid : Before 1313 cycles");

@@ -24,16 +24,14 @@ pub(super) fn of_lines(lines: &[PostedLine]) -> Vec<Sample> {
         .filter(is_single)
         .filter(is_titled)
         .map(|line| (line.title.clone(), (line.label.as_str(), ""), line));
-    let heads = heads(lines);
-    let head = |line: &PostedLine| heads.get(line.title.as_str()).copied();
-    let repeated = lines
+    let rows = with_heads(lines);
+    let repeated = rows
         .iter()
-        .filter(|line| line.repeats && head(line).is_none())
-        .map(|line| (line.label.clone(), (line.title.as_str(), ""), line));
-    let columns = lines.iter().filter(|line| line.repeats).flat_map(|line| {
-        let head = head(line).filter(|head| !std::ptr::eq(*head, line));
+        .filter(|(_, head)| head.is_none())
+        .map(|(line, _)| (line.label.clone(), (line.title.as_str(), ""), *line));
+    let columns = rows.iter().flat_map(|(line, head)| {
         let columns = head
-            .into_iter()
+            .iter()
             .flat_map(|head| head.values.iter().map(|column| format!("{} {column}", head.label)));
         let of = |(column, number): (String, &f64)| {
             sample(&line.label, (&line.title, &column), (&line.unit, *number))
@@ -79,24 +77,22 @@ const SIZES: [&str; 13] = [
     "size",
 ];
 
-/// By title, the first of several lines of numbers, if it has what each column was measured with, `qd 1 4 16 64`, and no repetitions.
-fn heads(lines: &[PostedLine]) -> BTreeMap<&str, &PostedLine> {
-    let mut titles: BTreeMap<&str, Vec<&PostedLine>> = BTreeMap::new();
+/// Lines of several numbers: repetitions, or a table's rows below the line that has what each column was measured with (`qd 1 4 16 64`).
+fn with_heads(lines: &[PostedLine]) -> Vec<(&PostedLine, Option<&PostedLine>)> {
+    let mut rows = Vec::new();
+    let mut head: Option<&PostedLine> = None;
     for line in lines.iter().filter(|line| line.repeats) {
-        titles.entry(&line.title).or_default().push(line);
-    }
-    let is_head = |line: &PostedLine| {
-        let grows = line.values.windows(2).all(|pair| pair[0] < pair[1]);
         let label = line.label.to_lowercase();
-        grows && SIZES.contains(&label.trim_end_matches('s'))
-    };
-    titles.retain(|_, lines| {
-        let is_even = |line: &&PostedLine| line.values.len() == lines[0].values.len();
-        // Another head begins another table.
-        let is_one = lines.iter().filter(|line| is_head(line)).count() == 1;
-        lines.len() > 2 && is_one && is_head(lines[0]) && lines.iter().all(is_even)
-    });
-    titles.into_iter().map(|(title, lines)| (title, lines[0])).collect()
+        if SIZES.contains(&label.trim_end_matches('s'))
+            && line.values.windows(2).all(|pair| pair[0] < pair[1])
+        {
+            head = Some(line);
+            continue;
+        }
+        head = head.filter(|head| head.title == line.title);
+        rows.push((line, head.filter(|head| head.values.len() == line.values.len())));
+    }
+    rows
 }
 
 /// How files are accessed, by fio's engines and QEMU's aio=: set-ups where they stand before a dash.
