@@ -50,6 +50,7 @@ pub fn run(setup: &HostSetup, plan: &LabPlan, progress: &dyn Fn(&str)) -> Result
     let tasks = tasks(setup, plan)?;
     let sources = DebugSource::open(&setup.debug_info)?;
     let (probes, unnamed) = probes(setup);
+    let program = tasks.iter().find_map(|task| task.definition.program());
     let order = Order {
         operations: tasks.iter().map(|task| task.operation().clone()).collect(),
         functions: setup.profile && !setup.observer.is_empty(),
@@ -57,15 +58,13 @@ pub fn run(setup: &HostSetup, plan: &LabPlan, progress: &dyn Fn(&str)) -> Result
         probes,
         observer: setup.observer.clone(),
         program: None,
-        simulated: tasks
-            .iter()
-            .find_map(|task| task.definition.program())
-            .map(|one| one.program.clone()),
+        simulated: program.map(|one| one.program.clone()),
     };
     let Ready { mut machine, mut conversation, mut start, recorded, exceptions } =
         setup.start(&order, progress)?;
     start.notes.extend(setup.protected.then(|| EXPERIMENTAL.to_owned()));
     start.notes.extend(unnamed);
+    start.notes.extend(program.map(|one| format!("the program is {}", one.name)));
     start.notes.extend(setup.scattered_mib.map(|mib| {
         format!("frames that are scattered over 24 GiB by their operation's name are scattered over {mib} MiB")
     }));

@@ -153,7 +153,8 @@ impl PayloadVm {
             let at = GuestAddress(layout::PAGE_TABLES + at);
             machine.memory.write_obj(entry, at).map_err(of_memory)?;
         }
-        // SAFETY: `memory`, `touched` and `paged` outlive `vm`, and this program writes to them through vm-memory or not at all.
+        // SAFETY: `memory`, `touched` and `paged` outlive `vm`. This program writes to `memory` through vm-memory, to `touched` not at all, and to `paged`
+        // through raw pointers while no vCPU runs.
         unsafe {
             machine.vm.memory(0, host, layout::MEMORY)?;
             if let Some(touched) = &machine.touched {
@@ -266,7 +267,13 @@ impl PayloadVm {
             }
             // Why another vCPU ended says more than that the first then waited for it in vain.
             let late = LATE.swap(false, Ordering::Relaxed).then(|| {
-                format!("the payload did not end within {} s of emulated time", LIMIT.as_secs())
+                let user = device.user.as_ref();
+                let what = if user.is_some() { "program" } else { "payload" };
+                let words = user.map(UserGuest::words).unwrap_or_default();
+                format!(
+                    "the {what} did not end within {} s of emulated time{words}",
+                    LIMIT.as_secs()
+                )
             });
             results.into_iter().collect::<Result<()>>()?;
             late.map_or(Ok(()), Err)?;

@@ -1,7 +1,8 @@
 //! The kernel of a user's static program in a bare guest: loads it anew for each batch, and carries out the few system calls without which none starts.
 //!
 //! The program runs in ring 0. Its SYSCALL leads to a payload's `OUT`, at which this sets the registers; the guest itself has no kernel whose accesses
-//! to memory would be among the program's. A call that is not here fails with ENOSYS. Left out: files, threads, signals, clocks, and giving memory back.
+//! to memory would be among the program's. A call that is not here fails with ENOSYS. Left out: files, threads, clocks, giving memory back, and signals but
+//! for those that the program raises, which end it.
 
 use std::collections::BTreeSet;
 
@@ -20,6 +21,8 @@ const PAGE: u64 = 4096;
 /// Most bytes of output that are read at once, and that a failure tells.
 const WRITE_MOST: u64 = 64 << 10;
 const SAID_MOST: usize = 200;
+/// Most of the calls that it lacks that a failure tells.
+const LACKING_MOST: usize = 16;
 /// The operation of arch_prctl(2) that sets the base of FS.
 const ARCH_SET_FS: u64 = 0x1002;
 const MAP_ANONYMOUS: u64 = 0x20;
@@ -113,13 +116,18 @@ impl<'a> UserGuest<'a> {
         let arguments = [registers.rdi, registers.rsi, registers.rdx, registers.r10];
         let answer = match registers.rax {
             // exit, exit_group.
-            60 | 231 => return self.exit(vcpu, registers.rdi as u32 as i32),
+            60 | 231 => return self.exit(vcpu, registers.rdi as u8),
             // arch_prctl.
             158 if arguments[0] == ARCH_SET_FS => {
                 set_fs(vcpu, arguments[1])?;
                 Ok(0)
             }
-            number => self.answer(number, arguments)?,
+            number => match signal(number, arguments) {
+                Some(signal) => {
+                    return Err(format!("the program raised signal {signal}{}", self.words()));
+                }
+                None => self.answer(number, arguments)?,
+            },
         };
         registers.rax = answer.unwrap_or_else(|error| i64::from(-error) as u64);
         vcpu.set_regs(&registers).map_err(failed("KVM_SET_REGS"))
@@ -132,18 +140,30 @@ impl<'a> UserGuest<'a> {
     ) -> Result<std::result::Result<u64, i32>> {
         let [first, second, third, flags] = arguments;
         Ok(match number {
+            // write, writev.
+            1 | 20 if !matches!(first, 1 | 2) => Err(libc::EBADF),
             1 => Ok(self.write(second, third)?),
             20 => {
                 let mut written = 0;
                 for part in self.memory.read(second, third.min(1024) as usize * 16)?.chunks(16) {
                     let (words, _) = part.as_chunks::<8>();
                     let [at, bytes] = [words[0], words[1]].map(u64::from_le_bytes);
-                    written += self.write(at, bytes)?;
+                    let part = self.write(at, bytes)?;
+                    written += part;
+                    if part < bytes {
+                        break;
+                    }
                 }
                 Ok(written)
             }
             // mmap.
-            9 => self.map(second, flags),
+            9 => match mapped(self.heap, second, flags) {
+                Ok(from) => {
+                    self.heap.1 = from;
+                    Ok(from)
+                }
+                Err(error) => Err(error),
+            },
             12 => Ok(self.brk(first)),
             // uname: only its release is looked at.
             63 => {
@@ -170,8 +190,12 @@ impl<'a> UserGuest<'a> {
             158 => Err(libc::EINVAL),
             // fstat, prlimit64, newfstatat, rseq: programs do without.
             5 | 302 | 262 | 334 => Err(libc::ENOSYS),
+            // kill, tkill, tgkill of signal 0: it is there.
+            62 | 200 | 234 => Ok(0),
             other => {
-                self.lacking.insert(other);
+                if self.lacking.len() < LACKING_MOST {
+                    self.lacking.insert(other);
+                }
                 Err(libc::ENOSYS)
             }
         })
@@ -185,17 +209,6 @@ impl<'a> UserGuest<'a> {
         Ok(bytes)
     }
 
-    /// From the end down; what is given back is not used again.
-    fn map(&mut self, bytes: u64, flags: u64) -> std::result::Result<u64, i32> {
-        if flags & MAP_ANONYMOUS == 0 || flags & MAP_FIXED != 0 {
-            return Err(libc::EINVAL);
-        }
-        let bytes = bytes.checked_next_multiple_of(PAGE).ok_or(libc::ENOMEM)?;
-        let from = self.heap.1.checked_sub(bytes).filter(|from| *from >= self.heap.0);
-        self.heap.1 = from.ok_or(libc::ENOMEM)?;
-        Ok(self.heap.1)
-    }
-
     fn brk(&mut self, end: u64) -> u64 {
         if (u64::from(self.program.heap.0)..=self.heap.1).contains(&end) {
             self.heap.0 = end;
@@ -203,7 +216,7 @@ impl<'a> UserGuest<'a> {
         self.heap.0
     }
 
-    fn exit(&mut self, vcpu: &VcpuFd, code: i32) -> Result<()> {
+    fn exit(&mut self, vcpu: &VcpuFd, code: u8) -> Result<()> {
         if code != 0 {
             return Err(format!("the program exited with code {code}{}", self.words()));
         }
@@ -212,7 +225,7 @@ impl<'a> UserGuest<'a> {
     }
 
     /// What may explain a failure.
-    fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         let mut words = String::new();
         if !self.lacking.is_empty() {
             let lacking: Vec<String> = self.lacking.iter().map(u64::to_string).collect();
@@ -227,8 +240,51 @@ impl<'a> UserGuest<'a> {
     }
 }
 
+/// The signal that a call raises: of kill, tkill, tgkill.
+fn signal(number: u64, arguments: [u64; 4]) -> Option<u32> {
+    let signal = match number {
+        62 | 200 => arguments[1],
+        234 => arguments[2],
+        _ => return None,
+    };
+    Some(signal as u32).filter(|signal| *signal > 0)
+}
+
+/// Where mmap(2) puts so many bytes, between the end of the heap and what is mapped: from the end down; what is given back is not used again.
+fn mapped(heap: (u64, u64), bytes: u64, flags: u64) -> std::result::Result<u64, i32> {
+    if bytes == 0 || flags & MAP_ANONYMOUS == 0 || flags & MAP_FIXED != 0 {
+        return Err(libc::EINVAL);
+    }
+    let bytes = bytes.checked_next_multiple_of(PAGE).ok_or(libc::ENOMEM)?;
+    heap.1.checked_sub(bytes).filter(|from| *from >= heap.0).ok_or(libc::ENOMEM)
+}
+
 fn set_fs(vcpu: &VcpuFd, base: u64) -> Result<()> {
     let mut special = vcpu.get_sregs().map_err(failed("KVM_GET_SREGS"))?;
     special.fs.base = base;
     vcpu.set_sregs(&special).map_err(failed("KVM_SET_SREGS"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_mapped_from_the_end_down() {
+        let heap = (0x40_0000, 0x50_0000);
+        let of = |bytes| mapped(heap, bytes, MAP_ANONYMOUS);
+        assert_eq!([1, PAGE, PAGE + 1].map(of), [0x4f_f000, 0x4f_f000, 0x4f_e000].map(Ok));
+        assert_eq!(of(0x10_0000), Ok(0x40_0000));
+        assert_eq!([0x10_0001, u64::MAX].map(of), [Err(libc::ENOMEM); 2]);
+        assert_eq!(of(0), Err(libc::EINVAL));
+        assert_eq!(mapped(heap, 1, 0), Err(libc::EINVAL));
+        assert_eq!(mapped(heap, 1, MAP_ANONYMOUS | MAP_FIXED), Err(libc::EINVAL));
+    }
+
+    #[test]
+    fn calls_that_raise_a_signal_are_known() {
+        let of = |number| signal(number, [1, 6, 9, 0]);
+        assert_eq!([62, 200, 234, 1].map(of), [Some(6), Some(6), Some(9), None]);
+        assert_eq!(signal(62, [1, 0, 0, 0]), None);
+    }
 }

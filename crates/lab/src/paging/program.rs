@@ -9,8 +9,11 @@
 use std::path::Path;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
-use object::elf::{EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PF_X, PT_INTERP, PT_LOAD};
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::elf::{
+    DF_1_PIE, DT_FLAGS_1, EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PF_X, PT_INTERP, PT_LOAD,
+    ProgramHeader64,
+};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{LittleEndian, Object, ObjectSymbol, SymbolKind};
 use vmtax_durable::read_small;
 use vmtax_guest::layout::{self, PROGRAM};
@@ -36,6 +39,8 @@ pub struct SimulatedProgram {
     /// What its addresses are larger than in its file.
     moved: u64,
     functions: Vec<Function>,
+    /// Its command, and a checksum of its file.
+    pub(crate) name: String,
 }
 
 #[derive(Debug)]
@@ -54,9 +59,12 @@ pub(crate) enum RecordedCode<'a> {
 }
 
 impl RecordedCode<'_> {
-    /// Whether an instruction is of it.
+    /// Whether an instruction is of it; those that a program has made itself are.
     pub(crate) fn has(self, address: u64) -> bool {
-        self.bytes(address).is_some()
+        match self {
+            RecordedCode::Payload(_) => self.bytes(address).is_some(),
+            RecordedCode::Program(_) => (PROGRAM..layout::PROGRAM_END).contains(&address),
+        }
     }
 
     /// The instruction at an address.
@@ -93,7 +101,8 @@ impl RecordedCode<'_> {
                     (offset < bytes.len() as u64).then_some(offset as usize)
                 };
                 let pieces = program.program.pieces.iter();
-                pieces.filter_map(|piece| piece.1.get(of(piece)?..)).next()
+                // Later ones are written over earlier ones.
+                pieces.rev().filter_map(|piece| piece.1.get(of(piece)?..)).next()
             }
         }
     }
@@ -108,7 +117,12 @@ impl SimulatedProgram {
         let path = Path::new(words.first().map_or("", String::as_str));
         let problem = |problem: String| Error::Program { path: path.to_owned(), problem };
         let bytes = read_small(path, MOST_FILE).map_err(Error::io(path, "read the program"))?;
-        loaded(&bytes, words).map_err(problem)
+        let program = loaded(&bytes, words).map_err(problem)?;
+        let checksum = crc32fast::hash(&bytes);
+        Ok(SimulatedProgram {
+            name: format!("{} (CRC-32 {checksum:08x})", words.join(" ")),
+            ..program
+        })
     }
 }
 
@@ -124,9 +138,14 @@ fn loaded(bytes: &[u8], words: &[String]) -> Result<SimulatedProgram, String> {
     if segments.iter().any(|segment| segment.p_type(endian) == PT_INTERP) {
         return Err("is linked dynamically; link it with -static".to_owned());
     }
+    if kind == ET_DYN && is_library(segments, bytes) {
+        return Err("is a shared library, and no program".to_owned());
+    }
     let moved = if kind == ET_DYN { PROGRAM } else { 0 };
     let heap_end = END - STACK;
+    let entry = header.e_entry(endian).wrapping_add(moved);
     let (mut pieces, mut end, mut headers) = (Vec::new(), PROGRAM, 0);
+    let (mut size, mut has_entry) = (0, false);
     for segment in segments.iter().filter(|segment| segment.p_type(endian) == PT_LOAD) {
         let from = segment.p_vaddr(endian).wrapping_add(moved);
         let to = from.checked_add(segment.p_memsz(endian));
@@ -135,10 +154,18 @@ fn loaded(bytes: &[u8], words: &[String]) -> Result<SimulatedProgram, String> {
                 "has a segment at {from:#x}, and programs are loaded from {PROGRAM:#x} to {heap_end:#x}; link it with -static-pie"
             ));
         };
+        if segment.p_filesz(endian) > segment.p_memsz(endian) {
+            return Err(format!("has a segment at {from:#x} with more bytes than memory"));
+        }
         let data = segment.data(endian, bytes).map_err(|()| "is cut off".to_owned())?;
         let used = data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        size += used;
+        if size > MOST_LOADED {
+            return Err(format!("has more than {MOST_LOADED} bytes to load"));
+        }
         if segment.p_flags(endian).0 & PF_X.0 != 0 {
-            check_marks(data, from)?;
+            check_marks(&data[..used], from)?;
+            has_entry |= (from..to).contains(&entry);
         }
         if segment.p_offset(endian) == 0 {
             headers = from + header.e_phoff(endian);
@@ -149,11 +176,9 @@ fn loaded(bytes: &[u8], words: &[String]) -> Result<SimulatedProgram, String> {
     if pieces.is_empty() {
         return Err("has nothing to load".to_owned());
     }
-    let size: usize = pieces.iter().map(|(_, bytes)| bytes.len()).sum();
-    if size > MOST_LOADED {
-        return Err(format!("has {size} bytes to load, and at most {MOST_LOADED} can be loaded"));
+    if !has_entry {
+        return Err(format!("starts at {entry:#x}, where it has no code"));
     }
-    let entry = header.e_entry(endian).wrapping_add(moved);
     let auxiliary = [
         (3, headers),
         (4, u64::from(header.e_phentsize(endian))),
@@ -165,10 +190,21 @@ fn loaded(bytes: &[u8], words: &[String]) -> Result<SimulatedProgram, String> {
     pieces.push((stack, top));
     let heap = (end.next_multiple_of(PAGE) as u32, heap_end as u32);
     let program = UserProgram { pieces, entry: entry as u32, stack, heap };
-    Ok(SimulatedProgram { program, moved, functions: functions(bytes, moved) })
+    let (functions, name) = (functions(bytes, moved), String::new());
+    Ok(SimulatedProgram { program, moved, functions, name })
 }
 
-/// The recorder looks at the bytes before a mark's second instruction, as far as they are in its page.
+/// Linkers set DF_1_PIE in programs that can be loaded anywhere, and not in libraries.
+fn is_library(segments: &[ProgramHeader64<LittleEndian>], bytes: &[u8]) -> bool {
+    let endian = LittleEndian;
+    let tables = segments.iter().filter_map(|one| one.dynamic(endian, bytes).ok().flatten());
+    let is_pie = |one: &object::elf::Dyn64<LittleEndian>| {
+        one.tag(endian) == DT_FLAGS_1 && one.val(endian) & DF_1_PIE.0 != 0
+    };
+    { tables }.any(|table| !table.iter().any(is_pie))
+}
+
+/// The recorder looks at the 8 bytes before a mark's second instruction, if they are in its page.
 fn check_marks(code: &[u8], from: u64) -> Result<(), String> {
     let is_mark = |bytes: &[u8]| {
         matches!(
@@ -177,11 +213,12 @@ fn check_marks(code: &[u8], from: u64) -> Result<(), String> {
         )
     };
     let marks = code.windows(MARK).enumerate().filter(|(_, bytes)| is_mark(bytes));
-    let crosses = |at: u64| at % PAGE + MARK as u64 > PAGE;
-    match { marks }.map(|(at, _)| from + at as u64).find(|at| crosses(*at)) {
-        Some(at) => {
-            Err(format!("has a mark at {at:#x}, which lies in two pages; move it by 8 bytes"))
-        }
+    // Its second instruction is its last 3 bytes.
+    let is_missed = |at: u64| at % PAGE < 3 || at % PAGE + MARK as u64 > PAGE;
+    match { marks }.map(|(at, _)| from + at as u64).find(|at| is_missed(*at)) {
+        Some(at) => Err(format!(
+            "has a mark at {at:#x}, too near to where a page begins; move it by 16 bytes"
+        )),
         None => Ok(()),
     }
 }
@@ -229,4 +266,140 @@ fn functions(bytes: &[u8], moved: u64) -> Vec<Function> {
         .collect();
     functions.sort_by_key(|function| function.start);
     functions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A segment: its flags, and what the file says of it.
+    #[derive(Clone, Copy)]
+    struct Segment {
+        flags: u32,
+        offset: u64,
+        address: u64,
+        in_file: u64,
+        in_memory: u64,
+    }
+
+    const CODE: Segment =
+        Segment { flags: 5, offset: 0, address: 0x40_0000, in_file: 0x100, in_memory: 0x100 };
+    const ENTRY: u64 = 0x40_0040;
+
+    /// An ELF file with these PT_LOADs.
+    fn elf(kind: u16, entry: u64, segments: &[Segment]) -> Vec<u8> {
+        let mut bytes = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+        bytes.extend([kind, 62].into_iter().flat_map(u16::to_le_bytes));
+        bytes.extend(1_u32.to_le_bytes());
+        bytes.extend([entry, 64, 0].into_iter().flat_map(u64::to_le_bytes));
+        bytes.extend(0_u32.to_le_bytes());
+        let sizes = [64, 56, segments.len() as u16, 64, 0, 0];
+        bytes.extend(sizes.into_iter().flat_map(u16::to_le_bytes));
+        for one in segments {
+            bytes.extend([1, one.flags].into_iter().flat_map(u32::to_le_bytes));
+            let words = [one.offset, one.address, one.address, one.in_file, one.in_memory, 0x1000];
+            bytes.extend(words.into_iter().flat_map(u64::to_le_bytes));
+        }
+        bytes.resize(bytes.len().max(0x1000), 0x90);
+        bytes
+    }
+
+    fn refused(bytes: &[u8]) -> String {
+        loaded(bytes, &["a".to_owned()]).map(|_| ()).unwrap_err()
+    }
+
+    #[test]
+    fn a_program_is_loaded_where_it_says() {
+        let found = loaded(&elf(2, ENTRY, &[CODE]), &["a".to_owned()]).unwrap().program;
+        assert_eq!((found.entry, found.pieces[0].0), (0x40_0040, 0x40_0000));
+        assert_eq!(found.pieces.len(), 2);
+        let moved = Segment { address: 0x1000, ..CODE };
+        let found = loaded(&elf(3, 0x1040, &[moved]), &["a".to_owned()]).unwrap().program;
+        assert_eq!((found.entry, found.pieces[0].0), (0x20_1040, 0x20_1000));
+    }
+
+    #[test]
+    fn broken_files_are_refused() {
+        let whole = elf(2, ENTRY, &[CODE]);
+        for length in [0, 4, 63, 64, 64 + 55] {
+            assert_eq!(refused(&whole[..length]), "is no program of x86-64 (a 64-bit ELF file)");
+        }
+        assert_eq!(refused(&whole[..0x80]), "is cut off");
+        assert_eq!(refused(&elf(2, ENTRY, &[])), "has nothing to load");
+        let of = |segment| refused(&elf(2, ENTRY, &[CODE, segment]));
+        let larger = Segment { in_file: 0x101, ..CODE };
+        assert_eq!(of(larger), "has a segment at 0x400000 with more bytes than memory");
+        for (address, in_memory) in [(u64::MAX, 0), (u64::MAX, 0x100), (0x40_0000, u64::MAX)] {
+            let said = of(Segment { address, in_memory, ..CODE });
+            assert!(said.starts_with(&format!("has a segment at {address:#x}, and")), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_program_starts_in_its_code() {
+        let data = Segment { flags: 6, address: 0x50_0000, ..CODE };
+        for entry in [0, 0x3f_ffff, 0x40_0100, 0x50_0000, ENTRY | 1 << 32, u64::MAX] {
+            assert_eq!(
+                refused(&elf(2, entry, &[CODE, data])),
+                format!("starts at {entry:#x}, where it has no code")
+            );
+        }
+    }
+
+    #[test]
+    fn bytes_that_many_segments_share_count_each_time() {
+        let all = vec![Segment { in_file: 0x1000, in_memory: 0x1000, ..CODE }; 60_000];
+        assert_eq!(refused(&elf(2, ENTRY, &all)), "has more than 4000000 bytes to load");
+    }
+
+    #[test]
+    fn a_library_is_no_program() {
+        let mut library = elf(3, 0x1040, &[Segment { address: 0x1000, ..CODE }; 2]);
+        // The second is a dynamic table with one entry, behind the headers.
+        let (table, at) = (64 + 56, 0x200_usize);
+        library[table] = 2;
+        library[table + 8..table + 16].copy_from_slice(&(at as u64).to_le_bytes());
+        library[table + 32..table + 40].copy_from_slice(&16_u64.to_le_bytes());
+        for (flags, is_library) in [(1, true), (0x0800_0001, false)] {
+            let entry = [0x6fff_fffb_u64, flags].map(u64::to_le_bytes).concat();
+            library[at..at + 16].copy_from_slice(&entry);
+            let found = loaded(&library, &["a".to_owned()]).map(|_| ());
+            let expected = Err("is a shared library, and no program".to_owned());
+            assert_eq!(found, if is_library { expected } else { Ok(()) });
+        }
+    }
+
+    #[test]
+    fn marks_that_the_recorder_would_miss_are_refused() {
+        for mark in
+            [[0xbb, 0x11, 1, 0, 0, 0x64, 0x67, 0x90], [0xbb, 0x22, 2, 0, 0, 0x64, 0x67, 0x90]]
+        {
+            for (offset, is_seen) in
+                [(0, false), (2, false), (3, true), (4088, true), (4089, false), (4096, false)]
+            {
+                let mut code = vec![0; 2 * PAGE as usize];
+                code[offset..offset + MARK].copy_from_slice(&mark);
+                assert_eq!(check_marks(&code, PROGRAM).is_ok(), is_seen, "{offset}");
+            }
+        }
+        let code = [0xbb, 0x11, 1, 0, 0, 0x64, 0x67, 0x90];
+        assert_eq!(
+            check_marks(&code, 0x40_0001).unwrap_err(),
+            "has a mark at 0x400001, too near to where a page begins; move it by 16 bytes"
+        );
+    }
+
+    #[test]
+    fn of_overlapping_pieces_the_last_counts() {
+        let pieces = vec![(0x40_0000, vec![0x90, 0x90, 0xc3]), (0x40_0001, vec![0xf4])];
+        let program = UserProgram { pieces, ..UserProgram::default() };
+        let (functions, name) = (Vec::new(), String::new());
+        let program = SimulatedProgram { program, moved: 0, functions, name };
+        let code = RecordedCode::Program(&program);
+        let first = |address: u64| code.bytes(address).map(|bytes| bytes[0]);
+        assert_eq!([0, 1, 2].map(|at| first(0x40_0000 + at)), [0x90, 0xf4, 0xc3].map(Some));
+        // Code that the program made.
+        assert_eq!(first(0x50_0000), None);
+        assert!(code.has(0x50_0000) && !code.has(layout::CODE) && !code.has(layout::PROGRAM_END));
+    }
 }

@@ -124,7 +124,7 @@ extern "C" fn reached(_vcpu: c_uint, info: u32, address: u64, data: *mut c_void)
     }
 }
 
-/// An access to a VMCB by QEMU. It takes the callback of the last instruction that had one and was left in the middle, so that such instructions have this.
+/// QEMU attributes its own access to the VMCB to the last instruction with a callback; instructions that can leave the guest get this one, which drops it.
 extern "C" fn ignored(_vcpu: c_uint, _info: u32, _address: u64, _data: *mut c_void) {}
 
 /// An instruction of a payload; `data` is its number.
@@ -193,7 +193,8 @@ extern "C" fn translated(first: *mut c_void, second: *mut c_void) {
         let first = (api.tb_get_insn)(tb, 0);
         let address = [(api.insn_vaddr)(first), (api.insn_haddr)(first) as u64];
         let last = (api.insn_vaddr)((api.tb_get_insn)(tb, count - 1));
-        let may_continue = recorder.marks.words.is_none() && count > 1 && last & PAGE > PAGE - 15;
+        let may_continue =
+            recorder.marks.words.is_none() && count > 1 && last & IN_PAGE > IN_PAGE - 15;
         let (mut sizes, mut code) = (Vec::with_capacity(count), Vec::with_capacity(count * 5));
         for index in 0..count {
             let insn = (api.tb_get_insn)(tb, index);
@@ -355,7 +356,7 @@ unsafe fn before(out: *const u8) -> Option<Option<u32>> {
 /// # Safety
 /// If not null, it points into a page of guest memory.
 unsafe fn before_in_page(instruction: *const u8) -> Option<[u8; 8]> {
-    if instruction.is_null() || instruction as u64 & PAGE < 8 {
+    if instruction.is_null() || instruction as u64 & IN_PAGE < 8 {
         return None;
     }
     // SAFETY: the eight bytes before it are in its page.
@@ -363,7 +364,7 @@ unsafe fn before_in_page(instruction: *const u8) -> Option<[u8; 8]> {
 }
 
 /// The bits of an address within its page.
-const PAGE: u64 = 0xfff;
+const IN_PAGE: u64 = 0xfff;
 
 /// What arm64's marks end with: `STR W19, [X9]`, `HINT 85`.
 const STORE: [u8; 4] = 0xb900_0133_u32.to_le_bytes();

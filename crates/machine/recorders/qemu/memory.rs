@@ -268,7 +268,7 @@ impl Accesses {
 
     /// A mark of a program's own is about to be executed: the first or the last instruction that counts.
     pub(crate) fn parts(&mut self, starts: bool) {
-        if self.on {
+        if self.on && self.is_inside {
             self.entries_of_executed();
             self.entry([PART, starts.into(), 0]);
         }

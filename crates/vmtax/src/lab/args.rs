@@ -133,7 +133,7 @@ pub(crate) struct LabRunArgs {
 
     /// Run this static program of x86-64 Linux in place of the patterns of --suite paging, with its arguments: words are split at spaces. Marked by two
     /// instructions (SSC marks 0x111 and 0x222, as for Intel's SDE), what is between them counts; otherwise all.
-    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["operation", "operation_file"])]
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["operation", "operation_file", "batches"])]
     pub(crate) program: Option<String>,
 
     /// Run this multiboot program, such as a .flat file of kvm-unit-tests, as a guest instead of operations. Its exits are recorded; its

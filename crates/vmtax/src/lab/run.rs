@@ -193,6 +193,9 @@ fn check(args: &LabRunArgs) -> anyhow::Result<()> {
         let message = "--program: takes the place of patterns; give --suite paging, and no other";
         return fail(Code::Usage, message);
     }
+    if args.program.as_ref().is_some_and(|command| command.trim().is_empty()) {
+        return fail(Code::Usage, "--program: names no program");
+    }
     if let Some(image) = &args.guest_kernel {
         let has_linux = |one: &&Definition| one.linux_guest().is_some();
         if args.host.host() != vmtax_lab::HostKind::Arm || !all.iter().any(has_linux) {

@@ -1,4 +1,4 @@
-// A static program whose marked part has the loop of the lab's pattern `matmul`: compilers cannot change it. Without arguments it succeeds.
+// A static program whose marked part has the loop of the lab's pattern `matmul`: compilers cannot change it. Without arguments it succeeds; with three it aborts.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -46,5 +46,6 @@ int main(int argc, char **argv) {
     for (float *weight = (float *)all; (char *)weight < all + ROWS * ROW; weight++) *weight = 1;
     multiply(all, (char *)vector, results);
     printf("the product is %g for %s\n", results[COLUMNS - 1], argc > 1 ? argv[1] : "nobody");
+    if (argc > 3) abort();
     return argc > 2 ? atoi(argv[2]) : results[COLUMNS - 1] != 2 * ROWS;
 }

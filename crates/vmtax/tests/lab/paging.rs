@@ -238,6 +238,11 @@ fn a_marked_part_of_a_program_walks_as_cachegrind_says() {
             );
         }
         if sizes != "2M on 2M" {
+            for processor in ["zen4", "zen3"] {
+                let expected = if pages.ends_with("24g") { 3.0 } else { 2.0 };
+                let references = number(&on_of(paging, processor)["references_per_walk"]);
+                assert!((references - expected).abs() < 5e-3, "{pages} {processor} {references}");
+            }
             let [walks] = paging["instructions"].as_array().unwrap().as_slice() else {
                 panic!("{paging}")
             };
@@ -262,6 +267,8 @@ fn a_whole_program_is_the_same_in_two_runs() {
     assert!(all > CACHEGRIND[3].1 + 4_096_000 && all < CACHEGRIND[3].1 + 4_200_000, "{all}");
     assert_eq!(all, accesses("program-2m-on-2m"));
     assert_eq!(report["operations"], json(&run)["operations"]);
+    let notes = report["losses"]["notes"].to_string();
+    assert!(notes.contains(&format!("he program is {path} (CRC-32 ")), "{notes}");
     fs::remove_file(path).unwrap();
 }
 
@@ -276,6 +283,7 @@ fn programs_that_cannot_run_are_refused() {
             7,
             "the program exited with code 3; its last line: the product is 8192 for you",
         ),
+        (format!("{fails} you 3 aborts"), 7, "the program raised signal 6"),
         (dynamic.clone(), 4, "is linked dynamically; link it with -static"),
         (
             high.clone(),
@@ -296,6 +304,14 @@ fn programs_that_cannot_run_are_refused() {
             .contains("--program: takes the place of patterns; give --suite paging, and no other"),
         "{errors}"
     );
+    for (flags, said) in [
+        (&["--program", " "][..], "--program: names no program"),
+        (&["--program", &fails, "--batches", "9"], "'--batches <N>'"),
+    ] {
+        let (code, errors) = refused(&[&["lab", "run", "--suite", "paging"], flags].concat());
+        assert_eq!(code, 2, "{errors}");
+        assert!(errors.contains(said), "{errors}");
+    }
     [fails, dynamic, high].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
