@@ -465,7 +465,9 @@ impl<R: Read> TcgReader<'_, '_, R> {
         if level == 0 && last == StackEffect::Enter && whole {
             return self.enter(block.place(block.count()), to);
         }
-        if to == block.place(done - 1) && last == StackEffect::None && self.restarts(block, done) {
+        // QEMU leaves a block in a store that changes the block's own code, and begins the store again.
+        let accesses = || matches!(leaves(block.instruction(done - 1)), Leaves::Accesses(_));
+        if to == block.place(done - 1) && last == StackEffect::None && accesses() {
             return self.flow.undone();
         }
         match gate {
@@ -496,11 +498,6 @@ impl<R: Read> TcgReader<'_, '_, R> {
             Leaves::Never => is_over && !(done < block.count() && divides(code)),
             Leaves::Intercepted(_) | Leaves::Perhaps(_) | Leaves::Undefined(_) => false,
         }
-    }
-
-    /// Whether QEMU executes the last instruction again, which comes next: it writes to the page of its own block.
-    fn restarts(&self, block: &TcgBlock, done: u32) -> bool {
-        matches!(leaves(block.instruction(done - 1)), Leaves::Accesses(_))
     }
 
     /// What the last instruction has done to the stack.

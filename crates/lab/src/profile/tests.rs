@@ -153,7 +153,7 @@ fn accesses_before_the_last_instruction_begins_are_not_its_own() {
     assert_eq!(found.map(|found| found.begun), Ok(9));
 }
 
-/// QEMU executes a store alone, and so begins it twice, if it writes to the page of its block.
+/// QEMU begins a store again, in a block of its own.
 #[test]
 fn a_store_that_is_begun_again_is_counted_once() {
     let mut record = TcgRecord::new();
