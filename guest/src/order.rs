@@ -106,7 +106,8 @@ pub struct Operation {
     pub step: Option<LifeStep>,
     /// Memory with page tables of its own, whose accesses are recorded.
     pub paging: Option<Paging>,
-    /// Words of that memory, if it is [`Paging::probed`].
+    /// Words of that memory, if it is [`Paging::probed`]; otherwise the numbers of its frames in the order of its pages, in place of those that its
+    /// scattering gives.
     pub words: Vec<u32>,
 }
 
@@ -131,13 +132,9 @@ pub struct Paging {
 }
 
 impl Paging {
-    /// Frames that are scattered over more than the memory itself are scattered over so much. Returns whether they are.
-    pub fn scatter(&mut self, mib: u32) -> bool {
-        let is_wide = self.scattered_mib > self.bytes >> 20;
-        if is_wide {
-            self.scattered_mib = mib;
-        }
-        is_wide
+    /// Whether its frames are scattered over more than the memory itself.
+    pub fn is_wide(&self) -> bool {
+        self.scattered_mib > self.bytes >> 20
     }
 }
 

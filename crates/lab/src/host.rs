@@ -25,6 +25,7 @@ pub use kinds::{Ability, HostKind};
 
 use crate::conversation::Conversation;
 use crate::exceptions::{self, ExceptionReading};
+use crate::paging::Frames;
 use crate::{Error, elf, observer};
 
 /// The program inside, built with this crate and compressed.
@@ -103,8 +104,8 @@ pub struct HostSetup {
     pub processors: u32,
     /// Additional memory beyond the needs of the host and the observer's files, MiB.
     pub memory_mib: u32,
-    /// MiB over which operations whose frames are scattered have them, in place of those of their names.
-    pub scattered_mib: Option<u32>,
+    /// Where operations whose frames are scattered over 24 GiB by their names have them instead.
+    pub frames: Option<Frames>,
     /// Folder for saved states.
     pub cache: PathBuf,
     /// Boot again, and replace the saved state.
@@ -174,7 +175,7 @@ impl HostSetup {
             brought: Vec::new(),
             processors: 1,
             memory_mib: 0,
-            scattered_mib: None,
+            frames: None,
             cache,
             fresh: false,
             profile: false,

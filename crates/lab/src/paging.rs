@@ -12,6 +12,7 @@
 //! latencies, which are the time of loads that depend on each other and of nothing else.
 
 mod accessed;
+mod layout;
 mod model;
 mod processor;
 mod program;
@@ -29,9 +30,22 @@ use std::thread::JoinHandle;
 use crate::Error;
 pub(crate) use accessed::Outcome;
 pub use accessed::{InstructionPaging, Paging};
+pub use layout::{FrameLayout, Frames};
 pub use processor::Processor;
 pub use program::SimulatedProgram;
 pub(crate) use program::{BYTES, RecordedCode};
+
+/// What a run loads from files with these contents: a program within the memory of programs, each frame of a layout once, or a sentence.
+///
+/// # Panics
+/// When one of these does not hold.
+#[cfg(feature = "fuzz")]
+pub fn check_files(bytes: &[u8]) {
+    program::check(bytes);
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        layout::check(text);
+    }
+}
 
 /// A record that a separate thread reads while it is written.
 pub(crate) struct Reading(JoinHandle<(BTreeMap<u16, Outcome>, Option<String>)>);

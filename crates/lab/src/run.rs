@@ -8,7 +8,7 @@ use crate::exceptions::ExceptionReading;
 use crate::host::{self, HostKind, HostSetup, Ready};
 use crate::measured::{MeasuredMemory, MeasuredOperation, workload};
 use crate::outcomes::Outcomes;
-use crate::paging::{self, RecordedCode};
+use crate::paging::{self, Frames, RecordedCode};
 use crate::profile::{
     BatchClock, Clocked, DebugSource, OperationMeasure, RecordReading, WholeRecord,
 };
@@ -65,8 +65,12 @@ pub fn run(setup: &HostSetup, plan: &LabPlan, progress: &dyn Fn(&str)) -> Result
     start.notes.extend(setup.protected.then(|| EXPERIMENTAL.to_owned()));
     start.notes.extend(unnamed);
     start.notes.extend(program.map(|one| format!("the program is {}", one.name)));
-    start.notes.extend(setup.scattered_mib.map(|mib| {
-        format!("frames that are scattered over 24 GiB by their operation's name are scattered over {mib} MiB")
+    start.notes.extend(setup.frames.as_ref().map(|frames| {
+        let by = "frames that are scattered over 24 GiB by their operation's name are";
+        match frames {
+            Frames::Within(mib) => format!("{by} scattered over {mib} MiB"),
+            Frames::Of(layout) => format!("{by} those of {}", layout.name),
+        }
     }));
     let mut recorded = recorded;
     let mut reading = None;
@@ -202,16 +206,23 @@ impl Task {
 fn tasks(setup: &HostSetup, plan: &LabPlan) -> Result<Vec<Task>, Error> {
     let isa = setup.host.isa();
     let mut tasks = Vec::new();
-    let mut is_scattered = setup.scattered_mib.is_none();
+    let mut is_scattered = setup.frames.is_none();
     for level in 1..=if setup.nested { 2 } else { 1 } {
         for definition in definitions(plan, setup, level) {
             let number = tasks.len() as u16;
             let (batches, last) = batches(setup, plan, definition);
             let mut ordered = definition.order(isa, number, (level, setup.protected), batches)?;
             ordered.operation.last = last;
-            if let (Some(paging), Some(mib)) = (&mut ordered.operation.paging, setup.scattered_mib)
-            {
-                is_scattered |= paging.scatter(mib);
+            let operation = &mut ordered.operation;
+            let wide = operation.paging.as_mut().filter(|paging| paging.is_wide());
+            if let (Some(paging), Some(frames)) = (wide, &setup.frames) {
+                is_scattered = true;
+                match frames {
+                    Frames::Within(mib) => paging.scattered_mib = *mib,
+                    Frames::Of(layout) => {
+                        (operation.words, paging.scattered_mib) = layout.of(paging.bytes)?;
+                    }
+                }
             }
             tasks.push(Task { definition, ordered });
         }

@@ -4,6 +4,7 @@ pub(crate) mod args;
 mod bisect;
 mod compare;
 mod flat;
+mod layout;
 mod list;
 mod measure;
 mod remedy;
@@ -20,5 +21,6 @@ pub(crate) fn main(args: &LabArgs) -> anyhow::Result<()> {
         LabVerb::BisectStep(args) => bisect::run(args),
         LabVerb::Remedy(args) => remedy::run(args),
         LabVerb::List(args) => list::run(args),
+        LabVerb::Layout(args) => layout::run(args),
     }
 }

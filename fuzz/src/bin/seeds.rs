@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use build::{Buffer, Codec, Page, Spec};
 use bytes::Bytes;
 use shrink::Perf;
-use vmtax_guest::job::{JobAnswer, JobCounter, Job, JobOutcome, JobRequest};
+use vmtax_guest::job::{Job, JobAnswer, JobCounter, JobOutcome, JobRequest};
 use vmtax_guest::order::{FollowingFile, encode};
 
 /// Bytes of a block of compressed data: it holds some records and splits one.
@@ -51,6 +51,7 @@ fn main() -> Result {
         Seeds::matrices,
         Seeds::answers,
         Seeds::records,
+        Seeds::guest_files,
     ];
     all.into_iter().try_for_each(|make| make(&seeds))
 }
@@ -110,6 +111,26 @@ impl Seeds<'_> {
         let own = "repeats = 2\ncategories = [\"host\", \"far\"]\n[ssh]\nfar = \"me@host\"\n[[workload]]\nname = \"w\"\n\
                    command = [\"w\", \"{port}\"]\nmetric = \"t\"\nunit = \"s\"\nbetter = \"lower\"\npattern = 't=([0-9.]+)'\n";
         self.write("matrix", "own", own.as_bytes())
+    }
+
+    /// A program with one segment, and frames of a process.
+    fn guest_files(&self) -> Result {
+        let code = [0xb8, 60, 0, 0, 0, 0x0f, 0x05];
+        let (headers, at) = (64 + 56_u64, 0x40_0000_u64);
+        let bytes = headers + code.len() as u64;
+        let mut program = b"\x7fELF\x02\x01\x01".to_vec();
+        program.resize(16, 0);
+        program.extend([2_u16, 62].iter().flat_map(|half| half.to_le_bytes()));
+        program.extend(1_u32.to_le_bytes());
+        program.extend([at + headers, 64, 0].iter().flat_map(|word| word.to_le_bytes()));
+        program.extend(0_u32.to_le_bytes());
+        program.extend([64_u16, 56, 1, 64, 0, 0].iter().flat_map(|half| half.to_le_bytes()));
+        program.extend([1_u32, 5].iter().flat_map(|half| half.to_le_bytes()));
+        program
+            .extend([0, at, at, bytes, bytes, 0x1000].iter().flat_map(|word| word.to_le_bytes()));
+        program.extend(code);
+        self.write_one("guest_files", "program", &program)?;
+        self.write_one("guest_files", "frames", b"frame,pages\n7,3\n300,1\n299,1\n512,512\n")
     }
 
     /// Requests to an agent, and its answers.
@@ -308,7 +329,11 @@ impl Seeds<'_> {
         ] {
             let path = dir.path().join(name);
             let parent = child.then(|| Checkpoint::open(&parent)).transpose()?;
-            let mut writer = CheckpointWriter::create(&path, CheckpointOptions { zstd, parent, live }, &mut cpu)?;
+            let mut writer = CheckpointWriter::create(
+                &path,
+                CheckpointOptions { zstd, parent, live },
+                &mut cpu,
+            )?;
             writer.region("m", 64)?;
             let mut pages: Vec<u8> = (0..4 * 4096u32).map(|i| (i / 5 * 7) as u8).collect();
             pages[4096..8192].fill(9);
@@ -335,7 +360,12 @@ impl Seeds<'_> {
         let mut writer = RunWriter::create(&folder, &options)?;
         writer.time(&vmtax_events::TimeRow { wall_ns: 7, guest_ns: 7, ..Default::default() })?;
         let mut recording = vmtax_events::Recording::default();
-        recording.vms.push(vmtax_events::Vm { id: 1, name: "vm".to_owned(), inferred: true, ..Default::default() });
+        recording.vms.push(vmtax_events::Vm {
+            id: 1,
+            name: "vm".to_owned(),
+            inferred: true,
+            ..Default::default()
+        });
         let mut losses = vmtax_events::Losses::default();
         losses.truncated.push("the input ends at byte 4".to_owned());
         writer.finish(&recording, &losses)?;

@@ -102,7 +102,12 @@ impl Paged {
             paged.probed(probed, words)?;
             return Ok(paged);
         }
-        let frames = frames(data / PAGE, room / PAGE, paging.scattered_mib > 0);
+        let frames = match words {
+            [] => frames(data / PAGE, room / PAGE, paging.scattered_mib > 0),
+            _ => {
+                words.iter().map(|frame| layout::FRAME_TABLES + u64::from(*frame) * PAGE).collect()
+            }
+        };
         if paged.private.is_none() {
             frames.iter().for_each(|frame| paged.put(*frame, 0));
         }

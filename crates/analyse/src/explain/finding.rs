@@ -328,7 +328,7 @@ pub const SIMULATED_WALKS: SimulatedWalks = SimulatedWalks {
     small: 0.9778,
     large: 0.00004,
     contiguous: 2.00,
-    scattered: 3.00,
+    scattered: 3.51,
 };
 
 /// A line of evidence.

@@ -174,8 +174,11 @@ impl Model {
 
     /// The walker reads an entry.
     fn reference(&mut self, physical: u64) {
-        let nearest = self.processor.walker.as_ref().map_or(0, |one| one.reads.saturating_sub(1));
+        let walker = self.processor.walker.as_ref();
+        let (nearest, more) =
+            walker.map_or((0, 0), |one| (one.reads.saturating_sub(1), one.cycles));
         let (found, cycles) = self.latency(physical, nearest);
+        let cycles = cycles.map(|cycles| cycles + more);
         self.counts().references[found] += 1;
         self.counts().walk_cycles += cycles.unwrap_or(0);
         self.takes(cycles);

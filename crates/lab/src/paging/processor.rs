@@ -56,6 +56,8 @@ pub(super) struct Walker {
     pub(super) tables: usize,
     /// The nearest cache that it reads, from 1.
     pub(super) reads: usize,
+    /// What a read takes beyond the latency of that cache.
+    pub(super) cycles: u64,
     source: String,
 }
 

@@ -251,6 +251,19 @@ fn stack(words: &[String], auxiliary: &[(u64, u64)]) -> Result<(u32, Vec<u8>), S
     Ok((pointer as u32, bytes))
 }
 
+#[cfg(feature = "fuzz")]
+pub(super) fn check(bytes: &[u8]) {
+    match loaded(bytes, &["program".to_owned()]) {
+        Ok(loaded) => {
+            for (at, bytes) in &loaded.program.pieces {
+                let (from, to) = (u64::from(*at), u64::from(*at) + bytes.len() as u64);
+                assert!(from >= PROGRAM && to <= END, "{from:#x} to {to:#x}");
+            }
+        }
+        Err(problem) => assert!(!problem.is_empty()),
+    }
+}
+
 /// Functions with a size, by address.
 fn functions(bytes: &[u8], moved: u64) -> Vec<Function> {
     let Ok(file) = object::File::parse(bytes) else { return Vec::new() };

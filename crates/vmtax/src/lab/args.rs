@@ -33,6 +33,7 @@ pub(crate) enum LabVerb {
     BisectStep(Box<BisectArgs>),
     Remedy(Box<RemedyArgs>),
     List(LabListArgs),
+    Layout(LayoutArgs),
 }
 
 /// The host of VMs of QEMU.
@@ -180,6 +181,10 @@ pub(crate) struct LabRunArgs {
     /// In the suite paging, scatter frames over so many MiB of guest-physical memory where the operation's name says 24 GiB.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(32..=61_440))]
     pub(crate) scattered: Option<u32>,
+
+    /// Have there the frames of a process: FILE is the output of `vmtax lab layout PID`.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "scattered")]
+    pub(crate) layout: Option<PathBuf>,
 
     /// Record all instructions that the emulated host executes, as a call tree of each operation.
     #[arg(long)]
@@ -413,6 +418,18 @@ pub(crate) enum Metric {
 pub(crate) struct LabListArgs {
     #[command(flatten)]
     pub(crate) to: OutputArgs,
+}
+
+/// Write which guest-physical pages a process has, for `vmtax lab run --layout`. Needs root in the VM of the process.
+#[derive(Debug, Args)]
+pub(crate) struct LayoutArgs {
+    /// The process.
+    #[arg(value_name = "PID")]
+    pub(crate) pid: u32,
+
+    /// Output file. [default: standard output]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
 }
 
 /// `--host`.

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use vmtax_analyse::By;
+use vmtax_lab::paging::{FrameLayout, Frames};
 use vmtax_lab::{HostSetup, PROTECTED_MODE};
 use vmtax_machine::kernel::Kernel;
-use vmtax_runs::lab::{DoneKernel, HostWork, measure};
+use vmtax_runs::lab::{DoneKernel, HostWork, fault, measure};
 use vmtax_store::Claim;
 
 use super::args::{Arrangement, LabRunArgs};
@@ -20,6 +21,9 @@ pub(super) fn work(
     claim: Option<Claim>,
 ) -> anyhow::Result<DoneKernel> {
     let host = args.host.host();
+    let layout = args.layout.as_deref().map(FrameLayout::read).transpose();
+    let layout = layout.map_err(|e| fault(e, None))?.map(Frames::Of);
+    let frames = layout.or(args.scattered.map(Frames::Within));
     let setup = |cache: PathBuf, console: PathBuf| HostSetup {
         guest_kernel: args.guest_kernel.clone(),
         nested: args.nested,
@@ -35,7 +39,7 @@ pub(super) fn work(
         brought: args.bring.clone(),
         processors: args.processors,
         memory_mib: args.memory,
-        scattered_mib: args.scattered,
+        frames,
         fresh: args.fresh,
         profile: args.profile,
         debug_info: args.debug_info.clone(),

@@ -12,6 +12,7 @@ mod arm_devices;
 #[path = "../../../report/tests/browser/mod.rs"]
 mod browser;
 mod budget;
+mod chains;
 mod check;
 mod ci;
 mod compare;

@@ -239,7 +239,7 @@ fn a_marked_part_of_a_program_walks_as_cachegrind_says() {
         }
         if sizes != "2M on 2M" {
             for processor in ["zen4", "zen3"] {
-                let expected = if pages.ends_with("24g") { 3.0 } else { 2.0 };
+                let expected = if pages.ends_with("24g") { SIMULATED_WALKS.scattered } else { 2.0 };
                 let references = number(&on_of(paging, processor)["references_per_walk"]);
                 assert!((references - expected).abs() < 5e-3, "{pages} {processor} {references}");
             }
@@ -315,6 +315,58 @@ fn programs_that_cannot_run_are_refused() {
     [fails, dynamic, high].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
+/// What a process's frames in this order give: the counts of contiguous frames, and more entries where each is in a region of its own.
+#[test]
+fn frames_are_those_of_a_layout() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("layout.csv").to_str().unwrap().to_owned();
+    let run = ["lab", "run", "--operation", "matmul-4k-on-4k-24g", "--layout", &file];
+    let references = |frames: String| {
+        fs::write(&file, format!("frame,pages\n{frames}")).unwrap();
+        let report = json(&run);
+        let on = on_of(&row(&report, "matmul-4k-on-4k-24g")["paging"], "zen4").clone();
+        assert_eq!(on["walks"], 256_320);
+        assert!(report["losses"]["notes"].to_string().contains(&file), "{report}");
+        number(&on["references_per_walk"])
+    };
+    let contiguous = references("0,8192\n".to_owned());
+    assert!((contiguous - SIMULATED_WALKS.contiguous).abs() < 5e-3, "{contiguous}");
+    let apart = references((0..8192).map(|page| format!("{},1\n", page * 512)).collect());
+    assert!(apart > 2.9, "{apart}");
+    for (text, code, said) in [
+        ("frame,pages\n0,8191\n", 4, "has 8191 frames, and an operation of the run has 8192"),
+        ("0,8192\n", 4, "does not begin with the line frame,pages; `vmtax lab layout PID` writes"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let (found, errors) = refused(&run);
+        assert_eq!(found, code, "{errors}");
+        assert!(errors.contains(said) && errors.contains(&file), "{errors}");
+    }
+    fs::remove_file(&file).unwrap();
+    let (code, errors) = refused(&run);
+    assert_eq!(code, 3, "{errors}");
+    assert!(errors.contains("layout.csv: cannot read the frames"), "{errors}");
+}
+
+#[test]
+fn the_layout_of_a_process_is_written() {
+    let own = std::process::id().to_string();
+    let output = crate::run::output(&["lab", "layout", &own]);
+    if output.status.success() {
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (first, rest) = text.split_once('\n').unwrap();
+        assert_eq!(first, "frame,pages");
+        assert!(rest.lines().count() > 1, "{text}");
+    } else {
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(errors.contains("the kernel shows its frames to root alone"), "{errors}");
+    }
+    // No process has this number (PID_MAX_LIMIT is 4,194,304).
+    let (code, errors) = refused(&["lab", "layout", "4194305"]);
+    assert_eq!(code, 3, "{errors}");
+    assert!(errors.contains("process 4194305: cannot read its mappings"), "{errors}");
+}
+
 #[test]
 fn frames_are_scattered_as_asked() {
     let scattered = |mib: &str| {
@@ -339,7 +391,7 @@ fn accesses_are_recorded_on_one_host_and_without_a_profile() {
         ),
         (
             &["--operation", "matmul-4k-on-4k,cpuid", "--scattered", "64"],
-            "--scattered: no operation of this run scatters frames over 24 GiB; those of the suite paging whose names end in -24g do",
+            "--scattered and --layout: no operation of this run scatters frames over 24 GiB; those of the suite paging whose names end in -24g do",
         ),
         (
             &["--suite", "paging", "--profile"],
