@@ -18,6 +18,9 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             Observed::Throttled { throttled, periods } => throttled <= periods,
             Observed::Thread(_, processors) => processors.is_finite() && processors >= 0.0,
             Observed::Swapping { out, back } => out.is_finite() && back.is_finite() && out >= 0.0 && back >= 0.0,
+            Observed::Disk { busy, await_ms, .. } => {
+                (0.0..=1.0).contains(&busy) && await_ms.is_finite() && await_ms >= 0.0
+            }
             Observed::Line { count, all, .. } => count <= all,
             Observed::LateRuns { count, .. } => count > 0,
             Observed::BootGaps { count, ns, all_ns, before } => {

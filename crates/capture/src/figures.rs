@@ -20,6 +20,7 @@ mod lines;
 mod programs;
 mod prose;
 mod setup;
+mod spaced;
 mod tables;
 mod value;
 
@@ -27,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vmtax_events::{Better, Sample};
 
-use self::blocks::{Blocks, blocks};
+use self::blocks::{Blocks, PostedTable, blocks};
 use self::lines::of_lines;
 use self::tables::{of_changes, of_table, of_titled};
 use self::value::known;
@@ -64,7 +65,12 @@ pub fn read(text: &str) -> Option<Vec<Sample>> {
     let Blocks { tables, lines, changes } = blocks(text);
     let mut samples = of_lines(&lines);
     if !of_titled(&tables, &mut samples) {
-        tables.iter().for_each(|table| of_table(table, &mut samples));
+        for table in &tables {
+            let is_other = |other: &PostedTable| {
+                other.title != table.title && other.head == table.head && !table.title.is_empty()
+            };
+            of_table(table, tables.iter().any(is_other), &mut samples);
+        }
     }
     let ends = |samples: &mut Vec<Sample>| {
         samples.retain(|one| one.value.is_finite() && !one.category.is_empty());
@@ -160,7 +166,8 @@ fn kind_of(unit: &str) -> &str {
 }
 
 fn names_metric(text: &str) -> bool {
-    let text = text.to_lowercase();
+    // Threads are nothing that is read.
+    let text = text.to_lowercase().replace("thread", "");
     let mut words = text.split(|c: char| !c.is_alphanumeric());
     METRICS.iter().any(|part| text.contains(part)) || words.any(|word| METRIC_WORDS.contains(&word))
 }
@@ -440,6 +447,62 @@ mod tests {
             read_values(text),
             ["READ : VMM A queue_size=1024 131 MiB/s", "READ : VMM B queue_size=1024 67.3 MiB/s"]
         );
+    }
+
+    /// Tables whose columns are apart by blanks: their rows or their columns are set-ups by name, or set-ups stand beside workloads.
+    #[test]
+    fn blanks_are_between_columns() {
+        let grid = "NAME          WORKLOAD     Bandwidth    IOPS\nshared        read         35(MiB/s)    9191\nshared-own    read         55(MiB/s)    13k\n\nshared        write        22(MiB/s)    5801\nshared-own    write        30(MiB/s)    7927\n";
+        let all = read_values(grid);
+        assert_eq!(all.len(), 8);
+        assert_eq!(all[0], "read Bandwidth: shared 35 MiB/s");
+        assert_eq!(all[7], "write IOPS: shared-own 7927 IOPS");
+        let named = "Host\n               build time      gain\n   Original    150.5 seconds\n   Patched     150.2 seconds   none\nTwo VMs\n               build time      gain\n   Original    900 seconds\n   Patched     354 seconds     +150%\n";
+        assert_eq!(
+            read_values(named),
+            [
+                "Original build time: Host 150.5 seconds",
+                "Original build time: Two VMs 900 seconds",
+                "Patched build time: Host 150.2 seconds",
+                "Patched build time: Two VMs 354 seconds"
+            ]
+        );
+        let jobs = "1 job\tread/write\tThroughput\tIOPS\n\t\t\t(MB/s)\t\t(k)\nvanilla\tread\t\t1037\t\t253\n\t\twrite\t\t1148\t\t280\noptimized\tread\t\t1160\t\t283\n\t\twrite\t\t1195\t\t292\n";
+        let all = read_values(jobs);
+        assert_eq!(all[0], "1 job, read Throughput (MB/s): vanilla 1037 MB/s");
+        // A list of what happened names no set-up.
+        for none in [
+            "Event name          Samples    Time(ns)\nFIRST_FAULT         1496       88961\nSECOND_FAULT        887        27285\n",
+            "Device      Read time    Write time\nvda         10 ms        20 ms\nvdb         11 ms        21 ms\n",
+            "NAME    Bandwidth\nhost    35 MiB/s\n",
+        ] {
+            assert_eq!(read(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_rule_between_rows_ends_no_table() {
+        let bars = " test  |  after-patch   |  before-patch\n-------+----------------+---------------\n Copy  | 432906.4 KBps  |  158011.8 KBps\n Exec  |   3662.1 lps   |    2718.0 lps\n";
+        let all = read_values(bars);
+        assert_eq!(all.len(), 4);
+        assert_eq!(all[0], "Copy : after-patch 432906.4 KBps");
+        let grid = "+----+-----------+----------------+\n| L0 | r (base)  | r (patched)    |\n+====+===========+================+\n| A  | 256       | 301 (+17.3%)   |\n| B  | 180       | 203 (+12.96%)  |\n+----+-----------+----------------+\n";
+        assert_eq!(read_values(grid)[1], "A : r (patched) 301 r");
+    }
+
+    #[test]
+    fn figures_have_names_in_a_line() {
+        let two = "- poll, before\n\t-- jobs=1 : IOPS = 339K, avg latency = 188.33us\n- poll, after\n\t-- jobs=1 : IOPS = 385K, avg latency = 165.94us\n";
+        assert_eq!(
+            read_values(two),
+            [
+                "jobs=1, IOPS : poll, before 339000 IOPS",
+                "jobs=1, avg latency : poll, before 188.33 us",
+                "jobs=1, IOPS : poll, after 385000 IOPS",
+                "jobs=1, avg latency : poll, after 165.94 us"
+            ]
+        );
+        assert_eq!(read(&two.replace("IOPS = ", "n = ")), None);
     }
 
     /// A list of different things compares nothing.

@@ -34,10 +34,11 @@ type ObservedReader = fn(&str) -> Option<Vec<Observed>>;
 
 /// What a text shows, and the tool that it is of; `None` if no tool is known by it.
 pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
-    let readers: [(&str, ObservedReader); 32] = [
+    let readers: [(&str, ObservedReader); 33] = [
         ("top", steal::top),
         ("table of processor times", steal::tables),
         ("cpu.stat", host::quota),
+        ("iostat", host::disks),
         ("/proc/interrupts", devices::interrupts),
         ("clock", devices::clock),
         ("threads", host::threads),
@@ -115,7 +116,7 @@ pub fn named_costs(text: &str) -> Vec<Observed> {
 #[cfg(test)]
 mod tests {
     use vmtax_events::observed::{
-        DeviceClock, HostMitigation, KernelThread, LogMessage, TimedFunction,
+        DeviceClock, HostMitigation, KernelThread, LogMessage, ShortName, TimedFunction,
     };
 
     use super::*;
@@ -175,9 +176,29 @@ mod tests {
     }
 
     #[test]
+    fn the_disk_whose_requests_wait_is_found() {
+        let head = "Device:  r/s  w/s  await r_await w_await svctm %util\n";
+        let disk = |name: &str, busy: f64, await_ms: f64| Observed::Disk {
+            name: ShortName::new(name).unwrap(),
+            busy,
+            await_ms,
+        };
+        let rows = "sda 0.7 0 0.00 0.00 0.00 0.0 0.00\nsdf 0 881 1849.44 0 1849.44 1.1 100.13\ndm-1 0 1198 2308.0 0 2308.0 0.8 100.13\n";
+        assert_eq!(all(&format!("{head}{rows}")), [disk("sdf", 1.0, 1849.44)]);
+        // The first report is of the time since the boot.
+        let twice = format!("{head}vda 1 1 9 9 9 1 90\n\n{head}vda 1 1 2 2 2 1 10\n");
+        assert_eq!(all(&twice), [disk("vda", 0.1, 2.0)]);
+        for none in ["Device r/s w/s\nvda 1 2\n", "vda 1 1 9 9 9 1 90\n", head] {
+            assert_eq!(all(none), [], "{none}");
+        }
+    }
+
+    #[test]
     fn a_counter_that_falls_shows_no_share() {
         let column = "steal column of /proc/stat, per second:\n-5433\n-8812\n-120\n12\n";
         assert_eq!(all(column), [Observed::StealFalls]);
+        let top = "Cpu(s):  0.0%us,  0.0%sy,30100.0%id, 0.0%si,-1253874204672.0%st\n";
+        assert_eq!(all(top), [Observed::StealFalls]);
         let twice = "cpu  10 0 10 100 0 0 0 400 0 0\ncpu0 10 0 10 100 0 0 0 400 0 0\ncpu  20 0 10 190 0 0 0 300 0 0\ncpu0 20 0 10 190 0 0 0 300 0 0\n";
         assert_eq!(all(twice), [Observed::StealFalls]);
         for none in ["idle column:\n-5433\n-8812\n-120\n", "steal:\n5\n6\n-1\n7\n"] {

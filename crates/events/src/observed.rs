@@ -197,6 +197,16 @@ words! {
         IdleWindows = "idle-windows",
         /// QEMU's disks by io_uring.
         IoUring = "io-uring",
+        /// A guest whose instructions QEMU translates.
+        Tcg = "tcg",
+        /// The lock of KVM's page tables.
+        MmuLock = "mmu-lock-in-words",
+        /// Buffers that a guest copies its I/O through.
+        BounceBuffers = "bounce-buffers",
+        /// KVM's paravirtual clock.
+        KvmClock = "kvm-clock",
+        /// A guest's time of day.
+        WallClock = "wall-clock",
     }
 }
 
@@ -292,6 +302,8 @@ pub enum Observed {
     },
     /// A text names it, by this word.
     Named(NamedCost, ShortName),
+    /// A disk, by its name, is busy in this part of the time, and a request to it takes so many milliseconds.
+    Disk { name: ShortName, busy: f64, await_ms: f64 },
     /// A function took this long at most, ns.
     Timed(TimedFunction, u64),
     /// A mitigation is at work.

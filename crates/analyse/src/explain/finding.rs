@@ -143,6 +143,8 @@ pub enum FoundKind {
     MmuLock,
     /// Time in functions that wait for locks, of which the profile does not show the callers.
     LockWaits,
+    /// A disk is busy nearly all of the time.
+    BusyDisk(ShortName),
     /// QEMU's thread of a migration looks at each page for zeros.
     MigrationScan,
     /// The TLB misses more often than in the base.
@@ -200,6 +202,7 @@ impl FoundKind {
                 | F::IpiWaits
                 | F::MmuLock
                 | F::LockWaits
+                | F::BusyDisk(_)
                 | F::MigrationScan
         )
     }
@@ -257,6 +260,7 @@ impl FoundKind {
             FoundKind::RemoteMemory | FoundKind::SpreadMemory => "remote-memory",
             FoundKind::MmuLock => "mmu-lock",
             FoundKind::LockWaits => "lock-waits",
+            FoundKind::BusyDisk(_) => "busy-disk",
             FoundKind::MigrationScan => "migration-scan",
             FoundKind::TlbMisses => "tlb-misses",
             FoundKind::ShatteredRegions => "shattered-regions",

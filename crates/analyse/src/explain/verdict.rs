@@ -135,7 +135,10 @@ impl Verdict {
             ) => "contention",
             Verdict::Finding(FoundKind::NoKvm) => "no-kvm",
             Verdict::Finding(
-                FoundKind::LockWaits | FoundKind::MigrationScan | FoundKind::HostKernel,
+                FoundKind::LockWaits
+                | FoundKind::BusyDisk(_)
+                | FoundKind::MigrationScan
+                | FoundKind::HostKernel,
             ) => "undecided",
             Verdict::Finding(
                 FoundKind::StealCounter
@@ -200,6 +203,7 @@ impl Verdict {
                 | FoundKind::IpiWaits
                 | FoundKind::MmuLock
                 | FoundKind::LockWaits
+                | FoundKind::BusyDisk(_)
                 | FoundKind::MigrationScan
                 | FoundKind::SpreadMemory
                 | FoundKind::HostPolls),

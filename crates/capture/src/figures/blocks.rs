@@ -3,6 +3,7 @@
 use super::is_unmeasured;
 use super::programs;
 use super::setup::is_setup_word;
+use super::spaced;
 use super::value::{Value, change, digits, known, number, plain, unit_in, value};
 
 /// More lines than a post has.
@@ -12,7 +13,10 @@ const UNDERLINE: usize = 4;
 /// Longer titles and labels are sentences.
 pub(super) const LABEL: usize = 80;
 
+#[derive(Default)]
 pub(super) struct PostedTable {
+    /// Its columns are apart by blanks alone: it may list anything.
+    pub(super) is_spaced: bool,
     pub(super) title: String,
     pub(super) head: Vec<String>,
     pub(super) rows: Vec<Vec<String>>,
@@ -51,13 +55,29 @@ pub(super) fn blocks(text: &str) -> Blocks {
     let mut is_begun = false;
     let mut previous = "";
     let mut at_host = None;
-    for line in text.lines().take(LINES) {
+    let all: Vec<&str> = text.lines().take(LINES).collect();
+    let mut spaced = spaced::tables(&all);
+    let mut of_spaced = 0;
+    for (at, &line) in all.iter().enumerate() {
+        if at < of_spaced {
+            continue;
+        }
+        if let Some((table, end)) = spaced.remove(&at) {
+            tables.push(PostedTable { title: title.clone(), ..table });
+            of_spaced = end;
+            (in_table, is_begun) = (false, false);
+            continue;
+        }
         let line = line.trim_start_matches(['>', ' ', '\t']).trim_end();
         let is_item = |rest: &&str| rest.starts_with(char::is_alphabetic);
         let line = ["- ", "* "]
             .iter()
             .find_map(|mark| line.strip_prefix(mark).filter(is_item))
             .unwrap_or(line);
+        // A rule between the rows of a table, `----+----`.
+        if in_table && line.len() >= UNDERLINE && line.chars().all(|c| "-+=".contains(c)) {
+            continue;
+        }
         let cells = cells(line);
         if cells.len() > 1 {
             let is_rule = cells.iter().all(|cell| cell.chars().all(|c| "-:=+ ".contains(c)));
@@ -71,7 +91,8 @@ pub(super) fn blocks(text: &str) -> Blocks {
                     table.rows.push(cells);
                 }
                 None => {
-                    tables.push(PostedTable { title: title.clone(), head: cells, rows: Vec::new() })
+                    let title = title.clone();
+                    tables.push(PostedTable { title, head: cells, ..PostedTable::default() });
                 }
             }
             (in_table, is_headed) = (true, false);
@@ -121,6 +142,20 @@ pub(super) fn blocks(text: &str) -> Blocks {
                     repeats: false,
                 });
             }
+        } else if let Some(all) = assigned(line) {
+            for (label, value) in all {
+                let (title, heading) = (title.clone(), heading.clone());
+                let (unit, values) = (value.unit.unwrap_or_default(), vec![value.number]);
+                lines.push(PostedLine {
+                    title,
+                    part,
+                    heading,
+                    label,
+                    unit,
+                    values,
+                    repeats: false,
+                });
+            }
         } else if let Some((label, unit, values, repeats)) = figures(line, &title) {
             let (title, heading) = (title.clone(), heading.clone());
             lines.push(PostedLine { title, part, heading, label, unit, values, repeats });
@@ -141,6 +176,22 @@ pub(super) fn blocks(text: &str) -> Blocks {
     }
     lines.retain(|line| programs::is_of_tests(text, &line.label));
     Blocks { tables, lines, changes }
+}
+
+/// `-- numjobs=1 : IOPS = 339K, avg latency = 188.33us`: several figures of one load, each with its name. A name may be the unit.
+fn assigned(line: &str) -> Option<Vec<(String, Value)>> {
+    let line = line.trim_start_matches(['-', ' ', '*']);
+    let (load, rest) = line.split_once(" : ").or_else(|| line.split_once(": "))?;
+    let load = as_label(load)?;
+    let of_part = |part: &str| {
+        let (name, found) = part.split_once(" = ")?;
+        let found = value(found)?;
+        let unit = found.unit.or_else(|| known(name.trim()).map(|_| name.trim().to_owned()))?;
+        let label = as_label(&format!("{load}, {}", name.trim()))?;
+        Some((label, Value { unit: Some(unit), ..found }))
+    };
+    let all: Option<Vec<_>> = rest.split(", ").map(of_part).collect();
+    all.filter(|all| all.len() > 1)
 }
 
 /// What stands above a fence: the beginning of its last sentence.

@@ -20,6 +20,8 @@ impl PostedTable {
             let values: Vec<Value> = cells.iter().filter_map(|cell| value(cell)).collect();
             let unit = unit_in(&self.head[at]);
             let has_unit = unit.is_some() || values.iter().any(|value| value.unit.is_some());
+            let unit = unit.or_else(|| self.common(at));
+            let has_unit = has_unit || unit.is_some();
             if (has_unit || self.rows_are_named())
                 && 2 * values.len() >= cells.len()
                 && !values.is_empty()
@@ -37,6 +39,18 @@ impl PostedTable {
             && self.head.len() > 2
             && self.head[1..].iter().all(is_number)
             && self.rows.iter().all(|row| is_named(&row[0]))
+    }
+
+    /// `rate` of the columns `rate (base)` and `rate (patched)`: what the set-ups in brackets have in common is in place of a unit.
+    fn common(&self, at: usize) -> Option<String> {
+        let parts = |head: &str| {
+            let (name, setup) = head.split_once(" (")?;
+            let setup = setup.strip_suffix(')')?;
+            is_named(setup).then(|| (name.to_owned(), setup.to_owned()))
+        };
+        let (name, setup) = parts(&self.head[at])?;
+        let is_other = |head: &String| parts(head).is_some_and(|(n, s)| n == name && s != setup);
+        self.head.iter().any(is_other).then_some(name)
     }
 
     /// What a row is of: its cells before the first column of values.
@@ -78,10 +92,53 @@ impl PostedTable {
         names.iter().all(|(setup, job)| *job == names[0].1 && !names_metric(setup))
     }
 
+    /// Its columns or most of its rows are of set-ups by their names, or it has rows of each set-up for each workload.
+    pub(super) fn is_of_setups(&self) -> bool {
+        let first = self.of_values().first().map_or(0, |(at, _)| *at);
+        let named = self.rows.iter().filter(|row| is_named(&row[0])).count();
+        2 * named > self.rows.len() || self.columns_are_named() || self.grid(first).is_some()
+    }
+
+    /// Several columns of values are of set-ups by their names: `Off`, `On`.
+    fn columns_are_named(&self) -> bool {
+        let columns = self.of_values();
+        columns.len() > 1 && columns.iter().all(|(at, _)| is_named(&self.head[*at]))
+    }
+
     fn has_switches(&self) -> bool {
         let first = self.of_values().first().map_or(0, |(at, _)| *at);
         let is_switch = |cell: &String| SWITCHES.contains(&cell.to_lowercase().as_str());
         (0..first).any(|at| self.rows.iter().filter_map(|row| row.get(at)).any(is_switch))
+    }
+}
+
+impl PostedTable {
+    /// Rows of each set-up for each workload: which of the first two columns names the set-up, and which the workload. Both names are seen together
+    /// in most rows.
+    fn grid(&self, first: usize) -> Option<(usize, usize)> {
+        const WORKLOAD: [&str; 7] =
+            ["workload", "test", "benchmark", "job", "operation", "read/write", "case"];
+        if first != 2 || self.columns_are_named() {
+            return None;
+        }
+        let names = |at: usize| -> BTreeSet<&str> {
+            self.rows.iter().filter_map(|row| row.get(at)).map(String::as_str).collect()
+        };
+        let (left, right) = (names(0), names(1));
+        let is_full = left.len() > 1 && right.len() > 1 && {
+            let pairs: BTreeSet<(&str, &str)> =
+                self.rows.iter().map(|row| (row[0].as_str(), row[1].as_str())).collect();
+            5 * pairs.len() >= 4 * left.len() * right.len()
+        };
+        let is_workload = |at: usize, names: &BTreeSet<&str>| {
+            WORKLOAD.contains(&self.head[at].to_lowercase().as_str())
+                || names.iter().all(|name| names_metric(name))
+        };
+        match (is_workload(0, &left), is_workload(1, &right)) {
+            (false, true) if is_full => Some((0, 1)),
+            (true, false) if is_full => Some((1, 0)),
+            _ => None,
+        }
     }
 }
 
@@ -91,7 +148,7 @@ type Measured<'a> = (String, &'a str, String);
 /// Tables of one head and of several titles: the titles are set-ups, if rows of one label are below several.
 pub(super) fn of_titled(tables: &[PostedTable], samples: &mut Vec<Sample>) -> bool {
     let mut found: BTreeMap<Measured<'_>, Vec<(&str, f64)>> = BTreeMap::new();
-    for table in tables.iter().filter(|table| !table.has_switches()) {
+    for table in tables.iter().filter(|table| !table.has_switches() && !table.columns_are_named()) {
         for (label, head, unit, number) in table.values() {
             let same =
                 tables.iter().any(|other| other.title != table.title && other.head == table.head);
@@ -109,8 +166,11 @@ pub(super) fn of_titled(tables: &[PostedTable], samples: &mut Vec<Sample>) -> bo
     !found.is_empty()
 }
 
-/// A table: its rows are set-ups, or its columns, or both.
-pub(super) fn of_table(table: &PostedTable, samples: &mut Vec<Sample>) {
+/// A table: its rows are set-ups, or its columns, or both. `is_one_of` several with the same head: its title tells what was measured.
+pub(super) fn of_table(table: &PostedTable, is_one_of: bool, samples: &mut Vec<Sample>) {
+    if table.is_spaced && !table.is_of_setups() {
+        return;
+    }
     let values = table.values();
     if table.rows_are_named() {
         let of = |(label, head, unit, number): &(String, &str, String, f64)| {
@@ -118,6 +178,25 @@ pub(super) fn of_table(table: &PostedTable, samples: &mut Vec<Sample>) {
             sample(label, (of_what.trim(), ""), (unit, *number))
         };
         samples.extend(values.iter().map(of));
+        return;
+    }
+    let columns = table.of_values();
+    let first = columns.first().map_or(0, |(at, _)| *at);
+    let digit = |c: char| c.is_ascii_digit();
+    if let Some((setup, workload)) = table.grid(first) {
+        for row in &table.rows {
+            for (at, unit) in &columns {
+                let found = row.get(*at).and_then(|cell| value(cell));
+                let Some(found) = found else { continue };
+                let Some(unit) = found.unit.or_else(|| unit.clone()) else { continue };
+                // `1 job` of one table is another load than `4 jobs` of the next.
+                let load = Some(&table.head[setup]).filter(|head| head.contains(digit));
+                let load = load.map(|head| format!("{head}, ")).unwrap_or_default();
+                let workload = format!("{load}{}", row[workload]);
+                let names = (workload.as_str(), table.head[*at].as_str());
+                samples.push(sample(&row[setup], names, (&unit, found.number)));
+            }
+        }
         return;
     }
     let heads: BTreeSet<&str> = values.iter().map(|(_, head, ..)| *head).collect();
@@ -132,8 +211,9 @@ pub(super) fn of_table(table: &PostedTable, samples: &mut Vec<Sample>) {
         || !table.is_of_one_job() && table.rows.iter().any(|row| names_metric(&row[0]));
     let columns_are_setups = heads.len() > 1 && !heads.iter().any(|head| names_metric(head));
     if columns_are_setups {
-        let of = |(label, head, unit, number): &(String, &str, String, f64)| {
-            sample(head, (label, ""), (unit, *number))
+        let of = |(label, head, unit, number): &(String, &str, String, f64)| match is_one_of {
+            true => sample(head, (&format!("{label}, {}", table.title), ""), (unit, *number)),
+            false => sample(head, (label, ""), (unit, *number)),
         };
         samples.extend(values.iter().map(of));
     }

@@ -67,6 +67,9 @@ const UNITS: &[(&str, Better)] = &[
     ("kpps", Better::Higher),
     ("mpps", Better::Higher),
     ("mips", Better::Higher),
+    ("mwips", Better::Higher),
+    ("lps", Better::Higher),
+    ("lpm", Better::Higher),
     ("mflops", Better::Higher),
     ("gflops", Better::Higher),
     ("points", Better::Higher),
@@ -123,14 +126,15 @@ pub(super) fn number(word: &str) -> Option<f64> {
 pub(super) fn value(cell: &str) -> Option<Value> {
     let cell = plain(cell);
     let cell = cell.trim_start_matches(['~', '\u{2248}', ' ']);
-    let cell = match cell.split_once('(') {
-        Some((before, inside)) if inside.ends_with(')') => before.trim(),
-        Some(_) => return None,
-        None => cell,
+    let (cell, bracketed) = match cell.split_once('(') {
+        Some((before, inside)) => (before.trim(), Some(inside.strip_suffix(')')?)),
+        None => (cell, None),
     };
     let cell = cell.split('\u{b1}').next()?.trim();
     if let Some(number) = number(cell) {
-        return Some(Value { number, unit: None });
+        // 690(MiB/s).
+        let unit = bracketed.filter(|unit| known(unit).is_some()).map(str::to_owned);
+        return Some(Value { number, unit });
     }
     if let Some(number) = several_units(cell) {
         return Some(Value { number, unit: Some("s".to_owned()) });
@@ -179,7 +183,9 @@ fn several_units(text: &str) -> Option<f64> {
 /// Which values of a unit are good, if it is one.
 pub(super) fn known(unit: &str) -> Option<Better> {
     let unit = unit.to_lowercase();
-    UNITS.iter().find(|(name, _)| *name == unit).map(|(_, better)| *better)
+    let found = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, better)| *better);
+    // `cpuid_rate`: how many in some time.
+    found.or_else(|| unit.ends_with("_rate").then_some(Better::Higher))
 }
 
 /// The unit that a head or a title names.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vmtax_events::is_vcpu_thread;
-use vmtax_events::observed::{HostMitigation, KernelThread, Observed};
+use vmtax_events::observed::{HostMitigation, KernelThread, Observed, ShortName};
 
 use super::{MOST_COLUMNS, lines, number, part};
 
@@ -25,6 +25,53 @@ pub(super) fn kernel(text: &str) -> Option<Vec<Observed>> {
         has_guest |= value(guest) > 0.0;
     }
     has_guest.then(|| vec![Observed::HostKernel(most)])
+}
+
+/// `iostat -x`: the disk whose requests wait longest among the busy ones. Of several reports the first is of the time since the boot.
+pub(super) fn disks(text: &str) -> Option<Vec<Observed>> {
+    let mut columns: Option<Vec<&str>> = None;
+    let mut all: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+    for line in lines(text) {
+        let words: Vec<&str> = line.split_whitespace().take(MOST_COLUMNS).collect();
+        if words.first().is_some_and(|word| word.trim_end_matches(':') == "Device") {
+            columns = words.contains(&"%util").then_some(words);
+            continue;
+        }
+        let Some(columns) = columns.as_ref().filter(|columns| columns.len() == words.len()) else {
+            continue;
+        };
+        let of = |name: &str| {
+            let at = columns.iter().position(|column| *column == name)?;
+            number(words[at])
+        };
+        let waits = ["await", "r_await", "w_await"].into_iter().filter_map(of);
+        let waits =
+            waits.fold(None, |most: Option<f64>, wait| Some(most.map_or(wait, |m| m.max(wait))));
+        if let (Some(busy), Some(waits)) = (of("%util"), waits) {
+            all.entry(words[0]).or_default().push((busy, waits));
+        }
+    }
+    let disks = all.into_iter().filter_map(|(name, mut reports)| {
+        if reports.len() > 1 {
+            reports.remove(0);
+        }
+        let mean =
+            |of: fn(&(f64, f64)) -> f64| reports.iter().map(of).sum::<f64>() / reports.len() as f64;
+        let (busy, await_ms) = (mean(|one| one.0).min(100.0) / 100.0, mean(|one| one.1));
+        Some(Observed::Disk { name: ShortName::new(name)?, busy, await_ms })
+    });
+    // A device mapper's device waits for the disk below it.
+    let rank = |one: &Observed| match one {
+        Observed::Disk { name, busy, await_ms } => {
+            (!name.as_str().starts_with("dm-"), busy * await_ms)
+        }
+        _ => (false, 0.0),
+    };
+    let busiest = disks.max_by(|one, other| {
+        let (one, other) = (rank(one), rank(other));
+        one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
+    });
+    busiest.map(|disk| vec![disk])
 }
 
 /// `cpu.stat` of a cgroup.

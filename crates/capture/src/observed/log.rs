@@ -8,7 +8,7 @@ use super::lines;
 
 /// Lines of logs that say one thing alone: Linux arch/x86/kvm/vmx/vmx.c and svm/svm.c ("disabled by bios"), QEMU accel/kvm/kvm-all.c ("Could not access
 /// KVM kernel module"), softmmu/vl.c ("falling back to tcg") and accel/tcg (`info jit`: "Translation buffer state:"); dockur/windows's container, which says why in the brackets.
-const NO_KVM: [&str; 12] = [
+const NO_KVM: [&str; 13] = [
     "KVM acceleration is not available (",
     "kvm: disabled by bios",
     "Could not access KVM kernel module",
@@ -22,6 +22,8 @@ const NO_KVM: [&str; 12] = [
     "software emulation (TCG)",
     "KVM acceleration can NOT be used",
     "TCG doesn't support requested feature",
+    // The model of the processor `max` without an accelerator: QEMU target/i386/tcg/tcg-cpu.c.
+    "QEMU TCG CPU version",
 ];
 
 /// Linux kernel/rcu/tree_stall.h, `rcu_check_gp_kthread_expired_fqs_timer`.

@@ -6,6 +6,18 @@ use super::{lines, number};
 
 /// Names, each with its source. More than one of a text is said.
 const NAMES: &[(&str, NamedCost)] = &[
+    // QEMU docs/devel/tcg.rst, qemu-options.hx on -accel.
+    ("accel=tcg", NamedCost::Tcg),
+    ("-accel tcg", NamedCost::Tcg),
+    ("under TCG", NamedCost::Tcg),
+    ("with TCG", NamedCost::Tcg),
+    // Linux Documentation/virt/kvm/locking.rst on mmu_lock.
+    ("MMU lock", NamedCost::MmuLock),
+    ("mmu_lock", NamedCost::MmuLock),
+    // Linux Documentation/core-api/swiotlb.rst.
+    ("swiotlb", NamedCost::BounceBuffers),
+    ("SWIOTLB", NamedCost::BounceBuffers),
+    ("bounce buffer", NamedCost::BounceBuffers),
     // Linux Documentation/admin-guide/mm/userfaultfd.rst.
     ("userfaultfd", NamedCost::Userfaultfd),
     ("--uffd", NamedCost::Userfaultfd),
@@ -97,6 +109,15 @@ const NAMES: &[(&str, NamedCost)] = &[
     ("L1 hypervisor", NamedCost::Nested),
     // QEMU qemu-options.hx, -drive aio=.
     ("aio=io_uring", NamedCost::IoUring),
+    // Linux Documentation/virt/kvm/x86/timekeeping.rst, msr.rst.
+    ("kvmclock", NamedCost::KvmClock),
+    ("pvclock_vcpu_time_info", NamedCost::KvmClock),
+    ("kvm-clock", NamedCost::KvmClock),
+    // Linux drivers/ptp/ptp_kvm_common.c; QEMU docs on -rtc.
+    ("/dev/ptp0", NamedCost::WallClock),
+    ("ptp_kvm", NamedCost::WallClock),
+    ("timedrift", NamedCost::WallClock),
+    ("wall clock lags", NamedCost::WallClock),
     ("nested VM", NamedCost::Nested),
     ("nested virtualization", NamedCost::Nested),
     ("L2 guest", NamedCost::Nested),

@@ -8,14 +8,19 @@ use super::{MOST_COLUMNS, lines, mean, number, part};
 
 /// `%Cpu(s): 12.0 us, ..., 40.2 st`, of older ones `Cpu(s): 12.0%us, ..., 40.2%st`.
 pub(super) fn top(text: &str) -> Option<Vec<Observed>> {
-    let of_line = |line: &str| {
-        let (head, rest) = line.split_once(':')?;
-        head.trim_start_matches('%').to_ascii_lowercase().starts_with("cpu").then_some(())?;
-        let stolen = rest.split(", ").map(str::trim).find(|field| field.ends_with("st"))?;
-        part(stolen.trim_end_matches("st").trim().trim_start_matches('+'))
-    };
+    let of_line = |line| part(&stolen(line)?);
     let steal: Vec<f64> = lines(text).filter_map(of_line).collect();
     Some(vec![Observed::Steal(mean(&steal)?)])
+}
+
+/// The number of such a line; it may stand close behind the one before, with a sign.
+fn stolen(line: &str) -> Option<String> {
+    let (head, rest) = line.split_once(':')?;
+    head.trim_start_matches('%').to_ascii_lowercase().starts_with("cpu").then_some(())?;
+    let field = rest.split(", ").map(str::trim).find(|field| field.ends_with("st"))?;
+    let field = field.trim_end_matches("st").trim().trim_start_matches('+');
+    let signed = field.rsplit_once(",-").map(|(_, number)| format!("-{number}"));
+    Some(signed.unwrap_or_else(|| field.to_owned()))
 }
 
 /// Differences of a counter of stolen time by second, most of which are negative, or two lines of /proc/stat of which the second has less of it. The words
@@ -23,6 +28,9 @@ pub(super) fn top(text: &str) -> Option<Vec<Observed>> {
 pub(super) fn falling(text: &str) -> Option<Vec<Observed>> {
     const FALLS: usize = 3;
     const STEAL: usize = 8;
+    if lines(text).filter_map(stolen).any(|stolen| stolen.starts_with('-')) {
+        return Some(vec![Observed::StealFalls]);
+    }
     let mut is_of_steal = false;
     let (mut falls, mut others) = (0usize, 0usize);
     let mut last: BTreeMap<&str, u64> = BTreeMap::new();

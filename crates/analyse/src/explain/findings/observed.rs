@@ -32,6 +32,10 @@ const WAITS_NS: u64 = 100_000_000;
 /// sysctl_sched_base_slice: 0.7 ms times 1 + log2 of the processors), and what programs notice.
 const LATE_NS: u64 = 10_000_000;
 
+/// A disk is busy from this part of the time on, and its requests wait from so many milliseconds on: a disk that moves its heads takes half as long.
+const BUSY_DISK: f64 = 0.9;
+const AWAIT_MS: f64 = 20.0;
+
 /// A part of a processor's time in the kernel from which on it matters: it is more than the guest's.
 const IN_KERNEL: f64 = 0.5;
 
@@ -103,6 +107,9 @@ fn meaning(observed: Observed) -> Option<Means> {
         Observed::Mitigation(_) => (FoundKind::Mitigations, &[], None),
         Observed::LockWaits { most_ns, .. } if most_ns >= WAITS_NS => {
             (FoundKind::LockWaits, &[], None)
+        }
+        Observed::Disk { name, busy, await_ms } if busy >= BUSY_DISK && await_ms >= AWAIT_MS => {
+            (FoundKind::BusyDisk(name), &[], None)
         }
         Observed::HostKernel(share) if share >= IN_KERNEL => (FoundKind::HostKernel, &[], None),
         Observed::Nodes { elsewhere, .. } if elsewhere >= ELSEWHERE => (

@@ -376,7 +376,9 @@ pub(crate) fn observed(observed: Observed) -> String {
             numbers::count(changes),
             duration(most_ns as f64)
         ),
-        Observed::StealFalls => "the counter of stolen time falls".to_owned(),
+        Observed::StealFalls => {
+            "the counter of stolen time (steal, %st) falls or is negative".to_owned()
+        }
         Observed::StuckIn(function) => format!("the CPU was in {}", function.as_str()),
         Observed::BlockedIn(function) | Observed::VmmBlockedIn(function) => {
             format!("the task was blocked below {}", function.as_str())
@@ -394,6 +396,12 @@ pub(crate) fn observed(observed: Observed) -> String {
         Observed::DeviceLine { gsi, share } => {
             format!("{} of the changes of interrupt lines are of gsi {gsi}", percent(share))
         }
+        Observed::Disk { name, busy, await_ms } => format!(
+            "the disk {} is busy {} of the time, and a request to it takes {}",
+            name.as_str(),
+            percent(busy),
+            duration(await_ms * 1e6)
+        ),
         Observed::LockWaits { count, most_ns } => format!(
             "vCPUs' threads waited for locks {} times, one of them for {} in all",
             numbers::count(count),

@@ -454,6 +454,11 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
             "the callers of these functions hold no lock that a vCPU waits for",
             "who takes the lock: `perf record -a -g -- sleep 10`, then `perf report --stdio --no-children`, which vmtax reads; below KVM's page faults it is mmu_lock, below futex of QEMU's threads QEMU's own (BQL). Who holds it: `perf lock contention -ab`",
         ),
+        FoundKind::BusyDisk(disk) => FindingWords {
+            means: format!("the disk {} is busy nearly all of the time, and requests wait for it: what uses it, a VM or all VMs of a host, waits too", disk.as_str()),
+            disproof: "the load does not wait for this disk: its VMs' I/O goes elsewhere, or is not what is slow",
+            next: "who writes: `iotop -oPa` or `pidstat -d 1` on the host; flushes (f/s of `iostat -x`); the cache mode of the VMs' disks (cache=writeback keeps writes in the host's memory, cache=unsafe drops flushes and data with them); a faster disk, or fewer VMs on it",
+        },
         FoundKind::MigrationScan => words(
             "the migration's one thread compares each page with zero before it is sent: live_migration",
             "`info migrate` shows few duplicate pages, or the network is full",

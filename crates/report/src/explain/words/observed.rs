@@ -469,6 +469,26 @@ pub(super) fn named_cost(cost: NamedCost) -> FindingWords {
             "the text names QEMU's aio=io_uring and does not show what it costs; QEMU's loop waits for its rings, and versions differ in when it wakes",
             "the same with aio=native (cache=none) and with aio=threads; `strace -f -T -p PID` of QEMU while a request waits",
         ),
+        NamedCost::Tcg => (
+            "the text names TCG, by which QEMU translates a guest's instructions, and does not show what it costs; it is many times slower than KVM, and timeouts that fit a processor may not fit it",
+            "`info kvm` in QEMU's monitor, and /dev/kvm on the host; the same with -accel kvm",
+        ),
+        NamedCost::MmuLock => (
+            "the text names the lock of KVM's page tables (MMU lock) and not who holds it; faults of many vCPUs at once, dirty logging and memory that is taken away take it",
+            "`perf lock contention -ab` on the host, and `perf record -a -g -- sleep 10`, whose `perf report --stdio --no-children` vmtax reads; which Linux: since 5.10 faults of TDP share it",
+        ),
+        NamedCost::BounceBuffers => (
+            "the text names bounce buffers (swiotlb) and does not show what they cost; each request is copied through them, and a lock protects the free ones (since Linux 6.0 one for each area)",
+            "`perf record -a -g` in the guest: swiotlb_* and memcpy; the same without swiotlb=force, if the guest is not confidential; /sys/kernel/debug/swiotlb/io_tlb_used",
+        ),
+        NamedCost::KvmClock => (
+            "the text names kvm-clock and does not show what is wrong with it; where KVM updates its master clock (a vCPU is added, a migration), its time may jump by what both ways of counting differ",
+            "current_clocksource in the guest, `dmesg | grep -i clock`, and the guest's time beside the host's before and after; the same with tsc, where it is stable",
+        ),
+        NamedCost::WallClock => (
+            "the text names a guest's time of day and does not show why it is behind or ahead; a guest that was paused or restored goes on with the old time until somebody sets it, and lost ticks of an emulated timer make it slow",
+            "`date` in the guest and on the host before and after a pause; chrony with /dev/ptp0 (ptp_kvm) or the guest agent's guest-set-time; a Windows' clock source",
+        ),
         NamedCost::Nested => (
             "the text names a guest of a guest and does not show what it costs; each exit of it is several of the outer guest",
             "`perf kvm stat record -a sleep 10` on the outermost host, and `vmtax explain` of it",
