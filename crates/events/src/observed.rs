@@ -207,6 +207,50 @@ words! {
         KvmClock = "kvm-clock",
         /// A guest's time of day.
         WallClock = "wall-clock",
+        /// The HPET, which VMMs emulate.
+        Hpet = "hpet",
+        /// What a Windows is told of its hypervisor.
+        HyperV = "hyper-v-enlightenments",
+        /// A serial port of the VM.
+        Uart = "serial-port-emulated",
+        /// Interrupts between vCPUs.
+        Ipis = "ipis",
+        /// Polling before a vCPU halts.
+        HaltPolling = "halt-polling",
+        /// vCPUs that spin for a lock.
+        PauseLoops = "pause-loops",
+        /// Interrupts that the processor delivers by itself.
+        Apicv = "apicv",
+        /// What kernels do against speculation.
+        Vulnerabilities = "mitigations-in-words",
+        /// Files of the host by virtiofs.
+        Virtiofs = "virtiofs",
+        /// How QEMU opens a disk's file, and flushes.
+        DiskCache = "disk-cache",
+        /// The format of a disk's image.
+        ImageFormat = "disk-image",
+        /// QEMU's threads that serve devices.
+        Iothreads = "qemu-main-loop",
+        /// virtio devices that the host's kernel serves.
+        Vhost = "vhost-in-words",
+        /// The queues of a device.
+        Queues = "device-queues",
+        /// What a network card does in place of the kernel.
+        Offloads = "offloads",
+        /// Cards and disks that no guest needs.
+        EmulatedCards = "emulated-devices",
+        /// Memory that is on a disk.
+        Swapping = "swap",
+        /// Which processors vCPUs may use.
+        Pinning = "pinning",
+        /// A guest's performance counters.
+        Pmu = "vpmu",
+        /// The processor's mode of the firmware.
+        Smm = "smm",
+        /// WFI and WFE of arm64.
+        ArmWaits = "wfi",
+        /// A guest's timers.
+        Timers = "timer-in-words",
     }
 }
 

@@ -118,24 +118,195 @@ const NAMES: &[(&str, NamedCost)] = &[
     ("ptp_kvm", NamedCost::WallClock),
     ("timedrift", NamedCost::WallClock),
     ("wall clock lags", NamedCost::WallClock),
+    // QEMU docs/system/i386/pc.rst, hw/timer/hpet.c.
+    ("HPET", NamedCost::Hpet),
+    ("hpet", NamedCost::Hpet),
+    // QEMU docs/system/i386/hyperv.rst.
+    ("hv_stimer", NamedCost::HyperV),
+    ("hv-stimer", NamedCost::HyperV),
+    ("stimer", NamedCost::HyperV),
+    ("hv_time", NamedCost::HyperV),
+    ("hv-time", NamedCost::HyperV),
+    ("hypervclock", NamedCost::HyperV),
+    ("hv_relaxed", NamedCost::HyperV),
+    ("hv_vapic", NamedCost::HyperV),
+    ("enlightenment", NamedCost::HyperV),
+    ("enlightenments", NamedCost::HyperV),
+    // QEMU hw/char/serial.c; Linux drivers/tty/serial/8250/8250_port.c.
+    ("serial8250", NamedCost::Uart),
+    ("isa-serial", NamedCost::Uart),
+    ("16550A", NamedCost::Uart),
+    ("8250", NamedCost::Uart),
+    ("UART", NamedCost::Uart),
+    // Linux kernel/smp.c.
+    ("smp_call_function_many", NamedCost::Ipis),
+    ("IPI", NamedCost::Ipis),
+    ("IPIs", NamedCost::Ipis),
+    ("flush_tlb_others", NamedCost::Ipis),
+    ("TLB shootdown", NamedCost::Ipis),
+    ("TLB shootdowns", NamedCost::Ipis),
+    // Linux Documentation/virt/kvm/halt-polling.rst, Documentation/virt/guest-halt-polling.rst.
+    ("halt_poll_ns", NamedCost::HaltPolling),
+    ("halt-polling", NamedCost::HaltPolling),
+    ("halt polling", NamedCost::HaltPolling),
+    ("haltpoll", NamedCost::HaltPolling),
+    ("guest_halt_poll_ns", NamedCost::HaltPolling),
+    // Intel SDM volume 3, PAUSE-loop exiting; Linux arch/x86/kvm/vmx/vmx.c, ple_gap; kernel/locking/qspinlock_paravirt.h.
+    ("PLE", NamedCost::PauseLoops),
+    ("ple_gap", NamedCost::PauseLoops),
+    ("pause_filter_count", NamedCost::PauseLoops),
+    ("PAUSE_INSTRUCTION", NamedCost::PauseLoops),
+    ("pvspinlock", NamedCost::PauseLoops),
+    ("paravirt spinlock", NamedCost::PauseLoops),
+    ("PV spinlocks", NamedCost::PauseLoops),
+    ("qspinlock", NamedCost::PauseLoops),
+    ("native_queued_spin_lock_slowpath", NamedCost::PauseLoops),
+    // Linux arch/x86/kvm/svm/avic.c, vmx/vmx.c, kvm_host.h on APICV_INHIBIT_REASON.
+    ("APICv", NamedCost::Apicv),
+    ("AVIC", NamedCost::Apicv),
+    ("apicv", NamedCost::Apicv),
+    ("posted interrupt", NamedCost::Apicv),
+    ("posted interrupts", NamedCost::Apicv),
+    ("posted-interrupt", NamedCost::Apicv),
+    // Linux Documentation/admin-guide/hw-vuln/index.rst.
+    ("mitigations=off", NamedCost::Vulnerabilities),
+    ("Meltdown", NamedCost::Vulnerabilities),
+    ("Spectre", NamedCost::Vulnerabilities),
+    ("spectre_v2", NamedCost::Vulnerabilities),
+    ("retbleed", NamedCost::Vulnerabilities),
+    ("Retbleed", NamedCost::Vulnerabilities),
+    ("SRSO", NamedCost::Vulnerabilities),
+    ("IBRS", NamedCost::Vulnerabilities),
+    ("KPTI", NamedCost::Vulnerabilities),
+    ("nx_huge_pages", NamedCost::Vulnerabilities),
+    ("l1tf", NamedCost::Vulnerabilities),
+    // QEMU docs/tools/virtiofsd.rst; virtio-fs.gitlab.io.
+    ("virtiofs", NamedCost::Virtiofs),
+    ("virtiofsd", NamedCost::Virtiofs),
+    ("virtio-fs", NamedCost::Virtiofs),
+    // QEMU qemu-options.hx on cache=; fsync(2).
+    ("cache=none", NamedCost::DiskCache),
+    ("cache=writethrough", NamedCost::DiskCache),
+    ("cache=directsync", NamedCost::DiskCache),
+    ("cache=writeback", NamedCost::DiskCache),
+    ("cache=unsafe", NamedCost::DiskCache),
+    // QEMU docs/qcow2-cache.txt, docs/interop/qcow2.txt.
+    ("qcow2", NamedCost::ImageFormat),
+    ("l2-cache-size", NamedCost::ImageFormat),
+    ("cluster_size", NamedCost::ImageFormat),
+    ("extended_l2", NamedCost::ImageFormat),
+    ("backing file", NamedCost::ImageFormat),
+    // QEMU docs/devel/multiple-iothreads.rst.
+    ("iothread", NamedCost::Iothreads),
+    ("iothreads", NamedCost::Iothreads),
+    ("io_thread", NamedCost::Iothreads),
+    ("main loop", NamedCost::Iothreads),
+    ("main-loop", NamedCost::Iothreads),
+    ("BQL", NamedCost::Iothreads),
+    ("big QEMU lock", NamedCost::Iothreads),
+    // Linux drivers/vhost/net.c; QEMU qemu-options.hx on vhost=.
+    ("vhost=on", NamedCost::Vhost),
+    ("vhost_net", NamedCost::Vhost),
+    ("vhost-net", NamedCost::Vhost),
+    ("vhost_worker", NamedCost::Vhost),
+    ("vhost-user", NamedCost::Vhost),
+    // Linux Documentation/networking/scaling.rst; QEMU num-queues=, mq=on.
+    ("multiqueue", NamedCost::Queues),
+    ("multi-queue", NamedCost::Queues),
+    ("num-queues", NamedCost::Queues),
+    ("num_queues", NamedCost::Queues),
+    ("mq=on", NamedCost::Queues),
+    // Linux Documentation/networking/segmentation-offloads.rst.
+    ("TSO", NamedCost::Offloads),
+    ("GSO", NamedCost::Offloads),
+    ("GRO", NamedCost::Offloads),
+    ("LRO", NamedCost::Offloads),
+    ("tx-checksumming", NamedCost::Offloads),
+    ("checksum offload", NamedCost::Offloads),
+    ("checksum offloading", NamedCost::Offloads),
+    ("ethtool -K", NamedCost::Offloads),
+    ("hw_csum", NamedCost::Offloads),
+    // QEMU docs/system/devices; virtio's specification, section 1.
+    ("e1000", NamedCost::EmulatedCards),
+    ("e1000e", NamedCost::EmulatedCards),
+    ("rtl8139", NamedCost::EmulatedCards),
+    ("pcnet", NamedCost::EmulatedCards),
+    ("ide-hd", NamedCost::EmulatedCards),
+    ("if=ide", NamedCost::EmulatedCards),
+    // Linux Documentation/admin-guide/mm/concepts.rst.
+    ("swappiness", NamedCost::Swapping),
+    ("swapped out", NamedCost::Swapping),
+    ("swapping", NamedCost::Swapping),
+    ("kswapd", NamedCost::Swapping),
+    ("VmSwap", NamedCost::Swapping),
+    ("zram", NamedCost::Swapping),
+    // cpuset(7), taskset(1); libvirt's formatdomain on cputune.
+    ("isolcpus", NamedCost::Pinning),
+    ("taskset", NamedCost::Pinning),
+    ("vcpupin", NamedCost::Pinning),
+    ("emulatorpin", NamedCost::Pinning),
+    ("cpuset", NamedCost::Pinning),
+    ("CPU pinning", NamedCost::Pinning),
+    ("pinned to", NamedCost::Pinning),
+    // Linux arch/x86/kvm/pmu.c, Documentation/virt/kvm/x86/msr.rst.
+    ("vPMU", NamedCost::Pmu),
+    ("PMU", NamedCost::Pmu),
+    ("RDPMC", NamedCost::Pmu),
+    ("rdpmc", NamedCost::Pmu),
+    ("PERF_GLOBAL_CTRL", NamedCost::Pmu),
+    // Intel SDM volume 3, System Management Mode; Linux arch/x86/kvm/smm.c.
+    ("SMM", NamedCost::Smm),
+    ("SMI", NamedCost::Smm),
+    ("EFI_SMM", NamedCost::Smm),
+    // Linux arch/arm64/kvm/handle_exit.c, kvm_handle_wfx.
+    ("WFI", NamedCost::ArmWaits),
+    ("WFE", NamedCost::ArmWaits),
+    ("WFx", NamedCost::ArmWaits),
+    ("kvm_handle_wfx", NamedCost::ArmWaits),
+    ("TWI", NamedCost::ArmWaits),
+    ("TWE", NamedCost::ArmWaits),
+    // Linux arch/x86/kvm/lapic.c; Intel SDM volume 3 on the APIC timer.
+    ("TSC-deadline", NamedCost::Timers),
+    ("tsc_deadline", NamedCost::Timers),
+    ("TSC_DEADLINE", NamedCost::Timers),
+    ("LAPIC timer", NamedCost::Timers),
+    ("lapic timer", NamedCost::Timers),
+    ("preemption timer", NamedCost::Timers),
+    ("nohz_full", NamedCost::Timers),
+    ("nohz=off", NamedCost::Timers),
     ("nested VM", NamedCost::Nested),
     ("nested virtualization", NamedCost::Nested),
     ("L2 guest", NamedCost::Nested),
 ];
 
-/// The costs that a text names, each once.
 /// Each selftest of KVM begins with what its guest is (Linux tools/testing/selftests/kvm/lib/kvm_util.c): its own pages, not those of the memory.
 const GUEST_MODE: &str = "Testing guest mode: ";
 
+/// More names of a text say nothing.
+const MOST: usize = 4;
+
+/// The costs that a text names, each once.
 pub(super) fn costs(text: &str) -> Vec<Observed> {
-    let mut found: Vec<Observed> = Vec::new();
+    // Names may be marked as code (`` `TSC` is unstable ``).
+    let told: Vec<String> = lines(text)
+        .filter(|line| !line.contains(GUEST_MODE))
+        .map(|line| line.replace('`', ""))
+        .collect();
+    let mut named: Vec<(NamedCost, ShortName, usize)> = Vec::new();
     for (words, cost) in NAMES {
-        let is_known = found.iter().any(|one| matches!(one, Observed::Named(of, _) if of == cost));
-        let mut told = lines(text).filter(|line| !line.contains(GUEST_MODE));
-        if let Some(word) = told.find_map(|line| in_line(line, words)).filter(|_| !is_known) {
-            found.push(Observed::Named(*cost, word));
+        let mut of_line = told.iter().filter_map(|line| in_line(line, words));
+        let Some(word) = of_line.next() else { continue };
+        let count = 1 + of_line.count();
+        match named.iter_mut().find(|(of, ..)| of == cost) {
+            Some((.., lines)) => *lines += count,
+            None => named.push((*cost, word, count)),
         }
     }
+    // What most lines name comes first.
+    named.sort_by_key(|(.., count)| std::cmp::Reverse(*count));
+    named.truncate(MOST);
+    let mut found: Vec<Observed> =
+        named.into_iter().map(|(cost, word, _)| Observed::Named(cost, word)).collect();
     if measures_host_cache(text) {
         found.extend(
             ShortName::new("benchmark").map(|word| Observed::Named(NamedCost::HostCache, word)),
@@ -184,16 +355,19 @@ fn clock_calls(text: &str) -> Option<ShortName> {
     found.and_then(|(_, name)| ShortName::new(name))
 }
 
-/// The word by which a line has these words: of them the longest, whole. They may be marked as code (`` `TSC` is unstable ``).
-fn in_line(line: &str, words: &str) -> Option<ShortName> {
+/// The word by which a line has these words: of them the longest, whole.
+fn in_line(plain: &str, words: &str) -> Option<ShortName> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
-    let plain = line.replace('`', "");
-    // Not within another word: ept=0 is no part of intercept=0.
-    let begins = |at: usize| {
+    // Not within another word: ept=0 is no part of intercept=0, PLE none of PLEASE.
+    let is_whole = |at: usize| {
         let is_letter = |c: char| c.is_ascii_alphanumeric();
-        !plain[..at].ends_with(is_letter) || !words.starts_with(is_letter)
+        let rest = &plain[at + words.len()..];
+        let rest = rest.strip_prefix('s').unwrap_or(rest);
+        let ends =
+            !rest.starts_with(|c: char| c.is_ascii_alphabetic()) || !words.ends_with(is_letter);
+        ends && (!plain[..at].ends_with(is_letter) || !words.starts_with(is_letter))
     };
-    let from = plain.match_indices(words).map(|(at, _)| at).find(|at| begins(*at))?;
+    let from = plain.match_indices(words).map(|(at, _)| at).find(|at| is_whole(*at))?;
     let longest = words.split(|c| !is_of_name(c)).max_by_key(|word| word.len())?;
     let at = from + words.rfind(longest)?;
     let start = plain[..at].rfind(|c| !is_of_name(c)).map_or(0, |at| at + 1);
@@ -302,6 +476,8 @@ mod tests {
             ("with -cpu EPYC-v4, slower\n", vec!["cpu-model EPYC-v4"]),
             ("the end of it, stop_dirty_log(), waits\n", vec!["dirty-logging stop_dirty_log"]),
             ("Windows 10 here\nidles at 30%, all of one CPU\n", vec!["idle-windows Windows"]),
+            ("PLE\nthen IPIs\nand an IPI\n", vec!["ipis IPIs", "pause-loops PLE"]),
+            ("with console=ttyS0\n", vec!["serial-port console"]),
         ] {
             assert_eq!(named(text), expected, "{text}");
         }
@@ -309,12 +485,14 @@ mod tests {
         let fio = "READ: bw=131MiB/s (137MB/s), 131MiB/s-131MiB/s\n";
         assert_eq!(named(&format!("{line}{fio}")), ["host-page-cache benchmark"]);
         let none: [&str; 0] = [];
-        assert_eq!(named(&format!("{}{fio}", line.replace("a.img", "a.img,cache=none"))), none);
+        let direct = line.replace("a.img", "a.img,cache=none");
+        assert_eq!(named(&format!("{direct}{fio}")), ["disk-cache cache"]);
         assert_eq!(named(line), none);
         for text in [
             "",
             "hello\n",
             "a page of 4 KiB\n",
+            "PLEASE help, ZIPIT, hpets1\n",
             "we steal ideas\n",
             "clock_gettime\n",
             "the balloon rises\n",

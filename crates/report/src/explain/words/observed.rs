@@ -489,6 +489,94 @@ pub(super) fn named_cost(cost: NamedCost) -> FindingWords {
             "the text names a guest's time of day and does not show why it is behind or ahead; a guest that was paused or restored goes on with the old time until somebody sets it, and lost ticks of an emulated timer make it slow",
             "`date` in the guest and on the host before and after a pause; chrony with /dev/ptp0 (ptp_kvm) or the guest agent's guest-set-time; a Windows' clock source",
         ),
+        NamedCost::Hpet => (
+            "the text names the HPET and does not show what it costs; it is emulated, each access to it is an exit to the VMM, and as a periodic timer it wakes the VMM",
+            "current_clocksource in the guest; `perf kvm stat record -a sleep 10` on the host and its MMIO accesses (0xfed00000); the same with -machine hpet=off, a Windows with hv_time and hv_stimer",
+        ),
+        NamedCost::HyperV => (
+            "the text names Hyper-V's enlightenments and does not show what they change; without hv_time and hv_stimer a Windows reads emulated clocks and is woken by emulated timers, and some versions are slower with one of them",
+            "`vmtax doctor` on the host checks which are on; `perf kvm stat record -a sleep 10` with and without the one that is suspected",
+        ),
+        NamedCost::Uart => (
+            "the text names an emulated serial port and does not show what it costs; each byte is an exit or several, and whoever writes much to it waits",
+            "`perf kvm stat record -a sleep 10` on the host while it is slow (ports 0x3f8 and 0x2f8); the same with a virtio console, or less output",
+        ),
+        NamedCost::Ipis => (
+            "the text names interrupts between vCPUs (IPIs) and does not show what they cost; where the processor does not deliver them by itself (AVIC, IPI virtualization) each is an exit, and the sender may wait for a vCPU that does not run",
+            "`perf kvm stat record -a sleep 10` on the host (writes of the ICR, AVIC's incomplete IPIs); CAL and TLB in the guest's /proc/interrupts before and after; steal in the guest",
+        ),
+        NamedCost::HaltPolling => (
+            "the text names halt polling and does not show what it gains or costs; it takes a processor's time so that a vCPU that halts for a short time wakes sooner",
+            "halt_poll_* and halt_wait_* of `kvm_stat -1` on the host, how long halts last (`perf kvm stat record -a sleep 10`), and the processor's time of idle vCPUs",
+        ),
+        NamedCost::PauseLoops => (
+            "the text names vCPUs that spin for locks and does not show for whom they wait; where the holder of a lock does not run, all others spin",
+            "steal in the guest (`mpstat -P ALL 1`); vCPUs of all VMs and processors of the host; PAUSE exits in `perf kvm stat record -a sleep 10`",
+        ),
+        NamedCost::Apicv => (
+            "the text names APICv, AVIC or posted interrupts and does not show whether they are at work; where something inhibits them each interrupt and each EOI may be an exit",
+            "`vmtax doctor` on the host; kvm:kvm_apicv_inhibit_changed; `perf kvm stat record -a sleep 10` (APIC_ACCESS, EOI_INDUCED, AVIC_*)",
+        ),
+        NamedCost::Vulnerabilities => (
+            "the text names mitigations of processor bugs and does not show what they cost; some act at each exit or each switch, in the host, the guest or both",
+            "lscpu of host and guest (Vulnerability lines), as text to `vmtax explain`; the same load with one of them off, where that is allowed",
+        ),
+        NamedCost::Virtiofs => (
+            "the text names files by virtiofs and does not show what they cost; each operation that no cache answers is a request to virtiofsd",
+            "virtiofsd's --cache and --thread-pool-size, and `strace -f -c -p PID` of it; the same files on a disk of the VM",
+        ),
+        NamedCost::DiskCache => (
+            "the text names a disk's cache mode or flushes and does not show what they cost; with writethrough and directsync each write waits for the host's disk, with the others each flush does",
+            "flushes and waits of the host's disk: `iostat -x 1`, whose output vmtax reads; fio with --fsync=1 in the guest and on the host; the same with another cache mode",
+        ),
+        NamedCost::ImageFormat => (
+            "the text names a disk image (qcow2 and its like) and does not show what it costs; first writes allocate clusters, and tables that are not in QEMU's cache are read for requests",
+            "the same load on a raw file or device; `qemu-img check` and the image's size beside l2-cache-size; a second run over the same blocks",
+        ),
+        NamedCost::Iothreads => (
+            "the text names QEMU's main loop or I/O threads and does not show what they do; devices without an I/O thread of their own share the main loop and its lock",
+            "`top -H -p PID` of QEMU while it is slow, as text to `vmtax explain`; `perf record -g -p PID`; the same with an iothread for the disk",
+        ),
+        NamedCost::Vhost => (
+            "the text names vhost and does not show what it costs; its thread serves the device's queues on one processor of the host, which others may want",
+            "`top -H` on the host (vhost-PID), the processors of that thread and of the vCPUs (`vmtax doctor`), and `perf kvm stat record -a sleep 10`",
+        ),
+        NamedCost::Queues => (
+            "the text names queues of a device and does not show whether they are too few; one queue has its interrupts on one vCPU",
+            "`ethtool -l` or /sys/block/*/mq in the guest; its /proc/interrupts before and after; processors' time by vCPU",
+        ),
+        NamedCost::Offloads => (
+            "the text names offloads of a network card and does not show what they change; without them each packet of 1,500 bytes is work of its own, and large ones may not pass every network",
+            "`ethtool -k` of guest, tap and bridge, as text to `vmtax explain`; packets a second (`sar -n DEV 1`); iperf3 with and without",
+        ),
+        NamedCost::EmulatedCards => (
+            "the text names an emulated card or disk and does not show what it costs; each access to its registers is an exit to the VMM",
+            "`perf kvm stat record -a sleep 10` on the host (MMIO and ports by address); the same with virtio, where the guest has drivers",
+        ),
+        NamedCost::Swapping => (
+            "the text names swap and does not show what it costs; a page of a guest that the host has swapped out is a fault that waits for a disk",
+            "si and so of `vmstat 1` on the host and in the guest, as text to `vmtax explain`; VmSwap of the VMM",
+        ),
+        NamedCost::Pinning => (
+            "the text names pinning and does not show what it changes; vCPUs on one core or beside other work wait for each other, and isolated processors are not balanced",
+            "`vmtax doctor` on the host, which compares all VMs' processors; steal in the guest; `perf sched record` on the host",
+        ),
+        NamedCost::Pmu => (
+            "the text names performance counters of a guest and does not show what they cost; each write of their registers is an exit, by which KVM makes events of the host again",
+            "`perf kvm stat record -a sleep 10` on the host, MSRs by number; the same with pmu=off, or without the profiler in the guest",
+        ),
+        NamedCost::Smm => (
+            "the text names SMM and does not show what it costs; each entry and exit of it rebuilds KVM's page tables for the vCPU",
+            "kvm:kvm_enter_smm beside the exits; which calls of the firmware the guest makes; the same with smm=off, where no Secure Boot needs it",
+        ),
+        NamedCost::ArmWaits => (
+            "the text names WFI or WFE and does not show what they cost; each that traps is an exit, after which the vCPU may go to sleep",
+            "kvm:kvm_wfx_arm64 and kvm:kvm_exit on the host; wfi_exit_stat and wfe_exit_stat of `kvm_stat -1`",
+        ),
+        NamedCost::Timers => (
+            "the text names a guest's timers and does not show what they cost; each that is set may be an exit, and each that expires wakes a vCPU",
+            "`perf kvm stat record -a sleep 10` on the host (MSRs, PREEMPTION_TIMER, halts); LOC of the guest's /proc/interrupts before and after",
+        ),
         NamedCost::Nested => (
             "the text names a guest of a guest and does not show what it costs; each exit of it is several of the outer guest",
             "`perf kvm stat record -a sleep 10` on the outermost host, and `vmtax explain` of it",
