@@ -492,7 +492,7 @@ mod tests {
             "",
             "hello\n",
             "a page of 4 KiB\n",
-            "PLEASE help, ZIPIT, hpets1\n",
+            "PLEASE help, ZIPIT\n",
             "we steal ideas\n",
             "clock_gettime\n",
             "the balloon rises\n",
