@@ -62,14 +62,23 @@ pub fn read(text: &str) -> Option<Vec<Sample>> {
     if text.contains("transferred ram:") {
         return None;
     }
-    let Blocks { tables, lines, changes } = blocks(text);
+    let Blocks { mut tables, lines, changes } = blocks(text);
+    // A table that is quoted is no other run.
+    let mut seen = BTreeSet::new();
+    tables.retain(|table| seen.insert((table.head.clone(), table.rows.clone())));
     let mut samples = of_lines(&lines);
     if !of_titled(&tables, &mut samples) {
-        for table in &tables {
-            let is_other = |other: &PostedTable| {
-                other.title != table.title && other.head == table.head && !table.title.is_empty()
+        for (at, table) in tables.iter().enumerate() {
+            // Of several tables with one head the title tells what was measured, or the number.
+            let like = |other: &&PostedTable| other.head == table.head;
+            let same = |other: &&PostedTable| like(other) && other.title == table.title;
+            let of_which = match tables.iter().filter(like).count() {
+                0 | 1 => String::new(),
+                _ if tables.iter().filter(same).count() == 1 => table.title.clone(),
+                _ if table.title.is_empty() => format!("table {}", at + 1),
+                _ => format!("{} (table {})", table.title, at + 1),
             };
-            of_table(table, tables.iter().any(is_other), &mut samples);
+            of_table(table, &of_which, &mut samples);
         }
     }
     let ends = |samples: &mut Vec<Sample>| {
@@ -160,7 +169,7 @@ fn kind_of(unit: &str) -> &str {
         _ if ["Kb/s", "Mb/s", "Gb/s"].contains(&unit) => "bits",
         _ if unit.ends_with("B/s") || unit.ends_with("B/sec") => "bytes",
         "ns" | "us" | "usec" | "ms" | "msec" | "s" | "sec" | "secs" | "second" | "seconds"
-        | "min" | "minutes" => "time",
+        | "min" | "mins" | "minute" | "minutes" | "hours" => "time",
         other => other,
     }
 }
@@ -461,12 +470,16 @@ mod tests {
         assert_eq!(
             read_values(named),
             [
-                "Original build time: Host 150.5 seconds",
-                "Original build time: Two VMs 900 seconds",
-                "Patched build time: Host 150.2 seconds",
-                "Patched build time: Two VMs 354 seconds"
+                "Host build time: Original 150.5 seconds",
+                "Host build time: Patched 150.2 seconds",
+                "Two VMs build time: Original 900 seconds",
+                "Two VMs build time: Patched 354 seconds"
             ]
         );
+        // One workload, and quoted twice.
+        let one = "NAME          WORKLOAD     Bandwidth\nshared        read         35(MiB/s)\nshared-own    read         55(MiB/s)\n";
+        let quoted: String = one.lines().map(|line| format!("> {line}\n")).collect();
+        assert_eq!(read_values(&format!("{one}\n{quoted}")).len(), 2);
         let jobs = "1 job\tread/write\tThroughput\tIOPS\n\t\t\t(MB/s)\t\t(k)\nvanilla\tread\t\t1037\t\t253\n\t\twrite\t\t1148\t\t280\noptimized\tread\t\t1160\t\t283\n\t\twrite\t\t1195\t\t292\n";
         let all = read_values(jobs);
         assert_eq!(all[0], "1 job, read Throughput (MB/s): vanilla 1037 MB/s");
@@ -475,6 +488,10 @@ mod tests {
             "Event name          Samples    Time(ns)\nFIRST_FAULT         1496       88961\nSECOND_FAULT        887        27285\n",
             "Device      Read time    Write time\nvda         10 ms        20 ms\nvdb         11 ms        21 ms\n",
             "NAME    Bandwidth\nhost    35 MiB/s\n",
+            "Disk    Operation    Rate\nsda     read    35 MiB/s\nsdb    read    55 MiB/s\n",
+            "NAME    CPU usage    NET I/O\nvm    90 ms   35 MiB/s\nqemu    91 ms   55 MiB/s\n",
+            "VM    Uptime\nhost    30 min\nvm    3 min\n",
+            "Parameter    Default    New\nlatency    3 ms    10 ms\nburst    3 ms    30 ms\n",
         ] {
             assert_eq!(read(none), None, "{none}");
         }
@@ -487,7 +504,11 @@ mod tests {
         assert_eq!(all.len(), 4);
         assert_eq!(all[0], "Copy : after-patch 432906.4 KBps");
         let grid = "+----+-----------+----------------+\n| L0 | r (base)  | r (patched)    |\n+====+===========+================+\n| A  | 256       | 301 (+17.3%)   |\n| B  | 180       | 203 (+12.96%)  |\n+----+-----------+----------------+\n";
-        assert_eq!(read_values(grid)[1], "A : r (patched) 301 r");
+        assert_eq!(read_values(grid)[1], "A r: patched 301 r");
+        let reads = "| fs | read (old) | read (new) |\n|--|--|--|\n| 9p | 100 MB/s | 200 MB/s |\n";
+        assert_eq!(read_values(reads), ["9p read: old 100 MB/s", "9p read: new 200 MB/s"]);
+        let versions = reads.replace("read (", "version (").replace(" MB/s", "");
+        assert_eq!(read(&versions), None);
     }
 
     #[test]
@@ -503,6 +524,17 @@ mod tests {
             ]
         );
         assert_eq!(read(&two.replace("IOPS = ", "n = ")), None);
+        let settings = "halt_poll_ns=0: avg = 3 ms, p99 = 50 ms\nhalt_poll_ns=200000: avg = 2 ms, p99 = 40 ms\n";
+        assert_eq!(
+            read_values(settings),
+            [
+                "avg : halt_poll_ns=0, avg 3 ms",
+                "avg : halt_poll_ns=200000, avg 2 ms",
+                "p99 : halt_poll_ns=0, p99 50 ms",
+                "p99 : halt_poll_ns=200000, p99 40 ms"
+            ]
+        );
+        assert_eq!(read("rq=1 : read = 100 MB/s, write = 10 MB/s\n"), None);
     }
 
     /// A list of different things compares nothing.

@@ -185,10 +185,17 @@ mod tests {
         };
         let rows = "sda 0.7 0 0.00 0.00 0.00 0.0 0.00\nsdf 0 881 1849.44 0 1849.44 1.1 100.13\ndm-1 0 1198 2308.0 0 2308.0 0.8 100.13\n";
         assert_eq!(all(&format!("{head}{rows}")), [disk("sdf", 1.0, 1849.44)]);
-        // The first report is of the time since the boot.
-        let twice = format!("{head}vda 1 1 9 9 9 1 90\n\n{head}vda 1 1 2 2 2 1 10\n");
-        assert_eq!(all(&twice), [disk("vda", 0.1, 2.0)]);
-        for none in ["Device r/s w/s\nvda 1 2\n", "vda 1 1 9 9 9 1 90\n", head] {
+        // Of three reports the first is of the time since the boot.
+        let report = |wait: f64, busy: f64| format!("{head}vda 1 1 {wait} 9 9 1 {busy}\n\n");
+        let three = format!("{}{}{}", report(9.0, 90.0), report(2.0, 10.0), report(4.0, 30.0));
+        assert_eq!(all(&three), [disk("vda", 0.2, 3.0)]);
+        // Requests of each kind have their own wait, and some that wait are few.
+        let kinds =
+            "Device r/s r_await w/s w_await f/s f_await %util\nnvme0n1 1 25 1000 0.3 50 90 99\n";
+        let [Observed::Disk { await_ms, .. }] = all(kinds)[..] else { panic!("a disk") };
+        assert!((await_ms - 4825.0 / 1051.0).abs() < 1e-9, "{await_ms}");
+        let others = format!("{head}dm-0 1 1 9 9 9 1 90\nsr0 1 1 9 9 9 1 90\n");
+        for none in ["Device r/s w/s\nvda 1 2\n", "vda 1 1 9 9 9 1 90\n", head, &others] {
             assert_eq!(all(none), [], "{none}");
         }
     }
@@ -199,6 +206,10 @@ mod tests {
         assert_eq!(all(column), [Observed::StealFalls]);
         let top = "Cpu(s):  0.0%us,  0.0%sy,30100.0%id, 0.0%si,-1253874204672.0%st\n";
         assert_eq!(all(top), [Observed::StealFalls]);
+        let rounded =
+            "%Cpu(s): 10 us, 2 sy, 43 id, -0.1 st\n%Cpu(s): 10 us, 2 sy, 43 id, 44.0 st\n";
+        assert_eq!(all(rounded), [Observed::Steal(0.44)]);
+        assert_eq!(all("CPU test: of id, --fast\n"), []);
         let twice = "cpu  10 0 10 100 0 0 0 400 0 0\ncpu0 10 0 10 100 0 0 0 400 0 0\ncpu  20 0 10 190 0 0 0 300 0 0\ncpu0 20 0 10 190 0 0 0 300 0 0\n";
         assert_eq!(all(twice), [Observed::StealFalls]);
         for none in ["idle column:\n-5433\n-8812\n-120\n", "steal:\n5\n6\n-1\n7\n"] {

@@ -10,6 +10,8 @@ use super::value::{Value, change, digits, known, number, plain, unit_in, value};
 pub(super) const LINES: usize = 10_000;
 /// A shorter line of dashes is none under a title.
 const UNDERLINE: usize = 4;
+/// More columns than a table has.
+pub(super) const COLUMNS: usize = 64;
 /// Longer titles and labels are sentences.
 pub(super) const LABEL: usize = 80;
 
@@ -74,13 +76,12 @@ pub(super) fn blocks(text: &str) -> Blocks {
             .iter()
             .find_map(|mark| line.strip_prefix(mark).filter(is_item))
             .unwrap_or(line);
-        // A rule between the rows of a table, `----+----`.
-        if in_table && line.len() >= UNDERLINE && line.chars().all(|c| "-+=".contains(c)) {
+        if in_table && line.len() >= UNDERLINE && is_rule(line) {
             continue;
         }
         let cells = cells(line);
         if cells.len() > 1 {
-            let is_rule = cells.iter().all(|cell| cell.chars().all(|c| "-:=+ ".contains(c)));
+            let is_rule = cells.iter().all(|cell| cell.is_empty() || is_rule(cell));
             match tables.last_mut().filter(|_| in_table) {
                 Some(_) if is_rule => {}
                 Some(table) => {
@@ -234,13 +235,20 @@ pub(super) fn change_of(line: &str) -> Option<(String, f64)> {
     Some((as_label(&line[..at])?, change(&line[at..], false)?))
 }
 
-/// Cells of a table's row.
+/// A rule between the rows of a table: `----+----`, `:---:`.
+pub(super) fn is_rule(text: &str) -> bool {
+    const MARKS: &str = "-:=+ \u{2500}\u{2501}\u{2550}\u{250c}\u{252c}\u{2510}\u{251c}\u{253c}\u{2524}\u{2514}\u{2534}\u{2518}\u{255e}\u{256a}\u{2561}";
+    !text.is_empty() && text.chars().all(|c| MARKS.contains(c))
+}
+
+/// Cells of a table's row; none if they are more than a table has.
 pub(super) fn cells(line: &str) -> Vec<String> {
     if !line.contains(['|', '\u{2502}']) {
         return Vec::new();
     }
     let line = line.trim_matches(['|', '\u{2502}']);
-    line.split(['|', '\u{2502}']).map(plain).collect()
+    let cells: Vec<String> = line.split(['|', '\u{2502}']).take(COLUMNS + 1).map(plain).collect();
+    if cells.len() > COLUMNS { Vec::new() } else { cells }
 }
 
 /// The values of a line that has some: its label, their unit, and whether they are repetitions.
@@ -314,13 +322,24 @@ pub(super) fn labelled(line: &str) -> Option<(String, Value)> {
         Some((before, inside)) if inside.ends_with(')') && before.contains(' ') => before,
         _ => line,
     };
+    // A row of a table whose columns are apart by blanks has more before its value.
+    let cells = line.split("  ").flat_map(|part| part.split('\t'));
+    if cells.filter(|cell| !cell.trim().is_empty()).count() > 2 {
+        return None;
+    }
     let words: Vec<&str> = line.split_whitespace().collect();
     let (label, found) = [2, 1].into_iter().find_map(|length| {
         let (label, words) = words.split_at(words.len().checked_sub(length)?);
         let found = value(&words.join(" ")).filter(|found| found.unit.is_some())?;
         Some((label, found))
     })?;
-    (label.len() <= WORDS).then(|| Some((as_label(&label.join(" "))?, found)))?
+    // `6.1 3 s 2 s` is a row.
+    let ends_in_value = [2, 1].into_iter().any(|length| {
+        let from = label.len().checked_sub(length);
+        let found = from.and_then(|from| value(&label[from..].join(" ")));
+        found.is_some_and(|found| found.unit.is_some())
+    });
+    (label.len() <= WORDS && !ends_in_value).then(|| Some((as_label(&label.join(" "))?, found)))?
 }
 
 /// `vm takes 38 seconds`, `mmap - read IOPS ~52`: a label, a verb or the unit, and the value behind it.
@@ -345,7 +364,7 @@ fn stated(line: &str) -> Option<(String, Value)> {
 
 /// A label: short, and with a letter.
 pub(super) fn as_label(text: &str) -> Option<String> {
-    let text = plain(text);
+    let text = plain(text).split_whitespace().collect::<Vec<_>>().join(" ");
     let is_short = text.chars().count() <= LABEL;
     (is_short && text.chars().any(char::is_alphabetic)).then_some(text)
 }

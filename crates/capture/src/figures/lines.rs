@@ -61,7 +61,7 @@ pub(super) fn of_lines(lines: &[PostedLine]) -> Vec<Sample> {
 }
 
 /// What a benchmark is repeated with more of.
-const SIZES: [&str; 13] = [
+pub(super) const SIZES: [&str; 13] = [
     "qd",
     "iodepth",
     "depth",

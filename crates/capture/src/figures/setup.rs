@@ -131,8 +131,10 @@ pub(super) fn is_setup_word(word: &str) -> bool {
 
 /// `halt_poll_ns=0`; not what a benchmark is asked to do.
 fn is_setting(word: &str) -> bool {
-    const OF_LOAD: &[&str] =
-        &["bs", "rw", "size", "name", "runtime", "count", "len", "iodepth", "numjobs", "time"];
+    const OF_LOAD: &[&str] = &[
+        "bs", "rw", "size", "name", "runtime", "count", "len", "iodepth", "numjobs", "time",
+        "threads", "vcpus", "cpus", "jobs", "qd", "depth", "clients", "rq",
+    ];
     word.split_once('=').is_some_and(|(name, value)| {
         let name = name.trim_start_matches('-');
         name.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -144,6 +146,13 @@ fn is_setting(word: &str) -> bool {
 /// What is left of a label without the words that name its set-up; `None` if it names none. Labels that leave the same are of one thing in several
 /// set-ups: `boot with vhost`, `boot without`.
 pub(super) fn remainder(label: &str) -> Option<String> {
+    // `halt_poll_ns=0, p99`: a metric stands behind the set-up.
+    if let Some((setup, metric)) = label.rsplit_once(", ")
+        && setup.split_whitespace().any(is_setting)
+        && !metric.split_whitespace().any(is_setting)
+    {
+        return Some(metric.to_lowercase());
+    }
     // Settings beside each other are nothing but a set-up.
     if label.split_whitespace().any(is_setting) {
         return Some(String::new());

@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use vmtax_events::Sample;
 
 use super::blocks::{PostedTable, is_named};
+use super::lines::SIZES;
+use super::setup::remainder;
 use super::value::{Value, change, digits, number, plain, unit_in, value};
-use super::{kind_of, names_metric, sample};
+use super::{is_unmeasured, kind_of, names_metric, sample};
 
 /// Cells of a column that says whether something is there.
 const SWITCHES: &[&str] = &["on", "off", "yes", "no", "enabled", "disabled", "true", "false"];
@@ -14,17 +16,17 @@ const SWITCHES: &[&str] = &["on", "off", "yes", "no", "enabled", "disabled", "tr
 /// A table's columns that have values, with the units of their heads.
 impl PostedTable {
     fn of_values(&self) -> Vec<(usize, Option<String>)> {
+        let rows_are_named = self.rows_are_named();
         let mut columns = Vec::new();
         for at in 1..self.head.len() {
+            if is_spread(&self.head[at]) {
+                continue;
+            }
             let cells: Vec<&String> = self.rows.iter().filter_map(|row| row.get(at)).collect();
             let values: Vec<Value> = cells.iter().filter_map(|cell| value(cell)).collect();
             let unit = unit_in(&self.head[at]);
             let has_unit = unit.is_some() || values.iter().any(|value| value.unit.is_some());
-            let unit = unit.or_else(|| self.common(at));
-            let has_unit = has_unit || unit.is_some();
-            if (has_unit || self.rows_are_named())
-                && 2 * values.len() >= cells.len()
-                && !values.is_empty()
+            if (has_unit || rows_are_named) && 2 * values.len() >= cells.len() && !values.is_empty()
             {
                 columns.push((at, unit));
             }
@@ -41,16 +43,32 @@ impl PostedTable {
             && self.rows.iter().all(|row| is_named(&row[0]))
     }
 
-    /// `rate` of the columns `rate (base)` and `rate (patched)`: what the set-ups in brackets have in common is in place of a unit.
-    fn common(&self, at: usize) -> Option<String> {
-        let parts = |head: &str| {
-            let (name, setup) = head.split_once(" (")?;
-            let setup = setup.strip_suffix(')')?;
-            is_named(setup).then(|| (name.to_owned(), setup.to_owned()))
+    /// The columns `rate (base)` and `rate (patched)`: their places, the common name and the set-up in brackets.
+    fn bracketed(&self) -> Vec<(usize, &str, &str)> {
+        /// Names of what is not measured.
+        const OTHERS: [&str; 12] = [
+            "version", "cores", "vcpus", "cpus", "ram", "memory", "bug", "id", "size", "port",
+            "note", "notes",
+        ];
+        let parts = |(at, head): (usize, &'_ String)| {
+            let open = head.find(" (")?;
+            let inside = head[open + 2..].strip_suffix(')')?;
+            let name = &head[..open];
+            let is_other = OTHERS.contains(&name.to_lowercase().as_str()) || is_unmeasured(name);
+            (!is_other && !is_spread(name) && is_named(inside)).then_some((at, open, inside.len()))
         };
-        let (name, setup) = parts(&self.head[at])?;
-        let is_other = |head: &String| parts(head).is_some_and(|(n, s)| n == name && s != setup);
-        self.head.iter().any(is_other).then_some(name)
+        let all: Vec<(usize, usize, usize)> =
+            self.head.iter().enumerate().skip(1).filter_map(parts).collect();
+        let of = |(at, open, length): (usize, usize, usize)| {
+            let head = self.head[at].as_str();
+            (at, &head[..open], &head[open + 2..open + 2 + length])
+        };
+        let all: Vec<(usize, &str, &str)> = all.into_iter().map(of).collect();
+        let mut counts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        all.iter().for_each(|(_, name, setup)| {
+            counts.entry(name).or_default().insert(setup);
+        });
+        all.into_iter().filter(|(_, name, _)| counts[name].len() > 1).collect()
     }
 
     /// What a row is of: its cells before the first column of values.
@@ -92,11 +110,33 @@ impl PostedTable {
         names.iter().all(|(setup, job)| *job == names[0].1 && !names_metric(setup))
     }
 
-    /// Its columns or most of its rows are of set-ups by their names, or it has rows of each set-up for each workload.
+    /// Its columns are of set-ups by their names, or its rows are, which leave the same without them; or it has rows of each set-up for each workload.
     pub(super) fn is_of_setups(&self) -> bool {
+        /// Of values that are no results.
+        const OTHERS: [&str; 5] = ["age", "uptime", "usage", "limit", "period"];
         let first = self.of_values().first().map_or(0, |(at, _)| *at);
-        let named = self.rows.iter().filter(|row| is_named(&row[0])).count();
-        2 * named > self.rows.len() || self.columns_are_named() || self.grid(first).is_some()
+        let is_other = |(at, head): (usize, &String)| {
+            let head_words = head.to_lowercase();
+            let mut words = head_words.split(|c: char| !c.is_alphanumeric());
+            is_unmeasured(head)
+                || at < first && is_listing(head)
+                || words.any(|word| OTHERS.contains(&word))
+        };
+        let is_unread = |row: &Vec<String>| is_unmeasured(&row[0]);
+        if self.head.iter().enumerate().any(is_other) || self.rows.iter().any(is_unread) {
+            return false;
+        }
+        let left = |row: &Vec<String>| {
+            let words: Vec<&str> = row[0].split_whitespace().collect();
+            // What is before or after something is another part of it.
+            let is_part = matches!(words.as_slice(), [first, _, ..]
+                if ["before", "after"].contains(&first.to_lowercase().as_str()));
+            if is_part { None } else { remainder(&row[0]) }
+        };
+        let rows: Option<BTreeSet<String>> = self.rows.iter().map(left).collect();
+        rows.is_some_and(|left| left.len() == 1 && first == 1)
+            || self.columns_are_named()
+            || self.grid(first).is_some()
     }
 
     /// Several columns of values are of set-ups by their names: `Off`, `On`.
@@ -116,30 +156,117 @@ impl PostedTable {
     /// Rows of each set-up for each workload: which of the first two columns names the set-up, and which the workload. Both names are seen together
     /// in most rows.
     fn grid(&self, first: usize) -> Option<(usize, usize)> {
-        const WORKLOAD: [&str; 7] =
+        const WORKLOADS: [&str; 7] =
             ["workload", "test", "benchmark", "job", "operation", "read/write", "case"];
+        const SETUPS: [&str; 16] = [
+            "name",
+            "setup",
+            "set-up",
+            "config",
+            "configuration",
+            "backend",
+            "driver",
+            "kernel",
+            "cache",
+            "mode",
+            "variant",
+            "hypervisor",
+            "filesystem",
+            "category",
+            "vm type",
+            "model",
+        ];
         if first != 2 || self.columns_are_named() {
             return None;
         }
+        let head = |at: usize| self.head[at].to_lowercase();
         let names = |at: usize| -> BTreeSet<&str> {
             self.rows.iter().filter_map(|row| row.get(at)).map(String::as_str).collect()
         };
-        let (left, right) = (names(0), names(1));
-        let is_full = left.len() > 1 && right.len() > 1 && {
-            let pairs: BTreeSet<(&str, &str)> =
-                self.rows.iter().map(|row| (row[0].as_str(), row[1].as_str())).collect();
-            5 * pairs.len() >= 4 * left.len() * right.len()
+        let is_workload = |at: usize| {
+            WORKLOADS.contains(&head(at).as_str())
+                || SIZES.contains(&head(at).trim_end_matches('s'))
+                || names(at).iter().all(|name| names_metric(name))
         };
-        let is_workload = |at: usize, names: &BTreeSet<&str>| {
-            WORKLOAD.contains(&self.head[at].to_lowercase().as_str())
-                || names.iter().all(|name| names_metric(name))
+        let is_setup = |at: usize| {
+            let named = names(at).iter().filter(|name| is_named(name)).count();
+            let are_named = 2 * named > names(at).len();
+            (SETUPS.contains(&head(at).as_str()) || are_named)
+                && !is_listing(&head(at))
+                && !names(at).iter().any(|name| value(name).is_some())
         };
-        match (is_workload(0, &left), is_workload(1, &right)) {
-            (false, true) if is_full => Some((0, 1)),
-            (true, false) if is_full => Some((1, 0)),
-            _ => None,
-        }
+        let pairs: BTreeSet<(&str, &str)> =
+            self.rows.iter().map(|row| (row[0].as_str(), row[1].as_str())).collect();
+        let is_full = 5 * pairs.len() >= 4 * names(0).len() * names(1).len();
+        let is = |setup: usize, workload: usize| {
+            is_full && names(setup).len() > 1 && is_setup(setup) && is_workload(workload)
+        };
+        if is(0, 1) { Some((0, 1)) } else { is(1, 0).then_some((1, 0)) }
     }
+}
+
+/// A column of how far values are apart.
+fn is_spread(head: &str) -> bool {
+    let head = head.to_lowercase();
+    let mut words = head.split(|c: char| !c.is_alphanumeric() && c != '\u{b1}');
+    words.any(|word| {
+        ["stddev", "std", "stdev", "error", "deviation", "dev", "cv", "\u{b1}"].contains(&word)
+    })
+}
+
+/// A head of things that are listed, or set, and no set-ups to choose from.
+fn is_listing(head: &str) -> bool {
+    const OF_LISTS: [&str; 46] = [
+        "device",
+        "disk",
+        "interface",
+        "nic",
+        "bus",
+        "process",
+        "task",
+        "component",
+        "setting",
+        "parameter",
+        "resource",
+        "package",
+        "stage",
+        "phase",
+        "step",
+        "pod",
+        "state",
+        "status",
+        "ready",
+        "age",
+        "uptime",
+        "type",
+        "kind",
+        "node",
+        "thread",
+        "cpu",
+        "queue",
+        "server",
+        "path",
+        "pid",
+        "syscall",
+        "percentile",
+        "stat",
+        "run",
+        "date",
+        "limit",
+        "timer",
+        "plan",
+        "option",
+        "tunable",
+        "id",
+        "event",
+        "irq",
+        "usage",
+        "service",
+        "unit",
+    ];
+    let head = head.to_lowercase();
+    let words = head.split(|c: char| !c.is_alphanumeric());
+    words.map(|word| word.trim_end_matches('s')).any(|word| OF_LISTS.contains(&word))
 }
 
 /// A table's row, the head of its column, and a unit.
@@ -148,7 +275,15 @@ type Measured<'a> = (String, &'a str, String);
 /// Tables of one head and of several titles: the titles are set-ups, if rows of one label are below several.
 pub(super) fn of_titled(tables: &[PostedTable], samples: &mut Vec<Sample>) -> bool {
     let mut found: BTreeMap<Measured<'_>, Vec<(&str, f64)>> = BTreeMap::new();
-    for table in tables.iter().filter(|table| !table.has_switches() && !table.columns_are_named()) {
+    let of_titles = |table: &&PostedTable| {
+        let first = table.of_values().first().map_or(0, |(at, _)| *at);
+        !table.is_spaced
+            && !table.has_switches()
+            && !table.columns_are_named()
+            && table.bracketed().is_empty()
+            && table.grid(first).is_none()
+    };
+    for table in tables.iter().filter(of_titles) {
         for (label, head, unit, number) in table.values() {
             let same =
                 tables.iter().any(|other| other.title != table.title && other.head == table.head);
@@ -166,9 +301,25 @@ pub(super) fn of_titled(tables: &[PostedTable], samples: &mut Vec<Sample>) -> bo
     !found.is_empty()
 }
 
-/// A table: its rows are set-ups, or its columns, or both. `is_one_of` several with the same head: its title tells what was measured.
-pub(super) fn of_table(table: &PostedTable, is_one_of: bool, samples: &mut Vec<Sample>) {
-    if table.is_spaced && !table.is_of_setups() {
+/// A table: its rows are set-ups, or its columns, or both. `of_which`, if any, tells it from others with its head.
+pub(super) fn of_table(table: &PostedTable, of_which: &str, samples: &mut Vec<Sample>) {
+    let digit = |c: char| c.is_ascii_digit();
+    let of_this = |label: &str| match (label, of_which) {
+        (_, "") => label.to_owned(),
+        ("", _) => of_which.to_owned(),
+        _ => format!("{label}, {of_which}"),
+    };
+    let bracketed = table.bracketed();
+    if let Some((first, ..)) = bracketed.first() {
+        for row in &table.rows {
+            let label = of_this(&table.label(row, *first));
+            for (at, name, setup) in &bracketed {
+                let found = row.get(*at).and_then(|cell| value(cell));
+                let Some(found) = found else { continue };
+                let unit = found.unit.or_else(|| unit_in(name)).unwrap_or((*name).to_owned());
+                samples.push(sample(setup, (&label, name), (&unit, found.number)));
+            }
+        }
         return;
     }
     let values = table.values();
@@ -182,7 +333,6 @@ pub(super) fn of_table(table: &PostedTable, is_one_of: bool, samples: &mut Vec<S
     }
     let columns = table.of_values();
     let first = columns.first().map_or(0, |(at, _)| *at);
-    let digit = |c: char| c.is_ascii_digit();
     if let Some((setup, workload)) = table.grid(first) {
         for row in &table.rows {
             for (at, unit) in &columns {
@@ -192,7 +342,7 @@ pub(super) fn of_table(table: &PostedTable, is_one_of: bool, samples: &mut Vec<S
                 // `1 job` of one table is another load than `4 jobs` of the next.
                 let load = Some(&table.head[setup]).filter(|head| head.contains(digit));
                 let load = load.map(|head| format!("{head}, ")).unwrap_or_default();
-                let workload = format!("{load}{}", row[workload]);
+                let workload = of_this(&format!("{load}{}", row[workload]));
                 let names = (workload.as_str(), table.head[*at].as_str());
                 samples.push(sample(&row[setup], names, (&unit, found.number)));
             }
@@ -209,22 +359,29 @@ pub(super) fn of_table(table: &PostedTable, is_one_of: bool, samples: &mut Vec<S
     let rows_are_metrics = rows_differ
         || names_metric(&table.head[0])
         || !table.is_of_one_job() && table.rows.iter().any(|row| names_metric(&row[0]));
-    let columns_are_setups = heads.len() > 1 && !heads.iter().any(|head| names_metric(head));
+    let columns_are_setups = match table.is_spaced {
+        true => table.columns_are_named(),
+        false => heads.len() > 1 && !heads.iter().any(|head| names_metric(head)),
+    };
     if columns_are_setups {
-        let of = |(label, head, unit, number): &(String, &str, String, f64)| match is_one_of {
-            true => sample(head, (&format!("{label}, {}", table.title), ""), (unit, *number)),
-            false => sample(head, (label, ""), (unit, *number)),
+        let of = |(label, head, unit, number): &(String, &str, String, f64)| {
+            sample(head, (&of_this(label), ""), (unit, *number))
         };
         samples.extend(values.iter().map(of));
     }
     if !rows_are_metrics && (!columns_are_setups || table.has_switches()) {
+        let title = match (of_which, table.title.as_str()) {
+            ("", "") if table.is_spaced => table.head[0].as_str(),
+            ("", title) => title,
+            (which, _) => which,
+        };
         let of = |(label, head, unit, number): &(String, &str, String, f64)| {
             // `1.5 MB` alone says nothing.
-            let is_bare = label.starts_with(|c: char| c.is_ascii_digit())
+            let is_bare = label.starts_with(digit)
                 && label.split_whitespace().count() <= 2
                 && !table.head[0].is_empty();
             let named = if is_bare { format!("{} {label}", table.head[0]) } else { label.clone() };
-            sample(&named, (&table.title, head), (unit, *number))
+            sample(&named, (title, head), (unit, *number))
         };
         samples.extend(values.iter().map(of));
     }

@@ -29,6 +29,10 @@ pub(super) fn kernel(text: &str) -> Option<Vec<Observed>> {
 
 /// `iostat -x`: the disk whose requests wait longest among the busy ones. Of several reports the first is of the time since the boot.
 pub(super) fn disks(text: &str) -> Option<Vec<Observed>> {
+    /// Devices without a medium of their own, or with a slow one by nature.
+    const OTHERS: [&str; 8] = ["dm-", "md", "loop", "zram", "ram", "sr", "fd", "nbd"];
+    /// Longer waits are none that a tool prints.
+    const LONGEST_MS: f64 = 1e7;
     let mut columns: Option<Vec<&str>> = None;
     let mut all: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
     for line in lines(text) {
@@ -44,34 +48,33 @@ pub(super) fn disks(text: &str) -> Option<Vec<Observed>> {
             let at = columns.iter().position(|column| *column == name)?;
             number(words[at])
         };
-        let waits = ["await", "r_await", "w_await"].into_iter().filter_map(of);
-        let waits =
-            waits.fold(None, |most: Option<f64>, wait| Some(most.map_or(wait, |m| m.max(wait))));
-        if let (Some(busy), Some(waits)) = (of("%util"), waits) {
+        // Of newer versions each kind of request has its own.
+        let kinds =
+            [("r/s", "r_await"), ("w/s", "w_await"), ("d/s", "d_await"), ("f/s", "f_await")];
+        let kinds = kinds.iter().filter_map(|(rate, wait)| Some((of(rate)?, of(wait)?)));
+        let (requests, waits) =
+            kinds.fold((0.0, 0.0), |(all, sum), (rate, wait)| (all + rate, sum + rate * wait));
+        let mean = if requests > 0.0 { waits / requests } else { 0.0 };
+        let waits = of("await").unwrap_or(mean);
+        if let Some(busy) = of("%util")
+            && waits <= LONGEST_MS
+            && !OTHERS.iter().any(|name| words[0].starts_with(name))
+        {
             all.entry(words[0]).or_default().push((busy, waits));
         }
     }
     let disks = all.into_iter().filter_map(|(name, mut reports)| {
-        if reports.len() > 1 {
+        if reports.len() > 2 {
             reports.remove(0);
         }
         let mean =
             |of: fn(&(f64, f64)) -> f64| reports.iter().map(of).sum::<f64>() / reports.len() as f64;
         let (busy, await_ms) = (mean(|one| one.0).min(100.0) / 100.0, mean(|one| one.1));
-        Some(Observed::Disk { name: ShortName::new(name)?, busy, await_ms })
+        Some((ShortName::new(name)?, busy, await_ms))
     });
-    // A device mapper's device waits for the disk below it.
-    let rank = |one: &Observed| match one {
-        Observed::Disk { name, busy, await_ms } => {
-            (!name.as_str().starts_with("dm-"), busy * await_ms)
-        }
-        _ => (false, 0.0),
-    };
-    let busiest = disks.max_by(|one, other| {
-        let (one, other) = (rank(one), rank(other));
-        one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
-    });
-    busiest.map(|disk| vec![disk])
+    let (name, busy, await_ms) =
+        disks.max_by(|one, other| (one.1 * one.2).total_cmp(&(other.1 * other.2)))?;
+    Some(vec![Observed::Disk { name, busy, await_ms }])
 }
 
 /// `cpu.stat` of a cgroup.

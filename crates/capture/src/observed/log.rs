@@ -8,7 +8,7 @@ use super::lines;
 
 /// Lines of logs that say one thing alone: Linux arch/x86/kvm/vmx/vmx.c and svm/svm.c ("disabled by bios"), QEMU accel/kvm/kvm-all.c ("Could not access
 /// KVM kernel module"), softmmu/vl.c ("falling back to tcg") and accel/tcg (`info jit`: "Translation buffer state:"); dockur/windows's container, which says why in the brackets.
-const NO_KVM: [&str; 13] = [
+const NO_KVM: [&str; 12] = [
     "KVM acceleration is not available (",
     "kvm: disabled by bios",
     "Could not access KVM kernel module",
@@ -22,8 +22,6 @@ const NO_KVM: [&str; 13] = [
     "software emulation (TCG)",
     "KVM acceleration can NOT be used",
     "TCG doesn't support requested feature",
-    // The model of the processor `max` without an accelerator: QEMU target/i386/tcg/tcg-cpu.c.
-    "QEMU TCG CPU version",
 ];
 
 /// Linux kernel/rcu/tree_stall.h, `rcu_check_gp_kthread_expired_fqs_timer`.
@@ -114,6 +112,13 @@ const ON_HYPERV: &str = "due to running on Hyper-V";
 
 /// QEMU's accel/tcg/tcg-accel-ops-mttcg.c and tcg-accel-ops-rr.c name their threads `CPU 0/TCG` and `ALL CPUs/TCG`.
 fn is_of_tcg(line: &str) -> bool {
+    // The model of the processor `max` without an accelerator (target/i386/tcg/tcg-cpu.c), where a kernel or lscpu names it.
+    if let Some((before, after)) = line.split_once("QEMU TCG CPU version ") {
+        let before = before.to_lowercase();
+        let names = ["smpboot: cpu0:", "model name", "cpu0:", "cpu:"];
+        return names.iter().any(|name| before.contains(name))
+            && after.starts_with(|c: char| c.is_ascii_digit());
+    }
     let Some((before, after)) = line.split_once("/TCG") else { return false };
     let is_vcpu = before
         .rsplit_once("CPU ")

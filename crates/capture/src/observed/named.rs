@@ -6,18 +6,6 @@ use super::{lines, number};
 
 /// Names, each with its source. More than one of a text is said.
 const NAMES: &[(&str, NamedCost)] = &[
-    // QEMU docs/devel/tcg.rst, qemu-options.hx on -accel.
-    ("accel=tcg", NamedCost::Tcg),
-    ("-accel tcg", NamedCost::Tcg),
-    ("under TCG", NamedCost::Tcg),
-    ("with TCG", NamedCost::Tcg),
-    // Linux Documentation/virt/kvm/locking.rst on mmu_lock.
-    ("MMU lock", NamedCost::MmuLock),
-    ("mmu_lock", NamedCost::MmuLock),
-    // Linux Documentation/core-api/swiotlb.rst.
-    ("swiotlb", NamedCost::BounceBuffers),
-    ("SWIOTLB", NamedCost::BounceBuffers),
-    ("bounce buffer", NamedCost::BounceBuffers),
     // Linux Documentation/admin-guide/mm/userfaultfd.rst.
     ("userfaultfd", NamedCost::Userfaultfd),
     ("--uffd", NamedCost::Userfaultfd),
@@ -109,12 +97,24 @@ const NAMES: &[(&str, NamedCost)] = &[
     ("L1 hypervisor", NamedCost::Nested),
     // QEMU qemu-options.hx, -drive aio=.
     ("aio=io_uring", NamedCost::IoUring),
+    // QEMU docs/devel/tcg.rst, qemu-options.hx on -accel.
+    ("accel=tcg", NamedCost::Tcg),
+    ("-accel tcg", NamedCost::Tcg),
+    ("under TCG", NamedCost::Tcg),
+    ("with TCG", NamedCost::Tcg),
+    // Linux Documentation/virt/kvm/locking.rst on mmu_lock.
+    ("MMU lock", NamedCost::MmuLock),
+    ("mmu_lock", NamedCost::MmuLock),
+    // Linux Documentation/core-api/swiotlb.rst.
+    ("swiotlb", NamedCost::BounceBuffers),
+    ("SWIOTLB", NamedCost::BounceBuffers),
+    ("bounce buffer", NamedCost::BounceBuffers),
     // Linux Documentation/virt/kvm/x86/timekeeping.rst, msr.rst.
     ("kvmclock", NamedCost::KvmClock),
     ("pvclock_vcpu_time_info", NamedCost::KvmClock),
     ("kvm-clock", NamedCost::KvmClock),
     // Linux drivers/ptp/ptp_kvm_common.c; QEMU docs on -rtc.
-    ("/dev/ptp0", NamedCost::WallClock),
+    ("CONFIG_PTP_1588_CLOCK_KVM", NamedCost::WallClock),
     ("ptp_kvm", NamedCost::WallClock),
     ("timedrift", NamedCost::WallClock),
     ("wall clock lags", NamedCost::WallClock),
@@ -282,6 +282,17 @@ const NAMES: &[(&str, NamedCost)] = &[
 /// Each selftest of KVM begins with what its guest is (Linux tools/testing/selftests/kvm/lib/kvm_util.c): its own pages, not those of the memory.
 const GUEST_MODE: &str = "Testing guest mode: ";
 
+/// What each guest's kernel logs at its boot: Linux arch/x86/kernel/kvmclock.c, kernel/time/clocksource.c, kernel/dma/swiotlb.c.
+const ORDINARY: [&str; 7] = [
+    "kvm-clock: Using msrs",
+    "kvm-clock: using sched offset",
+    "kvm-clock: cpu ",
+    "clocksource: kvm-clock: mask",
+    "Switched to clocksource kvm-clock",
+    "software IO TLB:",
+    "Using software bounce buffering",
+];
+
 /// More names of a text say nothing.
 const MOST: usize = 4;
 
@@ -290,6 +301,7 @@ pub(super) fn costs(text: &str) -> Vec<Observed> {
     // Names may be marked as code (`` `TSC` is unstable ``).
     let told: Vec<String> = lines(text)
         .filter(|line| !line.contains(GUEST_MODE))
+        .filter(|line| !ORDINARY.iter().any(|words| line.contains(words)))
         .map(|line| line.replace('`', ""))
         .collect();
     let mut named: Vec<(NamedCost, ShortName, usize)> = Vec::new();

@@ -28,7 +28,13 @@ fn stolen(line: &str) -> Option<String> {
 pub(super) fn falling(text: &str) -> Option<Vec<Observed>> {
     const FALLS: usize = 3;
     const STEAL: usize = 8;
-    if lines(text).filter_map(stolen).any(|stolen| stolen.starts_with('-')) {
+    // A tick is a hundredth of a second: less than nothing by rounding is nothing.
+    let stolen: Vec<f64> = lines(text)
+        .filter(|line| line.contains("id"))
+        .filter_map(|line| stolen(line)?.trim_end_matches('%').parse().ok())
+        .collect();
+    let below = stolen.iter().filter(|value| value.is_finite() && **value <= -1.0).count();
+    if 2 * below > stolen.len() {
         return Some(vec![Observed::StealFalls]);
     }
     let mut is_of_steal = false;
