@@ -34,11 +34,12 @@ type ObservedReader = fn(&str) -> Option<Vec<Observed>>;
 
 /// What a text shows, and the tool that it is of; `None` if no tool is known by it.
 pub fn read(text: &str) -> Option<(&'static str, Vec<Observed>)> {
-    let readers: [(&str, ObservedReader); 33] = [
+    let readers: [(&str, ObservedReader); 34] = [
         ("top", steal::top),
         ("table of processor times", steal::tables),
         ("cpu.stat", host::quota),
         ("iostat", host::disks),
+        ("ps", host::processors),
         ("/proc/interrupts", devices::interrupts),
         ("clock", devices::clock),
         ("threads", host::threads),
@@ -172,6 +173,21 @@ mod tests {
             "they steal 5 % of it\n",
         ] {
             assert_eq!(all(none), [], "{none}");
+        }
+    }
+
+    #[test]
+    fn vcpus_of_a_vm_on_one_processor() {
+        let head = "PID TID RTPRIO PRI PSR COMMAND\n";
+        let row = |tid: u32, cpu: u32, vcpu: u32| format!("22 {tid} - 19 {cpu} CPU {vcpu}/KVM\n");
+        let vm = |cpus: [u32; 3]| {
+            let rows = (0..).zip(cpus).map(|(at, cpu)| row(70 + at, cpu, at));
+            format!("{head}22 22 - 19 9 qemu-system-x86\n{}", rows.collect::<String>())
+        };
+        let found = Observed::OneProcessor { vcpus: 3, processor: 9 };
+        assert_eq!(all(&vm([9, 9, 9])), [found]);
+        for none in [vm([9, 9, 10]), format!("{head}{}", row(70, 9, 0)), row(70, 9, 0)] {
+            assert_eq!(all(&none), [], "{none}");
         }
     }
 

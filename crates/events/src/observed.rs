@@ -207,6 +207,10 @@ words! {
         KvmClock = "kvm-clock",
         /// A guest's time of day.
         WallClock = "wall-clock",
+        /// Random numbers that a guest waits for.
+        Entropy = "random-numbers",
+        /// A VMM of Windows above Hyper-V.
+        OnHyperV = "above-hyper-v",
         /// The HPET, which VMMs emulate.
         Hpet = "hpet",
         /// What a Windows is told of its hypervisor.
@@ -346,6 +350,8 @@ pub enum Observed {
     },
     /// A text names it, by this word.
     Named(NamedCost, ShortName),
+    /// The threads of so many vCPUs of one VM, all that are shown, ran on this processor last.
+    OneProcessor { vcpus: u32, processor: u32 },
     /// A disk, by its name, is busy in this part of the time, and a request to it takes so many milliseconds.
     Disk { name: ShortName, busy: f64, await_ms: f64 },
     /// A function took this long at most, ns.

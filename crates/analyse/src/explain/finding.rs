@@ -143,6 +143,8 @@ pub enum FoundKind {
     MmuLock,
     /// Time in functions that wait for locks, of which the profile does not show the callers.
     LockWaits,
+    /// All vCPUs of a VM that are shown were on one processor.
+    OneProcessor,
     /// A disk is busy nearly all of the time.
     BusyDisk(ShortName),
     /// QEMU's thread of a migration looks at each page for zeros.
@@ -203,6 +205,7 @@ impl FoundKind {
                 | F::MmuLock
                 | F::LockWaits
                 | F::BusyDisk(_)
+                | F::OneProcessor
                 | F::MigrationScan
         )
     }
@@ -261,6 +264,7 @@ impl FoundKind {
             FoundKind::MmuLock => "mmu-lock",
             FoundKind::LockWaits => "lock-waits",
             FoundKind::BusyDisk(_) => "busy-disk",
+            FoundKind::OneProcessor => "one-processor",
             FoundKind::MigrationScan => "migration-scan",
             FoundKind::TlbMisses => "tlb-misses",
             FoundKind::ShatteredRegions => "shattered-regions",

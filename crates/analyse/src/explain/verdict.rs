@@ -131,7 +131,10 @@ impl Verdict {
             Verdict::Finding(FoundKind::HostPolls) => "polling",
             Verdict::Finding(FoundKind::LineTimer(_)) => "wake-ups",
             Verdict::Finding(
-                FoundKind::Contention(_) | FoundKind::IpiWaits | FoundKind::MmuLock,
+                FoundKind::Contention(_)
+                | FoundKind::OneProcessor
+                | FoundKind::IpiWaits
+                | FoundKind::MmuLock,
             ) => "contention",
             Verdict::Finding(FoundKind::NoKvm) => "no-kvm",
             Verdict::Finding(
@@ -204,6 +207,7 @@ impl Verdict {
                 | FoundKind::MmuLock
                 | FoundKind::LockWaits
                 | FoundKind::BusyDisk(_)
+                | FoundKind::OneProcessor
                 | FoundKind::MigrationScan
                 | FoundKind::SpreadMemory
                 | FoundKind::HostPolls),

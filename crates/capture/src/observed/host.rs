@@ -27,6 +27,29 @@ pub(super) fn kernel(text: &str) -> Option<Vec<Observed>> {
     has_guest.then(|| vec![Observed::HostKernel(most)])
 }
 
+/// `ps -T` or `top -H` with the processor on which each thread ran last (PSR, P): those of a VM's vCPUs, where all are the same.
+pub(super) fn processors(text: &str) -> Option<Vec<Observed>> {
+    let mut column: Option<usize> = None;
+    let mut vms: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for line in lines(text) {
+        let words: Vec<&str> = line.split_whitespace().take(MOST_COLUMNS).collect();
+        if words.first() == Some(&"PID") {
+            column = words.iter().position(|word| ["PSR", "P"].contains(word));
+            continue;
+        }
+        let Some(column) = column else { continue };
+        let name = line.find("CPU ").map(|at| &line[at..]);
+        let is_vcpu = name.is_some_and(|name| {
+            name.split_whitespace().count() == 2 && name.ends_with("/KVM") && is_vcpu_thread(name)
+        });
+        if is_vcpu && let Some(Ok(processor)) = words.get(column).map(|word| word.parse()) {
+            vms.entry(words[0]).or_default().push(processor);
+        }
+    }
+    let found = vms.into_values().find(|all| all.len() > 1 && all.iter().all(|one| *one == all[0]));
+    found.map(|all| vec![Observed::OneProcessor { vcpus: all.len() as u32, processor: all[0] }])
+}
+
 /// `iostat -x`: the disk whose requests wait longest among the busy ones. Of several reports the first is of the time since the boot.
 pub(super) fn disks(text: &str) -> Option<Vec<Observed>> {
     /// Devices without a medium of their own, or with a slow one by nature.

@@ -117,6 +117,25 @@ const NAMES: &[(&str, NamedCost)] = &[
     ("CONFIG_PTP_1588_CLOCK_KVM", NamedCost::WallClock),
     ("ptp_kvm", NamedCost::WallClock),
     ("timedrift", NamedCost::WallClock),
+    ("clock drift", NamedCost::WallClock),
+    ("time drift", NamedCost::WallClock),
+    ("clock skew", NamedCost::WallClock),
+    ("guest time", NamedCost::WallClock),
+    // chrony's log and `chronyc tracking`.
+    ("seconds slow of true", NamedCost::WallClock),
+    ("seconds fast of true", NamedCost::WallClock),
+    ("slow of NTP time", NamedCost::WallClock),
+    ("fast of NTP time", NamedCost::WallClock),
+    // VirtualBox src/VBox/VMM/VMMR3/TM.cpp.
+    ("Giving up catch-up attempt", NamedCost::WallClock),
+    // Linux Documentation/admin-guide/hw_random.rst, random(4).
+    ("virtio-rng", NamedCost::Entropy),
+    ("hw_random", NamedCost::Entropy),
+    ("entropy_avail", NamedCost::Entropy),
+    ("read random data", NamedCost::Entropy),
+    // VirtualBox src/VBox/VMM/VMMR3/NEMR3Native-win.cpp; Microsoft on WHPX.
+    ("WHPX", NamedCost::OnHyperV),
+    ("NEM", NamedCost::OnHyperV),
     ("wall clock lags", NamedCost::WallClock),
     // QEMU docs/system/i386/pc.rst, hw/timer/hpet.c.
     ("HPET", NamedCost::Hpet),

@@ -108,6 +108,7 @@ fn meaning(observed: Observed) -> Option<Means> {
         Observed::LockWaits { most_ns, .. } if most_ns >= WAITS_NS => {
             (FoundKind::LockWaits, &[], None)
         }
+        Observed::OneProcessor { .. } => (FoundKind::OneProcessor, &[], None),
         Observed::Disk { name, busy, await_ms } if busy >= BUSY_DISK && await_ms >= AWAIT_MS => {
             (FoundKind::BusyDisk(name), &[], None)
         }

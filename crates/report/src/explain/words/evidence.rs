@@ -396,6 +396,9 @@ pub(crate) fn observed(observed: Observed) -> String {
         Observed::DeviceLine { gsi, share } => {
             format!("{} of the changes of interrupt lines are of gsi {gsi}", percent(share))
         }
+        Observed::OneProcessor { vcpus, processor } => {
+            format!("the threads of {vcpus} vCPUs of one VM all ran on processor {processor} last")
+        }
         Observed::Disk { name, busy, await_ms } => format!(
             "the disk {} is busy {} of the time, and a request to it takes {}",
             name.as_str(),

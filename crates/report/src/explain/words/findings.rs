@@ -454,6 +454,11 @@ pub(crate) fn finding(found: &FoundKind) -> FindingWords {
             "the callers of these functions hold no lock that a vCPU waits for",
             "who takes the lock: `perf record -a -g -- sleep 10`, then `perf report --stdio --no-children`, which vmtax reads; below KVM's page faults it is mmu_lock, below futex of QEMU's threads QEMU's own (BQL). Who holds it: `perf lock contention -ab`",
         ),
+        FoundKind::OneProcessor => words(
+            "all vCPUs of the VM that are shown were on one processor of the host: where they are busy at once they wait for each other",
+            "a second look shows other processors, or the VM was idle: one processor is enough then",
+            "the same again while the VM is busy; `taskset -cp TID` of each vCPU's thread; isolated processors (isolcpus) are not balanced, so that threads stay where they start: pin each vCPU to one, or use a cpuset that is balanced",
+        ),
         FoundKind::BusyDisk(disk) => FindingWords {
             means: format!("the disk {} is busy nearly all of the time, and requests wait for it: what uses it, a VM or all VMs of a host, waits too", disk.as_str()),
             disproof: "the load does not wait for this disk: its VMs' I/O goes elsewhere, or is not what is slow",

@@ -577,6 +577,14 @@ pub(super) fn named_cost(cost: NamedCost) -> FindingWords {
             "the text names a guest's timers and does not show what they cost; each that is set may be an exit, and each that expires wakes a vCPU",
             "`perf kvm stat record -a sleep 10` on the host (MSRs, PREEMPTION_TIMER, halts); LOC of the guest's /proc/interrupts before and after",
         ),
+        NamedCost::Entropy => (
+            "the text names random numbers that a guest waits for, and does not show how long; a guest without RDRAND and without a driver for virtio-rng collects them slowly at its boot",
+            "`dmesg | grep -i crng` in the guest: when it was ready; rdrand in the flags of /proc/cpuinfo; /sys/devices/virtual/misc/hw_random/rng_current; CONFIG_HW_RANDOM_VIRTIO of its kernel",
+        ),
+        NamedCost::OnHyperV => (
+            "the text names a VMM that runs above Hyper-V (VirtualBox with NEM, QEMU with WHPX) and does not show what that costs; each exit goes through Hyper-V's interface, which is slower than VT-x or SVM by itself",
+            "the VMM's log: whether it has VT-x or AMD-V itself; the same with Hyper-V, VBS and memory integrity off, where the host's owner allows that",
+        ),
         NamedCost::Nested => (
             "the text names a guest of a guest and does not show what it costs; each exit of it is several of the outer guest",
             "`perf kvm stat record -a sleep 10` on the outermost host, and `vmtax explain` of it",
